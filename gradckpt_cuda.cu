@@ -62,8 +62,8 @@ namespace {
  * in the device's memory, and read them there. Host code must not depend on them. All else (shapes,
  * rows, addresses) is the same in each repetition. An update is never repeated: it has its
  * gckpt_update_pass. */
-struct Moment {
-    int64_t row, position;
+struct StepParams {
+    int64_t first_row, position;
     uint64_t seed, step;
     float loss_scale;
 };
@@ -77,24 +77,24 @@ struct Moment {
 enum {
     TEXT = 256,  /* bytes of an error */
     LOSSES = 14, /* a plan with more is not recorded */
-    PIECES = 64, /* of a side, whose ends are told apart */
+    RING = 64, /* of a side, whose ends are told apart */
     SLOTS = 64,  /* by which copies come in: 32 MiB on either side */
     SLOT_BYTES = GCKPT_CUDA_SLOT_BYTES,
-    RECORDINGS = 4096 /* kept for all executors of a device; then the oldest goes */
+    CAPTURES = 4096 /* kept for all executors of a device; then the oldest goes */
 };
 
 /* The first: as the micro-batch has it (outside of recordings: as the present call has it); the
  * second: of what does not depend on the batch, with row 0; then one for each loss. */
-struct Moments {
-    Moment at[2 + LOSSES];
+struct StepParamSet {
+    StepParams at[2 + LOSSES];
 };
 
 /* A micro-batch of `rows` rows, or a part of one, as a CUDA graph; the first of a batch (row 0) has
  * its own. */
-struct Recording {
+struct Capture {
     const void *owner; /* NULL: none */
     int64_t part, rows;
-    int first, seen;       /* seen: what loads at first use has been loaded */
+    int first, warmed_up;       /* seen: what loads at first use has been loaded */
     cudaGraphExec_t graph; /* NULL: not recorded yet */
 };
 
@@ -106,11 +106,11 @@ struct Slot {
 };
 
 /* What goes on beside what is computed: pieces, each behind what was asked for before it began. */
-struct Side {
+struct Queue {
     cudaStream_t stream;
-    cudaEvent_t ends[PIECES]; /* of the latest, in turns */
-    int begun;                /* modulo PIECES */
-    int away;                 /* since all were last joined */
+    cudaEvent_t done[RING]; /* of the latest, in turns */
+    int next;                /* modulo PIECES */
+    int pending;                 /* since all were last joined */
 };
 
 /* Calls of several threads, for several executors, come one by one, into one stream. */
@@ -119,22 +119,22 @@ struct Device {
     std::recursive_mutex lock;
     cudaStream_t main, feeds; /* what is computed; what comes in */
     cudaStream_t stream;      /* where calls go: main, or for a while that of `ranks` */
-    Side moves, forks, ranks; /* what is offloaded, in recordings; what goes from rank to rank */
-    Side twin;                /* a product beside those that follow it */
-    cudaEvent_t before;       /* a piece */
+    Queue offload, graph, comm; /* what is offloaded, in recordings; what goes from rank to rank */
+    Queue overlap;                /* a product beside those that follow it */
+    cudaEvent_t fork_event;       /* a piece */
     int busy;                   /* work was asked for since all was last waited for */
     char problem[TEXT];         /* the first one */
-    Moments now, *moments;      /* the latter hold, or soon, the former */
+    StepParamSet now, *params;      /* the latter hold, or soon, the former */
     Slot slots[SLOTS];
     char *pinned, *staged;
-    Recording recordings[RECORDINGS], *recording; /* the one that is being made */
-    int unrecordable;                             /* it failed */
+    Capture captures[CAPTURES], *capture; /* the one that is being made */
+    int capture_failed;                             /* it failed */
     int ids[LOSSES], losses;                      /* whose moments->at[2], .. are */
     int slot, oldest, next; /* the next slot; of recordings: where to look first */
     gckpt_backend backend;
 };
 Device devices[16];
-thread_local bool apart[16]; /* this thread's calls go to the device's queue of ranks (beside) */
+thread_local bool on_comm[16]; /* this thread's calls go to the device's queue of ranks (beside) */
 
 Device *device_of(const gckpt_call *call) { return (Device *)call->backend; }
 
@@ -167,7 +167,7 @@ const char *remedy(int error)
     return "start again from what was saved";
 }
 
-void explain(char *text, int number, cudaError_t error, const char *what)
+void format_error(char *text, int number, cudaError_t error, const char *what)
 {
     snprintf(text, TEXT, "CUDA device %d: %s: %s (%s); %s", number, what, cudaGetErrorString(error),
              cudaGetErrorName(error), remedy((int)error));
@@ -176,10 +176,10 @@ void explain(char *text, int number, cudaError_t error, const char *what)
 /* The first error stays. In a recording it only ends that: run plainly, it comes again, or not. */
 void check(Device *d, cudaError_t error, const char *what)
 {
-    if (error != cudaSuccess && d->recording)
-        d->unrecordable = 1;
+    if (error != cudaSuccess && d->capture)
+        d->capture_failed = 1;
     else if (error != cudaSuccess && !d->problem[0])
-        explain(d->problem, d->number, error, what);
+        format_error(d->problem, d->number, error, what);
 }
 
 /* What the compiler calls this function ends in the kernel's name, with all its arguments:
@@ -198,23 +198,23 @@ void check_kernel(Device *d, cudaError_t error, const char *name)
     check(d, error, text);
 }
 
-void flush(Device *d); /* launches what waits for what is asked for next (between/update.cu) */
+void launch_pending(Device *d); /* launches what waits for what is asked for next (between/update.cu) */
 
 /* In each of the table's functions: one thread at a time, with this device as CUDA's current one,
  * which it stays: to set the one before again would make a context there, if it has none. more:
  * what waits may wait until something is launched. It stands for the device. */
-struct Hold {
+struct DeviceLock {
     Device *d;
-    explicit Hold(void *device, bool more = false) : d((Device *)device)
+    explicit DeviceLock(void *device, bool keep_pending = false) : d((Device *)device)
     {
         d->lock.lock();
         cudaSetDevice(d->number), cudaGetLastError();
         d->stream = d->main;
-        if (!more)
-            flush(d);
-        d->stream = apart[d->number] ? d->ranks.stream : d->main;
+        if (!keep_pending)
+            launch_pending(d);
+        d->stream = on_comm[d->number] ? d->comm.stream : d->main;
     }
-    ~Hold() { d->lock.unlock(); }
+    ~DeviceLock() { d->lock.unlock(); }
     operator Device *() const { return d; }
     Device *operator->() const { return d; }
 };
@@ -231,7 +231,7 @@ dim3 blocks_for(int64_t n, int threads)
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                           \
     i += (int64_t)gridDim.x * blockDim.x
 
-#define LAUNCHED(device, kernel, grid, block, shared, ...)                                         \
+#define CHECKED_LAUNCH(device, kernel, grid, block, shared, ...)                                         \
     do {                                                                                           \
         LAUNCH(kernel, grid, block, shared, (device)->stream, __VA_ARGS__);                        \
         check_kernel(device, cudaGetLastError(), name_of<(kernel)>());                             \
@@ -239,20 +239,20 @@ dim3 blocks_for(int64_t n, int threads)
     } while (0)
 #define RUN_ON(device, ...)                                                                        \
     do {                                                                                           \
-        flush(device);                                                                             \
-        LAUNCHED(device, __VA_ARGS__);                                                             \
+        launch_pending(device);                                                                             \
+        CHECKED_LAUNCH(device, __VA_ARGS__);                                                             \
     } while (0)
 #define RUN(call, kernel, grid, block, shared, ...)                                                \
     RUN_ON(device_of(call), kernel, grid, block, shared, __VA_ARGS__)
 /* An op's functions, both by one: F(call, backward). */
-#define BOTH_WAYS(name, ...)                                                                       \
+#define BOTH_PASSES(name, ...)                                                                       \
     void name##_forward(const gckpt_call *call) { __VA_ARGS__(call, false); }                      \
     void name##_backward(const gckpt_call *call) { __VA_ARGS__(call, true); }
 /* A thread for each of n items, or a warp for each row. */
 #define RUN_EACH(call, kernel, n, ...) RUN(call, kernel, blocks_for(n, 256), 256, 0, __VA_ARGS__)
 #define RUN_ROWS(call, kernel, rows, ...) RUN_EACH(call, kernel, 32 * (rows), __VA_ARGS__)
 /* With more shared memory than a kernel may have unless it is asked for. */
-#define RUN_SHARING(call, kernel, grid, block, shared, ...)                                        \
+#define RUN_SHARED(call, kernel, grid, block, shared, ...)                                        \
     do {                                                                                           \
         check_kernel(device_of(call),                                                              \
                      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,     \
@@ -261,36 +261,36 @@ dim3 blocks_for(int64_t n, int threads)
         RUN(call, kernel, grid, block, (size_t)(shared), __VA_ARGS__);                             \
     } while (0)
 
-__global__ void moments_kernel(Moments *to, Moments now, int n)
+__global__ void params_kernel(StepParamSet *to, StepParamSet now, int n)
 {
     if ((int)threadIdx.x < n)
         to->at[threadIdx.x] = now.at[threadIdx.x];
 }
 
 /* For a kernel of this call: its row, position, seed, step and loss_scale, until the next call. */
-const Moment *moment_of(const gckpt_call *call)
+const StepParams *params_of(const gckpt_call *call)
 {
     Device *d = device_of(call);
-    Moment m = { call->first_row, call->position, call->seed, call->step, call->loss_scale };
-    Moment *now = &d->now.at[0];
-    for (int i = 0; i < d->losses && d->recording; i++)
+    StepParams m = { call->first_row, call->position, call->seed, call->step, call->loss_scale };
+    StepParams *now = &d->now.at[0];
+    for (int i = 0; i < d->losses && d->capture; i++)
         if (d->ids[i] == call->id)
-            return &d->moments->at[2 + i];
-    if (d->recording)
-        return &d->moments->at[call->first_row ? 0 : 1];
-    if (m.row != now->row || m.position != now->position || m.seed != now->seed ||
+            return &d->params->at[2 + i];
+    if (d->capture)
+        return &d->params->at[call->first_row ? 0 : 1];
+    if (m.first_row != now->first_row || m.position != now->position || m.seed != now->seed ||
         m.step != now->step || gckpti_bits(m.loss_scale) != gckpti_bits(now->loss_scale)) {
         *now = m;
-        RUN_ON(d, moments_kernel, 1, 1, 0, d->moments, d->now, 1);
+        RUN_ON(d, params_kernel, 1, 1, 0, d->params, d->now, 1);
     }
-    return &d->moments->at[0];
+    return &d->params->at[0];
 }
 
 /* 1: within a recording, which cannot have what the host takes part in. */
-int unrecordable(Device *d)
+int reject_capture(Device *d)
 {
-    d->unrecordable = 1;
-    return d->recording != NULL;
+    d->capture_failed = 1;
+    return d->capture != NULL;
 }
 
 /* >>device/ptx */
@@ -298,7 +298,7 @@ int unrecordable(Device *d)
  * what these do. */
 #ifndef GCKPT_CUDA_SHIM
 /* cp.async: 16 bytes to shared memory past the registers, and no valid bytes to count. */
-__device__ __forceinline__ void gckpti_cp_async16_whole(void *to, const void *from)
+__device__ __forceinline__ void gckpti_cp_async16_full(void *to, const void *from)
 {
     unsigned at = (unsigned)__cvta_generic_to_shared(to);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
@@ -347,13 +347,13 @@ __device__ __forceinline__ void gckpti_ldmatrix_x4_trans(uint32_t r[4], const vo
 }
 /* threadIdx.x and blockIdx.x, read again: what follows from them is then computed again after a
  * long loop, instead of being kept in registers throughout. */
-__device__ __forceinline__ int gckpti_thread_again(void)
+__device__ __forceinline__ int gckpti_thread_index(void)
 {
     int i;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(i));
     return i;
 }
-__device__ __forceinline__ int gckpti_block_again(void)
+__device__ __forceinline__ int gckpti_block_index(void)
 {
     int i;
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(i));
@@ -374,25 +374,25 @@ uint32_t gckpti_to_bf16_pair(float first, float second)
 {
     return gckpti_to_bf16(first) | (uint32_t)gckpti_to_bf16(second) << 16;
 }
-int gckpti_thread_again(void) { return (int)threadIdx.x; }
-int gckpti_block_again(void) { return (int)blockIdx.x; }
+int gckpti_thread_index(void) { return (int)threadIdx.x; }
+int gckpti_block_index(void) { return (int)blockIdx.x; }
 #define UNROLL
-void gckpti_cp_async16_whole(void *to, const void *from) { gckpti_cp_async16(to, from, 16); }
+void gckpti_cp_async16_full(void *to, const void *from) { gckpti_cp_async16(to, from, 16); }
 #endif
-#define EVERY(i, n) UNROLL for (int i = 0; i < (n); i++)
+#define UNROLLED(i, n) UNROLL for (int i = 0; i < (n); i++)
 
 /* >>device/memory */
 /* ---- memory ---- */
-thread_local char no_room[TEXT + 2]; /* why the thread's last `get` found none */
+thread_local char memory_text[TEXT + 2]; /* why the thread's last `get` found none */
 
 /* Its alignment: 256 bytes at least. */
-void *get(void *context, size_t bytes, size_t)
+void *allocate(void *context, size_t bytes, size_t)
 {
-    Hold d(context);
+    DeviceLock d(context);
     void *p = NULL;
     size_t unused = 0, all = 0;
-    no_room[0] = 0;
-    if (unrecordable(d))
+    memory_text[0] = 0;
+    if (reject_capture(d))
         return NULL;
     cudaError_t error = cudaMalloc(&p, bytes ? bytes : 1);
     if (error == cudaSuccess)
@@ -400,9 +400,9 @@ void *get(void *context, size_t bytes, size_t)
     cudaGetLastError();
     if (error != cudaErrorMemoryAllocation) {
         check(d, error, "cudaMalloc");
-        snprintf(no_room, sizeof no_room, ": %s", d->problem);
+        snprintf(memory_text, sizeof memory_text, ": %s", d->problem);
     } else if (cudaMemGetInfo(&unused, &all) == cudaSuccess) {
-        snprintf(no_room, sizeof no_room,
+        snprintf(memory_text, sizeof memory_text,
                  ": CUDA device %d has %zu of its %zu bytes left, not %zu; plan with a smaller "
                  "budget, or end what else uses it",
                  d->number, unused, all, bytes);
@@ -410,41 +410,41 @@ void *get(void *context, size_t bytes, size_t)
     return NULL;
 }
 
-const char *shortage(void *) { return no_room; }
+const char *memory_hint(void *) { return memory_text; }
 
 /* A piece begins behind what was asked for up to now; it ends. False: of a recording that failed,
  * whose piece would not be recorded but run. */
-bool side_begin(Device *d, Side *s)
+bool queue_begin(Device *d, Queue *s)
 {
-    check(d, cudaEventRecord(d->before, d->main), "a queue beside");
-    check(d, cudaStreamWaitEvent(s->stream, d->before, 0), "a queue beside");
-    return !d->recording || !d->unrecordable;
+    check(d, cudaEventRecord(d->fork_event, d->main), "a queue beside");
+    check(d, cudaStreamWaitEvent(s->stream, d->fork_event, 0), "a queue beside");
+    return !d->capture || !d->capture_failed;
 }
 
-void side_end(Device *d, Side *s)
+void queue_end(Device *d, Queue *s)
 {
-    check(d, cudaEventRecord(s->ends[s->begun], s->stream), "a queue beside");
-    s->begun = (s->begun + 1) % PIECES;
-    s->away = d->busy = 1;
+    check(d, cudaEventRecord(s->done[s->next], s->stream), "a queue beside");
+    s->next = (s->next + 1) % RING;
+    s->pending = d->busy = 1;
 }
 
 /* What is asked for from now on waits for all pieces but the last `later`. */
-void side_join(Device *d, Side *s, int later)
+void queue_join(Device *d, Queue *s, int keep_last)
 {
-    int last = later < PIECES ? later : 0;
-    if (s->away)
-        check(d, cudaStreamWaitEvent(d->main, s->ends[(s->begun + PIECES - 1 - last) % PIECES], 0),
+    int last = keep_last < RING ? keep_last : 0;
+    if (s->pending)
+        check(d, cudaStreamWaitEvent(d->main, s->done[(s->next + RING - 1 - last) % RING], 0),
               "join");
-    s->away = s->away && last > 0;
+    s->pending = s->pending && last > 0;
 }
 
 /* Until all that was asked for is done; then all slots are free. */
-void settle(Device *d, const char *what)
+void wait_all(Device *d, const char *what)
 {
-    if (!d->busy || unrecordable(d))
+    if (!d->busy || reject_capture(d))
         return;
-    side_join(d, &d->moves, 0);
-    side_join(d, &d->ranks, 0);
+    queue_join(d, &d->offload, 0);
+    queue_join(d, &d->comm, 0);
     check(d, cudaStreamSynchronize(d->stream), what);
     if (d->stream != d->main) /* other threads' */
         check(d, cudaStreamSynchronize(d->main), what);
@@ -455,16 +455,16 @@ void settle(Device *d, const char *what)
 
 template <cudaError_t (*FREE)(void *)> void release(void *context, void *memory, size_t)
 {
-    Hold d(context);
-    settle(d, "release");
+    DeviceLock d(context);
+    wait_all(d, "release");
     check(d, FREE(memory), "release");
 }
 
 /* By slots. The host waits only where its bytes go to a pinned piece that is not read yet. */
 void copy_in(void *context, void *to, const void *host, size_t bytes)
 {
-    Hold d(context);
-    for (size_t at = 0, n; at < bytes && !d->problem[0] && !unrecordable(d); at += n) {
+    DeviceLock d(context);
+    for (size_t at = 0, n; at < bytes && !d->problem[0] && !reject_capture(d); at += n) {
         Slot *s = &d->slots[d->slot];
         char *pinned = d->pinned + (size_t)d->slot * SLOT_BYTES;
         char *staged = d->staged + (size_t)d->slot * SLOT_BYTES;
@@ -488,40 +488,40 @@ void copy_in(void *context, void *to, const void *host, size_t bytes)
 /* After an error zeros come out. */
 void copy_out(void *context, void *host, const void *from, size_t bytes)
 {
-    Hold d(context);
-    if (!unrecordable(d))
+    DeviceLock d(context);
+    if (!reject_capture(d))
         check(d, cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, d->stream), "copy out");
     d->busy = 1;
-    settle(d, "copy out");
-    if (d->problem[0] || d->recording)
+    wait_all(d, "copy out");
+    if (d->problem[0] || d->capture)
         memset(host, 0, bytes);
 }
 
 void copy(void *context, void *to, const void *from, size_t bytes)
 {
-    Hold d(context);
+    DeviceLock d(context);
     check(d, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, d->stream), "copy");
     d->busy = 1;
 }
 
 const char *finish(void *context)
 {
-    Hold d(context);
-    settle(d, "a step");
+    DeviceLock d(context);
+    wait_all(d, "a step");
     return d->problem[0] ? d->problem : NULL;
 }
 
 /* ---- what is offloaded: to pinned memory, on a stream of its own, also within a recording ---- */
 void *host_get(void *context, size_t bytes)
 {
-    Hold d(context);
+    DeviceLock d(context);
     void *p = NULL;
-    no_room[0] = 0;
+    memory_text[0] = 0;
     cudaError_t error = cudaMallocHost(&p, bytes);
     if (error == cudaSuccess)
         return p;
     cudaGetLastError();
-    snprintf(no_room, sizeof no_room,
+    snprintf(memory_text, sizeof memory_text,
              ": %zu bytes of host memory could not be pinned for offloads (%s); plan with a "
              "smaller offload_bytes",
              bytes, cudaGetErrorString(error));
@@ -529,67 +529,67 @@ void *host_get(void *context, size_t bytes)
 }
 
 /* A recording has a queue of its own, so that copies begun before it go on beside it. */
-Side *moving(Device *d) { return d->recording ? &d->forks : &d->moves; }
+Queue *offload_queue(Device *d) { return d->capture ? &d->graph : &d->offload; }
 
-void move(void *context, void *to, const void *from, size_t bytes, int out)
+void copy_async(void *context, void *to, const void *from, size_t bytes, int out)
 {
-    Hold d(context);
-    Side *s = moving(d);
+    DeviceLock d(context);
+    Queue *s = offload_queue(d);
     const cudaMemcpyKind kind = out ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice;
-    if (side_begin(d, s))
+    if (queue_begin(d, s))
         check(d, cudaMemcpyAsync(to, from, bytes, kind, s->stream), "move");
-    side_end(d, s);
+    queue_end(d, s);
 }
 
-void join_but(void *context, int later)
+void wait_copies_until(void *context, int keep_last)
 {
-    Hold d(context);
-    side_join(d, moving(d), later);
+    DeviceLock d(context);
+    queue_join(d, offload_queue(d), keep_last);
 }
 
-void join(void *context) { join_but(context, 0); }
+void wait_copies(void *context) { wait_copies_until(context, 0); }
 
 /* ---- what goes from rank to rank ---- */
-void *beside(void *context, int on)
+void *use_comm_queue(void *context, int on)
 {
-    Hold d(context);
-    on ? (void)side_begin(d, &d->ranks) : side_end(d, &d->ranks);
-    apart[d->number] = on != 0;
-    return d->ranks.stream;
+    DeviceLock d(context);
+    on ? (void)queue_begin(d, &d->comm) : queue_end(d, &d->comm);
+    on_comm[d->number] = on != 0;
+    return d->comm.stream;
 }
 
-void rejoin(void *context, int later)
+void wait_comm_queue(void *context, int keep_last)
 {
-    Hold d(context);
-    side_join(d, &d->ranks, later);
+    DeviceLock d(context);
+    queue_join(d, &d->comm, keep_last);
 }
 
 /* >>device/repeat */
 /* ---- repeated micro-batches ---- */
-void drop(Device *d, Recording *r)
+void destroy_capture(Device *d, Capture *r)
 {
     if (r->graph) {
-        settle(d, "a recorded micro-batch");
+        wait_all(d, "a recorded micro-batch");
         check(d, cudaGraphExecDestroy(r->graph), "cudaGraphExecDestroy");
     }
     memset(r, 0, sizeof *r);
 }
 
-void forget(void *context, const void *owner)
+void discard_captures(void *context, const void *owner)
 {
-    Hold d(context);
-    for (int i = 0; i < RECORDINGS; i++)
-        if (d->recordings[i].owner == owner)
-            drop(d, &d->recordings[i]);
+    DeviceLock d(context);
+    for (int i = 0; i < CAPTURES; i++)
+        if (d->captures[i].owner == owner)
+            destroy_capture(d, &d->captures[i]);
 }
 
 /* The one of this micro-batch, or a new one. */
-Recording *recording_of(Device *d, const gckpt_step_params *m)
+Capture *capture_of(Device *d, const gckpt_step_params *m)
 {
-    Recording *r = NULL;
-    for (int i = 0; i < RECORDINGS; i++) {
-        const int at = (d->next + i) % RECORDINGS;
-        Recording *have = &d->recordings[at];
+    Capture *r = NULL;
+    for (int i = 0; i < CAPTURES; i++) {
+        const int at = (d->next + i) % CAPTURES;
+        Capture *have = &d->captures[at];
         if (have->owner == m->owner && have->part == m->part && have->rows == m->rows &&
             have->first == !m->first_row) {
             d->next = at; /* the part behind it is near */
@@ -598,21 +598,21 @@ Recording *recording_of(Device *d, const gckpt_step_params *m)
         r = !r && !have->owner ? have : r;
     }
     if (!r) {
-        r = &d->recordings[d->oldest];
-        d->oldest = (d->oldest + 1) % RECORDINGS;
-        drop(d, r);
+        r = &d->captures[d->oldest];
+        d->oldest = (d->oldest + 1) % CAPTURES;
+        destroy_capture(d, r);
     }
     *r = { m->owner, m->part, m->rows, !m->first_row };
     return r;
 }
 
 /* Puts a micro-batch's moments where its kernels read them. */
-void tell(Device *d, const gckpt_step_params *m)
+void send_step_params(Device *d, const gckpt_step_params *m)
 {
-    Moment now = { m->first_row, m->position, m->seed, m->step, 0.0f };
-    const Moments before = d->now;
+    StepParams now = { m->first_row, m->position, m->seed, m->step, 0.0f };
+    const StepParamSet before = d->now;
     d->now.at[0] = d->now.at[1] = now;
-    d->now.at[1].row = 0;
+    d->now.at[1].first_row = 0;
     d->losses = m->losses;
     for (int i = 0; i < m->losses; i++) {
         d->now.at[2 + i] = now;
@@ -620,22 +620,22 @@ void tell(Device *d, const gckpt_step_params *m)
         d->ids[i] = m->scales[i].id;
     }
     if (memcmp(&before, &d->now, sizeof before)) /* another part has not told it */
-        RUN_ON(d, moments_kernel, 1, 32, 0, d->moments, d->now, 2 + m->losses);
+        RUN_ON(d, params_kernel, 1, 32, 0, d->params, d->now, 2 + m->losses);
 }
 
 /* At first sight a micro-batch only runs; the second time it is recorded, with the lock kept until
  * `recorded`, so that nothing of another thread comes between. */
-int repeat(void *context, const gckpt_step_params *m)
+int replay(void *context, const gckpt_step_params *m)
 {
-    Hold d(context);
+    DeviceLock d(context);
     if (m->losses > LOSSES || d->problem[0])
         return 0;
-    Recording *r = recording_of(d, m);
-    if (!r->seen) {
-        r->seen = 1;
+    Capture *r = capture_of(d, m);
+    if (!r->warmed_up) {
+        r->warmed_up = 1;
         return 0;
     }
-    tell(d, m);
+    send_step_params(d, m);
     if (r->graph) {
         check(d, cudaGraphLaunch(r->graph, d->stream), "a recorded micro-batch");
         d->busy = 1;
@@ -644,31 +644,31 @@ int repeat(void *context, const gckpt_step_params *m)
     if (cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess)
         return 0;
     d->lock.lock();
-    d->recording = r;
-    d->unrecordable = 0;
+    d->capture = r;
+    d->capture_failed = 0;
     return 0;
 }
 
-int recorded(void *context)
+int end_capture(void *context)
 {
-    Hold d(context);
-    Recording *r = d->recording;
+    DeviceLock d(context);
+    Capture *r = d->capture;
     cudaGraph_t graph = NULL;
     if (!r)
         return 1;
-    side_join(d, &d->forks, 0);
+    queue_join(d, &d->graph, 0);
     check(d, cudaStreamEndCapture(d->stream, &graph), "recording");
-    if (!d->unrecordable)
+    if (!d->capture_failed)
         check(d, cudaGraphInstantiate(&r->graph, graph, 0), "recording");
-    if (!d->unrecordable) /* its memory: a launch that found none would end the step */
+    if (!d->capture_failed) /* its memory: a launch that found none would end the step */
         check(d, cudaGraphUpload(r->graph, d->stream), "recording");
     if (graph)
         cudaGraphDestroy(graph);
     cudaGetLastError();
-    d->recording = NULL;
+    d->capture = NULL;
     d->lock.unlock();
-    if (d->unrecordable) {
-        drop(d, r);
+    if (d->capture_failed) {
+        destroy_capture(d, r);
         return 0;
     }
     check(d, cudaGraphLaunch(r->graph, d->stream), "a recorded micro-batch");
@@ -680,22 +680,22 @@ int recorded(void *context)
  * Kernels that only move memory have threads for all of it in flight: a thread takes 16 bytes at a
  * time where all addresses are multiples of 16, else one element. */
 template <class T, int N>
-struct alignas(N < 16 / (int)sizeof(T) ? (size_t)N * sizeof(T) : 16) Pack {
+struct alignas(N < 16 / (int)sizeof(T) ? (size_t)N * sizeof(T) : 16) Vec {
     T v[N];
 };
 
-template <int N, class T> __device__ Pack<T, N> load(const T *at)
+template <int N, class T> __device__ Vec<T, N> load(const T *at)
 {
-    return *(const Pack<T, N> *)(const void *)at;
+    return *(const Vec<T, N> *)(const void *)at;
 }
 
-template <class T, int N> __device__ void store(T *at, const Pack<T, N> &pack)
+template <class T, int N> __device__ void store(T *at, const Vec<T, N> &vec)
 {
-    *(Pack<T, N> *)(void *)at = pack;
+    *(Vec<T, N> *)(void *)at = vec;
 }
 
 /* Multiples of 16, all of them; NULL is one. */
-bool wide(const void *a, const void *b = NULL, const void *c = NULL)
+bool aligned(const void *a, const void *b = NULL, const void *c = NULL)
 {
     return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) & 15) == 0;
 }
@@ -708,7 +708,7 @@ bool wide(const void *a, const void *b = NULL, const void *c = NULL)
 
 /* f.at<N>(i), of n elements: elements i.. of an array. A thread takes N where they lie as a Pack
  * does, else one. */
-template <int N, class F> __global__ void packs_kernel(F f, int64_t n)
+template <int N, class F> __global__ void vecs_kernel(F f, int64_t n)
 {
     for (EACH(i, n / N))
         f.template at<N>(i * N);
@@ -716,12 +716,12 @@ template <int N, class F> __global__ void packs_kernel(F f, int64_t n)
         f.template at<1>(n / N * N + i);
 }
 
-template <int N, class F> void packs(const gckpt_call *call, F f, int64_t n, bool wide)
+template <int N, class F> void for_each_vec(const gckpt_call *call, F f, int64_t n, bool aligned)
 {
-    if (wide && n > 0)
-        RUN_EACH(call, (packs_kernel<N, F>), (n + N - 1) / N, f, n);
+    if (aligned && n > 0)
+        RUN_EACH(call, (vecs_kernel<N, F>), (n + N - 1) / N, f, n);
     else if (n > 0)
-        RUN_EACH(call, (packs_kernel<1, F>), n, f, n);
+        RUN_EACH(call, (vecs_kernel<1, F>), n, f, n);
 }
 
 /* Lane j += lane j + h for h = 16, 8, 4, 2, 1; as a + b = b + a, each lane ends with the sum. From
@@ -756,7 +756,7 @@ __device__ inline Results results_at(float *y) { return { y, NULL }; }
 __host__ __device__ inline bool wanted(const Results &y) { return y.f32 || y.bf16; }
 bool wanted(const float *y) { return y != NULL; }
 bool wanted(const gckpt_arg &arg) { return wanted(grad_of(arg)); }
-bool wide(const Values &x) { return wide(x.f32, x.bf16); }
+bool aligned(const Values &x) { return aligned(x.f32, x.bf16); }
 
 __device__ inline float value_at(const Values &x, int64_t i)
 {
@@ -779,11 +779,11 @@ __device__ inline void put_at(const Results &y, int64_t i, float v)
 }
 
 /* N elements from i on, which lie as a Pack does. */
-template <int N> __device__ inline Pack<float, N> load(const Values &x, int64_t i)
+template <int N> __device__ inline Vec<float, N> load(const Values &x, int64_t i)
 {
-    Pack<float, N> v = {};
+    Vec<float, N> v = {};
     if (x.bf16) {
-        const Pack<uint16_t, N> half = load<N>(x.bf16 + i);
+        const Vec<uint16_t, N> half = load<N>(x.bf16 + i);
         UNROLL for (int k = 0; k < N; k++) v.v[k] = gckpti_from_bf16(half.v[k]);
     } else if (x.f32) {
         v = load<N>(x.f32 + i);
@@ -791,15 +791,15 @@ template <int N> __device__ inline Pack<float, N> load(const Values &x, int64_t 
     return v;
 }
 
-template <int N> __device__ inline Pack<float, N> load(const float *x, int64_t i)
+template <int N> __device__ inline Vec<float, N> load(const float *x, int64_t i)
 {
     return load<N>(x + i);
 }
 
-template <int N> __device__ inline void store(const Results &y, int64_t i, const Pack<float, N> &v)
+template <int N> __device__ inline void store(const Results &y, int64_t i, const Vec<float, N> &v)
 {
     if (y.bf16) {
-        Pack<uint16_t, N> half;
+        Vec<uint16_t, N> half;
         UNROLL for (int k = 0; k + 1 < N; k += 2)
         {
             const uint32_t pair = gckpti_to_bf16_pair(v.v[k], v.v[k + 1]);
@@ -816,26 +816,26 @@ template <int N> __device__ inline void store(const Results &y, int64_t i, const
 /* The same of N elements of which `left` are there: the others are zeros, or not written. wide:
  * they lie as a Pack does. */
 template <int N, class X>
-__device__ inline void read_run(const X &x, int64_t i, int64_t left, bool wide, float *v)
+__device__ inline void read_vec(const X &x, int64_t i, int64_t left, bool aligned, float *v)
 {
-    if (wide && left >= N) {
-        const Pack<float, N> pack = load<N>(x, i);
-        UNROLL for (int k = 0; k < N; k++) v[k] = pack.v[k];
+    if (aligned && left >= N) {
+        const Vec<float, N> vec = load<N>(x, i);
+        UNROLL for (int k = 0; k < N; k++) v[k] = vec.v[k];
         return;
     }
     UNROLL for (int k = 0; k < N; k++) v[k] = k < left ? value_at(x, i + k) : 0.0f;
 }
 
 template <int N>
-__device__ __forceinline__ void write_run(const Results &y, int64_t i, int64_t left, bool wide,
+__device__ __forceinline__ void write_vec(const Results &y, int64_t i, int64_t left, bool aligned,
                                           const float *v, int accumulate = 0)
 {
-    if (wide && left >= N) {
-        Pack<float, N> pack = {};
+    if (aligned && left >= N) {
+        Vec<float, N> vec = {};
         if (accumulate)
-            pack = load<N>(y, i);
-        UNROLL for (int k = 0; k < N; k++) pack.v[k] = accumulate ? v[k] + pack.v[k] : v[k];
-        store(y, i, pack);
+            vec = load<N>(y, i);
+        UNROLL for (int k = 0; k < N; k++) vec.v[k] = accumulate ? v[k] + vec.v[k] : v[k];
+        store(y, i, vec);
         return;
     }
     UNROLL for (int k = 0; k < N; k++) if (k < left)
@@ -852,24 +852,24 @@ template <int N, class F, class A, class D>
 __global__ void map_kernel(F f, A a, A b, D d, int64_t n, int accumulate)
 {
     constexpr bool ROUNDED = !std::is_pointer<D>::value;
-    for (EACH(pack, (n + N - 1) / N)) {
-        const int64_t i = pack * N, left = n - i;
+    for (EACH(vec, (n + N - 1) / N)) {
+        const int64_t i = vec * N, left = n - i;
         float x[N] = {}, y[N] = {}, z[N] = {};
-        read_run<N>(a, i, left, true, x);
+        read_vec<N>(a, i, left, true, x);
         if (F::READS == READS_BOTH)
-            read_run<N>(b, i, left, true, y);
+            read_vec<N>(b, i, left, true, y);
         if (!ROUNDED && accumulate)
-            read_run<N>(d, i, left, true, z);
+            read_vec<N>(d, i, left, true, z);
         UNROLL for (int k = 0; k < N; k++) f(&z[k], x[k], y[k], ROUNDED ? 0 : accumulate);
-        write_run<N>(results_at(d), i, left, true, z, ROUNDED ? accumulate : 0);
+        write_vec<N>(results_at(d), i, left, true, z, ROUNDED ? accumulate : 0);
     }
 }
 
 /* N: of a pack. d NULL: nobody wants it. */
 template <int N, class F, class A, class D>
-void map_by(const gckpt_call *call, F f, A a, A b, D d, int64_t n, int accumulate)
+void map_vecs(const gckpt_call *call, F f, A a, A b, D d, int64_t n, int accumulate)
 {
-    if (wanted(d) && n > 0 && wide(a) && wide(b) && wide(d))
+    if (wanted(d) && n > 0 && aligned(a) && aligned(b) && aligned(d))
         RUN_EACH(call, (map_kernel<N, F, A, D>), (n + N - 1) / N, f, a, b, d, n, accumulate);
     else if (wanted(d) && n > 0)
         RUN_EACH(call, (map_kernel<1, F, A, D>), n, f, a, b, d, n, accumulate);
@@ -879,14 +879,14 @@ template <class F>
 void map(const gckpt_call *call, F f, const float *a, const float *b, float *d, int64_t n,
          int accumulate)
 {
-    map_by<4>(call, f, a, b, d, n, accumulate);
+    map_vecs<4>(call, f, a, b, d, n, accumulate);
 }
 
 template <class F>
 void map(const gckpt_call *call, F f, const Values &a, const Values &b, const Results &d, int64_t n,
          int accumulate)
 {
-    map_by<8>(call, f, a, b, d, n, accumulate);
+    map_vecs<8>(call, f, a, b, d, n, accumulate);
 }
 
 struct Copy {
@@ -907,12 +907,12 @@ void add(const gckpt_call *call, float *to, const float *from, int64_t n)
 template <class T> struct Matrix {
     const T *x;
     int64_t stride;
-    bool wide; /* addresses of lines are multiples of 16 */
+    bool aligned; /* addresses of lines are multiples of 16 */
 };
 
 template <class T> Matrix<T> matrix(const T *x, int64_t stride)
 {
-    return { x, stride, wide(x) && stride % (16 / (int)sizeof(T)) == 0 };
+    return { x, stride, aligned(x) && stride % (16 / (int)sizeof(T)) == 0 };
 }
 
 /* A factor of a bf16 plan, MIXED, is rounded. */
@@ -923,35 +923,35 @@ template <bool MIXED> __device__ float rounded(float x)
 
 /* Brings 16 bytes to shared memory, elements from[0..], of which `there` are there; the others are
  * zeros. WIDE: `from` is a multiple of 16, and all are there, or none. */
-template <bool WIDE, bool MIXED>
-__device__ inline void bring(const float *from, int there, const float *, float *to)
+template <bool ALIGNED, bool MIXED>
+__device__ inline void stage(const float *from, int valid, const float *, float *to)
 {
     float4 f = { 0.0f, 0.0f, 0.0f, 0.0f };
-    if (WIDE && there > 0) {
+    if (ALIGNED && valid > 0) {
         f = *(const float4 *)from;
-    } else if (!WIDE) {
-        f.x = there > 0 ? from[0] : 0.0f;
-        f.y = there > 1 ? from[1] : 0.0f;
-        f.z = there > 2 ? from[2] : 0.0f;
-        f.w = there > 3 ? from[3] : 0.0f;
+    } else if (!ALIGNED) {
+        f.x = valid > 0 ? from[0] : 0.0f;
+        f.y = valid > 1 ? from[1] : 0.0f;
+        f.z = valid > 2 ? from[2] : 0.0f;
+        f.w = valid > 3 ? from[3] : 0.0f;
     }
     *(float4 *)to = { rounded<MIXED>(f.x), rounded<MIXED>(f.y), rounded<MIXED>(f.z),
                       rounded<MIXED>(f.w) };
 }
 
 /* bf16 by cp.async: there when it is waited for; some of them may be. any: an address to name. */
-template <bool WIDE, bool MIXED>
-__device__ inline void bring(const uint16_t *from, int there, const uint16_t *any, uint16_t *to)
+template <bool ALIGNED, bool MIXED>
+__device__ inline void stage(const uint16_t *from, int valid, const uint16_t *base, uint16_t *to)
 {
-    there = there < 0 ? 0 : there < 8 ? there : 8;
-    if (WIDE)
-        gckpti_cp_async16(to, there ? from : any, there * 2);
-    for (int i = 0; i < 8 && !WIDE; i++)
-        to[i] = i < there ? from[i] : (uint16_t)0;
+    valid = valid < 0 ? 0 : valid < 8 ? valid : 8;
+    if (ALIGNED)
+        gckpti_cp_async16(to, valid ? from : base, valid * 2);
+    for (int i = 0; i < 8 && !ALIGNED; i++)
+        to[i] = i < valid ? from[i] : (uint16_t)0;
 }
 
 /* Where chunk `chunk`, of 16 bytes, of a line is in a tile: in lines PITCH elements apart; */
-template <int PITCH> struct Apart {
+template <int PITCH> struct Padded {
     static __device__ inline int at(int line, int chunk) { return line * PITCH + 4 * chunk; }
 };
 
@@ -960,15 +960,15 @@ template <int PITCH> struct Apart {
 template <int LINE> struct Swizzled {
     static __device__ inline int at(int line, int chunk)
     {
-        int turn = LINE == 32 ? line >> 1 & 3 : line & 7;
-        return line * LINE + ((chunk ^ turn) << 3);
+        int swizzle = LINE == 32 ? line >> 1 & 3 : line & 7;
+        return line * LINE + ((chunk ^ swizzle) << 3);
     }
 };
 
 /* A block of THREADS brings lines first.. of `lines`, COUNT of them, and LENGTH elements of each,
  * at.. of `length`. */
-template <int COUNT, int LENGTH, int THREADS, class PLACES, bool WIDE, bool MIXED, class T>
-__device__ __forceinline__ void bring_lines(const Matrix<T> &m, int first, int lines, int at,
+template <int COUNT, int LENGTH, int THREADS, class LAYOUT, bool ALIGNED, bool MIXED, class T>
+__device__ __forceinline__ void stage_lines(const Matrix<T> &m, int first, int lines, int at,
                                             int length, T *tile)
 {
     enum { ELEMENTS = 16 / sizeof(T), CHUNKS = LENGTH / ELEMENTS, STEP = THREADS / CHUNKS };
@@ -976,33 +976,33 @@ __device__ __forceinline__ void bring_lines(const Matrix<T> &m, int first, int l
     const T *from = m.x + (int64_t)(first + line) * m.stride + at + chunk * ELEMENTS;
 #pragma unroll(sizeof(T) == 4 ? 4 : 1)
     for (int k = 0; k < COUNT; k += STEP, from += STEP * m.stride)
-        bring<WIDE, MIXED>(from, first + line + k < lines ? length - at - chunk * ELEMENTS : 0, m.x,
-                           tile + PLACES::at(line + k, chunk));
+        stage<ALIGNED, MIXED>(from, first + line + k < lines ? length - at - chunk * ELEMENTS : 0, m.x,
+                           tile + LAYOUT::at(line + k, chunk));
 }
 
 /* The same of bf16 that is all there, its lines at multiples of 16. */
-template <int COUNT, int LENGTH, int THREADS, class PLACES>
-__device__ __forceinline__ void bring_whole(const uint16_t *from, int64_t stride, uint16_t *tile)
+template <int COUNT, int LENGTH, int THREADS, class LAYOUT>
+__device__ __forceinline__ void stage_full(const uint16_t *from, int64_t stride, uint16_t *tile)
 {
     enum { CHUNKS = LENGTH / 8, STEP = THREADS / CHUNKS };
     const int chunk = (int)threadIdx.x % CHUNKS, line = (int)threadIdx.x / CHUNKS;
-    uint16_t *to = tile + PLACES::at(line, chunk);
+    uint16_t *to = tile + LAYOUT::at(line, chunk);
     from += line * stride + chunk * 8;
     UNROLL for (int k = 0; k < COUNT; k += STEP, from += STEP * stride)
-        gckpti_cp_async16_whole(to + k * LENGTH, from);
+        gckpti_cp_async16_full(to + k * LENGTH, from);
 }
 
-template <int COUNT, int LENGTH, int THREADS, class PLACES, bool MIXED, class T>
-__device__ __forceinline__ void bring_tile(const Matrix<T> &m, int first, int lines, int at,
+template <int COUNT, int LENGTH, int THREADS, class LAYOUT, bool MIXED, class T>
+__device__ __forceinline__ void stage_tile(const Matrix<T> &m, int first, int lines, int at,
                                            int length, T *tile)
 {
-    if (sizeof(T) == 2 && m.wide && first + COUNT <= lines && at + LENGTH <= length)
-        bring_whole<COUNT, LENGTH, THREADS, PLACES>(
+    if (sizeof(T) == 2 && m.aligned && first + COUNT <= lines && at + LENGTH <= length)
+        stage_full<COUNT, LENGTH, THREADS, LAYOUT>(
             (const uint16_t *)m.x + (int64_t)first * m.stride + at, m.stride, (uint16_t *)tile);
-    else if (m.wide)
-        bring_lines<COUNT, LENGTH, THREADS, PLACES, true, MIXED>(m, first, lines, at, length, tile);
+    else if (m.aligned)
+        stage_lines<COUNT, LENGTH, THREADS, LAYOUT, true, MIXED>(m, first, lines, at, length, tile);
     else
-        bring_lines<COUNT, LENGTH, THREADS, PLACES, false, MIXED>(m, first, lines, at, length,
+        stage_lines<COUNT, LENGTH, THREADS, LAYOUT, false, MIXED>(m, first, lines, at, length,
                                                                   tile);
 }
 
@@ -1014,14 +1014,14 @@ __device__ inline uint32_t word_at(const uint32_t word[4], uint64_t i)
 }
 
 /* Random bits are drawn for 8 elements of the batch at a time; a pack's may begin among them. */
-struct Converting {
+struct Convert {
     gckpt_conversion c;
     int64_t each;      /* elements of a row */
-    const Moment *now; /* NULL: to nearest */
+    const StepParams *params; /* NULL: to nearest */
     template <int N> __device__ void at(int64_t i) const
     {
-        Pack<float, N> x = {};
-        Pack<uint16_t, N> half;
+        Vec<float, N> x = {};
+        Vec<uint16_t, N> half;
         if (c.kind != GCKPT_WIDEN)
             x = load<N>(c.x + i);
         if (c.kind == GCKPT_WIDEN || c.kind == GCKPT_WIDEN_ADD) {
@@ -1033,13 +1033,13 @@ struct Converting {
             store(c.x + i, x);
             return;
         }
-        uint64_t at = (uint64_t)(i + (now ? now->row * each : 0));
+        uint64_t at = (uint64_t)(i + (params ? params->first_row * each : 0));
         uint32_t word[4];
         for (int k = 0; k < N; k++, at++) {
-            if (now && (k == 0 || at % 8 == 0))
-                gckpti_philox(now->seed, at / 8, c.stream, (uint32_t)now->step, word);
+            if (params && (k == 0 || at % 8 == 0))
+                gckpti_philox(params->seed, at / 8, c.stream, (uint32_t)params->step, word);
             uint32_t two = word_at(word, at / 2);
-            half.v[k] = now ? gckpti_halve(gckpti_bits(x.v[k]), two >> 16 * (at % 2) & 0xffffu)
+            half.v[k] = params ? gckpti_bits_to_bf16(gckpti_bits(x.v[k]), two >> 16 * (at % 2) & 0xffffu)
                             : gckpti_to_bf16(x.v[k]);
             x.v[k] = gckpti_from_bf16(half.v[k]);
         }
@@ -1050,15 +1050,15 @@ struct Converting {
     }
 };
 
-void convert_by(const gckpt_call *call, const Converting &o)
+void convert_by(const gckpt_call *call, const Convert &o)
 {
-    packs<8>(call, o, o.c.n, wide(o.c.x, o.c.from, o.c.to));
+    for_each_vec<8>(call, o, o.c.n, aligned(o.c.x, o.c.from, o.c.to));
 }
 
 void convert(const gckpt_call *call, const gckpt_conversion *c)
 {
-    int by_chance = call->precision == GCKPT_BF16_STOCHASTIC;
-    convert_by(call, { *c, by_chance ? c->n / call->rows : 0, by_chance ? moment_of(call) : NULL });
+    int stochastic = call->precision == GCKPT_BF16_STOCHASTIC;
+    convert_by(call, { *c, stochastic ? c->n / call->rows : 0, stochastic ? params_of(call) : NULL });
 }
 
 void widen(const gckpt_call *call, const uint16_t *from, float *to, int64_t n)
@@ -1086,7 +1086,7 @@ struct Fills {
 };
 
 /* Whose block this is. */
-template <class W> __device__ int waiting_of(const W &all)
+template <class W> __device__ int entry_of(const W &all)
 {
     int of = 0;
     while (of + 1 < all.n && blockIdx.x >= all.at[of + 1].first)
@@ -1096,28 +1096,28 @@ template <class W> __device__ int waiting_of(const W &all)
 
 __global__ void fill_kernel(const __grid_constant__ Fills all)
 {
-    const Fills::Fill &f = all.at[waiting_of(all)];
+    const Fills::Fill &f = all.at[entry_of(all)];
     const int64_t at = (int64_t)(blockIdx.x - f.first) * Fills::WORDS;
     const int n = (int)gckpti_min(f.n - at, Fills::WORDS), fours = (uintptr_t)f.to & 15 ? 0 : n / 4;
-    const Pack<uint32_t, 4> pack = { { f.word, f.word, f.word, f.word } };
+    const Vec<uint32_t, 4> vec = { { f.word, f.word, f.word, f.word } };
     for (int i = (int)threadIdx.x; i < fours; i += (int)blockDim.x)
-        store(f.to + at + i * 4, pack);
+        store(f.to + at + i * 4, vec);
     for (int i = fours * 4 + (int)threadIdx.x; i < n; i += (int)blockDim.x)
         f.to[at + i] = f.word;
 }
 
-struct More { /* further accumulators of a pass, bytes from its base */
+struct AddOffsets { /* further accumulators of a pass, bytes from its base */
     enum { MOST = 8 };
     size_t at[MOST];
 };
 
 /* All that a pass has for N elements; the divided gradient goes to `divided`, too. */
 template <int N>
-__device__ void update_at(const gckpt_update_pass &p, const More &more, int64_t i, float *divided)
+__device__ void update_at(const gckpt_update_pass &p, const AddOffsets &more, int64_t i, float *divided)
 {
-    Pack<float, N> g = load<N>(p.gradient + i), w, m = {}, v = {};
+    Vec<float, N> g = load<N>(p.gradient + i), w, m = {}, v = {};
     for (int u = 0; u < p.adds; u++) {
-        Pack<float, N> x = load<N>((const float *)((const char *)p.base + more.at[u]) + i);
+        Vec<float, N> x = load<N>((const float *)((const char *)p.base + more.at[u]) + i);
         for (int k = 0; k < N; k++)
             g.v[k] += x.v[k];
     }
@@ -1156,7 +1156,7 @@ struct Passes {
     enum { MOST = 16 };
     struct Pass {
         gckpt_update_pass p;
-        More more;
+        AddOffsets more;
         unsigned first; /* block */
         int four;       /* all addresses are multiples of 16 */
     } at[MOST];
@@ -1170,12 +1170,12 @@ static_assert(sizeof(Passes) <= 4096 && sizeof(Fills) <= 4096, "arguments of a k
  * finds the divided gradient in shared memory, while others of the chip's blocks use the memory. */
 __global__ void update_kernel(const __grid_constant__ Passes all)
 {
-    typedef Pack<float, 4> Four;
-    SHARED(Four, room, [GCKPT_UPDATE_BLOCK / 4]);
-    float *divided = (float *)(void *)room;
-    const int of = waiting_of(all);
+    typedef Vec<float, 4> Four;
+    SHARED(Four, staging, [GCKPT_UPDATE_BLOCK / 4]);
+    float *divided = (float *)(void *)staging;
+    const int of = entry_of(all);
     const gckpt_update_pass &p = all.at[of].p;
-    const More &more = all.at[of].more;
+    const AddOffsets &more = all.at[of].more;
     unsigned block = blockIdx.x - all.at[of].first;
     int64_t at = (int64_t)block * GCKPT_UPDATE_BLOCK;
     int n = p.elements - at < GCKPT_UPDATE_BLOCK ? (int)(p.elements - at) : GCKPT_UPDATE_BLOCK;
@@ -1198,55 +1198,55 @@ __global__ void update_kernel(const __grid_constant__ Passes all)
         p.squares[block] = sum;
 }
 
-struct Waiting { /* a product is alone; the fills are first */
+struct Deferred { /* a product is alone; the fills are first */
     void (*product)(Device *); /* launches it (fast/products.cu) */
     Fills fills;
     Passes passes;
-} waiting[sizeof devices / sizeof *devices];
+} deferred[sizeof devices / sizeof *devices];
 
-void flush(Device *d)
+void launch_pending(Device *d)
 {
-    Fills *f = &waiting[d->number].fills;
-    Passes *p = &waiting[d->number].passes;
+    Fills *f = &deferred[d->number].fills;
+    Passes *p = &deferred[d->number].passes;
     unsigned blocks = 0;
-    if (void (*product)(Device *) = waiting[d->number].product) {
-        const int away = d->twin.away; /* it goes beside the twin, too */
-        waiting[d->number].product = NULL, d->twin.away = 0;
+    if (void (*product)(Device *) = deferred[d->number].product) {
+        const int pending = d->overlap.pending; /* it goes beside the twin, too */
+        deferred[d->number].product = NULL, d->overlap.pending = 0;
         product(d);
-        d->twin.away = away;
+        d->overlap.pending = pending;
     }
-    side_join(d, &d->twin, 0); /* which may read what is written from here on */
+    queue_join(d, &d->overlap, 0); /* which may read what is written from here on */
     for (int i = 0; i < f->n; i++) {
         f->at[i].first = blocks;
         blocks += (unsigned)((f->at[i].n + Fills::WORDS - 1) / Fills::WORDS);
     }
     if (f->n)
-        LAUNCHED(d, fill_kernel, blocks, 256, 0, *f);
+        CHECKED_LAUNCH(d, fill_kernel, blocks, 256, 0, *f);
     if (p->n)
-        LAUNCHED(d, update_kernel, p->blocks, 256, 0, *p);
+        CHECKED_LAUNCH(d, update_kernel, p->blocks, 256, 0, *p);
     f->n = p->n = 0, p->blocks = 0;
 }
 
 /* An entry of the table. Those that wait are of other memory. */
 void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
 {
-    Hold d(device_of(call), true);
-    Fills *f = &waiting[d->number].fills;
+    DeviceLock d(device_of(call), true);
+    Fills *f = &deferred[d->number].fills;
     uint32_t *words = (uint32_t *)to;
-    bool full = f->n == Fills::MOST || waiting[d->number].passes.n ||
-                waiting[d->number].product;
+    bool full = f->n == Fills::MOST || deferred[d->number].passes.n ||
+                deferred[d->number].product;
     for (int i = 0; i < f->n; i++)
         full = full || (words < f->at[i].to + f->at[i].n && f->at[i].to < words + n);
     if (full)
-        flush(d);
+        launch_pending(d);
     if (n > 0)
         f->at[f->n++] = { words, n, word, 0 };
 }
 
 /* true: just these words wait to become zeros, and now nobody writes them but the caller. */
-bool zeros_of(Device *d, const void *at, int64_t n)
+bool take_zero_fill(Device *d, const void *at, int64_t n)
 {
-    Fills *f = &waiting[d->number].fills;
+    Fills *f = &deferred[d->number].fills;
     for (int i = 0; i < f->n; i++)
         if (f->at[i].to == at && f->at[i].n == n && f->at[i].word == 0) {
             f->at[i] = f->at[--f->n];
@@ -1260,19 +1260,19 @@ void update(const gckpt_call *call, const gckpt_update_pass *pass)
 {
     if (pass->elements == 0) /* a rank's share may be */
         return;
-    Hold d(device_of(call), true);
-    Passes *w = &waiting[d->number].passes;
+    DeviceLock d(device_of(call), true);
+    Passes *w = &deferred[d->number].passes;
     gckpt_update_pass p = *pass;
-    for (; p.adds > More::MOST; p.adds--, p.more++) /* in the same order, but on their own */
+    for (; p.adds > AddOffsets::MOST; p.adds--, p.more++) /* in the same order, but on their own */
         add(call, p.gradient, (const float *)((const char *)p.base + p.more[0]), p.elements);
-    if (w->n == Passes::MOST || waiting[d->number].product)
-        flush(d);
+    if (w->n == Passes::MOST || deferred[d->number].product)
+        launch_pending(d);
     Passes::Pass *to = &w->at[w->n++];
     to->p = p;
-    to->four = wide(p.gradient, p.values, p.state[0]) && wide(p.state[1]);
+    to->four = aligned(p.gradient, p.values, p.state[0]) && aligned(p.state[1]);
     for (int u = 0; u < p.adds; u++) {
         to->more.at[u] = p.more[u];
-        to->four = to->four && wide((const char *)p.base + p.more[u]);
+        to->four = to->four && aligned((const char *)p.base + p.more[u]);
     }
     to->first = w->blocks;
     w->blocks += (unsigned)((p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK);
@@ -1280,12 +1280,12 @@ void update(const gckpt_call *call, const gckpt_update_pass *pass)
 
 /* >>between/unpack */
 /* T: what is stored. Four values may lie in two rows. */
-template <class T> struct Unpacking {
+template <class T> struct Dequantise {
     gckpt_dequantisation u;
     template <int N> __device__ void at(int64_t i) const
     {
-        Pack<T, N> from = load<N>((const T *)u.quantised + i);
-        Pack<float, N> x;
+        Vec<T, N> from = load<N>((const T *)u.quantised + i);
+        Vec<float, N> x;
         int64_t row = 0;
         if (u.storage == GCKPT_STORAGE_I8) /* divisions of 64 bits are slow */
             row = u.n < GCKPT_CUDA_WIDE ? (int32_t)i / (int32_t)u.row : i / u.row;
@@ -1303,33 +1303,33 @@ template <class T> struct Unpacking {
     }
 };
 
-template <class T> void unpack_as(const gckpt_call *call, const gckpt_dequantisation &u)
+template <class T> void dequantise_as(const gckpt_call *call, const gckpt_dequantisation &u)
 {
-    packs<4>(call, Unpacking<T>{ u }, u.n,
-             wide(u.to) && (uintptr_t)u.quantised % (4 * sizeof(T)) == 0);
+    for_each_vec<4>(call, Dequantise<T>{ u }, u.n,
+             aligned(u.to) && (uintptr_t)u.quantised % (4 * sizeof(T)) == 0);
 }
 
 /* Blocks of I4, a byte a thread. */
-__global__ void unpack_nibbles(gckpt_dequantisation u)
+__global__ void dequantise_int4(gckpt_dequantisation u)
 {
     for (EACH(i, u.n / 2)) {
         const int64_t block = i / 16, k = i % 16;
-        const uint8_t *b = (const uint8_t *)u.quantised + block * GCKPTI_NIBBLE_BYTES;
+        const uint8_t *b = (const uint8_t *)u.quantised + block * GCKPTI_INT4_BYTES;
         const float scale = gckpti_from_f16((uint16_t)(b[0] | b[1] << 8));
-        float *to = u.to + block * GCKPTI_NIBBLES + k;
+        float *to = u.to + block * GCKPTI_INT4_BLOCK + k;
         to[0] = (float)((b[2 + k] & 15) - 8) * scale;
         to[16] = (float)((b[2 + k] >> 4) - 8) * scale;
     }
 }
 
-void unpack(const gckpt_call *call, const gckpt_dequantisation *unpacking)
+void dequantise(const gckpt_call *call, const gckpt_dequantisation *request)
 {
-    if (unpacking->storage == GCKPT_STORAGE_I8)
-        unpack_as<int8_t>(call, *unpacking);
-    else if (unpacking->storage == GCKPT_STORAGE_I4)
-        RUN_EACH(call, unpack_nibbles, unpacking->n / 2, *unpacking);
+    if (request->storage == GCKPT_STORAGE_I8)
+        dequantise_as<int8_t>(call, *request);
+    else if (request->storage == GCKPT_STORAGE_I4)
+        RUN_EACH(call, dequantise_int4, request->n / 2, *request);
     else
-        unpack_as<uint16_t>(call, *unpacking);
+        dequantise_as<uint16_t>(call, *request);
 }
 
 __global__ void nonfinite_kernel(const float *x, int64_t n, uint32_t *found)
@@ -1349,7 +1349,7 @@ void nonfinite(const gckpt_call *call, const float *x, int64_t n, uint32_t *foun
 /* >>exact/curves */
 /* y = f(x), and dx by a rule from g and the slope, all three being gradckpt.h's; `at`: x, or y
  * where the slope needs it. o: the N attributes that these take. */
-template <auto F, int N = 0> struct Value {
+template <auto F, int N = 0> struct Unary {
     static constexpr int READS = READS_A, ATTRIBUTES = N;
     float o[N + 1];
     __device__ void operator()(float *d, float x, float, int) const
@@ -1361,15 +1361,15 @@ template <auto F, int N = 0> struct Value {
     }
 };
 
-template <auto SLOPE, void (*PUT)(float *, float, float, int), int N = 0> struct Slope {
+template <auto DERIV, void (*PUT)(float *, float, float, int), int N = 0> struct UnaryGrad {
     static constexpr int READS = READS_BOTH, ATTRIBUTES = N;
     float o[N + 1];
     __device__ void operator()(float *d, float at, float g, int accumulate) const
     {
         if constexpr (N > 0)
-            PUT(d, g, SLOPE(at, o), accumulate);
+            PUT(d, g, DERIV(at, o), accumulate);
         else
-            PUT(d, g, SLOPE(at), accumulate);
+            PUT(d, g, DERIV(at), accumulate);
     }
 };
 
@@ -1393,35 +1393,35 @@ template <class F> void map_forward(const gckpt_call *call, F f)
     map(call, f, call->in[0].data, NULL, call->out, gckpti_elements(&call->shape), 0);
 }
 
-#define CURVE_BY(name, n, value, slope, rule, at)                                                  \
+#define UNARY_WITH(name, n, value, deriv, rule, at)                                                  \
     void name##_forward(const gckpt_call *call)                                                    \
     {                                                                                              \
-        map_forward(call, by_attributes<Value<value, n>>(call));                                   \
+        map_forward(call, by_attributes<Unary<value, n>>(call));                                   \
     }                                                                                              \
     void name##_backward(const gckpt_call *call)                                                   \
     {                                                                                              \
-        map_gradient(call, call->in[0], by_attributes<Slope<slope, gckpti_put_##rule, n>>(call),   \
+        map_gradient(call, call->in[0], by_attributes<UnaryGrad<deriv, gckpti_put_##rule, n>>(call),   \
                      at, call->grad_out);                                                          \
     }
-#define CURVE(name, rule, at) CURVE_BY(name, 0, gckpti_##name, gckpti_##name##_slope, rule, at)
-CURVE(relu, passed, call->out)
-CURVE(gelu, product, call->in[0].data)
-CURVE(gelu_erf, product, call->in[0].data)
-CURVE(silu, product, call->in[0].data)
-CURVE(tanh, product, call->out)
-CURVE(sigmoid, product, call->out)
-CURVE(exp, product, call->out)
-CURVE(log, quotient, call->in[0].data)
-CURVE(sqrt, quotient, call->out)
-CURVE(abs, product, call->in[0].data)
-CURVE(reciprocal, product, call->out)
-CURVE(softplus, product, call->out)
-CURVE(sin, product, call->in[0].data)
-CURVE(cos, product, call->in[0].data)
-CURVE_BY(clamp, 2, gckpti_value_clamp, gckpti_slope_clamp, passed, call->in[0].data)
-CURVE_BY(leaky_relu, 1, gckpti_value_leaky_relu, gckpti_slope_leaky_relu, product, call->out)
-#undef CURVE
-#undef CURVE_BY
+#define UNARY(name, rule, at) UNARY_WITH(name, 0, gckpti_##name, gckpti_##name##_deriv, rule, at)
+UNARY(relu, masked, call->out)
+UNARY(gelu, product, call->in[0].data)
+UNARY(gelu_erf, product, call->in[0].data)
+UNARY(silu, product, call->in[0].data)
+UNARY(tanh, product, call->out)
+UNARY(sigmoid, product, call->out)
+UNARY(exp, product, call->out)
+UNARY(log, quotient, call->in[0].data)
+UNARY(sqrt, quotient, call->out)
+UNARY(abs, product, call->in[0].data)
+UNARY(reciprocal, product, call->out)
+UNARY(softplus, product, call->out)
+UNARY(sin, product, call->in[0].data)
+UNARY(cos, product, call->in[0].data)
+UNARY_WITH(clamp, 2, gckpti_value_clamp, gckpti_deriv_clamp, masked, call->in[0].data)
+UNARY_WITH(leaky_relu, 1, gckpti_value_leaky_relu, gckpti_deriv_leaky_relu, product, call->out)
+#undef UNARY
+#undef UNARY_WITH
 
 struct PowerGradient {
     static constexpr int READS = READS_BOTH, ATTRIBUTES = 1;
@@ -1431,7 +1431,7 @@ struct PowerGradient {
         if (*o == 0.0f)
             gckpti_put(d, 0.0f, accumulate);
         else
-            gckpti_put_product(d, g, gckpti_slope_pow(x, o), accumulate);
+            gckpti_put_product(d, g, gckpti_deriv_pow(x, o), accumulate);
     }
 };
 
@@ -1441,9 +1441,9 @@ void pow_by(const gckpt_call *call, bool backward)
     if (backward)
         map_gradient(call, x, by_attributes<PowerGradient>(call), x.data, call->grad_out);
     else
-        map_forward(call, by_attributes<Value<gckpti_value_pow, 1>>(call));
+        map_forward(call, by_attributes<Unary<gckpti_value_pow, 1>>(call));
 }
-BOTH_WAYS(pow, pow_by)
+BOTH_PASSES(pow, pow_by)
 
 void detach_forward(const gckpt_call *call)
 {
@@ -1480,27 +1480,27 @@ void scale_by(const gckpt_call *call, bool backward)
     const Scale<gckpti_put_product> f = { *(const float *)call->attributes };
     backward ? map_gradient(call, call->in[0], f, call->grad_out, NULL) : map_forward(call, f);
 }
-BOTH_WAYS(scale, scale_by)
+BOTH_PASSES(scale, scale_by)
 
 /* Four elements of the batch share random bits; a pack's may begin among them. */
-struct Mask {
+struct DropoutMask {
     float p, factor;
     int64_t each; /* elements of a row */
     int id;
-    const Moment *now;
+    const StepParams *params;
     Values x;
     Results y;
     int accumulate;
     template <int N> __device__ void at(int64_t i) const
     {
-        Pack<float, N> from = load<N>(x, i), to = {};
-        uint64_t at = (uint64_t)(i + now->row * each);
+        Vec<float, N> from = load<N>(x, i), to = {};
+        uint64_t at = (uint64_t)(i + params->first_row * each);
         uint32_t word[4];
         if (accumulate)
             to = load<N>(y, i);
         for (int k = 0; k < N; k++, at++) {
             if (k == 0 || at % 4 == 0)
-                gckpti_philox(now->seed, at / 4, (uint32_t)id, (uint32_t)now->step, word);
+                gckpti_philox(params->seed, at / 4, (uint32_t)id, (uint32_t)params->step, word);
             if (gckpti_uniform(word_at(word, at)) >= p)
                 gckpti_put_product(&to.v[k], factor, from.v[k], accumulate);
             else
@@ -1519,11 +1519,11 @@ void dropout_by(const gckpt_call *call, bool backward)
         return detach_forward(call);
     const int64_t n = gckpti_elements(&call->shape), each = n / call->rows;
     const float p = *(const float *)call->attributes;
-    const Mask o = { p, 1.0f / (1.0f - p), each, call->id, moment_of(call), x, y,
+    const DropoutMask o = { p, 1.0f / (1.0f - p), each, call->id, params_of(call), x, y,
                      backward && in.accumulate };
-    packs<8>(call, o, wanted(y) ? n : 0, wide(x) && wide(y));
+    for_each_vec<8>(call, o, wanted(y) ? n : 0, aligned(x) && aligned(y));
 }
-BOTH_WAYS(dropout, dropout_by)
+BOTH_PASSES(dropout, dropout_by)
 
 /* >>exact/axes */
 /* ---- two inputs with broadcasting, and all that copies between shapes ----
@@ -1535,13 +1535,13 @@ template <class I> struct Axes {
     I size[GCKPT_MAX_DIMS], step[3][GCKPT_MAX_DIMS];
 };
 
-template <class I> struct Place {
+template <class I> struct Offsets {
     I at0, at1, at2;
 };
 
-template <class I> __device__ Place<I> place(const Axes<I> &x, I i)
+template <class I> __device__ Offsets<I> offsets_of(const Axes<I> &x, I i)
 {
-    Place<I> p = { 0, 0, 0 };
+    Offsets<I> p = { 0, 0, 0 };
     for (int k = 0; k < x.n; k++) {
         I next = k + 1 < x.n ? i / x.size[k] : 0, j = i - next * x.size[k];
         p.at0 += j * x.step[0][k];
@@ -1553,7 +1553,7 @@ template <class I> __device__ Place<I> place(const Axes<I> &x, I i)
 }
 
 /* The walk's steps as 1 and 2, and 0 in row-major order. */
-Axes<int64_t> axes_of(const gckpti_walk *w)
+Axes<int64_t> axes_of(const gckpti_iter *w)
 {
     Axes<int64_t> x = {};
     int64_t size = 1;
@@ -1576,7 +1576,7 @@ int64_t count_of(const Axes<int64_t> &x)
 }
 
 /* Whether indexes of 32 bits will do. */
-bool small(const Axes<int64_t> &x)
+bool fits_int32(const Axes<int64_t> &x)
 {
     bool fits = count_of(x) < GCKPT_CUDA_WIDE;
     for (int t = 0; t < 3; t++) {
@@ -1589,22 +1589,22 @@ bool small(const Axes<int64_t> &x)
 }
 
 /* In other numbers, the innermost axis in packs of `pack`. */
-template <class I> Axes<I> axes_in(const Axes<int64_t> &x, int pack)
+template <class I> Axes<I> axes_in(const Axes<int64_t> &x, int vec)
 {
     Axes<I> y = {};
     y.n = x.n;
     for (int k = 0; k < x.n; k++) {
-        y.size[k] = (I)(k ? x.size[k] : x.size[k] / pack);
+        y.size[k] = (I)(k ? x.size[k] : x.size[k] / vec);
         for (int t = 0; t < 3; t++)
-            y.step[t][k] = (I)(k ? x.step[t][k] : x.step[t][k] * pack);
+            y.step[t][k] = (I)(k ? x.step[t][k] : x.step[t][k] * vec);
     }
     return y;
 }
 
 /* N neighbours, or one that is repeated. */
-template <int N, class I> __device__ Pack<float, N> spread(const float *at, I step)
+template <int N, class I> __device__ Vec<float, N> load_broadcast(const float *at, I step)
 {
-    Pack<float, N> x;
+    Vec<float, N> x;
     if (step)
         return load<N>(at);
     for (int k = 0; k < N; k++)
@@ -1612,12 +1612,12 @@ template <int N, class I> __device__ Pack<float, N> spread(const float *at, I st
     return x;
 }
 
-enum Pairing { ADD, SUB, MUL, DIVIDE, MAXIMUM, MINIMUM };
+enum BinaryOp { ADD, SUB, MUL, DIVIDE, MAXIMUM, MINIMUM };
 
 /* a op b; where there is no b, a op by. */
-struct Pair {
-    Pairing op;
-    float by;
+struct Binary {
+    BinaryOp op;
+    float scalar;
     __device__ void operator()(float *d, float a, float b, float, int accumulate) const
     {
         if (op == MUL)
@@ -1627,35 +1627,35 @@ struct Pair {
         else if (op <= SUB)
             gckpti_put(d, op == ADD ? a + b : a - b, accumulate);
         else
-            *d = op == MAXIMUM ? gckpti_pair_maximum(a, b) : gckpti_pair_minimum(a, b);
+            *d = op == MAXIMUM ? gckpti_binary_maximum(a, b) : gckpti_binary_minimum(a, b);
     }
 };
 
 /* Whether the word of a condition holds, as gckpti_holds: of f32, or of i32. */
-__device__ inline bool holds(float word, bool whole)
+__device__ inline bool holds(float word, bool is_i32)
 {
-    return (gckpti_bits(word) & (whole ? 0xffffffffu : 0x7fffffffu)) != 0;
+    return (gckpti_bits(word) & (is_i32 ? 0xffffffffu : 0x7fffffffu)) != 0;
 }
 
-/* A gradient that depends on the other input or on both, as gckpti_pair_gradient; or, as where's,
+/* A gradient that depends on the other input or on both, as gckpti_binary_gradient; or, as where's,
  * on a condition. */
-enum Rule { NO_RULE, ABOVE, BELOW, GREATER, LESS, WHERE, ELSEWHERE, WHERE_I32, ELSEWHERE_I32 };
-struct PairGradient {
+enum Rule { NO_RULE, DIVIDEND, DIVISOR, GREATER, LESS, WHERE, ELSEWHERE, WHERE_I32, ELSEWHERE_I32 };
+struct BinaryGradient {
     Rule rule;
-    float by;
-    __device__ float product_of(float g, float other, float own, float *factor) const
+    float scalar;
+    __device__ float product_of(float g, float other, float self, float *factor) const
     {
         *factor = 1.0f;
         if (rule >= WHERE)
             return holds(other, rule >= WHERE_I32) == ((rule - WHERE) % 2 == 0) ? g : 0.0f;
-        return rule == ABOVE     ? gckpti_part_above(g, own, other, factor)
-               : rule == BELOW   ? gckpti_part_below(g, own, other, factor)
-               : rule == GREATER ? gckpti_part_greater(g, own, other, factor)
-                                 : gckpti_part_less(g, own, other, factor);
+        return rule == DIVIDEND     ? gckpti_grad_numerator(g, self, other, factor)
+               : rule == DIVISOR   ? gckpti_grad_denominator(g, self, other, factor)
+               : rule == GREATER ? gckpti_grad_maximum(g, self, other, factor)
+                                 : gckpti_grad_minimum(g, self, other, factor);
     }
-    __device__ void operator()(float *d, float g, float other, float own, int accumulate) const
+    __device__ void operator()(float *d, float g, float other, float self, int accumulate) const
     {
-        float factor, u = product_of(g, other, own, &factor);
+        float factor, u = product_of(g, other, self, &factor);
         if (rule >= WHERE)
             gckpti_put(d, u, accumulate);
         else
@@ -1667,17 +1667,17 @@ struct PairGradient {
  * repeated comes from caches. b may be NULL; so may own, which lies as d does. */
 template <int N, class I, class F>
 __global__ void combine_kernel(const __grid_constant__ Axes<I> axes, F f, float *d, const float *a,
-                               const float *b, const float *own, int64_t packs, int accumulate)
+                               const float *b, const float *self, int64_t vecs, int accumulate)
 {
-    for (EACH(i, packs)) {
-        Place<I> at = place(axes, (I)i);
-        Pack<float, N> x = spread<N>(a + at.at1, axes.step[1][0]), y, z = {}, w = {};
+    for (EACH(i, vecs)) {
+        Offsets<I> at = offsets_of(axes, (I)i);
+        Vec<float, N> x = load_broadcast<N>(a + at.at1, axes.step[1][0]), y, z = {}, w = {};
         if (b)
-            y = spread<N>(b + at.at2, axes.step[2][0]);
+            y = load_broadcast<N>(b + at.at2, axes.step[2][0]);
         else
-            y = spread<N>(&f.by, (I)0);
-        if (own)
-            w = load<N>(own + at.at0);
+            y = load_broadcast<N>(&f.scalar, (I)0);
+        if (self)
+            w = load<N>(self + at.at0);
         if (accumulate)
             z = load<N>(d + at.at0);
         for (int k = 0; k < N; k++)
@@ -1688,10 +1688,10 @@ __global__ void combine_kernel(const __grid_constant__ Axes<I> axes, F f, float 
 
 template <class F>
 void combine(const gckpt_call *call, const Axes<int64_t> &x, F f, float *d, const float *a,
-             const float *b, const float *own, int accumulate)
+             const float *b, const float *self, int accumulate)
 {
     int64_t n = count_of(x);
-    bool four = wide(d, a, b) && wide(own) && x.n && x.size[0] % 4 == 0 && x.step[0][0] == 1;
+    bool four = aligned(d, a, b) && aligned(self) && x.n && x.size[0] % 4 == 0 && x.step[0][0] == 1;
     for (int t = 0; t < 3; t++) {
         bool repeated = x.step[t][0] == 0;
         four = four && (repeated || x.step[t][0] == 1);
@@ -1699,13 +1699,13 @@ void combine(const gckpt_call *call, const Axes<int64_t> &x, F f, float *d, cons
             four = four && (repeated || x.step[t][k] % 4 == 0);
     }
 #define COMBINE(N, I)                                                                              \
-    RUN_EACH(call, (combine_kernel<N, I, F>), n / N, axes_in<I>(x, N), f, d, a, b, own, n / N,     \
+    RUN_EACH(call, (combine_kernel<N, I, F>), n / N, axes_in<I>(x, N), f, d, a, b, self, n / N,     \
              accumulate)
-    if (four && small(x))
+    if (four && fits_int32(x))
         COMBINE(4, uint32_t);
     else if (four)
         COMBINE(4, int64_t);
-    else if (small(x))
+    else if (fits_int32(x))
         COMBINE(1, uint32_t);
     else
         COMBINE(1, int64_t);
@@ -1716,9 +1716,9 @@ void combine(const gckpt_call *call, const Axes<int64_t> &x, F f, float *d, cons
 /* A column's sum over rows in their order (5e). */
 struct Sum {
     Results at; /* none: not wanted */
-    float *low; /* NULL: without */
+    float *comp; /* NULL: without */
     int accumulate;
-    float divide = 1.0f;
+    float divisor = 1.0f;
 };
 
 Sum sum_to(float *at) { return { { at, NULL } }; }
@@ -1728,23 +1728,23 @@ Sum sum_of(const gckpt_arg &x) { return { grad_of(x), x.compensation, x.accumula
 Sum sum_of(const gckpt_call *call, int i) { return i ? sum_of(call->in[i]) : Sum{}; }
 
 /* Where it begins, and its end. fresh: its low part begins at +0 unless it accumulates. */
-__device__ inline float sum_begin(const Sum &s, int64_t i, bool fresh, float *low)
+__device__ inline float sum_begin(const Sum &s, int64_t i, bool fresh, float *comp)
 {
-    *low = s.low && (s.accumulate || !fresh) ? s.low[i] : 0.0f;
+    *comp = s.comp && (s.accumulate || !fresh) ? s.comp[i] : 0.0f;
     return s.accumulate ? value_at(s.at, i) : 0.0f;
 }
 
-__device__ inline void sum_end(const Sum &s, int64_t i, float sum, float low)
+__device__ inline void sum_end(const Sum &s, int64_t i, float sum, float comp)
 {
-    put_at(s.at, i, sum / s.divide);
-    if (s.low)
-        s.low[i] = low;
+    put_at(s.at, i, sum / s.divisor);
+    if (s.comp)
+        s.comp[i] = comp;
 }
 
-__device__ inline void add_term(bool lows, float *sum, float *low, float x)
+__device__ inline void add_term(bool compensated, float *sum, float *comp, float x)
 {
-    if (lows) /* by ?: the address would put low in memory */
-        gckpti_sum_add(sum, low, x);
+    if (compensated) /* by ?: the address would put low in memory */
+        gckpti_sum_add(sum, comp, x);
     else
         gckpti_sum_add(sum, NULL, x);
 }
@@ -1754,7 +1754,7 @@ __device__ inline void add_term(bool lows, float *sum, float *low, float x)
  * thread has PLACES columns. */
 struct Terms {
     static constexpr bool FRESH = false, along = false;
-    static constexpr int PLACES = 1;
+    static constexpr int NCOLS = 1;
     typedef int64_t Column;
     __device__ static int64_t column_of(int64_t, int64_t column) { return column; }
 };
@@ -1767,44 +1767,44 @@ template <class T, int COLUMNS>
 __global__ void column_sums_kernel(const __grid_constant__ T of, Sum first, Sum second,
                                    int64_t rows, int64_t n)
 {
-    enum { EACH_HAS = 8, LINES = 256 / COLUMNS, ROUND = EACH_HAS * LINES, PLACES = T::PLACES };
-    SHARED(float, tile, [2][2][ROUND][COLUMNS + 1]);
+    enum { PER_STEP = 8, LINES = 256 / COLUMNS, STEP = PER_STEP * LINES, NCOLS = T::NCOLS };
+    SHARED(float, tile, [2][2][STEP][COLUMNS + 1]);
     const int thread = (int)threadIdx.x, lane = thread % COLUMNS, line = thread / COLUMNS;
     const int64_t across = (n + COLUMNS - 1) / COLUMNS, image = blockIdx.x / across;
     const int64_t begin = (blockIdx.x - image * across) * COLUMNS, to = image * n + begin + lane;
     const int columns = (int)gckpti_min(n - begin, COLUMNS);
     const Sum mine = thread < 32 ? first : second;
     const bool adds = thread < 64 && thread % 32 < COLUMNS && lane < columns && wanted(mine.at);
-    float sum = 0.0f, low = 0.0f, term[EACH_HAS][2];
-    typename T::Column its[PLACES];
+    float sum = 0.0f, comp = 0.0f, term[PER_STEP][2];
+    typename T::Column cols[NCOLS];
     if (adds)
-        sum = sum_begin(mine, to, T::FRESH, &low);
-    EVERY(k, PLACES) {
+        sum = sum_begin(mine, to, T::FRESH, &comp);
+    UNROLLED(k, NCOLS) {
         const int column = of.along ? line + LINES * k : lane;
-        its[k] = of.column_of(image, begin + (column < columns ? column : 0));
+        cols[k] = of.column_of(image, begin + (column < columns ? column : 0));
     }
-    for (int64_t from = -ROUND; from < rows; from += ROUND) {
-        const int now = (int)(from / ROUND & 1), which = thread / 32 % 2;
-        EVERY(k, EACH_HAS) { /* of the next rows */
-            const int column = of.along ? line + LINES * (k % PLACES) : lane;
-            const int row = of.along ? lane + COLUMNS * (k / PLACES) : line + LINES * k;
+    for (int64_t from = -STEP; from < rows; from += STEP) {
+        const int now = (int)(from / STEP & 1), which = thread / 32 % 2;
+        UNROLLED(k, PER_STEP) { /* of the next rows */
+            const int column = of.along ? line + LINES * (k % NCOLS) : lane;
+            const int row = of.along ? lane + COLUMNS * (k / NCOLS) : line + LINES * k;
             term[k][0] = term[k][1] = 0.0f;
-            if (from + ROUND + row < rows && column < columns)
-                of(its[k % PLACES], from + ROUND + row, term[k]);
+            if (from + STEP + row < rows && column < columns)
+                of(cols[k % NCOLS], from + STEP + row, term[k]);
         }
-        const int count = (int)gckpti_min(rows - from, ROUND);
+        const int count = (int)gckpti_min(rows - from, STEP);
 #pragma unroll 8
         for (int k = 0; k < count && adds && from >= 0; k++)
-            add_term(T::FRESH || mine.low, &sum, &low, tile[now][which][k][lane]);
-        EVERY(k, EACH_HAS) {
-            const int column = of.along ? line + LINES * (k % PLACES) : lane;
-            const int row = of.along ? lane + COLUMNS * (k / PLACES) : line + LINES * k;
+            add_term(T::FRESH || mine.comp, &sum, &comp, tile[now][which][k][lane]);
+        UNROLLED(k, PER_STEP) {
+            const int column = of.along ? line + LINES * (k % NCOLS) : lane;
+            const int row = of.along ? lane + COLUMNS * (k / NCOLS) : line + LINES * k;
             tile[!now][0][row][column] = term[k][0], tile[!now][1][row][column] = term[k][1];
         }
         __syncthreads();
     }
     if (adds)
-        sum_end(mine, to, sum, low);
+        sum_end(mine, to, sum, comp);
 }
 
 template <int COLUMNS = 32, class T>
@@ -1822,14 +1822,14 @@ void column_sums(const gckpt_call *call, const T &of, const Sum &first, const Su
  * g, 1 of `other`. */
 template <class I, bool RULED = false> struct Sums {
     static constexpr bool FRESH = false;
-    static constexpr int PLACES = 4;
+    static constexpr int NCOLS = 4;
     struct Column {
-        Place<I> at;
-        float own;
+        Offsets<I> at;
+        float self;
     };
     Rule rule;
     Values g;
-    const float *other, *own;
+    const float *other, *self;
     float sign;
     Sum to;
     Axes<I> column, row; /* which sums() fills in, as what follows */
@@ -1838,14 +1838,14 @@ template <class I, bool RULED = false> struct Sums {
 
     __device__ Column column_of(int64_t, int64_t c) const
     {
-        return { place(column, (I)c), RULED && own ? own[c] : 0.0f };
+        return { offsets_of(column, (I)c), RULED && self ? self[c] : 0.0f };
     }
     __device__ void operator()(const Column &c, int64_t r, float *term) const
     {
-        const Place<I> more = place(row, (I)r);
+        const Offsets<I> more = offsets_of(row, (I)r);
         float x = value_at(g, c.at.at0 + more.at0), y = other ? other[c.at.at1 + more.at1] : sign;
         if (RULED)
-            x = PairGradient{ rule, 1.0f }.product_of(x, y, c.own, &y);
+            x = BinaryGradient{ rule, 1.0f }.product_of(x, y, c.self, &y);
         *term = gckpti_mul(x, y);
     }
 };
@@ -1855,23 +1855,23 @@ template <class I, bool RULED>
 __global__ void sums_by_thread_kernel(const __grid_constant__ Sums<I, RULED> s)
 {
     for (EACH(c, s.columns)) {
-        const auto its = s.column_of(0, c);
-        float low, sum = sum_begin(s.to, c, false, &low);
+        const auto cols = s.column_of(0, c);
+        float comp, sum = sum_begin(s.to, c, false, &comp);
         for (int64_t r = 0; r < s.rows; r += 8) {
             float x[8] = {};
             for (int k = 0; k < 8; k++)
                 if (r + k < s.rows)
-                    s(its, r + k, &x[k]);
+                    s(cols, r + k, &x[k]);
             for (int k = 0; k < 8 && r + k < s.rows; k++)
-                add_term(s.to.low, &sum, &low, x[k]);
+                add_term(s.to.comp, &sum, &comp, x[k]);
         }
-        sum_end(s.to, c, sum, low);
+        sum_end(s.to, c, sum, comp);
     }
 }
 
 template <class I, bool RULED> void sums_in(const gckpt_call *call, const Sums<int64_t> &s)
 {
-    const Sums<I, RULED> t = { s.rule, s.g, s.other, s.own, s.sign, s.to, axes_in<I>(s.column, 1),
+    const Sums<I, RULED> t = { s.rule, s.g, s.other, s.self, s.sign, s.to, axes_in<I>(s.column, 1),
                                axes_in<I>(s.row, 1), s.columns, s.rows, s.along };
     if (!s.along && (s.rows <= 64 || s.columns >= 1 << 17)) /* these fill the chip */
         RUN_EACH(call, (sums_by_thread_kernel<I, RULED>), s.columns, t);
@@ -1892,43 +1892,43 @@ void sums(const gckpt_call *call, const Axes<int64_t> &axes, Sums<int64_t> s)
     }
     s.along = s.row.n && s.row.step[0][0] == 1;
     if (s.rule)
-        small(axes) ? sums_in<uint32_t, true>(call, s) : sums_in<int64_t, true>(call, s);
+        fits_int32(axes) ? sums_in<uint32_t, true>(call, s) : sums_in<int64_t, true>(call, s);
     else
-        small(axes) ? sums_in<uint32_t, false>(call, s) : sums_in<int64_t, false>(call, s);
+        fits_int32(axes) ? sums_in<uint32_t, false>(call, s) : sums_in<int64_t, false>(call, s);
 }
 
 /* >>exact/broadcast */
 Axes<int64_t> broadcast_axes(const gckpt_call *call, int second)
 {
-    gckpti_walk w;
-    gckpti_broadcast_walk(&w, call, second);
+    gckpti_iter w;
+    gckpti_broadcast_iter(&w, call, second);
     return axes_of(&w);
 }
 
-void broadcast_forward(const gckpt_call *call, Pairing op)
+void broadcast_forward(const gckpt_call *call, BinaryOp op)
 {
     const gckpt_arg *in = call->in;
-    combine(call, broadcast_axes(call, 1), Pair{ op, 1.0f }, call->out, in[0].data, in[1].data,
+    combine(call, broadcast_axes(call, 1), Binary{ op, 1.0f }, call->out, in[0].data, in[1].data,
             NULL, 0);
 }
 
-/* As gckpti_pair_gradient: input i's gradient gets sign * g, or g * other; or by a rule. */
+/* As gckpti_binary_gradient: input i's gradient gets sign * g, or g * other; or by a rule. */
 void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *other, Rule rule)
 {
     const gckpt_arg *in = &call->in[i];
-    const float *own = rule > ABOVE && rule < WHERE ? in->data : NULL;
+    const float *self = rule > DIVIDEND && rule < WHERE ? in->data : NULL;
     if (!wanted(*in) || (in->grad && in->grad == call->grad_out)) /* passed on */
         return;
     Axes<int64_t> x = broadcast_axes(call, i ? i : 1);
     if (i)
         std::swap(x.step[1], x.step[2]); /* 1: of this input, 2: of the other */
     if (in->compensation) {
-        sums(call, x, { rule, grad_out_of(call), other, own, sign, sum_of(*in) });
+        sums(call, x, { rule, grad_out_of(call), other, self, sign, sum_of(*in) });
     } else if (rule) {
-        combine(call, x, PairGradient{ rule, 1.0f }, in->grad, call->grad_out, other, own,
+        combine(call, x, BinaryGradient{ rule, 1.0f }, in->grad, call->grad_out, other, self,
                 in->accumulate);
     } else if (other) {
-        combine(call, x, Pair{ MUL, 1.0f }, in->grad, call->grad_out, other, NULL, in->accumulate);
+        combine(call, x, Binary{ MUL, 1.0f }, in->grad, call->grad_out, other, NULL, in->accumulate);
     } else {
         map_gradient(call, *in, Scale<gckpti_put_product>{ sign }, call->grad_out, NULL);
     }
@@ -1945,18 +1945,18 @@ void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *
 PAIRED(add, ADD, 1.0f, false, NO_RULE, NO_RULE)
 PAIRED(sub, SUB, -1.0f, false, NO_RULE, NO_RULE)
 PAIRED(mul, MUL, 1.0f, true, NO_RULE, NO_RULE)
-PAIRED(div, DIVIDE, 1.0f, true, ABOVE, BELOW)
+PAIRED(div, DIVIDE, 1.0f, true, DIVIDEND, DIVISOR)
 PAIRED(maximum, MAXIMUM, 1.0f, true, GREATER, GREATER)
 PAIRED(minimum, MINIMUM, 1.0f, true, LESS, LESS)
 #undef PAIRED
 
 /* a, or else own, where a condition holds, or where it does not. */
-struct Choice {
-    bool whole, holding;
-    float by;
-    __device__ void operator()(float *d, float a, float condition, float own, int) const
+struct Where {
+    bool is_i32, on_true;
+    float scalar;
+    __device__ void operator()(float *d, float a, float condition, float self, int) const
     {
-        *d = holds(condition, whole) == holding ? a : own;
+        *d = holds(condition, is_i32) == on_true ? a : self;
     }
 };
 
@@ -1973,35 +1973,35 @@ void where_forward(const gckpt_call *call)
     const bool repeated = gckpti_elements(&call->in[1].shape) != n;
     const int taken = repeated || gckpti_elements(&call->in[2].shape) == n ? 1 : 2;
     const gckpt_arg *rest = &call->in[3 - taken];
-    const float *own = rest->data;
-    const Choice f = { call->in[0].index != NULL, taken == 1, 0.0f };
+    const float *self = rest->data;
+    const Where f = { call->in[0].index != NULL, taken == 1, 0.0f };
     if (gckpti_elements(&rest->shape) != n) {
         Axes<int64_t> all = broadcast_axes(call, 3 - taken);
         std::swap(all.step[1], all.step[2]);
-        combine(call, all, Pair{ ADD, -0.0f }, call->out, own, NULL, NULL, 0);
-        own = call->out;
+        combine(call, all, Binary{ ADD, -0.0f }, call->out, self, NULL, NULL, 0);
+        self = call->out;
     }
     Axes<int64_t> x = broadcast_axes(call, taken);
     std::swap(x.step[1], x.step[2]); /* 1: of what is taken, 2: of the condition */
-    combine(call, x, f, call->out, call->in[taken].data, condition_of(call), own, 0);
+    combine(call, x, f, call->out, call->in[taken].data, condition_of(call), self, 0);
 }
 
 void where_backward(const gckpt_call *call)
 {
-    const bool whole = call->in[0].index != NULL;
+    const bool is_i32 = call->in[0].index != NULL;
     const gckpt_arg *condition = &call->in[0];
     if (condition->grad && !condition->accumulate)
         fill(call, condition->grad, 0, gckpti_elements(&condition->shape));
-    broadcast_gradient(call, 1, 1.0f, condition_of(call), whole ? WHERE_I32 : WHERE);
-    broadcast_gradient(call, 2, 1.0f, condition_of(call), whole ? ELSEWHERE_I32 : ELSEWHERE);
+    broadcast_gradient(call, 1, 1.0f, condition_of(call), is_i32 ? WHERE_I32 : WHERE);
+    broadcast_gradient(call, 2, 1.0f, condition_of(call), is_i32 ? ELSEWHERE_I32 : ELSEWHERE);
 }
 
 /* >>exact/shapes */
 /* d = s, or d += s, for s / by: axes with step[0] of d and step[1] of s. */
-void copy_axes(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s, float by,
+void copy_axes(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s, float divisor,
                int accumulate)
 {
-    combine(call, x, Pair{ DIVIDE, by }, d, s, NULL, NULL, accumulate);
+    combine(call, x, Binary{ DIVIDE, divisor }, d, s, NULL, NULL, accumulate);
 }
 
 struct Part { /* of an axis: `n` floats from `begin` of each `whole` */
@@ -2023,13 +2023,13 @@ void copy_part(const gckpt_call *call, const Part &p, int which, float *d, const
 
 /* Axis p is the one of neighbours in s, q in d: a block of 32 x 8 threads brings 32 of each through
  * shared memory, so that warps read and write 128 bytes in one piece; rest: the other axes. */
-template <class I> struct Transposing {
+template <class I> struct Transpose {
     Axes<I> rest;
     I p, q, p_step, q_step; /* sizes; p's step in d, q's in s */
 };
 
 template <class I>
-__global__ void transpose_kernel(const __grid_constant__ Transposing<I> t, float *d, const float *s,
+__global__ void transpose_kernel(const __grid_constant__ Transpose<I> t, float *d, const float *s,
                                  int64_t tiles, int accumulate)
 {
     SHARED(float, tile, [32][33]);
@@ -2037,7 +2037,7 @@ __global__ void transpose_kernel(const __grid_constant__ Transposing<I> t, float
     I across = (t.p + 31) / 32, down = (t.q + 31) / 32;
     for (int64_t i = blockIdx.x; i < tiles; i += gridDim.x) {
         I p = (I)i % across * 32, q = (I)i / across % down * 32;
-        Place<I> at = place(t.rest, (I)i / across / down);
+        Offsets<I> at = offsets_of(t.rest, (I)i / across / down);
         for (I k = warp; k < 32; k += 8)
             if (p + lane < t.p && q + k < t.q)
                 tile[k][lane] = s[at.at1 + (q + k) * t.q_step + p + lane];
@@ -2053,7 +2053,7 @@ template <class I>
 void transpose_in(const gckpt_call *call, const Axes<int64_t> &x, int p, int q, float *d,
                   const float *s, int accumulate)
 {
-    Transposing<I> t = { {}, (I)x.size[p], (I)x.size[q], (I)x.step[0][p], (I)x.step[1][q] };
+    Transpose<I> t = { {}, (I)x.size[p], (I)x.size[q], (I)x.step[0][p], (I)x.step[1][q] };
     int64_t tiles = (x.size[p] + 31) / 32 * ((x.size[q] + 31) / 32);
     for (int k = 0; k < x.n; k++) {
         if (k == p || k == q)
@@ -2077,7 +2077,7 @@ void transpose(const gckpt_call *call, const Axes<int64_t> &x, float *d, const f
     }
     if (p == q)
         copy_axes(call, x, d, s, 1.0f, accumulate);
-    else if (small(x))
+    else if (fits_int32(x))
         transpose_in<uint32_t>(call, x, p, q, d, s, accumulate);
     else
         transpose_in<int64_t>(call, x, p, q, d, s, accumulate);
@@ -2086,8 +2086,8 @@ void transpose(const gckpt_call *call, const Axes<int64_t> &x, float *d, const f
 void permute_by(const gckpt_call *call, bool backward)
 {
     const gckpt_arg *in = &call->in[0];
-    gckpti_walk w;
-    gckpti_permute_walk(&w, call);
+    gckpti_iter w;
+    gckpti_permute_iter(&w, call);
     Axes<int64_t> x = axes_of(&w);
     if (!backward)
         return transpose(call, x, call->out, in->data, 0);
@@ -2095,19 +2095,19 @@ void permute_by(const gckpt_call *call, bool backward)
     if (in->grad)
         transpose(call, x, in->grad, call->grad_out, in->accumulate);
 }
-BOTH_WAYS(permute, permute_by)
+BOTH_PASSES(permute, permute_by)
 
 Part slice_part(const gckpt_call *call)
 {
     const gckpti_slice *o = (const gckpti_slice *)call->attributes;
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, o->axis);
-    int64_t begin = gckpti_wide(o->begin), end = gckpti_wide(o->end);
-    int64_t moved = o->moves ? call->position : 0; /* of a table, so never recorded */
+    int64_t begin = gckpti_join_words(o->begin), end = gckpti_join_words(o->end);
+    int64_t moved = o->relative ? call->position : 0; /* of a table, so never recorded */
     return { v.outer, v.size * v.inner, (begin + moved) * v.inner, (end - begin) * v.inner };
 }
 
 /* d = s in the part, else `value`. */
-void spread(const gckpt_call *call, const Part &p, float *d, const float *s, float value)
+void pad_with(const gckpt_call *call, const Part &p, float *d, const float *s, float value)
 {
     fill(call, d, gckpti_bits(value), p.blocks * p.whole);
     copy_part(call, p, TO_PLACE, d, s, 0);
@@ -2122,9 +2122,9 @@ void slice_by(const gckpt_call *call, bool backward)
     else if (x->grad && x->accumulate)
         copy_part(call, p, TO_PLACE, x->grad, call->grad_out, 1);
     else if (x->grad)
-        spread(call, p, x->grad, call->grad_out, 0.0f);
+        pad_with(call, p, x->grad, call->grad_out, 0.0f);
 }
-BOTH_WAYS(slice, slice_by)
+BOTH_PASSES(slice, slice_by)
 
 void pad_by(const gckpt_call *call, bool backward)
 {
@@ -2134,11 +2134,11 @@ void pad_by(const gckpt_call *call, bool backward)
     const int64_t whole = gckpti_split_at(&call->shape, o->axis).size * v.inner;
     const Part p = { v.outer, whole, o->before * v.inner, v.size * v.inner };
     if (!backward)
-        spread(call, p, call->out, x->data, o->value);
+        pad_with(call, p, call->out, x->data, o->value);
     else if (x->grad)
         copy_part(call, p, FROM_PLACE, x->grad, call->grad_out, x->accumulate);
 }
-BOTH_WAYS(pad, pad_by)
+BOTH_PASSES(pad, pad_by)
 
 void concat_by(const gckpt_call *call, bool backward)
 {
@@ -2155,7 +2155,7 @@ void concat_by(const gckpt_call *call, bool backward)
     }
 }
 
-BOTH_WAYS(concat, concat_by)
+BOTH_PASSES(concat, concat_by)
 
 /* >>exact/reduce */
 /* What a row's sum adds for its element i: VALUES that are read, then added; +0s change no sum. */
@@ -2166,13 +2166,13 @@ struct Plain { /* x */
     __device__ float add(const float *v, float sum) const { return sum + v[0]; }
 };
 
-struct Errors { /* w a b, and w where that is 0 or NaN */
+struct ElementLoss { /* w a b, and w where that is 0 or NaN */
     static constexpr int VALUES = 2;
-    gckpti_errors e;
+    gckpti_element_loss e;
     __device__ void read(float *v, int64_t i) const
     {
-        float w = gckpti_error_weight(&e, i);
-        float a = gckpti_error_factors(e.kind, e.x[i], e.y ? e.y[i] : 0.0f, e.delta, &v[1]);
+        float w = gckpti_element_weight(&e, i);
+        float a = gckpti_element_factors(e.kind, e.x[i], e.y ? e.y[i] : 0.0f, e.delta, &v[1]);
         bool counts = w > 0.0f || w < 0.0f;
         v[0] = counts ? w * a : w;
         v[1] = counts ? v[1] : 1.0f;
@@ -2183,7 +2183,7 @@ struct Errors { /* w a b, and w where that is 0 or NaN */
 /* A warp a row, its lanes those of the contract (5d), 8 loads under way: the sum of n elements,
  * divided by `divide`. */
 template <class F>
-__global__ void row_sums_kernel(F f, float *out, int64_t rows, int64_t n, float divide)
+__global__ void row_sums_kernel(F f, float *out, int64_t rows, int64_t n, float divisor)
 {
     for (EACH_ROW(r, rows)) {
         float sum = 0.0f;
@@ -2197,7 +2197,7 @@ __global__ void row_sums_kernel(F f, float *out, int64_t rows, int64_t n, float 
         }
         sum = warp_sum(sum);
         if (threadIdx.x % 32 == 0)
-            out[r] = sum / divide;
+            out[r] = sum / divisor;
     }
 }
 
@@ -2206,25 +2206,25 @@ __global__ void row_sums_kernel(F f, float *out, int64_t rows, int64_t n, float 
  * does. */
 enum { LONG = 4096, LONG_THREADS = 512, LONG_ROW = 2 * LONG };
 template <class F>
-__global__ void long_row_sums_kernel(F f, float *out, int64_t n, float divide)
+__global__ void long_row_sums_kernel(F f, float *out, int64_t n, float divisor)
 {
-    enum { EACH_TIME = LONG / F::VALUES };
-    SHARED(float, tile, [2][EACH_TIME][F::VALUES]);
+    enum { PER_STEP = LONG / F::VALUES };
+    SHARED(float, tile, [2][PER_STEP][F::VALUES]);
     int64_t row = blockIdx.x * n;
     int thread = (int)threadIdx.x;
     float sum = 0.0f;
-    for (int64_t i = -EACH_TIME; i < n; i += EACH_TIME) {
-        int now = i / EACH_TIME & 1 ? 1 : 0;
-        float v[EACH_TIME / LONG_THREADS][F::VALUES] = {};
-        for (int k = 0; k < EACH_TIME / LONG_THREADS; k++) {
-            int64_t at = i + EACH_TIME + k * LONG_THREADS + thread;
+    for (int64_t i = -PER_STEP; i < n; i += PER_STEP) {
+        int now = i / PER_STEP & 1 ? 1 : 0;
+        float v[PER_STEP / LONG_THREADS][F::VALUES] = {};
+        for (int k = 0; k < PER_STEP / LONG_THREADS; k++) {
+            int64_t at = i + PER_STEP + k * LONG_THREADS + thread;
             if (at < n)
                 f.read(v[k], row + at);
         }
 #pragma unroll 16
-        for (int k = thread; k < EACH_TIME && thread < 32 && i >= 0; k += 32)
+        for (int k = thread; k < PER_STEP && thread < 32 && i >= 0; k += 32)
             sum = f.add(tile[now][k], sum);
-        for (int k = 0; k < EACH_TIME / LONG_THREADS; k++)
+        for (int k = 0; k < PER_STEP / LONG_THREADS; k++)
             for (int j = 0; j < F::VALUES; j++)
                 tile[!now][k * LONG_THREADS + thread][j] = v[k][j];
         __syncthreads();
@@ -2233,17 +2233,17 @@ __global__ void long_row_sums_kernel(F f, float *out, int64_t n, float divide)
         return;
     sum = warp_sum(sum);
     if (thread == 0)
-        out[blockIdx.x] = sum / divide;
+        out[blockIdx.x] = sum / divisor;
 }
 
 template <class F>
-void row_sums(const gckpt_call *call, F f, float *out, int64_t rows, int64_t n, float divide)
+void row_sums(const gckpt_call *call, F f, float *out, int64_t rows, int64_t n, float divisor)
 {
     if (n >= LONG_ROW && rows < 1024) /* else warps fill the chip */
         RUN(call, long_row_sums_kernel<F>, dim3((unsigned)rows), LONG_THREADS, 0, f, out, n,
-            divide);
+            divisor);
     else
-        RUN_ROWS(call, row_sums_kernel<F>, rows, f, out, rows, n, divide);
+        RUN_ROWS(call, row_sums_kernel<F>, rows, f, out, rows, n, divisor);
 }
 
 /* The last axis by lanes, another one row after row; backward each element gets what its sum, or
@@ -2253,27 +2253,27 @@ template <bool MEAN> void reduce(const gckpt_call *call, bool backward)
     const gckpt_arg *x = &call->in[0];
     const int axis = *(const int *)call->attributes;
     const gckpti_axis_split v = gckpti_split_at(&x->shape, axis);
-    const float divide = MEAN ? (float)v.size : 1.0f;
-    gckpti_walk w; /* what is reduced, in its order: places in it as 0, in the result as 1 */
-    gckpti_walk_begin(&w);
-    gckpti_walk_axis(&w, v.inner, 1, 0);
-    gckpti_walk_axis(&w, v.size, 0, 0);
-    gckpti_walk_axis(&w, v.outer, v.inner, 0);
+    const float divisor = MEAN ? (float)v.size : 1.0f;
+    gckpti_iter w; /* what is reduced, in its order: places in it as 0, in the result as 1 */
+    gckpti_iter_begin(&w);
+    gckpti_iter_add_axis(&w, v.inner, 1, 0);
+    gckpti_iter_add_axis(&w, v.size, 0, 0);
+    gckpti_iter_add_axis(&w, v.outer, v.inner, 0);
     if (backward && x->grad)
-        copy_axes(call, axes_of(&w), x->grad, call->grad_out, divide, x->accumulate);
+        copy_axes(call, axes_of(&w), x->grad, call->grad_out, divisor, x->accumulate);
     else if (!backward && (axis == -1 || axis == x->shape.n - 1))
-        row_sums(call, Plain{ x->data }, call->out, v.outer, v.size, divide);
+        row_sums(call, Plain{ x->data }, call->out, v.outer, v.size, divisor);
     else if (!backward)
         sums(call, axes_of(&w),
-             { NO_RULE, { x->data }, NULL, NULL, 1.0f, { out_of(call), NULL, 0, divide } });
+             { NO_RULE, { x->data }, NULL, NULL, 1.0f, { out_of(call), NULL, 0, divisor } });
 }
-BOTH_WAYS(sum, reduce<false>)
-BOTH_WAYS(mean, reduce<true>)
+BOTH_PASSES(sum, reduce<false>)
+BOTH_PASSES(mean, reduce<true>)
 
 /* >>exact/greatest */
 /* ---- max, argmax: the first element that no other is greater than, or the first NaN ---- */
 /* Whether v, number k, comes before another one; at < 0: there is none. */
-__device__ bool takes(float v, int32_t k, float best, int32_t at)
+__device__ bool is_better(float v, int32_t k, float best, int32_t at)
 {
     if (at < 0 || v != v || best != best)
         return at < 0 || (v != v && (best == best || k < at));
@@ -2283,7 +2283,7 @@ __device__ bool takes(float v, int32_t k, float best, int32_t at)
 /* Of lines of `inner`: a thread a result, whose neighbours read neighbours; of the last axis LANES
  * of a warp. */
 template <int LANES>
-__global__ void greatest_kernel(const float *x, float *out, int32_t *number, int64_t size,
+__global__ void argmax_kernel(const float *x, float *out, int32_t *index, int64_t size,
                                 int64_t inner, int64_t n)
 {
     for (EACH(e, n * LANES)) {
@@ -2292,46 +2292,46 @@ __global__ void greatest_kernel(const float *x, float *out, int32_t *number, int
         float best = 0.0f;
         int32_t at = -1;
         for (int32_t k = (int32_t)(e % LANES); k < size; k += LANES)
-            if (takes(from[k * inner], k, best, at))
+            if (is_better(from[k * inner], k, best, at))
                 best = from[k * inner], at = k;
         for (int h = LANES / 2; h; h /= 2) {
             const float v = __shfl_xor_sync(0xffffffffu, best, h);
             const int32_t k = __shfl_xor_sync(0xffffffffu, at, h);
-            if (k >= 0 && takes(v, k, best, at))
+            if (k >= 0 && is_better(v, k, best, at))
                 best = v, at = k;
         }
         if (e % LANES == 0 && out)
             out[i] = best;
-        if (e % LANES == 0 && number)
-            number[i] = at;
+        if (e % LANES == 0 && index)
+            index[i] = at;
     }
 }
 
-void greatest(const gckpt_call *call, float *out, void *number)
+void max_with_index(const gckpt_call *call, float *out, void *index)
 {
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
     const int64_t n = v.outer * v.inner;
     const float *x = call->in[0].data;
     if (v.inner == 1)
-        RUN_ROWS(call, greatest_kernel<32>, n, x, out, (int32_t *)number, v.size, v.inner, n);
+        RUN_ROWS(call, argmax_kernel<32>, n, x, out, (int32_t *)index, v.size, v.inner, n);
     else
-        RUN_EACH(call, greatest_kernel<1>, n, x, out, (int32_t *)number, v.size, v.inner, n);
+        RUN_EACH(call, argmax_kernel<1>, n, x, out, (int32_t *)index, v.size, v.inner, n);
 }
 
 __global__ void max_backward_kernel(gckpti_axis_split v, float *d, const float *g,
-                                    const int32_t *number, int accumulate)
+                                    const int32_t *index, int accumulate)
 {
     for (EACH(i, v.outer * v.size * v.inner)) {
         const int64_t line = i / v.inner, to = line / v.size * v.inner + i % v.inner;
-        if (number[to] == line % v.size)
+        if (index[to] == line % v.size)
             gckpti_put(&d[i], g[to], accumulate);
         else if (!accumulate)
             d[i] = 0.0f;
     }
 }
 
-void max_forward(const gckpt_call *call) { greatest(call, call->out, call->saved); }
-void argmax_forward(const gckpt_call *call) { greatest(call, NULL, call->out); }
+void max_forward(const gckpt_call *call) { max_with_index(call, call->out, call->saved); }
+void argmax_forward(const gckpt_call *call) { max_with_index(call, NULL, call->out); }
 void max_backward(const gckpt_call *call)
 {
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
@@ -2345,33 +2345,33 @@ void max_backward(const gckpt_call *call)
 /* ---- upsample: a thread a result (forward), an element of dx (backward) ---- */
 struct Image { /* x's rows and columns, the result's; channels */
     int64_t in[2], out[2], c;
-    int how;
+    int mode;
 };
 
 __global__ void upsample_forward_kernel(Image s, const float *x, float *out, int64_t n)
 {
     for (EACH(i, n)) {
         const int64_t pixel = i / s.c, line = pixel / s.out[1], image = line / s.out[0];
-        const gckpti_lookup p = gckpti_lookup_of(s.how, s.in[0], s.out[0], line % s.out[0]);
-        const gckpti_lookup q = gckpti_lookup_of(s.how, s.in[1], s.out[1], pixel % s.out[1]);
+        const gckpti_interp p = gckpti_interp_of(s.mode, s.in[0], s.out[0], line % s.out[0]);
+        const gckpti_interp q = gckpti_interp_of(s.mode, s.in[1], s.out[1], pixel % s.out[1]);
         float y = 0.0f;
         for (int k = 0; k < p.n * q.n; k++) {
             const int a = k / q.n, b = k % q.n;
-            const int64_t row = image * s.in[0] + p.at[a];
-            const float v = x[(row * s.in[1] + q.at[b]) * s.c + i % s.c];
-            y = s.how == GCKPT_NEAREST ? v : gckpti_fma(p.weight[a] * q.weight[b], v, y);
+            const int64_t row = image * s.in[0] + p.index[a];
+            const float v = x[(row * s.in[1] + q.index[b]) * s.c + i % s.c];
+            y = s.mode == GCKPT_NEAREST ? v : gckpti_fma(p.weight[a] * q.weight[b], v, y);
         }
         out[i] = y;
     }
 }
 
 /* The first of n results that looks at place `at` of `size`, or behind it. */
-__device__ int64_t first_look(int how, int64_t size, int64_t n, int64_t at)
+__device__ int64_t first_reader(int mode, int64_t size, int64_t n, int64_t at)
 {
     int64_t low = 0, high = n;
     while (low < high) {
         const int64_t i = (low + high) / 2;
-        if (gckpti_lookup_of(how, size, n, i).at[0] < at)
+        if (gckpti_interp_of(mode, size, n, i).index[0] < at)
             low = i + 1;
         else
             high = i;
@@ -2386,19 +2386,19 @@ __global__ void upsample_backward_kernel(Image s, float *dx, const float *g, int
     for (EACH(i, n)) {
         const int64_t pixel = i / s.c, w = pixel % s.in[1], h = pixel / s.in[1] % s.in[0];
         const int64_t image = pixel / s.in[1] / s.in[0] * s.out[0];
-        const int64_t left = first_look(s.how, s.in[1], s.out[1], w - 1);
-        int64_t y = first_look(s.how, s.in[0], s.out[0], h - 1);
+        const int64_t left = first_reader(s.mode, s.in[1], s.out[1], w - 1);
+        int64_t y = first_reader(s.mode, s.in[0], s.out[0], h - 1);
         float d = accumulate ? dx[i] : 0.0f;
         for (; y < s.out[0]; y++) {
-            const gckpti_lookup p = gckpti_lookup_of(s.how, s.in[0], s.out[0], y);
-            if (p.at[0] > h)
+            const gckpti_interp p = gckpti_interp_of(s.mode, s.in[0], s.out[0], y);
+            if (p.index[0] > h)
                 break;
             for (int64_t z = left; z < s.out[1]; z++) {
-                const gckpti_lookup q = gckpti_lookup_of(s.how, s.in[1], s.out[1], z);
-                if (q.at[0] > w)
+                const gckpti_interp q = gckpti_interp_of(s.mode, s.in[1], s.out[1], z);
+                if (q.index[0] > w)
                     break;
                 for (int k = 0; k < p.n * q.n; k++)
-                    if (p.at[k / q.n] == h && q.at[k % q.n] == w)
+                    if (p.index[k / q.n] == h && q.index[k % q.n] == w)
                         d = gckpti_fma(p.weight[k / q.n] * q.weight[k % q.n],
                                        g[((image + y) * s.out[1] + z) * s.c + i % s.c], d);
             }
@@ -2412,57 +2412,57 @@ void upsample_by(const gckpt_call *call, bool backward)
     const gckpt_arg *x = &call->in[0];
     const int64_t *in = x->shape.d, n = gckpti_elements(backward ? &x->shape : &call->shape);
     const gckpti_upsample *o = (const gckpti_upsample *)call->attributes;
-    const Image s = { { in[1], in[2] }, { o->size[0], o->size[1] }, in[3], o->how };
+    const Image s = { { in[1], in[2] }, { o->size[0], o->size[1] }, in[3], o->mode };
     if (!backward)
         RUN_EACH(call, upsample_forward_kernel, n, s, x->data, call->out, n);
     else if (x->grad)
         RUN_EACH(call, upsample_backward_kernel, n, s, x->grad, call->grad_out, n, x->accumulate);
 }
-BOTH_WAYS(upsample, upsample_by)
+BOTH_PASSES(upsample, upsample_by)
 #endif
 
 /* >>exact/rotary */
 /* cache: x's rows behind those that are there, in each row of the batch; a window is a ring. */
 __global__ void cache_kernel(gckpt_arg x, float *out, uint16_t *narrow, int64_t n, int64_t all,
-                             int64_t c, int64_t each, const Moment *now)
+                             int64_t c, int64_t each, const StepParams *params)
 {
     for (EACH(i, all))
-        gckpti_cache_put(&x, i, out, narrow, i / n * each + (now->position * c + i % n) % each);
+        gckpti_cache_put(&x, i, out, narrow, i / n * each + (params->position * c + i % n) % each);
 }
 
 void cache_forward(const gckpt_call *call)
 {
     int64_t c = call->shape.d[2], n = call->in[0].shape.d[1] * c, all = call->shape.d[0] * n;
     RUN_EACH(call, cache_kernel, all, call->in[0], call->out, call->out_bf16, n, all, c,
-             call->shape.d[1] * c, moment_of(call));
+             call->shape.d[1] * c, params_of(call));
 }
 
 /* What turns pairs: frequency i is ratio^i times the first, or as listed. */
-struct Turns {
+struct Rotation {
     double ratio;
     int listed;
-    float scale, direction, frequency[GCKPTI_ROTARY_MOST];
+    float scale, direction, frequency[GCKPTI_ROTARY_MAX];
 };
 
 /* rotary: the table (T,R/2,2) of cosines and sines, a thread a pair; from position `first` on, and
  * with `now` further. */
-__global__ void rotary_table_kernel(float *table, uint64_t first, const Moment *now, Turns by,
+__global__ void rotary_table_kernel(float *table, uint64_t first, const StepParams *params, Rotation rotation,
                                     int64_t t, int half)
 {
-    uint64_t begin = first + (now ? (uint64_t)now->position : 0);
+    uint64_t begin = first + (params ? (uint64_t)params->position : 0);
     for (EACH(at, t * half)) {
         int64_t position = at / half;
         int pair = (int)(at - position * half);
-        double count = GCKPTI_ROTARY_FIRST;
+        double count = GCKPTI_TICKS_PER_RADIAN;
         float sine, cosine;
-        if (by.listed)
-            count *= (double)by.frequency[pair];
-        for (int i = by.listed ? 0 : pair; i > 0; i--)
-            count *= by.ratio;
-        uint64_t angle = (begin + (uint64_t)position) * gckpti_rotary_frequency(count);
+        if (rotation.listed)
+            count *= (double)rotation.frequency[pair];
+        for (int i = rotation.listed ? 0 : pair; i > 0; i--)
+            count *= rotation.ratio;
+        uint64_t angle = (begin + (uint64_t)position) * gckpti_rotary_wrap(count);
         gckpti_sincos_of(gckpti_rotary_angle(angle), &sine, &cosine);
-        table[2 * at] = gckpti_mul(cosine, by.scale);
-        table[2 * at + 1] = gckpti_mul(by.direction < 0 ? -sine : sine, by.scale);
+        table[2 * at] = gckpti_mul(cosine, rotation.scale);
+        table[2 * at + 1] = gckpti_mul(rotation.direction < 0 ? -sine : sine, rotation.scale);
     }
 }
 
@@ -2470,29 +2470,29 @@ __global__ void rotary_table_kernel(float *table, uint64_t first, const Moment *
  * N columns behind these, which pass. */
 template <int N>
 __global__ void rotary_kernel(Values x, Results y, const float *table, int64_t n, int64_t t,
-                              int heads, int packs, int d, int accumulate)
+                              int heads, int vecs, int d, int accumulate)
 {
-    const int half = packs * N, each = d / N - packs;
+    const int half = vecs * N, each = d / N - vecs;
     for (EACH(at, n)) {
         const int64_t head = at / each, place = head / heads % t;
         const int i = (int)(at - head * each) * N;
         const int64_t from = head * d + i, to = from + half;
-        Pack<float, N> a, b = load<N>(x, to), c, e;
+        Vec<float, N> a, b = load<N>(x, to), c, e;
         if (i >= half) {
-            write_run<N>(y, to, N, true, b.v, accumulate);
+            write_vec<N>(y, to, N, true, b.v, accumulate);
             continue;
         }
         a = load<N>(x, from);
-        Pack<float, N> turn[2] = { load<N>(table + 2 * (place * half + i)),
+        Vec<float, N> rotation[2] = { load<N>(table + 2 * (place * half + i)),
                                    load<N>(table + 2 * (place * half + i) + N) };
         for (int k = 0; k < N; k++) {
-            float cosine = turn[2 * k / N].v[2 * k % N],
-                  sine = turn[(2 * k + 1) / N].v[(2 * k + 1) % N];
+            float cosine = rotation[2 * k / N].v[2 * k % N],
+                  sine = rotation[(2 * k + 1) / N].v[(2 * k + 1) % N];
             c.v[k] = gckpti_fma(a.v[k], cosine, -(b.v[k] * sine));
             e.v[k] = gckpti_fma(b.v[k], cosine, a.v[k] * sine);
         }
-        write_run<N>(y, from, N, true, c.v, accumulate);
-        write_run<N>(y, to, N, true, e.v, accumulate);
+        write_vec<N>(y, from, N, true, c.v, accumulate);
+        write_vec<N>(y, to, N, true, e.v, accumulate);
     }
 }
 
@@ -2502,29 +2502,29 @@ void rotary_by(const gckpt_call *call, bool backward)
     const Values x = backward ? grad_out_of(call) : value_of(in);
     const Results y = backward ? grad_of(in) : out_of(call);
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
-    const float *listed = gckpti_rotary_listed(o);
+    const float *listed = gckpti_rotary_frequencies(o);
     int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads;
-    int64_t half = gckpti_rotary_turned(o, d) / 2;
+    int64_t half = gckpti_rotary_columns(o, d) / 2;
     int64_t n = gckpti_elements(&call->shape) / d * (d - half);
     float *table = (float *)call->workspace;
-    Turns by = { listed ? 1.0 : gckpti_rotary_ratio(o->base, half), listed != NULL,
-                 o->turned ? o->scale : 1.0f, backward ? -1.0f : 1.0f, { 0 } };
+    Rotation rotation = { listed ? 1.0 : gckpti_rotary_ratio(o->base, half), listed != NULL,
+                 o->columns ? o->scale : 1.0f, backward ? -1.0f : 1.0f, { 0 } };
     if (!wanted(y))
         return;
     if (listed)
-        memcpy(by.frequency, listed, (size_t)half * sizeof *listed);
-    RUN_EACH(call, rotary_table_kernel, t * half, table, (uint64_t)o->first,
-             call->training ? NULL : moment_of(call), by, t, (int)half);
-#define TURN(N)                                                                                    \
+        memcpy(rotation.frequency, listed, (size_t)half * sizeof *listed);
+    RUN_EACH(call, rotary_table_kernel, t * half, table, (uint64_t)o->position,
+             call->training ? NULL : params_of(call), rotation, t, (int)half);
+#define ROTATE(N)                                                                                    \
     RUN_EACH(call, rotary_kernel<N>, n / N, x, y, table, n / N, t, o->heads, (int)half / N,        \
              (int)d, backward && in.accumulate)
-    if (wide(x) && wide(y) && wide(table) && half % 8 == 0 && d % 8 == 0)
-        TURN(8);
+    if (aligned(x) && aligned(y) && aligned(table) && half % 8 == 0 && d % 8 == 0)
+        ROTATE(8);
     else
-        TURN(1);
-#undef TURN
+        ROTATE(1);
+#undef ROTATE
 }
-BOTH_WAYS(rotary, rotary_by)
+BOTH_PASSES(rotary, rotary_by)
 
 /* >>exact/errors */
 enum { CHAIN_ROWS = 1024 }; /* of rows at a time */
@@ -2581,64 +2581,64 @@ int64_t loss_rows(const gckpt_call *call)
 /* d = loss_scale * x */
 struct ByLossScale {
     static constexpr int READS = READS_A;
-    const Moment *now;
+    const StepParams *params;
     __device__ void operator()(float *d, float x, float, int accumulate) const
     {
-        gckpti_put_product(d, x, now->loss_scale, accumulate);
+        gckpti_put_product(d, x, params->loss_scale, accumulate);
     }
 };
 
 /* ---- losses of elements, which may have targets, weights; sum_loss backward has no data ---- */
-__global__ void errors_backward_kernel(gckpti_errors e, float *dx, float *dy, const Moment *now,
+__global__ void loss_grads_kernel(gckpti_element_loss e, float *dx, float *dy, const StepParams *params,
                                        int64_t n, int x_accumulate, int y_accumulate)
 {
     for (EACH(i, n)) {
-        float w = gckpti_error_weight(&e, i), x = e.x ? e.x[i] : 0.0f;
-        float d = gckpti_error_slope(e.kind, x, e.y ? e.y[i] : 0.0f, e.delta);
+        float w = gckpti_element_weight(&e, i), x = e.x ? e.x[i] : 0.0f;
+        float d = gckpti_element_deriv(e.kind, x, e.y ? e.y[i] : 0.0f, e.delta);
         if (dx)
-            gckpti_put_product(&dx[i], gckpti_weighted(w, d), now->loss_scale, x_accumulate);
-        if (e.kind == GCKPTI_BINARY)
+            gckpti_put_product(&dx[i], gckpti_weighted(w, d), params->loss_scale, x_accumulate);
+        if (e.kind == GCKPTI_LOSS_BINARY)
             d = x;
         if (dy)
-            gckpti_put_product(&dy[i], gckpti_weighted(w, -d), now->loss_scale, y_accumulate);
+            gckpti_put_product(&dy[i], gckpti_weighted(w, -d), params->loss_scale, y_accumulate);
     }
 }
 
 /* The gradient of weights, from sums of the losses behind each. */
 void weights_gradient(const gckpt_call *call, const float *sums)
 {
-    map_gradient(call, call->in[2], ByLossScale{ moment_of(call) }, sums, NULL);
+    map_gradient(call, call->in[2], ByLossScale{ params_of(call) }, sums, NULL);
 }
 
 /* work: a float a row; backward: one a weight. */
-template <gckpti_error_kind KIND> void errors_by(const gckpt_call *call, bool backward)
+template <gckpti_loss_kind KIND> void element_loss_by(const gckpt_call *call, bool backward)
 {
-    Errors f = { gckpti_errors_of(call, KIND) };
+    ElementLoss f = { gckpti_element_loss_of(call, KIND) };
     const gckpt_arg *x = &call->in[0], *y = &call->in[1];
-    int64_t n = gckpti_elements(&x->shape), share = f.e.share, rows = loss_rows(call);
+    int64_t n = gckpti_elements(&x->shape), per_weight = f.e.per_weight, rows = loss_rows(call);
     float *sums = (float *)call->workspace;
     if (!backward && call->loss_sum)
         row_sums(call, f, sums, rows, n / rows, 1.0f);
     if (!backward)
         return add_losses(call, sums, NULL, rows, n / rows);
     if (x->grad || y->grad)
-        RUN_EACH(call, errors_backward_kernel, n, f.e, x->grad, y->grad, moment_of(call), n,
+        RUN_EACH(call, loss_grads_kernel, n, f.e, x->grad, y->grad, params_of(call), n,
                  x->accumulate, y->accumulate);
     if (!call->in[2].grad)
         return;
     f.e.weights = NULL;
-    row_sums(call, f, sums, n / share, share, 1.0f);
+    row_sums(call, f, sums, n / per_weight, per_weight, 1.0f);
     weights_gradient(call, sums);
 }
 
-BOTH_WAYS(sum_loss, errors_by<GCKPTI_SUMMED>)
-BOTH_WAYS(mean_squared_error, errors_by<GCKPTI_SQUARED>)
-BOTH_WAYS(huber, errors_by<GCKPTI_HUBER>)
-BOTH_WAYS(binary_cross_entropy, errors_by<GCKPTI_BINARY>)
+BOTH_PASSES(sum_loss, element_loss_by<GCKPTI_LOSS_SUM>)
+BOTH_PASSES(mean_squared_error, element_loss_by<GCKPTI_LOSS_SQUARED>)
+BOTH_PASSES(huber, element_loss_by<GCKPTI_LOSS_HUBER>)
+BOTH_PASSES(binary_cross_entropy, element_loss_by<GCKPTI_LOSS_BINARY>)
 
 /* >>exact/panel */
 /* C (m,n) = A (m,k) B (k,n) of gckpti_product, as gckpti_fp32_plain and gckpti_mixed_plain: a
- * gckpti_product_run by name `products`, from which all ops made of products may take theirs.
+ * gckpti_product_fn by name `products`, from which all ops made of products may take theirs.
  *
  * A block computes a tile of C, a thread TM x TN elements of it, each one chain over k in one
  * register (of bf16 plans by blocks, in three). Tiles go over rows and columns, never over k
@@ -2655,37 +2655,37 @@ enum { DEPTH = 8, STAGES = 4 };
 /* How chunks of 4 elements of a factor are read. */
 enum {
     ALONG = 1,  /* they lie along k, else along rows of C (columns for B) */
-    WIDE = 2,   /* one load reads them */
+    ALIGNED = 2,   /* one load reads them */
     NARROW = 4, /* they are bf16 */
     ASYNC = 8   /* by cp.async */
 };
 
 /* A factor as a kernel reads it, from constant memory; in bytes. */
-struct Factor {
+struct Operand {
     const char *base;
     int64_t row, step, matrix; /* to the next */
     int64_t element, panel;    /* to the next one of a chunk; DEPTH links on */
-    int way;
+    int flags;
 };
 
 struct Product {
     gckpti_product t;
-    Factor a, b;
-    bool wide; /* rows of c may be written 16 bytes at a time */
+    Operand a, b;
+    bool aligned; /* rows of c may be written 16 bytes at a time */
 };
 
 /* all: rows of C for A, columns for B. */
-Factor factor_of(const gckpti_factor *x, int64_t all, int64_t k, int mixed)
+Operand operand_of(const gckpti_operand *x, int64_t all, int64_t k, int mixed)
 {
-    int64_t size = x->bf16 ? 2 : 4, along = x->step < x->row, unit = along ? x->step : x->row;
-    int64_t pitch = along ? x->row : x->step, count = along ? k : all;
+    int64_t size = x->bf16 ? 2 : 4, along = x->k_stride < x->stride, stride = along ? x->k_stride : x->stride;
+    int64_t pitch = along ? x->stride : x->k_stride, count = along ? k : all;
     const char *base = x->bf16 ? (const char *)x->bf16 : (const char *)x->f32;
-    int way = (along ? ALONG : 0) | (x->bf16 ? NARROW : 0);
-    if (!mixed && unit == 1 && count % 4 == 0 && pitch % 4 == 0 && x->next % 4 == 0 &&
-        wide(base))
-        way |= WIDE | (along ? 0 : ASYNC);
-    return { base,        x->row * size,           x->step * size, x->next * size,
-             unit * size, DEPTH * x->step * size, way };
+    int flags = (along ? ALONG : 0) | (x->bf16 ? NARROW : 0);
+    if (!mixed && stride == 1 && count % 4 == 0 && pitch % 4 == 0 && x->batch_stride % 4 == 0 &&
+        aligned(base))
+        flags |= ALIGNED | (along ? 0 : ASYNC);
+    return { base,        x->stride * size,           x->k_stride * size, x->batch_stride * size,
+             stride * size, DEPTH * x->k_stride * size, flags };
 }
 
 /* One factor's part of a stage: DEPTH lines of WIDTH elements, of which a thread reads CHUNKS. */
@@ -2698,10 +2698,10 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
     };
     const char *from[CHUNKS];
     int valid[CHUNKS]; /* elements that the factor has there: for loads one by one */
-    float4 held[CHUNKS];
+    float4 regs[CHUNKS];
 
     /* Where chunk i of this thread is: its first link, and row (column for B). */
-    static __device__ __forceinline__ int link_of(int i, bool along)
+    static __device__ __forceinline__ int k_of(int i, bool along)
     {
         int c = (int)threadIdx.x + i * THREADS;
         return along ? c % (DEPTH / 4) * 4 : c / (WIDTH / 4);
@@ -2711,69 +2711,69 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
         int c = (int)threadIdx.x + i * THREADS;
         return along ? c / (DEPTH / 4) : c % (WIDTH / 4) * 4;
     }
-    static __device__ __forceinline__ bool is_there(int i)
+    static __device__ __forceinline__ bool in_range(int i)
     {
         return ALL % THREADS == 0 || (int)threadIdx.x + i * THREADS < ALL;
     }
     /* Begins at rows x0.. of `all`. Behind the last one the first is read: into elements of C that
      * are not written. */
-    __device__ __forceinline__ void begin(const Factor &f, int64_t matrix, int64_t x0, int64_t all)
+    __device__ __forceinline__ void begin(const Operand &f, int64_t matrix, int64_t x0, int64_t all)
     {
-        bool along = !BY_ASYNC && f.way & ALONG;
-        EVERY(i, CHUNKS) {
-            int64_t x = x0 + row_of(i, along), left = is_there(i) ? all - x : 0;
+        bool along = !BY_ASYNC && f.flags & ALONG;
+        UNROLLED(i, CHUNKS) {
+            int64_t x = x0 + row_of(i, along), left = in_range(i) ? all - x : 0;
             x = left > 0 ? x : 0;
             left = left > 0 ? left : all;
             valid[i] = along || left > 4 ? 4 : (int)left;
-            from[i] = f.base + matrix * f.matrix + x * f.row + link_of(i, along) * f.step;
+            from[i] = f.base + matrix * f.matrix + x * f.row + k_of(i, along) * f.step;
         }
     }
-    static __device__ __forceinline__ float element(const Factor &f, const char *at)
+    static __device__ __forceinline__ float element(const Operand &f, const char *at)
     {
         if (!MIXED)
             return *(const float *)at;
-        if (f.way & NARROW)
-            return gckpti_flush(gckpti_from_bf16(*(const uint16_t *)at));
+        if (f.flags & NARROW)
+            return gckpti_flush_to_zero(gckpti_from_bf16(*(const uint16_t *)at));
         return gckpti_from_bf16(gckpti_to_bf16(*(const float *)at));
     }
     /* Reads the next panel, of so many links: to where it belongs, or into registers. */
-    __device__ __forceinline__ void fetch(const Factor &f, float *to, int links)
+    __device__ __forceinline__ void fetch(const Operand &f, float *to, int terms)
     {
-        bool along = !BY_ASYNC && f.way & ALONG;
-        EVERY(i, CHUNKS) {
-            int p = link_of(i, along);
-            if (is_there(i) && p < links) {
+        bool along = !BY_ASYNC && f.flags & ALONG;
+        UNROLLED(i, CHUNKS) {
+            int p = k_of(i, along);
+            if (in_range(i) && p < terms) {
                 if (BY_ASYNC) {
-                    gckpti_cp_async16_whole(to + p * LINE + row_of(i, along), from[i]);
-                } else if (!MIXED && f.way & WIDE) {
-                    held[i] = *(const float4 *)from[i];
+                    gckpti_cp_async16_full(to + p * LINE + row_of(i, along), from[i]);
+                } else if (!MIXED && f.flags & ALIGNED) {
+                    regs[i] = *(const float4 *)from[i];
                 } else {
-                    int n = along && links - p < 4 ? links - p : valid[i];
-                    held[i].x = element(f, from[i]);
-                    held[i].y = n > 1 ? element(f, from[i] + f.element) : 0.0f;
-                    held[i].z = n > 2 ? element(f, from[i] + 2 * f.element) : 0.0f;
-                    held[i].w = n > 3 ? element(f, from[i] + 3 * f.element) : 0.0f;
+                    int n = along && terms - p < 4 ? terms - p : valid[i];
+                    regs[i].x = element(f, from[i]);
+                    regs[i].y = n > 1 ? element(f, from[i] + f.element) : 0.0f;
+                    regs[i].z = n > 2 ? element(f, from[i] + 2 * f.element) : 0.0f;
+                    regs[i].w = n > 3 ? element(f, from[i] + 3 * f.element) : 0.0f;
                 }
             }
             from[i] += f.panel;
         }
     }
     /* Writes what is held in registers. */
-    __device__ __forceinline__ void put(const Factor &f, float *to)
+    __device__ __forceinline__ void put(const Operand &f, float *to)
     {
-        bool along = f.way & ALONG;
+        bool along = f.flags & ALONG;
         UNROLL for (int i = 0; i < CHUNKS && !BY_ASYNC; i++)
         {
-            float *at = to + link_of(i, along) * LINE + row_of(i, along);
-            if (!is_there(i))
+            float *at = to + k_of(i, along) * LINE + row_of(i, along);
+            if (!in_range(i))
                 continue;
             if (along) {
-                at[0] = held[i].x;
-                at[LINE] = held[i].y;
-                at[2 * LINE] = held[i].z;
-                at[3 * LINE] = held[i].w;
+                at[0] = regs[i].x;
+                at[LINE] = regs[i].y;
+                at[2 * LINE] = regs[i].z;
+                at[3 * LINE] = regs[i].w;
             } else {
-                *(float4 *)at = held[i];
+                *(float4 *)at = regs[i];
             }
         }
     }
@@ -2781,7 +2781,7 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
 
 /* Element i of lane `lane` of LANES: T elements a lane, in chunks of 4 (the last may be 2), the
  * lanes' chunks side by side. */
-template <int T, int LANES> __device__ __forceinline__ int nth_of(int lane, int i)
+template <int T, int LANES> __device__ __forceinline__ int elem_of(int lane, int i)
 {
     return i / 4 * 4 * LANES + lane * (T - i / 4 * 4 < 4 ? T % 4 : 4) + i % 4;
 }
@@ -2791,11 +2791,11 @@ __device__ __forceinline__ void fragment(const float *line, int lane, float *x)
 {
     UNROLL for (int i = 0; i + 4 <= T; i += 4)
     {
-        float4 v = *(const float4 *)(line + nth_of<T, LANES>(lane, i));
+        float4 v = *(const float4 *)(line + elem_of<T, LANES>(lane, i));
         x[i] = v.x, x[i + 1] = v.y, x[i + 2] = v.z, x[i + 3] = v.w;
     }
     if (T % 4) {
-        float2 v = *(const float2 *)(line + nth_of<T, LANES>(lane, T / 4 * 4));
+        float2 v = *(const float2 *)(line + elem_of<T, LANES>(lane, T / 4 * 4));
         x[T - 2] = v.x, x[T - 1] = v.y;
     }
 }
@@ -2803,15 +2803,15 @@ __device__ __forceinline__ void fragment(const float *line, int lane, float *x)
 /* A link of N chains, if it is wanted: o[n] += x y[n]. MIXED: as gckpti_flushed_fma, but what is
  * rare (fma gives the least normal number, which may have been less) is asked of all N at once. */
 template <int N, bool MIXED>
-__device__ __forceinline__ void links(float *o, float x, const float *y, bool wanted = true)
+__device__ __forceinline__ void terms(float *o, float x, const float *y, bool wanted = true)
 {
     float d[N];
     bool least = false;
-    EVERY(n, N) {
+    UNROLLED(n, N) {
         d[n] = gckpti_fma(x, y[n], o[n]);
         least = least || fabsf(d[n]) == 0x1p-126f;
     }
-    UNROLL for (int n = 0; n < N && MIXED; n++) d[n] = gckpti_flush(d[n]);
+    UNROLL for (int n = 0; n < N && MIXED; n++) d[n] = gckpti_flush_to_zero(d[n]);
     if (MIXED && least)
         UNROLL for (int n = 0; n < N; n++) d[n] = gckpti_flushed_fma(x, y[n], o[n]);
     UNROLL for (int n = 0; n < N; n++) o[n] = wanted ? d[n] : o[n];
@@ -2829,15 +2829,15 @@ template <int R, int N, bool MIXED> struct Block {
     }
     /* A link of row r of the elements, whose place in the block, `place`, is a constant, or whether
      * it is odd is one. */
-    __device__ __forceinline__ void link(float (*element)[N], int place, int r, float x,
+    __device__ __forceinline__ void term(float (*element)[N], int index, int r, float x,
                                          const float *y, bool wanted = true)
     {
-        links<N, MIXED>(MIXED ? chain[place % 2][r] : element[r], x, y, wanted);
+        terms<N, MIXED>(MIXED ? chain[index % 2][r] : element[r], x, y, wanted);
     }
     /* Before link `place`: a new block begins with each 32nd. */
-    __device__ __forceinline__ void turn(float (*element)[N], int place)
+    __device__ __forceinline__ void start_block(float (*element)[N], int index)
     {
-        if (!MIXED || place % GCKPTI_LINKS || !place)
+        if (!MIXED || index % GCKPTI_K_BLOCK || !index)
             return;
         end(element);
         begin();
@@ -2847,8 +2847,8 @@ template <int R, int N, bool MIXED> struct Block {
     {
         UNROLL for (int r = 0; r < R && MIXED; r++) UNROLL for (int n = 0; n < N; n++)
         {
-            float sum = gckpti_flush(chain[0][r][n] + chain[1][r][n]);
-            element[r][n] = gckpti_flush(element[r][n] + sum);
+            float sum = gckpti_flush_to_zero(chain[0][r][n] + chain[1][r][n]);
+            element[r][n] = gckpti_flush_to_zero(element[r][n] + sum);
             element[r][n] = plus ? element[r][n] + 0.0f : element[r][n];
         }
     }
@@ -2858,13 +2858,13 @@ template <int R, int N, bool MIXED> struct Block {
 /* Which part of C a thread has. Blocks take 8 rows of tiles at a time, column after column, so that
  * those that run together share lines of A and B in L2. Lane bits 0, 2, 4 number columns, 1 and 3
  * rows: see above. */
-template <int BM, int BN, int TM, int TN> struct Spot {
+template <int BM, int BN, int TM, int TN> struct TileCoords {
     enum { ROW_LANES = 4, COLUMN_LANES = 8, ACROSS = BN / (COLUMN_LANES * TN) };
     int matrix, tile_row, tile_column;
     int row0, column0; /* of the warp, in the tile */
     int row, column;   /* of the lane */
 
-    __device__ __forceinline__ Spot(const gckpti_product &t, int thread, int block)
+    __device__ __forceinline__ TileCoords(const gckpti_product &t, int thread, int block)
     {
         int down = (int)((t.m + BM - 1) / BM), across = (int)((t.n + BN - 1) / BN);
         int tile = block % (down * across), first = tile / (8 * across) * 8;
@@ -2878,10 +2878,10 @@ template <int BM, int BN, int TM, int TN> struct Spot {
         column = (lane & 1) | (lane >> 1 & 2) | (lane >> 2 & 4);
     }
     /* Element (i,j) of the thread, in the tile. */
-    __device__ __forceinline__ int y(int i) const { return row0 + nth_of<TM, ROW_LANES>(row, i); }
+    __device__ __forceinline__ int y(int i) const { return row0 + elem_of<TM, ROW_LANES>(row, i); }
     __device__ __forceinline__ int x(int j) const
     {
-        return column0 + nth_of<TN, COLUMN_LANES>(column, j);
+        return column0 + elem_of<TN, COLUMN_LANES>(column, j);
     }
     /* Where the tile begins in C, and what C has from there on. */
     __device__ __forceinline__ int64_t corner(const gckpti_product &t) const
@@ -2902,11 +2902,11 @@ template <int BM, int BN, int TM, int TN> struct Spot {
 template <int BM, int BN, int TM, int TN, bool MIXED>
 __device__ __forceinline__ void product_start(const gckpti_product &t, float (*c)[TN])
 {
-    const Spot<BM, BN, TM, TN> here(t, gckpti_thread_again(), gckpti_block_again());
+    const TileCoords<BM, BN, TM, TN> here(t, gckpti_thread_index(), gckpti_block_index());
     int64_t corner = here.corner(t), pitch = t.accumulate ? t.n : 0;
     int rows = here.rows(t), columns = here.columns(t), narrow = MIXED && t.accumulate && !t.c;
     const float *from = t.accumulate ? t.c + corner
-                        : t.start    ? t.start + (int64_t)here.tile_column * BN
+                        : t.initial    ? t.initial + (int64_t)here.tile_column * BN
                                      : NULL;
     UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++)
     {
@@ -2915,7 +2915,7 @@ __device__ __forceinline__ void product_start(const gckpti_product &t, float (*c
         float d = from && !narrow && inside ? from[at] : 0.0f;
         if (narrow && inside)
             d = gckpti_from_bf16(t.c_bf16[corner + at]);
-        c[i][j] = MIXED ? gckpti_flush(d) : d;
+        c[i][j] = MIXED ? gckpti_flush_to_zero(d) : d;
     }
 }
 
@@ -2923,7 +2923,7 @@ template <int BM, int BN, int TM, int TN, bool MIXED>
 __device__ __forceinline__ void product_end(const Product &q, const float (*c)[TN])
 {
     const gckpti_product &t = q.t;
-    const Spot<BM, BN, TM, TN> here(t, gckpti_thread_again(), gckpti_block_again());
+    const TileCoords<BM, BN, TM, TN> here(t, gckpti_thread_index(), gckpti_block_index());
     int64_t corner = here.corner(t);
     int rows = here.rows(t), columns = here.columns(t);
     UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j += 4)
@@ -2931,7 +2931,7 @@ __device__ __forceinline__ void product_end(const Product &q, const float (*c)[T
         int64_t at = corner + here.y(i) * t.n + here.x(j);
         if (!MIXED && j + 4 <= TN) {
             if (here.y(i) < rows)
-                write_run<4>(Results{ t.c, NULL }, at, columns - here.x(j), q.wide, &c[i][j]);
+                write_vec<4>(Results{ t.c, NULL }, at, columns - here.x(j), q.aligned, &c[i][j]);
             continue;
         }
         UNROLL for (int l = 0; l < 4 && j + l < TN; l++) /* by write_run 7 registers more */
@@ -2945,7 +2945,7 @@ __device__ __forceinline__ void product_end(const Product &q, const float (*c)[T
 }
 
 /* On a processor together: 16 warps of 128 registers; 12 where these do not suffice. */
-constexpr int blocks_wanted(int bm, int bn, int elements, int asyncs)
+constexpr int blocks_per_sm(int bm, int bn, int elements, int asyncs)
 {
     return 512 * elements / (bm * bn) - (bm > bn && elements == 64 && asyncs < 2);
 }
@@ -2953,7 +2953,7 @@ constexpr int blocks_wanted(int bm, int bn, int elements, int asyncs)
 /* A product's links go to a thread's elements; MIXED: in blocks (manual, 5l). Where all are one
  * chain from the element on, it is the first one of a block that they fill, and -0, which changes
  * no sum, is in the other one and in the element's place. */
-template <int TM, int TN, bool MIXED> struct Links {
+template <int TM, int TN, bool MIXED> struct Accumulators {
     float c[TM][TN];
     Block<TM, TN, MIXED> block;
     bool one, odd;  /* one chain; the next link goes to the second one */
@@ -2962,8 +2962,8 @@ template <int TM, int TN, bool MIXED> struct Links {
     __device__ __forceinline__ void begin(const gckpti_product &t)
     {
         one = MIXED && gckpti_is_chain(&t), odd = false;
-        rest = (int)(t.run ? t.run - t.before % t.run : t.k);
-        left = one ? (int)t.k : min(rest, (int)GCKPTI_LINKS);
+        rest = (int)(t.k_period ? t.k_period - t.k_offset % t.k_period : t.k);
+        left = one ? (int)t.k : min(rest, (int)GCKPTI_K_BLOCK);
         block.begin();
         UNROLL for (int i = 0; i < TM && one; i++) UNROLL for (int j = 0; j < TN; j++)
         {
@@ -2974,11 +2974,11 @@ template <int TM, int TN, bool MIXED> struct Links {
     /* Links of all elements. */
     __device__ __forceinline__ void add(bool second, const float *x, const float *y)
     {
-        UNROLL for (int i = 0; i < TM && !second; i++) block.link(c, 0, i, x[i], y);
-        UNROLL for (int i = 0; i < TM && second; i++) block.link(c, 1, i, x[i], y);
+        UNROLL for (int i = 0; i < TM && !second; i++) block.term(c, 0, i, x[i], y);
+        UNROLL for (int i = 0; i < TM && second; i++) block.term(c, 1, i, x[i], y);
     }
     /* So many were added. */
-    __device__ __forceinline__ void passed(int n, const gckpti_product &t)
+    __device__ __forceinline__ void advance(int n, const gckpti_product &t)
     {
         left -= n;
         odd = MIXED && odd != (n % 2 && !one);
@@ -2987,11 +2987,11 @@ template <int TM, int TN, bool MIXED> struct Links {
         block.end(c);
         block.begin();
         odd = false;
-        rest = rest > GCKPTI_LINKS ? rest - GCKPTI_LINKS : (int)t.run;
-        left = min(rest, (int)GCKPTI_LINKS);
+        rest = rest > GCKPTI_K_BLOCK ? rest - GCKPTI_K_BLOCK : (int)t.k_period;
+        left = min(rest, (int)GCKPTI_K_BLOCK);
     }
     /* The next link goes to the first one: that sum has no order. */
-    __device__ __forceinline__ void turn()
+    __device__ __forceinline__ void swap_chains()
     {
         UNROLL for (int i = 0; i < TM && odd; i++) UNROLL for (int j = 0; j < TN; j++)
         {
@@ -3007,19 +3007,19 @@ template <int TM, int TN, bool MIXED> struct Links {
  * chain, when they do not fill a stage, go one by one: a link of zeros more would make a +0 of a
  * -0; so do those of a stage within which a block ends. */
 template <int BM, int BN, int TM, int TN, int ASYNCS, bool MIXED>
-__global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM *TN, ASYNCS))
+__global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *TN, ASYNCS))
     product_kernel(const __grid_constant__ Product q)
 {
-    typedef Spot<BM, BN, TM, TN> Here;
-    enum { THREADS = BM * BN / (TM * TN), ROWS = Here::ROW_LANES, COLUMNS = Here::COLUMN_LANES };
+    typedef TileCoords<BM, BN, TM, TN> Pos;
+    enum { THREADS = BM * BN / (TM * TN), ROWS = Pos::ROW_LANES, COLUMNS = Pos::COLUMN_LANES };
     typedef Panel<BM, THREADS, ASYNCS == 2, MIXED> PanelA;
     typedef Panel<BN, THREADS, ASYNCS >= 1, MIXED> PanelB;
     enum { B = PanelA::FLOATS, STAGE = B + PanelB::FLOATS };
     SHARED(float4, stages, [STAGES * STAGE / 4]);
     float *ring = (float *)stages;
     const gckpti_product &t = q.t;
-    Here here(t, (int)threadIdx.x, (int)blockIdx.x);
-    Links<TM, TN, MIXED> l;
+    Pos here(t, (int)threadIdx.x, (int)blockIdx.x);
+    Accumulators<TM, TN, MIXED> l;
     product_start<BM, BN, TM, TN, MIXED>(t, l.c);
     l.begin(t);
 
@@ -3052,7 +3052,7 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM *
         gckpti_cp_async_commit();
         const bool whole = left >= DEPTH && (!MIXED || l.left >= DEPTH);
         if (whole) {
-            EVERY(p, DEPTH) {
+            UNROLLED(p, DEPTH) {
                 if (p + 1 < DEPTH) {
                     const float *below = line + (p + 1) * PanelA::LINE;
                     fragment<TM, ROWS>(below + here.row0, here.row, x[(p + 1) % 2]);
@@ -3061,15 +3061,15 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM *
                 }
                 l.add(MIXED && p % 2 && !l.one, x[p % 2], y[p % 2]);
             }
-            l.passed(DEPTH, t);
+            l.advance(DEPTH, t);
         }
         for (int p = 0; !whole && p < left && p < DEPTH; p++) {
             fragment<TM, ROWS>(line + p * PanelA::LINE + here.row0, here.row, x[0]);
             fragment<TN, COLUMNS>(line + B + p * PanelB::LINE + here.column0, here.column, y[0]);
             l.add(l.odd, x[0], y[0]);
-            l.passed(1, t);
+            l.advance(1, t);
         }
-        l.turn();
+        l.swap_chains();
         if (unread > 0) {
             a.put(q.a, free);
             b.put(q.b, free + B);
@@ -3087,9 +3087,9 @@ void run_tile(const gckpt_call *call, const Product *q)
     dim3 grid((unsigned)tiles), block(BM * BN / (TM * TN));
     if constexpr (MIXED)
         RUN(call, (product_kernel<BM, BN, TM, TN, 0, true>), grid, block, 0, *q);
-    else if (q->a.way & q->b.way & ASYNC)
+    else if (q->a.flags & q->b.flags & ASYNC)
         RUN(call, (product_kernel<BM, BN, TM, TN, 2, false>), grid, block, 0, *q);
-    else if (q->b.way & ASYNC)
+    else if (q->b.flags & ASYNC)
         RUN(call, (product_kernel<BM, BN, TM, TN, 1, false>), grid, block, 0, *q);
     else
         RUN(call, (product_kernel<BM, BN, TM, TN, 0, false>), grid, block, 0, *q);
@@ -3118,21 +3118,21 @@ const Tile MIXED_TILES[] = {
 /* The tile with which the processor that has most of them is done first. Small gradients need small
  * ones: of a weight of 768 x 768, 36 blocks of 128 x 128 leave 96 processors idle; 128 of 96 x 48
  * use 132 to 97 %, as they do for 768 x 2304 and 768 x 3072. */
-const Tile *best_tile(const Tile *tiles, int count, const gckpti_product *t, int processors)
+const Tile *best_tile(const Tile *tiles, int count, const gckpti_product *t, int sms)
 {
     const Tile *best = NULL;
     double least = 0;
     for (const Tile *i = tiles; i < tiles + count; i++) {
         int64_t n = (t->m + i->m - 1) / i->m * ((t->n + i->n - 1) / i->n) * t->batch;
-        double rounds = (double)((n + processors - 1) / processors);
-        double time = rounds * i->m * i->n / i->speed;
+        double waves = (double)((n + sms - 1) / sms);
+        double time = waves * i->m * i->n / i->speed;
         if (!best || time < least)
             best = i, least = time;
     }
     return best;
 }
 
-int processors_of(const gckpt_call *call)
+int sm_count(const gckpt_call *call)
 {
     int n = 1;
     check(device_of(call),
@@ -3143,17 +3143,17 @@ int processors_of(const gckpt_call *call)
 
 Product product_of(const gckpti_product *t, int mixed)
 {
-    return { *t, factor_of(&t->a, t->m, t->k, mixed), factor_of(&t->b, t->n, t->k, mixed),
-             t->n % 4 == 0 && wide(t->c) };
+    return { *t, operand_of(&t->a, t->m, t->k, mixed), operand_of(&t->b, t->n, t->k, mixed),
+             t->n % 4 == 0 && aligned(t->c) };
 }
 
-/* A gckpti_product_run. */
+/* A gckpti_product_fn. */
 void products(const gckpt_call *call, const gckpti_product *t)
 {
     int mixed = call->precision != GCKPT_FP32;
     Product q = product_of(t, mixed);
-    const Tile *tile = mixed ? best_tile(MIXED_TILES, 2, t, processors_of(call))
-                             : best_tile(EXACT_TILES, 6, t, processors_of(call));
+    const Tile *tile = mixed ? best_tile(MIXED_TILES, 2, t, sm_count(call))
+                             : best_tile(EXACT_TILES, 6, t, sm_count(call));
     tile->run(call, &q);
 }
 
@@ -3179,114 +3179,114 @@ void bias_gradient(const gckpt_call *call)
 void linear_by(const gckpt_call *call, bool backward)
 {
     if (!backward)
-        return gckpti_linear_out(call, products);
+        return gckpti_linear_output(call, products);
     gckpti_linear_gradients(call, products);
     bias_gradient(call);
 }
-BOTH_WAYS(linear, linear_by)
+BOTH_PASSES(linear, linear_by)
 
 /* >>exact/windows */
 #ifndef GCKPT_NO_IMAGES
 /* ---- conv2d and its transpose: products with a matrix that is never made ----
  * m results (places of all rows; of dw taps and channels) of some columns are chains of k links:
- * taps and channels (of dw places), 0 beyond the image. The way up goes in phases (gckpti_conv_by),
+ * taps and channels (of dw places), 0 beyond the image. The way up goes in phases (gckpti_run_conv),
  * each of which is such a product. Axes are shorter than 2^31, addresses of 64 bits throughout. */
-struct Windows {
+struct ConvGemm {
     gckpti_conv_sizes z;
-    gckpti_reach r[2];
+    gckpti_axis_map r[2];
     const float *from, *w, *start;
     float *out;
     int64_t m, k;
     int source, all;            /* channels of a pixel, of a result */
     int depth, columns;         /* of a group: those that are links, those of results */
-    int link_step, column_step; /* in w */
+    int term_step, column_step; /* in w */
     int accumulate;
-    bool up, whole; /* whole: results may be written 16 bytes at a time */
+    bool up, aligned; /* whole: results may be written 16 bytes at a time */
 };
 
-Windows windows_of(const gckpti_conv *s)
+ConvGemm conv_gemm_of(const gckpti_conv *s)
 {
     const gckpti_conv_sizes *z = s->z;
     const int c = (int)z->c, o = (int)z->o, gc = (int)z->group_c, go = (int)z->group_o;
     const bool up = s->kind == GCKPTI_CONV_UP, dw = s->kind == GCKPTI_CONV_DW;
     const int64_t places = z->rows * s->r[0].results * s->r[1].results;
-    const int64_t links = s->r[0].taps * s->r[1].taps * (up ? go : gc);
-    Windows q = { *z, { s->r[0], s->r[1] }, s->from, s->w, s->start, s->out };
-    q.m = dw ? links : places, q.k = dw ? places : links;
+    const int64_t terms = s->r[0].taps * s->r[1].taps * (up ? go : gc);
+    ConvGemm q = { *z, { s->r[0], s->r[1] }, s->from, s->w, s->start, s->out };
+    q.m = dw ? terms : places, q.k = dw ? places : terms;
     q.source = up ? o : c, q.all = up ? c : o;
     q.depth = up ? go : gc, q.columns = up ? gc : go;
-    q.link_step = up ? 1 : o, q.column_step = up ? o : 1;
+    q.term_step = up ? 1 : o, q.column_step = up ? o : 1;
     q.accumulate = s->accumulate, q.up = up;
-    q.whole = q.all % 4 == 0 && q.columns % 4 == 0 && wide(q.out);
-    if (links == 0) /* no tap meets this phase */
+    q.aligned = q.all % 4 == 0 && q.columns % 4 == 0 && aligned(q.out);
+    if (terms == 0) /* no tap meets this phase */
         q.r[0].taps = 0, q.r[1].taps = 1;
     return q;
 }
 
 /* A result: of which row, at which place; where it is. */
-struct Spotted {
+struct ConvCoords {
     int64_t row;
     int i, j;
-    __device__ __forceinline__ Spotted(const Windows &s, int64_t place)
+    __device__ __forceinline__ ConvCoords(const ConvGemm &s, int64_t place)
     {
         const int64_t line = place / s.r[1].results;
         row = line / s.r[0].results;
         i = (int)(line - row * s.r[0].results), j = (int)(place - line * s.r[1].results);
     }
-    __device__ __forceinline__ int64_t out(const Windows &s) const
+    __device__ __forceinline__ int64_t out(const ConvGemm &s) const
     {
-        const int64_t *side = s.up ? s.z.image : s.z.places;
-        const int64_t line = row * side[0] + i * s.r[0].each + s.r[0].at;
-        return (line * side[1] + j * s.r[1].each + s.r[1].at) * s.all;
+        const int64_t *side = s.up ? s.z.image : s.z.windows;
+        const int64_t line = row * side[0] + i * s.r[0].out_step + s.r[0].out_first;
+        return (line * side[1] + j * s.r[1].out_step + s.r[1].out_first) * s.all;
     }
 };
 
 /* What result i meets by tap k of an axis. */
-__device__ __forceinline__ int met_at(const gckpti_reach &r, int i, int k)
+__device__ __forceinline__ int src_pos(const gckpti_axis_map &r, int i, int k)
 {
-    return i * (int)r.step + k * (int)r.tap + (int)r.first;
+    return i * (int)r.stride + k * (int)r.dilation + (int)r.first;
 }
 
-__device__ __forceinline__ int64_t pixel(const Windows &s, int64_t row, int y, int x)
+__device__ __forceinline__ int64_t pixel(const ConvGemm &s, int64_t row, int y, int x)
 {
     return ((row * s.r[0].size + y) * s.r[1].size + x) * s.source;
 }
 
 /* A channel of a pixel, or 0 beyond the image. */
-__device__ __forceinline__ float met(const Windows &s, int y, int x, int64_t at)
+__device__ __forceinline__ float src(const ConvGemm &s, int y, int x, int64_t at)
 {
-    const bool there = y >= 0 && y < (int)s.r[0].size && x >= 0 && x < (int)s.r[1].size;
-    return there ? s.from[at] : 0.0f;
+    const bool inside = y >= 0 && y < (int)s.r[0].size && x >= 0 && x < (int)s.r[1].size;
+    return inside ? s.from[at] : 0.0f;
 }
 
-__device__ __forceinline__ int64_t tap_of(const Windows &s, int ky, int kx)
+__device__ __forceinline__ int64_t tap_of(const ConvGemm &s, int ky, int kx)
 {
-    const int64_t y = s.r[0].tap_at + ky * s.r[0].tap_each;
-    return (y * s.z.taps[1] + s.r[1].tap_at + kx * s.r[1].tap_each) * s.z.group_c * s.z.o;
+    const int64_t y = s.r[0].tap_first + ky * s.r[0].tap_step;
+    return (y * s.z.taps[1] + s.r[1].tap_first + kx * s.r[1].tap_step) * s.z.group_c * s.z.o;
 }
 
-__device__ __forceinline__ float chain_start(const Windows &s, int64_t at, int channel)
+__device__ __forceinline__ float chain_start(const ConvGemm &s, int64_t at, int channel)
 {
     return s.accumulate ? s.out[at] : s.start ? s.start[channel] : 0.0f;
 }
 
 /* Groups of few columns: a thread a result, neighbours in one place's channels. */
-__global__ void windows_each_kernel(const __grid_constant__ Windows s)
+__global__ void conv_direct_kernel(const __grid_constant__ ConvGemm s)
 {
     for (EACH(e, s.m * s.all)) {
         const int64_t place = e / s.all;
         const int channel = (int)(e - place * s.all), group = channel / s.columns;
-        const Spotted here(s, place);
+        const ConvCoords here(s, place);
         const float *w =
             s.w + group * s.z.group_o + (int64_t)(channel - group * s.columns) * s.column_step;
         float d = chain_start(s, here.out(s) + channel, channel);
         for (int ky = 0; ky < (int)s.r[0].taps; ky++)
             for (int kx = 0; kx < (int)s.r[1].taps; kx++) {
-                const int y = met_at(s.r[0], here.i, ky), x = met_at(s.r[1], here.j, kx);
+                const int y = src_pos(s.r[0], here.i, ky), x = src_pos(s.r[1], here.j, kx);
                 const int64_t at = pixel(s, here.row, y, x) + group * s.depth;
-                const float *by = w + tap_of(s, ky, kx);
+                const float *tap_w = w + tap_of(s, ky, kx);
                 for (int c = 0; c < s.depth; c++)
-                    d = gckpti_fma(met(s, y, x, at + c), by[(int64_t)c * s.link_step], d);
+                    d = gckpti_fma(src(s, y, x, at + c), tap_w[(int64_t)c * s.term_step], d);
             }
         s.out[here.out(s) + channel] = d;
     }
@@ -3296,45 +3296,45 @@ __global__ void windows_each_kernel(const __grid_constant__ Windows s)
  * links at a time come through registers to shared memory while those before are worked on. Lanes
  * that read what the window meets have neighbouring channels of one tap or place, and count taps or
  * places as they go. */
-enum { DEEP = 16 };
+enum { CONV_K = 16 };
 
-template <bool DW, int BM, int THREADS> struct Met {
-    enum { EACH = BM * DEEP / THREADS, ROWS = DW ? 1 : EACH };
+template <bool DW, int BM, int THREADS> struct PatchLoader {
+    enum { EACH = BM * CONV_K / THREADS, ROWS = DW ? 1 : EACH };
     float v[EACH];
     int p, r;            /* reads link p at rows r, ..; of dw links p, .. at row r */
     int channel, ky, kx; /* of the link */
     int64_t at[ROWS];    /* of what tap 0 meets, its channel 0 */
     int y[ROWS], x[ROWS];
-    Spotted place;
+    ConvCoords place;
 
-    __device__ __forceinline__ Met(const Windows &s, int thread, int group, int64_t m0)
-        : p(DW ? thread / BM : thread % DEEP), r(DW ? thread % BM : thread / DEEP),
+    __device__ __forceinline__ PatchLoader(const ConvGemm &s, int thread, int group, int64_t m0)
+        : p(DW ? thread / BM : thread % CONV_K), r(DW ? thread % BM : thread / CONV_K),
           place(s, DW ? p : 0)
     {
-        const int64_t link = !DW ? p : m0 + r < s.m ? m0 + r : 0; /* 0: of what is not written */
-        const int tap = (int)(link / s.depth);
-        channel = group * s.depth + (int)(link - (int64_t)tap * s.depth);
+        const int64_t term = !DW ? p : m0 + r < s.m ? m0 + r : 0; /* 0: of what is not written */
+        const int tap = (int)(term / s.depth);
+        channel = group * s.depth + (int)(term - (int64_t)tap * s.depth);
         ky = tap / (int)s.r[1].taps, kx = tap - ky * (int)s.r[1].taps;
         UNROLL for (int i = 0; i < ROWS && !DW; i++)
         {
-            const int64_t m = m0 + r + i * (THREADS / DEEP);
-            const Spotted its(s, m < s.m ? m : 0);
-            y[i] = met_at(s.r[0], its.i, 0), x[i] = met_at(s.r[1], its.j, 0);
-            at[i] = pixel(s, its.row, y[i], x[i]);
+            const int64_t m = m0 + r + i * (THREADS / CONV_K);
+            const ConvCoords coords(s, m < s.m ? m : 0);
+            y[i] = src_pos(s.r[0], coords.i, 0), x[i] = src_pos(s.r[1], coords.j, 0);
+            at[i] = pixel(s, coords.row, y[i], x[i]);
         }
     }
     /* The next links, of which there are so many. */
-    __device__ __forceinline__ void read(const Windows &s, int64_t left)
+    __device__ __forceinline__ void read(const ConvGemm &s, int64_t left)
     {
-        const int down = ky * (int)s.r[0].tap, across = kx * (int)s.r[1].tap;
-        const int64_t on = pixel(s, 0, down, across) + channel;
-        EVERY(i, EACH) {
+        const int down = ky * (int)s.r[0].dilation, across = kx * (int)s.r[1].dilation;
+        const int64_t off = pixel(s, 0, down, across) + channel;
+        UNROLLED(i, EACH) {
             v[i] = 0.0f;
             if (!DW && p < left)
-                v[i] = met(s, y[DW ? 0 : i] + down, x[DW ? 0 : i] + across, at[DW ? 0 : i] + on);
+                v[i] = src(s, y[DW ? 0 : i] + down, x[DW ? 0 : i] + across, at[DW ? 0 : i] + off);
             if (DW && p + i * (THREADS / BM) < left) {
-                const int y1 = met_at(s.r[0], place.i, ky), x1 = met_at(s.r[1], place.j, kx);
-                v[i] = met(s, y1, x1, pixel(s, place.row, y1, x1) + channel);
+                const int y1 = src_pos(s.r[0], place.i, ky), x1 = src_pos(s.r[1], place.j, kx);
+                v[i] = src(s, y1, x1, pixel(s, place.row, y1, x1) + channel);
             }
             for (place.j += DW ? THREADS / BM : 0; DW && place.j >= (int)s.r[1].results;) {
                 place.j -= (int)s.r[1].results;
@@ -3343,55 +3343,55 @@ template <bool DW, int BM, int THREADS> struct Met {
             }
         }
     }
-    __device__ __forceinline__ void next(const Windows &s, int end)
+    __device__ __forceinline__ void next(const ConvGemm &s, int end)
     {
-        for (channel += DW ? 0 : DEEP; !DW && channel >= end; channel -= s.depth)
+        for (channel += DW ? 0 : CONV_K; !DW && channel >= end; channel -= s.depth)
             if (++kx == (int)s.r[1].taps)
                 kx = 0, ky++;
     }
     __device__ __forceinline__ void put(float *to) const
     {
         UNROLL for (int i = 0; i < EACH; i++)
-            to[(DW ? p + i * (THREADS / BM) : p) * (BM + 4) + (DW ? r : r + i * (THREADS / DEEP))] =
+            to[(DW ? p + i * (THREADS / BM) : p) * (BM + 4) + (DW ? r : r + i * (THREADS / CONV_K))] =
                 v[i];
     }
 };
 
 template <int TM, int TN>
-__device__ __forceinline__ void link_of(const float *x, const float *y, float (*c)[TN])
+__device__ __forceinline__ void outer_product(const float *x, const float *y, float (*c)[TN])
 {
-    const Pack<float, TM> a = load<TM>(x);
-    const Pack<float, TN> b = load<TN>(y);
+    const Vec<float, TM> a = load<TM>(x);
+    const Vec<float, TN> b = load<TN>(y);
     UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++) c[i][j] =
         gckpti_fma(a.v[i], b.v[j], c[i][j]);
 }
 
 /* Chains of rows m.., columns n.. of a group begin, or are written. */
 template <bool DW, bool END, int TM, int TN>
-__device__ __forceinline__ void chains(const Windows &s, int64_t m, int group, int n,
+__device__ __forceinline__ void init_or_store(const ConvGemm &s, int64_t m, int group, int n,
                                        float (*c)[TN])
 {
-    EVERY(i, TM) {
+    UNROLLED(i, TM) {
         const bool some = m + i < s.m && (END || s.accumulate || s.start);
-        const int64_t row = !some ? 0 : DW ? (m + i) * s.all : Spotted(s, m + i).out(s);
+        const int64_t row = !some ? 0 : DW ? (m + i) * s.all : ConvCoords(s, m + i).out(s);
         const int channel = group * s.columns + n;
         UNROLL for (int j = 0; j < TN && !END; j++) c[i][j] =
             some && n + j < s.columns ? chain_start(s, row + channel + j, channel + j) : 0.0f;
         if (END && some)
-            write_run<TN>(Results{ s.out, NULL }, row + channel, s.columns - n, s.whole, c[i]);
+            write_vec<TN>(Results{ s.out, NULL }, row + channel, s.columns - n, s.aligned, c[i]);
     }
 }
 
 template <int KIND, int BM, int BN, int TM, int TN>
 __global__ void __launch_bounds__(BM *BN / (TM * TN), TM * TN > 1 ? 2 : 3)
-    windows_kernel(const __grid_constant__ Windows s)
+    conv_gemm_kernel(const __grid_constant__ ConvGemm s)
 {
     enum {
         THREADS = BM * BN / (TM * TN),
         DW = KIND == GCKPTI_CONV_DW,
         UP = KIND == GCKPTI_CONV_UP,
-        EACH = BN * DEEP / THREADS,
-        STAGE = DEEP * (BM + BN + 8)
+        EACH = BN * CONV_K / THREADS,
+        STAGE = CONV_K * (BM + BN + 8)
     };
     SHARED(float4, ring, [2 * STAGE / 4]);
     const int thread = (int)threadIdx.x, across = (s.columns + BN - 1) / BN;
@@ -3400,52 +3400,52 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), TM * TN > 1 ? 2 : 3)
     const int mine = thread / (BN / TN) * TM, column = thread % (BN / TN) * TN;
     const int64_t m0 = (int64_t)(tile - group * down) * BM;
     float c[TM][TN], b[EACH];
-    chains<DW, false, TM, TN>(s, m0 + mine, group, n0 + column, c);
+    init_or_store<DW, false, TM, TN>(s, m0 + mine, group, n0 + column, c);
 
-    Met<DW, BM, THREADS> a(s, thread, group, m0);
-    const int n = UP ? thread / DEEP : thread % BN, p = UP ? thread % DEEP : thread / BN;
+    PatchLoader<DW, BM, THREADS> a(s, thread, group, m0);
+    const int n = UP ? thread / CONV_K : thread % BN, p = UP ? thread % CONV_K : thread / BN;
     const float *w = s.w + group * s.z.group_o + (int64_t)(n0 + n) * s.column_step;
     float *now = (float *)ring, *next = now + STAGE;
-    for (int64_t left = s.k + DEEP; left > 0; left -= DEEP) {
-        const int64_t unread = left - DEEP;
+    for (int64_t left = s.k + CONV_K; left > 0; left -= CONV_K) {
+        const int64_t unread = left - CONV_K;
         if (unread > 0) {
             a.read(s, unread);
             const int64_t at = UP ? tap_of(s, a.ky, a.kx) + a.channel - group * s.depth
                                   : (s.k - unread + p) * s.z.o;
-            EVERY(j, EACH) {
-                const int link = UP ? p : p + j * (THREADS / BN),
-                          on = UP ? j * (THREADS / DEEP) : 0;
-                const bool there = link < unread && n0 + n + on < s.columns;
-                b[j] = there ? w[at + (UP ? on : link - p) * s.z.o] : 0.0f;
+            UNROLLED(j, EACH) {
+                const int term = UP ? p : p + j * (THREADS / BN),
+                          off = UP ? j * (THREADS / CONV_K) : 0;
+                const bool inside = term < unread && n0 + n + off < s.columns;
+                b[j] = inside ? w[at + (UP ? off : term - p) * s.z.o] : 0.0f;
             }
             a.next(s, (group + 1) * s.depth);
         }
-        const float *rows = now + mine, *columns = now + DEEP * (BM + 4) + column;
-        if (left <= s.k && left >= DEEP)
-            UNROLL for (int l = 0; l < DEEP; l++)
-                link_of<TM, TN>(rows + l * (BM + 4), columns + l * (BN + 4), c);
-        for (int l = 0; left <= s.k && left < DEEP && l < left; l++)
-            link_of<TM, TN>(rows + l * (BM + 4), columns + l * (BN + 4), c);
+        const float *rows = now + mine, *columns = now + CONV_K * (BM + 4) + column;
+        if (left <= s.k && left >= CONV_K)
+            UNROLL for (int l = 0; l < CONV_K; l++)
+                outer_product<TM, TN>(rows + l * (BM + 4), columns + l * (BN + 4), c);
+        for (int l = 0; left <= s.k && left < CONV_K && l < left; l++)
+            outer_product<TM, TN>(rows + l * (BM + 4), columns + l * (BN + 4), c);
         if (unread > 0)
             a.put(next);
         UNROLL for (int j = 0; j < EACH && unread > 0; j++)
-            next[DEEP * (BM + 4) + (UP ? p : p + j * (THREADS / BN)) * (BN + 4) +
-                 (UP ? n + j * (THREADS / DEEP) : n)] = b[j];
+            next[CONV_K * (BM + 4) + (UP ? p : p + j * (THREADS / BN)) * (BN + 4) +
+                 (UP ? n + j * (THREADS / CONV_K) : n)] = b[j];
         __syncthreads();
         float *other = now;
         now = next, next = other;
     }
-    chains<DW, true, TM, TN>(s, m0 + mine, group, n0 + column, c);
+    init_or_store<DW, true, TM, TN>(s, m0 + mine, group, n0 + column, c);
 }
 
 /* Large tiles where they fill the chip, small ones for few results of long chains. */
-template <int KIND> void windows_by(const gckpt_call *call, const Windows &s)
+template <int KIND> void conv_gemm_by(const gckpt_call *call, const ConvGemm &s)
 {
     const int64_t groups = s.z.window.groups;
 #define TILES(M, N) ((s.m + M - 1) / M * ((s.columns + N - 1) / N) * groups)
 #define TILE(M, N, TM, TN)                                                                         \
-    RUN(call, (windows_kernel<KIND, M, N, TM, TN>), dim3((unsigned)TILES(M, N)), 256, 0, s)
-    if (TILES(64, 64) * 2 < processors_of(call))
+    RUN(call, (conv_gemm_kernel<KIND, M, N, TM, TN>), dim3((unsigned)TILES(M, N)), 256, 0, s)
+    if (TILES(64, 64) * 2 < sm_count(call))
         TILE(16, 16, 1, 1);
     else if (s.columns <= 32)
         TILE(64, 16, 4, 1);
@@ -3455,32 +3455,32 @@ template <int KIND> void windows_by(const gckpt_call *call, const Windows &s)
 #undef TILES
 }
 
-/* A gckpti_conv_run. */
-void windows(const gckpt_call *call, gckpti_conv *conv)
+/* A gckpti_conv_fn. */
+void conv_gemm(const gckpt_call *call, gckpti_conv *conv)
 {
-    const Windows s = windows_of(conv);
+    const ConvGemm s = conv_gemm_of(conv);
     if (conv->kind == GCKPTI_CONV_DW)
-        windows_by<GCKPTI_CONV_DW>(call, s);
+        conv_gemm_by<GCKPTI_CONV_DW>(call, s);
     else if (s.columns < 8)
-        RUN_EACH(call, windows_each_kernel, s.m * s.all, s);
+        RUN_EACH(call, conv_direct_kernel, s.m * s.all, s);
     else
-        s.up ? windows_by<GCKPTI_CONV_UP>(call, s) : windows_by<GCKPTI_CONV_DOWN>(call, s);
+        s.up ? conv_gemm_by<GCKPTI_CONV_UP>(call, s) : conv_gemm_by<GCKPTI_CONV_DOWN>(call, s);
 }
 
 void conv2d_by(const gckpt_call *call, bool backward)
 {
-    gckpti_conv_by(call, backward, windows, NULL);
+    gckpti_run_conv(call, backward, conv_gemm, NULL);
     if (backward)
         bias_gradient(call);
 }
-BOTH_WAYS(conv2d, conv2d_by)
+BOTH_PASSES(conv2d, conv2d_by)
 #endif
 
 /* >>exact/pools */
 #ifndef GCKPT_NO_IMAGES
 /* ---- max_pool, average_pool: a thread a result (forward), an element of dx (backward) ---- */
 template <bool MAX>
-__global__ void pool_forward_kernel(gckpti_pooling s, const float *x, float *y, uint16_t *tap,
+__global__ void pool_forward_kernel(gckpti_pool_state s, const float *x, float *y, uint16_t *tap,
                                     int64_t n)
 {
     for (EACH(e, n)) {
@@ -3507,14 +3507,14 @@ __global__ void pool_forward_kernel(gckpti_pooling s, const float *x, float *y, 
 }
 
 /* The first window along an axis that meets `at`, which counts from the padding on. */
-__device__ int64_t first_window(const gckpti_pooling &s, int axis, int64_t at)
+__device__ int64_t first_window(const gckpti_pool_state &s, int axis, int64_t at)
 {
     return at < s.o.size[axis] ? 0 : (at - s.o.size[axis]) / s.o.stride[axis] + 1;
 }
 
 /* Windows that meet an element come in order. */
 template <bool MAX>
-__global__ void pool_backward_kernel(gckpti_pooling s, float *dx, const float *g,
+__global__ void pool_backward_kernel(gckpti_pool_state s, float *dx, const float *g,
                                      const uint16_t *tap, int64_t n, int accumulate)
 {
     for (EACH(e, n)) {
@@ -3541,20 +3541,20 @@ template <bool MAX> void pool(const gckpt_call *call, bool backward)
     const gckpt_arg *x = &call->in[0];
     const int64_t n = gckpti_elements(backward ? &x->shape : &call->shape);
     if (!backward)
-        RUN_EACH(call, pool_forward_kernel<MAX>, n, gckpti_pooling_of(call), x->data, call->out,
+        RUN_EACH(call, pool_forward_kernel<MAX>, n, gckpti_pool_state_of(call), x->data, call->out,
                  (uint16_t *)call->saved, n);
     else if (x->grad)
-        RUN_EACH(call, pool_backward_kernel<MAX>, n, gckpti_pooling_of(call), x->grad,
+        RUN_EACH(call, pool_backward_kernel<MAX>, n, gckpti_pool_state_of(call), x->grad,
                  call->grad_out, (const uint16_t *)call->saved, n, x->accumulate);
 }
 
-BOTH_WAYS(max_pool, pool<true>)
-BOTH_WAYS(average_pool, pool<false>)
+BOTH_PASSES(max_pool, pool<true>)
+BOTH_PASSES(average_pool, pool<false>)
 #endif
 
 /* >>exact/embed */
 /* Rows that are taken of a table; of gather each entry of so many has `table` rows of its own. */
-struct Taken {
+struct RowIndex {
     const int32_t *index;
     int64_t each, table;
     __device__ __forceinline__ int64_t operator[](int64_t r) const
@@ -3564,9 +3564,9 @@ struct Taken {
 };
 
 /* embed, gather: elements of rows of n. */
-struct Rows {
+struct EmbedRows {
     const float *table;
-    Taken index;
+    RowIndex index;
     Results out;
     int64_t n;
     template <int N> __device__ void at(int64_t i) const
@@ -3588,7 +3588,7 @@ struct Lists {
 
 int64_t lists_words(int64_t table, int64_t rows) { return 2 * table + 1 + 2 * rows; }
 
-__global__ void lists_count_kernel(Lists l, Taken index, int64_t rows)
+__global__ void lists_count_kernel(Lists l, RowIndex index, int64_t rows)
 {
     for (EACH(r, rows))
         l.place[r] = atomicAdd(&l.count[index[r]], 1u);
@@ -3600,7 +3600,7 @@ __global__ void lists_begin_kernel(Lists l, int64_t table)
         l.begin[v] = l.count[v] ? atomicAdd(l.used, l.count[v]) : 0;
 }
 
-__global__ void lists_fill_kernel(Lists l, Taken index, int64_t rows)
+__global__ void lists_fill_kernel(Lists l, RowIndex index, int64_t rows)
 {
     for (EACH(r, rows))
         l.list[l.begin[index[r]] + l.place[r]] = (unsigned)r;
@@ -3608,7 +3608,7 @@ __global__ void lists_fill_kernel(Lists l, Taken index, int64_t rows)
 
 /* A row's place is the number of those before it. Quadratic in a list's length, but all rows work
  * at once: 65536 rows of one token take about a millisecond (not confirmed on a device). */
-__global__ void lists_sort_kernel(Lists l, Taken index, int64_t rows)
+__global__ void lists_sort_kernel(Lists l, RowIndex index, int64_t rows)
 {
     for (EACH(r, rows)) {
         unsigned begin = l.begin[index[r]], count = l.count[index[r]], before = 0;
@@ -3650,15 +3650,15 @@ void embed_by(const gckpt_call *call, bool backward)
     const gckpt_arg *x = &call->in[0];
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     int64_t table = gckpti_rows(&x->shape);
-    const Taken index = { call->in[1].index, x->shape.n == 3 ? call->shape.d[1] : 0,
+    const RowIndex index = { call->in[1].index, x->shape.n == 3 ? call->shape.d[1] : 0,
                           x->shape.d[1] };
     if (!backward)
-        packs<8>(call, Rows{ x->data, index, out_of(call), n }, rows * n,
-                 n % 8 == 0 && wide(x->data) && wide(out_of(call)));
+        for_each_vec<8>(call, EmbedRows{ x->data, index, out_of(call), n }, rows * n,
+                 n % 8 == 0 && aligned(x->data) && aligned(out_of(call)));
     if (!backward || !x->grad)
         return;
-    unsigned *work = (unsigned *)call->workspace, *place = work + 2 * table + 1;
-    const Lists l = { work, work + table, work + table + 1, place, place + rows };
+    unsigned *workspace = (unsigned *)call->workspace, *place = workspace + 2 * table + 1;
+    const Lists l = { workspace, workspace + table, workspace + table + 1, place, place + rows };
     fill(call, l.count, 0, table + 1);
     RUN_EACH(call, lists_count_kernel, rows, l, index, rows);
     RUN_EACH(call, lists_begin_kernel, table, l, table);
@@ -3669,7 +3669,7 @@ void embed_by(const gckpt_call *call, bool backward)
     RUN(call, embed_backward_kernel, grid, 256, 0, l, call->grad_out, call->grad_out_bf16, x->grad,
         table, n, x->accumulate);
 }
-BOTH_WAYS(embed, embed_by)
+BOTH_PASSES(embed, embed_by)
 
 /* >>exact/softmax */
 /* A row is a warp's, whose lanes are the contract's 32 (5d): they read 128 bytes of it at a time,
@@ -3739,8 +3739,8 @@ template <bool LOG> void softmax_by(const gckpt_call *call, bool backward)
                  n, x->accumulate);
 }
 
-BOTH_WAYS(softmax, softmax_by<false>)
-BOTH_WAYS(log_softmax, softmax_by<true>)
+BOTH_PASSES(softmax, softmax_by<false>)
+BOTH_PASSES(log_softmax, softmax_by<true>)
 
 /* >>exact/norms */
 /* The mean of x - c over a row. */
@@ -3753,7 +3753,7 @@ __device__ float mean_from(const float *x, int64_t n, float c)
 }
 
 __global__ void norm_forward_kernel(int center, float epsilon, const float *x, const float *gain,
-                                    const float *bias, float *out, float *aux, int64_t rows,
+                                    const float *bias, float *out, float *saved, int64_t rows,
                                     int64_t n)
 {
     const int lane = (int)threadIdx.x % 32;
@@ -3773,10 +3773,10 @@ __global__ void norm_forward_kernel(int center, float epsilon, const float *x, c
             const float d = gckpti_centered(from[i], c, mean);
             out[r * n + i] = gckpti_norm_out(d, rstd, gain, bias, i);
         }
-        if (aux && center && lane < 3)
-            aux[3 * r + lane] = lane == 0 ? c : lane == 1 ? mean : rstd;
-        if (aux && !center && lane == 0)
-            aux[r] = rstd;
+        if (saved && center && lane < 3)
+            saved[3 * r + lane] = lane == 0 ? c : lane == 1 ? mean : rstd;
+        if (saved && !center && lane == 0)
+            saved[r] = rstd;
     }
 }
 
@@ -3785,24 +3785,24 @@ struct Normed {
     float c, mean, rstd;
 };
 
-__device__ Normed normed(const float *aux, int64_t r, int center)
+__device__ Normed normed(const float *saved, int64_t r, int center)
 {
     if (center)
-        return { aux[3 * r], aux[3 * r + 1], aux[3 * r + 2] };
-    return { 0.0f, 0.0f, aux[r] };
+        return { saved[3 * r], saved[3 * r + 1], saved[3 * r + 2] };
+    return { 0.0f, 0.0f, saved[r] };
 }
 
 __global__ void norm_backward_kernel(int center, const float *x, const float *gain,
-                                     const float *aux, const float *g, float *dx, int64_t rows,
+                                     const float *saved, const float *g, float *dx, int64_t rows,
                                      int64_t n, int accumulate)
 {
     const int lane = (int)threadIdx.x % 32;
     for (EACH_ROW(r, rows)) {
-        const float *from = x + r * n, *given = g + r * n;
-        const Normed o = normed(aux, r, center);
+        const float *from = x + r * n, *g_row = g + r * n;
+        const Normed o = normed(saved, r, center);
         float a = 0.0f, b = 0.0f;
         for (int64_t i = lane; i < n; i += 32) {
-            float u = gain ? gckpti_mul(given[i], gain[i]) : given[i];
+            float u = gain ? gckpti_mul(g_row[i], gain[i]) : g_row[i];
             a += u;
             b = gckpti_fma(u, gckpti_centered(from[i], o.c, o.mean) * o.rstd, b);
         }
@@ -3810,7 +3810,7 @@ __global__ void norm_backward_kernel(int center, const float *x, const float *ga
         b = warp_sum(b) / (float)n;
         for (int64_t i = lane; i < n; i += 32) {
             float h = gckpti_centered(from[i], o.c, o.mean) * o.rstd;
-            float u = gain ? gckpti_mul(given[i], gain[i]) : given[i];
+            float u = gain ? gckpti_mul(g_row[i], gain[i]) : g_row[i];
             gckpti_put_product(&dx[r * n + i], o.rstd, gckpti_fma(-h, b, u - a), accumulate);
         }
     }
@@ -3819,14 +3819,14 @@ __global__ void norm_backward_kernel(int center, const float *x, const float *ga
 /* dgain (sums of g h) and dbias (of g). */
 struct NormTerms : Terms {
     int center;
-    const float *x, *aux, *g;
+    const float *x, *saved, *g;
     bool gain;
     int64_t n;
     __device__ void operator()(int64_t column, int64_t r, float *term) const
     {
         term[1] = g[r * n + column];
         if (gain) {
-            const Normed o = normed(aux, r, center);
+            const Normed o = normed(saved, r, center);
             term[0] = gckpti_mul(term[1], gckpti_centered(x[r * n + column], o.c, o.mean) * o.rstd);
         }
     }
@@ -3837,20 +3837,20 @@ void layernorm_by(const gckpt_call *call, bool backward)
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     const int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     const gckpt_arg *x = &call->in[0];
-    const float *by = o->gain ? call->in[o->gain].data : NULL, *g = call->grad_out;
-    float *aux = (float *)call->saved;
+    const float *gain_data = o->gain ? call->in[o->gain].data : NULL, *g = call->grad_out;
+    float *saved = (float *)call->saved;
     const Sum gain = sum_of(call, o->gain);
     if (!backward)
-        RUN_ROWS(call, norm_forward_kernel, rows, o->center, gckpti_norm_epsilon(o), x->data, by,
-                 o->bias ? call->in[o->bias].data : NULL, call->out, aux, rows, n);
+        RUN_ROWS(call, norm_forward_kernel, rows, o->center, gckpti_norm_epsilon(o), x->data, gain_data,
+                 o->bias ? call->in[o->bias].data : NULL, call->out, saved, rows, n);
     else
-        column_sums(call, NormTerms{ {}, o->center, x->data, aux, g, wanted(gain.at), n }, gain,
+        column_sums(call, NormTerms{ {}, o->center, x->data, saved, g, wanted(gain.at), n }, gain,
                     sum_of(call, o->bias), rows, n);
     if (backward && x->grad)
-        RUN_ROWS(call, norm_backward_kernel, rows, o->center, x->data, by, aux, g, x->grad, rows, n,
+        RUN_ROWS(call, norm_backward_kernel, rows, o->center, x->data, gain_data, saved, g, x->grad, rows, n,
                  x->accumulate);
 }
-BOTH_WAYS(layernorm, layernorm_by)
+BOTH_PASSES(layernorm, layernorm_by)
 
 /* >>exact/channels */
 #ifndef GCKPT_NO_IMAGES
@@ -3907,7 +3907,7 @@ template <bool BACK> struct ChannelTerms : Terms {
 };
 
 /* Of each group of each image the mean of sums, or of gain sums; from: plus its first x. */
-__global__ void channel_level_kernel(Channels s, const float *sums, const float *gain,
+__global__ void channel_means_kernel(Channels s, const float *sums, const float *gain,
                                      const float *from, float *to)
 {
     for (EACH_ROW(r, s.images * s.groups)) {
@@ -3924,25 +3924,25 @@ __global__ void channel_level_kernel(Channels s, const float *sums, const float 
 
 /* y; BACK: dx, of a and b. A lane has a channel, warps share its places. */
 template <bool BACK>
-__global__ void channel_each_kernel(const __grid_constant__ Channels s, int64_t shares)
+__global__ void channel_each_kernel(const __grid_constant__ Channels s, int64_t splits)
 {
-    const int64_t unit = blockIdx.x / shares, across = (s.channels + 31) / 32,
-                  image = unit / across;
-    const int64_t c = (unit - image * across) * 32 + threadIdx.x % 32;
+    const int64_t strip = blockIdx.x / splits, across = (s.channels + 31) / 32,
+                  image = strip / across;
+    const int64_t c = (strip - image * across) * 32 + threadIdx.x % 32;
     if (c >= s.channels)
         return;
     const int64_t group = image * s.groups + c / s.m;
     const float center = s.mean[group], rstd = gckpti_rsqrt(s.variance[group] + 1e-5f);
-    const float level = BACK ? s.a[group] : 0.0f, slope = BACK ? s.b[group] : 0.0f;
-    int64_t r = (blockIdx.x - unit * shares) * 8 + threadIdx.x / 32;
-    for (; r < s.places; r += shares * 8) {
+    const float mean_g = BACK ? s.a[group] : 0.0f, mean_gh = BACK ? s.b[group] : 0.0f;
+    int64_t r = (blockIdx.x - strip * splits) * 8 + threadIdx.x / 32;
+    for (; r < s.places; r += splits * 8) {
         const int64_t at = (image * s.places + r) * s.channels + c;
         const float d = s.x[at] - center;
         if (!BACK) {
             s.to[at] = gckpti_norm_out(d, rstd, s.gain, s.bias, c);
         } else {
             const float u = s.gain ? gckpti_mul(s.g[at], s.gain[c]) : s.g[at];
-            gckpti_put_product(&s.to[at], rstd, gckpti_fma(-(d * rstd), slope, u - level),
+            gckpti_put_product(&s.to[at], rstd, gckpti_fma(-(d * rstd), mean_gh, u - mean_g),
                                s.accumulate);
         }
     }
@@ -3951,16 +3951,16 @@ __global__ void channel_each_kernel(const __grid_constant__ Channels s, int64_t 
 /* With shares of places, so that there are some 16 blocks for each processor of a large chip. */
 template <bool BACK> void channel_each(const gckpt_call *call, const Channels &s)
 {
-    const int64_t units = (s.channels + 31) / 32 * s.images, most = (s.places + 7) / 8;
-    const int64_t shares = units > 2112 ? 1 : gckpti_min(most, 2112 / units + 1);
+    const int64_t strips = (s.channels + 31) / 32 * s.images, most = (s.places + 7) / 8;
+    const int64_t splits = strips > 2112 ? 1 : gckpti_min(most, 2112 / strips + 1);
     if (s.to)
-        RUN(call, channel_each_kernel<BACK>, dim3((unsigned)(units * shares)), 256, 0, s, shares);
+        RUN(call, channel_each_kernel<BACK>, dim3((unsigned)(strips * splits)), 256, 0, s, splits);
 }
 
-void channel_level(const gckpt_call *call, const Channels &s, const float *sums, const float *gain,
+void channel_means(const gckpt_call *call, const Channels &s, const float *sums, const float *gain,
                    const float *from, float *to)
 {
-    RUN_ROWS(call, channel_level_kernel, s.images * s.groups, s, sums, gain, from, to);
+    RUN_ROWS(call, channel_means_kernel, s.images * s.groups, s, sums, gain, from, to);
 }
 
 /* Sums of images, to gradients of bias and gain; rows: what was measured, the variance by
@@ -3980,14 +3980,14 @@ struct ImageTerms : Terms {
 void groupnorm_forward(const gckpt_call *call)
 {
     Channels s = channels_of(call);
-    const bool given = !*(const int *)call->attributes && !gckpti_trains(call);
+    const bool given = !*(const int *)call->attributes && !gckpti_is_training(call);
     float *sums = (float *)call->workspace;
     float *stats[2] = { call->saved ? (float *)call->saved : sums + s.images * s.channels };
     stats[1] = stats[0] + s.images * s.groups;
     for (int i = 0; i < 2 && !given; i++) {
         column_sums(call, ChannelTerms<false>{ {}, s, i }, sum_to(sums), {}, s.places, s.channels,
                     s.images);
-        channel_level(call, s, sums, NULL, i ? NULL : s.x, stats[i]);
+        channel_means(call, s, sums, NULL, i ? NULL : s.x, stats[i]);
         s.mean = stats[0];
     }
     s.mean = given ? call->in[1].data : stats[0], s.variance = given ? call->in[2].data : stats[1];
@@ -3998,29 +3998,29 @@ void groupnorm_backward(const gckpt_call *call)
 {
     const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
     Channels s = channels_of(call);
-    const float *aux = (const float *)call->saved;
+    const float *saved = (const float *)call->saved;
     float *sums = (float *)call->workspace, *more = sums + s.images * s.channels;
     float *a = more + s.images * s.channels, *b = a + s.images * s.groups;
     const float unbiased = s.n > 1 ? s.n / (s.n - 1) : 1.0f;
-    const ImageTerms stats = { {}, aux, aux + s.channels, s.channels, unbiased, (float)call->rows };
+    const ImageTerms stats = { {}, saved, saved + s.channels, s.channels, unbiased, (float)call->rows };
     if (!o->groups)
         column_sums(call, stats, sum_of(call, 1), sum_of(call, 2), 1, s.channels);
     if (s.to || (o->gain && call->in[o->gain].grad)) /* else x and aux need not be there */
-        s.mean = aux, s.variance = aux + s.images * s.groups;
+        s.mean = saved, s.variance = saved + s.images * s.groups;
     column_sums(call, ChannelTerms<true>{ {}, s }, sum_to(sums), sum_to(s.mean ? more : NULL),
                 s.places, s.channels, s.images);
     column_sums(call, ImageTerms{ {}, sums, s.mean ? more : NULL, s.channels },
                 sum_of(call, o->bias), sum_of(call, o->gain), s.images, s.channels);
     if (!s.to)
         return;
-    channel_level(call, s, sums, s.gain, NULL, a);
-    channel_level(call, s, more, s.gain, NULL, b);
+    channel_means(call, s, sums, s.gain, NULL, a);
+    channel_means(call, s, more, s.gain, NULL, b);
     s.a = a, s.b = b;
     channel_each<true>(call, s);
 }
 
 /* Floats of scratch. */
-int64_t channel_room(const gckpt_call *call)
+int64_t channel_workspace(const gckpt_call *call)
 {
     const Channels s = channels_of(call);
     return 2 * s.images * (s.channels + s.groups);
@@ -4036,17 +4036,17 @@ struct Cells {
     const float *p, *g, *h0, *c0;
     float *h, *c, *a;           /* forward: states, (rows,units); chains, (rows,gates) */
     float *d, *e, *da, *before; /* backward: what t + 1 hands on; for all steps, with h of t - 1 */
-    float *aux, *out, *dp;
+    float *saved, *out, *dp;
     int accumulate;
 };
 
 /* A unit of a row at step t: where it is in p (and da), aux, out and what has a step only. */
 template <int GATES> struct Unit {
-    int64_t n, at, aux, out, before, chain;
+    int64_t n, at, saved, out, before, chain;
     __device__ __forceinline__ Unit(const Cells &s, int64_t i) : n(s.units)
     {
         const int64_t row = i / n, j = i - row * n, step = row * s.steps + s.t;
-        at = step * GATES * n + j, aux = step * 4 * n + j,
+        at = step * GATES * n + j, saved = step * 4 * n + j,
         out = step * (GATES == 4 ? 2 : 1) * n + j;
         before = step * n + j, chain = row * GATES * n + j;
     }
@@ -4076,19 +4076,19 @@ template <int GATES> __global__ void cells_forward_kernel(const __grid_constant_
         s.h[i] = h, s.c[i] = c;
         for (int k = 0; k < 4 && GATES == 4 && s.t + 1 < s.steps; k++) /* chains of the next step */
             a[k * n] = p[(4 + k) * n];
-        for (int k = 0; k < 4 && s.aux && s.t >= 0; k++)
-            s.aux[u.aux + k * n] = v[k];
+        for (int k = 0; k < 4 && s.saved && s.t >= 0; k++)
+            s.saved[u.saved + k * n] = v[k];
         for (int k = 0; k < GATES - 2 && s.out && s.t >= 0; k++)
             s.out[u.out + k * n] = k ? c : h;
     }
 }
 
 /* da = x slope, and dp. */
-__device__ __forceinline__ float gate_back(const Cells &s, int64_t at, float x, float slope)
+__device__ __forceinline__ float gate_backward(const Cells &s, int64_t at, float x, float deriv)
 {
     if (s.dp)
-        gckpti_put_product(&s.dp[at], x, slope, s.accumulate);
-    return s.da[at] = x * slope;
+        gckpti_put_product(&s.dp[at], x, deriv, s.accumulate);
+    return s.da[at] = x * deriv;
 }
 
 template <int GATES> __global__ void cells_backward_kernel(const __grid_constant__ Cells s)
@@ -4097,38 +4097,38 @@ template <int GATES> __global__ void cells_backward_kernel(const __grid_constant
         const Unit<GATES> u(s, i);
         const int64_t n = u.n, state = (GATES == 4 ? 2 : 1) * n;
         const bool last = s.t + 1 == s.steps;
-        const float *v = s.aux + u.aux, r = v[0], z = v[n], fresh = v[2 * n], o = v[3 * n];
+        const float *v = s.saved + u.saved, r = v[0], z = v[n], new_gate = v[2 * n], o = v[3 * n];
         const float h = s.t ? s.out[u.out - state] : s.h0 ? s.h0[i] : 0.0f;
         const float top = s.g[u.out] + (last ? 0.0f : s.d[i]);
         s.before[u.before] = h;
         if (GATES == 3) {
-            const float da = gate_back(s, u.at + 2 * n, top * (1.0f - z), gckpti_tanh_slope(fresh));
-            gate_back(s, u.at, da * o, gckpti_sigmoid_slope(r));
-            gate_back(s, u.at + n, top * (h - fresh), gckpti_sigmoid_slope(z));
+            const float da = gate_backward(s, u.at + 2 * n, top * (1.0f - z), gckpti_tanh_deriv(new_gate));
+            gate_backward(s, u.at, da * o, gckpti_sigmoid_deriv(r));
+            gate_backward(s, u.at + n, top * (h - new_gate), gckpti_sigmoid_deriv(z));
             s.da[u.at + 2 * n] = da * r;
             s.d[i] = top * z;
         } else {
             const float before = s.t ? s.out[u.out + n - state] : s.c0 ? s.c0[i] : 0.0f;
             const float t = gckpti_tanh(s.out[u.out + n]), e = last ? 0.0f : s.e[i];
-            const float c = gckpti_fma(top * o, gckpti_tanh_slope(t), e) + s.g[u.out + n];
-            gate_back(s, u.at, c * fresh, gckpti_sigmoid_slope(r));
-            gate_back(s, u.at + n, c * before, gckpti_sigmoid_slope(z));
-            gate_back(s, u.at + 2 * n, c * r, gckpti_tanh_slope(fresh));
-            gate_back(s, u.at + 3 * n, top * t, gckpti_sigmoid_slope(o));
+            const float c = gckpti_fma(top * o, gckpti_tanh_deriv(t), e) + s.g[u.out + n];
+            gate_backward(s, u.at, c * new_gate, gckpti_sigmoid_deriv(r));
+            gate_backward(s, u.at + n, c * before, gckpti_sigmoid_deriv(z));
+            gate_backward(s, u.at + 2 * n, c * r, gckpti_tanh_deriv(new_gate));
+            gate_backward(s, u.at + 3 * n, top * t, gckpti_sigmoid_deriv(o));
             s.e[i] = c * z;
         }
     }
 }
 
 /* In f32, whatever the plan: c (m,n) += a b, or from `start`. */
-void cell_product(const gckpt_call *call, const gckpti_factor &a, const gckpti_factor &b,
+void cell_product(const gckpt_call *call, const gckpti_operand &a, const gckpti_operand &b,
                   const int64_t (&size)[3], const float *start, float *c, int accumulate)
 {
     gckpt_call plain = *call;
     gckpti_product t = {};
     plain.precision = GCKPT_FP32;
     t.batch = 1, t.m = size[0], t.n = size[1], t.k = size[2];
-    t.a = a, t.b = b, t.start = start, t.c = c, t.accumulate = accumulate;
+    t.a = a, t.b = b, t.initial = start, t.c = c, t.accumulate = accumulate;
     products(&plain, &t);
 }
 
@@ -4136,8 +4136,8 @@ template <int GATES> void cells_forward(const gckpt_call *call, const gckpti_seq
 {
     const int64_t n = s.rows * s.units;
     s.h = (float *)call->workspace, s.c = s.h + n, s.a = s.c + n;
-    const gckpti_factor h = { s.h, NULL, s.units, 1, 0, NULL };
-    const gckpti_factor wh = { q.wh->data, NULL, 1, q.gates, 0, NULL };
+    const gckpti_operand h = { s.h, NULL, s.units, 1, 0, NULL };
+    const gckpti_operand wh = { q.wh->data, NULL, 1, q.gates, 0, NULL };
     for (s.t = -1; s.t < s.steps; s.t++) {
         if (s.t >= 0)
             cell_product(call, h, wh, { s.rows, q.gates, s.units },
@@ -4148,12 +4148,12 @@ template <int GATES> void cells_forward(const gckpt_call *call, const gckpti_seq
 
 template <int GATES> void cells_backward(const gckpt_call *call, const gckpti_sequence &q, Cells s)
 {
-    const int64_t n = s.rows * s.units, links = s.rows * s.steps;
-    s.d = (float *)call->workspace, s.e = s.d + n, s.da = s.e + n, s.before = s.da + links * q.gates;
-    const gckpti_factor wh = { q.wh->data, NULL, q.gates, 1, 0, NULL };
+    const int64_t n = s.rows * s.units, terms = s.rows * s.steps;
+    s.d = (float *)call->workspace, s.e = s.d + n, s.da = s.e + n, s.before = s.da + terms * q.gates;
+    const gckpti_operand wh = { q.wh->data, NULL, q.gates, 1, 0, NULL };
     for (s.t = s.steps; s.t-- > 0;) {
         RUN(call, cells_backward_kernel<GATES>, blocks_for(n, 128), 128, 0, s);
-        const gckpti_factor da = { s.da + s.t * q.gates, NULL, s.steps * q.gates, 1, 0, NULL };
+        const gckpti_operand da = { s.da + s.t * q.gates, NULL, s.steps * q.gates, 1, 0, NULL };
         cell_product(call, da, wh, { s.rows, s.units, q.gates }, NULL, s.d, GATES == 3);
     }
     for (int c = 0; c < 2; c++) {
@@ -4161,18 +4161,18 @@ template <int GATES> void cells_backward(const gckpt_call *call, const gckpti_se
         if (start && start->grad)
             map_gradient(call, *start, Copy(), c ? s.e : s.d, NULL);
     }
-    const gckpti_factor before = { s.before, NULL, 1, s.units, 0, NULL };
-    const gckpti_factor da = { s.da, NULL, 1, q.gates, 0, NULL };
+    const gckpti_operand before = { s.before, NULL, 1, s.units, 0, NULL };
+    const gckpti_operand da = { s.da, NULL, 1, q.gates, 0, NULL };
     if (q.wh->grad)
-        cell_product(call, before, da, { s.units, q.gates, links }, NULL, q.wh->grad,
+        cell_product(call, before, da, { s.units, q.gates, terms }, NULL, q.wh->grad,
                      q.wh->accumulate);
     if (q.bias)
-        column_sums(call, RowTerms{ {}, { s.da, NULL }, q.gates }, sum_of(*q.bias), {}, links,
+        column_sums(call, RowTerms{ {}, { s.da, NULL }, q.gates }, sum_of(*q.bias), {}, terms,
                     q.gates);
 }
 
 /* Floats of scratch. */
-int64_t cells_room(const gckpt_call *call, int backward)
+int64_t cells_workspace(const gckpt_call *call, int backward)
 {
     const gckpti_sequence q = gckpti_sequence_of(call, 1);
     return 2 * q.rows * q.units + q.rows * (backward ? q.steps * (q.gates + q.units) : q.gates);
@@ -4185,12 +4185,12 @@ template <int GATES> void cells(const gckpt_call *call, bool backward)
     s.rows = q.rows, s.steps = q.steps, s.units = q.units;
     s.p = q.p->data, s.g = call->grad_out;
     s.h0 = q.h0 ? q.h0->data : NULL, s.c0 = q.c0 ? q.c0->data : NULL;
-    s.aux = (float *)call->saved, s.out = call->out;
+    s.saved = (float *)call->saved, s.out = call->out;
     s.dp = q.p->grad, s.accumulate = q.p->accumulate;
     backward ? cells_backward<GATES>(call, q, s) : cells_forward<GATES>(call, q, s);
 }
-BOTH_WAYS(gru, cells<3>)
-BOTH_WAYS(lstm, cells<4>)
+BOTH_PASSES(gru, cells<3>)
+BOTH_PASSES(lstm, cells<4>)
 #endif
 
 /* >>exact/losses */
@@ -4199,15 +4199,15 @@ BOTH_WAYS(lstm, cells<4>)
 __device__ void online_chunk(const float *x, int64_t n, bool first, float *max, float *sum)
 {
     const int lane = (int)threadIdx.x % 32;
-    float held[GCKPTI_LOSS_CHUNK / 32], top = -INFINITY, added = 0.0f;
-    EVERY(k, GCKPTI_LOSS_CHUNK / 32) {
-        held[k] = lane + 32 * k < n ? x[lane + 32 * k] : -INFINITY;
-        top = held[k] > top ? held[k] : top;
+    float regs[GCKPTI_LOSS_CHUNK / 32], top = -INFINITY, added = 0.0f;
+    UNROLLED(k, GCKPTI_LOSS_CHUNK / 32) {
+        regs[k] = lane + 32 * k < n ? x[lane + 32 * k] : -INFINITY;
+        top = regs[k] > top ? regs[k] : top;
     }
     const float factor = gckpti_online_factor(warp_max(top), first, max);
     const float shift = gckpti_shift(*max);
     UNROLL for (int k = 0; k < GCKPTI_LOSS_CHUNK / 32; k++)
-        added += gckpti_exp(held[k] - shift);
+        added += gckpti_exp(regs[k] - shift);
     *sum = gckpti_online_sum(*sum, first, factor, warp_sum(added));
 }
 
@@ -4216,9 +4216,9 @@ struct Classes {
     const float *x;              /* (rows,n): logits of classes first..first+n-1 of `classes` */
     const int32_t *target;       /* (rows); of soft ones NULL */
     const float *soft, *weights; /* NULL, or: targets (rows,n); one for each `share` rows */
-    float *aux;                  /* (rows,2): max, log(sum); forward: NULL when not wanted */
+    float *saved;                  /* (rows,2): max, log(sum); forward: NULL when not wanted */
     float *losses, *state; /* (rows); forward: (rows,3): max, sum, logit of the target, so far */
-    int64_t rows, first, n, classes, share;
+    int64_t rows, first, n, classes, per_weight;
     float smoothing, cap; /* cap: of logits, which have it already; 0: none */
 };
 
@@ -4226,24 +4226,24 @@ Classes classes_of(const gckpt_call *call)
 {
     const gckpt_arg *x = &call->in[0], *targets = &call->in[1], *w = &call->in[2];
     Classes l = { x->data, targets->index, targets->data, w->data };
-    l.aux = (float *)call->saved, l.losses = (float *)call->workspace;
+    l.saved = (float *)call->saved, l.losses = (float *)call->workspace;
     l.rows = gckpti_rows(&x->shape), l.n = l.classes = gckpti_last(&x->shape);
-    l.share = call->inputs == 3 ? l.rows / gckpti_elements(&w->shape) : 1;
+    l.per_weight = call->inputs == 3 ? l.rows / gckpti_elements(&w->shape) : 1;
     l.smoothing = call->attributes ? *(const float *)call->attributes : 0.0f;
     return l;
 }
 
 __device__ float weight_of(const Classes &l, int64_t r)
 {
-    return l.weights ? l.weights[r / l.share] : 1.0f;
+    return l.weights ? l.weights[r / l.per_weight] : 1.0f;
 }
 
-/* The loss of row r before its weight, as gckpti_loss_of; hit: its target's logit. A row left out
+/* The loss of row r before its weight, as gckpti_loss_of_row; hit: its target's logit. A row left out
  * adds -0 to the sum of losses, which changes no sum. */
-__device__ float class_loss(const Classes &l, int64_t r, float max, float log_sum, float hit)
+__device__ float class_loss(const Classes &l, int64_t r, float max, float log_sum, float logit)
 {
     const float *x = l.x + r * l.n, *soft = l.soft ? l.soft + r * l.n : NULL;
-    const float loss = log_sum - (hit - max);
+    const float loss = log_sum - (logit - max);
     float sum = 0.0f;
     if (!soft && l.target[r] < 0)
         return -0.0f;
@@ -4264,44 +4264,44 @@ __global__ void loss_forward_kernel(Classes l)
     for (EACH_ROW(r, l.rows)) {
         const float *x = l.x + r * l.n;
         const int64_t target = l.target ? l.target[r] : 0, at = target - l.first;
-        float *state = l.state + 3 * r, max = 0.0f, sum = 1.0f, hit = 0.0f;
+        float *state = l.state + 3 * r, max = 0.0f, sum = 1.0f, logit = 0.0f;
         if (l.first > 0)
-            max = state[0], sum = state[1], hit = state[2];
+            max = state[0], sum = state[1], logit = state[2];
         __syncwarp();
         for (int64_t j = 0; target >= 0 && j < l.n; j += GCKPTI_LOSS_CHUNK)
             online_chunk(x + j, gckpti_min(l.n - j, GCKPTI_LOSS_CHUNK), l.first + j == 0, &max,
                          &sum);
         if (target >= 0 && at >= 0 && at < l.n)
-            hit = x[at];
+            logit = x[at];
         if (l.first + l.n < l.classes) {
             if (lane < 3)
-                state[lane] = lane == 0 ? max : lane == 1 ? sum : hit;
+                state[lane] = lane == 0 ? max : lane == 1 ? sum : logit;
             continue;
         }
         gckpti_softmax_end(&max, &sum);
-        const float log_sum = gckpti_log(sum), loss = class_loss(l, r, max, log_sum, hit);
+        const float log_sum = gckpti_log(sum), loss = class_loss(l, r, max, log_sum, logit);
         if (lane == 0)
             l.losses[r] = target < 0 ? loss : gckpti_weighted(weight_of(l, r), loss);
-        if (l.aux && lane < 2)
-            l.aux[2 * r + lane] = lane == 0 ? max : log_sum;
+        if (l.saved && lane < 2)
+            l.saved[2 * r + lane] = lane == 0 ? max : log_sum;
     }
 }
 
 /* dx may be x. SOFT: dx and dt, the gradient of targets, may be NULL. */
 template <bool SOFT>
-__global__ void loss_backward_kernel(Classes l, float *dx, float *dt, const Moment *moment,
+__global__ void loss_backward_kernel(Classes l, float *dx, float *dt, const StepParams *params,
                                      int x_accumulate, int t_accumulate)
 {
     enum { AT_ONCE = 4 };
     const int lane = (int)threadIdx.x % 32;
-    const float other = l.smoothing / (float)l.n, own = 1.0f - l.smoothing + other;
+    const float p_off = l.smoothing / (float)l.n, p_on = 1.0f - l.smoothing + p_off;
     const bool to_x = !SOFT || dx, to_t = SOFT && dt;
     for (EACH_ROW(r, l.rows)) {
-        const float w = weight_of(l, r), scale = w * moment->loss_scale;
+        const float w = weight_of(l, r), scale = w * params->loss_scale;
         const int64_t begin = r * l.n, end = begin + l.n;
         const int64_t target = SOFT ? 0 : begin + l.target[r] - l.first;
         const bool out = (!SOFT && l.target[r] < 0) || w == 0.0f;
-        const float max = l.aux[2 * r], log_sum = l.aux[2 * r + 1];
+        const float max = l.saved[2 * r], log_sum = l.saved[2 * r + 1];
         float mass = 0.0f;
         for (int64_t i = begin + lane; SOFT && !out && i < end; i += 32)
             mass += l.soft[i];
@@ -4312,10 +4312,10 @@ __global__ void loss_backward_kernel(Classes l, float *dx, float *dt, const Mome
                 x[k] = !out && i + 32 * k < end ? l.x[i + 32 * k] : 0.0f;
             for (int k = 0; k < AT_ONCE && i + 32 * k < end; k++) {
                 const int64_t at = i + 32 * k;
-                const float t = SOFT ? l.soft[at] : at == target ? own : other, y = x[k] - max;
+                const float t = SOFT ? l.soft[at] : at == target ? p_on : p_off, y = x[k] - max;
                 float p = gckpti_fma(gckpti_exp(y - log_sum), mass, -t);
                 if (l.cap > 0.0f)
-                    p *= gckpti_capped_slope(x[k], l.cap);
+                    p *= gckpti_softcap_deriv(x[k], l.cap);
                 if (out && to_x && !x_accumulate)
                     dx[at] = 0.0f;
                 if (out && to_t && !t_accumulate)
@@ -4333,8 +4333,8 @@ __global__ void class_losses_kernel(Classes l)
 {
     for (EACH_ROW(r, l.rows)) {
         const int64_t target = l.target ? l.target[r] : 0;
-        const float hit = target < 0 ? 0.0f : l.x[r * l.n + target];
-        const float loss = class_loss(l, r, l.aux[2 * r], l.aux[2 * r + 1], hit);
+        const float logit = target < 0 ? 0.0f : l.x[r * l.n + target];
+        const float loss = class_loss(l, r, l.saved[2 * r], l.saved[2 * r + 1], logit);
         if (threadIdx.x % 32 == 0)
             l.losses[r] = loss;
     }
@@ -4351,40 +4351,40 @@ void cross_entropy_by(const gckpt_call *call, bool backward)
     }
     if (l.soft && (x->grad || targets->grad))
         RUN_ROWS(call, loss_backward_kernel<true>, l.rows, l, x->grad, targets->grad,
-                 moment_of(call), x->accumulate, targets->accumulate);
+                 params_of(call), x->accumulate, targets->accumulate);
     else if (x->grad)
         RUN_ROWS(call, loss_backward_kernel<false>, l.rows, l, x->grad, (float *)NULL,
-                 moment_of(call), x->accumulate, 0);
+                 params_of(call), x->accumulate, 0);
     if (!call->in[2].grad)
         return;
     RUN_ROWS(call, class_losses_kernel, l.rows, l);
-    row_sums(call, Plain{ l.losses }, l.losses + l.rows, l.rows / l.share, l.share, 1.0f);
+    row_sums(call, Plain{ l.losses }, l.losses + l.rows, l.rows / l.per_weight, l.per_weight, 1.0f);
     weights_gradient(call, l.losses + l.rows);
 }
-BOTH_WAYS(cross_entropy, cross_entropy_by)
+BOTH_PASSES(cross_entropy, cross_entropy_by)
 
 /* >>exact/head */
-/* ---- linear_cross_entropy: gckpti_linear_cross_entropy_by, on blocks of rows whose logits of some
+/* ---- linear_cross_entropy: gckpti_run_linear_cross_entropy, on blocks of rows whose logits of some
  * classes are there at a time. 2048 x 4096 are 32 MiB, most of which stays in an H200's L2, and 512
  * tiles of 128 x 128 for its 132 multiprocessors. ---- */
-enum { HEAD_ROWS = 2048, HEAD_CLASSES = 4 * GCKPTI_LOSS_CHUNK };
+enum { LOGIT_ROWS = 2048, LOGIT_CLASSES = 4 * GCKPTI_LOSS_CHUNK };
 
-struct HeadParts {
+struct LogitSizes {
     int64_t rows, classes; /* at a time, at most */
     /* in floats: what is behind the logits in work, the forward's state and losses, or the
      * backward's dx; all */
-    int64_t behind, losses, size;
+    int64_t offset, losses, size;
 };
 
-HeadParts head_parts(const gckpt_call *call, int backward)
+LogitSizes logit_sizes(const gckpt_call *call, int backward)
 {
     int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    HeadParts p;
-    p.rows = gckpti_min(rows, HEAD_ROWS);
-    p.classes = gckpti_min(call->in[1].shape.d[0], HEAD_CLASSES);
-    p.behind = gckpti_multiple(p.rows * p.classes, 4);
-    p.losses = p.behind + 3 * p.rows;
-    p.size = backward ? p.behind : p.losses + rows;
+    LogitSizes p;
+    p.rows = gckpti_min(rows, LOGIT_ROWS);
+    p.classes = gckpti_min(call->in[1].shape.d[0], LOGIT_CLASSES);
+    p.offset = gckpti_ceil_to(p.rows * p.classes, 4);
+    p.losses = p.offset + 3 * p.rows;
+    p.size = backward ? p.offset : p.losses + rows;
     if (backward && call->precision != GCKPT_FP32)
         p.size += p.rows * c;
     return p;
@@ -4393,50 +4393,50 @@ HeadParts head_parts(const gckpt_call *call, int backward)
 __global__ void cap_kernel(float *x, int64_t n, float times, float cap)
 {
     for (EACH(i, n))
-        x[i] = gckpti_capped(x[i], times, cap);
+        x[i] = gckpti_softcap(x[i], times, cap);
 }
 
 /* A block of rows, from `row` on, of which it gives the number: logits = x w', the losses' rows;
  * backward: dx += d w, dw += d' x. In bf16 plans dx has its elements in work, since it is rounded
  * once, when all classes are added. */
-int64_t head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, int backward)
+int64_t logit_block(const gckpt_call *call, const LogitSizes *sizes, int64_t row, int backward)
 {
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
     const int64_t c = gckpti_last(&x->shape), v = w->shape.d[0], at = row * c;
-    const int64_t rows = gckpti_loss_rows(call, row, parts->rows);
-    float *work = (float *)call->workspace, *aux = (float *)call->saved;
+    const int64_t rows = gckpti_loss_block_rows(call, row, sizes->rows);
+    float *workspace = (float *)call->workspace, *saved = (float *)call->saved;
     float *dw = backward ? w->grad : NULL, *dx = backward && x->grad ? x->grad + at : NULL;
     uint16_t *grad = backward && x->grad_bf16 ? x->grad_bf16 + at : NULL;
-    Classes l = { work, call->in[2].index + row };
-    l.aux = aux ? aux + 2 * row : NULL;
-    l.losses = work + parts->losses + row, l.state = work + parts->behind; /* forward */
-    l.rows = rows, l.classes = v, l.cap = gckpti_head_cap(call);
+    Classes l = { workspace, call->in[2].index + row };
+    l.saved = saved ? saved + 2 * row : NULL;
+    l.losses = workspace + sizes->losses + row, l.state = workspace + sizes->offset; /* forward */
+    l.rows = rows, l.classes = v, l.cap = gckpti_linear_loss_cap(call);
     if (grad)
-        dx = work + parts->behind;
+        dx = workspace + sizes->offset;
     if (grad && x->accumulate)
         widen(call, grad, dx, rows * c);
     for (l.first = 0; l.first < v; l.first += l.n) {
-        l.n = gckpti_min(v - l.first, parts->classes);
-        const gckpti_factor d = { work, NULL, l.n, 1, 0 };
+        l.n = gckpti_min(v - l.first, sizes->classes);
+        const gckpti_operand d = { workspace, NULL, l.n, 1, 0 };
         gckpti_product t;
-        t.run = t.before = 0;
-        t.a = gckpti_factor_of(x, at, c, 1, 0), t.b = gckpti_factor_of(w, l.first * c, c, 1, 0);
-        gckpti_product_to(call, products, &t, rows, l.n, c, work, 0);
+        t.k_period = t.k_offset = 0;
+        t.a = gckpti_arg_operand(x, at, c, 1, 0), t.b = gckpti_arg_operand(w, l.first * c, c, 1, 0);
+        gckpti_gemm(call, products, &t, rows, l.n, c, workspace, 0);
         if (l.cap > 0.0f)
-            RUN_EACH(call, cap_kernel, rows * l.n, work, rows * l.n, 1.0f / l.cap, l.cap);
+            RUN_EACH(call, cap_kernel, rows * l.n, workspace, rows * l.n, 1.0f / l.cap, l.cap);
         if (!backward)
             RUN_ROWS(call, loss_forward_kernel, rows, l);
         else
-            RUN_ROWS(call, loss_backward_kernel<false>, rows, l, work, (float *)NULL,
-                     moment_of(call), 0, 0);
-        t.a = d, t.b = gckpti_turned(&t.b);
+            RUN_ROWS(call, loss_backward_kernel<false>, rows, l, workspace, (float *)NULL,
+                     params_of(call), 0, 0);
+        t.a = d, t.b = gckpti_transpose(&t.b);
         if (dx)
-            gckpti_product_to(call, products, &t, rows, c, l.n, dx, x->accumulate || l.first > 0);
-        t.b = gckpti_factor_of(x, at, c, 1, 0);
-        t.a = gckpti_turned(&d), t.b = gckpti_turned(&t.b);
-        t.run = gckpti_entry_rows(&x->shape), t.before = row % t.run;
+            gckpti_gemm(call, products, &t, rows, c, l.n, dx, x->accumulate || l.first > 0);
+        t.b = gckpti_arg_operand(x, at, c, 1, 0);
+        t.a = gckpti_transpose(&d), t.b = gckpti_transpose(&t.b);
+        t.k_period = gckpti_sample_rows(&x->shape), t.k_offset = row % t.k_period;
         if (dw)
-            gckpti_product_to(call, products, &t, l.n, c, rows, dw + l.first * c,
+            gckpti_gemm(call, products, &t, l.n, c, rows, dw + l.first * c,
                               w->accumulate || row > 0);
     }
     if (grad)
@@ -4446,14 +4446,14 @@ int64_t head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, 
 
 void linear_cross_entropy_by(const gckpt_call *call, bool backward)
 {
-    const HeadParts parts = head_parts(call, backward);
+    const LogitSizes sizes = logit_sizes(call, backward);
     const int64_t rows = gckpti_rows(&call->in[0].shape);
     for (int64_t row = 0; row < rows;)
-        row += head_block(call, &parts, row, backward);
+        row += logit_block(call, &sizes, row, backward);
     if (!backward)
-        add_losses(call, (float *)call->workspace + parts.losses, call->in[2].index, rows, 1);
+        add_losses(call, (float *)call->workspace + sizes.losses, call->in[2].index, rows, 1);
 }
-BOTH_WAYS(linear_cross_entropy, linear_cross_entropy_by)
+BOTH_PASSES(linear_cross_entropy, linear_cross_entropy_by)
 
 /* >>exact/scores */
 /* A block takes 64 queries of a head (dk and dv: 64 keys) through tiles of 64 keys (queries) in
@@ -4469,10 +4469,10 @@ BOTH_WAYS(linear_cross_entropy, linear_cross_entropy_by)
  * blocks, of which a tile has whole ones. An element's three registers leave room for R 4. */
 enum { TILE = GCKPTI_KEY_TILE, SCORES = TILE + 4 /* floats from row to row of scores */ };
 
-/* gckpti_attention_keys; of a cache at position 0, and where to read what the position adds. */
+/* gckpti_visible_keys; of a cache at position 0, and where to read what the position adds. */
 struct Keys {
-    int there, ahead;
-    const Moment *now; /* NULL: nothing */
+    int count, ahead;
+    const StepParams *params; /* NULL: nothing */
 };
 
 Keys keys_of(const gckpt_call *call)
@@ -4480,20 +4480,20 @@ Keys keys_of(const gckpt_call *call)
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     gckpt_call start = *call;
     start.position = 0;
-    gckpti_sight sight = gckpti_attention_keys(&start);
-    const Moment *now = gckpti_attention_moves(o) ? moment_of(call) : NULL;
-    return { (int)sight.keys, (int)sight.ahead, now };
+    gckpti_visible visible = gckpti_visible_keys(&start);
+    const StepParams *now = gckpti_uses_position(o) ? params_of(call) : NULL;
+    return { (int)visible.keys, (int)visible.ahead, now };
 }
 
-__device__ inline Keys by_now(const Keys &k)
+__device__ inline Keys at_position(const Keys &k)
 {
-    int more = k.now ? (int)k.now->position : 0;
-    return { k.there + more, k.ahead + more, NULL };
+    int more = k.params ? (int)k.params->position : 0;
+    return { k.count + more, k.ahead + more, NULL };
 }
 
 struct Attention {
     const float *q, *k, *v, *g;
-    float *out, *aux; /* backward: lse */
+    float *out, *saved; /* backward: lse */
     const float *delta;
     float *dq, *dk, *dv;
     int accumulate[3];
@@ -4501,13 +4501,13 @@ struct Attention {
     int t, s, heads, d, slices, group; /* group: heads that share one of keys */
     Keys keys;
     const int32_t *lengths; /* NULL: none */
-    bool wide;              /* rows of a head begin at multiples of 16 bytes */
+    bool aligned;              /* rows of a head begin at multiples of 16 bytes */
     float scale, after, times, cap; /* of slopes; of what x becomes; of x before tanh: see CAPS */
     int window;
 };
 
 /* As what stands in rows of keys: strides, heads. */
-__device__ inline Attention of_keys(const Attention &a)
+__device__ inline Attention as_keys(const Attention &a)
 {
     Attention k = a;
     k.c = a.kc;
@@ -4517,8 +4517,8 @@ __device__ inline Attention of_keys(const Attention &a)
 
 __device__ inline Keys keys_of_row(const Keys &k, const int32_t *lengths, int64_t row)
 {
-    Keys now = by_now(k);
-    now.there = lengths ? lengths[row] : now.there;
+    Keys now = at_position(k);
+    now.count = lengths ? lengths[row] : now.count;
     return now;
 }
 
@@ -4548,8 +4548,8 @@ template <int R, int WIDTH, bool MIXED>
 __device__ void fetch_tile(float *to, const float *x, const Attention &a, int first, int rows,
                            int e0)
 {
-    const Matrix<float> m = { x, a.c, a.wide };
-    bring_tile<TILE, WIDTH, 16 * TILE / R, Apart<WIDTH + 4>, MIXED>(m, first, rows, e0, a.d, to);
+    const Matrix<float> m = { x, a.c, a.aligned };
+    stage_tile<TILE, WIDTH, 16 * TILE / R, Padded<WIDTH + 4>, MIXED>(m, first, rows, e0, a.d, to);
 }
 
 /* s: chains over n columns, from what it holds, of this thread's R rows of a and 4 of b. MIXED: up
@@ -4566,22 +4566,22 @@ __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
     int e = 0;
 #pragma unroll 1
     for (; e + 4 <= n; e += 4) {
-        block.turn(s, e);
-        Pack<float, 4> y[4];
+        block.start_block(s, e);
+        Vec<float, 4> y[4];
         UNROLL for (int c = 0; c < 4; c++)
             y[c] = load<4>(b + 16 * c * ROW + e);
-        EVERY(r, R) {
-            const Pack<float, 4> x = load<4>(a + STEP * r * ROW + e);
-            EVERY(k, 4) {
+        UNROLLED(r, R) {
+            const Vec<float, 4> x = load<4>(a + STEP * r * ROW + e);
+            UNROLLED(k, 4) {
                 const float z[4] = { y[0].v[k], y[1].v[k], y[2].v[k], y[3].v[k] };
-                block.link(s, k, r, x.v[k], z);
+                block.term(s, k, r, x.v[k], z);
             }
         }
     }
     for (; !MIXED && e < n; e++) {
         const float *z = b + e, w[4] = { z[0], z[16 * ROW], z[32 * ROW], z[48 * ROW] };
         UNROLL for (int r = 0; r < R; r++)
-            block.link(s, 0, r, a[STEP * r * ROW + e], w);
+            block.term(s, 0, r, a[STEP * r * ROW + e], w);
     }
     block.end(s);
 }
@@ -4590,7 +4590,7 @@ __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
 __device__ int column_of(int n) { return (int)threadIdx.x % 16 * 4 + n % 4 + n / 4 * 64; }
 
 /* A row of x, its columns of this thread. */
-template <int N> __device__ void columns(float (&y)[N], const float *x)
+template <int N> __device__ void load_columns(float (&y)[N], const float *x)
 {
 #pragma unroll
     for (int n = 0; n < N; n += 4) {
@@ -4600,12 +4600,12 @@ template <int N> __device__ void columns(float (&y)[N], const float *x)
 }
 
 /* Whether what comes `late` rows after a key sees it. */
-__device__ bool in_sight(int late, int window) { return (unsigned)late < (unsigned)window; }
+__device__ bool is_visible(int lag, int window) { return (unsigned)lag < (unsigned)window; }
 
 /* o: the next links of chains over keys, of this thread's rows: p_j v_j, j = 0..keys-1; row i has
  * none of keys beyond i + sight, or before the window that ends there. */
 template <int R, int N, bool MIXED>
-__device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, int keys, int sight,
+__device__ void sum_over_keys(float (&o)[R][N], const float *p, const float *v, int keys, int visible,
                               int window)
 {
     constexpr int ROW = 16 * N + 4, STEP = TILE / R, PAIR = 1 + MIXED; /* even and odd place */
@@ -4616,28 +4616,28 @@ __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, 
     p += row * SCORES;
     block.begin();
 #pragma unroll 1
-    for (const int common = in_sight(sight + TILE - 1, window) ? min(keys, sight + 1) : 0;
+    for (const int common = is_visible(visible + TILE - 1, window) ? min(keys, visible + 1) : 0;
          j + 4 <= common; j += 4) {
-        block.turn(o, j);
-        Pack<float, 4> x[R];
+        block.start_block(o, j);
+        Vec<float, 4> x[R];
         UNROLL for (int r = 0; r < R; r++)
             x[r] = load<4>(p + STEP * r * SCORES + j);
-        EVERY(k, 4) {
-            columns(y, v + (j + k) * ROW);
+        UNROLLED(k, 4) {
+            load_columns(y, v + (j + k) * ROW);
             UNROLL for (int r = 0; r < R; r++)
-                block.link(o, k, r, x[r].v[k], y);
+                block.term(o, k, r, x[r].v[k], y);
         }
     }
 #pragma unroll 1
     for (; j < keys; j += PAIR) {
-        block.turn(o, j);
-        EVERY(k, PAIR) {
+        block.start_block(o, j);
+        UNROLLED(k, PAIR) {
             if (j + k >= keys)
                 break;
-            columns(y, v + (j + k) * ROW);
-            EVERY(r, R) {
+            load_columns(y, v + (j + k) * ROW);
+            UNROLLED(r, R) {
                 float x = p[STEP * r * SCORES + j + k];
-                block.link(o, k, r, x, y, in_sight(row + STEP * r + sight - j - k, window));
+                block.term(o, k, r, x, y, is_visible(row + STEP * r + visible - j - k, window));
             }
         }
     }
@@ -4647,18 +4647,18 @@ __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, 
 /* o: the next links of chains over queries, of this thread's rows, which are keys: p_i g_i, i =
  * 0..queries-1; key j has none of queries before j - sight, and of `window` from there on. */
 template <int R, int N, bool MIXED>
-__device__ void links_of_queries(float (&o)[R][N], const float *p, const float *g, int queries,
-                                 int sight, int window)
+__device__ void sum_over_queries(float (&o)[R][N], const float *p, const float *g, int queries,
+                                 int visible, int window)
 {
     constexpr int ROW = 16 * N + 4, PAIR = 1 + MIXED;
     const int row = (int)threadIdx.x / 16 * R;
-    const bool all = sight >= TILE - 1 && in_sight(sight + TILE - 1, window);
+    const bool all = visible >= TILE - 1 && is_visible(visible + TILE - 1, window);
     Block<R, N, MIXED> block;
     p += row;
     block.begin();
 #pragma unroll(MIXED ? 1 : 4)
     for (int i0 = 0; i0 < queries; i0 += PAIR) {
-        block.turn(o, i0);
+        block.start_block(o, i0);
 #pragma unroll
         for (int k = 0, i = i0; k < PAIR; k++, i++) {
             if (i >= queries)
@@ -4669,9 +4669,9 @@ __device__ void links_of_queries(float (&o)[R][N], const float *p, const float *
                 float4 f = *(const float4 *)(p + i * SCORES + r);
                 x[r] = f.x, x[r + 1] = f.y, x[r + 2] = f.z, x[r + 3] = f.w;
             }
-            columns(y, g + i * ROW);
+            load_columns(y, g + i * ROW);
             UNROLL for (int r = 0; r < R; r++)
-                block.link(o, k, r, x[r], y, all || in_sight(i + sight - row - r, window));
+                block.term(o, k, r, x[r], y, all || is_visible(i + visible - row - r, window));
         }
     }
     block.end(o, true);
@@ -4680,32 +4680,32 @@ __device__ void links_of_queries(float (&o)[R][N], const float *p, const float *
 /* What chains start from: this thread's part of a result x of `rows` rows, first, first + STEP, ..,
  * columns e0.. of the head. */
 template <int R, int N, int STEP, bool MIXED>
-__device__ void begin_rows(float (&o)[R][N], const float *x, const Attention &a, int first,
+__device__ void init_rows(float (&o)[R][N], const float *x, const Attention &a, int first,
                            int rows, int e0, int accumulate)
 {
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < N; n++)
     {
         const int e = e0 + column_of(n), row = first + STEP * r;
         o[r][n] = accumulate && row < rows && e < a.d ? x[row * a.c + e] : 0.0f;
-        o[r][n] = MIXED ? gckpti_flush(o[r][n]) : o[r][n];
+        o[r][n] = MIXED ? gckpti_flush_to_zero(o[r][n]) : o[r][n];
     }
 }
 
 /* Stores it. */
 template <int R, int N, int STEP>
-__device__ void end_rows(const float (&o)[R][N], float *x, const Attention &a, int first, int rows,
+__device__ void store_rows(const float (&o)[R][N], float *x, const Attention &a, int first, int rows,
                          int e0)
 {
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < N; n += 4)
     {
         const int e = e0 + column_of(n), row = first + STEP * r;
         if (row < rows)
-            write_run<4>(Results{ x, NULL }, row * a.c + e, a.d - e, a.wide, &o[r][n]);
+            write_vec<4>(Results{ x, NULL }, row * a.c + e, a.d - e, a.aligned, &o[r][n]);
     }
 }
 
 /* To shared memory, as factors. */
-template <int R, bool MIXED> __device__ void put_scores(float *to, const float (&x)[R][4])
+template <int R, bool MIXED> __device__ void store_scores(float *to, const float (&x)[R][4])
 {
     to += threadIdx.x / 16 * SCORES + threadIdx.x % 16;
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int c = 0; c < 4; c++)
@@ -4731,7 +4731,7 @@ __device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, i
     const int from = (end > 0 ? end : 0) - a.window;
     float top = -INFINITY;
     keys = min(keys, end);
-    EVERY(c, 4) {
+    UNROLLED(c, 4) {
         const int j = (int)threadIdx.x % 16 + 16 * c;
         x[c] = j >= from && j < keys ? gckpti_mul(x[c], a.after) : -INFINITY;
         top = fmaxf(top, x[c]);
@@ -4747,17 +4747,17 @@ __device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, i
 
 /* CAPS: what are still products x become scores cap tanh(x times), one after the other in `room`,
  * where each thread has the places of its own. */
-template <int R> __device__ void cap_scores(float (&x)[R][4], const Attention &a, float *room)
+template <int R> __device__ void cap_scores(float (&x)[R][4], const Attention &a, float *scratch)
 {
-    put_scores<R, false>(room, x);
-    room += threadIdx.x / 16 * SCORES + threadIdx.x % 16;
+    store_scores<R, false>(scratch, x);
+    scratch += threadIdx.x / 16 * SCORES + threadIdx.x % 16;
 #pragma unroll 1
     for (int i = 0; i < 4 * R; i++) {
-        float *s = room + TILE / R * (i / 4) * SCORES + 16 * (i % 4);
-        *s = gckpti_capped(*s, a.times, a.cap);
+        float *s = scratch + TILE / R * (i / 4) * SCORES + 16 * (i % 4);
+        *s = gckpti_softcap(*s, a.times, a.cap);
     }
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int c = 0; c < 4; c++)
-        x[r][c] = room[TILE / R * r * SCORES + 16 * c];
+        x[r][c] = scratch[TILE / R * r * SCORES + 16 * c];
 }
 
 /* Keys out of sight are no links (v may be inf). Exponentials take the place of k. On an H200 three
@@ -4767,58 +4767,58 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
     attention_forward_kernel(Attention a)
 {
     constexpr int N = WIDTH / 16, ROW = WIDTH + 4, STEP = TILE / R;
-    DYNAMIC_SHARED(float4, room);
-    float *q = (float *)room, *k = q + TILE * ROW, *v = k + TILE * ROW, *p = k;
+    DYNAMIC_SHARED(float4, scratch);
+    float *q = (float *)scratch, *k = q + TILE * ROW, *v = k + TILE * ROW, *p = k;
     const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
-    const Attention of = of_keys(a);
+    const Attention kv = as_keys(a);
     const HeadTile at = head_tile_of(a, (a.t + TILE - 1) / TILE, true);
     const int first = at.tile * TILE;
     const int64_t column = (int64_t)at.head * a.d;
     const int64_t key = at.row * a.s * a.kc + (int64_t)(at.head / a.group) * a.d;
     const float *qs = a.q + at.row * a.t * a.c + column, *ks = a.k + key, *vs = a.v + key;
-    const Keys sight = keys_of_row(a.keys, a.lengths, at.row);
-    const int seen = min(sight.there, first + sight.ahead + TILE);
-    const int begin = max(first + sight.ahead + 1 - a.window, 0) / TILE * TILE;
+    const Keys visible = keys_of_row(a.keys, a.lengths, at.row);
+    const int key_end = min(visible.count, first + visible.ahead + TILE);
+    const int begin = max(first + visible.ahead + 1 - a.window, 0) / TILE * TILE;
     float o[R][N] = {}, max[R] = {}, sum[R] = {};
-    for (int j0 = begin; j0 < seen; j0 += TILE) {
-        const int keys = min(seen - j0, (int)TILE);
+    for (int j0 = begin; j0 < key_end; j0 += TILE) {
+        const int keys = min(key_end - j0, (int)TILE);
         float x[R][4] = {};
         for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
             __syncthreads();
             if (j0 == begin || a.d > WIDTH)
                 fetch_tile<R, WIDTH, MIXED>(q, qs, a, first, a.t, e0);
-            fetch_tile<R, WIDTH, MIXED>(k, ks, of, j0 % a.s, j0 % a.s + keys, e0);
+            fetch_tile<R, WIDTH, MIXED>(k, ks, kv, j0 % a.s, j0 % a.s + keys, e0);
             if (e0 == 0 && a.out)
-                fetch_tile<R, WIDTH, MIXED>(v, vs, of, j0 % a.s, j0 % a.s + keys, at.slice * WIDTH);
+                fetch_tile<R, WIDTH, MIXED>(v, vs, kv, j0 % a.s, j0 % a.s + keys, at.slice * WIDTH);
             __syncthreads();
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
         }
         __syncthreads();
-        const int ahead = first + by_now(a.keys).ahead - j0; /* anew: a register less in dots */
+        const int ahead = first + at_position(a.keys).ahead - j0; /* anew: a register less in dots */
         if (a.cap > 0.0f)
             cap_scores<R>(x, a, p);
-        EVERY(r, R) {
+        UNROLLED(r, R) {
             const float factor = online_row(x[r], a, keys, ty + STEP * r + 1 + ahead, j0 == begin,
                                             &max[r], &sum[r]);
             UNROLL for (int n = 0; n < N; n++)
                 if (j0 > begin)
-                    o[r][n] = MIXED ? gckpti_flush(o[r][n] * factor) : o[r][n] * factor;
+                    o[r][n] = MIXED ? gckpti_flush_to_zero(o[r][n] * factor) : o[r][n] * factor;
         }
-        put_scores<R, MIXED>(p, x);
+        store_scores<R, MIXED>(p, x);
         __syncwarp(); /* a warp's rows of p are its own */
         if (a.out)
-            links_of_keys<R, N, MIXED>(o, p, v, keys, ahead, a.window);
+            sum_over_keys<R, N, MIXED>(o, p, v, keys, ahead, a.window);
     }
-    EVERY(r, R) {
+    UNROLLED(r, R) {
         const int row = first + ty + STEP * r;
         gckpti_softmax_end(&max[r], &sum[r]);
-        if (a.aux && at.slice == 0 && tx == 0 && row < a.t)
-            a.aux[(at.row * a.heads + at.head) * a.t + row] = max[r] + gckpti_log(sum[r]);
+        if (a.saved && at.slice == 0 && tx == 0 && row < a.t)
+            a.saved[(at.row * a.heads + at.head) * a.t + row] = max[r] + gckpti_log(sum[r]);
         UNROLL for (int n = 0; n < N; n++)
             o[r][n] /= sum[r];
     }
     if (a.out)
-        end_rows<R, N, STEP>(o, a.out + at.row * a.t * a.c + column, a, first + ty, a.t,
+        store_rows<R, N, STEP>(o, a.out + at.row * a.t * a.c + column, a, first + ty, a.t,
                              at.slice * WIDTH);
 }
 
@@ -4840,29 +4840,29 @@ __global__ void attention_delta_kernel(Values g, Values out, float *delta, int64
 
 /* CAPS: y, gradients of probabilities, become what they pass on through tanh. */
 template <int R>
-__device__ void cap_slopes(float (&y)[R][4], const float (&x)[R][4], const Attention &a,
+__device__ void cap_gradients(float (&y)[R][4], const float (&x)[R][4], const Attention &a,
                            int64_t of_head, int first)
 {
-    EVERY(r, R) {
+    UNROLLED(r, R) {
         const int row = first + TILE / R * r;
         const float delta = row < a.t ? a.delta[of_head + row] : 0.0f;
         UNROLL for (int c = 0; c < 4; c++)
-            y[r][c] = (y[r][c] - delta) * gckpti_capped_slope(x[r][c], a.cap);
+            y[r][c] = (y[r][c] - delta) * gckpti_softcap_deriv(x[r][c], a.cap);
     }
 }
 
 /* Scores become probabilities; the first row is query `first` of the head. (CAPS: y, too; room.) */
 template <int R>
 __device__ void probabilities(float (&x)[R][4], float (&y)[R][4], const Attention &a,
-                              int64_t of_head, int first, float *room)
+                              int64_t of_head, int first, float *scratch)
 {
     if (a.cap > 0.0f) {
-        cap_scores<R>(x, a, room);
-        cap_slopes<R>(y, x, a, of_head, first);
+        cap_scores<R>(x, a, scratch);
+        cap_gradients<R>(y, x, a, of_head, first);
     }
-    EVERY(r, R) {
+    UNROLLED(r, R) {
         const int row = first + TILE / R * r;
-        const float lse = row < a.t ? a.aux[of_head + row] : 0.0f;
+        const float lse = row < a.t ? a.saved[of_head + row] : 0.0f;
         UNROLL for (int c = 0; c < 4; c++)
             x[r][c] = gckpti_exp(gckpti_mul(x[r][c], a.after) - lse);
     }
@@ -4873,7 +4873,7 @@ template <int R>
 __device__ void score_gradients(float (&y)[R][4], const float (&p)[R][4], const Attention &a,
                                 int64_t of_head, int first)
 {
-    EVERY(r, R) {
+    UNROLLED(r, R) {
         const int row = first + TILE / R * r;
         const float delta = row < a.t && !(a.cap > 0.0f) ? a.delta[of_head + row] : 0.0f;
         UNROLL for (int c = 0; c < 4; c++)
@@ -4894,30 +4894,30 @@ template <int R, int WIDTH, bool MIXED>
 __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_kernel(Attention a)
 {
     constexpr int N = WIDTH / 16, ROW = WIDTH + 4, STEP = TILE / R;
-    DYNAMIC_SHARED(float4, room);
-    float *q = (float *)room, *k = q + TILE * ROW, *g = k + TILE * ROW, *v = g + TILE * ROW;
+    DYNAMIC_SHARED(float4, scratch);
+    float *q = (float *)scratch, *k = q + TILE * ROW, *g = k + TILE * ROW, *v = g + TILE * ROW;
     float *ds = v;
     const int ty = (int)threadIdx.x / 16;
-    const Attention of = of_keys(a);
+    const Attention kv = as_keys(a);
     const HeadTile at = head_tile_of(a, (a.t + TILE - 1) / TILE, true);
     const int first = at.tile * TILE;
     const int64_t queries = at.row * a.t * a.c + (int64_t)at.head * a.d;
     const int64_t keys = at.row * a.s * a.kc + (int64_t)(at.head / a.group) * a.d;
-    const Keys sight = keys_of_row(a.keys, a.lengths, at.row);
-    const int ahead = first + sight.ahead, seen = min(sight.there, ahead + TILE);
+    const Keys visible = keys_of_row(a.keys, a.lengths, at.row);
+    const int ahead = first + visible.ahead, key_end = min(visible.count, ahead + TILE);
     const int64_t of_head = (at.row * a.heads + at.head) * a.t;
     const int begin = max(ahead + 1 - a.window, 0) / TILE * TILE;
     float o[R][N];
-    begin_rows<R, N, STEP, MIXED>(o, a.dq + queries, a, first + ty, a.t, at.slice * WIDTH,
+    init_rows<R, N, STEP, MIXED>(o, a.dq + queries, a, first + ty, a.t, at.slice * WIDTH,
                                   a.accumulate[0]);
-    for (int j0 = begin; j0 < seen; j0 += TILE) {
+    for (int j0 = begin; j0 < key_end; j0 += TILE) {
         float x[R][4] = {}, y[R][4] = {};
         for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
             __syncthreads();
             if (j0 == begin || a.d > WIDTH)
                 fetch_queries<R, WIDTH, MIXED>(q, g, a, queries, first, e0);
-            fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, of, j0, seen, e0);
-            fetch_tile<R, WIDTH, MIXED>(v, a.v + keys, of, j0, seen, e0);
+            fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, kv, j0, key_end, e0);
+            fetch_tile<R, WIDTH, MIXED>(v, a.v + keys, kv, j0, key_end, e0);
             __syncthreads();
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
             dots<R, WIDTH, MIXED>(y, g, v, a.d - e0);
@@ -4925,21 +4925,21 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
         __syncthreads();
         probabilities<R>(x, y, a, of_head, first + ty, ds);
         if (a.d > WIDTH)
-            fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, of, j0, seen, at.slice * WIDTH);
+            fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, kv, j0, key_end, at.slice * WIDTH);
         score_gradients<R>(y, x, a, of_head, first + ty);
-        put_scores<R, MIXED>(ds, y);
+        store_scores<R, MIXED>(ds, y);
         __syncthreads();
-        links_of_keys<R, N, MIXED>(o, ds, k, min(seen - j0, (int)TILE), ahead - j0, a.window);
+        sum_over_keys<R, N, MIXED>(o, ds, k, min(key_end - j0, (int)TILE), ahead - j0, a.window);
     }
-    end_rows<R, N, STEP>(o, a.dq + queries, a, first + ty,
-                         seen > begin || !a.accumulate[0] ? a.t : 0, at.slice * WIDTH);
+    store_rows<R, N, STEP>(o, a.dq + queries, a, first + ty,
+                         key_end > begin || !a.accumulate[0] ? a.t : 0, at.slice * WIDTH);
 }
 
 /* Keys from `there` on, which no query sees, have no links. */
-template <int R, int N> __device__ void clear_unseen(float (&o)[R][N], int first, int there)
+template <int R, int N> __device__ void clear_masked(float (&o)[R][N], int first, int count)
 {
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < N; n++)
-        o[r][n] = first + r < there ? o[r][n] : 0.0f;
+        o[r][n] = first + r < count ? o[r][n] : 0.0f;
 }
 
 /* dk and dv of 64 keys: chains over queries ascending, one of the heads that share them after the
@@ -4948,24 +4948,24 @@ template <int R, int WIDTH, bool MIXED>
 __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_kernel(Attention a)
 {
     constexpr int N = WIDTH / 16, ROW = WIDTH + 4, LONG = TILE * ROW;
-    DYNAMIC_SHARED(float4, room);
-    float *q = (float *)room, *k = q + LONG, *g = k + LONG, *v = g + LONG, *scores = v + LONG;
-    const Attention of = of_keys(a);
-    const HeadTile at = head_tile_of(of, (a.s + TILE - 1) / TILE, false);
+    DYNAMIC_SHARED(float4, scratch);
+    float *q = (float *)scratch, *k = q + LONG, *g = k + LONG, *v = g + LONG, *scores = v + LONG;
+    const Attention kv = as_keys(a);
+    const HeadTile at = head_tile_of(kv, (a.s + TILE - 1) / TILE, false);
     const int first = at.tile * TILE, slice = at.slice * WIDTH;
-    const int ty = (int)threadIdx.x / 16, own = first + R * ty; /* the thread's first row */
+    const int ty = (int)threadIdx.x / 16, first_row = first + R * ty; /* the thread's first row */
     const int64_t keys = at.row * a.s * a.kc + (int64_t)at.head * a.d;
-    const Keys sight = keys_of_row(a.keys, a.lengths, at.row);
+    const Keys visible = keys_of_row(a.keys, a.lengths, at.row);
     float dk[R][N], dv[R][N];
     float *const to_k = a.dk ? a.dk + keys : NULL, *const to_v = a.dv ? a.dv + keys : NULL;
-    begin_rows<R, N, 1, MIXED>(dk, to_k, of, own, a.s, slice, a.accumulate[1]);
-    begin_rows<R, N, 1, MIXED>(dv, to_v, of, own, a.s, slice, a.accumulate[2]);
-    const int begin = max(first - sight.ahead, 0) / TILE * TILE; /* the first that see one */
-    const int end = (int)gckpti_min(a.t, (int64_t)first + TILE - 1 - sight.ahead + a.window);
-    const int tiles = first < sight.there ? (max(end - begin, 0) + TILE - 1) / TILE : 0;
+    init_rows<R, N, 1, MIXED>(dk, to_k, kv, first_row, a.s, slice, a.accumulate[1]);
+    init_rows<R, N, 1, MIXED>(dv, to_v, kv, first_row, a.s, slice, a.accumulate[2]);
+    const int begin = max(first - visible.ahead, 0) / TILE * TILE; /* the first that see one */
+    const int end = (int)gckpti_min(a.t, (int64_t)first + TILE - 1 - visible.ahead + a.window);
+    const int tiles = first < visible.count ? (max(end - begin, 0) + TILE - 1) / TILE : 0;
     for (int step = 0; step < tiles * a.group; step++) {
         const int i0 = begin + step % tiles * TILE, head = at.head * a.group + step / tiles;
-        const int n = min(a.t - i0, (int)TILE), ahead = i0 + sight.ahead - first;
+        const int n = min(a.t - i0, (int)TILE), ahead = i0 + visible.ahead - first;
         const int64_t queries = at.row * a.t * a.c + (int64_t)head * a.d;
         const int64_t of_head = (at.row * a.heads + head) * a.t;
         float x[R][4] = {}, y[R][4] = {};
@@ -4973,8 +4973,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
             __syncthreads();
             fetch_queries<R, WIDTH, MIXED>(q, g, a, queries, i0, e0);
             if (step == 0 || a.d > WIDTH) {
-                fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, of, first, sight.there, e0);
-                fetch_tile<R, WIDTH, MIXED>(v, a.v + keys, of, first, sight.there, e0);
+                fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, kv, first, visible.count, e0);
+                fetch_tile<R, WIDTH, MIXED>(v, a.v + keys, kv, first, visible.count, e0);
             }
             __syncthreads();
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
@@ -4986,25 +4986,25 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
             __syncthreads();
             fetch_queries<R, WIDTH, MIXED>(q, g, a, queries, i0, slice);
         }
-        put_scores<R, MIXED>(scores, x);
+        store_scores<R, MIXED>(scores, x);
         __syncthreads();
         if (a.dv)
-            links_of_queries<R, N, MIXED>(dv, scores, g, n, ahead, a.window);
+            sum_over_queries<R, N, MIXED>(dv, scores, g, n, ahead, a.window);
         if (!a.dk)
             continue;
         __syncthreads();
         score_gradients<R>(y, x, a, of_head, i0 + ty);
-        put_scores<R, MIXED>(scores, y);
+        store_scores<R, MIXED>(scores, y);
         __syncthreads();
-        links_of_queries<R, N, MIXED>(dk, scores, q, n, ahead, a.window);
+        sum_over_queries<R, N, MIXED>(dk, scores, q, n, ahead, a.window);
     }
-    const int met = tiles ? sight.there : 0;
-    clear_unseen(dk, own, sight.there);
-    clear_unseen(dv, own, sight.there);
+    const int attended = tiles ? visible.count : 0;
+    clear_masked(dk, first_row, visible.count);
+    clear_masked(dv, first_row, visible.count);
     if (a.dk)
-        end_rows<R, N, 1>(dk, to_k, of, own, a.accumulate[1] ? met : a.s, slice);
+        store_rows<R, N, 1>(dk, to_k, kv, first_row, a.accumulate[1] ? attended : a.s, slice);
     if (a.dv)
-        end_rows<R, N, 1>(dv, to_v, of, own, a.accumulate[2] ? met : a.s, slice);
+        store_rows<R, N, 1>(dv, to_v, kv, first_row, a.accumulate[2] ? attended : a.s, slice);
 }
 
 /* Blocks for `rows` queries or keys of each of so many heads; shared memory for `tiles` tiles of
@@ -5014,7 +5014,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
         int bytes = (int)sizeof(float) * (TILE * ((width) + 4) * (tiles) + (more));                \
         a.slices = (a.d + (width) - 1) / (width);                                                  \
         int64_t blocks = call->shape.d[0] * (((rows) + TILE - 1) / TILE) * (heads) * a.slices;     \
-        RUN_SHARING(call, (kernel<R, width, MIXED>), dim3((unsigned)blocks), dim3(16 * TILE / R),  \
+        RUN_SHARED(call, (kernel<R, width, MIXED>), dim3((unsigned)blocks), dim3(16 * TILE / R),  \
                     bytes, a);                                                                     \
     } while (0)
 
@@ -5031,7 +5031,7 @@ template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *cal
 }
 
 /* Has a block room for tiles of 128 links? Chips for displays have 99 KiB: they take 64. */
-bool wide_fits(const gckpt_call *call)
+bool fits_wide_tiles(const gckpt_call *call)
 {
     int most = 0, all = (int)sizeof(float) * (4 * TILE * (128 + 4) + TILE * SCORES);
     Device *d = device_of(call);
@@ -5047,7 +5047,7 @@ void attention_by(const gckpt_call *call, bool)
     const gckpt_shape *shape = &call->shape;
     Attention a = {};
     a.q = q->data, a.k = k->data, a.v = v->data, a.g = call->grad_out;
-    a.out = call->out, a.aux = (float *)call->saved, a.delta = (const float *)call->workspace;
+    a.out = call->out, a.saved = (float *)call->saved, a.delta = (const float *)call->workspace;
     a.t = (int)shape->d[1], a.s = (int)k->shape.d[1], a.c = shape->d[2];
     a.heads = o.heads, a.d = (int)(a.c / a.heads);
     a.kc = k->shape.d[2], a.group = (int)(a.c / a.kc);
@@ -5061,19 +5061,19 @@ void attention_by(const gckpt_call *call, bool)
         for (int i = 0; i < 3; i++)
             a.accumulate[i] = call->in[i].grad && call->in[i].accumulate;
     }
-    a.wide = a.d % 4 == 0 && wide(a.q, a.k, a.v) && wide(a.g, a.out, a.dq) && wide(a.dk, a.dv);
+    a.aligned = a.d % 4 == 0 && aligned(a.q, a.k, a.v) && aligned(a.g, a.out, a.dq) && aligned(a.dk, a.dv);
     const int64_t queries = shape->d[0] * a.heads * a.t;
     if (a.dq || a.dk)
         RUN_ROWS(call, attention_delta_kernel, queries, grad_out_of(call), value_out_of(call),
                  (float *)call->workspace, queries, (int64_t)a.t, a.heads, a.d, a.c);
     const bool mixed = call->precision != GCKPT_FP32;
-    if (a.d <= 64 || !wide_fits(call))
+    if (a.d <= 64 || !fits_wide_tiles(call))
         mixed ? attention_run<4, 64, true>(call, a) : attention_run<8, 64, false>(call, a);
     else
         mixed ? attention_run<4, 128, true>(call, a) : attention_run<4, 128, false>(call, a);
 }
 
-BOTH_WAYS(attention, attention_by)
+BOTH_PASSES(attention, attention_by)
 
 /* ---- >>fast ----------------------------------------------------------------------------------
  * Kernels of GCKPT_BF16_FAST (gradckpt.h, manual, 5m), for sm_80 and newer; -arch names one of
@@ -5102,7 +5102,7 @@ APPROXIMATE(inverse_of, "rcp", 1.0f / x)
 #undef APPROXIMATE
 
 /* Two factors for an mma as a word, the first one in the lower half; subnormals may stay. */
-__device__ inline uint32_t factors(float first, float second)
+__device__ inline uint32_t bf16_pair(float first, float second)
 {
 #ifdef GCKPT_CUDA_SHIM
     return gckpti_to_bf16(first) | (uint32_t)gckpti_to_bf16(second) << 16;
@@ -5120,14 +5120,14 @@ __device__ inline uint32_t factors(float first, float second)
  * contract's instructions. */
 #define C1 1.59576912f   /* 2 sqrt(2/pi) */
 #define C3 0.0713548163f /* 0.044715 C1 */
-__device__ inline float gelu_share(float x)
+__device__ inline float gelu_gate(float x)
 {
     return inverse_of(1.0f + exp2_of(x * gckpti_fma(x * x, -C3 * LOG2E, -C1 * LOG2E)));
 }
-__device__ inline float gelu_of(float x) { return x * gelu_share(x); }
-__device__ inline float gelu_slope_of(float x)
+__device__ inline float gelu_of(float x) { return x * gelu_gate(x); }
+__device__ inline float gelu_deriv_of(float x)
 {
-    float y = gelu_share(x);
+    float y = gelu_gate(x);
     return gckpti_fma(x * y * (1.0f - y), gckpti_fma(x * x, 3.0f * C3, C1), y);
 }
 #undef C1
@@ -5135,26 +5135,26 @@ __device__ inline float gelu_slope_of(float x)
 
 /* What a kernel's factors take of the workspace, piece by piece: the same when planning and when
  * running. */
-struct Room {
+struct Workspace {
     char *at; /* planning: NULL */
     size_t used;
 };
 
-void *take(Room &room, size_t bytes)
+void *bump_alloc(Workspace &workspace, size_t bytes)
 {
-    void *piece = room.at ? room.at + room.used : NULL;
-    room.used += (bytes + 255) / 256 * 256;
-    return piece;
+    void *block = workspace.at ? workspace.at + workspace.used : NULL;
+    workspace.used += (bytes + 255) / 256 * 256;
+    return block;
 }
 
 /* x as bf16: as it is, or a copy. Weights are binary32 and are converted by each instruction that
  * multiplies by them: 6 bytes moved an element, once for thousands of tokens, where copies that the
  * update refreshes would be memory of their own, beside the plan's. */
-const uint16_t *factor(const gckpt_call *call, Room &room, Values x, int64_t n)
+const uint16_t *operand(const gckpt_call *call, Workspace &workspace, Values x, int64_t n)
 {
     if (x.bf16)
         return x.bf16;
-    uint16_t *copy = (uint16_t *)take(room, (size_t)n * sizeof *copy);
+    uint16_t *copy = (uint16_t *)bump_alloc(workspace, (size_t)n * sizeof *copy);
     if (copy)
         narrow(call, x.f32, copy, n);
     return copy;
@@ -5162,15 +5162,15 @@ const uint16_t *factor(const gckpt_call *call, Room &room, Values x, int64_t n)
 
 /* delta = dot(g, out) over a head's d columns, for each head of each query: a thread each. */
 __global__ void fast_delta_kernel(Values g, Values out, float *delta, int64_t n, int64_t t,
-                                  int heads, int d, bool wide)
+                                  int heads, int d, bool aligned)
 {
     for (EACH(i, n)) {
         const int64_t row = i / heads;
         float sum = 0.0f, x[8], y[8];
 #pragma unroll 4
         for (int e = 0; e < d; e += 8) {
-            read_run<8>(g, i * d + e, d - e, wide, x);
-            read_run<8>(out, i * d + e, d - e, wide, y);
+            read_vec<8>(g, i * d + e, d - e, aligned, x);
+            read_vec<8>(out, i * d + e, d - e, aligned, y);
 #pragma unroll
             for (int k = 0; k < 8; k++)
                 sum = gckpti_fma(x[k], y[k], sum);
@@ -5186,21 +5186,21 @@ __global__ void fast_delta_kernel(Values g, Values out, float *delta, int64_t n,
 
 /* Where c becomes something else, of the rows' losses: PARTS, a maximum and a sum of exponentials
  * of each row's 64 columns (and the target's element); SLOPES, gradients, by aux, loss_scale. */
-enum Purpose { STORE, PARTS, SLOPES };
+enum Epilogue { STORE, ROW_STATS, GRADIENTS };
 struct RowLoss;
 struct Loss {
     const int32_t *target;
     int first;        /* the class that is column 0 */
     float *parts;     /* (columns / 64, rows, 2) */
     RowLoss *state;   /* (rows) */
-    const float *aux; /* (rows,2): max, log(sum) */
-    const Moment *now;
+    const float *saved; /* (rows,2): max, log(sum) */
+    const StepParams *params;
 };
 /* What the next op, elementwise, makes of c as c is kept, rounded; c is written, too, unless the
  * op's results go there. So bits are those of the op on its own. */
-enum Then { NOTHING, GELU, GELU_SLOPE, PLUS };
-struct Fold {
-    Then then;
+enum FusedOp { NO_OP, GELU, GELU_GRAD, PLUS };
+struct Fusion {
+    FusedOp op;
     uint16_t *out;
     Matrix<uint16_t> other; /* its other operand */
 };
@@ -5211,19 +5211,19 @@ struct MmaProduct {
     int accumulate;
     Results c;
     int c_row; /* elements of a row */
-    bool wide; /* two of them are written at once, or 8 */
+    bool aligned; /* two of them are written at once, or 8 */
     Loss loss;
-    Fold fold;
+    Fusion fusion;
 };
 
 MmaProduct mma_of(int64_t m, int64_t n, int64_t k, Matrix<uint16_t> a, Matrix<uint16_t> b,
                   const Values &bias, int accumulate, const Results &c)
 {
-    return { (int)m, (int)n, (int)k, a, b, bias, accumulate, c, (int)n, n % 2 == 0 && wide(c),
+    return { (int)m, (int)n, (int)k, a, b, bias, accumulate, c, (int)n, n % 2 == 0 && aligned(c),
              {},     {} };
 }
 
-enum { LINKS = 32 }; /* in shared memory at once, STAGES times */
+enum { BK = 32 }; /* in shared memory at once, STAGES times */
 
 /* What a thread's elements start from: what c holds, the bias, or 0. What a tile needs once is kept
  * short: its instructions come from the L2. */
@@ -5243,7 +5243,7 @@ __device__ inline void mma_start(const MmaProduct &p, bool whole, int i, int j,
         const int64_t at = (int64_t)(i + y * 8) * p.c_row + j;
         UNROLL for (int x = 0; x < ACROSS && whole; x++)
         {
-            const Pack<float, 2> pair = load<2>(p.c, at + x * 8);
+            const Vec<float, 2> pair = load<2>(p.c, at + x * 8);
             c[y / 2][x][y % 2 * 2] = pair.v[0], c[y / 2][x][y % 2 * 2 + 1] = pair.v[1];
         }
         const int left = i + y * 8 < p.m ? p.n - j : 0;
@@ -5254,13 +5254,13 @@ __device__ inline void mma_start(const MmaProduct &p, bool whole, int i, int j,
 
 /* So far, of a row: the maximum, the sum, the target's logit. */
 struct RowLoss {
-    float max, sum, hit;
+    float max, sum, logit;
 };
 
 /* Columns j, j+1, j+8, .. of row i, in two of the four elements of each c[x]; four lanes have one
  * row's. */
 template <int across>
-__device__ inline void finish_part(const MmaProduct &p, int i, int j, const float c[across][4],
+__device__ inline void finish_row_stats(const MmaProduct &p, int i, int j, const float c[across][4],
                                    int which)
 {
     int at = i < p.m ? p.loss.target[i] - p.loss.first : -1, group = j / (8 * across);
@@ -5271,7 +5271,7 @@ __device__ inline void finish_part(const MmaProduct &p, int i, int j, const floa
         float v = c[x / 2][which + x % 2];
         top = column < p.n && v > top ? v : top;
         if (column == at && column < p.n)
-            p.loss.state[i].hit = v;
+            p.loss.state[i].logit = v;
     }
     for (int with = 1; with < 4; with *= 2) {
         float other = __shfl_xor_sync(0xffffffffu, top, with);
@@ -5292,25 +5292,25 @@ __device__ inline void finish_part(const MmaProduct &p, int i, int j, const floa
 
 /* The same elements become gradients. */
 template <int across>
-__device__ inline void finish_slopes(const MmaProduct &p, int i, int j, float c[across][4],
+__device__ inline void finish_gradients(const MmaProduct &p, int i, int j, float c[across][4],
                                      int which)
 {
     int target = i < p.m ? p.loss.target[i] : -1, at = target - p.loss.first;
-    float max = target < 0 ? 0.0f : p.loss.aux[2 * i];
-    float log_sum = target < 0 ? 0.0f : p.loss.aux[2 * i + 1], scale = p.loss.now->loss_scale;
+    float max = target < 0 ? 0.0f : p.loss.saved[2 * i];
+    float log_sum = target < 0 ? 0.0f : p.loss.saved[2 * i + 1], scale = p.loss.params->loss_scale;
 #pragma unroll
     for (int x = 0; x < 2 * across; x++) {
         float *v = &c[x / 2][which + x % 2];
-        float slope = exp2_of(((*v - max) - log_sum) * LOG2E);
-        slope = j + x / 2 * 8 + x % 2 == at ? slope - 1.0f : slope;
-        *v = target < 0 ? 0.0f : slope * scale;
+        float grad = exp2_of(((*v - max) - log_sum) * LOG2E);
+        grad = j + x / 2 * 8 + x % 2 == at ? grad - 1.0f : grad;
+        *v = target < 0 ? 0.0f : grad * scale;
     }
 }
 
 /* The tile of a block, the quarter of its warp, and where this thread's elements begin. */
-template <int size> struct MmaPlace {
+template <int size> struct MmaCoords {
     int i0, j0, row, column, i, j;
-    __device__ MmaPlace(const MmaProduct &p, int block, int thread)
+    __device__ MmaCoords(const MmaProduct &p, int block, int thread)
     {
         int across = (p.n + size - 1) / size, lane = thread % 32, warp = thread / 32;
         i0 = block / across * size, j0 = block % across * size;
@@ -5319,85 +5319,85 @@ template <int size> struct MmaPlace {
     }
 };
 
-template <Then then> __device__ inline float folded_of(float v, float other)
+template <FusedOp op> __device__ inline float fused_value(float v, float other)
 {
-    return then == GELU ? gelu_of(v) : then == GELU_SLOPE ? v * gelu_slope_of(other) : v + other;
+    return op == GELU ? gelu_of(v) : op == GELU_GRAD ? v * gelu_deriv_of(other) : v + other;
 }
 
 /* A tile of bf16 leaves shared memory in runs of 8, four at once where all is there (WHOLE); behind
  * it lies that of the other operand. */
-template <int size, bool WHOLE, Then then>
-__device__ inline void mma_leave(const MmaProduct &p, int i0, int j0, const uint16_t *tile)
+template <int size, bool WHOLE, FusedOp op>
+__device__ inline void mma_write(const MmaProduct &p, int i0, int j0, const uint16_t *tile)
 {
     enum { CHUNKS = size / 8, STEP = 128 / CHUNKS, ONCE = WHOLE ? 4 : 1 };
     const int chunk = (int)threadIdx.x % CHUNKS, j = j0 + chunk * 8, left = p.n - j;
-    const auto put = [&](uint16_t *to, int k, const Pack<uint32_t, 4> &run) {
+    const auto put = [&](uint16_t *to, int k, const Vec<uint32_t, 4> &vec) {
         to += (int64_t)(i0 + k) * p.c_row + j;
         if (WHOLE)
-            store((uint32_t *)(void *)to, run);
+            store((uint32_t *)(void *)to, vec);
         UNROLL for (int e = 0; e < 8; e++) if (!WHOLE && e < left) to[e] =
-            (uint16_t)(run.v[e / 2] >> e % 2 * 16);
+            (uint16_t)(vec.v[e / 2] >> e % 2 * 16);
     };
 #pragma unroll 1
     for (int k = (int)threadIdx.x / CHUNKS; k < size && i0 + k < p.m; k += ONCE * STEP) {
-        Pack<uint32_t, 4> run[ONCE], other[ONCE];
+        Vec<uint32_t, 4> vec[ONCE], other[ONCE];
         UNROLL for (int q = 0; q < ONCE; q++)
         {
             const int at = Swizzled<size>::at(k + q * STEP, chunk);
-            run[q] = load<4>((const uint32_t *)(const void *)(tile + at));
-            if (then > GELU)
+            vec[q] = load<4>((const uint32_t *)(const void *)(tile + at));
+            if (op > GELU)
                 other[q] = load<4>((const uint32_t *)(const void *)(tile + size * size + at));
         }
-        if (p.c.bf16 != p.fold.out)
-            UNROLL for (int q = 0; q < ONCE; q++) put(p.c.bf16, k + q * STEP, run[q]);
-        UNROLL for (int q = 0; q < ONCE && then != NOTHING; q++)
+        if (p.c.bf16 != p.fusion.out)
+            UNROLL for (int q = 0; q < ONCE; q++) put(p.c.bf16, k + q * STEP, vec[q]);
+        UNROLL for (int q = 0; q < ONCE && op != NO_OP; q++)
         {
             UNROLL for (int e = 0; e < 4; e++)
             {
-                const uint32_t v = run[q].v[e], u = then > GELU ? other[q].v[e] : 0,
+                const uint32_t v = vec[q].v[e], u = op > GELU ? other[q].v[e] : 0,
                                high = 0xffff0000u;
-                run[q].v[e] = gckpti_to_bf16_pair(
-                    folded_of<then>(gckpti_float(v << 16), gckpti_float(u << 16)),
-                    folded_of<then>(gckpti_float(v & high), gckpti_float(u & high)));
+                vec[q].v[e] = gckpti_to_bf16_pair(
+                    fused_value<op>(gckpti_float(v << 16), gckpti_float(u << 16)),
+                    fused_value<op>(gckpti_float(v & high), gckpti_float(u & high)));
             }
-            put(p.fold.out, k + q * STEP, run[q]);
+            put(p.fusion.out, k + q * STEP, vec[q]);
         }
     }
 }
 
 template <int size, bool WHOLE>
-__device__ inline void mma_leave_by(const MmaProduct &p, int i0, int j0, const uint16_t *tile)
+__device__ inline void mma_write_fused(const MmaProduct &p, int i0, int j0, const uint16_t *tile)
 {
-    switch (p.fold.then) {
-    case NOTHING: return mma_leave<size, WHOLE, NOTHING>(p, i0, j0, tile);
-    case GELU: return mma_leave<size, WHOLE, GELU>(p, i0, j0, tile);
-    case GELU_SLOPE: return mma_leave<size, WHOLE, GELU_SLOPE>(p, i0, j0, tile);
-    default: return mma_leave<size, WHOLE, PLUS>(p, i0, j0, tile);
+    switch (p.fusion.op) {
+    case NO_OP: return mma_write<size, WHOLE, NO_OP>(p, i0, j0, tile);
+    case GELU: return mma_write<size, WHOLE, GELU>(p, i0, j0, tile);
+    case GELU_GRAD: return mma_write<size, WHOLE, GELU_GRAD>(p, i0, j0, tile);
+    default: return mma_write<size, WHOLE, PLUS>(p, i0, j0, tile);
     }
 }
 
 /* Elements go where they are wanted; bf16 by way of the room of the factors, `tiles`. */
-template <int size, Purpose purpose, int DOWN, int ACROSS>
-__device__ inline void mma_end(const MmaProduct &p, float (&c)[DOWN][ACROSS][4], uint16_t *tiles)
+template <int size, Epilogue epilogue, int DOWN, int ACROSS>
+__device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS][4], uint16_t *tiles)
 {
-    static_assert(size <= STAGES * LINKS, "room for two tiles of c");
-    const MmaPlace<size> at(p, gckpti_block_again(), gckpti_thread_again());
-    const bool leaves = purpose != PARTS && p.c.bf16,
-               whole = p.wide && at.i0 + size <= p.m && at.j0 + size <= p.n;
-    if (leaves) {
+    static_assert(size <= STAGES * BK, "room for two tiles of c");
+    const MmaCoords<size> at(p, gckpti_block_index(), gckpti_thread_index());
+    const bool writes_bf16 = epilogue != ROW_STATS && p.c.bf16,
+               whole = p.aligned && at.i0 + size <= p.m && at.j0 + size <= p.n;
+    if (writes_bf16) {
         __syncthreads(); /* nobody reads factors any more */
-        if (p.fold.then > GELU)
-            bring_tile<size, size, 128, Swizzled<size>, false>(p.fold.other, at.i0, p.m, at.j0, p.n,
+        if (p.fusion.op > GELU)
+            stage_tile<size, size, 128, Swizzled<size>, false>(p.fusion.other, at.i0, p.m, at.j0, p.n,
                                                                tiles + size * size);
     }
     UNROLL for (int y = 0; y < 2 * DOWN; y++)
     {
-        if (purpose == PARTS)
-            finish_part<ACROSS>(p, at.i + y * 8, at.j, c[y / 2], y % 2 * 2);
-        else if (purpose == SLOPES)
-            finish_slopes<ACROSS>(p, at.i + y * 8, at.j, c[y / 2], y % 2 * 2);
+        if (epilogue == ROW_STATS)
+            finish_row_stats<ACROSS>(p, at.i + y * 8, at.j, c[y / 2], y % 2 * 2);
+        else if (epilogue == GRADIENTS)
+            finish_gradients<ACROSS>(p, at.i + y * 8, at.j, c[y / 2], y % 2 * 2);
     }
-    if (leaves) {
+    if (writes_bf16) {
         UNROLL for (int x = 0; x < ACROSS; x++)
         {
             uint16_t *to = tiles + at.j % 8 +
@@ -5410,10 +5410,10 @@ __device__ inline void mma_end(const MmaProduct &p, float (&c)[DOWN][ACROSS][4],
         gckpti_cp_async_wait<0>();
         __syncthreads();
         if (whole && p.c_row % 8 == 0)
-            mma_leave_by<size, true>(p, at.i0, at.j0, tiles);
+            mma_write_fused<size, true>(p, at.i0, at.j0, tiles);
         else
-            mma_leave_by<size, false>(p, at.i0, at.j0, tiles);
-    } else if (purpose != PARTS) {
+            mma_write_fused<size, false>(p, at.i0, at.j0, tiles);
+    } else if (epilogue != ROW_STATS) {
         UNROLL for (int y = 0; y < 2 * DOWN; y++)
         {
             float *to = p.c.f32 + (int64_t)(at.i + y * 8) * p.c_row + at.j;
@@ -5430,13 +5430,13 @@ __device__ inline void mma_end(const MmaProduct &p, float (&c)[DOWN][ACROSS][4],
 /* ---- the links of a product, and which is launched when ---- */
 /* A tile of `size` lines along k, or of as many elements across it, links first.. */
 template <int size, int along>
-__device__ inline void bring_links(const Matrix<uint16_t> &x, int start, int end, int first, int k,
+__device__ inline void stage_terms(const Matrix<uint16_t> &x, int start, int end, int first, int k,
                                    uint16_t *tile)
 {
     if (along)
-        bring_tile<size, LINKS, 128, Swizzled<LINKS>, false>(x, start, end, first, k, tile);
+        stage_tile<size, BK, 128, Swizzled<BK>, false>(x, start, end, first, k, tile);
     else
-        bring_tile<LINKS, size, 128, Swizzled<size>, false>(x, first, k, start, end, tile);
+        stage_tile<BK, size, 128, Swizzled<size>, false>(x, first, k, start, end, tile);
 }
 
 /* How a warp reads factors of an mma, from a tile in lines of LINE: of a its rows, of b (B) its
@@ -5453,44 +5453,44 @@ template <int LINE, int along, bool B> struct Reader {
             at = Swizzled<LINE>::at((B ? mid : high) * 8 + low, line / 8 + (B ? high : mid));
     }
     /* The factors of 16 lines, `line` further, and 16 links from `link` on. */
-    __device__ void operator()(uint32_t x[4], const uint16_t *tile, int line, int link) const
+    __device__ void operator()(uint32_t x[4], const uint16_t *tile, int line, int term) const
     {
         if (along)
-            gckpti_ldmatrix_x4(x, tile + (at ^ link) + line * LINE);
+            gckpti_ldmatrix_x4(x, tile + (at ^ term) + line * LINE);
         else
-            gckpti_ldmatrix_x4_trans(x, tile + (at ^ line) + link * LINE);
+            gckpti_ldmatrix_x4_trans(x, tile + (at ^ line) + term * LINE);
     }
 };
 
 /* Brings tiles that are all there, one after the other. */
-template <int size, int along> struct Feed {
-    enum { LENGTH = along ? LINKS : size, COUNT = along ? size : LINKS, CHUNKS = LENGTH / 8 };
+template <int size, int along> struct TileLoader {
+    enum { LENGTH = along ? BK : size, COUNT = along ? size : BK, CHUNKS = LENGTH / 8 };
     const uint16_t *from;
     int to;
-    __device__ Feed(const Matrix<uint16_t> &x, int start)
+    __device__ TileLoader(const Matrix<uint16_t> &x, int start)
     {
         int chunk = (int)threadIdx.x % CHUNKS, line = (int)threadIdx.x / CHUNKS;
         from = x.x + (line + (along ? start : 0)) * x.stride + (along ? 0 : start) + chunk * 8;
         to = Swizzled<LENGTH>::at(line, chunk);
     }
-    __device__ void bring(const Matrix<uint16_t> &x, uint16_t *tile)
+    __device__ void stage(const Matrix<uint16_t> &x, uint16_t *tile)
     {
         const uint16_t *at = from;
         UNROLL for (int k = 0; k < COUNT; k += 128 / CHUNKS, at += 128 / CHUNKS * x.stride)
-            gckpti_cp_async16_whole(tile + to + k * LENGTH, at);
-        from = along ? from + LINKS : at;
+            gckpti_cp_async16_full(tile + to + k * LENGTH, at);
+        from = along ? from + BK : at;
     }
 };
 
 /* What a warp multiplies of 16 links: rows of a, columns of b. */
-template <int DOWN, int ACROSS> struct Taken {
+template <int DOWN, int ACROSS> struct Fragments {
     uint32_t a[DOWN][4], b[ACROSS / 2][4];
     template <class A, class B>
-    __device__ __forceinline__ void take(const A &read_a, const B &read_b, const uint16_t *a_tile,
-                                         const uint16_t *b_tile, int link)
+    __device__ __forceinline__ void load(const A &read_a, const B &read_b, const uint16_t *a_tile,
+                                         const uint16_t *b_tile, int term)
     {
-        UNROLL for (int y = 0; y < DOWN; y++) read_a(a[y], a_tile, y * 16, link);
-        UNROLL for (int x = 0; x < ACROSS; x += 2) read_b(b[x / 2], b_tile, x * 8, link);
+        UNROLL for (int y = 0; y < DOWN; y++) read_a(a[y], a_tile, y * 16, term);
+        UNROLL for (int x = 0; x < ACROSS; x += 2) read_b(b[x / 2], b_tile, x * 8, term);
     }
     __device__ __forceinline__ void multiply(float (&c)[DOWN][ACROSS][4]) const
     {
@@ -5506,50 +5506,50 @@ template <int DOWN, int ACROSS> struct Taken {
  * multiplied, the next are taken from shared memory. WHOLE: all pieces are all there, and the loop
  * is short: instructions that it jumps over would come from the L2 again, too. */
 template <bool WHOLE, int size, int a_along, int b_along, int DOWN, int ACROSS>
-__device__ __forceinline__ void mma_links(const MmaProduct &p, const MmaPlace<size> &at,
+__device__ __forceinline__ void mma_terms(const MmaProduct &p, const MmaCoords<size> &at,
                                           uint16_t *tiles, float (&c)[DOWN][ACROSS][4])
 {
-    enum { A_LINE = a_along ? LINKS : size, B_LINE = b_along ? LINKS : size, TILE = size * LINKS };
+    enum { A_LINE = a_along ? BK : size, B_LINE = b_along ? BK : size, TILE = size * BK };
     const Reader<A_LINE, a_along, false> read_a(at.row);
     const Reader<B_LINE, b_along, true> read_b(at.column);
-    Feed<size, a_along> feed_a(p.a, at.i0);
-    Feed<size, b_along> feed_b(p.b, at.j0);
-    Taken<DOWN, ACROSS> first, second; /* 16 links each */
-    const int steps = (p.k + LINKS - 1) / LINKS, whole_steps = p.k / LINKS, left = p.k % LINKS;
-    const auto ask = [&](int step) {
+    TileLoader<size, a_along> loader_a(p.a, at.i0);
+    TileLoader<size, b_along> loader_b(p.b, at.j0);
+    Fragments<DOWN, ACROSS> first, second; /* 16 links each */
+    const int steps = (p.k + BK - 1) / BK, whole_steps = p.k / BK, left = p.k % BK;
+    const auto issue = [&](int step) {
         uint16_t *to = tiles + step % STAGES * 2 * TILE;
         if (WHOLE && step < steps) {
-            feed_a.bring(p.a, to);
-            feed_b.bring(p.b, to + TILE);
+            loader_a.stage(p.a, to);
+            loader_b.stage(p.b, to + TILE);
         } else if (!WHOLE && step < steps) {
-            bring_links<size, a_along>(p.a, at.i0, p.m, step * LINKS, p.k, to);
-            bring_links<size, b_along>(p.b, at.j0, p.n, step * LINKS, p.k, to + TILE);
+            stage_terms<size, a_along>(p.a, at.i0, p.m, step * BK, p.k, to);
+            stage_terms<size, b_along>(p.b, at.j0, p.n, step * BK, p.k, to + TILE);
         }
         gckpti_cp_async_commit();
     };
-    const auto arrive = [&](int step) { /* its first links, when all have theirs */
+    const auto wait_tile = [&](int step) { /* its first links, when all have theirs */
         const uint16_t *from = tiles + step % STAGES * 2 * TILE;
         gckpti_cp_async_wait<STAGES - 2>();
         __syncthreads();
-        first.take(read_a, read_b, from, from + TILE, 0);
+        first.load(read_a, read_b, from, from + TILE, 0);
         return from;
     };
 #pragma unroll 1
     for (int s = 0; s < STAGES - 1; s++)
-        ask(s);
-    const uint16_t *now = arrive(0);
+        issue(s);
+    const uint16_t *now = wait_tile(0);
 #pragma unroll 1
     for (int s = 0; s < whole_steps; s++) {
-        second.take(read_a, read_b, now, now + TILE, 16);
-        ask(s + STAGES - 1);
+        second.load(read_a, read_b, now, now + TILE, 16);
+        issue(s + STAGES - 1);
         first.multiply(c);
-        now = arrive(s + 1);
+        now = wait_tile(s + 1);
         second.multiply(c);
     }
     if (!WHOLE && left > 0)
         first.multiply(c);
     if (!WHOLE && left > 16) {
-        second.take(read_a, read_b, now, now + TILE, 16);
+        second.load(read_a, read_b, now, now + TILE, 16);
         second.multiply(c);
     }
 }
@@ -5558,43 +5558,43 @@ __device__ __forceinline__ void mma_links(const MmaProduct &p, const MmaPlace<si
  * links is one mma: an element's sum is a chain of them, in order, in one register, whatever the
  * tile. 128 x 128: 64 KiB, two blocks an SM; where that leaves SMs idle, tiles are 64 x 64.
  * Neighbouring blocks share rows of a, which stay in the L2. */
-template <int size, int a_along, int b_along, Purpose purpose>
+template <int size, int a_along, int b_along, Epilogue epilogue>
 __global__ void __launch_bounds__(128, size == 128 ? 2 : 5)
     mma_product_kernel(const __grid_constant__ MmaProduct p)
 {
     DYNAMIC_SHARED(uint4, product_tiles);
     uint16_t *tiles = (uint16_t *)product_tiles;
-    const MmaPlace<size> at(p, (int)blockIdx.x, (int)threadIdx.x);
+    const MmaCoords<size> at(p, (int)blockIdx.x, (int)threadIdx.x);
     float c[size / 32][size / 16][4];
     const bool whole = at.i0 + size <= p.m && at.j0 + size <= p.n;
-    mma_start(p, whole && p.wide, at.i, at.j, c);
-    if (whole && p.a.wide && p.b.wide && p.k % LINKS == 0)
-        mma_links<true, size, a_along, b_along>(p, at, tiles, c);
+    mma_start(p, whole && p.aligned, at.i, at.j, c);
+    if (whole && p.a.aligned && p.b.aligned && p.k % BK == 0)
+        mma_terms<true, size, a_along, b_along>(p, at, tiles, c);
     else
-        mma_links<false, size, a_along, b_along>(p, at, tiles, c);
-    mma_end<size, purpose>(p, c, tiles);
+        mma_terms<false, size, a_along, b_along>(p, at, tiles, c);
+    mma_epilogue<size, epilogue>(p, c, tiles);
 }
 
-template <int size, int a_along, int b_along, Purpose purpose>
+template <int size, int a_along, int b_along, Epilogue epilogue>
 void run_mma_tile(const gckpt_call *call, const MmaProduct &p)
 {
     int64_t blocks = (int64_t)((p.m + size - 1) / size) * ((p.n + size - 1) / size);
-    int bytes = STAGES * 2 * size * LINKS * (int)sizeof(uint16_t);
-    RUN_SHARING(call, (mma_product_kernel<size, a_along, b_along, purpose>), dim3((unsigned)blocks),
+    int bytes = STAGES * 2 * size * BK * (int)sizeof(uint16_t);
+    RUN_SHARED(call, (mma_product_kernel<size, a_along, b_along, epilogue>), dim3((unsigned)blocks),
                 128, bytes, p);
 }
 
 /* Tiles of size x size that the processor has which has most. */
-int64_t tiles_each(const gckpt_call *call, const MmaProduct &p, int size)
+int64_t tiles_per_sm(const gckpt_call *call, const MmaProduct &p, int size)
 {
     int64_t tiles = (int64_t)((p.m + size - 1) / size) * ((p.n + size - 1) / size);
-    return (tiles + processors_of(call) - 1) / processors_of(call);
+    return (tiles + sm_count(call) - 1) / sm_count(call);
 }
 
 /* Of small tiles three take as long as a large one (1.24 to 1.51 times for four, on an H200). */
 template <int a_along, int b_along> void run_mma(const gckpt_call *call, const MmaProduct &p)
 {
-    if (3 * tiles_each(call, p, 128) <= tiles_each(call, p, 64))
+    if (3 * tiles_per_sm(call, p, 128) <= tiles_per_sm(call, p, 64))
         run_mma_tile<128, a_along, b_along, STORE>(call, p);
     else
         run_mma_tile<64, a_along, b_along, STORE>(call, p);
@@ -5612,21 +5612,21 @@ void mma_product(const gckpt_call *call, const MmaProduct &p, int a_along, int b
 }
 
 /* ---- by device, a product waits: the next op may be folded into it; all else launches it ---- */
-struct Late {
+struct DeferredMma {
     MmaProduct p;
     int a_along, b_along;
-    const uint16_t *beside; /* a factor of the twin, with as many elements as c has; NULL: none */
-} late[sizeof devices / sizeof *devices];
+    const uint16_t *overlap_x; /* a factor of the twin, with as many elements as c has; NULL: none */
+} deferred_mma[sizeof devices / sizeof *devices];
 
 /* With factors of lines without gaps. */
-void mma_late(const gckpt_call *call, const MmaProduct &p, int a_along, int b_along,
-              const uint16_t *beside = NULL)
+void mma_defer(const gckpt_call *call, const MmaProduct &p, int a_along, int b_along,
+              const uint16_t *overlap_x = NULL)
 {
     Device *d = device_of(call);
-    flush(d);
-    late[d->number] = { p, a_along, b_along, beside };
-    waiting[d->number].product = [](Device *of) {
-        const Late &l = late[of->number];
+    launch_pending(d);
+    deferred_mma[d->number] = { p, a_along, b_along, overlap_x };
+    deferred[d->number].product = [](Device *of) {
+        const DeferredMma &l = deferred_mma[of->number];
         gckpt_call bare = {};
         bare.backend = of;
         mma_product(&bare, l.p, l.a_along, l.b_along);
@@ -5634,44 +5634,44 @@ void mma_late(const gckpt_call *call, const MmaProduct &p, int a_along, int b_al
 }
 
 /* A product beside what is asked for until side_end, mma_late's, too; all else waits (flush). */
-void mma_beside(const gckpt_call *call, const MmaProduct &p)
+void mma_overlap(const gckpt_call *call, const MmaProduct &p)
 {
     Device *d = device_of(call);
-    flush(d);
-    if (!side_begin(d, &d->twin))
+    launch_pending(d);
+    if (!queue_begin(d, &d->overlap))
         return;
-    d->stream = d->twin.stream;
+    d->stream = d->overlap.stream;
     mma_product(call, p, 0, 0);
     d->stream = d->main;
 }
 
-bool meet(const void *a, int64_t bytes, const void *b, int64_t more)
+bool alias(const void *a, int64_t bytes, const void *b, int64_t other_bytes)
 {
-    return (uintptr_t)a < (uintptr_t)b + (size_t)more &&
+    return (uintptr_t)a < (uintptr_t)b + (size_t)other_bytes &&
            (uintptr_t)b < (uintptr_t)a + (size_t)bytes;
 }
 
 /* Is the product that waits `of`, and may `then` be done as it ends? Then it is launched. What its
  * other blocks still read may not be written, nor c's other elements. */
-bool folded(const gckpt_call *call, Then then, const Values &of, const Values &other,
+bool try_fuse(const gckpt_call *call, FusedOp op, const Values &of, const Values &other,
             const Results &out)
 {
     Device *d = device_of(call);
-    MmaProduct &p = late[d->number].p;
+    MmaProduct &p = deferred_mma[d->number].p;
     const int64_t m = p.m, n = p.n, k = p.k, bytes = 2 * m * n;
-    if (!waiting[d->number].product || !of.bf16 || of.bf16 != p.c.bf16 || !out.bf16 ||
-        bytes != 2 * gckpti_elements(&call->shape) || (then > GELU && !other.bf16) ||
-        meet(other.bf16, bytes, of.bf16, bytes) || meet(out.bf16, bytes, p.a.x, 2 * m * k) ||
-        meet(out.bf16, bytes, p.b.x, 2 * k * n) || meet(out.bf16, bytes, p.bias.f32, 4 * n) ||
-        meet(out.bf16, bytes, p.bias.bf16, 2 * n) ||
-        meet(out.bf16, bytes, late[d->number].beside, bytes))
+    if (!deferred[d->number].product || !of.bf16 || of.bf16 != p.c.bf16 || !out.bf16 ||
+        bytes != 2 * gckpti_elements(&call->shape) || (op > GELU && !other.bf16) ||
+        alias(other.bf16, bytes, of.bf16, bytes) || alias(out.bf16, bytes, p.a.x, 2 * m * k) ||
+        alias(out.bf16, bytes, p.b.x, 2 * k * n) || alias(out.bf16, bytes, p.bias.f32, 4 * n) ||
+        alias(out.bf16, bytes, p.bias.bf16, 2 * n) ||
+        alias(out.bf16, bytes, deferred_mma[d->number].overlap_x, bytes))
         return false;
     for (const uint16_t *x : { of.bf16, other.bf16 })
-        if (x != out.bf16 && meet(out.bf16, bytes, x, bytes))
+        if (x != out.bf16 && alias(out.bf16, bytes, x, bytes))
             return false;
-    p.fold = { then, out.bf16, matrix(other.bf16, n) };
-    p.wide = p.wide && wide(out);
-    flush(d);
+    p.fusion = { op, out.bf16, matrix(other.bf16, n) };
+    p.aligned = p.aligned && aligned(out);
+    launch_pending(d);
     return true;
 }
 
@@ -5679,7 +5679,7 @@ bool folded(const gckpt_call *call, Then then, const Values &of, const Values &o
 /* ---- sums over tokens: of a bias, a gain ----
  * In two stages: sums of groups of TOKENS rows, by all processors; then the groups go to a column's
  * sum one after the other, with low parts. */
-struct Column {
+struct ColSum {
     float *parts; /* (groups,n); NULL: none */
     Sum to;
 };
@@ -5687,14 +5687,14 @@ struct Column {
 /* Of N columns of a group, from j on, sums of g and, of a norm, of g h. N > 1: of bf16, AHEAD rows
  * of which are on their way at once. */
 template <int N, bool NORM>
-__device__ inline void group_sums(const Values &g, const Values &x, const float *aux, int center,
+__device__ inline void group_sums(const Values &g, const Values &x, const float *saved, int center,
                                   int64_t first, int64_t rows, int64_t n, int64_t j, float *sum,
-                                  float *by)
+                                  float *gh)
 {
     enum { AHEAD = NORM ? 4 : 8 };
 #pragma unroll 1
     for (int64_t r = first; r < first + TOKENS; r += AHEAD) {
-        Pack<uint16_t, N> u[AHEAD], v[AHEAD];
+        Vec<uint16_t, N> u[AHEAD], v[AHEAD];
         UNROLL for (int k = 0; k < AHEAD && N > 1; k++)
         {
             const int64_t at = gckpti_min(r + k, rows - 1) * n + j;
@@ -5707,13 +5707,13 @@ __device__ inline void group_sums(const Values &g, const Values &x, const float 
             const int64_t row = r + k, at = row * n + j;
             if (row >= rows)
                 continue;
-            const Normed o = NORM ? normed(aux, row, center) : Normed();
+            const Normed o = NORM ? normed(saved, row, center) : Normed();
             UNROLL for (int e = 0; e < N; e++)
             {
                 const float a = N > 1 ? gckpti_from_bf16(u[k].v[e]) : value_at(g, at);
                 sum[e] += a;
                 if (NORM)
-                    by[e] += a * (((N > 1 ? gckpti_from_bf16(v[k].v[e]) : value_at(x, at)) - o.c) *
+                    gh[e] += a * (((N > 1 ? gckpti_from_bf16(v[k].v[e]) : value_at(x, at)) - o.c) *
                                   o.rstd);
             }
         }
@@ -5724,12 +5724,12 @@ template <int N>
 __global__ void __launch_bounds__(256)
     group_sums_kernel(Values g, int64_t rows, int64_t n, float *parts)
 {
-    int64_t packs = n / N, groups = (rows + TOKENS - 1) / TOKENS;
-    for (EACH(i, groups * packs)) {
-        int64_t group = i / packs, j = i % packs * N;
+    int64_t vecs = n / N, groups = (rows + TOKENS - 1) / TOKENS;
+    for (EACH(i, groups * vecs)) {
+        int64_t group = i / vecs, j = i % vecs * N;
         float sum[N] = {};
         group_sums<N, false>(g, {}, NULL, 0, group * TOKENS, rows, n, j, sum, NULL);
-        write_run<N>({ parts, NULL }, group * n + j, N, true, sum);
+        write_vec<N>({ parts, NULL }, group * n + j, N, true, sum);
     }
 }
 
@@ -5747,41 +5747,41 @@ struct GroupTerms : Terms {
 
 /* Where a parameter's gradient and its low part are zeros that only wait to be written, chains and
  * sums start from 0 instead. */
-gckpt_call without_zeros(const gckpt_call *call)
+gckpt_call drop_zero_fills(const gckpt_call *call)
 {
     gckpt_call c = *call;
     for (int i = 1; i < c.inputs; i++) {
         gckpt_arg *arg = &c.in[i];
-        int64_t n = gckpti_elements(&arg->shape), alone = arg->grad != NULL;
+        int64_t n = gckpti_elements(&arg->shape), unshared = arg->grad != NULL;
         for (int k = 0; k < c.inputs; k++)
-            alone = alone && (k == i || c.in[k].grad != arg->grad);
-        if (alone && arg->accumulate && zeros_of(device_of(call), arg->grad, n))
+            unshared = unshared && (k == i || c.in[k].grad != arg->grad);
+        if (unshared && arg->accumulate && take_zero_fill(device_of(call), arg->grad, n))
             arg->accumulate = 0;
-        if (alone && !arg->accumulate)
-            zeros_of(device_of(call), arg->compensation, n);
+        if (unshared && !arg->accumulate)
+            take_zero_fill(device_of(call), arg->compensation, n);
     }
     return c;
 }
 
 /* Room for such a sum; arg: a parameter that may want one. */
-Column column_of(Room &room, int64_t rows, int64_t n, const gckpt_arg &arg)
+ColSum column_of(Workspace &workspace, int64_t rows, int64_t n, const gckpt_arg &arg)
 {
     size_t bytes = (size_t)((rows + TOKENS - 1) / TOKENS * n) * sizeof(float);
-    return { (float *)take(room, bytes), sum_of(arg) };
+    return { (float *)bump_alloc(workspace, bytes), sum_of(arg) };
 }
 
 /* To one sum or two; one of them may have no parts. */
-void add_groups(const gckpt_call *call, const Column &a, const Column &b, int64_t rows, int64_t n)
+void add_groups(const gckpt_call *call, const ColSum &a, const ColSum &b, int64_t rows, int64_t n)
 {
     ::column_sums<8>(call, GroupTerms{ {}, { a.parts, b.parts }, n }, a.to, b.to,
                      (rows + TOKENS - 1) / TOKENS, n);
 }
 
-void column_sums(const gckpt_call *call, const Column &sum, const Values &g, int64_t rows,
+void column_sums(const gckpt_call *call, const ColSum &sum, const Values &g, int64_t rows,
                  int64_t n)
 {
     int64_t groups = (rows + TOKENS - 1) / TOKENS;
-    if (g.bf16 && n % 8 == 0 && wide(g))
+    if (g.bf16 && n % 8 == 0 && aligned(g))
         RUN_EACH(call, group_sums_kernel<8>, groups * n / 8, g, rows, n, sum.parts);
     else
         RUN_EACH(call, group_sums_kernel<1>, groups * n, g, rows, n, sum.parts);
@@ -5793,10 +5793,10 @@ void linear_forward(const gckpt_call *call)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     int transposed = *(const int *)call->attributes;
-    Room room = { (char *)call->workspace, 0 };
-    const uint16_t *x = factor(call, room, value_of(call->in[0]), s.m * s.k);
-    const uint16_t *w = factor(call, room, value_of(call->in[1]), s.n * s.k);
-    mma_late(call,
+    Workspace workspace = { (char *)call->workspace, 0 };
+    const uint16_t *x = operand(call, workspace, value_of(call->in[0]), s.m * s.k);
+    const uint16_t *w = operand(call, workspace, value_of(call->in[1]), s.n * s.k);
+    mma_defer(call,
              mma_of(s.m, s.n, s.k, matrix(x, s.k), matrix(w, transposed ? s.k : s.n),
                     value_of(call->in[2]), 0, out_of(call)),
              1, transposed);
@@ -5804,53 +5804,53 @@ void linear_forward(const gckpt_call *call)
 
 /* dw goes beside the sums of the bias and dx, which read g, too, where processors have few of its
  * tiles, so that many would be idle at its end. */
-void linear_backward(const gckpt_call *asked)
+void linear_backward(const gckpt_call *original)
 {
-    const gckpt_call fresh = without_zeros(asked), *call = &fresh;
+    const gckpt_call adjusted = drop_zero_fills(original), *call = &adjusted;
     gckpti_sizes s = gckpti_matmul_sizes(call);
     const gckpt_arg *in = call->in;
     int transposed = *(const int *)call->attributes;
-    Room room = { (char *)call->workspace, 0 };
-    const Matrix<uint16_t> g = matrix(factor(call, room, grad_out_of(call), s.m * s.n), s.n);
-    const uint16_t *beside = NULL;
+    Workspace workspace = { (char *)call->workspace, 0 };
+    const Matrix<uint16_t> g = matrix(operand(call, workspace, grad_out_of(call), s.m * s.n), s.n);
+    const uint16_t *overlap_x = NULL;
     if (wanted(in[1])) {
-        const Matrix<uint16_t> x = matrix(factor(call, room, value_of(in[0]), s.m * s.k), s.k);
+        const Matrix<uint16_t> x = matrix(operand(call, workspace, value_of(in[0]), s.m * s.k), s.k);
         const MmaProduct dw =
             transposed ? mma_of(s.n, s.k, s.m, g, x, NONE, in[1].accumulate, grad_of(in[1]))
                        : mma_of(s.k, s.n, s.m, x, g, NONE, in[1].accumulate, grad_of(in[1]));
         const bool other = in[0].grad != in[1].grad || in[0].grad_bf16 != in[1].grad_bf16;
-        if (other && tiles_each(call, dw, 64) < 8)
-            beside = x.x, mma_beside(call, dw);
+        if (other && tiles_per_sm(call, dw, 64) < 8)
+            overlap_x = x.x, mma_overlap(call, dw);
         else
             mma_product(call, dw, 0, 0);
     }
-    Room sums = room; /* where w comes when these are done */
+    Workspace sums = workspace; /* where w comes when these are done */
     if (call->inputs == 3 && wanted(in[2]))
         column_sums(call, column_of(sums, s.m, s.n, in[2]), grad_out_of(call), s.m, s.n);
     if (wanted(in[0])) {
-        const uint16_t *w = factor(call, room, value_of(in[1]), s.n * s.k);
-        mma_late(call,
+        const uint16_t *w = operand(call, workspace, value_of(in[1]), s.n * s.k);
+        mma_defer(call,
                  mma_of(s.m, s.k, s.n, g, matrix(w, transposed ? s.k : s.n), NONE,
                         in[0].accumulate, grad_of(in[0])),
-                 1, !transposed, beside);
+                 1, !transposed, overlap_x);
     }
-    if (beside)
-        side_end(device_of(call), &device_of(call)->twin);
+    if (overlap_x)
+        queue_end(device_of(call), &device_of(call)->overlap);
 }
 
-gckpt_result linear_room(gckpt_call *call)
+gckpt_result linear_workspace(gckpt_call *call)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     Values x = value_of(call->in[0]), w = value_of(call->in[1]), g = grad_out_of(call);
-    Room forward = { NULL, 0 }, backward = { NULL, 0 };
-    factor(call, forward, x, s.m * s.k);
-    factor(call, forward, w, s.n * s.k);
-    factor(call, backward, g, s.m * s.n);
-    factor(call, backward, x, s.m * s.k);
-    Room sums = backward;
+    Workspace forward = { NULL, 0 }, backward = { NULL, 0 };
+    operand(call, forward, x, s.m * s.k);
+    operand(call, forward, w, s.n * s.k);
+    operand(call, backward, g, s.m * s.n);
+    operand(call, backward, x, s.m * s.k);
+    Workspace sums = backward;
     if (call->inputs == 3)
         column_of(sums, s.m, s.n, call->in[2]);
-    factor(call, backward, w, s.n * s.k);
+    operand(call, backward, w, s.n * s.k);
     call->workspace_forward = forward.used;
     call->workspace_backward = backward.used > sums.used ? backward.used : sums.used;
     call->mixes_rows |= s.m % TOKENS != 0;
@@ -5868,16 +5868,16 @@ struct MmaAttention {
     const uint16_t *q, *k, *v, *g;
     int t, s, c, d, heads, kc, group; /* as Attention's */
     const int32_t *lengths;
-    bool wide; /* rows of a head begin at multiples of 16 bytes */
+    bool aligned; /* rows of a head begin at multiples of 16 bytes */
     Keys keys;
     float scale;
     Results out, dq, dk, dv;
     int accumulate[3];
-    float *aux;         /* (B,heads,T): max + log(sum) */
+    float *saved;         /* (B,heads,T): max + log(sum) */
     const float *delta; /* (B,heads,T): dot(g, out) */
 };
 
-__device__ inline MmaAttention of_keys(const MmaAttention &p)
+__device__ inline MmaAttention as_keys(const MmaAttention &p)
 {
     MmaAttention k = p;
     k.c = p.kc;
@@ -5886,11 +5886,11 @@ __device__ inline MmaAttention of_keys(const MmaAttention &p)
 
 /* n lines of a head, from line `first` of row b of a (B,lines,C) tensor; 0 from line `end` on. */
 template <int D, int n>
-__device__ inline void bring_head(const MmaAttention &p, const uint16_t *x, int b, int h, int first,
+__device__ inline void stage_head(const MmaAttention &p, const uint16_t *x, int b, int h, int first,
                                   int lines, int end, uint16_t *tile)
 {
-    const Matrix<uint16_t> m = { x + ((int64_t)b * lines) * p.c + (int64_t)h * p.d, p.c, p.wide };
-    bring_tile<n, D, 128, Swizzled<D>, false>(m, first, end, 0, p.d, tile);
+    const Matrix<uint16_t> m = { x + ((int64_t)b * lines) * p.c + (int64_t)h * p.d, p.c, p.aligned };
+    stage_tile<n, D, 128, Swizzled<D>, false>(m, first, end, 0, p.d, tile);
 }
 
 /* s (16 rows, 8 n columns) = lines row.. of a times lines 0.. of b, along the head. */
@@ -5903,12 +5903,12 @@ __device__ inline void scores(const uint16_t *a, int row, const uint16_t *b, flo
     const Reader<D, 1, false> read_a(row);
     const Reader<D, 1, true> read_b(0);
 #pragma unroll
-    for (int link = 0; link < D; link += 16) {
+    for (int term = 0; term < D; term += 16) {
         uint32_t left[4], right[4];
-        read_a(left, a, 0, link);
+        read_a(left, a, 0, term);
 #pragma unroll
         for (int x = 0; x < n; x += 2) {
-            read_b(right, b, x * 8, link);
+            read_b(right, b, x * 8, term);
             gckpti_mma_bf16(s[x], left, right);
             gckpti_mma_bf16(s[x + 1], left, right + 2);
         }
@@ -5916,7 +5916,7 @@ __device__ inline void scores(const uint16_t *a, int row, const uint16_t *b, flo
 }
 
 /* Is one of these, two to a word, infinite or NaN? */
-__device__ inline bool wild(const uint32_t x[4])
+__device__ inline bool any_nonfinite(const uint32_t x[4])
 {
     bool some = false;
 #pragma unroll
@@ -5927,21 +5927,21 @@ __device__ inline bool wild(const uint32_t x[4])
 
 /* Two products of a, which is 0 where `sees` is, with b, of which not all is finite: 0 times that
  * is NaN. So it is left out, and where a row sees some of it the sum is NaN. */
-__device__ inline void add_seen(float o[2][4], const uint32_t a[4], uint32_t b[4],
-                                const uint32_t sees[4])
+__device__ inline void add_masked(float o[2][4], const uint32_t a[4], uint32_t b[4],
+                                const uint32_t mask[4])
 {
-    uint32_t lost[4];
+    uint32_t nonfinite[4];
     float count[2][4] = {};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         uint32_t low = (b[i] & 0x7f80u) == 0x7f80u, high = (b[i] & 0x7f800000u) == 0x7f800000u;
         b[i] &= (low ? 0 : 0xffffu) | (high ? 0 : 0xffff0000u);
-        lost[i] = (low ? 0x3f80u : 0) | (high ? 0x3f800000u : 0); /* 1 */
+        nonfinite[i] = (low ? 0x3f80u : 0) | (high ? 0x3f800000u : 0); /* 1 */
     }
 #pragma unroll
     for (int x = 0; x < 2; x++) {
         gckpti_mma_bf16(o[x], a, b + 2 * x);
-        gckpti_mma_bf16(count[x], sees, lost + 2 * x);
+        gckpti_mma_bf16(count[x], mask, nonfinite + 2 * x);
 #pragma unroll
         for (int i = 0; i < 4; i++)
             o[x][i] = count[x][i] > 0.0f ? NAN : o[x][i];
@@ -5951,34 +5951,34 @@ __device__ inline void add_seen(float o[2][4], const uint32_t a[4], uint32_t b[4
 /* o (16,D) += s (16, 8 n) times lines 0.. of b. Row i has links to i + sight, or (FROM) from i -
  * sight on; beyond, s is 0. */
 template <int D, int n, bool FROM>
-__device__ inline void add_lines(const float s[n][4], const uint16_t *b, float o[D / 8][4],
-                                 int sight)
+__device__ inline void add_product(const float s[n][4], const uint16_t *b, float o[D / 8][4],
+                                 int visible)
 {
     const int lane = threadIdx.x % 32, row = lane / 4;
     const Reader<D, 0, true> read_b(0);
 #pragma unroll
-    for (int link = 0; link < n / 2; link++) {
-        const float *s0 = s[2 * link], *s1 = s[2 * link + 1];
+    for (int term = 0; term < n / 2; term++) {
+        const float *s0 = s[2 * term], *s1 = s[2 * term + 1];
         /* of the first row: the last link it has (FROM: the first one), as counted here */
-        const int edge = (FROM ? -sight : sight) - 16 * link;
+        const int edge = (FROM ? -visible : visible) - 16 * term;
         if (FROM ? edge > 15 : edge < -15)
             continue;
         const bool cut = FROM ? edge > -15 : edge < 15;
-        uint32_t left[4] = { factors(s0[0], s0[1]), factors(s0[2], s0[3]), factors(s1[0], s1[1]),
-                             factors(s1[2], s1[3]) };
+        uint32_t left[4] = { bf16_pair(s0[0], s0[1]), bf16_pair(s0[2], s0[3]), bf16_pair(s1[0], s1[1]),
+                             bf16_pair(s1[2], s1[3]) };
         uint32_t right[4];
 #pragma unroll
         for (int x = 0; x < D / 8; x += 2) {
-            read_b(right, b, x * 8, link * 16);
-            if (cut && __any_sync(0xffffffffu, wild(right))) {
-                uint32_t sees[4];
+            read_b(right, b, x * 8, term * 16);
+            if (cut && __any_sync(0xffffffffu, any_nonfinite(right))) {
+                uint32_t mask[4];
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     int at = lane % 4 * 2 + i / 2 * 8 - row - i % 2 * 8 - edge;
-                    sees[i] = FROM ? (at >= 0 ? 0x3f80u : 0) | (at >= -1 ? 0x3f800000u : 0)
+                    mask[i] = FROM ? (at >= 0 ? 0x3f80u : 0) | (at >= -1 ? 0x3f800000u : 0)
                                    : (at <= 0 ? 0x3f80u : 0) | (at < 0 ? 0x3f800000u : 0);
                 }
-                add_seen(o + x, left, right, sees);
+                add_masked(o + x, left, right, mask);
                 continue;
             }
             gckpti_mma_bf16(o[x], left, right);
@@ -6010,7 +6010,7 @@ __device__ inline void store_lines(const MmaAttention &p, const Results &y, int 
             int j = x * 8 + lane % 4 * 2;
             float v[2] = { o[x][2 * half] * times[half], o[x][2 * half + 1] * times[half] };
             if (i < lines)
-                write_run<2>(y, at + j, p.d - j, p.wide, v, accumulate);
+                write_vec<2>(y, at + j, p.d - j, p.aligned, v, accumulate);
         }
     }
 }
@@ -6023,17 +6023,17 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
     int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
     int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64; /* the longest first */
-    const MmaAttention of = of_keys(p);
-    const Keys sight = keys_of_row(p.keys, p.lengths, b);
-    int ahead = q0 + sight.ahead, steps = (min(sight.there, ahead + 64) + 63) / 64;
+    const MmaAttention kv = as_keys(p);
+    const Keys visible = keys_of_row(p.keys, p.lengths, b);
+    int ahead = q0 + visible.ahead, steps = (min(visible.count, ahead + 64) + 63) / 64;
     float o[D / 8][4], s[8][4], max[2] = { -INFINITY, -INFINITY }, sum[2] = { 0, 0 };
     clear<D>(o);
-    bring_head<D, 64>(p, p.q, b, h, q0, p.t, p.t, q);
+    stage_head<D, 64>(p, p.q, b, h, q0, p.t, p.t, q);
     for (int step = -1; step < steps; step++) {
         if (step + 1 < steps) {
             int to = (step + 1) % 2 * SIZE;
-            bring_head<D, 64>(of, p.k, b, h / p.group, (step + 1) * 64, p.s, sight.there, k + to);
-            bring_head<D, 64>(of, p.v, b, h / p.group, (step + 1) * 64, p.s, sight.there, v + to);
+            stage_head<D, 64>(kv, p.k, b, h / p.group, (step + 1) * 64, p.s, visible.count, k + to);
+            stage_head<D, 64>(kv, p.v, b, h / p.group, (step + 1) * 64, p.s, visible.count, v + to);
         }
         gckpti_cp_async_commit();
         if (step < 0)
@@ -6044,8 +6044,8 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
         int i = ahead + row + lane / 4, j = step * 64 + lane % 4 * 2;
 #pragma unroll
         for (int half = 0; half < 2; half++, i += 8) {
-            int end = min(sight.there, i + 1);
-            float top = max[half], factor, shift;
+            int end = min(visible.count, i + 1);
+            float top = max[half], rescale, shift;
 #pragma unroll
             for (int x = 0; x < 16; x++) {
                 float *at = &s[x / 2][2 * half + x % 2];
@@ -6057,9 +6057,9 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
                 top = other > top ? other : top;
             }
             shift = gckpti_shift(top);
-            factor = exp2_of(max[half] - shift);
+            rescale = exp2_of(max[half] - shift);
             max[half] = top;
-            sum[half] *= factor;
+            sum[half] *= rescale;
 #pragma unroll
             for (int x = 0; x < 16; x++) {
                 float *at = &s[x / 2][2 * half + x % 2];
@@ -6068,9 +6068,9 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
             }
 #pragma unroll
             for (int x = 0; x < D / 8; x++)
-                o[x][2 * half] *= factor, o[x][2 * half + 1] *= factor;
+                o[x][2 * half] *= rescale, o[x][2 * half + 1] *= rescale;
         }
-        add_lines<D, 8, false>(s, v + step % 2 * SIZE, o, ahead + row - step * 64);
+        add_product<D, 8, false>(s, v + step % 2 * SIZE, o, ahead + row - step * 64);
         __syncthreads();
     }
 #pragma unroll
@@ -6079,8 +6079,8 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
         for (int with = 1; with < 4; with *= 2)
             sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], with);
         gckpti_softmax_end(&max[half], &sum[half]);
-        if (p.aux && i < p.t && lane % 4 == 0)
-            p.aux[(int64_t)head * p.t + i] = max[half] * LN2 + gckpti_log(sum[half]);
+        if (p.saved && i < p.t && lane % 4 == 0)
+            p.saved[(int64_t)head * p.t + i] = max[half] * LN2 + gckpti_log(sum[half]);
         sum[half] = 1.0f / sum[half];
     }
     if (wanted(p.out))
@@ -6089,10 +6089,10 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
 
 /* s becomes p = exp(s scale - aux), d, which is dp, becomes p (dp - delta) scale, of one element;
  * not `here`: 0. */
-__device__ inline void slope(const MmaAttention &p, float aux, float delta, int here, float *s,
+__device__ inline void softmax_grad(const MmaAttention &p, float saved, float delta, int here, float *s,
                              float *d)
 {
-    *s = here ? exp2_of((*s * p.scale - aux) * LOG2E) : 0.0f;
+    *s = here ? exp2_of((*s * p.scale - saved) * LOG2E) : 0.0f;
     *d = here ? *s * (*d - delta) * p.scale : 0.0f;
 }
 
@@ -6106,25 +6106,25 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dq_kernel(
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
     int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
     int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64, i = q0 + row + lane / 4;
-    const MmaAttention of = of_keys(p);
-    const Keys sight = keys_of_row(p.keys, p.lengths, b);
-    int ahead = q0 + sight.ahead, steps = (min(sight.there, ahead + 64) + 63) / 64;
-    float o[D / 8][4], s[8][4], d[8][4], aux[2], delta[2];
-    const float once[2] = { 1.0f, 1.0f };
+    const MmaAttention kv = as_keys(p);
+    const Keys visible = keys_of_row(p.keys, p.lengths, b);
+    int ahead = q0 + visible.ahead, steps = (min(visible.count, ahead + 64) + 63) / 64;
+    float o[D / 8][4], s[8][4], d[8][4], saved[2], delta[2];
+    const float ones[2] = { 1.0f, 1.0f };
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         int64_t at = (int64_t)head * p.t + i + half * 8;
-        aux[half] = i + half * 8 < p.t ? p.aux[at] : INFINITY;
+        saved[half] = i + half * 8 < p.t ? p.saved[at] : INFINITY;
         delta[half] = i + half * 8 < p.t ? p.delta[at] : 0.0f;
     }
     clear<D>(o);
-    bring_head<D, 64>(p, p.q, b, h, q0, p.t, p.t, q);
-    bring_head<D, 64>(p, p.g, b, h, q0, p.t, p.t, g);
+    stage_head<D, 64>(p, p.q, b, h, q0, p.t, p.t, q);
+    stage_head<D, 64>(p, p.g, b, h, q0, p.t, p.t, g);
     for (int step = -1; step < steps; step++) {
         if (step + 1 < steps) {
             int to = (step + 1) % 2 * SIZE;
-            bring_head<D, 64>(of, p.k, b, h / p.group, (step + 1) * 64, p.s, sight.there, k + to);
-            bring_head<D, 64>(of, p.v, b, h / p.group, (step + 1) * 64, p.s, sight.there, v + to);
+            stage_head<D, 64>(kv, p.k, b, h / p.group, (step + 1) * 64, p.s, visible.count, k + to);
+            stage_head<D, 64>(kv, p.v, b, h / p.group, (step + 1) * 64, p.s, visible.count, v + to);
         }
         gckpti_cp_async_commit();
         if (step < 0)
@@ -6136,21 +6136,21 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dq_kernel(
 #pragma unroll
         for (int x = 0; x < 32; x++) {
             int half = x / 2 % 2, j = step * 64 + x / 4 * 8 + lane % 4 * 2 + x % 2;
-            int here = j < sight.there && j <= i + half * 8 + sight.ahead;
-            slope(p, aux[half], delta[half], here, &s[x / 4][x % 4], &d[x / 4][x % 4]);
+            int here = j < visible.count && j <= i + half * 8 + visible.ahead;
+            softmax_grad(p, saved[half], delta[half], here, &s[x / 4][x % 4], &d[x / 4][x % 4]);
         }
-        add_lines<D, 8, false>(d, k + step % 2 * SIZE, o, ahead + row - step * 64);
+        add_product<D, 8, false>(d, k + step % 2 * SIZE, o, ahead + row - step * 64);
         __syncthreads();
     }
-    store_lines<D>(p, p.dq, p.accumulate[0], b, h, q0 + row, p.t, o, once);
+    store_lines<D>(p, p.dq, p.accumulate[0], b, h, q0 + row, p.t, o, ones);
 }
 
 /* Rows line + lane / 4 and 8 further are keys; those that no query sees are 0. */
-template <int D> __device__ inline void clear_unseen(float o[D / 8][4], int line, int there)
+template <int D> __device__ inline void clear_masked(float o[D / 8][4], int line, int count)
 {
 #pragma unroll
     for (int x = 0; x < D / 2; x++)
-        if (line + (int)threadIdx.x % 32 / 4 + x / 2 % 2 * 8 >= there)
+        if (line + (int)threadIdx.x % 32 / 4 + x / 2 % 2 * 8 >= count)
             o[x / 4][x % 4] = 0.0f;
 }
 
@@ -6162,36 +6162,36 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel
     enum { SIZE = 64 * D, PART = n * D };
     DYNAMIC_SHARED(uint4, attention_tiles);
     uint16_t *k = (uint16_t *)attention_tiles, *v = k + SIZE, *q = v + SIZE, *g = q + 2 * PART;
-    SHARED(float, aux, [2][n]);
+    SHARED(float, saved, [2][n]);
     SHARED(float, delta, [2][n]);
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.s + 63) / 64;
     int shared = (int)(blockIdx.x / blocks), all = p.heads / p.group, b = shared / all;
     int k0 = (int)(blockIdx.x % blocks) * 64;
-    const MmaAttention of = of_keys(p);
-    const Keys sight = keys_of_row(p.keys, p.lengths, b);
-    int first = max(k0 - sight.ahead, 0) / n, tiles = (p.t + n - 1) / n - first;
-    int steps = k0 < sight.there ? tiles * p.group : 0;
+    const MmaAttention kv = as_keys(p);
+    const Keys visible = keys_of_row(p.keys, p.lengths, b);
+    int first = max(k0 - visible.ahead, 0) / n, tiles = (p.t + n - 1) / n - first;
+    int steps = k0 < visible.count ? tiles * p.group : 0;
     float dk[D / 8][4], dv[D / 8][4], s[n / 8][4], d[n / 8][4];
     clear<D>(dk);
     clear<D>(dv);
-    bring_head<D, 64>(of, p.k, b, shared % all, k0, p.s, sight.there, k);
-    bring_head<D, 64>(of, p.v, b, shared % all, k0, p.s, sight.there, v);
+    stage_head<D, 64>(kv, p.k, b, shared % all, k0, p.s, visible.count, k);
+    stage_head<D, 64>(kv, p.v, b, shared % all, k0, p.s, visible.count, v);
     for (int step = -1; step < steps; step++) {
         if (step + 1 < steps) {
             int to = (step + 1) % 2, i0 = (first + (step + 1) % tiles) * n;
             int i = i0 + (int)threadIdx.x, h = shared % all * p.group + (step + 1) / tiles;
             int64_t at = ((int64_t)b * p.heads + h) * p.t + i;
-            bring_head<D, n>(p, p.q, b, h, i0, p.t, p.t, q + to * PART);
-            bring_head<D, n>(p, p.g, b, h, i0, p.t, p.t, g + to * PART);
+            stage_head<D, n>(p, p.q, b, h, i0, p.t, p.t, q + to * PART);
+            stage_head<D, n>(p, p.g, b, h, i0, p.t, p.t, g + to * PART);
             if (threadIdx.x < n) {
-                aux[to][threadIdx.x] = i < p.t ? p.aux[at] : INFINITY;
+                saved[to][threadIdx.x] = i < p.t ? p.saved[at] : INFINITY;
                 delta[to][threadIdx.x] = i < p.t ? p.delta[at] : 0.0f;
             }
         }
         gckpti_cp_async_commit();
         if (step < 0)
             continue;
-        int now = step % 2, ahead = (first + step % tiles) * n + sight.ahead;
+        int now = step % 2, ahead = (first + step % tiles) * n + visible.ahead;
         gckpti_cp_async_wait<1>();
         __syncthreads();
         scores<D, n / 8>(k, row, q + now * PART, s);
@@ -6199,25 +6199,25 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel
 #pragma unroll
         for (int x = 0; x < n / 2; x++) {
             int j = k0 + row + lane / 4 + x / 2 % 2 * 8, i = x / 4 * 8 + lane % 4 * 2 + x % 2;
-            slope(p, aux[now][i], delta[now][i], j <= ahead + i, &s[x / 4][x % 4],
+            softmax_grad(p, saved[now][i], delta[now][i], j <= ahead + i, &s[x / 4][x % 4],
                   &d[x / 4][x % 4]);
         }
-        add_lines<D, n / 8, true>(s, g + now * PART, dv, ahead - k0 - row);
-        add_lines<D, n / 8, true>(d, q + now * PART, dk, ahead - k0 - row);
+        add_product<D, n / 8, true>(s, g + now * PART, dv, ahead - k0 - row);
+        add_product<D, n / 8, true>(d, q + now * PART, dk, ahead - k0 - row);
         __syncthreads();
     }
-    const float once[2] = { 1.0f, 1.0f };
-    clear_unseen<D>(dk, k0 + row, sight.there);
-    clear_unseen<D>(dv, k0 + row, sight.there);
+    const float ones[2] = { 1.0f, 1.0f };
+    clear_masked<D>(dk, k0 + row, visible.count);
+    clear_masked<D>(dv, k0 + row, visible.count);
     if (wanted(p.dk))
-        store_lines<D>(of, p.dk, p.accumulate[1], b, shared % all, k0 + row, p.s, dk, once);
+        store_lines<D>(kv, p.dk, p.accumulate[1], b, shared % all, k0 + row, p.s, dk, ones);
     if (wanted(p.dv))
-        store_lines<D>(of, p.dv, p.accumulate[2], b, shared % all, k0 + row, p.s, dv, once);
+        store_lines<D>(kv, p.dv, p.accumulate[2], b, shared % all, k0 + row, p.s, dv, ones);
 }
 
 /* The factors, copied where they are not bf16 (backward: the output's gradient, too), and what is
  * there for results. */
-MmaAttention attention_of(const gckpt_call *call, Room &room, bool backward)
+MmaAttention attention_of(const gckpt_call *call, Workspace &workspace, bool backward)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     const gckpt_arg *in = call->in;
@@ -6229,23 +6229,23 @@ MmaAttention attention_of(const gckpt_call *call, Room &room, bool backward)
     p.kc = (int)in[1].shape.d[2], p.group = p.c / p.kc;
     p.lengths = call->inputs == 4 ? in[3].index : NULL;
     p.scale = 1.0f / gckpti_sqrt((float)p.d);
-    p.q = factor(call, room, value_of(in[0]), queries);
-    p.k = factor(call, room, value_of(in[1]), keys);
-    p.v = factor(call, room, value_of(in[2]), keys);
+    p.q = operand(call, workspace, value_of(in[0]), queries);
+    p.k = operand(call, workspace, value_of(in[1]), keys);
+    p.v = operand(call, workspace, value_of(in[2]), keys);
     if (backward)
-        p.g = factor(call, room, grad_out_of(call), queries);
-    p.aux = (float *)call->saved;
+        p.g = operand(call, workspace, grad_out_of(call), queries);
+    p.saved = (float *)call->saved;
     p.out = out_of(call);
     p.dq = grad_of(in[0]), p.dk = grad_of(in[1]), p.dv = grad_of(in[2]);
-    p.wide = p.d % 8 == 0 && wide(p.q, p.k, p.v) && wide(p.g) && wide(p.out) && wide(p.dq) &&
-             wide(p.dk) && wide(p.dv);
+    p.aligned = p.d % 8 == 0 && aligned(p.q, p.k, p.v) && aligned(p.g) && aligned(p.out) && aligned(p.dq) &&
+             aligned(p.dk) && aligned(p.dv);
     return p;
 }
 
 #define HEADS(call, kernel, of, tiles, shared, p)                                                  \
     do {                                                                                           \
         int64_t heads = (call)->in[0].shape.d[0] * (of);                                           \
-        RUN_SHARING(call, kernel, dim3((unsigned)(heads * (tiles))), 128, shared, p);              \
+        RUN_SHARED(call, kernel, dim3((unsigned)(heads * (tiles))), 128, shared, p);              \
     } while (0)
 
 template <int D> void run_attention(const gckpt_call *call, const MmaAttention &p)
@@ -6253,7 +6253,7 @@ template <int D> void run_attention(const gckpt_call *call, const MmaAttention &
     HEADS(call, (mma_attention_forward_kernel<D>), p.heads, (p.t + 63) / 64, 5 * 64 * D * 2, p);
 }
 
-template <int D> void run_gradients(const gckpt_call *call, const MmaAttention &p)
+template <int D> void run_backward(const gckpt_call *call, const MmaAttention &p)
 {
     enum { QUERIES = D == 64 ? 64 : 32 }; /* what the registers have room for */
     if (wanted(call->in[0]))
@@ -6265,8 +6265,8 @@ template <int D> void run_gradients(const gckpt_call *call, const MmaAttention &
 
 void attention_forward(const gckpt_call *call)
 {
-    Room room = { (char *)call->workspace, 0 };
-    MmaAttention p = attention_of(call, room, false);
+    Workspace workspace = { (char *)call->workspace, 0 };
+    MmaAttention p = attention_of(call, workspace, false);
     p.keys = keys_of(call);
     if (p.d <= 64)
         run_attention<64>(call, p);
@@ -6276,33 +6276,33 @@ void attention_forward(const gckpt_call *call)
 
 void attention_backward(const gckpt_call *call)
 {
-    Room room = { (char *)call->workspace, 0 };
-    MmaAttention p = attention_of(call, room, true);
+    Workspace workspace = { (char *)call->workspace, 0 };
+    MmaAttention p = attention_of(call, workspace, true);
     p.keys = keys_of(call);
     const int64_t n = call->shape.d[0] * call->shape.d[1] * p.heads;
     const Values g = grad_out_of(call), out = value_out_of(call);
-    float *delta = (float *)take(room, (size_t)n * sizeof *delta);
+    float *delta = (float *)bump_alloc(workspace, (size_t)n * sizeof *delta);
     RUN(call, fast_delta_kernel, blocks_for(n, 128), 128, 0, g, out, delta, n, call->shape.d[1],
-        p.heads, p.d, p.d % 8 == 0 && wide(g) && wide(out));
+        p.heads, p.d, p.d % 8 == 0 && aligned(g) && aligned(out));
     p.delta = delta;
     for (int i = 0; i < 3; i++)
         p.accumulate[i] = call->in[i].accumulate;
     if (p.d <= 64)
-        run_gradients<64>(call, p);
+        run_backward<64>(call, p);
     else
-        run_gradients<128>(call, p);
+        run_backward<128>(call, p);
 }
 
-gckpt_result attention_room(gckpt_call *call)
+gckpt_result attention_workspace(gckpt_call *call)
 {
-    Room forward = { NULL, 0 }, backward = { NULL, 0 };
+    Workspace forward = { NULL, 0 }, backward = { NULL, 0 };
     MmaAttention p = attention_of(call, forward, false);
-    if (p.d > 128 || gckpti_attention_of(call).more) { /* no registers for it */
+    if (p.d > 128 || gckpti_attention_of(call).extras) { /* no registers for it */
         call->precision = GCKPT_BF16;
         return GCKPT_OK;
     }
     attention_of(call, backward, true);
-    take(backward, (size_t)(call->shape.d[0] * call->shape.d[1] * p.heads) * sizeof(float));
+    bump_alloc(backward, (size_t)(call->shape.d[0] * call->shape.d[1] * p.heads) * sizeof(float));
     call->workspace_forward = forward.used;
     call->workspace_backward = backward.used;
     return GCKPT_OK;
@@ -6317,7 +6317,7 @@ enum { LOSS_ROWS = 4096, LOSS_CLASSES = 4096 }; /* forward: four times the rows 
 
 /* Adds the groups of a chunk of classes, one after the other, a thread a row. */
 __global__ void loss_rows_kernel(const float *parts, int groups, const int32_t *target,
-                                 RowLoss *state, float *aux, float *losses, int64_t rows, int begin,
+                                 RowLoss *state, float *saved, float *losses, int64_t rows, int begin,
                                  int end)
 {
     for (EACH(r, rows)) {
@@ -6332,9 +6332,9 @@ __global__ void loss_rows_kernel(const float *parts, int groups, const int32_t *
         if (end) {
             gckpti_softmax_end(&max, &sum);
             float log_sum = gckpti_log(sum);
-            losses[r] = target[r] >= 0 ? log_sum - (state[r].hit - max) : 0.0f;
-            if (aux)
-                aux[2 * r] = max, aux[2 * r + 1] = log_sum;
+            losses[r] = target[r] >= 0 ? log_sum - (state[r].logit - max) : 0.0f;
+            if (saved)
+                saved[2 * r] = max, saved[2 * r + 1] = log_sum;
         } else {
             state[r].max = max, state[r].sum = sum;
         }
@@ -6354,33 +6354,33 @@ LossSizes loss_sizes(const gckpt_call *call, bool backward)
 }
 
 /* Pieces of the workspace. */
-struct LossRoom {
+struct LossBuffers {
     const uint16_t *x;
     uint16_t *w, *d; /* of a chunk, if w is not bf16; of a block and a chunk */
     float *parts, *losses, *dx;
     RowLoss *state;
 };
 
-LossRoom loss_room(const gckpt_call *call, Room &room, bool backward)
+LossBuffers loss_buffers(const gckpt_call *call, Workspace &workspace, bool backward)
 {
     LossSizes s = loss_sizes(call, backward);
-    LossRoom r;
+    LossBuffers r;
     memset(&r, 0, sizeof r);
-    r.x = factor(call, room, value_of(call->in[0]), s.rows * s.c);
-    r.w = call->in[1].bf16 ? NULL : (uint16_t *)take(room, (size_t)(s.chunk * s.c) * 2);
+    r.x = operand(call, workspace, value_of(call->in[0]), s.rows * s.c);
+    r.w = call->in[1].bf16 ? NULL : (uint16_t *)bump_alloc(workspace, (size_t)(s.chunk * s.c) * 2);
     if (backward) {
-        r.d = (uint16_t *)take(room, (size_t)(s.block * s.row) * 2);
-        r.dx = (float *)take(room, (size_t)(s.block * s.c) * sizeof *r.dx);
+        r.d = (uint16_t *)bump_alloc(workspace, (size_t)(s.block * s.row) * 2);
+        r.dx = (float *)bump_alloc(workspace, (size_t)(s.block * s.c) * sizeof *r.dx);
     } else {
-        r.parts = (float *)take(room, (size_t)((s.chunk + 127) / 128 * 2 * s.block) * 8);
-        r.state = (RowLoss *)take(room, (size_t)s.rows * sizeof *r.state);
-        r.losses = (float *)take(room, (size_t)s.rows * sizeof *r.losses);
+        r.parts = (float *)bump_alloc(workspace, (size_t)((s.chunk + 127) / 128 * 2 * s.block) * 8);
+        r.state = (RowLoss *)bump_alloc(workspace, (size_t)s.rows * sizeof *r.state);
+        r.losses = (float *)bump_alloc(workspace, (size_t)s.rows * sizeof *r.losses);
     }
     return r;
 }
 
 /* Logits of `rows` rows from `row` and n classes from `first`. */
-MmaProduct loss_logits(const gckpt_call *call, const LossRoom &r, const uint16_t *w, int64_t row,
+MmaProduct loss_logits(const gckpt_call *call, const LossBuffers &r, const uint16_t *w, int64_t row,
                        int64_t rows, int64_t first, int64_t n)
 {
     int64_t c = gckpti_last(&call->in[0].shape);
@@ -6392,7 +6392,7 @@ MmaProduct loss_logits(const gckpt_call *call, const LossRoom &r, const uint16_t
     return p;
 }
 
-const uint16_t *loss_weights(const gckpt_call *call, const LossRoom &r, int64_t first, int64_t n)
+const uint16_t *loss_weights(const gckpt_call *call, const LossBuffers &r, int64_t first, int64_t n)
 {
     int64_t c = gckpti_last(&call->in[0].shape);
     const Values w = value_of(call->in[1]);
@@ -6405,9 +6405,9 @@ const uint16_t *loss_weights(const gckpt_call *call, const LossRoom &r, int64_t 
 void linear_cross_entropy_forward(const gckpt_call *call)
 {
     LossSizes s = loss_sizes(call, false);
-    Room room = { (char *)call->workspace, 0 };
-    LossRoom r = loss_room(call, room, false);
-    float *aux = (float *)call->saved;
+    Workspace workspace = { (char *)call->workspace, 0 };
+    LossBuffers r = loss_buffers(call, workspace, false);
+    float *saved = (float *)call->saved;
     for (int64_t first = 0, n; first < s.v; first += n) {
         n = gckpti_min(s.v - first, s.chunk);
         const uint16_t *w = loss_weights(call, r, first, n);
@@ -6415,22 +6415,22 @@ void linear_cross_entropy_forward(const gckpt_call *call)
             rows = gckpti_min(s.rows - row, s.block);
             MmaProduct p = loss_logits(call, r, w, row, rows, first, n);
             p.loss.parts = r.parts, p.loss.state = r.state + row;
-            run_mma_tile<128, 1, 1, PARTS>(call, p);
+            run_mma_tile<128, 1, 1, ROW_STATS>(call, p);
             RUN(call, loss_rows_kernel, blocks_for(rows, 64), 64, 0, r.parts,
                 (int)((n + 127) / 128 * 2), p.loss.target, r.state + row,
-                aux ? aux + 2 * row : NULL, r.losses + row, rows, first == 0, first + n == s.v);
+                saved ? saved + 2 * row : NULL, r.losses + row, rows, first == 0, first + n == s.v);
         }
     }
     add_losses(call, r.losses, call->in[2].index, s.rows, 1);
 }
 
-void linear_cross_entropy_backward(const gckpt_call *asked)
+void linear_cross_entropy_backward(const gckpt_call *original)
 {
-    const gckpt_call fresh = without_zeros(asked), *call = &fresh;
+    const gckpt_call adjusted = drop_zero_fills(original), *call = &adjusted;
     LossSizes s = loss_sizes(call, true);
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
-    Room room = { (char *)call->workspace, 0 };
-    LossRoom r = loss_room(call, room, true);
+    Workspace workspace = { (char *)call->workspace, 0 };
+    LossBuffers r = loss_buffers(call, workspace, true);
     Results dw = grad_of(*w);
     for (int64_t row = 0, rows; row < s.rows; row += rows) {
         rows = gckpti_min(s.rows - row, s.block);
@@ -6441,8 +6441,8 @@ void linear_cross_entropy_backward(const gckpt_call *asked)
             n = gckpti_min(s.v - first, s.chunk);
             const uint16_t *some = loss_weights(call, r, first, n);
             MmaProduct p = loss_logits(call, r, some, row, rows, first, n);
-            p.loss.aux = (const float *)call->saved + 2 * row, p.loss.now = moment_of(call);
-            run_mma_tile<128, 1, 1, SLOPES>(call, p);
+            p.loss.saved = (const float *)call->saved + 2 * row, p.loss.params = params_of(call);
+            run_mma_tile<128, 1, 1, GRADIENTS>(call, p);
             const Matrix<uint16_t> d = matrix((const uint16_t *)r.d, s.row);
             if (dx.f32)
                 mma_product(call,
@@ -6460,15 +6460,15 @@ void linear_cross_entropy_backward(const gckpt_call *asked)
     }
 }
 
-gckpt_result linear_cross_entropy_room(gckpt_call *call)
+gckpt_result linear_cross_entropy_workspace(gckpt_call *call)
 {
-    Room forward = { NULL, 0 }, backward = { NULL, 0 };
-    if (gckpti_head_cap(call) > 0.0f) {
+    Workspace forward = { NULL, 0 }, backward = { NULL, 0 };
+    if (gckpti_linear_loss_cap(call) > 0.0f) {
         call->precision = GCKPT_BF16;
         return GCKPT_OK;
     }
-    loss_room(call, forward, false);
-    loss_room(call, backward, true);
+    loss_buffers(call, forward, false);
+    loss_buffers(call, backward, true);
     call->workspace_forward = forward.used;
     call->workspace_backward = backward.used;
     call->mixes_rows |= gckpti_rows(&call->in[0].shape) % TOKENS != 0;
@@ -6489,49 +6489,49 @@ template <class F> void map_out(const gckpt_call *call, F f, const Values &a, co
     map(call, f, a, b, out_of(call), gckpti_elements(&call->shape), 0);
 }
 
-template <class F> void map_back(const gckpt_call *call, F f, const Values &at)
+template <class F> void map_grad(const gckpt_call *call, F f, const Values &at)
 {
     map(call, f, at, grad_out_of(call), grad_of(call->in[0]), gckpti_elements(&call->shape),
         call->in[0].accumulate);
 }
 
-#define CURVE(name, put, at)                                                                       \
+#define UNARY(name, put, at)                                                                       \
     void name##_forward(const gckpt_call *call)                                                    \
     {                                                                                              \
-        map_out(call, Value<gckpti_##name>(), value_of(call->in[0]), NONE);                        \
+        map_out(call, Unary<gckpti_##name>(), value_of(call->in[0]), NONE);                        \
     }                                                                                              \
     void name##_backward(const gckpt_call *call)                                                   \
     {                                                                                              \
-        map_back(call, Slope<gckpti_##name##_slope, put>(), at);                                   \
+        map_grad(call, UnaryGrad<gckpti_##name##_deriv, put>(), at);                                   \
     }
 using ::dropout_backward, ::dropout_forward, ::rotary_backward, ::rotary_forward; /* take bf16 */
-CURVE(gelu_erf, put_product, value_of(call->in[0]))
-CURVE(silu, put_product, value_of(call->in[0]))
-CURVE(tanh, put_product, value_out_of(call))
-CURVE(sigmoid, put_product, value_out_of(call))
-CURVE(relu, gckpti_put_passed, value_out_of(call))
-#undef CURVE
+UNARY(gelu_erf, put_product, value_of(call->in[0]))
+UNARY(silu, put_product, value_of(call->in[0]))
+UNARY(tanh, put_product, value_out_of(call))
+UNARY(sigmoid, put_product, value_out_of(call))
+UNARY(relu, gckpti_put_masked, value_out_of(call))
+#undef UNARY
 
 void gelu_forward(const gckpt_call *call)
 {
     const Values x = value_of(call->in[0]);
-    if (!folded(call, GELU, x, NONE, out_of(call)))
-        map_out(call, Value<gelu_of>(), x, NONE);
+    if (!try_fuse(call, GELU, x, NONE, out_of(call)))
+        map_out(call, Unary<gelu_of>(), x, NONE);
 }
 
 void gelu_backward(const gckpt_call *call)
 {
     const gckpt_arg &x = call->in[0];
-    if (x.accumulate || !folded(call, GELU_SLOPE, grad_out_of(call), value_of(x), grad_of(x)))
-        map_back(call, Slope<gelu_slope_of, put_product>(), value_of(x));
+    if (x.accumulate || !try_fuse(call, GELU_GRAD, grad_out_of(call), value_of(x), grad_of(x)))
+        map_grad(call, UnaryGrad<gelu_deriv_of, put_product>(), value_of(x));
 }
 
 void scale_by(const gckpt_call *call, bool backward)
 {
     const Scale<put_product> f = { *(const float *)call->attributes };
-    backward ? map_back(call, f, grad_out_of(call)) : map_out(call, f, value_of(call->in[0]), NONE);
+    backward ? map_grad(call, f, grad_out_of(call)) : map_out(call, f, value_of(call->in[0]), NONE);
 }
-BOTH_WAYS(scale, scale_by)
+BOTH_PASSES(scale, scale_by)
 
 /* ---- sums and products of two tensors of one shape; of others, but for a sum's, declined ---- */
 __device__ inline float plus(float x, float y) { return x + y; }
@@ -6556,7 +6556,7 @@ template <class F> void combine_backward(const gckpt_call *call, int i, F f, Val
 
 /* What does not depend on the batch has one shape with what does where a micro-batch is one row;
  * its gradient is summed over rows all the same, with a low part. */
-gckpt_result alike_room(gckpt_call *call)
+gckpt_result same_shape_workspace(gckpt_call *call)
 {
     for (int i = 0; i < 2; i++)
         if (!gckpti_same_shape(&call->in[i].shape, &call->shape) || !call->in[i].bf16)
@@ -6565,13 +6565,13 @@ gckpt_result alike_room(gckpt_call *call)
 }
 
 /* out = a + b, b of m elements being repeated. */
-struct Repeated {
+struct BroadcastAdd {
     Values a, b;
     Results out;
     int64_t m;
     template <int N> __device__ void at(int64_t i) const
     {
-        Pack<float, N> x = load<N>(a, i), y = load<N>(b, i % m);
+        Vec<float, N> x = load<N>(a, i), y = load<N>(b, i % m);
         for (int k = 0; k < N; k++)
             x.v[k] += y.v[k];
         store(out, i, x);
@@ -6584,9 +6584,9 @@ template <auto F> void combine_forward(const gckpt_call *call)
     const Results out = out_of(call);
     const int64_t m = gckpti_elements(&call->in[1].shape);
     if (call->in[1].shape.n < call->shape.n)
-        packs<8>(call, Repeated{ a, b, out, m }, gckpti_elements(&call->shape),
-                 m % 8 == 0 && wide(a) && wide(b) && wide(out));
-    else if (F != plus || (!folded(call, PLUS, a, b, out) && !folded(call, PLUS, b, a, out)))
+        for_each_vec<8>(call, BroadcastAdd{ a, b, out, m }, gckpti_elements(&call->shape),
+                 m % 8 == 0 && aligned(a) && aligned(b) && aligned(out));
+    else if (F != plus || (!try_fuse(call, PLUS, a, b, out) && !try_fuse(call, PLUS, b, a, out)))
         map_out(call, Both<F>(), a, b);
 }
 
@@ -6611,34 +6611,34 @@ void mul_backward(const gckpt_call *call)
     combine_backward(call, 0, Both<times>(), value_of(call->in[1]));
     combine_backward(call, 1, Both<times>(), value_of(call->in[0]));
 }
-gckpt_result add_room(gckpt_call *call) /* the second may be repeated: the last axes of the first */
+gckpt_result add_workspace(gckpt_call *call) /* the second may be repeated: the last axes of the first */
 {
     const gckpt_shape *a = &call->shape, *b = &call->in[1].shape;
     bool last = b->n < a->n && gckpti_same_shape(&call->in[0].shape, a) &&
                 (gckpti_elements(b) < gckpti_elements(a) || !call->in[1].bf16);
     for (int k = 1; k <= b->n; k++)
         last = last && b->d[b->n - k] == a->d[a->n - k];
-    return last ? GCKPT_OK : alike_room(call);
+    return last ? GCKPT_OK : same_shape_workspace(call);
 }
-constexpr auto sub_room = alike_room, mul_room = alike_room;
+constexpr auto sub_workspace = same_shape_workspace, mul_workspace = same_shape_workspace;
 
 /* ---- slice: a part of each block, to a tensor of parts or from one ---- */
 /* unit: elements that are moved at once, 8 or 1; sizes count units. backward: x is the gradient of
  * the parts, of y the rest becomes 0 if it does not accumulate. */
-__global__ void slice_kernel(Values x, Results y, Part p, int64_t units, int unit, int backward,
+__global__ void slice_kernel(Values x, Results y, Part p, int64_t chunks, int chunk, int backward,
                              int accumulate)
 {
-    for (EACH(i, units)) {
+    for (EACH(i, chunks)) {
         int64_t size = backward && !accumulate ? p.whole : p.n, at = i / size, j = i % size;
         int64_t part = at * p.n + j, whole = at * p.whole + p.begin + j, here = 1;
         if (backward && !accumulate)
             part -= p.begin, whole -= p.begin, here = j >= p.begin && j < p.begin + p.n;
-        int64_t from = (backward ? part : whole) * unit, to = (backward ? whole : part) * unit;
-        if (unit == 8) {
-            Pack<float, 8> v = {};
+        int64_t from = (backward ? part : whole) * chunk, to = (backward ? whole : part) * chunk;
+        if (chunk == 8) {
+            Vec<float, 8> v = {};
             if (here)
                 v = load<8>(x, from);
-            write_run<8>(y, to, 8, true, v.v, accumulate);
+            write_vec<8>(y, to, 8, true, v.v, accumulate);
         } else {
             float v = here ? value_at(x, from) : 0.0f;
             put_at(y, to, accumulate ? value_at(y, to) + v : v);
@@ -6652,29 +6652,29 @@ void slice_by(const gckpt_call *call, bool backward)
     const Values x = backward ? grad_out_of(call) : value_of(in);
     const Results y = backward ? grad_of(in) : out_of(call);
     Part p = slice_part(call);
-    bool eight = p.whole % 8 == 0 && p.begin % 8 == 0 && p.n % 8 == 0 && wide(x) && wide(y);
-    int unit = eight ? 8 : 1;
-    int64_t units = p.blocks * (backward && !in.accumulate ? p.whole : p.n) / unit;
-    p.whole /= unit, p.begin /= unit, p.n /= unit;
+    bool eight = p.whole % 8 == 0 && p.begin % 8 == 0 && p.n % 8 == 0 && aligned(x) && aligned(y);
+    int chunk = eight ? 8 : 1;
+    int64_t chunks = p.blocks * (backward && !in.accumulate ? p.whole : p.n) / chunk;
+    p.whole /= chunk, p.begin /= chunk, p.n /= chunk;
     if (wanted(y))
-        RUN(call, slice_kernel, blocks_for(units, 256), 256, 0, x, y, p, units, unit, backward,
+        RUN(call, slice_kernel, blocks_for(chunks, 256), 256, 0, x, y, p, chunks, chunk, backward,
             backward && in.accumulate);
 }
-BOTH_WAYS(slice, slice_by)
+BOTH_PASSES(slice, slice_by)
 
 /* >>fast/norms */
 /* ---- layernorm, rmsnorm: a warp a row, a lane eight neighbours at a time ----
  * As the contract's, but c = x_0 + mean(x - x_0) is the mean: x has 8 digits. aux is the same. */
 __global__ void __launch_bounds__(256, 5)
     fast_norm_forward_kernel(int center, float epsilon, Values x, Values gain, Values bias,
-                             Results out, float *aux, int64_t rows, int64_t n, bool wide)
+                             Results out, float *saved, int64_t rows, int64_t n, bool aligned)
 {
     int lane = threadIdx.x % 32;
     for (EACH_ROW(r, rows)) {
         float first = center ? value_at(x, r * n) : 0.0f, c = 0.0f, sum = 0.0f, v[8], a[8], b[8];
         int64_t end = (r + 1) * n;
         for (int64_t i = r * n + lane * 8; center && i < end; i += 256) {
-            read_run<8>(x, i, end - i, wide, v);
+            read_vec<8>(x, i, end - i, aligned, v);
             for (int k = 0; k < 8 && i + k < end; k++)
                 sum += v[k] - first;
         }
@@ -6682,56 +6682,56 @@ __global__ void __launch_bounds__(256, 5)
             c = first + warp_sum(sum) / (float)n;
         sum = 0.0f;
         for (int64_t i = r * n + lane * 8; i < end; i += 256) {
-            read_run<8>(x, i, end - i, wide, v);
+            read_vec<8>(x, i, end - i, aligned, v);
             for (int k = 0; k < 8 && i + k < end; k++)
                 sum = gckpti_fma(v[k] - c, v[k] - c, sum);
         }
         float rstd = gckpti_rsqrt(warp_sum(sum) / (float)n + epsilon);
         for (int64_t i = lane * 8; wanted(out) && i < n; i += 256) {
-            read_run<8>(x, r * n + i, n - i, wide, v);
-            read_run<8>(gain, i, n - i, false, a);
-            read_run<8>(bias, i, n - i, false, b);
+            read_vec<8>(x, r * n + i, n - i, aligned, v);
+            read_vec<8>(gain, i, n - i, false, a);
+            read_vec<8>(bias, i, n - i, false, b);
             for (int k = 0; k < 8; k++)
                 v[k] = gckpti_fma((v[k] - c) * rstd, gain.f32 || gain.bf16 ? a[k] : 1.0f, b[k]);
-            write_run<8>(out, r * n + i, n - i, wide, v);
+            write_vec<8>(out, r * n + i, n - i, aligned, v);
         }
-        if (aux && center && lane < 3)
-            aux[3 * r + lane] = lane == 0 ? c : lane == 1 ? 0.0f : rstd;
-        if (aux && !center && lane == 0)
-            aux[r] = rstd;
+        if (saved && center && lane < 3)
+            saved[3 * r + lane] = lane == 0 ? c : lane == 1 ? 0.0f : rstd;
+        if (saved && !center && lane == 0)
+            saved[r] = rstd;
     }
 }
 
 /* A block has TOKENS rows at a time, which stay near while they are read twice: for their columns'
  * sums, by which gradients of bias and gain grow (a thread has four), and for dx, a warp a row. */
 __global__ void __launch_bounds__(32 * TOKENS, 2)
-    fast_norm_backward_kernel(int center, Values x, Values gain, const float *aux, Values g,
-                              Results dx, float *plain, float *by_h, int64_t rows, int64_t n,
-                              bool wide, int accumulate)
+    fast_norm_backward_kernel(int center, Values x, Values gain, const float *saved, Values g,
+                              Results dx, float *g_sums, float *gh_sums, int64_t rows, int64_t n,
+                              bool aligned, int accumulate)
 {
     int lane = threadIdx.x % 32, gains = gain.f32 || gain.bf16;
-    const int each = wide && x.bf16 && g.bf16 ? 4 : 1;
+    const int each = aligned && x.bf16 && g.bf16 ? 4 : 1;
     for (int64_t group = blockIdx.x; group * TOKENS < rows; group += gridDim.x) {
         const int64_t first = group * TOKENS, r = first + threadIdx.x / 32;
         float v[8], u[8], w[8], a = 0.0f, b = 0.0f;
-        for (int64_t j = threadIdx.x * each; (plain || by_h) && j < n; j += each * blockDim.x) {
-            float sum[4] = {}, by[4] = {};
+        for (int64_t j = threadIdx.x * each; (g_sums || gh_sums) && j < n; j += each * blockDim.x) {
+            float sum[4] = {}, gh[4] = {};
             if (each == 4)
-                group_sums<4, true>(g, x, aux, center, first, rows, n, j, sum, by);
+                group_sums<4, true>(g, x, saved, center, first, rows, n, j, sum, gh);
             else
-                group_sums<1, true>(g, x, aux, center, first, rows, n, j, sum, by);
-            if (plain)
-                write_run<4>({ plain, NULL }, group * n + j, each, each == 4, sum);
-            if (by_h)
-                write_run<4>({ by_h, NULL }, group * n + j, each, each == 4, by);
+                group_sums<1, true>(g, x, saved, center, first, rows, n, j, sum, gh);
+            if (g_sums)
+                write_vec<4>({ g_sums, NULL }, group * n + j, each, each == 4, sum);
+            if (gh_sums)
+                write_vec<4>({ gh_sums, NULL }, group * n + j, each, each == 4, gh);
         }
         if (r >= rows || !wanted(dx))
             continue;
-        const Normed o = normed(aux, r, center);
+        const Normed o = normed(saved, r, center);
         for (int64_t i = lane * 8; i < n; i += 256) {
-            read_run<8>(x, r * n + i, n - i, wide, v);
-            read_run<8>(g, r * n + i, n - i, wide, u);
-            read_run<8>(gain, i, n - i, false, w);
+            read_vec<8>(x, r * n + i, n - i, aligned, v);
+            read_vec<8>(g, r * n + i, n - i, aligned, u);
+            read_vec<8>(gain, i, n - i, false, w);
             for (int k = 0; k < 8 && i + k < n; k++) {
                 u[k] *= gains ? w[k] : 1.0f;
                 a += u[k];
@@ -6741,13 +6741,13 @@ __global__ void __launch_bounds__(32 * TOKENS, 2)
         a = center ? warp_sum(a) / (float)n : 0.0f;
         b = warp_sum(b) / (float)n;
         for (int64_t i = lane * 8; i < n; i += 256) {
-            read_run<8>(x, r * n + i, n - i, wide, v);
-            read_run<8>(g, r * n + i, n - i, wide, u);
-            read_run<8>(gain, i, n - i, false, w);
+            read_vec<8>(x, r * n + i, n - i, aligned, v);
+            read_vec<8>(g, r * n + i, n - i, aligned, u);
+            read_vec<8>(gain, i, n - i, false, w);
             for (int k = 0; k < 8; k++)
                 v[k] = o.rstd *
                        gckpti_fma(-(v[k] - o.c) * o.rstd, b, u[k] * (gains ? w[k] : 1.0f) - a);
-            write_run<8>(dx, r * n + i, n - i, wide, v, accumulate);
+            write_vec<8>(dx, r * n + i, n - i, aligned, v, accumulate);
         }
     }
 }
@@ -6762,34 +6762,34 @@ void layernorm_forward(const gckpt_call *call)
     const Results out = out_of(call);
     RUN(call, fast_norm_forward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center,
         gckpti_norm_epsilon(o), x, norm_input(call, o->gain), norm_input(call, o->bias), out,
-        (float *)call->saved, rows, n, n % 8 == 0 && wide(x) && wide(out));
+        (float *)call->saved, rows, n, n % 8 == 0 && aligned(x) && aligned(out));
 }
 
-void layernorm_backward(const gckpt_call *asked)
+void layernorm_backward(const gckpt_call *original)
 {
-    const gckpt_call fresh = without_zeros(asked), *call = &fresh;
+    const gckpt_call adjusted = drop_zero_fills(original), *call = &adjusted;
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    const float *aux = (const float *)call->saved;
+    const float *saved = (const float *)call->saved;
     Values x = value_of(call->in[0]), g = grad_out_of(call);
     Results dx = grad_of(call->in[0]);
-    Room room = { (char *)call->workspace, 0 };
-    Column normed = {}, plain = {};
+    Workspace workspace = { (char *)call->workspace, 0 };
+    ColSum normed = {}, g_sums = {};
     if (o->gain && wanted(call->in[o->gain]))
-        normed = column_of(room, rows, n, call->in[o->gain]);
+        normed = column_of(workspace, rows, n, call->in[o->gain]);
     if (o->bias && wanted(call->in[o->bias]))
-        plain = column_of(room, rows, n, call->in[o->bias]);
+        g_sums = column_of(workspace, rows, n, call->in[o->bias]);
     RUN(call, fast_norm_backward_kernel, blocks_for(rows, TOKENS), 32 * TOKENS, 0, o->center, x,
-        norm_input(call, o->gain), aux, g, dx, plain.parts, normed.parts, rows, n,
-        n % 8 == 0 && wide(x) && wide(g) && wide(dx), call->in[0].accumulate);
-    add_groups(call, plain, normed, rows, n);
+        norm_input(call, o->gain), saved, g, dx, g_sums.parts, normed.parts, rows, n,
+        n % 8 == 0 && aligned(x) && aligned(g) && aligned(dx), call->in[0].accumulate);
+    add_groups(call, g_sums, normed, rows, n);
 }
 
-gckpt_result layernorm_room(gckpt_call *call)
+gckpt_result layernorm_workspace(gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     const gckpt_shape *x = &call->in[0].shape;
-    Room backward = { NULL, 0 };
+    Workspace backward = { NULL, 0 };
     for (int i : { o->gain, o->bias })
         if (i)
             column_of(backward, gckpti_rows(x), gckpti_last(x), call->in[i]);
@@ -6799,7 +6799,7 @@ gckpt_result layernorm_room(gckpt_call *call)
 }
 
 constexpr auto rmsnorm_forward = layernorm_forward, rmsnorm_backward = layernorm_backward;
-constexpr auto rmsnorm_room = layernorm_room;
+constexpr auto rmsnorm_workspace = layernorm_workspace;
 
 } // namespace fast
 
@@ -6815,33 +6815,33 @@ constexpr auto rmsnorm_room = layernorm_room;
 
 bool is_op(const gckpt_op *op, const char *name)
 {
-    return op->flags & GCKPTI_OWN_ROW && !strcmp(op->name, name);
+    return op->flags & GCKPTI_BUILTIN_OP && !strcmp(op->name, name);
 }
 
 /* A function of the table, held. */
-template <auto F> struct Held;
-template <class... A, void (*F)(const gckpt_call *, A...)> struct Held<F> {
+template <auto F> struct Locked;
+template <class... A, void (*F)(const gckpt_call *, A...)> struct Locked<F> {
     static void run(const gckpt_call *call, A... arguments)
     {
-        Hold hold(device_of(call));
+        DeviceLock lock(device_of(call));
         F(call, arguments...);
     }
 };
 
 /* One that sees what waits. */
-template <void (*F)(const gckpt_call *)> void held_waiting(const gckpt_call *call)
+template <void (*F)(const gckpt_call *)> void locked_no_flush(const gckpt_call *call)
 {
-    Hold hold(device_of(call), true);
+    DeviceLock lock(device_of(call), true);
     F(call);
 }
 
 /* Functions `which`, for the op of that name. */
 #define FOUND(name, which)                                                                         \
     if (is_op(op, #name))                                                                          \
-        return kind == GCKPT_FORWARD ? Held<which##_forward>::run : Held<which##_backward>::run;
+        return kind == GCKPT_FORWARD ? Locked<which##_forward>::run : Locked<which##_backward>::run;
 #define FORWARD(which)                                                                             \
     if (is_op(op, #which) && kind == GCKPT_FORWARD)                                                \
-        return Held<which##_forward>::run;
+        return Locked<which##_forward>::run;
 
 gckpt_kernel find(void *, const gckpt_op *op, gckpt_kind kind)
 {
@@ -6862,18 +6862,18 @@ gckpt_kernel find(void *, const gckpt_op *op, gckpt_kind kind)
 }
 
 /* Of GCKPT_BF16_FAST: those that need room, tie splits or decline shapes; all. */
-#define FAST_ROOMS(X)                                                                              \
+#define FAST_WORKSPACES(X)                                                                              \
     X(linear) X(attention) X(linear_cross_entropy) X(add) X(sub) X(mul) X(layernorm) X(rmsnorm)
 #define FAST_OPS(X)                                                                                \
-    FAST_ROOMS(X) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(slice)         \
+    FAST_WORKSPACES(X) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(slice)         \
     X(rotary) X(dropout)
 
 gckpt_kernel find_fast(void *, const gckpt_op *op, gckpt_kind kind)
 {
 #define X(which)                                                                                   \
     if (is_op(op, #which))                                                                         \
-        return kind == GCKPT_FORWARD ? held_waiting<fast::which##_forward>                         \
-                                     : held_waiting<fast::which##_backward>;
+        return kind == GCKPT_FORWARD ? locked_no_flush<fast::which##_forward>                         \
+                                     : locked_no_flush<fast::which##_backward>;
     FAST_OPS(X)
 #undef X
     return NULL;
@@ -6883,23 +6883,23 @@ gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)
 {
 #define X(which)                                                                                   \
     if (call->precision == GCKPT_BF16_FAST && is_op(op, #which))                                   \
-        return fast::which##_room(call);
-    FAST_ROOMS(X)
+        return fast::which##_workspace(call);
+    FAST_WORKSPACES(X)
 #undef X
     if (is_op(op, "conv2d") || is_op(op, "average_pool"))
         call->workspace_forward = call->workspace_backward = 0;
 #ifndef GCKPT_NO_IMAGES
     if (is_op(op, "groupnorm") || is_op(op, "batchnorm"))
-        call->workspace_forward = call->workspace_backward = sizeof(float) * (size_t)channel_room(call);
+        call->workspace_forward = call->workspace_backward = sizeof(float) * (size_t)channel_workspace(call);
 #endif
 #ifndef GCKPT_NO_RECURRENT
     if (is_op(op, "gru") || is_op(op, "lstm")) {
-        call->workspace_forward = sizeof(float) * (size_t)cells_room(call, 0);
-        call->workspace_backward = sizeof(float) * (size_t)cells_room(call, 1);
+        call->workspace_forward = sizeof(float) * (size_t)cells_workspace(call, 0);
+        call->workspace_backward = sizeof(float) * (size_t)cells_workspace(call, 1);
     }
 #endif
     bool classes = is_op(op, "cross_entropy_with") || is_op(op, "soft_cross_entropy");
-    if (op->flags & GCKPTI_OWN_ROW && op->flags & GCKPT_LOSS) { /* a loss of each row */
+    if (op->flags & GCKPTI_BUILTIN_OP && op->flags & GCKPT_LOSS) { /* a loss of each row */
         classes = classes || is_op(op, "cross_entropy");
         int64_t rows = classes ? gckpti_rows(&call->in[0].shape) : loss_rows(call);
         call->workspace_forward = (size_t)rows * sizeof(float);
@@ -6914,7 +6914,7 @@ gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)
     if (is_op(op, "linear_cross_entropy"))
         for (int backward = 0; backward < 2; backward++)
             (backward ? call->workspace_backward : call->workspace_forward) =
-                (size_t)head_parts(call, backward).size * sizeof(float);
+                (size_t)logit_sizes(call, backward).size * sizeof(float);
     if (is_op(op, "attention")) /* delta of each query of each head */
         call->workspace_backward = call->saved_bytes;
     return GCKPT_OK;
@@ -6924,14 +6924,14 @@ gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)
 /* Does the device keep the contract? 0, or what is wrong. The header's own test, and what a
  * compiler without -fmad=false or with -use_fast_math does otherwise: a product and a sum that
  * become one, division and root that are not rounded correctly. */
-__global__ void self_test_kernel(float near, float far, int *broken)
+__global__ void self_test_kernel(float base, float squared, int *broken)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
     *broken = gckpti_self_test();
-    if (!*broken && near * near - far != 0.0f) /* far is the square, rounded */
+    if (!*broken && base * base - squared != 0.0f) /* far is the square, rounded */
         *broken = 5;
     for (int i = 0; i < 512; i++) {
-        float a = near + (float)(i * 37 % 101), b = far + (float)(i * 61 % 89);
+        float a = base + (float)(i * 37 % 101), b = squared + (float)(i * 61 % 89);
         float y[3] = { a / b, gckpti_sqrt(a * b), 1e-38f / b };
         hash = gckpti_hash_floats(hash, y, 3);
     }
@@ -6939,7 +6939,7 @@ __global__ void self_test_kernel(float near, float far, int *broken)
         *broken = 6;
     /* 2^-126 less 1.5 2^-151 is nearer to less than 2^-126, in 24 bits: a zero */
     float c[2] = { 0x1p-126f, 0x1p-126f }, y[2] = { -0x1p-76f, 0.0f };
-    links<2, true>(c, near * 0x1.8p-75f, y);
+    terms<2, true>(c, base * 0x1.8p-75f, y);
     if (!*broken && (gckpti_bits(c[0]) || c[1] != 0x1p-126f))
         *broken = 7;
 }
@@ -6955,19 +6955,19 @@ void self_test(Device *d, char *text)
                                          "products and sums are contracted",
                                          "division or root are not rounded correctly",
                                          "links of bf16 plans end above zero" };
-    int broken = -1, *there = NULL;
-    cudaError_t error = cudaMalloc(&there, sizeof *there);
+    int broken = -1, *result = NULL;
+    cudaError_t error = cudaMalloc(&result, sizeof *result);
     if (error == cudaSuccess) {
-        LAUNCH(self_test_kernel, 1, 1, 0, d->stream, 1.000244140625f, 1.00048828125f, there);
+        LAUNCH(self_test_kernel, 1, 1, 0, d->stream, 1.000244140625f, 1.00048828125f, result);
         error = cudaGetLastError();
     }
     if (error == cudaSuccess)
-        error = cudaMemcpyAsync(&broken, there, sizeof broken, cudaMemcpyDeviceToHost, d->stream);
+        error = cudaMemcpyAsync(&broken, result, sizeof broken, cudaMemcpyDeviceToHost, d->stream);
     if (error == cudaSuccess)
         error = cudaStreamSynchronize(d->stream);
-    cudaFree(there);
+    cudaFree(result);
     if (error != cudaSuccess)
-        explain(text, d->number, error, "self-test");
+        format_error(text, d->number, error, "self-test");
     else if (broken)
         snprintf(text, TEXT,
                  "CUDA device %d: self-test: %s; compile gradckpt_cuda.cu by nvcc -fmad=false and "
@@ -6978,15 +6978,15 @@ void self_test(Device *d, char *text)
 /* >>backend/open */
 template <class F> void each_stream(Device *d, F f)
 {
-    f(&d->main), f(&d->feeds), f(&d->moves.stream), f(&d->forks.stream), f(&d->ranks.stream);
-    f(&d->twin.stream);
+    f(&d->main), f(&d->feeds), f(&d->offload.stream), f(&d->graph.stream), f(&d->comm.stream);
+    f(&d->overlap.stream);
 }
 
 template <class F> void each_event(Device *d, F f)
 {
-    f(&d->before);
-    for (Side *s : { &d->moves, &d->forks, &d->ranks, &d->twin })
-        for (cudaEvent_t &e : s->ends)
+    f(&d->fork_event);
+    for (Queue *s : { &d->offload, &d->graph, &d->comm, &d->overlap })
+        for (cudaEvent_t &e : s->done)
             f(&e);
     for (Slot &s : d->slots)
         f(&s.arrived), f(&s.taken);
@@ -6994,25 +6994,25 @@ template <class F> void each_event(Device *d, F f)
 
 void device_close(Device *d)
 {
-    for (Recording &r : d->recordings)
-        drop(d, &r);
+    for (Capture &r : d->captures)
+        destroy_capture(d, &r);
     each_event(d, [](cudaEvent_t *e) {
         if (*e)
             cudaEventDestroy(*e);
     });
     cudaFreeHost(d->pinned);
     cudaFree(d->staged);
-    cudaFree(d->moments);
+    cudaFree(d->params);
     each_stream(d, [](cudaStream_t *s) {
         if (*s)
             cudaStreamDestroy(*s);
         *s = NULL;
     });
     memset(d->slots, 0, sizeof d->slots);
-    d->moves = d->forks = d->ranks = d->twin = Side();
+    d->offload = d->graph = d->comm = d->overlap = Queue();
     d->pinned = d->staged = NULL;
-    d->moments = NULL;
-    d->before = NULL;
+    d->params = NULL;
+    d->fork_event = NULL;
     d->ready = 0;
 }
 
@@ -7044,9 +7044,9 @@ cudaError_t device_open(Device *d, int number)
     if (error == cudaSuccess)
         error = cudaMalloc(&d->staged, (size_t)SLOTS * SLOT_BYTES);
     if (error == cudaSuccess)
-        error = cudaMalloc(&d->moments, sizeof *d->moments);
+        error = cudaMalloc(&d->params, sizeof *d->params);
     if (error == cudaSuccess)
-        error = cudaMemsetAsync(d->moments, 0, sizeof *d->moments, d->stream);
+        error = cudaMemsetAsync(d->params, 0, sizeof *d->params, d->stream);
     memset(&d->now, 0, sizeof d->now);
     return error;
 }
@@ -7055,16 +7055,16 @@ cudaError_t device_open(Device *d, int number)
 
 extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **error)
 {
-    static std::mutex making;
+    static std::mutex init_mutex;
     static thread_local char problem[TEXT];
-    std::lock_guard<std::mutex> alone(making);
+    std::lock_guard<std::mutex> guard(init_mutex);
     int count = 0, most = (int)(sizeof devices / sizeof *devices);
     const char *ignored;
     *(error ? error : &ignored) = problem;
     problem[0] = 0;
     cudaError_t result = cudaGetDeviceCount(&count);
     if (result != cudaSuccess) {
-        explain(problem, device, result, "looking for devices");
+        format_error(problem, device, result, "looking for devices");
         cudaGetLastError();
         return NULL;
     }
@@ -7078,7 +7078,7 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
         return &d->backend;
     result = device_open(d, device);
     if (result != cudaSuccess)
-        explain(problem, device, result, "making streams and buffers");
+        format_error(problem, device, result, "making streams and buffers");
     else
         self_test(d, problem);
     if (problem[0])
@@ -7088,10 +7088,10 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
         return NULL;
     static int at_exit = atexit(close_all);
     (void)at_exit;
-    d->backend = { "cuda", d, 1, 0, get, release<cudaFree>, copy_in, copy_out, copy, workspace,
-                   find, fill, Held<add>::run, Held<convert>::run, update, finish, repeat, recorded,
-                   forget, shortage, find_fast, host_get, release<cudaFreeHost>, move, join,
-                   Held<nonfinite>::run, Held<unpack>::run, join_but, beside, rejoin };
+    d->backend = { "cuda", d, 1, 0, allocate, release<cudaFree>, copy_in, copy_out, copy, workspace,
+                   find, fill, Locked<add>::run, Locked<convert>::run, update, finish, replay, end_capture,
+                   discard_captures, memory_hint, find_fast, host_get, release<cudaFreeHost>, copy_async, wait_copies,
+                   Locked<nonfinite>::run, Locked<dequantise>::run, wait_copies_until, use_comm_queue, wait_comm_queue };
     d->ready = 1;
     return &d->backend;
 }

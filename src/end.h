@@ -1,4 +1,4 @@
-GCKPTI_WARM /* since check */
+GCKPTI_COLD_END /* since check */
 
 /* No private macro outlives the implementation. */
 @undef@

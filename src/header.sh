@@ -7,7 +7,7 @@
 # A line of ORDER is a file with its budget of lines and, in the third column, the condition that the whole file
 # stands under (- : none; rooms: it is for compiling the files by themselves, and left out here), or a folder
 # ("plan/") with words for the table of contents. Left out are, too, what the files include of each other
-# (#include "..." but "gradckpt.h", #pragma once) and what stands under #ifdef GCKPTI_ROOMS; each file is marked by its
+# (#include "..." but "gradckpt.h", #pragma once) and what stands under #ifdef GCKPTI_SEPARATE_TU; each file is marked by its
 # name (>>).
 # @undef@ becomes an #undef of each private macro of the folders before it that is still defined (but what
 # gradckpt_cuda.cu uses).
@@ -40,7 +40,7 @@ dir=$1
     }
     function put_undefs(    i) {
         for (i = 1; i <= macros; i++)
-            if (stays[macro[i]] && macro[i] != "GCKPTI_ROTARY_FIRST")
+            if (stays[macro[i]] && macro[i] != "GCKPTI_TICKS_PER_RADIAN")
                 put("#undef " macro[i])
     }
     # Names that macros paste are not seen.
@@ -70,7 +70,7 @@ dir=$1
                     wrong(dir "/" file " does not begin with " condition ", as ORDER says")
                 condition = ""
             }
-            if (line == "#ifdef GCKPTI_ROOMS" || line == "#ifndef GCKPTI_ROOMS") {
+            if (line == "#ifdef GCKPTI_SEPARATE_TU" || line == "#ifndef GCKPTI_SEPARATE_TU") {
                 rooms = line
                 depth = 0
                 continue
@@ -84,7 +84,7 @@ dir=$1
                 instead = part_at = 0
             if (rooms != "" && depth < 0)
                 rooms = ""
-            else if (rooms != "#ifdef GCKPTI_ROOMS" && (line !~ /^#include "|^#pragma once$/ || line == "#include \"gradckpt.h\"") && !(blank && line == "")) {
+            else if (rooms != "#ifdef GCKPTI_SEPARATE_TU" && (line !~ /^#include "|^#pragma once$/ || line == "#include \"gradckpt.h\"") && !(blank && line == "")) {
                 look(line, file)
                 note_macro(line)
                 if (line == "@undef@")

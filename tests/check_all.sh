@@ -113,7 +113,7 @@ object()
 }
 
 # The header as users compile it, with warnings as errors: the optimiser finds some that -fsyntax-only does not.
-# GCKPTI_WHOLE: a static function that nothing calls is a warning.
+# GCKPTI_FULL_BUILD: a static function that nothing calls is a warning.
 plain="${CC:-cc} -std=gnu99 -O2"
 plain_object()
 {

@@ -223,7 +223,7 @@ match($0, /^ *[0-9]+\| *[0-9.]*[kMGTPEZ]?\|/) {
         within = text
         sub(/\(.*/, "", within)
         sub(/.*[ *]/, "", within)
-        if (match(text, /\(gckpti_[a-z0-9_]+\)\(/)) # (gckpti_want)(..): a macro, too
+        if (match(text, /\(gckpti_[a-z0-9_]+\)\(/)) # (gckpti_reserve)(..): a macro, too
             within = substr(text, RSTART + 1, RLENGTH - 3)
     }
     raw[at] = text

@@ -3,7 +3,7 @@
 #include "plan/plan.h"
 
 /* The work of all instructions of a draft; *least: without what runs again and what is copied. */
-static uint64_t listed_work(const gckpti_planner *p, const gckpti_draft *d, uint64_t *least)
+static uint64_t listed_work(const gckpti_planner *p, const gckpti_lowered *d, uint64_t *least)
 {
     uint64_t again = 0;
     *least = 0;
@@ -11,15 +11,15 @@ static uint64_t listed_work(const gckpti_planner *p, const gckpti_draft *d, uint
         const gckpti_ins *ins = &d->ins[x];
         const size_t *operand = d->operands + ins->operands; /* of copies: the value, what else is kept */
         if (ins->kind == GCKPT_FORWARD && ins->first)
-            *least = gckpti_add_work(*least, p->cost[ins->id].forward);
+            *least = gckpti_add_cost(*least, p->cost[ins->id].forward);
         else if (ins->kind == GCKPT_FORWARD)
-            again = gckpti_add_work(again, p->cost[ins->id].forward);
+            again = gckpti_add_cost(again, p->cost[ins->id].forward);
         else if (ins->kind == GCKPT_BACKWARD)
-            *least = gckpti_add_work(*least, p->cost[ins->id].backward);
+            *least = gckpti_add_cost(*least, p->cost[ins->id].backward);
         else if (ins->kind == GCKPT_OFFLOAD || ins->kind == GCKPT_RELOAD)
-            again = gckpti_add_work(again, gckpti_parts_work(p, p->of[ins->id],
-                                                             (operand[0] != GCKPTI_NONE ? GCKPTI_VALUE : 0) |
-                                                                 (operand[1] != GCKPTI_NONE ? GCKPTI_AUX : 0)));
+            again = gckpti_add_cost(again, gckpti_parts_cost(p, p->node_of[ins->id],
+                                                             (operand[0] != GCKPTI_NO_OFFSET ? GCKPTI_VALUE : 0) |
+                                                                 (operand[1] != GCKPTI_NO_OFFSET ? GCKPTI_SAVED : 0)));
     }
-    return gckpti_add_work(*least, again);
+    return gckpti_add_cost(*least, again);
 }

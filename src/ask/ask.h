@@ -24,7 +24,7 @@ static inline const char *gckpti_shard_name(gckpt_shard shard)
 GCKPTI_FN void gckpti_planner_free(gckpti_planner *p);
 
 /* Makes the model of a request that was checked, for p->variant; none when that is not offered. */
-GCKPTI_FN gckpt_result gckpti_make_model(gckpti_planner *p);
+GCKPTI_FN gckpt_result gckpti_build_model(gckpti_planner *p);
 
 /* Checks a request; readies a planner of it, yet without the model: it may get a variant. */
 GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *memory,
@@ -40,4 +40,4 @@ GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void 
                                  int64_t least_rows);
 #endif
 
-GCKPTI_COLD /* to run */
+GCKPTI_COLD_BEGIN /* to run */

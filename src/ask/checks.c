@@ -28,18 +28,18 @@ static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, i
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: term %i: %T is not a loss; gckpt_sum_loss makes one of it", i,
                             t);
-    if (i == 0 && (terms[0].regulariser || t->batchless) && !inference)
+    if (i == 0 && (terms[0].regulariser || t->batch_invariant) && !inference)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: the first term counts the step and must depend on an input");
     if (!(terms[i].weight >= -FLT_MAX && terms[i].weight <= FLT_MAX))
         return gckpti_error(g, GCKPT_E_ARG, "plan: the weight of term %i is not finite", i);
-    if (terms[i].regulariser && !t->batchless)
+    if (terms[i].regulariser && !t->batch_invariant)
         return gckpti_error(
             g, GCKPT_E_ARG,
             "plan: term %i: a regulariser may depend on parameters only, %T depends on "
             "inputs",
             i, t);
-    if (!terms[i].regulariser && t->batchless)
+    if (!terms[i].regulariser && t->batch_invariant)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: term %i: %T depends on parameters only; mark it as regulariser",
                             i, t);
@@ -50,28 +50,28 @@ static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, i
 }
 
 /* What can be wrong with leaves, and ranks. */
-static gckpt_result gckpti_check_leaves(gckpt_graph *g, const gckpt_plan_desc *d)
+static gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d)
 {
-    int leaves = d->virtual_ranks ? d->virtual_ranks : 1, ranks = g->store->ranks;
-    if (leaves & (leaves - 1))
-        return gckpti_error(g, GCKPT_E_ARG, "plan: %i leaves: must be a power of two", leaves);
-    if (leaves > 1 && !GCKPTI_RUNS_LEAVES)
+    int vranks = d->virtual_ranks ? d->virtual_ranks : 1, ranks = g->store->ranks;
+    if (vranks & (vranks - 1))
+        return gckpti_error(g, GCKPT_E_ARG, "plan: %i leaves: must be a power of two", vranks);
+    if (vranks > 1 && !GCKPTI_RUNS_RANKS)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: desc.leaves is %i; this build leaves out leaves and ranks "
                             "(GCKPT_NO_RANKS)",
-                            leaves);
+                            vranks);
     if (d->mode == GCKPT_INFERENCE)
         return GCKPT_OK;
-    if (ranks > leaves)
+    if (ranks > vranks)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: %i ranks, %i leaves: each rank needs leaves of its own: set "
                             "desc.leaves to %i or more, the same however many ranks there are",
-                            ranks, leaves, ranks);
-    if (leaves > 1 && d->update_in_backward)
+                            ranks, vranks, ranks);
+    if (vranks > 1 && d->update_in_backward)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: update_in_backward: gradients are complete when all %i leaves "
                             "are added up; it needs desc.leaves 1",
-                            leaves);
+                            vranks);
     return GCKPT_OK;
 }
 
@@ -82,21 +82,21 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
                                     { "optimiser", (int)d->optimiser, 0, GCKPT_CUSTOM_OPTIMISER },
                                     { "own_state", d->custom_state, 0, 4 },
                                     { "threads", d->threads, 0, 1024 },
-                                    { "leaves", d->virtual_ranks, 0, GCKPTI_LEAVES },
+                                    { "leaves", d->virtual_ranks, 0, GCKPTI_MAX_VRANKS },
                                     { "group", d->segment_size, -INT32_MAX, INT32_MAX },
                                     { "batch", d->batch, 0, INT64_MAX },
                                     { "precision", (int)d->precision, 0, GCKPT_BF16_FAST },
                                     { "update_in_backward", d->update_in_backward, 0, 2 },
                                     { "fetches", d->fetches, 0, INT32_MAX } };
-    if (!gckpti_in_range(g, "plan", ranges, sizeof ranges / sizeof *ranges))
+    if (!gckpti_check_ranges(g, "plan", ranges, sizeof ranges / sizeof *ranges))
         return GCKPT_E_ARG;
-    if (gckpti_check_leaves(g, d) != GCKPT_OK)
+    if (gckpti_check_vranks(g, d) != GCKPT_OK)
         return GCKPT_E_ARG;
     if (d->mode != GCKPT_INFERENCE && !GCKPTI_RUNS_TRAINING)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: %s: this build (GCKPT_NO_TRAINING) makes GCKPT_INFERENCE only",
                             gckpt_mode_name(d->mode));
-    if (d->fetches > 0 && !GCKPTI_RUNS_PICKS)
+    if (d->fetches > 0 && !GCKPTI_RUNS_FETCHES)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: desc.fetch: this build leaves out what fetches tensors "
                             "(GCKPT_NO_FETCH)");
@@ -104,7 +104,7 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: desc.precision is one of GCKPT_BF16, which this build leaves "
                             "out (GCKPT_NO_BF16)");
-    if (d->mode == GCKPT_OPTIMAL && !GCKPTI_SEARCHES)
+    if (d->mode == GCKPT_OPTIMAL && !GCKPTI_HAS_SEARCH)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: GCKPT_OPTIMAL needs the search, which this build leaves out "
                             "(GCKPT_NO_SEARCH); it has the other modes");
@@ -148,7 +148,7 @@ GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *te
         return gckpti_error(
             g, GCKPT_E_ARG,
             "plan: training needs at least one loss term; inference a term or a fetch");
-    if (g->cached && (!inference || d->precision == GCKPT_BF16_STOCHASTIC))
+    if (g->cache_capacity && (!inference || d->precision == GCKPT_BF16_STOCHASTIC))
         return gckpti_error(g, GCKPT_E_ARG,
                             inference
                                 ? "plan: caches are for calls that add up to one, and what is "
@@ -178,10 +178,10 @@ GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *te
 }
 
 /* Why a picked tensor gets no gradient. `seen`: room for a mark by id. */
-static gckpt_result gckpti_no_gradient(const gckpti_planner *p, int i, unsigned char *seen)
+static gckpt_result gckpti_report_no_gradient(const gckpti_planner *p, int i, unsigned char *seen)
 {
     const gckpt_tensor *t = p->desc->fetch[i].tensor, *end = NULL;
-    int leads = 0;
+    int reaches_loss = 0;
     if (p->inference)
         return gckpti_error(p->g, GCKPT_E_ARG,
                             "plan: fetch %i: a GCKPT_INFERENCE plan has no gradients; plan for "
@@ -201,9 +201,9 @@ static gckpt_result gckpti_no_gradient(const gckpti_planner *p, int i, unsigned 
         }
     }
     for (int k = 0; k < p->term_count; k++)
-        leads = leads || seen[p->terms[k].loss->id];
+        reaches_loss = reaches_loss || seen[p->terms[k].loss->id];
     return gckpti_error(p->g, GCKPT_E_ARG,
-                        leads && end
+                        reaches_loss && end
                             ? "plan: fetch %i: %T has no gradient: all that leads from it to a "
                               "loss passes ops without a backward, like %T"
                             : "plan: fetch %i: %T has no gradient: no loss of the plan depends on "
@@ -220,7 +220,7 @@ GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
             return gckpti_error(p->g, GCKPT_E_ARG, "plan: fetch %i is %s", i,
                                 t ? "of another graph" : "NULL");
         if (!p->desc->fetch[i].gradient &&
-            (t->base->kind != GCKPTI_OP || gckpti_is_loss(t) || t->capacity))
+            (t->base->kind != GCKPTI_OP || gckpti_is_loss(t) || t->cache_capacity))
             return gckpti_error(
                 p->g, GCKPT_E_ARG,
                 "plan: fetch %i: %T is not the result of an op (values of inputs are the "
@@ -229,15 +229,15 @@ GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
                 i, t);
         if (p->desc->fetch[i].gradient && gckpti_is_updated(p, t->base->id) &&
             gckpti_is_sharded(
-                gckpti_array_share(p->g->store, &p->g->store->params[t->base->index], 0)))
+                gckpti_array_shard(p->g->store, &p->g->store->params[t->base->index], 0)))
             return gckpti_error(p->g, GCKPT_E_ARG,
                                 "plan: fetch %i: each rank has its share of the gradient of %T "
                                 "only; GCKPT_SHARD_NONE leaves it whole",
                                 i, t);
         if (p->desc->fetch[i].gradient && (!p->active[t->base->id] || gckpti_is_loss(t))) {
             unsigned char *seen =
-                (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
-            return seen ? gckpti_no_gradient(p, i, seen) : GCKPT_E_MEMORY;
+                (unsigned char *)gckpti_scratch_alloc(&p->scratch, (size_t)p->n, 1);
+            return seen ? gckpti_report_no_gradient(p, i, seen) : GCKPT_E_MEMORY;
         }
     }
     return GCKPT_OK;

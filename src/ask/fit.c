@@ -14,17 +14,17 @@ typedef struct {
     int64_t least_rows; /* of a micro-batch */
     gckpt_plan *best;
     uint64_t key;         /* of the first graph; 0: none yet */
-    size_t params, least; /* parameters it left in the store; bytes that some size can do with */
-    uint64_t least_work;  /* of a step, of all sizes; */
-    size_t fast;          /* bytes in which some size has at most gckpti_fast_work of that */
+    size_t param_count, min_bytes; /* parameters it left in the store; bytes that some size can do with */
+    uint64_t least_cost;  /* of a step, of all sizes; */
+    size_t fast_bytes;          /* bytes in which some size has at most gckpti_fast_cost of that */
     int unproven;         /* gckpti_prove has not seen the best yet */
-    int hunting;          /* nothing fits: 1: what is the least? 2: what is fast? */
-    int named;            /* the size that was tried last has its part in `least` */
+    int phase;          /* nothing fits: 1: what is the least? 2: what is fast? */
+    int counted;            /* the size that was tried last has its part in `least` */
     int too_large;        /* some size has more bytes than this machine addresses */
     char mixer[64];       /* an op for which some size was no candidate; "": none */
     int other_rows;       /* gckpt_graph.other_rows of some size, with this error: */
-    char said[GCKPTI_TEXT];
-} gckpti_fitting;
+    char error_text[GCKPTI_TEXT_BYTES];
+} gckpti_fit_state;
 
 /* The greatest divisor of n below d; 0: there is none. */
 static int64_t gckpti_next_divisor(int64_t n, int64_t d)
@@ -61,13 +61,13 @@ static uint64_t gckpti_graph_key(const gckpt_graph *g)
 /* Bytes that no plan of a graph can do without, from its store-all draft: what the greediest
  * backward reads and writes (a buffer is used where it begins and ends), and what lives all through
  * a loop. */
-GCKPTI_FN size_t gckpti_floor(gckpti_planner *p, gckpti_draft *d)
+GCKPTI_FN size_t gckpti_min_plan_bytes(gckpti_planner *p, gckpti_lowered *lowered)
 {
-    size_t most = 0, resident = gckpti_resident(p, NULL);
-    size_t *used = (size_t *)gckpti_scratch_take(&d->scratch, d->length + 1, sizeof *used);
-    for (size_t i = 0; i < d->buffer_count && used; i++) {
-        const gckpt_buffer *b = &d->buffers[i];
-        if (p->looped && b->start == 0 &&
+    size_t most = 0, resident = gckpti_resident_bytes(p, NULL);
+    size_t *used = (size_t *)gckpti_scratch_alloc(&lowered->scratch, lowered->length + 1, sizeof *used);
+    for (size_t i = 0; i < lowered->buffer_count && used; i++) {
+        const gckpt_buffer *b = &lowered->buffers[i];
+        if (p->accumulates && b->start == 0 &&
             (b->kind == GCKPT_BUFFER_PARAMETER_GRADIENT || b->kind == GCKPT_BUFFER_REDUCTION)) {
             resident += b->size;
             continue;
@@ -75,8 +75,8 @@ GCKPTI_FN size_t gckpti_floor(gckpti_planner *p, gckpti_draft *d)
         used[b->start] += b->size;
         used[b->end] += b->end > b->start ? b->size : 0;
     }
-    for (size_t x = 0; x < d->length && used; x++)
-        if (d->ins[x].kind == GCKPT_BACKWARD && used[x] > most)
+    for (size_t x = 0; x < lowered->length && used; x++)
+        if (lowered->ins[x].kind == GCKPT_BACKWARD && used[x] > most)
             most = used[x];
     return resident + most;
 }
@@ -85,18 +85,18 @@ GCKPTI_FN size_t gckpti_floor(gckpti_planner *p, gckpti_draft *d)
  * leaves, of the batch) in a micro-batch, and no leaf is one row that cannot be normalised. */
 static int gckpti_cannot_split(const gckpt_plan *p)
 {
-    return p->mixer >= 0 && (p->rows != (p->batch + p->leaves - 1) / p->leaves ||
-                             gckpti_has_single(p, p->batch));
+    return p->mixer >= 0 && (p->rows != (p->batch + p->virtual_ranks - 1) / p->virtual_ranks ||
+                             gckpti_has_single_norm(p, p->batch));
 }
 
 /* Keeps a plan if it is the best so far: has least work, then the fewest bytes but copies. */
-static void gckpti_fit_keep(gckpti_fitting *f, gckpt_plan *plan)
+static void gckpti_fit_keep(gckpti_fit_state *f, gckpt_plan *plan)
 {
     const gckpt_plan *best = f->best;
-    uint64_t work = best ? gckpt_plan_step_cost(best) : UINT64_MAX,
-             own = gckpt_plan_step_cost(plan);
-    int fewer = own == work && gckpti_bare_bytes(plan) < gckpti_bare_bytes(best);
-    int better = !gckpti_cannot_split(plan) && (!best || own < work || fewer);
+    uint64_t cost = best ? gckpt_plan_step_cost(best) : UINT64_MAX,
+             plan_cost = gckpt_plan_step_cost(plan);
+    int fewer = plan_cost == cost && gckpti_required_bytes(plan) < gckpti_required_bytes(best);
+    int better = !gckpti_cannot_split(plan) && (!best || plan_cost < cost || fewer);
     gckpt_plan_free(better ? best : plan);
     f->best = better ? plan : f->best;
     f->unproven = better || f->unproven;
@@ -104,92 +104,92 @@ static void gckpti_fit_keep(gckpti_fitting *f, gckpt_plan *plan)
 
 /* Whether nothing that an open planner plans can be of use, by its store-all plan: it has the least
  * work of all, and `floor` bytes are the fewest. */
-static int gckpti_is_hopeless(const gckpti_fitting *f, gckpti_planner *p, const gckpt_plan *all)
+static int gckpti_is_hopeless(const gckpti_fit_state *f, gckpti_planner *p, const gckpt_plan *plan)
 {
-    size_t budget = p->desc->budget, most = f->hunting ? f->least - 1 : budget;
-    most = f->hunting == 2 ? f->fast - 1 : most;
-    int once = p->best.work == p->own_work; /* gckpt_recompute may ask for more */
-    return (once && f->best && gckpt_plan_step_cost(all) > gckpt_plan_step_cost(f->best)) ||
-           gckpti_cannot_split(all) ||
-           (budget && gckpt_plan_bytes(all) > budget && gckpti_floor(p, &p->best) > most);
+    size_t budget = p->desc->budget, most = f->phase ? f->min_bytes - 1 : budget;
+    most = f->phase == 2 ? f->fast_bytes - 1 : most;
+    int no_repeats = p->best.cost == p->base_cost; /* gckpt_recompute may ask for more */
+    return (no_repeats && f->best && gckpt_plan_step_cost(plan) > gckpt_plan_step_cost(f->best)) ||
+           gckpti_cannot_split(plan) ||
+           (budget && gckpt_plan_bytes(plan) > budget && gckpti_min_plan_bytes(p, &p->best) > most);
 }
 
 /* Notes the least work of a step. If hunting is 2, asks the planner for the bytes in which a step
  * is fast, and returns whether none can be: with the store-all plan it has too much work. */
-static int gckpti_is_slow(gckpti_fitting *f, gckpti_planner *p, const gckpt_plan *all)
+static int gckpti_is_slow(gckpti_fit_state *f, gckpti_planner *p, const gckpt_plan *plan)
 {
-    const uint64_t work = all ? gckpt_plan_step_cost(all) : UINT64_MAX;
-    const uint64_t most = gckpti_fast_work(f->least_work);
-    const int64_t leaf = gckpti_largest_leaf(&f->desc, NULL), rows = p->g->rows;
-    const int64_t counted = (leaf > rows ? leaf : rows) * p->leaves;
-    if (f->hunting < 2) {
-        f->least_work = work < f->least_work && !gckpti_cannot_split(all) ? work : f->least_work;
+    const uint64_t cost = plan ? gckpt_plan_step_cost(plan) : UINT64_MAX;
+    const uint64_t most = gckpti_fast_cost(f->least_cost);
+    const int64_t vrank_rows = gckpti_largest_vrank(&f->desc, NULL), rows = p->g->rows;
+    const int64_t step_rows = (vrank_rows > rows ? vrank_rows : rows) * p->virtual_ranks;
+    if (f->phase < 2) {
+        f->least_cost = cost < f->least_cost && !gckpti_cannot_split(plan) ? cost : f->least_cost;
         return 0;
     }
-    p->most_work = p->own_work + (most - work) / (uint64_t)counted * (uint64_t)rows;
-    p->fast = f->fast < SIZE_MAX ? f->fast - gckpti_resident(p, NULL) : SIZE_MAX;
-    return work > most;
+    p->fast_cost = p->base_cost + (most - cost) / (uint64_t)step_rows * (uint64_t)rows;
+    p->fast_bytes = f->fast_bytes < SIZE_MAX ? f->fast_bytes - gckpti_resident_bytes(p, NULL) : SIZE_MAX;
+    return cost > most;
 }
 
 /* Plans what an open planner was asked for, in its variant. */
-static gckpt_result gckpti_fit_plan(gckpti_fitting *f, gckpti_planner *p)
+static gckpt_result gckpti_fit_plan(gckpti_fit_state *f, gckpti_planner *p)
 {
     gckpt_mode mode = p->desc->mode;
-    int whole = mode == GCKPT_AUTO || mode == GCKPT_STORE_ALL;
+    int try_store_all = mode == GCKPT_AUTO || mode == GCKPT_STORE_ALL;
     size_t least = 0;
     gckpt_result result = gckpti_plan_mode(p, GCKPT_STORE_ALL);
-    if (result != GCKPT_OK && !gckpti_too_large(p, result))
+    if (result != GCKPT_OK && !gckpti_is_too_large(p, result))
         return result;
-    gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(p, &p->best, GCKPT_STORE_ALL) : NULL;
-    int drafted = plan != NULL, hopeless = plan && gckpti_is_hopeless(f, p, plan);
+    gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode_plan(p, &p->best, GCKPT_STORE_ALL) : NULL;
+    int has_store_all = plan != NULL, hopeless = plan && gckpti_is_hopeless(f, p, plan);
     hopeless = gckpti_is_slow(f, p, plan) || hopeless;
     gckpti_text mixer = { f->mixer, sizeof f->mixer - 1 };
     if (plan && gckpti_cannot_split(plan))
-        gckpti_text_add(&mixer, "%s", gckpti_node_name(plan, plan->mixer));
+        gckpti_text_add(&mixer, "%s", gckpti_planned_name(plan, plan->mixer));
     gckpt_plan_free(plan);
     if (p->failed)
         return GCKPT_E_MEMORY;
     if (hopeless) {
-        f->named = 0;
+        f->counted = 0;
         return GCKPT_OK;
     }
-    plan = gckpti_plan_request(p, p->next, drafted && whole, &result, &least);
-    f->too_large = f->too_large || gckpti_too_large(p, result);
+    plan = gckpti_plan_request(p, p->next, has_store_all && try_store_all, &result, &least);
+    f->too_large = f->too_large || gckpti_is_too_large(p, result);
     if (plan)
         gckpti_fit_keep(f, plan);
     else if (result == GCKPT_OK)
-        f->least = least < f->least ? least : f->least;
-    if (!plan && p->most_work && p->fast < SIZE_MAX)
-        f->fast = gckpti_resident(p, NULL) + p->fast;
-    return gckpti_too_large(p, result) ? GCKPT_OK : result;
+        f->min_bytes = least < f->min_bytes ? least : f->min_bytes;
+    if (!plan && p->fast_cost && p->fast_bytes < SIZE_MAX)
+        f->fast_bytes = gckpti_resident_bytes(p, NULL) + p->fast_bytes;
+    return gckpti_is_too_large(p, result) ? GCKPT_OK : result;
 }
 
 /* Builds the graph of one micro-batch size. *count: its terms, or less than 0: not wanted. */
-static gckpt_result gckpti_fit_build(gckpti_fitting *f, gckpt_graph *g, int64_t rows,
+static gckpt_result gckpti_fit_build(gckpti_fit_state *f, gckpt_graph *g, int64_t rows,
                                      gckpt_term *terms, int *count)
 {
     *count = f->build(g, rows, terms, f->user);
-    if (*count < 0 && g->object.sticky != GCKPT_E_MEMORY && !g->other_rows)
+    if (*count < 0 && g->object.sticky != GCKPT_E_MEMORY && !g->depends_on_rows)
         return GCKPT_OK;
     if (g->object.sticky != GCKPT_OK || *count > GCKPT_MAX_TERMS)
         gckpti_error(g, GCKPT_E_ARG, "build returned %i terms; %i is the most", *count,
                      GCKPT_MAX_TERMS);
     else if (g->rows != rows)
         gckpti_error(g, GCKPT_E_ARG, "build made inputs of %I rows", g->rows);
-    else if (f->key && (f->key != gckpti_graph_key(g) || f->params != f->store->count))
+    else if (f->key && (f->key != gckpti_graph_key(g) || f->param_count != f->store->count))
         gckpti_error(g, GCKPT_E_ARG,
                      "build made other tensors or parameters than for the batch's other "
                      "divisors; only shapes may depend on rows");
     else {
         f->key = gckpti_graph_key(g);
-        f->params = f->store->count;
+        f->param_count = f->store->count;
         return GCKPT_OK;
     }
     return g->object.sticky != GCKPT_OK ? g->object.sticky : GCKPT_E_ARG;
 }
 
 /* Plans a graph under each update rule that is possible. */
-static gckpt_result gckpti_fit_rules(gckpti_fitting *f, gckpt_graph *g, const gckpt_term *terms,
+static gckpt_result gckpti_fit_rules(gckpti_fit_state *f, gckpt_graph *g, const gckpt_term *terms,
                                      int count)
 {
     gckpt_result result = GCKPT_OK;
@@ -222,14 +222,14 @@ static gckpt_result gckpti_fit_rules(gckpti_fitting *f, gckpt_graph *g, const gc
 
 /* One micro-batch size: builds its graph, measures it, plans it. f->named: all that was not planned
  * of it has its part in f->least. */
-static gckpt_result gckpti_fit_rows(gckpti_fitting *f, int64_t rows)
+static gckpt_result gckpti_fit_rows(gckpti_fit_state *f, int64_t rows)
 {
     gckpt_term terms[GCKPT_MAX_TERMS];
     gckpti_allocator memory = gckpti_allocator_of(&f->desc.memory);
     gckpt_cost *costs = NULL;
     size_t before = f->store->count;
     int count = 0;
-    f->named = 1;
+    f->counted = 1;
     if (rows < f->least_rows || (f->desc.update_in_backward == 1 && rows < f->desc.batch))
         return GCKPT_OK;
     memset(terms, 0, sizeof terms);
@@ -251,10 +251,10 @@ static gckpt_result gckpti_fit_rows(gckpti_fitting *f, int64_t rows)
     if (result != GCKPT_OK)
         gckpti_error(f->store, result, "fit: micro-batches of %I rows: %s", rows,
                      gckpt_error_text(g));
-    if (result == GCKPT_E_SHAPE && g->other_rows) {
+    if (result == GCKPT_E_SHAPE && g->depends_on_rows) {
         count = g->object.sticky == GCKPT_OK ? count : -1;
         f->other_rows = 1;
-        memcpy(f->said, f->store->object.text, sizeof f->said);
+        memcpy(f->error_text, f->store->object.text, sizeof f->error_text);
         result = GCKPT_OK;
     }
     gckpti_delete(&memory, costs, g->count, sizeof *costs);
@@ -285,18 +285,18 @@ static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build_fn build, i
 }
 
 /* Why no size has a plan. */
-static void gckpti_fit_failed(const gckpti_fitting *f)
+static void gckpti_report_no_fit(const gckpti_fit_state *f)
 {
     const int64_t batch = f->desc.batch;
     gckpti_text text;
-    if (f->least < SIZE_MAX) {
+    if (f->min_bytes < SIZE_MAX) {
         gckpti_error(f->store, GCKPT_E_BUDGET,
                      "fit: budget %z bytes is too small: a batch of %I rows needs at least %z, "
                      "whatever the micro-batch",
-                     f->desc.budget, batch, f->least);
-        text = gckpti_said(&f->store->object);
-        if (f->fast < SIZE_MAX && f->fast > f->least)
-            gckpti_text_add(&text, ", and %z for at most 1.5 times the least work", f->fast);
+                     f->desc.budget, batch, f->min_bytes);
+        text = gckpti_append_text(&f->store->object);
+        if (f->fast_bytes < SIZE_MAX && f->fast_bytes > f->min_bytes)
+            gckpti_text_add(&text, ", and %z for at most 1.5 times the least work", f->fast_bytes);
     } else if (f->too_large)
         gckpti_error(f->store, GCKPT_E_MEMORY,
                      "fit: whatever the micro-batch of a batch of %I rows, the step arena has more "
@@ -304,7 +304,7 @@ static void gckpti_fit_failed(const gckpti_fitting *f)
                      "network",
                      batch);
     else if (f->other_rows)
-        gckpti_error(f->store, GCKPT_E_SHAPE, "%s", f->said);
+        gckpti_error(f->store, GCKPT_E_SHAPE, "%s", f->error_text);
     else if (*f->mixer)
         gckpti_error(f->store, GCKPT_E_ARG,
                      f->desc.virtual_ranks > 1
@@ -313,7 +313,7 @@ static void gckpti_fit_failed(const gckpti_fitting *f)
                            "it a multiple of desc.leaves"
                          : "fit: %s mixes rows, so micro-batches must have the %I rows of the "
                            "batch, which build does not want",
-                     f->mixer, gckpti_largest_leaf(&f->desc, NULL), batch);
+                     f->mixer, gckpti_largest_vrank(&f->desc, NULL), batch);
     else
         gckpti_error(f->store, GCKPT_E_ARG, "fit: build wanted no divisor of the batch of %I rows",
                      batch);
@@ -323,13 +323,13 @@ GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void 
                                  const gckpt_plan_desc *desc, gckpt_measure_fn measure,
                                  int64_t least_rows)
 {
-    gckpti_fitting f;
+    gckpti_fit_state f;
     memset(&f, 0, sizeof f);
     if (!store)
         return NULL;
     if (desc)
         f.desc = *desc;
-    unsigned char named[1536 / 8] = { 0 }; /* by divisor, descending; no batch has more */
+    unsigned char counted[1536 / 8] = { 0 }; /* by divisor, descending; no batch has more */
     int sizes = 0;
     size_t before = store->count;
     gckpt_result result = gckpti_check_fit(store, build, batch, &f.desc);
@@ -339,16 +339,16 @@ GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void 
     f.user = user;
     f.desc.batch = batch;
     f.least_rows = least_rows;
-    f.least = f.fast = SIZE_MAX, f.least_work = UINT64_MAX;
-    for (; f.hunting < (f.least < SIZE_MAX ? 3 : 2) && !f.best && result == GCKPT_OK; f.hunting++) {
-        int at = f.hunting ? sizes : 0; /* hunting 1: from 1 row up */
+    f.min_bytes = f.fast_bytes = SIZE_MAX, f.least_cost = UINT64_MAX;
+    for (; f.phase < (f.min_bytes < SIZE_MAX ? 3 : 2) && !f.best && result == GCKPT_OK; f.phase++) {
+        int index = f.phase ? sizes : 0; /* hunting 1: from 1 row up */
         for (int64_t d = batch; d > 0 && result == GCKPT_OK; d = gckpti_next_divisor(batch, d)) {
-            at -= f.hunting == 1;
-            if (f.hunting != 1 || !(named[at / 8] >> at % 8 & 1))
-                result = gckpti_fit_rows(&f, f.hunting == 1 ? batch / d : d);
-            if (!f.hunting) {
-                named[at / 8] |= (unsigned char)(f.named << at % 8);
-                sizes = ++at;
+            index -= f.phase == 1;
+            if (f.phase != 1 || !(counted[index / 8] >> index % 8 & 1))
+                result = gckpti_fit_rows(&f, f.phase == 1 ? batch / d : d);
+            if (!f.phase) {
+                counted[index / 8] |= (unsigned char)(f.counted << index % 8);
+                sizes = ++index;
             }
         }
     }
@@ -357,7 +357,7 @@ GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void 
         return f.best;
     }
     if (result == GCKPT_OK)
-        gckpti_fit_failed(&f);
+        gckpti_report_no_fit(&f);
     gckpt_plan_free(f.best);
     gckpti_store_shrink(store, before);
     return NULL;

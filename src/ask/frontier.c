@@ -14,7 +14,7 @@ GCKPT_API void gckpt_frontier_free(gckpt_frontier *f)
 }
 
 /* Copies what desc points to into the frontier, as its planner has it. */
-static gckpt_result gckpti_frontier_request(gckpt_frontier *f)
+static gckpt_result gckpti_frontier_copy(gckpt_frontier *f)
 {
     gckpti_planner *p = &f->p;
     gckpt_plan_desc *d = &f->desc;
@@ -29,11 +29,11 @@ static gckpt_result gckpti_frontier_request(gckpt_frontier *f)
 
 /* The most bytes of an arena, up to `budget`, in which a variant may have less work than the points
  * there are. */
-static size_t gckpti_frontier_skip(const gckpt_frontier *f, const gckpti_planner *p, size_t budget)
+static size_t gckpti_frontier_next(const gckpt_frontier *f, const gckpti_planner *p, size_t budget)
 {
     for (size_t i = 0; i < f->count;) {
-        size_t bytes = f->found[i].point.bytes - f->resident;
-        int known = bytes <= budget && f->found[i].point.cost <= gckpti_prove_work(p, budget);
+        size_t bytes = f->solutions[i].point.bytes - f->resident;
+        int known = bytes <= budget && f->solutions[i].point.cost <= gckpti_proven_cost(p, budget);
         budget = known ? bytes - 1 : budget;
         i = known ? 0 : i + 1;
     }
@@ -42,25 +42,25 @@ static size_t gckpti_frontier_skip(const gckpt_frontier *f, const gckpti_planner
 
 /* What has least work in `budget` bytes, behind a winner in more; or in fewer, down to `least`, if
  * nothing in `budget` bytes can have less work by 0.1 % of a step: points need be no nearer. */
-static gckpt_result gckpti_choose_next(gckpti_search *s, size_t budget, size_t least)
+static gckpt_result gckpti_find_next(gckpti_search *s, size_t budget, size_t least)
 {
     const size_t align = s->p->alignment;
     size_t low = least, high = budget;
     uint64_t best = gckpti_bound_time(s->p, (int64_t)gckpti_round_up(budget, align), 1);
-    if (!s->whole && best < UINT64_MAX - s->enough && s->winner.time <= best + s->enough / 2) {
+    if (!s->tiny && best < UINT64_MAX - s->margin && s->winner.time <= best + s->margin / 2) {
         while (low < high) {
             size_t middle = low + (high - low) / 2;
             int64_t limit = (int64_t)gckpti_round_up(middle, align);
-            if (gckpti_bound_time(s->p, limit, 1) <= best + s->enough / 2)
+            if (gckpti_bound_time(s->p, limit, 1) <= best + s->margin / 2)
                 high = middle;
             else
                 low = middle + 1;
         }
-        gckpt_result result = gckpti_choose(s, high);
-        if (result != GCKPT_OK || (s->winner.length && s->winner.time <= best + s->enough))
+        gckpt_result result = gckpti_find_best(s, high);
+        if (result != GCKPT_OK || (s->winner.length && s->winner.time <= best + s->margin))
             return result;
     }
-    return gckpti_choose(s, budget);
+    return gckpti_find_best(s, budget);
 }
 
 /* Adds the points of a variant's search, which is laid out, where they may be better than those
@@ -68,35 +68,35 @@ static gckpt_result gckpti_choose_next(gckpti_search *s, size_t budget, size_t l
 static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
 {
     gckpti_planner *p = s->p;
-    uint64_t forward = p->forward_work, least = p->least_work;
+    uint64_t forward = p->forward_cost, least = p->least_cost;
     size_t budget = 0, fewest = SIZE_MAX;
     for (size_t i = 0; i < f->count; i++)
-        if (f->found[i].point.bytes - f->resident < fewest)
-            fewest = f->found[i].point.bytes - f->resident;
-    gckpt_result result = gckpti_find_least(s, fewest, &budget);
+        if (f->solutions[i].point.bytes - f->resident < fewest)
+            fewest = f->solutions[i].point.bytes - f->resident;
+    gckpt_result result = gckpti_find_min_budget(s, fewest, &budget);
     if (result == GCKPT_OK && budget == SIZE_MAX && f->count == 0)
         result = GCKPT_E_MEMORY; /* none that this machine can address: the error is there */
     size_t least_bytes = budget < fewest ? budget : fewest;
     for (budget = SIZE_MAX; result == GCKPT_OK;) {
-        budget = gckpti_frontier_skip(f, p, budget);
+        budget = gckpti_frontier_next(f, p, budget);
         if (budget < least_bytes)
             break;
-        result = budget == SIZE_MAX ? gckpti_choose(s, budget)
-                                    : gckpti_choose_next(s, budget, least_bytes);
-        const gckpti_answer *answer = &s->winner;
-        if (result != GCKPT_OK || answer->length == 0)
+        result = budget == SIZE_MAX ? gckpti_find_best(s, budget)
+                                    : gckpti_find_next(s, budget, least_bytes);
+        const gckpti_candidate *candidate = &s->winner;
+        if (result != GCKPT_OK || candidate->length == 0)
             break;
-        uint64_t work = p->own_work + answer->time;
-        double recompute = forward ? (double)answer->again / (double)forward : 0;
-        gckpti_found next = {
-            { f->resident + answer->arena, work, recompute, 0, 0 }, p, NULL, answer->length
+        uint64_t cost = p->base_cost + candidate->time;
+        double recompute = forward ? (double)candidate->recompute_cost / (double)forward : 0;
+        gckpti_solution next = {
+            { f->resident + candidate->arena, cost, recompute, 0, 0 }, p, NULL, candidate->length
         };
-        next.point.overhead = least ? (double)(work - least) / (double)least : 0;
-        next.run = (gckpti_span *)gckpti_scratch_copy(&p->scratch, answer->run,
-                                                      (size_t)answer->runs, sizeof *next.run);
-        if (!next.run || !gckpti_want(&f->p.scratch, &f->found, f->count, sizeof next))
+        next.point.overhead = least ? (double)(cost - least) / (double)least : 0;
+        next.span = (gckpti_span *)gckpti_scratch_copy(&p->scratch, candidate->span,
+                                                      (size_t)candidate->spans, sizeof *next.span);
+        if (!next.span || !gckpti_reserve(&f->p.scratch, &f->solutions, f->count, sizeof next))
             return GCKPT_E_MEMORY;
-        f->found[f->count++] = next;
+        f->solutions[f->count++] = next;
         if (s->winner.arena <= least_bytes)
             break;
         budget = s->winner.arena - 1;
@@ -107,32 +107,32 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
 }
 
 /* By bytes, then work, then variant. */
-static int gckpti_found_before(const void *first, const void *second, const void *context)
+static int gckpti_solution_before(const void *first, const void *second, const void *context)
 {
-    const gckpti_found *a = (const gckpti_found *)first, *b = (const gckpti_found *)second;
+    const gckpti_solution *a = (const gckpti_solution *)first, *b = (const gckpti_solution *)second;
     (void)context;
     if (a->point.bytes != b->point.bytes)
         return a->point.bytes < b->point.bytes;
     const gckpti_variant *v = &a->p->variant, *w = &b->p->variant;
     return a->point.cost != b->point.cost ? a->point.cost < b->point.cost
-           : v->form != w->form           ? v->form < w->form
+           : v->lowering != w->lowering           ? v->lowering < w->lowering
            : v->order != w->order         ? v->order < w->order
-                                          : v->near < w->near;
+                                          : v->no_offload < w->no_offload;
 }
 
 /* Leaves of all points those that no other one is better than. */
 static gckpt_result gckpti_frontier_merge(gckpt_frontier *f)
 {
     size_t n = f->count;
-    f->points = (gckpt_point *)gckpti_scratch_take(&f->p.scratch, n, sizeof *f->points);
+    f->points = (gckpt_point *)gckpti_scratch_alloc(&f->p.scratch, n, sizeof *f->points);
     if (!f->points)
         return GCKPT_E_MEMORY;
-    gckpti_sort(f->found, n, sizeof *f->found, gckpti_found_before, NULL);
+    gckpti_sort(f->solutions, n, sizeof *f->solutions, gckpti_solution_before, NULL);
     f->count = 0;
     for (size_t i = 0; i < n; i++)
-        if (!f->count || f->found[i].point.cost < f->points[f->count - 1].cost) {
-            f->found[f->count] = f->found[i];
-            f->points[f->count++] = f->found[i].point;
+        if (!f->count || f->solutions[i].point.cost < f->points[f->count - 1].cost) {
+            f->solutions[f->count] = f->solutions[i];
+            f->points[f->count++] = f->solutions[i].point;
         }
     return GCKPT_OK;
 }
@@ -141,19 +141,19 @@ static gckpt_result gckpti_frontier_merge(gckpt_frontier *f)
 static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
 {
     gckpt_result result = GCKPT_OK;
-    f->resident = gckpti_resident(&f->p, NULL);
+    f->resident = gckpti_resident_bytes(&f->p, NULL);
     f->complete = 1;
     gckpti_planner *p = f->p.next ? f->p.next : &f->p, *next;
     for (; p && result == GCKPT_OK; p = next) { /* what is chosen most often first */
         next = p == &f->p ? NULL : p->next ? p->next : &f->p;
-        for (int k = 0; k < gckpti_count_ways(p) && result == GCKPT_OK; k++) {
+        for (int k = 0; k < gckpti_count_strategies(p) && result == GCKPT_OK; k++) {
             gckpti_search s;
             result = gckpti_search_open(&s, p, k);
             if (result == GCKPT_OK)
                 result = gckpti_frontier_add(f, &s);
             gckpti_scratch_free(&s.scratch);
         }
-        gckpti_planner_rest(p);
+        gckpti_planner_release(p);
     }
     if (result == GCKPT_OK)
         result = gckpti_frontier_merge(f);
@@ -195,7 +195,7 @@ GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_ter
     f->desc = d;
     gckpt_result result = gckpti_planner_open(&f->p, &f->memory, graph, terms, count, &f->desc);
     if (result == GCKPT_OK)
-        result = gckpti_frontier_request(f);
+        result = gckpti_frontier_copy(f);
     if (result == GCKPT_OK)
         result = gckpti_add_variants(&f->p);
     if (result == GCKPT_OK)
@@ -239,32 +239,32 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     int i = gckpt_frontier_find(f, budget);
     if (i < 0) {
         size_t k = 0;
-        while (k < f->count && f->points[k].cost > gckpti_fast_work(f->p.least_work))
+        while (k < f->count && f->points[k].cost > gckpti_fast_cost(f->p.least_cost))
             k++;
-        gckpti_too_small(&f->p, budget, f->count ? f->points[0].bytes : 0,
+        gckpti_budget_error(&f->p, budget, f->count ? f->points[0].bytes : 0,
                          k < f->count ? f->points[k].bytes : 0);
         return NULL;
     }
     gckpti_allocator memory = f->memory;
-    gckpti_planner p = *f->found[i].p; /* shares the model, and the marks of passes over it */
+    gckpti_planner p = *f->solutions[i].p; /* shares the model, and the marks of passes over it */
     p.memory = &memory;
     p.next = NULL;
     p.failed = 0; /* a proof had no memory, if anything */
-    gckpti_planner_drafts(&p);
-    gckpt_result result = gckpti_draft_runs(&p, f->found[i].run, f->found[i].length);
+    gckpti_planner_reset(&p);
+    gckpt_result result = gckpti_lower_spans(&p, f->solutions[i].span, f->solutions[i].length);
     if (result == GCKPT_OK)
-        result = gckpti_place_draft(&p);
-    gckpti_keep_draft(&p);
+        result = gckpti_place_buffers(&p);
+    gckpti_keep_lowered(&p);
     if (result == GCKPT_OK)
-        result = gckpti_gather_ahead(&p, p.best.arena);
-    gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(&p, &p.best, GCKPT_OPTIMAL) : NULL;
+        result = gckpti_prefetch_gathers(&p, p.best.arena);
+    gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode_plan(&p, &p.best, GCKPT_OPTIMAL) : NULL;
     if (plan) {
         const gckpt_point *next = budget && (size_t)i + 1 < f->count ? &f->points[i + 1] : NULL;
         gckpti_prove_plan(&f->p, budget, plan);
-        if (next && next->proven_cost > plan->proven_work)
-            plan->proven_work = next->proven_cost;
+        if (next && next->proven_cost > plan->proven_cost)
+            plan->proven_cost = next->proven_cost;
     }
-    gckpti_planner_rest(&p);
+    gckpti_planner_release(&p);
     gckpti_planner_report(&p, result);
     return plan;
 }

@@ -2,29 +2,29 @@
 #include "graph/graph.h"
 
 /* A planner without drafts, yet. */
-GCKPTI_FN void gckpti_planner_drafts(gckpti_planner *p)
+GCKPTI_FN void gckpti_planner_reset(gckpti_planner *p)
 {
-    memset(&p->draft, 0, sizeof p->draft);
-    p->draft.scratch = p->pass = gckpti_scratch_new(p->memory, &p->failed);
-    p->best = p->draft;
+    memset(&p->lowered, 0, sizeof p->lowered);
+    p->lowered.scratch = p->temp = gckpti_scratch_new(p->memory, &p->failed);
+    p->best = p->lowered;
 }
 
 /* Gives back all but the model. */
-GCKPTI_FN void gckpti_planner_rest(gckpti_planner *p)
+GCKPTI_FN void gckpti_planner_release(gckpti_planner *p)
 {
-    gckpti_delete(p->memory, p->made, p->made_capacity, sizeof *p->made);
-    gckpti_scratch_free(&p->draft.scratch);
+    gckpti_delete(p->memory, p->entries, p->entry_capacity, sizeof *p->entries);
+    gckpti_scratch_free(&p->lowered.scratch);
     gckpti_scratch_free(&p->best.scratch);
-    gckpti_scratch_free(&p->pass);
-    p->made = NULL;
-    p->made_capacity = 0;
+    gckpti_scratch_free(&p->temp);
+    p->entries = NULL;
+    p->entry_capacity = 0;
 }
 
 GCKPTI_FN void gckpti_planner_free(gckpti_planner *p)
 {
     for (gckpti_planner *q = p, *next; q; q = next) {
         next = q->next;
-        gckpti_planner_rest(q);
+        gckpti_planner_release(q);
         gckpti_scratch_free(&q->scratch);
         if (q != p)
             gckpti_delete(p->memory, q, 1, sizeof *q);
@@ -32,15 +32,15 @@ GCKPTI_FN void gckpti_planner_free(gckpti_planner *p)
     p->next = NULL;
 }
 
-GCKPTI_FN gckpt_result gckpti_make_model(gckpti_planner *p)
+GCKPTI_FN gckpt_result gckpti_build_model(gckpti_planner *p)
 {
-    gckpti_planner_drafts(p);
-    p->most_far = p->far = p->variant.near ? 0 : p->far;
-    p->beside = p->far > 0 && p->desc->overlap_offload;
-    p->price = GCKPTI_WHOLE_PRICE;
+    gckpti_planner_reset(p);
+    p->max_host_limit = p->host_limit = p->variant.no_offload ? 0 : p->host_limit;
+    p->overlap = p->host_limit > 0 && p->desc->overlap_offload;
+    p->copy_cost = GCKPTI_FULL_COPY_COST;
     gckpt_result result = gckpti_model_ops(p);
     int trains = p->inference;
-    if (result != GCKPT_OK || !gckpti_is_offered(p))
+    if (result != GCKPT_OK || !gckpti_variant_applies(p))
         return result;
     for (int i = 0; i < p->n; i++)
         trains = trains || p->active[i];
@@ -51,8 +51,8 @@ GCKPTI_FN gckpt_result gckpti_make_model(gckpti_planner *p)
                               "no gradient is picked; there is nothing to train");
     if (result != GCKPT_OK)
         return result;
-    result = gckpti_model_units(p);
-    return result != GCKPT_OK || gckpti_resident(p, NULL) <= PTRDIFF_MAX
+    result = gckpti_model_nodes(p);
+    return result != GCKPT_OK || gckpti_resident_bytes(p, NULL) <= PTRDIFF_MAX
                ? result
                : gckpti_error(p->g, GCKPT_E_MEMORY,
                               "plan: parameters, their state and caches have more bytes than this "
@@ -60,10 +60,10 @@ GCKPTI_FN gckpt_result gckpti_make_model(gckpti_planner *p)
 }
 
 /* Rows of a request's largest leaf. */
-GCKPTI_FN int64_t gckpti_largest_leaf(const gckpt_plan_desc *d, const gckpt_graph *g)
+GCKPTI_FN int64_t gckpti_largest_vrank(const gckpt_plan_desc *d, const gckpt_graph *g)
 {
-    int64_t batch = g && d->batch <= 0 ? g->rows : d->batch, leaves = d->virtual_ranks ? d->virtual_ranks : 1;
-    return batch / leaves + (batch % leaves > 0);
+    int64_t batch = g && d->batch <= 0 ? g->rows : d->batch, vranks = d->virtual_ranks ? d->virtual_ranks : 1;
+    return batch / vranks + (batch % vranks > 0);
 }
 
 GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *memory,
@@ -80,11 +80,11 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
     p->threads = d->threads ? d->threads : 1;
     p->alignment = d->alignment ? d->alignment : 64;
     p->inference = d->mode == GCKPT_INFERENCE;
-    p->leaves = d->virtual_ranks ? d->virtual_ranks : 1;
-    p->levels = p->inference ? 0 : gckpti_levels(p->leaves / graph->store->ranks);
-    p->looped = !p->inference && (p->levels > 0 || gckpti_largest_leaf(d, graph) > graph->rows);
+    p->virtual_ranks = d->virtual_ranks ? d->virtual_ranks : 1;
+    p->tree_depth = p->inference ? 0 : gckpti_tree_depth(p->virtual_ranks / graph->store->ranks);
+    p->accumulates = !p->inference && (p->tree_depth > 0 || gckpti_largest_vrank(d, graph) > graph->rows);
     if (!p->inference && !d->update_in_backward)
-        p->far = (int64_t)(d->offload_bytes < PTRDIFF_MAX / 2 ? d->offload_bytes
+        p->host_limit = (int64_t)(d->offload_bytes < PTRDIFF_MAX / 2 ? d->offload_bytes
                                                               : (size_t)PTRDIFF_MAX / 2);
     p->plain = GCKPTI_ALWAYS_PLAIN || d->plain != 0 || d->backend;
     return gckpti_check_request(graph, terms, count, d);
@@ -97,7 +97,7 @@ GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *
                                            const gckpt_plan_desc *d)
 {
     gckpt_result result = gckpti_planner_start(p, memory, graph, terms, count, d);
-    return result == GCKPT_OK ? gckpti_make_model(p) : result;
+    return result == GCKPT_OK ? gckpti_build_model(p) : result;
 }
 
 /* Adds the planner of one more variant of p's request behind the last one, where it is offered and
@@ -110,17 +110,17 @@ static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_planner **last,
           : GCKPT_E_MEMORY;
     if (result == GCKPT_OK) {
         q->variant = v;
-        q->built = p->cost;
-        q->built_model = p->model;
-        result = gckpti_make_model(q);
+        q->built_cost = p->cost;
+        q->built_model_cost = p->model_cost;
+        result = gckpti_build_model(q);
     }
-    int of_use = result == GCKPT_OK && (v.order > 0 || v.near || gckpti_is_offered(q));
-    for (const gckpti_planner *r = p; r && of_use && v.order == 0 && !v.near; r = r->next)
-        of_use = gckpti_is_of_use(q, r);
+    int of_use = result == GCKPT_OK && (v.order > 0 || v.no_offload || gckpti_variant_applies(q));
+    for (const gckpti_planner *r = p; r && of_use && v.order == 0 && !v.no_offload; r = r->next)
+        of_use = gckpti_is_cheaper(q, r);
     p->failed = result == GCKPT_E_MEMORY;
     if (of_use) {
         *last = (*last)->next = q;
-        p->least_work = q->least_work < p->least_work ? q->least_work : p->least_work;
+        p->least_cost = q->least_cost < p->least_cost ? q->least_cost : p->least_cost;
         return GCKPT_OK;
     }
     if (q)
@@ -130,12 +130,12 @@ static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_planner **last,
 }
 
 /* Whether ops might be in a run in bands of rows: to look takes memory. */
-static int gckpti_may_have_runs(const gckpti_planner *p)
+static int gckpti_may_fuse(const gckpti_planner *p)
 {
     int ops = 0;
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
-        ops += t->kind == GCKPTI_OP && !t->batchless && !p->active[i] && t->shape.n > 2;
+        ops += t->kind == GCKPTI_OP && !t->batch_invariant && !p->active[i] && t->shape.n > 2;
     }
     return ops > 1;
 }
@@ -155,35 +155,35 @@ GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
 #ifdef GCKPT_OPENBLAS
     chooses = 0;
 #endif
-    const int bands = GCKPTI_RUNS_BANDS && !d->as_built && !d->backend &&
+    const int fuses = GCKPTI_RUNS_FUSED && !d->as_built && !d->backend &&
                       d->precision == GCKPT_FP32 && (chooses || p->inference) &&
-                      gckpti_may_have_runs(p);
-    for (; chooses && v.form < GCKPTI_FORMS && result == GCKPT_OK; v.form++)
+                      gckpti_may_fuse(p);
+    for (; chooses && v.lowering < GCKPTI_LOWERINGS && result == GCKPT_OK; v.lowering++)
         result = gckpti_add_variant(p, &last, v);
-    v.bands = GCKPTI_RUNS_BANDS;
-    for (const gckpti_planner *form = p, *end = last; bands && result == GCKPT_OK;
-         form = form->next) {
-        v.form = form->variant.form; /* of the head's as built and those of fewest bytes */
-        if (v.form == 0 || v.form >= GCKPTI_FORMS - 2)
+    v.fused = GCKPTI_RUNS_FUSED;
+    for (const gckpti_planner *lowering = p, *end = last; fuses && result == GCKPT_OK;
+         lowering = lowering->next) {
+        v.lowering = lowering->variant.lowering; /* of the head's as built and those of fewest bytes */
+        if (v.lowering == 0 || v.lowering >= GCKPTI_LOWERINGS - 2)
             result = gckpti_add_variant(p, &last, v);
-        if (form == end)
+        if (lowering == end)
             break;
     }
-    for (const gckpti_planner *form = p; form; form = form->next)
-        for (v.form = form->variant.form, v.bands = form->variant.bands, v.order = 1;
+    for (const gckpti_planner *lowering = p; lowering; lowering = lowering->next)
+        for (v.lowering = lowering->variant.lowering, v.fused = lowering->variant.fused, v.order = 1;
              v.order < GCKPTI_ORDER_COUNT; v.order++)
-            if (form->orders >> v.order & 1 && result == GCKPT_OK)
+            if (lowering->orders >> v.order & 1 && result == GCKPT_OK)
                 result = gckpti_add_variant(p, &last, v);
-    for (const gckpti_planner *q = p, *end = last; optimal && p->far > 0 && result == GCKPT_OK;
+    for (const gckpti_planner *q = p, *end = last; optimal && p->host_limit > 0 && result == GCKPT_OK;
          q = q->next) {
         v = q->variant;
-        v.near = 1;
+        v.no_offload = 1;
         result = gckpti_add_variant(p, &last, v);
         if (q == end)
             break;
     }
     for (gckpti_planner *q = p->next; q; q = q->next)
-        q->least_work = p->least_work;
+        q->least_cost = p->least_cost;
     return result;
 }
 
@@ -195,7 +195,7 @@ GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result resul
         failed = failed || q->failed;
     if (failed) {
         gckpti_error(p->g, GCKPT_E_MEMORY, "plan: no memory to plan %z tensors", p->g->count);
-        gckpti_tell_block(p->g, "plan", p->memory, 0);
+        gckpti_hint_block(p->g, "plan", p->memory, 0);
     } else if (result == GCKPT_OK) {
         gckpti_ok(p->g);
     }
@@ -203,19 +203,19 @@ GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result resul
 
 /* Reports that a budget is too small, the least that is not, and, if more, the bytes in which a
  * step has little more than the least work. */
-GCKPTI_FN void gckpti_too_small(const gckpti_planner *p, size_t budget, size_t least, size_t fast)
+GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_t least, size_t fast)
 {
     gckpt_mode mode = p->desc->mode;
     int searched = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL;
-    p->g->least = least;
+    p->g->min_bytes = least;
     gckpti_error(p->g, GCKPT_E_BUDGET,
                  "budget %z bytes is too small: this graph needs at least %z%s", budget, least,
                  mode == GCKPT_INFERENCE ? ""
-                 : !GCKPTI_SEARCHES ? " in this mode (GCKPT_SQRT or GCKPT_MEMORY_POOR may need "
+                 : !GCKPTI_HAS_SEARCH ? " in this mode (GCKPT_SQRT or GCKPT_MEMORY_POOR may need "
                                       "less; a build without GCKPT_NO_SEARCH finds the least)"
                  : searched         ? ""
                                     : " in this mode (GCKPT_AUTO needs least)");
-    gckpti_text text = gckpti_said(&p->g->object);
+    gckpti_text text = gckpti_append_text(&p->g->object);
     if (fast > least)
         gckpti_text_add(&text, ", and %z for at most 1.5 times the least work", fast);
 }

@@ -9,9 +9,9 @@
 typedef struct {
     gckpt_point point;
     gckpti_planner *p;
-    gckpti_span *run; /* its items, */
+    gckpti_span *span; /* its items, */
     int length;      /* so many */
-} gckpti_found;
+} gckpti_solution;
 
 struct gckpt_frontier {
     gckpti_object object;
@@ -19,16 +19,16 @@ struct gckpt_frontier {
     gckpti_planner p;     /* and those behind it: their models serve for the plans of all points */
     gckpt_plan_desc desc; /* with copies of what it points to */
     gckpt_point *points;
-    gckpti_found *found;    /* the same, with their schedules */
+    gckpti_solution *solutions;    /* the same, with their schedules */
     size_t count, resident; /* resident: bytes of parameters and optimiser state */
     size_t proven_bytes;
     int complete;
 };
 
 /* Returns the most work of a step whose bytes a refusal names beside the least bytes. */
-static inline uint64_t gckpti_fast_work(uint64_t least) { return least + least / 2; }
+static inline uint64_t gckpti_fast_cost(uint64_t least) { return least + least / 2; }
 
-#ifdef GCKPTI_ROOMS
+#ifdef GCKPTI_SEPARATE_TU
 /* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
  * order, and need no prototypes. What each does is said where it is defined. */
 
@@ -38,23 +38,23 @@ GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *te
 GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p);
 
 /* ask/open.c */
-GCKPTI_FN void gckpti_planner_drafts(gckpti_planner *p);
-GCKPTI_FN void gckpti_planner_rest(gckpti_planner *p);
-GCKPTI_FN int64_t gckpti_largest_leaf(const gckpt_plan_desc *d, const gckpt_graph *g);
+GCKPTI_FN void gckpti_planner_reset(gckpti_planner *p);
+GCKPTI_FN void gckpti_planner_release(gckpti_planner *p);
+GCKPTI_FN int64_t gckpti_largest_vrank(const gckpt_plan_desc *d, const gckpt_graph *g);
 GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
                                            gckpt_graph *graph, const gckpt_term *terms, int count,
                                            const gckpt_plan_desc *d);
 GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p);
 GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result result);
-GCKPTI_FN void gckpti_too_small(const gckpti_planner *p, size_t budget, size_t least, size_t fast);
+GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_t least, size_t fast);
 
 /* ask/request.c */
 GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_planner *end,
-                                          int drafted, gckpt_result *result, size_t *least);
+                                          int has_store_all, gckpt_result *result, size_t *least);
 GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *point, size_t n,
                                     size_t *least);
 GCKPTI_FN void gckpti_prove_plan(const gckpti_planner *first, size_t budget, gckpt_plan *plan);
 
 /* ask/fit.c */
-GCKPTI_FN size_t gckpti_floor(gckpti_planner *p, gckpti_draft *d);
+GCKPTI_FN size_t gckpti_min_plan_bytes(gckpti_planner *p, gckpti_lowered *lowered);
 #endif

@@ -15,26 +15,26 @@ static double gckpti_byte_unit(double bytes, const char **name)
 }
 
 /* 12.8 MiB: three digits, in text */
-static const char *gckpti_round_bytes(size_t bytes, char text[32])
+static const char *gckpti_format_bytes(size_t bytes, char text[32])
 {
     gckpti_text t = { text, 31 };
     const char *name;
-    double unit = gckpti_byte_unit((double)bytes, &name), round = 1;
-    while (unit > 1 && (double)bytes / unit * round < 100)
-        round *= 10;
-    round = (double)(uint64_t)((double)bytes / unit * round + 0.5) / round;
-    gckpti_text_add(&t, "%g %s", round, name);
+    double unit = gckpti_byte_unit((double)bytes, &name), scale = 1;
+    while (unit > 1 && (double)bytes / unit * scale < 100)
+        scale *= 10;
+    scale = (double)(uint64_t)((double)bytes / unit * scale + 0.5) / scale;
+    gckpti_text_add(&t, "%g %s", scale, name);
     return text;
 }
 
 /* v >= 0 with one decimal between two texts, right-aligned in 12 columns */
-static void gckpti_print_tenths(gckpti_sink *k, const char *before, double v, const char *behind)
+static void gckpti_print_tenths(gckpti_sink *k, const char *prefix, double v, const char *suffix)
 {
     char number[32];
     gckpti_text t = { number, sizeof number - 1 };
     uint64_t tenths = (uint64_t)((v < 1e12 ? v : 1e12) * 10 + 0.5);
-    gckpti_text_add(&t, "%s%u.%u%s", before, tenths / 10, tenths % 10, behind);
-    size_t n = (size_t)(t.at - number);
+    gckpti_text_add(&t, "%s%u.%u%s", prefix, tenths / 10, tenths % 10, suffix);
+    size_t n = (size_t)(t.end - number);
     gckpti_sink_put(k, "            ", n < 12 ? 12 - n : 0);
     gckpti_sink_put(k, number, n);
 }
@@ -48,7 +48,7 @@ GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark
     if (!f || !write)
         return GCKPT_E_ARG;
     size_t n = f->count, rows = 20;
-    double least = f->p.least_work ? (double)f->p.least_work : 1;
+    double least = f->p.least_cost ? (double)f->p.least_cost : 1;
     int marked = mark ? gckpt_frontier_find(f, mark) : -1;
     double top = f->points[0].overhead,
            unit = gckpti_byte_unit((double)f->points[0].bytes / 10, &name);
@@ -57,13 +57,13 @@ GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark
                  "What bytes cost in time: %i plan%s. Bytes are parameters, optimiser state (both\n"
                  "%s) and step arena. Extra time is that of a step; a full bar is %g %%,\n"
                  "'#' is proven: no schedule takes less in these bytes. None fits in",
-                 (int)n, n == 1 ? "" : "s", gckpti_round_bytes(f->resident, text),
+                 (int)n, n == 1 ? "" : "s", gckpti_format_bytes(f->resident, text),
                  (double)(int)(1000 * top + 0.5) / 10);
-    gckpti_print(&k, "\nless than %s.\n", gckpti_round_bytes(f->proven_bytes, text));
+    gckpti_print(&k, "\nless than %s.\n", gckpti_format_bytes(f->proven_bytes, text));
     if (mark)
         gckpti_print(
             &k, marked < 0 ? "A budget of %s is too small.\n" : "> is what a budget of %s gets.\n",
-            gckpti_round_bytes(mark, text));
+            gckpti_format_bytes(mark, text));
     if (!f->complete)
         gckpti_print(&k, "The search stopped at its limit: plans may cost more than they need.\n");
     gckpti_print(&k, "\n%s%s  extra time    at least  recomputed\n",
@@ -72,11 +72,11 @@ GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark
         char bar[] = "---------------------------";
         const gckpt_point *p = &f->points[i];
         double proven = p->overhead - (double)(p->cost - p->proven_cost) / least,
-               part = p->overhead / top, sure = proven / top;
+               part = p->overhead / top, proven_part = proven / top;
         if (i && i + 1 < n && (int)i != marked && i * rows / n == (i - 1) * rows / n)
             continue; /* many points: the least of each run of them */
         bar[part < 1 ? (int)(part * 27 + 0.5) : 27] = 0;
-        memset(bar, '#', (size_t)(sure < 1 ? (int)(sure * 27 + 0.5) : 27));
+        memset(bar, '#', (size_t)(proven_part < 1 ? (int)(proven_part * 27 + 0.5) : 27));
         bar[26] = part > 1.0001 ? '>' : bar[26];
         gckpti_print_tenths(&k, "", (double)p->bytes / unit, "");
         gckpti_print_tenths(&k, "+", 100 * p->overhead, " %");

@@ -5,7 +5,7 @@
  * fits into it, and be there no arena. */
 static size_t gckpti_arena_budget(const gckpti_planner *p, int *fits)
 {
-    size_t resident = gckpti_resident(p, NULL);
+    size_t resident = gckpti_resident_bytes(p, NULL);
     size_t budget = p->desc->budget ? p->desc->budget : SIZE_MAX;
     size_t left = budget > resident ? budget - resident : 0;
     *fits = budget >= resident;
@@ -13,19 +13,19 @@ static size_t gckpti_arena_budget(const gckpti_planner *p, int *fits)
 }
 
 /* Whether a draft is better than another: it has less work or, with as much, fewer bytes. */
-static int gckpti_is_better(const gckpti_draft *d, const gckpti_draft *than)
+static int gckpti_is_better(const gckpti_lowered *d, const gckpti_lowered *than)
 {
-    return d->work != than->work ? d->work < than->work : d->arena < than->arena;
+    return d->cost != than->cost ? d->cost < than->cost : d->arena < than->arena;
 }
 
 /* The variant whose proven work is least; their bounds are open afterwards. */
-static gckpti_planner *gckpti_promising(gckpti_planner *first, const gckpti_planner *end,
+static gckpti_planner *gckpti_most_promising(gckpti_planner *first, const gckpti_planner *end,
                                         size_t arena)
 {
     gckpti_planner *least = first;
     gckpti_open_bounds(first);
     for (gckpti_planner *p = first; p != end && !p->failed; p = p->next)
-        if (gckpti_prove_work(p, arena) < gckpti_prove_work(least, arena))
+        if (gckpti_proven_cost(p, arena) < gckpti_proven_cost(least, arena))
             least = p;
     return least;
 }
@@ -43,57 +43,57 @@ static gckpti_planner *gckpti_next_variant(gckpti_planner *p, const gckpti_plann
  * of the first is its best already. NULL: *result says why, or the budget is too small and *least
  * bytes would do. */
 GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_planner *end,
-                                          int drafted, gckpt_result *result, size_t *least)
+                                          int has_store_all, gckpt_result *result, size_t *least)
 {
     gckpt_mode mode = first->desc->mode;
     int automatic = mode == GCKPT_AUTO, too_large = 0, fits;
-    size_t arena = gckpti_arena_budget(first, &fits), needed, own = SIZE_MAX;
+    size_t arena = gckpti_arena_budget(first, &fits), needed, bytes = SIZE_MAX;
     gckpti_planner *best;
     for (mode = automatic ? GCKPT_STORE_ALL : mode;; mode = GCKPT_OPTIMAL) {
-        uint64_t once = UINT64_MAX; /* the least work that repeats nothing */
+        uint64_t base_cost = UINT64_MAX; /* the least work that repeats nothing */
         best = NULL;
         needed = SIZE_MAX;
         gckpti_planner *promising =
-            mode == GCKPT_OPTIMAL ? gckpti_promising(first, end, arena) : first;
+            mode == GCKPT_OPTIMAL ? gckpti_most_promising(first, end, arena) : first;
         for (gckpti_planner *p = promising; p; p = gckpti_next_variant(p, promising, first, end)) {
             *result = p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
             if (p->failed)
                 return NULL;
             if (mode == GCKPT_OPTIMAL) {
-                if (best && best->best.work <= gckpti_prove_work(p, arena) && !p->failed)
+                if (best && best->best.cost <= gckpti_proven_cost(p, arena) && !p->failed)
                     continue;
-                p->most_work = first->most_work, p->fast = first->fast;
-                *result = gckpti_plan_optimal(p, arena, &own);
-                first->fast = p->fast;
+                p->fast_cost = first->fast_cost, p->fast_bytes = first->fast_bytes;
+                *result = gckpti_plan_optimal(p, arena, &bytes);
+                first->fast_bytes = p->fast_bytes;
             } else {
-                *result = drafted ? GCKPT_OK : gckpti_plan_mode(p, mode);
-                own = p->best.arena;
-                if (p->inference && p->best.work <= first->most_work && own < first->fast)
-                    first->fast = own; /* among variants: nothing is searched */
+                *result = has_store_all ? GCKPT_OK : gckpti_plan_mode(p, mode);
+                bytes = p->best.arena;
+                if (p->inference && p->best.cost <= first->fast_cost && bytes < first->fast_bytes)
+                    first->fast_bytes = bytes; /* among variants: nothing is searched */
             }
-            if (gckpti_too_large(p, *result)) { /* this machine cannot address its bytes */
-                own = SIZE_MAX;
+            if (gckpti_is_too_large(p, *result)) { /* this machine cannot address its bytes */
+                bytes = SIZE_MAX;
                 too_large = 1;
             } else if (*result != GCKPT_OK) {
                 return NULL;
-            } else if (p->own_work < once) {
-                once = p->own_work;
+            } else if (p->base_cost < base_cost) {
+                base_cost = p->base_cost;
             }
-            if (fits && own <= arena && (!best || gckpti_is_better(&p->best, &best->best)))
+            if (fits && bytes <= arena && (!best || gckpti_is_better(&p->best, &best->best)))
                 best = p;
-            needed = own < needed ? own : needed;
-            drafted = 0;
+            needed = bytes < needed ? bytes : needed;
+            has_store_all = 0;
         }
-        if (!automatic || mode == GCKPT_OPTIMAL || !GCKPTI_SEARCHES || !first->desc->budget ||
-            (best && best->best.work <= once))
+        if (!automatic || mode == GCKPT_OPTIMAL || !GCKPTI_HAS_SEARCH || !first->desc->budget ||
+            (best && best->best.cost <= base_cost))
             break;
     }
     *result = !best && too_large && needed == SIZE_MAX ? GCKPT_E_MEMORY : GCKPT_OK;
-    *least = gckpti_resident(first, NULL) + needed;
+    *least = gckpti_resident_bytes(first, NULL) + needed;
     if (best)
-        *result = gckpti_gather_ahead(best, first->desc->budget ? arena : best->best.arena);
+        *result = gckpti_prefetch_gathers(best, first->desc->budget ? arena : best->best.arena);
     gckpt_plan *plan =
-        best && *result == GCKPT_OK ? gckpti_encode(best, &best->best, mode) : NULL;
+        best && *result == GCKPT_OK ? gckpti_encode_plan(best, &best->best, mode) : NULL;
     if (best && !plan && *result == GCKPT_OK)
         *result = GCKPT_E_MEMORY;
     return plan;
@@ -104,17 +104,17 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
 GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *point, size_t n,
                                     size_t *least)
 {
-    size_t resident = gckpti_resident(first, NULL);
+    size_t resident = gckpti_resident_bytes(first, NULL);
     *least = SIZE_MAX;
     for (const gckpti_planner *p = first; p; p = p->next) {
         for (size_t i = 0; i < n && !p->failed; i++) {
-            uint64_t work = gckpti_prove_work(p, point[i].bytes - resident);
-            if (p == first || work < point[i].proven_cost)
-                point[i].proven_cost = work;
+            uint64_t cost = gckpti_proven_cost(p, point[i].bytes - resident);
+            if (p == first || cost < point[i].proven_cost)
+                point[i].proven_cost = cost;
         }
         if (p->failed)
             return GCKPT_E_MEMORY;
-        size_t bytes = resident + gckpti_prove_bytes(p);
+        size_t bytes = resident + gckpti_proven_bytes(p);
         *least = bytes < *least ? bytes : *least;
     }
     return GCKPT_OK;
@@ -124,11 +124,11 @@ GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *po
  * holds of any: the plan is there, and may be all that is wanted of it. */
 GCKPTI_FN void gckpti_prove_plan(const gckpti_planner *first, size_t budget, gckpt_plan *plan)
 {
-    gckpt_point at = { budget ? budget : gckpti_bare_bytes(plan), 0, 0, 0, 0 };
+    gckpt_point point = { budget ? budget : gckpti_required_bytes(plan), 0, 0, 0, 0 };
     size_t least;
-    const int proven = gckpti_prove(first, &at, 1, &least) == GCKPT_OK;
-    plan->proven_work = proven ? at.proven_cost : first->least_work;
-    plan->proven_bytes = proven ? least : gckpti_resident(first, NULL);
+    const int proven = gckpti_prove(first, &point, 1, &least) == GCKPT_OK;
+    plan->proven_cost = proven ? point.proven_cost : first->least_cost;
+    plan->proven_bytes = proven ? least : gckpti_resident_bytes(first, NULL);
 }
 
 GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
@@ -147,11 +147,11 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
     gckpt_result result = gckpti_planner_open(&p, &memory, graph, terms, count, &d);
     if (result == GCKPT_OK)
         result = gckpti_add_variants(&p);
-    p.most_work = gckpti_fast_work(p.least_work);
-    p.fast = SIZE_MAX;
+    p.fast_cost = gckpti_fast_cost(p.least_cost);
+    p.fast_bytes = SIZE_MAX;
     if (result == GCKPT_OK)
         plan = gckpti_plan_request(&p, NULL, 0, &result, &least);
-    size_t fast = p.fast < SIZE_MAX ? gckpti_resident(&p, NULL) + p.fast : 0;
+    size_t fast = p.fast_bytes < SIZE_MAX ? gckpti_resident_bytes(&p, NULL) + p.fast_bytes : 0;
     gckpti_planner_report(&p, result);
     if (plan) {
         int budget = d.mode == GCKPT_AUTO || d.mode == GCKPT_OPTIMAL;
@@ -160,6 +160,6 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
     }
     gckpti_planner_free(&p);
     if (result == GCKPT_OK && !plan && !p.failed)
-        gckpti_too_small(&p, d.budget, least, fast);
-    return gckpti_plan_settle(plan);
+        gckpti_budget_error(&p, d.budget, least, fast);
+    return gckpti_plan_compact(plan);
 }

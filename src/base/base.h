@@ -23,11 +23,11 @@
 typedef struct {
     uint32_t magic;
     gckpt_result sticky, last;
-    char text[GCKPTI_TEXT];
+    char text[GCKPTI_TEXT_BYTES];
 } gckpti_object;
 
 typedef struct {
-    char *at;
+    char *end;
     size_t left;
 } gckpti_text; /* left: room, the final zero not counted */
 
@@ -39,10 +39,10 @@ GCKPTI_FN void gckpti_text_tensor(gckpti_text *t, const gckpt_tensor *tensor);
 /* Directives: see gckpt_fail. */
 GCKPTI_FN void gckpti_text_format(gckpti_text *t, const char *format, va_list args);
 GCKPTI_FN void gckpti_text_add(gckpti_text *t, const char *format, ...);
-GCKPTI_FN void gckpti_say(gckpti_object *o, const char *format, va_list args);
+GCKPTI_FN void gckpti_set_text(gckpti_object *o, const char *format, va_list args);
 
 /* To say more behind the object's text. */
-GCKPTI_FN gckpti_text gckpti_said(gckpti_object *o);
+GCKPTI_FN gckpti_text gckpti_append_text(gckpti_object *o);
 
 /* Replaces the object's last error (nothing when a sticky one is there) and returns it. */
 GCKPTI_FN gckpt_result gckpti_error(void *object, gckpt_result result, const char *format, ...);
@@ -57,37 +57,37 @@ GCKPTI_FN gckpt_result gckpti_ok(void *object);
 /* Fields of a desc and what is allowed. */
 typedef struct {
     const char *name;
-    int64_t value, least, most;
+    int64_t value, min, max;
 } gckpti_range;
 
 /* 0: one of n is not, and the object says which. */
-GCKPTI_FN int gckpti_in_range(void *object, const char *who, const gckpti_range *r, size_t n);
+GCKPTI_FN int gckpti_check_ranges(void *object, const char *who, const gckpti_range *r, size_t n);
 
 typedef struct {
     gckpt_write_fn write; /* NULL: only count */
     void *user;
     size_t total, used;
     int failed;
-    unsigned char block[GCKPTI_LEAN ? 64 : 1024];
+    unsigned char buf[GCKPTI_IS_SMALL ? 64 : 1024];
 } gckpti_sink;
 
-GCKPTI_FN gckpt_result gckpti_sink_flush(gckpti_sink *k);
+GCKPTI_FN gckpt_result gckpti_sink_flush(gckpti_sink *out);
 
 /* Takes n bytes; a full block goes to the callback. */
-GCKPTI_FN void gckpti_sink_put(gckpti_sink *k, const void *bytes, size_t n);
+GCKPTI_FN void gckpti_sink_put(gckpti_sink *out, const void *bytes, size_t n);
 
 /* The low `bytes` bytes of a number, little-endian. */
-GCKPTI_FN void gckpti_sink_number(gckpti_sink *k, uint64_t value, int bytes);
+GCKPTI_FN void gckpti_sink_number(gckpti_sink *out, uint64_t value, int bytes);
 
 /* At most 511 bytes a call; directives: see gckpt_fail. */
-GCKPTI_FN void gckpti_print(gckpti_sink *k, const char *format, ...);
+GCKPTI_FN void gckpti_print(gckpti_sink *out, const char *format, ...);
 
 /* ---- base/memory.c ---- */
 typedef struct {
     gckpt_memory desc;
     /* of a block: bytes taken from its beginning; names, at its end; what it should have had when
      * it last refused */
-    size_t used, names, wanted;
+    size_t used, name_bytes, needed;
 } gckpti_allocator;
 
 #define GCKPTI_ALIGN 16u /* of everything the allocator returns, but for names in a block */
@@ -96,7 +96,7 @@ GCKPTI_FN size_t gckpti_round_up(size_t n, size_t alignment);
 
 /* As realloc, told the old size; new_size 0 frees and returns NULL. In a block, only the last piece
  * can grow in place or be given back; it is meant for objects that live as long as it does. What
- * this takes is what gckpti_count_piece adds up. */
+ * this takes is what gckpti_count_alloc adds up. */
 GCKPTI_FN void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, size_t new_size);
 
 /* n items of `size` bytes, zeroed; NULL when out of memory or when the product overflows. */
@@ -104,13 +104,13 @@ GCKPTI_FN void *gckpti_new(gckpti_allocator *a, size_t n, size_t size);
 GCKPTI_FN void gckpti_delete(gckpti_allocator *a, void *ptr, size_t n, size_t size);
 
 /* A block's bytes for one more piece behind *used; saturates. Pieces of no bytes are not taken. */
-GCKPTI_FN void gckpti_count_piece(size_t *used, size_t n, size_t size);
+GCKPTI_FN void gckpti_count_alloc(size_t *used, size_t n, size_t size);
 
 /* The counted bytes for a block that may begin anywhere; SIZE_MAX: there cannot be so many. */
 GCKPTI_FN size_t gckpti_count_block(size_t used);
 
 /* strlen, which can take more of a device's flash than this. */
-GCKPTI_FN size_t gckpti_length(const char *text);
+GCKPTI_FN size_t gckpti_strlen(const char *text);
 
 /* A name, copied. In a block it goes to the end, so that an array to which things with names are
  * added can grow where it is. NULL: no memory. */
@@ -120,21 +120,21 @@ GCKPTI_FN char *gckpti_name_new(gckpti_allocator *a, const char *name);
 GCKPTI_FN void gckpti_name_delete(gckpti_allocator *a, char *name);
 
 /* To the error of what found no room in a block: how much would do; 0: for what there is so far. */
-GCKPTI_FN void gckpti_tell_block(void *object, const char *whose, const gckpti_allocator *a,
-                                 size_t would);
+GCKPTI_FN void gckpti_hint_block(void *object, const char *owner, const gckpti_allocator *a,
+                                 size_t enough);
 
 #ifdef GCKPT_NO_TEXT
-#define gckpti_tell_block(object, whose, a, would)                                                 \
-    (0 ? gckpti_tell_block(object, whose, a, would) : (void)0)
+#define gckpti_hint_block(object, whose, a, would)                                                 \
+    (0 ? gckpti_hint_block(object, whose, a, would) : (void)0)
 #endif
 
 /* 0: the heap has not got so much. Asked for in one piece, as systems that promise more memory than
  * they have (overcommit) still refuse what could never be there; many pieces they would promise,
  * and end the program when it writes to them. */
-GCKPTI_FN int gckpti_has_room(gckpti_allocator *a, size_t bytes);
+GCKPTI_FN int gckpti_has_memory(gckpti_allocator *a, size_t bytes);
 
 /* The next capacity of a growing array: as the last piece of a block it grows in place. */
-GCKPTI_FN size_t gckpti_larger(size_t capacity, int in_place);
+GCKPTI_FN size_t gckpti_next_capacity(size_t capacity, int in_place);
 
 /* Room for one more item in a growing array; 0 when out of memory (the array stays as it was). */
 GCKPTI_FN int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_t count,
@@ -142,16 +142,16 @@ GCKPTI_FN int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, si
 
 /* Memory that is taken piece by piece and given back all at once; cleared, it is used again from
  * its beginning. */
-typedef struct gckpti_piece {
-    struct gckpti_piece *next;
+typedef struct gckpti_chunk {
+    struct gckpti_chunk *next;
     size_t size, used; /* with this */
-} gckpti_piece;
+} gckpti_chunk;
 
 typedef struct {
     gckpti_allocator *memory;
     int *failed; /* set when there is no memory */
-    gckpti_piece *first, *now;
-    size_t ahead, step; /* bytes of the next piece, of those behind it, at least */
+    gckpti_chunk *first, *current;
+    size_t next_size, min_size; /* bytes of the next piece, of those behind it, at least */
 } gckpti_scratch;
 
 GCKPTI_FN gckpti_scratch gckpti_scratch_new(gckpti_allocator *memory, int *failed);
@@ -159,7 +159,7 @@ GCKPTI_FN void gckpti_scratch_free(gckpti_scratch *s);
 GCKPTI_FN void gckpti_scratch_clear(gckpti_scratch *s);
 
 /* n items of `size` bytes, all 0, or NULL. */
-GCKPTI_FN void *gckpti_scratch_take(gckpti_scratch *s, size_t n, size_t size);
+GCKPTI_FN void *gckpti_scratch_alloc(gckpti_scratch *s, size_t n, size_t size);
 
 /* The same as n items that lie elsewhere. */
 GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t n, size_t size);
@@ -167,31 +167,31 @@ GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t 
 /* Room for n items and one more in an array that keeps its contents: `array` is the address of a
  * pointer of some type, NULL at first. In front of the items stands how many bytes they have; where
  * they lay before stays in the scratch, unused. 0 (and `failed`): out of memory. */
-GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size);
+GCKPTI_FN int gckpti_reserve(gckpti_scratch *s, void *array, size_t n, size_t size);
 /* Gives such an array back, if it is large: it is NULL then. */
-GCKPTI_FN void gckpti_unwant(gckpti_scratch *s, void *array);
-#ifdef GCKPTI_ROOMS
+GCKPTI_FN void gckpti_release(gckpti_scratch *s, void *array);
+#ifdef GCKPTI_SEPARATE_TU
 /* A test can have each place fail that takes some, whatever memory has: host.h. */
-#define gckpti_scratch_take(s, n, size) gckpti_host_take(s, n, size, __FILE__, __LINE__)
-#define gckpti_want(s, array, n, size)  gckpti_host_want(s, array, n, size, __FILE__, __LINE__)
-GCKPTI_FN void *gckpti_host_take(gckpti_scratch *s, size_t n, size_t size, const char *file,
+#define gckpti_scratch_alloc(s, n, size) gckpti_hook_alloc(s, n, size, __FILE__, __LINE__)
+#define gckpti_reserve(s, array, n, size)  gckpti_hook_reserve(s, array, n, size, __FILE__, __LINE__)
+GCKPTI_FN void *gckpti_hook_alloc(gckpti_scratch *s, size_t n, size_t size, const char *file,
                                  int line);
-GCKPTI_FN int gckpti_host_want(gckpti_scratch *s, void *array, size_t n, size_t size,
+GCKPTI_FN int gckpti_hook_reserve(gckpti_scratch *s, void *array, size_t n, size_t size,
                                const char *file, int line);
 #endif
 
 /* ---- base/sort.c ---- */
-typedef int (*gckpti_before)(const void *a, const void *b, const void *context);
-GCKPTI_FN void gckpti_sort(void *items, size_t n, size_t size, gckpti_before before,
+typedef int (*gckpti_less_fn)(const void *a, const void *b, const void *context);
+GCKPTI_FN void gckpti_sort(void *items, size_t n, size_t size, gckpti_less_fn before,
                            const void *context);
 typedef struct {
     uint64_t key;
-    int item; /* what the key stands for */
+    int value; /* what the key stands for */
 } gckpti_keyed;
 
 /* Merge sort by key, bottom up, stable; `spare` has room for n. */
 GCKPTI_FN void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n);
-GCKPTI_INLINE void gckpti_lower(int *to, int value) { *to = value < *to ? value : *to; }
+GCKPTI_INLINE void gckpti_set_min(int *to, int value) { *to = value < *to ? value : *to; }
 
 /* ---- base/shape.c ---- */
 GCKPTI_FN gckpt_shape gckpti_shape(int n, int64_t a, int64_t b, int64_t c, int64_t d);
@@ -220,11 +220,11 @@ GCKPTI_INLINE void gckpti_put(float *d, float v, int accumulate) { *d = accumula
 
 /* *d += x (manual, 5e): what the last addition rounded off, kept in low, goes into this one, so
  * that sums are right to an ulp or two of the sum of magnitudes. NULL low: there is just one x. */
-GCKPTI_INLINE void gckpti_sum_add(float *d, float *low, float x)
+GCKPTI_INLINE void gckpti_sum_add(float *d, float *comp, float x)
 {
-    float y = low ? x - *low : x, s = *d + y;
-    if (low)
-        *low = (s - *d) - y;
+    float y = comp ? x - *comp : x, s = *d + y;
+    if (comp)
+        *comp = (s - *d) - y;
     *d = s;
 }
 
@@ -237,8 +237,8 @@ typedef struct {
     struct gckpti_team *team; /* NULL: none, or not needed */
     /* What gckpt_parallel calls after some 20 us of items, on the thread of gckpti_with_team's main
      * alone; it starts no others. NULL: nothing. */
-    void (*between)(void *context);
-    void *context;
+    void (*poll)(void *context);
+    void *poll_context;
     int thread; /* its number */
 } gckpti_runner;
 
@@ -247,8 +247,8 @@ static inline int gckpti_is_mixed(const gckpt_call *call)
 {
     return GCKPTI_WITH_BF16 && call->precision != GCKPT_FP32;
 }
-GCKPTI_INLINE int gckpti_is_wide(const float *x) { return !GCKPTI_WITH_BF16 || x != NULL; }
-GCKPTI_INLINE int gckpti_is_narrow(const uint16_t *x) { return GCKPTI_WITH_BF16 && x != NULL; }
+GCKPTI_INLINE int gckpti_has_f32(const float *x) { return !GCKPTI_WITH_BF16 || x != NULL; }
+GCKPTI_INLINE int gckpti_has_bf16(const uint16_t *x) { return GCKPTI_WITH_BF16 && x != NULL; }
 
 static inline int gckpti_is_plain(const gckpt_call *call)
 {
@@ -265,8 +265,8 @@ static inline int gckpti_little_endian(void)
 
 /* Floats of an item for a thread, where elements are worked on; of gckpt_parallel, items and work
  * of n. */
-enum { GCKPTI_JOB = 32768 };
-#define GCKPTI_JOBS(n) ((n) + GCKPTI_JOB - 1) / GCKPTI_JOB, 2 * GCKPTI_JOB
+enum { GCKPTI_GRAIN_SIZE = 32768 };
+#define GCKPTI_GRAINS(n) ((n) + GCKPTI_GRAIN_SIZE - 1) / GCKPTI_GRAIN_SIZE, 2 * GCKPTI_GRAIN_SIZE
 
 /* Runs main(context) on this thread, with a team of up to `threads`, this one too, for its jobs. */
 GCKPTI_FN void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)(void *context),

@@ -45,7 +45,7 @@
 #include <stdlib.h>
 #define GCKPT_REALLOC(p, n) realloc(p, n)
 #define GCKPT_FREE(p)       free(p)
-#define GCKPTI_HEAP_WHOLE   (SIZE_MAX > 0xffffffffu) /* an address space that is never in pieces */
+#define GCKPTI_HEAP_64BIT   (SIZE_MAX > 0xffffffffu) /* an address space that is never in pieces */
 #if defined(__linux__) && defined(__GNUC__)
 #include <sys/mman.h>
 #ifdef MADV_HUGEPAGE
@@ -62,8 +62,8 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #ifndef GCKPTI_HUGE_PAGES
 #define GCKPTI_HUGE_PAGES 0
 #endif
-#ifndef GCKPTI_HEAP_WHOLE
-#define GCKPTI_HEAP_WHOLE 0
+#ifndef GCKPTI_HEAP_64BIT
+#define GCKPTI_HEAP_64BIT 0
 #endif
 #ifndef GCKPT_ASSERT
 #define GCKPT_ASSERT(x) ((void)0)
@@ -105,13 +105,13 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #endif
 
 /* What runs now and then, not in each step, is compiled for size where gcc optimises: from
- * GCKPTI_COLD to GCKPTI_WARM. Of .text that is 7 %. */
-#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(GCKPTI_ROOMS)
-#define GCKPTI_COLD _Pragma("GCC push_options") _Pragma("GCC optimize(\"Os\")")
-#define GCKPTI_WARM _Pragma("GCC pop_options")
+ * GCKPTI_COLD_BEGIN to GCKPTI_COLD_END. Of .text that is 7 %. */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(GCKPTI_SEPARATE_TU)
+#define GCKPTI_COLD_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"Os\")")
+#define GCKPTI_COLD_END _Pragma("GCC pop_options")
 #else
-#define GCKPTI_COLD
-#define GCKPTI_WARM
+#define GCKPTI_COLD_BEGIN
+#define GCKPTI_COLD_END
 #endif
 
 /* Vector instructions come after the pragmas, which hold for their inline functions too. HAS_FAST:
@@ -128,7 +128,7 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #if GCKPTI_HAS_FAST && defined(__x86_64__) && (!defined(_WIN32) || defined(__clang__)) &&          \
     !defined(GCKPT_NO_AVX2)
 #define GCKPTI_X86 1
-#ifndef GCKPTI_ROOMS /* kernels/all.c has it: reading it takes long */
+#ifndef GCKPTI_SEPARATE_TU /* kernels/all.c has it: reading it takes long */
 #include <immintrin.h>
 #endif
 #else
@@ -168,22 +168,22 @@ extern "C" {
 #define GCKPTI_DEVICE
 #endif
 /* What other files of src/ may use, by a door or among the files of a folder. */
-#if defined(__GNUC__) && !defined(GCKPTI_WHOLE) /* parts that stay may not use all of it */
+#if defined(__GNUC__) && !defined(GCKPTI_FULL_BUILD) /* parts that stay may not use all of it */
 #define GCKPTI_UNUSED __attribute__((unused))
 #else /* tests/check_all.sh: nothing is there that the whole does not use */
 #define GCKPTI_UNUSED
 #endif
-#ifndef GCKPTI_ROOMS
+#ifndef GCKPTI_SEPARATE_TU
 #define GCKPTI_FN   GCKPTI_UNUSED static
 #define GCKPTI_DATA GCKPTI_UNUSED static
 #endif
 #define GCKPTI_INLINE      GCKPTI_DEVICE static inline
-#define GCKPTI_ADDRESSABLE (PTRDIFF_MAX / 8) /* bytes in a step arena, at most */
-#define GCKPTI_NONE        SIZE_MAX          /* "no offset" */
+#define GCKPTI_ARENA_MAX (PTRDIFF_MAX / 8) /* bytes in a step arena, at most */
+#define GCKPTI_NO_OFFSET        SIZE_MAX          /* "no offset" */
 #ifdef GCKPT_NO_TEXT
-#define GCKPTI_TEXT 1
+#define GCKPTI_TEXT_BYTES 1
 #else
-#define GCKPTI_TEXT 256 /* bytes of an error text */
+#define GCKPTI_TEXT_BYTES 256 /* bytes of an error text */
 #endif
 /* GCKPT_SMALL is what it leaves out (api.h), and besides: numbers of plans and frames on the stack
  * are small (LEAN); plans are constants of the program, so none is made here (PLANNER); there is
@@ -192,7 +192,7 @@ extern "C" {
 #ifdef GCKPT_SMALL
 #define GCKPTI_WITH_PLANNER  0
 #define GCKPTI_WITH_BACKENDS 0
-#define GCKPTI_LEAN          1
+#define GCKPTI_IS_SMALL          1
 #pragma push_macro("int64_t")
 #pragma push_macro("INT64_MAX")
 #undef INT64_MAX
@@ -201,13 +201,13 @@ extern "C" {
 #else
 #define GCKPTI_WITH_PLANNER  1
 #define GCKPTI_WITH_BACKENDS 1
-#define GCKPTI_LEAN          0
+#define GCKPTI_IS_SMALL          0
 #endif
 /* Parts that may be left out, for doors, which show callers what then stands in their place. The
  * text of a name that is defined, of GCKPT_NO_RANKS say, is not the name: "1", or nothing. */
-#define GCKPTI_QUOTED(text)   #text
-#define GCKPTI_TEXT_OF(macro) GCKPTI_QUOTED(macro)
-#define GCKPTI_WITH(part)     (sizeof GCKPTI_TEXT_OF(GCKPT_NO_##part) == sizeof "GCKPT_NO_" #part)
+#define GCKPTI_STRINGIFY(text)   #text
+#define GCKPTI_STRING_OF(macro) GCKPTI_STRINGIFY(macro)
+#define GCKPTI_WITH(part)     (sizeof GCKPTI_STRING_OF(GCKPT_NO_##part) == sizeof "GCKPT_NO_" #part)
 enum {
     GCKPTI_WITH_TRAINING = GCKPTI_WITH(TRAINING),
     GCKPTI_WITH_RANKS = GCKPTI_WITH(RANKS),
@@ -219,10 +219,10 @@ enum {
     GCKPTI_WITH_TILES = GCKPTI_WITH(BANDS),
     GCKPTI_WITH_QUANT = GCKPTI_WITH(PACK)
 };
-#if GCKPTI_LEAN && defined(__GNUC__)
-#define GCKPTI_APART __attribute__((noinline)) /* its frame is there only while it runs */
+#if GCKPTI_IS_SMALL && defined(__GNUC__)
+#define GCKPTI_OWN_FRAME __attribute__((noinline)) /* its frame is there only while it runs */
 #else
-#define GCKPTI_APART
+#define GCKPTI_OWN_FRAME
 #endif
 /* GCKPTI_TEAMS: one OpenMP region lasts for a run, and its threads share out the jobs of all its
  * instructions (elsewhere: a region for each job). Tests set it to 1 to bring their own threads. */

@@ -1,4 +1,4 @@
-#define GCKPTI_SYSTEM
+#define GCKPTI_NO_HOOKS
 #include "base/host.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static int open_file(const char *path, int flags, unsigned mode) { return open(p
 static int stat_of(const char *path, struct stat *s) { return stat(path, s); }
 static int fstat_of(int fd, struct stat *s) { return fstat(fd, s); }
 
-gckpti_host gckpti_here = { say,    never,   fopen,  fdopen, fread,     fwrite,  fflush,
+gckpti_test_hooks gckpti_hooks = { say,    never,   fopen,  fdopen, fread,     fwrite,  fflush,
                             fseek,  fclose,  fsync,  rename, remove,    open_file, stat_of,
                             fstat_of, flock, close,  opendir, readdir,
 #ifdef __linux__
@@ -32,26 +32,26 @@ gckpti_host gckpti_here = { say,    never,   fopen,  fdopen, fread,     fwrite, 
 #endif
 };
 #else
-gckpti_host gckpti_here = { say, never };
+gckpti_test_hooks gckpti_hooks = { say, never };
 #endif
 
-GCKPTI_FN void gckpti_host_failed(const char *text, const char *file, int line)
+GCKPTI_FN void gckpti_assert_failed(const char *text, const char *file, int line)
 {
-    gckpti_here.failed(text, file, line);
+    gckpti_hooks.assert_failed(text, file, line);
 }
 
-GCKPTI_FN void *gckpti_host_take(gckpti_scratch *s, size_t n, size_t size, const char *file,
+GCKPTI_FN void *gckpti_hook_alloc(gckpti_scratch *s, size_t n, size_t size, const char *file,
                                  int line)
 {
-    const int none = gckpti_here.no_scratch(file, line);
-    *s->failed = *s->failed || none;
-    return none ? NULL : (gckpti_scratch_take)(s, n, size);
+    const int fails = gckpti_hooks.fail_scratch(file, line);
+    *s->failed = *s->failed || fails;
+    return fails ? NULL : (gckpti_scratch_alloc)(s, n, size);
 }
 
-GCKPTI_FN int gckpti_host_want(gckpti_scratch *s, void *array, size_t n, size_t size,
+GCKPTI_FN int gckpti_hook_reserve(gckpti_scratch *s, void *array, size_t n, size_t size,
                                const char *file, int line)
 {
-    const int none = gckpti_here.no_scratch(file, line);
-    *s->failed = *s->failed || none;
-    return !none && (gckpti_want)(s, array, n, size);
+    const int fails = gckpti_hooks.fail_scratch(file, line);
+    *s->failed = *s->failed || fails;
+    return !fails && (gckpti_reserve)(s, array, n, size);
 }

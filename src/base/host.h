@@ -5,8 +5,8 @@
 #include "base/base.h"
 
 typedef struct {
-    void (*failed)(const char *text, const char *file, int line);
-    int (*no_scratch)(const char *file, int line); /* 1: the place there gets none */
+    void (*assert_failed)(const char *text, const char *file, int line);
+    int (*fail_scratch)(const char *file, int line); /* 1: the place there gets none */
 #if GCKPTI_POSIX
     FILE *(*fopen)(const char *path, const char *mode);
     FILE *(*fdopen)(int fd, const char *mode);
@@ -29,27 +29,27 @@ typedef struct {
     int (*statfs)(const char *path, struct statfs *s);
 #endif
 #endif
-} gckpti_host;
-extern gckpti_host gckpti_here;
+} gckpti_test_hooks;
+extern gckpti_test_hooks gckpti_hooks;
 
-#if GCKPTI_POSIX && !defined(GCKPTI_SYSTEM)
-#define fopen(path, mode)                   gckpti_here.fopen(path, mode)
-#define fdopen(fd, mode)                    gckpti_here.fdopen(fd, mode)
-#define fread(to, size, n, f)               gckpti_here.fread(to, size, n, f)
-#define fwrite(from, size, n, f)            gckpti_here.fwrite(from, size, n, f)
-#define fflush(f)                           gckpti_here.fflush(f)
-#define fseek(f, at, whence)                gckpti_here.fseek(f, at, whence)
-#define fclose(f)                           gckpti_here.fclose(f)
-#define fsync(fd)                           gckpti_here.fsync(fd)
-#define rename(from, to)                    gckpti_here.rename(from, to)
-#define remove(path)                        gckpti_here.remove(path)
-#define stat(path, s)                       gckpti_here.stat(path, s)
-#define fstat(fd, s)                        gckpti_here.fstat(fd, s)
-#define flock(fd, how)                      gckpti_here.flock(fd, how)
-#define close(fd)                           gckpti_here.close(fd)
-#define statfs(path, s)                     gckpti_here.statfs(path, s)
-#define opendir(path)                       gckpti_here.opendir(path)
-#define readdir(d)                          gckpti_here.readdir(d)
-#define GCKPTI_OPEN(path, flags, mode, ...) gckpti_here.open(path, flags, mode)
+#if GCKPTI_POSIX && !defined(GCKPTI_NO_HOOKS)
+#define fopen(path, mode)                   gckpti_hooks.fopen(path, mode)
+#define fdopen(fd, mode)                    gckpti_hooks.fdopen(fd, mode)
+#define fread(to, size, n, f)               gckpti_hooks.fread(to, size, n, f)
+#define fwrite(from, size, n, f)            gckpti_hooks.fwrite(from, size, n, f)
+#define fflush(f)                           gckpti_hooks.fflush(f)
+#define fseek(f, at, whence)                gckpti_hooks.fseek(f, at, whence)
+#define fclose(f)                           gckpti_hooks.fclose(f)
+#define fsync(fd)                           gckpti_hooks.fsync(fd)
+#define rename(from, to)                    gckpti_hooks.rename(from, to)
+#define remove(path)                        gckpti_hooks.remove(path)
+#define stat(path, s)                       gckpti_hooks.stat(path, s)
+#define fstat(fd, s)                        gckpti_hooks.fstat(fd, s)
+#define flock(fd, how)                      gckpti_hooks.flock(fd, how)
+#define close(fd)                           gckpti_hooks.close(fd)
+#define statfs(path, s)                     gckpti_hooks.statfs(path, s)
+#define opendir(path)                       gckpti_hooks.opendir(path)
+#define readdir(d)                          gckpti_hooks.readdir(d)
+#define GCKPTI_OPEN(path, flags, mode, ...) gckpti_hooks.open(path, flags, mode)
 #define open(...)                           GCKPTI_OPEN(__VA_ARGS__, 0, 0)
 #endif

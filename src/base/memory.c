@@ -43,9 +43,9 @@ static void *gckpti_heap_resize(void *ptr, size_t size)
 static int gckpti_is_last(const gckpti_allocator *a, const void *ptr, size_t size)
 {
     const unsigned char *base = (const unsigned char *)a->desc.memory;
-    size_t past = (size_t)((uintptr_t)base % GCKPTI_ALIGN); /* a block may begin anywhere */
-    size_t at = base && ptr ? (size_t)((const unsigned char *)ptr - base) : 0;
-    return base && (!ptr || gckpti_round_up(at + past + size, GCKPTI_ALIGN) - past >= a->used);
+    size_t skew = (size_t)((uintptr_t)base % GCKPTI_ALIGN); /* a block may begin anywhere */
+    size_t offset = base && ptr ? (size_t)((const unsigned char *)ptr - base) : 0;
+    return base && (!ptr || gckpti_round_up(offset + skew + size, GCKPTI_ALIGN) - skew >= a->used);
 }
 
 GCKPTI_FN void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, size_t new_size)
@@ -54,9 +54,9 @@ GCKPTI_FN void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, s
         return NULL;
     if (a->desc.memory) {
         unsigned char *base = (unsigned char *)a->desc.memory;
-        size_t past = (size_t)((uintptr_t)base % GCKPTI_ALIGN);
-        size_t next = gckpti_round_up(a->used + past, GCKPTI_ALIGN) - past;
-        size_t at = ptr ? (size_t)((unsigned char *)ptr - base) : next;
+        size_t skew = (size_t)((uintptr_t)base % GCKPTI_ALIGN);
+        size_t next = gckpti_round_up(a->used + skew, GCKPTI_ALIGN) - skew;
+        size_t offset = ptr ? (size_t)((unsigned char *)ptr - base) : next;
         if (ptr && !gckpti_is_last(a, ptr, old_size)) {
             if (new_size <= old_size)
                 return new_size ? ptr : NULL;
@@ -65,13 +65,13 @@ GCKPTI_FN void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, s
                 memcpy(fresh, ptr, old_size);
             return fresh;
         }
-        size_t all = at + new_size + a->names;
-        if (all > a->desc.size || all < new_size) {
-            a->wanted = all;
+        size_t total = offset + new_size + a->name_bytes;
+        if (total > a->desc.size || total < new_size) {
+            a->needed = total;
             return NULL;
         }
-        a->used = at + new_size;
-        return new_size ? base + at : NULL;
+        a->used = offset + new_size;
+        return new_size ? base + offset : NULL;
     }
     if (a->desc.resize)
         return ptr || new_size ? a->desc.resize(a->desc.user, ptr, old_size, new_size) : NULL;
@@ -102,11 +102,11 @@ GCKPTI_FN void gckpti_delete(gckpti_allocator *a, void *ptr, size_t n, size_t si
         gckpti_resize(a, ptr, bytes > 0 ? bytes : 1, 0);
 }
 
-GCKPTI_FN void gckpti_count_piece(size_t *used, size_t n, size_t size)
+GCKPTI_FN void gckpti_count_alloc(size_t *used, size_t n, size_t size)
 {
-    const size_t most = (size_t)PTRDIFF_MAX / 2, at = gckpti_round_up(*used, GCKPTI_ALIGN);
+    const size_t limit = (size_t)PTRDIFF_MAX / 2, start = gckpti_round_up(*used, GCKPTI_ALIGN);
     if (n && size)
-        *used = n < most / size && n * size < most - at ? at + n * size : most;
+        *used = n < limit / size && n * size < limit - start ? start + n * size : limit;
 }
 
 GCKPTI_FN size_t gckpti_count_block(size_t used)
@@ -114,7 +114,7 @@ GCKPTI_FN size_t gckpti_count_block(size_t used)
     return used < (size_t)PTRDIFF_MAX / 2 ? used + GCKPTI_ALIGN - 1 : SIZE_MAX;
 }
 
-GCKPTI_FN size_t gckpti_length(const char *text)
+GCKPTI_FN size_t gckpti_strlen(const char *text)
 {
     const char *end = text;
     while (*end)
@@ -124,16 +124,16 @@ GCKPTI_FN size_t gckpti_length(const char *text)
 
 GCKPTI_FN char *gckpti_name_new(gckpti_allocator *a, const char *name)
 {
-    size_t n = gckpti_length(name) + 1;
+    size_t n = gckpti_strlen(name) + 1;
     char *copy = NULL;
     if (!a->desc.memory) {
         copy = (char *)gckpti_resize(a, NULL, 0, n);
     } else {
-        size_t all = a->used + a->names + n;
-        if (all <= a->desc.size)
-            copy = (char *)a->desc.memory + (a->desc.size - (a->names += n));
+        size_t total = a->used + a->name_bytes + n;
+        if (total <= a->desc.size)
+            copy = (char *)a->desc.memory + (a->desc.size - (a->name_bytes += n));
         else
-            a->wanted = all;
+            a->needed = total;
     }
     return copy ? (char *)memcpy(copy, name, n) : NULL;
 }
@@ -141,32 +141,32 @@ GCKPTI_FN char *gckpti_name_new(gckpti_allocator *a, const char *name)
 GCKPTI_FN void gckpti_name_delete(gckpti_allocator *a, char *name)
 {
     if (name && a->desc.memory)
-        a->names -= gckpti_length(name) + 1;
+        a->name_bytes -= gckpti_strlen(name) + 1;
     else
-        gckpti_delete(a, name, name ? gckpti_length(name) + 1 : 0, 1);
+        gckpti_delete(a, name, name ? gckpti_strlen(name) + 1 : 0, 1);
 }
 
-GCKPTI_FN void(gckpti_tell_block)(void *object, const char *whose, const gckpti_allocator *a,
-                                  size_t would)
+GCKPTI_FN void(gckpti_hint_block)(void *object, const char *owner, const gckpti_allocator *a,
+                                  size_t enough)
 {
-    gckpti_text t = gckpti_said((gckpti_object *)object);
-    if (a->desc.memory && a->wanted > a->desc.size)
+    gckpti_text t = gckpti_append_text((gckpti_object *)object);
+    if (a->desc.memory && a->needed > a->desc.size)
         gckpti_text_add(&t,
-                        would ? "; the %s's block has %z bytes, %z would do"
+                        enough ? "; the %s's block has %z bytes, %z would do"
                               : "; the %s's block has %z bytes, so far it takes %z",
-                        whose, a->desc.size, would ? would : a->wanted);
+                        owner, a->desc.size, enough ? enough : a->needed);
 }
 
-GCKPTI_FN int gckpti_has_room(gckpti_allocator *a, size_t bytes)
+GCKPTI_FN int gckpti_has_memory(gckpti_allocator *a, size_t bytes)
 {
-    if (!GCKPTI_HEAP_WHOLE || a->desc.memory || a->desc.resize)
+    if (!GCKPTI_HEAP_64BIT || a->desc.memory || a->desc.resize)
         return 1;
     void *p = gckpti_resize(a, NULL, 0, bytes);
     gckpti_delete(a, p, bytes, 1);
     return p != NULL;
 }
 
-GCKPTI_FN size_t gckpti_larger(size_t capacity, int in_place)
+GCKPTI_FN size_t gckpti_next_capacity(size_t capacity, int in_place)
 {
     return in_place ? capacity + capacity / 8 + 1 : capacity ? capacity * 2 : 16;
 }
@@ -178,14 +178,14 @@ GCKPTI_FN int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, si
     if (count < *capacity)
         return 1;
     memcpy(&items, array, sizeof items); /* `array` is the address of a pointer of some type */
-    size_t more = gckpti_larger(*capacity, gckpti_is_last(a, items, *capacity * size));
-    if (more > (size_t)PTRDIFF_MAX / size)
+    size_t larger = gckpti_next_capacity(*capacity, gckpti_is_last(a, items, *capacity * size));
+    if (larger > (size_t)PTRDIFF_MAX / size)
         return 0;
-    items = gckpti_resize(a, items, *capacity * size, more * size);
+    items = gckpti_resize(a, items, *capacity * size, larger * size);
     if (!items)
         return 0;
     memcpy(array, &items, sizeof items);
-    *capacity = more;
+    *capacity = larger;
     return 1;
 }
 
@@ -199,104 +199,104 @@ GCKPTI_FN gckpti_scratch gckpti_scratch_new(gckpti_allocator *memory, int *faile
 
 GCKPTI_FN void gckpti_scratch_free(gckpti_scratch *s)
 {
-    for (gckpti_piece *piece; (piece = s->first) != NULL;) {
-        s->first = piece->next;
-        gckpti_resize(s->memory, piece, piece->size, 0);
+    for (gckpti_chunk *chunk; (chunk = s->first) != NULL;) {
+        s->first = chunk->next;
+        gckpti_resize(s->memory, chunk, chunk->size, 0);
     }
-    s->now = NULL;
+    s->current = NULL;
 }
 
 enum {
-    GCKPTI_PIECE_HEAD = (sizeof(gckpti_piece) + GCKPTI_ALIGN - 1) / GCKPTI_ALIGN * GCKPTI_ALIGN
+    GCKPTI_CHUNK_HEADER = (sizeof(gckpti_chunk) + GCKPTI_ALIGN - 1) / GCKPTI_ALIGN * GCKPTI_ALIGN
 };
 
 /* Begins again, in one piece instead of several (a block of memory takes nothing back). */
 GCKPTI_FN void gckpti_scratch_clear(gckpti_scratch *s)
 {
     const int several = s->first && s->first->next && !s->memory->desc.memory;
-    for (gckpti_piece *piece = s->first; piece; piece = piece->next) {
-        s->ahead += several ? piece->used - GCKPTI_PIECE_HEAD : 0;
-        piece->used = GCKPTI_PIECE_HEAD;
+    for (gckpti_chunk *chunk = s->first; chunk; chunk = chunk->next) {
+        s->next_size += several ? chunk->used - GCKPTI_CHUNK_HEADER : 0;
+        chunk->used = GCKPTI_CHUNK_HEADER;
     }
     if (several)
         gckpti_scratch_free(s);
-    s->now = s->first;
+    s->current = s->first;
 }
 
-GCKPTI_FN void *(gckpti_scratch_take)(gckpti_scratch *s, size_t n, size_t size)
+GCKPTI_FN void *(gckpti_scratch_alloc)(gckpti_scratch *s, size_t n, size_t size)
 {
     size_t bytes = n < PTRDIFF_MAX / 4 / size ? gckpti_round_up(n * size, GCKPTI_ALIGN) : SIZE_MAX;
-    while (s->now && s->now->size - s->now->used < bytes && s->now->next)
-        s->now = s->now->next;
-    if (!s->now || s->now->size - s->now->used < bytes) {
-        gckpti_piece piece = { NULL, s->ahead > bytes ? s->ahead : bytes, GCKPTI_PIECE_HEAD };
-        piece.size += bytes < SIZE_MAX ? GCKPTI_PIECE_HEAD : 0;
-        void *at = gckpti_resize(s->memory, NULL, 0, piece.size);
-        if (!at) {
+    while (s->current && s->current->size - s->current->used < bytes && s->current->next)
+        s->current = s->current->next;
+    if (!s->current || s->current->size - s->current->used < bytes) {
+        gckpti_chunk chunk = { NULL, s->next_size > bytes ? s->next_size : bytes, GCKPTI_CHUNK_HEADER };
+        chunk.size += bytes < SIZE_MAX ? GCKPTI_CHUNK_HEADER : 0;
+        void *block = gckpti_resize(s->memory, NULL, 0, chunk.size);
+        if (!block) {
             *s->failed = 1;
             return NULL;
         }
-        memcpy(at, &piece, sizeof piece);
-        *(s->now ? &s->now->next : &s->first) = (gckpti_piece *)at;
-        s->now = (gckpti_piece *)at;
-        s->ahead = s->step;
+        memcpy(block, &chunk, sizeof chunk);
+        *(s->current ? &s->current->next : &s->first) = (gckpti_chunk *)block;
+        s->current = (gckpti_chunk *)block;
+        s->next_size = s->min_size;
     }
-    void *at = (unsigned char *)s->now + s->now->used;
-    s->now->used += bytes;
-    return memset(at, 0, bytes);
+    void *block = (unsigned char *)s->current + s->current->used;
+    s->current->used += bytes;
+    return memset(block, 0, bytes);
 }
 
 GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t n, size_t size)
 {
-    void *to = gckpti_scratch_take(s, n, size);
+    void *to = gckpti_scratch_alloc(s, n, size);
     return to && n > 0 ? memcpy(to, from, n * size) : to;
 }
 
 /* Gives back what was taken of `size` bytes at `at` if it has a piece for itself. 0: it has not. */
-static int gckpti_scratch_return(gckpti_scratch *s, const unsigned char *at, size_t size)
+static int gckpti_scratch_release(gckpti_scratch *s, const unsigned char *block, size_t size)
 {
-    gckpti_piece **link = &s->first, *piece;
-    size_t used = GCKPTI_PIECE_HEAD + gckpti_round_up(size, GCKPTI_ALIGN);
-    while ((piece = *link) != NULL && (const unsigned char *)piece + GCKPTI_PIECE_HEAD != at)
-        link = &piece->next;
-    if (!piece || piece->used != used || piece == s->now || s->memory->desc.memory)
+    gckpti_chunk **slot = &s->first, *chunk;
+    size_t used = GCKPTI_CHUNK_HEADER + gckpti_round_up(size, GCKPTI_ALIGN);
+    while ((chunk = *slot) != NULL && (const unsigned char *)chunk + GCKPTI_CHUNK_HEADER != block)
+        slot = &chunk->next;
+    if (!chunk || chunk->used != used || chunk == s->current || s->memory->desc.memory)
         return 0;
-    *link = piece->next;
-    gckpti_resize(s->memory, piece, piece->size, 0);
+    *slot = chunk->next;
+    gckpti_resize(s->memory, chunk, chunk->size, 0);
     return 1;
 }
 
-GCKPTI_FN int(gckpti_want)(gckpti_scratch *s, void *array, size_t n, size_t size)
+GCKPTI_FN int(gckpti_reserve)(gckpti_scratch *s, void *array, size_t n, size_t size)
 {
     size_t need = n + 1 > PTRDIFF_MAX / 8 / size ? SIZE_MAX / 4 : (n + 1) * size, bytes = 0;
-    unsigned char *at, *more;
-    memcpy(&at, array, sizeof at);
-    if (at)
-        memcpy(&bytes, at - GCKPTI_ALIGN, sizeof bytes);
+    unsigned char *old, *fresh;
+    memcpy(&old, array, sizeof old);
+    if (old)
+        memcpy(&bytes, old - GCKPTI_ALIGN, sizeof bytes);
     if (need <= bytes)
         return 1;
-    const size_t room = bytes > s->step && !s->memory->desc.memory ? bytes / 4 : bytes;
-    need = need > bytes + room ? need : bytes + room; /* little where all is given back */
-    more = (unsigned char *)gckpti_scratch_take(s, need + GCKPTI_ALIGN, 1);
-    if (!more)
+    const size_t growth = bytes > s->min_size && !s->memory->desc.memory ? bytes / 4 : bytes;
+    need = need > bytes + growth ? need : bytes + growth; /* little where all is given back */
+    fresh = (unsigned char *)gckpti_scratch_alloc(s, need + GCKPTI_ALIGN, 1);
+    if (!fresh)
         return 0;
-    memcpy(more, &need, sizeof need);
-    more += GCKPTI_ALIGN;
-    if (at) {
-        memcpy(more, at, bytes);
-        gckpti_scratch_return(s, at - GCKPTI_ALIGN, bytes + GCKPTI_ALIGN);
+    memcpy(fresh, &need, sizeof need);
+    fresh += GCKPTI_ALIGN;
+    if (old) {
+        memcpy(fresh, old, bytes);
+        gckpti_scratch_release(s, old - GCKPTI_ALIGN, bytes + GCKPTI_ALIGN);
     }
-    memcpy(array, &more, sizeof more);
+    memcpy(array, &fresh, sizeof fresh);
     return 1;
 }
 
-GCKPTI_FN void gckpti_unwant(gckpti_scratch *s, void *array)
+GCKPTI_FN void gckpti_release(gckpti_scratch *s, void *array)
 {
-    unsigned char *at;
+    unsigned char *old;
     size_t bytes = 0;
-    memcpy(&at, array, sizeof at);
-    if (at)
-        memcpy(&bytes, at - GCKPTI_ALIGN, sizeof bytes);
-    if (at && gckpti_scratch_return(s, at - GCKPTI_ALIGN, bytes + GCKPTI_ALIGN))
-        memset(array, 0, sizeof at); /* NULL */
+    memcpy(&old, array, sizeof old);
+    if (old)
+        memcpy(&bytes, old - GCKPTI_ALIGN, sizeof bytes);
+    if (old && gckpti_scratch_release(s, old - GCKPTI_ALIGN, bytes + GCKPTI_ALIGN))
+        memset(array, 0, sizeof old); /* NULL */
 }

@@ -5,12 +5,12 @@
 #pragma once
 #include "api.h"
 
-#define GCKPTI_ROOMS
+#define GCKPTI_SEPARATE_TU
 #define GCKPTI_FN   __attribute__((visibility("hidden")))
 #define GCKPTI_DATA __attribute__((visibility("hidden")))
 
-#define GCKPT_ASSERT(x) ((x) ? (void)0 : gckpti_host_failed(#x, __FILE__, __LINE__))
-GCKPTI_FN void gckpti_host_failed(const char *text, const char *file, int line);
+#define GCKPT_ASSERT(x) ((x) ? (void)0 : gckpti_assert_failed(#x, __FILE__, __LINE__))
+GCKPTI_FN void gckpti_assert_failed(const char *text, const char *file, int line);
 
 #if (defined(__unix__) || defined(__APPLE__)) && !defined(GCKPTI_TEAMS)
 #define GCKPTI_TEAMS 1

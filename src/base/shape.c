@@ -44,4 +44,4 @@ GCKPTI_FN const char *gckpti_shape_problem(const gckpt_shape *s)
     return large ? "that is more than this machine can address" : NULL;
 }
 
-GCKPT_API void gckpt_sum_add(float *sum, float *low, float x) { gckpti_sum_add(sum, low, x); }
+GCKPT_API void gckpt_sum_add(float *sum, float *comp, float x) { gckpti_sum_add(sum, comp, x); }

@@ -3,31 +3,31 @@
 /* ---- sorts, without recursion: a heap, one result if no two are equal; and by key, stable ---- */
 static void gckpti_swap(unsigned char *a, unsigned char *b, size_t size)
 {
-    unsigned char piece[64];
+    unsigned char buf[64];
     for (size_t n; size > 0; a += n, b += n, size -= n) {
-        n = size < sizeof piece ? size : sizeof piece;
-        memcpy(piece, a, n);
+        n = size < sizeof buf ? size : sizeof buf;
+        memcpy(buf, a, n);
         memcpy(a, b, n);
-        memcpy(b, piece, n);
+        memcpy(b, buf, n);
     }
 }
 
-GCKPTI_FN void gckpti_sort(void *items, size_t n, size_t size, gckpti_before before,
+GCKPTI_FN void gckpti_sort(void *items, size_t n, size_t size, gckpti_less_fn before,
                            const void *context)
 {
     unsigned char *v = (unsigned char *)items;
     for (size_t built = n / 2, end = n; end > 1;) {
-        size_t at = 0;
+        size_t parent = 0;
         if (built > 0)
-            at = --built; /* still making the heap */
+            parent = --built; /* still making the heap */
         else
             gckpti_swap(v, v + --end * size, size);
-        for (size_t child; end > 1 && (child = 2 * at + 1) < end; at = child) {
+        for (size_t child; end > 1 && (child = 2 * parent + 1) < end; parent = child) {
             if (child + 1 < end && before(v + child * size, v + (child + 1) * size, context))
                 child++;
-            if (!before(v + at * size, v + child * size, context))
+            if (!before(v + parent * size, v + child * size, context))
                 break;
-            gckpti_swap(v + at * size, v + child * size, size);
+            gckpti_swap(v + parent * size, v + child * size, size);
         }
     }
 }

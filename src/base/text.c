@@ -1,6 +1,6 @@
 #include "base/base.h"
 
-GCKPTI_COLD
+GCKPTI_COLD_BEGIN
 
 /* ---- text without stdio ---- */
 
@@ -8,10 +8,10 @@ GCKPTI_FN void gckpti_text_put(gckpti_text *t, const char *s, size_t n)
 {
     if (n > t->left)
         n = t->left;
-    memcpy(t->at, s, n);
-    t->at += n;
+    memcpy(t->end, s, n);
+    t->end += n;
     t->left -= n;
-    *t->at = 0;
+    *t->end = 0;
 }
 
 static void gckpti_text_uint(gckpti_text *t, uint64_t value)
@@ -52,7 +52,7 @@ static void gckpti_text_double(gckpti_text *t, double value)
     char d[24];
     gckpti_text number = { d, sizeof d - 1 };
     gckpti_text_uint(&number, digits);
-    int n = (int)(number.at - d);
+    int n = (int)(number.end - d);
     point += n > 6;
     int exponent = digits && (point > 9 || point < -3) ? point - 1 : 0;
     point = exponent || !digits ? 1 : point;
@@ -113,18 +113,18 @@ GCKPTI_FN void gckpti_text_add(gckpti_text *t, const char *format, ...)
     va_end(args);
 }
 
-GCKPTI_FN void gckpti_say(gckpti_object *o, const char *format, va_list args)
+GCKPTI_FN void gckpti_set_text(gckpti_object *o, const char *format, va_list args)
 {
     gckpti_text t = { o->text, sizeof o->text - 1 };
     o->text[0] = 0;
-    if (GCKPTI_TEXT > 1)
+    if (GCKPTI_TEXT_BYTES > 1)
         gckpti_text_format(&t, format, args);
 }
 
-GCKPTI_FN gckpti_text gckpti_said(gckpti_object *o)
+GCKPTI_FN gckpti_text gckpti_append_text(gckpti_object *o)
 {
-    const size_t said = strlen(o->text);
-    gckpti_text t = { o->text + said, sizeof o->text - 1 - said };
+    const size_t length = strlen(o->text);
+    gckpti_text t = { o->text + length, sizeof o->text - 1 - length };
     return t;
 }
 
@@ -136,7 +136,7 @@ GCKPTI_FN gckpt_result(gckpti_error)(void *object, gckpt_result result, const ch
     va_list args;
     va_start(args, format);
     o->last = result;
-    gckpti_say(o, format, args);
+    gckpti_set_text(o, format, args);
     va_end(args);
     return result;
 }
@@ -160,14 +160,14 @@ GCKPTI_FN gckpt_result gckpti_ok(void *object)
     return GCKPT_OK;
 }
 
-GCKPTI_FN int gckpti_in_range(void *object, const char *who, const gckpti_range *r, size_t n)
+GCKPTI_FN int gckpti_check_ranges(void *object, const char *who, const gckpti_range *r, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        if (r[i].value < r[i].least || r[i].value > r[i].most) {
+        if (r[i].value < r[i].min || r[i].value > r[i].max) {
             gckpti_error(object, GCKPT_E_ARG,
-                         r[i].most < INT32_MAX ? "%s: desc.%s is %I; allowed is %I to %I"
+                         r[i].max < INT32_MAX ? "%s: desc.%s is %I; allowed is %I to %I"
                                                : "%s: desc.%s is %I; allowed is %I or more",
-                         who, r[i].name, r[i].value, r[i].least, r[i].most);
+                         who, r[i].name, r[i].value, r[i].min, r[i].max);
             return 0;
         }
     return 1;
@@ -207,38 +207,38 @@ GCKPT_API const char *gckpt_error_text(const void *object)
 
 /* ---- what goes out through a callback: gathered, and nothing more of it after a failure ---- */
 
-GCKPTI_FN gckpt_result gckpti_sink_flush(gckpti_sink *k)
+GCKPTI_FN gckpt_result gckpti_sink_flush(gckpti_sink *out)
 {
-    if (k->write && !k->failed && k->used && k->write(k->user, k->block, k->used) != k->used)
-        k->failed = 1;
-    k->used = 0;
-    return k->failed ? GCKPT_E_FILE : GCKPT_OK;
+    if (out->write && !out->failed && out->used && out->write(out->user, out->buf, out->used) != out->used)
+        out->failed = 1;
+    out->used = 0;
+    return out->failed ? GCKPT_E_FILE : GCKPT_OK;
 }
 
-GCKPTI_FN void gckpti_sink_put(gckpti_sink *k, const void *bytes, size_t n)
+GCKPTI_FN void gckpti_sink_put(gckpti_sink *out, const void *bytes, size_t n)
 {
     const unsigned char *b = (const unsigned char *)bytes;
-    k->total += n;
-    while (n && !k->failed) {
-        size_t room = sizeof k->block - k->used, some = n < room ? n : room;
-        memcpy(k->block + k->used, b, some);
-        k->used += some;
-        b += some;
-        n -= some;
-        if (k->used == sizeof k->block)
-            gckpti_sink_flush(k);
+    out->total += n;
+    while (n && !out->failed) {
+        size_t space = sizeof out->buf - out->used, chunk = n < space ? n : space;
+        memcpy(out->buf + out->used, b, chunk);
+        out->used += chunk;
+        b += chunk;
+        n -= chunk;
+        if (out->used == sizeof out->buf)
+            gckpti_sink_flush(out);
     }
 }
 
-GCKPTI_FN void gckpti_sink_number(gckpti_sink *k, uint64_t value, int bytes)
+GCKPTI_FN void gckpti_sink_number(gckpti_sink *out, uint64_t value, int bytes)
 {
     unsigned char little[8];
     for (int i = 0; i < bytes; i++)
         little[i] = (unsigned char)(value >> (8 * i));
-    gckpti_sink_put(k, little, (size_t)bytes);
+    gckpti_sink_put(out, little, (size_t)bytes);
 }
 
-GCKPTI_FN void gckpti_print(gckpti_sink *k, const char *format, ...)
+GCKPTI_FN void gckpti_print(gckpti_sink *out, const char *format, ...)
 {
     char line[512];
     gckpti_text t = { line, sizeof line - 1 };
@@ -246,7 +246,7 @@ GCKPTI_FN void gckpti_print(gckpti_sink *k, const char *format, ...)
     va_start(args, format);
     gckpti_text_format(&t, format, args);
     va_end(args);
-    gckpti_sink_put(k, line, (size_t)(t.at - line));
+    gckpti_sink_put(out, line, (size_t)(t.end - line));
 }
 
-GCKPTI_WARM
+GCKPTI_COLD_END

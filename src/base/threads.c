@@ -30,31 +30,31 @@ typedef struct gckpti_team {
     void *context;
     int64_t n;
     int busy; /* a job is under way */
-    int over; /* no more jobs */
-    int gone; /* threads that have seen it */
-    char apart[64];
-    int64_t left;
-    char apart2[64]; /* cache lines of their own */
-    int64_t open;
-    char apart3[64];
+    int stop; /* no more jobs */
+    int exited; /* threads that have seen it */
+    char pad[64];
+    int64_t unclaimed;
+    char pad2[64]; /* cache lines of their own */
+    int64_t unfinished;
+    char pad3[64];
 } gckpti_team;
 
-static void gckpti_team_help(gckpti_team *t)
+static void gckpti_team_run_items(gckpti_team *team)
 {
     int64_t done = 0;
-    while (__atomic_load_n(&t->left, __ATOMIC_RELAXED) > 0) {
-        int64_t left = __atomic_fetch_sub(&t->left, 1, __ATOMIC_ACQUIRE);
-        if (left <= 0)
+    while (__atomic_load_n(&team->unclaimed, __ATOMIC_RELAXED) > 0) {
+        int64_t unclaimed = __atomic_fetch_sub(&team->unclaimed, 1, __ATOMIC_ACQUIRE);
+        if (unclaimed <= 0)
             break;
-        t->body(t->context, t->n - left);
+        team->body(team->context, team->n - unclaimed);
         done++;
     }
     if (done)
-        __atomic_fetch_sub(&t->open, done, __ATOMIC_ACQ_REL);
+        __atomic_fetch_sub(&team->unfinished, done, __ATOMIC_ACQ_REL);
 }
 
 /* Some 40 ns in which a thread beside this one on its core gets more of it. */
-static void gckpti_pause(void)
+static void gckpti_cpu_relax(void)
 {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
@@ -67,60 +67,60 @@ static void gckpti_pause(void)
 
 /* Spins for 20 to 50 us, so that the next job finds the thread awake, then lets others have the
  * processor, then sleeps: a processor without work takes over what waits on a busy one. */
-static void gckpti_team_wait(int *waited)
+static void gckpti_team_backoff(int *spins)
 {
-    if (*waited < 1000) {
-        gckpti_pause();
-    } else if (*waited < 1004) {
+    if (*spins < 1000) {
+        gckpti_cpu_relax();
+    } else if (*spins < 1004) {
         sched_yield();
     } else {
-        struct timeval pause = { 0, *waited < 1012 ? 20 : 100 };
+        struct timeval pause = { 0, *spins < 1012 ? 20 : 100 };
         select(0, NULL, NULL, NULL, &pause);
     }
-    *waited += *waited < 2000;
+    *spins += *spins < 2000;
 }
 
 /* What threads but 0 do until thread 0 ends the team. */
-GCKPTI_FN void gckpti_team_work(gckpti_team *t)
+GCKPTI_FN void gckpti_team_worker(gckpti_team *team)
 {
-    for (int waited = 0; !__atomic_load_n(&t->over, __ATOMIC_ACQUIRE);) {
-        if (__atomic_load_n(&t->left, __ATOMIC_RELAXED) > 0) {
-            gckpti_team_help(t);
-            waited = 0;
+    for (int spins = 0; !__atomic_load_n(&team->stop, __ATOMIC_ACQUIRE);) {
+        if (__atomic_load_n(&team->unclaimed, __ATOMIC_RELAXED) > 0) {
+            gckpti_team_run_items(team);
+            spins = 0;
         }
-        gckpti_team_wait(&waited);
+        gckpti_team_backoff(&spins);
     }
-    __atomic_fetch_add(&t->gone, 1, __ATOMIC_RELEASE);
+    __atomic_fetch_add(&team->exited, 1, __ATOMIC_RELEASE);
 }
 
 /* Thread 0 waits here for the others and not in OpenMP's barrier, which may spin for so long that a
  * thread without a processor never gets this one. */
-GCKPTI_FN void gckpti_team_end(gckpti_team *t, int others)
+GCKPTI_FN void gckpti_team_end(gckpti_team *team, int others)
 {
-    __atomic_store_n(&t->over, 1, __ATOMIC_RELEASE);
-    for (int waited = 0; __atomic_load_n(&t->gone, __ATOMIC_ACQUIRE) < others;)
-        gckpti_team_wait(&waited);
+    __atomic_store_n(&team->stop, 1, __ATOMIC_RELEASE);
+    for (int spins = 0; __atomic_load_n(&team->exited, __ATOMIC_ACQUIRE) < others;)
+        gckpti_team_backoff(&spins);
 }
 
-static void gckpti_team_run(gckpti_team *t, int64_t n, void (*body)(void *context, int64_t i),
+static void gckpti_team_run(gckpti_team *team, int64_t n, void (*body)(void *context, int64_t i),
                             void *context)
 {
-    int waited = 0;
-    t->body = body;
-    t->context = context;
-    t->n = n;
-    t->busy = 1;
-    __atomic_store_n(&t->open, n, __ATOMIC_RELAXED);
-    __atomic_store_n(&t->left, n, __ATOMIC_RELEASE);
-    gckpti_team_help(t);
-    while (__atomic_load_n(&t->open, __ATOMIC_ACQUIRE) > 0)
-        gckpti_team_wait(&waited);
-    t->busy = 0;
+    int spins = 0;
+    team->body = body;
+    team->context = context;
+    team->n = n;
+    team->busy = 1;
+    __atomic_store_n(&team->unfinished, n, __ATOMIC_RELAXED);
+    __atomic_store_n(&team->unclaimed, n, __ATOMIC_RELEASE);
+    gckpti_team_run_items(team);
+    while (__atomic_load_n(&team->unfinished, __ATOMIC_ACQUIRE) > 0)
+        gckpti_team_backoff(&spins);
+    team->busy = 0;
 }
 #endif
 
 /* Runs body(context, i) for i = 0..n-1 on up to call->threads threads, in any order. */
-GCKPTI_FN void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
+GCKPTI_FN void gckpti_parallel_for(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
                           void *context)
 {
 #if GCKPTI_HAS_FAST
@@ -161,26 +161,26 @@ GCKPTI_FN void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *
 typedef struct {
     void (*body)(void *context, int64_t item, int64_t worker);
     void *context;
-    int64_t n, next, block, work;
+    int64_t n, next, chunk, item_cost;
     const gckpti_runner *runner; /* NULL: nothing is to be done between items */
-} gckpti_items;
+} gckpti_parallel_loop;
 
 /* What a worker does: it claims `block` items at a time until none is left. */
-static void gckpti_work_on(void *context, int64_t worker)
+static void gckpti_run_chunks(void *context, int64_t worker)
 {
-    gckpti_items *s = (gckpti_items *)context;
-    const int between = s->runner && s->runner->thread == gckpti_thread();
+    gckpti_parallel_loop *loop = (gckpti_parallel_loop *)context;
+    const int polls = loop->runner && loop->runner->thread == gckpti_thread();
     int64_t done = 0;
     for (;;) {
-        int64_t i = __atomic_fetch_add(&s->next, s->block, __ATOMIC_RELAXED);
-        int64_t end = s->n - i < s->block ? s->n : i + s->block;
-        if (i >= s->n)
+        int64_t i = __atomic_fetch_add(&loop->next, loop->chunk, __ATOMIC_RELAXED);
+        int64_t end = loop->n - i < loop->chunk ? loop->n : i + loop->chunk;
+        if (i >= loop->n)
             return;
         for (; i < end; i++) {
-            s->body(s->context, i, worker);
-            done += between ? s->work : 0;
+            loop->body(loop->context, i, worker);
+            done += polls ? loop->item_cost : 0;
             if (done >= 1 << 18) {
-                s->runner->between(s->runner->context);
+                loop->runner->poll(loop->runner->poll_context);
                 done = 0;
             }
         }
@@ -188,25 +188,25 @@ static void gckpti_work_on(void *context, int64_t worker)
 }
 #endif
 
-GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t work,
+GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t cost,
                               void (*item)(void *context, int64_t i, int64_t worker), void *context)
 {
 #if GCKPTI_HAS_FAST
     const gckpti_runner *runner = call ? (const gckpti_runner *)call->runner : NULL;
-    runner = runner && runner->between ? runner : NULL;
+    runner = runner && runner->poll ? runner : NULL;
     if (call && item && (call->threads > 1 || runner) && items > 1) {
-        const int64_t capped = work <= 0 ? 0 : work < 1 << 18 ? work : 1 << 18;
-        gckpti_items s = { item, context, items, 0, 1, capped, runner };
-        s.block += 65536 / (1 + (capped < 65536 ? capped : 65536));
-        int64_t workers = items / s.block + (items % s.block != 0);
+        const int64_t capped_cost = cost <= 0 ? 0 : cost < 1 << 18 ? cost : 1 << 18;
+        gckpti_parallel_loop loop = { item, context, items, 0, 1, capped_cost, runner };
+        loop.chunk += 65536 / (1 + (capped_cost < 65536 ? capped_cost : 65536));
+        int64_t workers = items / loop.chunk + (items % loop.chunk != 0);
         workers = workers < call->threads ? workers : call->threads;
         if (workers > 1 || runner) {
-            gckpti_job(call, workers, gckpti_work_on, &s);
+            gckpti_parallel_for(call, workers, gckpti_run_chunks, &loop);
             return;
         }
     }
 #endif
-    (void)call, (void)work;
+    (void)call, (void)cost;
     for (int64_t i = 0; item && i < items; i++)
         item(context, i, 0);
 }
@@ -226,7 +226,7 @@ GCKPTI_FN void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)
             runner->team = NULL;
             gckpti_team_end(&team, omp_get_num_threads() - 1);
         } else {
-            gckpti_team_work(&team);
+            gckpti_team_worker(&team);
         }
         return;
     }

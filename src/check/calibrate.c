@@ -2,16 +2,16 @@
 
 #ifndef GCKPT_NO_CHECK
 /* ---- what ops cost on this machine ---- */
-enum { GCKPTI_RUNS_LEAST = 6, GCKPTI_RUNS_MOST = 32 };
+enum { GCKPTI_MIN_RUNS = 6, GCKPTI_MAX_RUNS = 32 };
 
 /* One step, timed. */
 typedef struct {
     gckpti_batch batch;
     double (*seconds)(void *user);
     void *user;
-    double last; /* when it was looked at the clock last */
+    double last_time; /* when it was looked at the clock last */
     float *copy; /* room for a parameter and its state */
-    /* Seconds by instruction, in each run: GCKPTI_RUNS_MOST of a micro-batch; last, of all else. */
+    /* Seconds by instruction, in each run: GCKPTI_MAX_RUNS of a micro-batch; last, of all else. */
     double *spent;
     int run;
     gckpt_result result;
@@ -19,45 +19,45 @@ typedef struct {
 
 static double gckpti_lap(gckpti_timing *t)
 {
-    double now = t->seconds(t->user), lap = now - t->last;
-    t->last = now;
+    double now = t->seconds(t->user), lap = now - t->last_time;
+    t->last_time = now;
     return lap > 0 && lap < 1e9 ? lap : 0;
 }
 
 /* What this run took for instruction x. */
 static double *gckpti_time_spent(const gckpti_timing *t, size_t x)
 {
-    return &t->spent[x * GCKPTI_RUNS_MOST + (size_t)t->run];
+    return &t->spent[x * GCKPTI_MAX_RUNS + (size_t)t->run];
 }
 
 /* Saves what an update changes of a parameter, or puts it back. */
-static void gckpti_update_undo(gckpt_store *s, gckpti_param *q, float *copy, int slots, int back)
+static void gckpti_backup_param(gckpt_store *s, gckpti_param *q, float *copy, int slots, int restore)
 {
     size_t n = (size_t)q->p.elements;
     gckpti_pull(s, q);
     for (int i = -1; i < slots; i++, copy += n) {
         float *mine = gckpti_array(q, i);
-        memcpy(back ? mine : copy, back ? copy : mine, n * sizeof *copy);
+        memcpy(restore ? mine : copy, restore ? copy : mine, n * sizeof *copy);
     }
-    if (back)
-        gckpti_changed(s, q, GCKPTI_HOST);
+    if (restore)
+        gckpti_mark_changed(s, q, GCKPTI_HOST);
 }
 
 /* Takes a step and puts back what it changed (on the step's team). */
 static void gckpti_time_step(void *context)
 {
     gckpti_timing *t = (gckpti_timing *)context;
-    gckpt_exec *e = t->batch.e;
+    gckpt_exec *e = t->batch.exec;
     const gckpt_plan *p = e->plan;
     double *rest = gckpti_time_spent(t, p->length), micro;
     gckpt_call c;
     gckpti_lap(t);
-    gckpt_result result = gckpti_batch_begin(&t->batch, GCKPTI_GRADIENTS);
-    gckpti_bare_call(e, &c);
-    micro = (double)gckpti_crew_batches(e, t->batch.rows);
+    gckpt_result result = gckpti_batch_begin(&t->batch, GCKPTI_GOAL_GRADIENTS);
+    gckpti_init_call(e, &c);
+    micro = (double)gckpti_count_micro_batches(e, t->batch.rows);
     for (*rest = gckpti_lap(t); result == GCKPT_OK || result == GCKPT_MORE;) {
         result = gckpti_advance(e, &c);
-        gckpti_on(e)->finish(gckpti_on(e)->context);
+        gckpti_backend(e)->finish(gckpti_backend(e)->context);
         double lap = gckpti_lap(t);
         if (result != GCKPT_MORE)
             break;
@@ -69,18 +69,18 @@ static void gckpti_time_step(void *context)
         return;
     *rest += gckpti_lap(t);
     for (size_t x = 0; x < p->length && p->optimiser != GCKPT_CUSTOM_OPTIMISER; x++) {
-        if (p->list[x].kind != GCKPT_UPDATE)
+        if (p->ins[x].kind != GCKPT_UPDATE)
             continue;
-        gckpti_param *q = gckpti_param_of(e, p->list[x].id);
-        int slots = p->params[p->list[x].id].trained ? p->state_slots : 0;
+        gckpti_param *q = gckpti_param_of(e, p->ins[x].id);
+        int slots = p->params[p->ins[x].id].trained ? p->state_slots : 0;
         unsigned char optimiser = q->optimiser;
         uint64_t updates = q->updates;
-        gckpti_update_undo(e->store, q, t->copy, slots, 0);
+        gckpti_backup_param(e->store, q, t->copy, slots, 0);
         gckpti_lap(t);
-        gckpti_run_update(e, &p->list[x], GCKPTI_DIVIDED);
-        gckpti_on(e)->finish(gckpti_on(e)->context);
+        gckpti_run_update(e, &p->ins[x], GCKPTI_GRAD_DIVIDED);
+        gckpti_backend(e)->finish(gckpti_backend(e)->context);
         *rest += gckpti_lap(t);
-        gckpti_update_undo(e->store, q, t->copy, slots, 1);
+        gckpti_backup_param(e->store, q, t->copy, slots, 1);
         q->optimiser = optimiser;
         q->updates = updates;
     }
@@ -101,48 +101,48 @@ static uint64_t gckpti_nanoseconds(double seconds)
 /* From the medians of all instructions to costs. */
 static void gckpti_fill_costs(const gckpt_plan *p, const double *median, gckpt_cost *costs)
 {
-    double measured = 0, planned = 0, unit;
+    double measured = 0, planned = 0, scale;
     for (size_t x = 0; x < p->length; x++)
-        if (p->list[x].kind < GCKPT_UPDATE) {
-            const gckpt_cost *c = &p->told[p->list[x].id].cost;
+        if (p->ins[x].kind < GCKPT_UPDATE) {
+            const gckpt_cost *c = &p->info[p->ins[x].id].cost;
             measured += median[x];
-            planned += (double)(p->list[x].kind == GCKPT_FORWARD ? c->forward : c->backward);
+            planned += (double)(p->ins[x].kind == GCKPT_FORWARD ? c->forward : c->backward);
         }
-    unit = planned > 0 ? measured / planned : 0;
+    scale = planned > 0 ? measured / planned : 0;
     for (size_t i = 0; i < p->node_count; i++) {
-        costs[i].forward = gckpti_nanoseconds((double)p->told[i].cost.forward * unit);
-        costs[i].backward = gckpti_nanoseconds((double)p->told[i].cost.backward * unit);
+        costs[i].forward = gckpti_nanoseconds((double)p->info[i].cost.forward * scale);
+        costs[i].backward = gckpti_nanoseconds((double)p->info[i].cost.backward * scale);
     }
     for (size_t x = 0; x < p->length; x++) {
-        const gckpti_ins *ins = &p->list[x];
+        const gckpti_ins *ins = &p->ins[x];
         if (ins->kind == GCKPT_FORWARD && ins->first)
             costs[ins->id].forward = gckpti_nanoseconds(median[x]);
         else if (ins->kind == GCKPT_BACKWARD)
             costs[ins->id].backward = gckpti_nanoseconds(median[x]);
     }
-    for (size_t i = 0; i < p->node_count && p->bands; i++) { /* of a run each op has its part */
-        const gckpti_node *node = &p->nodes[i];
+    for (size_t i = 0; i < p->node_count && p->fused; i++) { /* of a run each op has its part */
+        const gckpti_plan_node *node = &p->nodes[i];
         if (!node->op || !node->data)
             continue;
-        const gckpti_bands *b = (const gckpti_bands *)(const void *)(p->words + node->attributes);
-        const gckpti_band_step *step = (const gckpti_band_step *)(b + 1);
-        unit = 1e-9 * (double)costs[i].forward / (double)p->told[i].cost.forward;
+        const gckpti_fused *b = (const gckpti_fused *)(const void *)(p->words + node->attributes);
+        const gckpti_fused_step *step = (const gckpti_fused_step *)(b + 1);
+        scale = 1e-9 * (double)costs[i].forward / (double)p->info[i].cost.forward;
         for (int k = 0; k + 1 < b->steps; k++) {
             if (step[k].id < 0)
                 continue;
             gckpt_cost *c = &costs[step[k].id];
-            c->forward = gckpti_nanoseconds((double)p->told[step[k].id].cost.forward * unit);
+            c->forward = gckpti_nanoseconds((double)p->info[step[k].id].cost.forward * scale);
             costs[i].forward -= c->forward < costs[i].forward ? c->forward : costs[i].forward;
         }
     }
-    for (size_t i = 0; i < p->term_count && p->form; i++) { /* a form's, as built */
-        const gckpt_cost *built = &p->terms[i].built, *ran = &p->told[p->terms[i].id].cost;
+    for (size_t i = 0; i < p->term_count && p->lowering; i++) { /* a form's, as built */
+        const gckpt_cost *built = &p->terms[i].built_cost, *ran = &p->info[p->terms[i].id].cost;
         gckpt_cost *c = &costs[p->terms[i].id];
         if (built->forward == ran->forward && built->backward == ran->backward)
             continue;
-        unit = 1e-9 * (double)(c->forward + c->backward) / (double)(ran->forward + ran->backward);
-        c->forward = gckpti_nanoseconds((double)built->forward * unit);
-        c->backward = gckpti_nanoseconds((double)built->backward * unit);
+        scale = 1e-9 * (double)(c->forward + c->backward) / (double)(ran->forward + ran->backward);
+        c->forward = gckpti_nanoseconds((double)built->forward * scale);
+        c->backward = gckpti_nanoseconds((double)built->backward * scale);
     }
 }
 
@@ -168,23 +168,23 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
                             "calibrate: not for %i ranks: measure a plan of one process, and give "
                             "all ranks the same costs",
                             p->ranks);
-    size_t room = (size_t)gckpti_most_elements(p, 1) * (size_t)(1 + p->state_slots) + 1;
-    const size_t steps = p->length + 1, most = GCKPTI_RUNS_MOST;
+    size_t copy_floats = (size_t)gckpti_max_elements(p, 1) * (size_t)(1 + p->state_slots) + 1;
+    const size_t steps = p->length + 1, most = GCKPTI_MAX_RUNS;
     gckpti_timing t = { { exec, feeds, count, rows }, seconds, user, 0, NULL, NULL, 0, GCKPT_OK };
-    t.copy = (float *)gckpti_new(&exec->memory, room, sizeof(float));
+    t.copy = (float *)gckpti_new(&exec->memory, copy_floats, sizeof(float));
     t.spent = (double *)gckpti_new(&exec->memory, steps, most * sizeof *t.spent);
     if (!t.copy || !t.spent)
-        t.result = gckpti_error(exec, GCKPT_E_MEMORY, "calibrate: no memory for %z floats", room);
+        t.result = gckpti_error(exec, GCKPT_E_MEMORY, "calibrate: no memory for %z floats", copy_floats);
     unsigned debug = exec->desc.debug;
     exec->desc.debug &= ~GCKPT_DEBUG_MEASURE;
     double start = seconds(user);
-    for (; t.result == GCKPT_OK && t.run < GCKPTI_RUNS_MOST; t.run++) {
-        if (t.run >= GCKPTI_RUNS_LEAST && t.last - start >= 0.25)
+    for (; t.result == GCKPT_OK && t.run < GCKPTI_MAX_RUNS; t.run++) {
+        if (t.run >= GCKPTI_MIN_RUNS && t.last_time - start >= 0.25)
             break;
         gckpti_run_in_team(exec, gckpti_time_step, &t, &t.result);
     }
     exec->desc.debug = debug;
-    if (t.result == GCKPT_OK && !(t.last > start))
+    if (t.result == GCKPT_OK && !(t.last_time > start))
         t.result = gckpti_error(exec, GCKPT_E_DATA, "calibrate: the clock stands still");
     for (size_t x = 0; x < steps && t.result == GCKPT_OK; x++) { /* the first run warms up */
         double *runs = &t.spent[x * most + 1];
@@ -198,7 +198,7 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
         gckpti_ok(exec);
     }
     gckpti_delete(&exec->memory, t.spent, steps, most * sizeof *t.spent);
-    gckpti_delete(&exec->memory, t.copy, room, sizeof(float));
+    gckpti_delete(&exec->memory, t.copy, copy_floats, sizeof(float));
     return t.result;
 }
 #endif

@@ -3,44 +3,44 @@
 #include "ops/ops.h"
 
 #ifndef GCKPT_NO_CHECK
-GCKPTI_FN gckpt_result gckpti_batch_begin(const gckpti_batch *b, gckpti_goal goal)
+GCKPTI_FN gckpt_result gckpti_batch_begin(const gckpti_batch *batch, gckpti_goal goal)
 {
     const gckpt_hyper none = { 0, 0, 0, 0, 0, 0, 0 };
-    return gckpti_prepare(b->e, b->feeds, b->count, b->rows, goal, &none);
+    return gckpti_prepare_step(batch->exec, batch->feeds, batch->count, batch->rows, goal, &none);
 }
 
 /* When all micro-batches have run: gradients and loss. */
-GCKPTI_FN gckpt_result gckpti_batch_end(const gckpti_batch *b, const char *who,
+GCKPTI_FN gckpt_result gckpti_batch_end(const gckpti_batch *batch, const char *who,
                                         gckpt_report *report)
 {
-    gckpt_result result = gckpti_end_gradients(b->e, report);
-    return result != GCKPT_OK || gckpti_count(b->e)
+    gckpt_result result = gckpti_finish_grad_step(batch->exec, report);
+    return result != GCKPT_OK || gckpti_loss_count(batch->exec)
                ? result
-               : gckpti_error(b->e, GCKPT_E_DATA, "%s: no valid target in these rows", who);
+               : gckpti_error(batch->exec, GCKPT_E_DATA, "%s: no valid target in these rows", who);
 }
 
 /* Loss, and gradients as a program may see them. */
-static gckpt_result gckpti_gradients(const gckpti_batch *b, double *loss)
+static gckpt_result gckpti_gradients(const gckpti_batch *batch, double *loss)
 {
     gckpt_report report = { 0, 0, 0, 0 };
-    const unsigned char keeps = b->e->update.writes_back;
-    gckpt_result result = gckpti_batch_begin(b, GCKPTI_GRADIENTS);
+    const unsigned char writes_back = batch->exec->update.writes_back;
+    gckpt_result result = gckpti_batch_begin(batch, GCKPTI_GOAL_GRADIENTS);
     if (result == GCKPT_OK)
-        result = gckpti_run(b->e, INT64_MAX);
-    b->e->update.writes_back = 1;
+        result = gckpti_run(batch->exec, INT64_MAX);
+    batch->exec->update.writes_back = 1;
     if (result == GCKPT_OK)
-        result = gckpti_batch_end(b, "check_gradients", &report);
-    b->e->update.writes_back = keeps;
+        result = gckpti_batch_end(batch, "check_gradients", &report);
+    batch->exec->update.writes_back = writes_back;
     *loss = report.loss;
     return result;
 }
 
 /* Elements of the largest parameter that is trained (or, too, measured). */
-GCKPTI_FN int64_t gckpti_most_elements(const gckpt_plan *p, int measured)
+GCKPTI_FN int64_t gckpti_max_elements(const gckpt_plan *p, int measured)
 {
     int64_t most = 0;
     for (size_t i = 0; i < p->param_count; i++)
-        if ((measured ? gckpti_updates(&p->params[i]) : p->params[i].trained) &&
+        if ((measured ? gckpti_has_update(&p->params[i]) : p->params[i].trained) &&
             p->params[i].elements > most)
             most = p->params[i].elements;
     return most;
@@ -51,10 +51,10 @@ static const float *gckpti_gradient_of(const gckpt_exec *e, int param)
 {
     gckpti_operands o;
     size_t x = 0;
-    while (e->plan->list[x].kind != GCKPT_UPDATE || e->plan->list[x].id != param)
+    while (e->plan->ins[x].kind != GCKPT_UPDATE || e->plan->ins[x].id != param)
         x++;
-    gckpti_operands_of(e->plan->operands, &e->plan->list[x], 0, &o);
-    return gckpti_on_host(e, gckpti_at(e, o.gradient), (size_t)e->plan->params[param].elements);
+    gckpti_operands_of(e->plan->operands, &e->plan->ins[x], 0, &o);
+    return gckpti_host_floats(e, gckpti_arena_f32(e, o.gradient), (size_t)e->plan->params[param].elements);
 }
 
 /* FLAT: there is no slope to see, and the gradient is nothing but its own rounding. */
@@ -66,50 +66,50 @@ typedef struct {
     float *g, *w;      /* the gradient and the values, copied */
     double loss;       /* there */
     double width;      /* how far it was looked from */
-    double found, off; /* the slope, and what it may be off by */
-    double gap;        /* relative: between slope and gradient */
+    double deriv, bound; /* the slope, and what it may be off by */
+    double error;        /* relative: between slope and gradient */
     double resolution; /* relative: what cannot be seen */
     double change;     /* of the loss, as the gradient has it, at width 1 */
     double noise;      /* of the loss: its rounding */
     double rounding;   /* relative: what that may make of the slope */
-    int is;            /* GCKPTI_RIGHT, ... */
+    int status;            /* GCKPTI_RIGHT, ... */
 } gckpti_probe;
 
-static double gckpti_greater(double a, double b) { return a > b ? a : b; }
+static double gckpti_fmax(double tally, double batch) { return tally > batch ? tally : batch; }
 
 /* How large what the loss was made of is: its sums and, of losses over classes (aux: a row's
  * logarithm), the sums of 1 and more whose logarithms they are. Rounding of 1 goes into the latter
  * however near 0 they are: a class that is all but certain then leaves out the others. */
-static double gckpti_loss_size(const gckpt_exec *e)
+static double gckpti_loss_magnitude(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     double size = 0;
     for (size_t i = 0; i < p->term_count; i++) {
-        const gckpti_loss_total *seen = &e->losses.terms[i].seen;
+        const gckpti_loss_total *seen = &e->losses.terms[i].total;
         const gckpt_op *op = p->nodes[p->terms[i].id].op;
-        int classes = op->flags & GCKPTI_OWN_ROW && op->needs[0] & GCKPT_SAVED;
+        int classes = op->flags & GCKPTI_BUILTIN_OP && op->needs[0] & GCKPT_SAVED;
         double n = p->terms[i].regulariser || !seen->count ? 1 : (double)seen->count;
-        double sum = gckpti_greater(gckpti_size(seen->sum), classes ? (double)seen->count : 0);
-        size += gckpti_size((double)gckpti_float(p->terms[i].weight)) * sum / n;
+        double sum = gckpti_fmax(gckpti_fabs(seen->sum), classes ? (double)seen->count : 0);
+        size += gckpti_fabs((double)gckpti_float(p->terms[i].weight)) * sum / n;
     }
     return size;
 }
 
 /* What was seen from both sides of the weights, h (0) and h/2 (1) away. */
 typedef struct {
-    double h, slope[2], even[2]; /* even: the losses of both sides less twice the middle's */
+    double h, deriv[2], even[2]; /* even: the losses of both sides less twice the middle's */
     double expected, scale;      /* the slope as the gradient has it; how steep it can be */
     int reproduced;              /* the gradient, but for rounding, in the mean of both sides */
 } gckpti_sides;
 
 /* Runs both sides of w, a distance of h or h/2 along the direction, and puts w back. */
-static gckpt_result gckpti_check_sides(const gckpti_batch *b, const gckpti_probe *t, int half,
-                                       double gg, gckpti_sides *v)
+static gckpt_result gckpti_eval_sides(const gckpti_batch *batch, const gckpti_probe *t, int half,
+                                       double gg, gckpti_sides *sides)
 {
-    gckpti_param *q = gckpti_param_of(b->e, t->param);
+    gckpti_param *q = gckpti_param_of(batch->exec, t->param);
     float *values = gckpti_array(q, -1);
     int64_t n = q->p.elements;
-    double moved = 0, dot = 0, same = 0, loss[2] = { 0, 0 }, step = half ? v->h : 2 * v->h;
+    double moved = 0, dot = 0, same = 0, loss[2] = { 0, 0 }, step = half ? sides->h : 2 * sides->h;
     double rms = gckpti_sqrt_double(gg / (double)n);
     gckpt_result result = GCKPT_OK;
     for (int side = 0; side < 2 && result == GCKPT_OK; side++) {
@@ -118,23 +118,23 @@ static gckpt_result gckpti_check_sides(const gckpti_batch *b, const gckpti_probe
             uint32_t word[4];
             gckpti_philox(0, (uint64_t)i, (uint32_t)t->param, 0, word);
             double d = t->random ? (word[0] & 1 ? 1 : -1) : rms > 0 ? (double)t->g[i] / rms : 0;
-            values[i] = (float)((double)t->w[i] + sign * (half ? v->h / 2 : v->h) * d);
+            values[i] = (float)((double)t->w[i] + sign * (half ? sides->h / 2 : sides->h) * d);
             dot += sign * (double)t->g[i] * (double)values[i];
             moved += d * d;
         }
-        gckpti_changed(b->e->store, q, GCKPTI_HOST);
-        result = gckpti_gradients(b, &loss[side]);
-        const float *there = gckpti_gradient_of(b->e, t->param);
+        gckpti_mark_changed(batch->exec->store, q, GCKPTI_HOST);
+        result = gckpti_gradients(batch, &loss[side]);
+        const float *there = gckpti_gradient_of(batch->exec, t->param);
         for (int64_t i = 0; i < n && result == GCKPT_OK; i++)
             same += (double)t->g[i] * (double)there[i];
     }
     memcpy(values, t->w, (size_t)n * sizeof(float));
-    gckpti_changed(b->e->store, q, GCKPTI_HOST);
-    v->slope[half] = (loss[0] - loss[1]) / step;
-    v->even[half] = loss[0] + loss[1] - 2 * t->loss;
-    v->expected = dot / step;
-    v->reproduced = v->reproduced && gckpti_size(same / 2 - gg) < 0.25 * gg;
-    v->scale = gckpti_sqrt_double(gg * moved / 2 / (double)n);
+    gckpti_mark_changed(batch->exec->store, q, GCKPTI_HOST);
+    sides->deriv[half] = (loss[0] - loss[1]) / step;
+    sides->even[half] = loss[0] + loss[1] - 2 * t->loss;
+    sides->expected = dot / step;
+    sides->reproduced = sides->reproduced && gckpti_fabs(same / 2 - gg) < 0.25 * gg;
+    sides->scale = gckpti_sqrt_double(gg * moved / 2 / (double)n);
     return result;
 }
 
@@ -143,66 +143,66 @@ static gckpt_result gckpti_check_sides(const gckpti_batch *b, const gckpti_probe
  * (Richardson). What they say about their own error: the two slopes, and the sums of both sides
  * less the middle, which must be as h^2. A gradient that is rounding is another one at each place;
  * one that is not is, in the mean of both sides, the same. */
-static gckpt_result gckpti_check_direction(const gckpti_batch *b, double width, gckpti_probe *t)
+static gckpt_result gckpti_eval_direction(const gckpti_batch *batch, double width, gckpti_probe *t)
 {
-    int64_t n = b->e->plan->params[t->param].elements;
+    int64_t n = batch->exec->plan->params[t->param].elements;
     double gg = 0, ww = 0;
     for (int64_t i = 0; i < n; i++) {
         gg += (double)t->g[i] * (double)t->g[i];
         ww += (double)t->w[i] * (double)t->w[i];
     }
     double h = width * 0.02 * (gckpti_sqrt_double(ww / (double)n) + 0.05);
-    gckpti_sides v = { h, { 0, 0 }, { 0, 0 }, 0, 0, gg > 0 };
-    gckpt_result result = gckpti_check_sides(b, t, 0, gg, &v);
+    gckpti_sides sides = { h, { 0, 0 }, { 0, 0 }, 0, 0, gg > 0 };
+    gckpt_result result = gckpti_eval_sides(batch, t, 0, gg, &sides);
     if (result == GCKPT_OK)
-        result = gckpti_check_sides(b, t, 1, gg, &v);
-    double found = (4 * v.slope[1] - v.slope[0]) / 3;
-    t->noise = 4e-7 * gckpti_loss_size(b->e);
-    t->change = gckpti_size(v.expected) * h / width;
-    t->gap = gckpti_size(found - v.expected);
+        result = gckpti_eval_sides(batch, t, 1, gg, &sides);
+    double deriv = (4 * sides.deriv[1] - sides.deriv[0]) / 3;
+    t->noise = 4e-7 * gckpti_loss_magnitude(batch->exec);
+    t->change = gckpti_fabs(sides.expected) * h / width;
+    t->error = gckpti_fabs(deriv - sides.expected);
     t->width = width;
-    t->found = found;
-    int flat = !v.reproduced && t->gap * h <= t->noise && t->change * width <= t->noise;
+    t->deriv = deriv;
+    int flat = !sides.reproduced && t->error * h <= t->noise && t->change * width <= t->noise;
     /* what the losses themselves disagree by about the slope, what rounding them may make of it */
-    double spread = gckpti_greater(gckpti_size(v.slope[1] - v.slope[0]),
-                                   gckpti_size(v.even[0] - 4 * v.even[1]) / (4 * h));
-    double scale = gckpti_greater(gckpti_size(found), gckpti_size(v.expected));
-    scale = gckpti_greater(gckpti_greater(v.scale, scale), 1e-12);
-    t->gap /= scale;
+    double spread = gckpti_fmax(gckpti_fabs(sides.deriv[1] - sides.deriv[0]),
+                                   gckpti_fabs(sides.even[0] - 4 * sides.even[1]) / (4 * h));
+    double scale = gckpti_fmax(gckpti_fabs(deriv), gckpti_fabs(sides.expected));
+    scale = gckpti_fmax(gckpti_fmax(sides.scale, scale), 1e-12);
+    t->error /= scale;
     spread /= scale;
     t->rounding = t->noise / h / scale;
-    double doubt = gckpti_greater(spread, t->rounding), off = (width > 1 ? 4 : 2) * doubt;
-    t->off = off * scale;
-    t->is = flat                                                         ? GCKPTI_FLAT
-            : t->gap <= 0.01 && (t->rounding <= 0.005 || spread <= 0.01) ? GCKPTI_RIGHT
-            : t->gap <= off                                              ? GCKPTI_COARSE
+    double doubt = gckpti_fmax(spread, t->rounding), bound = (width > 1 ? 4 : 2) * doubt;
+    t->bound = bound * scale;
+    t->status = flat                                                         ? GCKPTI_FLAT
+            : t->error <= 0.01 && (t->rounding <= 0.005 || spread <= 0.01) ? GCKPTI_RIGHT
+            : t->error <= bound                                              ? GCKPTI_COARSE
                                                                          : GCKPTI_WRONG;
-    t->resolution = t->is != GCKPTI_RIGHT ? doubt : t->rounding <= 0.005 ? t->rounding : spread;
+    t->resolution = t->status != GCKPTI_RIGHT ? doubt : t->rounding <= 0.005 ? t->rounding : spread;
     return result;
 }
 
 /* Which of two views counts: where they contradict each other, the nearer one, since the loss then
  * bends more than can be seen from afar; else the clearer one. */
-static int gckpti_clearer(const gckpti_probe *a, const gckpti_probe *b)
+static int gckpti_is_clearer(const gckpti_probe *tally, const gckpti_probe *batch)
 {
-    return gckpti_size(a->found - b->found) > a->off + b->off
-               ? a->width < b->width
-               : a->gap + a->resolution < b->gap + b->resolution;
+    return gckpti_fabs(tally->deriv - batch->deriv) > tally->bound + batch->bound
+               ? tally->width < batch->width
+               : tally->error + tally->resolution < batch->error + batch->resolution;
 }
 
 /* Looks from several distances, nearer where the loss bends, farther where it is coarse, until one
  * shows that the gradient is right; else *t is the clearest view. What bends within the fifth (caps
  * and curves of large values do) looks smooth from there, and is looked at from nearer still where
  * rounding, 8 times as much, leaves that to be seen. */
-static gckpt_result gckpti_check_widths(const gckpti_batch *b, gckpti_probe *t)
+static gckpt_result gckpti_eval_widths(const gckpti_batch *batch, gckpti_probe *t)
 {
     static const double widths[] = { 1, 4, 1.0 / 8, 16, 1.0 / 64, 1.0 / 512, 1.0 / 4096 };
     gckpt_result result = GCKPT_OK;
     gckpti_probe at = *t;
     for (int i = 0; i < 7 && (i < 5 || 8 * at.rounding <= 0.005) && result == GCKPT_OK; i++) {
-        result = gckpti_check_direction(b, widths[i], &at);
-        int found = at.is == GCKPTI_RIGHT || at.is == GCKPTI_FLAT;
-        if (i == 0 || found || gckpti_clearer(&at, t))
+        result = gckpti_eval_direction(batch, widths[i], &at);
+        int found = at.status == GCKPTI_RIGHT || at.status == GCKPTI_FLAT;
+        if (i == 0 || found || gckpti_is_clearer(&at, t))
             *t = at;
         if (found)
             break;
@@ -212,49 +212,49 @@ static gckpt_result gckpti_check_widths(const gckpti_batch *b, gckpti_probe *t)
 
 /* What came of all directions so far. */
 typedef struct {
-    gckpt_check c;
+    gckpt_check check;
     const char *coarse, *flat; /* names: of the coarsest gradient, of the last flat one */
     double change, noise, coarsest;
-    int wrong, flats;
+    int wrong, flat_count;
 } gckpti_tally;
 
 /* One more direction: only those that could be resolved count for the worst. */
-static void gckpti_tally_add(gckpti_tally *a, const gckpti_probe *t, const char *name)
+static void gckpti_tally_add(gckpti_tally *tally, const gckpti_probe *t, const char *name)
 {
-    gckpt_check *c = &a->c;
+    gckpt_check *c = &tally->check;
     c->directions++;
-    a->change = gckpti_greater(a->change, t->change);
-    a->noise = gckpti_greater(a->noise, t->noise);
-    a->wrong += t->is == GCKPTI_WRONG;
-    c->unresolved += t->is == GCKPTI_COARSE;
-    if (t->is == GCKPTI_FLAT) {
-        a->flats++;
-        a->flat = name;
+    tally->change = gckpti_fmax(tally->change, t->change);
+    tally->noise = gckpti_fmax(tally->noise, t->noise);
+    tally->wrong += t->status == GCKPTI_WRONG;
+    c->unresolved += t->status == GCKPTI_COARSE;
+    if (t->status == GCKPTI_FLAT) {
+        tally->flat_count++;
+        tally->flat = name;
         return;
     }
-    c->resolution = gckpti_greater(c->resolution, t->resolution);
-    if (t->is == GCKPTI_COARSE) {
-        a->coarse = t->resolution > a->coarsest ? name : a->coarse;
-        a->coarsest = gckpti_greater(a->coarsest, t->resolution);
-    } else if (t->gap > c->worst || t->gap != t->gap || !c->name) {
-        c->worst = t->gap;
+    c->resolution = gckpti_fmax(c->resolution, t->resolution);
+    if (t->status == GCKPTI_COARSE) {
+        tally->coarse = t->resolution > tally->coarsest ? name : tally->coarse;
+        tally->coarsest = gckpti_fmax(tally->coarsest, t->resolution);
+    } else if (t->error > c->worst || t->error != t->error || !c->name) {
+        c->worst = t->error;
         c->name = name;
     }
 }
 
 /* The end of a check: were the flat ones seen as closely as all others? */
-static gckpt_result gckpti_tally_end(gckpti_tally *a, gckpt_exec *e)
+static gckpt_result gckpti_tally_end(gckpti_tally *tally, gckpt_exec *e)
 {
-    gckpt_check *c = &a->c;
+    gckpt_check *c = &tally->check;
     gckpt_result result = GCKPT_OK;
-    if (a->flats) {
-        double seen = a->noise > 0 && a->change > 0 ? a->noise / a->change
-                                                    : (double)(a->noise > 0 ? GCKPTI_INFINITY : 0);
-        c->resolution = gckpti_greater(c->resolution, seen);
-        c->unresolved += seen > 0.01 ? a->flats : 0;
-        a->coarse = seen > 0.01 && seen > a->coarsest ? a->flat : a->coarse;
+    if (tally->flat_count) {
+        double seen = tally->noise > 0 && tally->change > 0 ? tally->noise / tally->change
+                                                    : (double)(tally->noise > 0 ? GCKPTI_INFINITY : 0);
+        c->resolution = gckpti_fmax(c->resolution, seen);
+        c->unresolved += seen > 0.01 ? tally->flat_count : 0;
+        tally->coarse = seen > 0.01 && seen > tally->coarsest ? tally->flat : tally->coarse;
     }
-    if (a->wrong)
+    if (tally->wrong)
         result = gckpti_error(e, GCKPT_E_DATA,
                               "check_gradients: the gradient of \"%s\" differs from finite "
                               "differences by %g (relative)",
@@ -265,33 +265,33 @@ static gckpt_result gckpti_tally_end(gckpti_tally *a, gckpt_exec *e)
             "check_gradients: %i of %i directions are too coarse to tell, \"%s\" to %g of its "
             "gradient: the loss, or a class all but certain in it, is large beside its changes. "
             "Bring targets and outputs near each other, or check fewer rows",
-            c->unresolved, c->directions, a->coarse, c->resolution);
-    c->name = result == GCKPT_UNRESOLVED ? a->coarse : c->name;
+            c->unresolved, c->directions, tally->coarse, c->resolution);
+    c->name = result == GCKPT_UNRESOLVED ? tally->coarse : c->name;
     return result;
 }
 
 /* Checks parameter i along its gradient and along a random direction. copy: room for it twice. */
-static gckpt_result gckpti_check_param(const gckpti_batch *b, int i, float *copy, gckpti_tally *a)
+static gckpt_result gckpti_check_param(const gckpti_batch *batch, int i, float *copy, gckpti_tally *tally)
 {
-    const gckpt_plan *p = b->e->plan;
+    const gckpt_plan *p = batch->exec->plan;
     size_t n = (size_t)p->params[i].elements;
     gckpti_probe start;
     memset(&start, 0, sizeof start);
     start.param = i;
     start.g = copy;
     start.w = copy + n;
-    gckpt_result result = gckpti_gradients(b, &start.loss);
+    gckpt_result result = gckpti_gradients(batch, &start.loss);
     if (result != GCKPT_OK)
         return result;
-    memcpy(start.g, gckpti_gradient_of(b->e, i), n * sizeof(float));
-    const gckpti_param *q = gckpti_param_of(b->e, i);
-    gckpti_pull(b->e->store, q);
+    memcpy(start.g, gckpti_gradient_of(batch->exec, i), n * sizeof(float));
+    const gckpti_param *q = gckpti_param_of(batch->exec, i);
+    gckpti_pull(batch->exec->store, q);
     memcpy(start.w, gckpti_array(q, -1), n * sizeof(float));
     for (int random = 0; random < 2 && result == GCKPT_OK; random++) {
         gckpti_probe t = start;
         t.random = random;
-        result = gckpti_check_widths(b, &t);
-        gckpti_tally_add(a, &t, p->names + p->params[i].name);
+        result = gckpti_eval_widths(batch, &t);
+        gckpti_tally_add(tally, &t, p->names + p->params[i].name);
     }
     return result;
 }
@@ -299,14 +299,14 @@ static gckpt_result gckpti_check_param(const gckpti_batch *b, int i, float *copy
 GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                              int64_t rows, gckpt_check *check)
 {
-    gckpti_tally a;
-    memset(&a, 0, sizeof a);
+    gckpti_tally tally;
+    memset(&tally, 0, sizeof tally);
     if (check)
-        *check = a.c;
+        *check = tally.check;
     if (!exec)
         return GCKPT_E_ARG;
     const gckpt_plan *p = exec->plan;
-    const gckpti_batch b = { exec, feeds, count, rows };
+    const gckpti_batch batch = { exec, feeds, count, rows };
     if (p->update_in_backward || p->mode == GCKPT_INFERENCE)
         return gckpti_error(exec, GCKPT_E_ARG,
                             "check_gradients: needs a training plan without update_in_backward");
@@ -319,7 +319,7 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
         return gckpti_error(exec, GCKPT_E_ARG,
                             "check_gradients: rounding to bf16 is coarser than the differences; "
                             "check a plan of GCKPT_FP32");
-    int64_t most = gckpti_most_elements(p, 0);
+    int64_t most = gckpti_max_elements(p, 0);
     if (most == 0)
         return gckpti_error(exec, GCKPT_E_ARG, "check_gradients: this plan trains no parameter");
     gckpt_result result = GCKPT_OK;
@@ -331,14 +331,14 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
     exec->desc.debug &= ~GCKPT_DEBUG_MEASURE;
     for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++)
         if (p->params[i].trained)
-            result = gckpti_check_param(&b, (int)i, copy, &a);
+            result = gckpti_check_param(&batch, (int)i, copy, &tally);
     exec->desc.debug = debug;
     gckpti_delete(&exec->memory, copy, (size_t)most, 2 * sizeof(float));
     if (result != GCKPT_OK)
         return result;
-    result = gckpti_tally_end(&a, exec);
+    result = gckpti_tally_end(&tally, exec);
     if (check)
-        *check = a.c;
+        *check = tally.check;
     return result;
 }
 #endif

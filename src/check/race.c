@@ -3,7 +3,7 @@
 
 #if !defined(GCKPT_NO_CHECK) && !defined(GCKPT_NO_FIT)
 /* ---- the fastest plan here: those predicted best take turns on the clock ---- */
-enum { GCKPTI_ROUNDS = 32 };
+enum { GCKPTI_TRIAL_ROUNDS = 32 };
 
 typedef struct {
     gckpt_store *store;
@@ -16,10 +16,10 @@ typedef struct {
 static double gckpti_clock(const gckpti_trials *r) { return r->timed->clock(r->timed->user); }
 
 /* Keeps a plan for trial; 0: there is none, or it has a quarter more work than the first. */
-static int gckpti_enter(gckpti_trials *r, gckpt_plan *plan)
+static int gckpti_add_trial(gckpti_trials *r, gckpt_plan *plan)
 {
-    uint64_t least = gckpt_plan_step_cost(r->plan[0]), work = gckpt_plan_step_cost(plan);
-    if (!plan || (r->count > 0 && work > least + least / 4)) {
+    uint64_t least = gckpt_plan_step_cost(r->plan[0]), cost = gckpt_plan_step_cost(plan);
+    if (!plan || (r->count > 0 && cost > least + least / 4)) {
         gckpt_plan_free(plan);
         return 0;
     }
@@ -27,30 +27,30 @@ static int gckpti_enter(gckpti_trials *r, gckpt_plan *plan)
     memset(t, 0, sizeof *t);
     t->rows = plan->rows;
     t->bytes = gckpt_plan_bytes(plan);
-    t->cost = work;
+    t->cost = cost;
     t->overhead = gckpt_plan_overhead(plan);
     r->plan[r->count++] = plan;
     return 1;
 }
 
 /* Executors in one arena, that of `most`, the plan with the largest, which is made first. */
-static gckpt_result gckpti_bind_trials(gckpti_trials *r, int most)
+static gckpt_result gckpti_bind_trials(gckpti_trials *r, int largest)
 {
-    gckpt_exec_desc d;
-    memset(&d, 0, sizeof d);
+    gckpt_exec_desc exec_desc;
+    memset(&exec_desc, 0, sizeof exec_desc);
     if (r->timed->exec)
-        d = *r->timed->exec;
-    d.debug &= GCKPT_DEBUG_PLAIN;
-    d.progress = NULL;
-    d.copy_feeds = d.skip_nonfinite = 0;
+        exec_desc = *r->timed->exec;
+    exec_desc.debug &= GCKPT_DEBUG_PLAIN;
+    exec_desc.progress = NULL;
+    exec_desc.copy_feeds = exec_desc.skip_nonfinite = 0;
     for (int n = -1; n < r->count; n++) {
-        int i = n < 0 ? most : n;
+        int i = n < 0 ? largest : n;
         if (!r->exec[i])
-            r->exec[i] = gckpt_exec_new(r->plan[i], r->store, &d);
+            r->exec[i] = gckpt_exec_new(r->plan[i], r->store, &exec_desc);
         if (!r->exec[i])
             return gckpt_error(r->store);
-        d.arena = r->exec[most]->blocks.arena;
-        d.arena_size = r->plan[most]->arena;
+        exec_desc.arena = r->exec[largest]->blocks.arena;
+        exec_desc.arena_size = r->plan[largest]->arena;
     }
     return GCKPT_OK;
 }
@@ -60,11 +60,11 @@ static gckpt_result gckpti_time_trial(const gckpti_trials *r, gckpt_exec *e, dou
 {
     const gckpti_batch b = { e, r->timed->feeds, r->timed->feed_count, e->plan->batch };
     double start = gckpti_clock(r);
-    gckpt_result result = gckpti_batch_begin(&b, GCKPTI_NO_UPDATES);
+    gckpt_result result = gckpti_batch_begin(&b, GCKPTI_GOAL_NO_UPDATES);
     if (result == GCKPT_OK)
         result = gckpti_run(e, INT64_MAX);
     if (result == GCKPT_OK)
-        result = gckpti_wait(e);
+        result = gckpti_wait_backend(e);
     e->step.state = GCKPTI_IDLE;
     double end = gckpti_clock(r);
     *seconds = end > start ? end - start : 0;
@@ -75,13 +75,13 @@ static gckpt_result gckpti_time_trial(const gckpti_trials *r, gckpt_exec *e, dou
 
 /* In rounds; after two, who is slower than the fastest by a half, then a quarter, then an eighth
  * drops out. */
-static gckpt_result gckpti_race(gckpti_trials *r, double until)
+static gckpt_result gckpti_time_rounds(gckpti_trials *r, double until)
 {
     gckpt_trial *t = r->timed->trials;
     int *fastest = &r->timed->fastest;
-    for (int round = 0, turns = 2; round < GCKPTI_ROUNDS && turns > (round > 3); round++) {
+    for (int round = 0, timed = 2; round < GCKPTI_TRIAL_ROUNDS && timed > (round > 3); round++) {
         double seconds, slack = 1 + 2.0 / (1 << (round < 4 ? round : 4));
-        turns = 0;
+        timed = 0;
         for (int i = 0; i < r->count; i++) {
             if (t[*fastest].runs && gckpti_clock(r) + t[*fastest].seconds > until)
                 return GCKPT_OK;
@@ -93,7 +93,7 @@ static gckpt_result gckpti_race(gckpti_trials *r, double until)
             t[i].seconds = t[i].runs && t[i].seconds < seconds ? t[i].seconds : seconds;
             *fastest = t[i].seconds < t[*fastest].seconds ? i : *fastest;
             t[i].runs++;
-            turns++;
+            timed++;
         }
     }
     return GCKPT_OK;
@@ -104,20 +104,20 @@ static gckpt_result gckpti_race(gckpti_trials *r, double until)
 static gckpt_result gckpti_time_trials(gckpti_trials *r, double until)
 {
     double seconds;
-    int most = 0;
+    int largest = 0;
     for (int i = 1; i < r->count; i++)
-        most = r->plan[i]->arena > r->plan[most]->arena ? i : most;
-    gckpt_result result = gckpti_bind_trials(r, most);
-    const gckpt_exec *e = r->exec[most];
+        largest = r->plan[i]->arena > r->plan[largest]->arena ? i : largest;
+    gckpt_result result = gckpti_bind_trials(r, largest);
+    const gckpt_exec *e = r->exec[largest];
     if (result == GCKPT_OK) /* the first use of an arena takes longer than all others */
-        result = gckpti_time_trial(r, r->exec[most], &seconds);
+        result = gckpti_time_trial(r, r->exec[largest], &seconds);
     if (result == GCKPT_OK)
-        result = gckpti_race(r, until);
+        result = gckpti_time_rounds(r, until);
     const gckpt_trial *t = r->timed->trials, least = t[r->timed->fastest];
     for (r->timed->fastest = 0; t[r->timed->fastest].seconds > least.seconds * 65 / 64;)
         r->timed->fastest++;
     for (size_t i = e ? e->plan->param_count : 0; i-- > 0;) /* state that was made for them */
-        gckpti_state_shrink(r->store, gckpti_param_of(e, (int)i), e->bound.params[i].had);
+        gckpti_state_shrink(r->store, gckpti_param_of(e, (int)i), e->tables.params[i].slots_before);
     for (int i = 0; i < r->count; i++)
         gckpt_exec_free(r->exec[i]);
     return result;
@@ -150,16 +150,16 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build_fn build, 
         d = *desc;
     const size_t before = store->count;
     timed->count = timed->fastest = 0;
-    if (!gckpti_enter(&r, gckpt_fit(store, build, user, batch, &d, measure)) || !(timed->limit > 0))
+    if (!gckpti_add_trial(&r, gckpt_fit(store, build, user, batch, &d, measure)) || !(timed->limit > 0))
         return r.plan[0];
     const double start = gckpti_clock(&r), late = start + timed->limit / 2;
     const gckpt_plan *p = r.plan[0];
     int64_t rows = p->rows + 1; /* first larger micro-batches; then, with 1, fewer bytes */
     while (r.count < GCKPT_MAX_TRIALS && gckpti_clock(&r) < late) {
         if (rows == 1)
-            d.budget = gckpti_bare_bytes(p) - p->arena / 8 - 1;
+            d.budget = gckpti_required_bytes(p) - p->arena / 8 - 1;
         int more = rows <= batch &&
-                   gckpti_enter(&r, gckpti_fit(store, build, user, batch, &d, measure, rows));
+                   gckpti_add_trial(&r, gckpti_fit(store, build, user, batch, &d, measure, rows));
         if (!more && rows == 1)
             break;
         p = r.plan[more ? r.count - 1 : 0];

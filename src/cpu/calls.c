@@ -31,7 +31,7 @@ GCKPT_API float gckpt_dot(const gckpt_call *call, const float *x, const float *y
 /* Both ways round, since gckpt_product may turn a product. */
 GCKPT_API size_t gckpt_product_workspace(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
 {
-    int64_t one = gckpti_product_room(m, n, k), other = gckpti_product_room(n, m, k);
+    int64_t one = gckpti_product_workspace(m, n, k), other = gckpti_product_workspace(n, m, k);
     if (!call || call->plain)
         return 0;
     return (size_t)(one > other ? one : other) * (size_t)call->threads * sizeof(float);
@@ -66,7 +66,7 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
     if (call->kernels && t.c_col == 1) {
         gckpti_product p = gckpti_product_of(t.m, t.n, t.k, gckpti_matrix(t.a, t.a_row, t.a_col),
                                              gckpti_matrix(t.b, t.b_col, t.b_row), t.c);
-        p.accumulate = t.accumulate, p.c_row = t.c_row, p.room = t.workspace;
+        p.accumulate = t.accumulate, p.c_stride = t.c_row, p.workspace = t.workspace;
         gckpti_fp32_fast(call, &p);
         return;
     }

@@ -4,23 +4,23 @@
 /* ---- to bf16 and back, between the ops of bf16 plans ---- */
 
 /* Elements first..end-1, one by one; by chance: `word` has 16 of Philox's bits for each of 8. */
-static void gckpti_convert_each(const gckpti_converting *s, int64_t first, int64_t end)
+static void gckpti_convert_each(const gckpti_convert_state *s, int64_t first, int64_t end)
 {
     const gckpt_conversion *c = s->c;
-    const int by_chance = s->call->precision == GCKPT_BF16_STOCHASTIC;
+    const int stochastic = s->call->precision == GCKPT_BF16_STOCHASTIC;
     uint32_t word[4] = { 0, 0, 0, 0 };
     for (int64_t i = first; i < end; i++) {
-        const uint64_t at = s->at + (uint64_t)i;
+        const uint64_t at = s->offset + (uint64_t)i;
         if (c->kind == GCKPT_WIDEN || c->kind == GCKPT_WIDEN_ADD) {
             float wide = gckpti_from_bf16(c->from[i]);
             c->x[i] = c->kind == GCKPT_WIDEN ? wide : wide + c->x[i];
             continue;
         }
-        if (by_chance && (i == first || at % 8 == 0))
+        if (stochastic && (i == first || at % 8 == 0))
             gckpti_philox(s->random.key, at / 8, s->random.stream, s->random.step, word);
-        const uint32_t more = word[at / 2 % 4] >> 16 * (at % 2) & 0xffffu;
+        const uint32_t random_bits = word[at / 2 % 4] >> 16 * (at % 2) & 0xffffu;
         const uint16_t half =
-            by_chance ? gckpti_halve(gckpti_bits(c->x[i]), more) : gckpti_to_bf16(c->x[i]);
+            stochastic ? gckpti_bits_to_bf16(gckpti_bits(c->x[i]), random_bits) : gckpti_to_bf16(c->x[i]);
         if (c->kind == GCKPT_NARROW)
             c->to[i] = half;
         else
@@ -30,17 +30,17 @@ static void gckpti_convert_each(const gckpti_converting *s, int64_t first, int64
 
 static void gckpti_convert_item(void *context, int64_t item, int64_t worker)
 {
-    const gckpti_converting *s = (const gckpti_converting *)context;
+    const gckpti_convert_state *s = (const gckpti_convert_state *)context;
     const gckpt_conversion *c = s->c;
-    int64_t at = item * GCKPTI_JOB, n = gckpti_min(c->n - at, GCKPTI_JOB);
+    int64_t at = item * GCKPTI_GRAIN_SIZE, n = gckpti_min(c->n - at, GCKPTI_GRAIN_SIZE);
     (void)worker;
 #if GCKPTI_HAS_FAST
     const gckpti_kernels *k = s->call->kernels ? gckpti_kernels_of(s->call) : NULL;
-    const int by_chance = s->call->precision == GCKPT_BF16_STOCHASTIC;
+    const int stochastic = s->call->precision == GCKPT_BF16_STOCHASTIC;
     if (k && c->kind == GCKPT_WIDEN)
         k->mixed->widen(c->from + at, c->x + at, n);
-    else if (k && c->kind >= GCKPT_NARROW && by_chance)
-        k->chance(s, at, at + n);
+    else if (k && c->kind >= GCKPT_NARROW && stochastic)
+        k->round_stochastic(s, at, at + n);
     else if (k && c->kind == GCKPT_NARROW)
         k->mixed->narrow(c->x + at, c->to + at, n);
     else
@@ -50,8 +50,8 @@ static void gckpti_convert_item(void *context, int64_t item, int64_t worker)
 
 GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c)
 {
-    gckpti_converting s = { call, c, { call->seed, c->stream, (uint32_t)call->step }, 0 };
-    s.at = call->first_row ? (uint64_t)call->first_row * (uint64_t)(c->n / call->rows) : 0;
-    gckpt_parallel(call, GCKPTI_JOBS(c->n), gckpti_convert_item, &s);
+    gckpti_convert_state s = { call, c, { call->seed, c->stream, (uint32_t)call->step }, 0 };
+    s.offset = call->first_row ? (uint64_t)call->first_row * (uint64_t)(c->n / call->rows) : 0;
+    gckpt_parallel(call, GCKPTI_GRAINS(c->n), gckpti_convert_item, &s);
 }
 #endif

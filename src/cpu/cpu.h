@@ -19,7 +19,7 @@
 
 /* ---- cpu/plain.c, cpu/convert.c ---- */
 GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n);
-#ifdef GCKPTI_ROOMS
+#ifdef GCKPTI_SEPARATE_TU
 extern const gckpt_backend gckpti_backend_plain;
 #endif
 
@@ -28,8 +28,8 @@ typedef struct {
     const gckpt_call *call;
     const gckpt_conversion *c;
     gckpti_random random;
-    uint64_t at;
-} gckpti_converting;
+    uint64_t offset;
+} gckpti_convert_state;
 
 /* Of a table: an entry that only bf16 plans need. What is called only where b is as stored. */
 #ifndef GCKPT_NO_BF16
@@ -38,9 +38,9 @@ typedef struct {
 #define GCKPTI_IF_BF16(x) NULL
 #endif
 #ifndef GCKPT_NO_QUANT
-#define GCKPTI_STORED(call) call
+#define GCKPTI_IF_QUANTISED(call) call
 #else
-#define GCKPTI_STORED(call) (void)0
+#define GCKPTI_IF_QUANTISED(call) (void)0
 #endif
 
 #if GCKPTI_HAS_FAST
@@ -61,64 +61,64 @@ typedef struct {
 #endif
 
 /* An operand of one matrix, in floats; a product of two, whose chains start at +0. */
-static inline gckpti_factor gckpti_matrix(const float *x, int64_t row, int64_t step)
+static inline gckpti_operand gckpti_matrix(const float *x, int64_t row, int64_t step)
 {
-    const gckpti_factor f = { x, NULL, row, step, 0, NULL };
+    const gckpti_operand f = { x, NULL, row, step, 0, NULL };
     return f;
 }
 
-static inline gckpti_factor gckpti_factor_from(const gckpti_factor *x, int64_t at)
+static inline gckpti_operand gckpti_operand_at(const gckpti_operand *x, int64_t at)
 {
-    gckpti_factor y = *x;
+    gckpti_operand y = *x;
     y.f32 = x->f32 ? x->f32 + at : NULL, y.bf16 = x->bf16 ? x->bf16 + at : NULL;
     return y;
 }
 
-static inline gckpti_product gckpti_product_of(int64_t m, int64_t n, int64_t k, gckpti_factor a,
-                                               gckpti_factor b, float *c)
+static inline gckpti_product gckpti_product_of(int64_t m, int64_t n, int64_t k, gckpti_operand a,
+                                               gckpti_operand b, float *c)
 {
     const gckpti_product t = { 1, m, n, k, a, b, NULL, 0, 0, c, NULL, n, NULL, 0, 0 };
     return t;
 }
 
 /* Where chains of row i start, from column j on; NULL: at +0. */
-static inline const float *gckpti_starts(const gckpti_product *t, int64_t i, int64_t j)
+static inline const float *gckpti_chain_starts(const gckpti_product *t, int64_t i, int64_t j)
 {
     if (t->accumulate)
-        return t->c + i * t->c_row + j;
-    return t->start ? t->start + i * t->start_row + j : NULL;
+        return t->c + i * t->c_stride + j;
+    return t->initial ? t->initial + i * t->initial_stride + j : NULL;
 }
 
 /* Rows i0..i1-1, columns j0..j1-1 of c, of a matrix; which of all pieces that is. */
 typedef struct {
     int64_t i0, i1, j0, j1, matrix, item;
-} gckpti_rectangle;
+} gckpti_c_block;
 
 /* What is worked on next, fetched to L2 line by line from `at` on: `rows` of `width` bytes, `pace`
  * lines each tile (f32), block of 4 rows (bf16) or block of a tile (AMX, which sets it). */
 typedef struct {
     const char *x;
     int64_t row, rows, width, at, pace;
-} gckpti_fetch;
+} gckpti_prefetch;
 
 /* Elements from number `at` of an operand on. */
-static inline gckpti_fetch gckpti_fetch_of(const gckpti_factor *x, int64_t at, int64_t row,
+static inline gckpti_prefetch gckpti_prefetch_of(const gckpti_operand *x, int64_t at, int64_t row,
                                            int64_t rows, int64_t width)
 {
-    const int narrow = gckpti_is_narrow(x->bf16), stored = gckpti_is_stored(x);
-    const int size = stored ? 1 : narrow ? 2 : 4, as = stored ? (int)x->stored->storage : 0;
-    const void *here = stored   ? x->stored->quantised
+    const int narrow = gckpti_has_bf16(x->bf16), quant = gckpti_has_quant(x);
+    const int size = quant ? 1 : narrow ? 2 : 4, storage = quant ? (int)x->quant->storage : 0;
+    const void *base = quant   ? x->quant->quantised
                        : narrow ? (const void *)x->bf16
                                 : (const void *)x->f32;
-    gckpti_fetch f = { (const char *)here, row * size, rows, width * size, 0, 1 };
-    f.x += stored ? gckpti_stored_bytes(as, at) : at * size;
-    f.row = stored ? gckpti_stored_bytes(as, row) : f.row;
-    f.width = stored ? gckpti_stored_bytes(as, width) : f.width;
+    gckpti_prefetch f = { (const char *)base, row * size, rows, width * size, 0, 1 };
+    f.x += quant ? gckpti_storage_bytes(storage, at) : at * size;
+    f.row = quant ? gckpti_storage_bytes(storage, row) : f.row;
+    f.width = quant ? gckpti_storage_bytes(storage, width) : f.width;
     return f;
 }
 
 /* What is due. */
-static inline void gckpti_fetch_some(gckpti_fetch *f)
+static inline void gckpti_prefetch_some(gckpti_prefetch *f)
 {
     for (int64_t n = f->rows > 0 ? f->pace : 0; n > 0; n--) {
         __builtin_prefetch(f->x + f->at, 0, 2);
@@ -133,13 +133,13 @@ static inline void gckpti_fetch_some(gckpti_fetch *f)
 
 /* A row and what is taken over it, by lanes as in numerics. */
 enum {
-    GCKPTI_SUM,
-    GCKPTI_TOP,
-    GCKPTI_DOT,
-    GCKPTI_PRODUCTS,
-    GCKPTI_SQUARES,
-    GCKPTI_EXP,
-    GCKPTI_NORM
+    GCKPTI_ROW_SUM,
+    GCKPTI_ROW_MAX,
+    GCKPTI_ROW_DOT,
+    GCKPTI_ROW_PRODUCTS,
+    GCKPTI_ROW_SQUARES,
+    GCKPTI_ROW_EXP,
+    GCKPTI_ROW_NORM
 };
 
 typedef struct {
@@ -149,36 +149,36 @@ typedef struct {
     const float *x, *y, *z;
     float *out; /* EXP: where they go, or NULL */
     float first, mean, rstd;
-} gckpti_row;
+} gckpti_row_args;
 
 typedef struct {
     const gckpt_call *call;
     float *gain, *bias;
-    float *gain_low, *bias_low;
-} gckpti_columns;
+    float *gain_comp, *bias_comp;
+} gckpti_column_sums;
 
 enum { /* of a square that a diagonal cuts (query i sees keys to i + d), of row i is needed: */
-       GCKPTI_BLOCK = GCKPTI_KEY_TILE,
-       GCKPTI_LINKS_TO,    /* links 0..i + d */
-       GCKPTI_LINKS_FROM,  /* links from i - d on */
+       GCKPTI_QK_TILE = GCKPTI_KEY_TILE,
+       GCKPTI_TERMS_TO,    /* links 0..i + d */
+       GCKPTI_TERMS_FROM,  /* links from i - d on */
        GCKPTI_COLUMNS_TO,  /* columns 0..i + d */
        GCKPTI_COLUMNS_FROM /* columns from i - d on */
 };
 
 typedef struct {
     int64_t a_row, a_step, b_step, c_row;
-    int edge, fresh;
+    int edge, from_zero;
     int64_t diagonal;
-    const float *factor; /* f32: NULL, or what each row of c is multiplied by before its links */
-    const gckpti_heads *of;
-    const float *next; /* f32: NULL, or as many rows of the head as c has, fetched meanwhile */
-} gckpti_band;
+    const float *row_scale; /* f32: NULL, or what each row of c is multiplied by before its links */
+    const gckpti_attn_state *attn;
+    const float *prefetch; /* f32: NULL, or as many rows of the head as c has, fetched meanwhile */
+} gckpti_attn_gemm;
 
 /* How a piece of c is gone over: in blocks of b, `wide` columns and `deep` links, that L2 holds. */
 typedef struct {
-    int64_t deep, wide;
+    int64_t kc, nc;
     int in_place; /* full vectors of b are read where they are, not packed */
-    int strips;   /* a is packed, GCKPTI_STRIP rows at a time */
+    int packs_a;   /* a is packed, GCKPTI_STRIP rows at a time */
 } gckpti_blocking;
 
 /* What a tile works on: some rows and vectors of c that stay in registers while they take k links.
@@ -194,7 +194,7 @@ typedef struct {
     float *c;
     int64_t c_row;
     int64_t last;      /* columns in the last vector */
-    const float *next; /* the tile of c to come: fetched meanwhile */
+    const float *next_c; /* the tile of c to come: fetched meanwhile */
 } gckpti_tile;
 
 /* Products of bf16 plans (manual, 5l). Factors are packed: of a, rows of bf16, blocks of 32 links
@@ -203,133 +203,133 @@ typedef struct {
  * goes as -0 x +0, which changes no chain, not even one at -0. */
 enum gckpti_words {
     GCKPTI_WORDS_PAIRS, /* links 2 q (the half that comes first in memory) and 2 q + 1 */
-    GCKPTI_WORDS_APART, /* q even: 2 q + 2 (lower) and 2 q; odd: 2 q + 1 (lower) and 2 q - 1 */
-    GCKPTI_WORDS_TURNED /* 2 q + 1 (lower), 2 q */
+    GCKPTI_WORDS_INTERLEAVED, /* q even: 2 q + 2 (lower) and 2 q; odd: 2 q + 1 (lower) and 2 q - 1 */
+    GCKPTI_WORDS_SWAPPED /* 2 q + 1 (lower), 2 q */
 };
 
 /* m rows of c, `width` columns (16, 32 or 48), `blocks` blocks: row i of a at a + i * a_row.
  * Elements start at from[i * from_row + j], or at +0, and rest in c; c_bf16: or NULL: in the end
  * they are rounded there instead. `last`: links of the last block, behind which it may stop. */
 typedef struct {
-    int64_t m, blocks, last, a_row, width, b_row, from_row, c_row, narrow_row;
+    int64_t m, blocks, last, a_row, width, b_row, from_row, c_row, bf16_row;
     const uint16_t *a;
     const uint32_t *b;
     const float *from;
     float *c;
     uint16_t *c_bf16;
-    int64_t more;        /* rows that c has from here on: some past the tile may be fetched, as */
-    gckpti_fetch *fetch; /* is this */
+    int64_t c_rows;        /* rows that c has from here on: some past the tile may be fetched, as */
+    gckpti_prefetch *prefetch; /* is this */
 } gckpti_mixed_tile;
 
 /* How it is done, for blocks or for a chain: at most how many rows (in multiples of `unit`) and
  * columns at a time (panels of b may be wider: b_row); how words of both are packed. */
 typedef struct {
-    int rows, columns, unit, words;
+    int rows, columns, row_step, words;
     void (*run)(const gckpti_mixed_tile *t);
-} gckpti_mixed_tiles;
+} gckpti_tile_kernel;
 
 /* Lanes 0..n-1 (rows of c; columns of b), of which the first is element `at` at link 0, of `blocks`
  * blocks of t from link p on. Of x, lanes or links lie side by side. */
 typedef struct {
     const gckpti_product *t;
-    const gckpti_factor *x;
+    const gckpti_operand *x;
     int64_t at, n, p, blocks;
-} gckpti_mixed_links;
+} gckpti_pack_lanes;
 
 /* Of bf16 plans. tiles: for blocks, for a chain; ready: NULL, or called before (1) and after (0)
  * an item's; align: of rows of an a that lies in place, in bytes; 0: none does. pack_a: lane i's at
  * d + i * row; up to a multiple of 16 lanes may be written; pack_b: a panel of `width` lanes, +0
  * past n. */
 typedef struct {
-    gckpti_mixed_tiles tiles[2];
-    void (*ready)(int on);
+    gckpti_tile_kernel tiles[2];
+    void (*configure)(int start);
     int64_t align;
-    void (*pack_a)(const gckpti_mixed_links *s, int words, uint16_t *d, int64_t row);
-    void (*pack_b)(const gckpti_mixed_links *s, int words, uint32_t *d, int64_t width);
+    void (*pack_a)(const gckpti_pack_lanes *s, int words, uint16_t *d, int64_t row);
+    void (*pack_b)(const gckpti_pack_lanes *s, int words, uint32_t *d, int64_t width);
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
-    void (*attention_forward)(const gckpti_heads *h, int64_t row, int64_t head, int64_t first,
-                              float *room);
-    void (*attention_backward)(const gckpti_heads *h, int64_t row, int64_t head, float *room);
+    void (*attention_forward)(const gckpti_attn_state *h, int64_t row, int64_t head, int64_t first,
+                              float *scratch);
+    void (*attention_backward)(const gckpti_attn_state *h, int64_t row, int64_t head, float *scratch);
 } gckpti_mixed_kernels;
 
-static inline void gckpti_mixed_ready(const gckpti_mixed_kernels *by, int on)
+static inline void gckpti_mixed_configure(const gckpti_mixed_kernels *kernels, int start)
 {
-    if (by->ready)
-        by->ready(on);
+    if (kernels->configure)
+        kernels->configure(start);
 }
 
 /* Whether tiles read x, rows of a, where it is, if these are whole blocks. */
-static inline int gckpti_in_place(const gckpti_mixed_kernels *by, const gckpti_factor *x)
+static inline int gckpti_is_in_place(const gckpti_mixed_kernels *kernels, const gckpti_operand *x)
 {
-    return by->align && x->bf16 && x->step == 1 && 2 * x->row % by->align == 0 &&
-           (int64_t)((uintptr_t)x->bf16 & 63) % by->align == 0;
+    return kernels->align && x->bf16 && x->k_stride == 1 && 2 * x->stride % kernels->align == 0 &&
+           (int64_t)((uintptr_t)x->bf16 & 63) % kernels->align == 0;
 }
 
 /* c (m,n) of packed factors (fields of `tile`: those of all of it, width: not read; c NULL:
  * c_bf16 alone). a may lie in place: then `back` rows before it may be read, too. start: NULL, or
  * bf16 in rows as c_bf16's, at which elements start. least: of a's exponents, or 0 before. */
 typedef struct {
-    const gckpti_mixed_kernels *by;
+    const gckpti_mixed_kernels *kernels;
     gckpti_mixed_tile tile;
-    int64_t n, back;
+    int64_t n, rows_before;
     const uint16_t *start;
     int chain;
-    uint32_t least;
-    gckpti_fetch ahead; /* fetched when tile.fetch is done */
-} gckpti_mixed_part;
+    uint32_t min_exponent;
+    gckpti_prefetch next_prefetch; /* fetched when tile.fetch is done */
+} gckpti_packed_product;
 
 /* ---- cpu/mixed.c ---- */
 #ifndef GCKPT_NO_BF16
-GCKPTI_FN void gckpti_mixed_multiply(gckpti_mixed_part *s);
+GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s);
 #endif
 
-/* What a kernel fetches while it works on a portion of a bf16 plan (see gckpti_portion_item), 2
+/* What a kernel fetches while it works on a portion of a bf16 plan (see gckpti_strip_item), 2
  * bytes an element: that portion's neighbours; or `here`, which is there already. */
 typedef struct {
     const char *x, *y, *z;
-} gckpti_ahead;
+} gckpti_hints;
 
-static inline gckpti_ahead gckpti_ahead_of(const gckpt_call *call, const float *here,
+static inline gckpti_hints gckpti_hints_of(const gckpt_call *call, const float *fallback,
                                            const uint16_t *x, const uint16_t *y, const uint16_t *z)
 {
     int64_t n = gckpti_elements(&call->shape);
-    const gckpti_ahead a = { x ? (const char *)(x + n) : (const char *)here,
-                             y ? (const char *)(y + n) : (const char *)here,
-                             z ? (const char *)(z + n) : (const char *)here };
+    const gckpti_hints a = { x ? (const char *)(x + n) : (const char *)fallback,
+                             y ? (const char *)(y + n) : (const char *)fallback,
+                             z ? (const char *)(z + n) : (const char *)fallback };
     return a;
 }
 
 /* What the backward of a norm adds up over a row: u h. x, y: NULL where they are bf16. */
-static inline gckpti_row gckpti_norm_row(const gckpt_call *call, int64_t r)
+static inline gckpti_row_args gckpti_norm_row_args(const gckpt_call *call, int64_t r)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    const float *aux = (const float *)call->saved + (o->center ? 3 * r : r);
+    const float *saved = (const float *)call->saved + (o->center ? 3 * r : r);
     int64_t at = r * gckpti_last(&call->shape);
-    gckpti_row row = { GCKPTI_NORM, NULL, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
+    gckpti_row_args row = { GCKPTI_ROW_NORM, NULL, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
     row.x = call->in[0].data ? call->in[0].data + at : NULL;
     row.y = call->grad_out ? call->grad_out + at : NULL;
     row.z = o->gain ? call->in[o->gain].data : NULL;
     if (o->center) {
-        row.first = *aux++;
-        row.mean = *aux++;
+        row.first = *saved++;
+        row.mean = *saved++;
     }
-    row.rstd = *aux;
+    row.rstd = *saved;
     return row;
 }
 
 /* ---- cpu/rows.c ---- */
 /* clang-format off */
-#define GCKPTI_CURVES(X)                                                                           \
+#define GCKPTI_UNARY_OPS(X)                                                                           \
     X(relu) X(leaky_relu) X(softplus) X(tanh) X(sigmoid) X(exp) X(sqrt) X(reciprocal) X(gelu)      \
     X(gelu_erf) X(silu) X(log) X(abs) X(pow) X(clamp) X(sin) X(cos)
-#define GCKPTI_PAIRS(X) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum) X(where)
+#define GCKPTI_BINARY_OPS(X) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum) X(where)
 
 #define GCKPTI_KIND(name) GCKPTI_KIND_##name,
 enum {
-    GCKPTI_CURVES(GCKPTI_KIND) GCKPTI_PAIRS(GCKPTI_KIND) GCKPTI_PAIR =
+    GCKPTI_UNARY_OPS(GCKPTI_KIND) GCKPTI_BINARY_OPS(GCKPTI_KIND) GCKPTI_FIRST_BINARY =
         GCKPTI_KIND_add, /* from here on there are two inputs */
-    GCKPTI_AT_X = GCKPTI_KIND_gelu, /* before, slopes are taken at the result */
+    GCKPTI_FIRST_AT_INPUT = GCKPTI_KIND_gelu, /* before, slopes are taken at the result */
     GCKPTI_KIND_divisor = -1, /* backward, div's second input */
     GCKPTI_ELEMENTS = 4096
 };
@@ -344,29 +344,29 @@ enum {
  * line `tap`, the first begins at `first`; `run` of a tap lie side by side (where taps do, too, a
  * line of them is one), `across` such in a line of w. */
 typedef struct {
-    gckpti_product t; /* a is not used; t.b.step 1: of link 0 of tap 0, see gckpti_windows_b */
+    gckpti_product t; /* a is not used; t.b.step 1: of link 0 of tap 0, see gckpti_conv_gemm_b */
     int kind;
     const gckpti_conv_sizes *z;
-    gckpti_reach r[2];
+    gckpti_axis_map r[2];
     const float *from;
-    int64_t image, width, step, tap, first, run, across;
+    int64_t image, width, step, tap, first, tap_len, line_taps;
     int64_t from_next, c_next; /* to the next group's */
-} gckpti_windows;
+} gckpti_conv_gemm;
 
 /* Where row i of t begins in c, or in what is as large. */
-static inline int64_t gckpti_windows_c(const gckpti_windows *s, int64_t i)
+static inline int64_t gckpti_conv_gemm_c(const gckpti_conv_gemm *s, int64_t i)
 {
-    const int64_t *side = s->kind == GCKPTI_CONV_UP ? s->z->image : s->z->places;
-    const gckpti_reach *r = s->r;
+    const int64_t *side = s->kind == GCKPTI_CONV_UP ? s->z->image : s->z->windows;
+    const gckpti_axis_map *r = s->r;
     int64_t line = i / r[1].results;
     if (s->kind == GCKPTI_CONV_DW)
-        return i * s->t.c_row;
-    line = line / r[0].results * side[0] + r[0].at + line % r[0].results * r[0].each;
-    return (line * side[1] + r[1].at + i % r[1].results * r[1].each) * s->t.c_row;
+        return i * s->t.c_stride;
+    line = line / r[0].results * side[0] + r[0].out_first + line % r[0].results * r[0].out_step;
+    return (line * side[1] + r[1].out_first + i % r[1].results * r[1].out_step) * s->t.c_stride;
 }
 
 /* Where tap number `tap` of these begins in b. */
-static inline int64_t gckpti_windows_b(const gckpti_windows *s, int64_t tap)
+static inline int64_t gckpti_conv_gemm_b(const gckpti_conv_gemm *s, int64_t tap)
 {
     const int64_t ky = tap / s->r[1].taps, kx = tap % s->r[1].taps;
     return gckpti_conv_tap(s->z, s->r, ky, kx) * s->z->group_c * s->z->o;
@@ -377,12 +377,12 @@ static inline int64_t gckpti_windows_b(const gckpti_windows *s, int64_t tap)
 /* Entries of parts that can be left out come last, with their places in the table
  * (kernels/table). */
 typedef struct {
-    void (*product_piece)(const gckpti_product *t, const gckpti_rectangle *at, float *pack,
-                          int64_t room);
+    void (*product_block)(const gckpti_product *t, const gckpti_c_block *block, float *pack,
+                          int64_t scratch);
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
-    void (*divide)(float *x, float by, int64_t n);
+    void (*divide)(float *x, float divisor, int64_t n);
     float (*dot)(const float *x, const float *y, int64_t n);
-    float (*update)(const gckpt_update_pass *p, const float *more, int64_t at, int64_t n, int update);
+    float (*update)(const gckpt_update_pass *p, const float *more, int64_t block, int64_t n, int update);
     void (*add)(float *to, const float *from, int64_t n); /* to += from */
     void (*elementwise_forward)(const gckpt_call *call, int kind);
     void (*elementwise_backward)(const gckpt_call *call, int kind);
@@ -393,39 +393,39 @@ typedef struct {
     void (*norm_forward)(const gckpt_call *call, int64_t row);
     void (*norm_backward)(const gckpt_call *call, int64_t row);
     void (*rotary)(const gckpt_call *call, int64_t row); /* either way */
-    void (*columns)(const gckpti_columns *s, int64_t first, int64_t end);
-    void (*attention_forward)(const gckpti_heads *h, int64_t row, int64_t head, int64_t first,
-                              float *room);
-    void (*attention_backward)(const gckpti_heads *h, int64_t row, int64_t head, float *room);
-    void (*classes_backward)(const float *x, float *d, int64_t n, const gckpti_classes *c);
-    float (*surprisal)(const float *x, int64_t n, const gckpti_classes *c);
-    float (*errors_forward)(const gckpti_errors *e, int64_t row);
-    void (*errors_backward)(const gckpti_errors *e, int64_t row);
+    void (*column_sums)(const gckpti_column_sums *s, int64_t first, int64_t end);
+    void (*attention_forward)(const gckpti_attn_state *h, int64_t row, int64_t head, int64_t first,
+                              float *scratch);
+    void (*attention_backward)(const gckpti_attn_state *h, int64_t row, int64_t head, float *scratch);
+    void (*classes_backward)(const float *x, float *d, int64_t n, const gckpti_class_row *c);
+    float (*surprisal)(const float *x, int64_t n, const gckpti_class_row *c);
+    float (*element_loss_forward)(const gckpti_element_loss *e, int64_t row);
+    void (*element_loss_backward)(const gckpti_element_loss *e, int64_t row);
     float (*exp)(float x), (*log)(float x);
-    void (*cap)(float *x, int64_t n, float times, float cap);
-    void (*dropout)(const gckpti_dropping *d, int64_t first, int64_t end);
-    gckpti_draw *draw;
-    void (*chance)(const gckpti_converting *s, int64_t first, int64_t end);
+    void (*cap)(float *x, int64_t n, float scale, float cap);
+    void (*dropout)(const gckpti_dropout *d, int64_t first, int64_t end);
+    gckpti_init_fn *draw;
+    void (*round_stochastic)(const gckpti_convert_state *s, int64_t first, int64_t end);
     const gckpti_mixed_kernels *mixed;
 #ifndef GCKPT_NO_RECURRENT
 #define GCKPTI_RECURRENT_KERNELS(V)                                                                \
-    , V(gru_gates), GCKPTI_IF_TRAINING(V(gru_slopes)), V(lstm_gates),                              \
-        GCKPTI_IF_TRAINING(V(lstm_slopes))
+    , V(gru_gates), GCKPTI_IF_TRAINING(V(gru_backward)), V(lstm_gates),                              \
+        GCKPTI_IF_TRAINING(V(lstm_backward))
     void (*gru_gates)(const gckpti_cell *cell);
-    void (*gru_slopes)(const gckpti_cell *cell);
+    void (*gru_backward)(const gckpti_cell *cell);
     void (*lstm_gates)(const gckpti_cell *cell);
-    void (*lstm_slopes)(const gckpti_cell *cell);
+    void (*lstm_backward)(const gckpti_cell *cell);
 #else
 #define GCKPTI_RECURRENT_KERNELS(V)
 #endif
 #ifndef GCKPT_NO_IMAGES
 #define GCKPTI_IMAGE_KERNELS(V)                                                                    \
-    , V(windows_piece), V(multiply_add), V(max_window), V(channel_sums), V(channel_out),           \
+    , V(conv_block), V(multiply_add), V(max_window), V(channel_sums), V(channel_out),           \
         GCKPTI_IF_TRAINING(V(channel_dx)), V(scaled_add)
-    void (*windows_piece)(const gckpti_windows *s, const gckpti_rectangle *at, float *pack,
-                          int64_t room);
+    void (*conv_block)(const gckpti_conv_gemm *s, const gckpti_c_block *block, float *pack,
+                          int64_t scratch);
     void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
-    void (*max_window)(const gckpti_pooling *s, const float *x, int64_t p, int64_t q, float *y,
+    void (*max_window)(const gckpti_pool_state *s, const float *x, int64_t p, int64_t q, float *y,
                        uint16_t *tap);
     void (*channel_sums)(const gckpti_channel_pass *s, int64_t first, int64_t end);
     void (*channel_out)(const gckpti_channel_pass *s, int64_t first, int64_t end);
@@ -450,7 +450,7 @@ static inline const gckpti_mixed_kernels *gckpti_mixed_of(const gckpti_kernels *
     return GCKPTI_WITH_BF16 ? kernels->mixed : &none;
 }
 
-#ifdef GCKPTI_ROOMS
+#ifdef GCKPTI_SEPARATE_TU
 extern GCKPTI_DATA const gckpti_kernels gckpti_kernels_any, gckpti_kernels_neon,
     gckpti_kernels_avx2, gckpti_kernels_avx512, gckpti_kernels_bf16, gckpti_kernels_amx;
 #endif

@@ -2,7 +2,7 @@
 
 #if GCKPTI_HAS_FAST
 /* ---- one set of kernels for each instruction set: kernels, at the end of this file ---- */
-#ifndef GCKPTI_ROOMS
+#ifndef GCKPTI_SEPARATE_TU
 #ifndef GRADCKPT_FILE
 #define GRADCKPT_FILE "gradckpt.h"
 #endif
@@ -29,10 +29,10 @@
 #endif
 #endif
 
-GCKPTI_COLD
+GCKPTI_COLD_BEGIN
 
 /* A product whose rows, columns and links go past the edge of a tile, b transposed. */
-static int gckpti_products_agree(const gckpti_kernels *kernels)
+static int gckpti_products_match(const gckpti_kernels *kernels)
 {
     enum { M = 9, N = 49, K = 17 };
     float a[M * K], b[N * K], c[M * N], pack[16 * (GCKPTI_PANEL + GCKPTI_STRIP)];
@@ -43,9 +43,9 @@ static int gckpti_products_agree(const gckpti_kernels *kernels)
     }
     gckpti_product t =
         gckpti_product_of(M, N, K, gckpti_matrix(a, K, 1), gckpti_matrix(b, K, 1), c);
-    const gckpti_rectangle all = { 0, M, 0, N, 0, 0 };
-    t.start = b;
-    kernels->product_piece(&t, &all, pack, sizeof pack / sizeof *pack);
+    const gckpti_c_block all = { 0, M, 0, N, 0, 0 };
+    t.initial = b;
+    kernels->product_block(&t, &all, pack, sizeof pack / sizeof *pack);
     for (int i = 0; i < M; i++) {
         float row[N];
         memcpy(row, b, sizeof row);
@@ -57,7 +57,7 @@ static int gckpti_products_agree(const gckpti_kernels *kernels)
 
 /* Options that let a compiler change arithmetic without telling (clang's -freciprocal-math) would
  * show here: then the plain kernels run. */
-GCKPTI_FN int gckpti_kernels_agree(const gckpti_kernels *kernels)
+GCKPTI_FN int gckpti_kernels_match(const gckpti_kernels *kernels)
 {
     enum { N = 45 };
     float x[N], fast[3][N], plain[3][N], squares[2];
@@ -83,8 +83,8 @@ GCKPTI_FN int gckpti_kernels_agree(const gckpti_kernels *kernels)
     kernels->divide(fast[2], 3.0f, N);
     for (int i = 0; i < N; i++)
         plain[2][i] = x[i] / 3.0f;
-    int same = !memcmp(fast, plain, sizeof fast) && gckpti_products_agree(kernels) &&
-               gckpti_mixed_agrees(kernels);
+    int same = !memcmp(fast, plain, sizeof fast) && gckpti_products_match(kernels) &&
+               gckpti_mixed_matches(kernels);
     if (!kernels->update) /* of a build without training */
         return same;
     memset(fast[1], 0, sizeof fast[1]), memset(plain[1], 0, sizeof plain[1]);
@@ -98,13 +98,13 @@ GCKPTI_FN int gckpti_kernels_agree(const gckpti_kernels *kernels)
            !memcmp(squares, squares + 1, sizeof *squares);
 }
 
-#if GCKPTI_AMX && !defined(GCKPTI_TILES_HERE) /* as tests have it */
+#if GCKPTI_AMX && !defined(GCKPTI_CPU_HAS_AMX) /* as tests have it */
 /* AMX by cpuid and xgetbv, and the process's leave to use it (arch_prctl, ARCH_REQ_XCOMP_PERM),
  * which Linux gives once and for all; not where a signal's stack is too small for tiles, say. */
-static int gckpti_tiles_here(void)
+static int gckpti_cpu_has_amx(void)
 {
     unsigned a = 7, b, c = 0, d, high;
-    long answer;
+    long status;
     __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
     if ((d >> 22 & 5) != 5) /* AMX-BF16, AMX-TILE */
         return 0;
@@ -112,16 +112,16 @@ static int gckpti_tiles_here(void)
     if ((a >> 17 & 3) != 3)
         return 0;
     __asm__ volatile("syscall"
-                     : "=a"(answer)
+                     : "=a"(status)
                      : "a"(158L), "D"(0x1023L), "S"(18L)
                      : "rcx", "r11", "memory");
-    return answer == 0;
+    return status == 0;
 }
-#define GCKPTI_TILES_HERE() gckpti_tiles_here()
+#define GCKPTI_CPU_HAS_AMX() gckpti_cpu_has_amx()
 #endif
 
 #if GCKPTI_AVX512
-static int gckpti_avx512_here(void)
+static int gckpti_cpu_has_avx512(void)
 {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
@@ -147,21 +147,21 @@ GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
         kernels = &gckpti_kernels_avx2;
 #endif
 #if GCKPTI_AVX512
-    if (isa == GCKPT_ISA_AVX512 && gckpti_avx512_here())
+    if (isa == GCKPT_ISA_AVX512 && gckpti_cpu_has_avx512())
         kernels = &gckpti_kernels_avx512;
 #endif
 #if GCKPTI_AVX512_BF16
     if (kernels == &gckpti_kernels_avx512 && __builtin_cpu_supports("avx512bf16") &&
-        !__builtin_cpu_is("intel") && gckpti_kernels_agree(&gckpti_kernels_bf16))
+        !__builtin_cpu_is("intel") && gckpti_kernels_match(&gckpti_kernels_bf16))
         return &gckpti_kernels_bf16;
 #endif
 #if GCKPTI_AMX
-    if (isa == GCKPT_ISA_AMX && gckpti_avx512_here() && __builtin_cpu_supports("avx512bf16") &&
-        GCKPTI_TILES_HERE())
+    if (isa == GCKPT_ISA_AMX && gckpti_cpu_has_avx512() && __builtin_cpu_supports("avx512bf16") &&
+        GCKPTI_CPU_HAS_AMX())
         kernels = &gckpti_kernels_amx;
 #endif
-    return kernels && gckpti_kernels_agree(kernels) ? kernels : NULL;
+    return kernels && gckpti_kernels_match(kernels) ? kernels : NULL;
 }
 
-GCKPTI_WARM
+GCKPTI_COLD_END
 #endif

@@ -5,7 +5,7 @@
 GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
-    gckpti_loss_kernels by = { { k->errors_forward, k->errors_backward },
+    gckpti_loss_kernels kernels = { { k->element_loss_forward, k->element_loss_backward },
                                gckpti_fast_products(call),
                                k->online,
                                k->surprisal,
@@ -15,12 +15,12 @@ GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
                                k->exp,
                                k->log,
                                k->cap };
-    return by;
+    return kernels;
 }
 
-GCKPTI_BOTH_WAYS(fast_linear_cross_entropy,
-                 gckpti_linear_cross_entropy_by(call, backward, gckpti_fast_loss))
+GCKPTI_OP_KERNELS(fast_linear_cross_entropy,
+                 gckpti_run_linear_cross_entropy(call, backward, gckpti_fast_loss))
 GCKPTI_FAST_CLASSES(cross_entropy)
-GCKPTI_FAST_ERRORS(sum_loss, GCKPTI_SUMMED)
-GCKPTI_FAST_ERRORS(mean_squared_error, GCKPTI_SQUARED)
+GCKPTI_FAST_ELEMENT_LOSS(sum_loss, GCKPTI_LOSS_SUM)
+GCKPTI_FAST_ELEMENT_LOSS(mean_squared_error, GCKPTI_LOSS_SQUARED)
 #endif

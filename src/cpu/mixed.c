@@ -6,25 +6,25 @@
 
 #if GCKPTI_X86
 /* Between the two, subnormals are zeros; nothing is computed on the wrong side. */
-static unsigned gckpti_flushing_begin(void)
+static unsigned gckpti_ftz_begin(void)
 {
     const unsigned mode = _mm_getcsr();
     _mm_setcsr(mode | 0x8040u);
     __asm__ volatile("" ::: "memory");
     return mode;
 }
-static void gckpti_flushing_end(unsigned mode)
+static void gckpti_ftz_end(unsigned mode)
 {
     __asm__ volatile("" ::: "memory");
     _mm_setcsr(mode);
 }
 #else
-static unsigned gckpti_flushing_begin(void) { return 0; }
-static void gckpti_flushing_end(unsigned mode) { (void)mode; }
+static unsigned gckpti_ftz_begin(void) { return 0; }
+static void gckpti_ftz_end(unsigned mode) { (void)mode; }
 #endif
 
 /* The least exponent (biased) of n factors that are not zeros. */
-static uint32_t gckpti_least_exponent(const uint16_t *x, int64_t n)
+static uint32_t gckpti_min_exponent(const uint16_t *x, int64_t n)
 {
     uint32_t least = 255;
     for (int64_t i = 0; i < n; i++) {
@@ -36,41 +36,41 @@ static uint32_t gckpti_least_exponent(const uint16_t *x, int64_t n)
 
 /* Whether no link can end below 2^-126, as where processors are not told to flush the tiles need:
  * what starts at +0 goes on in multiples of the two least exponents' last bits. */
-static int gckpti_never_flushes(gckpti_mixed_part *s)
+static int gckpti_never_flushes(gckpti_packed_product *s)
 {
     const gckpti_mixed_tile *t = &s->tile;
     const void *words = t->b;
     if (GCKPTI_X86)
         return 1;
-    const int known = s->least != 0;
+    const int known = s->min_exponent != 0;
     for (int64_t i = 0; !known && i < t->m; i++) {
-        const uint32_t e = gckpti_least_exponent(t->a + i * t->a_row, t->blocks * GCKPTI_LINKS);
-        s->least = i == 0 || e < s->least ? e : s->least;
+        const uint32_t e = gckpti_min_exponent(t->a + i * t->a_row, t->blocks * GCKPTI_K_BLOCK);
+        s->min_exponent = i == 0 || e < s->min_exponent ? e : s->min_exponent;
     }
-    return s->least + gckpti_least_exponent((const uint16_t *)words,
-                                            t->blocks * GCKPTI_LINKS * t->b_row) >=
+    return s->min_exponent + gckpti_min_exponent((const uint16_t *)words,
+                                            t->blocks * GCKPTI_K_BLOCK * t->b_row) >=
            127 + 127 + 14 - 126;
 }
 
 /* A tile where links may flush: an element at a time. */
-static void gckpti_mixed_careful(const gckpti_mixed_tile *t, int chain)
+static void gckpti_mixed_tile_scalar(const gckpti_mixed_tile *t, int chain)
 {
-    const int64_t links = (t->blocks - 1) * GCKPTI_LINKS + t->last;
+    const int64_t terms = (t->blocks - 1) * GCKPTI_K_BLOCK + t->last;
     const int upper = gckpti_little_endian(); /* of odd links */
-    uint16_t column[GCKPTI_LINKS];
+    uint16_t column[GCKPTI_K_BLOCK];
     gckpti_product all;
     memset(&all, 0, sizeof all);
-    all.run = chain;
+    all.k_period = chain;
     for (int64_t j = 0; j < t->width; j++)
         for (int64_t i = 0; i < t->m; i++) {
             float d = t->from ? t->from[i * t->from_row + j] : 0.0f;
-            for (int64_t p = 0; p < links; p += GCKPTI_LINKS) {
-                all.k = gckpti_min(links - p, GCKPTI_LINKS);
+            for (int64_t p = 0; p < terms; p += GCKPTI_K_BLOCK) {
+                all.k = gckpti_min(terms - p, GCKPTI_K_BLOCK);
                 for (int64_t l = 0; l < all.k; l++)
                     column[l] =
                         (uint16_t)(t->b[(p + l) / 2 * t->b_row + j] >> (l % 2 == upper ? 16 : 0));
                 all.a.bf16 = t->a + i * t->a_row + p, all.b.bf16 = column;
-                all.a.step = all.b.step = 1;
+                all.a.k_stride = all.b.k_stride = 1;
                 d = gckpti_mixed_element(&all, 0, 0, d);
             }
             t->c[i * t->c_row + j] = d;
@@ -78,7 +78,7 @@ static void gckpti_mixed_careful(const gckpti_mixed_tile *t, int chain)
 }
 
 /* Nor can where chains do not start at +0, but at n columns of these. */
-static int gckpti_starts_high(const gckpti_mixed_tile *t, int64_t n)
+static int gckpti_starts_never_flush(const gckpti_mixed_tile *t, int64_t n)
 {
     int high = 1;
     for (int64_t i = 0; t->from && i < t->m; i++)
@@ -100,216 +100,216 @@ static void gckpti_copy_rows(const float *x, int64_t x_row, float *y, int64_t y_
 /* Tile t, of whose columns n exist: where it has fewer rows or columns than tiles take, or c has no
  * floats, it works in `rest`. Of an a in place that ends too early it begins with rows before t's.
  * start: as s->start, for t. */
-static void gckpti_mixed_rows(const gckpti_mixed_part *s, const gckpti_mixed_tiles *by, int exact,
+static void gckpti_mixed_run_tile(const gckpti_packed_product *s, const gckpti_tile_kernel *kernel, int exact,
                               gckpti_mixed_tile *t, int64_t n, const uint16_t *start)
 {
-    float rest[32 * GCKPTI_PANEL] GCKPTI_ALIGNED;
+    float temp[32 * GCKPTI_PANEL] GCKPTI_ALIGNED;
     const gckpti_mixed_tile all = *t;
-    const int whole = exact && t->m < by->unit;
-    const int64_t skip = whole ? gckpti_min(s->back, by->unit - t->m) : 0, m = t->m;
-    float *at = rest + skip * GCKPTI_PANEL;
-    const int edge = whole || n < t->width;
+    const int few_rows = exact && t->m < kernel->row_step;
+    const int64_t skip = few_rows ? gckpti_min(s->rows_before, kernel->row_step - t->m) : 0, m = t->m;
+    float *at = temp + skip * GCKPTI_PANEL;
+    const int edge = few_rows || n < t->width;
     if (edge || !t->c) {
-        t->c = rest, t->c_row = GCKPTI_PANEL, t->more = 0;
+        t->c = temp, t->c_row = GCKPTI_PANEL, t->c_rows = 0;
         if (edge && all.from && !start)
             gckpti_copy_rows(all.from, all.from_row, at, GCKPTI_PANEL, m, n);
         if (edge && all.from)
-            t->from = rest, t->from_row = GCKPTI_PANEL;
+            t->from = temp, t->from_row = GCKPTI_PANEL;
     }
     for (int64_t i = 0; start && i < m; i++)
-        s->by->widen(start + i * all.narrow_row, (t->c == rest ? at : t->c) + i * t->c_row, n);
+        s->kernels->widen(start + i * all.bf16_row, (t->c == temp ? at : t->c) + i * t->c_row, n);
     if (start)
         t->from = t->c, t->from_row = t->c_row;
     if (!GCKPTI_X86 && s->chain)
-        exact = exact && gckpti_starts_high(t, n);
-    if (whole)
-        t->m = by->unit, t->a -= skip * t->a_row;
+        exact = exact && gckpti_starts_never_flush(t, n);
+    if (few_rows)
+        t->m = kernel->row_step, t->a -= skip * t->a_row;
     if (edge || !exact)
         t->c_bf16 = NULL;
     if (exact)
-        by->run(t);
+        kernel->run(t);
     else
-        t->width = n, gckpti_mixed_careful(t, s->chain);
+        t->width = n, gckpti_mixed_tile_scalar(t, s->chain);
     if (all.c_bf16 && !t->c_bf16)
         for (int64_t i = 0; i < m; i++)
-            s->by->narrow((edge ? at : t->c) + i * t->c_row, all.c_bf16 + i * all.narrow_row, n);
+            s->kernels->narrow((edge ? at : t->c) + i * t->c_row, all.c_bf16 + i * all.bf16_row, n);
     else if (edge)
         gckpti_copy_rows(at, GCKPTI_PANEL, all.c, all.c_row, m, n);
 }
 
-GCKPTI_FN void gckpti_mixed_multiply(gckpti_mixed_part *s)
+GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s)
 {
     const gckpti_mixed_tile *all = &s->tile;
-    const gckpti_mixed_tiles *by = &s->by->tiles[s->chain];
+    const gckpti_tile_kernel *kernel = &s->kernels->tiles[s->chain];
     const int exact = gckpti_never_flushes(s);
-    const int64_t columns = s->n > by->columns && s->n % by->columns < 32 ? 32 : by->columns;
-    const unsigned mode = gckpti_flushing_begin();
-    const int64_t back = s->back;
+    const int64_t columns = s->n > kernel->columns && s->n % kernel->columns < 32 ? 32 : kernel->columns;
+    const unsigned mode = gckpti_ftz_begin();
+    const int64_t back = s->rows_before;
     for (int64_t j = 0; j < s->n; j += columns)
         for (int64_t r = 0, m; r < all->m; r += m) {
             const int64_t n = gckpti_min(s->n - j, columns);
             gckpti_mixed_tile t = *all;
-            m = gckpti_min(all->m - r, by->rows), m -= m < by->unit ? 0 : m % by->unit;
-            t.m = m, t.width = gckpti_multiple(n, 16);
-            t.a += r * t.a_row, t.b += j, s->back = back + r;
+            m = gckpti_min(all->m - r, kernel->rows), m -= m < kernel->row_step ? 0 : m % kernel->row_step;
+            t.m = m, t.width = gckpti_ceil_to(n, 16);
+            t.a += r * t.a_row, t.b += j, s->rows_before = back + r;
             t.from = t.from ? t.from + r * t.from_row + j : NULL;
             t.c = t.c ? t.c + r * t.c_row + j : NULL;
-            t.c_bf16 = t.c_bf16 ? t.c_bf16 + r * t.narrow_row + j : NULL;
-            t.more = t.c ? all->more - r : 0;
-            t.fetch = t.fetch && t.fetch->rows > 0 ? t.fetch : &s->ahead;
-            gckpti_mixed_rows(s, by, exact, &t, n,
-                              s->start ? s->start + r * t.narrow_row + j : NULL);
+            t.c_bf16 = t.c_bf16 ? t.c_bf16 + r * t.bf16_row + j : NULL;
+            t.c_rows = t.c ? all->c_rows - r : 0;
+            t.prefetch = t.prefetch && t.prefetch->rows > 0 ? t.prefetch : &s->next_prefetch;
+            gckpti_mixed_run_tile(s, kernel, exact, &t, n,
+                              s->start ? s->start + r * t.bf16_row + j : NULL);
         }
-    s->back = back;
-    gckpti_flushing_end(mode);
+    s->rows_before = back;
+    gckpti_ftz_end(mode);
 }
 
 typedef struct {
-    gckpti_products by;
+    gckpti_products base;
     const gckpti_mixed_kernels *kernels;
-    int in_place, keeps;   /* a is not packed; rest has all rows of an item */
+    int in_place, keeps_partial;   /* a is not packed; rest has all rows of an item */
     int64_t blocks, panel; /* at a time; columns of a panel */
 } gckpti_mixed_job;
 
 /* What of an item is worked on. */
 typedef struct {
-    gckpti_mixed_part part;
+    gckpti_packed_product packed;
     int64_t matrix, i, p, end, j; /* rows i.., links p..end-1, columns j.. */
-    float *rest;                  /* of columns j.., or NULL */
+    float *partial;                  /* of columns j.., or NULL */
 } gckpti_mixed_panel;
 
 /* Where elements of a panel start, rest and end. */
-static void gckpti_mixed_places(const gckpti_mixed_job *s, gckpti_mixed_panel *w)
+static void gckpti_mixed_set_c(const gckpti_mixed_job *s, gckpti_mixed_panel *w)
 {
-    const gckpti_product *t = s->by.t;
-    gckpti_mixed_tile *tile = &w->part.tile;
+    const gckpti_product *t = s->base.t;
+    gckpti_mixed_tile *tile = &w->packed.tile;
     const int64_t at = (w->matrix * t->m + w->i) * t->n + w->j;
     const int first = w->p == 0, last = w->end == t->k;
-    tile->c = t->c ? t->c + at : w->rest, tile->c_row = t->c ? t->n : s->panel;
-    tile->more = tile->m;
-    tile->c_bf16 = !t->c && last ? t->c_bf16 + at : NULL, tile->narrow_row = t->n;
-    w->part.start = first && t->accumulate && !t->c ? t->c_bf16 + at : NULL;
+    tile->c = t->c ? t->c + at : w->partial, tile->c_row = t->c ? t->n : s->panel;
+    tile->c_rows = tile->m;
+    tile->c_bf16 = !t->c && last ? t->c_bf16 + at : NULL, tile->bf16_row = t->n;
+    w->packed.start = first && t->accumulate && !t->c ? t->c_bf16 + at : NULL;
     tile->from = tile->c, tile->from_row = tile->c_row;
     if (first && !(t->accumulate && t->c))
-        tile->from = t->start && !t->accumulate ? t->start + w->j : NULL, tile->from_row = 0;
+        tile->from = t->initial && !t->accumulate ? t->initial + w->j : NULL, tile->from_row = 0;
 }
 
 /* What of b comes next: the panel beside this one, links after these, or, as it is expected to
  * work on the next item but the other threads', that. */
-static gckpti_fetch gckpti_mixed_next(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
-                                      const gckpti_rectangle *piece)
+static gckpti_prefetch gckpti_mixed_next_b(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
+                                      const gckpti_c_block *block)
 {
-    const gckpti_product *t = s->by.t;
-    const gckpti_factor *b = &t->b;
+    const gckpti_product *t = s->base.t;
+    const gckpti_operand *b = &t->b;
     int64_t p = w->p, j = w->j + s->panel;
-    if (j >= piece->j1 && w->end < t->k)
-        p = w->end, j = piece->j0;
-    else if (j >= piece->j1)
-        p = 0, j = piece->j0 + s->by.call->threads * s->by.cols;
-    int64_t at = w->matrix * b->next + j * b->row + p * b->step;
+    if (j >= block->j1 && w->end < t->k)
+        p = w->end, j = block->j0;
+    else if (j >= block->j1)
+        p = 0, j = block->j0 + s->base.call->threads * s->base.cols;
+    int64_t at = w->matrix * b->batch_stride + j * b->stride + p * b->k_stride;
     int64_t n = gckpti_min(t->n - j, s->panel);
-    int64_t links = gckpti_min(t->k - p, s->blocks * GCKPTI_LINKS);
-    return b->row == 1 ? gckpti_fetch_of(b, at, b->step, n > 0 ? links : 0, n)
-                       : gckpti_fetch_of(b, at, b->row, n, links);
+    int64_t terms = gckpti_min(t->k - p, s->blocks * GCKPTI_K_BLOCK);
+    return b->stride == 1 ? gckpti_prefetch_of(b, at, b->k_stride, n > 0 ? terms : 0, n)
+                       : gckpti_prefetch_of(b, at, b->stride, n, terms);
 }
 
 /* What of a is packed next, if it is another part: links after these or, as above, those of the
  * next item. */
-static gckpti_fetch gckpti_mixed_ahead(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
+static gckpti_prefetch gckpti_mixed_next_a(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
                                        int64_t item)
 {
-    const gckpti_products *by = &s->by;
-    const gckpti_factor *a = &by->t->a;
-    const int last = w->end == by->t->k;
-    int64_t next = last ? item + by->call->threads : item, p = last ? 0 : w->end;
-    int64_t i = next / by->across % by->down * by->rows;
-    int64_t at = w->matrix * a->next + i * a->row + p * a->step;
-    int other = !s->in_place && next < by->across * by->down && (i != w->i || p != w->p);
-    int64_t links = other ? gckpti_min(by->t->k - p, s->blocks * GCKPTI_LINKS) : 0;
-    int64_t rows = gckpti_min(by->t->m - i, by->rows);
-    return a->step == 1 ? gckpti_fetch_of(a, at, a->row, other ? rows : 0, links)
-                        : gckpti_fetch_of(a, at, a->step, links, rows);
+    const gckpti_products *base = &s->base;
+    const gckpti_operand *a = &base->t->a;
+    const int last = w->end == base->t->k;
+    int64_t next = last ? item + base->call->threads : item, p = last ? 0 : w->end;
+    int64_t i = next / base->col_blocks % base->row_blocks * base->rows;
+    int64_t at = w->matrix * a->batch_stride + i * a->stride + p * a->k_stride;
+    int other = !s->in_place && next < base->col_blocks * base->row_blocks && (i != w->i || p != w->p);
+    int64_t terms = other ? gckpti_min(base->t->k - p, s->blocks * GCKPTI_K_BLOCK) : 0;
+    int64_t rows = gckpti_min(base->t->m - i, base->rows);
+    return a->k_stride == 1 ? gckpti_prefetch_of(a, at, a->stride, other ? rows : 0, terms)
+                        : gckpti_prefetch_of(a, at, a->k_stride, terms, rows);
 }
 
 /* As many blocks as are taken at a time, from link p on: where they end. */
-static int64_t gckpti_mixed_end(const gckpti_mixed_job *s, int64_t p, gckpti_mixed_tile *tile)
+static int64_t gckpti_mixed_k_end(const gckpti_mixed_job *s, int64_t p, gckpti_mixed_tile *tile)
 {
-    const gckpti_product *t = s->by.t;
+    const gckpti_product *t = s->base.t;
     for (tile->blocks = 0; tile->blocks < s->blocks && p < t->k; tile->blocks++) {
-        tile->last = gckpti_block_at(t, p);
+        tile->last = gckpti_block_terms(t, p);
         p += tile->last;
     }
     return p;
 }
 
-static void gckpti_mixed_piece(const gckpti_products *by, const gckpti_rectangle *at, float *room,
+static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_block *block, float *scratch,
                                int64_t floats)
 {
-    const gckpti_mixed_job *s = (const gckpti_mixed_job *)(const void *)by;
-    const gckpti_product *t = by->t;
+    const gckpti_mixed_job *s = (const gckpti_mixed_job *)(const void *)base;
+    const gckpti_product *t = base->t;
     gckpti_mixed_panel w;
     memset(&w, 0, sizeof w);
     (void)floats; /* for so many it is cut */
-    gckpti_mixed_tile *tile = &w.part.tile;
-    w.part.by = s->kernels, w.part.chain = gckpti_is_chain(t);
-    w.matrix = at->matrix, w.i = at->i0, tile->m = at->i1 - at->i0;
-    const int words = s->kernels->tiles[w.part.chain].words;
-    const int64_t deep = GCKPTI_LINKS / 2 * s->blocks;
-    float *rest = room;
-    room += s->keeps ? s->by.rows * s->by.cols : 0;
-    void *a = room, *b = room + (s->in_place ? 0 : s->by.rows * deep); /* tiles read past a */
-    gckpti_mixed_ready(s->kernels, 1);
+    gckpti_mixed_tile *tile = &w.packed.tile;
+    w.packed.kernels = s->kernels, w.packed.chain = gckpti_is_chain(t);
+    w.matrix = block->matrix, w.i = block->i0, tile->m = block->i1 - block->i0;
+    const int words = s->kernels->tiles[w.packed.chain].words;
+    const int64_t deep = GCKPTI_K_BLOCK / 2 * s->blocks;
+    float *partial = scratch;
+    scratch += s->keeps_partial ? s->base.rows * s->base.cols : 0;
+    void *a = scratch, *b = scratch + (s->in_place ? 0 : s->base.rows * deep); /* tiles read past a */
+    gckpti_mixed_configure(s->kernels, 1);
     tile->b = (const uint32_t *)b;
     for (; w.p < t->k; w.p = w.end) {
-        gckpti_mixed_links of_a = {
-            t, &t->a, w.matrix * t->a.next + w.i * t->a.row, tile->m, w.p, 0
+        gckpti_pack_lanes of_a = {
+            t, &t->a, w.matrix * t->a.batch_stride + w.i * t->a.stride, tile->m, w.p, 0
         };
-        w.end = gckpti_mixed_end(s, w.p, tile);
-        of_a.blocks = tile->blocks, w.part.least = 0;
-        tile->a = (const uint16_t *)a, tile->a_row = 2 * deep, w.part.back = 0;
+        w.end = gckpti_mixed_k_end(s, w.p, tile);
+        of_a.blocks = tile->blocks, w.packed.min_exponent = 0;
+        tile->a = (const uint16_t *)a, tile->a_row = 2 * deep, w.packed.rows_before = 0;
         if (s->in_place)
-            tile->a = t->a.bf16 + of_a.at + w.p, tile->a_row = t->a.row, w.part.back = w.i;
+            tile->a = t->a.bf16 + of_a.at + w.p, tile->a_row = t->a.stride, w.packed.rows_before = w.i;
         else
             s->kernels->pack_a(&of_a, words, (uint16_t *)a, tile->a_row);
-        w.part.ahead = gckpti_mixed_ahead(s, &w, at->item);
-        for (w.j = at->j0; w.j < at->j1; w.j += w.part.n) {
-            gckpti_mixed_links of_b = { t, &t->b, w.matrix * t->b.next + w.j * t->b.row,
+        w.packed.next_prefetch = gckpti_mixed_next_a(s, &w, block->item);
+        for (w.j = block->j0; w.j < block->j1; w.j += w.packed.n) {
+            gckpti_pack_lanes of_b = { t, &t->b, w.matrix * t->b.batch_stride + w.j * t->b.stride,
                                         0, w.p,   tile->blocks };
-            of_b.n = w.part.n = gckpti_min(at->j1 - w.j, s->panel);
-            tile->b_row = gckpti_multiple(w.part.n, 16);
-            w.rest = s->keeps ? rest + s->by.rows * (w.j - at->j0) : NULL;
+            of_b.n = w.packed.n = gckpti_min(block->j1 - w.j, s->panel);
+            tile->b_row = gckpti_ceil_to(w.packed.n, 16);
+            w.partial = s->keeps_partial ? partial + s->base.rows * (w.j - block->j0) : NULL;
             s->kernels->pack_b(&of_b, words, (uint32_t *)b, tile->b_row);
-            gckpti_fetch fetch = gckpti_mixed_next(s, &w, at);
+            gckpti_prefetch fetch = gckpti_mixed_next_b(s, &w, block);
             fetch.pace = 1 + fetch.rows * (fetch.width / 64) / (tile->blocks * (1 + tile->m / 4));
-            tile->fetch = &fetch;
-            gckpti_mixed_places(s, &w);
-            gckpti_mixed_multiply(&w.part);
+            tile->prefetch = &fetch;
+            gckpti_mixed_set_c(s, &w);
+            gckpti_mixed_multiply(&w.packed);
         }
     }
-    gckpti_mixed_ready(s->kernels, 0);
+    gckpti_mixed_configure(s->kernels, 0);
 }
 
 /* Rows and columns of an item, and blocks at a time, that `room` floats are enough for; in even
  * parts. */
-static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, int64_t room)
+static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, int64_t floats)
 {
-    const gckpti_product *t = s->by.t;
-    const int64_t run = t->run && !gckpti_is_chain(t) ? gckpti_min(t->run, t->k) : t->k;
-    const int64_t each = (run + GCKPTI_LINKS - 1) / GCKPTI_LINKS;
+    const gckpti_product *t = s->base.t;
+    const int64_t run = t->k_period && !gckpti_is_chain(t) ? gckpti_min(t->k_period, t->k) : t->k;
+    const int64_t each = (run + GCKPTI_K_BLOCK - 1) / GCKPTI_K_BLOCK;
     int64_t fit;
-    const int64_t all = run ? (t->k + run - 1) / run * each + (t->before > 0) : 0;
-    s->by.rows = gckpti_min(gckpti_multiple(t->m, GCKPTI_STRIP), rows);
-    s->by.cols = gckpti_min(gckpti_multiple(t->n, s->panel), cols);
-    for (s->keeps = 0, fit = -1; fit < 1;) {
-        fit = (room - (s->keeps ? s->by.rows * s->by.cols : 0)) /
-              (GCKPTI_LINKS / 2 * (s->panel + (s->in_place ? 0 : s->by.rows)));
-        fit = gckpti_min(fit, (int)GCKPTI_MIXED_LINKS / GCKPTI_LINKS);
-        if (!s->keeps && fit < all && !t->c)
-            s->keeps = 1, fit = -1;
-        else if (fit < 1 && s->by.cols > s->panel)
-            s->by.cols -= s->panel;
+    const int64_t all = run ? (t->k + run - 1) / run * each + (t->k_offset > 0) : 0;
+    s->base.rows = gckpti_min(gckpti_ceil_to(t->m, GCKPTI_STRIP), rows);
+    s->base.cols = gckpti_min(gckpti_ceil_to(t->n, s->panel), cols);
+    for (s->keeps_partial = 0, fit = -1; fit < 1;) {
+        fit = (floats - (s->keeps_partial ? s->base.rows * s->base.cols : 0)) /
+              (GCKPTI_K_BLOCK / 2 * (s->panel + (s->in_place ? 0 : s->base.rows)));
+        fit = gckpti_min(fit, (int)GCKPTI_MIXED_KC / GCKPTI_K_BLOCK);
+        if (!s->keeps_partial && fit < all && !t->c)
+            s->keeps_partial = 1, fit = -1;
+        else if (fit < 1 && s->base.cols > s->panel)
+            s->base.cols -= s->panel;
         else if (fit < 1)
-            s->by.rows = gckpti_multiple(s->by.rows / 2, GCKPTI_STRIP);
+            s->base.rows = gckpti_ceil_to(s->base.rows / 2, GCKPTI_STRIP);
     }
     s->blocks = fit >= all ? all : (all + (all + fit - 1) / fit - 1) / ((all + fit - 1) / fit);
 }
@@ -319,37 +319,37 @@ GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t
 {
     gckpti_mixed_job s;
     memset(&s, 0, sizeof s);
-    s.by.call = call, s.by.t = t, s.by.piece = gckpti_mixed_piece;
+    s.base.call = call, s.base.t = t, s.base.run_block = gckpti_mixed_c_block;
     s.kernels = gckpti_kernels_of(call)->mixed;
     s.panel = s.kernels->tiles[gckpti_is_chain(t)].columns;
-    s.in_place = gckpti_in_place(s.kernels, &t->a) && t->k % GCKPTI_LINKS == 0 && !t->run &&
-                 t->m >= s.kernels->tiles[0].unit;
-    s.by.room = gckpti_mixed_room(t->m, t->n, t->k);
-    if (s.by.room)
-        gckpti_mixed_fit(&s, s.in_place ? 2 * GCKPTI_MIXED_ROWS : GCKPTI_MIXED_ROWS,
-                         t->c ? 2 * GCKPTI_NC : GCKPTI_NC, s.by.room);
+    s.in_place = gckpti_is_in_place(s.kernels, &t->a) && t->k % GCKPTI_K_BLOCK == 0 && !t->k_period &&
+                 t->m >= s.kernels->tiles[0].row_step;
+    s.base.floats = gckpti_mixed_workspace(t->m, t->n, t->k);
+    if (s.base.floats)
+        gckpti_mixed_fit(&s, s.in_place ? 2 * GCKPTI_MIXED_MC : GCKPTI_MIXED_MC,
+                         t->c ? 2 * GCKPTI_NC : GCKPTI_NC, s.base.floats);
     else
-        gckpti_mixed_fit(&s, 64, s.panel, GCKPTI_SMALL_ROOM);
-    int64_t pieces = t->m * t->n * t->k < 65536 || call->threads < 2 ? 1 : 4 * call->threads;
+        gckpti_mixed_fit(&s, 64, s.panel, GCKPTI_STACK_FLOATS);
+    int64_t items = t->m * t->n * t->k < 65536 || call->threads < 2 ? 1 : 4 * call->threads;
     for (;;) {
-        s.by.down = (t->m + s.by.rows - 1) / s.by.rows;
-        s.by.across = (t->n + s.by.cols - 1) / s.by.cols;
-        if (t->batch * s.by.down * s.by.across >= pieces)
+        s.base.row_blocks = (t->m + s.base.rows - 1) / s.base.rows;
+        s.base.col_blocks = (t->n + s.base.cols - 1) / s.base.cols;
+        if (t->batch * s.base.row_blocks * s.base.col_blocks >= items)
             break;
-        if (s.by.cols > s.panel && (s.in_place || s.by.cols > s.by.rows))
-            s.by.cols = gckpti_multiple(s.by.cols / 2, s.panel);
-        else if (s.by.rows > 64)
-            s.by.rows = gckpti_multiple(s.by.rows / 2, GCKPTI_STRIP);
+        if (s.base.cols > s.panel && (s.in_place || s.base.cols > s.base.rows))
+            s.base.cols = gckpti_ceil_to(s.base.cols / 2, s.panel);
+        else if (s.base.rows > 64)
+            s.base.rows = gckpti_ceil_to(s.base.rows / 2, GCKPTI_STRIP);
         else
             break;
     }
-    gckpti_products_run(&s.by);
+    gckpti_run_products(&s.base);
 }
 
 /* ---- do they agree with the plain ones? ---- */
 
 /* Ties, infinities, NaN and subnormals, rounded. */
-static int gckpti_narrow_agrees(const gckpti_mixed_kernels *kernels)
+static int gckpti_narrow_matches(const gckpti_mixed_kernels *kernels)
 {
     static const uint32_t numbers[9] = { 0x3f808000, 0x3f818000, 0x3f808001, 0x7f7fffff, 0xff800000,
                                          0x7f800001, 0xffffffff, 0x007fffff, 0x80000001 };
@@ -368,13 +368,13 @@ static int gckpti_narrow_agrees(const gckpti_mixed_kernels *kernels)
  * round, order or flush in another way would show here. Rows: usual numbers; through subnormals; to
  * the least normal number and half a unit below it, which is a zero; a chain at -0, which would
  * be +0 if missing links were +0 x +0; an infinity. wide: of floats, which packing rounds. */
-static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t run, int wide)
+static int gckpti_product_matches(const gckpti_mixed_kernels *kernels, int64_t run, int wide)
 {
-    enum { M = 8, N = 16, K = 49, ROOM = 2 * 16 * (GCKPTI_PANEL + 32) };
+    enum { M = 8, N = 16, K = 49, SCRATCH = 2 * 16 * (GCKPTI_PANEL + 32) };
     static const uint16_t numbers[8] = { 0x3f81, 0xbf83, 0x0081, 0x3f00,
                                          0x3dcd, 0x8085, 0x4049, 0xc2f7 };
     uint16_t a[(M + N) * K], *const b = a + M * K;
-    float c[M * N], start[M * N], room[ROOM] GCKPTI_ALIGNED, f32[(M + N) * K];
+    float c[M * N], start[M * N], scratch[SCRATCH] GCKPTI_ALIGNED, f32[(M + N) * K];
     int same = 1;
     for (int p = 0; p < K; p++)
         for (int i = 0; i < N; i++) {
@@ -389,23 +389,23 @@ static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t ru
     a[4 * K] = 0x3f80, a[4 * K + 2] = 0x1a40, a[5 * K + 48] = 0x3f00, a[6 * K + 1] = 0x7f80;
     gckpti_product t;
     memset(&t, 0, sizeof t);
-    t.batch = 1, t.m = M, t.n = N, t.k = K, t.run = run, t.c = c, t.c_row = N, t.accumulate = 1;
+    t.batch = 1, t.m = M, t.n = N, t.k = K, t.k_period = run, t.c = c, t.c_stride = N, t.accumulate = 1;
     for (int i = 0; i < (M + N) * K; i++)
         f32[i] = gckpti_from_bf16(a[i]) * 1.00390625f;
     t.a.f32 = f32, t.b.f32 = f32 + M * K, t.a.bf16 = wide ? NULL : a, t.b.bf16 = wide ? NULL : b;
-    t.a.row = t.b.row = K, t.a.step = t.b.step = 1;
-    const gckpti_rectangle all = { 0, M, 0, N, 0, 0 };
+    t.a.stride = t.b.stride = K, t.a.k_stride = t.b.k_stride = 1;
+    const gckpti_c_block all = { 0, M, 0, N, 0, 0 };
     gckpti_mixed_job s;
     memset(&s, 0, sizeof s);
     gckpt_call call;
     memset(&call, 0, sizeof call);
     call.threads = 1;
-    s.by.call = &call, s.by.t = &t, s.by.rows = 32, s.by.cols = GCKPTI_PANEL, s.by.across = 1;
-    s.by.down = 1, s.kernels = kernels, s.blocks = 2, s.panel = GCKPTI_PANEL;
+    s.base.call = &call, s.base.t = &t, s.base.rows = 32, s.base.cols = GCKPTI_PANEL, s.base.col_blocks = 1;
+    s.base.row_blocks = 1, s.kernels = kernels, s.blocks = 2, s.panel = GCKPTI_PANEL;
     for (int i = 0; i < M * N; i++)
         c[i] = i / N > 3 ? -0.0f : i % 5 ? 1.0f / (float)(i - 300) : 1e-38f;
     memcpy(start, c, sizeof start);
-    gckpti_mixed_piece(&s.by, &all, room, ROOM);
+    gckpti_mixed_c_block(&s.base, &all, scratch, SCRATCH);
     for (int i = 0; i < M * N; i++) {
         const uint32_t x = gckpti_bits(gckpti_mixed_element(&t, i / N * K, i % N * K, start[i]));
         same = same && (x == gckpti_bits(c[i]) || (x << 1 > 0xff000000u && c[i] != c[i]));
@@ -413,10 +413,10 @@ static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t ru
     return same;
 }
 
-GCKPTI_FN int gckpti_mixed_agrees(const gckpti_kernels *kernels)
+GCKPTI_FN int gckpti_mixed_matches(const gckpti_kernels *kernels)
 {
     const gckpti_mixed_kernels *mixed = kernels->mixed;
-    return gckpti_product_agrees(mixed, 0, 0) && gckpti_product_agrees(mixed, 0, 1) &&
-           gckpti_product_agrees(mixed, 1, 0) && gckpti_narrow_agrees(mixed);
+    return gckpti_product_matches(mixed, 0, 0) && gckpti_product_matches(mixed, 0, 1) &&
+           gckpti_product_matches(mixed, 1, 0) && gckpti_narrow_matches(mixed);
 }
 #endif

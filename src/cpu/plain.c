@@ -31,27 +31,27 @@ typedef struct { /* to += from, or if that is NULL, to = word */
     uint32_t word;
     int64_t n;
     gckpti_adder add;
-} gckpti_filling;
+} gckpti_fill_state;
 
 /* Zeros. What no cache can hold goes past them: its lines are not fetched only to be cleared. */
-static void gckpti_cpu_clear(void *to, int64_t n, int far)
+static void gckpti_cpu_clear(void *to, int64_t n, int uncached)
 {
     float *x = (float *)to;
 #if GCKPTI_X86
-    if (far && (uintptr_t)x % 16 == 0) {
+    if (uncached && (uintptr_t)x % 16 == 0) {
         for (; n >= 4; n -= 4, x += 4)
             _mm_stream_ps(x, _mm_setzero_ps());
         _mm_sfence();
     }
 #endif
-    (void)far;
+    (void)uncached;
     memset(x, 0, (size_t)n * sizeof *x);
 }
 
 static void gckpti_cpu_fill_item(void *context, int64_t i, int64_t worker)
 {
-    const gckpti_filling *f = (const gckpti_filling *)context;
-    int64_t at = i * GCKPTI_JOB, n = gckpti_min(f->n - at, GCKPTI_JOB);
+    const gckpti_fill_state *f = (const gckpti_fill_state *)context;
+    int64_t at = i * GCKPTI_GRAIN_SIZE, n = gckpti_min(f->n - at, GCKPTI_GRAIN_SIZE);
     void *to = f->to + 4 * at;
     (void)worker;
     if (f->from)
@@ -64,15 +64,15 @@ static void gckpti_cpu_fill_item(void *context, int64_t i, int64_t worker)
 
 GCKPTI_FN void gckpti_cpu_fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
 {
-    gckpti_filling f = { (unsigned char *)to, NULL, word, n, NULL };
-    gckpt_parallel(call, GCKPTI_JOBS(n), gckpti_cpu_fill_item, &f);
+    gckpti_fill_state f = { (unsigned char *)to, NULL, word, n, NULL };
+    gckpt_parallel(call, GCKPTI_GRAINS(n), gckpti_cpu_fill_item, &f);
 }
 
 GCKPTI_FN void gckpti_cpu_add(const gckpt_call *call, float *to, const float *from, int64_t n)
 {
     void *at = to;
-    gckpti_filling f = { (unsigned char *)at, from, 0, n, gckpti_adder_of(call) };
-    gckpt_parallel(call, GCKPTI_JOBS(n), gckpti_cpu_fill_item, &f);
+    gckpti_fill_state f = { (unsigned char *)at, from, 0, n, gckpti_adder_of(call) };
+    gckpt_parallel(call, GCKPTI_GRAINS(n), gckpti_cpu_fill_item, &f);
 }
 
 /* The optimisers (num/formulas.h), on a block whose gradient is g. */
@@ -97,12 +97,12 @@ static void gckpti_update_values(const gckpt_update_pass *p, const float *g, int
 
 /* Elements at..at+n-1 of a pass; more: its last accumulator, from there on, which is still to be
  * added, or NULL. Returns the square sum. The plain one always divides where the gradient lies. */
-GCKPTI_FN float gckpti_plain_update_block(const gckpt_update_pass *p, const float *more, int64_t at,
+GCKPTI_FN float gckpti_plain_update_block(const gckpt_update_pass *p, const float *addend, int64_t at,
                                           int64_t n, int update)
 {
     float *g = p->gradient + at;
-    if (more)
-        gckpti_add_into(g, more, n);
+    if (addend)
+        gckpti_add_into(g, addend, n);
     for (int64_t k = 0; k < n && p->count > 0; k++)
         g[k] /= p->count;
     if (update)
@@ -114,22 +114,22 @@ typedef struct { /* a pass, and who does it */
     const gckpt_call *call;
     const gckpt_update_pass *pass;
     gckpti_adder add;
-    float (*block)(const gckpt_update_pass *p, const float *more, int64_t at, int64_t n, int update);
-} gckpti_passing;
+    float (*block)(const gckpt_update_pass *p, const float *addend, int64_t at, int64_t n, int update);
+} gckpti_update_state;
 
 static void gckpti_cpu_update_item(void *context, int64_t b, int64_t worker)
 {
-    const gckpti_passing *s = (const gckpti_passing *)context;
+    const gckpti_update_state *s = (const gckpti_update_state *)context;
     const gckpt_update_pass *p = s->pass;
     const int update = p->update && !(p->skip_flag && *p->skip_flag);
     const int64_t size = GCKPT_UPDATE_BLOCK, at = b * size, n = gckpti_min(p->elements - at, size);
     const float *last = NULL;
     (void)worker;
     for (int u = 0; u < p->adds; u++) {
-        const void *more = (const char *)p->base + p->more[u];
+        const void *addend = (const char *)p->base + p->more[u];
         if (last)
             s->add(p->gradient + at, last, n);
-        last = (const float *)more + at;
+        last = (const float *)addend + at;
     }
     float squares = s->block(p, last, at, n, update);
     if (update && p->bf16) {
@@ -142,7 +142,7 @@ static void gckpti_cpu_update_item(void *context, int64_t b, int64_t worker)
 
 GCKPTI_FN void gckpti_cpu_update(const gckpt_call *call, const gckpt_update_pass *pass)
 {
-    gckpti_passing s = { call, pass, gckpti_adder_of(call), gckpti_plain_update_block };
+    gckpti_update_state s = { call, pass, gckpti_adder_of(call), gckpti_plain_update_block };
 #if GCKPTI_HAS_FAST
     if (call->kernels)
         s.block = gckpti_kernels_of(call)->update;

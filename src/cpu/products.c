@@ -5,81 +5,81 @@
 
 #ifdef GCKPT_OPENBLAS
 /* The kernel product_piece by OpenBLAS, whose sums have an order of their own (manual, 5). */
-static void gckpti_openblas_piece(const gckpti_product *t, const gckpti_rectangle *at)
+static void gckpti_openblas_block(const gckpti_product *t, const gckpti_c_block *block)
 {
-    const int64_t i0 = at->i0, i1 = at->i1, j0 = at->j0, j1 = at->j1;
-    const gckpti_factor *a = &t->a, *b = &t->b;
+    const int64_t i0 = block->i0, i1 = block->i1, j0 = block->j0, j1 = block->j1;
+    const gckpti_operand *a = &t->a, *b = &t->b;
     int rows = (int)(i1 - i0), cols = (int)(j1 - j0);
     /* of a single row what comes next is not read, but sgemm refuses less */
-    int a_next = (int)(a->step != 1 ? a->step : t->m == 1 ? t->k : a->row);
-    int b_next = (int)(b->row != 1 ? b->row : t->k == 1 ? t->n : b->step);
-    float *c = t->c + i0 * t->c_row + j0;
-    for (int64_t i = i0; t->start && !t->accumulate && i < i1; i++)
-        memcpy(t->c + i * t->c_row + j0, gckpti_starts(t, i, j0), (size_t)cols * sizeof(float));
-    cblas_sgemm(CblasRowMajor, a->step == 1 ? CblasNoTrans : CblasTrans,
-                b->row == 1 ? CblasNoTrans : CblasTrans, rows, cols, (int)t->k, 1.0f,
-                a->f32 + i0 * a->row, a_next, b->f32 + j0 * b->row, b_next,
-                t->start || t->accumulate ? 1.0f : 0.0f, c, (int)t->c_row);
+    int a_next = (int)(a->k_stride != 1 ? a->k_stride : t->m == 1 ? t->k : a->stride);
+    int b_next = (int)(b->stride != 1 ? b->stride : t->k == 1 ? t->n : b->k_stride);
+    float *c = t->c + i0 * t->c_stride + j0;
+    for (int64_t i = i0; t->initial && !t->accumulate && i < i1; i++)
+        memcpy(t->c + i * t->c_stride + j0, gckpti_chain_starts(t, i, j0), (size_t)cols * sizeof(float));
+    cblas_sgemm(CblasRowMajor, a->k_stride == 1 ? CblasNoTrans : CblasTrans,
+                b->stride == 1 ? CblasNoTrans : CblasTrans, rows, cols, (int)t->k, 1.0f,
+                a->f32 + i0 * a->stride, a_next, b->f32 + j0 * b->stride, b_next,
+                t->initial || t->accumulate ? 1.0f : 0.0f, c, (int)t->c_stride);
 }
 
 /* What sgemm takes: rows that are as far apart as they are long, at least. */
-static int gckpti_openblas_can(const gckpti_product *t)
+static int gckpti_openblas_can_run(const gckpti_product *t)
 {
-    const gckpti_factor *a = &t->a, *b = &t->b;
-    const int64_t most = INT32_MAX, a_next = a->step == 1 ? a->row : a->step;
-    const int64_t b_next = b->row == 1 ? b->step : b->row;
-    int a_can = a->step == 1 ? t->m == 1 || a_next >= t->k : a->row == 1 && a_next >= t->m;
-    int b_can = b->row == 1 ? t->k == 1 || b_next >= t->n : b->step == 1 && b_next >= t->k;
-    return !gckpti_is_stored(b) && t->m <= most && t->n <= most && t->k <= most && t->k > 0 &&
-           a_next <= most && b_next <= most && a_can && b_can && t->c_row >= t->n &&
-           t->c_row <= most;
+    const gckpti_operand *a = &t->a, *b = &t->b;
+    const int64_t most = INT32_MAX, a_next = a->k_stride == 1 ? a->stride : a->k_stride;
+    const int64_t b_next = b->stride == 1 ? b->k_stride : b->stride;
+    int a_can = a->k_stride == 1 ? t->m == 1 || a_next >= t->k : a->stride == 1 && a_next >= t->m;
+    int b_can = b->stride == 1 ? t->k == 1 || b_next >= t->n : b->k_stride == 1 && b_next >= t->k;
+    return !gckpti_has_quant(b) && t->m <= most && t->n <= most && t->k <= most && t->k > 0 &&
+           a_next <= most && b_next <= most && a_can && b_can && t->c_stride >= t->n &&
+           t->c_stride <= most;
 }
 #endif
 
-static void gckpti_fp32_piece(const gckpti_products *s, const gckpti_rectangle *at, float *room,
+static void gckpti_fp32_c_block(const gckpti_products *s, const gckpti_c_block *block, float *scratch,
                               int64_t floats)
 {
     gckpti_product t = *s->t;
-    const int64_t c_next = at->matrix * t.m * t.c_row;
-    t.a.f32 += at->matrix * t.a.next, t.c += c_next;
-    if (!gckpti_is_stored(&t.b))
-        t.b.f32 += at->matrix * t.b.next;
+    const int64_t c_next = block->matrix * t.m * t.c_stride;
+    t.a.f32 += block->matrix * t.a.batch_stride, t.c += c_next;
+    if (!gckpti_has_quant(&t.b))
+        t.b.f32 += block->matrix * t.b.batch_stride;
 #ifdef GCKPT_OPENBLAS
-    if (gckpti_openblas_can(&t)) {
-        gckpti_openblas_piece(&t, at);
+    if (gckpti_openblas_can_run(&t)) {
+        gckpti_openblas_block(&t, block);
         return;
     }
 #endif
-    gckpti_kernels_of(s->call)->product_piece(&t, at, room, floats);
+    gckpti_kernels_of(s->call)->product_block(&t, block, scratch, floats);
 }
 
-static void gckpti_products_piece(const gckpti_products *s, int64_t i, float *room, int64_t floats)
+static void gckpti_products_block(const gckpti_products *s, int64_t i, float *scratch, int64_t floats)
 {
-    gckpti_rectangle at = { 0, 0, 0, 0, i / (s->down * s->across), i };
-    at.i0 = i / s->across % s->down * s->rows, at.j0 = i % s->across * s->cols;
-    at.i1 = at.i0 + gckpti_min(s->t->m - at.i0, s->rows);
-    at.j1 = at.j0 + gckpti_min(s->t->n - at.j0, s->cols);
-    s->piece(s, &at, room, floats);
+    gckpti_c_block block = { 0, 0, 0, 0, i / (s->row_blocks * s->col_blocks), i };
+    block.i0 = i / s->col_blocks % s->row_blocks * s->rows, block.j0 = i % s->col_blocks * s->cols;
+    block.i1 = block.i0 + gckpti_min(s->t->m - block.i0, s->rows);
+    block.j1 = block.j0 + gckpti_min(s->t->n - block.j0, s->cols);
+    s->run_block(s, &block, scratch, floats);
 }
 
 static void gckpti_products_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_products *s = (const gckpti_products *)context;
-    gckpti_products_piece(s, i, (float *)s->t->room + worker * s->room, s->room);
+    gckpti_products_block(s, i, (float *)s->t->workspace + worker * s->floats, s->floats);
 }
 
 static void gckpti_products_small_item(void *context, int64_t i, int64_t worker)
 {
-    float room[GCKPTI_SMALL_ROOM] GCKPTI_ALIGNED;
+    float scratch[GCKPTI_STACK_FLOATS] GCKPTI_ALIGNED;
     (void)worker;
-    gckpti_products_piece((const gckpti_products *)context, i, room, GCKPTI_SMALL_ROOM);
+    gckpti_products_block((const gckpti_products *)context, i, scratch, GCKPTI_STACK_FLOATS);
 }
 
 /* All pieces of all products; s: the first member of what s->piece needs to know. */
-GCKPTI_FN void gckpti_products_run(gckpti_products *s)
+GCKPTI_FN void gckpti_run_products(gckpti_products *s)
 {
-    gckpt_parallel(s->call, s->t->batch * s->down * s->across, s->rows * s->cols * s->t->k,
-                   s->room ? gckpti_products_item : gckpti_products_small_item, s);
+    gckpt_parallel(s->call, s->t->batch * s->row_blocks * s->col_blocks, s->rows * s->cols * s->t->k,
+                   s->floats ? gckpti_products_item : gckpti_products_small_item, s);
 }
 
 /* Cuts c into pieces, as square as may be, since each fetches its part of a and b: 4 for each
@@ -87,39 +87,39 @@ GCKPTI_FN void gckpti_products_run(gckpti_products *s)
  * of b: long ones are read faster); 1 if it is small. A b that must be transposed is cut by columns
  * first, lest two pieces do it again; and the part of a must stay in a cache while a piece goes
  * over it for every GCKPTI_NC columns. */
-GCKPTI_FN void gckpti_products_cut(gckpti_products *s)
+GCKPTI_FN void gckpti_products_split(gckpti_products *s)
 {
     enum { LOW = 256, HIGH = 1024 };
     const gckpti_product *t = s->t;
     int64_t narrow = t->m == 1 ? 512 : 2 * GCKPTI_PANEL; /* a row alone: runs of b that are long */
     int small = t->m * t->n * t->k < 65536;
-    int64_t threads = s->call->threads, each = t->m == 1 && t->b.row == 1 ? 1 : 4;
-    int64_t pieces = small || threads < 2 ? 1 : each * threads / t->batch;
+    int64_t threads = s->call->threads, each = t->m == 1 && t->b.stride == 1 ? 1 : 4;
+    int64_t items = small || threads < 2 ? 1 : each * threads / t->batch;
     s->rows = t->m, s->cols = t->n;
-    for (int64_t have = 1; have < pieces || (s->rows > HIGH && !small); have *= 2)
-        if (have < pieces && s->cols > narrow &&
-            (t->b.row != 1 || s->cols >= s->rows || s->rows <= LOW))
-            s->cols = gckpti_multiple((s->cols + 1) / 2, GCKPTI_PANEL);
+    for (int64_t count = 1; count < items || (s->rows > HIGH && !small); count *= 2)
+        if (count < items && s->cols > narrow &&
+            (t->b.stride != 1 || s->cols >= s->rows || s->rows <= LOW))
+            s->cols = gckpti_ceil_to((s->cols + 1) / 2, GCKPTI_PANEL);
         else if (s->rows > 4 * GCKPTI_STRIP)
-            s->rows = gckpti_multiple((s->rows + 1) / 2, GCKPTI_STRIP);
-    s->across = (t->n + s->cols - 1) / s->cols;
-    s->down = (t->m + s->rows - 1) / s->rows;
+            s->rows = gckpti_ceil_to((s->rows + 1) / 2, GCKPTI_STRIP);
+    s->col_blocks = (t->n + s->cols - 1) / s->cols;
+    s->row_blocks = (t->m + s->rows - 1) / s->rows;
 }
 
 /* What gckpti_fp32_plain does. */
 GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *t)
 {
-    gckpti_products s = { call, t, 0, 0, 0, 0, 0, gckpti_fp32_piece };
-    s.room = gckpti_product_room(t->m, t->n, t->k);
-    gckpti_products_cut(&s);
-    gckpti_products_run(&s);
+    gckpti_products s = { call, t, 0, 0, 0, 0, 0, gckpti_fp32_c_block };
+    s.floats = gckpti_product_workspace(t->m, t->n, t->k);
+    gckpti_products_split(&s);
+    gckpti_run_products(&s);
 }
 
-GCKPTI_FN gckpti_product_run gckpti_fast_products(const gckpt_call *call)
+GCKPTI_FN gckpti_product_fn gckpti_fast_products(const gckpt_call *call)
 {
     return !gckpti_is_mixed(call) ? gckpti_fp32_fast : gckpti_mixed_fast;
 }
 
-GCKPTI_BOTH_WAYS(fast_matmul, (backward ? gckpti_linear_gradients
-                                        : gckpti_linear_out)(call, gckpti_fast_products(call)))
+GCKPTI_OP_KERNELS(fast_matmul, (backward ? gckpti_linear_gradients
+                                        : gckpti_linear_output)(call, gckpti_fast_products(call)))
 #endif

@@ -6,9 +6,9 @@
 /* On the calling thread. */
 static void gckpti_cells_product(const gckpti_sequence *s, const gckpti_product *t)
 {
-    float pack[GCKPTI_SMALL_ROOM] GCKPTI_ALIGNED;
-    const gckpti_rectangle all = { 0, t->m, 0, t->n, 0, 0 };
-    gckpti_kernels_of(s->call)->product_piece(t, &all, pack, GCKPTI_SMALL_ROOM);
+    float pack[GCKPTI_STACK_FLOATS] GCKPTI_ALIGNED;
+    const gckpti_c_block all = { 0, t->m, 0, t->n, 0, 0 };
+    gckpti_kernels_of(s->call)->product_block(t, &all, pack, GCKPTI_STACK_FLOATS);
 }
 
 static void gckpti_cells_forward(const gckpti_sequence *s, const float *p, int64_t m,
@@ -17,9 +17,9 @@ static void gckpti_cells_forward(const gckpti_sequence *s, const float *p, int64
     gckpti_product product =
         gckpti_product_of(m, s->gates, s->units, gckpti_matrix(state, s->state, 1),
                           gckpti_matrix(s->wh->data, 1, s->gates), a);
-    product.start = s->bias ? s->bias->data : NULL;
+    product.initial = s->bias ? s->bias->data : NULL;
     if (s->state > s->units) /* lstm */
-        product.start = p, product.start_row = s->steps * s->gates;
+        product.initial = p, product.initial_stride = s->steps * s->gates;
     gckpti_cells_product(s, &product);
 }
 
@@ -27,13 +27,13 @@ static void gckpti_cells_backward(const gckpti_sequence *s, const float *da, int
 {
     gckpti_product product =
         gckpti_product_of(m, s->units, s->gates, gckpti_matrix(da, s->steps * s->gates, 1),
-                          gckpti_matrix(s->turned, 1, s->units), d);
-    product.accumulate = 1, product.c_row = s->state;
+                          gckpti_matrix(s->wh_t, 1, s->units), d);
+    product.accumulate = 1, product.c_stride = s->state;
     gckpti_cells_product(s, &product);
 }
 
 /* Rows of wh': 16 gates. */
-static void gckpti_cells_turn_item(void *context, int64_t i, int64_t worker)
+static void gckpti_cells_transpose_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_sequence *s = (const gckpti_sequence *)context;
     int64_t j0 = 16 * i, end = j0 + gckpti_min(s->gates - j0, 16), h = s->units;
@@ -41,24 +41,24 @@ static void gckpti_cells_turn_item(void *context, int64_t i, int64_t worker)
     for (int64_t k0 = 0; k0 < h; k0 += 16)
         for (int64_t j = j0; j < end; j++)
             for (int64_t k = k0; k < h && k < k0 + 16; k++)
-                s->turned[j * h + k] = s->wh->data[k * s->gates + j];
+                s->wh_t[j * h + k] = s->wh->data[k * s->gates + j];
 }
 
-static void gckpti_cells_turn(gckpti_sequence *s)
+static void gckpti_cells_transpose(gckpti_sequence *s)
 {
-    gckpt_parallel(s->call, (s->gates - 1) / 16 + 1, 64 * s->units, gckpti_cells_turn_item, s);
+    gckpt_parallel(s->call, (s->gates - 1) / 16 + 1, 64 * s->units, gckpti_cells_transpose_item, s);
 }
 
-static void gckpti_cells_add(const gckpti_sequence *s)
+static void gckpti_cells_add_grads(const gckpti_sequence *s)
 {
-    int64_t links = s->block * s->steps;
+    int64_t terms = s->block * s->steps;
     float *dwh = s->wh->grad;
     gckpti_product product =
-        gckpti_product_of(s->units, s->gates, links, gckpti_matrix(s->h, 1, s->units),
+        gckpti_product_of(s->units, s->gates, terms, gckpti_matrix(s->h, 1, s->units),
                           gckpti_matrix(s->da, 1, s->gates), dwh);
-    product.accumulate = 1, product.room = s->pack;
+    product.accumulate = 1, product.workspace = s->pack;
     gckpt_call sums = *s->call;
-    sums.shape = gckpt_shape2(links, s->gates);
+    sums.shape = gckpt_shape2(terms, s->gates);
     sums.grad_out = s->da;
     if (dwh)
         gckpti_fp32_fast(s->call, &product);
@@ -66,24 +66,24 @@ static void gckpti_cells_add(const gckpti_sequence *s)
         sums.in[0] = *s->bias;
         sums.in[0].accumulate = 1;
         sums.in[1] = sums.in[0];
-        gckpti_columns_run(&sums, 0, 1);
+        gckpti_run_column_sums(&sums, 0, 1);
     }
 }
 
-static void gckpti_cells_by(const gckpt_call *call, int backward, gckpti_cell_run gates,
-                            gckpti_cell_run slopes)
+static void gckpti_run_cells(const gckpt_call *call, int backward, gckpti_cell_fn gates,
+                            gckpti_cell_fn gate_grads)
 {
-    const gckpti_cell_kernels by = { gates,
-                                     slopes,
-                                     gckpti_cells_turn,
+    const gckpti_cell_kernels kernels = { gates,
+                                     gate_grads,
+                                     gckpti_cells_transpose,
                                      gckpti_cells_forward,
                                      gckpti_cells_backward,
-                                     gckpti_cells_add };
-    gckpti_sequence_by(call, backward, &by);
+                                     gckpti_cells_add_grads };
+    gckpti_run_sequence(call, backward, &kernels);
 }
 
-GCKPTI_BOTH_WAYS(fast_gru, gckpti_cells_by(call, backward, gckpti_kernels_of(call)->gru_gates,
-                                           gckpti_kernels_of(call)->gru_slopes))
-GCKPTI_BOTH_WAYS(fast_lstm, gckpti_cells_by(call, backward, gckpti_kernels_of(call)->lstm_gates,
-                                            gckpti_kernels_of(call)->lstm_slopes))
+GCKPTI_OP_KERNELS(fast_gru, gckpti_run_cells(call, backward, gckpti_kernels_of(call)->gru_gates,
+                                           gckpti_kernels_of(call)->gru_backward))
+GCKPTI_OP_KERNELS(fast_lstm, gckpti_run_cells(call, backward, gckpti_kernels_of(call)->lstm_gates,
+                                            gckpti_kernels_of(call)->lstm_backward))
 #endif

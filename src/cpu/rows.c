@@ -14,25 +14,25 @@ static void gckpti_call_item(void *context, int64_t i, int64_t worker)
     s->item(s->call, i);
 }
 
-static void gckpti_each(const gckpt_call *call, int64_t n, int64_t work,
+static void gckpti_for_each(const gckpt_call *call, int64_t n, int64_t cost,
                         void (*item)(const gckpt_call *call, int64_t i))
 {
     gckpti_call_items s = { call, item };
-    gckpt_parallel(call, n, work, gckpti_call_item, &s);
+    gckpt_parallel(call, n, cost, gckpti_call_item, &s);
 }
 
 /* ---- elementwise ops: an item is a piece of 4096 elements, which is a shorter call ---- */
 
 typedef struct {
     const gckpt_call *call;
-    void (*kernel)(const gckpt_call *piece, int kind);
+    void (*kernel)(const gckpt_call *chunk, int kind);
     int kind;
-} gckpti_pieces;
+} gckpti_chunks;
 
 /* The kernel sees a call of one axis, with pointers to where the piece begins. */
-static void gckpti_piece_item(void *context, int64_t i, int64_t worker)
+static void gckpti_chunk_item(void *context, int64_t i, int64_t worker)
 {
-    const gckpti_pieces *s = (const gckpti_pieces *)context;
+    const gckpti_chunks *s = (const gckpti_chunks *)context;
     int64_t at = i * GCKPTI_ELEMENTS, n = gckpti_elements(&s->call->shape) - at;
     gckpt_call c = *s->call;
     (void)worker;
@@ -54,8 +54,8 @@ static void gckpti_piece_item(void *context, int64_t i, int64_t worker)
 static int gckpti_elementwise(const gckpt_call *call, int backward, int kind)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
-    gckpti_pieces s = { call, backward ? k->elementwise_backward : k->elementwise_forward, kind };
-    int64_t n = gckpti_elements(&call->shape), work = kind < GCKPTI_PAIR ? 16 : 4;
+    gckpti_chunks s = { call, backward ? k->elementwise_backward : k->elementwise_forward, kind };
+    int64_t n = gckpti_elements(&call->shape), cost = kind < GCKPTI_FIRST_BINARY ? 16 : 4;
     for (int i = 0; i < call->inputs; i++)
         if (gckpti_elements(&call->in[i].shape) != n || call->in[i].compensation)
             return 0;
@@ -63,36 +63,36 @@ static int gckpti_elementwise(const gckpt_call *call, int backward, int kind)
         s.kernel(call, kind);
         return 1;
     }
-    gckpt_parallel(call, (n + GCKPTI_ELEMENTS - 1) / GCKPTI_ELEMENTS, work * GCKPTI_ELEMENTS,
-                   gckpti_piece_item, &s);
+    gckpt_parallel(call, (n + GCKPTI_ELEMENTS - 1) / GCKPTI_ELEMENTS, cost * GCKPTI_ELEMENTS,
+                   gckpti_chunk_item, &s);
     return 1;
 }
 
 /* Repetitions of whole rows, as of a table of positions, are columns of a bias. */
-static void gckpti_add_backward_repeated(const gckpt_call *call)
+static void gckpti_add_backward_broadcast(const gckpt_call *call)
 {
     gckpt_call plain = *call;
     for (int i = 0; i < 2; i++) {
-        gckpti_walk w;
+        gckpti_iter it;
         gckpt_call c = *call;
         int64_t n = gckpti_elements(&call->in[i].shape);
-        gckpti_broadcast_walk(&w, call, 1);
-        if (!call->in[i].grad || !call->in[i].compensation || w.size[0] != n || w.step[i][0] != 1)
+        gckpti_broadcast_iter(&it, call, 1);
+        if (!call->in[i].grad || !call->in[i].compensation || it.size[0] != n || it.step[i][0] != 1)
             continue;
         c.shape = gckpt_shape2(gckpti_elements(&call->shape) / n, n);
         c.in[1] = call->in[i];
-        gckpti_columns_run(&c, 0, 1);
+        gckpti_run_column_sums(&c, 0, 1);
         plain.in[i].grad = NULL;
     }
     gckpti_add_backward(&plain);
 }
 
-#define GCKPTI_ELEMENTWISE_WITH(name, slopes)                                                      \
-    GCKPTI_BOTH_WAYS(fast_##name, if (!gckpti_elementwise(call, backward, GCKPTI_KIND_##name))     \
-                                      (backward ? slopes : gckpti_##name##_forward)(call))
+#define GCKPTI_ELEMENTWISE_WITH(name, gradients)                                                      \
+    GCKPTI_OP_KERNELS(fast_##name, if (!gckpti_elementwise(call, backward, GCKPTI_KIND_##name))     \
+                                      (backward ? gradients : gckpti_##name##_forward)(call))
 #define GCKPTI_ELEMENTWISE(name) GCKPTI_ELEMENTWISE_WITH(name, gckpti_##name##_backward)
-GCKPTI_CURVES(GCKPTI_ELEMENTWISE)
-GCKPTI_ELEMENTWISE_WITH(add, gckpti_add_backward_repeated)
+GCKPTI_UNARY_OPS(GCKPTI_ELEMENTWISE)
+GCKPTI_ELEMENTWISE_WITH(add, gckpti_add_backward_broadcast)
 GCKPTI_ELEMENTWISE(sub)
 GCKPTI_ELEMENTWISE(mul)
 GCKPTI_ELEMENTWISE(div)
@@ -105,17 +105,17 @@ GCKPTI_ELEMENTWISE(where)
 /* ---- dropout: an item is 4096 elements ---- */
 static void gckpti_dropout_item(const gckpt_call *call, int64_t i)
 {
-    const gckpti_dropping d = gckpti_dropping_of(call, call->grad_out != NULL);
-    const int64_t at = i * GCKPTI_ELEMENTS, end = gckpti_min(at + GCKPTI_ELEMENTS, d.way.n);
+    const gckpti_dropout d = gckpti_dropout_of(call, call->grad_out != NULL);
+    const int64_t at = i * GCKPTI_ELEMENTS, end = gckpti_min(at + GCKPTI_ELEMENTS, d.io.n);
     gckpti_kernels_of(call)->dropout(&d, at, end);
 }
 
 static void gckpti_fast_dropout(const gckpt_call *call)
 {
     const int64_t each = GCKPTI_ELEMENTS, n = gckpti_elements(&call->shape);
-    gckpti_each(call, (n + each - 1) / each, 16 * each, gckpti_dropout_item);
+    gckpti_for_each(call, (n + each - 1) / each, 16 * each, gckpti_dropout_item);
 }
-GCKPTI_BOTH_WAYS(fast_dropout, (backward || gckpti_trains(call) ? gckpti_fast_dropout
+GCKPTI_OP_KERNELS(fast_dropout, (backward || gckpti_is_training(call) ? gckpti_fast_dropout
                                                                 : gckpti_dropout_forward)(call))
 
 /* ---- embed, gather: forward an item is a row; backward, 64 columns of all rows of an entry, so
@@ -125,14 +125,14 @@ enum { GCKPTI_TAKE_ITEM = 64 };
 static void gckpti_fast_take_row(const gckpt_call *call, int64_t r)
 {
     int64_t n = gckpti_last(&call->shape);
-    if (gckpti_is_wide(call->out) || gckpti_stored_of(call))
+    if (gckpti_has_f32(call->out) || gckpti_call_quant(call))
         gckpti_take_row(call, r);
     else
         gckpti_mixed_of(gckpti_kernels_of(call))
-            ->narrow(call->in[0].data + gckpti_taken_row(call, r) * n, call->out_bf16 + r * n, n);
+            ->narrow(call->in[0].data + gckpti_source_row(call, r) * n, call->out_bf16 + r * n, n);
 }
 
-static int64_t gckpti_take_entries(const gckpt_call *call)
+static int64_t gckpti_take_samples(const gckpt_call *call)
 {
     return call->in[0].shape.n == 3 ? call->shape.d[0] : 1;
 }
@@ -140,16 +140,16 @@ static int64_t gckpti_take_entries(const gckpt_call *call)
 static void gckpti_take_columns(const gckpt_call *call, int64_t i)
 {
     int64_t n = gckpti_last(&call->shape), items = (n + GCKPTI_TAKE_ITEM - 1) / GCKPTI_TAKE_ITEM;
-    int64_t rows = gckpti_rows(&call->shape) / gckpti_take_entries(call), first = i / items * rows;
+    int64_t rows = gckpti_rows(&call->shape) / gckpti_take_samples(call), first = i / items * rows;
     int64_t j = i % items * GCKPTI_TAKE_ITEM, width = gckpti_min(n - j, GCKPTI_TAKE_ITEM);
     const gckpti_kernels *k = gckpti_kernels_of(call);
     float wide[GCKPTI_TAKE_ITEM];
     for (int64_t r = first; r < first + rows; r++) {
-        const int is_wide = gckpti_is_wide(call->grad_out);
+        const int is_wide = gckpti_has_f32(call->grad_out);
         const float *g = is_wide ? call->grad_out + r * n + j : wide;
         if (!is_wide)
             gckpti_mixed_of(k)->widen(call->grad_out_bf16 + r * n + j, wide, width);
-        k->add(call->in[0].grad + gckpti_taken_row(call, r) * n + j, g, width);
+        k->add(call->in[0].grad + gckpti_source_row(call, r) * n + j, g, width);
     }
 }
 
@@ -158,68 +158,68 @@ static void gckpti_fast_take(const gckpt_call *call, int backward)
 {
     const gckpt_arg *table = &call->in[0];
     const int64_t size = GCKPTI_TAKE_ITEM, n = gckpti_last(&call->shape);
-    int64_t rows = gckpti_rows(&call->shape), entries = gckpti_take_entries(call);
+    int64_t rows = gckpti_rows(&call->shape), samples = gckpti_take_samples(call);
     if (!backward)
-        gckpti_each(call, rows, n, gckpti_fast_take_row);
+        gckpti_for_each(call, rows, n, gckpti_fast_take_row);
     if (!backward || !table->grad)
         return;
     if (!table->accumulate)
         gckpti_cpu_fill(call, table->grad, 0, gckpti_elements(&table->shape));
-    gckpti_each(call, entries * ((n + size - 1) / size), 4 * rows / entries * size,
+    gckpti_for_each(call, samples * ((n + size - 1) / size), 4 * rows / samples * size,
                 gckpti_take_columns);
 }
-GCKPTI_BOTH_WAYS(fast_embed, gckpti_fast_take(call, backward))
-GCKPTI_BOTH_WAYS(fast_gather, gckpti_fast_take(call, backward))
+GCKPTI_OP_KERNELS(fast_embed, gckpti_fast_take(call, backward))
+GCKPTI_OP_KERNELS(fast_gather, gckpti_fast_take(call, backward))
 
 /* ---- softmax and its logarithm: an item is a row ---- */
 static void gckpti_fast_rows(const gckpt_call *call, int backward,
                              void (*forward)(const gckpt_call *call, int64_t row),
-                             void (*slopes)(const gckpt_call *call, int64_t row))
+                             void (*gradients)(const gckpt_call *call, int64_t row))
 {
     if (!backward || call->in[0].grad)
-        gckpti_each(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape),
-                    backward ? slopes : forward);
+        gckpti_for_each(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape),
+                    backward ? gradients : forward);
 }
-GCKPTI_BOTH_WAYS(fast_softmax,
+GCKPTI_OP_KERNELS(fast_softmax,
                  gckpti_fast_rows(call, backward, gckpti_kernels_of(call)->softmax_forward,
                                   gckpti_kernels_of(call)->softmax_backward))
-GCKPTI_BOTH_WAYS(fast_log_softmax,
+GCKPTI_OP_KERNELS(fast_log_softmax,
                  gckpti_fast_rows(call, backward, gckpti_kernels_of(call)->log_softmax_forward,
                                   gckpti_kernels_of(call)->log_softmax_backward))
 
 /* ---- sums over rows: bias += g, gain += g * normalised x; an item is 64 columns ---- */
 
-static void gckpti_columns_item(void *context, int64_t i, int64_t worker)
+static void gckpti_column_sums_item(void *context, int64_t i, int64_t worker)
 {
-    const gckpti_columns *s = (const gckpti_columns *)context;
+    const gckpti_column_sums *s = (const gckpti_column_sums *)context;
     int64_t n = gckpti_last(&s->call->shape), first = i * GCKPTI_COLUMNS;
     (void)worker;
-    gckpti_kernels_of(s->call)->columns(s, first, first + gckpti_min(n - first, GCKPTI_COLUMNS));
+    gckpti_kernels_of(s->call)->column_sums(s, first, first + gckpti_min(n - first, GCKPTI_COLUMNS));
 }
 
 /* gain, bias: numbers of the inputs, 0 for none. A single row may have no low parts: then they stay
  * what they are, 0, in nobody's memory. */
-GCKPTI_FN void gckpti_columns_run(const gckpt_call *call, int gain, int bias)
+GCKPTI_FN void gckpti_run_column_sums(const gckpt_call *call, int gain, int bias)
 {
     const gckpt_arg *g = &call->in[gain], *b = &call->in[bias];
-    gckpti_columns s = { call, NULL, NULL, NULL, NULL };
+    gckpti_column_sums s = { call, NULL, NULL, NULL, NULL };
     if (gain)
-        s.gain = g->grad, s.gain_low = g->compensation;
+        s.gain = g->grad, s.gain_comp = g->compensation;
     if (bias)
-        s.bias = b->grad, s.bias_low = b->compensation;
+        s.bias = b->grad, s.bias_comp = b->compensation;
     int64_t n = gckpti_last(&call->shape), items = (n + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS;
     if (s.gain)
-        gckpti_start(s.gain, n, g->accumulate);
+        gckpti_zero_unless(s.gain, n, g->accumulate);
     if (s.bias)
-        gckpti_start(s.bias, n, b->accumulate);
+        gckpti_zero_unless(s.bias, n, b->accumulate);
     if (s.gain || s.bias)
-        gckpt_parallel(call, items, gckpti_rows(&call->shape) * GCKPTI_COLUMNS, gckpti_columns_item,
+        gckpt_parallel(call, items, gckpti_rows(&call->shape) * GCKPTI_COLUMNS, gckpti_column_sums_item,
                        &s);
 }
 
-GCKPTI_BOTH_WAYS(fast_linear,
+GCKPTI_OP_KERNELS(fast_linear,
                  (backward ? gckpti_fast_matmul_backward : gckpti_fast_matmul_forward)(call);
-                 if (backward) gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0))
+                 if (backward) gckpti_run_column_sums(call, 0, call->inputs == 3 ? 2 : 0))
 
 /* ---- layernorm, rmsnorm: an item is a row, then 64 columns ---- */
 static void gckpti_fast_norm(const gckpt_call *call, int backward)
@@ -228,10 +228,10 @@ static void gckpti_fast_norm(const gckpt_call *call, int backward)
     gckpti_fast_rows(call, backward, gckpti_kernels_of(call)->norm_forward,
                      gckpti_kernels_of(call)->norm_backward);
     if (backward)
-        gckpti_columns_run(call, o->gain, o->bias);
+        gckpti_run_column_sums(call, o->gain, o->bias);
 }
-GCKPTI_BOTH_WAYS(fast_layernorm, gckpti_fast_norm(call, backward))
-GCKPTI_BOTH_WAYS(fast_rmsnorm, gckpti_fast_norm(call, backward))
+GCKPTI_OP_KERNELS(fast_layernorm, gckpti_fast_norm(call, backward))
+GCKPTI_OP_KERNELS(fast_rmsnorm, gckpti_fast_norm(call, backward))
 
 /* ---- rotary: an item is 16 positions of the table, then a row ---- */
 enum { GCKPTI_POSITIONS = 16 };
@@ -247,10 +247,10 @@ static void gckpti_fast_rotary(const gckpt_call *call, int backward)
     const int64_t n = gckpti_last(&call->shape), t = call->shape.d[1];
     if (!(backward ? call->in[0].grad : call->out))
         return;
-    gckpti_each(call, (t + GCKPTI_POSITIONS - 1) / GCKPTI_POSITIONS,
+    gckpti_for_each(call, (t + GCKPTI_POSITIONS - 1) / GCKPTI_POSITIONS,
                 16 * GCKPTI_POSITIONS * n / ((const gckpti_rotary *)call->attributes)->heads,
                 gckpti_rotary_positions);
-    gckpti_each(call, gckpti_rows(&call->shape), 2 * n, gckpti_kernels_of(call)->rotary);
+    gckpti_for_each(call, gckpti_rows(&call->shape), 2 * n, gckpti_kernels_of(call)->rotary);
 }
-GCKPTI_BOTH_WAYS(fast_rotary, gckpti_fast_rotary(call, backward))
+GCKPTI_OP_KERNELS(fast_rotary, gckpti_fast_rotary(call, backward))
 #endif

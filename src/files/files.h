@@ -17,7 +17,7 @@
  * gckpt_optimiser + 1 (0: none yet). State is that of `optimiser` and has seen `step` updates;
  * where it is not, "NAME#updates" says whose it is and how many it has seen, b's above of MOMENTUM,
  * 15. (By name, since programs that write the file anew may order it anew; version 0.1 had no such
- * keys.) "data_fnv1a" is gckpti_data_sum over all tensors; a file need not have it.
+ * keys.) "data_fnv1a" is gckpti_data_hash over all tensors; a file need not have it.
  * "convolution_axes" is "HWIO" in what other tools are to read, "unsaid" in what was read from a
  * file that did not say, or is written in another order. All other keys are notes. State becomes
  * the file's: what the file does not have becomes zero, as before a first step. An external
@@ -38,16 +38,16 @@
 typedef struct {
     FILE *f;
     int error;         /* errno of the first failure, or 0 */
-    const char *doing; /* of a save: what it could not do, and what to look at */
+    const char *action; /* of a save: what it could not do, and what to look at */
 } gckpti_file;
 
 /* What a file is to have: what `body` writes of `what`. */
 typedef struct {
     void *object; /* has the errors; NULL: results without a text */
     gckpti_allocator *memory;
-    gckpt_result (*body)(const void *what, gckpt_write_fn write, void *user);
-    const void *what;
-    const char *like; /* a file that is new has the permissions of this one, if that is there */
+    gckpt_result (*write)(const void *what, gckpt_write_fn write, void *user);
+    const void *context;
+    const char *mode_of; /* a file that is new has the permissions of this one, if that is there */
     int placed;       /* 1 once in place, also after an error; -1 if no file was there; else 0 */
 } gckpti_content;
 

@@ -14,9 +14,9 @@ ssize_t(readlink)(const char *path, char *target, size_t size);
 __declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
 #endif
 
-GCKPTI_FN void gckpti_file_try(gckpti_file *file, int failed)
+GCKPTI_FN void gckpti_record_errno(gckpti_file *file, int is_error)
 {
-    if (failed && !file->error)
+    if (is_error && !file->error)
         file->error = errno ? errno : EIO;
 }
 
@@ -41,7 +41,7 @@ static size_t gckpti_file_read(void *user, void *bytes, size_t size)
 {
     gckpti_file *file = (gckpti_file *)user;
     size_t done = fread(bytes, 1, size, file->f);
-    gckpti_file_try(file, ferror(file->f));
+    gckpti_record_errno(file, ferror(file->f));
     return done;
 }
 
@@ -49,7 +49,7 @@ static size_t gckpti_file_write(void *user, const void *bytes, size_t size)
 {
     gckpti_file *file = (gckpti_file *)user;
     size_t done = fwrite(bytes, 1, size, file->f);
-    gckpti_file_try(file, done != size);
+    gckpti_record_errno(file, done != size);
     return done;
 }
 
@@ -59,11 +59,11 @@ int flock(int fd, int operation);
 #endif
 
 /* Follows links from `path`, in `room` bytes, to what they end at, be it there or not. 0: errno. */
-GCKPTI_FN int gckpti_follow(char *path, size_t room)
+GCKPTI_FN int gckpti_follow_links(char *path, size_t size)
 {
     for (int links = 0; links < 40; links++) {
         char *link = path + strlen(path) + 1, *slash = strrchr(path, '/');
-        const size_t left = room - (size_t)(link - path);
+        const size_t left = size - (size_t)(link - path);
         const ssize_t n = readlink(path, link, left);
         if (n < 0) /* nothing there, or no link */
             return errno == ENOENT || errno == EINVAL;
@@ -100,7 +100,7 @@ static int gckpti_sync(int fd)
 }
 
 /* Whether a file lies on FAT, where this system tells. */
-static int gckpti_on_fat(const char *path)
+static int gckpti_is_on_fat(const char *path)
 {
 #ifdef __linux__
     struct statfs s;
@@ -111,12 +111,12 @@ static int gckpti_on_fat(const char *path)
 }
 
 /* The folder of `path`, which is cut off, must not forget a new name in it. */
-static void gckpti_save_name(gckpti_file *file, char *path)
+static void gckpti_sync_folder(gckpti_file *file, char *path)
 {
     char *slash = strrchr(path, '/');
     memcpy(slash ? slash + 1 : path, ".", 2);
     int folder = open(path, O_RDONLY);
-    gckpti_file_try(file, folder < 0 ? errno != EACCES : gckpti_sync(folder));
+    gckpti_record_errno(file, folder < 0 ? errno != EACCES : gckpti_sync(folder));
     if (folder >= 0)
         close(folder);
 }
@@ -124,44 +124,44 @@ static void gckpti_save_name(gckpti_file *file, char *path)
 
 /* Makes `target`, in a block of `room` bytes, what it leads to. Returns the permissions of the file
  * there, or else of `like`; -1: neither is there, or this system has no such things. */
-GCKPTI_FN int gckpti_save_over(gckpti_file *file, char *target, size_t room, const char *like)
+GCKPTI_FN int gckpti_resolve_target(gckpti_file *file, char *target, size_t size, const char *mode_of)
 {
 #if GCKPTI_POSIX
     struct stat old;
-    gckpti_file_try(file, !gckpti_follow(target, room));
-    int there = !file->error && !stat(target, &old);
-    gckpti_file_try(file, !there && errno != ENOENT);
-    if (there && !S_ISREG(old.st_mode)) {
+    gckpti_record_errno(file, !gckpti_follow_links(target, size));
+    int exists = !file->error && !stat(target, &old);
+    gckpti_record_errno(file, !exists && errno != ENOENT);
+    if (exists && !S_ISREG(old.st_mode)) {
         file->error = EEXIST;
-        file->doing = "replace a folder, device or pipe; is the path right";
+        file->action = "replace a folder, device or pipe; is the path right";
     }
-    return there || (like && !stat(like, &old)) ? (int)(old.st_mode & 0777) : -1;
+    return exists || (mode_of && !stat(mode_of, &old)) ? (int)(old.st_mode & 0777) : -1;
 #else
     return (void)file, (void)target, (void)room, (void)like, -1;
 #endif
 }
 
 /* Removes a temporary file, if no save has it any more. */
-GCKPTI_FN int gckpti_remove_left(const char *name)
+GCKPTI_FN int gckpti_remove_stale(const char *name)
 {
 #if GCKPTI_POSIX
     int fd = open(name, O_WRONLY | O_NONBLOCK);
     if (fd < 0 && errno == EACCES) /* read-only, as what it was to replace */
         fd = open(name, O_RDONLY | O_NONBLOCK);
-    int left = fd >= 0 && gckpti_lock(fd, name) == 1 && !remove(name);
+    int removed = fd >= 0 && gckpti_lock(fd, name) == 1 && !remove(name);
     if (fd >= 0)
         close(fd);
-    return left;
+    return removed;
 #else
     return !remove(name); /* Windows keeps what is open */
 #endif
 }
 
 /* Creates `name`, with the umask's mode for -1. Returns NULL and errno; EEXIST: another save's. */
-static FILE *gckpti_create(const char *name, int mode)
+static FILE *gckpti_create_locked(const char *name, int mode)
 {
 #if GCKPTI_POSIX
-    gckpti_remove_left(name);
+    gckpti_remove_stale(name);
     int fd = open(name, O_WRONLY | O_CREAT | O_EXCL, mode < 0 ? 0666u : (unsigned)mode);
     int locked = fd < 0 ? 0 : gckpti_lock(fd, name);
     FILE *f = locked && locked != -2 ? fdopen(fd, "wb") : NULL;
@@ -190,23 +190,23 @@ static FILE *gckpti_create(const char *name, int mode)
  * to one path at the same time never touch each other's. Without locks (other systems, some
  * network folders) a file that is there is left alone and the next N taken. (Where locks belong to
  * processes, as on NFS, threads of one must not save to one path at once.) */
-static void gckpti_temporary(gckpti_file *file, char *name, int mode)
+static void gckpti_open_temporary(gckpti_file *file, char *name, int mode)
 {
     const char *slash = strrchr(name, '/'), *first = slash ? slash + 1 : name;
     char *end = name + strlen(name);
     errno = EEXIST;
-    for (int i = 0, cut = 0; i < 100 && !file->f && errno == EEXIST; i++) {
+    for (int i = 0, shortened = 0; i < 100 && !file->f && errno == EEXIST; i++) {
         gckpti_text t = { end, 15 };
         gckpti_text_add(&t, ".gckpt-tmp%i", i);
         errno = 0;
-        file->f = gckpti_create(name, mode);
-        if (!file->f && errno == ENAMETOOLONG && !cut && end - first > 20) {
+        file->f = gckpti_create_locked(name, mode);
+        if (!file->f && errno == ENAMETOOLONG && !shortened && end - first > 20) {
             for (end -= 16; ((unsigned char)*end & 0xc0) == 0x80;) /* within a character */
                 end--;
-            cut = 1, i = -1, errno = EEXIST;
+            shortened = 1, i = -1, errno = EEXIST;
         }
     }
-    gckpti_file_try(file, !file->f);
+    gckpti_record_errno(file, !file->f);
 }
 
 /* Renames the flushed file so that it outlasts a power cut; cuts `target` off. Returns 0 if the
@@ -214,26 +214,26 @@ static void gckpti_temporary(gckpti_file *file, char *name, int mode)
  * and the new one synchronised after the folder, so that it never has two names. */
 static int gckpti_put_in_place(gckpti_file *file, const char *temporary, char *target)
 {
-    file->doing = "put it in place; is that in use";
+    file->action = "put it in place; is that in use";
 #if GCKPTI_POSIX
-    const int fat = gckpti_on_fat(temporary), held = fat ? open(target, O_RDONLY) : -1;
-    gckpti_file_try(file, fat && held < 0 && errno != ENOENT && errno != EACCES);
+    const int on_fat = gckpti_is_on_fat(temporary), replaced = on_fat ? open(target, O_RDONLY) : -1;
+    gckpti_record_errno(file, on_fat && replaced < 0 && errno != ENOENT && errno != EACCES);
     const int placed = !file->error && !rename(temporary, target);
-    gckpti_file_try(file, !placed);
+    gckpti_record_errno(file, !placed);
     if (placed) {
-        file->doing = "see to it that the new file outlasts a power cut";
-        gckpti_save_name(file, target);
-        gckpti_file_try(file, fat && gckpti_sync(fileno(file->f)));
+        file->action = "see to it that the new file outlasts a power cut";
+        gckpti_sync_folder(file, target);
+        gckpti_record_errno(file, on_fat && gckpti_sync(fileno(file->f)));
     }
-    if (held >= 0)
-        close(held);
+    if (replaced >= 0)
+        close(replaced);
 #else
 #ifdef _WIN32
     const int placed = MoveFileExA(temporary, target, 1 | 8) != 0; /* replace, flush */
 #else
     const int placed = !rename(temporary, target);
 #endif
-    gckpti_file_try(file, !placed);
+    gckpti_record_errno(file, !placed);
 #endif
     return placed;
 }
@@ -242,17 +242,17 @@ static int gckpti_put_in_place(gckpti_file *file, const char *temporary, char *t
 static gckpt_result gckpti_save_file(gckpti_file *file, gckpti_content *content,
                                      const char *temporary, char *target)
 {
-    file->doing = "write; is the disk full";
+    file->action = "write; is the disk full";
     errno = 0;
-    const gckpt_result result = content->body(content->what, gckpti_file_write, file);
-    gckpti_file_try(file, fflush(file->f));
+    const gckpt_result result = content->write(content->context, gckpti_file_write, file);
+    gckpti_record_errno(file, fflush(file->f));
 #if GCKPTI_POSIX
-    gckpti_file_try(file, gckpti_sync(fileno(file->f)));
+    gckpti_record_errno(file, gckpti_sync(fileno(file->f)));
 #else
 #ifdef _WIN32
-    gckpti_file_try(file, _commit(_fileno(file->f)));
+    gckpti_record_errno(file, _commit(_fileno(file->f)));
 #endif
-    gckpti_file_try(file, fclose(file->f));
+    gckpti_record_errno(file, fclose(file->f));
     file->f = NULL;
 #endif
     if (result == GCKPT_OK && !file->error && gckpti_put_in_place(file, temporary, target))
@@ -260,7 +260,7 @@ static gckpt_result gckpti_save_file(gckpti_file *file, gckpti_content *content,
     if (content->placed <= 0)
         remove(temporary);
     if (file->f) /* gives the lock back */
-        gckpti_file_try(file, fclose(file->f));
+        gckpti_record_errno(file, fclose(file->f));
     return result;
 }
 
@@ -271,36 +271,36 @@ GCKPTI_FN gckpt_result gckpti_save_error(void *object, const gckpti_file *file, 
                         placed > 0 ? "save: %s: could not %s, but it is in place: \"%s\""
                         : placed ? "save: %s: could not %s? No file was there, none is left: \"%s\""
                                  : "save: %s: could not %s? What was there is unharmed: \"%s\"",
-                        strerror(file->error), file->doing, path);
+                        strerror(file->error), file->action, path);
 }
 
 GCKPTI_FN gckpt_result gckpti_save(gckpti_content *content, const char *path)
 {
-    const size_t room = strlen(path) + 1024; /* links may be so much longer */
-    char *target = (char *)gckpti_new(content->memory, 2 * room, 1);
+    const size_t size = strlen(path) + 1024; /* links may be so much longer */
+    char *target = (char *)gckpti_new(content->memory, 2 * size, 1);
     gckpt_result result = GCKPT_E_FILE;
     gckpti_file file = { NULL, 0,
                          "create a file beside it (.gckpt-tmp0 to 99); is the folder writable" };
     if (!target)
         return gckpti_error(content->object, GCKPT_E_MEMORY,
-                            "save: no memory for names of %z bytes", 2 * room);
+                            "save: no memory for names of %z bytes", 2 * size);
     memcpy(target, path, strlen(path));
     errno = 0;
-    const int mode = gckpti_save_over(&file, target, room - 32, content->like);
+    const int mode = gckpti_resolve_target(&file, target, size - 32, content->mode_of);
     content->placed = GCKPTI_POSIX && mode < 0 && !file.error ? -1 : 0;
-    char *temporary = (char *)memcpy(target + room, target, strlen(target));
+    char *temporary = (char *)memcpy(target + size, target, strlen(target));
     if (!file.error)
-        gckpti_temporary(&file, temporary, mode);
+        gckpti_open_temporary(&file, temporary, mode);
     if (file.f)
         result = gckpti_save_file(&file, content, temporary, target);
-    gckpti_delete(content->memory, target, 2 * room, 1);
+    gckpti_delete(content->memory, target, 2 * size, 1);
     return file.error ? gckpti_save_error(content->object, &file, path, content->placed) : result;
 }
 
 GCKPT_API gckpt_result gckpt_store_save_as(gckpt_store *store, const char *path,
                                            const gckpt_file_desc *desc)
 {
-    const gckpti_saving saving = { store, desc ? desc : &gckpti_file_plain, 0, 1, NULL, NULL };
+    const gckpti_save_spec saving = { store, desc ? desc : &gckpti_file_plain, 0, 1, NULL, NULL };
     if (!store || !path)
         return gckpti_error(store, GCKPT_E_ARG, "save: a store and a path are needed");
     gckpti_content content = { store, &store->memory, gckpti_write, &saving, NULL, 0 };
@@ -332,33 +332,33 @@ GCKPTI_FN int64_t gckpti_file_size(FILE *f)
 
 /* Opens it, and says how many bytes it has. Of an index, those of what may be one, by its size and
  * how it begins; else 0: it is not read. */
-GCKPTI_FN size_t gckpti_file_begin(gckpti_file *file, const char *path, int index)
+GCKPTI_FN size_t gckpti_open_sized(gckpti_file *file, const char *path, int index)
 {
     char begin[8];
     errno = 0;
     file->f = gckpti_file_open(path);
-    gckpti_file_try(file, !file->f);
+    gckpti_record_errno(file, !file->f);
     const int64_t size = gckpti_file_size(file->f);
-    gckpti_file_try(file, size < 0 || !gckpti_seek(file->f, 0));
+    gckpti_record_errno(file, size < 0 || !gckpti_seek(file->f, 0));
     if (file->error || !index)
         return (size_t)size;
     if (size < 8 || size > 2 * (int64_t)GCKPTI_HEADER_MAX)
         return 0;
-    gckpti_file_try(file, fread(begin, 1, 8, file->f) != 8 || !gckpti_seek(file->f, 0));
+    gckpti_record_errno(file, fread(begin, 1, 8, file->f) != 8 || !gckpti_seek(file->f, 0));
     return !file->error && !memcmp(begin, "{\"gckpt\"", 8) ? (size_t)size : 0;
 }
 
-GCKPTI_FN gckpt_result gckpti_load_path(gckpt_store *store, gckpti_loader *l, const char *path,
+GCKPTI_FN gckpt_result gckpti_load_path(gckpt_store *store, gckpti_loader *load, const char *path,
                                         const gckpt_file_desc *desc)
 {
     gckpti_file file = { NULL, 0, NULL };
-    const size_t size = gckpti_file_begin(&file, path, l->source != NULL);
+    const size_t size = gckpti_open_sized(&file, path, load->source != NULL);
     gckpt_result result = GCKPT_E_FILE;
-    l->read = gckpti_file_read;
-    l->user = &file;
+    load->read = gckpti_file_read;
+    load->user = &file;
     if (!file.error)
-        result = gckpti_load(store, l, size, desc);
-    l->user = NULL;
+        result = gckpti_load(store, load, size, desc);
+    load->user = NULL;
     if (file.f)
         fclose(file.f);
     if (file.error)
@@ -369,7 +369,7 @@ GCKPTI_FN gckpt_result gckpti_load_path(gckpt_store *store, gckpti_loader *l, co
                                 : "load: %s: could not read \"%s\"",
                             strerror(file.error), path);
     if (result != GCKPT_OK && store->object.sticky == GCKPT_OK) {
-        gckpti_text t = gckpti_said(&store->object);
+        gckpti_text t = gckpti_append_text(&store->object);
         gckpti_text_add(&t, " (\"%s\")", path);
     }
     return result;
@@ -378,11 +378,11 @@ GCKPTI_FN gckpt_result gckpti_load_path(gckpt_store *store, gckpti_loader *l, co
 GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
                                            const gckpt_file_desc *desc)
 {
-    gckpti_loader l;
+    gckpti_loader load;
     if (!store || !path)
         return gckpti_error(store, GCKPT_E_ARG, "load: a store and a path are needed");
-    memset(&l, 0, sizeof l);
-    return gckpti_load_path(store, &l, path, desc);
+    memset(&load, 0, sizeof load);
+    return gckpti_load_path(store, &load, path, desc);
 }
 
 GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)

@@ -8,12 +8,12 @@
 /* ---- a save by all ranks, step by step ---- */
 
 /* The path of a rank's file, in the second half of that of the index. */
-GCKPTI_FN char *gckpti_part_path(gckpti_rank_save *x, int64_t number, int64_t rank)
+GCKPTI_FN char *gckpti_part_path(gckpti_rank_save *save, int64_t number, int64_t rank)
 {
-    char *path = x->old.path + x->old.room;
-    size_t length = strlen(x->old.path);
+    char *path = save->old.path + save->old.path_size;
+    size_t length = strlen(save->old.path);
     gckpti_text t = { path + length, GCKPTI_PART_NAME - 1 };
-    memcpy(path, x->old.path, length);
+    memcpy(path, save->old.path, length);
     gckpti_text_add(&t, ".%I-%I.safetensors", number, rank);
     return path;
 }
@@ -21,30 +21,30 @@ GCKPTI_FN char *gckpti_part_path(gckpti_rank_save *x, int64_t number, int64_t ra
 /* Whether the file at this path begins as that of this rank. */
 static int gckpti_is_part(const char *path, uint64_t rank)
 {
-    char begin[8 + 100], want[100] = "";
-    gckpti_text t = { want, sizeof want - 1 };
+    char begin[8 + 100], expected[100] = "";
+    gckpti_text t = { expected, sizeof expected - 1 };
     gckpti_text_add(&t, "{\"__metadata__\":{\"format\":\"%s\",\"part\":\"%u of ",
                     gckpti_part_format, rank);
-    const size_t length = strlen(want);
+    const size_t length = strlen(expected);
     FILE *f = gckpti_file_open(path);
-    int is = f && fread(begin, 1, 8 + length, f) == 8 + length && !memcmp(begin + 8, want, length);
+    int matches = f && fread(begin, 1, 8 + length, f) == 8 + length && !memcmp(begin + 8, expected, length);
     if (f)
         fclose(f);
-    return is;
+    return matches;
 }
 
 /* Looks at a file beside the index. Before that is placed: a number that the file has, by its name
  * a rank's, is passed over. Then: what is of another save is removed. 1: so it was. */
-static int gckpti_look_at(gckpti_rank_save *x, char *name, int placed)
+static int gckpti_scan_file(gckpti_rank_save *save, char *name, int placed)
 {
     static const char type[] = ".safetensors", temporary[] = ".gckpt-tmp";
-    const char *index = x->old.path + x->old.folder;
-    const size_t length = strlen(index), all = strlen(name);
-    char *path = x->old.path + x->old.room, *c = name, *end = name + all, *next;
+    const char *index = save->old.path + save->old.name_offset;
+    const size_t length = strlen(index), name_length = strlen(name);
+    char *path = save->old.path + save->old.path_size, *c = name, *end = name + name_length, *next;
     uint64_t number = 0, rank = 0, n;
-    if (strncmp(name, index, length) || all - length >= GCKPTI_PART_NAME)
+    if (strncmp(name, index, length) || name_length - length >= GCKPTI_PART_NAME)
         return 0;
-    memcpy(path + x->old.folder, name, all + 1);
+    memcpy(path + save->old.name_offset, name, name_length + 1);
     c += length;
     if (*c == '.' && (next = gckpti_digits(c + 1, end, &number)) != NULL && *next == '-' &&
         (next = gckpti_digits(next + 1, end, &rank)) != NULL &&
@@ -52,33 +52,33 @@ static int gckpti_look_at(gckpti_rank_save *x, char *name, int placed)
         c = next + sizeof type - 1;
     if (!strncmp(c, temporary, sizeof temporary - 1) &&
         gckpti_digits(c + sizeof temporary - 1, end, &n) == end)
-        return placed && gckpti_remove_left(path); /* of the index, too */
-    const int now = number == (uint64_t)x->number;
-    if (c < end || all == length) /* another's */
+        return placed && gckpti_remove_stale(path); /* of the index, too */
+    const int is_current = number == (uint64_t)save->number;
+    if (c < end || name_length == length) /* another's */
         return 0;
     if (placed)
-        return (!now || rank >= (uint64_t)x->part.ranks) && gckpti_is_part(path, rank) &&
+        return (!is_current || rank >= (uint64_t)save->spec.ranks) && gckpti_is_part(path, rank) &&
                !remove(path);
-    if (!now || (!x->damaged && gckpti_is_part(path, rank)))
+    if (!is_current || (!save->damaged && gckpti_is_part(path, rank)))
         return 0;
-    x->number = x->number % INT32_MAX + 1;
+    save->number = save->number % INT32_MAX + 1;
     return 1;
 }
 
 /* Looks at all that is in the folder, until there is nothing left to do (who removes files while a
  * folder is read may miss some). 0: errno. Other systems have no such list. */
-static int gckpti_look_beside(gckpti_rank_save *x, int placed)
+static int gckpti_scan_folder(gckpti_rank_save *save, int placed)
 {
-    char *folder = x->old.path + x->old.room;
-    memcpy(folder, x->old.path, x->old.folder);
+    char *folder = save->old.path + save->old.path_size;
+    memcpy(folder, save->old.path, save->old.name_offset);
     for (int done = 1; done;) {
         done = 0;
-        memcpy(folder + x->old.folder, GCKPTI_POSIX ? "." : "*", 2);
+        memcpy(folder + save->old.name_offset, GCKPTI_POSIX ? "." : "*", 2);
 #if GCKPTI_POSIX
         DIR *d = opendir(folder);
         struct dirent *e;
         while (d && (errno = 0, e = readdir(d)) != NULL)
-            done |= gckpti_look_at(x, e->d_name, placed);
+            done |= gckpti_scan_file(save, e->d_name, placed);
         const int error = errno;
         if (d)
             closedir(d);
@@ -89,11 +89,11 @@ static int gckpti_look_beside(gckpti_rank_save *x, int placed)
         struct _finddata_t e;
         const intptr_t d = _findfirst(folder, &e);
         for (int more = d != -1; more; more = !_findnext(d, &e))
-            done |= gckpti_look_at(x, e.name, placed);
+            done |= gckpti_scan_file(x, e.name, placed);
         if (d != -1)
             _findclose(d);
 #else
-        (void)gckpti_look_at;
+        (void)gckpti_scan_file;
         (void)placed;
 #endif
     }
@@ -101,100 +101,100 @@ static int gckpti_look_beside(gckpti_rank_save *x, int placed)
 }
 
 /* Reads the index that is there (what is none will be replaced), and takes a number. */
-static gckpt_result gckpti_rank_save_old(gckpti_rank_save *x)
+static gckpt_result gckpti_rank_save_read_old(gckpti_rank_save *save)
 {
-    gckpt_store *s = x->store;
+    gckpt_store *s = save->store;
     gckpti_file file = { NULL, 0, "read what is there; may it be read" };
-    gckpti_loader l;
-    memset(&l, 0, sizeof l);
-    gckpti_save_over(&file, x->old.path, x->old.room, NULL);
-    const size_t bytes = file.error ? 0 : gckpti_file_begin(&file, x->path, 1);
+    gckpti_loader load;
+    memset(&load, 0, sizeof load);
+    gckpti_resolve_target(&file, save->old.path, save->old.path_size, NULL);
+    const size_t bytes = file.error ? 0 : gckpti_open_sized(&file, save->path, 1);
     if (file.error == ENOENT)
         file.error = 0;
     else if (!file.error) {
         char *text = (char *)gckpti_new(&s->memory, bytes, 1);
-        gckpti_file_try(&file, text && fread(text, 1, bytes, file.f) != bytes);
-        l.store = s;
-        l.parts = &x->old;
-        l.at = l.header = text;
-        l.end = text ? text + bytes : NULL;
-        l.result = text ? GCKPT_OK : GCKPT_E_MEMORY;
-        x->damaged = !l.result && !file.error && !gckpti_load_index(&l);
-        gckpti_delete(&s->memory, x->old.part, x->old.capacity, sizeof *x->old.part);
-        x->old.part = NULL; /* it is how many they are that counts */
+        gckpti_record_errno(&file, text && fread(text, 1, bytes, file.f) != bytes);
+        load.store = s;
+        load.parts = &save->old;
+        load.pos = load.header = text;
+        load.end = text ? text + bytes : NULL;
+        load.result = text ? GCKPT_OK : GCKPT_E_MEMORY;
+        save->damaged = !load.result && !file.error && !gckpti_load_index(&load);
+        gckpti_delete(&s->memory, save->old.files, save->old.capacity, sizeof *save->old.files);
+        save->old.files = NULL; /* it is how many they are that counts */
         gckpti_delete(&s->memory, text, bytes, 1);
     }
     if (file.f)
         fclose(file.f);
-    if (l.result == GCKPT_E_MEMORY) {
-        gckpti_error(s, l.result, "save: no memory to read what is there: \"%s\"", x->path);
-        gckpti_tell_block(s, "store", &s->memory, 0);
-        return l.result;
+    if (load.result == GCKPT_E_MEMORY) {
+        gckpti_error(s, load.result, "save: no memory to read what is there: \"%s\"", save->path);
+        gckpti_hint_block(s, "store", &s->memory, 0);
+        return load.result;
     }
-    x->number = (x->damaged ? 0 : x->old.number) % INT32_MAX + 1;
-    if (!file.error && !gckpti_look_beside(x, 0) && x->damaged) {
+    save->number = (save->damaged ? 0 : save->old.number) % INT32_MAX + 1;
+    if (!file.error && !gckpti_scan_folder(save, 0) && save->damaged) {
         file.error = errno;
-        file.doing = "list the folder, and it has a damaged index; may it be read";
+        file.action = "list the folder, and it has a damaged index; may it be read";
     }
-    return file.error ? gckpti_save_error(s, &file, x->path, 0) : gckpti_ok(s);
+    return file.error ? gckpti_save_error(s, &file, save->path, 0) : gckpti_ok(s);
 }
 
 /* Before the ranks agree on `number`, which is rank 0's. */
-GCKPTI_FN gckpt_result gckpti_rank_save_start(gckpti_rank_save *x, gckpt_store *s, const char *path)
+GCKPTI_FN gckpt_result gckpti_rank_save_start(gckpti_rank_save *save, gckpt_store *s, const char *path)
 {
-    memset(x, 0, sizeof *x);
-    x->store = s;
-    x->path = path;
-    x->part.store = s;
-    x->part.desc = &gckpti_file_plain;
-    x->part.rank = s->rank;
-    x->part.ranks = s->ranks;
+    memset(save, 0, sizeof *save);
+    save->store = s;
+    save->path = path;
+    save->spec.store = s;
+    save->spec.desc = &gckpti_file_plain;
+    save->spec.rank = s->rank;
+    save->spec.ranks = s->ranks;
     if (!path)
         return gckpti_error(s, GCKPT_E_ARG, "save: a path is needed");
-    int found = gckpti_parts_path(&x->old, &s->memory, path);
-    x->part.sums = (uint64_t *)gckpti_new(&s->memory, 6 * s->count, sizeof(uint64_t));
+    int found = gckpti_parts_path(&save->old, &s->memory, path);
+    save->spec.hashes = (uint64_t *)gckpti_new(&s->memory, 6 * s->count, sizeof(uint64_t));
     if (!s->rank)
-        x->next = (gckpti_rank_file *)gckpti_new(&s->memory, (size_t)s->ranks, sizeof *x->next);
-    if (!x->old.path || !x->part.sums || (!s->rank && !x->next))
+        save->files = (gckpti_rank_file *)gckpti_new(&s->memory, (size_t)s->ranks, sizeof *save->files);
+    if (!save->old.path || !save->spec.hashes || (!s->rank && !save->files))
         return gckpti_error(s, GCKPT_E_MEMORY, "save: no memory for names and sums");
     if (!found)
         return gckpti_error(s, GCKPT_E_FILE, "save: %s: \"%s\"", strerror(errno), path);
-    if (!gckpti_is_utf8(x->old.path + x->old.folder))
+    if (!gckpti_is_utf8(save->old.path + save->old.name_offset))
         return gckpti_error(s, GCKPT_E_ARG,
                             "save: the index names files like itself, so its name "
                             "must be UTF-8");
-    return s->rank ? GCKPT_OK : gckpti_rank_save_old(x);
+    return s->rank ? GCKPT_OK : gckpti_rank_save_read_old(save);
 }
 
 /* Each rank writes its file. */
-GCKPTI_FN gckpt_result gckpti_rank_save_part(gckpti_rank_save *x)
+GCKPTI_FN gckpt_result gckpti_rank_save_part(gckpti_rank_save *save)
 {
-    gckpti_content content = { x->store, &x->store->memory, gckpti_write, &x->part, x->path, 0 };
-    return gckpti_save(&content, gckpti_part_path(x, x->number, x->part.rank));
+    gckpti_content content = { save->store, &save->store->memory, gckpti_write, &save->spec, save->path, 0 };
+    return gckpti_save(&content, gckpti_part_path(save, save->number, save->spec.rank));
 }
 
 /* Rank 0 looks at the files of all. */
-static gckpt_result gckpti_rank_save_look(gckpti_rank_save *x)
+static gckpt_result gckpti_rank_save_verify(gckpti_rank_save *save)
 {
-    gckpti_saving v = x->part;
-    for (v.rank = 0; v.rank < v.ranks; v.rank++) {
-        gckpti_rank_file *p = &x->next[v.rank];
-        gckpti_sink k;
+    gckpti_save_spec spec = save->spec;
+    for (spec.rank = 0; spec.rank < spec.ranks; spec.rank++) {
+        gckpti_rank_file *p = &save->files[spec.rank];
+        gckpti_sink out;
         size_t tensors;
-        const char *path = gckpti_part_path(x, x->number, v.rank);
-        memset(&k, 0, sizeof k);
-        p->data = gckpti_sink_header(&k, &v, &tensors);
+        const char *path = gckpti_part_path(save, save->number, spec.rank);
+        memset(&out, 0, sizeof out);
+        p->data = gckpti_sink_header(&out, &spec, &tensors);
         p->tensors = (int64_t)tensors;
         p->data -= 8 * p->tensors;
         FILE *f = gckpti_file_open(path);
-        int good = f && gckpti_part_sum(f, p->data, p->tensors, &p->bytes, &p->sum);
+        int good = f && gckpti_part_hash(f, p->data, p->tensors, &p->bytes, &p->hash);
         if (f)
             fclose(f);
         if (!good)
-            return gckpti_error(x->store, GCKPT_E_FILE,
+            return gckpti_error(save->store, GCKPT_E_FILE,
                                 "save: rank 0 cannot read what rank %i wrote; does its host have "
                                 "another folder there? \"%s\"",
-                                v.rank, path);
+                                spec.rank, path);
     }
     return GCKPT_OK;
 }
@@ -203,109 +203,109 @@ static gckpt_result gckpti_rank_save_look(gckpti_rank_save *x)
 typedef struct {
     gckpt_write_fn write;
     void *user;
-    uint64_t sum;
-} gckpti_summing;
+    uint64_t hash;
+} gckpti_hash_writer;
 
-static size_t gckpti_sum_write(void *user, const void *bytes, size_t size)
+static size_t gckpti_hash_write(void *user, const void *bytes, size_t size)
 {
-    gckpti_summing *s = (gckpti_summing *)user;
-    s->sum = gckpti_fnv(s->sum, bytes, size);
+    gckpti_hash_writer *s = (gckpti_hash_writer *)user;
+    s->hash = gckpti_fnv(s->hash, bytes, size);
     return s->write(s->user, bytes, size);
 }
 
 static gckpt_result gckpti_write_index(const void *what, gckpt_write_fn write, void *user)
 {
-    const gckpti_rank_save *x = (const gckpti_rank_save *)what;
-    const gckpti_saving all = { x->store, &gckpti_file_plain, 0, 1, NULL, NULL };
-    gckpti_summing summing = { write, user, GCKPTI_FNV_START };
-    gckpti_sink k;
+    const gckpti_rank_save *save = (const gckpti_rank_save *)what;
+    const gckpti_save_spec all = { save->store, &gckpti_file_plain, 0, 1, NULL, NULL };
+    gckpti_hash_writer hashing = { write, user, GCKPTI_FNV_START };
+    gckpti_sink out;
     size_t tensors;
-    memset(&k, 0, sizeof k);
-    const int64_t data = gckpti_sink_header(&k, &all, &tensors);
-    if (k.total > GCKPTI_HEADER_MAX)
-        return gckpti_error(x->store, GCKPT_E_DATA,
+    memset(&out, 0, sizeof out);
+    const int64_t data = gckpti_sink_header(&out, &all, &tensors);
+    if (out.total > GCKPTI_HEADER_MAX)
+        return gckpti_error(save->store, GCKPT_E_DATA,
                             "save: the index takes %z bytes, %z are allowed; use shorter names or "
                             "notes",
-                            k.total, (size_t)GCKPTI_HEADER_MAX);
-    memset(&k, 0, sizeof k);
-    k.write = gckpti_sum_write;
-    k.user = &summing;
-    gckpti_print(&k, "{\"gckpt\":[1,%I,%I],\"files\":{", x->number, data);
-    for (int i = 0; i < x->part.ranks; i++) {
-        gckpti_print(&k, i ? ",\"" : "\"");
-        gckpti_sink_name(&k, x->old.path + x->old.folder);
-        gckpti_print(&k, ".%I-%i.safetensors\":[%I,%I]", x->number, i, x->next[i].bytes,
-                     x->next[i].sum);
+                            out.total, (size_t)GCKPTI_HEADER_MAX);
+    memset(&out, 0, sizeof out);
+    out.write = gckpti_hash_write;
+    out.user = &hashing;
+    gckpti_print(&out, "{\"gckpt\":[1,%I,%I],\"files\":{", save->number, data);
+    for (int i = 0; i < save->spec.ranks; i++) {
+        gckpti_print(&out, i ? ",\"" : "\"");
+        gckpti_sink_name(&out, save->old.path + save->old.name_offset);
+        gckpti_print(&out, ".%I-%i.safetensors\":[%I,%I]", save->number, i, save->files[i].bytes,
+                     save->files[i].hash);
     }
-    gckpti_print(&k, "},\"tensors\":");
-    gckpti_sink_header(&k, &all, &tensors);
-    gckpti_sink_flush(&k);
-    gckpti_print(&k, ",\"check\":\"%u\"}\n", summing.sum);
-    if (gckpti_sink_flush(&k) != GCKPT_OK)
-        return gckpti_error(x->store, GCKPT_E_FILE, "save: the index could not be written");
-    return gckpti_ok(x->store);
+    gckpti_print(&out, "},\"tensors\":");
+    gckpti_sink_header(&out, &all, &tensors);
+    gckpti_sink_flush(&out);
+    gckpti_print(&out, ",\"check\":\"%u\"}\n", hashing.hash);
+    if (gckpti_sink_flush(&out) != GCKPT_OK)
+        return gckpti_error(save->store, GCKPT_E_FILE, "save: the index could not be written");
+    return gckpti_ok(save->store);
 }
 
 /* Rank 0 replaces the index. Then nothing names the files of the last one any more, nor what broken
  * saves have left. */
-GCKPTI_FN gckpt_result gckpti_rank_save_place(gckpti_rank_save *x)
+GCKPTI_FN gckpt_result gckpti_rank_save_commit(gckpti_rank_save *save)
 {
-    gckpti_content index = { x->store, &x->store->memory, gckpti_write_index, x, NULL, 0 };
-    gckpt_result result = gckpti_rank_save_look(x);
+    gckpti_content index = { save->store, &save->store->memory, gckpti_write_index, save, NULL, 0 };
+    gckpt_result result = gckpti_rank_save_verify(save);
     if (result == GCKPT_OK)
-        result = gckpti_save(&index, x->path);
-    for (int i = x->part.ranks; i-- > 0 && index.placed <= 0;)
-        remove(gckpti_part_path(x, x->number, i));
-    for (size_t i = 0; i < x->old.count && !x->damaged && result == GCKPT_OK; i++)
-        if (gckpti_is_part(gckpti_part_path(x, x->old.number, (int64_t)i), i))
-            remove(x->old.path + x->old.room); /* where no folder can be listed, too */
+        result = gckpti_save(&index, save->path);
+    for (int i = save->spec.ranks; i-- > 0 && index.placed <= 0;)
+        remove(gckpti_part_path(save, save->number, i));
+    for (size_t i = 0; i < save->old.count && !save->damaged && result == GCKPT_OK; i++)
+        if (gckpti_is_part(gckpti_part_path(save, save->old.number, (int64_t)i), i))
+            remove(save->old.path + save->old.path_size); /* where no folder can be listed, too */
     if (result == GCKPT_OK)
-        gckpti_look_beside(x, 1);
+        gckpti_scan_folder(save, 1);
     return result;
 }
 
-GCKPTI_FN void gckpti_rank_save_end(gckpti_rank_save *x)
+GCKPTI_FN void gckpti_rank_save_end(gckpti_rank_save *save)
 {
-    gckpti_allocator *memory = &x->store->memory;
-    gckpti_delete(memory, x->next, (size_t)x->part.ranks, sizeof *x->next);
-    gckpti_delete(memory, x->part.sums, 6 * x->store->count, sizeof(uint64_t));
-    gckpti_delete(memory, x->old.path, 2 * x->old.room, 1);
+    gckpti_allocator *memory = &save->store->memory;
+    gckpti_delete(memory, save->files, (size_t)save->spec.ranks, sizeof *save->files);
+    gckpti_delete(memory, save->spec.hashes, 6 * save->store->count, sizeof(uint64_t));
+    gckpti_delete(memory, save->old.path, 2 * save->old.path_size, 1);
 }
 
-static void gckpti_merge_numbers(void *mine, const void *heard, size_t bytes)
+static void gckpti_merge_max(void *mine, const void *received, size_t bytes)
 {
     int64_t *a = (int64_t *)mine;
-    const int64_t *b = (const int64_t *)heard;
+    const int64_t *b = (const int64_t *)received;
     *a = *a > *b ? *a : *b;
     (void)bytes;
 }
 
 /* What all ranks end a part of a save with. */
-static gckpt_result gckpti_rank_save_meet(gckpt_exec *e, int part, gckpt_result result)
+static gckpt_result gckpti_rank_save_agree(gckpt_exec *e, int part, gckpt_result result)
 {
     if (result != GCKPT_OK)
         gckpti_error(e, result, "%s", gckpt_error_text(e->store));
-    return gckpti_crew_call(e, GCKPTI_CALL_SAVE, part, result);
+    return gckpti_agree_on_call(e, GCKPTI_CALL_SAVE, part, result);
 }
 
 GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
 {
-    gckpti_rank_save x;
+    gckpti_rank_save save;
     if (!exec || gckpti_is_under_way(exec))
         return GCKPT_E_ARG;
     gckpt_result result =
-        gckpti_rank_save_meet(exec, 1, gckpti_rank_save_start(&x, exec->store, path));
-    x.number = x.part.rank ? 0 : x.number; /* that of rank 0 counts */
+        gckpti_rank_save_agree(exec, 1, gckpti_rank_save_start(&save, exec->store, path));
+    save.number = save.spec.rank ? 0 : save.number; /* that of rank 0 counts */
     if (result == GCKPT_OK)
-        result = gckpti_crew_merge(exec, &x.number, sizeof x.number, gckpti_merge_numbers);
+        result = gckpti_merge_ranks(exec, &save.number, sizeof save.number, gckpti_merge_max);
     if (result == GCKPT_OK) {
-        result = gckpti_rank_save_meet(exec, 2, gckpti_rank_save_part(&x));
+        result = gckpti_rank_save_agree(exec, 2, gckpti_rank_save_part(&save));
         if (result != GCKPT_OK && result != GCKPT_E_PEER) /* which leaves open what others do */
-            remove(gckpti_part_path(&x, x.number, x.part.rank));
+            remove(gckpti_part_path(&save, save.number, save.spec.rank));
         else if (result == GCKPT_OK)
-            result = gckpti_rank_save_meet(exec, 3, x.next ? gckpti_rank_save_place(&x) : GCKPT_OK);
+            result = gckpti_rank_save_agree(exec, 3, save.files ? gckpti_rank_save_commit(&save) : GCKPT_OK);
     }
-    gckpti_rank_save_end(&x);
+    gckpti_rank_save_end(&save);
     return result == GCKPT_OK ? gckpti_ok(exec) : result;
 }
 #endif

@@ -20,24 +20,24 @@ static gckpt_type gckpti_needed_type(const gckpt_op *op, int i)
 }
 
 /* Whether these inputs, none of them NULL, are for this op; if not, the graph says why. */
-static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *const *in, int n)
+static int gckpti_check_inputs(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *const *in, int n)
 {
     static const char *const types[] = { "f32", "i32", "u8" };
     static const char *const advice[] = { "floats", "int32_t", "uint8_t" };
     for (int i = 0; i < n && g->object.sticky == GCKPT_OK; i++) {
         const gckpt_type type = in[i]->type, needed = gckpti_needed_type(op, i);
         const int any = needed == GCKPT_F32 && type == GCKPT_I32 && op->needs[i] & GCKPTI_ANY_TYPE;
-        int measures = (op->needs[i] & GCKPT_UPDATES_RUNNING) != 0;
+        int needs_running = (op->needs[i] & GCKPT_UPDATES_RUNNING) != 0;
         if (in[i]->graph != g)
             gckpti_fail(g, GCKPT_E_ARG, "%s: %T belongs to another graph", op->name, in[i]);
         else if (in[i]->op && in[i]->op->flags & GCKPT_LOSS)
             gckpti_fail(g, GCKPT_E_ARG, "%s: %T is a loss; only a gckpt_term can use it", op->name,
                         in[i]);
-        else if (in[i]->capacity && !(op->flags & GCKPTI_CACHED))
-            gckpti_cached_fail(g, op->name, in[i]);
-        else if (in[i]->base->running != measures && (measures || op->backward))
+        else if (in[i]->cache_capacity && !(op->flags & GCKPTI_CACHED))
+            gckpti_fail_cached(g, op->name, in[i]);
+        else if (in[i]->base->running != needs_running && (needs_running || op->backward))
             gckpti_fail(g, GCKPT_E_ARG,
-                        measures ? "%s: input %i, %T, must be a gckpt_running"
+                        needs_running ? "%s: input %i, %T, must be a gckpt_running"
                                  : "%s: input %i, %T, is measured, not trained: ops that measure "
                                    "can read it, and gckpt_detach",
                         op->name, i, in[i]);
@@ -52,15 +52,15 @@ static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *c
 }
 
 /* Indices that an op gives are below what another op takes: no step has to check them. */
-static int gckpti_indices_fit(const gckpt_op *op, gckpt_tensor *const *in, const gckpt_call *call)
+static int gckpti_check_classes(const gckpt_op *op, gckpt_tensor *const *in, const gckpt_call *call)
 {
     for (int i = 0; op->classes && i < call->inputs; i++) {
-        const gckpt_tensor *q = in[i]->base;
-        const gckpt_call c = gckpti_shape_call(q->in, q->inputs, q->attributes);
-        const int64_t limit = q->type == GCKPT_I32 && q->op ? op->classes(call, i) : 0;
-        const int64_t below = limit ? q->op->classes(&c, 0) : 0;
+        const gckpt_tensor *base = in[i]->base;
+        const gckpt_call c = gckpti_shape_call(base->in, base->inputs, base->attributes);
+        const int64_t limit = base->type == GCKPT_I32 && base->op ? op->classes(call, i) : 0;
+        const int64_t below = limit ? base->op->classes(&c, 0) : 0;
         if (below > limit)
-            return !!gckpti_fail(q->graph, GCKPT_E_SHAPE,
+            return !!gckpti_fail(base->graph, GCKPT_E_SHAPE,
                                  "%s: input %i, %T, is up to %I: %s takes 0 to %I", op->name, i,
                                  in[i], below - 1, op->name, limit - 1);
     }
@@ -68,18 +68,18 @@ static int gckpti_indices_fit(const gckpt_op *op, gckpt_tensor *const *in, const
 }
 
 /* The error of an op whose shape() refused these inputs. */
-static gckpt_tensor *gckpti_shapes_fail(gckpt_graph *g, gckpt_result result, const gckpt_op *op,
+static gckpt_tensor *gckpti_fail_shapes(gckpt_graph *g, gckpt_result result, const gckpt_op *op,
                                         gckpt_tensor *const *in, int n)
 {
     gckpti_fail(g, result, "%s: shapes do not fit", op->name);
-    gckpti_text t = gckpti_said(&g->object);
+    gckpti_text t = gckpti_append_text(&g->object);
     for (int i = 0; i < n; i++)
         gckpti_text_add(&t, i ? ", %T" : " (inputs %T", in[i]);
     gckpti_text_add(&t, ")");
     return NULL;
 }
 
-GCKPTI_FN int gckpti_hands_in(const gckpt_op *op)
+GCKPTI_FN int gckpti_has_running(const gckpt_op *op)
 {
     unsigned needs = 0;
     for (int i = 0; i < GCKPT_MAX_INPUTS; i++)
@@ -89,20 +89,20 @@ GCKPTI_FN int gckpti_hands_in(const gckpt_op *op)
 
 /* Whether an op whose inputs have rows mixes them. If not, two or three times the rows of its
  * inputs make two or three times those of its output (call->shape), and nothing else changes. */
-static int gckpti_mixes(const gckpt_op *op, gckpt_tensor *const *in, int n, const gckpt_call *call,
+static int gckpti_mixes_rows(const gckpt_op *op, gckpt_tensor *const *in, int n, const gckpt_call *call,
                         int64_t rows)
 {
     const gckpt_shape *s = &call->shape;
     int loss = (op->flags & GCKPT_LOSS) != 0;
     int mixes = call->mixes_rows || (!loss && (s->n == 0 || s->d[0] % rows));
     for (int factor = 2; factor <= 3 && !mixes; factor++) {
-        gckpt_call more = gckpti_shape_call(in, n, call->attributes);
+        gckpt_call scaled = gckpti_shape_call(in, n, call->attributes);
         for (int i = 0; i < n; i++)
-            if (!in[i]->batchless && in[i]->shape.n)
-                more.in[i].shape.d[0] *= factor;
-        mixes = op->shape(&more) != GCKPT_OK;
+            if (!in[i]->batch_invariant && in[i]->shape.n)
+                scaled.in[i].shape.d[0] *= factor;
+        mixes = op->shape(&scaled) != GCKPT_OK;
         for (int i = 0; i < s->n && !loss && !mixes; i++)
-            mixes = more.shape.n != s->n || more.shape.d[i] != s->d[i] * (i ? 1 : factor);
+            mixes = scaled.shape.n != s->n || scaled.shape.d[i] != s->d[i] * (i ? 1 : factor);
     }
     return mixes;
 }
@@ -129,20 +129,20 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
     if (attribute_bytes && !attributes)
         return gckpti_fail(g, GCKPT_E_ARG, "%s: %z bytes of attributes at NULL", op->name,
                            attribute_bytes);
-    if (!gckpti_inputs_fit(g, op, in, n))
+    if (!gckpti_check_inputs(g, op, in, n))
         return NULL;
     gckpt_call call = gckpti_shape_call(in, n, attributes);
     call.graph = g;
     gckpt_result result = op->shape(&call);
     if (result != GCKPT_OK)
-        return gckpti_shapes_fail(g, result, op, in, n);
+        return gckpti_fail_shapes(g, result, op, in, n);
     if (op->flags & GCKPT_LOSS)
         call.shape.n = 0;
-    g->other_rows = !gckpti_shape_fits(&call.shape) || call.saved_bytes > PTRDIFF_MAX / 4;
-    if (g->other_rows)
+    g->depends_on_rows = !gckpti_shape_fits(&call.shape) || call.saved_bytes > PTRDIFF_MAX / 4;
+    if (g->depends_on_rows)
         return gckpti_fail(g, GCKPT_E_SHAPE, "%s: the result %S does not fit; at most %z elements",
                            op->name, &call.shape, SIZE_MAX / 64);
-    if (!gckpti_indices_fit(op, in, &call))
+    if (!gckpti_check_classes(op, in, &call))
         return NULL;
     const int indices = op->flags & GCKPTI_INDICES && !(op->flags & GCKPT_LOSS);
     gckpt_tensor *t = gckpti_tensor_new(g, GCKPTI_OP, &call.shape, indices ? GCKPT_I32 : GCKPT_F32);
@@ -150,20 +150,20 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
         return NULL;
     t->op = op;
     t->inputs = n;
-    t->batchless = 1;
+    t->batch_invariant = 1;
     for (int i = 0; i < n; i++) {
         t->in[i] = in[i];
-        t->batchless = t->batchless && in[i]->batchless;
-        in[i]->base->floats++;
+        t->batch_invariant = t->batch_invariant && in[i]->batch_invariant;
+        in[i]->base->f32_uses++;
     }
-    t->mixes = !t->batchless && gckpti_mixes(op, in, n, &call, g->rows);
-    if (gckpti_hands_in(op) && t->batchless)
+    t->mixes_rows = !t->batch_invariant && gckpti_mixes_rows(op, in, n, &call, g->rows);
+    if (gckpti_has_running(op) && t->batch_invariant)
         return gckpti_fail(g, GCKPT_E_ARG,
                            "%s: %T depends on no input: there is nothing to measure", op->name,
                            in[0]);
-    if (gckpti_hands_in(op))
-        t->mixes = GCKPTI_IN_TRAINING;
-    t->aux_bytes = call.saved_bytes;
+    if (gckpti_has_running(op))
+        t->mixes_rows = GCKPTI_MIXES_IN_TRAINING;
+    t->saved_bytes = call.saved_bytes;
     t->attribute_bytes = attribute_bytes;
     if (attribute_bytes)
         t->attributes = gckpti_graph_copy(g, attributes, attribute_bytes);

@@ -23,7 +23,7 @@ struct gckpt_tensor {
     gckpt_tensor *in[GCKPT_MAX_INPUTS];
     const void *attributes, *data; /* data: of constants */
     const char *name;              /* or NULL */
-    size_t attribute_bytes, aux_bytes;
+    size_t attribute_bytes, saved_bytes;
     gckpt_shape shape;
     gckpt_type type;
     int id, kind, inputs;
@@ -32,15 +32,15 @@ struct gckpt_tensor {
     int running;     /* it is one */
     int index;       /* of the parameter in the store */
     int segment;     /* innermost, -1 none */
-    int batchless, keep, recompute;
-    int floats;       /* of a parameter: uses that cannot read it as it is stored */
-    int mixes;        /* rows, so that splits of the batch are not exact: GCKPTI_ALWAYS, .. */
-    int64_t capacity; /* of the gckpt_cache whose rows are its last ones (axis 1); 0: of none */
-    int64_t window;   /* of the gckpt_cache_window that it is; 0: it keeps all rows */
+    int batch_invariant, must_save, must_recompute;
+    int f32_uses;       /* of a parameter: uses that cannot read it as it is stored */
+    int mixes_rows;        /* rows, so that splits of the batch are not exact: GCKPTI_ALWAYS, .. */
+    int64_t cache_capacity; /* of the gckpt_cache whose rows are its last ones (axis 1); 0: of none */
+    int64_t cache_window;   /* of the gckpt_cache_window that it is; 0: it keeps all rows */
 };
 
 /* Ops that measure mix rows by statistics, which inference has from before. */
-enum { GCKPTI_ALWAYS = 1, GCKPTI_IN_TRAINING = 2 };
+enum { GCKPTI_MIXES_ALWAYS = 1, GCKPTI_MIXES_IN_TRAINING = 2 };
 
 typedef struct {
     int parent, depth, ordinal; /* ordinal: among the outermost ones */
@@ -51,22 +51,22 @@ struct gckpt_graph {
     gckpti_allocator memory;
     gckpt_store *store;
     gckpti_scratch scratch; /* all it has is there, tensors never move */
-    int full;               /* there was no memory for more */
+    int no_memory;               /* there was no memory for more */
     gckpt_tensor **tensors;
     gckpti_segment *segments;
     size_t count, segment_count;
     int segment;            /* open now */
-    int outermost, deepest; /* segments without a parent; levels */
-    int params;             /* 1 + the greatest number in the store of those it has */
+    int top_segments, max_depth; /* segments without a parent; levels */
+    int param_limit;             /* 1 + the greatest number in the store of those it has */
     int64_t rows;           /* of every input; 0: no input yet */
-    int64_t cached, news;   /* positions its caches have room for, 0: it has none; a call adds */
-    int64_t positions;      /* the least that gckpt_positions_at has for them; 0: not used */
-    int unmoved;            /* gckpt_positions is used */
-    int other_rows;         /* its error depends on the rows: a graph with others may do */
-    size_t least;           /* bytes that would have sufficed, after E_BUDGET */
+    int64_t cache_capacity, new_positions;   /* positions its caches have room for, 0: it has none; a call adds */
+    int64_t min_positions;      /* the least that gckpt_positions_at has for them; 0: not used */
+    int uses_positions;            /* gckpt_positions is used */
+    int depends_on_rows;         /* its error depends on the rows: a graph with others may do */
+    size_t min_bytes;           /* bytes that would have sufficed, after E_BUDGET */
 };
 
-enum { GCKPTI_BUILDS = GCKPTI_WITH_PLANNER }; /* there can be graphs */
+enum { GCKPTI_HAS_GRAPHS = GCKPTI_WITH_PLANNER }; /* there can be graphs */
 
 /* The first error of a graph stays. */
 GCKPTI_FN gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char *format, ...);
@@ -95,11 +95,11 @@ static inline int gckpti_is_cache(const gckpt_op *op)
  * i32, and what its row's classes() says is above all of it. */
 enum { GCKPTI_INDICES = 1 << 21 };
 
-GCKPTI_FN gckpt_tensor *gckpti_cached_fail(gckpt_graph *g, const char *what, const gckpt_tensor *x);
+GCKPTI_FN gckpt_tensor *gckpti_fail_cached(gckpt_graph *g, const char *what, const gckpt_tensor *x);
 
 /* ---- graph/apply.c ---- */
 /* What an op's shape() is asked with, by one thread and in FP32. */
 GCKPTI_FN gckpt_call gckpti_shape_call(gckpt_tensor *const *in, int n, const void *attributes);
 
 /* Whether an op hands in running statistics. */
-GCKPTI_FN int gckpti_hands_in(const gckpt_op *op);
+GCKPTI_FN int gckpti_has_running(const gckpt_op *op);

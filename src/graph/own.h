@@ -3,7 +3,7 @@
 
 /* What the files of graph share; no other folder uses it. */
 
-#ifdef GCKPTI_ROOMS
+#ifdef GCKPTI_SEPARATE_TU
 /* What each does is said where it is defined. */
 /* graph/tensor.c */
 GCKPTI_FN const void *gckpti_graph_copy(gckpt_graph *g, const void *bytes, size_t n);
@@ -11,4 +11,4 @@ GCKPTI_FN gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_
                                           gckpt_type type);
 #endif
 
-GCKPTI_COLD /* to ops */
+GCKPTI_COLD_BEGIN /* to ops */

@@ -10,20 +10,20 @@ static const char *gckpti_kind_name(const gckpt_tensor *t)
 GCKPTI_FN void gckpti_text_tensor(gckpti_text *t, const gckpt_tensor *tensor)
 {
     char label[64];
-    gckpti_text cut = { label, sizeof label - 1 };
+    gckpti_text limited = { label, sizeof label - 1 };
     if (tensor && tensor->name)
-        gckpti_text_add(&cut, "%s \"%s\"", gckpti_kind_name(tensor), tensor->name);
+        gckpti_text_add(&limited, "%s \"%s\"", gckpti_kind_name(tensor), tensor->name);
     else if (tensor)
-        gckpti_text_add(&cut, "%s #%i", gckpti_kind_name(tensor), tensor->id);
+        gckpti_text_add(&limited, "%s #%i", gckpti_kind_name(tensor), tensor->id);
     gckpti_text_add(t, "%s", tensor ? label : "NULL");
 }
 
 /* The first error of a graph stays. */
-static void gckpti_graph_say(gckpt_graph *g, gckpt_result result, const char *format, va_list args)
+static void gckpti_set_graph_error(gckpt_graph *g, gckpt_result result, const char *format, va_list args)
 {
     if (!g || g->object.sticky != GCKPT_OK)
         return;
-    gckpti_say(&g->object, format, args);
+    gckpti_set_text(&g->object, format, args);
     g->object.sticky = result;
 }
 
@@ -31,7 +31,7 @@ GCKPTI_FN gckpt_tensor *(gckpti_fail)(gckpt_graph *g, gckpt_result result, const
 {
     va_list args;
     va_start(args, format);
-    gckpti_graph_say(g, result, format, args);
+    gckpti_set_graph_error(g, result, format, args);
     va_end(args);
     return NULL;
 }
@@ -40,7 +40,7 @@ GCKPT_API gckpt_result(gckpt_fail)(gckpt_call *call, gckpt_result result, const 
 {
     va_list args;
     va_start(args, format);
-    gckpti_graph_say(call ? (gckpt_graph *)call->graph : NULL, result, format, args);
+    gckpti_set_graph_error(call ? (gckpt_graph *)call->graph : NULL, result, format, args);
     va_end(args);
     return result;
 }
@@ -64,20 +64,20 @@ GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *m
     gckpti_allocator a = gckpti_allocator_of(memory);
     if (!store)
         return NULL;
-    if (!GCKPTI_BUILDS) { /* rows of ops are not whole, values are not rounded */
+    if (!GCKPTI_HAS_GRAPHS) { /* rows of ops are not whole, values are not rounded */
         gckpti_error(store, GCKPT_E_ARG, "graph: GCKPT_SMALL runs plans that are compiled in");
         return NULL;
     }
     gckpt_graph *g = (gckpt_graph *)gckpti_new(&a, 1, sizeof *g);
     if (!g) {
         gckpti_error(store, GCKPT_E_MEMORY, "graph: no memory for %z bytes", sizeof *g);
-        gckpti_tell_block(store, "graph", &a, 0);
+        gckpti_hint_block(store, "graph", &a, 0);
         return NULL;
     }
     g->object.magic = GCKPTI_MAGIC;
     g->memory = a;
-    g->scratch = gckpti_scratch_new(&g->memory, &g->full);
-    g->scratch.ahead = g->scratch.step = 8192;
+    g->scratch = gckpti_scratch_new(&g->memory, &g->no_memory);
+    g->scratch.next_size = g->scratch.min_size = 8192;
     g->store = store;
     g->segment = -1;
     if (store->object.sticky != GCKPT_OK)
@@ -94,25 +94,25 @@ GCKPT_API void gckpt_graph_free(gckpt_graph *graph)
     gckpti_delete(&a, graph, 1, sizeof *graph);
 }
 
-static void *gckpti_graph_full(gckpt_graph *g, const char *what, size_t n)
+static void *gckpti_fail_memory(gckpt_graph *g, const char *what, size_t n)
 {
     if (g->object.sticky == GCKPT_OK) {
         gckpti_fail(g, GCKPT_E_MEMORY, what, n);
-        gckpti_tell_block(g, "graph", &g->memory, 0);
+        gckpti_hint_block(g, "graph", &g->memory, 0);
     }
     return NULL;
 }
 
 /* Zeroed bytes that live as long as the graph; NULL (and E_MEMORY recorded) when there are none. */
-static void *gckpti_graph_bytes(gckpt_graph *g, size_t size)
+static void *gckpti_graph_alloc(gckpt_graph *g, size_t size)
 {
-    void *p = gckpti_scratch_take(&g->scratch, size, 1);
-    return p ? p : gckpti_graph_full(g, "graph: no memory: %z bytes asked for", size);
+    void *p = gckpti_scratch_alloc(&g->scratch, size, 1);
+    return p ? p : gckpti_fail_memory(g, "graph: no memory: %z bytes asked for", size);
 }
 
 GCKPTI_FN const void *gckpti_graph_copy(gckpt_graph *g, const void *bytes, size_t n)
 {
-    void *copy = gckpti_graph_bytes(g, n);
+    void *copy = gckpti_graph_alloc(g, n);
     return copy ? memcpy(copy, bytes, n) : NULL;
 }
 
@@ -121,9 +121,9 @@ GCKPTI_FN gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_
                                           gckpt_type type)
 {
     if (g->count >= INT32_MAX ||
-        !gckpti_want(&g->scratch, &g->tensors, g->count, sizeof *g->tensors))
-        return (gckpt_tensor *)gckpti_graph_full(g, "graph: no memory for tensor %z", g->count);
-    gckpt_tensor *t = (gckpt_tensor *)gckpti_graph_bytes(g, sizeof *t);
+        !gckpti_reserve(&g->scratch, &g->tensors, g->count, sizeof *g->tensors))
+        return (gckpt_tensor *)gckpti_fail_memory(g, "graph: no memory for tensor %z", g->count);
+    gckpt_tensor *t = (gckpt_tensor *)gckpti_graph_alloc(g, sizeof *t);
     if (!t)
         return NULL;
     t->graph = g;
@@ -139,7 +139,7 @@ GCKPTI_FN gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_
 }
 
 /* A tensor that is given, by its name; checks what all of them need. */
-static gckpt_tensor *gckpti_given(gckpt_graph *g, int kind, const char *name, gckpt_type type,
+static gckpt_tensor *gckpti_leaf_new(gckpt_graph *g, int kind, const char *name, gckpt_type type,
                                   const gckpt_shape *shape)
 {
     if (!g || g->object.sticky != GCKPT_OK)
@@ -157,8 +157,8 @@ static gckpt_tensor *gckpti_given(gckpt_graph *g, int kind, const char *name, gc
     if (shape->n < 0 || shape->n > GCKPT_MAX_DIMS)
         return gckpti_fail(g, GCKPT_E_SHAPE, "\"%s\": %i axes; 0 to %i are possible", name,
                            shape->n, GCKPT_MAX_DIMS);
-    g->other_rows = !gckpti_shape_fits(shape);
-    if (g->other_rows)
+    g->depends_on_rows = !gckpti_shape_fits(shape);
+    if (g->depends_on_rows)
         return gckpti_fail(g, GCKPT_E_SHAPE, "\"%s\": %S: %s", name, shape,
                            gckpti_shape_problem(shape));
     gckpt_tensor *t = gckpti_tensor_new(g, kind, shape, type);
@@ -186,7 +186,7 @@ GCKPT_API gckpt_tensor *gckpt_input(gckpt_graph *graph, const char *name, gckpt_
                                "input \"%s\": the graph has one of this name, tensor %i; choose "
                                "another, by which messages and printed plans can tell them apart",
                                name, (int)i);
-    gckpt_tensor *t = gckpti_given(graph, GCKPTI_INPUT, name, type, &shape);
+    gckpt_tensor *t = gckpti_leaf_new(graph, GCKPTI_INPUT, name, type, &shape);
     if (t)
         graph->rows = shape.d[0];
     return t;
@@ -197,10 +197,10 @@ GCKPT_API gckpt_tensor *gckpt_constant(gckpt_graph *graph, const char *name, gck
 {
     if (graph && name && !data)
         return gckpti_fail(graph, GCKPT_E_ARG, "constant \"%s\": its data is NULL", name);
-    gckpt_tensor *t = gckpti_given(graph, GCKPTI_CONSTANT, name, type, &shape);
+    gckpt_tensor *t = gckpti_leaf_new(graph, GCKPTI_CONSTANT, name, type, &shape);
     if (t) {
         t->data = data;
-        t->batchless = 1;
+        t->batch_invariant = 1;
     }
     return t;
 }
@@ -211,15 +211,15 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
     if (!graph || graph->object.sticky != GCKPT_OK)
         return NULL;
     gckpt_store *s = graph->store;
-    int index = name ? gckpti_find(s, name) : -1;
+    int index = name ? gckpti_find_param(s, name) : -1;
     if (index >= 0 && !gckpti_same_shape(&s->params[index].p.shape, &shape))
         return gckpti_fail(graph, GCKPT_E_SHAPE,
                            "param \"%s\": %S asked for, the store has it as %S", name, &shape,
                            &s->params[index].p.shape);
-    for (size_t i = 0; index >= 0 && index < graph->params && i < graph->count; i++)
+    for (size_t i = 0; index >= 0 && index < graph->param_limit && i < graph->count; i++)
         if (graph->tensors[i]->kind == GCKPTI_PARAM && graph->tensors[i]->index == index)
             return graph->tensors[i];
-    gckpt_tensor *t = gckpti_given(graph, GCKPTI_PARAM, name, GCKPT_F32, &shape);
+    gckpt_tensor *t = gckpti_leaf_new(graph, GCKPTI_PARAM, name, GCKPT_F32, &shape);
     if (!t)
         return NULL;
     if (index < 0) {
@@ -227,15 +227,15 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
             gckpti_fail(graph, GCKPT_E_MEMORY,
                         "param \"%s\": the store has no memory for %I floats", name,
                         gckpti_elements(&shape));
-            gckpti_tell_block(graph, "store", &s->memory, 0);
+            gckpti_hint_block(graph, "store", &s->memory, 0);
             return NULL;
         }
         index = (int)s->count - 1;
     }
-    graph->params = index < graph->params ? graph->params : index + 1;
+    graph->param_limit = index < graph->param_limit ? graph->param_limit : index + 1;
     t->index = index;
     t->init = init;
-    t->batchless = 1;
+    t->batch_invariant = 1;
     return t;
 }
 
@@ -297,7 +297,7 @@ GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_
     out->shape = t->shape;
     out->type = t->type;
     out->loss = t->op && t->op->flags & GCKPT_LOSS;
-    out->batch_invariant = t->batchless;
+    out->batch_invariant = t->batch_invariant;
     out->inputs = t->inputs;
     for (int i = 0; i < t->inputs; i++)
         out->input[i] = t->in[i]->id;
@@ -306,31 +306,31 @@ GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_
 }
 
 /* ---- pins, segments, views ---- */
-static gckpt_tensor *gckpti_pin(gckpt_tensor *x, int keep)
+static gckpt_tensor *gckpti_set_policy(gckpt_tensor *x, int must_save)
 {
     if (x) {
-        x->base->keep = keep;
-        x->base->recompute = !keep;
+        x->base->must_save = must_save;
+        x->base->must_recompute = !must_save;
     }
     return x;
 }
-GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x) { return gckpti_pin(x, 1); }
-GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x) { return gckpti_pin(x, 0); }
+GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x) { return gckpti_set_policy(x, 1); }
+GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x) { return gckpti_set_policy(x, 0); }
 
 GCKPT_API void gckpt_segment_begin(gckpt_graph *graph)
 {
     if (!graph || graph->object.sticky != GCKPT_OK)
         return;
-    if (!gckpti_want(&graph->scratch, &graph->segments, graph->segment_count,
+    if (!gckpti_reserve(&graph->scratch, &graph->segments, graph->segment_count,
                      sizeof *graph->segments)) {
-        gckpti_graph_full(graph, "graph: no memory for segment %z", graph->segment_count);
+        gckpti_fail_memory(graph, "graph: no memory for segment %z", graph->segment_count);
         return;
     }
     gckpti_segment *s = &graph->segments[graph->segment_count];
     s->parent = graph->segment;
     s->depth = s->parent < 0 ? 1 : graph->segments[s->parent].depth + 1;
-    s->ordinal = s->parent < 0 ? graph->outermost++ : -1;
-    graph->deepest = s->depth > graph->deepest ? s->depth : graph->deepest;
+    s->ordinal = s->parent < 0 ? graph->top_segments++ : -1;
+    graph->max_depth = s->depth > graph->max_depth ? s->depth : graph->max_depth;
     graph->segment = (int)graph->segment_count++;
 }
 
@@ -355,7 +355,7 @@ GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block_fn block, gckpt_tensor *x, 
     return y;
 }
 
-GCKPTI_FN gckpt_tensor *gckpti_cached_fail(gckpt_graph *g, const char *what, const gckpt_tensor *x)
+GCKPTI_FN gckpt_tensor *gckpti_fail_cached(gckpt_graph *g, const char *what, const gckpt_tensor *x)
 {
     return gckpti_fail(
         g, GCKPT_E_ARG,
@@ -369,34 +369,34 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
     if (!x)
         return NULL;
     gckpt_graph *g = x->graph;
-    gckpt_shape asked = shape;
-    int64_t have = gckpti_elements(&x->shape), known = 1;
-    int open = -1, fits = !x->op || !(x->op->flags & GCKPT_LOSS);
+    gckpt_shape requested = shape;
+    int64_t elements = gckpti_elements(&x->shape), known = 1;
+    int inferred = -1, fits = !x->op || !(x->op->flags & GCKPT_LOSS);
     for (int i = 0; i < shape.n && i < GCKPT_MAX_DIMS && fits; i++) {
-        if (shape.d[i] == -1 && open < 0) {
-            open = i;
+        if (shape.d[i] == -1 && inferred < 0) {
+            inferred = i;
         } else {
-            fits = shape.d[i] > 0 && known <= have / shape.d[i];
+            fits = shape.d[i] > 0 && known <= elements / shape.d[i];
             known *= fits ? shape.d[i] : 1;
         }
     }
-    if (open >= 0)
-        shape.d[open] = have / known;
-    if (x->capacity && !gckpti_same_shape(&shape, &x->shape))
-        return gckpti_cached_fail(g, "reshape", x);
-    if (!fits || !gckpti_shape_fits(&shape) || gckpti_elements(&shape) != have)
+    if (inferred >= 0)
+        shape.d[inferred] = elements / known;
+    if (x->cache_capacity && !gckpti_same_shape(&shape, &x->shape))
+        return gckpti_fail_cached(g, "reshape", x);
+    if (!fits || !gckpti_shape_fits(&shape) || gckpti_elements(&shape) != elements)
         return gckpti_fail(g, GCKPT_E_SHAPE, "reshape: %S to %S: the sizes do not multiply to %I",
-                           &x->shape, &asked, have);
+                           &x->shape, &requested, elements);
     gckpt_tensor *t = gckpti_tensor_new(g, GCKPTI_VIEW, &shape, x->type);
     if (!t)
         return NULL;
     t->base = x->base;
     t->in[0] = x;
     t->inputs = 1;
-    t->batchless = x->batchless;
-    t->capacity = x->capacity, t->window = x->window;
-    t->mixes = x->mixes;
-    if (!t->batchless && (shape.n == 0 || shape.d[0] % g->rows))
-        t->mixes |= GCKPTI_ALWAYS;
+    t->batch_invariant = x->batch_invariant;
+    t->cache_capacity = x->cache_capacity, t->cache_window = x->cache_window;
+    t->mixes_rows = x->mixes_rows;
+    if (!t->batch_invariant && (shape.n == 0 || shape.d[0] % g->rows))
+        t->mixes_rows |= GCKPTI_MIXES_ALWAYS;
     return t;
 }

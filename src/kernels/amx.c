@@ -22,17 +22,17 @@
 #endif
 
 /* Of an item: all 8 registers whole before it, none in use after it. */
-static void gckpti_mixed_ready_amx(int on)
+static void gckpti_mixed_configure_amx(int enable)
 {
     static const struct {
         uint8_t palette, start, none[14];
         uint16_t bytes[16];
         uint8_t rows[16];
-    } whole = {
+    } full = {
         1, 0, { 0 }, { 64, 64, 64, 64, 64, 64, 64, 64 }, { 16, 16, 16, 16, 16, 16, 16, 16 }
     };
-    if (on)
-        GCKPTI_AMX_SHAPES(&whole);
+    if (enable)
+        GCKPTI_AMX_SHAPES(&full);
     else
         GCKPTI_AMX_RELEASE();
 }
@@ -45,7 +45,7 @@ static __attribute__((target("prfchw"))) void gckpti_mixed_tile_amx(const gckpti
     const uint16_t *a = t->a;
     const uint32_t *b = t->b;
     float *const c = t->c, *const c_low = t->c + 16 * t->c_row;
-    for (int64_t i = t->m; i < 2 * t->m && i < t->more; i++)
+    for (int64_t i = t->m; i < 2 * t->m && i < t->c_rows; i++)
         for (int64_t j = 0; j < t->width; j += 16)
             __builtin_prefetch(c + i * t->c_row + j, 1);
     if (t->from) {
@@ -64,8 +64,8 @@ static __attribute__((target("prfchw"))) void gckpti_mixed_tile_amx(const gckpti
         GCKPTI_AMX_ZERO(2);
         GCKPTI_AMX_ZERO(3);
     }
-    t->fetch->pace = 8;
-    for (int64_t n = t->blocks; n > 0; n--, a += GCKPTI_LINKS, b += GCKPTI_LINKS / 2 * t->b_row) {
+    t->prefetch->pace = 8;
+    for (int64_t n = t->blocks; n > 0; n--, a += GCKPTI_K_BLOCK, b += GCKPTI_K_BLOCK / 2 * t->b_row) {
         GCKPTI_AMX_LOAD(4, a, a_row);
         GCKPTI_AMX_LOAD(6, b, b_row);
         GCKPTI_AMX_BLOCK(0, 4, 6);
@@ -79,7 +79,7 @@ static __attribute__((target("prfchw"))) void gckpti_mixed_tile_amx(const gckpti
         }
         if (low && right)
             GCKPTI_AMX_BLOCK(3, 5, 7);
-        gckpti_fetch_some(t->fetch);
+        gckpti_prefetch_some(t->prefetch);
     }
     GCKPTI_AMX_STORE(0, c, c_row);
     if (right)
@@ -89,13 +89,13 @@ static __attribute__((target("prfchw"))) void gckpti_mixed_tile_amx(const gckpti
     if (low && right)
         GCKPTI_AMX_STORE(3, c_low + 16, c_row);
     for (int64_t i = 0; t->c_bf16 && i < t->m; i++)
-        gckpti_mixed_narrow_bf16(c + i * t->c_row, t->c_bf16 + i * t->narrow_row, t->width);
+        gckpti_mixed_narrow_bf16(c + i * t->c_row, t->c_bf16 + i * t->bf16_row, t->width);
 }
 
 static const gckpti_mixed_kernels gckpti_mixed_kernels_amx = {
     { { 32, 32, 16, GCKPTI_WORDS_PAIRS, gckpti_mixed_tile_amx },
       { 32, GCKPTI_PANEL, 1, GCKPTI_WORDS_PAIRS, V(mixed_chain) } },
-    gckpti_mixed_ready_amx,
+    gckpti_mixed_configure_amx,
     64,
     gckpti_mixed_pack_a_bf16,
     gckpti_mixed_pack_b_bf16,

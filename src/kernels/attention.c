@@ -3,93 +3,93 @@
  * no sum crosses one, and each keeps the order of the row's 32 lanes. Blocks of 64 queries meet
  * blocks of 64 keys; what their products read is packed, rows of `wide` floats. */
 #if GCKPTI_ISA == 2
-#define GCKPTI_BAND 6
+#define GCKPTI_ATTN_ROWS 6
 #else
-#define GCKPTI_BAND 8
+#define GCKPTI_ATTN_ROWS 8
 #endif
 
-/* At most GCKPTI_BAND rows and 2 W columns of c. They take the links first..end-1, of which those
+/* At most GCKPTI_ATTN_ROWS rows and 2 W columns of c. They take the links first..end-1, of which those
  * before `all` and from `rest` on are corners: row i has the links i + low.., `span` of them. b is
  * read in whole vectors. */
 typedef struct {
-    int64_t rows, cols, first, all, rest, end, low, span;
+    int64_t rows, cols, first, full, full_end, end, low, span;
     const float *a, *b, *factor;
     float *c;
-} V(part);
+} V(attn_part);
 
 /* What stays in registers meanwhile: where b and a's rows stand, and c. */
 typedef struct {
-    const float *b, *a[GCKPTI_BAND];
-    FLOATS low[GCKPTI_BAND], high[GCKPTI_BAND];
+    const float *b, *a[GCKPTI_ATTN_ROWS];
+    FLOATS low[GCKPTI_ATTN_ROWS], high[GCKPTI_ATTN_ROWS];
 } V(chains);
 
 /* Links p..end-1. (Seven parameters: two of them constants.) */
-GCKPTI_INLINED void V(band_links)(const gckpti_band *s, const V(part) *t, int vectors, int corner,
-                                  int64_t p, int64_t end, V(chains) *u)
+GCKPTI_INLINED void V(attn_terms)(const gckpti_attn_gemm *s, const V(attn_part) *t, int vectors, int corner,
+                                  int64_t p, int64_t end, V(chains) *acc)
 {
-    for (; p < end; p++, u->b += s->b_step) {
-        const FLOATS b0 = V(load)(u->b), b1 = vectors > 1 ? V(load)(u->b + W) : b0;
+    for (; p < end; p++, acc->b += s->b_step) {
+        const FLOATS b0 = V(load)(acc->b), b1 = vectors > 1 ? V(load)(acc->b + W) : b0;
         GCKPTI_UNROLL
-        for (int i = 0; i < GCKPTI_BAND; i++) {
-            const FLOATS x = V(set1)(*u->a[i]);
-            u->a[i] += s->a_step;
+        for (int i = 0; i < GCKPTI_ATTN_ROWS; i++) {
+            const FLOATS x = V(set1)(*acc->a[i]);
+            acc->a[i] += s->a_step;
             if (corner && (uint64_t)(p - t->low - i) >= (uint64_t)t->span)
                 continue;
-            u->low[i] = V(fma)(x, b0, u->low[i]);
+            acc->low[i] = V(fma)(x, b0, acc->low[i]);
             if (vectors > 1)
-                u->high[i] = V(fma)(x, b1, u->high[i]);
+                acc->high[i] = V(fma)(x, b1, acc->high[i]);
         }
     }
 }
 
 /* c += chain of a(i,p) b(p) (from +0 if `fresh`). rows and n, its columns, are those of
  * t, but constants where they can be, as `vectors` is. */
-GCKPTI_INLINED void V(band_of)(const gckpti_band *s, const V(part) *t, int64_t rows, int64_t n,
+GCKPTI_INLINED void V(attn_tile)(const gckpti_attn_gemm *s, const V(attn_part) *t, int64_t rows, int64_t n,
                                int vectors)
 {
-    V(chains) u;
-    u.b = t->b;
+    V(chains) acc;
+    acc.b = t->b;
     GCKPTI_UNROLL
-    for (int i = 0; i < GCKPTI_BAND; i++) {
+    for (int i = 0; i < GCKPTI_ATTN_ROWS; i++) {
         const float *c = t->c + i * s->c_row;
-        u.a[i] = t->a + (i < rows ? i : 0) * s->a_row;
-        u.low[i] = u.high[i] = V(zero)();
-        if (!s->fresh && i < rows) {
-            u.low[i] = V(load_n)(c, n);
+        acc.a[i] = t->a + (i < rows ? i : 0) * s->a_row;
+        acc.low[i] = acc.high[i] = V(zero)();
+        if (!s->from_zero && i < rows) {
+            acc.low[i] = V(load_n)(c, n);
             if (vectors > 1)
-                u.high[i] = V(load_n)(c + W, n - W);
+                acc.high[i] = V(load_n)(c + W, n - W);
             if (t->factor)
-                u.low[i] = u.low[i] * t->factor[i], u.high[i] = u.high[i] * t->factor[i];
+                acc.low[i] = acc.low[i] * t->factor[i], acc.high[i] = acc.high[i] * t->factor[i];
         }
     }
-    V(band_links)(s, t, vectors, 1, t->first, t->all, &u);
-    V(band_links)(s, t, vectors, 0, t->all, t->rest, &u);
-    V(band_links)(s, t, vectors, 1, t->rest, t->end, &u);
+    V(attn_terms)(s, t, vectors, 1, t->first, t->full, &acc);
+    V(attn_terms)(s, t, vectors, 0, t->full, t->full_end, &acc);
+    V(attn_terms)(s, t, vectors, 1, t->full_end, t->end, &acc);
     GCKPTI_UNROLL
-    for (int i = 0; i < GCKPTI_BAND; i++)
+    for (int i = 0; i < GCKPTI_ATTN_ROWS; i++)
         if (i < rows) {
             float *c = t->c + i * s->c_row;
-            V(store_n)(c, u.low[i], n);
+            V(store_n)(c, acc.low[i], n);
             if (vectors > 1)
-                V(store_n)(c + W, u.high[i], n - W);
+                V(store_n)(c + W, acc.high[i], n - W);
         }
 }
 
 /* Columns from..end-1 of rows of a token of the head of keys each, into L2. */
-GCKPTI_INLINED void V(fetch_rows)(const gckpti_heads *h, const float *x, int64_t rows, int64_t from,
+GCKPTI_INLINED void V(prefetch_rows)(const gckpti_attn_state *h, const float *x, int64_t rows, int64_t from,
                                   int64_t end)
 {
-    for (end = gckpti_min(end, h->d); rows > 0; rows--, x += h->kc)
+    for (end = gckpti_min(end, h->d); rows > 0; rows--, x += h->kv_c)
         for (int64_t j = from; j < end; j += 16)
             __builtin_prefetch(x + j, 0, 2);
 }
 
 /* Of k links, from c's row i on, what the diagonal and the window leave. */
-GCKPTI_INLINED void V(band_range)(const gckpti_band *s, int64_t i, int64_t k, V(part) *t)
+GCKPTI_INLINED void V(attn_range)(const gckpti_attn_gemm *s, int64_t i, int64_t k, V(attn_part) *t)
 {
-    const int64_t window = s->of->window, to = s->edge == GCKPTI_LINKS_TO;
+    const int64_t window = s->attn->window, to = s->edge == GCKPTI_TERMS_TO;
     int64_t at[4];
-    t->first = t->all = 0, t->rest = t->end = k, t->span = window;
+    t->first = t->full = 0, t->full_end = t->end = k, t->span = window;
     t->low = to ? i + s->diagonal + 1 - window : i - s->diagonal;
     if (s->edge == GCKPTI_COLUMNS_FROM || (t->low + t->rows <= 1 && t->low + window >= k))
         return;
@@ -97,45 +97,45 @@ GCKPTI_INLINED void V(band_range)(const gckpti_band *s, int64_t i, int64_t k, V(
     at[3] = at[2] + t->rows - 1;
     for (int j = 0; j < 4; j++)
         at[j] = at[j] < 0 ? 0 : gckpti_min(at[j], k);
-    t->first = at[0], t->all = at[1], t->end = at[3];
-    t->rest = at[2] > at[1] ? at[2] : at[1];
+    t->first = at[0], t->full = at[1], t->end = at[3];
+    t->full_end = at[2] > at[1] ? at[2] : at[1];
 }
 
 /* c (m,n) += chains of k links, or what the diagonal leaves of these. (What is the same for all of
  * a head is in s; the rest is another at each call, so a struct of it would be filled for one.) */
-static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, int64_t k,
+static GCKPTI_TARGET void V(attn_gemm)(const gckpti_attn_gemm *s, int64_t m, int64_t n, int64_t k,
                                    const float *a, const float *b, float *c)
 {
-    for (int64_t i = 0; i < m; i += GCKPTI_BAND) {
-        V(part) t = { gckpti_min(m - i, GCKPTI_BAND), 0, 0, 0, 0, 0, 0, 0, NULL, NULL,
-                      s->factor ? s->factor + i : NULL, NULL };
+    for (int64_t i = 0; i < m; i += GCKPTI_ATTN_ROWS) {
+        V(attn_part) t = { gckpti_min(m - i, GCKPTI_ATTN_ROWS), 0, 0, 0, 0, 0, 0, 0, NULL, NULL,
+                      s->row_scale ? s->row_scale + i : NULL, NULL };
         int64_t at = s->edge == GCKPTI_COLUMNS_FROM && i > s->diagonal ? i - s->diagonal : 0;
-        V(band_range)(s, i, k, &t);
-        if (t.first >= t.end && !s->fresh)
+        V(attn_range)(s, i, k, &t);
+        if (t.first >= t.end && !s->from_zero)
             continue;
         t.a = a + i * s->a_row + t.first * s->a_step;
         for (int64_t j = at / W * W; j < n; j += 2 * W) {
-            if (s->next)
-                V(fetch_rows)(s->of, s->next + i * s->of->kc, t.rows, j, j + 2 * W);
+            if (s->prefetch)
+                V(prefetch_rows)(s->attn, s->prefetch + i * s->attn->kv_c, t.rows, j, j + 2 * W);
             t.b = b + t.first * s->b_step + j, t.c = c + i * s->c_row + j;
             t.cols = gckpti_min(n - j, 2 * W);
-            if (t.rows == GCKPTI_BAND && t.cols == 2 * W)
-                V(band_of)(s, &t, GCKPTI_BAND, 2 * W, 2);
-            else if (t.rows == GCKPTI_BAND && t.cols == W)
-                V(band_of)(s, &t, GCKPTI_BAND, W, 1);
+            if (t.rows == GCKPTI_ATTN_ROWS && t.cols == 2 * W)
+                V(attn_tile)(s, &t, GCKPTI_ATTN_ROWS, 2 * W, 2);
+            else if (t.rows == GCKPTI_ATTN_ROWS && t.cols == W)
+                V(attn_tile)(s, &t, GCKPTI_ATTN_ROWS, W, 1);
             else if (t.cols > W)
-                V(band_of)(s, &t, t.rows, t.cols, 2);
+                V(attn_tile)(s, &t, t.rows, t.cols, 2);
             else
-                V(band_of)(s, &t, t.rows, t.cols, 1);
+                V(attn_tile)(s, &t, t.rows, t.cols, 1);
         }
     }
 }
 
 /* Rows of a token of the head each, `c` apart, side by side: d[i * wide + j]. */
-static GCKPTI_TARGET void V(gather)(const gckpti_heads *h, const float *x, int64_t c, int64_t rows,
+static GCKPTI_TARGET void V(gather)(const gckpti_attn_state *h, const float *x, int64_t c, int64_t rows,
                                     float *d)
 {
-    for (int64_t i = 0; i < rows; i++, x += c, d += h->wide)
+    for (int64_t i = 0; i < rows; i++, x += c, d += h->d_vec)
         for (int64_t j = 0; j < h->d; j += W)
             V(store)(d + j, V(load_n)(x + j, h->d - j));
 }

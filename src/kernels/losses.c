@@ -1,17 +1,17 @@
 /* ---- losses over classes: a row of n logits ---- */
 static GCKPTI_TARGET void V(classes_backward)(const float *x, float *d, int64_t n,
-                                              const gckpti_classes *c)
+                                              const gckpti_class_row *c)
 {
-    const FLOATS top = V(set1)(c->max), rest = V(set1)(c->log_sum), mass = V(set1)(c->mass);
+    const FLOATS top = V(set1)(c->max), rest = V(set1)(c->log_sum), mass = V(set1)(c->target_sum);
     const FLOATS inverse = V(set1)(c->cap > 0.0f ? 1.0f / c->cap : 0.0f);
     for (int64_t j = 0; j < n; j += W) {
         const FLOATS logit = V(load_n)(x + j, n - j);
         FLOATS p = V(exp)(logit - top - rest);
-        FLOATS t = c->targets ? V(load_n)(c->targets + j, n - j) : V(set1)(c->other);
+        FLOATS t = c->targets ? V(load_n)(c->targets + j, n - j) : V(set1)(c->uniform);
         p = V(fma)(p, mass, -t);
         if (c->cap > 0.0f)
-            p = V(cap_slope)(p, logit, inverse);
-        V(put)(d + j, p, V(set1)(c->scale), c->accumulate, n - j);
+            p = V(softcap_deriv)(p, logit, inverse);
+        V(put_product)(d + j, p, V(set1)(c->scale), c->accumulate, n - j);
     }
 }
 
@@ -19,10 +19,10 @@ static GCKPTI_TARGET void V(classes_backward)(const float *x, float *d, int64_t 
 GCKPTI_INLINED FLOATS V(weigh)(FLOATS w, FLOATS x, FLOATS sum)
 {
     FLOATS size = V(abs)(w);
-    return V(less)(V(zero)(), size, V(fma)(w, x, sum), sum + w);
+    return V(if_less)(V(zero)(), size, V(fma)(w, x, sum), sum + w);
 }
 
-static GCKPTI_TARGET float V(surprisal)(const float *x, int64_t n, const gckpti_classes *c)
+static GCKPTI_TARGET float V(surprisal)(const float *x, int64_t n, const gckpti_class_row *c)
 {
     const FLOATS top = V(set1)(c->max), rest = V(set1)(c->log_sum);
     float lane[32] = { 0.0f };

@@ -2,36 +2,36 @@
 /* exp of what is not above GCKPTI_EXP_MAX */
 GCKPTI_INLINED FLOATS V(exp_below)(FLOATS x)
 {
-    FLOATS r, t, p = V(exp_reduce)(V(highest)(V(set1)(GCKPTI_EXP_MIN), x), &r, &t);
+    FLOATS r, t, p = V(exp_reduce)(V(vmax)(V(set1)(GCKPTI_EXP_MIN), x), &r, &t);
     return V(exp_scale)(p, r, t);
 }
 
 /* Of one number: an emulated fma takes longer than the lanes that nobody asked for. */
-static GCKPTI_TARGET float V(exp_of)(float x) { return V(exp)(V(set1)(x))[0]; }
-GCKPTI_FORMULA FLOATS V(log_called)(FLOATS x) { return V(log)(x); }
-GCKPTI_FORMULA FLOATS V(tanh_called)(FLOATS x) { return V(tanh)(x); }
-static GCKPTI_TARGET float V(log_of)(float x) { return V(log_called)(V(set1)(x))[0]; }
+static GCKPTI_TARGET float V(exp_scalar)(float x) { return V(exp)(V(set1)(x))[0]; }
+GCKPTI_ISA_NOINLINE FLOATS V(log_noinline)(FLOATS x) { return V(log)(x); }
+GCKPTI_ISA_NOINLINE FLOATS V(tanh_noinline)(FLOATS x) { return V(tanh)(x); }
+static GCKPTI_TARGET float V(log_scalar)(float x) { return V(log_noinline)(V(set1)(x))[0]; }
 
 /* What a row's elements at..at+W-1, of which `left` exist, add to their lanes. */
-GCKPTI_INLINED FLOATS V(term)(const gckpti_row *row, int64_t at, int64_t left, FLOATS sum)
+GCKPTI_INLINED FLOATS V(term)(const gckpti_row_args *row, int64_t at, int64_t left, FLOATS sum)
 {
     FLOATS x = V(load_n)(row->x + at, left), y;
-    if (row->kind == GCKPTI_SUM)
+    if (row->kind == GCKPTI_ROW_SUM)
         return x - V(set1)(row->first) + sum;
-    if (row->kind == GCKPTI_PRODUCTS)
+    if (row->kind == GCKPTI_ROW_PRODUCTS)
         return V(fma)(x, V(load_n)(row->y + at, left), V(zero)()) + sum;
-    if (row->kind == GCKPTI_TOP)
-        return V(highest)(x, sum);
-    if (row->kind == GCKPTI_DOT)
+    if (row->kind == GCKPTI_ROW_MAX)
+        return V(vmax)(x, sum);
+    if (row->kind == GCKPTI_ROW_DOT)
         return V(fma)(x, V(load_n)(row->y + at, left), sum);
-    if (row->kind == GCKPTI_EXP) {
+    if (row->kind == GCKPTI_ROW_EXP) {
         x = V(exp)(x - V(set1)(row->mean));
         if (row->out)
             V(store_n)(row->out + at, x, left);
         return sum + x;
     }
     x = x - V(set1)(row->first) - V(set1)(row->mean);
-    if (row->kind == GCKPTI_SQUARES)
+    if (row->kind == GCKPTI_ROW_SQUARES)
         return V(fma)(x, x, sum);
     x = x * V(set1)(row->rstd);
     y = V(load_n)(row->y + at, left);
@@ -41,22 +41,22 @@ GCKPTI_INLINED FLOATS V(term)(const gckpti_row *row, int64_t at, int64_t left, F
 }
 
 /* The lanes of a row, folded by halves: the sum, or the greatest. */
-GCKPTI_INLINED float V(fold)(FLOATS *lane, int top)
+GCKPTI_INLINED float V(fold)(FLOATS *lane, int largest)
 {
     GCKPTI_UNROLL
     for (int i = 32 / W - 1; i > 0; i--) { /* one loop, else gcc keeps lanes in memory */
         const int to = i - (i < 2 ? 1 : i < 4 ? 2 : 4);
-        lane[to] = (top ? V(highest) : V(add))(lane[i], lane[to]);
+        lane[to] = (largest ? V(vmax) : V(add))(lane[i], lane[to]);
     }
-    return top ? V(fold_max)(lane[0]) : V(fold_sum)(lane[0]);
+    return largest ? V(fold_max)(lane[0]) : V(fold_sum)(lane[0]);
 }
 
 /* All terms of a row into its lanes, and these folded. */
-GCKPTI_INLINED float V(reduce)(const gckpti_row *row, int64_t n)
+GCKPTI_INLINED float V(reduce)(const gckpti_row_args *row, int64_t n)
 {
     enum { LANES = 32 / W };
-    const int top = row->kind == GCKPTI_TOP;
-    const FLOATS start = V(set1)(top ? -GCKPTI_INFINITY : 0.0f);
+    const int largest = row->kind == GCKPTI_ROW_MAX;
+    const FLOATS start = V(set1)(largest ? -GCKPTI_INFINITY : 0.0f);
     FLOATS lane[LANES];
     int64_t at = 0;
     for (int i = 0; i < LANES; i++)
@@ -69,49 +69,49 @@ GCKPTI_INLINED float V(reduce)(const gckpti_row *row, int64_t n)
     GCKPTI_UNROLL
     for (int i = 0; i < LANES; i++, at += W)
         if (at < n)
-            lane[i] = V(upto)(n - at, V(term)(row, at, n - at, lane[i]), lane[i]);
-    return V(fold)(lane, top);
+            lane[i] = V(blend_n)(n - at, V(term)(row, at, n - at, lane[i]), lane[i]);
+    return V(fold)(lane, largest);
 }
 
 /* gckpti_dot, gckpti_sum, gckpti_max */
 static GCKPTI_TARGET float V(dot)(const float *x, const float *y, int64_t n)
 {
-    const gckpti_row row = { GCKPTI_DOT, x, y, NULL, NULL, 0.0f, 0.0f, 0.0f };
+    const gckpti_row_args row = { GCKPTI_ROW_DOT, x, y, NULL, NULL, 0.0f, 0.0f, 0.0f };
     return V(reduce)(&row, n);
 }
 
 /* of x - first */
 static GCKPTI_TARGET float V(sum)(const float *x, int64_t n, float first)
 {
-    const gckpti_row row = { GCKPTI_SUM, x, NULL, NULL, NULL, first, 0.0f, 0.0f };
+    const gckpti_row_args row = { GCKPTI_ROW_SUM, x, NULL, NULL, NULL, first, 0.0f, 0.0f };
     return V(reduce)(&row, n);
 }
 
-static GCKPTI_TARGET float V(top)(const float *x, int64_t n)
+static GCKPTI_TARGET float V(row_max)(const float *x, int64_t n)
 {
-    const gckpti_row row = { GCKPTI_TOP, x, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
+    const gckpti_row_args row = { GCKPTI_ROW_MAX, x, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
     return V(reduce)(&row, n);
 }
 
 /* gckpti_online: p[j] = exp(x[j] - max), p may be x or NULL. */
-static GCKPTI_TARGET float V(online)(const float *x, float *p, int64_t n, int first, float *max,
+static GCKPTI_TARGET float V(online_softmax)(const float *x, float *p, int64_t n, int first, float *max,
                                      float *sum)
 {
-    gckpti_row row = { GCKPTI_EXP, x, NULL, NULL, p, 0.0f, 0.0f, 0.0f };
+    gckpti_row_args row = { GCKPTI_ROW_EXP, x, NULL, NULL, p, 0.0f, 0.0f, 0.0f };
     float factor = 0.0f, added;
-    float top = V(top)(x, n);
-    top = first || top > *max ? top : *max;
-    row.mean = gckpti_shift(top);
+    float largest = V(row_max)(x, n);
+    largest = first || largest > *max ? largest : *max;
+    row.mean = gckpti_shift(largest);
     if (!first)
-        factor = V(exp_of)(*max - row.mean);
+        factor = V(exp_scalar)(*max - row.mean);
     added = V(reduce)(&row, n);
     *sum = first ? added : gckpti_fma(*sum, factor, added);
-    *max = top;
+    *max = largest;
     return factor;
 }
 
-/* gckpti_put_product and gckpti_link */
-GCKPTI_INLINED void V(put)(float *d, FLOATS a, FLOATS b, int accumulate, int64_t n)
+/* gckpti_put_product and gckpti_axpy */
+GCKPTI_INLINED void V(put_product)(float *d, FLOATS a, FLOATS b, int accumulate, int64_t n)
 {
     if (accumulate)
         a = V(fma)(a, b, V(load_n)(d, n));
@@ -120,10 +120,10 @@ GCKPTI_INLINED void V(put)(float *d, FLOATS a, FLOATS b, int accumulate, int64_t
     V(store_n)(d, a, n);
 }
 
-static GCKPTI_TARGET void V(divide)(float *x, float by, int64_t n)
+static GCKPTI_TARGET void V(divide)(float *x, float divisor, int64_t n)
 {
     for (int64_t i = 0; i < n; i += W)
-        V(store_n)(x + i, V(load_n)(x + i, n - i) / V(set1)(by), n - i);
+        V(store_n)(x + i, V(load_n)(x + i, n - i) / V(set1)(divisor), n - i);
 }
 
 static GCKPTI_TARGET void V(add_to)(float *to, const float *from, int64_t n)
@@ -134,15 +134,15 @@ static GCKPTI_TARGET void V(add_to)(float *to, const float *from, int64_t n)
 
 /* gckpti_plain_update_block in one pass: sum and quotient stay in registers unless they are wanted.
  * By a power of two it is divided by multiplying, which rounds the same numbers. */
-static GCKPTI_TARGET float V(update)(const gckpt_update_pass *p, const float *more, int64_t at, int64_t n,
+static GCKPTI_TARGET float V(update)(const gckpt_update_pass *p, const float *extra, int64_t at, int64_t n,
                                      int update)
 {
     enum { LANES = 32 / W };
     const gckpt_update_constants a = p->rates;
-    const FLOATS by = V(set1)(p->count > 0 ? p->count : 1.0f), part = V(set1)(1.0f) / by;
+    const FLOATS count = V(set1)(p->count > 0 ? p->count : 1.0f), inverse = V(set1)(1.0f) / count;
     const int exact = !(p->count > 0) || gckpti_bits(p->count) << 9 == 0;
     const int kind = update ? (int)p->optimiser : -1, back = p->write_back && p->count > 0;
-    const int keep = more && !back && (!update || p->write_back);
+    const int keep = extra && !back && (!update || p->write_back);
     float *g = p->gradient + at, *w = p->values, *m = p->state[0], *v = p->state[1];
     FLOATS lane[LANES];
     for (int i = 0; i < LANES; i++)
@@ -150,11 +150,11 @@ static GCKPTI_TARGET float V(update)(const gckpt_update_pass *p, const float *mo
     for (int64_t i = 0; i < n; i += W) {
         int64_t left = n - i;
         FLOATS x = V(load_n)(g + i, left), w1, m1, v1;
-        if (more)
-            x = x + V(load_n)(more + i, left);
+        if (extra)
+            x = x + V(load_n)(extra + i, left);
         if (keep)
             V(store_n)(g + i, x, left);
-        x = exact ? x * part : x / by;
+        x = exact ? x * inverse : x / count;
         lane[i / W % LANES] = V(fma)(x, x, lane[i / W % LANES]);
         if (back)
             V(store_n)(g + i, x, left);
@@ -176,25 +176,25 @@ static GCKPTI_TARGET float V(update)(const gckpt_update_pass *p, const float *mo
     return V(fold)(lane, 0);
 }
 
-/* gckpti_capped, in place. */
-static GCKPTI_TARGET void V(cap)(float *x, int64_t n, float times, float cap)
+/* gckpti_softcap, in place. */
+static GCKPTI_TARGET void V(softcap)(float *x, int64_t n, float times, float cap)
 {
-    const FLOATS by = V(set1)(times), most = V(set1)(cap), zero = V(zero)();
+    const FLOATS scale = V(set1)(times), most = V(set1)(cap), zero = V(zero)();
     for (int64_t i = 0; i < n; i += W) {
-        const FLOATS y = V(tanh_called)(V(fma)(V(load_n)(x + i, n - i), by, zero));
+        const FLOATS y = V(tanh_noinline)(V(fma)(V(load_n)(x + i, n - i), scale, zero));
         V(store_n)(x + i, V(fma)(y, most, zero), n - i);
     }
 }
 
-/* x gckpti_capped_slope, 1 / cap being `inverse` */
-GCKPTI_INLINED FLOATS V(cap_slope)(FLOATS x, FLOATS score, FLOATS inverse)
+/* x gckpti_softcap_deriv, 1 / cap being `inverse` */
+GCKPTI_INLINED FLOATS V(softcap_deriv)(FLOATS x, FLOATS score, FLOATS inverse)
 {
     const FLOATS y = score * inverse;
     return x * V(fnma)(y, y, V(set1)(1.0f));
 }
 
 /* What is ahead of elements at..at+W-1, a line at a time. */
-GCKPTI_INLINED void V(fetch)(const gckpti_ahead *a, int64_t at)
+GCKPTI_INLINED void V(prefetch)(const gckpti_hints *a, int64_t at)
 {
     if (at & 31 & -W)
         return;

@@ -4,55 +4,55 @@
  * meets an infinity or NaN, that product goes element by element (ops/mixed). ---- */
 
 /* Lanes of x, of k links each, as rows of a or as a panel of b. */
-static GCKPTI_TARGET void V(head_pack)(const gckpti_mixed_kernels *by, const gckpti_factor *x,
+static GCKPTI_TARGET void V(head_pack)(const gckpti_mixed_kernels *kernels, const gckpti_operand *x,
                                        int64_t lanes, int64_t k, uint16_t *a, uint32_t *b)
 {
     gckpti_product t;
     memset(&t, 0, sizeof t);
     t.k = k;
-    const gckpti_mixed_links s = { &t, x, 0, lanes, 0, (k + GCKPTI_LINKS - 1) / GCKPTI_LINKS };
+    const gckpti_pack_lanes s = { &t, x, 0, lanes, 0, (k + GCKPTI_K_BLOCK - 1) / GCKPTI_K_BLOCK };
     if (a)
-        by->pack_a(&s, by->tiles[0].words, a, gckpti_multiple(k, GCKPTI_LINKS));
+        kernels->pack_a(&s, kernels->tiles[0].words, a, gckpti_ceil_to(k, GCKPTI_K_BLOCK));
     else
-        by->pack_b(&s, by->tiles[0].words, b, gckpti_multiple(lanes, 16));
+        kernels->pack_b(&s, kernels->tiles[0].words, b, gckpti_ceil_to(lanes, 16));
 }
 
 /* A block's product: b's panel of n lanes, and where results rest, in rows of `row`; a is added. */
-GCKPTI_INLINED gckpti_mixed_part V(head_part)(const gckpti_mixed_kernels *by, const uint32_t *b,
+GCKPTI_INLINED gckpti_packed_product V(head_product)(const gckpti_mixed_kernels *kernels, const uint32_t *b,
                                               int64_t n, float *c, int64_t row)
 {
-    gckpti_mixed_part s;
+    gckpti_packed_product s;
     memset(&s, 0, sizeof s);
-    s.by = by, s.n = gckpti_multiple(n, 16);
+    s.kernels = kernels, s.n = gckpti_ceil_to(n, 16);
     s.tile.b = b, s.tile.b_row = s.n, s.tile.c = c, s.tile.c_row = row;
     return s;
 }
 
 /* Its a: m rows of a head. They stay where they are, if they can: `back` rows of the head stand
  * before them. */
-static GCKPTI_TARGET void V(head_rows)(const gckpti_heads *h, gckpti_mixed_part *s,
-                                       const gckpti_factor *x, int64_t back, int64_t m,
-                                       uint16_t *room)
+static GCKPTI_TARGET void V(head_set_a)(const gckpti_attn_state *h, gckpti_packed_product *s,
+                                       const gckpti_operand *x, int64_t back, int64_t m,
+                                       uint16_t *scratch)
 {
     const int in_place =
-        gckpti_in_place(s->by, x) && h->d == h->deep && back + m >= s->by->tiles[0].unit;
-    s->tile.m = in_place ? m : gckpti_multiple(m, 16), s->back = in_place ? back : 0;
-    s->tile.a = in_place ? x->bf16 : room, s->tile.a_row = in_place ? x->row : h->deep;
+        gckpti_is_in_place(s->kernels, x) && h->d == h->d_block && back + m >= s->kernels->tiles[0].row_step;
+    s->tile.m = in_place ? m : gckpti_ceil_to(m, 16), s->rows_before = in_place ? back : 0;
+    s->tile.a = in_place ? x->bf16 : scratch, s->tile.a_row = in_place ? x->stride : h->d_block;
     if (!in_place)
-        V(head_pack)(s->by, x, m, h->d, room, NULL);
+        V(head_pack)(s->kernels, x, m, h->d, scratch, NULL);
 }
 
 /* Whether none of n bf16 (whole vectors of them) is an infinity or NaN. */
-static GCKPTI_TARGET int V(finite)(const void *x, int64_t n)
+static GCKPTI_TARGET int V(all_finite)(const void *x, int64_t n)
 {
     const unsigned char *at = (const unsigned char *)x;
     uint32_t lane[W], all = 0;
-    INTS some = V(bits)(V(zero)()), two;
+    INTS exponents = V(bits)(V(zero)()), two;
     for (int64_t i = 0; i < n; i += 2 * W, at += sizeof two) {
         memcpy(&two, at, sizeof two);
-        some |= (two & 0x7f807f80u) + 0x00800080u;
+        exponents |= (two & 0x7f807f80u) + 0x00800080u;
     }
-    memcpy(lane, &some, sizeof lane);
+    memcpy(lane, &exponents, sizeof lane);
     for (int i = 0; i < W; i++)
         all |= lane[i];
     return !(all & 0x80008000u);
@@ -60,44 +60,44 @@ static GCKPTI_TARGET int V(finite)(const void *x, int64_t n)
 
 /* Of `all`, k links deep, what is needed where query i sees the keys to i + diagonal (`edge`: see
  * cpu/cpu.h), in whole vectors and blocks; cut: the diagonal leaves some of it out. */
-static GCKPTI_TARGET void V(head_multiply)(const gckpti_mixed_part *all, int edge, int cut,
+static GCKPTI_TARGET void V(head_multiply)(const gckpti_packed_product *all, int edge, int cut,
                                            int64_t diagonal, int64_t k)
 {
-    const int64_t size = all->tile.m, unit = all->by->tiles[0].unit;
+    const int64_t size = all->tile.m, unit = all->kernels->tiles[0].row_step;
     const int64_t step = !cut ? size : unit > 16 ? unit : 16;
     for (int64_t i = 0; i < size; i += step) {
         const int64_t m = gckpti_min(step, size - i), to = i + m + diagonal;
         const int64_t from = i > diagonal ? i - diagonal : 0;
         int64_t j = 0, first = 0, end = k;
-        gckpti_mixed_part s = *all;
+        gckpti_packed_product s = *all;
         gckpti_mixed_tile *tile = &s.tile;
         if (edge == GCKPTI_COLUMNS_FROM)
             j = from / 16 * 16, s.n -= j;
         else if (edge == GCKPTI_COLUMNS_TO)
-            s.n = gckpti_min(s.n, to < 0 ? 0 : gckpti_multiple(to, 16));
-        else if (edge == GCKPTI_LINKS_FROM)
-            first = from / GCKPTI_LINKS * GCKPTI_LINKS;
+            s.n = gckpti_min(s.n, to < 0 ? 0 : gckpti_ceil_to(to, 16));
+        else if (edge == GCKPTI_TERMS_FROM)
+            first = from / GCKPTI_K_BLOCK * GCKPTI_K_BLOCK;
         else
             end = gckpti_min(k, to);
         if (s.n <= 0 || first >= end)
             continue;
-        tile->m = m, s.back += i, tile->a += i * tile->a_row + first;
+        tile->m = m, s.rows_before += i, tile->a += i * tile->a_row + first;
         tile->b += first / 2 * tile->b_row + j, tile->c += i * tile->c_row + j;
         tile->from = tile->from ? tile->c : NULL, tile->from_row = tile->c_row;
-        tile->blocks = (end - first + GCKPTI_LINKS - 1) / GCKPTI_LINKS;
-        tile->last = end - first - (tile->blocks - 1) * GCKPTI_LINKS;
+        tile->blocks = (end - first + GCKPTI_K_BLOCK - 1) / GCKPTI_K_BLOCK;
+        tile->last = end - first - (tile->blocks - 1) * GCKPTI_K_BLOCK;
         gckpti_mixed_multiply(&s);
     }
 }
 
 /* Whether one of m queries does not see all of n keys, query 0 those to `diagonal`. */
-GCKPTI_INLINED int V(head_cut)(const gckpti_heads *h, int64_t diagonal, int64_t m, int64_t n)
+GCKPTI_INLINED int V(head_cut)(const gckpti_attn_state *h, int64_t diagonal, int64_t m, int64_t n)
 {
     return diagonal + 1 < n || diagonal + m > h->window;
 }
 
 /* A row of a result, x, in place or rounded. */
-GCKPTI_INLINED void V(head_row)(const gckpti_heads *h, const float *x, float *to, uint16_t *narrow)
+GCKPTI_INLINED void V(store_row)(const gckpti_attn_state *h, const float *x, float *to, uint16_t *narrow)
 {
     if (to)
         memcpy(to, x, (size_t)h->d * sizeof *x);
@@ -111,84 +111,84 @@ GCKPTI_INLINED void V(head_row)(const gckpti_heads *h, const float *x, float *to
  * exponentials are [key][query], results [query][d]. In `links` exponentials are packed, in `a` k
  * and then v. */
 typedef struct {
-    const gckpti_heads *h;
-    const gckpti_mixed_kernels *by;
+    const gckpti_attn_state *h;
+    const gckpti_mixed_kernels *kernels;
     int64_t m, j, n, diagonal, first;
     float *p, *out;
     uint32_t *q, *a;
-    float max[GCKPTI_BLOCK], sum[GCKPTI_BLOCK], factor[GCKPTI_BLOCK];
-    uint16_t links[GCKPTI_BLOCK * GCKPTI_BLOCK] GCKPTI_ALIGNED;
-} V(queries);
+    float max[GCKPTI_QK_TILE], sum[GCKPTI_QK_TILE], factor[GCKPTI_QK_TILE];
+    uint16_t packed[GCKPTI_QK_TILE * GCKPTI_QK_TILE] GCKPTI_ALIGNED;
+} V(query_block);
 
-static GCKPTI_TARGET void V(queries_online)(V(queries) * s)
+static GCKPTI_TARGET void V(queries_online)(V(query_block) * s)
 {
-    const gckpti_heads *h = s->h;
+    const gckpti_attn_state *h = s->h;
     if (h->cap > 0.0f)
-        V(cap)(s->p, s->n * GCKPTI_BLOCK, h->times, h->cap);
+        V(softcap)(s->p, s->n * GCKPTI_QK_TILE, h->dot_scale, h->cap);
     for (int64_t i = 0; i < s->m; i += W) {
-        const int any = V(online_of)(s->p + i, s->n, s->diagonal + i, h->window,
-                                     gckpti_heads_after(h), s->j == s->first, s->max + i,
+        const int any = V(online_columns)(s->p + i, s->n, s->diagonal + i, h->window,
+                                     gckpti_attn_post_scale(h), s->j == s->first, s->max + i,
                                      s->sum + i, s->factor + i);
         for (int64_t r = 0; !any && r < s->n; r++) /* it returned at once */
-            V(store)(s->p + r * GCKPTI_BLOCK + i, V(zero)());
+            V(store)(s->p + r * GCKPTI_QK_TILE + i, V(zero)());
     }
 }
 
 /* out = out * factor + p' v */
-static GCKPTI_TARGET void V(queries_values)(V(queries) * s, const gckpti_factor *v)
+static GCKPTI_TARGET void V(queries_values)(V(query_block) * s, const gckpti_operand *v)
 {
-    const int64_t d = s->h->d, wide = s->h->wide, row = gckpti_multiple(s->n, GCKPTI_LINKS);
+    const int64_t d = s->h->d, width = s->h->d_vec, row = gckpti_ceil_to(s->n, GCKPTI_K_BLOCK);
     const int cut = V(head_cut)(s->h, s->diagonal, s->m, s->n), fresh = s->j == s->first;
-    const gckpti_factor turned = gckpti_turned(v), p = gckpti_matrix(s->p, 1, GCKPTI_BLOCK);
+    const gckpti_operand transposed = gckpti_transpose(v), p = gckpti_matrix(s->p, 1, GCKPTI_QK_TILE);
     for (int64_t r = 0; !fresh && r < s->m; r++)
-        V(rescale)(s->out + r * wide, s->factor[r], d);
-    V(head_pack)(s->by, &turned, d, s->n, NULL, s->a);
-    if (cut && !V(finite)(s->a, row * wide)) {
+        V(rescale)(s->out + r * width, s->factor[r], d);
+    V(head_pack)(s->kernels, &transposed, d, s->n, NULL, s->a);
+    if (cut && !V(all_finite)(s->a, row * width)) {
         for (int64_t i = 0; i < s->m * d; i++) {
             const int64_t r = i / d, e = i % d, end = r + 1 + s->diagonal;
             const int64_t from = end - s->h->window;
-            const gckpti_links x = { s->p + r, NULL, GCKPTI_BLOCK };
-            const gckpti_links y = gckpti_links_of(v, e, v->row);
-            float *out = s->out + r * wide + e;
+            const gckpti_terms x = { s->p + r, NULL, GCKPTI_QK_TILE };
+            const gckpti_terms y = gckpti_terms_of(v, e, v->stride);
+            float *out = s->out + r * width + e;
             *out = gckpti_mixed_blocks(&x, &y, from < 0 ? 0 : from, gckpti_min(s->n, end),
                                        fresh ? 0.0f : *out);
         }
         return;
     }
-    V(head_pack)(s->by, &p, s->m, s->n, s->links, NULL);
-    gckpti_mixed_part t = V(head_part)(s->by, s->a, d, s->out, wide);
-    t.tile.m = gckpti_multiple(s->m, 16), t.tile.a = s->links, t.tile.a_row = row;
+    V(head_pack)(s->kernels, &p, s->m, s->n, s->packed, NULL);
+    gckpti_packed_product t = V(head_product)(s->kernels, s->a, d, s->out, width);
+    t.tile.m = gckpti_ceil_to(s->m, 16), t.tile.a = s->packed, t.tile.a_row = row;
     t.tile.from = fresh ? NULL : s->out;
-    V(head_multiply)(&t, GCKPTI_LINKS_TO, cut, s->diagonal, s->n);
+    V(head_multiply)(&t, GCKPTI_TERMS_TO, cut, s->diagonal, s->n);
 }
 
 /* As V(attention_forward). */
-static GCKPTI_TARGET void V(mixed_forward)(const gckpti_heads *h, int64_t row, int64_t head,
-                                           int64_t first, float *room)
+static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn_state *h, int64_t row, int64_t head,
+                                           int64_t first, float *scratch)
 {
     const gckpt_call *call = h->call;
-    const int64_t c = h->c, kc = h->kc, ahead = first + h->sight.ahead;
+    const int64_t c = h->c, kc = h->kv_c, ahead = first + h->visible.ahead;
     const int64_t at = (row * h->t + first) * c + head * h->d;
     const int64_t keys = row * h->s * kc + head / h->group * h->d;
-    V(queries) s;
-    s.h = h, s.by = gckpti_kernels_of(call)->mixed, s.m = gckpti_min(h->t - first, GCKPTI_BLOCK);
-    s.p = room, s.out = s.p + GCKPTI_BLOCK * GCKPTI_BLOCK;
-    void *rest = s.out + GCKPTI_BLOCK * h->wide;
-    s.q = (uint32_t *)rest, s.a = s.q + GCKPTI_BLOCK / 2 * h->deep, rest = s.a;
-    const gckpti_factor x = gckpti_factor_of(&call->in[0], at, c, 1, 0);
-    const int64_t seen = gckpti_min(h->sight.keys, ahead + s.m);
-    s.j = s.first = gckpti_heads_tile(h, first);
-    if (s.j >= seen) /* they see none; what is theirs is zeros */
+    V(query_block) s;
+    s.h = h, s.kernels = gckpti_kernels_of(call)->mixed, s.m = gckpti_min(h->t - first, GCKPTI_QK_TILE);
+    s.p = scratch, s.out = s.p + GCKPTI_QK_TILE * GCKPTI_QK_TILE;
+    void *rest = s.out + GCKPTI_QK_TILE * h->d_vec;
+    s.q = (uint32_t *)rest, s.a = s.q + GCKPTI_QK_TILE / 2 * h->d_block, rest = s.a;
+    const gckpti_operand x = gckpti_arg_operand(&call->in[0], at, c, 1, 0);
+    const int64_t visible = gckpti_min(h->visible.keys, ahead + s.m);
+    s.j = s.first = gckpti_attn_first_tile(h, first);
+    if (s.j >= visible) /* they see none; what is theirs is zeros */
         return;
-    V(heads_start)(h, s.max, s.sum);
-    V(head_pack)(s.by, &x, s.m, h->d, NULL, s.q);
-    for (; s.j < seen; s.j += GCKPTI_BLOCK) {
-        const int64_t at_j = keys + gckpti_heads_row(h, s.j);
-        const gckpti_factor k = gckpti_factor_of(&call->in[1], at_j, kc, 1, 0);
-        const gckpti_factor v = gckpti_factor_of(&call->in[2], at_j, kc, 1, 0);
-        gckpti_mixed_part t = V(head_part)(s.by, s.q, s.m, s.p, GCKPTI_BLOCK);
-        s.n = gckpti_min(seen - s.j, GCKPTI_BLOCK), s.diagonal = ahead - s.j;
-        V(head_rows)(h, &t, &k, s.j % h->s, s.n, (uint16_t *)rest);
+    V(heads_init)(h, s.max, s.sum);
+    V(head_pack)(s.kernels, &x, s.m, h->d, NULL, s.q);
+    for (; s.j < visible; s.j += GCKPTI_QK_TILE) {
+        const int64_t at_j = keys + gckpti_attn_offset(h, s.j);
+        const gckpti_operand k = gckpti_arg_operand(&call->in[1], at_j, kc, 1, 0);
+        const gckpti_operand v = gckpti_arg_operand(&call->in[2], at_j, kc, 1, 0);
+        gckpti_packed_product t = V(head_product)(s.kernels, s.q, s.m, s.p, GCKPTI_QK_TILE);
+        s.n = gckpti_min(visible - s.j, GCKPTI_QK_TILE), s.diagonal = ahead - s.j;
+        V(head_set_a)(h, &t, &k, s.j % h->s, s.n, (uint16_t *)rest);
         V(head_multiply)(&t, GCKPTI_COLUMNS_FROM, s.diagonal + 1 < s.n, s.diagonal, h->d);
         V(queries_online)(&s);
         if (call->out || call->out_bf16)
@@ -197,11 +197,11 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_heads *h, int64_t row, i
     V(head_end)(h, row, head, first, s.m, s.max, s.sum);
     if (!call->out && !call->out_bf16)
         return;
-    for (int64_t r = 0; r < s.m; r++, s.out += h->wide) {
+    for (int64_t r = 0; r < s.m; r++, s.out += h->d_vec) {
         const FLOATS sum = V(set1)(s.sum[r]);
         for (int64_t e = 0; e < h->d; e += W)
             V(store)(s.out + e, (V(load)(s.out + e) + V(zero)()) / sum);
-        V(head_row)
+        V(store_row)
         (h, s.out, call->out ? call->out + at + r * c : NULL,
          call->out ? NULL : call->out_bf16 + at + r * c);
     }

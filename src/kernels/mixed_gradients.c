@@ -1,8 +1,8 @@
 #ifndef GCKPT_NO_BF16
 /* ---- attention of bf16 plans, backward ---- */
 /* sum(g out) of a query, as gckpti_dot adds up; another one, `ahead` elements on, is fetched */
-GCKPTI_INLINED float V(head_delta)(const gckpti_heads *h, const gckpti_factor *g,
-                                   const gckpti_factor *out, int64_t at, int64_t ahead)
+GCKPTI_INLINED float V(head_delta)(const gckpti_attn_state *h, const gckpti_operand *g,
+                                   const gckpti_operand *out, int64_t at, int64_t ahead)
 {
     FLOATS lane[32 / W];
     for (int p = 0; p < 32 / W; p++)
@@ -19,33 +19,33 @@ GCKPTI_INLINED float V(head_delta)(const gckpti_heads *h, const gckpti_factor *g
                 break;
             x = g->bf16 ? V(load_bf16)(g->bf16 + i, left) : V(load_n)(g->f32 + i, left);
             y = out->bf16 ? V(load_bf16)(out->bf16 + i, left) : V(load_n)(out->f32 + i, left);
-            lane[p] = V(upto)(left, V(fma)(x, y, lane[p]), lane[p]);
+            lane[p] = V(blend_n)(left, V(fma)(x, y, lane[p]), lane[p]);
         }
     }
     return V(fold)(lane, 0);
 }
 
 /* n rows of a gradient, `wide` apart in x: what it holds, or +0; in the end they go back. */
-static GCKPTI_TARGET void V(head_open)(const gckpti_heads *h, const gckpt_arg *arg, int64_t at,
+static GCKPTI_TARGET void V(load_gradient)(const gckpti_attn_state *h, const gckpt_arg *arg, int64_t at,
                                        int64_t n, float *x)
 {
-    const gckpti_mixed_kernels *by = gckpti_kernels_of(h->call)->mixed;
+    const gckpti_mixed_kernels *kernels = gckpti_kernels_of(h->call)->mixed;
     if (!arg->accumulate)
-        memset(x, 0, (size_t)(n * h->wide) * sizeof *x);
-    for (int64_t i = 0; arg->accumulate && i < n; i++, at += arg->shape.d[2], x += h->wide)
+        memset(x, 0, (size_t)(n * h->d_vec) * sizeof *x);
+    for (int64_t i = 0; arg->accumulate && i < n; i++, at += arg->shape.d[2], x += h->d_vec)
         if (arg->grad)
             memcpy(x, arg->grad + at, (size_t)h->d * sizeof *x);
         else
-            by->widen(arg->grad_bf16 + at, x, h->d);
+            kernels->widen(arg->grad_bf16 + at, x, h->d);
 }
 
-static GCKPTI_TARGET void V(head_close)(const gckpti_heads *h, const gckpt_arg *arg, int64_t at,
+static GCKPTI_TARGET void V(store_gradient)(const gckpti_attn_state *h, const gckpt_arg *arg, int64_t at,
                                         int64_t n, float *x)
 {
-    for (int64_t i = 0; i < n; i++, at += arg->shape.d[2], x += h->wide) {
+    for (int64_t i = 0; i < n; i++, at += arg->shape.d[2], x += h->d_vec) {
         for (int64_t e = 0; e < h->d; e += W)
             V(store)(x + e, V(load)(x + e) + V(zero)());
-        V(head_row)
+        V(store_row)
         (h, x, arg->grad ? arg->grad + at : NULL, arg->grad ? NULL : arg->grad_bf16 + at);
     }
 }
@@ -56,60 +56,60 @@ static GCKPTI_TARGET void V(head_close)(const gckpti_heads *h, const gckpt_arg *
  * the block (links: d), k once more (links: keys), q or g of queries, and in `links` what a product
  * has of p or ds. */
 typedef struct {
-    const gckpti_heads *h;
-    const gckpti_mixed_kernels *by;
-    gckpti_factor q, k, v, g; /* from the block's first row on */
+    const gckpti_attn_state *h;
+    const gckpti_mixed_kernels *kernels;
+    gckpti_operand q, k, v, g; /* from the block's first row on */
     const float *lse;
     float *p, *ds, *dk, *dv, *dq, *delta;
     uint32_t *k_b, *v_b, *kt_b, *a;
-    uint16_t *links;
+    uint16_t *packed;
     int64_t head, i, m, j, n, diagonal;
     int cut, fresh[3]; /* these blocks of dq, dk and dv start at +0 */
-} V(keys);
+} V(key_block);
 
-static GCKPTI_TARGET void V(keys_begin)(V(keys) * s, const gckpti_heads *h, int64_t head,
-                                        float *room)
+static GCKPTI_TARGET void V(key_block_begin)(V(key_block) * s, const gckpti_attn_state *h, int64_t head,
+                                        float *scratch)
 {
     const gckpt_arg *in = h->call->in;
-    const int64_t all = gckpti_multiple(h->t, GCKPTI_BLOCK), half = GCKPTI_BLOCK / 2 * h->deep;
-    s->h = h, s->by = gckpti_kernels_of(h->call)->mixed, s->head = head;
+    const int64_t all = gckpti_ceil_to(h->t, GCKPTI_QK_TILE), half = GCKPTI_QK_TILE / 2 * h->d_block;
+    s->h = h, s->kernels = gckpti_kernels_of(h->call)->mixed, s->head = head;
     s->lse = (const float *)h->call->saved + head * h->t;
-    s->p = room, s->ds = s->p + GCKPTI_BLOCK * GCKPTI_BLOCK;
-    const int64_t keys = gckpti_multiple(h->shared ? h->s : 1, GCKPTI_BLOCK) * h->wide;
-    float *dk = s->ds + GCKPTI_BLOCK * GCKPTI_BLOCK, *dv = dk + keys, *dq = dv + keys;
-    s->delta = dq + all * h->wide;
+    s->p = scratch, s->ds = s->p + GCKPTI_QK_TILE * GCKPTI_QK_TILE;
+    const int64_t key_floats = gckpti_ceil_to(h->shared_keys ? h->s : 1, GCKPTI_QK_TILE) * h->d_vec;
+    float *dk = s->ds + GCKPTI_QK_TILE * GCKPTI_QK_TILE, *dv = dk + key_floats, *dq = dv + key_floats;
+    s->delta = dq + all * h->d_vec;
     s->dq = in[0].grad || in[0].grad_bf16 ? dq : NULL;
     s->dk = in[1].grad || in[1].grad_bf16 ? dk : NULL;
     s->dv = in[2].grad || in[2].grad_bf16 ? dv : NULL;
     void *rest = s->delta + all;
     s->k_b = (uint32_t *)rest, s->v_b = s->k_b + half, s->kt_b = s->v_b + half;
-    s->a = s->kt_b + GCKPTI_BLOCK / 2 * h->wide, rest = s->a + half;
-    s->links = (uint16_t *)rest;
+    s->a = s->kt_b + GCKPTI_QK_TILE / 2 * h->d_vec, rest = s->a + half;
+    s->packed = (uint16_t *)rest;
 }
 
 /* Scores of query r of the block become p = exp(s - lse), its dp ds = p (dp - delta) scale; +0
  * where it does not see the key. */
-GCKPTI_INLINED void V(keys_slopes)(const V(keys) * s, int64_t r)
+GCKPTI_INLINED void V(keys_gradients)(const V(key_block) * s, int64_t r)
 {
     const float cap = s->h->cap;
     const FLOATS scale = V(set1)(s->h->scale), lse = V(set1)(s->lse[s->i + r]), zero = V(zero)();
-    const FLOATS delta = V(set1)(s->delta[s->i + r]), times = V(set1)(gckpti_heads_after(s->h));
+    const FLOATS delta = V(set1)(s->delta[s->i + r]), times = V(set1)(gckpti_attn_post_scale(s->h));
     const FLOATS inverse = V(set1)(cap > 0.0f ? 1.0f / cap : 0.0f);
-    const int64_t end = r + 1 + s->diagonal, seen = gckpti_min(s->n, end);
+    const int64_t end = r + 1 + s->diagonal, visible = gckpti_min(s->n, end);
     const int64_t from = end - s->h->window;
-    float *p = s->p + r * GCKPTI_BLOCK, *ds = s->ds + r * GCKPTI_BLOCK;
+    float *p = s->p + r * GCKPTI_QK_TILE, *ds = s->ds + r * GCKPTI_QK_TILE;
     for (int64_t j = 0; j < s->n; j += W) {
         FLOATS x = zero, y = zero;
-        if (j < seen && j + W > from) {
+        if (j < visible && j + W > from) {
             const FLOATS score = V(fma)(V(load)(p + j), times, zero);
             x = V(exp_below)(score - lse);
             y = V(load)(ds + j) - delta;
             if (cap > 0.0f)
-                y = V(cap_slope)(y, score, inverse);
-            y = V(upto)(seen - j, x * y * scale, zero);
-            x = V(upto)(seen - j, x, zero);
+                y = V(softcap_deriv)(y, score, inverse);
+            y = V(blend_n)(visible - j, x * y * scale, zero);
+            x = V(blend_n)(visible - j, x, zero);
             if (j < from)
-                x = V(upto)(from - j, zero, x), y = V(upto)(from - j, zero, y);
+                x = V(blend_n)(from - j, zero, x), y = V(blend_n)(from - j, zero, y);
         }
         V(store)(p + j, x);
         V(store)(ds + j, y);
@@ -117,137 +117,137 @@ GCKPTI_INLINED void V(keys_slopes)(const V(keys) * s, int64_t r)
 }
 
 /* The block goes to one gradient, element by element. */
-static GCKPTI_TARGET void V(keys_careful)(const V(keys) * s, float *dq, float *dk, float *dv)
+static GCKPTI_TARGET void V(keys_add_exact)(const V(key_block) * s, float *dq, float *dk, float *dv)
 {
     const int64_t c = s->h->c;
-    gckpti_mixed_square t;
+    gckpti_attn_tile t;
     memset(&t, 0, sizeof t);
     t.h = s->h, t.head = s->head;
-    for (int64_t j = 0; j < s->n; j += GCKPTI_LINKS)
-        for (int64_t i = 0; i < s->m; i += GCKPTI_LINKS) {
-            const int64_t at = i * GCKPTI_BLOCK + j;
-            const gckpti_mixed_result rows = { dq ? dq + i * s->h->wide : NULL, s->h->wide, 1 };
-            const gckpti_mixed_result keys = { dk ? dk + j * s->h->wide : NULL, s->h->wide, 1 };
-            const gckpti_mixed_result values = { dv ? dv + j * s->h->wide : NULL, s->h->wide, 1 };
+    for (int64_t j = 0; j < s->n; j += GCKPTI_K_BLOCK)
+        for (int64_t i = 0; i < s->m; i += GCKPTI_K_BLOCK) {
+            const int64_t at = i * GCKPTI_QK_TILE + j;
+            const gckpti_grad_rows dq_rows = { dq ? dq + i * s->h->d_vec : NULL, s->h->d_vec, 1 };
+            const gckpti_grad_rows dk_rows = { dk ? dk + j * s->h->d_vec : NULL, s->h->d_vec, 1 };
+            const gckpti_grad_rows dv_rows = { dv ? dv + j * s->h->d_vec : NULL, s->h->d_vec, 1 };
             t.i = s->i + i, t.j = s->j + j;
-            t.m = gckpti_min(s->m - i, GCKPTI_LINKS), t.n = gckpti_min(s->n - j, GCKPTI_LINKS);
-            t.q = gckpti_factor_from(&s->q, i * c), t.k = gckpti_factor_from(&s->k, j * s->h->kc);
-            t.g = gckpti_factor_from(&s->g, i * c);
-            t.p = gckpti_matrix(s->p + at, GCKPTI_BLOCK, 1);
-            t.ds = gckpti_matrix(s->ds + at, GCKPTI_BLOCK, 1);
-            t.dq = rows, t.dk = keys, t.dv = values;
-            gckpti_mixed_add(&t);
+            t.m = gckpti_min(s->m - i, GCKPTI_K_BLOCK), t.n = gckpti_min(s->n - j, GCKPTI_K_BLOCK);
+            t.q = gckpti_operand_at(&s->q, i * c), t.k = gckpti_operand_at(&s->k, j * s->h->kv_c);
+            t.g = gckpti_operand_at(&s->g, i * c);
+            t.p = gckpti_matrix(s->p + at, GCKPTI_QK_TILE, 1);
+            t.ds = gckpti_matrix(s->ds + at, GCKPTI_QK_TILE, 1);
+            t.dq = dq_rows, t.dk = dk_rows, t.dv = dv_rows;
+            gckpti_attn_tile_add(&t);
         }
 }
 
 /* The block's part of a gradient: dv += p' g, dk += ds' q, dq += ds k, which is packed already. */
-static GCKPTI_TARGET void V(keys_add)(V(keys) * s, const gckpti_factor *x, const float *p,
+static GCKPTI_TARGET void V(keys_add)(V(key_block) * s, const gckpti_operand *x, const float *p,
                                       float *to, int fresh)
 {
     const int across = x == &s->k;
-    const gckpti_factor turned = gckpti_turned(x);
-    const gckpti_factor links =
-        gckpti_matrix(p, across ? GCKPTI_BLOCK : 1, across ? 1 : GCKPTI_BLOCK);
-    const int64_t lanes = across ? s->m : s->n, k = across ? s->n : s->m, wide = s->h->wide;
-    const int64_t row = gckpti_multiple(k, GCKPTI_LINKS);
+    const gckpti_operand transposed = gckpti_transpose(x);
+    const gckpti_operand terms =
+        gckpti_matrix(p, across ? GCKPTI_QK_TILE : 1, across ? 1 : GCKPTI_QK_TILE);
+    const int64_t lanes = across ? s->m : s->n, k = across ? s->n : s->m, width = s->h->d_vec;
+    const int64_t row = gckpti_ceil_to(k, GCKPTI_K_BLOCK);
     const uint32_t *b = across ? s->kt_b : s->a;
-    gckpti_mixed_part t = V(head_part)(s->by, b, s->h->d, to, wide);
+    gckpti_packed_product t = V(head_product)(s->kernels, b, s->h->d, to, width);
     if (!across)
-        V(head_pack)(s->by, &turned, s->h->d, k, NULL, s->a);
-    if (s->cut && !V(finite)(b, row * wide)) {
+        V(head_pack)(s->kernels, &transposed, s->h->d, k, NULL, s->a);
+    if (s->cut && !V(all_finite)(b, row * width)) {
         if (fresh)
-            memset(to, 0, (size_t)(lanes * wide) * sizeof *to);
-        V(keys_careful)(s, across ? to : NULL, to == s->dk ? to : NULL, to == s->dv ? to : NULL);
+            memset(to, 0, (size_t)(lanes * width) * sizeof *to);
+        V(keys_add_exact)(s, across ? to : NULL, to == s->dk ? to : NULL, to == s->dv ? to : NULL);
         return;
     }
-    V(head_pack)(s->by, &links, lanes, k, s->links, NULL);
-    t.tile.m = gckpti_multiple(lanes, 16), t.tile.a = s->links, t.tile.a_row = row;
+    V(head_pack)(s->kernels, &terms, lanes, k, s->packed, NULL);
+    t.tile.m = gckpti_ceil_to(lanes, 16), t.tile.a = s->packed, t.tile.a_row = row;
     t.tile.from = fresh ? NULL : to;
-    V(head_multiply)(&t, across ? GCKPTI_LINKS_TO : GCKPTI_LINKS_FROM, s->cut, s->diagonal, k);
+    V(head_multiply)(&t, across ? GCKPTI_TERMS_TO : GCKPTI_TERMS_FROM, s->cut, s->diagonal, k);
 }
 
 /* The block of queries from i on meets that of keys. */
-static GCKPTI_TARGET void V(keys_meet)(V(keys) * s)
+static GCKPTI_TARGET void V(keys_add_queries)(V(key_block) * s)
 {
-    const gckpti_heads *h = s->h;
-    gckpti_mixed_part scores = V(head_part)(s->by, s->k_b, s->n, s->p, GCKPTI_BLOCK);
-    gckpti_mixed_part slopes = V(head_part)(s->by, s->v_b, s->n, s->ds, GCKPTI_BLOCK);
+    const gckpti_attn_state *h = s->h;
+    gckpti_packed_product scores = V(head_product)(s->kernels, s->k_b, s->n, s->p, GCKPTI_QK_TILE);
+    gckpti_packed_product dp = V(head_product)(s->kernels, s->v_b, s->n, s->ds, GCKPTI_QK_TILE);
     void *a = s->a;
-    V(head_rows)(h, &scores, &s->q, s->i, s->m, (uint16_t *)a);
+    V(head_set_a)(h, &scores, &s->q, s->i, s->m, (uint16_t *)a);
     V(head_multiply)(&scores, GCKPTI_COLUMNS_TO, s->cut, s->diagonal, h->d);
     if (s->dq || s->dk) {
-        V(head_rows)(h, &slopes, &s->g, s->i, s->m, (uint16_t *)a);
-        V(head_multiply)(&slopes, GCKPTI_COLUMNS_TO, s->cut, s->diagonal, h->d);
+        V(head_set_a)(h, &dp, &s->g, s->i, s->m, (uint16_t *)a);
+        V(head_multiply)(&dp, GCKPTI_COLUMNS_TO, s->cut, s->diagonal, h->d);
     }
     if (h->cap > 0.0f)
-        V(cap)(s->p, s->m * GCKPTI_BLOCK, h->times, h->cap);
+        V(softcap)(s->p, s->m * GCKPTI_QK_TILE, h->dot_scale, h->cap);
     for (int64_t r = 0; r < s->m; r++)
-        V(keys_slopes)(s, r);
+        V(keys_gradients)(s, r);
     if (s->dv)
         V(keys_add)(s, &s->g, s->p, s->dv, s->fresh[2]);
     if (s->dk)
         V(keys_add)(s, &s->q, s->ds, s->dk, s->fresh[1]);
     if (s->dq)
-        V(keys_add)(s, &s->k, s->ds, s->dq + s->i * h->wide, s->fresh[0]);
+        V(keys_add)(s, &s->k, s->ds, s->dq + s->i * h->d_vec, s->fresh[0]);
 }
 
 /* As V(attention_backward), but for each block of 64 keys over all blocks of queries that see it:
  * dq of all queries rests in the room. */
-static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, int64_t head,
-                                            float *room)
+static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn_state *h, int64_t row, int64_t head,
+                                            float *scratch)
 {
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
-    const int64_t c = h->c, kc = h->kc, nth = head % h->group;
+    const int64_t c = h->c, kc = h->kv_c, member = head % h->group;
     const int64_t at_q = row * h->t * c + head * h->d;
     const int64_t at_k = row * h->s * kc + head / h->group * h->d;
-    const int64_t each = h->shared ? h->wide : 0;
-    const int windows = h->window < h->s; /* then a block may meet none: all is opened */
-    const gckpti_factor g = { call->grad_out, call->grad_out_bf16, c, 1, 0, NULL };
-    const gckpti_factor o = { call->out, call->out_bf16, c, 1, 0, NULL };
-    V(keys) s;
-    V(keys_begin)(&s, h, row * h->heads + head, room);
+    const int64_t each = h->shared_keys ? h->d_vec : 0;
+    const int windowed = h->window < h->s; /* then a block may meet none: all is opened */
+    const gckpti_operand g = { call->grad_out, call->grad_out_bf16, c, 1, 0, NULL };
+    const gckpti_operand o = { call->out, call->out_bf16, c, 1, 0, NULL };
+    V(key_block) s;
+    V(key_block_begin)(&s, h, row * h->heads + head, scratch);
     for (int64_t i = 0; (s.dq || s.dk) && i < h->t; i++)
         s.delta[i] = V(head_delta)(h, &g, &o, at_q + i * c, i + 8 < h->t ? 8 * c : 0);
     float *const dk = s.dk, *const dv = s.dv;
-    if (s.dq && (in[0].accumulate || windows))
-        V(head_open)(h, &in[0], at_q, h->t, s.dq);
-    for (s.j = gckpti_heads_tile(h, 0); s.j < h->sight.keys; s.j += GCKPTI_BLOCK) {
-        const int64_t key = at_k + s.j * kc, late = s.j - h->sight.ahead;
+    if (s.dq && (in[0].accumulate || windowed))
+        V(load_gradient)(h, &in[0], at_q, h->t, s.dq);
+    for (s.j = gckpti_attn_first_tile(h, 0); s.j < h->visible.keys; s.j += GCKPTI_QK_TILE) {
+        const int64_t key = at_k + s.j * kc, query0 = s.j - h->visible.ahead;
         float *const to[2] = { dk ? dk + s.j * each : NULL, dv ? dv + s.j * each : NULL };
         s.dk = to[0], s.dv = to[1];
-        s.n = gckpti_min(h->sight.keys - s.j, GCKPTI_BLOCK);
-        s.i = late > 0 ? late / GCKPTI_BLOCK * GCKPTI_BLOCK : 0;
-        const int64_t met = gckpti_min(s.i + GCKPTI_BLOCK, h->t) - late; /* by the first block */
-        const int64_t end = gckpti_min(h->t, late + s.n - 1 + h->window); /* queries that see one */
-        s.fresh[0] = s.j == 0 && !in[0].accumulate && !windows;
+        s.n = gckpti_min(h->visible.keys - s.j, GCKPTI_QK_TILE);
+        s.i = query0 > 0 ? query0 / GCKPTI_QK_TILE * GCKPTI_QK_TILE : 0;
+        const int64_t covered = gckpti_min(s.i + GCKPTI_QK_TILE, h->t) - query0; /* by the first block */
+        const int64_t end = gckpti_min(h->t, query0 + s.n - 1 + h->window); /* queries that see one */
+        s.fresh[0] = s.j == 0 && !in[0].accumulate && !windowed;
         for (int i = 0; i < 2; i++) {
-            s.fresh[1 + i] = nth == 0 && met >= s.n && !in[1 + i].accumulate && !windows;
-            if (to[i] && nth == 0 && !s.fresh[1 + i])
-                V(head_open)(h, &in[1 + i], key, s.n, to[i]);
+            s.fresh[1 + i] = member == 0 && covered >= s.n && !in[1 + i].accumulate && !windowed;
+            if (to[i] && member == 0 && !s.fresh[1 + i])
+                V(load_gradient)(h, &in[1 + i], key, s.n, to[i]);
         }
-        s.k = gckpti_factor_of(&in[1], key, kc, 1, 0);
-        s.v = gckpti_factor_of(&in[2], key, kc, 1, 0);
-        const gckpti_factor turned = gckpti_turned(&s.k);
-        V(head_pack)(s.by, &s.k, s.n, h->d, NULL, s.k_b);
+        s.k = gckpti_arg_operand(&in[1], key, kc, 1, 0);
+        s.v = gckpti_arg_operand(&in[2], key, kc, 1, 0);
+        const gckpti_operand transposed = gckpti_transpose(&s.k);
+        V(head_pack)(s.kernels, &s.k, s.n, h->d, NULL, s.k_b);
         if (s.dq || s.dk)
-            V(head_pack)(s.by, &s.v, s.n, h->d, NULL, s.v_b);
+            V(head_pack)(s.kernels, &s.v, s.n, h->d, NULL, s.v_b);
         if (s.dq)
-            V(head_pack)(s.by, &turned, h->d, s.n, NULL, s.kt_b);
-        for (; s.i < end; s.i += GCKPTI_BLOCK) {
+            V(head_pack)(s.kernels, &transposed, h->d, s.n, NULL, s.kt_b);
+        for (; s.i < end; s.i += GCKPTI_QK_TILE) {
             const int64_t at = at_q + s.i * c;
-            s.m = gckpti_min(h->t - s.i, GCKPTI_BLOCK), s.diagonal = s.i - late;
+            s.m = gckpti_min(h->t - s.i, GCKPTI_QK_TILE), s.diagonal = s.i - query0;
             s.cut = V(head_cut)(h, s.diagonal, s.m, s.n);
-            s.q = gckpti_factor_of(&in[0], at, c, 1, 0), s.g = gckpti_factor_from(&g, at);
-            V(keys_meet)(&s);
+            s.q = gckpti_arg_operand(&in[0], at, c, 1, 0), s.g = gckpti_operand_at(&g, at);
+            V(keys_add_queries)(&s);
             s.fresh[1] = s.fresh[2] = 0;
         }
         for (int i = 0; i < 2; i++)
-            if (to[i] && nth + 1 == h->group)
-                V(head_close)(h, &in[1 + i], key, s.n, to[i]);
+            if (to[i] && member + 1 == h->group)
+                V(store_gradient)(h, &in[1 + i], key, s.n, to[i]);
     }
     if (s.dq)
-        V(head_close)(h, &in[0], at_q, h->t, s.dq);
+        V(store_gradient)(h, &in[0], at_q, h->t, s.dq);
 }
 
 /* What gckpti_kernels has for bf16 plans. */
@@ -265,8 +265,8 @@ static const gckpti_mixed_kernels V(mixed_kernels) = {
 };
 #if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
 static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
-    { { 32, 32, 4, GCKPTI_WORDS_APART, gckpti_mixed_tile_bf16 },
-      { 32, 32, 8, GCKPTI_WORDS_TURNED, gckpti_mixed_chain_bf16 } },
+    { { 32, 32, 4, GCKPTI_WORDS_INTERLEAVED, gckpti_mixed_tile_bf16 },
+      { 32, 32, 8, GCKPTI_WORDS_SWAPPED, gckpti_mixed_chain_bf16 } },
     NULL,
     0,
     gckpti_mixed_pack_a_bf16,

@@ -4,10 +4,10 @@
     X(0, a)                                                                                        \
     X(1, a + row)                                                                                  \
     X(2, a + 2 * row) X(3, a + row3) X(4, a4) X(5, a4 + row) X(6, a4 + 2 * row) X(7, a4 + row3)
-#if GCKPTI_X86 && !defined(GCKPTI_HELD) /* tests have no registers for all that is held */
-#define GCKPTI_HELD(x) __asm__("" : "+v"(x));
-#elif !defined(GCKPTI_HELD)
-#define GCKPTI_HELD(x)
+#if GCKPTI_X86 && !defined(GCKPTI_IN_REGISTER) /* tests have no registers for all that is held */
+#define GCKPTI_IN_REGISTER(x) __asm__("" : "+v"(x));
+#elif !defined(GCKPTI_IN_REGISTER)
+#define GCKPTI_IN_REGISTER(x)
 #endif
 
 /* What is less than 2^-126 in size becomes a zero; where the processor was told so, it is. */
@@ -22,7 +22,7 @@ GCKPTI_ALWAYS FLOATS V(flushed)(FLOATS x)
 }
 
 /* Elements at x, to which what the two chains of a block came to is added. */
-GCKPTI_ALWAYS void V(block_added)(const float *x, FLOATS even, FLOATS odd, float *to)
+GCKPTI_ALWAYS void V(store_block_sum)(const float *x, FLOATS even, FLOATS odd, float *to)
 {
     V(store)(to, V(flushed)(V(flushed)(V(load)(x)) + V(flushed)(even + odd)));
 }
@@ -48,11 +48,11 @@ GCKPTI_ALWAYS void V(block_added)(const float *x, FLOATS even, FLOATS odd, float
     }
 #define GCKPTI_TILE_ADD(i, k)                                                                      \
     if (rows > i) {                                                                                \
-        V(block_added)(from, l##i, l##k, c);                                                       \
+        V(store_block_sum)(from, l##i, l##k, c);                                                       \
         if (vectors > 1)                                                                           \
-            V(block_added)(from + W, m##i, m##k, c + W);                                           \
+            V(store_block_sum)(from + W, m##i, m##k, c + W);                                           \
         if (vectors > 2)                                                                           \
-            V(block_added)(from + 2 * W, h##i, h##k, c + 2 * W);                                   \
+            V(store_block_sum)(from + 2 * W, h##i, h##k, c + 2 * W);                                   \
         from += t->from_row, c += t->c_row;                                                        \
     }
 #define GCKPTI_TILE_STORE(i, at)                                                                   \
@@ -85,7 +85,7 @@ GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int bloc
         GCKPTI_TILE_EACH(GCKPTI_TILE_LOAD)
     }
     if (rows == GCKPTI_TILE_ROWS && !block) {
-        const float *next = t->next;
+        const float *next = t->next_c;
         for (int i = 0; i < rows; i++, next += t->c_row) {
             for (int j = 0; j < vectors * W; j += 16)
                 __builtin_prefetch(next + j, 1, 3);
@@ -99,7 +99,7 @@ GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int bloc
             FLOATS b1 = vectors > 1 ? V(load)(b + W) : b0;
             FLOATS b2 = vectors > 2 ? V(load)(b + 2 * W) : b0;
             if (block) { /* lest gcc loads what only two rows take for each of them */
-                GCKPTI_HELD(b0) GCKPTI_HELD(b1) GCKPTI_HELD(b2)
+                GCKPTI_IN_REGISTER(b0) GCKPTI_IN_REGISTER(b1) GCKPTI_IN_REGISTER(b2)
             }
             GCKPTI_TILE_EACH(GCKPTI_TILE_STEP)
         }
@@ -162,30 +162,30 @@ static GCKPTI_TARGET void V(pack)(const float *b, int64_t step, int64_t col, int
         for (int64_t j = 0; j < width; j += W)
             for (int64_t p = 0; p < k; p += W) {
                 const float *s = b + j * col + p;
-                int64_t row = col, links = gckpti_min(k - p, W);
+                int64_t row = col, terms = gckpti_min(k - p, W);
                 float edge[W * W];
-                if (n - j < W || links % 4 != 0) {
+                if (n - j < W || terms % 4 != 0) {
                     for (int64_t i = 0; i < W; i++) {
                         FLOATS x = V(zero)();
                         if (i < n - j)
                             x = V(load_n)(s + i * col, k - p);
                         V(store)(edge + i * W, x);
                     }
-                    s = edge, row = W, links = W;
+                    s = edge, row = W, terms = W;
                 }
-                V(transpose)(s, row, links, d + p * width + j, width);
+                V(transpose)(s, row, terms, d + p * width + j, width);
             }
 }
 
 /* How wide the panel of n columns is that begins at column `at`: each has GCKPTI_TILE_VECTORS
  * vectors and the last what is left, but where that would be 1 it gets one of the panel before,
  * lest its chains be too few. */
-GCKPTI_INLINED int64_t V(panel)(int64_t n, int64_t at)
+GCKPTI_INLINED int64_t V(panel_width)(int64_t n, int64_t at)
 {
     const int64_t left = n - at, most = GCKPTI_TILE_VECTORS * W;
     if (left > most)
         return GCKPTI_TILE_VECTORS > 2 && left <= most + W ? most - W : most;
-    return gckpti_multiple(left, W);
+    return gckpti_ceil_to(left, W);
 }
 
 /* Packs n columns at b, links 0..k-1: the panel that begins at column j at d + j * deep; in_place:
@@ -195,14 +195,14 @@ GCKPTI_INLINED int64_t V(panel)(int64_t n, int64_t at)
 static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b, int64_t n,
                                          int64_t k, int in_place, float *d, int64_t deep)
 {
-    const int64_t some = t->b.row == 1 && t->b.step != 1 ? 8 : deep;
-    for (int64_t p = 0; p < k; p += some)
+    const int64_t chunk = t->b.stride == 1 && t->b.k_stride != 1 ? 8 : deep;
+    for (int64_t p = 0; p < k; p += chunk)
         for (int64_t j = 0, width; j < n; j += width) {
-            const float *from = b + p * t->b.step + j * t->b.row;
-            const int64_t links = gckpti_min(k - p, some), cols = n - j;
-            float *to = d + j * deep + p * (width = V(panel)(n, j));
+            const float *from = b + p * t->b.k_stride + j * t->b.stride;
+            const int64_t terms = gckpti_min(k - p, chunk), cols = n - j;
+            float *to = d + j * deep + p * (width = V(panel_width)(n, j));
             if (!in_place || cols < width)
-                V(pack)(from, t->b.step, t->b.row, gckpti_min(cols, width), links, to, width);
+                V(pack)(from, t->b.k_stride, t->b.stride, gckpti_min(cols, width), terms, to, width);
         }
 }
 
@@ -224,20 +224,20 @@ static GCKPTI_TARGET void V(pack_strip)(const float *a, int64_t step, int64_t n,
  * and of rows some KB apart few stay in the cache: then b is packed, unless there are few rows to
  * use it, and a whose rows lie side by side. Blocks are as wide as one panel where k is small: it
  * then stays in L1. */
-static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_t room)
+static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_t floats)
 {
-    const int64_t few = t->b.step % 512 ? 128 : 16;
-    const int64_t deepest = gckpti_min(t->a.step == 1 ? GCKPTI_KC : GCKPTI_KC_ACROSS,
-                                       room / (GCKPTI_PANEL + GCKPTI_STRIP) / 16 * 16);
+    const int64_t few = t->b.k_stride % 512 ? 128 : 16;
+    const int64_t deepest = gckpti_min(t->a.k_stride == 1 ? GCKPTI_KC : GCKPTI_KC_STRIDED,
+                                       floats / (GCKPTI_PANEL + GCKPTI_STRIP) / 16 * 16);
     const int64_t blocks = t->k <= deepest ? 1 : (t->k + deepest - 1) / deepest;
-    gckpti_blocking by;
-    by.deep = blocks == 1 ? t->k : (t->k + blocks - 1) / blocks;
-    by.deep = t->k ? gckpti_multiple(by.deep, 16) : 16;
-    by.wide = GCKPTI_PANEL;
-    if (t->a.step != 1 || t->k > GCKPTI_KC_ACROSS)
-        by.wide =
-            gckpti_min(GCKPTI_NC, (room / by.deep - GCKPTI_STRIP) / GCKPTI_PANEL * GCKPTI_PANEL);
-    by.in_place = t->b.row == 1 && !gckpti_is_stored(&t->b) && (W >= 16 || rows <= few);
-    by.strips = W < 16 && t->a.step != 1 && t->a.row == 1 && rows > GCKPTI_STRIP;
-    return by;
+    gckpti_blocking sizes;
+    sizes.kc = blocks == 1 ? t->k : (t->k + blocks - 1) / blocks;
+    sizes.kc = t->k ? gckpti_ceil_to(sizes.kc, 16) : 16;
+    sizes.nc = GCKPTI_PANEL;
+    if (t->a.k_stride != 1 || t->k > GCKPTI_KC_STRIDED)
+        sizes.nc =
+            gckpti_min(GCKPTI_NC, (floats / sizes.kc - GCKPTI_STRIP) / GCKPTI_PANEL * GCKPTI_PANEL);
+    sizes.in_place = t->b.stride == 1 && !gckpti_has_quant(&t->b) && (W >= 16 || rows <= few);
+    sizes.packs_a = W < 16 && t->a.k_stride != 1 && t->a.stride == 1 && rows > GCKPTI_STRIP;
+    return sizes;
 }

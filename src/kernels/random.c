@@ -1,6 +1,6 @@
 /* ---- random words (num/random) by vectors: what drops out, initial values ---- */
 /* The upper words of products. */
-GCKPTI_INLINED INTS V(upper_word)(INTS a, uint32_t b)
+GCKPTI_INLINED INTS V(mul_high)(INTS a, uint32_t b)
 {
 #if GCKPTI_ISA == 3
     const __m512i m = _mm512_set1_epi32((int)b), x = (__m512i)a;
@@ -18,7 +18,7 @@ GCKPTI_INLINED INTS V(upper_word)(INTS a, uint32_t b)
 }
 
 /* gckpti_philox: word k of blocks index..index+W-1 in out[k]. */
-GCKPTI_FORMULA void V(philox)(const gckpti_random *s, uint64_t index, INTS *out)
+GCKPTI_ISA_NOINLINE void V(philox)(const gckpti_random *s, uint64_t index, INTS *out)
 {
     uint32_t k0 = (uint32_t)s->key, k1 = (uint32_t)(s->key >> 32), low[W];
     INTS c0, c1, c2, c3;
@@ -28,7 +28,7 @@ GCKPTI_FORMULA void V(philox)(const gckpti_random *s, uint64_t index, INTS *out)
     c1 = ((INTS)(c0 < low[0]) & 1u) + (uint32_t)(index >> 32);
     c2 = (c0 ^ c0) + s->stream, c3 = (c0 ^ c0) + s->step;
     for (int round = 0; round < 10; round++) {
-        const INTS a = V(upper_word)(c0, 0xd2511f53u), b = V(upper_word)(c2, 0xcd9e8d57u);
+        const INTS a = V(mul_high)(c0, 0xd2511f53u), b = V(mul_high)(c2, 0xcd9e8d57u);
         const INTS a_low = c0 * 0xd2511f53u, b_low = c2 * 0xcd9e8d57u;
         c0 = b ^ c1 ^ k0;
         c2 = a ^ c3 ^ k1;
@@ -39,12 +39,12 @@ GCKPTI_FORMULA void V(philox)(const gckpti_random *s, uint64_t index, INTS *out)
 }
 
 /* Elements first..end-1 of dropout (ops/curves). */
-static GCKPTI_TARGET void V(dropout)(const gckpti_dropping *d, int64_t first, int64_t end)
+static GCKPTI_TARGET void V(dropout)(const gckpti_dropout *d, int64_t first, int64_t end)
 {
-    const FLOATS factor = V(set1)(d->factor);
+    const FLOATS factor = V(set1)(d->scale);
     uint32_t words[5 * W] = { 0 }; /* of 4 W elements, and what is read past them */
-    uint64_t at = (d->at + (uint64_t)first) / 4;
-    int64_t i = first - (int64_t)((d->at + (uint64_t)first) % 4); /* where block `at` begins */
+    uint64_t at = (d->offset + (uint64_t)first) / 4;
+    int64_t i = first - (int64_t)((d->offset + (uint64_t)first) % 4); /* where block `at` begins */
     for (int64_t n; first < end; i += 4 * W, at += W) {
         INTS word[4];
         V(philox)(&d->random, at, word);
@@ -53,39 +53,39 @@ static GCKPTI_TARGET void V(dropout)(const gckpti_dropping *d, int64_t first, in
         for (; first < end && first < i + 4 * W; first += n) {
             n = gckpti_min(gckpti_min(end, i + 4 * W) - first, W);
             memcpy(word, words + (first - i), sizeof *word);
-            const INTS passes = (INTS)(*word >> 8 >= d->least);
-            const FLOATS x = V(floats)(V(bits)(V(load_n)(d->way.from + first, n)) & passes);
-            V(put)(d->way.to + first, factor, x, d->way.accumulate, n);
+            const INTS kept = (INTS)(*word >> 8 >= d->threshold);
+            const FLOATS x = V(floats)(V(bits)(V(load_n)(d->io.from + first, n)) & kept);
+            V(put_product)(d->io.to + first, factor, x, d->io.accumulate, n);
         }
     }
 }
 
 /* Up to 2^24 units of 2^-24, exactly, by halves: what is or-ed into 2^23's bits adds to it. */
-GCKPTI_INLINED FLOATS V(units)(INTS x)
+GCKPTI_INLINED FLOATS V(uniform)(INTS x)
 {
-    const FLOATS none = V(set1)(8388608.0f);
-    const FLOATS high = (V(floats)(x >> 12 | 0x4b000000u) - none) * 4096.0f;
-    return (high + (V(floats)((x & 4095u) | 0x4b000000u) - none)) * 5.9604644775390625e-8f;
+    const FLOATS magic = V(set1)(8388608.0f);
+    const FLOATS high = (V(floats)(x >> 12 | 0x4b000000u) - magic) * 4096.0f;
+    return (high + (V(floats)((x & 4095u) | 0x4b000000u) - magic)) * 5.9604644775390625e-8f;
 }
 
 /* gckpti_normal, by gckpti_radians and gckpti_sincos_of; the angle's reduction lane by lane. */
-GCKPTI_FORMULA void V(normals)(const INTS *word, FLOATS *y)
+GCKPTI_ISA_NOINLINE void V(normals)(const INTS *word, FLOATS *y)
 {
-    const FLOATS unit = V(set1)(3.40612167e-19f), x = 6.28318531f * V(units)(word[1] >> 8);
-    const FLOATS r = V(sqrt)(-2.0f * V(log)(V(units)((word[0] >> 8) + 1u)));
+    const FLOATS unit = V(set1)(3.40612167e-19f), x = 6.28318531f * V(uniform)(word[1] >> 8);
+    const FLOATS r = V(sqrt)(-2.0f * V(log)(V(uniform)((word[0] >> 8) + 1u)));
     float angle[4][W];
     V(store)(angle[0], x);
     for (int i = 0; i < W; i++) {
         const uint32_t bits = gckpti_bits(angle[0][i]);
         gckpti_angle t = { 0, 0.0f, 0.0f };
         if (bits > GCKPTI_SMALL_ANGLE)
-            t = gckpti_angle_beyond(bits);
+            t = gckpti_angle_large(bits);
         angle[1][i] = t.hi, angle[2][i] = t.lo, angle[3][i] = gckpti_float(t.quadrant);
     }
     const FLOATS a = V(load)(angle[1]), b = V(load)(angle[2]);
     FLOATS hi = V(fma)(a, unit, V(zero)()), lo = V(fma)(a, unit, -hi);
     lo = V(fma)(b, unit, V(fma)(a, V(set1)(-9.4783968e-27f), lo));
-    hi = V(less)(V(set1)(gckpti_float(GCKPTI_SMALL_ANGLE)), x, hi, x); /* lo is 0 there */
+    hi = V(if_less)(V(set1)(gckpti_float(GCKPTI_SMALL_ANGLE)), x, hi, x); /* lo is 0 there */
     const FLOATS s = V(sine)(hi, lo), c = V(cosine)(hi, lo);
     const INTS quadrant = V(bits)(V(load)(angle[3]));
     const INTS odd = 0u - (quadrant & 1u), flip = (quadrant & 2u) << 30;
@@ -95,7 +95,7 @@ GCKPTI_FORMULA void V(normals)(const INTS *word, FLOATS *y)
 }
 
 /* Initial values (store/values). */
-static GCKPTI_TARGET void V(draw)(const gckpti_drawing *d)
+static GCKPTI_TARGET void V(initialise)(const gckpti_init_span *d)
 {
     const gckpt_init *init = &d->init;
     for (int64_t i = -(d->at & 1); i < d->n; i += 2 * W) {
@@ -106,7 +106,7 @@ static GCKPTI_TARGET void V(draw)(const gckpti_drawing *d)
         if (init->normal < 0 || init->normal > 0)
             V(normals)(word, y);
         for (int k = 0; k < 2; k++) {
-            const FLOATS u = V(fma)(V(set1)(2.0f), V(units)(word[2 + k] >> 8), V(set1)(-1.0f));
+            const FLOATS u = V(fma)(V(set1)(2.0f), V(uniform)(word[2 + k] >> 8), V(set1)(-1.0f));
             y[k] = V(fma)(V(set1)(init->normal), y[k], V(set1)(init->constant));
             V(store)(x[k], V(fma)(V(set1)(init->uniform), u, y[k]));
         }

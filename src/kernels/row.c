@@ -12,62 +12,62 @@ typedef struct {
     const float *from;   /* where chains of dots start (NULL: at +0); those of sweeps do in c */
     float *c;
     const void *next; /* dots: NULL, or as many rows that are read then, fetched meanwhile */
-} V(lone);
+} V(gemv);
 
 /* W columns, or `left`, from column j on, take `links` links; x: these of a, then their scales. */
-GCKPTI_ALWAYS void V(sweep_vector)(int storage, int links, const V(lone) *t, int64_t j,
+GCKPTI_ALWAYS void V(axpy_vector)(int storage, int terms, const V(gemv) *t, int64_t j,
                                    int64_t left, const FLOATS *x)
 {
     const int each = storage == GCKPT_STORAGE_I8 ? 1 : 2;
     FLOATS sum = V(load_n)(t->c + j, left);
     GCKPTI_UNROLL
-    for (int p = 0; p < links; p++) {
+    for (int p = 0; p < terms; p++) {
         const int64_t at = p * t->row + j;
         FLOATS y;
         if (storage == GCKPT_STORAGE_F32)
             y = V(load_n)((const float *)t->b + at, left);
         else
-            y = V(widened)(storage, (const char *)t->b + at * each, x[8 + p]);
+            y = V(dequantised)(storage, (const char *)t->b + at * each, x[8 + p]);
         sum = V(fma)(x[p], y, sum);
     }
     V(store_n)(t->c + j, sum, left);
 }
 
 /* All columns take 8 links or (constants) 1; the next 8 are fetched. */
-GCKPTI_ALWAYS void V(sweep_of)(int storage, int links, const V(lone) *lone)
+GCKPTI_ALWAYS void V(gemv_axpy_of)(int storage, int terms, const V(gemv) *gemv)
 {
-    const V(lone) t = *lone; /* which no store changes */
+    const V(gemv) t = *gemv; /* which no store changes */
     const int each = storage == GCKPT_STORAGE_F32 ? 4 : storage == GCKPT_STORAGE_I8 ? 1 : 2;
     const char *next = (const char *)t.b + 8 * t.row * each;
     FLOATS x[16];
     int64_t j = 0;
     GCKPTI_UNROLL
-    for (int p = 0; p < links; p++) {
+    for (int p = 0; p < terms; p++) {
         x[p] = V(set1)(t.a[p * t.a_step]);
         x[8 + p] = V(set1)(storage == GCKPT_STORAGE_I8 ? t.scales[p] : 0.0f);
     }
     for (; j + W <= t.n; j += W) {
         for (int64_t i = j / 16 % (4 / each) * 2 * each, end = i + 2 * each;
-             links == 8 && j % 16 == 0 && i < end; i++)
+             terms == 8 && j % 16 == 0 && i < end; i++)
             __builtin_prefetch(next + (i * t.row + j / (64 / each) * (64 / each)) * each, 0, 2);
-        V(sweep_vector)(storage, links, &t, j, W, x);
+        V(axpy_vector)(storage, terms, &t, j, W, x);
     }
     if (storage == GCKPT_STORAGE_F32 && j < t.n)
-        V(sweep_vector)(storage, links, &t, j, t.n - j, x);
+        V(axpy_vector)(storage, terms, &t, j, t.n - j, x);
 }
 
-static GCKPTI_TARGET void V(sweep)(const V(lone) *lone)
+static GCKPTI_TARGET void V(gemv_axpy)(const V(gemv) *gemv)
 {
-    V(lone) t = *lone;
+    V(gemv) t = *gemv;
     const float *b = (const float *)t.b;
     for (; t.k >= 8; t.k -= 8, t.a += 8 * t.a_step, t.b = b += 8 * t.row)
-        V(sweep_of)(GCKPT_STORAGE_F32, 8, &t);
+        V(gemv_axpy_of)(GCKPT_STORAGE_F32, 8, &t);
     for (; t.k > 0; t.k--, t.a += t.a_step, t.b = b += t.row)
-        V(sweep_of)(GCKPT_STORAGE_F32, 1, &t);
+        V(gemv_axpy_of)(GCKPT_STORAGE_F32, 1, &t);
 }
 
 /* The next 2 links or 4 (I8), which words of b hold, lowest first. */
-GCKPTI_ALWAYS FLOATS V(word_links)(int storage, FLOATS words, FLOATS scale, const float *x,
+GCKPTI_ALWAYS FLOATS V(word_terms)(int storage, FLOATS words, FLOATS scale, const float *x,
                                    FLOATS sum)
 {
     const INTS word = V(bits)(words);
@@ -86,18 +86,18 @@ GCKPTI_ALWAYS FLOATS V(word_links)(int storage, FLOATS words, FLOATS scale, cons
 }
 
 /* The same of `vectors` vectors of columns, whose words lie 4 apart. */
-GCKPTI_ALWAYS void V(dots_words)(int storage, int vectors, const FLOATS *words,
+GCKPTI_ALWAYS void V(dot_words)(int storage, int vectors, const FLOATS *words,
                                  const FLOATS *scale, const float *x, FLOATS *sum)
 {
     GCKPTI_UNROLL
     for (int i = 0; i < vectors; i++)
-        sum[i] = V(word_links)(storage, words[4 * i], scale[i], x, sum[i]);
+        sum[i] = V(word_terms)(storage, words[4 * i], scale[i], x, sum[i]);
 }
 
 /* The columns, 32 or, if `vectors` (a constant) is 1, at most W, take all links. */
-GCKPTI_ALWAYS void V(dots_of)(int storage, int vectors, const V(lone) *lone)
+GCKPTI_ALWAYS void V(gemv_dot_of)(int storage, int vectors, const V(gemv) *gemv)
 {
-    const V(lone) t = *lone;
+    const V(gemv) t = *gemv;
     const int each = storage == GCKPT_STORAGE_I8 ? 4 : storage == GCKPT_STORAGE_F32 ? 1 : 2;
     const float *b = (const float *)t.b;
     FLOATS sum[32 / W], scale[32 / W];
@@ -115,7 +115,7 @@ GCKPTI_ALWAYS void V(dots_of)(int storage, int vectors, const V(lone) *lone)
             __builtin_prefetch(lines + i * t.row, 0, 2);
         GCKPTI_UNROLL
         for (int i = 0; i < vectors; i++) {
-            V(turn)(b + W * i * t.row + p, 4 * t.row, r + 4 * i);
+            V(transpose4)(b + W * i * t.row + p, 4 * t.row, r + 4 * i);
             GCKPTI_UNROLL
             for (int q = 0; q < 4 && storage == GCKPT_STORAGE_F32; q++)
                 sum[i] = V(fma)(V(set1)(x[q * t.a_step]), r[4 * i + q], sum[i]);
@@ -124,12 +124,12 @@ GCKPTI_ALWAYS void V(dots_of)(int storage, int vectors, const V(lone) *lone)
             continue;
         if (W < 16 && storage != GCKPT_STORAGE_BF16) { /* no slower, and less code */
             for (int q = 0; q < 4; q++)
-                V(dots_words)(storage, vectors, r + q, scale, x + q * each, sum);
+                V(dot_words)(storage, vectors, r + q, scale, x + q * each, sum);
             continue;
         }
         GCKPTI_UNROLL
         for (int q = 0; q < 4; q++)
-            V(dots_words)(storage, vectors, r + q, scale, x + q * each, sum);
+            V(dot_words)(storage, vectors, r + q, scale, x + q * each, sum);
     }
     for (; storage == GCKPT_STORAGE_F32 && p < t.k; p++) {
         GCKPTI_UNROLL
@@ -145,20 +145,20 @@ GCKPTI_ALWAYS void V(dots_of)(int storage, int vectors, const V(lone) *lone)
         V(store_n)(t.c + W * i, sum[i], t.n - W * i);
 }
 
-static GCKPTI_TARGET void V(dots)(const V(lone) *lone)
+static GCKPTI_TARGET void V(gemv_dot)(const V(gemv) *gemv)
 {
-    V(lone) t = *lone;
+    V(gemv) t = *gemv;
     const float *b = (const float *)t.b;
-    for (int64_t j = 0; j < lone->n; j += t.n) {
-        t.n = lone->n - j < 32 ? gckpti_min(lone->n - j, W) : 32;
-        t.b = b + j * t.row, t.c = lone->c + j;
-        t.from = lone->from ? lone->from + j : NULL;
+    for (int64_t j = 0; j < gemv->n; j += t.n) {
+        t.n = gemv->n - j < 32 ? gckpti_min(gemv->n - j, W) : 32;
+        t.b = b + j * t.row, t.c = gemv->c + j;
+        t.from = gemv->from ? gemv->from + j : NULL;
         if (t.n < 32) {
-            V(dots_of)(GCKPT_STORAGE_F32, 1, &t);
+            V(gemv_dot_of)(GCKPT_STORAGE_F32, 1, &t);
             continue;
         }
-        t.next = lone->next ? (const float *)lone->next + j * t.row
-                            : b + gckpti_min(j + 32, lone->n - 32) * t.row;
-        V(dots_of)(GCKPT_STORAGE_F32, 32 / W, &t);
+        t.next = gemv->next ? (const float *)gemv->next + j * t.row
+                            : b + gckpti_min(j + 32, gemv->n - 32) * t.row;
+        V(gemv_dot_of)(GCKPT_STORAGE_F32, 32 / W, &t);
     }
 }

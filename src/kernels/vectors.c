@@ -25,11 +25,11 @@ GCKPTI_ALWAYS FLOATS V(low_half)(INTS word)
 #if GCKPTI_ISA == 3
     return V(half)(_mm512_cvtepi32_epi16((__m512i)word));
 #else
-    const FLOATS most = V(set1)(65536.0f), sign = V(floats)((word & 0x8000) << 16);
+    const FLOATS most = V(set1)(65536.0f), sign_bit = V(floats)((word & 0x8000) << 16);
     const FLOATS x = V(floats)((word & 0x7fff) << 13) * V(set1)(5.192296858534828e33f);
     const FLOATS large =
-        V(less)(most, x, V(set1)(GCKPTI_NAN), V(either)(V(set1)(GCKPTI_INFINITY), sign));
-    return V(less)(x, most, V(either)(x, sign), large);
+        V(if_less)(most, x, V(set1)(GCKPTI_NAN), V(bit_or)(V(set1)(GCKPTI_INFINITY), sign_bit));
+    return V(if_less)(x, most, V(bit_or)(x, sign_bit), large);
 #endif
 }
 
@@ -49,7 +49,7 @@ GCKPTI_ALWAYS INTS V(bytes)(const unsigned char *b)
 }
 
 /* W elements at b as `storage` (a constant, not F32) has them; I8: times scale. */
-GCKPTI_ALWAYS FLOATS V(widened)(int storage, const void *b, FLOATS scale)
+GCKPTI_ALWAYS FLOATS V(dequantised)(int storage, const void *b, FLOATS scale)
 {
     INTS word;
 #if GCKPTI_ISA == 3
@@ -76,26 +76,26 @@ GCKPTI_ALWAYS FLOATS V(widened)(int storage, const void *b, FLOATS scale)
 }
 
 /* The same of the first ones, so many bytes; the others are 0. */
-GCKPTI_FORMULA FLOATS V(widened_part)(int storage, const unsigned char *x, FLOATS scale,
+GCKPTI_ISA_NOINLINE FLOATS V(dequantised_part)(int storage, const unsigned char *x, FLOATS scale,
                                       int64_t bytes)
 {
-    unsigned char some[2 * W] = { 0 };
-    memcpy(some, x, (size_t)bytes);
+    unsigned char padded[2 * W] = { 0 };
+    memcpy(padded, x, (size_t)bytes);
     if (storage == GCKPT_STORAGE_I8)
-        return V(widened)(GCKPT_STORAGE_I8, some, scale);
+        return V(dequantised)(GCKPT_STORAGE_I8, padded, scale);
     if (storage == GCKPT_STORAGE_F16)
-        return V(widened)(GCKPT_STORAGE_F16, some, scale);
-    return V(widened)(GCKPT_STORAGE_BF16, some, scale);
+        return V(dequantised)(GCKPT_STORAGE_F16, padded, scale);
+    return V(dequantised)(GCKPT_STORAGE_BF16, padded, scale);
 }
 
 /* Elements at..at+W-1, of which `left` exist, of what stands at b; storage: a constant, not F32. */
-GCKPTI_ALWAYS FLOATS V(stored)(int storage, const void *b, int64_t at, FLOATS scale, int64_t left)
+GCKPTI_ALWAYS FLOATS V(load_quant)(int storage, const void *b, int64_t at, FLOATS scale, int64_t left)
 {
     const int each = storage == GCKPT_STORAGE_I8 ? 1 : 2;
     const unsigned char *x = (const unsigned char *)b + at * each;
     if (left >= W)
-        return V(widened)(storage, x, scale);
-    return V(widened_part)(storage, x, scale, left * each);
+        return V(dequantised)(storage, x, scale);
+    return V(dequantised_part)(storage, x, scale, left * each);
 }
 
 /* `turn`: vector r[p] gets word p of what is at s + i * row (in bytes), i < W, for 4 words. Where
@@ -104,7 +104,7 @@ GCKPTI_ALWAYS FLOATS V(stored)(int storage, const void *b, int64_t at, FLOATS sc
 #if GCKPTI_ISA == 3
 #define GCKPTI_TILE_ROWS    8
 #define GCKPTI_TILE_VECTORS 3
-GCKPTI_ALWAYS FLOATS V(quads)(const char *s, int64_t row)
+GCKPTI_ALWAYS FLOATS V(load_quads)(const char *s, int64_t row)
 {
     __m512 r = _mm512_castps128_ps512(_mm_loadu_ps((const float *)(const void *)s));
     r = _mm512_insertf32x4(r, _mm_loadu_ps((const float *)(const void *)(s + 4 * row)), 1);
@@ -114,7 +114,7 @@ GCKPTI_ALWAYS FLOATS V(quads)(const char *s, int64_t row)
 #elif GCKPTI_ISA == 2
 #define GCKPTI_TILE_ROWS    4
 #define GCKPTI_TILE_VECTORS 3
-GCKPTI_ALWAYS FLOATS V(quads)(const char *s, int64_t row)
+GCKPTI_ALWAYS FLOATS V(load_quads)(const char *s, int64_t row)
 {
     const __m256 r = _mm256_castps128_ps256(_mm_loadu_ps((const float *)(const void *)s));
     return _mm256_insertf128_ps(r, _mm_loadu_ps((const float *)(const void *)(s + 4 * row)), 1);
@@ -126,12 +126,12 @@ GCKPTI_ALWAYS FLOATS V(quads)(const char *s, int64_t row)
 #define GCKPTI_TILE_ROWS    4
 #define GCKPTI_TILE_VECTORS 2
 #endif
-GCKPTI_ALWAYS void V(turn)(const void *from, int64_t row, FLOATS *r)
+GCKPTI_ALWAYS void V(transpose4)(const void *from, int64_t row, FLOATS *r)
 {
     const char *s = (const char *)from;
 #if GCKPTI_ISA >= 2
-    FLOATS r0 = V(quads)(s, row), r1 = V(quads)(s + row, row);
-    FLOATS r2 = V(quads)(s + 2 * row, row), r3 = V(quads)(s + 3 * row, row);
+    FLOATS r0 = V(load_quads)(s, row), r1 = V(load_quads)(s + row, row);
+    FLOATS r2 = V(load_quads)(s + 2 * row, row), r3 = V(load_quads)(s + 3 * row, row);
     FLOATS l01 = GCKPTI_MM(unpacklo_ps)(r0, r1), h01 = GCKPTI_MM(unpackhi_ps)(r0, r1);
     FLOATS l23 = GCKPTI_MM(unpacklo_ps)(r2, r3), h23 = GCKPTI_MM(unpackhi_ps)(r2, r3);
     r[0] = GCKPTI_MM(shuffle_ps)(l01, l23, 0x44), r[1] = GCKPTI_MM(shuffle_ps)(l01, l23, 0xee);
@@ -152,7 +152,7 @@ static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, int64_t n, f
 {
     for (int64_t q = 0; q < n; q += 4) {
         FLOATS r[4];
-        V(turn)(s + q, 4 * row, r);
+        V(transpose4)(s + q, 4 * row, r);
         V(store)(d, r[0]), V(store)(d + d_row, r[1]); /* a loop would keep r in memory */
         V(store)(d + 2 * d_row, r[2]), V(store)(d + 3 * d_row, r[3]);
         d += 4 * d_row;

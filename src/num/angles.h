@@ -1,6 +1,6 @@
 #pragma once
 #include "num/arithmetic.h"
-#ifdef GCKPTI_ROOMS
+#ifdef GCKPTI_SEPARATE_TU
 #pragma push_macro("GCKPTI_ISA")
 #undef GCKPTI_ISA
 #define GCKPTI_ISA (-1)
@@ -14,6 +14,6 @@
  * drawn values, schedules. */
 GCKPTI_INLINE void gckpti_sincos(float x, float *sine, float *cosine)
 {
-    gckpti_sincos_of(gckpti_angle_in(x), sine, cosine);
+    gckpti_sincos_of(gckpti_angle_of(x), sine, cosine);
     *sine = gckpti_float(gckpti_bits(*sine) ^ (gckpti_bits(x) & 0x80000000u));
 }

@@ -49,11 +49,11 @@ GCKPTI_INLINE double gckpti_double(uint64_t u)
 #define GCKPTI_NAN      gckpti_float(0x7fc00000u)
 
 /* What is called: not opened where it is used, since it is long, or rare. */
-#if defined(__GNUC__) && !defined(__CUDACC__) && !GCKPTI_LEAN
-#define GCKPTI_CALLED GCKPTI_UNUSED static __attribute__((noinline))
+#if defined(__GNUC__) && !defined(__CUDACC__) && !GCKPTI_IS_SMALL
+#define GCKPTI_NOINLINE GCKPTI_UNUSED static __attribute__((noinline))
 #define GCKPTI_RARE   __attribute__((cold))
 #else
-#define GCKPTI_CALLED GCKPTI_INLINE
+#define GCKPTI_NOINLINE GCKPTI_INLINE
 #define GCKPTI_RARE
 #endif
 
@@ -63,7 +63,7 @@ GCKPTI_INLINE double gckpti_double(uint64_t u)
  * with an even last bit moves one step towards the exact sum ("round to odd": Boldo and Melquiond
  * 2008), after which the second rounding is right. */
 #if !GCKPTI_FMA
-GCKPTI_RARE GCKPTI_CALLED double gckpti_odd(double p, double c, double s)
+GCKPTI_RARE GCKPTI_NOINLINE double gckpti_round_odd(double p, double c, double s)
 {
     uint64_t u = gckpti_bits64(s);
     double t = s - p, e = (p - (s - t)) + (c - t);
@@ -89,7 +89,7 @@ GCKPTI_INLINE float gckpti_fma(float a, float b, float c)
     double p = (double)a * (double)b, s = p + (double)c;
     uint64_t u = gckpti_bits64(s);
     if ((u & 0x1fffffffu) == 0x10000000u || (u << 1) < UINT64_C(0x7020000000000000))
-        s = gckpti_odd(p, (double)c, s);
+        s = gckpti_round_odd(p, (double)c, s);
     return (float)s;
 #endif
 }
@@ -98,7 +98,7 @@ GCKPTI_INLINE float gckpti_fma(float a, float b, float c)
 GCKPTI_INLINE float gckpti_mul(float a, float b) { return gckpti_fma(a, b, 0.0f); }
 
 /* Square root of m in binary digits, rounded to nearest; m's top two bits make its first digit. */
-GCKPTI_INLINE uint64_t gckpti_root(uint64_t m, int digits)
+GCKPTI_INLINE uint64_t gckpti_isqrt(uint64_t m, int digits)
 {
     uint64_t root = 0, rest = 0;
     for (int i = 0; i < digits; i++) {
@@ -135,7 +135,7 @@ GCKPTI_INLINE float gckpti_sqrt(float x)
     uint32_t u = gckpti_bits(tiny ? x * 16777216.0f : x);
     uint32_t e = (u >> 23) + 129u - 24u * tiny; /* exponent + 256 */
     uint64_t m = (uint64_t)((u & 0x007fffffu) | 0x00800000u) << (39u + (e & 1));
-    return gckpti_float(((e / 2 - 2u) << 23) + (uint32_t)gckpti_root(m, 24));
+    return gckpti_float(((e / 2 - 2u) << 23) + (uint32_t)gckpti_isqrt(m, 24));
 #endif
 }
 
@@ -156,7 +156,7 @@ GCKPTI_INLINE double gckpti_sqrt_double(double x)
     u = gckpti_bits64(tiny ? x * 18014398509481984.0 : x); /* 2^54 */
     uint32_t e = (uint32_t)(u >> 52) + 1025u - 54u * tiny; /* exponent + 2048 */
     uint64_t m = (u & UINT64_C(0x000fffffffffffff)) | UINT64_C(0x0010000000000000);
-    return gckpti_double(((uint64_t)(e / 2 - 2u) << 52) + gckpti_root(m << (10u + (e & 1)), 53));
+    return gckpti_double(((uint64_t)(e / 2 - 2u) << 52) + gckpti_isqrt(m << (10u + (e & 1)), 53));
 #endif
 }
 
@@ -172,7 +172,7 @@ GCKPTI_INLINE float gckpti_rsqrt(float x) { return 1.0f / gckpti_sqrt(x); }
 
 #define GCKPTI_TANH_SPLIT 1.0f
 #define GCKPTI_TANH_MAX   20.0f /* of 2|x|: tanh is 1 from 9.02 on; softplus's slope from 17.33 */
-#define GCKPTI_NEAR       131072.0f /* sin and cos: see there */
+#define GCKPTI_SIN_SPLIT       131072.0f /* sin and cos: see there */
 
 #define GCKPTI_ERF_SPLIT 1.0f
 #define GCKPTI_ERF_MAX   4.0f
@@ -181,7 +181,7 @@ GCKPTI_INLINE float gckpti_rsqrt(float x) { return 1.0f / gckpti_sqrt(x); }
 #define GCKPTI_GELU_C3 0.0356774081f /* sqrt(2/pi) * 0.044715 */
 
 /* 0: y is no integer; 1: an odd one; 2: an even one, as all are from 2^24 on */
-GCKPTI_INLINE int gckpti_whole(float y)
+GCKPTI_INLINE int gckpti_parity(float y)
 {
     int large = y >= 16777216.0f || y <= -16777216.0f;
     int32_t n = large || y != y ? 0 : (int32_t)y;
@@ -223,7 +223,7 @@ enum { GCKPTI_SMALL_ANGLE = 0x3f490fda }; /* the bits of pi/4, rounded down */
 /* Of a finite x beyond pi/4, whose bits are u, in units: x * 2/pi modulo 4 is taken in integers
  * (Payne and Hanek): 96 bits of 2/pi are enough, from the one on whose product with x has the
  * weight 2. */
-GCKPTI_CALLED gckpti_angle gckpti_angle_beyond(uint32_t u)
+GCKPTI_NOINLINE gckpti_angle gckpti_angle_large(uint32_t u)
 {
     static const uint32_t two_over_pi[8] = { 0,           0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,
                                              0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu };
@@ -236,9 +236,9 @@ GCKPTI_CALLED gckpti_angle gckpti_angle_beyond(uint32_t u)
 }
 
 /* The angle of |x|; NaN where x is not finite. */
-GCKPTI_CALLED gckpti_angle gckpti_angle_in(float x)
+GCKPTI_NOINLINE gckpti_angle gckpti_angle_of(float x)
 {
     uint32_t u = gckpti_bits(x) & 0x7fffffffu;
     gckpti_angle r = { 0, u < 0x7f800000u ? gckpti_float(u) : GCKPTI_NAN, 0.0f };
-    return u > GCKPTI_SMALL_ANGLE && u < 0x7f800000u ? gckpti_radians(gckpti_angle_beyond(u)) : r;
+    return u > GCKPTI_SMALL_ANGLE && u < 0x7f800000u ? gckpti_radians(gckpti_angle_large(u)) : r;
 }

@@ -1,6 +1,6 @@
 #include "num/num.h"
 
-GCKPTI_FN void gckpti_link_rows(const float *a, int64_t a_step, const float *b, int64_t b_step,
+GCKPTI_FN void gckpti_axpy_rows(const float *a, int64_t a_step, const float *b, int64_t b_step,
                                 int64_t n, int64_t k, float *d)
 {
     for (; n > 3 && k > 0; n -= 4, d += 4, b += 4) {
@@ -35,7 +35,7 @@ GCKPTI_FN void gckpti_chains(const float *a, int64_t a_step, const float *b, int
         d[0] = d0, d[1] = d1, d[2] = d2, d[3] = d3;
     }
     for (; n > 0; n--, b += stride, d++)
-        gckpti_link_rows(a, a_step, b, 1, 1, k, d);
+        gckpti_axpy_rows(a, a_step, b, 1, 1, k, d);
 }
 
 GCKPTI_FN void gckpti_from_bf16s(const uint16_t *x, float *y, int64_t n)

@@ -2,7 +2,7 @@
 #include "num/sums.h"
 
 /* The next link of n chains: d[j] = fma(s, x[j], d[j]). */
-GCKPTI_INLINE void gckpti_link(float s, const float *x, int64_t n, float *d)
+GCKPTI_INLINE void gckpti_axpy(float s, const float *x, int64_t n, float *d)
 {
     for (; n > 0; n--, x++, d++)
         *d = gckpti_fma(s, *x, *d);
@@ -11,7 +11,7 @@ GCKPTI_INLINE void gckpti_link(float s, const float *x, int64_t n, float *d)
 /* k links of n chains: d[j] += a[p * a_step] b[p * b_step + j], p = 0..k-1 ascending. Four chains
  * go side by side, since one alone would wait for each fma to finish; -Os keeps only sums with
  * names of their own in registers. (Seven parameters: three arrays, two steps, two sizes.) */
-GCKPTI_FN void gckpti_link_rows(const float *a, int64_t a_step, const float *b, int64_t b_step,
+GCKPTI_FN void gckpti_axpy_rows(const float *a, int64_t a_step, const float *b, int64_t b_step,
                                 int64_t n, int64_t k, float *d);
 /* The same along b's rows, k > 0: d[j] += a[p * a_step] b[j * stride + p]. */
 GCKPTI_FN void gckpti_chains(const float *a, int64_t a_step, const float *b, int64_t stride,

@@ -34,7 +34,7 @@ GCKPTI_INLINED FLOATS V(exp_reduce)(FLOATS x, FLOATS *r, FLOATS *t)
     *r = V(fma)(n, V(set1)(-GCKPTI_LN2_LO), *r);
     return V(exp_poly)(*r);
 }
-GCKPTI_INLINED INTS V(whole_part)(FLOATS t) { return V(bits)(t) - gckpti_bits(GCKPTI_ROUND); }
+GCKPTI_INLINED INTS V(rounded_int)(FLOATS t) { return V(bits)(t) - gckpti_bits(GCKPTI_ROUND); }
 
 /* 2^n (1 + r p) in two steps, 2^n = 2^half 2^(n - half), for results beyond either end of the
  * normal range */
@@ -43,16 +43,16 @@ GCKPTI_INLINED FLOATS V(exp_scale)(FLOATS p, FLOATS r, FLOATS t)
 #if GCKPTI_ISA == 3 /* an instruction for it, which rounds once, too */
     return _mm512_scalef_ps(V(fma)(r, p, V(set1)(1.0f)), t - GCKPTI_ROUND);
 #else
-    INTS n = V(whole_part)(t) + 254u, half = n >> 1;
-    FLOATS s = V(exponent)(half);
-    return V(fma)(V(fma)(r * s, p, s), V(exponent)(n - half), V(zero)());
+    INTS n = V(rounded_int)(t) + 254u, half = n >> 1;
+    FLOATS s = V(from_exponent)(half);
+    return V(fma)(V(fma)(r * s, p, s), V(from_exponent)(n - half), V(zero)());
 #endif
 }
 
 GCKPTI_INLINED FLOATS V(exp)(FLOATS x)
 {
     FLOATS r, t, p;
-    x = V(lowest)(V(set1)(GCKPTI_EXP_MAX), V(highest)(V(set1)(GCKPTI_EXP_MIN), x));
+    x = V(vmin)(V(set1)(GCKPTI_EXP_MAX), V(vmax)(V(set1)(GCKPTI_EXP_MIN), x));
     p = V(exp_reduce)(x, &r, &t);
     return V(exp_scale)(p, r, t);
 }
@@ -65,14 +65,14 @@ GCKPTI_INLINED FLOATS V(tanh)(FLOATS x)
                                 -0.00794600882f, 0.00230121962f, -0.000358392805f };
     FLOATS a = V(abs)(x), z = a * a, r, t, p, s;
     FLOATS small = V(fma)(a * z, V(horner7)(z, c), a);
-    p = V(exp_reduce)(V(lowest)(V(set1)(GCKPTI_TANH_MAX), a + a), &r, &t);
-    s = V(exponent)(V(whole_part)(t) + 127u);
+    p = V(exp_reduce)(V(vmin)(V(set1)(GCKPTI_TANH_MAX), a + a), &r, &t);
+    s = V(from_exponent)(V(rounded_int)(t) + 127u);
     p = 1.0f - 2.0f / V(fma)(r * s, p, s + 1.0f);
-    return V(either)(V(less)(a, V(set1)(GCKPTI_TANH_SPLIT), small, p), V(sign)(x));
+    return V(bit_or)(V(if_less)(a, V(set1)(GCKPTI_TANH_SPLIT), small, p), V(sign_bit)(x));
 }
 
 /* x + x P(x^2) near 0, else 1 - exp(-x Q(x)), where exp(-u) = 2^n + r p 2^n */
-GCKPTI_FORMULA FLOATS V(erf)(FLOATS x)
+GCKPTI_ISA_NOINLINE FLOATS V(erf)(FLOATS x)
 {
     /* erf(x)/x - 1 in x^2, |x| <= 1, fit 2^-29 */
     static const float middle[7] = { 0.128379166f,  -0.37612626f,    0.112835787f,   -0.0268533472f,
@@ -80,21 +80,21 @@ GCKPTI_FORMULA FLOATS V(erf)(FLOATS x)
     /* -log(erfc(x))/x in x, 1 <= x <= 4, fit 2^-31 of erf */
     static const float tail[7] = { 1.1286943f,     0.634969711f,     0.106530547f,   -0.0240097791f,
                                    0.00375733338f, -0.000350555201f, 1.39585973e-05f };
-    FLOATS a = V(abs)(x), b = V(lowest)(V(set1)(GCKPTI_ERF_MAX), a), r, t, p, s;
+    FLOATS a = V(abs)(x), b = V(vmin)(V(set1)(GCKPTI_ERF_MAX), a), r, t, p, s;
     FLOATS small = V(fma)(a, V(horner7)(a * a, middle), a);
     p = V(fma)(V(horner7)(b, tail), -b, V(zero)());
     p = V(exp_reduce)(p, &r, &t);
-    s = V(exponent)(V(whole_part)(t) + 127u);
+    s = V(from_exponent)(V(rounded_int)(t) + 127u);
     p = V(fnma)(r * s, p, 1.0f - s);
-    return V(either)(V(less)(a, V(set1)(GCKPTI_ERF_SPLIT), small, p), V(sign)(x));
+    return V(bit_or)(V(if_less)(a, V(set1)(GCKPTI_ERF_SPLIT), small, p), V(sign_bit)(x));
 }
 
 /* x = m * 2^n with 2/3 <= m < 4/3, for finite x > 0; a subnormal is scaled by 2^23 first */
-GCKPTI_INLINED FLOATS V(split)(FLOATS x, FLOATS *n)
+GCKPTI_INLINED FLOATS V(frexp)(FLOATS x, FLOATS *n)
 {
     const FLOATS least = V(set1)(1.17549435e-38f);
-    const INTS u = V(bits)(V(less)(x, least, x * 8388608.0f, x)) + 0x00555555u;
-    *n = V(less)(x, least, V(set1)(8388608.0f + 150.0f), V(set1)(8388608.0f + 127.0f));
+    const INTS u = V(bits)(V(if_less)(x, least, x * 8388608.0f, x)) + 0x00555555u;
+    *n = V(if_less)(x, least, V(set1)(8388608.0f + 150.0f), V(set1)(8388608.0f + 127.0f));
     *n = V(floats)((u >> 23) + 0x4b000000u) - *n; /* these bits are 2^23 + n */
     return V(floats)((u & 0x007fffffu) + 0x3f2aaaabu);
 }
@@ -107,15 +107,15 @@ GCKPTI_INLINED FLOATS V(log)(FLOATS x)
                                 -0.166792959f, 0.143027171f,  -0.121994182f,
                                 0.107695557f,  -0.128301099f, 0.119584598f };
     const FLOATS zero = V(zero)(), inf = V(set1)(GCKPTI_INFINITY);
-    FLOATS n, f = V(split)(x, &n) - 1.0f, f2 = f * f, high, low, y;
+    FLOATS n, f = V(frexp)(x, &n) - 1.0f, f2 = f * f, high, low, y;
     FLOATS p = V(fma)(V(fma)(V(set1)(c[8]), f, V(set1)(c[7])), f, V(set1)(c[6]));
     p = V(horner)(V(fma)(p, f, V(set1)(c[5])), f, c);
     high = V(fma)(n, V(set1)(0.693359375f), f);
     low = f - (high - n * 0.693359375f); /* what the line above rounded away */
     low = V(fma)(V(set1)(-0.5f), f2, V(fma)(n, V(set1)(-2.12194440e-4f), low));
     y = high + V(fma)(f * f2, p, low);
-    y = V(less)(zero, x, y, V(less)(x, zero, V(set1)(GCKPTI_NAN), -inf));
-    return V(less)(x, inf, y, x);
+    y = V(if_less)(zero, x, y, V(if_less)(x, zero, V(set1)(GCKPTI_NAN), -inf));
+    return V(if_less)(x, inf, y, x);
 }
 
 /* log(1 + x) for 0 <= x <= 1: what u = 1 + x rounds away is made up for by x / (u - 1), whose
@@ -123,29 +123,29 @@ GCKPTI_INLINED FLOATS V(log)(FLOATS x)
 GCKPTI_INLINED FLOATS V(log1p)(FLOATS x)
 {
     const FLOATS one = V(set1)(1.0f), u = one + x;
-    return V(less)(one, u, V(fma)(V(log)(u), x / (u - one), V(zero)()), x);
+    return V(if_less)(one, u, V(fma)(V(log)(u), x / (u - one), V(zero)()), x);
 }
 
 /* x^e, in all of C's cases: of a negative x only for whole e (else NaN, but inf or 0 of
  * -inf), and its sign stays where e is odd. log|x| is kept to about 2^-37 in doubles: log(m) = s +
  * s^3/D(s^2), s = 2(m-1)/(m+1) (atanh's series), D = 12 - 1.8 s^2 - ..., fit 2^-40. Double products
  * that meet an addition have two 24-bit factors: they are exact. */
-GCKPTI_FORMULA FLOATS V(pow)(FLOATS x, float e)
+GCKPTI_ISA_NOINLINE FLOATS V(pow)(FLOATS x, float e)
 {
     const float limited = e > 1e30f ? 1e30f : e < -1e30f ? -1e30f : e;
     const FLOATS zero = V(zero)(), inf = V(set1)(GCKPTI_INFINITY), nan = V(set1)(GCKPTI_NAN);
-    const int whole = gckpti_whole(e);
+    const int parity = gckpti_parity(e);
     GCKPTI_DOUBLES m, k, s, d, l, high, low;
     FLOATS n, t, u, r, a = V(abs)(x);
     if (e == 0.0f)
         return V(set1)(1.0f);
     if (e != e)
-        return V(equal)(x, V(set1)(1.0f), x, V(set1)(e));
+        return V(if_equal)(x, V(set1)(1.0f), x, V(set1)(e));
 #if GCKPTI_ISA < 0 /* the only lane */
-    if (whole == 0 && x < zero && x > -inf)
+    if (parity == 0 && x < zero && x > -inf)
         return nan;
 #endif
-    V(to_doubles)(V(split)(a, &n), &m);
+    V(to_doubles)(V(frexp)(a, &n), &m);
     V(to_doubles)(n, &k);
     s = 2.0 * (m - 1.0) / (m + 1.0);
     l = s * s;
@@ -165,17 +165,17 @@ GCKPTI_FORMULA FLOATS V(pow)(FLOATS x, float e)
     l = (l - k * (double)GCKPTI_LN2_HI) - k * (double)GCKPTI_LN2_LO;
     r = V(to_floats)(&l);
     r = V(exp_scale)(V(exp_poly)(r), r, t);
-    r = V(less)(u, V(set1)(GCKPTI_EXP_MIN), zero, V(less)(V(set1)(GCKPTI_EXP_MAX), u, inf, r));
-    r = V(less)(a, inf, V(less)(zero, a, r, e > 0.0f ? zero : inf), e > 0.0f ? inf : zero);
-    if (whole == 1)
-        r = V(either)(r, V(sign)(x));
-    if (whole == 0)
-        r = V(less)(x, zero, V(less)(-inf, x, nan, r), r);
-    return V(equal)(x, x, r, x);
+    r = V(if_less)(u, V(set1)(GCKPTI_EXP_MIN), zero, V(if_less)(V(set1)(GCKPTI_EXP_MAX), u, inf, r));
+    r = V(if_less)(a, inf, V(if_less)(zero, a, r, e > 0.0f ? zero : inf), e > 0.0f ? inf : zero);
+    if (parity == 1)
+        r = V(bit_or)(r, V(sign_bit)(x));
+    if (parity == 0)
+        r = V(if_less)(x, zero, V(if_less)(-inf, x, nan, r), r);
+    return V(if_equal)(x, x, r, x);
 }
 
 /* Exact but for one rounding where e is 1 or 2, x x x where it is 3. */
-GCKPTI_INLINED FLOATS V(power)(FLOATS x, float e)
+GCKPTI_INLINED FLOATS V(pow_dispatch)(FLOATS x, float e)
 {
     if (e == 1.0f)
         return x;
@@ -200,7 +200,7 @@ GCKPTI_INLINED FLOATS V(gelu)(FLOATS x)
     FLOATS t = V(tanh)(x * V(gelu_cubic)(x, GCKPTI_GELU_C3)), half = 0.5f * x;
     return V(fma)(half, t, half);
 }
-GCKPTI_INLINED FLOATS V(gelu_slope)(FLOATS x)
+GCKPTI_INLINED FLOATS V(gelu_deriv)(FLOATS x)
 {
     const FLOATS half = V(set1)(0.5f);
     FLOATS t = V(tanh)(x * V(gelu_cubic)(x, GCKPTI_GELU_C3));
@@ -215,7 +215,7 @@ GCKPTI_INLINED FLOATS V(gelu_erf)(FLOATS x)
     FLOATS e = V(erf)(0.707106781f * x), half = 0.5f * x;
     return V(fma)(half, e, half);
 }
-GCKPTI_INLINED FLOATS V(gelu_erf_slope)(FLOATS x)
+GCKPTI_INLINED FLOATS V(gelu_erf_deriv)(FLOATS x)
 {
     const FLOATS half = V(set1)(0.5f);
     FLOATS e = V(fma)(half, V(erf)(0.707106781f * x), half);
@@ -223,16 +223,16 @@ GCKPTI_INLINED FLOATS V(gelu_erf_slope)(FLOATS x)
 }
 
 /* tanh: slope 1 - y^2 = fma(-y, y, 1) */
-GCKPTI_INLINED FLOATS V(tanh_slope)(FLOATS y) { return V(fnma)(y, y, V(set1)(1.0f)); }
+GCKPTI_INLINED FLOATS V(tanh_deriv)(FLOATS y) { return V(fnma)(y, y, V(set1)(1.0f)); }
 
 /* sigmoid: y = 1 / (1 + exp(-x)), slope y - y^2 = fma(-y, y, y) */
 GCKPTI_INLINED FLOATS V(sigmoid)(FLOATS x) { return 1.0f / (1.0f + V(exp)(-x)); }
-GCKPTI_INLINED FLOATS V(sigmoid_slope)(FLOATS y) { return V(fnma)(y, y, y); }
+GCKPTI_INLINED FLOATS V(sigmoid_deriv)(FLOATS y) { return V(fnma)(y, y, y); }
 
 /* silu: s = 1 / (1 + exp(-x)), y = x s = x / (1 + exp(-x));  slope: s + x s (1 - s)
  *   = fma(x s, 1 - s, s). Elfwing 2017. */
 GCKPTI_INLINED FLOATS V(silu)(FLOATS x) { return x / (1.0f + V(exp)(-x)); }
-GCKPTI_INLINED FLOATS V(silu_slope)(FLOATS x)
+GCKPTI_INLINED FLOATS V(silu_deriv)(FLOATS x)
 {
     FLOATS s = V(sigmoid)(x);
     return V(fma)(x * s, 1.0f - s, s);
@@ -240,14 +240,14 @@ GCKPTI_INLINED FLOATS V(silu_slope)(FLOATS x)
 
 /* softplus: y = max(x, 0) + log(1 + exp(-|x|));  slope: sigmoid(x) = 1 - exp(-y)
  *   = (1 - 2^n) - r p 2^n, -y = n ln(2) + r: to the last place for small y, too */
-GCKPTI_FORMULA FLOATS V(softplus)(FLOATS x)
+GCKPTI_ISA_NOINLINE FLOATS V(softplus)(FLOATS x)
 {
-    return V(highest)(V(zero)(), x) + V(log1p)(V(exp)(-V(abs)(x)));
+    return V(vmax)(V(zero)(), x) + V(log1p)(V(exp)(-V(abs)(x)));
 }
-GCKPTI_FORMULA FLOATS V(softplus_slope)(FLOATS y)
+GCKPTI_ISA_NOINLINE FLOATS V(softplus_deriv)(FLOATS y)
 {
-    FLOATS r, t, p = V(exp_reduce)(-V(lowest)(V(set1)(GCKPTI_TANH_MAX), y), &r, &t);
-    FLOATS s = V(exponent)(V(whole_part)(t) + 127u);
+    FLOATS r, t, p = V(exp_reduce)(-V(vmin)(V(set1)(GCKPTI_TANH_MAX), y), &r, &t);
+    FLOATS s = V(from_exponent)(V(rounded_int)(t) + 127u);
     return V(fnma)(r * s, p, 1.0f - s);
 }
 
@@ -268,7 +268,7 @@ GCKPTI_INLINED FLOATS V(cosine)(FLOATS hi, FLOATS lo)
 }
 
 #if GCKPTI_ISA < 0
-GCKPTI_FORMULA void gckpti_sincos_of(gckpti_angle r, float *sine, float *cosine)
+GCKPTI_ISA_NOINLINE void gckpti_sincos_of(gckpti_angle r, float *sine, float *cosine)
 {
     float s = gckpti_sine(r.hi, r.lo), c = gckpti_cosine(r.hi, r.lo);
     uint32_t flip = (r.quadrant & 2) << 30;
@@ -277,10 +277,10 @@ GCKPTI_FORMULA void gckpti_sincos_of(gckpti_angle r, float *sine, float *cosine)
 }
 #endif
 
-/* sin(x + quarter pi/2). |x| = n pi/2 + hi + lo: up to GCKPTI_NEAR by Cody and Waite (pi/2 in three
+/* sin(x + quarter pi/2). |x| = n pi/2 + hi + lo: up to GCKPTI_SIN_SPLIT by Cody and Waite (pi/2 in three
  * parts; without n of the first |x| is exact, what else is rounded goes on in lo), beyond by
- * gckpti_angle_in. */
-GCKPTI_FORMULA FLOATS V(wave)(FLOATS x, uint32_t quarter)
+ * gckpti_angle_of. */
+GCKPTI_ISA_NOINLINE FLOATS V(sin_shifted)(FLOATS x, uint32_t shift)
 {
     const FLOATS a = V(abs)(x), t = V(fma)(a, V(set1)(0.636619747f), V(set1)(GCKPTI_ROUND));
     const FLOATS n = t - GCKPTI_ROUND, rest = V(fma)(n, V(set1)(-1.57079637f), a);
@@ -289,40 +289,40 @@ GCKPTI_FORMULA FLOATS V(wave)(FLOATS x, uint32_t quarter)
     lo = V(fma)(n, V(set1)(1.71512451e-15f), lo + V(fma)(n, p2, -w));
 #if GCKPTI_ISA < 0
     const gckpti_angle first = { gckpti_bits(t), hi, lo };
-    gckpti_angle r = a <= GCKPTI_NEAR ? first : gckpti_angle_in(x);
-    r.quadrant += quarter;
+    gckpti_angle r = a <= GCKPTI_SIN_SPLIT ? first : gckpti_angle_of(x);
+    r.quadrant += shift;
     gckpti_sincos_of(r, &y, &b);
 #else
-    const INTS at = V(bits)(t) + quarter;
+    const INTS at = V(bits)(t) + shift;
     y = V(floats)(V(bits)(V(sine)(hi, lo)) & ((at & 1u) - 1u));
-    y = V(either)(y, V(floats)(V(bits)(V(cosine)(hi, lo)) & (0u - (at & 1u))));
+    y = V(bit_or)(y, V(floats)(V(bits)(V(cosine)(hi, lo)) & (0u - (at & 1u))));
     y = V(floats)(V(bits)(y) ^ ((at & 2u) << 30));
 #endif
-    y = V(floats)(V(bits)(y) ^ (V(bits)(V(sign)(x)) & ((quarter & 1u) - 1u)));
+    y = V(floats)(V(bits)(y) ^ (V(bits)(V(sign_bit)(x)) & ((shift & 1u) - 1u)));
 #if GCKPTI_ISA >= 0
-    if (V(fold_max)(V(lowest)(a, V(set1)(FLT_MAX))) > GCKPTI_NEAR)
+    if (V(fold_max)(V(vmin)(a, V(set1)(FLT_MAX))) > GCKPTI_SIN_SPLIT)
         for (int i = 0; i < W; i++)
-            y[i] = a[i] > GCKPTI_NEAR ? gckpti_wave(x[i], quarter) : y[i];
+            y[i] = a[i] > GCKPTI_SIN_SPLIT ? gckpti_sin_shifted(x[i], shift) : y[i];
 #endif
     return y;
 }
-GCKPTI_INLINED FLOATS V(sin)(FLOATS x) { return V(wave)(x, 0); }
-GCKPTI_INLINED FLOATS V(sin_slope)(FLOATS x) { return V(wave)(x, 1); }
-GCKPTI_INLINED FLOATS V(cos)(FLOATS x) { return V(wave)(x, 1); }
-GCKPTI_INLINED FLOATS V(cos_slope)(FLOATS x) { return V(wave)(x, 2); }
+GCKPTI_INLINED FLOATS V(sin)(FLOATS x) { return V(sin_shifted)(x, 0); }
+GCKPTI_INLINED FLOATS V(sin_deriv)(FLOATS x) { return V(sin_shifted)(x, 1); }
+GCKPTI_INLINED FLOATS V(cos)(FLOATS x) { return V(sin_shifted)(x, 1); }
+GCKPTI_INLINED FLOATS V(cos_deriv)(FLOATS x) { return V(sin_shifted)(x, 2); }
 
 /* relu: y = max(x, 0), NaN and -0 stay */
-GCKPTI_INLINED FLOATS V(relu)(FLOATS x) { return V(highest)(V(zero)(), x); }
+GCKPTI_INLINED FLOATS V(relu)(FLOATS x) { return V(vmax)(V(zero)(), x); }
 
 /* abs: slope 1 or -1, 0 at 0 and NaN */
-GCKPTI_INLINED FLOATS V(abs_slope)(FLOATS x)
+GCKPTI_INLINED FLOATS V(abs_deriv)(FLOATS x)
 {
-    return V(less)(V(zero)(), V(abs)(x), V(either)(V(set1)(1.0f), V(sign)(x)), V(zero)());
+    return V(if_less)(V(zero)(), V(abs)(x), V(bit_or)(V(set1)(1.0f), V(sign_bit)(x)), V(zero)());
 }
 
 /* reciprocal: y = 1 / x, slope -y^2 */
 GCKPTI_INLINED FLOATS V(reciprocal)(FLOATS x) { return 1.0f / x; }
-GCKPTI_INLINED FLOATS V(reciprocal_slope)(FLOATS y) { return -y * y; }
+GCKPTI_INLINED FLOATS V(reciprocal_deriv)(FLOATS y) { return -y * y; }
 
 /* With decayed = fma(-d, w, w), d = (lr weight_decay) decay_scale; lr is hyper.lr times lr_scale:
  *   SGD       w = fma(-lr, g, decayed)
@@ -362,6 +362,6 @@ GCKPTI_INLINED void V(step_adamw)(const gckpt_update_constants *a, FLOATS g, FLO
 #pragma pop_macro("INTS")
 #undef GCKPTI_ALWAYS
 #undef GCKPTI_INLINED
-#undef GCKPTI_FORMULA
+#undef GCKPTI_ISA_NOINLINE
 #undef GCKPTI_DOUBLES
 #endif

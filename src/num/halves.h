@@ -1,7 +1,7 @@
 #pragma once
 #include "num/random.h"
 
-GCKPTI_INLINE float gckpti_flush(float x) /* subnormals to zero */
+GCKPTI_INLINE float gckpti_flush_to_zero(float x) /* subnormals to zero */
 {
     uint32_t u = gckpti_bits(x);
     return u & 0x7f800000u ? x : gckpti_float(u & 0x80000000u);
@@ -10,28 +10,28 @@ GCKPTI_INLINE float gckpti_flush(float x) /* subnormals to zero */
 /* d = a*b + c, a link of a bf16 plan's chains (manual, 5l), of nothing subnormal, when it is not
  * above 2^-126 in size. There fma rounds to fewer than 24 bits: whether its 2^-126 was less, and
  * becomes a zero like what is below, the same sum at 2^64 times the scale tells. */
-GCKPTI_DEVICE GCKPTI_FN float gckpti_small_link(float a, float b, float c, float d);
+GCKPTI_DEVICE GCKPTI_FN float gckpti_tiny_fma(float a, float b, float c, float d);
 
 GCKPTI_INLINE float gckpti_flushed_fma(float a, float b, float c)
 {
     const float d = gckpti_fma(a, b, c);
-    return gckpti_bits(d) << 1 > 0x01000000u ? d : gckpti_small_link(a, b, c, d);
+    return gckpti_bits(d) << 1 > 0x01000000u ? d : gckpti_tiny_fma(a, b, c, d);
 }
 
 /* `more` is added to the half that is cut off: 0x7fff + the last bit kept, or 16 random bits. */
-GCKPTI_INLINE uint16_t gckpti_halve(uint32_t u, uint32_t more)
+GCKPTI_INLINE uint16_t gckpti_bits_to_bf16(uint32_t u, uint32_t bias)
 {
     if (!(u & 0x7f800000u))
         return (uint16_t)(u >> 16 & 0x8000u);
     if ((u & 0x7fffffffu) > 0x7f800000u)
         return (uint16_t)(u >> 16 | 0x40u);
-    return (uint16_t)((u + more) >> 16);
+    return (uint16_t)((u + bias) >> 16);
 }
 
 GCKPTI_INLINE uint16_t gckpti_to_bf16(float x)
 {
     uint32_t u = gckpti_bits(x);
-    return gckpti_halve(u, 0x7fffu + (u >> 16 & 1));
+    return gckpti_bits_to_bf16(u, 0x7fffu + (u >> 16 & 1));
 }
 
 GCKPTI_INLINE float gckpti_from_bf16(uint16_t x) { return gckpti_float((uint32_t)x << 16); }

@@ -3,7 +3,7 @@
 #include "num/halves.h"
 #include "num/sums.h"
 #include "num/chains.h"
-#ifdef GCKPTI_ROOMS
+#ifdef GCKPTI_SEPARATE_TU
 #ifdef GCKPTI_VECTORS /* kernels/all.c, which has read the above */
 #include "num/vectors.h"
 #include "num/formulas.h"

@@ -48,4 +48,4 @@ GCKPTI_INLINE float gckpti_uniform(uint32_t word)
 }
 
 GCKPTI_INLINE int64_t gckpti_min(int64_t a, int64_t b) { return a < b ? a : b; }
-GCKPTI_INLINE double gckpti_size(double x) { return x < 0 ? -x : x; }
+GCKPTI_INLINE double gckpti_fabs(double x) { return x < 0 ? -x : x; }

@@ -14,7 +14,7 @@ GCKPTI_INLINE float gckpti_sum(const float *x, int64_t n)
 {
     float lane[32] = { 0.0f };
     int64_t k = 0;
-    for (; !GCKPTI_LEAN && k + 32 <= n; k += 32)
+    for (; !GCKPTI_IS_SMALL && k + 32 <= n; k += 32)
         for (int i = 0; i < 32; i++)
             lane[i] += x[k + i];
     for (int i = 0; k + i < n; i++)
@@ -26,7 +26,7 @@ GCKPTI_INLINE float gckpti_dot(const float *x, const float *y, int64_t n)
 {
     float lane[32] = { 0.0f };
     int64_t k = 0;
-    for (; !GCKPTI_LEAN && k + 32 <= n; k += 32)
+    for (; !GCKPTI_IS_SMALL && k + 32 <= n; k += 32)
         for (int i = 0; i < 32; i++)
             lane[i] = gckpti_fma(x[k + i], y[k + i], lane[i]);
     for (int i = 0; k + i < n; i++)
@@ -41,7 +41,7 @@ GCKPTI_INLINE float gckpti_max(const float *x, int64_t n)
     int64_t k = 0;
     for (int i = 0; i < 32; i++)
         lane[i] = -GCKPTI_INFINITY;
-    for (; !GCKPTI_LEAN && k + 32 <= n; k += 32)
+    for (; !GCKPTI_IS_SMALL && k + 32 <= n; k += 32)
         for (int i = 0; i < 32; i++)
             lane[i] = x[k + i] > lane[i] ? x[k + i] : lane[i];
     for (int i = 0; k + i < n; i++)

@@ -18,7 +18,7 @@
 #define GCKPTI_DOUBLES double
 #define GCKPTI_ALWAYS  GCKPTI_INLINE
 #define GCKPTI_INLINED GCKPTI_INLINE
-#define GCKPTI_FORMULA GCKPTI_CALLED
+#define GCKPTI_ISA_NOINLINE GCKPTI_NOINLINE
 #else
 /* g++ (bug 105593) warns of lanes that its own headers leave undefined, gcc -O1 of what is set lane
  * by lane. */
@@ -71,7 +71,7 @@ typedef double V(doubles) __attribute__((vector_size(8 * W)));
 #endif
 /* Before a loop over an array of vectors, which then stay in registers. */
 #define GCKPTI_UNROLL  _Pragma("GCC unroll 8")
-#define GCKPTI_FORMULA GCKPTI_UNUSED static __attribute__((noinline)) GCKPTI_TARGET
+#define GCKPTI_ISA_NOINLINE GCKPTI_UNUSED static __attribute__((noinline)) GCKPTI_TARGET
 #if !GCKPTI_OPTIMISED && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("O1")
@@ -82,16 +82,16 @@ typedef double V(doubles) __attribute__((vector_size(8 * W)));
  * a == b ? c : d, both sides being computed; bits, floats: the same bits */
 #if GCKPTI_ISA < 0
 GCKPTI_INLINE float gckpti_set1(float x) { return x; }
-GCKPTI_INLINE float gckpti_highest(float a, float b) { return a > b ? a : b; }
-GCKPTI_INLINE float gckpti_lowest(float a, float b) { return a < b ? a : b; }
+GCKPTI_INLINE float gckpti_vmax(float a, float b) { return a > b ? a : b; }
+GCKPTI_INLINE float gckpti_vmin(float a, float b) { return a < b ? a : b; }
 GCKPTI_INLINE float gckpti_fnma(float a, float b, float c) { return gckpti_fma(-a, b, c); }
 GCKPTI_INLINE float gckpti_floats(uint32_t a) { return gckpti_float(a); }
-GCKPTI_INLINE float gckpti_less(float a, float b, float c, float d)
+GCKPTI_INLINE float gckpti_if_less(float a, float b, float c, float d)
 {
     return a < b ? c : d;
 }
 /* By a mask, so that a loop over it vectorises. */
-GCKPTI_INLINE float gckpti_equal(float a, float b, float c, float d)
+GCKPTI_INLINE float gckpti_if_equal(float a, float b, float c, float d)
 {
     const uint32_t mask = 0u - (uint32_t)(a == b);
     return gckpti_float((gckpti_bits(c) & mask) | (gckpti_bits(d) & ~mask));
@@ -112,8 +112,8 @@ GCKPTI_ALWAYS void V(store)(float *x, FLOATS a) { memcpy(x, &a, sizeof a); }
 #if GCKPTI_X86 && GCKPTI_ISA >= 2
 GCKPTI_ALWAYS FLOATS V(set1)(float x) { return GCKPTI_MM(set1_ps)(x); }
 GCKPTI_ALWAYS FLOATS V(sqrt)(FLOATS a) { return GCKPTI_MM(sqrt_ps)(a); }
-GCKPTI_ALWAYS FLOATS V(highest)(FLOATS a, FLOATS b) { return GCKPTI_MM(max_ps)(a, b); }
-GCKPTI_ALWAYS FLOATS V(lowest)(FLOATS a, FLOATS b) { return GCKPTI_MM(min_ps)(a, b); }
+GCKPTI_ALWAYS FLOATS V(vmax)(FLOATS a, FLOATS b) { return GCKPTI_MM(max_ps)(a, b); }
+GCKPTI_ALWAYS FLOATS V(vmin)(FLOATS a, FLOATS b) { return GCKPTI_MM(min_ps)(a, b); }
 GCKPTI_ALWAYS FLOATS V(fma)(FLOATS a, FLOATS b, FLOATS c) { return GCKPTI_MM(fmadd_ps)(a, b, c); }
 GCKPTI_ALWAYS FLOATS V(fnma)(FLOATS a, FLOATS b, FLOATS c) { return GCKPTI_MM(fnmadd_ps)(a, b, c); }
 GCKPTI_ALWAYS float V(fold_sum8)(__m256 a)
@@ -142,11 +142,11 @@ GCKPTI_ALWAYS void V(store_n)(float *x, FLOATS a, int64_t n)
     else
         _mm512_mask_storeu_ps(x, GCKPTI_MASK(n), a);
 }
-GCKPTI_ALWAYS FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
+GCKPTI_ALWAYS FLOATS V(blend_n)(int64_t n, FLOATS a, FLOATS b)
 {
     return n >= 16 ? a : _mm512_mask_mov_ps(b, GCKPTI_MASK(n), a);
 }
-GCKPTI_ALWAYS FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+GCKPTI_ALWAYS FLOATS V(if_less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
 {
     return _mm512_mask_mov_ps(d, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), c);
 }
@@ -173,11 +173,11 @@ GCKPTI_ALWAYS void V(store_n)(float *x, FLOATS a, int64_t n)
     else
         _mm256_maskstore_ps(x, GCKPTI_MASK(n), a);
 }
-GCKPTI_ALWAYS FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
+GCKPTI_ALWAYS FLOATS V(blend_n)(int64_t n, FLOATS a, FLOATS b)
 {
     return n >= 8 ? a : _mm256_blendv_ps(b, a, _mm256_castsi256_ps(GCKPTI_MASK(n)));
 }
-GCKPTI_ALWAYS FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+GCKPTI_ALWAYS FLOATS V(if_less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
 {
     return _mm256_blendv_ps(d, c, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
 }
@@ -195,7 +195,7 @@ GCKPTI_ALWAYS void V(store_n)(float *x, FLOATS a, int64_t n)
 {
     memcpy(x, &a, (size_t)(n < 4 ? n : 4) * sizeof *x);
 }
-GCKPTI_ALWAYS FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
+GCKPTI_ALWAYS FLOATS V(blend_n)(int64_t n, FLOATS a, FLOATS b)
 {
     memcpy(&b, &a, (size_t)(n < 4 ? n : 4) * sizeof(float));
     return b;
@@ -209,11 +209,11 @@ GCKPTI_ALWAYS float V(fold_max)(FLOATS a)
 #if GCKPTI_ISA == 1
 GCKPTI_ALWAYS FLOATS V(set1)(float x) { return vdupq_n_f32(x); }
 GCKPTI_ALWAYS FLOATS V(sqrt)(FLOATS a) { return vsqrtq_f32(a); }
-GCKPTI_ALWAYS FLOATS V(highest)(FLOATS a, FLOATS b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
-GCKPTI_ALWAYS FLOATS V(lowest)(FLOATS a, FLOATS b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
+GCKPTI_ALWAYS FLOATS V(vmax)(FLOATS a, FLOATS b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
+GCKPTI_ALWAYS FLOATS V(vmin)(FLOATS a, FLOATS b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
 GCKPTI_ALWAYS FLOATS V(fma)(FLOATS a, FLOATS b, FLOATS c) { return vfmaq_f32(c, a, b); }
 GCKPTI_ALWAYS FLOATS V(fnma)(FLOATS a, FLOATS b, FLOATS c) { return vfmsq_f32(c, a, b); }
-GCKPTI_ALWAYS FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+GCKPTI_ALWAYS FLOATS V(if_less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
 {
     return vbslq_f32(vcltq_f32(a, b), c, d);
 }
@@ -227,11 +227,11 @@ GCKPTI_ALWAYS FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
         return a;                                                                                  \
     }
 GCKPTI_LANEWISE(sqrt, (FLOATS a), gckpti_sqrt(a[i]))
-GCKPTI_LANEWISE(highest, (FLOATS a, FLOATS b), a[i] > b[i] ? a[i] : b[i])
-GCKPTI_LANEWISE(lowest, (FLOATS a, FLOATS b), a[i] < b[i] ? a[i] : b[i])
+GCKPTI_LANEWISE(vmax, (FLOATS a, FLOATS b), a[i] > b[i] ? a[i] : b[i])
+GCKPTI_LANEWISE(vmin, (FLOATS a, FLOATS b), a[i] < b[i] ? a[i] : b[i])
 GCKPTI_LANEWISE(fma, (FLOATS a, FLOATS b, FLOATS c), gckpti_fma(a[i], b[i], c[i]))
 GCKPTI_LANEWISE(fnma, (FLOATS a, FLOATS b, FLOATS c), gckpti_fma(-a[i], b[i], c[i]))
-GCKPTI_LANEWISE(less, (FLOATS a, FLOATS b, FLOATS c, FLOATS d), a[i] < b[i] ? c[i] : d[i])
+GCKPTI_LANEWISE(if_less, (FLOATS a, FLOATS b, FLOATS c, FLOATS d), a[i] < b[i] ? c[i] : d[i])
 #undef GCKPTI_LANEWISE
 GCKPTI_ALWAYS FLOATS V(set1)(float x)
 {
@@ -243,7 +243,7 @@ GCKPTI_ALWAYS FLOATS V(set1)(float x)
 GCKPTI_ALWAYS FLOATS V(add)(FLOATS a, FLOATS b) { return a + b; }
 GCKPTI_ALWAYS INTS V(bits)(FLOATS a) { return (INTS)a; }
 GCKPTI_ALWAYS FLOATS V(floats)(INTS a) { return (FLOATS)a; }
-GCKPTI_ALWAYS FLOATS V(equal)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+GCKPTI_ALWAYS FLOATS V(if_equal)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
 {
     INTS mask = (INTS)(a == b);
     return V(floats)((mask & V(bits)(c)) | (~mask & V(bits)(d)));
@@ -263,7 +263,7 @@ GCKPTI_INLINED FLOATS V(to_floats)(const GCKPTI_DOUBLES *x)
 }
 #endif
 GCKPTI_ALWAYS FLOATS V(zero)(void) { return V(set1)(0.0f); }
-GCKPTI_ALWAYS FLOATS V(either)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) | V(bits)(b)); }
-GCKPTI_ALWAYS FLOATS V(sign)(FLOATS a) { return V(floats)(V(bits)(a) & 0x80000000u); }
+GCKPTI_ALWAYS FLOATS V(bit_or)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) | V(bits)(b)); }
+GCKPTI_ALWAYS FLOATS V(sign_bit)(FLOATS a) { return V(floats)(V(bits)(a) & 0x80000000u); }
 GCKPTI_ALWAYS FLOATS V(abs)(FLOATS a) { return V(floats)(V(bits)(a) & 0x7fffffffu); }
-GCKPTI_ALWAYS FLOATS V(exponent)(INTS n) { return V(floats)(n << 23); } /* 2^(n - 127) */
+GCKPTI_ALWAYS FLOATS V(from_exponent)(INTS n) { return V(floats)(n << 23); } /* 2^(n - 127) */

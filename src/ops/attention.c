@@ -18,52 +18,52 @@
  * In bf16 plans these are elements of their matrix products (manual, 5l; ops/mixed): q, k, v, g, p
  * and ds are factors. Exponentials and sums are taken before p is rounded. */
 
-GCKPTI_FN gckpti_sight gckpti_attention_keys(const gckpt_call *call)
+GCKPTI_FN gckpti_visible gckpti_visible_keys(const gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
-    gckpti_sight sight = { call->in[1].shape.d[1], 0 };
-    if (gckpti_attention_moves(o)) /* else all are of this call, or the cache has room for one */
-        sight.keys -= o->causal - 1 - call->position;
-    sight.ahead = sight.keys - (o->causal ? call->shape.d[1] : 0);
-    return sight;
+    gckpti_visible visible = { call->in[1].shape.d[1], 0 };
+    if (gckpti_uses_position(o)) /* else all are of this call, or the cache has room for one */
+        visible.keys -= o->causal - 1 - call->position;
+    visible.ahead = visible.keys - (o->causal ? call->shape.d[1] : 0);
+    return visible;
 }
 
-static int64_t gckpti_attention_wide(const gckpt_call *call, int64_t d)
+static int64_t gckpti_attention_d_vec(const gckpt_call *call, int64_t d)
 {
-    return gckpti_multiple(d, gckpti_is_mixed(call) ? 16 : 32);
+    return gckpti_ceil_to(d, gckpti_is_mixed(call) ? 16 : 32);
 }
 
-GCKPTI_FN int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64_t s, int64_t d,
+GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, int64_t s, int64_t d,
                                         int backward)
 {
-    int64_t wide = gckpti_attention_wide(call, d), along = GCKPTI_KEY_TILE * wide;
+    int64_t d_vec = gckpti_attention_d_vec(call, d), along = GCKPTI_KEY_TILE * d_vec;
     int64_t across = GCKPTI_KEY_TILE * (d + 16), scores = GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
-    int64_t factor = GCKPTI_KEY_TILE / 2 * gckpti_multiple(d, GCKPTI_LINKS); /* packed */
-    int64_t unit = gckpti_is_plain(call) ? GCKPTI_LINKS : GCKPTI_KEY_TILE;
-    int64_t keys = s ? gckpti_multiple(s, unit) : unit; /* dk and dv that rest */
+    int64_t operand = GCKPTI_KEY_TILE / 2 * gckpti_ceil_to(d, GCKPTI_K_BLOCK); /* packed */
+    int64_t multiple = gckpti_is_plain(call) ? GCKPTI_K_BLOCK : GCKPTI_KEY_TILE;
+    int64_t keys = s ? gckpti_ceil_to(s, multiple) : multiple; /* dk and dv that rest */
     if (gckpti_is_plain(call))
-        return backward ? (t + 2 * keys + 2) * d + GCKPTI_LINKS * GCKPTI_LINKS : d;
+        return backward ? (t + 2 * keys + 2) * d + GCKPTI_K_BLOCK * GCKPTI_K_BLOCK : d;
     if (gckpti_is_mixed(call))
-        return backward ? 2 * keys * wide + along / 2 + 3 * factor + 5 * scores / 2 +
-                              gckpti_multiple(t, GCKPTI_KEY_TILE) * (wide + 1)
-                        : along + 2 * factor + scores;
+        return backward ? 2 * keys * d_vec + along / 2 + 3 * operand + 5 * scores / 2 +
+                              gckpti_ceil_to(t, GCKPTI_KEY_TILE) * (d_vec + 1)
+                        : along + 2 * operand + scores;
     return backward ? 2 * across + 3 * along + 2 * scores : across + along + scores;
 }
 
 /* Scratch, which plain kernels need in bf16 plans only. */
-static void gckpti_attention_work(gckpt_call *call, int shared)
+static void gckpti_attention_set_workspace(gckpt_call *call, int shared)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     const gckpt_shape *q = &call->in[0].shape, *k = &call->in[1].shape;
     if (gckpti_is_plain(call) && !gckpti_is_mixed(call))
         return;
     /* beyond `most` what is needed is refused, too */
-    int64_t unit = (gckpti_is_plain(call) ? 1 : call->threads) * (int64_t)sizeof(float);
-    int64_t most = INT64_MAX / 4096 / unit;
+    int64_t bytes = (gckpti_is_plain(call) ? 1 : call->threads) * (int64_t)sizeof(float);
+    int64_t most = INT64_MAX / 4096 / bytes;
     int64_t d = gckpti_min(q->d[2] / o->heads, most), t = gckpti_min(q->d[1], most / d);
     int64_t s = shared ? gckpti_min(k->d[1], most / d) : 0;
-    call->workspace_forward = (size_t)(gckpti_attention_room(call, t, s, d, 0) * unit);
-    call->workspace_backward = (size_t)(gckpti_attention_room(call, t, s, d, 1) * unit);
+    call->workspace_forward = (size_t)(gckpti_attention_workspace(call, t, s, d, 0) * bytes);
+    call->workspace_backward = (size_t)(gckpti_attention_workspace(call, t, s, d, 1) * bytes);
 }
 
 /* Whole heads; causal needs a key for each query. */
@@ -96,142 +96,142 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
                           q->d[1], k->d[1] - (o->causal - 1), q, k);
     call->shape = *q;
     call->saved_bytes = (size_t)(q->d[0] * q->d[1]) * (size_t)o->heads * sizeof(float);
-    gckpti_attention_work(call, o->key_heads && o->key_heads < o->heads);
+    gckpti_attention_set_workspace(call, o->key_heads && o->key_heads < o->heads);
     return GCKPT_OK;
 }
 
 GCKPTI_FN gckpti_attention gckpti_attention_of(const gckpt_call *call)
 {
     const gckpti_attention *all = (const gckpti_attention *)call->attributes;
-    gckpti_attention o = { all->heads, all->causal, all->key_heads, all->more, 0, 0.0f, 0.0f };
-    if (o.more)
+    gckpti_attention o = { all->heads, all->causal, all->key_heads, all->extras, 0, 0.0f, 0.0f };
+    if (o.extras)
         o = *all;
     if (!(o.scale > 0.0f))
         o.scale = 1.0f / gckpti_sqrt((float)(call->in[0].shape.d[2] / o.heads));
     return o;
 }
 
-static gckpti_heads gckpti_heads_of(const gckpt_call *call)
+static gckpti_attn_state gckpti_attn_state_of(const gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     int64_t t = call->shape.d[1], c = call->shape.d[2], d = c / o->heads;
-    int64_t s = call->in[1].shape.d[1], kc = call->in[1].shape.d[2], group = c / kc;
-    const float cap = o->more ? o->cap : 0.0f; /* no copy: stacks of firmware are short */
-    const float scale = o->more && o->scale > 0.0f ? o->scale : 1.0f / gckpti_sqrt((float)d);
-    gckpti_heads h = { call,
+    int64_t s = call->in[1].shape.d[1], kv_c = call->in[1].shape.d[2], group = c / kv_c;
+    const float cap = o->extras ? o->cap : 0.0f; /* no copy: stacks of firmware are short */
+    const float scale = o->extras && o->scale > 0.0f ? o->scale : 1.0f / gckpti_sqrt((float)d);
+    gckpti_attn_state h = { call,
                        t,
                        s,
                        c,
                        d,
                        o->heads,
                        (t + GCKPTI_KEY_TILE - 1) / GCKPTI_KEY_TILE,
-                       gckpti_attention_wide(call, d),
-                       gckpti_multiple(d, GCKPTI_LINKS),
-                       gckpti_attention_keys(call),
+                       gckpti_attention_d_vec(call, d),
+                       gckpti_ceil_to(d, GCKPTI_K_BLOCK),
+                       gckpti_visible_keys(call),
                        gckpti_is_mixed(call),
                        scale,
                        cap > 0.0f ? scale / cap : scale,
                        cap,
-                       kc,
+                       kv_c,
                        group,
                        group > 1 ? s : 0,
-                       o->more && o->window ? o->window : INT64_MAX / 4 };
+                       o->extras && o->window ? o->window : INT64_MAX / 4 };
     return h;
 }
 
-GCKPTI_FN int64_t gckpti_heads_see(gckpti_heads *h, int64_t row)
+GCKPTI_FN int64_t gckpti_attn_set_row(gckpti_attn_state *h, int64_t row)
 {
     if (h->call->inputs == 4)
-        h->sight.keys = h->call->in[3].index[row];
-    return h->sight.keys;
+        h->visible.keys = h->call->in[3].index[row];
+    return h->visible.keys;
 }
 
 /* n elements from `at` on of either of the two, if any: +0 */
-static void gckpti_blank(float *x, uint16_t *narrow, int64_t at, int64_t n)
+static void gckpti_zero_range(float *x, uint16_t *narrow, int64_t at, int64_t n)
 {
     if (x)
-        gckpti_start(x + at, n, 0);
-    else if (gckpti_is_narrow(narrow))
+        gckpti_zero_unless(x + at, n, 0);
+    else if (gckpti_has_bf16(narrow))
         memset(narrow + at, 0, (size_t)n * sizeof *narrow);
 }
 
 /* What no query of a row adds to: dk and dv of keys out of sight, behind or in tiles before those
  * of the first window; all that is the queries' that see none (the last ones, if any). */
-static void gckpti_attention_unseen(const gckpti_heads *h, int64_t row, int backward)
+static void gckpti_attention_zero_masked(const gckpti_attn_state *h, int64_t row, int backward)
 {
     const gckpt_call *call = h->call;
-    const int64_t keys = h->sight.keys, none = keys + h->window - 1 - h->sight.ahead;
+    const int64_t keys = h->visible.keys, none = keys + h->window - 1 - h->visible.ahead;
     const int64_t first = keys ? gckpti_min(none < 0 ? 0 : none, h->t) : 0, n = h->t - first;
-    const int64_t before = gckpti_min(gckpti_heads_tile(h, 0), keys);
+    const int64_t before = gckpti_min(gckpti_attn_first_tile(h, 0), keys);
     const int64_t at = (row * h->t + first) * h->c;
     if (!backward)
-        gckpti_blank(call->out, call->out_bf16, at, n * h->c);
+        gckpti_zero_range(call->out, call->out_bf16, at, n * h->c);
     for (int64_t i = row * h->heads; !backward && i < (row + 1) * h->heads; i++)
-        gckpti_blank((float *)call->saved, NULL, i * h->t + first, n);
+        gckpti_zero_range((float *)call->saved, NULL, i * h->t + first, n);
     for (int i = 0; backward && i < 3; i++) {
         const gckpt_arg *in = &call->in[i];
-        const int64_t key = row * h->s * h->kc, behind = h->s - keys;
+        const int64_t key = row * h->s * h->kv_c, tail = h->s - keys;
         if (in->accumulate)
             continue;
-        gckpti_blank(in->grad, in->grad_bf16, i ? key : at, i ? before * h->kc : n * h->c);
+        gckpti_zero_range(in->grad, in->grad_bf16, i ? key : at, i ? before * h->kv_c : n * h->c);
         if (i)
-            gckpti_blank(in->grad, in->grad_bf16, key + keys * h->kc, behind * h->kc);
+            gckpti_zero_range(in->grad, in->grad_bf16, key + keys * h->kv_c, tail * h->kv_c);
     }
 }
 
-GCKPTI_FN gckpti_heads gckpti_attention_begin(const gckpt_call *call, int backward)
+GCKPTI_FN gckpti_attn_state gckpti_attention_begin(const gckpt_call *call, int backward)
 {
-    const gckpti_heads h = gckpti_heads_of(call);
-    gckpti_heads of_row = h;
+    const gckpti_attn_state h = gckpti_attn_state_of(call);
+    gckpti_attn_state row_state = h;
     const int windows = backward && h.window < h.s; /* forward every query sees a key */
     for (int64_t row = 0; (call->inputs == 4 || windows) && row < call->shape.d[0]; row++)
-        if (gckpti_heads_see(&of_row, row) < h.s || windows)
-            gckpti_attention_unseen(&of_row, row, backward);
+        if (gckpti_attn_set_row(&row_state, row) < h.s || windows)
+            gckpti_attention_zero_masked(&row_state, row, backward);
     return h;
 }
 
 /* D products of a row of the head, of f32 plans: out[j] = chain of a and row j of b from +0, for n
  * rows. */
-static void gckpti_attention_dots(const gckpti_heads *h, const float *a, const float *b, int64_t n,
+static void gckpti_attention_dots(const gckpti_attn_state *h, const float *a, const float *b, int64_t n,
                                   float *out)
 {
-    gckpti_start(out, n, 0);
-    gckpti_chains(a, 1, b, h->kc, n, h->d, out);
+    gckpti_zero_unless(out, n, 0);
+    gckpti_chains(a, 1, b, h->kv_c, n, h->d, out);
 }
 
 /* Queries first..end-1, numbered through heads and rows; rest: D floats, where out is bf16. */
-static void gckpti_attention_queries(const gckpti_heads *h, int64_t first, int64_t end, float *rest)
+static void gckpti_attention_queries(const gckpti_attn_state *h, int64_t first, int64_t end, float *scratch)
 {
     const gckpt_call *call = h->call;
     const int64_t t = h->t, c = h->c, d = h->d;
-    const int narrow = gckpti_is_narrow(call->out_bf16);
+    const int narrow = gckpti_has_bf16(call->out_bf16);
     float p[GCKPTI_KEY_TILE];
     for (int64_t i = first; i < end; i++) { /* query i % t of head i / t % heads */
         int64_t row = i / t / h->heads, head = i / t % h->heads;
         int64_t at = (row * t + i % t) * c + head * d;
-        int64_t key = row * h->s * h->kc + head / h->group * d;
-        float max = 0.0f, sum = 0.0f, *out = narrow ? rest : call->out ? call->out + at : NULL;
-        int64_t seen = gckpti_min(h->sight.keys, i % t + 1 + h->sight.ahead);
-        const int64_t first_tile = gckpti_heads_tile(h, i % t);
+        int64_t key = row * h->s * h->kv_c + head / h->group * d;
+        float max = 0.0f, sum = 0.0f, *out = narrow ? scratch : call->out ? call->out + at : NULL;
+        int64_t visible = gckpti_min(h->visible.keys, i % t + 1 + h->visible.ahead);
+        const int64_t first_tile = gckpti_attn_first_tile(h, i % t);
         if (out)
-            gckpti_start(out, d, 0);
-        for (int64_t j0 = first_tile; j0 < seen; j0 += GCKPTI_KEY_TILE) {
-            const int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE);
-            const int64_t tile = key + gckpti_heads_row(h, j0);
-            const int64_t from = gckpti_heads_unseen(h, i % t, j0, n);
+            gckpti_zero_unless(out, d, 0);
+        for (int64_t j0 = first_tile; j0 < visible; j0 += GCKPTI_KEY_TILE) {
+            const int64_t n = gckpti_min(visible - j0, GCKPTI_KEY_TILE);
+            const int64_t tile = key + gckpti_attn_offset(h, j0);
+            const int64_t from = gckpti_attn_masked(h, i % t, j0, n);
             if (h->mixed)
                 gckpti_mixed_scores(h, at, tile, from, n, p);
             else
                 gckpti_attention_dots(h, call->in[0].data + at, call->in[1].data + tile, n, p);
             for (int64_t j = 0; j < n; j++)
-                p[j] = j < from ? -GCKPTI_INFINITY : gckpti_heads_score(h, p[j]);
+                p[j] = j < from ? -GCKPTI_INFINITY : gckpti_attn_score(h, p[j]);
             float factor = gckpti_online(p, p, n, j0 == first_tile, &max, &sum);
             for (int64_t e = 0; out && j0 > first_tile && e < d; e++)
                 out[e] *= factor;
             if (out && h->mixed)
                 gckpti_mixed_values(h, p, tile, from, n, out);
             else if (out)
-                gckpti_link_rows(p + from, 1, call->in[2].data + tile + from * h->kc, h->kc, d,
+                gckpti_axpy_rows(p + from, 1, call->in[2].data + tile + from * h->kv_c, h->kv_c, d,
                                  n - from, out);
         }
         gckpti_softmax_end(&max, &sum);
@@ -244,26 +244,26 @@ static void gckpti_attention_queries(const gckpti_heads *h, int64_t first, int64
     }
 }
 
-static void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, float *rest)
+static void gckpti_attention_gradients(const gckpti_attn_state *h, int64_t head, float *scratch)
 {
-    enum { KEYS = GCKPTI_KEY_TILE >> GCKPTI_LEAN }; /* here any number gives the same bits */
+    enum { KEYS = GCKPTI_KEY_TILE >> GCKPTI_IS_SMALL }; /* here any number gives the same bits */
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
     const int64_t t = h->t, c = h->c, d = h->d;
     const int64_t at_q = head / h->heads * t * c + head % h->heads * d,
-                  at_k = head / h->heads * h->s * h->kc + head % h->heads / h->group * d;
+                  at_k = head / h->heads * h->s * h->kv_c + head % h->heads / h->group * d;
     float score[KEYS], dp[KEYS];
     if (h->mixed) {
-        gckpti_mixed_gradients(h, head, rest);
+        gckpti_mixed_gradients(h, head, scratch);
         return;
     }
-    for (int64_t j0 = 0; j0 < h->sight.keys; j0 += KEYS)
+    for (int64_t j0 = 0; j0 < h->visible.keys; j0 += KEYS)
         for (int64_t i = 0; i < t; i++) {
-            int64_t at = at_q + i * c, key = at_k + j0 * h->kc, n = h->sight.keys - j0;
+            int64_t at = at_q + i * c, key = at_k + j0 * h->kv_c, n = h->visible.keys - j0;
             const float *q = in[0].data + at, *g = call->grad_out + at;
             float lse = ((const float *)call->saved)[head * t + i], delta = 0.0f;
-            n = gckpti_min(gckpti_min(n, KEYS), i + 1 + h->sight.ahead - j0);
-            const int64_t from = n > 0 ? gckpti_heads_unseen(h, i, j0, n) : 0;
+            n = gckpti_min(gckpti_min(n, KEYS), i + 1 + h->visible.ahead - j0);
+            const int64_t from = n > 0 ? gckpti_attn_masked(h, i, j0, n) : 0;
             if (n <= from)
                 continue;
             gckpti_attention_dots(h, q, in[1].data + key, n, score);
@@ -271,40 +271,40 @@ static void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, floa
                 delta = gckpti_dot(g, call->out + at, d);
                 gckpti_attention_dots(h, g, in[2].data + key, n, dp);
             }
-            key += from * h->kc;
-            for (int64_t j = from; j < n; j++, key += h->kc) {
-                const float s = gckpti_heads_score(h, score[j]);
+            key += from * h->kv_c;
+            for (int64_t j = from; j < n; j++, key += h->kv_c) {
+                const float s = gckpti_attn_score(h, score[j]);
                 float p = gckpti_exp(s - lse);
                 if (in[2].grad)
-                    gckpti_link(p, g, d, in[2].grad + key);
+                    gckpti_axpy(p, g, d, in[2].grad + key);
                 if (!in[0].grad && !in[1].grad)
                     continue;
-                float ds = gckpti_heads_slope(h, p, dp[j] - delta, s);
+                float ds = gckpti_attn_ds(h, p, dp[j] - delta, s);
                 if (in[0].grad)
-                    gckpti_link(ds, in[1].data + key, d, in[0].grad + at);
+                    gckpti_axpy(ds, in[1].data + key, d, in[0].grad + at);
                 if (in[1].grad)
-                    gckpti_link(ds, q, d, in[1].grad + key);
+                    gckpti_axpy(ds, q, d, in[1].grad + key);
             }
         }
 }
 
-static void gckpti_attention_by(const gckpt_call *call, int backward)
+static void gckpti_plain_attention(const gckpt_call *call, int backward)
 {
-    gckpti_heads h = gckpti_attention_begin(call, backward);
+    gckpti_attn_state h = gckpti_attention_begin(call, backward);
     const int64_t queries = h.heads * h.t;
-    float *rest = (float *)call->workspace;
+    float *scratch = (float *)call->workspace;
     if (backward)
-        gckpti_start_gradients(call, 0, 3);
+        gckpti_zero_gradients(call, 0, 3);
     for (int64_t row = 0; row < call->shape.d[0]; row++) {
-        if (!gckpti_heads_see(&h, row))
+        if (!gckpti_attn_set_row(&h, row))
             continue;
         if (!backward)
-            gckpti_attention_queries(&h, row * queries, (row + 1) * queries, rest);
+            gckpti_attention_queries(&h, row * queries, (row + 1) * queries, scratch);
         for (int64_t i = row * h.heads; backward && i < (row + 1) * h.heads; i++)
-            gckpti_attention_gradients(&h, i, rest);
+            gckpti_attention_gradients(&h, i, scratch);
     }
 }
-GCKPTI_BOTH_WAYS(attention, gckpti_attention_by(call, backward))
+GCKPTI_OP_KERNELS(attention, gckpti_plain_attention(call, backward))
 
 /* Causal: queries see one key more each, the last one all (of a cache: when it is full). */
 static uint64_t gckpti_attention_flops(const gckpt_call *call)
@@ -336,45 +336,45 @@ static int64_t gckpti_attention_lengths(const gckpt_call *call, int i)
 }
 
 /* Gradients read lengths, too: these lie in no arena, and old plans keep their hash. */
-GCKPTI_ROW_WITH(attention, GCKPTI_FAST, gckpti_attention_shape, gckpti_attention_flops,
+GCKPTI_OP_DESC_WITH(attention, GCKPTI_FAST, gckpti_attention_shape, gckpti_attention_flops,
                 gckpti_attention_flops_backward, gckpti_attention_lengths,
-                (unsigned)GCKPTI_CACHED | GCKPTI_NARROW | GCKPT_INDEX(3),
+                (unsigned)GCKPTI_CACHED | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(3),
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
 
 /* desc's window, cap and scale. A window as long as k's rows is none, but of a ring. */
-static int gckpti_attention_more(gckpti_attention *o, const gckpt_attention_desc *desc,
+static int gckpti_attention_set_extras(gckpti_attention *o, const gckpt_attention_desc *desc,
                                  const gckpt_tensor *k)
 {
     gckpt_graph *g = k->graph;
     const int64_t keys = k->shape.n == 3 ? k->shape.d[1] : 0;
-    const float by = desc->cap > 0.0f ? desc->scale / desc->cap : 0.0f;
+    const float dot_scale = desc->cap > 0.0f ? desc->scale / desc->cap : 0.0f;
     if (desc->window < 0 || desc->window > INT32_MAX || (desc->window && !desc->causal))
         gckpti_fail(g, GCKPT_E_ARG,
                     "attention: a window of %I keys%s; causal attention can have one, of 1 to %i "
                     "keys (0: none)",
                     desc->window, desc->causal ? "" : " without causal", INT32_MAX);
-    else if (!gckpti_is_cap(desc->cap) || !(desc->scale >= 0.0f && desc->scale < GCKPTI_INFINITY) ||
+    else if (!gckpti_is_valid_cap(desc->cap) || !(desc->scale >= 0.0f && desc->scale < GCKPTI_INFINITY) ||
              (desc->cap > 0.0f && desc->scale > 0.0f &&
-              !(by >= FLT_MIN && by < GCKPTI_INFINITY)))
+              !(dot_scale >= FLT_MIN && dot_scale < GCKPTI_INFINITY)))
         gckpti_fail(g, GCKPT_E_ARG,
                     "attention: cap %g, scale %g; a cap must be 1e-30 to 1e30, or 0: none; a scale "
                     "a number above 0, or 0: 1 / sqrt(D); and scale / cap one with all digits",
                     (double)desc->cap, (double)desc->scale);
-    else if (k->window && (!desc->window || desc->window > k->window))
+    else if (k->cache_window && (!desc->window || desc->window > k->cache_window))
         gckpti_fail(g, GCKPT_E_ARG,
                     "attention: %T keeps a window of %I keys; attention to it needs a window of at "
                     "most so many, not %I (0: all)",
-                    k, k->window, desc->window);
-    else if (k->window && desc->window - 1 + g->news > keys)
+                    k, k->cache_window, desc->window);
+    else if (k->cache_window && desc->window - 1 + g->new_positions > keys)
         gckpti_fail(g, GCKPT_E_ARG,
                     "attention: %T keeps %I rows; with a window of %I a call can add %I of them, "
                     "not %I: feed pieces, or give the cache a longer window",
-                    k, keys, desc->window, keys - desc->window + 1, g->news);
-    o->window = desc->window < keys || k->window ? (int)desc->window : 0;
+                    k, keys, desc->window, keys - desc->window + 1, g->new_positions);
+    o->window = desc->window < keys || k->cache_window ? (int)desc->window : 0;
     o->cap = desc->cap, o->scale = desc->scale;
-    o->more = o->window || o->cap > 0.0f || o->scale > 0.0f;
+    o->extras = o->window || o->cap > 0.0f || o->scale > 0.0f;
     return g->object.sticky == GCKPT_OK;
 }
 
@@ -388,26 +388,26 @@ GCKPT_API gckpt_tensor *gckpt_attention_with(gckpt_tensor *q, gckpt_tensor *k, g
     gckpti_attention o = { desc->heads, desc->causal != 0, desc->key_heads, 0, 0, 0.0f, 0.0f };
     if (o.key_heads == o.heads)
         o.key_heads = 0;
-    if (g && k->graph == g && !gckpti_attention_more(&o, desc, k))
+    if (g && k->graph == g && !gckpti_attention_set_extras(&o, desc, k))
         return NULL;
-    if (g && k->capacity && desc->lengths)
+    if (g && k->cache_capacity && desc->lengths)
         return gckpti_fail(g, GCKPT_E_ARG,
                            "attention: lengths beside keys of a gckpt_cache, of which all rows "
                            "have as many as were added");
-    if (g && k->capacity && (!o.causal || !v->capacity || q->capacity || q->shape.d[1] != g->news))
+    if (g && k->cache_capacity && (!o.causal || !v->cache_capacity || q->cache_capacity || q->shape.d[1] != g->new_positions))
         return gckpti_fail(g, GCKPT_E_ARG,
                            "attention: keys of a gckpt_cache need causal attention, values of one, "
                            "and queries for the %I rows that a call adds; q %S",
-                           g->news, &q->shape);
-    if (g && !k->capacity && (q->capacity || v->capacity))
-        return gckpti_cached_fail(g, "attention: q, or v where k is not of one",
-                                  v->capacity ? v : q);
-    o.more += g && k->window && k->shape.d[1] == g->news;
-    if (g && k->capacity)
-        o.causal += (int)((k->window ? k->shape.d[1] : g->cached) - g->news);
+                           g->new_positions, &q->shape);
+    if (g && !k->cache_capacity && (q->cache_capacity || v->cache_capacity))
+        return gckpti_fail_cached(g, "attention: q, or v where k is not of one",
+                                  v->cache_capacity ? v : q);
+    o.extras += g && k->cache_window && k->shape.d[1] == g->new_positions;
+    if (g && k->cache_capacity)
+        o.causal += (int)((k->cache_window ? k->shape.d[1] : g->cache_capacity) - g->new_positions);
     return gckpt_apply(&gckpti_op_attention, in, desc->lengths ? 4 : 3, &o,
-                       o.more        ? sizeof o
-                       : o.key_heads ? offsetof(gckpti_attention, more)
+                       o.extras        ? sizeof o
+                       : o.key_heads ? offsetof(gckpti_attention, extras)
                                      : offsetof(gckpti_attention, key_heads));
 }
 

@@ -42,7 +42,7 @@ static void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t 
 static gckpt_result gckpti_slice_shape(gckpt_call *call)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
-    int64_t begin = gckpti_wide(p->begin), end = gckpti_wide(p->end);
+    int64_t begin = gckpti_join_words(p->begin), end = gckpti_join_words(p->end);
     int axis = gckpti_axis(call, "slice", p->axis);
     if (axis < 0)
         return GCKPT_E_ARG;
@@ -57,33 +57,33 @@ static gckpt_result gckpti_slice_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 /* Backward, g goes to where the forward read; all else is 0. */
-static void gckpti_slice_by(const gckpt_call *call, int backward)
+static void gckpti_run_slice(const gckpt_call *call, int backward)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
     const gckpt_arg *x = &call->in[0];
     gckpti_axis_split v = gckpti_split_at(&x->shape, p->axis);
-    int64_t begin = gckpti_wide(p->begin), n = (gckpti_wide(p->end) - begin) * v.inner;
-    int64_t all = v.size * v.inner, at = (begin + (p->moves ? call->position : 0)) * v.inner;
-    const gckpt_dequantisation *stored = gckpti_stored_of(call);
+    int64_t begin = gckpti_join_words(p->begin), n = (gckpti_join_words(p->end) - begin) * v.inner;
+    int64_t all = v.size * v.inner, at = (begin + (p->relative ? call->position : 0)) * v.inner;
+    const gckpt_dequantisation *quant = gckpti_call_quant(call);
     if (backward && x->grad) {
-        gckpti_start(x->grad, v.outer * all, x->accumulate);
+        gckpti_zero_unless(x->grad, v.outer * all, x->accumulate);
         gckpti_put_blocks(x->grad + at, all, call->grad_out, n, v.outer, n, x->accumulate);
-    } else if (!backward && stored)
-        gckpti_unpack(stored, at, n, call->out);
+    } else if (!backward && quant)
+        gckpti_dequantise(quant, at, n, call->out);
     else if (!backward)
         gckpti_put_blocks(call->out, n, x->data + at, all, v.outer, n, 0);
 }
-GCKPTI_BOTH_WAYS(slice, gckpti_slice_by(call, backward))
-static int gckpti_slice_rows(const gckpt_call *call, void *attributes, gckpt_receptive_field *rows)
+GCKPTI_OP_KERNELS(slice, gckpti_run_slice(call, backward))
+static int gckpti_slice_field(const gckpt_call *call, void *attributes, gckpt_receptive_field *field)
 {
     const gckpti_slice *p = (const gckpti_slice *)attributes;
     const gckpt_receptive_field same = { 1, 1, 0, 1, 0.0f };
-    *rows = same;
-    return !p->moves && (p->axis < 0 ? p->axis + call->shape.n : p->axis) > 1;
+    *field = same;
+    return !p->relative && (p->axis < 0 ? p->axis + call->shape.n : p->axis) > 1;
 }
-GCKPTI_ROW_OF_ROWS(slice, GCKPTI_PLAIN, gckpti_slice_shape, NULL, gckpti_slice_rows, 0, 0);
+GCKPTI_OP_DESC_FIELD(slice, GCKPTI_PLAIN, gckpti_slice_shape, NULL, gckpti_slice_field, 0, 0);
 GCKPTI_FN gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, int64_t end,
-                                        int moves)
+                                        int relative)
 {
     gckpti_slice p;
     memset(&p, 0, sizeof p);
@@ -93,11 +93,11 @@ GCKPTI_FN gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin
     p.begin[0] = (uint32_t)begin, p.begin[1] = (uint32_t)((uint64_t)begin >> 32);
     p.end[0] = (uint32_t)end, p.end[1] = (uint32_t)((uint64_t)end >> 32);
     p.axis = axis;
-    p.moves = moves;
+    p.relative = relative;
     gckpt_tensor *t =
-        gckpt_apply(&gckpti_op_slice, &x, 1, &p, moves ? sizeof p : offsetof(gckpti_slice, moves));
+        gckpt_apply(&gckpti_op_slice, &x, 1, &p, relative ? sizeof p : offsetof(gckpti_slice, relative));
     if (t && axis == 0)
-        x->floats--;
+        x->f32_uses--;
     return t;
 }
 GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, int64_t end)
@@ -106,18 +106,18 @@ GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, in
 }
 
 /* Positions move on where there are caches; the tables must have them all. */
-GCKPTI_FN int gckpti_moves_fit(gckpt_graph *g)
+GCKPTI_FN int gckpti_check_positions(gckpt_graph *g)
 {
-    if (g->cached && g->unmoved)
+    if (g->cache_capacity && g->uses_positions)
         gckpti_fail(g, GCKPT_E_ARG,
                     "positions: they would begin at 0 in each call, where caches go on; "
                     "gckpt_positions_at goes on, too");
-    else if (g->cached && g->positions && g->positions < g->cached)
+    else if (g->cache_capacity && g->min_positions && g->min_positions < g->cache_capacity)
         gckpti_fail(
             g, GCKPT_E_SHAPE,
             "positions: caches have a capacity of %I rows, and a table has %I positions from "
             "`first` on; it needs as many",
-            g->cached, g->positions);
+            g->cache_capacity, g->min_positions);
     return g->object.sticky == GCKPT_OK;
 }
 
@@ -143,7 +143,7 @@ static gckpt_result gckpti_concat_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 /* Backward, each input takes its part of g. */
-static void gckpti_concat_by(const gckpt_call *call, int backward)
+static void gckpti_run_concat(const gckpt_call *call, int backward)
 {
     int axis = *(const int *)call->attributes;
     gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
@@ -157,28 +157,28 @@ static void gckpti_concat_by(const gckpt_call *call, int backward)
             gckpti_put_blocks(x->grad, n, call->grad_out + at, row, all.outer, n, x->accumulate);
     }
 }
-GCKPTI_BOTH_WAYS(concat, gckpti_concat_by(call, backward))
-static int gckpti_concat_rows(const gckpt_call *call, void *attributes, gckpt_receptive_field *rows)
+GCKPTI_OP_KERNELS(concat, gckpti_run_concat(call, backward))
+static int gckpti_concat_field(const gckpt_call *call, void *attributes, gckpt_receptive_field *field)
 {
     const gckpt_receptive_field same = { call->inputs, 1, 0, 1, 0.0f };
     const int axis = *(const int *)attributes;
-    *rows = same;
+    *field = same;
     return (axis < 0 ? axis + call->shape.n : axis) > 1;
 }
-GCKPTI_ROW_OF_ROWS(concat, GCKPTI_PLAIN, gckpti_concat_shape, NULL, gckpti_concat_rows,
+GCKPTI_OP_DESC_FIELD(concat, GCKPTI_PLAIN, gckpti_concat_shape, NULL, gckpti_concat_field,
                    GCKPTI_CACHED, 0);
 GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
 {
     gckpt_tensor *t = gckpt_apply(&gckpti_op_concat, x, n, &axis, sizeof axis);
     for (int i = 0; t && i < n; i++) {
-        if (x[i]->window)
+        if (x[i]->cache_window)
             return gckpti_fail(t->graph, GCKPT_E_ARG,
                                "concat: %T is a gckpt_cache_window, whose rows stand in no order; "
                                "only causal attention can read it",
                                x[i]);
-        if (x[i]->capacity && (i < n - 1 || (axis != 1 && axis != 1 - t->shape.n)))
-            return gckpti_cached_fail(t->graph, "concat", x[i]);
-        t->capacity = x[i]->capacity;
+        if (x[i]->cache_capacity && (i < n - 1 || (axis != 1 && axis != 1 - t->shape.n)))
+            return gckpti_fail_cached(t->graph, "concat", x[i]);
+        t->cache_capacity = x[i]->cache_capacity;
     }
     return t;
 }
@@ -196,7 +196,7 @@ static gckpt_result gckpti_pad_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-static void gckpti_pad_by(const gckpt_call *call, int backward)
+static void gckpti_run_pad(const gckpt_call *call, int backward)
 {
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
     const gckpt_arg *x = &call->in[0];
@@ -210,8 +210,8 @@ static void gckpti_pad_by(const gckpt_call *call, int backward)
     else if (x->grad)
         gckpti_put_blocks(x->grad, n, call->grad_out + at, all, v.outer, n, x->accumulate);
 }
-GCKPTI_BOTH_WAYS(pad, gckpti_pad_by(call, backward))
-GCKPTI_ROW(pad, GCKPTI_PLAIN, gckpti_pad_shape, NULL, 0, 0);
+GCKPTI_OP_KERNELS(pad, gckpti_run_pad(call, backward))
+GCKPTI_OP_DESC(pad, GCKPTI_PLAIN, gckpti_pad_shape, NULL, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_pad(gckpt_tensor *x, int axis, int64_t before, int64_t after,
                                   float value)
 {
@@ -239,10 +239,10 @@ static gckpt_result gckpti_reduce_shape(gckpt_call *call, const char *op)
     return GCKPT_OK;
 }
 /* The rule of shapes of the op of that name. */
-#define GCKPTI_REDUCES(op, rule)                                                                   \
+#define GCKPTI_REDUCE_SHAPE(op, rule)                                                                   \
     static gckpt_result gckpti_##op##_shape(gckpt_call *call) { return rule(call, #op); }
-GCKPTI_REDUCES(sum, gckpti_reduce_shape)
-GCKPTI_REDUCES(mean, gckpti_reduce_shape)
+GCKPTI_REDUCE_SHAPE(sum, gckpti_reduce_shape)
+GCKPTI_REDUCE_SHAPE(mean, gckpti_reduce_shape)
 /* By lanes along the last axis, row after row along another. */
 static void gckpti_reduce_forward(const gckpt_call *call, int mean)
 {
@@ -254,7 +254,7 @@ static void gckpti_reduce_forward(const gckpt_call *call, int mean)
         if (axis == -1 || axis == call->in[0].shape.n - 1)
             *o = gckpti_sum(x, v.size);
         else {
-            gckpti_start(o, v.inner, 0);
+            gckpti_zero_unless(o, v.inner, 0);
             gckpti_put_blocks(o, 0, x, v.inner, v.size, v.inner, 1);
         }
     for (int64_t i = 0; mean && i < v.outer * v.inner; i++)
@@ -270,10 +270,10 @@ static void gckpti_reduce_backward(const gckpt_call *call, int mean)
             for (int64_t j = 0; j < v.inner; j++)
                 gckpti_put(d++, call->grad_out[i * v.inner + j] / size, call->in[0].accumulate);
 }
-GCKPTI_BOTH_WAYS(sum, (backward ? gckpti_reduce_backward : gckpti_reduce_forward)(call, 0))
-GCKPTI_BOTH_WAYS(mean, (backward ? gckpti_reduce_backward : gckpti_reduce_forward)(call, 1))
-GCKPTI_ROW(sum, GCKPTI_PLAIN, gckpti_sum_shape, gckpti_flops_1, 0, 0);
-GCKPTI_ROW(mean, GCKPTI_PLAIN, gckpti_mean_shape, gckpti_flops_1, 0, 0);
+GCKPTI_OP_KERNELS(sum, (backward ? gckpti_reduce_backward : gckpti_reduce_forward)(call, 0))
+GCKPTI_OP_KERNELS(mean, (backward ? gckpti_reduce_backward : gckpti_reduce_forward)(call, 1))
+GCKPTI_OP_DESC(sum, GCKPTI_PLAIN, gckpti_sum_shape, gckpti_flops_1, 0, 0);
+GCKPTI_OP_DESC(mean, GCKPTI_PLAIN, gckpti_mean_shape, gckpti_flops_1, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis)
 {
     return gckpt_apply(&gckpti_op_sum, &x, 1, &axis, sizeof axis);
@@ -286,71 +286,71 @@ GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis)
 /* max and argmax over an axis, which is removed: the first element that no other is greater than,
  * or the first NaN; aux, and argmax, is its number. dx = g there, 0 elsewhere. An item is up to 16
  * of a line of results. */
-enum { GCKPTI_PART = 16 };
+enum { GCKPTI_MAX_CHUNK = 16 };
 typedef struct {
     const gckpt_call *call;
     gckpti_axis_split v;
-    int64_t parts; /* of a line */
+    int64_t chunks; /* of a line */
     float *out;
-    int32_t *at;
-} gckpti_greatest;
+    int32_t *index;
+} gckpti_max_state;
 
-static void gckpti_greatest_item(void *context, int64_t item, int64_t worker)
+static void gckpti_max_item(void *context, int64_t item, int64_t worker)
 {
-    const gckpti_greatest *s = (const gckpti_greatest *)context;
+    const gckpti_max_state *s = (const gckpti_max_state *)context;
     const gckpt_arg *x = &s->call->in[0];
     const float *g = s->call->grad_out;
-    const int64_t inner = s->v.inner, from = item % s->parts * GCKPTI_PART;
-    const int64_t n = gckpti_min(inner - from, GCKPTI_PART), to = item / s->parts * inner + from;
-    float best[GCKPTI_PART];
-    int32_t at[GCKPTI_PART];
+    const int64_t inner = s->v.inner, from = item % s->chunks * GCKPTI_MAX_CHUNK;
+    const int64_t n = gckpti_min(inner - from, GCKPTI_MAX_CHUNK), to = item / s->chunks * inner + from;
+    float best[GCKPTI_MAX_CHUNK];
+    int32_t index[GCKPTI_MAX_CHUNK];
     (void)worker;
     for (int64_t i = 0, here = (to - from) * s->v.size + from; i < s->v.size; i++, here += inner)
         for (int64_t j = 0; j < n; j++)
-            if (g && s->at[to + j] == i)
+            if (g && s->index[to + j] == i)
                 gckpti_put(&x->grad[here + j], g[to + j], x->accumulate);
             else if (g)
                 x->grad[here + j] = x->accumulate ? x->grad[here + j] : 0.0f;
             else if (i == 0 || (best[j] == best[j] && !(x->data[here + j] <= best[j])))
-                best[j] = x->data[here + j], at[j] = (int32_t)i;
+                best[j] = x->data[here + j], index[j] = (int32_t)i;
     if (s->out)
         memcpy(s->out + to, best, (size_t)n * sizeof *best);
-    if (s->at && !g)
-        memcpy(s->at + to, at, (size_t)n * sizeof *at);
+    if (s->index && !g)
+        memcpy(s->index + to, index, (size_t)n * sizeof *index);
 }
-static void gckpti_greatest_by(const gckpt_call *call, float *out, void *at)
+static void gckpti_run_max(const gckpt_call *call, float *out, void *index)
 {
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
-    const int64_t parts = (v.inner + GCKPTI_PART - 1) / GCKPTI_PART;
-    gckpti_greatest s = { call, v, parts, call->grad_out ? NULL : out, (int32_t *)at };
+    const int64_t chunks = (v.inner + GCKPTI_MAX_CHUNK - 1) / GCKPTI_MAX_CHUNK;
+    gckpti_max_state s = { call, v, chunks, call->grad_out ? NULL : out, (int32_t *)index };
     if (!call->grad_out || call->in[0].grad)
-        gckpt_parallel(call, v.outer * parts, v.size * gckpti_min(v.inner, GCKPTI_PART),
-                       gckpti_greatest_item, &s);
+        gckpt_parallel(call, v.outer * chunks, v.size * gckpti_min(v.inner, GCKPTI_MAX_CHUNK),
+                       gckpti_max_item, &s);
 }
-GCKPTI_BOTH_WAYS(max, (void)backward; gckpti_greatest_by(call, call->out, call->saved))
+GCKPTI_OP_KERNELS(max, (void)backward; gckpti_run_max(call, call->out, call->saved))
 GCKPTI_FN void gckpti_argmax_forward(const gckpt_call *call)
 {
-    gckpti_greatest_by(call, NULL, call->out);
+    gckpti_run_max(call, NULL, call->out);
 }
-static int64_t gckpti_argmax_below(const gckpt_call *call, int i)
+static int64_t gckpti_argmax_limit(const gckpt_call *call, int i)
 {
     return (void)i, gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes).size;
 }
-static gckpt_result gckpti_greatest_shape(gckpt_call *call, const char *op)
+static gckpt_result gckpti_max_index_shape(gckpt_call *call, const char *op)
 {
     gckpt_result result = gckpti_reduce_shape(call, op);
-    if (result == GCKPT_OK && gckpti_argmax_below(call, 0) > INT32_MAX)
+    if (result == GCKPT_OK && gckpti_argmax_limit(call, 0) > INT32_MAX)
         return gckpt_fail(call, GCKPT_E_SHAPE, "%s: an axis of %S is above 2^31 - 1", op,
                           &call->in[0].shape);
     if (result == GCKPT_OK && gckpti_shape_fits(&call->shape))
         call->saved_bytes = (size_t)gckpti_elements(&call->shape) * sizeof(int32_t);
     return result;
 }
-GCKPTI_REDUCES(max, gckpti_greatest_shape)
-GCKPTI_REDUCES(argmax, gckpti_greatest_shape)
-GCKPTI_ROW(max, GCKPTI_PLAIN, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_SAVED);
-GCKPTI_ROW_ALL(argmax, NULL, GCKPTI_PLAIN, gckpti_argmax_shape, gckpti_flops_1, NULL,
-               gckpti_argmax_below, NULL, GCKPTI_INDICES, 0);
+GCKPTI_REDUCE_SHAPE(max, gckpti_max_index_shape)
+GCKPTI_REDUCE_SHAPE(argmax, gckpti_max_index_shape)
+GCKPTI_OP_DESC(max, GCKPTI_PLAIN, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_SAVED);
+GCKPTI_OP_DESC_ALL(argmax, NULL, GCKPTI_PLAIN, gckpti_argmax_shape, gckpti_flops_1, NULL,
+               gckpti_argmax_limit, NULL, GCKPTI_INDICES, 0);
 GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis)
 {
     return gckpt_apply(&gckpti_op_max, &x, 1, &axis, sizeof axis);

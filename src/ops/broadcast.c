@@ -5,38 +5,38 @@
  * Axis 0 is the innermost. Neighbouring axes that both others cross in one stride are merged, so
  * equal shapes are one run, and (B,T,C) with (C) is B*T runs of C. */
 
-GCKPTI_FN void gckpti_walk_begin(gckpti_walk *w)
+GCKPTI_FN void gckpti_iter_begin(gckpti_iter *it)
 {
-    memset(w, 0, sizeof *w);
-    w->size[0] = 1; /* a scalar is one run of one element */
+    memset(it, 0, sizeof *it);
+    it->size[0] = 1; /* a scalar is one run of one element */
 }
 
-GCKPTI_FN void gckpti_walk_axis(gckpti_walk *w, int64_t size, int64_t step0, int64_t step1)
+GCKPTI_FN void gckpti_iter_add_axis(gckpti_iter *it, int64_t size, int64_t step0, int64_t step1)
 {
-    int k = w->n - 1;
+    int k = it->n - 1;
     if (size == 1)
         return;
-    if (k >= 0 && step0 == w->size[k] * w->step[0][k] && step1 == w->size[k] * w->step[1][k]) {
-        w->size[k] *= size;
+    if (k >= 0 && step0 == it->size[k] * it->step[0][k] && step1 == it->size[k] * it->step[1][k]) {
+        it->size[k] *= size;
         return;
     }
-    k = w->n++;
-    w->size[k] = size;
-    w->step[0][k] = step0;
-    w->step[1][k] = step1;
+    k = it->n++;
+    it->size[k] = size;
+    it->step[0][k] = step0;
+    it->step[1][k] = step1;
 }
 
 /* To the next run of size[0] elements; 0 at the end. */
-static int gckpti_walk_next(gckpti_walk *w)
+static int gckpti_iter_next(gckpti_iter *it)
 {
-    for (int k = 1; k < w->n; k++) {
-        w->at[0] += w->step[0][k];
-        w->at[1] += w->step[1][k];
-        if (++w->index[k] < w->size[k])
+    for (int k = 1; k < it->n; k++) {
+        it->offset[0] += it->step[0][k];
+        it->offset[1] += it->step[1][k];
+        if (++it->index[k] < it->size[k])
             return 1;
-        w->index[k] = 0;
-        w->at[0] -= w->size[k] * w->step[0][k];
-        w->at[1] -= w->size[k] * w->step[1][k];
+        it->index[k] = 0;
+        it->offset[0] -= it->size[k] * it->step[0][k];
+        it->offset[1] -= it->size[k] * it->step[1][k];
     }
     return 0;
 }
@@ -64,10 +64,10 @@ static gckpt_result gckpti_broadcast_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-GCKPTI_FN void gckpti_broadcast_walk(gckpti_walk *w, const gckpt_call *call, int second)
+GCKPTI_FN void gckpti_broadcast_iter(gckpti_iter *it, const gckpt_call *call, int second)
 {
     int64_t stride[2] = { 1, 1 }, step[2];
-    gckpti_walk_begin(w);
+    gckpti_iter_begin(it);
     for (int k = 1; k <= call->shape.n; k++) {
         for (int i = 0; i < 2; i++) {
             const gckpt_shape *s = &call->in[i ? second : 0].shape;
@@ -75,103 +75,103 @@ GCKPTI_FN void gckpti_broadcast_walk(gckpti_walk *w, const gckpt_call *call, int
             step[i] = size == 1 ? 0 : stride[i];
             stride[i] *= size;
         }
-        gckpti_walk_axis(w, call->shape.d[call->shape.n - k], step[0], step[1]);
+        gckpti_iter_add_axis(it, call->shape.d[call->shape.n - k], step[0], step[1]);
     }
 }
 
 /* A run of an input's gradient d, and what it comes from. Without `low` nothing is repeated, so
  * that d's steps (and its own data's) are 1. */
 typedef struct {
-    const float *g, *own, *other;
-    float *d, *low;
+    const float *g, *self, *other;
+    float *d, *comp;
     int64_t n, step, other_step;
     int accumulate;
-} gckpti_pair_run;
+} gckpti_grad_run;
 
 /* Adds part(), times the factor that it may leave, where it sees data at all. */
-static inline void gckpti_pair_add_part(const gckpti_pair_run *r, int sees_own, int sees_other,
-                                        float (*part)(float g, float own, float other,
+static inline void gckpti_grad_run_add(const gckpti_grad_run *r, int reads_self, int reads_other,
+                                        float (*part)(float g, float self, float other,
                                                       float *factor))
 {
     const int64_t n = r->n, step = r->step, other_step = r->other_step;
-    const float *g = r->g, *own = r->own, *other = r->other;
-    float *d = r->d, *low = r->low, factor = 1.0f;
-    if (low)
+    const float *g = r->g, *self = r->self, *other = r->other;
+    float *d = r->d, *comp = r->comp, factor = 1.0f;
+    if (comp)
         for (int64_t j = 0; j < n; j++) {
-            float u = part(g[j], sees_own ? own[j * step] : 0.0f,
-                           sees_other ? other[j * other_step] : 0.0f, &factor);
-            gckpti_sum_add(&d[j * step], &low[j * step], sees_other ? gckpti_mul(u, factor) : u);
+            float u = part(g[j], reads_self ? self[j * step] : 0.0f,
+                           reads_other ? other[j * other_step] : 0.0f, &factor);
+            gckpti_sum_add(&d[j * step], &comp[j * step], reads_other ? gckpti_mul(u, factor) : u);
         }
     else
         for (int64_t j = 0; j < n; j++) {
-            float u = part(g[j], sees_own ? own[j] : 0.0f,
-                           sees_other ? other[j * other_step] : 0.0f, &factor);
-            if (sees_other)
+            float u = part(g[j], reads_self ? self[j] : 0.0f,
+                           reads_other ? other[j * other_step] : 0.0f, &factor);
+            if (reads_other)
                 gckpti_put_product(&d[j], u, factor, r->accumulate);
             else
                 gckpti_put(&d[j], u, r->accumulate);
         }
 }
-#define GCKPTI_PART(name, sees_own, sees_other)                                                    \
-    static void gckpti_pair_run_##name(const gckpti_pair_run *r)                                   \
+#define GCKPTI_BINARY_GRAD(name, reads_self, reads_other)                                                    \
+    static void gckpti_grad_run_##name(const gckpti_grad_run *r)                                   \
     {                                                                                              \
-        gckpti_pair_add_part(r, sees_own, sees_other, gckpti_part_##name);                         \
+        gckpti_grad_run_add(r, reads_self, reads_other, gckpti_grad_##name);                         \
     }
-GCKPTI_PART(same, 0, 0)
-GCKPTI_PART(minus, 0, 0)
-GCKPTI_PART(times, 0, 1)
-GCKPTI_PART(above, 0, 1)
-GCKPTI_PART(below, 1, 1)
-GCKPTI_PART(greater, 1, 1)
-GCKPTI_PART(less, 1, 1)
-#undef GCKPTI_PART
+GCKPTI_BINARY_GRAD(identity, 0, 0)
+GCKPTI_BINARY_GRAD(negate, 0, 0)
+GCKPTI_BINARY_GRAD(product, 0, 1)
+GCKPTI_BINARY_GRAD(numerator, 0, 1)
+GCKPTI_BINARY_GRAD(denominator, 1, 1)
+GCKPTI_BINARY_GRAD(maximum, 1, 1)
+GCKPTI_BINARY_GRAD(minimum, 1, 1)
+#undef GCKPTI_BINARY_GRAD
 
 /* Input i's gradient, run by run. */
-static void gckpti_pair_gradient(const gckpt_call *call, int i,
-                                 void (*run)(const gckpti_pair_run *r))
+static void gckpti_binary_gradient(const gckpt_call *call, int i,
+                                 void (*run)(const gckpti_grad_run *r))
 {
     const gckpt_arg *in = &call->in[i], *other = &call->in[1 - i];
-    gckpti_pair_run r = { call->grad_out, NULL, NULL, NULL, NULL, 0, 0, 0, in->accumulate };
-    gckpti_walk w;
+    gckpti_grad_run r = { call->grad_out, NULL, NULL, NULL, NULL, 0, 0, 0, in->accumulate };
+    gckpti_iter it;
     if (!in->grad || in->grad == call->grad_out) /* not wanted; passed on */
         return;
-    gckpti_broadcast_walk(&w, call, 1);
-    r.n = w.size[0], r.step = w.step[i][0], r.other_step = w.step[1 - i][0];
+    gckpti_broadcast_iter(&it, call, 1);
+    r.n = it.size[0], r.step = it.step[i][0], r.other_step = it.step[1 - i][0];
     if (in->compensation && !in->accumulate)
         memset(in->grad, 0, (size_t)gckpti_elements(&in->shape) * sizeof(float));
     do {
-        r.d = in->grad + w.at[i], r.low = in->compensation ? in->compensation + w.at[i] : NULL;
-        r.own = in->data ? in->data + w.at[i] : NULL;
-        r.other = other->data ? other->data + w.at[1 - i] : NULL;
+        r.d = in->grad + it.offset[i], r.comp = in->compensation ? in->compensation + it.offset[i] : NULL;
+        r.self = in->data ? in->data + it.offset[i] : NULL;
+        r.other = other->data ? other->data + it.offset[1 - i] : NULL;
         run(&r);
         r.g += r.n;
-    } while (gckpti_walk_next(&w));
+    } while (gckpti_iter_next(&it));
 }
 
 /* out = f(a, b), run by run. */
 static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(float a, float b))
 {
-    gckpti_walk w;
+    gckpti_iter it;
     float *o = call->out;
-    gckpti_broadcast_walk(&w, call, 1);
-    int64_t n = w.size[0], sa = w.step[0][0], sb = w.step[1][0];
+    gckpti_broadcast_iter(&it, call, 1);
+    int64_t n = it.size[0], sa = it.step[0][0], sb = it.step[1][0];
     do {
-        const float *a = call->in[0].data + w.at[0], *b = call->in[1].data + w.at[1];
+        const float *a = call->in[0].data + it.offset[0], *b = call->in[1].data + it.offset[1];
         for (int64_t j = 0; j < n; j++)
             o[j] = f(a[j * sa], b[j * sb]);
         o += n;
-    } while (gckpti_walk_next(&w));
+    } while (gckpti_iter_next(&it));
 }
 
-/* All of an op of two inputs, from gckpti_pair_<name> and the parts of its gradients, which see
+/* All of an op of two inputs, from gckpti_binary_<name> and the parts of its gradients, which see
  * `first` and `second`. */
-#define GCKPTI_PAIR(name, part_first, part_second, flops, flags, first, second)                    \
-    GCKPTI_BOTH_WAYS(name, backward                                                                \
-                               ? (gckpti_pair_gradient(call, 0, gckpti_pair_run_##part_first),     \
-                                  gckpti_pair_gradient(call, 1, gckpti_pair_run_##part_second))    \
-                               : gckpti_binary_forward(call, gckpti_pair_##name))                  \
-    GCKPTI_ROW(name, GCKPTI_FAST, gckpti_broadcast_shape, flops,                                   \
-               GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_BY_ELEMENT | (flags),                  \
+#define GCKPTI_BINARY_OP(name, grad_first, grad_second, flops, flags, first, second)                    \
+    GCKPTI_OP_KERNELS(name, backward                                                                \
+                               ? (gckpti_binary_gradient(call, 0, gckpti_grad_run_##grad_first),     \
+                                  gckpti_binary_gradient(call, 1, gckpti_grad_run_##grad_second))    \
+                               : gckpti_binary_forward(call, gckpti_binary_##name))                  \
+    GCKPTI_OP_DESC(name, GCKPTI_FAST, gckpti_broadcast_shape, flops,                                   \
+               GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_IS_ELEMENTWISE | (flags),                  \
                (first) | GCKPT_SUMS, (second) | GCKPT_SUMS);                                       \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *a, gckpt_tensor *b)                         \
     {                                                                                              \
@@ -182,20 +182,20 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
  * div: y = a / b;  da = g / b, db = -g ((a / b) / b)
  * maximum: NaN if one is, a where they are equal;  da = g where a > b, g/2 where a = b, +0 where
  * a < b; g where they do not compare.  minimum: the same with < for >. */
-GCKPTI_INLINE float gckpti_pair_add(float a, float b) { return a + b; }
-GCKPTI_INLINE float gckpti_pair_sub(float a, float b) { return a - b; }
-GCKPTI_INLINE float gckpti_pair_mul(float a, float b) { return a * b; }
-GCKPTI_INLINE float gckpti_pair_div(float a, float b) { return a / b; }
+GCKPTI_INLINE float gckpti_binary_add(float a, float b) { return a + b; }
+GCKPTI_INLINE float gckpti_binary_sub(float a, float b) { return a - b; }
+GCKPTI_INLINE float gckpti_binary_mul(float a, float b) { return a * b; }
+GCKPTI_INLINE float gckpti_binary_div(float a, float b) { return a / b; }
 
-#define GCKPTI_EITHER (GCKPT_IN(0) | GCKPT_IN(1))
-GCKPTI_PAIR(add, same, same, NULL, GCKPT_PASSES_GRAD(0) | GCKPT_PASSES_GRAD(1), 0, 0)
-GCKPTI_PAIR(sub, same, minus, NULL, GCKPT_PASSES_GRAD(0), 0, 0)
-GCKPTI_PAIR(mul, times, times, NULL, 0, GCKPT_IN(1), GCKPT_IN(0))
-GCKPTI_PAIR(div, above, below, gckpti_flops_8, 0, GCKPT_IN(1), GCKPTI_EITHER)
-GCKPTI_PAIR(maximum, greater, greater, NULL, 0, GCKPTI_EITHER, GCKPTI_EITHER)
-GCKPTI_PAIR(minimum, less, less, NULL, 0, GCKPTI_EITHER, GCKPTI_EITHER)
-#undef GCKPTI_EITHER
-#undef GCKPTI_PAIR
+#define GCKPTI_BOTH_INPUTS (GCKPT_IN(0) | GCKPT_IN(1))
+GCKPTI_BINARY_OP(add, identity, identity, NULL, GCKPT_PASSES_GRAD(0) | GCKPT_PASSES_GRAD(1), 0, 0)
+GCKPTI_BINARY_OP(sub, identity, negate, NULL, GCKPT_PASSES_GRAD(0), 0, 0)
+GCKPTI_BINARY_OP(mul, product, product, NULL, 0, GCKPT_IN(1), GCKPT_IN(0))
+GCKPTI_BINARY_OP(div, numerator, denominator, gckpti_flops_8, 0, GCKPT_IN(1), GCKPTI_BOTH_INPUTS)
+GCKPTI_BINARY_OP(maximum, maximum, maximum, NULL, 0, GCKPTI_BOTH_INPUTS, GCKPTI_BOTH_INPUTS)
+GCKPTI_BINARY_OP(minimum, minimum, minimum, NULL, 0, GCKPTI_BOTH_INPUTS, GCKPTI_BOTH_INPUTS)
+#undef GCKPTI_BOTH_INPUTS
+#undef GCKPTI_BINARY_OP
 
 /* where: y = a where the condition is not 0 (NaN is not), else b;  da = g there, else +0, db = +0
  * there, else g (stored or added). What is not taken is not looked at. a and b one after the other,
@@ -203,18 +203,18 @@ GCKPTI_PAIR(minimum, less, less, NULL, 0, GCKPTI_EITHER, GCKPTI_EITHER)
 static void gckpti_where_take(const gckpt_call *call, int i, int backward)
 {
     const gckpt_arg *c = &call->in[0], *in = &call->in[i];
-    gckpti_walk w;
+    gckpti_iter it;
     int64_t o = 0;
     if (backward && !in->grad)
         return;
     if (in->compensation || i == 0)
-        gckpti_start(in->grad, gckpti_elements(&in->shape), in->accumulate);
+        gckpti_zero_unless(in->grad, gckpti_elements(&in->shape), in->accumulate);
     if (i == 0) /* the condition's gradient is 0 */
         return;
-    gckpti_broadcast_walk(&w, call, i);
+    gckpti_broadcast_iter(&it, call, i);
     do
-        for (int64_t j = 0; j < w.size[0]; j++, o++) {
-            const int64_t at = w.at[1] + j * w.step[1][0], k = w.at[0] + j * w.step[0][0];
+        for (int64_t j = 0; j < it.size[0]; j++, o++) {
+            const int64_t at = it.offset[1] + j * it.step[1][0], k = it.offset[0] + j * it.step[0][0];
             const int taken = (c->index ? c->index[k] != 0 : c->data[k] != 0.0f) == (i == 1);
             const float g = backward && taken ? call->grad_out[o] : 0.0f;
             if (in->compensation)
@@ -224,11 +224,11 @@ static void gckpti_where_take(const gckpt_call *call, int i, int backward)
             else if (taken)
                 call->out[o] = in->data[at];
         }
-    while (gckpti_walk_next(&w));
+    while (gckpti_iter_next(&it));
 }
-GCKPTI_BOTH_WAYS(where, for (int i = !backward; i < 3; i++) gckpti_where_take(call, i, backward))
-GCKPTI_ROW(where, GCKPTI_FAST, gckpti_broadcast_shape, NULL,
-           GCKPT_INPLACE(1) | GCKPT_INPLACE(2) | GCKPTI_BY_ELEMENT, GCKPTI_ANY_TYPE,
+GCKPTI_OP_KERNELS(where, for (int i = !backward; i < 3; i++) gckpti_where_take(call, i, backward))
+GCKPTI_OP_DESC(where, GCKPTI_FAST, gckpti_broadcast_shape, NULL,
+           GCKPT_INPLACE(1) | GCKPT_INPLACE(2) | GCKPTI_IS_ELEMENTWISE, GCKPTI_ANY_TYPE,
            GCKPT_IN(0) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS);
 GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gckpt_tensor *b)
 {
@@ -265,41 +265,41 @@ static gckpt_result gckpti_permute_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-GCKPTI_FN void gckpti_permute_walk(gckpti_walk *w, const gckpt_call *call)
+GCKPTI_FN void gckpti_permute_iter(gckpti_iter *it, const gckpt_call *call)
 {
     const gckpti_permute *p = (const gckpti_permute *)call->attributes;
     const gckpt_shape *x = &call->in[0].shape;
-    gckpti_walk_begin(w);
+    gckpti_iter_begin(it);
     for (int i = x->n; i-- > 0;) {
         int64_t step = 1;
         for (int k = (p->axes[i] < 0 ? p->axes[i] + x->n : p->axes[i]) + 1; k < x->n; k++)
             step *= x->d[k];
-        gckpti_walk_axis(w, call->shape.d[i], step, 0);
+        gckpti_iter_add_axis(it, call->shape.d[i], step, 0);
     }
 }
-static inline void gckpti_permute_by(const gckpt_call *call, int backward)
+static inline void gckpti_run_permute(const gckpt_call *call, int backward)
 {
-    gckpti_walk w;
+    gckpti_iter it;
     const gckpt_arg *x = &call->in[0];
     const float *g = call->grad_out;
     float *o = call->out;
     if (backward && !x->grad)
         return;
-    gckpti_permute_walk(&w, call);
+    gckpti_permute_iter(&it, call);
     do {
-        float *to = backward ? x->grad + w.at[0] : NULL;
-        for (int64_t j = 0; j < w.size[0] && !backward; j++)
-            *o++ = x->data[w.at[0] + j * w.step[0][0]];
+        float *to = backward ? x->grad + it.offset[0] : NULL;
+        for (int64_t j = 0; j < it.size[0] && !backward; j++)
+            *o++ = x->data[it.offset[0] + j * it.step[0][0]];
         if (backward && x->accumulate)
-            for (int64_t j = 0; j < w.size[0]; j++)
-                to[j * w.step[0][0]] += *g++;
+            for (int64_t j = 0; j < it.size[0]; j++)
+                to[j * it.step[0][0]] += *g++;
         else if (backward)
-            for (int64_t j = 0; j < w.size[0]; j++)
-                to[j * w.step[0][0]] = *g++;
-    } while (gckpti_walk_next(&w));
+            for (int64_t j = 0; j < it.size[0]; j++)
+                to[j * it.step[0][0]] = *g++;
+    } while (gckpti_iter_next(&it));
 }
-GCKPTI_BOTH_WAYS(permute, gckpti_permute_by(call, backward))
-GCKPTI_ROW(permute, GCKPTI_PLAIN, gckpti_permute_shape, NULL, 0, 0);
+GCKPTI_OP_KERNELS(permute, gckpti_run_permute(call, backward))
+GCKPTI_OP_DESC(permute, GCKPTI_PLAIN, gckpti_permute_shape, NULL, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n)
 {
     gckpti_permute p = { axes ? n : 0, { 0 } };

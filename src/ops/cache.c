@@ -24,7 +24,7 @@ GCKPTI_FN void gckpti_cache_forward(const gckpt_call *call)
             gckpti_cache_put(&call->in[0], i * c + j, call->out, call->out_bf16, row * c + j);
     }
 }
-GCKPTI_ROW_ALL(cache, NULL, GCKPTI_PLAIN, gckpti_cache_shape, gckpti_flops_1, NULL, NULL, NULL,
+GCKPTI_OP_DESC_ALL(cache, NULL, GCKPTI_PLAIN, gckpti_cache_shape, gckpti_flops_1, NULL, NULL, NULL,
                GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16, 0);
 GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, int64_t window)
 {
@@ -36,27 +36,27 @@ GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, in
     if (window < 0)
         return gckpti_fail(g, GCKPT_E_ARG,
                            "cache: a window of %I rows; 1 and more are possible (0: all)", window);
-    if (x->batchless || x->capacity)
+    if (x->batch_invariant || x->cache_capacity)
         return gckpti_fail(g, GCKPT_E_ARG, "cache: %T %s", x,
-                           x->capacity ? "is one already"
+                           x->cache_capacity ? "is one already"
                                        : "depends on parameters only; it needs none");
     o.window = window < capacity ? (int)window : 0;
     if (gckpti_cache_rows(&o) >= capacity)
         o.window = 0;
     gckpt_tensor *t = gckpt_apply(&gckpti_op_cache, &x, 1, &o,
                                   o.window ? sizeof o : offsetof(gckpti_cache, window));
-    if (t && g->cached && (g->cached != capacity || g->news != x->shape.d[1]))
+    if (t && g->cache_capacity && (g->cache_capacity != capacity || g->new_positions != x->shape.d[1]))
         return gckpti_fail(
             g, GCKPT_E_SHAPE,
             "cache: %T %S, capacity %I: all caches of a graph have the same, and the "
             "same T; here %I, T = %I",
-            x, &x->shape, capacity, g->cached, g->news);
+            x, &x->shape, capacity, g->cache_capacity, g->new_positions);
     if (!t)
         return NULL;
-    g->cached = t->capacity = capacity;
-    t->window = o.window;
-    g->news = x->shape.d[1];
-    return gckpti_moves_fit(g) ? t : NULL;
+    g->cache_capacity = t->cache_capacity = capacity;
+    t->cache_window = o.window;
+    g->new_positions = x->shape.d[1];
+    return gckpti_check_positions(g) ? t : NULL;
 }
 GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity)
 {

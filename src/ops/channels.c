@@ -19,12 +19,12 @@
  * in the backward. */
 typedef struct {
     const gckpt_call *call;
-    const gckpti_channel_kernels *by;
-    int64_t images, places, channels, groups, m;
+    const gckpti_channel_kernels *kernels;
+    int64_t images, pixels, channels, groups, m;
     float n;           /* values of a group in an image */
-    int64_t run, runs; /* channels of an item; items an image */
-    int given;         /* mean and variance are (inference of batchnorm) */
-} gckpti_channels;
+    int64_t width, items; /* channels of an item; items an image */
+    int has_stats;         /* mean and variance are (inference of batchnorm) */
+} gckpti_channel_state;
 
 /* All inputs behind x are (C). */
 static gckpt_result gckpti_channels_shape(gckpt_call *call)
@@ -60,7 +60,7 @@ static gckpt_result gckpti_channels_shape(gckpt_call *call)
 }
 
 /* Each channel's sum becomes the mean of its group: of sums, or with gain of gain sums. */
-static void gckpti_channels_level(const gckpti_channels *s, float *sums, const float *gain,
+static void gckpti_channels_average(const gckpti_channel_state *s, float *sums, const float *gain,
                                   int64_t first, int64_t end)
 {
     for (int64_t c = first; c < end; c += s->m) {
@@ -76,30 +76,30 @@ static void gckpti_channels_level(const gckpti_channels *s, float *sums, const f
 }
 
 /* Statistics of groups, each at its first channel, to all channels; variances become rstds. */
-static void gckpti_channels_spread(const gckpti_channels *s, float *mean, float *variance,
+static void gckpti_channels_broadcast(const gckpti_channel_state *s, float *mean, float *variance,
                                    int64_t first, int64_t end)
 {
     for (int64_t c = first; c < end; c += s->m) {
-        float of = mean[c], rstd = gckpti_rsqrt(variance[c] + 1e-5f);
+        float group_mean = mean[c], rstd = gckpti_rsqrt(variance[c] + 1e-5f);
         for (int64_t k = c; k < c + s->m; k++)
-            mean[k] = of, variance[k] = rstd;
+            mean[k] = group_mean, variance[k] = rstd;
     }
 }
 
 /* Image b; sums and statistics are the worker's. */
-static gckpti_channel_pass gckpti_channel_pass_of(const gckpti_channels *s, int64_t b,
+static gckpti_channel_pass gckpti_channel_pass_of(const gckpti_channel_state *s, int64_t b,
                                                   int64_t worker)
 {
     const gckpt_call *call = s->call;
     const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
-    const int64_t n = s->channels, image = b * s->places * n;
-    float *room = (float *)call->workspace + 4 * worker * n;
+    const int64_t n = s->channels, image = b * s->pixels * n;
+    float *scratch = (float *)call->workspace + 4 * worker * n;
     gckpti_channel_pass p;
     memset(&p, 0, sizeof p);
-    p.places = s->places, p.channels = n;
+    p.pixels = s->pixels, p.channels = n;
     p.x = call->in[0].data ? call->in[0].data + image : NULL;
     p.g = call->grad_out ? call->grad_out + image : NULL;
-    p.s = room, p.t = room + n, p.mean = room + 2 * n, p.rstd = room + 3 * n;
+    p.s = scratch, p.t = scratch + n, p.mean = scratch + 2 * n, p.rstd = scratch + 3 * n;
     p.gain = o->gain ? call->in[o->gain].data : NULL;
     p.bias = o->bias ? call->in[o->bias].data : NULL;
     return p;
@@ -107,12 +107,12 @@ static gckpti_channel_pass gckpti_channel_pass_of(const gckpti_channels *s, int6
 
 static void gckpti_channels_forward(void *context, int64_t i, int64_t worker)
 {
-    const gckpti_channels *s = (const gckpti_channels *)context;
-    const int64_t b = i / s->runs, first = i % s->runs * s->run;
-    const int64_t end = gckpti_min(first + s->run, s->channels);
+    const gckpti_channel_state *s = (const gckpti_channel_state *)context;
+    const int64_t b = i / s->items, first = i % s->items * s->width;
+    const int64_t end = gckpti_min(first + s->width, s->channels);
     gckpti_channel_pass p = gckpti_channel_pass_of(s, b, worker);
-    float *mean = p.mean, *variance = p.rstd, *aux = (float *)s->call->saved;
-    if (s->given) {
+    float *mean = p.mean, *variance = p.rstd, *saved = (float *)s->call->saved;
+    if (s->has_stats) {
         memcpy(mean + first, s->call->in[1].data + first, (size_t)(end - first) * sizeof *mean);
         memcpy(variance + first, s->call->in[2].data + first, (size_t)(end - first) * sizeof *mean);
     } else {
@@ -120,22 +120,22 @@ static void gckpti_channels_forward(void *context, int64_t i, int64_t worker)
             for (int64_t k = c; k < c + s->m; k++)
                 mean[k] = p.x[c];
         p.s = variance;
-        s->by->sums(&p, first, end);
-        gckpti_channels_level(s, variance, NULL, first, end);
+        s->kernels->sums(&p, first, end);
+        gckpti_channels_average(s, variance, NULL, first, end);
         for (int64_t c = first; c < end; c++)
             mean[c] += variance[c];
         p.squares = 1;
-        s->by->sums(&p, first, end);
-        gckpti_channels_level(s, variance, NULL, first, end);
-        for (int64_t c = first; aux && c < end; c += s->m) {
-            aux[b * s->groups + c / s->m] = mean[c];
-            aux[(s->images + b) * s->groups + c / s->m] = variance[c];
+        s->kernels->sums(&p, first, end);
+        gckpti_channels_average(s, variance, NULL, first, end);
+        for (int64_t c = first; saved && c < end; c += s->m) {
+            saved[b * s->groups + c / s->m] = mean[c];
+            saved[(s->images + b) * s->groups + c / s->m] = variance[c];
         }
     }
-    gckpti_channels_spread(s, mean, variance, first, end);
+    gckpti_channels_broadcast(s, mean, variance, first, end);
     if (s->call->out) {
-        p.to = s->call->out + b * s->places * s->channels;
-        s->by->out(&p, first, end);
+        p.to = s->call->out + b * s->pixels * s->channels;
+        s->kernels->out(&p, first, end);
     }
 }
 
@@ -145,75 +145,75 @@ static void gckpti_channels_add(const gckpt_call *call, int i, const float *sums
 {
     const gckpt_arg *to = &call->in[i];
     for (int64_t c = first; i && to->grad && c < end; c++)
-        gckpti_sum_to(to, c, sums[c]);
+        gckpti_add_to_grad(to, c, sums[c]);
 }
 
 /* Image by image: its sums, what they add to dgain and dbias, its dx. */
 static void gckpti_channels_backward(void *context, int64_t i, int64_t worker)
 {
-    const gckpti_channels *s = (const gckpti_channels *)context;
+    const gckpti_channel_state *s = (const gckpti_channel_state *)context;
     const gckpt_call *call = s->call;
     const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
-    const int64_t first = i * s->run, end = gckpti_min(first + s->run, s->channels);
-    const float *aux = (const float *)call->saved;
+    const int64_t first = i * s->width, end = gckpti_min(first + s->width, s->channels);
+    const float *saved = (const float *)call->saved;
     const gckpt_arg *x = &call->in[0];
     for (int64_t b = 0; b < s->images; b++) {
         gckpti_channel_pass p = gckpti_channel_pass_of(s, b, worker);
         if (!x->grad && !(o->gain && call->in[o->gain].grad))
             p.t = NULL; /* then x and aux need not be there */
         for (int64_t c = first; p.t && c < end; c += s->m) {
-            p.mean[c] = aux[b * s->groups + c / s->m];
-            p.rstd[c] = aux[(s->images + b) * s->groups + c / s->m];
+            p.mean[c] = saved[b * s->groups + c / s->m];
+            p.rstd[c] = saved[(s->images + b) * s->groups + c / s->m];
         }
         if (p.t)
-            gckpti_channels_spread(s, p.mean, p.rstd, first, end);
-        s->by->sums(&p, first, end);
+            gckpti_channels_broadcast(s, p.mean, p.rstd, first, end);
+        s->kernels->sums(&p, first, end);
         gckpti_channels_add(call, o->bias, p.s, first, end);
         gckpti_channels_add(call, o->gain, p.t, first, end);
         if (!x->grad)
             continue;
-        gckpti_channels_level(s, p.s, p.gain, first, end);
-        gckpti_channels_level(s, p.t, p.gain, first, end);
-        p.to = x->grad + b * s->places * s->channels, p.accumulate = x->accumulate;
-        s->by->dx(&p, first, end);
+        gckpti_channels_average(s, p.s, p.gain, first, end);
+        gckpti_channels_average(s, p.t, p.gain, first, end);
+        p.to = x->grad + b * s->pixels * s->channels, p.accumulate = x->accumulate;
+        s->kernels->dx(&p, first, end);
     }
 }
 
 /* What batchnorm measured, times rows, to the running statistics. */
-static void gckpti_batchnorm_measured(const gckpti_channels *s)
+static void gckpti_batchnorm_add_stats(const gckpti_channel_state *s)
 {
     float *sums = (float *)s->call->workspace;
     for (int i = 1; i < 3; i++) {
-        const float *aux = (const float *)s->call->saved + (i - 1) * s->channels;
+        const float *saved = (const float *)s->call->saved + (i - 1) * s->channels;
         float unbiased = i == 2 && s->n > 1 ? s->n / (s->n - 1) : 1;
         for (int64_t c = 0; s->call->in[i].grad && c < s->channels; c++)
-            sums[c] = gckpti_mul((float)s->call->rows, aux[c] * unbiased);
+            sums[c] = gckpti_mul((float)s->call->rows, saved[c] * unbiased);
         gckpti_channels_add(s->call, i, sums, 0, s->channels);
     }
 }
 
-GCKPTI_FN void gckpti_channels_by(const gckpt_call *call, int backward,
-                                  const gckpti_channel_kernels *by)
+GCKPTI_FN void gckpti_run_channels(const gckpt_call *call, int backward,
+                                  const gckpti_channel_kernels *kernels)
 {
     const int groups = *(const int *)call->attributes;
     const gckpt_shape *x = &call->in[0].shape;
     const int64_t n = gckpti_last(x), images = groups ? x->d[0] : 1;
-    gckpti_channels s;
+    gckpti_channel_state s;
     memset(&s, 0, sizeof s);
-    s.call = call, s.by = by, s.given = !groups && !gckpti_trains(call);
-    s.images = images, s.places = gckpti_rows(x) / images, s.channels = n;
-    s.groups = groups ? groups : n, s.m = n / s.groups, s.n = (float)(s.places * s.m);
-    s.run = n, s.runs = 1;
+    s.call = call, s.kernels = kernels, s.has_stats = !groups && !gckpti_is_training(call);
+    s.images = images, s.pixels = gckpti_rows(x) / images, s.channels = n;
+    s.groups = groups ? groups : n, s.m = n / s.groups, s.n = (float)(s.pixels * s.m);
+    s.width = n, s.items = 1;
     if (GCKPTI_HAS_FAST) {
-        s.run = gckpti_multiple((n + call->threads - 1) / call->threads, 16);
-        s.run = gckpti_min(gckpti_multiple(s.run, s.m), n);
-        s.runs = (n + s.run - 1) / s.run;
+        s.width = gckpti_ceil_to((n + call->threads - 1) / call->threads, 16);
+        s.width = gckpti_min(gckpti_ceil_to(s.width, s.m), n);
+        s.items = (n + s.width - 1) / s.width;
     }
     if (backward)
-        gckpti_start_gradients(call, 1, call->inputs);
+        gckpti_zero_gradients(call, 1, call->inputs);
     if (backward && !groups)
-        gckpti_batchnorm_measured(&s);
-    const int64_t items = backward ? s.runs : images * s.runs;
+        gckpti_batchnorm_add_stats(&s);
+    const int64_t items = backward ? s.items : images * s.items;
     gckpt_parallel(call, items, 4 * gckpti_elements(x) / items,
                    backward ? gckpti_channels_backward : gckpti_channels_forward, &s);
 }
@@ -224,9 +224,9 @@ static void gckpti_plain_channel_sum(const gckpti_channel_pass *p, int64_t first
 {
     enum { BLOCK = 16 };
     for (int64_t j = first, n; j < end; j += n) {
-        float sum[BLOCK] = { 0.0f }, low[BLOCK] = { 0.0f };
+        float sum[BLOCK] = { 0.0f }, comp[BLOCK] = { 0.0f };
         n = gckpti_min(end - j, BLOCK);
-        for (int64_t place = 0, at = j; place < p->places; place++, at += p->channels)
+        for (int64_t pixel = 0, at = j; pixel < p->pixels; pixel++, at += p->channels)
             for (int64_t c = 0; c < n; c++) {
                 float a = p->g ? p->g[at + c] : p->x[at + c];
                 if (h)
@@ -235,7 +235,7 @@ static void gckpti_plain_channel_sum(const gckpti_channel_pass *p, int64_t first
                     a -= p->mean[j + c];
                 if (p->squares)
                     a = gckpti_mul(a, a);
-                gckpti_sum_add(&sum[c], &low[c], a);
+                gckpti_sum_add(&sum[c], &comp[c], a);
             }
         memcpy(to + j, sum, (size_t)n * sizeof *sum);
     }
@@ -250,7 +250,7 @@ static void gckpti_plain_channel_sums(const gckpti_channel_pass *p, int64_t firs
 
 static void gckpti_plain_channel_out(const gckpti_channel_pass *p, int64_t first, int64_t end)
 {
-    for (int64_t at = 0; at < p->places * p->channels; at += p->channels)
+    for (int64_t at = 0; at < p->pixels * p->channels; at += p->channels)
         for (int64_t c = first; c < end; c++)
             p->to[at + c] =
                 gckpti_norm_out(p->x[at + c] - p->mean[c], p->rstd[c], p->gain, p->bias, c);
@@ -258,7 +258,7 @@ static void gckpti_plain_channel_out(const gckpti_channel_pass *p, int64_t first
 
 static void gckpti_plain_channel_dx(const gckpti_channel_pass *p, int64_t first, int64_t end)
 {
-    for (int64_t at = 0; at < p->places * p->channels; at += p->channels)
+    for (int64_t at = 0; at < p->pixels * p->channels; at += p->channels)
         for (int64_t c = first; c < end; c++) {
             float h = (p->x[at + c] - p->mean[c]) * p->rstd[c];
             float u = p->gain ? gckpti_mul(p->g[at + c], p->gain[c]) : p->g[at + c];
@@ -271,14 +271,14 @@ static const gckpti_channel_kernels gckpti_plain_channels = { gckpti_plain_chann
                                                               gckpti_plain_channel_out,
                                                               gckpti_plain_channel_dx };
 
-GCKPTI_BOTH_WAYS(groupnorm, gckpti_channels_by(call, backward, &gckpti_plain_channels))
-GCKPTI_BOTH_WAYS(batchnorm, gckpti_channels_by(call, backward, &gckpti_plain_channels))
+GCKPTI_OP_KERNELS(groupnorm, gckpti_run_channels(call, backward, &gckpti_plain_channels))
+GCKPTI_OP_KERNELS(batchnorm, gckpti_run_channels(call, backward, &gckpti_plain_channels))
 
 /* The input behind x, or behind the statistics, is the gain, or a bias without gain, which needs
  * less than this says. */
-GCKPTI_ROW(groupnorm, GCKPTI_FAST, gckpti_channels_shape, gckpti_flops_8, 0,
+GCKPTI_OP_DESC(groupnorm, GCKPTI_FAST, gckpti_channels_shape, gckpti_flops_8, 0,
            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS, GCKPT_SUMS);
-GCKPTI_ROW(batchnorm, GCKPTI_FAST, gckpti_channels_shape, gckpti_flops_8, 0,
+GCKPTI_OP_DESC(batchnorm, GCKPTI_FAST, gckpti_channels_shape, gckpti_flops_8, 0,
            GCKPT_IN(0) | GCKPT_IN(3) | GCKPT_SAVED, GCKPT_SAVED | GCKPT_SUMS | GCKPT_UPDATES_RUNNING,
            GCKPT_SAVED | GCKPT_SUMS | GCKPT_UPDATES_RUNNING, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS,
            GCKPT_SUMS);

@@ -11,11 +11,11 @@
  *   falls between two places (strides) does not.
  * dw: a chain over rows and their places ascending: image[tap] place; 0 beyond the image. */
 
-GCKPTI_FN int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k)
+GCKPTI_FN int64_t gckpti_conv_workspace(int64_t m, int64_t n, int64_t k)
 {
-    const int64_t room = gckpti_product_room(m, n, k);
-    const int64_t links = gckpti_min(gckpti_multiple(k, 16), GCKPTI_KC);
-    return room ? room + (GCKPTI_GATHERED - GCKPTI_STRIP) * links + GCKPTI_PANEL * 16 : 0;
+    const int64_t floats = gckpti_product_workspace(m, n, k);
+    const int64_t terms = gckpti_min(gckpti_ceil_to(k, 16), GCKPTI_KC);
+    return floats ? floats + (GCKPTI_GATHER_ROWS - GCKPTI_STRIP) * terms + GCKPTI_PANEL * 16 : 0;
 }
 
 static gckpti_conv_sizes gckpti_conv_sizes_of(const gckpt_call *call)
@@ -27,7 +27,7 @@ static gckpti_conv_sizes gckpti_conv_sizes_of(const gckpt_call *call)
     z.rows = x[0];
     for (int i = 0; i < 2; i++) {
         z.image[i] = a->transposed ? y[1 + i] : x[1 + i];
-        z.places[i] = a->transposed ? x[1 + i] : y[1 + i];
+        z.windows[i] = a->transposed ? x[1 + i] : y[1 + i];
         z.taps[i] = w[i];
     }
     z.group_c = w[2], z.o = w[3];
@@ -51,11 +51,11 @@ static gckpt_result gckpti_conv_window(gckpt_call *call, const char *op)
             return gckpt_fail(call, GCKPT_E_ARG,
                               "%s: a window of size %i x %i: leave it 0, the size is w's", op,
                               w->size[0], w->size[1]);
-        int more = w->stride[i] > w->dilation[i] ? w->stride[i] : w->dilation[i];
-        if (w->output_padding[i] < 0 || w->output_padding[i] >= (a->transposed ? more : 1))
+        int limit = w->stride[i] > w->dilation[i] ? w->stride[i] : w->dilation[i];
+        if (w->output_padding[i] < 0 || w->output_padding[i] >= (a->transposed ? limit : 1))
             return gckpt_fail(call, GCKPT_E_ARG,
                               "%s: output_padding %i x %i: transposed convolutions take 0 to %i",
-                              op, w->output_padding[0], w->output_padding[1], more - 1);
+                              op, w->output_padding[0], w->output_padding[1], limit - 1);
     }
     return GCKPT_OK;
 }
@@ -67,22 +67,22 @@ static gckpt_result gckpti_conv_axis(gckpt_call *call, const char *op, int i)
     const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
     const gckpt_window *w = &a->window;
     const gckpt_shape *x = &call->in[0].shape, *taps = &call->in[1].shape;
-    int64_t in = x->d[1 + i], over = taps->d[i] - 1, padded = in + 2 * (int64_t)w->padding[i];
-    int64_t stride = w->stride[i], reach = INT64_MAX;
-    if (over <= LIMIT / w->dilation[i])
-        reach = over * w->dilation[i] + 1;
-    call->shape.d[1 + i] = (padded - reach) / stride + 1;
-    if (!a->transposed && padded < reach)
+    int64_t in = x->d[1 + i], gaps = taps->d[i] - 1, padded = in + 2 * (int64_t)w->padding[i];
+    int64_t stride = w->stride[i], extent = INT64_MAX;
+    if (gaps <= LIMIT / w->dilation[i])
+        extent = gaps * w->dilation[i] + 1;
+    call->shape.d[1 + i] = (padded - extent) / stride + 1;
+    if (!a->transposed && padded < extent)
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "%s: w %S reaches over %I of axis %i of x %S, which has %I with padding "
                           "%i: it needs a smaller w, less dilation or more padding",
-                          op, taps, reach, 1 + i, x, padded, w->padding[i]);
+                          op, taps, extent, 1 + i, x, padded, w->padding[i]);
     if (!a->transposed)
         return GCKPT_OK;
-    if (in > LIMIT / stride || reach > LIMIT)
+    if (in > LIMIT / stride || extent > LIMIT)
         return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S, w %S, stride %I: too large a result", op,
                           x, taps, stride);
-    call->shape.d[1 + i] = (in - 1) * stride - (padded - in) + reach + w->output_padding[i];
+    call->shape.d[1 + i] = (in - 1) * stride - (padded - in) + extent + w->output_padding[i];
     if (call->shape.d[1 + i] < 1)
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "%s: padding %i leaves nothing of axis %i of x %S with w %S: it needs "
@@ -92,19 +92,19 @@ static gckpt_result gckpti_conv_axis(gckpt_call *call, const char *op, int i)
 }
 
 /* Scratch for the fast kernels: what the products by which they go want. */
-static void gckpti_conv_work(gckpt_call *call, int transposed)
+static void gckpti_conv_set_workspace(gckpt_call *call, int transposed)
 {
     const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
-    const int64_t taps = z.taps[0] * z.taps[1], places = z.rows * z.places[0] * z.places[1];
+    const int64_t taps = z.taps[0] * z.taps[1], windows = z.rows * z.windows[0] * z.windows[1];
     if (gckpti_is_plain(call) || z.group_c * z.group_o == 1)
         return;
-    int64_t down = gckpti_windows_room(places, z.group_o, taps * z.group_c);
-    int64_t up = gckpti_windows_room(z.rows * z.image[0] * z.image[1], z.group_c, taps * z.group_o);
-    int64_t dw = gckpti_windows_room(taps * z.group_c, z.group_o, places);
-    size_t unit = (size_t)call->threads * sizeof(float);
-    call->workspace_forward = (size_t)(transposed ? up : down) * unit;
+    int64_t down = gckpti_conv_workspace(windows, z.group_o, taps * z.group_c);
+    int64_t up = gckpti_conv_workspace(z.rows * z.image[0] * z.image[1], z.group_c, taps * z.group_o);
+    int64_t dw = gckpti_conv_workspace(taps * z.group_c, z.group_o, windows);
+    size_t bytes = (size_t)call->threads * sizeof(float);
+    call->workspace_forward = (size_t)(transposed ? up : down) * bytes;
     down = transposed ? down : up;
-    call->workspace_backward = (size_t)(down > dw ? down : dw) * unit;
+    call->workspace_backward = (size_t)(down > dw ? down : dw) * bytes;
 }
 
 static gckpt_result gckpti_conv2d_shape(gckpt_call *call)
@@ -137,16 +137,16 @@ static gckpt_result gckpti_conv2d_shape(gckpt_call *call)
     for (int i = 0; i < 2 && result == GCKPT_OK; i++)
         result = gckpti_conv_axis(call, op, i);
     if (result == GCKPT_OK && gckpti_shape_fits(&call->shape))
-        gckpti_conv_work(call, a->transposed);
+        gckpti_conv_set_workspace(call, a->transposed);
     return result;
 }
 
 /* Of the way down. */
-static gckpti_reach gckpti_reach_down(const gckpti_conv_sizes *z, int axis)
+static gckpti_axis_map gckpti_axis_map_down(const gckpti_conv_sizes *z, int axis)
 {
     const gckpt_window *w = &z->window;
-    gckpti_reach r = { z->image[axis],
-                       z->places[axis],
+    gckpti_axis_map r = { z->image[axis],
+                       z->windows[axis],
                        z->taps[axis],
                        w->stride[axis],
                        w->dilation[axis],
@@ -159,7 +159,7 @@ static gckpti_reach gckpti_reach_down(const gckpti_conv_sizes *z, int axis)
 }
 
 /* Of the way up, for the pixels phase, phase + stride, ...: their taps lie apart, too. */
-static gckpti_reach gckpti_reach_up(const gckpti_conv_sizes *z, int axis, int64_t phase)
+static gckpti_axis_map gckpti_axis_map_up(const gckpti_conv_sizes *z, int axis, int64_t phase)
 {
     const int64_t stride = z->window.stride[axis], dilation = z->window.dilation[axis];
     const int64_t from = phase + z->window.padding[axis];
@@ -169,7 +169,7 @@ static gckpti_reach gckpti_reach_up(const gckpti_conv_sizes *z, int axis, int64_
     each = stride / common;
     while (k < gckpti_min(each, z->taps[axis]) && (from - k * dilation) % stride)
         k++;
-    gckpti_reach r = { z->places[axis],
+    gckpti_axis_map r = { z->windows[axis],
                        (z->image[axis] - phase + stride - 1) / stride,
                        k < each ? (z->taps[axis] - k + each - 1) / each : 0,
                        1,
@@ -182,10 +182,10 @@ static gckpti_reach gckpti_reach_up(const gckpti_conv_sizes *z, int axis, int64_
     return r;
 }
 
-GCKPTI_FN int64_t gckpti_conv_tap(const gckpti_conv_sizes *z, const gckpti_reach *r, int64_t ky,
+GCKPTI_FN int64_t gckpti_conv_tap(const gckpti_conv_sizes *z, const gckpti_axis_map *r, int64_t ky,
                                   int64_t kx)
 {
-    return (r[0].tap_at + ky * r[0].tap_each) * z->taps[1] + r[1].tap_at + kx * r[1].tap_each;
+    return (r[0].tap_first + ky * r[0].tap_step) * z->taps[1] + r[1].tap_first + kx * r[1].tap_step;
 }
 
 static void gckpti_plain_multiply_add(float *d, const float *x, const float *y, int64_t n)
@@ -196,7 +196,7 @@ static void gckpti_plain_multiply_add(float *d, const float *x, const float *y, 
 
 /* Tap number `tap` of w, for all groups: links of d, a result's chains or (dw) those of all w, from
  * the channels x of the image or (up) of a place; step 0: x is one 0. */
-GCKPTI_APART static void gckpti_conv_links(const gckpti_conv *s, const float *x, int64_t step,
+GCKPTI_OWN_FRAME static void gckpti_conv_add_tap(const gckpti_conv *s, const float *x, int64_t step,
                                            int64_t tap, const float *w, float *d)
 {
     const int64_t gc = s->z->group_c, go = s->z->group_o, o = s->z->o, at = tap * gc * o;
@@ -206,53 +206,53 @@ GCKPTI_APART static void gckpti_conv_links(const gckpti_conv *s, const float *x,
         if (up)
             gckpti_chains(x, step, w, o, gc, go, d);
         else if (!dw)
-            gckpti_link_rows(x, step, w, o, go, gc, d);
+            gckpti_axpy_rows(x, step, w, o, go, gc, d);
         for (int64_t c = 0; dw && c < gc; c++)
-            gckpti_link(x[c * step], w, go, d + c * o);
+            gckpti_axpy(x[c * step], w, go, d + c * o);
         x += (up ? go : gc) * step, w += go, d += up ? gc : go;
     }
 }
 
-GCKPTI_FN void gckpti_conv_walk(const gckpti_conv *s, int64_t begin, int64_t end, int64_t c,
+GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end, int64_t c,
                                 int64_t n)
 {
     const gckpti_conv_sizes *z = s->z;
-    const gckpti_reach *r = s->r;
+    const gckpti_axis_map *r = s->r;
     const int up = s->kind == GCKPTI_CONV_UP, dw = s->kind == GCKPTI_CONV_DW;
-    const int64_t *side = up ? z->image : z->places, each = up ? z->o : z->c;
-    const float nothing = 0.0f;
+    const int64_t *side = up ? z->image : z->windows, each = up ? z->o : z->c;
+    const float zero = 0.0f;
     for (int64_t at = begin; at < end; at++) {
         const int64_t j = at % r[1].results, i = at / r[1].results % r[0].results;
         const int64_t row = at / r[1].results / r[0].results;
-        const int64_t line = (row * side[0] + i * r[0].each + r[0].at) * side[1];
+        const int64_t line = (row * side[0] + i * r[0].out_step + r[0].out_first) * side[1];
         const float *from = s->from + c + row * r[0].size * r[1].size * each;
         const float *w = s->w + c + dw * at * z->o;
         float *d = s->out + c;
         if (!dw) {
             const int64_t all = up ? z->c : z->o;
-            d += (line + r[1].at + j * r[1].each) * all;
+            d += (line + r[1].out_first + j * r[1].out_step) * all;
             if (s->start)
                 memcpy(d, s->start, (size_t)all * sizeof *d);
             else
-                gckpti_start(d, all, s->accumulate);
+                gckpti_zero_unless(d, all, s->accumulate);
         }
         for (int64_t ky = 0; ky < r[0].taps; ky++) {
-            const int64_t y = i * r[0].step + ky * r[0].tap + r[0].first, wide = r[1].size;
+            const int64_t y = i * r[0].stride + ky * r[0].dilation + r[0].first, wide = r[1].size;
             const int within = y >= 0 && y < r[0].size;
-            int64_t x = j * r[1].step + r[1].first, tap = gckpti_conv_tap(z, r, ky, 0);
-            for (int64_t kx = r[1].taps; kx-- > 0; x += r[1].tap, tap += r[1].tap_each) {
-                const int there = within && x >= 0 && x < wide;
-                const float *met = there ? from + (y * wide + x) * each : NULL;
+            int64_t x = j * r[1].stride + r[1].first, tap = gckpti_conv_tap(z, r, ky, 0);
+            for (int64_t kx = r[1].taps; kx-- > 0; x += r[1].dilation, tap += r[1].tap_step) {
+                const int inside = within && x >= 0 && x < wide;
+                const float *source = inside ? from + (y * wide + x) * each : NULL;
                 if (z->group_c * z->group_o == 1)
-                    s->run(d + dw * tap * z->c, met, w + (1 - dw) * tap * z->c, n);
+                    s->run(d + dw * tap * z->c, source, w + (1 - dw) * tap * z->c, n);
                 else
-                    gckpti_conv_links(s, met ? met : &nothing, there, tap, w, d);
+                    gckpti_conv_add_tap(s, source ? source : &zero, inside, tap, w, d);
             }
         }
     }
 }
 
-GCKPTI_FN void gckpti_conv_by(const gckpt_call *call, int backward, gckpti_conv_run run,
+GCKPTI_FN void gckpti_run_conv(const gckpt_call *call, int backward, gckpti_conv_fn run,
                               gckpti_multiply_add multiply_add)
 {
     const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
@@ -274,8 +274,8 @@ GCKPTI_FN void gckpti_conv_by(const gckpt_call *call, int backward, gckpti_conv_
             phases[i] = gckpti_min(z.window.stride[i], z.image[i]);
         for (int64_t phase = 0; s.out && phase < phases[0] * phases[1]; phase++) {
             for (int i = 0; i < 2; i++)
-                s.r[i] = up ? gckpti_reach_up(&z, i, i ? phase % phases[1] : phase / phases[1])
-                            : gckpti_reach_down(&z, i);
+                s.r[i] = up ? gckpti_axis_map_up(&z, i, i ? phase % phases[1] : phase / phases[1])
+                            : gckpti_axis_map_down(&z, i);
             run(call, &s);
         }
     }
@@ -284,36 +284,36 @@ GCKPTI_FN void gckpti_conv_by(const gckpt_call *call, int backward, gckpti_conv_
 static void gckpti_conv_plain(const gckpt_call *call, gckpti_conv *s)
 {
     if (s->kind == GCKPTI_CONV_DW)
-        gckpti_start(s->out, gckpti_elements(&call->in[1].shape), s->accumulate);
-    gckpti_conv_walk(s, 0, s->z->rows * s->r[0].results * s->r[1].results, 0, s->z->c);
+        gckpti_zero_unless(s->out, gckpti_elements(&call->in[1].shape), s->accumulate);
+    gckpti_conv_results(s, 0, s->z->rows * s->r[0].results * s->r[1].results, 0, s->z->c);
 }
 
-GCKPTI_BOTH_WAYS(conv2d,
-                 gckpti_conv_by(call, backward, gckpti_conv_plain, gckpti_plain_multiply_add);
+GCKPTI_OP_KERNELS(conv2d,
+                 gckpti_run_conv(call, backward, gckpti_conv_plain, gckpti_plain_multiply_add);
                  if (backward) gckpti_bias_backward(call))
 
 GCKPTI_FN uint64_t gckpti_conv2d_flops(const gckpt_call *call)
 {
     const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
-    const gckpt_shape *places = a->transposed ? &call->in[0].shape : &call->shape;
+    const gckpt_shape *windows = a->transposed ? &call->in[0].shape : &call->shape;
     const int64_t *w = call->in[1].shape.d;
-    return 2 * (uint64_t)gckpti_elements(places) * (uint64_t)(w[0] * w[1] * w[2]);
+    return 2 * (uint64_t)gckpti_elements(windows) * (uint64_t)(w[0] * w[1] * w[2]);
 }
 
 /* Zeros of the padding take part: rows of them give the same bits. */
-static int gckpti_conv2d_rows(const gckpt_call *call, void *attributes, gckpt_receptive_field *rows)
+static int gckpti_conv2d_field(const gckpt_call *call, void *attributes, gckpt_receptive_field *field)
 {
     gckpti_conv2d *a = (gckpti_conv2d *)attributes;
-    const int64_t over = (call->in[1].shape.d[0] - 1) * a->window.dilation[0];
-    const gckpt_receptive_field window = { 1, a->window.stride[0], a->window.padding[0], (int32_t)over + 1,
+    const int64_t gaps = (call->in[1].shape.d[0] - 1) * a->window.dilation[0];
+    const gckpt_receptive_field window = { 1, a->window.stride[0], a->window.padding[0], (int32_t)gaps + 1,
                                 0.0f };
-    *rows = window;
+    *field = window;
     a->window.padding[0] = 0;
-    return !a->transposed && over < INT32_MAX;
+    return !a->transposed && gaps < INT32_MAX;
 }
 
-GCKPTI_ROW_OF_ROWS(conv2d, GCKPTI_FAST, gckpti_conv2d_shape, gckpti_conv2d_flops,
-                   gckpti_conv2d_rows, 0, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
+GCKPTI_OP_DESC_FIELD(conv2d, GCKPTI_FAST, gckpti_conv2d_shape, gckpti_conv2d_flops,
+                   gckpti_conv2d_field, 0, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
 /* The parameter whose axes w has: reshaped, or element by element. NULL: none has, since w was
  * permuted, say. */
@@ -323,7 +323,7 @@ static gckpti_param *gckpti_conv_parameter(const gckpt_tensor *w)
     const gckpt_tensor *t = w->base, *next;
     for (; t && t->kind == GCKPTI_OP; t = next) {
         next = NULL;
-        for (int i = 0; t->batchless && t->op != &gckpti_op_permute && i < t->inputs && !next; i++)
+        for (int i = 0; t->batch_invariant && t->op != &gckpti_op_permute && i < t->inputs && !next; i++)
             if (gckpti_elements(&t->in[i]->shape) == elements)
                 next = t->in[i]->base;
     }
@@ -331,7 +331,7 @@ static gckpti_param *gckpti_conv_parameter(const gckpt_tensor *w)
 }
 
 /* 1: numbers for lines, of which a signal has one, and none for its places: as PyTorch's. */
-static int gckpti_conv_misplaced(const gckpt_window *w)
+static int gckpti_conv_is_misplaced(const gckpt_window *w)
 {
     const int first =
         w->padding[0] | w->output_padding[0] | (w->stride[0] & ~1) | (w->dilation[0] & ~1);
@@ -343,9 +343,9 @@ static gckpt_tensor *gckpti_conv_new(gckpt_tensor *x, gckpt_tensor *w, gckpt_ten
                                      const gckpt_window *window, int transposed, int axes)
 {
     gckpt_tensor *in[3] = { x, w, bias };
-    gckpti_param *q = GCKPTI_ASKS_AXES && x && w ? gckpti_conv_parameter(w) : NULL;
+    gckpti_param *q = GCKPTI_USES_AXES && x && w ? gckpti_conv_parameter(w) : NULL;
     gckpti_conv2d a;
-    if (q && q->unsaid)
+    if (q && q->axes_unknown)
         return gckpti_fail(w->graph, GCKPT_E_DATA, "param \"%s\": " GCKPTI_AXES_PROBLEM, q->p.name);
     if (q)
         q->convolution = 1;
@@ -367,7 +367,7 @@ static gckpt_tensor *gckpti_conv_new(gckpt_tensor *x, gckpt_tensor *w, gckpt_ten
         return gckpti_fail(x->graph, GCKPT_E_SHAPE, "conv1d%s: x %S must be (B,T,I), w %S (K,%s)",
                            transposed ? "_transposed" : "", &x->shape, &w->shape,
                            transposed ? "O/groups,I" : "I/groups,O");
-    if (window && gckpti_conv_misplaced(window))
+    if (window && gckpti_conv_is_misplaced(window))
         return gckpti_fail(x->graph, GCKPT_E_ARG,
                            "conv1d%s: of a signal's window [1] counts: .padding = { 0, 1 }",
                            transposed ? "_transposed" : "");

@@ -9,7 +9,7 @@ static gckpt_result gckpti_unary_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-GCKPTI_INLINE void gckpti_curve_forward(const gckpt_call *call, float (*f)(float x, const float *o))
+GCKPTI_INLINE void gckpti_unary_forward(const gckpt_call *call, float (*f)(float x, const float *o))
 {
     const float *x = call->in[0].data, *o = (const float *)call->attributes;
     int64_t n = gckpti_elements(&call->shape);
@@ -17,8 +17,8 @@ GCKPTI_INLINE void gckpti_curve_forward(const gckpt_call *call, float (*f)(float
         call->out[i] = f(x[i], o);
 }
 
-GCKPTI_INLINE void gckpti_curve_backward(const gckpt_call *call, unsigned needs,
-                                         float (*slope)(float at, const float *o),
+GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
+                                         float (*deriv)(float at, const float *o),
                                          void (*rule)(float *d, float g, float slope,
                                                       int accumulate))
 {
@@ -27,58 +27,58 @@ GCKPTI_INLINE void gckpti_curve_backward(const gckpt_call *call, unsigned needs,
     float *d = call->in[0].grad;
     int64_t n = gckpti_elements(&call->shape);
     for (int64_t i = 0; d && i < n; i++)
-        rule(&d[i], call->grad_out[i], slope(at[i], o), call->in[0].accumulate);
+        rule(&d[i], call->grad_out[i], deriv(at[i], o), call->in[0].accumulate);
 }
 
 #define GCKPTI_UNARY_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
-#define GCKPTI_CURVE_FLAGS (GCKPTI_UNARY_FLAGS | GCKPTI_BY_ELEMENT)
+#define GCKPTI_ELEMENT_FLAGS (GCKPTI_UNARY_FLAGS | GCKPTI_IS_ELEMENTWISE)
 /* Row and builder of an op without attributes. */
-#define GCKPTI_UNARY(name, shape, flops, portions, needs)                                          \
-    GCKPTI_ROW(name, GCKPTI_FAST, shape, flops, GCKPTI_UNARY_FLAGS | (portions), needs);           \
+#define GCKPTI_UNARY_BUILDER(name, shape, flops, granularity, needs)                                          \
+    GCKPTI_OP_DESC(name, GCKPTI_FAST, shape, flops, GCKPTI_UNARY_FLAGS | (granularity), needs);           \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x)                                          \
     {                                                                                              \
         return gckpt_apply(&gckpti_op_##name, &x, 1, NULL, 0);                                     \
     }
-/* Kernels from gckpti_value_<name> and gckpti_slope_<name>, taken at what needs says; rule:
+/* Kernels from gckpti_value_<name> and gckpti_deriv_<name>, taken at what needs says; rule:
  * product, quotient or passed. All of an op from gckpti_<name> and gckpti_<name>_slope. */
-#define GCKPTI_CURVE_KERNELS(name, rule, needs)                                                    \
-    GCKPTI_BOTH_WAYS(name, backward ? gckpti_curve_backward(call, needs, gckpti_slope_##name,      \
+#define GCKPTI_UNARY_KERNELS(name, rule, needs)                                                    \
+    GCKPTI_OP_KERNELS(name, backward ? gckpti_unary_backward(call, needs, gckpti_deriv_##name,      \
                                                             gckpti_put_##rule)                     \
-                                    : gckpti_curve_forward(call, gckpti_value_##name))
+                                    : gckpti_unary_forward(call, gckpti_value_##name))
 #define GCKPTI_WITHOUT_ATTRIBUTES(to, from)                                                        \
     GCKPTI_INLINE float to(float x, const float *o) { return (void)o, from(x); }
-#define GCKPTI_CURVE(name, rule, flops, needs)                                                     \
+#define GCKPTI_UNARY_OP(name, rule, flops, needs)                                                     \
     GCKPTI_WITHOUT_ATTRIBUTES(gckpti_value_##name, gckpti_##name)                                  \
-    GCKPTI_WITHOUT_ATTRIBUTES(gckpti_slope_##name, gckpti_##name##_slope)                          \
-    GCKPTI_CURVE_KERNELS(name, rule, needs)                                                        \
-    GCKPTI_UNARY(name, gckpti_unary_shape, flops, GCKPTI_BY_ELEMENT, needs)
+    GCKPTI_WITHOUT_ATTRIBUTES(gckpti_deriv_##name, gckpti_##name##_deriv)                          \
+    GCKPTI_UNARY_KERNELS(name, rule, needs)                                                        \
+    GCKPTI_UNARY_BUILDER(name, gckpti_unary_shape, flops, GCKPTI_IS_ELEMENTWISE, needs)
 
 /* Formulas: num/formulas. relu: dx = g where y > 0, else +0 (stored or added) */
-GCKPTI_INLINE float gckpti_relu_slope(float y) { return y; }
-GCKPTI_CURVE(relu, passed, NULL, GCKPT_OUT)
+GCKPTI_INLINE float gckpti_relu_deriv(float y) { return y; }
+GCKPTI_UNARY_OP(relu, masked, NULL, GCKPT_OUT)
 
-GCKPTI_CURVE(gelu, product, gckpti_flops_20, GCKPT_IN(0))
-GCKPTI_CURVE(gelu_erf, product, gckpti_flops_20, GCKPT_IN(0))
-GCKPTI_CURVE(silu, product, gckpti_flops_20, GCKPT_IN(0))
-GCKPTI_CURVE(tanh, product, gckpti_flops_20, GCKPT_OUT)
-GCKPTI_CURVE(sigmoid, product, gckpti_flops_20, GCKPT_OUT)
+GCKPTI_UNARY_OP(gelu, product, gckpti_flops_20, GCKPT_IN(0))
+GCKPTI_UNARY_OP(gelu_erf, product, gckpti_flops_20, GCKPT_IN(0))
+GCKPTI_UNARY_OP(silu, product, gckpti_flops_20, GCKPT_IN(0))
+GCKPTI_UNARY_OP(tanh, product, gckpti_flops_20, GCKPT_OUT)
+GCKPTI_UNARY_OP(sigmoid, product, gckpti_flops_20, GCKPT_OUT)
 
 /* exp: slope y */
-GCKPTI_INLINE float gckpti_exp_slope(float y) { return y; }
-GCKPTI_CURVE(exp, product, gckpti_flops_20, GCKPT_OUT)
+GCKPTI_INLINE float gckpti_exp_deriv(float y) { return y; }
+GCKPTI_UNARY_OP(exp, product, gckpti_flops_20, GCKPT_OUT)
 
 /* log: dx = g / x;  sqrt: dx = g / (2 y), inf at 0 */
-GCKPTI_INLINE float gckpti_log_slope(float x) { return x; }
-GCKPTI_CURVE(log, quotient, gckpti_flops_20, GCKPT_IN(0))
-GCKPTI_INLINE float gckpti_sqrt_slope(float y) { return y + y; }
-GCKPTI_CURVE(sqrt, quotient, gckpti_flops_8, GCKPT_OUT)
+GCKPTI_INLINE float gckpti_log_deriv(float x) { return x; }
+GCKPTI_UNARY_OP(log, quotient, gckpti_flops_20, GCKPT_IN(0))
+GCKPTI_INLINE float gckpti_sqrt_deriv(float y) { return y + y; }
+GCKPTI_UNARY_OP(sqrt, quotient, gckpti_flops_8, GCKPT_OUT)
 
-GCKPTI_CURVE(abs, product, NULL, GCKPT_IN(0))
-GCKPTI_CURVE(softplus, product, gckpti_flops_20, GCKPT_OUT)
-GCKPTI_CURVE(sin, product, gckpti_flops_20, GCKPT_IN(0))
-GCKPTI_CURVE(cos, product, gckpti_flops_20, GCKPT_IN(0))
-GCKPTI_CURVE(reciprocal, product, gckpti_flops_8, GCKPT_OUT)
-#undef GCKPTI_CURVE
+GCKPTI_UNARY_OP(abs, product, NULL, GCKPT_IN(0))
+GCKPTI_UNARY_OP(softplus, product, gckpti_flops_20, GCKPT_OUT)
+GCKPTI_UNARY_OP(sin, product, gckpti_flops_20, GCKPT_IN(0))
+GCKPTI_UNARY_OP(cos, product, gckpti_flops_20, GCKPT_IN(0))
+GCKPTI_UNARY_OP(reciprocal, product, gckpti_flops_8, GCKPT_OUT)
+#undef GCKPTI_UNARY_OP
 #undef GCKPTI_WITHOUT_ATTRIBUTES
 
 /* pow: y = x^e, slope e x^(e - 1), e - 1 rounded; where e is 0, dx = +0. */
@@ -88,21 +88,21 @@ static gckpt_result gckpti_pow_shape(gckpt_call *call)
     return e != e ? gckpt_fail(call, GCKPT_E_ARG, "pow: the exponent is NaN")
                   : gckpti_unary_shape(call);
 }
-GCKPTI_INLINE float gckpti_value_pow(float x, const float *e) { return gckpti_power(x, *e); }
-GCKPTI_INLINE float gckpti_slope_pow(float x, const float *e)
+GCKPTI_INLINE float gckpti_value_pow(float x, const float *e) { return gckpti_pow_dispatch(x, *e); }
+GCKPTI_INLINE float gckpti_deriv_pow(float x, const float *e)
 {
-    return *e * gckpti_power(x, *e - 1.0f);
+    return *e * gckpti_pow_dispatch(x, *e - 1.0f);
 }
-static void gckpti_pow_slopes(const gckpt_call *call)
+static void gckpti_pow_gradient(const gckpt_call *call)
 {
     if (*(const float *)call->attributes == 0.0f) /* no slope is above 0 then */
-        gckpti_curve_backward(call, GCKPT_IN(0), gckpti_slope_pow, gckpti_put_passed);
+        gckpti_unary_backward(call, GCKPT_IN(0), gckpti_deriv_pow, gckpti_put_masked);
     else
-        gckpti_curve_backward(call, GCKPT_IN(0), gckpti_slope_pow, gckpti_put_product);
+        gckpti_unary_backward(call, GCKPT_IN(0), gckpti_deriv_pow, gckpti_put_product);
 }
-GCKPTI_BOTH_WAYS(pow,
-                 backward ? gckpti_pow_slopes(call) : gckpti_curve_forward(call, gckpti_value_pow))
-GCKPTI_ROW(pow, GCKPTI_FAST, gckpti_pow_shape, gckpti_flops_20, GCKPTI_CURVE_FLAGS, GCKPT_IN(0));
+GCKPTI_OP_KERNELS(pow,
+                 backward ? gckpti_pow_gradient(call) : gckpti_unary_forward(call, gckpti_value_pow))
+GCKPTI_OP_DESC(pow, GCKPTI_FAST, gckpti_pow_shape, gckpti_flops_20, GCKPTI_ELEMENT_FLAGS, GCKPT_IN(0));
 GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent)
 {
     return gckpt_apply(&gckpti_op_pow, &x, 1, &exponent, sizeof exponent);
@@ -122,14 +122,14 @@ static gckpt_result gckpti_clamp_shape(gckpt_call *call)
 }
 GCKPTI_INLINE float gckpti_value_clamp(float x, const float *o)
 {
-    return gckpti_lowest(o[1], gckpti_highest(o[0], x));
+    return gckpti_vmin(o[1], gckpti_vmax(o[0], x));
 }
-GCKPTI_INLINE float gckpti_slope_clamp(float x, const float *o)
+GCKPTI_INLINE float gckpti_deriv_clamp(float x, const float *o)
 {
     return x > o[0] && x < o[1] ? 1.0f : 0.0f;
 }
-GCKPTI_CURVE_KERNELS(clamp, passed, GCKPT_IN(0))
-GCKPTI_ROW(clamp, GCKPTI_FAST, gckpti_clamp_shape, NULL, GCKPTI_CURVE_FLAGS, GCKPT_IN(0));
+GCKPTI_UNARY_KERNELS(clamp, masked, GCKPT_IN(0))
+GCKPTI_OP_DESC(clamp, GCKPTI_FAST, gckpti_clamp_shape, NULL, GCKPTI_ELEMENT_FLAGS, GCKPT_IN(0));
 GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high)
 {
     const float o[2] = { low, high };
@@ -149,10 +149,10 @@ static gckpt_result gckpti_leaky_relu_shape(gckpt_call *call)
                             (double)slope);
 }
 GCKPTI_INLINE float gckpti_value_leaky_relu(float x, const float *o) { return x > 0 ? x : *o * x; }
-GCKPTI_INLINE float gckpti_slope_leaky_relu(float y, const float *o) { return y > 0 ? 1.0f : *o; }
-GCKPTI_CURVE_KERNELS(leaky_relu, product, GCKPT_OUT)
-#undef GCKPTI_CURVE_KERNELS
-GCKPTI_ROW(leaky_relu, GCKPTI_FAST, gckpti_leaky_relu_shape, NULL, GCKPTI_CURVE_FLAGS, GCKPT_OUT);
+GCKPTI_INLINE float gckpti_deriv_leaky_relu(float y, const float *o) { return y > 0 ? 1.0f : *o; }
+GCKPTI_UNARY_KERNELS(leaky_relu, product, GCKPT_OUT)
+#undef GCKPTI_UNARY_KERNELS
+GCKPTI_OP_DESC(leaky_relu, GCKPTI_FAST, gckpti_leaky_relu_shape, NULL, GCKPTI_ELEMENT_FLAGS, GCKPT_OUT);
 GCKPT_API gckpt_tensor *gckpt_leaky_relu(gckpt_tensor *x, float slope)
 {
     return gckpt_apply(&gckpti_op_leaky_relu, &x, 1, &slope, sizeof slope);
@@ -164,8 +164,8 @@ GCKPTI_FN void gckpti_detach_forward(const gckpt_call *call)
     if (call->out != call->in[0].data)
         memcpy(call->out, call->in[0].data, (size_t)gckpti_elements(&call->shape) * sizeof(float));
 }
-GCKPTI_ROW_ALL(detach, NULL, GCKPTI_PLAIN, gckpti_unary_shape, NULL, NULL, NULL, NULL,
-               GCKPT_INPLACE(0) | GCKPTI_BY_ELEMENT, 0);
+GCKPTI_OP_DESC_ALL(detach, NULL, GCKPTI_PLAIN, gckpti_unary_shape, NULL, NULL, NULL, NULL,
+               GCKPT_INPLACE(0) | GCKPTI_IS_ELEMENTWISE, 0);
 GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x)
 {
     return gckpt_apply(&gckpti_op_detach, &x, 1, NULL, 0);
@@ -187,8 +187,8 @@ GCKPTI_FN void gckpti_from_u8_forward(const gckpt_call *call)
     for (int64_t i = 0; i < n; i++)
         call->out[i] = gckpti_fma((float)call->in[0].bytes[i], o[0], o[1]);
 }
-GCKPTI_ROW_ALL(from_u8, NULL, GCKPTI_PLAIN, gckpti_from_u8_shape, NULL, NULL, NULL, NULL,
-               GCKPTI_BY_ELEMENT, GCKPT_IS_U8);
+GCKPTI_OP_DESC_ALL(from_u8, NULL, GCKPTI_PLAIN, gckpti_from_u8_shape, NULL, NULL, NULL, NULL,
+               GCKPTI_IS_ELEMENTWISE, GCKPT_IS_U8);
 GCKPT_API gckpt_tensor *gckpt_from_u8(gckpt_tensor *x, float scale, float shift)
 {
     const float o[2] = { scale, shift };
@@ -211,7 +211,7 @@ static void gckpti_softmax_rows(const gckpt_call *call, int log)
             y[j] = log ? x[j] - max - log_sum : y[j] / sum;
     }
 }
-static void gckpti_softmax_slopes(const gckpt_call *call, int log)
+static void gckpti_softmax_gradients(const gckpt_call *call, int log)
 {
     int64_t n = gckpti_last(&call->shape), end = gckpti_elements(&call->shape);
     for (int64_t at = 0; call->in[0].grad && at < end; at += n) {
@@ -230,22 +230,22 @@ static gckpt_result gckpti_softmax_shape(gckpt_call *call)
     call->mixes_rows = call->in[0].shape.n < 2; /* then its only axis is the batch */
     return gckpti_unary_shape(call);
 }
-GCKPTI_BOTH_WAYS(softmax, (backward ? gckpti_softmax_slopes : gckpti_softmax_rows)(call, 0))
-GCKPTI_BOTH_WAYS(log_softmax, (backward ? gckpti_softmax_slopes : gckpti_softmax_rows)(call, 1))
-GCKPTI_UNARY(softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPTI_BY_ROW, GCKPT_OUT)
-GCKPTI_UNARY(log_softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPTI_BY_ROW, GCKPT_OUT)
-#undef GCKPTI_UNARY
+GCKPTI_OP_KERNELS(softmax, (backward ? gckpti_softmax_gradients : gckpti_softmax_rows)(call, 0))
+GCKPTI_OP_KERNELS(log_softmax, (backward ? gckpti_softmax_gradients : gckpti_softmax_rows)(call, 1))
+GCKPTI_UNARY_BUILDER(softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPTI_IS_ROWWISE, GCKPT_OUT)
+GCKPTI_UNARY_BUILDER(log_softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPTI_IS_ROWWISE, GCKPT_OUT)
+#undef GCKPTI_UNARY_BUILDER
 
 /* scale: y = factor x;  dx = factor g */
-static void gckpti_scale_by(const gckpt_call *call, int backward)
+static void gckpti_run_scale(const gckpt_call *call, int backward)
 {
     float factor = *(const float *)call->attributes;
-    gckpti_passage p = gckpti_passage_of(call, backward);
+    gckpti_io p = gckpti_io_of(call, backward);
     for (int64_t i = 0; i < p.n; i++)
         gckpti_put_product(&p.to[i], factor, p.from[i], p.accumulate);
 }
-GCKPTI_BOTH_WAYS(scale, gckpti_scale_by(call, backward))
-GCKPTI_ROW(scale, GCKPTI_PLAIN, gckpti_unary_shape, NULL, GCKPTI_CURVE_FLAGS, 0);
+GCKPTI_OP_KERNELS(scale, gckpti_run_scale(call, backward))
+GCKPTI_OP_DESC(scale, GCKPTI_PLAIN, gckpti_unary_shape, NULL, GCKPTI_ELEMENT_FLAGS, 0);
 GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor)
 {
     return gckpt_apply(&gckpti_op_scale, &x, 1, &factor, sizeof factor);
@@ -263,27 +263,27 @@ static gckpt_result gckpti_dropout_shape(gckpt_call *call)
                           (double)p);
     return gckpti_unary_shape(call);
 }
-static void gckpti_dropout_by(const gckpt_call *call, int backward)
+static void gckpti_run_dropout(const gckpt_call *call, int backward)
 {
-    const gckpti_dropping d = gckpti_dropping_of(call, backward);
-    const gckpti_passage way = d.way;
+    const gckpti_dropout d = gckpti_dropout_of(call, backward);
+    const gckpti_io io = d.io;
     uint32_t block[4] = { 0, 0, 0, 0 };
-    if (!gckpti_trains(call)) { /* only training plans have a backward */
+    if (!gckpti_is_training(call)) { /* only training plans have a backward */
         gckpti_detach_forward(call);
         return;
     }
-    for (int64_t i = 0; i < way.n; i++) {
-        const uint64_t at = d.at + (uint64_t)i;
+    for (int64_t i = 0; i < io.n; i++) {
+        const uint64_t at = d.offset + (uint64_t)i;
         if (i == 0 || at % 4 == 0)
             gckpti_philox(d.random.key, at / 4, d.random.stream, d.random.step, block);
-        if (block[at % 4] >> 8 >= d.least)
-            gckpti_put_product(&way.to[i], d.factor, way.from[i], way.accumulate);
+        if (block[at % 4] >> 8 >= d.threshold)
+            gckpti_put_product(&io.to[i], d.scale, io.from[i], io.accumulate);
         else
-            gckpti_put(&way.to[i], 0.0f, way.accumulate);
+            gckpti_put(&io.to[i], 0.0f, io.accumulate);
     }
 }
-GCKPTI_BOTH_WAYS(dropout, gckpti_dropout_by(call, backward))
-GCKPTI_ROW(dropout, GCKPTI_FAST, gckpti_dropout_shape, gckpti_flops_20, GCKPTI_UNARY_FLAGS, 0);
+GCKPTI_OP_KERNELS(dropout, gckpti_run_dropout(call, backward))
+GCKPTI_OP_DESC(dropout, GCKPTI_FAST, gckpti_dropout_shape, gckpti_flops_20, GCKPTI_UNARY_FLAGS, 0);
 GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p)
 {
     return p <= 0.0f ? x : gckpt_apply(&gckpti_op_dropout, &x, 1, &p, sizeof p);

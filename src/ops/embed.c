@@ -28,19 +28,19 @@ static gckpt_result gckpti_gather_shape(gckpt_call *call)
 
 GCKPTI_FN void gckpti_take_row(const gckpt_call *call, int64_t r)
 {
-    int64_t n = gckpti_last(&call->shape), at = gckpti_taken_row(call, r) * n;
-    const gckpt_dequantisation *stored = gckpti_stored_of(call);
+    int64_t n = gckpti_last(&call->shape), at = gckpti_source_row(call, r) * n;
+    const gckpt_dequantisation *quant = gckpti_call_quant(call);
     float row[64];
-    if (stored && gckpti_is_wide(call->out))
-        gckpti_unpack(stored, at, n, call->out + r * n);
-    for (int64_t i = 0, some; stored && !gckpti_is_wide(call->out) && i < n; i += some) {
-        some = gckpti_min(n - i, 64);
-        gckpti_unpack(stored, at + i, some, row);
-        gckpti_to_bf16s(row, call->out_bf16 + r * n + i, some);
+    if (quant && gckpti_has_f32(call->out))
+        gckpti_dequantise(quant, at, n, call->out + r * n);
+    for (int64_t i = 0, count; quant && !gckpti_has_f32(call->out) && i < n; i += count) {
+        count = gckpti_min(n - i, 64);
+        gckpti_dequantise(quant, at + i, count, row);
+        gckpti_to_bf16s(row, call->out_bf16 + r * n + i, count);
     }
-    if (stored)
+    if (quant)
         return;
-    if (gckpti_is_wide(call->out))
+    if (gckpti_has_f32(call->out))
         memcpy(call->out + r * n, call->in[0].data + at, (size_t)n * sizeof(float));
     else
         gckpti_to_bf16s(call->in[0].data + at, call->out_bf16 + r * n, n);
@@ -54,18 +54,18 @@ static void gckpti_take_rows(const gckpt_call *call, int backward)
         gckpti_take_row(call, r);
     if (!backward || !table)
         return;
-    gckpti_start(table, gckpti_elements(&call->in[0].shape), call->in[0].accumulate);
+    gckpti_zero_unless(table, gckpti_elements(&call->in[0].shape), call->in[0].accumulate);
     for (int64_t r = 0; r < rows; r++) {
-        float *d = table + gckpti_taken_row(call, r) * n;
-        if (gckpti_is_wide(call->grad_out))
+        float *d = table + gckpti_source_row(call, r) * n;
+        if (gckpti_has_f32(call->grad_out))
             for (int64_t i = 0; i < n; i++)
                 d[i] += call->grad_out[r * n + i];
-        for (int64_t i = 0; !gckpti_is_wide(call->grad_out) && i < n; i++)
+        for (int64_t i = 0; !gckpti_has_f32(call->grad_out) && i < n; i++)
             d[i] += gckpti_from_bf16(call->grad_out_bf16[r * n + i]);
     }
 }
-GCKPTI_BOTH_WAYS(embed, gckpti_take_rows(call, backward))
-GCKPTI_BOTH_WAYS(gather, gckpti_take_rows(call, backward))
+GCKPTI_OP_KERNELS(embed, gckpti_take_rows(call, backward))
+GCKPTI_OP_KERNELS(gather, gckpti_take_rows(call, backward))
 
 /* Input i holds numbers of rows of input i - 1, or of its entry there. */
 GCKPTI_FN int64_t gckpti_table_rows(const gckpt_call *call, int i)
@@ -74,21 +74,21 @@ GCKPTI_FN int64_t gckpti_table_rows(const gckpt_call *call, int i)
     return table->d[table->n - 2];
 }
 
-GCKPTI_ROW_WITH(embed, GCKPTI_FAST, gckpti_embed_shape, NULL, NULL, gckpti_table_rows,
+GCKPTI_OP_DESC_WITH(embed, GCKPTI_FAST, gckpti_embed_shape, NULL, NULL, gckpti_table_rows,
                 GCKPT_TAKES_BF16 | GCKPT_INDEX(1), GCKPT_IN(1));
-GCKPTI_ROW_WITH(gather, GCKPTI_FAST, gckpti_gather_shape, NULL, NULL, gckpti_table_rows,
+GCKPTI_OP_DESC_WITH(gather, GCKPTI_FAST, gckpti_gather_shape, NULL, NULL, gckpti_table_rows,
                 GCKPT_INDEX(1), GCKPT_IN(1));
 
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
 {
-    if (table && index && !table->batchless)
+    if (table && index && !table->batch_invariant)
         return gckpti_fail(table->graph, GCKPT_E_ARG,
                            "embed: the table %T depends on the batch; it must be a "
                            "function of parameters",
                            table);
     gckpt_tensor *t = gckpti_apply_to(&gckpti_op_embed, table, index, NULL, NULL, 0);
     if (t)
-        table->floats--;
+        table->f32_uses--;
     return t;
 }
 

@@ -38,7 +38,7 @@ static gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name, const
                              name, w, all);
 }
 
-static float gckpti_plain_surprisal(const float *x, int64_t n, const gckpti_classes *c)
+static float gckpti_plain_surprisal(const float *x, int64_t n, const gckpti_class_row *c)
 {
     float lane[32] = { 0.0f };
     for (int64_t j = 0; j < n; j++) {
@@ -49,32 +49,32 @@ static float gckpti_plain_surprisal(const float *x, int64_t n, const gckpti_clas
     return gckpti_lanes_sum(lane);
 }
 
-static void gckpti_plain_gradient(const float *x, float *d, int64_t n, const gckpti_classes *c)
+static void gckpti_plain_class_grads(const float *x, float *d, int64_t n, const gckpti_class_row *c)
 {
     for (int64_t j = 0; j < n; j++) {
-        float t = c->targets ? c->targets[j] : c->other;
+        float t = c->targets ? c->targets[j] : c->uniform;
         float p = gckpti_exp((x[j] - c->max) - c->log_sum);
-        p = gckpti_fma(p, c->mass, -t);
+        p = gckpti_fma(p, c->target_sum, -t);
         if (c->cap > 0.0f)
-            p *= gckpti_capped_slope(x[j], c->cap);
+            p *= gckpti_softcap_deriv(x[j], c->cap);
         gckpti_put_product(&d[j], p, c->scale, c->accumulate);
     }
 }
 
-static void gckpti_plain_cap(float *x, int64_t n, float times, float cap)
+static void gckpti_plain_softcap(float *x, int64_t n, float scale, float cap)
 {
     for (int64_t j = 0; j < n; j++)
-        x[j] = gckpti_capped(x[j], times, cap);
+        x[j] = gckpti_softcap(x[j], scale, cap);
 }
 
-GCKPTI_FN gckpti_errors gckpti_errors_of(const gckpt_call *call, gckpti_error_kind kind)
+GCKPTI_FN gckpti_element_loss gckpti_element_loss_of(const gckpt_call *call, gckpti_loss_kind kind)
 {
     const gckpt_shape *shape = &call->in[0].shape;
-    gckpti_errors e = { call, kind, gckpti_elements(shape), 1, call->in[0].data, NULL, NULL, 0 };
+    gckpti_element_loss e = { call, kind, gckpti_elements(shape), 1, call->in[0].data, NULL, NULL, 0 };
     e.y = call->inputs > 1 ? call->in[1].data : NULL;
     if (gckpti_has_weights(call)) {
         e.weights = call->in[2].data;
-        e.share = e.n / gckpti_elements(&call->in[2].shape);
+        e.per_weight = e.n / gckpti_elements(&call->in[2].shape);
     }
     e.n /= shape->n ? shape->d[0] : 1;
     if (call->attributes)
@@ -82,29 +82,29 @@ GCKPTI_FN gckpti_errors gckpti_errors_of(const gckpt_call *call, gckpti_error_ki
     return e;
 }
 
-static float gckpti_plain_sum(const gckpti_errors *e, int64_t row)
+static float gckpti_plain_element_sum(const gckpti_element_loss *e, int64_t row)
 {
     float lane[32] = { 0.0f };
     for (int64_t i = 0, at = row * e->n; i < e->n; i++, at++) {
-        float b, w = gckpti_error_weight(e, at), *sum = &lane[i & 31];
-        float a = gckpti_error_factors(e->kind, e->x[at], e->y ? e->y[at] : 0.0f, e->delta, &b);
+        float b, w = gckpti_element_weight(e, at), *sum = &lane[i & 31];
+        float a = gckpti_element_factors(e->kind, e->x[at], e->y ? e->y[at] : 0.0f, e->delta, &b);
         *sum = w > 0.0f || w < 0.0f ? gckpti_fma(w * a, b, *sum) : *sum + w;
     }
     return gckpti_lanes_sum(lane);
 }
 
-static void gckpti_plain_slopes(const gckpti_errors *e, int64_t row)
+static void gckpti_plain_element_grads(const gckpti_element_loss *e, int64_t row)
 {
     const gckpt_arg *x = &e->call->in[0], *y = &e->call->in[1];
     float scale = e->call->loss_scale;
     for (int64_t i = row * e->n; i < (row + 1) * e->n; i++) {
-        float p = e->x ? e->x[i] : 0.0f, w = gckpti_error_weight(e, i); /* sum_loss has no data */
-        float d = gckpti_error_slope(e->kind, p, e->y ? e->y[i] : 0.0f, e->delta);
+        float p = e->x ? e->x[i] : 0.0f, w = gckpti_element_weight(e, i); /* sum_loss has no data */
+        float d = gckpti_element_deriv(e->kind, p, e->y ? e->y[i] : 0.0f, e->delta);
         if (x->grad)
             gckpti_put_product(&x->grad[i], gckpti_weighted(w, d), scale, x->accumulate);
         if (y->grad)
             gckpti_put_product(
-                &y->grad[i], gckpti_weighted(w, gckpti_error_is(e->kind, GCKPTI_BINARY) ? -p : -d),
+                &y->grad[i], gckpti_weighted(w, gckpti_loss_is(e->kind, GCKPTI_LOSS_BINARY) ? -p : -d),
                 scale, y->accumulate);
     }
 }
@@ -112,250 +112,250 @@ static void gckpti_plain_slopes(const gckpti_errors *e, int64_t row)
 GCKPTI_FN gckpti_loss_kernels gckpti_plain_loss(const gckpt_call *call)
 {
     (void)call;
-    gckpti_loss_kernels by = { { NULL, NULL },
+    gckpti_loss_kernels kernels = { { NULL, NULL },
                                NULL,
                                gckpti_online,
                                gckpti_plain_surprisal,
-                               gckpti_plain_gradient,
+                               gckpti_plain_class_grads,
                                gckpti_from_bf16s,
                                gckpti_to_bf16s,
                                gckpti_exp,
                                gckpti_log,
-                               gckpti_plain_cap };
-    return by;
+                               gckpti_plain_softcap };
+    return kernels;
 }
 
-GCKPTI_FN gckpti_error_kernels gckpti_plain_errors(void)
+GCKPTI_FN gckpti_element_kernels gckpti_plain_element_loss(void)
 {
-    gckpti_error_kernels by = { gckpti_plain_sum, gckpti_plain_slopes };
-    return by;
+    gckpti_element_kernels kernels = { gckpti_plain_element_sum, gckpti_plain_element_grads };
+    return kernels;
 }
 
 /* ---- rows of losses over classes ---- */
 
 /* The target of the block's row r, 0 without one; < 0: the row is left out. */
-static int64_t gckpti_loss_target(const gckpti_loss *l, int64_t r)
+static int64_t gckpti_loss_target(const gckpti_loss *loss, int64_t r)
 {
-    return l->targets ? l->targets[l->row + r] : 0;
+    return loss->targets ? loss->targets[loss->row + r] : 0;
 }
 
 /* The loss of a row that is not left out, before its weight; x: all its classes, read where targets
  * are soft or smoothed. */
-static float gckpti_loss_of(const gckpti_loss *l, int64_t r, const float *x, float logit, float max,
+static float gckpti_loss_of_row(const gckpti_loss *loss, int64_t r, const float *x, float logit, float max,
                             float log_sum)
 {
-    gckpti_classes c = { max, log_sum, NULL, 0, 0, 0, 0, 0 };
-    if (gckpti_loss_soft(l)) {
-        c.targets = l->soft + (l->row + r) * l->v;
-        return l->by.surprisal(x, l->v, &c);
+    gckpti_class_row c = { max, log_sum, NULL, 0, 0, 0, 0, 0 };
+    if (gckpti_loss_soft(loss)) {
+        c.targets = loss->soft + (loss->row + r) * loss->v;
+        return loss->kernels.surprisal(x, loss->v, &c);
     }
-    float loss = log_sum - (logit - max), smoothing = gckpti_loss_smoothing(l);
-    return smoothing > 0.0f ? gckpti_fma(smoothing / (float)l->v, l->by.surprisal(x, l->v, &c),
-                                         gckpti_mul(1.0f - smoothing, loss))
-                            : loss;
+    float nll = log_sum - (logit - max), smoothing = gckpti_loss_smoothing(loss);
+    return smoothing > 0.0f ? gckpti_fma(smoothing / (float)loss->v, loss->kernels.surprisal(x, loss->v, &c),
+                                         gckpti_mul(1.0f - smoothing, nll))
+                            : nll;
 }
 
 GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
 {
-    gckpti_loss *l = (gckpti_loss *)context;
-    const int64_t target = gckpti_loss_target(l, r), at = target - l->first;
-    const int64_t begin = (l->begin + r) * l->n;
-    const float *x = l->x ? l->x + begin : NULL, *chunk;
-    float wide[GCKPTI_LOSS_WIDE];
+    gckpti_loss *loss = (gckpti_loss *)context;
+    const int64_t target = gckpti_loss_target(loss, r), at = target - loss->first;
+    const int64_t begin = (loss->begin + r) * loss->n;
+    const float *x = loss->x ? loss->x + begin : NULL, *chunk;
+    float wide[GCKPTI_LOSS_F32];
     (void)worker;
     if (target < 0) {
-        l->max[r] = l->sum[r] = 0.0f;
+        loss->max[r] = loss->sum[r] = 0.0f;
         return;
     }
-    for (int64_t j = 0, n; j < l->n; j += n) {
-        n = gckpti_min(l->n - j, GCKPTI_LOSS_CHUNK);
+    for (int64_t j = 0, n; j < loss->n; j += n) {
+        n = gckpti_min(loss->n - j, GCKPTI_LOSS_CHUNK);
         chunk = x ? x + j : wide;
-        if (gckpti_is_narrow(l->x_bf16))
-            l->by.widen(l->x_bf16 + begin + j, wide, n);
-        l->by.online(chunk, NULL, n, l->first + j == 0, &l->max[r], &l->sum[r]);
+        if (gckpti_has_bf16(loss->x_bf16))
+            loss->kernels.widen(loss->x_bf16 + begin + j, wide, n);
+        loss->kernels.online(chunk, NULL, n, loss->first + j == 0, &loss->max[r], &loss->sum[r]);
         if ((uint64_t)(at - j) < (uint64_t)n)
-            l->hit[r] = chunk[at - j];
+            loss->value[r] = chunk[at - j];
     }
-    if (l->first + l->n < l->v)
+    if (loss->first + loss->n < loss->v)
         return;
-    gckpti_softmax_end(&l->max[r], &l->sum[r]);
-    l->sum[r] = l->by.log(l->sum[r]);
-    l->hit[r] = gckpti_loss_of(l, r, x, l->hit[r], l->max[r], l->sum[r]);
+    gckpti_softmax_end(&loss->max[r], &loss->sum[r]);
+    loss->sum[r] = loss->kernels.log(loss->sum[r]);
+    loss->value[r] = gckpti_loss_of_row(loss, r, x, loss->value[r], loss->max[r], loss->sum[r]);
 }
 
 /* The gradient of a row's soft targets. */
-static void gckpti_loss_soft_row(const gckpti_loss *l, const float *x, float *d, float w,
-                                 const gckpti_classes *c)
+static void gckpti_loss_soft_row(const gckpti_loss *loss, const float *x, float *d, float w,
+                                 const gckpti_class_row *c)
 {
-    int accumulate = l->call->in[1].accumulate;
+    int accumulate = loss->call->in[1].accumulate;
     if (w == 0.0f)
-        gckpti_start(d, l->v, accumulate);
-    for (int64_t j = 0; j < l->v && !(w == 0.0f); j++)
+        gckpti_zero_unless(d, loss->v, accumulate);
+    for (int64_t j = 0; j < loss->v && !(w == 0.0f); j++)
         gckpti_put_product(&d[j], c->log_sum - (x[j] - c->max), c->scale, accumulate);
 }
 
 /* d of n classes from x, of which `target` is number `at`, if it is one of them: its part is added
  * apart, to what d (which may be x) held. */
-static void gckpti_loss_slopes(const gckpti_loss *l, const gckpti_classes *c, const float *x,
+static void gckpti_loss_gradients(const gckpti_loss *loss, const gckpti_class_row *c, const float *x,
                                float *d, int64_t n, int64_t at)
 {
-    int here = !gckpti_loss_soft(l) && (uint64_t)at < (uint64_t)n;
+    int here = !gckpti_loss_soft(loss) && (uint64_t)at < (uint64_t)n;
     float logit = here ? x[at] : 0.0f, held = here ? d[at] : 0.0f;
-    l->by.gradient(x, d, n, c);
+    loss->kernels.gradient(x, d, n, c);
     if (!here)
         return;
     d[at] = held;
-    float slope = l->by.exp((logit - c->max) - c->log_sum) -
-                  ((1.0f - gckpti_loss_smoothing(l)) + c->other);
+    float deriv = loss->kernels.exp((logit - c->max) - c->log_sum) -
+                  ((1.0f - gckpti_loss_smoothing(loss)) + c->uniform);
     if (c->cap > 0.0f)
-        slope *= gckpti_capped_slope(logit, c->cap);
-    gckpti_put_product(&d[at], slope, c->scale, l->accumulate);
+        deriv *= gckpti_softcap_deriv(logit, c->cap);
+    gckpti_put_product(&d[at], deriv, c->scale, loss->accumulate);
 }
 
 /* All of the row's n classes at once or, where logits or their gradient are bf16 (the other may be
  * f32), chunk by chunk. */
 GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker)
 {
-    const gckpti_loss *l = (const gckpti_loss *)context;
-    const int64_t target = gckpti_loss_target(l, r), begin = (l->begin + r) * l->n;
-    const float w = gckpti_loss_weight(l, r), *aux = l->aux + 2 * r, *x = l->x;
-    float other = gckpti_loss_smoothing(l) / (float)l->v, *d = l->d;
-    float wide[GCKPTI_LOSS_WIDE], gradient[GCKPTI_LOSS_WIDE];
-    gckpti_classes c = { aux[0], aux[1], NULL, other, 1.0f, 0.0f, l->accumulate, l->cap };
-    c.scale = w * l->call->loss_scale;
+    const gckpti_loss *loss = (const gckpti_loss *)context;
+    const int64_t target = gckpti_loss_target(loss, r), begin = (loss->begin + r) * loss->n;
+    const float w = gckpti_loss_weight(loss, r), *saved = loss->saved + 2 * r, *x = loss->x;
+    float uniform = gckpti_loss_smoothing(loss) / (float)loss->v, *d = loss->d;
+    float wide[GCKPTI_LOSS_F32], gradient[GCKPTI_LOSS_F32];
+    gckpti_class_row c = { saved[0], saved[1], NULL, uniform, 1.0f, 0.0f, loss->accumulate, loss->cap };
+    c.scale = w * loss->call->loss_scale;
     (void)worker;
-    if (gckpti_loss_soft(l)) {
-        c.targets = l->soft + (l->row + r) * l->v;
-        c.mass = w == 0.0f ? 0.0f : gckpti_sum(c.targets, l->v); /* no such row is read */
-        if (l->call->in[1].grad)
-            gckpti_loss_soft_row(l, x + begin, l->call->in[1].grad + (l->row + r) * l->v, w, &c);
+    if (gckpti_loss_soft(loss)) {
+        c.targets = loss->soft + (loss->row + r) * loss->v;
+        c.target_sum = w == 0.0f ? 0.0f : gckpti_sum(c.targets, loss->v); /* no such row is read */
+        if (loss->call->in[1].grad)
+            gckpti_loss_soft_row(loss, x + begin, loss->call->in[1].grad + (loss->row + r) * loss->v, w, &c);
     }
-    for (int64_t j = 0, n = l->n; j < l->n && (d || gckpti_is_narrow(l->d_bf16)); j += n) {
-        if (gckpti_is_narrow(l->x_bf16) || gckpti_is_narrow(l->d_bf16))
-            n = gckpti_min(l->n - j, GCKPTI_LOSS_CHUNK);
-        if (gckpti_is_narrow(l->x_bf16))
-            l->by.widen(l->x_bf16 + begin + j, wide, n);
-        if (gckpti_is_narrow(l->d_bf16) && l->accumulate)
-            l->by.widen(l->d_bf16 + begin + j, gradient, n);
-        float *to = gckpti_is_narrow(l->d_bf16) ? gradient : d + begin + j;
+    for (int64_t j = 0, n = loss->n; j < loss->n && (d || gckpti_has_bf16(loss->d_bf16)); j += n) {
+        if (gckpti_has_bf16(loss->x_bf16) || gckpti_has_bf16(loss->d_bf16))
+            n = gckpti_min(loss->n - j, GCKPTI_LOSS_CHUNK);
+        if (gckpti_has_bf16(loss->x_bf16))
+            loss->kernels.widen(loss->x_bf16 + begin + j, wide, n);
+        if (gckpti_has_bf16(loss->d_bf16) && loss->accumulate)
+            loss->kernels.widen(loss->d_bf16 + begin + j, gradient, n);
+        float *to = gckpti_has_bf16(loss->d_bf16) ? gradient : d + begin + j;
         if (target < 0 || w == 0.0f)
-            gckpti_start(to, n, l->accumulate);
+            gckpti_zero_unless(to, n, loss->accumulate);
         else
-            gckpti_loss_slopes(l, &c, gckpti_is_narrow(l->x_bf16) ? wide : x + begin + j, to, n,
-                               target - l->first - j);
-        if (gckpti_is_narrow(l->d_bf16))
-            l->by.narrow(gradient, l->d_bf16 + begin + j, n);
+            gckpti_loss_gradients(loss, &c, gckpti_has_bf16(loss->x_bf16) ? wide : x + begin + j, to, n,
+                               target - loss->first - j);
+        if (gckpti_has_bf16(loss->d_bf16))
+            loss->kernels.narrow(gradient, loss->d_bf16 + begin + j, n);
     }
 }
 
 /* ---- all losses: blocks of rows, and what is done with each ---- */
-static void gckpti_errors_row(void *context, int64_t r, int64_t worker)
+static void gckpti_element_loss_row(void *context, int64_t r, int64_t worker)
 {
-    gckpti_loss *l = (gckpti_loss *)context;
+    gckpti_loss *loss = (gckpti_loss *)context;
     (void)worker;
-    if (l->backward)
-        l->by.errors.slopes(&l->e, l->row + r);
+    if (loss->backward)
+        loss->kernels.element.gradients(&loss->e, loss->row + r);
     else
-        l->hit[r] = l->by.errors.sum(&l->e, l->row + r);
+        loss->value[r] = loss->kernels.element.sum(&loss->e, loss->row + r);
 }
 
 /* The gradient of weight k, the sum of what it weighs: l is at row 0. */
 static void gckpti_loss_weight_item(void *context, int64_t k, int64_t worker)
 {
-    const gckpti_loss *l = (const gckpti_loss *)context;
-    const gckpt_arg *w = &l->call->in[2];
-    gckpti_errors e = l->e;
+    const gckpti_loss *loss = (const gckpti_loss *)context;
+    const gckpt_arg *w = &loss->call->in[2];
+    gckpti_element_loss e = loss->e;
     float lane[32] = { 0.0f };
     (void)worker;
-    e.n = e.share, e.weights = NULL;
-    for (int64_t i = 0, at = k * e.n; i < e.n && e.kind == GCKPTI_CLASSES; i++, at++) {
-        const float *x = l->x + at * l->n;
-        const int64_t target = gckpti_loss_target(l, at);
+    e.n = e.per_weight, e.weights = NULL;
+    for (int64_t i = 0, at = k * e.n; i < e.n && e.kind == GCKPTI_LOSS_CLASSES; i++, at++) {
+        const float *x = loss->x + at * loss->n;
+        const int64_t target = gckpti_loss_target(loss, at);
         if (target >= 0)
-            lane[i & 31] += gckpti_loss_of(l, at, x, x[target], l->aux[2 * at], l->aux[2 * at + 1]);
+            lane[i & 31] += gckpti_loss_of_row(loss, at, x, x[target], loss->saved[2 * at], loss->saved[2 * at + 1]);
     }
     gckpti_put_product(&w->grad[k],
-                       e.kind == GCKPTI_CLASSES ? gckpti_lanes_sum(lane) : l->by.errors.sum(&e, k),
-                       l->call->loss_scale, w->accumulate);
+                       e.kind == GCKPTI_LOSS_CLASSES ? gckpti_lanes_sum(lane) : loss->kernels.element.sum(&e, k),
+                       loss->call->loss_scale, w->accumulate);
 }
 
-GCKPTI_FN void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows)
+GCKPTI_FN void gckpti_loss_begin_block(gckpti_loss *loss, int64_t row, int64_t rows)
 {
-    l->row = row, l->rows = rows, l->counted = l->targets ? 0 : rows;
-    l->aux = l->call->saved ? (float *)l->call->saved + 2 * row : NULL;
-    for (int64_t r = 0; l->targets && r < rows; r++)
-        l->counted += gckpti_loss_target(l, r) >= 0;
+    loss->row = row, loss->rows = rows, loss->counted = loss->targets ? 0 : rows;
+    loss->saved = loss->call->saved ? (float *)loss->call->saved + 2 * row : NULL;
+    for (int64_t r = 0; loss->targets && r < rows; r++)
+        loss->counted += gckpti_loss_target(loss, r) >= 0;
 }
 
 /* The losses of the block's rows, and aux for the backward. Of elements all count, and hit[] has a
  * row's sum, weighted. */
-GCKPTI_FN void gckpti_loss_finish(const gckpti_loss *l)
+GCKPTI_FN void gckpti_loss_finish_block(const gckpti_loss *loss)
 {
-    const gckpt_call *call = l->call;
-    for (int64_t r = 0; call->loss_sum && r < l->rows; r++)
-        if (gckpti_loss_target(l, r) >= 0)
-            *call->loss_sum += (double)gckpti_weighted(gckpti_loss_weight(l, r), l->hit[r]);
+    const gckpt_call *call = loss->call;
+    for (int64_t r = 0; call->loss_sum && r < loss->rows; r++)
+        if (gckpti_loss_target(loss, r) >= 0)
+            *call->loss_sum += (double)gckpti_weighted(gckpti_loss_weight(loss, r), loss->value[r]);
     if (call->loss_count)
-        *call->loss_count += l->e.kind == GCKPTI_CLASSES ? l->counted : l->rows * l->n;
-    for (int64_t r = 0; l->aux && r < l->rows; r++)
-        l->aux[2 * r] = l->max[r], l->aux[2 * r + 1] = l->sum[r];
+        *call->loss_count += loss->e.kind == GCKPTI_LOSS_CLASSES ? loss->counted : loss->rows * loss->n;
+    for (int64_t r = 0; loss->saved && r < loss->rows; r++)
+        loss->saved[2 * r] = loss->max[r], loss->saved[2 * r + 1] = loss->sum[r];
 }
 
 /* `body` with each of all rows, block after block; backward, then the gradient of weights. */
-static void gckpti_losses_by(gckpti_loss *l, int64_t rows, gckpti_loss_body *body)
+static void gckpti_run_loss_rows(gckpti_loss *loss, int64_t rows, gckpti_loss_row_fn *body)
 {
-    const gckpt_call *call = l->call;
+    const gckpt_call *call = loss->call;
     const gckpt_arg *x = &call->in[0], *w = &call->in[2];
-    int wanted = !l->backward || x->grad || gckpti_is_narrow(x->grad_bf16) || call->in[1].grad;
-    int64_t most = l->backward ? rows : (int64_t)GCKPTI_LOSS_ROWS_MOST;
+    int wanted = !loss->backward || x->grad || gckpti_has_bf16(x->grad_bf16) || call->in[1].grad;
+    int64_t most = loss->backward ? rows : (int64_t)GCKPTI_LOSS_MAX_ROWS;
     for (int64_t row = 0; row < rows && wanted; row += most) {
-        gckpti_loss_begin(l, row, gckpti_min(rows - row, most));
-        l->begin = row;
-        gckpt_parallel(call, l->rows, 16 * l->n, body, l);
-        if (!l->backward)
-            gckpti_loss_finish(l);
+        gckpti_loss_begin_block(loss, row, gckpti_min(rows - row, most));
+        loss->begin = row;
+        gckpt_parallel(call, loss->rows, 16 * loss->n, body, loss);
+        if (!loss->backward)
+            gckpti_loss_finish_block(loss);
     }
-    if (!l->backward || !gckpti_has_weights(call) || !w->grad)
+    if (!loss->backward || !gckpti_has_weights(call) || !w->grad)
         return;
-    l->row = 0, l->aux = (float *)call->saved;
+    loss->row = 0, loss->saved = (float *)call->saved;
     gckpt_parallel(call, gckpti_elements(&w->shape),
-                   (l->e.kind == GCKPTI_CLASSES ? 4 * l->n : 16) * l->e.share,
-                   gckpti_loss_weight_item, l);
+                   (loss->e.kind == GCKPTI_LOSS_CLASSES ? 4 * loss->n : 16) * loss->e.per_weight,
+                   gckpti_loss_weight_item, loss);
 }
 
-GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, int backward, gckpti_error_kind kind,
-                                gckpti_error_kernels by)
+GCKPTI_FN void gckpti_run_element_loss(const gckpt_call *call, int backward, gckpti_loss_kind kind,
+                                gckpti_element_kernels kernels)
 {
     const gckpt_shape *shape = &call->in[0].shape;
-    gckpti_loss l;
-    memset(&l, 0, offsetof(gckpti_loss, max));
-    l.call = call, l.by.errors = by, l.e = gckpti_errors_of(call, kind), l.n = l.e.n;
-    l.backward = backward;
-    gckpti_losses_by(&l, shape->n ? shape->d[0] : 1, gckpti_errors_row);
+    gckpti_loss loss;
+    memset(&loss, 0, offsetof(gckpti_loss, max));
+    loss.call = call, loss.kernels.element = kernels, loss.e = gckpti_element_loss_of(call, kind), loss.n = loss.e.n;
+    loss.backward = backward;
+    gckpti_run_loss_rows(&loss, shape->n ? shape->d[0] : 1, gckpti_element_loss_row);
 }
 
-GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward, gckpti_loss_by by)
+GCKPTI_FN void gckpti_run_cross_entropy(const gckpt_call *call, int backward, gckpti_loss_select select)
 {
     const gckpt_arg *x = &call->in[0];
-    gckpti_loss l;
-    memset(&l, 0, offsetof(gckpti_loss, max));
-    l.call = call, l.by = by(call), l.accumulate = x->accumulate;
-    l.e = gckpti_errors_of(call, GCKPTI_CLASSES), l.n = l.v = gckpti_last(&x->shape);
-    l.e.share /= l.v;
-    l.targets = call->in[1].index, l.soft = call->in[1].data;
-    l.x = x->data, l.d = x->grad, l.x_bf16 = x->bf16, l.d_bf16 = x->grad_bf16;
-    l.backward = backward;
-    gckpti_losses_by(&l, gckpti_rows(&x->shape),
+    gckpti_loss loss;
+    memset(&loss, 0, offsetof(gckpti_loss, max));
+    loss.call = call, loss.kernels = select(call), loss.accumulate = x->accumulate;
+    loss.e = gckpti_element_loss_of(call, GCKPTI_LOSS_CLASSES), loss.n = loss.v = gckpti_last(&x->shape);
+    loss.e.per_weight /= loss.v;
+    loss.targets = call->in[1].index, loss.soft = call->in[1].data;
+    loss.x = x->data, loss.d = x->grad, loss.x_bf16 = x->bf16, loss.d_bf16 = x->grad_bf16;
+    loss.backward = backward;
+    gckpti_run_loss_rows(&loss, gckpti_rows(&x->shape),
                      backward ? gckpti_loss_backward_row : gckpti_loss_forward_row);
 }
 
 GCKPTI_FN gckpt_result gckpti_targets_fail(gckpt_call *call, const char *name,
-                                           const gckpt_shape *targets, const gckpt_shape *want,
-                                           const char *of, const gckpt_shape *x)
+                                           const gckpt_shape *targets, const gckpt_shape *expected,
+                                           const char *input, const gckpt_shape *x)
 {
-    const int alike = targets->n != want->n && gckpti_elements(targets) == gckpti_elements(want);
+    const int alike = targets->n != expected->n && gckpti_elements(targets) == gckpti_elements(expected);
     return gckpt_fail(call, GCKPT_E_SHAPE, "%s: targets %S must be %S for %s %S: %s", name, targets,
-                      want, of, x, alike ? "use gckpt_reshape" : "declare and feed them so");
+                      expected, input, x, alike ? "use gckpt_reshape" : "declare and feed them so");
 }
 
 GCKPTI_FN gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name, int soft)
@@ -373,7 +373,7 @@ GCKPTI_FN gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name, 
     return gckpti_weights_fit(call, name, &rows);
 }
 
-GCKPTI_FN gckpt_result gckpti_errors_shape(gckpt_call *call, const char *name)
+GCKPTI_FN gckpt_result gckpti_element_loss_shape(gckpt_call *call, const char *name)
 {
     const gckpt_shape *x = &call->in[0].shape, *y = &call->in[1].shape;
     const float *delta = (const float *)call->attributes;
@@ -395,18 +395,18 @@ GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
     return gckpti_last(&call->in[0].shape);
 }
 
-GCKPTI_BOTH_WAYS(cross_entropy, gckpti_cross_entropy_by(call, backward, gckpti_plain_loss))
-GCKPTI_ROW_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
+GCKPTI_OP_KERNELS(cross_entropy, gckpti_run_cross_entropy(call, backward, gckpti_plain_loss))
+GCKPTI_OP_DESC_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
                 gckpti_cross_entropy_classes,
-                GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPTI_NARROW | GCKPT_INDEX(1),
+                GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(1),
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
 GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets)
 {
     return gckpti_apply_to(&gckpti_op_cross_entropy, logits, targets, NULL, NULL, 0);
 }
 
-GCKPTI_ERRORS(sum_loss, GCKPTI_SUMMED, gckpti_flops_1, 0);
-GCKPTI_ERRORS(mean_squared_error, GCKPTI_SQUARED, gckpti_flops_3, GCKPTI_READS_MORE(0),
+GCKPTI_ELEMENT_LOSS(sum_loss, GCKPTI_LOSS_SUM, gckpti_flops_1, 0);
+GCKPTI_ELEMENT_LOSS(mean_squared_error, GCKPTI_LOSS_SQUARED, gckpti_flops_3, GCKPTI_READS_MORE(0),
               GCKPTI_READS_MORE(0));
 
 GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)

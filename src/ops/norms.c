@@ -45,7 +45,7 @@ GCKPTI_FN void gckpti_layernorm_forward(const gckpt_call *call)
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     const float *gain = o->gain ? call->in[o->gain].data : NULL;
     const float *bias = o->bias ? call->in[o->bias].data : NULL;
-    float *aux = (float *)call->saved;
+    float *saved = (float *)call->saved;
     for (int64_t r = 0; r < rows; r++) {
         const float *x = call->in[0].data + r * n;
         float lane[32] = { 0.0f }, c = 0.0f, mean = 0.0f;
@@ -61,12 +61,12 @@ GCKPTI_FN void gckpti_layernorm_forward(const gckpt_call *call)
         for (int64_t i = 0; call->out && i < n; i++)
             call->out[r * n + i] =
                 gckpti_norm_out(gckpti_centered(x[i], c, mean), rstd, gain, bias, i);
-        if (aux && o->center) {
-            *aux++ = c;
-            *aux++ = mean;
+        if (saved && o->center) {
+            *saved++ = c;
+            *saved++ = mean;
         }
-        if (aux)
-            *aux++ = rstd;
+        if (saved)
+            *saved++ = rstd;
     }
 }
 
@@ -76,19 +76,19 @@ GCKPTI_FN void gckpti_layernorm_backward(const gckpt_call *call)
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     const gckpt_arg *in = call->in;
-    const float *gain = o->gain ? in[o->gain].data : NULL, *aux = (const float *)call->saved;
+    const float *gain = o->gain ? in[o->gain].data : NULL, *saved = (const float *)call->saved;
     const int dgain = o->gain && in[o->gain].grad, dbias = o->bias && in[o->bias].grad;
-    gckpti_start_gradients(call, 1, call->inputs);
+    gckpti_zero_gradients(call, 1, call->inputs);
     for (int64_t r = 0; r < rows; r++) {
         const float *g = call->grad_out + r * n;
         for (int64_t i = 0; dbias && i < n; i++)
-            gckpti_sum_to(&in[o->bias], i, g[i]);
+            gckpti_add_to_grad(&in[o->bias], i, g[i]);
         if (!in[0].grad && !dgain)
             continue;
         const float *x = in[0].data + r * n;
-        float c = o->center ? *aux++ : 0.0f, mean = o->center ? *aux++ : 0.0f, rstd = *aux++;
+        float c = o->center ? *saved++ : 0.0f, mean = o->center ? *saved++ : 0.0f, rstd = *saved++;
         for (int64_t i = 0; dgain && i < n; i++)
-            gckpti_sum_to(&in[o->gain], i, gckpti_mul(g[i], gckpti_centered(x[i], c, mean) * rstd));
+            gckpti_add_to_grad(&in[o->gain], i, gckpti_mul(g[i], gckpti_centered(x[i], c, mean) * rstd));
         if (!in[0].grad)
             continue;
         float sum[32] = { 0.0f }, lane[32] = { 0.0f };
@@ -108,12 +108,12 @@ GCKPTI_FN void gckpti_layernorm_backward(const gckpt_call *call)
     }
 }
 
-GCKPTI_BOTH_WAYS(rmsnorm, (backward ? gckpti_layernorm_backward : gckpti_layernorm_forward)(call))
+GCKPTI_OP_KERNELS(rmsnorm, (backward ? gckpti_layernorm_backward : gckpti_layernorm_forward)(call))
 
 /* in[1] is the gain, or a bias without gain, which needs less than this says. */
-GCKPTI_ROW(layernorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_BY_ROW,
+GCKPTI_OP_DESC(layernorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS, GCKPT_SUMS);
-GCKPTI_ROW(rmsnorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_BY_ROW,
+GCKPTI_OP_DESC(rmsnorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS);
 
 /* in: x, gain, bias, of which both may be NULL. */

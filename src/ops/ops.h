@@ -3,7 +3,7 @@
 #include "num/num.h"
 #include "store/store.h"
 
-GCKPTI_WARM /* since graph */
+GCKPTI_COLD_END /* since graph */
 
 /* =================================================================================================
  * >>ops: what each op is: shape rule, forward, backward, row, builder
@@ -65,17 +65,17 @@ GCKPTI_WARM /* since graph */
 /* Of a row or a table: what only training needs. */
 #define GCKPTI_IF_TRAINING(x) (GCKPTI_WITH_TRAINING ? (x) : NULL)
 /* Of a plan that trains: masks are drawn, statistics are the batch's. */
-static inline int gckpti_trains(const gckpt_call *call)
+static inline int gckpti_is_training(const gckpt_call *call)
 {
     return GCKPTI_WITH_TRAINING && call->training;
 }
 
 /* The flag of this header's own rows. */
-#define GCKPTI_OWN(name) GCKPTI_OWN_##name = 1 << 20,
-enum { GCKPTI_OPS(GCKPTI_OWN, GCKPTI_OWN) GCKPTI_OWN_ROW = 1 << 20 };
-#undef GCKPTI_OWN
+#define GCKPTI_BUILTIN(name) GCKPTI_BUILTIN_##name = 1 << 20,
+enum { GCKPTI_OPS(GCKPTI_BUILTIN, GCKPTI_BUILTIN) GCKPTI_BUILTIN_OP = 1 << 20 };
+#undef GCKPTI_BUILTIN
 
-#ifdef GCKPTI_ROOMS
+#ifdef GCKPTI_SEPARATE_TU
 #define GCKPTI_DECLARE(name)                                                                       \
     GCKPTI_FN void gckpti_##name##_forward(const gckpt_call *call);                                \
     GCKPTI_FN void gckpti_##name##_backward(const gckpt_call *call);                               \
@@ -93,17 +93,17 @@ GCKPTI_OPS(GCKPTI_DECLARE, GCKPTI_LEFT_OUT)
 #endif
 
 /* A loss whose backward, when it has attributes, adds to the loss's sum; its forward counts. */
-enum { GCKPTI_LATE = 1 << 21 };
+enum { GCKPTI_BACKWARD_LOSS = 1 << 21 };
 
 /* As GCKPT_TAKES_BF16, but of all inputs, and only the processor's own kernels: those of backends
  * get f32 copies. No bit is left: this and the next two are bits of indices as inputs 4 to 6, of
- * which such ops have none, and a user's may; gckpti_own_flag tells. */
-enum { GCKPTI_NARROW = 1 << 30 };
+ * which such ops have none, and a user's may; gckpti_has_builtin_flag tells. */
+enum { GCKPTI_TAKES_ALL_BF16 = 1 << 30 };
 
 /* Of ops that work element by element where no input is repeated, or row by row: in bf16 plans the
  * processor runs their kernels in portions, of which f32 copies lie on the stack. They use no
  * workspace; fast ones take bf16 where they sum over rows. */
-enum { GCKPTI_BY_ELEMENT = 1 << 29, GCKPTI_BY_ROW = 1 << 28 };
+enum { GCKPTI_IS_ELEMENTWISE = 1 << 29, GCKPTI_IS_ROWWISE = 1 << 28 };
 
 /* What the gradients of a product are worth: each as much as the forward, and no op has more than
  * two that are. */
@@ -119,9 +119,9 @@ GCKPTI_INLINE void gckpti_put_quotient(float *d, float a, float b, int accumulat
     gckpti_put(d, a / b, accumulate);
 }
 
-GCKPTI_INLINE void gckpti_put_passed(float *d, float g, float pass, int accumulate)
+GCKPTI_INLINE void gckpti_put_masked(float *d, float g, float mask, int accumulate)
 {
-    gckpti_put(d, pass > 0.0f ? g : 0.0f, accumulate);
+    gckpti_put(d, mask > 0.0f ? g : 0.0f, accumulate);
 }
 
 /* A linear op does backward to g what it does forward to x: n elements, none where no gradient is
@@ -131,12 +131,12 @@ typedef struct {
     float *to;
     int64_t n;
     int accumulate;
-} gckpti_passage;
+} gckpti_io;
 
-static inline gckpti_passage gckpti_passage_of(const gckpt_call *call, int backward)
+static inline gckpti_io gckpti_io_of(const gckpt_call *call, int backward)
 {
     const gckpt_arg *x = &call->in[0];
-    gckpti_passage p = { x->data, call->out, gckpti_elements(&call->shape), 0 };
+    gckpti_io p = { x->data, call->out, gckpti_elements(&call->shape), 0 };
     if (backward)
         p.from = call->grad_out, p.to = x->grad, p.accumulate = x->accumulate;
     p.n = p.to ? p.n : 0;
@@ -146,26 +146,26 @@ static inline gckpti_passage gckpti_passage_of(const gckpt_call *call, int backw
 /* dropout: element i passes, times factor, where 24 bits of its random word (the (at + i)th, four
  * to a block) are `least` at least; else it is +0. */
 typedef struct {
-    gckpti_passage way;
-    float factor;
-    uint32_t least;
-    uint64_t at;
+    gckpti_io io;
+    float scale;
+    uint32_t threshold;
+    uint64_t offset;
     gckpti_random random;
-} gckpti_dropping;
+} gckpti_dropout;
 
 /* u >= p in integers: u is one of 2^24. */
-static inline gckpti_dropping gckpti_dropping_of(const gckpt_call *call, int backward)
+static inline gckpti_dropout gckpti_dropout_of(const gckpt_call *call, int backward)
 {
-    const float p = *(const float *)call->attributes, least = p > 0.0f ? p * 16777216.0f : 0.0f;
-    gckpti_dropping d = { gckpti_passage_of(call, backward), 1.0f / (1.0f - p), (uint32_t)least, 0,
+    const float p = *(const float *)call->attributes, limit = p > 0.0f ? p * 16777216.0f : 0.0f;
+    gckpti_dropout d = { gckpti_io_of(call, backward), 1.0f / (1.0f - p), (uint32_t)limit, 0,
                           { call->seed, (uint32_t)call->id, (uint32_t)call->step } };
-    d.least += (float)d.least < least;
-    d.at = call->first_row ? (uint64_t)call->first_row * (uint64_t)(d.way.n / call->rows) : 0;
+    d.threshold += (float)d.threshold < limit;
+    d.offset = call->first_row ? (uint64_t)call->first_row * (uint64_t)(d.io.n / call->rows) : 0;
     return d;
 }
 
 /* An op's kernels, both by one function: run, a call with `backward` in it. */
-#define GCKPTI_BOTH_WAYS(name, run)                                                                \
+#define GCKPTI_OP_KERNELS(name, run)                                                                \
     GCKPTI_FN void gckpti_##name##_forward(const gckpt_call *call)                                 \
     {                                                                                              \
         const int backward = 0;                                                                    \
@@ -178,69 +178,69 @@ static inline gckpti_dropping gckpti_dropping_of(const gckpt_call *call, int bac
     }
 
 /* Element i of a gradient is a sum, with a low part where the plan has one. */
-GCKPTI_INLINE void gckpti_sum_to(const gckpt_arg *to, int64_t i, float x)
+GCKPTI_INLINE void gckpti_add_to_grad(const gckpt_arg *arg, int64_t i, float x)
 {
-    gckpti_sum_add(&to->grad[i], to->compensation ? to->compensation + i : NULL, x);
+    gckpti_sum_add(&arg->grad[i], arg->compensation ? arg->compensation + i : NULL, x);
 }
 
 /* ---- ops/broadcast.c ---- */
 typedef struct {
     int n;
     int64_t size[GCKPT_MAX_DIMS], step[2][GCKPT_MAX_DIMS], index[GCKPT_MAX_DIMS];
-    int64_t at[2]; /* where the present run begins */
-} gckpti_walk;
+    int64_t offset[2]; /* where the present run begins */
+} gckpti_iter;
 
-GCKPTI_FN void gckpti_walk_begin(gckpti_walk *w);
+GCKPTI_FN void gckpti_iter_begin(gckpti_iter *it);
 
 /* The next axis, going outwards. */
-GCKPTI_FN void gckpti_walk_axis(gckpti_walk *w, int64_t size, int64_t step0, int64_t step1);
+GCKPTI_FN void gckpti_iter_add_axis(gckpti_iter *it, int64_t size, int64_t step0, int64_t step1);
 
 /* Over the output; at[0] follows input 0, at[1] input i. Its innermost step is 1, or 0 where it is
  * repeated. */
-GCKPTI_FN void gckpti_broadcast_walk(gckpti_walk *w, const gckpt_call *call, int i);
+GCKPTI_FN void gckpti_broadcast_iter(gckpti_iter *it, const gckpt_call *call, int i);
 
-GCKPTI_INLINE float gckpti_pair_maximum(float a, float b) { return a < b || b != b ? b : a; }
-GCKPTI_INLINE float gckpti_pair_minimum(float a, float b) { return b < a || b != b ? b : a; }
+GCKPTI_INLINE float gckpti_binary_maximum(float a, float b) { return a < b || b != b ? b : a; }
+GCKPTI_INLINE float gckpti_binary_minimum(float a, float b) { return b < a || b != b ? b : a; }
 
-/* Parts of gradients (see gckpti_pair_gradient), in the formulas' order there. */
-GCKPTI_INLINE float gckpti_part_same(float g, float own, float other, float *factor)
+/* Parts of gradients (see gckpti_binary_gradient), in the formulas' order there. */
+GCKPTI_INLINE float gckpti_grad_identity(float g, float self, float other, float *factor)
 {
-    return (void)own, (void)other, (void)factor, g;
+    return (void)self, (void)other, (void)factor, g;
 }
 
-GCKPTI_INLINE float gckpti_part_minus(float g, float own, float other, float *factor)
+GCKPTI_INLINE float gckpti_grad_negate(float g, float self, float other, float *factor)
 {
-    return (void)own, (void)other, (void)factor, -g;
+    return (void)self, (void)other, (void)factor, -g;
 }
 
-GCKPTI_INLINE float gckpti_part_times(float g, float own, float other, float *factor)
+GCKPTI_INLINE float gckpti_grad_product(float g, float self, float other, float *factor)
 {
-    return (void)own, *factor = other, g;
+    return (void)self, *factor = other, g;
 }
 
-GCKPTI_INLINE float gckpti_part_above(float g, float a, float b, float *factor)
+GCKPTI_INLINE float gckpti_grad_numerator(float g, float a, float b, float *factor)
 {
     return (void)a, (void)factor, g / b;
 }
 
-GCKPTI_INLINE float gckpti_part_below(float g, float b, float a, float *factor)
+GCKPTI_INLINE float gckpti_grad_denominator(float g, float b, float a, float *factor)
 {
     return *factor = a / b / b, -g;
 }
 
-GCKPTI_INLINE float gckpti_part_greater(float g, float own, float other, float *factor)
+GCKPTI_INLINE float gckpti_grad_maximum(float g, float self, float other, float *factor)
 {
-    *factor = own == other ? 0.5f : 1.0f;
-    return own < other ? 0.0f : g;
+    *factor = self == other ? 0.5f : 1.0f;
+    return self < other ? 0.0f : g;
 }
 
-GCKPTI_INLINE float gckpti_part_less(float g, float own, float other, float *factor)
+GCKPTI_INLINE float gckpti_grad_minimum(float g, float self, float other, float *factor)
 {
-    return gckpti_part_greater(g, other, own, factor);
+    return gckpti_grad_maximum(g, other, self, factor);
 }
 
 /* Over the output; at[0] follows x, which forward reads and backward adds to. */
-GCKPTI_FN void gckpti_permute_walk(gckpti_walk *w, const gckpt_call *call);
+GCKPTI_FN void gckpti_permute_iter(gckpti_iter *it, const gckpt_call *call);
 
 /* ---- ops/axis.c ---- */
 typedef struct {
@@ -253,10 +253,10 @@ GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s, int axis);
 typedef struct {
     uint32_t begin[2], end[2]; /* low word, high word: attributes are words (gckpt_apply) */
     int axis;
-    int moves; /* left out where it is 0: behind the attributes of a node are zeros to 16 bytes */
+    int relative; /* left out where it is 0: behind the attributes of a node are zeros to 16 bytes */
 } gckpti_slice;
 
-GCKPTI_INLINE int64_t gckpti_wide(const uint32_t *words)
+GCKPTI_INLINE int64_t gckpti_join_words(const uint32_t *words)
 {
     return (int64_t)((uint64_t)words[1] << 32 | words[0]);
 }
@@ -283,15 +283,15 @@ static inline int64_t gckpti_cache_rows(const gckpti_cache *o)
 GCKPTI_INLINE void gckpti_cache_put(const gckpt_arg *x, int64_t i, float *out, uint16_t *narrow,
                                     int64_t to)
 {
-    if (gckpti_is_wide(out))
+    if (gckpti_has_f32(out))
         out[to] = x->data[i];
     else
-        narrow[to] = gckpti_is_narrow(x->bf16) ? x->bf16[i] : gckpti_to_bf16(x->data[i]);
+        narrow[to] = gckpti_has_bf16(x->bf16) ? x->bf16[i] : gckpti_to_bf16(x->data[i]);
 }
 
 /* ---- ops/embed.c ---- */
 /* Which row of the tables row r of the output is; copies it. */
-GCKPTI_INLINE int64_t gckpti_taken_row(const gckpt_call *call, int64_t r)
+GCKPTI_INLINE int64_t gckpti_source_row(const gckpt_call *call, int64_t r)
 {
     const gckpt_shape *table = &call->in[0].shape;
     int64_t first = table->n == 3 ? r / call->shape.d[1] * table->d[1] : 0;
@@ -303,87 +303,87 @@ GCKPTI_FN void gckpti_take_row(const gckpt_call *call, int64_t r);
 /* ---- ops/products.c ---- */
 enum {
     GCKPTI_KEY_TILE = 64,     /* keys an attention step takes at once: part of the contract */
-    GCKPTI_LINKS = 32,        /* of a block in bf16 plans: the same */
+    GCKPTI_K_BLOCK = 32,        /* of a block in bf16 plans: the same */
     GCKPTI_LOSS_CHUNK = 1024, /* classes a cross-entropy step takes at once: the same */
 #ifndef GCKPT_NO_FAST
     GCKPTI_LOSS_ROWS = 256,      /* rows that share one pass over a chunk of w: speed only */
-    GCKPTI_LOSS_ROWS_MOST = 1024 /* in bf16 plans, which pack w's chunk each time; without w */
+    GCKPTI_LOSS_MAX_ROWS = 1024 /* in bf16 plans, which pack w's chunk each time; without w */
 #else
     GCKPTI_LOSS_ROWS = 1, /* plain plans take one row in any case: this spares the stack */
-    GCKPTI_LOSS_ROWS_MOST = GCKPTI_WITH_BF16 ? GCKPTI_LINKS : 1
+    GCKPTI_LOSS_MAX_ROWS = GCKPTI_WITH_BF16 ? GCKPTI_K_BLOCK : 1
 #endif
 };
 
 /* Scratch of the fast kernels, the same whatever their instruction set, in floats a thread. */
 enum {
     GCKPTI_KC = 384,        /* links of a chain at a time; between, it rests in c */
-    GCKPTI_KC_ACROSS = 256, /* the same where every link is in another line of a */
+    GCKPTI_KC_STRIDED = 256, /* the same where every link is in another line of a */
     GCKPTI_NC = 192,        /* columns at a time: with KC, a third of a 1 MB L2 */
     GCKPTI_PANEL = 48,      /* columns of a panel of packed b, at most */
     GCKPTI_STRIP = 16,      /* rows of a packed at a time: a cache line */
-    GCKPTI_GATHERED = 64,   /* rows of a at a time of a convolution's dw: a pixel's channels */
-    GCKPTI_SMALL_ROOM = 128 * (GCKPTI_PANEL + GCKPTI_STRIP), /* 32 KiB: on the stack */
-    GCKPTI_MIXED_ROWS = 256, /* of bf16 plans: rows of c that share a packed panel of b, twice as */
-    GCKPTI_MIXED_LINKS = 256 /* many if a is not packed; links at a time */
+    GCKPTI_GATHER_ROWS = 64,   /* rows of a at a time of a convolution's dw: a pixel's channels */
+    GCKPTI_STACK_FLOATS = 128 * (GCKPTI_PANEL + GCKPTI_STRIP), /* 32 KiB: on the stack */
+    GCKPTI_MIXED_MC = 256, /* of bf16 plans: rows of c that share a packed panel of b, twice as */
+    GCKPTI_MIXED_KC = 256 /* many if a is not packed; links at a time */
 };
 
-GCKPTI_FN int64_t gckpti_multiple(int64_t n, int64_t unit);
+GCKPTI_FN int64_t gckpti_ceil_to(int64_t n, int64_t step);
 
 /* A product of m rows, n columns and k links: 320 KiB at most. It can do with less, down to 16
  * links: 16 * (GCKPTI_PANEL + GCKPTI_STRIP); 0: what the stack has is enough. */
-GCKPTI_FN int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k);
+GCKPTI_FN int64_t gckpti_product_workspace(int64_t m, int64_t n, int64_t k);
 
 /* The same of a bf16 plan (344 KiB at most; a block of links is the least): a's rows and a panel of
  * b as bf16, for some links; if there are more, where elements of rows x GCKPTI_NC columns rest. */
-GCKPTI_FN int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k);
+GCKPTI_FN int64_t gckpti_mixed_workspace(int64_t m, int64_t n, int64_t k);
 
 /* Attention, for heads of d columns, t queries: blocks of 64 queries or keys, rows in whole
  * vectors. In bf16 plans factors are packed, in whole blocks of links, and dq rests here, as do dk
  * and dv of s keys where heads share them (0: they do not). Plain kernels need less: in a bf16 plan
  * rows of what is narrow. */
-GCKPTI_FN int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64_t s, int64_t d,
+GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, int64_t s, int64_t d,
                                         int backward);
 
 /* A gradient's chains start at what it holds, or at +0; those of inputs first..end-1. */
-GCKPTI_FN void gckpti_start(float *d, int64_t n, int accumulate);
-GCKPTI_FN void gckpti_start_gradients(const gckpt_call *call, int first, int end);
+GCKPTI_FN void gckpti_zero_unless(float *d, int64_t n, int accumulate);
+GCKPTI_FN void gckpti_zero_gradients(const gckpt_call *call, int first, int end);
 
 typedef struct {
     int64_t matrices, m, n, k;
 } gckpti_sizes;
 
 GCKPTI_FN gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call); /* linear: a is x, b is w */
-typedef void (*gckpti_product_run)(const gckpt_call *call, const gckpti_product *t);
+typedef void (*gckpti_product_fn)(const gckpt_call *call, const gckpti_product *t);
 
 /* Whether each element of t is one chain; links of the block that begins at link p, or, of a chain,
  * that are packed as one. */
 GCKPTI_INLINE int gckpti_is_chain(const gckpti_product *t)
 {
-    return t->run > 0 && t->run < GCKPTI_LINKS;
+    return t->k_period > 0 && t->k_period < GCKPTI_K_BLOCK;
 }
-GCKPTI_INLINE int64_t gckpti_block_at(const gckpti_product *t, int64_t p)
+GCKPTI_INLINE int64_t gckpti_block_terms(const gckpti_product *t, int64_t p)
 {
-    const int whole = !t->run || gckpti_is_chain(t);
-    const int64_t left = whole ? t->k : t->run - (t->before + p) % t->run;
-    return gckpti_min(gckpti_min(left, t->k - p), GCKPTI_LINKS);
+    const int one_run = !t->k_period || gckpti_is_chain(t);
+    const int64_t left = one_run ? t->k : t->k_period - (t->k_offset + p) % t->k_period;
+    return gckpti_min(gckpti_min(left, t->k - p), GCKPTI_K_BLOCK);
 }
 
 /* Rows of the batch's entries are a gradient's links (manual, 5l): of how many rows an entry of x
  * is; how many rows, `most` or less, a call may take from a row on. */
-GCKPTI_INLINE int64_t gckpti_entry_rows(const gckpt_shape *x)
+GCKPTI_INLINE int64_t gckpti_sample_rows(const gckpt_shape *x)
 {
     return x->n > 1 && x->d[0] > 0 ? gckpti_rows(x) / x->d[0] : 1;
 }
-GCKPTI_FN int64_t gckpti_loss_rows(const gckpt_call *call, int64_t row, int64_t most);
+GCKPTI_FN int64_t gckpti_loss_block_rows(const gckpt_call *call, int64_t row, int64_t most);
 
 /* arg's values from `at` on. */
-GCKPTI_FN gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64_t row,
+GCKPTI_FN gckpti_operand gckpti_arg_operand(const gckpt_arg *arg, int64_t at, int64_t row,
                                          int64_t step, int64_t next);
-GCKPTI_FN gckpti_factor gckpti_turned(const gckpti_factor *x); /* transposed */
+GCKPTI_FN gckpti_operand gckpti_transpose(const gckpti_operand *x); /* transposed */
 
 /* c (m,n) = a b, or +=; of t there are a, b, run and before. (Eight parameters: a struct in place
  * of the sizes is more code, which firmware notices.) */
-GCKPTI_FN void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, gckpti_product *t,
+GCKPTI_FN void gckpti_gemm(const gckpt_call *call, gckpti_product_fn run, gckpti_product *t,
                                  int64_t m, int64_t n, int64_t k, float *c, int accumulate);
 
 /* In f32 plans. Where b's columns lie side by side, a row of c takes link after link; else (b's
@@ -391,15 +391,15 @@ GCKPTI_FN void gckpti_product_to(const gckpt_call *call, gckpti_product_run run,
 GCKPTI_FN void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t);
 
 /* Forward of matmul and linear: out = a b + bias. */
-GCKPTI_FN void gckpti_linear_out(const gckpt_call *call, gckpti_product_run run);
+GCKPTI_FN void gckpti_linear_output(const gckpt_call *call, gckpti_product_fn run);
 
 /* Backward: da = g b', db = a' g, or (g' a) where b is transposed. */
-GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_run run);
+GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_fn run);
 
 /* ---- ops/mixed.c ---- */
 /* Whether a row of this header has one of the flags above; a product of bf16 plans. */
 #ifndef GCKPT_NO_BF16
-GCKPTI_FN int gckpti_own_flag(const gckpt_op *op, int flag);
+GCKPTI_FN int gckpti_has_builtin_flag(const gckpt_op *op, int flag);
 GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t);
 
 /* Links of an element, as they come: in floats, which are rounded, or bf16. */
@@ -407,16 +407,16 @@ typedef struct {
     const float *f32;
     const uint16_t *bf16;
     int64_t step;
-} gckpti_links;
+} gckpti_terms;
 
-GCKPTI_FN gckpti_links gckpti_links_of(const gckpti_factor *x, int64_t at, int64_t step);
+GCKPTI_FN gckpti_terms gckpti_terms_of(const gckpti_operand *x, int64_t at, int64_t step);
 
 /* What an element is after a block of links, of which those from `first` to end - 1 take part;
  * after such links of all blocks; what an element of t, d so far, is after all of its links,
  * which begin at elements a and b. */
-GCKPTI_FN float gckpti_mixed_block(const gckpti_links *a, const gckpti_links *b, int64_t first,
+GCKPTI_FN float gckpti_mixed_block(const gckpti_terms *a, const gckpti_terms *b, int64_t first,
                                    int64_t end, float element);
-GCKPTI_FN float gckpti_mixed_blocks(const gckpti_links *a, const gckpti_links *b, int64_t first,
+GCKPTI_FN float gckpti_mixed_blocks(const gckpti_terms *a, const gckpti_terms *b, int64_t first,
                                     int64_t end, float element);
 GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t b, float d);
 #else
@@ -453,7 +453,7 @@ typedef struct {
     int heads;
     int causal; /* 0, or 1 + how many of the S keys are not there yet at position 0 (gckpt_cache) */
     int key_heads; /* 0: as many as heads; then left out, as in a slice, and all that follows */
-    int more;      /* 0: what follows is 0, and left out; 2: keys of a ring that a call fills */
+    int extras;      /* 0: what follows is 0, and left out; 2: keys of a ring that a call fills */
     int window;    /* keys that a query sees at most; 0: all */
     float cap, scale;
 } gckpti_attention;
@@ -461,129 +461,129 @@ typedef struct {
 /* Of the keys, 0..keys-1 are there; query t sees those below t + 1 + ahead of them. */
 typedef struct {
     int64_t keys, ahead;
-} gckpti_sight;
+} gckpti_visible;
 
 /* Whether the position changes what is there. */
-static inline int gckpti_attention_moves(const gckpti_attention *o)
+static inline int gckpti_uses_position(const gckpti_attention *o)
 {
-    return o->causal > 1 || o->more > 1;
+    return o->causal > 1 || o->extras > 1;
 }
 
 /* The attributes, whole, with the scale that is meant. */
 GCKPTI_FN gckpti_attention gckpti_attention_of(const gckpt_call *call);
 
 /* All kernels ask here, and touch no other keys. Not causal: every query sees all. */
-GCKPTI_FN gckpti_sight gckpti_attention_keys(const gckpt_call *call);
+GCKPTI_FN gckpti_visible gckpti_visible_keys(const gckpt_call *call);
 
 typedef struct { /* an attention call's */
     const gckpt_call *call;
     int64_t t, s, c, d, heads, blocks; /* blocks: of 64 queries */
-    int64_t wide, deep;                /* D in whole vectors; in whole blocks of links */
-    gckpti_sight sight;                /* of the row that is under way: see gckpti_heads_see */
+    int64_t d_vec, d_block;                /* D in whole vectors; in whole blocks of links */
+    gckpti_visible visible;                /* of the row that is under way: see gckpti_attn_set_row */
     int mixed;
-    float scale, times, cap;   /* of slopes, of dots; cap of what these give, 0: none */
-    int64_t kc, group, shared; /* columns of k and v; heads that share one of these; S, if any do */
+    float scale, dot_scale, cap;   /* of slopes, of dots; cap of what these give, 0: none */
+    int64_t kv_c, group, shared_keys; /* columns of k and v; heads that share one of these; S, if any do */
     int64_t window;            /* keys that a query sees at most */
-} gckpti_heads;
+} gckpti_attn_state;
 
 /* The first key in query i's window, and of its tile; of n keys of a tile, from j on, how many
  * stand before the window; where key j is (rows may be a ring). */
-static inline int64_t gckpti_heads_first(const gckpti_heads *h, int64_t i)
+static inline int64_t gckpti_attn_first_key(const gckpti_attn_state *h, int64_t i)
 {
-    const int64_t first = i + 1 + h->sight.ahead - h->window;
+    const int64_t first = i + 1 + h->visible.ahead - h->window;
     return first < 0 ? 0 : first;
 }
-static inline int64_t gckpti_heads_tile(const gckpti_heads *h, int64_t i)
+static inline int64_t gckpti_attn_first_tile(const gckpti_attn_state *h, int64_t i)
 {
-    return gckpti_heads_first(h, i) / GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
+    return gckpti_attn_first_key(h, i) / GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
 }
-static inline int64_t gckpti_heads_unseen(const gckpti_heads *h, int64_t i, int64_t j, int64_t n)
+static inline int64_t gckpti_attn_masked(const gckpti_attn_state *h, int64_t i, int64_t j, int64_t n)
 {
-    const int64_t first = gckpti_heads_first(h, i) - j;
+    const int64_t first = gckpti_attn_first_key(h, i) - j;
     return first < 0 ? 0 : gckpti_min(first, n);
 }
-static inline int64_t gckpti_heads_row(const gckpti_heads *h, int64_t j)
+static inline int64_t gckpti_attn_offset(const gckpti_attn_state *h, int64_t j)
 {
-    return (j % h->s) * h->kc;
+    return (j % h->s) * h->kv_c;
 }
 
 /* Of a cap, inverse and results keep their digits. */
-static inline int gckpti_is_cap(float cap)
+static inline int gckpti_is_valid_cap(float cap)
 {
     return cap >= 1e-30f ? cap <= 1e30f : cap >= 0.0f && cap <= 0.0f;
 }
 
 /* cap tanh(x times), and its slope; a score from q k; ds, from p and dp - delta. */
-GCKPTI_INLINE float gckpti_capped(float x, float times, float cap)
+GCKPTI_INLINE float gckpti_softcap(float x, float scale, float cap)
 {
-    return gckpti_mul(cap, gckpti_tanh(gckpti_mul(x, times)));
+    return gckpti_mul(cap, gckpti_tanh(gckpti_mul(x, scale)));
 }
-GCKPTI_INLINE float gckpti_capped_slope(float score, float cap)
+GCKPTI_INLINE float gckpti_softcap_deriv(float score, float cap)
 {
     const float y = score * (1.0f / cap);
     return gckpti_fma(-y, y, 1.0f);
 }
-static inline float gckpti_heads_score(const gckpti_heads *h, float x)
+static inline float gckpti_attn_score(const gckpti_attn_state *h, float x)
 {
-    return h->cap > 0.0f ? gckpti_capped(x, h->times, h->cap) : gckpti_mul(x, h->times);
+    return h->cap > 0.0f ? gckpti_softcap(x, h->dot_scale, h->cap) : gckpti_mul(x, h->dot_scale);
 }
-/* What makes scores of what gckpti_capped gives, or of dots. */
-static inline float gckpti_heads_after(const gckpti_heads *h)
+/* What makes scores of what gckpti_softcap gives, or of dots. */
+static inline float gckpti_attn_post_scale(const gckpti_attn_state *h)
 {
     return h->cap > 0.0f ? 1.0f : h->scale;
 }
-static inline float gckpti_heads_slope(const gckpti_heads *h, float p, float slope, float score)
+static inline float gckpti_attn_ds(const gckpti_attn_state *h, float p, float dp, float score)
 {
-    return p * (h->cap > 0.0f ? slope * gckpti_capped_slope(score, h->cap) : slope) * h->scale;
+    return p * (h->cap > 0.0f ? dp * gckpti_softcap_deriv(score, h->cap) : dp) * h->scale;
 }
 
 /* Begins: where lengths leave keys out, what no query adds to becomes +0, unless it accumulates. */
-GCKPTI_FN gckpti_heads gckpti_attention_begin(const gckpt_call *call, int backward);
+GCKPTI_FN gckpti_attn_state gckpti_attention_begin(const gckpt_call *call, int backward);
 
 /* Turns to a row, of which it returns the number of keys; 0: it is done. */
-GCKPTI_FN int64_t gckpti_heads_see(gckpti_heads *h, int64_t row);
+GCKPTI_FN int64_t gckpti_attn_set_row(gckpti_attn_state *h, int64_t row);
 
 #ifndef GCKPT_NO_BF16
 /* Where rows of a gradient are; NULL: it is not wanted. */
 typedef struct {
     float *x;
     int64_t row, step;
-} gckpti_mixed_result;
+} gckpti_grad_rows;
 
-/* Queries from i on (m) and keys from j on (n, both at most GCKPTI_LINKS) of a head: their rows; p
- * and ds, [query][key]; and what gckpti_mixed_add adds to, element by element. */
+/* Queries from i on (m) and keys from j on (n, both at most GCKPTI_K_BLOCK) of a head: their rows; p
+ * and ds, [query][key]; and what gckpti_attn_tile_add adds to, element by element. */
 typedef struct {
-    const gckpti_heads *h;
-    gckpti_factor q, k, v, g, p, ds;
-    gckpti_mixed_result dq, dk, dv;
+    const gckpti_attn_state *h;
+    gckpti_operand q, k, v, g, p, ds;
+    gckpti_grad_rows dq, dk, dv;
     int64_t head, i, m, j, n;
-} gckpti_mixed_square;
+} gckpti_attn_tile;
 
-GCKPTI_FN void gckpti_mixed_add(const gckpti_mixed_square *s);
+GCKPTI_FN void gckpti_attn_tile_add(const gckpti_attn_tile *s);
 #endif
 
 /* ---- ops/rotary.c ---- */
 typedef struct {
     int heads;
     float base;
-    int first;  /* left out where it is 0, as in a slice, and all that follows is usual: */
-    int turned; /* columns of each head; 0: all, and what follows is left out */
+    int position;  /* left out where it is 0, as in a slice, and all that follows is usual: */
+    int columns; /* columns of each head; 0: all, and what follows is left out */
     float scale;
-    int listed; /* turned / 2 frequencies follow, as floats */
+    int has_frequencies; /* turned / 2 frequencies follow, as floats */
 } gckpti_rotary;
 
-enum { GCKPTI_ROTARY_MOST = 512 }; /* frequencies */
+enum { GCKPTI_ROTARY_MAX = 512 }; /* frequencies */
 
 /* Columns of a head of d that are turned. */
-static inline int64_t gckpti_rotary_turned(const gckpti_rotary *o, int64_t d)
+static inline int64_t gckpti_rotary_columns(const gckpti_rotary *o, int64_t d)
 {
-    return o->turned ? o->turned : d;
+    return o->columns ? o->columns : d;
 }
 
 /* The frequencies that were given, or NULL. */
-static inline const float *gckpti_rotary_listed(const gckpti_rotary *o)
+static inline const float *gckpti_rotary_frequencies(const gckpti_rotary *o)
 {
-    return o->turned && o->listed ? (const float *)(const void *)(o + 1) : NULL;
+    return o->columns && o->has_frequencies ? (const float *)(const void *)(o + 1) : NULL;
 }
 
 /* r = base^(-1/n), in binary64: Newton's method on r^n = 1 / base, three times from
@@ -606,10 +606,10 @@ GCKPTI_INLINE gckpti_angle gckpti_rotary_angle(uint64_t p)
     return r;
 }
 
-#define GCKPTI_ROTARY_FIRST 2935890503282001226.0 /* 2^64 / 2 pi */
+#define GCKPTI_TICKS_PER_RADIAN 2935890503282001226.0 /* 2^64 / 2 pi */
 
 /* Of x >= 0 counts of 2^-64 of a turn, whole turns left out; the fraction is cut. */
-GCKPTI_INLINE uint64_t gckpti_rotary_frequency(double x)
+GCKPTI_INLINE uint64_t gckpti_rotary_wrap(double x)
 {
     const double turn = 18446744073709551616.0;
     if (!(x < turn * 4503599627370496.0)) /* then whole turns are all it can hold */
@@ -625,113 +625,113 @@ GCKPTI_INLINE float gckpti_weighted(float w, float x) { return w > 0.0f || w < 0
 
 /* What a loss adds up: errors of elements, or of rows over classes. */
 typedef enum {
-    GCKPTI_SUMMED,
-    GCKPTI_SQUARED,
-    GCKPTI_HUBER,
-    GCKPTI_BINARY,
-    GCKPTI_CLASSES
-} gckpti_error_kind;
+    GCKPTI_LOSS_SUM,
+    GCKPTI_LOSS_SQUARED,
+    GCKPTI_LOSS_HUBER,
+    GCKPTI_LOSS_BINARY,
+    GCKPTI_LOSS_CLASSES
+} gckpti_loss_kind;
 
 /* kind == is; a constant 0 of those that this build has not. */
-GCKPTI_INLINE int gckpti_error_is(gckpti_error_kind kind, gckpti_error_kind is)
+GCKPTI_INLINE int gckpti_loss_is(gckpti_loss_kind kind, gckpti_loss_kind is)
 {
-    return kind == is && (GCKPTI_WITH_LOSSES || is == GCKPTI_SUMMED || is == GCKPTI_SQUARED);
+    return kind == is && (GCKPTI_WITH_LOSSES || is == GCKPTI_LOSS_SUM || is == GCKPTI_LOSS_SQUARED);
 }
 
-typedef struct gckpti_errors {
+typedef struct gckpti_element_loss {
     const gckpt_call *call;
-    gckpti_error_kind kind;
-    int64_t n, share;             /* elements of an entry of axis 0; elements to a weight */
+    gckpti_loss_kind kind;
+    int64_t n, per_weight;             /* elements of an entry of axis 0; elements to a weight */
     const float *x, *y, *weights; /* y, weights: NULL: none */
     float delta;
-} gckpti_errors;
+} gckpti_element_loss;
 
-GCKPTI_FN gckpti_errors gckpti_errors_of(const gckpt_call *call, gckpti_error_kind kind);
+GCKPTI_FN gckpti_element_loss gckpti_element_loss_of(const gckpt_call *call, gckpti_loss_kind kind);
 
 /* The factor a of an element, and b. */
-GCKPTI_INLINE float gckpti_error_factors(gckpti_error_kind kind, float x, float y, float delta,
+GCKPTI_INLINE float gckpti_element_factors(gckpti_loss_kind kind, float x, float y, float delta,
                                          float *b)
 {
     float d = x - y, size = gckpti_abs(d);
-    int linear = gckpti_error_is(kind, GCKPTI_HUBER) && !(size < delta);
+    int linear = gckpti_loss_is(kind, GCKPTI_LOSS_HUBER) && !(size < delta);
     *b = linear ? size - 0.5f * delta : d;
-    if (gckpti_error_is(kind, GCKPTI_BINARY))
+    if (gckpti_loss_is(kind, GCKPTI_LOSS_BINARY))
         *b = gckpti_fma(-x, y, x > 0.0f ? x : 0.0f) + gckpti_log1p(gckpti_exp(-gckpti_abs(x)));
-    if (gckpti_error_is(kind, GCKPTI_SUMMED) || gckpti_error_is(kind, GCKPTI_BINARY))
+    if (gckpti_loss_is(kind, GCKPTI_LOSS_SUM) || gckpti_loss_is(kind, GCKPTI_LOSS_BINARY))
         return 1.0f;
-    return linear ? delta : gckpti_error_is(kind, GCKPTI_HUBER) ? 0.5f * d : d;
+    return linear ? delta : gckpti_loss_is(kind, GCKPTI_LOSS_HUBER) ? 0.5f * d : d;
 }
 
 /* dx */
-GCKPTI_INLINE float gckpti_error_slope(gckpti_error_kind kind, float x, float y, float delta)
+GCKPTI_INLINE float gckpti_element_deriv(gckpti_loss_kind kind, float x, float y, float delta)
 {
     float d = x - y;
-    if (gckpti_error_is(kind, GCKPTI_SUMMED) || gckpti_error_is(kind, GCKPTI_SQUARED))
-        return gckpti_error_is(kind, GCKPTI_SUMMED) ? 1.0f : 2.0f * d;
-    if (gckpti_error_is(kind, GCKPTI_BINARY))
+    if (gckpti_loss_is(kind, GCKPTI_LOSS_SUM) || gckpti_loss_is(kind, GCKPTI_LOSS_SQUARED))
+        return gckpti_loss_is(kind, GCKPTI_LOSS_SUM) ? 1.0f : 2.0f * d;
+    if (gckpti_loss_is(kind, GCKPTI_LOSS_BINARY))
         return gckpti_sigmoid(x) - y;
     return d < -delta ? -delta : d > delta ? delta : d;
 }
 
-GCKPTI_INLINE float gckpti_error_weight(const gckpti_errors *e, int64_t i)
+GCKPTI_INLINE float gckpti_element_weight(const gckpti_element_loss *e, int64_t i)
 {
-    return GCKPTI_WITH_LOSSES && e->weights ? e->weights[i / e->share] : 1.0f;
+    return GCKPTI_WITH_LOSSES && e->weights ? e->weights[i / e->per_weight] : 1.0f;
 }
 
 /* What the loss and the gradient of a row of logits depend on. */
-typedef struct gckpti_classes {
+typedef struct gckpti_class_row {
     float max, log_sum;
     const float *targets; /* of the classes; NULL: that of each is `other` */
-    float other, mass;    /* mass: the sum of all */
+    float uniform, target_sum;    /* mass: the sum of all */
     float scale;
     int accumulate;
     float cap; /* of the logits, which have it already; 0: none */
-} gckpti_classes;
+} gckpti_class_row;
 
 /* A loss goes over blocks of rows: entries of axis 0 or, over classes, rows of logits that are
  * there or (some of their classes at a time) a product; each row looks at its own (forward) or
  * turns them into their gradient (backward). Plain and fast kernels, in f32 and bf16 plans, differ
  * in this: */
-typedef void gckpti_loss_body(void *context, int64_t i, int64_t worker);
+typedef void gckpti_loss_row_fn(void *context, int64_t i, int64_t worker);
 typedef struct { /* of an entry: its sum; its gradients */
-    float (*sum)(const gckpti_errors *e, int64_t row);
-    void (*slopes)(const gckpti_errors *e, int64_t row);
-} gckpti_error_kernels;
+    float (*sum)(const gckpti_element_loss *e, int64_t row);
+    void (*gradients)(const gckpti_element_loss *e, int64_t row);
+} gckpti_element_kernels;
 
 typedef struct {
-    gckpti_error_kernels errors; /* over classes: none */
-    gckpti_product_run product;  /* of linear_cross_entropy; NULL: the plain one */
+    gckpti_element_kernels element; /* over classes: none */
+    gckpti_product_fn product;  /* of linear_cross_entropy; NULL: the plain one */
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
-    float (*surprisal)(const float *x, int64_t n, const gckpti_classes *c); /* targets NULL: 1 */
-    void (*gradient)(const float *x, float *d, int64_t n, const gckpti_classes *c);
+    float (*surprisal)(const float *x, int64_t n, const gckpti_class_row *c); /* targets NULL: 1 */
+    void (*gradient)(const float *x, float *d, int64_t n, const gckpti_class_row *c);
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
     float (*exp)(float x), (*log)(float x);
-    void (*cap)(float *x, int64_t n, float times, float cap); /* gckpti_capped */
+    void (*cap)(float *x, int64_t n, float scale, float cap); /* gckpti_softcap */
 } gckpti_loss_kernels;
-typedef gckpti_loss_kernels (*gckpti_loss_by)(const gckpt_call *call);
+typedef gckpti_loss_kernels (*gckpti_loss_select)(const gckpt_call *call);
 
-GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, int backward, gckpti_error_kind kind,
-                                gckpti_error_kernels by);
-GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward, gckpti_loss_by by);
+GCKPTI_FN void gckpti_run_element_loss(const gckpt_call *call, int backward, gckpti_loss_kind kind,
+                                gckpti_element_kernels kernels);
+GCKPTI_FN void gckpti_run_cross_entropy(const gckpt_call *call, int backward, gckpti_loss_select select);
 
 /* ---- ops/linear_loss.c ---- */
 typedef struct {
-    int once;  /* 0, or a form: see there */
+    int block_rows;  /* 0, or a form: see there */
     float cap; /* left out where it is 0, as in a slice */
-} gckpti_head;
+} gckpti_linear_loss;
 
-static inline int gckpti_head_once(const gckpt_call *call)
+static inline int gckpti_linear_loss_block(const gckpt_call *call)
 {
-    return call->attributes ? ((const gckpti_head *)call->attributes)->once : 0;
+    return call->attributes ? ((const gckpti_linear_loss *)call->attributes)->block_rows : 0;
 }
-static inline float gckpti_head_cap(const gckpt_call *call)
+static inline float gckpti_linear_loss_cap(const gckpt_call *call)
 {
-    return call->attributes ? ((const gckpti_head *)call->attributes)->cap : 0.0f;
+    return call->attributes ? ((const gckpti_linear_loss *)call->attributes)->cap : 0.0f;
 }
 
-GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backward,
-                                              gckpti_loss_by by);
+GCKPTI_FN void gckpti_run_linear_cross_entropy(const gckpt_call *call, int backward,
+                                              gckpti_loss_select select);
 
 #ifndef GCKPT_NO_IMAGES
 /* ---- ops/pools.c ---- */
@@ -739,9 +739,9 @@ typedef struct {
     int size[2], stride[2], padding[2];
 } gckpti_pool;
 
-struct gckpti_pooling;
+struct gckpti_pool_state;
 /* One window of image x, for all channels, into y and its tap's number. Either may be NULL. */
-typedef void (*gckpti_max_window)(const struct gckpti_pooling *s, const float *x, int64_t p,
+typedef void (*gckpti_max_window)(const struct gckpti_pool_state *s, const float *x, int64_t p,
                                   int64_t q, float *y, uint16_t *tap);
 
 typedef struct { /* of an image in x, of a row of windows in y: elements before it; the row */
@@ -749,54 +749,54 @@ typedef struct { /* of an image in x, of a row of windows in y: elements before 
 } gckpti_window_row;
 
 /* A pool's sizes, of x and y: rows and columns; channels; what plain and fast kernels differ in. */
-typedef struct gckpti_pooling {
+typedef struct gckpti_pool_state {
     gckpti_pool o;
     int64_t images, in[2], out[2], channels;
     const gckpt_call *call;
     int backward;
-    void (*windows)(const struct gckpti_pooling *s, const gckpti_window_row *at, int64_t worker);
+    void (*windows)(const struct gckpti_pool_state *s, const gckpti_window_row *at, int64_t worker);
     gckpti_max_window max_window;
     void (*add)(float *to, const float *from, int64_t n);
-    void (*divide)(float *x, float by, int64_t n);
-} gckpti_pooling;
+    void (*divide)(float *x, float divisor, int64_t n);
+} gckpti_pool_state;
 
-GCKPTI_FN void gckpti_max_pool_by(const gckpt_call *call, int backward,
+GCKPTI_FN void gckpti_run_max_pool(const gckpt_call *call, int backward,
                                   gckpti_max_window max_window);
-GCKPTI_FN void gckpti_average_pool_by(const gckpt_call *call, int backward,
+GCKPTI_FN void gckpti_run_average_pool(const gckpt_call *call, int backward,
                                       void (*add)(float *to, const float *from, int64_t n),
-                                      void (*divide)(float *x, float by, int64_t n));
+                                      void (*divide)(float *x, float divisor, int64_t n));
 
 /* Taps begin..end-1 along an axis of window number `at` are within x; the first is at *first. */
-GCKPTI_FN int64_t gckpti_taps(const gckpti_pooling *s, int axis, int64_t at, int64_t *first,
+GCKPTI_FN int64_t gckpti_valid_taps(const gckpti_pool_state *s, int axis, int64_t at, int64_t *first,
                               int64_t *end);
 
 /* ---- ops/upsample.c ---- */
 typedef struct {
     int size[2]; /* of the result: rows, columns */
-    int how;
+    int mode;
 } gckpti_upsample;
 
 typedef struct { /* of one axis: the places that a result looks at, n (1 or 2), and their weights */
-    int64_t at[2];
+    int64_t index[2];
     float weight[2];
     int n;
-} gckpti_lookup;
+} gckpti_interp;
 
 /* Result i of n, in a source of `size`: see there. */
-GCKPTI_INLINE gckpti_lookup gckpti_lookup_of(int how, int64_t size, int64_t n, int64_t i)
+GCKPTI_INLINE gckpti_interp gckpti_interp_of(int mode, int64_t size, int64_t n, int64_t i)
 {
-    const int aligned = how == GCKPT_BILINEAR_ALIGNED && n > 1;
-    const float half = how == GCKPT_BILINEAR ? 0.5f : 0.0f;
+    const int aligned = mode == GCKPT_BILINEAR_ALIGNED && n > 1;
+    const float half = mode == GCKPT_BILINEAR ? 0.5f : 0.0f;
     const float ratio = (float)(size - aligned) / (float)(n - aligned);
     const float p = gckpti_mul(ratio, (float)i + half) - half;
     const int64_t at = gckpti_min((int64_t)p, size - 1), next = gckpti_min(at + 1, size - 1);
-    const float part = how == GCKPT_NEAREST || p < 0.0f ? 0.0f : p - (float)at;
-    const gckpti_lookup x = { { at, next }, { 1.0f - part, part }, 1 + (part > 0.0f) };
+    const float fraction = mode == GCKPT_NEAREST || p < 0.0f ? 0.0f : p - (float)at;
+    const gckpti_interp x = { { at, next }, { 1.0f - fraction, fraction }, 1 + (fraction > 0.0f) };
     return x;
 }
 
 typedef void (*gckpti_scaled_add)(float *to, float factor, const float *from, int64_t n);
-GCKPTI_FN void gckpti_upsample_by(const gckpt_call *call, gckpti_scaled_add add);
+GCKPTI_FN void gckpti_run_upsample(const gckpt_call *call, gckpti_scaled_add add);
 
 /* ---- ops/channels.c ---- */
 typedef struct {
@@ -810,23 +810,23 @@ typedef struct gckpti_channel_pass { /* over an image's places; what is NULL is 
     float *mean, *rstd;
     float *s, *t; /* sums: of x - mean, its squares, or g and g h; or their means */
     float *to;    /* y or dx */
-    int64_t places, channels;
+    int64_t pixels, channels;
     int squares, accumulate;
 } gckpti_channel_pass;
 
 /* What plain and fast kernels differ in: passes over channels first..end-1. */
-typedef void (*gckpti_channel_run)(const gckpti_channel_pass *p, int64_t first, int64_t end);
+typedef void (*gckpti_channel_fn)(const gckpti_channel_pass *p, int64_t first, int64_t end);
 typedef struct {
-    gckpti_channel_run sums, out, dx;
+    gckpti_channel_fn sums, out, dx;
 } gckpti_channel_kernels;
 
-GCKPTI_FN void gckpti_channels_by(const gckpt_call *call, int backward,
-                                  const gckpti_channel_kernels *by);
+GCKPTI_FN void gckpti_run_channels(const gckpt_call *call, int backward,
+                                  const gckpti_channel_kernels *kernels);
 
 /* ---- ops/conv.c ---- */
 typedef struct { /* [0]: rows, [1]: columns */
     gckpt_window window;
-    int64_t rows, image[2], places[2], taps[2];
+    int64_t rows, image[2], windows[2], taps[2];
     int64_t c, o, group_c, group_o;
 } gckpti_conv_sizes;
 
@@ -834,17 +834,17 @@ typedef struct { /* [0]: rows, [1]: columns */
  * number at + i * each of its side, tap k is tap tap_at + k * tap_each of w. */
 typedef struct {
     int64_t size, results, taps;
-    int64_t step, tap, first;
-    int64_t at, each, tap_at, tap_each;
-} gckpti_reach;
+    int64_t stride, dilation, first;
+    int64_t out_first, out_step, tap_first, tap_step;
+} gckpti_axis_map;
 
 enum { GCKPTI_CONV_DOWN, GCKPTI_CONV_UP, GCKPTI_CONV_DW };
 
-/* As gckpti_product_room, of a convolution, which gathers a's rows, some at a time. */
-GCKPTI_FN int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k);
+/* As gckpti_product_workspace, of a convolution, which gathers a's rows, some at a time. */
+GCKPTI_FN int64_t gckpti_conv_workspace(int64_t m, int64_t n, int64_t k);
 
 /* The tap's number in w. */
-GCKPTI_FN int64_t gckpti_conv_tap(const gckpti_conv_sizes *z, const gckpti_reach *r, int64_t ky,
+GCKPTI_FN int64_t gckpti_conv_tap(const gckpti_conv_sizes *z, const gckpti_axis_map *r, int64_t ky,
                                   int64_t kx);
 
 /* n chains, a link each: d[i] += x[i] y[i]; x NULL: of zeros. */
@@ -853,7 +853,7 @@ typedef void (*gckpti_multiply_add)(float *d, const float *x, const float *y, in
 /* One kind, and of UP one phase. Of dw, `from` is the image, w the places, out dw. */
 typedef struct {
     const gckpti_conv_sizes *z;
-    gckpti_reach r[2];
+    gckpti_axis_map r[2];
     int kind, accumulate;
     const float *from, *start, *w;
     float *out;
@@ -862,12 +862,12 @@ typedef struct {
 
 /* Results begin..end-1 of all rows, whose chains begin at `start`, at what is there, or at +0; or,
  * place after place, these places' links of dw. Of groups of one channel: channels c..c+n-1. */
-GCKPTI_FN void gckpti_conv_walk(const gckpti_conv *s, int64_t begin, int64_t end, int64_t c,
+GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end, int64_t c,
                                 int64_t n);
 
 /* All results, phase after phase, and then all of dw, by `run`, from which it knows whose. */
-typedef void (*gckpti_conv_run)(const gckpt_call *call, gckpti_conv *s);
-GCKPTI_FN void gckpti_conv_by(const gckpt_call *call, int backward, gckpti_conv_run run,
+typedef void (*gckpti_conv_fn)(const gckpt_call *call, gckpti_conv *s);
+GCKPTI_FN void gckpti_run_conv(const gckpt_call *call, int backward, gckpti_conv_fn run,
                               gckpti_multiply_add multiply_add);
 #endif
 
@@ -879,34 +879,34 @@ GCKPTI_FN void gckpti_conv_by(const gckpt_call *call, int backward, gckpti_conv_
 typedef struct gckpti_cell {
     int64_t units;
     const float *p, *a, *g, *out, *h, *c;
-    float *state, *aux, *d, *da, *dp;
+    float *state, *saved, *d, *da, *dp;
     int accumulate;
 } gckpti_cell;
-typedef void (*gckpti_cell_run)(const gckpti_cell *cell);
+typedef void (*gckpti_cell_fn)(const gckpti_cell *cell);
 
 /* What plain and fast kernels differ in. p, da: of the first of m rows, which lie T apart. */
 struct gckpti_sequence;
 typedef struct {
-    gckpti_cell_run gates, slopes;
-    void (*turn)(struct gckpti_sequence *s); /* makes wh'; NULL: one row at a time */
+    gckpti_cell_fn gates, gate_grads;
+    void (*transpose)(struct gckpti_sequence *s); /* makes wh'; NULL: one row at a time */
     void (*forward)(const struct gckpti_sequence *s, const float *p, int64_t m, const float *state,
                     float *a); /* a = chains of h wh */
     void (*backward)(const struct gckpti_sequence *s, const float *da, int64_t m,
                      float *d);                   /* D += chains of da wh */
-    void (*add)(const struct gckpti_sequence *s); /* what a block's rows add to dwh and dbias */
+    void (*add_grads)(const struct gckpti_sequence *s); /* what a block's rows add to dwh and dbias */
 } gckpti_cell_kernels;
 
 /* An item is some rows; a block has all (forward), as many as the threads have at once, or one. */
 typedef struct gckpti_sequence {
     const gckpt_call *call;
-    const gckpti_cell_kernels *by;
+    const gckpti_cell_kernels *kernels;
     int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
     const gckpt_arg *p, *wh, *bias, *h0, *c0; /* the last three: NULL: none */
-    int64_t first, block, each;               /* rows of a block, of an item */
-    float *turned, *zero, *d;                 /* wh' (G,H); H zeros; of the block D [and E], */
+    int64_t first, block, item_rows;               /* rows of a block, of an item */
+    float *wh_t, *zero, *d;                 /* wh' (G,H); H zeros; of the block D [and E], */
     float *h, *da, *pack;                     /* h of before (rows,T,H), da (rows,T,G) */
 } gckpti_sequence;
 
-GCKPTI_FN void gckpti_sequence_by(const gckpt_call *call, int backward,
-                                  const gckpti_cell_kernels *by);
+GCKPTI_FN void gckpti_run_sequence(const gckpt_call *call, int backward,
+                                  const gckpti_cell_kernels *kernels);
 #endif

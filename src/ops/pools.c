@@ -16,10 +16,10 @@
  * additions over taps from +0, / size (zeros of the padding count). Gradients: windows in order,
  * dx += g there, or g / size at each tap; from +0, or what is there. */
 
-static gckpti_pooling gckpti_pooling_of(const gckpt_call *call)
+static gckpti_pool_state gckpti_pool_state_of(const gckpt_call *call)
 {
     const gckpt_shape *x = &call->in[0].shape;
-    gckpti_pooling s;
+    gckpti_pool_state s;
     memset(&s, 0, sizeof s);
     memcpy(&s.o, call->attributes, sizeof s.o);
     s.images = x->d[0];
@@ -31,7 +31,7 @@ static gckpti_pooling gckpti_pooling_of(const gckpt_call *call)
     return s;
 }
 
-GCKPTI_FN int64_t gckpti_taps(const gckpti_pooling *s, int axis, int64_t at, int64_t *first,
+GCKPTI_FN int64_t gckpti_valid_taps(const gckpti_pool_state *s, int axis, int64_t at, int64_t *first,
                               int64_t *end)
 {
     *first = at * s->o.stride[axis] - s->o.padding[axis];
@@ -52,7 +52,7 @@ static gckpt_result gckpti_pool_shape(gckpt_call *call, const char *name)
                               "%s: window.size %i, stride %i, padding %i: size must be given, "
                               "padding less than it",
                               name, o->size[i], o->stride[i], o->padding[i]);
-    gckpti_pooling s = gckpti_pooling_of(call);
+    gckpti_pool_state s = gckpti_pool_state_of(call);
     for (int i = 0; i < 2; i++)
         if (s.in[i] + 2 * (int64_t)o->padding[i] < o->size[i])
             return gckpt_fail(call, GCKPT_E_SHAPE,
@@ -86,11 +86,11 @@ static gckpt_result gckpti_average_pool_shape(gckpt_call *call)
     return gckpti_pool_shape(call, "average_pool");
 }
 
-static void gckpti_plain_max_window(const gckpti_pooling *s, const float *x, int64_t p, int64_t q,
+static void gckpti_plain_max_window(const gckpti_pool_state *s, const float *x, int64_t p, int64_t q,
                                     float *y, uint16_t *tap)
 {
-    int64_t h, w, h_end, w_end, h_begin = gckpti_taps(s, 0, p, &h, &h_end);
-    int64_t w_begin = gckpti_taps(s, 1, q, &w, &w_end);
+    int64_t h, w, h_end, w_end, h_begin = gckpti_valid_taps(s, 0, p, &h, &h_end);
+    int64_t w_begin = gckpti_valid_taps(s, 1, q, &w, &w_end);
     for (int64_t c = 0; c < s->channels; c++) {
         float best = 0;
         int64_t at = -1;
@@ -112,18 +112,18 @@ static void gckpti_plain_max_window(const gckpti_pooling *s, const float *x, int
 /* An item is a row of windows of an image (forward), an image (backward). */
 static void gckpti_pool_item(void *context, int64_t item, int64_t worker)
 {
-    const gckpti_pooling *s = (const gckpti_pooling *)context;
+    const gckpti_pool_state *s = (const gckpti_pool_state *)context;
     const int64_t n = s->channels, size = s->in[0] * s->in[1] * n;
     const int64_t image = s->backward ? item : item / s->out[0];
     int64_t p = s->backward ? 0 : item % s->out[0], end = s->backward ? s->out[0] : p + 1;
-    gckpti_window_row at = { image * size, (image * s->out[0] + p) * s->out[1] * n, p };
+    gckpti_window_row row = { image * size, (image * s->out[0] + p) * s->out[1] * n, p };
     if (s->backward)
-        gckpti_start(s->call->in[0].grad + at.x, size, s->call->in[0].accumulate);
-    for (; at.p < end; at.p++, at.y += s->out[1] * n)
-        s->windows(s, &at, worker);
+        gckpti_zero_unless(s->call->in[0].grad + row.x, size, s->call->in[0].accumulate);
+    for (; row.p < end; row.p++, row.y += s->out[1] * n)
+        s->windows(s, &row, worker);
 }
 
-static void gckpti_pool_run(const gckpt_call *call, gckpti_pooling *s, int backward)
+static void gckpti_run_pool(const gckpt_call *call, gckpti_pool_state *s, int backward)
 {
     int64_t row = s->out[1] * s->channels * s->o.size[0] * s->o.size[1];
     s->call = call, s->backward = backward;
@@ -131,23 +131,23 @@ static void gckpti_pool_run(const gckpt_call *call, gckpti_pooling *s, int backw
                    backward ? row * s->out[0] : row, gckpti_pool_item, s);
 }
 
-static void gckpti_max_pool_windows(const gckpti_pooling *s, const gckpti_window_row *at,
+static void gckpti_max_pool_windows(const gckpti_pool_state *s, const gckpti_window_row *row,
                                     int64_t worker)
 {
     const gckpt_call *call = s->call;
     const int64_t n = s->channels, columns = s->in[1], wide = s->o.size[1];
     uint16_t *tap = (uint16_t *)call->saved;
-    int64_t h, w, end, y = at->y;
+    int64_t h, w, end, y = row->y;
     (void)worker;
-    (void)gckpti_taps(s, 0, at->p, &h, &end);
+    (void)gckpti_valid_taps(s, 0, row->p, &h, &end);
     for (int64_t q = 0; q < s->out[1]; q++, y += n) {
         if (!s->backward) {
-            s->max_window(s, call->in[0].data + at->x, at->p, q, call->out ? call->out + y : NULL,
+            s->max_window(s, call->in[0].data + row->x, row->p, q, call->out ? call->out + y : NULL,
                           tap ? tap + y : NULL);
             continue;
         }
-        (void)gckpti_taps(s, 1, q, &w, &end);
-        int64_t first = at->x + (h * columns + w) * n;
+        (void)gckpti_valid_taps(s, 1, q, &w, &end);
+        int64_t first = row->x + (h * columns + w) * n;
         for (int64_t c = 0; c < n; c++) {
             int64_t i = (int64_t)(tap[y + c] / (uint32_t)wide), j = tap[y + c] - i * wide;
             call->in[0].grad[first + (i * columns + j) * n + c] += call->grad_out[y + c];
@@ -155,17 +155,17 @@ static void gckpti_max_pool_windows(const gckpti_pooling *s, const gckpti_window
     }
 }
 
-GCKPTI_FN void gckpti_max_pool_by(const gckpt_call *call, int backward,
+GCKPTI_FN void gckpti_run_max_pool(const gckpt_call *call, int backward,
                                   gckpti_max_window max_window)
 {
-    gckpti_pooling s = gckpti_pooling_of(call);
+    gckpti_pool_state s = gckpti_pool_state_of(call);
     s.windows = gckpti_max_pool_windows, s.max_window = max_window;
-    gckpti_pool_run(call, &s, backward);
+    gckpti_run_pool(call, &s, backward);
 }
 
 /* x's taps are added to y, or, backward, g / size to them. Plain (no `add`) has no room for g /
  * size: it is taken at each tap. */
-static void gckpti_average_pool_windows(const gckpti_pooling *s, const gckpti_window_row *at,
+static void gckpti_average_pool_windows(const gckpti_pool_state *s, const gckpti_window_row *row,
                                         int64_t worker)
 {
     const gckpt_call *call = s->call;
@@ -173,21 +173,21 @@ static void gckpti_average_pool_windows(const gckpti_pooling *s, const gckpti_wi
     const int64_t n = s->channels;
     const int backward = s->backward;
     void (*add)(float *to, const float *from, int64_t n) = s->add;
-    int64_t h, w, h_end, w_end, top = gckpti_taps(s, 0, at->p, &h, &h_end), y = at->y;
+    int64_t h, w, h_end, w_end, top = gckpti_valid_taps(s, 0, row->p, &h, &h_end), y = row->y;
     for (int64_t q = 0; q < s->out[1]; q++, y += n) {
-        int64_t left = gckpti_taps(s, 1, q, &w, &w_end);
+        int64_t left = gckpti_valid_taps(s, 1, q, &w, &w_end);
         const float *from = backward ? call->grad_out + y : call->in[0].data;
         float *to = backward ? call->in[0].grad : call->out + y;
         if (!backward)
-            gckpti_start(to, n, 0);
+            gckpti_zero_unless(to, n, 0);
         else if (add) {
-            float *share = (float *)call->workspace + worker * n;
-            memcpy(share, from, (size_t)n * sizeof *share);
-            s->divide(share, size, n);
-            from = share;
+            float *scaled = (float *)call->workspace + worker * n;
+            memcpy(scaled, from, (size_t)n * sizeof *scaled);
+            s->divide(scaled, size, n);
+            from = scaled;
         }
         for (int64_t a = top; a < h_end; a++) {
-            int64_t tap = at->x + ((h + a) * s->in[1] + w + left) * n;
+            int64_t tap = row->x + ((h + a) * s->in[1] + w + left) * n;
             for (int64_t b = left; b < w_end; b++, tap += n)
                 if (add)
                     add(to + (backward ? tap : 0), from + (backward ? 0 : tap), n);
@@ -206,17 +206,17 @@ static void gckpti_average_pool_windows(const gckpti_pooling *s, const gckpti_wi
     }
 }
 
-GCKPTI_FN void gckpti_average_pool_by(const gckpt_call *call, int backward,
+GCKPTI_FN void gckpti_run_average_pool(const gckpt_call *call, int backward,
                                       void (*add)(float *to, const float *from, int64_t n),
-                                      void (*divide)(float *x, float by, int64_t n))
+                                      void (*divide)(float *x, float divisor, int64_t n))
 {
-    gckpti_pooling s = gckpti_pooling_of(call);
+    gckpti_pool_state s = gckpti_pool_state_of(call);
     s.windows = gckpti_average_pool_windows, s.add = add, s.divide = divide;
-    gckpti_pool_run(call, &s, backward);
+    gckpti_run_pool(call, &s, backward);
 }
 
-GCKPTI_BOTH_WAYS(max_pool, gckpti_max_pool_by(call, backward, gckpti_plain_max_window))
-GCKPTI_BOTH_WAYS(average_pool, gckpti_average_pool_by(call, backward, NULL, NULL))
+GCKPTI_OP_KERNELS(max_pool, gckpti_run_max_pool(call, backward, gckpti_plain_max_window))
+GCKPTI_OP_KERNELS(average_pool, gckpti_run_average_pool(call, backward, NULL, NULL))
 
 static uint64_t gckpti_pool_flops(const gckpt_call *call)
 {
@@ -226,29 +226,29 @@ static uint64_t gckpti_pool_flops(const gckpt_call *call)
 
 /* Taps beyond x that are there, as -inf, are the greatest only where all are -inf; as +0 they add
  * nothing to a sum that starts at +0, and count (they do anyway). */
-static int gckpti_pool_rows(const gckpt_call *call, void *attributes, float beyond,
-                            gckpt_receptive_field *rows)
+static int gckpti_pool_field(const gckpt_call *call, void *attributes, float fill,
+                            gckpt_receptive_field *field)
 {
     gckpti_pool *o = (gckpti_pool *)attributes;
     const int i = call->in[0].shape.n == 3;
-    const gckpt_receptive_field window = { 1, o->stride[i], o->padding[i], o->size[i], beyond };
-    *rows = window;
+    const gckpt_receptive_field window = { 1, o->stride[i], o->padding[i], o->size[i], fill };
+    *field = window;
     o->padding[i] = 0;
     return 1;
 }
-static int gckpti_max_pool_rows(const gckpt_call *call, void *attributes, gckpt_receptive_field *rows)
+static int gckpti_max_pool_field(const gckpt_call *call, void *attributes, gckpt_receptive_field *field)
 {
-    return gckpti_pool_rows(call, attributes, -GCKPTI_INFINITY, rows);
+    return gckpti_pool_field(call, attributes, -GCKPTI_INFINITY, field);
 }
-static int gckpti_average_pool_rows(const gckpt_call *call, void *attributes, gckpt_receptive_field *rows)
+static int gckpti_average_pool_field(const gckpt_call *call, void *attributes, gckpt_receptive_field *field)
 {
-    return gckpti_pool_rows(call, attributes, 0.0f, rows);
+    return gckpti_pool_field(call, attributes, 0.0f, field);
 }
 
-GCKPTI_ROW_OF_ROWS(max_pool, GCKPTI_FAST, gckpti_max_pool_shape, gckpti_pool_flops,
-                   gckpti_max_pool_rows, 0, GCKPT_SAVED);
-GCKPTI_ROW_OF_ROWS(average_pool, GCKPTI_FAST, gckpti_average_pool_shape, gckpti_pool_flops,
-                   gckpti_average_pool_rows, 0, 0);
+GCKPTI_OP_DESC_FIELD(max_pool, GCKPTI_FAST, gckpti_max_pool_shape, gckpti_pool_flops,
+                   gckpti_max_pool_field, 0, GCKPT_SAVED);
+GCKPTI_OP_DESC_FIELD(average_pool, GCKPTI_FAST, gckpti_average_pool_shape, gckpti_pool_flops,
+                   gckpti_average_pool_field, 0, 0);
 
 static gckpt_tensor *gckpti_pool_new(const gckpt_op *op, gckpt_tensor *x,
                                      const gckpt_window *window)

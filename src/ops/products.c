@@ -18,48 +18,48 @@ GCKPTI_FN uint64_t gckpti_gradients_flops(const gckpt_call *call, uint64_t forwa
     return wanted > 1 ? 2 * forward : forward;
 }
 
-GCKPTI_FN int64_t gckpti_multiple(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+GCKPTI_FN int64_t gckpti_ceil_to(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
-GCKPTI_FN int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k)
+GCKPTI_FN int64_t gckpti_product_workspace(int64_t m, int64_t n, int64_t k)
 {
     if ((double)m * (double)n * (double)k < 16777216.0)
         return 0;
-    return (gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) + GCKPTI_STRIP) *
-           gckpti_min(gckpti_multiple(k, 16), GCKPTI_KC);
+    return (gckpti_min(gckpti_ceil_to(n, GCKPTI_PANEL), GCKPTI_NC) + GCKPTI_STRIP) *
+           gckpti_min(gckpti_ceil_to(k, 16), GCKPTI_KC);
 }
 
-GCKPTI_FN int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k)
+GCKPTI_FN int64_t gckpti_mixed_workspace(int64_t m, int64_t n, int64_t k)
 {
     if ((double)m * (double)n * (double)k < 4194304.0)
         return 0;
-    int64_t rows = gckpti_min(gckpti_multiple(m, GCKPTI_STRIP), GCKPTI_MIXED_ROWS);
-    int64_t links = gckpti_min(gckpti_multiple(k, GCKPTI_LINKS), GCKPTI_MIXED_LINKS);
-    int64_t rest = k > links ? rows * gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) : 0;
-    return (rows + GCKPTI_PANEL) * links / 2 + rest;
+    int64_t rows = gckpti_min(gckpti_ceil_to(m, GCKPTI_STRIP), GCKPTI_MIXED_MC);
+    int64_t terms = gckpti_min(gckpti_ceil_to(k, GCKPTI_K_BLOCK), GCKPTI_MIXED_KC);
+    int64_t partial = k > terms ? rows * gckpti_min(gckpti_ceil_to(n, GCKPTI_PANEL), GCKPTI_NC) : 0;
+    return (rows + GCKPTI_PANEL) * terms / 2 + partial;
 }
 
 /* Either, as the call's plan needs it; in floats for all threads. */
-GCKPTI_FN int64_t gckpti_product_scratch(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
+GCKPTI_FN int64_t gckpti_threads_workspace(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
 {
     if (gckpti_is_plain(call))
         return 0;
     return call->threads *
-           (gckpti_is_mixed(call) ? gckpti_mixed_room(m, n, k) : gckpti_product_room(m, n, k));
+           (gckpti_is_mixed(call) ? gckpti_mixed_workspace(m, n, k) : gckpti_product_workspace(m, n, k));
 }
 
 /* A product forward (m,k) (k,n) and its two gradients; that of b may be either way round, for which
  * f32 plans have room in any case. */
-static void gckpti_matmul_work(gckpt_call *call, int64_t m, int64_t n, int64_t k)
+static void gckpti_matmul_set_workspace(gckpt_call *call, int64_t m, int64_t n, int64_t k)
 {
-    int turned = gckpti_is_mixed(call) ? *(const int *)call->attributes : k > n;
-    int64_t da = gckpti_product_scratch(call, m, k, n);
+    int transposed = gckpti_is_mixed(call) ? *(const int *)call->attributes : k > n;
+    int64_t da = gckpti_threads_workspace(call, m, k, n);
     int64_t db =
-        turned ? gckpti_product_scratch(call, n, k, m) : gckpti_product_scratch(call, k, n, m);
-    call->workspace_forward = (size_t)gckpti_product_scratch(call, m, n, k) * sizeof(float);
+        transposed ? gckpti_threads_workspace(call, n, k, m) : gckpti_threads_workspace(call, k, n, m);
+    call->workspace_forward = (size_t)gckpti_threads_workspace(call, m, n, k) * sizeof(float);
     call->workspace_backward = (size_t)(da > db ? da : db) * sizeof(float);
 }
 
-GCKPTI_FN void gckpti_start(float *d, int64_t n, int accumulate)
+GCKPTI_FN void gckpti_zero_unless(float *d, int64_t n, int accumulate)
 {
     if (!accumulate)
         memset(d, 0, (size_t)n * sizeof *d);
@@ -100,15 +100,15 @@ static gckpt_result gckpti_matmul_shape(gckpt_call *call)
     call->shape = *a;
     call->shape.d[a->n - 1] = b->d[b->n - 1 - transposed];
     gckpti_sizes sizes = gckpti_matmul_sizes(call);
-    gckpti_matmul_work(call, sizes.m, sizes.n, sizes.k);
+    gckpti_matmul_set_workspace(call, sizes.m, sizes.n, sizes.k);
     return GCKPT_OK;
 }
 
-GCKPTI_FN void gckpti_start_gradients(const gckpt_call *call, int first, int end)
+GCKPTI_FN void gckpti_zero_gradients(const gckpt_call *call, int first, int end)
 {
     for (int i = first; i < end; i++)
         if (call->in[i].grad)
-            gckpti_start(call->in[i].grad, gckpti_elements(&call->in[i].shape),
+            gckpti_zero_unless(call->in[i].grad, gckpti_elements(&call->in[i].shape),
                          call->in[i].accumulate);
 }
 
@@ -118,44 +118,44 @@ GCKPTI_FN void gckpti_start_gradients(const gckpt_call *call, int first, int end
  * and every operation flushes subnormals to zero, as the processors' bf16 instructions do; c is f32
  * or bf16. */
 
-GCKPTI_FN gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64_t row,
+GCKPTI_FN gckpti_operand gckpti_arg_operand(const gckpt_arg *arg, int64_t at, int64_t row,
                                          int64_t step, int64_t next)
 {
-    gckpti_factor x = {
+    gckpti_operand x = {
         arg->data ? arg->data + at : NULL, arg->bf16 ? arg->bf16 + at : NULL, row, step, next, NULL
     };
     return x;
 }
 
-GCKPTI_FN gckpti_factor gckpti_turned(const gckpti_factor *x) /* transposed */
+GCKPTI_FN gckpti_operand gckpti_transpose(const gckpti_operand *x) /* transposed */
 {
-    gckpti_factor y = { x->f32, x->bf16, x->step, x->row, x->next, x->stored };
+    gckpti_operand y = { x->f32, x->bf16, x->k_stride, x->stride, x->batch_stride, x->quant };
     return y;
 }
 
-GCKPTI_FN void gckpti_read_stored(const gckpt_call *call, const gckpt_dequantisation *u,
-                                  gckpti_factor *x)
+GCKPTI_FN void gckpti_operand_set_quant(const gckpt_call *call, const gckpt_dequantisation *u,
+                                  gckpti_operand *x)
 {
-    const int halves = u && gckpti_is_mixed(call) && u->storage == GCKPT_STORAGE_BF16;
-    if (halves)
+    const int is_bf16 = u && gckpti_is_mixed(call) && u->storage == GCKPT_STORAGE_BF16;
+    if (is_bf16)
         x->bf16 = (const uint16_t *)u->quantised;
     else
-        x->stored = u;
+        x->quant = u;
 }
 
 /* All of t but a, b, run and before (as many parameters as that are). */
-static void gckpti_factors_to(const gckpt_call *call, gckpti_product *t, int64_t batch, int64_t m,
+static void gckpti_set_product(const gckpt_call *call, gckpti_product *t, int64_t batch, int64_t m,
                               int64_t n, int64_t k, float *c, uint16_t *c_bf16)
 {
     t->batch = batch, t->m = m, t->n = n, t->k = k;
-    t->start = NULL, t->start_row = 0, t->accumulate = 0;
-    t->c = c, t->c_bf16 = c_bf16, t->c_row = n, t->room = call->workspace;
+    t->initial = NULL, t->initial_stride = 0, t->accumulate = 0;
+    t->c = c, t->c_bf16 = c_bf16, t->c_stride = n, t->workspace = call->workspace;
 }
 
-GCKPTI_FN void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, gckpti_product *t,
+GCKPTI_FN void gckpti_gemm(const gckpt_call *call, gckpti_product_fn run, gckpti_product *t,
                                  int64_t m, int64_t n, int64_t k, float *c, int accumulate)
 {
-    gckpti_factors_to(call, t, 1, m, n, k, c, NULL);
+    gckpti_set_product(call, t, 1, m, n, k, c, NULL);
     t->accumulate = accumulate;
     run(call, t);
 }
@@ -164,71 +164,71 @@ GCKPTI_FN void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t
 {
     float *c = t->c;
     (void)call;
-    const int stored = gckpti_is_stored(&t->b);
-    if (stored)
-        gckpti_fp32_stored(t);
-    for (int64_t matrix = 0; matrix < t->batch && !stored; matrix++)
+    const int quant = gckpti_has_quant(&t->b);
+    if (quant)
+        gckpti_fp32_quant(t);
+    for (int64_t matrix = 0; matrix < t->batch && !quant; matrix++)
         for (int64_t i = 0; i < t->m; i++, c += t->n) {
-            const float *a = t->a.f32 + matrix * t->a.next + i * t->a.row;
-            const float *b = t->b.f32 + matrix * t->b.next;
-            if (t->start)
-                memcpy(c, t->start, (size_t)t->n * sizeof *c);
+            const float *a = t->a.f32 + matrix * t->a.batch_stride + i * t->a.stride;
+            const float *b = t->b.f32 + matrix * t->b.batch_stride;
+            if (t->initial)
+                memcpy(c, t->initial, (size_t)t->n * sizeof *c);
             else
-                gckpti_start(c, t->n, t->accumulate);
-            if (t->b.row != 1)
-                gckpti_chains(a, t->a.step, b, t->b.row, t->n, t->k, c);
+                gckpti_zero_unless(c, t->n, t->accumulate);
+            if (t->b.stride != 1)
+                gckpti_chains(a, t->a.k_stride, b, t->b.stride, t->n, t->k, c);
             else
-                gckpti_link_rows(a, t->a.step, b, t->b.step, t->n, t->k, c);
+                gckpti_axpy_rows(a, t->a.k_stride, b, t->b.k_stride, t->n, t->k, c);
         }
 }
 
-GCKPTI_FN gckpti_product_run gckpti_plain_products(const gckpt_call *call)
+GCKPTI_FN gckpti_product_fn gckpti_plain_products(const gckpt_call *call)
 {
     return !gckpti_is_mixed(call) ? gckpti_fp32_plain : gckpti_mixed_plain;
 }
 
 /* The b of matmul, and w of linear. */
-static gckpti_factor gckpti_linear_b(const gckpt_call *call, const gckpti_sizes *s)
+static gckpti_operand gckpti_linear_b(const gckpt_call *call, const gckpti_sizes *s)
 {
-    gckpti_factor b = gckpti_factor_of(&call->in[1], 0, 1, s->n, s->n * s->k);
+    gckpti_operand b = gckpti_arg_operand(&call->in[1], 0, 1, s->n, s->n * s->k);
     if (*(const int *)call->attributes) /* transposed */
-        b.row = s->k, b.step = 1;
-    gckpti_read_stored(call, gckpti_stored_of(call), &b);
+        b.stride = s->k, b.k_stride = 1;
+    gckpti_operand_set_quant(call, gckpti_call_quant(call), &b);
     return b;
 }
 
-GCKPTI_FN void gckpti_linear_out(const gckpt_call *call, gckpti_product_run run)
+GCKPTI_FN void gckpti_linear_output(const gckpt_call *call, gckpti_product_fn run)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     gckpti_product t;
-    t.run = t.before = 0;
-    gckpti_factors_to(call, &t, s.matrices, s.m, s.n, s.k, call->out, call->out_bf16);
-    t.a = gckpti_factor_of(&call->in[0], 0, s.k, 1, s.m * s.k);
+    t.k_period = t.k_offset = 0;
+    gckpti_set_product(call, &t, s.matrices, s.m, s.n, s.k, call->out, call->out_bf16);
+    t.a = gckpti_arg_operand(&call->in[0], 0, s.k, 1, s.m * s.k);
     t.b = gckpti_linear_b(call, &s);
-    t.start = call->inputs == 3 ? call->in[2].data : NULL;
+    t.initial = call->inputs == 3 ? call->in[2].data : NULL;
     run(call, &t);
 }
 
-GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_run run)
+GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_fn run)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     const gckpt_arg *in = call->in;
-    const gckpti_factor g = { call->grad_out, call->grad_out_bf16, s.n, 1, s.m * s.n, NULL };
+    const gckpti_operand g = { call->grad_out, call->grad_out_bf16, s.n, 1, s.m * s.n, NULL };
     gckpti_product t;
-    t.run = t.before = 0;
-    gckpti_factors_to(call, &t, s.matrices, s.m, s.k, s.n, in[0].grad, in[0].grad_bf16);
+    t.k_period = t.k_offset = 0;
+    gckpti_set_product(call, &t, s.matrices, s.m, s.k, s.n, in[0].grad, in[0].grad_bf16);
     t.b = gckpti_linear_b(call, &s);
-    t.a = g, t.b = gckpti_turned(&t.b);
+    t.a = g, t.b = gckpti_transpose(&t.b);
     t.accumulate = in[0].accumulate;
     if (t.c || t.c_bf16)
         run(call, &t);
-    gckpti_factors_to(call, &t, s.matrices, s.k, s.n, s.m, in[1].grad, in[1].grad_bf16);
-    t.a = gckpti_factor_of(&in[0], 0, s.k, 1, s.m * s.k);
-    t.a = gckpti_turned(&t.a), t.b = gckpti_turned(&g);
+    gckpti_set_product(call, &t, s.matrices, s.k, s.n, s.m, in[1].grad, in[1].grad_bf16);
+    t.a = gckpti_arg_operand(&in[0], 0, s.k, 1, s.m * s.k);
+    t.a = gckpti_transpose(&t.a), t.b = gckpti_transpose(&g);
     if (*(const int *)call->attributes)
-        t.m = s.n, t.n = t.c_row = s.k, t.b = t.a, t.a = gckpti_turned(&g);
+        t.m = s.n, t.n = t.c_stride = s.k, t.b = t.a, t.a = gckpti_transpose(&g);
     t.accumulate = in[1].accumulate;
-    t.run = in[1].shape.n > 2 ? s.m : gckpti_entry_rows(&in[0].shape);
+    t.k_period = in[1].shape.n > 2 ? s.m : gckpti_sample_rows(&in[0].shape);
     if (t.c || t.c_bf16)
         run(call, &t);
 }
@@ -237,18 +237,18 @@ GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_ru
 GCKPTI_FN void gckpti_bias_backward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    float *bias = call->inputs == 3 ? call->in[2].grad : NULL, *low = call->in[2].compensation;
+    float *bias = call->inputs == 3 ? call->in[2].grad : NULL, *comp = call->in[2].compensation;
     if (!bias)
         return;
-    gckpti_start(bias, n, call->in[2].accumulate);
+    gckpti_zero_unless(bias, n, call->in[2].accumulate);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t j = 0; j < n; j++)
-            gckpti_sum_add(&bias[j], low ? low + j : NULL, gckpti_grad_out(call, r * n + j));
+            gckpti_sum_add(&bias[j], comp ? comp + j : NULL, gckpti_grad_out(call, r * n + j));
 }
 
-GCKPTI_BOTH_WAYS(matmul, (backward ? gckpti_linear_gradients
-                                   : gckpti_linear_out)(call, gckpti_plain_products(call)))
-GCKPTI_BOTH_WAYS(linear, (backward ? gckpti_matmul_backward : gckpti_matmul_forward)(call);
+GCKPTI_OP_KERNELS(matmul, (backward ? gckpti_linear_gradients
+                                   : gckpti_linear_output)(call, gckpti_plain_products(call)))
+GCKPTI_OP_KERNELS(linear, (backward ? gckpti_matmul_backward : gckpti_matmul_forward)(call);
                  if (backward) gckpti_bias_backward(call))
 
 static uint64_t gckpti_matmul_flops(const gckpt_call *call)
@@ -257,23 +257,23 @@ static uint64_t gckpti_matmul_flops(const gckpt_call *call)
 }
 
 /* x's rows, where one w serves all. */
-static int gckpti_matmul_rows(const gckpt_call *call, void *attributes, gckpt_receptive_field *rows)
+static int gckpti_matmul_field(const gckpt_call *call, void *attributes, gckpt_receptive_field *field)
 {
     const gckpt_receptive_field same = { 1, 1, 0, 1, 0.0f };
     (void)attributes;
-    *rows = same;
+    *field = same;
     return call->in[1].shape.n == 2;
 }
 
-GCKPTI_ROW_OF_ROWS(matmul, GCKPTI_FAST, gckpti_matmul_shape, gckpti_matmul_flops,
-                   gckpti_matmul_rows, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0));
+GCKPTI_OP_DESC_FIELD(matmul, GCKPTI_FAST, gckpti_matmul_shape, gckpti_matmul_flops,
+                   gckpti_matmul_field, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0));
 
 static gckpt_tensor *gckpti_linear_new(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b,
                                        gckpt_tensor *bias, int transposed)
 {
     gckpt_tensor *t = gckpti_apply_to(op, a, b, bias, &transposed, sizeof transposed);
     if (t && b->shape.n == 2)
-        b->floats--;
+        b->f32_uses--;
     return t;
 }
 
@@ -305,12 +305,12 @@ static gckpt_result gckpti_linear_shape(gckpt_call *call)
     call->shape = *x;
     call->shape.d[x->n - 1] = outputs;
     call->mixes_rows = x->n < 2;
-    gckpti_matmul_work(call, gckpti_rows(x), outputs, inner);
+    gckpti_matmul_set_workspace(call, gckpti_rows(x), outputs, inner);
     return GCKPT_OK;
 }
 
-GCKPTI_ROW_OF_ROWS(linear, GCKPTI_FAST, gckpti_linear_shape, gckpti_matmul_flops,
-                   gckpti_matmul_rows, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
+GCKPTI_OP_DESC_FIELD(linear, GCKPTI_FAST, gckpti_linear_shape, gckpti_matmul_flops,
+                   gckpti_matmul_field, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
 GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias)
 {

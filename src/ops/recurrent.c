@@ -31,18 +31,18 @@ static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int plain)
     s.state = o->gates == 4 ? 2 * s.units : s.units;
     s.p = in, s.wh = in + 1;
     s.bias = o->bias ? in + o->bias : NULL;
-    s.h0 = o->start ? in + o->start : NULL;
-    s.c0 = o->start && o->gates == 4 ? s.h0 + 1 : NULL;
-    s.each = s.block = 1;
+    s.h0 = o->state ? in + o->state : NULL;
+    s.c0 = o->state && o->gates == 4 ? s.h0 + 1 : NULL;
+    s.item_rows = s.block = 1;
     if (!plain) {
-        s.each = gckpti_min((s.rows - 1) / call->threads + 1, GCKPTI_CELL_ROWS);
-        s.block = s.each * gckpti_min((s.rows - 1) / s.each + 1, call->threads);
+        s.item_rows = gckpti_min((s.rows - 1) / call->threads + 1, GCKPTI_CELL_ROWS);
+        s.block = s.item_rows * gckpti_min((s.rows - 1) / s.item_rows + 1, call->threads);
     }
     return s;
 }
 
 /* Floats of scratch. The fast backward has wh transposed, and h of before beside da. */
-static int64_t gckpti_sequence_room(const gckpt_call *call, int backward)
+static int64_t gckpti_sequence_workspace(const gckpt_call *call, int backward)
 {
     gckpti_sequence s = gckpti_sequence_of(call, gckpti_is_plain(call));
     if (!backward)
@@ -50,7 +50,7 @@ static int64_t gckpti_sequence_room(const gckpt_call *call, int backward)
     if (gckpti_is_plain(call))
         return s.steps * s.gates + s.state + s.units;
     return s.block * (s.steps * (s.gates + s.units) + s.state) + s.units * (1 + s.gates) +
-           call->threads * gckpti_product_room(s.units, s.gates, s.block * s.steps);
+           call->threads * gckpti_product_workspace(s.units, s.gates, s.block * s.steps);
 }
 
 static gckpt_result gckpti_recurrent_shape(gckpt_call *call)
@@ -65,18 +65,18 @@ static gckpt_result gckpti_recurrent_shape(gckpt_call *call)
                           o->gates, o->gates);
     gckpt_shape state = gckpt_shape2(p->d[0], wh->d[0]), bias = gckpt_shape1(p->d[2]);
     for (int i = 2; i < call->inputs; i++) {
-        const gckpt_shape *want = i == o->bias ? &bias : &state;
-        if (!gckpti_same_shape(&call->in[i].shape, want))
+        const gckpt_shape *expected = i == o->bias ? &bias : &state;
+        if (!gckpti_same_shape(&call->in[i].shape, expected))
             return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x wx %S and wh %S need %s %S, not %S", name,
-                              p, wh, i == o->bias ? "a bias" : "a first state", want,
+                              p, wh, i == o->bias ? "a bias" : "a first state", expected,
                               &call->in[i].shape);
     }
     gckpti_sequence s = gckpti_sequence_of(call, 1);
     call->shape = *p;
     call->shape.d[2] = s.state;
     call->saved_bytes = (size_t)(s.rows * s.steps) * (size_t)s.units * 4 * sizeof(float);
-    call->workspace_forward = (size_t)gckpti_sequence_room(call, 0) * sizeof(float);
-    call->workspace_backward = (size_t)gckpti_sequence_room(call, 1) * sizeof(float);
+    call->workspace_forward = (size_t)gckpti_sequence_workspace(call, 0) * sizeof(float);
+    call->workspace_backward = (size_t)gckpti_sequence_workspace(call, 1) * sizeof(float);
     return GCKPT_OK;
 }
 
@@ -98,10 +98,10 @@ static void gckpti_gru_gates(const gckpti_cell *s)
     for (int64_t j = 0; j < n; j++) {
         float r = gckpti_sigmoid(s->p[j] + s->a[j]), a = s->a[2 * n + j];
         float z = gckpti_sigmoid(s->p[n + j] + s->a[n + j]);
-        float fresh = gckpti_tanh(gckpti_fma(r, a, s->p[2 * n + j]));
-        s->state[j] = gckpti_fma(z, s->state[j] - fresh, fresh);
-        if (s->aux)
-            s->aux[j] = r, s->aux[n + j] = z, s->aux[2 * n + j] = fresh, s->aux[3 * n + j] = a;
+        float new_gate = gckpti_tanh(gckpti_fma(r, a, s->p[2 * n + j]));
+        s->state[j] = gckpti_fma(z, s->state[j] - new_gate, new_gate);
+        if (s->saved)
+            s->saved[j] = r, s->saved[n + j] = z, s->saved[2 * n + j] = new_gate, s->saved[3 * n + j] = a;
     }
 }
 
@@ -114,72 +114,72 @@ static void gckpti_lstm_gates(const gckpti_cell *s)
         float c = gckpti_fma(f, s->state[n + j], i * g);
         s->state[j] = o * gckpti_tanh(c);
         s->state[n + j] = c;
-        if (s->aux)
-            s->aux[j] = i, s->aux[n + j] = f, s->aux[2 * n + j] = g, s->aux[3 * n + j] = o;
+        if (s->saved)
+            s->saved[j] = i, s->saved[n + j] = f, s->saved[2 * n + j] = g, s->saved[3 * n + j] = o;
     }
 }
 
 /* da = x slope, and dp. */
-GCKPTI_INLINE void gckpti_gate_back(const gckpti_cell *s, int64_t at, float x, float slope)
+GCKPTI_INLINE void gckpti_gate_backward(const gckpti_cell *s, int64_t at, float x, float deriv)
 {
-    s->da[at] = x * slope;
+    s->da[at] = x * deriv;
     if (s->dp)
-        gckpti_put_product(&s->dp[at], x, slope, s->accumulate);
+        gckpti_put_product(&s->dp[at], x, deriv, s->accumulate);
 }
 
-static void gckpti_gru_slopes(const gckpti_cell *s)
+static void gckpti_gru_gate_grads(const gckpti_cell *s)
 {
     int64_t n = s->units;
     for (int64_t j = 0; j < n; j++) {
-        float r = s->aux[j], z = s->aux[n + j], fresh = s->aux[2 * n + j];
+        float r = s->saved[j], z = s->saved[n + j], new_gate = s->saved[2 * n + j];
         float g = s->g[j] + s->d[j];
-        gckpti_gate_back(s, 2 * n + j, g * (1.0f - z), gckpti_tanh_slope(fresh));
-        gckpti_gate_back(s, j, s->da[2 * n + j] * s->aux[3 * n + j], gckpti_sigmoid_slope(r));
-        gckpti_gate_back(s, n + j, g * (s->h[j] - fresh), gckpti_sigmoid_slope(z));
+        gckpti_gate_backward(s, 2 * n + j, g * (1.0f - z), gckpti_tanh_deriv(new_gate));
+        gckpti_gate_backward(s, j, s->da[2 * n + j] * s->saved[3 * n + j], gckpti_sigmoid_deriv(r));
+        gckpti_gate_backward(s, n + j, g * (s->h[j] - new_gate), gckpti_sigmoid_deriv(z));
         s->da[2 * n + j] *= r;
         s->d[j] = g * z;
     }
 }
 
-static void gckpti_lstm_slopes(const gckpti_cell *s)
+static void gckpti_lstm_gate_grads(const gckpti_cell *s)
 {
     int64_t n = s->units;
     for (int64_t j = 0; j < n; j++) {
-        float i = s->aux[j], f = s->aux[n + j], g = s->aux[2 * n + j], o = s->aux[3 * n + j];
-        float top = s->g[j] + s->d[j], t = gckpti_tanh(s->out[n + j]);
-        float c = gckpti_fma(top * o, gckpti_tanh_slope(t), s->d[n + j]) + s->g[n + j];
-        gckpti_gate_back(s, j, c * g, gckpti_sigmoid_slope(i));
-        gckpti_gate_back(s, n + j, c * s->c[j], gckpti_sigmoid_slope(f));
-        gckpti_gate_back(s, 2 * n + j, c * i, gckpti_tanh_slope(g));
-        gckpti_gate_back(s, 3 * n + j, top * t, gckpti_sigmoid_slope(o));
+        float i = s->saved[j], f = s->saved[n + j], g = s->saved[2 * n + j], o = s->saved[3 * n + j];
+        float dh = s->g[j] + s->d[j], t = gckpti_tanh(s->out[n + j]);
+        float c = gckpti_fma(dh * o, gckpti_tanh_deriv(t), s->d[n + j]) + s->g[n + j];
+        gckpti_gate_backward(s, j, c * g, gckpti_sigmoid_deriv(i));
+        gckpti_gate_backward(s, n + j, c * s->c[j], gckpti_sigmoid_deriv(f));
+        gckpti_gate_backward(s, 2 * n + j, c * i, gckpti_tanh_deriv(g));
+        gckpti_gate_backward(s, 3 * n + j, dh * t, gckpti_sigmoid_deriv(o));
         s->d[j] = 0.0f;
         s->d[n + j] = c * f;
     }
 }
 
 /* Rows of item i. */
-static int64_t gckpti_sequence_each(const gckpti_sequence *s, int64_t i)
+static int64_t gckpti_sequence_item_rows(const gckpti_sequence *s, int64_t i)
 {
-    return GCKPTI_HAS_FAST ? gckpti_min(s->block - i * s->each, s->each) : 1;
+    return GCKPTI_HAS_FAST ? gckpti_min(s->block - i * s->item_rows, s->item_rows) : 1;
 }
 
 /* Rows of the block, as many as an item has, through all steps side by side. */
 static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
 {
     const gckpti_sequence *s = (const gckpti_sequence *)context;
-    const int64_t at = i * s->each, first = s->first + at, n = s->units;
-    const int64_t m = gckpti_sequence_each(s, i);
+    const int64_t at = i * s->item_rows, first = s->first + at, n = s->units;
+    const int64_t m = gckpti_sequence_item_rows(s, i);
     const size_t bytes = (size_t)n * sizeof(float);
-    float *state = (float *)s->call->workspace + worker * s->each * (s->state + s->gates);
-    float *a = state + s->each * s->state;
-    gckpti_start(state, m * s->state, 0);
+    float *state = (float *)s->call->workspace + worker * s->item_rows * (s->state + s->gates);
+    float *a = state + s->item_rows * s->state;
+    gckpti_zero_unless(state, m * s->state, 0);
     for (int64_t r = 0; s->h0 && r < m; r++) {
         memcpy(state + r * s->state, s->h0->data + (first + r) * n, bytes);
         if (s->c0)
             memcpy(state + r * s->state + n, s->c0->data + (first + r) * n, bytes);
     }
     for (int64_t t = 0; t < s->steps; t++) {
-        s->by->forward(s, s->p->data + (first * s->steps + t) * s->gates, m, state, a);
+        s->kernels->forward(s, s->p->data + (first * s->steps + t) * s->gates, m, state, a);
         for (int64_t r = 0; r < m; r++) {
             const int64_t step = (first + r) * s->steps + t;
             gckpti_cell cell;
@@ -188,8 +188,8 @@ static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
             cell.p = s->p->data + step * s->gates;
             cell.a = a + r * s->gates;
             cell.state = state + r * s->state;
-            cell.aux = s->call->saved ? (float *)s->call->saved + step * 4 * n : NULL;
-            s->by->gates(&cell);
+            cell.saved = s->call->saved ? (float *)s->call->saved + step * 4 * n : NULL;
+            s->kernels->gates(&cell);
             if (s->call->out)
                 memcpy(s->call->out + step * s->state, cell.state,
                        (size_t)s->state * sizeof(float));
@@ -198,22 +198,22 @@ static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
 }
 
 /* h, or c, of row b before step t. */
-static const float *gckpti_sequence_before(const gckpti_sequence *s, int c, int64_t b, int64_t t)
+static const float *gckpti_sequence_previous(const gckpti_sequence *s, int c, int64_t b, int64_t t)
 {
-    const gckpt_arg *start = c ? s->c0 : s->h0;
+    const gckpt_arg *initial = c ? s->c0 : s->h0;
     if (t)
         return s->call->out + (b * s->steps + t - 1) * s->state + c * s->units;
-    return start ? start->data + b * s->units : s->zero;
+    return initial ? initial->data + b * s->units : s->zero;
 }
 
 /* The same backwards, all but what they add to dwh and dbias. */
 static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
 {
     const gckpti_sequence *s = (const gckpti_sequence *)context;
-    const int64_t at = i * s->each, m = gckpti_sequence_each(s, i), n = s->units;
+    const int64_t at = i * s->item_rows, m = gckpti_sequence_item_rows(s, i), n = s->units;
     float *d = s->d + at * s->state;
     (void)worker;
-    gckpti_start(d, m * s->state, 0);
+    gckpti_zero_unless(d, m * s->state, 0);
     for (int64_t t = s->steps; t-- > 0;) {
         for (int64_t r = 0; r < m; r++) {
             const int64_t b = s->first + at + r, step = b * s->steps + t;
@@ -222,58 +222,58 @@ static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
             cell.units = n;
             cell.g = s->call->grad_out + step * s->state;
             cell.out = s->call->out + step * s->state;
-            cell.h = gckpti_sequence_before(s, 0, b, t);
-            cell.c = gckpti_sequence_before(s, 1, b, t);
-            cell.aux = (float *)s->call->saved + step * 4 * n;
+            cell.h = gckpti_sequence_previous(s, 0, b, t);
+            cell.c = gckpti_sequence_previous(s, 1, b, t);
+            cell.saved = (float *)s->call->saved + step * 4 * n;
             cell.d = d + r * s->state;
             cell.da = s->da + ((at + r) * s->steps + t) * s->gates;
             cell.dp = s->p->grad ? s->p->grad + step * s->gates : NULL;
             cell.accumulate = s->p->accumulate;
-            s->by->slopes(&cell);
-            if (GCKPTI_HAS_FAST && s->by->turn)
+            s->kernels->gate_grads(&cell);
+            if (GCKPTI_HAS_FAST && s->kernels->transpose)
                 memcpy(s->h + ((at + r) * s->steps + t) * n, cell.h, (size_t)n * sizeof(float));
         }
-        s->by->backward(s, s->da + (at * s->steps + t) * s->gates, m, d);
+        s->kernels->backward(s, s->da + (at * s->steps + t) * s->gates, m, d);
     }
     for (int64_t r = 0; r < m; r++, d += s->state)
         for (int c = 0; c < 2; c++) {
-            const gckpt_arg *start = c ? s->c0 : s->h0;
-            for (int64_t j = 0; start && start->grad && j < n; j++)
-                gckpti_put(&start->grad[(s->first + at + r) * n + j], d[c * n + j],
-                           start->accumulate);
+            const gckpt_arg *initial = c ? s->c0 : s->h0;
+            for (int64_t j = 0; initial && initial->grad && j < n; j++)
+                gckpti_put(&initial->grad[(s->first + at + r) * n + j], d[c * n + j],
+                           initial->accumulate);
         }
 }
 
-GCKPTI_FN void gckpti_sequence_by(const gckpt_call *call, int backward,
-                                  const gckpti_cell_kernels *by)
+GCKPTI_FN void gckpti_run_sequence(const gckpt_call *call, int backward,
+                                  const gckpti_cell_kernels *kernels)
 {
-    const int fast = GCKPTI_HAS_FAST && by->turn;
+    const int fast = GCKPTI_HAS_FAST && kernels->transpose;
     gckpti_sequence s = gckpti_sequence_of(call, !fast);
     const int64_t most = backward || !fast ? s.block : s.rows;
     void (*item)(void *context, int64_t i, int64_t worker) =
         backward ? gckpti_sequence_backward : gckpti_sequence_forward;
-    s.by = by;
+    s.kernels = kernels;
     if (backward) {
-        s.turned = (float *)call->workspace;
-        s.zero = s.turned + fast * s.units * s.gates;
+        s.wh_t = (float *)call->workspace;
+        s.zero = s.wh_t + fast * s.units * s.gates;
         s.d = s.zero + s.units;
         s.h = s.d + most * s.state;
         s.da = s.h + fast * most * s.steps * s.units;
         s.pack = s.da + most * s.steps * s.gates;
-        gckpti_start(s.zero, s.units, 0);
+        gckpti_zero_unless(s.zero, s.units, 0);
         if (fast)
-            by->turn(&s);
-        gckpti_start_gradients(call, 1, s.bias ? 3 : 2);
+            kernels->transpose(&s);
+        gckpti_zero_gradients(call, 1, s.bias ? 3 : 2);
     }
     for (; s.first < s.rows; s.first += s.block) {
         s.block = gckpti_min(s.rows - s.first, most);
         if (fast)
-            gckpt_parallel(call, (s.block - 1) / s.each + 1, s.each * s.steps * s.units * s.gates,
+            gckpt_parallel(call, (s.block - 1) / s.item_rows + 1, s.item_rows * s.steps * s.units * s.gates,
                            item, &s);
         else
             item(&s, 0, 0);
         if (backward)
-            by->add(&s);
+            kernels->add_grads(&s);
     }
 }
 
@@ -282,10 +282,10 @@ static void gckpti_plain_cells_forward(const gckpti_sequence *s, const float *p,
 {
     const float *from = s->state > s->units ? p : s->bias ? s->bias->data : NULL;
     (void)m;
-    gckpti_start(a, s->gates, 0);
+    gckpti_zero_unless(a, s->gates, 0);
     if (from)
         memcpy(a, from, (size_t)s->gates * sizeof *a);
-    gckpti_link_rows(state, 1, s->wh->data, s->gates, s->gates, s->units, a);
+    gckpti_axpy_rows(state, 1, s->wh->data, s->gates, s->gates, s->units, a);
 }
 
 static void gckpti_plain_cells_backward(const gckpti_sequence *s, const float *da, int64_t m,
@@ -295,34 +295,34 @@ static void gckpti_plain_cells_backward(const gckpti_sequence *s, const float *d
     gckpti_chains(da, 1, s->wh->data, s->gates, s->units, s->gates, d);
 }
 
-static void gckpti_plain_cells_add(const gckpti_sequence *s)
+static void gckpti_plain_cells_add_grads(const gckpti_sequence *s)
 {
     const float *da = s->da;
     for (int64_t t = 0; t < s->steps; t++, da += s->gates) {
-        const float *h = gckpti_sequence_before(s, 0, s->first, t);
+        const float *h = gckpti_sequence_previous(s, 0, s->first, t);
         for (int64_t k = 0; s->wh->grad && k < s->units; k++)
-            gckpti_link(h[k], da, s->gates, s->wh->grad + k * s->gates);
+            gckpti_axpy(h[k], da, s->gates, s->wh->grad + k * s->gates);
         for (int64_t j = 0; s->bias && s->bias->grad && j < s->gates; j++)
-            gckpti_sum_to(s->bias, j, da[j]);
+            gckpti_add_to_grad(s->bias, j, da[j]);
     }
 }
 
 #define GCKPTI_CELLS(name)                                                                         \
     static const gckpti_cell_kernels gckpti_plain_##name = {                                       \
-        gckpti_##name##_gates,      gckpti_##name##_slopes,      NULL,                             \
-        gckpti_plain_cells_forward, gckpti_plain_cells_backward, gckpti_plain_cells_add            \
+        gckpti_##name##_gates,      gckpti_##name##_gate_grads,      NULL,                             \
+        gckpti_plain_cells_forward, gckpti_plain_cells_backward, gckpti_plain_cells_add_grads            \
     };                                                                                             \
-    GCKPTI_BOTH_WAYS(name, gckpti_sequence_by(call, backward, &gckpti_plain_##name))
+    GCKPTI_OP_KERNELS(name, gckpti_run_sequence(call, backward, &gckpti_plain_##name))
 GCKPTI_CELLS(gru)
 GCKPTI_CELLS(lstm)
 #undef GCKPTI_CELLS
 
 /* in[2] may be the bias or h0: then it needs less than this says. */
 #define GCKPTI_READS GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_SAVED
-GCKPTI_ROW_WITH(gru, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops,
+GCKPTI_OP_DESC_WITH(gru, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops,
                 gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
                 GCKPTI_READS | GCKPT_SUMS, GCKPTI_READS);
-GCKPTI_ROW_WITH(lstm, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops,
+GCKPTI_OP_DESC_WITH(lstm, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops,
                 gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS, GCKPTI_READS,
                 GCKPTI_READS);
 #undef GCKPTI_READS

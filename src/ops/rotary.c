@@ -26,21 +26,21 @@ static gckpt_result gckpti_rotary_shape(gckpt_call *call)
 {
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
     const gckpt_shape *x = &call->in[0].shape;
-    if (x->n != 3 || o->heads < 1 || x->d[2] % o->heads || (!o->turned && x->d[2] / o->heads % 2))
+    if (x->n != 3 || o->heads < 1 || x->d[2] % o->heads || (!o->columns && x->d[2] / o->heads % 2))
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "rotary: x %S must be (B,T,C), C = %i heads of even "
                           "size",
                           x, o->heads);
-    const int64_t d = x->d[2] / o->heads, turned = gckpti_rotary_turned(o, d);
-    if (turned < 0 || turned > d || turned % 2)
+    const int64_t d = x->d[2] / o->heads, columns = gckpti_rotary_columns(o, d);
+    if (columns < 0 || columns > d || columns % 2)
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "rotary: %I columns of a head are to be turned; an even number up to "
                           "its %I can be",
-                          turned, d);
+                          columns, d);
     if (!(o->base > 0.0f) || o->base > FLT_MAX)
         return gckpt_fail(call, GCKPT_E_ARG, "rotary: base %g must be positive", (double)o->base);
     call->shape = *x;
-    call->workspace_forward = (size_t)(x->d[1] * turned) * sizeof(float);
+    call->workspace_forward = (size_t)(x->d[1] * columns) * sizeof(float);
     call->workspace_backward = call->workspace_forward;
     return GCKPT_OK;
 }
@@ -48,15 +48,15 @@ static gckpt_result gckpti_rotary_shape(gckpt_call *call)
 GCKPTI_FN void gckpti_rotary_table(const gckpt_call *call, int64_t begin, int64_t end)
 {
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
-    const float *listed = gckpti_rotary_listed(o), scale = o->turned ? o->scale : 1.0f;
-    const int64_t turned = gckpti_rotary_turned(o, call->shape.d[2] / o->heads), half = turned / 2;
-    double ratio = listed ? 1.0 : gckpti_rotary_ratio(o->base, half), count = GCKPTI_ROTARY_FIRST;
-    uint64_t first = (uint64_t)o->first + (uint64_t)call->position;
+    const float *given = gckpti_rotary_frequencies(o), scale = o->columns ? o->scale : 1.0f;
+    const int64_t columns = gckpti_rotary_columns(o, call->shape.d[2] / o->heads), half = columns / 2;
+    double ratio = given ? 1.0 : gckpti_rotary_ratio(o->base, half), count = GCKPTI_TICKS_PER_RADIAN;
+    uint64_t first = (uint64_t)o->position + (uint64_t)call->position;
     for (int64_t i = 0; i < half; i++, count *= ratio) {
         uint64_t frequency =
-            gckpti_rotary_frequency(listed ? GCKPTI_ROTARY_FIRST * (double)listed[i] : count);
-        float sine, cosine, *to = (float *)call->workspace + begin * turned + i;
-        for (int64_t position = begin; position < end; position++, to += turned) {
+            gckpti_rotary_wrap(given ? GCKPTI_TICKS_PER_RADIAN * (double)given[i] : count);
+        float sine, cosine, *to = (float *)call->workspace + begin * columns + i;
+        for (int64_t position = begin; position < end; position++, to += columns) {
             gckpti_sincos_of(gckpti_rotary_angle((first + (uint64_t)position) * frequency), &sine,
                              &cosine);
             to[0] = gckpti_mul(cosine, scale);
@@ -66,42 +66,42 @@ GCKPTI_FN void gckpti_rotary_table(const gckpt_call *call, int64_t begin, int64_
 }
 
 /* Turns x by the angles of its positions, or g back. */
-static void gckpti_rotary_by(const gckpt_call *call, int backward)
+static void gckpti_run_rotary(const gckpt_call *call, int backward)
 {
-    gckpti_passage p = gckpti_passage_of(call, backward);
+    gckpti_io p = gckpti_io_of(call, backward);
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
     int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads;
-    const int64_t turned = gckpti_rotary_turned(o, d), half = turned / 2;
+    const int64_t columns = gckpti_rotary_columns(o, d), half = columns / 2;
     if (p.n)
         gckpti_rotary_table(call, 0, t);
     for (int64_t at = 0, row = 0; at < p.n; row++)
         for (int64_t head = 0; head < o->heads; head++, at += d) {
-            const float *turn = (const float *)call->workspace + row % t * turned, *from = p.from + at;
+            const float *table = (const float *)call->workspace + row % t * columns, *from = p.from + at;
             float *to = p.to + at; /* may be `from` */
-            for (int64_t i = 0; i < half; i++, turn++) {
+            for (int64_t i = 0; i < half; i++, table++) {
                 float a = from[i], b = from[i + half];
-                gckpti_put(&to[i], gckpti_fma(a, turn[0], -(b * turn[half])), p.accumulate);
-                gckpti_put(&to[i + half], gckpti_fma(b, turn[0], a * turn[half]), p.accumulate);
+                gckpti_put(&to[i], gckpti_fma(a, table[0], -(b * table[half])), p.accumulate);
+                gckpti_put(&to[i + half], gckpti_fma(b, table[0], a * table[half]), p.accumulate);
             }
-            for (int64_t i = turned; i < d; i++)
+            for (int64_t i = columns; i < d; i++)
                 gckpti_put(&to[i], from[i], p.accumulate);
         }
 }
 
-GCKPTI_BOTH_WAYS(rotary, gckpti_rotary_by(call, backward))
-GCKPTI_ROW(rotary, GCKPTI_FAST, gckpti_rotary_shape, gckpti_flops_3,
+GCKPTI_OP_KERNELS(rotary, gckpti_run_rotary(call, backward))
+GCKPTI_OP_DESC(rotary, GCKPTI_FAST, gckpti_rotary_shape, gckpti_flops_3,
            GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
 
 GCKPT_API gckpt_tensor *gckpt_rotary_with(gckpt_tensor *x, const gckpt_rotary_desc *desc)
 {
     struct {
         gckpti_rotary o;
-        float frequency[GCKPTI_ROTARY_MOST];
+        float frequency[GCKPTI_ROTARY_MAX];
     } a;
     if (!x || !desc)
         return gckpti_fail(x ? x->graph : NULL, GCKPT_E_ARG, "rotary: a desc is needed");
     const int64_t d = desc->heads > 0 && x->shape.n == 3 ? x->shape.d[2] / desc->heads : 0;
-    const int64_t turned = desc->columns ? desc->columns : d;
+    const int64_t columns = desc->columns ? desc->columns : d;
     const float *f = desc->frequencies, scale = desc->scale == 0.0f ? 1.0f : desc->scale;
     const gckpti_rotary o = { desc->heads,
                               desc->base == 0.0f ? 10000.0f : desc->base,
@@ -109,20 +109,20 @@ GCKPT_API gckpt_tensor *gckpt_rotary_with(gckpt_tensor *x, const gckpt_rotary_de
                               0,
                               scale,
                               f != NULL };
-    size_t bytes = desc->position ? offsetof(gckpti_rotary, turned) : offsetof(gckpti_rotary, first);
+    size_t bytes = desc->position ? offsetof(gckpti_rotary, columns) : offsetof(gckpti_rotary, position);
     if (desc->position < 0 || desc->position > INT32_MAX)
         return gckpti_fail(x->graph, GCKPT_E_ARG, "rotary: first position %I; 0 to %i are possible",
                            desc->position, INT32_MAX);
-    if (!(scale > 0.0f && scale <= FLT_MAX) || (f && turned > 2 * GCKPTI_ROTARY_MOST))
+    if (!(scale > 0.0f && scale <= FLT_MAX) || (f && columns > 2 * GCKPTI_ROTARY_MAX))
         return gckpti_fail(x->graph, GCKPT_E_ARG,
                            "rotary: scale %g must be positive, frequencies at most %i, not %I",
-                           (double)scale, GCKPTI_ROTARY_MOST, f ? turned / 2 : 0);
+                           (double)scale, GCKPTI_ROTARY_MAX, f ? columns / 2 : 0);
     a.o = o;
-    if (f || turned != d || scale < 1.0f || scale > 1.0f) {
-        a.o.turned = (int)(turned < 0 ? -1 : gckpti_min(turned, INT32_MAX));
+    if (f || columns != d || scale < 1.0f || scale > 1.0f) {
+        a.o.columns = (int)(columns < 0 ? -1 : gckpti_min(columns, INT32_MAX));
         bytes = sizeof a.o;
     }
-    for (int64_t i = 0; f && i < turned / 2; i++) {
+    for (int64_t i = 0; f && i < columns / 2; i++) {
         if (!(f[i] >= 0.0f && f[i] <= FLT_MAX))
             return gckpti_fail(x->graph, GCKPT_E_ARG,
                                "rotary: frequency %I is %g; 0 and more is possible", i,
@@ -146,11 +146,11 @@ GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base)
 
 /* ---- positions: x + table[first..first+T-1], by slice and gckpt_add: dtable has low parts ---- */
 static gckpt_tensor *gckpti_positions(gckpt_tensor *x, gckpt_tensor *table, int64_t first,
-                                      int moves)
+                                      int relative)
 {
     if (!x || !table)
         return NULL;
-    if (moves && !table->batchless)
+    if (relative && !table->batch_invariant)
         return gckpti_fail(x->graph, GCKPT_E_ARG,
                            "positions: %T depends on inputs; the table may not", table);
     if (first < 0 || x->shape.n != 3 || table->shape.n != 2 ||
@@ -159,23 +159,23 @@ static gckpt_tensor *gckpti_positions(gckpt_tensor *x, gckpt_tensor *table, int6
                            "positions: %T %S must be (B,T,C) and %T %S "
                            "(Tmax,C) with Tmax >= T + first, which is %I",
                            x, &x->shape, table, &table->shape, first);
-    return gckpt_add(x, gckpti_slice_of(table, 0, first, first + x->shape.d[1], moves));
+    return gckpt_add(x, gckpti_slice_of(table, 0, first, first + x->shape.d[1], relative));
 }
 
 GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table)
 {
     gckpt_tensor *t = gckpti_positions(x, table, 0, 0);
     if (t)
-        t->graph->unmoved = 1;
-    return t && gckpti_moves_fit(t->graph) ? t : NULL;
+        t->graph->uses_positions = 1;
+    return t && gckpti_check_positions(t->graph) ? t : NULL;
 }
 
 GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table, int64_t first)
 {
     gckpt_tensor *t = gckpti_positions(x, table, first, 1);
     gckpt_graph *g = t ? t->graph : NULL;
-    int64_t room = t ? table->shape.d[0] - first : 0;
-    if (t && (!g->positions || g->positions > room))
-        g->positions = room;
-    return t && gckpti_moves_fit(g) ? t : NULL;
+    int64_t rows_left = t ? table->shape.d[0] - first : 0;
+    if (t && (!g->min_positions || g->min_positions > rows_left))
+        g->min_positions = rows_left;
+    return t && gckpti_check_positions(g) ? t : NULL;
 }

@@ -11,32 +11,32 @@
 typedef struct {
     const gckpt_call *call;
     gckpti_scaled_add add;
-} gckpti_upsampling;
+} gckpti_upsample_state;
 
 /* An item is a row of results (forward), an image (backward). */
 static void gckpti_upsample_item(void *context, int64_t item, int64_t worker)
 {
-    const gckpti_upsampling *s = (const gckpti_upsampling *)context;
+    const gckpti_upsample_state *s = (const gckpti_upsample_state *)context;
     const gckpt_arg *x = &s->call->in[0];
     const float *g = s->call->grad_out;
     const int64_t *in = x->shape.d, *out = s->call->shape.d, c = out[3], lines = out[1];
     const int64_t n = g ? lines * out[2] : out[2], image = item * n / (lines * out[2]) * in[1];
-    const int how = ((const gckpti_upsample *)s->call->attributes)->how;
+    const int mode = ((const gckpti_upsample *)s->call->attributes)->mode;
     (void)worker;
     if (g)
-        gckpti_start(x->grad + image * in[2] * c, in[1] * in[2] * c, x->accumulate);
+        gckpti_zero_unless(x->grad + image * in[2] * c, in[1] * in[2] * c, x->accumulate);
     for (int64_t i = item * n; i < (item + 1) * n; i++) {
-        const gckpti_lookup p = gckpti_lookup_of(how, in[1], lines, i / out[2] % lines);
-        const gckpti_lookup q = gckpti_lookup_of(how, in[2], out[2], i % out[2]);
+        const gckpti_interp p = gckpti_interp_of(mode, in[1], lines, i / out[2] % lines);
+        const gckpti_interp q = gckpti_interp_of(mode, in[2], out[2], i % out[2]);
         float *y = g ? NULL : s->call->out + i * c;
         if (!g)
-            gckpti_start(y, c, 0);
+            gckpti_zero_unless(y, c, 0);
         for (int k = 0; k < p.n * q.n; k++) {
-            const int64_t from = ((image + p.at[k / q.n]) * in[2] + q.at[k % q.n]) * c;
+            const int64_t from = ((image + p.index[k / q.n]) * in[2] + q.index[k % q.n]) * c;
             const float weight = p.weight[k / q.n] * q.weight[k % q.n];
             if (g)
                 s->add(x->grad + from, weight, g + i * c, c);
-            else if (how == GCKPT_NEAREST)
+            else if (mode == GCKPT_NEAREST)
                 memcpy(y, x->data + from, (size_t)c * sizeof *y);
             else
                 s->add(y, weight, x->data + from, c);
@@ -44,9 +44,9 @@ static void gckpti_upsample_item(void *context, int64_t item, int64_t worker)
     }
 }
 
-GCKPTI_FN void gckpti_upsample_by(const gckpt_call *call, gckpti_scaled_add add)
+GCKPTI_FN void gckpti_run_upsample(const gckpt_call *call, gckpti_scaled_add add)
 {
-    gckpti_upsampling s = { call, add };
+    gckpti_upsample_state s = { call, add };
     const int64_t items = call->shape.d[0] * (call->grad_out ? 1 : call->shape.d[1]);
     if (!call->grad_out || call->in[0].grad)
         gckpt_parallel(call, items, 4 * gckpti_elements(&call->shape) / items, gckpti_upsample_item,
@@ -58,7 +58,7 @@ static void gckpti_plain_scaled_add(float *to, float factor, const float *from, 
     for (int64_t i = 0; i < n; i++)
         to[i] = gckpti_fma(factor, from[i], to[i]);
 }
-GCKPTI_BOTH_WAYS(upsample, (void)backward; gckpti_upsample_by(call, gckpti_plain_scaled_add))
+GCKPTI_OP_KERNELS(upsample, (void)backward; gckpti_run_upsample(call, gckpti_plain_scaled_add))
 
 static gckpt_result gckpti_upsample_shape(gckpt_call *call)
 {
@@ -69,7 +69,7 @@ static gckpt_result gckpti_upsample_shape(gckpt_call *call)
     call->shape.d[1] = o->size[0], call->shape.d[2] = o->size[1];
     return GCKPT_OK;
 }
-GCKPTI_ROW(upsample, GCKPTI_FAST, gckpti_upsample_shape, NULL, 0, 0);
+GCKPTI_OP_DESC(upsample, GCKPTI_FAST, gckpti_upsample_shape, NULL, 0, 0);
 
 GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t width,
                                        gckpt_upsampling how)

@@ -3,22 +3,22 @@
 #include "graph/graph.h"
 #include "ops/ops.h"
 
-GCKPTI_COLD
+GCKPTI_COLD_BEGIN
 
 /* ---- the hash of a graph: of all that a plan's bytes and bits depend on, in an order and a size
  * that all machines share ---- */
 /* name: of leaves (a parameter's is the store's); others have none that matters. */
-static uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const gckpt_shape *shape,
+static uint64_t gckpti_hash_fields(uint64_t hash, const gckpti_plan_node *q, const gckpt_shape *shape,
                                  const void *attributes, const char *name)
 {
-    const int numbers[6] = { q->kind, (int)q->type, q->batchless, q->base, q->inputs, shape->n };
+    const int numbers[6] = { q->kind, (int)q->type, q->batch_invariant, q->base, q->inputs, shape->n };
     for (int i = 0; i < 6; i++)
         hash = gckpti_fnv_number(hash, (uint64_t)numbers[i]);
     for (int i = 0; i < q->inputs; i++)
         hash = gckpti_fnv_number(hash, (uint64_t)q->in[i]);
     for (int i = 0; i < shape->n; i++)
         hash = gckpti_fnv_number(hash, (uint64_t)shape->d[i]);
-    hash = gckpti_fnv_number(hash, q->aux_bytes);
+    hash = gckpti_fnv_number(hash, q->saved_bytes);
     hash = gckpti_fnv_number(hash, q->attribute_bytes);
     for (size_t i = 0; i < q->attribute_bytes; i += 4) {
         size_t n = q->attribute_bytes - i;
@@ -35,49 +35,49 @@ static uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const gckp
 }
 
 /* A node without what lies elsewhere in its plan: name, attributes, shape, index. */
-static gckpti_node gckpti_node_of(const gckpt_tensor *t)
+static gckpti_plan_node gckpti_plan_node_of(const gckpt_tensor *t)
 {
-    gckpti_node node;
+    gckpti_plan_node node;
     memset(&node, 0, sizeof node);
     node.op = t->op;
     node.data = t->data;
-    node.attribute_bytes = (gckpti_nth)t->attribute_bytes;
-    node.aux_bytes = t->aux_bytes;
+    node.attribute_bytes = (gckpti_offset)t->attribute_bytes;
+    node.saved_bytes = t->saved_bytes;
     node.base = (gckpti_id)t->base->id;
     node.kind = (gckpti_byte)t->kind;
     node.inputs = (gckpti_byte)t->inputs;
     for (int k = 0; k < t->inputs; k++)
         node.in[k] = (gckpti_id)t->in[k]->id;
     node.type = (gckpti_byte)t->type;
-    node.batchless = (gckpti_byte)t->batchless;
+    node.batch_invariant = (gckpti_byte)t->batch_invariant;
     return node;
 }
 
 GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t)
 {
     const gckpt_store *s = t->graph->store;
-    gckpti_node node = gckpti_node_of(t);
-    return gckpti_hash_node(hash, &node, &t->shape, t->attributes,
+    gckpti_plan_node node = gckpti_plan_node_of(t);
+    return gckpti_hash_fields(hash, &node, &t->shape, t->attributes,
                             t->kind == GCKPTI_PARAM  ? s->params[t->index].p.name
                             : t->kind == GCKPTI_VIEW ? NULL
                                                      : t->name);
 }
 
-GCKPTI_FN uint64_t gckpti_hash_leaves(uint64_t hash, int leaves)
+GCKPTI_FN uint64_t gckpti_hash_vranks(uint64_t hash, int vranks)
 {
-    return leaves > 1 ? gckpti_fnv_number(hash, (uint64_t)leaves) : hash;
+    return vranks > 1 ? gckpti_fnv_number(hash, (uint64_t)vranks) : hash;
 }
 
-GCKPTI_FN uint64_t gckpti_hash_planned(uint64_t hash, const gckpt_plan *p, size_t i)
+GCKPTI_FN uint64_t gckpti_hash_plan_node(uint64_t hash, const gckpt_plan *p, size_t i)
 {
-    gckpti_node node = p->nodes[i], *q = &node;
+    gckpti_plan_node node = p->nodes[i], *q = &node;
     const char *name = q->name == GCKPTI_NAMELESS ? NULL : p->names + q->name;
     if (q->kind == GCKPTI_PARAM)
         name = p->names + p->params[q->index].name;
     if (q->index < 0)
         q->op = NULL;
     const gckpt_shape shape = gckpti_planned_shape(p, q);
-    return gckpti_hash_node(hash, q, &shape,
+    return gckpti_hash_fields(hash, q, &shape,
                             q->attribute_bytes ? p->words + q->attributes : NULL,
                             q->kind == GCKPTI_VIEW ? NULL : name);
 }
@@ -85,11 +85,11 @@ GCKPTI_FN uint64_t gckpti_hash_planned(uint64_t hash, const gckpt_plan *p, size_
 /* ---- from draft to plan; a plan's block ---- */
 /* Copies an array of a plan (NULL: yet to be written) to where it lies in the plan's block, *used
  * bytes in; NULL block: only counts its bytes. */
-static void *gckpti_part(void *block, size_t *used, const void *from, size_t n, size_t size)
+static void *gckpti_copy_array(void *block, size_t *used, const void *from, size_t n, size_t size)
 {
-    size_t at = gckpti_round_up(*used, GCKPTI_ALIGN);
-    void *to = block ? (unsigned char *)block + at : NULL;
-    *used = at + n * size;
+    size_t offset = gckpti_round_up(*used, GCKPTI_ALIGN);
+    void *to = block ? (unsigned char *)block + offset : NULL;
+    *used = offset + n * size;
     return to && from && n > 0 ? memmove(to, from, n * size) : to;
 }
 
@@ -98,19 +98,19 @@ GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from)
     gckpt_plan p = *from;
     size_t n = sizeof p;
     p.block = block;
-#define GCKPTI_COPY(type, name, count, tells)                                                      \
-    p.name = (type *)gckpti_part(block, &n, p.name, p.count, sizeof *p.name);
+#define GCKPTI_COPY(type, name, count, optional)                                                      \
+    p.name = (type *)gckpti_copy_array(block, &n, p.name, p.count, sizeof *p.name);
     GCKPTI_PLAN_ARRAYS(GCKPTI_COPY)
 #undef GCKPTI_COPY
-    p.words = (uint32_t *)gckpti_part(block, &n, p.words, p.word_count, sizeof *p.words);
-    p.names = (char *)gckpti_part(block, &n, p.names, p.name_bytes, 1);
+    p.words = (uint32_t *)gckpti_copy_array(block, &n, p.words, p.word_count, sizeof *p.words);
+    p.names = (char *)gckpti_copy_array(block, &n, p.names, p.name_bytes, 1);
     if (block)
         memcpy(block, &p, sizeof p);
     return n;
 }
 
 /* An array of a plan that is being written, in its block. */
-static void *gckpti_written(gckpt_plan *plan, const void *part)
+static void *gckpti_writable(gckpt_plan *plan, const void *part)
 {
     return (unsigned char *)plan + ((const unsigned char *)part - (const unsigned char *)plan);
 }
@@ -119,15 +119,15 @@ static void *gckpti_written(gckpt_plan *plan, const void *part)
  * it begins. */
 static size_t gckpti_name_add(gckpt_plan *plan, const char *name)
 {
-    size_t at = plan->name_bytes, size = strlen(name) + 1;
+    size_t offset = plan->name_bytes, size = strlen(name) + 1;
     if (plan->block)
-        memcpy((char *)gckpti_written(plan, plan->names) + at, name, size);
-    plan->name_bytes = at + size;
-    return at;
+        memcpy((char *)gckpti_writable(plan, plan->names) + offset, name, size);
+    plan->name_bytes = offset + size;
+    return offset;
 }
 
 /* A tensor not long before it that has its shape, so that they share it; else itself. */
-static int gckpti_shape_twin(const gckpti_planner *p, int i)
+static int gckpti_shared_shape(const gckpti_planner *p, int i)
 {
     for (int k = i - 1; k >= 0 && k >= i - 256; k--)
         if (gckpti_same_shape(&p->tensors[k]->shape, &p->tensors[i]->shape))
@@ -144,14 +144,14 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
     plan->size_count = 0;
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
-        size_t at = gckpti_round_up(plan->word_count, 4); /* 16 bytes, as GCKPTI_ALIGN */
+        size_t offset = gckpti_round_up(plan->word_count, 4); /* 16 bytes, as GCKPTI_ALIGN */
         size_t name = t->name ? gckpti_name_add(plan, t->name) : GCKPTI_NAMELESS;
-        int run = p->run_of ? p->run_of[i] : -1; /* what it runs in */
-        int index = t->kind == GCKPTI_OP && p->of[run < 0 ? i : run] < 0 ? -1 : 0;
-        const int twin = gckpti_shape_twin(p, i);
+        int fused = p->fused_into ? p->fused_into[i] : -1; /* what it runs in */
+        int index = t->kind == GCKPTI_OP && p->node_of[fused < 0 ? i : fused] < 0 ? -1 : 0;
+        const int shared = gckpti_shared_shape(p, i);
         const size_t shape = plan->size_count;
-        plan->size_count += twin == i ? 1 + (size_t)t->shape.n : 0;
-        plan->word_count = gckpti_round_up(at + (t->attribute_bytes + 3) / 4, 4);
+        plan->size_count += shared == i ? 1 + (size_t)t->shape.n : 0;
+        plan->word_count = gckpti_round_up(offset + (t->attribute_bytes + 3) / 4, 4);
         if (t->kind == GCKPTI_INPUT)
             index = (int)plan->inputs++;
         if (t->kind == GCKPTI_PARAM) {
@@ -163,7 +163,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
                                     { gckpti_bits(t->init.normal), gckpti_bits(t->init.uniform),
                                       gckpti_bits(t->init.constant) },
                                     gckpti_bits(t->momentum),
-                                    (gckpti_nth)gckpti_name_add(plan, stored),
+                                    (gckpti_offset)gckpti_name_add(plan, stored),
                                     (gckpti_id)i,
                                     (gckpti_id)t->index,
                                     (gckpti_id)uses,
@@ -171,56 +171,56 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
                                     (gckpti_byte)p->g->store->params[t->index].external,
                                     (gckpti_byte)p->g->store->params[t->index].p.storage };
             index = (int)plan->param_count++;
-            plan->packed |= gckpti_is_packed(q.storage);
+            plan->quantised |= gckpti_is_quantised(q.storage);
             if (plan->block)
-                ((gckpti_plan_param *)gckpti_written(plan, plan->params))[index] = q;
+                ((gckpti_plan_param *)gckpti_writable(plan, plan->params))[index] = q;
         }
         if (!plan->block)
             continue;
         plan->hash = gckpti_hash_tensor(plan->hash, p->g->tensors[i]);
-        gckpti_node *node = (gckpti_node *)gckpti_written(plan, plan->nodes) + i;
-        *node = gckpti_node_of(t);
-        node->shape = twin < i ? node[twin - i].shape : (gckpti_nth)shape;
-        gckpti_extent *sizes = (gckpti_extent *)gckpti_written(plan, plan->sizes) + shape;
-        for (int k = 0; twin == i && k <= t->shape.n; k++)
+        gckpti_plan_node *node = (gckpti_plan_node *)gckpti_writable(plan, plan->nodes) + i;
+        *node = gckpti_plan_node_of(t);
+        node->shape = shared < i ? node[shared - i].shape : (gckpti_offset)shape;
+        gckpti_extent *sizes = (gckpti_extent *)gckpti_writable(plan, plan->sizes) + shape;
+        for (int k = 0; shared == i && k <= t->shape.n; k++)
             sizes[k] = k ? t->shape.d[k - 1] : t->shape.n;
-        gckpti_told *told = (gckpti_told *)gckpti_written(plan, plan->told) + i;
-        node->attributes = (gckpti_nth)at;
-        node->name = (gckpti_nth)name;
+        gckpti_plan_info *info = (gckpti_plan_info *)gckpti_writable(plan, plan->info) + i;
+        node->attributes = (gckpti_offset)offset;
+        node->name = (gckpti_offset)name;
         node->index = (gckpti_id)index;
         node->rounding = p->rounding[i];
         for (int k = 0; k < t->inputs && t->op; k++)
-            node->sums |= (gckpti_byte)((gckpti_sums(p, t, k) != 0) << k);
-        told->hash = plan->hash;
-        told->cost = t->kind == GCKPTI_OP && p->of[i] < 0 && p->built ? p->built[i] : p->cost[i];
-        told->far_value = told->far_aux = GCKPTI_NONE;
+            node->compensated |= (gckpti_byte)((gckpti_sum_scope(p, t, k) != 0) << k);
+        info->hash = plan->hash;
+        info->cost = t->kind == GCKPTI_OP && p->node_of[i] < 0 && p->built_cost ? p->built_cost[i] : p->cost[i];
+        info->host_value = info->host_saved = GCKPTI_NO_OFFSET;
         if (t->attribute_bytes)
-            memcpy((uint32_t *)gckpti_written(plan, plan->words) + at, t->attributes,
+            memcpy((uint32_t *)gckpti_writable(plan, plan->words) + offset, t->attributes,
                    t->attribute_bytes);
     }
     for (size_t i = 0; i < plan->node_count && plan->block; i++)
-        plan->check = gckpti_hash_planned(plan->check, plan, i);
+        plan->check = gckpti_hash_plan_node(plan->check, plan, i);
     if (plan->block) {
-        plan->hash = gckpti_hash_leaves(plan->hash, plan->leaves);
-        plan->check = gckpti_hash_leaves(plan->check, plan->leaves);
+        plan->hash = gckpti_hash_vranks(plan->hash, plan->virtual_ranks);
+        plan->check = gckpti_hash_vranks(plan->check, plan->virtual_ranks);
     }
 }
 
 /* Returns the first op of the list that mixes rows, itself or through a view it reads; -1 if none
  * does. One that always does goes first, then batch norm that needs two rows. */
-static int gckpti_find_mixer(const gckpti_planner *p, const gckpti_draft *d)
+static int gckpti_find_mixer(const gckpti_planner *p, const gckpti_lowered *d)
 {
     int measures = -1, single = 0;
     for (size_t x = 0; x < d->length; x++) {
         const gckpt_tensor *t = p->tensors[d->ins[x].id];
-        if (t->mixes & GCKPTI_ALWAYS)
+        if (t->mixes_rows & GCKPTI_MIXES_ALWAYS)
             return t->id;
-        if (t->mixes && !p->inference && !single) {
-            single = gckpti_is_single(t->op, &t->shape, p->g->rows);
+        if (t->mixes_rows && !p->inference && !single) {
+            single = gckpti_is_single_norm(t->op, &t->shape, p->g->rows);
             measures = measures < 0 || single ? t->id : measures;
         }
         for (int i = 0; i < t->inputs; i++)
-            if (t->in[i]->kind == GCKPTI_VIEW && t->in[i]->mixes & GCKPTI_ALWAYS)
+            if (t->in[i]->kind == GCKPTI_VIEW && t->in[i]->mixes_rows & GCKPTI_MIXES_ALWAYS)
                 return t->in[i]->id;
     }
     return measures;
@@ -241,19 +241,19 @@ static size_t gckpti_resident_padding(const gckpti_planner *p)
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
         int arrays = gckpti_is_gathered(p, t);
-        if (t->kind != GCKPTI_PARAM || !gckpti_is_sharded(gckpti_update_share(p, t)))
+        if (t->kind != GCKPTI_PARAM || !gckpti_is_sharded(gckpti_update_shard(p, t)))
             continue;
         arrays += gckpti_is_updated(p, i) && !t->running ? gckpti_state_floats(p->desc) : 0;
-        size_t part = gckpti_bytes(p, t, 0) / (size_t)p->g->store->ranks;
-        sum += (size_t)arrays * (gckpti_share_bytes(p, t) - part);
+        size_t part = gckpti_tensor_bytes(p, t, 0) / (size_t)p->g->store->ranks;
+        sum += (size_t)arrays * (gckpti_shard_bytes(p, t) - part);
     }
     return sum;
 }
 
-GCKPTI_FN size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
+GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_bytes)
 {
     const gckpt_store *s = p->g->store;
-    size_t caches = 0, state = gckpti_store_state(s), parameters = gckpt_store_bytes(s) - state;
+    size_t caches = 0, state = gckpti_state_bytes(s), parameters = gckpt_store_bytes(s) - state;
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
         if (gckpti_is_cache(t->op))
@@ -274,7 +274,7 @@ GCKPTI_FN size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
     return gckpti_add_bytes(gckpti_add_bytes(parameters, state), caches);
 }
 
-GCKPTI_FN gckpt_plan *gckpti_plan_settle(gckpt_plan *plan)
+GCKPTI_FN gckpt_plan *gckpti_plan_compact(gckpt_plan *plan)
 {
     if (!plan || !plan->memory.desc.memory)
         return plan;
@@ -285,37 +285,37 @@ GCKPTI_FN gckpt_plan *gckpti_plan_settle(gckpt_plan *plan)
     return (gckpt_plan *)first;
 }
 
-GCKPTI_FN int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_draft *d)
+GCKPTI_FN int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_lowered *d)
 {
     size_t n = d->buffer_count;
-    int *order = (int *)gckpti_scratch_take(&p->pass, n, sizeof *order);
-    gckpti_keyed *key = (gckpti_keyed *)gckpti_scratch_take(&p->pass, 2 * n, sizeof *key);
+    int *order = (int *)gckpti_scratch_alloc(&p->temp, n, sizeof *order);
+    gckpti_keyed *key = (gckpti_keyed *)gckpti_scratch_alloc(&p->temp, 2 * n, sizeof *key);
     if (p->failed)
         return NULL;
     for (size_t i = 0; i < n; i++) {
-        key[i].item = (int)(n - 1 - i);
+        key[i].value = (int)(n - 1 - i);
         key[i].key = d->buffers[n - 1 - i].size;
     }
     gckpti_sort_keys(key, key + n, n);
     for (size_t i = 0; i < n; i++)
-        key[i].key = (uint64_t)d->buffers[key[i].item].end;
+        key[i].key = (uint64_t)d->buffers[key[i].value].end;
     gckpti_sort_keys(key, key + n, n);
     for (size_t i = 0; i < n; i++)
-        order[i] = key[i].item;
+        order[i] = key[i].value;
     return order;
 }
 
-GCKPTI_FN int gckpti_made_for(const gckpt_backend *backend, int plain)
+GCKPTI_FN int gckpti_backend_id(const gckpt_backend *backend, int plain)
 {
     const char *name = backend ? backend->name : NULL;
     if (!backend)
-        return plain ? GCKPTI_FOR_PLAIN : GCKPTI_FOR_CPU;
+        return plain ? GCKPTI_BACKEND_PLAIN : GCKPTI_BACKEND_CPU;
     uint64_t hash = name ? gckpti_fnv(GCKPTI_FNV_START, name, strlen(name)) : 0;
     return 2 + (int)(hash & 0x3fffffff);
 }
 
 /* The numbers of the plan that a draft becomes. */
-static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_plan *plan)
+static void gckpti_encode_numbers(gckpti_planner *p, const gckpti_lowered *d, gckpt_plan *plan)
 {
     const gckpt_plan_desc *desc = p->desc;
     memset(plan, 0, sizeof *plan);
@@ -323,74 +323,74 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->format = GCKPT_PLAN_FORMAT;
     plan->contract = GCKPT_CONTRACT;
     plan->hash = plan->check = GCKPTI_FNV_START;
-    plan->form = p->variant.form;
-    plan->bands = p->variant.bands;
+    plan->lowering = p->variant.lowering;
+    plan->fused = p->variant.fused;
     plan->optimiser = desc->optimiser;
     plan->state_slots = gckpti_state_floats(desc);
-    plan->looped = p->looped;
+    plan->accumulates = p->accumulates;
     plan->update_in_backward = desc->update_in_backward;
     plan->threads = p->threads;
-    plan->made_for = gckpti_made_for(desc->backend, p->plain);
+    plan->backend_id = gckpti_backend_id(desc->backend, p->plain);
     plan->precision = desc->precision;
     plan->rows = p->g->rows > 0 ? p->g->rows : 1; /* no input: one row of nothing */
     plan->batch = desc->batch > 0 ? desc->batch : plan->rows;
     plan->alignment = p->alignment;
     plan->arena = d->arena;
-    plan->bound = d->bound;
-    if (p->forward_work)
-        plan->recompute = (double)d->s.again / (double)p->forward_work;
-    plan->work = d->work;
+    plan->peak = d->peak;
+    if (p->forward_cost)
+        plan->recompute = (double)d->sched.recompute_cost / (double)p->forward_cost;
+    plan->cost = d->cost;
     plan->hidden = d->hidden;
-    plan->least_work = p->least_work;
-    plan->offload_work = desc->offload_cost;
-    plan->offload_beside = desc->overlap_offload != 0;
+    plan->least_cost = p->least_cost;
+    plan->offload_cost = desc->offload_cost;
+    plan->overlap_offload = desc->overlap_offload != 0;
     plan->offloaded = d->offloaded;
-    plan->leaves = p->leaves;
+    plan->virtual_ranks = p->virtual_ranks;
     plan->ranks = p->g->store->ranks;
     plan->shard = p->g->store->shard;
-    plan->link_work = desc->link_cost;
+    plan->comm_cost = desc->link_cost;
     plan->body = (int)d->body;
     plan->epilogue = (int)d->epilogue;
     plan->mixer = gckpti_find_mixer(p, d);
     plan->length = d->length;
-    plan->list = d->ins; /* copied into its block, as they are */
-    plan->live = d->live;
+    plan->ins = d->ins; /* copied into its block, as they are */
+    plan->live_bytes = d->live_bytes;
     plan->operand_count = d->operand_count;
     plan->term_count = (size_t)p->term_count;
-    plan->pick_count = (size_t)desc->fetches;
-    plan->life_count = d->buffer_count;
+    plan->fetch_count = (size_t)desc->fetches;
+    plan->buffer_count = d->buffer_count;
     memcpy(plan->kind_bytes, d->kind_bytes, sizeof plan->kind_bytes);
-    gckpti_resident(p, plan->kind_bytes);
+    gckpti_resident_bytes(p, plan->kind_bytes);
 }
 
-GCKPTI_FN int gckpti_counted(const gckpt_op *op)
+GCKPTI_FN int gckpti_counted_input(const gckpt_op *op)
 {
-    int i = (op->flags & GCKPTI_OWN_ROW ? 4 : GCKPT_MAX_INPUTS) - 1; /* GCKPTI_BY_ROW .. */
+    int i = (op->flags & GCKPTI_BUILTIN_OP ? 4 : GCKPT_MAX_INPUTS) - 1; /* GCKPTI_IS_ROWWISE .. */
     while (i > 0 && !(op->flags & GCKPT_INDEX(i)))
         i--;
     return i;
 }
 
 /* The plan's other arrays: instructions, operands, terms, what is fetched, buffers in an order. */
-static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_draft *d, const int *order,
+static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *d, const int *order,
                                  gckpt_plan *plan)
 {
-    gckpti_ins *list = (gckpti_ins *)gckpti_written(plan, plan->list);
-    size_t *operand = (size_t *)gckpti_written(plan, plan->operands);
-    gckpti_plan_term *term = (gckpti_plan_term *)gckpti_written(plan, plan->terms);
-    gckpti_plan_pick *pick = (gckpti_plan_pick *)gckpti_written(plan, plan->picks);
-    gckpt_buffer *lives = (gckpt_buffer *)gckpti_written(plan, plan->lives);
-    gckpti_told *told = (gckpti_told *)gckpti_written(plan, plan->told);
-    for (int u = 0; u < p->units; u++) {
-        told[p->unit[u].id].far_value = d->far[2 * u];
-        told[p->unit[u].id].far_aux = d->far[2 * u + 1];
+    gckpti_ins *ins = (gckpti_ins *)gckpti_writable(plan, plan->ins);
+    size_t *operand = (size_t *)gckpti_writable(plan, plan->operands);
+    gckpti_plan_term *term = (gckpti_plan_term *)gckpti_writable(plan, plan->terms);
+    gckpti_plan_fetch *fetch = (gckpti_plan_fetch *)gckpti_writable(plan, plan->fetches);
+    gckpt_buffer *buffers = (gckpt_buffer *)gckpti_writable(plan, plan->buffers);
+    gckpti_plan_info *info = (gckpti_plan_info *)gckpti_writable(plan, plan->info);
+    for (int u = 0; u < p->nodes; u++) {
+        info[p->node[u].id].host_value = d->host_offset[2 * u];
+        info[p->node[u].id].host_saved = d->host_offset[2 * u + 1];
     }
     for (size_t x = 0; x < d->length; x++)
-        if (list[x].kind == GCKPT_UPDATE)
-            list[x].id = plan->nodes[list[x].id].index;
+        if (ins[x].kind == GCKPT_UPDATE)
+            ins[x].id = plan->nodes[ins[x].id].index;
     for (size_t i = 0; i < d->operand_count; i++)
         operand[i] =
-            d->operands[i] == GCKPTI_NONE ? GCKPTI_NONE : d->buffers[d->operands[i]].offset;
+            d->operands[i] == GCKPTI_NO_OFFSET ? GCKPTI_NO_OFFSET : d->buffers[d->operands[i]].offset;
     for (size_t x = 0; x < d->length; x++)
         gckpti_encode_copies(p, &d->ins[x], operand);
     for (size_t i = 0; i < plan->term_count; i++) {
@@ -400,38 +400,38 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_draft *d,
         call.plain = 1;
         (void)t->op->shape(&call); /* it fits: its graph was built */
         gckpti_plan_term q = { id, gckpti_bits(p->terms[i].weight), p->terms[i].regulariser,
-                               !gckpti_counted(t->op) && call.elements_per_count > 1 ? call.elements_per_count : 1,
-                               p->built ? p->built[id] : p->cost[id] };
+                               !gckpti_counted_input(t->op) && call.elements_per_count > 1 ? call.elements_per_count : 1,
+                               p->built_cost ? p->built_cost[id] : p->cost[id] };
         term[i] = q;
     }
-    for (size_t i = 0; i < plan->pick_count; i++) {
+    for (size_t i = 0; i < plan->fetch_count; i++) {
         const gckpt_fetch_spec *q = &p->desc->fetch[i];
         int id = q->tensor->base->id;
-        pick[i].id = q->tensor->id;
-        pick[i].gradient = q->gradient;
-        pick[i].offset =
-            d->buffers[q->gradient ? d->gradient[p->whole[id]] : d->value[d->latest[p->of[id]]]]
+        fetch[i].id = q->tensor->id;
+        fetch[i].gradient = q->gradient;
+        fetch[i].offset =
+            d->buffers[q->gradient ? d->gradient[p->total[id]] : d->value[d->latest_def[p->node_of[id]]]]
                 .offset;
     }
     for (size_t i = 0; i < d->buffer_count; i++)
-        lives[i] = d->buffers[order[i]];
+        buffers[i] = d->buffers[order[i]];
 }
 
-GCKPTI_FN gckpt_plan *gckpti_encode(gckpti_planner *p, const gckpti_draft *d, gckpt_mode mode)
+GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, const gckpti_lowered *d, gckpt_mode mode)
 {
-    gckpt_plan head, *plan = NULL;
-    gckpti_scratch_clear(&p->pass);
+    gckpt_plan header, *plan = NULL;
+    gckpti_scratch_clear(&p->temp);
     const int *order = gckpti_buffers_by_end(p, d);
-    gckpti_encode_head(p, d, &head);
-    head.mode = mode;
-    gckpti_encode_nodes(p, &head);
+    gckpti_encode_numbers(p, d, &header);
+    header.mode = mode;
+    gckpti_encode_nodes(p, &header);
     if (order)
-        plan = (gckpt_plan *)gckpti_new(p->memory, gckpti_plan_copy(NULL, &head), 1);
+        plan = (gckpt_plan *)gckpti_new(p->memory, gckpti_plan_copy(NULL, &header), 1);
     p->failed = !plan;
     if (!plan)
         return NULL;
-    head.memory = *p->memory;
-    gckpti_plan_copy(plan, &head);
+    header.memory = *p->memory;
+    gckpti_plan_copy(plan, &header);
     gckpti_encode_nodes(p, plan);
     gckpti_encode_arrays(p, d, order, plan);
     gckpti_encode_weights(p, plan);
@@ -440,10 +440,10 @@ GCKPTI_FN gckpt_plan *gckpti_encode(gckpti_planner *p, const gckpti_draft *d, gc
 
 GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
 {
-    if (!GCKPTI_RUNS_MADE || !plan || !plan->block)
+    if (!GCKPTI_RUNS_BUILT || !plan || !plan->block)
         return;
     gckpti_allocator a = plan->memory;
     gckpti_delete(&a, plan->block, gckpti_plan_copy(NULL, plan), 1);
 }
 
-GCKPTI_WARM
+GCKPTI_COLD_END

@@ -4,7 +4,7 @@
 /* ---- the model's gradients: their uses, sums, memory, by the order of backwards ---- */
 /* A gradient that is a sum over uses has an accumulator for each in a looped plan, or scratch for
  * all but the first (manual, 5f): that of whatever has no batch axis, whenever it is computed. */
-GCKPTI_FN int gckpti_sums_uses(const gckpt_tensor *t) { return t->batchless; }
+GCKPTI_FN int gckpti_is_use_sum(const gckpt_tensor *t) { return t->batch_invariant; }
 
 /* Numbers the targets, and links those that are part of one tensor's gradient in the contract's
  * order: users that depend on the batch in reverse order, then the others in reverse order, inputs
@@ -12,45 +12,45 @@ GCKPTI_FN int gckpti_sums_uses(const gckpt_tensor *t) { return t->batchless; }
 GCKPTI_FN void gckpti_list_uses(gckpti_planner *p)
 {
     size_t ids = (size_t)p->n * sizeof(int), n = 0;
-    for (int u = 0; u < p->units; u++)
-        n += p->unit[u].nth < 0 ? 0 : (size_t)p->tensors[p->unit[u].id]->inputs;
+    for (int u = 0; u < p->nodes; u++)
+        n += p->node[u].backward_index < 0 ? 0 : (size_t)p->tensors[p->node[u].id]->inputs;
     size_t sums =
-        p->leaves > 1 ? n * (size_t)(3 + p->levels) : n; /* REDUCE: what waits, work, shard */
-    p->gradient = (gckpti_gradient *)gckpti_scratch_take(&p->scratch, sums, sizeof *p->gradient);
-    p->target = (gckpti_target *)gckpti_scratch_take(&p->scratch, n, sizeof *p->target);
+        p->virtual_ranks > 1 ? n * (size_t)(3 + p->tree_depth) : n; /* REDUCE: what waits, work, shard */
+    p->gradient = (gckpti_gradient *)gckpti_scratch_alloc(&p->scratch, sums, sizeof *p->gradient);
+    p->target = (gckpti_target *)gckpti_scratch_alloc(&p->scratch, n, sizeof *p->target);
     memset(p->first_use, 0xff, ids);
-    memset(p->whole, 0xff, ids);
-    for (int u = 0; u < p->units && !p->failed; u++) { /* the list begins with the last */
-        const gckpt_tensor *t = p->tensors[p->unit[u].id];
-        if (p->unit[u].nth < 0)
+    memset(p->total, 0xff, ids);
+    for (int u = 0; u < p->nodes && !p->failed; u++) { /* the list begins with the last */
+        const gckpt_tensor *t = p->tensors[p->node[u].id];
+        if (p->node[u].backward_index < 0)
             continue;
-        p->unit[u].target = p->targets;
+        p->node[u].target = p->targets;
         p->targets += t->inputs;
         for (int i = t->inputs; i-- > 0;) {
             int *first = &p->first_use[t->in[i]->base->id];
             const gckpti_target target = { u, -1, -1, *first };
-            p->target[p->unit[u].target + i] = target;
-            *first = p->unit[u].target + i;
+            p->target[p->node[u].target + i] = target;
+            *first = p->node[u].target + i;
         }
     }
 }
 
-static int gckpti_gradient_new(gckpti_planner *p, const gckpt_tensor *t, size_t size, int nth)
+static int gckpti_gradient_new(gckpti_planner *p, const gckpt_tensor *t, size_t size, int index)
 {
     gckpti_gradient *v = &p->gradient[p->gradients];
     v->id = t->id;
-    v->owner = v->sharer = -1;
-    v->first = v->last = nth;
-    v->storage = v->tail = v->alive = p->gradients;
-    v->kind = gckpti_sums_uses(t) ? GCKPT_BUFFER_PARAMETER_GRADIENT : GCKPT_BUFFER_GRADIENT;
+    v->owner = v->next_alias = -1;
+    v->first = v->last = index;
+    v->alias_root = v->last_alias = v->first_live = p->gradients;
+    v->kind = gckpti_is_use_sum(t) ? GCKPT_BUFFER_PARAMETER_GRADIENT : GCKPT_BUFFER_GRADIENT;
     v->size = size;
     return p->gradients++;
 }
 
 /* Whether a target is the body's. */
-GCKPTI_FN int gckpti_in_body(const gckpti_planner *p, int target)
+GCKPTI_FN int gckpti_is_in_body(const gckpti_planner *p, int target)
 {
-    return p->target[target].unit >= p->prologue;
+    return p->target[target].node >= p->prologue;
 }
 
 static int gckpti_is_larger(const gckpti_planner *p, int id, int than)
@@ -60,11 +60,11 @@ static int gckpti_is_larger(const gckpti_planner *p, int id, int than)
 
 /* Which backward after `nth` that is that adds to the gradient of `id`: of the body if one there
  * does, of an activation the next; INT32_MAX: none does, or id is -1. */
-static int gckpti_next_write(const gckpti_planner *p, int id, int nth)
+static int gckpti_next_write(const gckpti_planner *p, int id, int index)
 {
     for (int k = id < 0 ? -1 : p->first_use[id]; k >= 0; k = p->target[k].next)
-        if (p->unit[p->target[k].unit].nth > nth)
-            return p->unit[p->target[k].unit].nth;
+        if (p->node[p->target[k].node].backward_index > index)
+            return p->node[p->target[k].node].backward_index;
     return INT32_MAX;
 }
 
@@ -72,19 +72,19 @@ static int gckpti_next_write(const gckpti_planner *p, int id, int nth)
 static void gckpti_list_reductions(gckpti_planner *p)
 {
     size_t n = (size_t)p->n;
-    p->reduction = (gckpti_reduction *)gckpti_scratch_take(&p->scratch, n, sizeof *p->reduction);
-    p->reduction_of = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
+    p->reduction = (gckpti_reduction *)gckpti_scratch_alloc(&p->scratch, n, sizeof *p->reduction);
+    p->reduction_of = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
     if (p->failed)
         return;
     memset(p->reduction_of, 0xff, n * sizeof(int));
     for (int r = 0; r < p->body_backwards; r++) {
-        gckpti_unit *u = &p->unit[p->backward[r]];
+        gckpti_node *u = &p->node[p->backward[r]];
         const gckpt_tensor *t = p->tensors[u->id];
         u->reduce = p->reductions;
         for (int i = 0; i < t->inputs; i++) {
             const gckpt_tensor *q = t->in[i]->base;
             const gckpti_reduction sum = { q->id, -1, -1, -1 };
-            if (!p->active[q->id] || !gckpti_sums_uses(q) || gckpti_repeats(t, i) ||
+            if (!p->active[q->id] || !gckpti_is_use_sum(q) || gckpti_is_repeated(t, i) ||
                 gckpti_next_write(p, q->id, r) < p->body_backwards)
                 continue;
             int k = p->reductions++; /* the largest last, to go on beside backwards */
@@ -113,207 +113,207 @@ static void gckpti_add_accumulators(gckpti_planner *p)
 {
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
-        for (int k = 0; p->active[i] & GCKPTI_RUNS && k < t->inputs; k++) {
+        for (int k = 0; p->active[i] & GCKPTI_HAS_BACKWARD && k < t->inputs; k++) {
             const gckpt_tensor *q = t->in[k]->base;
-            if (!p->active[q->id] || !gckpti_sums_uses(q))
+            if (!p->active[q->id] || !gckpti_is_use_sum(q))
                 continue;
-            size_t low = gckpti_sums(p, t, k) == GCKPTI_SUM_ON ? 2 : 1;
-            p->target[p->unit[p->of[i]].target + k].gradient =
-                gckpti_add_resident(p, q, low * gckpti_bytes(p, q, 0));
+            size_t arrays = gckpti_sum_scope(p, t, k) == GCKPTI_SUM_IN_STEP ? 2 : 1;
+            p->target[p->node[p->node_of[i]].target + k].gradient =
+                gckpti_add_resident(p, q, arrays * gckpti_tensor_bytes(p, q, 0));
         }
     }
-    for (int k = 0; k < p->levels * p->reductions; k++) {
-        gckpti_reduction *sum = &p->reduction[k / p->levels];
+    for (int k = 0; k < p->tree_depth * p->reductions; k++) {
+        gckpti_reduction *sum = &p->reduction[k / p->tree_depth];
         const gckpt_tensor *t = p->tensors[sum->id];
-        int v = gckpti_add_resident(p, t, gckpti_bytes(p, t, 0));
+        int v = gckpti_add_resident(p, t, gckpti_tensor_bytes(p, t, 0));
         p->gradient[v].kind = GCKPT_BUFFER_REDUCTION;
-        sum->waits = k % p->levels ? sum->waits : v;
+        sum->partials = k % p->tree_depth ? sum->partials : v;
     }
     for (int id = 0; id < p->n; id++)
-        if (p->active[id] && gckpti_sums_uses(p->tensors[id]) && p->first_use[id] >= 0)
-            p->whole[id] = p->target[p->first_use[id]].gradient;
+        if (p->active[id] && gckpti_is_use_sum(p->tensors[id]) && p->first_use[id] >= 0)
+            p->total[id] = p->target[p->first_use[id]].gradient;
 }
 
 /* Where unit u's backward puts the gradient of input i of its op t. A looped sum has its
  * accumulator already. Else the first use makes the gradient (cleared if it is a sum over uses) and
  * a later one adds to it in place; but one of a sum over uses, or of an input that occurs twice, is
  * scratch that is added to it (total). */
-static void gckpti_find_target(gckpti_planner *p, gckpti_unit *u, const gckpt_tensor *t, int i)
+static void gckpti_find_target(gckpti_planner *p, gckpti_node *u, const gckpt_tensor *t, int i)
 {
     const gckpt_tensor *q = t->in[i]->base;
     gckpti_target *target = &p->target[u->target + i];
-    int sums = gckpti_sums_uses(q), *whole = &p->whole[q->id], so_far = *whole;
+    int sums = gckpti_is_use_sum(q), *total = &p->total[q->id], so_far = *total;
     unsigned char bit = (unsigned char)(1u << i);
     if (!p->active[q->id])
         return;
-    if (sums && p->looped) {
+    if (sums && p->accumulates) {
         u->accumulate |= bit;
         return;
     }
-    if (so_far >= 0 && !sums && !gckpti_repeats(t, i)) {
+    if (so_far >= 0 && !sums && !gckpti_is_repeated(t, i)) {
         target->gradient = so_far;
         u->accumulate |= bit;
     } else {
         target->total = so_far;
         target->gradient = gckpti_gradient_new(
-            p, q, so_far < 0 ? gckpti_gradient_bytes(p, q) : gckpti_bytes(p, q, 0), u->nth);
+            p, q, so_far < 0 ? gckpti_gradient_bytes(p, q) : gckpti_tensor_bytes(p, q, 0), u->backward_index);
         if (sums) {
             u->accumulate |= bit;
             u->zero |= bit;
         }
     }
     if (so_far < 0) {
-        *whole = target->gradient;
-        p->gradient[*whole].owner = sums ? -1 : q->id;
+        *total = target->gradient;
+        p->gradient[*total].owner = sums ? -1 : q->id;
     }
-    p->gradient[*whole].last = u->nth;
+    p->gradient[*total].last = u->backward_index;
 }
 
 /* Gives gradient v, which begins at `nth`, the bytes of w, which ends or is passed on there, when
  * they have the same size. `copy` (passed on): v and all that has these bytes may go on together
  * until one of them is written again; by then the others must be dead. Else all must end there. */
-static void gckpti_share_gradient(gckpti_planner *p, int v, int w, int nth, int copy)
+static void gckpti_alias_gradient(gckpti_planner *p, int v, int w, int index, int copy)
 {
     gckpti_gradient *all = p->gradient;
     if (v < 0 || w < 0 || all[v].size != all[w].size ||
         gckpti_elements(&p->tensors[all[v].id]->shape) !=
             gckpti_elements(&p->tensors[all[w].id]->shape))
         return;
-    gckpti_gradient *root = &all[all[w].storage];
-    if (!copy && root->until != nth)
+    gckpti_gradient *root = &all[all[w].alias_root];
+    if (!copy && root->last_use != index)
         return;
-    while (copy && all[root->alive].last < nth) /* nobody writes to it any more; w lives */
-        root->alive = all[root->alive].sharer;
-    for (int m = root->alive; copy && m >= 0; m = all[m].sharer)
-        if (all[v].last >= gckpti_next_write(p, all[m].owner, nth) ||
-            all[m].last >= gckpti_next_write(p, all[v].owner, nth))
+    while (copy && all[root->first_live].last < index) /* nobody writes to it any more; w lives */
+        root->first_live = all[root->first_live].next_alias;
+    for (int m = root->first_live; copy && m >= 0; m = all[m].next_alias)
+        if (all[v].last >= gckpti_next_write(p, all[m].owner, index) ||
+            all[m].last >= gckpti_next_write(p, all[v].owner, index))
             return;
-    all[root->tail].sharer = v;
-    root->tail = v;
-    root->until = all[v].last > root->until ? all[v].last : root->until;
-    all[v].storage = all[w].storage;
+    all[root->last_alias].next_alias = v;
+    root->last_alias = v;
+    root->last_use = all[v].last > root->last_use ? all[v].last : root->last_use;
+    all[v].alias_root = all[w].alias_root;
 }
 
 /* Lets the backward of unit u write into the gradient that comes in where its op allows it. */
-static void gckpti_share_targets(gckpti_planner *p, const gckpti_unit *u)
+static void gckpti_alias_targets(gckpti_planner *p, const gckpti_node *u)
 {
     const gckpt_tensor *t = p->tensors[u->id];
-    int comes_in = p->whole[u->id];
-    for (int i = 0; i < t->inputs && !gckpti_sums_uses(t); i++) {
+    int incoming = p->total[u->id];
+    for (int i = 0; i < t->inputs && !gckpti_is_use_sum(t); i++) {
         const gckpt_tensor *q = t->in[i]->base;
         int repeated = 0;
         for (int k = 0; k < t->inputs; k++)
             repeated = repeated || (k != i && t->in[k]->base == q);
-        if (gckpti_sums_uses(q) || !p->active[q->id] || u->accumulate & (1u << i) || repeated)
+        if (gckpti_is_use_sum(q) || !p->active[q->id] || u->accumulate & (1u << i) || repeated)
             continue;
         int v = p->target[u->target + i].gradient;
         if (t->op->flags & GCKPT_PASSES_GRAD(i))
-            gckpti_share_gradient(p, v, comes_in, u->nth, 1);
+            gckpti_alias_gradient(p, v, incoming, u->backward_index, 1);
         else if (t->op->flags & GCKPT_INPLACE_GRAD && i == 0)
-            gckpti_share_gradient(p, v, comes_in, u->nth, 0);
+            gckpti_alias_gradient(p, v, incoming, u->backward_index, 0);
     }
 }
 
 /* What gradients and workspaces of backwards take depends on the backwards alone: by nth, rounded
  * up. gradient_at: at a backward; gradient_between: between it and the one before. */
-static void gckpti_model_bytes(gckpti_planner *p)
+static void gckpti_sum_gradient_bytes(gckpti_planner *p)
 {
     size_t n = (size_t)p->backwards + 3;
-    p->gradient_at = (int64_t *)gckpti_scratch_take(&p->scratch, n, sizeof *p->gradient_at);
-    p->gradient_between = (int64_t *)gckpti_scratch_take(&p->scratch, n, sizeof(int64_t));
+    p->gradient_at = (int64_t *)gckpti_scratch_alloc(&p->scratch, n, sizeof *p->gradient_at);
+    p->gradient_between = (int64_t *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int64_t));
     for (int v = 0; v < p->gradients && !p->failed; v++) {
         const gckpti_gradient *q = &p->gradient[v];
         int64_t size = gckpti_model_size(p, q->size);
-        if (q->storage != v)
+        if (q->alias_root != v)
             continue;
         p->gradient_at[q->first] += size;
-        p->gradient_at[q->until + 1] -= size;
+        p->gradient_at[q->last_use + 1] -= size;
         p->gradient_between[q->resident ? q->first : q->first + 1] += size;
-        p->gradient_between[q->until + 1] -= size;
+        p->gradient_between[q->last_use + 1] -= size;
     }
     for (int r = 1; r <= p->backwards && !p->failed; r++) {
         p->gradient_at[r] += p->gradient_at[r - 1];
         p->gradient_between[r] += p->gradient_between[r - 1];
     }
     for (int r = 0; r < p->backwards && !p->failed; r++)
-        p->gradient_at[r] += gckpti_model_size(p, p->work_backward[p->unit[p->backward[r]].id]);
+        p->gradient_at[r] += gckpti_model_size(p, p->workspace_backward[p->node[p->backward[r]].id]);
 }
 
 /* Whether the ranks need no more than their shares of a parameter's gradient behind its REDUCE. */
-GCKPTI_FN int gckpti_scatters(const gckpti_planner *p, int id)
+GCKPTI_FN int gckpti_is_scattered(const gckpti_planner *p, int id)
 {
     int use = p->first_use[id];
-    while (use >= 0 && gckpti_in_body(p, use))
+    while (use >= 0 && gckpti_is_in_body(p, use))
         use = p->target[use].next;
     return use < 0 && gckpti_is_updated(p, id) &&
-           gckpti_is_sharded(gckpti_update_share(p, p->tensors[id]));
+           gckpti_is_sharded(gckpti_update_shard(p, p->tensors[id]));
 }
 
 /* Room for what other ranks send, and for shares where sums do not stay: until the next backward
  * with REDUCEs behind it has run, since exchanges may be under way as long. */
-static void gckpti_add_exchanges(gckpti_planner *p)
+static void gckpti_add_recv_buffers(gckpti_planner *p)
 {
     for (int r = 0; r < p->body_backwards && p->g->store->ranks > 1; r++) {
-        const gckpti_unit *u = &p->unit[p->backward[r]];
-        int work = -1;
+        const gckpti_node *u = &p->node[p->backward[r]];
+        int recv = -1;
         for (int k = u->reduce; k < u->reduce + u->reduces; k++) {
             gckpti_reduction *sum = &p->reduction[k];
             const gckpt_tensor *t = p->tensors[sum->id];
-            size_t half = (size_t)gckpti_share_of(gckpti_elements(&t->shape), 0, 2).count * 4;
-            work = work < 0 ? gckpti_gradient_new(p, t, 0, r) : work;
-            gckpti_gradient *room = &p->gradient[work];
-            room->kind = GCKPT_BUFFER_REDUCTION;
-            room->id = half > room->size ? sum->id : room->id;
-            room->size = half > room->size ? half : room->size;
-            sum->work = work;
-            if (!p->looped && p->g->store->shard >= GCKPT_SHARD_GRADIENTS &&
-                gckpti_scatters(p, sum->id)) {
-                sum->shard = gckpti_gradient_new(p, t, gckpti_share_bytes(p, t), r);
+            size_t half = (size_t)gckpti_shard_of(gckpti_elements(&t->shape), 0, 2).count * 4;
+            recv = recv < 0 ? gckpti_gradient_new(p, t, 0, r) : recv;
+            gckpti_gradient *buffer = &p->gradient[recv];
+            buffer->kind = GCKPT_BUFFER_REDUCTION;
+            buffer->id = half > buffer->size ? sum->id : buffer->id;
+            buffer->size = half > buffer->size ? half : buffer->size;
+            sum->recv = recv;
+            if (!p->accumulates && p->g->store->shard >= GCKPT_SHARD_GRADIENTS &&
+                gckpti_is_scattered(p, sum->id)) {
+                sum->shard = gckpti_gradient_new(p, t, gckpti_shard_bytes(p, t), r);
                 p->gradient[sum->shard].last = p->backwards - 1;
             }
         }
     }
-    for (int r = p->body_backwards, until = r; r-- > 0;) {
-        const gckpti_unit *u = &p->unit[p->backward[r]];
+    for (int r = p->body_backwards, last = r; r-- > 0;) {
+        const gckpti_node *u = &p->node[p->backward[r]];
         for (int k = u->reduce; k < u->reduce + u->reduces; k++) {
             const gckpti_reduction *sum = &p->reduction[k];
-            if (sum->work >= 0)
-                p->gradient[sum->work].last = until;
+            if (sum->recv >= 0)
+                p->gradient[sum->recv].last = last;
             if (sum->shard >= 0)
-                p->gradient[p->whole[sum->id]].last = until;
+                p->gradient[p->total[sum->id]].last = last;
         }
-        until = u->reduces > 0 ? r : until;
+        last = u->reduces > 0 ? r : last;
     }
 }
 
 /* All gradients, by nth: targets, sums, what shares bytes. */
 GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
 {
-    if (p->leaves > 1)
+    if (p->virtual_ranks > 1)
         gckpti_list_reductions(p);
     if (p->failed)
         return;
-    if (p->looped)
+    if (p->accumulates)
         gckpti_add_accumulators(p);
     for (int r = 0; r < p->backwards; r++) {
-        gckpti_unit *u = &p->unit[p->backward[r]];
+        gckpti_node *u = &p->node[p->backward[r]];
         const gckpt_tensor *t = p->tensors[u->id];
-        int whole = p->whole[u->id];
-        if (whole >= 0 && !p->gradient[whole].resident)
-            p->gradient[whole].last = r;
+        int total = p->total[u->id];
+        if (total >= 0 && !p->gradient[total].resident)
+            p->gradient[total].last = r;
         for (int i = 0; i < t->inputs; i++)
             gckpti_find_target(p, u, t, i);
     }
     for (int i = 0; i < p->n; i++) /* read by an update, if not as soon as it is complete */
-        if (gckpti_is_updated(p, i) && !p->looped && !p->desc->update_in_backward)
-            p->gradient[p->whole[i]].last = p->backwards - 1;
-    gckpti_add_exchanges(p);
+        if (gckpti_is_updated(p, i) && !p->accumulates && !p->desc->update_in_backward)
+            p->gradient[p->total[i]].last = p->backwards - 1;
+    gckpti_add_recv_buffers(p);
     for (int i = 0; i < p->desc->fetches; i++)
         if (p->desc->fetch[i].gradient)
-            p->gradient[p->whole[p->desc->fetch[i].tensor->base->id]].last = p->backwards + 1;
+            p->gradient[p->total[p->desc->fetch[i].tensor->base->id]].last = p->backwards + 1;
     for (int v = 0; v < p->gradients; v++)
-        p->gradient[v].until = p->gradient[v].last;
+        p->gradient[v].last_use = p->gradient[v].last;
     for (int r = 0; r < p->backwards; r++)
-        gckpti_share_targets(p, &p->unit[p->backward[r]]);
-    gckpti_model_bytes(p);
+        gckpti_alias_targets(p, &p->node[p->backward[r]]);
+    gckpti_sum_gradient_bytes(p);
 }

@@ -7,7 +7,7 @@
  * in the arena as bf16 unless they are fetched, as floats. All of this is decided here, once:
  *   by tensor (`rounding`)  whether its value and its gradient are rounded, and whether they are
  *       bf16; of an op, what it computes in, and whether it runs in portions;
- *   by instruction (gckpti_copies_of)  where its kernel finds as floats what is bf16. Such copies
+ *   by instruction (gckpti_f32_copies)  where its kernel finds as floats what is bf16. Such copies
  *       lie in front of the op's own workspace. Without one the kernel takes the bf16 themselves.
  * A run only follows: it widens copies that are read, and rounds what the kernel has left in them.
  * That holds for any rows: what is bf16 depends on the batch, so two of them that are equally long
@@ -15,77 +15,77 @@
  *
  * A kernel takes as bf16: nothing; inputs 0 and 1, their gradients, the output and its gradient
  * (GCKPT_TAKES_BF16); or all operands: a backend's fast kernels, and on the processor those with
- * GCKPTI_NARROW, or that run in portions, which are widened on the stack. What is rounded by chance
+ * GCKPTI_TAKES_ALL_BF16, or that run in portions, which are widened on the stack. What is rounded by chance
  * has copies all the same: which numbers are drawn depends on the place in the whole. ---- */
 GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p)
 {
     for (int i = 0; i < p->n && p->desc->precision != GCKPT_FP32; i++) {
         const gckpt_tensor *t = p->tensors[i];
-        if (t->kind == GCKPTI_OP && t->type == GCKPT_F32 && !t->batchless && !gckpti_is_loss(t))
-            p->rounding[i] = GCKPTI_ROUNDED | GCKPTI_NARROW_VALUE | GCKPTI_NARROW_GRADIENT;
+        if (t->kind == GCKPTI_OP && t->type == GCKPT_F32 && !t->batch_invariant && !gckpti_is_loss(t))
+            p->rounding[i] = GCKPTI_ROUNDED | GCKPTI_BF16_VALUE | GCKPTI_BF16_GRADIENT;
     }
     for (int i = 0; i < p->desc->fetches; i++) {
-        const gckpt_fetch_spec *pick = &p->desc->fetch[i];
-        int narrow = pick->gradient ? GCKPTI_NARROW_GRADIENT : GCKPTI_NARROW_VALUE;
-        if (pick->tensor && pick->tensor->graph == p->g)
-            p->rounding[pick->tensor->base->id] &= (unsigned char)~narrow;
+        const gckpt_fetch_spec *fetch = &p->desc->fetch[i];
+        int bf16_flag = fetch->gradient ? GCKPTI_BF16_GRADIENT : GCKPTI_BF16_VALUE;
+        if (fetch->tensor && fetch->tensor->graph == p->g)
+            p->rounding[fetch->tensor->base->id] &= (unsigned char)~bf16_flag;
     }
 }
 
-static int gckpti_is_bf16(const gckpti_planner *p, const gckpt_tensor *t, int narrow)
+static int gckpti_is_bf16(const gckpti_planner *p, const gckpt_tensor *t, int bf16_flag)
 {
-    return p->rounding[t->base->id] & narrow;
+    return p->rounding[t->base->id] & bf16_flag;
 }
 
 /* Whether an op's kernel runs in portions: no input is repeated; of rows, only the first is
  * bf16. */
-static int gckpti_has_portions(const gckpti_planner *p, const gckpt_tensor *t)
+static int gckpti_has_strips(const gckpti_planner *p, const gckpt_tensor *t)
 {
-    const int rows = gckpti_own_flag(t->op, GCKPTI_BY_ROW);
-    const int narrow = GCKPTI_NARROW_VALUE | GCKPTI_NARROW_GRADIENT;
-    int portions = rows ? gckpti_last(&t->shape) <= GCKPTI_PORTION_ROW
-                        : gckpti_own_flag(t->op, GCKPTI_BY_ELEMENT);
-    for (int i = 0; i < t->inputs && portions; i++)
-        portions = rows ? i == 0 || !gckpti_is_bf16(p, t->in[i], narrow)
+    const int rows = gckpti_has_builtin_flag(t->op, GCKPTI_IS_ROWWISE);
+    const int bf16_flag = GCKPTI_BF16_VALUE | GCKPTI_BF16_GRADIENT;
+    int strips = rows ? gckpti_last(&t->shape) <= GCKPTI_STRIP_ROW
+                        : gckpti_has_builtin_flag(t->op, GCKPTI_IS_ELEMENTWISE);
+    for (int i = 0; i < t->inputs && strips; i++)
+        strips = rows ? i == 0 || !gckpti_is_bf16(p, t->in[i], bf16_flag)
                         : gckpti_elements(&t->in[i]->shape) == gckpti_elements(&t->shape);
-    return portions;
+    return strips;
 }
 
 /* Notes what op t computes in, and whether it runs in portions. */
-GCKPTI_FN void gckpti_mark_op(gckpti_planner *p, const gckpt_tensor *t, gckpt_precision precision)
+GCKPTI_FN void gckpti_mark_precision(gckpti_planner *p, const gckpt_tensor *t, gckpt_precision precision)
 {
-    int own = precision != GCKPT_FP32 && !p->desc->backend;
-    int portions = own && gckpti_has_portions(p, t) ? GCKPTI_PORTIONS : 0;
-    p->rounding[t->id] |= (unsigned char)((int)precision * GCKPTI_PRECISION | portions);
+    int on_cpu = precision != GCKPT_FP32 && !p->desc->backend;
+    int strips = on_cpu && gckpti_has_strips(p, t) ? GCKPTI_IN_STRIPS : 0;
+    p->rounding[t->id] |= (unsigned char)((int)precision * GCKPTI_PRECISION | strips);
 }
 
 /* Inputs that the kernel of t takes as bf16, from the first on; if any, the output, too. */
-static int gckpti_takes_bf16(const gckpti_planner *p, const gckpt_tensor *t)
+static int gckpti_bf16_inputs(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const int rounding = p->rounding[t->id];
-    if (gckpti_precision_of(rounding) == GCKPT_BF16_FAST || rounding & GCKPTI_PORTIONS ||
-        (!p->desc->backend && gckpti_own_flag(t->op, GCKPTI_NARROW)))
+    if (gckpti_precision_of(rounding) == GCKPT_BF16_FAST || rounding & GCKPTI_IN_STRIPS ||
+        (!p->desc->backend && gckpti_has_builtin_flag(t->op, GCKPTI_TAKES_ALL_BF16)))
         return GCKPT_MAX_INPUTS;
     return t->op->flags & GCKPT_TAKES_BF16 ? 2 : 0;
 }
 
-/* Where in the workspace of op t copies lie, in the order of gckpti_copies_of. Returns their
+/* Where in the workspace of op t copies lie, in the order of gckpti_f32_copies. Returns their
  * bytes. A kernel that computes in place does so in a copy. */
-GCKPTI_FN size_t gckpti_find_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
+GCKPTI_FN size_t gckpti_place_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
                                     size_t *copy)
 {
-    const int takes = gckpti_takes_bf16(p, t);
-    const int chance = gckpti_precision_of(p->rounding[t->id]) == GCKPT_BF16_STOCHASTIC;
-    const unsigned reads = backward ? gckpti_needs(p, t) : ~0u;
-    const int result = !takes || (chance && !backward);
+    const int takes = gckpti_bf16_inputs(p, t);
+    const int stochastic = gckpti_precision_of(p->rounding[t->id]) == GCKPT_BF16_STOCHASTIC;
+    const unsigned reads = backward ? gckpti_backward_needs(p, t) : ~0u;
+    const int result = !takes || (stochastic && !backward);
     size_t bytes = 0, *out = copy + 2 * t->inputs;
     memset(copy, 0xff, (size_t)(2 * t->inputs + 2) * sizeof *copy);
-    if (result && reads & GCKPT_OUT && gckpti_is_bf16(p, t, GCKPTI_NARROW_VALUE))
+    if (result && reads & GCKPT_OUT && gckpti_is_bf16(p, t, GCKPTI_BF16_VALUE))
         *out = gckpti_add_floats(&bytes, t);
-    int in_place = !backward && !takes && *out != GCKPTI_NONE;
+    int in_place = !backward && !takes && *out != GCKPTI_NO_OFFSET;
     for (int i = 0; i < t->inputs; i++) {
         const gckpt_tensor *q = t->in[i];
-        if (i < takes || !(reads & GCKPT_IN(i)) || !gckpti_is_bf16(p, q, GCKPTI_NARROW_VALUE))
+        if (i < takes || !(reads & GCKPT_IN(i)) || !gckpti_is_bf16(p, q, GCKPTI_BF16_VALUE))
             continue;
         int shared = in_place && t->op->flags & GCKPT_INPLACE(i) &&
                      gckpti_elements(&q->shape) == gckpti_elements(&t->shape);
@@ -94,11 +94,11 @@ GCKPTI_FN size_t gckpti_find_copies(const gckpti_planner *p, const gckpt_tensor 
     }
     for (int i = 0; i < t->inputs && backward; i++) {
         const gckpt_tensor *q = t->in[i];
-        if ((i >= takes || chance) && gckpti_is_bf16(p, q, GCKPTI_NARROW_GRADIENT) &&
-            p->active[q->base->id] && !gckpti_repeats(t, i))
+        if ((i >= takes || stochastic) && gckpti_is_bf16(p, q, GCKPTI_BF16_GRADIENT) &&
+            p->active[q->base->id] && !gckpti_is_repeated(t, i))
             copy[2 * i + 1] = gckpti_add_floats(&bytes, q);
     }
-    if (backward && !takes && gckpti_is_bf16(p, t, GCKPTI_NARROW_GRADIENT))
+    if (backward && !takes && gckpti_is_bf16(p, t, GCKPTI_BF16_GRADIENT))
         out[1] = gckpti_add_floats(&bytes, t);
     return bytes;
 }
@@ -113,27 +113,27 @@ GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *i
     if (p->desc->precision == GCKPT_FP32 || ins->kind > GCKPT_BACKWARD || !t->op)
         return;
     gckpti_operands_of(operand, ins, t->inputs, &o);
-    size_t *copy = operand + (gckpti_copies_of(ins, &o) - operand);
-    size_t bytes = gckpti_find_copies(p, t, backward, copy);
-    size_t all = backward ? p->work_backward[ins->id] : p->work_forward[ins->id];
+    size_t *copy = operand + (gckpti_f32_copies(ins, &o) - operand);
+    size_t bytes = gckpti_place_copies(p, t, backward, copy);
+    size_t all = backward ? p->workspace_backward[ins->id] : p->workspace_forward[ins->id];
     for (int i = 0; i < t->inputs; i++)
-        if (copy[2 * i + 1] != GCKPTI_NONE && copy[out + 1] != GCKPTI_NONE &&
+        if (copy[2 * i + 1] != GCKPTI_NO_OFFSET && copy[out + 1] != GCKPTI_NO_OFFSET &&
             t->op->flags & GCKPT_PASSES_GRAD(i) && !(ins->accumulate >> i & 1) &&
             gckpti_same_shape(&t->in[i]->shape, &t->shape))
             copy[2 * i + 1] = copy[out + 1];
     for (int k = 0; k < out + 2; k++)
-        copy[k] += copy[k] == GCKPTI_NONE ? 0 : o.work;
-    operand[ins->operands + 2] = all > bytes ? o.work + gckpti_round_up(bytes, 64) : GCKPTI_NONE;
+        copy[k] += copy[k] == GCKPTI_NO_OFFSET ? 0 : o.workspace;
+    operand[ins->operands + 2] = all > bytes ? o.workspace + gckpti_round_up(bytes, 64) : GCKPTI_NO_OFFSET;
 }
 
 /* ---- copies of parameters, as bf16 (gckpt_plan_desc.bf16_weights) ---- */
-GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_node *node)
+GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_plan_node *node)
 {
     if (!plan->bf16_weights || !node->op || node->index < 0 || node->inputs < 2 ||
-        !gckpti_own_flag(node->op, GCKPT_TAKES_BF16) ||
+        !gckpti_has_builtin_flag(node->op, GCKPT_TAKES_BF16) ||
         gckpti_precision_of(node->rounding) == GCKPT_FP32)
         return -1;
-    const gckpti_node *w = &plan->nodes[plan->nodes[node->in[1]].base];
+    const gckpti_plan_node *w = &plan->nodes[plan->nodes[node->in[1]].base];
     const int i = w->kind == GCKPTI_PARAM ? w->index : -1;
     const gckpti_plan_param *q = i < 0 ? NULL : &plan->params[i];
     return q && !q->external && q->storage == GCKPT_STORAGE_F32 ? i : -1;

@@ -18,59 +18,59 @@ typedef struct {
 } gckpti_edge;
 typedef struct {
     gckpti_planner *p;
-    int *waits, *head;        /* by unit: for how many it waits; its first edge */
-    int *left;                /* by unit: backwards that are still to read its value */
+    int *wait_count, *first_edge;        /* by unit: for how many it waits; its first edge */
+    int *reads_left;                /* by unit: backwards that are still to read its value */
     gckpti_edge *edge;        /* to units that wait for it */
-    unsigned char *made;      /* by id: its gradient is there */
+    unsigned char *has_gradient;      /* by id: its gradient is there */
     int *ready;               /* units whose turn may be next */
-    int edges, count, values; /* count: of ready; values: they have bytes */
+    int edges, ready_count, count_values; /* count: of ready; values: they have bytes */
 } gckpti_ordering;
 
 static void gckpti_order_edge(gckpti_ordering *o, int from, int to)
 {
-    const gckpti_edge edge = { to, o->head[from] };
+    const gckpti_edge edge = { to, o->first_edge[from] };
     if (from == to || to < o->p->prologue)
         return;
     o->edge[o->edges] = edge;
-    o->head[from] = o->edges++;
-    o->waits[to]++;
+    o->first_edge[from] = o->edges++;
+    o->wait_count[to]++;
 }
 
 /* Begins anew: who waits for whom in the body, and what may be first. */
 static void gckpti_order_begin(gckpti_ordering *o)
 {
     const gckpti_planner *p = o->p;
-    o->edges = o->count = 0;
-    memset(o->made, 0, (size_t)p->n);
-    memset(o->head, 0xff, (size_t)p->units * sizeof(int));
-    memset(o->waits, 0, (size_t)p->units * sizeof(int));
-    memset(o->left, 0, (size_t)p->units * sizeof(int));
+    o->edges = o->ready_count = 0;
+    memset(o->has_gradient, 0, (size_t)p->n);
+    memset(o->first_edge, 0xff, (size_t)p->nodes * sizeof(int));
+    memset(o->wait_count, 0, (size_t)p->nodes * sizeof(int));
+    memset(o->reads_left, 0, (size_t)p->nodes * sizeof(int));
     for (int id = 0; id < p->n; id++) {
-        int apart = gckpti_sums_uses(p->tensors[id]), k = p->active[id] ? p->first_use[id] : -1;
-        for (int n = 0, u; k >= 0 && (u = p->target[k].unit) >= p->prologue; n++) {
+        int unordered = gckpti_is_use_sum(p->tensors[id]), k = p->active[id] ? p->first_use[id] : -1;
+        for (int n = 0, u; k >= 0 && (u = p->target[k].node) >= p->prologue; n++) {
             int next = p->target[k].next, later = next;
-            if (apart && n == 0 && next >= 0)
+            if (unordered && n == 0 && next >= 0)
                 later = p->target[next].next;
-            if (later >= 0 && !(apart && p->looped))
-                gckpti_order_edge(o, u, p->target[later].unit);
-            if (p->active[id] & GCKPTI_RUNS)
-                gckpti_order_edge(o, u, p->of[id]);
+            if (later >= 0 && !(unordered && p->accumulates))
+                gckpti_order_edge(o, u, p->target[later].node);
+            if (p->active[id] & GCKPTI_HAS_BACKWARD)
+                gckpti_order_edge(o, u, p->node_of[id]);
             k = next;
         }
     }
-    for (int u = 0; u < p->units; u++) {
-        const gckpti_unit *q = &p->unit[u];
-        if (q->nth >= 0 && u >= p->prologue && o->waits[u] == 0)
-            o->ready[o->count++] = u;
-        for (int k = q->read; k < q->read + q->reads && q->nth >= 0; k++)
-            o->left[p->links[k]]++;
+    for (int u = 0; u < p->nodes; u++) {
+        const gckpti_node *q = &p->node[u];
+        if (q->backward_index >= 0 && u >= p->prologue && o->wait_count[u] == 0)
+            o->ready[o->ready_count++] = u;
+        for (int k = q->read; k < q->read + q->reads && q->backward_index >= 0; k++)
+            o->reads_left[p->edges[k]]++;
     }
 }
 
 /* Bytes of a gradient while it lives; 0 where no order changes that. */
 static int64_t gckpti_order_bytes(const gckpti_planner *p, const gckpt_tensor *t)
 {
-    int fixed = gckpti_sums_uses(t) && (p->looped || p->desc->update_in_backward);
+    int fixed = gckpti_is_use_sum(t) && (p->accumulates || p->desc->update_in_backward);
     if (gckpti_is_loss(t) || fixed)
         return 0;
     return gckpti_model_size(p, gckpti_gradient_bytes(p, t));
@@ -78,46 +78,46 @@ static int64_t gckpti_order_bytes(const gckpti_planner *p, const gckpt_tensor *t
 
 /* By how many bytes fewer there are after the backward of unit u; *peak: how many more while it
  * runs, with what it reads where values count nothing. */
-static int64_t gckpti_order_look(const gckpti_ordering *o, int u, int64_t *peak)
+static int64_t gckpti_order_freed(const gckpti_ordering *o, int u, int64_t *peak)
 {
     const gckpti_planner *p = o->p;
-    const gckpti_unit *q = &p->unit[u];
+    const gckpti_node *q = &p->node[u];
     const gckpt_tensor *t = p->tensors[q->id];
-    int64_t made = 0, last = q->reads_aux ? q->aux : 0, reads = last;
+    int64_t added = 0, last = q->reads_saved ? q->saved : 0, reads = last;
     for (int i = 0; i < t->inputs; i++)
-        if (p->active[t->in[i]->base->id] && !o->made[t->in[i]->base->id] && !gckpti_repeats(t, i))
-            made += gckpti_order_bytes(p, t->in[i]->base);
+        if (p->active[t->in[i]->base->id] && !o->has_gradient[t->in[i]->base->id] && !gckpti_is_repeated(t, i))
+            added += gckpti_order_bytes(p, t->in[i]->base);
     for (int k = q->read; k < q->read + q->reads; k++) {
-        int v = p->links[k];
-        reads += p->unit[v].out;
-        last += o->left[v] == 1 && v >= p->prologue ? p->unit[v].out : 0;
+        int v = p->edges[k];
+        reads += p->node[v].out;
+        last += o->reads_left[v] == 1 && v >= p->prologue ? p->node[v].out : 0;
     }
-    *peak = made + gckpti_model_size(p, p->work_backward[q->id]) + (o->values ? 0 : reads);
-    return gckpti_order_bytes(p, t) - made + (o->values ? last : 0);
+    *peak = added + gckpti_model_size(p, p->workspace_backward[q->id]) + (o->count_values ? 0 : reads);
+    return gckpti_order_bytes(p, t) - added + (o->count_values ? last : 0);
 }
 
 /* The backward of unit u is next. */
 static void gckpti_order_run(gckpti_ordering *o, int u)
 {
-    const gckpti_unit *q = &o->p->unit[u];
+    const gckpti_node *q = &o->p->node[u];
     const gckpt_tensor *t = o->p->tensors[q->id];
     for (int i = 0; i < t->inputs; i++)
-        o->made[t->in[i]->base->id] = 1;
+        o->has_gradient[t->in[i]->base->id] = 1;
     for (int k = q->read; k < q->read + q->reads; k++)
-        o->left[o->p->links[k]]--;
-    for (int e = o->head[u]; e >= 0; e = o->edge[e].next)
-        if (--o->waits[o->edge[e].to] == 0)
-            o->ready[o->count++] = o->edge[e].to;
-    o->waits[u] = -1;
+        o->reads_left[o->p->edges[k]]--;
+    for (int e = o->first_edge[u]; e >= 0; e = o->edge[e].next)
+        if (--o->wait_count[o->edge[e].to] == 0)
+            o->ready[o->ready_count++] = o->edge[e].to;
+    o->wait_count[u] = -1;
 }
 
 /* The place in `ready` of what is next. Only the newest are looked at. */
 static int gckpti_order_choose(const gckpti_ordering *o)
 {
     int64_t peak, least = INT64_MAX;
-    int best = o->count - 1;
-    for (int i = o->count; i-- > 0 && i > o->count - 64 && o->count > 1;)
-        if (gckpti_order_look(o, o->ready[i], &peak) >= 0 && peak < least) {
+    int best = o->ready_count - 1;
+    for (int i = o->ready_count; i-- > 0 && i > o->ready_count - 64 && o->ready_count > 1;)
+        if (gckpti_order_freed(o, o->ready[i], &peak) >= 0 && peak < least) {
             least = peak;
             best = i;
         }
@@ -126,30 +126,30 @@ static int gckpti_order_choose(const gckpti_ordering *o)
 
 /* Finds an order, or (given) goes through one. *most: its bytes, beyond those at the beginning.
  * Returns whether there was a choice. */
-static int gckpti_order_find(gckpti_ordering *o, int values, int given, int *order, int64_t *most)
+static int gckpti_order_find(gckpti_ordering *o, int count_values, int given, int *order, int64_t *most)
 {
     int64_t live = 0, peak;
     int choice = 0;
     *most = 0;
-    o->values = values;
+    o->count_values = count_values;
     gckpti_order_begin(o);
     for (int r = 0; r < o->p->body_backwards; r++) {
         int i = given ? 0 : gckpti_order_choose(o);
-        choice = choice || o->count > 1;
+        choice = choice || o->ready_count > 1;
         if (!given) {
             order[r] = o->ready[i];
-            for (o->count--; i < o->count; i++)
+            for (o->ready_count--; i < o->ready_count; i++)
                 o->ready[i] = o->ready[i + 1];
         }
-        int64_t fewer = gckpti_order_look(o, order[r], &peak);
+        int64_t freed = gckpti_order_freed(o, order[r], &peak);
         *most = live + peak > *most ? live + peak : *most;
-        live -= fewer;
+        live -= freed;
         gckpti_order_run(o, order[r]);
     }
     return choice;
 }
 
-/* The user's order as far as it is one, and what is left in reverse (gckpti_make_user compares). */
+/* The user's order as far as it is one, and what is left in reverse (gckpti_build_user compares). */
 static void gckpti_order_user(gckpti_ordering *o)
 {
     gckpti_planner *p = o->p;
@@ -157,27 +157,27 @@ static void gckpti_order_user(gckpti_ordering *o)
     gckpti_order_begin(o);
     for (int i = 0; i < p->desc->instructions; i++) {
         gckpt_instruction in = p->desc->schedule[i];
-        int u = in.kind == GCKPT_BACKWARD && in.id >= 0 && in.id < p->n ? p->of[in.id] : -1;
-        if (u < p->prologue || p->unit[u].nth < 0 || o->waits[u] != 0)
+        int u = in.kind == GCKPT_BACKWARD && in.id >= 0 && in.id < p->n ? p->node_of[in.id] : -1;
+        if (u < p->prologue || p->node[u].backward_index < 0 || o->wait_count[u] != 0)
             continue;
         gckpti_order_run(o, u);
         p->backward[n++] = u;
     }
-    for (int u = p->units; u-- > p->prologue;)
-        if (p->unit[u].nth >= 0 && o->waits[u] >= 0)
+    for (int u = p->nodes; u-- > p->prologue;)
+        if (p->node[u].backward_index >= 0 && o->wait_count[u] >= 0)
             p->backward[n++] = u;
 }
 
 /* Finds the model's order; of order 0, which others promise fewer bytes. */
-static void gckpti_order_choices(gckpti_ordering *o)
+static void gckpti_order_compare(gckpti_ordering *o)
 {
     gckpti_planner *p = o->p;
     size_t n = (size_t)p->body_backwards, bytes = n * sizeof(int);
     int64_t most, least;
-    int own = p->variant.order, *order = (int *)gckpti_scratch_take(&p->scratch, 2 * n, sizeof own);
-    if (own && order)
-        gckpti_order_find(o, own == 1, 0, p->backward, &least);
-    for (int k = 1; k < GCKPTI_ORDER_COUNT && !own && order; k++, order += n) {
+    int chosen = p->variant.order, *order = (int *)gckpti_scratch_alloc(&p->scratch, 2 * n, sizeof chosen);
+    if (chosen && order)
+        gckpti_order_find(o, chosen == 1, 0, p->backward, &least);
+    for (int k = 1; k < GCKPTI_ORDER_COUNT && !chosen && order; k++, order += n) {
         if (!gckpti_order_find(o, k == 1, 0, order, &least))
             return;
         if (!memcmp(order, p->backward, bytes) || (p->orders && !memcmp(order, order - n, bytes)))
@@ -191,25 +191,25 @@ static void gckpti_order_choices(gckpti_ordering *o)
 GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p)
 {
     gckpti_ordering o;
-    size_t n = (size_t)p->units + 1, edges = 2 * (size_t)p->targets;
+    size_t n = (size_t)p->nodes + 1, edges = 2 * (size_t)p->targets;
     gckpt_mode mode = p->desc->mode;
     memset(&o, 0, sizeof o);
     o.p = p;
-    o.waits = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
-    o.head = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
-    o.left = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
-    o.ready = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
-    o.made = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
-    o.edge = (gckpti_edge *)gckpti_scratch_take(&p->scratch, edges, sizeof *o.edge);
-    for (int u = p->units; u-- > 0 && !p->failed;)
-        if (p->unit[u].nth >= 0) {
+    o.wait_count = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
+    o.first_edge = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
+    o.reads_left = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
+    o.ready = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
+    o.has_gradient = (unsigned char *)gckpti_scratch_alloc(&p->scratch, (size_t)p->n, 1);
+    o.edge = (gckpti_edge *)gckpti_scratch_alloc(&p->scratch, edges, sizeof *o.edge);
+    for (int u = p->nodes; u-- > 0 && !p->failed;)
+        if (p->node[u].backward_index >= 0) {
             p->backward[p->backwards++] = u;
             p->body_backwards += u >= p->prologue;
         }
     if (!p->failed && mode == GCKPT_SCHEDULE)
         gckpti_order_user(&o);
     else if (!p->failed && (mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL) && !p->desc->as_built)
-        gckpti_order_choices(&o);
+        gckpti_order_compare(&o);
     for (int r = 0; r < p->backwards; r++)
-        p->unit[p->backward[r]].nth = r;
+        p->node[p->backward[r]].backward_index = r;
 }

@@ -7,110 +7,110 @@
  * plan takes no longer: what is free may lie where nothing comes next. */
 typedef struct {
     const gckpti_planner *p;
-    gckpti_schedule *s, *to; /* to: s with holds is written there; or NULL */
+    gckpti_schedule *sched, *out; /* to: s with holds is written there; or NULL */
     int64_t limit;           /* of live bytes with what is held */
-    uint64_t now, link;      /* when what was computed, and what was copied so far, ends */
-    uint64_t free;           /* when bytes are free that were let go */
-    gckpti_keyed *flying;    /* offloads under way: item: position of the forward; key: its end */
+    uint64_t compute_end, copy_end;      /* when what was computed, and what was copied so far, ends */
+    uint64_t free_at;           /* when bytes are free that were let go */
+    gckpti_keyed *in_flight;    /* offloads under way: item: position of the forward; key: its end */
     int count;               /* of them */
-} gckpti_engines;
+} gckpti_timeline;
 
 /* Until which position bytes live of what the forward at x made and is offloaded. */
 static int gckpti_offload_until(const gckpti_planner *p, const gckpti_schedule *s, int x)
 {
-    int until = s->offloaded[x] & GCKPTI_AUX ? s->aux_end[x] : INT32_MAX, count;
-    int end = s->offloaded[x] & GCKPTI_VALUE ? s->value_end[x] : INT32_MAX;
-    if (end > x && end < s->length && s->item[end] >= 0) { /* it may be written in place there */
-        const int *links = gckpti_reads(p, s->item[end], &count);
-        const int in_place = p->unit[gckpti_unit_of(p, s->item[end])].in_place;
+    int until = s->offload_parts[x] & GCKPTI_SAVED ? s->saved_end[x] : INT32_MAX, count;
+    int end = s->offload_parts[x] & GCKPTI_VALUE ? s->value_end[x] : INT32_MAX;
+    if (end > x && end < s->length && s->entry[end] >= 0) { /* it may be written in place there */
+        const int *edges = gckpti_entry_reads(p, s->entry[end], &count);
+        const int in_place = p->node[gckpti_entry_node(p, s->entry[end])].in_place;
         for (int k = 0; k < count; k++)
-            end -= links[k] == s->item[x] && in_place >> k & 1;
+            end -= edges[k] == s->entry[x] && in_place >> k & 1;
     }
     return end < until ? end : until;
 }
 
 /* Bytes of an offload that would live at position x only if they are held. */
-static int64_t gckpti_held_bytes(const gckpti_engines *c, int from, int x)
+static int64_t gckpti_kept_bytes(const gckpti_timeline *c, int from, int x)
 {
-    const gckpti_schedule *s = c->s;
-    const gckpti_unit *u = &c->p->unit[s->item[from]];
-    int value = s->offloaded[from] & GCKPTI_VALUE && s->value_end[from] <= x;
-    int aux = s->offloaded[from] & GCKPTI_AUX && s->aux_end[from] < x;
-    return gckpti_offload_until(c->p, s, from) < x ? (value ? u->out : 0) + (aux ? u->aux : 0) : 0;
+    const gckpti_schedule *s = c->sched;
+    const gckpti_node *u = &c->p->node[s->entry[from]];
+    int value = s->offload_parts[from] & GCKPTI_VALUE && s->value_end[from] <= x;
+    int saved = s->offload_parts[from] & GCKPTI_SAVED && s->saved_end[from] < x;
+    return gckpti_offload_until(c->p, s, from) < x ? (value ? u->out : 0) + (saved ? u->saved : 0) : 0;
 }
 
 /* In front of position x goes of what is being offloaded: what is copied, what the item there makes
  * anew, and what lives no more unless it is held, for which there must be room. */
-static void gckpti_let_go(gckpti_engines *c, int x)
+static void gckpti_release_offloads(gckpti_timeline *c, int x)
 {
-    gckpti_schedule *s = c->s;
-    const int made = s->item[x] >= 0 && !gckpti_is_hold(c->p, s->item[x]);
-    const int unit = made ? gckpti_unit_of(c->p, s->item[x]) : -1;
-    int64_t over = s->live[x] - c->limit;
-    int left = 0;
-    for (int k = 0; k < c->count && c->to; k++)
-        over += gckpti_held_bytes(c, c->flying[k].item, x);
+    gckpti_schedule *s = c->sched;
+    const int defines = s->entry[x] >= 0 && !gckpti_is_offload_done(c->p, s->entry[x]);
+    const int node = defines ? gckpti_entry_node(c->p, s->entry[x]) : -1;
+    int64_t excess = s->live_bytes[x] - c->limit;
+    int pending = 0;
+    for (int k = 0; k < c->count && c->out; k++)
+        excess += gckpti_kept_bytes(c, c->in_flight[k].value, x);
     for (int k = 0; k < c->count; k++) {
-        const gckpti_keyed copy = c->flying[k];
-        const int from = copy.item, until = gckpti_offload_until(c->p, s, from);
-        const int64_t bytes = gckpti_held_bytes(c, from, x);
-        if (copy.key > c->now && s->item[from] != unit &&
-            (until >= x || (c->to && (over <= 0 || !bytes)))) {
-            c->flying[left++] = copy;
+        const gckpti_keyed copy = c->in_flight[k];
+        const int from = copy.value, until = gckpti_offload_until(c->p, s, from);
+        const int64_t bytes = gckpti_kept_bytes(c, from, x);
+        if (copy.key > c->compute_end && s->entry[from] != node &&
+            (until >= x || (c->out && (excess <= 0 || !bytes)))) {
+            c->in_flight[pending++] = copy;
             continue;
         }
-        over -= bytes;
-        c->free = copy.key > c->free ? copy.key : c->free;
-        if (c->to && until < x - 1)
-            c->to->item[c->to->length++] = s->item[from] + 2 * c->p->units;
+        excess -= bytes;
+        c->free_at = copy.key > c->free_at ? copy.key : c->free_at;
+        if (c->out && until < x - 1)
+            c->out->entry[c->out->length++] = s->entry[from] + 2 * c->p->nodes;
     }
-    c->count = left;
+    c->count = pending;
 }
 
 /* Begins a copy of parts of unit u. */
-static void gckpti_copy(gckpti_engines *c, int u, int parts)
+static void gckpti_start_copy(gckpti_timeline *c, int u, int parts)
 {
-    c->link = gckpti_add_work(c->link > c->now ? c->link : c->now,
-                              gckpti_parts_work(c->p, u, parts));
+    c->copy_end = gckpti_add_cost(c->copy_end > c->compute_end ? c->copy_end : c->compute_end,
+                              gckpti_parts_cost(c->p, u, parts));
 }
 
-GCKPTI_FN uint64_t gckpti_time(gckpti_planner *p, gckpti_schedule *s, int64_t limit,
-                               gckpti_schedule *to)
+GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, int64_t limit,
+                               gckpti_schedule *out)
 {
-    gckpti_engines c = { p, s, to, limit, 0, 0, 0, NULL, 0 };
-    gckpti_scratch_clear(&p->pass);
-    c.flying =
-        (gckpti_keyed *)gckpti_scratch_take(&p->pass, (size_t)s->length + 1, sizeof *c.flying);
+    gckpti_timeline c = { p, s, out, limit, 0, 0, 0, NULL, 0 };
+    gckpti_scratch_clear(&p->temp);
+    c.in_flight =
+        (gckpti_keyed *)gckpti_scratch_alloc(&p->temp, (size_t)s->length + 1, sizeof *c.in_flight);
     if (p->failed)
         return 0;
-    for (int u = 0; u < p->units; u++)
-        p->note[u].ready = 0;
+    for (int u = 0; u < p->nodes; u++)
+        p->state[u].ready = 0;
     for (int x = 0; x < s->length; x++) {
-        int i = s->item[x], u = gckpti_unit_of(p, i), count;
-        const int *links = gckpti_reads(p, i, &count);
-        gckpti_let_go(&c, x);
-        if (to)
-            to->item[to->length++] = i;
-        if (gckpti_reloads(p, i)) {
-            gckpti_copy(&c, u, gckpti_parts(s->value_end[x], s->aux_end[x]));
-            p->note[u].ready = c.link;
+        int i = s->entry[x], u = gckpti_entry_node(p, i), count;
+        const int *edges = gckpti_entry_reads(p, i, &count);
+        gckpti_release_offloads(&c, x);
+        if (out)
+            out->entry[out->length++] = i;
+        if (gckpti_is_reload(p, i)) {
+            gckpti_start_copy(&c, u, gckpti_parts(s->value_end[x], s->saved_end[x]));
+            p->state[u].ready = c.copy_end;
         }
-        if (i >= p->units)
+        if (i >= p->nodes)
             continue;
-        if (i < 0 && p->unit[u].nth == p->body_backwards)
-            c.free = c.link;
-        c.now = c.now > c.free ? c.now : c.free;
+        if (i < 0 && p->node[u].backward_index == p->body_backwards)
+            c.free_at = c.copy_end;
+        c.compute_end = c.compute_end > c.free_at ? c.compute_end : c.free_at;
         for (int k = 0; k < count; k++)
-            c.now = c.now > p->note[links[k]].ready ? c.now : p->note[links[k]].ready;
-        if (i < 0 && p->unit[u].reads_aux && p->note[u].ready > c.now)
-            c.now = p->note[u].ready;
-        c.now = gckpti_add_work(c.now, gckpti_item_work(p, i));
-        p->note[u].ready = i < 0 ? p->note[u].ready : 0;
-        if (i >= 0 && s->offloaded[x]) {
-            gckpti_copy(&c, u, s->offloaded[x]);
-            c.flying[c.count].key = c.link;
-            c.flying[c.count++].item = x;
+            c.compute_end = c.compute_end > p->state[edges[k]].ready ? c.compute_end : p->state[edges[k]].ready;
+        if (i < 0 && p->node[u].reads_saved && p->state[u].ready > c.compute_end)
+            c.compute_end = p->state[u].ready;
+        c.compute_end = gckpti_add_cost(c.compute_end, gckpti_entry_cost(p, i));
+        p->state[u].ready = i < 0 ? p->state[u].ready : 0;
+        if (i >= 0 && s->offload_parts[x]) {
+            gckpti_start_copy(&c, u, s->offload_parts[x]);
+            c.in_flight[c.count].key = c.copy_end;
+            c.in_flight[c.count++].value = x;
         }
     }
-    return c.now > c.link ? c.now : c.link;
+    return c.compute_end > c.copy_end ? c.compute_end : c.copy_end;
 }

@@ -3,24 +3,24 @@
 #include "graph/graph.h"
 #include "ops/ops.h"
 
-GCKPTI_FN int gckpti_updates(const gckpti_plan_param *q) { return q->trained || q->measured; }
+GCKPTI_FN int gckpti_has_update(const gckpti_plan_param *q) { return q->trained || q->running; }
 
 GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, int inputs,
                                   gckpti_operands *o)
 {
     stored += ins->operands;
-    o->out = o->aux = o->work = o->gradient = o->shard = GCKPTI_NONE;
+    o->out = o->saved = o->workspace = o->gradient = o->shard = GCKPTI_NO_OFFSET;
     for (int i = 0; i < inputs; i++)
-        o->in[i].value = o->in[i].gradient = o->in[i].total = GCKPTI_NONE;
+        o->in[i].value = o->in[i].gradient = o->in[i].total = GCKPTI_NO_OFFSET;
     if (ins->kind != GCKPT_UPDATE && ins->kind != GCKPT_REDUCE) {
         o->out = *stored++;
-        o->aux = *stored++;
+        o->saved = *stored++;
     }
-    o->more = stored;
+    o->addends = stored;
     if (ins->kind == GCKPT_OFFLOAD || ins->kind == GCKPT_RELOAD || ins->kind == GCKPT_OFFLOAD_DONE)
         return;
     if (ins->kind != GCKPT_UPDATE)
-        o->work = *stored++;
+        o->workspace = *stored++;
     if (ins->kind != GCKPT_FORWARD)
         o->gradient = *stored++;
     if (ins->kind == GCKPT_REDUCE)
@@ -32,15 +32,15 @@ GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, i
         o->in[i].gradient = *stored++;
         o->in[i].total = *stored++;
     }
-    o->more = stored;
+    o->addends = stored;
 }
 
-GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
+GCKPTI_FN int gckpti_ins_node(const gckpt_plan *plan, const gckpti_ins *ins)
 {
     return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
 }
 
-GCKPTI_FN gckpt_shape gckpti_planned_shape(const gckpt_plan *p, const gckpti_node *q)
+GCKPTI_FN gckpt_shape gckpti_planned_shape(const gckpt_plan *p, const gckpti_plan_node *q)
 {
     const gckpti_extent *sizes = p->sizes + q->shape;
     gckpt_shape s;
@@ -50,7 +50,7 @@ GCKPTI_FN gckpt_shape gckpti_planned_shape(const gckpt_plan *p, const gckpti_nod
     return s;
 }
 
-GCKPTI_FN int64_t gckpti_planned_elements(const gckpt_plan *p, const gckpti_node *q)
+GCKPTI_FN int64_t gckpti_planned_elements(const gckpt_plan *p, const gckpti_plan_node *q)
 {
     const gckpti_extent *sizes = p->sizes + q->shape;
     int64_t n = 1;
@@ -59,58 +59,58 @@ GCKPTI_FN int64_t gckpti_planned_elements(const gckpt_plan *p, const gckpti_node
     return n;
 }
 
-GCKPTI_FN size_t gckpti_node_bytes(const gckpt_plan *p, const gckpti_node *q)
+GCKPTI_FN size_t gckpti_planned_bytes(const gckpt_plan *p, const gckpti_plan_node *q)
 {
-    const size_t size = q->type == GCKPT_U8 ? 1 : q->rounding & GCKPTI_NARROW_VALUE ? 2 : 4;
+    const size_t size = q->type == GCKPT_U8 ? 1 : q->rounding & GCKPTI_BF16_VALUE ? 2 : 4;
     return (size_t)gckpti_planned_elements(p, q) * size;
 }
 
-GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id)
+GCKPTI_FN const char *gckpti_planned_name(const gckpt_plan *plan, int id)
 {
-    const gckpti_node *node = &plan->nodes[id];
+    const gckpti_plan_node *node = &plan->nodes[id];
     return node->name != GCKPTI_NAMELESS ? plan->names + node->name
            : node->op                    ? node->op->name
                                          : "";
 }
 
-GCKPTI_FN int gckpti_levels(int leaves)
+GCKPTI_FN int gckpti_tree_depth(int vranks)
 {
     int n = 0;
-    while (leaves >> n > 1)
+    while (vranks >> n > 1)
         n++;
     return n;
 }
 
 /* ---- leaves: equal parts of a step's rows, as far as they go ---- */
-GCKPTI_FN int64_t gckpti_leaf_row(int64_t batch, int leaves, int64_t leaf)
+GCKPTI_FN int64_t gckpti_vrank_first_row(int64_t batch, int vranks, int64_t vrank)
 {
-    return batch / leaves * leaf + (batch % leaves * leaf + leaves - 1) / leaves;
+    return batch / vranks * vrank + (batch % vranks * vrank + vranks - 1) / vranks;
 }
 
-GCKPTI_FN int64_t gckpti_leaf_batch(const gckpt_plan *p, int64_t rows)
+GCKPTI_FN int64_t gckpti_vrank_batch(const gckpt_plan *p, int64_t rows)
 {
     return p->mode == GCKPT_INFERENCE ? rows : p->batch;
 }
 
-GCKPTI_FN int64_t gckpti_leaf_rows(const gckpt_plan *p, int64_t rows, int64_t leaf)
+GCKPTI_FN int64_t gckpti_vrank_rows(const gckpt_plan *p, int64_t rows, int64_t vrank)
 {
-    int64_t batch = gckpti_leaf_batch(p, rows);
-    return gckpti_min(gckpti_leaf_row(batch, p->leaves, leaf + 1), rows) -
-           gckpti_min(gckpti_leaf_row(batch, p->leaves, leaf), rows);
+    int64_t batch = gckpti_vrank_batch(p, rows);
+    return gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, vrank + 1), rows) -
+           gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, vrank), rows);
 }
 
-GCKPTI_FN int gckpti_is_single(const gckpt_op *op, const gckpt_shape *shape, int64_t rows)
+GCKPTI_FN int gckpti_is_single_norm(const gckpt_op *op, const gckpt_shape *shape, int64_t rows)
 {
-    return op && op->flags & GCKPTI_OWN_ROW && gckpti_hands_in(op) && gckpti_rows(shape) == rows;
+    return op && op->flags & GCKPTI_BUILTIN_OP && gckpti_has_running(op) && gckpti_rows(shape) == rows;
 }
 
-GCKPTI_FN int gckpti_has_single(const gckpt_plan *p, int64_t rows)
+GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p, int64_t rows)
 {
     int single = 0;
-    for (int leaf = 0; p->mixer >= 0 && leaf < p->leaves && !single; leaf++) {
+    for (int vrank = 0; p->mixer >= 0 && vrank < p->virtual_ranks && !single; vrank++) {
         const gckpt_shape shape = gckpti_planned_shape(p, &p->nodes[p->mixer]);
-        single = gckpti_leaf_rows(p, rows, leaf) % p->rows == 1 &&
-                 gckpti_is_single(p->nodes[p->mixer].op, &shape, p->rows);
+        single = gckpti_vrank_rows(p, rows, vrank) % p->rows == 1 &&
+                 gckpti_is_single_norm(p->nodes[p->mixer].op, &shape, p->rows);
     }
     return single;
 }
@@ -118,10 +118,10 @@ GCKPTI_FN int gckpti_has_single(const gckpt_plan *p, int64_t rows)
 GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *plan, int64_t rows, int rank, int64_t *first)
 {
     int64_t begin = 0, end = rows > 0 ? rows : 0;
-    if (plan && plan->ranks > 1 && plan->leaves >= plan->ranks && rank >= 0 && rank < plan->ranks) {
-        int64_t own = plan->leaves / plan->ranks, batch = gckpti_leaf_batch(plan, end);
-        begin = gckpti_min(gckpti_leaf_row(batch, plan->leaves, rank * own), end);
-        end = gckpti_min(gckpti_leaf_row(batch, plan->leaves, (rank + 1) * own), end);
+    if (plan && plan->ranks > 1 && plan->virtual_ranks >= plan->ranks && rank >= 0 && rank < plan->ranks) {
+        int64_t per_rank = plan->virtual_ranks / plan->ranks, batch = gckpti_vrank_batch(plan, end);
+        begin = gckpti_min(gckpti_vrank_first_row(batch, plan->virtual_ranks, rank * per_rank), end);
+        end = gckpti_min(gckpti_vrank_first_row(batch, plan->virtual_ranks, (rank + 1) * per_rank), end);
     }
     if (first)
         *first = begin;

@@ -1,6 +1,6 @@
 #include "run/own.h"
 
-GCKPTI_COLD
+GCKPTI_COLD_BEGIN
 
 GCKPT_API const char *gckpt_isa_name(gckpt_isa isa)
 {
@@ -16,7 +16,7 @@ GCKPT_API int gckpt_isa_available(gckpt_isa isa)
 
 GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec)
 {
-    return exec ? exec->on.isa : GCKPT_ISA_AUTO;
+    return exec ? exec->device.isa : GCKPT_ISA_AUTO;
 }
 
 /* The one that the plan's workspace and bytes are for: the processor's, from the widest vectors on,
@@ -25,36 +25,36 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_backend *b = e->desc.backend;
-    const gckpt_isa wish = e->desc.isa;
-    if (p->made_for > GCKPTI_FOR_PLAIN ? !b || gckpti_made_for(b, 0) != p->made_for : b != NULL)
+    const gckpt_isa requested = e->desc.isa;
+    if (p->backend_id > GCKPTI_BACKEND_PLAIN ? !b || gckpti_backend_id(b, 0) != p->backend_id : b != NULL)
         return gckpti_error(e->store, GCKPT_E_ARG,
                             "exec: the plan was made for %s, desc.backend is %s; plan with "
                             "gckpt_plan_desc.backend = the one that runs it",
-                            p->made_for > GCKPTI_FOR_PLAIN ? "another backend" : "the processor",
+                            p->backend_id > GCKPTI_BACKEND_PLAIN ? "another backend" : "the processor",
                             b ? b->name : "NULL");
-    e->on.isa = GCKPT_ISA_PLAIN;
-    if (!GCKPTI_RUNS_BACKENDS && wish <= GCKPT_ISA_PLAIN)
+    e->device.isa = GCKPT_ISA_PLAIN;
+    if (!GCKPTI_RUNS_BACKENDS && requested <= GCKPT_ISA_PLAIN)
         return GCKPT_OK;
-    if (!gckpt_isa_available(wish))
+    if (!gckpt_isa_available(requested))
         return gckpti_error(
             e->store, GCKPT_E_ARG,
             "exec: this processor or build%s has no %s kernels; gckpt_exec_desc.isa = "
             "GCKPT_ISA_AUTO takes what there is",
-            gckpti_isa_left_out(wish), gckpt_isa_name(wish));
+            gckpti_isa_left_out(requested), gckpt_isa_name(requested));
 #ifndef GCKPT_SMALL
-    gckpt_backend *on = &e->on.backend;
+    gckpt_backend *backend = &e->device.backend;
     const gckpt_backend *plain = &gckpti_backend_plain;
     if (!b) {
-        const int most = gckpti_plan_rounds(p) ? GCKPT_ISA_AMX : GCKPT_ISA_AVX512;
-        int isa = wish == GCKPT_ISA_AUTO ? most : (int)wish;
-        if (gckpti_debug(e) & GCKPT_DEBUG_PLAIN || p->made_for == GCKPTI_FOR_PLAIN)
+        const int most = gckpti_is_bf16_plan(p) ? GCKPT_ISA_AMX : GCKPT_ISA_AVX512;
+        int isa = requested == GCKPT_ISA_AUTO ? most : (int)requested;
+        if (gckpti_debug(e) & GCKPT_DEBUG_PLAIN || p->backend_id == GCKPTI_BACKEND_PLAIN)
             isa = GCKPT_ISA_PLAIN;
-        const gckpt_backend *cpu = gckpti_cpu_backend((gckpt_isa)isa, &e->on.kernels);
+        const gckpt_backend *cpu = gckpti_cpu_backend((gckpt_isa)isa, &e->device.kernels);
         while (!cpu)
-            cpu = gckpti_cpu_backend((gckpt_isa)--isa, &e->on.kernels);
-        *on = *cpu;
-        on->dequantise = p->packed ? gckpti_packed_unpack : NULL;
-        e->on.isa = (gckpt_isa)isa;
+            cpu = gckpti_cpu_backend((gckpt_isa)--isa, &e->device.kernels);
+        *backend = *cpu;
+        backend->dequantise = p->quantised ? gckpti_dequantise_all : NULL;
+        e->device.isa = (gckpt_isa)isa;
         return GCKPT_OK;
     }
     if (b->own_memory && !(b->allocate && b->release && b->copy_in && b->copy_out && b->copy &&
@@ -64,48 +64,48 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
                             "exec: backend %s has memory of its own, so all its functions to "
                             "finish but workspace are needed",
                             b->name);
-    *on = *b;
-    on->writes_back = b->update ? b->writes_back : plain->writes_back;
-    on->copy_in = b->copy_in ? b->copy_in : plain->copy_in;
-    on->copy_out = b->copy_out ? b->copy_out : plain->copy_out;
-    on->copy = b->copy ? b->copy : plain->copy;
-    on->fill = b->fill ? b->fill : plain->fill;
-    on->add = b->add ? b->add : plain->add;
-    on->convert = b->convert ? b->convert : plain->convert;
-    on->update = b->update ? b->update : plain->update;
-    on->finish = b->finish ? b->finish : plain->finish;
-    if (p->packed && !b->own_memory && !b->dequantise)
-        on->dequantise = gckpti_packed_unpack;
+    *backend = *b;
+    backend->writes_back = b->update ? b->writes_back : plain->writes_back;
+    backend->copy_in = b->copy_in ? b->copy_in : plain->copy_in;
+    backend->copy_out = b->copy_out ? b->copy_out : plain->copy_out;
+    backend->copy = b->copy ? b->copy : plain->copy;
+    backend->fill = b->fill ? b->fill : plain->fill;
+    backend->add = b->add ? b->add : plain->add;
+    backend->convert = b->convert ? b->convert : plain->convert;
+    backend->update = b->update ? b->update : plain->update;
+    backend->finish = b->finish ? b->finish : plain->finish;
+    if (p->quantised && !b->own_memory && !b->dequantise)
+        backend->dequantise = gckpti_dequantise_all;
 #endif
     return GCKPT_OK;
 }
 
 /* The kernels of an op. */
-GCKPTI_FN gckpti_exec_node gckpti_bind_kernels(const gckpt_exec *e, const gckpti_node *node)
+GCKPTI_FN gckpti_exec_node gckpti_op_kernels(const gckpt_exec *e, const gckpti_plan_node *node)
 {
-    const gckpt_backend *b = gckpti_on(e);
+    const gckpt_backend *b = gckpti_backend(e);
     int none = gckpti_debug(e) & GCKPT_DEBUG_PLAIN || !b->find;
-    gckpti_exec_node n = { NULL, NULL, NULL };
+    gckpti_exec_node kernels = { NULL, NULL, NULL };
     if (gckpti_precision_of(node->rounding) == GCKPT_BF16_FAST) {
-        n.forward = b->find_fast(b->context, node->op, GCKPT_FORWARD);
-        n.backward = b->find_fast(b->context, node->op, GCKPT_BACKWARD);
+        kernels.forward = b->find_fast(b->context, node->op, GCKPT_FORWARD);
+        kernels.backward = b->find_fast(b->context, node->op, GCKPT_BACKWARD);
     } else if (!none) {
-        n.forward = b->find(b->context, node->op, GCKPT_FORWARD);
-        n.backward = b->find(b->context, node->op, GCKPT_BACKWARD);
+        kernels.forward = b->find(b->context, node->op, GCKPT_FORWARD);
+        kernels.backward = b->find(b->context, node->op, GCKPT_BACKWARD);
     }
-    if (!n.forward && !b->own_memory)
-        n.forward = node->op->forward;
-    if (!n.backward && !b->own_memory)
-        n.backward = node->op->backward;
-    return n;
+    if (!kernels.forward && !b->own_memory)
+        kernels.forward = node->op->forward;
+    if (!kernels.backward && !b->own_memory)
+        kernels.backward = node->op->backward;
+    return kernels;
 }
 
-GCKPTI_FN gckpt_result gckpti_wait(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_wait_backend(gckpt_exec *e)
 {
-    gckpti_land(e, 0);
-    const char *problem = gckpti_on(e)->finish(gckpti_on(e)->context);
+    gckpti_wait_in_flight(e, 0);
+    const char *problem = gckpti_backend(e)->finish(gckpti_backend(e)->context);
     return !problem ? GCKPT_OK
-                    : gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", gckpti_on(e)->name, problem);
+                    : gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", gckpti_backend(e)->name, problem);
 }
 
-GCKPTI_WARM
+GCKPTI_COLD_END

@@ -2,10 +2,10 @@
 #include "run/own.h"
 #include "graph/graph.h"
 
-GCKPTI_COLD
+GCKPTI_COLD_BEGIN
 
 /* The window of the gckpt_cache_window that a node is, or 0. */
-static int gckpti_cache_window(const gckpt_plan *p, const gckpti_node *node)
+static int gckpti_cache_window(const gckpt_plan *p, const gckpti_plan_node *node)
 {
     return gckpti_is_cache(node->op) ? ((const gckpti_cache *)(p->words + node->attributes))->window
                                      : 0;
@@ -13,14 +13,14 @@ static int gckpti_cache_window(const gckpt_plan *p, const gckpti_node *node)
 
 /* The first position from which attention, which alone reads such caches, can go on: they have let
  * go of what it needs before. */
-static int64_t gckpti_windows_from(const gckpt_exec *e)
+static int64_t gckpti_first_resumable(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const int64_t written = e->caches.of->caches.written;
+    const int64_t written = e->caches.owner->caches.max_written;
     int64_t from = 0;
     for (size_t i = 0; i < p->node_count; i++) {
-        const gckpti_node *node = &p->nodes[i];
-        const gckpti_node *keys = node->inputs > 1 ? &p->nodes[p->nodes[node->in[1]].base] : node;
+        const gckpti_plan_node *node = &p->nodes[i];
+        const gckpti_plan_node *keys = node->inputs > 1 ? &p->nodes[p->nodes[node->in[1]].base] : node;
         const gckpti_attention *o = (const gckpti_attention *)(p->words + node->attributes);
         const int64_t rows = gckpti_planned_shape(p, keys).d[1];
         if (keys == node || !gckpti_cache_window(p, keys) || written <= rows)
@@ -34,32 +34,32 @@ static int64_t gckpti_windows_from(const gckpt_exec *e)
  * same places; or those of another executor. Without tables: do they fit? */
 GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
 {
-    const gckpt_plan *p = e->plan, *q = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
+    const gckpt_plan *p = e->plan, *owner = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
     size_t bytes = p->kind_bytes[GCKPT_BYTES_CACHES], k = 0;
-    e->caches.of = e->desc.caches_of && bytes ? e->desc.caches_of->caches.of : e;
-    int fit = e->caches.of == e ||
-              (e->desc.backend == e->caches.of->desc.backend && e->store == e->caches.of->store &&
-               p->rows == q->rows && bytes == q->kind_bytes[GCKPT_BYTES_CACHES]);
-    if (e->caches.of == e && bytes && e->blocks.caches)
+    e->caches.owner = e->desc.caches_of && bytes ? e->desc.caches_of->caches.owner : e;
+    int fit = e->caches.owner == e ||
+              (e->desc.backend == e->caches.owner->desc.backend && e->store == e->caches.owner->store &&
+               p->rows == owner->rows && bytes == owner->kind_bytes[GCKPT_BYTES_CACHES]);
+    if (e->caches.owner == e && bytes && e->blocks.caches)
         gckpti_fill(e, e->blocks.caches, gckpti_debug(e) & GCKPT_DEBUG_POISON ? 0x7fc00000u : 0,
                     bytes);
-    gckpti_block caches = { e->caches.of->blocks.caches, 0 };
+    gckpti_bump caches = { e->caches.owner->blocks.caches, 0 };
     for (size_t i = 0; i < p->node_count && fit; i++) {
-        const gckpti_node *node = &p->nodes[i];
+        const gckpti_plan_node *node = &p->nodes[i];
         if (!gckpti_is_cache(node->op))
             continue;
-        while (q && k < q->node_count && !gckpti_is_cache(q->nodes[k].op))
+        while (owner && k < owner->node_count && !gckpti_is_cache(owner->nodes[k].op))
             k++;
         const gckpt_shape s = gckpti_planned_shape(p, node);
-        const gckpt_shape of = q && k < q->node_count ? gckpti_planned_shape(q, &q->nodes[k]) : s;
-        fit = !q || (k < q->node_count && gckpti_same_shape(&s, &of) &&
-                     !gckpti_cache_window(p, node) == !gckpti_cache_window(q, &q->nodes[k]));
+        const gckpt_shape other = owner && k < owner->node_count ? gckpti_planned_shape(owner, &owner->nodes[k]) : s;
+        fit = !owner || (k < owner->node_count && gckpti_same_shape(&s, &other) &&
+                     !gckpti_cache_window(p, node) == !gckpti_cache_window(owner, &owner->nodes[k]));
         k++;
         e->caches.capacity = ((const gckpti_cache *)(p->words + node->attributes))->capacity;
-        e->caches.news = gckpti_planned_shape(p, &p->nodes[node->in[0]]).d[1];
-        void *data = gckpti_carve(&caches, gckpti_node_bytes(p, node), 1);
-        if (e->bound.nodes)
-            e->bound.nodes[i].data = data;
+        e->caches.new_positions = gckpti_planned_shape(p, &p->nodes[node->in[0]]).d[1];
+        void *data = gckpti_bump_alloc(&caches, gckpti_planned_bytes(p, node), 1);
+        if (e->tables.nodes)
+            e->tables.nodes[i].data = data;
     }
     return fit ? GCKPT_OK
                : gckpti_error(e->store, GCKPT_E_ARG,
@@ -70,31 +70,31 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
 
 GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
 {
-    const int64_t position = gckpti_position(e), held = e->caches.of->caches.rows;
+    const int64_t position = gckpti_position(e), held = e->caches.owner->caches.rows;
     if (!e->plan->kind_bytes[GCKPT_BYTES_CACHES])
         return GCKPT_OK;
-    if (e->plan->leaves > 1)
+    if (e->plan->virtual_ranks > 1)
         return gckpti_error(e, GCKPT_E_ARG,
                             "forward: caches hold rows of a whole call, %i leaves would cut it: "
                             "plan with desc.leaves 1",
-                            e->plan->leaves);
+                            e->plan->virtual_ranks);
     if (rows > e->plan->rows || (position > 0 && rows > held))
         return gckpti_error(
             e, GCKPT_E_ARG,
             "forward: %I rows; the caches hold %I (gckpt_rewind to 0 makes room for "
             "other rows, the plan's %I at most)",
             rows, position > 0 ? held : e->plan->rows, e->plan->rows);
-    if (e->caches.news > e->caches.capacity - position)
+    if (e->caches.new_positions > e->caches.capacity - position)
         return gckpti_error(
             e, GCKPT_E_ARG,
             "forward: it adds %I positions to the %I that the caches hold; there is "
             "room for %I in all (gckpt_rewind makes room)",
-            e->caches.news, position, e->caches.capacity);
-    if (position > 0 && position < gckpti_windows_from(e))
+            e->caches.new_positions, position, e->caches.capacity);
+    if (position > 0 && position < gckpti_first_resumable(e))
         return gckpti_error(e, GCKPT_E_ARG,
                             "forward: at position %I; calls went up to %I, and windows keep so "
                             "much that %I is the first one from which attention can go on",
-                            position, e->caches.of->caches.written, gckpti_windows_from(e));
+                            position, e->caches.owner->caches.max_written, gckpti_first_resumable(e));
     return GCKPT_OK;
 }
 
@@ -102,32 +102,32 @@ GCKPTI_FN void gckpti_add_positions(gckpt_exec *e, int64_t rows)
 {
     if (!e->caches.capacity)
         return;
-    e->caches.of->caches.position += e->caches.news;
-    e->caches.of->caches.rows = rows;
+    e->caches.owner->caches.position += e->caches.new_positions;
+    e->caches.owner->caches.rows = rows;
 }
 
 GCKPT_API int64_t gckpt_position(const gckpt_exec *exec)
 {
-    return exec ? exec->caches.of->caches.position : 0;
+    return exec ? exec->caches.owner->caches.position : 0;
 }
 
 GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
 {
     if (!exec)
         return GCKPT_E_ARG;
-    if (position < 0 || position > exec->caches.of->caches.position)
+    if (position < 0 || position > exec->caches.owner->caches.position)
         return gckpti_error(exec, GCKPT_E_ARG, "rewind: to position %I; the caches hold %I",
-                            position, exec->caches.of->caches.position);
-    if (position > 0 && position < gckpti_windows_from(exec))
+                            position, exec->caches.owner->caches.position);
+    if (position > 0 && position < gckpti_first_resumable(exec))
         return gckpti_error(exec, GCKPT_E_ARG,
                             "rewind: to position %I; calls went up to %I, and windows keep so much "
                             "that %I is the first one from which attention can go on (or 0)",
-                            position, exec->caches.of->caches.written, gckpti_windows_from(exec));
-    exec->caches.of->caches.position = position;
+                            position, exec->caches.owner->caches.max_written, gckpti_first_resumable(exec));
+    exec->caches.owner->caches.position = position;
     if (position == 0)
-        exec->caches.of->caches.written = 0;
+        exec->caches.owner->caches.max_written = 0;
     return gckpti_ok(exec);
 }
 
-GCKPTI_WARM
+GCKPTI_COLD_END
 #endif

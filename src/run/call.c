@@ -1,47 +1,47 @@
 #include "run/own.h"
 #include "graph/graph.h"
 
-GCKPTI_FN float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot)
+GCKPTI_FN float *gckpti_exec_array(const gckpt_exec *e, const gckpti_param *q, int slot)
 {
-    if (gckpti_on(e)->own_memory)
+    if (gckpti_backend(e)->own_memory)
         return e->store->mirrors[q - e->store->params].array[1 + slot];
     return gckpti_array(q, slot);
 }
 
-/* As gckpti_at, of other types. */
-GCKPTI_FN void *gckpti_at_any(const gckpt_exec *e, size_t offset)
+/* As gckpti_arena_f32, of other types. */
+GCKPTI_FN void *gckpti_arena_ptr(const gckpt_exec *e, size_t offset)
 {
-    GCKPT_ASSERT(offset == GCKPTI_NONE || offset < e->plan->arena);
-    return offset == GCKPTI_NONE ? NULL : e->blocks.arena + offset;
+    GCKPT_ASSERT(offset == GCKPTI_NO_OFFSET || offset < e->plan->arena);
+    return offset == GCKPTI_NO_OFFSET ? NULL : e->blocks.arena + offset;
 }
 
-GCKPTI_FN float *gckpti_at(const gckpt_exec *e, size_t offset)
+GCKPTI_FN float *gckpti_arena_f32(const gckpt_exec *e, size_t offset)
 {
-    return (float *)gckpti_at_any(e, offset);
+    return (float *)gckpti_arena_ptr(e, offset);
 }
 
-GCKPTI_FN uint16_t *gckpti_at_bf16(const gckpt_exec *e, size_t offset)
+GCKPTI_FN uint16_t *gckpti_arena_bf16(const gckpt_exec *e, size_t offset)
 {
-    return (uint16_t *)gckpti_at_any(e, offset);
+    return (uint16_t *)gckpti_arena_ptr(e, offset);
 }
 
 /* A node's shape with the rows of this micro-batch. */
-GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_node *node, int64_t rows)
+GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_plan_node *node, int64_t rows)
 {
     gckpt_shape s = gckpti_planned_shape(e->plan, node);
-    if (!node->batchless && s.n && rows != e->plan->rows)
+    if (!node->batch_invariant && s.n && rows != e->plan->rows)
         s.d[0] = s.d[0] / e->plan->rows * rows;
     return s;
 }
 
 GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e)
 {
-    return gckpti_min(e->step.stop - e->step.row, e->plan->rows);
+    return gckpti_min(e->step.vrank_end - e->step.row, e->plan->rows);
 }
 
 /* A call without op or inputs, for what is done between ops. Of inputs only that there are none is
  * set: to clear them all would take longer than a small update. */
-GCKPTI_FN void gckpti_call_between(const gckpt_exec *e, gckpt_call *c)
+GCKPTI_FN void gckpti_init_opless_call(const gckpt_exec *e, gckpt_call *c)
 {
     const size_t rest = offsetof(gckpt_call, shape);
     c->inputs = 0;
@@ -49,22 +49,22 @@ GCKPTI_FN void gckpti_call_between(const gckpt_exec *e, gckpt_call *c)
     c->seed = e->store->seed;
     c->step = e->step.number;
     c->threads = e->plan->threads;
-    c->plain = e->plan->made_for != GCKPTI_FOR_CPU;
+    c->plain = e->plan->backend_id != GCKPTI_BACKEND_CPU;
     c->training = e->plan->mode != GCKPT_INFERENCE;
-    c->runner = &e->on.runner;
-    c->kernels = e->on.kernels;
-    c->backend = gckpti_on(e)->context;
+    c->runner = &e->device.runner;
+    c->kernels = e->device.kernels;
+    c->backend = gckpti_backend(e)->context;
 }
 
-GCKPTI_FN void gckpti_bare_call(const gckpt_exec *e, gckpt_call *c)
+GCKPTI_FN void gckpti_init_call(const gckpt_exec *e, gckpt_call *c)
 {
     memset(c->in, 0, sizeof c->in);
-    gckpti_call_between(e, c);
+    gckpti_init_opless_call(e, c);
 }
 
-/* Of a call that an earlier instruction of this run has left, clears what gckpti_call_next does not
+/* Of a call that an earlier instruction of this run has left, clears what gckpti_set_op_call does not
  * set, for an op of so many inputs: clearing all of it would take longer than many an op. */
-static void gckpti_call_clear(gckpt_call *c, int inputs)
+static void gckpti_clear_call(gckpt_call *c, int inputs)
 {
     for (int i = inputs; i < c->inputs; i++)
         memset(&c->in[i], 0, sizeof c->in[i]);
@@ -80,35 +80,35 @@ static void gckpti_call_clear(gckpt_call *c, int inputs)
 
 /* Shapes, attributes and everything else that does not come from the arena, into the call that is
  * all of a run's: bare, or as an earlier instruction left it; with GCKPT_SMALL any. */
-GCKPTI_FN void gckpti_call_next(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
+GCKPTI_FN void gckpti_set_op_call(const gckpt_exec *e, const gckpti_plan_node *node, int id, int64_t rows,
                                 gckpt_call *c)
 {
     const gckpt_plan *p = e->plan;
-    if (GCKPTI_LEAN)
-        gckpti_bare_call(e, c);
+    if (GCKPTI_IS_SMALL)
+        gckpti_init_call(e, c);
     else
-        gckpti_call_clear(c, node->inputs);
+        gckpti_clear_call(c, node->inputs);
     c->inputs = node->inputs;
     c->shape = gckpti_node_shape(e, node, rows);
     for (int i = 0; i < node->inputs; i++)
         c->in[i].shape = gckpti_node_shape(e, &p->nodes[node->in[i]], rows);
     c->attributes = node->attribute_bytes ? p->words + node->attributes : NULL;
-    c->first_row = node->batchless ? 0 : e->step.row;
-    c->rows = node->batchless ? 1 : rows;
+    c->first_row = node->batch_invariant ? 0 : e->step.row;
+    c->rows = node->batch_invariant ? 1 : rows;
     c->position = gckpti_position(e);
     c->id = id;
     c->precision = gckpti_precision_of(node->rounding);
-    for (int i = 0; i < node->inputs && gckpti_plan_rounds(p); i++)
+    for (int i = 0; i < node->inputs && gckpti_is_bf16_plan(p); i++)
         c->rounded |=
             p->nodes[p->nodes[node->in[i]].base].rounding & GCKPTI_ROUNDED ? GCKPT_IN(i) : 0;
     c->rounded |= node->rounding & GCKPTI_ROUNDED ? GCKPT_OUT : 0;
 }
 
 /* The same into any call: of what is no instruction of a run. */
-GCKPTI_FN void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
+GCKPTI_FN void gckpti_init_op_call(const gckpt_exec *e, const gckpti_plan_node *node, int id, int64_t rows,
                                  gckpt_call *c)
 {
-    if (!GCKPTI_LEAN)
-        gckpti_bare_call(e, c);
-    gckpti_call_next(e, node, id, rows, c);
+    if (!GCKPTI_IS_SMALL)
+        gckpti_init_call(e, c);
+    gckpti_set_op_call(e, node, id, rows, c);
 }

@@ -5,11 +5,11 @@
 /* ---- an executor among others ---- */
 /* Bytes of host memory for exchanges, each way: small things and, where floats do not go from and
  * to where they are, half of the largest array. */
-GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e)
+GCKPTI_FN size_t gckpti_comm_buffer_bytes(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const gckpt_transport *by = e->desc.transport;
-    const int copies = gckpti_on(e)->own_memory && by && !by->device_aware;
+    const gckpt_transport *transport = e->desc.transport;
+    const int copies = gckpti_backend(e)->own_memory && transport && !transport->device_aware;
     size_t most = 16 * GCKPT_UPDATE_BLOCK, squares = e->update.square_count * sizeof(float);
     const size_t totals = (p->term_count + 1) * sizeof(gckpti_loss_total);
     most = most > squares ? most : squares;
@@ -17,111 +17,111 @@ GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e)
     for (size_t id = 0; id < p->node_count && copies; id++) {
         int64_t n = gckpti_planned_elements(p, &p->nodes[id]);
         if (n > GCKPT_UPDATE_BLOCK && !e->desc.fast_reduce)
-            n = gckpti_share_of(n, 0, 2).count;
-        if (p->nodes[id].batchless && (size_t)n * sizeof(float) > most)
+            n = gckpti_shard_of(n, 0, 2).count;
+        if (p->nodes[id].batch_invariant && (size_t)n * sizeof(float) > most)
             most = (size_t)n * sizeof(float);
     }
     return most;
 }
 
-GCKPTI_FN void gckpti_crew_tables(gckpt_exec *e, gckpti_block *b)
+GCKPTI_FN void gckpti_alloc_group(gckpt_exec *e, gckpti_bump *bump)
 {
-    if (!gckpti_has_crew(e->plan))
+    if (!gckpti_has_group(e->plan))
         return;
     const gckpt_plan *p = e->plan;
-    const size_t several = p->ranks > 1, leaves = (size_t)gckpti_own_leaves(p);
+    const size_t several = p->ranks > 1, vranks = (size_t)gckpti_local_vranks(p);
     const size_t totals = p->term_count + 1;
-    gckpti_crew counted, *g = (gckpti_crew *)gckpti_carve(b, 1, sizeof *g);
-    e->crew = g;
-    g = g ? g : &counted;
-    g->room = several ? gckpti_crew_room(e) : 0;
-    g->peers.out = (unsigned char *)gckpti_carve(b, g->room, 1);
-    g->peers.in = (unsigned char *)gckpti_carve(b, g->room, 1);
-    g->totals =
-        (gckpti_loss_total *)gckpti_carve(b, totals > leaves ? totals : leaves, sizeof *g->totals);
+    gckpti_process_group counted, *group = (gckpti_process_group *)gckpti_bump_alloc(bump, 1, sizeof *group);
+    e->group = group;
+    group = group ? group : &counted;
+    group->buffer_bytes = several ? gckpti_comm_buffer_bytes(e) : 0;
+    group->comm.send_buf = (unsigned char *)gckpti_bump_alloc(bump, group->buffer_bytes, 1);
+    group->comm.recv_buf = (unsigned char *)gckpti_bump_alloc(bump, group->buffer_bytes, 1);
+    group->totals =
+        (gckpti_loss_total *)gckpti_bump_alloc(bump, totals > vranks ? totals : vranks, sizeof *group->totals);
 }
 
-GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_bind_group(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const gckpt_transport *by = p->ranks > 1 ? e->desc.transport : NULL;
-    if (p->ranks > 1 && (!by || !by->exchange || by->rank != e->store->rank ||
-                         by->size != e->store->ranks || (e->desc.fast_reduce && !by->all_reduce)))
+    const gckpt_transport *transport = p->ranks > 1 ? e->desc.transport : NULL;
+    if (p->ranks > 1 && (!transport || !transport->exchange || transport->rank != e->store->rank ||
+                         transport->size != e->store->ranks || (e->desc.fast_reduce && !transport->all_reduce)))
         return gckpti_error(e->store, GCKPT_E_ARG,
                             "exec: the store is rank %i of %i: desc.ranks must be these, with "
                             "exchange%s",
                             e->store->rank, e->store->ranks,
                             e->desc.fast_reduce ? " and, for fast_reduce, all_reduce" : "");
-    if (!e->crew)
+    if (!e->group)
         return GCKPT_OK;
-    gckpti_peers *s = &e->crew->peers;
-    s->engine = by;
-    s->on = gckpti_on(e);
-    s->rank = s->told.rank = e->store->rank;
-    s->ranks = p->ranks;
-    s->queues = by && s->on->use_comm_queue && s->on->wait_comm_queue && by->enqueue && by->enqueued_done && by->abort;
+    gckpti_comm *comm = &e->group->comm;
+    comm->transport = transport;
+    comm->backend = gckpti_backend(e);
+    comm->rank = comm->status.rank = e->store->rank;
+    comm->ranks = p->ranks;
+    comm->uses_queue = transport && comm->backend->use_comm_queue && comm->backend->wait_comm_queue && transport->enqueue && transport->enqueued_done && transport->abort;
     return GCKPT_OK;
 }
 
-GCKPTI_FN void gckpti_leave(gckpt_exec *e)
+GCKPTI_FN void gckpti_abort_step(gckpt_exec *e)
 {
-    if (e->crew && e->crew->peers.engine && e->step.state != GCKPTI_IDLE)
-        gckpti_break(&e->crew->peers);
+    if (e->group && e->group->comm.transport && e->step.state != GCKPTI_IDLE)
+        gckpti_abort_comm(&e->group->comm);
 }
 
-GCKPTI_FN gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
+GCKPTI_FN gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result result)
 {
-    if (!e->crew)
+    if (!e->group)
         return result;
-    gckpti_peers *s = &e->crew->peers;
-    if (s->broken) {
-        e->crew->over = 1;
+    gckpti_comm *comm = &e->group->comm;
+    if (comm->aborted) {
+        e->group->call_ended = 1;
         e->step.state = GCKPTI_IDLE;
         return gckpti_error(
             e, GCKPT_E_PEER,
             "%s%i does not answer: it ended, hangs or cannot be reached; this "
             "executor is of no more use%s",
-            s->peer < 0 ? "one of ranks 0 to " : "rank ", s->peer < 0 ? s->ranks - 1 : s->peer,
+            comm->peer < 0 ? "one of ranks 0 to " : "rank ", comm->peer < 0 ? comm->ranks - 1 : comm->peer,
             e->update.begun ? ", and parameters may have changed: go back to what was "
                               "saved"
                             : "");
     }
-    if (result == GCKPT_OK || s->ranks == 1 || e->crew->over)
+    if (result == GCKPT_OK || comm->ranks == 1 || e->group->call_ended)
         return result;
-    if (s->told.result == GCKPT_OK) {
-        s->told.result = (int32_t)result;
-        memcpy(s->told.text, e->object.text, sizeof s->told.text);
+    if (comm->status.result == GCKPT_OK) {
+        comm->status.result = (int32_t)result;
+        memcpy(comm->status.text, e->object.text, sizeof comm->status.text);
     }
     return GCKPT_OK;
 }
 
-GCKPTI_FN gckpt_result gckpti_failed_here(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_local_failure(gckpt_exec *e)
 {
-    const gckpti_meeting *told = e->crew ? &e->crew->peers.told : NULL;
-    return told && told->result != GCKPT_OK
-               ? gckpti_error(e, (gckpt_result)told->result, "%s", told->text)
+    const gckpti_status *status = e->group ? &e->group->comm.status : NULL;
+    return status && status->result != GCKPT_OK
+               ? gckpti_error(e, (gckpt_result)status->result, "%s", status->text)
                : GCKPT_OK;
 }
 
 /* A merge: what both have heard so far: the failure of the lowest rank that failed, else the first
  * thing in which they differ. */
-static void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes)
+static void gckpti_merge_statuses(void *mine, const void *received, size_t bytes)
 {
-    static const char *const names[GCKPTI_ALIKE] = { "the call they make",
+    static const char *const names[GCKPTI_MUST_MATCH] = { "the call they make",
                                                      "rows",
                                                      "the store's step",
                                                      "the store's seed",
                                                      "plans, or how they are run",
                                                      "hyper",
                                                      "what they hold that should be the same" };
-    gckpti_meeting *a = (gckpti_meeting *)mine;
-    const gckpti_meeting *b = (const gckpti_meeting *)heard;
+    gckpti_status *a = (gckpti_status *)mine;
+    const gckpti_status *b = (const gckpti_status *)received;
     int32_t low = a->rank < b->rank ? a->rank : b->rank, high = a->rank + b->rank - low;
     if (b->result != GCKPT_OK && (a->result == GCKPT_OK || b->rank < a->rank))
         memcpy(a, b, bytes);
-    for (int i = 0; a->result == GCKPT_OK && i < GCKPTI_ALIKE; i++) {
+    for (int i = 0; a->result == GCKPT_OK && i < GCKPTI_MUST_MATCH; i++) {
         gckpti_object text;
-        if (a->alike[i] == b->alike[i])
+        if (a->must_match[i] == b->must_match[i])
             continue;
         memset(&text, 0, sizeof text);
         a->result = (int32_t)gckpti_error(&text, GCKPT_E_ARG, "ranks %i and %i differ in %s",
@@ -133,92 +133,92 @@ static void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes)
         a->rank = low;
 }
 
-GCKPTI_FN gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
+GCKPTI_FN gckpt_result gckpti_agree(gckpt_exec *e, gckpt_result result)
 {
-    if (!e->crew)
+    if (!e->group)
         return result;
-    gckpti_crew *g = e->crew;
-    gckpti_peers *s = &g->peers;
-    if (s->ranks == 1 || g->over)
+    gckpti_process_group *group = e->group;
+    gckpti_comm *comm = &group->comm;
+    if (comm->ranks == 1 || group->call_ended)
         return result;
-    (void)gckpti_drain(e, result);
-    gckpti_go_on(e, 0);
-    s->told.alike[0] += (uint64_t)++g->meetings << 8;
-    gckpti_merge_all(s, &s->told, sizeof s->told, gckpti_merge_meetings);
-    const gckpti_meeting met = s->told;
-    memset(&s->told, 0, sizeof s->told);
-    s->told.rank = s->rank;
-    if (s->broken)
-        return gckpti_drain(e, GCKPT_OK);
-    if (met.result == GCKPT_OK)
+    (void)gckpti_defer_error(e, result);
+    gckpti_wait_pending(e, 0);
+    comm->status.must_match[0] += (uint64_t)++group->agree_count << 8;
+    gckpti_merge_all(comm, &comm->status, sizeof comm->status, gckpti_merge_statuses);
+    const gckpti_status agreed = comm->status;
+    memset(&comm->status, 0, sizeof comm->status);
+    comm->status.rank = comm->rank;
+    if (comm->aborted)
+        return gckpti_defer_error(e, GCKPT_OK);
+    if (agreed.result == GCKPT_OK)
         return GCKPT_OK;
-    g->over = 1;
+    group->call_ended = 1;
     e->step.state = GCKPTI_IDLE;
-    return met.rank < 0
-               ? gckpti_error(e, (gckpt_result)met.result, "%s", met.text)
-               : gckpti_error(e, (gckpt_result)met.result, "rank %i: %s", (int)met.rank, met.text);
+    return agreed.rank < 0
+               ? gckpti_error(e, (gckpt_result)agreed.result, "%s", agreed.text)
+               : gckpti_error(e, (gckpt_result)agreed.result, "rank %i: %s", (int)agreed.rank, agreed.text);
 }
 
-GCKPTI_FN gckpt_result gckpti_crew_merge(gckpt_exec *e, void *mine, size_t bytes,
-                                         gckpti_merge merge)
+GCKPTI_FN gckpt_result gckpti_merge_ranks(gckpt_exec *e, void *mine, size_t bytes,
+                                         gckpti_merge_fn merge)
 {
-    if (!e->crew)
+    if (!e->group)
         return GCKPT_OK;
-    gckpti_merge_all(&e->crew->peers, mine, bytes, merge);
-    return gckpti_drain(e, GCKPT_OK);
+    gckpti_merge_all(&e->group->comm, mine, bytes, merge);
+    return gckpti_defer_error(e, GCKPT_OK);
 }
 
-GCKPTI_FN gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
+GCKPTI_FN gckpt_result gckpti_agree_on_call(gckpt_exec *e, gckpti_group_call call, int64_t number,
                                         gckpt_result result)
 {
-    if (!e->crew)
+    if (!e->group)
         return result;
-    const uint64_t same[2] = { (uint64_t)call, (uint64_t)number };
-    e->crew->over = 0;
-    memcpy(e->crew->peers.told.alike, same, sizeof same);
-    return gckpti_meet(e, result);
+    const uint64_t must_match[2] = { (uint64_t)call, (uint64_t)number };
+    e->group->call_ended = 0;
+    memcpy(e->group->comm.status.must_match, must_match, sizeof must_match);
+    return gckpti_agree(e, result);
 }
 
 GCKPT_API uint64_t gckpt_exec_bytes_sent(const gckpt_exec *exec)
 {
-    return exec && exec->crew ? exec->crew->peers.sent : 0;
+    return exec && exec->group ? exec->group->comm.bytes_sent : 0;
 }
 
 /* ---- values of which each rank has a share ---- */
-GCKPTI_FN int gckpti_holder(int64_t elements, int64_t at, int ranks)
+GCKPTI_FN int gckpti_shard_owner(int64_t elements, int64_t index, int ranks)
 {
     int rank = 0;
-    for (gckpti_share s; rank + 1 < ranks; rank++) {
-        s = gckpti_share_of(elements, rank, ranks);
-        if (at >= s.first && at - s.first < s.count)
+    for (gckpti_shard_range shard; rank + 1 < ranks; rank++) {
+        shard = gckpti_shard_of(elements, rank, ranks);
+        if (index >= shard.first && index - shard.first < shard.count)
             break;
     }
     return rank;
 }
 
 /* The next values of a parameter from element `at` on, *n of them, on all ranks. */
-static const float *gckpti_gather_piece(gckpt_exec *e, const gckpti_param *q, int64_t at,
-                                        float room[GCKPTI_DRAWN], int64_t *n)
+static const float *gckpti_gather_chunk(gckpt_exec *e, const gckpti_param *q, int64_t at,
+                                        float scratch[GCKPTI_CHUNK], int64_t *n)
 {
-    int64_t end, some;
-    if (!gckpti_is_sharded(gckpti_array_share(e->store, q, GCKPTI_VALUES)))
-        return gckpti_values_at(e->store, q, at, room, n);
-    gckpti_peers *s = &e->crew->peers;
-    void *out = s->out;
-    const int owner = gckpti_holder(q->p.elements, at, e->store->ranks);
-    const gckpti_share share = gckpti_share_of(q->p.elements, owner, e->store->ranks);
-    end = share.first + share.count;
-    *n = gckpti_min(end - at, (int64_t)(e->crew->room / sizeof(float)));
-    for (int64_t i = 0; i < *n && owner == s->rank; i += some) {
-        const float *x = gckpti_values_at(e->store, q, at + i, room, &some);
-        some = gckpti_min(some, *n - i);
-        memcpy((float *)out + i, x, (size_t)some * sizeof *x);
+    int64_t end, count;
+    if (!gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES)))
+        return gckpti_values_at(e->store, q, at, scratch, n);
+    gckpti_comm *comm = &e->group->comm;
+    void *out = comm->send_buf;
+    const int owner = gckpti_shard_owner(q->p.elements, at, e->store->ranks);
+    const gckpti_shard_range shard = gckpti_shard_of(q->p.elements, owner, e->store->ranks);
+    end = shard.first + shard.count;
+    *n = gckpti_min(end - at, (int64_t)(e->group->buffer_bytes / sizeof(float)));
+    for (int64_t i = 0; i < *n && owner == comm->rank; i += count) {
+        const float *x = gckpti_values_at(e->store, q, at + i, scratch, &count);
+        count = gckpti_min(count, *n - i);
+        memcpy((float *)out + i, x, (size_t)count * sizeof *x);
     }
-    for (int bit = 1; bit < s->ranks && !s->broken; bit *= 2) {
-        int has = (s->rank ^ owner) < bit, gets = (s->rank ^ bit ^ owner) < bit;
-        gckpti_exchange(s, s->rank ^ bit, out, has ? (size_t)*n * sizeof(float) : 0, out,
+    for (int bit = 1; bit < comm->ranks && !comm->aborted; bit *= 2) {
+        int has = (comm->rank ^ owner) < bit, gets = (comm->rank ^ bit ^ owner) < bit;
+        gckpti_exchange(comm, comm->rank ^ bit, out, has ? (size_t)*n * sizeof(float) : 0, out,
                         gets ? (size_t)*n * sizeof(float) : 0);
-        gckpti_wait_for(s);
+        gckpti_wait_exchange(comm);
     }
     return (const float *)out;
 }
@@ -226,22 +226,22 @@ static const float *gckpti_gather_piece(gckpt_exec *e, const gckpti_param *q, in
 /* All values of parameters first..last, where they are wanted. */
 static gckpt_result gckpti_gather_all(gckpt_exec *e, int first, int last, float *to, uint64_t *hash)
 {
-    float room[GCKPTI_DRAWN];
+    float scratch[GCKPTI_CHUNK];
     gckpt_result result = GCKPT_OK;
     if (gckpti_is_under_way(e))
         return GCKPT_E_ARG;
     if (first < 0 || last >= (int)e->store->count)
         result = gckpti_error(e, GCKPT_E_ARG, "gather: no parameter has index %i", first);
-    result = gckpti_crew_call(e, GCKPTI_CALL_GATHER, first, result);
+    result = gckpti_agree_on_call(e, GCKPTI_CALL_GATHER, first, result);
     for (int i = first; i <= last && result == GCKPT_OK; i++) {
         const gckpti_param *q = &e->store->params[i];
         for (int64_t at = 0, n; at < q->p.elements && result == GCKPT_OK; at += n) {
-            const float *x = gckpti_gather_piece(e, q, at, room, &n);
+            const float *x = gckpti_gather_chunk(e, q, at, scratch, &n);
             if (to)
                 memcpy(to + at, x, (size_t)n * sizeof *x);
             if (hash)
                 *hash = gckpti_hash_floats(*hash, x, n);
-            result = gckpti_drain(e, GCKPT_OK);
+            result = gckpti_defer_error(e, GCKPT_OK);
         }
     }
     return result == GCKPT_OK ? gckpti_ok(e) : result;

@@ -5,7 +5,7 @@
 
 /* From element `at` of n floats of the backend's, or as many bf16, on: the next, widened. Returns
  * how many these are. */
-static int64_t gckpti_debug_piece(const gckpt_exec *e, const void *from, int narrow, int64_t at,
+static int64_t gckpti_read_chunk(const gckpt_exec *e, const void *from, int narrow, int64_t at,
                                   int64_t n, float wide[64])
 {
     uint16_t half[64];
@@ -18,86 +18,86 @@ static int64_t gckpti_debug_piece(const gckpt_exec *e, const void *from, int nar
 }
 
 /* ---- GCKPT_DEBUG_RECOMPUTE: a recomputed value must be what it was ---- */
-GCKPTI_FN void gckpti_hash_tables(gckpt_exec *e, gckpti_block *b)
+GCKPTI_FN void gckpti_alloc_hashes(gckpt_exec *e, gckpti_bump *bump)
 {
     size_t n = gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? 2 * e->plan->node_count : 0;
-    e->debug.hashes = (uint64_t *)gckpti_carve(b, n, sizeof *e->debug.hashes);
+    e->debug.hashes = (uint64_t *)gckpti_bump_alloc(bump, n, sizeof *e->debug.hashes);
 }
 
-GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
+GCKPTI_FN gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
                                       const uint16_t *narrow)
 {
-    const gckpti_node *node = &e->plan->nodes[ins->id];
+    const gckpti_plan_node *node = &e->plan->nodes[ins->id];
     const void *data[2] = { narrow ? (const void *)narrow : c->out, c->saved };
-    const int64_t aux = (int64_t)(node->aux_bytes / 4);
+    const int64_t saved = (int64_t)(node->saved_bytes / 4);
     const int64_t n[2] = { gckpti_elements(&c->shape),
-                           node->batchless ? aux : aux / e->plan->rows * c->rows };
+                           node->batch_invariant ? saved : saved / e->plan->rows * c->rows };
     for (int k = 0; k < 2; k++) {
-        uint64_t *seen = &e->debug.hashes[2 * ins->id + k], hash = GCKPTI_FNV_START;
-        float piece[64];
+        uint64_t *expected = &e->debug.hashes[2 * ins->id + k], hash = GCKPTI_FNV_START;
+        float chunk[64];
         if (ins->first)
-            *seen = 0;
+            *expected = 0;
         if (!data[k])
             continue;
         for (int64_t at = 0, count; at < n[k]; at += count) {
-            count = gckpti_debug_piece(e, data[k], narrow && k == 0, at, n[k], piece);
-            hash = gckpti_hash_floats(hash, piece, count);
+            count = gckpti_read_chunk(e, data[k], narrow && k == 0, at, n[k], chunk);
+            hash = gckpti_hash_floats(hash, chunk, count);
         }
         hash |= 1; /* 0: none was seen */
-        if (*seen && *seen != hash)
+        if (*expected && *expected != hash)
             return gckpti_error(
                 e, GCKPT_E_DATA,
                 "recompute: %s of %s (%s #%i) differs from what it was the first time: %s",
-                k ? "aux" : "the value", gckpti_node_name(e->plan, ins->id), node->op->name,
+                k ? "aux" : "the value", gckpti_planned_name(e->plan, ins->id), node->op->name,
                 ins->id,
                 ins->kind == GCKPT_RELOAD ? "slower memory returned other bytes"
                                           : "the op is not a function of its inputs");
-        *seen = hash;
+        *expected = hash;
     }
     return GCKPT_OK;
 }
 
 /* ---- GCKPT_DEBUG_POISON, GCKPT_DEBUG_MEASURE: what is written ---- */
-enum { GCKPTI_PAINT = 0x7fc07fc0 }; /* NaN, two of them as bf16 */
+enum { GCKPTI_POISON = 0x7fc07fc0 }; /* NaN, two of them as bf16 */
 
 /* What began before a loop's body outlives each round. */
-GCKPTI_FN void gckpti_paint_dead(gckpt_exec *e)
+GCKPTI_FN void gckpti_poison_dead(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const int loops = p->looped && e->step.pc >= p->body && e->step.pc < p->epilogue;
+    const int in_body = p->accumulates && e->step.pc >= p->body && e->step.pc < p->epilogue;
     if (!(gckpti_debug(e) & GCKPT_DEBUG_POISON))
         return;
-    for (size_t i = 0; i < p->life_count; i++) {
-        const gckpt_buffer *life = &p->lives[i];
-        if (life->end == e->step.pc && !(loops && life->start < p->body))
-            gckpti_fill(e, e->blocks.arena + life->offset, GCKPTI_PAINT, life->size / 4 * 4);
+    for (size_t i = 0; i < p->buffer_count; i++) {
+        const gckpt_buffer *buffer = &p->buffers[i];
+        if (buffer->end == e->step.pc && !(in_body && buffer->start < p->body))
+            gckpti_fill(e, e->blocks.arena + buffer->offset, GCKPTI_POISON, buffer->size / 4 * 4);
     }
 }
 
-static int gckpti_measures(const gckpt_exec *e)
+static int gckpti_is_measuring(const gckpt_exec *e)
 {
-    return gckpti_debug(e) & GCKPT_DEBUG_MEASURE && e->debug.painted_steps < 2;
+    return gckpti_debug(e) & GCKPT_DEBUG_MEASURE && e->debug.poisoned_steps < 2;
 }
 
 /* The arena is all paint; each step that measures has another. */
 GCKPTI_FN void gckpti_measure_start(gckpt_exec *e)
 {
-    if (gckpti_measures(e))
-        gckpti_fill(e, e->blocks.arena, e->debug.painted_steps ? 0x5a5a5a5au : 0xa5a5a5a5u,
+    if (gckpti_is_measuring(e))
+        gckpti_fill(e, e->blocks.arena, e->debug.poisoned_steps ? 0x5a5a5a5au : 0xa5a5a5a5u,
                     e->plan->arena);
     else if (gckpti_debug(e) & GCKPT_DEBUG_POISON)
-        gckpti_fill(e, e->blocks.arena, GCKPTI_PAINT, e->plan->arena / 4 * 4);
+        gckpti_fill(e, e->blocks.arena, GCKPTI_POISON, e->plan->arena / 4 * 4);
 }
 
 /* Where the arena's last byte that is not `paint` ends; `low`: not below this. */
-static size_t gckpti_highest_touched(const gckpt_exec *e, size_t low, unsigned char paint)
+static size_t gckpti_high_water(const gckpt_exec *e, size_t low, unsigned char poison)
 {
-    unsigned char piece[256];
+    unsigned char chunk[256];
     for (size_t top = e->plan->arena, n; top > low; top -= n) {
         size_t left;
-        n = top - low < sizeof piece ? top - low : sizeof piece;
-        gckpti_from_backend(e, piece, e->blocks.arena + top - n, n);
-        for (left = n; left > 0 && piece[left - 1] == paint;)
+        n = top - low < sizeof chunk ? top - low : sizeof chunk;
+        gckpti_from_backend(e, chunk, e->blocks.arena + top - n, n);
+        for (left = n; left > 0 && chunk[left - 1] == poison;)
             left--;
         if (left > 0)
             return top - n + left;
@@ -107,235 +107,235 @@ static size_t gckpti_highest_touched(const gckpt_exec *e, size_t low, unsigned c
 
 GCKPTI_FN void gckpti_measure_end(gckpt_exec *e)
 {
-    if (!gckpti_measures(e))
+    if (!gckpti_is_measuring(e))
         return;
-    e->debug.touched =
-        gckpti_highest_touched(e, e->debug.touched, e->debug.painted_steps ? 0x5a : 0xa5);
-    for (size_t i = 0; i < e->plan->life_count; i++) { /* what kernels use of it differs */
-        const gckpt_buffer *life = &e->plan->lives[i];
-        if (life->kind == GCKPT_BUFFER_WORKSPACE && life->offset + life->size > e->debug.touched)
-            e->debug.touched = life->offset + life->size;
+    e->debug.high_water =
+        gckpti_high_water(e, e->debug.high_water, e->debug.poisoned_steps ? 0x5a : 0xa5);
+    for (size_t i = 0; i < e->plan->buffer_count; i++) { /* what kernels use of it differs */
+        const gckpt_buffer *buffer = &e->plan->buffers[i];
+        if (buffer->kind == GCKPT_BUFFER_WORKSPACE && buffer->offset + buffer->size > e->debug.high_water)
+            e->debug.high_water = buffer->offset + buffer->size;
     }
-    e->debug.painted_steps++;
+    e->debug.poisoned_steps++;
 }
 
 GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
 {
     return exec ? gckpt_store_bytes(exec->store) + exec->plan->kind_bytes[GCKPT_BYTES_CACHES] +
-                      exec->plan->kind_bytes[GCKPT_BYTES_COPIES] + exec->debug.touched
+                      exec->plan->kind_bytes[GCKPT_BYTES_COPIES] + exec->debug.high_water
                 : 0;
 }
 
 /* ---- GCKPT_DEBUG_FINITE: who made the first NaN or infinity? ---- */
-enum { GCKPTI_A_NAN = 1, GCKPTI_AN_INFINITY = 2 };
+enum { GCKPTI_KIND_NAN = 1, GCKPTI_KIND_INF = 2 };
 
 /* A look at arrays: what kinds there are, and the first element that is of a kind sought. */
 typedef struct {
     const gckpt_exec *e;
     unsigned kinds, sought;
     int id, gradient; /* the node whose value or gradient has it; -1: there is none */
-    int64_t at;       /* its element; -1: the sum of a loss */
+    int64_t element;       /* its element; -1: the sum of a loss */
     double value;
-} gckpti_look;
+} gckpti_scan;
 
-static void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at)
+static void gckpti_scan_value(gckpti_scan *scan, double x, int id, int gradient, int64_t at)
 {
-    unsigned kind = gckpti_finite(x) ? 0 : x != x ? GCKPTI_A_NAN : GCKPTI_AN_INFINITY;
-    s->kinds |= kind;
-    if (s->id < 0 && kind & s->sought) {
-        s->id = id;
-        s->gradient = gradient;
-        s->at = at;
-        s->value = x;
+    unsigned kind = gckpti_is_finite(x) ? 0 : x != x ? GCKPTI_KIND_NAN : GCKPTI_KIND_INF;
+    scan->kinds |= kind;
+    if (scan->id < 0 && kind & scan->sought) {
+        scan->id = id;
+        scan->gradient = gradient;
+        scan->element = at;
+        scan->value = x;
     }
 }
 
 /* All n floats of an array of the backend's, or as many bf16. NULL: none, or, as a value, a packed
  * parameter's, as ops read it. */
-static void gckpti_see_all(gckpti_look *s, const void *x, int narrow, int64_t n, int id,
+static void gckpti_scan_array(gckpti_scan *scan, const void *x, int narrow, int64_t n, int id,
                            int gradient)
 {
-    const gckpti_node *node = &s->e->plan->nodes[id];
-    const gckpti_param *q = node->kind == GCKPTI_PARAM ? gckpti_param_of(s->e, node->index) : NULL;
-    int stored = !x && !gradient && q && gckpti_is_packed((int)q->p.storage);
-    float piece[64];
-    n = stored ? q->p.elements : x ? n : 0;
+    const gckpti_plan_node *node = &scan->e->plan->nodes[id];
+    const gckpti_param *q = node->kind == GCKPTI_PARAM ? gckpti_param_of(scan->e, node->index) : NULL;
+    int quant = !x && !gradient && q && gckpti_is_quantised((int)q->p.storage);
+    float chunk[64];
+    n = quant ? q->p.elements : x ? n : 0;
     for (int64_t at = 0, count = 64; at < n; at += count) {
-        if (!stored)
-            count = gckpti_debug_piece(s->e, x, narrow, at, n, piece);
+        if (!quant)
+            count = gckpti_read_chunk(scan->e, x, narrow, at, n, chunk);
         else
-            gckpti_unpack_piece(q, at, count = gckpti_min(n - at, 64), piece);
+            gckpti_dequantise_at(q, at, count = gckpti_min(n - at, 64), chunk);
         for (int64_t i = 0; i < count; i++)
-            gckpti_see(s, (double)piece[i], id, gradient, at + i);
+            gckpti_scan_value(scan, (double)chunk[i], id, gradient, at + i);
     }
 }
 
 /* A node's value or gradient in this micro-batch; scratch: as floats, whatever the plan keeps. */
-static void gckpti_see_node(gckpti_look *s, const void *x, int id, int gradient, int scratch)
+static void gckpti_scan_node(gckpti_scan *scan, const void *x, int id, int gradient, int scratch)
 {
-    const gckpti_node *q = &s->e->plan->nodes[id];
-    gckpt_shape shape = gckpti_node_shape(s->e, q, gckpti_micro_rows(s->e));
-    int narrow = q->rounding & (gradient ? GCKPTI_NARROW_GRADIENT : GCKPTI_NARROW_VALUE);
+    const gckpti_plan_node *q = &scan->e->plan->nodes[id];
+    gckpt_shape shape = gckpti_node_shape(scan->e, q, gckpti_micro_rows(scan->e));
+    int narrow = q->rounding & (gradient ? GCKPTI_BF16_GRADIENT : GCKPTI_BF16_VALUE);
     if (q->type == GCKPT_F32)
-        gckpti_see_all(s, x, narrow && !scratch, gckpti_elements(&shape), id, gradient);
+        gckpti_scan_array(scan, x, narrow && !scratch, gckpti_elements(&shape), id, gradient);
 }
 
 /* What an instruction is about to read, or has written. */
-static void gckpti_see_operands(gckpti_look *s, const gckpti_ins *ins, int written)
+static void gckpti_scan_operands(gckpti_scan *scan, const gckpti_ins *ins, int written)
 {
-    const gckpt_exec *e = s->e;
+    const gckpt_exec *e = scan->e;
     const gckpt_plan *p = e->plan;
-    const gckpti_node *node = &p->nodes[ins->id];
+    const gckpti_plan_node *node = &p->nodes[ins->id];
     int backward = ins->kind == GCKPT_BACKWARD, cache = gckpti_is_cache(node->op);
     int loss = node->op && node->op->flags & GCKPT_LOSS;
     unsigned needs = backward ? 0 : UINT32_MAX;
     gckpti_operands o;
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
     for (int i = 0; i < node->inputs && backward; i++)
-        needs |= o.in[i].gradient != GCKPTI_NONE ? node->op->needs[i] : 0;
-    if (loss && (!backward || node->op->flags & GCKPTI_LATE)) {
+        needs |= o.in[i].gradient != GCKPTI_NO_OFFSET ? node->op->needs[i] : 0;
+    if (loss && (!backward || node->op->flags & GCKPTI_BACKWARD_LOSS)) {
         gckpti_loss_total sum;
-        gckpti_from_backend(e, &sum, gckpti_loss_at(e, gckpti_term_of(p, ins->id)), sizeof sum);
-        gckpti_see(s, sum.sum, ins->id, 0, -1);
+        gckpti_from_backend(e, &sum, gckpti_running_loss(e, gckpti_term_of(p, ins->id)), sizeof sum);
+        gckpti_scan_value(scan, sum.sum, ins->id, 0, -1);
     } else if (!loss && written != backward) { /* a forward's; a backward reads it, perhaps */
-        gckpti_see_node(s, cache ? e->bound.nodes[ins->id].data : gckpti_at_any(e, o.out), ins->id,
+        gckpti_scan_node(scan, cache ? e->tables.nodes[ins->id].data : gckpti_arena_ptr(e, o.out), ins->id,
                         0, 0);
     }
     if (backward && !written)
-        gckpti_see_node(s, gckpti_at_any(e, o.gradient), ins->id, 1, 0);
+        gckpti_scan_node(scan, gckpti_arena_ptr(e, o.gradient), ins->id, 1, 0);
     for (int u = 1; u < ins->uses && !written; u++)
-        gckpti_see_node(s, gckpti_at_any(e, o.more[u - 1]), ins->id, 1, 0);
+        gckpti_scan_node(scan, gckpti_arena_ptr(e, o.addends[u - 1]), ins->id, 1, 0);
     for (int i = 0; i < node->inputs; i++) {
-        int id = p->nodes[node->in[i]].base, apart = o.in[i].total != GCKPTI_NONE;
+        int id = p->nodes[node->in[i]].base, scratch = o.in[i].total != GCKPTI_NO_OFFSET;
         if (!written && needs & GCKPT_IN(i))
-            gckpti_see_node(s,
-                            o.in[i].value != GCKPTI_NONE ? gckpti_at_any(e, o.in[i].value)
-                                                         : e->bound.nodes[id].data,
+            gckpti_scan_node(scan,
+                            o.in[i].value != GCKPTI_NO_OFFSET ? gckpti_arena_ptr(e, o.in[i].value)
+                                                         : e->tables.nodes[id].data,
                             id, 0, 0);
         if (backward && (written || (ins->accumulate & ~ins->zero) >> i & 1))
-            gckpti_see_node(s, gckpti_at_any(e, o.in[i].gradient), id, 1, apart);
+            gckpti_scan_node(scan, gckpti_arena_ptr(e, o.in[i].gradient), id, 1, scratch);
         if (backward)
-            gckpti_see_node(s, gckpti_at_any(e, o.in[i].total), id, 1, 0);
+            gckpti_scan_node(scan, gckpti_arena_ptr(e, o.in[i].total), id, 1, 0);
     }
 }
 
 /* The error about what was seen: who made it, and what is known. */
-static gckpt_result gckpti_not_finite(gckpt_exec *e, const gckpti_look *s, const char *who,
+static gckpt_result gckpti_nonfinite_error(gckpt_exec *e, const gckpti_scan *scan, const char *who,
                                       const char *name, const char *why)
 {
     const gckpt_plan *p = e->plan;
-    const gckpti_node *q = &p->nodes[s->id];
-    int64_t rows = gckpti_micro_rows(e), left = s->at;
+    const gckpti_plan_node *q = &p->nodes[scan->id];
+    int64_t rows = gckpti_micro_rows(e), left = scan->element;
     gckpt_shape shape = gckpti_node_shape(e, q, rows), at = shape;
     char where[112] = "";
     gckpti_text t = { where, sizeof where - 1 };
     for (int i = at.n; i-- > 0; left /= shape.d[i])
         at.d[i] = left % shape.d[i];
-    if (s->at >= 0)
+    if (scan->element >= 0)
         gckpti_text_add(&t, " at %S of %S", &at, &shape);
-    if (s->at >= 0 && !q->batchless && gckpti_elements(&shape) >= rows)
+    if (scan->element >= 0 && !q->batch_invariant && gckpti_elements(&shape) >= rows)
         gckpti_text_add(&t, ", row %I of the batch",
-                        e->step.row + s->at / (gckpti_elements(&shape) / rows));
+                        e->step.row + scan->element / (gckpti_elements(&shape) / rows));
     return gckpti_error(e, GCKPT_E_DATA, "finite: %s%s made %g in %s \"%s\" #%i%s; %s", who, name,
-                        s->value,
-                        s->at < 0     ? "the sum of"
-                        : s->gradient ? "the gradient of"
+                        scan->value,
+                        scan->element < 0     ? "the sum of"
+                        : scan->gradient ? "the gradient of"
                                       : "the value of",
-                        gckpti_node_name(p, s->id), s->id, where, why);
+                        gckpti_planned_name(p, scan->id), scan->id, where, why);
 }
 
-GCKPTI_FN unsigned gckpti_kinds_read(const gckpt_exec *e, const gckpti_ins *ins)
+GCKPTI_FN unsigned gckpti_nonfinite_kinds(const gckpt_exec *e, const gckpti_ins *ins)
 {
-    gckpti_look s = { e, 0, 0, -1, 0, 0, 0 };
+    gckpti_scan scan = { e, 0, 0, -1, 0, 0, 0 };
     if (!(gckpti_debug(e) & GCKPT_DEBUG_FINITE) || ins->kind > GCKPT_BACKWARD)
         return 0;
-    const gckpti_node *node = &e->plan->nodes[ins->id];
+    const gckpti_plan_node *node = &e->plan->nodes[ins->id];
     for (size_t i = 0; i < node->attribute_bytes / 4; i++) { /* no integer attribute looks so */
         const uint32_t word = e->plan->words[node->attributes + i] & 0x7fffffff;
-        s.kinds |= word == 0x7f800000 ? (unsigned)GCKPTI_AN_INFINITY : 0u;
-        s.kinds |= word == 0x7fc00000 ? (unsigned)GCKPTI_A_NAN : 0u;
+        scan.kinds |= word == 0x7f800000 ? (unsigned)GCKPTI_KIND_INF : 0u;
+        scan.kinds |= word == 0x7fc00000 ? (unsigned)GCKPTI_KIND_NAN : 0u;
     }
-    gckpti_see_operands(&s, ins, 0);
-    return s.kinds;
+    gckpti_scan_operands(&scan, ins, 0);
+    return scan.kinds;
 }
 
 GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read)
 {
-    gckpti_look s = { e, 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
+    gckpti_scan scan = { e, 0, GCKPTI_KIND_NAN | GCKPTI_KIND_INF, -1, 0, 0, 0 };
     if (!(gckpti_debug(e) & GCKPT_DEBUG_FINITE) || ins->kind > GCKPT_BACKWARD)
         return GCKPT_OK;
-    const gckpti_node *node = &e->plan->nodes[ins->id];
+    const gckpti_plan_node *node = &e->plan->nodes[ins->id];
     if (read || node->kind == GCKPTI_PARAM) /* a NaN may come of a NaN, an infinity of either */
-        s.sought = read & GCKPTI_A_NAN ? 0u : (unsigned)GCKPTI_A_NAN;
-    gckpti_see_operands(&s, ins, 1);
-    if (s.id < 0)
+        scan.sought = read & GCKPTI_KIND_NAN ? 0u : (unsigned)GCKPTI_KIND_NAN;
+    gckpti_scan_operands(&scan, ins, 1);
+    if (scan.id < 0)
         return GCKPT_OK;
     const char *why = read ? "it read infinities, but no NaN; nothing was changed"
                            : "all it read is finite; nothing was changed";
     if (e->update.begun) /* in the backward */
         why = "parameters have changed, go back to what was saved";
-    return gckpti_not_finite(e, &s, ins->kind == GCKPT_FORWARD ? "forward of " : "backward of ",
+    return gckpti_nonfinite_error(e, &scan, ins->kind == GCKPT_FORWARD ? "forward of " : "backward of ",
                              node->op ? node->op->name : "param", why);
 }
 
-GCKPTI_FN gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, int done)
+GCKPTI_FN gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_ins *ins, int done)
 {
     if (!(gckpti_debug(e) & GCKPT_DEBUG_FINITE))
         return GCKPT_OK;
     const gckpt_plan *p = e->plan;
     const gckpti_param *q = gckpti_param_of(e, ins->id);
-    gckpti_look s = { e, 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
+    gckpti_scan scan = { e, 0, GCKPTI_KIND_NAN | GCKPTI_KIND_INF, -1, 0, 0, 0 };
     int id = p->params[ins->id].node;
     gckpt_update_pass pass;
-    gckpti_pass_start(e, ins, &pass);
+    gckpti_init_pass(e, ins, &pass);
     if (!done)
-        gckpti_see_all(&s, pass.gradient, 0, pass.elements, id, 1);
+        gckpti_scan_array(&scan, pass.gradient, 0, pass.elements, id, 1);
     int slot = done ? -1 : p->state_slots;
-    for (; slot < p->state_slots && s.id < 0; slot++)
-        gckpti_see_all(&s, slot < 0 ? pass.values : gckpti_values_here(e, q, slot), 0,
+    for (; slot < p->state_slots && scan.id < 0; slot++)
+        gckpti_scan_array(&scan, slot < 0 ? pass.values : gckpti_exec_array(e, q, slot), 0,
                        pass.elements, id, 0);
-    s.at += pass.elements < q->p.elements ? q->p.first : 0;
+    scan.element += pass.elements < q->p.elements ? q->p.first : 0;
     const char *who = !done      ? "the batch"
                       : slot > 0 ? "the update's optimiser state"
                                  : "the update";
     const char *why = "nothing was changed";
     if (done || e->update.begun)
         why = "lower lr, or clip; parameters have changed, go back to what was saved";
-    return s.id < 0 ? GCKPT_OK : gckpti_not_finite(e, &s, who, "", why);
+    return scan.id < 0 ? GCKPT_OK : gckpti_nonfinite_error(e, &scan, who, "", why);
 }
 
 /* Neither may have a NaN; a parameter that is trained, no infinity either. */
-GCKPTI_FN gckpt_result gckpti_check_values(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_check_finite_params(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->node_count && gckpti_debug(e) & GCKPT_DEBUG_FINITE; i++) {
-        const gckpti_node *node = &p->nodes[i];
+        const gckpti_plan_node *node = &p->nodes[i];
         const int param = node->kind == GCKPTI_PARAM;
         const gckpti_param *q = param ? gckpti_param_of(e, node->index) : NULL;
-        const int sharded = q && gckpti_is_sharded(gckpti_array_share(e->store, q, GCKPTI_VALUES));
-        gckpti_look s = { e, 0, GCKPTI_A_NAN, -1, 0, 0, 0 };
-        s.sought |= param && p->params[node->index].trained ? GCKPTI_AN_INFINITY : 0;
+        const int sharded = q && gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES));
+        gckpti_scan scan = { e, 0, GCKPTI_KIND_NAN, -1, 0, 0, 0 };
+        scan.sought |= param && p->params[node->index].trained ? GCKPTI_KIND_INF : 0;
         if ((param || node->kind == GCKPTI_CONSTANT) && node->type == GCKPT_F32)
-            gckpti_see_all(&s,
-                           q && gckpti_is_packed((int)q->p.storage) ? NULL : e->bound.nodes[i].data,
+            gckpti_scan_array(&scan,
+                           q && gckpti_is_quantised((int)q->p.storage) ? NULL : e->tables.nodes[i].data,
                            0, sharded ? q->p.count : gckpti_planned_elements(p, node), (int)i, 0);
-        if (s.id >= 0)
+        if (scan.id >= 0)
             return gckpti_error(e, GCKPT_E_DATA,
                                 "finite: \"%s\" is %g at position %I: an earlier step, or "
                                 "what was loaded or set, made it so",
-                                gckpti_node_name(p, (int)i), s.value,
-                                s.at + (sharded ? q->p.first : 0));
+                                gckpti_planned_name(p, (int)i), scan.value,
+                                scan.element + (sharded ? q->p.first : 0));
     }
     return GCKPT_OK;
 }
 
 /* An infinity may be meant, a NaN is not. */
-GCKPTI_FN gckpt_result gckpti_check_fed(gckpt_exec *e, int64_t rows)
+GCKPTI_FN gckpt_result gckpti_check_finite_feeds(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->inputs && gckpti_debug(e) & GCKPT_DEBUG_FINITE; i++) {
         const gckpti_exec_input *in = &e->feeds.inputs[i];
-        const gckpti_node *q = in->node >= 0 ? &p->nodes[in->node] : NULL;
+        const gckpti_plan_node *q = in->node >= 0 ? &p->nodes[in->node] : NULL;
         const void *fed = in->feed;
         const float *x = (const float *)fed;
         int64_t row = q ? (int64_t)(gckpti_row_bytes(p, q) / sizeof *x) : 0;

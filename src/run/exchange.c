@@ -9,237 +9,237 @@
  * sums of ranks that differ in bit 0 of their number, then those that differ in bit 1, and so on
  * (two numbers have the same sum either way round, so each rank adds its partner's to its own). Of
  * a gradient of P elements a rank sends its partner, at each level, the half that the partner will
- * keep (recursive halving), so that each ends with its share (gckpti_share) of the whole sum;
+ * keep (recursive halving), so that each ends with its share (gckpti_shard_range) of the whole sum;
  * shares are brought together the way back (recursive doubling). Each way a rank sends P (N - 1) /
  * N elements, the least possible. Small things (losses, counts, results, square sums, tensors of
  * one block) are exchanged whole at each level.
  * ============================================================================================== */
 /* ---- exchanges ---- */
 /* There will be no exchange any more; the program is told to give up. */
-GCKPTI_FN void gckpti_break(gckpti_peers *s)
+GCKPTI_FN void gckpti_abort_comm(gckpti_comm *comm)
 {
-    if (!s->broken && s->engine->abort)
-        s->engine->abort(s->engine->user);
-    s->broken = 1;
-    s->busy = s->tree.bit = 0;
+    if (!comm->aborted && comm->transport->abort)
+        comm->transport->abort(comm->transport->user);
+    comm->aborted = 1;
+    comm->busy = comm->tree.bit = 0;
 }
 
 /* Begins to send bytes of the host to a rank, and to receive from it. */
-GCKPTI_FN void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size_t n,
-                               void *receive, size_t m)
+GCKPTI_FN void gckpti_exchange(gckpti_comm *comm, int peer, const void *send, size_t send_bytes,
+                               void *receive, size_t recv_bytes)
 {
-    s->peer = peer; /* with or without bytes: an error names it */
-    if (s->broken || n + m == 0)
+    comm->peer = peer; /* with or without bytes: an error names it */
+    if (comm->aborted || send_bytes + recv_bytes == 0)
         return;
-    s->sent += n;
-    s->busy = 1;
-    if (!s->engine->exchange(s->engine->user, peer, send, n, receive, m))
-        gckpti_break(s);
+    comm->bytes_sent += send_bytes;
+    comm->busy = 1;
+    if (!comm->transport->exchange(comm->transport->user, peer, send, send_bytes, receive, recv_bytes))
+        gckpti_abort_comm(comm);
 }
 
 /* 1: nothing is under way, or (broken) ever will be. */
-static int gckpti_is_done(gckpti_peers *s)
+static int gckpti_is_done(gckpti_comm *comm)
 {
-    int (*ask)(void *) = s->lands ? s->engine->enqueued_done : s->engine->done;
-    int done = !s->busy || !ask ? 1 : ask(s->engine->user);
+    int (*poll)(void *) = comm->waiting ? comm->transport->enqueued_done : comm->transport->done;
+    int done = !comm->busy || !poll ? 1 : poll(comm->transport->user);
     if (done < 0)
-        gckpti_break(s);
-    else if (done && s->busy && s->to)
-        s->on->copy_in(s->on->context, s->to, s->in, s->bytes);
+        gckpti_abort_comm(comm);
+    else if (done && comm->busy && comm->copy_to)
+        comm->backend->copy_in(comm->backend->context, comm->copy_to, comm->recv_buf, comm->recv_bytes);
     if (done)
-        s->busy = 0;
+        comm->busy = 0;
     return done != 0;
 }
 
 /* Until it is done; 0: it never will be. */
-GCKPTI_FN int gckpti_wait_for(gckpti_peers *s)
+GCKPTI_FN int gckpti_wait_exchange(gckpti_comm *comm)
 {
-    const gckpt_transport *by = s->engine;
-    double start = by && by->clock ? by->clock(by->user) : 0;
-    while (!gckpti_is_done(s))
-        if (by->clock && by->timeout > 0 && by->clock(by->user) - start > by->timeout)
-            gckpti_break(s);
-    return !s->broken;
+    const gckpt_transport *transport = comm->transport;
+    double start = transport && transport->clock ? transport->clock(transport->user) : 0;
+    while (!gckpti_is_done(comm))
+        if (transport->clock && transport->timeout > 0 && transport->clock(transport->user) - start > transport->timeout)
+            gckpti_abort_comm(comm);
+    return !comm->aborted;
 }
 
-GCKPTI_FN void gckpti_land(const gckpt_exec *e, size_t brought)
+GCKPTI_FN void gckpti_wait_in_flight(const gckpt_exec *e, size_t copied_in)
 {
-    gckpti_peers *s = e->crew ? &e->crew->peers : NULL;
-    if (!s || !s->aloft)
+    gckpti_comm *comm = e->group ? &e->group->comm : NULL;
+    if (!comm || !comm->in_flight)
         return;
     const size_t least = (size_t)1 << 19, most = 32 * least; /* as beside says of copy_in */
-    s->brought += brought < least ? least : brought;
-    if (brought && s->brought < most)
+    comm->copied_in += copied_in < least ? least : copied_in;
+    if (copied_in && comm->copied_in < most)
         return;
-    s->brought = 0;
-    s->to = NULL;
-    s->lands = s->busy = !s->broken;
-    gckpti_wait_for(s);
-    s->lands = s->aloft = 0;
+    comm->copied_in = 0;
+    comm->copy_to = NULL;
+    comm->waiting = comm->busy = !comm->aborted;
+    gckpti_wait_exchange(comm);
+    comm->waiting = comm->in_flight = 0;
 }
 
 /* Begins to send n floats from where the backend has them, and to receive m; peer -1: the engine's
  * own sum of the n floats `from` over all ranks, to the same place. */
-static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from, int64_t n,
+static void gckpti_exchange_floats(gckpti_comm *comm, int peer, const float *from, int64_t n,
                                    float *to, int64_t m)
 {
-    const gckpt_backend *b = s->on;
-    const int copies = b->own_memory && !s->engine->device_aware;
-    const gckpti_tree *t = &s->tree; /* what a gather sends on has come from others */
-    const int own = t->kind != GCKPTI_GATHER || t->bit == s->ranks / 2;
+    const gckpt_backend *b = comm->backend;
+    const int copies = b->own_memory && !comm->transport->device_aware;
+    const gckpti_tree *tree = &comm->tree; /* what a gather sends on has come from others */
+    const int is_own = tree->kind != GCKPTI_ALL_GATHER || tree->bit == comm->ranks / 2;
     const size_t size = (size_t)n * sizeof *from;
-    void *out = !copies ? (void *)(uintptr_t)from : peer < 0 ? s->in : s->out;
-    void *in = copies ? (void *)s->in : (void *)to;
-    s->bytes = (size_t)m * sizeof *to;
-    s->to = copies ? to : NULL;
-    if (s->queue) {
-        s->peer = -1; /* any may be missing, later */
-        s->sent += peer < 0 ? 0 : size;
+    void *out = !copies ? (void *)(uintptr_t)from : peer < 0 ? comm->recv_buf : comm->send_buf;
+    void *in = copies ? (void *)comm->recv_buf : (void *)to;
+    comm->recv_bytes = (size_t)m * sizeof *to;
+    comm->copy_to = copies ? to : NULL;
+    if (comm->queue) {
+        comm->peer = -1; /* any may be missing, later */
+        comm->bytes_sent += peer < 0 ? 0 : size;
         if (n + m > 0 &&
-            !s->engine->enqueue(s->engine->user, s->queue, peer, from, size, to, s->bytes))
-            gckpti_break(s);
+            !comm->transport->enqueue(comm->transport->user, comm->queue, peer, from, size, to, comm->recv_bytes))
+            gckpti_abort_comm(comm);
         return;
     }
     if (copies && n)
         b->copy_out(b->context, out, from, size);
-    else if (b->own_memory && own)
+    else if (b->own_memory && is_own)
         (void)b->finish(b->context); /* what failed it says again in each later call */
     if (peer >= 0) {
-        gckpti_exchange(s, peer, out, size, in, s->bytes);
+        gckpti_exchange(comm, peer, out, size, in, comm->recv_bytes);
         return;
     }
-    s->peer = peer;
-    s->busy = 1;
-    if (!s->engine->all_reduce(s->engine->user, (float *)in, (size_t)n))
-        gckpti_break(s);
+    comm->peer = peer;
+    comm->busy = 1;
+    if (!comm->transport->all_reduce(comm->transport->user, (float *)in, (size_t)n))
+        gckpti_abort_comm(comm);
 }
 
 /* Leaves off where an exchange fails (s->broken). */
-GCKPTI_FN void gckpti_merge_all(gckpti_peers *s, void *mine, size_t bytes, gckpti_merge merge)
+GCKPTI_FN void gckpti_merge_all(gckpti_comm *comm, void *mine, size_t bytes, gckpti_merge_fn merge)
 {
-    s->to = NULL;
-    for (int bit = 1; bit < s->ranks && !s->broken; bit *= 2) {
-        gckpti_exchange(s, s->rank ^ bit, mine, bytes, s->in, bytes);
-        if (gckpti_wait_for(s))
-            merge(mine, s->in, bytes);
+    comm->copy_to = NULL;
+    for (int bit = 1; bit < comm->ranks && !comm->aborted; bit *= 2) {
+        gckpti_exchange(comm, comm->rank ^ bit, mine, bytes, comm->recv_buf, bytes);
+        if (gckpti_wait_exchange(comm))
+            merge(mine, comm->recv_buf, bytes);
     }
 }
 
 /* ---- large ones, level by level, while something else is computed ---- */
-static void gckpti_tree_level(gckpti_peers *s)
+static void gckpti_exchange_level(gckpti_comm *comm)
 {
-    gckpti_tree *t = &s->tree;
-    int peer = t->kind == GCKPTI_ENGINE ? -1 : s->rank ^ t->bit;
+    gckpti_tree *tree = &comm->tree;
+    int peer = tree->kind == GCKPTI_FAST_REDUCE ? -1 : comm->rank ^ tree->bit;
     /* one block goes whole */
-    const int parts = t->n > GCKPT_UPDATE_BLOCK && peer >= 0 ? 2 * t->bit : 1;
-    const gckpti_share own = gckpti_share_of(t->n, s->rank, parts),
-                       other = gckpti_share_of(t->n, peer, parts);
-    const int64_t first = other.first, n = other.count;
-    t->first = own.first;
-    t->count = own.count;
+    const int parts = tree->n > GCKPT_UPDATE_BLOCK && peer >= 0 ? 2 * tree->bit : 1;
+    const gckpti_shard_range mine = gckpti_shard_of(tree->n, comm->rank, parts),
+                       theirs = gckpti_shard_of(tree->n, peer, parts);
+    const int64_t first = theirs.first, n = theirs.count;
+    tree->first = mine.first;
+    tree->count = mine.count;
     if (peer < 0)
-        gckpti_exchange_floats(s, peer, t->x, n, t->x, n);
-    else if (t->kind == GCKPTI_GATHER)
-        gckpti_exchange_floats(s, peer, t->x + t->first, t->count, t->x + first, n);
+        gckpti_exchange_floats(comm, peer, tree->x, n, tree->x, n);
+    else if (tree->kind == GCKPTI_ALL_GATHER)
+        gckpti_exchange_floats(comm, peer, tree->x + tree->first, tree->count, tree->x + first, n);
     else
-        gckpti_exchange_floats(s, peer, t->x + first, n, t->work, t->count);
+        gckpti_exchange_floats(comm, peer, tree->x + first, n, tree->workspace, tree->count);
 }
 
 /* Begins a sum of n floats, or brings their shares together; one at a time. Sums, but for
  * ENGINE, need `work`: floats of the larger half, or n where that is one block. Who began it polls
  * it to its end, before anything else is exchanged. */
-static void gckpti_tree_begin(gckpti_peers *s, const gckpti_flight *f)
+static void gckpti_begin_tree(gckpti_comm *comm, const gckpti_pending *pending)
 {
-    const int bit = s->broken ? 0 : f->kind == GCKPTI_GATHER ? s->ranks / 2 : 1;
-    const gckpti_tree begun = { f->kind, f->x, f->work, f->shard, f->n, 0, f->n, bit };
-    s->tree = begun;
+    const int bit = comm->aborted ? 0 : pending->kind == GCKPTI_ALL_GATHER ? comm->ranks / 2 : 1;
+    const gckpti_tree tree = { pending->kind, pending->x, pending->workspace, pending->shard, pending->n, 0, pending->n, bit };
+    comm->tree = tree;
     if (bit)
-        gckpti_tree_level(s);
+        gckpti_exchange_level(comm);
 }
 
 /* Goes on as far as it can without waiting, or to its end; c NULL: as far as nothing is to be
  * added. 1: it is over. */
-static int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
+static int gckpti_poll_tree(gckpti_comm *comm, const gckpt_call *c, int wait)
 {
-    gckpti_tree *t = &s->tree;
-    while (t->bit && (wait ? gckpti_wait_for(s) : gckpti_is_done(s)) && t->bit) {
-        if (!c && t->kind != GCKPTI_GATHER)
+    gckpti_tree *tree = &comm->tree;
+    while (tree->bit && (wait ? gckpti_wait_exchange(comm) : gckpti_is_done(comm)) && tree->bit) {
+        if (!c && tree->kind != GCKPTI_ALL_GATHER)
             return 0;
-        if (t->kind == GCKPTI_ENGINE) {
-            t->bit = 0;
-        } else if (t->kind == GCKPTI_GATHER) {
-            t->bit /= 2;
+        if (tree->kind == GCKPTI_FAST_REDUCE) {
+            tree->bit = 0;
+        } else if (tree->kind == GCKPTI_ALL_GATHER) {
+            tree->bit /= 2;
         } else {
-            s->on->add(c, t->x + t->first, t->work, t->count);
-            t->bit *= 2;
-            if (t->bit == s->ranks) {
-                int shares = t->kind == GCKPTI_SUM_ALL && t->n > GCKPT_UPDATE_BLOCK;
-                t->kind = GCKPTI_GATHER;
-                t->bit = shares ? s->ranks / 2 : 0;
+            comm->backend->add(c, tree->x + tree->first, tree->workspace, tree->count);
+            tree->bit *= 2;
+            if (tree->bit == comm->ranks) {
+                int is_sharded = tree->kind == GCKPTI_ALL_REDUCE && tree->n > GCKPT_UPDATE_BLOCK;
+                tree->kind = GCKPTI_ALL_GATHER;
+                tree->bit = is_sharded ? comm->ranks / 2 : 0;
             }
         }
-        const gckpti_share share = gckpti_share_of(t->n, s->rank, s->ranks);
-        if (t->bit)
-            gckpti_tree_level(s);
-        else if (t->shard)
-            s->on->copy(s->on->context, t->shard, t->x + share.first,
-                        (size_t)share.count * sizeof(float));
+        const gckpti_shard_range shard = gckpti_shard_of(tree->n, comm->rank, comm->ranks);
+        if (tree->bit)
+            gckpti_exchange_level(comm);
+        else if (tree->shard)
+            comm->backend->copy(comm->backend->context, tree->shard, tree->x + shard.first,
+                        (size_t)shard.count * sizeof(float));
     }
-    return !t->bit;
+    return !tree->bit;
 }
 
 /* ---- what instructions have begun: one after the other, in their order ---- */
 /* What was begun goes on as far as it can without waiting, and until no more than `left` of it are
- * not over. c: as gckpti_tree_poll has it. */
-static void gckpti_go_on_by(gckpti_crew *g, const gckpt_call *c, int left)
+ * not over. c: as gckpti_poll_tree has it. */
+static void gckpti_poll_pending(gckpti_process_group *group, const gckpt_call *c, int max_pending)
 {
-    gckpti_peers *s = &g->peers;
-    if (s->queues && g->flights > left) {
-        s->on->wait_comm_queue(s->on->context, left);
-        memmove(g->flight, g->flight + g->flights - left, (size_t)left * sizeof *g->flight);
-        g->flights = left;
+    gckpti_comm *comm = &group->comm;
+    if (comm->uses_queue && group->pending_count > max_pending) {
+        comm->backend->wait_comm_queue(comm->backend->context, max_pending);
+        memmove(group->pending, group->pending + group->pending_count - max_pending, (size_t)max_pending * sizeof *group->pending);
+        group->pending_count = max_pending;
     }
-    while (!s->queues && g->flights && gckpti_tree_poll(s, c, g->flights > left)) {
-        memmove(&g->flight[0], &g->flight[1], (size_t)--g->flights * sizeof *g->flight);
-        if (g->flights)
-            gckpti_tree_begin(s, g->flight);
+    while (!comm->uses_queue && group->pending_count && gckpti_poll_tree(comm, c, group->pending_count > max_pending)) {
+        memmove(&group->pending[0], &group->pending[1], (size_t)--group->pending_count * sizeof *group->pending);
+        if (group->pending_count)
+            gckpti_begin_tree(comm, group->pending);
     }
 }
 
-GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int left)
+GCKPTI_FN void gckpti_wait_pending(gckpt_exec *e, int max_pending)
 {
     gckpt_call c;
-    if (!e->crew->flights)
+    if (!e->group->pending_count)
         return;
-    gckpti_bare_call(e, &c);
-    gckpti_go_on_by(e->crew, &c, left);
+    gckpti_init_call(e, &c);
+    gckpti_poll_pending(e->group, &c, max_pending);
 }
 
 /* Within an instruction. */
-GCKPTI_FN void gckpti_look_after(void *crew)
+GCKPTI_FN void gckpti_poll_in_kernel(void *group_context)
 {
-    gckpti_crew *g = (gckpti_crew *)crew;
-    if (g->peers.tree.bit)
-        gckpti_go_on_by(g, NULL, GCKPTI_FLIGHTS);
+    gckpti_process_group *group = (gckpti_process_group *)group_context;
+    if (group->comm.tree.bit)
+        gckpti_poll_pending(group, NULL, GCKPTI_MAX_PENDING);
 }
 
 /* Begins it, or lets it follow what is under way, or puts all of it into the backend's queue. */
-GCKPTI_FN void gckpti_fly(gckpt_exec *e, const gckpti_flight *next)
+GCKPTI_FN void gckpti_start_collective(gckpt_exec *e, const gckpti_pending *pending)
 {
-    gckpti_crew *g = e->crew;
-    gckpti_peers *s = &g->peers;
+    gckpti_process_group *group = e->group;
+    gckpti_comm *comm = &group->comm;
     gckpt_call c;
-    gckpti_bare_call(e, &c);
-    gckpti_go_on_by(g, &c, GCKPTI_FLIGHTS - 1);
-    g->flight[g->flights++] = *next;
-    s->queue = s->queues ? s->on->use_comm_queue(s->on->context, 1) : NULL;
-    if (g->flights == 1 || s->queue)
-        gckpti_tree_begin(s, next);
-    if (s->queue) {
-        s->aloft = gckpti_tree_poll(s, &c, 0); /* nothing is under way for the host */
-        s->on->use_comm_queue(s->on->context, 0);
-        s->queue = NULL;
+    gckpti_init_call(e, &c);
+    gckpti_poll_pending(group, &c, GCKPTI_MAX_PENDING - 1);
+    group->pending[group->pending_count++] = *pending;
+    comm->queue = comm->uses_queue ? comm->backend->use_comm_queue(comm->backend->context, 1) : NULL;
+    if (group->pending_count == 1 || comm->queue)
+        gckpti_begin_tree(comm, pending);
+    if (comm->queue) {
+        comm->in_flight = gckpti_poll_tree(comm, &c, 0); /* nothing is under way for the host */
+        comm->backend->use_comm_queue(comm->backend->context, 0);
+        comm->queue = NULL;
     }
-    gckpti_go_on_by(g, &c, GCKPTI_FLIGHTS);
+    gckpti_poll_pending(group, &c, GCKPTI_MAX_PENDING);
 }
 #endif

@@ -4,24 +4,24 @@
 
 /* ---- rows that are fed ---- */
 /* Of a constant, or as fed: all rows of the latest feeds. */
-static const int32_t *gckpti_indices(const gckpt_exec *e, const gckpti_node *q)
+static const int32_t *gckpti_indices(const gckpt_exec *e, const gckpti_plan_node *q)
 {
     const void *data = q->kind == GCKPTI_CONSTANT ? q->data : e->feeds.inputs[q->index].feed;
     return (const int32_t *)data;
 }
 
 /* The values of i32 input i of a node, in all rows. */
-static gckpt_result gckpti_check_indices(gckpt_exec *e, const gckpti_node *node, int id, int i,
+static gckpt_result gckpti_check_indices(gckpt_exec *e, const gckpti_plan_node *node, int id, int i,
                                          int64_t rows)
 {
     const gckpt_plan *p = e->plan;
-    const gckpti_node *q = &p->nodes[p->nodes[node->in[i]].base];
+    const gckpti_plan_node *q = &p->nodes[p->nodes[node->in[i]].base];
     if (q->kind == GCKPTI_OP) /* checked when the graph was built */
         return GCKPT_OK;
     const int32_t *index = gckpti_indices(e, q);
-    int ignores = node->op->flags & GCKPT_LOSS && i == gckpti_counted(node->op);
+    int ignores = node->op->flags & GCKPT_LOSS && i == gckpti_counted_input(node->op);
     gckpt_call c;
-    gckpti_call_start(e, node, id, p->rows, &c);
+    gckpti_init_op_call(e, node, id, p->rows, &c);
     int64_t limit = node->op->classes(&c, i), per_row = gckpti_planned_elements(p, q), n = per_row;
     if (q->kind != GCKPTI_CONSTANT) {
         per_row /= p->rows;
@@ -45,7 +45,7 @@ static gckpt_result gckpti_match_feeds(gckpt_exec *e, const gckpt_feed *feeds, i
     for (size_t i = 0; i < p->inputs; i++)
         e->feeds.inputs[i].feed = NULL;
     for (int i = 0; i < count; i++) {
-        const gckpti_node *q = NULL;
+        const gckpti_plan_node *q = NULL;
         if (feeds[i].input >= 0 && (size_t)feeds[i].input < p->node_count)
             q = &p->nodes[p->nodes[feeds[i].input].base];
         if (!q || q->kind != GCKPTI_INPUT || !feeds[i].data)
@@ -73,15 +73,15 @@ GCKPTI_FN gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds,
     const gckpt_plan *p = e->plan;
     gckpt_result result = gckpti_match_feeds(e, feeds, count);
     for (size_t x = 0; x < p->length && result == GCKPT_OK; x++) {
-        const gckpti_ins *ins = &p->list[x];
-        const gckpti_node *node =
+        const gckpti_ins *ins = &p->ins[x];
+        const gckpti_plan_node *node =
             ins->kind == GCKPT_FORWARD && ins->first ? &p->nodes[ins->id] : NULL;
         for (int i = 0; node && node->op && node->op->classes && i < node->inputs; i++)
             if (node->op->flags & GCKPT_INDEX(i) && result == GCKPT_OK)
                 result = gckpti_check_indices(e, node, ins->id, i, rows);
     }
     if (result == GCKPT_OK)
-        result = gckpti_check_fed(e, rows);
+        result = gckpti_check_finite_feeds(e, rows);
     for (size_t i = 0; i < p->inputs && result == GCKPT_OK; i++) {
         gckpti_exec_input *in = &e->feeds.inputs[i];
         if (!in->copy)
@@ -100,10 +100,10 @@ GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e)
         if (in->node < 0)
             continue;
         size_t row = gckpti_row_bytes(p, &p->nodes[in->node]);
-        const unsigned char *rows = in->feed + (size_t)(e->step.row - e->feeds.first) * row;
-        if (in->on_backend)
-            gckpti_to_backend(e, in->on_backend, rows, row * (size_t)gckpti_micro_rows(e));
-        e->bound.nodes[in->node].data = in->on_backend ? in->on_backend : rows;
+        const unsigned char *rows = in->feed + (size_t)(e->step.row - e->feeds.first_row) * row;
+        if (in->backend_copy)
+            gckpti_to_backend(e, in->backend_copy, rows, row * (size_t)gckpti_micro_rows(e));
+        e->tables.nodes[in->node].data = in->backend_copy ? in->backend_copy : rows;
     }
 }
 
@@ -118,31 +118,31 @@ GCKPTI_FN int gckpti_term_of(const gckpt_plan *p, int id)
 }
 
 /* What a loss adds to now; regularisers have no leaves. */
-GCKPTI_FN gckpti_loss_total *gckpti_loss_at(const gckpt_exec *e, int term)
+GCKPTI_FN gckpti_loss_total *gckpti_running_loss(const gckpt_exec *e, int term)
 {
     const gckpt_plan *p = e->plan;
-    int leaf = p->terms[term].regulariser ? 0 : e->step.leaf;
-    return &e->losses.totals[term * gckpti_own_leaves(p) + leaf];
+    int vrank = p->terms[term].regulariser ? 0 : e->step.vrank;
+    return &e->losses.totals[term * gckpti_local_vranks(p) + vrank];
 }
 
 /* What the losses counted and summed up so far; the backend is waited for. */
 static gckpt_result gckpti_read_losses(gckpt_exec *e)
 {
-    gckpt_result result = gckpti_wait(e);
+    gckpt_result result = gckpti_wait_backend(e);
     if (result != GCKPT_OK)
         return result;
     for (size_t i = 0; i < e->plan->term_count; i++)
-        if (!gckpti_crew_of(e) ||
+        if (!gckpti_group_of(e) ||
             e->plan->terms[i].regulariser) /* else they are summed up already */
-            gckpti_from_backend(e, &e->losses.terms[i].seen, gckpti_loss_at(e, (int)i),
+            gckpti_from_backend(e, &e->losses.terms[i].total, gckpti_running_loss(e, (int)i),
                                 sizeof *e->losses.totals);
     return GCKPT_OK;
 }
 
-GCKPTI_FN int64_t gckpti_count(const gckpt_exec *e)
+GCKPTI_FN int64_t gckpti_loss_count(const gckpt_exec *e)
 {
     return e->losses.terms[0].expected >= 0 ? e->losses.terms[0].expected
-                                            : e->losses.terms[0].seen.count;
+                                            : e->losses.terms[0].total.count;
 }
 
 /* What the gradient of a loss's sum is worth in units of the first loss's count (manual, 3). */
@@ -150,16 +150,16 @@ GCKPTI_FN float gckpti_loss_scale(gckpt_exec *e, int term)
 {
     const gckpti_plan_term *t = &e->plan->terms[term];
     float weight = gckpti_float(t->weight);
-    double own = (double)e->losses.terms[term].expected;
+    double count = (double)e->losses.terms[term].expected;
     if (term == 0)
         return weight;
     if (t->regulariser && e->losses.terms[0].expected < 0)
         (void)gckpti_read_losses(e); /* an error comes again before the first update */
     if (t->regulariser)
-        return (float)((double)weight * (double)gckpti_count(e));
-    if (gckpti_streams(e)) /* the same count */
+        return (float)((double)weight * (double)gckpti_loss_count(e));
+    if (gckpti_is_streaming(e)) /* the same count */
         return weight;
-    return own > 0 ? (float)((double)weight * (double)gckpti_count(e) / own) : 0;
+    return count > 0 ? (float)((double)weight * (double)gckpti_loss_count(e) / count) : 0;
 }
 
 /* Adds what each loss will count over the rows just fed, where a rule says what that is: the loss
@@ -169,34 +169,34 @@ GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->term_count; i++) {
-        const gckpti_node *node = &p->nodes[p->terms[i].id];
+        const gckpti_plan_node *node = &p->nodes[p->terms[i].id];
         if (e->losses.terms[i].expected < 0)
             continue;
-        const gckpti_node *q = &p->nodes[p->nodes[node->in[gckpti_counted(node->op)]].base];
+        const gckpti_plan_node *q = &p->nodes[p->nodes[node->in[gckpti_counted_input(node->op)]].base];
         int64_t n = gckpti_planned_elements(p, q);
-        int64_t times = gckpti_crew_batches(e, rows), ignored = 0;
-        if (!q->batchless && n % p->rows == 0) {
+        int64_t times = gckpti_count_micro_batches(e, rows), ignored = 0;
+        if (!q->batch_invariant && n % p->rows == 0) {
             n = n / p->rows * rows;
             times = 1;
         }
         for (int64_t k = 0; q->type == GCKPT_I32 && q->kind != GCKPTI_OP && k < n; k++)
             ignored += gckpti_indices(e, q)[k] < 0;
-        e->losses.terms[i].expected += (n - ignored) / p->terms[i].unit * times;
+        e->losses.terms[i].expected += (n - ignored) / p->terms[i].sample_size * times;
     }
 }
 
 /* Before the first rows: 0 where they will be counted, -1 where they cannot be. */
-GCKPTI_FN void gckpti_start_counts(gckpt_exec *e)
+GCKPTI_FN void gckpti_init_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     int several = 0;
     for (size_t i = 1; i < p->term_count; i++)
         several = several || !p->terms[i].regulariser;
     for (size_t i = 0; i < p->term_count; i++) {
-        const gckpti_node *node = &p->nodes[p->terms[i].id];
-        int rule = node->op->flags & GCKPT_COUNT_FROM_FEEDS || (several && !gckpti_streams(e));
+        const gckpti_plan_node *node = &p->nodes[p->terms[i].id];
+        int rule = node->op->flags & GCKPT_COUNT_FROM_FEEDS || (several && !gckpti_is_streaming(e));
         memset(&e->losses.terms[i], 0, sizeof e->losses.terms[i]);
-        e->losses.terms[i].expected = rule && !node->batchless ? 0 : -1;
+        e->losses.terms[i].expected = rule && !node->batch_invariant ? 0 : -1;
     }
 }
 
@@ -204,15 +204,15 @@ GCKPTI_FN void gckpti_start_counts(gckpt_exec *e)
 GCKPTI_FN gckpt_result gckpti_check_same_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const gckpti_node *first = &p->nodes[p->terms[0].id];
+    const gckpti_plan_node *first = &p->nodes[p->terms[0].id];
     for (size_t i = 1; i < p->term_count; i++) {
-        const gckpti_node *node = &p->nodes[p->terms[i].id];
-        const gckpti_node *a = &p->nodes[first->in[gckpti_counted(first->op)]];
-        const gckpti_node *b = &p->nodes[node->in[gckpti_counted(node->op)]];
+        const gckpti_plan_node *node = &p->nodes[p->terms[i].id];
+        const gckpti_plan_node *a = &p->nodes[first->in[gckpti_counted_input(first->op)]];
+        const gckpti_plan_node *b = &p->nodes[node->in[gckpti_counted_input(node->op)]];
         int same = a->type == b->type &&
                    (a->type == GCKPT_I32 ? a->base == b->base
-                                         : gckpti_planned_elements(p, a) / p->terms[0].unit ==
-                                               gckpti_planned_elements(p, b) / p->terms[i].unit);
+                                         : gckpti_planned_elements(p, a) / p->terms[0].sample_size ==
+                                               gckpti_planned_elements(p, b) / p->terms[i].sample_size);
         if (!p->terms[i].regulariser && !same)
             return gckpti_error(
                 e, GCKPT_E_ARG,
@@ -228,38 +228,38 @@ GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_result result = gckpti_read_losses(e);
-    if (result != GCKPT_OK || gckpti_infers(p))
+    if (result != GCKPT_OK || gckpti_is_inference(p))
         return result;
-    int trains = gckpti_count(e) || e->losses.terms[0].seen.count;
+    int trains = gckpti_loss_count(e) || e->losses.terms[0].total.count;
     for (size_t i = 0; i < p->term_count && trains; i++)
         if (e->losses.terms[i].expected >= 0 &&
-            e->losses.terms[i].expected != e->losses.terms[i].seen.count)
+            e->losses.terms[i].expected != e->losses.terms[i].total.count)
             return gckpti_error(
                 e, GCKPT_E_DATA,
                 "step: loss %s #%i counted %I; its feeds say %I. A loss that counts in its own "
                 "way can only be the first of a plan",
-                p->nodes[p->terms[i].id].op->name, p->terms[i].id, e->losses.terms[i].seen.count,
+                p->nodes[p->terms[i].id].op->name, p->terms[i].id, e->losses.terms[i].total.count,
                 e->losses.terms[i].expected);
     return GCKPT_OK;
 }
 
-GCKPTI_FN int gckpti_are_promised(const gckpt_exec *e)
+GCKPTI_FN int gckpti_has_known_counts(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    int promised = gckpti_on(e)->own_memory && !gckpti_infers(p);
+    int known = gckpti_backend(e)->own_memory && !gckpti_is_inference(p);
     for (size_t i = 0; i < p->term_count; i++)
-        promised = promised && (p->terms[i].regulariser ||
+        known = known && (p->terms[i].regulariser ||
                                 p->nodes[p->terms[i].id].op->flags & GCKPT_COUNT_FROM_FEEDS);
-    return promised;
+    return known;
 }
 
 /* Before anything is changed: the first loss's count, and that all counted as they should. Where
  * all have promised so nothing waits for it, and a broken promise shows at the end of the step. */
-GCKPTI_FN gckpt_result gckpti_settle_counts(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_finalize_counts(gckpt_exec *e)
 {
     gckpt_result result = GCKPT_OK;
-    if (!e->losses.settled && !gckpti_are_promised(e))
+    if (!e->losses.finalized && !gckpti_has_known_counts(e))
         result = gckpti_check_counts(e);
-    e->losses.settled = result == GCKPT_OK;
+    e->losses.finalized = result == GCKPT_OK;
     return result;
 }

@@ -2,118 +2,118 @@
 #include "graph/graph.h"
 
 /* ---- own memory: what the host does itself, it does on copies ---- */
-GCKPTI_FN const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n)
+GCKPTI_FN const float *gckpti_host_floats(const gckpt_exec *e, const float *x, size_t n)
 {
-    if (!gckpti_on(e)->own_memory)
+    if (!gckpti_backend(e)->own_memory)
         return x;
-    gckpti_from_backend(e, e->blocks.borrowed, x, n * sizeof *x);
-    return (const float *)(const void *)e->blocks.borrowed;
+    gckpti_from_backend(e, e->blocks.host_scratch, x, n * sizeof *x);
+    return (const float *)(const void *)e->blocks.host_scratch;
 }
 
 typedef struct {
     const gckpt_exec *e;
-    gckpti_block room;
+    gckpti_bump scratch;
     int count;
     struct {
         const void *from;
-        void *to, *here; /* to: where it goes back; NULL: it was read only */
+        void *back_to, *host; /* to: where it goes back; NULL: it was read only */
         size_t bytes;
-    } pieces[4 * GCKPT_MAX_INPUTS + 8];
-} gckpti_borrowing;
+    } entry[4 * GCKPT_MAX_INPUTS + 8];
+} gckpti_host_copies;
 
 /* The host's copy of an operand, which goes back to `to`, if that is not NULL; the same one for the
  * same address. */
-static void *gckpti_borrow(gckpti_borrowing *s, const void *from, void *to, size_t bytes)
+static void *gckpti_host_copy(gckpti_host_copies *copies, const void *from, void *to, size_t bytes)
 {
     int i = 0;
     if (!from)
         return NULL;
-    while (i < s->count && s->pieces[i].from != from)
+    while (i < copies->count && copies->entry[i].from != from)
         i++;
-    if (i == s->count) {
-        s->pieces[s->count].here = gckpti_carve(&s->room, bytes, 1);
-        s->pieces[s->count].from = from;
-        s->pieces[s->count++].bytes = bytes;
-        gckpti_from_backend(s->e, s->pieces[i].here, from, bytes);
+    if (i == copies->count) {
+        copies->entry[copies->count].host = gckpti_bump_alloc(&copies->scratch, bytes, 1);
+        copies->entry[copies->count].from = from;
+        copies->entry[copies->count++].bytes = bytes;
+        gckpti_from_backend(copies->e, copies->entry[i].host, from, bytes);
     }
     if (to)
-        s->pieces[i].to = to;
-    return s->pieces[i].here;
+        copies->entry[i].back_to = to;
+    return copies->entry[i].host;
 }
 
 /* Whether what is bound for input i is less than its values: packed, or a rank's share. Then it is
  * not read (what is read was brought into the arena). */
-static int gckpti_is_less(const gckpt_exec *e, const gckpt_call *c, int i)
+static int gckpti_is_partial(const gckpt_exec *e, const gckpt_call *c, int i)
 {
-    const gckpti_node *nodes = e->plan->nodes;
+    const gckpti_plan_node *nodes = e->plan->nodes;
     const int base = nodes[nodes[c->id].in[i]].base;
-    if (nodes[base].kind != GCKPTI_PARAM || c->in[i].data != e->bound.nodes[base].data)
+    if (nodes[base].kind != GCKPTI_PARAM || c->in[i].data != e->tables.nodes[base].data)
         return 0;
     const gckpti_param *q = gckpti_param_of(e, nodes[base].index);
-    return gckpti_is_packed((int)q->p.storage) ||
-           gckpti_is_sharded(gckpti_array_share(e->store, q, GCKPTI_VALUES));
+    return gckpti_is_quantised((int)q->p.storage) ||
+           gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES));
 }
 
 /* Runs an op's own kernel on copies of its operands. */
 GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, const gckpt_call *call)
 {
     gckpt_call c = *call;
-    gckpti_borrowing s;
+    gckpti_host_copies copies;
     size_t n = (size_t)gckpti_elements(&c.shape);
-    memset(&s, 0, sizeof s);
-    s.e = e;
-    s.room.base = e->blocks.borrowed;
+    memset(&copies, 0, sizeof copies);
+    copies.e = e;
+    copies.scratch.base = e->blocks.host_scratch;
     for (int i = 0; i < c.inputs; i++) {
         gckpt_arg *arg = &c.in[i];
         size_t size = (size_t)gckpti_elements(&arg->shape);
-        if (arg->data && gckpti_is_less(e, &c, i))
+        if (arg->data && gckpti_is_partial(e, &c, i))
             arg->data = NULL;
-        arg->data = (const float *)gckpti_borrow(&s, arg->data, NULL, size * 4);
-        arg->index = (const int32_t *)gckpti_borrow(&s, arg->index, NULL, size * 4);
-        arg->bf16 = (const uint16_t *)gckpti_borrow(&s, arg->bf16, NULL, size * 2);
-        arg->bytes = (const uint8_t *)gckpti_borrow(&s, arg->bytes, NULL, size);
-        arg->grad = (float *)gckpti_borrow(&s, arg->grad, arg->grad, size * 4);
-        arg->compensation = (float *)gckpti_borrow(&s, arg->compensation, arg->compensation, size * 4);
-        arg->grad_bf16 = (uint16_t *)gckpti_borrow(&s, arg->grad_bf16, arg->grad_bf16, size * 2);
+        arg->data = (const float *)gckpti_host_copy(&copies, arg->data, NULL, size * 4);
+        arg->index = (const int32_t *)gckpti_host_copy(&copies, arg->index, NULL, size * 4);
+        arg->bf16 = (const uint16_t *)gckpti_host_copy(&copies, arg->bf16, NULL, size * 2);
+        arg->bytes = (const uint8_t *)gckpti_host_copy(&copies, arg->bytes, NULL, size);
+        arg->grad = (float *)gckpti_host_copy(&copies, arg->grad, arg->grad, size * 4);
+        arg->compensation = (float *)gckpti_host_copy(&copies, arg->compensation, arg->compensation, size * 4);
+        arg->grad_bf16 = (uint16_t *)gckpti_host_copy(&copies, arg->grad_bf16, arg->grad_bf16, size * 2);
     }
-    c.grad_out = (const float *)gckpti_borrow(&s, c.grad_out, NULL, n * 4);
-    c.grad_out_bf16 = (const uint16_t *)gckpti_borrow(&s, c.grad_out_bf16, NULL, n * 2);
-    c.out = (float *)gckpti_borrow(&s, c.out, c.out, n * 4);
-    c.out_bf16 = (uint16_t *)gckpti_borrow(&s, c.out_bf16, c.out_bf16, n * 2);
-    c.saved = gckpti_borrow(&s, c.saved, c.saved, e->plan->nodes[c.id].aux_bytes);
-    c.loss_sum = (double *)gckpti_borrow(&s, c.loss_sum, c.loss_sum, sizeof *c.loss_sum);
-    c.loss_count = (int64_t *)gckpti_borrow(&s, c.loss_count, c.loss_count, sizeof *c.loss_count);
-    c.workspace = c.workspace ? s.room.base + s.room.used : NULL; /* all the rest */
+    c.grad_out = (const float *)gckpti_host_copy(&copies, c.grad_out, NULL, n * 4);
+    c.grad_out_bf16 = (const uint16_t *)gckpti_host_copy(&copies, c.grad_out_bf16, NULL, n * 2);
+    c.out = (float *)gckpti_host_copy(&copies, c.out, c.out, n * 4);
+    c.out_bf16 = (uint16_t *)gckpti_host_copy(&copies, c.out_bf16, c.out_bf16, n * 2);
+    c.saved = gckpti_host_copy(&copies, c.saved, c.saved, e->plan->nodes[c.id].saved_bytes);
+    c.loss_sum = (double *)gckpti_host_copy(&copies, c.loss_sum, c.loss_sum, sizeof *c.loss_sum);
+    c.loss_count = (int64_t *)gckpti_host_copy(&copies, c.loss_count, c.loss_count, sizeof *c.loss_count);
+    c.workspace = c.workspace ? copies.scratch.base + copies.scratch.used : NULL; /* all the rest */
     c.plain = 1;
     c.kernels = NULL;
     c.backend = NULL;
     kernel(&c);
-    for (int i = 0; i < s.count; i++)
-        if (s.pieces[i].to)
-            gckpti_to_backend(e, s.pieces[i].to, s.pieces[i].here, s.pieces[i].bytes);
+    for (int i = 0; i < copies.count; i++)
+        if (copies.entry[i].back_to)
+            gckpti_to_backend(e, copies.entry[i].back_to, copies.entry[i].host, copies.entry[i].bytes);
 }
 
 /* ---- copies beside what is computed: begun, and waited for when they must be ---- */
 /* Waits for copies that were begun and must be done before instruction x, and for those before
  * them. Returns what a run has come to: result or, where that was well, what failed. */
-GCKPTI_FN gckpt_result gckpti_join(gckpt_exec *e, int x, gckpt_result result)
+GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result result)
 {
-    int *due = e->offload.due, n = GCKPTI_RUNS_BACKENDS ? e->offload.pending : 0, failed = 0;
+    int *due = e->offload.due, n = GCKPTI_RUNS_BACKENDS ? e->offload.pending_count : 0, failed = 0;
     while (n > 0 && due[n - 1] > x)
         n--;
     if (n == 0)
         return result;
-    int later = e->offload.pending - n;
-    if (!e->offload.moves && (failed = e->desc.wait(e->desc.user, later)) != 0) {
+    int later = e->offload.pending_count - n;
+    if (!e->offload.by_backend && (failed = e->desc.wait(e->desc.user, later)) != 0) {
         e->desc.wait(e->desc.user, later = 0); /* nothing may be written any more */
-    } else if (e->offload.moves && gckpti_on(e)->wait_copies_until && later) {
-        gckpti_on(e)->wait_copies_until(gckpti_on(e)->context, later);
-    } else if (e->offload.moves) {
-        gckpti_on(e)->wait_copies(gckpti_on(e)->context);
+    } else if (e->offload.by_backend && gckpti_backend(e)->wait_copies_until && later) {
+        gckpti_backend(e)->wait_copies_until(gckpti_backend(e)->context, later);
+    } else if (e->offload.by_backend) {
+        gckpti_backend(e)->wait_copies(gckpti_backend(e)->context);
         later = 0;
     }
-    memmove(due, due + e->offload.pending - later, (size_t)later * sizeof *due);
-    e->offload.pending = later;
+    memmove(due, due + e->offload.pending_count - later, (size_t)later * sizeof *due);
+    e->offload.pending_count = later;
     return failed && (result == GCKPT_OK || result == GCKPT_MORE)
                ? gckpti_error(e, GCKPT_E_FILE, "step: a copy to slower memory or back failed; "
                                                "nothing was changed")
@@ -121,95 +121,95 @@ GCKPTI_FN gckpt_result gckpti_join(gckpt_exec *e, int x, gckpt_result result)
 }
 
 /* Whether instruction x has an operand at an offset of the arena. */
-static int gckpti_touches(const gckpt_plan *p, int x, size_t offset)
+static int gckpti_has_operand(const gckpt_plan *p, int x, size_t offset)
 {
-    size_t k = p->list[x].operands;
-    size_t end = x + 1 < (int)p->length ? p->list[x + 1].operands : p->operand_count;
+    size_t k = p->ins[x].operands;
+    size_t end = x + 1 < (int)p->length ? p->ins[x + 1].operands : p->operand_count;
     while (k < end && p->operands[k] != offset)
         k++;
-    return k < end && p->list[x].kind != GCKPT_OFFLOAD_DONE;
+    return k < end && p->ins[x].kind != GCKPT_OFFLOAD_DONE;
 }
 
 /* Notes a copy that was begun, and the first instruction that must wait for it: the first one that
  * reads what comes in; or that writes where something goes out from, which painting does, too. */
-static void gckpti_note_copy(gckpt_exec *e, int out, size_t offset, size_t bytes)
+static void gckpti_add_pending_copy(gckpt_exec *e, int out, size_t offset, size_t bytes)
 {
     const gckpt_plan *p = e->plan;
-    const int paints = gckpti_debug(e) & GCKPT_DEBUG_POISON;
+    const int poisons = gckpti_debug(e) & GCKPT_DEBUG_POISON;
     int due = (int)p->length, pc = e->step.pc;
-    for (size_t i = 0; i < p->life_count; i++) {
-        const gckpt_buffer *life = &p->lives[i];
-        if (life->offset >= offset + bytes || life->offset + life->size <= offset)
+    for (size_t i = 0; i < p->buffer_count; i++) {
+        const gckpt_buffer *buffer = &p->buffers[i];
+        if (buffer->offset >= offset + bytes || buffer->offset + buffer->size <= offset)
             continue;
-        if (life->start > pc || (paints && life->end >= pc))
-            gckpti_lower(&due, life->start > pc ? life->start : life->end + 1);
+        if (buffer->start > pc || (poisons && buffer->end >= pc))
+            gckpti_set_min(&due, buffer->start > pc ? buffer->start : buffer->end + 1);
     }
     for (int x = pc + 1; x < due; x++)
-        if (out ? p->list[x].kind == GCKPT_FORWARD && p->operands[p->list[x].operands] == offset
-                : gckpti_touches(p, x, offset))
-            gckpti_lower(&due, x);
-    e->offload.due[e->offload.pending++] = due;
+        if (out ? p->ins[x].kind == GCKPT_FORWARD && p->operands[p->ins[x].operands] == offset
+                : gckpti_has_operand(p, x, offset))
+            gckpti_set_min(&due, x);
+    e->offload.due[e->offload.pending_count++] = due;
 }
 
 /* Copies `bytes` bytes between the arena, from an offset on, and slower memory. */
-static gckpt_result gckpti_copy_far(gckpt_exec *e, const gckpti_ins *ins, size_t far, size_t offset,
+static gckpt_result gckpti_copy_offloaded(gckpt_exec *e, const gckpti_ins *ins, size_t host_offset, size_t offset,
                                     size_t bytes)
 {
     const gckpt_exec_desc *d = &e->desc;
     size_t done = bytes;
-    void *here = gckpti_at_any(e, offset);
-    void *host = !d->offload                ? e->offload.far + far
-                 : gckpti_on(e)->own_memory ? e->blocks.borrowed
+    void *here = gckpti_arena_ptr(e, offset);
+    void *host = !d->offload                ? e->offload.host + host_offset
+                 : gckpti_backend(e)->own_memory ? e->blocks.host_scratch
                                             : here;
     const int out = ins->kind == GCKPT_OFFLOAD;
-    if (e->offload.moves) {
-        gckpti_on(e)->copy_async(gckpti_on(e)->context, out ? host : here, out ? here : host, bytes, out);
+    if (e->offload.by_backend) {
+        gckpti_backend(e)->copy_async(gckpti_backend(e)->context, out ? host : here, out ? here : host, bytes, out);
     } else {
         if (out && host != here)
             gckpti_from_backend(e, host, here, bytes);
         done = !d->offload ? bytes
-               : out       ? d->offload(d->user, far, host, bytes)
-                           : d->reload(d->user, far, host, bytes);
+               : out       ? d->offload(d->user, host_offset, host, bytes)
+                           : d->reload(d->user, host_offset, host, bytes);
         if (d->wait && host != here && done == bytes)
             done = d->wait(d->user, 0) ? 0 : bytes;
         if (!out && host != here && done == bytes)
             gckpti_to_backend(e, here, host, bytes);
     }
-    if (done == bytes && e->offload.begins)
-        gckpti_note_copy(e, out, offset, bytes);
+    if (done == bytes && e->offload.async)
+        gckpti_add_pending_copy(e, out, offset, bytes);
     return done == bytes ? GCKPT_OK
                          : gckpti_error(e, GCKPT_E_FILE,
                                         "step: %s of \"%s\" copied %z of %z bytes; nothing was "
                                         "changed",
                                         out ? "offload" : "reload",
-                                        gckpti_node_name(e->plan, ins->id), done, bytes);
+                                        gckpti_planned_name(e->plan, ins->id), done, bytes);
 }
 
 /* A value and aux go to slower memory or come back; of a short micro-batch the rows it has. */
 GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
-    const gckpti_node *node = &p->nodes[ins->id];
+    const gckpti_plan_node *node = &p->nodes[ins->id];
     int64_t rows = gckpti_micro_rows(e);
-    size_t value = gckpti_node_bytes(p, node);
+    size_t value = gckpti_planned_bytes(p, node);
     gckpt_result result = GCKPT_OK;
     gckpti_operands o;
     if (ins->kind == GCKPT_OFFLOAD_DONE)
         return GCKPT_OK; /* lives tell how long bytes are kept */
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
-    if (!node->batchless)
+    if (!node->batch_invariant)
         value = value / (size_t)p->rows * (size_t)rows;
-    if (o.out != GCKPTI_NONE)
-        result = gckpti_copy_far(e, ins, p->told[ins->id].far_value, o.out, value);
-    if (o.aux != GCKPTI_NONE && result == GCKPT_OK)
-        result = gckpti_copy_far(e, ins, p->told[ins->id].far_aux, o.aux, node->aux_bytes);
+    if (o.out != GCKPTI_NO_OFFSET)
+        result = gckpti_copy_offloaded(e, ins, p->info[ins->id].host_value, o.out, value);
+    if (o.saved != GCKPTI_NO_OFFSET && result == GCKPT_OK)
+        result = gckpti_copy_offloaded(e, ins, p->info[ins->id].host_saved, o.saved, node->saved_bytes);
     if (ins->kind == GCKPT_OFFLOAD || !(gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE) ||
-        (result = gckpti_join(e, INT32_MAX, result)) != GCKPT_OK)
+        (result = gckpti_wait_copies(e, INT32_MAX, result)) != GCKPT_OK)
         return result;
     gckpt_call c;
-    gckpti_call_start(e, node, ins->id, rows, &c);
-    c.out = gckpti_at(e, o.out);
-    c.saved = gckpti_at(e, o.aux);
-    return gckpti_compare(e, ins, &c,
-                          node->rounding & GCKPTI_NARROW_VALUE ? gckpti_at_bf16(e, o.out) : NULL);
+    gckpti_init_op_call(e, node, ins->id, rows, &c);
+    c.out = gckpti_arena_f32(e, o.out);
+    c.saved = gckpti_arena_f32(e, o.saved);
+    return gckpti_check_recompute(e, ins, &c,
+                          node->rounding & GCKPTI_BF16_VALUE ? gckpti_arena_bf16(e, o.out) : NULL);
 }

@@ -3,7 +3,7 @@
 #include "cpu/cpu.h"
 #include "num/num.h"
 
-GCKPTI_COLD
+GCKPTI_COLD_BEGIN
 
 /* A plan may come from a table that was compiled in (gckpt_plan_c): refuses one that is not of this
  * header, of the ops that are linked now, or for this build. */
@@ -15,12 +15,12 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
                             "plan: printed by another version of gradckpt.h (format %i, contract "
                             "%i; here %i, %i): print it again with gckpt_plan_c",
                             p->format, p->contract, GCKPT_PLAN_FORMAT, GCKPT_CONTRACT);
-    for (size_t i = 0; i < p->node_count && GCKPTI_RUNS_MADE; i++)
-        hash = gckpti_hash_planned(hash, p, i);
-    hash = gckpti_hash_leaves(hash, p->leaves);
-    if (GCKPTI_RUNS_MADE &&
-        (hash != p->check || (p->node_count && gckpti_hash_leaves(p->told[p->node_count - 1].hash,
-                                                                  p->leaves) != p->hash)))
+    for (size_t i = 0; i < p->node_count && GCKPTI_RUNS_BUILT; i++)
+        hash = gckpti_hash_plan_node(hash, p, i);
+    hash = gckpti_hash_vranks(hash, p->virtual_ranks);
+    if (GCKPTI_RUNS_BUILT &&
+        (hash != p->check || (p->node_count && gckpti_hash_vranks(p->info[p->node_count - 1].hash,
+                                                                  p->virtual_ranks) != p->hash)))
         return gckpti_error(s, GCKPT_E_ARG,
                             "plan: the graph's hash is not what it was made with: an op or the "
                             "table was changed; print it again with gckpt_plan_c");
@@ -33,11 +33,11 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
     if (!GCKPTI_RUNS_TRAINING && p->mode != GCKPT_INFERENCE)
         return gckpti_error(s, GCKPT_E_ARG,
                             "plan: it trains; this build (GCKPT_NO_TRAINING) runs GCKPT_INFERENCE");
-    if (p->packed && !gckpti_has_storage(GCKPT_STORAGE_I8))
+    if (p->quantised && !gckpti_has_storage(GCKPT_STORAGE_I8))
         return gckpti_error(s, GCKPT_E_ARG,
                             "plan: it has packed parameters, which this build leaves out "
                             "(GCKPT_NO_QUANT)");
-    if (GCKPTI_ALWAYS_PLAIN && p->made_for == GCKPTI_FOR_CPU)
+    if (GCKPTI_ALWAYS_PLAIN && p->backend_id == GCKPTI_BACKEND_CPU)
         return gckpti_error(
             s, GCKPT_E_ARG,
             "plan: its workspace is that of the fast kernels, which this build "
@@ -46,7 +46,7 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
 }
 
 /* What can be refused before there is an executor. */
-static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
+static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
                                          const gckpt_exec_desc *d)
 {
     if (!p)
@@ -54,7 +54,7 @@ static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
                             "exec: the plan is NULL (see gckpt_error_text of its graph)");
     const gckpti_range ranges[] = { { "isa", (int)d->isa, 0, GCKPT_ISA_COUNT - 1 },
                                     { "debug", (int64_t)d->debug, 0, 2 * GCKPT_DEBUG_FINITE - 1 } };
-    if (!gckpti_in_range(s, "exec", ranges, sizeof ranges / sizeof *ranges))
+    if (!gckpti_check_ranges(s, "exec", ranges, sizeof ranges / sizeof *ranges))
         return GCKPT_E_ARG;
     if (gckpti_check_plan(s, p) != GCKPT_OK)
         return GCKPT_E_ARG;
@@ -89,18 +89,18 @@ static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
     return GCKPT_OK;
 }
 
-GCKPTI_FN gckpt_result gckpti_check_planned(gckpt_exec *e, int i, const gckpti_param *q, int begun)
+GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpti_param *q, int in_step)
 {
     const gckpti_plan_param *planned = &e->plan->params[i];
-    const char *who = begun ? "step" : "exec", *name = q->p.name;
-    void *object = begun ? (void *)e : e->store;
+    const char *who = in_step ? "step" : "exec", *name = q->p.name;
+    void *object = in_step ? (void *)e : e->store;
     if (planned->storage != (gckpti_byte)q->p.storage)
         return gckpti_error(object, GCKPT_E_ARG,
                             "%s: \"%s\" is stored as %s, the plan was made for %s: pack it so "
                             "(gckpt_store_quantise), or make a new plan",
                             who, name, gckpti_storage_name(q->p.storage),
                             gckpti_storage_name((gckpt_storage)planned->storage));
-    if (gckpti_updates(planned) && q->p.frozen)
+    if (gckpti_has_update(planned) && q->p.frozen)
         return gckpti_error(object, GCKPT_E_ARG,
                             "%s: \"%s\" was frozen after planning; make a new plan", who, name);
     if (planned->trained && e->plan->state_slots > 0 && q->optimiser &&
@@ -108,9 +108,9 @@ GCKPTI_FN gckpt_result gckpti_check_planned(gckpt_exec *e, int i, const gckpti_p
         return gckpti_error(object, GCKPT_E_ARG,
                             "%s: \"%s\" %s state of another optimiser%s; gckpt_store_reset clears "
                             "it",
-                            who, name, begun ? "got" : "holds",
-                            begun ? " after this executor was made" : "");
-    if (gckpti_has_storage(GCKPT_STORAGE_I8) && begun && planned->trained &&
+                            who, name, in_step ? "got" : "holds",
+                            in_step ? " after this executor was made" : "");
+    if (gckpti_has_storage(GCKPT_STORAGE_I8) && in_step && planned->trained &&
         gckpti_state_slots(q) < e->plan->state_slots)
         return gckpti_error(e, GCKPT_E_ARG,
                             "step: \"%s\" lost its state when it was packed; make a new executor",
@@ -118,14 +118,14 @@ GCKPTI_FN gckpt_result gckpti_check_planned(gckpt_exec *e, int i, const gckpti_p
     return GCKPT_OK;
 }
 
-GCKPTI_FN gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q, int begun)
+GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_step)
 {
-    if (!gckpti_on(e)->own_memory)
+    if (!gckpti_backend(e)->own_memory)
         gckpti_pull(e->store, q);
     else if (!gckpti_push(e->store, q, e->desc.backend))
-        return gckpti_error(begun ? (void *)e : e->store, GCKPT_E_MEMORY,
-                            "%s: %s has no memory for \"%s\"%s", begun ? "step" : "exec",
-                            gckpti_on(e)->name, q->p.name, gckpti_shortage(e));
+        return gckpti_error(in_step ? (void *)e : e->store, GCKPT_E_MEMORY,
+                            "%s: %s has no memory for \"%s\"%s", in_step ? "step" : "exec",
+                            gckpti_backend(e)->name, q->p.name, gckpti_memory_hint(e));
     return GCKPT_OK;
 }
 
@@ -136,64 +136,64 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->param_count; i++) {
         const char *name = p->names + p->params[i].name;
-        int index = gckpti_find(e->store, name);
+        int index = gckpti_find_param(e->store, name);
         if (index < 0 || e->store->params[index].p.elements != p->params[i].elements)
             return gckpti_error(
                 e->store, GCKPT_E_ARG,
                 "exec: the store has no parameter \"%s\" of %I elements; the plan was "
                 "made for another store (gckpt_plan_params creates what is missing)",
                 name, p->params[i].elements);
-        if (gckpti_check_planned(e, (int)i, &e->store->params[index], 0) != GCKPT_OK)
+        if (gckpti_check_plan_param(e, (int)i, &e->store->params[index], 0) != GCKPT_OK)
             return GCKPT_E_ARG;
-        if (!GCKPTI_DRAWS && !gckpti_is_made(&e->store->params[index]) &&
+        if (!GCKPTI_RANDOM && !gckpti_has_values(&e->store->params[index]) &&
             gckpti_is_random(&e->store->params[index].init))
             return gckpti_error(e->store, GCKPT_E_ARG,
                                 "exec: \"%s\" has no values, and GCKPT_NO_TRAINING draws none: "
                                 "load or set them before (gckpt_store_get)",
                                 name);
-        if (!e->bound.params)
+        if (!e->tables.params)
             continue;
-        e->bound.params[i].index = index;
+        e->tables.params[i].index = index;
         size_t at = i;
-        for (; at > 0 && e->bound.params[e->bound.params[at - 1].nth].index > index; at--)
-            e->bound.params[at].nth = e->bound.params[at - 1].nth;
-        e->bound.params[at].nth = (int)i;
+        for (; at > 0 && e->tables.params[e->tables.params[at - 1].store_order].index > index; at--)
+            e->tables.params[at].store_order = e->tables.params[at - 1].store_order;
+        e->tables.params[at].store_order = (int)i;
     }
     return GCKPT_OK;
 }
 
 /* What the store's memory ends with when the values and states that are still missing are there. */
-static size_t gckpti_bind_needs(gckpt_exec *e)
+static size_t gckpti_store_bytes_needed(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_store *s = e->store;
     size_t used = s->memory.used;
     for (size_t i = 0; i < p->param_count; i++) {
-        const gckpti_param *q = gckpti_param_of(e, e->bound.params[i].nth);
-        gckpti_count_piece(&used, !gckpti_is_made(q), gckpti_array_bytes(s, q, 0));
+        const gckpti_param *q = gckpti_param_of(e, e->tables.params[i].store_order);
+        gckpti_count_alloc(&used, !gckpti_has_values(q), gckpti_array_bytes(s, q, 0));
     }
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_param *q = gckpti_param_of(e, (int)i);
-        const int had = gckpti_state_slots(q), slots = p->params[i].trained ? p->state_slots : 0;
-        e->bound.params[i].had = had;
-        for (int slot = had; GCKPTI_RUNS_TRAINING && slot < slots; slot++)
-            gckpti_count_piece(&used, gckpti_array_bytes(s, q, 1), 1);
+        const int before = gckpti_state_slots(q), slots = p->params[i].trained ? p->state_slots : 0;
+        e->tables.params[i].slots_before = before;
+        for (int slot = before; GCKPTI_RUNS_TRAINING && slot < slots; slot++)
+            gckpti_count_alloc(&used, gckpti_array_bytes(s, q, 1), 1);
     }
     return used;
 }
 
 /* Draws raw values, by vectors where the processor runs the plan by them, or another backend does
  * (whatever desc.isa says). By one thread: a program may still want to fork. */
-static void gckpti_draw_state(const gckpt_exec *e)
+static void gckpti_initialise_params(const gckpt_exec *e)
 {
-    gckpti_draw *by = NULL;
+    gckpti_init_fn *initialise = NULL;
 #if GCKPTI_HAS_FAST
-    const void *kernels = e->on.kernels;
+    const void *kernels = e->device.kernels;
     for (int i = GCKPT_ISA_AVX512; e->desc.backend && !kernels && i > GCKPT_ISA_PLAIN; i--)
         (void)gckpti_cpu_backend((gckpt_isa)i, &kernels);
-    by = kernels ? ((const gckpti_kernels *)kernels)->draw : NULL;
+    initialise = kernels ? ((const gckpti_kernels *)kernels)->draw : NULL;
 #endif
-    gckpti_values_draw(e->store, by);
+    gckpti_init_all_values(e->store, initialise);
 }
 
 /* Values, and optimiser state for what the plan trains: what is not there yet, all or none. Values
@@ -203,32 +203,32 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     gckpt_store *s = e->store;
     gckpt_result result = GCKPT_OK;
-    const size_t needs = gckpti_bind_needs(e), bytes = needs - s->memory.used;
+    const size_t needs = gckpti_store_bytes_needed(e), bytes = needs - s->memory.used;
     size_t states = 0;
-    if (bytes && !gckpti_has_room(&s->memory, bytes))
+    if (bytes && !gckpti_has_memory(&s->memory, bytes))
         result =
             gckpti_error(s, GCKPT_E_MEMORY,
                          "exec: no memory for the %z bytes of values and optimiser state that "
                          "the plan's %z parameters, \"%s\" first, still need",
-                         bytes, p->param_count, gckpti_param_of(e, e->bound.params[0].nth)->p.name);
+                         bytes, p->param_count, gckpti_param_of(e, e->tables.params[0].store_order)->p.name);
     for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++)
-        result = gckpti_values_new(s, gckpti_param_of(e, e->bound.params[i].nth), "exec");
+        result = gckpti_values_new(s, gckpti_param_of(e, e->tables.params[i].store_order), "exec");
     for (; states < p->param_count && result == GCKPT_OK; states++) {
         gckpti_param *q = gckpti_param_of(e, (int)states);
         if (GCKPTI_RUNS_TRAINING && p->params[states].trained &&
-            !gckpti_param_state(s, q, p->state_slots))
+            !gckpti_ensure_state(s, q, p->state_slots))
             result = gckpti_error(s, GCKPT_E_MEMORY,
                                   "exec: no memory for the optimiser state "
                                   "of \"%s\": %i times %z bytes",
                                   q->p.name, p->state_slots, gckpti_array_bytes(s, q, 1));
     }
     if (result == GCKPT_OK) {
-        gckpti_draw_state(e);
+        gckpti_initialise_params(e);
         return GCKPT_OK;
     }
-    gckpti_tell_block(s, "store", &s->memory, gckpti_count_block(needs + s->memory.names));
+    gckpti_hint_block(s, "store", &s->memory, gckpti_count_block(needs + s->memory.name_bytes));
     while (GCKPTI_RUNS_TRAINING && states-- > 0)
-        gckpti_state_shrink(s, gckpti_param_of(e, (int)states), e->bound.params[states].had);
+        gckpti_state_shrink(s, gckpti_param_of(e, (int)states), e->tables.params[states].slots_before);
     gckpti_values_undo(s);
     return result;
 }
@@ -244,14 +244,14 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
     for (int done = -1; result == GCKPT_OK;) { /* in the order they were created */
         const gckpti_plan_param *next = NULL;
         for (size_t i = 0; i < plan->param_count; i++)
-            if (plan->params[i].place > done && (!next || plan->params[i].place < next->place))
+            if (plan->params[i].store_index > done && (!next || plan->params[i].store_index < next->store_index))
                 next = &plan->params[i];
         if (!next)
             return gckpti_ok(store);
-        done = next->place;
+        done = next->store_index;
         const char *name = plan->names + next->name;
         const gckpt_shape shape = gckpti_planned_shape(plan, &plan->nodes[next->node]);
-        int index = gckpti_find(store, name);
+        int index = gckpti_find_param(store, name);
         gckpt_init init = { gckpti_float(next->init[0]), gckpti_float(next->init[1]),
                             gckpti_float(next->init[2]) };
         gckpti_param *q = index < 0 ? gckpti_param_new(store, name, &shape, 0, init) : NULL;
@@ -262,7 +262,7 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
             result = gckpti_error(store, GCKPT_E_MEMORY,
                                   "plan: the store has no memory for the %I floats of \"%s\"",
                                   next->elements, name);
-            gckpti_tell_block(store, "store", &store->memory, before ? 0 : gckpt_store_need(plan));
+            gckpti_hint_block(store, "store", &store->memory, before ? 0 : gckpt_store_need(plan));
         } else if (!gckpti_same_shape(&store->params[index].p.shape, &shape)) {
             result = gckpti_error(store, GCKPT_E_SHAPE,
                                   "plan: \"%s\" is %S in the plan, %S in the store", name, &shape,
@@ -275,49 +275,49 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
 
 /* Binds it: a backend, memory, values and state, and these to where the backend has them. What does
  * not fit is found before memory is taken. 0: it is refused. */
-static int gckpti_exec_bind(gckpt_exec *e)
+static int gckpti_bind_exec(gckpt_exec *e)
 {
     if (gckpti_choose_backend(e) != GCKPT_OK)
         return 0;
     for (int tables = 0; tables < 2; tables++) {
-        const gckpt_result memory = tables ? gckpti_exec_memory(e) : GCKPT_OK;
+        const gckpt_result memory = tables ? gckpti_alloc_exec(e) : GCKPT_OK;
         if (memory == GCKPT_E_MEMORY)
-            gckpti_tell_block(e->store, "executor", &e->memory, gckpt_exec_need(e->plan, &e->desc));
+            gckpti_hint_block(e->store, "executor", &e->memory, gckpt_exec_need(e->plan, &e->desc));
         if (memory != GCKPT_OK || gckpti_bind_params(e) != GCKPT_OK ||
-            gckpti_crew_bind(e) != GCKPT_OK || gckpti_bind_caches(e) != GCKPT_OK)
+            gckpti_bind_group(e) != GCKPT_OK || gckpti_bind_caches(e) != GCKPT_OK)
             return 0;
     }
     if (gckpti_bind_state(e) != GCKPT_OK)
         return 0;
-    if (GCKPTI_RUNS_BACKENDS && !gckpti_bind(e->store, &e->on.binding,
-                                             gckpti_on(e)->own_memory ? e->desc.backend : NULL)) {
+    if (GCKPTI_RUNS_BACKENDS && !gckpti_bind(e->store, &e->device.binding,
+                                             gckpti_backend(e)->own_memory ? e->desc.backend : NULL)) {
         gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the list of copies");
         return 0;
     }
     for (size_t i = 0; i < e->plan->param_count; i++)
-        if (gckpti_bring(e, gckpti_param_of(e, (int)i), 0) != GCKPT_OK)
+        if (gckpti_sync_param(e, gckpti_param_of(e, (int)i), 0) != GCKPT_OK)
             return 0;
     e->store->bound = 1;
     return 1;
 }
 
 /* A team takes up to a hundred microseconds to wake and to end: is there work for it? */
-static int gckpti_worth_a_team(const gckpt_exec *e)
+static int gckpti_is_team_worthwhile(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const double enough = 5e7;
-    double flops = 0, rounds = p->batch > p->rows ? (double)p->batch / (double)p->rows : 1;
+    double flops = 0, micro_batches = p->batch > p->rows ? (double)p->batch / (double)p->rows : 1;
     for (size_t x = 0; x < p->length && flops < enough; x++) {
-        const gckpti_ins *ins = &p->list[x];
+        const gckpti_ins *ins = &p->ins[x];
         const gckpt_op *op = ins->kind >= GCKPT_UPDATE ? NULL : p->nodes[ins->id].op;
         gckpt_call c;
         if (ins->kind == GCKPT_UPDATE)
             flops += 16 * (double)p->params[ins->id].elements;
         if (!op)
             continue;
-        gckpti_call_start(e, &p->nodes[ins->id], ins->id, p->rows, &c);
+        gckpti_init_op_call(e, &p->nodes[ins->id], ins->id, p->rows, &c);
         double forward = (double)(op->flops ? op->flops(&c) : (uint64_t)gckpti_elements(&c.shape));
-        flops += (ins->kind == GCKPT_FORWARD ? 1 : 2) * rounds * forward;
+        flops += (ins->kind == GCKPT_FORWARD ? 1 : 2) * micro_batches * forward;
     }
     return flops >= enough;
 }
@@ -328,13 +328,13 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     gckpt_exec_desc d;
     memset(&d, 0, sizeof d);
     d = desc ? *desc : d;
-    if (!store || gckpti_check_binding(store, plan, &d) != GCKPT_OK)
+    if (!store || gckpti_check_exec_desc(store, plan, &d) != GCKPT_OK)
         return NULL;
     gckpti_allocator a = gckpti_allocator_of(&d.memory);
     gckpt_exec *e = (gckpt_exec *)gckpti_new(&a, 1, sizeof *e);
     if (!e) {
         gckpti_error(store, GCKPT_E_MEMORY, "exec: no memory for %z bytes", sizeof *e);
-        gckpti_tell_block(store, "executor", &a, gckpt_exec_need(plan, desc));
+        gckpti_hint_block(store, "executor", &a, gckpt_exec_need(plan, desc));
         return NULL;
     }
     e->object.magic = GCKPTI_MAGIC;
@@ -342,18 +342,18 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     e->plan = plan;
     e->store = store;
     e->desc = d;
-    e->on.runner.parallel_for = d.parallel_for;
-    e->on.runner.user = d.user;
-    if (!gckpti_exec_bind(e)) {
+    e->device.runner.parallel_for = d.parallel_for;
+    e->device.runner.user = d.user;
+    if (!gckpti_bind_exec(e)) {
         gckpt_exec_free(e);
         return NULL;
     }
-    int team = GCKPTI_RUNS_BACKENDS && !gckpti_on(e)->own_memory && plan->threads > 1 &&
-               gckpti_worth_a_team(e);
-    e->on.team = team ? plan->threads : 1;
-    e->update.writes_back = gckpti_on(e)->writes_back || plan->optimiser == GCKPT_CUSTOM_OPTIMISER ||
-                            gckpti_picks_write_back(plan);
-    gckpti_recording_open(e);
+    int team = GCKPTI_RUNS_BACKENDS && !gckpti_backend(e)->own_memory && plan->threads > 1 &&
+               gckpti_is_team_worthwhile(e);
+    e->device.team = team ? plan->threads : 1;
+    e->update.writes_back = gckpti_backend(e)->writes_back || plan->optimiser == GCKPT_CUSTOM_OPTIMISER ||
+                            gckpti_has_gradient_fetch(plan);
+    gckpti_init_capture(e);
     gckpti_ok(store);
     return e;
 }
@@ -363,16 +363,16 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     if (!exec)
         return;
     gckpti_allocator a = exec->memory;
-    const gckpt_backend *b = gckpti_on(exec);
-    gckpti_leave(exec);
-    gckpti_forget(exec);
-    gckpti_unbind(&exec->on.binding);
-    if (GCKPTI_RUNS_BACKENDS && exec->offload.moves && exec->offload.far)
-        b->host_release(b->context, exec->offload.far, exec->plan->offloaded);
-    if (GCKPTI_RUNS_BACKENDS && exec->blocks.own)
-        b->release(b->context, exec->blocks.own, exec->blocks.own_size);
+    const gckpt_backend *b = gckpti_backend(exec);
+    gckpti_abort_step(exec);
+    gckpti_discard_captures(exec);
+    gckpti_unbind(&exec->device.binding);
+    if (GCKPTI_RUNS_BACKENDS && exec->offload.by_backend && exec->offload.host)
+        b->host_release(b->context, exec->offload.host, exec->plan->offloaded);
+    if (GCKPTI_RUNS_BACKENDS && exec->blocks.backend)
+        b->release(b->context, exec->blocks.backend, exec->blocks.backend_size);
     gckpti_delete(&a, exec->blocks.host, exec->blocks.host_size, 1);
     gckpti_delete(&a, exec, 1, sizeof *exec);
 }
 
-GCKPTI_WARM
+GCKPTI_COLD_END

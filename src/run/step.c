@@ -3,44 +3,44 @@
 #include "num/num.h"
 
 /* This rank's of so many rows of a step, from *first on. */
-static int64_t gckpti_own_rows(const gckpt_exec *e, int64_t rows, int64_t *first)
+static int64_t gckpti_rank_rows(const gckpt_exec *e, int64_t rows, int64_t *first)
 {
     *first = 0;
-    return gckpti_crew_of(e) ? gckpt_plan_rank_rows(e->plan, rows, e->store->rank, first) : rows;
+    return gckpti_group_of(e) ? gckpt_plan_rank_rows(e->plan, rows, e->store->rank, first) : rows;
 }
 
 /* As many rows as the plan takes in a step or call. */
 GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
-    const int inference = gckpti_infers(p);
-    const int streams = gckpti_streams(e);
-    int64_t first, most = p->batch, before = e->step.row_end - e->step.first;
+    const int inference = gckpti_is_inference(p);
+    const int streams = gckpti_is_streaming(e);
+    int64_t first, most = p->batch, before = e->step.row_end - e->step.first_row;
     if (streams)
-        most = gckpti_own_rows(e, most, &first) - before;
+        most = gckpti_rank_rows(e, most, &first) - before;
     if (rows < 1 || (!inference && rows > most))
         return gckpti_error(e, GCKPT_E_ARG, "step: %I rows; this plan takes 1 to %I in a step%s",
                             rows, p->batch,
                             before ? " (all calls of the step together)" : " (desc.batch)");
     const gckpt_op *mixer = p->mixer < 0 ? NULL : p->nodes[p->mixer].op;
-    int whole = p->mixer >= 0 && (streams || !mixer || !gckpti_hands_in(mixer));
+    int whole = p->mixer >= 0 && (streams || !mixer || !gckpti_has_running(mixer));
     int64_t rest = rows % p->rows;
-    for (int leaf = 0; leaf < p->leaves && gckpti_crew_of(e) && !rest; leaf++)
-        rest = gckpti_leaf_rows(p, streams ? p->batch : rows, leaf) % p->rows;
+    for (int vrank = 0; vrank < p->virtual_ranks && gckpti_group_of(e) && !rest; vrank++)
+        rest = gckpti_vrank_rows(p, streams ? p->batch : rows, vrank) % p->rows;
     if (whole && rest) /* the last one may be short where rows mix by statistics */
         return gckpti_error(
             e, GCKPT_E_ARG,
             "step: %I rows are not a multiple of the micro-batch of %I%s, which they must be "
             "because %s #%i mixes rows",
-            rows, p->rows, p->leaves > 1 ? " in each leaf" : "", gckpti_node_name(p, p->mixer),
+            rows, p->rows, p->virtual_ranks > 1 ? " in each leaf" : "", gckpti_planned_name(p, p->mixer),
             p->mixer);
-    if (!inference && !whole && gckpti_has_single(p, rows))
+    if (!inference && !whole && gckpti_has_single_norm(p, rows))
         return gckpti_error(
             e, GCKPT_E_ARG,
             "step: %I rows in micro-batches of %I leave one row over, and %s #%i cannot normalise "
             "one value per channel: drop that row, or plan other micro-batches",
-            rows, p->rows, gckpti_node_name(p, p->mixer), p->mixer);
-    return gckpti_check_collected(e, before + (streams ? rows : gckpti_own_rows(e, rows, &first)));
+            rows, p->rows, gckpti_planned_name(p, p->mixer), p->mixer);
+    return gckpti_check_collected(e, before + (streams ? rows : gckpti_rank_rows(e, rows, &first)));
 }
 
 /* Finite and in range, each of them. */
@@ -73,7 +73,7 @@ static gckpt_result gckpti_refuse_initial(gckpt_exec *e, const gckpti_param *q)
                  "forward: \"%s\" has its initial values: it was neither loaded, set nor trained; "
                  "load a file after the graph is built, or set desc.allow_initial; ",
                  q->p.name);
-    gckpti_text t = gckpti_said(&e->object);
+    gckpti_text t = gckpti_append_text(&e->object);
     for (size_t i = 0; i < e->store->count; i++)
         if (e->store->params[i].assigned && n++ < 3)
             gckpti_text_add(&t, n > 1 ? ", \"%s\"" : "the store has values for \"%s\"",
@@ -84,37 +84,37 @@ static gckpt_result gckpti_refuse_initial(gckpt_exec *e, const gckpti_param *q)
 
 /* The plan's parameters: as they were when it was made, and their newest values where this executor
  * reads them. */
-static gckpt_result gckpti_begin_params(gckpt_exec *e)
+static gckpt_result gckpti_sync_params(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->param_count; i++) {
         gckpti_param *q = gckpti_param_of(e, (int)i);
-        gckpt_result result = gckpti_check_planned(e, (int)i, q, 1);
-        if (GCKPTI_ASKS_VALUES && result == GCKPT_OK && e->step.goal == GCKPTI_FORWARD &&
+        gckpt_result result = gckpti_check_plan_param(e, (int)i, q, 1);
+        if (GCKPTI_CHECKS_INITIAL && result == GCKPT_OK && e->step.goal == GCKPTI_GOAL_FORWARD &&
             !q->assigned && !e->desc.allow_initial)
             result = gckpti_refuse_initial(e, q);
         if (result == GCKPT_OK)
-            result = gckpti_bring(e, q, 1);
+            result = gckpti_sync_param(e, q, 1);
         if (result != GCKPT_OK)
             return result;
-        const void **data = &e->bound.nodes[p->params[i].node].data;
-        if (*data != gckpti_values_here(e, q, -1))
-            gckpti_forget(e);
-        *data = gckpti_values_here(e, q, -1);
+        const void **data = &e->tables.nodes[p->params[i].node].data;
+        if (*data != gckpti_exec_array(e, q, -1))
+            gckpti_discard_captures(e);
+        *data = gckpti_exec_array(e, q, -1);
     }
-    return gckpti_check_values(e);
+    return gckpti_check_finite_params(e);
 }
 
 /* What is asked for fits the plan, and all that belongs to a step is as before its first
  * instruction. */
-static gckpt_result gckpti_begin(gckpt_exec *e, int64_t rows, gckpti_goal goal,
+static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal goal,
                                  const gckpt_hyper *hyper)
 {
     const gckpt_plan *p = e->plan;
-    const int inference = !GCKPTI_RUNS_TRAINING || goal == GCKPTI_FORWARD;
-    const int64_t all = goal == GCKPTI_STREAM ? p->batch : rows;
+    const int inference = !GCKPTI_RUNS_TRAINING || goal == GCKPTI_GOAL_FORWARD;
+    const int64_t all = goal == GCKPTI_GOAL_STREAM ? p->batch : rows;
     e->step.state = GCKPTI_IDLE;
-    e->losses.ended = 0;
+    e->losses.valid = 0;
     e->step.goal = goal;
     if (inference != (p->mode == GCKPT_INFERENCE))
         return gckpti_error(e, GCKPT_E_ARG,
@@ -130,35 +130,35 @@ static gckpt_result gckpti_begin(gckpt_exec *e, int64_t rows, gckpti_goal goal,
             e, GCKPT_E_ARG,
             "step: clip needs all gradients before the first update; this plan updates in "
             "the backward (desc.update_in_backward)");
-    gckpt_result result = gckpti_begin_params(e);
+    gckpt_result result = gckpti_sync_params(e);
     if (result != GCKPT_OK)
         return result;
     if (hyper)
         e->update.hyper = *hyper;
-    e->update.unbiased = 0;
+    e->update.bias_step = 0;
     e->step.number = e->store->step;
-    e->step.packs = e->store->packs;
-    e->losses.settled = 0;
+    e->step.quantise_count = e->store->quantise_count;
+    e->losses.finalized = 0;
     e->update.begun = 0;
-    e->step.rows = gckpti_crew_of(e) ? all : 0;
-    (void)gckpti_own_rows(e, all, &e->step.first);
-    e->step.row = e->step.row_end = e->step.stop = e->feeds.first = e->step.first;
-    e->step.leaf = e->step.again = 0;
+    e->step.rows = gckpti_group_of(e) ? all : 0;
+    (void)gckpti_rank_rows(e, all, &e->step.first_row);
+    e->step.row = e->step.row_end = e->step.vrank_end = e->feeds.first_row = e->step.first_row;
+    e->step.vrank = e->step.prologue_done = 0;
     e->update.grad_norm = 0;
     e->update.clip_scale = 1;
     return gckpti_ok(e);
 }
 
-GCKPTI_FN gckpt_result gckpti_claim(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_enter_call(gckpt_exec *e)
 {
-    if (GCKPTI_RUNS_BACKENDS && !e->on.binding.store)
+    if (GCKPTI_RUNS_BACKENDS && !e->device.binding.store)
         return gckpti_error(e, GCKPT_E_ARG, "step: the executor's store was freed: free a store "
                                             "after its executors");
-    if (GCKPTI_RUNS_BACKENDS && e->on.entered)
+    if (GCKPTI_RUNS_BACKENDS && e->device.in_call)
         return gckpti_error(e, GCKPT_E_ARG,
                             "step: a call of this executor is under way, in another thread or "
                             "around this callback: each thread needs an executor of its own");
-    e->on.entered = GCKPTI_RUNS_BACKENDS;
+    e->device.in_call = GCKPTI_RUNS_BACKENDS;
     return GCKPT_OK;
 }
 
@@ -174,7 +174,7 @@ GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
 /* Streaming: what plans and losses it is not for. */
 static gckpt_result gckpti_check_stream(gckpt_exec *e)
 {
-    if (!e->plan->looped)
+    if (!e->plan->accumulates)
         return gckpti_error(
             e, GCKPT_E_ARG,
             "step_begin: rows can stream in only when desc.batch is larger than the graph's "
@@ -194,46 +194,46 @@ GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, i
     gckpt_result result = rows ? gckpti_take_feeds(e, feeds, count, rows) : GCKPT_OK;
     if (result != GCKPT_OK)
         return result;
-    e->step.stop = e->step.row_end += rows;
-    if (!gckpti_crew_of(e))
+    e->step.vrank_end = e->step.row_end += rows;
+    if (!gckpti_group_of(e))
         e->step.rows = e->step.row_end;
     if (GCKPTI_RUNS_TRAINING)
         gckpti_expect_counts(e, rows);
     return GCKPT_OK;
 }
 
-GCKPTI_FN gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int count,
+GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                       int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper)
 {
-    const int streams = GCKPTI_RUNS_TRAINING && goal == GCKPTI_STREAM;
-    if (!e || gckpti_is_under_way(e) || gckpti_claim(e) != GCKPT_OK)
+    const int streams = GCKPTI_RUNS_TRAINING && goal == GCKPTI_GOAL_STREAM;
+    if (!e || gckpti_is_under_way(e) || gckpti_enter_call(e) != GCKPT_OK)
         return GCKPT_E_ARG;
-    gckpt_result result = gckpti_begin(e, rows, goal, hyper);
+    gckpt_result result = gckpti_init_step(e, rows, goal, hyper);
     if (result == GCKPT_OK)
         result = streams ? gckpti_check_stream(e) : gckpti_check_rows(e, rows);
     if (result == GCKPT_OK && !streams)
         result = gckpti_check_caches(e, rows);
     if (result == GCKPT_OK) {
-        int64_t first, own = gckpti_own_rows(e, rows, &first);
+        int64_t first, rank_rows = gckpti_rank_rows(e, rows, &first);
         if (GCKPTI_RUNS_TRAINING != 0 || GCKPTI_RUNS_BACKENDS)
-            gckpti_start_counts(e);
-        result = streams ? GCKPT_OK : gckpti_add_rows(e, feeds, count, own);
+            gckpti_init_counts(e);
+        result = streams ? GCKPT_OK : gckpti_add_rows(e, feeds, count, rank_rows);
     }
-    result = gckpti_crew_begin(e, rows, result);
-    e->on.entered = 0;
+    result = gckpti_agree_on_step(e, rows, result);
+    e->device.in_call = 0;
     if (result != GCKPT_OK)
         return result;
     /* nothing can refuse the step any more */
     gckpti_measure_start(e);
-    gckpti_reach_positions(e);
+    gckpti_mark_written(e);
     e->step.pc = e->step.finished = 0;
-    e->update.cleared = 0;
+    e->update.grads_cleared = 0;
     gckpti_fill(e, e->losses.totals, 0,
-                e->plan->term_count * (size_t)gckpti_own_leaves(e->plan) *
+                e->plan->term_count * (size_t)gckpti_local_vranks(e->plan) *
                     sizeof *e->losses.totals);
     e->step.state = streams ? GCKPTI_STREAMING : GCKPTI_RUNNING;
     if (!streams)
-        gckpti_set_round(e);
+        gckpti_set_micro_batch(e);
     return GCKPT_OK;
 }
 
@@ -243,7 +243,7 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     double loss = 0;
     e->step.state = GCKPTI_IDLE;
     if (GCKPTI_RUNS_TRAINING)
-        gckpti_add_uses(e);
+        gckpti_sum_fetched_grads(e);
     gckpt_result result = gckpti_sum_losses(e);
     if (result != GCKPT_OK)
         return result;
@@ -252,18 +252,18 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
         gckpti_measure_end(e);
     if (result == GCKPT_OK)
         result = gckpti_check_canary(e);
-    const int64_t count = p->term_count ? e->losses.terms[0].seen.count : 0;
-    const int inference = gckpti_infers(p), counts = !inference && count > 0;
+    const int64_t count = p->term_count ? e->losses.terms[0].total.count : 0;
+    const int inference = gckpti_is_inference(p), counts = !inference && count > 0;
     if (counts)
-        gckpti_gather_squares(e);
-    result = gckpti_meet(e, result);
+        gckpti_sum_squares(e);
+    result = gckpti_agree(e, result);
     if (result != GCKPT_OK)
         return result;
     e->step.finished = e->step.rows > 0;
-    e->losses.ended = 1;
+    e->losses.valid = 1;
     for (size_t i = 0; i < p->term_count; i++) {
         double weight = (double)gckpti_float(p->terms[i].weight);
-        const gckpti_loss_total *seen = &e->losses.terms[i].seen;
+        const gckpti_loss_total *seen = &e->losses.terms[i].total;
         if (p->terms[i].regulariser)
             loss += weight * seen->sum;
         else if (seen->count > 0)
@@ -294,7 +294,7 @@ GCKPTI_FN gckpt_result gckpti_run_step(gckpt_exec *e, int64_t instructions, gckp
 GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                      int64_t rows, gckpt_report *report)
 {
-    gckpt_result result = gckpti_prepare(exec, feeds, count, rows, GCKPTI_FORWARD, NULL);
+    gckpt_result result = gckpti_prepare_step(exec, feeds, count, rows, GCKPTI_GOAL_FORWARD, NULL);
     if (result == GCKPT_OK)
         result = gckpti_run_step(exec, INT64_MAX, report);
     if (result == GCKPT_OK)
@@ -310,10 +310,10 @@ GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, 
     if (term < 0 || term >= terms)
         return gckpti_error(exec, GCKPT_E_ARG, "term_loss: term %i; this plan has %i, from 0 on",
                             term, terms);
-    if (!exec->losses.ended)
+    if (!exec->losses.valid)
         return gckpti_error(exec, GCKPT_E_ARG,
                             "term_loss: no step, or the last one did not come to its end");
-    *sum = exec->losses.terms[term].seen.sum;
-    *count = exec->losses.terms[term].seen.count;
+    *sum = exec->losses.terms[term].total.sum;
+    *count = exec->losses.terms[term].total.count;
     return GCKPT_OK;
 }

@@ -1,20 +1,20 @@
 #ifndef GCKPT_NO_TRAINING
 #include "run/own.h"
 
-GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_report *report)
+GCKPTI_FN gckpt_result gckpti_finish_grad_step(gckpt_exec *e, gckpt_report *report)
 {
     e->step.state = GCKPTI_IDLE;
-    gckpt_result result = gckpti_drain(e, gckpti_settle_counts(e));
-    if (result == GCKPT_OK && gckpti_count(e))
+    gckpt_result result = gckpti_defer_error(e, gckpti_finalize_counts(e));
+    if (result == GCKPT_OK && gckpti_loss_count(e))
         result = gckpti_finish_gradients(e);
-    result = gckpti_meet(e, result);
+    result = gckpti_agree(e, result);
     return result == GCKPT_OK ? gckpti_finish_step(e, report) : result;
 }
 
 GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                   int64_t rows, const gckpt_hyper *hyper, gckpt_report *report)
 {
-    gckpt_result result = gckpti_prepare(exec, feeds, count, rows, GCKPTI_STEP, hyper);
+    gckpt_result result = gckpti_prepare_step(exec, feeds, count, rows, GCKPTI_GOAL_STEP, hyper);
     return result == GCKPT_OK ? gckpti_run_step(exec, INT64_MAX, report) : result;
 }
 
@@ -26,17 +26,17 @@ GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds
         return gckpti_error(exec, GCKPT_E_ARG,
                             "gradients: this plan updates in the backward "
                             "(desc.update_in_backward); make one that does not");
-    gckpt_result result = gckpti_prepare(exec, feeds, count, rows, GCKPTI_GRADIENTS, &none);
+    gckpt_result result = gckpti_prepare_step(exec, feeds, count, rows, GCKPTI_GOAL_GRADIENTS, &none);
     if (result == GCKPT_OK)
         result = gckpti_run(exec, INT64_MAX);
-    return result == GCKPT_OK ? gckpti_end_gradients(exec, report) : result;
+    return result == GCKPT_OK ? gckpti_finish_grad_step(exec, report) : result;
 }
 
 /* ---- a step in pieces ---- */
 GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                         int64_t rows, const gckpt_hyper *hyper)
 {
-    return gckpti_prepare(exec, feeds, count, rows, GCKPTI_STEP, hyper);
+    return gckpti_prepare_step(exec, feeds, count, rows, GCKPTI_GOAL_STEP, hyper);
 }
 
 GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report)
@@ -52,9 +52,9 @@ GCKPT_API gckpt_instruction gckpt_next_instruction(const gckpt_exec *exec)
     gckpt_instruction next = { GCKPT_FORWARD, -1 };
     if (!exec || exec->step.state == GCKPTI_IDLE)
         return next;
-    const gckpti_crew *g = gckpti_crew_of(exec);
+    const gckpti_process_group *group = gckpti_group_of(exec);
     int more = exec->step.pc == exec->plan->epilogue &&
-               (g ? g->in_body && !(g->last && exec->step.leaf + 1 == gckpti_own_leaves(exec->plan))
+               (group ? group->in_body && !(group->last_micro && exec->step.vrank + 1 == gckpti_local_vranks(exec->plan))
                   : exec->step.row_end - exec->step.row > exec->plan->rows);
     gckpt_plan_get(exec->plan, more ? exec->plan->body : exec->step.pc, &next);
     return next;
@@ -63,7 +63,7 @@ GCKPT_API gckpt_instruction gckpt_next_instruction(const gckpt_exec *exec)
 /* ---- a step whose rows stream in ---- */
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper)
 {
-    return gckpti_prepare(exec, NULL, 0, 0, GCKPTI_STREAM, hyper);
+    return gckpti_prepare_step(exec, NULL, 0, 0, GCKPTI_GOAL_STREAM, hyper);
 }
 
 GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count,
@@ -72,7 +72,7 @@ GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds,
     if (!exec || exec->step.state != GCKPTI_STREAMING)
         return gckpti_error(exec, GCKPT_E_ARG, "step_add: no step was begun (gckpt_step_begin)");
     const int64_t before = exec->step.row_end;
-    gckpt_result result = gckpti_failed_here(exec);
+    gckpt_result result = gckpti_local_failure(exec);
     if (result == GCKPT_OK) /* else all ranks' gckpt_step_end will say so */
         result = gckpti_check_rows(exec, rows);
     if (result == GCKPT_OK)
@@ -82,10 +82,10 @@ GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds,
     gckpti_ok(exec);
     if (before > 0)
         exec->step.pc = exec->plan->body;
-    exec->feeds.first = exec->step.row = before;
-    gckpti_set_round(exec);
+    exec->feeds.first_row = exec->step.row = before;
+    gckpti_set_micro_batch(exec);
     result = gckpti_run(exec, INT64_MAX);
-    return result == GCKPT_OK ? gckpti_failed_here(exec) : result;
+    return result == GCKPT_OK ? gckpti_local_failure(exec) : result;
 }
 
 GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)

@@ -21,38 +21,38 @@ GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, 
 }
 
 /* Of gckpt_hyper: 0 is the default, negative is none. */
-static float gckpti_setting(float value, float fallback)
+static float gckpti_hyper_value(float value, float fallback)
 {
     return value < 0 ? 0 : value > 0 ? value : fallback;
 }
 
 /* Of what is measured: from sums weighted by rows to the mean. */
-GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_update_pass *pass)
+GCKPTI_FN void gckpti_init_pass(const gckpt_exec *e, const gckpti_ins *ins, gckpt_update_pass *pass)
 {
     const gckpti_plan_param *q = &e->plan->params[ins->id];
     gckpti_operands o;
     gckpti_operands_of(e->plan->operands, ins, 0, &o);
     memset(pass, 0, sizeof *pass);
     pass->elements = q->elements;
-    pass->gradient = gckpti_at(e, o.gradient);
+    pass->gradient = gckpti_arena_f32(e, o.gradient);
     pass->base = e->blocks.arena;
-    pass->more = o.more;
+    pass->more = o.addends;
     pass->adds = ins->uses - 1;
-    pass->count = q->measured ? (float)(q->measured * e->step.rows) : (float)gckpti_count(e);
+    pass->count = q->running ? (float)(q->running * e->step.rows) : (float)gckpti_loss_count(e);
     pass->write_back = e->update.writes_back;
-    pass->squares = q->measured ? NULL : e->update.squares + e->bound.params[ins->id].square;
-    pass->values = gckpti_values_here(e, gckpti_param_of(e, ins->id), -1);
-    gckpti_pass_share(e, ins, pass);
+    pass->squares = q->running ? NULL : e->update.squares + e->tables.params[ins->id].first_square;
+    pass->values = gckpti_exec_array(e, gckpti_param_of(e, ins->id), -1);
+    gckpti_shard_pass(e, ins, pass);
 }
 
 /* Adds up a parameter's accumulators and takes the square sum of the divided gradient. */
-GCKPTI_APART static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
+GCKPTI_OWN_FRAME static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
 {
     gckpt_call c;
     gckpt_update_pass pass;
-    gckpti_call_between(e, &c);
-    gckpti_pass_start(e, ins, &pass);
-    gckpti_on(e)->update(&c, &pass);
+    gckpti_init_opless_call(e, &c);
+    gckpti_init_pass(e, ins, &pass);
+    gckpti_backend(e)->update(&c, &pass);
 }
 
 /* The norm of all gradients from their blocks' square sums, and what clipping makes of it. Returns
@@ -60,18 +60,18 @@ GCKPTI_APART static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins 
 static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const float *squares = gckpti_on_host(e, e->update.squares, e->update.square_count);
+    const float *squares = gckpti_host_floats(e, e->update.squares, e->update.square_count);
     const gckpti_plan_param *bad = NULL;
     double sum = 0;
     for (size_t i = 0; i < p->param_count; i++) {
-        size_t param = (size_t)e->bound.params[i].nth, first = e->bound.params[param].square;
+        size_t param = (size_t)e->tables.params[i].store_order, first = e->tables.params[param].first_square;
         size_t n =
             ((size_t)p->params[param].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-        double own = 0;
+        double param_sum = 0;
         for (size_t b = 0; b < n && p->params[param].trained; b++)
-            own += (double)squares[first + b];
-        bad = bad || gckpti_finite(own) ? bad : &p->params[param];
-        sum += own;
+            param_sum += (double)squares[first + b];
+        bad = bad || gckpti_is_finite(param_sum) ? bad : &p->params[param];
+        sum += param_sum;
     }
     e->update.grad_norm = gckpti_sqrt_double(sum);
     e->update.clip_scale =
@@ -82,11 +82,11 @@ static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
 }
 
 /* Square sums that are not finite: the step is to be skipped. */
-GCKPTI_APART static void gckpti_count_nonfinite(gckpt_exec *e)
+GCKPTI_OWN_FRAME static void gckpti_flag_nonfinite(gckpt_exec *e)
 {
     gckpt_call c;
-    gckpti_call_between(e, &c);
-    gckpti_on(e)->nonfinite(&c, e->update.squares, (int64_t)e->update.square_count,
+    gckpti_init_opless_call(e, &c);
+    gckpti_backend(e)->nonfinite(&c, e->update.squares, (int64_t)e->update.square_count,
                             e->update.nonfinite);
 }
 
@@ -95,35 +95,35 @@ GCKPTI_APART static void gckpti_count_nonfinite(gckpt_exec *e)
 GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e)
 {
     for (size_t x = 0; x < e->plan->length; x++)
-        if (e->plan->list[x].kind == GCKPT_UPDATE)
-            gckpti_finish_gradient(e, &e->plan->list[x]);
-    gckpti_gather_squares(e);
+        if (e->plan->ins[x].kind == GCKPT_UPDATE)
+            gckpti_finish_gradient(e, &e->plan->ins[x]);
+    gckpti_sum_squares(e);
     for (size_t x = 0; x < e->plan->length; x++)
-        if (e->plan->list[x].kind == GCKPT_UPDATE &&
-            gckpti_check_update(e, &e->plan->list[x], 0) != GCKPT_OK)
+        if (e->plan->ins[x].kind == GCKPT_UPDATE &&
+            gckpti_check_finite_update(e, &e->plan->ins[x], 0) != GCKPT_OK)
             return GCKPT_E_DATA;
     if (e->update.nonfinite && e->update.square_count)
-        gckpti_count_nonfinite(e);
+        gckpti_flag_nonfinite(e);
     if (e->update.nonfinite && !(e->update.hyper.clip > 0))
         return GCKPT_OK;
     gckpti_total_norm(e); /* waits */
-    return gckpti_wait(e);
+    return gckpti_wait_backend(e);
 }
 
 /* The user's optimiser runs on the host, with memory of its own on copies of a parameter. */
-static void gckpti_own_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param *q, uint64_t step)
+static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param *q, uint64_t step)
 {
     gckpt_update u;
     gckpt_update_pass pass;
-    gckpti_pass_start(e, ins, &pass);
+    gckpti_init_pass(e, ins, &pass);
     memset(&u, 0, sizeof u);
-    gckpti_land(e, 0);
+    gckpti_wait_in_flight(e, 0);
     gckpti_pull(e->store, q);
     u.name = q->p.name;
     u.elements = pass.elements;
     u.first = q->p.count < q->p.elements ? q->p.first : 0;
-    u.values = gckpti_array(q, -1) + (pass.values - gckpti_values_here(e, q, -1));
-    u.gradient = gckpti_on_host(e, pass.gradient, (size_t)pass.elements);
+    u.values = gckpti_array(q, -1) + (pass.values - gckpti_exec_array(e, q, -1));
+    u.gradient = gckpti_host_floats(e, pass.gradient, (size_t)pass.elements);
     for (int i = 0; i < e->plan->state_slots; i++)
         u.state[i] = gckpti_array(q, i);
     u.clip_scale = e->update.clip_scale;
@@ -132,43 +132,43 @@ static void gckpti_own_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param
     u.step = step;
     u.hyper = &e->update.hyper;
     e->desc.custom_optimiser(e->desc.user, &u);
-    gckpti_changed(e->store, q, GCKPTI_HOST);
-    (void)gckpti_bring(e, q, 1); /* it has a mirror: nothing can fail */
+    gckpti_mark_changed(e->store, q, GCKPTI_HOST);
+    (void)gckpti_sync_param(e, q, 1); /* it has a mirror: nothing can fail */
 }
 
 /* The optimiser's constants for parameter q, whose update is number `step`. Those of running
  * statistics are of SGD: w + momentum (g - w) = fma(momentum, g, fma(-momentum, w, w)). */
-static void gckpti_pass_rates(gckpt_exec *e, const gckpti_plan_param *param, const gckpti_param *q,
+static void gckpti_set_pass_constants(gckpt_exec *e, const gckpti_plan_param *param, const gckpti_param *q,
                               uint64_t step, gckpt_update_pass *pass)
 {
     const gckpt_hyper *h = &e->update.hyper;
-    gckpt_update_constants *a = &pass->rates;
-    float lr = h->lr * q->p.lr_scale, beta1 = gckpti_setting(h->beta1, 0.9f),
-          beta2 = gckpti_setting(h->beta2, 0.999f);
-    pass->optimiser = param->measured ? GCKPT_SGD : e->plan->optimiser;
-    pass->momentum = gckpti_setting(h->momentum, 0.9f);
-    a->scale = param->measured ? 1 : e->update.clip_scale;
-    a->decay =
-        param->measured ? gckpti_float(param->momentum) : lr * h->weight_decay * q->p.decay_scale;
-    a->rate = param->measured ? -a->decay : lr;
+    gckpt_update_constants *constants = &pass->rates;
+    float lr = h->lr * q->p.lr_scale, beta1 = gckpti_hyper_value(h->beta1, 0.9f),
+          beta2 = gckpti_hyper_value(h->beta2, 0.999f);
+    pass->optimiser = param->running ? GCKPT_SGD : e->plan->optimiser;
+    pass->momentum = gckpti_hyper_value(h->momentum, 0.9f);
+    constants->scale = param->running ? 1 : e->update.clip_scale;
+    constants->decay =
+        param->running ? gckpti_float(param->momentum) : lr * h->weight_decay * q->p.decay_scale;
+    constants->rate = param->running ? -constants->decay : lr;
     if (pass->optimiser != GCKPT_ADAMW)
         return;
-    a->beta1 = beta1;
-    a->rest1 = (float)(1 - (double)beta1);
-    a->beta2 = beta2;
-    a->rest2 = (float)(1 - (double)beta2);
-    a->eps = gckpti_setting(h->eps, 1e-8f);
-    if (e->update.unbiased != step) { /* most parameters have the same */
-        e->update.unbiased = step;
-        e->update.rest[0] = 1 - gckpti_powi((double)beta1, step);
-        e->update.rest[1] = 1 - gckpti_powi((double)beta2, step);
+    constants->beta1 = beta1;
+    constants->rest1 = (float)(1 - (double)beta1);
+    constants->beta2 = beta2;
+    constants->rest2 = (float)(1 - (double)beta2);
+    constants->eps = gckpti_hyper_value(h->eps, 1e-8f);
+    if (e->update.bias_step != step) { /* most parameters have the same */
+        e->update.bias_step = step;
+        e->update.bias_correction[0] = 1 - gckpti_powi((double)beta1, step);
+        e->update.bias_correction[1] = 1 - gckpti_powi((double)beta2, step);
     }
-    a->rate = (float)((double)lr / e->update.rest[0]);
-    a->correct2 = (float)(1 / e->update.rest[1]);
+    constants->rate = (float)((double)lr / e->update.bias_correction[0]);
+    constants->correct2 = (float)(1 / e->update.bias_correction[1]);
 }
 
-GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
-                                              gckpti_gradients_are are)
+GCKPTI_OWN_FRAME GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
+                                              gckpti_grad_state grad_state)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_plan_param *param = &p->params[ins->id];
@@ -182,15 +182,15 @@ GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *i
         q->updates = step;
     }
     if (GCKPTI_RUNS_BACKENDS && p->optimiser == GCKPT_CUSTOM_OPTIMISER && param->trained) {
-        if (are == GCKPTI_SUMS)
+        if (grad_state == GCKPTI_GRAD_SUMS)
             gckpti_finish_gradient(e, ins);
-        gckpti_own_update(e, ins, q, step);
+        gckpti_custom_update(e, ins, q, step);
         gckpti_gather_updated(e, q);
         return;
     }
-    gckpti_call_between(e, &c);
-    gckpti_pass_start(e, ins, &pass);
-    if (are == GCKPTI_DIVIDED) { /* where it was not kept it is divided again */
+    gckpti_init_opless_call(e, &c);
+    gckpti_init_pass(e, ins, &pass);
+    if (grad_state == GCKPTI_GRAD_DIVIDED) { /* where it was not kept it is divided again */
         pass.adds = 0;
         pass.squares = NULL;
         pass.count = e->update.writes_back ? 0 : pass.count;
@@ -198,32 +198,32 @@ GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *i
     pass.update = 1;
     pass.skip_flag = e->update.square_count > 0 ? e->update.nonfinite : NULL;
     for (int i = 0; i < p->state_slots && param->trained; i++)
-        pass.state[i] = gckpti_values_here(e, q, i);
-    gckpti_pass_rates(e, param, q, step, &pass);
-    pass.bf16 = gckpti_copy_of(e, ins->id);
-    gckpti_on(e)->update(&c, &pass);
-    gckpti_changed(e->store, q, gckpti_on(e)->own_memory ? GCKPTI_MIRROR : GCKPTI_HOST);
-    gckpti_copied(e, ins->id);
+        pass.state[i] = gckpti_exec_array(e, q, i);
+    gckpti_set_pass_constants(e, param, q, step, &pass);
+    pass.bf16 = gckpti_bf16_copy_of(e, ins->id);
+    gckpti_backend(e)->update(&c, &pass);
+    gckpti_mark_changed(e->store, q, gckpti_backend(e)->own_memory ? GCKPTI_MIRROR : GCKPTI_HOST);
+    gckpti_mark_bf16_fresh(e, ins->id);
     gckpti_gather_updated(e, q);
 }
 
 /* An update; before the first one of a step that clips, may be skipped or looks at its gradients,
  * all of these and the norm (else that is only reported: one pass is enough). */
-GCKPTI_FN gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
+GCKPTI_FN gckpt_result gckpti_run_checked_update(gckpt_exec *e, const gckpti_ins *ins)
 {
     int finite = (gckpti_debug(e) & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
     int first = e->update.hyper.clip > 0 || e->desc.skip_nonfinite || (finite && !early);
     gckpt_result result = first && !e->update.begun ? gckpti_finish_gradients(e) : GCKPT_OK;
     if (result == GCKPT_OK && early)
-        result = gckpti_check_update(e, ins, 0);
+        result = gckpti_check_finite_update(e, ins, 0);
     if (!e->update.begun)
-        result = gckpti_meet(e, result);
+        result = gckpti_agree(e, result);
     if (result != GCKPT_OK)
         return result;
     e->update.begun = 1;
-    if (!e->desc.skip_nonfinite || e->update.nonfinite || gckpti_finite(e->update.grad_norm))
-        gckpti_run_update(e, ins, first ? GCKPTI_DIVIDED : GCKPTI_SUMS);
-    return gckpti_check_update(e, ins, 1);
+    if (!e->desc.skip_nonfinite || e->update.nonfinite || gckpti_is_finite(e->update.grad_norm))
+        gckpti_run_update(e, ins, first ? GCKPTI_GRAD_DIVIDED : GCKPTI_GRAD_SUMS);
+    return gckpti_check_finite_update(e, ins, 1);
 }
 
 /* The norm of the gradients, which counts a step, or finds that it was to be skipped: NULL: it was
@@ -239,7 +239,7 @@ GCKPTI_FN const gckpti_plan_param *gckpti_count_step(gckpt_exec *e)
             q->optimiser = 0;
     }
     const int counts = e->update.begun && !bad;
-    for (size_t i = 0; i < p->param_count && counts && GCKPTI_ASKS_VALUES; i++)
+    for (size_t i = 0; i < p->param_count && counts && GCKPTI_CHECKS_INITIAL; i++)
         gckpti_param_of(e, (int)i)->assigned = 1; /* frozen ones too */
     e->store->step += (uint64_t)counts;
     return bad;

@@ -2,33 +2,33 @@
 #include "num/num.h"
 
 /* ---- shares of ranks ---- */
-GCKPTI_FN gckpti_share gckpti_share_of(int64_t elements, int rank, int ranks)
+GCKPTI_FN gckpti_shard_range gckpti_shard_of(int64_t elements, int rank, int ranks)
 {
     const int64_t block = GCKPT_UPDATE_BLOCK, blocks = (elements + block - 1) / block;
     int64_t low = 0, high = blocks;
-    for (int bit = 1; GCKPTI_CUTS && bit < ranks; bit *= 2) {
+    for (int bit = 1; GCKPTI_HAS_SHARDS && bit < ranks; bit *= 2) {
         int64_t middle = low + (high - low + 1) / 2;
         *(rank & bit ? &low : &high) = middle;
     }
-    gckpti_share share = { gckpti_min(low * block, elements), 0, 0, elements };
-    share.count = gckpti_min(high * block, elements) - share.first;
-    share.room = gckpti_min((blocks + ranks - 1) / ranks * block, elements);
-    return share;
+    gckpti_shard_range shard = { gckpti_min(low * block, elements), 0, 0, elements };
+    shard.count = gckpti_min(high * block, elements) - shard.first;
+    shard.capacity = gckpti_min((blocks + ranks - 1) / ranks * block, elements);
+    return shard;
 }
 
-GCKPTI_FN gckpti_share gckpti_shared(int64_t elements, int rank, int ranks, gckpt_shard shard,
-                                     gckpt_shard least)
+GCKPTI_FN gckpti_shard_range gckpti_shard_from(int64_t elements, int rank, int ranks, gckpt_shard shard,
+                                     gckpt_shard min_level)
 {
-    const gckpti_share whole = { 0, elements, elements, elements };
-    if (!GCKPTI_CUTS || shard < least || elements <= GCKPT_UPDATE_BLOCK)
-        return whole;
-    return gckpti_share_of(elements, rank, ranks);
+    const gckpti_shard_range full = { 0, elements, elements, elements };
+    if (!GCKPTI_HAS_SHARDS || shard < min_level || elements <= GCKPT_UPDATE_BLOCK)
+        return full;
+    return gckpti_shard_of(elements, rank, ranks);
 }
 
-GCKPTI_FN gckpti_share gckpti_array_share(const gckpt_store *s, const gckpti_param *q, int slot)
+GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckpti_param *q, int slot)
 {
-    const int whole = slot < 0 && (q->external || q->p.storage != GCKPT_STORAGE_F32);
-    return gckpti_shared(q->p.elements, s->rank, s->ranks, whole ? GCKPT_SHARD_NONE : s->shard,
+    const int full = slot < 0 && (q->external || q->p.storage != GCKPT_STORAGE_F32);
+    return gckpti_shard_from(q->p.elements, s->rank, s->ranks, full ? GCKPT_SHARD_NONE : s->shard,
                          slot < 0 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE);
 }
 
@@ -44,7 +44,7 @@ GCKPTI_FN int gckpti_can_store(gckpt_storage storage, const gckpt_shape *shape)
     if (storage < GCKPT_STORAGE_I8)
         return 1;
     return shape->n > 1 &&
-           (storage == GCKPT_STORAGE_I8 || shape->d[shape->n - 1] % GCKPTI_NIBBLES == 0);
+           (storage == GCKPT_STORAGE_I8 || shape->d[shape->n - 1] % GCKPTI_INT4_BLOCK == 0);
 }
 
 GCKPTI_FN int64_t gckpti_row_length(const gckpt_parameter *p)
@@ -61,13 +61,13 @@ GCKPTI_FN size_t gckpti_scale_bytes(const gckpt_parameter *p)
 
 GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p)
 {
-    return (size_t)gckpti_stored_bytes((int)p->storage, p->elements) + gckpti_scale_bytes(p);
+    return (size_t)gckpti_storage_bytes((int)p->storage, p->elements) + gckpti_scale_bytes(p);
 }
 
 GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i)
 {
-    const gckpti_share share = gckpti_array_share(s, q, i - 1);
-    return i || gckpti_is_sharded(share) ? (size_t)share.room * sizeof(float)
+    const gckpti_shard_range shard = gckpti_array_shard(s, q, i - 1);
+    return i || gckpti_is_sharded(shard) ? (size_t)shard.capacity * sizeof(float)
                                          : gckpti_values_bytes(&q->p);
 }
 
@@ -82,11 +82,11 @@ GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q)
 
 GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block)
 {
-    void *at = block;
+    void *first = block;
     int floats = q->p.storage == GCKPT_STORAGE_F32;
-    q->p.values = floats ? (float *)at : NULL;
+    q->p.values = floats ? (float *)first : NULL;
     q->p.quantised = floats || !block ? NULL : block + gckpti_scale_bytes(&q->p);
-    q->p.scales = q->p.storage == GCKPT_STORAGE_I8 ? (float *)at : NULL;
+    q->p.scales = q->p.storage == GCKPT_STORAGE_I8 ? (float *)first : NULL;
 }
 
 /* Gives back the memory of values that the store owns. */
@@ -110,13 +110,13 @@ GCKPTI_FN void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots)
         gckpti_delete(&s->memory, q->p.state[i], gckpti_array_bytes(s, q, 1), 1);
 }
 
-GCKPTI_FN int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots)
+GCKPTI_FN int gckpti_ensure_state(gckpt_store *s, gckpti_param *q, int slots)
 {
-    int had = gckpti_state_slots(q);
-    for (int i = had; i < slots; i++) {
+    int old_slots = gckpti_state_slots(q);
+    for (int i = old_slots; i < slots; i++) {
         q->p.state[i] = (float *)gckpti_new(&s->memory, gckpti_array_bytes(s, q, 1), 1);
         if (!q->p.state[i]) {
-            gckpti_state_shrink(s, q, had);
+            gckpti_state_shrink(s, q, old_slots);
             return 0;
         }
     }
@@ -144,7 +144,7 @@ GCKPTI_INLINE uint16_t gckpti_half_at(const void *from, int k)
 }
 
 /* 16 packed values: a count that compilers make vectors of, since it is fixed. */
-static void gckpti_unpack_16(gckpt_storage storage, const void *from, float scale, float *to)
+static void gckpti_dequantise_16(gckpt_storage storage, const void *from, float scale, float *to)
 {
     float y[16];
     for (int k = 0; k < 16 && storage == GCKPT_STORAGE_BF16; k++)
@@ -157,30 +157,30 @@ static void gckpti_unpack_16(gckpt_storage storage, const void *from, float scal
 }
 
 /* The same of blocks of I4. */
-static void gckpti_unpack_nibbles(const unsigned char *from, int64_t at, int64_t n, float *x)
+static void gckpti_dequantise_int4(const unsigned char *from, int64_t at, int64_t n, float *x)
 {
-    float y[GCKPTI_NIBBLES];
-    for (int64_t some; n > 0; n -= some, at += some, x += some) {
-        const unsigned char *b = from + gckpti_units(GCKPT_STORAGE_I4, at);
-        const int64_t first = at % GCKPTI_NIBBLES;
+    float y[GCKPTI_INT4_BLOCK];
+    for (int64_t chunk; n > 0; n -= chunk, at += chunk, x += chunk) {
+        const unsigned char *b = from + gckpti_file_count(GCKPT_STORAGE_I4, at);
+        const int64_t first = at % GCKPTI_INT4_BLOCK;
         const float scale = gckpti_from_f16((uint16_t)(b[0] | b[1] << 8));
-        for (int k = 0; k < GCKPTI_NIBBLES / 2; k++) {
+        for (int k = 0; k < GCKPTI_INT4_BLOCK / 2; k++) {
             y[k] = (float)((b[2 + k] & 15) - 8) * scale;
-            y[GCKPTI_NIBBLES / 2 + k] = (float)((b[2 + k] >> 4) - 8) * scale;
+            y[GCKPTI_INT4_BLOCK / 2 + k] = (float)((b[2 + k] >> 4) - 8) * scale;
         }
-        some = gckpti_min(n, GCKPTI_NIBBLES - first);
-        memcpy(x, y + first, (size_t)some * sizeof *x);
+        chunk = gckpti_min(n, GCKPTI_INT4_BLOCK - first);
+        memcpy(x, y + first, (size_t)chunk * sizeof *x);
     }
 }
 
-GCKPTI_FN void gckpti_unpack(const gckpt_dequantisation *u, int64_t at, int64_t n, float *x)
+GCKPTI_FN void gckpti_dequantise(const gckpt_dequantisation *u, int64_t at, int64_t n, float *x)
 {
     const int64_t each = gckpti_storages[u->storage].bytes;
     const unsigned char *from = (const unsigned char *)u->quantised + at * each;
     uint16_t last[16] = { 0 };
     float y[16];
     if (u->storage == GCKPT_STORAGE_I4) {
-        gckpti_unpack_nibbles((const unsigned char *)u->quantised, at, n, x);
+        gckpti_dequantise_int4((const unsigned char *)u->quantised, at, n, x);
         return;
     }
     for (int64_t row; n > 0; n -= row, at += row) {
@@ -188,25 +188,25 @@ GCKPTI_FN void gckpti_unpack(const gckpt_dequantisation *u, int64_t at, int64_t 
         row = gckpti_min(n, u->row - at % u->row);
         int64_t i = 0;
         for (; i + 16 <= row; i += 16, from += 16 * each)
-            gckpti_unpack_16(u->storage, from, scale, x + i);
+            gckpti_dequantise_16(u->storage, from, scale, x + i);
         memcpy(last, from, (size_t)((row - i) * each));
-        gckpti_unpack_16(u->storage, last, scale, y);
+        gckpti_dequantise_16(u->storage, last, scale, y);
         memcpy(x + i, y, (size_t)(row - i) * sizeof *x);
         from += (row - i) * each;
         x += row;
     }
 }
 
-GCKPTI_FN gckpt_dequantisation gckpti_unpacking_from(const gckpt_dequantisation *u, int64_t at)
+GCKPTI_FN gckpt_dequantisation gckpti_quant_from(const gckpt_dequantisation *u, int64_t at)
 {
     gckpt_dequantisation rest = *u;
-    rest.quantised = (const unsigned char *)u->quantised + gckpti_stored_bytes((int)u->storage, at);
+    rest.quantised = (const unsigned char *)u->quantised + gckpti_storage_bytes((int)u->storage, at);
     rest.scales = u->scales ? u->scales + at / u->row : NULL;
     rest.n -= at;
     return rest;
 }
 
-GCKPTI_FN gckpt_dequantisation gckpti_unpacking_of(const gckpti_param *q)
+GCKPTI_FN gckpt_dequantisation gckpti_param_quant(const gckpti_param *q)
 {
     const gckpt_parameter *p = &q->p;
     gckpt_dequantisation u = {
@@ -215,11 +215,11 @@ GCKPTI_FN gckpt_dequantisation gckpti_unpacking_of(const gckpti_param *q)
     return u;
 }
 
-GCKPTI_FN void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x)
+GCKPTI_FN void gckpti_dequantise_at(const gckpti_param *q, int64_t at, int64_t n, float *x)
 {
-    const gckpt_dequantisation u = gckpti_unpacking_of(q);
+    const gckpt_dequantisation u = gckpti_param_quant(q);
     if (q->p.storage == GCKPT_STORAGE_F32)
         memcpy(x, q->p.values + at, (size_t)n * sizeof *x);
     else
-        gckpti_unpack(&u, at, n, x);
+        gckpti_dequantise(&u, at, n, x);
 }

@@ -1,7 +1,7 @@
 #include "store/own.h"
 #include "num/num.h"
 
-GCKPTI_COLD
+GCKPTI_COLD_BEGIN
 
 /* Whole-name match: '*' any run, '?' one character. */
 static int gckpti_match(const char *pattern, const char *name)
@@ -72,7 +72,7 @@ GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern
     gckpt_result result;
     for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;) {
         gckpti_pull(store, q);
-        gckpti_changed(store, q, GCKPTI_HOST);
+        gckpti_mark_changed(store, q, GCKPTI_HOST);
         for (int k = 0; k < gckpti_state_slots(q); k++)
             memset(gckpti_array(q, k), 0, gckpti_array_bytes(store, q, 1));
         q->updates = q->optimiser = 0;
@@ -92,14 +92,14 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
 {
     gckpt_result result;
     for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;) {
-        gckpti_changed(store, q, GCKPTI_HOST);
+        gckpti_mark_changed(store, q, GCKPTI_HOST);
         q->assigned = 1;
     }
     return result;
 }
 
 /* A parameter whose values are the program's. */
-GCKPTI_FN gckpt_result gckpti_external(gckpt_store *store, const char *name,
+GCKPTI_FN gckpt_result gckpti_add_external(gckpt_store *store, const char *name,
                                        const gckpt_shape *shape, const void *values, int writable,
                                        gckpti_param **q)
 {
@@ -112,7 +112,7 @@ GCKPTI_FN gckpt_result gckpti_external(gckpt_store *store, const char *name,
     if (!gckpti_shape_fits(shape))
         return gckpti_error(store, GCKPT_E_SHAPE, "external parameter \"%s\": %S: %s", name, shape,
                             gckpti_shape_problem(shape));
-    if (gckpti_find(store, name) >= 0)
+    if (gckpti_find_param(store, name) >= 0)
         return gckpti_error(
             store, GCKPT_E_ARG,
             "external parameter \"%s\" exists already; bind it before any graph asks for it", name);
@@ -121,7 +121,7 @@ GCKPTI_FN gckpt_result gckpti_external(gckpt_store *store, const char *name,
     if (!*q) {
         gckpti_error(store, GCKPT_E_MEMORY, "external parameter \"%s\": no memory for its entry",
                      name);
-        gckpti_tell_block(store, "store", &store->memory, 0);
+        gckpti_hint_block(store, "store", &store->memory, 0);
         return GCKPT_E_MEMORY;
     }
     (*q)->p.frozen = (*q)->locked = !writable;
@@ -133,7 +133,7 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
                                             float *values, int writable)
 {
     gckpti_param *q = NULL;
-    gckpt_result result = gckpti_external(store, name, &shape, values, writable, &q);
+    gckpt_result result = gckpti_add_external(store, name, &shape, values, writable, &q);
     if (result == GCKPT_OK)
         q->p.values = values;
     return result;
@@ -159,25 +159,25 @@ GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_para
                             index, store ? store->count : 0);
     if (out->storage == GCKPT_STORAGE_F32) { /* it may be written now */
         gckpti_pull(store, &store->params[index]);
-        gckpti_changed(store, &store->params[index], GCKPTI_HOST);
+        gckpti_mark_changed(store, &store->params[index], GCKPTI_HOST);
         store->params[index].assigned = 1;
     }
     if (out->values || out->quantised)
         return GCKPT_OK;
     result = gckpti_values_new(store, &store->params[index], "get");
     if (result != GCKPT_OK)
-        gckpti_tell_block(store, "store", &store->memory, 0);
-    gckpti_values_draw(store, NULL);
+        gckpti_hint_block(store, "store", &store->memory, 0);
+    gckpti_init_all_values(store, NULL);
     *out = store->params[index].p;
     return result;
 }
 
 GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name)
 {
-    return store && name ? gckpti_find(store, name) : -1;
+    return store && name ? gckpti_find_param(store, name) : -1;
 }
 
-GCKPTI_FN size_t gckpti_store_state(const gckpt_store *s)
+GCKPTI_FN size_t gckpti_state_bytes(const gckpt_store *s)
 {
     size_t bytes = 0;
     for (size_t i = 0; i < s->count; i++)
@@ -188,7 +188,7 @@ GCKPTI_FN size_t gckpti_store_state(const gckpt_store *s)
 
 GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store)
 {
-    size_t bytes = store ? gckpti_store_state(store) : 0;
+    size_t bytes = store ? gckpti_state_bytes(store) : 0;
     for (size_t i = 0; store && i < store->count; i++)
         if (!store->params[i].external)
             bytes = gckpti_add_bytes(bytes, gckpti_array_bytes(store, &store->params[i], 0));
@@ -200,17 +200,17 @@ GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store) { return store ? s
 GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store)
 {
     uint64_t hash = GCKPTI_FNV_START;
-    float room[GCKPTI_DRAWN];
+    float buf[GCKPTI_CHUNK];
     for (size_t i = 0; store && i < store->count; i++) {
         const gckpti_param *q = &store->params[i];
-        if (gckpti_is_sharded(gckpti_array_share(store, q, GCKPTI_VALUES)))
+        if (gckpti_is_sharded(gckpti_array_shard(store, q, GCKPTI_VALUES)))
             return 0;
         for (int64_t at = 0, n; at < q->p.elements; at += n) {
-            const float *x = gckpti_values_at(store, q, at, room, &n);
+            const float *x = gckpti_values_at(store, q, at, buf, &n);
             hash = gckpti_hash_floats(hash, x, n);
         }
     }
     return hash;
 }
 
-GCKPTI_WARM
+GCKPTI_COLD_END

@@ -1,20 +1,20 @@
 #include "store/own.h"
 
-GCKPTI_COLD
+GCKPTI_COLD_BEGIN
 
 #ifndef GCKPT_NO_NOTES
 /* Of a note's block, which begins with the number of its place, while they are settled. */
-static size_t gckpti_note_place(const char *note)
+static size_t gckpti_note_index(const char *note)
 {
-    size_t place;
-    memcpy(&place, note - sizeof place, sizeof place);
-    return place;
+    size_t index;
+    memcpy(&index, note - sizeof index, sizeof index);
+    return index;
 }
 
 static void gckpti_note_free(gckpt_store *s, char *note)
 {
-    size_t key = strlen(note) + 1, place = sizeof(size_t);
-    gckpti_delete(&s->memory, note - place, place + key + strlen(note + key) + 1, 1);
+    size_t key = strlen(note) + 1, prefix = sizeof(size_t);
+    gckpti_delete(&s->memory, note - prefix, prefix + key + strlen(note + key) + 1, 1);
 }
 
 GCKPTI_FN void gckpti_notes_shrink(gckpt_store *s, size_t count)
@@ -39,40 +39,40 @@ static size_t gckpti_note_find(const gckpt_store *s, const char *key)
 
 GCKPTI_FN int gckpti_note_add(gckpt_store *s, const char *key, const char *value)
 {
-    size_t n = strlen(key) + 1, m = strlen(value) + 1, place = sizeof(size_t);
-    char *note = (char *)gckpti_new(&s->memory, place + n + m, 1);
+    size_t n = strlen(key) + 1, m = strlen(value) + 1, prefix = sizeof(size_t);
+    char *note = (char *)gckpti_new(&s->memory, prefix + n + m, 1);
     if (!note ||
         !gckpti_grow(&s->memory, &s->notes, &s->note_capacity, s->note_count, sizeof *s->notes)) {
-        gckpti_delete(&s->memory, note, place + n + m, 1);
+        gckpti_delete(&s->memory, note, prefix + n + m, 1);
         return 0;
     }
-    note += place;
+    note += prefix;
     memcpy(note, key, n);
     memcpy(note + n, value, m);
     s->notes[s->note_count++] = note;
     return 1;
 }
 
-static int gckpti_note_before(const void *first, const void *second, const void *by_key)
+static int gckpti_is_note_before(const void *first, const void *second, const void *by_key)
 {
     const char *a = *(char *const *)first, *b = *(char *const *)second;
     const int order = by_key ? strcmp(a, b) : 0;
-    return order ? order < 0 : gckpti_note_place(a) < gckpti_note_place(b);
+    return order ? order < 0 : gckpti_note_index(a) < gckpti_note_index(b);
 }
 
 /* By sorting them: a file may have a million. */
-GCKPTI_FN void gckpti_notes_settle(gckpt_store *s, size_t first)
+GCKPTI_FN void gckpti_notes_merge(gckpt_store *s, size_t first)
 {
     size_t count = first < s->note_count ? s->note_count : 0, kept = 0;
     for (size_t i = 0; i < count; i++)
         memcpy(s->notes[i] - sizeof i, &i, sizeof i);
-    gckpti_sort(s->notes, count, sizeof *s->notes, gckpti_note_before, s);
+    gckpti_sort(s->notes, count, sizeof *s->notes, gckpti_is_note_before, s);
     for (size_t i = 0; i < count; s->notes[kept++] = s->notes[i++])
         if (kept && !strcmp(s->notes[kept - 1], s->notes[i])) {
             memcpy(s->notes[i] - sizeof i, s->notes[kept - 1] - sizeof i, sizeof i);
             gckpti_note_free(s, s->notes[--kept]);
         }
-    gckpti_sort(s->notes, kept, sizeof *s->notes, gckpti_note_before, NULL);
+    gckpti_sort(s->notes, kept, sizeof *s->notes, gckpti_is_note_before, NULL);
     s->note_count = count ? kept : s->note_count;
 }
 
@@ -89,7 +89,7 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
     if (!*key || !gckpti_is_utf8(key))
         return gckpti_error(store, GCKPT_E_ARG, "note: the key is %s",
                             *key ? "not UTF-8" : "empty");
-    const char *problem = gckpti_note_reserved(key)         ? "files mean something else by this; "
+    const char *problem = gckpti_is_reserved_note(key)         ? "files mean something else by this; "
                                                               "choose another"
                           : value && !gckpti_is_utf8(value) ? "the value is not UTF-8"
                                                             : NULL;
@@ -99,7 +99,7 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
     if (value && !gckpti_note_add(store, key, value)) {
         gckpti_error(store, GCKPT_E_MEMORY, "note \"%s\": no memory for %z bytes", key,
                      strlen(key) + strlen(value) + 2);
-        gckpti_tell_block(store, "store", &store->memory, 0);
+        gckpti_hint_block(store, "store", &store->memory, 0);
         return GCKPT_E_MEMORY;
     }
     if (old < count)
@@ -113,4 +113,4 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
 }
 #endif
 
-GCKPTI_WARM
+GCKPTI_COLD_END

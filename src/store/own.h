@@ -6,10 +6,10 @@
 /* ---- store/pack.c ---- */
 #ifndef GCKPT_NO_QUANT
 GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to);
-GCKPTI_FN void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int64_t at,
+GCKPTI_FN void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                   int64_t *n, float *x);
 #else
-static inline void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int64_t at,
+static inline void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                       int64_t *n, float *x)
 {
     (void)s, (void)q, (void)at, (void)n, (void)x;
@@ -28,21 +28,21 @@ static inline int gckpti_values_copy(const gckpt_store *s, const gckpti_param *f
 #define gckpti_count_change(q) ((void)0)
 #endif
 
-#ifdef GCKPTI_ROOMS
+#ifdef GCKPTI_SEPARATE_TU
 /* What each does is said where it is defined. */
 /* store/arrays.c */
 GCKPTI_FN void gckpti_values_free(gckpt_store *s, gckpti_param *q);
 
 /* store/values.c */
-GCKPTI_FN void gckpti_unmirror(const gckpt_store *s, const gckpti_param *q);
+GCKPTI_FN void gckpti_free_mirror(const gckpt_store *s, const gckpti_param *q);
 
 /* store/params.c */
-GCKPTI_FN void gckpti_param_share(const gckpt_store *s, gckpt_parameter *p);
+GCKPTI_FN void gckpti_set_param_shard(const gckpt_store *s, gckpt_parameter *p);
 
 /* store/calls.c */
 GCKPTI_FN gckpti_param *gckpti_next_match(gckpt_store *s, const char *pattern,
                                           const gckpti_param *q, gckpt_result *result);
-GCKPTI_FN gckpt_result gckpti_external(gckpt_store *store, const char *name,
+GCKPTI_FN gckpt_result gckpti_add_external(gckpt_store *store, const char *name,
                                        const gckpt_shape *shape, const void *values, int writable,
                                        gckpti_param **q);
 #endif

@@ -1,7 +1,7 @@
 #include "store/own.h"
 #include "num/num.h"
 
-GCKPTI_COLD
+GCKPTI_COLD_BEGIN
 
 /* ---- names, as files can have them ---- */
 GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left)
@@ -28,17 +28,17 @@ static int gckpti_same_name(const char *a, const char *b)
     return *a == *b;
 }
 
-GCKPTI_FN const char *gckpti_ending(const char *name, const char *suffix)
+GCKPTI_FN const char *gckpti_find_suffix(const char *name, const char *suffix)
 {
-    size_t n = gckpti_length(name), m = gckpti_length(suffix);
+    size_t n = gckpti_strlen(name), m = gckpti_strlen(suffix);
     return n >= m && gckpti_same_name(name + n - m, suffix) ? name + n - m : NULL;
 }
 
 GCKPTI_FN int gckpti_slot_of(const char *name, size_t *length)
 {
     for (int slot = 0; slot < GCKPTI_UPDATES; slot++) {
-        const char *end = gckpti_ending(name, gckpti_suffixes[slot]);
-        *length = end ? (size_t)(end - name) : gckpti_length(name);
+        const char *end = gckpti_find_suffix(name, gckpti_suffixes[slot]);
+        *length = end ? (size_t)(end - name) : gckpti_strlen(name);
         if (end)
             return slot;
     }
@@ -48,7 +48,7 @@ GCKPTI_FN int gckpti_slot_of(const char *name, size_t *length)
 GCKPTI_FN int gckpti_is_utf8(const char *text)
 {
     int n = 1;
-    for (size_t left = gckpti_length(text); left && n; text += n, left -= (size_t)n)
+    for (size_t left = gckpti_strlen(text); left && n; text += n, left -= (size_t)n)
         n = gckpti_utf8_length(text, left);
     return n > 0;
 }
@@ -63,9 +63,9 @@ GCKPTI_FN const char *gckpti_name_problem(const char *name)
     return gckpti_is_utf8(name) ? NULL : "is not UTF-8";
 }
 
-GCKPTI_FN int gckpti_note_reserved(const char *key)
+GCKPTI_FN int gckpti_is_reserved_note(const char *key)
 {
-    int reserved = !*key || gckpti_ending(key, gckpti_suffixes[GCKPTI_UPDATES]);
+    int reserved = !*key || gckpti_find_suffix(key, gckpti_suffixes[GCKPTI_UPDATES]);
     for (int i = 0; i < GCKPTI_METADATA_KEYS; i++)
         reserved |= gckpti_same_name(key, gckpti_metadata_keys[i]);
     return reserved;
@@ -95,18 +95,18 @@ GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
 /* ---- the list of parameters ---- */
 
 /* Where the list of the names begins that this one is or would be in. */
-static int *gckpti_names_like(const gckpt_store *s, const char *name)
+static int *gckpti_name_bucket(const gckpt_store *s, const char *name)
 {
     uint64_t hash = gckpti_fnv_number(GCKPTI_FNV_START, (uintptr_t)s); /* which files do not know */
-    hash = gckpti_fnv(hash, name, gckpti_length(name));
-    return &s->params[(size_t)hash % s->capacity].first;
+    hash = gckpti_fnv(hash, name, gckpti_strlen(name));
+    return &s->params[(size_t)hash % s->capacity].bucket;
 }
 
-GCKPTI_FN int gckpti_find(const gckpt_store *s, const char *name)
+GCKPTI_FN int gckpti_find_param(const gckpt_store *s, const char *name)
 {
-    int i = s->count ? *gckpti_names_like(s, name) : -1;
+    int i = s->count ? *gckpti_name_bucket(s, name) : -1;
     while (i >= 0 && !gckpti_same_name(s->params[i].p.name, name))
-        i = s->params[i].next;
+        i = s->params[i].hash_next;
     return i;
 }
 
@@ -115,8 +115,8 @@ GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count)
     while (s->count > count) {
         gckpti_param *q = &s->params[--s->count];
         char *name;
-        *gckpti_names_like(s, q->p.name) = q->next;
-        gckpti_unmirror(s, q);
+        *gckpti_name_bucket(s, q->p.name) = q->hash_next;
+        gckpti_free_mirror(s, q);
         gckpti_state_shrink(s, q, 0);
         if (!q->external) {
             gckpti_values_free(s, q);
@@ -128,31 +128,31 @@ GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count)
 }
 
 /* Lets the newest parameter be found, or all, in new lists, when the capacity is a new one. */
-static void gckpti_link_names(gckpt_store *s, int all)
+static void gckpti_index_names(gckpt_store *s, int all)
 {
     for (size_t i = 0; all && i < s->capacity; i++)
-        s->params[i].first = -1;
+        s->params[i].bucket = -1;
     for (size_t i = all ? 0 : s->count - 1; i < s->count; i++) {
-        int *first = gckpti_names_like(s, s->params[i].p.name);
-        s->params[i].next = *first;
+        int *first = gckpti_name_bucket(s, s->params[i].p.name);
+        s->params[i].hash_next = *first;
         *first = (int)i;
     }
 }
 
 /* What this rank updates of a parameter. */
-GCKPTI_FN void gckpti_param_share(const gckpt_store *s, gckpt_parameter *p)
+GCKPTI_FN void gckpti_set_param_shard(const gckpt_store *s, gckpt_parameter *p)
 {
-    const gckpti_share share =
-        gckpti_shared(p->elements, s->rank, s->ranks, s->shard, GCKPT_SHARD_STATE);
-    p->first = share.first;
-    p->count = share.count;
+    const gckpti_shard_range shard =
+        gckpti_shard_from(p->elements, s->rank, s->ranks, s->shard, GCKPT_SHARD_STATE);
+    p->first = shard.first;
+    p->count = shard.count;
 }
 
 GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
                                          int external, gckpt_init init)
 {
     gckpti_param q;
-    size_t n = (size_t)gckpti_elements(shape), had = s->capacity;
+    size_t n = (size_t)gckpti_elements(shape), old_capacity = s->capacity;
     memset(&q, 0, sizeof q);
     if (s->count >= INT32_MAX || (!external && n > SIZE_MAX / 24 - s->elements))
         return NULL;
@@ -169,46 +169,46 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
     q.p.shape = *shape;
     q.p.lr_scale = 1;
     q.p.decay_scale = shape->n >= 2 ? 1.0f : 0.0f;
-    gckpti_param_share(s, &q.p);
-    q.first = had < s->capacity ? -1 : s->params[s->count].first;
+    gckpti_set_param_shard(s, &q.p);
+    q.bucket = old_capacity < s->capacity ? -1 : s->params[s->count].bucket;
     s->params[s->count++] = q;
-    gckpti_link_names(s, had < s->capacity);
+    gckpti_index_names(s, old_capacity < s->capacity);
     s->elements += external ? 0 : n;
     return &s->params[s->count - 1];
 }
 
-GCKPTI_FN gckpt_result gckpti_store_printed(gckpt_store *s, const gckpti_printed *all, size_t n)
+GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exported *all, size_t n)
 {
     const gckpt_init none = { 0, 0, 0 };
-    const gckpti_printed *w = all;
+    const gckpti_exported *exported = all;
     if (!s || s->count || s->ranks > 1)
         return gckpti_error(s, GCKPT_E_ARG,
                             "bind: printed weights are for an empty store of one rank; bind them "
                             "before anything else");
-    while (w < all + n && gckpti_param_new(s, w->name, &w->shape, w->frozen, none))
-        w++; /* all, so that the list grows no more when values come to lie behind it */
+    while (exported < all + n && gckpti_param_new(s, exported->name, &exported->shape, exported->frozen, none))
+        exported++; /* all, so that the list grows no more when values come to lie behind it */
     gckpt_result result = gckpti_ok(s);
-    if (w < all + n)
-        result = gckpti_error(s, GCKPT_E_MEMORY, "bind: no memory for \"%s\"", w->name);
+    if (exported < all + n)
+        result = gckpti_error(s, GCKPT_E_MEMORY, "bind: no memory for \"%s\"", exported->name);
     for (size_t i = 0; i < n && result == GCKPT_OK; i++) {
         gckpti_param *q = &s->params[i];
-        w = &all[i];
-        q->p.frozen = q->locked = w->frozen;
-        q->p.storage = (gckpt_storage)w->storage;
-        q->p.lr_scale = gckpti_float(w->factors[0]);
-        q->p.decay_scale = gckpti_float(w->factors[1]);
-        q->p.scales = (const float *)w->scales;
-        if (w->storage != GCKPT_STORAGE_F32)
-            q->p.quantised = w->values;
-        else if (w->frozen) /* nobody writes to them */
-            memcpy(&q->p.values, &w->values, sizeof w->values);
+        exported = &all[i];
+        q->p.frozen = q->locked = exported->frozen;
+        q->p.storage = (gckpt_storage)exported->storage;
+        q->p.lr_scale = gckpti_float(exported->scale_bits[0]);
+        q->p.decay_scale = gckpti_float(exported->scale_bits[1]);
+        q->p.scales = (const float *)exported->scales;
+        if (exported->storage != GCKPT_STORAGE_F32)
+            q->p.quantised = exported->values;
+        else if (exported->frozen) /* nobody writes to them */
+            memcpy(&q->p.values, &exported->values, sizeof exported->values);
         else if ((result = gckpti_values_new(s, q, "bind")) == GCKPT_OK)
-            memcpy(q->p.values, w->values, (size_t)q->p.elements * sizeof(float));
-        q->raw = 0;
+            memcpy(q->p.values, exported->values, (size_t)q->p.elements * sizeof(float));
+        q->uninitialised = 0;
         q->assigned = 1;
     }
     if (result != GCKPT_OK) {
-        gckpti_tell_block(s, "store", &s->memory, 0);
+        gckpti_hint_block(s, "store", &s->memory, 0);
         gckpti_store_shrink(s, 0);
     }
     return result;
@@ -228,4 +228,4 @@ GCKPT_API void gckpt_store_free(gckpt_store *store)
     gckpti_delete(&memory, store, 1, sizeof *store);
 }
 
-GCKPTI_WARM
+GCKPTI_COLD_END

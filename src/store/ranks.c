@@ -12,7 +12,7 @@ GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks
             rank, ranks, (int)shard);
     for (size_t i = 0; store && i < store->count; i++) {
         const gckpti_param *q = &store->params[i];
-        if ((gckpti_is_made(q) && (!q->external || store->bound)) || gckpti_state_slots(q))
+        if ((gckpti_has_values(q) && (!q->external || store->bound)) || gckpti_state_slots(q))
             return gckpti_error(store, GCKPT_E_ARG,
                                 "ranks: \"%s\" has values or state already; say which rank this is "
                                 "before gckpt_exec_new, gckpt_store_get and loading make them",
@@ -24,7 +24,7 @@ GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks
     store->ranks = ranks;
     store->shard = shard;
     for (size_t i = 0; i < store->count; i++)
-        gckpti_param_share(store, &store->params[i].p);
+        gckpti_set_param_shard(store, &store->params[i].p);
     return gckpti_ok(store);
 }
 #endif

@@ -5,10 +5,10 @@
 static gckpti_mirror *gckpti_mirror_of(const gckpt_store *s, const gckpti_param *q)
 {
     size_t i = (size_t)(q - s->params);
-    return GCKPTI_MIRRORS && i < s->mirror_count && s->mirrors[i].backend ? &s->mirrors[i] : NULL;
+    return GCKPTI_HAS_MIRRORS && i < s->mirror_count && s->mirrors[i].backend ? &s->mirrors[i] : NULL;
 }
 
-GCKPTI_FN void gckpti_changed(const gckpt_store *s, gckpti_param *q, int newest)
+GCKPTI_FN void gckpti_mark_changed(const gckpt_store *s, gckpti_param *q, int newest)
 {
     gckpti_mirror *m = gckpti_mirror_of(s, q);
     gckpti_count_change(q);
@@ -29,7 +29,7 @@ GCKPTI_FN void gckpti_pull(const gckpt_store *s, const gckpti_param *q)
 }
 
 /* Pulls, and gives the mirror back. */
-GCKPTI_FN void gckpti_unmirror(const gckpt_store *s, const gckpti_param *q)
+GCKPTI_FN void gckpti_free_mirror(const gckpt_store *s, const gckpti_param *q)
 {
     gckpti_mirror *m = gckpti_mirror_of(s, q);
     gckpti_pull(s, q);
@@ -45,7 +45,7 @@ GCKPTI_FN int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gck
     gckpti_mirror *m = &s->mirrors[q - s->params];
     size_t scales = gckpti_scale_bytes(&q->p);
     if (m->backend != b)
-        gckpti_unmirror(s, q);
+        gckpti_free_mirror(s, q);
     m->backend = b;
     for (int i = q->p.quantised && !b->dequantise; i <= gckpti_state_slots(q); i++) {
         size_t bytes = gckpti_array_bytes(s, q, i);
@@ -73,11 +73,11 @@ GCKPTI_FN int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gck
 GCKPTI_FN int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_backend *b)
 {
     if (b && s->mirror_count < s->count) {
-        size_t had = s->mirror_count * sizeof *s->mirrors, bytes = s->count * sizeof *s->mirrors;
-        void *more = gckpti_resize(&s->memory, s->mirrors, had, bytes);
+        size_t old_bytes = s->mirror_count * sizeof *s->mirrors, bytes = s->count * sizeof *s->mirrors;
+        void *more = gckpti_resize(&s->memory, s->mirrors, old_bytes, bytes);
         if (!more)
             return 0;
-        memset((char *)more + had, 0, bytes - had);
+        memset((char *)more + old_bytes, 0, bytes - old_bytes);
         s->mirrors = (gckpti_mirror *)more;
         s->mirror_count = s->count;
     }
@@ -94,16 +94,16 @@ GCKPTI_FN void gckpti_unbind(gckpti_binding *binding)
     int others = 0;
     if (!s)
         return;
-    for (gckpti_binding **at = &s->bindings; *at;) {
-        others += *at != binding && (*at)->backend == binding->backend;
-        if (*at == binding)
-            *at = binding->next;
+    for (gckpti_binding **link = &s->bindings; *link;) {
+        others += *link != binding && (*link)->backend == binding->backend;
+        if (*link == binding)
+            *link = binding->next;
         else
-            at = &(*at)->next;
+            link = &(*link)->next;
     }
     for (size_t i = 0; i < s->mirror_count && !others; i++)
         if (s->mirrors[i].backend == binding->backend)
-            gckpti_unmirror(s, &s->params[i]);
+            gckpti_free_mirror(s, &s->params[i]);
     if (!s->bindings) {
         gckpti_delete(&s->memory, s->mirrors, s->mirror_count, sizeof *s->mirrors);
         s->mirrors = NULL;
@@ -118,20 +118,20 @@ GCKPTI_FN void gckpti_unbind(gckpti_binding *binding)
  * FNV-1a of the seed's 8 bytes, lowest first, and the name; counter = element / 2, 0, 0. N =
  * gckpti_normal(words 0, 1)[element % 2], U = fma(2, u(word 2 + element % 2), -1). What is not
  * random is as if all words were 0. */
-static void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, gckpti_drawing *d,
-                               gckpti_draw *by)
+static void gckpti_init_values(const gckpt_store *s, const gckpti_param *q, gckpti_init_span *d,
+                               gckpti_init_fn *init_fn)
 {
     const gckpt_init *init = &q->init;
-    const int random = GCKPTI_DRAWS && gckpti_is_random(init);
-    const float constant = gckpti_fma(init->uniform, GCKPTI_DRAWS ? -1.0f : 0.0f,
+    const int random = GCKPTI_RANDOM && gckpti_is_random(init);
+    const float constant = gckpti_fma(init->uniform, GCKPTI_RANDOM ? -1.0f : 0.0f,
                                       gckpti_fma(init->normal, 0, init->constant));
     d->random.key = gckpti_fnv_number(GCKPTI_FNV_START, s->seed);
-    d->random.key = gckpti_fnv(d->random.key, q->p.name, gckpti_length(q->p.name));
+    d->random.key = gckpti_fnv(d->random.key, q->p.name, gckpti_strlen(q->p.name));
     for (int64_t i = 0; i < d->n && !random; i++)
         d->out[i] = constant;
-    if (random && by)
-        by(d);
-    for (int64_t i = -(d->at & 1); i < d->n && random && !by; i += 2) { /* pairs, or half a one */
+    if (random && init_fn)
+        init_fn(d);
+    for (int64_t i = -(d->at & 1); i < d->n && random && !init_fn; i += 2) { /* pairs, or half a one */
         float normal[2] = { 0, 0 };
         uint32_t word[4];
         gckpti_philox(d->random.key, (uint64_t)(d->at + i) / 2, 0, 0, word);
@@ -145,60 +145,60 @@ static void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, gckp
 }
 
 GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
-                                        float room[GCKPTI_DRAWN], int64_t *n)
+                                        float buf[GCKPTI_CHUNK], int64_t *n)
 {
-    const gckpti_share share = gckpti_array_share(s, q, GCKPTI_VALUES);
+    const gckpti_shard_range shard = gckpti_array_shard(s, q, GCKPTI_VALUES);
     *n = q->p.elements - at;
-    if (!gckpti_is_made(q) || q->raw) {
-        *n = gckpti_min(*n, GCKPTI_DRAWN);
-        gckpti_drawing d = { { 0, 0, 0 }, q->init, at, *n, room };
-        gckpti_draw_values(s, q, &d, NULL);
-        if (!q->raw && gckpti_is_packed((int)q->p.storage))
-            gckpti_draw_packed(s, q, at, n, room);
-        return room;
+    if (!gckpti_has_values(q) || q->uninitialised) {
+        *n = gckpti_min(*n, GCKPTI_CHUNK);
+        gckpti_init_span d = { { 0, 0, 0 }, q->init, at, *n, buf };
+        gckpti_init_values(s, q, &d, NULL);
+        if (!q->uninitialised && gckpti_is_quantised((int)q->p.storage))
+            gckpti_init_quantised(s, q, at, n, buf);
+        return buf;
     }
     const gckpti_mirror *m = gckpti_mirror_of(s, q);
-    const int away = m && m->newest == GCKPTI_MIRROR;
-    at -= share.first;
-    *n = share.count - at;
-    if (!gckpti_is_packed((int)q->p.storage) && !away)
+    const int on_device = m && m->newest == GCKPTI_MIRROR;
+    at -= shard.first;
+    *n = shard.count - at;
+    if (!gckpti_is_quantised((int)q->p.storage) && !on_device)
         return q->p.values + at;
-    *n = gckpti_min(*n, GCKPTI_DRAWN);
-    if (away)
-        m->backend->copy_out(m->backend->context, room, m->array[0] + at,
-                             (size_t)*n * sizeof *room);
+    *n = gckpti_min(*n, GCKPTI_CHUNK);
+    if (on_device)
+        m->backend->copy_out(m->backend->context, buf, m->array[0] + at,
+                             (size_t)*n * sizeof *buf);
     else
-        gckpti_unpack_piece(q, at, *n, room);
-    return room;
+        gckpti_dequantise_at(q, at, *n, buf);
+    return buf;
 }
 
 GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who)
 {
     size_t bytes = gckpti_array_bytes(s, q, 0);
-    if (gckpti_is_made(q))
+    if (gckpti_has_values(q))
         return GCKPT_OK;
     gckpti_set_block(q, (unsigned char *)gckpti_resize(&s->memory, NULL, 0, bytes));
-    if (!gckpti_is_made(q))
+    if (!gckpti_has_values(q))
         return gckpti_error(s, GCKPT_E_MEMORY, "%s: no memory for the values of \"%s\": %z bytes",
                             who, q->p.name, bytes);
-    const gckpti_share share = gckpti_array_share(s, q, GCKPTI_VALUES);
-    for (int64_t k = share.count; k < share.room; k++)
+    const gckpti_shard_range shard = gckpti_array_shard(s, q, GCKPTI_VALUES);
+    for (int64_t k = shard.count; k < shard.capacity; k++)
         q->p.values[k] = 0; /* of a share that is not the largest */
-    q->raw = 1;
+    q->uninitialised = 1;
     return GCKPT_OK;
 }
 
-GCKPTI_FN void gckpti_values_draw(gckpt_store *s, gckpti_draw *by)
+GCKPTI_FN void gckpti_init_all_values(gckpt_store *s, gckpti_init_fn *init_fn)
 {
     for (size_t i = 0; i < s->count; i++) {
         gckpti_param *q = &s->params[i];
-        const gckpti_share share = gckpti_array_share(s, q, GCKPTI_VALUES);
-        gckpti_drawing d = { { 0, 0, 0 }, q->init, share.first, share.count, q->p.values };
-        if (q->raw && !gckpti_is_packed((int)q->p.storage))
-            gckpti_draw_values(s, q, &d, by);
-        else if (q->raw)
-            (void)gckpti_values_copy(s, q, q); /* fits: gckpti_pack_start */
-        q->raw = 0;
+        const gckpti_shard_range shard = gckpti_array_shard(s, q, GCKPTI_VALUES);
+        gckpti_init_span d = { { 0, 0, 0 }, q->init, shard.first, shard.count, q->p.values };
+        if (q->uninitialised && !gckpti_is_quantised((int)q->p.storage))
+            gckpti_init_values(s, q, &d, init_fn);
+        else if (q->uninitialised)
+            (void)gckpti_values_copy(s, q, q); /* fits: gckpti_quantise_begin */
+        q->uninitialised = 0;
     }
 }
 
@@ -206,8 +206,8 @@ GCKPTI_FN void gckpti_values_undo(gckpt_store *s)
 {
     for (size_t i = s->count; i-- > 0;) {
         gckpti_param *q = &s->params[i];
-        if (q->raw)
+        if (q->uninitialised)
             gckpti_values_free(s, q);
-        q->raw = 0;
+        q->uninitialised = 0;
     }
 }

@@ -25,7 +25,7 @@ static void check_counters(const gckpt_plan *plan, const text *t)
             s += 2;
         }
         s = end;
-        CHECK(live == sum && live == plan->live[x]);
+        CHECK(live == sum && live == plan->live_bytes[x]);
     }
     CHECK(x == plan->length);
 }
@@ -70,11 +70,11 @@ static void check_getters(const gckpt_plan *plan, int64_t batch)
     for (int x = 0; x < length; x++) {
         CHECK(gckpt_plan_usage(plan, x, &u) == GCKPT_OK);
         CHECK(gckpt_plan_get(plan, x, &in) == GCKPT_OK);
-        CHECK(u.live == plan->live[x] && u.live <= gckpt_plan_peak(plan));
+        CHECK(u.live == plan->live_bytes[x] && u.live <= gckpt_plan_peak(plan));
         CHECK(u.recompute == (in.kind == GCKPT_FORWARD && seen[in.id]));
         CHECK(u.once == (x < plan->body || x >= plan->epilogue));
-        CHECK(u.cost == (in.kind == GCKPT_FORWARD    ? plan->told[in.id].cost.forward
-                         : in.kind == GCKPT_BACKWARD ? plan->told[in.id].cost.backward
+        CHECK(u.cost == (in.kind == GCKPT_FORWARD    ? plan->info[in.id].cost.forward
+                         : in.kind == GCKPT_BACKWARD ? plan->info[in.id].cost.backward
                                                      : 0));
         seen[in.id] = seen[in.id] || in.kind == GCKPT_FORWARD;
         work += u.cost;
@@ -109,8 +109,8 @@ static void check_buffers(const gckpt_plan *plan)
         CHECK(a.end >= before && a.size > 0);
         CHECK(a.id >= 0 && (size_t)a.id < plan->node_count && gckpt_plan_name(plan, a.id));
         CHECK(a.kind != GCKPT_BUFFER_WORKSPACE || a.start == a.end);
-        CHECK(a.kind != GCKPT_BUFFER_PARAMETER_GRADIENT || plan->nodes[a.id].batchless);
-        CHECK(a.kind != GCKPT_BUFFER_GRADIENT || !plan->nodes[a.id].batchless);
+        CHECK(a.kind != GCKPT_BUFFER_PARAMETER_GRADIENT || plan->nodes[a.id].batch_invariant);
+        CHECK(a.kind != GCKPT_BUFFER_GRADIENT || !plan->nodes[a.id].batch_invariant);
         before = a.end;
         for (int x = a.start; x <= a.end; x++)
             live[x] += a.size;
@@ -122,7 +122,7 @@ static void check_buffers(const gckpt_plan *plan)
         }
     }
     for (int x = 0; x < length; x++) {
-        CHECK(live[x] == plan->live[x]);
+        CHECK(live[x] == plan->live_bytes[x]);
         peak = live[x] > live[peak] ? x : peak;
     }
     most = live[peak];
@@ -137,7 +137,7 @@ static void check_buffers(const gckpt_plan *plan)
         CHECK(at_peak[k] == gckpt_plan_kind_bytes(plan, k));
     /* what an instruction reads and writes lies in buffers that live then */
     for (int x = 0; x < length; x++) {
-        size_t out = plan->operands[plan->list[x].operands];
+        size_t out = plan->operands[plan->ins[x].operands];
         int found = out == SIZE_MAX;
         for (int i = 0; i < n && !found; i++) {
             gckpt_plan_buffer(plan, i, &a);

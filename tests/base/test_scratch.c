@@ -171,7 +171,7 @@ static void strike_modes(question *q, const char *what)
         if (all && modes[m] == GCKPT_OPTIMAL) {
             q->d.budget = 1;
             strike(q, what); /* E_BUDGET */
-            const size_t least = q->g->least;
+            const size_t least = q->g->min_bytes;
             q->d.budget = least + (gckpt_plan_bytes(all) - least) / 2;
             strike(q, what);
             q->kind = FRONTIER;
@@ -224,7 +224,7 @@ int main(int argc, char **argv)
 {
     const int nets = argc > 1 ? atoi(argv[1]) : 8;
     const unsigned first = argc > 2 ? (unsigned)atoi(argv[2]) : 1;
-    gckpti_here.no_scratch = no_scratch;
+    gckpti_hooks.fail_scratch = no_scratch;
     strike_deep(8, 0);
     strike_deep(12, 1);
     net_wants = NET_RANKS;

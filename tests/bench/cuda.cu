@@ -41,7 +41,7 @@ template <class F> double seconds(F run)
         cudaEventRecord(began, gpu->stream);
         for (int k = 0; k < repeats; k++)
             run();
-        flush(gpu); /* the last product waits for what it may be folded with */
+        launch_pending(gpu); /* the last product waits for what it may be folded with */
         cudaEventRecord(ended, gpu->stream);
         must(cudaEventSynchronize(ended) == cudaSuccess, "an event");
         cudaEventElapsedTime(&ms, began, ended);
@@ -207,7 +207,7 @@ gckpti_product layer_factors(const Layer *l, int kind)
 {
     gckpt_call c = layer_call(l, kind);
     if (kind == Y)
-        gckpti_linear_out(&c, capture);
+        gckpti_linear_output(&c, capture);
     else
         gckpti_linear_gradients(&c, capture);
     return captured;
@@ -244,10 +244,10 @@ __global__ void chains_kernel(gckpti_product t, unsigned long long *wrong)
 {
     unsigned long long mine = 0;
     for (EACH(e, t.m * t.n)) {
-        const float *a = t.a.f32 + e / t.n * t.a.row, *b = t.b.f32 + e % t.n * t.b.row;
+        const float *a = t.a.f32 + e / t.n * t.a.stride, *b = t.b.f32 + e % t.n * t.b.stride;
         float sum = 0;
         for (int64_t p = 0; p < t.k; p++)
-            sum = gckpti_fma(a[p * t.a.step], b[p * t.b.step], sum);
+            sum = gckpti_fma(a[p * t.a.k_stride], b[p * t.b.k_stride], sum);
         mine += gckpti_bits(sum) != gckpti_bits(t.c[e]);
     }
     if (mine)
@@ -327,7 +327,7 @@ void test_layer(cublasHandle_t handle, int64_t m, int64_t k, int64_t n, int tran
         l.bf16 = 0;
         gckpti_product t = layer_factors(&l, kind);
         gckpt_call c = layer_call(&l, kind);
-        const Tile *tile = best_tile(EXACT_TILES, 6, &t, processors_of(&c));
+        const Tile *tile = best_tile(EXACT_TILES, 6, &t, sm_count(&c));
         printf("%6ld %4ld %5ld %-2s %3d x %-3d %6.1f %6.1f %5.0f %5.0f  %-6s", (long)m, (long)k,
                (long)n, kind_name[kind], tile->m, tile->n, work / ours[0], work / blas[0],
                100e12 * work / ours[0] / peak, 100 * blas[0] / ours[0], bits);
@@ -351,7 +351,7 @@ void test_tiles(int64_t m, int64_t k, int64_t n, int transposed)
         fill_random(y, m * n, 0);
         gckpt_call c = layer_call(&l, kind);
         gckpti_product t = layer_factors(&l, kind);
-        const Tile *best = best_tile(EXACT_TILES, 6, &t, processors_of(&c));
+        const Tile *best = best_tile(EXACT_TILES, 6, &t, sm_count(&c));
         printf("%6ld %4ld %5ld %-2s", (long)m, (long)k, (long)n, kind_name[kind]);
         for (const Tile &tile : EXACT_TILES) {
             Product q = product_of(&t, 0);

@@ -127,7 +127,7 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
         double each = (double)l.grid.x / tally::PROCESSORS;
         c.idle = std::ceil(each) / each;
         c.on_its_way = 3 * 2 * 2 * 32; /* three stages of a thread's eight copies */
-        c.more = 2 * m * n * ((p.fold.then > fast::GELU) + (p.fold.then && p.fold.out != p.c.bf16)) / 3.35e12;
+        c.more = 2 * m * n * ((p.fusion.op > fast::GELU) + (p.fusion.op && p.fusion.out != p.c.bf16)) / 3.35e12;
     } else if (is("mma_attention")) {
         auto p = std::get<0>(*std::any_cast<std::tuple<fast::MmaAttention>>(&l.arguments));
         double rows = (double)l.grid.x / (p.heads * ((p.t + 63) / 64)) * p.t, products = is("mma_attention_forward") ? 2 : is("mma_attention_dq") ? 3 : 4;
@@ -135,7 +135,7 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
         c.bytes = (products + 2) * 2 * rows * p.c;
         c.rate *= 0.5;
     } else if (is("packs_kernel<8, Converting>")) {
-        gckpt_conversion v = std::get<0>(tally::of(l, packs_kernel<8, Converting>)).c;
+        gckpt_conversion v = std::get<0>(tally::of(l, vecs_kernel<8, Convert>)).c;
         c.bytes = (v.kind == GCKPT_WIDEN_ADD ? 10 : v.kind == GCKPT_ROUND ? 8 : 6) * (double)v.n;
         c.on_its_way = v.kind == GCKPT_NARROW ? 32 : 16;
     } else if (is("fill_kernel")) {
@@ -171,7 +171,7 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
         auto p = tally::of(l, rotary_kernel<8>);
         c.bytes = (l.element - 4) * 2 * (double)std::get<3>(p) * atoi(name.c_str() + strlen("rotary_kernel<"));
     } else if (is("packs_kernel<8, Mask>")) {
-        auto p = tally::of(l, packs_kernel<8, Mask>);
+        auto p = tally::of(l, vecs_kernel<8, DropoutMask>);
         c.bytes = (tally::Width<Values>::of(std::get<0>(p).x) + tally::Width<Results>::of(std::get<0>(p).y)) * l.elements;
     } else if (is("packs_kernel<8, Rows>")) {
         c.bytes = 6 * l.elements;

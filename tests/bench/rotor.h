@@ -165,7 +165,7 @@ static inline int rotor_read(rotor *r)
         o->out = node.loss ? 0 : sizeof(float);
         for (int i = 0; i < node.shape.n; i++)
             o->out *= (size_t)node.shape.d[i];
-        o->aux = t->aux_bytes;
+        o->aux = t->saved_bytes;
         o->work = during[x];
         o->forward = usage.cost;
         for (int k = 0; k < o->inputs; k++) {

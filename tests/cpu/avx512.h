@@ -13,7 +13,7 @@
 
 #define AVX512_TARGET __attribute__((__target__("avx2,fma,f16c")))
 #define AVX512_FN     static inline __attribute__((always_inline, unused)) AVX512_TARGET
-#define GCKPTI_HELD(x) /* kernels/products.c: no register has 64 bytes here */
+#define GCKPTI_IN_REGISTER(x) /* kernels/products.c: no register has 64 bytes here */
 #define AVX512_CALLED static __attribute__((noinline, unused)) AVX512_TARGET /* for compilers' sake */
 typedef double avx512_doubles __attribute__((vector_size(32)));
 typedef int64_t avx512_longs __attribute__((vector_size(32)));

@@ -103,7 +103,7 @@ static void tile_block(int to, int left, int right)
 #define GCKPTI_AMX_LOAD(n, at, row)  tile_load(n, at, row)
 #define GCKPTI_AMX_STORE(n, at, row) tile_store(n, at, row)
 #define GCKPTI_AMX_BLOCK(c, a, b)    tile_block(c, a, b)
-#define GCKPTI_TILES_HERE()          1
+#define GCKPTI_CPU_HAS_AMX()          1
 #define main                         test_bf16
 #include "cpu/test_bf16.c"
 #undef main

@@ -211,8 +211,8 @@ static void test_links(void)
         }
         for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT + 1; isa++) {
             gckpti_product t = { .batch = 1, .m = N, .n = N, .k = 1, .accumulate = 1, .c = got };
-            t.run = 1;
-            t.a.bf16 = a, t.a.row = t.a.step = 1, t.b.bf16 = b, t.b.row = t.b.step = 1;
+            t.k_period = 1;
+            t.a.bf16 = a, t.a.stride = t.a.k_stride = 1, t.b.bf16 = b, t.b.stride = t.b.k_stride = 1;
             memcpy(got, start, sizeof got);
             if (!product_by(isa, &t))
                 continue;
@@ -266,11 +266,11 @@ static void blocks_look(const gckpti_product *t, int kind)
         static float x[BLOCKS_K], y[BLOCKS_K];
         const uint32_t row = e ? below(m) : m - 1, column = e > 1 ? below(n) : n - 1;
         for (uint32_t p = 0; p < k; p++) {
-            x[p] = gckpt_from_bf16(blocks_a[row * t->a.row + p * t->a.step]);
-            y[p] = gckpt_from_bf16(blocks_b[column * t->b.row + p * t->b.step]);
+            x[p] = gckpt_from_bf16(blocks_a[row * t->a.stride + p * t->a.k_stride]);
+            y[p] = gckpt_from_bf16(blocks_b[column * t->b.stride + p * t->b.k_stride]);
         }
         at[e] = row * n + column;
-        want[e] = exact_element(blocks_start[at[e]], x, y, (int)k, (int)t->run, (int)t->before);
+        want[e] = exact_element(blocks_start[at[e]], x, y, (int)k, (int)t->k_period, (int)t->k_offset);
     }
     for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT + 1; isa++) {
         memcpy(blocks_got, blocks_start, sizeof blocks_got);
@@ -282,7 +282,7 @@ static void blocks_look(const gckpti_product *t, int kind)
                 bits_of(got) == bits_of(want[e]) || (got != got && want[e] != want[e]),
                 "kernels %d, kind %d: element %u of %u x %u x %u, %d links an entry, %d before: "
                 "%08x, not %08x",
-                isa, kind, at[e], m, n, k, (int)t->run, (int)t->before, bits_of(got),
+                isa, kind, at[e], m, n, k, (int)t->k_period, (int)t->k_offset, bits_of(got),
                 bits_of(want[e]));
         }
     }
@@ -294,13 +294,13 @@ static void blocks_fill(const gckpti_product *t, int kind)
 {
     const int64_t m = t->m, n = t->n, k = t->k;
     for (int64_t e = 0; e < m * k; e++) {
-        const int small = kind == 6 && (t->a.row == 1 ? e % m : e / k) > 0;
+        const int small = kind == 6 && (t->a.stride == 1 ? e % m : e / k) > 0;
         blocks_f32[0][e] = gckpt_from_bf16(blocks_a[e] = factor_of(small ? 1 : kind, 0));
     }
     for (int64_t e = 0; e < n * k; e++)
         blocks_f32[1][e] = gckpt_from_bf16(blocks_b[e] = factor_of(kind == 6 ? 1 : kind, 1));
     for (int64_t e = 0; e < m * n; e++) { /* of the size of a link, or anything */
-        const float first = blocks_f32[0][e / n * t->a.row] * blocks_f32[1][e % n * t->b.row];
+        const float first = blocks_f32[0][e / n * t->a.stride] * blocks_f32[1][e % n * t->b.stride];
         blocks_start[e] =
             kind == 7  ? -first * (1 + (float)below(4) * ldexpf(1, -23))
             : below(4) ? gckpt_from_bf16(factor_of(kind, 0)) * gckpt_from_bf16(factor_of(kind, 1))
@@ -316,10 +316,10 @@ static void test_blocks(void)
         const uint32_t before = run < 32 ? 0 : 32 * below(blocks), m = 1 + below(BLOCKS_M);
         const uint32_t k = run ? run * (1 + below(3)) - before : 1 + below(i % 4 ? 90 : 400);
         const uint32_t n = 1 + below(BLOCKS_N);
-        gckpti_product t = { .batch = 1, .m = m, .n = n, .k = k, .run = run, .before = before };
-        t.a.row = ways & 4 ? k : 1, t.a.step = ways & 4 ? 1 : m;
-        t.b.row = ways & 8 ? k : 1, t.b.step = ways & 8 ? 1 : n;
-        t.accumulate = 1, t.c = blocks_got, t.room = blocks_room;
+        gckpti_product t = { .batch = 1, .m = m, .n = n, .k = k, .k_period = run, .k_offset = before };
+        t.a.stride = ways & 4 ? k : 1, t.a.k_stride = ways & 4 ? 1 : m;
+        t.b.stride = ways & 8 ? k : 1, t.b.k_stride = ways & 8 ? 1 : n;
+        t.accumulate = 1, t.c = blocks_got, t.workspace = blocks_room;
         blocks_fill(&t, i % 8);
         t.a.f32 = ways & 1 ? blocks_f32[0] : NULL, t.a.bf16 = t.a.f32 ? NULL : blocks_a;
         t.b.f32 = ways & 2 ? blocks_f32[1] : NULL, t.b.bf16 = t.b.f32 ? NULL : blocks_b;
@@ -339,8 +339,8 @@ static void test_stored(void)
         const uint32_t m = 1 + below(BLOCKS_M), n = (1 + below(i % 3 ? 128 : 40) / grain) * grain;
         const uint32_t k = (1 + below(i % 3 ? 90 : 400) / grain) * grain;
         gckpti_product t = { .batch = 1, .m = m, .n = n, .k = k, .accumulate = 1 };
-        t.a.row = i & 8 ? k : 1, t.a.step = i & 8 ? 1 : m;
-        t.b.row = by_links ? k : 1, t.b.step = by_links ? 1 : n;
+        t.a.stride = i & 8 ? k : 1, t.a.k_stride = i & 8 ? 1 : m;
+        t.b.stride = by_links ? k : 1, t.b.k_stride = by_links ? 1 : n;
         blocks_fill(&t, 0);
         for (int at = 0; at < BLOCKS_N * BLOCKS_K; at++) /* of I4, a scale and 32 numbers */
             packed[at] = (uint16_t)((grain > 1 && at % 9) || storage == GCKPT_STORAGE_I8
@@ -350,11 +350,11 @@ static void test_stored(void)
             scales[at] = 0.01f * (float)(1 + below(100));
         const float *of_rows = storage == GCKPT_STORAGE_I8 ? scales : NULL;
         const gckpt_dequantisation stored = { storage, packed, of_rows, by_links ? k : n, n * k, NULL };
-        gckpti_unpack(&stored, 0, n * k, blocks_f32[1]);
-        t.a.bf16 = blocks_a, t.b.f32 = blocks_f32[1], t.c = want, t.room = blocks_room;
+        gckpti_dequantise(&stored, 0, n * k, blocks_f32[1]);
+        t.a.bf16 = blocks_a, t.b.f32 = blocks_f32[1], t.c = want, t.workspace = blocks_room;
         memcpy(want, blocks_start, sizeof want);
         product_by(GCKPT_ISA_PLAIN, &t);
-        t.b.f32 = NULL, t.b.stored = &stored, t.c = blocks_got;
+        t.b.f32 = NULL, t.b.quant = &stored, t.c = blocks_got;
         for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT + 1; isa++) {
             memcpy(blocks_got, blocks_start, sizeof blocks_got);
             if (!product_by(isa, &t))
@@ -375,15 +375,15 @@ static void test_little_room(void)
 {
     enum { M = 260, N = 256, K = 64, PAST = 512 };
     static uint16_t a[M * K], b[N * K], want[M * N], got[M * N];
-    gckpti_product t = { .batch = 1, .m = M, .n = N, .k = K, .run = 33 };
-    const int64_t size = gckpti_mixed_room(M, N, K);
+    gckpti_product t = { .batch = 1, .m = M, .n = N, .k = K, .k_period = 33 };
+    const int64_t size = gckpti_mixed_workspace(M, N, K);
     CHECK(size > 0 && size + PAST <= (int64_t)(sizeof blocks_room / sizeof *blocks_room));
     for (int i = 0; i < M * K; i++)
         a[i] = factor_of(0, 0);
     for (int i = 0; i < N * K; i++)
         b[i] = factor_of(0, 1);
-    t.a.bf16 = a, t.b.bf16 = b, t.a.row = t.b.row = K, t.a.step = t.b.step = 1;
-    t.c_bf16 = want, t.room = blocks_room;
+    t.a.bf16 = a, t.b.bf16 = b, t.a.stride = t.b.stride = K, t.a.k_stride = t.b.k_stride = 1;
+    t.c_bf16 = want, t.workspace = blocks_room;
     product_by(GCKPT_ISA_PLAIN, &t);
     t.c_bf16 = got;
     for (int isa = GCKPT_ISA_PLAIN + 1; isa < GCKPT_ISA_COUNT + 1; isa++) {
@@ -756,18 +756,18 @@ static void test_products(void)
                              .a.bf16 = which & 1 ? NULL : whole[0],
                              .b.f32 = which & 2 ? whole[1] : NULL,
                              .b.bf16 = which & 2 ? NULL : whole[1],
-                             .a.row = which & 4 ? k : 1,
-                             .a.step = which & 4 ? 1 : m,
-                             .a.next = m * k,
-                             .b.row = which & 8 ? k : 1,
-                             .b.step = which & 8 ? 1 : n,
-                             .b.next = n * k,
+                             .a.stride = which & 4 ? k : 1,
+                             .a.k_stride = which & 4 ? 1 : m,
+                             .a.batch_stride = m * k,
+                             .b.stride = which & 8 ? k : 1,
+                             .b.k_stride = which & 8 ? 1 : n,
+                             .b.batch_stride = n * k,
                              .accumulate = (which & 16) != 0 };
-        t.start = !t.accumulate && i % 2 ? bias : NULL;
-        t.run = i % 3 ? 0 : i % 2 ? 1 + below(k) : k;
-        t.before = t.run < 32 ? 0 : 32 * below((uint32_t)(t.run + 31) / 32);
-        t.room = room;
-        CHECK(!large || gckpti_mixed_room(m, n, k) <= 90000);
+        t.initial = !t.accumulate && i % 2 ? bias : NULL;
+        t.k_period = i % 3 ? 0 : i % 2 ? 1 + below(k) : k;
+        t.k_offset = t.k_period < 32 ? 0 : 32 * below((uint32_t)(t.k_period + 31) / 32);
+        t.workspace = room;
+        CHECK(!large || gckpti_mixed_workspace(m, n, k) <= 90000);
         const gckpti_kernels *kernels[5];
         kernels[0] = NULL;
         kernels[1] = gckpti_kernels_for(GCKPT_ISA_AVX2);
@@ -782,7 +782,7 @@ static void test_products(void)
             t.c = which & 32 ? c32[at] : NULL;
             t.c_bf16 = which & 32 ? NULL : c16[at];
             for (int64_t past = 0; past < PAST; past++)
-                room[gckpti_mixed_room(m, n, k) + past] = 77;
+                room[gckpti_mixed_workspace(m, n, k) + past] = 77;
             if (v == 0)
                 gckpti_mixed_plain(&call, &t);
             else if (kernels[v])
@@ -792,7 +792,7 @@ static void test_products(void)
                                       : !memcmp(c16[0], c16[1], 2 * batch * m * n)),
                       "product %d: %u x %u x %u, kernels %d, case %u", i, m, n, k, v, which);
             for (int64_t past = 0; past < PAST; past++)
-                CHECK_MSG(room[gckpti_mixed_room(m, n, k) + past] == 77,
+                CHECK_MSG(room[gckpti_mixed_workspace(m, n, k) + past] == 77,
                           "product %d: %u x %u x %u, kernels %d: past its scratch", i, m, n, k, v);
         }
         free(room_of[0]), free(room_of[1]);
@@ -1060,9 +1060,9 @@ static void test_attention_kernels(void)
         const int32_t *length = with && i % 3 != 1 ? &some : NULL;
         const int later = causal && i % 8 > 4 && !length ? (int)below((uint32_t)(s - t + 1)) : 0;
         gckpti_attention o = { many, causal + later, !shared ? 0 : many % 2 ? 1 : many / 2, n >= 144, 0, 0, 0 };
-        if (o.more && below(3))
+        if (o.extras && below(3))
             o.window = causal ? 1 + (int)below(i % 2 ? 12 : KT) : 0;
-        if (o.more && (!o.window || below(3) == 0))
+        if (o.extras && (!o.window || below(3) == 0))
             o.cap = 0.5f * (float)(1 + below(5)), o.scale = below(2) ? 0.3f : 0;
         const unsigned more = kind > 2 || i % 7 < 2 ? 7 : i % 7 < 4 ? below(8) : 0;
         attended_draw(&start, kind);
@@ -2208,7 +2208,7 @@ static void test_weights_fit(void)
 /* A backward has f32 copies of what it reads and writes, and of nothing else. */
 static void test_copies(void)
 {
-    const int narrow = GCKPTI_ROUNDED | GCKPTI_NARROW_VALUE | GCKPTI_NARROW_GRADIENT;
+    const int narrow = GCKPTI_ROUNDED | GCKPTI_BF16_VALUE | GCKPTI_BF16_GRADIENT;
     unsigned char rounding[3] = { (unsigned char)narrow, (unsigned char)narrow,
                                   (unsigned char)narrow };
     unsigned char active[3] = { 1, 0, 1 };
@@ -2222,11 +2222,11 @@ static void test_copies(void)
     for (int i = 0; i < 3; i++)
         t[i].id = i, t[i].base = &t[i], t[i].shape = gckpt_shape1(64);
     t[2].op = &op, t[2].inputs = 2, t[2].in[0] = &t[0], t[2].in[1] = &t[1];
-    CHECK(gckpti_find_copies(&p, &t[2], 1, c) == 3 * 64 * sizeof(float));
+    CHECK(gckpti_place_copies(&p, &t[2], 1, c) == 3 * 64 * sizeof(float));
     CHECK(c[0] == SIZE_MAX && c[2] != SIZE_MAX && c[4] == SIZE_MAX);
     CHECK(c[1] != SIZE_MAX && c[3] == SIZE_MAX && c[5] != SIZE_MAX);
     active[0] = 0, active[1] = 1;
-    gckpti_find_copies(&p, &t[2], 1, c);
+    gckpti_place_copies(&p, &t[2], 1, c);
     CHECK(c[0] == SIZE_MAX && c[2] == SIZE_MAX && c[4] != SIZE_MAX && c[3] != SIZE_MAX);
 }
 

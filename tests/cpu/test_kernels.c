@@ -516,7 +516,7 @@ static void test_products(void)
             product(sizes[i][0], sizes[i][1], sizes[i][2], twice ? (int)(i % STYLES) : NORMAL);
     for (int i = 0; i < times(3); i++) /* large enough for scratch of the plan's */
         product(260, 530, 130, NORMAL);
-    CHECK(gckpti_product_room(260, 530, 130) > 0 && gckpti_product_room(256, 1024, 70) > 0);
+    CHECK(gckpti_product_workspace(260, 530, 130) > 0 && gckpti_product_workspace(256, 1024, 70) > 0);
     for (int64_t i = 0, end = share(420); i < end; i++) {
         int64_t m = pick(1, 70), n = pick(1, 70), k = pick(1, 70);
         if (i % 3 == 0) /* skinny */
@@ -530,7 +530,7 @@ static void test_products(void)
 static void draw_more(gckpti_attention *o)
 {
     const int which = (int)pick(1, 7);
-    o->more = 1;
+    o->extras = 1;
     if (o->causal && which & 1)
         o->window = (int)(pick(0, 1) ? pick(1, 20) : pick(1, 150));
     if (which & 2)
@@ -868,7 +868,7 @@ static void rotary(int64_t entries, int64_t t, int heads, int64_t d, int style)
     if (!wanted_op("rotary") || skipped(p.cost))
         return;
     sprintf(p.name, "rotary %ld x %ld, %d heads of %ld, %d turned, style %d", (long)entries,
-            (long)t, heads, (long)d, a.o.turned, style);
+            (long)t, heads, (long)d, a.o.columns, style);
     try_problem(&p);
 }
 
@@ -1053,7 +1053,7 @@ static void upsample(int64_t rows, int64_t high, int64_t wide, int64_t channels,
     if (!wanted_op(p.op->name) || skipped(p.cost))
         return;
     sprintf(p.name, "upsample %ld x %ld x %ld x %ld to %d x %d, how %d, style %d", (long)rows, (long)high,
-            (long)wide, (long)channels, o.size[0], o.size[1], o.how, style);
+            (long)wide, (long)channels, o.size[0], o.size[1], o.mode, style);
     try_problem(&p);
 }
 
@@ -1216,7 +1216,7 @@ static void test_between(void)
 /* == losses =================================================================================== */
 static void loss(int64_t rows, int64_t columns, int64_t classes, int style)
 {
-    const gckpti_head capped = { 0, 0.5f * (float)pick(1, 6) };
+    const gckpti_linear_loss capped = { 0, 0.5f * (float)pick(1, 6) };
     problem p = { .op = columns ? &gckpti_op_linear_cross_entropy : &gckpti_op_cross_entropy,
                   .style = style,
                   .cost = (columns ? (double)columns : 8.0) * (double)(rows * classes),
@@ -1385,7 +1385,7 @@ static void test_update(void)
 }
 
 /* == what drops out ========================================================================== */
-/* gckpti_dropping's `least` is where u >= p begins, for any p. */
+/* gckpti_dropout's `least` is where u >= p begins, for any p. */
 static void test_rates(void)
 {
     float x = 0.0f, p;
@@ -1395,7 +1395,7 @@ static void test_rates(void)
         p = i % 2 ? gckpti_uniform((uint32_t)pick(1, (1 << 24) - 1) << 8) : p;
         p = i % 4 == 2 ? gckpti_float(gckpti_bits(gckpti_uniform((uint32_t)pick(2, 999) << 12)) + 1) : p;
         p = i % 64 == 9 ? -p : i % 64 == 11 ? 0.0f : p;
-        const int64_t least = gckpti_dropping_of(&call, 0).least;
+        const int64_t least = gckpti_dropout_of(&call, 0).threshold;
         CHECK(least <= 1 << 24);
         for (int64_t k = least < 2 ? 0 : least - 2; k < least + 2 && k < 1 << 24; k++)
             CHECK_MSG((gckpti_uniform((uint32_t)k << 8) >= p) == (k >= least), "%.9g drops to %lld, not %lld",
@@ -1409,7 +1409,7 @@ static void test_rates(void)
 static void values(int64_t n, int64_t at, const gckpt_init *init, gckpt_isa isa)
 {
     region want = region_new(n, 0), got = region_new(n, 1);
-    const gckpti_drawing d = { { next_random(&state), 0, 0 }, *init, at, n, got.at };
+    const gckpti_init_span d = { { next_random(&state), 0, 0 }, *init, at, n, got.at };
     problem p = { .name = "values" };
     char how[64];
     for (int64_t i = 0; i < n; i++) {
@@ -1450,7 +1450,7 @@ static void by_chance(int64_t n, int64_t first, uint64_t at, gckpt_isa isa)
           *y = (float *)malloc((size_t)(n + 1) * sizeof *y);
     uint16_t *to = (uint16_t *)malloc((size_t)(n + 1) * sizeof *to);
     gckpt_conversion c = { GCKPT_NARROW, x, NULL, to, n, 0x80000000u + (uint32_t)pick(0, 99) };
-    gckpti_converting s = { NULL, &c, { next_random(&state), c.stream, (uint32_t)pick(0, 9) }, at };
+    gckpti_convert_state s = { NULL, &c, { next_random(&state), c.stream, (uint32_t)pick(0, 9) }, at };
     int wrong = 0;
     for (int64_t i = 0; i <= n; i++) { /* a quarter have the least or the most of exponents */
         const uint32_t u = (uint32_t)next_random(&state);
@@ -1459,9 +1459,9 @@ static void by_chance(int64_t n, int64_t first, uint64_t at, gckpt_isa isa)
                                                 : u | 0x7f800000u | (u >> 9 & 1));
         to[i] = 0xabcd;
     }
-    kernels_of(isa)->chance(&s, first, n);
+    kernels_of(isa)->round_stochastic(&s, first, n);
     c.kind = GCKPT_ROUND, c.x = y, c.to = NULL;
-    kernels_of(isa)->chance(&s, first, n);
+    kernels_of(isa)->round_stochastic(&s, first, n);
     for (int64_t i = 0; i <= n; i++) {
         uint32_t word[4], u = gckpti_bits(x[i]), more;
         gckpti_philox(s.random.key, (at + (uint64_t)i) / 8, s.random.stream, s.random.step, word);
@@ -1495,7 +1495,7 @@ static void test_chance(void)
         }
 }
 
-/* A processor's kernels are not left out because they gave other bits (gckpti_kernels_agree). */
+/* A processor's kernels are not left out because they gave other bits (gckpti_kernels_match). */
 static void test_available(void)
 {
     int available[GCKPT_ISA_COUNT];
@@ -1532,9 +1532,9 @@ static void off(float *x)
     *x = gckpti_float(gckpti_bits(*x) ^ 1);
 }
 
-static void off_product(const gckpti_product *t, const gckpti_rectangle *at, float *pack, int64_t room)
+static void off_product(const gckpti_product *t, const gckpti_c_block *at, float *pack, int64_t room)
 {
-    right->product_piece(t, at, pack, room);
+    right->product_block(t, at, pack, room);
     off(t->c + t->m * t->n - 1);
 }
 
@@ -1570,13 +1570,13 @@ static void off_narrow(const float *x, uint16_t *y, int64_t n)
 }
 
 /* Links of a product from the last to the first: other sums. */
-static gckpti_factor turned(const gckpti_mixed_links *s)
+static gckpti_operand turned(const gckpti_pack_lanes *s)
 {
     static uint16_t halves[16 * 64];
     static float floats[16 * 64];
-    gckpti_factor x = *s->x;
+    gckpti_operand x = *s->x;
     const int64_t k = s->t->k, lanes = s->x == &s->t->a ? s->t->m : s->t->n;
-    for (int64_t i = 0; CHECK(lanes <= 16 && k <= 64 && x.row == k && x.step == 1) && i < lanes; i++)
+    for (int64_t i = 0; CHECK(lanes <= 16 && k <= 64 && x.stride == k && x.k_stride == 1) && i < lanes; i++)
         for (int64_t p = 0; p < k; p++) {
             if (x.bf16)
                 halves[i * k + p] = x.bf16[i * k + k - 1 - p];
@@ -1588,18 +1588,18 @@ static gckpti_factor turned(const gckpti_mixed_links *s)
     return x;
 }
 
-static void turned_a(const gckpti_mixed_links *s, int words, uint16_t *d, int64_t row)
+static void turned_a(const gckpti_pack_lanes *s, int words, uint16_t *d, int64_t row)
 {
-    gckpti_mixed_links other = *s;
-    const gckpti_factor x = turned(s);
+    gckpti_pack_lanes other = *s;
+    const gckpti_operand x = turned(s);
     other.x = &x;
     right->mixed->pack_a(&other, words, d, row);
 }
 
-static void turned_b(const gckpti_mixed_links *s, int words, uint32_t *d, int64_t width)
+static void turned_b(const gckpti_pack_lanes *s, int words, uint32_t *d, int64_t width)
 {
-    gckpti_mixed_links other = *s;
-    const gckpti_factor x = turned(s);
+    gckpti_pack_lanes other = *s;
+    const gckpti_operand x = turned(s);
     other.x = &x;
     right->mixed->pack_b(&other, words, d, width);
 }
@@ -1612,9 +1612,9 @@ static void test_wrong(void)
             gckpti_kernels k = *right;
             gckpti_mixed_kernels mixed = *right->mixed;
             k.mixed = &mixed;
-            CHECK(gckpti_kernels_agree(&k));
+            CHECK(gckpti_kernels_match(&k));
             if (what == 0)
-                k.product_piece = off_product;
+                k.product_block = off_product;
             else if (what == 1)
                 k.divide = off_divide;
             else if (what == 2)
@@ -1627,7 +1627,7 @@ static void test_wrong(void)
                 mixed.narrow = off_narrow;
             else
                 mixed.pack_a = turned_a, mixed.pack_b = turned_b;
-            CHECK_MSG(!gckpti_kernels_agree(&k), "%s: kernel %d is wrong, and runs", gckpt_isa_name((gckpt_isa)isa),
+            CHECK_MSG(!gckpti_kernels_match(&k), "%s: kernel %d is wrong, and runs", gckpt_isa_name((gckpt_isa)isa),
                       what);
         }
 }

@@ -103,7 +103,7 @@ static void train(training *t)
     if (e == NULL)
         fprintf(stderr, "test_threads: %s\n", gckpt_error_text(p ? (void *)s : (void *)g));
     if (e != NULL) {
-        t->crew = e->on.team;
+        t->crew = e->device.team;
         gckpt_result result = GCKPT_OK;
         for (int step = 0; step < 3 && result == GCKPT_OK; step++) {
             for (int i = 0; i < B * T; i++) {
@@ -204,9 +204,9 @@ typedef struct {
 } job;
 
 /* Of base/threads.c, which has them to itself. */
-void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
+void gckpti_parallel_for(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
                 void *context);
-void gckpti_team_work(struct gckpti_team *t);
+void gckpti_team_worker(struct gckpti_team *t);
 void gckpti_team_end(struct gckpti_team *t, int others);
 enum { TEAM_BYTES = 1024 }; /* more than one has */
 
@@ -223,7 +223,7 @@ static void item(void *context, int64_t i)
 
 static void *crew(void *team)
 {
-    gckpti_team_work((struct gckpti_team *)team);
+    gckpti_team_worker((struct gckpti_team *)team);
     return NULL;
 }
 
@@ -237,7 +237,7 @@ typedef struct {
 static void outer(void *context, int64_t i)
 {
     nesting *n = (nesting *)context;
-    gckpti_job(n->call, 4, inner, n->counts[i]);
+    gckpti_parallel_for(n->call, 4, inner, n->counts[i]);
 }
 
 static void stress(int rounds)
@@ -263,7 +263,7 @@ static void stress(int rounds)
         memset(j, 0, sizeof *j);
         j->n = n;
         j->values = values;
-        gckpti_job(&call, n, item, j);
+        gckpti_parallel_for(&call, n, item, j);
         for (int64_t i = 0; i < MOST; i++)
             wrong += j->ran[i] != (i < n) || (i < n && j->squares[i] != values[i] * values[i]);
         if (r % 64 == 0) /* let them fall asleep */
@@ -272,7 +272,7 @@ static void stress(int rounds)
     }
     CHECK_MSG(wrong == 0, "%ld items not run exactly once, or not seen", wrong);
     nesting nest = { .call = &call };
-    gckpti_job(&call, 8, outer, &nest);
+    gckpti_parallel_for(&call, 8, outer, &nest);
     for (int i = 0; i < 32; i++)
         CHECK(nest.counts[i / 4][i % 4] == 1);
     gckpti_team_end(team, started);

@@ -362,9 +362,9 @@ static void test_rotary(void)
             float frequency[65];
         } with = { { z[2], bases[round / 7], round % 3, 0, 0, 0 }, { 0 } };
         if (round % 2) { /* some columns, by given frequencies or not, scaled */
-            with.o.turned = z[3] > 2 ? z[3] / 2 / (1 + round % 2) * 2 : 2;
+            with.o.columns = z[3] > 2 ? z[3] / 2 / (1 + round % 2) * 2 : 2;
             with.o.scale = 1.125f;
-            with.o.listed = round % 4 == 1;
+            with.o.has_frequencies = round % 4 == 1;
         }
         for (int i = 0; i < 65; i++)
             with.frequency[i] = 1.0f / (float)(i + 1);

@@ -205,7 +205,7 @@ static uint16_t *halves(int64_t n)
 static void linear_cross_entropy(int cut)
 {
     const gckpt_op *op = &gckpti_op_linear_cross_entropy;
-    const gckpti_head capped = { 0, 0.5f + (float)below(4) };
+    const gckpti_linear_loss capped = { 0, 0.5f + (float)below(4) };
     gckpt_call c = new_call(chance(40) ? &capped : NULL, 3);
     int64_t rows = size(129), classes = size(rows > 40 ? 300 : 2100), n = size(rows * classes > 9000 ? 5 : 65);
     if (cut || chance(10))
@@ -257,13 +257,13 @@ static void attention(void)
         o.causal += (int)(missing + c.position), s += missing;
     }
     if (chance(50)) {
-        o.more = 1, o.cap = chance(50) ? 0.75f * (float)(1 + below(4)) : 0, o.scale = chance(50) ? 0.4f : 0;
+        o.extras = 1, o.cap = chance(50) ? 0.75f * (float)(1 + below(4)) : 0, o.scale = chance(50) ? 0.4f : 0;
         o.window = o.causal && chance(80) ? 1 + (int)below(chance(50) ? 20 : 150) : 0;
     }
     if (o.window && !few && o.causal == 1 && chance(50)) { /* a ring of rows, which may be full */
         s = (o.window + t + 62) / 64 * 64, c.position = (int64_t)below(300);
         missing = c.position + t < s ? s - c.position - t : 0;
-        o.causal = 1 + (int)(s - t), o.more += s == t;
+        o.causal = 1 + (int)(s - t), o.extras += s == t;
     }
     if (d > 32)
         o.heads = 1 + (o.heads > 2), rows = 1 + few;
@@ -298,7 +298,7 @@ static void attention(void)
     c.out = chance(90) ? piece(n, chance(70) ? 4 : 1) : NULL;
     c.saved = c.out && chance(20) ? NULL : piece((int64_t)c.saved_bytes / 4, 1);
     both(op, GCKPT_FORWARD, &c);
-    if (!c.out || !c.saved || o.causal > 1 || o.more > 1)
+    if (!c.out || !c.saved || o.causal > 1 || o.extras > 1)
         return;
     float *g = piece(n, chance(70) ? 4 : 1);
     for (int64_t i = 0; unseen && i < all; i++)

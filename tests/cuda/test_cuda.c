@@ -349,7 +349,7 @@ static uint64_t offload_run(const gckpt_backend *b, int64_t rows, int offloads)
         d.mode = GCKPT_OPTIMAL;
         d.budget = 1;
         CHECK(!gckpt_plan_new(g, &term, 1, &d) && gckpt_error(g) == GCKPT_E_BUDGET);
-        d.budget = g->least + (most - g->least) / 8;
+        d.budget = g->min_bytes + (most - g->min_bytes) / 8;
         d.offload_bytes = 1 << 20;
         d.offload_cost = 1 << (offloads == 2 ? 26 : 20);
         d.overlap_offload = offloads == 2;
@@ -436,7 +436,7 @@ static void test_unpack(void)
                 gckpt_dequantisation u = { (gckpt_storage)storage, stored, scales, row, MOST - shift, want };
                 u.scales = storage == GCKPT_STORAGE_I8 ? scales : NULL;
                 u.row = storage == GCKPT_STORAGE_I8 ? row : u.n;
-                gckpti_unpack(&u, 0, u.n, want);
+                gckpti_dequantise(&u, 0, u.n, want);
                 u.quantised = packed + (size_t)shift * each;
                 u.scales = u.scales ? there : NULL;
                 u.to = to + shift % 2;
@@ -452,7 +452,7 @@ static void test_unpack(void)
             gckpt_dequantisation u = { GCKPT_STORAGE_I4, bytes, NULL, 32 * blocks, 32 * blocks, want };
             for (int i = 0; i < blocks; i++)
                 bytes[18 * i + 1] &= 0xbf;
-            gckpti_unpack(&u, 0, u.n, want);
+            gckpti_dequantise(&u, 0, u.n, want);
             u.quantised = packed + shift;
             u.to = to + shift % 2;
             b->copy_in(b->context, packed + shift, bytes, (size_t)blocks * 18);

@@ -153,9 +153,9 @@ static uint64_t snapshot(const gckpt_store *s)
         const gckpti_param *q = &s->params[i];
         h = gckpti_fnv(h, q->p.name, strlen(q->p.name) + 1);
         h = gckpti_fnv(h, q->p.shape.d, sizeof(int64_t) * (size_t)q->p.shape.n);
-        h = gckpti_fnv_number(h, (uint64_t)q->p.storage * 8 + (uint64_t)q->p.frozen * 4 + q->raw);
+        h = gckpti_fnv_number(h, (uint64_t)q->p.storage * 8 + (uint64_t)q->p.frozen * 4 + q->uninitialised);
         h = gckpti_fnv_number(h, q->updates * 8 + q->optimiser);
-        h = gckpti_is_made(q) && !q->external
+        h = gckpti_has_values(q) && !q->external
                 ? gckpti_fnv(h, gckpti_values_block(q), gckpti_values_bytes(&q->p))
                 : gckpti_fnv_number(h, 1);
         for (int k = 0; k < 4; k++)
@@ -232,14 +232,14 @@ static int holds(gckpt_store *s, gckpt_store *was)
         gckpti_param like = *q;
         float block[64], x[64], y[64];
         int64_t n = q->p.elements;
-        CHECK(gckpti_is_made(q) && gckpti_is_made(&was->params[i]) && n <= 64);
-        gckpti_unpack_piece(&was->params[i], 0, n, x);
+        CHECK(gckpti_has_values(q) && gckpti_has_values(&was->params[i]) && n <= 64);
+        gckpti_dequantise_at(&was->params[i], 0, n, x);
         if (q->p.storage != was->params[i].p.storage) {
             gckpti_set_block(&like, (unsigned char *)block);
             CHECK(gckpti_values_copy(was, &was->params[i], &like));
-            gckpti_unpack_piece(&like, 0, n, x);
+            gckpti_dequantise_at(&like, 0, n, x);
         }
-        gckpti_unpack_piece(q, 0, n, y);
+        gckpti_dequantise_at(q, 0, n, y);
         same = same && !memcmp(x, y, 4 * (size_t)n);
     }
     return same;
@@ -358,7 +358,7 @@ static void test_write(void)
     gckpt_store *s = store_of(GCKPT_STORAGE_F32, 1), *t = store_new();
     gckpt_file_desc d = { .rename = with_prefix, .user = text, .values_only = 1 };
     s->step = 9;
-    CHECK(gckpti_param_state(s, &s->params[0], 2));
+    CHECK(gckpti_ensure_state(s, &s->params[0], 2));
     for (int type = 0; type < 3; type++) {
         d.storage = (gckpt_storage)type;
         file f = write_as(s, &d);
@@ -429,7 +429,7 @@ static gckpt_store *store_mixed(int made)
     if (made > 1) {
         for (int i = 3; i < 5; i++) {
             gckpti_param *q = &s->params[i];
-            CHECK(gckpti_param_state(s, q, 2));
+            CHECK(gckpti_ensure_state(s, q, 2));
             q->optimiser = 1;
             q->updates = 12;
             for (int64_t k = 0; k < q->p.elements; k++)
@@ -875,7 +875,7 @@ static void test_refused_more(void)
     CHECK_MSG(read_as(s, &f, NULL) == GCKPT_OK, "%s", gckpt_error_text(s));
     for (int p = 0; p < 2; p++) {
         float back[16];
-        gckpti_unpack_piece(&s->params[p], 0, 16, back);
+        gckpti_dequantise_at(&s->params[p], 0, 16, back);
         CHECK(!memcmp(back, x, sizeof x));
     }
     free(f.bytes);
@@ -969,7 +969,7 @@ static void test_shards(void)
     CHECK(gckpt_store_map(mapped, b.bytes, b.size, &part) == GCKPT_OK && holds(mapped, s));
     CHECK(read_as(built, &a, NULL) == GCKPT_E_DATA &&
           strstr(gckpt_error_text(built), "\"i\": is missing"));
-    CHECK(read_as(built, &a, &part) == GCKPT_OK && !gckpti_is_made(&built->params[0]));
+    CHECK(read_as(built, &a, &part) == GCKPT_OK && !gckpti_has_values(&built->params[0]));
     CHECK(read_as(built, &b, &part) == GCKPT_OK && snapshot(built) == snapshot(s));
     gckpt_store_free(s);
     gckpt_store_free(mapped);
@@ -1074,7 +1074,7 @@ static void test_state_of_packed(void)
         add(s, "v", gckpt_shape2(2, 32));
         for (int i = 0; i < 2; i++) {
             gckpt_parameter p;
-            CHECK(gckpt_store_get(s, i, &p) == GCKPT_OK && gckpti_param_state(s, &s->params[i], 2));
+            CHECK(gckpt_store_get(s, i, &p) == GCKPT_OK && gckpti_ensure_state(s, &s->params[i], 2));
             memcpy(p.values, x, sizeof x);
             memcpy(s->params[i].p.state[1], x, sizeof x);
             s->params[i].optimiser = 1 + GCKPT_ADAMW;

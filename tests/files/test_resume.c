@@ -12,7 +12,7 @@
 #else
 #define TEST_POSIX 0
 #endif
-#define GCKPTI_SYSTEM /* here calls of the system are what they are */
+#define GCKPTI_NO_HOOKS /* here calls of the system are what they are */
 #include "num/num.h"
 #include "store/store.h"
 #include "files/own.h"
@@ -43,9 +43,9 @@ static int test_stat(const char *path, struct stat *s)
 static int test_fstat(int fd, struct stat *s) { return stat_failed() ? -1 : fstat(fd, s); }
 static void watch(void)
 {
-    gckpti_here.fsync = test_fsync;
-    gckpti_here.stat = test_stat;
-    gckpti_here.fstat = test_fstat;
+    gckpti_hooks.fsync = test_fsync;
+    gckpti_hooks.stat = test_stat;
+    gckpti_hooks.fstat = test_fstat;
 }
 #else
 static void watch(void) {}
@@ -775,10 +775,10 @@ static int open_as_any(const char *path, int flags, unsigned mode)
 /* So it is where the file is read-only that a save was to replace: its temporary is, too. */
 static void test_killed_read_only(void)
 {
-    const gckpti_host was = gckpti_here;
+    const gckpti_test_hooks was = gckpti_hooks;
     gckpt_store *s = store_new();
     steps(s, GCKPT_SGD, 1);
-    gckpti_here.open = open_as_any;
+    gckpti_hooks.open = open_as_any;
     CHECK(gckpt_store_save(s, "kept.st") == GCKPT_OK && !chmod("kept.st", 0444));
     for (int i = 0; i < 3; i++) {
         pid_t child = fork();
@@ -793,7 +793,7 @@ static void test_killed_read_only(void)
     steps(s, GCKPT_SGD, 1);
     CHECK_MSG(gckpt_store_save(s, "kept.st") == GCKPT_OK && loads("kept.st", 2), "%s", gckpt_error_text(s));
     CHECK(nothing_like("*.gckpt-tmp*"));
-    gckpti_here = was;
+    gckpti_hooks = was;
     CHECK(!system("rm -f *.gckpt-tmp*"));
     gckpt_store_free(s);
 }
@@ -938,23 +938,23 @@ static int kept(const char *path)
 
 static void test_meddled(void)
 {
-    const gckpti_host was = gckpti_here;
+    const gckpti_test_hooks was = gckpti_hooks;
     gckpt_store *s = store_new();
     char text[16] = "";
-    gckpti_here.stat = meddling_stat;
+    gckpti_hooks.stat = meddling_stat;
     for (int how = 1; how < 3; how++) {
         steps(s, GCKPT_SGD, 1);
         meddle = how;
         CHECK_MSG(gckpt_store_save(s, "meddled.st") == GCKPT_OK, "%s", gckpt_error_text(s));
         CHECK(!meddle && loads("meddled.st", (uint64_t)how));
     }
-    gckpti_here = was;
+    gckpti_hooks = was;
     FILE *f = fopen("meddled.st.gckpt-tmp0", "rb");
     CHECK(f && fread(text, 1, sizeof text - 1, f) && !fclose(f) && !strcmp(text, "another's"));
     steps(s, GCKPT_SGD, 1);
-    gckpti_here.remove = kept;
+    gckpti_hooks.remove = kept;
     CHECK_MSG(gckpt_store_save(s, "meddled.st") == GCKPT_OK, "%s", gckpt_error_text(s));
-    gckpti_here = was;
+    gckpti_hooks = was;
     CHECK(loads("meddled.st", 3) && kind_of("meddled.st.gckpt-tmp0") == S_IFREG);
     CHECK(gckpt_store_save(s, "meddled.st") == GCKPT_OK && nothing_like("*.gckpt-tmp*"));
     gckpt_store_free(s);
@@ -980,17 +980,17 @@ static int not_held(const char *path, int flags, unsigned mode)
 
 static void test_fat(void)
 {
-    const gckpti_host was = gckpti_here;
+    const gckpti_test_hooks was = gckpti_hooks;
     gckpt_store *s = store_new();
     steps(s, GCKPT_SGD, 1);
     CHECK(gckpt_store_save(s, "fat.st") == GCKPT_OK);
     for (int readable = 0; readable < 2; readable++) {
         steps(s, GCKPT_SGD, 1);
         held_error = readable ? EMFILE : EACCES;
-        gckpti_here.statfs = on_fat;
-        gckpti_here.open = not_held;
+        gckpti_hooks.statfs = on_fat;
+        gckpti_hooks.open = not_held;
         const gckpt_result result = gckpt_store_save(s, "fat.st");
-        gckpti_here = was;
+        gckpti_hooks = was;
         CHECK_MSG(result == (readable ? GCKPT_E_FILE : GCKPT_OK), "%s", gckpt_error_text(s));
         CHECK(loads("fat.st", 2) && nothing_like("*.gckpt-tmp*"));
     }

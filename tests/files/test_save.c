@@ -77,7 +77,7 @@ static void add(gckpt_store *s, const char *name, gckpt_shape shape, int states,
     gckpt_graph_free(g);
     gckpti_param *q = &s->params[gckpt_store_find(s, name)];
     gckpt_parameter made;
-    CHECK(gckpti_param_state(s, q, states) && gckpt_store_get(s, gckpt_store_find(s, name), &made) == GCKPT_OK);
+    CHECK(gckpti_ensure_state(s, q, states) && gckpt_store_get(s, gckpt_store_find(s, name), &made) == GCKPT_OK);
     for (int k = 0; k < states; k++)
         for (int64_t i = 0; i < q->p.elements; i++)
             q->p.state[k][i] = float_of(fill + (uint32_t)i * 977u + (uint32_t)k * 77777u);
@@ -177,7 +177,7 @@ static void test_round_trip(void)
     file b = write_all(s), again;
     CHECK(snapshot(s) == before);
     /* into a store in use: values replaced where they are, surplus state zeroed, missing state created */
-    CHECK(gckpti_param_state(like, &like->params[gckpt_store_find(like, "b")], 2));
+    CHECK(gckpti_ensure_state(like, &like->params[gckpt_store_find(like, "b")], 2));
     like->params[gckpt_store_find(like, "b")].p.state[1][2] = 9;
     gckpt_parameter p, q;
     CHECK(gckpt_store_get(like, gckpt_store_find(like, "w"), &p) == GCKPT_OK);
@@ -850,7 +850,7 @@ static gckpt_result save_by_ranks(gckpt_store *s, const char *path)
     if (result == GCKPT_OK)
         result = gckpti_rank_save_part(&x);
     if (result == GCKPT_OK)
-        result = gckpti_rank_save_place(&x);
+        result = gckpti_rank_save_commit(&x);
     gckpti_rank_save_end(&x);
     return result;
 }

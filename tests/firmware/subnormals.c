@@ -52,7 +52,7 @@ int main(void)
         for (int n = 1; n <= N; n++) {
             fill(seed);
             by_scalars(n, K, 1, ROW);
-            gckpti_link_rows(a, 1, b, ROW, n, K, d);
+            gckpti_axpy_rows(a, 1, b, ROW, n, K, d);
             wrong[0] += differs(n);
             fill(seed);
             by_scalars(n, K, ROW, 1);
@@ -60,7 +60,7 @@ int main(void)
             wrong[1] += differs(n);
             fill(seed);
             by_scalars(n, 1, 1, ROW);
-            gckpti_link(a[0], b, n, d);
+            gckpti_axpy(a[0], b, n, d);
             wrong[2] += differs(n);
             fill(seed);
             a[0] = 1.0f;
@@ -71,9 +71,9 @@ int main(void)
     if (wrong[0] + wrong[1] + wrong[2] + wrong[3] == 0)
         return 0;
     board_text("not what scalars give:");
-    board_text(wrong[0] ? " gckpti_link_rows" : "");
+    board_text(wrong[0] ? " gckpti_axpy_rows" : "");
     board_text(wrong[1] ? " gckpti_chains" : "");
-    board_text(wrong[2] ? " gckpti_link" : "");
+    board_text(wrong[2] ? " gckpti_axpy" : "");
     board_text(wrong[3] ? " gckpti_add_into\n" : "\n");
     return 1;
 }

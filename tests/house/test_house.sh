@@ -37,7 +37,7 @@ all() { change ORDER 's/^# All together: at most [0-9]*/# All together: at most 
 missing() { rm plan/types.c; }
 twice() { echo 'plan/types.c 3' >> ORDER; }
 extra() { echo > plan/new.c; }
-again() { printf 'static int gckpti_refresh(void)\n{\n    return 0;\n}\n' >> plan/model.c; }
+again() { printf 'static int gckpti_recompute_dropped(void)\n{\n    return 0;\n}\n' >> plan/model.c; }
 bare() { change cpu/rows.c '/^#if GCKPTI_HAS_FAST/d'; }
 asked_within() { echo 'static const int gckpti_early = GCKPTI_WITH_RANKS;' >> plan/types.c; }
 asked() { printf '#ifdef GCKPT_NO_FILES\n#endif\n' >> plan/types.c; }
@@ -61,7 +61,7 @@ broken "all above their budget" 'the budgets of ORDER are .* lines, 100 are poss
 broken "a file that is missing" 'lists plan/types.c, which is not there' missing
 broken "a file listed twice" 'lists plan/types.c twice' twice
 broken "a file that is not listed" 'plan/new.c is not in' extra
-broken "a name used twice" 'static gckpti_refresh is in' again
+broken "a name used twice" 'static gckpti_recompute_dropped is in' again
 broken "a file without its condition" 'cpu/rows.c does not begin with' bare
 broken "a part asked for within a file" 'plan/types.c:.*: asks for a part' asked
 broken "a part asked for within a function" 'plan/types.c:.*: asks for a part' asked_within
@@ -106,7 +106,7 @@ known() # known PAGE: it has a row for each floor, and no name or file that is n
 }
 stale() { sed "$2" $page > "$work/stale.md"; known "$work/stale.md" | grep -qx "$1"; }
 redrawn() { ! drawn "$work/src" && grep -q '^ *[0-9]* files .*  1  \.  3 ' "$work/drawn.md"; }
-gone() { change search/bound.c 's/which < GCKPTI_ALL - 1 ?/which + 1 < GCKPTI_ALL ?/' && rm plan/bands.c; }
+gone() { change search/bound.c 's/which < GCKPTI_FULL - 1 ?/which + 1 < GCKPTI_FULL ?/' && rm plan/bands.c; }
 forgotten() { ! python3 "$work/tests/mutants/mutants.py" --stale > "$work/forgotten" && grep -q "$1 $2" "$work/forgotten"; }
 less() { change USES 's/^files .*/files 23 base store/'; }
 
@@ -118,7 +118,7 @@ check "another USES is another drawing" redrawn
 check "floors, names and files of the page are there" known $page
 check "a floor without a row" stale 'no row for search' '/^| \[search\]/d'
 check "a name that is not there" stale 'no name gckpti_finished_step' 's/gckpti_finish_step/gckpti_finished_step/'
-check "a name in another file" stale 'no gckpti_place in plan/draft.c' 's,plan/place.c,plan/draft.c,'
+check "a name in another file" stale 'no gckpti_assign_offsets in plan/draft.c' 's,plan/place.c,plan/draft.c,'
 check "a file that is not there" stale 'no file plan/places.c' 's,plan/place.c,plan/places.c,'
 if python3 -c 'import fcntl' 2> "$work/python"; then
     check "each entry of tests/mutants/explained.txt is of a mutant of src/" python3 tests/mutants/mutants.py --stale

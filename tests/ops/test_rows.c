@@ -184,7 +184,7 @@ static uint64_t backward_flops(const gckpt_call *call)
     return sum;
 }
 
-static gckpt_cost cost_of(const gckpt_plan *p, const T *t) { return p->told[gckpt_id(t)].cost; }
+static gckpt_cost cost_of(const gckpt_plan *p, const T *t) { return p->info[gckpt_id(t)].cost; }
 
 /* An op of three inputs; bit i of wanted: input i is trained. */
 static uint64_t user_cost(unsigned wanted, uint64_t (*flops)(const gckpt_call *), uint64_t *work)

@@ -198,14 +198,14 @@ static gckpt_plan *plan_of(net *n, const gckpt_plan_desc *d, int bands)
     gckpti_planner p;
     gckpti_allocator memory = gckpti_allocator_of(NULL);
     gckpt_result result = gckpti_planner_start(&p, &memory, n->g, &n->term, 1, d);
-    p.variant.bands = bands;
+    p.variant.fused = bands;
     if (result == GCKPT_OK)
-        result = gckpti_make_model(&p);
+        result = gckpti_build_model(&p);
     CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(n->g));
     gckpt_plan *plan = NULL;
-    if (result == GCKPT_OK && gckpti_is_offered(&p)) {
+    if (result == GCKPT_OK && gckpti_variant_applies(&p)) {
         CHECK(gckpti_plan_mode(&p, d->mode) == GCKPT_OK);
-        plan = gckpti_encode(&p, &p.best, d->mode);
+        plan = gckpti_encode_plan(&p, &p.best, d->mode);
     }
     gckpti_planner_free(&p);
     return plan;
@@ -235,7 +235,7 @@ static uint64_t run(unsigned seed, const gckpt_plan *p, unsigned debug, gckpt_is
                                                          : gckpt_step(e, feeds, 2, p->batch, &hyper, &r);
         CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(e));
         hash = mix(hash, &r.loss, sizeof r.loss);
-        if (p->pick_count) {
+        if (p->fetch_count) {
             gckpt_shape s = gckpt_shape_of(n.top);
             s.d[0] = (p->batch - 1) % p->rows + 1;
             hash = mix(hash, gckpt_fetch(e, gckpt_id(n.top), 0), (size_t)count_of(&s) * sizeof(float));
@@ -243,7 +243,7 @@ static uint64_t run(unsigned seed, const gckpt_plan *p, unsigned debug, gckpt_is
     }
     const uint64_t weights = e ? gckpt_store_hash(n.s) : 0;
     CHECK_MSG(!e || gckpt_bytes_measured(e) == gckpt_plan_bytes(p), "seed %u, %d bands: %lu bytes touched of %lu", seed,
-              p->bands, (unsigned long)gckpt_bytes_measured(e), (unsigned long)gckpt_plan_bytes(p));
+              p->fused, (unsigned long)gckpt_bytes_measured(e), (unsigned long)gckpt_plan_bytes(p));
     hash = mix(hash, &weights, sizeof weights);
     rig_free(e, NULL, n.g, n.s);
     return hash;
@@ -257,7 +257,7 @@ static gckpt_plan *again(net *n, gckpt_plan *p)
     CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK);
     gckpt_plan *read = gckpt_plan_read(n->g, file_read, &f, NULL);
     CHECK_MSG(read != NULL, "%s", gckpt_error_text(n->g));
-    CHECK(!read || (read->check == p->check && read->hash == p->hash && read->work == p->work));
+    CHECK(!read || (read->check == p->check && read->hash == p->hash && read->cost == p->cost));
     gckpt_plan_free(p);
     free(f.bytes);
     return read;
@@ -285,8 +285,8 @@ static void same_bits(unsigned seed)
             CHECK_MSG(got == want, "seed %u: other bits in bands", seed);
             for (size_t i = 0; i < p->node_count; i++)
                 if (!strcmp(gckpt_plan_op(p, (int)i), "bands")) { /* its name is told */
-                    const gckpti_bands *b = (const gckpti_bands *)(const void *)(p->words + p->nodes[i].attributes);
-                    const gckpti_band_step *step = (const gckpti_band_step *)(b + 1);
+                    const gckpti_fused *b = (const gckpti_fused *)(const void *)(p->words + p->nodes[i].attributes);
+                    const gckpti_fused_step *step = (const gckpti_fused_step *)(b + 1);
                     int copies = 0;
                     for (int k = 0; k < b->steps; k++)
                         copies += step[k].id < 0;
@@ -380,12 +380,12 @@ static void calibrated(const net *n, const gckpt_plan *p)
     for (size_t i = 0; i < p->node_count; i++) {
         if (!p->nodes[i].op || strcmp(gckpt_plan_op(p, (int)i), "bands"))
             continue;
-        const gckpti_bands *b = (const gckpti_bands *)(const void *)(p->words + p->nodes[i].attributes);
-        const gckpti_band_step *step = (const gckpti_band_step *)(b + 1);
+        const gckpti_fused *b = (const gckpti_fused *)(const void *)(p->words + p->nodes[i].attributes);
+        const gckpti_fused_step *step = (const gckpti_fused_step *)(b + 1);
         uint64_t all = costs[i].forward;
         for (int k = 0; k + 1 < b->steps; k++)
             if (step[k].id >= 0) {
-                const double part = (double)p->told[step[k].id].cost.forward / (double)p->told[i].cost.forward;
+                const double part = (double)p->info[step[k].id].cost.forward / (double)p->info[i].cost.forward;
                 const double one = (double)costs[step[k].id].forward;
                 CHECK_MSG(one > 1e6 * part - 2 && one < 1e6 * part + 2, "%g ns of 1e6, %g of the work", one, part);
                 all += costs[step[k].id].forward;
@@ -414,13 +414,13 @@ static void test_chosen(void)
     gckpt_cost costs[64];
     CHECK(all && all->node_count <= 64);
     for (size_t i = 0; i < all->node_count; i++)
-        costs[i] = (gckpt_cost){ 3 * all->told[i].cost.forward, 3 * all->told[i].cost.backward };
+        costs[i] = (gckpt_cost){ 3 * all->info[i].cost.forward, 3 * all->info[i].cost.backward };
     d.costs = costs, d.cost_count = (int)all->node_count;
     gckpt_plan *dear = gckpt_plan_new(n.g, &n.term, 1, &d);
     CHECK_MSG(dear && runs_of(dear), "%s", gckpt_error_text(n.g));
     for (size_t i = 0; dear && i < dear->node_count; i++)
         if (!strcmp(gckpt_plan_op(dear, (int)i), "bands") && !strcmp(gckpt_plan_op(p, (int)i), "bands")) {
-            const int64_t off = (int64_t)(dear->told[i].cost.forward - 3 * p->told[i].cost.forward);
+            const int64_t off = (int64_t)(dear->info[i].cost.forward - 3 * p->info[i].cost.forward);
             CHECK_MSG(off >= -3 && off <= 3, "a run of ops that cost three times as much costs %ld more", (long)off);
             same++;
         }
@@ -472,14 +472,14 @@ static void test_precision(void)
     CHECK_MSG(runs_of(p) == 1, "%s", gckpt_error_text(n.g));
     file whole = { 0 };
     CHECK(gckpt_plan_write(p, file_write, &whole) == GCKPT_OK);
-    const size_t at = 4 + 3 * p->node_count, lives = whole.size / 8 - 2 - p->life_count;
+    const size_t at = 4 + 3 * p->node_count, lives = whole.size / 8 - 2 - p->buffer_count;
     for (int more = -2; more < 8; more++)
         for (int precision = GCKPT_BF16; precision <= GCKPT_BF16_STOCHASTIC; precision++) {
             file f = { 0 };
-            const size_t buffers = p->life_count + (size_t)more;
+            const size_t buffers = p->buffer_count + (size_t)more;
             uint64_t hash = UINT64_C(0xcbf29ce484222325);
             file_copy(&f, &whole);
-            CHECK(f.bytes[8 * (at + BANDS)] == 1 && f.bytes[8 * lives] == p->life_count);
+            CHECK(f.bytes[8 * (at + BANDS)] == 1 && f.bytes[8 * lives] == p->buffer_count);
             for (size_t i = f.size; i < 8 * (lives + 2 + buffers); i++)
                 file_write(&f, "", 1);
             f.size = 8 * (lives + 2 + buffers);
@@ -626,7 +626,7 @@ int main(int argc, char **argv)
     test_stretches();
     test_block();
     test_memory();
-    CHECK(gckpti_in_proportion(10, 3, 2) == 15 && gckpti_in_proportion(100, UINT64_C(5) << 40, UINT64_C(4) << 40) == 125);
+    CHECK(gckpti_mul_div(10, 3, 2) == 15 && gckpti_mul_div(100, UINT64_C(5) << 40, UINT64_C(4) << 40) == 125);
     CHECK_MSG(argc > 1 || (ran > (int)tries / 8 && in_run > 3 * offered), "%d plans with bands, %d runs of %d steps", ran,
               offered, in_run);
     printf("%d plans with bands, %d runs of %d steps\n", ran, offered, in_run);

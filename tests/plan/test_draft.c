@@ -17,7 +17,7 @@ static gckpti_allocator memory;
 static long positions;
 
 /* Live bytes of the draft, each buffer rounded up, at instruction x. */
-static int64_t live_at(const gckpti_draft *d, int x)
+static int64_t live_at(const gckpti_lowered *d, int x)
 {
     int64_t sum = 0;
     for (size_t i = 0; i < d->buffer_count; i++)
@@ -30,70 +30,70 @@ static int64_t live_at(const gckpti_draft *d, int x)
  * be; and an order that is that of the items. */
 static void keep(const char *what)
 {
-    gckpti_answer *a = gckpti_answer_new(&s, &s.seed, &s.seeds);
+    gckpti_candidate *a = gckpti_candidate_new(&s, &s.initial, &s.initials);
     gckpti_schedule *t = &s.now, *next = &s.next;
-    if (!CHECK(a) || !CHECK(gckpti_schedule_room(&s.scratch, next, t->length)))
+    if (!CHECK(a) || !CHECK(gckpti_schedule_reserve(&s.scratch, next, t->length)))
         return;
-    gckpti_answer_store(&s, a, t);
-    gckpti_from_runs(a->run, a->length, next->item);
+    gckpti_candidate_store(&s, a, t);
+    gckpti_from_spans(a->span, a->length, next->entry);
     CHECK_MSG(a->length == t->length &&
-                  !memcmp(next->item, t->item, (size_t)t->length * sizeof(int)),
+                  !memcmp(next->entry, t->entry, (size_t)t->length * sizeof(int)),
               "%s: other items are kept", what);
-    for (int k = 1; k < a->runs; k++)
-        CHECK_MSG(a->run[k].first != a->run[k - 1].first + a->run[k - 1].count,
+    for (int k = 1; k < a->spans; k++)
+        CHECK_MSG(a->span[k].first != a->span[k - 1].first + a->span[k - 1].count,
                   "%s: runs %d and %d are one", what, k - 1, k);
     for (int x = 0; x < t->length; x += 1 + t->length / 8) {
-        gckpti_answer b = *a;
+        gckpti_candidate b = *a;
         next->length = t->length;
         next->peak = t->peak;
-        next->extra = t->extra;
-        memcpy(next->item, t->item, (size_t)t->length * sizeof(int));
-        next->item[x] += x % 2 ? 1 : -1;
-        b.run = NULL;
-        gckpti_answer_store(&s, &b, next);
-        CHECK_MSG(!p.failed && gckpti_answer_before(&b, a, NULL) == !(x % 2) &&
-                      gckpti_answer_before(a, &b, NULL) == x % 2,
+        next->overhead = t->overhead;
+        memcpy(next->entry, t->entry, (size_t)t->length * sizeof(int));
+        next->entry[x] += x % 2 ? 1 : -1;
+        b.span = NULL;
+        gckpti_candidate_store(&s, &b, next);
+        CHECK_MSG(!p.failed && gckpti_candidate_before(&b, a, NULL) == !(x % 2) &&
+                      gckpti_candidate_before(a, &b, NULL) == x % 2,
                   "%s: another item at %d changes the order", what, x);
-        CHECK(!gckpti_answer_before(a, a, NULL));
+        CHECK(!gckpti_candidate_before(a, a, NULL));
     }
-    s.seeds--;
+    s.initials--;
 }
 
 /* The draft just made against an evaluation of its schedule. */
 static void compare(const char *what)
 {
-    const gckpti_draft *d = &p.draft;
+    const gckpti_lowered *d = &p.lowered;
     gckpti_schedule *t = &s.now;
-    if (!CHECK(gckpti_schedule_room(&s.scratch, t, d->s.length)))
+    if (!CHECK(gckpti_schedule_reserve(&s.scratch, t, d->sched.length)))
         return;
-    memcpy(t->item, d->s.item, (size_t)d->s.length * sizeof(int));
-    t->length = d->s.length;
+    memcpy(t->entry, d->sched.entry, (size_t)d->sched.length * sizeof(int));
+    t->length = d->sched.length;
     gckpti_evaluate(&s, t);
-    CHECK_MSG(t->length == d->s.length, "%s: drops again", what);
+    CHECK_MSG(t->length == d->sched.length, "%s: drops again", what);
     uint64_t least, work = listed_work(&p, d, &least);
-    CHECK_MSG(t->extra == work - least && d->work == work && p.own_work == least,
-              "%s: work %lu, %lu and %lu, listed %lu and %lu", what, (unsigned long)d->work,
-              (unsigned long)p.own_work, (unsigned long)t->extra, (unsigned long)work,
+    CHECK_MSG(t->overhead == work - least && d->cost == work && p.base_cost == least,
+              "%s: work %lu, %lu and %lu, listed %lu and %lu", what, (unsigned long)d->cost,
+              (unsigned long)p.base_cost, (unsigned long)t->overhead, (unsigned long)work,
               (unsigned long)least);
-    for (int x = 0; x < t->length && t->length == d->s.length; x++, positions++)
-        CHECK_MSG(t->live[x] == live_at(d, d->place[x]), "%s: position %d: %ld bytes, drafted %ld",
-                  what, x, (long)t->live[x], (long)live_at(d, d->place[x]));
+    for (int x = 0; x < t->length && t->length == d->sched.length; x++, positions++)
+        CHECK_MSG(t->live_bytes[x] == live_at(d, d->entry_ins[x]), "%s: position %d: %ld bytes, drafted %ld",
+                  what, x, (long)t->live_bytes[x], (long)live_at(d, d->entry_ins[x]));
     keep(what);
 }
 
 /* The same schedule again comes to the same. */
 static void again(const char *what)
 {
-    gckpti_draft first = p.draft;
-    p.draft = p.best;
+    gckpti_lowered first = p.lowered;
+    p.lowered = p.best;
     p.best = first;
     first = p.best;
-    int result = gckpti_make_draft(&p, first.s.item, first.s.length);
+    int result = gckpti_lower_schedule(&p, first.sched.entry, first.sched.length);
     CHECK_MSG(
-        result == GCKPT_OK && p.draft.length == first.length &&
-            p.draft.buffer_count == first.buffer_count && p.draft.bound == first.bound &&
-            !memcmp(p.draft.ins, first.ins, first.length * sizeof *first.ins) &&
-            !memcmp(p.draft.operands, first.operands, first.operand_count * sizeof *first.operands),
+        result == GCKPT_OK && p.lowered.length == first.length &&
+            p.lowered.buffer_count == first.buffer_count && p.lowered.peak == first.peak &&
+            !memcmp(p.lowered.ins, first.ins, first.length * sizeof *first.ins) &&
+            !memcmp(p.lowered.operands, first.operands, first.operand_count * sizeof *first.operands),
         "%s: a draft depends on more than its schedule", what);
 }
 
@@ -163,7 +163,7 @@ static void test_graph(unsigned seed, int how)
         CHECK(gckpti_planner_open(&p, &memory, net.g, net.term, net.terms, &d) == GCKPT_OK);
         s.p = &p;
         s.scratch = gckpti_scratch_new(&memory, &p.failed);
-        if (CHECK_MSG(gckpti_draft_mode(&p, d.mode, k == 3 ? 3 : 0) == GCKPT_OK, "%s: %s", what,
+        if (CHECK_MSG(gckpti_lower_mode(&p, d.mode, k == 3 ? 3 : 0) == GCKPT_OK, "%s: %s", what,
                       gckpt_error_text(net.g))) {
             compare(what);
             again(what);
@@ -176,9 +176,9 @@ static void test_graph(unsigned seed, int how)
     snprintf(what, sizeof what, "seed %u, way %d, the search", seed, how);
     CHECK(gckpti_planner_open(&p, &memory, net.g, net.term, net.terms, &d) == GCKPT_OK);
     CHECK(gckpti_search_open(&s, &p, 0) == GCKPT_OK);
-    for (int i = 0; i < s.rungs; i++)
-        if (gckpti_solve(&s, i), s.rung[i].length) {
-            CHECK(gckpti_draft_runs(&p, s.rung[i].run, s.rung[i].length) == GCKPT_OK);
+    for (int i = 0; i < s.levels; i++)
+        if (gckpti_solve_level(&s, i), s.level[i].length) {
+            CHECK(gckpti_lower_spans(&p, s.level[i].span, s.level[i].length) == GCKPT_OK);
             compare(what);
         }
     gckpti_scratch_free(&s.scratch);
@@ -209,7 +209,7 @@ static int build_chain(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *us
     memset(&memory, 0, sizeof memory);
     CHECK(gckpti_planner_open(&p, &memory, g, terms, 1, &d) == GCKPT_OK &&
           gckpti_plan_mode(&p, GCKPT_STORE_ALL) == GCKPT_OK);
-    hopeless += gckpti_floor(&p, &p.best) > limit;
+    hopeless += gckpti_min_plan_bytes(&p, &p.best) > limit;
     gckpti_planner_free(&p);
     return 1;
 }

@@ -82,14 +82,14 @@ static gckpt_plan *plan_of(net *n, const gckpt_plan_desc *d, int form)
     gckpti_planner p;
     gckpti_allocator memory = gckpti_allocator_of(NULL);
     gckpt_result result = gckpti_planner_start(&p, &memory, n->g, n->terms, n->count, d);
-    p.variant.form = form;
+    p.variant.lowering = form;
     if (result == GCKPT_OK)
-        result = gckpti_make_model(&p);
+        result = gckpti_build_model(&p);
     CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(n->g));
     gckpt_plan *plan = NULL;
-    if (result == GCKPT_OK && (form == 0 || p.offered)) {
+    if (result == GCKPT_OK && (form == 0 || p.has_lowering)) {
         CHECK(gckpti_plan_mode(&p, d->mode) == GCKPT_OK);
-        plan = gckpti_encode(&p, &p.best, d->mode);
+        plan = gckpti_encode_plan(&p, &p.best, d->mode);
     }
     gckpti_planner_free(&p);
     return plan;
@@ -126,7 +126,7 @@ static uint64_t run(const size *z, const gckpt_plan *p, int64_t rows, unsigned d
         CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(e));
         hash = mix(hash, &r.loss, sizeof r.loss);
         hash = mix(hash, &r.count, sizeof r.count);
-        for (size_t i = 0; i < p->pick_count; i++) {
+        for (size_t i = 0; i < p->fetch_count; i++) {
             gckpt_shape s = gckpt_shape_of(n.h); /* the last micro-batch may be short */
             const float *g = gckpt_fetch(e, gckpt_id(n.h), 1);
             s.d[0] = (rows - 1) % z->rows + 1;
@@ -135,7 +135,7 @@ static uint64_t run(const size *z, const gckpt_plan *p, int64_t rows, unsigned d
     }
     uint64_t weights = e ? gckpt_store_hash(n.s) : 0;
     CHECK_MSG(!e || gckpt_bytes_measured(e) == gckpt_plan_bytes(p), "kind %d, with %d, V %d, form %d: %lu bytes touched of %lu",
-              z->kind, z->with, z->v, p->form, (unsigned long)gckpt_bytes_measured(e),
+              z->kind, z->with, z->v, p->lowering, (unsigned long)gckpt_bytes_measured(e),
               (unsigned long)gckpt_plan_bytes(p));
     hash = mix(hash, &weights, sizeof weights);
     rig_free(e, NULL, n.g, n.s);
@@ -143,13 +143,13 @@ static uint64_t run(const size *z, const gckpt_plan *p, int64_t rows, unsigned d
 }
 
 /* ---- the same bits ---- */
-static int ran[KINDS][GCKPTI_FORMS];
+static int ran[KINDS][GCKPTI_LOWERINGS];
 
 static void same_bits(const size *z, gckpt_precision precision, int threads, int plain, int way)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SQRT };
     uint64_t want = 0; /* ways: looped; a plan from a file; painted; update in the backward */
-    for (int form = 0; form < GCKPTI_FORMS; form++) {
+    for (int form = 0; form < GCKPTI_LOWERINGS; form++) {
         net n = net_new(z);
         int64_t rows = way % 2 ? 2 * z->rows + 1 : z->rows;
         gckpt_fetch_spec h = { n.h, 1 };
@@ -162,7 +162,7 @@ static void same_bits(const size *z, gckpt_precision precision, int threads, int
             CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK);
             gckpt_plan *read = gckpt_plan_read(n.g, file_read, &f, NULL);
             CHECK_MSG(read != NULL, "%s", gckpt_error_text(n.g));
-            CHECK(!read || (read->check == p->check && read->hash == p->hash && read->least_work == p->least_work));
+            CHECK(!read || (read->check == p->check && read->hash == p->hash && read->least_cost == p->least_cost));
             gckpt_plan_free(p);
             p = read;
             free(f.bytes);
@@ -205,7 +205,7 @@ static void test_bits(void)
         for (int way = 0; way < 10; way++)
             if (check_share((unsigned)(10 * i) + (unsigned)way, 3))
                 same_bits(&entries[i], GCKPT_BF16, 1 + way % 2, way == 7, way % 5);
-    for (int form = 0; form < GCKPTI_FORMS; form++) /* each ran */
+    for (int form = 0; form < GCKPTI_LOWERINGS; form++) /* each ran */
         CHECK((ran[FUSED][form] > check_tries(50) || form == 4) && ran[MATMUL][form] > check_tries(20) &&
               ran[LINEAR][form] > check_tries(20));
 }
@@ -246,13 +246,13 @@ static void compare_frontier(const gckpt_frontier *f, const gckpt_plan *p, size_
     CHECK_MSG(!p == !q, "%s", gckpt_error_text(g));
     if (p && q)
         CHECK(gckpt_plan_cost(p) == gckpt_plan_cost(q) && gckpt_plan_bytes(p) == gckpt_plan_bytes(q) &&
-              p->form == q->form && p->least_work == q->least_work);
+              p->lowering == q->lowering && p->least_cost == q->least_cost);
     gckpt_plan_free(q);
 }
 
 static void test_choice(void)
 {
-    int seen[GCKPTI_FORMS] = { 0 };
+    int seen[GCKPTI_LOWERINGS] = { 0 };
     for (int kind = 0; kind < KINDS; kind++)
         for (int rows = 8; rows < 400; rows *= 6) {
             size z = { kind, rows, 2, rows < 10 ? 4 : 16, kind == LINEAR ? 400 : 3000, READ_LATER };
@@ -261,7 +261,7 @@ static void test_choice(void)
             gckpt_plan *p = gckpt_plan_new(n.g, n.terms, n.count, &d);
             d.as_built = 1;
             gckpt_plan *built = gckpt_plan_new(n.g, n.terms, n.count, &d);
-            CHECK(p && built && p->form > 0 && built->form == 0 && p->mode == GCKPT_STORE_ALL);
+            CHECK(p && built && p->lowering > 0 && built->lowering == 0 && p->mode == GCKPT_STORE_ALL);
             CHECK(gckpt_plan_cost(p) < gckpt_plan_cost(built) || kind != FUSED);
             CHECK(!(gckpt_plan_overhead(p) > 0) && !(gckpt_plan_overhead(built) > 0));
             CHECK(gckpt_plan_hash(p) == gckpt_plan_hash(built));
@@ -270,14 +270,14 @@ static void test_choice(void)
             d.mode = GCKPT_STORE_ALL;
             d.as_built = 0;
             built = gckpt_plan_new(n.g, n.terms, n.count, &d);
-            CHECK(built && built->form == 0 && gckpt_plan_bytes(built) == most);
+            CHECK(built && built->lowering == 0 && gckpt_plan_bytes(built) == most);
             uint64_t want = run(&z, built, rows, 0, GCKPT_ISA_AUTO);
             gckpt_plan_free(built);
             d.mode = GCKPT_AUTO;
             gckpt_plan_free(p);
             d.budget = 1;
             CHECK(!gckpt_plan_new(n.g, n.terms, n.count, &d) && gckpt_error(n.g) == GCKPT_E_BUDGET);
-            least = n.g->least;
+            least = n.g->min_bytes;
             gckpt_frontier *f = gckpt_frontier_new(n.g, n.terms, n.count, &d);
             CHECK(f && least > 1);
             uint64_t before = UINT64_MAX;
@@ -296,7 +296,7 @@ static void test_choice(void)
                 CHECK(!built || before <= gckpt_plan_cost(built));
                 d.as_built = 0;
                 gckpt_plan_free(built);
-                seen[p->form]++;
+                seen[p->lowering]++;
                 if (rows < 100)
                     CHECK_MSG(run(&z, p, rows, 0, GCKPT_ISA_AUTO) == want, "kind %d, budget %d", kind, i);
                 gckpt_plan_free(p);
@@ -311,7 +311,7 @@ static void test_choice(void)
 #ifdef GCKPT_NO_FAST /* a row at a time in any case */
     seen[0] = seen[2] = seen[3] = seen[4] = 1;
 #endif
-    for (int form = 0; form < GCKPTI_FORMS; form++)
+    for (int form = 0; form < GCKPTI_LOWERINGS; form++)
         CHECK_MSG(seen[form] > 0, "form %d was never chosen", form);
 }
 
@@ -325,7 +325,7 @@ static void file_set(file *f, size_t i, uint64_t v)
 static void test_edited(void)
 {
     for (int kind = 0; kind < KINDS; kind++)
-        for (int form = 0; form <= GCKPTI_FORMS; form++) {
+        for (int form = 0; form <= GCKPTI_LOWERINGS; form++) {
             size z = { kind, 40, 2, 4, 9, 0 };
             net n = net_new(&z);
             gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL };
@@ -350,7 +350,7 @@ static void test_edited(void)
 /* ---- printed C: the rows of what runs, and no other ---- */
 static void test_printed(void)
 {
-    for (int form = 0; form < GCKPTI_FORMS; form++) {
+    for (int form = 0; form < GCKPTI_LOWERINGS; form++) {
         size z = { MATMUL, 40, 2, 4, 9, 0 };
         net n = net_new(&z);
         gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL };
@@ -376,16 +376,16 @@ static void test_costs(void)
         gckpt_plan *p = gckpt_plan_new(n.g, n.terms, n.count, &d), *q, *thrice;
         CHECK(p && p->node_count <= 64);
         for (size_t i = 0; i < p->node_count; i++) {
-            costs[i].forward = 3 * p->told[i].cost.forward;
-            costs[i].backward = 3 * p->told[i].cost.backward;
+            costs[i].forward = 3 * p->info[i].cost.forward;
+            costs[i].backward = 3 * p->info[i].cost.backward;
         }
         d.mode = GCKPT_AUTO;
         q = gckpt_plan_new(n.g, n.terms, n.count, &d);
         d.costs = costs;
         d.cost_count = (int)p->node_count;
         thrice = gckpt_plan_new(n.g, n.terms, n.count, &d);
-        CHECK(q && thrice && q->form > 0 && thrice->form == q->form);
-        CHECK(thrice->work <= 3 * q->work && thrice->work + 4 >= 3 * q->work);
+        CHECK(q && thrice && q->lowering > 0 && thrice->lowering == q->lowering);
+        CHECK(thrice->cost <= 3 * q->cost && thrice->cost + 4 >= 3 * q->cost);
         gckpt_plan_free(q);
         gckpt_plan_free(thrice);
         rig_free(NULL, p, n.g, n.s);
@@ -400,7 +400,7 @@ typedef struct {
 static double tick(void *user)
 {
     stopwatch *w = (stopwatch *)user;
-    const gckpti_ins *ins = w->e->step.pc ? &w->e->plan->list[w->e->step.pc - 1] : NULL;
+    const gckpti_ins *ins = w->e->step.pc ? &w->e->plan->ins[w->e->step.pc - 1] : NULL;
     return w->now += ins && ins->kind == GCKPT_BACKWARD ? 3e-3 : 1e-3;
 }
 
@@ -417,11 +417,11 @@ static void test_calibrated(void)
         gckpt_exec *e = gckpt_exec_new(p, n.s, NULL);
         const gckpt_feed feeds[2] = { { gckpt_id(n.tokens), classes }, { gckpt_id(n.targets), classes } };
         stopwatch w = { 0, e };
-        CHECK(p && p->form > 0 && p->node_count <= 64 && p->term_count == 2);
+        CHECK(p && p->lowering > 0 && p->node_count <= 64 && p->term_count == 2);
         CHECK_MSG(gckpt_calibrate(e, feeds, 2, 40, tick, &w, costs, (int)p->node_count, NULL) == GCKPT_OK, "%s",
                   gckpt_error_text(e));
         for (int i = 0; i < 2; i++) {
-            const gckpt_cost *built = &p->terms[i].built, *it = &p->told[p->terms[i].id].cost, *c = &costs[p->terms[i].id];
+            const gckpt_cost *built = &p->terms[i].built_cost, *it = &p->info[p->terms[i].id].cost, *c = &costs[p->terms[i].id];
             const double unit = 4e6 / (double)(it->forward + it->backward);
             const double forward = i ? 1e6 : unit * (double)built->forward;
             const double backward = i ? 3e6 : unit * (double)built->backward;
@@ -458,7 +458,7 @@ static void test_not_taken(void)
             n.terms[1] = (gckpt_term){ logits ? gckpt_cross_entropy(logits, targets) : gckpt_linear_cross_entropy(p, w, targets), 1, 1 };
             n.count = 2;
         }
-        for (int form = 0; form < GCKPTI_FORMS; form++) {
+        for (int form = 0; form < GCKPTI_LOWERINGS; form++) {
             gckpt_plan *plan = plan_of(&n, &(gckpt_plan_desc){ .mode = GCKPT_STORE_ALL }, form);
             CHECK_MSG((plan != NULL) == !form, "case %d, form %d", k, form);
             gckpt_plan_free(plan);
@@ -478,9 +478,9 @@ static void test_block(void)
         gckpti_planner p;
         gckpti_allocator memory = gckpti_allocator_of(&d.memory);
         result = gckpti_planner_start(&p, &memory, n.g, n.terms, n.count, &d);
-        p.variant.form = 1;
-        result = result == GCKPT_OK ? gckpti_make_model(&p) : result;
-        CHECK_MSG(result == GCKPT_OK ? p.offered : result == GCKPT_E_MEMORY, "%lu bytes: %s",
+        p.variant.lowering = 1;
+        result = result == GCKPT_OK ? gckpti_build_model(&p) : result;
+        CHECK_MSG(result == GCKPT_OK ? p.has_lowering : result == GCKPT_E_MEMORY, "%lu bytes: %s",
                   (unsigned long)d.memory.size, gckpt_error_text(n.g));
         gckpti_planner_free(&p);
     }
@@ -491,11 +491,11 @@ static void test_block(void)
 /* Products that would not fit 64 bits: proportions are cut down, work has a limit. */
 static void test_large_numbers(void)
 {
-    CHECK(gckpti_in_proportion(1 << 20, 5 << 20, UINT64_C(1) << 33) == 640);
-    CHECK(gckpti_in_proportion(1 << 20, UINT64_C(5) << 40, UINT64_C(1) << 40) == 5 << 20);
-    CHECK(gckpti_copy_work(UINT64_MAX / 2, 1) == UINT64_MAX / 4);
-    CHECK(gckpti_copy_work(1 << 30, INT64_MAX) == UINT64_MAX / 4);
-    CHECK(gckpti_copy_work(1 << 20, 3 << 20) == 3 << 20 && gckpti_copy_work(1 << 20, 0) == 0);
+    CHECK(gckpti_mul_div(1 << 20, 5 << 20, UINT64_C(1) << 33) == 640);
+    CHECK(gckpti_mul_div(1 << 20, UINT64_C(5) << 40, UINT64_C(1) << 40) == 5 << 20);
+    CHECK(gckpti_transfer_cost(UINT64_MAX / 2, 1) == UINT64_MAX / 4);
+    CHECK(gckpti_transfer_cost(1 << 30, INT64_MAX) == UINT64_MAX / 4);
+    CHECK(gckpti_transfer_cost(1 << 20, 3 << 20) == 3 << 20 && gckpti_transfer_cost(1 << 20, 0) == 0);
 }
 
 int main(void)

@@ -112,7 +112,7 @@ static size_t place(int n, size_t alignment)
     static gckpti_allocator memory;
     int failed = 0;
     gckpti_scratch scratch = gckpti_scratch_new(&memory, &failed);
-    size_t arena = gckpti_place(&scratch, blocks, (size_t)n, alignment);
+    size_t arena = gckpti_assign_offsets(&scratch, blocks, (size_t)n, alignment);
     CHECK(!failed);
     gckpti_scratch_free(&scratch);
     return arena;
@@ -205,10 +205,10 @@ static size_t effort(int kind, int n)
     gckpti_skyline s;
     make(kind, n);
     CHECK(gckpti_skyline_new(&scratch, &s, blocks, (size_t)n, ALIGN));
-    gckpti_first_turns(&s, GCKPTI_BY_AREA);
-    CHECK(gckpti_place_all(&s) >= s.goal);
+    gckpti_set_priorities(&s, GCKPTI_BY_AREA);
+    CHECK(gckpti_place_by_priority(&s) >= s.goal);
     gckpti_scratch_free(&scratch);
-    return s.work;
+    return s.visited;
 }
 
 static void test_effort(void)
@@ -257,7 +257,7 @@ static void test_memory(void)
         memory.desc.user = &h;
         gckpti_scratch scratch = gckpti_scratch_new(&memory, &failed);
         make(ANY, 3000);
-        size_t arena = gckpti_place(&scratch, blocks, 3000, ALIGN);
+        size_t arena = gckpti_assign_offsets(&scratch, blocks, 3000, ALIGN);
         CHECK((arena == SIZE_MAX) == (failed != 0));
         gckpti_scratch_free(&scratch);
         CHECK(h.pieces == 0);
@@ -290,12 +290,12 @@ static void test_large(void)
     gckpt_store *store = gckpt_store_new(NULL);
     p.g = gckpt_graph_new(store, NULL);
     p.alignment = ALIGN;
-    p.pass = gckpti_scratch_new(&memory, &p.failed);
-    p.draft.buffers = blocks;
-    p.draft.buffer_count = 4;
-    CHECK(gckpti_place_draft(&p) == GCKPT_E_MEMORY && !p.failed);
+    p.temp = gckpti_scratch_new(&memory, &p.failed);
+    p.lowered.buffers = blocks;
+    p.lowered.buffer_count = 4;
+    CHECK(gckpti_place_buffers(&p) == GCKPT_E_MEMORY && !p.failed);
     CHECK(strstr(gckpt_error_text(p.g), "no layout of") != NULL);
-    gckpti_scratch_free(&p.pass);
+    gckpti_scratch_free(&p.temp);
     gckpt_graph_free(p.g);
     gckpt_store_free(store);
 }

@@ -300,7 +300,7 @@ static void try_budget(unsigned seed, gckpt_plan_desc d, uint64_t want, int64_t 
     d.mode = GCKPT_OPTIMAL;
     d.budget = 1;
     CHECK(!plan_of(&d) && gckpt_error(net.g) == GCKPT_E_BUDGET);
-    d.budget = least = net.g->least;
+    d.budget = least = net.g->min_bytes;
     d.budget += (most - least) / 100 * (size_t)where;
     near = plan_of(&d);
     d.offload_bytes = chance(30) ? 4096 : FAR_BYTES;
@@ -413,7 +413,7 @@ static gckpt_plan *gpt(int64_t rows, const gckpt_plan_desc *like)
         all.memory = (gckpt_memory){ 0 };
         all.offload_bytes = 0;
         CHECK(!plan_of(&all) && gckpt_error(net.g) == GCKPT_E_BUDGET);
-        d.budget = net.g->least;
+        d.budget = net.g->min_bytes;
         all.mode = GCKPT_STORE_ALL;
         all.budget = 0;
         gckpt_plan *p = plan_of(&all);
@@ -979,7 +979,7 @@ static void schedules(unsigned first, unsigned n)
             with[many++] = list[i];
             for (int k = (int)below(3); k > 0 && chance(back ? 80 : 20); k--) {
                 int id = list[below(i + 1)].id, at = many;
-                if (!seen[id] || net.g->tensors[id]->kind != GCKPTI_OP || net.g->tensors[id]->batchless)
+                if (!seen[id] || net.g->tensors[id]->kind != GCKPTI_OP || net.g->tensors[id]->batch_invariant)
                     continue;
                 while (with[--at].id != id || with[at].kind != GCKPT_FORWARD)
                     ;
@@ -998,31 +998,31 @@ static void schedules(unsigned first, unsigned n)
         gckpti_search s = { 0 };
         gckpt_result result = gckpti_planner_open(&p, &memory, net.g, net.term, net.terms, &d);
         if (result == GCKPT_OK)
-            result = gckpti_draft_mode(&p, GCKPT_SCHEDULE, 0);
+            result = gckpti_lower_mode(&p, GCKPT_SCHEDULE, 0);
         if (CHECK_MSG(result == GCKPT_OK, "seed %u: %s", seed, gckpt_error_text(net.g))) {
-            const gckpti_draft *q = &p.draft;
+            const gckpti_lowered *q = &p.lowered;
             s.p = &p;
             s.scratch = gckpti_scratch_new(&memory, &p.failed);
-            gckpti_schedule_room(&s.scratch, &s.now, q->s.length);
-            memcpy(s.now.item, q->s.item, (size_t)q->s.length * sizeof(int));
-            s.now.length = q->s.length;
+            gckpti_schedule_reserve(&s.scratch, &s.now, q->sched.length);
+            memcpy(s.now.entry, q->sched.entry, (size_t)q->sched.length * sizeof(int));
+            s.now.length = q->sched.length;
             gckpti_evaluate(&s, &s.now);
-            CHECK(s.now.length == q->s.length && !memcmp(s.now.item, q->s.item, (size_t)q->s.length * sizeof(int)));
+            CHECK(s.now.length == q->sched.length && !memcmp(s.now.entry, q->sched.entry, (size_t)q->sched.length * sizeof(int)));
             uint64_t least, work = listed_work(&p, q, &least);
-            CHECK_MSG(s.now.extra == work - least && q->work + q->hidden == work && p.own_work == least &&
+            CHECK_MSG(s.now.overhead == work - least && q->cost + q->hidden == work && p.base_cost == least &&
                           (d.overlap_offload || !q->hidden), "seed %u: work", seed);
-            CHECK((size_t)s.now.far >= q->offloaded && (size_t)s.now.far < q->offloaded + d.alignment);
+            CHECK((size_t)s.now.host_bytes >= q->offloaded && (size_t)s.now.host_bytes < q->offloaded + d.alignment);
             int same = 1, far_live = 1;
-            for (int x = 0; x < q->s.length; x++) {
-                size_t live = q->live[q->place[x]], next = q->live[q->place[x] + 1], sum = 0;
+            for (int x = 0; x < q->sched.length; x++) {
+                size_t live = q->live_bytes[q->entry_ins[x]], next = q->live_bytes[q->entry_ins[x] + 1], sum = 0;
                 for (size_t b = 0; b < q->buffer_count; b++) /* the search has sizes rounded up */
-                    sum += q->buffers[b].start <= q->place[x] && q->buffers[b].end >= q->place[x]
+                    sum += q->buffers[b].start <= q->entry_ins[x] && q->buffers[b].end >= q->entry_ins[x]
                                ? gckpti_round_up(q->buffers[b].size, d.alignment) : 0;
-                same = same && (size_t)s.now.live[x] == sum && sum >= live;
-                if (q->ins[q->place[x] + 1].kind == GCKPT_OFFLOAD)
+                same = same && (size_t)s.now.live_bytes[x] == sum && sum >= live;
+                if (q->ins[q->entry_ins[x] + 1].kind == GCKPT_OFFLOAD)
                     far_live = far_live && next <= live;
-                reloads += q->ins[q->place[x]].kind == GCKPT_RELOAD;
-                holds += q->ins[q->place[x]].kind == GCKPT_OFFLOAD_DONE;
+                reloads += q->ins[q->entry_ins[x]].kind == GCKPT_RELOAD;
+                holds += q->ins[q->entry_ins[x]].kind == GCKPT_OFFLOAD_DONE;
             }
             CHECK_MSG(same || d.precision, "seed %u: live bytes", seed);
             CHECK(far_live);
@@ -1070,7 +1070,7 @@ static uint64_t oracle(const gckpti_planner *p, int64_t memory, int64_t slow)
 {
     static uint64_t best[STATES];
     static visit queue[STATES * 24];
-    const int n = p->units, all = (1 << n) - 1;
+    const int n = p->nodes, all = (1 << n) - 1;
     int count = 0;
     memset(best, 0xff, sizeof best);
     queue[count++] = (visit){ 0, 0 };
@@ -1088,43 +1088,43 @@ static uint64_t oracle(const gckpti_planner *p, int64_t memory, int64_t slow)
             return v.cost;
         int64_t held = 0, kept = 0;
         for (int u = 0; u < n; u++) {
-            held += live >> u & 1 ? p->unit[u].out : 0;
-            kept += stored >> u & 1 ? p->unit[u].out : 0;
+            held += live >> u & 1 ? p->node[u].out : 0;
+            kept += stored >> u & 1 ? p->node[u].out : 0;
         }
         for (int way = 0; way < 4 * n + 1; way++) {
             int u = way / 4, to = v.state, bits = 1 << u;
             uint64_t cost = v.cost;
             if (way == 4 * n) { /* the next backward */
-                const gckpti_unit *q = &p->unit[p->backward[rank]];
-                int reads = q->effect ? 1 << p->backward[rank] : 0; /* a loss has run */
+                const gckpti_node *q = &p->node[p->backward[rank]];
+                int reads = q->side_effect ? 1 << p->backward[rank] : 0; /* a loss has run */
                 for (int k = q->read; k < q->read + q->reads; k++)
-                    reads |= 1 << p->links[k];
+                    reads |= 1 << p->edges[k];
                 if ((reads & live) != reads || held + p->gradient_at[rank] > memory)
                     continue;
                 to += 1 << (2 * n);
             } else if (way % 4 == 0) { /* let go */
-                if (!(live & bits) || p->unit[u].effect)
+                if (!(live & bits) || p->node[u].side_effect)
                     continue;
                 to &= ~bits;
             } else if (way % 4 == 1) { /* compute: a loss once, in the beginning */
-                const gckpti_unit *q = &p->unit[u];
+                const gckpti_node *q = &p->node[u];
                 int reads = 0;
                 for (int k = q->in; k < q->in + q->inputs; k++)
-                    reads |= 1 << p->links[k];
+                    reads |= 1 << p->edges[k];
                 if (live & bits || (reads & live) != reads ||
-                    held + q->out + q->work + p->gradient_between[rank] > memory)
+                    held + q->out + q->workspace + p->gradient_between[rank] > memory)
                     continue;
                 cost += q->cost;
                 to |= bits;
             } else if (way % 4 == 2) { /* store */
-                if (!(live & bits) || stored & bits || kept + p->unit[u].out > slow)
+                if (!(live & bits) || stored & bits || kept + p->node[u].out > slow)
                     continue;
-                cost += gckpti_parts_work(p, u, GCKPTI_VALUE);
+                cost += gckpti_parts_cost(p, u, GCKPTI_VALUE);
                 to |= bits << n;
             } else { /* reload */
-                if (live & bits || !(stored & bits) || held + p->unit[u].out + p->gradient_between[rank] > memory)
+                if (live & bits || !(stored & bits) || held + p->node[u].out + p->gradient_between[rank] > memory)
                     continue;
-                cost += gckpti_parts_work(p, u, GCKPTI_VALUE);
+                cost += gckpti_parts_cost(p, u, GCKPTI_VALUE);
                 to |= bits;
             }
             if (cost < best[to] && CHECK(count < STATES * 24)) {
@@ -1236,22 +1236,22 @@ static uint64_t oracle_beside(const gckpti_planner *p, int64_t memory, int64_t s
         for (int k = 0; k < v.n; k++)
             *(v.who[k] & 8 ? &out : &in) |= 1 << (v.who[k] & 7);
         for (int r = v.rank; r < p->backwards; r++)
-            rest += p->cost[p->unit[p->backward[r]].id].backward;
+            rest += p->cost[p->node[p->backward[r]].id].backward;
         if (cost + rest > most)
             continue;
-        for (int u = 0; u < p->units; u++) {
-            held += v.live >> u & 1 ? p->unit[u].out : 0;
-            kept += v.stored >> u & 1 ? p->unit[u].out : 0;
+        for (int u = 0; u < p->nodes; u++) {
+            held += v.live >> u & 1 ? p->node[u].out : 0;
+            kept += v.stored >> u & 1 ? p->node[u].out : 0;
         }
         if (v.rank == p->backwards) { /* copies end, too */
             moment w = v;
             w.rank++;
             full = !reach(&w, cost + (v.n ? v.left[v.n - 1] : 0));
         } else {
-            const gckpti_unit *q = &p->unit[p->backward[v.rank]];
-            int reads = q->effect ? 1 << p->backward[v.rank] : 0;
+            const gckpti_node *q = &p->node[p->backward[v.rank]];
+            int reads = q->side_effect ? 1 << p->backward[v.rank] : 0;
             for (int k = q->read; k < q->read + q->reads; k++)
-                reads |= 1 << p->links[k];
+                reads |= 1 << p->edges[k];
             if ((reads & v.live & ~in) == reads && held + p->gradient_at[v.rank] <= memory) {
                 moment w = v;
                 w.rank++;
@@ -1264,21 +1264,21 @@ static uint64_t oracle_beside(const gckpti_planner *p, int64_t memory, int64_t s
             pass(&w, v.left[0]);
             full = !reach(&w, cost + v.left[0]);
         }
-        for (int u = 0; u < p->units && v.rank < p->backwards && !full; u++) {
-            const gckpti_unit *q = &p->unit[u];
+        for (int u = 0; u < p->nodes && v.rank < p->backwards && !full; u++) {
+            const gckpti_node *q = &p->node[u];
             const int bit = 1 << u;
-            const uint64_t work = gckpti_parts_work(p, u, GCKPTI_VALUE);
+            const uint64_t work = gckpti_parts_cost(p, u, GCKPTI_VALUE);
             int reads = 0;
             moment w = v;
             for (int k = q->in; k < q->in + q->inputs; k++)
-                reads |= 1 << p->links[k];
-            if (v.live & bit && !((in | out) & bit) && !q->effect) { /* let go */
+                reads |= 1 << p->edges[k];
+            if (v.live & bit && !((in | out) & bit) && !q->side_effect) { /* let go */
                 w.live = (unsigned char)(v.live & ~bit);
                 full = full || !reach(&w, cost);
             }
             w = v;
             if (!(v.live & bit) && (reads & v.live & ~in) == reads &&
-                held + q->out + q->work + p->gradient_between[v.rank] <= memory) { /* compute */
+                held + q->out + q->workspace + p->gradient_between[v.rank] <= memory) { /* compute */
                 w.live |= (unsigned char)bit;
                 pass(&w, q->cost);
                 full = full || !reach(&w, cost + q->cost);
@@ -1332,9 +1332,9 @@ static void every_schedule(int chains)
         d.offload_cost = (uint64_t)below(60) << 13;
         if (CHECK_MSG(all && gckpti_planner_open(&p, &memory, g, &term, 1, &d) == GCKPT_OK, "%s", gckpt_error_text(g))) {
             uint64_t backward = 0;
-            for (int i = 0; i < p.units; i++)
-                backward += p.unit[i].nth < 0 ? 0 : p.cost[p.unit[i].id].backward;
-            CHECK(p.units == CHAIN && p.prologue == 0);
+            for (int i = 0; i < p.nodes; i++)
+                backward += p.node[i].backward_index < 0 ? 0 : p.cost[p.node[i].id].backward;
+            CHECK(p.nodes == CHAIN && p.prologue == 0);
             for (int k = 0; k < 6; k++) {
                 size_t resident = gckpt_plan_bytes(all) - gckpt_plan_arena(all);
                 size_t arena = gckpt_plan_arena(all) / 8 * (size_t)(8 - k) / 4 * 4;
@@ -1403,14 +1403,14 @@ static void gaps(unsigned first, unsigned n)
         if (CHECK_MSG(result == GCKPT_OK, "seed %u: %s", seed, gckpt_error_text(net.g))) {
             for (int part = 1; part < 8; part++)
                 for (int wide = 0; wide < 2; wide++) {
-                    CHECK(gckpti_answer_load(&s, &s.all));
-                    s.now.far = chance(50) ? p.far : s.now.far; /* no room there */
-                    gckpti_find_gaps(&s, s.all.peak / 8 * part, wide, 0);
+                    CHECK(gckpti_candidate_load(&s, &s.store_all));
+                    s.now.host_bytes = chance(50) ? p.host_limit : s.now.host_bytes; /* no room there */
+                    gckpti_find_holes(&s, s.store_all.peak / 8 * part, wide, 0);
                     for (int i = 0; i < s.moves; i++, moves++)
-                        CHECK_MSG(s.move[i].key < UINT64_MAX && s.move[i].units > 0, "seed %u: move %d of %d", seed, i,
+                        CHECK_MSG(s.move[i].key < UINT64_MAX && s.move[i].count > 0, "seed %u: move %d of %d", seed, i,
                                   s.moves);
-                    for (int u = 0; u < p.units; u++)
-                        refused += p.unit[u].fixed && p.unit[u].offloads && s.now.far == p.far;
+                    for (int u = 0; u < p.nodes; u++)
+                        refused += p.node[u].runs_once && p.node[u].can_offload && s.now.host_bytes == p.host_limit;
                 }
             gckpti_scratch_free(&s.scratch);
         }
@@ -1439,7 +1439,7 @@ static void regulariser(void)
             gckpt_plan_desc d = { .mode = GCKPT_OPTIMAL, .budget = 1 };
             d.offload_bytes = k & 1 ? FAR_BYTES : 0, d.batch = k & 2 ? 8 : 0;
             CHECK(!gckpt_plan_new(g, t, 2, &d) && gckpt_error(g) == GCKPT_E_BUDGET);
-            d.budget = g->least;
+            d.budget = g->min_bytes;
             gckpt_plan *p = gckpt_plan_new(g, t, 2, &d);
             gckpt_frontier *all = gckpt_frontier_new(g, t, 2, &d);
             gckpt_point at = { 0, 0, 0, 0, 0 };
@@ -1457,27 +1457,27 @@ static void regulariser(void)
 static void waits(void)
 {
     enum { OUT = 100, AUX = 60, LIVE = 1000 };
-    for (int parts = GCKPTI_VALUE; parts <= (GCKPTI_VALUE | GCKPTI_AUX); parts++)
+    for (int parts = GCKPTI_VALUE; parts <= (GCKPTI_VALUE | GCKPTI_SAVED); parts++)
         for (int64_t room = 0; room <= OUT + AUX; room++) {
             int item[3] = { 0, 1, 2 }, value_end[3] = { 1, -1, -1 }, aux_end[3] = { 1, -1, -1 };
             int offloaded[3] = { parts, 0, 0 }, links[1] = { 0 }, with[6];
             int64_t live[3] = { 0, 0, LIVE };
-            gckpti_unit unit[3] = { { .out = OUT, .aux = AUX, .cost = 1 }, { .inputs = 1, .cost = 1 }, { .cost = 5 } };
-            gckpti_note note[3] = { { 0 } };
+            gckpti_node unit[3] = { { .out = OUT, .saved = AUX, .cost = 1 }, { .inputs = 1, .cost = 1 }, { .cost = 5 } };
+            gckpti_node_state note[3] = { { 0 } };
             gckpt_plan_desc desc = { .offload_cost = 1 << 20 };
-            gckpti_schedule a = { .item = item, .length = 3, .value_end = value_end, .aux_end = aux_end,
-                                  .offloaded = offloaded, .live = live };
-            gckpti_schedule to = { .item = with };
+            gckpti_schedule a = { .entry = item, .length = 3, .value_end = value_end, .saved_end = aux_end,
+                                  .offload_parts = offloaded, .live_bytes = live };
+            gckpti_schedule to = { .entry = with };
             gckpti_allocator memory = gckpti_allocator_of(NULL);
             gckpti_planner p;
             memset(&p, 0, sizeof p);
-            p.unit = unit, p.units = 3, p.links = links, p.note = note, p.desc = &desc;
-            p.pass = gckpti_scratch_new(&memory, &p.failed);
-            const int64_t held = (parts & GCKPTI_VALUE ? OUT : 0) + (parts & GCKPTI_AUX ? AUX : 0);
-            const uint64_t copy = 1 + gckpti_parts_work(&p, 0, parts), time = gckpti_time(&p, &a, LIVE + room, &to);
+            p.node = unit, p.nodes = 3, p.edges = links, p.state = note, p.desc = &desc;
+            p.temp = gckpti_scratch_new(&memory, &p.failed);
+            const int64_t held = (parts & GCKPTI_VALUE ? OUT : 0) + (parts & GCKPTI_SAVED ? AUX : 0);
+            const uint64_t copy = 1 + gckpti_parts_cost(&p, 0, parts), time = gckpti_schedule_time(&p, &a, LIVE + room, &to);
             CHECK_MSG(copy > 50 && time == copy + (room < held ? 5 : 0), "parts %d, room for %d of %d: %d behind %d", parts,
                       (int)room, (int)held, (int)time, (int)copy);
-            gckpti_scratch_free(&p.pass);
+            gckpti_scratch_free(&p.temp);
         }
 }
 

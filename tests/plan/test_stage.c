@@ -20,9 +20,9 @@ static int copies(const gckpt_plan *p, int *different)
     int count = 0;
     *different = 0;
     for (size_t x = 0; p && x < p->length; x++)
-        if (p->list[x].kind == GCKPT_FORWARD && is_param(p, p->list[x].id)) {
+        if (p->ins[x].kind == GCKPT_FORWARD && is_param(p, p->ins[x].id)) {
             count++;
-            *different += p->list[x].first;
+            *different += p->ins[x].first;
         }
     return count;
 }
@@ -31,10 +31,10 @@ static int copies(const gckpt_plan *p, int *different)
 static void check_copies(const gckpt_plan *p, const char *what)
 {
     for (size_t x = 0; x < p->length; x++) {
-        const gckpti_ins *ins = &p->list[x];
+        const gckpti_ins *ins = &p->ins[x];
         if (ins->kind == GCKPT_UPDATE)
             continue;
-        const gckpti_node *node = &p->nodes[ins->id];
+        const gckpti_plan_node *node = &p->nodes[ins->id];
         gckpti_operands o;
         gckpti_operands_of(p->operands, ins, node->inputs, &o);
         for (int i = 0; i < node->inputs; i++)
@@ -43,8 +43,8 @@ static void check_copies(const gckpt_plan *p, const char *what)
                           what, (int)x);
         if (is_param(p, ins->id))
             CHECK_MSG(ins->kind == GCKPT_FORWARD && o.out != PC_NONE &&
-                          p->told[ins->id].cost.forward == 20 * (uint64_t)gckpti_planned_elements(p, node) * 4 +
-                                                    GCKPTI_INSTRUCTION_WORK,
+                          p->info[ins->id].cost.forward == 20 * (uint64_t)gckpti_planned_elements(p, node) * 4 +
+                                                    GCKPTI_INSTRUCTION_COST,
                       "%s: instruction %d is no copy with a cost", what, (int)x);
     }
 }
@@ -167,7 +167,7 @@ static void test_again(void)
           copies(plain, &different) == 0);
     CHECK(gckpt_plan_bytes(all) >= gckpt_plan_bytes(plain) + (size_t)(size * (LAYERS - 1)));
     CHECK(gckpt_plan_cost(all) ==
-          gckpt_plan_cost(plain) + LAYERS * (20 * (uint64_t)size + GCKPTI_INSTRUCTION_WORK));
+          gckpt_plan_cost(plain) + LAYERS * (20 * (uint64_t)size + GCKPTI_INSTRUCTION_COST));
     d.mode = GCKPT_OPTIMAL;
     d.stage_parameters = 1;
     d.budget = gckpt_plan_bytes(plain) + (size_t)(2 * size);
@@ -175,15 +175,15 @@ static void test_again(void)
     CHECK_MSG(few && gckpt_plan_bytes(few) <= d.budget, "%s", gckpt_error_text(g));
     CHECK(copies(few, &different) > LAYERS && different == LAYERS);
     for (size_t i = 0; few && i + 1 < few->length; i++) /* none is brought in after its update */
-        for (size_t k = i + 1; few->list[i].kind == GCKPT_UPDATE && k < few->length; k++)
-            CHECK(few->list[k].kind != GCKPT_FORWARD);
+        for (size_t k = i + 1; few->ins[i].kind == GCKPT_UPDATE && k < few->length; k++)
+            CHECK(few->ins[k].kind != GCKPT_FORWARD);
     /* a schedule may say when; what it does not bring in comes before its first reader */
     gckpt_instruction list[128];
     int n = 0, left = -1;
     for (size_t i = 0; few && i < few->length; i++)
-        if (few->list[i].kind != GCKPT_UPDATE) {
-            list[n].kind = (gckpt_kind)few->list[i].kind;
-            list[n++].id = few->list[i].id;
+        if (few->ins[i].kind != GCKPT_UPDATE) {
+            list[n].kind = (gckpt_kind)few->ins[i].kind;
+            list[n++].id = few->ins[i].id;
             if (left < 0 && list[n - 1].id == id[2])
                 left = --n;
         }

@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define GCKPTI_SYSTEM /* here calls of the system are what they are */
+#define GCKPTI_NO_HOOKS /* here calls of the system are what they are */
 #include "num/num.h"
 #include "store/own.h"
 #include "files/own.h"
@@ -207,16 +207,16 @@ static int test_remove(const char *path)
 
 static void watch(void)
 {
-    gckpti_here.open = test_open;
-    gckpti_here.fwrite = test_fwrite;
-    gckpti_here.fflush = test_fflush;
-    gckpti_here.fclose = test_fclose;
-    gckpti_here.fsync = test_fsync;
-    gckpti_here.rename = test_rename;
-    gckpti_here.remove = test_remove;
-    gckpti_here.close = test_close;
+    gckpti_hooks.open = test_open;
+    gckpti_hooks.fwrite = test_fwrite;
+    gckpti_hooks.fflush = test_fflush;
+    gckpti_hooks.fclose = test_fclose;
+    gckpti_hooks.fsync = test_fsync;
+    gckpti_hooks.rename = test_rename;
+    gckpti_hooks.remove = test_remove;
+    gckpti_hooks.close = test_close;
 #ifdef __linux__
-    gckpti_here.statfs = test_statfs;
+    gckpti_hooks.statfs = test_statfs;
 #endif
 }
 
@@ -241,9 +241,9 @@ static gckpt_store *store_new(int rank, int ranks, unsigned salt)
         if (!salt)
             continue;
         gckpti_param *q = &s->params[i];
-        CHECK(gckpt_store_get(s, i, &p) == GCKPT_OK && gckpti_param_state(s, q, 1));
+        CHECK(gckpt_store_get(s, i, &p) == GCKPT_OK && gckpti_ensure_state(s, q, 1));
         for (int slot = -1; slot < 1; slot++) {
-            const gckpti_share share = gckpti_array_share(s, q, slot);
+            const gckpti_shard_range share = gckpti_array_shard(s, q, slot);
             for (int64_t k = 0; k < share.count; k++)
                 gckpti_array(q, slot)[k] =
                     (float)(share.first + k + 1) * (float)(salt * 3 + (unsigned)i + 1 + (slot < 0));
@@ -279,7 +279,7 @@ static gckpt_result save(int ranks, unsigned salt)
     for (int k = 0; k < ranks && result == GCKPT_OK; k++)
         result = gckpti_rank_save_part(&x[k]);
     if (ranks && result == GCKPT_OK)
-        result = gckpti_rank_save_place(&x[0]);
+        result = gckpti_rank_save_commit(&x[0]);
     for (int k = 0; k < ranks; k++)
         gckpti_rank_save_end(&x[k]);
     CHECK_MSG(result == GCKPT_OK, "save %u by %d: %s", salt, ranks, gckpt_error_text(s[0]));

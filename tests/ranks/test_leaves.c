@@ -78,7 +78,7 @@ static gckpt_plan *plan(const gckpt_plan_desc *d)
         check_operands(p);
     return p;
 }
-static size_t bytes_of(const gckpt_plan *p, const gckpti_node *node)
+static size_t bytes_of(const gckpt_plan *p, const gckpti_plan_node *node)
 {
     return 4 * (size_t)gckpti_planned_elements(p, node);
 }
@@ -204,7 +204,7 @@ static void test_by_hand(void)
             take_ranks(ranks[i], (gckpt_shard)shard);
             gckpt_plan *p = plan(&(gckpt_plan_desc){ .virtual_ranks = leaves[i], .batch = batch[i] });
             tally t = count(p);
-            CHECK(p->looped == looped && t.reduces == (leaves[i] > 1 ? 2 : 0));
+            CHECK(p->accumulates == looped && t.reduces == (leaves[i] > 1 ? 2 : 0));
             CHECK(t.waits == (i == 1 ? 6 : i == 3 ? 2 : 0));
             CHECK(t.waiting == (size_t)t.waits / 2 * (w_bytes + b_bytes));
             /* w has 3 blocks: another rank sends 2, and b's sums come to the same place */
@@ -218,7 +218,7 @@ static void test_by_hand(void)
                  k++) { /* .., backward, REDUCEs (the larger last), UPDATEs */
                 CHECK(gckpt_plan_get(p, end - 4 + k, &in) == GCKPT_OK);
                 CHECK(in.kind == GCKPT_REDUCE && in.id == gckpt_id(k ? w : b));
-                const gckpti_ins *ins = &p->list[end - 4 + k];
+                const gckpti_ins *ins = &p->ins[end - 4 + k];
                 CHECK(ins->accumulate == (cut && k) && ins->uses == 1);
             }
             gckpt_plan_free(p);
@@ -291,7 +291,7 @@ static void test_formulas(void)
 /* ---- budgets: what the least one says works, and keeps to it ---- */
 static int is_gather(const gckpt_plan *p, size_t x)
 {
-    return p->list[x].kind == GCKPT_FORWARD && p->nodes[p->list[x].id].kind == GCKPTI_PARAM;
+    return p->ins[x].kind == GCKPT_FORWARD && p->nodes[p->ins[x].id].kind == GCKPTI_PARAM;
 }
 
 /* The plan's own list as a schedule: its gathers stay where they are. */
@@ -304,7 +304,7 @@ static void check_schedule(const gckpt_plan *p, gckpt_plan_desc d)
     gckpt_plan *q = plan(&d);
     CHECK(q->length == p->length && gckpt_plan_cost(q) == gckpt_plan_cost(p));
     for (size_t x = 0; x < p->length; x++)
-        CHECK(p->list[x].kind == q->list[x].kind && p->list[x].id == q->list[x].id);
+        CHECK(p->ins[x].kind == q->ins[x].kind && p->ins[x].id == q->ins[x].id);
     gckpt_plan_free(q);
 }
 
@@ -328,7 +328,7 @@ static int check_ahead(const gckpt_plan *p, gckpt_plan_desc d)
                 CHECK(x == length && y == length);
                 break;
             }
-            CHECK(p->list[x].id == q->list[y].id && p->list[x].kind == q->list[y].kind &&
+            CHECK(p->ins[x].id == q->ins[y].id && p->ins[x].kind == q->ins[y].kind &&
                   (!gathers || y <= x));
             moved |= y < x;
         }
@@ -428,8 +428,8 @@ static void test_costs(void)
     gckpt_usage u, v;
     for (int x = 0; gckpt_plan_usage(p, x, &u) == GCKPT_OK; x++) {
         gckpt_plan_usage(q, x, &v);
-        const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, &p->list[x])];
-        if (p->list[x].kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM) {
+        const gckpti_plan_node *node = &p->nodes[gckpti_ins_node(p, &p->ins[x])];
+        if (p->ins[x].kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM) {
             /* a unit of work a byte that the other rank has: all but the larger half */
             const size_t block = 4096 * sizeof(float), blocks = (bytes_of(p, node) + block - 1) / block;
             size_t half = (blocks + 1) / 2 * block;
@@ -466,8 +466,8 @@ static void check_file(const gckpt_plan *p)
     CHECK_MSG(q && gckpt_plan_write(q, file_write, &again) == GCKPT_OK && same_file(&f, &again),
               "%s", gckpt_error_text(graph));
     if (q)
-        CHECK(q->leaves == p->leaves && q->ranks == p->ranks && q->shard == p->shard &&
-              q->link_work == p->link_work && q->check == p->check &&
+        CHECK(q->virtual_ranks == p->virtual_ranks && q->ranks == p->ranks && q->shard == p->shard &&
+              q->comm_cost == p->comm_cost && q->check == p->check &&
               gckpt_plan_step_cost(q) == gckpt_plan_step_cost(p) &&
               gckpt_plan_bytes(q) == gckpt_plan_bytes(p) &&
               !memcmp(q->kind_bytes, p->kind_bytes, sizeof q->kind_bytes));
@@ -492,7 +492,7 @@ static void check_texts(const gckpt_plan *p)
     CHECK(gckpt_plan_print(p, write_text, &t) == GCKPT_OK);
     CHECK(gckpt_plan_trace(p, write_text, &trace) == GCKPT_OK);
     CHECK(pictures_plan(p, write_text, &picture) == GCKPT_OK && xml_fits(&picture));
-    const int leaves = p->leaves > 1;
+    const int leaves = p->virtual_ranks > 1;
     CHECK(!find(t.bytes, "reduce   param") == !leaves &&
           !find(t.bytes, "leaves a batch") == !leaves);
     CHECK(!find(trace.bytes, "\"reduce ") == !leaves &&
@@ -550,7 +550,7 @@ static void test_fit(void)
         const gckpt_plan_desc d = { .virtual_ranks = leaves };
         gckpt_plan *p = gckpt_fit(store, build, &losses, 24, &d, NULL);
         int64_t leaf = (24 + leaves - 1) / leaves;
-        CHECK_MSG(p && gckpt_plan_rows(p) <= leaf && p->leaves == leaves, "%s",
+        CHECK_MSG(p && gckpt_plan_rows(p) <= leaf && p->virtual_ranks == leaves, "%s",
                   gckpt_error_text(store));
         CHECK(gckpt_plan_batch(p) == 24);
         gckpt_plan_free(p);

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define GCKPTI_SYSTEM /* here calls of the system are what they are */
+#define GCKPTI_NO_HOOKS /* here calls of the system are what they are */
 #include "num/num.h"
 #include "store/own.h"
 #include "run/own.h"
@@ -80,7 +80,7 @@ static struct dirent *test_readdir(DIR *d)
 }
 static void watch(void)
 {
-    gckpti_host here = gckpti_here;
+    gckpti_test_hooks here = gckpti_hooks;
     here.fopen = test_fopen;
     here.fdopen = test_fdopen;
     here.fread = test_fread;
@@ -97,7 +97,7 @@ static void watch(void)
     here.flock = test_flock;
     here.opendir = test_opendir;
     here.readdir = test_readdir;
-    gckpti_here = here;
+    gckpti_hooks = here;
 }
 #include "rank_threads.h"
 #include "rig.h"
@@ -169,15 +169,15 @@ static float value_of(int i, int slot, int64_t at, unsigned salt)
 /* A share's elements, and its first. */
 static int64_t share_of(int64_t elements, int rank, int ranks, int64_t *first)
 {
-    const gckpti_share share = gckpti_share_of(elements, rank, ranks);
+    const gckpti_shard_range share = gckpti_shard_of(elements, rank, ranks);
     *first = share.first;
-    CHECK(share.of == elements && share.room == gckpti_share_of(elements, 0, ranks).count);
+    CHECK(share.total == elements && share.capacity == gckpti_shard_of(elements, 0, ranks).count);
     return share.count;
 }
 
 static int64_t own_of(const gckpt_store *s, const gckpti_param *q, int slot, int64_t *first)
 {
-    const gckpti_share share = gckpti_array_share(s, q, slot);
+    const gckpti_shard_range share = gckpti_array_shard(s, q, slot);
     *first = share.first;
     return share.count;
 }
@@ -191,7 +191,7 @@ static void fill(gckpt_store *s, unsigned salt)
         gckpt_parameter p;
         int64_t first, n;
         CHECK(gckpt_store_get(s, i - begin, &p) == GCKPT_OK);
-        CHECK(gckpti_param_state(s, q, model[i].states));
+        CHECK(gckpti_ensure_state(s, q, model[i].states));
         for (int slot = -1; slot < model[i].states; slot++) {
             n = own_of(s, q, slot, &first);
             for (int64_t k = 0; k < n && gckpti_array(q, slot); k++)
@@ -208,9 +208,9 @@ static void fill(gckpt_store *s, unsigned salt)
             for (int j = 0; j < 32; j++)
                 block[j] = value_of(i, -1, k + j, salt);
             if (p.storage == GCKPT_STORAGE_I4)
-                CHECK(k % 32 || gckpti_pack_row(q, k, 32, block));
+                CHECK(k % 32 || gckpti_quantise_row(q, k, 32, block));
             else
-                CHECK(p.storage == GCKPT_STORAGE_I8 || gckpti_pack_row(q, k, 1, &x));
+                CHECK(p.storage == GCKPT_STORAGE_I8 || gckpti_quantise_row(q, k, 1, &x));
             if (p.storage == GCKPT_STORAGE_I8)
                 ((signed char *)to)[gckpti_scale_bytes(&q->p) + (size_t)k] = (signed char)x;
         }
@@ -240,7 +240,7 @@ static int holds(const gckpt_store *s, unsigned salt)
                 if (slot < 0 && model[i].storage == GCKPT_STORAGE_I8)
                     x *= scale_of(i, first + k);
                 if (slot < 0)
-                    gckpti_unpack_piece(q, k, 1, &y);
+                    gckpti_dequantise_at(q, k, 1, &y);
                 else
                     y = q->p.state[slot][k];
                 same = bits_of(x) == bits_of(y);
@@ -266,8 +266,8 @@ static void test_share(void)
                 CHECK(n <= most && (first % 4096 == 0 || !n) && first + n <= sizes[i]);
                 CHECK(!n || (first >= half &&
                              first + n <= half + up)); /* a part of that of half as many */
-                CHECK(!n || (gckpti_holder(sizes[i], first, ranks) == rank &&
-                             gckpti_holder(sizes[i], first + n - 1, ranks) == rank));
+                CHECK(!n || (gckpti_shard_owner(sizes[i], first, ranks) == rank &&
+                             gckpti_shard_owner(sizes[i], first + n - 1, ranks) == rank));
             }
             CHECK(sum == sizes[i]);
             whole = (sizes[i] + 4095) / 4096;
@@ -290,7 +290,7 @@ static void test_held(void)
                 size_t bytes = 0;
                 for (int i = 0; i < MODEL; i++) {
                     gckpti_param *q = &s->params[i];
-                    CHECK(gckpti_param_state(s, q, model[i].states));
+                    CHECK(gckpti_ensure_state(s, q, model[i].states));
                     CHECK(gckpt_store_get(whole, i, &all) == GCKPT_OK &&
                           gckpt_store_get(s, i, &p) == GCKPT_OK);
                     int64_t first, n = share_of(p.elements, rank, ranks, &first), most, none;
@@ -315,7 +315,7 @@ static void test_held(void)
                       (shard == GCKPT_SHARD_VALUES ? 0 : gckpt_store_hash(whole)));
                 fill(s, 1);
                 CHECK(holds(s, 1) && gckpt_store_reset(s, "*") == GCKPT_OK && !holds(s, 1));
-                for (int64_t k = 0; k < gckpti_array_share(s, &s->params[1], 0).room; k++)
+                for (int64_t k = 0; k < gckpti_array_shard(s, &s->params[1], 0).capacity; k++)
                     CHECK(s->params[1].p.state[1][k] == 0);
                 gckpt_store_free(s);
             }
@@ -364,10 +364,10 @@ static void test_mirrors(void)
                 CHECK(gckpti_push(s, q, &b));
                 for (int slot = -1; slot < gckpti_state_slots(q); slot++)
                     memset(gckpti_array(q, slot), 0x55, gckpti_array_bytes(s, q, slot + 1));
-                gckpti_changed(s, q, GCKPTI_MIRROR);
+                gckpti_mark_changed(s, q, GCKPTI_MIRROR);
             }
             CHECK(mirrored == gckpt_store_bytes(s) && !holds(s, 4));
-            float room[GCKPTI_DRAWN];
+            float room[GCKPTI_CHUNK];
             int64_t n, first = s->params[1].p.first;
             const float *x =
                 gckpti_values_at(s, &s->params[1], first, room, &n); /* where they are */
@@ -396,14 +396,14 @@ static void test_refused(void)
     /* what the program owns is not made by the store; of it, only state is cut */
     CHECK(gckpt_store_external(s, "outside", gckpt_shape1(5000), outside, 1) == GCKPT_OK);
     CHECK(gckpt_store_ranks(s, 1, 2, GCKPT_SHARD_VALUES) == GCKPT_OK);
-    CHECK(!gckpti_is_sharded(gckpti_array_share(s, &s->params[MODEL], -1)) &&
-          gckpti_is_sharded(gckpti_array_share(s, &s->params[MODEL], 0)));
+    CHECK(!gckpti_is_sharded(gckpti_array_shard(s, &s->params[MODEL], -1)) &&
+          gckpti_is_sharded(gckpti_array_shard(s, &s->params[MODEL], 0)));
     CHECK(gckpt_store_peek(s, MODEL, &p) == GCKPT_OK && p.first == 4096 && p.count == 904);
     /* packed before it is made: whole; and float again: cut */
     CHECK(gckpt_store_quantise(s, "frozen", GCKPT_STORAGE_BF16) == GCKPT_OK &&
-          !gckpti_is_sharded(gckpti_array_share(s, &s->params[5], -1)));
+          !gckpti_is_sharded(gckpti_array_shard(s, &s->params[5], -1)));
     CHECK(gckpt_store_quantise(s, "frozen", GCKPT_STORAGE_F32) == GCKPT_OK &&
-          gckpti_is_sharded(gckpti_array_share(s, &s->params[5], -1)));
+          gckpti_is_sharded(gckpti_array_shard(s, &s->params[5], -1)));
     CHECK(gckpt_store_quantise(s, "half", GCKPT_STORAGE_BF16) == GCKPT_OK);
     CHECK(gckpt_store_get(s, 5, &p) == GCKPT_OK && gckpt_store_get(s, 6, &p) == GCKPT_OK);
     CHECK(gckpt_store_quantise(s, "frozen", GCKPT_STORAGE_BF16) == GCKPT_E_ARG);
@@ -418,7 +418,7 @@ static void test_refused(void)
     gckpt_store_free(s);
     /* only state is made */
     s = store_new(0, 1, GCKPT_SHARD_NONE, 0);
-    CHECK(gckpti_param_state(s, &s->params[2], 1) &&
+    CHECK(gckpti_ensure_state(s, &s->params[2], 1) &&
           gckpt_store_ranks(s, 0, 2, GCKPT_SHARD_NONE) == GCKPT_E_ARG);
     gckpt_store_free(s);
     CHECK(mem.live == 0);
@@ -512,7 +512,7 @@ static gckpt_result save_all(gckpt_store **s, int ranks)
         result = result == GCKPT_OK ? each : result;
     }
     if (result == GCKPT_OK)
-        result = gckpti_rank_save_place(&x[0]);
+        result = gckpti_rank_save_commit(&x[0]);
     else
         for (int k = 0; k < ranks && parts; k++)
             test_remove(gckpti_part_path(&x[k], x[k].number, k));
@@ -1551,7 +1551,7 @@ static void test_room_for_squares(void)
     exec.plan = &plan;
     for (int i = 0; i < 5; i++) {
         exec.update.square_count = blocks[i];
-        const size_t room = gckpti_crew_room(&exec), need = blocks[i] * sizeof(float);
+        const size_t room = gckpti_comm_buffer_bytes(&exec), need = blocks[i] * sizeof(float);
         CHECK_MSG(room == (need > 65536 ? need : 65536), "%lu blocks: room of %lu bytes",
                   (unsigned long)blocks[i], (unsigned long)room);
     }

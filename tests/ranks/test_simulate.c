@@ -13,7 +13,7 @@ static int near(double a, double b) { return fabs(a - b) <= 1e-12 * (1 + fabs(a)
 
 /* ---- shares and exchanges ---- */
 /* What all ranks send is E (N - 1) elements each way, whatever E; partners agree; what is left is
- * gckpti_share_of's. */
+ * gckpti_shard_of's. */
 static void shares(int64_t elements, int ranks)
 {
     simulate_exchange x[2][2 * SIMULATE_LEVELS];
@@ -21,7 +21,7 @@ static void shares(int64_t elements, int ranks)
     for (int rank = 0; rank < ranks; rank++) {
         const simulate_ranks r = { rank, ranks, ranks, GCKPT_SHARD_STATE };
         const int64_t share = simulate_part(elements, rank, ranks);
-        CHECK(share == gckpti_share_of(elements, rank, ranks).count);
+        CHECK(share == gckpti_shard_of(elements, rank, ranks).count);
         CHECK(share <= simulate_part(elements, 0, ranks));
         all += share;
         for (int back = 0; back < 2; back++) {

@@ -381,11 +381,11 @@ static void test_waits(void)
         d->missing = NULL;
         small_step(&m, 0, 0);
         device_reset(d);
-        m.e->bound.nodes[gckpt_id(m.h) - 2].forward = square_there; /* else copies would wait */
-        m.e->bound.nodes[gckpt_id(m.h) - 2].backward = square_back_there;
+        m.e->tables.nodes[gckpt_id(m.h) - 2].forward = square_there; /* else copies would wait */
+        m.e->tables.nodes[gckpt_id(m.h) - 2].backward = square_back_there;
         if (o.odd) {
-            m.e->bound.nodes[m.p->terms[0].id].forward = odd_loss_there;
-            m.e->bound.nodes[m.p->terms[0].id].backward = odd_loss_back_there;
+            m.e->tables.nodes[m.p->terms[0].id].forward = odd_loss_there;
+            m.e->tables.nodes[m.p->terms[0].id].backward = odd_loss_back_there;
         }
         small_step(&m, 1, way % 2 ? 1e-3f : 0);
         CHECK_MSG((d->waited > 0) == (way % 4 > 0), "way %d: %ld waits before the first update", way, d->waited);
@@ -634,10 +634,10 @@ static uint64_t versions_run(const setting *o)
     for (size_t i = 0; i < p.node_count; i++)
         w = p.nodes[i].kind == GCKPTI_PARAM && w < 0 ? (int)i : w;
     size_t at = (p.arena + 63) / 64 * 64;
-    memcpy(list + 1, p.list, p.length * sizeof *list);
+    memcpy(list + 1, p.ins, p.length * sizeof *list);
     memcpy(operands, p.operands, p.operand_count * sizeof *operands);
     for (size_t x = 1; x <= p.length; x++) {
-        const gckpti_node *node = list[x].kind == GCKPT_UPDATE ? NULL : &p.nodes[list[x].id];
+        const gckpti_plan_node *node = list[x].kind == GCKPT_UPDATE ? NULL : &p.nodes[list[x].id];
         size_t *first = operands + list[x].operands;
         for (int i = 0; node && i < node->inputs; i++)
             if (p.nodes[node->in[i]].base == w)
@@ -651,10 +651,10 @@ static uint64_t versions_run(const setting *o)
     operands[p.operand_count] = at;
     operands[p.operand_count + 1] = operands[p.operand_count + 2] = SIZE_MAX;
     p.block = NULL; /* as a constant of the program */
-    p.list = list, p.operands = operands;
+    p.ins = list, p.operands = operands;
     p.length++, p.body++, p.epilogue++, p.operand_count += 3;
     p.arena = at + (size_t)gckpti_planned_elements(&p, &p.nodes[w]) * sizeof(float);
-    p.life_count = 0;
+    p.buffer_count = 0;
     gckpt_exec_desc x = { .backend = o->backend };
     gckpt_parameter q;
     CHECK(gckpt_store_get(m.s, 0, &q) == GCKPT_OK && !strcmp(q.name, "w"));

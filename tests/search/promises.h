@@ -99,28 +99,28 @@ static inline void promise_tell(void)
 /* What an op's shape() asks for, behind low parts of sums that end with the instruction (5e). */
 static inline size_t work_of(const gckpt_plan *p, const gckpti_ins *ins)
 {
-    const gckpti_node *node = &p->nodes[ins->id];
+    const gckpti_plan_node *node = &p->nodes[ins->id];
     size_t low = 0, own;
     gckpt_call call;
     memset(&call, 0, sizeof call);
     call.inputs = node->inputs;
     call.attributes = node->attribute_bytes ? p->words + node->attributes : NULL;
     call.threads = p->threads;
-    call.plain = p->made_for != 0;
+    call.plain = p->backend_id != 0;
     for (int i = 0; i < node->inputs; i++)
         call.in[i].shape = gckpti_planned_shape(p, &p->nodes[node->in[i]]);
-    if (node->op->shape(&call) != GCKPT_OK || call.saved_bytes != node->aux_bytes)
+    if (node->op->shape(&call) != GCKPT_OK || call.saved_bytes != node->saved_bytes)
         return (size_t)-1;
     if (ins->kind == GCKPT_FORWARD)
         return call.workspace_forward;
     for (int i = 0; i < node->inputs; i++) {
-        const gckpti_node *q = &p->nodes[node->in[i]];
-        int over_rows = q->batchless && !node->batchless;
+        const gckpti_plan_node *q = &p->nodes[node->in[i]];
+        int over_rows = q->batch_invariant && !node->batch_invariant;
         if (!(node->op->needs[i] & GCKPT_SUMS) ||
             p->operands[ins->operands + 5 + 3 * (size_t)i] == PC_NONE)
             continue;
         const size_t n = (size_t)gckpti_planned_elements(p, q);
-        if (over_rows ? !p->looped : n != (size_t)gckpti_planned_elements(p, node))
+        if (over_rows ? !p->accumulates : n != (size_t)gckpti_planned_elements(p, node))
             low = (low + 63) / 64 * 64 + 4 * n;
     }
     own = call.workspace_backward;
@@ -137,12 +137,12 @@ static inline int has_its_work(const gckpt_plan *p)
 {
     int left = 0;
     for (size_t x = 0; x < p->length; x++)
-        left += p->list[x].kind <= GCKPT_BACKWARD && p->nodes[p->list[x].id].kind == GCKPTI_OP &&
-                (is_run(p, &p->list[x]) || work_of(p, &p->list[x]) > 0);
-    for (size_t b = 0; b < p->life_count; b++) {
-        const gckpti_ins *ins = &p->list[p->lives[b].start];
-        if (p->lives[b].kind == GCKPT_BUFFER_WORKSPACE)
-            left -= is_run(p, ins) || work_of(p, ins) == p->lives[b].size;
+        left += p->ins[x].kind <= GCKPT_BACKWARD && p->nodes[p->ins[x].id].kind == GCKPTI_OP &&
+                (is_run(p, &p->ins[x]) || work_of(p, &p->ins[x]) > 0);
+    for (size_t b = 0; b < p->buffer_count; b++) {
+        const gckpti_ins *ins = &p->ins[p->buffers[b].start];
+        if (p->buffers[b].kind == GCKPT_BUFFER_WORKSPACE)
+            left -= is_run(p, ins) || work_of(p, ins) == p->buffers[b].size;
     }
     return left == 0;
 }
@@ -165,7 +165,7 @@ static inline int promise_take(gckpt_plan *p, const char *what, size_t budget, i
     if (!promise(PROMISE_PLANNED, p != NULL, "%s, %s: %s", asking.who, what,
                  gckpt_error_text(asking.g)))
         return 0;
-    if (p->bands)
+    if (p->fused)
         net_meet("runs in bands");
     promise_plan now = { what,
                          gckpt_plan_bytes(p),
@@ -220,7 +220,7 @@ static inline void promise_mode(gckpt_mode mode, const char *what)
     promise_take(promise_ask(mode, bytes), what, bytes, 0);
     gckpt_plan *p = promise_ask(mode, bytes - 1);
     promise(PROMISE_LEAST,
-            !p && gckpt_error(asking.g) == GCKPT_E_BUDGET && asking.g->least == bytes,
+            !p && gckpt_error(asking.g) == GCKPT_E_BUDGET && asking.g->min_bytes == bytes,
             "%s, %s: a byte less than %lu: %s", asking.who, what, (unsigned long)bytes,
             p ? "a plan" : gckpt_error_text(asking.g));
     gckpt_plan_free(p);
@@ -263,7 +263,7 @@ static inline int promise_least(gckpt_mode mode)
         gckpt_plan_free(p);
         return 0;
     }
-    const size_t least = asking.g->least, fast = rig_fast(asking.g);
+    const size_t least = asking.g->min_bytes, fast = rig_fast(asking.g);
     promise(PROMISE_LEAST, !asking.least || least == asking.least,
             "%s: %s names %lu bytes as the least, another mode %lu", asking.who, what,
             (unsigned long)least, (unsigned long)asking.least);
@@ -272,7 +272,7 @@ static inline int promise_least(gckpt_mode mode)
         return 0;
     p = promise_ask(mode, least - 1);
     promise(PROMISE_LEAST,
-            !p && gckpt_error(asking.g) == GCKPT_E_BUDGET && asking.g->least == least,
+            !p && gckpt_error(asking.g) == GCKPT_E_BUDGET && asking.g->min_bytes == least,
             "%s, %s: a byte less than the least, %lu: %s", asking.who, what, (unsigned long)least,
             p ? "a plan" : gckpt_error_text(asking.g));
     gckpt_plan_free(p);
@@ -347,7 +347,7 @@ static inline gckpt_frontier *promise_frontier(void)
             (unsigned long)now.bytes, (unsigned long)asking.least);
     gckpt_plan *p = gckpt_frontier_plan(f, now.bytes - 1);
     promise(PROMISE_LEAST,
-            !p && gckpt_error(asking.g) == GCKPT_E_BUDGET && asking.g->least == now.bytes,
+            !p && gckpt_error(asking.g) == GCKPT_E_BUDGET && asking.g->min_bytes == now.bytes,
             "%s: the frontier in a byte less than the least: %s", asking.who,
             p ? "a plan" : gckpt_error_text(asking.g));
     gckpt_plan_free(p);
@@ -408,9 +408,9 @@ static inline void promise_slower(size_t budget, const promise_plan *with)
     const size_t bytes = asking.d.offload_bytes;
     asking.d.offload_bytes = 0;
     gckpt_plan *p = promise_ask(GCKPT_OPTIMAL, budget);
-    promise(PROMISE_SLOWER, p || asking.g->least >= asking.least,
+    promise(PROMISE_SLOWER, p || asking.g->min_bytes >= asking.least,
             "%s: the least is %lu bytes, %lu without slower memory", asking.who,
-            (unsigned long)asking.least, (unsigned long)asking.g->least);
+            (unsigned long)asking.least, (unsigned long)asking.g->min_bytes);
     promise(PROMISE_SLOWER,
             !p || (with->work <= gckpt_plan_cost(p) && with->proven <= gckpt_plan_proven_cost(p)),
             "%s: %lu bytes: work %lu, proven %lu; %lu, %lu without slower memory", asking.who,
@@ -601,7 +601,7 @@ static inline void promise_runs(unsigned seed, int way)
                             ? promise_ask(GCKPT_STORE_ALL, 0)
                             : promise_ask(GCKPT_OPTIMAL, k == 2 ? 1 : least + (most - least) / 3);
         if (k == 2 && !p && net.g && gckpt_error(net.g) == GCKPT_E_BUDGET)
-            least = net.g->least, p = promise_ask(GCKPT_OPTIMAL, least);
+            least = net.g->min_bytes, p = promise_ask(GCKPT_OPTIMAL, least);
         if (p && k < 2)
             most = gckpt_plan_bytes(p);
         if (p && (k == 0 || net.rows == net.batch || gckpt_plan_split_exact(p, NULL))) {
@@ -649,15 +649,15 @@ static inline uint64_t promise_sizes(unsigned seed, gckpt_plan_desc d, size_t bu
             d.update_in_backward = rule;
             d.budget = budget;
             gckpt_plan *p = net.mixes && (rows < net.batch || d.virtual_ranks > 1) ? NULL : gckpt_plan_new(g, terms, n, &d);
-            if (p && p->bands)
+            if (p && p->fused)
                 net_meet("runs in bands");
             if (p && (gckpt_plan_step_cost(p) < best ||
                       (gckpt_plan_step_cost(p) == best && gckpt_plan_bytes(p) < *bytes))) {
                 best = gckpt_plan_step_cost(p);
                 *bytes = gckpt_plan_bytes(p);
             }
-            if (!p && gckpt_error(g) == GCKPT_E_BUDGET && g->least < *least)
-                *least = g->least;
+            if (!p && gckpt_error(g) == GCKPT_E_BUDGET && g->min_bytes < *least)
+                *least = g->min_bytes;
             gckpt_plan_free(p);
             gckpt_graph_free(g);
         }

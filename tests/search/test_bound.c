@@ -86,7 +86,7 @@ static int open_bound(void)
     gckpt_result result = gckpti_planner_open(&ask.p, &ask.memory, ask.g, ask.term, ask.terms, d);
     ask.scratch = gckpti_scratch_new(&ask.memory, &ask.p.failed);
     if (result == GCKPT_OK)
-        gckpti_bound_open(&ask.b, &ask.p, GCKPTI_WHOLE_PRICE, &ask.scratch);
+        gckpti_bound_open(&ask.b, &ask.p, GCKPTI_FULL_COPY_COST, &ask.scratch);
     return result == GCKPT_OK;
 }
 static void close_bound(void)
@@ -116,20 +116,20 @@ static int64_t live_peak(const gckpt_buffer *buffers, size_t count, size_t lengt
 /* A schedule, if it is one, keeps to what is proven. */
 static void try_list(const gckpt_instruction *list, int n, unsigned seed)
 {
-    gckpti_draft *d = &ask.p.draft;
+    gckpti_lowered *d = &ask.p.lowered;
     int at;
     ask.d.schedule = list;
     ask.d.instructions = n;
-    if (gckpti_draft_mode(&ask.p, GCKPT_SCHEDULE, 0) != GCKPT_OK)
+    if (gckpti_lower_mode(&ask.p, GCKPT_SCHEDULE, 0) != GCKPT_OK)
         return;
     int64_t peak = live_peak(d->buffers, d->buffer_count, d->length);
     uint64_t least, work = listed_work(&ask.p, d, &least);
-    uint64_t extra = work - least, proven = gckpti_bound_work(&ask.b, peak, &at);
-    CHECK_MSG(least == ask.b.work && work == d->work + d->hidden, "seed %u: least work %lu, %lu", seed,
-              (unsigned long)least, (unsigned long)ask.b.work);
-    CHECK_MSG(peak >= ask.b.least && proven <= extra,
+    uint64_t extra = work - least, proven = gckpti_bound_cost(&ask.b, peak, &at);
+    CHECK_MSG(least == ask.b.base_cost && work == d->cost + d->hidden, "seed %u: least work %lu, %lu", seed,
+              (unsigned long)least, (unsigned long)ask.b.base_cost);
+    CHECK_MSG(peak >= ask.b.min_bytes && proven <= extra,
               "seed %u, cases %x: %lu repeated in %ld bytes; proven %ld, %ld bytes", seed, cases,
-              (unsigned long)extra, (long)peak, (long)proven, (long)ask.b.least);
+              (unsigned long)extra, (long)peak, (long)proven, (long)ask.b.min_bytes);
     for (int i = 0; i < CASES; i++)
         if (cases >> i & 1) {
             score[i].tried++;
@@ -190,7 +190,7 @@ static void check_plan(const gckpt_plan *p, const char *what, unsigned seed)
 {
     CHECK_MSG(p && gckpt_plan_proven_cost(p) <= gckpt_plan_cost(p) &&
                   gckpt_plan_proven_bytes(p) <= gckpt_plan_bytes(p) &&
-                  gckpt_plan_proven_cost(p) >= p->least_work && gckpt_plan_gap(p) >= 0 &&
+                  gckpt_plan_proven_cost(p) >= p->least_cost && gckpt_plan_gap(p) >= 0 &&
                   gckpt_plan_gap(p) <= gckpt_plan_overhead(p),
               "%s, seed %u, cases %x: work %lu, proven %lu; %lu bytes, proven %lu: %s", what, seed,
               cases, (unsigned long)gckpt_plan_cost(p), (unsigned long)gckpt_plan_proven_cost(p),
@@ -246,8 +246,8 @@ static void check_request(unsigned seed)
             i == 0 ? least.bytes : least.bytes + below((int64_t)(most.bytes - least.bytes) + 1);
         gckpt_plan *p = gckpt_frontier_plan(f, budget);
         check_plan(p, "budget", seed);
-        CHECK(live_peak(p->lives, p->life_count, p->length) <=
-              (int64_t)gckpt_plan_arena(p) + ask.b.spare);
+        CHECK(live_peak(p->buffers, p->buffer_count, p->length) <=
+              (int64_t)gckpt_plan_arena(p) + ask.b.padding);
         int n = list_of(p, 0, list);
         for (int k = 0; k < TRIED; k++) {
             memcpy(changed, list, (size_t)n * sizeof *list);
@@ -319,7 +319,7 @@ static void take_request(void)
         cases |= net.kept[i] ? 1u << KEPT : net.redone[i] ? 1u << RECOMPUTED : 0;
     for (size_t k = 0; k < ask.g->count; k++) {
         const gckpt_tensor *t = ask.g->tensors[k];
-        cases |= t->kind == GCKPTI_OP && t->batchless ? 1u << PROLOGUE : 0;
+        cases |= t->kind == GCKPTI_OP && t->batch_invariant ? 1u << PROLOGUE : 0;
         cases |= t->kind == GCKPTI_OP && t->op->flags & 0xff ? 1u << IN_PLACE : 0;
     }
 }
@@ -395,29 +395,29 @@ static int closure(int rank, unsigned r, int64_t *bytes, uint64_t *work)
     unsigned later = 0, then = 0, ran = (1u << p->prologue) - 1;
     *bytes = 0;
     *work = 0;
-    for (int u = 0; u < p->units; u++) {
-        const gckpti_unit *q = &p->unit[u];
+    for (int u = 0; u < p->nodes; u++) {
+        const gckpti_node *q = &p->node[u];
         later |= q->fetched ? 1u << u : 0;
-        ran |= q->nth >= 0 && q->nth <= rank && q->reads_aux ? 1u << u : 0;
+        ran |= q->backward_index >= 0 && q->backward_index <= rank && q->reads_saved ? 1u << u : 0;
         for (int k = q->read; k < q->read + q->reads; k++) {
-            unsigned bit = 1u << p->links[k];
-            later |= q->nth >= rank ? bit : 0;
-            then |= q->nth == rank ? bit : 0;
-            ran |= q->nth >= 0 && q->nth <= rank ? bit : 0;
+            unsigned bit = 1u << p->edges[k];
+            later |= q->backward_index >= rank ? bit : 0;
+            then |= q->backward_index == rank ? bit : 0;
+            ran |= q->backward_index >= 0 && q->backward_index <= rank ? bit : 0;
         }
         for (int k = q->in; k < q->in + q->inputs; k++)
-            later |= r >> u & 1 ? 1u << p->links[k] : 0;
+            later |= r >> u & 1 ? 1u << p->edges[k] : 0;
     }
-    for (int u = p->units; u-- > 0;)
-        for (int k = p->unit[u].in; k < p->unit[u].in + p->unit[u].inputs; k++)
-            ran |= ran >> u & 1 ? 1u << p->links[k] : 0;
-    for (int u = 0; u < p->units; u++) {
-        const gckpti_unit *q = &p->unit[u];
-        int again = r >> u & 1, aux = q->reads_aux && q->nth >= rank;
-        if (again && q->fixed && ran >> u & 1)
+    for (int u = p->nodes; u-- > 0;)
+        for (int k = p->node[u].in; k < p->node[u].in + p->node[u].inputs; k++)
+            ran |= ran >> u & 1 ? 1u << p->edges[k] : 0;
+    for (int u = 0; u < p->nodes; u++) {
+        const gckpti_node *q = &p->node[u];
+        int again = r >> u & 1, aux = q->reads_saved && q->backward_index >= rank;
+        if (again && q->runs_once && ran >> u & 1)
             return 0;
         *bytes += (then >> u & 1) || (!again && later >> u & 1) ? q->out : 0;
-        *bytes += aux && (!again || q->nth == rank) ? q->aux : 0;
+        *bytes += aux && (!again || q->backward_index == rank) ? q->saved : 0;
         *work += again && ran >> u & 1 ? q->cost : 0;
     }
     return 1;
@@ -429,7 +429,7 @@ static uint64_t least_work[MOST_BYTES];
 static void all_closures(int rank, int64_t unit)
 {
     memset(least_work, 0xff, sizeof least_work);
-    for (unsigned r = 0; r < 1u << ask.p.units; r++) {
+    for (unsigned r = 0; r < 1u << ask.p.nodes; r++) {
         int64_t bytes;
         uint64_t work;
         if (!closure(rank, r, &bytes, &work))
@@ -463,45 +463,45 @@ static uint64_t hull(int room, uint64_t cost)
 }
 
 /* Whether every value that only repeated forwards read has a bit: none is free. */
-static int all_have_bits(const gckpti_instant *t)
+static int all_have_bits(const gckpti_cut_point *t)
 {
     int good = 1;
-    for (int i = 0; i < ask.p.units; i++) {
-        const gckpti_unit *u = &ask.p.unit[i];
-        for (int k = u->in; k < u->in + u->inputs && !(t->unit[i].flags & GCKPTI_STAYS); k++) {
-            const gckpti_cut_unit *q = &t->unit[ask.p.links[k]];
-            good = good && (q->flags & GCKPTI_READ || (q->own && t->unit[i].opens & q->own));
+    for (int i = 0; i < ask.p.nodes; i++) {
+        const gckpti_node *u = &ask.p.node[i];
+        for (int k = u->in; k < u->in + u->inputs && !(t->node[i].flags & GCKPTI_RUNS_ONCE); k++) {
+            const gckpti_cut_node *q = &t->node[ask.p.edges[k]];
+            good = good && (q->flags & GCKPTI_READ || (q->own_bit && t->node[i].input_bits & q->own_bit));
         }
     }
     return good;
 }
 
 /* What a cut of a list computes again is a closure of such bytes and work. */
-static void check_cut(const gckpti_instant *t, const gckpti_cut_table *table, int cut,
+static void check_cut(const gckpti_cut_point *t, const gckpti_cut_table *table, int cut,
                       unsigned seed)
 {
-    const gckpti_kept *q = &table->last.cut[cut];
+    const gckpti_cut *q = &table->last.cut[cut];
     unsigned r = 0;
     int64_t bytes;
     uint64_t work;
-    gckpti_cut_mark(&ask.b, table, cut);
-    for (int u = 0; u < ask.p.units; u++)
-        r |= ask.b.again[u] ? 1u << u : 0;
+    gckpti_mark_cut(&ask.b, table, cut);
+    for (int u = 0; u < ask.p.nodes; u++)
+        r |= ask.b.action[u] ? 1u << u : 0;
     const uint64_t slant =
-        table == &t->table[GCKPTI_ALL] ? q->work >> GCKPTI_SLANT : 0; /* late units cost more */
-    CHECK_MSG(closure(t->nth, r, &bytes, &work) && bytes == q->bytes && work <= q->work &&
-                  work >= q->work - slant,
-              "seed %u, instant %d, cut %d: %ld bytes, work %lu", seed, t->nth, cut,
-              (long)q->bytes, (unsigned long)q->work);
+        table == &t->table[GCKPTI_FULL] ? q->cost >> GCKPTI_TIE_SHIFT : 0; /* late units cost more */
+    CHECK_MSG(closure(t->backward_index, r, &bytes, &work) && bytes == q->bytes && work <= q->cost &&
+                  work >= q->cost - slant,
+              "seed %u, instant %d, cut %d: %ld bytes, work %lu", seed, t->backward_index, cut,
+              (long)q->bytes, (unsigned long)q->cost);
 }
 
 static long cuts_tried, cuts_exact;
-static void check_instant(gckpti_instant *t, int64_t unit, uint64_t cost, unsigned seed)
+static void check_instant(gckpti_cut_point *t, int64_t unit, uint64_t cost, unsigned seed)
 {
     int exact = all_have_bits(t), cut;
     uint64_t least = UINT64_MAX;
-    all_closures(t->nth, unit);
-    const gckpti_cut_table *all = gckpti_cuts(&ask.b, t, GCKPTI_ALL);
+    all_closures(t->backward_index, unit);
+    const gckpti_cut_table *all = gckpti_cuts(&ask.b, t, GCKPTI_FULL);
     const gckpti_cut_table *corners = gckpti_cuts(&ask.b, t, GCKPTI_HULL);
     for (int k = 0; k < all->last.n && exact; k++)
         check_cut(t, all, k, seed);
@@ -513,16 +513,16 @@ static void check_instant(gckpti_instant *t, int64_t unit, uint64_t cost, unsign
     for (int room = 0; room < MOST_BYTES; room++) {
         least = least_work[room] < least ? least_work[room] : least;
         cut = gckpti_cut_within(&all->last, room * unit);
-        uint64_t found = cut < 0 ? UINT64_MAX : gckpti_cut_work(t, cut);
-        CHECK_MSG(found <= least && (!exact || least - found <= found >> (GCKPTI_SLANT - 1)),
+        uint64_t found = cut < 0 ? UINT64_MAX : gckpti_cut_cost(t, cut);
+        CHECK_MSG(found <= least && (!exact || least - found <= found >> (GCKPTI_TIE_SHIFT - 1)),
                   "seed %u, instant %d, %d units: a cut of %lu, the least closure has %lu", seed,
-                  t->nth, room, (unsigned long)found, (unsigned long)least);
+                  t->backward_index, room, (unsigned long)found, (unsigned long)least);
         if (room % 4 && room > 40)
             continue;
-        uint64_t want = hull(room, cost), got = gckpti_hull_work(&corners->last, room * unit);
+        uint64_t want = hull(room, cost), got = gckpti_hull_cost(&corners->last, room * unit);
         CHECK_MSG(got <= want && (!exact || want - got <= 2 + (want >> 20)),
                   "seed %u, instant %d, %d units: proven %lu, the hull of all closures %lu", seed,
-                  t->nth, room, (unsigned long)got, (unsigned long)want);
+                  t->backward_index, room, (unsigned long)got, (unsigned long)want);
     }
 }
 
@@ -545,8 +545,8 @@ static void test_chain(void)
     ask.term = &term;
     ask.terms = 1;
     CHECK_MSG(open_bound(), "%s", gckpt_error_text(g));
-    for (int k = 0; k < ask.b.instants; k++)
-        CHECK_MSG(all_have_bits(&ask.b.instant[k]), "instant %d: a value is free", k);
+    for (int k = 0; k < ask.b.points; k++)
+        CHECK_MSG(all_have_bits(&ask.b.point[k]), "instant %d: a value is free", k);
     close_bound();
     rig_free(NULL, NULL, g, s);
 }
@@ -604,9 +604,9 @@ static void test_closures(unsigned first, long count)
             ask.d.fetches = random_picks(0);
         }
         if (CHECK_MSG(open_bound(), "seed %u: %s", seed, gckpt_error_text(ask.g)) &&
-            CHECK(ask.p.units <= 15))
-            for (int k = 0; k < ask.b.instants; k++)
-                check_instant(&ask.b.instant[k], (int64_t)scale * UNIT, cost, seed);
+            CHECK(ask.p.nodes <= 15))
+            for (int k = 0; k < ask.b.points; k++)
+                check_instant(&ask.b.point[k], (int64_t)scale * UNIT, cost, seed);
         close_bound();
         made_free();
     }

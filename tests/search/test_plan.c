@@ -139,7 +139,7 @@ static uint64_t check_budget(size_t budget, int whole, unsigned seed)
     }
     if (p && whole) {
         /* between points of larger graphs it may be better alone */
-        const int same = ask.g->count <= GCKPTI_LITTLE || budget == at.bytes;
+        const int same = ask.g->count <= GCKPTI_TINY_N || budget == at.bytes;
         q = plan_mode(GCKPT_OPTIMAL, budget);
         CHECK_MSG(
             q && gckpt_plan_cost(p) >= gckpt_plan_cost(q) &&
@@ -257,10 +257,10 @@ static void compare(score *s, unsigned seed)
     s->graphs++;
     if (!CHECK_MSG(n > 0 && k > 0, "seed %u: %d plans, %d schedules", seed, n, k))
         return;
-    CHECK_MSG(gckpti_prove_bytes(&front.f->p) <= best[k - 1].bytes,
+    CHECK_MSG(gckpti_proven_bytes(&front.f->p) <= best[k - 1].bytes,
               "seed %u: %lu bytes are proven, but %lu will do", seed,
-              (unsigned long)gckpti_prove_bytes(&front.f->p), (unsigned long)best[k - 1].bytes);
-    s->least_proven += best[k - 1].bytes - gckpti_prove_bytes(&front.f->p) < UNIT;
+              (unsigned long)gckpti_proven_bytes(&front.f->p), (unsigned long)best[k - 1].bytes);
+    s->least_proven += best[k - 1].bytes - gckpti_proven_bytes(&front.f->p) < UNIT;
     double above = (double)(front.least - m.base) / (double)best[k - 1].bytes - 1;
     s->least_sum += above;
     s->least_worst = above > s->least_worst ? above : s->least_worst;
@@ -272,7 +272,7 @@ static void compare(score *s, unsigned seed)
               (unsigned long)work_at(best, k, bound));
     for (uint64_t bytes = best[k - 1].bytes; bytes <= front.at[0].bytes - m.base; bytes += UNIT) {
         uint64_t want = work_at(best, k, bytes), got = work_at(front.at, n, m.base + bytes),
-                 least = gckpti_prove_work(&front.f->p, (size_t)bytes);
+                 least = gckpti_proven_cost(&front.f->p, (size_t)bytes);
         CHECK_MSG(least <= want, "seed %u, %lu bytes: proven %lu, but %lu will do", seed,
                   (unsigned long)bytes, (unsigned long)least, (unsigned long)want);
         s->proven += least == want;
@@ -703,7 +703,7 @@ static void test_no_arena(void)
     for (size_t budget = 1; budget <= 128; budget += budget < 127 ? 126 : 1) {
         gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .budget = budget };
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
-        CHECK_MSG(budget < 128 ? !p && gckpt_error(g) == GCKPT_E_BUDGET && g->least == 128
+        CHECK_MSG(budget < 128 ? !p && gckpt_error(g) == GCKPT_E_BUDGET && g->min_bytes == 128
                                : p && gckpt_plan_arena(p) == 0 && gckpt_plan_bytes(p) == 128,
                   "%lu bytes: %s", (unsigned long)budget, gckpt_error_text(g));
         gckpt_plan_free(p);

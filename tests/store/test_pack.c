@@ -64,15 +64,15 @@ static void test_reading(void)
             const gckpt_call call = { .kernels = gckpti_kernels_for((gckpt_isa)isa), .threads = 1 };
             const float one = 1;
             gckpti_product t = gckpti_product_of(1, N, 1, gckpti_matrix(&one, 1, 1), gckpti_matrix(NULL, 1, N), got);
-            t.b.stored = &across;
-            gckpti_unpack(&across, 0, N, want);
+            t.b.quant = &across;
+            gckpti_dequantise(&across, 0, N, want);
             gckpti_fp32_fast(&call, &t);
             for (int i = 0; i < N; i++)
                 CHECK_MSG(bits_of(got[i]) == (want[i] == want[i] ? bits_of(want[i] + 0.0f) : bits_of(want[i]) | 0x400000),
                           "%s, %s: %x", gckpt_isa_name((gckpt_isa)isa), gckpti_storage_name((gckpt_storage)k), i);
             t = gckpti_product_of(1, ROWS, K, gckpti_matrix(a, K, 1), gckpti_matrix(NULL, K, 1), got);
-            t.b.stored = &down;
-            gckpti_unpack(&down, 0, K * ROWS, want);
+            t.b.quant = &down;
+            gckpti_dequantise(&down, 0, K * ROWS, want);
             gckpti_fp32_fast(&call, &t);
             for (int j = 0; j < ROWS; j++) {
                 float sum = 0;
@@ -259,7 +259,7 @@ static void test_blocks(void)
         CHECK_MSG(!memcmp((const char *)p.quantised + i * BLOCK_BYTES, want + i * BLOCK_BYTES, BLOCK_BYTES), "block %d, kind %d", i, i % 12);
     for (int at = 0; at < N; at += 1 + at % 7) { /* any piece */
         const int n = 1 + (int)below(at + 70 < N ? 70 : (unsigned)(N - at));
-        gckpti_unpack_piece(&s->params[0], at, n, piece);
+        gckpti_dequantise_at(&s->params[0], at, n, piece);
         for (int i = 0; i < n; i++) {
             const unsigned char *b = want + (at + i) / BLOCK * BLOCK_BYTES;
             const int k = (at + i) % BLOCK, half = k < 16 ? b[2 + k] & 15 : b[2 + k - 16] >> 4;
@@ -272,7 +272,7 @@ static void test_blocks(void)
             top = fabsf(x[k]) > fabsf(top) ? x[k] : top;
         const float scale = gckpti_from_f16(gckpti_to_f16(top / -8));
         const float q = scale < 0 || scale > 0 ? nearbyintf(x[i] / scale) : 0, y = (q < -8 ? -8 : q > 7 ? 7 : q) * scale;
-        gckpti_unpack_piece(&s->params[0], i, 1, piece);
+        gckpti_dequantise_at(&s->params[0], i, 1, piece);
         squares[0] += i / BLOCK % 12 > 7 ? ((double)x[i] - (double)piece[0]) * ((double)x[i] - (double)piece[0]) : 0;
         squares[1] += i / BLOCK % 12 > 7 ? ((double)x[i] - (double)y) * ((double)x[i] - (double)y) : 0;
     }
@@ -789,9 +789,9 @@ static void test_frozen(gckpt_storage storage)
         CHECK_MSG(end >= 0 && end < backward, "block %d: kept until %d", i, end);
     }
     for (size_t i = 0; i < p->node_count; i++) { /* one product where there is one gradient */
-        const gckpti_node *q = &p->nodes[i];
+        const gckpti_plan_node *q = &p->nodes[i];
         if (q->op == &gckpti_op_linear && q->in[1] < (int)p->node_count && !p->params[p->nodes[q->in[1]].index].trained)
-            CHECK(p->told[i].cost.backward <= p->told[i].cost.forward + p->told[i].cost.forward / 10);
+            CHECK(p->info[i].cost.backward <= p->info[i].cost.forward + p->info[i].cost.forward / 10);
     }
     size_t arena = gckpt_plan_arena(p);
     gckpt_plan_free(p);
@@ -960,10 +960,10 @@ static void test_few_bytes(void)
         d.stage_parameters = k;
         d.budget = 1;
         CHECK(!gckpt_plan_new(t.g, &t.term, 1, &d) && gckpt_error(t.g) == GCKPT_E_BUDGET);
-        d.budget = least[k] = t.g->least;
+        d.budget = least[k] = t.g->min_bytes;
         gckpt_plan *few = tower_plan(&t, &d);
         for (size_t x = 0; few && x < few->length; x++)
-            times += few->list[x].kind == GCKPT_FORWARD && few->list[x].id == table;
+            times += few->ins[x].kind == GCKPT_FORWARD && few->ins[x].id == table;
         CHECK_MSG(k ? times >= 2 : times == 0, "the table came %d times", times);
         gckpt_plan_free(few);
     }
@@ -1019,7 +1019,7 @@ static void test_large(void)
         if (!CHECK_MSG(p && gckpt_plan_bytes(p) <= d.budget, "%s", gckpt_error_text(g)))
             break;
         for (size_t x = 0; x < p->length; x++)
-            times += p->list[x].kind == GCKPT_FORWARD && p->list[x].id == gckpt_id(table);
+            times += p->ins[x].kind == GCKPT_FORWARD && p->ins[x].id == gckpt_id(table);
         CHECK(gckpt_plan_kind_bytes(p, GCKPT_BYTES_PARAMETERS) == bytes && gckpt_plan_kind_bytes(p, GCKPT_BYTES_STATE) == 8 * trained);
         CHECK_MSG(times == 0, "%lu bytes: the table comes %d times", (unsigned long)d.budget, times);
         CHECK_MSG(gckpt_plan_overhead(p) < (k ? 0.3 : 0.05), "%lu bytes cost %g", (unsigned long)d.budget, gckpt_plan_overhead(p));

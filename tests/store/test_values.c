@@ -822,7 +822,7 @@ static void test_printed(void)
 {
     static const float ends[2][3] = { { 1, -2, 3 }, { 4, 5, -6 } };
     static const uint16_t halves[3] = { 0x3f80, 0xc000, 0x4040 };
-    const gckpti_printed all[3] = {
+    const gckpti_exported all[3] = {
         { "w", ends[0], NULL, gckpt_shape1(3), { 0x40000000, 0x3f000000 }, GCKPT_STORAGE_F32, 0 },
         { "f", ends[1], NULL, gckpt_shape1(3), { 0x3f800000, 0 }, GCKPT_STORAGE_F32, 1 },
         { "p", halves, NULL, gckpt_shape1(3), { 0x3f800000, 0 }, GCKPT_STORAGE_BF16, 1 },
@@ -831,11 +831,11 @@ static void test_printed(void)
     gckpt_memory memory = memory_of(&h);
     gckpt_parameter q[3];
     int fits = 0;
-    CHECK(gckpti_store_printed(NULL, all, 3) == GCKPT_E_ARG);
+    CHECK(gckpti_bind_exported(NULL, all, 3) == GCKPT_E_ARG);
     for (long at = 1; at < 100 && !fits; at++) {
         gckpt_store *s = store_in(&memory);
         h.fail_at = h.calls + at;
-        const gckpt_result result = gckpti_store_printed(s, all, 3);
+        const gckpt_result result = gckpti_bind_exported(s, all, 3);
         fits = result == GCKPT_OK;
         h.fail_at = 0;
         CHECK(fits || (result == GCKPT_E_MEMORY && gckpt_store_count(s) == 0));
@@ -847,7 +847,7 @@ static void test_printed(void)
             CHECK(q[0].lr_scale == 2 && q[0].decay_scale == 0.5f && q[1].decay_scale == 0);
             CHECK(q[0].values != ends[0] && !memcmp(q[0].values, ends[0], sizeof ends[0]));
             CHECK(q[1].values == ends[1] && q[2].quantised == halves && !q[2].values);
-            CHECK(gckpti_store_printed(s, all, 3) == GCKPT_E_ARG && gckpt_store_count(s) == 3);
+            CHECK(gckpti_bind_exported(s, all, 3) == GCKPT_E_ARG && gckpt_store_count(s) == 3);
         }
         gckpt_store_free(s);
         CHECK(h.blocks == 0 && h.wrong_sizes == 0);
@@ -855,7 +855,7 @@ static void test_printed(void)
     CHECK(fits);
     gckpt_store *s = store_in(&memory);
     CHECK(gckpt_store_ranks(s, 0, 2, GCKPT_SHARD_NONE) == GCKPT_OK);
-    CHECK(gckpti_store_printed(s, all, 3) == GCKPT_E_ARG && strstr(gckpt_error_text(s), "one rank"));
+    CHECK(gckpti_bind_exported(s, all, 3) == GCKPT_E_ARG && strstr(gckpt_error_text(s), "one rank"));
     gckpt_store_free(s);
 }
 

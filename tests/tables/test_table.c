@@ -247,7 +247,7 @@ static void any_desc(void)
         CHECK_MSG(p && gckpt_plan_write(p, file_write, &f) == GCKPT_OK, "%s", gckpt_error_text(n.g));
         gckpt_plan *q = gckpt_plan_read(n.g, file_read, &f, NULL);
         CHECK_MSG(q && same_text(p, q, gckpt_plan_write), "%d: %s", (int)i, gckpt_error_text(n.g));
-        CHECK(q && q->offload_beside == (i >= 4) && gckpt_plan_batch(q) == d.batch);
+        CHECK(q && q->overlap_offload == (i >= 4) && gckpt_plan_batch(q) == d.batch);
         gckpt_plan_free(p);
         gckpt_plan_free(q);
         net_free(&n);
@@ -438,7 +438,7 @@ static void constants(void)
         copy.format += i == 0;
         copy.contract += i == 1;
         copy.hash += i == 2;
-        gckpti_node *nodes = (gckpti_node *)malloc(p->node_count * sizeof *nodes);
+        gckpti_plan_node *nodes = (gckpti_plan_node *)malloc(p->node_count * sizeof *nodes);
         memcpy(nodes, p->nodes, p->node_count * sizeof *nodes);
         copy.nodes = nodes;
         for (size_t k = 0; i == 3 && k < p->node_count; k++)
@@ -491,8 +491,8 @@ static void constants(void)
         at = strstr(at, "'\\");
         CHECK(at && strtol(at + 2, &at, 8) == (unsigned char)p->names[i] && *at == '\'');
     }
-    for (size_t i = 0; i < p->life_count; i++) {
-        const gckpt_buffer *b = &p->lives[i];
+    for (size_t i = 0; i < p->buffer_count; i++) {
+        const gckpt_buffer *b = &p->buffers[i];
         snprintf(life, sizeof life, "{ %d, %d, %lu, %lu, %d, (gckpt_buffer_kind)%d }", b->start, b->end,
                  (unsigned long)b->offset, (unsigned long)b->size, b->id, (int)b->kind);
         CHECK_MSG(strstr((char *)f.bytes, life) != NULL, "life %d: %s", (int)i, life);
@@ -573,11 +573,11 @@ static void beyond(void)
     for (int i = 0; i < 6; i++) {
         gckpt_plan copy = *p;
         copy.offloaded = i == 0 ? 64 : copy.offloaded;
-        copy.leaves = i == 1 ? 2 : copy.leaves;
+        copy.virtual_ranks = i == 1 ? 2 : copy.virtual_ranks;
         copy.batch = i == 2 ? (int64_t)INT32_MAX + 1 : copy.batch;
-        copy.made_for = i == 3 ? GCKPTI_FOR_PLAIN + 1 : copy.made_for;
+        copy.backend_id = i == 3 ? GCKPTI_BACKEND_PLAIN + 1 : copy.backend_id;
         copy.ranks = i == 4 ? 2 : copy.ranks;
-        copy.told = i == 5 ? NULL : copy.told;
+        copy.info = i == 5 ? NULL : copy.info;
         if (i < 3) {
             CHECK_MSG(says(&copy, small), "%d", i);
             continue;
@@ -639,7 +639,7 @@ static void plain(void)
 #ifdef GCKPT_NO_FAST
     CHECK(gckpt_plan_arena(small) == gckpt_plan_arena(fast));
     gckpt_plan copy = *small;
-    copy.made_for = GCKPTI_FOR_CPU;
+    copy.made_for = GCKPTI_BACKEND_CPU;
     CHECK(!gckpt_exec_new(&copy, n.s, NULL) && strstr(gckpt_error_text(n.s), "plain = 1"));
 #endif
     gckpt_plan_free(fast);

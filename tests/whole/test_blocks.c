@@ -219,7 +219,7 @@ static size_t printed_bytes(const gckpt_plan *p, const char *text)
 {
     size_t kept = 0, bytes = 0, n, i;
     while (kept < p->param_count)
-        kept = gckpti_larger(kept, 1);
+        kept = gckpti_next_capacity(kept, 1);
     const struct { const char *name; size_t bytes, n; } types[] = {
         { "gckpt_store", sizeof(gckpt_store), 1 },
         { "gckpti_param", sizeof(gckpti_param), kept },
@@ -228,9 +228,9 @@ static size_t printed_bytes(const gckpt_plan *p, const char *text)
         { "gckpti_exec_param", sizeof(gckpti_exec_param), p->param_count },
         { "gckpti_exec_input", sizeof(gckpti_exec_input), p->inputs },
         { "gckpti_exec_term", sizeof(gckpti_exec_term), p->term_count },
-        { "gckpti_exec_pick", sizeof(gckpti_exec_pick), p->pick_count },
-        { "gckpti_weight", sizeof(gckpti_weight), p->bf16_weights ? p->param_count : 0 },
-        { "gckpti_crew", sizeof(gckpti_crew), p->leaves > 1 },
+        { "gckpti_exec_fetch", sizeof(gckpti_exec_fetch), p->fetch_count },
+        { "gckpti_bf16_copy", sizeof(gckpti_bf16_copy), p->bf16_weights ? p->param_count : 0 },
+        { "gckpti_process_group", sizeof(gckpti_process_group), p->virtual_ranks > 1 },
     };
     char type[32];
     int read = 0;
@@ -262,7 +262,7 @@ static void test_printed(int more)
                                .fetch = &pick, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
     CHECK_MSG(p && gckpt_plan_c(p, "m", file_write, &f) == GCKPT_OK, "%s", gckpt_error_text(g));
-    CHECK(!more || (p->leaves > 1 && p->pick_count == 1 && p->bf16_weights));
+    CHECK(!more || (p->virtual_ranks > 1 && p->fetch_count == 1 && p->bf16_weights));
     gckpt_plan constant = *p;
     constant.block = NULL;
     size_t exec = gckpt_exec_need(&constant, NULL);

@@ -20,7 +20,7 @@ int main(void) { return 0; }
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define GCKPTI_SYSTEM /* here calls of the system are what they are */
+#define GCKPTI_NO_HOOKS /* here calls of the system are what they are */
 #include "num/num.h"
 #include "store/store.h"
 #include "files/own.h"
@@ -142,7 +142,7 @@ static int test_statfs(const char *path, struct statfs *s)
 
 static void watch(void)
 {
-    gckpti_host here = gckpti_here;
+    gckpti_test_hooks here = gckpti_hooks;
     here.fopen = test_fopen;
     here.fdopen = test_fdopen;
     here.fread = test_fread;
@@ -162,7 +162,7 @@ static void watch(void)
 #ifdef __linux__
     here.statfs = test_statfs;
 #endif
-    gckpti_here = here;
+    gckpti_hooks = here;
 }
 
 /* Of n bytes: one less, none, one more, far more. */

@@ -751,11 +751,11 @@ static void one_by_one(void)
     REFUSED(E_A, "rotary: scale inf must be positive", gckpt_rotary_with(f3(2, 3, 8), &endless));
     begin();
     CHECK(gckpt_rotary_with(f3(2, 3, 8), &less)->attribute_bytes > gckpt_rotary_with(f3(2, 3, 8), &plain)->attribute_bytes);
-    CHECK(gckpt_positions_at(f3(1, 3, 4), f2(9, 4), 2) && g->positions == 7); /* the shortest table's */
-    CHECK(gckpt_positions_at(f3(1, 3, 4), f2(8, 4), 2) && g->positions == 6);
-    CHECK(gckpt_positions_at(f3(1, 3, 4), f2(12, 4), 2) && g->positions == 6);
+    CHECK(gckpt_positions_at(f3(1, 3, 4), f2(9, 4), 2) && g->min_positions == 7); /* the shortest table's */
+    CHECK(gckpt_positions_at(f3(1, 3, 4), f2(8, 4), 2) && g->min_positions == 6);
+    CHECK(gckpt_positions_at(f3(1, 3, 4), f2(12, 4), 2) && g->min_positions == 6);
     begin(); /* what has no axis has no rows, either */
-    CHECK(gckpt_reshape(gckpt_input(g, "one", GCKPT_F32, gckpt_shape1(1)), sizes(0))->mixes & GCKPTI_MIXES_ALWAYS);
+    CHECK(gckpt_reshape(gckpt_input(g, "one", GCKPT_F32, gckpt_shape1(1)), sizes(0))->mixes_rows & GCKPTI_MIXES_ALWAYS);
     begin(); /* a condition that is a parameter gets no gradient */
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape1(2), ones());
     CHECK(gckpt_where(w, f1(2), f1(2))->in[0] != w);
@@ -766,7 +766,7 @@ static void one_by_one(void)
     gckpt_frontier *f = gckpt_frontier_new(g, &term, 1, NULL);
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, NULL), untold = *p;
     gckpt_usage usage;
-    untold.told = NULL; /* as of a table that does not tell */
+    untold.info = NULL; /* as of a table that does not tell */
     CHECK(gckpt_plan_usage(p, 0, &usage) == GCKPT_OK && gckpt_plan_usage(&untold, 0, &usage) == E_A);
     CHECK(f && !gckpt_slice(f1(3), 5, 0, 1) && gckpt_error(g) == E_A && !gckpt_frontier_plan(f, 0));
     gckpt_frontier_free(f);
@@ -1954,7 +1954,7 @@ static void side_effects(void)
             if (mode == GCKPT_OPTIMAL) { /* as little as there is */
                 desc.budget = 1;
                 gckpt_plan_free(gckpt_plan_new(g, &loss, 1, &desc));
-                desc.budget = g->least;
+                desc.budget = g->min_bytes;
             }
             gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
             gckpt_exec *e = gckpt_exec_new(p, s, NULL);
@@ -2506,7 +2506,7 @@ static void no_fast(void)
     static file f;
     CHECK(n.e && gckpt_exec_isa(n.e) == GCKPT_ISA_PLAIN);
     gckpt_plan other = *n.p;
-    other.made_for = GCKPTI_FOR_CPU;
+    other.made_for = GCKPTI_BACKEND_CPU;
     EXEC_REFUSED(&other, NULL, E_A, "make it with gckpt_plan_desc.plain = 1");
     f.size = 0;
     gckpt_plan_write(&other, file_write, &f);
@@ -2519,7 +2519,7 @@ static void no_fast(void)
 
 int main(void)
 {
-    gckpti_here.failed = note_failed;
+    gckpti_hooks.assert_failed = note_failed;
     layers();
     losses();
     shapes();

@@ -9,33 +9,33 @@
 
 bool is_op(const gckpt_op *op, const char *name)
 {
-    return op->flags & GCKPTI_OWN_ROW && !strcmp(op->name, name);
+    return op->flags & GCKPTI_BUILTIN_OP && !strcmp(op->name, name);
 }
 
 /* A function of the table, held. */
-template <auto F> struct Held;
-template <class... A, void (*F)(const gckpt_call *, A...)> struct Held<F> {
+template <auto F> struct Locked;
+template <class... A, void (*F)(const gckpt_call *, A...)> struct Locked<F> {
     static void run(const gckpt_call *call, A... arguments)
     {
-        Hold hold(device_of(call));
+        DeviceLock lock(device_of(call));
         F(call, arguments...);
     }
 };
 
 /* One that sees what waits. */
-template <void (*F)(const gckpt_call *)> void held_waiting(const gckpt_call *call)
+template <void (*F)(const gckpt_call *)> void locked_no_flush(const gckpt_call *call)
 {
-    Hold hold(device_of(call), true);
+    DeviceLock lock(device_of(call), true);
     F(call);
 }
 
 /* Functions `which`, for the op of that name. */
 #define FOUND(name, which)                                                                         \
     if (is_op(op, #name))                                                                          \
-        return kind == GCKPT_FORWARD ? Held<which##_forward>::run : Held<which##_backward>::run;
+        return kind == GCKPT_FORWARD ? Locked<which##_forward>::run : Locked<which##_backward>::run;
 #define FORWARD(which)                                                                             \
     if (is_op(op, #which) && kind == GCKPT_FORWARD)                                                \
-        return Held<which##_forward>::run;
+        return Locked<which##_forward>::run;
 
 gckpt_kernel find(void *, const gckpt_op *op, gckpt_kind kind)
 {
@@ -56,18 +56,18 @@ gckpt_kernel find(void *, const gckpt_op *op, gckpt_kind kind)
 }
 
 /* Of GCKPT_BF16_FAST: those that need room, tie splits or decline shapes; all. */
-#define FAST_ROOMS(X)                                                                              \
+#define FAST_WORKSPACES(X)                                                                              \
     X(linear) X(attention) X(linear_cross_entropy) X(add) X(sub) X(mul) X(layernorm) X(rmsnorm)
 #define FAST_OPS(X)                                                                                \
-    FAST_ROOMS(X) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(slice)         \
+    FAST_WORKSPACES(X) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(slice)         \
     X(rotary) X(dropout)
 
 gckpt_kernel find_fast(void *, const gckpt_op *op, gckpt_kind kind)
 {
 #define X(which)                                                                                   \
     if (is_op(op, #which))                                                                         \
-        return kind == GCKPT_FORWARD ? held_waiting<fast::which##_forward>                         \
-                                     : held_waiting<fast::which##_backward>;
+        return kind == GCKPT_FORWARD ? locked_no_flush<fast::which##_forward>                         \
+                                     : locked_no_flush<fast::which##_backward>;
     FAST_OPS(X)
 #undef X
     return NULL;
@@ -77,23 +77,23 @@ gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)
 {
 #define X(which)                                                                                   \
     if (call->precision == GCKPT_BF16_FAST && is_op(op, #which))                                   \
-        return fast::which##_room(call);
-    FAST_ROOMS(X)
+        return fast::which##_workspace(call);
+    FAST_WORKSPACES(X)
 #undef X
     if (is_op(op, "conv2d") || is_op(op, "average_pool"))
         call->workspace_forward = call->workspace_backward = 0;
 #ifndef GCKPT_NO_IMAGES
     if (is_op(op, "groupnorm") || is_op(op, "batchnorm"))
-        call->workspace_forward = call->workspace_backward = sizeof(float) * (size_t)channel_room(call);
+        call->workspace_forward = call->workspace_backward = sizeof(float) * (size_t)channel_workspace(call);
 #endif
 #ifndef GCKPT_NO_RECURRENT
     if (is_op(op, "gru") || is_op(op, "lstm")) {
-        call->workspace_forward = sizeof(float) * (size_t)cells_room(call, 0);
-        call->workspace_backward = sizeof(float) * (size_t)cells_room(call, 1);
+        call->workspace_forward = sizeof(float) * (size_t)cells_workspace(call, 0);
+        call->workspace_backward = sizeof(float) * (size_t)cells_workspace(call, 1);
     }
 #endif
     bool classes = is_op(op, "cross_entropy_with") || is_op(op, "soft_cross_entropy");
-    if (op->flags & GCKPTI_OWN_ROW && op->flags & GCKPT_LOSS) { /* a loss of each row */
+    if (op->flags & GCKPTI_BUILTIN_OP && op->flags & GCKPT_LOSS) { /* a loss of each row */
         classes = classes || is_op(op, "cross_entropy");
         int64_t rows = classes ? gckpti_rows(&call->in[0].shape) : loss_rows(call);
         call->workspace_forward = (size_t)rows * sizeof(float);
@@ -108,7 +108,7 @@ gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)
     if (is_op(op, "linear_cross_entropy"))
         for (int backward = 0; backward < 2; backward++)
             (backward ? call->workspace_backward : call->workspace_forward) =
-                (size_t)head_parts(call, backward).size * sizeof(float);
+                (size_t)logit_sizes(call, backward).size * sizeof(float);
     if (is_op(op, "attention")) /* delta of each query of each head */
         call->workspace_backward = call->saved_bytes;
     return GCKPT_OK;

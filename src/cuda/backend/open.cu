@@ -1,14 +1,14 @@
 template <class F> void each_stream(Device *d, F f)
 {
-    f(&d->main), f(&d->feeds), f(&d->moves.stream), f(&d->forks.stream), f(&d->ranks.stream);
-    f(&d->twin.stream);
+    f(&d->main), f(&d->feeds), f(&d->offload.stream), f(&d->graph.stream), f(&d->comm.stream);
+    f(&d->overlap.stream);
 }
 
 template <class F> void each_event(Device *d, F f)
 {
-    f(&d->before);
-    for (Side *s : { &d->moves, &d->forks, &d->ranks, &d->twin })
-        for (cudaEvent_t &e : s->ends)
+    f(&d->fork_event);
+    for (Queue *s : { &d->offload, &d->graph, &d->comm, &d->overlap })
+        for (cudaEvent_t &e : s->done)
             f(&e);
     for (Slot &s : d->slots)
         f(&s.arrived), f(&s.taken);
@@ -16,25 +16,25 @@ template <class F> void each_event(Device *d, F f)
 
 void device_close(Device *d)
 {
-    for (Recording &r : d->recordings)
-        drop(d, &r);
+    for (Capture &r : d->captures)
+        destroy_capture(d, &r);
     each_event(d, [](cudaEvent_t *e) {
         if (*e)
             cudaEventDestroy(*e);
     });
     cudaFreeHost(d->pinned);
     cudaFree(d->staged);
-    cudaFree(d->moments);
+    cudaFree(d->params);
     each_stream(d, [](cudaStream_t *s) {
         if (*s)
             cudaStreamDestroy(*s);
         *s = NULL;
     });
     memset(d->slots, 0, sizeof d->slots);
-    d->moves = d->forks = d->ranks = d->twin = Side();
+    d->offload = d->graph = d->comm = d->overlap = Queue();
     d->pinned = d->staged = NULL;
-    d->moments = NULL;
-    d->before = NULL;
+    d->params = NULL;
+    d->fork_event = NULL;
     d->ready = 0;
 }
 
@@ -66,9 +66,9 @@ cudaError_t device_open(Device *d, int number)
     if (error == cudaSuccess)
         error = cudaMalloc(&d->staged, (size_t)SLOTS * SLOT_BYTES);
     if (error == cudaSuccess)
-        error = cudaMalloc(&d->moments, sizeof *d->moments);
+        error = cudaMalloc(&d->params, sizeof *d->params);
     if (error == cudaSuccess)
-        error = cudaMemsetAsync(d->moments, 0, sizeof *d->moments, d->stream);
+        error = cudaMemsetAsync(d->params, 0, sizeof *d->params, d->stream);
     memset(&d->now, 0, sizeof d->now);
     return error;
 }
@@ -77,16 +77,16 @@ cudaError_t device_open(Device *d, int number)
 
 extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **error)
 {
-    static std::mutex making;
+    static std::mutex init_mutex;
     static thread_local char problem[TEXT];
-    std::lock_guard<std::mutex> alone(making);
+    std::lock_guard<std::mutex> guard(init_mutex);
     int count = 0, most = (int)(sizeof devices / sizeof *devices);
     const char *ignored;
     *(error ? error : &ignored) = problem;
     problem[0] = 0;
     cudaError_t result = cudaGetDeviceCount(&count);
     if (result != cudaSuccess) {
-        explain(problem, device, result, "looking for devices");
+        format_error(problem, device, result, "looking for devices");
         cudaGetLastError();
         return NULL;
     }
@@ -100,7 +100,7 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
         return &d->backend;
     result = device_open(d, device);
     if (result != cudaSuccess)
-        explain(problem, device, result, "making streams and buffers");
+        format_error(problem, device, result, "making streams and buffers");
     else
         self_test(d, problem);
     if (problem[0])
@@ -110,10 +110,10 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
         return NULL;
     static int at_exit = atexit(close_all);
     (void)at_exit;
-    d->backend = { "cuda", d, 1, 0, get, release<cudaFree>, copy_in, copy_out, copy, workspace,
-                   find, fill, Held<add>::run, Held<convert>::run, update, finish, repeat, recorded,
-                   forget, shortage, find_fast, host_get, release<cudaFreeHost>, move, join,
-                   Held<nonfinite>::run, Held<unpack>::run, join_but, beside, rejoin };
+    d->backend = { "cuda", d, 1, 0, allocate, release<cudaFree>, copy_in, copy_out, copy, workspace,
+                   find, fill, Locked<add>::run, Locked<convert>::run, update, finish, replay, end_capture,
+                   discard_captures, memory_hint, find_fast, host_get, release<cudaFreeHost>, copy_async, wait_copies,
+                   Locked<nonfinite>::run, Locked<dequantise>::run, wait_copies_until, use_comm_queue, wait_comm_queue };
     d->ready = 1;
     return &d->backend;
 }

@@ -1,14 +1,14 @@
 /* Does the device keep the contract? 0, or what is wrong. The header's own test, and what a
  * compiler without -fmad=false or with -use_fast_math does otherwise: a product and a sum that
  * become one, division and root that are not rounded correctly. */
-__global__ void self_test_kernel(float near, float far, int *broken)
+__global__ void self_test_kernel(float base, float squared, int *broken)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
     *broken = gckpti_self_test();
-    if (!*broken && near * near - far != 0.0f) /* far is the square, rounded */
+    if (!*broken && base * base - squared != 0.0f) /* far is the square, rounded */
         *broken = 5;
     for (int i = 0; i < 512; i++) {
-        float a = near + (float)(i * 37 % 101), b = far + (float)(i * 61 % 89);
+        float a = base + (float)(i * 37 % 101), b = squared + (float)(i * 61 % 89);
         float y[3] = { a / b, gckpti_sqrt(a * b), 1e-38f / b };
         hash = gckpti_hash_floats(hash, y, 3);
     }
@@ -16,7 +16,7 @@ __global__ void self_test_kernel(float near, float far, int *broken)
         *broken = 6;
     /* 2^-126 less 1.5 2^-151 is nearer to less than 2^-126, in 24 bits: a zero */
     float c[2] = { 0x1p-126f, 0x1p-126f }, y[2] = { -0x1p-76f, 0.0f };
-    links<2, true>(c, near * 0x1.8p-75f, y);
+    terms<2, true>(c, base * 0x1.8p-75f, y);
     if (!*broken && (gckpti_bits(c[0]) || c[1] != 0x1p-126f))
         *broken = 7;
 }
@@ -32,19 +32,19 @@ void self_test(Device *d, char *text)
                                          "products and sums are contracted",
                                          "division or root are not rounded correctly",
                                          "links of bf16 plans end above zero" };
-    int broken = -1, *there = NULL;
-    cudaError_t error = cudaMalloc(&there, sizeof *there);
+    int broken = -1, *result = NULL;
+    cudaError_t error = cudaMalloc(&result, sizeof *result);
     if (error == cudaSuccess) {
-        LAUNCH(self_test_kernel, 1, 1, 0, d->stream, 1.000244140625f, 1.00048828125f, there);
+        LAUNCH(self_test_kernel, 1, 1, 0, d->stream, 1.000244140625f, 1.00048828125f, result);
         error = cudaGetLastError();
     }
     if (error == cudaSuccess)
-        error = cudaMemcpyAsync(&broken, there, sizeof broken, cudaMemcpyDeviceToHost, d->stream);
+        error = cudaMemcpyAsync(&broken, result, sizeof broken, cudaMemcpyDeviceToHost, d->stream);
     if (error == cudaSuccess)
         error = cudaStreamSynchronize(d->stream);
-    cudaFree(there);
+    cudaFree(result);
     if (error != cudaSuccess)
-        explain(text, d->number, error, "self-test");
+        format_error(text, d->number, error, "self-test");
     else if (broken)
         snprintf(text, TEXT,
                  "CUDA device %d: self-test: %s; compile gradckpt_cuda.cu by nvcc -fmad=false and "

@@ -2,22 +2,22 @@
  * Kernels that only move memory have threads for all of it in flight: a thread takes 16 bytes at a
  * time where all addresses are multiples of 16, else one element. */
 template <class T, int N>
-struct alignas(N < 16 / (int)sizeof(T) ? (size_t)N * sizeof(T) : 16) Pack {
+struct alignas(N < 16 / (int)sizeof(T) ? (size_t)N * sizeof(T) : 16) Vec {
     T v[N];
 };
 
-template <int N, class T> __device__ Pack<T, N> load(const T *at)
+template <int N, class T> __device__ Vec<T, N> load(const T *at)
 {
-    return *(const Pack<T, N> *)(const void *)at;
+    return *(const Vec<T, N> *)(const void *)at;
 }
 
-template <class T, int N> __device__ void store(T *at, const Pack<T, N> &pack)
+template <class T, int N> __device__ void store(T *at, const Vec<T, N> &vec)
 {
-    *(Pack<T, N> *)(void *)at = pack;
+    *(Vec<T, N> *)(void *)at = vec;
 }
 
 /* Multiples of 16, all of them; NULL is one. */
-bool wide(const void *a, const void *b = NULL, const void *c = NULL)
+bool aligned(const void *a, const void *b = NULL, const void *c = NULL)
 {
     return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) & 15) == 0;
 }
@@ -30,7 +30,7 @@ bool wide(const void *a, const void *b = NULL, const void *c = NULL)
 
 /* f.at<N>(i), of n elements: elements i.. of an array. A thread takes N where they lie as a Pack
  * does, else one. */
-template <int N, class F> __global__ void packs_kernel(F f, int64_t n)
+template <int N, class F> __global__ void vecs_kernel(F f, int64_t n)
 {
     for (EACH(i, n / N))
         f.template at<N>(i * N);
@@ -38,12 +38,12 @@ template <int N, class F> __global__ void packs_kernel(F f, int64_t n)
         f.template at<1>(n / N * N + i);
 }
 
-template <int N, class F> void packs(const gckpt_call *call, F f, int64_t n, bool wide)
+template <int N, class F> void for_each_vec(const gckpt_call *call, F f, int64_t n, bool aligned)
 {
-    if (wide && n > 0)
-        RUN_EACH(call, (packs_kernel<N, F>), (n + N - 1) / N, f, n);
+    if (aligned && n > 0)
+        RUN_EACH(call, (vecs_kernel<N, F>), (n + N - 1) / N, f, n);
     else if (n > 0)
-        RUN_EACH(call, (packs_kernel<1, F>), n, f, n);
+        RUN_EACH(call, (vecs_kernel<1, F>), n, f, n);
 }
 
 /* Lane j += lane j + h for h = 16, 8, 4, 2, 1; as a + b = b + a, each lane ends with the sum. From
@@ -78,7 +78,7 @@ __device__ inline Results results_at(float *y) { return { y, NULL }; }
 __host__ __device__ inline bool wanted(const Results &y) { return y.f32 || y.bf16; }
 bool wanted(const float *y) { return y != NULL; }
 bool wanted(const gckpt_arg &arg) { return wanted(grad_of(arg)); }
-bool wide(const Values &x) { return wide(x.f32, x.bf16); }
+bool aligned(const Values &x) { return aligned(x.f32, x.bf16); }
 
 __device__ inline float value_at(const Values &x, int64_t i)
 {
@@ -101,11 +101,11 @@ __device__ inline void put_at(const Results &y, int64_t i, float v)
 }
 
 /* N elements from i on, which lie as a Pack does. */
-template <int N> __device__ inline Pack<float, N> load(const Values &x, int64_t i)
+template <int N> __device__ inline Vec<float, N> load(const Values &x, int64_t i)
 {
-    Pack<float, N> v = {};
+    Vec<float, N> v = {};
     if (x.bf16) {
-        const Pack<uint16_t, N> half = load<N>(x.bf16 + i);
+        const Vec<uint16_t, N> half = load<N>(x.bf16 + i);
         UNROLL for (int k = 0; k < N; k++) v.v[k] = gckpti_from_bf16(half.v[k]);
     } else if (x.f32) {
         v = load<N>(x.f32 + i);
@@ -113,15 +113,15 @@ template <int N> __device__ inline Pack<float, N> load(const Values &x, int64_t 
     return v;
 }
 
-template <int N> __device__ inline Pack<float, N> load(const float *x, int64_t i)
+template <int N> __device__ inline Vec<float, N> load(const float *x, int64_t i)
 {
     return load<N>(x + i);
 }
 
-template <int N> __device__ inline void store(const Results &y, int64_t i, const Pack<float, N> &v)
+template <int N> __device__ inline void store(const Results &y, int64_t i, const Vec<float, N> &v)
 {
     if (y.bf16) {
-        Pack<uint16_t, N> half;
+        Vec<uint16_t, N> half;
         UNROLL for (int k = 0; k + 1 < N; k += 2)
         {
             const uint32_t pair = gckpti_to_bf16_pair(v.v[k], v.v[k + 1]);
@@ -138,26 +138,26 @@ template <int N> __device__ inline void store(const Results &y, int64_t i, const
 /* The same of N elements of which `left` are there: the others are zeros, or not written. wide:
  * they lie as a Pack does. */
 template <int N, class X>
-__device__ inline void read_run(const X &x, int64_t i, int64_t left, bool wide, float *v)
+__device__ inline void read_vec(const X &x, int64_t i, int64_t left, bool aligned, float *v)
 {
-    if (wide && left >= N) {
-        const Pack<float, N> pack = load<N>(x, i);
-        UNROLL for (int k = 0; k < N; k++) v[k] = pack.v[k];
+    if (aligned && left >= N) {
+        const Vec<float, N> vec = load<N>(x, i);
+        UNROLL for (int k = 0; k < N; k++) v[k] = vec.v[k];
         return;
     }
     UNROLL for (int k = 0; k < N; k++) v[k] = k < left ? value_at(x, i + k) : 0.0f;
 }
 
 template <int N>
-__device__ __forceinline__ void write_run(const Results &y, int64_t i, int64_t left, bool wide,
+__device__ __forceinline__ void write_vec(const Results &y, int64_t i, int64_t left, bool aligned,
                                           const float *v, int accumulate = 0)
 {
-    if (wide && left >= N) {
-        Pack<float, N> pack = {};
+    if (aligned && left >= N) {
+        Vec<float, N> vec = {};
         if (accumulate)
-            pack = load<N>(y, i);
-        UNROLL for (int k = 0; k < N; k++) pack.v[k] = accumulate ? v[k] + pack.v[k] : v[k];
-        store(y, i, pack);
+            vec = load<N>(y, i);
+        UNROLL for (int k = 0; k < N; k++) vec.v[k] = accumulate ? v[k] + vec.v[k] : v[k];
+        store(y, i, vec);
         return;
     }
     UNROLL for (int k = 0; k < N; k++) if (k < left)

@@ -7,24 +7,24 @@ template <int N, class F, class A, class D>
 __global__ void map_kernel(F f, A a, A b, D d, int64_t n, int accumulate)
 {
     constexpr bool ROUNDED = !std::is_pointer<D>::value;
-    for (EACH(pack, (n + N - 1) / N)) {
-        const int64_t i = pack * N, left = n - i;
+    for (EACH(vec, (n + N - 1) / N)) {
+        const int64_t i = vec * N, left = n - i;
         float x[N] = {}, y[N] = {}, z[N] = {};
-        read_run<N>(a, i, left, true, x);
+        read_vec<N>(a, i, left, true, x);
         if (F::READS == READS_BOTH)
-            read_run<N>(b, i, left, true, y);
+            read_vec<N>(b, i, left, true, y);
         if (!ROUNDED && accumulate)
-            read_run<N>(d, i, left, true, z);
+            read_vec<N>(d, i, left, true, z);
         UNROLL for (int k = 0; k < N; k++) f(&z[k], x[k], y[k], ROUNDED ? 0 : accumulate);
-        write_run<N>(results_at(d), i, left, true, z, ROUNDED ? accumulate : 0);
+        write_vec<N>(results_at(d), i, left, true, z, ROUNDED ? accumulate : 0);
     }
 }
 
 /* N: of a pack. d NULL: nobody wants it. */
 template <int N, class F, class A, class D>
-void map_by(const gckpt_call *call, F f, A a, A b, D d, int64_t n, int accumulate)
+void map_vecs(const gckpt_call *call, F f, A a, A b, D d, int64_t n, int accumulate)
 {
-    if (wanted(d) && n > 0 && wide(a) && wide(b) && wide(d))
+    if (wanted(d) && n > 0 && aligned(a) && aligned(b) && aligned(d))
         RUN_EACH(call, (map_kernel<N, F, A, D>), (n + N - 1) / N, f, a, b, d, n, accumulate);
     else if (wanted(d) && n > 0)
         RUN_EACH(call, (map_kernel<1, F, A, D>), n, f, a, b, d, n, accumulate);
@@ -34,14 +34,14 @@ template <class F>
 void map(const gckpt_call *call, F f, const float *a, const float *b, float *d, int64_t n,
          int accumulate)
 {
-    map_by<4>(call, f, a, b, d, n, accumulate);
+    map_vecs<4>(call, f, a, b, d, n, accumulate);
 }
 
 template <class F>
 void map(const gckpt_call *call, F f, const Values &a, const Values &b, const Results &d, int64_t n,
          int accumulate)
 {
-    map_by<8>(call, f, a, b, d, n, accumulate);
+    map_vecs<8>(call, f, a, b, d, n, accumulate);
 }
 
 struct Copy {

@@ -1,10 +1,10 @@
 /* T: what is stored. Four values may lie in two rows. */
-template <class T> struct Unpacking {
+template <class T> struct Dequantise {
     gckpt_dequantisation u;
     template <int N> __device__ void at(int64_t i) const
     {
-        Pack<T, N> from = load<N>((const T *)u.quantised + i);
-        Pack<float, N> x;
+        Vec<T, N> from = load<N>((const T *)u.quantised + i);
+        Vec<float, N> x;
         int64_t row = 0;
         if (u.storage == GCKPT_STORAGE_I8) /* divisions of 64 bits are slow */
             row = u.n < GCKPT_CUDA_WIDE ? (int32_t)i / (int32_t)u.row : i / u.row;
@@ -22,33 +22,33 @@ template <class T> struct Unpacking {
     }
 };
 
-template <class T> void unpack_as(const gckpt_call *call, const gckpt_dequantisation &u)
+template <class T> void dequantise_as(const gckpt_call *call, const gckpt_dequantisation &u)
 {
-    packs<4>(call, Unpacking<T>{ u }, u.n,
-             wide(u.to) && (uintptr_t)u.quantised % (4 * sizeof(T)) == 0);
+    for_each_vec<4>(call, Dequantise<T>{ u }, u.n,
+             aligned(u.to) && (uintptr_t)u.quantised % (4 * sizeof(T)) == 0);
 }
 
 /* Blocks of I4, a byte a thread. */
-__global__ void unpack_nibbles(gckpt_dequantisation u)
+__global__ void dequantise_int4(gckpt_dequantisation u)
 {
     for (EACH(i, u.n / 2)) {
         const int64_t block = i / 16, k = i % 16;
-        const uint8_t *b = (const uint8_t *)u.quantised + block * GCKPTI_NIBBLE_BYTES;
+        const uint8_t *b = (const uint8_t *)u.quantised + block * GCKPTI_INT4_BYTES;
         const float scale = gckpti_from_f16((uint16_t)(b[0] | b[1] << 8));
-        float *to = u.to + block * GCKPTI_NIBBLES + k;
+        float *to = u.to + block * GCKPTI_INT4_BLOCK + k;
         to[0] = (float)((b[2 + k] & 15) - 8) * scale;
         to[16] = (float)((b[2 + k] >> 4) - 8) * scale;
     }
 }
 
-void unpack(const gckpt_call *call, const gckpt_dequantisation *unpacking)
+void dequantise(const gckpt_call *call, const gckpt_dequantisation *request)
 {
-    if (unpacking->storage == GCKPT_STORAGE_I8)
-        unpack_as<int8_t>(call, *unpacking);
-    else if (unpacking->storage == GCKPT_STORAGE_I4)
-        RUN_EACH(call, unpack_nibbles, unpacking->n / 2, *unpacking);
+    if (request->storage == GCKPT_STORAGE_I8)
+        dequantise_as<int8_t>(call, *request);
+    else if (request->storage == GCKPT_STORAGE_I4)
+        RUN_EACH(call, dequantise_int4, request->n / 2, *request);
     else
-        unpack_as<uint16_t>(call, *unpacking);
+        dequantise_as<uint16_t>(call, *request);
 }
 
 __global__ void nonfinite_kernel(const float *x, int64_t n, uint32_t *found)

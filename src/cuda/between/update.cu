@@ -12,7 +12,7 @@ struct Fills {
 };
 
 /* Whose block this is. */
-template <class W> __device__ int waiting_of(const W &all)
+template <class W> __device__ int entry_of(const W &all)
 {
     int of = 0;
     while (of + 1 < all.n && blockIdx.x >= all.at[of + 1].first)
@@ -22,28 +22,28 @@ template <class W> __device__ int waiting_of(const W &all)
 
 __global__ void fill_kernel(const __grid_constant__ Fills all)
 {
-    const Fills::Fill &f = all.at[waiting_of(all)];
+    const Fills::Fill &f = all.at[entry_of(all)];
     const int64_t at = (int64_t)(blockIdx.x - f.first) * Fills::WORDS;
     const int n = (int)gckpti_min(f.n - at, Fills::WORDS), fours = (uintptr_t)f.to & 15 ? 0 : n / 4;
-    const Pack<uint32_t, 4> pack = { { f.word, f.word, f.word, f.word } };
+    const Vec<uint32_t, 4> vec = { { f.word, f.word, f.word, f.word } };
     for (int i = (int)threadIdx.x; i < fours; i += (int)blockDim.x)
-        store(f.to + at + i * 4, pack);
+        store(f.to + at + i * 4, vec);
     for (int i = fours * 4 + (int)threadIdx.x; i < n; i += (int)blockDim.x)
         f.to[at + i] = f.word;
 }
 
-struct More { /* further accumulators of a pass, bytes from its base */
+struct AddOffsets { /* further accumulators of a pass, bytes from its base */
     enum { MOST = 8 };
     size_t at[MOST];
 };
 
 /* All that a pass has for N elements; the divided gradient goes to `divided`, too. */
 template <int N>
-__device__ void update_at(const gckpt_update_pass &p, const More &more, int64_t i, float *divided)
+__device__ void update_at(const gckpt_update_pass &p, const AddOffsets &more, int64_t i, float *divided)
 {
-    Pack<float, N> g = load<N>(p.gradient + i), w, m = {}, v = {};
+    Vec<float, N> g = load<N>(p.gradient + i), w, m = {}, v = {};
     for (int u = 0; u < p.adds; u++) {
-        Pack<float, N> x = load<N>((const float *)((const char *)p.base + more.at[u]) + i);
+        Vec<float, N> x = load<N>((const float *)((const char *)p.base + more.at[u]) + i);
         for (int k = 0; k < N; k++)
             g.v[k] += x.v[k];
     }
@@ -82,7 +82,7 @@ struct Passes {
     enum { MOST = 16 };
     struct Pass {
         gckpt_update_pass p;
-        More more;
+        AddOffsets more;
         unsigned first; /* block */
         int four;       /* all addresses are multiples of 16 */
     } at[MOST];
@@ -96,12 +96,12 @@ static_assert(sizeof(Passes) <= 4096 && sizeof(Fills) <= 4096, "arguments of a k
  * finds the divided gradient in shared memory, while others of the chip's blocks use the memory. */
 __global__ void update_kernel(const __grid_constant__ Passes all)
 {
-    typedef Pack<float, 4> Four;
-    SHARED(Four, room, [GCKPT_UPDATE_BLOCK / 4]);
-    float *divided = (float *)(void *)room;
-    const int of = waiting_of(all);
+    typedef Vec<float, 4> Four;
+    SHARED(Four, staging, [GCKPT_UPDATE_BLOCK / 4]);
+    float *divided = (float *)(void *)staging;
+    const int of = entry_of(all);
     const gckpt_update_pass &p = all.at[of].p;
-    const More &more = all.at[of].more;
+    const AddOffsets &more = all.at[of].more;
     unsigned block = blockIdx.x - all.at[of].first;
     int64_t at = (int64_t)block * GCKPT_UPDATE_BLOCK;
     int n = p.elements - at < GCKPT_UPDATE_BLOCK ? (int)(p.elements - at) : GCKPT_UPDATE_BLOCK;
@@ -124,55 +124,55 @@ __global__ void update_kernel(const __grid_constant__ Passes all)
         p.squares[block] = sum;
 }
 
-struct Waiting { /* a product is alone; the fills are first */
+struct Deferred { /* a product is alone; the fills are first */
     void (*product)(Device *); /* launches it (fast/products.cu) */
     Fills fills;
     Passes passes;
-} waiting[sizeof devices / sizeof *devices];
+} deferred[sizeof devices / sizeof *devices];
 
-void flush(Device *d)
+void launch_pending(Device *d)
 {
-    Fills *f = &waiting[d->number].fills;
-    Passes *p = &waiting[d->number].passes;
+    Fills *f = &deferred[d->number].fills;
+    Passes *p = &deferred[d->number].passes;
     unsigned blocks = 0;
-    if (void (*product)(Device *) = waiting[d->number].product) {
-        const int away = d->twin.away; /* it goes beside the twin, too */
-        waiting[d->number].product = NULL, d->twin.away = 0;
+    if (void (*product)(Device *) = deferred[d->number].product) {
+        const int pending = d->overlap.pending; /* it goes beside the twin, too */
+        deferred[d->number].product = NULL, d->overlap.pending = 0;
         product(d);
-        d->twin.away = away;
+        d->overlap.pending = pending;
     }
-    side_join(d, &d->twin, 0); /* which may read what is written from here on */
+    queue_join(d, &d->overlap, 0); /* which may read what is written from here on */
     for (int i = 0; i < f->n; i++) {
         f->at[i].first = blocks;
         blocks += (unsigned)((f->at[i].n + Fills::WORDS - 1) / Fills::WORDS);
     }
     if (f->n)
-        LAUNCHED(d, fill_kernel, blocks, 256, 0, *f);
+        CHECKED_LAUNCH(d, fill_kernel, blocks, 256, 0, *f);
     if (p->n)
-        LAUNCHED(d, update_kernel, p->blocks, 256, 0, *p);
+        CHECKED_LAUNCH(d, update_kernel, p->blocks, 256, 0, *p);
     f->n = p->n = 0, p->blocks = 0;
 }
 
 /* An entry of the table. Those that wait are of other memory. */
 void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
 {
-    Hold d(device_of(call), true);
-    Fills *f = &waiting[d->number].fills;
+    DeviceLock d(device_of(call), true);
+    Fills *f = &deferred[d->number].fills;
     uint32_t *words = (uint32_t *)to;
-    bool full = f->n == Fills::MOST || waiting[d->number].passes.n ||
-                waiting[d->number].product;
+    bool full = f->n == Fills::MOST || deferred[d->number].passes.n ||
+                deferred[d->number].product;
     for (int i = 0; i < f->n; i++)
         full = full || (words < f->at[i].to + f->at[i].n && f->at[i].to < words + n);
     if (full)
-        flush(d);
+        launch_pending(d);
     if (n > 0)
         f->at[f->n++] = { words, n, word, 0 };
 }
 
 /* true: just these words wait to become zeros, and now nobody writes them but the caller. */
-bool zeros_of(Device *d, const void *at, int64_t n)
+bool take_zero_fill(Device *d, const void *at, int64_t n)
 {
-    Fills *f = &waiting[d->number].fills;
+    Fills *f = &deferred[d->number].fills;
     for (int i = 0; i < f->n; i++)
         if (f->at[i].to == at && f->at[i].n == n && f->at[i].word == 0) {
             f->at[i] = f->at[--f->n];
@@ -186,19 +186,19 @@ void update(const gckpt_call *call, const gckpt_update_pass *pass)
 {
     if (pass->elements == 0) /* a rank's share may be */
         return;
-    Hold d(device_of(call), true);
-    Passes *w = &waiting[d->number].passes;
+    DeviceLock d(device_of(call), true);
+    Passes *w = &deferred[d->number].passes;
     gckpt_update_pass p = *pass;
-    for (; p.adds > More::MOST; p.adds--, p.more++) /* in the same order, but on their own */
+    for (; p.adds > AddOffsets::MOST; p.adds--, p.more++) /* in the same order, but on their own */
         add(call, p.gradient, (const float *)((const char *)p.base + p.more[0]), p.elements);
-    if (w->n == Passes::MOST || waiting[d->number].product)
-        flush(d);
+    if (w->n == Passes::MOST || deferred[d->number].product)
+        launch_pending(d);
     Passes::Pass *to = &w->at[w->n++];
     to->p = p;
-    to->four = wide(p.gradient, p.values, p.state[0]) && wide(p.state[1]);
+    to->four = aligned(p.gradient, p.values, p.state[0]) && aligned(p.state[1]);
     for (int u = 0; u < p.adds; u++) {
         to->more.at[u] = p.more[u];
-        to->four = to->four && wide((const char *)p.base + p.more[u]);
+        to->four = to->four && aligned((const char *)p.base + p.more[u]);
     }
     to->first = w->blocks;
     w->blocks += (unsigned)((p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK);

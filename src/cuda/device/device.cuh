@@ -4,8 +4,8 @@
  * in the device's memory, and read them there. Host code must not depend on them. All else (shapes,
  * rows, addresses) is the same in each repetition. An update is never repeated: it has its
  * gckpt_update_pass. */
-struct Moment {
-    int64_t row, position;
+struct StepParams {
+    int64_t first_row, position;
     uint64_t seed, step;
     float loss_scale;
 };
@@ -19,24 +19,24 @@ struct Moment {
 enum {
     TEXT = 256,  /* bytes of an error */
     LOSSES = 14, /* a plan with more is not recorded */
-    PIECES = 64, /* of a side, whose ends are told apart */
+    RING = 64, /* of a side, whose ends are told apart */
     SLOTS = 64,  /* by which copies come in: 32 MiB on either side */
     SLOT_BYTES = GCKPT_CUDA_SLOT_BYTES,
-    RECORDINGS = 4096 /* kept for all executors of a device; then the oldest goes */
+    CAPTURES = 4096 /* kept for all executors of a device; then the oldest goes */
 };
 
 /* The first: as the micro-batch has it (outside of recordings: as the present call has it); the
  * second: of what does not depend on the batch, with row 0; then one for each loss. */
-struct Moments {
-    Moment at[2 + LOSSES];
+struct StepParamSet {
+    StepParams at[2 + LOSSES];
 };
 
 /* A micro-batch of `rows` rows, or a part of one, as a CUDA graph; the first of a batch (row 0) has
  * its own. */
-struct Recording {
+struct Capture {
     const void *owner; /* NULL: none */
     int64_t part, rows;
-    int first, seen;       /* seen: what loads at first use has been loaded */
+    int first, warmed_up;       /* seen: what loads at first use has been loaded */
     cudaGraphExec_t graph; /* NULL: not recorded yet */
 };
 
@@ -48,11 +48,11 @@ struct Slot {
 };
 
 /* What goes on beside what is computed: pieces, each behind what was asked for before it began. */
-struct Side {
+struct Queue {
     cudaStream_t stream;
-    cudaEvent_t ends[PIECES]; /* of the latest, in turns */
-    int begun;                /* modulo PIECES */
-    int away;                 /* since all were last joined */
+    cudaEvent_t done[RING]; /* of the latest, in turns */
+    int next;                /* modulo PIECES */
+    int pending;                 /* since all were last joined */
 };
 
 /* Calls of several threads, for several executors, come one by one, into one stream. */
@@ -61,22 +61,22 @@ struct Device {
     std::recursive_mutex lock;
     cudaStream_t main, feeds; /* what is computed; what comes in */
     cudaStream_t stream;      /* where calls go: main, or for a while that of `ranks` */
-    Side moves, forks, ranks; /* what is offloaded, in recordings; what goes from rank to rank */
-    Side twin;                /* a product beside those that follow it */
-    cudaEvent_t before;       /* a piece */
+    Queue offload, graph, comm; /* what is offloaded, in recordings; what goes from rank to rank */
+    Queue overlap;                /* a product beside those that follow it */
+    cudaEvent_t fork_event;       /* a piece */
     int busy;                   /* work was asked for since all was last waited for */
     char problem[TEXT];         /* the first one */
-    Moments now, *moments;      /* the latter hold, or soon, the former */
+    StepParamSet now, *params;      /* the latter hold, or soon, the former */
     Slot slots[SLOTS];
     char *pinned, *staged;
-    Recording recordings[RECORDINGS], *recording; /* the one that is being made */
-    int unrecordable;                             /* it failed */
+    Capture captures[CAPTURES], *capture; /* the one that is being made */
+    int capture_failed;                             /* it failed */
     int ids[LOSSES], losses;                      /* whose moments->at[2], .. are */
     int slot, oldest, next; /* the next slot; of recordings: where to look first */
     gckpt_backend backend;
 };
 Device devices[16];
-thread_local bool apart[16]; /* this thread's calls go to the device's queue of ranks (beside) */
+thread_local bool on_comm[16]; /* this thread's calls go to the device's queue of ranks (beside) */
 
 Device *device_of(const gckpt_call *call) { return (Device *)call->backend; }
 
@@ -109,7 +109,7 @@ const char *remedy(int error)
     return "start again from what was saved";
 }
 
-void explain(char *text, int number, cudaError_t error, const char *what)
+void format_error(char *text, int number, cudaError_t error, const char *what)
 {
     snprintf(text, TEXT, "CUDA device %d: %s: %s (%s); %s", number, what, cudaGetErrorString(error),
              cudaGetErrorName(error), remedy((int)error));
@@ -118,10 +118,10 @@ void explain(char *text, int number, cudaError_t error, const char *what)
 /* The first error stays. In a recording it only ends that: run plainly, it comes again, or not. */
 void check(Device *d, cudaError_t error, const char *what)
 {
-    if (error != cudaSuccess && d->recording)
-        d->unrecordable = 1;
+    if (error != cudaSuccess && d->capture)
+        d->capture_failed = 1;
     else if (error != cudaSuccess && !d->problem[0])
-        explain(d->problem, d->number, error, what);
+        format_error(d->problem, d->number, error, what);
 }
 
 /* What the compiler calls this function ends in the kernel's name, with all its arguments:
@@ -140,23 +140,23 @@ void check_kernel(Device *d, cudaError_t error, const char *name)
     check(d, error, text);
 }
 
-void flush(Device *d); /* launches what waits for what is asked for next (between/update.cu) */
+void launch_pending(Device *d); /* launches what waits for what is asked for next (between/update.cu) */
 
 /* In each of the table's functions: one thread at a time, with this device as CUDA's current one,
  * which it stays: to set the one before again would make a context there, if it has none. more:
  * what waits may wait until something is launched. It stands for the device. */
-struct Hold {
+struct DeviceLock {
     Device *d;
-    explicit Hold(void *device, bool more = false) : d((Device *)device)
+    explicit DeviceLock(void *device, bool keep_pending = false) : d((Device *)device)
     {
         d->lock.lock();
         cudaSetDevice(d->number), cudaGetLastError();
         d->stream = d->main;
-        if (!more)
-            flush(d);
-        d->stream = apart[d->number] ? d->ranks.stream : d->main;
+        if (!keep_pending)
+            launch_pending(d);
+        d->stream = on_comm[d->number] ? d->comm.stream : d->main;
     }
-    ~Hold() { d->lock.unlock(); }
+    ~DeviceLock() { d->lock.unlock(); }
     operator Device *() const { return d; }
     Device *operator->() const { return d; }
 };
@@ -173,7 +173,7 @@ dim3 blocks_for(int64_t n, int threads)
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                           \
     i += (int64_t)gridDim.x * blockDim.x
 
-#define LAUNCHED(device, kernel, grid, block, shared, ...)                                         \
+#define CHECKED_LAUNCH(device, kernel, grid, block, shared, ...)                                         \
     do {                                                                                           \
         LAUNCH(kernel, grid, block, shared, (device)->stream, __VA_ARGS__);                        \
         check_kernel(device, cudaGetLastError(), name_of<(kernel)>());                             \
@@ -181,20 +181,20 @@ dim3 blocks_for(int64_t n, int threads)
     } while (0)
 #define RUN_ON(device, ...)                                                                        \
     do {                                                                                           \
-        flush(device);                                                                             \
-        LAUNCHED(device, __VA_ARGS__);                                                             \
+        launch_pending(device);                                                                             \
+        CHECKED_LAUNCH(device, __VA_ARGS__);                                                             \
     } while (0)
 #define RUN(call, kernel, grid, block, shared, ...)                                                \
     RUN_ON(device_of(call), kernel, grid, block, shared, __VA_ARGS__)
 /* An op's functions, both by one: F(call, backward). */
-#define BOTH_WAYS(name, ...)                                                                       \
+#define BOTH_PASSES(name, ...)                                                                       \
     void name##_forward(const gckpt_call *call) { __VA_ARGS__(call, false); }                      \
     void name##_backward(const gckpt_call *call) { __VA_ARGS__(call, true); }
 /* A thread for each of n items, or a warp for each row. */
 #define RUN_EACH(call, kernel, n, ...) RUN(call, kernel, blocks_for(n, 256), 256, 0, __VA_ARGS__)
 #define RUN_ROWS(call, kernel, rows, ...) RUN_EACH(call, kernel, 32 * (rows), __VA_ARGS__)
 /* With more shared memory than a kernel may have unless it is asked for. */
-#define RUN_SHARING(call, kernel, grid, block, shared, ...)                                        \
+#define RUN_SHARED(call, kernel, grid, block, shared, ...)                                        \
     do {                                                                                           \
         check_kernel(device_of(call),                                                              \
                      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,     \
@@ -203,34 +203,34 @@ dim3 blocks_for(int64_t n, int threads)
         RUN(call, kernel, grid, block, (size_t)(shared), __VA_ARGS__);                             \
     } while (0)
 
-__global__ void moments_kernel(Moments *to, Moments now, int n)
+__global__ void params_kernel(StepParamSet *to, StepParamSet now, int n)
 {
     if ((int)threadIdx.x < n)
         to->at[threadIdx.x] = now.at[threadIdx.x];
 }
 
 /* For a kernel of this call: its row, position, seed, step and loss_scale, until the next call. */
-const Moment *moment_of(const gckpt_call *call)
+const StepParams *params_of(const gckpt_call *call)
 {
     Device *d = device_of(call);
-    Moment m = { call->first_row, call->position, call->seed, call->step, call->loss_scale };
-    Moment *now = &d->now.at[0];
-    for (int i = 0; i < d->losses && d->recording; i++)
+    StepParams m = { call->first_row, call->position, call->seed, call->step, call->loss_scale };
+    StepParams *now = &d->now.at[0];
+    for (int i = 0; i < d->losses && d->capture; i++)
         if (d->ids[i] == call->id)
-            return &d->moments->at[2 + i];
-    if (d->recording)
-        return &d->moments->at[call->first_row ? 0 : 1];
-    if (m.row != now->row || m.position != now->position || m.seed != now->seed ||
+            return &d->params->at[2 + i];
+    if (d->capture)
+        return &d->params->at[call->first_row ? 0 : 1];
+    if (m.first_row != now->first_row || m.position != now->position || m.seed != now->seed ||
         m.step != now->step || gckpti_bits(m.loss_scale) != gckpti_bits(now->loss_scale)) {
         *now = m;
-        RUN_ON(d, moments_kernel, 1, 1, 0, d->moments, d->now, 1);
+        RUN_ON(d, params_kernel, 1, 1, 0, d->params, d->now, 1);
     }
-    return &d->moments->at[0];
+    return &d->params->at[0];
 }
 
 /* 1: within a recording, which cannot have what the host takes part in. */
-int unrecordable(Device *d)
+int reject_capture(Device *d)
 {
-    d->unrecordable = 1;
-    return d->recording != NULL;
+    d->capture_failed = 1;
+    return d->capture != NULL;
 }

@@ -1,14 +1,14 @@
 /* ---- memory ---- */
-thread_local char no_room[TEXT + 2]; /* why the thread's last `get` found none */
+thread_local char memory_text[TEXT + 2]; /* why the thread's last `get` found none */
 
 /* Its alignment: 256 bytes at least. */
-void *get(void *context, size_t bytes, size_t)
+void *allocate(void *context, size_t bytes, size_t)
 {
-    Hold d(context);
+    DeviceLock d(context);
     void *p = NULL;
     size_t unused = 0, all = 0;
-    no_room[0] = 0;
-    if (unrecordable(d))
+    memory_text[0] = 0;
+    if (reject_capture(d))
         return NULL;
     cudaError_t error = cudaMalloc(&p, bytes ? bytes : 1);
     if (error == cudaSuccess)
@@ -16,9 +16,9 @@ void *get(void *context, size_t bytes, size_t)
     cudaGetLastError();
     if (error != cudaErrorMemoryAllocation) {
         check(d, error, "cudaMalloc");
-        snprintf(no_room, sizeof no_room, ": %s", d->problem);
+        snprintf(memory_text, sizeof memory_text, ": %s", d->problem);
     } else if (cudaMemGetInfo(&unused, &all) == cudaSuccess) {
-        snprintf(no_room, sizeof no_room,
+        snprintf(memory_text, sizeof memory_text,
                  ": CUDA device %d has %zu of its %zu bytes left, not %zu; plan with a smaller "
                  "budget, or end what else uses it",
                  d->number, unused, all, bytes);
@@ -26,41 +26,41 @@ void *get(void *context, size_t bytes, size_t)
     return NULL;
 }
 
-const char *shortage(void *) { return no_room; }
+const char *memory_hint(void *) { return memory_text; }
 
 /* A piece begins behind what was asked for up to now; it ends. False: of a recording that failed,
  * whose piece would not be recorded but run. */
-bool side_begin(Device *d, Side *s)
+bool queue_begin(Device *d, Queue *s)
 {
-    check(d, cudaEventRecord(d->before, d->main), "a queue beside");
-    check(d, cudaStreamWaitEvent(s->stream, d->before, 0), "a queue beside");
-    return !d->recording || !d->unrecordable;
+    check(d, cudaEventRecord(d->fork_event, d->main), "a queue beside");
+    check(d, cudaStreamWaitEvent(s->stream, d->fork_event, 0), "a queue beside");
+    return !d->capture || !d->capture_failed;
 }
 
-void side_end(Device *d, Side *s)
+void queue_end(Device *d, Queue *s)
 {
-    check(d, cudaEventRecord(s->ends[s->begun], s->stream), "a queue beside");
-    s->begun = (s->begun + 1) % PIECES;
-    s->away = d->busy = 1;
+    check(d, cudaEventRecord(s->done[s->next], s->stream), "a queue beside");
+    s->next = (s->next + 1) % RING;
+    s->pending = d->busy = 1;
 }
 
 /* What is asked for from now on waits for all pieces but the last `later`. */
-void side_join(Device *d, Side *s, int later)
+void queue_join(Device *d, Queue *s, int keep_last)
 {
-    int last = later < PIECES ? later : 0;
-    if (s->away)
-        check(d, cudaStreamWaitEvent(d->main, s->ends[(s->begun + PIECES - 1 - last) % PIECES], 0),
+    int last = keep_last < RING ? keep_last : 0;
+    if (s->pending)
+        check(d, cudaStreamWaitEvent(d->main, s->done[(s->next + RING - 1 - last) % RING], 0),
               "join");
-    s->away = s->away && last > 0;
+    s->pending = s->pending && last > 0;
 }
 
 /* Until all that was asked for is done; then all slots are free. */
-void settle(Device *d, const char *what)
+void wait_all(Device *d, const char *what)
 {
-    if (!d->busy || unrecordable(d))
+    if (!d->busy || reject_capture(d))
         return;
-    side_join(d, &d->moves, 0);
-    side_join(d, &d->ranks, 0);
+    queue_join(d, &d->offload, 0);
+    queue_join(d, &d->comm, 0);
     check(d, cudaStreamSynchronize(d->stream), what);
     if (d->stream != d->main) /* other threads' */
         check(d, cudaStreamSynchronize(d->main), what);
@@ -71,16 +71,16 @@ void settle(Device *d, const char *what)
 
 template <cudaError_t (*FREE)(void *)> void release(void *context, void *memory, size_t)
 {
-    Hold d(context);
-    settle(d, "release");
+    DeviceLock d(context);
+    wait_all(d, "release");
     check(d, FREE(memory), "release");
 }
 
 /* By slots. The host waits only where its bytes go to a pinned piece that is not read yet. */
 void copy_in(void *context, void *to, const void *host, size_t bytes)
 {
-    Hold d(context);
-    for (size_t at = 0, n; at < bytes && !d->problem[0] && !unrecordable(d); at += n) {
+    DeviceLock d(context);
+    for (size_t at = 0, n; at < bytes && !d->problem[0] && !reject_capture(d); at += n) {
         Slot *s = &d->slots[d->slot];
         char *pinned = d->pinned + (size_t)d->slot * SLOT_BYTES;
         char *staged = d->staged + (size_t)d->slot * SLOT_BYTES;
@@ -104,40 +104,40 @@ void copy_in(void *context, void *to, const void *host, size_t bytes)
 /* After an error zeros come out. */
 void copy_out(void *context, void *host, const void *from, size_t bytes)
 {
-    Hold d(context);
-    if (!unrecordable(d))
+    DeviceLock d(context);
+    if (!reject_capture(d))
         check(d, cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, d->stream), "copy out");
     d->busy = 1;
-    settle(d, "copy out");
-    if (d->problem[0] || d->recording)
+    wait_all(d, "copy out");
+    if (d->problem[0] || d->capture)
         memset(host, 0, bytes);
 }
 
 void copy(void *context, void *to, const void *from, size_t bytes)
 {
-    Hold d(context);
+    DeviceLock d(context);
     check(d, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, d->stream), "copy");
     d->busy = 1;
 }
 
 const char *finish(void *context)
 {
-    Hold d(context);
-    settle(d, "a step");
+    DeviceLock d(context);
+    wait_all(d, "a step");
     return d->problem[0] ? d->problem : NULL;
 }
 
 /* ---- what is offloaded: to pinned memory, on a stream of its own, also within a recording ---- */
 void *host_get(void *context, size_t bytes)
 {
-    Hold d(context);
+    DeviceLock d(context);
     void *p = NULL;
-    no_room[0] = 0;
+    memory_text[0] = 0;
     cudaError_t error = cudaMallocHost(&p, bytes);
     if (error == cudaSuccess)
         return p;
     cudaGetLastError();
-    snprintf(no_room, sizeof no_room,
+    snprintf(memory_text, sizeof memory_text,
              ": %zu bytes of host memory could not be pinned for offloads (%s); plan with a "
              "smaller offload_bytes",
              bytes, cudaGetErrorString(error));
@@ -145,37 +145,37 @@ void *host_get(void *context, size_t bytes)
 }
 
 /* A recording has a queue of its own, so that copies begun before it go on beside it. */
-Side *moving(Device *d) { return d->recording ? &d->forks : &d->moves; }
+Queue *offload_queue(Device *d) { return d->capture ? &d->graph : &d->offload; }
 
-void move(void *context, void *to, const void *from, size_t bytes, int out)
+void copy_async(void *context, void *to, const void *from, size_t bytes, int out)
 {
-    Hold d(context);
-    Side *s = moving(d);
+    DeviceLock d(context);
+    Queue *s = offload_queue(d);
     const cudaMemcpyKind kind = out ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice;
-    if (side_begin(d, s))
+    if (queue_begin(d, s))
         check(d, cudaMemcpyAsync(to, from, bytes, kind, s->stream), "move");
-    side_end(d, s);
+    queue_end(d, s);
 }
 
-void join_but(void *context, int later)
+void wait_copies_until(void *context, int keep_last)
 {
-    Hold d(context);
-    side_join(d, moving(d), later);
+    DeviceLock d(context);
+    queue_join(d, offload_queue(d), keep_last);
 }
 
-void join(void *context) { join_but(context, 0); }
+void wait_copies(void *context) { wait_copies_until(context, 0); }
 
 /* ---- what goes from rank to rank ---- */
-void *beside(void *context, int on)
+void *use_comm_queue(void *context, int on)
 {
-    Hold d(context);
-    on ? (void)side_begin(d, &d->ranks) : side_end(d, &d->ranks);
-    apart[d->number] = on != 0;
-    return d->ranks.stream;
+    DeviceLock d(context);
+    on ? (void)queue_begin(d, &d->comm) : queue_end(d, &d->comm);
+    on_comm[d->number] = on != 0;
+    return d->comm.stream;
 }
 
-void rejoin(void *context, int later)
+void wait_comm_queue(void *context, int keep_last)
 {
-    Hold d(context);
-    side_join(d, &d->ranks, later);
+    DeviceLock d(context);
+    queue_join(d, &d->comm, keep_last);
 }

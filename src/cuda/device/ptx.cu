@@ -2,7 +2,7 @@
  * what these do. */
 #ifndef GCKPT_CUDA_SHIM
 /* cp.async: 16 bytes to shared memory past the registers, and no valid bytes to count. */
-__device__ __forceinline__ void gckpti_cp_async16_whole(void *to, const void *from)
+__device__ __forceinline__ void gckpti_cp_async16_full(void *to, const void *from)
 {
     unsigned at = (unsigned)__cvta_generic_to_shared(to);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
@@ -51,13 +51,13 @@ __device__ __forceinline__ void gckpti_ldmatrix_x4_trans(uint32_t r[4], const vo
 }
 /* threadIdx.x and blockIdx.x, read again: what follows from them is then computed again after a
  * long loop, instead of being kept in registers throughout. */
-__device__ __forceinline__ int gckpti_thread_again(void)
+__device__ __forceinline__ int gckpti_thread_index(void)
 {
     int i;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(i));
     return i;
 }
-__device__ __forceinline__ int gckpti_block_again(void)
+__device__ __forceinline__ int gckpti_block_index(void)
 {
     int i;
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(i));
@@ -78,9 +78,9 @@ uint32_t gckpti_to_bf16_pair(float first, float second)
 {
     return gckpti_to_bf16(first) | (uint32_t)gckpti_to_bf16(second) << 16;
 }
-int gckpti_thread_again(void) { return (int)threadIdx.x; }
-int gckpti_block_again(void) { return (int)blockIdx.x; }
+int gckpti_thread_index(void) { return (int)threadIdx.x; }
+int gckpti_block_index(void) { return (int)blockIdx.x; }
 #define UNROLL
-void gckpti_cp_async16_whole(void *to, const void *from) { gckpti_cp_async16(to, from, 16); }
+void gckpti_cp_async16_full(void *to, const void *from) { gckpti_cp_async16(to, from, 16); }
 #endif
-#define EVERY(i, n) UNROLL for (int i = 0; i < (n); i++)
+#define UNROLLED(i, n) UNROLL for (int i = 0; i < (n); i++)

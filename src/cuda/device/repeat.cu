@@ -1,28 +1,28 @@
 /* ---- repeated micro-batches ---- */
-void drop(Device *d, Recording *r)
+void destroy_capture(Device *d, Capture *r)
 {
     if (r->graph) {
-        settle(d, "a recorded micro-batch");
+        wait_all(d, "a recorded micro-batch");
         check(d, cudaGraphExecDestroy(r->graph), "cudaGraphExecDestroy");
     }
     memset(r, 0, sizeof *r);
 }
 
-void forget(void *context, const void *owner)
+void discard_captures(void *context, const void *owner)
 {
-    Hold d(context);
-    for (int i = 0; i < RECORDINGS; i++)
-        if (d->recordings[i].owner == owner)
-            drop(d, &d->recordings[i]);
+    DeviceLock d(context);
+    for (int i = 0; i < CAPTURES; i++)
+        if (d->captures[i].owner == owner)
+            destroy_capture(d, &d->captures[i]);
 }
 
 /* The one of this micro-batch, or a new one. */
-Recording *recording_of(Device *d, const gckpt_step_params *m)
+Capture *capture_of(Device *d, const gckpt_step_params *m)
 {
-    Recording *r = NULL;
-    for (int i = 0; i < RECORDINGS; i++) {
-        const int at = (d->next + i) % RECORDINGS;
-        Recording *have = &d->recordings[at];
+    Capture *r = NULL;
+    for (int i = 0; i < CAPTURES; i++) {
+        const int at = (d->next + i) % CAPTURES;
+        Capture *have = &d->captures[at];
         if (have->owner == m->owner && have->part == m->part && have->rows == m->rows &&
             have->first == !m->first_row) {
             d->next = at; /* the part behind it is near */
@@ -31,21 +31,21 @@ Recording *recording_of(Device *d, const gckpt_step_params *m)
         r = !r && !have->owner ? have : r;
     }
     if (!r) {
-        r = &d->recordings[d->oldest];
-        d->oldest = (d->oldest + 1) % RECORDINGS;
-        drop(d, r);
+        r = &d->captures[d->oldest];
+        d->oldest = (d->oldest + 1) % CAPTURES;
+        destroy_capture(d, r);
     }
     *r = { m->owner, m->part, m->rows, !m->first_row };
     return r;
 }
 
 /* Puts a micro-batch's moments where its kernels read them. */
-void tell(Device *d, const gckpt_step_params *m)
+void send_step_params(Device *d, const gckpt_step_params *m)
 {
-    Moment now = { m->first_row, m->position, m->seed, m->step, 0.0f };
-    const Moments before = d->now;
+    StepParams now = { m->first_row, m->position, m->seed, m->step, 0.0f };
+    const StepParamSet before = d->now;
     d->now.at[0] = d->now.at[1] = now;
-    d->now.at[1].row = 0;
+    d->now.at[1].first_row = 0;
     d->losses = m->losses;
     for (int i = 0; i < m->losses; i++) {
         d->now.at[2 + i] = now;
@@ -53,22 +53,22 @@ void tell(Device *d, const gckpt_step_params *m)
         d->ids[i] = m->scales[i].id;
     }
     if (memcmp(&before, &d->now, sizeof before)) /* another part has not told it */
-        RUN_ON(d, moments_kernel, 1, 32, 0, d->moments, d->now, 2 + m->losses);
+        RUN_ON(d, params_kernel, 1, 32, 0, d->params, d->now, 2 + m->losses);
 }
 
 /* At first sight a micro-batch only runs; the second time it is recorded, with the lock kept until
  * `recorded`, so that nothing of another thread comes between. */
-int repeat(void *context, const gckpt_step_params *m)
+int replay(void *context, const gckpt_step_params *m)
 {
-    Hold d(context);
+    DeviceLock d(context);
     if (m->losses > LOSSES || d->problem[0])
         return 0;
-    Recording *r = recording_of(d, m);
-    if (!r->seen) {
-        r->seen = 1;
+    Capture *r = capture_of(d, m);
+    if (!r->warmed_up) {
+        r->warmed_up = 1;
         return 0;
     }
-    tell(d, m);
+    send_step_params(d, m);
     if (r->graph) {
         check(d, cudaGraphLaunch(r->graph, d->stream), "a recorded micro-batch");
         d->busy = 1;
@@ -77,31 +77,31 @@ int repeat(void *context, const gckpt_step_params *m)
     if (cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess)
         return 0;
     d->lock.lock();
-    d->recording = r;
-    d->unrecordable = 0;
+    d->capture = r;
+    d->capture_failed = 0;
     return 0;
 }
 
-int recorded(void *context)
+int end_capture(void *context)
 {
-    Hold d(context);
-    Recording *r = d->recording;
+    DeviceLock d(context);
+    Capture *r = d->capture;
     cudaGraph_t graph = NULL;
     if (!r)
         return 1;
-    side_join(d, &d->forks, 0);
+    queue_join(d, &d->graph, 0);
     check(d, cudaStreamEndCapture(d->stream, &graph), "recording");
-    if (!d->unrecordable)
+    if (!d->capture_failed)
         check(d, cudaGraphInstantiate(&r->graph, graph, 0), "recording");
-    if (!d->unrecordable) /* its memory: a launch that found none would end the step */
+    if (!d->capture_failed) /* its memory: a launch that found none would end the step */
         check(d, cudaGraphUpload(r->graph, d->stream), "recording");
     if (graph)
         cudaGraphDestroy(graph);
     cudaGetLastError();
-    d->recording = NULL;
+    d->capture = NULL;
     d->lock.unlock();
-    if (d->unrecordable) {
-        drop(d, r);
+    if (d->capture_failed) {
+        destroy_capture(d, r);
         return 0;
     }
     check(d, cudaGraphLaunch(r->graph, d->stream), "a recorded micro-batch");

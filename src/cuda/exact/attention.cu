@@ -8,7 +8,7 @@ __device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, i
     const int from = (end > 0 ? end : 0) - a.window;
     float top = -INFINITY;
     keys = min(keys, end);
-    EVERY(c, 4) {
+    UNROLLED(c, 4) {
         const int j = (int)threadIdx.x % 16 + 16 * c;
         x[c] = j >= from && j < keys ? gckpti_mul(x[c], a.after) : -INFINITY;
         top = fmaxf(top, x[c]);
@@ -24,17 +24,17 @@ __device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, i
 
 /* CAPS: what are still products x become scores cap tanh(x times), one after the other in `room`,
  * where each thread has the places of its own. */
-template <int R> __device__ void cap_scores(float (&x)[R][4], const Attention &a, float *room)
+template <int R> __device__ void cap_scores(float (&x)[R][4], const Attention &a, float *scratch)
 {
-    put_scores<R, false>(room, x);
-    room += threadIdx.x / 16 * SCORES + threadIdx.x % 16;
+    store_scores<R, false>(scratch, x);
+    scratch += threadIdx.x / 16 * SCORES + threadIdx.x % 16;
 #pragma unroll 1
     for (int i = 0; i < 4 * R; i++) {
-        float *s = room + TILE / R * (i / 4) * SCORES + 16 * (i % 4);
-        *s = gckpti_capped(*s, a.times, a.cap);
+        float *s = scratch + TILE / R * (i / 4) * SCORES + 16 * (i % 4);
+        *s = gckpti_softcap(*s, a.times, a.cap);
     }
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int c = 0; c < 4; c++)
-        x[r][c] = room[TILE / R * r * SCORES + 16 * c];
+        x[r][c] = scratch[TILE / R * r * SCORES + 16 * c];
 }
 
 /* Keys out of sight are no links (v may be inf). Exponentials take the place of k. On an H200 three
@@ -44,58 +44,58 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
     attention_forward_kernel(Attention a)
 {
     constexpr int N = WIDTH / 16, ROW = WIDTH + 4, STEP = TILE / R;
-    DYNAMIC_SHARED(float4, room);
-    float *q = (float *)room, *k = q + TILE * ROW, *v = k + TILE * ROW, *p = k;
+    DYNAMIC_SHARED(float4, scratch);
+    float *q = (float *)scratch, *k = q + TILE * ROW, *v = k + TILE * ROW, *p = k;
     const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
-    const Attention of = of_keys(a);
+    const Attention kv = as_keys(a);
     const HeadTile at = head_tile_of(a, (a.t + TILE - 1) / TILE, true);
     const int first = at.tile * TILE;
     const int64_t column = (int64_t)at.head * a.d;
     const int64_t key = at.row * a.s * a.kc + (int64_t)(at.head / a.group) * a.d;
     const float *qs = a.q + at.row * a.t * a.c + column, *ks = a.k + key, *vs = a.v + key;
-    const Keys sight = keys_of_row(a.keys, a.lengths, at.row);
-    const int seen = min(sight.there, first + sight.ahead + TILE);
-    const int begin = max(first + sight.ahead + 1 - a.window, 0) / TILE * TILE;
+    const Keys visible = keys_of_row(a.keys, a.lengths, at.row);
+    const int key_end = min(visible.count, first + visible.ahead + TILE);
+    const int begin = max(first + visible.ahead + 1 - a.window, 0) / TILE * TILE;
     float o[R][N] = {}, max[R] = {}, sum[R] = {};
-    for (int j0 = begin; j0 < seen; j0 += TILE) {
-        const int keys = min(seen - j0, (int)TILE);
+    for (int j0 = begin; j0 < key_end; j0 += TILE) {
+        const int keys = min(key_end - j0, (int)TILE);
         float x[R][4] = {};
         for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
             __syncthreads();
             if (j0 == begin || a.d > WIDTH)
                 fetch_tile<R, WIDTH, MIXED>(q, qs, a, first, a.t, e0);
-            fetch_tile<R, WIDTH, MIXED>(k, ks, of, j0 % a.s, j0 % a.s + keys, e0);
+            fetch_tile<R, WIDTH, MIXED>(k, ks, kv, j0 % a.s, j0 % a.s + keys, e0);
             if (e0 == 0 && a.out)
-                fetch_tile<R, WIDTH, MIXED>(v, vs, of, j0 % a.s, j0 % a.s + keys, at.slice * WIDTH);
+                fetch_tile<R, WIDTH, MIXED>(v, vs, kv, j0 % a.s, j0 % a.s + keys, at.slice * WIDTH);
             __syncthreads();
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
         }
         __syncthreads();
-        const int ahead = first + by_now(a.keys).ahead - j0; /* anew: a register less in dots */
+        const int ahead = first + at_position(a.keys).ahead - j0; /* anew: a register less in dots */
         if (a.cap > 0.0f)
             cap_scores<R>(x, a, p);
-        EVERY(r, R) {
+        UNROLLED(r, R) {
             const float factor = online_row(x[r], a, keys, ty + STEP * r + 1 + ahead, j0 == begin,
                                             &max[r], &sum[r]);
             UNROLL for (int n = 0; n < N; n++)
                 if (j0 > begin)
-                    o[r][n] = MIXED ? gckpti_flush(o[r][n] * factor) : o[r][n] * factor;
+                    o[r][n] = MIXED ? gckpti_flush_to_zero(o[r][n] * factor) : o[r][n] * factor;
         }
-        put_scores<R, MIXED>(p, x);
+        store_scores<R, MIXED>(p, x);
         __syncwarp(); /* a warp's rows of p are its own */
         if (a.out)
-            links_of_keys<R, N, MIXED>(o, p, v, keys, ahead, a.window);
+            sum_over_keys<R, N, MIXED>(o, p, v, keys, ahead, a.window);
     }
-    EVERY(r, R) {
+    UNROLLED(r, R) {
         const int row = first + ty + STEP * r;
         gckpti_softmax_end(&max[r], &sum[r]);
-        if (a.aux && at.slice == 0 && tx == 0 && row < a.t)
-            a.aux[(at.row * a.heads + at.head) * a.t + row] = max[r] + gckpti_log(sum[r]);
+        if (a.saved && at.slice == 0 && tx == 0 && row < a.t)
+            a.saved[(at.row * a.heads + at.head) * a.t + row] = max[r] + gckpti_log(sum[r]);
         UNROLL for (int n = 0; n < N; n++)
             o[r][n] /= sum[r];
     }
     if (a.out)
-        end_rows<R, N, STEP>(o, a.out + at.row * a.t * a.c + column, a, first + ty, a.t,
+        store_rows<R, N, STEP>(o, a.out + at.row * a.t * a.c + column, a, first + ty, a.t,
                              at.slice * WIDTH);
 }
 
@@ -117,29 +117,29 @@ __global__ void attention_delta_kernel(Values g, Values out, float *delta, int64
 
 /* CAPS: y, gradients of probabilities, become what they pass on through tanh. */
 template <int R>
-__device__ void cap_slopes(float (&y)[R][4], const float (&x)[R][4], const Attention &a,
+__device__ void cap_gradients(float (&y)[R][4], const float (&x)[R][4], const Attention &a,
                            int64_t of_head, int first)
 {
-    EVERY(r, R) {
+    UNROLLED(r, R) {
         const int row = first + TILE / R * r;
         const float delta = row < a.t ? a.delta[of_head + row] : 0.0f;
         UNROLL for (int c = 0; c < 4; c++)
-            y[r][c] = (y[r][c] - delta) * gckpti_capped_slope(x[r][c], a.cap);
+            y[r][c] = (y[r][c] - delta) * gckpti_softcap_deriv(x[r][c], a.cap);
     }
 }
 
 /* Scores become probabilities; the first row is query `first` of the head. (CAPS: y, too; room.) */
 template <int R>
 __device__ void probabilities(float (&x)[R][4], float (&y)[R][4], const Attention &a,
-                              int64_t of_head, int first, float *room)
+                              int64_t of_head, int first, float *scratch)
 {
     if (a.cap > 0.0f) {
-        cap_scores<R>(x, a, room);
-        cap_slopes<R>(y, x, a, of_head, first);
+        cap_scores<R>(x, a, scratch);
+        cap_gradients<R>(y, x, a, of_head, first);
     }
-    EVERY(r, R) {
+    UNROLLED(r, R) {
         const int row = first + TILE / R * r;
-        const float lse = row < a.t ? a.aux[of_head + row] : 0.0f;
+        const float lse = row < a.t ? a.saved[of_head + row] : 0.0f;
         UNROLL for (int c = 0; c < 4; c++)
             x[r][c] = gckpti_exp(gckpti_mul(x[r][c], a.after) - lse);
     }
@@ -150,7 +150,7 @@ template <int R>
 __device__ void score_gradients(float (&y)[R][4], const float (&p)[R][4], const Attention &a,
                                 int64_t of_head, int first)
 {
-    EVERY(r, R) {
+    UNROLLED(r, R) {
         const int row = first + TILE / R * r;
         const float delta = row < a.t && !(a.cap > 0.0f) ? a.delta[of_head + row] : 0.0f;
         UNROLL for (int c = 0; c < 4; c++)
@@ -171,30 +171,30 @@ template <int R, int WIDTH, bool MIXED>
 __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_kernel(Attention a)
 {
     constexpr int N = WIDTH / 16, ROW = WIDTH + 4, STEP = TILE / R;
-    DYNAMIC_SHARED(float4, room);
-    float *q = (float *)room, *k = q + TILE * ROW, *g = k + TILE * ROW, *v = g + TILE * ROW;
+    DYNAMIC_SHARED(float4, scratch);
+    float *q = (float *)scratch, *k = q + TILE * ROW, *g = k + TILE * ROW, *v = g + TILE * ROW;
     float *ds = v;
     const int ty = (int)threadIdx.x / 16;
-    const Attention of = of_keys(a);
+    const Attention kv = as_keys(a);
     const HeadTile at = head_tile_of(a, (a.t + TILE - 1) / TILE, true);
     const int first = at.tile * TILE;
     const int64_t queries = at.row * a.t * a.c + (int64_t)at.head * a.d;
     const int64_t keys = at.row * a.s * a.kc + (int64_t)(at.head / a.group) * a.d;
-    const Keys sight = keys_of_row(a.keys, a.lengths, at.row);
-    const int ahead = first + sight.ahead, seen = min(sight.there, ahead + TILE);
+    const Keys visible = keys_of_row(a.keys, a.lengths, at.row);
+    const int ahead = first + visible.ahead, key_end = min(visible.count, ahead + TILE);
     const int64_t of_head = (at.row * a.heads + at.head) * a.t;
     const int begin = max(ahead + 1 - a.window, 0) / TILE * TILE;
     float o[R][N];
-    begin_rows<R, N, STEP, MIXED>(o, a.dq + queries, a, first + ty, a.t, at.slice * WIDTH,
+    init_rows<R, N, STEP, MIXED>(o, a.dq + queries, a, first + ty, a.t, at.slice * WIDTH,
                                   a.accumulate[0]);
-    for (int j0 = begin; j0 < seen; j0 += TILE) {
+    for (int j0 = begin; j0 < key_end; j0 += TILE) {
         float x[R][4] = {}, y[R][4] = {};
         for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
             __syncthreads();
             if (j0 == begin || a.d > WIDTH)
                 fetch_queries<R, WIDTH, MIXED>(q, g, a, queries, first, e0);
-            fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, of, j0, seen, e0);
-            fetch_tile<R, WIDTH, MIXED>(v, a.v + keys, of, j0, seen, e0);
+            fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, kv, j0, key_end, e0);
+            fetch_tile<R, WIDTH, MIXED>(v, a.v + keys, kv, j0, key_end, e0);
             __syncthreads();
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
             dots<R, WIDTH, MIXED>(y, g, v, a.d - e0);
@@ -202,21 +202,21 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
         __syncthreads();
         probabilities<R>(x, y, a, of_head, first + ty, ds);
         if (a.d > WIDTH)
-            fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, of, j0, seen, at.slice * WIDTH);
+            fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, kv, j0, key_end, at.slice * WIDTH);
         score_gradients<R>(y, x, a, of_head, first + ty);
-        put_scores<R, MIXED>(ds, y);
+        store_scores<R, MIXED>(ds, y);
         __syncthreads();
-        links_of_keys<R, N, MIXED>(o, ds, k, min(seen - j0, (int)TILE), ahead - j0, a.window);
+        sum_over_keys<R, N, MIXED>(o, ds, k, min(key_end - j0, (int)TILE), ahead - j0, a.window);
     }
-    end_rows<R, N, STEP>(o, a.dq + queries, a, first + ty,
-                         seen > begin || !a.accumulate[0] ? a.t : 0, at.slice * WIDTH);
+    store_rows<R, N, STEP>(o, a.dq + queries, a, first + ty,
+                         key_end > begin || !a.accumulate[0] ? a.t : 0, at.slice * WIDTH);
 }
 
 /* Keys from `there` on, which no query sees, have no links. */
-template <int R, int N> __device__ void clear_unseen(float (&o)[R][N], int first, int there)
+template <int R, int N> __device__ void clear_masked(float (&o)[R][N], int first, int count)
 {
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < N; n++)
-        o[r][n] = first + r < there ? o[r][n] : 0.0f;
+        o[r][n] = first + r < count ? o[r][n] : 0.0f;
 }
 
 /* dk and dv of 64 keys: chains over queries ascending, one of the heads that share them after the
@@ -225,24 +225,24 @@ template <int R, int WIDTH, bool MIXED>
 __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_kernel(Attention a)
 {
     constexpr int N = WIDTH / 16, ROW = WIDTH + 4, LONG = TILE * ROW;
-    DYNAMIC_SHARED(float4, room);
-    float *q = (float *)room, *k = q + LONG, *g = k + LONG, *v = g + LONG, *scores = v + LONG;
-    const Attention of = of_keys(a);
-    const HeadTile at = head_tile_of(of, (a.s + TILE - 1) / TILE, false);
+    DYNAMIC_SHARED(float4, scratch);
+    float *q = (float *)scratch, *k = q + LONG, *g = k + LONG, *v = g + LONG, *scores = v + LONG;
+    const Attention kv = as_keys(a);
+    const HeadTile at = head_tile_of(kv, (a.s + TILE - 1) / TILE, false);
     const int first = at.tile * TILE, slice = at.slice * WIDTH;
-    const int ty = (int)threadIdx.x / 16, own = first + R * ty; /* the thread's first row */
+    const int ty = (int)threadIdx.x / 16, first_row = first + R * ty; /* the thread's first row */
     const int64_t keys = at.row * a.s * a.kc + (int64_t)at.head * a.d;
-    const Keys sight = keys_of_row(a.keys, a.lengths, at.row);
+    const Keys visible = keys_of_row(a.keys, a.lengths, at.row);
     float dk[R][N], dv[R][N];
     float *const to_k = a.dk ? a.dk + keys : NULL, *const to_v = a.dv ? a.dv + keys : NULL;
-    begin_rows<R, N, 1, MIXED>(dk, to_k, of, own, a.s, slice, a.accumulate[1]);
-    begin_rows<R, N, 1, MIXED>(dv, to_v, of, own, a.s, slice, a.accumulate[2]);
-    const int begin = max(first - sight.ahead, 0) / TILE * TILE; /* the first that see one */
-    const int end = (int)gckpti_min(a.t, (int64_t)first + TILE - 1 - sight.ahead + a.window);
-    const int tiles = first < sight.there ? (max(end - begin, 0) + TILE - 1) / TILE : 0;
+    init_rows<R, N, 1, MIXED>(dk, to_k, kv, first_row, a.s, slice, a.accumulate[1]);
+    init_rows<R, N, 1, MIXED>(dv, to_v, kv, first_row, a.s, slice, a.accumulate[2]);
+    const int begin = max(first - visible.ahead, 0) / TILE * TILE; /* the first that see one */
+    const int end = (int)gckpti_min(a.t, (int64_t)first + TILE - 1 - visible.ahead + a.window);
+    const int tiles = first < visible.count ? (max(end - begin, 0) + TILE - 1) / TILE : 0;
     for (int step = 0; step < tiles * a.group; step++) {
         const int i0 = begin + step % tiles * TILE, head = at.head * a.group + step / tiles;
-        const int n = min(a.t - i0, (int)TILE), ahead = i0 + sight.ahead - first;
+        const int n = min(a.t - i0, (int)TILE), ahead = i0 + visible.ahead - first;
         const int64_t queries = at.row * a.t * a.c + (int64_t)head * a.d;
         const int64_t of_head = (at.row * a.heads + head) * a.t;
         float x[R][4] = {}, y[R][4] = {};
@@ -250,8 +250,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
             __syncthreads();
             fetch_queries<R, WIDTH, MIXED>(q, g, a, queries, i0, e0);
             if (step == 0 || a.d > WIDTH) {
-                fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, of, first, sight.there, e0);
-                fetch_tile<R, WIDTH, MIXED>(v, a.v + keys, of, first, sight.there, e0);
+                fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, kv, first, visible.count, e0);
+                fetch_tile<R, WIDTH, MIXED>(v, a.v + keys, kv, first, visible.count, e0);
             }
             __syncthreads();
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
@@ -263,25 +263,25 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
             __syncthreads();
             fetch_queries<R, WIDTH, MIXED>(q, g, a, queries, i0, slice);
         }
-        put_scores<R, MIXED>(scores, x);
+        store_scores<R, MIXED>(scores, x);
         __syncthreads();
         if (a.dv)
-            links_of_queries<R, N, MIXED>(dv, scores, g, n, ahead, a.window);
+            sum_over_queries<R, N, MIXED>(dv, scores, g, n, ahead, a.window);
         if (!a.dk)
             continue;
         __syncthreads();
         score_gradients<R>(y, x, a, of_head, i0 + ty);
-        put_scores<R, MIXED>(scores, y);
+        store_scores<R, MIXED>(scores, y);
         __syncthreads();
-        links_of_queries<R, N, MIXED>(dk, scores, q, n, ahead, a.window);
+        sum_over_queries<R, N, MIXED>(dk, scores, q, n, ahead, a.window);
     }
-    const int met = tiles ? sight.there : 0;
-    clear_unseen(dk, own, sight.there);
-    clear_unseen(dv, own, sight.there);
+    const int attended = tiles ? visible.count : 0;
+    clear_masked(dk, first_row, visible.count);
+    clear_masked(dv, first_row, visible.count);
     if (a.dk)
-        end_rows<R, N, 1>(dk, to_k, of, own, a.accumulate[1] ? met : a.s, slice);
+        store_rows<R, N, 1>(dk, to_k, kv, first_row, a.accumulate[1] ? attended : a.s, slice);
     if (a.dv)
-        end_rows<R, N, 1>(dv, to_v, of, own, a.accumulate[2] ? met : a.s, slice);
+        store_rows<R, N, 1>(dv, to_v, kv, first_row, a.accumulate[2] ? attended : a.s, slice);
 }
 
 /* Blocks for `rows` queries or keys of each of so many heads; shared memory for `tiles` tiles of
@@ -291,7 +291,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
         int bytes = (int)sizeof(float) * (TILE * ((width) + 4) * (tiles) + (more));                \
         a.slices = (a.d + (width) - 1) / (width);                                                  \
         int64_t blocks = call->shape.d[0] * (((rows) + TILE - 1) / TILE) * (heads) * a.slices;     \
-        RUN_SHARING(call, (kernel<R, width, MIXED>), dim3((unsigned)blocks), dim3(16 * TILE / R),  \
+        RUN_SHARED(call, (kernel<R, width, MIXED>), dim3((unsigned)blocks), dim3(16 * TILE / R),  \
                     bytes, a);                                                                     \
     } while (0)
 
@@ -308,7 +308,7 @@ template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *cal
 }
 
 /* Has a block room for tiles of 128 links? Chips for displays have 99 KiB: they take 64. */
-bool wide_fits(const gckpt_call *call)
+bool fits_wide_tiles(const gckpt_call *call)
 {
     int most = 0, all = (int)sizeof(float) * (4 * TILE * (128 + 4) + TILE * SCORES);
     Device *d = device_of(call);
@@ -324,7 +324,7 @@ void attention_by(const gckpt_call *call, bool)
     const gckpt_shape *shape = &call->shape;
     Attention a = {};
     a.q = q->data, a.k = k->data, a.v = v->data, a.g = call->grad_out;
-    a.out = call->out, a.aux = (float *)call->saved, a.delta = (const float *)call->workspace;
+    a.out = call->out, a.saved = (float *)call->saved, a.delta = (const float *)call->workspace;
     a.t = (int)shape->d[1], a.s = (int)k->shape.d[1], a.c = shape->d[2];
     a.heads = o.heads, a.d = (int)(a.c / a.heads);
     a.kc = k->shape.d[2], a.group = (int)(a.c / a.kc);
@@ -338,16 +338,16 @@ void attention_by(const gckpt_call *call, bool)
         for (int i = 0; i < 3; i++)
             a.accumulate[i] = call->in[i].grad && call->in[i].accumulate;
     }
-    a.wide = a.d % 4 == 0 && wide(a.q, a.k, a.v) && wide(a.g, a.out, a.dq) && wide(a.dk, a.dv);
+    a.aligned = a.d % 4 == 0 && aligned(a.q, a.k, a.v) && aligned(a.g, a.out, a.dq) && aligned(a.dk, a.dv);
     const int64_t queries = shape->d[0] * a.heads * a.t;
     if (a.dq || a.dk)
         RUN_ROWS(call, attention_delta_kernel, queries, grad_out_of(call), value_out_of(call),
                  (float *)call->workspace, queries, (int64_t)a.t, a.heads, a.d, a.c);
     const bool mixed = call->precision != GCKPT_FP32;
-    if (a.d <= 64 || !wide_fits(call))
+    if (a.d <= 64 || !fits_wide_tiles(call))
         mixed ? attention_run<4, 64, true>(call, a) : attention_run<8, 64, false>(call, a);
     else
         mixed ? attention_run<4, 128, true>(call, a) : attention_run<4, 128, false>(call, a);
 }
 
-BOTH_WAYS(attention, attention_by)
+BOTH_PASSES(attention, attention_by)

@@ -7,13 +7,13 @@ template <class I> struct Axes {
     I size[GCKPT_MAX_DIMS], step[3][GCKPT_MAX_DIMS];
 };
 
-template <class I> struct Place {
+template <class I> struct Offsets {
     I at0, at1, at2;
 };
 
-template <class I> __device__ Place<I> place(const Axes<I> &x, I i)
+template <class I> __device__ Offsets<I> offsets_of(const Axes<I> &x, I i)
 {
-    Place<I> p = { 0, 0, 0 };
+    Offsets<I> p = { 0, 0, 0 };
     for (int k = 0; k < x.n; k++) {
         I next = k + 1 < x.n ? i / x.size[k] : 0, j = i - next * x.size[k];
         p.at0 += j * x.step[0][k];
@@ -25,7 +25,7 @@ template <class I> __device__ Place<I> place(const Axes<I> &x, I i)
 }
 
 /* The walk's steps as 1 and 2, and 0 in row-major order. */
-Axes<int64_t> axes_of(const gckpti_walk *w)
+Axes<int64_t> axes_of(const gckpti_iter *w)
 {
     Axes<int64_t> x = {};
     int64_t size = 1;
@@ -48,7 +48,7 @@ int64_t count_of(const Axes<int64_t> &x)
 }
 
 /* Whether indexes of 32 bits will do. */
-bool small(const Axes<int64_t> &x)
+bool fits_int32(const Axes<int64_t> &x)
 {
     bool fits = count_of(x) < GCKPT_CUDA_WIDE;
     for (int t = 0; t < 3; t++) {
@@ -61,22 +61,22 @@ bool small(const Axes<int64_t> &x)
 }
 
 /* In other numbers, the innermost axis in packs of `pack`. */
-template <class I> Axes<I> axes_in(const Axes<int64_t> &x, int pack)
+template <class I> Axes<I> axes_in(const Axes<int64_t> &x, int vec)
 {
     Axes<I> y = {};
     y.n = x.n;
     for (int k = 0; k < x.n; k++) {
-        y.size[k] = (I)(k ? x.size[k] : x.size[k] / pack);
+        y.size[k] = (I)(k ? x.size[k] : x.size[k] / vec);
         for (int t = 0; t < 3; t++)
-            y.step[t][k] = (I)(k ? x.step[t][k] : x.step[t][k] * pack);
+            y.step[t][k] = (I)(k ? x.step[t][k] : x.step[t][k] * vec);
     }
     return y;
 }
 
 /* N neighbours, or one that is repeated. */
-template <int N, class I> __device__ Pack<float, N> spread(const float *at, I step)
+template <int N, class I> __device__ Vec<float, N> load_broadcast(const float *at, I step)
 {
-    Pack<float, N> x;
+    Vec<float, N> x;
     if (step)
         return load<N>(at);
     for (int k = 0; k < N; k++)
@@ -84,12 +84,12 @@ template <int N, class I> __device__ Pack<float, N> spread(const float *at, I st
     return x;
 }
 
-enum Pairing { ADD, SUB, MUL, DIVIDE, MAXIMUM, MINIMUM };
+enum BinaryOp { ADD, SUB, MUL, DIVIDE, MAXIMUM, MINIMUM };
 
 /* a op b; where there is no b, a op by. */
-struct Pair {
-    Pairing op;
-    float by;
+struct Binary {
+    BinaryOp op;
+    float scalar;
     __device__ void operator()(float *d, float a, float b, float, int accumulate) const
     {
         if (op == MUL)
@@ -99,35 +99,35 @@ struct Pair {
         else if (op <= SUB)
             gckpti_put(d, op == ADD ? a + b : a - b, accumulate);
         else
-            *d = op == MAXIMUM ? gckpti_pair_maximum(a, b) : gckpti_pair_minimum(a, b);
+            *d = op == MAXIMUM ? gckpti_binary_maximum(a, b) : gckpti_binary_minimum(a, b);
     }
 };
 
 /* Whether the word of a condition holds, as gckpti_holds: of f32, or of i32. */
-__device__ inline bool holds(float word, bool whole)
+__device__ inline bool holds(float word, bool is_i32)
 {
-    return (gckpti_bits(word) & (whole ? 0xffffffffu : 0x7fffffffu)) != 0;
+    return (gckpti_bits(word) & (is_i32 ? 0xffffffffu : 0x7fffffffu)) != 0;
 }
 
-/* A gradient that depends on the other input or on both, as gckpti_pair_gradient; or, as where's,
+/* A gradient that depends on the other input or on both, as gckpti_binary_gradient; or, as where's,
  * on a condition. */
-enum Rule { NO_RULE, ABOVE, BELOW, GREATER, LESS, WHERE, ELSEWHERE, WHERE_I32, ELSEWHERE_I32 };
-struct PairGradient {
+enum Rule { NO_RULE, DIVIDEND, DIVISOR, GREATER, LESS, WHERE, ELSEWHERE, WHERE_I32, ELSEWHERE_I32 };
+struct BinaryGradient {
     Rule rule;
-    float by;
-    __device__ float product_of(float g, float other, float own, float *factor) const
+    float scalar;
+    __device__ float product_of(float g, float other, float self, float *factor) const
     {
         *factor = 1.0f;
         if (rule >= WHERE)
             return holds(other, rule >= WHERE_I32) == ((rule - WHERE) % 2 == 0) ? g : 0.0f;
-        return rule == ABOVE     ? gckpti_part_above(g, own, other, factor)
-               : rule == BELOW   ? gckpti_part_below(g, own, other, factor)
-               : rule == GREATER ? gckpti_part_greater(g, own, other, factor)
-                                 : gckpti_part_less(g, own, other, factor);
+        return rule == DIVIDEND     ? gckpti_grad_numerator(g, self, other, factor)
+               : rule == DIVISOR   ? gckpti_grad_denominator(g, self, other, factor)
+               : rule == GREATER ? gckpti_grad_maximum(g, self, other, factor)
+                                 : gckpti_grad_minimum(g, self, other, factor);
     }
-    __device__ void operator()(float *d, float g, float other, float own, int accumulate) const
+    __device__ void operator()(float *d, float g, float other, float self, int accumulate) const
     {
-        float factor, u = product_of(g, other, own, &factor);
+        float factor, u = product_of(g, other, self, &factor);
         if (rule >= WHERE)
             gckpti_put(d, u, accumulate);
         else
@@ -139,17 +139,17 @@ struct PairGradient {
  * repeated comes from caches. b may be NULL; so may own, which lies as d does. */
 template <int N, class I, class F>
 __global__ void combine_kernel(const __grid_constant__ Axes<I> axes, F f, float *d, const float *a,
-                               const float *b, const float *own, int64_t packs, int accumulate)
+                               const float *b, const float *self, int64_t vecs, int accumulate)
 {
-    for (EACH(i, packs)) {
-        Place<I> at = place(axes, (I)i);
-        Pack<float, N> x = spread<N>(a + at.at1, axes.step[1][0]), y, z = {}, w = {};
+    for (EACH(i, vecs)) {
+        Offsets<I> at = offsets_of(axes, (I)i);
+        Vec<float, N> x = load_broadcast<N>(a + at.at1, axes.step[1][0]), y, z = {}, w = {};
         if (b)
-            y = spread<N>(b + at.at2, axes.step[2][0]);
+            y = load_broadcast<N>(b + at.at2, axes.step[2][0]);
         else
-            y = spread<N>(&f.by, (I)0);
-        if (own)
-            w = load<N>(own + at.at0);
+            y = load_broadcast<N>(&f.scalar, (I)0);
+        if (self)
+            w = load<N>(self + at.at0);
         if (accumulate)
             z = load<N>(d + at.at0);
         for (int k = 0; k < N; k++)
@@ -160,10 +160,10 @@ __global__ void combine_kernel(const __grid_constant__ Axes<I> axes, F f, float 
 
 template <class F>
 void combine(const gckpt_call *call, const Axes<int64_t> &x, F f, float *d, const float *a,
-             const float *b, const float *own, int accumulate)
+             const float *b, const float *self, int accumulate)
 {
     int64_t n = count_of(x);
-    bool four = wide(d, a, b) && wide(own) && x.n && x.size[0] % 4 == 0 && x.step[0][0] == 1;
+    bool four = aligned(d, a, b) && aligned(self) && x.n && x.size[0] % 4 == 0 && x.step[0][0] == 1;
     for (int t = 0; t < 3; t++) {
         bool repeated = x.step[t][0] == 0;
         four = four && (repeated || x.step[t][0] == 1);
@@ -171,13 +171,13 @@ void combine(const gckpt_call *call, const Axes<int64_t> &x, F f, float *d, cons
             four = four && (repeated || x.step[t][k] % 4 == 0);
     }
 #define COMBINE(N, I)                                                                              \
-    RUN_EACH(call, (combine_kernel<N, I, F>), n / N, axes_in<I>(x, N), f, d, a, b, own, n / N,     \
+    RUN_EACH(call, (combine_kernel<N, I, F>), n / N, axes_in<I>(x, N), f, d, a, b, self, n / N,     \
              accumulate)
-    if (four && small(x))
+    if (four && fits_int32(x))
         COMBINE(4, uint32_t);
     else if (four)
         COMBINE(4, int64_t);
-    else if (small(x))
+    else if (fits_int32(x))
         COMBINE(1, uint32_t);
     else
         COMBINE(1, int64_t);

@@ -1,34 +1,34 @@
 Axes<int64_t> broadcast_axes(const gckpt_call *call, int second)
 {
-    gckpti_walk w;
-    gckpti_broadcast_walk(&w, call, second);
+    gckpti_iter w;
+    gckpti_broadcast_iter(&w, call, second);
     return axes_of(&w);
 }
 
-void broadcast_forward(const gckpt_call *call, Pairing op)
+void broadcast_forward(const gckpt_call *call, BinaryOp op)
 {
     const gckpt_arg *in = call->in;
-    combine(call, broadcast_axes(call, 1), Pair{ op, 1.0f }, call->out, in[0].data, in[1].data,
+    combine(call, broadcast_axes(call, 1), Binary{ op, 1.0f }, call->out, in[0].data, in[1].data,
             NULL, 0);
 }
 
-/* As gckpti_pair_gradient: input i's gradient gets sign * g, or g * other; or by a rule. */
+/* As gckpti_binary_gradient: input i's gradient gets sign * g, or g * other; or by a rule. */
 void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *other, Rule rule)
 {
     const gckpt_arg *in = &call->in[i];
-    const float *own = rule > ABOVE && rule < WHERE ? in->data : NULL;
+    const float *self = rule > DIVIDEND && rule < WHERE ? in->data : NULL;
     if (!wanted(*in) || (in->grad && in->grad == call->grad_out)) /* passed on */
         return;
     Axes<int64_t> x = broadcast_axes(call, i ? i : 1);
     if (i)
         std::swap(x.step[1], x.step[2]); /* 1: of this input, 2: of the other */
     if (in->compensation) {
-        sums(call, x, { rule, grad_out_of(call), other, own, sign, sum_of(*in) });
+        sums(call, x, { rule, grad_out_of(call), other, self, sign, sum_of(*in) });
     } else if (rule) {
-        combine(call, x, PairGradient{ rule, 1.0f }, in->grad, call->grad_out, other, own,
+        combine(call, x, BinaryGradient{ rule, 1.0f }, in->grad, call->grad_out, other, self,
                 in->accumulate);
     } else if (other) {
-        combine(call, x, Pair{ MUL, 1.0f }, in->grad, call->grad_out, other, NULL, in->accumulate);
+        combine(call, x, Binary{ MUL, 1.0f }, in->grad, call->grad_out, other, NULL, in->accumulate);
     } else {
         map_gradient(call, *in, Scale<gckpti_put_product>{ sign }, call->grad_out, NULL);
     }
@@ -45,18 +45,18 @@ void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *
 PAIRED(add, ADD, 1.0f, false, NO_RULE, NO_RULE)
 PAIRED(sub, SUB, -1.0f, false, NO_RULE, NO_RULE)
 PAIRED(mul, MUL, 1.0f, true, NO_RULE, NO_RULE)
-PAIRED(div, DIVIDE, 1.0f, true, ABOVE, BELOW)
+PAIRED(div, DIVIDE, 1.0f, true, DIVIDEND, DIVISOR)
 PAIRED(maximum, MAXIMUM, 1.0f, true, GREATER, GREATER)
 PAIRED(minimum, MINIMUM, 1.0f, true, LESS, LESS)
 #undef PAIRED
 
 /* a, or else own, where a condition holds, or where it does not. */
-struct Choice {
-    bool whole, holding;
-    float by;
-    __device__ void operator()(float *d, float a, float condition, float own, int) const
+struct Where {
+    bool is_i32, on_true;
+    float scalar;
+    __device__ void operator()(float *d, float a, float condition, float self, int) const
     {
-        *d = holds(condition, whole) == holding ? a : own;
+        *d = holds(condition, is_i32) == on_true ? a : self;
     }
 };
 
@@ -73,25 +73,25 @@ void where_forward(const gckpt_call *call)
     const bool repeated = gckpti_elements(&call->in[1].shape) != n;
     const int taken = repeated || gckpti_elements(&call->in[2].shape) == n ? 1 : 2;
     const gckpt_arg *rest = &call->in[3 - taken];
-    const float *own = rest->data;
-    const Choice f = { call->in[0].index != NULL, taken == 1, 0.0f };
+    const float *self = rest->data;
+    const Where f = { call->in[0].index != NULL, taken == 1, 0.0f };
     if (gckpti_elements(&rest->shape) != n) {
         Axes<int64_t> all = broadcast_axes(call, 3 - taken);
         std::swap(all.step[1], all.step[2]);
-        combine(call, all, Pair{ ADD, -0.0f }, call->out, own, NULL, NULL, 0);
-        own = call->out;
+        combine(call, all, Binary{ ADD, -0.0f }, call->out, self, NULL, NULL, 0);
+        self = call->out;
     }
     Axes<int64_t> x = broadcast_axes(call, taken);
     std::swap(x.step[1], x.step[2]); /* 1: of what is taken, 2: of the condition */
-    combine(call, x, f, call->out, call->in[taken].data, condition_of(call), own, 0);
+    combine(call, x, f, call->out, call->in[taken].data, condition_of(call), self, 0);
 }
 
 void where_backward(const gckpt_call *call)
 {
-    const bool whole = call->in[0].index != NULL;
+    const bool is_i32 = call->in[0].index != NULL;
     const gckpt_arg *condition = &call->in[0];
     if (condition->grad && !condition->accumulate)
         fill(call, condition->grad, 0, gckpti_elements(&condition->shape));
-    broadcast_gradient(call, 1, 1.0f, condition_of(call), whole ? WHERE_I32 : WHERE);
-    broadcast_gradient(call, 2, 1.0f, condition_of(call), whole ? ELSEWHERE_I32 : ELSEWHERE);
+    broadcast_gradient(call, 1, 1.0f, condition_of(call), is_i32 ? WHERE_I32 : WHERE);
+    broadcast_gradient(call, 2, 1.0f, condition_of(call), is_i32 ? ELSEWHERE_I32 : ELSEWHERE);
 }

@@ -52,7 +52,7 @@ template <bool BACK> struct ChannelTerms : Terms {
 };
 
 /* Of each group of each image the mean of sums, or of gain sums; from: plus its first x. */
-__global__ void channel_level_kernel(Channels s, const float *sums, const float *gain,
+__global__ void channel_means_kernel(Channels s, const float *sums, const float *gain,
                                      const float *from, float *to)
 {
     for (EACH_ROW(r, s.images * s.groups)) {
@@ -69,25 +69,25 @@ __global__ void channel_level_kernel(Channels s, const float *sums, const float 
 
 /* y; BACK: dx, of a and b. A lane has a channel, warps share its places. */
 template <bool BACK>
-__global__ void channel_each_kernel(const __grid_constant__ Channels s, int64_t shares)
+__global__ void channel_each_kernel(const __grid_constant__ Channels s, int64_t splits)
 {
-    const int64_t unit = blockIdx.x / shares, across = (s.channels + 31) / 32,
-                  image = unit / across;
-    const int64_t c = (unit - image * across) * 32 + threadIdx.x % 32;
+    const int64_t strip = blockIdx.x / splits, across = (s.channels + 31) / 32,
+                  image = strip / across;
+    const int64_t c = (strip - image * across) * 32 + threadIdx.x % 32;
     if (c >= s.channels)
         return;
     const int64_t group = image * s.groups + c / s.m;
     const float center = s.mean[group], rstd = gckpti_rsqrt(s.variance[group] + 1e-5f);
-    const float level = BACK ? s.a[group] : 0.0f, slope = BACK ? s.b[group] : 0.0f;
-    int64_t r = (blockIdx.x - unit * shares) * 8 + threadIdx.x / 32;
-    for (; r < s.places; r += shares * 8) {
+    const float mean_g = BACK ? s.a[group] : 0.0f, mean_gh = BACK ? s.b[group] : 0.0f;
+    int64_t r = (blockIdx.x - strip * splits) * 8 + threadIdx.x / 32;
+    for (; r < s.places; r += splits * 8) {
         const int64_t at = (image * s.places + r) * s.channels + c;
         const float d = s.x[at] - center;
         if (!BACK) {
             s.to[at] = gckpti_norm_out(d, rstd, s.gain, s.bias, c);
         } else {
             const float u = s.gain ? gckpti_mul(s.g[at], s.gain[c]) : s.g[at];
-            gckpti_put_product(&s.to[at], rstd, gckpti_fma(-(d * rstd), slope, u - level),
+            gckpti_put_product(&s.to[at], rstd, gckpti_fma(-(d * rstd), mean_gh, u - mean_g),
                                s.accumulate);
         }
     }
@@ -96,16 +96,16 @@ __global__ void channel_each_kernel(const __grid_constant__ Channels s, int64_t 
 /* With shares of places, so that there are some 16 blocks for each processor of a large chip. */
 template <bool BACK> void channel_each(const gckpt_call *call, const Channels &s)
 {
-    const int64_t units = (s.channels + 31) / 32 * s.images, most = (s.places + 7) / 8;
-    const int64_t shares = units > 2112 ? 1 : gckpti_min(most, 2112 / units + 1);
+    const int64_t strips = (s.channels + 31) / 32 * s.images, most = (s.places + 7) / 8;
+    const int64_t splits = strips > 2112 ? 1 : gckpti_min(most, 2112 / strips + 1);
     if (s.to)
-        RUN(call, channel_each_kernel<BACK>, dim3((unsigned)(units * shares)), 256, 0, s, shares);
+        RUN(call, channel_each_kernel<BACK>, dim3((unsigned)(strips * splits)), 256, 0, s, splits);
 }
 
-void channel_level(const gckpt_call *call, const Channels &s, const float *sums, const float *gain,
+void channel_means(const gckpt_call *call, const Channels &s, const float *sums, const float *gain,
                    const float *from, float *to)
 {
-    RUN_ROWS(call, channel_level_kernel, s.images * s.groups, s, sums, gain, from, to);
+    RUN_ROWS(call, channel_means_kernel, s.images * s.groups, s, sums, gain, from, to);
 }
 
 /* Sums of images, to gradients of bias and gain; rows: what was measured, the variance by
@@ -125,14 +125,14 @@ struct ImageTerms : Terms {
 void groupnorm_forward(const gckpt_call *call)
 {
     Channels s = channels_of(call);
-    const bool given = !*(const int *)call->attributes && !gckpti_trains(call);
+    const bool given = !*(const int *)call->attributes && !gckpti_is_training(call);
     float *sums = (float *)call->workspace;
     float *stats[2] = { call->saved ? (float *)call->saved : sums + s.images * s.channels };
     stats[1] = stats[0] + s.images * s.groups;
     for (int i = 0; i < 2 && !given; i++) {
         column_sums(call, ChannelTerms<false>{ {}, s, i }, sum_to(sums), {}, s.places, s.channels,
                     s.images);
-        channel_level(call, s, sums, NULL, i ? NULL : s.x, stats[i]);
+        channel_means(call, s, sums, NULL, i ? NULL : s.x, stats[i]);
         s.mean = stats[0];
     }
     s.mean = given ? call->in[1].data : stats[0], s.variance = given ? call->in[2].data : stats[1];
@@ -143,29 +143,29 @@ void groupnorm_backward(const gckpt_call *call)
 {
     const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
     Channels s = channels_of(call);
-    const float *aux = (const float *)call->saved;
+    const float *saved = (const float *)call->saved;
     float *sums = (float *)call->workspace, *more = sums + s.images * s.channels;
     float *a = more + s.images * s.channels, *b = a + s.images * s.groups;
     const float unbiased = s.n > 1 ? s.n / (s.n - 1) : 1.0f;
-    const ImageTerms stats = { {}, aux, aux + s.channels, s.channels, unbiased, (float)call->rows };
+    const ImageTerms stats = { {}, saved, saved + s.channels, s.channels, unbiased, (float)call->rows };
     if (!o->groups)
         column_sums(call, stats, sum_of(call, 1), sum_of(call, 2), 1, s.channels);
     if (s.to || (o->gain && call->in[o->gain].grad)) /* else x and aux need not be there */
-        s.mean = aux, s.variance = aux + s.images * s.groups;
+        s.mean = saved, s.variance = saved + s.images * s.groups;
     column_sums(call, ChannelTerms<true>{ {}, s }, sum_to(sums), sum_to(s.mean ? more : NULL),
                 s.places, s.channels, s.images);
     column_sums(call, ImageTerms{ {}, sums, s.mean ? more : NULL, s.channels },
                 sum_of(call, o->bias), sum_of(call, o->gain), s.images, s.channels);
     if (!s.to)
         return;
-    channel_level(call, s, sums, s.gain, NULL, a);
-    channel_level(call, s, more, s.gain, NULL, b);
+    channel_means(call, s, sums, s.gain, NULL, a);
+    channel_means(call, s, more, s.gain, NULL, b);
     s.a = a, s.b = b;
     channel_each<true>(call, s);
 }
 
 /* Floats of scratch. */
-int64_t channel_room(const gckpt_call *call)
+int64_t channel_workspace(const gckpt_call *call)
 {
     const Channels s = channels_of(call);
     return 2 * s.images * (s.channels + s.groups);

@@ -1,6 +1,6 @@
 /* y = f(x), and dx by a rule from g and the slope, all three being gradckpt.h's; `at`: x, or y
  * where the slope needs it. o: the N attributes that these take. */
-template <auto F, int N = 0> struct Value {
+template <auto F, int N = 0> struct Unary {
     static constexpr int READS = READS_A, ATTRIBUTES = N;
     float o[N + 1];
     __device__ void operator()(float *d, float x, float, int) const
@@ -12,15 +12,15 @@ template <auto F, int N = 0> struct Value {
     }
 };
 
-template <auto SLOPE, void (*PUT)(float *, float, float, int), int N = 0> struct Slope {
+template <auto DERIV, void (*PUT)(float *, float, float, int), int N = 0> struct UnaryGrad {
     static constexpr int READS = READS_BOTH, ATTRIBUTES = N;
     float o[N + 1];
     __device__ void operator()(float *d, float at, float g, int accumulate) const
     {
         if constexpr (N > 0)
-            PUT(d, g, SLOPE(at, o), accumulate);
+            PUT(d, g, DERIV(at, o), accumulate);
         else
-            PUT(d, g, SLOPE(at), accumulate);
+            PUT(d, g, DERIV(at), accumulate);
     }
 };
 
@@ -44,35 +44,35 @@ template <class F> void map_forward(const gckpt_call *call, F f)
     map(call, f, call->in[0].data, NULL, call->out, gckpti_elements(&call->shape), 0);
 }
 
-#define CURVE_BY(name, n, value, slope, rule, at)                                                  \
+#define UNARY_WITH(name, n, value, deriv, rule, at)                                                  \
     void name##_forward(const gckpt_call *call)                                                    \
     {                                                                                              \
-        map_forward(call, by_attributes<Value<value, n>>(call));                                   \
+        map_forward(call, by_attributes<Unary<value, n>>(call));                                   \
     }                                                                                              \
     void name##_backward(const gckpt_call *call)                                                   \
     {                                                                                              \
-        map_gradient(call, call->in[0], by_attributes<Slope<slope, gckpti_put_##rule, n>>(call),   \
+        map_gradient(call, call->in[0], by_attributes<UnaryGrad<deriv, gckpti_put_##rule, n>>(call),   \
                      at, call->grad_out);                                                          \
     }
-#define CURVE(name, rule, at) CURVE_BY(name, 0, gckpti_##name, gckpti_##name##_slope, rule, at)
-CURVE(relu, passed, call->out)
-CURVE(gelu, product, call->in[0].data)
-CURVE(gelu_erf, product, call->in[0].data)
-CURVE(silu, product, call->in[0].data)
-CURVE(tanh, product, call->out)
-CURVE(sigmoid, product, call->out)
-CURVE(exp, product, call->out)
-CURVE(log, quotient, call->in[0].data)
-CURVE(sqrt, quotient, call->out)
-CURVE(abs, product, call->in[0].data)
-CURVE(reciprocal, product, call->out)
-CURVE(softplus, product, call->out)
-CURVE(sin, product, call->in[0].data)
-CURVE(cos, product, call->in[0].data)
-CURVE_BY(clamp, 2, gckpti_value_clamp, gckpti_slope_clamp, passed, call->in[0].data)
-CURVE_BY(leaky_relu, 1, gckpti_value_leaky_relu, gckpti_slope_leaky_relu, product, call->out)
-#undef CURVE
-#undef CURVE_BY
+#define UNARY(name, rule, at) UNARY_WITH(name, 0, gckpti_##name, gckpti_##name##_deriv, rule, at)
+UNARY(relu, masked, call->out)
+UNARY(gelu, product, call->in[0].data)
+UNARY(gelu_erf, product, call->in[0].data)
+UNARY(silu, product, call->in[0].data)
+UNARY(tanh, product, call->out)
+UNARY(sigmoid, product, call->out)
+UNARY(exp, product, call->out)
+UNARY(log, quotient, call->in[0].data)
+UNARY(sqrt, quotient, call->out)
+UNARY(abs, product, call->in[0].data)
+UNARY(reciprocal, product, call->out)
+UNARY(softplus, product, call->out)
+UNARY(sin, product, call->in[0].data)
+UNARY(cos, product, call->in[0].data)
+UNARY_WITH(clamp, 2, gckpti_value_clamp, gckpti_deriv_clamp, masked, call->in[0].data)
+UNARY_WITH(leaky_relu, 1, gckpti_value_leaky_relu, gckpti_deriv_leaky_relu, product, call->out)
+#undef UNARY
+#undef UNARY_WITH
 
 struct PowerGradient {
     static constexpr int READS = READS_BOTH, ATTRIBUTES = 1;
@@ -82,7 +82,7 @@ struct PowerGradient {
         if (*o == 0.0f)
             gckpti_put(d, 0.0f, accumulate);
         else
-            gckpti_put_product(d, g, gckpti_slope_pow(x, o), accumulate);
+            gckpti_put_product(d, g, gckpti_deriv_pow(x, o), accumulate);
     }
 };
 
@@ -92,9 +92,9 @@ void pow_by(const gckpt_call *call, bool backward)
     if (backward)
         map_gradient(call, x, by_attributes<PowerGradient>(call), x.data, call->grad_out);
     else
-        map_forward(call, by_attributes<Value<gckpti_value_pow, 1>>(call));
+        map_forward(call, by_attributes<Unary<gckpti_value_pow, 1>>(call));
 }
-BOTH_WAYS(pow, pow_by)
+BOTH_PASSES(pow, pow_by)
 
 void detach_forward(const gckpt_call *call)
 {
@@ -131,27 +131,27 @@ void scale_by(const gckpt_call *call, bool backward)
     const Scale<gckpti_put_product> f = { *(const float *)call->attributes };
     backward ? map_gradient(call, call->in[0], f, call->grad_out, NULL) : map_forward(call, f);
 }
-BOTH_WAYS(scale, scale_by)
+BOTH_PASSES(scale, scale_by)
 
 /* Four elements of the batch share random bits; a pack's may begin among them. */
-struct Mask {
+struct DropoutMask {
     float p, factor;
     int64_t each; /* elements of a row */
     int id;
-    const Moment *now;
+    const StepParams *params;
     Values x;
     Results y;
     int accumulate;
     template <int N> __device__ void at(int64_t i) const
     {
-        Pack<float, N> from = load<N>(x, i), to = {};
-        uint64_t at = (uint64_t)(i + now->row * each);
+        Vec<float, N> from = load<N>(x, i), to = {};
+        uint64_t at = (uint64_t)(i + params->first_row * each);
         uint32_t word[4];
         if (accumulate)
             to = load<N>(y, i);
         for (int k = 0; k < N; k++, at++) {
             if (k == 0 || at % 4 == 0)
-                gckpti_philox(now->seed, at / 4, (uint32_t)id, (uint32_t)now->step, word);
+                gckpti_philox(params->seed, at / 4, (uint32_t)id, (uint32_t)params->step, word);
             if (gckpti_uniform(word_at(word, at)) >= p)
                 gckpti_put_product(&to.v[k], factor, from.v[k], accumulate);
             else
@@ -170,8 +170,8 @@ void dropout_by(const gckpt_call *call, bool backward)
         return detach_forward(call);
     const int64_t n = gckpti_elements(&call->shape), each = n / call->rows;
     const float p = *(const float *)call->attributes;
-    const Mask o = { p, 1.0f / (1.0f - p), each, call->id, moment_of(call), x, y,
+    const DropoutMask o = { p, 1.0f / (1.0f - p), each, call->id, params_of(call), x, y,
                      backward && in.accumulate };
-    packs<8>(call, o, wanted(y) ? n : 0, wide(x) && wide(y));
+    for_each_vec<8>(call, o, wanted(y) ? n : 0, aligned(x) && aligned(y));
 }
-BOTH_WAYS(dropout, dropout_by)
+BOTH_PASSES(dropout, dropout_by)

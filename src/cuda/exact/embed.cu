@@ -1,5 +1,5 @@
 /* Rows that are taken of a table; of gather each entry of so many has `table` rows of its own. */
-struct Taken {
+struct RowIndex {
     const int32_t *index;
     int64_t each, table;
     __device__ __forceinline__ int64_t operator[](int64_t r) const
@@ -9,9 +9,9 @@ struct Taken {
 };
 
 /* embed, gather: elements of rows of n. */
-struct Rows {
+struct EmbedRows {
     const float *table;
-    Taken index;
+    RowIndex index;
     Results out;
     int64_t n;
     template <int N> __device__ void at(int64_t i) const
@@ -33,7 +33,7 @@ struct Lists {
 
 int64_t lists_words(int64_t table, int64_t rows) { return 2 * table + 1 + 2 * rows; }
 
-__global__ void lists_count_kernel(Lists l, Taken index, int64_t rows)
+__global__ void lists_count_kernel(Lists l, RowIndex index, int64_t rows)
 {
     for (EACH(r, rows))
         l.place[r] = atomicAdd(&l.count[index[r]], 1u);
@@ -45,7 +45,7 @@ __global__ void lists_begin_kernel(Lists l, int64_t table)
         l.begin[v] = l.count[v] ? atomicAdd(l.used, l.count[v]) : 0;
 }
 
-__global__ void lists_fill_kernel(Lists l, Taken index, int64_t rows)
+__global__ void lists_fill_kernel(Lists l, RowIndex index, int64_t rows)
 {
     for (EACH(r, rows))
         l.list[l.begin[index[r]] + l.place[r]] = (unsigned)r;
@@ -53,7 +53,7 @@ __global__ void lists_fill_kernel(Lists l, Taken index, int64_t rows)
 
 /* A row's place is the number of those before it. Quadratic in a list's length, but all rows work
  * at once: 65536 rows of one token take about a millisecond (not confirmed on a device). */
-__global__ void lists_sort_kernel(Lists l, Taken index, int64_t rows)
+__global__ void lists_sort_kernel(Lists l, RowIndex index, int64_t rows)
 {
     for (EACH(r, rows)) {
         unsigned begin = l.begin[index[r]], count = l.count[index[r]], before = 0;
@@ -95,15 +95,15 @@ void embed_by(const gckpt_call *call, bool backward)
     const gckpt_arg *x = &call->in[0];
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     int64_t table = gckpti_rows(&x->shape);
-    const Taken index = { call->in[1].index, x->shape.n == 3 ? call->shape.d[1] : 0,
+    const RowIndex index = { call->in[1].index, x->shape.n == 3 ? call->shape.d[1] : 0,
                           x->shape.d[1] };
     if (!backward)
-        packs<8>(call, Rows{ x->data, index, out_of(call), n }, rows * n,
-                 n % 8 == 0 && wide(x->data) && wide(out_of(call)));
+        for_each_vec<8>(call, EmbedRows{ x->data, index, out_of(call), n }, rows * n,
+                 n % 8 == 0 && aligned(x->data) && aligned(out_of(call)));
     if (!backward || !x->grad)
         return;
-    unsigned *work = (unsigned *)call->workspace, *place = work + 2 * table + 1;
-    const Lists l = { work, work + table, work + table + 1, place, place + rows };
+    unsigned *workspace = (unsigned *)call->workspace, *place = workspace + 2 * table + 1;
+    const Lists l = { workspace, workspace + table, workspace + table + 1, place, place + rows };
     fill(call, l.count, 0, table + 1);
     RUN_EACH(call, lists_count_kernel, rows, l, index, rows);
     RUN_EACH(call, lists_begin_kernel, table, l, table);
@@ -114,4 +114,4 @@ void embed_by(const gckpt_call *call, bool backward)
     RUN(call, embed_backward_kernel, grid, 256, 0, l, call->grad_out, call->grad_out_bf16, x->grad,
         table, n, x->accumulate);
 }
-BOTH_WAYS(embed, embed_by)
+BOTH_PASSES(embed, embed_by)

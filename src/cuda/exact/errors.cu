@@ -52,57 +52,57 @@ int64_t loss_rows(const gckpt_call *call)
 /* d = loss_scale * x */
 struct ByLossScale {
     static constexpr int READS = READS_A;
-    const Moment *now;
+    const StepParams *params;
     __device__ void operator()(float *d, float x, float, int accumulate) const
     {
-        gckpti_put_product(d, x, now->loss_scale, accumulate);
+        gckpti_put_product(d, x, params->loss_scale, accumulate);
     }
 };
 
 /* ---- losses of elements, which may have targets, weights; sum_loss backward has no data ---- */
-__global__ void errors_backward_kernel(gckpti_errors e, float *dx, float *dy, const Moment *now,
+__global__ void loss_grads_kernel(gckpti_element_loss e, float *dx, float *dy, const StepParams *params,
                                        int64_t n, int x_accumulate, int y_accumulate)
 {
     for (EACH(i, n)) {
-        float w = gckpti_error_weight(&e, i), x = e.x ? e.x[i] : 0.0f;
-        float d = gckpti_error_slope(e.kind, x, e.y ? e.y[i] : 0.0f, e.delta);
+        float w = gckpti_element_weight(&e, i), x = e.x ? e.x[i] : 0.0f;
+        float d = gckpti_element_deriv(e.kind, x, e.y ? e.y[i] : 0.0f, e.delta);
         if (dx)
-            gckpti_put_product(&dx[i], gckpti_weighted(w, d), now->loss_scale, x_accumulate);
-        if (e.kind == GCKPTI_BINARY)
+            gckpti_put_product(&dx[i], gckpti_weighted(w, d), params->loss_scale, x_accumulate);
+        if (e.kind == GCKPTI_LOSS_BINARY)
             d = x;
         if (dy)
-            gckpti_put_product(&dy[i], gckpti_weighted(w, -d), now->loss_scale, y_accumulate);
+            gckpti_put_product(&dy[i], gckpti_weighted(w, -d), params->loss_scale, y_accumulate);
     }
 }
 
 /* The gradient of weights, from sums of the losses behind each. */
 void weights_gradient(const gckpt_call *call, const float *sums)
 {
-    map_gradient(call, call->in[2], ByLossScale{ moment_of(call) }, sums, NULL);
+    map_gradient(call, call->in[2], ByLossScale{ params_of(call) }, sums, NULL);
 }
 
 /* work: a float a row; backward: one a weight. */
-template <gckpti_error_kind KIND> void errors_by(const gckpt_call *call, bool backward)
+template <gckpti_loss_kind KIND> void element_loss_by(const gckpt_call *call, bool backward)
 {
-    Errors f = { gckpti_errors_of(call, KIND) };
+    ElementLoss f = { gckpti_element_loss_of(call, KIND) };
     const gckpt_arg *x = &call->in[0], *y = &call->in[1];
-    int64_t n = gckpti_elements(&x->shape), share = f.e.share, rows = loss_rows(call);
+    int64_t n = gckpti_elements(&x->shape), per_weight = f.e.per_weight, rows = loss_rows(call);
     float *sums = (float *)call->workspace;
     if (!backward && call->loss_sum)
         row_sums(call, f, sums, rows, n / rows, 1.0f);
     if (!backward)
         return add_losses(call, sums, NULL, rows, n / rows);
     if (x->grad || y->grad)
-        RUN_EACH(call, errors_backward_kernel, n, f.e, x->grad, y->grad, moment_of(call), n,
+        RUN_EACH(call, loss_grads_kernel, n, f.e, x->grad, y->grad, params_of(call), n,
                  x->accumulate, y->accumulate);
     if (!call->in[2].grad)
         return;
     f.e.weights = NULL;
-    row_sums(call, f, sums, n / share, share, 1.0f);
+    row_sums(call, f, sums, n / per_weight, per_weight, 1.0f);
     weights_gradient(call, sums);
 }
 
-BOTH_WAYS(sum_loss, errors_by<GCKPTI_SUMMED>)
-BOTH_WAYS(mean_squared_error, errors_by<GCKPTI_SQUARED>)
-BOTH_WAYS(huber, errors_by<GCKPTI_HUBER>)
-BOTH_WAYS(binary_cross_entropy, errors_by<GCKPTI_BINARY>)
+BOTH_PASSES(sum_loss, element_loss_by<GCKPTI_LOSS_SUM>)
+BOTH_PASSES(mean_squared_error, element_loss_by<GCKPTI_LOSS_SQUARED>)
+BOTH_PASSES(huber, element_loss_by<GCKPTI_LOSS_HUBER>)
+BOTH_PASSES(binary_cross_entropy, element_loss_by<GCKPTI_LOSS_BINARY>)

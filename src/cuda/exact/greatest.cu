@@ -1,6 +1,6 @@
 /* ---- max, argmax: the first element that no other is greater than, or the first NaN ---- */
 /* Whether v, number k, comes before another one; at < 0: there is none. */
-__device__ bool takes(float v, int32_t k, float best, int32_t at)
+__device__ bool is_better(float v, int32_t k, float best, int32_t at)
 {
     if (at < 0 || v != v || best != best)
         return at < 0 || (v != v && (best == best || k < at));
@@ -10,7 +10,7 @@ __device__ bool takes(float v, int32_t k, float best, int32_t at)
 /* Of lines of `inner`: a thread a result, whose neighbours read neighbours; of the last axis LANES
  * of a warp. */
 template <int LANES>
-__global__ void greatest_kernel(const float *x, float *out, int32_t *number, int64_t size,
+__global__ void argmax_kernel(const float *x, float *out, int32_t *index, int64_t size,
                                 int64_t inner, int64_t n)
 {
     for (EACH(e, n * LANES)) {
@@ -19,46 +19,46 @@ __global__ void greatest_kernel(const float *x, float *out, int32_t *number, int
         float best = 0.0f;
         int32_t at = -1;
         for (int32_t k = (int32_t)(e % LANES); k < size; k += LANES)
-            if (takes(from[k * inner], k, best, at))
+            if (is_better(from[k * inner], k, best, at))
                 best = from[k * inner], at = k;
         for (int h = LANES / 2; h; h /= 2) {
             const float v = __shfl_xor_sync(0xffffffffu, best, h);
             const int32_t k = __shfl_xor_sync(0xffffffffu, at, h);
-            if (k >= 0 && takes(v, k, best, at))
+            if (k >= 0 && is_better(v, k, best, at))
                 best = v, at = k;
         }
         if (e % LANES == 0 && out)
             out[i] = best;
-        if (e % LANES == 0 && number)
-            number[i] = at;
+        if (e % LANES == 0 && index)
+            index[i] = at;
     }
 }
 
-void greatest(const gckpt_call *call, float *out, void *number)
+void max_with_index(const gckpt_call *call, float *out, void *index)
 {
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
     const int64_t n = v.outer * v.inner;
     const float *x = call->in[0].data;
     if (v.inner == 1)
-        RUN_ROWS(call, greatest_kernel<32>, n, x, out, (int32_t *)number, v.size, v.inner, n);
+        RUN_ROWS(call, argmax_kernel<32>, n, x, out, (int32_t *)index, v.size, v.inner, n);
     else
-        RUN_EACH(call, greatest_kernel<1>, n, x, out, (int32_t *)number, v.size, v.inner, n);
+        RUN_EACH(call, argmax_kernel<1>, n, x, out, (int32_t *)index, v.size, v.inner, n);
 }
 
 __global__ void max_backward_kernel(gckpti_axis_split v, float *d, const float *g,
-                                    const int32_t *number, int accumulate)
+                                    const int32_t *index, int accumulate)
 {
     for (EACH(i, v.outer * v.size * v.inner)) {
         const int64_t line = i / v.inner, to = line / v.size * v.inner + i % v.inner;
-        if (number[to] == line % v.size)
+        if (index[to] == line % v.size)
             gckpti_put(&d[i], g[to], accumulate);
         else if (!accumulate)
             d[i] = 0.0f;
     }
 }
 
-void max_forward(const gckpt_call *call) { greatest(call, call->out, call->saved); }
-void argmax_forward(const gckpt_call *call) { greatest(call, NULL, call->out); }
+void max_forward(const gckpt_call *call) { max_with_index(call, call->out, call->saved); }
+void argmax_forward(const gckpt_call *call) { max_with_index(call, NULL, call->out); }
 void max_backward(const gckpt_call *call)
 {
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);

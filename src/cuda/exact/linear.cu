@@ -19,8 +19,8 @@ void bias_gradient(const gckpt_call *call)
 void linear_by(const gckpt_call *call, bool backward)
 {
     if (!backward)
-        return gckpti_linear_out(call, products);
+        return gckpti_linear_output(call, products);
     gckpti_linear_gradients(call, products);
     bias_gradient(call);
 }
-BOTH_WAYS(linear, linear_by)
+BOTH_PASSES(linear, linear_by)

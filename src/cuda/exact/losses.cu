@@ -3,15 +3,15 @@
 __device__ void online_chunk(const float *x, int64_t n, bool first, float *max, float *sum)
 {
     const int lane = (int)threadIdx.x % 32;
-    float held[GCKPTI_LOSS_CHUNK / 32], top = -INFINITY, added = 0.0f;
-    EVERY(k, GCKPTI_LOSS_CHUNK / 32) {
-        held[k] = lane + 32 * k < n ? x[lane + 32 * k] : -INFINITY;
-        top = held[k] > top ? held[k] : top;
+    float regs[GCKPTI_LOSS_CHUNK / 32], top = -INFINITY, added = 0.0f;
+    UNROLLED(k, GCKPTI_LOSS_CHUNK / 32) {
+        regs[k] = lane + 32 * k < n ? x[lane + 32 * k] : -INFINITY;
+        top = regs[k] > top ? regs[k] : top;
     }
     const float factor = gckpti_online_factor(warp_max(top), first, max);
     const float shift = gckpti_shift(*max);
     UNROLL for (int k = 0; k < GCKPTI_LOSS_CHUNK / 32; k++)
-        added += gckpti_exp(held[k] - shift);
+        added += gckpti_exp(regs[k] - shift);
     *sum = gckpti_online_sum(*sum, first, factor, warp_sum(added));
 }
 
@@ -20,9 +20,9 @@ struct Classes {
     const float *x;              /* (rows,n): logits of classes first..first+n-1 of `classes` */
     const int32_t *target;       /* (rows); of soft ones NULL */
     const float *soft, *weights; /* NULL, or: targets (rows,n); one for each `share` rows */
-    float *aux;                  /* (rows,2): max, log(sum); forward: NULL when not wanted */
+    float *saved;                  /* (rows,2): max, log(sum); forward: NULL when not wanted */
     float *losses, *state; /* (rows); forward: (rows,3): max, sum, logit of the target, so far */
-    int64_t rows, first, n, classes, share;
+    int64_t rows, first, n, classes, per_weight;
     float smoothing, cap; /* cap: of logits, which have it already; 0: none */
 };
 
@@ -30,24 +30,24 @@ Classes classes_of(const gckpt_call *call)
 {
     const gckpt_arg *x = &call->in[0], *targets = &call->in[1], *w = &call->in[2];
     Classes l = { x->data, targets->index, targets->data, w->data };
-    l.aux = (float *)call->saved, l.losses = (float *)call->workspace;
+    l.saved = (float *)call->saved, l.losses = (float *)call->workspace;
     l.rows = gckpti_rows(&x->shape), l.n = l.classes = gckpti_last(&x->shape);
-    l.share = call->inputs == 3 ? l.rows / gckpti_elements(&w->shape) : 1;
+    l.per_weight = call->inputs == 3 ? l.rows / gckpti_elements(&w->shape) : 1;
     l.smoothing = call->attributes ? *(const float *)call->attributes : 0.0f;
     return l;
 }
 
 __device__ float weight_of(const Classes &l, int64_t r)
 {
-    return l.weights ? l.weights[r / l.share] : 1.0f;
+    return l.weights ? l.weights[r / l.per_weight] : 1.0f;
 }
 
-/* The loss of row r before its weight, as gckpti_loss_of; hit: its target's logit. A row left out
+/* The loss of row r before its weight, as gckpti_loss_of_row; hit: its target's logit. A row left out
  * adds -0 to the sum of losses, which changes no sum. */
-__device__ float class_loss(const Classes &l, int64_t r, float max, float log_sum, float hit)
+__device__ float class_loss(const Classes &l, int64_t r, float max, float log_sum, float logit)
 {
     const float *x = l.x + r * l.n, *soft = l.soft ? l.soft + r * l.n : NULL;
-    const float loss = log_sum - (hit - max);
+    const float loss = log_sum - (logit - max);
     float sum = 0.0f;
     if (!soft && l.target[r] < 0)
         return -0.0f;
@@ -68,44 +68,44 @@ __global__ void loss_forward_kernel(Classes l)
     for (EACH_ROW(r, l.rows)) {
         const float *x = l.x + r * l.n;
         const int64_t target = l.target ? l.target[r] : 0, at = target - l.first;
-        float *state = l.state + 3 * r, max = 0.0f, sum = 1.0f, hit = 0.0f;
+        float *state = l.state + 3 * r, max = 0.0f, sum = 1.0f, logit = 0.0f;
         if (l.first > 0)
-            max = state[0], sum = state[1], hit = state[2];
+            max = state[0], sum = state[1], logit = state[2];
         __syncwarp();
         for (int64_t j = 0; target >= 0 && j < l.n; j += GCKPTI_LOSS_CHUNK)
             online_chunk(x + j, gckpti_min(l.n - j, GCKPTI_LOSS_CHUNK), l.first + j == 0, &max,
                          &sum);
         if (target >= 0 && at >= 0 && at < l.n)
-            hit = x[at];
+            logit = x[at];
         if (l.first + l.n < l.classes) {
             if (lane < 3)
-                state[lane] = lane == 0 ? max : lane == 1 ? sum : hit;
+                state[lane] = lane == 0 ? max : lane == 1 ? sum : logit;
             continue;
         }
         gckpti_softmax_end(&max, &sum);
-        const float log_sum = gckpti_log(sum), loss = class_loss(l, r, max, log_sum, hit);
+        const float log_sum = gckpti_log(sum), loss = class_loss(l, r, max, log_sum, logit);
         if (lane == 0)
             l.losses[r] = target < 0 ? loss : gckpti_weighted(weight_of(l, r), loss);
-        if (l.aux && lane < 2)
-            l.aux[2 * r + lane] = lane == 0 ? max : log_sum;
+        if (l.saved && lane < 2)
+            l.saved[2 * r + lane] = lane == 0 ? max : log_sum;
     }
 }
 
 /* dx may be x. SOFT: dx and dt, the gradient of targets, may be NULL. */
 template <bool SOFT>
-__global__ void loss_backward_kernel(Classes l, float *dx, float *dt, const Moment *moment,
+__global__ void loss_backward_kernel(Classes l, float *dx, float *dt, const StepParams *params,
                                      int x_accumulate, int t_accumulate)
 {
     enum { AT_ONCE = 4 };
     const int lane = (int)threadIdx.x % 32;
-    const float other = l.smoothing / (float)l.n, own = 1.0f - l.smoothing + other;
+    const float p_off = l.smoothing / (float)l.n, p_on = 1.0f - l.smoothing + p_off;
     const bool to_x = !SOFT || dx, to_t = SOFT && dt;
     for (EACH_ROW(r, l.rows)) {
-        const float w = weight_of(l, r), scale = w * moment->loss_scale;
+        const float w = weight_of(l, r), scale = w * params->loss_scale;
         const int64_t begin = r * l.n, end = begin + l.n;
         const int64_t target = SOFT ? 0 : begin + l.target[r] - l.first;
         const bool out = (!SOFT && l.target[r] < 0) || w == 0.0f;
-        const float max = l.aux[2 * r], log_sum = l.aux[2 * r + 1];
+        const float max = l.saved[2 * r], log_sum = l.saved[2 * r + 1];
         float mass = 0.0f;
         for (int64_t i = begin + lane; SOFT && !out && i < end; i += 32)
             mass += l.soft[i];
@@ -116,10 +116,10 @@ __global__ void loss_backward_kernel(Classes l, float *dx, float *dt, const Mome
                 x[k] = !out && i + 32 * k < end ? l.x[i + 32 * k] : 0.0f;
             for (int k = 0; k < AT_ONCE && i + 32 * k < end; k++) {
                 const int64_t at = i + 32 * k;
-                const float t = SOFT ? l.soft[at] : at == target ? own : other, y = x[k] - max;
+                const float t = SOFT ? l.soft[at] : at == target ? p_on : p_off, y = x[k] - max;
                 float p = gckpti_fma(gckpti_exp(y - log_sum), mass, -t);
                 if (l.cap > 0.0f)
-                    p *= gckpti_capped_slope(x[k], l.cap);
+                    p *= gckpti_softcap_deriv(x[k], l.cap);
                 if (out && to_x && !x_accumulate)
                     dx[at] = 0.0f;
                 if (out && to_t && !t_accumulate)
@@ -137,8 +137,8 @@ __global__ void class_losses_kernel(Classes l)
 {
     for (EACH_ROW(r, l.rows)) {
         const int64_t target = l.target ? l.target[r] : 0;
-        const float hit = target < 0 ? 0.0f : l.x[r * l.n + target];
-        const float loss = class_loss(l, r, l.aux[2 * r], l.aux[2 * r + 1], hit);
+        const float logit = target < 0 ? 0.0f : l.x[r * l.n + target];
+        const float loss = class_loss(l, r, l.saved[2 * r], l.saved[2 * r + 1], logit);
         if (threadIdx.x % 32 == 0)
             l.losses[r] = loss;
     }
@@ -155,14 +155,14 @@ void cross_entropy_by(const gckpt_call *call, bool backward)
     }
     if (l.soft && (x->grad || targets->grad))
         RUN_ROWS(call, loss_backward_kernel<true>, l.rows, l, x->grad, targets->grad,
-                 moment_of(call), x->accumulate, targets->accumulate);
+                 params_of(call), x->accumulate, targets->accumulate);
     else if (x->grad)
         RUN_ROWS(call, loss_backward_kernel<false>, l.rows, l, x->grad, (float *)NULL,
-                 moment_of(call), x->accumulate, 0);
+                 params_of(call), x->accumulate, 0);
     if (!call->in[2].grad)
         return;
     RUN_ROWS(call, class_losses_kernel, l.rows, l);
-    row_sums(call, Plain{ l.losses }, l.losses + l.rows, l.rows / l.share, l.share, 1.0f);
+    row_sums(call, Plain{ l.losses }, l.losses + l.rows, l.rows / l.per_weight, l.per_weight, 1.0f);
     weights_gradient(call, l.losses + l.rows);
 }
-BOTH_WAYS(cross_entropy, cross_entropy_by)
+BOTH_PASSES(cross_entropy, cross_entropy_by)

@@ -8,7 +8,7 @@ __device__ float mean_from(const float *x, int64_t n, float c)
 }
 
 __global__ void norm_forward_kernel(int center, float epsilon, const float *x, const float *gain,
-                                    const float *bias, float *out, float *aux, int64_t rows,
+                                    const float *bias, float *out, float *saved, int64_t rows,
                                     int64_t n)
 {
     const int lane = (int)threadIdx.x % 32;
@@ -28,10 +28,10 @@ __global__ void norm_forward_kernel(int center, float epsilon, const float *x, c
             const float d = gckpti_centered(from[i], c, mean);
             out[r * n + i] = gckpti_norm_out(d, rstd, gain, bias, i);
         }
-        if (aux && center && lane < 3)
-            aux[3 * r + lane] = lane == 0 ? c : lane == 1 ? mean : rstd;
-        if (aux && !center && lane == 0)
-            aux[r] = rstd;
+        if (saved && center && lane < 3)
+            saved[3 * r + lane] = lane == 0 ? c : lane == 1 ? mean : rstd;
+        if (saved && !center && lane == 0)
+            saved[r] = rstd;
     }
 }
 
@@ -40,24 +40,24 @@ struct Normed {
     float c, mean, rstd;
 };
 
-__device__ Normed normed(const float *aux, int64_t r, int center)
+__device__ Normed normed(const float *saved, int64_t r, int center)
 {
     if (center)
-        return { aux[3 * r], aux[3 * r + 1], aux[3 * r + 2] };
-    return { 0.0f, 0.0f, aux[r] };
+        return { saved[3 * r], saved[3 * r + 1], saved[3 * r + 2] };
+    return { 0.0f, 0.0f, saved[r] };
 }
 
 __global__ void norm_backward_kernel(int center, const float *x, const float *gain,
-                                     const float *aux, const float *g, float *dx, int64_t rows,
+                                     const float *saved, const float *g, float *dx, int64_t rows,
                                      int64_t n, int accumulate)
 {
     const int lane = (int)threadIdx.x % 32;
     for (EACH_ROW(r, rows)) {
-        const float *from = x + r * n, *given = g + r * n;
-        const Normed o = normed(aux, r, center);
+        const float *from = x + r * n, *g_row = g + r * n;
+        const Normed o = normed(saved, r, center);
         float a = 0.0f, b = 0.0f;
         for (int64_t i = lane; i < n; i += 32) {
-            float u = gain ? gckpti_mul(given[i], gain[i]) : given[i];
+            float u = gain ? gckpti_mul(g_row[i], gain[i]) : g_row[i];
             a += u;
             b = gckpti_fma(u, gckpti_centered(from[i], o.c, o.mean) * o.rstd, b);
         }
@@ -65,7 +65,7 @@ __global__ void norm_backward_kernel(int center, const float *x, const float *ga
         b = warp_sum(b) / (float)n;
         for (int64_t i = lane; i < n; i += 32) {
             float h = gckpti_centered(from[i], o.c, o.mean) * o.rstd;
-            float u = gain ? gckpti_mul(given[i], gain[i]) : given[i];
+            float u = gain ? gckpti_mul(g_row[i], gain[i]) : g_row[i];
             gckpti_put_product(&dx[r * n + i], o.rstd, gckpti_fma(-h, b, u - a), accumulate);
         }
     }
@@ -74,14 +74,14 @@ __global__ void norm_backward_kernel(int center, const float *x, const float *ga
 /* dgain (sums of g h) and dbias (of g). */
 struct NormTerms : Terms {
     int center;
-    const float *x, *aux, *g;
+    const float *x, *saved, *g;
     bool gain;
     int64_t n;
     __device__ void operator()(int64_t column, int64_t r, float *term) const
     {
         term[1] = g[r * n + column];
         if (gain) {
-            const Normed o = normed(aux, r, center);
+            const Normed o = normed(saved, r, center);
             term[0] = gckpti_mul(term[1], gckpti_centered(x[r * n + column], o.c, o.mean) * o.rstd);
         }
     }
@@ -92,17 +92,17 @@ void layernorm_by(const gckpt_call *call, bool backward)
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     const int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     const gckpt_arg *x = &call->in[0];
-    const float *by = o->gain ? call->in[o->gain].data : NULL, *g = call->grad_out;
-    float *aux = (float *)call->saved;
+    const float *gain_data = o->gain ? call->in[o->gain].data : NULL, *g = call->grad_out;
+    float *saved = (float *)call->saved;
     const Sum gain = sum_of(call, o->gain);
     if (!backward)
-        RUN_ROWS(call, norm_forward_kernel, rows, o->center, gckpti_norm_epsilon(o), x->data, by,
-                 o->bias ? call->in[o->bias].data : NULL, call->out, aux, rows, n);
+        RUN_ROWS(call, norm_forward_kernel, rows, o->center, gckpti_norm_epsilon(o), x->data, gain_data,
+                 o->bias ? call->in[o->bias].data : NULL, call->out, saved, rows, n);
     else
-        column_sums(call, NormTerms{ {}, o->center, x->data, aux, g, wanted(gain.at), n }, gain,
+        column_sums(call, NormTerms{ {}, o->center, x->data, saved, g, wanted(gain.at), n }, gain,
                     sum_of(call, o->bias), rows, n);
     if (backward && x->grad)
-        RUN_ROWS(call, norm_backward_kernel, rows, o->center, x->data, by, aux, g, x->grad, rows, n,
+        RUN_ROWS(call, norm_backward_kernel, rows, o->center, x->data, gain_data, saved, g, x->grad, rows, n,
                  x->accumulate);
 }
-BOTH_WAYS(layernorm, layernorm_by)
+BOTH_PASSES(layernorm, layernorm_by)

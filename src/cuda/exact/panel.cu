@@ -1,5 +1,5 @@
 /* C (m,n) = A (m,k) B (k,n) of gckpti_product, as gckpti_fp32_plain and gckpti_mixed_plain: a
- * gckpti_product_run by name `products`, from which all ops made of products may take theirs.
+ * gckpti_product_fn by name `products`, from which all ops made of products may take theirs.
  *
  * A block computes a tile of C, a thread TM x TN elements of it, each one chain over k in one
  * register (of bf16 plans by blocks, in three). Tiles go over rows and columns, never over k
@@ -16,37 +16,37 @@ enum { DEPTH = 8, STAGES = 4 };
 /* How chunks of 4 elements of a factor are read. */
 enum {
     ALONG = 1,  /* they lie along k, else along rows of C (columns for B) */
-    WIDE = 2,   /* one load reads them */
+    ALIGNED = 2,   /* one load reads them */
     NARROW = 4, /* they are bf16 */
     ASYNC = 8   /* by cp.async */
 };
 
 /* A factor as a kernel reads it, from constant memory; in bytes. */
-struct Factor {
+struct Operand {
     const char *base;
     int64_t row, step, matrix; /* to the next */
     int64_t element, panel;    /* to the next one of a chunk; DEPTH links on */
-    int way;
+    int flags;
 };
 
 struct Product {
     gckpti_product t;
-    Factor a, b;
-    bool wide; /* rows of c may be written 16 bytes at a time */
+    Operand a, b;
+    bool aligned; /* rows of c may be written 16 bytes at a time */
 };
 
 /* all: rows of C for A, columns for B. */
-Factor factor_of(const gckpti_factor *x, int64_t all, int64_t k, int mixed)
+Operand operand_of(const gckpti_operand *x, int64_t all, int64_t k, int mixed)
 {
-    int64_t size = x->bf16 ? 2 : 4, along = x->step < x->row, unit = along ? x->step : x->row;
-    int64_t pitch = along ? x->row : x->step, count = along ? k : all;
+    int64_t size = x->bf16 ? 2 : 4, along = x->k_stride < x->stride, stride = along ? x->k_stride : x->stride;
+    int64_t pitch = along ? x->stride : x->k_stride, count = along ? k : all;
     const char *base = x->bf16 ? (const char *)x->bf16 : (const char *)x->f32;
-    int way = (along ? ALONG : 0) | (x->bf16 ? NARROW : 0);
-    if (!mixed && unit == 1 && count % 4 == 0 && pitch % 4 == 0 && x->next % 4 == 0 &&
-        wide(base))
-        way |= WIDE | (along ? 0 : ASYNC);
-    return { base,        x->row * size,           x->step * size, x->next * size,
-             unit * size, DEPTH * x->step * size, way };
+    int flags = (along ? ALONG : 0) | (x->bf16 ? NARROW : 0);
+    if (!mixed && stride == 1 && count % 4 == 0 && pitch % 4 == 0 && x->batch_stride % 4 == 0 &&
+        aligned(base))
+        flags |= ALIGNED | (along ? 0 : ASYNC);
+    return { base,        x->stride * size,           x->k_stride * size, x->batch_stride * size,
+             stride * size, DEPTH * x->k_stride * size, flags };
 }
 
 /* One factor's part of a stage: DEPTH lines of WIDTH elements, of which a thread reads CHUNKS. */
@@ -59,10 +59,10 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
     };
     const char *from[CHUNKS];
     int valid[CHUNKS]; /* elements that the factor has there: for loads one by one */
-    float4 held[CHUNKS];
+    float4 regs[CHUNKS];
 
     /* Where chunk i of this thread is: its first link, and row (column for B). */
-    static __device__ __forceinline__ int link_of(int i, bool along)
+    static __device__ __forceinline__ int k_of(int i, bool along)
     {
         int c = (int)threadIdx.x + i * THREADS;
         return along ? c % (DEPTH / 4) * 4 : c / (WIDTH / 4);
@@ -72,69 +72,69 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
         int c = (int)threadIdx.x + i * THREADS;
         return along ? c / (DEPTH / 4) : c % (WIDTH / 4) * 4;
     }
-    static __device__ __forceinline__ bool is_there(int i)
+    static __device__ __forceinline__ bool in_range(int i)
     {
         return ALL % THREADS == 0 || (int)threadIdx.x + i * THREADS < ALL;
     }
     /* Begins at rows x0.. of `all`. Behind the last one the first is read: into elements of C that
      * are not written. */
-    __device__ __forceinline__ void begin(const Factor &f, int64_t matrix, int64_t x0, int64_t all)
+    __device__ __forceinline__ void begin(const Operand &f, int64_t matrix, int64_t x0, int64_t all)
     {
-        bool along = !BY_ASYNC && f.way & ALONG;
-        EVERY(i, CHUNKS) {
-            int64_t x = x0 + row_of(i, along), left = is_there(i) ? all - x : 0;
+        bool along = !BY_ASYNC && f.flags & ALONG;
+        UNROLLED(i, CHUNKS) {
+            int64_t x = x0 + row_of(i, along), left = in_range(i) ? all - x : 0;
             x = left > 0 ? x : 0;
             left = left > 0 ? left : all;
             valid[i] = along || left > 4 ? 4 : (int)left;
-            from[i] = f.base + matrix * f.matrix + x * f.row + link_of(i, along) * f.step;
+            from[i] = f.base + matrix * f.matrix + x * f.row + k_of(i, along) * f.step;
         }
     }
-    static __device__ __forceinline__ float element(const Factor &f, const char *at)
+    static __device__ __forceinline__ float element(const Operand &f, const char *at)
     {
         if (!MIXED)
             return *(const float *)at;
-        if (f.way & NARROW)
-            return gckpti_flush(gckpti_from_bf16(*(const uint16_t *)at));
+        if (f.flags & NARROW)
+            return gckpti_flush_to_zero(gckpti_from_bf16(*(const uint16_t *)at));
         return gckpti_from_bf16(gckpti_to_bf16(*(const float *)at));
     }
     /* Reads the next panel, of so many links: to where it belongs, or into registers. */
-    __device__ __forceinline__ void fetch(const Factor &f, float *to, int links)
+    __device__ __forceinline__ void fetch(const Operand &f, float *to, int terms)
     {
-        bool along = !BY_ASYNC && f.way & ALONG;
-        EVERY(i, CHUNKS) {
-            int p = link_of(i, along);
-            if (is_there(i) && p < links) {
+        bool along = !BY_ASYNC && f.flags & ALONG;
+        UNROLLED(i, CHUNKS) {
+            int p = k_of(i, along);
+            if (in_range(i) && p < terms) {
                 if (BY_ASYNC) {
-                    gckpti_cp_async16_whole(to + p * LINE + row_of(i, along), from[i]);
-                } else if (!MIXED && f.way & WIDE) {
-                    held[i] = *(const float4 *)from[i];
+                    gckpti_cp_async16_full(to + p * LINE + row_of(i, along), from[i]);
+                } else if (!MIXED && f.flags & ALIGNED) {
+                    regs[i] = *(const float4 *)from[i];
                 } else {
-                    int n = along && links - p < 4 ? links - p : valid[i];
-                    held[i].x = element(f, from[i]);
-                    held[i].y = n > 1 ? element(f, from[i] + f.element) : 0.0f;
-                    held[i].z = n > 2 ? element(f, from[i] + 2 * f.element) : 0.0f;
-                    held[i].w = n > 3 ? element(f, from[i] + 3 * f.element) : 0.0f;
+                    int n = along && terms - p < 4 ? terms - p : valid[i];
+                    regs[i].x = element(f, from[i]);
+                    regs[i].y = n > 1 ? element(f, from[i] + f.element) : 0.0f;
+                    regs[i].z = n > 2 ? element(f, from[i] + 2 * f.element) : 0.0f;
+                    regs[i].w = n > 3 ? element(f, from[i] + 3 * f.element) : 0.0f;
                 }
             }
             from[i] += f.panel;
         }
     }
     /* Writes what is held in registers. */
-    __device__ __forceinline__ void put(const Factor &f, float *to)
+    __device__ __forceinline__ void put(const Operand &f, float *to)
     {
-        bool along = f.way & ALONG;
+        bool along = f.flags & ALONG;
         UNROLL for (int i = 0; i < CHUNKS && !BY_ASYNC; i++)
         {
-            float *at = to + link_of(i, along) * LINE + row_of(i, along);
-            if (!is_there(i))
+            float *at = to + k_of(i, along) * LINE + row_of(i, along);
+            if (!in_range(i))
                 continue;
             if (along) {
-                at[0] = held[i].x;
-                at[LINE] = held[i].y;
-                at[2 * LINE] = held[i].z;
-                at[3 * LINE] = held[i].w;
+                at[0] = regs[i].x;
+                at[LINE] = regs[i].y;
+                at[2 * LINE] = regs[i].z;
+                at[3 * LINE] = regs[i].w;
             } else {
-                *(float4 *)at = held[i];
+                *(float4 *)at = regs[i];
             }
         }
     }
@@ -142,7 +142,7 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
 
 /* Element i of lane `lane` of LANES: T elements a lane, in chunks of 4 (the last may be 2), the
  * lanes' chunks side by side. */
-template <int T, int LANES> __device__ __forceinline__ int nth_of(int lane, int i)
+template <int T, int LANES> __device__ __forceinline__ int elem_of(int lane, int i)
 {
     return i / 4 * 4 * LANES + lane * (T - i / 4 * 4 < 4 ? T % 4 : 4) + i % 4;
 }
@@ -152,11 +152,11 @@ __device__ __forceinline__ void fragment(const float *line, int lane, float *x)
 {
     UNROLL for (int i = 0; i + 4 <= T; i += 4)
     {
-        float4 v = *(const float4 *)(line + nth_of<T, LANES>(lane, i));
+        float4 v = *(const float4 *)(line + elem_of<T, LANES>(lane, i));
         x[i] = v.x, x[i + 1] = v.y, x[i + 2] = v.z, x[i + 3] = v.w;
     }
     if (T % 4) {
-        float2 v = *(const float2 *)(line + nth_of<T, LANES>(lane, T / 4 * 4));
+        float2 v = *(const float2 *)(line + elem_of<T, LANES>(lane, T / 4 * 4));
         x[T - 2] = v.x, x[T - 1] = v.y;
     }
 }
@@ -164,15 +164,15 @@ __device__ __forceinline__ void fragment(const float *line, int lane, float *x)
 /* A link of N chains, if it is wanted: o[n] += x y[n]. MIXED: as gckpti_flushed_fma, but what is
  * rare (fma gives the least normal number, which may have been less) is asked of all N at once. */
 template <int N, bool MIXED>
-__device__ __forceinline__ void links(float *o, float x, const float *y, bool wanted = true)
+__device__ __forceinline__ void terms(float *o, float x, const float *y, bool wanted = true)
 {
     float d[N];
     bool least = false;
-    EVERY(n, N) {
+    UNROLLED(n, N) {
         d[n] = gckpti_fma(x, y[n], o[n]);
         least = least || fabsf(d[n]) == 0x1p-126f;
     }
-    UNROLL for (int n = 0; n < N && MIXED; n++) d[n] = gckpti_flush(d[n]);
+    UNROLL for (int n = 0; n < N && MIXED; n++) d[n] = gckpti_flush_to_zero(d[n]);
     if (MIXED && least)
         UNROLL for (int n = 0; n < N; n++) d[n] = gckpti_flushed_fma(x, y[n], o[n]);
     UNROLL for (int n = 0; n < N; n++) o[n] = wanted ? d[n] : o[n];
@@ -190,15 +190,15 @@ template <int R, int N, bool MIXED> struct Block {
     }
     /* A link of row r of the elements, whose place in the block, `place`, is a constant, or whether
      * it is odd is one. */
-    __device__ __forceinline__ void link(float (*element)[N], int place, int r, float x,
+    __device__ __forceinline__ void term(float (*element)[N], int index, int r, float x,
                                          const float *y, bool wanted = true)
     {
-        links<N, MIXED>(MIXED ? chain[place % 2][r] : element[r], x, y, wanted);
+        terms<N, MIXED>(MIXED ? chain[index % 2][r] : element[r], x, y, wanted);
     }
     /* Before link `place`: a new block begins with each 32nd. */
-    __device__ __forceinline__ void turn(float (*element)[N], int place)
+    __device__ __forceinline__ void start_block(float (*element)[N], int index)
     {
-        if (!MIXED || place % GCKPTI_LINKS || !place)
+        if (!MIXED || index % GCKPTI_K_BLOCK || !index)
             return;
         end(element);
         begin();
@@ -208,8 +208,8 @@ template <int R, int N, bool MIXED> struct Block {
     {
         UNROLL for (int r = 0; r < R && MIXED; r++) UNROLL for (int n = 0; n < N; n++)
         {
-            float sum = gckpti_flush(chain[0][r][n] + chain[1][r][n]);
-            element[r][n] = gckpti_flush(element[r][n] + sum);
+            float sum = gckpti_flush_to_zero(chain[0][r][n] + chain[1][r][n]);
+            element[r][n] = gckpti_flush_to_zero(element[r][n] + sum);
             element[r][n] = plus ? element[r][n] + 0.0f : element[r][n];
         }
     }

@@ -1,7 +1,7 @@
 #ifndef GCKPT_NO_IMAGES
 /* ---- max_pool, average_pool: a thread a result (forward), an element of dx (backward) ---- */
 template <bool MAX>
-__global__ void pool_forward_kernel(gckpti_pooling s, const float *x, float *y, uint16_t *tap,
+__global__ void pool_forward_kernel(gckpti_pool_state s, const float *x, float *y, uint16_t *tap,
                                     int64_t n)
 {
     for (EACH(e, n)) {
@@ -28,14 +28,14 @@ __global__ void pool_forward_kernel(gckpti_pooling s, const float *x, float *y, 
 }
 
 /* The first window along an axis that meets `at`, which counts from the padding on. */
-__device__ int64_t first_window(const gckpti_pooling &s, int axis, int64_t at)
+__device__ int64_t first_window(const gckpti_pool_state &s, int axis, int64_t at)
 {
     return at < s.o.size[axis] ? 0 : (at - s.o.size[axis]) / s.o.stride[axis] + 1;
 }
 
 /* Windows that meet an element come in order. */
 template <bool MAX>
-__global__ void pool_backward_kernel(gckpti_pooling s, float *dx, const float *g,
+__global__ void pool_backward_kernel(gckpti_pool_state s, float *dx, const float *g,
                                      const uint16_t *tap, int64_t n, int accumulate)
 {
     for (EACH(e, n)) {
@@ -62,13 +62,13 @@ template <bool MAX> void pool(const gckpt_call *call, bool backward)
     const gckpt_arg *x = &call->in[0];
     const int64_t n = gckpti_elements(backward ? &x->shape : &call->shape);
     if (!backward)
-        RUN_EACH(call, pool_forward_kernel<MAX>, n, gckpti_pooling_of(call), x->data, call->out,
+        RUN_EACH(call, pool_forward_kernel<MAX>, n, gckpti_pool_state_of(call), x->data, call->out,
                  (uint16_t *)call->saved, n);
     else if (x->grad)
-        RUN_EACH(call, pool_backward_kernel<MAX>, n, gckpti_pooling_of(call), x->grad,
+        RUN_EACH(call, pool_backward_kernel<MAX>, n, gckpti_pool_state_of(call), x->grad,
                  call->grad_out, (const uint16_t *)call->saved, n, x->accumulate);
 }
 
-BOTH_WAYS(max_pool, pool<true>)
-BOTH_WAYS(average_pool, pool<false>)
+BOTH_PASSES(max_pool, pool<true>)
+BOTH_PASSES(average_pool, pool<false>)
 #endif

@@ -1,13 +1,13 @@
 /* Which part of C a thread has. Blocks take 8 rows of tiles at a time, column after column, so that
  * those that run together share lines of A and B in L2. Lane bits 0, 2, 4 number columns, 1 and 3
  * rows: see above. */
-template <int BM, int BN, int TM, int TN> struct Spot {
+template <int BM, int BN, int TM, int TN> struct TileCoords {
     enum { ROW_LANES = 4, COLUMN_LANES = 8, ACROSS = BN / (COLUMN_LANES * TN) };
     int matrix, tile_row, tile_column;
     int row0, column0; /* of the warp, in the tile */
     int row, column;   /* of the lane */
 
-    __device__ __forceinline__ Spot(const gckpti_product &t, int thread, int block)
+    __device__ __forceinline__ TileCoords(const gckpti_product &t, int thread, int block)
     {
         int down = (int)((t.m + BM - 1) / BM), across = (int)((t.n + BN - 1) / BN);
         int tile = block % (down * across), first = tile / (8 * across) * 8;
@@ -21,10 +21,10 @@ template <int BM, int BN, int TM, int TN> struct Spot {
         column = (lane & 1) | (lane >> 1 & 2) | (lane >> 2 & 4);
     }
     /* Element (i,j) of the thread, in the tile. */
-    __device__ __forceinline__ int y(int i) const { return row0 + nth_of<TM, ROW_LANES>(row, i); }
+    __device__ __forceinline__ int y(int i) const { return row0 + elem_of<TM, ROW_LANES>(row, i); }
     __device__ __forceinline__ int x(int j) const
     {
-        return column0 + nth_of<TN, COLUMN_LANES>(column, j);
+        return column0 + elem_of<TN, COLUMN_LANES>(column, j);
     }
     /* Where the tile begins in C, and what C has from there on. */
     __device__ __forceinline__ int64_t corner(const gckpti_product &t) const
@@ -45,11 +45,11 @@ template <int BM, int BN, int TM, int TN> struct Spot {
 template <int BM, int BN, int TM, int TN, bool MIXED>
 __device__ __forceinline__ void product_start(const gckpti_product &t, float (*c)[TN])
 {
-    const Spot<BM, BN, TM, TN> here(t, gckpti_thread_again(), gckpti_block_again());
+    const TileCoords<BM, BN, TM, TN> here(t, gckpti_thread_index(), gckpti_block_index());
     int64_t corner = here.corner(t), pitch = t.accumulate ? t.n : 0;
     int rows = here.rows(t), columns = here.columns(t), narrow = MIXED && t.accumulate && !t.c;
     const float *from = t.accumulate ? t.c + corner
-                        : t.start    ? t.start + (int64_t)here.tile_column * BN
+                        : t.initial    ? t.initial + (int64_t)here.tile_column * BN
                                      : NULL;
     UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++)
     {
@@ -58,7 +58,7 @@ __device__ __forceinline__ void product_start(const gckpti_product &t, float (*c
         float d = from && !narrow && inside ? from[at] : 0.0f;
         if (narrow && inside)
             d = gckpti_from_bf16(t.c_bf16[corner + at]);
-        c[i][j] = MIXED ? gckpti_flush(d) : d;
+        c[i][j] = MIXED ? gckpti_flush_to_zero(d) : d;
     }
 }
 
@@ -66,7 +66,7 @@ template <int BM, int BN, int TM, int TN, bool MIXED>
 __device__ __forceinline__ void product_end(const Product &q, const float (*c)[TN])
 {
     const gckpti_product &t = q.t;
-    const Spot<BM, BN, TM, TN> here(t, gckpti_thread_again(), gckpti_block_again());
+    const TileCoords<BM, BN, TM, TN> here(t, gckpti_thread_index(), gckpti_block_index());
     int64_t corner = here.corner(t);
     int rows = here.rows(t), columns = here.columns(t);
     UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j += 4)
@@ -74,7 +74,7 @@ __device__ __forceinline__ void product_end(const Product &q, const float (*c)[T
         int64_t at = corner + here.y(i) * t.n + here.x(j);
         if (!MIXED && j + 4 <= TN) {
             if (here.y(i) < rows)
-                write_run<4>(Results{ t.c, NULL }, at, columns - here.x(j), q.wide, &c[i][j]);
+                write_vec<4>(Results{ t.c, NULL }, at, columns - here.x(j), q.aligned, &c[i][j]);
             continue;
         }
         UNROLL for (int l = 0; l < 4 && j + l < TN; l++) /* by write_run 7 registers more */
@@ -88,7 +88,7 @@ __device__ __forceinline__ void product_end(const Product &q, const float (*c)[T
 }
 
 /* On a processor together: 16 warps of 128 registers; 12 where these do not suffice. */
-constexpr int blocks_wanted(int bm, int bn, int elements, int asyncs)
+constexpr int blocks_per_sm(int bm, int bn, int elements, int asyncs)
 {
     return 512 * elements / (bm * bn) - (bm > bn && elements == 64 && asyncs < 2);
 }
@@ -96,7 +96,7 @@ constexpr int blocks_wanted(int bm, int bn, int elements, int asyncs)
 /* A product's links go to a thread's elements; MIXED: in blocks (manual, 5l). Where all are one
  * chain from the element on, it is the first one of a block that they fill, and -0, which changes
  * no sum, is in the other one and in the element's place. */
-template <int TM, int TN, bool MIXED> struct Links {
+template <int TM, int TN, bool MIXED> struct Accumulators {
     float c[TM][TN];
     Block<TM, TN, MIXED> block;
     bool one, odd;  /* one chain; the next link goes to the second one */
@@ -105,8 +105,8 @@ template <int TM, int TN, bool MIXED> struct Links {
     __device__ __forceinline__ void begin(const gckpti_product &t)
     {
         one = MIXED && gckpti_is_chain(&t), odd = false;
-        rest = (int)(t.run ? t.run - t.before % t.run : t.k);
-        left = one ? (int)t.k : min(rest, (int)GCKPTI_LINKS);
+        rest = (int)(t.k_period ? t.k_period - t.k_offset % t.k_period : t.k);
+        left = one ? (int)t.k : min(rest, (int)GCKPTI_K_BLOCK);
         block.begin();
         UNROLL for (int i = 0; i < TM && one; i++) UNROLL for (int j = 0; j < TN; j++)
         {
@@ -117,11 +117,11 @@ template <int TM, int TN, bool MIXED> struct Links {
     /* Links of all elements. */
     __device__ __forceinline__ void add(bool second, const float *x, const float *y)
     {
-        UNROLL for (int i = 0; i < TM && !second; i++) block.link(c, 0, i, x[i], y);
-        UNROLL for (int i = 0; i < TM && second; i++) block.link(c, 1, i, x[i], y);
+        UNROLL for (int i = 0; i < TM && !second; i++) block.term(c, 0, i, x[i], y);
+        UNROLL for (int i = 0; i < TM && second; i++) block.term(c, 1, i, x[i], y);
     }
     /* So many were added. */
-    __device__ __forceinline__ void passed(int n, const gckpti_product &t)
+    __device__ __forceinline__ void advance(int n, const gckpti_product &t)
     {
         left -= n;
         odd = MIXED && odd != (n % 2 && !one);
@@ -130,11 +130,11 @@ template <int TM, int TN, bool MIXED> struct Links {
         block.end(c);
         block.begin();
         odd = false;
-        rest = rest > GCKPTI_LINKS ? rest - GCKPTI_LINKS : (int)t.run;
-        left = min(rest, (int)GCKPTI_LINKS);
+        rest = rest > GCKPTI_K_BLOCK ? rest - GCKPTI_K_BLOCK : (int)t.k_period;
+        left = min(rest, (int)GCKPTI_K_BLOCK);
     }
     /* The next link goes to the first one: that sum has no order. */
-    __device__ __forceinline__ void turn()
+    __device__ __forceinline__ void swap_chains()
     {
         UNROLL for (int i = 0; i < TM && odd; i++) UNROLL for (int j = 0; j < TN; j++)
         {
@@ -150,19 +150,19 @@ template <int TM, int TN, bool MIXED> struct Links {
  * chain, when they do not fill a stage, go one by one: a link of zeros more would make a +0 of a
  * -0; so do those of a stage within which a block ends. */
 template <int BM, int BN, int TM, int TN, int ASYNCS, bool MIXED>
-__global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM *TN, ASYNCS))
+__global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *TN, ASYNCS))
     product_kernel(const __grid_constant__ Product q)
 {
-    typedef Spot<BM, BN, TM, TN> Here;
-    enum { THREADS = BM * BN / (TM * TN), ROWS = Here::ROW_LANES, COLUMNS = Here::COLUMN_LANES };
+    typedef TileCoords<BM, BN, TM, TN> Pos;
+    enum { THREADS = BM * BN / (TM * TN), ROWS = Pos::ROW_LANES, COLUMNS = Pos::COLUMN_LANES };
     typedef Panel<BM, THREADS, ASYNCS == 2, MIXED> PanelA;
     typedef Panel<BN, THREADS, ASYNCS >= 1, MIXED> PanelB;
     enum { B = PanelA::FLOATS, STAGE = B + PanelB::FLOATS };
     SHARED(float4, stages, [STAGES * STAGE / 4]);
     float *ring = (float *)stages;
     const gckpti_product &t = q.t;
-    Here here(t, (int)threadIdx.x, (int)blockIdx.x);
-    Links<TM, TN, MIXED> l;
+    Pos here(t, (int)threadIdx.x, (int)blockIdx.x);
+    Accumulators<TM, TN, MIXED> l;
     product_start<BM, BN, TM, TN, MIXED>(t, l.c);
     l.begin(t);
 
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM *
         gckpti_cp_async_commit();
         const bool whole = left >= DEPTH && (!MIXED || l.left >= DEPTH);
         if (whole) {
-            EVERY(p, DEPTH) {
+            UNROLLED(p, DEPTH) {
                 if (p + 1 < DEPTH) {
                     const float *below = line + (p + 1) * PanelA::LINE;
                     fragment<TM, ROWS>(below + here.row0, here.row, x[(p + 1) % 2]);
@@ -204,15 +204,15 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM *
                 }
                 l.add(MIXED && p % 2 && !l.one, x[p % 2], y[p % 2]);
             }
-            l.passed(DEPTH, t);
+            l.advance(DEPTH, t);
         }
         for (int p = 0; !whole && p < left && p < DEPTH; p++) {
             fragment<TM, ROWS>(line + p * PanelA::LINE + here.row0, here.row, x[0]);
             fragment<TN, COLUMNS>(line + B + p * PanelB::LINE + here.column0, here.column, y[0]);
             l.add(l.odd, x[0], y[0]);
-            l.passed(1, t);
+            l.advance(1, t);
         }
-        l.turn();
+        l.swap_chains();
         if (unread > 0) {
             a.put(q.a, free);
             b.put(q.b, free + B);
@@ -230,9 +230,9 @@ void run_tile(const gckpt_call *call, const Product *q)
     dim3 grid((unsigned)tiles), block(BM * BN / (TM * TN));
     if constexpr (MIXED)
         RUN(call, (product_kernel<BM, BN, TM, TN, 0, true>), grid, block, 0, *q);
-    else if (q->a.way & q->b.way & ASYNC)
+    else if (q->a.flags & q->b.flags & ASYNC)
         RUN(call, (product_kernel<BM, BN, TM, TN, 2, false>), grid, block, 0, *q);
-    else if (q->b.way & ASYNC)
+    else if (q->b.flags & ASYNC)
         RUN(call, (product_kernel<BM, BN, TM, TN, 1, false>), grid, block, 0, *q);
     else
         RUN(call, (product_kernel<BM, BN, TM, TN, 0, false>), grid, block, 0, *q);
@@ -261,21 +261,21 @@ const Tile MIXED_TILES[] = {
 /* The tile with which the processor that has most of them is done first. Small gradients need small
  * ones: of a weight of 768 x 768, 36 blocks of 128 x 128 leave 96 processors idle; 128 of 96 x 48
  * use 132 to 97 %, as they do for 768 x 2304 and 768 x 3072. */
-const Tile *best_tile(const Tile *tiles, int count, const gckpti_product *t, int processors)
+const Tile *best_tile(const Tile *tiles, int count, const gckpti_product *t, int sms)
 {
     const Tile *best = NULL;
     double least = 0;
     for (const Tile *i = tiles; i < tiles + count; i++) {
         int64_t n = (t->m + i->m - 1) / i->m * ((t->n + i->n - 1) / i->n) * t->batch;
-        double rounds = (double)((n + processors - 1) / processors);
-        double time = rounds * i->m * i->n / i->speed;
+        double waves = (double)((n + sms - 1) / sms);
+        double time = waves * i->m * i->n / i->speed;
         if (!best || time < least)
             best = i, least = time;
     }
     return best;
 }
 
-int processors_of(const gckpt_call *call)
+int sm_count(const gckpt_call *call)
 {
     int n = 1;
     check(device_of(call),
@@ -286,16 +286,16 @@ int processors_of(const gckpt_call *call)
 
 Product product_of(const gckpti_product *t, int mixed)
 {
-    return { *t, factor_of(&t->a, t->m, t->k, mixed), factor_of(&t->b, t->n, t->k, mixed),
-             t->n % 4 == 0 && wide(t->c) };
+    return { *t, operand_of(&t->a, t->m, t->k, mixed), operand_of(&t->b, t->n, t->k, mixed),
+             t->n % 4 == 0 && aligned(t->c) };
 }
 
-/* A gckpti_product_run. */
+/* A gckpti_product_fn. */
 void products(const gckpt_call *call, const gckpti_product *t)
 {
     int mixed = call->precision != GCKPT_FP32;
     Product q = product_of(t, mixed);
-    const Tile *tile = mixed ? best_tile(MIXED_TILES, 2, t, processors_of(call))
-                             : best_tile(EXACT_TILES, 6, t, processors_of(call));
+    const Tile *tile = mixed ? best_tile(MIXED_TILES, 2, t, sm_count(call))
+                             : best_tile(EXACT_TILES, 6, t, sm_count(call));
     tile->run(call, &q);
 }

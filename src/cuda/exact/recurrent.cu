@@ -6,17 +6,17 @@ struct Cells {
     const float *p, *g, *h0, *c0;
     float *h, *c, *a;           /* forward: states, (rows,units); chains, (rows,gates) */
     float *d, *e, *da, *before; /* backward: what t + 1 hands on; for all steps, with h of t - 1 */
-    float *aux, *out, *dp;
+    float *saved, *out, *dp;
     int accumulate;
 };
 
 /* A unit of a row at step t: where it is in p (and da), aux, out and what has a step only. */
 template <int GATES> struct Unit {
-    int64_t n, at, aux, out, before, chain;
+    int64_t n, at, saved, out, before, chain;
     __device__ __forceinline__ Unit(const Cells &s, int64_t i) : n(s.units)
     {
         const int64_t row = i / n, j = i - row * n, step = row * s.steps + s.t;
-        at = step * GATES * n + j, aux = step * 4 * n + j,
+        at = step * GATES * n + j, saved = step * 4 * n + j,
         out = step * (GATES == 4 ? 2 : 1) * n + j;
         before = step * n + j, chain = row * GATES * n + j;
     }
@@ -46,19 +46,19 @@ template <int GATES> __global__ void cells_forward_kernel(const __grid_constant_
         s.h[i] = h, s.c[i] = c;
         for (int k = 0; k < 4 && GATES == 4 && s.t + 1 < s.steps; k++) /* chains of the next step */
             a[k * n] = p[(4 + k) * n];
-        for (int k = 0; k < 4 && s.aux && s.t >= 0; k++)
-            s.aux[u.aux + k * n] = v[k];
+        for (int k = 0; k < 4 && s.saved && s.t >= 0; k++)
+            s.saved[u.saved + k * n] = v[k];
         for (int k = 0; k < GATES - 2 && s.out && s.t >= 0; k++)
             s.out[u.out + k * n] = k ? c : h;
     }
 }
 
 /* da = x slope, and dp. */
-__device__ __forceinline__ float gate_back(const Cells &s, int64_t at, float x, float slope)
+__device__ __forceinline__ float gate_backward(const Cells &s, int64_t at, float x, float deriv)
 {
     if (s.dp)
-        gckpti_put_product(&s.dp[at], x, slope, s.accumulate);
-    return s.da[at] = x * slope;
+        gckpti_put_product(&s.dp[at], x, deriv, s.accumulate);
+    return s.da[at] = x * deriv;
 }
 
 template <int GATES> __global__ void cells_backward_kernel(const __grid_constant__ Cells s)
@@ -67,38 +67,38 @@ template <int GATES> __global__ void cells_backward_kernel(const __grid_constant
         const Unit<GATES> u(s, i);
         const int64_t n = u.n, state = (GATES == 4 ? 2 : 1) * n;
         const bool last = s.t + 1 == s.steps;
-        const float *v = s.aux + u.aux, r = v[0], z = v[n], fresh = v[2 * n], o = v[3 * n];
+        const float *v = s.saved + u.saved, r = v[0], z = v[n], new_gate = v[2 * n], o = v[3 * n];
         const float h = s.t ? s.out[u.out - state] : s.h0 ? s.h0[i] : 0.0f;
         const float top = s.g[u.out] + (last ? 0.0f : s.d[i]);
         s.before[u.before] = h;
         if (GATES == 3) {
-            const float da = gate_back(s, u.at + 2 * n, top * (1.0f - z), gckpti_tanh_slope(fresh));
-            gate_back(s, u.at, da * o, gckpti_sigmoid_slope(r));
-            gate_back(s, u.at + n, top * (h - fresh), gckpti_sigmoid_slope(z));
+            const float da = gate_backward(s, u.at + 2 * n, top * (1.0f - z), gckpti_tanh_deriv(new_gate));
+            gate_backward(s, u.at, da * o, gckpti_sigmoid_deriv(r));
+            gate_backward(s, u.at + n, top * (h - new_gate), gckpti_sigmoid_deriv(z));
             s.da[u.at + 2 * n] = da * r;
             s.d[i] = top * z;
         } else {
             const float before = s.t ? s.out[u.out + n - state] : s.c0 ? s.c0[i] : 0.0f;
             const float t = gckpti_tanh(s.out[u.out + n]), e = last ? 0.0f : s.e[i];
-            const float c = gckpti_fma(top * o, gckpti_tanh_slope(t), e) + s.g[u.out + n];
-            gate_back(s, u.at, c * fresh, gckpti_sigmoid_slope(r));
-            gate_back(s, u.at + n, c * before, gckpti_sigmoid_slope(z));
-            gate_back(s, u.at + 2 * n, c * r, gckpti_tanh_slope(fresh));
-            gate_back(s, u.at + 3 * n, top * t, gckpti_sigmoid_slope(o));
+            const float c = gckpti_fma(top * o, gckpti_tanh_deriv(t), e) + s.g[u.out + n];
+            gate_backward(s, u.at, c * new_gate, gckpti_sigmoid_deriv(r));
+            gate_backward(s, u.at + n, c * before, gckpti_sigmoid_deriv(z));
+            gate_backward(s, u.at + 2 * n, c * r, gckpti_tanh_deriv(new_gate));
+            gate_backward(s, u.at + 3 * n, top * t, gckpti_sigmoid_deriv(o));
             s.e[i] = c * z;
         }
     }
 }
 
 /* In f32, whatever the plan: c (m,n) += a b, or from `start`. */
-void cell_product(const gckpt_call *call, const gckpti_factor &a, const gckpti_factor &b,
+void cell_product(const gckpt_call *call, const gckpti_operand &a, const gckpti_operand &b,
                   const int64_t (&size)[3], const float *start, float *c, int accumulate)
 {
     gckpt_call plain = *call;
     gckpti_product t = {};
     plain.precision = GCKPT_FP32;
     t.batch = 1, t.m = size[0], t.n = size[1], t.k = size[2];
-    t.a = a, t.b = b, t.start = start, t.c = c, t.accumulate = accumulate;
+    t.a = a, t.b = b, t.initial = start, t.c = c, t.accumulate = accumulate;
     products(&plain, &t);
 }
 
@@ -106,8 +106,8 @@ template <int GATES> void cells_forward(const gckpt_call *call, const gckpti_seq
 {
     const int64_t n = s.rows * s.units;
     s.h = (float *)call->workspace, s.c = s.h + n, s.a = s.c + n;
-    const gckpti_factor h = { s.h, NULL, s.units, 1, 0, NULL };
-    const gckpti_factor wh = { q.wh->data, NULL, 1, q.gates, 0, NULL };
+    const gckpti_operand h = { s.h, NULL, s.units, 1, 0, NULL };
+    const gckpti_operand wh = { q.wh->data, NULL, 1, q.gates, 0, NULL };
     for (s.t = -1; s.t < s.steps; s.t++) {
         if (s.t >= 0)
             cell_product(call, h, wh, { s.rows, q.gates, s.units },
@@ -118,12 +118,12 @@ template <int GATES> void cells_forward(const gckpt_call *call, const gckpti_seq
 
 template <int GATES> void cells_backward(const gckpt_call *call, const gckpti_sequence &q, Cells s)
 {
-    const int64_t n = s.rows * s.units, links = s.rows * s.steps;
-    s.d = (float *)call->workspace, s.e = s.d + n, s.da = s.e + n, s.before = s.da + links * q.gates;
-    const gckpti_factor wh = { q.wh->data, NULL, q.gates, 1, 0, NULL };
+    const int64_t n = s.rows * s.units, terms = s.rows * s.steps;
+    s.d = (float *)call->workspace, s.e = s.d + n, s.da = s.e + n, s.before = s.da + terms * q.gates;
+    const gckpti_operand wh = { q.wh->data, NULL, q.gates, 1, 0, NULL };
     for (s.t = s.steps; s.t-- > 0;) {
         RUN(call, cells_backward_kernel<GATES>, blocks_for(n, 128), 128, 0, s);
-        const gckpti_factor da = { s.da + s.t * q.gates, NULL, s.steps * q.gates, 1, 0, NULL };
+        const gckpti_operand da = { s.da + s.t * q.gates, NULL, s.steps * q.gates, 1, 0, NULL };
         cell_product(call, da, wh, { s.rows, s.units, q.gates }, NULL, s.d, GATES == 3);
     }
     for (int c = 0; c < 2; c++) {
@@ -131,18 +131,18 @@ template <int GATES> void cells_backward(const gckpt_call *call, const gckpti_se
         if (start && start->grad)
             map_gradient(call, *start, Copy(), c ? s.e : s.d, NULL);
     }
-    const gckpti_factor before = { s.before, NULL, 1, s.units, 0, NULL };
-    const gckpti_factor da = { s.da, NULL, 1, q.gates, 0, NULL };
+    const gckpti_operand before = { s.before, NULL, 1, s.units, 0, NULL };
+    const gckpti_operand da = { s.da, NULL, 1, q.gates, 0, NULL };
     if (q.wh->grad)
-        cell_product(call, before, da, { s.units, q.gates, links }, NULL, q.wh->grad,
+        cell_product(call, before, da, { s.units, q.gates, terms }, NULL, q.wh->grad,
                      q.wh->accumulate);
     if (q.bias)
-        column_sums(call, RowTerms{ {}, { s.da, NULL }, q.gates }, sum_of(*q.bias), {}, links,
+        column_sums(call, RowTerms{ {}, { s.da, NULL }, q.gates }, sum_of(*q.bias), {}, terms,
                     q.gates);
 }
 
 /* Floats of scratch. */
-int64_t cells_room(const gckpt_call *call, int backward)
+int64_t cells_workspace(const gckpt_call *call, int backward)
 {
     const gckpti_sequence q = gckpti_sequence_of(call, 1);
     return 2 * q.rows * q.units + q.rows * (backward ? q.steps * (q.gates + q.units) : q.gates);
@@ -155,10 +155,10 @@ template <int GATES> void cells(const gckpt_call *call, bool backward)
     s.rows = q.rows, s.steps = q.steps, s.units = q.units;
     s.p = q.p->data, s.g = call->grad_out;
     s.h0 = q.h0 ? q.h0->data : NULL, s.c0 = q.c0 ? q.c0->data : NULL;
-    s.aux = (float *)call->saved, s.out = call->out;
+    s.saved = (float *)call->saved, s.out = call->out;
     s.dp = q.p->grad, s.accumulate = q.p->accumulate;
     backward ? cells_backward<GATES>(call, q, s) : cells_forward<GATES>(call, q, s);
 }
-BOTH_WAYS(gru, cells<3>)
-BOTH_WAYS(lstm, cells<4>)
+BOTH_PASSES(gru, cells<3>)
+BOTH_PASSES(lstm, cells<4>)
 #endif

@@ -6,13 +6,13 @@ struct Plain { /* x */
     __device__ float add(const float *v, float sum) const { return sum + v[0]; }
 };
 
-struct Errors { /* w a b, and w where that is 0 or NaN */
+struct ElementLoss { /* w a b, and w where that is 0 or NaN */
     static constexpr int VALUES = 2;
-    gckpti_errors e;
+    gckpti_element_loss e;
     __device__ void read(float *v, int64_t i) const
     {
-        float w = gckpti_error_weight(&e, i);
-        float a = gckpti_error_factors(e.kind, e.x[i], e.y ? e.y[i] : 0.0f, e.delta, &v[1]);
+        float w = gckpti_element_weight(&e, i);
+        float a = gckpti_element_factors(e.kind, e.x[i], e.y ? e.y[i] : 0.0f, e.delta, &v[1]);
         bool counts = w > 0.0f || w < 0.0f;
         v[0] = counts ? w * a : w;
         v[1] = counts ? v[1] : 1.0f;
@@ -23,7 +23,7 @@ struct Errors { /* w a b, and w where that is 0 or NaN */
 /* A warp a row, its lanes those of the contract (5d), 8 loads under way: the sum of n elements,
  * divided by `divide`. */
 template <class F>
-__global__ void row_sums_kernel(F f, float *out, int64_t rows, int64_t n, float divide)
+__global__ void row_sums_kernel(F f, float *out, int64_t rows, int64_t n, float divisor)
 {
     for (EACH_ROW(r, rows)) {
         float sum = 0.0f;
@@ -37,7 +37,7 @@ __global__ void row_sums_kernel(F f, float *out, int64_t rows, int64_t n, float 
         }
         sum = warp_sum(sum);
         if (threadIdx.x % 32 == 0)
-            out[r] = sum / divide;
+            out[r] = sum / divisor;
     }
 }
 
@@ -46,25 +46,25 @@ __global__ void row_sums_kernel(F f, float *out, int64_t rows, int64_t n, float 
  * does. */
 enum { LONG = 4096, LONG_THREADS = 512, LONG_ROW = 2 * LONG };
 template <class F>
-__global__ void long_row_sums_kernel(F f, float *out, int64_t n, float divide)
+__global__ void long_row_sums_kernel(F f, float *out, int64_t n, float divisor)
 {
-    enum { EACH_TIME = LONG / F::VALUES };
-    SHARED(float, tile, [2][EACH_TIME][F::VALUES]);
+    enum { PER_STEP = LONG / F::VALUES };
+    SHARED(float, tile, [2][PER_STEP][F::VALUES]);
     int64_t row = blockIdx.x * n;
     int thread = (int)threadIdx.x;
     float sum = 0.0f;
-    for (int64_t i = -EACH_TIME; i < n; i += EACH_TIME) {
-        int now = i / EACH_TIME & 1 ? 1 : 0;
-        float v[EACH_TIME / LONG_THREADS][F::VALUES] = {};
-        for (int k = 0; k < EACH_TIME / LONG_THREADS; k++) {
-            int64_t at = i + EACH_TIME + k * LONG_THREADS + thread;
+    for (int64_t i = -PER_STEP; i < n; i += PER_STEP) {
+        int now = i / PER_STEP & 1 ? 1 : 0;
+        float v[PER_STEP / LONG_THREADS][F::VALUES] = {};
+        for (int k = 0; k < PER_STEP / LONG_THREADS; k++) {
+            int64_t at = i + PER_STEP + k * LONG_THREADS + thread;
             if (at < n)
                 f.read(v[k], row + at);
         }
 #pragma unroll 16
-        for (int k = thread; k < EACH_TIME && thread < 32 && i >= 0; k += 32)
+        for (int k = thread; k < PER_STEP && thread < 32 && i >= 0; k += 32)
             sum = f.add(tile[now][k], sum);
-        for (int k = 0; k < EACH_TIME / LONG_THREADS; k++)
+        for (int k = 0; k < PER_STEP / LONG_THREADS; k++)
             for (int j = 0; j < F::VALUES; j++)
                 tile[!now][k * LONG_THREADS + thread][j] = v[k][j];
         __syncthreads();
@@ -73,17 +73,17 @@ __global__ void long_row_sums_kernel(F f, float *out, int64_t n, float divide)
         return;
     sum = warp_sum(sum);
     if (thread == 0)
-        out[blockIdx.x] = sum / divide;
+        out[blockIdx.x] = sum / divisor;
 }
 
 template <class F>
-void row_sums(const gckpt_call *call, F f, float *out, int64_t rows, int64_t n, float divide)
+void row_sums(const gckpt_call *call, F f, float *out, int64_t rows, int64_t n, float divisor)
 {
     if (n >= LONG_ROW && rows < 1024) /* else warps fill the chip */
         RUN(call, long_row_sums_kernel<F>, dim3((unsigned)rows), LONG_THREADS, 0, f, out, n,
-            divide);
+            divisor);
     else
-        RUN_ROWS(call, row_sums_kernel<F>, rows, f, out, rows, n, divide);
+        RUN_ROWS(call, row_sums_kernel<F>, rows, f, out, rows, n, divisor);
 }
 
 /* The last axis by lanes, another one row after row; backward each element gets what its sum, or
@@ -93,19 +93,19 @@ template <bool MEAN> void reduce(const gckpt_call *call, bool backward)
     const gckpt_arg *x = &call->in[0];
     const int axis = *(const int *)call->attributes;
     const gckpti_axis_split v = gckpti_split_at(&x->shape, axis);
-    const float divide = MEAN ? (float)v.size : 1.0f;
-    gckpti_walk w; /* what is reduced, in its order: places in it as 0, in the result as 1 */
-    gckpti_walk_begin(&w);
-    gckpti_walk_axis(&w, v.inner, 1, 0);
-    gckpti_walk_axis(&w, v.size, 0, 0);
-    gckpti_walk_axis(&w, v.outer, v.inner, 0);
+    const float divisor = MEAN ? (float)v.size : 1.0f;
+    gckpti_iter w; /* what is reduced, in its order: places in it as 0, in the result as 1 */
+    gckpti_iter_begin(&w);
+    gckpti_iter_add_axis(&w, v.inner, 1, 0);
+    gckpti_iter_add_axis(&w, v.size, 0, 0);
+    gckpti_iter_add_axis(&w, v.outer, v.inner, 0);
     if (backward && x->grad)
-        copy_axes(call, axes_of(&w), x->grad, call->grad_out, divide, x->accumulate);
+        copy_axes(call, axes_of(&w), x->grad, call->grad_out, divisor, x->accumulate);
     else if (!backward && (axis == -1 || axis == x->shape.n - 1))
-        row_sums(call, Plain{ x->data }, call->out, v.outer, v.size, divide);
+        row_sums(call, Plain{ x->data }, call->out, v.outer, v.size, divisor);
     else if (!backward)
         sums(call, axes_of(&w),
-             { NO_RULE, { x->data }, NULL, NULL, 1.0f, { out_of(call), NULL, 0, divide } });
+             { NO_RULE, { x->data }, NULL, NULL, 1.0f, { out_of(call), NULL, 0, divisor } });
 }
-BOTH_WAYS(sum, reduce<false>)
-BOTH_WAYS(mean, reduce<true>)
+BOTH_PASSES(sum, reduce<false>)
+BOTH_PASSES(mean, reduce<true>)

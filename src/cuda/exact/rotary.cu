@@ -1,44 +1,44 @@
 /* cache: x's rows behind those that are there, in each row of the batch; a window is a ring. */
 __global__ void cache_kernel(gckpt_arg x, float *out, uint16_t *narrow, int64_t n, int64_t all,
-                             int64_t c, int64_t each, const Moment *now)
+                             int64_t c, int64_t each, const StepParams *params)
 {
     for (EACH(i, all))
-        gckpti_cache_put(&x, i, out, narrow, i / n * each + (now->position * c + i % n) % each);
+        gckpti_cache_put(&x, i, out, narrow, i / n * each + (params->position * c + i % n) % each);
 }
 
 void cache_forward(const gckpt_call *call)
 {
     int64_t c = call->shape.d[2], n = call->in[0].shape.d[1] * c, all = call->shape.d[0] * n;
     RUN_EACH(call, cache_kernel, all, call->in[0], call->out, call->out_bf16, n, all, c,
-             call->shape.d[1] * c, moment_of(call));
+             call->shape.d[1] * c, params_of(call));
 }
 
 /* What turns pairs: frequency i is ratio^i times the first, or as listed. */
-struct Turns {
+struct Rotation {
     double ratio;
     int listed;
-    float scale, direction, frequency[GCKPTI_ROTARY_MOST];
+    float scale, direction, frequency[GCKPTI_ROTARY_MAX];
 };
 
 /* rotary: the table (T,R/2,2) of cosines and sines, a thread a pair; from position `first` on, and
  * with `now` further. */
-__global__ void rotary_table_kernel(float *table, uint64_t first, const Moment *now, Turns by,
+__global__ void rotary_table_kernel(float *table, uint64_t first, const StepParams *params, Rotation rotation,
                                     int64_t t, int half)
 {
-    uint64_t begin = first + (now ? (uint64_t)now->position : 0);
+    uint64_t begin = first + (params ? (uint64_t)params->position : 0);
     for (EACH(at, t * half)) {
         int64_t position = at / half;
         int pair = (int)(at - position * half);
-        double count = GCKPTI_ROTARY_FIRST;
+        double count = GCKPTI_TICKS_PER_RADIAN;
         float sine, cosine;
-        if (by.listed)
-            count *= (double)by.frequency[pair];
-        for (int i = by.listed ? 0 : pair; i > 0; i--)
-            count *= by.ratio;
-        uint64_t angle = (begin + (uint64_t)position) * gckpti_rotary_frequency(count);
+        if (rotation.listed)
+            count *= (double)rotation.frequency[pair];
+        for (int i = rotation.listed ? 0 : pair; i > 0; i--)
+            count *= rotation.ratio;
+        uint64_t angle = (begin + (uint64_t)position) * gckpti_rotary_wrap(count);
         gckpti_sincos_of(gckpti_rotary_angle(angle), &sine, &cosine);
-        table[2 * at] = gckpti_mul(cosine, by.scale);
-        table[2 * at + 1] = gckpti_mul(by.direction < 0 ? -sine : sine, by.scale);
+        table[2 * at] = gckpti_mul(cosine, rotation.scale);
+        table[2 * at + 1] = gckpti_mul(rotation.direction < 0 ? -sine : sine, rotation.scale);
     }
 }
 
@@ -46,29 +46,29 @@ __global__ void rotary_table_kernel(float *table, uint64_t first, const Moment *
  * N columns behind these, which pass. */
 template <int N>
 __global__ void rotary_kernel(Values x, Results y, const float *table, int64_t n, int64_t t,
-                              int heads, int packs, int d, int accumulate)
+                              int heads, int vecs, int d, int accumulate)
 {
-    const int half = packs * N, each = d / N - packs;
+    const int half = vecs * N, each = d / N - vecs;
     for (EACH(at, n)) {
         const int64_t head = at / each, place = head / heads % t;
         const int i = (int)(at - head * each) * N;
         const int64_t from = head * d + i, to = from + half;
-        Pack<float, N> a, b = load<N>(x, to), c, e;
+        Vec<float, N> a, b = load<N>(x, to), c, e;
         if (i >= half) {
-            write_run<N>(y, to, N, true, b.v, accumulate);
+            write_vec<N>(y, to, N, true, b.v, accumulate);
             continue;
         }
         a = load<N>(x, from);
-        Pack<float, N> turn[2] = { load<N>(table + 2 * (place * half + i)),
+        Vec<float, N> rotation[2] = { load<N>(table + 2 * (place * half + i)),
                                    load<N>(table + 2 * (place * half + i) + N) };
         for (int k = 0; k < N; k++) {
-            float cosine = turn[2 * k / N].v[2 * k % N],
-                  sine = turn[(2 * k + 1) / N].v[(2 * k + 1) % N];
+            float cosine = rotation[2 * k / N].v[2 * k % N],
+                  sine = rotation[(2 * k + 1) / N].v[(2 * k + 1) % N];
             c.v[k] = gckpti_fma(a.v[k], cosine, -(b.v[k] * sine));
             e.v[k] = gckpti_fma(b.v[k], cosine, a.v[k] * sine);
         }
-        write_run<N>(y, from, N, true, c.v, accumulate);
-        write_run<N>(y, to, N, true, e.v, accumulate);
+        write_vec<N>(y, from, N, true, c.v, accumulate);
+        write_vec<N>(y, to, N, true, e.v, accumulate);
     }
 }
 
@@ -78,26 +78,26 @@ void rotary_by(const gckpt_call *call, bool backward)
     const Values x = backward ? grad_out_of(call) : value_of(in);
     const Results y = backward ? grad_of(in) : out_of(call);
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
-    const float *listed = gckpti_rotary_listed(o);
+    const float *listed = gckpti_rotary_frequencies(o);
     int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads;
-    int64_t half = gckpti_rotary_turned(o, d) / 2;
+    int64_t half = gckpti_rotary_columns(o, d) / 2;
     int64_t n = gckpti_elements(&call->shape) / d * (d - half);
     float *table = (float *)call->workspace;
-    Turns by = { listed ? 1.0 : gckpti_rotary_ratio(o->base, half), listed != NULL,
-                 o->turned ? o->scale : 1.0f, backward ? -1.0f : 1.0f, { 0 } };
+    Rotation rotation = { listed ? 1.0 : gckpti_rotary_ratio(o->base, half), listed != NULL,
+                 o->columns ? o->scale : 1.0f, backward ? -1.0f : 1.0f, { 0 } };
     if (!wanted(y))
         return;
     if (listed)
-        memcpy(by.frequency, listed, (size_t)half * sizeof *listed);
-    RUN_EACH(call, rotary_table_kernel, t * half, table, (uint64_t)o->first,
-             call->training ? NULL : moment_of(call), by, t, (int)half);
-#define TURN(N)                                                                                    \
+        memcpy(rotation.frequency, listed, (size_t)half * sizeof *listed);
+    RUN_EACH(call, rotary_table_kernel, t * half, table, (uint64_t)o->position,
+             call->training ? NULL : params_of(call), rotation, t, (int)half);
+#define ROTATE(N)                                                                                    \
     RUN_EACH(call, rotary_kernel<N>, n / N, x, y, table, n / N, t, o->heads, (int)half / N,        \
              (int)d, backward && in.accumulate)
-    if (wide(x) && wide(y) && wide(table) && half % 8 == 0 && d % 8 == 0)
-        TURN(8);
+    if (aligned(x) && aligned(y) && aligned(table) && half % 8 == 0 && d % 8 == 0)
+        ROTATE(8);
     else
-        TURN(1);
-#undef TURN
+        ROTATE(1);
+#undef ROTATE
 }
-BOTH_WAYS(rotary, rotary_by)
+BOTH_PASSES(rotary, rotary_by)

@@ -11,10 +11,10 @@
  * blocks, of which a tile has whole ones. An element's three registers leave room for R 4. */
 enum { TILE = GCKPTI_KEY_TILE, SCORES = TILE + 4 /* floats from row to row of scores */ };
 
-/* gckpti_attention_keys; of a cache at position 0, and where to read what the position adds. */
+/* gckpti_visible_keys; of a cache at position 0, and where to read what the position adds. */
 struct Keys {
-    int there, ahead;
-    const Moment *now; /* NULL: nothing */
+    int count, ahead;
+    const StepParams *params; /* NULL: nothing */
 };
 
 Keys keys_of(const gckpt_call *call)
@@ -22,20 +22,20 @@ Keys keys_of(const gckpt_call *call)
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     gckpt_call start = *call;
     start.position = 0;
-    gckpti_sight sight = gckpti_attention_keys(&start);
-    const Moment *now = gckpti_attention_moves(o) ? moment_of(call) : NULL;
-    return { (int)sight.keys, (int)sight.ahead, now };
+    gckpti_visible visible = gckpti_visible_keys(&start);
+    const StepParams *now = gckpti_uses_position(o) ? params_of(call) : NULL;
+    return { (int)visible.keys, (int)visible.ahead, now };
 }
 
-__device__ inline Keys by_now(const Keys &k)
+__device__ inline Keys at_position(const Keys &k)
 {
-    int more = k.now ? (int)k.now->position : 0;
-    return { k.there + more, k.ahead + more, NULL };
+    int more = k.params ? (int)k.params->position : 0;
+    return { k.count + more, k.ahead + more, NULL };
 }
 
 struct Attention {
     const float *q, *k, *v, *g;
-    float *out, *aux; /* backward: lse */
+    float *out, *saved; /* backward: lse */
     const float *delta;
     float *dq, *dk, *dv;
     int accumulate[3];
@@ -43,13 +43,13 @@ struct Attention {
     int t, s, heads, d, slices, group; /* group: heads that share one of keys */
     Keys keys;
     const int32_t *lengths; /* NULL: none */
-    bool wide;              /* rows of a head begin at multiples of 16 bytes */
+    bool aligned;              /* rows of a head begin at multiples of 16 bytes */
     float scale, after, times, cap; /* of slopes; of what x becomes; of x before tanh: see CAPS */
     int window;
 };
 
 /* As what stands in rows of keys: strides, heads. */
-__device__ inline Attention of_keys(const Attention &a)
+__device__ inline Attention as_keys(const Attention &a)
 {
     Attention k = a;
     k.c = a.kc;
@@ -59,8 +59,8 @@ __device__ inline Attention of_keys(const Attention &a)
 
 __device__ inline Keys keys_of_row(const Keys &k, const int32_t *lengths, int64_t row)
 {
-    Keys now = by_now(k);
-    now.there = lengths ? lengths[row] : now.there;
+    Keys now = at_position(k);
+    now.count = lengths ? lengths[row] : now.count;
     return now;
 }
 
@@ -90,8 +90,8 @@ template <int R, int WIDTH, bool MIXED>
 __device__ void fetch_tile(float *to, const float *x, const Attention &a, int first, int rows,
                            int e0)
 {
-    const Matrix<float> m = { x, a.c, a.wide };
-    bring_tile<TILE, WIDTH, 16 * TILE / R, Apart<WIDTH + 4>, MIXED>(m, first, rows, e0, a.d, to);
+    const Matrix<float> m = { x, a.c, a.aligned };
+    stage_tile<TILE, WIDTH, 16 * TILE / R, Padded<WIDTH + 4>, MIXED>(m, first, rows, e0, a.d, to);
 }
 
 /* s: chains over n columns, from what it holds, of this thread's R rows of a and 4 of b. MIXED: up
@@ -108,22 +108,22 @@ __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
     int e = 0;
 #pragma unroll 1
     for (; e + 4 <= n; e += 4) {
-        block.turn(s, e);
-        Pack<float, 4> y[4];
+        block.start_block(s, e);
+        Vec<float, 4> y[4];
         UNROLL for (int c = 0; c < 4; c++)
             y[c] = load<4>(b + 16 * c * ROW + e);
-        EVERY(r, R) {
-            const Pack<float, 4> x = load<4>(a + STEP * r * ROW + e);
-            EVERY(k, 4) {
+        UNROLLED(r, R) {
+            const Vec<float, 4> x = load<4>(a + STEP * r * ROW + e);
+            UNROLLED(k, 4) {
                 const float z[4] = { y[0].v[k], y[1].v[k], y[2].v[k], y[3].v[k] };
-                block.link(s, k, r, x.v[k], z);
+                block.term(s, k, r, x.v[k], z);
             }
         }
     }
     for (; !MIXED && e < n; e++) {
         const float *z = b + e, w[4] = { z[0], z[16 * ROW], z[32 * ROW], z[48 * ROW] };
         UNROLL for (int r = 0; r < R; r++)
-            block.link(s, 0, r, a[STEP * r * ROW + e], w);
+            block.term(s, 0, r, a[STEP * r * ROW + e], w);
     }
     block.end(s);
 }
@@ -132,7 +132,7 @@ __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
 __device__ int column_of(int n) { return (int)threadIdx.x % 16 * 4 + n % 4 + n / 4 * 64; }
 
 /* A row of x, its columns of this thread. */
-template <int N> __device__ void columns(float (&y)[N], const float *x)
+template <int N> __device__ void load_columns(float (&y)[N], const float *x)
 {
 #pragma unroll
     for (int n = 0; n < N; n += 4) {
@@ -142,12 +142,12 @@ template <int N> __device__ void columns(float (&y)[N], const float *x)
 }
 
 /* Whether what comes `late` rows after a key sees it. */
-__device__ bool in_sight(int late, int window) { return (unsigned)late < (unsigned)window; }
+__device__ bool is_visible(int lag, int window) { return (unsigned)lag < (unsigned)window; }
 
 /* o: the next links of chains over keys, of this thread's rows: p_j v_j, j = 0..keys-1; row i has
  * none of keys beyond i + sight, or before the window that ends there. */
 template <int R, int N, bool MIXED>
-__device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, int keys, int sight,
+__device__ void sum_over_keys(float (&o)[R][N], const float *p, const float *v, int keys, int visible,
                               int window)
 {
     constexpr int ROW = 16 * N + 4, STEP = TILE / R, PAIR = 1 + MIXED; /* even and odd place */
@@ -158,28 +158,28 @@ __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, 
     p += row * SCORES;
     block.begin();
 #pragma unroll 1
-    for (const int common = in_sight(sight + TILE - 1, window) ? min(keys, sight + 1) : 0;
+    for (const int common = is_visible(visible + TILE - 1, window) ? min(keys, visible + 1) : 0;
          j + 4 <= common; j += 4) {
-        block.turn(o, j);
-        Pack<float, 4> x[R];
+        block.start_block(o, j);
+        Vec<float, 4> x[R];
         UNROLL for (int r = 0; r < R; r++)
             x[r] = load<4>(p + STEP * r * SCORES + j);
-        EVERY(k, 4) {
-            columns(y, v + (j + k) * ROW);
+        UNROLLED(k, 4) {
+            load_columns(y, v + (j + k) * ROW);
             UNROLL for (int r = 0; r < R; r++)
-                block.link(o, k, r, x[r].v[k], y);
+                block.term(o, k, r, x[r].v[k], y);
         }
     }
 #pragma unroll 1
     for (; j < keys; j += PAIR) {
-        block.turn(o, j);
-        EVERY(k, PAIR) {
+        block.start_block(o, j);
+        UNROLLED(k, PAIR) {
             if (j + k >= keys)
                 break;
-            columns(y, v + (j + k) * ROW);
-            EVERY(r, R) {
+            load_columns(y, v + (j + k) * ROW);
+            UNROLLED(r, R) {
                 float x = p[STEP * r * SCORES + j + k];
-                block.link(o, k, r, x, y, in_sight(row + STEP * r + sight - j - k, window));
+                block.term(o, k, r, x, y, is_visible(row + STEP * r + visible - j - k, window));
             }
         }
     }
@@ -189,18 +189,18 @@ __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, 
 /* o: the next links of chains over queries, of this thread's rows, which are keys: p_i g_i, i =
  * 0..queries-1; key j has none of queries before j - sight, and of `window` from there on. */
 template <int R, int N, bool MIXED>
-__device__ void links_of_queries(float (&o)[R][N], const float *p, const float *g, int queries,
-                                 int sight, int window)
+__device__ void sum_over_queries(float (&o)[R][N], const float *p, const float *g, int queries,
+                                 int visible, int window)
 {
     constexpr int ROW = 16 * N + 4, PAIR = 1 + MIXED;
     const int row = (int)threadIdx.x / 16 * R;
-    const bool all = sight >= TILE - 1 && in_sight(sight + TILE - 1, window);
+    const bool all = visible >= TILE - 1 && is_visible(visible + TILE - 1, window);
     Block<R, N, MIXED> block;
     p += row;
     block.begin();
 #pragma unroll(MIXED ? 1 : 4)
     for (int i0 = 0; i0 < queries; i0 += PAIR) {
-        block.turn(o, i0);
+        block.start_block(o, i0);
 #pragma unroll
         for (int k = 0, i = i0; k < PAIR; k++, i++) {
             if (i >= queries)
@@ -211,9 +211,9 @@ __device__ void links_of_queries(float (&o)[R][N], const float *p, const float *
                 float4 f = *(const float4 *)(p + i * SCORES + r);
                 x[r] = f.x, x[r + 1] = f.y, x[r + 2] = f.z, x[r + 3] = f.w;
             }
-            columns(y, g + i * ROW);
+            load_columns(y, g + i * ROW);
             UNROLL for (int r = 0; r < R; r++)
-                block.link(o, k, r, x[r], y, all || in_sight(i + sight - row - r, window));
+                block.term(o, k, r, x[r], y, all || is_visible(i + visible - row - r, window));
         }
     }
     block.end(o, true);
@@ -222,32 +222,32 @@ __device__ void links_of_queries(float (&o)[R][N], const float *p, const float *
 /* What chains start from: this thread's part of a result x of `rows` rows, first, first + STEP, ..,
  * columns e0.. of the head. */
 template <int R, int N, int STEP, bool MIXED>
-__device__ void begin_rows(float (&o)[R][N], const float *x, const Attention &a, int first,
+__device__ void init_rows(float (&o)[R][N], const float *x, const Attention &a, int first,
                            int rows, int e0, int accumulate)
 {
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < N; n++)
     {
         const int e = e0 + column_of(n), row = first + STEP * r;
         o[r][n] = accumulate && row < rows && e < a.d ? x[row * a.c + e] : 0.0f;
-        o[r][n] = MIXED ? gckpti_flush(o[r][n]) : o[r][n];
+        o[r][n] = MIXED ? gckpti_flush_to_zero(o[r][n]) : o[r][n];
     }
 }
 
 /* Stores it. */
 template <int R, int N, int STEP>
-__device__ void end_rows(const float (&o)[R][N], float *x, const Attention &a, int first, int rows,
+__device__ void store_rows(const float (&o)[R][N], float *x, const Attention &a, int first, int rows,
                          int e0)
 {
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < N; n += 4)
     {
         const int e = e0 + column_of(n), row = first + STEP * r;
         if (row < rows)
-            write_run<4>(Results{ x, NULL }, row * a.c + e, a.d - e, a.wide, &o[r][n]);
+            write_vec<4>(Results{ x, NULL }, row * a.c + e, a.d - e, a.aligned, &o[r][n]);
     }
 }
 
 /* To shared memory, as factors. */
-template <int R, bool MIXED> __device__ void put_scores(float *to, const float (&x)[R][4])
+template <int R, bool MIXED> __device__ void store_scores(float *to, const float (&x)[R][4])
 {
     to += threadIdx.x / 16 * SCORES + threadIdx.x % 16;
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int c = 0; c < 4; c++)

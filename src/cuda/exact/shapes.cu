@@ -1,8 +1,8 @@
 /* d = s, or d += s, for s / by: axes with step[0] of d and step[1] of s. */
-void copy_axes(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s, float by,
+void copy_axes(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s, float divisor,
                int accumulate)
 {
-    combine(call, x, Pair{ DIVIDE, by }, d, s, NULL, NULL, accumulate);
+    combine(call, x, Binary{ DIVIDE, divisor }, d, s, NULL, NULL, accumulate);
 }
 
 struct Part { /* of an axis: `n` floats from `begin` of each `whole` */
@@ -24,13 +24,13 @@ void copy_part(const gckpt_call *call, const Part &p, int which, float *d, const
 
 /* Axis p is the one of neighbours in s, q in d: a block of 32 x 8 threads brings 32 of each through
  * shared memory, so that warps read and write 128 bytes in one piece; rest: the other axes. */
-template <class I> struct Transposing {
+template <class I> struct Transpose {
     Axes<I> rest;
     I p, q, p_step, q_step; /* sizes; p's step in d, q's in s */
 };
 
 template <class I>
-__global__ void transpose_kernel(const __grid_constant__ Transposing<I> t, float *d, const float *s,
+__global__ void transpose_kernel(const __grid_constant__ Transpose<I> t, float *d, const float *s,
                                  int64_t tiles, int accumulate)
 {
     SHARED(float, tile, [32][33]);
@@ -38,7 +38,7 @@ __global__ void transpose_kernel(const __grid_constant__ Transposing<I> t, float
     I across = (t.p + 31) / 32, down = (t.q + 31) / 32;
     for (int64_t i = blockIdx.x; i < tiles; i += gridDim.x) {
         I p = (I)i % across * 32, q = (I)i / across % down * 32;
-        Place<I> at = place(t.rest, (I)i / across / down);
+        Offsets<I> at = offsets_of(t.rest, (I)i / across / down);
         for (I k = warp; k < 32; k += 8)
             if (p + lane < t.p && q + k < t.q)
                 tile[k][lane] = s[at.at1 + (q + k) * t.q_step + p + lane];
@@ -54,7 +54,7 @@ template <class I>
 void transpose_in(const gckpt_call *call, const Axes<int64_t> &x, int p, int q, float *d,
                   const float *s, int accumulate)
 {
-    Transposing<I> t = { {}, (I)x.size[p], (I)x.size[q], (I)x.step[0][p], (I)x.step[1][q] };
+    Transpose<I> t = { {}, (I)x.size[p], (I)x.size[q], (I)x.step[0][p], (I)x.step[1][q] };
     int64_t tiles = (x.size[p] + 31) / 32 * ((x.size[q] + 31) / 32);
     for (int k = 0; k < x.n; k++) {
         if (k == p || k == q)
@@ -78,7 +78,7 @@ void transpose(const gckpt_call *call, const Axes<int64_t> &x, float *d, const f
     }
     if (p == q)
         copy_axes(call, x, d, s, 1.0f, accumulate);
-    else if (small(x))
+    else if (fits_int32(x))
         transpose_in<uint32_t>(call, x, p, q, d, s, accumulate);
     else
         transpose_in<int64_t>(call, x, p, q, d, s, accumulate);
@@ -87,8 +87,8 @@ void transpose(const gckpt_call *call, const Axes<int64_t> &x, float *d, const f
 void permute_by(const gckpt_call *call, bool backward)
 {
     const gckpt_arg *in = &call->in[0];
-    gckpti_walk w;
-    gckpti_permute_walk(&w, call);
+    gckpti_iter w;
+    gckpti_permute_iter(&w, call);
     Axes<int64_t> x = axes_of(&w);
     if (!backward)
         return transpose(call, x, call->out, in->data, 0);
@@ -96,19 +96,19 @@ void permute_by(const gckpt_call *call, bool backward)
     if (in->grad)
         transpose(call, x, in->grad, call->grad_out, in->accumulate);
 }
-BOTH_WAYS(permute, permute_by)
+BOTH_PASSES(permute, permute_by)
 
 Part slice_part(const gckpt_call *call)
 {
     const gckpti_slice *o = (const gckpti_slice *)call->attributes;
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, o->axis);
-    int64_t begin = gckpti_wide(o->begin), end = gckpti_wide(o->end);
-    int64_t moved = o->moves ? call->position : 0; /* of a table, so never recorded */
+    int64_t begin = gckpti_join_words(o->begin), end = gckpti_join_words(o->end);
+    int64_t moved = o->relative ? call->position : 0; /* of a table, so never recorded */
     return { v.outer, v.size * v.inner, (begin + moved) * v.inner, (end - begin) * v.inner };
 }
 
 /* d = s in the part, else `value`. */
-void spread(const gckpt_call *call, const Part &p, float *d, const float *s, float value)
+void pad_with(const gckpt_call *call, const Part &p, float *d, const float *s, float value)
 {
     fill(call, d, gckpti_bits(value), p.blocks * p.whole);
     copy_part(call, p, TO_PLACE, d, s, 0);
@@ -123,9 +123,9 @@ void slice_by(const gckpt_call *call, bool backward)
     else if (x->grad && x->accumulate)
         copy_part(call, p, TO_PLACE, x->grad, call->grad_out, 1);
     else if (x->grad)
-        spread(call, p, x->grad, call->grad_out, 0.0f);
+        pad_with(call, p, x->grad, call->grad_out, 0.0f);
 }
-BOTH_WAYS(slice, slice_by)
+BOTH_PASSES(slice, slice_by)
 
 void pad_by(const gckpt_call *call, bool backward)
 {
@@ -135,11 +135,11 @@ void pad_by(const gckpt_call *call, bool backward)
     const int64_t whole = gckpti_split_at(&call->shape, o->axis).size * v.inner;
     const Part p = { v.outer, whole, o->before * v.inner, v.size * v.inner };
     if (!backward)
-        spread(call, p, call->out, x->data, o->value);
+        pad_with(call, p, call->out, x->data, o->value);
     else if (x->grad)
         copy_part(call, p, FROM_PLACE, x->grad, call->grad_out, x->accumulate);
 }
-BOTH_WAYS(pad, pad_by)
+BOTH_PASSES(pad, pad_by)
 
 void concat_by(const gckpt_call *call, bool backward)
 {
@@ -156,4 +156,4 @@ void concat_by(const gckpt_call *call, bool backward)
     }
 }
 
-BOTH_WAYS(concat, concat_by)
+BOTH_PASSES(concat, concat_by)

@@ -1,9 +1,9 @@
 /* A column's sum over rows in their order (5e). */
 struct Sum {
     Results at; /* none: not wanted */
-    float *low; /* NULL: without */
+    float *comp; /* NULL: without */
     int accumulate;
-    float divide = 1.0f;
+    float divisor = 1.0f;
 };
 
 Sum sum_to(float *at) { return { { at, NULL } }; }
@@ -13,23 +13,23 @@ Sum sum_of(const gckpt_arg &x) { return { grad_of(x), x.compensation, x.accumula
 Sum sum_of(const gckpt_call *call, int i) { return i ? sum_of(call->in[i]) : Sum{}; }
 
 /* Where it begins, and its end. fresh: its low part begins at +0 unless it accumulates. */
-__device__ inline float sum_begin(const Sum &s, int64_t i, bool fresh, float *low)
+__device__ inline float sum_begin(const Sum &s, int64_t i, bool fresh, float *comp)
 {
-    *low = s.low && (s.accumulate || !fresh) ? s.low[i] : 0.0f;
+    *comp = s.comp && (s.accumulate || !fresh) ? s.comp[i] : 0.0f;
     return s.accumulate ? value_at(s.at, i) : 0.0f;
 }
 
-__device__ inline void sum_end(const Sum &s, int64_t i, float sum, float low)
+__device__ inline void sum_end(const Sum &s, int64_t i, float sum, float comp)
 {
-    put_at(s.at, i, sum / s.divide);
-    if (s.low)
-        s.low[i] = low;
+    put_at(s.at, i, sum / s.divisor);
+    if (s.comp)
+        s.comp[i] = comp;
 }
 
-__device__ inline void add_term(bool lows, float *sum, float *low, float x)
+__device__ inline void add_term(bool compensated, float *sum, float *comp, float x)
 {
-    if (lows) /* by ?: the address would put low in memory */
-        gckpti_sum_add(sum, low, x);
+    if (compensated) /* by ?: the address would put low in memory */
+        gckpti_sum_add(sum, comp, x);
     else
         gckpti_sum_add(sum, NULL, x);
 }
@@ -39,7 +39,7 @@ __device__ inline void add_term(bool lows, float *sum, float *low, float x)
  * thread has PLACES columns. */
 struct Terms {
     static constexpr bool FRESH = false, along = false;
-    static constexpr int PLACES = 1;
+    static constexpr int NCOLS = 1;
     typedef int64_t Column;
     __device__ static int64_t column_of(int64_t, int64_t column) { return column; }
 };
@@ -52,44 +52,44 @@ template <class T, int COLUMNS>
 __global__ void column_sums_kernel(const __grid_constant__ T of, Sum first, Sum second,
                                    int64_t rows, int64_t n)
 {
-    enum { EACH_HAS = 8, LINES = 256 / COLUMNS, ROUND = EACH_HAS * LINES, PLACES = T::PLACES };
-    SHARED(float, tile, [2][2][ROUND][COLUMNS + 1]);
+    enum { PER_STEP = 8, LINES = 256 / COLUMNS, STEP = PER_STEP * LINES, NCOLS = T::NCOLS };
+    SHARED(float, tile, [2][2][STEP][COLUMNS + 1]);
     const int thread = (int)threadIdx.x, lane = thread % COLUMNS, line = thread / COLUMNS;
     const int64_t across = (n + COLUMNS - 1) / COLUMNS, image = blockIdx.x / across;
     const int64_t begin = (blockIdx.x - image * across) * COLUMNS, to = image * n + begin + lane;
     const int columns = (int)gckpti_min(n - begin, COLUMNS);
     const Sum mine = thread < 32 ? first : second;
     const bool adds = thread < 64 && thread % 32 < COLUMNS && lane < columns && wanted(mine.at);
-    float sum = 0.0f, low = 0.0f, term[EACH_HAS][2];
-    typename T::Column its[PLACES];
+    float sum = 0.0f, comp = 0.0f, term[PER_STEP][2];
+    typename T::Column cols[NCOLS];
     if (adds)
-        sum = sum_begin(mine, to, T::FRESH, &low);
-    EVERY(k, PLACES) {
+        sum = sum_begin(mine, to, T::FRESH, &comp);
+    UNROLLED(k, NCOLS) {
         const int column = of.along ? line + LINES * k : lane;
-        its[k] = of.column_of(image, begin + (column < columns ? column : 0));
+        cols[k] = of.column_of(image, begin + (column < columns ? column : 0));
     }
-    for (int64_t from = -ROUND; from < rows; from += ROUND) {
-        const int now = (int)(from / ROUND & 1), which = thread / 32 % 2;
-        EVERY(k, EACH_HAS) { /* of the next rows */
-            const int column = of.along ? line + LINES * (k % PLACES) : lane;
-            const int row = of.along ? lane + COLUMNS * (k / PLACES) : line + LINES * k;
+    for (int64_t from = -STEP; from < rows; from += STEP) {
+        const int now = (int)(from / STEP & 1), which = thread / 32 % 2;
+        UNROLLED(k, PER_STEP) { /* of the next rows */
+            const int column = of.along ? line + LINES * (k % NCOLS) : lane;
+            const int row = of.along ? lane + COLUMNS * (k / NCOLS) : line + LINES * k;
             term[k][0] = term[k][1] = 0.0f;
-            if (from + ROUND + row < rows && column < columns)
-                of(its[k % PLACES], from + ROUND + row, term[k]);
+            if (from + STEP + row < rows && column < columns)
+                of(cols[k % NCOLS], from + STEP + row, term[k]);
         }
-        const int count = (int)gckpti_min(rows - from, ROUND);
+        const int count = (int)gckpti_min(rows - from, STEP);
 #pragma unroll 8
         for (int k = 0; k < count && adds && from >= 0; k++)
-            add_term(T::FRESH || mine.low, &sum, &low, tile[now][which][k][lane]);
-        EVERY(k, EACH_HAS) {
-            const int column = of.along ? line + LINES * (k % PLACES) : lane;
-            const int row = of.along ? lane + COLUMNS * (k / PLACES) : line + LINES * k;
+            add_term(T::FRESH || mine.comp, &sum, &comp, tile[now][which][k][lane]);
+        UNROLLED(k, PER_STEP) {
+            const int column = of.along ? line + LINES * (k % NCOLS) : lane;
+            const int row = of.along ? lane + COLUMNS * (k / NCOLS) : line + LINES * k;
             tile[!now][0][row][column] = term[k][0], tile[!now][1][row][column] = term[k][1];
         }
         __syncthreads();
     }
     if (adds)
-        sum_end(mine, to, sum, low);
+        sum_end(mine, to, sum, comp);
 }
 
 template <int COLUMNS = 32, class T>
@@ -107,14 +107,14 @@ void column_sums(const gckpt_call *call, const T &of, const Sum &first, const Su
  * g, 1 of `other`. */
 template <class I, bool RULED = false> struct Sums {
     static constexpr bool FRESH = false;
-    static constexpr int PLACES = 4;
+    static constexpr int NCOLS = 4;
     struct Column {
-        Place<I> at;
-        float own;
+        Offsets<I> at;
+        float self;
     };
     Rule rule;
     Values g;
-    const float *other, *own;
+    const float *other, *self;
     float sign;
     Sum to;
     Axes<I> column, row; /* which sums() fills in, as what follows */
@@ -123,14 +123,14 @@ template <class I, bool RULED = false> struct Sums {
 
     __device__ Column column_of(int64_t, int64_t c) const
     {
-        return { place(column, (I)c), RULED && own ? own[c] : 0.0f };
+        return { offsets_of(column, (I)c), RULED && self ? self[c] : 0.0f };
     }
     __device__ void operator()(const Column &c, int64_t r, float *term) const
     {
-        const Place<I> more = place(row, (I)r);
+        const Offsets<I> more = offsets_of(row, (I)r);
         float x = value_at(g, c.at.at0 + more.at0), y = other ? other[c.at.at1 + more.at1] : sign;
         if (RULED)
-            x = PairGradient{ rule, 1.0f }.product_of(x, y, c.own, &y);
+            x = BinaryGradient{ rule, 1.0f }.product_of(x, y, c.self, &y);
         *term = gckpti_mul(x, y);
     }
 };
@@ -140,23 +140,23 @@ template <class I, bool RULED>
 __global__ void sums_by_thread_kernel(const __grid_constant__ Sums<I, RULED> s)
 {
     for (EACH(c, s.columns)) {
-        const auto its = s.column_of(0, c);
-        float low, sum = sum_begin(s.to, c, false, &low);
+        const auto cols = s.column_of(0, c);
+        float comp, sum = sum_begin(s.to, c, false, &comp);
         for (int64_t r = 0; r < s.rows; r += 8) {
             float x[8] = {};
             for (int k = 0; k < 8; k++)
                 if (r + k < s.rows)
-                    s(its, r + k, &x[k]);
+                    s(cols, r + k, &x[k]);
             for (int k = 0; k < 8 && r + k < s.rows; k++)
-                add_term(s.to.low, &sum, &low, x[k]);
+                add_term(s.to.comp, &sum, &comp, x[k]);
         }
-        sum_end(s.to, c, sum, low);
+        sum_end(s.to, c, sum, comp);
     }
 }
 
 template <class I, bool RULED> void sums_in(const gckpt_call *call, const Sums<int64_t> &s)
 {
-    const Sums<I, RULED> t = { s.rule, s.g, s.other, s.own, s.sign, s.to, axes_in<I>(s.column, 1),
+    const Sums<I, RULED> t = { s.rule, s.g, s.other, s.self, s.sign, s.to, axes_in<I>(s.column, 1),
                                axes_in<I>(s.row, 1), s.columns, s.rows, s.along };
     if (!s.along && (s.rows <= 64 || s.columns >= 1 << 17)) /* these fill the chip */
         RUN_EACH(call, (sums_by_thread_kernel<I, RULED>), s.columns, t);
@@ -177,7 +177,7 @@ void sums(const gckpt_call *call, const Axes<int64_t> &axes, Sums<int64_t> s)
     }
     s.along = s.row.n && s.row.step[0][0] == 1;
     if (s.rule)
-        small(axes) ? sums_in<uint32_t, true>(call, s) : sums_in<int64_t, true>(call, s);
+        fits_int32(axes) ? sums_in<uint32_t, true>(call, s) : sums_in<int64_t, true>(call, s);
     else
-        small(axes) ? sums_in<uint32_t, false>(call, s) : sums_in<int64_t, false>(call, s);
+        fits_int32(axes) ? sums_in<uint32_t, false>(call, s) : sums_in<int64_t, false>(call, s);
 }

@@ -2,33 +2,33 @@
 /* ---- upsample: a thread a result (forward), an element of dx (backward) ---- */
 struct Image { /* x's rows and columns, the result's; channels */
     int64_t in[2], out[2], c;
-    int how;
+    int mode;
 };
 
 __global__ void upsample_forward_kernel(Image s, const float *x, float *out, int64_t n)
 {
     for (EACH(i, n)) {
         const int64_t pixel = i / s.c, line = pixel / s.out[1], image = line / s.out[0];
-        const gckpti_lookup p = gckpti_lookup_of(s.how, s.in[0], s.out[0], line % s.out[0]);
-        const gckpti_lookup q = gckpti_lookup_of(s.how, s.in[1], s.out[1], pixel % s.out[1]);
+        const gckpti_interp p = gckpti_interp_of(s.mode, s.in[0], s.out[0], line % s.out[0]);
+        const gckpti_interp q = gckpti_interp_of(s.mode, s.in[1], s.out[1], pixel % s.out[1]);
         float y = 0.0f;
         for (int k = 0; k < p.n * q.n; k++) {
             const int a = k / q.n, b = k % q.n;
-            const int64_t row = image * s.in[0] + p.at[a];
-            const float v = x[(row * s.in[1] + q.at[b]) * s.c + i % s.c];
-            y = s.how == GCKPT_NEAREST ? v : gckpti_fma(p.weight[a] * q.weight[b], v, y);
+            const int64_t row = image * s.in[0] + p.index[a];
+            const float v = x[(row * s.in[1] + q.index[b]) * s.c + i % s.c];
+            y = s.mode == GCKPT_NEAREST ? v : gckpti_fma(p.weight[a] * q.weight[b], v, y);
         }
         out[i] = y;
     }
 }
 
 /* The first of n results that looks at place `at` of `size`, or behind it. */
-__device__ int64_t first_look(int how, int64_t size, int64_t n, int64_t at)
+__device__ int64_t first_reader(int mode, int64_t size, int64_t n, int64_t at)
 {
     int64_t low = 0, high = n;
     while (low < high) {
         const int64_t i = (low + high) / 2;
-        if (gckpti_lookup_of(how, size, n, i).at[0] < at)
+        if (gckpti_interp_of(mode, size, n, i).index[0] < at)
             low = i + 1;
         else
             high = i;
@@ -43,19 +43,19 @@ __global__ void upsample_backward_kernel(Image s, float *dx, const float *g, int
     for (EACH(i, n)) {
         const int64_t pixel = i / s.c, w = pixel % s.in[1], h = pixel / s.in[1] % s.in[0];
         const int64_t image = pixel / s.in[1] / s.in[0] * s.out[0];
-        const int64_t left = first_look(s.how, s.in[1], s.out[1], w - 1);
-        int64_t y = first_look(s.how, s.in[0], s.out[0], h - 1);
+        const int64_t left = first_reader(s.mode, s.in[1], s.out[1], w - 1);
+        int64_t y = first_reader(s.mode, s.in[0], s.out[0], h - 1);
         float d = accumulate ? dx[i] : 0.0f;
         for (; y < s.out[0]; y++) {
-            const gckpti_lookup p = gckpti_lookup_of(s.how, s.in[0], s.out[0], y);
-            if (p.at[0] > h)
+            const gckpti_interp p = gckpti_interp_of(s.mode, s.in[0], s.out[0], y);
+            if (p.index[0] > h)
                 break;
             for (int64_t z = left; z < s.out[1]; z++) {
-                const gckpti_lookup q = gckpti_lookup_of(s.how, s.in[1], s.out[1], z);
-                if (q.at[0] > w)
+                const gckpti_interp q = gckpti_interp_of(s.mode, s.in[1], s.out[1], z);
+                if (q.index[0] > w)
                     break;
                 for (int k = 0; k < p.n * q.n; k++)
-                    if (p.at[k / q.n] == h && q.at[k % q.n] == w)
+                    if (p.index[k / q.n] == h && q.index[k % q.n] == w)
                         d = gckpti_fma(p.weight[k / q.n] * q.weight[k % q.n],
                                        g[((image + y) * s.out[1] + z) * s.c + i % s.c], d);
             }
@@ -69,11 +69,11 @@ void upsample_by(const gckpt_call *call, bool backward)
     const gckpt_arg *x = &call->in[0];
     const int64_t *in = x->shape.d, n = gckpti_elements(backward ? &x->shape : &call->shape);
     const gckpti_upsample *o = (const gckpti_upsample *)call->attributes;
-    const Image s = { { in[1], in[2] }, { o->size[0], o->size[1] }, in[3], o->how };
+    const Image s = { { in[1], in[2] }, { o->size[0], o->size[1] }, in[3], o->mode };
     if (!backward)
         RUN_EACH(call, upsample_forward_kernel, n, s, x->data, call->out, n);
     else if (x->grad)
         RUN_EACH(call, upsample_backward_kernel, n, s, x->grad, call->grad_out, n, x->accumulate);
 }
-BOTH_WAYS(upsample, upsample_by)
+BOTH_PASSES(upsample, upsample_by)
 #endif

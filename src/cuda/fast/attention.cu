@@ -8,16 +8,16 @@ struct MmaAttention {
     const uint16_t *q, *k, *v, *g;
     int t, s, c, d, heads, kc, group; /* as Attention's */
     const int32_t *lengths;
-    bool wide; /* rows of a head begin at multiples of 16 bytes */
+    bool aligned; /* rows of a head begin at multiples of 16 bytes */
     Keys keys;
     float scale;
     Results out, dq, dk, dv;
     int accumulate[3];
-    float *aux;         /* (B,heads,T): max + log(sum) */
+    float *saved;         /* (B,heads,T): max + log(sum) */
     const float *delta; /* (B,heads,T): dot(g, out) */
 };
 
-__device__ inline MmaAttention of_keys(const MmaAttention &p)
+__device__ inline MmaAttention as_keys(const MmaAttention &p)
 {
     MmaAttention k = p;
     k.c = p.kc;
@@ -26,11 +26,11 @@ __device__ inline MmaAttention of_keys(const MmaAttention &p)
 
 /* n lines of a head, from line `first` of row b of a (B,lines,C) tensor; 0 from line `end` on. */
 template <int D, int n>
-__device__ inline void bring_head(const MmaAttention &p, const uint16_t *x, int b, int h, int first,
+__device__ inline void stage_head(const MmaAttention &p, const uint16_t *x, int b, int h, int first,
                                   int lines, int end, uint16_t *tile)
 {
-    const Matrix<uint16_t> m = { x + ((int64_t)b * lines) * p.c + (int64_t)h * p.d, p.c, p.wide };
-    bring_tile<n, D, 128, Swizzled<D>, false>(m, first, end, 0, p.d, tile);
+    const Matrix<uint16_t> m = { x + ((int64_t)b * lines) * p.c + (int64_t)h * p.d, p.c, p.aligned };
+    stage_tile<n, D, 128, Swizzled<D>, false>(m, first, end, 0, p.d, tile);
 }
 
 /* s (16 rows, 8 n columns) = lines row.. of a times lines 0.. of b, along the head. */
@@ -43,12 +43,12 @@ __device__ inline void scores(const uint16_t *a, int row, const uint16_t *b, flo
     const Reader<D, 1, false> read_a(row);
     const Reader<D, 1, true> read_b(0);
 #pragma unroll
-    for (int link = 0; link < D; link += 16) {
+    for (int term = 0; term < D; term += 16) {
         uint32_t left[4], right[4];
-        read_a(left, a, 0, link);
+        read_a(left, a, 0, term);
 #pragma unroll
         for (int x = 0; x < n; x += 2) {
-            read_b(right, b, x * 8, link);
+            read_b(right, b, x * 8, term);
             gckpti_mma_bf16(s[x], left, right);
             gckpti_mma_bf16(s[x + 1], left, right + 2);
         }
@@ -56,7 +56,7 @@ __device__ inline void scores(const uint16_t *a, int row, const uint16_t *b, flo
 }
 
 /* Is one of these, two to a word, infinite or NaN? */
-__device__ inline bool wild(const uint32_t x[4])
+__device__ inline bool any_nonfinite(const uint32_t x[4])
 {
     bool some = false;
 #pragma unroll
@@ -67,21 +67,21 @@ __device__ inline bool wild(const uint32_t x[4])
 
 /* Two products of a, which is 0 where `sees` is, with b, of which not all is finite: 0 times that
  * is NaN. So it is left out, and where a row sees some of it the sum is NaN. */
-__device__ inline void add_seen(float o[2][4], const uint32_t a[4], uint32_t b[4],
-                                const uint32_t sees[4])
+__device__ inline void add_masked(float o[2][4], const uint32_t a[4], uint32_t b[4],
+                                const uint32_t mask[4])
 {
-    uint32_t lost[4];
+    uint32_t nonfinite[4];
     float count[2][4] = {};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         uint32_t low = (b[i] & 0x7f80u) == 0x7f80u, high = (b[i] & 0x7f800000u) == 0x7f800000u;
         b[i] &= (low ? 0 : 0xffffu) | (high ? 0 : 0xffff0000u);
-        lost[i] = (low ? 0x3f80u : 0) | (high ? 0x3f800000u : 0); /* 1 */
+        nonfinite[i] = (low ? 0x3f80u : 0) | (high ? 0x3f800000u : 0); /* 1 */
     }
 #pragma unroll
     for (int x = 0; x < 2; x++) {
         gckpti_mma_bf16(o[x], a, b + 2 * x);
-        gckpti_mma_bf16(count[x], sees, lost + 2 * x);
+        gckpti_mma_bf16(count[x], mask, nonfinite + 2 * x);
 #pragma unroll
         for (int i = 0; i < 4; i++)
             o[x][i] = count[x][i] > 0.0f ? NAN : o[x][i];
@@ -91,34 +91,34 @@ __device__ inline void add_seen(float o[2][4], const uint32_t a[4], uint32_t b[4
 /* o (16,D) += s (16, 8 n) times lines 0.. of b. Row i has links to i + sight, or (FROM) from i -
  * sight on; beyond, s is 0. */
 template <int D, int n, bool FROM>
-__device__ inline void add_lines(const float s[n][4], const uint16_t *b, float o[D / 8][4],
-                                 int sight)
+__device__ inline void add_product(const float s[n][4], const uint16_t *b, float o[D / 8][4],
+                                 int visible)
 {
     const int lane = threadIdx.x % 32, row = lane / 4;
     const Reader<D, 0, true> read_b(0);
 #pragma unroll
-    for (int link = 0; link < n / 2; link++) {
-        const float *s0 = s[2 * link], *s1 = s[2 * link + 1];
+    for (int term = 0; term < n / 2; term++) {
+        const float *s0 = s[2 * term], *s1 = s[2 * term + 1];
         /* of the first row: the last link it has (FROM: the first one), as counted here */
-        const int edge = (FROM ? -sight : sight) - 16 * link;
+        const int edge = (FROM ? -visible : visible) - 16 * term;
         if (FROM ? edge > 15 : edge < -15)
             continue;
         const bool cut = FROM ? edge > -15 : edge < 15;
-        uint32_t left[4] = { factors(s0[0], s0[1]), factors(s0[2], s0[3]), factors(s1[0], s1[1]),
-                             factors(s1[2], s1[3]) };
+        uint32_t left[4] = { bf16_pair(s0[0], s0[1]), bf16_pair(s0[2], s0[3]), bf16_pair(s1[0], s1[1]),
+                             bf16_pair(s1[2], s1[3]) };
         uint32_t right[4];
 #pragma unroll
         for (int x = 0; x < D / 8; x += 2) {
-            read_b(right, b, x * 8, link * 16);
-            if (cut && __any_sync(0xffffffffu, wild(right))) {
-                uint32_t sees[4];
+            read_b(right, b, x * 8, term * 16);
+            if (cut && __any_sync(0xffffffffu, any_nonfinite(right))) {
+                uint32_t mask[4];
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     int at = lane % 4 * 2 + i / 2 * 8 - row - i % 2 * 8 - edge;
-                    sees[i] = FROM ? (at >= 0 ? 0x3f80u : 0) | (at >= -1 ? 0x3f800000u : 0)
+                    mask[i] = FROM ? (at >= 0 ? 0x3f80u : 0) | (at >= -1 ? 0x3f800000u : 0)
                                    : (at <= 0 ? 0x3f80u : 0) | (at < 0 ? 0x3f800000u : 0);
                 }
-                add_seen(o + x, left, right, sees);
+                add_masked(o + x, left, right, mask);
                 continue;
             }
             gckpti_mma_bf16(o[x], left, right);
@@ -150,7 +150,7 @@ __device__ inline void store_lines(const MmaAttention &p, const Results &y, int 
             int j = x * 8 + lane % 4 * 2;
             float v[2] = { o[x][2 * half] * times[half], o[x][2 * half + 1] * times[half] };
             if (i < lines)
-                write_run<2>(y, at + j, p.d - j, p.wide, v, accumulate);
+                write_vec<2>(y, at + j, p.d - j, p.aligned, v, accumulate);
         }
     }
 }
@@ -163,17 +163,17 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
     int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
     int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64; /* the longest first */
-    const MmaAttention of = of_keys(p);
-    const Keys sight = keys_of_row(p.keys, p.lengths, b);
-    int ahead = q0 + sight.ahead, steps = (min(sight.there, ahead + 64) + 63) / 64;
+    const MmaAttention kv = as_keys(p);
+    const Keys visible = keys_of_row(p.keys, p.lengths, b);
+    int ahead = q0 + visible.ahead, steps = (min(visible.count, ahead + 64) + 63) / 64;
     float o[D / 8][4], s[8][4], max[2] = { -INFINITY, -INFINITY }, sum[2] = { 0, 0 };
     clear<D>(o);
-    bring_head<D, 64>(p, p.q, b, h, q0, p.t, p.t, q);
+    stage_head<D, 64>(p, p.q, b, h, q0, p.t, p.t, q);
     for (int step = -1; step < steps; step++) {
         if (step + 1 < steps) {
             int to = (step + 1) % 2 * SIZE;
-            bring_head<D, 64>(of, p.k, b, h / p.group, (step + 1) * 64, p.s, sight.there, k + to);
-            bring_head<D, 64>(of, p.v, b, h / p.group, (step + 1) * 64, p.s, sight.there, v + to);
+            stage_head<D, 64>(kv, p.k, b, h / p.group, (step + 1) * 64, p.s, visible.count, k + to);
+            stage_head<D, 64>(kv, p.v, b, h / p.group, (step + 1) * 64, p.s, visible.count, v + to);
         }
         gckpti_cp_async_commit();
         if (step < 0)
@@ -184,8 +184,8 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
         int i = ahead + row + lane / 4, j = step * 64 + lane % 4 * 2;
 #pragma unroll
         for (int half = 0; half < 2; half++, i += 8) {
-            int end = min(sight.there, i + 1);
-            float top = max[half], factor, shift;
+            int end = min(visible.count, i + 1);
+            float top = max[half], rescale, shift;
 #pragma unroll
             for (int x = 0; x < 16; x++) {
                 float *at = &s[x / 2][2 * half + x % 2];
@@ -197,9 +197,9 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
                 top = other > top ? other : top;
             }
             shift = gckpti_shift(top);
-            factor = exp2_of(max[half] - shift);
+            rescale = exp2_of(max[half] - shift);
             max[half] = top;
-            sum[half] *= factor;
+            sum[half] *= rescale;
 #pragma unroll
             for (int x = 0; x < 16; x++) {
                 float *at = &s[x / 2][2 * half + x % 2];
@@ -208,9 +208,9 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
             }
 #pragma unroll
             for (int x = 0; x < D / 8; x++)
-                o[x][2 * half] *= factor, o[x][2 * half + 1] *= factor;
+                o[x][2 * half] *= rescale, o[x][2 * half + 1] *= rescale;
         }
-        add_lines<D, 8, false>(s, v + step % 2 * SIZE, o, ahead + row - step * 64);
+        add_product<D, 8, false>(s, v + step % 2 * SIZE, o, ahead + row - step * 64);
         __syncthreads();
     }
 #pragma unroll
@@ -219,8 +219,8 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
         for (int with = 1; with < 4; with *= 2)
             sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], with);
         gckpti_softmax_end(&max[half], &sum[half]);
-        if (p.aux && i < p.t && lane % 4 == 0)
-            p.aux[(int64_t)head * p.t + i] = max[half] * LN2 + gckpti_log(sum[half]);
+        if (p.saved && i < p.t && lane % 4 == 0)
+            p.saved[(int64_t)head * p.t + i] = max[half] * LN2 + gckpti_log(sum[half]);
         sum[half] = 1.0f / sum[half];
     }
     if (wanted(p.out))
@@ -229,10 +229,10 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
 
 /* s becomes p = exp(s scale - aux), d, which is dp, becomes p (dp - delta) scale, of one element;
  * not `here`: 0. */
-__device__ inline void slope(const MmaAttention &p, float aux, float delta, int here, float *s,
+__device__ inline void softmax_grad(const MmaAttention &p, float saved, float delta, int here, float *s,
                              float *d)
 {
-    *s = here ? exp2_of((*s * p.scale - aux) * LOG2E) : 0.0f;
+    *s = here ? exp2_of((*s * p.scale - saved) * LOG2E) : 0.0f;
     *d = here ? *s * (*d - delta) * p.scale : 0.0f;
 }
 
@@ -246,25 +246,25 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dq_kernel(
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
     int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
     int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64, i = q0 + row + lane / 4;
-    const MmaAttention of = of_keys(p);
-    const Keys sight = keys_of_row(p.keys, p.lengths, b);
-    int ahead = q0 + sight.ahead, steps = (min(sight.there, ahead + 64) + 63) / 64;
-    float o[D / 8][4], s[8][4], d[8][4], aux[2], delta[2];
-    const float once[2] = { 1.0f, 1.0f };
+    const MmaAttention kv = as_keys(p);
+    const Keys visible = keys_of_row(p.keys, p.lengths, b);
+    int ahead = q0 + visible.ahead, steps = (min(visible.count, ahead + 64) + 63) / 64;
+    float o[D / 8][4], s[8][4], d[8][4], saved[2], delta[2];
+    const float ones[2] = { 1.0f, 1.0f };
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         int64_t at = (int64_t)head * p.t + i + half * 8;
-        aux[half] = i + half * 8 < p.t ? p.aux[at] : INFINITY;
+        saved[half] = i + half * 8 < p.t ? p.saved[at] : INFINITY;
         delta[half] = i + half * 8 < p.t ? p.delta[at] : 0.0f;
     }
     clear<D>(o);
-    bring_head<D, 64>(p, p.q, b, h, q0, p.t, p.t, q);
-    bring_head<D, 64>(p, p.g, b, h, q0, p.t, p.t, g);
+    stage_head<D, 64>(p, p.q, b, h, q0, p.t, p.t, q);
+    stage_head<D, 64>(p, p.g, b, h, q0, p.t, p.t, g);
     for (int step = -1; step < steps; step++) {
         if (step + 1 < steps) {
             int to = (step + 1) % 2 * SIZE;
-            bring_head<D, 64>(of, p.k, b, h / p.group, (step + 1) * 64, p.s, sight.there, k + to);
-            bring_head<D, 64>(of, p.v, b, h / p.group, (step + 1) * 64, p.s, sight.there, v + to);
+            stage_head<D, 64>(kv, p.k, b, h / p.group, (step + 1) * 64, p.s, visible.count, k + to);
+            stage_head<D, 64>(kv, p.v, b, h / p.group, (step + 1) * 64, p.s, visible.count, v + to);
         }
         gckpti_cp_async_commit();
         if (step < 0)
@@ -276,21 +276,21 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dq_kernel(
 #pragma unroll
         for (int x = 0; x < 32; x++) {
             int half = x / 2 % 2, j = step * 64 + x / 4 * 8 + lane % 4 * 2 + x % 2;
-            int here = j < sight.there && j <= i + half * 8 + sight.ahead;
-            slope(p, aux[half], delta[half], here, &s[x / 4][x % 4], &d[x / 4][x % 4]);
+            int here = j < visible.count && j <= i + half * 8 + visible.ahead;
+            softmax_grad(p, saved[half], delta[half], here, &s[x / 4][x % 4], &d[x / 4][x % 4]);
         }
-        add_lines<D, 8, false>(d, k + step % 2 * SIZE, o, ahead + row - step * 64);
+        add_product<D, 8, false>(d, k + step % 2 * SIZE, o, ahead + row - step * 64);
         __syncthreads();
     }
-    store_lines<D>(p, p.dq, p.accumulate[0], b, h, q0 + row, p.t, o, once);
+    store_lines<D>(p, p.dq, p.accumulate[0], b, h, q0 + row, p.t, o, ones);
 }
 
 /* Rows line + lane / 4 and 8 further are keys; those that no query sees are 0. */
-template <int D> __device__ inline void clear_unseen(float o[D / 8][4], int line, int there)
+template <int D> __device__ inline void clear_masked(float o[D / 8][4], int line, int count)
 {
 #pragma unroll
     for (int x = 0; x < D / 2; x++)
-        if (line + (int)threadIdx.x % 32 / 4 + x / 2 % 2 * 8 >= there)
+        if (line + (int)threadIdx.x % 32 / 4 + x / 2 % 2 * 8 >= count)
             o[x / 4][x % 4] = 0.0f;
 }
 
@@ -302,36 +302,36 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel
     enum { SIZE = 64 * D, PART = n * D };
     DYNAMIC_SHARED(uint4, attention_tiles);
     uint16_t *k = (uint16_t *)attention_tiles, *v = k + SIZE, *q = v + SIZE, *g = q + 2 * PART;
-    SHARED(float, aux, [2][n]);
+    SHARED(float, saved, [2][n]);
     SHARED(float, delta, [2][n]);
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.s + 63) / 64;
     int shared = (int)(blockIdx.x / blocks), all = p.heads / p.group, b = shared / all;
     int k0 = (int)(blockIdx.x % blocks) * 64;
-    const MmaAttention of = of_keys(p);
-    const Keys sight = keys_of_row(p.keys, p.lengths, b);
-    int first = max(k0 - sight.ahead, 0) / n, tiles = (p.t + n - 1) / n - first;
-    int steps = k0 < sight.there ? tiles * p.group : 0;
+    const MmaAttention kv = as_keys(p);
+    const Keys visible = keys_of_row(p.keys, p.lengths, b);
+    int first = max(k0 - visible.ahead, 0) / n, tiles = (p.t + n - 1) / n - first;
+    int steps = k0 < visible.count ? tiles * p.group : 0;
     float dk[D / 8][4], dv[D / 8][4], s[n / 8][4], d[n / 8][4];
     clear<D>(dk);
     clear<D>(dv);
-    bring_head<D, 64>(of, p.k, b, shared % all, k0, p.s, sight.there, k);
-    bring_head<D, 64>(of, p.v, b, shared % all, k0, p.s, sight.there, v);
+    stage_head<D, 64>(kv, p.k, b, shared % all, k0, p.s, visible.count, k);
+    stage_head<D, 64>(kv, p.v, b, shared % all, k0, p.s, visible.count, v);
     for (int step = -1; step < steps; step++) {
         if (step + 1 < steps) {
             int to = (step + 1) % 2, i0 = (first + (step + 1) % tiles) * n;
             int i = i0 + (int)threadIdx.x, h = shared % all * p.group + (step + 1) / tiles;
             int64_t at = ((int64_t)b * p.heads + h) * p.t + i;
-            bring_head<D, n>(p, p.q, b, h, i0, p.t, p.t, q + to * PART);
-            bring_head<D, n>(p, p.g, b, h, i0, p.t, p.t, g + to * PART);
+            stage_head<D, n>(p, p.q, b, h, i0, p.t, p.t, q + to * PART);
+            stage_head<D, n>(p, p.g, b, h, i0, p.t, p.t, g + to * PART);
             if (threadIdx.x < n) {
-                aux[to][threadIdx.x] = i < p.t ? p.aux[at] : INFINITY;
+                saved[to][threadIdx.x] = i < p.t ? p.saved[at] : INFINITY;
                 delta[to][threadIdx.x] = i < p.t ? p.delta[at] : 0.0f;
             }
         }
         gckpti_cp_async_commit();
         if (step < 0)
             continue;
-        int now = step % 2, ahead = (first + step % tiles) * n + sight.ahead;
+        int now = step % 2, ahead = (first + step % tiles) * n + visible.ahead;
         gckpti_cp_async_wait<1>();
         __syncthreads();
         scores<D, n / 8>(k, row, q + now * PART, s);
@@ -339,25 +339,25 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel
 #pragma unroll
         for (int x = 0; x < n / 2; x++) {
             int j = k0 + row + lane / 4 + x / 2 % 2 * 8, i = x / 4 * 8 + lane % 4 * 2 + x % 2;
-            slope(p, aux[now][i], delta[now][i], j <= ahead + i, &s[x / 4][x % 4],
+            softmax_grad(p, saved[now][i], delta[now][i], j <= ahead + i, &s[x / 4][x % 4],
                   &d[x / 4][x % 4]);
         }
-        add_lines<D, n / 8, true>(s, g + now * PART, dv, ahead - k0 - row);
-        add_lines<D, n / 8, true>(d, q + now * PART, dk, ahead - k0 - row);
+        add_product<D, n / 8, true>(s, g + now * PART, dv, ahead - k0 - row);
+        add_product<D, n / 8, true>(d, q + now * PART, dk, ahead - k0 - row);
         __syncthreads();
     }
-    const float once[2] = { 1.0f, 1.0f };
-    clear_unseen<D>(dk, k0 + row, sight.there);
-    clear_unseen<D>(dv, k0 + row, sight.there);
+    const float ones[2] = { 1.0f, 1.0f };
+    clear_masked<D>(dk, k0 + row, visible.count);
+    clear_masked<D>(dv, k0 + row, visible.count);
     if (wanted(p.dk))
-        store_lines<D>(of, p.dk, p.accumulate[1], b, shared % all, k0 + row, p.s, dk, once);
+        store_lines<D>(kv, p.dk, p.accumulate[1], b, shared % all, k0 + row, p.s, dk, ones);
     if (wanted(p.dv))
-        store_lines<D>(of, p.dv, p.accumulate[2], b, shared % all, k0 + row, p.s, dv, once);
+        store_lines<D>(kv, p.dv, p.accumulate[2], b, shared % all, k0 + row, p.s, dv, ones);
 }
 
 /* The factors, copied where they are not bf16 (backward: the output's gradient, too), and what is
  * there for results. */
-MmaAttention attention_of(const gckpt_call *call, Room &room, bool backward)
+MmaAttention attention_of(const gckpt_call *call, Workspace &workspace, bool backward)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     const gckpt_arg *in = call->in;
@@ -369,23 +369,23 @@ MmaAttention attention_of(const gckpt_call *call, Room &room, bool backward)
     p.kc = (int)in[1].shape.d[2], p.group = p.c / p.kc;
     p.lengths = call->inputs == 4 ? in[3].index : NULL;
     p.scale = 1.0f / gckpti_sqrt((float)p.d);
-    p.q = factor(call, room, value_of(in[0]), queries);
-    p.k = factor(call, room, value_of(in[1]), keys);
-    p.v = factor(call, room, value_of(in[2]), keys);
+    p.q = operand(call, workspace, value_of(in[0]), queries);
+    p.k = operand(call, workspace, value_of(in[1]), keys);
+    p.v = operand(call, workspace, value_of(in[2]), keys);
     if (backward)
-        p.g = factor(call, room, grad_out_of(call), queries);
-    p.aux = (float *)call->saved;
+        p.g = operand(call, workspace, grad_out_of(call), queries);
+    p.saved = (float *)call->saved;
     p.out = out_of(call);
     p.dq = grad_of(in[0]), p.dk = grad_of(in[1]), p.dv = grad_of(in[2]);
-    p.wide = p.d % 8 == 0 && wide(p.q, p.k, p.v) && wide(p.g) && wide(p.out) && wide(p.dq) &&
-             wide(p.dk) && wide(p.dv);
+    p.aligned = p.d % 8 == 0 && aligned(p.q, p.k, p.v) && aligned(p.g) && aligned(p.out) && aligned(p.dq) &&
+             aligned(p.dk) && aligned(p.dv);
     return p;
 }
 
 #define HEADS(call, kernel, of, tiles, shared, p)                                                  \
     do {                                                                                           \
         int64_t heads = (call)->in[0].shape.d[0] * (of);                                           \
-        RUN_SHARING(call, kernel, dim3((unsigned)(heads * (tiles))), 128, shared, p);              \
+        RUN_SHARED(call, kernel, dim3((unsigned)(heads * (tiles))), 128, shared, p);              \
     } while (0)
 
 template <int D> void run_attention(const gckpt_call *call, const MmaAttention &p)
@@ -393,7 +393,7 @@ template <int D> void run_attention(const gckpt_call *call, const MmaAttention &
     HEADS(call, (mma_attention_forward_kernel<D>), p.heads, (p.t + 63) / 64, 5 * 64 * D * 2, p);
 }
 
-template <int D> void run_gradients(const gckpt_call *call, const MmaAttention &p)
+template <int D> void run_backward(const gckpt_call *call, const MmaAttention &p)
 {
     enum { QUERIES = D == 64 ? 64 : 32 }; /* what the registers have room for */
     if (wanted(call->in[0]))
@@ -405,8 +405,8 @@ template <int D> void run_gradients(const gckpt_call *call, const MmaAttention &
 
 void attention_forward(const gckpt_call *call)
 {
-    Room room = { (char *)call->workspace, 0 };
-    MmaAttention p = attention_of(call, room, false);
+    Workspace workspace = { (char *)call->workspace, 0 };
+    MmaAttention p = attention_of(call, workspace, false);
     p.keys = keys_of(call);
     if (p.d <= 64)
         run_attention<64>(call, p);
@@ -416,33 +416,33 @@ void attention_forward(const gckpt_call *call)
 
 void attention_backward(const gckpt_call *call)
 {
-    Room room = { (char *)call->workspace, 0 };
-    MmaAttention p = attention_of(call, room, true);
+    Workspace workspace = { (char *)call->workspace, 0 };
+    MmaAttention p = attention_of(call, workspace, true);
     p.keys = keys_of(call);
     const int64_t n = call->shape.d[0] * call->shape.d[1] * p.heads;
     const Values g = grad_out_of(call), out = value_out_of(call);
-    float *delta = (float *)take(room, (size_t)n * sizeof *delta);
+    float *delta = (float *)bump_alloc(workspace, (size_t)n * sizeof *delta);
     RUN(call, fast_delta_kernel, blocks_for(n, 128), 128, 0, g, out, delta, n, call->shape.d[1],
-        p.heads, p.d, p.d % 8 == 0 && wide(g) && wide(out));
+        p.heads, p.d, p.d % 8 == 0 && aligned(g) && aligned(out));
     p.delta = delta;
     for (int i = 0; i < 3; i++)
         p.accumulate[i] = call->in[i].accumulate;
     if (p.d <= 64)
-        run_gradients<64>(call, p);
+        run_backward<64>(call, p);
     else
-        run_gradients<128>(call, p);
+        run_backward<128>(call, p);
 }
 
-gckpt_result attention_room(gckpt_call *call)
+gckpt_result attention_workspace(gckpt_call *call)
 {
-    Room forward = { NULL, 0 }, backward = { NULL, 0 };
+    Workspace forward = { NULL, 0 }, backward = { NULL, 0 };
     MmaAttention p = attention_of(call, forward, false);
-    if (p.d > 128 || gckpti_attention_of(call).more) { /* no registers for it */
+    if (p.d > 128 || gckpti_attention_of(call).extras) { /* no registers for it */
         call->precision = GCKPT_BF16;
         return GCKPT_OK;
     }
     attention_of(call, backward, true);
-    take(backward, (size_t)(call->shape.d[0] * call->shape.d[1] * p.heads) * sizeof(float));
+    bump_alloc(backward, (size_t)(call->shape.d[0] * call->shape.d[1] * p.heads) * sizeof(float));
     call->workspace_forward = forward.used;
     call->workspace_backward = backward.used;
     return GCKPT_OK;

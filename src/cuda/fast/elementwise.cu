@@ -11,49 +11,49 @@ template <class F> void map_out(const gckpt_call *call, F f, const Values &a, co
     map(call, f, a, b, out_of(call), gckpti_elements(&call->shape), 0);
 }
 
-template <class F> void map_back(const gckpt_call *call, F f, const Values &at)
+template <class F> void map_grad(const gckpt_call *call, F f, const Values &at)
 {
     map(call, f, at, grad_out_of(call), grad_of(call->in[0]), gckpti_elements(&call->shape),
         call->in[0].accumulate);
 }
 
-#define CURVE(name, put, at)                                                                       \
+#define UNARY(name, put, at)                                                                       \
     void name##_forward(const gckpt_call *call)                                                    \
     {                                                                                              \
-        map_out(call, Value<gckpti_##name>(), value_of(call->in[0]), NONE);                        \
+        map_out(call, Unary<gckpti_##name>(), value_of(call->in[0]), NONE);                        \
     }                                                                                              \
     void name##_backward(const gckpt_call *call)                                                   \
     {                                                                                              \
-        map_back(call, Slope<gckpti_##name##_slope, put>(), at);                                   \
+        map_grad(call, UnaryGrad<gckpti_##name##_deriv, put>(), at);                                   \
     }
 using ::dropout_backward, ::dropout_forward, ::rotary_backward, ::rotary_forward; /* take bf16 */
-CURVE(gelu_erf, put_product, value_of(call->in[0]))
-CURVE(silu, put_product, value_of(call->in[0]))
-CURVE(tanh, put_product, value_out_of(call))
-CURVE(sigmoid, put_product, value_out_of(call))
-CURVE(relu, gckpti_put_passed, value_out_of(call))
-#undef CURVE
+UNARY(gelu_erf, put_product, value_of(call->in[0]))
+UNARY(silu, put_product, value_of(call->in[0]))
+UNARY(tanh, put_product, value_out_of(call))
+UNARY(sigmoid, put_product, value_out_of(call))
+UNARY(relu, gckpti_put_masked, value_out_of(call))
+#undef UNARY
 
 void gelu_forward(const gckpt_call *call)
 {
     const Values x = value_of(call->in[0]);
-    if (!folded(call, GELU, x, NONE, out_of(call)))
-        map_out(call, Value<gelu_of>(), x, NONE);
+    if (!try_fuse(call, GELU, x, NONE, out_of(call)))
+        map_out(call, Unary<gelu_of>(), x, NONE);
 }
 
 void gelu_backward(const gckpt_call *call)
 {
     const gckpt_arg &x = call->in[0];
-    if (x.accumulate || !folded(call, GELU_SLOPE, grad_out_of(call), value_of(x), grad_of(x)))
-        map_back(call, Slope<gelu_slope_of, put_product>(), value_of(x));
+    if (x.accumulate || !try_fuse(call, GELU_GRAD, grad_out_of(call), value_of(x), grad_of(x)))
+        map_grad(call, UnaryGrad<gelu_deriv_of, put_product>(), value_of(x));
 }
 
 void scale_by(const gckpt_call *call, bool backward)
 {
     const Scale<put_product> f = { *(const float *)call->attributes };
-    backward ? map_back(call, f, grad_out_of(call)) : map_out(call, f, value_of(call->in[0]), NONE);
+    backward ? map_grad(call, f, grad_out_of(call)) : map_out(call, f, value_of(call->in[0]), NONE);
 }
-BOTH_WAYS(scale, scale_by)
+BOTH_PASSES(scale, scale_by)
 
 /* ---- sums and products of two tensors of one shape; of others, but for a sum's, declined ---- */
 __device__ inline float plus(float x, float y) { return x + y; }
@@ -78,7 +78,7 @@ template <class F> void combine_backward(const gckpt_call *call, int i, F f, Val
 
 /* What does not depend on the batch has one shape with what does where a micro-batch is one row;
  * its gradient is summed over rows all the same, with a low part. */
-gckpt_result alike_room(gckpt_call *call)
+gckpt_result same_shape_workspace(gckpt_call *call)
 {
     for (int i = 0; i < 2; i++)
         if (!gckpti_same_shape(&call->in[i].shape, &call->shape) || !call->in[i].bf16)
@@ -87,13 +87,13 @@ gckpt_result alike_room(gckpt_call *call)
 }
 
 /* out = a + b, b of m elements being repeated. */
-struct Repeated {
+struct BroadcastAdd {
     Values a, b;
     Results out;
     int64_t m;
     template <int N> __device__ void at(int64_t i) const
     {
-        Pack<float, N> x = load<N>(a, i), y = load<N>(b, i % m);
+        Vec<float, N> x = load<N>(a, i), y = load<N>(b, i % m);
         for (int k = 0; k < N; k++)
             x.v[k] += y.v[k];
         store(out, i, x);
@@ -106,9 +106,9 @@ template <auto F> void combine_forward(const gckpt_call *call)
     const Results out = out_of(call);
     const int64_t m = gckpti_elements(&call->in[1].shape);
     if (call->in[1].shape.n < call->shape.n)
-        packs<8>(call, Repeated{ a, b, out, m }, gckpti_elements(&call->shape),
-                 m % 8 == 0 && wide(a) && wide(b) && wide(out));
-    else if (F != plus || (!folded(call, PLUS, a, b, out) && !folded(call, PLUS, b, a, out)))
+        for_each_vec<8>(call, BroadcastAdd{ a, b, out, m }, gckpti_elements(&call->shape),
+                 m % 8 == 0 && aligned(a) && aligned(b) && aligned(out));
+    else if (F != plus || (!try_fuse(call, PLUS, a, b, out) && !try_fuse(call, PLUS, b, a, out)))
         map_out(call, Both<F>(), a, b);
 }
 
@@ -133,34 +133,34 @@ void mul_backward(const gckpt_call *call)
     combine_backward(call, 0, Both<times>(), value_of(call->in[1]));
     combine_backward(call, 1, Both<times>(), value_of(call->in[0]));
 }
-gckpt_result add_room(gckpt_call *call) /* the second may be repeated: the last axes of the first */
+gckpt_result add_workspace(gckpt_call *call) /* the second may be repeated: the last axes of the first */
 {
     const gckpt_shape *a = &call->shape, *b = &call->in[1].shape;
     bool last = b->n < a->n && gckpti_same_shape(&call->in[0].shape, a) &&
                 (gckpti_elements(b) < gckpti_elements(a) || !call->in[1].bf16);
     for (int k = 1; k <= b->n; k++)
         last = last && b->d[b->n - k] == a->d[a->n - k];
-    return last ? GCKPT_OK : alike_room(call);
+    return last ? GCKPT_OK : same_shape_workspace(call);
 }
-constexpr auto sub_room = alike_room, mul_room = alike_room;
+constexpr auto sub_workspace = same_shape_workspace, mul_workspace = same_shape_workspace;
 
 /* ---- slice: a part of each block, to a tensor of parts or from one ---- */
 /* unit: elements that are moved at once, 8 or 1; sizes count units. backward: x is the gradient of
  * the parts, of y the rest becomes 0 if it does not accumulate. */
-__global__ void slice_kernel(Values x, Results y, Part p, int64_t units, int unit, int backward,
+__global__ void slice_kernel(Values x, Results y, Part p, int64_t chunks, int chunk, int backward,
                              int accumulate)
 {
-    for (EACH(i, units)) {
+    for (EACH(i, chunks)) {
         int64_t size = backward && !accumulate ? p.whole : p.n, at = i / size, j = i % size;
         int64_t part = at * p.n + j, whole = at * p.whole + p.begin + j, here = 1;
         if (backward && !accumulate)
             part -= p.begin, whole -= p.begin, here = j >= p.begin && j < p.begin + p.n;
-        int64_t from = (backward ? part : whole) * unit, to = (backward ? whole : part) * unit;
-        if (unit == 8) {
-            Pack<float, 8> v = {};
+        int64_t from = (backward ? part : whole) * chunk, to = (backward ? whole : part) * chunk;
+        if (chunk == 8) {
+            Vec<float, 8> v = {};
             if (here)
                 v = load<8>(x, from);
-            write_run<8>(y, to, 8, true, v.v, accumulate);
+            write_vec<8>(y, to, 8, true, v.v, accumulate);
         } else {
             float v = here ? value_at(x, from) : 0.0f;
             put_at(y, to, accumulate ? value_at(y, to) + v : v);
@@ -174,12 +174,12 @@ void slice_by(const gckpt_call *call, bool backward)
     const Values x = backward ? grad_out_of(call) : value_of(in);
     const Results y = backward ? grad_of(in) : out_of(call);
     Part p = slice_part(call);
-    bool eight = p.whole % 8 == 0 && p.begin % 8 == 0 && p.n % 8 == 0 && wide(x) && wide(y);
-    int unit = eight ? 8 : 1;
-    int64_t units = p.blocks * (backward && !in.accumulate ? p.whole : p.n) / unit;
-    p.whole /= unit, p.begin /= unit, p.n /= unit;
+    bool eight = p.whole % 8 == 0 && p.begin % 8 == 0 && p.n % 8 == 0 && aligned(x) && aligned(y);
+    int chunk = eight ? 8 : 1;
+    int64_t chunks = p.blocks * (backward && !in.accumulate ? p.whole : p.n) / chunk;
+    p.whole /= chunk, p.begin /= chunk, p.n /= chunk;
     if (wanted(y))
-        RUN(call, slice_kernel, blocks_for(units, 256), 256, 0, x, y, p, units, unit, backward,
+        RUN(call, slice_kernel, blocks_for(chunks, 256), 256, 0, x, y, p, chunks, chunk, backward,
             backward && in.accumulate);
 }
-BOTH_WAYS(slice, slice_by)
+BOTH_PASSES(slice, slice_by)

@@ -25,7 +25,7 @@ APPROXIMATE(inverse_of, "rcp", 1.0f / x)
 #undef APPROXIMATE
 
 /* Two factors for an mma as a word, the first one in the lower half; subnormals may stay. */
-__device__ inline uint32_t factors(float first, float second)
+__device__ inline uint32_t bf16_pair(float first, float second)
 {
 #ifdef GCKPT_CUDA_SHIM
     return gckpti_to_bf16(first) | (uint32_t)gckpti_to_bf16(second) << 16;
@@ -43,14 +43,14 @@ __device__ inline uint32_t factors(float first, float second)
  * contract's instructions. */
 #define C1 1.59576912f   /* 2 sqrt(2/pi) */
 #define C3 0.0713548163f /* 0.044715 C1 */
-__device__ inline float gelu_share(float x)
+__device__ inline float gelu_gate(float x)
 {
     return inverse_of(1.0f + exp2_of(x * gckpti_fma(x * x, -C3 * LOG2E, -C1 * LOG2E)));
 }
-__device__ inline float gelu_of(float x) { return x * gelu_share(x); }
-__device__ inline float gelu_slope_of(float x)
+__device__ inline float gelu_of(float x) { return x * gelu_gate(x); }
+__device__ inline float gelu_deriv_of(float x)
 {
-    float y = gelu_share(x);
+    float y = gelu_gate(x);
     return gckpti_fma(x * y * (1.0f - y), gckpti_fma(x * x, 3.0f * C3, C1), y);
 }
 #undef C1
@@ -58,26 +58,26 @@ __device__ inline float gelu_slope_of(float x)
 
 /* What a kernel's factors take of the workspace, piece by piece: the same when planning and when
  * running. */
-struct Room {
+struct Workspace {
     char *at; /* planning: NULL */
     size_t used;
 };
 
-void *take(Room &room, size_t bytes)
+void *bump_alloc(Workspace &workspace, size_t bytes)
 {
-    void *piece = room.at ? room.at + room.used : NULL;
-    room.used += (bytes + 255) / 256 * 256;
-    return piece;
+    void *block = workspace.at ? workspace.at + workspace.used : NULL;
+    workspace.used += (bytes + 255) / 256 * 256;
+    return block;
 }
 
 /* x as bf16: as it is, or a copy. Weights are binary32 and are converted by each instruction that
  * multiplies by them: 6 bytes moved an element, once for thousands of tokens, where copies that the
  * update refreshes would be memory of their own, beside the plan's. */
-const uint16_t *factor(const gckpt_call *call, Room &room, Values x, int64_t n)
+const uint16_t *operand(const gckpt_call *call, Workspace &workspace, Values x, int64_t n)
 {
     if (x.bf16)
         return x.bf16;
-    uint16_t *copy = (uint16_t *)take(room, (size_t)n * sizeof *copy);
+    uint16_t *copy = (uint16_t *)bump_alloc(workspace, (size_t)n * sizeof *copy);
     if (copy)
         narrow(call, x.f32, copy, n);
     return copy;
@@ -85,15 +85,15 @@ const uint16_t *factor(const gckpt_call *call, Room &room, Values x, int64_t n)
 
 /* delta = dot(g, out) over a head's d columns, for each head of each query: a thread each. */
 __global__ void fast_delta_kernel(Values g, Values out, float *delta, int64_t n, int64_t t,
-                                  int heads, int d, bool wide)
+                                  int heads, int d, bool aligned)
 {
     for (EACH(i, n)) {
         const int64_t row = i / heads;
         float sum = 0.0f, x[8], y[8];
 #pragma unroll 4
         for (int e = 0; e < d; e += 8) {
-            read_run<8>(g, i * d + e, d - e, wide, x);
-            read_run<8>(out, i * d + e, d - e, wide, y);
+            read_vec<8>(g, i * d + e, d - e, aligned, x);
+            read_vec<8>(out, i * d + e, d - e, aligned, y);
 #pragma unroll
             for (int k = 0; k < 8; k++)
                 sum = gckpti_fma(x[k], y[k], sum);

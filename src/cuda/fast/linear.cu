@@ -1,7 +1,7 @@
 /* ---- sums over tokens: of a bias, a gain ----
  * In two stages: sums of groups of TOKENS rows, by all processors; then the groups go to a column's
  * sum one after the other, with low parts. */
-struct Column {
+struct ColSum {
     float *parts; /* (groups,n); NULL: none */
     Sum to;
 };
@@ -9,14 +9,14 @@ struct Column {
 /* Of N columns of a group, from j on, sums of g and, of a norm, of g h. N > 1: of bf16, AHEAD rows
  * of which are on their way at once. */
 template <int N, bool NORM>
-__device__ inline void group_sums(const Values &g, const Values &x, const float *aux, int center,
+__device__ inline void group_sums(const Values &g, const Values &x, const float *saved, int center,
                                   int64_t first, int64_t rows, int64_t n, int64_t j, float *sum,
-                                  float *by)
+                                  float *gh)
 {
     enum { AHEAD = NORM ? 4 : 8 };
 #pragma unroll 1
     for (int64_t r = first; r < first + TOKENS; r += AHEAD) {
-        Pack<uint16_t, N> u[AHEAD], v[AHEAD];
+        Vec<uint16_t, N> u[AHEAD], v[AHEAD];
         UNROLL for (int k = 0; k < AHEAD && N > 1; k++)
         {
             const int64_t at = gckpti_min(r + k, rows - 1) * n + j;
@@ -29,13 +29,13 @@ __device__ inline void group_sums(const Values &g, const Values &x, const float 
             const int64_t row = r + k, at = row * n + j;
             if (row >= rows)
                 continue;
-            const Normed o = NORM ? normed(aux, row, center) : Normed();
+            const Normed o = NORM ? normed(saved, row, center) : Normed();
             UNROLL for (int e = 0; e < N; e++)
             {
                 const float a = N > 1 ? gckpti_from_bf16(u[k].v[e]) : value_at(g, at);
                 sum[e] += a;
                 if (NORM)
-                    by[e] += a * (((N > 1 ? gckpti_from_bf16(v[k].v[e]) : value_at(x, at)) - o.c) *
+                    gh[e] += a * (((N > 1 ? gckpti_from_bf16(v[k].v[e]) : value_at(x, at)) - o.c) *
                                   o.rstd);
             }
         }
@@ -46,12 +46,12 @@ template <int N>
 __global__ void __launch_bounds__(256)
     group_sums_kernel(Values g, int64_t rows, int64_t n, float *parts)
 {
-    int64_t packs = n / N, groups = (rows + TOKENS - 1) / TOKENS;
-    for (EACH(i, groups * packs)) {
-        int64_t group = i / packs, j = i % packs * N;
+    int64_t vecs = n / N, groups = (rows + TOKENS - 1) / TOKENS;
+    for (EACH(i, groups * vecs)) {
+        int64_t group = i / vecs, j = i % vecs * N;
         float sum[N] = {};
         group_sums<N, false>(g, {}, NULL, 0, group * TOKENS, rows, n, j, sum, NULL);
-        write_run<N>({ parts, NULL }, group * n + j, N, true, sum);
+        write_vec<N>({ parts, NULL }, group * n + j, N, true, sum);
     }
 }
 
@@ -69,41 +69,41 @@ struct GroupTerms : Terms {
 
 /* Where a parameter's gradient and its low part are zeros that only wait to be written, chains and
  * sums start from 0 instead. */
-gckpt_call without_zeros(const gckpt_call *call)
+gckpt_call drop_zero_fills(const gckpt_call *call)
 {
     gckpt_call c = *call;
     for (int i = 1; i < c.inputs; i++) {
         gckpt_arg *arg = &c.in[i];
-        int64_t n = gckpti_elements(&arg->shape), alone = arg->grad != NULL;
+        int64_t n = gckpti_elements(&arg->shape), unshared = arg->grad != NULL;
         for (int k = 0; k < c.inputs; k++)
-            alone = alone && (k == i || c.in[k].grad != arg->grad);
-        if (alone && arg->accumulate && zeros_of(device_of(call), arg->grad, n))
+            unshared = unshared && (k == i || c.in[k].grad != arg->grad);
+        if (unshared && arg->accumulate && take_zero_fill(device_of(call), arg->grad, n))
             arg->accumulate = 0;
-        if (alone && !arg->accumulate)
-            zeros_of(device_of(call), arg->compensation, n);
+        if (unshared && !arg->accumulate)
+            take_zero_fill(device_of(call), arg->compensation, n);
     }
     return c;
 }
 
 /* Room for such a sum; arg: a parameter that may want one. */
-Column column_of(Room &room, int64_t rows, int64_t n, const gckpt_arg &arg)
+ColSum column_of(Workspace &workspace, int64_t rows, int64_t n, const gckpt_arg &arg)
 {
     size_t bytes = (size_t)((rows + TOKENS - 1) / TOKENS * n) * sizeof(float);
-    return { (float *)take(room, bytes), sum_of(arg) };
+    return { (float *)bump_alloc(workspace, bytes), sum_of(arg) };
 }
 
 /* To one sum or two; one of them may have no parts. */
-void add_groups(const gckpt_call *call, const Column &a, const Column &b, int64_t rows, int64_t n)
+void add_groups(const gckpt_call *call, const ColSum &a, const ColSum &b, int64_t rows, int64_t n)
 {
     ::column_sums<8>(call, GroupTerms{ {}, { a.parts, b.parts }, n }, a.to, b.to,
                      (rows + TOKENS - 1) / TOKENS, n);
 }
 
-void column_sums(const gckpt_call *call, const Column &sum, const Values &g, int64_t rows,
+void column_sums(const gckpt_call *call, const ColSum &sum, const Values &g, int64_t rows,
                  int64_t n)
 {
     int64_t groups = (rows + TOKENS - 1) / TOKENS;
-    if (g.bf16 && n % 8 == 0 && wide(g))
+    if (g.bf16 && n % 8 == 0 && aligned(g))
         RUN_EACH(call, group_sums_kernel<8>, groups * n / 8, g, rows, n, sum.parts);
     else
         RUN_EACH(call, group_sums_kernel<1>, groups * n, g, rows, n, sum.parts);
@@ -115,10 +115,10 @@ void linear_forward(const gckpt_call *call)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     int transposed = *(const int *)call->attributes;
-    Room room = { (char *)call->workspace, 0 };
-    const uint16_t *x = factor(call, room, value_of(call->in[0]), s.m * s.k);
-    const uint16_t *w = factor(call, room, value_of(call->in[1]), s.n * s.k);
-    mma_late(call,
+    Workspace workspace = { (char *)call->workspace, 0 };
+    const uint16_t *x = operand(call, workspace, value_of(call->in[0]), s.m * s.k);
+    const uint16_t *w = operand(call, workspace, value_of(call->in[1]), s.n * s.k);
+    mma_defer(call,
              mma_of(s.m, s.n, s.k, matrix(x, s.k), matrix(w, transposed ? s.k : s.n),
                     value_of(call->in[2]), 0, out_of(call)),
              1, transposed);
@@ -126,53 +126,53 @@ void linear_forward(const gckpt_call *call)
 
 /* dw goes beside the sums of the bias and dx, which read g, too, where processors have few of its
  * tiles, so that many would be idle at its end. */
-void linear_backward(const gckpt_call *asked)
+void linear_backward(const gckpt_call *original)
 {
-    const gckpt_call fresh = without_zeros(asked), *call = &fresh;
+    const gckpt_call adjusted = drop_zero_fills(original), *call = &adjusted;
     gckpti_sizes s = gckpti_matmul_sizes(call);
     const gckpt_arg *in = call->in;
     int transposed = *(const int *)call->attributes;
-    Room room = { (char *)call->workspace, 0 };
-    const Matrix<uint16_t> g = matrix(factor(call, room, grad_out_of(call), s.m * s.n), s.n);
-    const uint16_t *beside = NULL;
+    Workspace workspace = { (char *)call->workspace, 0 };
+    const Matrix<uint16_t> g = matrix(operand(call, workspace, grad_out_of(call), s.m * s.n), s.n);
+    const uint16_t *overlap_x = NULL;
     if (wanted(in[1])) {
-        const Matrix<uint16_t> x = matrix(factor(call, room, value_of(in[0]), s.m * s.k), s.k);
+        const Matrix<uint16_t> x = matrix(operand(call, workspace, value_of(in[0]), s.m * s.k), s.k);
         const MmaProduct dw =
             transposed ? mma_of(s.n, s.k, s.m, g, x, NONE, in[1].accumulate, grad_of(in[1]))
                        : mma_of(s.k, s.n, s.m, x, g, NONE, in[1].accumulate, grad_of(in[1]));
         const bool other = in[0].grad != in[1].grad || in[0].grad_bf16 != in[1].grad_bf16;
-        if (other && tiles_each(call, dw, 64) < 8)
-            beside = x.x, mma_beside(call, dw);
+        if (other && tiles_per_sm(call, dw, 64) < 8)
+            overlap_x = x.x, mma_overlap(call, dw);
         else
             mma_product(call, dw, 0, 0);
     }
-    Room sums = room; /* where w comes when these are done */
+    Workspace sums = workspace; /* where w comes when these are done */
     if (call->inputs == 3 && wanted(in[2]))
         column_sums(call, column_of(sums, s.m, s.n, in[2]), grad_out_of(call), s.m, s.n);
     if (wanted(in[0])) {
-        const uint16_t *w = factor(call, room, value_of(in[1]), s.n * s.k);
-        mma_late(call,
+        const uint16_t *w = operand(call, workspace, value_of(in[1]), s.n * s.k);
+        mma_defer(call,
                  mma_of(s.m, s.k, s.n, g, matrix(w, transposed ? s.k : s.n), NONE,
                         in[0].accumulate, grad_of(in[0])),
-                 1, !transposed, beside);
+                 1, !transposed, overlap_x);
     }
-    if (beside)
-        side_end(device_of(call), &device_of(call)->twin);
+    if (overlap_x)
+        queue_end(device_of(call), &device_of(call)->overlap);
 }
 
-gckpt_result linear_room(gckpt_call *call)
+gckpt_result linear_workspace(gckpt_call *call)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     Values x = value_of(call->in[0]), w = value_of(call->in[1]), g = grad_out_of(call);
-    Room forward = { NULL, 0 }, backward = { NULL, 0 };
-    factor(call, forward, x, s.m * s.k);
-    factor(call, forward, w, s.n * s.k);
-    factor(call, backward, g, s.m * s.n);
-    factor(call, backward, x, s.m * s.k);
-    Room sums = backward;
+    Workspace forward = { NULL, 0 }, backward = { NULL, 0 };
+    operand(call, forward, x, s.m * s.k);
+    operand(call, forward, w, s.n * s.k);
+    operand(call, backward, g, s.m * s.n);
+    operand(call, backward, x, s.m * s.k);
+    Workspace sums = backward;
     if (call->inputs == 3)
         column_of(sums, s.m, s.n, call->in[2]);
-    factor(call, backward, w, s.n * s.k);
+    operand(call, backward, w, s.n * s.k);
     call->workspace_forward = forward.used;
     call->workspace_backward = backward.used > sums.used ? backward.used : sums.used;
     call->mixes_rows |= s.m % TOKENS != 0;

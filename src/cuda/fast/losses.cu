@@ -6,7 +6,7 @@ enum { LOSS_ROWS = 4096, LOSS_CLASSES = 4096 }; /* forward: four times the rows 
 
 /* Adds the groups of a chunk of classes, one after the other, a thread a row. */
 __global__ void loss_rows_kernel(const float *parts, int groups, const int32_t *target,
-                                 RowLoss *state, float *aux, float *losses, int64_t rows, int begin,
+                                 RowLoss *state, float *saved, float *losses, int64_t rows, int begin,
                                  int end)
 {
     for (EACH(r, rows)) {
@@ -21,9 +21,9 @@ __global__ void loss_rows_kernel(const float *parts, int groups, const int32_t *
         if (end) {
             gckpti_softmax_end(&max, &sum);
             float log_sum = gckpti_log(sum);
-            losses[r] = target[r] >= 0 ? log_sum - (state[r].hit - max) : 0.0f;
-            if (aux)
-                aux[2 * r] = max, aux[2 * r + 1] = log_sum;
+            losses[r] = target[r] >= 0 ? log_sum - (state[r].logit - max) : 0.0f;
+            if (saved)
+                saved[2 * r] = max, saved[2 * r + 1] = log_sum;
         } else {
             state[r].max = max, state[r].sum = sum;
         }
@@ -43,33 +43,33 @@ LossSizes loss_sizes(const gckpt_call *call, bool backward)
 }
 
 /* Pieces of the workspace. */
-struct LossRoom {
+struct LossBuffers {
     const uint16_t *x;
     uint16_t *w, *d; /* of a chunk, if w is not bf16; of a block and a chunk */
     float *parts, *losses, *dx;
     RowLoss *state;
 };
 
-LossRoom loss_room(const gckpt_call *call, Room &room, bool backward)
+LossBuffers loss_buffers(const gckpt_call *call, Workspace &workspace, bool backward)
 {
     LossSizes s = loss_sizes(call, backward);
-    LossRoom r;
+    LossBuffers r;
     memset(&r, 0, sizeof r);
-    r.x = factor(call, room, value_of(call->in[0]), s.rows * s.c);
-    r.w = call->in[1].bf16 ? NULL : (uint16_t *)take(room, (size_t)(s.chunk * s.c) * 2);
+    r.x = operand(call, workspace, value_of(call->in[0]), s.rows * s.c);
+    r.w = call->in[1].bf16 ? NULL : (uint16_t *)bump_alloc(workspace, (size_t)(s.chunk * s.c) * 2);
     if (backward) {
-        r.d = (uint16_t *)take(room, (size_t)(s.block * s.row) * 2);
-        r.dx = (float *)take(room, (size_t)(s.block * s.c) * sizeof *r.dx);
+        r.d = (uint16_t *)bump_alloc(workspace, (size_t)(s.block * s.row) * 2);
+        r.dx = (float *)bump_alloc(workspace, (size_t)(s.block * s.c) * sizeof *r.dx);
     } else {
-        r.parts = (float *)take(room, (size_t)((s.chunk + 127) / 128 * 2 * s.block) * 8);
-        r.state = (RowLoss *)take(room, (size_t)s.rows * sizeof *r.state);
-        r.losses = (float *)take(room, (size_t)s.rows * sizeof *r.losses);
+        r.parts = (float *)bump_alloc(workspace, (size_t)((s.chunk + 127) / 128 * 2 * s.block) * 8);
+        r.state = (RowLoss *)bump_alloc(workspace, (size_t)s.rows * sizeof *r.state);
+        r.losses = (float *)bump_alloc(workspace, (size_t)s.rows * sizeof *r.losses);
     }
     return r;
 }
 
 /* Logits of `rows` rows from `row` and n classes from `first`. */
-MmaProduct loss_logits(const gckpt_call *call, const LossRoom &r, const uint16_t *w, int64_t row,
+MmaProduct loss_logits(const gckpt_call *call, const LossBuffers &r, const uint16_t *w, int64_t row,
                        int64_t rows, int64_t first, int64_t n)
 {
     int64_t c = gckpti_last(&call->in[0].shape);
@@ -81,7 +81,7 @@ MmaProduct loss_logits(const gckpt_call *call, const LossRoom &r, const uint16_t
     return p;
 }
 
-const uint16_t *loss_weights(const gckpt_call *call, const LossRoom &r, int64_t first, int64_t n)
+const uint16_t *loss_weights(const gckpt_call *call, const LossBuffers &r, int64_t first, int64_t n)
 {
     int64_t c = gckpti_last(&call->in[0].shape);
     const Values w = value_of(call->in[1]);
@@ -94,9 +94,9 @@ const uint16_t *loss_weights(const gckpt_call *call, const LossRoom &r, int64_t 
 void linear_cross_entropy_forward(const gckpt_call *call)
 {
     LossSizes s = loss_sizes(call, false);
-    Room room = { (char *)call->workspace, 0 };
-    LossRoom r = loss_room(call, room, false);
-    float *aux = (float *)call->saved;
+    Workspace workspace = { (char *)call->workspace, 0 };
+    LossBuffers r = loss_buffers(call, workspace, false);
+    float *saved = (float *)call->saved;
     for (int64_t first = 0, n; first < s.v; first += n) {
         n = gckpti_min(s.v - first, s.chunk);
         const uint16_t *w = loss_weights(call, r, first, n);
@@ -104,22 +104,22 @@ void linear_cross_entropy_forward(const gckpt_call *call)
             rows = gckpti_min(s.rows - row, s.block);
             MmaProduct p = loss_logits(call, r, w, row, rows, first, n);
             p.loss.parts = r.parts, p.loss.state = r.state + row;
-            run_mma_tile<128, 1, 1, PARTS>(call, p);
+            run_mma_tile<128, 1, 1, ROW_STATS>(call, p);
             RUN(call, loss_rows_kernel, blocks_for(rows, 64), 64, 0, r.parts,
                 (int)((n + 127) / 128 * 2), p.loss.target, r.state + row,
-                aux ? aux + 2 * row : NULL, r.losses + row, rows, first == 0, first + n == s.v);
+                saved ? saved + 2 * row : NULL, r.losses + row, rows, first == 0, first + n == s.v);
         }
     }
     add_losses(call, r.losses, call->in[2].index, s.rows, 1);
 }
 
-void linear_cross_entropy_backward(const gckpt_call *asked)
+void linear_cross_entropy_backward(const gckpt_call *original)
 {
-    const gckpt_call fresh = without_zeros(asked), *call = &fresh;
+    const gckpt_call adjusted = drop_zero_fills(original), *call = &adjusted;
     LossSizes s = loss_sizes(call, true);
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
-    Room room = { (char *)call->workspace, 0 };
-    LossRoom r = loss_room(call, room, true);
+    Workspace workspace = { (char *)call->workspace, 0 };
+    LossBuffers r = loss_buffers(call, workspace, true);
     Results dw = grad_of(*w);
     for (int64_t row = 0, rows; row < s.rows; row += rows) {
         rows = gckpti_min(s.rows - row, s.block);
@@ -130,8 +130,8 @@ void linear_cross_entropy_backward(const gckpt_call *asked)
             n = gckpti_min(s.v - first, s.chunk);
             const uint16_t *some = loss_weights(call, r, first, n);
             MmaProduct p = loss_logits(call, r, some, row, rows, first, n);
-            p.loss.aux = (const float *)call->saved + 2 * row, p.loss.now = moment_of(call);
-            run_mma_tile<128, 1, 1, SLOPES>(call, p);
+            p.loss.saved = (const float *)call->saved + 2 * row, p.loss.params = params_of(call);
+            run_mma_tile<128, 1, 1, GRADIENTS>(call, p);
             const Matrix<uint16_t> d = matrix((const uint16_t *)r.d, s.row);
             if (dx.f32)
                 mma_product(call,
@@ -149,15 +149,15 @@ void linear_cross_entropy_backward(const gckpt_call *asked)
     }
 }
 
-gckpt_result linear_cross_entropy_room(gckpt_call *call)
+gckpt_result linear_cross_entropy_workspace(gckpt_call *call)
 {
-    Room forward = { NULL, 0 }, backward = { NULL, 0 };
-    if (gckpti_head_cap(call) > 0.0f) {
+    Workspace forward = { NULL, 0 }, backward = { NULL, 0 };
+    if (gckpti_linear_loss_cap(call) > 0.0f) {
         call->precision = GCKPT_BF16;
         return GCKPT_OK;
     }
-    loss_room(call, forward, false);
-    loss_room(call, backward, true);
+    loss_buffers(call, forward, false);
+    loss_buffers(call, backward, true);
     call->workspace_forward = forward.used;
     call->workspace_backward = backward.used;
     call->mixes_rows |= gckpti_rows(&call->in[0].shape) % TOKENS != 0;

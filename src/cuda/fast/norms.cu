@@ -2,14 +2,14 @@
  * As the contract's, but c = x_0 + mean(x - x_0) is the mean: x has 8 digits. aux is the same. */
 __global__ void __launch_bounds__(256, 5)
     fast_norm_forward_kernel(int center, float epsilon, Values x, Values gain, Values bias,
-                             Results out, float *aux, int64_t rows, int64_t n, bool wide)
+                             Results out, float *saved, int64_t rows, int64_t n, bool aligned)
 {
     int lane = threadIdx.x % 32;
     for (EACH_ROW(r, rows)) {
         float first = center ? value_at(x, r * n) : 0.0f, c = 0.0f, sum = 0.0f, v[8], a[8], b[8];
         int64_t end = (r + 1) * n;
         for (int64_t i = r * n + lane * 8; center && i < end; i += 256) {
-            read_run<8>(x, i, end - i, wide, v);
+            read_vec<8>(x, i, end - i, aligned, v);
             for (int k = 0; k < 8 && i + k < end; k++)
                 sum += v[k] - first;
         }
@@ -17,56 +17,56 @@ __global__ void __launch_bounds__(256, 5)
             c = first + warp_sum(sum) / (float)n;
         sum = 0.0f;
         for (int64_t i = r * n + lane * 8; i < end; i += 256) {
-            read_run<8>(x, i, end - i, wide, v);
+            read_vec<8>(x, i, end - i, aligned, v);
             for (int k = 0; k < 8 && i + k < end; k++)
                 sum = gckpti_fma(v[k] - c, v[k] - c, sum);
         }
         float rstd = gckpti_rsqrt(warp_sum(sum) / (float)n + epsilon);
         for (int64_t i = lane * 8; wanted(out) && i < n; i += 256) {
-            read_run<8>(x, r * n + i, n - i, wide, v);
-            read_run<8>(gain, i, n - i, false, a);
-            read_run<8>(bias, i, n - i, false, b);
+            read_vec<8>(x, r * n + i, n - i, aligned, v);
+            read_vec<8>(gain, i, n - i, false, a);
+            read_vec<8>(bias, i, n - i, false, b);
             for (int k = 0; k < 8; k++)
                 v[k] = gckpti_fma((v[k] - c) * rstd, gain.f32 || gain.bf16 ? a[k] : 1.0f, b[k]);
-            write_run<8>(out, r * n + i, n - i, wide, v);
+            write_vec<8>(out, r * n + i, n - i, aligned, v);
         }
-        if (aux && center && lane < 3)
-            aux[3 * r + lane] = lane == 0 ? c : lane == 1 ? 0.0f : rstd;
-        if (aux && !center && lane == 0)
-            aux[r] = rstd;
+        if (saved && center && lane < 3)
+            saved[3 * r + lane] = lane == 0 ? c : lane == 1 ? 0.0f : rstd;
+        if (saved && !center && lane == 0)
+            saved[r] = rstd;
     }
 }
 
 /* A block has TOKENS rows at a time, which stay near while they are read twice: for their columns'
  * sums, by which gradients of bias and gain grow (a thread has four), and for dx, a warp a row. */
 __global__ void __launch_bounds__(32 * TOKENS, 2)
-    fast_norm_backward_kernel(int center, Values x, Values gain, const float *aux, Values g,
-                              Results dx, float *plain, float *by_h, int64_t rows, int64_t n,
-                              bool wide, int accumulate)
+    fast_norm_backward_kernel(int center, Values x, Values gain, const float *saved, Values g,
+                              Results dx, float *g_sums, float *gh_sums, int64_t rows, int64_t n,
+                              bool aligned, int accumulate)
 {
     int lane = threadIdx.x % 32, gains = gain.f32 || gain.bf16;
-    const int each = wide && x.bf16 && g.bf16 ? 4 : 1;
+    const int each = aligned && x.bf16 && g.bf16 ? 4 : 1;
     for (int64_t group = blockIdx.x; group * TOKENS < rows; group += gridDim.x) {
         const int64_t first = group * TOKENS, r = first + threadIdx.x / 32;
         float v[8], u[8], w[8], a = 0.0f, b = 0.0f;
-        for (int64_t j = threadIdx.x * each; (plain || by_h) && j < n; j += each * blockDim.x) {
-            float sum[4] = {}, by[4] = {};
+        for (int64_t j = threadIdx.x * each; (g_sums || gh_sums) && j < n; j += each * blockDim.x) {
+            float sum[4] = {}, gh[4] = {};
             if (each == 4)
-                group_sums<4, true>(g, x, aux, center, first, rows, n, j, sum, by);
+                group_sums<4, true>(g, x, saved, center, first, rows, n, j, sum, gh);
             else
-                group_sums<1, true>(g, x, aux, center, first, rows, n, j, sum, by);
-            if (plain)
-                write_run<4>({ plain, NULL }, group * n + j, each, each == 4, sum);
-            if (by_h)
-                write_run<4>({ by_h, NULL }, group * n + j, each, each == 4, by);
+                group_sums<1, true>(g, x, saved, center, first, rows, n, j, sum, gh);
+            if (g_sums)
+                write_vec<4>({ g_sums, NULL }, group * n + j, each, each == 4, sum);
+            if (gh_sums)
+                write_vec<4>({ gh_sums, NULL }, group * n + j, each, each == 4, gh);
         }
         if (r >= rows || !wanted(dx))
             continue;
-        const Normed o = normed(aux, r, center);
+        const Normed o = normed(saved, r, center);
         for (int64_t i = lane * 8; i < n; i += 256) {
-            read_run<8>(x, r * n + i, n - i, wide, v);
-            read_run<8>(g, r * n + i, n - i, wide, u);
-            read_run<8>(gain, i, n - i, false, w);
+            read_vec<8>(x, r * n + i, n - i, aligned, v);
+            read_vec<8>(g, r * n + i, n - i, aligned, u);
+            read_vec<8>(gain, i, n - i, false, w);
             for (int k = 0; k < 8 && i + k < n; k++) {
                 u[k] *= gains ? w[k] : 1.0f;
                 a += u[k];
@@ -76,13 +76,13 @@ __global__ void __launch_bounds__(32 * TOKENS, 2)
         a = center ? warp_sum(a) / (float)n : 0.0f;
         b = warp_sum(b) / (float)n;
         for (int64_t i = lane * 8; i < n; i += 256) {
-            read_run<8>(x, r * n + i, n - i, wide, v);
-            read_run<8>(g, r * n + i, n - i, wide, u);
-            read_run<8>(gain, i, n - i, false, w);
+            read_vec<8>(x, r * n + i, n - i, aligned, v);
+            read_vec<8>(g, r * n + i, n - i, aligned, u);
+            read_vec<8>(gain, i, n - i, false, w);
             for (int k = 0; k < 8; k++)
                 v[k] = o.rstd *
                        gckpti_fma(-(v[k] - o.c) * o.rstd, b, u[k] * (gains ? w[k] : 1.0f) - a);
-            write_run<8>(dx, r * n + i, n - i, wide, v, accumulate);
+            write_vec<8>(dx, r * n + i, n - i, aligned, v, accumulate);
         }
     }
 }
@@ -97,34 +97,34 @@ void layernorm_forward(const gckpt_call *call)
     const Results out = out_of(call);
     RUN(call, fast_norm_forward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center,
         gckpti_norm_epsilon(o), x, norm_input(call, o->gain), norm_input(call, o->bias), out,
-        (float *)call->saved, rows, n, n % 8 == 0 && wide(x) && wide(out));
+        (float *)call->saved, rows, n, n % 8 == 0 && aligned(x) && aligned(out));
 }
 
-void layernorm_backward(const gckpt_call *asked)
+void layernorm_backward(const gckpt_call *original)
 {
-    const gckpt_call fresh = without_zeros(asked), *call = &fresh;
+    const gckpt_call adjusted = drop_zero_fills(original), *call = &adjusted;
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    const float *aux = (const float *)call->saved;
+    const float *saved = (const float *)call->saved;
     Values x = value_of(call->in[0]), g = grad_out_of(call);
     Results dx = grad_of(call->in[0]);
-    Room room = { (char *)call->workspace, 0 };
-    Column normed = {}, plain = {};
+    Workspace workspace = { (char *)call->workspace, 0 };
+    ColSum normed = {}, g_sums = {};
     if (o->gain && wanted(call->in[o->gain]))
-        normed = column_of(room, rows, n, call->in[o->gain]);
+        normed = column_of(workspace, rows, n, call->in[o->gain]);
     if (o->bias && wanted(call->in[o->bias]))
-        plain = column_of(room, rows, n, call->in[o->bias]);
+        g_sums = column_of(workspace, rows, n, call->in[o->bias]);
     RUN(call, fast_norm_backward_kernel, blocks_for(rows, TOKENS), 32 * TOKENS, 0, o->center, x,
-        norm_input(call, o->gain), aux, g, dx, plain.parts, normed.parts, rows, n,
-        n % 8 == 0 && wide(x) && wide(g) && wide(dx), call->in[0].accumulate);
-    add_groups(call, plain, normed, rows, n);
+        norm_input(call, o->gain), saved, g, dx, g_sums.parts, normed.parts, rows, n,
+        n % 8 == 0 && aligned(x) && aligned(g) && aligned(dx), call->in[0].accumulate);
+    add_groups(call, g_sums, normed, rows, n);
 }
 
-gckpt_result layernorm_room(gckpt_call *call)
+gckpt_result layernorm_workspace(gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     const gckpt_shape *x = &call->in[0].shape;
-    Room backward = { NULL, 0 };
+    Workspace backward = { NULL, 0 };
     for (int i : { o->gain, o->bias })
         if (i)
             column_of(backward, gckpti_rows(x), gckpti_last(x), call->in[i]);
@@ -134,6 +134,6 @@ gckpt_result layernorm_room(gckpt_call *call)
 }
 
 constexpr auto rmsnorm_forward = layernorm_forward, rmsnorm_backward = layernorm_backward;
-constexpr auto rmsnorm_room = layernorm_room;
+constexpr auto rmsnorm_workspace = layernorm_workspace;
 
 } // namespace fast

@@ -1,13 +1,13 @@
 /* ---- the links of a product, and which is launched when ---- */
 /* A tile of `size` lines along k, or of as many elements across it, links first.. */
 template <int size, int along>
-__device__ inline void bring_links(const Matrix<uint16_t> &x, int start, int end, int first, int k,
+__device__ inline void stage_terms(const Matrix<uint16_t> &x, int start, int end, int first, int k,
                                    uint16_t *tile)
 {
     if (along)
-        bring_tile<size, LINKS, 128, Swizzled<LINKS>, false>(x, start, end, first, k, tile);
+        stage_tile<size, BK, 128, Swizzled<BK>, false>(x, start, end, first, k, tile);
     else
-        bring_tile<LINKS, size, 128, Swizzled<size>, false>(x, first, k, start, end, tile);
+        stage_tile<BK, size, 128, Swizzled<size>, false>(x, first, k, start, end, tile);
 }
 
 /* How a warp reads factors of an mma, from a tile in lines of LINE: of a its rows, of b (B) its
@@ -24,44 +24,44 @@ template <int LINE, int along, bool B> struct Reader {
             at = Swizzled<LINE>::at((B ? mid : high) * 8 + low, line / 8 + (B ? high : mid));
     }
     /* The factors of 16 lines, `line` further, and 16 links from `link` on. */
-    __device__ void operator()(uint32_t x[4], const uint16_t *tile, int line, int link) const
+    __device__ void operator()(uint32_t x[4], const uint16_t *tile, int line, int term) const
     {
         if (along)
-            gckpti_ldmatrix_x4(x, tile + (at ^ link) + line * LINE);
+            gckpti_ldmatrix_x4(x, tile + (at ^ term) + line * LINE);
         else
-            gckpti_ldmatrix_x4_trans(x, tile + (at ^ line) + link * LINE);
+            gckpti_ldmatrix_x4_trans(x, tile + (at ^ line) + term * LINE);
     }
 };
 
 /* Brings tiles that are all there, one after the other. */
-template <int size, int along> struct Feed {
-    enum { LENGTH = along ? LINKS : size, COUNT = along ? size : LINKS, CHUNKS = LENGTH / 8 };
+template <int size, int along> struct TileLoader {
+    enum { LENGTH = along ? BK : size, COUNT = along ? size : BK, CHUNKS = LENGTH / 8 };
     const uint16_t *from;
     int to;
-    __device__ Feed(const Matrix<uint16_t> &x, int start)
+    __device__ TileLoader(const Matrix<uint16_t> &x, int start)
     {
         int chunk = (int)threadIdx.x % CHUNKS, line = (int)threadIdx.x / CHUNKS;
         from = x.x + (line + (along ? start : 0)) * x.stride + (along ? 0 : start) + chunk * 8;
         to = Swizzled<LENGTH>::at(line, chunk);
     }
-    __device__ void bring(const Matrix<uint16_t> &x, uint16_t *tile)
+    __device__ void stage(const Matrix<uint16_t> &x, uint16_t *tile)
     {
         const uint16_t *at = from;
         UNROLL for (int k = 0; k < COUNT; k += 128 / CHUNKS, at += 128 / CHUNKS * x.stride)
-            gckpti_cp_async16_whole(tile + to + k * LENGTH, at);
-        from = along ? from + LINKS : at;
+            gckpti_cp_async16_full(tile + to + k * LENGTH, at);
+        from = along ? from + BK : at;
     }
 };
 
 /* What a warp multiplies of 16 links: rows of a, columns of b. */
-template <int DOWN, int ACROSS> struct Taken {
+template <int DOWN, int ACROSS> struct Fragments {
     uint32_t a[DOWN][4], b[ACROSS / 2][4];
     template <class A, class B>
-    __device__ __forceinline__ void take(const A &read_a, const B &read_b, const uint16_t *a_tile,
-                                         const uint16_t *b_tile, int link)
+    __device__ __forceinline__ void load(const A &read_a, const B &read_b, const uint16_t *a_tile,
+                                         const uint16_t *b_tile, int term)
     {
-        UNROLL for (int y = 0; y < DOWN; y++) read_a(a[y], a_tile, y * 16, link);
-        UNROLL for (int x = 0; x < ACROSS; x += 2) read_b(b[x / 2], b_tile, x * 8, link);
+        UNROLL for (int y = 0; y < DOWN; y++) read_a(a[y], a_tile, y * 16, term);
+        UNROLL for (int x = 0; x < ACROSS; x += 2) read_b(b[x / 2], b_tile, x * 8, term);
     }
     __device__ __forceinline__ void multiply(float (&c)[DOWN][ACROSS][4]) const
     {
@@ -77,50 +77,50 @@ template <int DOWN, int ACROSS> struct Taken {
  * multiplied, the next are taken from shared memory. WHOLE: all pieces are all there, and the loop
  * is short: instructions that it jumps over would come from the L2 again, too. */
 template <bool WHOLE, int size, int a_along, int b_along, int DOWN, int ACROSS>
-__device__ __forceinline__ void mma_links(const MmaProduct &p, const MmaPlace<size> &at,
+__device__ __forceinline__ void mma_terms(const MmaProduct &p, const MmaCoords<size> &at,
                                           uint16_t *tiles, float (&c)[DOWN][ACROSS][4])
 {
-    enum { A_LINE = a_along ? LINKS : size, B_LINE = b_along ? LINKS : size, TILE = size * LINKS };
+    enum { A_LINE = a_along ? BK : size, B_LINE = b_along ? BK : size, TILE = size * BK };
     const Reader<A_LINE, a_along, false> read_a(at.row);
     const Reader<B_LINE, b_along, true> read_b(at.column);
-    Feed<size, a_along> feed_a(p.a, at.i0);
-    Feed<size, b_along> feed_b(p.b, at.j0);
-    Taken<DOWN, ACROSS> first, second; /* 16 links each */
-    const int steps = (p.k + LINKS - 1) / LINKS, whole_steps = p.k / LINKS, left = p.k % LINKS;
-    const auto ask = [&](int step) {
+    TileLoader<size, a_along> loader_a(p.a, at.i0);
+    TileLoader<size, b_along> loader_b(p.b, at.j0);
+    Fragments<DOWN, ACROSS> first, second; /* 16 links each */
+    const int steps = (p.k + BK - 1) / BK, whole_steps = p.k / BK, left = p.k % BK;
+    const auto issue = [&](int step) {
         uint16_t *to = tiles + step % STAGES * 2 * TILE;
         if (WHOLE && step < steps) {
-            feed_a.bring(p.a, to);
-            feed_b.bring(p.b, to + TILE);
+            loader_a.stage(p.a, to);
+            loader_b.stage(p.b, to + TILE);
         } else if (!WHOLE && step < steps) {
-            bring_links<size, a_along>(p.a, at.i0, p.m, step * LINKS, p.k, to);
-            bring_links<size, b_along>(p.b, at.j0, p.n, step * LINKS, p.k, to + TILE);
+            stage_terms<size, a_along>(p.a, at.i0, p.m, step * BK, p.k, to);
+            stage_terms<size, b_along>(p.b, at.j0, p.n, step * BK, p.k, to + TILE);
         }
         gckpti_cp_async_commit();
     };
-    const auto arrive = [&](int step) { /* its first links, when all have theirs */
+    const auto wait_tile = [&](int step) { /* its first links, when all have theirs */
         const uint16_t *from = tiles + step % STAGES * 2 * TILE;
         gckpti_cp_async_wait<STAGES - 2>();
         __syncthreads();
-        first.take(read_a, read_b, from, from + TILE, 0);
+        first.load(read_a, read_b, from, from + TILE, 0);
         return from;
     };
 #pragma unroll 1
     for (int s = 0; s < STAGES - 1; s++)
-        ask(s);
-    const uint16_t *now = arrive(0);
+        issue(s);
+    const uint16_t *now = wait_tile(0);
 #pragma unroll 1
     for (int s = 0; s < whole_steps; s++) {
-        second.take(read_a, read_b, now, now + TILE, 16);
-        ask(s + STAGES - 1);
+        second.load(read_a, read_b, now, now + TILE, 16);
+        issue(s + STAGES - 1);
         first.multiply(c);
-        now = arrive(s + 1);
+        now = wait_tile(s + 1);
         second.multiply(c);
     }
     if (!WHOLE && left > 0)
         first.multiply(c);
     if (!WHOLE && left > 16) {
-        second.take(read_a, read_b, now, now + TILE, 16);
+        second.load(read_a, read_b, now, now + TILE, 16);
         second.multiply(c);
     }
 }
@@ -129,43 +129,43 @@ __device__ __forceinline__ void mma_links(const MmaProduct &p, const MmaPlace<si
  * links is one mma: an element's sum is a chain of them, in order, in one register, whatever the
  * tile. 128 x 128: 64 KiB, two blocks an SM; where that leaves SMs idle, tiles are 64 x 64.
  * Neighbouring blocks share rows of a, which stay in the L2. */
-template <int size, int a_along, int b_along, Purpose purpose>
+template <int size, int a_along, int b_along, Epilogue epilogue>
 __global__ void __launch_bounds__(128, size == 128 ? 2 : 5)
     mma_product_kernel(const __grid_constant__ MmaProduct p)
 {
     DYNAMIC_SHARED(uint4, product_tiles);
     uint16_t *tiles = (uint16_t *)product_tiles;
-    const MmaPlace<size> at(p, (int)blockIdx.x, (int)threadIdx.x);
+    const MmaCoords<size> at(p, (int)blockIdx.x, (int)threadIdx.x);
     float c[size / 32][size / 16][4];
     const bool whole = at.i0 + size <= p.m && at.j0 + size <= p.n;
-    mma_start(p, whole && p.wide, at.i, at.j, c);
-    if (whole && p.a.wide && p.b.wide && p.k % LINKS == 0)
-        mma_links<true, size, a_along, b_along>(p, at, tiles, c);
+    mma_start(p, whole && p.aligned, at.i, at.j, c);
+    if (whole && p.a.aligned && p.b.aligned && p.k % BK == 0)
+        mma_terms<true, size, a_along, b_along>(p, at, tiles, c);
     else
-        mma_links<false, size, a_along, b_along>(p, at, tiles, c);
-    mma_end<size, purpose>(p, c, tiles);
+        mma_terms<false, size, a_along, b_along>(p, at, tiles, c);
+    mma_epilogue<size, epilogue>(p, c, tiles);
 }
 
-template <int size, int a_along, int b_along, Purpose purpose>
+template <int size, int a_along, int b_along, Epilogue epilogue>
 void run_mma_tile(const gckpt_call *call, const MmaProduct &p)
 {
     int64_t blocks = (int64_t)((p.m + size - 1) / size) * ((p.n + size - 1) / size);
-    int bytes = STAGES * 2 * size * LINKS * (int)sizeof(uint16_t);
-    RUN_SHARING(call, (mma_product_kernel<size, a_along, b_along, purpose>), dim3((unsigned)blocks),
+    int bytes = STAGES * 2 * size * BK * (int)sizeof(uint16_t);
+    RUN_SHARED(call, (mma_product_kernel<size, a_along, b_along, epilogue>), dim3((unsigned)blocks),
                 128, bytes, p);
 }
 
 /* Tiles of size x size that the processor has which has most. */
-int64_t tiles_each(const gckpt_call *call, const MmaProduct &p, int size)
+int64_t tiles_per_sm(const gckpt_call *call, const MmaProduct &p, int size)
 {
     int64_t tiles = (int64_t)((p.m + size - 1) / size) * ((p.n + size - 1) / size);
-    return (tiles + processors_of(call) - 1) / processors_of(call);
+    return (tiles + sm_count(call) - 1) / sm_count(call);
 }
 
 /* Of small tiles three take as long as a large one (1.24 to 1.51 times for four, on an H200). */
 template <int a_along, int b_along> void run_mma(const gckpt_call *call, const MmaProduct &p)
 {
-    if (3 * tiles_each(call, p, 128) <= tiles_each(call, p, 64))
+    if (3 * tiles_per_sm(call, p, 128) <= tiles_per_sm(call, p, 64))
         run_mma_tile<128, a_along, b_along, STORE>(call, p);
     else
         run_mma_tile<64, a_along, b_along, STORE>(call, p);
@@ -183,21 +183,21 @@ void mma_product(const gckpt_call *call, const MmaProduct &p, int a_along, int b
 }
 
 /* ---- by device, a product waits: the next op may be folded into it; all else launches it ---- */
-struct Late {
+struct DeferredMma {
     MmaProduct p;
     int a_along, b_along;
-    const uint16_t *beside; /* a factor of the twin, with as many elements as c has; NULL: none */
-} late[sizeof devices / sizeof *devices];
+    const uint16_t *overlap_x; /* a factor of the twin, with as many elements as c has; NULL: none */
+} deferred_mma[sizeof devices / sizeof *devices];
 
 /* With factors of lines without gaps. */
-void mma_late(const gckpt_call *call, const MmaProduct &p, int a_along, int b_along,
-              const uint16_t *beside = NULL)
+void mma_defer(const gckpt_call *call, const MmaProduct &p, int a_along, int b_along,
+              const uint16_t *overlap_x = NULL)
 {
     Device *d = device_of(call);
-    flush(d);
-    late[d->number] = { p, a_along, b_along, beside };
-    waiting[d->number].product = [](Device *of) {
-        const Late &l = late[of->number];
+    launch_pending(d);
+    deferred_mma[d->number] = { p, a_along, b_along, overlap_x };
+    deferred[d->number].product = [](Device *of) {
+        const DeferredMma &l = deferred_mma[of->number];
         gckpt_call bare = {};
         bare.backend = of;
         mma_product(&bare, l.p, l.a_along, l.b_along);
@@ -205,43 +205,43 @@ void mma_late(const gckpt_call *call, const MmaProduct &p, int a_along, int b_al
 }
 
 /* A product beside what is asked for until side_end, mma_late's, too; all else waits (flush). */
-void mma_beside(const gckpt_call *call, const MmaProduct &p)
+void mma_overlap(const gckpt_call *call, const MmaProduct &p)
 {
     Device *d = device_of(call);
-    flush(d);
-    if (!side_begin(d, &d->twin))
+    launch_pending(d);
+    if (!queue_begin(d, &d->overlap))
         return;
-    d->stream = d->twin.stream;
+    d->stream = d->overlap.stream;
     mma_product(call, p, 0, 0);
     d->stream = d->main;
 }
 
-bool meet(const void *a, int64_t bytes, const void *b, int64_t more)
+bool alias(const void *a, int64_t bytes, const void *b, int64_t other_bytes)
 {
-    return (uintptr_t)a < (uintptr_t)b + (size_t)more &&
+    return (uintptr_t)a < (uintptr_t)b + (size_t)other_bytes &&
            (uintptr_t)b < (uintptr_t)a + (size_t)bytes;
 }
 
 /* Is the product that waits `of`, and may `then` be done as it ends? Then it is launched. What its
  * other blocks still read may not be written, nor c's other elements. */
-bool folded(const gckpt_call *call, Then then, const Values &of, const Values &other,
+bool try_fuse(const gckpt_call *call, FusedOp op, const Values &of, const Values &other,
             const Results &out)
 {
     Device *d = device_of(call);
-    MmaProduct &p = late[d->number].p;
+    MmaProduct &p = deferred_mma[d->number].p;
     const int64_t m = p.m, n = p.n, k = p.k, bytes = 2 * m * n;
-    if (!waiting[d->number].product || !of.bf16 || of.bf16 != p.c.bf16 || !out.bf16 ||
-        bytes != 2 * gckpti_elements(&call->shape) || (then > GELU && !other.bf16) ||
-        meet(other.bf16, bytes, of.bf16, bytes) || meet(out.bf16, bytes, p.a.x, 2 * m * k) ||
-        meet(out.bf16, bytes, p.b.x, 2 * k * n) || meet(out.bf16, bytes, p.bias.f32, 4 * n) ||
-        meet(out.bf16, bytes, p.bias.bf16, 2 * n) ||
-        meet(out.bf16, bytes, late[d->number].beside, bytes))
+    if (!deferred[d->number].product || !of.bf16 || of.bf16 != p.c.bf16 || !out.bf16 ||
+        bytes != 2 * gckpti_elements(&call->shape) || (op > GELU && !other.bf16) ||
+        alias(other.bf16, bytes, of.bf16, bytes) || alias(out.bf16, bytes, p.a.x, 2 * m * k) ||
+        alias(out.bf16, bytes, p.b.x, 2 * k * n) || alias(out.bf16, bytes, p.bias.f32, 4 * n) ||
+        alias(out.bf16, bytes, p.bias.bf16, 2 * n) ||
+        alias(out.bf16, bytes, deferred_mma[d->number].overlap_x, bytes))
         return false;
     for (const uint16_t *x : { of.bf16, other.bf16 })
-        if (x != out.bf16 && meet(out.bf16, bytes, x, bytes))
+        if (x != out.bf16 && alias(out.bf16, bytes, x, bytes))
             return false;
-    p.fold = { then, out.bf16, matrix(other.bf16, n) };
-    p.wide = p.wide && wide(out);
-    flush(d);
+    p.fusion = { op, out.bf16, matrix(other.bf16, n) };
+    p.aligned = p.aligned && aligned(out);
+    launch_pending(d);
     return true;
 }
