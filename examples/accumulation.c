@@ -26,7 +26,7 @@
 #include "plot.h"
 #ifdef ACCUMULATION_MPI
 #include "mpi.h"
-static mpi_ranks engine;
+static mpi_ranks transport;
 #endif
 
 #include <stdio.h>
@@ -111,16 +111,16 @@ typedef struct {
     const char *name;
     int micro, rows; /* rows == BATCH: the library accumulates; less: this program does */
     int divide;
-    int leaves; /* > 0: ranks share the batch by the library, */
-    int means;  /* or 1: without it; else each does all of it */
+    int virtual_ranks; /* > 0: ranks share the batch by the library, */
+    int rank_means;  /* or 1: without it; else each does all of it */
     gckpt_store *store;
     gckpt_graph *graph;
     gckpt_plan *plan;
     gckpt_exec *exec;
-    gckpt_plan *forward; /* to judge it: over all sentences */
-    gckpt_exec *judge;
+    gckpt_plan *eval_plan; /* to judge it: over all sentences */
+    gckpt_exec *eval_exec;
     int tokens, targets;
-    collected part; /* gradient of one call of gckpt_step */
+    collected collected; /* gradient of one call of gckpt_step */
     double *sum;    /* of the whole batch */
     float *gradient;
     int64_t n;
@@ -129,7 +129,7 @@ typedef struct {
     int64_t count;                          /* and their number */
     double reported[STEPS], all[STEPS + 1]; /* all: loss per token of all sentences */
     uint64_t hash;
-} way;
+} method;
 
 static gckpt_tensor *linear(gckpt_tensor *x, const char *name, int64_t in, int64_t out)
 {
@@ -138,11 +138,11 @@ static gckpt_tensor *linear(gckpt_tensor *x, const char *name, int64_t in, int64
 }
 
 /* One attention layer and one dense layer, both residual. */
-static int make(way *w)
+static int build_model(method *w)
 {
     gckpt_init normal = { 0.15f, 0, 0 };
     w->store = gckpt_store_new(NULL);
-    if (w->leaves > 0 && ranks != NULL)
+    if (w->virtual_ranks > 0 && ranks != NULL)
         gckpt_store_ranks(w->store, rank(), size(), GCKPT_SHARD_NONE);
     gckpt_graph *g = w->graph = gckpt_graph_new(w->store, NULL);
     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(w->micro, T));
@@ -158,18 +158,18 @@ static int make(way *w)
 
     gckpt_plan_desc desc = { .batch = w->rows,
                              .optimiser = GCKPT_CUSTOM_OPTIMISER,
-                             .virtual_ranks = w->leaves };
-    gckpt_exec_desc bind = { .custom_optimiser = collect, .user = &w->part, .allow_initial = 1 };
-    if (w->leaves > 0)
+                             .virtual_ranks = w->virtual_ranks };
+    gckpt_exec_desc bind = { .custom_optimiser = collect, .user = &w->collected, .allow_initial = 1 };
+    if (w->virtual_ranks > 0)
         bind.transport = ranks;
     w->plan = gckpt_plan_new(g, &loss, 1, &desc);
     w->exec = w->plan == NULL ? NULL : gckpt_exec_new(w->plan, w->store, &bind);
     desc.mode = GCKPT_INFERENCE;
     desc.batch = 0;
     desc.virtual_ranks = 0; /* all ranks judge */
-    w->forward = w->exec == NULL ? NULL : gckpt_plan_new(g, &loss, 1, &desc);
-    w->judge = w->forward == NULL ? NULL : gckpt_exec_new(w->forward, w->store, &bind);
-    if (w->judge == NULL) {
+    w->eval_plan = w->exec == NULL ? NULL : gckpt_plan_new(g, &loss, 1, &desc);
+    w->eval_exec = w->eval_plan == NULL ? NULL : gckpt_exec_new(w->eval_plan, w->store, &bind);
+    if (w->eval_exec == NULL) {
         fprintf(stderr, "accumulation: %s\n",
                 gckpt_error_text(gckpt_error(g) != GCKPT_OK ? (void *)g : (void *)w->store));
         return 0;
@@ -179,22 +179,22 @@ static int make(way *w)
     gckpt_parameter p;
     for (int i = 0; gckpt_store_peek(w->store, i, &p) == GCKPT_OK; i++)
         w->n += p.elements;
-    w->part.gradient = (float *)calloc((size_t)w->n, sizeof(float));
+    w->collected.gradient = (float *)calloc((size_t)w->n, sizeof(float));
     w->gradient = (float *)calloc((size_t)w->n, sizeof(float));
     w->sum = (double *)calloc((size_t)w->n, sizeof(double));
-    return w->part.gradient != NULL && w->gradient != NULL && w->sum != NULL;
+    return w->collected.gradient != NULL && w->gradient != NULL && w->sum != NULL;
 }
 
 /* The loss per token of all sentences: what training is for. */
-static int judge(way *w, double *loss)
+static int judge(method *w, double *loss)
 {
     static int32_t tokens[SENTENCES][T], targets[SENTENCES][T];
     const gckpt_feed feeds[2] = { { w->tokens, tokens }, { w->targets, targets } };
     gckpt_report report;
     for (int r = 0; r < SENTENCES; r++)
         put_sentence(sentences[r], tokens[r], targets[r]);
-    if (gckpt_forward(w->judge, feeds, 2, SENTENCES, &report) != GCKPT_OK) {
-        fprintf(stderr, "accumulation: %s\n", gckpt_error_text(w->judge));
+    if (gckpt_forward(w->eval_exec, feeds, 2, SENTENCES, &report) != GCKPT_OK) {
+        fprintf(stderr, "accumulation: %s\n", gckpt_error_text(w->eval_exec));
         return 0;
     }
     *loss = report.loss;
@@ -213,22 +213,22 @@ static int mean_of_ranks(float *x, int64_t n)
 }
 
 /* The gradient of the batch, this way's way. */
-static int accumulate(way *w, int32_t tokens[BATCH][T], int32_t targets[BATCH][T])
+static int accumulate(method *w, int32_t tokens[BATCH][T], int32_t targets[BATCH][T])
 {
     const gckpt_hyper hyper = gckpt_hyper_lr(0);
-    const int own = w->means ? BATCH / size() : BATCH;
-    double parts = (double)own / w->rows;
+    const int rank_rows = w->rank_means ? BATCH / size() : BATCH;
+    double parts = (double)rank_rows / w->rows;
     w->loss = w->total = 0;
     w->count = 0;
     memset(w->sum, 0, (size_t)w->n * sizeof(double));
-    for (int row = 0; row < own; row += w->rows) {
-        int64_t first = own < BATCH ? own * rank() : 0;
-        if (w->leaves > 0)
+    for (int row = 0; row < rank_rows; row += w->rows) {
+        int64_t first = rank_rows < BATCH ? rank_rows * rank() : 0;
+        if (w->virtual_ranks > 0)
             gckpt_plan_rank_rows(w->plan, BATCH, rank(), &first);
         gckpt_feed feeds[2] = { { w->tokens, tokens[row + first] },
                                 { w->targets, targets[row + first] } };
         gckpt_report report;
-        w->part.n = 0;
+        w->collected.n = 0;
         if (gckpt_step(w->exec, feeds, 2, w->rows, &hyper, &report) != GCKPT_OK) {
             fprintf(stderr, "accumulation: %s\n", gckpt_error_text(w->exec));
             return 0;
@@ -236,26 +236,26 @@ static int accumulate(way *w, int32_t tokens[BATCH][T], int32_t targets[BATCH][T
         w->count += report.count;
         w->total += report.loss * (double)report.count;
         if (w->rows == BATCH) { /* the library divided by N, and that is all */
-            memcpy(w->gradient, w->part.gradient, (size_t)w->n * sizeof(float));
+            memcpy(w->gradient, w->collected.gradient, (size_t)w->n * sizeof(float));
             w->loss = report.loss;
             continue;
         }
         /* naive: a mean of means; the control: undo the division and leave it at that */
-        double factor = w->divide ? 1 / parts : (double)report.count;
+        double scale = w->divide ? 1 / parts : (double)report.count;
         w->loss += w->divide ? report.loss / parts : report.loss * (double)report.count;
-        for (int64_t i = 0; i < w->part.n; i++) {
-            w->sum[i] += factor * (double)w->part.gradient[i];
+        for (int64_t i = 0; i < w->collected.n; i++) {
+            w->sum[i] += scale * (double)w->collected.gradient[i];
             w->gradient[i] = (float)w->sum[i];
         }
     }
     float loss = (float)w->loss;
-    if (own < BATCH && (!mean_of_ranks(w->gradient, w->n) || !mean_of_ranks(&loss, 1)))
+    if (rank_rows < BATCH && (!mean_of_ranks(w->gradient, w->n) || !mean_of_ranks(&loss, 1)))
         return 0;
-    w->loss = own < BATCH ? (double)loss : w->loss;
+    w->loss = rank_rows < BATCH ? (double)loss : w->loss;
     return 1;
 }
 
-static void update(way *w)
+static void update(method *w)
 {
     gckpt_parameter p;
     const float *g = w->gradient;
@@ -292,7 +292,7 @@ static uint64_t hash(const float *x, int64_t n) /* FNV-1a 64 */
     return h;
 }
 
-static int draw_curves(const char *path, const way *ways, const char *const *names, int n,
+static int draw_curves(const char *path, const method *methods, const char *const *names, int n,
                        int steps)
 {
     plot panels[2] = {
@@ -316,8 +316,8 @@ static int draw_curves(const char *path, const way *ways, const char *const *nam
         plot_axes(&panels[k], f, k);
         for (int i = 0; i < n; i++) {
             for (int step = 0; step <= steps; step++)
-                above[step] = ways[i].all[step] - ways[0].all[step];
-            plot_line(&panels[k], names[i], widths[i], x, k == 0 ? ways[i].reported : above,
+                above[step] = methods[i].all[step] - methods[0].all[step];
+            plot_line(&panels[k], names[i], widths[i], x, k == 0 ? methods[i].reported : above,
                       steps + k, 0.42, 0.06);
         }
     }
@@ -329,7 +329,7 @@ static int draw_curves(const char *path, const way *ways, const char *const *nam
     return ok;
 }
 
-static int equal(const way *a, const way *b, int steps)
+static int equal(const method *a, const method *b, int steps)
 {
     return a->hash == b->hash && a->norm == b->norm && a->all[steps] == b->all[steps] &&
            gckpt_store_hash(a->store) == gckpt_store_hash(b->store);
@@ -339,14 +339,14 @@ static int equal(const way *a, const way *b, int steps)
 static int begin_ranks(int *argc, char ***argv)
 {
     MPI_Init(argc, argv);
-    const int ok = mpi_ranks_open(&engine, MPI_COMM_WORLD, 60);
-    ranks = engine.ranks.size > 1 ? &engine.ranks : NULL;
+    const int ok = mpi_ranks_open(&transport, MPI_COMM_WORLD, 60);
+    ranks = transport.ranks.size > 1 ? &transport.ranks : NULL;
     return ok && (rank() == 0 || freopen("/dev/null", "w", stdout) != NULL);
 }
 
 static void end_ranks(void)
 {
-    mpi_ranks_close(&engine);
+    mpi_ranks_close(&transport);
     MPI_Finalize();
 }
 #else
@@ -356,16 +356,16 @@ static void end_ranks(void) {}
 
 int main(int argc, char **argv)
 {
-    static way ways[] = {
+    static method methods[] = {
         { .name = "sum, one division  1 x 16", .micro = 16, .rows = 16, .divide = 1 },
         { .name = "sum, one division  4 x 4", .micro = 4, .rows = 16, .divide = 1 },
         { .name = "sum, one division  16 x 1", .micro = 1, .rows = 16, .divide = 1 },
         { .name = "mean of means      4 x 4", .micro = 4, .rows = 4, .divide = 1 },
         { .name = "mean of means      16 x 1", .micro = 1, .rows = 1, .divide = 1 },
         { .name = "sum, never divided  4 x 4", .micro = 4, .rows = 4, .divide = 0 },
-        { .name = "4 leaves, divided  4 x 4", .micro = 4, .rows = 16, .divide = 1, .leaves = 4 },
-        { .name = "4 leaves, divided  16 x 1", .micro = 1, .rows = 16, .divide = 1, .leaves = 4 },
-        { .name = "mean of means      ranks", .divide = 1, .means = 1 }, /* two or more */
+        { .name = "4 leaves, divided  4 x 4", .micro = 4, .rows = 16, .divide = 1, .virtual_ranks = 4 },
+        { .name = "4 leaves, divided  16 x 1", .micro = 1, .rows = 16, .divide = 1, .virtual_ranks = 4 },
+        { .name = "mean of means      ranks", .divide = 1, .rank_means = 1 }, /* two or more */
     };
     enum { DRAWN = 6, LEAVES = 6, MEANS = 8 };
     static const char *const legend[] = { "sum, one division: 1 x 16", "the same 4 x 4",
@@ -373,13 +373,13 @@ int main(int argc, char **argv)
                                           "mean of means 16 x 1",      "never divided" };
     static int32_t tokens[BATCH][T], targets[BATCH][T];
     int ok = begin_ranks(&argc, &argv);
-    const int asked = argc > 2 ? atoi(argv[2]) : 0;
-    const int steps = asked > 0 && asked < STEPS ? asked : STEPS;
+    const int given = argc > 2 ? atoi(argv[2]) : 0;
+    const int steps = given > 0 && given < STEPS ? given : STEPS;
     const int count = ranks != NULL ? MEANS + 1 : MEANS;
 
-    ways[MEANS].micro = ways[MEANS].rows = BATCH / size();
+    methods[MEANS].micro = methods[MEANS].rows = BATCH / size();
     for (int i = 0; i < count && ok; i++)
-        ok = make(&ways[i]);
+        ok = build_model(&methods[i]);
     if (ok) {
         printf("one batch of %d sentences, the same weights\n", BATCH);
         printf("way                           loss  gradient norm  off by (L2)  gradient bits\n");
@@ -387,7 +387,7 @@ int main(int argc, char **argv)
     for (int step = 0; step < steps && ok; step++) {
         draw_batch(step, tokens, targets);
         for (int i = 0; i < count && ok; i++) {
-            way *w = &ways[i];
+            method *w = &methods[i];
             ok = accumulate(w, tokens, targets);
             w->reported[step] = w->loss;
             ok = ok && judge(w, &w->all[step]);
@@ -395,49 +395,49 @@ int main(int argc, char **argv)
                 w->norm = distance(w->gradient, NULL, w->n);
                 w->hash = hash(w->gradient, w->n);
                 printf("%-25s %8.4f %14.6f %12.6f  %016llx\n", w->name, w->loss, w->norm,
-                       distance(w->gradient, ways[0].gradient, w->n), (unsigned long long)w->hash);
+                       distance(w->gradient, methods[0].gradient, w->n), (unsigned long long)w->hash);
             }
             update(w);
         }
     }
     for (int i = 0; i < count && ok; i++)
-        ok = judge(&ways[i], &ways[i].all[steps]);
+        ok = judge(&methods[i], &methods[i].all[steps]);
     if (ok) {
         printf("\nafter %d steps of plain gradient descent, rate %g: loss per token of all %d "
                "sentences\n",
                steps, (double)rate, (int)SENTENCES);
         for (int i = 0; i < count; i++) {
-            const double loss = ways[i].all[steps], more = loss - ways[0].all[steps];
-            printf("%-25s ", ways[i].name);
+            const double loss = methods[i].all[steps], more = loss - methods[0].all[steps];
+            printf("%-25s ", methods[i].name);
             if (loss - loss != 0)
                 printf("diverged                 ");
             else
                 printf(i < 3 || i / 2 == LEAVES / 2 ? "%8.4f                 "
                                                     : "%8.4f, %.4f too much",
                        loss, more);
-            printf("  weights %016llx\n", (unsigned long long)gckpt_store_hash(ways[i].store));
+            printf("  weights %016llx\n", (unsigned long long)gckpt_store_hash(methods[i].store));
         }
-        int same = equal(&ways[0], &ways[1], steps) && equal(&ways[0], &ways[2], steps);
+        int same = equal(&methods[0], &methods[1], steps) && equal(&methods[0], &methods[2], steps);
         printf("\n1 x 16, 4 x 4 and 16 x 1 by sum and one division: %s\n",
                same ? "equal bits" : "DIFFERENT");
-        same = same && equal(&ways[LEAVES], &ways[LEAVES + 1], steps);
+        same = same && equal(&methods[LEAVES], &methods[LEAVES + 1], steps);
         printf("4 leaves, by %d process%s, 4 rows or one at once: %s\n", size(),
                size() > 1 ? "es" : "", same ? "equal bits" : "DIFFERENT");
         for (int i = 3; i < count; i++) /* NaN is not less either */
-            same = same && (i / 2 == LEAVES / 2 || !(ways[i].all[steps] <= ways[0].all[steps]));
+            same = same && (i / 2 == LEAVES / 2 || !(methods[i].all[steps] <= methods[0].all[steps]));
         const char *path = argc > 1 ? argv[1] : "docs/accumulation.svg";
-        ok = same && draw_curves(rank() == 0 ? path : "/dev/null", ways, legend, DRAWN, steps);
+        ok = same && draw_curves(rank() == 0 ? path : "/dev/null", methods, legend, DRAWN, steps);
     }
     for (int i = 0; i < count; i++) {
-        gckpt_exec_free(ways[i].judge);
-        gckpt_plan_free(ways[i].forward);
-        gckpt_exec_free(ways[i].exec);
-        gckpt_plan_free(ways[i].plan);
-        gckpt_graph_free(ways[i].graph);
-        gckpt_store_free(ways[i].store);
-        free(ways[i].part.gradient);
-        free(ways[i].gradient);
-        free(ways[i].sum);
+        gckpt_exec_free(methods[i].eval_exec);
+        gckpt_plan_free(methods[i].eval_plan);
+        gckpt_exec_free(methods[i].exec);
+        gckpt_plan_free(methods[i].plan);
+        gckpt_graph_free(methods[i].graph);
+        gckpt_store_free(methods[i].store);
+        free(methods[i].collected.gradient);
+        free(methods[i].gradient);
+        free(methods[i].sum);
     }
     ok = fflush(stdout) == 0 && ok;
     end_ranks();

@@ -64,9 +64,9 @@ typedef struct {
      * "h.[0-5].attn.c_(attn|proj)"; "all-linear" is all but the head. */
     const char *targets;
     const char *excluded;       /* LORA, or NULL: patterns of targets to leave out */
-    const char *ranks, *alphas; /* LORA, for some modules: "mlp.c_fc=4,h.0.attn.c_attn=16" */
+    const char *rank_pattern, *alpha_pattern; /* LORA, for some modules: "mlp.c_fc=4,h.0.attn.c_attn=16" */
     adapters_bias bias;         /* LORA: biases that are trained, too */
-    int some; /* LORA, 1: names above that match nothing are passed over, as peft does */
+    int lenient; /* LORA, 1: names above that match nothing are passed over, as peft does */
     /* LORA, 1: a layer's weights become m (W + s B A) / |W + s B A|, by rows of (out,in), m (out)
      * trained, too, and |..| taken as a constant (DoRA: Liu 2024); m begins as |W|. */
     int dora;
@@ -85,11 +85,11 @@ typedef struct {
     model_hooks hooks;
     model_any *model;
     gckpt_store *store;
-    gckpt_tensor *zeros, *inner; /* of the graph that is being built: adapters_embedded */
+    gckpt_tensor *zeros, *mlp_hidden; /* of the graph that is being built: adapters_embedded */
     float *merged;               /* what merged weights were before; NULL: none is merged */
-    float *lengths;              /* of DoRA, where texts are generated: adapters_prepare */
+    float *dora_scales;              /* of DoRA, where texts are generated: adapters_prepare */
     char *texts;                 /* of the options */
-    double made;                 /* values of the method's parameters */
+    double elements;                 /* values of the method's parameters */
 } adapters;
 
 /* Elements of all parameters that are not frozen. */
@@ -102,7 +102,7 @@ static inline int64_t adapters_trainable(const gckpt_store *store)
     return n;
 }
 
-static inline int adapters_ends(const char *text, const char *end)
+static inline int adapters_ends_with(const char *text, const char *end)
 {
     const size_t n = strlen(text), k = strlen(end);
     return n >= k && strcmp(text + n - k, end) == 0;
@@ -111,15 +111,15 @@ static inline int adapters_ends(const char *text, const char *end)
 /* MODULE + end: its module; 0: it has another end. */
 static inline int adapters_module_of(const char *name, const char *end, char *module)
 {
-    const int is = adapters_ends(name, end);
-    if (is) {
+    const int ends = adapters_ends_with(name, end);
+    if (ends) {
         model_join(module, name, "");
         module[strlen(module) - strlen(end)] = 0;
     }
-    return is;
+    return ends;
 }
 
-#define ADAPTERS_ALPHA 1e12                                        /* the greatest alpha */
+#define ADAPTERS_MAX_ALPHA 1e12                                        /* the greatest alpha */
 static const char adapters_magnitude[] = ".lora_magnitude_vector"; /* DoRA's m, beside a module */
 
 /* ---- patterns -------------------------------------------------------------------------------- */
@@ -128,7 +128,7 @@ static const char adapters_magnitude[] = ".lora_magnitude_vector"; /* DoRA's m, 
 static inline int adapters_matches(const model_config *c, const char *p, size_t n,
                                    const char *module)
 {
-    char text[PATTERN_TEXT + 1];
+    char text[PATTERN_MAX_TEXT + 1];
     uint64_t from = 1;
     const size_t before = strlen(c->family->prefix);
     memcpy(text, c->family->prefix, before);
@@ -139,7 +139,7 @@ static inline int adapters_matches(const model_config *c, const char *p, size_t 
 }
 
 /* How long a pattern of a list is; *rest: what follows, the last '=' with a number, or the end. */
-static inline size_t adapters_pattern(const char *p, int numbered, size_t *rest)
+static inline size_t adapters_pattern_len(const char *p, int numbered, size_t *rest)
 {
     size_t n = strcspn(p, ","), k = n;
     while (numbered && k > 0 && p[k] != '=')
@@ -150,16 +150,16 @@ static inline size_t adapters_pattern(const char *p, int numbered, size_t *rest)
 
 /* The first of a list's patterns that matches a module's name. *value, NULL: none: what follows its
  * '='. 1, or 0: none does; -1: one of them is wrong, m->error. */
-static inline int adapters_listed(model_any *m, const char *list, const char *module, double *value)
+static inline int adapters_match_list(model_any *m, const char *list, const char *module, double *value)
 {
     int found = 0;
     size_t rest;
     for (const char *p = list; *p != 0; p += rest + (p[rest] == ',')) {
-        const size_t n = adapters_pattern(p, value != NULL, &rest);
+        const size_t n = adapters_pattern_len(p, value != NULL, &rest);
         char *end = NULL;
         const int matches = adapters_matches(&m->config, p, n, module);
         const double x = n < rest ? strtod(p + n + 1, &end) : 0;
-        if (matches < 0 || (value != NULL && (end != p + rest || !(x > 0 && x <= ADAPTERS_ALPHA))))
+        if (matches < 0 || (value != NULL && (end != p + rest || !(x > 0 && x <= ADAPTERS_MAX_ALPHA))))
             return model_fail(
                 m, "\"%.*s\": allowed are names of modules, with . * + ? [] () | \\d%s", (int)rest,
                 p, value != NULL ? ", and '=' and a number above 0, 1e12 at most" : "");
@@ -171,16 +171,16 @@ static inline int adapters_listed(model_any *m, const char *list, const char *mo
 }
 
 /* "attn.c_attn, attn.c_proj, .. and mlp.c_proj in h.0 to h.1": the modules of all blocks. */
-static inline void adapters_modules(const model_config *c, char *text, size_t size)
+static inline void adapters_list_modules(const model_config *c, char *text, size_t size)
 {
     const size_t skipped = strlen(c->family->blocks) + 3; /* "h.0." */
-    const int64_t first = c->family->before, behind = first + c->family->parts(c);
+    const int64_t first = c->family->params_before, end = first + c->family->block_params(c);
     model_parameter p;
     int modules = 0, k = 0;
     size_t n = 0;
-    for (int64_t i = first; i < behind; i++)
+    for (int64_t i = first; i < end; i++)
         modules += model_module(c, i, &p);
-    for (int64_t i = first; i < behind; i++)
+    for (int64_t i = first; i < end; i++)
         if (model_module(c, i, &p) && n < size)
             n += (size_t)snprintf(text + n, size - n, "%s%s",
                                   k++ == 0       ? ""
@@ -194,23 +194,23 @@ static inline void adapters_modules(const model_config *c, char *text, size_t si
 
 /* Refuses a pattern of a list that matches none of the model's layers or, of ranks and alphas, none
  * of those that are targets: it is misspelt. */
-static inline int adapters_all_listed(model_any *m, const char *list, const char *targets)
+static inline int adapters_check_list(model_any *m, const char *list, const char *targets)
 {
     size_t rest;
     for (const char *p = list; *p != 0; p += rest + (p[rest] == ',')) {
-        const size_t n = adapters_pattern(p, targets != NULL, &rest);
+        const size_t n = adapters_pattern_len(p, targets != NULL, &rest);
         int matches = 0;
         model_parameter q;
-        for (int64_t i = 0; i < model_count(&m->config) && matches == 0; i++)
+        for (int64_t i = 0; i < model_param_count(&m->config) && matches == 0; i++)
             if (model_module(&m->config, i, &q) &&
-                (targets == NULL || adapters_listed(m, targets, q.name, NULL) > 0))
+                (targets == NULL || adapters_match_list(m, targets, q.name, NULL) > 0))
                 matches = adapters_matches(&m->config, p, n, q.name);
         if (matches == 0 && targets != NULL)
             return model_fail(m, "lora: \"%.*s\" is for none of the targets, \"%s\"", (int)rest, p,
                               targets);
         if (matches == 0) {
             char all[256];
-            adapters_modules(&m->config, all, sizeof all);
+            adapters_list_modules(&m->config, all, sizeof all);
             return model_fail(m,
                               "lora: target \"%.*s\" matches no layer; there are %s, or all-linear",
                               (int)rest, p, all);
@@ -264,7 +264,7 @@ static inline int adapters_check_layers(model_any *m, const adapters_options *o)
                           "layers_to_transform \"%s\": allowed are numbers and ranges, such as "
                           "0,2,5 or 4-7",
                           o->layers_to_transform);
-    if (greatest >= m->config.layers && (!o->some || found == 0))
+    if (greatest >= m->config.layers && (!o->lenient || found == 0))
         return model_fail(m, "layers_to_transform \"%s\": the model has 0 to %lld",
                           o->layers_to_transform, (long long)m->config.layers - 1);
     if (*o->layers_to_transform != 0 && o->targets[strspn(o->targets, plain)] != 0)
@@ -277,7 +277,7 @@ static inline int adapters_check_layers(model_any *m, const adapters_options *o)
 
 /* ---- what the hooks do: each takes part only where its parameters are ------------------------ */
 /* The parameter MODULE + end of the store; NULL when there is none. */
-static inline gckpt_tensor *adapters_find(const adapters *a, gckpt_graph *g, const char *module,
+static inline gckpt_tensor *adapters_find_param(const adapters *a, gckpt_graph *g, const char *module,
                                           const char *end)
 {
     const gckpt_init none = { 0, 0, 0 };
@@ -293,12 +293,12 @@ static inline gckpt_tensor *adapters_find(const adapters *a, gckpt_graph *g, con
 static inline double adapters_scale(const adapters *a, const char *module, int64_t rank)
 {
     double alpha = a->options.alpha;
-    adapters_listed(a->model, a->options.alphas, module, &alpha);
-    return alpha / (a->options.rslora ? model_root((double)rank) : (double)rank);
+    adapters_match_list(a->model, a->options.alpha_pattern, module, &alpha);
+    return alpha / (a->options.rslora ? model_sqrt((double)rank) : (double)rank);
 }
 
 /* Where a module's lengths begin in a->lengths; "": how many there are. */
-static inline int64_t adapters_lengths_at(const adapters *a, const char *module)
+static inline int64_t adapters_dora_offset(const adapters *a, const char *module)
 {
     char name[MODEL_NAME];
     gckpt_parameter p;
@@ -307,7 +307,7 @@ static inline int64_t adapters_lengths_at(const adapters *a, const char *module)
     for (int i = 0; gckpt_store_peek(a->store, i, &p) == GCKPT_OK; i++) {
         if (strcmp(p.name, name) == 0)
             break;
-        n += adapters_ends(p.name, adapters_magnitude) ? p.elements : 0;
+        n += adapters_ends_with(p.name, adapters_magnitude) ? p.elements : 0;
     }
     return n;
 }
@@ -315,25 +315,25 @@ static inline int64_t adapters_lengths_at(const adapters *a, const char *module)
 /* DoRA's m / |W + s B A| (out), of parameters only, so computed once a step: the squares of the
  * rows are |W|^2, which is kept, + 2 s B (A W') + s^2 B (A A') B', by products that read W as it is
  * stored; W + s B A is never there. peft takes |..| as a constant, too. NULL: there is no m. */
-static inline gckpt_tensor *adapters_lengths(const adapters *a, const char *module, gckpt_tensor *w,
+static inline gckpt_tensor *adapters_dora_scale(const adapters *a, const char *module, gckpt_tensor *w,
                                              gckpt_tensor *down, gckpt_tensor *up, double scale)
 {
-    static const int turned[] = { 1, 0 };
+    static const int swap[] = { 1, 0 };
     gckpt_graph *g = gckpt_graph_of(w);
-    gckpt_tensor *m = adapters_find(a, g, module, adapters_magnitude);
+    gckpt_tensor *m = adapters_find_param(a, g, module, adapters_magnitude);
     if (m == NULL)
         return NULL;
     gckpt_tensor *scaled = gckpt_scale(down, (float)scale);
-    gckpt_tensor *mixed = model_product(&a->model->config, scaled, w, NULL); /* (r,out) */
-    mixed = gckpt_scale(gckpt_permute(mixed, turned, 2), 2);
-    gckpt_tensor *own = gckpt_matmul(up, gckpt_matmul_transposed(scaled, scaled)); /* (out,r) */
-    gckpt_tensor *squares = gckpt_sum(gckpt_mul(up, gckpt_add(mixed, own)), -1);
-    squares = gckpt_add(squares, adapters_find(a, g, module, ".lora_squares"));
+    gckpt_tensor *cross = model_affine(&a->model->config, scaled, w, NULL); /* (r,out) */
+    cross = gckpt_scale(gckpt_permute(cross, swap, 2), 2);
+    gckpt_tensor *gram = gckpt_matmul(up, gckpt_matmul_transposed(scaled, scaled)); /* (out,r) */
+    gckpt_tensor *squares = gckpt_sum(gckpt_mul(up, gckpt_add(cross, gram)), -1);
+    squares = gckpt_add(squares, adapters_find_param(a, g, module, ".lora_squares"));
     return gckpt_div(m, gckpt_detach(gckpt_sqrt(squares)));
 }
 
 /* The same, as adapters_prepare has computed them. */
-static inline gckpt_tensor *adapters_kept_lengths(const adapters *a, gckpt_graph *g,
+static inline gckpt_tensor *adapters_cached_scale(const adapters *a, gckpt_graph *g,
                                                   const char *module)
 {
     gckpt_parameter m;
@@ -342,62 +342,62 @@ static inline gckpt_tensor *adapters_kept_lengths(const adapters *a, gckpt_graph
     if (i < 0 || gckpt_store_peek(a->store, i, &m) != GCKPT_OK)
         return NULL;
     return gckpt_constant(g, model_join(name, module, ".lora_lengths"), GCKPT_F32, m.shape,
-                          a->lengths + adapters_lengths_at(a, module));
+                          a->dora_scales + adapters_dora_offset(a, module));
 }
 
 /* The layer's x w + bias, + alpha / rank (dropout(x) A') B', A (rank,in), B (out,rank). With DoRA
  * their sum, without bias, is times adapters_lengths; with dropout, peft's way is to add what that
  * changes of dropout(x) w. (Nothing is dropped where texts are generated: there it is left out.) */
-static inline gckpt_tensor *adapters_linear(void *user, const model_place *at, const char *module,
+static inline gckpt_tensor *adapters_linear(void *user, const model_site *at, const char *module,
                                             gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias)
 {
     adapters *a = (adapters *)user;
     const model_config *c = at->config;
     gckpt_graph *g = gckpt_graph_of(w);
-    gckpt_tensor *down = a->merged ? NULL : adapters_find(a, g, module, ".lora_A.weight");
+    gckpt_tensor *down = a->merged ? NULL : adapters_find_param(a, g, module, ".lora_A.weight");
     if (down == NULL)
-        return model_product(c, x, w, bias);
-    gckpt_tensor *up = adapters_find(a, g, module, ".lora_B.weight");
+        return model_affine(c, x, w, bias);
+    gckpt_tensor *up = adapters_find_param(a, g, module, ".lora_B.weight");
     const double scale = adapters_scale(a, module, gckpt_shape_of(down).d[0]);
-    gckpt_tensor *lengths = at->options->capacity > 0 && a->lengths != NULL
-                                ? adapters_kept_lengths(a, g, module)
-                                : adapters_lengths(a, module, w, down, up, scale);
-    const int drops = a->options.dropout > 0 && (lengths == NULL || at->options->capacity == 0);
-    gckpt_tensor *y = lengths == NULL || drops ? model_product(c, x, w, bias) : NULL;
+    gckpt_tensor *dora_scale = at->options->capacity > 0 && a->dora_scales != NULL
+                                ? adapters_cached_scale(a, g, module)
+                                : adapters_dora_scale(a, module, w, down, up, scale);
+    const int drops = a->options.dropout > 0 && (dora_scale == NULL || at->options->capacity == 0);
+    gckpt_tensor *y = dora_scale == NULL || drops ? model_affine(c, x, w, bias) : NULL;
     if (drops)
         x = gckpt_dropout(x, (float)a->options.dropout);
-    gckpt_tensor *own = lengths != NULL ? model_product(c, x, w, NULL) : NULL;
+    gckpt_tensor *base = dora_scale != NULL ? model_affine(c, x, w, NULL) : NULL;
     x = gckpt_linear_transposed(x, down, NULL);
     x = gckpt_linear_transposed(gckpt_scale(x, (float)scale), up, NULL);
-    if (lengths == NULL)
+    if (dora_scale == NULL)
         return gckpt_add(y, x);
-    x = gckpt_mul(gckpt_add(own, x), lengths);
+    x = gckpt_mul(gckpt_add(base, x), dora_scale);
     if (drops)
-        return gckpt_add(y, gckpt_sub(x, own));
+        return gckpt_add(y, gckpt_sub(x, base));
     return bias != NULL ? gckpt_add(x, bias) : x;
 }
 
 /* (P,C), the same for all rows -> (B,P,C) */
-static inline gckpt_tensor *adapters_spread(const adapters *a, gckpt_tensor *x)
+static inline gckpt_tensor *adapters_expand(const adapters *a, gckpt_tensor *x)
 {
     const gckpt_shape s = gckpt_shape_of(x);
     return gckpt_add(gckpt_reshape(x, gckpt_shape3(1, s.d[s.n - 2], s.d[s.n - 1])), a->zeros);
 }
 
 /* Of prefix tuning by an MLP, tanh(E W' + b) (P,hidden). */
-static inline gckpt_tensor *adapters_inner(const adapters *a, gckpt_graph *g)
+static inline gckpt_tensor *adapters_prefix_mlp(const adapters *a, gckpt_graph *g)
 {
-    gckpt_tensor *x = adapters_find(a, g, "prefix", ".embedding.weight");
+    gckpt_tensor *x = adapters_find_param(a, g, "prefix", ".embedding.weight");
     if (x == NULL)
         return NULL;
-    gckpt_tensor *w = adapters_find(a, g, "prefix", ".transform.0.weight");
-    gckpt_tensor *bias = adapters_find(a, g, "prefix", ".transform.0.bias");
+    gckpt_tensor *w = adapters_find_param(a, g, "prefix", ".transform.0.weight");
+    gckpt_tensor *bias = adapters_find_param(a, g, "prefix", ".transform.0.bias");
     return gckpt_tanh(gckpt_linear_transposed(x, w, bias));
 }
 
 /* Prompt tuning; and what the other hooks need of this graph: zeros (B,1,1), made of what nothing
  * trains, and adapters_inner. */
-static inline gckpt_tensor *adapters_embedded(void *user, const model_place *at, gckpt_tensor *x)
+static inline gckpt_tensor *adapters_embedded(void *user, const model_site *at, gckpt_tensor *x)
 {
     adapters *a = (adapters *)user;
     gckpt_graph *g = gckpt_graph_of(x);
@@ -405,32 +405,32 @@ static inline gckpt_tensor *adapters_embedded(void *user, const model_place *at,
     if (a->options.method < ADAPTERS_LLAMA)
         return x;
     a->zeros = gckpt_scale(gckpt_slice(gckpt_slice(x, 1, 0, 1), 2, 0, 1), 0);
-    a->inner = adapters_inner(a, g);
+    a->mlp_hidden = adapters_prefix_mlp(a, g);
     if (a->options.method != ADAPTERS_PROMPT || (o->capacity > 0 && !o->prime))
         return x;
     gckpt_tensor *both[2];
-    both[0] = adapters_spread(a, adapters_find(a, g, "prompt_embeddings", ""));
+    both[0] = adapters_expand(a, adapters_find_param(a, g, "prompt_embeddings", ""));
     both[1] = x;
     return o->prime ? both[0] : gckpt_concat(both, 2, 1);
 }
 
 /* Keys or values ("prefix_key", "prefix_value") of a layer, (P,key_heads head). */
-static inline gckpt_tensor *adapters_prefix_of(const adapters *a, gckpt_graph *g, int64_t layer,
+static inline gckpt_tensor *adapters_prefix_kv(const adapters *a, gckpt_graph *g, int64_t layer,
                                                const char *which)
 {
     const model_config *c = &a->model->config;
     char module[MODEL_NAME], part[64];
     snprintf(part, sizeof part, "%s.%s", c->family->attention, which);
-    model_named(c, module, layer, part);
-    gckpt_tensor *p = adapters_find(a, g, module, "");
-    if (p != NULL || a->inner == NULL)
+    model_block_name(c, module, layer, part);
+    gckpt_tensor *p = adapters_find_param(a, g, module, "");
+    if (p != NULL || a->mlp_hidden == NULL)
         return p;
-    gckpt_tensor *w = adapters_find(a, g, module, ".weight");
-    return gckpt_linear_transposed(a->inner, w, adapters_find(a, g, module, ".bias"));
+    gckpt_tensor *w = adapters_find_param(a, g, module, ".weight");
+    return gckpt_linear_transposed(a->mlp_hidden, w, adapters_find_param(a, g, module, ".bias"));
 }
 
 /* Prefix tuning: what is to be attended to before the tokens. */
-static inline void adapters_keys_values(void *user, const model_place *at, gckpt_tensor **k,
+static inline void adapters_keys_values(void *user, const model_site *at, gckpt_tensor **k,
                                         gckpt_tensor **v)
 {
     adapters *a = (adapters *)user;
@@ -441,8 +441,8 @@ static inline void adapters_keys_values(void *user, const model_place *at, gckpt
     for (int i = 0; i < 2; i++) {
         gckpt_tensor *p[2];
         p[0] =
-            adapters_prefix_of(a, gckpt_graph_of(*k), at->layer, i ? "prefix_value" : "prefix_key");
-        p[0] = adapters_spread(a, p[0]);
+            adapters_prefix_kv(a, gckpt_graph_of(*k), at->layer, i ? "prefix_value" : "prefix_key");
+        p[0] = adapters_expand(a, p[0]);
         p[1] = *both[i];
         *both[i] = o->prime ? p[0] : gckpt_concat(p, 2, 1);
     }
@@ -450,31 +450,31 @@ static inline void adapters_keys_values(void *user, const model_place *at, gckpt
 
 /* LLaMA-Adapter: x + gate softmax(q k') v, k and v of the prompts. Houlsby: x +
  * gelu(x down + bias) up + bias. */
-static inline gckpt_tensor *adapters_branch(void *user, const model_place *at, gckpt_tensor *q,
+static inline gckpt_tensor *adapters_branch(void *user, const model_site *at, gckpt_tensor *q,
                                             gckpt_tensor *x)
 {
     adapters *a = (adapters *)user;
     gckpt_graph *g = gckpt_graph_of(x);
     const model_config *c = at->config;
     char module[MODEL_NAME];
-    model_named(c, module, at->layer, q != NULL ? c->family->attention : c->family->mlp);
-    gckpt_tensor *prompt = q != NULL ? adapters_find(a, g, module, ".adaption_prompt") : NULL;
+    model_block_name(c, module, at->layer, q != NULL ? c->family->attention : c->family->mlp);
+    gckpt_tensor *prompt = q != NULL ? adapters_find_param(a, g, module, ".adaption_prompt") : NULL;
     if (prompt != NULL) {
         gckpt_tensor *k, *v;
         c->family->keys_values(at, prompt, &k, &v);
-        q = model_attention(c, q, adapters_spread(a, k), adapters_spread(a, v), 0);
-        q = gckpt_mul(q, adapters_find(a, g, module, ".adaption_gate"));
-        if (c->family->output != NULL)
-            q = model_product(c, q, model_param(g, at, c->family->output, ".weight"),
-                              model_param(g, at, c->family->output, ".bias"));
+        q = model_attention(c, q, adapters_expand(a, k), adapters_expand(a, v), 0);
+        q = gckpt_mul(q, adapters_find_param(a, g, module, ".adaption_gate"));
+        if (c->family->attn_output != NULL)
+            q = model_affine(c, q, model_param(g, at, c->family->attn_output, ".weight"),
+                              model_param(g, at, c->family->attn_output, ".bias"));
         x = gckpt_add(x, q);
     }
-    gckpt_tensor *down = adapters_find(a, g, module, ".adapter.down.weight");
+    gckpt_tensor *down = adapters_find_param(a, g, module, ".adapter.down.weight");
     if (down == NULL)
         return x;
-    down = gckpt_linear(x, down, adapters_find(a, g, module, ".adapter.down.bias"));
-    gckpt_tensor *up = adapters_find(a, g, module, ".adapter.up.weight");
-    up = gckpt_linear(gckpt_gelu(down), up, adapters_find(a, g, module, ".adapter.up.bias"));
+    down = gckpt_linear(x, down, adapters_find_param(a, g, module, ".adapter.down.bias"));
+    gckpt_tensor *up = adapters_find_param(a, g, module, ".adapter.up.weight");
+    up = gckpt_linear(gckpt_gelu(down), up, adapters_find_param(a, g, module, ".adapter.up.bias"));
     return gckpt_add(x, up);
 }
 
@@ -482,14 +482,14 @@ static inline gckpt_tensor *adapters_branch(void *user, const model_place *at, g
 /* All that a method creates: gckpt_param in a graph for the purpose. */
 /* Can a file of file_bytes have them? Half a byte a value, as many again that it has not, a million
  * whatever it is: then what reads it says what is wrong. */
-static inline int adapters_has_room(const adapters *a)
+static inline int adapters_fits_file(const adapters *a)
 {
-    return a->options.file_bytes == 0 || a->made <= 4 * (double)a->options.file_bytes + 1e6;
+    return a->options.file_bytes == 0 || a->elements <= 4 * (double)a->options.file_bytes + 1e6;
 }
 
 /* A parameter of the method; none where all would have more values than its file can have: then
  * adapters_begin fails. */
-static inline void adapters_new(adapters *a, gckpt_graph *g, const char *module, const char *end,
+static inline void adapters_new_param(adapters *a, gckpt_graph *g, const char *module, const char *end,
                                 gckpt_shape shape, double normal, double uniform)
 {
     const gckpt_init init = { (float)normal, (float)uniform, 0 };
@@ -497,24 +497,24 @@ static inline void adapters_new(adapters *a, gckpt_graph *g, const char *module,
     double n = 1;
     for (int i = 0; i < shape.n; i++)
         n *= (double)shape.d[i];
-    a->made += n;
-    if (adapters_has_room(a))
+    a->elements += n;
+    if (adapters_fits_file(a))
         gckpt_param(g, model_join(name, module, end), shape, init);
 }
 
 /* Trains what a pattern of gckpt_store_freeze names; what is packed cannot be trained. */
 static inline int adapters_unfreeze(adapters *a, const char *pattern)
 {
-    char same[2 * MODEL_NAME]; /* of pattern.h */
+    char regex[2 * MODEL_NAME]; /* of pattern.h */
     size_t n = 0;
     gckpt_parameter p;
     for (const char *c = pattern; *c != 0; c++) {
-        same[n++] = *c == '*' ? '.' : *c;
-        same[n] = '*';
+        regex[n++] = *c == '*' ? '.' : *c;
+        regex[n] = '*';
         n += *c == '*';
     }
     for (int i = 0; gckpt_store_peek(a->store, i, &p) == GCKPT_OK; i++)
-        if (p.storage != GCKPT_STORAGE_F32 && pattern_match(p.name, 1, same, n) != 0)
+        if (p.storage != GCKPT_STORAGE_F32 && pattern_match(p.name, 1, regex, n) != 0)
             return model_fail(a->model,
                               "%s: \"%s\" is packed, and so frozen; load the model as F32",
                               adapters_names[a->options.method], p.name);
@@ -530,9 +530,9 @@ static inline int adapters_full(adapters *a, gckpt_graph *g)
 }
 
 /* How many of the model's layers are meant; 0: an error. */
-static inline int64_t adapters_layers(adapters *a, int64_t usual, int64_t most)
+static inline int64_t adapters_layer_count(adapters *a, int64_t fallback, int64_t most)
 {
-    a->options.layers = a->options.layers != 0 ? a->options.layers : usual;
+    a->options.layers = a->options.layers != 0 ? a->options.layers : fallback;
     if (a->options.layers > 0 && a->options.layers <= most)
         return a->options.layers;
     model_fail(a->model, "%s: %lld layers: allowed is 1 to %lld", adapters_names[a->options.method],
@@ -542,19 +542,19 @@ static inline int64_t adapters_layers(adapters *a, int64_t usual, int64_t most)
 
 static inline int adapters_last(adapters *a, gckpt_graph *g)
 {
-    const int64_t n = adapters_layers(a, 1, a->model->config.layers);
+    const int64_t n = adapters_layer_count(a, 1, a->model->config.layers);
     char name[MODEL_NAME];
     int failed =
         n == 0 || adapters_unfreeze(a, model_join(name, a->model->config.family->norm, ".*")) != 0;
     (void)g;
     for (int64_t i = a->model->config.layers - n; i < a->model->config.layers && !failed; i++)
-        failed = adapters_unfreeze(a, model_named(&a->model->config, name, i, "*"));
+        failed = adapters_unfreeze(a, model_block_name(&a->model->config, name, i, "*"));
     return failed ? -1 : 0;
 }
 
 /* To `to`: the values of matrices that depend on parameters only, one behind the other; by an
  * inference plan. */
-static inline int adapters_values(adapters *a, gckpt_graph *g, gckpt_tensor *const *tensors,
+static inline int adapters_compute(adapters *a, gckpt_graph *g, gckpt_tensor *const *tensors,
                                   int count, float *to)
 {
     gckpt_plan_desc desc;
@@ -591,7 +591,7 @@ static inline int adapters_values(adapters *a, gckpt_graph *g, gckpt_tensor *con
 static inline int adapters_untie(adapters *a, gckpt_graph *g)
 {
     model_config *c = &a->model->config;
-    const model_place at = { c, NULL, -1 };
+    const model_site at = { c, NULL, -1 };
     gckpt_parameter head;
     c->tied = 0;
     gckpt_tensor *from = gckpt_scale(model_param(g, &at, c->family->embeddings, ".weight"), 1);
@@ -601,7 +601,7 @@ static inline int adapters_untie(adapters *a, gckpt_graph *g)
     if (gckpt_store_freeze(a->store, "lm_head.weight", 1) != GCKPT_OK ||
         gckpt_store_get(a->store, gckpt_store_find(a->store, "lm_head.weight"), &head) != GCKPT_OK)
         return model_fail(a->model, "%s", gckpt_error_text(a->store));
-    return adapters_values(a, g, &from, 1, head.values);
+    return adapters_compute(a, g, &from, 1, head.values);
 }
 
 /* DoRA's lengths of all layers, once: what is generated from now on takes them, since weights stay
@@ -611,12 +611,12 @@ static inline int adapters_prepare(void *user)
     adapters *a = (adapters *)user;
     gckpt_parameter p;
     const int count = gckpt_store_count(a->store);
-    const int64_t all = adapters_lengths_at(a, "");
+    const int64_t all = adapters_dora_offset(a, "");
     int n = 0;
     if (all == 0 || a->merged != NULL)
         return 0;
-    if (a->lengths == NULL) /* else generators may have it */
-        a->lengths = (float *)malloc((size_t)all * sizeof *a->lengths);
+    if (a->dora_scales == NULL) /* else generators may have it */
+        a->dora_scales = (float *)malloc((size_t)all * sizeof *a->dora_scales);
     gckpt_tensor **x = (gckpt_tensor **)calloc((size_t)count, sizeof *x);
     gckpt_graph *g = gckpt_graph_new(a->store, NULL);
     gckpt_store_pull(a->store, "*.lora_*");
@@ -624,15 +624,15 @@ static inline int adapters_prepare(void *user)
         char module[MODEL_NAME];
         if (!adapters_module_of(p.name, adapters_magnitude, module))
             continue;
-        gckpt_tensor *down = adapters_find(a, g, module, ".lora_A.weight");
+        gckpt_tensor *down = adapters_find_param(a, g, module, ".lora_A.weight");
         const double scale = adapters_scale(a, module, gckpt_shape_of(down).d[0]);
-        x[n] = adapters_lengths(a, module, adapters_find(a, g, module, ".weight"), down,
-                                adapters_find(a, g, module, ".lora_B.weight"), scale);
+        x[n] = adapters_dora_scale(a, module, adapters_find_param(a, g, module, ".weight"), down,
+                                adapters_find_param(a, g, module, ".lora_B.weight"), scale);
         x[n] = gckpt_reshape(x[n], gckpt_shape2(1, p.elements));
         n++;
     }
-    const int failed = x == NULL || a->lengths == NULL ? model_fail(a->model, "dora: out of memory")
-                                                       : adapters_values(a, g, x, n, a->lengths);
+    const int failed = x == NULL || a->dora_scales == NULL ? model_fail(a->model, "dora: out of memory")
+                                                       : adapters_compute(a, g, x, n, a->dora_scales);
     gckpt_graph_free(g);
     free(x);
     return failed;
@@ -652,8 +652,8 @@ static inline int adapters_biases(adapters *a, gckpt_graph *g)
     int biases = 0;
     (void)g;
     for (int i = 0; gckpt_store_peek(a->store, i, &p) == GCKPT_OK; i++)
-        biases += adapters_ends(p.name, ".bias");
-    if (biases == 0 && a->options.method == ADAPTERS_LORA && a->options.some)
+        biases += adapters_ends_with(p.name, ".bias");
+    if (biases == 0 && a->options.method == ADAPTERS_LORA && a->options.lenient)
         return 0; /* a file of peft's says all where there are none */
     if (biases == 0)
         return model_fail(
@@ -663,7 +663,7 @@ static inline int adapters_biases(adapters *a, gckpt_graph *g)
 }
 
 /* 1: what this module computes is added to the residual stream. */
-static inline int adapters_residual(const model_config *c, const char *module)
+static inline int adapters_is_residual(const model_config *c, const char *module)
 {
     const char *last = strrchr(module, '.');
     const size_t n = last != NULL ? strlen(++last) : 0;
@@ -683,20 +683,20 @@ static inline int adapters_residual(const model_config *c, const char *module)
 static inline int adapters_added(adapters *a, gckpt_graph *g)
 {
     model_config *c = &a->model->config;
-    const int64_t n = adapters_layers(a, 1, 1000), before = c->family->before;
-    const int64_t first = before + c->family->parts(c) * c->layers;
+    const int64_t n = adapters_layer_count(a, 1, 1000), before = c->family->params_before;
+    const int64_t first = before + c->family->block_params(c) * c->layers;
     float gain;
-    int closed = 0;
+    int post_norms = 0;
     c->layers += n;
-    const int64_t end = before + c->family->parts(c) * c->layers;
-    for (int64_t i = first; i < end && c->family->closes != NULL; i++)
-        closed |= c->family->closes(c, model_get(c, i).name, &gain);
+    const int64_t end = before + c->family->block_params(c) * c->layers;
+    for (int64_t i = first; i < end && c->family->is_post_norm != NULL; i++)
+        post_norms |= c->family->is_post_norm(c, model_get_param(c, i).name, &gain);
     for (int64_t i = first; i < end; i++) {
         model_parameter p, module;
-        p = model_get(c, i);
-        if (closed && c->family->closes(c, p.name, &gain))
+        p = model_get_param(c, i);
+        if (post_norms && c->family->is_post_norm(c, p.name, &gain))
             p.init.constant = gain;
-        else if (!closed && model_module(c, i, &module) && adapters_residual(c, module.name))
+        else if (!post_norms && model_module(c, i, &module) && adapters_is_residual(c, module.name))
             p.init.normal = 0;
         gckpt_param(g, p.name, p.shape, p.init);
     }
@@ -705,13 +705,13 @@ static inline int adapters_added(adapters *a, gckpt_graph *g)
 
 /* Trains a parameter of modules_to_save. What was packed becomes floats: where that loses nothing,
  * or a file has the values. */
-static inline int adapters_save_parameter(adapters *a, const char *name)
+static inline int adapters_train_parameter(adapters *a, const char *name)
 {
     gckpt_parameter p;
     if (gckpt_store_peek(a->store, gckpt_store_find(a->store, name), &p) != GCKPT_OK)
         return model_fail(a->model, "modules_to_save: %s", gckpt_error_text(a->store));
-    const int whole = p.storage == GCKPT_STORAGE_BF16 || p.storage == GCKPT_STORAGE_F16;
-    if (p.storage != GCKPT_STORAGE_F32 && !whole && !a->options.some)
+    const int lossless = p.storage == GCKPT_STORAGE_BF16 || p.storage == GCKPT_STORAGE_F16;
+    if (p.storage != GCKPT_STORAGE_F32 && !lossless && !a->options.lenient)
         return model_fail(a->model,
                           "modules_to_save: \"%s\" is packed; load it as floats: the model with "
                           "model_source.floats",
@@ -733,9 +733,9 @@ static inline int adapters_check_modules(adapters *a, const char *list)
         int found = 0;
         n = strcspn(p, ",");
         snprintf(name, sizeof name, "%.*s", (int)n, p);
-        for (int64_t i = 0; i < model_count(c) && !found; i++)
-            found = model_in_modules(c, name, model_get(c, i).name);
-        if (!found && !(c->tied && model_in_modules(c, name, "lm_head.weight")))
+        for (int64_t i = 0; i < model_param_count(c) && !found; i++)
+            found = model_is_in_modules(c, name, model_get_param(c, i).name);
+        if (!found && !(c->tied && model_is_in_modules(c, name, "lm_head.weight")))
             return model_fail(a->model,
                               "modules_to_save: \"%s\" is no module; there are %s, lm_head, %s and "
                               "those of %s.0 to %s.%lld, such as %s",
@@ -745,23 +745,23 @@ static inline int adapters_check_modules(adapters *a, const char *list)
     return 0;
 }
 
-static inline int adapters_save_modules(adapters *a, gckpt_graph *g)
+static inline int adapters_train_modules(adapters *a, gckpt_graph *g)
 {
     model_config *c = &a->model->config;
     const char *list = a->options.modules_to_save;
     char table[MODEL_NAME];
     model_join(table, c->family->embeddings, ".weight");
-    const int table_too = c->tied && (model_in_modules(c, list, "lm_head.weight") ||
-                                      model_in_modules(c, list, table));
+    const int has_table = c->tied && (model_is_in_modules(c, list, "lm_head.weight") ||
+                                      model_is_in_modules(c, list, table));
     if (adapters_check_modules(a, list) != 0)
         return -1;
-    if (table_too && (a->options.tied ? adapters_save_parameter(a, table) : adapters_untie(a, g)))
+    if (has_table && (a->options.tied ? adapters_train_parameter(a, table) : adapters_untie(a, g)))
         return -1;
     if (gckpt_error(g) != GCKPT_OK)
         return 0; /* said by adapters_begin */
-    for (int64_t i = 0; i < model_count(c); i++) {
-        const model_parameter p = model_get(c, i);
-        if (model_in_modules(c, list, p.name) && adapters_save_parameter(a, p.name) != 0)
+    for (int64_t i = 0; i < model_param_count(c); i++) {
+        const model_parameter p = model_get_param(c, i);
+        if (model_is_in_modules(c, list, p.name) && adapters_train_parameter(a, p.name) != 0)
             return -1;
     }
     return 0;
@@ -769,7 +769,7 @@ static inline int adapters_save_modules(adapters *a, gckpt_graph *g)
 
 /* The squares of the rows of a layer's weights as (out,in), summed: (out); by some rows at a time,
  * however they are stored. */
-static inline int adapters_squares(adapters *a, const char *weight, double *sums)
+static inline int adapters_row_squares(adapters *a, const char *weight, double *sums)
 {
     static const int64_t most = 64; /* rows */
     const gckpt_init none = { 0, 0, 0 };
@@ -814,7 +814,7 @@ static inline int adapters_squares(adapters *a, const char *weight, double *sums
 }
 
 /* Of each layer that has DoRA's m: |W|^2, and m = |W|. A row of zeros counts as one of 1e-15. */
-static inline int adapters_begin_lengths(adapters *a)
+static inline int adapters_init_dora(adapters *a)
 {
     gckpt_parameter m, squares;
     for (int i = 0; gckpt_store_peek(a->store, i, &m) == GCKPT_OK; i++) {
@@ -823,7 +823,7 @@ static inline int adapters_begin_lengths(adapters *a)
             continue;
         double *sums = (double *)calloc((size_t)m.elements, sizeof *sums);
         int failed = sums == NULL ? model_fail(a->model, "dora: out of memory")
-                                  : adapters_squares(a, model_join(name, module, ".weight"), sums);
+                                  : adapters_row_squares(a, model_join(name, module, ".weight"), sums);
         model_join(name, module, ".lora_squares");
         if (!failed &&
             (gckpt_store_get(a->store, i, &m) != GCKPT_OK ||
@@ -832,7 +832,7 @@ static inline int adapters_begin_lengths(adapters *a)
             failed = model_fail(a->model, "dora: %s", gckpt_error_text(a->store));
         for (int64_t k = 0; k < m.elements && !failed; k++) {
             squares.values[k] = (float)(sums[k] > 1e-30 ? sums[k] : 1e-30);
-            m.values[k] = (float)model_root((double)squares.values[k]);
+            m.values[k] = (float)model_sqrt((double)squares.values[k]);
         }
         free(sums);
         if (failed)
@@ -848,29 +848,29 @@ static inline void adapters_lora_module(adapters *a, gckpt_graph *g, const model
                                         int64_t rank)
 {
     const model_config *c = &a->model->config;
-    const int64_t in = model_in(c, p->shape), out = model_out(c, p->shape);
-    adapters_new(a, g, p->name, ".lora_A.weight", gckpt_shape2(rank, in), 0,
-                 1 / model_root((double)in));
-    adapters_new(a, g, p->name, ".lora_B.weight", gckpt_shape2(out, rank), 0, 0);
+    const int64_t in = model_in_features(c, p->shape), out = model_out_features(c, p->shape);
+    adapters_new_param(a, g, p->name, ".lora_A.weight", gckpt_shape2(rank, in), 0,
+                 1 / model_sqrt((double)in));
+    adapters_new_param(a, g, p->name, ".lora_B.weight", gckpt_shape2(out, rank), 0, 0);
     if (a->options.dora) {
-        adapters_new(a, g, p->name, adapters_magnitude, gckpt_shape1(out), 0, 0);
-        adapters_new(a, g, p->name, ".lora_squares", gckpt_shape1(out), 0, 0);
+        adapters_new_param(a, g, p->name, adapters_magnitude, gckpt_shape1(out), 0, 0);
+        adapters_new_param(a, g, p->name, ".lora_squares", gckpt_shape1(out), 0, 0);
     }
 }
 
 /* 1: LoRA is beside this module; -1: an error. */
-static inline int adapters_targeted(adapters *a, const char *module)
+static inline int adapters_is_target(adapters *a, const char *module)
 {
     const adapters_options *o = &a->options;
     const model_config *c = &a->model->config;
     char weight[MODEL_NAME];
     model_join(weight, module, ".weight");
-    const int excluded = adapters_listed(a->model, o->excluded, module, NULL);
+    const int excluded = adapters_match_list(a->model, o->excluded, module, NULL);
     const int listed = excluded != 0 ? (excluded < 0 ? -1 : 0)
-                                     : adapters_listed(a->model, o->targets, module, NULL);
+                                     : adapters_match_list(a->model, o->targets, module, NULL);
     return listed > 0 ? adapters_in_layers(o->layers_to_transform, adapters_layer_of(c, module),
                                            NULL) > 0 &&
-                            !model_in_modules(c, o->modules_to_save, weight)
+                            !model_is_in_modules(c, o->modules_to_save, weight)
                       : listed;
 }
 
@@ -880,8 +880,8 @@ static inline int adapters_check_tables(adapters *a)
     const adapters_options *o = &a->options;
     const char *const tables[] = { "lm_head", a->model->config.family->embeddings };
     for (int i = 0; i < 2 && *o->layers_to_transform == 0; i++)
-        if (adapters_listed(a->model, o->targets, tables[i], NULL) > 0 &&
-            adapters_listed(a->model, o->excluded, tables[i], NULL) == 0)
+        if (adapters_match_list(a->model, o->targets, tables[i], NULL) > 0 &&
+            adapters_match_list(a->model, o->excluded, tables[i], NULL) == 0)
             return model_fail(a->model,
                               "lora: targets \"%s\" name %s, and only layers of blocks have LoRA "
                               "here: leave it out, or train it as a whole (modules_to_save)",
@@ -896,14 +896,14 @@ static inline int adapters_lora(adapters *a, gckpt_graph *g)
     int64_t targets = 0;
     if (adapters_check_layers(a->model, o) != 0 || adapters_check_tables(a) != 0)
         return -1;
-    for (int64_t i = 0; i < model_count(c); i++) {
+    for (int64_t i = 0; i < model_param_count(c); i++) {
         model_parameter p;
         double rank = (double)a->options.size, alpha = 0;
         if (!model_module(c, i, &p))
             continue;
-        const int target = adapters_targeted(a, p.name);
-        if (target < 0 || adapters_listed(a->model, a->options.ranks, p.name, &rank) < 0 ||
-            adapters_listed(a->model, a->options.alphas, p.name, &alpha) < 0)
+        const int target = adapters_is_target(a, p.name);
+        if (target < 0 || adapters_match_list(a->model, a->options.rank_pattern, p.name, &rank) < 0 ||
+            adapters_match_list(a->model, a->options.alpha_pattern, p.name, &alpha) < 0)
             return -1;
         const int64_t r = rank < 1e6 ? (int64_t)rank : 0;
         if (!target)
@@ -914,21 +914,21 @@ static inline int adapters_lora(adapters *a, gckpt_graph *g)
         targets++;
         adapters_lora_module(a, g, &p, r);
         model_join(p.name, p.name, ".bias");
-        if (o->bias == ADAPTERS_LORA_BIASES && model_find(c, p.name) >= 0 &&
+        if (o->bias == ADAPTERS_LORA_BIASES && model_find_param(c, p.name) >= 0 &&
             adapters_unfreeze(a, p.name) != 0)
             return -1;
     }
-    if (!o->some && (adapters_all_listed(a->model, o->targets, NULL) != 0 ||
-                     adapters_all_listed(a->model, o->ranks, o->targets) != 0 ||
-                     adapters_all_listed(a->model, o->alphas, o->targets) != 0))
+    if (!o->lenient && (adapters_check_list(a->model, o->targets, NULL) != 0 ||
+                     adapters_check_list(a->model, o->rank_pattern, o->targets) != 0 ||
+                     adapters_check_list(a->model, o->alpha_pattern, o->targets) != 0))
         return -1;
     if (targets == 0) {
         char all[256];
-        adapters_modules(c, all, sizeof all);
+        adapters_list_modules(c, all, sizeof all);
         return model_fail(a->model, "lora: targets \"%s\" match none of the layers %s%s",
                           o->targets, all, *o->excluded != 0 ? " that exclude_modules leaves" : "");
     }
-    return adapters_save_modules(a, g) != 0 ? -1
+    return adapters_train_modules(a, g) != 0 ? -1
            : o->bias == ADAPTERS_ALL_BIASES ? adapters_biases(a, g)
                                             : 0;
 }
@@ -939,12 +939,12 @@ static inline int adapters_houlsby(adapters *a, gckpt_graph *g)
     const int64_t C = c->width, m = a->options.size;
     for (int64_t i = 0; i < 2 * c->layers; i++) {
         char module[MODEL_NAME];
-        model_named(c, module, i / 2, i % 2 ? c->family->mlp : c->family->attention);
+        model_block_name(c, module, i / 2, i % 2 ? c->family->mlp : c->family->attention);
         model_join(module, module, ".adapter");
-        adapters_new(a, g, module, ".down.weight", gckpt_shape2(C, m), 0.01, 0);
-        adapters_new(a, g, module, ".down.bias", gckpt_shape1(m), 0, 0);
-        adapters_new(a, g, module, ".up.weight", gckpt_shape2(m, C), 0.01, 0);
-        adapters_new(a, g, module, ".up.bias", gckpt_shape1(C), 0, 0);
+        adapters_new_param(a, g, module, ".down.weight", gckpt_shape2(C, m), 0.01, 0);
+        adapters_new_param(a, g, module, ".down.bias", gckpt_shape1(m), 0, 0);
+        adapters_new_param(a, g, module, ".up.weight", gckpt_shape2(m, C), 0.01, 0);
+        adapters_new_param(a, g, module, ".up.bias", gckpt_shape1(C), 0, 0);
     }
     return adapters_unfreeze(a, c->family->norms);
 }
@@ -952,13 +952,13 @@ static inline int adapters_houlsby(adapters *a, gckpt_graph *g)
 static inline int adapters_llama(adapters *a, gckpt_graph *g)
 {
     const model_config *c = &a->model->config;
-    const int64_t n = adapters_layers(a, c->layers, c->layers);
+    const int64_t n = adapters_layer_count(a, c->layers, c->layers);
     for (int64_t i = c->layers - n; i < c->layers; i++) {
         char module[MODEL_NAME];
-        model_named(c, module, i, c->family->attention);
-        adapters_new(a, g, module, ".adaption_prompt", gckpt_shape3(1, a->options.size, c->width),
+        model_block_name(c, module, i, c->family->attention);
+        adapters_new_param(a, g, module, ".adaption_prompt", gckpt_shape3(1, a->options.size, c->width),
                      1, 0);
-        adapters_new(a, g, module, ".adaption_gate", gckpt_shape1(1), 0, 0);
+        adapters_new_param(a, g, module, ".adaption_gate", gckpt_shape1(1), 0, 0);
     }
     return n == 0 ? -1 : 0;
 }
@@ -968,23 +968,23 @@ static inline int adapters_prefix(adapters *a, gckpt_graph *g)
 {
     const model_config *c = &a->model->config;
     const int64_t C = c->width, P = a->options.size, H = a->options.hidden;
-    const int64_t K = c->key_heads * c->head;
-    const double by_c = 1 / model_root((double)C), by_h = 1 / model_root((double)(H > 0 ? H : 1));
+    const int64_t K = c->key_heads * c->head_dim;
+    const double bound_c = 1 / model_sqrt((double)C), bound_h = 1 / model_sqrt((double)(H > 0 ? H : 1));
     if (H > 0) {
-        adapters_new(a, g, "prefix", ".embedding.weight", gckpt_shape2(P, C), 1, 0);
-        adapters_new(a, g, "prefix", ".transform.0.weight", gckpt_shape2(H, C), 0, by_c);
-        adapters_new(a, g, "prefix", ".transform.0.bias", gckpt_shape1(H), 0, by_c);
+        adapters_new_param(a, g, "prefix", ".embedding.weight", gckpt_shape2(P, C), 1, 0);
+        adapters_new_param(a, g, "prefix", ".transform.0.weight", gckpt_shape2(H, C), 0, bound_c);
+        adapters_new_param(a, g, "prefix", ".transform.0.bias", gckpt_shape1(H), 0, bound_c);
     }
     for (int64_t i = 0; i < 2 * c->layers; i++) {
         char module[MODEL_NAME];
-        model_named(c, module, i / 2, c->family->attention);
+        model_block_name(c, module, i / 2, c->family->attention);
         model_join(module, module, i % 2 ? ".prefix_value" : ".prefix_key");
         if (H == 0)
-            adapters_new(a, g, module, "", gckpt_shape2(P, K), 1, 0);
+            adapters_new_param(a, g, module, "", gckpt_shape2(P, K), 1, 0);
         else
-            adapters_new(a, g, module, ".weight", gckpt_shape2(K, H), 0, by_h);
+            adapters_new_param(a, g, module, ".weight", gckpt_shape2(K, H), 0, bound_h);
         if (H > 0)
-            adapters_new(a, g, module, ".bias", gckpt_shape1(K), 0, by_h);
+            adapters_new_param(a, g, module, ".bias", gckpt_shape1(K), 0, bound_h);
     }
     a->hooks.prefix = P;
     return 0;
@@ -993,7 +993,7 @@ static inline int adapters_prefix(adapters *a, gckpt_graph *g)
 static inline int adapters_prompt(adapters *a, gckpt_graph *g)
 {
     a->hooks.prompt = a->options.size;
-    adapters_new(a, g, "prompt_embeddings", "",
+    adapters_new_param(a, g, "prompt_embeddings", "",
                  gckpt_shape2(a->options.size, a->model->config.width), 1, 0);
     return 0;
 }
@@ -1002,18 +1002,18 @@ static inline void adapters_end(adapters *a)
 {
     free(a->texts);
     free(a->merged);
-    free(a->lengths);
+    free(a->dora_scales);
     a->texts = NULL;
-    a->merged = a->lengths = NULL;
+    a->merged = a->dora_scales = NULL;
 }
 
 /* The adapters' own copies of texts. */
-static inline int adapters_keep_texts(adapters *a)
+static inline int adapters_copy_texts(adapters *a)
 {
     enum { TEXTS = 6 };
     adapters_options *o = &a->options;
-    const char **const texts[TEXTS] = { &o->targets, &o->excluded,        &o->ranks,
-                                        &o->alphas,  &o->modules_to_save, &o->layers_to_transform };
+    const char **const texts[TEXTS] = { &o->targets, &o->excluded,        &o->rank_pattern,
+                                        &o->alpha_pattern,  &o->modules_to_save, &o->layers_to_transform };
     size_t n = TEXTS;
     for (int i = 0; i < TEXTS; i++)
         n += *texts[i] != NULL ? strlen(*texts[i]) : 0;
@@ -1045,7 +1045,7 @@ static inline int adapters_begin(adapters *a, model_any *m, gckpt_store *store,
     adapters_options *o = &a->options;
     if (o->targets == NULL || strcmp(o->targets, "all-linear") == 0)
         o->targets =
-            o->targets == NULL ? m->config.family->targets(&m->config) : m->config.family->linear;
+            o->targets == NULL ? m->config.family->lora_targets(&m->config) : m->config.family->linear;
     o->size = o->size != 0                    ? o->size
               : o->method == ADAPTERS_LORA    ? 8
               : o->method == ADAPTERS_HOULSBY ? 64
@@ -1062,12 +1062,12 @@ static inline int adapters_begin(adapters *a, model_any *m, gckpt_store *store,
     if (o->size < 1 || o->hidden < 0)
         return model_fail(m, "%s: a size of %lld, %lld: allowed is 1 or more",
                           adapters_names[o->method], (long long)o->size, (long long)o->hidden);
-    if (!(o->alpha <= ADAPTERS_ALPHA) || !(o->dropout >= 0 && o->dropout < 1))
+    if (!(o->alpha <= ADAPTERS_MAX_ALPHA) || !(o->dropout >= 0 && o->dropout < 1))
         return model_fail(m,
                           "%s: alpha %g, dropout %g: allowed are an alpha above 0, %g at most, and "
                           "a dropout from 0 to below 1",
-                          adapters_names[o->method], o->alpha, o->dropout, ADAPTERS_ALPHA);
-    if (adapters_keep_texts(a) != 0 || model_declare(m, store) != 0)
+                          adapters_names[o->method], o->alpha, o->dropout, ADAPTERS_MAX_ALPHA);
+    if (adapters_copy_texts(a) != 0 || model_declare(m, store) != 0)
         return -1;
     if (o->method != ADAPTERS_LORA &&
         (o->dora || *o->modules_to_save != 0 || *o->layers_to_transform != 0))
@@ -1076,29 +1076,29 @@ static inline int adapters_begin(adapters *a, model_any *m, gckpt_store *store,
     gckpt_store_freeze(store, "*", 1);
     gckpt_graph *g = gckpt_graph_new(store, NULL);
     int failed = begin[o->method](a, g);
-    if (!adapters_has_room(a))
+    if (!adapters_fits_file(a))
         failed =
             model_fail(m, "%s: what is asked for has %.0f values: its file of %lld bytes cannot",
-                       adapters_names[o->method], a->made, (long long)o->file_bytes);
+                       adapters_names[o->method], a->elements, (long long)o->file_bytes);
     if (!failed && gckpt_error(g) != GCKPT_OK)
         failed = model_fail(m, "%s", gckpt_error_text(g));
     gckpt_graph_free(g);
-    return failed || (o->dora && adapters_begin_lengths(a) != 0) ? -1 : 0;
+    return failed || (o->dora && adapters_init_dora(a) != 0) ? -1 : 0;
 }
 
 /* ---- merging --------------------------------------------------------------------------------- */
-typedef enum { ADAPTERS_COUNT, ADAPTERS_MERGE, ADAPTERS_RESTORE } adapters_act;
+typedef enum { ADAPTERS_COUNT, ADAPTERS_MERGE, ADAPTERS_RESTORE } adapters_action;
 
 /* w (in,out), or transposed (out,in): what it was + scale A' B'; with m (DoRA; values NULL: not),
  * its rows as (out,in) as long as m says. */
-static inline int adapters_add(gckpt_parameter *w, const gckpt_parameter *down,
+static inline int adapters_add_lora(gckpt_parameter *w, const gckpt_parameter *down,
                                const gckpt_parameter *up, const gckpt_parameter *m, double scale,
                                int transposed)
 {
     const int64_t rank = down->shape.d[0], in = down->shape.d[1], out = up->shape.d[0];
     double *row = (double *)malloc((size_t)in * sizeof *row);
     for (int64_t o = 0; o < out && row != NULL; o++) {
-        double squares = 0, by = 1;
+        double squares = 0, rescale = 1;
         for (int64_t i = 0; i < in; i++) {
             double sum = 0;
             for (int64_t r = 0; r < rank; r++)
@@ -1107,16 +1107,16 @@ static inline int adapters_add(gckpt_parameter *w, const gckpt_parameter *down,
             squares += row[i] * row[i];
         }
         if (m->values != NULL)
-            by = (double)m->values[o] / model_root(squares > 1e-30 ? squares : 1e-30);
+            rescale = (double)m->values[o] / model_sqrt(squares > 1e-30 ? squares : 1e-30);
         for (int64_t i = 0; i < in; i++)
-            w->values[transposed ? o * in + i : i * out + o] = (float)(by * row[i]);
+            w->values[transposed ? o * in + i : i * out + o] = (float)(rescale * row[i]);
     }
     free(row);
     return row != NULL ? 0 : -1;
 }
 
 /* For each weight that has a branch, which lie in a->merged one behind the other. */
-static inline int adapters_each(adapters *a, adapters_act act, int64_t *elements)
+static inline int adapters_each_weight(adapters *a, adapters_action act, int64_t *elements)
 {
     gckpt_parameter down, up, w, m;
     *elements = 0;
@@ -1139,14 +1139,14 @@ static inline int adapters_each(adapters *a, adapters_act act, int64_t *elements
             continue;
         memcpy(act == ADAPTERS_MERGE ? kept : w.values, act == ADAPTERS_MERGE ? w.values : kept,
                (size_t)w.elements * sizeof *kept);
-        char length[MODEL_NAME];
+        char magnitude[MODEL_NAME];
         m.values = NULL;
-        model_join(length, module, adapters_magnitude);
+        model_join(magnitude, module, adapters_magnitude);
         if (a->options.dora &&
-            gckpt_store_get(a->store, gckpt_store_find(a->store, length), &m) != GCKPT_OK)
+            gckpt_store_get(a->store, gckpt_store_find(a->store, magnitude), &m) != GCKPT_OK)
             return model_fail(a->model, "merge: %s", gckpt_error_text(a->store));
         if (act == ADAPTERS_MERGE &&
-            adapters_add(&w, &down, &up, &m, adapters_scale(a, module, down.shape.d[0]),
+            adapters_add_lora(&w, &down, &up, &m, adapters_scale(a, module, down.shape.d[0]),
                          a->model->config.family->transposed) != 0)
             return model_fail(a->model, "merge: out of memory");
         gckpt_store_push(a->store, name);
@@ -1164,12 +1164,12 @@ static inline int adapters_merge(adapters *a)
         return model_fail(a->model, "merge: %s",
                           a->merged != NULL ? "it is merged already"
                                             : "only LoRA has what adds up");
-    if (adapters_each(a, ADAPTERS_COUNT, &n) != 0)
+    if (adapters_each_weight(a, ADAPTERS_COUNT, &n) != 0)
         return -1;
     a->merged = (float *)malloc((size_t)n * sizeof *a->merged);
     if (a->merged == NULL)
         return model_fail(a->model, "merge: no memory for %lld weights", (long long)n);
-    return adapters_each(a, ADAPTERS_MERGE, &n);
+    return adapters_each_weight(a, ADAPTERS_MERGE, &n);
 }
 
 /* Brings the weights back, to the bit. */
@@ -1178,7 +1178,7 @@ static inline int adapters_unmerge(adapters *a)
     int64_t n;
     if (a->merged == NULL)
         return model_fail(a->model, "unmerge: nothing is merged");
-    const int failed = adapters_each(a, ADAPTERS_RESTORE, &n);
+    const int failed = adapters_each_weight(a, ADAPTERS_RESTORE, &n);
     free(a->merged);
     a->merged = NULL;
     return failed;

@@ -27,13 +27,13 @@ typedef struct {
 } chat_turn;
 
 /* What a piece of a chat is: of the template, said, or an answer with its end, which are learned. */
-typedef enum { CHAT_FRAME, CHAT_SAID, CHAT_ANSWER, CHAT_END } chat_part;
+typedef enum { CHAT_TEMPLATE, CHAT_CONTENT, CHAT_ANSWER, CHAT_END } chat_part;
 
 enum {
     CHAT_TRIMS = 1,         /* white space around what is said goes, by Python's strip, */
     CHAT_TRIMS_ANSWERS = 2, /* or only around answers */
     CHAT_ALTERNATES = 4,    /* user, assistant, user, .. behind the system's turn */
-    CHAT_JOINS = 8,         /* which stands in the first turn of the user, before an empty line, */
+    CHAT_JOINS_SYSTEM = 8,         /* which stands in the first turn of the user, before an empty line, */
                             /* between turns[CHAT_SYSTEM] where these are not NULL */
     CHAT_LEADS_LAST = 16    /* `lead` only where no user follows */
 };
@@ -42,10 +42,10 @@ enum {
 typedef struct {
     const char *name, *begin;
     const char *turns[CHAT_ROLES][2]; /* before and behind; NULL: that role has no place */
-    const char *lead;                 /* what an answer begins with, learned with it */
-    const char *after;                /* behind the end of an answer, not learned */
-    const char *system; /* what is said first where a chat says nothing; NULL: nothing */
-    const char *first;  /* before that turn instead of turns[CHAT_SYSTEM][0], or NULL */
+    const char *prefix;                 /* what an answer begins with, learned with it */
+    const char *suffix;                /* behind the end of an answer, not learned */
+    const char *default_system; /* what is said first where a chat says nothing; NULL: nothing */
+    const char *first_prefix;  /* before that turn instead of turns[CHAT_SYSTEM][0], or NULL */
     int rules;
 } chat_format;
 
@@ -94,10 +94,10 @@ static const chat_format chat_formats[] = {
         "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"
         "Today Date: 26 Jul 2024\n\n"),
     CHAT_GEMMA("gemma", 0),
-    CHAT_GEMMA("gemma3", CHAT_JOINS),
+    CHAT_GEMMA("gemma3", CHAT_JOINS_SYSTEM),
     CHAT_MISTRAL("mistral", "[INST] ", " [/INST]", "", "", 0),
     CHAT_MISTRAL("mistral-0.1", "[INST] ", " [/INST]", "", " ", 0),
-    CHAT_MISTRAL("mistral-v1", " [INST] ", " [/INST]", " ", "", CHAT_JOINS),
+    CHAT_MISTRAL("mistral-v1", " [INST] ", " [/INST]", " ", "", CHAT_JOINS_SYSTEM),
     CHAT_MISTRAL("mistral-v3", "[INST] ", "[/INST]", " ", "", CHAT_TRIMS_ANSWERS),
     CHAT_MISTRAL("mistral-nemo", "[INST]", "[/INST]", "", "", 0),
     { "mistral-v7",
@@ -115,7 +115,7 @@ static const chat_format chat_formats[] = {
       "",
       NULL,
       NULL,
-      CHAT_TRIMS | CHAT_ALTERNATES | CHAT_JOINS },
+      CHAT_TRIMS | CHAT_ALTERNATES | CHAT_JOINS_SYSTEM },
     { "zephyr",
       "",
       { { "<|system|>\n", "\2\n" }, { "<|user|>\n", "\2\n" }, { "<|assistant|>\n", "\2" } },
@@ -136,7 +136,7 @@ static const struct {
     uint32_t size;
     uint64_t hash[2];
     const char *format;
-} chat_known[] = {
+} chat_templates[] = {
     { 189, { 0x0a01800d6ec3b423, 0xee32c1109a78e933 }, "chatml" },
     { 192, { 0x515df9e5e2dae077, 0x5bd03015f1c0ea87 }, "chatml" },
     { 196, { 0x88bf4138d5c826f0, 0x8b5832debef351a0 }, "chatml" },
@@ -199,10 +199,10 @@ static const struct {
 
 typedef struct {
     chat_format format;  /* name NULL: there is none */
-    char marks[2][64];   /* what \1 and \2 stand for */
-    char own[3][2][256]; /* of chat_turns: what `format` points to, */
-    char own_after[256];
-    char found[96]; /* the file with a template, known or not; "": there is none */
+    char bos_eos[2][64];   /* what \1 and \2 stand for */
+    char custom[3][2][256]; /* of chat_turns: what `format` points to, */
+    char custom_suffix[256];
+    char source[96]; /* the file with a template, known or not; "": there is none */
     char error[512];
 } chat;
 
@@ -228,7 +228,7 @@ static inline uint64_t chat_hash(const char *text, size_t size, uint64_t hash)
     return hash;
 }
 
-static inline int chat_named(chat *c, const char *name)
+static inline int chat_select(chat *c, const char *name)
 {
     for (int i = 0; i < CHAT_FORMATS; i++)
         if (strcmp(name, chat_formats[i].name) == 0) {
@@ -239,7 +239,7 @@ static inline int chat_named(chat *c, const char *name)
 }
 
 /* All names, with commas between them. */
-static inline const char *chat_names(char *to, size_t size)
+static inline const char *chat_list_names(char *to, size_t size)
 {
     size_t n = 0;
     for (int i = 0; i < CHAT_FORMATS && n < size; i++)
@@ -258,19 +258,19 @@ static inline void chat_recognise(chat *c, const char *text, size_t size)
         bytes -= text[i] == '\r' && text[i + 1] == '\n';
     const uint64_t a = chat_hash(text, size, 14695981039346656037u),
                    b = chat_hash(text, size, 0x9e3779b97f4a7c15u);
-    for (size_t i = 0; i < sizeof chat_known / sizeof chat_known[0]; i++)
-        if (chat_known[i].size == bytes && chat_known[i].hash[0] == a && chat_known[i].hash[1] == b)
-            chat_named(c, chat_known[i].format);
+    for (size_t i = 0; i < sizeof chat_templates / sizeof chat_templates[0]; i++)
+        if (chat_templates[i].size == bytes && chat_templates[i].hash[0] == a && chat_templates[i].hash[1] == b)
+            chat_select(c, chat_templates[i].format);
 }
 
 /* A token that tokenizer_config.json names: a string, or the content of an object. */
-static inline void chat_mark(chat *c, int which, json *d, const char *key)
+static inline void chat_read_token(chat *c, int which, json *d, const char *key)
 {
     uint32_t at = json_find(d, JSON_ROOT, key);
     if (json_kind_of(d, at) == JSON_OBJECT)
         at = json_find(d, at, "content");
-    if (json_kind_of(d, at) == JSON_STRING && json_size(d, at) < sizeof c->marks[0])
-        memcpy(c->marks[which], json_text(d, at), json_size(d, at) + 1);
+    if (json_kind_of(d, at) == JSON_STRING && json_size(d, at) < sizeof c->bos_eos[0])
+        memcpy(c->bos_eos[which], json_text(d, at), json_size(d, at) + 1);
 }
 
 /* tokenizer_config.json: its template is a string, or several with names, of which one is
@@ -278,8 +278,8 @@ static inline void chat_mark(chat *c, int which, json *d, const char *key)
 static inline int chat_read_config(chat *c, json *d)
 {
     uint32_t at = json_find(d, JSON_ROOT, "chat_template"), several = 0;
-    chat_mark(c, 0, d, "bos_token");
-    chat_mark(c, 1, d, "eos_token");
+    chat_read_token(c, 0, d, "bos_token");
+    chat_read_token(c, 1, d, "eos_token");
     if (json_kind_of(d, at) == JSON_ARRAY) {
         several = at;
         at = 0;
@@ -288,7 +288,7 @@ static inline int chat_read_config(chat *c, json *d)
                 at = json_find(d, i, "template");
     }
     if (json_kind_of(d, at) == JSON_STRING || several != 0)
-        snprintf(c->found, sizeof c->found, "tokenizer_config.json");
+        snprintf(c->source, sizeof c->source, "tokenizer_config.json");
     if (json_kind_of(d, at) == JSON_STRING)
         chat_recognise(c, json_text(d, at), json_size(d, at));
     return d->error[0] != 0 ? chat_fail(c, "%s", d->error) : 0;
@@ -318,7 +318,7 @@ static inline int chat_open(chat *c, const char *folder, const char *name)
     if (f != NULL) {
         fclose(f);
         memset(&c->format, 0, sizeof c->format);
-        snprintf(c->found, sizeof c->found, "chat_template.jinja");
+        snprintf(c->source, sizeof c->source, "chat_template.jinja");
         const char *text = json_read_text(&d, path, &size);
         if (text != NULL)
             chat_recognise(c, text, size);
@@ -327,20 +327,20 @@ static inline int chat_open(chat *c, const char *folder, const char *name)
         if (failed)
             return -1;
     }
-    if (name != NULL && chat_named(c, name) != 0)
-        return chat_fail(c, "%s: allowed is %s", name, chat_names(path, sizeof path));
+    if (name != NULL && chat_select(c, name) != 0)
+        return chat_fail(c, "%s: allowed is %s", name, chat_list_names(path, sizeof path));
     return 0;
 }
 
 /* What stands before and behind a turn of a role: "BEFORE{}BEHIND", where \n, \t and \\ are such
  * characters. What is behind an answer is learned up to its last character that is not white. */
-static inline int chat_turns(chat *c, chat_role role, const char *text)
+static inline int chat_set_turn(chat *c, chat_role role, const char *text)
 {
     size_t n = 0;
     int side = 0;
     for (const char *p = text; *p != 0; p++) {
         if (side == 0 && p[0] == '{' && p[1] == '}') {
-            c->own[role][side++][n] = 0;
+            c->custom[role][side++][n] = 0;
             n = 0;
             p++;
             continue;
@@ -350,12 +350,12 @@ static inline int chat_turns(chat *c, chat_role role, const char *text)
             ch = p[1] == 'n' ? '\n' : p[1] == 't' ? '\t' : '\\';
             p++;
         }
-        if (n + 1 == sizeof c->own[role][side] || ch == '\1' || ch == '\2')
+        if (n + 1 == sizeof c->custom[role][side] || ch == '\1' || ch == '\2')
             return chat_fail(c, "a turn of the %s: at most 255 bytes before and behind it",
                              chat_roles[role]);
-        c->own[role][side][n++] = ch;
+        c->custom[role][side][n++] = ch;
     }
-    c->own[role][side][n] = 0;
+    c->custom[role][side][n] = 0;
     if (side == 0)
         return chat_fail(c,
                          "a turn of the %s, \"%.80s\": expected {} where it is said, as in "
@@ -364,19 +364,19 @@ static inline int chat_turns(chat *c, chat_role role, const char *text)
     if (c->format.name == NULL || strcmp(c->format.name, "own") != 0) {
         memset(&c->format, 0, sizeof c->format);
         c->format.name = "own";
-        c->format.begin = c->format.lead = c->format.after = "";
+        c->format.begin = c->format.prefix = c->format.suffix = "";
     }
-    c->format.turns[role][0] = c->own[role][0];
-    c->format.turns[role][1] = c->own[role][1];
+    c->format.turns[role][0] = c->custom[role][0];
+    c->format.turns[role][1] = c->custom[role][1];
     if (role == CHAT_ASSISTANT) {
-        while (n > 0 && strchr(" \n\t", c->own[role][1][n - 1]) != NULL)
+        while (n > 0 && strchr(" \n\t", c->custom[role][1][n - 1]) != NULL)
             n--;
-        c->own_after[0] = 0;
+        c->custom_suffix[0] = 0;
         if (n > 0) {
-            strcpy(c->own_after, c->own[role][1] + n);
-            c->own[role][1][n] = 0;
+            strcpy(c->custom_suffix, c->custom[role][1] + n);
+            c->custom[role][1][n] = 0;
         }
-        c->format.after = c->own_after;
+        c->format.suffix = c->custom_suffix;
     }
     return 0;
 }
@@ -386,13 +386,13 @@ static inline int chat_turns(chat *c, chat_role role, const char *text)
 typedef int (*chat_put)(void *user, chat_part part, const char *text, size_t n);
 
 /* A text of the format, with what \1 and \2 stand for. */
-static inline int chat_put_frame(const chat *c, chat_part part, const char *text, chat_put put,
+static inline int chat_put_template(const chat *c, chat_part part, const char *text, chat_put put,
                                  void *user)
 {
     while (*text != 0) {
         const size_t n = strcspn(text, "\1\2");
-        const char *mark = n == 0 ? c->marks[*text - 1] : text;
-        if (put(user, part, mark, n == 0 ? strlen(mark) : n) != 0)
+        const char *piece = n == 0 ? c->bos_eos[*text - 1] : text;
+        if (put(user, part, piece, n == 0 ? strlen(piece) : n) != 0)
             return -1;
         text += n == 0 ? 1 : n;
     }
@@ -425,7 +425,7 @@ static inline void chat_trim(const char **text, size_t *size)
     }
 }
 
-static inline int chat_holds(const chat_turn *turn, const char *text)
+static inline int chat_contains(const chat_turn *turn, const char *text)
 {
     const size_t n = strlen(text);
     for (size_t i = 0; i + n <= turn->size; i++)
@@ -439,24 +439,24 @@ static inline int chat_holds(const chat_turn *turn, const char *text)
 static inline int chat_check(chat *c, const chat_turn *turns, size_t count)
 {
     const chat_format *f = &c->format;
-    const int joined = (f->rules & CHAT_JOINS) != 0 && count > 0 && turns[0].role == CHAT_SYSTEM;
+    const int joined = (f->rules & CHAT_JOINS_SYSTEM) != 0 && count > 0 && turns[0].role == CHAT_SYSTEM;
     for (size_t i = (size_t)joined; i < count; i++) {
-        const size_t place = i - (size_t)joined;
+        const size_t position = i - (size_t)joined;
         if (f->turns[turns[i].role][0] == NULL)
             return chat_fail(c, "a turn of the %s has no place in this chat template, %s%s",
                              chat_roles[turns[i].role], f->name,
-                             f->rules & CHAT_JOINS ? ", but at the beginning"
+                             f->rules & CHAT_JOINS_SYSTEM ? ", but at the beginning"
                                                    : ": its text can begin the user's turn");
         if ((f->rules & CHAT_ALTERNATES) != 0 &&
-            turns[i].role != (place % 2 == 0 ? CHAT_USER : CHAT_ASSISTANT))
+            turns[i].role != (position % 2 == 0 ? CHAT_USER : CHAT_ASSISTANT))
             return chat_fail(c,
                              "turn %d is of the %s: in this chat template, %s, user and assistant "
                              "take turns, and the user begins",
                              (int)i + 1, chat_roles[turns[i].role], f->name);
         if ((f->rules & CHAT_LEADS_LAST) != 0 &&
             (turns[i].role == CHAT_ASSISTANT
-                 ? chat_holds(&turns[i], "</think>")
-                 : turns[i].role == CHAT_USER && chat_holds(&turns[i], "<tool_response>")))
+                 ? chat_contains(&turns[i], "</think>")
+                 : turns[i].role == CHAT_USER && chat_contains(&turns[i], "<tool_response>")))
             return chat_fail(
                 c,
                 "turn %d has reasoning or a tool's response, which this chat template, "
@@ -476,14 +476,14 @@ static inline int chat_put_answer(chat *c, const chat_turn *turn, int last, chat
     size_t size = turn->size;
     if ((f->rules & (CHAT_TRIMS | CHAT_TRIMS_ANSWERS)) != 0)
         chat_trim(&text, &size);
-    const int leads = f->lead[0] != 0 && ((f->rules & CHAT_LEADS_LAST) == 0 || last);
+    const int leads = f->prefix[0] != 0 && ((f->rules & CHAT_LEADS_LAST) == 0 || last);
     for (; leads && (f->rules & CHAT_LEADS_LAST) != 0 && size > 0 && *text == '\n'; size--)
         text++;
-    return chat_put_frame(c, CHAT_FRAME, f->turns[CHAT_ASSISTANT][0], put, user) != 0 ||
-           put(user, CHAT_ANSWER, leads ? f->lead : "", leads ? strlen(f->lead) : 0) != 0 ||
+    return chat_put_template(c, CHAT_TEMPLATE, f->turns[CHAT_ASSISTANT][0], put, user) != 0 ||
+           put(user, CHAT_ANSWER, leads ? f->prefix : "", leads ? strlen(f->prefix) : 0) != 0 ||
            put(user, CHAT_ANSWER, text, size) != 0 ||
-           chat_put_frame(c, CHAT_END, f->turns[CHAT_ASSISTANT][1], put, user) != 0 ||
-           chat_put_frame(c, CHAT_FRAME, f->after, put, user) != 0;
+           chat_put_template(c, CHAT_END, f->turns[CHAT_ASSISTANT][1], put, user) != 0 ||
+           chat_put_template(c, CHAT_TEMPLATE, f->suffix, put, user) != 0;
 }
 
 static inline int chat_put_turn(chat *c, const chat_turn *turn, const chat_turn *joined,
@@ -500,56 +500,56 @@ static inline int chat_put_turn(chat *c, const chat_turn *turn, const chat_turn 
         size += (size_t)(text - turn->text);
         text = turn->text;
     }
-    if (chat_put_frame(c, CHAT_FRAME, before, put, user) != 0)
+    if (chat_put_template(c, CHAT_TEMPLATE, before, put, user) != 0)
         return -1;
-    if (joined != NULL && (chat_put_frame(c, CHAT_FRAME, wraps ? around[0] : "", put, user) != 0 ||
-                           put(user, CHAT_SAID, joined->text, joined->size) != 0 ||
-                           chat_put_frame(c, CHAT_FRAME, wraps ? around[1] : "", put, user) != 0))
+    if (joined != NULL && (chat_put_template(c, CHAT_TEMPLATE, wraps ? around[0] : "", put, user) != 0 ||
+                           put(user, CHAT_CONTENT, joined->text, joined->size) != 0 ||
+                           chat_put_template(c, CHAT_TEMPLATE, wraps ? around[1] : "", put, user) != 0))
         return -1;
-    if (joined != NULL && (!wraps || size > 0) && put(user, CHAT_FRAME, "\n\n", 2) != 0)
+    if (joined != NULL && (!wraps || size > 0) && put(user, CHAT_TEMPLATE, "\n\n", 2) != 0)
         return -1;
-    return put(user, CHAT_SAID, text, size) != 0 ||
-           chat_put_frame(c, CHAT_FRAME, f->turns[turn->role][1], put, user) != 0;
+    return put(user, CHAT_CONTENT, text, size) != 0 ||
+           chat_put_template(c, CHAT_TEMPLATE, f->turns[turn->role][1], put, user) != 0;
 }
 
 /* Renders turns piece by piece; `asks`: and what comes before an answer. -1: c->error, or put's. */
-static inline int chat_render(chat *c, const chat_turn *turns, size_t count, int asks, chat_put put,
+static inline int chat_render(chat *c, const chat_turn *turns, size_t count, int add_prompt, chat_put put,
                               void *user)
 {
     const chat_format *f = &c->format;
     const int joined = chat_check(c, turns, count);
     size_t last_user = count;
-    if (joined < 0 || chat_put_frame(c, CHAT_FRAME, f->begin, put, user) != 0)
+    if (joined < 0 || chat_put_template(c, CHAT_TEMPLATE, f->begin, put, user) != 0)
         return -1;
     for (size_t i = 0; i < count; i++)
         last_user = turns[i].role == CHAT_USER ? i : last_user;
-    if (f->system != NULL && turns[0].role != CHAT_SYSTEM) {
-        const chat_turn said = { CHAT_SYSTEM, f->system, strlen(f->system) };
-        const char *before = f->first != NULL ? f->first : f->turns[CHAT_SYSTEM][0];
-        if (chat_put_turn(c, &said, NULL, before, put, user) != 0)
+    if (f->default_system != NULL && turns[0].role != CHAT_SYSTEM) {
+        const chat_turn system = { CHAT_SYSTEM, f->default_system, strlen(f->default_system) };
+        const char *before = f->first_prefix != NULL ? f->first_prefix : f->turns[CHAT_SYSTEM][0];
+        if (chat_put_turn(c, &system, NULL, before, put, user) != 0)
             return -1;
     }
     for (size_t i = (size_t)joined; i < count; i++) {
         const chat_turn *turn = &turns[i];
-        const int first = i == 0 && turn->role == CHAT_SYSTEM && f->first != NULL;
-        const char *before = first ? f->first : f->turns[turn->role][0];
+        const int first = i == 0 && turn->role == CHAT_SYSTEM && f->first_prefix != NULL;
+        const char *before = first ? f->first_prefix : f->turns[turn->role][0];
         if (turn->role == CHAT_ASSISTANT
                 ? chat_put_answer(c, turn, i > last_user && i + 1 == count, put, user) != 0
                 : chat_put_turn(c, turn, joined && i == 1 ? &turns[0] : NULL, before, put, user) !=
                       0)
             return -1;
     }
-    return asks ? chat_put_frame(c, CHAT_FRAME, f->turns[CHAT_ASSISTANT][0], put, user) : 0;
+    return add_prompt ? chat_put_template(c, CHAT_TEMPLATE, f->turns[CHAT_ASSISTANT][0], put, user) : 0;
 }
 
 /* ---- its tokens ------------------------------------------------------------------------------ */
 typedef struct { /* of each token: 1: it is learned */
-    unsigned char *at;
-    size_t room;
-} chat_marks;
+    unsigned char *flags;
+    size_t capacity;
+} chat_mask;
 
 /* The special token that s begins with, the longest, or NULL. */
-static inline const bpe_added *chat_special(const bpe *b, const char *s, size_t n)
+static inline const bpe_added *chat_match_special(const bpe *b, const char *s, size_t n)
 {
     const bpe_added *best = NULL;
     for (int list = 0; list < 2; list++)
@@ -564,7 +564,7 @@ static inline const bpe_added *chat_special(const bpe *b, const char *s, size_t 
 }
 
 /* How many special tokens a text spells out. */
-static inline size_t chat_spelled(const bpe *b, const char *text, size_t size)
+static inline size_t chat_count_special(const bpe *b, const char *text, size_t size)
 {
     unsigned char first[256] = { 0 };
     size_t n = 0;
@@ -574,7 +574,7 @@ static inline size_t chat_spelled(const bpe *b, const char *text, size_t size)
                 (unsigned char)(b->added[list][i].special != 0);
     for (size_t i = 0; i < size; i++) {
         const bpe_added *a =
-            first[(unsigned char)text[i]] != 0 ? chat_special(b, text + i, size - i) : NULL;
+            first[(unsigned char)text[i]] != 0 ? chat_match_special(b, text + i, size - i) : NULL;
         n += a != NULL;
         i += a != NULL ? a->name_size - 1 : 0;
     }
@@ -582,12 +582,12 @@ static inline size_t chat_spelled(const bpe *b, const char *text, size_t size)
 }
 
 /* The token that ends an answer; -1: text does. */
-static inline int32_t chat_end(const chat *c, const bpe *b)
+static inline int32_t chat_end_token(const chat *c, const bpe *b)
 {
     const char *end = c->format.name != NULL ? c->format.turns[CHAT_ASSISTANT][1] : "";
     for (; *end != 0; end++) {
-        const char *text = *end == 1 || *end == 2 ? c->marks[*end - 1] : end;
-        const bpe_added *a = *text != 0 ? chat_special(b, text, strlen(text)) : NULL;
+        const char *text = *end == 1 || *end == 2 ? c->bos_eos[*end - 1] : end;
+        const bpe_added *a = *text != 0 ? chat_match_special(b, text, strlen(text)) : NULL;
         if (a != NULL)
             return a->id;
     }
@@ -598,33 +598,33 @@ typedef struct {
     chat *c;
     bpe *b;
     bpe_tokens *to;
-    chat_marks *marks;
+    chat_mask *mask;
     char *text; /* since the last special token: `done` bytes are tokens, from `from` on */
-    size_t size, room, done, from;
+    size_t size, capacity, done, from;
     size_t begin; /* of the chat, in tokens */
-    int learns, specials;
+    int is_target, specials;
 } chat_writer;
 
 /* Marks tokens up to to->count that have none. */
-static inline int chat_mark_tokens(const bpe_tokens *to, chat_marks *marks, size_t first,
-                                   int learns)
+static inline int chat_mark_tokens(const bpe_tokens *to, chat_mask *mask, size_t first,
+                                   int is_target)
 {
-    if (to->count > marks->room) {
-        const size_t room = to->room > to->count ? to->room : to->count;
-        unsigned char *more = (unsigned char *)realloc(marks->at, room);
+    if (to->count > mask->capacity) {
+        const size_t capacity = to->capacity > to->count ? to->capacity : to->count;
+        unsigned char *more = (unsigned char *)realloc(mask->flags, capacity);
         if (more == NULL)
             return -1;
-        marks->at = more;
-        marks->room = room;
+        mask->flags = more;
+        mask->capacity = capacity;
     }
     if (to->count > first)
-        memset(marks->at + first, learns, to->count - first);
+        memset(mask->flags + first, is_target, to->count - first);
     return 0;
 }
 
 /* Appends what text[0] to text[n] has behind its first tokens, `known`. 1: done, 0: it does not begin
  * with them, -1: to->error. */
-static inline int chat_tail(bpe *b, const char *text, size_t n, int flags, const int32_t *known,
+static inline int chat_append_tail(bpe *b, const char *text, size_t n, int flags, const int32_t *known,
                             size_t count, bpe_tokens *to)
 {
     bpe_tokens all = { NULL, 0, 0, "" };
@@ -642,7 +642,7 @@ static inline int chat_tail(bpe *b, const char *text, size_t n, int flags, const
 }
 
 /* The tokens of a text behind a newline, with which little merges; as chat_tail. */
-static inline int chat_behind_newline(bpe *b, const char *text, size_t n, int flags, bpe_tokens *to)
+static inline int chat_after_newline(bpe *b, const char *text, size_t n, int flags, bpe_tokens *to)
 {
     bpe_tokens one = { NULL, 0, 0, "" };
     char *anchored = (char *)malloc(n + 1);
@@ -657,7 +657,7 @@ static inline int chat_behind_newline(bpe *b, const char *text, size_t n, int fl
             memcpy(to->error, one.error, sizeof to->error);
     }
     if (status == 0)
-        status = chat_tail(b, anchored, n + 1, flags, one.ids, one.count, to);
+        status = chat_append_tail(b, anchored, n + 1, flags, one.ids, one.count, to);
     bpe_tokens_free(&one);
     free(anchored);
     return status;
@@ -667,23 +667,23 @@ static inline int chat_behind_newline(bpe *b, const char *text, size_t n, int fl
  * are those from `from` on. They are those that it has by itself, without what some tokenizers put
  * before a text (Llama 2's "Prepend"): there they are the end of the whole's, or, where that merges
  * across the place, those behind a newline. flags: of the text from its beginning. */
-static inline int chat_go_on(bpe *b, const char *text, size_t done, size_t n, int flags,
+static inline int chat_append(bpe *b, const char *text, size_t done, size_t n, int flags,
                              size_t from, bpe_tokens *to)
 {
     bpe_tokens one = { NULL, 0, 0, "" };
-    const int inside = flags | (done > 0 ? BPE_INSIDE : 0);
+    const int inside = flags | (done > 0 ? BPE_NOT_FIRST : 0);
     size_t size = 0;
     int status = 0;
-    if (done > 0 && n > done && bpe_encode(b, "x", 1, BPE_INSIDE, &one) != 0) {
+    if (done > 0 && n > done && bpe_encode(b, "x", 1, BPE_NOT_FIRST, &one) != 0) {
         memcpy(to->error, one.error, sizeof to->error);
         status = -1;
     }
     if (one.count > 0)
         bpe_bytes(b, one.ids[0], &size);
     if (status == 0 && (one.count > 1 || size > 1)) {
-        status = chat_tail(b, text, n, flags, to->ids + from, to->count - from, to);
+        status = chat_append_tail(b, text, n, flags, to->ids + from, to->count - from, to);
         if (status == 0)
-            status = chat_behind_newline(b, text + done, n - done, flags, to);
+            status = chat_after_newline(b, text + done, n - done, flags, to);
     }
     bpe_tokens_free(&one);
     return status != 0 ? -(status < 0) : bpe_encode(b, text + done, n - done, inside, to);
@@ -695,25 +695,25 @@ static inline int chat_flush(chat_writer *w)
     const size_t first = w->to->count;
     if (w->done == 0)
         w->from = first;
-    const int flags = w->from > w->begin ? BPE_INSIDE : 0;
+    const int flags = w->from > w->begin ? BPE_NOT_FIRST : 0;
     if (w->size > w->done &&
-        chat_go_on(w->b, w->text, w->done, w->size, flags, w->from, w->to) != 0)
+        chat_append(w->b, w->text, w->done, w->size, flags, w->from, w->to) != 0)
         return chat_fail(w->c, "%s", w->to->error);
     w->done = w->size;
-    if (w->marks != NULL && chat_mark_tokens(w->to, w->marks, first, w->learns) != 0)
+    if (w->mask != NULL && chat_mark_tokens(w->to, w->mask, first, w->is_target) != 0)
         return chat_fail(w->c, "out of memory for marks of %.0f tokens", (double)w->to->count);
     return 0;
 }
 
 static inline int chat_push(chat_writer *w, const char *text, size_t n)
 {
-    if (w->size + n > w->room) {
-        const size_t room = 2 * (w->size + n) + 256;
-        char *more = (char *)realloc(w->text, room);
+    if (w->size + n > w->capacity) {
+        const size_t capacity = 2 * (w->size + n) + 256;
+        char *more = (char *)realloc(w->text, capacity);
         if (more == NULL)
-            return chat_fail(w->c, "out of memory for %.0f bytes of a chat", (double)room);
+            return chat_fail(w->c, "out of memory for %.0f bytes of a chat", (double)capacity);
         w->text = more;
-        w->room = room;
+        w->capacity = capacity;
     }
     if (n > 0)
         memcpy(w->text + w->size, text, n);
@@ -726,14 +726,14 @@ static inline int chat_push(chat_writer *w, const char *text, size_t n)
 static inline int chat_write(void *user, chat_part part, const char *text, size_t n)
 {
     chat_writer *w = (chat_writer *)user;
-    const int learns = part == CHAT_ANSWER || part == CHAT_END;
-    if (learns != w->learns && chat_flush(w) != 0)
+    const int is_target = part == CHAT_ANSWER || part == CHAT_END;
+    if (is_target != w->is_target && chat_flush(w) != 0)
         return -1;
-    w->learns = learns;
-    if ((part == CHAT_SAID || part == CHAT_ANSWER) && !w->specials)
+    w->is_target = is_target;
+    if ((part == CHAT_CONTENT || part == CHAT_ANSWER) && !w->specials)
         return chat_push(w, text, n);
     for (size_t i = 0, size; i < n; i += size) {
-        const bpe_added *a = chat_special(w->b, text + i, n - i);
+        const bpe_added *a = chat_match_special(w->b, text + i, n - i);
         size = a != NULL ? a->name_size : 1;
         if (a == NULL && chat_push(w, text + i, 1) != 0)
             return -1;
@@ -746,7 +746,7 @@ static inline int chat_write(void *user, chat_part part, const char *text, size_
         if (bpe_reserve(w->to, 1) != 0)
             return chat_fail(w->c, "%s", w->to->error);
         w->to->ids[w->to->count++] = a->id;
-        if (w->marks != NULL && chat_mark_tokens(w->to, w->marks, first, learns) != 0)
+        if (w->mask != NULL && chat_mark_tokens(w->to, w->mask, first, is_target) != 0)
             return chat_fail(w->c, "out of memory for marks of %.0f tokens", (double)first);
     }
     return 0;
@@ -755,8 +755,8 @@ static inline int chat_write(void *user, chat_part part, const char *text, size_
 /* Appends a chat's tokens, and to `marks`, unless it is NULL, which are learned: those of answers
  * with their ends. asks: also what comes before an answer. specials: special tokens count in what is
  * said, too. 0, or -1 with c->error and the tokens as before. */
-static inline int chat_encode(chat *c, bpe *b, const chat_turn *turns, size_t count, int asks,
-                              int specials, bpe_tokens *to, chat_marks *marks)
+static inline int chat_encode(chat *c, bpe *b, const chat_turn *turns, size_t count, int add_prompt,
+                              int specials, bpe_tokens *to, chat_mask *mask)
 {
     chat_writer w;
     const size_t before = to->count;
@@ -764,11 +764,11 @@ static inline int chat_encode(chat *c, bpe *b, const chat_turn *turns, size_t co
     w.c = c;
     w.b = b;
     w.to = to;
-    w.marks = marks;
+    w.mask = mask;
     w.begin = before;
     w.specials = specials;
     const int failed =
-        chat_render(c, turns, count, asks, chat_write, &w) != 0 || chat_flush(&w) != 0;
+        chat_render(c, turns, count, add_prompt, chat_write, &w) != 0 || chat_flush(&w) != 0;
     free(w.text);
     if (failed)
         to->count = before;

@@ -18,15 +18,15 @@ static struct {
     int64_t width, blocks, epochs, batch, budget, seed, threads, augment, help;
     double lr, decay;
 } o;
-static const options_row rows[] = {
+static const options_desc rows[] = {
     { "data", OPTIONS_FILE, &o.data, NULL, 0, 0, NULL,
       "folder of CIFAR-10's or MNIST's files, or of pictures (images.h says which); else the "
       "digits" },
-    { "width", OPTIONS_WHOLE, &o.width, "16", 1, 4096, NULL,
+    { "width", OPTIONS_INT, &o.width, "16", 1, 4096, NULL,
       "channels of the first stage; twice, four times as many follow" },
-    { "blocks", OPTIONS_WHOLE, &o.blocks, "1", 1, 100, NULL, "residual blocks a stage" },
-    { "epochs", OPTIONS_WHOLE, &o.epochs, "12", 1, 100000, NULL, "epochs" },
-    { "batch", OPTIONS_WHOLE, &o.batch, "64", 2, 65536, NULL, "images a step" },
+    { "blocks", OPTIONS_INT, &o.blocks, "1", 1, 100, NULL, "residual blocks a stage" },
+    { "epochs", OPTIONS_INT, &o.epochs, "12", 1, 100000, NULL, "epochs" },
+    { "batch", OPTIONS_INT, &o.batch, "64", 2, 65536, NULL, "images a step" },
     { "lr", OPTIONS_REAL, &o.lr, "3e-3", 0, 10, NULL, "learning rate, which falls by a cosine" },
     { "decay", OPTIONS_REAL, &o.decay, "0.05", 0, 10, NULL, "weight decay" },
     { "budget", OPTIONS_BYTES, &o.budget, "0", 0, 1e15, NULL,
@@ -36,8 +36,8 @@ static const options_row rows[] = {
     { "save", OPTIONS_FILE, &o.save, NULL, 0, 0, NULL,
       "file to go on from: after each epoch; also begins with it, if it is there" },
     { "log", OPTIONS_FILE, &o.log, NULL, 0, 0, NULL, "CSV file with a line an epoch" },
-    { "seed", OPTIONS_WHOLE, &o.seed, "0", 0, 1e9, NULL, "of weights and the images' order" },
-    { "threads", OPTIONS_WHOLE, &o.threads, "1", 1, 1024, NULL, "threads" },
+    { "seed", OPTIONS_INT, &o.seed, "0", 0, 1e9, NULL, "of weights and the images' order" },
+    { "threads", OPTIONS_INT, &o.threads, "1", 1, 1024, NULL, "threads" },
     { "help", OPTIONS_FLAG, &o.help, NULL, 0, 0, NULL, "this text" },
 };
 static const options_table options = { "cnn", rows, sizeof rows / sizeof rows[0], 13, "", NULL,
@@ -75,7 +75,7 @@ static void model(train_net *net, void *user)
 
 static int run(images_set *s)
 {
-    train_data data = { { { "pixels", GCKPT_F32, images_seen(s), NULL }, /* by images_batch */
+    train_data data = { { { "pixels", GCKPT_F32, images_row_size(s), NULL }, /* by images_batch */
                           { "label", GCKPT_I32, 0, s->label } },
                         s->rows,
                         s->validation };

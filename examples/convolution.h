@@ -20,19 +20,19 @@ typedef struct {
     int32_t stride, padding;
 } convolution_attributes;
 
-enum { CONVOLUTION_BAND = 1 << 17 }; /* floats of columns, about: they stay in a cache */
+enum { CONVOLUTION_TILE = 1 << 17 }; /* floats of columns, about: they stay in a cache */
 
 typedef struct { /* of a call: the sizes above, and the band at work */
     const gckpt_call *call;
     int64_t b, c, h, w, o, r, s, p, q;
     int64_t stride, padding;
-    int64_t taps, band;                 /* C R S; output rows of a band */
+    int64_t taps, tile;                 /* C R S; output rows of a band */
     int64_t image, first, rows, pixels; /* this band's output rows */
     float *columns, *ones;              /* in call->work: (taps, pixels); pixels times 1 */
-    void *rest;                         /* scratch of products */
+    void *scratch;                         /* scratch of products */
 } convolution_sizes;
 
-static inline convolution_sizes convolution_of(const gckpt_call *call)
+static inline convolution_sizes convolution_sizes_of(const gckpt_call *call)
 {
     const convolution_attributes *a = (const convolution_attributes *)call->attributes;
     const int64_t *x = call->in[0].shape.d, *w = call->in[1].shape.d;
@@ -45,21 +45,21 @@ static inline convolution_sizes convolution_of(const gckpt_call *call)
     z.p = (z.h + 2 * z.padding - z.r) / z.stride + 1;
     z.q = (z.w + 2 * z.padding - z.s) / z.stride + 1;
     z.taps = z.c * z.r * z.s;
-    z.band = CONVOLUTION_BAND / (z.taps * z.q) + 1;
-    z.band = z.band < z.p ? z.band : z.p;
+    z.tile = CONVOLUTION_TILE / (z.taps * z.q) + 1;
+    z.tile = z.tile < z.p ? z.tile : z.p;
     z.columns = (float *)call->workspace;
-    z.ones = call->workspace ? z.columns + z.taps * z.band * z.q : NULL;
-    z.rest = call->workspace ? z.ones + z.band * z.q : NULL;
+    z.ones = call->workspace ? z.columns + z.taps * z.tile * z.q : NULL;
+    z.scratch = call->workspace ? z.ones + z.tile * z.q : NULL;
     return z;
 }
 
 /* Goes to the next band; 0: there is none. Begin with image 0, rows 0. */
-static inline int convolution_next(convolution_sizes *z)
+static inline int convolution_next_tile(convolution_sizes *z)
 {
     z->first += z->rows;
     if (z->first == z->p)
         z->image++, z->first = 0;
-    z->rows = z->p - z->first < z->band ? z->p - z->first : z->band;
+    z->rows = z->p - z->first < z->tile ? z->p - z->first : z->tile;
     z->pixels = z->rows * z->q;
     return z->image < z->b;
 }
@@ -75,8 +75,8 @@ static gckpt_result convolution_shape(gckpt_call *call)
     if (call->inputs == 3 && (call->in[2].shape.n != 1 || call->in[2].shape.d[0] != w->d[0]))
         return gckpt_fail(call, GCKPT_E_SHAPE, "convolution: bias %S for w %S", &call->in[2].shape,
                           w);
-    convolution_sizes z = convolution_of(call);
-    int64_t pixels = z.band * z.q;
+    convolution_sizes z = convolution_sizes_of(call);
+    int64_t pixels = z.tile * z.q;
     size_t columns = (size_t)((z.taps + 1) * pixels) * sizeof(float);
     size_t dw = gckpt_product_workspace(call, z.o, z.taps, pixels);
     size_t dx = gckpt_product_workspace(call, z.taps, pixels, z.o);
@@ -90,9 +90,9 @@ static gckpt_result convolution_shape(gckpt_call *call)
 static inline void convolution_range(const convolution_sizes *z, int64_t n, int64_t first,
                                      int64_t count, int64_t t, int64_t *begin, int64_t *end)
 {
-    int64_t before = z->padding - t; /* output i meets input i stride - before */
-    int64_t low = before > 0 ? (before + z->stride - 1) / z->stride : 0;
-    int64_t high = n + before > 0 ? (n - 1 + before) / z->stride + 1 : 0;
+    int64_t offset = z->padding - t; /* output i meets input i stride - before */
+    int64_t low = offset > 0 ? (offset + z->stride - 1) / z->stride : 0;
+    int64_t high = n + offset > 0 ? (n - 1 + offset) / z->stride + 1 : 0;
     *end = high < first + count ? high : first + count;
     *begin = low > first ? low : first;
 }
@@ -147,16 +147,16 @@ static void convolution_scatter(void *context, int64_t c, int64_t worker)
 
 static void convolution_forward(const gckpt_call *call)
 {
-    convolution_sizes z = convolution_of(call);
+    convolution_sizes z = convolution_sizes_of(call);
     const float *bias = call->inputs == 3 ? call->in[2].data : NULL;
     gckpt_product_desc y; /* (O, pixels) = (O, taps) (taps, pixels) */
     memset(&y, 0, sizeof y);
-    y.m = z.o, y.k = z.taps, y.workspace = z.rest;
+    y.m = z.o, y.k = z.taps, y.workspace = z.scratch;
     y.a = call->in[1].data, y.a_row = z.taps, y.a_col = 1;
     y.b = z.columns, y.b_col = 1;
     y.c_row = z.p * z.q, y.c_col = 1;
     y.accumulate = bias != NULL; /* chains start at the bias */
-    while (convolution_next(&z)) {
+    while (convolution_next_tile(&z)) {
         y.n = y.b_row = z.pixels;
         y.c = call->out + z.image * z.o * z.p * z.q + z.first * z.q;
         for (int64_t o = 0; bias && o < z.o; o++)
@@ -168,7 +168,7 @@ static void convolution_forward(const gckpt_call *call)
 }
 
 /* The bias's gradient: each channel's sum over the band is one contribution. */
-static void convolution_bias(void *context, int64_t o, int64_t worker)
+static void convolution_grad_bias(void *context, int64_t o, int64_t worker)
 {
     const convolution_sizes *z = (const convolution_sizes *)context;
     const float *dy = z->call->grad_out + (z->image * z->o + o) * z->p * z->q + z->first * z->q;
@@ -182,29 +182,29 @@ static void convolution_bias(void *context, int64_t o, int64_t worker)
  * batch may be cut anywhere, with the same bits. */
 static void convolution_backward(const gckpt_call *call)
 {
-    convolution_sizes z = convolution_of(call);
+    convolution_sizes z = convolution_sizes_of(call);
     const gckpt_arg *x = &call->in[0], *w = &call->in[1], *bias = &call->in[2];
     int biased = call->inputs == 3 && bias->grad;
     gckpt_product_desc dw, dx; /* (O, taps) += (O, pixels) (pixels, taps); columns = w' dy */
     memset(&dw, 0, sizeof dw);
-    dw.m = z.o, dw.n = z.taps, dw.workspace = z.rest;
+    dw.m = z.o, dw.n = z.taps, dw.workspace = z.scratch;
     dw.a_row = z.p * z.q, dw.a_col = 1;
     dw.b = z.columns, dw.b_row = 1;
     dw.c = w->grad, dw.c_row = z.taps, dw.c_col = 1;
     dw.accumulate = w->accumulate;
     memset(&dx, 0, sizeof dx);
-    dx.m = z.taps, dx.k = z.o, dx.workspace = z.rest;
+    dx.m = z.taps, dx.k = z.o, dx.workspace = z.scratch;
     dx.a = w->data, dx.a_row = 1, dx.a_col = z.taps;
     dx.b_row = z.p * z.q, dx.b_col = 1;
     dx.c = z.columns, dx.c_col = 1;
-    for (int64_t i = 0; biased && i < z.band * z.q; i++)
+    for (int64_t i = 0; biased && i < z.tile * z.q; i++)
         z.ones[i] = 1.0f;
     if (biased && !bias->accumulate)
         memset(bias->grad, 0, (size_t)z.o * sizeof *bias->grad);
-    while (convolution_next(&z)) {
+    while (convolution_next_tile(&z)) {
         dw.a = dx.b = call->grad_out + z.image * z.o * z.p * z.q + z.first * z.q;
         if (biased)
-            gckpt_parallel(call, z.o, z.pixels, convolution_bias, &z);
+            gckpt_parallel(call, z.o, z.pixels, convolution_grad_bias, &z);
         if (w->grad) {
             gckpt_parallel(call, z.c, z.r * z.s * z.pixels, convolution_gather, &z);
             dw.k = dw.b_col = z.pixels;
@@ -221,7 +221,7 @@ static void convolution_backward(const gckpt_call *call)
 
 static uint64_t convolution_flops(const gckpt_call *call)
 {
-    const convolution_sizes z = convolution_of(call);
+    const convolution_sizes z = convolution_sizes_of(call);
     return 2 * (uint64_t)(z.b * z.o * z.p * z.q) * (uint64_t)z.taps;
 }
 

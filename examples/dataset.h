@@ -48,15 +48,15 @@ typedef struct {
 } dataset_desc;
 
 typedef struct {
-    bpe_tokens all;
+    bpe_tokens tokens;
     dataset_example *examples; /* NULL: windows */
-    size_t count, room;        /* of examples */
+    size_t count, capacity;        /* of examples */
     size_t lines[DATASET_KINDS];
-    chat_marks learned; /* of examples: which tokens are targets */
+    chat_mask targets; /* of examples: which tokens are targets */
     size_t replaced;    /* bytes that are not UTF-8, or halves of surrogate pairs: now U+FFFD */
-    size_t spelled;     /* special tokens that are spelled out */
+    size_t special_texts;     /* special tokens that are spelled out */
     size_t empty;       /* answers without text, of which only the end is learned */
-    size_t same;        /* pairs whose two answers are the same tokens */
+    size_t same_pairs;        /* pairs whose two answers are the same tokens */
     size_t skipped;     /* lines without a target, which are left out */
     int pairs;          /* 1: a row is two examples, chosen and rejected */
     int32_t padding;
@@ -65,15 +65,15 @@ typedef struct {
 
 static inline void dataset_free(dataset *d)
 {
-    bpe_tokens_free(&d->all);
+    bpe_tokens_free(&d->tokens);
     free(d->examples);
-    free(d->learned.at);
-    memset(&d->learned, 0, sizeof d->learned);
+    free(d->targets.flags);
+    memset(&d->targets, 0, sizeof d->targets);
     d->examples = NULL;
-    d->count = d->room = 0;
+    d->count = d->capacity = 0;
 }
 
-static inline int dataset_ends_in(const char *path, const char *end)
+static inline int dataset_ends_with(const char *path, const char *end)
 {
     const size_t n = strlen(path), m = strlen(end);
     return n > m && strcmp(path + n - m, end) == 0;
@@ -92,7 +92,7 @@ static inline int dataset_push(bpe_tokens *t, int32_t id)
 static const struct {
     unsigned char size;
     const char *head, *name, *remedy;
-} dataset_kinds[] = {
+} dataset_magics[] = {
     { 9, "?????\0\0\0{", "weights (safetensors)",
       "a model is the folder that they are in, what is learned a text" },
     { 8, "GGUF?\0\0\0", "weights (GGUF)", "what is learned is a text" },
@@ -114,17 +114,17 @@ static const struct {
     { 4, "\177ELF", "a program", "what is learned is a text" },
 };
 
-static inline int dataset_begins(const char *text, size_t size, int kind)
+static inline int dataset_has_magic(const char *text, size_t size, int kind)
 {
-    const size_t n = dataset_kinds[kind].size;
-    const char *head = dataset_kinds[kind].head;
+    const size_t n = dataset_magics[kind].size;
+    const char *head = dataset_magics[kind].head;
     size_t i = 0;
     while (i < n && i < size && (head[i] == '?' || head[i] == text[i]))
         i++;
     return i == n;
 }
 
-static const char dataset_forms[] =
+static const char dataset_formats[] =
     "{\"prompt\": \"..\", \"completion\": \"..\"}, {\"messages\": [{\"role\": \"user\", \"content\": "
     "\"..\"}, ..]}, {\"instruction\": \"..\", \"output\": \"..\"} or {\"text\": \"..\"}";
 
@@ -154,32 +154,32 @@ static inline int dataset_is_json(json *file, const char *text, size_t size)
         return 0;
     size = array ? size : first + strcspn(text + first, "\n");
     json_init(&d, file->name);
-    d.own = (char *)malloc(size + 1);
-    if (d.own == NULL)
+    d.owned = (char *)malloc(size + 1);
+    if (d.owned == NULL)
         return json_fail(file, 0, "out of memory for %.0f bytes", (double)size);
-    memcpy(d.own, text, size);
-    d.own[size] = 0;
-    int is = json_parse(&d, d.own, size) == 0;
-    if (is && !array)
-        is = dataset_kind(&d) < DATASET_KINDS;
+    memcpy(d.owned, text, size);
+    d.owned[size] = 0;
+    int is_json = json_parse(&d, d.owned, size) == 0;
+    if (is_json && !array)
+        is_json = dataset_kind(&d) < DATASET_KINDS;
     if (strstr(d.error, "out of memory") != NULL) {
         memcpy(file->error, d.error, sizeof d.error);
-        is = -1;
+        is_json = -1;
     }
     json_free(&d);
-    return is;
+    return is_json;
 }
 
 /* The same of lines that are none, where that says more than what is wrong with the first. */
-static inline void dataset_refuse_head(json *line, FILE *f)
+static inline void dataset_refuse_magic(json *line, FILE *f)
 {
     char head[16];
     const size_t n = fseek(f, 0, SEEK_SET) == 0 ? fread(head, 1, sizeof head, f) : 0;
-    for (int i = 0; i < (int)(sizeof dataset_kinds / sizeof dataset_kinds[0]); i++)
-        if (dataset_begins(head, n, i)) {
+    for (int i = 0; i < (int)(sizeof dataset_magics / sizeof dataset_magics[0]); i++)
+        if (dataset_has_magic(head, n, i)) {
             line->error[0] = 0;
-            json_fail(line, 0, "this is %s, no text; %s", dataset_kinds[i].name,
-                      dataset_kinds[i].remedy);
+            json_fail(line, 0, "this is %s, no text; %s", dataset_magics[i].name,
+                      dataset_magics[i].remedy);
             return;
         }
 }
@@ -188,10 +188,10 @@ static inline void dataset_refuse_head(json *line, FILE *f)
 static inline int dataset_refuse(json *file, const char *text, size_t size)
 {
     const char *zero = (const char *)memchr(text, 0, size);
-    for (int i = 0; i < (int)(sizeof dataset_kinds / sizeof dataset_kinds[0]); i++)
-        if (dataset_begins(text, size, i))
-            return json_fail(file, 0, "this is %s, no text; %s", dataset_kinds[i].name,
-                             dataset_kinds[i].remedy);
+    for (int i = 0; i < (int)(sizeof dataset_magics / sizeof dataset_magics[0]); i++)
+        if (dataset_has_magic(text, size, i))
+            return json_fail(file, 0, "this is %s, no text; %s", dataset_magics[i].name,
+                             dataset_magics[i].remedy);
     if (size > 262 && memcmp(text + 257, "ustar", 5) == 0 && zero != NULL)
         return json_fail(file, 0, "this is a tar archive, no text; unpack it: tar -xf");
     if (zero != NULL)
@@ -199,33 +199,33 @@ static inline int dataset_refuse(json *file, const char *text, size_t size)
                          "byte %.0f is 0: this is no text, or not in UTF-8; save it as UTF-8 "
                          "(tokens of 16 bits go to FILE.bin)",
                          (double)(zero - text) + 1);
-    const int is = dataset_is_json(file, text, size);
-    if (is <= 0)
-        return is;
+    const int is_json = dataset_is_json(file, text, size);
+    if (is_json <= 0)
+        return is_json;
     return text[strspn(text, " \t\r\n")] == '['
                ? json_fail(file, 0,
                            "this is an array of JSON, no text; write FILE.jsonl, a line each: %s",
-                           dataset_forms)
+                           dataset_formats)
                : json_fail(file, 0, "these are lines of JSON, %s: name the file FILE.jsonl",
-                           dataset_forms);
+                           dataset_formats);
 }
 
 /* Reads a text. */
-static inline int dataset_text(dataset *d, const char *path, bpe *tokenizer)
+static inline int dataset_read_text(dataset *d, const char *path, bpe *tokenizer)
 {
     json file;
     size_t size = 0;
     uint32_t c;
     const char *text = json_read_text(&file, path, &size);
-    const int mark = text != NULL ? json_mark(&file, text, size) : -1;
-    int failed = mark < 0;
-    if (mark > 0) {
-        text += mark;
-        size -= (size_t)mark;
+    const int bom = text != NULL ? json_bom_size(&file, text, size) : -1;
+    int failed = bom < 0;
+    if (bom > 0) {
+        text += bom;
+        size -= (size_t)bom;
     }
     failed = failed || dataset_refuse(&file, text, size) != 0 ||
-             bpe_encode(tokenizer, text, size, BPE_SPECIALS, &d->all) != 0;
-    d->spelled = failed ? 0 : chat_spelled(tokenizer, text, size);
+             bpe_encode(tokenizer, text, size, BPE_SPECIALS, &d->tokens) != 0;
+    d->special_texts = failed ? 0 : chat_count_special(tokenizer, text, size);
     for (size_t i = 0; i < size && !failed;) {
         const int n = json_utf8(text + i, size - i, &c);
         d->replaced += n < 0 ? (size_t)-n : 0;
@@ -238,12 +238,12 @@ static inline int dataset_text(dataset *d, const char *path, bpe *tokenizer)
 
 /* ---- lines of JSON --------------------------------------------------------------------------- */
 /* Appends a token, or n bytes of text. */
-static inline int dataset_put(dataset *d, json *line, int32_t id, int learns)
+static inline int dataset_put(dataset *d, json *line, int32_t id, int is_target)
 {
-    const size_t first = d->all.count;
-    if (dataset_push(&d->all, id) != 0)
-        return json_fail(line, line->line, "%s", d->all.error);
-    if (chat_mark_tokens(&d->all, &d->learned, first, learns) != 0)
+    const size_t first = d->tokens.count;
+    if (dataset_push(&d->tokens, id) != 0)
+        return json_fail(line, line->line, "%s", d->tokens.error);
+    if (chat_mark_tokens(&d->tokens, &d->targets, first, is_target) != 0)
         return json_fail(line, line->line, "out of memory for marks of %.0f tokens", (double)first);
     return 0;
 }
@@ -252,31 +252,31 @@ typedef struct { /* what reading lines needs */
     bpe *tokenizer;
     const dataset_desc *desc;
     char *text; /* put together */
-    size_t size, room;
+    size_t size, capacity;
     chat_turn *turns;
-    size_t turn_room;
+    size_t turn_capacity;
     size_t from; /* the first token of r->text */
 } dataset_reader;
 
 /* What the tokenizer's template puts before a text. */
-static inline int dataset_head(dataset *d, json *line, const dataset_reader *r)
+static inline int dataset_put_head(dataset *d, json *line, const dataset_reader *r)
 {
-    for (int i = 0; i < r->tokenizer->head_count; i++)
-        if (dataset_put(d, line, r->tokenizer->head[i], 0) != 0)
+    for (int i = 0; i < r->tokenizer->prefix_count; i++)
+        if (dataset_put(d, line, r->tokenizer->prefix[i], 0) != 0)
             return -1;
     return 0;
 }
 
 /* Appends to r->text. */
-static inline int dataset_join(json *line, dataset_reader *r, const char *text, size_t n)
+static inline int dataset_append(json *line, dataset_reader *r, const char *text, size_t n)
 {
-    if (r->size + n > r->room) {
-        const size_t room = 2 * (r->size + n) + 256;
-        char *more = (char *)realloc(r->text, room);
+    if (r->size + n > r->capacity) {
+        const size_t capacity = 2 * (r->size + n) + 256;
+        char *more = (char *)realloc(r->text, capacity);
         if (more == NULL)
-            return json_fail(line, line->line, "out of memory for %.0f bytes", (double)room);
+            return json_fail(line, line->line, "out of memory for %.0f bytes", (double)capacity);
         r->text = more;
-        r->room = room;
+        r->capacity = capacity;
     }
     if (n > 0)
         memcpy(r->text + r->size, text, n);
@@ -285,24 +285,24 @@ static inline int dataset_join(json *line, dataset_reader *r, const char *text, 
 }
 
 static inline int dataset_encode(dataset *d, json *line, dataset_reader *r, const char *text,
-                                 size_t n, int learns)
+                                 size_t n, int is_target)
 {
-    const size_t first = d->all.count;
+    const size_t first = d->tokens.count;
     const int flags = r->desc->specials ? BPE_SPECIALS : 0;
-    const size_t done = learns ? r->size : 0; /* what is learned goes on behind r->text */
-    d->spelled += chat_spelled(r->tokenizer, text, n);
-    if (done > 0 && dataset_join(line, r, text, n) != 0)
+    const size_t done = is_target ? r->size : 0; /* what is learned goes on behind r->text */
+    d->special_texts += chat_count_special(r->tokenizer, text, n);
+    if (done > 0 && dataset_append(line, r, text, n) != 0)
         return -1;
-    if (chat_go_on(r->tokenizer, done > 0 ? r->text : text, done, done + n, flags, r->from,
-                   &d->all))
-        return json_fail(line, line->line, "%s", d->all.error);
-    if (chat_mark_tokens(&d->all, &d->learned, first, learns) != 0)
+    if (chat_append(r->tokenizer, done > 0 ? r->text : text, done, done + n, flags, r->from,
+                   &d->tokens))
+        return json_fail(line, line->line, "%s", d->tokens.error);
+    if (chat_mark_tokens(&d->tokens, &d->targets, first, is_target) != 0)
         return json_fail(line, line->line, "out of memory for marks of %.0f tokens", (double)first);
     return 0;
 }
 
 typedef struct {
-    const char *at;
+    const char *text;
     size_t size;
 } dataset_span;
 
@@ -314,50 +314,50 @@ static inline dataset_span dataset_string(json *line, uint32_t at)
 
 /* Adds a row of two texts, of which the second is learned with the end of text after it, unless it
  * spells that out. As in TRL, nothing but the tokenizer's template comes before them. */
-static inline int dataset_pair(dataset *d, json *line, dataset_reader *r, dataset_span prompt,
+static inline int dataset_add_prompt(dataset *d, json *line, dataset_reader *r, dataset_span prompt,
                                dataset_span answer)
 {
     const dataset_desc *desc = r->desc;
     const size_t n = prompt.size;
-    if (prompt.at != r->text) {
+    if (prompt.text != r->text) {
         r->size = 0;
-        if (dataset_join(line, r, prompt.at, n) != 0)
+        if (dataset_append(line, r, prompt.text, n) != 0)
             return -1;
     }
-    if (dataset_head(d, line, r) != 0)
+    if (dataset_put_head(d, line, r) != 0)
         return -1;
-    r->from = d->all.count;
+    r->from = d->tokens.count;
     if (dataset_encode(d, line, r, n > 0 ? r->text : "", n, 0) != 0)
         return -1;
-    const size_t learned = d->all.count;
-    if (dataset_encode(d, line, r, answer.at, answer.size, 1) != 0)
+    const size_t first = d->tokens.count;
+    if (dataset_encode(d, line, r, answer.text, answer.size, 1) != 0)
         return -1;
-    const int ends = d->all.count > learned && d->all.ids[d->all.count - 1] == desc->end;
+    const int ends = d->tokens.count > first && d->tokens.ids[d->tokens.count - 1] == desc->end;
     return desc->end >= 0 && !ends ? dataset_put(d, line, desc->end, 1) : 0;
 }
 
 /* Tokens of turns; up to the last that is learned. */
-static inline int dataset_chat(dataset *d, json *line, dataset_reader *r, const chat_turn *turns,
+static inline int dataset_add_chat(dataset *d, json *line, dataset_reader *r, const chat_turn *turns,
                                size_t count)
 {
     const dataset_desc *desc = r->desc;
     chat *c = desc->chats;
-    const size_t begin = d->all.count;
+    const size_t begin = d->tokens.count;
     for (size_t i = 0; i < count; i++) {
-        d->spelled += chat_spelled(r->tokenizer, turns[i].text, turns[i].size);
+        d->special_texts += chat_count_special(r->tokenizer, turns[i].text, turns[i].size);
         d->empty += turns[i].role == CHAT_ASSISTANT && turns[i].size == 0;
     }
-    if (strcmp(c->format.name, "own") == 0 && dataset_head(d, line, r) != 0)
+    if (strcmp(c->format.name, "own") == 0 && dataset_put_head(d, line, r) != 0)
         return -1;
-    if (chat_encode(c, r->tokenizer, turns, count, 0, desc->specials, &d->all, &d->learned) != 0)
+    if (chat_encode(c, r->tokenizer, turns, count, 0, desc->specials, &d->tokens, &d->targets) != 0)
         return json_fail(line, line->line, "%s", c->error);
-    while (d->all.count > begin && !d->learned.at[d->all.count - 1])
-        d->all.count--;
-    if (d->all.count == begin)
+    while (d->tokens.count > begin && !d->targets.flags[d->tokens.count - 1])
+        d->tokens.count--;
+    if (d->tokens.count == begin)
         return json_fail(line, line->line, "no turn of the assistant: nothing to learn");
-    if (d->learned.at[begin])
+    if (d->targets.flags[begin])
         return json_fail(line, line->line, "nothing comes before the first answer");
-    if (chat_end(c, r->tokenizer) < 0 && desc->end >= 0)
+    if (chat_end_token(c, r->tokenizer) < 0 && desc->end >= 0)
         return dataset_put(d, line, desc->end, 1);
     return 0;
 }
@@ -367,47 +367,47 @@ static inline int dataset_has_chat(const dataset_desc *desc)
     return desc->chats != NULL && desc->chats->format.name != NULL;
 }
 
-static inline int dataset_instruction(dataset *d, json *line, dataset_reader *r)
+static inline int dataset_add_instruction(dataset *d, json *line, dataset_reader *r)
 {
     static const char *const heads[3] = { "### Instruction:\n", "\n\n### Input:\n",
                                           "\n\n### Response:\n" };
     const int chats = dataset_has_chat(r->desc);
-    const uint32_t said = json_need(line, JSON_ROOT, "instruction", JSON_STRING),
-                   output = json_need(line, JSON_ROOT, "output", JSON_STRING);
-    uint32_t input = json_find_set(line, JSON_ROOT, "input");
-    input = input != 0 ? json_need(line, JSON_ROOT, "input", JSON_STRING) : 0;
+    const uint32_t instruction = json_require(line, JSON_ROOT, "instruction", JSON_STRING),
+                   output = json_require(line, JSON_ROOT, "output", JSON_STRING);
+    uint32_t input = json_find_nonnull(line, JSON_ROOT, "input");
+    input = input != 0 ? json_require(line, JSON_ROOT, "input", JSON_STRING) : 0;
     if (line->error[0] != 0)
         return -1;
     r->size = 0;
-    if ((!chats && dataset_join(line, r, heads[0], strlen(heads[0])) != 0) ||
-        dataset_join(line, r, json_text(line, said), json_size(line, said)) != 0)
+    if ((!chats && dataset_append(line, r, heads[0], strlen(heads[0])) != 0) ||
+        dataset_append(line, r, json_text(line, instruction), json_size(line, instruction)) != 0)
         return -1;
     if (json_size(line, input) > 0 &&
-        (dataset_join(line, r, heads[1], chats ? 2 : strlen(heads[1])) != 0 ||
-         dataset_join(line, r, json_text(line, input), json_size(line, input)) != 0))
+        (dataset_append(line, r, heads[1], chats ? 2 : strlen(heads[1])) != 0 ||
+         dataset_append(line, r, json_text(line, input), json_size(line, input)) != 0))
         return -1;
     if (!chats) {
-        if (dataset_join(line, r, heads[2], strlen(heads[2])) != 0)
+        if (dataset_append(line, r, heads[2], strlen(heads[2])) != 0)
             return -1;
         const dataset_span prompt = { r->text, r->size };
         d->empty += json_size(line, output) == 0;
-        return dataset_pair(d, line, r, prompt, dataset_string(line, output));
+        return dataset_add_prompt(d, line, r, prompt, dataset_string(line, output));
     }
     const chat_turn user = { CHAT_USER, r->text, r->size };
     const chat_turn assistant = { CHAT_ASSISTANT, json_text(line, output),
                                   json_size(line, output) };
     r->turns[0] = user;
     r->turns[1] = assistant;
-    return dataset_chat(d, line, r, r->turns, 2);
+    return dataset_add_chat(d, line, r, r->turns, 2);
 }
 
 /* What a message says: a string, or a list of {"type": "text", "text": ".."}, which are put together
  * in r->text; its size, and where it begins there, or -1. */
-static inline int dataset_content(json *line, dataset_reader *r, uint32_t content)
+static inline int dataset_read_content(json *line, dataset_reader *r, uint32_t content)
 {
     static const char expected[] = "a string, or a list of {\"type\": \"text\", \"text\": \"..\"}";
     if (json_kind_of(line, content) == JSON_STRING)
-        return dataset_join(line, r, json_text(line, content), json_size(line, content));
+        return dataset_append(line, r, json_text(line, content), json_size(line, content));
     if (json_kind_of(line, content) != JSON_ARRAY)
         return json_fail(line, line->line, "content: expected %s", expected);
     for (uint32_t i = json_first(line, content); i != 0; i = json_next(line, i)) {
@@ -415,14 +415,14 @@ static inline int dataset_content(json *line, dataset_reader *r, uint32_t conten
         if (!json_is(line, json_find(line, i, "type"), "text") ||
             json_kind_of(line, text) != JSON_STRING)
             return json_fail(line, line->line, "content: expected %s", expected);
-        if (dataset_join(line, r, json_text(line, text), json_size(line, text)) != 0)
+        if (dataset_append(line, r, json_text(line, text), json_size(line, text)) != 0)
             return -1;
     }
     return 0;
 }
 
 /* Chats need a template. */
-static inline int dataset_need_chat(json *line, const dataset_reader *r)
+static inline int dataset_require_chat(json *line, const dataset_reader *r)
 {
     const chat *c = r->desc->chats;
     char names[256];
@@ -431,21 +431,21 @@ static inline int dataset_need_chat(json *line, const dataset_reader *r)
     return json_fail(line, line->line,
                      "a chat, but %s%s%s; --chat NAME takes a known one: %s; or --user-turn and "
                      "--assistant-turn say what is around a turn",
-                     c != NULL && c->found[0] != 0 ? "the model's " : "the model has no template",
-                     c != NULL ? c->found : "",
-                     c != NULL && c->found[0] != 0 ? " is none that is known here" : "",
-                     chat_names(names, sizeof names));
+                     c != NULL && c->source[0] != 0 ? "the model's " : "the model has no template",
+                     c != NULL ? c->source : "",
+                     c != NULL && c->source[0] != 0 ? " is none that is known here" : "",
+                     chat_list_names(names, sizeof names));
 }
 
 static inline int dataset_reserve_turns(json *line, dataset_reader *r, size_t turns)
 {
-    if (turns <= r->turn_room)
+    if (turns <= r->turn_capacity)
         return 0;
     chat_turn *more = (chat_turn *)realloc(r->turns, 2 * turns * sizeof *more);
     if (more == NULL)
         return json_fail(line, line->line, "out of memory for %.0f turns", 2 * (double)turns);
     r->turns = more;
-    r->turn_room = 2 * turns;
+    r->turn_capacity = 2 * turns;
     return 0;
 }
 
@@ -457,8 +457,8 @@ static inline int dataset_read_turns(json *line, dataset_reader *r, uint32_t mes
     if (dataset_reserve_turns(line, r, *n + (size_t)json_size(line, messages) + 2) != 0)
         return -1;
     for (uint32_t i = json_first(line, messages); i != 0; i = json_next(line, i), number++) {
-        const uint32_t role = json_need(line, i, "role", JSON_STRING);
-        const uint32_t calls = json_find_set(line, i, "tool_calls");
+        const uint32_t role = json_require(line, i, "role", JSON_STRING);
+        const uint32_t calls = json_find_nonnull(line, i, "tool_calls");
         int k = 0;
         while (k < CHAT_ROLES && !json_is(line, role, chat_roles[k]))
             k++;
@@ -469,7 +469,7 @@ static inline int dataset_read_turns(json *line, dataset_reader *r, uint32_t mes
                 line, line->line,
                 "message %d: expected \"role\" system, user or assistant, and no tools", number);
         const size_t first = r->size;
-        if (dataset_content(line, r, json_find(line, i, "content")) != 0)
+        if (dataset_read_content(line, r, json_find(line, i, "content")) != 0)
             return -1;
         r->turns[*n].role = (chat_role)k;
         r->turns[(*n)++].size = r->size - first;
@@ -483,20 +483,20 @@ static inline void dataset_place_turns(dataset_reader *r, size_t n)
         r->turns[i].text = r->text != NULL ? r->text + at : "";
 }
 
-static inline int dataset_messages(dataset *d, json *line, dataset_reader *r)
+static inline int dataset_add_messages(dataset *d, json *line, dataset_reader *r)
 {
-    const uint32_t messages = json_need(line, JSON_ROOT, "messages", JSON_ARRAY);
+    const uint32_t messages = json_require(line, JSON_ROOT, "messages", JSON_ARRAY);
     size_t n = 0;
-    if (line->error[0] != 0 || dataset_need_chat(line, r) != 0)
+    if (line->error[0] != 0 || dataset_require_chat(line, r) != 0)
         return -1;
     r->size = 0;
     if (dataset_read_turns(line, r, messages, &n) != 0)
         return -1;
     dataset_place_turns(r, n);
-    return dataset_chat(d, line, r, r->turns, n);
+    return dataset_add_chat(d, line, r, r->turns, n);
 }
 
-static inline int dataset_line(dataset *d, json *line, dataset_reader *r)
+static inline int dataset_add_line(dataset *d, json *line, dataset_reader *r)
 {
     const int kind = dataset_kind(line);
     uint32_t prompt, answer;
@@ -506,67 +506,67 @@ static inline int dataset_line(dataset *d, json *line, dataset_reader *r)
         json_find(line, JSON_ROOT, "rejected") != 0)
         return json_fail(line, line->line,
                          "a pair of answers, which --objective dpo compares; else expected %s",
-                         dataset_forms);
+                         dataset_formats);
     if (kind == DATASET_KINDS)
-        return json_fail(line, line->line, "expected %s", dataset_forms);
+        return json_fail(line, line->line, "expected %s", dataset_formats);
     d->lines[kind]++;
     if (kind == DATASET_CHATS)
-        return dataset_messages(d, line, r);
+        return dataset_add_messages(d, line, r);
     if (kind == DATASET_INSTRUCTIONS)
-        return dataset_instruction(d, line, r);
+        return dataset_add_instruction(d, line, r);
     if (kind == DATASET_TEXTS) {
         const dataset_span none = { "", 0 };
-        answer = json_need(line, JSON_ROOT, "text", JSON_STRING);
+        answer = json_require(line, JSON_ROOT, "text", JSON_STRING);
         return line->error[0] != 0 ||
-               dataset_pair(d, line, r, none, dataset_string(line, answer)) != 0;
+               dataset_add_prompt(d, line, r, none, dataset_string(line, answer)) != 0;
     }
     const char *key = json_find(line, JSON_ROOT, "completion") != 0 ? "completion" : "answer";
-    prompt = json_need(line, JSON_ROOT, "prompt", JSON_STRING);
-    answer = json_need(line, JSON_ROOT, key, JSON_STRING);
+    prompt = json_require(line, JSON_ROOT, "prompt", JSON_STRING);
+    answer = json_require(line, JSON_ROOT, key, JSON_STRING);
     d->empty += json_size(line, answer) == 0;
-    return line->error[0] != 0 || dataset_pair(d, line, r, dataset_string(line, prompt),
+    return line->error[0] != 0 || dataset_add_prompt(d, line, r, dataset_string(line, prompt),
                                                dataset_string(line, answer)) != 0;
 }
 
 /* A place for an example, which begins where the tokens end. */
-static inline dataset_example *dataset_next(dataset *d, json *line)
+static inline dataset_example *dataset_new_example(dataset *d, json *line)
 {
-    if (d->count == d->room) {
-        d->room = d->room == 0 ? 256 : 2 * d->room;
-        dataset_example *more = (dataset_example *)realloc(d->examples, d->room * sizeof *more);
+    if (d->count == d->capacity) {
+        d->capacity = d->capacity == 0 ? 256 : 2 * d->capacity;
+        dataset_example *more = (dataset_example *)realloc(d->examples, d->capacity * sizeof *more);
         if (more == NULL) {
-            json_fail(line, line->line, "out of memory for %.0f lines", (double)d->room);
+            json_fail(line, line->line, "out of memory for %.0f lines", (double)d->capacity);
             return NULL;
         }
         d->examples = more;
     }
-    d->examples[d->count].begin = d->all.count;
+    d->examples[d->count].begin = d->tokens.count;
     return &d->examples[d->count++];
 }
 
 /* Ends the example that was begun where the tokens end. Returns 0 if it has no target, as its first
  * token is none: then it is dropped. */
-static inline int dataset_close(dataset *d)
+static inline int dataset_end_example(dataset *d)
 {
     dataset_example *e = &d->examples[d->count - 1];
     size_t target = e->begin + 1;
-    while (target < d->all.count && !d->learned.at[target])
+    while (target < d->tokens.count && !d->targets.flags[target])
         target++;
-    e->end = d->all.count;
+    e->end = d->tokens.count;
     if (target >= e->end) {
-        d->all.count = e->begin;
+        d->tokens.count = e->begin;
         d->count--;
         return 0;
     }
-    for (e->answer = e->begin; !d->learned.at[e->answer];)
+    for (e->answer = e->begin; !d->targets.flags[e->answer];)
         e->answer++;
     return 1;
 }
 
 /* The same for an answer of a pair, the chosen (0) or the rejected (1), which nothing can replace. */
-static inline int dataset_close_answer(dataset *d, json *line, int which)
+static inline int dataset_end_answer(dataset *d, json *line, int which)
 {
-    return dataset_close(d) ? 0
+    return dataset_end_example(d) ? 0
                             : json_fail(line, line->line,
                                         "\"%s\": nothing to compare: without a prompt an answer "
                                         "needs two tokens or more",
@@ -574,65 +574,65 @@ static inline int dataset_close_answer(dataset *d, json *line, int which)
 }
 
 /* ---- pairs ----------------------------------------------------------------------------------- */
-static const char dataset_pair_forms[] =
+static const char dataset_pair_formats[] =
     "{\"prompt\": \"..\", \"chosen\": \"..\", \"rejected\": \"..\"}, or lists of messages, "
     "[{\"role\": \"assistant\", \"content\": \"..\"}], in their place";
 
 /* What two texts begin with, up to a whole character and not with the blank before it. */
-static inline size_t dataset_common(dataset_span a, dataset_span b)
+static inline size_t dataset_common_size(dataset_span a, dataset_span b)
 {
     size_t n = 0;
-    while (n < a.size && n < b.size && a.at[n] == b.at[n])
+    while (n < a.size && n < b.size && a.text[n] == b.text[n])
         n++;
-    while (n > 0 && ((n < a.size && ((unsigned char)a.at[n] & 0xc0) == 0x80) ||
-                     (n < b.size && ((unsigned char)b.at[n] & 0xc0) == 0x80)))
+    while (n > 0 && ((n < a.size && ((unsigned char)a.text[n] & 0xc0) == 0x80) ||
+                     (n < b.size && ((unsigned char)b.text[n] & 0xc0) == 0x80)))
         n--;
-    return n > 0 && a.at[n - 1] == ' ' ? n - 1 : n;
+    return n > 0 && a.text[n - 1] == ' ' ? n - 1 : n;
 }
 
 /* Both answers as texts; prompt 0: what both begin with. */
-static inline int dataset_text_pair(dataset *d, json *line, dataset_reader *r, uint32_t prompt,
+static inline int dataset_add_text_pair(dataset *d, json *line, dataset_reader *r, uint32_t prompt,
                                     const uint32_t answers[2])
 {
     dataset_span before = dataset_string(line, answers[0]);
     if (prompt != 0)
         before = dataset_string(line, prompt);
     else
-        before.size = dataset_common(before, dataset_string(line, answers[1]));
+        before.size = dataset_common_size(before, dataset_string(line, answers[1]));
     d->lines[DATASET_PROMPTS]++;
     for (int i = 0; i < 2; i++) {
         dataset_span answer = dataset_string(line, answers[i]);
         if (prompt == 0) {
-            answer.at += before.size;
+            answer.text += before.size;
             answer.size -= before.size;
         }
         d->empty += answer.size == 0;
-        if (dataset_next(d, line) == NULL || dataset_pair(d, line, r, before, answer) != 0 ||
-            dataset_close_answer(d, line, i) != 0)
+        if (dataset_new_example(d, line) == NULL || dataset_add_prompt(d, line, r, before, answer) != 0 ||
+            dataset_end_answer(d, line, i) != 0)
             return -1;
     }
     return 0;
 }
 
 /* Only answers behind the first `before` count: those of a prompt are given. */
-static inline int dataset_forget(dataset *d, json *line, size_t before, size_t answers)
+static inline int dataset_unmark(dataset *d, json *line, size_t before, size_t answers)
 {
     const size_t begin = d->examples[d->count - 1].begin;
-    unsigned char *learned = d->learned.at;
+    unsigned char *flags = d->targets.flags;
     size_t runs = 0;
-    for (size_t i = begin; i < d->all.count; i++) {
-        runs += learned[i] && (i == begin || !learned[i - 1]);
-        if (learned[i] && runs <= before)
-            learned[i] = 2;
+    for (size_t i = begin; i < d->tokens.count; i++) {
+        runs += flags[i] && (i == begin || !flags[i - 1]);
+        if (flags[i] && runs <= before)
+            flags[i] = 2;
     }
-    for (size_t i = begin; i < d->all.count; i++)
-        learned[i] = learned[i] == 1;
+    for (size_t i = begin; i < d->tokens.count; i++)
+        flags[i] = flags[i] == 1;
     if (runs != answers)
         return json_fail(line, line->line, "an answer without a token, or two without one between");
     return 0;
 }
 
-static inline size_t dataset_answers(const chat_turn *turns, size_t count)
+static inline size_t dataset_count_answers(const chat_turn *turns, size_t count)
 {
     size_t n = 0;
     for (size_t i = 0; i < count; i++)
@@ -642,7 +642,7 @@ static inline size_t dataset_answers(const chat_turn *turns, size_t count)
 
 /* The turns of a prompt and each answer to r->turns; counts: how many of each. prompt: messages, a
  * text of the user's, or 0. */
-static inline int dataset_pair_turns(json *line, dataset_reader *r, uint32_t prompt,
+static inline int dataset_read_pair(json *line, dataset_reader *r, uint32_t prompt,
                                      const uint32_t answers[2], size_t counts[2])
 {
     const int text = prompt != 0 && json_kind_of(line, prompt) == JSON_STRING;
@@ -652,7 +652,7 @@ static inline int dataset_pair_turns(json *line, dataset_reader *r, uint32_t pro
         const size_t first = n;
         if (text) {
             if (dataset_reserve_turns(line, r, n + 1) != 0 ||
-                dataset_join(line, r, json_text(line, prompt), json_size(line, prompt)) != 0)
+                dataset_append(line, r, json_text(line, prompt), json_size(line, prompt)) != 0)
                 return -1;
             r->turns[n].role = CHAT_USER;
             r->turns[n++].size = json_size(line, prompt);
@@ -669,13 +669,13 @@ static inline int dataset_pair_turns(json *line, dataset_reader *r, uint32_t pro
 
 /* Both answers as messages. Without a prompt, or where that is a text and both begin with it, the
  * prompt is the messages that both begin with. */
-static inline int dataset_chat_pair(dataset *d, json *line, dataset_reader *r, uint32_t prompt,
+static inline int dataset_add_chat_pair(dataset *d, json *line, dataset_reader *r, uint32_t prompt,
                                     const uint32_t answers[2])
 {
     const int text = prompt != 0 && json_kind_of(line, prompt) == JSON_STRING;
     size_t counts[2], common = 0;
-    if (dataset_need_chat(line, r) != 0 ||
-        dataset_pair_turns(line, r, text ? 0 : prompt, answers, counts) != 0)
+    if (dataset_require_chat(line, r) != 0 ||
+        dataset_read_pair(line, r, text ? 0 : prompt, answers, counts) != 0)
         return -1;
     const size_t least = counts[0] < counts[1] ? counts[0] : counts[1];
     for (const chat_turn *a = r->turns, *b = a + counts[0];
@@ -687,42 +687,42 @@ static inline int dataset_chat_pair(dataset *d, json *line, dataset_reader *r, u
         common = json_size(line, prompt);
     if (text && common == 0) {
         common = 1;
-        if (dataset_pair_turns(line, r, prompt, answers, counts) != 0)
+        if (dataset_read_pair(line, r, prompt, answers, counts) != 0)
             return -1;
     }
     d->lines[DATASET_CHATS]++;
     for (int i = 0; i < 2; i++) {
         const chat_turn *turns = r->turns + (i > 0 ? counts[0] : 0);
-        const size_t all = dataset_answers(turns, counts[i]),
-                     given = dataset_answers(turns, common);
+        const size_t all = dataset_count_answers(turns, counts[i]),
+                     given = dataset_count_answers(turns, common);
         if (all == given)
             return json_fail(line, line->line, "\"%s\" has no turn of the assistant%s",
                              i > 0 ? "rejected" : "chosen", common > 0 ? " behind the prompt" : "");
-        if (dataset_next(d, line) == NULL || dataset_chat(d, line, r, turns, counts[i]) != 0 ||
-            dataset_forget(d, line, given, all) != 0 || dataset_close_answer(d, line, i) != 0)
+        if (dataset_new_example(d, line) == NULL || dataset_add_chat(d, line, r, turns, counts[i]) != 0 ||
+            dataset_unmark(d, line, given, all) != 0 || dataset_end_answer(d, line, i) != 0)
             return -1;
     }
     return 0;
 }
 
 /* Returns whether the two examples that were added last are the same tokens. */
-static inline int dataset_same(const dataset *d)
+static inline int dataset_is_same(const dataset *d)
 {
     const dataset_example *a = &d->examples[d->count - 2], *b = a + 1;
     return a->end - a->begin == b->end - b->begin &&
-           memcmp(d->all.ids + a->begin, d->all.ids + b->begin,
-                  (a->end - a->begin) * sizeof *d->all.ids) == 0;
+           memcmp(d->tokens.ids + a->begin, d->tokens.ids + b->begin,
+                  (a->end - a->begin) * sizeof *d->tokens.ids) == 0;
 }
 
-static inline int dataset_pair_line(dataset *d, json *line, dataset_reader *r)
+static inline int dataset_add_pair(dataset *d, json *line, dataset_reader *r)
 {
     static const char *const names[2] = { "chosen", "rejected" };
-    uint32_t answers[2], prompt = json_find_set(line, JSON_ROOT, "prompt");
+    uint32_t answers[2], prompt = json_find_nonnull(line, JSON_ROOT, "prompt");
     for (int i = 0; i < 2; i++) {
-        answers[i] = json_find_set(line, JSON_ROOT, names[i]);
+        answers[i] = json_find_nonnull(line, JSON_ROOT, names[i]);
         if (answers[i] == 0)
             return json_fail(line, line->line, "\"%s\" is missing: expected %s", names[i],
-                             dataset_pair_forms);
+                             dataset_pair_formats);
         const json_kind kind = json_kind_of(line, answers[i]);
         if ((kind != JSON_STRING && kind != JSON_ARRAY) || kind != json_kind_of(line, answers[0]))
             return json_fail(line, line->line, "\"%s\": expected %s", names[i],
@@ -734,16 +734,16 @@ static inline int dataset_pair_line(dataset *d, json *line, dataset_reader *r)
     if (prompt != 0 && kind != JSON_STRING && (kind != JSON_ARRAY || !chats))
         return json_fail(line, line->line, "\"prompt\": expected a text%s",
                          chats ? ", or a list of messages" : ", as the answers are");
-    if ((chats ? dataset_chat_pair : dataset_text_pair)(d, line, r, prompt, answers) != 0)
+    if ((chats ? dataset_add_chat_pair : dataset_add_text_pair)(d, line, r, prompt, answers) != 0)
         return -1;
-    d->same += (size_t)dataset_same(d);
+    d->same_pairs += (size_t)dataset_is_same(d);
     return 0;
 }
 
-static inline int dataset_lines(dataset *d, const char *path, bpe *tokenizer,
+static inline int dataset_read_lines(dataset *d, const char *path, bpe *tokenizer,
                                 const dataset_desc *desc)
 {
-    const char *forms = d->pairs ? dataset_pair_forms : dataset_forms;
+    const char *formats = d->pairs ? dataset_pair_formats : dataset_formats;
     json line;
     dataset_reader r;
     FILE *f = fopen(path, "rb");
@@ -751,7 +751,7 @@ static inline int dataset_lines(dataset *d, const char *path, bpe *tokenizer,
     r.tokenizer = tokenizer;
     r.desc = desc;
     r.turns = (chat_turn *)malloc(16 * sizeof *r.turns);
-    r.turn_room = 16;
+    r.turn_capacity = 16;
     json_init(&line, path);
     line.lenient = 1;
     if (f == NULL)
@@ -759,14 +759,14 @@ static inline int dataset_lines(dataset *d, const char *path, bpe *tokenizer,
     else if (r.turns == NULL)
         json_fail(&line, 0, "out of memory for turns");
     while (line.error[0] == 0 && json_read_line(&line, f) == 1) {
-        if (d->pairs ? dataset_pair_line(d, &line, &r) != 0
-                     : dataset_next(d, &line) == NULL || dataset_line(d, &line, &r) != 0)
+        if (d->pairs ? dataset_add_pair(d, &line, &r) != 0
+                     : dataset_new_example(d, &line) == NULL || dataset_add_line(d, &line, &r) != 0)
             break;
-        d->skipped += !d->pairs && !dataset_close(d);
+        d->skipped += !d->pairs && !dataset_end_example(d);
     }
     d->replaced = line.halves;
     if (f != NULL && line.error[0] != 0 && line.line <= 1)
-        dataset_refuse_head(&line, f);
+        dataset_refuse_magic(&line, f);
     if (f != NULL)
         fclose(f);
     if (line.error[0] != 0 && line.line == 1 && line.text != NULL &&
@@ -775,14 +775,14 @@ static inline int dataset_lines(dataset *d, const char *path, bpe *tokenizer,
         json_fail(&line, 1,
                   "an array: expected an object a line, with no [ ] around them and no commas "
                   "between: %s",
-                  forms);
+                  formats);
     }
     if (line.error[0] == 0 && d->skipped > 0 && d->count == 0)
         json_fail(&line, 0,
                   "none of the %.0f lines has anything to learn: texts and answers are empty",
                   (double)d->skipped);
     if (line.error[0] == 0 && d->count == 0)
-        json_fail(&line, 0, "no lines: expected %s", forms);
+        json_fail(&line, 0, "no lines: expected %s", formats);
     memcpy(d->error, line.error, sizeof d->error);
     json_free(&line);
     free(r.text);
@@ -795,25 +795,25 @@ static inline int dataset_read(dataset *d, const char *path, bpe *tokenizer, int
 {
     d->padding = desc->end >= 0 ? desc->end : 0;
     int failed;
-    if (d->pairs && !dataset_ends_in(path, ".jsonl")) {
+    if (d->pairs && !dataset_ends_with(path, ".jsonl")) {
         snprintf(d->error, sizeof d->error, "%.200s: pairs are lines of FILE.jsonl: %s", path,
-                 dataset_pair_forms);
+                 dataset_pair_formats);
         return -1;
     }
-    if (dataset_ends_in(path, ".bin")) {
-        failed = bpe_read_bin(path, vocabulary, &d->all);
-    } else if (dataset_ends_in(path, ".jsonl")) {
-        failed = dataset_lines(d, path, tokenizer, desc);
+    if (dataset_ends_with(path, ".bin")) {
+        failed = bpe_read_bin(path, vocabulary, &d->tokens);
+    } else if (dataset_ends_with(path, ".jsonl")) {
+        failed = dataset_read_lines(d, path, tokenizer, desc);
     } else {
-        failed = dataset_text(d, path, tokenizer) != 0;
+        failed = dataset_read_text(d, path, tokenizer) != 0;
     }
     if (failed && d->error[0] == 0)
-        memcpy(d->error, d->all.error, sizeof d->error);
-    for (size_t i = 0; i < d->all.count && !failed; i++)
-        if (d->all.ids[i] >= vocabulary) {
+        memcpy(d->error, d->tokens.error, sizeof d->error);
+    for (size_t i = 0; i < d->tokens.count && !failed; i++)
+        if (d->tokens.ids[i] >= vocabulary) {
             snprintf(d->error, sizeof d->error,
                      "%.200s: token %d, but the model knows %d: is the tokenizer another model's?",
-                     path, (int)d->all.ids[i], (int)vocabulary);
+                     path, (int)d->tokens.ids[i], (int)vocabulary);
             failed = 1;
         }
     if (failed)
@@ -850,7 +850,7 @@ static inline int dataset_open(dataset *d, const char *path, bpe *tokenizer, int
 /* Rows of T tokens, or of pairs of T each. */
 static inline uint64_t dataset_rows(const dataset *d, int64_t T)
 {
-    const size_t targets = d->all.count > 0 ? d->all.count - 1 : 0;
+    const size_t targets = d->tokens.count > 0 ? d->tokens.count - 1 : 0;
     return d->examples != NULL ? d->count >> d->pairs : (targets + (size_t)T - 1) / (size_t)T;
 }
 
@@ -865,7 +865,7 @@ static inline int64_t dataset_longest(const dataset *d)
 }
 
 /* Examples that a row of T tokens is too short for. */
-static inline uint64_t dataset_cut(const dataset *d, int64_t T)
+static inline uint64_t dataset_truncated(const dataset *d, int64_t T)
 {
     uint64_t n = 0;
     for (size_t i = 0; i < d->count; i++)
@@ -884,9 +884,9 @@ static inline void dataset_fill(const dataset *d, dataset_example e, int64_t T, 
     }
     for (size_t t = 0; t < length; t++) {
         const size_t at = e.begin + t;
-        tokens[t] = at < e.end ? d->all.ids[at] : d->padding;
-        const int learned = at + 1 < e.end && (d->learned.at == NULL || d->learned.at[at + 1]);
-        targets[t] = learned ? d->all.ids[at + 1] : -1;
+        tokens[t] = at < e.end ? d->tokens.ids[at] : d->padding;
+        const int is_target = at + 1 < e.end && (d->targets.flags == NULL || d->targets.flags[at + 1]);
+        targets[t] = is_target ? d->tokens.ids[at + 1] : -1;
     }
 }
 
@@ -894,7 +894,7 @@ static inline void dataset_fill(const dataset *d, dataset_example e, int64_t T, 
 static inline void dataset_row(const dataset *d, uint64_t row, int64_t T, int32_t *tokens,
                                int32_t *targets)
 {
-    const dataset_example window = { (size_t)row * (size_t)T, 0, d->all.count };
+    const dataset_example window = { (size_t)row * (size_t)T, 0, d->tokens.count };
     if (d->examples == NULL)
         dataset_fill(d, window, T, tokens, targets);
     for (int i = 0; d->examples != NULL && i <= d->pairs; i++)
@@ -915,37 +915,37 @@ static inline uint64_t dataset_shuffled(uint64_t seed, uint64_t position, uint64
     do {
         for (uint64_t round = 0; round < 4; round++) {
             const uint64_t low = i & mask;
-            i = low << half | ((i >> half) ^ (sample_draw(seed, 4 * epoch + round, low) & mask));
+            i = low << half | ((i >> half) ^ (sample_random(seed, 4 * epoch + round, low) & mask));
         }
     } while (i >= n);
     return i;
 }
 
 /* ---- rows of like length together ------------------------------------------------------------ */
-enum { DATASET_WINDOW = 256, DATASET_MOST_CLASSES = 16 };
+enum { DATASET_WINDOW = 256, DATASET_MAX_CLASSES = 16 };
 
 /* The order of a part's rows, [first, first + rows), in steps of `batch`. Each epoch is shuffled as by
  * dataset_shuffled, sorted by length within windows of DATASET_WINDOW batches and cut into batches,
  * which come in an order of their own; rows that are left over, of a length drawn, come last. */
 typedef struct {
-    uint64_t row, length, place;
-} dataset_place;
+    uint64_t row, length, position;
+} dataset_entry;
 
 typedef struct {
     const dataset *data;
     uint64_t first, rows, batch, seed;
     int64_t T;              /* of a row, at most */
     uint64_t window, count; /* which one lies in `at`, sorted, UINT64_MAX: none; its rows */
-    dataset_place *at;
-    uint64_t *now; /* the rows of a batch */
+    dataset_entry *entries;
+    uint64_t *current; /* the rows of a batch */
 } dataset_batches;
 
 static inline void dataset_batches_free(dataset_batches *b)
 {
-    free(b->at);
-    free(b->now);
-    b->at = NULL;
-    b->now = NULL;
+    free(b->entries);
+    free(b->current);
+    b->entries = NULL;
+    b->current = NULL;
 }
 
 /* Of what `data` to `T` say. 0, or -1: out of memory. */
@@ -954,45 +954,45 @@ static inline int dataset_batches_new(dataset_batches *b)
     const uint64_t most = DATASET_WINDOW * b->batch + b->batch;
     b->window = UINT64_MAX;
     b->count = 0;
-    b->at = (dataset_place *)malloc((size_t)(b->rows < most ? b->rows + 1 : most) * sizeof *b->at);
-    b->now = (uint64_t *)malloc((size_t)b->batch * sizeof *b->now);
-    if (b->at != NULL && b->now != NULL)
+    b->entries = (dataset_entry *)malloc((size_t)(b->rows < most ? b->rows + 1 : most) * sizeof *b->entries);
+    b->current = (uint64_t *)malloc((size_t)b->batch * sizeof *b->current);
+    if (b->entries != NULL && b->current != NULL)
         return 0;
     dataset_batches_free(b);
     return -1;
 }
 
 /* Places of part i of a row that are not padding, of T. */
-static inline int64_t dataset_part(const dataset *d, uint64_t row, int i, int64_t T)
+static inline int64_t dataset_part_length(const dataset *d, uint64_t row, int i, int64_t T)
 {
     size_t n = (size_t)T;
     const dataset_example *e =
         d->examples != NULL ? &d->examples[(row << d->pairs) + (uint64_t)i] : NULL;
     if (e != NULL)
         n = e->end - e->begin - 1;
-    else if (d->all.count - (size_t)row * (size_t)T <= n)
-        n = d->all.count - (size_t)row * (size_t)T - 1;
+    else if (d->tokens.count - (size_t)row * (size_t)T <= n)
+        n = d->tokens.count - (size_t)row * (size_t)T - 1;
     return (int64_t)n < T ? (int64_t)n : T;
 }
 
 /* The T that a row needs, up to T: of a pair, the longer one's. */
 static inline int64_t dataset_length(const dataset *d, uint64_t row, int64_t T)
 {
-    const int64_t a = dataset_part(d, row, 0, T), b = dataset_part(d, row, d->pairs, T);
+    const int64_t a = dataset_part_length(d, row, 0, T), b = dataset_part_length(d, row, d->pairs, T);
     return a > b ? a : b;
 }
 
 /* Places of a row that are not padding. */
-static inline int64_t dataset_real(const dataset *d, uint64_t row, int64_t T)
+static inline int64_t dataset_real_tokens(const dataset *d, uint64_t row, int64_t T)
 {
-    return dataset_part(d, row, 0, T) + (d->pairs ? dataset_part(d, row, 1, T) : 0);
+    return dataset_part_length(d, row, 0, T) + (d->pairs ? dataset_part_length(d, row, 1, T) : 0);
 }
 
-static inline int dataset_shorter(const void *a, const void *b)
+static inline int dataset_by_length(const void *a, const void *b)
 {
-    const dataset_place *x = (const dataset_place *)a, *y = (const dataset_place *)b;
+    const dataset_entry *x = (const dataset_entry *)a, *y = (const dataset_entry *)b;
     return x->length != y->length ? (x->length > y->length) - (x->length < y->length)
-                                  : (x->place > y->place) - (x->place < y->place);
+                                  : (x->position > y->position) - (x->position < y->position);
 }
 
 /* Sorts the rows of a window: epoch * windows + which. */
@@ -1003,34 +1003,34 @@ static inline void dataset_sort(dataset_batches *b, uint64_t window, uint64_t wi
     b->window = window;
     b->count = which + 1 < windows ? size : b->rows - which * size;
     for (uint64_t i = 0; i < b->count; i++) {
-        b->at[i].row = b->first + dataset_shuffled(b->seed, base + i, b->rows);
-        b->at[i].length = (uint64_t)dataset_length(b->data, b->at[i].row, b->T);
-        b->at[i].place = i;
+        b->entries[i].row = b->first + dataset_shuffled(b->seed, base + i, b->rows);
+        b->entries[i].length = (uint64_t)dataset_length(b->data, b->entries[i].row, b->T);
+        b->entries[i].position = i;
     }
-    qsort(b->at, (size_t)b->count, sizeof *b->at, dataset_shorter);
+    qsort(b->entries, (size_t)b->count, sizeof *b->entries, dataset_by_length);
 }
 
 /* The rows of the step at a position (rows learned before it), b->now; how many: `batch`, or fewer
  * at the end of an epoch. A function of the position and what the batches are made of alone. */
 static inline uint64_t dataset_batch(dataset_batches *b, uint64_t position)
 {
-    const uint64_t whole = b->rows / b->batch, over = b->rows % b->batch;
+    const uint64_t full = b->rows / b->batch, remainder = b->rows % b->batch;
     const uint64_t windows =
-        whole > DATASET_WINDOW ? (whole + DATASET_WINDOW - 1) / DATASET_WINDOW : 1;
+        full > DATASET_WINDOW ? (full + DATASET_WINDOW - 1) / DATASET_WINDOW : 1;
     const uint64_t step = position % b->rows / b->batch; /* of the epoch */
     const uint64_t last = step / DATASET_WINDOW < windows ? step / DATASET_WINDOW : windows - 1;
     const uint64_t window = position / b->rows * windows + last;
     if (window != b->window)
         dataset_sort(b, window, windows);
-    const uint64_t here = b->count / b->batch, place = step - last * DATASET_WINDOW;
-    const uint64_t left = last + 1 == windows && over > 0; /* over rows stand before batch `gap` */
-    const uint64_t gap = left ? sample_draw(b->seed + 1, window, 0) % (here + 1) : here;
+    const uint64_t here = b->count / b->batch, position_in = step - last * DATASET_WINDOW;
+    const uint64_t left = last + 1 == windows && remainder > 0; /* over rows stand before batch `gap` */
+    const uint64_t gap = left ? sample_random(b->seed + 1, window, 0) % (here + 1) : here;
     const uint64_t which =
-        place < here ? dataset_shuffled(b->seed + 2, window * here + place, here) : gap;
-    const uint64_t from = which * b->batch + (left && place < here && which >= gap ? over : 0);
-    const uint64_t n = place < here ? b->batch : over;
+        position_in < here ? dataset_shuffled(b->seed + 2, window * here + position_in, here) : gap;
+    const uint64_t from = which * b->batch + (left && position_in < here && which >= gap ? remainder : 0);
+    const uint64_t n = position_in < here ? b->batch : remainder;
     for (uint64_t i = 0; i < n; i++)
-        b->now[i] = b->at[from + i].row;
+        b->current[i] = b->entries[from + i].row;
     return n;
 }
 
@@ -1045,7 +1045,7 @@ static inline int64_t dataset_batch_length(const dataset_batches *b, uint64_t n)
 {
     int64_t most = 1;
     for (uint64_t i = 0; i < n; i++) {
-        const int64_t length = dataset_length(b->data, b->now[i], b->T);
+        const int64_t length = dataset_length(b->data, b->current[i], b->T);
         most = length > most ? length : most;
     }
     return most;
@@ -1054,7 +1054,7 @@ static inline int64_t dataset_batch_length(const dataset_batches *b, uint64_t n)
 /* Adds classes: of `count` lengths, each with the places of an epoch's rows of that length (weights,
  * summed up to and with each), the ends of `classes` runs that pad least. cost and from: classes *
  * (count + 1) numbers. */
-static inline void dataset_cut_classes(const int64_t *lengths, const uint64_t *sums, size_t count,
+static inline void dataset_split_classes(const int64_t *lengths, const uint64_t *sums, size_t count,
                                        size_t classes, uint64_t *cost, size_t *from)
 {
     for (size_t k = 0; k < classes; k++)
@@ -1079,12 +1079,12 @@ static inline void dataset_cut_classes(const int64_t *lengths, const uint64_t *s
 static inline int dataset_classes(dataset_batches *b, int most, int64_t *lengths)
 {
     enum { DATASET_LENGTHS = 512 };
-    const int64_t unit = (b->T + DATASET_LENGTHS - 1) / DATASET_LENGTHS;
+    const int64_t bucket = (b->T + DATASET_LENGTHS - 1) / DATASET_LENGTHS;
     int64_t at[DATASET_LENGTHS + 1], longest = 1;
     uint64_t sums[DATASET_LENGTHS + 1], ideal = 0, rows = 0;
     size_t count = 0;
-    uint64_t *weights = (uint64_t *)calloc((size_t)(b->T / unit) + 2, sizeof *weights);
-    const size_t table = DATASET_MOST_CLASSES * (size_t)(DATASET_LENGTHS + 2);
+    uint64_t *weights = (uint64_t *)calloc((size_t)(b->T / bucket) + 2, sizeof *weights);
+    const size_t table = DATASET_MAX_CLASSES * (size_t)(DATASET_LENGTHS + 2);
     uint64_t *cost = (uint64_t *)malloc(table * sizeof *cost);
     size_t *from = (size_t *)malloc(table * sizeof *from);
     int classes = 0;
@@ -1094,19 +1094,19 @@ static inline int dataset_classes(dataset_batches *b, int most, int64_t *lengths
     }
     for (uint64_t p = 0, n; weights != NULL && p < b->rows; p += n) {
         n = dataset_batch(b, p);
-        weights[(dataset_batch_length(b, n) + unit - 1) / unit] += n;
+        weights[(dataset_batch_length(b, n) + bucket - 1) / bucket] += n;
     }
-    for (int64_t i = 1; weights != NULL && cost != NULL && from != NULL && i <= b->T / unit + 1;
+    for (int64_t i = 1; weights != NULL && cost != NULL && from != NULL && i <= b->T / bucket + 1;
          i++)
         if (weights[i] > 0) {
-            at[count] = i * unit < longest ? i * unit : longest;
+            at[count] = i * bucket < longest ? i * bucket : longest;
             rows += weights[i];
             ideal += weights[i] * (uint64_t)at[count];
             sums[count++] = rows;
         }
     if (count > 0) {
         at[count - 1] = longest;
-        dataset_cut_classes(at, sums, count, (size_t)most, cost, from);
+        dataset_split_classes(at, sums, count, (size_t)most, cost, from);
         while (++classes < most && 100 * cost[(size_t)classes * (count + 1) - 1] > 101 * ideal)
             continue;
         size_t end = count;

@@ -27,7 +27,7 @@ int main(void)
     o.plan.budget = 150000; /* bytes for all: weights, optimiser state, activations */
     o.epochs = 30;
     o.schedule = SCHEDULE_COSINE;
-    o.every = 10; /* epochs between lines */
+    o.print_every = 10; /* epochs between lines */
     train_report r;
     gckpt_store *weights = gckpt_store_new(NULL);
     int failed = train_fit(weights, model, &data, &o, &r) != 0;

@@ -48,22 +48,22 @@ static struct {
 
 static const char *const method_names[] = { "full",    "last",  "head",   "bias",   "added", "lora",
                                             "houlsby", "llama", "prefix", "prompt", "all",   NULL };
-enum { OBJECTIVE_PLAIN, OBJECTIVE_DPO, OBJECTIVE_DISTILL };
+enum { OBJECTIVE_NEXT_TOKEN, OBJECTIVE_DPO, OBJECTIVE_DISTILL };
 static const char *const objective_names[] = { "plain", "dpo", "distill", NULL };
 static const char *const storage_names[] = { "f32", "bf16", "f16", "int8", "int4", "auto", NULL };
 enum { STORE_AUTO = 5 };
 enum { KEEP_BEST, KEEP_LAST, KEEP_BOTH };
 static const char *const keep_names[] = { "best", "last", "both", NULL };
 static const char *const export_names[] = { "f32", "bf16", "f16", NULL };
-static const gckpt_storage exports[] = { GCKPT_STORAGE_F32, GCKPT_STORAGE_BF16, GCKPT_STORAGE_F16 };
+static const gckpt_storage export_types[] = { GCKPT_STORAGE_F32, GCKPT_STORAGE_BF16, GCKPT_STORAGE_F16 };
 static const char *const bias_names[] = { "none", "all", "lora_only", NULL };
 
 /* Learning rates to begin with, by method: what has few parameters, or new ones, takes larger steps.
  */
-static const double usual_lr[ADAPTERS_METHODS] = { 5e-5, 1e-4, 1e-4, 1e-3, 3e-4,
+static const double default_lr[ADAPTERS_METHODS] = { 5e-5, 1e-4, 1e-4, 1e-3, 3e-4,
                                                    1e-3, 1e-3, 1e-2, 1e-2, 3e-2 };
 
-static const options_row allowed[] = {
+static const options_desc option_descs[] = {
     { "model", OPTIONS_PATH, &o.model, NULL, 0, 0, NULL,
       "folder with config.json, model.safetensors (or its shards) and the tokenizer's files; or a "
       "model as a FILE.gguf of llama.cpp's" },
@@ -137,9 +137,9 @@ static const options_row allowed[] = {
       "the same of the system; not given: it has no turn" },
     { "special-tokens", OPTIONS_FLAG, &o.special_tokens, NULL, 0, 0, NULL,
       "special tokens that FILE.jsonl spells out are meant; else they are text there" },
-    { "size", OPTIONS_WHOLE, &o.size, "0", 0, 65536, NULL,
+    { "size", OPTIONS_INT, &o.size, "0", 0, 65536, NULL,
       "lora: rank (0: 8); houlsby: bottleneck (0: 64); llama, prefix, prompt: tokens (0: 10)" },
-    { "layers", OPTIONS_WHOLE, &o.layers, "0", 0, 1000, NULL,
+    { "layers", OPTIONS_INT, &o.layers, "0", 0, 1000, NULL,
       "last, added (0: 1), llama (0: all): so many, from the top" },
     { "alpha", OPTIONS_REAL, &o.alpha, "0", 0, 1e6, NULL,
       "lora: its product is scaled by alpha / rank; 0: 8" },
@@ -159,18 +159,18 @@ static const options_row allowed[] = {
       "lora: embeddings in --modules-to-save stay the head, where they are; else one is a copy" },
     { "layers-to-transform", OPTIONS_TEXT, &o.layers_to_transform, NULL, 0, 0, NULL,
       "lora: only in these blocks, from 0: 4-7 or 0,2,5" },
-    { "hidden", OPTIONS_WHOLE, &o.hidden, "0", 0, 65536, NULL,
+    { "hidden", OPTIONS_INT, &o.hidden, "0", 0, 65536, NULL,
       "prefix: of an MLP that makes it in training; 0: none" },
-    { "context", OPTIONS_WHOLE, &o.context, "0", 0, 1 << 20, NULL,
+    { "context", OPTIONS_INT, &o.context, "0", 0, 1 << 20, NULL,
       "tokens T of a row; 0: what the model and the method leave, 1024 at most, or the longest "
       "line of JSON" },
     { "lr", OPTIONS_REAL, &lm.lr, "0", 0, 10, NULL,
       "learning rate after the warm-up; 0: the method's, 5e-5 (full) to 3e-2 (prompt)" },
     { "in-order", OPTIONS_FLAG, &o.in_order, NULL, 0, 0, NULL,
       "rows as they stand in --data; else in each epoch in an order of its own" },
-    { "epochs", OPTIONS_WHOLE, &o.epochs, "0", 0, 1e6, NULL,
+    { "epochs", OPTIONS_INT, &o.epochs, "0", 0, 1e6, NULL,
       "instead of --steps: so often each row of --data" },
-    { "eval-every", OPTIONS_WHOLE, &lm.eval_every, "50", 0, 1e12, NULL,
+    { "eval-every", OPTIONS_INT, &lm.eval_every, "50", 0, 1e12, NULL,
       "steps between evaluations; also before the first and behind the last; 0: none" },
     { "eval", OPTIONS_FLAG, &o.eval, NULL, 0, 0, NULL,
       "no training: the loss of --validation, or of all of --data, by --model and --adapter" },
@@ -180,16 +180,16 @@ static const options_row allowed[] = {
     { "prompt", OPTIONS_TEXT, &lm.prompt, NULL, 0, 0, NULL,
       "text that samples continue, before and after; -: standard input; not given: the end of a "
       "text" },
-    { "sample", OPTIONS_WHOLE, &lm.sample, "0", 0, 1e9, NULL,
+    { "sample", OPTIONS_INT, &lm.sample, "0", 0, 1e9, NULL,
       "tokens to generate; fewer where the model's context is full; with --generate 0: 200" },
     { "plan", OPTIONS_FLAG, &lm.plan, NULL, 0, 0, NULL, "print what the plan needs, and stop" },
     { "picture", OPTIONS_FILE, &o.picture, NULL, 0, 0, NULL,
       "with --method all: draw what each keeps in memory (SVG)" },
 };
-static const char *const usual[] = { "top-k", "40", NULL };
-static const options_table options = { "finetune", allowed, sizeof allowed / sizeof allowed[0],
-                                       20,         "WHICH", lm_rows,
-                                       LM_ROWS,    usual };
+static const char *const defaults[] = { "top-k", "40", NULL };
+static const options_table options = { "finetune", option_descs, sizeof option_descs / sizeof option_descs[0],
+                                       20,         "WHICH", lm_options,
+                                       LM_OPTIONS,    defaults };
 static const char title[] =
     "fine-tunes a language model of Hugging Face's inside a byte budget\n\n"
     "Usage: finetune --model DIR --data FILE [--OPTION VALUE ..]\n"
@@ -280,11 +280,11 @@ static int check_objective(int argc, char **argv)
 }
 
 /* The learning rate after the warm-up. */
-static double rate_of(adapters_method method)
+static double learning_rate(adapters_method method)
 {
     return lm.lr > 0                      ? lm.lr
-           : o.objective == OBJECTIVE_DPO ? usual_lr[method] / 50
-                                          : usual_lr[method];
+           : o.objective == OBJECTIVE_DPO ? default_lr[method] / 50
+                                          : default_lr[method];
 }
 
 /* --min-lr, where the rate is the method's own. */
@@ -292,26 +292,26 @@ static int check_rates(void)
 {
     for (int i = 0; i < ADAPTERS_METHODS && lm.data != NULL && !o.eval; i++)
         if ((o.method == i || o.method == ADAPTERS_METHODS) &&
-            lm.min_lr > rate_of((adapters_method)i))
+            lm.min_lr > learning_rate((adapters_method)i))
             return session_fail(2,
                                 "--min-lr %g: allowed is at most the learning rate, which is %g by "
                                 "--method %s; --lr gives another",
-                                lm.min_lr, rate_of((adapters_method)i), method_names[i]);
+                                lm.min_lr, learning_rate((adapters_method)i), method_names[i]);
     return 0;
 }
 
-static int packed_by_option(void) { return o.store != GCKPT_STORAGE_F32 && o.store != STORE_AUTO; }
+static int quantised_by_option(void) { return o.store != GCKPT_STORAGE_F32 && o.store != STORE_AUTO; }
 
 /* --store auto of a GGUF: matrices are near to the file's where no method trains them and nothing is
  * added to them. */
 static int as_file(const char *model, adapters_method method)
 {
     return o.store == STORE_AUTO && o.merge == NULL && method != ADAPTERS_FULL &&
-           method != ADAPTERS_LAST && gguf_is(model);
+           method != ADAPTERS_LAST && gguf_is_file(model);
 }
 
 /* 1: with what the method trains a model is still one, which any file of weights has room for. */
-static int stays_whole(adapters_method method)
+static int is_plain_model(adapters_method method)
 {
     return method == ADAPTERS_LAST || method == ADAPTERS_HEAD || method == ADAPTERS_BIAS ||
            method == ADAPTERS_ADDED;
@@ -322,7 +322,7 @@ static int check_merge(void)
     const adapters_method method = (adapters_method)o.method;
     if (o.merge == NULL)
         return 0;
-    if (packed_by_option() || o.map || o.eval || o.generate || lm.plan)
+    if (quantised_by_option() || o.map || o.eval || o.generate || lm.plan)
         return session_fail(2,
                             "--merge %s adds to weights as floats, and writes them: leave --store, "
                             "--map, --eval, --generate and --plan out",
@@ -332,7 +332,7 @@ static int check_merge(void)
                                    ? "--merge: of --method full, --save has a whole model"
                                    : "--merge is of one method: of --method all, --adapter "
                                      "DIR/METHOD takes what was saved");
-    if (method != ADAPTERS_LORA && !stays_whole(method))
+    if (method != ADAPTERS_LORA && !is_plain_model(method))
         return session_fail(2,
                             "--merge: what --method %s adds is none of a model's weights: it loads "
                             "%s, with --adapter",
@@ -365,7 +365,7 @@ static int check_modes(void)
                             "--export-gguf %s: what --method lora saves (--save), or --adapter "
                             "without --data; leave --eval, --generate and --plan out",
                             o.gguf);
-    if (o.gguf != NULL && !gguf_is(o.gguf) && !gguf_is_name(o.gguf))
+    if (o.gguf != NULL && !gguf_is_file(o.gguf) && !gguf_is_file_name(o.gguf))
         return session_fail(2, "--export-gguf %s: its name must end in .gguf", o.gguf);
     if (o.gguf != NULL && (o.dora || o.modules_to_save != NULL || o.bias != 0))
         return session_fail(2,
@@ -419,8 +419,8 @@ static int check_chat(void)
 /* What is written as a folder has no name of a file; what is there under such a name stays usable. */
 static int check_folder(const char *option, const char *path)
 {
-    struct stat is;
-    if (path == NULL || !gguf_is_name(path) || (stat(path, &is) == 0 && S_ISDIR(is.st_mode)))
+    struct stat info;
+    if (path == NULL || !gguf_is_file_name(path) || (stat(path, &info) == 0 && S_ISDIR(info.st_mode)))
         return 0;
     return session_fail(
         2,
@@ -434,12 +434,12 @@ static int check_folder(const char *option, const char *path)
 static int check_source(const char *option, const char *path)
 {
     char name[MODEL_PATH];
-    struct stat is;
+    struct stat info;
     const int takes_adapter = strcmp(option, "adapter") == 0 || strcmp(option, "reference") == 0,
               takes_model = strcmp(option, "adapter") != 0;
-    if (path == NULL || stat(path, &is) != 0 || (!S_ISDIR(is.st_mode) && gguf_is(path)))
+    if (path == NULL || stat(path, &info) != 0 || (!S_ISDIR(info.st_mode) && gguf_is_file(path)))
         return 0;
-    if (!S_ISDIR(is.st_mode))
+    if (!S_ISDIR(info.st_mode))
         return session_fail(2,
                             "--%s %s: this is a file; expected is the folder with %s and all that "
                             "belongs to it, or a FILE.gguf",
@@ -488,16 +488,16 @@ static int check_options(void)
         return session_fail(2, lm.save == NULL
                                    ? "--method all needs --save DIR: each goes to DIR/METHOD"
                                    : "--method all: --resume and --adapter are of one method");
-    if (packed_by_option() &&
+    if (quantised_by_option() &&
         (o.method == ADAPTERS_FULL || o.method == ADAPTERS_LAST || o.method == ADAPTERS_METHODS))
         return session_fail(2,
                             "--store %s: --method %s trains matrices, which only frozen ones can "
                             "be; leave --store out, or take another method",
                             storage_names[o.store], method_names[o.method]);
-    if (packed_by_option() && o.map)
+    if (quantised_by_option() && o.map)
         return session_fail(2, "--map uses weights as the file has them; leave --store %s out",
                             storage_names[o.store]);
-    if (o.map && gguf_is(o.model))
+    if (o.map && gguf_is_file(o.model))
         return session_fail(2, "--map: values of a GGUF are not used where they lie; leave it out: "
                                "--store auto keeps them in about as many bytes as the file");
     if (o.adapter != NULL && (o.size > 0 || o.layers > 0 || o.hidden > 0 || o.alpha > 0 ||
@@ -518,19 +518,19 @@ static int check_options(void)
 }
 
 /* ---- the run: what all methods share --------------------------------------------------------- */
-enum { USUAL_CONTEXT = 1024 };
+enum { DEFAULT_CONTEXT = 1024 };
 
 typedef struct { /* rows first, first + 1, .. of a data set */
     const dataset *data;
     uint64_t first, count;
-} part;
+} split;
 
 static struct {
     bpe tokenizer;
     chat chat; /* the template; */
     int chats; /* 1: what is learned, or continued, is chats */
     dataset data, validation, general;
-    part train, valid, other;    /* of T tokens; count 0: there are none */
+    split train, valid, other;    /* of T tokens; count 0: there are none */
     dataset_batches batches;     /* of what is trained, where rows of like length come together, */
     int64_t lengths[LM_CLASSES]; /* and the T of their classes, rising; the last is the run's */
     int grouped, classes;
@@ -561,9 +561,9 @@ typedef struct {
     gckpt_store *notes; /* of training.safetensors, which other files do not get */
     model_any model, teacher;
     adapters adapters;
-    model_options how;
+    model_options options;
     int training;     /* 1: what is built is to train with */
-    int64_t taught;   /* parameters of the teacher */
+    int64_t teacher_params;   /* parameters of the teacher */
     const char *save; /* folder; NULL: nothing is saved */
     int saved;        /* 1: what others load from there has the weights as they are now */
     lm_run run;
@@ -648,9 +648,9 @@ static int size_model(model_any *m)
     const long long half = n[L_CONTEXT] / 2 + n[L_CONTEXT] % 2;
     if (which > 0)
         llama_as_gemma(m, which + 1, which == 2 && half > 512 ? 512 : half);
-    if (which > 0 && n[LAYERS] > LLAMA_MASKED)
+    if (which > 0 && n[LAYERS] > LLAMA_MASK_BITS)
         return 0;
-    return n[HEADS] % n[KEY_HEADS] == 0 && m->config.head % 2 == 0 && m->config.head <= LLAMA_HEAD;
+    return n[HEADS] % n[KEY_HEADS] == 0 && m->config.head_dim % 2 == 0 && m->config.head_dim <= LLAMA_MAX_HEAD_DIM;
 }
 
 static int make_model(void)
@@ -682,7 +682,7 @@ static int make_model(void)
         fprintf(session.out,
                 "new    %s: %s, %lld parameters, %lld positions, a tokenizer of bytes; chat "
                 "template: %s\n",
-                o.model, m.config.type, (long long)lm_parameters(store),
+                o.model, m.config.type, (long long)lm_param_count(store),
                 (long long)m.config.context,
                 chats ? "chatml" : "none (--new .. --chat chatml adds one)");
     gckpt_store_free(store);
@@ -694,12 +694,12 @@ static int make_model(void)
 static void note_data(const char *option, const char *path, const dataset *d)
 {
     const int one = d->replaced == 1;
-    if (dataset_ends_in(path, ".csv") || dataset_ends_in(path, ".tsv"))
+    if (dataset_ends_with(path, ".csv") || dataset_ends_with(path, ".tsv"))
         fprintf(
             session.out,
             "note   --%s: %s is learned as plain text, headings and separators with it; rows of "
             "a table go to FILE.jsonl, a line each: %s\n",
-            option, path, o.objective == OBJECTIVE_DPO ? dataset_pair_forms : dataset_forms);
+            option, path, o.objective == OBJECTIVE_DPO ? dataset_pair_formats : dataset_formats);
     if (d->replaced > 0 && d->examples != NULL)
         fprintf(session.out,
                 "note   --%s: %zu hal%s alone (such as \\ud83d), taken as U+FFFD: was a text cut "
@@ -720,16 +720,16 @@ static void note_data(const char *option, const char *path, const dataset *d)
         fprintf(session.out, "note   --%s: %zu answer%s empty: only %s learned, as in TRL\n",
                 option, d->empty, d->empty == 1 ? " is" : "s are",
                 d->empty == 1 ? "its end is" : "their ends are");
-    if (d->same > 0)
+    if (d->same_pairs > 0)
         fprintf(session.out, "note   --%s: %zu pair%s the same answer twice and teach%s nothing\n",
-                option, d->same, d->same == 1 ? " has" : "s have", d->same == 1 ? "es" : "");
+                option, d->same_pairs, d->same_pairs == 1 ? " has" : "s have", d->same_pairs == 1 ? "es" : "");
 }
 
 static int open_data(const char *option, const char *path, const model_any *m, dataset *d)
 {
     if (path == NULL)
         return 0;
-    if (session_is_dash(path) && session_take_stdin(option) != 0)
+    if (session_is_dash(path) && session_claim_stdin(option) != 0)
         return 2;
     const dataset_desc desc = { run.end, (int)o.special_tokens, &run.chat };
     const int pairs = o.objective == OBJECTIVE_DPO;
@@ -738,9 +738,9 @@ static int open_data(const char *option, const char *path, const model_any *m, d
                                   (int32_t)m->config.vocabulary, &desc) != 0)
         return session_fail(1, "--%s: %s", option, d->error);
     note_data(option, path, d);
-    if (d->spelled > 0)
+    if (d->special_texts > 0)
         fprintf(session.out, "note   --%s: %zu special token%s spelled out, taken as %s\n", option,
-                d->spelled, d->spelled == 1 ? " is" : "s are",
+                d->special_texts, d->special_texts == 1 ? " is" : "s are",
                 d->examples == NULL ? "such"
                 : desc.specials     ? "such (--special-tokens)"
                                     : "text; --special-tokens takes them as such");
@@ -765,10 +765,10 @@ static int64_t virtual_tokens(const char *adapter)
 static int64_t positions_before(const char **option)
 {
     const int takes = o.method >= ADAPTERS_PREFIX;
-    const int64_t made = o.size > 0 && o.method != ADAPTERS_METHODS ? o.size
+    const int64_t tokens = o.size > 0 && o.method != ADAPTERS_METHODS ? o.size
                          : o.size > 10                              ? o.size
                                                                     : 10;
-    const int64_t own = o.adapter != NULL ? virtual_tokens(o.adapter) : takes ? made : 0;
+    const int64_t own = o.adapter != NULL ? virtual_tokens(o.adapter) : takes ? tokens : 0;
     const int64_t others = virtual_tokens(o.reference);
     *option = others > own ? "reference" : o.adapter != NULL ? "adapter" : "size";
     return others > own ? others : own;
@@ -779,23 +779,23 @@ static int open_chat(void)
 {
     const int none = o.chat != NULL && strcmp(o.chat, "none") == 0;
     char names[512];
-    if ((gguf_is(o.model) ? gguf_open_chat : chat_open)(&run.chat, o.model, NULL) != 0)
+    if ((gguf_is_file(o.model) ? gguf_open_chat : chat_open)(&run.chat, o.model, NULL) != 0)
         return session_fail(1, "--model: %s", run.chat.error);
-    if (o.chat != NULL && !none && chat_named(&run.chat, o.chat) != 0)
+    if (o.chat != NULL && !none && chat_select(&run.chat, o.chat) != 0)
         return session_fail(2,
                             "--chat %s: allowed is %s; or none; --user-turn and --assistant-turn "
                             "say what any other is",
-                            o.chat, chat_names(names, sizeof names));
+                            o.chat, chat_list_names(names, sizeof names));
     if (none)
-        memset(&run.chat.format, 0, sizeof run.chat.format), run.chat.found[0] = 0;
+        memset(&run.chat.format, 0, sizeof run.chat.format), run.chat.source[0] = 0;
     for (int i = 0; i < CHAT_ROLES; i++)
-        if (o.turns[i] != NULL && chat_turns(&run.chat, (chat_role)i, o.turns[i]) != 0)
+        if (o.turns[i] != NULL && chat_set_turn(&run.chat, (chat_role)i, o.turns[i]) != 0)
             return session_fail(2, "--%s-turn: %s", chat_roles[i], run.chat.error);
-    if (run.chat.marks[1][0] == 0 && run.end >= 0) { /* GPT-2's folder may name none */
+    if (run.chat.bos_eos[1][0] == 0 && run.end >= 0) { /* GPT-2's folder may name none */
         size_t size;
         const char *text = bpe_bytes(&run.tokenizer, run.end, &size);
-        if (size < sizeof run.chat.marks[1])
-            memcpy(run.chat.marks[1], text, size);
+        if (size < sizeof run.chat.bos_eos[1])
+            memcpy(run.chat.bos_eos[1], text, size);
     }
     return 0;
 }
@@ -803,17 +803,17 @@ static int open_chat(void)
 /* A folder has a template, but none that is known, and the user chose none. */
 static void note_unknown_template(const char *what)
 {
-    if (run.chat.format.name == NULL && run.chat.found[0] != 0 && o.chat == NULL)
+    if (run.chat.format.name == NULL && run.chat.source[0] != 0 && o.chat == NULL)
         fprintf(session.out,
                 "note   the model's %s is none that is known: %s; --chat NAME, or --user-turn and "
                 "--assistant-turn, say what it is, and --chat none hides this note\n",
-                run.chat.found, what);
+                run.chat.source, what);
 }
 
 /* What is learned are chats: their end stops samples, too. */
-static void say_chats(void)
+static void print_chats(void)
 {
-    const int32_t end = chat_end(&run.chat, &run.tokenizer);
+    const int32_t end = chat_end_token(&run.chat, &run.tokenizer);
     int n = 0;
     while (n < MODEL_EOS && run.stops[n] >= 0 && run.stops[n] != end)
         n++;
@@ -824,7 +824,7 @@ static void say_chats(void)
     run.chats = 1;
     fprintf(session.out, "chats  %s%s%s%s\n", run.chat.format.name,
             o.chat == NULL && o.turns[CHAT_USER] == NULL ? ", by the model's " : "",
-            o.chat == NULL && o.turns[CHAT_USER] == NULL ? run.chat.found : "",
+            o.chat == NULL && o.turns[CHAT_USER] == NULL ? run.chat.source : "",
             end >= 0 ? "" : "; no token of the model's ends a turn: its end is spelled out");
 }
 
@@ -835,7 +835,7 @@ static int64_t row_width(void) { return o.objective == OBJECTIVE_DPO ? 2 : 1; }
 static int make_batch(void)
 {
     const int64_t T = run.first.T, width = row_width();
-    if (lm_make_batch(&run.first, width * T) != 0)
+    if (lm_alloc_batch(&run.first, width * T) != 0)
         return 1;
     run.first.T = T;
     if (width == 1)
@@ -846,8 +846,8 @@ static int make_batch(void)
         return session_fail(1, "out of memory for a batch of %lld pairs", (long long)lm.batch);
     for (int64_t i = 0; i < lm.batch; i++)
         run.label[i] = (float)(1 - o.label_smoothing);
-    run.first.more[0] = run.reference;
-    run.first.more[1] = run.label;
+    run.first.extra_feeds[0] = run.reference;
+    run.first.extra_feeds[1] = run.label;
     return 0;
 }
 
@@ -882,7 +882,7 @@ static int group_rows(void)
             k++;
         computed += (double)n * (double)(width * run.lengths[k]);
         for (uint64_t i = 0; i < n; i++)
-            real += (double)dataset_real(run.train.data, run.batches.now[i], run.first.T);
+            real += (double)dataset_real_tokens(run.train.data, run.batches.current[i], run.first.T);
     }
     run.lengths[run.classes - 1] = run.first.T; /* what evaluates may be longer */
     run.padding = computed / real;
@@ -910,31 +910,31 @@ static void count_steps(void)
             (long long)lm.batch, (long long)run.cut_was, (unsigned long long)run.resumed_at);
     if (o.epochs > 0)
         fprintf(session.out, ": %lld in all make %lld epoch%s, and the one at hand is cut anew",
-                (long long)lm.steps, (long long)o.epochs, session_s(o.epochs));
+                (long long)lm.steps, (long long)o.epochs, session_plural(o.epochs));
     fputc('\n', session.out);
 }
 
 static int has_biases(const model_config *c)
 {
     int biases = 0;
-    for (int64_t i = 0; i < model_count(c) && !biases; i++)
-        biases = strstr(model_get(c, i).name, ".bias") != NULL;
+    for (int64_t i = 0; i < model_param_count(c) && !biases; i++)
+        biases = strstr(model_get_param(c, i).name, ".bias") != NULL;
     return biases;
 }
 
 /* Sizes, tokenizer and chat template of --model. */
 static int open_model(model_any *m)
 {
-    struct stat is;
+    struct stat info;
     if (model_read_config(m, o.model) != 0)
         return session_fail(1, "--model: %s%s", m->error,
-                            stat(o.model, &is) == 0 || o.model[0] == '/' || o.model[0] == '.' ||
-                                    gguf_is_name(o.model)
+                            stat(o.model, &info) == 0 || o.model[0] == '/' || o.model[0] == '.' ||
+                                    gguf_is_file_name(o.model)
                                 ? ""
                                 : "; a folder is expected: hf download NAME --local-dir DIR makes "
                                   "one of a model on Hugging Face");
     model_close(m);
-    const int keys = gguf_is(o.model);
+    const int keys = gguf_is_file(o.model);
     if ((keys ? gguf_open_tokenizer : bpe_open)(&run.tokenizer, o.model) != 0)
         return session_fail(1, "--model: %s%s", run.tokenizer.error,
                             keys ? "; the model's folder in Hugging Face's format has a tokenizer "
@@ -970,35 +970,35 @@ static int load_data(void)
         return status;
     if (run.data.lines[DATASET_CHATS] > 0 ||
         (run.data.lines[DATASET_INSTRUCTIONS] > 0 && run.chat.format.name != NULL))
-        say_chats();
+        print_chats();
     else if (run.data.lines[DATASET_INSTRUCTIONS] > 0)
         note_unknown_template("instructions stand behind ### Instruction:");
-    const char *taker;
-    const int64_t before = positions_before(&taker), room = m.config.context - before;
-    run.first.T = o.context > 0 ? o.context : room < USUAL_CONTEXT ? room : USUAL_CONTEXT;
+    const char *option;
+    const int64_t before = positions_before(&option), available = m.config.context - before;
+    run.first.T = o.context > 0 ? o.context : available < DEFAULT_CONTEXT ? available : DEFAULT_CONTEXT;
     int64_t longest = dataset_longest(&run.data);
     if (dataset_longest(&run.validation) > longest && longest > 0)
         longest = dataset_longest(&run.validation);
     if (o.context == 0 && longest > 0)
-        run.first.T = longest < room ? longest : room; /* more would be padding */
-    if (room < 1)
+        run.first.T = longest < available ? longest : available; /* more would be padding */
+    if (available < 1)
         return session_fail(2, "--%s: the model has %lld positions: that leaves none for a text",
-                            taker, (long long)m.config.context);
-    if (run.first.T > room && before > 0 && strcmp(taker, "size") != 0)
+                            option, (long long)m.config.context);
+    if (run.first.T > available && before > 0 && strcmp(option, "size") != 0)
         return session_fail(2,
                             "--context %lld: allowed is at most %lld: the %s takes %lld of the "
                             "model's %lld positions",
-                            (long long)o.context, (long long)room, taker, (long long)before,
+                            (long long)o.context, (long long)available, option, (long long)before,
                             (long long)m.config.context);
-    if (run.first.T < 1 || run.first.T > room)
+    if (run.first.T < 1 || run.first.T > available)
         return session_fail(2,
                             "--context %lld: allowed is 1 to %lld: the model has %lld positions%s",
-                            (long long)o.context, (long long)room, (long long)m.config.context,
-                            room < m.config.context ? ", and the method takes some" : "");
+                            (long long)o.context, (long long)available, (long long)m.config.context,
+                            available < m.config.context ? ", and the method takes some" : "");
     const uint64_t rows = dataset_rows(&run.data, run.first.T);
     const uint64_t tenth = lm.validation != NULL ? 0 : o.eval ? rows : (rows + 9) / 10;
-    const uint64_t held = lm.eval_every > 0 && !o.eval ? tenth : 0;
-    const part train = { &run.data, 0, rows - held }, last = { &run.data, rows - tenth, tenth },
+    const uint64_t held_out = lm.eval_every > 0 && !o.eval ? tenth : 0;
+    const split train = { &run.data, 0, rows - held_out }, last = { &run.data, rows - tenth, tenth },
                own = { &run.validation, 0, dataset_rows(&run.validation, run.first.T) },
                other = { &run.general, 0, dataset_rows(&run.general, run.first.T) };
     run.train = train;
@@ -1008,20 +1008,20 @@ static int load_data(void)
         return session_fail(1,
                             "%s has %llu row%s of %lld token%s, too few to learn from and to "
                             "evaluate with; %s",
-                            lm.data, (unsigned long long)rows, session_s((int64_t)rows),
-                            (long long)run.first.T, session_s(run.first.T),
+                            lm.data, (unsigned long long)rows, session_plural((int64_t)rows),
+                            (long long)run.first.T, session_plural(run.first.T),
                             longest > 0 ? "--validation FILE or --eval-every 0 leaves all to learn"
                                         : "a smaller --context makes more");
     if (make_batch() != 0 || group_rows() != 0)
         return 1;
     count_steps();
-    const uint64_t cut = dataset_cut(&run.data, run.first.T);
+    const uint64_t cut = dataset_truncated(&run.data, run.first.T);
     fprintf(session.out,
             o.eval ? "data   %s: %zu token%s, %llu row%s of %lld\n"
                    : "data   %s: %zu token%s, %llu row%s of %lld, %llu of them to evaluate with\n",
-            session_is_dash(lm.data) ? "standard input" : lm.data, run.data.all.count,
-            session_s((int64_t)run.data.all.count), (unsigned long long)rows,
-            session_s((int64_t)rows), (long long)run.first.T, (unsigned long long)held);
+            session_is_dash(lm.data) ? "standard input" : lm.data, run.data.tokens.count,
+            session_plural((int64_t)run.data.tokens.count), (unsigned long long)rows,
+            session_plural((int64_t)rows), (long long)run.first.T, (unsigned long long)held_out);
     if (cut > 0)
         fprintf(session.out,
                 "note   %llu row%s longer and lose%s the beginning of the prompt, then the end of "
@@ -1033,27 +1033,27 @@ static int load_data(void)
 static uint64_t data_hash(void)
 {
     uint64_t h =
-        session_hash(14695981039346656037u, run.data.all.ids, run.data.all.count * sizeof(int32_t));
+        session_hash(14695981039346656037u, run.data.tokens.ids, run.data.tokens.count * sizeof(int32_t));
     h = session_hash(h, run.data.examples, run.data.count * sizeof(dataset_example));
     return run.data.lines[DATASET_CHATS] > 0
-               ? session_hash(h, run.data.learned.at, run.data.all.count)
+               ? session_hash(h, run.data.targets.flags, run.data.tokens.count)
                : h;
 }
 
 /* Rows of a part that an evaluation reads, spread evenly. */
-static uint64_t part_used(const part *p)
+static uint64_t split_used(const split *p)
 {
     const uint64_t most = lm.eval_iters > 0 ? (uint64_t)(lm.eval_iters * lm.batch) : p->count;
     return most < p->count ? most : p->count;
 }
 
-static uint64_t part_place(const part *p, uint64_t i)
+static uint64_t split_row(const split *p, uint64_t i)
 {
-    return p->first + i * p->count / part_used(p);
+    return p->first + i * p->count / split_used(p);
 }
 
 /* What a loss of an evaluation is of: it compares with losses of the same rows only. */
-static uint64_t part_hash(const part *p)
+static uint64_t split_hash(const split *p)
 {
     const lm_run *r = &run.first;
     const size_t bytes = (size_t)(row_width() * r->T) * sizeof(int32_t);
@@ -1066,8 +1066,8 @@ static uint64_t part_hash(const part *p)
     if (whole != NULL)
         h = session_hash(h, whole, strlen(whole));
     free(whole);
-    for (uint64_t i = 0; i < part_used(p); i++) {
-        dataset_row(p->data, part_place(p, i), r->T, r->tokens, r->targets);
+    for (uint64_t i = 0; i < split_used(p); i++) {
+        dataset_row(p->data, split_row(p, i), r->T, r->tokens, r->targets);
         h = session_hash(session_hash(h, r->tokens, bytes), r->targets, bytes);
     }
     return h;
@@ -1097,7 +1097,7 @@ static int trains_head(const tuning *t)
            !p.frozen;
 }
 
-static int with_pairs(gckpt_graph *g, int64_t rows, int64_t T, gckpt_term *term, lm_model *m)
+static int build_pairs(gckpt_graph *g, int64_t rows, int64_t T, gckpt_term *term, lm_stage *m)
 {
     tuning *t = (tuning *)m->user;
     const gckpt_shape shape = gckpt_shape2(rows, 2 * T);
@@ -1105,8 +1105,8 @@ static int with_pairs(gckpt_graph *g, int64_t rows, int64_t T, gckpt_term *term,
     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, shape);
     gckpt_tensor *reference = gckpt_input(g, "reference", GCKPT_F32, gckpt_shape2(rows, 2));
     gckpt_tensor *label = gckpt_input(g, "label", GCKPT_F32, gckpt_shape1(rows));
-    const int64_t piece = preference_piece(&t->model, T, t->training && trains_head(t));
-    m->logits.tensor = preference_logps(&t->model, tokens, targets, &t->how, piece);
+    const int64_t chunk = preference_chunk_rows(&t->model, T, t->training && trains_head(t));
+    m->logits.tensor = preference_logps(&t->model, tokens, targets, &t->options, chunk);
     term->loss = preference_loss(m->logits.tensor, reference, label, o.beta);
     term->weight = 1;
     m->feeds[0].input = gckpt_id(tokens);
@@ -1116,29 +1116,29 @@ static int with_pairs(gckpt_graph *g, int64_t rows, int64_t T, gckpt_term *term,
     return 1;
 }
 
-static int with_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
+static int build_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 {
-    lm_model *m = (lm_model *)user;
+    lm_stage *m = (lm_stage *)user;
     tuning *t = (tuning *)m->user;
     const int64_t T = m->T > 0 ? m->T : t->run.T;
     if (o.objective == OBJECTIVE_DPO)
-        return with_pairs(g, rows, T, term, m);
+        return build_pairs(g, rows, T, term, m);
     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(rows, T));
     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(rows, T));
-    gckpt_tensor *hidden = model_hidden(&t->model, tokens, &t->how);
-    const int taught = o.objective == OBJECTIVE_DISTILL && t->training,
-              plain = !taught || o.distill_alpha > 0;
+    gckpt_tensor *hidden = model_hidden(&t->model, tokens, &t->options);
+    const int distils = o.objective == OBJECTIVE_DISTILL && t->training,
+              plain = !distils || o.distill_alpha > 0;
     int n = 0;
     m->feeds[0].input = gckpt_id(tokens);
     m->feeds[1].input = gckpt_id(targets);
     if (plain) {
         term[n].loss = model_loss(&t->model, hidden, targets);
-        term[n++].weight = taught ? (float)o.distill_alpha : 1;
+        term[n++].weight = distils ? (float)o.distill_alpha : 1;
     }
-    if (taught) {
-        const int64_t piece = preference_piece(&t->model, T, trains_head(t));
+    if (distils) {
+        const int64_t chunk = preference_chunk_rows(&t->model, T, trains_head(t));
         term[n].loss = teacher_loss(&t->model, hidden, &t->teacher, tokens, targets,
-                                    o.distill_temperature, piece);
+                                    o.distill_temperature, chunk);
         term[n++].weight = (float)(1 - o.distill_alpha);
     }
     return n;
@@ -1151,7 +1151,7 @@ static int check_tokens(const char *option, const char *dir)
     bpe other;
     size_t n = 0, k = 0;
     char path[MODEL_PATH];
-    const int keys = gguf_is(dir);
+    const int keys = gguf_is_file(dir);
     if (!keys && access(join(path, sizeof path, dir, "tokenizer.json"), F_OK) != 0 &&
         access(join(path, sizeof path, dir, "vocab.json"), F_OK) != 0)
         return 0;
@@ -1176,8 +1176,8 @@ static int load_teacher(tuning *t)
 {
     const int as_is = o.teacher_store == STORE_AUTO;
     const model_source source = { as_is ? GCKPT_STORAGE_F32 : (gckpt_storage)o.teacher_store, 0,
-                                  NULL, as_is && gguf_is(o.teacher) };
-    const int64_t before = lm_parameters(t->run.store);
+                                  NULL, as_is && gguf_is_file(o.teacher) };
+    const int64_t before = lm_param_count(t->run.store);
     if (teacher_load(&t->teacher, t->run.store, o.teacher, &source, &t->model) != 0)
         return session_fail(1, "--teacher: %s", t->teacher.error);
     if (check_tokens("teacher", o.teacher) != 0)
@@ -1188,11 +1188,11 @@ static int load_teacher(tuning *t)
                             "so many",
                             o.teacher, (long long)t->teacher.config.context,
                             (long long)run.first.T);
-    t->taught = lm_parameters(t->run.store) - before;
+    t->teacher_params = lm_param_count(t->run.store) - before;
     if (t->teacher.note[0] != 0)
         fprintf(session.out, "note   %s\n", t->teacher.note);
     fprintf(session.out, "teacher %s: %s, %lld parameters, matrices as %s\n", o.teacher,
-            t->teacher.config.type, (long long)t->taught,
+            t->teacher.config.type, (long long)t->teacher_params,
             source.as_file ? "in its file" : storage_names[source.storage]);
     return 0;
 }
@@ -1205,8 +1205,8 @@ static void note_tying(const tuning *t)
     model_join(table, c->family->embeddings, ".weight");
     if (!o.tied || o.modules_to_save == NULL || t->adapters.options.method != ADAPTERS_LORA)
         return;
-    const int both = model_in_modules(c, o.modules_to_save, table) ||
-                     model_in_modules(c, o.modules_to_save, "lm_head.weight");
+    const int both = model_is_in_modules(c, o.modules_to_save, table) ||
+                     model_is_in_modules(c, o.modules_to_save, "lm_head.weight");
     if (!both || !c->tied)
         fprintf(session.out, "note   --ensure-weight-tying changes nothing: %s%s\n",
                 both ? "the model's head is a table of its own"
@@ -1218,13 +1218,13 @@ static void note_tying(const tuning *t)
 static int load_model(tuning *t, adapters_method method, const char *model, const char *adapter)
 {
     static const char words[] = ",embed_tokens,wte"; /* what a tied head is */
-    const int referred = run.refers && o.reference != NULL;
+    const int for_reference = run.refers && o.reference != NULL;
     char floats[1024];
     if (o.modules_to_save != NULL && snprintf(floats, sizeof floats, "%s%s", o.modules_to_save,
                                               o.tied ? words : "") >= (int)sizeof floats)
         return session_fail(2, "--modules-to-save: more than 1,000 characters");
     const gckpt_store_desc desc = { .seed = (uint64_t)lm.seed };
-    const model_source source = { .storage = packed_by_option() ? (gckpt_storage)o.store
+    const model_source source = { .storage = quantised_by_option() ? (gckpt_storage)o.store
                                                                 : GCKPT_STORAGE_F32,
                                   .map = (int)o.map,
                                   .floats = method == ADAPTERS_HEAD     ? "lm_head"
@@ -1232,7 +1232,7 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
                                                                         : NULL,
                                   .as_file = as_file(model, method) };
     const int lora = method == ADAPTERS_LORA;
-    const adapters_options wanted = { .method = method,
+    const adapters_options options = { .method = method,
                                       .layers = o.layers,
                                       .size = o.size,
                                       .hidden = o.hidden,
@@ -1240,8 +1240,8 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
                                       .rslora = (int)o.rslora,
                                       .dropout = o.lora_dropout,
                                       .targets = o.targets,
-                                      .ranks = o.ranks,
-                                      .alphas = o.alphas,
+                                      .rank_pattern = o.ranks,
+                                      .alpha_pattern = o.alphas,
                                       .bias = (adapters_bias)o.bias,
                                       .dora = lora && o.dora,
                                       .modules_to_save = lora ? o.modules_to_save : NULL,
@@ -1253,30 +1253,30 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
         return session_fail(1, "out of memory");
     if (model_load(&t->model, t->run.store, model, &source) != 0)
         return session_fail(1, "%s: %s",
-                            referred && model == o.reference ? "--reference" : "--model",
+                            for_reference && model == o.reference ? "--reference" : "--model",
                             t->model.error);
     if (t->model.note[0] != 0)
         fprintf(session.out, "note   %s\n", t->model.note);
     int failed = adapter != NULL ? adapters_load(&t->adapters, &t->model, t->run.store, adapter)
-                                 : adapters_begin(&t->adapters, &t->model, t->run.store, &wanted);
-    const int packed = strstr(t->model.error, "packed, and so frozen") != NULL;
+                                 : adapters_begin(&t->adapters, &t->model, t->run.store, &options);
+    const int quantised = strstr(t->model.error, "packed, and so frozen") != NULL;
     if (failed)
         return session_fail(1, "%s%s%s",
                             adapter == NULL ? ""
-                            : referred      ? "--reference: "
+                            : for_reference      ? "--reference: "
                                             : "--adapter: ",
                             t->model.error,
-                            !packed ? ""
+                            !quantised ? ""
                             : o.map ? " (leave --map out)"
                                     : " (--store f32)");
-    if (t->adapters.options.method != method && !referred)
+    if (t->adapters.options.method != method && !for_reference)
         failed = model_fail(&t->model, "--adapter %s: it is of --method %s: give that option, too",
                             adapter, adapters_names[t->adapters.options.method]);
-    if (!failed && o.gguf != NULL && method == ADAPTERS_LORA && !referred) /* before a training */
+    if (!failed && o.gguf != NULL && method == ADAPTERS_LORA && !for_reference) /* before a training */
         failed = gguf_adapter_check(&t->adapters, gguf_architecture_of(&t->model.config)) < 0;
-    t->how.hooks = &t->adapters.hooks;
-    t->how.dropout = lm.dropout;
-    t->run.lr = rate_of(method);
+    t->options.hooks = &t->adapters.hooks;
+    t->options.dropout = lm.dropout;
+    t->run.lr = learning_rate(method);
     if (failed)
         return session_fail(1, "%s", t->model.error);
     return o.objective == OBJECTIVE_DISTILL && !o.eval && !o.generate && lm.data != NULL
@@ -1295,12 +1295,12 @@ static const char *trained_only(void *user, const char *name)
 
 static int make_plans(tuning *t)
 {
-    gckpt_plan_desc desc = lm_desc(&t->run, LM_EVALUATION);
+    gckpt_plan_desc desc = lm_plan_desc(&t->run, LM_EVALUATION);
     lm_run *r = &t->run;
-    lm_model *m;
+    lm_stage *m;
     desc.batch = 1; /* row by row: the mean of their means is wanted, too */
     r->classes = run.classes > 0 ? run.classes - 1 : 0;
-    for (int i = 0; (m = lm_each(r, i)) != NULL; i++) {
+    for (int i = 0; (m = lm_stage_at(r, i)) != NULL; i++) {
         const int training = lm_purpose(i) == LM_TRAINING, evaluates = o.eval || run.refers;
         if (lm_purpose(i) == LM_SAMPLING ||
             (training ? evaluates : lm.eval_every == 0 && !evaluates))
@@ -1310,8 +1310,8 @@ static int make_plans(tuning *t)
         desc.fetch = &m->logits;
         desc.fetches = o.objective == OBJECTIVE_DPO;
         m->T = i < LM_PURPOSES ? r->T : run.lengths[(i - LM_PURPOSES) / LM_SAMPLING];
-        if (training ? lm_plan_training(r, m, with_loss, NULL) != 0
-                     : lm_plan(r, m, LM_EVALUATION, with_loss, 1, &desc) != 0)
+        if (training ? lm_plan_training(r, m, build_loss, NULL) != 0
+                     : lm_plan(r, m, LM_EVALUATION, build_loss, 1, &desc) != 0)
             return 1;
     }
     return 0;
@@ -1324,7 +1324,7 @@ static void report_classes(tuning *t)
     if (!run.grouped)
         return;
     fprintf(session.out, "rows   of like length together, %d plan%s: T", run.classes,
-            session_s(run.classes));
+            session_plural(run.classes));
     for (int i = 0; i < run.classes; i++)
         fprintf(session.out, " %lld", (long long)run.lengths[i]);
     fprintf(session.out, "; %.3f computed tokens a real one (%.3f if all were as long)\n",
@@ -1339,10 +1339,10 @@ static void report_process(tuning *t)
 {
     size_t arena;
     const dataset *const all[] = { &run.data, &run.validation, &run.general };
-    double bytes = (double)lm_total(&t->run, &arena) + 30e6;
+    double bytes = (double)lm_total_bytes(&t->run, &arena) + 30e6;
     for (int i = 0; i < 3; i++)
-        bytes += (double)all[i]->all.room * sizeof(int32_t) + (double)all[i]->learned.room +
-                 (double)all[i]->room * sizeof(dataset_example);
+        bytes += (double)all[i]->tokens.capacity * sizeof(int32_t) + (double)all[i]->targets.capacity +
+                 (double)all[i]->capacity * sizeof(dataset_example);
     if (t->run.device == NULL)
         fprintf(session.out,
                 "       the process, or its container: %.0f MB, with the data and up to 30 MB for "
@@ -1352,11 +1352,11 @@ static void report_process(tuning *t)
 
 static void report_plan(tuning *t, const char *method)
 {
-    const gckpt_plan *p = t->run.models[LM_TRAINING].plan;
-    const int64_t all = lm_parameters(t->run.store) - t->taught;
+    const gckpt_plan *p = t->run.stages[LM_TRAINING].plan;
+    const int64_t all = lm_param_count(t->run.store) - t->teacher_params;
     outcome *r = &t->result;
     r->parameters = adapters_trainable(t->run.store);
-    r->bytes = lm_bytes(&t->run);
+    r->bytes = lm_plan_bytes(&t->run);
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
         r->kinds[i] = gckpt_plan_kind_bytes(p, i);
     fprintf(session.out, "method %s: trains %lld of %lld parameters (%.3g %%), lr %g\n", method,
@@ -1389,7 +1389,7 @@ static void show_token(int32_t token)
 
 static void show(const int32_t *tokens, int64_t n)
 {
-    for (int64_t i = 0; i < n && !generator_stops(run.stops, tokens[i]); i++)
+    for (int64_t i = 0; i < n && !generator_is_stop(run.stops, tokens[i]); i++)
         show_token(tokens[i]);
     fputc('\n', session.out);
 }
@@ -1399,7 +1399,7 @@ static int stop(void *user, int64_t at, const int32_t *tokens)
 {
     (void)user;
     (void)at;
-    if (o.generate && lm.samples == 1 && !generator_stops(run.stops, tokens[0])) {
+    if (o.generate && lm.samples == 1 && !generator_is_stop(run.stops, tokens[0])) {
         show_token(tokens[0]);
         fflush(session.out);
     }
@@ -1417,8 +1417,8 @@ static int encode_prompt(bpe_tokens *prompt)
         return failed ? session_fail(1, "--prompt: %s", run.chat.error) : 0;
     }
     failed = bpe_reserve(prompt, BPE_TEMPLATE_SIZE) != 0;
-    for (int i = 0; i < run.tokenizer.head_count && !failed; i++)
-        prompt->ids[prompt->count++] = run.tokenizer.head[i];
+    for (int i = 0; i < run.tokenizer.prefix_count && !failed; i++)
+        prompt->ids[prompt->count++] = run.tokenizer.prefix[i];
     if (*text != 0)
         failed = failed || bpe_encode(&run.tokenizer, text, strlen(text), 0, prompt) != 0;
     else if (prompt->count == 0)
@@ -1433,7 +1433,7 @@ static int sample(tuning *t, const char *when)
                             .threads = (int)lm.threads,
                             .backend = run.first.device,
                             .hooks = &t->adapters.hooks,
-                            .initial = 1 }; /* new adapters; loading checks what a file must have */
+                            .allow_initial = 1 }; /* new adapters; loading checks what a file must have */
     const sample_options how = { lm.temperature, lm.top_k, lm.top_p, (uint64_t)lm.seed };
     generator g;
     bpe_tokens prompt = { 0 };
@@ -1486,28 +1486,28 @@ static void put_reference(const dataset *d, uint64_t row, int64_t at)
 }
 
 /* A row alone; *m: what it ran by. */
-static gckpt_result forward_row(tuning *t, const part *p, uint64_t row, lm_model **m,
+static gckpt_result forward_row(tuning *t, const split *p, uint64_t row, lm_stage **m,
                                 gckpt_report *report)
 {
     lm_run *r = &t->run;
     gckpt_feed feeds[LM_FEEDS];
-    *m = lm_for(r, LM_EVALUATION, dataset_length(p->data, row, r->T));
+    *m = lm_stage_for(r, LM_EVALUATION, dataset_length(p->data, row, r->T));
     dataset_row(p->data, row, (*m)->T, r->tokens, r->targets);
     if (p->data->pairs)
         put_reference(p->data, row, 0);
-    return gckpt_forward((*m)->exec, feeds, lm_feeds(r, *m, feeds), 1, report);
+    return gckpt_forward((*m)->exec, feeds, lm_fill_feeds(r, *m, feeds), 1, report);
 }
 
 /* The mean loss of a target, and the mean of the rows' means; 0 when interrupted. */
-static int evaluate_part(tuning *t, const part *p, double *mean, double *of_means)
+static int evaluate_split(tuning *t, const split *p, double *mean, double *of_means)
 {
-    const uint64_t used = part_used(p);
+    const uint64_t used = split_used(p);
     double sum = 0, means = 0;
     int64_t count = 0, rows = 0;
     for (uint64_t i = 0; i < used && !session.interrupted; i++) {
-        lm_model *m;
+        lm_stage *m;
         gckpt_report report;
-        const gckpt_result result = forward_row(t, p, part_place(p, i), &m, &report);
+        const gckpt_result result = forward_row(t, p, split_row(p, i), &m, &report);
         if (result == GCKPT_CANCELLED)
             break;
         if (result != GCKPT_OK)
@@ -1528,13 +1528,13 @@ static double perplexity(double loss) { return loss < 700 ? 1 / sample_exp(-loss
 /* The loss of pairs, and the rewards of their answers. */
 static int evaluate_pairs(tuning *t, uint64_t step, double *loss)
 {
-    const part *p = &run.valid;
+    const split *p = &run.valid;
     preference_stats s = { 0 };
-    char also[320], text[160];
-    for (uint64_t i = 0; i < part_used(p) && !session.interrupted; i++) {
-        lm_model *m;
+    char suffix[320], text[160];
+    for (uint64_t i = 0; i < split_used(p) && !session.interrupted; i++) {
+        lm_stage *m;
         gckpt_report report;
-        const gckpt_result result = forward_row(t, p, part_place(p, i), &m, &report);
+        const gckpt_result result = forward_row(t, p, split_row(p, i), &m, &report);
         if (result == GCKPT_CANCELLED)
             break;
         if (result != GCKPT_OK)
@@ -1550,45 +1550,45 @@ static int evaluate_pairs(tuning *t, uint64_t step, double *loss)
              "loss %.4f a pair, accuracy %.3f, rewards %.4f chosen, %.4f rejected, margin %.4f",
              s.loss, s.accuracy, s.chosen, s.rejected, s.margin);
     if (o.eval)
-        fprintf(session.out, "eval   %lld pair%s: %s\n", (long long)s.count, session_s(s.count),
+        fprintf(session.out, "eval   %lld pair%s: %s\n", (long long)s.count, session_plural(s.count),
                 text);
     else
-        session_say("step %llu: validation %s", (unsigned long long)step, text);
-    snprintf(also, sizeof also,
+        session_print_line("step %llu: validation %s", (unsigned long long)step, text);
+    snprintf(suffix, sizeof suffix,
              ",\"rewards/chosen\":%.9g,\"rewards/rejected\":%.9g,\"rewards/accuracies\":%.9g,"
              "\"rewards/margins\":%.9g,\"logps/chosen\":%.9g,\"logps/rejected\":%.9g",
              s.chosen, s.rejected, s.accuracy, s.margin, s.logps[0], s.logps[1]);
-    lm_report_eval(step, *loss, also);
+    lm_report_eval(step, *loss, suffix);
     return 0;
 }
 
 static int evaluate(tuning *t, uint64_t step, double *loss)
 {
     double of_means;
-    char also[96];
+    char suffix[96];
     if (o.objective == OBJECTIVE_DPO)
         return evaluate_pairs(t, step, loss);
-    if (evaluate_part(t, &run.valid, loss, &of_means) != 0)
+    if (evaluate_split(t, &run.valid, loss, &of_means) != 0)
         return 1;
     if (*loss == 0)
         return 0;
-    if (*loss - *loss != 0 && lm_broken(t->run.store, 0) != NULL)
-        return session_fail(1, lm_broken_text, lm_broken(t->run.store, 0));
+    if (*loss - *loss != 0 && lm_find_nonfinite(t->run.store, 0) != NULL)
+        return session_fail(1, lm_nonfinite_text, lm_find_nonfinite(t->run.store, 0));
     if (o.eval)
         fprintf(session.out,
                 "eval   %llu row%s: loss %.4f a token, mean of rows' means %.4f, perplexity %.4g\n",
-                (unsigned long long)part_used(&run.valid),
-                session_s((int64_t)part_used(&run.valid)), *loss, of_means, perplexity(*loss));
+                (unsigned long long)split_used(&run.valid),
+                session_plural((int64_t)split_used(&run.valid)), *loss, of_means, perplexity(*loss));
     else if (run.valid.data->examples != NULL)
-        session_say(
+        session_print_line(
             "step %llu: validation loss %.4f a token, mean of rows' means %.4f, perplexity %.4g",
             (unsigned long long)step, *loss, of_means, perplexity(*loss));
     else
-        session_say("step %llu: validation loss %.4f, perplexity %.4g", (unsigned long long)step,
+        session_print_line("step %llu: validation loss %.4f, perplexity %.4g", (unsigned long long)step,
                     *loss, perplexity(*loss));
-    snprintf(also, sizeof also, ",\"mean_of_means\":%.9g,\"perplexity\":%.9g", of_means,
+    snprintf(suffix, sizeof suffix, ",\"mean_of_means\":%.9g,\"perplexity\":%.9g", of_means,
              perplexity(*loss));
-    lm_report_eval(step, *loss, also);
+    lm_report_eval(step, *loss, suffix);
     return 0;
 }
 
@@ -1597,11 +1597,11 @@ static int evaluate_general(tuning *t, uint64_t step, double *loss)
     double of_means;
     if (run.other.count == 0)
         return 0;
-    if (evaluate_part(t, &run.other, loss, &of_means) != 0)
+    if (evaluate_split(t, &run.other, loss, &of_means) != 0)
         return 1;
     if (*loss == 0)
         return 0;
-    session_say("step %llu: general loss %.4f", (unsigned long long)step, *loss);
+    session_print_line("step %llu: general loss %.4f", (unsigned long long)step, *loss);
     session_event("{\"event\":\"general\",\"step\":%llu,\"loss\":%.9g}\n", (unsigned long long)step,
                   *loss);
     return 0;
@@ -1610,8 +1610,8 @@ static int evaluate_general(tuning *t, uint64_t step, double *loss)
 static size_t file_bytes(const char *folder, const char *name)
 {
     char path[MODEL_PATH];
-    struct stat is;
-    return stat(join(path, sizeof path, folder, name), &is) == 0 ? (size_t)is.st_size : 0;
+    struct stat info;
+    return stat(join(path, sizeof path, folder, name), &info) == 0 ? (size_t)info.st_size : 0;
 }
 
 /* A copy of one of the tokenizer's files, where there is one. */
@@ -1622,7 +1622,7 @@ static int copy_file(model_any *m, const char *from, const char *to, const char 
     size_t size;
     if (access(join(path, sizeof path, from, name), R_OK) != 0)
         return 0;
-    if (session_read("model", path, &bytes, &size) != 0)
+    if (session_read_file("model", path, &bytes, &size) != 0)
         return 1;
     FILE *f = model_begin_file(m, path, to, name);
     if (f != NULL)
@@ -1670,7 +1670,7 @@ static int copy_files(model_any *m, const char *folder)
                                          "added_tokens.json",
                                          "chat_template.jinja",
                                          "generation_config.json" };
-    if (gguf_is(o.model))
+    if (gguf_is_file(o.model))
         return write_gguf_files(m, folder);
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
         if (copy_file(m, o.model, folder, files[i]) != 0)
@@ -1687,19 +1687,19 @@ static int export_gguf(tuning *t)
                : session_fail(1, "--export-gguf: %s", t->model.error);
 }
 
-static void say_exported(void)
+static void print_exported(void)
 {
-    struct stat is;
-    if (run.exported && stat(o.gguf, &is) == 0)
+    struct stat info;
+    if (run.exported && stat(o.gguf, &info) == 0)
         fprintf(session.out, "exported %s: LoRA for llama.cpp's --lora, %zu bytes\n", o.gguf,
-                (size_t)is.st_size);
+                (size_t)info.st_size);
 }
 
 /* The model, or what the method added to it, for others to load. */
 static int save_model(tuning *t, const char *folder)
 {
     const int full = t->adapters.options.method == ADAPTERS_FULL;
-    int failed = full ? model_save(&t->model, t->run.store, folder, exports[o.export_as])
+    int failed = full ? model_save(&t->model, t->run.store, folder, export_types[o.export_as])
                       : adapters_save(&t->adapters, folder, gckpt_store_note(t->notes, "base"));
     if (failed)
         return session_fail(1, "--save %s: %s", folder, t->model.error);
@@ -1711,8 +1711,8 @@ static int save_model(tuning *t, const char *folder)
 /* --merge of what is loaded, or trained. */
 static int merge(tuning *t)
 {
-    if ((!stays_whole(t->adapters.options.method) && adapters_merge(&t->adapters) != 0) ||
-        model_save(&t->model, t->run.store, o.merge, exports[o.export_as]) != 0)
+    if ((!is_plain_model(t->adapters.options.method) && adapters_merge(&t->adapters) != 0) ||
+        model_save(&t->model, t->run.store, o.merge, export_types[o.export_as]) != 0)
         return session_fail(1, "--merge %s: %s", o.merge, t->model.error);
     if (copy_files(&t->model, o.merge) != 0)
         return 1;
@@ -1730,7 +1730,7 @@ static int note_real(tuning *t, const char *key, double value)
     return session_fail(1, "%s", gckpt_error_text(t->notes));
 }
 
-static double noted_real(const tuning *t, const char *key)
+static double read_real_note(const tuning *t, const char *key)
 {
     const char *text = gckpt_store_note(t->notes, key);
     return text != NULL ? strtod(text, NULL) : 0;
@@ -1750,10 +1750,10 @@ static int save_training(tuning *t)
         note_real(t, "general", t->result.general_before) != 0)
         return 1;
     join(path, sizeof path, t->save, "training.safetensors");
-    int failed = session_bring(t->run.store, t->notes, &options, other_notes);
+    int failed = session_copy_notes(t->run.store, t->notes, &options, other_notes);
     if (!failed && gckpt_store_save_as(t->run.store, path, &desc) != GCKPT_OK)
         failed = session_fail(1, "--save: %s: %s", path, gckpt_error_text(t->run.store));
-    return session_bring(t->run.store, NULL, &options, other_notes) || failed;
+    return session_copy_notes(t->run.store, NULL, &options, other_notes) || failed;
 }
 
 /* After an evaluation (loss 0: there was none) or at the end. What is worse than the best, or may
@@ -1796,21 +1796,21 @@ static void put_batch(lm_run *r, uint64_t step)
     ((tuning *)r->user)->result.after = 0;
     ((tuning *)r->user)->saved = 0;
     if (run.grouped) {
-        r->fed = (int64_t)dataset_batch(&run.batches, r->position);
-        r->length = lm_for(r, LM_TRAINING, dataset_batch_length(&run.batches, (uint64_t)r->fed))->T;
-        r->real = 0;
-        for (int64_t i = 0; i < r->fed; i++) {
-            const uint64_t row = run.batches.now[i];
-            r->real += dataset_real(run.train.data, row, r->length);
+        r->step_rows = (int64_t)dataset_batch(&run.batches, r->position);
+        r->length = lm_stage_for(r, LM_TRAINING, dataset_batch_length(&run.batches, (uint64_t)r->step_rows))->T;
+        r->real_tokens = 0;
+        for (int64_t i = 0; i < r->step_rows; i++) {
+            const uint64_t row = run.batches.current[i];
+            r->real_tokens += dataset_real_tokens(run.train.data, row, r->length);
             put_row(r, row, i, r->length);
         }
         return;
     }
-    r->real = 0;
+    r->real_tokens = 0;
     for (int64_t i = 0; i < lm.batch; i++) {
         const uint64_t n = run.train.count, at = r->position + (uint64_t)i;
         const uint64_t row = o.in_order ? at % n : dataset_shuffled((uint64_t)lm.seed, at, n);
-        r->real += dataset_real(run.train.data, run.train.first + row, r->T);
+        r->real_tokens += dataset_real_tokens(run.train.data, run.train.first + row, r->T);
         put_row(r, run.train.first + row, i, r->T);
     }
 }
@@ -1832,13 +1832,13 @@ static int evaluate_now(lm_run *r, uint64_t step)
 
 /* ---- the reference of pairs ------------------------------------------------------------------ */
 /* Rows that are learned, or evaluated. */
-static int refer_part(tuning *t, const part *p, int evaluated, uint64_t *pairs)
+static int fill_references(tuning *t, const split *p, int evaluated, uint64_t *pairs)
 {
     float *to = run.references[p->data == &run.validation];
-    const uint64_t count = evaluated ? part_used(p) : p->count;
+    const uint64_t count = evaluated ? split_used(p) : p->count;
     for (uint64_t i = 0; i < count; i++) {
-        const uint64_t row = evaluated ? part_place(p, i) : p->first + i;
-        lm_model *m;
+        const uint64_t row = evaluated ? split_row(p, i) : p->first + i;
+        lm_stage *m;
         gckpt_report report;
         const gckpt_result result = forward_row(t, p, row, &m, &report);
         if (result == GCKPT_CANCELLED || session.interrupted)
@@ -1853,7 +1853,7 @@ static int refer_part(tuning *t, const part *p, int evaluated, uint64_t *pairs)
 }
 
 /* 1: --reference names an adapter. */
-static int is_adapted(void)
+static int is_adapter_reference(void)
 {
     char path[MODEL_PATH];
     return o.reference != NULL &&
@@ -1865,11 +1865,11 @@ static int is_adapted(void)
  * adapter is no part of it, nor, with --eval, the one that is evaluated. */
 static int load_reference(tuning *t, adapters_method of)
 {
-    const int adapted = is_adapted();
+    const int adapted = is_adapter_reference();
     const char *model = o.reference != NULL && !adapted ? o.reference : o.model;
     const char *adapter = adapted ? o.reference : o.reference == NULL && !o.eval ? o.adapter : NULL;
-    const int packed = packed_by_option() || o.map || as_file(model, ADAPTERS_LORA);
-    const adapters_method method = adapter != NULL ? of : packed ? ADAPTERS_LORA : ADAPTERS_FULL;
+    const int quantised = quantised_by_option() || o.map || as_file(model, ADAPTERS_LORA);
+    const adapters_method method = adapter != NULL ? of : quantised ? ADAPTERS_LORA : ADAPTERS_FULL;
     if (load_model(t, method, model, adapter) != 0)
         return 1;
     if (o.reference != NULL && model == o.reference && check_tokens("reference", model) != 0)
@@ -1886,16 +1886,16 @@ static int load_reference(tuning *t, adapters_method of)
 
 /* A budget that is too small for the training is no reason to compute log-probabilities first: the
  * least bytes that are not, by what an error names; 0: it fits. */
-static int training_needs(adapters_method method, size_t *least)
+static int find_training_bytes(adapters_method method, size_t *least)
 {
     tuning t = { .run = run.first };
-    lm_model *m = &t.run.models[LM_TRAINING];
+    lm_stage *m = &t.run.stages[LM_TRAINING];
     int failed = load_model(&t, method, o.model, o.adapter);
     *least = 0;
     m->user = &t;
     m->T = t.run.T;
     t.training = 1;
-    const void *wrong = failed ? NULL : lm_try_training(&t.run, m, with_loss, NULL);
+    const void *wrong = failed ? NULL : lm_try_training(&t.run, m, build_loss, NULL);
     if (wrong != NULL) {
         const char *named = strstr(gckpt_error_text(wrong), "at least ");
         if (gckpt_error(wrong) == GCKPT_E_BUDGET && named != NULL)
@@ -1912,7 +1912,7 @@ static int training_needs(adapters_method method, size_t *least)
 static int check_budget(lm_run *r, size_t training)
 {
     size_t arena;
-    const size_t reference = lm_total(r, &arena), budget = (size_t)lm.budget;
+    const size_t reference = lm_total_bytes(r, &arena), budget = (size_t)lm.budget;
     if (budget == 0 || (training == 0 && reference <= budget))
         return 0;
     const char *hint =
@@ -1930,7 +1930,7 @@ static int check_budget(lm_run *r, size_t training)
 
 /* Log-probabilities of all answers by the reference, before the model that learns takes its place:
  * they are numbers from then on, and one model at a time is in memory. --plan: what they would need. */
-static int keep_references(adapters_method method)
+static int compute_references(adapters_method method)
 {
     tuning t = { .run = run.first };
     const double begin = session_now();
@@ -1942,7 +1942,7 @@ static int keep_references(adapters_method method)
     run.references[1] = calloc((size_t)dataset_rows(&run.validation, 1) + 1, 2 * sizeof(float));
     if (run.references[0] == NULL || run.references[1] == NULL)
         return session_fail(1, "out of memory for the reference's log-probabilities");
-    if (lm.budget > 0 && !o.eval && training_needs(method, &training) != 0)
+    if (lm.budget > 0 && !o.eval && find_training_bytes(method, &training) != 0)
         return 1;
     run.refers = 1;
     int failed = load_reference(&t, method) || make_plans(&t) || check_budget(&t.run, training);
@@ -1950,17 +1950,17 @@ static int keep_references(adapters_method method)
         fprintf(session.out, "reference %s: log-probabilities of all answers come first",
                 o.reference != NULL ? o.reference : o.model);
     if (!failed && lm.plan)
-        fprintf(session.out, ", %zu bytes", lm_total(&t.run, &arena));
+        fprintf(session.out, ", %zu bytes", lm_total_bytes(&t.run, &arena));
     if (!failed)
         fputc('\n', session.out);
     fflush(session.out);
     if (!failed && !lm.plan)
-        failed = lm_execs(&t.run) || (!o.eval && refer_part(&t, &run.train, 0, &pairs)) ||
-                 ((lm.eval_every > 0 || o.eval) && refer_part(&t, &run.valid, 1, &pairs));
+        failed = lm_new_execs(&t.run) || (!o.eval && fill_references(&t, &run.train, 0, &pairs)) ||
+                 ((lm.eval_every > 0 || o.eval) && fill_references(&t, &run.valid, 1, &pairs));
     run.refers = 0;
     if (!failed && !lm.plan)
         fprintf(session.out, "reference %llu pair%s, %.1f s\n", (unsigned long long)pairs,
-                session_s((int64_t)pairs), session_now() - begin);
+                session_plural((int64_t)pairs), session_now() - begin);
     free_tuning(&t);
     return failed;
 }
@@ -1968,7 +1968,7 @@ static int keep_references(adapters_method method)
 /* ---- a method from beginning to end ---------------------------------------------------------- */
 /* 1: what a loss is of, now `hash`, is not what it was, by the note; where an older version wrote
  * none, by what is given now. */
-static int is_other(tuning *t, const char *key, uint64_t hash, const char *options_too, int argc,
+static int has_changed(tuning *t, const char *key, uint64_t hash, const char *options_too, int argc,
                     char **argv)
 {
     char text[24];
@@ -1976,13 +1976,13 @@ static int is_other(tuning *t, const char *key, uint64_t hash, const char *optio
     snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
     int other = note != NULL && strcmp(note, text) != 0;
     for (int i = 0; i < options_count(&options) && note == NULL; i++)
-        other |= session_among(options_too, options_at(&options, i)->name) &&
+        other |= session_is_in(options_too, options_at(&options, i)->name) &&
                  options_given(&options, argc, argv, options_at(&options, i)->name) != NULL;
     return other;
 }
 
 /* Number i of a parameter's values, as they are stored. */
-static uint32_t stored_at(const gckpt_parameter *p, int64_t i)
+static uint32_t stored_bits(const gckpt_parameter *p, int64_t i)
 {
     const uint16_t *halves = (const uint16_t *)p->quantised;
     uint32_t bits = 0;
@@ -1992,7 +1992,7 @@ static uint32_t stored_at(const gckpt_parameter *p, int64_t i)
     } else if (p->storage == GCKPT_STORAGE_F16) {
         const unsigned char half[] = { (unsigned char)(halves[i] & 255),
                                        (unsigned char)(halves[i] >> 8) };
-        x = gguf_half(half);
+        x = gguf_from_f16(half);
     } else if (p->storage == GCKPT_STORAGE_BF16) {
         x = gguf_from_bits((uint32_t)halves[i] << 16);
     } else {
@@ -2004,7 +2004,7 @@ static uint32_t stored_at(const gckpt_parameter *p, int64_t i)
 
 /* What is frozen of the model, 64 values of each parameter: first how it is stored, as other ways to
  * store it have other values. */
-static const char *model_note(const tuning *t, char *text, size_t size)
+static const char *model_digest(const tuning *t, char *text, size_t size)
 {
     uint64_t how = 14695981039346656037u, values = how;
     gckpt_parameter p;
@@ -2016,7 +2016,7 @@ static const char *model_note(const tuning *t, char *text, size_t size)
                                : (int)GCKPT_STORAGE_F32;
         how = session_hash(how, &stored, sizeof stored);
         for (int64_t k = 0; k < 64 && (p.values != NULL || p.quantised != NULL); k++) {
-            const uint32_t bits = stored_at(&p, k * p.elements / 64);
+            const uint32_t bits = stored_bits(&p, k * p.elements / 64);
             values = session_hash(values, &bits, sizeof bits);
         }
     }
@@ -2025,11 +2025,11 @@ static const char *model_note(const tuning *t, char *text, size_t size)
 }
 
 /* 1: the model is not what the run began with; -1: nor is it given now. */
-static int is_other_model(const tuning *t, int argc, char **argv)
+static int has_model_changed(const tuning *t, int argc, char **argv)
 {
     char now[40];
     const char *note = gckpt_store_note(t->notes, "model");
-    model_note(t, now, sizeof now);
+    model_digest(t, now, sizeof now);
     if (note == NULL || strncmp(note, now, 16) != 0 || strcmp(note, now) == 0)
         return 0;
     if (options_given(&options, argc, argv, "model") != NULL)
@@ -2045,17 +2045,17 @@ static int is_other_model(const tuning *t, int argc, char **argv)
 static int restore_losses(tuning *t, int argc, char **argv)
 {
     outcome *r = &t->result;
-    const int other = is_other_model(t, argc, argv);
+    const int other = has_model_changed(t, argc, argv);
     if (other < 0)
         return 1;
     if (t->save != NULL && file_bytes(t->save, saved_name(t)) > 0) /* else the best is elsewhere */
-        r->best = noted_real(t, "best");
-    r->before = noted_real(t, "before");
-    r->general_before = noted_real(t, "general");
-    if (other || is_other(t, "rows.general", part_hash(&run.other),
+        r->best = read_real_note(t, "best");
+    r->before = read_real_note(t, "before");
+    r->general_before = read_real_note(t, "general");
+    if (other || has_changed(t, "rows.general", split_hash(&run.other),
                           "general context eval-iters batch bf16", argc, argv))
         r->general_before = 0;
-    if (!other && !is_other(t, "rows.validation", part_hash(&run.valid),
+    if (!other && !has_changed(t, "rows.validation", split_hash(&run.valid),
                             "data validation context eval-iters batch bf16", argc, argv))
         return 0;
     if (r->best > 0)
@@ -2074,11 +2074,11 @@ static int resume(tuning *t, int argc, char **argv)
         fprintf(session.out, "note   %s\n", gckpt_error_text(t->run.store));
     else if (result != GCKPT_OK)
         return session_fail(1, "--resume %s: %s", lm.resume, gckpt_error_text(t->run.store));
-    if (session_bring(t->notes, t->run.store, &options, other_notes) != 0 ||
-        session_bring(t->run.store, NULL, &options, other_notes) != 0)
+    if (session_copy_notes(t->notes, t->run.store, &options, other_notes) != 0 ||
+        session_copy_notes(t->run.store, NULL, &options, other_notes) != 0)
         return 1;
-    t->run.skipped = session_noted(t->notes, "skipped", 0);
-    t->run.position = session_noted(t->notes, "position", 0);
+    t->run.skipped = session_read_note(t->notes, "skipped", 0);
+    t->run.position = session_read_note(t->notes, "position", 0);
     return restore_losses(t, argc, argv);
 }
 
@@ -2092,7 +2092,7 @@ static int begin(tuning *t)
 }
 
 /* Before, where that is known (a run may be resumed with more options), and after. */
-static void say_losses(const char *of, double before, double after)
+static void print_losses(const char *of, double before, double after)
 {
     if (after > 0 && before > 0)
         fprintf(session.out, "%s %.4f before, %.4f after (%+.4f)\n", of, before, after,
@@ -2104,7 +2104,7 @@ static void say_losses(const char *of, double before, double after)
 static int train(tuning *t)
 {
     t->run.user = t;
-    t->run.batch = put_batch;
+    t->run.fill_batch = put_batch;
     t->run.evaluate = evaluate_now;
     t->run.save = save_now;
     return lm_train(&t->run);
@@ -2122,8 +2122,8 @@ static int end(tuning *t, const char *method)
         return 1;
     r->file = t->save != NULL ? file_bytes(t->save, saved_name(t)) : 0;
     lm_report_end(&t->run);
-    say_losses("loss  ", r->before, r->after);
-    say_losses("general", r->general_before, r->general_after);
+    print_losses("loss  ", r->before, r->after);
+    print_losses("general", r->general_before, r->general_after);
     if (t->save != NULL && r->best > 0 && o.keep != KEEP_LAST)
         fprintf(session.out, "saved  %s: what evaluated best, loss %.4f, %zu bytes\n", t->save,
                 r->best, r->file);
@@ -2146,11 +2146,11 @@ static int note_base(tuning *t, const char *method)
     char model[40];
     if ((gckpt_store_note(t->notes, "base") != NULL ||
          gckpt_store_set_note(t->notes, "base", o.model) == GCKPT_OK) &&
-        gckpt_store_set_note(t->notes, "model", model_note(t, model, sizeof model)) == GCKPT_OK &&
+        gckpt_store_set_note(t->notes, "model", model_digest(t, model, sizeof model)) == GCKPT_OK &&
         gckpt_store_set_note(t->notes, "option.method", method) == GCKPT_OK)
         return session_note_number(t->notes, "option.context", (uint64_t)run.first.T) ||
-               session_same_data(t->notes, "rows.validation", NULL, part_hash(&run.valid), 1) ||
-               session_same_data(t->notes, "rows.general", NULL, part_hash(&run.other), 1);
+               session_check_data(t->notes, "rows.validation", NULL, split_hash(&run.valid), 1) ||
+               session_check_data(t->notes, "rows.general", NULL, split_hash(&run.other), 1);
     return session_fail(1, "%s", gckpt_error_text(t->notes));
 }
 
@@ -2175,14 +2175,14 @@ static int load_saved(tuning *t)
 static int tune(adapters_method method, const char *folder, int argc, char **argv, outcome *result)
 {
     tuning t = { .save = folder, .run = run.first };
-    int failed = keep_references(method) || load_model(&t, method, o.model, o.adapter) ||
+    int failed = compute_references(method) || load_model(&t, method, o.model, o.adapter) ||
                  (lm.resume != NULL && resume(&t, argc, argv));
     if (!failed)
-        failed = session_keep(t.notes, &options, not_kept, argc, argv) ||
+        failed = session_note_options(t.notes, &options, not_kept, argc, argv) ||
                  gckpt_store_set_note(t.notes, o.epochs > 0 ? "option.steps" : "option.epochs",
                                       NULL) != GCKPT_OK ||
                  note_base(&t, adapters_names[method]) ||
-                 session_same_data(t.notes, "data", lm.data, data_hash(),
+                 session_check_data(t.notes, "data", lm.data, data_hash(),
                                    options_given(&options, argc, argv, "data") != NULL);
     if (!failed)
         note_tying(&t);
@@ -2198,13 +2198,13 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
         fprintf(session.out,
                 "note   nothing is kept: --save DIR, a folder, keeps what is learned\n");
     if (!failed && lm.timeline != NULL)
-        failed = lm_draw_plan(t.run.models[LM_TRAINING].plan);
+        failed = lm_draw_plan(t.run.stages[LM_TRAINING].plan);
     if (!failed && !lm.plan) {
-        failed = (folder != NULL && model_folder(&t.model, folder) != 0)
+        failed = (folder != NULL && model_make_folder(&t.model, folder) != 0)
                      ? session_fail(1, "--save: %s", t.model.error)
                      : 0;
         failed = failed || (lm.sample > 0 && lm.resume == NULL && sample(&t, " before"));
-        failed = failed || lm_execs(&t.run) || begin(&t) || train(&t) ||
+        failed = failed || lm_new_execs(&t.run) || begin(&t) || train(&t) ||
                  end(&t, adapters_names[t.adapters.options.method]);
         lm_free_execs(&t.run);
     }
@@ -2215,18 +2215,18 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
         failed = load_saved(&t) || (exports_now && export_gguf(&t)) ||
                  (lm.sample > 0 && sample(&t, " after")) || (o.merge != NULL && merge(&t));
     if (!failed && !lm.plan)
-        say_exported();
+        print_exported();
     free_tuning(&t);
     return failed;
 }
 
 /* What is loaded where nothing is trained: with no adapter nothing is added to the model; LoRA that
  * begins at 0 lets it be packed. */
-static int load_alone(tuning *t)
+static int load_untrained(tuning *t)
 {
-    const int packed = packed_by_option() || o.map || as_file(o.model, ADAPTERS_LORA);
+    const int quantised = quantised_by_option() || o.map || as_file(o.model, ADAPTERS_LORA);
     const adapters_method method = o.adapter != NULL ? (adapters_method)o.method
-                                   : packed          ? ADAPTERS_LORA
+                                   : quantised          ? ADAPTERS_LORA
                                                      : ADAPTERS_FULL;
     session.start = session_now();
     return load_model(t, method, o.model, o.adapter);
@@ -2238,11 +2238,11 @@ static int generate(void)
     model_any m;
     int status = open_model(&m);
     if (status == 0 && run.chat.format.name != NULL)
-        say_chats();
+        print_chats();
     if (status == 0)
         note_unknown_template("--prompt is continued, not answered");
     if (status == 0)
-        status = load_alone(&t) || sample(&t, "");
+        status = load_untrained(&t) || sample(&t, "");
     free_tuning(&t);
     return status;
 }
@@ -2251,10 +2251,10 @@ static int generate(void)
 static int write_only(void)
 {
     tuning t = { .run = run.first };
-    int failed = load_alone(&t);
+    int failed = load_untrained(&t);
     failed = failed || (o.gguf != NULL && export_gguf(&t));
     if (!failed)
-        say_exported();
+        print_exported();
     failed = failed || (o.merge != NULL && merge(&t));
     free_tuning(&t);
     return failed;
@@ -2265,8 +2265,8 @@ static int evaluate_only(void)
 {
     tuning t = { .run = run.first };
     double loss = 0, general = 0;
-    const int failed = keep_references((adapters_method)o.method) || load_alone(&t) ||
-                       make_plans(&t) || lm_execs(&t.run) || evaluate(&t, 0, &loss) ||
+    const int failed = compute_references((adapters_method)o.method) || load_untrained(&t) ||
+                       make_plans(&t) || lm_new_execs(&t.run) || evaluate(&t, 0, &loss) ||
                        evaluate_general(&t, 0, &general);
     free_tuning(&t);
     return failed;
@@ -2342,7 +2342,7 @@ static int compare(int argc, char **argv)
 
 /* ---- the program ----------------------------------------------------------------------------- */
 /* The options of a file that is resumed; it is read again when the model is there. */
-static const char *nothing(void *user, const char *name)
+static const char *skip_all(void *user, const char *name)
 {
     (void)name;
     return (const char *)user;
@@ -2352,30 +2352,30 @@ static const char *nothing(void *user, const char *name)
 static void restore_cut(const gckpt_store *store, int argc, char **argv)
 {
     const char *given = options_given(&options, argc, argv, "batch");
-    const char *was = gckpt_store_note(store, "option.batch");
-    for (int i = 0; i < options_count(&options) && was == NULL; i++)
+    const char *old = gckpt_store_note(store, "option.batch");
+    for (int i = 0; i < options_count(&options) && old == NULL; i++)
         if (strcmp(options_at(&options, i)->name, "batch") == 0)
-            was = options_initial(&options, options_at(&options, i));
-    run.cut_step = session_noted(store, "cut.step", 0);
-    run.cut_row = session_noted(store, "cut.row", 0);
-    if (given == NULL || was == NULL || strtoll(was, NULL, 10) == strtoll(given, NULL, 10))
+            old = options_default(&options, options_at(&options, i));
+    run.cut_step = session_read_note(store, "cut.step", 0);
+    run.cut_row = session_read_note(store, "cut.row", 0);
+    if (given == NULL || old == NULL || strtoll(old, NULL, 10) == strtoll(given, NULL, 10))
         return;
-    run.cut_was = strtoll(was, NULL, 10);
+    run.cut_was = strtoll(old, NULL, 10);
     run.cut_step = run.resumed_at;
-    run.cut_row = session_noted(store, "position", 0);
+    run.cut_row = session_read_note(store, "position", 0);
 }
 
 static int restore_options(int argc, char **argv)
 {
     static char folder[MODEL_PATH], path[MODEL_PATH];
-    struct stat is;
-    if (stat(lm.resume, &is) == 0 && S_ISDIR(is.st_mode))
+    struct stat info;
+    if (stat(lm.resume, &info) == 0 && S_ISDIR(info.st_mode))
         lm.resume = join(path, sizeof path, lm.resume, "training.safetensors");
-    const gckpt_file_desc notes = { .rename = nothing };
+    const gckpt_file_desc notes = { .rename = skip_all };
     gckpt_store *store = gckpt_store_new(NULL);
     gckpt_result result = gckpt_store_load_as(store, lm.resume, &notes);
     int status = result == GCKPT_OK || result == GCKPT_OTHER_CONTRACT
-                     ? session_restore(store, lm.resume, &options, fixed, argc, argv)
+                     ? session_restore_options(store, lm.resume, &options, fixed, argc, argv)
                      : session_fail(1, "--resume %s: %s", lm.resume, gckpt_error_text(store));
     if (status == 0 && gckpt_store_note(store, "option.model") == NULL && o.model == NULL)
         status = session_fail(1,
@@ -2401,24 +2401,24 @@ static int restore_options(int argc, char **argv)
 }
 
 /* Nothing that is written is an input or another output, and --save can be written to. */
-static int try_outputs(void)
+static int check_outputs(void)
 {
     char path[MODEL_PATH];
     const session_file own[] = {
         { "general", o.general, SESSION_READS, -1 },
-        { "model", gguf_is(o.model) ? o.model : NULL, SESSION_READS, -1 },
-        { "adapter", o.adapter != NULL && gguf_is(o.adapter) ? o.adapter : NULL, SESSION_READS,
+        { "model", gguf_is_file(o.model) ? o.model : NULL, SESSION_READS, -1 },
+        { "adapter", o.adapter != NULL && gguf_is_file(o.adapter) ? o.adapter : NULL, SESSION_READS,
           -1 },
-        { "teacher", o.teacher != NULL && gguf_is(o.teacher) ? o.teacher : NULL, SESSION_READS,
+        { "teacher", o.teacher != NULL && gguf_is_file(o.teacher) ? o.teacher : NULL, SESSION_READS,
           -1 },
-        { "reference", o.reference != NULL && gguf_is(o.reference) ? o.reference : NULL,
+        { "reference", o.reference != NULL && gguf_is_file(o.reference) ? o.reference : NULL,
           SESSION_READS, -1 },
         { "picture", o.picture, SESSION_WRITES, -1 },
         { "export-gguf", o.gguf, SESSION_SAVES, -1 }
     };
-    struct stat model, is;
-    if (o.merge != NULL && stat(o.model, &model) == 0 && stat(o.merge, &is) == 0 &&
-        model.st_dev == is.st_dev && model.st_ino == is.st_ino)
+    struct stat model, info;
+    if (o.merge != NULL && stat(o.model, &model) == 0 && stat(o.merge, &info) == 0 &&
+        model.st_dev == info.st_dev && model.st_ino == info.st_ino)
         return session_fail(2, "--merge %s: it is also --model; give another folder", o.merge);
     if (lm.save != NULL && !lm.plan) {
         if (mkdir(lm.save, 0777) != 0 && errno != EEXIST)
@@ -2426,16 +2426,16 @@ static int try_outputs(void)
         for (int i = 0; i < 3; i++) {
             const char *const from[] = { o.model, o.teacher, o.reference };
             static const char *const names[] = { "model", "teacher", "reference" };
-            if (from[i] != NULL && stat(from[i], &model) == 0 && stat(lm.save, &is) == 0 &&
-                model.st_dev == is.st_dev && model.st_ino == is.st_ino)
+            if (from[i] != NULL && stat(from[i], &model) == 0 && stat(lm.save, &info) == 0 &&
+                model.st_dev == info.st_dev && model.st_ino == info.st_ino)
                 return session_fail(2, "--save %s: it is also --%s; give another folder", lm.save,
                                     names[i]);
         }
         join(path, sizeof path, lm.save, "training.safetensors");
-        if (session_try_save("save", path, stat(path, &is) == 0 ? &is : NULL) != 0)
+        if (session_check_save("save", path, stat(path, &info) == 0 ? &info : NULL) != 0)
             return 1;
     }
-    return lm_try_outputs(lm.data, own, (int)(sizeof own / sizeof own[0]));
+    return lm_check_outputs(lm.data, own, (int)(sizeof own / sizeof own[0]));
 }
 
 int main(int argc, char **argv)
@@ -2458,7 +2458,7 @@ int main(int argc, char **argv)
     if (status == 0)
         status = session_device(lm.device, &run.first.device);
     if (status == 0)
-        status = try_outputs();
+        status = check_outputs();
     if (status == 0)
         status = session_open(lm.json, &options, run.resumed_at);
     if (status == 0)

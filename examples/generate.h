@@ -22,20 +22,20 @@ typedef struct {
     gckpt_exec *exec;
     int tokens, result; /* ids */
     int64_t length;     /* of a row */
-} generator_run;
+} generator_stage;
 
 typedef struct {
     model_any *model;
     int64_t samples; /* rows of all of them */
     int64_t capacity;
-    generator_run one, chunk, before;
+    generator_stage decode, prefill, prefix;
     size_t bytes; /* of parameters, caches and the step arena, which the three share */
     void *arena;
     size_t arena_bytes;
     const gckpt_backend *backend;
-    int initial; /* as in generator_desc */
-    int32_t *fed;
-    sample_place *places;
+    int allow_initial; /* as in generator_desc */
+    int32_t *tokens;
+    sample_entry *heap;
 } generator;
 
 typedef struct {
@@ -46,68 +46,68 @@ typedef struct {
     const model_hooks *hooks;
     const gckpt_backend *backend;
     int64_t capacity; /* tokens of a text, with what hooks put before it; 0: the context */
-    int initial; /* as gckpt_exec_desc.allow_initial: before the first step of a training */
+    int allow_initial; /* as gckpt_exec_desc.allow_initial: before the first step of a training */
 } generator_desc;
 
 static inline void generator_free(generator *p)
 {
-    generator_run *const runs[] = { &p->before, &p->chunk, &p->one };
+    generator_stage *const stages[] = { &p->prefix, &p->prefill, &p->decode };
     for (int i = 0; i < 3; i++) {
-        gckpt_exec_free(runs[i]->exec);
-        gckpt_plan_free(runs[i]->plan);
+        gckpt_exec_free(stages[i]->exec);
+        gckpt_plan_free(stages[i]->plan);
     }
     if (p->backend != NULL && p->backend->release != NULL && p->arena != NULL)
         p->backend->release(p->backend->context, p->arena, p->arena_bytes);
     else
         free(p->arena);
-    free(p->fed);
-    free(p->places);
+    free(p->tokens);
+    free(p->heap);
     memset(p, 0, sizeof *p);
 }
 
 /* The plan for rows of run->length tokens; what a chunk computes is only cached. */
-static inline int generator_plan(generator *p, generator_run *run, gckpt_store *store,
+static inline int generator_plan(generator *p, generator_stage *stage, gckpt_store *store,
                                  const generator_desc *desc)
 {
-    const model_options options = { 0, p->capacity, run == &p->before, desc->hooks };
+    const model_options options = { 0, p->capacity, stage == &p->prefix, desc->hooks };
     gckpt_fetch_spec pick = { NULL, 0 };
     gckpt_plan_desc plan;
     gckpt_graph *g = gckpt_graph_new(store, NULL);
     gckpt_tensor *tokens =
-        gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(p->samples, run->length));
+        gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(p->samples, stage->length));
     memset(&plan, 0, sizeof plan);
     pick.tensor = model_hidden(p->model, tokens, &options);
-    if (run == &p->one)
+    if (stage == &p->decode)
         pick.tensor = model_logits(p->model, pick.tensor);
-    run->tokens = gckpt_id(tokens);
-    run->result = gckpt_id(pick.tensor);
+    stage->tokens = gckpt_id(tokens);
+    stage->result = gckpt_id(pick.tensor);
     plan.mode = GCKPT_INFERENCE;
     plan.threads = desc->threads;
     plan.backend = desc->backend;
     plan.fetch = &pick;
     plan.fetches = 1;
-    run->plan = gckpt_plan_new(g, NULL, 0, &plan);
-    const int failed = run->plan == NULL ? model_fail(p->model, "%s", gckpt_error_text(g)) : 0;
+    stage->plan = gckpt_plan_new(g, NULL, 0, &plan);
+    const int failed = stage->plan == NULL ? model_fail(p->model, "%s", gckpt_error_text(g)) : 0;
     gckpt_graph_free(g);
-    if (!failed && gckpt_plan_arena(run->plan) > p->arena_bytes)
-        p->arena_bytes = gckpt_plan_arena(run->plan);
+    if (!failed && gckpt_plan_arena(stage->plan) > p->arena_bytes)
+        p->arena_bytes = gckpt_plan_arena(stage->plan);
     return failed;
 }
 
 /* Binds it to the arena, and to the caches of p->one. */
-static inline int generator_bind(generator *p, generator_run *run, gckpt_store *store)
+static inline int generator_bind(generator *p, generator_stage *stage, gckpt_store *store)
 {
     gckpt_exec_desc exec;
     memset(&exec, 0, sizeof exec);
     exec.backend = p->backend;
-    exec.allow_initial = p->initial;
+    exec.allow_initial = p->allow_initial;
     exec.arena_size = p->arena_bytes;
     exec.arena = p->arena;
     if (p->backend == NULL || p->backend->allocate == NULL) /* malloc's, up to the next 64 bytes */
         exec.arena = (char *)p->arena + (64 - (uintptr_t)p->arena % 64) % 64;
-    exec.caches_of = p->one.exec;
-    run->exec = gckpt_exec_new(run->plan, store, &exec);
-    return run->exec != NULL ? 0 : model_fail(p->model, "%s", gckpt_error_text(store));
+    exec.caches_of = p->decode.exec;
+    stage->exec = gckpt_exec_new(stage->plan, store, &exec);
+    return stage->exec != NULL ? 0 : model_fail(p->model, "%s", gckpt_error_text(store));
 }
 
 /* desc NULL: all zero. Freed before the store. */
@@ -115,48 +115,48 @@ static inline int generator_new(generator *p, model_any *m, gckpt_store *store,
                                 const generator_desc *desc)
 {
     const generator_desc none = { 0, 0, 0, NULL, NULL, 0, 0 };
-    generator_run *const runs[] = { &p->one, &p->chunk, &p->before };
+    generator_stage *const stages[] = { &p->decode, &p->prefill, &p->prefix };
     int failed = desc != NULL && desc->hooks != NULL && desc->hooks->prepare != NULL &&
                  desc->hooks->prepare(desc->hooks->user) != 0;
     desc = desc != NULL ? desc : &none;
     memset(p, 0, sizeof *p);
     p->model = m;
     p->backend = desc->backend;
-    p->initial = desc->initial;
+    p->allow_initial = desc->allow_initial;
     p->samples = desc->samples > 0 ? desc->samples : 1;
     p->capacity = desc->capacity > 0 ? desc->capacity : m->config.context;
-    p->one.length = 1;
-    p->chunk.length = desc->chunk > 0 ? desc->chunk : 64;
-    p->chunk.length = p->chunk.length < p->capacity ? p->chunk.length : p->capacity;
-    p->before.length = desc->hooks != NULL ? desc->hooks->prefix + desc->hooks->prompt : 0;
-    const int64_t most = p->before.length > p->chunk.length ? p->before.length : p->chunk.length;
+    p->decode.length = 1;
+    p->prefill.length = desc->chunk > 0 ? desc->chunk : 64;
+    p->prefill.length = p->prefill.length < p->capacity ? p->prefill.length : p->capacity;
+    p->prefix.length = desc->hooks != NULL ? desc->hooks->prefix + desc->hooks->prompt : 0;
+    const int64_t most = p->prefix.length > p->prefill.length ? p->prefix.length : p->prefill.length;
     for (int i = 0; i < 3 && !failed; i++)
-        failed = runs[i]->length > 0 && generator_plan(p, runs[i], store, desc) != 0;
-    p->fed = (int32_t *)calloc((size_t)(p->samples * most), sizeof *p->fed);
-    p->places = (sample_place *)malloc((size_t)m->config.vocabulary * sizeof *p->places);
+        failed = stages[i]->length > 0 && generator_plan(p, stages[i], store, desc) != 0;
+    p->tokens = (int32_t *)calloc((size_t)(p->samples * most), sizeof *p->tokens);
+    p->heap = (sample_entry *)malloc((size_t)m->config.vocabulary * sizeof *p->heap);
     if (!failed && p->backend != NULL && p->backend->allocate != NULL)
         p->arena = p->backend->allocate(p->backend->context, p->arena_bytes, 64);
     else if (!failed)
         p->arena = malloc(p->arena_bytes + 64);
-    if (!failed && (p->fed == NULL || p->places == NULL || p->arena == NULL))
+    if (!failed && (p->tokens == NULL || p->heap == NULL || p->arena == NULL))
         failed = model_fail(m, "out of memory: generation needs %.0f bytes beside the model",
                             (double)p->arena_bytes);
     for (int i = 0; i < 3 && !failed; i++)
-        failed = runs[i]->length > 0 && generator_bind(p, runs[i], store) != 0;
+        failed = stages[i]->length > 0 && generator_bind(p, stages[i], store) != 0;
     if (!failed)
-        p->bytes = gckpt_plan_bytes(p->one.plan) - gckpt_plan_arena(p->one.plan) + p->arena_bytes;
+        p->bytes = gckpt_plan_bytes(p->decode.plan) - gckpt_plan_arena(p->decode.plan) + p->arena_bytes;
     else
         generator_free(p);
     return failed ? -1 : 0;
 }
 
 /* The next tokens of all rows, p->fed. */
-static inline const float *generator_forward(generator *p, generator_run *run)
+static inline const float *generator_forward(generator *p, generator_stage *stage)
 {
-    const gckpt_feed feed = { run->tokens, p->fed };
-    if (gckpt_forward(run->exec, &feed, 1, p->samples, NULL) == GCKPT_OK)
-        return gckpt_fetch(run->exec, run->result, 0);
-    model_fail(p->model, "%s", gckpt_error_text(run->exec));
+    const gckpt_feed feed = { stage->tokens, p->tokens };
+    if (gckpt_forward(stage->exec, &feed, 1, p->samples, NULL) == GCKPT_OK)
+        return gckpt_fetch(stage->exec, stage->result, 0);
+    model_fail(p->model, "%s", gckpt_error_text(stage->exec));
     return NULL;
 }
 
@@ -164,40 +164,40 @@ static inline const float *generator_forward(generator *p, generator_run *run)
  * next; NULL: m->error. */
 static inline const float *generator_prompt(generator *p, const int32_t *tokens, int64_t n)
 {
-    gckpt_exec *one = p->one.exec;
-    const int64_t most = p->capacity - p->before.length;
+    gckpt_exec *decode = p->decode.exec;
+    const int64_t most = p->capacity - p->prefix.length;
     if (n < 1 || n > most) {
         model_fail(p->model, "a prompt of %lld tokens: allowed is 1 to %lld", (long long)n,
                    (long long)most);
         return NULL;
     }
-    if (gckpt_rewind(one, 0) != GCKPT_OK ||
-        (p->before.exec && generator_forward(p, &p->before) == NULL))
+    if (gckpt_rewind(decode, 0) != GCKPT_OK ||
+        (p->prefix.exec && generator_forward(p, &p->prefix) == NULL))
         return NULL;
-    for (int64_t at = 0, some; at < n - 1; at += some) {
-        generator_run *run = &p->chunk;
-        const int64_t position = gckpt_position(one);
-        if (position + run->length > p->capacity)
-            run = &p->one;
-        some = n - 1 - at < run->length ? n - 1 - at : run->length;
-        for (int64_t i = 0; i < p->samples * run->length; i++) /* behind the last: any token */
-            p->fed[i] = i % run->length < some ? tokens[at + i % run->length] : 0;
-        if (generator_forward(p, run) == NULL || gckpt_rewind(one, position + some) != GCKPT_OK)
+    for (int64_t at = 0, count; at < n - 1; at += count) {
+        generator_stage *stage = &p->prefill;
+        const int64_t position = gckpt_position(decode);
+        if (position + stage->length > p->capacity)
+            stage = &p->decode;
+        count = n - 1 - at < stage->length ? n - 1 - at : stage->length;
+        for (int64_t i = 0; i < p->samples * stage->length; i++) /* behind the last: any token */
+            p->tokens[i] = i % stage->length < count ? tokens[at + i % stage->length] : 0;
+        if (generator_forward(p, stage) == NULL || gckpt_rewind(decode, position + count) != GCKPT_OK)
             return NULL;
     }
     for (int64_t i = 0; i < p->samples; i++)
-        p->fed[i] = tokens[n - 1];
-    return generator_forward(p, &p->one);
+        p->tokens[i] = tokens[n - 1];
+    return generator_forward(p, &p->decode);
 }
 
 /* Continues each text with its own token; as generator_prompt. */
 static inline const float *generator_next(generator *p, const int32_t *tokens)
 {
-    memcpy(p->fed, tokens, (size_t)p->samples * sizeof *tokens);
-    return generator_forward(p, &p->one);
+    memcpy(p->tokens, tokens, (size_t)p->samples * sizeof *tokens);
+    return generator_forward(p, &p->decode);
 }
 
-static inline int generator_stops(const int32_t *stops, int32_t token)
+static inline int generator_is_stop(const int32_t *stops, int32_t token)
 {
     while (stops != NULL && *stops >= 0 && *stops != token)
         stops++;
@@ -209,33 +209,33 @@ static inline int generator_stops(const int32_t *stops, int32_t token)
  * tokens (samples)), which may be NULL, sees them as they come and ends it by returning 1. The
  * number of tokens of the longest row: fewer where its capacity is full; -1: m->error. */
 static inline int64_t generator_text(generator *p, const int32_t *prompt, int64_t n,
-                                     const sample_options *how, int64_t most, const int32_t *stops,
+                                     const sample_options *options, int64_t most, const int32_t *stops,
                                      int32_t *out,
-                                     int (*text)(void *user, int64_t at, const int32_t *tokens),
+                                     int (*on_token)(void *user, int64_t at, const int32_t *tokens),
                                      void *user)
 {
     const int64_t V = p->model->config.vocabulary;
     const float *logits = generator_prompt(p, prompt, n);
-    int64_t made = 0;
-    for (int going = 1; going && logits != NULL && made < most; made++) {
-        if (made > 0 && gckpt_position(p->one.exec) == p->capacity)
+    int64_t generated = 0;
+    for (int active = 1; active && logits != NULL && generated < most; generated++) {
+        if (generated > 0 && gckpt_position(p->decode.exec) == p->capacity)
             break;
-        logits = made > 0 ? generator_forward(p, &p->one) : logits;
+        logits = generated > 0 ? generator_forward(p, &p->decode) : logits;
         if (logits == NULL)
             break;
-        going = 0;
+        active = 0;
         for (int64_t i = 0; i < p->samples; i++) {
             int32_t *row = out + i * most;
-            const int ended = made > 0 && generator_stops(stops, row[made - 1]);
-            row[made] = ended ? row[made - 1]
-                              : sample_token(logits + i * V, V, how, (uint64_t)i, (uint64_t)made,
-                                             p->places);
-            going |= !generator_stops(stops, row[made]);
-            p->fed[i] = row[made];
+            const int ended = generated > 0 && generator_is_stop(stops, row[generated - 1]);
+            row[generated] = ended ? row[generated - 1]
+                              : sample_token(logits + i * V, V, options, (uint64_t)i, (uint64_t)generated,
+                                             p->heap);
+            active |= !generator_is_stop(stops, row[generated]);
+            p->tokens[i] = row[generated];
         }
-        if (text != NULL && text(user, made, p->fed) != 0)
-            going = 0;
+        if (on_token != NULL && on_token(user, generated, p->tokens) != 0)
+            active = 0;
     }
-    return logits == NULL ? -1 : made;
+    return logits == NULL ? -1 : generated;
 }
 #endif

@@ -53,11 +53,11 @@ static const struct {
                              { "f64", 8 } };
 
 /* Of keys at most so many bytes are read. */
-enum { GGUF_AXES = 4, GGUF_HEAD_MAX = 1 << 28, GGUF_NAME = 64 };
+enum { GGUF_AXES = 4, GGUF_MAX_HEADER = 1 << 28, GGUF_NAME = 64 };
 
 typedef struct {
     const char *name;
-    gguf_type type, of; /* of: an array's items */
+    gguf_type type, item_type; /* of: an array's items */
     uint64_t count;     /* items of an array; bytes of a string */
     const unsigned char *value;
     size_t name_at, value_at; /* in the head, which moves while it is read */
@@ -68,7 +68,7 @@ typedef struct {
     int type, axes;       /* type: of gguf_tensor_types */
     int64_t d[GGUF_AXES]; /* d[0] is of what lies side by side; 1 beyond its axes */
     int64_t elements;
-    uint64_t at, bytes; /* in the file */
+    uint64_t offset, bytes; /* in the file */
     size_t name_at;
 } gguf_tensor;
 
@@ -110,13 +110,13 @@ typedef struct {
     char error[512];
     FILE *file;
     char *path;
-    unsigned char *head;  /* the file up to the tensors' values, a little changed: texts end by 0 */
-    size_t have, next;    /* bytes of it; parsing: the next one */
+    unsigned char *header;  /* the file up to the tensors' values, a little changed: texts end by 0 */
+    size_t loaded, next;    /* bytes of it; parsing: the next one */
     uint64_t size;        /* of the file */
-    uint64_t place;       /* where the file is read next */
+    uint64_t position;       /* where the file is read next */
     gguf_key *keys;       /* by name */
     gguf_tensor *tensors; /* by name */
-    size_t key_count, tensor_count, room;
+    size_t key_count, tensor_count, capacity;
     uint64_t alignment;
 } gguf;
 
@@ -124,10 +124,10 @@ typedef struct {
     uint64_t count;   /* items that gguf_next has not reached */
     const char *text; /* of a string, not ended by 0, and its bytes */
     size_t size;
-    int64_t whole;           /* of a whole number or bool */
+    int64_t integer;           /* of a whole number or bool */
     double real;             /* of any number */
     const unsigned char *at; /* the rest is the iteration's own: the next item */
-    gguf_type of;
+    gguf_type item_type;
 } gguf_items;
 
 /* ---- errors, bytes --------------------------------------------------------------------------- */
@@ -149,7 +149,7 @@ gguf_fail(gguf *g, const char *format, ...)
 }
 
 /* n bytes, the lowest first. */
-static inline uint64_t gguf_little(const unsigned char *bytes, int n)
+static inline uint64_t gguf_read_le(const unsigned char *bytes, int n)
 {
     uint64_t number = 0;
     while (n-- > 0)
@@ -159,9 +159,9 @@ static inline uint64_t gguf_little(const unsigned char *bytes, int n)
 
 static inline int gguf_seek(gguf *g, uint64_t at)
 {
-    if (g->place == at)
+    if (g->position == at)
         return 0;
-    g->place = at;
+    g->position = at;
 #ifdef _WIN32
     const int failed = at > INT64_MAX || _fseeki64(g->file, (int64_t)at, SEEK_SET) != 0;
 #else
@@ -169,7 +169,7 @@ static inline int gguf_seek(gguf *g, uint64_t at)
 #endif
     if (!failed)
         return 0;
-    g->place = UINT64_MAX;
+    g->position = UINT64_MAX;
     return gguf_fail(g, "cannot be read at byte %llu", (unsigned long long)at);
 }
 
@@ -181,16 +181,16 @@ static inline int gguf_read_bytes(gguf *g, uint64_t at, void *to, size_t n)
                          (unsigned long long)at, (unsigned long long)g->size);
     if (gguf_seek(g, at) != 0)
         return -1;
-    g->place += n;
+    g->position += n;
     if (fread(to, 1, n, g->file) == n)
         return 0;
-    g->place = UINT64_MAX;
+    g->position = UINT64_MAX;
     return gguf_fail(g, "cannot be read at byte %llu: %s", (unsigned long long)at,
                      ferror(g->file) ? strerror(errno) : "it has become shorter");
 }
 
 /* The file's bytes, or 0 with an error. */
-static inline uint64_t gguf_size_of(gguf *g)
+static inline uint64_t gguf_file_size(gguf *g)
 {
     int64_t size = -1;
 #ifdef _WIN32
@@ -200,7 +200,7 @@ static inline uint64_t gguf_size_of(gguf *g)
     if (fseek(g->file, 0, SEEK_END) == 0)
         size = (int64_t)ftell(g->file);
 #endif
-    g->place = UINT64_MAX;
+    g->position = UINT64_MAX;
     if (size < 0 || size == INT64_MAX)
         gguf_fail(g, "cannot be read: %s", size < 0 ? strerror(errno) : "it is a folder");
     return size < 0 || size == INT64_MAX ? 0 : (uint64_t)size;
@@ -211,60 +211,60 @@ static inline uint64_t gguf_size_of(gguf *g)
 static inline unsigned char *gguf_take(gguf *g, uint64_t n)
 {
     const uint64_t left = g->size - g->next;
-    if (n > left || n > GGUF_HEAD_MAX - g->next) {
+    if (n > left || n > GGUF_MAX_HEADER - g->next) {
         gguf_fail(g,
                   n > left ? "cut off or damaged: byte %llu says that %llu bytes follow, and the "
                              "file ends at %llu"
                            : "damaged: at byte %llu keys of %llu bytes follow; %llu at most are "
                              "read",
                   (unsigned long long)g->next, (unsigned long long)n,
-                  (unsigned long long)(n > left ? g->size : (uint64_t)GGUF_HEAD_MAX));
+                  (unsigned long long)(n > left ? g->size : (uint64_t)GGUF_MAX_HEADER));
         return NULL;
     }
-    if (g->have - g->next < n) {
-        uint64_t want = 2 * (uint64_t)g->have + 65536;
-        want = want > g->next + n ? want : g->next + n;
-        want = want < g->size ? want : g->size;
-        unsigned char *head = (unsigned char *)realloc(g->head, (size_t)want);
-        if (head == NULL) {
-            gguf_fail(g, "out of memory for %llu bytes of keys", (unsigned long long)want);
+    if (g->loaded - g->next < n) {
+        uint64_t wanted = 2 * (uint64_t)g->loaded + 65536;
+        wanted = wanted > g->next + n ? wanted : g->next + n;
+        wanted = wanted < g->size ? wanted : g->size;
+        unsigned char *header = (unsigned char *)realloc(g->header, (size_t)wanted);
+        if (header == NULL) {
+            gguf_fail(g, "out of memory for %llu bytes of keys", (unsigned long long)wanted);
             return NULL;
         }
-        g->head = head;
-        if (gguf_read_bytes(g, g->have, head + g->have, (size_t)want - g->have) != 0)
+        g->header = header;
+        if (gguf_read_bytes(g, g->loaded, header + g->loaded, (size_t)wanted - g->loaded) != 0)
             return NULL;
-        g->have = (size_t)want;
+        g->loaded = (size_t)wanted;
     }
     g->next += (size_t)n;
-    return g->head + (g->next - (size_t)n);
+    return g->header + (g->next - (size_t)n);
 }
 
 /* The next number of n bytes; 0, an error, where the file ends. */
-static inline uint64_t gguf_number(gguf *g, int n)
+static inline uint64_t gguf_take_number(gguf *g, int n)
 {
     const unsigned char *at = gguf_take(g, (uint64_t)n);
-    return at != NULL ? gguf_little(at, n) : 0;
+    return at != NULL ? gguf_read_le(at, n) : 0;
 }
 
 /* The next string, moved to where its length ends, so that a 0 fits behind: where it begins in the
  * head. */
-static inline size_t gguf_string(gguf *g, uint64_t *size)
+static inline size_t gguf_take_string(gguf *g, uint64_t *size)
 {
-    *size = gguf_number(g, 8);
+    *size = gguf_take_number(g, 8);
     unsigned char *at = g->error[0] == 0 ? gguf_take(g, *size) : NULL;
     if (at == NULL)
         return 0;
     memmove(at - 1, at, (size_t)*size);
     (at - 1)[*size] = 0;
-    return (size_t)(at - g->head) - 1;
+    return (size_t)(at - g->header) - 1;
 }
 
 /* The same of a name, of `most` bytes. */
-static inline size_t gguf_name(gguf *g, const char *what, uint64_t number, uint64_t most)
+static inline size_t gguf_take_name(gguf *g, const char *what, uint64_t number, uint64_t most)
 {
     uint64_t size;
-    const size_t at = gguf_string(g, &size);
-    const char *name = (const char *)g->head + at;
+    const size_t at = gguf_take_string(g, &size);
+    const char *name = (const char *)g->header + at;
     int good = size > 0 && size <= most;
     for (uint64_t i = 0; g->error[0] == 0 && good && i < size; i++)
         good = (unsigned char)name[i] >= 32 && name[i] != 127;
@@ -278,23 +278,23 @@ static inline size_t gguf_name(gguf *g, const char *what, uint64_t number, uint6
 }
 
 /* Room for one more of `count` things of `size` bytes; NULL: an error. */
-static inline void *gguf_grow(gguf *g, void *things, size_t count, size_t size)
+static inline void *gguf_grow(gguf *g, void *array, size_t count, size_t size)
 {
-    if (count < g->room)
-        return things;
-    const size_t room = g->room > 0 ? 2 * g->room : 64;
-    void *more = realloc(things, room * size);
+    if (count < g->capacity)
+        return array;
+    const size_t capacity = g->capacity > 0 ? 2 * g->capacity : 64;
+    void *more = realloc(array, capacity * size);
     if (more == NULL)
-        gguf_fail(g, "out of memory for %llu tensors or keys", (unsigned long long)room);
+        gguf_fail(g, "out of memory for %llu tensors or keys", (unsigned long long)capacity);
     else
-        g->room = room;
+        g->capacity = capacity;
     return more;
 }
 
 /* A type of values, or an error. */
-static inline gguf_type gguf_value_type(gguf *g, const char *name)
+static inline gguf_type gguf_take_type(gguf *g, const char *name)
 {
-    const uint64_t type = gguf_number(g, 4);
+    const uint64_t type = gguf_take_number(g, 4);
     if (type < GGUF_TYPES)
         return (gguf_type)type;
     gguf_fail(g, "key %.64s: type %llu of a value is none that is known", name,
@@ -303,17 +303,17 @@ static inline gguf_type gguf_value_type(gguf *g, const char *name)
 }
 
 /* Passes over an array's items. */
-static inline void gguf_pass_items(gguf *g, gguf_key *k)
+static inline void gguf_skip_items(gguf *g, gguf_key *k)
 {
-    k->of = gguf_value_type(g, (const char *)g->head + k->name_at);
-    k->count = gguf_number(g, 8);
+    k->item_type = gguf_take_type(g, (const char *)g->header + k->name_at);
+    k->count = gguf_take_number(g, 8);
     k->value_at = g->next;
     if (g->error[0] != 0)
         return;
-    const char *name = (const char *)g->head + k->name_at;
+    const char *name = (const char *)g->header + k->name_at;
     const uint64_t left = g->size - g->next;
-    const uint64_t each = k->of == GGUF_STRING ? 8 : (uint64_t)gguf_types[k->of].bytes;
-    if (k->of == GGUF_ARRAY)
+    const uint64_t each = k->item_type == GGUF_STRING ? 8 : (uint64_t)gguf_types[k->item_type].bytes;
+    if (k->item_type == GGUF_ARRAY)
         gguf_fail(g, "key %.64s: an array of arrays, which no key of a model is", name);
     else if (k->count > left / each)
         gguf_fail(
@@ -321,11 +321,11 @@ static inline void gguf_pass_items(gguf *g, gguf_key *k)
             "key %.64s: %llu items of %llu bytes or more, and %llu bytes are left: cut off or "
             "damaged",
             name, (unsigned long long)k->count, (unsigned long long)each, (unsigned long long)left);
-    else if (k->of != GGUF_STRING)
+    else if (k->item_type != GGUF_STRING)
         gguf_take(g, k->count * each);
     else
         for (uint64_t i = 0; i < k->count && g->error[0] == 0; i++) {
-            const uint64_t size = gguf_number(g, 8);
+            const uint64_t size = gguf_take_number(g, 8);
             if (g->error[0] == 0)
                 gguf_take(g, size);
         }
@@ -334,11 +334,11 @@ static inline void gguf_pass_items(gguf *g, gguf_key *k)
 /* Refuses what is neither 0 nor 1 where these are bools. */
 static inline void gguf_check_bools(gguf *g, const gguf_key *k)
 {
-    const unsigned char *at = g->head + k->value_at;
-    const int bools = k->type == GGUF_ARRAY && k->of == GGUF_BOOL;
+    const unsigned char *at = g->header + k->value_at;
+    const int bools = k->type == GGUF_ARRAY && k->item_type == GGUF_BOOL;
     for (uint64_t n = bools ? k->count : k->type == GGUF_BOOL; n > 0 && g->error[0] == 0; n--)
         if (*at++ > 1)
-            gguf_fail(g, "key %.64s: a bool is 0 or 1, not %d", (const char *)g->head + k->name_at,
+            gguf_fail(g, "key %.64s: a bool is 0 or 1, not %d", (const char *)g->header + k->name_at,
                       at[-1]);
 }
 
@@ -350,16 +350,16 @@ static inline void gguf_parse_key(gguf *g, uint64_t number)
     g->keys = keys;
     k = &keys[g->key_count++];
     memset(k, 0, sizeof *k);
-    k->name_at = gguf_name(g, "key", number, 65535);
+    k->name_at = gguf_take_name(g, "key", number, 65535);
     if (g->error[0] == 0)
-        k->type = gguf_value_type(g, (const char *)g->head + k->name_at);
+        k->type = gguf_take_type(g, (const char *)g->header + k->name_at);
     if (g->error[0] != 0)
         return;
     k->value_at = g->next;
     if (k->type == GGUF_ARRAY)
-        gguf_pass_items(g, k);
+        gguf_skip_items(g, k);
     else if (k->type == GGUF_STRING)
-        k->value_at = gguf_string(g, &k->count);
+        k->value_at = gguf_take_string(g, &k->count);
     else
         gguf_take(g, (uint64_t)gguf_types[k->type].bytes);
     if (g->error[0] == 0)
@@ -369,26 +369,26 @@ static inline void gguf_parse_key(gguf *g, uint64_t number)
 /* The axes of a tensor, and how many bytes it has. */
 static inline void gguf_parse_axes(gguf *g, gguf_tensor *t)
 {
-    const uint64_t axes = gguf_number(g, 4);
+    const uint64_t axes = gguf_take_number(g, 4);
     if (g->error[0] == 0 && axes > GGUF_AXES)
         gguf_fail(g, "tensor %s: %llu axes; %d at most are allowed",
-                  (const char *)g->head + t->name_at, (unsigned long long)axes, GGUF_AXES);
+                  (const char *)g->header + t->name_at, (unsigned long long)axes, GGUF_AXES);
     t->axes = g->error[0] == 0 ? (int)axes : 0;
     t->elements = 1;
     for (int i = 0; i < GGUF_AXES; i++) {
-        const uint64_t d = i < t->axes ? gguf_number(g, 8) : 1;
+        const uint64_t d = i < t->axes ? gguf_take_number(g, 8) : 1;
         const int64_t so_far = t->elements > 0 ? t->elements : 1; /* 0: no elements, as is legal */
         if (g->error[0] == 0 && d > (uint64_t)(INT64_MAX / so_far))
             gguf_fail(g, "tensor %s: an axis of %llu, more than 2^63 elements: damaged",
-                      (const char *)g->head + t->name_at, (unsigned long long)d);
+                      (const char *)g->header + t->name_at, (unsigned long long)d);
         t->d[i] = g->error[0] == 0 ? (int64_t)d : 1;
         t->elements *= t->d[i];
     }
-    const uint64_t type = gguf_number(g, 4);
-    t->at = gguf_number(g, 8); /* behind the head */
+    const uint64_t type = gguf_take_number(g, 4);
+    t->offset = gguf_take_number(g, 8); /* behind the head */
     if (g->error[0] != 0)
         return;
-    const char *name = (const char *)g->head + t->name_at;
+    const char *name = (const char *)g->header + t->name_at;
     t->type = type < GGUF_TENSOR_TYPES ? (int)type : 0;
     const int values = gguf_tensor_types[t->type].values, bytes = gguf_tensor_types[t->type].bytes;
     if (type >= GGUF_TENSOR_TYPES || bytes == 0)
@@ -415,7 +415,7 @@ static inline void gguf_parse_tensor(gguf *g, uint64_t number)
     g->tensors = all;
     t = &all[g->tensor_count++];
     memset(t, 0, sizeof *t);
-    t->name_at = gguf_name(g, "tensor", number, GGUF_NAME);
+    t->name_at = gguf_take_name(g, "tensor", number, GGUF_NAME);
     if (g->error[0] == 0)
         gguf_parse_axes(g, t);
 }
@@ -450,21 +450,21 @@ static inline const gguf_tensor *gguf_find_tensor(const gguf *g, const char *nam
                                                                sizeof t, gguf_tensor_order);
 }
 
-static inline int gguf_is_whole(gguf_type t)
+static inline int gguf_is_integer(gguf_type t)
 {
     return t <= GGUF_I32 || t == GGUF_U64 || t == GGUF_I64;
 }
 
 /* A number of the file as *whole, *real; those beyond 2^63 - 1 as that. */
-static inline void gguf_decode(gguf_type type, const unsigned char *at, int64_t *whole,
+static inline void gguf_decode(gguf_type type, const unsigned char *at, int64_t *integer,
                                double *real)
 {
     const int bits = 8 * gguf_types[type].bytes;
-    const uint64_t u = gguf_little(at, bits / 8);
+    const uint64_t u = gguf_read_le(at, bits / 8);
     const int has_sign =
         type == GGUF_I8 || type == GGUF_I16 || type == GGUF_I32 || type == GGUF_I64;
     const uint64_t sign = (uint64_t)1 << (bits - 1);
-    *whole = 0;
+    *integer = 0;
     if (type == GGUF_F32) {
         const uint32_t low = (uint32_t)u;
         float f;
@@ -473,22 +473,22 @@ static inline void gguf_decode(gguf_type type, const unsigned char *at, int64_t 
     } else if (type == GGUF_F64) {
         memcpy(real, &u, sizeof *real);
     } else {
-        *whole = has_sign && (u & sign) != 0 ? -(int64_t)(sign - 1 - (u & (sign - 1))) - 1
+        *integer = has_sign && (u & sign) != 0 ? -(int64_t)(sign - 1 - (u & (sign - 1))) - 1
                  : u > INT64_MAX             ? INT64_MAX
                                              : (int64_t)u;
-        *real = (double)*whole;
+        *real = (double)*integer;
     }
 }
 
 /* The key of this name if its value is as wanted; NULL: there is none, or, an error, it is not. */
-static inline const gguf_key *gguf_wanted(gguf *g, const char *name, const char *kind, int is)
+static inline const gguf_key *gguf_expect_key(gguf *g, const char *name, const char *kind, int matches)
 {
     const gguf_key *k = gguf_find(g, name);
-    if (k == NULL || is)
+    if (k == NULL || matches)
         return k;
     gguf_fail(g, "key %s: %s expected, found %s%s%s", name, kind, gguf_types[k->type].name,
               k->type == GGUF_ARRAY ? " of " : "",
-              k->type == GGUF_ARRAY ? gguf_types[k->of].name : "");
+              k->type == GGUF_ARRAY ? gguf_types[k->item_type].name : "");
     return NULL;
 }
 
@@ -499,37 +499,37 @@ static inline gguf_type gguf_type_of(const gguf *g, const char *name)
 }
 
 /* Values of keys; `usual` where there is no such key or, an error, it has another type. */
-static inline int64_t gguf_int(gguf *g, const char *name, int64_t usual)
+static inline int64_t gguf_int(gguf *g, const char *name, int64_t fallback)
 {
     const gguf_key *k =
-        gguf_wanted(g, name, "a whole number", gguf_is_whole(gguf_type_of(g, name)));
+        gguf_expect_key(g, name, "a whole number", gguf_is_integer(gguf_type_of(g, name)));
     double real;
     if (k != NULL)
-        gguf_decode(k->type, k->value, &usual, &real);
-    return usual;
+        gguf_decode(k->type, k->value, &fallback, &real);
+    return fallback;
 }
 
-static inline double gguf_real(gguf *g, const char *name, double usual)
+static inline double gguf_real(gguf *g, const char *name, double fallback)
 {
     const gguf_type type = gguf_type_of(g, name);
-    const gguf_key *k = gguf_wanted(g, name, "f32 or f64", type == GGUF_F32 || type == GGUF_F64);
-    int64_t whole;
+    const gguf_key *k = gguf_expect_key(g, name, "f32 or f64", type == GGUF_F32 || type == GGUF_F64);
+    int64_t integer;
     if (k != NULL)
-        gguf_decode(k->type, k->value, &whole, &usual);
-    return usual;
+        gguf_decode(k->type, k->value, &integer, &fallback);
+    return fallback;
 }
 
-static inline int gguf_bool(gguf *g, const char *name, int usual)
+static inline int gguf_bool(gguf *g, const char *name, int fallback)
 {
-    const gguf_key *k = gguf_wanted(g, name, "bool", gguf_type_of(g, name) == GGUF_BOOL);
-    return k != NULL ? k->value[0] : usual;
+    const gguf_key *k = gguf_expect_key(g, name, "bool", gguf_type_of(g, name) == GGUF_BOOL);
+    return k != NULL ? k->value[0] : fallback;
 }
 
 /* A string, ended by 0, until gguf_close; *size, which may be NULL: its bytes, among which 0 may
  * be. NULL: there is none. */
 static inline const char *gguf_text(gguf *g, const char *name, size_t *size)
 {
-    const gguf_key *k = gguf_wanted(g, name, "string", gguf_type_of(g, name) == GGUF_STRING);
+    const gguf_key *k = gguf_expect_key(g, name, "string", gguf_type_of(g, name) == GGUF_STRING);
     if (size != NULL)
         *size = k != NULL ? (size_t)k->count : 0;
     return k != NULL ? (const char *)k->value : NULL;
@@ -537,24 +537,24 @@ static inline const char *gguf_text(gguf *g, const char *name, size_t *size)
 
 /* The items of an array, of this type, or, GGUF_I32 (GGUF_F32), of any whole (real) numbers; none
  * where there is no such key or, an error, it is something else. */
-static inline gguf_items gguf_array(gguf *g, const char *name, gguf_type of)
+static inline gguf_items gguf_array(gguf *g, const char *name, gguf_type type)
 {
     gguf_items items;
     const gguf_key *k = gguf_find(g, name);
     const int same = k != NULL && k->type == GGUF_ARRAY &&
-                     (k->of == of || (of == GGUF_I32 && gguf_is_whole(k->of)) ||
-                      (of == GGUF_F32 && k->of == GGUF_F64));
+                     (k->item_type == type || (type == GGUF_I32 && gguf_is_integer(k->item_type)) ||
+                      (type == GGUF_F32 && k->item_type == GGUF_F64));
     memset(&items, 0, sizeof items);
-    k = gguf_wanted(g, name,
-                    of == GGUF_STRING ? "an array of strings"
-                    : of == GGUF_F32  ? "an array of f32 or f64"
-                    : of == GGUF_I32  ? "an array of whole numbers"
+    k = gguf_expect_key(g, name,
+                    type == GGUF_STRING ? "an array of strings"
+                    : type == GGUF_F32  ? "an array of f32 or f64"
+                    : type == GGUF_I32  ? "an array of whole numbers"
                                       : "another array",
                     same);
     if (k != NULL) {
         items.count = k->count;
         items.at = k->value;
-        items.of = k->of;
+        items.item_type = k->item_type;
     }
     return items;
 }
@@ -565,13 +565,13 @@ static inline int gguf_next(gguf_items *items)
     if (items->count == 0)
         return 0;
     items->count--;
-    if (items->of == GGUF_STRING) {
-        items->size = (size_t)gguf_little(items->at, 8);
+    if (items->item_type == GGUF_STRING) {
+        items->size = (size_t)gguf_read_le(items->at, 8);
         items->text = (const char *)items->at + 8;
         items->at += 8 + items->size;
     } else {
-        gguf_decode(items->of, items->at, &items->whole, &items->real);
-        items->at += gguf_types[items->of].bytes;
+        gguf_decode(items->item_type, items->at, &items->integer, &items->real);
+        items->at += gguf_types[items->item_type].bytes;
     }
     return 1;
 }
@@ -582,12 +582,12 @@ static inline void gguf_close(gguf *g)
     if (g->file != NULL)
         fclose(g->file);
     free(g->path);
-    free(g->head);
+    free(g->header);
     free(g->keys);
     free(g->tensors);
     g->file = NULL;
     g->path = NULL;
-    g->head = NULL;
+    g->header = NULL;
     g->keys = NULL;
     g->tensors = NULL;
     g->key_count = g->tensor_count = 0;
@@ -602,9 +602,9 @@ static inline void gguf_parse_begin(gguf *g, uint64_t *tensors, uint64_t *keys)
         gguf_fail(g, "is no GGUF file, which begins with GGUF and has 24 bytes at least");
         return;
     }
-    const uint64_t version = gguf_number(g, 4);
-    *tensors = gguf_number(g, 8);
-    *keys = gguf_number(g, 8);
+    const uint64_t version = gguf_take_number(g, 4);
+    *tensors = gguf_take_number(g, 8);
+    *keys = gguf_take_number(g, 8);
     if ((version & 0xffff) == 0)
         gguf_fail(g, "is big-endian, or damaged (version %llu): convert it without --bigendian",
                   (unsigned long long)version);
@@ -621,11 +621,11 @@ static inline void gguf_parse_begin(gguf *g, uint64_t *tensors, uint64_t *keys)
 static inline void gguf_sort(gguf *g)
 {
     for (size_t i = 0; i < g->key_count; i++) {
-        g->keys[i].name = (const char *)g->head + g->keys[i].name_at;
-        g->keys[i].value = g->head + g->keys[i].value_at;
+        g->keys[i].name = (const char *)g->header + g->keys[i].name_at;
+        g->keys[i].value = g->header + g->keys[i].value_at;
     }
     for (size_t i = 0; i < g->tensor_count; i++)
-        g->tensors[i].name = (const char *)g->head + g->tensors[i].name_at;
+        g->tensors[i].name = (const char *)g->header + g->tensors[i].name_at;
     if (g->key_count > 0)
         qsort(g->keys, g->key_count, sizeof *g->keys, gguf_key_order);
     if (g->tensor_count > 0)
@@ -638,15 +638,15 @@ static inline void gguf_sort(gguf *g)
             gguf_fail(g, "tensor %s comes twice", g->tensors[i].name);
 }
 
-static inline int gguf_place_order(const void *a, const void *b)
+static inline int gguf_offset_order(const void *a, const void *b)
 {
     const gguf_tensor *const *x = (const gguf_tensor *const *)a, *const *y =
                                                                      (const gguf_tensor *const *)b;
-    return ((*x)->at > (*y)->at) - ((*x)->at < (*y)->at);
+    return ((*x)->offset > (*y)->offset) - ((*x)->offset < (*y)->offset);
 }
 
 /* Tensors as they lie in the file; NULL: an error. To be freed. */
-static inline const gguf_tensor **gguf_by_place(gguf *g)
+static inline const gguf_tensor **gguf_sort_by_offset(gguf *g)
 {
     const gguf_tensor **all = (const gguf_tensor **)malloc((g->tensor_count + 1) * sizeof *all);
     if (all == NULL) {
@@ -655,37 +655,37 @@ static inline const gguf_tensor **gguf_by_place(gguf *g)
     }
     for (size_t i = 0; i < g->tensor_count; i++)
         all[i] = &g->tensors[i];
-    qsort(all, g->tensor_count, sizeof *all, gguf_place_order);
+    qsort(all, g->tensor_count, sizeof *all, gguf_offset_order);
     return all;
 }
 
 /* Tensors' values lie behind the head, aligned, within the file, and each for itself. */
-static inline void gguf_check_places(gguf *g)
+static inline void gguf_check_offsets(gguf *g)
 {
-    const int64_t by = gguf_int(g, "general.alignment", 32);
-    g->alignment = by > 0 ? (uint64_t)by : 0;
-    if (g->error[0] == 0 && (by < 1 || by > (int64_t)1 << 31 || (by & (by - 1)) != 0))
-        gguf_fail(g, "key general.alignment is %lld: a power of 2 is expected", (long long)by);
+    const int64_t align = gguf_int(g, "general.alignment", 32);
+    g->alignment = align > 0 ? (uint64_t)align : 0;
+    if (g->error[0] == 0 && (align < 1 || align > (int64_t)1 << 31 || (align & (align - 1)) != 0))
+        gguf_fail(g, "key general.alignment is %lld: a power of 2 is expected", (long long)align);
     if (g->error[0] != 0)
         return;
     const uint64_t begin = (g->next + g->alignment - 1) / g->alignment * g->alignment;
     for (size_t i = 0; i < g->tensor_count && g->error[0] == 0; i++) {
         gguf_tensor *t = &g->tensors[i];
-        if (t->at % g->alignment != 0)
+        if (t->offset % g->alignment != 0)
             gguf_fail(g, "tensor %s: begins at %llu, no multiple of the alignment %llu", t->name,
-                      (unsigned long long)t->at, (unsigned long long)g->alignment);
-        else if (begin > g->size || t->at > g->size - begin || t->bytes > g->size - begin - t->at)
+                      (unsigned long long)t->offset, (unsigned long long)g->alignment);
+        else if (begin > g->size || t->offset > g->size - begin || t->bytes > g->size - begin - t->offset)
             gguf_fail(
                 g,
                 "tensor %s: %llu bytes at %llu behind the %llu of keys, and the file has %llu: "
                 "cut off or damaged",
-                t->name, (unsigned long long)t->bytes, (unsigned long long)t->at,
+                t->name, (unsigned long long)t->bytes, (unsigned long long)t->offset,
                 (unsigned long long)begin, (unsigned long long)g->size);
-        t->at += begin;
+        t->offset += begin;
     }
-    const gguf_tensor **all = g->error[0] == 0 ? gguf_by_place(g) : NULL;
+    const gguf_tensor **all = g->error[0] == 0 ? gguf_sort_by_offset(g) : NULL;
     for (size_t i = 1; i < g->tensor_count && all != NULL; i++)
-        if (all[i]->at < all[i - 1]->at + all[i - 1]->bytes)
+        if (all[i]->offset < all[i - 1]->offset + all[i - 1]->bytes)
             gguf_fail(g, "tensors %s and %s overlap", all[i - 1]->name, all[i]->name);
     free(all);
 }
@@ -704,18 +704,18 @@ static inline int gguf_open(gguf *g, const char *path)
     g->file = fopen(path, "rb");
     if (g->file == NULL)
         return gguf_fail(g, "cannot open it: %s", strerror(errno));
-    g->size = gguf_size_of(g);
+    g->size = gguf_file_size(g);
     if (g->error[0] == 0)
         gguf_parse_begin(g, &tensors, &keys);
     for (uint64_t i = 0; i < keys && g->error[0] == 0; i++)
         gguf_parse_key(g, i);
-    g->room = 0;
+    g->capacity = 0;
     for (uint64_t i = 0; i < tensors && g->error[0] == 0; i++)
         gguf_parse_tensor(g, i);
     if (g->error[0] == 0)
         gguf_sort(g);
     if (g->error[0] == 0)
-        gguf_check_places(g);
+        gguf_check_offsets(g);
     return g->error[0] == 0 ? 0 : -1;
 }
 
@@ -728,9 +728,9 @@ static inline float gguf_from_bits(uint32_t bits)
 }
 
 /* A binary16 number. */
-static inline float gguf_half(const unsigned char *at)
+static inline float gguf_from_f16(const unsigned char *at)
 {
-    const uint32_t h = (uint32_t)gguf_little(at, 2), sign = (h & 0x8000) << 16;
+    const uint32_t h = (uint32_t)gguf_read_le(at, 2), sign = (h & 0x8000) << 16;
     const uint32_t exponent = h >> 10 & 31, fraction = h & 1023;
     if (exponent == 31)
         return gguf_from_bits(sign | 0x7f800000 | fraction << 13);
@@ -742,20 +742,20 @@ static inline float gguf_half(const unsigned char *at)
 
 /* 32 values of 4 bits, or, `high` not NULL, 5: the low halves of 16 bytes, then the high ones; bit i
  * of `high` is value i's fifth. The block begins with a scale and, less 0, a minimum. */
-static inline void gguf_nibbles(const unsigned char *at, const unsigned char *high,
-                                const unsigned char *low, int less, float *to)
+static inline void gguf_int4_block(const unsigned char *at, const unsigned char *high,
+                                const unsigned char *low, int offset, float *to)
 {
-    const uint32_t fifth = high != NULL ? (uint32_t)gguf_little(high, 4) : 0;
-    const float scale = gguf_half(at);
+    const uint32_t fifth_bit = high != NULL ? (uint32_t)gguf_read_le(high, 4) : 0;
+    const float scale = gguf_from_f16(at);
     for (int i = 0; i < 32; i++) {
         const int q = i < 16 ? low[i] & 15 : low[i - 16] >> 4;
-        to[i] = (float)((q | (int)(fifth >> i & 1) << 4) - less) * scale;
-        to[i] = less == 0 ? to[i] + gguf_half(at + 2) : to[i];
+        to[i] = (float)((q | (int)(fifth_bit >> i & 1) << 4) - offset) * scale;
+        to[i] = offset == 0 ? to[i] + gguf_from_f16(at + 2) : to[i];
     }
 }
 
 /* Scale and minimum i of the 8 in a Q4_K's or Q5_K's block, 6 bits each in 12 bytes. */
-static inline void gguf_sixth(const unsigned char *at, int i, int *scale, int *minimum)
+static inline void gguf_k_scale(const unsigned char *at, int i, int *scale, int *minimum)
 {
     if (i < 4) {
         *scale = at[i] & 63;
@@ -770,15 +770,15 @@ static inline void gguf_sixth(const unsigned char *at, int i, int *scale, int *m
 static inline void gguf_k_block(const unsigned char *at, const unsigned char *high,
                                 const unsigned char *low, float *to)
 {
-    const float d = gguf_half(at), least = gguf_half(at + 2);
+    const float d = gguf_from_f16(at), least = gguf_from_f16(at + 2);
     for (int i = 0; i < 8; i++) {
         int scale, minimum;
-        gguf_sixth(at + 4, i, &scale, &minimum);
-        const float by = d * (float)scale, minus = least * (float)minimum;
+        gguf_k_scale(at + 4, i, &scale, &minimum);
+        const float block_scale = d * (float)scale, minus = least * (float)minimum;
         for (int k = 0; k < 32; k++) {
             const int q = i % 2 == 0 ? low[i / 2 * 32 + k] & 15 : low[i / 2 * 32 + k] >> 4;
-            const int fifth = high != NULL ? high[k] >> i & 1 : 0;
-            to[32 * i + k] = by * (float)(q | fifth << 4) - minus;
+            const int fifth_bit = high != NULL ? high[k] >> i & 1 : 0;
+            to[32 * i + k] = block_scale * (float)(q | fifth_bit << 4) - minus;
         }
     }
 }
@@ -786,7 +786,7 @@ static inline void gguf_k_block(const unsigned char *at, const unsigned char *hi
 /* 256 values of Q6_K: 4 bits at `at`, 2 more behind them, then 16 scales, and a scale of these. */
 static inline void gguf_k6_block(const unsigned char *at, float *to)
 {
-    const float d = gguf_half(at + 208);
+    const float d = gguf_from_f16(at + 208);
     for (int i = 0; i < 256; i++) {
         const int half = i / 128, quarter = i % 128 / 32, k = i % 32;
         const unsigned char low = at[64 * half + quarter % 2 * 32 + k];
@@ -808,20 +808,20 @@ static inline void gguf_block(int type, const unsigned char *at, float *to)
     else if (type == GGUF_T_Q6_K)
         gguf_k6_block(at, to);
     else if (type == GGUF_T_Q4_0)
-        gguf_nibbles(at, NULL, at + 2, 8, to);
+        gguf_int4_block(at, NULL, at + 2, 8, to);
     else if (type == GGUF_T_Q4_1)
-        gguf_nibbles(at, NULL, at + 4, 0, to);
+        gguf_int4_block(at, NULL, at + 4, 0, to);
     else if (type == GGUF_T_Q5_0)
-        gguf_nibbles(at, at + 2, at + 6, 16, to);
+        gguf_int4_block(at, at + 2, at + 6, 16, to);
     else if (type == GGUF_T_Q5_1)
-        gguf_nibbles(at, at + 4, at + 8, 0, to);
+        gguf_int4_block(at, at + 4, at + 8, 0, to);
     else
         for (int i = 0; i < 32; i++)
-            to[i] = (float)((at[2 + i] ^ 128) - 128) * gguf_half(at);
+            to[i] = (float)((at[2 + i] ^ 128) - 128) * gguf_from_f16(at);
 }
 
 /* 1: gguf_floats reads the type. */
-static inline int gguf_is_read(int type)
+static inline int gguf_is_supported(int type)
 {
     static const int read[] = { GGUF_T_F32,  GGUF_T_F16,  GGUF_T_BF16, GGUF_T_Q8_0,
                                 GGUF_T_Q4_0, GGUF_T_Q4_1, GGUF_T_Q5_0, GGUF_T_Q5_1,
@@ -839,14 +839,14 @@ static inline size_t gguf_bytes(int type, int64_t n)
 }
 
 /* n values, whole blocks of a type that gguf_is_read, from their bytes. */
-static inline void gguf_floats(int type, const unsigned char *from, int64_t n, float *to)
+static inline void gguf_to_floats(int type, const unsigned char *from, int64_t n, float *to)
 {
     const int values = gguf_tensor_types[type].values, bytes = gguf_tensor_types[type].bytes;
     for (int64_t i = 0; i < n; i += values, from += bytes, to += values)
         if (type == GGUF_T_F16)
-            *to = gguf_half(from);
+            *to = gguf_from_f16(from);
         else if (bytes <= 4)
-            *to = gguf_from_bits((uint32_t)gguf_little(from, bytes) << (32 - 8 * bytes));
+            *to = gguf_from_bits((uint32_t)gguf_read_le(from, bytes) << (32 - 8 * bytes));
         else
             gguf_block(type, from, to);
 }
@@ -856,10 +856,10 @@ static inline void gguf_floats(int type, const unsigned char *from, int64_t n, f
 static inline int gguf_read_floats(gguf *g, const gguf_tensor *t, int64_t first, int64_t n,
                                    float *to)
 {
-    unsigned char room[4096];
+    unsigned char buffer[4096];
     const int64_t values = gguf_tensor_types[t->type].values;
-    const int64_t most = (int64_t)sizeof room / gguf_tensor_types[t->type].bytes * values;
-    if (!gguf_is_read(t->type))
+    const int64_t most = (int64_t)sizeof buffer / gguf_tensor_types[t->type].bytes * values;
+    if (!gguf_is_supported(t->type))
         return gguf_fail(g,
                          "tensor %s is of type %s; F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, "
                          "Q4_K, Q5_K and Q6_K are read: quantise the model as one of them",
@@ -868,12 +868,12 @@ static inline int gguf_read_floats(gguf *g, const gguf_tensor *t, int64_t first,
         n > t->elements - first)
         return gguf_fail(g, "tensor %s: has no values %lld to %lld", t->name, (long long)first,
                          (long long)(first + n));
-    for (int64_t some; n > 0; n -= some, first += some, to += some) {
-        some = n < most ? n : most;
-        if (gguf_read_bytes(g, t->at + gguf_bytes(t->type, first), room,
-                            gguf_bytes(t->type, some)) != 0)
+    for (int64_t count; n > 0; n -= count, first += count, to += count) {
+        count = n < most ? n : most;
+        if (gguf_read_bytes(g, t->offset + gguf_bytes(t->type, first), buffer,
+                            gguf_bytes(t->type, count)) != 0)
             return -1;
-        gguf_floats(t->type, room, some, to);
+        gguf_to_floats(t->type, buffer, count, to);
     }
     return 0;
 }

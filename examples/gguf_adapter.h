@@ -33,7 +33,7 @@ static inline int gguf_weight_of(const gguf_architecture *a, const model_config 
     if (strncmp(module, c->family->blocks, n) != 0 || module[n] != '.')
         return 0;
     const long long layer = strtoll(module + n + 1, &end, 10);
-    for (int i = 0; i < GGUF_IN_BLOCKS && *end == '.'; i++) {
+    for (int i = 0; i < GGUF_BLOCK_MODULES && *end == '.'; i++) {
         const char *part = gguf_module_of(a, i);
         if (part == NULL || strcmp(part, end + 1) != 0)
             continue;
@@ -44,25 +44,25 @@ static inline int gguf_weight_of(const gguf_architecture *a, const model_config 
 }
 
 /* Heads whose rows lie in pairs there; 0: rows lie as here. */
-static inline int64_t gguf_paired(const gguf_architecture *a, const model_config *c,
+static inline int64_t gguf_rope_heads(const gguf_architecture *a, const model_config *c,
                                   const char *module)
 {
-    return !a->turned                              ? 0
-           : adapters_ends(module, ".q_proj") != 0 ? c->heads
-           : adapters_ends(module, ".k_proj") != 0 ? c->key_heads
+    return !a->interleaved                              ? 0
+           : adapters_ends_with(module, ".q_proj") != 0 ? c->heads
+           : adapters_ends_with(module, ".k_proj") != 0 ? c->key_heads
                                                    : 0;
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
 typedef struct {
     FILE *f;
-    uint64_t at;
+    uint64_t position;
 } gguf_writer;
 
 static inline void gguf_put_bytes(gguf_writer *w, const void *bytes, size_t n)
 {
     fwrite(bytes, 1, n, w->f);
-    w->at += n;
+    w->position += n;
 }
 
 static inline void gguf_put(gguf_writer *w, uint64_t number, int n)
@@ -95,7 +95,7 @@ static inline void gguf_put_float(gguf_writer *w, float x)
 
 static inline void gguf_put_align(gguf_writer *w)
 {
-    while (w->at % 32 != 0)
+    while (w->position % 32 != 0)
         gguf_put(w, 0, 1);
 }
 
@@ -114,7 +114,7 @@ static inline void gguf_put_tensor(gguf_writer *w, const char *weight, const cha
 }
 
 /* The rows of an A, or of a B as the file has them, times `by`. */
-static inline void gguf_put_rows(gguf_writer *w, const gckpt_parameter *p, int64_t heads, double by)
+static inline void gguf_put_rows(gguf_writer *w, const gckpt_parameter *p, int64_t heads, double scale)
 {
     const int64_t rows = p->shape.d[0], columns = p->shape.d[1];
     const int64_t head = heads > 0 ? rows / heads : 0;
@@ -122,46 +122,46 @@ static inline void gguf_put_rows(gguf_writer *w, const gckpt_parameter *p, int64
         const int64_t in = heads > 0 ? i % head : 0; /* pair in / 2 */
         const int64_t row = heads > 0 ? i - in + in / 2 + in % 2 * (head / 2) : i;
         for (int64_t k = 0; k < columns; k++)
-            gguf_put_float(w, by == 1 ? p->values[row * columns + k]
-                                      : (float)((double)p->values[row * columns + k] * by));
+            gguf_put_float(w, scale == 1 ? p->values[row * columns + k]
+                                      : (float)((double)p->values[row * columns + k] * scale));
     }
     gguf_put_align(w);
 }
 
 /* Module and weight of a parameter MODULE.lora_A.weight; 0: it is another one. */
-static inline int gguf_lora_of(const adapters *a, const gguf_architecture *as, const char *name,
+static inline int gguf_lora_of(const adapters *a, const gguf_architecture *arch, const char *name,
                                char *module, char *weight)
 {
     static const char end[] = ".lora_A.weight";
-    if (!adapters_ends(name, end))
+    if (!adapters_ends_with(name, end))
         return 0;
     model_join(module, name, "");
     module[strlen(module) - strlen(end)] = 0;
-    return gguf_weight_of(as, &a->model->config, module, weight)
+    return gguf_weight_of(arch, &a->model->config, module, weight)
                ? 1
                : model_fail(a->model, "\"%s\" has no name in a GGUF of llama.cpp", module);
 }
 
 /* What is trained is LoRA's alone; how many modules, or -1. */
-static inline int64_t gguf_adapter_check(const adapters *a, const gguf_architecture *as)
+static inline int64_t gguf_adapter_check(const adapters *a, const gguf_architecture *arch)
 {
     int64_t modules = 0;
     gckpt_parameter p;
-    if (a->options.method != ADAPTERS_LORA || as == NULL)
+    if (a->options.method != ADAPTERS_LORA || arch == NULL)
         return model_fail(a->model, "%s of a %s: a GGUF has no place for it; lora of %s has one",
                           adapters_names[a->options.method], a->model->config.type,
                           "llama, mistral, qwen2, qwen3, smollm3, gemma and gpt2");
     for (int i = 0; gckpt_store_peek(a->store, i, &p) == GCKPT_OK; i++) {
         char module[MODEL_NAME], weight[MODEL_NAME];
-        const int is = p.frozen ? 0 : gguf_lora_of(a, as, p.name, module, weight);
-        if (is < 0)
+        const int is_lora = p.frozen ? 0 : gguf_lora_of(a, arch, p.name, module, weight);
+        if (is_lora < 0)
             return -1;
-        if (!p.frozen && !is && !adapters_ends(p.name, ".lora_B.weight"))
+        if (!p.frozen && !is_lora && !adapters_ends_with(p.name, ".lora_B.weight"))
             return model_fail(a->model,
                               "\"%s\" is trained, too, and a GGUF has a place for LoRA's A and B "
                               "alone: save the adapter as a folder",
                               p.name);
-        modules += is;
+        modules += is_lora;
     }
     return modules;
 }
@@ -170,14 +170,14 @@ static inline int64_t gguf_adapter_check(const adapters *a, const gguf_architect
 static inline int gguf_adapter_save(adapters *a, const char *path)
 {
     char temporary[MODEL_PATH], module[MODEL_NAME], weight[MODEL_NAME], name[MODEL_NAME];
-    const gguf_architecture *as = gguf_architecture_of(&a->model->config);
-    const int64_t modules = gguf_adapter_check(a, as);
+    const gguf_architecture *arch = gguf_architecture_of(&a->model->config);
+    const int64_t modules = gguf_adapter_check(a, arch);
     gguf_writer w = { NULL, 0 };
     gckpt_parameter p, up;
     uint64_t offset = 0;
     const adapters_options *o = &a->options;
-    const double by = o->rslora ? model_root((double)o->size) : 1;
-    const float alpha = (float)(o->alpha * by);
+    const double scale = o->rslora ? model_sqrt((double)o->size) : 1;
+    const float alpha = (float)(o->alpha * scale);
     if (modules < 0)
         return -1;
     if (snprintf(temporary, sizeof temporary, "%s.tmp", path) >= (int)sizeof temporary)
@@ -188,7 +188,7 @@ static inline int gguf_adapter_save(adapters *a, const char *path)
     gguf_put(&w, 3, 4);
     gguf_put(&w, 2 * (uint64_t)modules, 8);
     gguf_put(&w, 4, 8);
-    gguf_put_key(&w, "general.architecture", as->name);
+    gguf_put_key(&w, "general.architecture", arch->name);
     gguf_put_key(&w, "general.type", "adapter");
     gguf_put_key(&w, "adapter.type", "lora");
     gguf_put_text(&w, "adapter.lora.alpha");
@@ -197,7 +197,7 @@ static inline int gguf_adapter_save(adapters *a, const char *path)
     int failed = 0;
     for (int pass = 0; pass < 2 && !failed; pass++) { /* names and places, then values */
         for (int i = 0; gckpt_store_peek(a->store, i, &p) == GCKPT_OK && !failed; i++) {
-            if (gguf_lora_of(a, as, p.name, module, weight) != 1)
+            if (gguf_lora_of(a, arch, p.name, module, weight) != 1)
                 continue;
             const int b = gckpt_store_find(a->store, model_join(name, module, ".lora_B.weight"));
             if (gckpt_store_get(a->store, i, &p) != GCKPT_OK ||
@@ -208,10 +208,10 @@ static inline int gguf_adapter_save(adapters *a, const char *path)
                 gguf_put_tensor(&w, weight, ".lora_b", up.shape, &offset);
             } else {
                 const double rank = (double)p.shape.d[0];
-                const double more = adapters_scale(a, module, p.shape.d[0]) * rank / (double)alpha;
-                const int same = more > 1 - 1e-6 && more < 1 + 1e-6;
+                const double ratio = adapters_scale(a, module, p.shape.d[0]) * rank / (double)alpha;
+                const int same = ratio > 1 - 1e-6 && ratio < 1 + 1e-6;
                 gguf_put_rows(&w, &p, 0, 1);
-                gguf_put_rows(&w, &up, gguf_paired(as, &a->model->config, module), same ? 1 : more);
+                gguf_put_rows(&w, &up, gguf_rope_heads(arch, &a->model->config, module), same ? 1 : ratio);
             }
         }
         gguf_put_align(&w);
@@ -228,7 +228,7 @@ static inline int gguf_adapter_save(adapters *a, const char *path)
 static inline int gguf_is_adapter(const char *path)
 {
     gguf g;
-    if (!gguf_is(path))
+    if (!gguf_is_file(path))
         return 0;
     const char *type = gguf_open(&g, path) == 0 ? gguf_text(&g, "general.type", NULL) : NULL;
     const int is = type != NULL && strcmp(type, "adapter") == 0;
@@ -251,20 +251,20 @@ typedef struct {
 } gguf_targets;
 
 /* Which modules there are, by layer; those of other ranks than the first's by name. */
-static inline int gguf_adapter_targets(gguf *g, const gguf_architecture *as, const model_config *c,
+static inline int gguf_adapter_targets(gguf *g, const gguf_architecture *arch, const model_config *c,
                                        gguf_targets *to)
 {
     char *targets = to->targets, *ranks = to->ranks;
-    for (int64_t i = 0; i < model_count(c); i++) {
+    for (int64_t i = 0; i < model_param_count(c); i++) {
         char weight[MODEL_NAME];
         model_parameter p;
-        if (!model_module(c, i, &p) || !gguf_weight_of(as, c, p.name, weight))
+        if (!model_module(c, i, &p) || !gguf_weight_of(arch, c, p.name, weight))
             continue;
         const gguf_tensor *a = gguf_lora_tensor(g, weight, ".lora_a");
         const gguf_tensor *b = gguf_lora_tensor(g, weight, ".lora_b");
         if (a == NULL && b == NULL)
             continue;
-        const int64_t in = model_in(c, p.shape), out = model_out(c, p.shape);
+        const int64_t in = model_in_features(c, p.shape), out = model_out_features(c, p.shape);
         if (a == NULL || b == NULL)
             return gguf_fail(g, "tensor %s has no counterpart", (a != NULL ? a : b)->name);
         if (a->d[0] != in || b->d[1] != out || a->d[1] != b->d[0] || a->axes > 2 || b->axes > 2 ||
@@ -289,8 +289,8 @@ static inline int gguf_adapter_targets(gguf *g, const gguf_architecture *as, con
         char weight[MODEL_NAME], part[MODEL_NAME];
         model_parameter p;
         int known = 0;
-        for (int64_t k = 0; k < model_count(c) && !known; k++)
-            if (model_module(c, k, &p) && gguf_weight_of(as, c, p.name, weight))
+        for (int64_t k = 0; k < model_param_count(c) && !known; k++)
+            if (model_module(c, k, &p) && gguf_weight_of(arch, c, p.name, weight))
                 known = strcmp(name, model_join(part, weight, ".lora_a")) == 0 ||
                         strcmp(name, model_join(part, weight, ".lora_b")) == 0;
         if (!known)
@@ -300,7 +300,7 @@ static inline int gguf_adapter_targets(gguf *g, const gguf_architecture *as, con
 }
 
 /* Values of A and B of a module. */
-static inline int gguf_adapter_values(adapters *a, gguf *g, const gguf_architecture *as,
+static inline int gguf_adapter_values(adapters *a, gguf *g, const gguf_architecture *arch,
                                       const char *module, const char *weight)
 {
     static const char *const ends[] = { ".lora_A.weight", ".lora_B.weight" };
@@ -313,12 +313,12 @@ static inline int gguf_adapter_values(adapters *a, gguf *g, const gguf_architect
             continue;
         if (gckpt_store_get(a->store, at, &p) != GCKPT_OK)
             return gguf_fail(g, "%s", gckpt_error_text(a->store));
-        gguf_part part;
-        memset(&part, 0, sizeof part);
-        part.rows = p.shape.d[0];
-        part.heads = i ? gguf_paired(as, &a->model->config, module) : 0;
-        for (int64_t row = 0; row < part.rows; row++)
-            if (gguf_read_floats(g, t, gguf_row(&part, row) * p.shape.d[1], p.shape.d[1],
+        gguf_view view;
+        memset(&view, 0, sizeof view);
+        view.rows = p.shape.d[0];
+        view.heads = i ? gguf_rope_heads(arch, &a->model->config, module) : 0;
+        for (int64_t row = 0; row < view.rows; row++)
+            if (gguf_read_floats(g, t, gguf_file_row(&view, row) * p.shape.d[1], p.shape.d[1],
                                  p.values + row * p.shape.d[1]) != 0)
                 return -1;
         gckpt_store_push(a->store, name);
@@ -327,11 +327,11 @@ static inline int gguf_adapter_values(adapters *a, gguf *g, const gguf_architect
 }
 
 /* What the file says it is. */
-static inline int gguf_adapter_begin(gguf *g, const gguf_architecture *as, const model_config *c)
+static inline int gguf_adapter_begin(gguf *g, const gguf_architecture *arch, const model_config *c)
 {
     const char *type = gguf_text(g, "general.type", NULL);
     const char *kind = gguf_text(g, "adapter.type", NULL);
-    const char *of = gguf_text(g, "general.architecture", NULL);
+    const char *name = gguf_text(g, "general.architecture", NULL);
     if (g->error[0] != 0)
         return -1;
     if (type == NULL ? kind == NULL : strcmp(type, "model") == 0)
@@ -341,9 +341,9 @@ static inline int gguf_adapter_begin(gguf *g, const gguf_architecture *as, const
                          "keys general.type and adapter.type are %.40s and %.40s: adapter and "
                          "lora are expected",
                          type != NULL ? type : "missing", kind != NULL ? kind : "missing");
-    if (as == NULL || of == NULL || strcmp(of, as->name) != 0)
+    if (arch == NULL || name == NULL || strcmp(name, arch->name) != 0)
         return gguf_fail(g, "key general.architecture is %.40s; the model is a %s",
-                         of != NULL ? of : "missing", as != NULL ? as->name : c->type);
+                         name != NULL ? name : "missing", arch != NULL ? arch->name : c->type);
     if (gguf_find(g, "adapter.alora.invocation_tokens") != NULL)
         return gguf_fail(g, "key adapter.alora.invocation_tokens: adapters that begin at a token "
                             "are not supported");
@@ -357,31 +357,31 @@ static inline int gguf_adapter_load(adapters *a, model_any *m, gckpt_store *stor
     gguf_targets found;
     adapters_options o;
     const model_config *c = &m->config;
-    const gguf_architecture *as = gguf_architecture_of(c);
-    const size_t room = (size_t)model_count(c) * (MODEL_NAME + 24) + 1;
+    const gguf_architecture *arch = gguf_architecture_of(c);
+    const size_t size = (size_t)model_param_count(c) * (MODEL_NAME + 24) + 1;
     memset(a, 0, sizeof *a);
     memset(&o, 0, sizeof o);
     memset(&found, 0, sizeof found);
-    found.targets = (char *)malloc(2 * room);
-    found.ranks = found.targets != NULL ? found.targets + room : NULL;
+    found.targets = (char *)malloc(2 * size);
+    found.ranks = found.targets != NULL ? found.targets + size : NULL;
     if (gguf_open(&g, path) == 0 && found.targets == NULL)
         gguf_fail(&g, "out of memory");
-    if (g.error[0] == 0 && gguf_adapter_begin(&g, as, c) == 0 &&
-        gguf_adapter_targets(&g, as, c, &found) == 0) {
+    if (g.error[0] == 0 && gguf_adapter_begin(&g, arch, c) == 0 &&
+        gguf_adapter_targets(&g, arch, c, &found) == 0) {
         o.method = ADAPTERS_LORA;
         o.size = found.rank;
         o.alpha = gguf_real(&g, "adapter.lora.alpha", 0);
         if (g.error[0] == 0 && !(o.alpha > 0)) /* llama.cpp: the product as it is */
             gguf_fail(&g, "key adapter.lora.alpha is %g: a number above 0 is expected", o.alpha);
         o.targets = found.targets;
-        o.ranks = found.ranks;
+        o.rank_pattern = found.ranks;
     }
     int failed = g.error[0] != 0 || adapters_begin(a, m, store, &o) != 0;
-    for (int64_t i = 0; i < model_count(c) && !failed; i++) {
+    for (int64_t i = 0; i < model_param_count(c) && !failed; i++) {
         char weight[MODEL_NAME];
         model_parameter p;
-        if (model_module(c, i, &p) && gguf_weight_of(as, c, p.name, weight))
-            failed = gguf_adapter_values(a, &g, as, p.name, weight) != 0;
+        if (model_module(c, i, &p) && gguf_weight_of(arch, c, p.name, weight))
+            failed = gguf_adapter_values(a, &g, arch, p.name, weight) != 0;
     }
     if (g.error[0] != 0)
         failed = model_fail(m, "%s", g.error);

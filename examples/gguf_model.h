@@ -22,7 +22,7 @@ typedef struct {
     const char *name; /* general.architecture */
     const char *type; /* model_type of config.json */
     const char *activation;
-    int turned; /* 1: rows of queries and keys lie in pairs, as ggml's rotary positions take them */
+    int interleaved; /* 1: rows of queries and keys lie in pairs, as ggml's rotary positions take them */
     int plus_one; /* 1: norms are stored as 1 + weight */
     int sandwich; /* 1: norms before and behind both branches */
 } gguf_architecture;
@@ -63,7 +63,7 @@ static const struct {
     { "output_norm", "norm", NULL, "ln_f" },
     { "output", "lm_head", NULL, "lm_head" },
 };
-enum { GGUF_IN_BLOCKS = 14, GGUF_MODULES = sizeof gguf_modules / sizeof gguf_modules[0] };
+enum { GGUF_BLOCK_MODULES = 14, GGUF_MODULES = sizeof gguf_modules / sizeof gguf_modules[0] };
 
 /* What row i of gguf_modules is called in an architecture; NULL: it has no such. */
 static inline const char *gguf_module_of(const gguf_architecture *a, int i)
@@ -75,7 +75,7 @@ static inline const char *gguf_module_of(const gguf_architecture *a, int i)
 }
 
 /* The parameter that a tensor is for; 0: it is for none. */
-static inline int gguf_parameter(const gguf_architecture *a, const model_config *c,
+static inline int gguf_param_name(const gguf_architecture *a, const model_config *c,
                                  const char *tensor, char *name)
 {
     const char *part = tensor;
@@ -88,45 +88,45 @@ static inline int gguf_parameter(const gguf_architecture *a, const model_config 
         part = end + 1;
     }
     const size_t n = strcspn(part, ".");
-    for (int i = layer < 0 ? GGUF_IN_BLOCKS : 0; i < (layer < 0 ? GGUF_MODULES : GGUF_IN_BLOCKS);
+    for (int i = layer < 0 ? GGUF_BLOCK_MODULES : 0; i < (layer < 0 ? GGUF_MODULES : GGUF_BLOCK_MODULES);
          i++) {
         const char *module = gguf_module_of(a, i);
         if (module == NULL || strlen(gguf_modules[i].name) != n ||
             strncmp(gguf_modules[i].name, part, n) != 0)
             continue;
-        model_join(name, model_named(c, name, layer, module), part + n);
+        model_join(name, model_block_name(c, name, layer, module), part + n);
         return 1;
     }
     return 0;
 }
 
 /* 1: a tensor that says what keys say too, or that is made anew here. */
-static inline int gguf_skips(const char *tensor)
+static inline int gguf_is_skipped(const char *tensor)
 {
     return strcmp(tensor, "rope_freqs.weight") == 0 || strstr(tensor, ".attn_rot_embd") != NULL;
 }
 
 /* 1: the name is one of GGUF files. */
-static inline int gguf_is_name(const char *path)
+static inline int gguf_is_file_name(const char *path)
 {
     const size_t n = strlen(path);
     return n > 5 && strcmp(path + n - 5, ".gguf") == 0;
 }
 
 /* 1: the path is of a GGUF file: by its first bytes, or its name's end; a folder is none. */
-static inline int gguf_is(const char *path)
+static inline int gguf_is_file(const char *path)
 {
     char magic[4] = { 0, 0, 0, 0 };
 #if MODEL_MMAP
-    struct stat is;
-    if (stat(path, &is) == 0 && S_ISDIR(is.st_mode))
+    struct stat info;
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
         return 0;
 #endif
     FILE *f = fopen(path, "rb");
     const size_t read = f != NULL ? fread(magic, 1, 4, f) : 0;
     if (f != NULL)
         fclose(f);
-    return (read == 4 && memcmp(magic, "GGUF", 4) == 0) || gguf_is_name(path);
+    return (read == 4 && memcmp(magic, "GGUF", 4) == 0) || gguf_is_file_name(path);
 }
 
 /* ---- keys as config.json --------------------------------------------------------------------- */
@@ -137,57 +137,57 @@ typedef struct {
     size_t size;
     int out_of_memory;
     char key[96]; /* gguf_key_of */
-} gguf_reading;
+} gguf_reader;
 
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif
 static inline void
-gguf_say(gguf_reading *r, const char *format, ...)
+gguf_print(gguf_reader *r, const char *format, ...)
 {
     va_list args;
     char text[256];
     va_start(args, format);
     const int n = vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    while (!r->out_of_memory && r->size + sizeof text >= r->to->own_room)
+    while (!r->out_of_memory && r->size + sizeof text >= r->to->owned_capacity)
         r->out_of_memory = json_grow(r->to) != 0;
     if (r->out_of_memory || n < 0 || n >= (int)sizeof text)
         return;
-    memcpy(r->to->own + r->size, text, (size_t)n + 1);
+    memcpy(r->to->owned + r->size, text, (size_t)n + 1);
     r->size += (size_t)n;
 }
 
 /* "architecture.key", until the next call. */
-static inline const char *gguf_key_of(gguf_reading *r, const char *key)
+static inline const char *gguf_key_of(gguf_reader *r, const char *key)
 {
     snprintf(r->key, sizeof r->key, "%s.%s", r->a->name, key);
     return r->key;
 }
 
-static inline int gguf_has(gguf_reading *r, const char *key)
+static inline int gguf_has_key(gguf_reader *r, const char *key)
 {
     return gguf_find(&r->g, gguf_key_of(r, key)) != NULL;
 }
 
 /* A size, also where it is said of each layer; `usual` where it is missing, or, 0, an error. */
-static inline int64_t gguf_size(gguf_reading *r, const char *key, int64_t usual)
+static inline int64_t gguf_key_size(gguf_reader *r, const char *key, int64_t fallback)
 {
     const char *name = gguf_key_of(r, key);
-    int64_t size = usual;
+    int64_t size = fallback;
     if (gguf_type_of(&r->g, name) == GGUF_ARRAY) {
         gguf_items all = gguf_array(&r->g, name, GGUF_I32);
         for (int first = 1; gguf_next(&all); first = 0) {
-            if (!first && all.whole != size)
+            if (!first && all.integer != size)
                 gguf_fail(&r->g,
                           "key %s: layers differ, %lld and %lld; models of like layers are read",
-                          name, (long long)size, (long long)all.whole);
-            size = all.whole;
+                          name, (long long)size, (long long)all.integer);
+            size = all.integer;
         }
     } else {
-        size = gguf_int(&r->g, name, usual);
+        size = gguf_int(&r->g, name, fallback);
     }
-    if (size == 0 && usual == 0 && gguf_find(&r->g, name) == NULL)
+    if (size == 0 && fallback == 0 && gguf_find(&r->g, name) == NULL)
         gguf_fail(&r->g, "key %s is missing", name);
     else if (size < 1 || size > 1 << 24)
         gguf_fail(&r->g, "key %s is %lld: a number from 1 to 16777216 is expected", name,
@@ -196,7 +196,7 @@ static inline int64_t gguf_size(gguf_reading *r, const char *key, int64_t usual)
 }
 
 /* "name": the shortest number that is the same float. */
-static inline void gguf_say_real(gguf_reading *r, const char *name, double x)
+static inline void gguf_print_real(gguf_reader *r, const char *name, double x)
 {
     char text[40];
     for (int digits = 6; digits <= 9; digits++) {
@@ -206,11 +206,11 @@ static inline void gguf_say_real(gguf_reading *r, const char *name, double x)
     }
     if (!(x > -1e30 && x < 1e30))
         gguf_fail(&r->g, "%s: a number is expected", name);
-    gguf_say(r, ",\n  \"%s\": %s", name, text);
+    gguf_print(r, ",\n  \"%s\": %s", name, text);
 }
 
 /* A number that must be there. */
-static inline double gguf_needed_real(gguf_reading *r, const char *key)
+static inline double gguf_require_real(gguf_reader *r, const char *key)
 {
     const char *name = gguf_key_of(r, key);
     if (gguf_find(&r->g, name) == NULL)
@@ -237,7 +237,7 @@ static inline const char *gguf_known_keys(const gguf_architecture *a)
 }
 
 /* What a file may be instead of a model that is built here. */
-static inline void gguf_refuse_others(gguf_reading *r)
+static inline void gguf_refuse_others(gguf_reader *r)
 {
     gguf *g = &r->g;
     char key[96];
@@ -259,7 +259,7 @@ static inline void gguf_refuse_others(gguf_reading *r)
 }
 
 /* general.architecture and what the file is of; 0, or -1. */
-static inline int gguf_begin(gguf_reading *r, const char *path)
+static inline int gguf_open_model(gguf_reader *r, const char *path)
 {
     gguf *g = &r->g;
     char all[128] = "";
@@ -291,7 +291,7 @@ static inline int gguf_begin(gguf_reading *r, const char *path)
 }
 
 /* Keys that are sizes, by the name in config.json. */
-static inline void gguf_say_sizes(gguf_reading *r)
+static inline void gguf_print_sizes(gguf_reader *r)
 {
     static const struct {
         const char *key, *llama, *gpt2;
@@ -303,29 +303,29 @@ static inline void gguf_say_sizes(gguf_reading *r)
     const int gpt2 = strcmp(r->a->name, "gpt2") == 0;
     const gguf_tensor *table = gguf_find_tensor(&r->g, "token_embd.weight");
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
-        gguf_say(r, ",\n  \"%s\": %lld", gpt2 ? sizes[i].gpt2 : sizes[i].llama,
-                 (long long)gguf_size(r, sizes[i].key, 0));
+        gguf_print(r, ",\n  \"%s\": %lld", gpt2 ? sizes[i].gpt2 : sizes[i].llama,
+                 (long long)gguf_key_size(r, sizes[i].key, 0));
     if (table == NULL)
         gguf_fail(&r->g, "no tensor token_embd.weight: a file of keys only?");
     else
-        gguf_say(r, ",\n  \"vocab_size\": %lld", (long long)table->d[1]);
-    gguf_say(r, ",\n  \"tie_word_embeddings\": %s",
+        gguf_print(r, ",\n  \"vocab_size\": %lld", (long long)table->d[1]);
+    gguf_print(r, ",\n  \"tie_word_embeddings\": %s",
              gguf_find_tensor(&r->g, "output.weight") == NULL ? "true" : "false");
 }
 
 /* The head's columns. */
-static inline int64_t gguf_head(gguf_reading *r)
+static inline int64_t gguf_head_dim(gguf_reader *r)
 {
-    const int64_t width = gguf_size(r, "embedding_length", 0);
-    const int64_t heads = gguf_size(r, "attention.head_count", 0);
+    const int64_t width = gguf_key_size(r, "embedding_length", 0);
+    const int64_t heads = gguf_key_size(r, "attention.head_count", 0);
     if (r->g.error[0] != 0)
         return 1;
-    const int64_t head = gguf_size(r, "attention.key_length", width >= heads ? width / heads : 1);
-    if (!gguf_has(r, "attention.key_length") && width % heads != 0)
+    const int64_t head = gguf_key_size(r, "attention.key_length", width >= heads ? width / heads : 1);
+    if (!gguf_has_key(r, "attention.key_length") && width % heads != 0)
         gguf_fail(&r->g, "%lld columns are no multiple of %lld heads, and there is no key %s",
                   (long long)width, (long long)heads, r->key);
-    if (gguf_size(r, "attention.value_length", head) != head ||
-        (strcmp(r->a->name, "gpt2") != 0 && gguf_size(r, "rope.dimension_count", head) != head))
+    if (gguf_key_size(r, "attention.value_length", head) != head ||
+        (strcmp(r->a->name, "gpt2") != 0 && gguf_key_size(r, "rope.dimension_count", head) != head))
         gguf_fail(&r->g, "key %s: the %lld columns of a head's keys are expected", r->key,
                   (long long)head);
     return head;
@@ -339,91 +339,91 @@ typedef struct {
 /* Its factor of a frequency: transformers' modeling_rope_utils. */
 static inline double gguf_llama3_factor(const gguf_llama3 *l, double frequency)
 {
-    const double turns = l->original * frequency / 6.28318530717958647693;
-    const double kept = llama_between((turns - l->low) / (l->high - l->low), 0, 1);
+    const double rotations = l->original * frequency / 6.28318530717958647693;
+    const double kept = llama_clamp((rotations - l->low) / (l->high - l->low), 0, 1);
     return 1 / ((1 - kept) / l->factor + kept);
 }
 
 /* How far its factors are from `want`, relatively, at most. */
-static inline double gguf_llama3_apart(const gguf_llama3 *l, const float *want, int64_t n,
+static inline double gguf_llama3_error(const gguf_llama3 *l, const float *expected, int64_t n,
                                        double base)
 {
-    double apart = 0;
+    double error = 0;
     for (int64_t i = 0; i < n; i++) {
         const double f = llama_exp(-(double)i / (double)n * llama_log(base));
-        const double d = gguf_llama3_factor(l, f) / (double)want[i] - 1;
-        apart = d > apart ? d : -d > apart ? -d : apart;
+        const double d = gguf_llama3_factor(l, f) / (double)expected[i] - 1;
+        error = d > error ? d : -d > error ? -d : error;
     }
-    return apart;
+    return error;
 }
 
 /* A number of 4 digits that is as good as x, if there is one: what was in config.json. */
-static inline double gguf_short(double x)
+static inline double gguf_round4(double x)
 {
     char text[40];
     snprintf(text, sizeof text, "%.4g", x);
-    const double y = strtod(text, NULL), off = y / x - 1;
-    return off < 2e-5 && off > -2e-5 ? y : x;
+    const double y = strtod(text, NULL), error = y / x - 1;
+    return error < 2e-5 && error > -2e-5 ? y : x;
 }
 
 /* Low and high from two known points of the straight line that the kept shares are between them:
  * the last frequency that is kept whole, the first and the last between, the first divided. */
-static inline void gguf_llama3_fit(gguf_llama3 *l, const float *want, int64_t n, double base)
+static inline void gguf_llama3_fit(gguf_llama3 *l, const float *expected, int64_t n, double base)
 {
     static const int pairs[][2] = { { 1, 2 }, { 1, 3 }, { 0, 1 }, { 0, 3 } };
-    double turns[4] = { 0, 0, 0, 0 }, share[4] = { 1, 0, 0, 0 };
+    double rotations[4] = { 0, 0, 0, 0 }, fraction[4] = { 1, 0, 0, 0 };
     for (int64_t i = 0; i < n; i++) { /* from high frequencies to low ones */
         const double x = l->original * llama_exp(-(double)i / (double)n * llama_log(base)) /
                          6.28318530717958647693;
-        const double y = (1 / (double)want[i] - 1 / l->factor) / (1 - 1 / l->factor);
-        const int to = y > 1 - 1e-4 ? 0 : y < 1e-4 ? 3 : turns[1] > 0 ? 2 : 1;
-        if (to == 3 && turns[3] > 0)
+        const double y = (1 / (double)expected[i] - 1 / l->factor) / (1 - 1 / l->factor);
+        const int to = y > 1 - 1e-4 ? 0 : y < 1e-4 ? 3 : rotations[1] > 0 ? 2 : 1;
+        if (to == 3 && rotations[3] > 0)
             break;
-        turns[to] = x;
-        share[to] = to == 0 ? 1 : to == 3 ? 0 : y;
+        rotations[to] = x;
+        fraction[to] = to == 0 ? 1 : to == 3 ? 0 : y;
     }
     for (int i = -1; i < 4; i++) { /* -1: one point, and high is 4 low, as usual */
         const int p = i < 0 ? 1 : pairs[i][0], q = i < 0 ? 1 : pairs[i][1];
-        if (!(turns[p] > 0) || !(turns[q] > 0))
+        if (!(rotations[p] > 0) || !(rotations[q] > 0))
             continue;
-        const double usual = turns[1] / (1 + 3 * share[1]);
+        const double fallback = rotations[1] / (1 + 3 * fraction[1]);
         const double slope =
-            i < 0 ? 1 / (3 * usual) : (share[p] - share[q]) / (turns[p] - turns[q]);
-        l->low = gguf_short(turns[q] - share[q] / slope);
-        l->high = gguf_short(turns[p] + (1 - share[p]) / slope);
-        if (gguf_llama3_apart(l, want, n, base) <= 1e-5)
+            i < 0 ? 1 / (3 * fallback) : (fraction[p] - fraction[q]) / (rotations[p] - rotations[q]);
+        l->low = gguf_round4(rotations[q] - fraction[q] / slope);
+        l->high = gguf_round4(rotations[p] + (1 - fraction[p]) / slope);
+        if (gguf_llama3_error(l, expected, n, base) <= 1e-5)
             return;
     }
 }
 
 /* rope_freqs.weight as config.json's rope_scaling. */
-static inline void gguf_say_llama3(gguf_reading *r, const gguf_tensor *t, double base)
+static inline void gguf_print_llama3(gguf_reader *r, const gguf_tensor *t, double base)
 {
-    float want[LLAMA_HEAD / 2];
-    const int64_t n = gguf_head(r) / 2;
+    float expected[LLAMA_MAX_HEAD_DIM / 2];
+    const int64_t n = gguf_head_dim(r) / 2;
     gguf_llama3 l = { 1, 1, 4, 8192 }; /* all of Meta's */
-    if (r->g.error[0] == 0 && (t->elements != n || n > LLAMA_HEAD / 2 || t->type != GGUF_T_F32))
+    if (r->g.error[0] == 0 && (t->elements != n || n > LLAMA_MAX_HEAD_DIM / 2 || t->type != GGUF_T_F32))
         gguf_fail(&r->g, "tensor %s: %lld F32 are expected, one for each pair of a head", t->name,
                   (long long)n);
-    if (r->g.error[0] != 0 || gguf_read_floats(&r->g, t, 0, n, want) != 0)
+    if (r->g.error[0] != 0 || gguf_read_floats(&r->g, t, 0, n, expected) != 0)
         return;
     for (int64_t i = 0; i < n; i++)
-        l.factor = (double)want[i] > l.factor ? (double)want[i] : l.factor;
+        l.factor = (double)expected[i] > l.factor ? (double)expected[i] : l.factor;
     if (l.factor == 1) /* nothing is scaled */
         return;
     l.original =
         (double)gguf_int(&r->g, gguf_key_of(r, "rope.scaling.original_context_length"), 8192);
-    if (gguf_llama3_apart(&l, want, n, base) > 1e-5)
-        gguf_llama3_fit(&l, want, n, base);
-    if (!(gguf_llama3_apart(&l, want, n, base) <= 1e-5) || !(l.high > l.low) || !(l.low > 0))
+    if (gguf_llama3_error(&l, expected, n, base) > 1e-5)
+        gguf_llama3_fit(&l, expected, n, base);
+    if (!(gguf_llama3_error(&l, expected, n, base) <= 1e-5) || !(l.high > l.low) || !(l.low > 0))
         gguf_fail(&r->g, "tensor %s: factors that are not those of Llama 3's scaling", t->name);
-    gguf_say(r, ",\n  \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": %.9g, ", l.factor);
-    gguf_say(r, "\"low_freq_factor\": %.9g, \"high_freq_factor\": %.9g, ", l.low, l.high);
-    gguf_say(r, "\"original_max_position_embeddings\": %.9g}", l.original);
+    gguf_print(r, ",\n  \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": %.9g, ", l.factor);
+    gguf_print(r, "\"low_freq_factor\": %.9g, \"high_freq_factor\": %.9g, ", l.low, l.high);
+    gguf_print(r, "\"original_max_position_embeddings\": %.9g}", l.original);
 }
 
 /* What the angles of positions are made of. */
-static inline void gguf_say_positions(gguf_reading *r)
+static inline void gguf_print_positions(gguf_reader *r)
 {
     gguf *g = &r->g;
     const gguf_tensor *factors = gguf_find_tensor(g, "rope_freqs.weight");
@@ -434,7 +434,7 @@ static inline void gguf_say_positions(gguf_reading *r)
     const int yarn = type != NULL && strcmp(type, "yarn") == 0;
     if (!(base > 1))
         gguf_fail(g, "key %s.rope.freq_base is %g: a number above 1 is expected", r->a->name, base);
-    gguf_say_real(r, "rope_theta", base);
+    gguf_print_real(r, "rope_theta", base);
     if (type != NULL && !yarn && strcmp(type, "linear") != 0 && strcmp(type, "none") != 0)
         gguf_fail(g, "key %s.rope.scaling.type is %.40s: none, linear or yarn is expected",
                   r->a->name, type);
@@ -442,43 +442,43 @@ static inline void gguf_say_positions(gguf_reading *r)
         if (type != NULL && strcmp(type, "none") != 0)
             gguf_fail(g, "both tensor %s and key %s scale frequencies", factors->name,
                       gguf_key_of(r, "rope.scaling.type"));
-        gguf_say_llama3(r, factors, base);
+        gguf_print_llama3(r, factors, base);
         return;
     }
     if (g->error[0] != 0 || (!yarn && (factor == 1 || (type != NULL && *type == 'n'))))
         return;
-    gguf_say(r, ",\n  \"rope_scaling\": {\"rope_type\": \"%s\"", yarn ? "yarn" : "linear");
-    gguf_say_real(r, "factor", factor);
+    gguf_print(r, ",\n  \"rope_scaling\": {\"rope_type\": \"%s\"", yarn ? "yarn" : "linear");
+    gguf_print_real(r, "factor", factor);
     static const char *const keys[][2] = {
         { "rope.scaling.yarn_attn_factor", "attention_factor" },
         { "rope.scaling.yarn_beta_fast", "beta_fast" },
         { "rope.scaling.yarn_beta_slow", "beta_slow" },
     };
     for (int i = 0; i < 3 && yarn; i++)
-        if (gguf_has(r, keys[i][0]))
-            gguf_say_real(r, keys[i][1], gguf_real(g, r->key, 0));
+        if (gguf_has_key(r, keys[i][0]))
+            gguf_print_real(r, keys[i][1], gguf_real(g, r->key, 0));
     if (yarn && gguf_real(g, gguf_key_of(r, "rope.scaling.yarn_ext_factor"), 1) != 1)
         gguf_fail(g, "key %s: 1, all that is supported, is expected", r->key);
-    if (yarn && gguf_has(r, "rope.scaling.original_context_length"))
-        gguf_say(r, ",\n  \"original_max_position_embeddings\": %lld",
-                 (long long)gguf_size(r, "rope.scaling.original_context_length", 0));
-    gguf_say(r, "}");
+    if (yarn && gguf_has_key(r, "rope.scaling.original_context_length"))
+        gguf_print(r, ",\n  \"original_max_position_embeddings\": %lld",
+                 (long long)gguf_key_size(r, "rope.scaling.original_context_length", 0));
+    gguf_print(r, "}");
 }
 
 /* Windows: their length, and which layers have them. Gemma's where no key says so: every second
  * layer of gemma2 has none, every sixth of gemma3. */
-static inline void gguf_say_windows(gguf_reading *r)
+static inline void gguf_print_windows(gguf_reader *r)
 {
     gguf *g = &r->g;
     const int gemma2 = strcmp(r->a->name, "gemma2") == 0;
-    const int64_t layers = gguf_size(r, "block_count", 0);
+    const int64_t layers = gguf_key_size(r, "block_count", 0);
     const int64_t window =
         gguf_int(g, gguf_key_of(r, "attention.sliding_window"), gemma2 ? 4096 : 0);
     const char *pattern = gguf_key_of(r, "attention.sliding_window_pattern");
     gguf_items each;
     memset(&each, 0, sizeof each);
     if (window > 0)
-        gguf_say(r, ",\n  \"sliding_window\": %lld", (long long)window);
+        gguf_print(r, ",\n  \"sliding_window\": %lld", (long long)window);
     if (!r->a->sandwich)
         return;
     if (gguf_type_of(g, pattern) == GGUF_ARRAY)
@@ -487,157 +487,157 @@ static inline void gguf_say_windows(gguf_reading *r)
     if (each.count > 0 ? each.count != (uint64_t)layers : every < 0)
         gguf_fail(g, "key %s: a number, or a bool for each of %lld layers, is expected", pattern,
                   (long long)layers);
-    gguf_say(r, ",\n  \"layer_types\": [");
+    gguf_print(r, ",\n  \"layer_types\": [");
     for (int64_t i = 0; i < layers && g->error[0] == 0; i++) {
-        const int slides = each.of == GGUF_BOOL && gguf_next(&each) ? each.whole != 0
+        const int slides = each.item_type == GGUF_BOOL && gguf_next(&each) ? each.integer != 0
                            : every == 0                             ? window > 0
                                                                     : (i + 1) % every != 0;
-        gguf_say(r, "%s\"%s\"", i > 0 ? ", " : "",
+        gguf_print(r, "%s\"%s\"", i > 0 ? ", " : "",
                  slides && window > 0 ? "sliding_attention" : "full_attention");
     }
-    gguf_say(r, "]");
+    gguf_print(r, "]");
 }
 
 /* What only gemma2 and gemma3 have: caps, and scores divided by the root of what is no head's width
  * in the largest of each, which no key says (as llama.cpp: by their layers). */
-static inline void gguf_say_gemma(gguf_reading *r)
+static inline void gguf_print_gemma(gguf_reader *r)
 {
     static const char *const caps[] = { "attn_logit_softcapping", "final_logit_softcapping" };
-    const int largest = gguf_size(r, "block_count", 0) == (strcmp(r->a->name, "gemma2") ? 62 : 46);
-    const int64_t by =
-        gguf_size(r, "embedding_length", 0) / gguf_size(r, "attention.head_count", 1);
+    const int largest = gguf_key_size(r, "block_count", 0) == (strcmp(r->a->name, "gemma2") ? 62 : 46);
+    const int64_t divisor =
+        gguf_key_size(r, "embedding_length", 0) / gguf_key_size(r, "attention.head_count", 1);
     for (int i = 0; i < 2; i++)
-        if (gguf_has(r, caps[i]) && gguf_real(&r->g, r->key, 0) != 0)
-            gguf_say_real(r, caps[i], gguf_real(&r->g, r->key, 0));
+        if (gguf_has_key(r, caps[i]) && gguf_real(&r->g, r->key, 0) != 0)
+            gguf_print_real(r, caps[i], gguf_real(&r->g, r->key, 0));
         else
-            gguf_say(r, ",\n  \"%s\": null", caps[i]);
-    gguf_say(r, ",\n  \"query_pre_attn_scalar\": %lld", (long long)(largest ? by : gguf_head(r)));
+            gguf_print(r, ",\n  \"%s\": null", caps[i]);
+    gguf_print(r, ",\n  \"query_pre_attn_scalar\": %lld", (long long)(largest ? divisor : gguf_head_dim(r)));
     if (strcmp(r->a->name, "gemma3") == 0)
-        gguf_say_real(r, "rope_local_base_freq",
+        gguf_print_real(r, "rope_local_base_freq",
                       gguf_real(&r->g, gguf_key_of(r, "rope.freq_base_swa"), 10000));
 }
 
 /* Tokens that end a text: of texts, of turns, of messages. */
-static inline void gguf_say_ends(gguf_reading *r)
+static inline void gguf_print_eos(gguf_reader *r)
 {
     static const char *const keys[] = { "tokenizer.ggml.eos_token_id",
                                         "tokenizer.ggml.eot_token_id",
                                         "tokenizer.ggml.eom_token_id" };
     int n = 0;
     if (gguf_find(&r->g, "tokenizer.ggml.bos_token_id") != NULL)
-        gguf_say(r, ",\n  \"bos_token_id\": %lld",
+        gguf_print(r, ",\n  \"bos_token_id\": %lld",
                  (long long)gguf_int(&r->g, "tokenizer.ggml.bos_token_id", 0));
-    gguf_say(r, ",\n  \"eos_token_id\": [");
+    gguf_print(r, ",\n  \"eos_token_id\": [");
     for (int i = 0; i < 3; i++)
         if (gguf_find(&r->g, keys[i]) != NULL)
-            gguf_say(r, "%s%lld", n++ > 0 ? ", " : "", (long long)gguf_int(&r->g, keys[i], 0));
-    gguf_say(r, "]");
+            gguf_print(r, "%s%lld", n++ > 0 ? ", " : "", (long long)gguf_int(&r->g, keys[i], 0));
+    gguf_print(r, "]");
 }
 
-static inline void gguf_say_llama(gguf_reading *r)
+static inline void gguf_print_llama(gguf_reader *r)
 {
     const gguf *g = &r->g;
-    const int64_t heads = gguf_size(r, "attention.head_count", 1);
-    gguf_say(r, ",\n  \"num_key_value_heads\": %lld",
-             (long long)gguf_size(r, "attention.head_count_kv", heads));
-    gguf_say(r, ",\n  \"head_dim\": %lld", (long long)gguf_head(r));
-    gguf_say(r, ",\n  \"hidden_act\": \"%s\"", r->a->activation);
+    const int64_t heads = gguf_key_size(r, "attention.head_count", 1);
+    gguf_print(r, ",\n  \"num_key_value_heads\": %lld",
+             (long long)gguf_key_size(r, "attention.head_count_kv", heads));
+    gguf_print(r, ",\n  \"head_dim\": %lld", (long long)gguf_head_dim(r));
+    gguf_print(r, ",\n  \"hidden_act\": \"%s\"", r->a->activation);
     if (r->a->plus_one)
-        gguf_say(r, ",\n  \"hidden_activation\": \"%s\"", r->a->activation);
-    gguf_say_real(r, "rms_norm_eps", gguf_needed_real(r, "attention.layer_norm_rms_epsilon"));
+        gguf_print(r, ",\n  \"hidden_activation\": \"%s\"", r->a->activation);
+    gguf_print_real(r, "rms_norm_eps", gguf_require_real(r, "attention.layer_norm_rms_epsilon"));
     if (strcmp(r->a->name, "qwen2") != 0)
-        gguf_say(r, ",\n  \"attention_bias\": %s",
+        gguf_print(r, ",\n  \"attention_bias\": %s",
                  gguf_find_tensor(g, "blk.0.attn_q.bias") != NULL ? "true" : "false");
     if (gguf_find_tensor(g, "blk.0.ffn_gate.bias") != NULL)
-        gguf_say(r, ",\n  \"mlp_bias\": true");
-    gguf_say_positions(r);
-    gguf_say_windows(r);
+        gguf_print(r, ",\n  \"mlp_bias\": true");
+    gguf_print_positions(r);
+    gguf_print_windows(r);
     if (r->a->sandwich)
-        gguf_say_gemma(r);
+        gguf_print_gemma(r);
 }
 
 /* All keys as the text of a config.json. */
-static inline void gguf_say_config(gguf_reading *r)
+static inline void gguf_print_config(gguf_reader *r)
 {
     const int windowed = strcmp(r->a->name, "llama") == 0 &&
                          gguf_int(&r->g, gguf_key_of(r, "attention.sliding_window"), 0) > 0;
-    gguf_say(r, "{\n  \"model_type\": \"%s\"", windowed ? "mistral" : r->a->type);
-    gguf_say_sizes(r);
+    gguf_print(r, "{\n  \"model_type\": \"%s\"", windowed ? "mistral" : r->a->type);
+    gguf_print_sizes(r);
     if (strcmp(r->a->name, "gpt2") == 0) {
-        gguf_say(r, ",\n  \"activation_function\": \"%s\"", r->a->activation);
-        gguf_say_real(r, "layer_norm_epsilon", gguf_needed_real(r, "attention.layer_norm_epsilon"));
+        gguf_print(r, ",\n  \"activation_function\": \"%s\"", r->a->activation);
+        gguf_print_real(r, "layer_norm_epsilon", gguf_require_real(r, "attention.layer_norm_epsilon"));
     } else {
-        gguf_say_llama(r);
+        gguf_print_llama(r);
     }
-    gguf_say_ends(r);
-    gguf_say(r, "\n}\n");
+    gguf_print_eos(r);
+    gguf_print(r, "\n}\n");
 }
 
 /* m->file from the keys of a file. */
 static inline int gguf_read_config(model_any *m, const char *path)
 {
-    gguf_reading r;
+    gguf_reader r;
     memset(&r, 0, sizeof r);
-    r.to = &m->file;
-    json_init(&m->file, "the file's keys");
-    if (gguf_begin(&r, path) == 0)
-        gguf_say_config(&r);
+    r.to = &m->config_json;
+    json_init(&m->config_json, "the file's keys");
+    if (gguf_open_model(&r, path) == 0)
+        gguf_print_config(&r);
     if (r.g.error[0] == 0 && !r.out_of_memory)
-        json_parse(&m->file, m->file.own, r.size);
+        json_parse(&m->config_json, m->config_json.owned, r.size);
     if (r.g.error[0] != 0)
-        memcpy(m->file.error, r.g.error, sizeof r.g.error);
+        memcpy(m->config_json.error, r.g.error, sizeof r.g.error);
     gguf_close(&r.g);
-    return m->file.error[0] == 0 ? 0 : -1;
+    return m->config_json.error[0] == 0 ? 0 : -1;
 }
 
 /* ---- weights: the file as a stream in safetensors' format -------------------------------------- */
 typedef struct { /* a tensor as the store is shown it */
-    const gguf_tensor *t;
-    gckpt_storage as;
+    const gguf_tensor *tensor;
+    gckpt_storage storage;
     int64_t rows, columns; /* of the parameter, in values */
     int64_t heads;         /* 0, or of so many heads rows go back to halves from pairs */
-    int turned;            /* 1: a row is a column of the file */
-    float minus;           /* from each value */
+    int transposed;            /* 1: a row is a column of the file */
+    float subtract;           /* from each value */
     size_t row_bytes;
     uint64_t begin; /* in the stream's data */
-} gguf_part;
+} gguf_view;
 
 typedef struct {
     gguf *g;
-    gguf_part *parts; /* as they lie in the file */
-    size_t count, now;
-    char *head;
-    size_t head_bytes;
+    gguf_view *views; /* as they lie in the file */
+    size_t count, current;
+    char *header;
+    size_t header_bytes;
     uint64_t at;            /* bytes given so far */
     unsigned char *rows;    /* of part `now`: */
     int64_t first, n;       /* these */
-    size_t room, raw_bytes; /* of rows; of what is read of the file at once, behind them */
+    size_t capacity, raw_bytes; /* of rows; of what is read of the file at once, behind them */
 } gguf_stream;
 
 /* Where a row of a parameter is in the file. */
-static inline int64_t gguf_row(const gguf_part *p, int64_t row)
+static inline int64_t gguf_file_row(const gguf_view *p, int64_t row)
 {
     const int64_t head = p->heads > 0 ? p->rows / p->heads : 0, in = p->heads > 0 ? row % head : 0;
     return p->heads > 0 ? row - in + in % (head / 2) * 2 + in / (head / 2) : row;
 }
 
 /* n values of a part, from bytes as the file has them, as the store is shown them. */
-static inline void gguf_shown(const gguf_part *p, const unsigned char *raw, int64_t n,
+static inline void gguf_convert(const gguf_view *p, const unsigned char *raw, int64_t n,
                               unsigned char *to)
 {
     enum { SOME = 256 };
     float values[SOME];
-    const int type = p->t->type;
-    if (p->as != GCKPT_STORAGE_F32 || (type == GGUF_T_F32 && p->minus == 0)) {
+    const int type = p->tensor->type;
+    if (p->storage != GCKPT_STORAGE_F32 || (type == GGUF_T_F32 && p->subtract == 0)) {
         memcpy(to, raw, gguf_bytes(type, n));
         return;
     }
-    for (int64_t some; n > 0; n -= some, raw += gguf_bytes(type, some)) {
-        some = n < SOME ? n : (int64_t)SOME;
-        gguf_floats(type, raw, some, values);
-        for (int64_t i = 0; i < some; i++, to += 4) {
+    for (int64_t count; n > 0; n -= count, raw += gguf_bytes(type, count)) {
+        count = n < SOME ? n : (int64_t)SOME;
+        gguf_to_floats(type, raw, count, values);
+        for (int64_t i = 0; i < count; i++, to += 4) {
             uint32_t bits;
-            values[i] -= p->minus;
+            values[i] -= p->subtract;
             memcpy(&bits, &values[i], 4);
             for (int k = 0; k < 4; k++)
                 to[k] = (unsigned char)(bits >> 8 * k);
@@ -648,17 +648,17 @@ static inline void gguf_shown(const gguf_part *p, const unsigned char *raw, int6
 enum { GGUF_STRIP = 256 }; /* rows of a parameter whose columns are the file's rows, at once */
 
 /* Columns of the file as rows, GGUF_STRIP of them. */
-static inline int gguf_turn(gguf_stream *s, const gguf_part *p)
+static inline int gguf_transpose(gguf_stream *s, const gguf_view *p)
 {
-    unsigned char value[4 * GGUF_STRIP], *raw = s->rows + s->room;
+    unsigned char value[4 * GGUF_STRIP], *raw = s->rows + s->capacity;
     const size_t size = p->row_bytes / (size_t)p->columns;
-    const uint64_t row = gguf_bytes(p->t->type, p->rows);
-    const uint64_t begin = p->t->at + gguf_bytes(p->t->type, s->first);
+    const uint64_t row = gguf_bytes(p->tensor->type, p->rows);
+    const uint64_t begin = p->tensor->offset + gguf_bytes(p->tensor->type, s->first);
     for (int64_t i = 0; i < p->columns; i++) {
-        if (gguf_read_bytes(s->g, begin + (uint64_t)i * row, raw, gguf_bytes(p->t->type, s->n)) !=
+        if (gguf_read_bytes(s->g, begin + (uint64_t)i * row, raw, gguf_bytes(p->tensor->type, s->n)) !=
             0)
             return -1;
-        gguf_shown(p, raw, s->n, value);
+        gguf_convert(p, raw, s->n, value);
         for (int64_t k = 0; k < s->n; k++)
             memcpy(s->rows + (size_t)k * p->row_bytes + (size_t)i * size, value + (size_t)k * size,
                    size);
@@ -667,18 +667,18 @@ static inline int gguf_turn(gguf_stream *s, const gguf_part *p)
 }
 
 /* Makes rows of the part from `row` on. */
-static inline int gguf_fill(gguf_stream *s, int64_t row)
+static inline int gguf_fill_rows(gguf_stream *s, int64_t row)
 {
-    const gguf_part *p = &s->parts[s->now];
-    const size_t bytes = gguf_bytes(p->t->type, p->turned ? 0 : p->columns);
+    const gguf_view *p = &s->views[s->current];
+    const size_t bytes = gguf_bytes(p->tensor->type, p->transposed ? 0 : p->columns);
     s->first = row;
-    s->n = !p->turned ? 1 : p->rows - row < GGUF_STRIP ? p->rows - row : (int64_t)GGUF_STRIP;
-    if (p->turned)
-        return gguf_turn(s, p);
-    unsigned char *raw = s->rows + s->room;
-    if (gguf_read_bytes(s->g, p->t->at + (uint64_t)gguf_row(p, row) * bytes, raw, bytes) != 0)
+    s->n = !p->transposed ? 1 : p->rows - row < GGUF_STRIP ? p->rows - row : (int64_t)GGUF_STRIP;
+    if (p->transposed)
+        return gguf_transpose(s, p);
+    unsigned char *raw = s->rows + s->capacity;
+    if (gguf_read_bytes(s->g, p->tensor->offset + (uint64_t)gguf_file_row(p, row) * bytes, raw, bytes) != 0)
         return -1;
-    gguf_shown(p, raw, p->columns, s->rows);
+    gguf_convert(p, raw, p->columns, s->rows);
     return 0;
 }
 
@@ -690,19 +690,19 @@ static inline size_t gguf_stream_read(void *user, void *bytes, size_t size)
     size_t done = 0;
     while (done < size) {
         size_t n = size - done;
-        if (s->at < s->head_bytes) {
-            n = n < s->head_bytes - s->at ? n : s->head_bytes - (size_t)s->at;
-            memcpy(to + done, s->head + s->at, n);
+        if (s->at < s->header_bytes) {
+            n = n < s->header_bytes - s->at ? n : s->header_bytes - (size_t)s->at;
+            memcpy(to + done, s->header + s->at, n);
         } else {
-            const uint64_t at = s->at - s->head_bytes;
-            while (s->now + 1 < s->count && at >= s->parts[s->now + 1].begin) {
-                s->now++;
+            const uint64_t at = s->at - s->header_bytes;
+            while (s->current + 1 < s->count && at >= s->views[s->current + 1].begin) {
+                s->current++;
                 s->n = 0;
             }
-            const gguf_part *p = &s->parts[s->now];
+            const gguf_view *p = &s->views[s->current];
             const int64_t row = (int64_t)((at - p->begin) / p->row_bytes);
             if (row >= p->rows ||
-                ((row < s->first || row >= s->first + s->n) && gguf_fill(s, row) != 0))
+                ((row < s->first || row >= s->first + s->n) && gguf_fill_rows(s, row) != 0))
                 break;
             const size_t in = (size_t)(at - p->begin - (uint64_t)s->first * p->row_bytes);
             const size_t left = (size_t)s->n * p->row_bytes - in;
@@ -717,8 +717,8 @@ static inline size_t gguf_stream_read(void *user, void *bytes, size_t size)
 
 static inline void gguf_stream_free(gguf_stream *s)
 {
-    free(s->parts);
-    free(s->head);
+    free(s->views);
+    free(s->header);
     free(s->rows);
 }
 
@@ -726,50 +726,50 @@ static inline void gguf_stream_free(gguf_stream *s)
 static inline int gguf_stream_rows(gguf_stream *s)
 {
     for (size_t i = 0; i < s->count; i++) {
-        const gguf_part *p = &s->parts[i];
-        const size_t raw = p->turned ? 4 * GGUF_STRIP : gguf_bytes(p->t->type, p->columns);
-        const size_t rows = p->turned ? GGUF_STRIP : 1;
+        const gguf_view *p = &s->views[i];
+        const size_t raw = p->transposed ? 4 * GGUF_STRIP : gguf_bytes(p->tensor->type, p->columns);
+        const size_t rows = p->transposed ? GGUF_STRIP : 1;
         if (p->row_bytes > SIZE_MAX / 4 / rows)
-            return gguf_fail(s->g, "tensor %s: its rows are too large", p->t->name);
-        s->room = s->room > rows * p->row_bytes ? s->room : rows * p->row_bytes;
+            return gguf_fail(s->g, "tensor %s: its rows are too large", p->tensor->name);
+        s->capacity = s->capacity > rows * p->row_bytes ? s->capacity : rows * p->row_bytes;
         s->raw_bytes = s->raw_bytes > raw ? s->raw_bytes : raw;
     }
-    s->rows = (unsigned char *)malloc(s->room + s->raw_bytes + 1);
+    s->rows = (unsigned char *)malloc(s->capacity + s->raw_bytes + 1);
     return s->rows != NULL ? 0 : gguf_fail(s->g, "out of memory for rows of tensors");
 }
 
 /* What a file of safetensors begins with; *size: of all of it. */
-static inline int gguf_stream_head(gguf_stream *s, const gguf_architecture *a,
+static inline int gguf_stream_header(gguf_stream *s, const gguf_architecture *a,
                                    const model_config *c, uint64_t *size)
 {
     static const char *const names[] = { "F32", "BF16", "F16", "I8", "U8" };
     const size_t each = MODEL_NAME + 160;
     uint64_t begin = 0;
-    s->head = (char *)malloc(16 + (s->count + 1) * each);
-    if (s->head == NULL)
+    s->header = (char *)malloc(16 + (s->count + 1) * each);
+    if (s->header == NULL)
         return gguf_fail(s->g, "out of memory for %llu tensors", (unsigned long long)s->count);
     size_t n = 8;
     for (size_t i = 0; i < s->count; i++) {
-        gguf_part *p = &s->parts[i];
+        gguf_view *p = &s->views[i];
         char name[MODEL_NAME];
         const uint64_t end = begin + (uint64_t)p->rows * p->row_bytes;
-        gguf_parameter(a, c, p->t->name, name);
-        n += (size_t)snprintf(s->head + n, each, "%c\"%s\":{\"dtype\":\"%s\",\"shape\":[",
-                              i > 0 ? ',' : '{', name, names[p->as]);
-        const int64_t wide = p->as == GCKPT_STORAGE_I4 ? (int64_t)p->row_bytes : p->columns;
-        const int matrix = model_get(c, model_find(c, name)).shape.n == 2;
-        n += matrix ? (size_t)snprintf(s->head + n, each, "%lld,%lld", (long long)p->rows,
-                                       (long long)wide)
-                    : (size_t)snprintf(s->head + n, each, "%lld", (long long)(p->rows * wide));
-        n += (size_t)snprintf(s->head + n, each, "],\"data_offsets\":[%llu,%llu]}",
+        gguf_param_name(a, c, p->tensor->name, name);
+        n += (size_t)snprintf(s->header + n, each, "%c\"%s\":{\"dtype\":\"%s\",\"shape\":[",
+                              i > 0 ? ',' : '{', name, names[p->storage]);
+        const int64_t packed_columns = p->storage == GCKPT_STORAGE_I4 ? (int64_t)p->row_bytes : p->columns;
+        const int matrix = model_get_param(c, model_find_param(c, name)).shape.n == 2;
+        n += matrix ? (size_t)snprintf(s->header + n, each, "%lld,%lld", (long long)p->rows,
+                                       (long long)packed_columns)
+                    : (size_t)snprintf(s->header + n, each, "%lld", (long long)(p->rows * packed_columns));
+        n += (size_t)snprintf(s->header + n, each, "],\"data_offsets\":[%llu,%llu]}",
                               (unsigned long long)begin, (unsigned long long)end);
         p->begin = begin;
         begin = end;
     }
-    n += (size_t)snprintf(s->head + n, 8, "%s}", s->count > 0 ? "" : "{");
+    n += (size_t)snprintf(s->header + n, 8, "%s}", s->count > 0 ? "" : "{");
     for (int i = 0; i < 8; i++)
-        s->head[i] = (char)(unsigned char)((uint64_t)(n - 8) >> 8 * i);
-    s->head_bytes = n;
+        s->header[i] = (char)(unsigned char)((uint64_t)(n - 8) >> 8 * i);
+    s->header_bytes = n;
     *size = n + begin;
     return *size <= SIZE_MAX ? 0 : gguf_fail(s->g, "is too large for this machine");
 }
@@ -777,17 +777,17 @@ static inline int gguf_stream_head(gguf_stream *s, const gguf_architecture *a,
 /* What the store keeps a matrix of a type as, to be as near to the file as it can: Q4_0 as it is, but
  * where its blocks run across rows. All other ones as I8, those of 4 and 5 bits, too: a second
  * rounding to 4 bits would add an error as large as the first. */
-static inline gckpt_storage gguf_near(int type, int turned)
+static inline gckpt_storage gguf_storage_of(int type, int transposed)
 {
     return type == GGUF_T_F32               ? GCKPT_STORAGE_F32
            : type == GGUF_T_F16             ? GCKPT_STORAGE_F16
            : type == GGUF_T_BF16            ? GCKPT_STORAGE_BF16
-           : type == GGUF_T_Q4_0 && !turned ? GCKPT_STORAGE_I4
+           : type == GGUF_T_Q4_0 && !transposed ? GCKPT_STORAGE_I4
                                             : GCKPT_STORAGE_I8;
 }
 
 /* 1: a matrix that the family has (in,out), whose tensors are (out,in). */
-static inline int gguf_turned(const model_config *c, const model_parameter *p)
+static inline int gguf_is_transposed(const model_config *c, const model_parameter *p)
 {
     static const char *const tables[] = { "wte.", "wpe.", "lm_head." };
     int table = 0;
@@ -797,72 +797,72 @@ static inline int gguf_turned(const model_config *c, const model_parameter *p)
 }
 
 /* How tensor t is shown as parameter p, which is kept as `keep`; 0, or an error. */
-static inline int gguf_part_of(gguf *g, const gguf_architecture *a, const model_config *c,
-                               const model_parameter *p, gckpt_storage keep, gguf_part *part)
+static inline int gguf_make_view(gguf *g, const gguf_architecture *a, const model_config *c,
+                               const model_parameter *p, gckpt_storage keep, gguf_view *view)
 {
-    const gguf_tensor *t = part->t;
+    const gguf_tensor *t = view->tensor;
     const int matrix = p->shape.n == 2, query = strstr(p->name, ".q_proj.") != NULL;
-    part->turned = gguf_turned(c, p);
-    part->rows = matrix ? p->shape.d[0] : 1;
-    part->columns = p->shape.d[p->shape.n - 1];
-    if (t->d[part->turned] != part->columns || t->d[!part->turned] != part->rows ||
+    view->transposed = gguf_is_transposed(c, p);
+    view->rows = matrix ? p->shape.d[0] : 1;
+    view->columns = p->shape.d[p->shape.n - 1];
+    if (t->d[view->transposed] != view->columns || t->d[!view->transposed] != view->rows ||
         t->d[2] * t->d[3] != 1)
         return gguf_fail(g, "tensor %s: (%lld,%lld,%lld,%lld); by the keys (%lld,%lld) is expected",
                          t->name, (long long)t->d[0], (long long)t->d[1], (long long)t->d[2],
-                         (long long)t->d[3], (long long)(part->turned ? part->rows : part->columns),
-                         (long long)(part->turned ? part->columns : part->rows));
-    if (!gguf_is_read(t->type))
+                         (long long)t->d[3], (long long)(view->transposed ? view->rows : view->columns),
+                         (long long)(view->transposed ? view->columns : view->rows));
+    if (!gguf_is_supported(t->type))
         return gguf_read_floats(g, t, 0, 0, NULL); /* says so */
-    if (a->turned && (query || strstr(p->name, ".k_proj.") != NULL)) {
-        part->heads = query ? c->heads : c->key_heads;
-        part->rows *= matrix ? 1 : part->columns;
-        part->columns = matrix ? part->columns : 1;
+    if (a->interleaved && (query || strstr(p->name, ".k_proj.") != NULL)) {
+        view->heads = query ? c->heads : c->key_heads;
+        view->rows *= matrix ? 1 : view->columns;
+        view->columns = matrix ? view->columns : 1;
     }
     if (gguf_tensor_types[t->type].values > 1 && !matrix)
         return gguf_fail(g, "tensor %s: a vector of %s; F32 is expected", t->name,
                          gguf_tensor_types[t->type].name);
-    part->minus = a->plus_one && strstr(p->name, "norm.weight") != NULL ? 1.0f : 0.0f;
-    part->as = part->minus == 0 && t->type == GGUF_T_F16    ? GCKPT_STORAGE_F16
-               : part->minus == 0 && t->type == GGUF_T_BF16 ? GCKPT_STORAGE_BF16
+    view->subtract = a->plus_one && strstr(p->name, "norm.weight") != NULL ? 1.0f : 0.0f;
+    view->storage = view->subtract == 0 && t->type == GGUF_T_F16    ? GCKPT_STORAGE_F16
+               : view->subtract == 0 && t->type == GGUF_T_BF16 ? GCKPT_STORAGE_BF16
                                                             : GCKPT_STORAGE_F32;
-    part->row_bytes = (size_t)part->columns * (part->as == GCKPT_STORAGE_F32 ? 4 : 2);
-    if (keep == GCKPT_STORAGE_I4 && t->type == GGUF_T_Q4_0 && !part->turned) {
-        part->as = GCKPT_STORAGE_I4;
-        part->row_bytes = gguf_bytes(t->type, part->columns);
+    view->row_bytes = (size_t)view->columns * (view->storage == GCKPT_STORAGE_F32 ? 4 : 2);
+    if (keep == GCKPT_STORAGE_I4 && t->type == GGUF_T_Q4_0 && !view->transposed) {
+        view->storage = GCKPT_STORAGE_I4;
+        view->row_bytes = gguf_bytes(t->type, view->columns);
     }
     return 0;
 }
 
 /* Which tensors are for which parameters, and how these are kept. */
-static inline int gguf_plan_parts(model_loading *l, gckpt_store *store, gguf_stream *s,
+static inline int gguf_plan_views(model_loader *l, gckpt_store *store, gguf_stream *s,
                                   const gguf_architecture *a, const model_source *source)
 {
     gguf *g = s->g;
     const model_config *c = &l->model->config;
-    const gguf_tensor **all = gguf_by_place(g);
-    s->parts = (gguf_part *)malloc((g->tensor_count + 1) * sizeof *s->parts);
-    if (all == NULL || s->parts == NULL)
+    const gguf_tensor **all = gguf_sort_by_offset(g);
+    s->views = (gguf_view *)malloc((g->tensor_count + 1) * sizeof *s->views);
+    if (all == NULL || s->views == NULL)
         gguf_fail(g, "out of memory for %llu tensors", (unsigned long long)g->tensor_count);
     for (size_t i = 0; i < g->tensor_count && g->error[0] == 0; i++) {
         char name[MODEL_NAME];
-        if (gguf_skips(all[i]->name))
+        if (gguf_is_skipped(all[i]->name))
             continue;
-        const int64_t at = gguf_parameter(a, c, all[i]->name, name) ? model_find(c, name) : -1;
+        const int64_t at = gguf_param_name(a, c, all[i]->name, name) ? model_find_param(c, name) : -1;
         if (at < 0) {
             gguf_fail(g, "tensor %s is none of a %s of %lld layers", all[i]->name, a->name,
                       (long long)c->layers);
             break;
         }
-        const model_parameter p = model_get(c, at);
-        gguf_part *part = &s->parts[s->count++];
-        const int floats = source->floats != NULL && model_in_modules(c, source->floats, p.name);
+        const model_parameter p = model_get_param(c, at);
+        gguf_view *view = &s->views[s->count++];
+        const int floats = source->floats != NULL && model_is_in_modules(c, source->floats, p.name);
         const gckpt_storage keep = floats            ? GCKPT_STORAGE_F32
-                                   : source->as_file ? gguf_near(all[i]->type, gguf_turned(c, &p))
+                                   : source->as_file ? gguf_storage_of(all[i]->type, gguf_is_transposed(c, &p))
                                                      : source->storage;
-        memset(part, 0, sizeof *part);
-        part->t = all[i];
-        model_stored(c, name, p.name);
-        if (gguf_part_of(g, a, c, &p, keep, part) == 0 && p.shape.n == 2 &&
+        memset(view, 0, sizeof *view);
+        view->tensor = all[i];
+        model_store_name(c, name, p.name);
+        if (gguf_make_view(g, a, c, &p, keep, view) == 0 && p.shape.n == 2 &&
             keep != GCKPT_STORAGE_F32 &&
             (gckpt_store_freeze(store, name, 1) != GCKPT_OK ||
              gckpt_store_quantise(store, name, keep) != GCKPT_OK))
@@ -873,7 +873,7 @@ static inline int gguf_plan_parts(model_loading *l, gckpt_store *store, gguf_str
 }
 
 /* Makes the parameters; not thousands of layers that a small file claims to have. */
-static inline int gguf_declare(model_loading *l, gckpt_store *store, gguf *g)
+static inline int gguf_declare(model_loader *l, gckpt_store *store, gguf *g)
 {
     const int64_t layers = l->model->config.layers;
     if ((uint64_t)layers > g->tensor_count)
@@ -883,23 +883,23 @@ static inline int gguf_declare(model_loading *l, gckpt_store *store, gguf *g)
 }
 
 /* Makes all parameters, of the values that tensors of a file have. */
-static inline int gguf_load(model_loading *l, gckpt_store *store, const char *path,
+static inline int gguf_load(model_loader *l, gckpt_store *store, const char *path,
                             const model_source *source)
 {
-    gguf_reading r;
+    gguf_reader r;
     gguf_stream s;
     gckpt_file_desc desc;
     uint64_t size = 0;
     memset(&r, 0, sizeof r);
     memset(&s, 0, sizeof s);
     memset(&desc, 0, sizeof desc);
-    desc.rename = model_renamed;
+    desc.rename = model_load_name;
     desc.user = l;
     desc.values_only = desc.partial = 1;
     s.g = &r.g;
-    if (gguf_begin(&r, path) == 0 && gguf_declare(l, store, &r.g) == 0 &&
-        gguf_plan_parts(l, store, &s, r.a, source) == 0 &&
-        gguf_stream_head(&s, r.a, &l->model->config, &size) == 0 && gguf_stream_rows(&s) == 0) {
+    if (gguf_open_model(&r, path) == 0 && gguf_declare(l, store, &r.g) == 0 &&
+        gguf_plan_views(l, store, &s, r.a, source) == 0 &&
+        gguf_stream_header(&s, r.a, &l->model->config, &size) == 0 && gguf_stream_rows(&s) == 0) {
         const gckpt_result result =
             gckpt_store_read_as(store, gguf_stream_read, &s, (size_t)size, &desc);
         if (result != GCKPT_OK && result != GCKPT_OTHER_CONTRACT)

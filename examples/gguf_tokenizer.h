@@ -53,22 +53,22 @@ typedef struct {
 
 typedef struct {
     const char *name, *pre_tokenizer, *normalizer; /* both as in a tokenizer.json */
-    int begins, whole;                             /* a text begins with bos_token; ignore_merges */
+    int add_bos, ignore_merges;                             /* a text begins with bos_token; ignore_merges */
 } gguf_pre;
 
 typedef struct {
     gguf *g;
     gguf_token *tokens;
     int32_t count, base; /* base: those behind it are added ones only */
-    int32_t begin, end, unknown;
+    int32_t bos, eos, unk;
     int spm;               /* tokenizer.ggml.model is llama */
     const gguf_pre *pre;   /* else */
     uint32_t *slots, mask; /* a hash table of tokens: 1 + id */
-    char *spelled;         /* texts of tokens that are not as in the file */
+    char *texts;         /* texts of tokens that are not as in the file */
     gguf_bpe_merge *merges;
-    size_t merge_count, merge_room;
+    size_t merge_count, merge_capacity;
     char *text; /* a tokenizer.json */
-    size_t size, room;
+    size_t size, capacity;
 } gguf_vocabulary;
 
 /* ---- a text that grows ----------------------------------------------------------------------- */
@@ -76,15 +76,15 @@ static inline void gguf_json_put(gguf_vocabulary *v, const char *text, size_t n)
 {
     if (v->g->error[0] != 0)
         return;
-    if (v->room - v->size <= n) {
-        const size_t room = 2 * v->room + n + 4096;
-        char *more = (char *)realloc(v->text, room);
+    if (v->capacity - v->size <= n) {
+        const size_t capacity = 2 * v->capacity + n + 4096;
+        char *more = (char *)realloc(v->text, capacity);
         if (more == NULL) {
-            gguf_fail(v->g, "out of memory for %llu bytes of tokens", (unsigned long long)room);
+            gguf_fail(v->g, "out of memory for %llu bytes of tokens", (unsigned long long)capacity);
             return;
         }
         v->text = more;
-        v->room = room;
+        v->capacity = capacity;
     }
     memcpy(v->text + v->size, text, n);
     v->size += n;
@@ -201,9 +201,9 @@ static inline int gguf_tokenizer_kind(gguf_vocabulary *v)
 }
 
 /* An id of a key; `usual`: there is no such key. */
-static inline int32_t gguf_bpe_id(gguf_vocabulary *v, const char *key, int32_t usual)
+static inline int32_t gguf_bpe_id(gguf_vocabulary *v, const char *key, int32_t fallback)
 {
-    const int64_t id = gguf_int(v->g, key, usual);
+    const int64_t id = gguf_int(v->g, key, fallback);
     if (gguf_find(v->g, key) != NULL && (id < 0 || id >= v->count))
         gguf_fail(v->g, "key %s is %lld: the ids of tokens are 0 to %ld", key, (long long)id,
                   (long)v->count - 1);
@@ -238,7 +238,7 @@ static inline int gguf_is_utf8(const char *text, size_t size)
 }
 
 /* How many bytes of a text can be shown: whole characters, 40 at most. */
-static inline int gguf_whole_part(const char *text, size_t size)
+static inline int gguf_print_size(const char *text, size_t size)
 {
     size_t n = size < 40 ? size : 40;
     while (n > 0 && n < size && ((unsigned char)text[n] & 0xc0) == 0x80)
@@ -248,7 +248,7 @@ static inline int gguf_whole_part(const char *text, size_t size)
 
 /* A token as Hugging Face's files have it: converters write the spaces of added ones as such, and
  * fill vocabularies up with [PAD7] for token 7. */
-static inline void gguf_bpe_spell(gguf_vocabulary *v, int32_t id, size_t *at)
+static inline void gguf_hf_text(gguf_vocabulary *v, int32_t id, size_t *at)
 {
     gguf_token *t = &v->tokens[id];
     char filler[24];
@@ -259,22 +259,22 @@ static inline void gguf_bpe_spell(gguf_vocabulary *v, int32_t id, size_t *at)
         return;
     bpe_step spaces = { BPE_REPLACE, " ", "", 1, 3, BPE_NEVER };
     memcpy(spaces.to, BPE_SPACE, 3);
-    char *to = v->spelled + *at;
+    char *to = v->texts + *at;
     t->size = (uint32_t)bpe_put_replaced(&spaces, t->text, t->size, to);
     t->text = to;
     *at += t->size;
 }
 
 /* Of token_type and scores, where they are there, as many as there are tokens. */
-static inline int gguf_read_kinds(gguf_vocabulary *v)
+static inline int gguf_read_types(gguf_vocabulary *v)
 {
     gguf *g = v->g;
     gguf_items types = gguf_array(g, GGUF_KEY("token_type"), GGUF_I32), scores;
     const gguf_key *k = gguf_find(g, GGUF_KEY("scores"));
-    const int whole = k != NULL && k->type == GGUF_ARRAY && gguf_is_whole(k->of);
+    const int is_integer = k != NULL && k->type == GGUF_ARRAY && gguf_is_integer(k->item_type);
     memset(&scores, 0, sizeof scores);
     if (v->spm) /* the others' merges are named */
-        scores = gguf_array(g, GGUF_KEY("scores"), whole ? GGUF_I32 : GGUF_F32);
+        scores = gguf_array(g, GGUF_KEY("scores"), is_integer ? GGUF_I32 : GGUF_F32);
     if (g->error[0] == 0 && types.at != NULL && types.count != (uint64_t)v->count)
         return gguf_fail(g, "key " GGUF_KEY("token_type") ": %llu types of %ld tokens",
                          (unsigned long long)types.count, (long)v->count);
@@ -285,22 +285,22 @@ static inline int gguf_read_kinds(gguf_vocabulary *v)
         gguf_token *t = &v->tokens[i];
         t->type = GGUF_TOKEN_NORMAL;
         if (gguf_next(&types)) {
-            if (types.whole < 0 || types.whole > GGUF_TOKEN_BYTE)
+            if (types.integer < 0 || types.integer > GGUF_TOKEN_BYTE)
                 return gguf_fail(g, "token %ld, \"%.*s\": type %lld; 1 to 6 are known", (long)i,
-                                 gguf_whole_part(t->text, t->size), t->text,
-                                 (long long)types.whole);
-            t->type = types.whole > 0 ? (int)types.whole : GGUF_TOKEN_NORMAL;
+                                 gguf_print_size(t->text, t->size), t->text,
+                                 (long long)types.integer);
+            t->type = types.integer > 0 ? (int)types.integer : GGUF_TOKEN_NORMAL;
         } else if (v->spm && bpe_fallback_of(t->text, t->size) >= 0) {
             t->type = GGUF_TOKEN_BYTE;
         }
         if (t->type == GGUF_TOKEN_BYTE && bpe_fallback_of(t->text, t->size) < 0)
             return gguf_fail(g, "token %ld, \"%.*s\", is said to be a byte, which is like <0x0A>",
-                             (long)i, gguf_whole_part(t->text, t->size), t->text);
+                             (long)i, gguf_print_size(t->text, t->size), t->text);
         if (gguf_next(&scores))
             t->score = t->type == GGUF_TOKEN_USER ? 0 : scores.real; /* SentencePiece's own */
         if (!(t->score > -1e30 && t->score < 1e30))
             return gguf_fail(g, "token %ld, \"%.*s\": a score of %g", (long)i,
-                             gguf_whole_part(t->text, t->size), t->text, t->score);
+                             gguf_print_size(t->text, t->size), t->text, t->score);
     }
     return g->error[0] == 0 ? 0 : -1;
 }
@@ -309,22 +309,22 @@ static inline int gguf_read_kinds(gguf_vocabulary *v)
 static inline int gguf_read_ids(gguf_vocabulary *v)
 {
     const int typed = gguf_find(v->g, GGUF_KEY("token_type")) != NULL;
-    const int32_t usual[3] = { v->spm && v->count > 2 ? 1 : -1, v->spm && v->count > 2 ? 2 : -1,
+    const int32_t fallback[3] = { v->spm && v->count > 2 ? 1 : -1, v->spm && v->count > 2 ? 2 : -1,
                                v->spm ? 0 : -1 };
-    v->begin = gguf_bpe_id(v, GGUF_KEY("bos_token_id"), usual[0]);
-    v->end = gguf_bpe_id(v, GGUF_KEY("eos_token_id"), usual[1]);
-    v->unknown = gguf_bpe_id(v, GGUF_KEY("unknown_token_id"), usual[2]);
+    v->bos = gguf_bpe_id(v, GGUF_KEY("bos_token_id"), fallback[0]);
+    v->eos = gguf_bpe_id(v, GGUF_KEY("eos_token_id"), fallback[1]);
+    v->unk = gguf_bpe_id(v, GGUF_KEY("unknown_token_id"), fallback[2]);
     gguf_bpe_id(v, GGUF_KEY("eot_token_id"), -1);
     gguf_bpe_id(v, GGUF_KEY("eom_token_id"), -1);
     gguf_bpe_id(v, GGUF_KEY("padding_token_id"), -1);
     if (v->g->error[0] != 0)
         return -1;
-    if (!typed && v->begin >= 0)
-        v->tokens[v->begin].type = GGUF_TOKEN_CONTROL;
-    if (!typed && v->end >= 0)
-        v->tokens[v->end].type = GGUF_TOKEN_CONTROL;
+    if (!typed && v->bos >= 0)
+        v->tokens[v->bos].type = GGUF_TOKEN_CONTROL;
+    if (!typed && v->eos >= 0)
+        v->tokens[v->eos].type = GGUF_TOKEN_CONTROL;
     if (!typed && v->spm)
-        v->tokens[v->unknown].type = GGUF_TOKEN_UNKNOWN;
+        v->tokens[v->unk].type = GGUF_TOKEN_UNKNOWN;
     return 0;
 }
 
@@ -352,19 +352,19 @@ static inline int gguf_read_tokens(gguf_vocabulary *v)
         if (!gguf_is_utf8(all.text, all.size))
             return gguf_fail(g, "token %ld is no UTF-8", (long)i);
     }
-    if (gguf_read_kinds(v) != 0 || gguf_read_ids(v) != 0)
+    if (gguf_read_types(v) != 0 || gguf_read_ids(v) != 0)
         return -1;
     for (int32_t i = 0; i < v->count; i++)
         bytes += v->tokens[i].type == GGUF_TOKEN_USER ? 3 * (size_t)v->tokens[i].size : 0;
-    v->spelled = (char *)malloc(bytes);
-    if (v->spelled == NULL)
+    v->texts = (char *)malloc(bytes);
+    if (v->texts == NULL)
         return gguf_fail(g, "out of memory for %llu bytes", (unsigned long long)bytes);
     for (int32_t i = 0; i < v->count; i++) {
-        gguf_bpe_spell(v, i, &at);
+        gguf_hf_text(v, i, &at);
         uint32_t *slot = gguf_bpe_slot(v, v->tokens[i].text, v->tokens[i].size);
         if (*slot != 0)
             return gguf_fail(g, "tokens %ld and %ld are both \"%.*s\"", (long)*slot - 1, (long)i,
-                             gguf_whole_part(v->tokens[i].text, v->tokens[i].size),
+                             gguf_print_size(v->tokens[i].text, v->tokens[i].size),
                              v->tokens[i].text);
         *slot = (uint32_t)i + 1;
     }
@@ -389,7 +389,7 @@ static inline int gguf_merge_order(const void *a, const void *b)
                                         : (p->id > q->id) - (p->id < q->id);
 }
 
-static inline int gguf_is_part(const gguf_token *t)
+static inline int gguf_is_mergeable(const gguf_token *t)
 {
     return (t->type == GGUF_TOKEN_NORMAL || t->type == GGUF_TOKEN_USER) &&
            memchr(t->text, ' ', t->size) == NULL;
@@ -408,18 +408,18 @@ static inline int gguf_split_token(gguf_vocabulary *v, int32_t id)
         gguf_bpe_merge m = { t->score, id, -1, -1, { before, all - before } };
         before++;
         m.left = gguf_id_of(v, t->text, i);
-        if (m.left < 0 || !gguf_is_part(&v->tokens[m.left]))
+        if (m.left < 0 || !gguf_is_mergeable(&v->tokens[m.left]))
             continue;
         m.right = gguf_id_of(v, t->text + i, t->size - i);
-        if (m.right < 0 || !gguf_is_part(&v->tokens[m.right]))
+        if (m.right < 0 || !gguf_is_mergeable(&v->tokens[m.right]))
             continue;
-        if (v->merge_count == v->merge_room) {
-            const size_t room = 2 * v->merge_room + 1024;
-            gguf_bpe_merge *more = (gguf_bpe_merge *)realloc(v->merges, room * sizeof *more);
+        if (v->merge_count == v->merge_capacity) {
+            const size_t capacity = 2 * v->merge_capacity + 1024;
+            gguf_bpe_merge *more = (gguf_bpe_merge *)realloc(v->merges, capacity * sizeof *more);
             if (more == NULL)
-                return gguf_fail(v->g, "out of memory for %llu merges", (unsigned long long)room);
+                return gguf_fail(v->g, "out of memory for %llu merges", (unsigned long long)capacity);
             v->merges = more;
-            v->merge_room = room;
+            v->merge_capacity = capacity;
         }
         v->merges[v->merge_count++] = m;
     }
@@ -441,12 +441,12 @@ static inline void gguf_score_by_id(gguf_vocabulary *v)
 }
 
 /* By scores. */
-static inline int gguf_make_merges(gguf_vocabulary *v)
+static inline int gguf_derive_merges(gguf_vocabulary *v)
 {
     gguf_score_by_id(v);
     for (int32_t i = 0; i < v->count; i++) {
         const gguf_token *t = &v->tokens[i];
-        if (!gguf_is_part(t))
+        if (!gguf_is_mergeable(t))
             continue;
         if (t->size > GGUF_TOKEN_LONGEST)
             return gguf_fail(v->g, "token %ld has %lu bytes: at most %d are expected", (long)i,
@@ -479,7 +479,7 @@ static inline int64_t gguf_check_merge(gguf_vocabulary *v, int64_t number, const
         return gguf_fail(v->g,
                          "key " GGUF_KEY("merges") ": merge %lld, \"%.*s\": two tokens and a space "
                                                    "between them are expected",
-                         (long long)number, gguf_whole_part(text, size), text);
+                         (long long)number, gguf_print_size(text, size), text);
     memcpy(joined, text, n);
     memcpy(joined + n, space + 1, m);
     const int32_t ids[3] = { gguf_id_of(v, text, n), gguf_id_of(v, space + 1, m),
@@ -491,7 +491,7 @@ static inline int64_t gguf_check_merge(gguf_vocabulary *v, int64_t number, const
             return gguf_fail(v->g,
                              "key " GGUF_KEY("merges") ": merge %lld has \"%.*s\", which is no "
                                                        "token",
-                             (long long)number, gguf_whole_part(part, length), part);
+                             (long long)number, gguf_print_size(part, length), part);
         v->base = ids[i] >= v->base ? ids[i] + 1 : v->base;
     }
     return (int64_t)n;
@@ -514,7 +514,7 @@ static inline int gguf_find_base(gguf_vocabulary *v)
         if (v->spm && v->tokens[base - 1].type != GGUF_TOKEN_CONTROL)
             break;
     v->base = base;
-    if (used <= v->begin || used <= v->end || used <= v->unknown)
+    if (used <= v->bos || used <= v->eos || used <= v->unk)
         return gguf_fail(v->g, "tokens from %ld on are unused, but one of them begins or ends text",
                          (long)used);
     v->count = used;
@@ -544,7 +544,7 @@ static inline void gguf_json_added(gguf_vocabulary *v)
 /* What stands before and behind a text. */
 static inline void gguf_json_template(gguf_vocabulary *v, int begins, int ends)
 {
-    const int32_t ids[2] = { begins ? v->begin : -1, ends ? v->end : -1 };
+    const int32_t ids[2] = { begins ? v->bos : -1, ends ? v->eos : -1 };
     const int one = ids[0] >= 0 && ids[0] == ids[1];
     gguf_json_text(v, "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[");
     for (int pair = 0; pair < 2; pair++) {
@@ -587,8 +587,8 @@ static inline void gguf_json_spaces(gguf_vocabulary *v, int prefix)
 {
     static const char replace[] =
         "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"" BPE_SPACE "\"}";
-    const int32_t turn = gguf_id_of(v, "[INST]", 6);
-    const int first = prefix && turn >= 0 && v->tokens[turn].type == GGUF_TOKEN_CONTROL;
+    const int32_t inst = gguf_id_of(v, "[INST]", 6);
+    const int first = prefix && inst >= 0 && v->tokens[inst].type == GGUF_TOKEN_CONTROL;
     gguf_json_text(v, "\"normalizer\":");
     if (first) {
         gguf_json_text(
@@ -616,14 +616,14 @@ static inline void gguf_json_model(gguf_vocabulary *v)
 {
     gguf_json_text(v, "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":");
     if (v->spm)
-        gguf_json_string(v, v->tokens[v->unknown].text, v->tokens[v->unknown].size);
+        gguf_json_string(v, v->tokens[v->unk].text, v->tokens[v->unk].size);
     else
         gguf_json_text(v, "null");
     gguf_json_text(v,
                    ",\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,\"fuse_unk\":");
     gguf_json_text(v, v->spm ? "true,\"byte_fallback\":true" : "false,\"byte_fallback\":false");
     gguf_json_text(v, ",\"ignore_merges\":");
-    gguf_json_text(v, !v->spm && v->pre->whole ? "true,\n\"vocab\":{" : "false,\n\"vocab\":{");
+    gguf_json_text(v, !v->spm && v->pre->ignore_merges ? "true,\n\"vocab\":{" : "false,\n\"vocab\":{");
     for (int32_t i = 0; i < v->base; i++) {
         gguf_json_text(v, i > 0 ? ",\n" : "");
         gguf_json_string(v, v->tokens[i].text, v->tokens[i].size);
@@ -634,7 +634,7 @@ static inline void gguf_json_model(gguf_vocabulary *v)
     gguf_items all;
     memset(&all, 0, sizeof all);
     if (v->spm)
-        gguf_make_merges(v);
+        gguf_derive_merges(v);
     else
         all = gguf_array(v->g, GGUF_KEY("merges"), GGUF_STRING);
     for (int n = 0; gguf_next(&all); n = 1) {
@@ -647,12 +647,12 @@ static inline void gguf_json_model(gguf_vocabulary *v)
 static inline void gguf_json_tokenizer(gguf_vocabulary *v)
 {
     gguf *g = v->g;
-    const int begins = gguf_bool(g, GGUF_KEY("add_bos_token"), v->spm || v->pre->begins);
+    const int begins = gguf_bool(g, GGUF_KEY("add_bos_token"), v->spm || v->pre->add_bos);
     const int ends = gguf_bool(g, GGUF_KEY("add_eos_token"), 0);
     const int prefix = gguf_bool(g, GGUF_KEY("add_space_prefix"), v->spm);
-    if (begins && v->begin < 0)
+    if (begins && v->bos < 0)
         gguf_fail(g, "a text begins with key " GGUF_KEY("bos_token_id") ", which is not there");
-    if (ends && v->end < 0)
+    if (ends && v->eos < 0)
         gguf_fail(g, "a text ends with key " GGUF_KEY("eos_token_id") ", which is not there");
     if (g->error[0] != 0)
         return;
@@ -663,11 +663,11 @@ static inline void gguf_json_tokenizer(gguf_vocabulary *v)
     if (v->spm) {
         gguf_json_spaces(v, prefix);
     } else {
-        const char *by = prefix && v->pre == gguf_pres ? gguf_gpt2_prefix : v->pre->pre_tokenizer;
+        const char *splitter = prefix && v->pre == gguf_pres ? gguf_gpt2_prefix : v->pre->pre_tokenizer;
         gguf_json_text(v, "\"normalizer\":");
         gguf_json_text(v, v->pre->normalizer);
         gguf_json_text(v, ",\n\"pre_tokenizer\":");
-        gguf_json_text(v, by);
+        gguf_json_text(v, splitter);
         gguf_json_text(v, ",\n\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,"
                           "\"trim_offsets\":true,\"use_regex\":true},\n");
     }
@@ -685,7 +685,7 @@ static inline char *gguf_tokenizer_json(gguf *g, size_t *size)
         gguf_json_tokenizer(&v);
     free(v.tokens);
     free(v.slots);
-    free(v.spelled);
+    free(v.texts);
     free(v.merges);
     *size = v.size;
     if (g->error[0] == 0)
@@ -710,12 +710,12 @@ static inline int gguf_tokenizer(gguf *g, bpe *b)
 /* ---- chats ----------------------------------------------------------------------------------- */
 /* The text of the token that a key names, for a chat's mark; left as it is where there is none, or
  * it is longer. */
-static inline void gguf_mark(gguf *g, const char *key, char *to, size_t room)
+static inline void gguf_token_text(gguf *g, const char *key, char *to, size_t size)
 {
     gguf_items all = gguf_array(g, GGUF_KEY("tokens"), GGUF_STRING);
     int64_t id = gguf_int(g, key, -1);
     while (id >= 0 && gguf_next(&all))
-        if (id-- == 0 && all.size < room) {
+        if (id-- == 0 && all.size < size) {
             memcpy(to, all.text, all.size);
             to[all.size] = 0;
         }
@@ -727,18 +727,18 @@ static inline int gguf_chat(gguf *g, chat *c, const char *name)
     size_t size;
     char names[512];
     memset(c, 0, sizeof *c);
-    gguf_mark(g, GGUF_KEY("bos_token_id"), c->marks[0], sizeof c->marks[0]);
-    gguf_mark(g, GGUF_KEY("eos_token_id"), c->marks[1], sizeof c->marks[1]);
+    gguf_token_text(g, GGUF_KEY("bos_token_id"), c->bos_eos[0], sizeof c->bos_eos[0]);
+    gguf_token_text(g, GGUF_KEY("eos_token_id"), c->bos_eos[1], sizeof c->bos_eos[1]);
     const char *text = gguf_text(g, "tokenizer.chat_template", &size);
     if (text != NULL) {
-        snprintf(c->found, sizeof c->found, "tokenizer.chat_template");
+        snprintf(c->source, sizeof c->source, "tokenizer.chat_template");
         chat_recognise(c, text, size);
     }
     if (g->error[0] != 0)
         return chat_fail(c, "%s", g->error);
-    if (name == NULL || chat_named(c, name) == 0)
+    if (name == NULL || chat_select(c, name) == 0)
         return 0;
-    chat_fail(c, "%s: allowed is %s", name, chat_names(names, sizeof names));
+    chat_fail(c, "%s: allowed is %s", name, chat_list_names(names, sizeof names));
     return gguf_fail(g, "%s", c->error);
 }
 

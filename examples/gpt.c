@@ -39,24 +39,24 @@ static struct {
 } o;
 
 #ifdef GPT_MPI
-static mpi_ranks engine;
+static mpi_ranks transport;
 static const char *const shards[] = { "none", "state", "gradients", "values", NULL };
 #endif
 
-static const options_row allowed[] = {
-    { "layers", OPTIONS_WHOLE, &o.layers, "4", 1, 1000, NULL, "transformer blocks" },
-    { "heads", OPTIONS_WHOLE, &o.heads, "4", 1, 256, NULL,
+static const options_desc option_descs[] = {
+    { "layers", OPTIONS_INT, &o.layers, "4", 1, 1000, NULL, "transformer blocks" },
+    { "heads", OPTIONS_INT, &o.heads, "4", 1, 256, NULL,
       "attention heads; a divisor of dim / 2" },
-    { "dim", OPTIONS_WHOLE, &o.dim, "128", 1, 65536, NULL, "width C of the model" },
-    { "context", OPTIONS_WHOLE, &o.context, "64", 1, 1 << 20, NULL, "tokens T of a window" },
-    { "vocabulary", OPTIONS_WHOLE, &o.vocabulary, "256", BYTES, 1 << 24, NULL,
+    { "dim", OPTIONS_INT, &o.dim, "128", 1, 65536, NULL, "width C of the model" },
+    { "context", OPTIONS_INT, &o.context, "64", 1, 1 << 20, NULL, "tokens T of a window" },
+    { "vocabulary", OPTIONS_INT, &o.vocabulary, "256", BYTES, 1 << 24, NULL,
       "tokens that the model knows; the text has 256, more make a model of another's size" },
-    { "tie", OPTIONS_WHOLE, &o.tie, "1", 0, 1, NULL,
+    { "tie", OPTIONS_INT, &o.tie, "1", 0, 1, NULL,
       "1: the head is the embedding table; 0: a matrix of its own" },
     { "fastest", OPTIONS_REAL, &o.fastest, "0", 0, 1e6, NULL,
       "seconds for trials: of the plans that --micro-batch auto finds best, the fastest here" },
     { "lr", OPTIONS_REAL, &lm.lr, "1e-3", 0, 10, NULL, "learning rate after the warm-up" },
-    { "leaves", OPTIONS_WHOLE, &lm.leaves, "1", 1, 1 << 20, NULL,
+    { "leaves", OPTIONS_INT, &lm.virtual_ranks, "1", 1, 1 << 20, NULL,
       "parts that a batch is summed up in, a power of two, and processes at most: changes results" },
 #ifdef GPT_MPI
     { "shard", OPTIONS_CHOICE, &o.shard, "none", 0, 0, shards,
@@ -82,7 +82,7 @@ static const options_row allowed[] = {
       "itself" },
     { "validation", OPTIONS_FILE, &lm.validation, NULL, 0, 0, NULL,
       "text to evaluate with; not given: the last 10 % of --data" },
-    { "eval-every", OPTIONS_WHOLE, &lm.eval_every, "100", 0, 1e12, NULL,
+    { "eval-every", OPTIONS_INT, &lm.eval_every, "100", 0, 1e12, NULL,
       "steps between evaluations; 0: none" },
     { "save", OPTIONS_FILE, &lm.save, NULL, 0, 0, NULL,
       "write weights and optimiser state (safetensors) with each evaluation, at the end, and when "
@@ -90,16 +90,16 @@ static const options_row allowed[] = {
     { "resume", OPTIONS_FILE, &lm.resume, NULL, 0, 0, NULL,
       "go on from a file that --save wrote, with its options but for those given now; saves there "
       "unless --save says where" },
-    { "sample", OPTIONS_WHOLE, &lm.sample, "0", 0, 1e9, NULL, "bytes to generate at the end" },
+    { "sample", OPTIONS_INT, &lm.sample, "0", 0, 1e9, NULL, "bytes to generate at the end" },
     { "prompt", OPTIONS_TEXT, &lm.prompt, NULL, 0, 0, NULL,
       "text that the sample continues; -: standard input; not given: a new line" },
 };
-static const char *const usual[] = { "batch",  "12",  "micro-batch",  "0",   "steps", "1000",
+static const char *const defaults[] = { "batch",  "12",  "micro-batch",  "0",   "steps", "1000",
                                      "warmup", "100", "weight-decay", "0.1", "beta2", "0.99",
                                      NULL };
-static const options_table options = { "gpt",   allowed, sizeof allowed / sizeof allowed[0],
-                                       16,      "WHICH", lm_rows,
-                                       LM_ROWS, usual };
+static const options_table options = { "gpt",   option_descs, sizeof option_descs / sizeof option_descs[0],
+                                       16,      "WHICH", lm_options,
+                                       LM_OPTIONS, defaults };
 
 static const char title[] =
     "trains a small byte-level GPT inside a byte budget\n\n"
@@ -127,7 +127,7 @@ static const char fixed[] = "layers heads dim vocabulary tie dropout";
 static const char not_kept[] = "resume save json timeline frontier plan summary profile help shard timeout";
 
 /* 1: it prints what was asked for, and does not train. */
-static int only_tells(void) { return lm.plan || o.summary || o.profile; }
+static int only_reports(void) { return lm.plan || o.summary || o.profile; }
 
 /* 0, or the exit status after saying what is allowed. */
 static int check_options(void)
@@ -166,7 +166,7 @@ static int load_validation(void)
 {
     unsigned char *more, *both;
     size_t size;
-    int status = session_read("validation", lm.validation, &more, &size);
+    int status = session_read_file("validation", lm.validation, &more, &size);
     if (status != 0)
         return status;
     both = realloc(text.bytes, text.size + size + 1);
@@ -194,7 +194,7 @@ static int load_text(const char *program)
     if (lm.data == NULL && access(text.path, R_OK) != 0)
         return session_fail(
             1, "no gradckpt.h here, beside or above %s; give a text with --data FILE", program);
-    int status = session_read("data", text.path, &text.bytes, &text.size);
+    int status = session_read_file("data", text.path, &text.bytes, &text.size);
     if (status != 0)
         return status;
     text.hash = session_hash(14695981039346656037u, text.bytes, text.size);
@@ -208,14 +208,14 @@ static int load_text(const char *program)
 }
 
 /* Nothing that is written is an input or another output. */
-static int try_outputs(void)
+static int check_outputs(void)
 {
     const session_file own[] = { { "frontier", o.frontier, SESSION_WRITES, -1 },
-                                 { "save", lm.save, SESSION_SAVES, LM_RESUMED } };
-    return lm_try_outputs(text.path, own, 2);
+                                 { "save", lm.save, SESSION_SAVES, LM_RESUME_FILE } };
+    return lm_check_outputs(text.path, own, 2);
 }
 
-static uint64_t draw(uint64_t step, uint64_t i) { return sample_draw((uint64_t)lm.seed, step, i); }
+static uint64_t random_bits(uint64_t step, uint64_t i) { return sample_random((uint64_t)lm.seed, step, i); }
 
 /* tokens and targets are (rows,T). Bytes at and behind `end` become ignored targets. */
 static void put_window(int32_t *tokens, int32_t *targets, size_t start, size_t end)
@@ -254,7 +254,7 @@ static gckpt_tensor *parameter(gckpt_graph *g, int layer, const char *part, gckp
 }
 
 /* Names an activation, for --plan and --timeline. */
-static gckpt_tensor *named(gckpt_tensor *x, int layer, const char *part)
+static gckpt_tensor *name_tensor(gckpt_tensor *x, int layer, const char *part)
 {
     char name[64];
     return gckpt_name(x, full_name(name, sizeof name, layer, part));
@@ -270,7 +270,7 @@ static gckpt_tensor *dense(gckpt_tensor *x, int layer, const char *part, int64_t
     snprintf(bias, sizeof bias, "%s.bias", part);
     gckpt_tensor *w = parameter(g, layer, weight, gckpt_shape2(in, out), normal, 0);
     x = gckpt_linear(x, w, parameter(g, layer, bias, gckpt_shape1(out), 0, 0));
-    return named(x, layer, part);
+    return name_tensor(x, layer, part);
 }
 
 static gckpt_tensor *norm(gckpt_tensor *x, int layer, const char *part)
@@ -281,7 +281,7 @@ static gckpt_tensor *norm(gckpt_tensor *x, int layer, const char *part)
     snprintf(bias, sizeof bias, "%s.bias", part);
     gckpt_tensor *gain = parameter(g, layer, weight, gckpt_shape1(o.dim), 0, 1);
     x = gckpt_layernorm(x, gain, parameter(g, layer, bias, gckpt_shape1(o.dim), 0, 0));
-    return named(x, layer, part);
+    return name_tensor(x, layer, part);
 }
 
 static gckpt_tensor *dropout(gckpt_tensor *x)
@@ -292,13 +292,13 @@ static gckpt_tensor *dropout(gckpt_tensor *x)
 typedef struct {
     int layer;
     int64_t capacity; /* of caches, in which calls go on; 0: a call is a whole window */
-} place;
+} block_place;
 
 /* One pre-norm block, (B,T,C) -> (B,T,C). Its inside is one segment: see gckpt_checkpoint below.
  * What adds to the residual stream starts smaller, by sqrt(2 layers): Radford 2019. */
 static gckpt_tensor *block(gckpt_tensor *x, void *user)
 {
-    const place *at = (const place *)user;
+    const block_place *at = (const block_place *)user;
     const int i = at->layer;
     const int64_t C = o.dim;
     const double small = 0.02 / square_root(2.0 * (double)o.layers);
@@ -310,20 +310,20 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
         k = gckpt_cache(k, at->capacity);
         v = gckpt_cache(v, at->capacity);
     }
-    a = named(gckpt_attention(q, k, v, (int)o.heads, 1), i, "attn");
+    a = name_tensor(gckpt_attention(q, k, v, (int)o.heads, 1), i, "attn");
     x = gckpt_add(x, dropout(dense(a, i, "attn.proj", C, C, small)));
-    a = dense(norm(named(x, i, "attn.sum"), i, "ln_2"), i, "mlp.fc", C, 4 * C, 0.02);
-    a = named(gckpt_gelu(a), i, "mlp");
-    return named(gckpt_add(x, dropout(dense(a, i, "mlp.out", 4 * C, C, small))), i, "mlp.sum");
+    a = dense(norm(name_tensor(x, i, "attn.sum"), i, "ln_2"), i, "mlp.fc", C, 4 * C, 0.02);
+    a = name_tensor(gckpt_gelu(a), i, "mlp");
+    return name_tensor(gckpt_add(x, dropout(dense(a, i, "mlp.out", 4 * C, C, small))), i, "mlp.sum");
 }
 
 /* The model up to its last norm, (rows,T) -> (rows,T,C), and the (V,C) matrix of its head. With
  * caches T is 1, else --context. */
-static gckpt_tensor *trunk(gckpt_graph *g, int64_t rows, int cached, lm_model *m,
+static gckpt_tensor *trunk(gckpt_graph *g, int64_t rows, int cached, lm_stage *m,
                            gckpt_tensor **head)
 {
     const int64_t V = o.vocabulary, T = cached ? 1 : o.context;
-    place at = { 0, cached ? o.context : 0 };
+    block_place at = { 0, cached ? o.context : 0 };
     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(rows, T));
     gckpt_tensor *table = parameter(g, -1, "wte", gckpt_shape2(V, o.dim), 0.02, 0);
     gckpt_tensor *x = dropout(gckpt_embed(table, tokens));
@@ -336,9 +336,9 @@ static gckpt_tensor *trunk(gckpt_graph *g, int64_t rows, int cached, lm_model *m
 }
 
 /* The model with its loss. */
-static int with_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
+static int build_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 {
-    lm_model *m = (lm_model *)user;
+    lm_stage *m = (lm_stage *)user;
     gckpt_tensor *head, *x = trunk(g, rows, 0, m, &head);
     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(rows, o.context));
     term->loss = gckpt_linear_cross_entropy(x, head, targets);
@@ -349,9 +349,9 @@ static int with_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 }
 
 /* The model with its logits (samples,1,V), token by token. */
-static int with_logits(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
+static int build_logits(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 {
-    lm_model *m = (lm_model *)user;
+    lm_stage *m = (lm_stage *)user;
     gckpt_tensor *head, *x = trunk(g, rows, 1, m, &head);
     m->logits.tensor = gckpt_linear_transposed(x, head, NULL);
     return (void)term, 0;
@@ -364,14 +364,14 @@ static struct {
     pictures_modes modes;     /* beside it */
     gckpt_fit_timing timed;        /* --fastest: what was tried */
     char note[256];           /* of the file that was resumed */
-} asked;
+} reports;
 
 static void put_batch(lm_run *r, uint64_t step)
 {
     const size_t T = (size_t)o.context;
     for (size_t i = 0; i < (size_t)r->rows; i++)
         put_window(r->tokens + i * T, r->targets + i * T,
-                   draw(step + r->skipped, (uint64_t)r->first + i) % (text.train - T), text.train);
+                   random_bits(step + r->skipped, (uint64_t)r->first + i) % (text.train - T), text.train);
 }
 
 /* For trials: with one thread the processor's own, which stands still while others have it. */
@@ -382,25 +382,25 @@ static double seconds(void *user)
     return (void)user, (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static int make_models(void)
+static int make_plans(void)
 {
-    lm_model *m = &run.models[LM_TRAINING];
-    gckpt_plan_desc desc = lm_desc(&run, LM_SAMPLING);
-    asked.timed.clock = seconds;
-    asked.timed.limit = o.fastest;
-    asked.timed.feeds = m->feeds;
-    asked.timed.feed_count = 2;
+    lm_stage *m = &run.stages[LM_TRAINING];
+    gckpt_plan_desc desc = lm_plan_desc(&run, LM_SAMPLING);
+    reports.timed.clock = seconds;
+    reports.timed.limit = o.fastest;
+    reports.timed.feeds = m->feeds;
+    reports.timed.feed_count = 2;
     m->feeds[0].data = run.tokens;
     m->feeds[1].data = run.targets;
-    int failed = lm_plan_training(&run, m, with_loss, o.fastest > 0 ? &asked.timed : NULL);
-    if (!failed && lm.eval_every > 0 && !only_tells())
-        failed = lm_plan(&run, &run.models[LM_EVALUATION], LM_EVALUATION, with_loss,
+    int failed = lm_plan_training(&run, m, build_loss, o.fastest > 0 ? &reports.timed : NULL);
+    if (!failed && lm.eval_every > 0 && !only_reports())
+        failed = lm_plan(&run, &run.stages[LM_EVALUATION], LM_EVALUATION, build_loss,
                          gckpt_plan_rows(m->plan), &desc);
     desc.batch = lm.samples;
-    desc.fetch = &run.models[LM_SAMPLING].logits;
+    desc.fetch = &run.stages[LM_SAMPLING].logits;
     desc.fetches = 1;
-    if (!failed && lm.sample > 0 && !only_tells())
-        failed = lm_plan(&run, &run.models[LM_SAMPLING], LM_SAMPLING, with_logits, lm.samples,
+    if (!failed && lm.sample > 0 && !only_reports())
+        failed = lm_plan(&run, &run.stages[LM_SAMPLING], LM_SAMPLING, build_logits, lm.samples,
                          &desc);
     return failed;
 }
@@ -408,7 +408,7 @@ static int make_models(void)
 /* --fastest: what was predicted, as seconds of the first, beside what was measured. */
 static void report_trials(void)
 {
-    const gckpt_fit_timing *t = &asked.timed;
+    const gckpt_fit_timing *t = &reports.timed;
     for (int i = 0; i < t->count; i++) {
         const gckpt_trial *a = &t->trials[i];
         double predicted = t->trials[0].seconds * (double)a->cost / (double)t->trials[0].cost;
@@ -438,23 +438,23 @@ static void report_proof(const gckpt_plan *p)
 
 static void report_plan(void)
 {
-    const gckpt_plan *p = run.models[LM_TRAINING].plan;
-    if (asked.note[0] != 0)
-        fprintf(session.out, "note   %s\n", asked.note);
+    const gckpt_plan *p = run.stages[LM_TRAINING].plan;
+    if (reports.note[0] != 0)
+        fprintf(session.out, "note   %s\n", reports.note);
     fprintf(session.out, "text   %s: %zu bytes, %zu %s\n",
             session_is_dash(text.path) ? "standard input" : text.path, text.size,
             text.size - text.train,
             lm.validation != NULL ? "of them to validate with" : "of them, the last, to validate");
     fprintf(session.out,
             "model  %lld layer%s, %lld head%s, dim %lld, context %lld: %lld parameters\n",
-            (long long)o.layers, session_s(o.layers), (long long)o.heads, session_s(o.heads),
-            (long long)o.dim, (long long)o.context, (long long)lm_parameters(run.store));
+            (long long)o.layers, session_plural(o.layers), (long long)o.heads, session_plural(o.heads),
+            (long long)o.dim, (long long)o.context, (long long)lm_param_count(run.store));
     lm_report_plan(&run);
     session_event(",\"lower_bound\":%zu,\"gap\":%.9g,\"proven_bytes\":%zu",
                   gckpt_plan_bytes(p) - gckpt_plan_arena(p) + gckpt_plan_peak(p),
                   gckpt_plan_gap(p), gckpt_plan_proven_bytes(p));
     gckpt_point at;
-    for (int i = 0; o.frontier != NULL && gckpt_frontier_get(asked.frontier, i, &at) == GCKPT_OK;
+    for (int i = 0; o.frontier != NULL && gckpt_frontier_get(reports.frontier, i, &at) == GCKPT_OK;
          i++)
         session_event("%s[%zu,%.9g]", i == 0 ? ",\"frontier\":[" : ",", at.bytes, at.overhead);
     session_event(o.frontier != NULL ? "]}\n" : "}\n");
@@ -463,27 +463,27 @@ static void report_plan(void)
 }
 
 /* The graph to train; one that --micro-batch auto chose is built again. */
-static gckpt_term graph_of(lm_model *m)
+static gckpt_term graph_of(lm_stage *m)
 {
     gckpt_term term = { m->loss, 1, 0 };
     if (m->graph == NULL) {
         m->graph = gckpt_graph_new(run.store, NULL);
-        with_loss(m->graph, gckpt_plan_rows(m->plan), &term, m);
+        build_loss(m->graph, gckpt_plan_rows(m->plan), &term, m);
     }
     return term;
 }
 
 /* What every budget costs, and every --checkpoint. */
-static int find_frontier(lm_model *m)
+static int find_frontier(lm_stage *m)
 {
-    gckpt_plan_desc desc = lm_desc(&run, LM_TRAINING);
+    gckpt_plan_desc desc = lm_plan_desc(&run, LM_TRAINING);
     gckpt_term term = graph_of(m);
     desc.mode = GCKPT_AUTO;
     desc.budget = 0;
     desc.update_in_backward = gckpt_plan_in_backward(m->plan);
-    asked.frontier = gckpt_frontier_new(m->graph, &term, 1, &desc);
-    if (asked.frontier == NULL ||
-        pictures_compare(m->graph, &term, 1, &desc, &asked.modes) != GCKPT_OK)
+    reports.frontier = gckpt_frontier_new(m->graph, &term, 1, &desc);
+    if (reports.frontier == NULL ||
+        pictures_compare(m->graph, &term, 1, &desc, &reports.modes) != GCKPT_OK)
         return session_fail(1, "%s", gckpt_error_text(m->graph));
     return 0;
 }
@@ -492,16 +492,16 @@ static int find_frontier(lm_model *m)
 static gckpt_result write_frontier(FILE *f, const char *path)
 {
     const char *dot = strrchr(path, '.');
-    const size_t plan = gckpt_plan_bytes(run.models[LM_TRAINING].plan);
+    const size_t plan = gckpt_plan_bytes(run.stages[LM_TRAINING].plan);
     const size_t mark = lm.budget > 0 ? (size_t)lm.budget : plan;
     if (dot != NULL && strcmp(dot, ".svg") == 0)
-        return pictures_frontier(asked.frontier, &asked.modes, mark, session_write, f);
+        return pictures_frontier(reports.frontier, &reports.modes, mark, session_write, f);
     if (dot != NULL && strcmp(dot, ".json") == 0)
-        return gckpt_frontier_json(asked.frontier, mark, session_write, f);
-    gckpt_result result = gckpt_frontier_print(asked.frontier, mark, session_write, f);
+        return gckpt_frontier_json(reports.frontier, mark, session_write, f);
+    gckpt_result result = gckpt_frontier_print(reports.frontier, mark, session_write, f);
     fputc('\n', f);
     return result != GCKPT_OK ? result
-                              : pictures_table(asked.frontier, &asked.modes, session_write, f);
+                              : pictures_table(reports.frontier, &reports.modes, session_write, f);
 }
 
 static int save_frontier(void)
@@ -518,8 +518,8 @@ static int save_frontier(void)
 /* --summary, --profile: columns of a terminal that says how many it has (COLUMNS), else 80. */
 static int columns(void)
 {
-    const char *said = getenv("COLUMNS");
-    const long n = said != NULL ? strtol(said, NULL, 10) : 0;
+    const char *env = getenv("COLUMNS");
+    const long n = env != NULL ? strtol(env, NULL, 10) : 0;
     return n >= 60 && n <= 1000 ? (int)n : 80;
 }
 
@@ -527,14 +527,14 @@ static int columns(void)
 static int time_steps(gckpt_profile *p)
 {
     enum { WARM = 2, STEPS = 5 };
-    const lm_model *m = &run.models[LM_TRAINING];
+    const lm_stage *m = &run.stages[LM_TRAINING];
     gckpt_feed feeds[LM_FEEDS];
     gckpt_hyper hyper = gckpt_hyper_lr((float)lm.lr);
     hyper.weight_decay = (float)lm.weight_decay;
     hyper.clip = (float)lm.clip;
     for (uint64_t i = 0; i < WARM + STEPS; i++) {
         put_batch(&run, i);
-        const int n = lm_feeds(&run, m, feeds);
+        const int n = lm_fill_feeds(&run, m, feeds);
         const gckpt_result result =
             i < WARM ? gckpt_step(m->exec, feeds, n, lm.batch, &hyper, NULL)
                      : gckpt_profile_step(m->exec, feeds, n, lm.batch, &hyper, p);
@@ -546,9 +546,9 @@ static int time_steps(gckpt_profile *p)
     return 0;
 }
 
-static int tell(void)
+static int print_reports(void)
 {
-    lm_model *m = &run.models[LM_TRAINING];
+    lm_stage *m = &run.stages[LM_TRAINING];
     gckpt_profile p = { .clock = seconds, .count = gckpt_plan_length(m->plan) };
     summary s;
     int failed = 0;
@@ -562,7 +562,7 @@ static int tell(void)
     if (o.profile) {
         p.entries = calloc((size_t)p.count + 1, sizeof *p.entries);
         failed = p.entries == NULL ? session_fail(1, "out of memory for a profile") : 0;
-        failed = failed || lm_execs(&run) || time_steps(&p);
+        failed = failed || lm_new_execs(&run) || time_steps(&p);
         if (!failed) {
             fprintf(session.out, "\n%lld steps of %.2f ms, each instruction timed\n\n",
                     (long long)p.steps, 1e3 * p.total_seconds / (double)p.steps);
@@ -577,37 +577,37 @@ static int tell(void)
 /* Weights, graphs, plans, executors. */
 static int prepare(void)
 {
-    if (lm_make_batch(&run, o.context))
+    if (lm_alloc_batch(&run, o.context))
         return 1;
     run.lr = lm.lr;
     put_batch(&run, 0); /* for trials */
-    if (make_models())
+    if (make_plans())
         return 1;
-    const gckpt_plan *training = run.models[LM_TRAINING].plan;
+    const gckpt_plan *training = run.stages[LM_TRAINING].plan;
     /* unasked not for very deep models: that would take minutes */
     if (((lm.plan && o.layers <= 200) || o.frontier != NULL) &&
-        find_frontier(&run.models[LM_TRAINING]) != 0)
+        find_frontier(&run.stages[LM_TRAINING]) != 0)
         return 1;
     report_plan();
     if (o.frontier != NULL && save_frontier() != 0)
         return 1;
     if (lm.timeline != NULL && lm_draw_plan(training) != 0)
         return 1;
-    if (!only_tells())
-        return lm_execs(&run);
-    if (lm.plan && asked.frontier != NULL) {
+    if (!only_reports())
+        return lm_new_execs(&run);
+    if (lm.plan && reports.frontier != NULL) {
         gckpt_point at = { 0 };
         int i = 0;
         fputc('\n', session.out);
         write_frontier(session.out, "");
-        while (gckpt_frontier_get(asked.frontier, i, &at) == GCKPT_OK && at.overhead > 0.5)
+        while (gckpt_frontier_get(reports.frontier, i, &at) == GCKPT_OK && at.overhead > 0.5)
             i++;
         if (at.bytes > 0 && at.overhead <= 0.5)
             fprintf(session.out, "\n%zu bytes: at most 1.5 times the least work\n\n", at.bytes);
     }
     if (lm.plan)
         gckpt_plan_print(training, session_write, session.out);
-    return o.summary || o.profile ? tell() : 0;
+    return o.summary || o.profile ? print_reports() : 0;
 }
 
 static int save(lm_run *r)
@@ -617,7 +617,7 @@ static int save(lm_run *r)
         return 0;
     if (r->skipped > 0 && session_note_number(r->store, "skipped", r->skipped) != 0)
         return 1;
-    gckpt_exec *exec = r->models[LM_TRAINING].exec;
+    gckpt_exec *exec = r->stages[LM_TRAINING].exec;
     if ((r->ranks != NULL ? gckpt_ranks_save(exec, lm.save)
                           : gckpt_store_save(r->store, lm.save)) == GCKPT_OK)
         return 0;
@@ -632,7 +632,7 @@ static int evaluate(lm_run *r, uint64_t step)
     const size_t T = (size_t)o.context, windows = (text.size - text.train - 1 + T - 1) / T;
     const size_t most = lm.eval_iters > 0 ? (size_t)(lm.eval_iters * lm.batch) : windows;
     const size_t used = most < windows ? most : windows;
-    const lm_model *m = &r->models[LM_EVALUATION];
+    const lm_stage *m = &r->stages[LM_EVALUATION];
     double sum = 0;
     int64_t count = 0, rows, first;
     if (!r->saved && save(r) != 0)
@@ -646,7 +646,7 @@ static int evaluate(lm_run *r, uint64_t step)
         for (size_t k = 0; k < own; k++)
             put_window(r->tokens + k * T, r->targets + k * T,
                        text.train + (i + (size_t)first + k) * windows / used * T, text.size);
-        if (lm_stops(r))
+        if (lm_is_stopped(r))
             return 0;
         const gckpt_result result = gckpt_forward(m->exec, feeds, 2, rows, &report);
         if (result != GCKPT_OK)
@@ -654,7 +654,7 @@ static int evaluate(lm_run *r, uint64_t step)
         sum += report.loss * (double)report.count;
         count += report.count;
     }
-    session_say("step %llu: validation loss %.4f", (unsigned long long)step, sum / (double)count);
+    session_print_line("step %llu: validation loss %.4f", (unsigned long long)step, sum / (double)count);
     lm_report_eval(step, sum / (double)count, "");
     return 0;
 }
@@ -662,7 +662,7 @@ static int evaluate(lm_run *r, uint64_t step)
 static int train(void)
 {
     const uint64_t step = gckpt_store_step(run.store);
-    run.batch = put_batch;
+    run.fill_batch = put_batch;
     run.evaluate = evaluate;
     run.save = save;
     const int failed = lm_train(&run);
@@ -696,10 +696,10 @@ static int generate(const generator *m, int32_t *all, size_t given, size_t n,
                     const sample_options *how, void (*show)(void *user, int32_t token), void *user)
 {
     const size_t rows = (size_t)m->samples, V = (size_t)m->vocabulary, stride = given + n;
-    sample_place *room = (sample_place *)malloc((size_t)m->known * sizeof *room);
+    sample_entry *heap = (sample_entry *)malloc((size_t)m->known * sizeof *heap);
     int32_t *next = (int32_t *)malloc(rows * sizeof *next);
-    int failed = room == NULL || next == NULL ? session_fail(1, "out of memory for samples") : 0;
-    for (size_t i = 0; i + 1 < stride && !failed && !lm_stops(&run); i++) {
+    int failed = heap == NULL || next == NULL ? session_fail(1, "out of memory for samples") : 0;
+    for (size_t i = 0; i + 1 < stride && !failed && !lm_is_stopped(&run); i++) {
         if (gckpt_position(m->exec) == m->context) {
             failed = gckpt_rewind(m->exec, 0) != GCKPT_OK;
             for (size_t k = i - (size_t)(m->context / 2); k < i && !failed; k++)
@@ -709,11 +709,11 @@ static int generate(const generator *m, int32_t *all, size_t given, size_t n,
         const float *logits = failed ? NULL : gckpt_fetch(m->exec, m->logits, 0);
         for (size_t r = 0; r < rows && i + 1 >= given && !failed; r++)
             all[r * stride + i + 1] =
-                sample_token(logits + r * V, m->known, how, r, i + 1 - given, room);
+                sample_token(logits + r * V, m->known, how, r, i + 1 - given, heap);
         if (show != NULL && i + 1 >= given && !failed)
             show(user, all[i + 1]);
     }
-    free(room);
+    free(heap);
     free(next);
     return failed;
 }
@@ -729,7 +729,7 @@ static void show(void *user, int32_t byte)
 /* Continues the prompt, in so many ways. */
 static int sample(void)
 {
-    const lm_model *m = &run.models[LM_SAMPLING];
+    const lm_stage *m = &run.stages[LM_SAMPLING];
     const char *prompt = lm.prompt == NULL || lm.prompt[0] == 0 ? "\n" : lm.prompt;
     const size_t given = strlen(prompt), stride = given + (size_t)lm.sample;
     const generator caching = {
@@ -774,7 +774,7 @@ static int open_store(int argc, char **argv)
     if (run.store == NULL)
         return session_fail(1, "out of memory");
 #ifdef GPT_MPI
-    if (gckpt_store_ranks(run.store, lm_rank(&run), lm_size(&run), (gckpt_shard)o.shard) !=
+    if (gckpt_store_ranks(run.store, lm_rank(&run), lm_world_size(&run), (gckpt_shard)o.shard) !=
         GCKPT_OK)
         return session_fail(2, "%s", gckpt_error_text(run.store));
 #endif
@@ -783,15 +783,15 @@ static int open_store(int argc, char **argv)
         loaded = is_index(lm.resume) ? gckpt_ranks_load(run.store, lm.resume)
                                      : gckpt_store_load(run.store, lm.resume);
     if (loaded == GCKPT_OTHER_CONTRACT)
-        snprintf(asked.note, sizeof asked.note, "%s", gckpt_error_text(run.store));
+        snprintf(reports.note, sizeof reports.note, "%s", gckpt_error_text(run.store));
     else if (loaded != GCKPT_OK)
         return session_fail(1, "--resume %s: %s", lm.resume, gckpt_error_text(run.store));
-    run.skipped = session_noted(run.store, "skipped", 0);
+    run.skipped = session_read_note(run.store, "skipped", 0);
     if (lm.resume != NULL && lm.save == NULL)
         lm.save = lm.resume;
     int status =
-        lm.resume != NULL ? session_restore(run.store, lm.resume, &options, fixed, argc, argv) : 0;
-    return status != 0 ? status : session_keep(run.store, &options, not_kept, argc, argv);
+        lm.resume != NULL ? session_restore_options(run.store, lm.resume, &options, fixed, argc, argv) : 0;
+    return status != 0 ? status : session_note_options(run.store, &options, not_kept, argc, argv);
 }
 
 /* Everything before the first step. */
@@ -799,19 +799,19 @@ static int begin(int argc, char **argv)
 {
     int status = open_store(argc, argv);
 #ifdef GPT_MPI
-    engine.ranks.timeout = o.timeout;
+    transport.ranks.timeout = o.timeout;
 #endif
     if (status == 0)
         status = check_options();
     if (status == 0)
         status = load_text(argv[0]);
     if (status == 0)
-        status = session_same_data(run.store, "data", text.path, text.hash,
+        status = session_check_data(run.store, "data", text.path, text.hash,
                                    options_given(&options, argc, argv, "data") != NULL);
     if (lm_rank(&run) > 0) /* one process writes what people and programs read */
         lm.json = lm.timeline = o.frontier = NULL;
     if (status == 0)
-        status = try_outputs();
+        status = check_outputs();
     if (status == 0)
         status = session_device(lm.device, &run.device);
     if (status == 0)
@@ -820,7 +820,7 @@ static int begin(int argc, char **argv)
 }
 
 /* Trains and samples. */
-static int go(void)
+static int train_and_sample(void)
 {
     int status = train();
     if (status == 0 && lm.sample > 0 && !session.interrupted)
@@ -836,9 +836,9 @@ static int go(void)
 static int open_ranks(int *argc, char ***argv)
 {
     MPI_Init(argc, argv);
-    if (!mpi_ranks_open(&engine, MPI_COMM_WORLD, 60))
+    if (!mpi_ranks_open(&transport, MPI_COMM_WORLD, 60))
         return session_fail(1, "MPI fails");
-    run.ranks = engine.ranks.size > 1 ? &engine.ranks : NULL;
+    run.ranks = transport.ranks.size > 1 ? &transport.ranks : NULL;
     if (lm_rank(&run) > 0 && freopen("/dev/null", "w", stdout) == NULL)
         return session_fail(1, "/dev/null: %s", strerror(errno));
     return 0;
@@ -846,7 +846,7 @@ static int open_ranks(int *argc, char ***argv)
 
 static void close_ranks(void)
 {
-    mpi_ranks_close(&engine);
+    mpi_ranks_close(&transport);
     MPI_Finalize();
 }
 #else
@@ -864,10 +864,10 @@ int main(int argc, char **argv)
         status = lm_print_help(&options, title, groups);
     else if (status == 0)
         status = begin(argc, argv);
-    status = lm_greatest(&run, status); /* what ends one process ends all */
-    if (status == 0 && !only_tells() && !lm.help)
-        status = lm_greatest(&run, go());
-    gckpt_frontier_free(asked.frontier);
+    status = lm_all_reduce_max(&run, status); /* what ends one process ends all */
+    if (status == 0 && !only_reports() && !lm.help)
+        status = lm_all_reduce_max(&run, train_and_sample());
+    gckpt_frontier_free(reports.frontier);
     lm_free(&run);
     gckpt_store_free(run.store);
     free(run.tokens);

@@ -28,11 +28,11 @@ static const struct {
     { "ln_f.weight", '1', 'C' },        { "ln_f.bias", '1', 'C' },
     { "lm_head.weight", 'V', 'C' },
 };
-enum { GPT2_PARTS = 12 };
+enum { GPT2_BLOCK_PARAMS = 12 };
 
-static inline int gpt2_parts(const model_config *c) { return (void)c, GPT2_PARTS; }
+static inline int gpt2_block_params(const model_config *c) { return (void)c, GPT2_BLOCK_PARAMS; }
 
-static inline int64_t gpt2_size_of(const model_config *c, char letter)
+static inline int64_t gpt2_dim(const model_config *c, char letter)
 {
     return letter == 'C'   ? c->width
            : letter == '3' ? 3 * c->width
@@ -43,31 +43,31 @@ static inline int64_t gpt2_size_of(const model_config *c, char letter)
 }
 
 /* Initial values as transformers: N(0, range), what adds to the residual stream less. */
-static inline void gpt2_get(const model_config *c, int64_t layer, int part, model_parameter *p)
+static inline void gpt2_get_param(const model_config *c, int64_t layer, int part, model_parameter *p)
 {
-    const int row = layer < 0 ? GPT2_PARTS + part : part;
+    const int row = layer < 0 ? GPT2_BLOCK_PARAMS + part : part;
     const char *name = gpt2_table[row].name;
     const char rows = gpt2_table[row].rows, columns = gpt2_table[row].columns;
-    const int64_t n = gpt2_size_of(c, columns);
+    const int64_t n = gpt2_dim(c, columns);
     snprintf(p->name, sizeof p->name, "%s", name);
-    p->shape = rows == '1' ? gckpt_shape1(n) : gckpt_shape2(gpt2_size_of(c, rows), n);
+    p->shape = rows == '1' ? gckpt_shape1(n) : gckpt_shape2(gpt2_dim(c, rows), n);
     if (rows != '1')
         p->init.normal = (float)(strstr(name, "c_proj") == NULL
-                                     ? c->range
-                                     : c->range / model_root(2.0 * (double)c->layers));
+                                     ? c->init_range
+                                     : c->init_range / model_sqrt(2.0 * (double)c->layers));
     else if (strncmp(name, "ln_", 3) == 0 && strstr(name, "weight") != NULL)
         p->init.constant = 1;
 }
 
 /* Causal masks, which old files carry. */
-static inline int gpt2_skips(const char *name)
+static inline int gpt2_is_skipped(const char *name)
 {
     const char *end = strstr(name, ".attn.");
     return end != NULL && (strcmp(end, ".attn.bias") == 0 || strcmp(end, ".attn.masked_bias") == 0);
 }
 
 /* ---- building it ----------------------------------------------------------------------------- */
-static inline gckpt_tensor *gpt2_norm(const model_place *at, gckpt_tensor *x, const char *part)
+static inline gckpt_tensor *gpt2_norm(const model_site *at, gckpt_tensor *x, const char *part)
 {
     gckpt_graph *g = gckpt_graph_of(x);
     gckpt_tensor *gain = model_param(g, at, part, ".weight");
@@ -77,7 +77,7 @@ static inline gckpt_tensor *gpt2_norm(const model_place *at, gckpt_tensor *x, co
 /* (B,T,C) -> (B,T,C), one segment (gckpt_checkpoint). */
 static inline gckpt_tensor *gpt2_block(gckpt_tensor *x, void *user)
 {
-    const model_place *at = (const model_place *)user;
+    const model_site *at = (const model_site *)user;
     const model_hooks *hooks = at->options->hooks;
     const int64_t C = at->config->width, capacity = at->options->capacity;
     gckpt_tensor *a = model_linear(at, gpt2_norm(at, x, "ln_1"), "attn.c_attn"); /* (B,T,3C) */
@@ -101,7 +101,7 @@ static inline gckpt_tensor *gpt2_hidden(const model_any *m, gckpt_tensor *tokens
                                         const model_options *o)
 {
     const model_hooks *hooks = o->hooks;
-    model_place at = { &m->config, o, -1 };
+    model_site at = { &m->config, o, -1 };
     gckpt_graph *g = gckpt_graph_of(tokens);
     gckpt_tensor *x = gckpt_embed(model_param(g, &at, "wte", ".weight"), tokens);
     if (hooks != NULL && hooks->embedded != NULL)
@@ -121,7 +121,7 @@ static inline gckpt_tensor *gpt2_hidden(const model_any *m, gckpt_tensor *tokens
 }
 
 /* Of LLaMA-Adapter's prompts: by c_attn. */
-static inline void gpt2_keys_values(const model_place *at, gckpt_tensor *prompts, gckpt_tensor **k,
+static inline void gpt2_keys_values(const model_site *at, gckpt_tensor *prompts, gckpt_tensor **k,
                                     gckpt_tensor **v)
 {
     gckpt_graph *g = gckpt_graph_of(prompts);
@@ -144,50 +144,50 @@ static inline void gpt2_refuse_others(json *d)
                   { "add_cross_attention", 0 } };
     for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++)
         if (json_bool(d, JSON_ROOT, fixed[i].key, fixed[i].value) != fixed[i].value)
-            json_wrong(d, json_find(d, JSON_ROOT, fixed[i].key),
+            json_mismatch(d, json_find(d, JSON_ROOT, fixed[i].key),
                        fixed[i].value ? "true, all that is supported"
                                       : "false, all that is supported");
     const double eps = json_real(d, JSON_ROOT, "layer_norm_epsilon", 1e-5);
     if (eps < 0.999999e-5 || eps > 1.000001e-5)
-        json_wrong(d, json_find(d, JSON_ROOT, "layer_norm_epsilon"), "1e-5, all that is supported");
+        json_mismatch(d, json_find(d, JSON_ROOT, "layer_norm_epsilon"), "1e-5, all that is supported");
 }
 
 /* Reads a size that has two names; as in transformers, the second wins if both are there. */
-static inline int64_t gpt2_size(json *d, const char *key, const char *other, int64_t usual)
+static inline int64_t gpt2_read_size(json *d, const char *key, const char *alias, int64_t fallback)
 {
-    return model_size(d, json_find_set(d, JSON_ROOT, other) != 0 ? other : key, usual);
+    return model_read_size(d, json_find_nonnull(d, JSON_ROOT, alias) != 0 ? alias : key, fallback);
 }
 
 /* What config.json does not say is as transformers' GPT2Config has it. */
-static inline int gpt2_read(model_any *m)
+static inline int gpt2_read_config(model_any *m)
 {
-    json *d = &m->file;
+    json *d = &m->config_json;
     model_config *c = &m->config;
     gpt2_refuse_others(d);
     c->type = "gpt2";
-    c->layers = gpt2_size(d, "n_layer", "num_hidden_layers", 12);
-    c->heads = c->key_heads = gpt2_size(d, "n_head", "num_attention_heads", 12);
-    c->width = gpt2_size(d, "n_embd", "hidden_size", 768);
-    c->inner = model_size(d, "n_inner", 4 * c->width);
-    c->context = gpt2_size(d, "n_positions", "max_position_embeddings", 1024);
-    c->vocabulary = model_size(d, "vocab_size", 50257);
+    c->layers = gpt2_read_size(d, "n_layer", "num_hidden_layers", 12);
+    c->heads = c->key_heads = gpt2_read_size(d, "n_head", "num_attention_heads", 12);
+    c->width = gpt2_read_size(d, "n_embd", "hidden_size", 768);
+    c->inner = model_read_size(d, "n_inner", 4 * c->width);
+    c->context = gpt2_read_size(d, "n_positions", "max_position_embeddings", 1024);
+    c->vocabulary = model_read_size(d, "vocab_size", 50257);
     c->tied = json_bool(d, JSON_ROOT, "tie_word_embeddings", 1);
-    c->head = c->width / c->heads;
+    c->head_dim = c->width / c->heads;
     if (c->width % c->heads != 0)
         json_fail(d, 0, "n_embd %lld is no multiple of n_head %lld", (long long)c->width,
                   (long long)c->heads);
-    const uint32_t at = json_find_set(d, JSON_ROOT, "activation_function");
+    const uint32_t at = json_find_nonnull(d, JSON_ROOT, "activation_function");
     c->activation = at ? model_read_activation(d, at) : gckpt_gelu;
     return d->error[0] != 0 ? -1 : 0;
 }
 
-static inline void gpt2_write(const model_any *m, FILE *f)
+static inline void gpt2_write_config(const model_any *m, FILE *f)
 {
     fprintf(f, ",\n  \"n_layer\": %lld", (long long)m->config.layers);
 }
 
 /* What a new model says of itself. */
-static inline void gpt2_write_new(const model_config *c, FILE *f)
+static inline void gpt2_write_new_config(const model_config *c, FILE *f)
 {
     fprintf(f, ",\n  \"n_head\": %lld,\n  \"n_embd\": %lld,\n  \"n_inner\": %lld",
             (long long)c->heads, (long long)c->width, (long long)c->inner);
@@ -195,7 +195,7 @@ static inline void gpt2_write_new(const model_config *c, FILE *f)
             (long long)c->context, (long long)c->context, (long long)c->vocabulary);
     fprintf(f, ",\n  \"activation_function\": \"%s\",\n  \"layer_norm_epsilon\": 1e-05",
             model_activation_name(c->activation));
-    fprintf(f, ",\n  \"initializer_range\": %.9g", c->range);
+    fprintf(f, ",\n  \"initializer_range\": %.9g", c->init_range);
     if (c->eos[0] >= 0)
         fprintf(f, ",\n  \"bos_token_id\": %d,\n  \"eos_token_id\": %d", (int)c->eos[0],
                 (int)c->eos[0]);
@@ -206,21 +206,21 @@ static inline const char *gpt2_architecture(const model_config *c)
     return (void)c, "GPT2LMHeadModel";
 }
 
-static inline const char *gpt2_targets(const model_config *c) { return (void)c, "c_attn"; }
+static inline const char *gpt2_lora_targets(const model_config *c) { return (void)c, "c_attn"; }
 
 static const model_family gpt2_family = {
     "GPT-2",
     "gpt2",
-    gpt2_read,
+    gpt2_read_config,
     " n_layer num_hidden_layers ",
-    gpt2_write,
-    gpt2_write_new,
+    gpt2_write_config,
+    gpt2_write_new_config,
     gpt2_architecture,
     2, /* before the blocks */
     2, /* behind them */
-    gpt2_parts,
-    gpt2_get,
-    gpt2_skips,
+    gpt2_block_params,
+    gpt2_get_param,
+    gpt2_is_skipped,
     0,
     "transformer.",
     "h",
@@ -231,7 +231,7 @@ static const model_family gpt2_family = {
     "c_attn,c_proj,c_fc",
     "c_proj",
     "*ln_*",
-    gpt2_targets,
+    gpt2_lora_targets,
     gpt2_hidden,
     gpt2_keys_values,
     NULL,
@@ -248,7 +248,7 @@ static inline void gpt2_new(model_any *m, int64_t layers, int64_t heads, int64_t
     c->type = "gpt2";
     c->layers = layers;
     c->heads = c->key_heads = heads;
-    c->head = heads > 0 ? width / heads : 0;
+    c->head_dim = heads > 0 ? width / heads : 0;
     c->width = width;
     c->inner = 4 * width;
     c->context = context;
@@ -257,6 +257,6 @@ static inline void gpt2_new(model_any *m, int64_t layers, int64_t heads, int64_t
     c->tied = 1;
     c->eos[0] = vocabulary == 50257 ? 50256 : -1;
     c->eos[1] = -1;
-    c->range = 0.02;
+    c->init_range = 0.02;
 }
 #endif

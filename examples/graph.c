@@ -16,10 +16,10 @@ static size_t write_file(void *user, const void *bytes, size_t size)
     return fwrite(bytes, 1, size, (FILE *)user);
 }
 
-static int draw(const char *path, const gckpt_graph *g, const pictures_shown *shown)
+static int draw(const char *path, const gckpt_graph *g, const pictures_overlay *overlay)
 {
     FILE *f = fopen(path, "w");
-    int bad = f == NULL || pictures_graph(g, shown, write_file, f) != GCKPT_OK;
+    int bad = f == NULL || pictures_graph(g, overlay, write_file, f) != GCKPT_OK;
     bad = (f != NULL && fclose(f) != 0) || bad;
     if (bad)
         fprintf(stderr, "graph: cannot write %s: %s\n", path, strerror(errno));
@@ -58,8 +58,8 @@ static int neuron(const char *path)
     gckpt_exec *exec = plan ? gckpt_exec_new(plan, s, NULL) : NULL;
     int ok = exec ? gckpt_gradients(exec, feeds, 2, 1, &report) == GCKPT_OK || failed(exec)
                   : failed(plan ? (const void *)s : (const void *)g);
-    const pictures_shown shown = { plan, exec, s, feeds, 2, &report };
-    ok = ok && draw(path, g, &shown);
+    const pictures_overlay overlay = { plan, exec, s, feeds, 2, &report };
+    ok = ok && draw(path, g, &overlay);
     gckpt_exec_free(exec);
     gckpt_plan_free(plan);
     gckpt_graph_free(g);
@@ -97,8 +97,8 @@ static int gpt(const char *path)
     const gckpt_term loss = { gckpt_linear_cross_entropy(x, table, targets), 1, 0 };
     gckpt_store_freeze(s, "places", 1);
     gckpt_plan *plan = gckpt_plan_new(g, &loss, 1, NULL);
-    const pictures_shown shown = { .plan = plan };
-    int ok = plan ? draw(path, g, &shown) : failed(g);
+    const pictures_overlay overlay = { .plan = plan };
+    int ok = plan ? draw(path, g, &overlay) : failed(g);
     gckpt_plan_free(plan);
     gckpt_graph_free(g);
     gckpt_store_free(s);

@@ -76,7 +76,7 @@ static inline void images_free(images_set *s)
 }
 
 /* Rows from here on have this size: as those before, if there are any. */
-static inline int images_like(images_set *s, int64_t height, int64_t width, int64_t channels,
+static inline int images_check_size(images_set *s, int64_t height, int64_t width, int64_t channels,
                               const char *path)
 {
     if (s->rows > 0 && (height != s->height || width != s->width || channels != s->channels)) {
@@ -91,7 +91,7 @@ static inline int images_like(images_set *s, int64_t height, int64_t width, int6
 }
 
 /* Room for n more rows, which begin at row s->rows. */
-static inline int images_room(images_set *s, int64_t n)
+static inline int images_reserve(images_set *s, int64_t n)
 {
     const size_t all = (size_t)(s->rows + n), size = (size_t)images_size(s);
     const int fits = s->rows + n <= (int64_t)(SIZE_MAX / 2 / sizeof(float) / size);
@@ -106,7 +106,7 @@ static inline int images_room(images_set *s, int64_t n)
     return 0;
 }
 
-static inline int images_label(images_set *s, int64_t row, int label, const char *path)
+static inline int images_set_label(images_set *s, int64_t row, int label, const char *path)
 {
     s->label[row] = (int32_t)label;
     if (label < s->classes)
@@ -117,23 +117,23 @@ static inline int images_label(images_set *s, int64_t row, int label, const char
 }
 
 /* Bytes from here to the end of a file; -1: that cannot be told. */
-static inline int64_t images_left(FILE *f)
+static inline int64_t images_bytes_left(FILE *f)
 {
     const long here = ftell(f), end = here >= 0 && fseek(f, 0, SEEK_END) == 0 ? ftell(f) : -1;
     return end >= here && fseek(f, here, SEEK_SET) == 0 ? (int64_t)end - here : -1;
 }
 
 /* Records of CIFAR-10: the label, then 32 x 32 reds, greens and blues. */
-static inline int images_cifar(images_set *s, const char *path, FILE *f)
+static inline int images_read_cifar(images_set *s, const char *path, FILE *f)
 {
     enum { PLACES = 32 * 32 };
     unsigned char record[1 + 3 * PLACES];
-    const int64_t left = images_left(f), rows = left / (int64_t)sizeof record;
+    const int64_t left = images_bytes_left(f), rows = left / (int64_t)sizeof record;
     int failed = 0;
     if (left < 0 || left % (int64_t)sizeof record != 0)
         failed = snprintf(s->error, sizeof s->error,
                           "%s: not CIFAR-10's format: rows have 3073 bytes", path);
-    failed = failed || (rows > 0 && images_room(s, rows) != 0);
+    failed = failed || (rows > 0 && images_reserve(s, rows) != 0);
     for (int64_t n = 0; n < rows && !failed; n++) {
         if (fread(record, 1, sizeof record, f) != sizeof record) {
             failed = snprintf(s->error, sizeof s->error, "%s: cannot be read", path);
@@ -142,13 +142,13 @@ static inline int images_cifar(images_set *s, const char *path, FILE *f)
         unsigned char *to = s->bytes + s->rows * 3 * PLACES;
         for (int i = 0; i < 3 * PLACES; i++)
             to[i % PLACES * 3 + i / PLACES] = record[1 + i];
-        failed = images_label(s, s->rows++, record[0], path) != 0;
+        failed = images_set_label(s, s->rows++, record[0], path) != 0;
     }
     return failed ? -1 : 0;
 }
 
 /* A number of four bytes, the highest first; -1: the file has ended. */
-static inline int64_t images_number(FILE *f)
+static inline int64_t images_read_int(FILE *f)
 {
     unsigned char b[4];
     if (fread(b, 1, 4, f) != 4)
@@ -157,29 +157,29 @@ static inline int64_t images_number(FILE *f)
 }
 
 /* MNIST's files: 2051, rows, height, width, pixels; and 2049, rows, labels. */
-static inline int images_idx(images_set *s, const char *path, FILE *images, FILE *labels)
+static inline int images_read_idx(images_set *s, const char *path, FILE *images, FILE *labels)
 {
-    const int64_t magic = images_number(images), rows = images_number(images);
-    const int64_t height = images_number(images), width = images_number(images);
-    int failed = magic != 2051 || images_number(labels) != 2049 || images_number(labels) != rows;
+    const int64_t magic = images_read_int(images), rows = images_read_int(images);
+    const int64_t height = images_read_int(images), width = images_read_int(images);
+    int failed = magic != 2051 || images_read_int(labels) != 2049 || images_read_int(labels) != rows;
     if (failed || rows < 1 || height < 1 || width < 1 || height > 4096 || width > 4096) {
         snprintf(s->error, sizeof s->error, "%s: not MNIST's format, or not like its labels", path);
         return -1;
     }
-    const int64_t left = images_left(images); /* before there is memory for what it says it has */
+    const int64_t left = images_bytes_left(images); /* before there is memory for what it says it has */
     if (left < rows * height * width) {
         snprintf(s->error, sizeof s->error, "%s: ends within row %.0f", path,
                  (double)(left / (height * width)));
         return -1;
     }
-    if (images_like(s, height, width, 1, path) != 0 || images_room(s, rows) != 0)
+    if (images_check_size(s, height, width, 1, path) != 0 || images_reserve(s, rows) != 0)
         return -1;
     for (int64_t i = 0; i < rows && !failed; i++, s->rows++) {
         unsigned char *to = s->bytes + s->rows * images_size(s);
         int label = fgetc(labels), pixel = 0;
         for (int64_t k = 0; k < images_size(s) && pixel != EOF; k++)
             to[k] = (unsigned char)(pixel = fgetc(images));
-        failed = label == EOF || pixel == EOF || images_label(s, s->rows, label, path) != 0;
+        failed = label == EOF || pixel == EOF || images_set_label(s, s->rows, label, path) != 0;
         if (label == EOF || pixel == EOF)
             snprintf(s->error, sizeof s->error, "%s: ends within row %.0f", path, (double)i);
     }
@@ -194,7 +194,7 @@ static inline FILE *images_open(const char *folder, const char *name, char path[
 }
 
 /* A part of the set: for training (0) or validation (1). 1: no such files. */
-static inline int images_part(images_set *s, const char *folder, int part)
+static inline int images_read_part(images_set *s, const char *folder, int part)
 {
     static const char *const idx[2][2] = { { "train-images-idx3-ubyte", "train-labels-idx1-ubyte" },
                                            { "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte" } };
@@ -205,7 +205,7 @@ static inline int images_part(images_set *s, const char *folder, int part)
         FILE *f = images_open(folder, name, path);
         if (f != NULL) {
             found = 1;
-            failed = images_like(s, 32, 32, 3, path) != 0 ? -1 : images_cifar(s, path, f);
+            failed = images_check_size(s, 32, 32, 3, path) != 0 ? -1 : images_read_cifar(s, path, f);
             fclose(f);
         }
     }
@@ -213,7 +213,7 @@ static inline int images_part(images_set *s, const char *folder, int part)
         return failed;
     FILE *images = images_open(folder, idx[part][0], path);
     FILE *labels = images_open(folder, idx[part][1], other);
-    failed = images == NULL || labels == NULL ? 1 : images_idx(s, path, images, labels);
+    failed = images == NULL || labels == NULL ? 1 : images_read_idx(s, path, images, labels);
     if (images != NULL)
         fclose(images);
     if (labels != NULL)
@@ -263,7 +263,7 @@ static inline int64_t images_list(images_set *s, const char *path, char (**names
 }
 
 /* A number of a portable map's head, behind white space and comments; -1: there is none. */
-static inline int64_t images_map_number(FILE *f)
+static inline int64_t images_pnm_number(FILE *f)
 {
     int64_t n = -1;
     int c = fgetc(f);
@@ -277,26 +277,26 @@ static inline int64_t images_map_number(FILE *f)
 
 /* A picture, the next row: portable pixmap (P6) or graymap (P5), a byte a value. room: rows to make
  * room for when its size is known, if files of so many bytes can hold them. */
-static inline int images_map(images_set *s, const char *path, int64_t room, double bytes)
+static inline int images_read_pnm(images_set *s, const char *path, int64_t reserve, double bytes)
 {
     FILE *f = fopen(path, "rb");
     const int p = f != NULL && fgetc(f) == 'P' ? fgetc(f) : 0, known = p == '5' || p == '6';
-    const int64_t width = known ? images_map_number(f) : -1,
-                  height = known ? images_map_number(f) : -1;
-    const int64_t most = known ? images_map_number(f) : -1;
+    const int64_t width = known ? images_pnm_number(f) : -1,
+                  height = known ? images_pnm_number(f) : -1;
+    const int64_t most = known ? images_pnm_number(f) : -1;
     int failed = 0;
     if (width < 1 || height < 1 || width > 16384 || height > 16384 || most != 255)
         failed = snprintf(s->error, sizeof s->error,
                           "%s: not a .ppm or .pgm with bytes of 0 to 255 (P6, P5)", path);
-    failed = failed || images_like(s, height, width, p == '6' ? 3 : 1, path) != 0;
+    failed = failed || images_check_size(s, height, width, p == '6' ? 3 : 1, path) != 0;
     const size_t size = (size_t)images_size(s);
-    if (!failed && images_left(f) < images_size(s)) /* before there is memory for it */
+    if (!failed && images_bytes_left(f) < images_size(s)) /* before there is memory for it */
         failed = snprintf(s->error, sizeof s->error, "%s: ends within the picture", path);
-    if (!failed && bytes < (double)room * (double)size)
+    if (!failed && bytes < (double)reserve * (double)size)
         failed = snprintf(s->error, sizeof s->error,
                           "%s: %lld pictures of its size take %.0f bytes, their files have %.0f",
-                          path, (long long)room, (double)room * (double)size, bytes);
-    failed = failed || (room > 0 && images_room(s, room) != 0);
+                          path, (long long)reserve, (double)reserve * (double)size, bytes);
+    failed = failed || (reserve > 0 && images_reserve(s, reserve) != 0);
     if (!failed && fread(s->bytes + (size_t)s->rows * size, 1, size, f) != size)
         failed = snprintf(s->error, sizeof s->error, "%s: cannot be read", path);
     if (f != NULL)
@@ -306,22 +306,22 @@ static inline int images_map(images_set *s, const char *path, int64_t room, doub
 }
 
 /* All pictures of a class, from FOLDER/part/CLASS. */
-static inline int images_class(images_set *s, const char *path, int64_t label)
+static inline int images_read_class(images_set *s, const char *path, int64_t label)
 {
     char file[1100], (*names)[256];
     const int64_t n = images_list(s, path, &names);
     int failed = n <= 0;
     double bytes = 0;
-    struct stat is;
+    struct stat info;
     if (failed && s->error[0] == 0)
         snprintf(s->error, sizeof s->error, "%s: no folder with pictures of a class", path);
     for (int64_t i = 0; i < n; i++) {
         snprintf(file, sizeof file, "%s/%s", path, names[i]);
-        bytes += stat(file, &is) == 0 ? (double)is.st_size : 0;
+        bytes += stat(file, &info) == 0 ? (double)info.st_size : 0;
     }
     for (int64_t i = 0; i < n && !failed; i++) {
         snprintf(file, sizeof file, "%s/%s", path, names[i]);
-        failed = images_map(s, file, i == 0 ? n : 0, bytes) != 0;
+        failed = images_read_pnm(s, file, i == 0 ? n : 0, bytes) != 0;
         if (!failed)
             s->label[s->rows - 1] = (int32_t)label;
     }
@@ -330,7 +330,7 @@ static inline int images_class(images_set *s, const char *path, int64_t label)
 }
 
 /* All of FOLDER/part. 1: there is no such folder. */
-static inline int images_folder(images_set *s, const char *folder, const char *part)
+static inline int images_read_folder(images_set *s, const char *folder, const char *part)
 {
     char path[512], in[800], (*names)[256];
     snprintf(path, sizeof path, "%s/%s", folder, part);
@@ -346,7 +346,7 @@ static inline int images_folder(images_set *s, const char *folder, const char *p
         snprintf(in, sizeof in, "%s/%s", path, names[k]);
         if (n != s->classes || strcmp(names[k], s->names[k]) != 0)
             failed = snprintf(s->error, sizeof s->error, "%s: not the classes of train", path) > 0;
-        failed = failed || images_class(s, in, k);
+        failed = failed || images_read_class(s, in, k);
     }
     if (names != s->names)
         free(names);
@@ -355,10 +355,10 @@ static inline int images_folder(images_set *s, const char *folder, const char *p
 #endif
 
 /* The digits, 8 x 8; the last 360 are by people of whom the others know nothing. */
-static inline int images_digits(images_set *s)
+static inline int images_read_digits(images_set *s)
 {
     s->height = s->width = 8, s->channels = 1;
-    if (images_room(s, DIGITS) != 0)
+    if (images_reserve(s, DIGITS) != 0)
         return -1;
     for (int i = 0; i < DIGITS; i++) {
         for (int k = 0; k < 64; k++)
@@ -371,19 +371,19 @@ static inline int images_digits(images_set *s)
 }
 
 /* What bytes are: less the mean, by the deviation, of the images to be trained on. */
-static inline void images_scale(images_set *s)
+static inline void images_normalise(images_set *s)
 {
     const int64_t n = (s->rows - s->validation) * images_size(s);
-    double mean = 0, squares = 0, slope = 1;
+    double mean = 0, variance = 0, inv_std = 1;
     for (int64_t i = 0; i < n; i++)
         mean += (double)s->bytes[i] / (double)n;
     for (int64_t i = 0; i < n; i++)
-        squares += ((double)s->bytes[i] - mean) * ((double)s->bytes[i] - mean) / (double)n;
-    for (int i = 0; i < 60 && squares > 0; i++) /* 1 / sqrt, by Newton: nothing has to be linked */
-        slope =
-            slope * slope * squares > 2 ? slope / 2 : slope * (1.5 - 0.5 * squares * slope * slope);
+        variance += ((double)s->bytes[i] - mean) * ((double)s->bytes[i] - mean) / (double)n;
+    for (int i = 0; i < 60 && variance > 0; i++) /* 1 / sqrt, by Newton: nothing has to be linked */
+        inv_std =
+            inv_std * inv_std * variance > 2 ? inv_std / 2 : inv_std * (1.5 - 0.5 * variance * inv_std * inv_std);
     for (int i = 0; i < 256; i++)
-        s->value[i] = (float)((i - mean) * slope);
+        s->value[i] = (float)((i - mean) * inv_std);
 }
 
 /* s->bytes. folder NULL: the digits. -1: s->error says why. */
@@ -393,13 +393,13 @@ static inline int images_read_u8(images_set *s, const char *folder)
     memset(s, 0, sizeof *s);
     s->classes = 10;
     if (folder == NULL)
-        failed = images_digits(s);
+        failed = images_read_digits(s);
     for (int part = 0; folder != NULL && part < 2 && !failed; part++) {
         s->validation = -s->rows;
-        failed = images_part(s, folder, part);
+        failed = images_read_part(s, folder, part);
 #ifdef IMAGES_FOLDERS
         if (failed > 0)
-            failed = images_folder(s, folder, part ? "val" : "train");
+            failed = images_read_folder(s, folder, part ? "val" : "train");
 #endif
         s->validation += s->rows;
         if (!failed && s->validation == 0) {
@@ -415,7 +415,7 @@ static inline int images_read_u8(images_set *s, const char *folder)
         }
     }
     if (!failed)
-        images_scale(s);
+        images_normalise(s);
     else
         images_free(s);
     return failed ? -1 : 0;
@@ -446,24 +446,24 @@ static inline int64_t images_side(const images_set *s, int axis)
 }
 
 /* Floats of an image as images_row makes it: (images_side 0, images_side 1, channels). */
-static inline int64_t images_seen(const images_set *s)
+static inline int64_t images_row_size(const images_set *s)
 {
     return images_side(s, 0) * images_side(s, 1) * s->channels;
 }
 
 /* Image `row`, cut out and mirrored as these 64 random bits say; chance NULL: from the middle. */
-static inline void images_row(const images_set *s, int64_t row, const uint64_t *chance, float *to)
+static inline void images_row(const images_set *s, int64_t row, const uint64_t *random_bits, float *to)
 {
     const int64_t side[2] = { s->height, s->width }, C = s->channels;
     const unsigned char *image = s->bytes + row * images_size(s);
-    const int mirrored = chance != NULL && s->flip && (*chance & 1) != 0;
+    const int mirrored = random_bits != NULL && s->flip && (*random_bits & 1) != 0;
     int64_t from[2];
     for (int i = 0; i < 2; i++) {
-        const int64_t places = side[i] + 2 * s->padding - images_side(s, i) + 1;
+        const int64_t positions = side[i] + 2 * s->padding - images_side(s, i) + 1;
         from[i] = (side[i] - images_side(s, i)) / 2;
-        if (chance != NULL && places > 0)
+        if (random_bits != NULL && positions > 0)
             from[i] =
-                (int64_t)((*chance >> (32 * i + 1) & 0x7fffffff) % (uint64_t)places) - s->padding;
+                (int64_t)((*random_bits >> (32 * i + 1) & 0x7fffffff) % (uint64_t)positions) - s->padding;
     }
     for (int64_t y = from[0]; y < from[0] + images_side(s, 0); y++)
         for (int64_t k = 0; k < images_side(s, 1); k++, to += C) {
@@ -479,9 +479,9 @@ static inline int images_batch(void *user, train_batch *b)
 {
     const images_set *s = (const images_set *)user;
     for (int64_t i = 0; i < b->n; i++) {
-        const uint64_t chance = train_random(b, i, 0);
-        images_row(s, b->rows[i], b->epoch > 0 ? &chance : NULL,
-                   (float *)b->to[0] + i * images_seen(s));
+        const uint64_t random_bits = train_random(b, i, 0);
+        images_row(s, b->rows[i], b->epoch > 0 ? &random_bits : NULL,
+                   (float *)b->values[0] + i * images_row_size(s));
     }
     return 0;
 }

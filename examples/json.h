@@ -51,10 +51,10 @@ typedef struct {
 typedef struct {
     const char *name; /* of the file, in messages; not copied */
     char *text;       /* what the values point into */
-    char *own;        /* the same, when it is to be freed */
-    size_t own_room;
+    char *owned;        /* the same, when it is to be freed */
+    size_t owned_capacity;
     json_node *nodes;
-    uint32_t count, room; /* of the nodes; number 0 is no value */
+    uint32_t count, capacity; /* of the nodes; number 0 is no value */
     uint32_t line;
     int lenient;   /* If nonzero, half of a surrogate pair (\ud83d) is read as U+FFFD. */
     size_t halves; /* the number of halves read so far */
@@ -69,12 +69,12 @@ static inline void json_init(json *d, const char *name)
 
 static inline void json_free(json *d)
 {
-    free(d->own);
+    free(d->owned);
     free(d->nodes);
-    d->own = NULL;
+    d->owned = NULL;
     d->nodes = NULL;
-    d->count = d->room = 0;
-    d->own_room = 0;
+    d->count = d->capacity = 0;
+    d->owned_capacity = 0;
 }
 
 /* Keeps the first message: "name:line: ..."; -1. */
@@ -131,7 +131,7 @@ static inline int json_put_utf8(char *s, uint32_t c)
 
 /* The length of the byte order mark at the head of a file: that of UTF-8 says nothing and is to be
  * skipped; 0: there is none. -1: the file is in another encoding, d->error. */
-static inline int json_mark(json *d, const char *text, size_t n)
+static inline int json_bom_size(json *d, const char *text, size_t n)
 {
     static const struct {
         const char bytes[5];
@@ -156,7 +156,7 @@ static inline int json_mark(json *d, const char *text, size_t n)
 
 /* ---- parsing --------------------------------------------------------------------------------- */
 /* The parser stops at s, a byte of the text or line counted from 1; NULL. */
-static inline char *json_stop(json *d, const char *expected, const char *s)
+static inline char *json_unexpected(json *d, const char *expected, const char *s)
 {
     unsigned c = (unsigned char)*s;
     char found[] = "the end of the text";
@@ -168,19 +168,19 @@ static inline char *json_stop(json *d, const char *expected, const char *s)
 }
 
 /* A new value; 0 when memory ends. */
-static inline uint32_t json_add(json *d, json_kind kind, const char *s)
+static inline uint32_t json_add_node(json *d, json_kind kind, const char *s)
 {
-    if (d->count + 1 >= d->room) {
-        size_t room = d->room ? 2 * (size_t)d->room : 64;
-        json_node *nodes = room < UINT32_MAX / sizeof *nodes
-                               ? (json_node *)realloc(d->nodes, room * sizeof *nodes)
+    if (d->count + 1 >= d->capacity) {
+        size_t capacity = d->capacity ? 2 * (size_t)d->capacity : 64;
+        json_node *nodes = capacity < UINT32_MAX / sizeof *nodes
+                               ? (json_node *)realloc(d->nodes, capacity * sizeof *nodes)
                                : NULL;
         if (nodes == NULL) {
-            json_fail(d, d->line, "out of memory for %.0f values", (double)room);
+            json_fail(d, d->line, "out of memory for %.0f values", (double)capacity);
             return 0;
         }
         d->nodes = nodes;
-        d->room = (uint32_t)room;
+        d->capacity = (uint32_t)capacity;
     }
     d->count += d->count == 0; /* number 0 */
     json_node *p = &d->nodes[d->count];
@@ -217,15 +217,15 @@ static inline char *json_string(json *d, char *s, const char *end, uint32_t node
 {
     char *to = ++s;
     while (*s != '"') {
-        static const char from[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
+        static const char from[] = "\"\\/bfnrt", unescaped[] = "\"\\/\b\f\n\r\t";
         const char *p;
         uint32_t c;
         if ((unsigned char)*s < 32)
-            return json_stop(d, "the rest of a string", s);
+            return json_unexpected(d, "the rest of a string", s);
         if (*s != '\\') {
             int n = json_utf8(s, (size_t)(end - s), &c);
             if (n < 0)
-                return json_stop(d, "UTF-8", s);
+                return json_unexpected(d, "UTF-8", s);
             while (n-- > 0)
                 *to++ = *s++;
         } else if (*++s == 'u') {
@@ -239,14 +239,14 @@ static inline char *json_string(json *d, char *s, const char *end, uint32_t node
                 d->halves += !pair;
             }
             if (code < 0)
-                return json_stop(d, "\\u and 4 hexadecimal digits, surrogates in pairs", s);
+                return json_unexpected(d, "\\u and 4 hexadecimal digits, surrogates in pairs", s);
             to += json_put_utf8(to, (uint32_t)code);
             s += low < 0 ? 5 : 11;
         } else if (*s != 0 && (p = strchr(from, *s)) != NULL) {
-            *to++ = meant[p - from];
+            *to++ = unescaped[p - from];
             s++;
         } else {
-            return json_stop(d, "one of \"\\/bfnrtu after a backslash", s);
+            return json_unexpected(d, "one of \"\\/bfnrtu after a backslash", s);
         }
     }
     *to = 0;
@@ -258,7 +258,7 @@ static inline char *json_string(json *d, char *s, const char *end, uint32_t node
 static inline char *json_digits(json *d, char *s)
 {
     if (*s < '0' || *s > '9')
-        return json_stop(d, "a digit", s);
+        return json_unexpected(d, "a digit", s);
     while (*s >= '0' && *s <= '9')
         s++;
     return s;
@@ -285,15 +285,15 @@ static inline char *json_scalar(json *d, char *s, const char *end)
 {
     static const char *const words[] = { "null", "false", "true" };
     if (*s == '"' || *s == '-' || (*s >= '0' && *s <= '9')) {
-        uint32_t node = json_add(d, *s == '"' ? JSON_STRING : JSON_NUMBER, s);
+        uint32_t node = json_add_node(d, *s == '"' ? JSON_STRING : JSON_NUMBER, s);
         return node == 0   ? NULL
                : *s == '"' ? json_string(d, s, end, node)
                            : json_number(d, s, node);
     }
     for (int i = 0; i < 3; i++)
         if (strncmp(s, words[i], strlen(words[i])) == 0)
-            return json_add(d, (json_kind)(JSON_NULL + i), s) ? s + strlen(words[i]) : NULL;
-    return json_stop(d, "a value", s);
+            return json_add_node(d, (json_kind)(JSON_NULL + i), s) ? s + strlen(words[i]) : NULL;
+    return json_unexpected(d, "a value", s);
 }
 
 /* Parses text[size], of which text[size] is 0 and which the values point into and change; 0, or -1
@@ -315,13 +315,13 @@ static inline int json_parse(json *d, char *text, size_t size)
             uint32_t item = d->count;
             if (in == JSON_OBJECT) {
                 if (*s != '"')
-                    return json_stop(d, "a key in quotes", s), -1;
-                if (json_add(d, JSON_KEY, s) == 0 ||
+                    return json_unexpected(d, "a key in quotes", s), -1;
+                if (json_add_node(d, JSON_KEY, s) == 0 ||
                     (s = json_string(d, s, text + size, item)) == NULL)
                     return -1;
                 s = json_skip_space(d, s);
                 if (*s != ':')
-                    return json_stop(d, "':' after a key", s), -1;
+                    return json_unexpected(d, "':' after a key", s), -1;
                 s = json_skip_space(d, s + 1);
             }
             if (d->nodes[open[depth - 1]].size++ > 0)
@@ -331,7 +331,7 @@ static inline int json_parse(json *d, char *text, size_t size)
         if (*s == '{' || *s == '[') {
             if (depth == JSON_DEPTH)
                 return json_fail(d, d->line, "arrays and objects more than %d deep", JSON_DEPTH);
-            open[depth] = json_add(d, *s == '{' ? JSON_OBJECT : JSON_ARRAY, s);
+            open[depth] = json_add_node(d, *s == '{' ? JSON_OBJECT : JSON_ARRAY, s);
             if (open[depth++] == 0)
                 return -1;
             char closing = *s == '{' ? '}' : ']';
@@ -344,11 +344,11 @@ static inline int json_parse(json *d, char *text, size_t size)
         for (s = json_skip_space(d, s); depth > 0 && *s != ','; s = json_skip_space(d, s + 1)) {
             int object = d->nodes[open[depth - 1]].kind == JSON_OBJECT;
             if (*s != (object ? '}' : ']'))
-                return json_stop(d, object ? "',' or '}'" : "',' or ']'", s), -1;
+                return json_unexpected(d, object ? "',' or '}'" : "',' or ']'", s), -1;
             depth--;
         }
         if (depth == 0)
-            return s == text + size ? 0 : (json_stop(d, "nothing after the value", s), -1);
+            return s == text + size ? 0 : (json_unexpected(d, "nothing after the value", s), -1);
         s++;
     }
 }
@@ -356,12 +356,12 @@ static inline int json_parse(json *d, char *text, size_t size)
 /* Twice the room in d->own, or some; 0 or -1. */
 static inline int json_grow(json *d)
 {
-    size_t room = d->own_room ? 2 * d->own_room : 4096;
-    char *own = room > d->own_room ? (char *)realloc(d->own, room) : NULL;
-    if (own == NULL)
-        return json_fail(d, d->line, "out of memory for %.0f bytes", (double)room);
-    d->own = own;
-    d->own_room = room;
+    size_t capacity = d->owned_capacity ? 2 * d->owned_capacity : 4096;
+    char *owned = capacity > d->owned_capacity ? (char *)realloc(d->owned, capacity) : NULL;
+    if (owned == NULL)
+        return json_fail(d, d->line, "out of memory for %.0f bytes", (double)capacity);
+    d->owned = owned;
+    d->owned_capacity = capacity;
     return 0;
 }
 
@@ -376,14 +376,14 @@ static inline char *json_read_text(json *d, const char *path, size_t *size)
         return NULL;
     }
     *size = 0;
-    while (*size + 1 >= d->own_room && json_grow(d) == 0)
-        *size += fread(d->own + *size, 1, d->own_room - 1 - *size, f);
-    if (d->own != NULL)
-        d->own[*size] = 0;
+    while (*size + 1 >= d->owned_capacity && json_grow(d) == 0)
+        *size += fread(d->owned + *size, 1, d->owned_capacity - 1 - *size, f);
+    if (d->owned != NULL)
+        d->owned[*size] = 0;
     if (ferror(f))
         json_fail(d, 0, "cannot read it: %s", strerror(errno));
     fclose(f);
-    return d->error[0] ? NULL : d->own;
+    return d->error[0] ? NULL : d->owned;
 }
 
 /* Reads and parses a file; 0, or -1 with d->error set. json_free either way. */
@@ -391,8 +391,8 @@ static inline int json_read_file(json *d, const char *path)
 {
     size_t size;
     char *text = json_read_text(d, path, &size);
-    const int mark = text != NULL ? json_mark(d, text, size) : -1;
-    return mark < 0 ? -1 : json_parse(d, text + mark, size - (size_t)mark);
+    const int bom = text != NULL ? json_bom_size(d, text, size) : -1;
+    return bom < 0 ? -1 : json_parse(d, text + bom, size - (size_t)bom);
 }
 
 /* JSON lines, after json_init: parses the next line of f that is not blank, whose values hold until
@@ -405,19 +405,19 @@ static inline int json_read_line(json *d, FILE *f)
         if (c != EOF)
             d->line++;
         for (; c != EOF && c != '\n'; c = getc(f)) {
-            if (n + 1 >= d->own_room && json_grow(d) != 0)
+            if (n + 1 >= d->owned_capacity && json_grow(d) != 0)
                 return -1;
-            d->own[n++] = (char)c;
-            d->own[n] = 0;
+            d->owned[n++] = (char)c;
+            d->owned[n] = 0;
         }
         if (ferror(f))
             return json_fail(d, d->line, "cannot read it: %s", strerror(errno));
-        const int mark = n > 0 && d->line == 1 ? json_mark(d, d->own, n) : 0;
-        if (mark < 0)
+        const int bom = n > 0 && d->line == 1 ? json_bom_size(d, d->owned, n) : 0;
+        if (bom < 0)
             return -1;
-        n -= (size_t)mark;
-        if (n > 0 && strspn(d->own + mark, " \r\t") < n)
-            return json_parse(d, d->own + mark, n) == 0 ? 1 : -1;
+        n -= (size_t)bom;
+        if (n > 0 && strspn(d->owned + bom, " \r\t") < n)
+            return json_parse(d, d->owned + bom, n) == 0 ? 1 : -1;
         if (c == EOF)
             return 0;
     }
@@ -464,7 +464,7 @@ static inline const char *json_kind_name(json_kind kind)
 }
 
 /* Says where a value is not what the caller wants: "file:line: key: expected ..., found ..."; -1. */
-static inline int json_wrong(json *d, uint32_t at, const char *expected)
+static inline int json_mismatch(json *d, uint32_t at, const char *expected)
 {
     json_kind kind = json_kind_of(d, at);
     int named = at > JSON_ROOT && json_kind_of(d, at - 1) == JSON_KEY;
@@ -492,7 +492,7 @@ static inline uint32_t json_find(json *d, uint32_t object, const char *key)
 }
 
 /* The value of a key that must be there, of this kind (JSON_NOTHING: of any); else 0, an error. */
-static inline uint32_t json_need(json *d, uint32_t object, const char *key, json_kind kind)
+static inline uint32_t json_require(json *d, uint32_t object, const char *key, json_kind kind)
 {
     uint32_t at = json_find(d, object, key);
     if (at == 0)
@@ -500,7 +500,7 @@ static inline uint32_t json_need(json *d, uint32_t object, const char *key, json
                   "expected an object with the key %.80s (%s), which is not there", key,
                   kind != JSON_NOTHING ? json_kind_name(kind) : "a value");
     else if (kind != JSON_NOTHING && json_kind_of(d, at) != kind)
-        json_wrong(d, at, json_kind_name(kind));
+        json_mismatch(d, at, json_kind_name(kind));
     else
         return at;
     return 0;
@@ -512,7 +512,7 @@ static inline const char *json_text(json *d, uint32_t at)
     json_kind kind = json_kind_of(d, at);
     if (kind == JSON_STRING || kind == JSON_KEY)
         return d->text + d->nodes[at].at;
-    json_wrong(d, at, "a string");
+    json_mismatch(d, at, "a string");
     return "";
 }
 
@@ -520,7 +520,7 @@ static inline double json_real_of(json *d, uint32_t at)
 {
     if (json_kind_of(d, at) == JSON_NUMBER)
         return strtod(d->text + d->nodes[at].at, NULL);
-    json_wrong(d, at, "a number");
+    json_mismatch(d, at, "a number");
     return 0;
 }
 
@@ -535,7 +535,7 @@ static inline int64_t json_int_of(json *d, uint32_t at)
         if (s == end)
             return sign * v;
     }
-    json_wrong(d, at, "a whole number");
+    json_mismatch(d, at, "a whole number");
     return 0;
 }
 
@@ -543,12 +543,12 @@ static inline int json_bool_of(json *d, uint32_t at)
 {
     json_kind kind = json_kind_of(d, at);
     if (kind != JSON_TRUE && kind != JSON_FALSE)
-        json_wrong(d, at, "true or false");
+        json_mismatch(d, at, "true or false");
     return kind == JSON_TRUE;
 }
 
 /* The value of a key, and `fallback` where it is absent or null. */
-static inline uint32_t json_find_set(json *d, uint32_t object, const char *key)
+static inline uint32_t json_find_nonnull(json *d, uint32_t object, const char *key)
 {
     uint32_t at = json_find(d, object, key);
     return json_kind_of(d, at) == JSON_NULL ? 0 : at;
@@ -556,19 +556,19 @@ static inline uint32_t json_find_set(json *d, uint32_t object, const char *key)
 
 static inline int64_t json_int(json *d, uint32_t object, const char *key, int64_t fallback)
 {
-    uint32_t at = json_find_set(d, object, key);
+    uint32_t at = json_find_nonnull(d, object, key);
     return at ? json_int_of(d, at) : fallback;
 }
 
 static inline double json_real(json *d, uint32_t object, const char *key, double fallback)
 {
-    uint32_t at = json_find_set(d, object, key);
+    uint32_t at = json_find_nonnull(d, object, key);
     return at ? json_real_of(d, at) : fallback;
 }
 
 static inline int json_bool(json *d, uint32_t object, const char *key, int fallback)
 {
-    uint32_t at = json_find_set(d, object, key);
+    uint32_t at = json_find_nonnull(d, object, key);
     return at ? json_bool_of(d, at) : fallback;
 }
 

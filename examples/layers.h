@@ -26,7 +26,7 @@
 static int layers_share;
 
 /* Returns parameter NAME.part, which may be there already. */
-static inline gckpt_tensor *layers_param_again(gckpt_graph *g, const char *name, const char *part,
+static inline gckpt_tensor *layers_param_shared(gckpt_graph *g, const char *name, const char *part,
                                                gckpt_shape shape, gckpt_init init)
 {
     char full[256];
@@ -39,7 +39,7 @@ static inline gckpt_tensor *layers_param(gckpt_graph *g, const char *name, const
                                          gckpt_shape shape, gckpt_init init)
 {
     const int before = gckpt_graph_size(g);
-    gckpt_tensor *p = layers_param_again(g, name, part, shape, init);
+    gckpt_tensor *p = layers_param_shared(g, name, part, shape, init);
     if (p != NULL && gckpt_graph_size(g) == before && !layers_share) {
         fprintf(stderr,
                 "layers.h: two layers are named \"%s\" and share %s.%s: give one another name, or "
@@ -142,7 +142,7 @@ static inline gckpt_tensor *layers_mlp(gckpt_tensor *x, const char *name, const 
 }
 
 /* nn.LayerNorm: gain NAME.weight, from 1, NAME.bias from 0. */
-static inline gckpt_tensor *layers_norm(gckpt_tensor *x, const char *name)
+static inline gckpt_tensor *layers_layernorm(gckpt_tensor *x, const char *name)
 {
     const gckpt_init one = { 0, 0, 1 }, zero = { 0, 0, 0 };
     gckpt_graph *g = gckpt_graph_of(x);
@@ -160,10 +160,10 @@ static inline gckpt_tensor *layers_convolve(gckpt_tensor *(*op)(gckpt_tensor *x,
                                             int64_t biases, const gckpt_window *window)
 {
     gckpt_graph *g = gckpt_graph_of(x);
-    double seen = 1;
+    double fan_in = 1;
     for (int i = 0; i + 1 < shape.n; i++)
-        seen *= (double)shape.d[i];
-    const gckpt_init init = { 0, layers_rsqrt(seen), 0 };
+        fan_in *= (double)shape.d[i];
+    const gckpt_init init = { 0, layers_rsqrt(fan_in), 0 };
     gckpt_tensor *w = layers_param(g, name, "weight", shape, init);
     gckpt_tensor *b =
         biases != 0 ? layers_param(g, name, "bias", gckpt_shape1(biases), init) : NULL;
@@ -171,10 +171,10 @@ static inline gckpt_tensor *layers_convolve(gckpt_tensor *(*op)(gckpt_tensor *x,
 }
 
 /* Channels of a group. whole: 0, which is refused, where they are not as many in each. */
-static inline int64_t layers_grouped(int64_t channels, const gckpt_window *window, int whole)
+static inline int64_t layers_group_width(int64_t channels, const gckpt_window *window, int exact)
 {
     const int64_t groups = window != NULL && window->groups > 0 ? window->groups : 1;
-    return whole && channels % groups != 0 ? 0 : channels / groups;
+    return exact && channels % groups != 0 ? 0 : channels / groups;
 }
 
 /* nn.Conv2d(I, out, size): (B,H,W,I) -> (B,P,Q,out). window: stride, padding, dilation, groups;
@@ -182,7 +182,7 @@ static inline int64_t layers_grouped(int64_t channels, const gckpt_window *windo
 static inline gckpt_tensor *layers_conv2d(gckpt_tensor *x, const char *name, int64_t out, int size,
                                           const gckpt_window *window, int bias)
 {
-    const gckpt_shape s = gckpt_shape4(size, size, layers_grouped(layers_width(x), window, 0), out);
+    const gckpt_shape s = gckpt_shape4(size, size, layers_group_width(layers_width(x), window, 0), out);
     return layers_convolve(gckpt_conv2d, x, name, s, bias ? out : 0, window);
 }
 
@@ -202,7 +202,7 @@ static inline gckpt_tensor *layers_conv(gckpt_tensor *x, const char *name, int64
 static inline gckpt_tensor *layers_conv1d(gckpt_tensor *x, const char *name, int64_t out, int size,
                                           const gckpt_window *window, int bias)
 {
-    const gckpt_shape s = gckpt_shape3(size, layers_grouped(layers_width(x), window, 0), out);
+    const gckpt_shape s = gckpt_shape3(size, layers_group_width(layers_width(x), window, 0), out);
     return layers_convolve(gckpt_conv1d, x, name, s, bias ? out : 0, window);
 }
 
@@ -210,13 +210,13 @@ static inline gckpt_tensor *layers_conv1d(gckpt_tensor *x, const char *name, int
 static inline gckpt_tensor *layers_conv2d_transposed(gckpt_tensor *x, const char *name, int64_t out,
                                                      int size, const gckpt_window *window, int bias)
 {
-    const gckpt_shape s = gckpt_shape4(size, size, layers_grouped(out, window, 1), layers_width(x));
+    const gckpt_shape s = gckpt_shape4(size, size, layers_group_width(out, window, 1), layers_width(x));
     return layers_convolve(gckpt_conv2d_transposed, x, name, s, bias ? out : 0, window);
 }
 static inline gckpt_tensor *layers_conv1d_transposed(gckpt_tensor *x, const char *name, int64_t out,
                                                      int size, const gckpt_window *window, int bias)
 {
-    const gckpt_shape s = gckpt_shape3(size, layers_grouped(out, window, 1), layers_width(x));
+    const gckpt_shape s = gckpt_shape3(size, layers_group_width(out, window, 1), layers_width(x));
     return layers_convolve(gckpt_conv1d_transposed, x, name, s, bias ? out : 0, window);
 }
 
@@ -273,7 +273,7 @@ typedef struct {
 /* Block `layer` of a transformer, (B,T,C) -> (B,T,C), with the norms first: Radford 2019, its names
  * ("h.3.attn.c_attn") and initial values: normal, 0.02, by sqrt(2 layers) smaller in what adds to
  * the residual stream. */
-static inline gckpt_tensor *layers_block(gckpt_tensor *x, const layers_gpt *gpt, int layer)
+static inline gckpt_tensor *layers_gpt_block(gckpt_tensor *x, const layers_gpt *gpt, int layer)
 {
     const gckpt_init normal = { 0.02f, 0, 0 }, zero = { 0, 0, 0 };
     const gckpt_init branch = { 0.02f * layers_rsqrt(2.0 * gpt->layers), 0, 0 };
@@ -283,17 +283,17 @@ static inline gckpt_tensor *layers_block(gckpt_tensor *x, const layers_gpt *gpt,
                                           "ln_2", "mlp.c_fc",    "mlp.c_proj" };
     for (int i = 0; i < 6; i++)
         snprintf(name[i], sizeof name[i], "h.%i.%s", layer, parts[i]);
-    gckpt_tensor *a = layers_dense_with(layers_norm(x, name[0]), name[1], 3 * C, normal, zero);
+    gckpt_tensor *a = layers_dense_with(layers_layernorm(x, name[0]), name[1], 3 * C, normal, zero);
     gckpt_tensor *q = gckpt_slice(a, -1, 0, C), *k = gckpt_slice(a, -1, C, 2 * C);
     a = gckpt_attention(q, k, gckpt_slice(a, -1, 2 * C, 3 * C), gpt->heads, gpt->causal);
     x = gckpt_add(x, gckpt_dropout(layers_dense_with(a, name[2], C, branch, zero), gpt->dropout));
-    a = gckpt_gelu(layers_dense_with(layers_norm(x, name[3]), name[4], 4 * C, normal, zero));
+    a = gckpt_gelu(layers_dense_with(layers_layernorm(x, name[3]), name[4], 4 * C, normal, zero));
     return gckpt_add(x,
                      gckpt_dropout(layers_dense_with(a, name[5], C, branch, zero), gpt->dropout));
 }
 
 /* (..,I) -> (..,out): x weight', without bias, with initial values as given. */
-static inline gckpt_tensor *layers_map_with(gckpt_tensor *x, const char *name, int64_t out,
+static inline gckpt_tensor *layers_dense_nobias_with(gckpt_tensor *x, const char *name, int64_t out,
                                             gckpt_init init)
 {
     const gckpt_shape shape = gckpt_shape2(out, layers_width(x));
@@ -302,10 +302,10 @@ static inline gckpt_tensor *layers_map_with(gckpt_tensor *x, const char *name, i
 }
 
 /* nn.Linear(I, out, bias=False) */
-static inline gckpt_tensor *layers_map(gckpt_tensor *x, const char *name, int64_t out)
+static inline gckpt_tensor *layers_dense_nobias(gckpt_tensor *x, const char *name, int64_t out)
 {
     const gckpt_init init = { 0, layers_rsqrt((double)layers_width(x)), 0 };
-    return layers_map_with(x, name, out, init);
+    return layers_dense_nobias_with(x, name, out, init);
 }
 
 /* Root-mean-square norm (Zhang & Sennrich 2019): gain NAME.weight, from 1. */
@@ -332,20 +332,20 @@ static inline gckpt_tensor *layers_llama_block(gckpt_tensor *x, int heads, int64
     for (int i = 0; i < 9; i++)
         snprintf(name[i], sizeof name[i], "model.layers.%i.%s", layer, parts[i]);
     gckpt_tensor *h = layers_rmsnorm(x, name[0]);
-    gckpt_tensor *q = gckpt_rotary(layers_map_with(h, name[1], C, normal), heads, 0);
-    gckpt_tensor *k = gckpt_rotary(layers_map_with(h, name[2], C, normal), heads, 0);
-    h = gckpt_attention(q, k, layers_map_with(h, name[3], C, normal), heads, 1);
-    x = gckpt_add(x, layers_map_with(h, name[4], C, normal));
+    gckpt_tensor *q = gckpt_rotary(layers_dense_nobias_with(h, name[1], C, normal), heads, 0);
+    gckpt_tensor *k = gckpt_rotary(layers_dense_nobias_with(h, name[2], C, normal), heads, 0);
+    h = gckpt_attention(q, k, layers_dense_nobias_with(h, name[3], C, normal), heads, 1);
+    x = gckpt_add(x, layers_dense_nobias_with(h, name[4], C, normal));
     h = layers_rmsnorm(x, name[5]);
-    gckpt_tensor *gate = gckpt_silu(layers_map_with(h, name[6], inner, normal));
-    gate = gckpt_mul(gate, layers_map_with(h, name[7], inner, normal));
-    return gckpt_add(x, layers_map_with(gate, name[8], C, normal));
+    gckpt_tensor *gate = gckpt_silu(layers_dense_nobias_with(h, name[6], inner, normal));
+    gate = gckpt_mul(gate, layers_dense_nobias_with(h, name[7], inner, normal));
+    return gckpt_add(x, layers_dense_nobias_with(gate, name[8], C, normal));
 }
 
 /* What layer `layer` of a recurrent net of PyTorch has, `rows` of each: NAME.weight_ih_l0 (rows,I),
  * .bias_ih_l0, .weight_hh_l0 (rows,hidden), .bias_hh_l0, all from U(-1,1) / sqrt(hidden). */
-static inline void layers_gates(gckpt_tensor *x, const char *name, int layer, int64_t rows,
-                                int64_t hidden, gckpt_tensor *gates[4])
+static inline void layers_rnn_params(gckpt_tensor *x, const char *name, int layer, int64_t rows,
+                                int64_t hidden, gckpt_tensor *params[4])
 {
     static const char *const parts[4] = { "weight_ih", "bias_ih", "weight_hh", "bias_hh" };
     const gckpt_init init = { 0, layers_rsqrt((double)hidden), 0 };
@@ -353,53 +353,53 @@ static inline void layers_gates(gckpt_tensor *x, const char *name, int layer, in
         char part[32];
         const gckpt_shape wide = gckpt_shape2(rows, i == 0 ? layers_width(x) : hidden);
         snprintf(part, sizeof part, "%s_l%i", parts[i], layer);
-        gates[i] = layers_param_again(gckpt_graph_of(x), name, part,
+        params[i] = layers_param_shared(gckpt_graph_of(x), name, part,
                                       i % 2 == 0 ? wide : gckpt_shape1(rows), init);
     }
 }
 
 /* A step of a gated recurrent unit (Cho 2014, nn.GRU): x (B,I), h (B,hidden) or NULL at first, when
  * it is 0 -> (B,hidden). Steps of one name have the same weights; reset, update, new. */
-static inline gckpt_tensor *layers_gru(gckpt_tensor *x, gckpt_tensor *h, const char *name,
+static inline gckpt_tensor *layers_gru_cell(gckpt_tensor *x, gckpt_tensor *h, const char *name,
                                        int64_t hidden)
 {
     const int64_t H = hidden;
     gckpt_tensor *part[2][3], *w[4];
-    layers_gates(x, name, 0, 3 * H, H, w);
-    gckpt_tensor *of_x = gckpt_linear_transposed(x, w[0], w[1]);
-    gckpt_tensor *of_h = h != NULL ? gckpt_linear_transposed(h, w[2], w[3]) : w[3];
+    layers_rnn_params(x, name, 0, 3 * H, H, w);
+    gckpt_tensor *proj_x = gckpt_linear_transposed(x, w[0], w[1]);
+    gckpt_tensor *proj_h = h != NULL ? gckpt_linear_transposed(h, w[2], w[3]) : w[3];
     for (int i = 0; i < 3; i++) {
-        part[0][i] = gckpt_slice(of_x, -1, i * H, (i + 1) * H);
-        part[1][i] = gckpt_slice(of_h, -1, i * H, (i + 1) * H);
+        part[0][i] = gckpt_slice(proj_x, -1, i * H, (i + 1) * H);
+        part[1][i] = gckpt_slice(proj_h, -1, i * H, (i + 1) * H);
     }
     gckpt_tensor *reset = gckpt_sigmoid(gckpt_add(part[0][0], part[1][0]));
     gckpt_tensor *update = gckpt_sigmoid(gckpt_add(part[0][1], part[1][1]));
-    gckpt_tensor *fresh = gckpt_tanh(gckpt_add(part[0][2], gckpt_mul(reset, part[1][2])));
+    gckpt_tensor *candidate = gckpt_tanh(gckpt_add(part[0][2], gckpt_mul(reset, part[1][2])));
     /* (1 - update) fresh + update h */
-    return gckpt_add(fresh,
-                     gckpt_mul(update, h != NULL ? gckpt_sub(h, fresh) : gckpt_scale(fresh, -1)));
+    return gckpt_add(candidate,
+                     gckpt_mul(update, h != NULL ? gckpt_sub(h, candidate) : gckpt_scale(candidate, -1)));
 }
 
 /* All steps of it, by gckpt_gru: x (B,T,I) -> (B,T,hidden). The same parameters; other bits, since
  * it sums in another order. Faster, but a plan can only keep all steps, or compute all again. */
-static inline gckpt_tensor *layers_gru_all(gckpt_tensor *x, const char *name, int64_t hidden)
+static inline gckpt_tensor *layers_gru_sequence(gckpt_tensor *x, const char *name, int64_t hidden)
 {
-    static const int turn[2] = { 1, 0 };
+    static const int swap[2] = { 1, 0 };
     gckpt_tensor *w[4];
-    layers_gates(x, name, 0, 3 * hidden, hidden, w);
-    gckpt_tensor *wx = gckpt_permute(w[0], turn, 2);
-    return gckpt_gru(x, wx, w[1], gckpt_permute(w[2], turn, 2), w[3], NULL);
+    layers_rnn_params(x, name, 0, 3 * hidden, hidden, w);
+    gckpt_tensor *wx = gckpt_permute(w[0], swap, 2);
+    return gckpt_gru(x, wx, w[1], gckpt_permute(w[2], swap, 2), w[3], NULL);
 }
 
 /* A step of nn.LSTM (Hochreiter & Schmidhuber 1997): x (B,I), state: h and c, (B,hidden), both NULL
  * at first, when they are 0; it becomes the next one. Returns h. Steps of one name have the same
  * weights; input, forget, cell, output. */
-static inline gckpt_tensor *layers_lstm(gckpt_tensor *x, gckpt_tensor *state[2], const char *name,
+static inline gckpt_tensor *layers_lstm_cell(gckpt_tensor *x, gckpt_tensor *state[2], const char *name,
                                         int64_t hidden)
 {
     const int64_t H = hidden;
     gckpt_tensor *part[4], *w[4], *h = state[0], *c = state[1];
-    layers_gates(x, name, 0, 4 * H, H, w);
+    layers_rnn_params(x, name, 0, 4 * H, H, w);
     h = gckpt_add(gckpt_linear_transposed(x, w[0], w[1]),
                   h != NULL ? gckpt_linear_transposed(h, w[2], w[3]) : w[3]);
     for (int i = 0; i < 4; i++) {
@@ -413,14 +413,14 @@ static inline gckpt_tensor *layers_lstm(gckpt_tensor *x, gckpt_tensor *state[2],
 
 /* All steps of `layers` of them, one over the other, by gckpt_lstm: x (B,T,I) -> h of the last one
  * (B,T,hidden). As layers_gru_all. */
-static inline gckpt_tensor *layers_lstm_all(gckpt_tensor *x, const char *name, int64_t hidden,
+static inline gckpt_tensor *layers_lstm_sequence(gckpt_tensor *x, const char *name, int64_t hidden,
                                             int layers)
 {
-    static const int turn[2] = { 1, 0 };
+    static const int swap[2] = { 1, 0 };
     gckpt_tensor *w[4];
     for (int i = 0; i < layers; i++) {
-        layers_gates(x, name, i, 4 * hidden, hidden, w);
-        gckpt_tensor *wx = gckpt_permute(w[0], turn, 2), *wh = gckpt_permute(w[2], turn, 2);
+        layers_rnn_params(x, name, i, 4 * hidden, hidden, w);
+        gckpt_tensor *wx = gckpt_permute(w[0], swap, 2), *wh = gckpt_permute(w[2], swap, 2);
         x = gckpt_lstm(x, wx, wh, gckpt_add(w[1], w[3]), NULL, NULL);
         x = gckpt_slice(x, -1, 0, hidden);
     }

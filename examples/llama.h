@@ -23,9 +23,9 @@
  * without positions; all but each so many-th. */
 typedef enum {
     LLAMA_NO_WINDOW,
-    LLAMA_EACH,
-    LLAMA_LATER,
-    LLAMA_UNTURNED,
+    LLAMA_ALL_LAYERS,
+    LLAMA_LATER_LAYERS,
+    LLAMA_NO_ROPE,
     LLAMA_PATTERN
 } llama_windows;
 
@@ -39,15 +39,15 @@ static const struct {
     int gemma; /* 1, 2 and 3 */
 } llama_types[] = {
     { "llama", "LlamaForCausalLM", 0, 0, 10000, 0, LLAMA_NO_WINDOW, 0 },
-    { "mistral", "MistralForCausalLM", 8, 0, 10000, 0, LLAMA_EACH, 0 },
-    { "qwen2", "Qwen2ForCausalLM", 32, 0, 10000, 0, LLAMA_LATER, 0 },
-    { "qwen3", "Qwen3ForCausalLM", 32, 128, 10000, 0, LLAMA_LATER, 0 },
-    { "smollm3", "SmolLM3ForCausalLM", 4, 0, 2000000, 1, LLAMA_UNTURNED, 0 },
+    { "mistral", "MistralForCausalLM", 8, 0, 10000, 0, LLAMA_ALL_LAYERS, 0 },
+    { "qwen2", "Qwen2ForCausalLM", 32, 0, 10000, 0, LLAMA_LATER_LAYERS, 0 },
+    { "qwen3", "Qwen3ForCausalLM", 32, 128, 10000, 0, LLAMA_LATER_LAYERS, 0 },
+    { "smollm3", "SmolLM3ForCausalLM", 4, 0, 2000000, 1, LLAMA_NO_ROPE, 0 },
     { "gemma", "GemmaForCausalLM", 16, 256, 10000, 1, LLAMA_NO_WINDOW, 1 },
     { "gemma2", "Gemma2ForCausalLM", 4, 256, 10000, 1, LLAMA_PATTERN, 2 },
     { "gemma3_text", "Gemma3ForCausalLM", 4, 256, 1000000, 1, LLAMA_PATTERN, 3 },
 };
-enum { LLAMA_TYPES = sizeof llama_types / sizeof llama_types[0], LLAMA_HEAD = 1024 };
+enum { LLAMA_TYPES = sizeof llama_types / sizeof llama_types[0], LLAMA_MAX_HEAD_DIM = 1024 };
 
 /* ---- parameters: a table -------------------------------------------------------------------- */
 /* Of a block; sizes by letter: C width, Q of all heads, K of those of keys, D of a head, I inner, 1
@@ -79,9 +79,9 @@ static const struct {
     { "mlp.down_proj.weight", 'C', 'I', 0 },
     { "mlp.down_proj.bias", '1', 'C', 'm' },
 };
-enum { LLAMA_PARTS = sizeof llama_table / sizeof llama_table[0] };
+enum { LLAMA_PARAMS = sizeof llama_table / sizeof llama_table[0] };
 
-static inline int llama_there(const model_config *c, char where)
+static inline int llama_has_param(const model_config *c, char where)
 {
     return where == 'q'   ? c->llama.qkv_bias
            : where == 'o' ? c->llama.output_bias
@@ -91,49 +91,49 @@ static inline int llama_there(const model_config *c, char where)
                           : 1;
 }
 
-static inline int64_t llama_size_of(const model_config *c, char letter)
+static inline int64_t llama_dim(const model_config *c, char letter)
 {
     return letter == 'C'   ? c->width
-           : letter == 'Q' ? c->heads * c->head
-           : letter == 'K' ? c->key_heads * c->head
-           : letter == 'D' ? c->head
+           : letter == 'Q' ? c->heads * c->head_dim
+           : letter == 'K' ? c->key_heads * c->head_dim
+           : letter == 'D' ? c->head_dim
            : letter == 'I' ? c->inner
                            : 1;
 }
 
-static inline int llama_parts(const model_config *c)
+static inline int llama_block_params(const model_config *c)
 {
     int n = 0;
-    for (int i = 0; i < LLAMA_PARTS; i++)
-        n += llama_there(c, llama_table[i].where);
+    for (int i = 0; i < LLAMA_PARAMS; i++)
+        n += llama_has_param(c, llama_table[i].where);
     return n;
 }
 
 static inline int llama_is_norm(const char *name) { return strstr(name, "norm.weight") != NULL; }
 
-static inline void llama_get(const model_config *c, int64_t layer, int part, model_parameter *p)
+static inline void llama_get_param(const model_config *c, int64_t layer, int part, model_parameter *p)
 {
     static const char *const outside[] = { "embed_tokens.weight", "norm.weight", "lm_head.weight" };
     int row = -1;
     for (int left = part; layer >= 0 && left >= 0; left--)
-        while (!llama_there(c, llama_table[++row].where))
+        while (!llama_has_param(c, llama_table[++row].where))
             ;
     snprintf(p->name, sizeof p->name, "%s", row < 0 ? outside[part] : llama_table[row].name);
     if (row < 0)
         p->shape = part == 1 ? gckpt_shape1(c->width) : gckpt_shape2(c->vocabulary, c->width);
     else if (llama_table[row].rows == '1')
-        p->shape = gckpt_shape1(llama_size_of(c, llama_table[row].columns));
+        p->shape = gckpt_shape1(llama_dim(c, llama_table[row].columns));
     else
-        p->shape = gckpt_shape2(llama_size_of(c, llama_table[row].rows),
-                                llama_size_of(c, llama_table[row].columns));
+        p->shape = gckpt_shape2(llama_dim(c, llama_table[row].rows),
+                                llama_dim(c, llama_table[row].columns));
     if (p->shape.n == 2)
-        p->init.normal = (float)c->range;
+        p->init.normal = (float)c->init_range;
     else if (llama_is_norm(p->name))
         p->init.constant = (float)!c->llama.plus_one;
 }
 
 /* Frequencies, which old files carry. */
-static inline int llama_skips(const char *name)
+static inline int llama_is_skipped(const char *name)
 {
     return strstr(name, ".rotary_emb.inv_freq") != NULL;
 }
@@ -166,19 +166,19 @@ static inline double llama_exp(double x)
     return sum;
 }
 
-static inline double llama_between(double x, double low, double high)
+static inline double llama_clamp(double x, double low, double high)
 {
     return x < low ? low : x > high ? high : x;
 }
 
 /* Of YaRN: the pair that turns so often within the original context. */
-static inline double llama_pair(const llama_positions *l, int64_t head, double turns)
+static inline double llama_yarn_dim(const llama_positions *l, int64_t head, double rotations)
 {
     const double two_pi = 6.28318530717958647693;
-    return (double)head * llama_log(l->original / (turns * two_pi)) / (2 * llama_log(l->base));
+    return (double)head * llama_log(l->original / (rotations * two_pi)) / (2 * llama_log(l->base));
 }
 
-static inline double llama_whole(double x, int up)
+static inline double llama_round(double x, int up)
 {
     if (!(x > -1e15 && x < 1e15)) /* that large, it is whole already */
         return x;
@@ -192,10 +192,10 @@ static inline void llama_frequencies(const llama_positions *l, int64_t head, flo
 {
     double low = 0, high = 0;
     if (l->scaling == LLAMA_YARN) {
-        low = llama_pair(l, head, l->fast);
-        high = llama_pair(l, head, l->slow);
-        low = l->truncate ? llama_whole(low, 0) : low;
-        high = l->truncate ? llama_whole(high, 1) : high;
+        low = llama_yarn_dim(l, head, l->fast);
+        high = llama_yarn_dim(l, head, l->slow);
+        low = l->truncate ? llama_round(low, 0) : low;
+        high = l->truncate ? llama_round(high, 1) : high;
         low = low > 0 ? low : 0;
         high = high < (double)head - 1 ? high : (double)head - 1;
         high += high == low ? 0.001 : 0;
@@ -204,10 +204,10 @@ static inline void llama_frequencies(const llama_positions *l, int64_t head, flo
         const double f = llama_exp(-2.0 * (double)i / (double)head * llama_log(l->base));
         double kept = 0; /* share of the angle that is not divided by the factor */
         if (l->scaling == LLAMA_YARN)
-            kept = 1 - llama_between(((double)i - low) / (high - low), 0, 1);
+            kept = 1 - llama_clamp(((double)i - low) / (high - low), 0, 1);
         else if (l->scaling == LLAMA_LLAMA3) {
-            const double turns = l->original * f / 6.28318530717958647693;
-            kept = llama_between((turns - l->low) / (l->high - l->low), 0, 1);
+            const double rotations = l->original * f / 6.28318530717958647693;
+            kept = llama_clamp((rotations - l->low) / (l->high - l->low), 0, 1);
         }
         to[i] = (float)(f * kept + f / l->factor * (1 - kept));
     }
@@ -215,59 +215,59 @@ static inline void llama_frequencies(const llama_positions *l, int64_t head, flo
 
 /* ---- building it ----------------------------------------------------------------------------- */
 typedef struct {
-    model_place at;              /* the first: what hooks see */
+    model_site site;              /* the first: what hooks see */
     gckpt_rotary_desc rotary[2]; /* of layers that see all; of sliding ones */
     gckpt_tensor *one;           /* of norms with a gain of 1 + weight; NULL: they have none */
-} llama_place;
+} llama_site;
 
 /* A bit of llama_config's masks. */
 static inline int llama_bit(const uint64_t *mask, int64_t layer)
 {
-    return layer >= 0 && layer < LLAMA_MASKED && (mask[layer / 64] >> layer % 64 & 1) != 0;
+    return layer >= 0 && layer < LLAMA_MASK_BITS && (mask[layer / 64] >> layer % 64 & 1) != 0;
 }
 
-static inline gckpt_tensor *llama_norm(const llama_place *p, gckpt_tensor *x, const char *part)
+static inline gckpt_tensor *llama_norm(const llama_site *p, gckpt_tensor *x, const char *part)
 {
-    gckpt_tensor *gain = model_param(gckpt_graph_of(x), &p->at, part, ".weight");
+    gckpt_tensor *gain = model_param(gckpt_graph_of(x), &p->site, part, ".weight");
     return gckpt_rmsnorm_eps(x, p->one != NULL ? gckpt_add(gain, p->one) : gain,
-                             (float)p->at.config->llama.epsilon);
+                             (float)p->site.config->llama.epsilon);
 }
 
 /* The same of each head of x (B,T,heads D). */
-static inline gckpt_tensor *llama_head_norm(const llama_place *p, gckpt_tensor *x, const char *part)
+static inline gckpt_tensor *llama_head_norm(const llama_site *p, gckpt_tensor *x, const char *part)
 {
     const gckpt_shape s = gckpt_shape_of(x);
-    const int64_t D = p->at.config->head;
-    if (!p->at.config->llama.head_norms || s.n != 3)
+    const int64_t D = p->site.config->head_dim;
+    if (!p->site.config->llama.head_norms || s.n != 3)
         return x;
     x = gckpt_reshape(x, gckpt_shape4(s.d[0], s.d[1], s.d[2] / D, D));
     return gckpt_reshape(llama_norm(p, x, part), s);
 }
 
-static inline gckpt_tensor *llama_turned(const llama_place *p, gckpt_tensor *x, int64_t heads)
+static inline gckpt_tensor *llama_rope(const llama_site *p, gckpt_tensor *x, int64_t heads)
 {
-    const llama_config *l = &p->at.config->llama;
-    gckpt_rotary_desc desc = p->rotary[llama_bit(l->sliding, p->at.layer)];
+    const llama_config *l = &p->site.config->llama;
+    gckpt_rotary_desc desc = p->rotary[llama_bit(l->sliding, p->site.layer)];
     desc.heads = (int)heads;
-    return llama_bit(l->unturned, p->at.layer) ? x : gckpt_rotary_with(x, &desc);
+    return llama_bit(l->no_rope, p->site.layer) ? x : gckpt_rotary_with(x, &desc);
 }
 
 /* Of queries, keys and values with positions, which caches keep where there are some. */
-static inline gckpt_tensor *llama_attention(const llama_place *p, gckpt_tensor *q, gckpt_tensor *k,
+static inline gckpt_tensor *llama_attention(const llama_site *p, gckpt_tensor *q, gckpt_tensor *k,
                                             gckpt_tensor *v)
 {
-    const model_config *c = p->at.config;
-    const int64_t capacity = p->at.options->capacity;
+    const model_config *c = p->site.config;
+    const int64_t capacity = p->site.options->capacity;
     gckpt_attention_desc desc;
     memset(&desc, 0, sizeof desc);
     desc.heads = (int)c->heads;
     desc.key_heads = (int)c->key_heads;
     desc.causal = 1;
-    desc.window = llama_bit(c->llama.sliding, p->at.layer) ? c->llama.window : 0;
+    desc.window = llama_bit(c->llama.sliding, p->site.layer) ? c->llama.window : 0;
     desc.cap = (float)c->llama.score_cap;
     desc.scale = (float)c->llama.score_scale;
     if (capacity > 0) {
-        const model_hooks *hooks = p->at.options->hooks;
+        const model_hooks *hooks = p->site.options->hooks;
         const int64_t first = hooks != NULL ? hooks->prefix + hooks->prompt : 0; /* in one call */
         const int64_t kept = desc.window + (desc.window > 0 && first > 64 ? first - 64 : 0);
         k = gckpt_cache_window(k, capacity, kept);
@@ -277,17 +277,17 @@ static inline gckpt_tensor *llama_attention(const llama_place *p, gckpt_tensor *
 }
 
 /* What a branch adds to x: behind a norm, where the model has such. */
-static inline gckpt_tensor *llama_add(const llama_place *p, gckpt_tensor *x, gckpt_tensor *branch,
+static inline gckpt_tensor *llama_add_branch(const llama_site *p, gckpt_tensor *x, gckpt_tensor *branch,
                                       const char *norm)
 {
-    return gckpt_add(x, p->at.config->llama.post_norms ? llama_norm(p, branch, norm) : branch);
+    return gckpt_add(x, p->site.config->llama.post_norms ? llama_norm(p, branch, norm) : branch);
 }
 
 /* (B,T,C) -> (B,T,C), one segment (gckpt_checkpoint). */
 static inline gckpt_tensor *llama_block(gckpt_tensor *x, void *user)
 {
-    const llama_place *p = (const llama_place *)user;
-    const model_place *at = &p->at;
+    const llama_site *p = (const llama_site *)user;
+    const model_site *at = &p->site;
     const model_config *c = at->config;
     const model_hooks *hooks = at->options->hooks;
     gckpt_tensor *a = llama_norm(p, x, "input_layernorm");
@@ -296,17 +296,17 @@ static inline gckpt_tensor *llama_block(gckpt_tensor *x, void *user)
     gckpt_tensor *k =
         llama_head_norm(p, model_linear(at, a, "self_attn.k_proj"), "self_attn.k_norm");
     gckpt_tensor *v = model_linear(at, a, "self_attn.v_proj");
-    q = llama_turned(p, q, c->heads);
-    k = llama_turned(p, k, c->key_heads);
+    q = llama_rope(p, q, c->heads);
+    k = llama_rope(p, k, c->key_heads);
     if (hooks != NULL && hooks->keys_values != NULL)
         hooks->keys_values(hooks->user, at, &k, &v);
     a = model_linear(at, llama_attention(p, q, k, v), "self_attn.o_proj");
-    x = llama_add(p, x, model_branch(at, q, a), "post_attention_layernorm");
+    x = llama_add_branch(p, x, model_branch(at, q, a), "post_attention_layernorm");
     a = llama_norm(p, x,
                    c->llama.post_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm");
     gckpt_tensor *gate = c->activation(model_linear(at, a, "mlp.gate_proj")); /* (B,T,I) */
     a = model_linear(at, gckpt_mul(gate, model_linear(at, a, "mlp.up_proj")), "mlp.down_proj");
-    return llama_add(p, x, model_branch(at, NULL, a), "post_feedforward_layernorm");
+    return llama_add_branch(p, x, model_branch(at, NULL, a), "post_feedforward_layernorm");
 }
 
 static inline gckpt_tensor *llama_hidden(const model_any *m, gckpt_tensor *tokens,
@@ -315,12 +315,12 @@ static inline gckpt_tensor *llama_hidden(const model_any *m, gckpt_tensor *token
     static const float one = 1;
     const model_config *c = &m->config;
     const model_hooks *hooks = o->hooks;
-    float frequencies[2][LLAMA_HEAD / 2];
-    llama_place p;
+    float frequencies[2][LLAMA_MAX_HEAD_DIM / 2];
+    llama_site p;
     memset(&p, 0, sizeof p);
-    p.at.config = c;
-    p.at.options = o;
-    p.at.layer = -1;
+    p.site.config = c;
+    p.site.options = o;
+    p.site.layer = -1;
     for (int i = 0; i < 2; i++) {
         const llama_positions *l = &c->llama.positions[i];
         p.rotary[i].base = (float)l->base;
@@ -328,29 +328,29 @@ static inline gckpt_tensor *llama_hidden(const model_any *m, gckpt_tensor *token
         p.rotary[i].position = o->capacity == 0 && hooks != NULL ? hooks->prefix : 0;
         if (l->scaling == LLAMA_UNSCALED)
             continue;
-        llama_frequencies(l, c->head, frequencies[i]);
+        llama_frequencies(l, c->head_dim, frequencies[i]);
         p.rotary[i].frequencies = frequencies[i];
     }
     gckpt_graph *g = gckpt_graph_of(tokens);
-    gckpt_tensor *x = gckpt_embed(model_param(g, &p.at, "embed_tokens", ".weight"), tokens);
+    gckpt_tensor *x = gckpt_embed(model_param(g, &p.site, "embed_tokens", ".weight"), tokens);
     if (c->llama.plus_one) {
         p.one = gckpt_constant(g, "model.one", GCKPT_F32, gckpt_shape1(1), &one);
-        x = gckpt_scale(x, (float)model_root((double)c->width));
+        x = gckpt_scale(x, (float)model_sqrt((double)c->width));
     }
     if (hooks != NULL && hooks->embedded != NULL)
-        x = hooks->embedded(hooks->user, &p.at, x);
+        x = hooks->embedded(hooks->user, &p.site, x);
     if (o->dropout > 0)
         x = gckpt_dropout(x, (float)o->dropout);
-    for (p.at.layer = 0; p.at.layer < c->layers; p.at.layer++)
+    for (p.site.layer = 0; p.site.layer < c->layers; p.site.layer++)
         x = gckpt_checkpoint(llama_block, x, &p);
-    p.at.layer = -1;
+    p.site.layer = -1;
     if (o->capacity == 0 && hooks != NULL && hooks->prompt > 0)
         x = gckpt_slice(x, 1, hooks->prompt, gckpt_shape_of(x).d[1]);
     return llama_norm(&p, x, "norm");
 }
 
 /* Of LLaMA-Adapter's prompts, which have no positions. */
-static inline void llama_keys_values(const model_place *at, gckpt_tensor *prompts, gckpt_tensor **k,
+static inline void llama_keys_values(const model_site *at, gckpt_tensor *prompts, gckpt_tensor **k,
                                      gckpt_tensor **v)
 {
     static const char *const parts[] = { "self_attn.k_proj", "self_attn.v_proj" };
@@ -361,7 +361,7 @@ static inline void llama_keys_values(const model_place *at, gckpt_tensor *prompt
                                          model_param(g, at, parts[i], ".bias"));
 }
 
-static inline int llama_closes(const model_config *c, const char *name, float *gain)
+static inline int llama_is_post_norm(const model_config *c, const char *name, float *gain)
 {
     *gain = c->llama.plus_one ? -1 : 0;
     return c->llama.post_norms && (strstr(name, ".post_attention_layernorm.") != NULL ||
@@ -370,10 +370,10 @@ static inline int llama_closes(const model_config *c, const char *name, float *g
 
 /* ---- config.json ----------------------------------------------------------------------------- */
 /* A number of an object of config.json that must be above `least`. */
-static inline double llama_real(json *d, uint32_t object, const char *key, double usual,
+static inline double llama_read_real(json *d, uint32_t object, const char *key, double fallback,
                                 double least)
 {
-    const double x = json_real(d, object, key, usual);
+    const double x = json_real(d, object, key, fallback);
     if (x > least && x <= 1e12)
         return x;
     json_fail(d, 0, "%s %g: expected a number above %g, 1e12 at most", key, x, least);
@@ -381,63 +381,63 @@ static inline double llama_real(json *d, uint32_t object, const char *key, doubl
 }
 
 /* log(scale) as YaRN counts it into cosines and sines. */
-static inline double llama_yarn_scale(double scale, double by)
+static inline double llama_yarn_scale(double scale, double mscale)
 {
-    return scale > 1 ? 0.1 * by * llama_log(scale) + 1 : 1;
+    return scale > 1 ? 0.1 * mscale * llama_log(scale) + 1 : 1;
 }
 
 static inline void llama_read_yarn(json *d, uint32_t at, llama_positions *l)
 {
-    const double one = json_real(d, at, "mscale", 0), all = json_real(d, at, "mscale_all_dim", 0);
+    const double mscale = json_real(d, at, "mscale", 0), mscale_all = json_real(d, at, "mscale_all_dim", 0);
     const double fast = json_real(d, at, "beta_fast", 0), slow = json_real(d, at, "beta_slow", 0);
-    l->fast = fast > 0 ? llama_real(d, at, "beta_fast", 32, 1e-6) : 32; /* their logarithms */
-    l->slow = slow > 0 ? llama_real(d, at, "beta_slow", 1, 1e-6) : 1;   /* are taken */
+    l->fast = fast > 0 ? llama_read_real(d, at, "beta_fast", 32, 1e-6) : 32; /* their logarithms */
+    l->slow = slow > 0 ? llama_read_real(d, at, "beta_slow", 1, 1e-6) : 1;   /* are taken */
     l->truncate = json_bool(d, at, "truncate", 1);
-    l->scale = one != 0 && all != 0
-                   ? llama_yarn_scale(l->factor, one) / llama_yarn_scale(l->factor, all)
+    l->scale = mscale != 0 && mscale_all != 0
+                   ? llama_yarn_scale(l->factor, mscale) / llama_yarn_scale(l->factor, mscale_all)
                    : llama_yarn_scale(l->factor, 1);
-    l->scale = llama_real(d, at, "attention_factor", l->scale, 0);
+    l->scale = llama_read_real(d, at, "attention_factor", l->scale, 0);
 }
 
 /* rope_theta and what else the angles of positions are made of, in an object (0: there is none). */
-static inline void llama_read_angles(json *d, uint32_t at, const model_config *c, double base,
+static inline void llama_read_rope(json *d, uint32_t at, const model_config *c, double base,
                                      llama_positions *l)
 {
     static const char *const names[] = { "default", "linear", "llama3", "yarn" };
-    uint32_t type = json_find_set(d, at, "rope_type");
+    uint32_t type = json_find_nonnull(d, at, "rope_type");
     int which = 0;
     l->factor = l->scale = 1;
     l->base = base;
     if (at == 0)
         return;
     if (json_kind_of(d, at) != JSON_OBJECT) {
-        json_wrong(d, at, "an object");
+        json_mismatch(d, at, "an object");
         return;
     }
     for (uint32_t k = json_first(d, at); k != 0; k = json_next(d, k))
         if (json_kind_of(d, k + 1) == JSON_OBJECT)
-            json_wrong(d, k + 1, "a number: the same positions in all layers");
-    l->base = llama_real(d, at, "rope_theta", l->base, 1);
-    if (llama_real(d, at, "partial_rotary_factor", 1, 0) != 1)
-        json_wrong(d, json_find(d, at, "partial_rotary_factor"), "1: all columns of a head");
-    type = type ? type : json_find_set(d, at, "type");
+            json_mismatch(d, k + 1, "a number: the same positions in all layers");
+    l->base = llama_read_real(d, at, "rope_theta", l->base, 1);
+    if (llama_read_real(d, at, "partial_rotary_factor", 1, 0) != 1)
+        json_mismatch(d, json_find(d, at, "partial_rotary_factor"), "1: all columns of a head");
+    type = type ? type : json_find_nonnull(d, at, "type");
     while (type && which < 4 && !json_is(d, type, names[which]))
         which++;
     if (which == 4)
-        json_wrong(d, type, "default, linear, llama3 or yarn");
+        json_mismatch(d, type, "default, linear, llama3 or yarn");
     l->scaling = (llama_scaling)(which % 4);
     if (l->scaling == LLAMA_UNSCALED)
         return;
     l->original = json_real(d, at, "original_max_position_embeddings", (double)c->context);
-    l->original = llama_real(d, JSON_ROOT, "original_max_position_embeddings", l->original, 0.5);
-    const int by_context = l->scaling == LLAMA_YARN && json_find_set(d, at, "factor") == 0;
-    l->factor = by_context ? (double)c->context / l->original : llama_real(d, at, "factor", 0, 0);
+    l->original = llama_read_real(d, JSON_ROOT, "original_max_position_embeddings", l->original, 0.5);
+    const int by_context = l->scaling == LLAMA_YARN && json_find_nonnull(d, at, "factor") == 0;
+    l->factor = by_context ? (double)c->context / l->original : llama_read_real(d, at, "factor", 0, 0);
     if (l->scaling == LLAMA_YARN)
         llama_read_yarn(d, at, l);
     if (l->scaling != LLAMA_LLAMA3)
         return;
-    l->low = llama_real(d, at, "low_freq_factor", 0, 0);
-    l->high = llama_real(d, at, "high_freq_factor", 0, l->low);
+    l->low = llama_read_real(d, at, "low_freq_factor", 0, 0);
+    l->high = llama_read_real(d, at, "high_freq_factor", 0, l->low);
 }
 
 /* The same of all layers, or, Gemma 3, of those that see all and of those that slide. Older files
@@ -445,44 +445,44 @@ static inline void llama_read_angles(json *d, uint32_t at, const model_config *c
 static inline void llama_read_positions(json *d, model_config *c, int row)
 {
     llama_positions *l = c->llama.positions;
-    const uint32_t scaling = json_find_set(d, JSON_ROOT, "rope_scaling");
-    const uint32_t all = json_find_set(d, JSON_ROOT, "rope_parameters");
+    const uint32_t scaling = json_find_nonnull(d, JSON_ROOT, "rope_scaling");
+    const uint32_t all = json_find_nonnull(d, JSON_ROOT, "rope_parameters");
     const uint32_t old = json_size(d, scaling) > 0 ? scaling : 0;
-    double base = llama_real(d, JSON_ROOT, "rope_theta", llama_types[row].base, 1);
-    if (llama_real(d, JSON_ROOT, "partial_rotary_factor", 1, 0) != 1)
-        json_wrong(d, json_find(d, JSON_ROOT, "partial_rotary_factor"), "1: all columns of a head");
+    double base = llama_read_real(d, JSON_ROOT, "rope_theta", llama_types[row].base, 1);
+    if (llama_read_real(d, JSON_ROOT, "partial_rotary_factor", 1, 0) != 1)
+        json_mismatch(d, json_find(d, JSON_ROOT, "partial_rotary_factor"), "1: all columns of a head");
     if (llama_types[row].gemma != 3) {
-        llama_read_angles(d, old ? old : all, c, base, l);
+        llama_read_rope(d, old ? old : all, c, base, l);
         l[1] = l[0];
         return;
     }
     for (uint32_t k = json_first(d, all); k != 0; k = json_next(d, k))
         if (json_kind_of(d, all) == JSON_OBJECT && json_kind_of(d, k + 1) != JSON_OBJECT)
-            json_wrong(d, k + 1,
+            json_mismatch(d, k + 1,
                        "an object: rope_parameters has full_attention and "
                        "sliding_attention, and what each of them is made of");
-    const uint32_t full = json_find_set(d, all, "full_attention");
-    base = full ? llama_real(d, full, "rope_theta", base, 1) : base;
-    llama_read_angles(d, old ? old : full, c, base, l);
-    base = llama_real(d, JSON_ROOT, "rope_local_base_freq", 10000, 1);
-    llama_read_angles(d, json_find_set(d, all, "sliding_attention"), c, base, l + 1);
+    const uint32_t full = json_find_nonnull(d, all, "full_attention");
+    base = full ? llama_read_real(d, full, "rope_theta", base, 1) : base;
+    llama_read_rope(d, old ? old : full, c, base, l);
+    base = llama_read_real(d, JSON_ROOT, "rope_local_base_freq", 10000, 1);
+    llama_read_rope(d, json_find_nonnull(d, all, "sliding_attention"), c, base, l + 1);
 }
 
 /* Which layers have no positions. */
-static inline void llama_read_unturned(json *d, model_config *c)
+static inline void llama_read_no_rope(json *d, model_config *c)
 {
-    const uint32_t turned = json_find_set(d, JSON_ROOT, "no_rope_layers"); /* 1: with positions */
+    const uint32_t rope = json_find_nonnull(d, JSON_ROOT, "no_rope_layers"); /* 1: with positions */
     const int64_t each = json_int(d, JSON_ROOT, "no_rope_layer_interval", 4);
-    if (turned && json_size(d, turned) != (uint32_t)c->layers)
-        json_wrong(d, turned, "as many numbers as there are layers");
-    if (each < 1 || c->layers > LLAMA_MASKED)
+    if (rope && json_size(d, rope) != (uint32_t)c->layers)
+        json_mismatch(d, rope, "as many numbers as there are layers");
+    if (each < 1 || c->layers > LLAMA_MASK_BITS)
         json_fail(d, 0,
                   "no_rope_layer_interval %lld of %lld layers: expected 1 or more, of %d at most",
-                  (long long)each, (long long)c->layers, LLAMA_MASKED);
-    uint32_t at = json_first(d, turned);
+                  (long long)each, (long long)c->layers, LLAMA_MASK_BITS);
+    uint32_t at = json_first(d, rope);
     for (int64_t i = 0; d->error[0] == 0 && i < c->layers; i++) {
-        const int unturned = turned ? json_int_of(d, at) == 0 : (i + 1) % each == 0;
-        c->llama.unturned[i / 64] |= (uint64_t)unturned << i % 64;
+        const int no_rope = rope ? json_int_of(d, at) == 0 : (i + 1) % each == 0;
+        c->llama.no_rope[i / 64] |= (uint64_t)no_rope << i % 64;
         at = json_next(d, at);
     }
 }
@@ -490,13 +490,13 @@ static inline void llama_read_unturned(json *d, model_config *c)
 /* The size of the window, 0: there is none. */
 static inline int64_t llama_read_window(json *d, llama_windows windows)
 {
-    const int later = windows == LLAMA_LATER && !json_bool(d, JSON_ROOT, "use_sliding_window", 0);
+    const int later = windows == LLAMA_LATER_LAYERS && !json_bool(d, JSON_ROOT, "use_sliding_window", 0);
     const uint32_t at = json_find(d, JSON_ROOT, "sliding_window");
-    const int64_t usual = at != 0 || windows == LLAMA_UNTURNED ? 0 : 4096;
+    const int64_t fallback = at != 0 || windows == LLAMA_NO_ROPE ? 0 : 4096;
     if (windows == LLAMA_NO_WINDOW || later)
         return 0;
-    const int64_t window = json_int(d, JSON_ROOT, "sliding_window", usual);
-    if (json_find_set(d, JSON_ROOT, "sliding_window") != 0 && window < 1)
+    const int64_t window = json_int(d, JSON_ROOT, "sliding_window", fallback);
+    if (json_find_nonnull(d, JSON_ROOT, "sliding_window") != 0 && window < 1)
         json_fail(d, 0, "sliding_window %lld: expected 1 or more, or null", (long long)window);
     return window < 1 << 30 ? window : 1 << 30;
 }
@@ -506,7 +506,7 @@ static inline void llama_read_sliding(json *d, model_config *c, int row)
 {
     llama_config *l = &c->llama;
     const llama_windows windows = llama_types[row].windows;
-    const uint32_t types = json_find_set(d, JSON_ROOT, "layer_types");
+    const uint32_t types = json_find_nonnull(d, JSON_ROOT, "layer_types");
     const int64_t later = json_int(d, JSON_ROOT, "max_window_layers", 28);
     const int64_t pattern =
         llama_types[row].gemma == 3 ? json_int(d, JSON_ROOT, "sliding_window_pattern", 6) : 2;
@@ -515,20 +515,20 @@ static inline void llama_read_sliding(json *d, model_config *c, int row)
     l->window = llama_read_window(d, windows);
     for (uint32_t i = at; i != 0; i = json_next(d, i))
         if (!json_is(d, i, "full_attention") && !json_is(d, i, "sliding_attention"))
-            json_wrong(d, i, "full_attention or sliding_attention");
+            json_mismatch(d, i, "full_attention or sliding_attention");
     if (windows != LLAMA_NO_WINDOW && types && json_size(d, types) != (uint32_t)c->layers)
-        json_wrong(d, types, "as many types as there are layers");
+        json_mismatch(d, types, "as many types as there are layers");
     if (pattern < 1)
         json_fail(d, 0, "sliding_window_pattern %lld: expected 1 or more", (long long)pattern);
-    if (l->window > 0 && c->layers > LLAMA_MASKED)
+    if (l->window > 0 && c->layers > LLAMA_MASK_BITS)
         json_fail(d, 0, "a sliding_window in %lld layers: expected %d layers at most",
-                  (long long)c->layers, LLAMA_MASKED);
-    for (int64_t i = 0; windows != LLAMA_NO_WINDOW && d->error[0] == 0 && i < LLAMA_MASKED; i++) {
+                  (long long)c->layers, LLAMA_MASK_BITS);
+    for (int64_t i = 0; windows != LLAMA_NO_WINDOW && d->error[0] == 0 && i < LLAMA_MASK_BITS; i++) {
         const int unlisted = windows == LLAMA_PATTERN ? (i + 1) % pattern != 0
                              : l->window == 0         ? 0
-                             : windows == LLAMA_LATER
+                             : windows == LLAMA_LATER_LAYERS
                                  ? i >= later
-                                 : windows == LLAMA_EACH || (uses && llama_bit(l->unturned, i));
+                                 : windows == LLAMA_ALL_LAYERS || (uses && llama_bit(l->no_rope, i));
         const int slides = !types ? unlisted : at != 0 && json_is(d, at, "sliding_attention");
         if (slides && i < c->layers && l->window == 0)
             json_fail(d, 0,
@@ -543,22 +543,22 @@ static inline void llama_read_sliding(json *d, model_config *c, int row)
 /* Heads, and that sizes divide. */
 static inline void llama_read_heads(json *d, model_config *c, int row)
 {
-    const int64_t usual =
+    const int64_t fallback =
         llama_types[row].key_heads > 0 && !json_find(d, JSON_ROOT, "num_key_value_heads")
             ? llama_types[row].key_heads
             : 0;
-    c->heads = model_size(d, "num_attention_heads", 0);
+    c->heads = model_read_size(d, "num_attention_heads", 0);
     if (d->error[0] != 0)
         return;
-    c->key_heads = model_size(d, "num_key_value_heads", usual > 0 ? usual : c->heads);
+    c->key_heads = model_read_size(d, "num_key_value_heads", fallback > 0 ? fallback : c->heads);
     if (d->error[0] != 0)
         return;
     const int64_t head = llama_types[row].head > 0 && !json_find(d, JSON_ROOT, "head_dim")
                              ? llama_types[row].head
                              : 0;
-    c->head =
-        model_size(d, "head_dim", head > 0 ? head : c->width / c->heads + (c->width < c->heads));
-    if (head == 0 && !json_find_set(d, JSON_ROOT, "head_dim") && c->width % c->heads != 0)
+    c->head_dim =
+        model_read_size(d, "head_dim", head > 0 ? head : c->width / c->heads + (c->width < c->heads));
+    if (head == 0 && !json_find_nonnull(d, JSON_ROOT, "head_dim") && c->width % c->heads != 0)
         json_fail(d, 0,
                   "hidden_size %lld is no multiple of num_attention_heads %lld, and no head_dim "
                   "is given",
@@ -566,14 +566,14 @@ static inline void llama_read_heads(json *d, model_config *c, int row)
     if (c->heads % c->key_heads != 0)
         json_fail(d, 0, "num_attention_heads %lld is no multiple of num_key_value_heads %lld",
                   (long long)c->heads, (long long)c->key_heads);
-    if (c->head % 2 != 0 || c->head > LLAMA_HEAD)
-        json_fail(d, 0, "head_dim %lld: expected an even number, %d at most", (long long)c->head,
-                  LLAMA_HEAD);
+    if (c->head_dim % 2 != 0 || c->head_dim > LLAMA_MAX_HEAD_DIM)
+        json_fail(d, 0, "head_dim %lld: expected an even number, %d at most", (long long)c->head_dim,
+                  LLAMA_MAX_HEAD_DIM);
 }
 
 static inline void llama_read_activation(json *d, model_config *c, int gemma)
 {
-    const uint32_t at = json_find_set(d, JSON_ROOT, gemma > 1 ? "hidden_activation" : "hidden_act");
+    const uint32_t at = json_find_nonnull(d, JSON_ROOT, gemma > 1 ? "hidden_activation" : "hidden_act");
     c->activation = at ? model_read_activation(d, at) : gemma ? gckpt_gelu : gckpt_silu;
     /* Gemma 1's first files say gelu and mean the other */
     if (gemma == 1 && c->activation == gckpt_gelu_erf)
@@ -581,11 +581,11 @@ static inline void llama_read_activation(json *d, model_config *c, int gemma)
 }
 
 /* A cap, 0: none. */
-static inline double llama_read_cap(json *d, const char *key, double usual)
+static inline double llama_read_cap(json *d, const char *key, double fallback)
 {
-    if (json_find_set(d, JSON_ROOT, key) == 0)
-        return json_find(d, JSON_ROOT, key) != 0 ? 0 : usual;
-    return llama_real(d, JSON_ROOT, key, usual, 0);
+    if (json_find_nonnull(d, JSON_ROOT, key) == 0)
+        return json_find(d, JSON_ROOT, key) != 0 ? 0 : fallback;
+    return llama_read_real(d, JSON_ROOT, key, fallback, 0);
 }
 
 /* What is Gemma's own. */
@@ -594,38 +594,38 @@ static inline void llama_read_gemma(json *d, model_config *c, int gemma)
     llama_config *l = &c->llama;
     l->plus_one = 1;
     if (json_bool(d, JSON_ROOT, "use_bidirectional_attention", 0))
-        json_wrong(d, json_find(d, JSON_ROOT, "use_bidirectional_attention"), "false or null");
+        json_mismatch(d, json_find(d, JSON_ROOT, "use_bidirectional_attention"), "false or null");
     if (gemma == 1)
         return;
-    const double of = llama_real(d, JSON_ROOT, "query_pre_attn_scalar", 256, 0);
+    const double scalar = llama_read_real(d, JSON_ROOT, "query_pre_attn_scalar", 256, 0);
     l->post_norms = 1;
-    l->score_scale = of == (double)c->head ? 0 : 1 / model_root(of);
+    l->score_scale = scalar == (double)c->head_dim ? 0 : 1 / model_sqrt(scalar);
     if (gemma == 2) /* Gemma 3 reads one, too, and applies none */
         l->score_cap = llama_read_cap(d, "attn_logit_softcapping", 50);
     c->logit_cap = llama_read_cap(d, "final_logit_softcapping", gemma == 2 ? 30 : 0);
 }
 
 /* model_type is one of llama_types. */
-static inline int llama_read(model_any *m)
+static inline int llama_read_config(model_any *m)
 {
-    json *d = &m->file;
+    json *d = &m->config_json;
     model_config *c = &m->config;
     llama_config *l = &c->llama;
     int row = 0;
-    while (!json_is(d, json_find_set(d, JSON_ROOT, "model_type"), llama_types[row].type))
+    while (!json_is(d, json_find_nonnull(d, JSON_ROOT, "model_type"), llama_types[row].type))
         row++;
     c->type = llama_types[row].type;
     const int qwen2 = strcmp(c->type, "qwen2") == 0, mistral = strcmp(c->type, "mistral") == 0;
     const int gemma = llama_types[row].gemma, smollm3 = strcmp(c->type, "smollm3") == 0;
-    c->layers = model_size(d, "num_hidden_layers", 0);
-    c->width = model_size(d, "hidden_size", 0);
-    c->inner = model_size(d, "intermediate_size", 0);
-    c->context = model_size(d, "max_position_embeddings", 0);
-    c->vocabulary = model_size(d, "vocab_size", 0);
+    c->layers = model_read_size(d, "num_hidden_layers", 0);
+    c->width = model_read_size(d, "hidden_size", 0);
+    c->inner = model_read_size(d, "intermediate_size", 0);
+    c->context = model_read_size(d, "max_position_embeddings", 0);
+    c->vocabulary = model_read_size(d, "vocab_size", 0);
     c->tied = json_bool(d, JSON_ROOT, "tie_word_embeddings", llama_types[row].tied);
     llama_read_heads(d, c, row);
     llama_read_activation(d, c, gemma);
-    l->epsilon = llama_real(d, JSON_ROOT, "rms_norm_eps", 1e-6, 0);
+    l->epsilon = llama_read_real(d, JSON_ROOT, "rms_norm_eps", 1e-6, 0);
     l->head_norms = gemma == 3 || strcmp(c->type, "qwen3") == 0;
     l->output_bias = !qwen2 && !mistral && json_bool(d, JSON_ROOT, "attention_bias", 0);
     l->qkv_bias = qwen2 || l->output_bias;
@@ -635,17 +635,17 @@ static inline int llama_read(model_any *m)
         llama_read_gemma(d, c, gemma);
     llama_read_positions(d, c, row);
     if (smollm3)
-        llama_read_unturned(d, c);
+        llama_read_no_rope(d, c);
     llama_read_sliding(d, c, row);
     return d->error[0] != 0 ? -1 : 0;
 }
 
 /* Layers, and what is said of each. */
-static inline void llama_write(const model_any *m, FILE *f)
+static inline void llama_write_config(const model_any *m, FILE *f)
 {
-    json d = m->file; /* json_find keeps errors in it */
+    json d = m->config_json; /* json_find keeps errors in it */
     const model_config *c = &m->config;
-    uint32_t at = json_find_set(&d, JSON_ROOT, "layer_types");
+    uint32_t at = json_find_nonnull(&d, JSON_ROOT, "layer_types");
     fprintf(f, ",\n  \"num_hidden_layers\": %lld", (long long)c->layers);
     if (at != 0) {
         fputs(",\n  \"layer_types\": [", f);
@@ -658,7 +658,7 @@ static inline void llama_write(const model_any *m, FILE *f)
     if (strcmp(c->type, "smollm3") == 0) {
         fputs(",\n  \"no_rope_layers\": [", f);
         for (int64_t i = 0; i < c->layers; i++)
-            fprintf(f, "%s%d", i > 0 ? ", " : "", !llama_bit(c->llama.unturned, i));
+            fprintf(f, "%s%d", i > 0 ? ", " : "", !llama_bit(c->llama.no_rope, i));
         fputs("]", f);
     }
 }
@@ -667,7 +667,7 @@ static inline void llama_write(const model_any *m, FILE *f)
 static inline void llama_write_gemma(const model_config *c, FILE *f)
 {
     const llama_config *l = &c->llama;
-    const double root = l->score_scale > 0 ? 1 / l->score_scale : model_root((double)c->head);
+    const double root = l->score_scale > 0 ? 1 / l->score_scale : model_sqrt((double)c->head_dim);
     fprintf(f, ",\n  \"hidden_activation\": \"%s\",\n  \"query_pre_attn_scalar\": %.9g",
             model_activation_name(c->activation), root * root);
     fprintf(f, ",\n  \"sliding_window\": %lld", (long long)l->window);
@@ -680,7 +680,7 @@ static inline void llama_write_gemma(const model_config *c, FILE *f)
 }
 
 /* What a new model says of itself. */
-static inline void llama_write_new(const model_config *c, FILE *f)
+static inline void llama_write_new_config(const model_config *c, FILE *f)
 {
     const struct {
         const char *key;
@@ -689,7 +689,7 @@ static inline void llama_write_new(const model_config *c, FILE *f)
                   { "intermediate_size", c->inner },
                   { "num_attention_heads", c->heads },
                   { "num_key_value_heads", c->key_heads },
-                  { "head_dim", c->head },
+                  { "head_dim", c->head_dim },
                   { "max_position_embeddings", c->context },
                   { "vocab_size", c->vocabulary } };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
@@ -697,7 +697,7 @@ static inline void llama_write_new(const model_config *c, FILE *f)
     fprintf(f, ",\n  \"hidden_act\": \"%s\",\n  \"rms_norm_eps\": %.9g",
             model_activation_name(c->activation), c->llama.epsilon);
     fprintf(f, ",\n  \"rope_theta\": %.9g,\n  \"initializer_range\": %.9g",
-            c->llama.positions[0].base, c->range);
+            c->llama.positions[0].base, c->init_range);
     if (c->eos[0] >= 0)
         fprintf(f, ",\n  \"bos_token_id\": %d,\n  \"eos_token_id\": %d", (int)c->eos[0],
                 (int)c->eos[0]);
@@ -715,21 +715,21 @@ static inline const char *llama_architecture(const model_config *c)
     return llama_types[row].architecture;
 }
 
-static inline const char *llama_targets(const model_config *c) { return (void)c, "q_proj,v_proj"; }
+static inline const char *llama_lora_targets(const model_config *c) { return (void)c, "q_proj,v_proj"; }
 
 static const model_family llama_family = {
     "Llama",
     "llama, mistral, qwen2, qwen3, smollm3, gemma, gemma2, gemma3_text",
-    llama_read,
+    llama_read_config,
     " num_hidden_layers layer_types no_rope_layers ",
-    llama_write,
-    llama_write_new,
+    llama_write_config,
+    llama_write_new_config,
     llama_architecture,
     1, /* before the blocks */
     1, /* behind them */
-    llama_parts,
-    llama_get,
-    llama_skips,
+    llama_block_params,
+    llama_get_param,
+    llama_is_skipped,
     1,
     "model.",
     "layers",
@@ -740,11 +740,11 @@ static const model_family llama_family = {
     "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj",
     "o_proj,down_proj",
     "*norm.weight",
-    llama_targets,
+    llama_lora_targets,
     llama_hidden,
     llama_keys_values,
     "self_attn.o_proj",
-    llama_closes,
+    llama_is_post_norm,
 };
 
 /* A model of these sizes, for new weights, of model_type llama: SmolLM2-135M is (30, 576, 9, 3,
@@ -760,14 +760,14 @@ static inline void llama_new(model_any *m, int64_t layers, int64_t width, int64_
     c->width = width;
     c->heads = heads;
     c->key_heads = key_heads;
-    c->head = heads > 0 ? width / heads : 0;
+    c->head_dim = heads > 0 ? width / heads : 0;
     c->inner = (width * 8 / 3 + 15) / 16 * 16;
     c->context = context;
     c->vocabulary = vocabulary;
     c->activation = gckpt_silu;
     c->tied = 1;
     c->eos[0] = -1;
-    c->range = 0.02;
+    c->init_range = 0.02;
     c->llama.epsilon = 1e-5;
     for (int i = 0; i < 2; i++) {
         c->llama.positions[i].base = 10000;
@@ -790,7 +790,7 @@ static inline void llama_as_gemma(model_any *m, int which, int64_t window)
     l->head_norms = which == 3;
     l->window = window;
     l->positions[0].base = which == 3 ? 1e6 : 10000;
-    for (int i = 0; i < LLAMA_MASKED; i++)
+    for (int i = 0; i < LLAMA_MASK_BITS; i++)
         l->sliding[i / 64] |= (uint64_t)((i + 1) % (which == 2 ? 2 : 6) != 0) << i % 64;
 }
 #endif

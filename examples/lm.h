@@ -12,7 +12,7 @@
 static struct {
     int64_t batch, micro_batch, steps, warmup, seed, threads, device, checkpoint, budget, bf16,
         plan;
-    int64_t eval_every, eval_iters, save_every, sample, samples, top_k, help, leaves, fast_reduce;
+    int64_t eval_every, eval_iters, save_every, sample, samples, top_k, help, virtual_ranks, fast_reduce;
     double lr, min_lr, weight_decay, beta1, beta2, clip, dropout, temperature, top_p;
     const char *data, *validation, *save, *resume, *prompt, *json, *timeline;
     gckpt_precision precision;
@@ -24,16 +24,16 @@ static const gckpt_mode lm_modes[] = { GCKPT_AUTO,     GCKPT_STORE_ALL, GCKPT_ME
                                        GCKPT_SEGMENTS, GCKPT_SQRT,      GCKPT_OPTIMAL };
 
 /* A row is what a step has --batch of: a window of the text, or a prompt with its answer. */
-static const options_row lm_rows[] = {
-    { "batch", OPTIONS_WHOLE, &lm.batch, "8", 1, 1 << 20, NULL, "rows of a step" },
-    { "micro-batch", OPTIONS_WHOLE_OR_AUTO, &lm.micro_batch, "auto", 0, 1 << 20, NULL,
+static const options_desc lm_options[] = {
+    { "batch", OPTIONS_INT, &lm.batch, "8", 1, 1 << 20, NULL, "rows of a step" },
+    { "micro-batch", OPTIONS_INT_OR_AUTO, &lm.micro_batch, "auto", 0, 1 << 20, NULL,
       "rows computed at once; changes bytes, never results; 0: --batch, or a leaf's; auto: the "
       "divisor of it that is fastest within --budget" },
-    { "steps", OPTIONS_WHOLE, &lm.steps, "100", 0, 1e12, NULL,
+    { "steps", OPTIONS_INT, &lm.steps, "100", 0, 1e12, NULL,
       "steps in all, those of a resumed file included" },
     { "min-lr", OPTIONS_REAL, &lm.min_lr, NULL, 0, 10, NULL,
       "learning rate at the last step (cosine); not given: --lr" },
-    { "warmup", OPTIONS_WHOLE, &lm.warmup, "10", 0, 1e12, NULL, "steps of linear warm-up" },
+    { "warmup", OPTIONS_INT, &lm.warmup, "10", 0, 1e12, NULL, "steps of linear warm-up" },
     { "weight-decay", OPTIONS_REAL, &lm.weight_decay, "0", 0, 100, NULL,
       "of matrices, not of biases and gains" },
     { "beta1", OPTIONS_REAL, &lm.beta1, "0.9", 0, 0.99999, NULL, "AdamW" },
@@ -42,9 +42,9 @@ static const options_row lm_rows[] = {
       "greatest gradient norm; 0: no clipping, and updates in the backward where that helps" },
     { "dropout", OPTIONS_REAL, &lm.dropout, "0", 0, 0.99, NULL,
       "of embeddings and both residual branches" },
-    { "seed", OPTIONS_WHOLE, &lm.seed, "1", 0, 9007199254740992.0, NULL,
+    { "seed", OPTIONS_INT, &lm.seed, "1", 0, 9007199254740992.0, NULL,
       "of new weights, what a step learns, dropout and sampling" },
-    { "threads", OPTIONS_WHOLE, &lm.threads, "0", 0, 1024, NULL,
+    { "threads", OPTIONS_INT, &lm.threads, "0", 0, 1024, NULL,
       "changes speed and bytes, never results; 0: all" },
     { "device", OPTIONS_CHOICE, &lm.device, "cpu", 0, 0, session_devices,
       "what computes; cuda, the first CUDA device, in a program that make build/NAME-cuda makes; "
@@ -55,14 +55,14 @@ static const options_row lm_rows[] = {
       "bytes for weights, optimiser state and step arena; 0: no limit" },
     { "bf16", OPTIONS_FLAG, &lm.bf16, NULL, 0, 0, NULL,
       "activations and their gradients as bf16: 2 bytes each, other results" },
-    { "eval-iters", OPTIONS_WHOLE, &lm.eval_iters, "0", 0, 1e12, NULL,
+    { "eval-iters", OPTIONS_INT, &lm.eval_iters, "0", 0, 1e12, NULL,
       "batches of an evaluation, from all over its data; 0: all of it" },
-    { "save-every", OPTIONS_WHOLE, &lm.save_every, "0", 0, 1e12, NULL,
+    { "save-every", OPTIONS_INT, &lm.save_every, "0", 0, 1e12, NULL,
       "--save after so many steps, too; 0: with evaluations, at the end and if interrupted only" },
-    { "samples", OPTIONS_WHOLE, &lm.samples, "1", 1, 1024, NULL, "so many samples" },
+    { "samples", OPTIONS_INT, &lm.samples, "1", 1, 1024, NULL, "so many samples" },
     { "temperature", OPTIONS_REAL, &lm.temperature, "0.8", 0, 100, NULL,
       "of sampling: below 1 prefers likely tokens; 0: always the likeliest" },
-    { "top-k", OPTIONS_WHOLE, &lm.top_k, "0", 0, 1e9, NULL,
+    { "top-k", OPTIONS_INT, &lm.top_k, "0", 0, 1e9, NULL,
       "sample from the k likeliest tokens; 0: from all" },
     { "top-p", OPTIONS_REAL, &lm.top_p, "1", 0, 1, NULL,
       "sample from the likeliest tokens that have this probability together" },
@@ -72,7 +72,7 @@ static const options_row lm_rows[] = {
       "events, one object a line, behind those there with --resume; -: on standard output, alone" },
     { "help", OPTIONS_FLAG, &lm.help, NULL, 0, 0, NULL, "this text" },
 };
-enum { LM_ROWS = sizeof lm_rows / sizeof lm_rows[0] };
+enum { LM_OPTIONS = sizeof lm_options / sizeof lm_options[0] };
 
 static int lm_start(const char *program)
 {
@@ -106,22 +106,22 @@ static int lm_check_options(void)
                             (long long)lm.save_every);
     if (lm.min_lr < 0 && lm.lr > 0)
         lm.min_lr = lm.lr;
-    lm.leaves = lm.leaves > 0 ? lm.leaves : 1;
+    lm.virtual_ranks = lm.virtual_ranks > 0 ? lm.virtual_ranks : 1;
     if (lm.micro_batch == 0)
-        lm.micro_batch = (lm.batch + lm.leaves - 1) / lm.leaves;
+        lm.micro_batch = (lm.batch + lm.virtual_ranks - 1) / lm.virtual_ranks;
     if (lm.threads == 0)
         lm.threads = gckpt_threads();
     lm.precision = lm.bf16 ? GCKPT_BF16 : GCKPT_FP32;
     if (!session_is_dash(lm.prompt))
         return 0;
-    int status = session_read("prompt", lm.prompt, &prompt, &size);
+    int status = session_read_file("prompt", lm.prompt, &prompt, &size);
     if (status == 0)
         lm.prompt = session.texts[session.text_count++] = (char *)prompt;
     return status;
 }
 
 /* Nothing that is written is an input or another output; `others` are the program's own files. */
-static int lm_try_outputs(const char *data, const session_file *others, int count)
+static int lm_check_outputs(const char *data, const session_file *others, int count)
 {
     const session_file common[] = {
         { "data", session_is_dash(data) ? NULL : data, SESSION_READS, -1 },
@@ -135,15 +135,15 @@ static int lm_try_outputs(const char *data, const session_file *others, int coun
     memcpy(files, common, sizeof common);
     for (int i = 0; i < count; i++)
         files[COMMON + i] = others[i];
-    return session_try_files(files, COMMON + count);
+    return session_check_files(files, COMMON + count);
 }
-enum { LM_RESUMED = 2 }; /* session_file.from of what may take the place of the file resumed */
+enum { LM_RESUME_FILE = 2 }; /* session_file.from of what may take the place of the file resumed */
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 enum { LM_TRAINING, LM_EVALUATION, LM_SAMPLING, LM_PURPOSES };
 enum {
     LM_TIMES = 1024,
-    LM_MOST_SKIPPED = 10, /* steps in a row */
+    LM_MAX_SKIPPED = 10, /* steps in a row */
     LM_CLASSES = 16,
     LM_FEEDS = 4
 };
@@ -158,13 +158,13 @@ typedef struct {
     gckpt_fetch_spec logits;          /* of sampling, or what else is fetched */
     int64_t T;                  /* of its rows; 0: those of the run */
     void *user;
-} lm_model;
+} lm_stage;
 
 typedef struct lm_run lm_run;
 struct lm_run {
     gckpt_store *store;
-    lm_model models[LM_PURPOSES];
-    lm_model shorter[LM_CLASSES][LM_SAMPLING]; /* of rows shorter than T, the shortest first: */
+    lm_stage stages[LM_PURPOSES];
+    lm_stage shorter[LM_CLASSES][LM_SAMPLING]; /* of rows shorter than T, the shortest first: */
     int classes;                               /* so many */
     const gckpt_backend *device;               /* NULL: the processor */
     const gckpt_transport *ranks;                  /* NULL: this process alone */
@@ -172,22 +172,22 @@ struct lm_run {
     size_t arena_bytes;
     int32_t *tokens, *targets;      /* (batch,T) feeds, */
     int64_t T, first, rows;         /* of which this rank has so many rows, from `first` on */
-    const void *more[LM_FEEDS - 2]; /* further feeds, of the first, NULL: none */
-    int64_t fed, length, real;      /* rows of the step, their T, places that are not padding */
+    const void *extra_feeds[LM_FEEDS - 2]; /* further feeds, of the first, NULL: none */
+    int64_t step_rows, length, real_tokens;      /* rows of the step, their T, places that are not padding */
     double lr, seconds;             /* of a step, the median */
     uint64_t skipped, position;     /* steps that were not finite; rows learned, theirs included */
     int saved;                      /* 0: there is something new */
     void *user;
-    void (*batch)(lm_run *r, uint64_t step);   /* fills tokens and targets (fed,length), and says
+    void (*fill_batch)(lm_run *r, uint64_t step);   /* fills tokens and targets (fed,length), and says
                                                   how many, unless as --batch and T say */
     int (*evaluate)(lm_run *r, uint64_t step); /* and saves: sets `saved` */
     int (*save)(lm_run *r);                    /* sets it, too */
 };
 
 static int lm_rank(const lm_run *r) { return r->ranks != NULL ? r->ranks->rank : 0; }
-static int lm_size(const lm_run *r) { return r->ranks != NULL ? r->ranks->size : 1; }
+static int lm_world_size(const lm_run *r) { return r->ranks != NULL ? r->ranks->size : 1; }
 
-static int lm_make_batch(lm_run *r, int64_t T)
+static int lm_alloc_batch(lm_run *r, int64_t T)
 {
     const size_t bytes = (size_t)(lm.batch * T) * sizeof(int32_t);
     r->T = T;
@@ -200,26 +200,26 @@ static int lm_make_batch(lm_run *r, int64_t T)
 }
 
 /* What a model is fed of the run's data; how many. */
-static int lm_feeds(const lm_run *r, const lm_model *m, gckpt_feed *feeds)
+static int lm_fill_feeds(const lm_run *r, const lm_stage *m, gckpt_feed *feeds)
 {
     int n = 2;
     feeds[0].data = r->tokens;
     feeds[1].data = r->targets;
-    for (; n < LM_FEEDS && r->more[n - 2] != NULL; n++)
-        feeds[n].data = r->more[n - 2];
+    for (; n < LM_FEEDS && r->extra_feeds[n - 2] != NULL; n++)
+        feeds[n].data = r->extra_feeds[n - 2];
     for (int i = 0; i < n; i++)
         feeds[i].input = m->feeds[i].input;
     return n;
 }
 
-static gckpt_plan_desc lm_desc(const lm_run *r, int purpose)
+static gckpt_plan_desc lm_plan_desc(const lm_run *r, int purpose)
 {
     gckpt_plan_desc desc;
     memset(&desc, 0, sizeof desc);
     desc.mode = purpose == LM_TRAINING ? lm_modes[lm.checkpoint] : GCKPT_INFERENCE;
     desc.budget = purpose == LM_TRAINING ? (size_t)lm.budget : 0;
     desc.batch = lm.batch;
-    desc.virtual_ranks = (int)(purpose != LM_SAMPLING ? lm.leaves : 1);
+    desc.virtual_ranks = (int)(purpose != LM_SAMPLING ? lm.virtual_ranks : 1);
     desc.threads = (int)lm.threads;
     desc.backend = r->device;
     desc.precision = lm.precision;
@@ -227,7 +227,7 @@ static gckpt_plan_desc lm_desc(const lm_run *r, int purpose)
 }
 
 /* Plans `rows` at once of what `build` makes, for m. NULL, or what has the error. */
-static const void *lm_try_plan(lm_run *r, lm_model *m, int purpose, gckpt_build_fn build, int64_t rows,
+static const void *lm_try_plan(lm_run *r, lm_stage *m, int purpose, gckpt_build_fn build, int64_t rows,
                                const gckpt_plan_desc *desc)
 {
     gckpt_term terms[GCKPT_MAX_TERMS];
@@ -238,7 +238,7 @@ static const void *lm_try_plan(lm_run *r, lm_model *m, int purpose, gckpt_build_
     return m->plan != NULL ? NULL : m->graph;
 }
 
-static int lm_plan(lm_run *r, lm_model *m, int purpose, gckpt_build_fn build, int64_t rows,
+static int lm_plan(lm_run *r, lm_stage *m, int purpose, gckpt_build_fn build, int64_t rows,
                    const gckpt_plan_desc *desc)
 {
     const void *failed = lm_try_plan(r, m, purpose, build, rows, desc);
@@ -247,9 +247,9 @@ static int lm_plan(lm_run *r, lm_model *m, int purpose, gckpt_build_fn build, in
 
 /* The plan to train with, and --micro-batch auto; timed: trials, or NULL. NULL, or what has the
  * error. */
-static const void *lm_try_training(lm_run *r, lm_model *m, gckpt_build_fn build, gckpt_fit_timing *timed)
+static const void *lm_try_training(lm_run *r, lm_stage *m, gckpt_build_fn build, gckpt_fit_timing *timed)
 {
-    gckpt_plan_desc desc = lm_desc(r, LM_TRAINING);
+    gckpt_plan_desc desc = lm_plan_desc(r, LM_TRAINING);
     if (lm.micro_batch != OPTIONS_AUTO)
         return lm_try_plan(r, m, LM_TRAINING, build, lm.micro_batch, &desc);
     desc.update_in_backward = lm.clip > 0 ? 0 : GCKPT_IF_USEFUL;
@@ -258,7 +258,7 @@ static const void *lm_try_training(lm_run *r, lm_model *m, gckpt_build_fn build,
     return m->plan != NULL ? NULL : r->store;
 }
 
-static int lm_plan_training(lm_run *r, lm_model *m, gckpt_build_fn build, gckpt_fit_timing *timed)
+static int lm_plan_training(lm_run *r, lm_stage *m, gckpt_build_fn build, gckpt_fit_timing *timed)
 {
     const void *failed = lm_try_training(r, m, build, timed);
     if (failed == NULL)
@@ -270,10 +270,10 @@ static int lm_plan_training(lm_run *r, lm_model *m, gckpt_build_fn build, gckpt_
 }
 
 /* All models, one after the other: those of the longest rows, then the others; NULL: no more. */
-static lm_model *lm_each(lm_run *r, int i)
+static lm_stage *lm_stage_at(lm_run *r, int i)
 {
     const int k = i - LM_PURPOSES;
-    return k < 0                          ? &r->models[i]
+    return k < 0                          ? &r->stages[i]
            : k < LM_SAMPLING * r->classes ? &r->shorter[k / LM_SAMPLING][k % LM_SAMPLING]
                                           : NULL;
 }
@@ -281,57 +281,57 @@ static lm_model *lm_each(lm_run *r, int i)
 static int lm_purpose(int i) { return i < LM_PURPOSES ? i : (i - LM_PURPOSES) % LM_SAMPLING; }
 
 /* The model for rows of a length: the shortest that has place for them. */
-static lm_model *lm_for(lm_run *r, int purpose, int64_t length)
+static lm_stage *lm_stage_for(lm_run *r, int purpose, int64_t length)
 {
     for (int i = 0; i < r->classes; i++)
         if (r->shorter[i][purpose].T >= length)
             return &r->shorter[i][purpose];
-    return &r->models[purpose];
+    return &r->stages[purpose];
 }
 
 /* Bytes of the greediest plan to train with. */
-static size_t lm_bytes(lm_run *r)
+static size_t lm_plan_bytes(lm_run *r)
 {
-    const lm_model *m;
+    const lm_stage *m;
     size_t bytes = 0;
-    for (int i = 0; (m = lm_each(r, i)) != NULL; i++)
+    for (int i = 0; (m = lm_stage_at(r, i)) != NULL; i++)
         if (lm_purpose(i) == LM_TRAINING && m->plan != NULL && gckpt_plan_bytes(m->plan) > bytes)
             bytes = gckpt_plan_bytes(m->plan);
     return bytes;
 }
 
 /* Bytes of all that is planned, in one arena, as large as the greediest wants: *arena. */
-static size_t lm_total(lm_run *r, size_t *arena)
+static size_t lm_total_bytes(lm_run *r, size_t *arena)
 {
-    const gckpt_plan *training = r->models[LM_TRAINING].plan; /* or NULL: only evaluation is */
-    const gckpt_plan *p = training != NULL ? training : r->models[LM_EVALUATION].plan;
-    lm_model *m;
+    const gckpt_plan *training = r->stages[LM_TRAINING].plan; /* or NULL: only evaluation is */
+    const gckpt_plan *p = training != NULL ? training : r->stages[LM_EVALUATION].plan;
+    lm_stage *m;
     *arena = 0;
-    for (int i = 0; (m = lm_each(r, i)) != NULL; i++)
+    for (int i = 0; (m = lm_stage_at(r, i)) != NULL; i++)
         if (m->plan != NULL && gckpt_plan_arena(m->plan) > *arena)
             *arena = gckpt_plan_arena(m->plan);
     return gckpt_plan_bytes(p) - gckpt_plan_arena(p) + *arena;
 }
 
 /* Executors of all that is planned. */
-static int lm_execs(lm_run *r)
+static int lm_new_execs(lm_run *r)
 {
-    const gckpt_plan *training = r->models[LM_TRAINING].plan;
+    const gckpt_plan *training = r->stages[LM_TRAINING].plan;
     size_t bytes;
-    lm_model *m;
-    const size_t total = lm_total(r, &bytes);
+    lm_stage *m;
+    const size_t total = lm_total_bytes(r, &bytes);
     if (lm.budget > 0 && total > (size_t)lm.budget)
         return session_fail(1, "--budget %lld: %sevaluation or sampling need %zu bytes%s",
                             (long long)lm.budget, training != NULL ? "training fits, but " : "",
                             total,
                             training != NULL ? "; --eval-every 0 and --sample 0 go without" : "");
-    if (total > lm_bytes(r))
+    if (total > lm_plan_bytes(r))
         fprintf(session.out, "bytes  evaluation or sampling need %zu\n", total);
     r->arena_bytes = bytes + 64;
-    r->arena = session_get(r->device, r->arena_bytes);
+    r->arena = session_alloc(r->device, r->arena_bytes);
     if (r->arena == NULL)
         return session_fail(1, "out of memory: the step arena is %zu bytes", bytes);
-    for (int i = 0; (m = lm_each(r, i)) != NULL; i++) {
+    for (int i = 0; (m = lm_stage_at(r, i)) != NULL; i++) {
         const int purpose = lm_purpose(i);
         gckpt_exec_desc e;
         memset(&e, 0, sizeof e);
@@ -343,7 +343,7 @@ static int lm_execs(lm_run *r)
         e.transport = r->ranks;
         e.fast_reduce = purpose == LM_TRAINING && lm.fast_reduce;
         if (purpose == LM_TRAINING || (purpose == LM_EVALUATION && r->device == NULL))
-            e.progress = session_stops; /* a device takes what is short as a whole */
+            e.progress = session_cancelled; /* a device takes what is short as a whole */
         e.arena = (unsigned char *)r->arena + (64 - (uintptr_t)r->arena % 64) % 64;
         e.arena_size = bytes;
         if (m->plan != NULL && (m->exec = gckpt_exec_new(m->plan, r->store, &e)) == NULL)
@@ -356,21 +356,21 @@ static int lm_execs(lm_run *r)
 
 static void lm_free_execs(lm_run *r)
 {
-    lm_model *m;
-    for (int i = 0; (m = lm_each(r, i)) != NULL; i++) {
+    lm_stage *m;
+    for (int i = 0; (m = lm_stage_at(r, i)) != NULL; i++) {
         gckpt_exec_free(m->exec);
         m->exec = NULL;
     }
-    session_release(r->device, r->arena, r->arena_bytes);
+    session_free(r->device, r->arena, r->arena_bytes);
     r->arena = NULL;
 }
 
 /* All but the store, the device and the feeds. */
 static void lm_free(lm_run *r)
 {
-    lm_model *m;
+    lm_stage *m;
     lm_free_execs(r);
-    for (int i = 0; (m = lm_each(r, i)) != NULL; i++) {
+    for (int i = 0; (m = lm_stage_at(r, i)) != NULL; i++) {
         gckpt_plan_free(m->plan);
         gckpt_graph_free(m->graph);
     }
@@ -378,20 +378,20 @@ static void lm_free(lm_run *r)
 
 /* ---- ranks ----------------------------------------------------------------------------------- */
 /* The greatest of all ranks' values, none below 0; -1: a rank does not answer. All call it. */
-static int lm_greatest(const lm_run *r, int value)
+static int lm_all_reduce_max(const lm_run *r, int value)
 {
-    const gckpt_transport *k = r->ranks;
-    for (int bit = 1; k != NULL && bit < k->size; bit *= 2) {
+    const gckpt_transport *ranks = r->ranks;
+    for (int bit = 1; ranks != NULL && bit < ranks->size; bit *= 2) {
         int other = 0;
-        const double begin = k->clock(k->user);
-        int done = k->exchange(k->user, k->rank ^ bit, &value, sizeof value, &other, sizeof other)
+        const double begin = ranks->clock(ranks->user);
+        int done = ranks->exchange(ranks->user, ranks->rank ^ bit, &value, sizeof value, &other, sizeof other)
                        ? 0
                        : -1;
-        while (done == 0 && k->clock(k->user) - begin < k->timeout)
-            done = k->done(k->user);
+        while (done == 0 && ranks->clock(ranks->user) - begin < ranks->timeout)
+            done = ranks->done(ranks->user);
         if (done != 1) {
-            k->abort(k->user);
-            session_fail(1, "rank %d does not answer", k->rank ^ bit);
+            ranks->abort(ranks->user);
+            session_fail(1, "rank %d does not answer", ranks->rank ^ bit);
             return -1;
         }
         value = other > value ? other : value;
@@ -400,16 +400,16 @@ static int lm_greatest(const lm_run *r, int value)
 }
 
 /* Is the run to stop now? All ranks ask, and get the same answer. */
-static int lm_stops(const lm_run *r)
+static int lm_is_stopped(const lm_run *r)
 {
-    const int stops = lm_greatest(r, session.interrupted != 0);
+    const int stops = lm_all_reduce_max(r, session.interrupted != 0);
     if (stops != 0)
         session.interrupted = 1;
     return stops;
 }
 
 /* ---- what is reported ------------------------------------------------------------------------ */
-static int64_t lm_parameters(const gckpt_store *store)
+static int64_t lm_param_count(const gckpt_store *store)
 {
     int64_t all = 0;
     gckpt_parameter q;
@@ -424,7 +424,7 @@ static int64_t lm_parameters(const gckpt_store *store)
 static void lm_report_plan(lm_run *r)
 {
     static const char *const precisions[] = { "", ", bf16", ", fast bf16" };
-    const gckpt_plan *p = r->models[LM_TRAINING].plan;
+    const gckpt_plan *p = r->stages[LM_TRAINING].plan;
     const char *name = gckpt_mode_name(gckpt_plan_mode(p));
     size_t kinds[GCKPT_BYTES_KINDS];
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
@@ -438,7 +438,7 @@ static void lm_report_plan(lm_run *r)
         precisions[lm.precision == GCKPT_FP32   ? 0
                    : lm.precision == GCKPT_BF16 ? 1
                                                 : 2],
-        (long long)lm.threads, session_s(lm.threads), lm_bytes(r), 100 * gckpt_plan_overhead(p),
+        (long long)lm.threads, session_plural(lm.threads), lm_plan_bytes(r), 100 * gckpt_plan_overhead(p),
         (double)gckpt_plan_step_cost(p));
     if (gckpt_plan_overhead(p) > 2)
         fprintf(session.out,
@@ -460,17 +460,17 @@ static void lm_report_plan(lm_run *r)
                   "\"parameter_bytes\":%zu,\"state_bytes\":%zu,\"gradient_bytes\":%zu,"
                   "\"activation_bytes\":%zu,\"workspace_bytes\":%zu,\"tree_bytes\":%zu,"
                   "\"gathered_bytes\":%zu,\"padding_bytes\":%zu",
-                  lm_bytes(r), (unsigned long long)gckpt_plan_step_cost(p), gckpt_plan_overhead(p),
+                  lm_plan_bytes(r), (unsigned long long)gckpt_plan_step_cost(p), gckpt_plan_overhead(p),
                   gckpt_plan_recompute(p), name, (long long)gckpt_plan_rows(p),
-                  (long long)lm_parameters(r->store), (long long)lm.budget,
+                  (long long)lm_param_count(r->store), (long long)lm.budget,
                   kinds[GCKPT_BYTES_PARAMETERS], kinds[GCKPT_BYTES_STATE],
                   kinds[GCKPT_BYTES_GRADIENTS], kinds[GCKPT_BYTES_ACTIVATIONS],
                   kinds[GCKPT_BYTES_WORKSPACE], kinds[GCKPT_BYTES_REDUCTION],
                   kinds[GCKPT_BYTES_GATHERED], kinds[GCKPT_BYTES_PADDING]);
-    if (lm.leaves > 1)
-        fprintf(session.out, "ranks  %d, each with %lld of %lld leaves\n", lm_size(r),
-                (long long)lm.leaves / lm_size(r), (long long)lm.leaves);
-    session_event(",\"ranks\":%d", lm_size(r));
+    if (lm.virtual_ranks > 1)
+        fprintf(session.out, "ranks  %d, each with %lld of %lld leaves\n", lm_world_size(r),
+                (long long)lm.virtual_ranks / lm_world_size(r), (long long)lm.virtual_ranks);
+    session_event(",\"ranks\":%d", lm_world_size(r));
 }
 
 /* --timeline: a plan as a picture, or as a trace. */
@@ -490,7 +490,7 @@ static int lm_draw_plan(const gckpt_plan *plan)
 /* The end in a line, and as the beginning of an event. 1: a rank does not answer. */
 static int lm_report_end(const lm_run *r)
 {
-    gckpt_exec *exec = r->models[LM_TRAINING].exec;
+    gckpt_exec *exec = r->stages[LM_TRAINING].exec;
     const uint64_t step = gckpt_store_step(r->store);
     size_t measured = gckpt_bytes_measured(exec);
     for (int i = 0; i < r->classes; i++)
@@ -502,7 +502,7 @@ static int lm_report_end(const lm_run *r)
     const unsigned long long hash = all;
     const double seconds = session_now() - session.start;
     fprintf(session.out, "end    %llu step%s, %.1f s, ", (unsigned long long)step,
-            session_s((int64_t)step), seconds);
+            session_plural((int64_t)step), seconds);
     if (r->skipped > 0)
         fprintf(session.out, "%llu skipped, ", (unsigned long long)r->skipped);
     if (measured > 0)
@@ -528,34 +528,34 @@ static void lm_show_byte(int c)
 /* ---- the loop -------------------------------------------------------------------------------- */
 static void lm_report_step(lm_run *r, const gckpt_report *report, double lr, double seconds)
 {
-    const double rate = (double)r->real / seconds;
+    const double rate = (double)r->real_tokens / seconds;
     session_event("{\"event\":\"step\",\"step\":%llu,\"loss\":%.9g,\"grad_norm\":%.9g,\"lr\":%.9g,"
                   "\"targets\":%lld,\"seconds\":%.9g,\"tokens_per_second\":%.9g,"
                   "\"elapsed\":%.9g}\n",
                   (unsigned long long)report->step, report->loss, report->grad_norm, lr,
                   (long long)report->count, seconds, rate, session_now() - session.start);
-    session_progress(report->step, (uint64_t)lm.steps, report->loss, rate, lm_bytes(r));
+    session_progress(report->step, (uint64_t)lm.steps, report->loss, rate, lm_plan_bytes(r));
 }
 
 /* What an evaluation found; `also` ends the event. */
-static void lm_report_eval(uint64_t step, double loss, const char *also)
+static void lm_report_eval(uint64_t step, double loss, const char *suffix)
 {
     const double elapsed = session.start > 0 ? session_now() - session.start : 0;
     session_event("{\"event\":\"eval\",\"step\":%llu,\"val_loss\":%.9g,\"elapsed\":%.9g%s}\n",
-                  (unsigned long long)step, loss, elapsed, also);
-    session_output_works(); /* now; the loop sees if not */
+                  (unsigned long long)step, loss, elapsed, suffix);
+    session_check_output(); /* now; the loop sees if not */
 }
 
-static int lm_by_size(const void *a, const void *b)
+static int lm_compare(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
 /* 0: what was written so far does not arrive, and the run ends, saved. */
-static int lm_is_heard(lm_run *r)
+static int lm_is_output_ok(lm_run *r)
 {
-    if (lm_greatest(r, !session_output_works()) == 0)
+    if (lm_all_reduce_max(r, !session_check_output()) == 0)
         return 1;
     r->save(r);
     return 0;
@@ -568,22 +568,22 @@ static int lm_after_step(lm_run *r, uint64_t step)
     r->saved = 0;
     if (session.terminal && done)
         fputc('\n', session.out);
-    if (!lm_is_heard(r)) /* events are written before the file that goes on behind them */
+    if (!lm_is_output_ok(r)) /* events are written before the file that goes on behind them */
         return 1;
     if (lm.eval_every > 0 && (done || step % (uint64_t)lm.eval_every == 0) &&
         r->evaluate(r, step) != 0)
         return 1;
     if (lm.save_every > 0 && step % (uint64_t)lm.save_every == 0 && !r->saved && r->save(r) != 0)
         return 1;
-    return !lm_is_heard(r);
+    return !lm_is_output_ok(r);
 }
 
-static const char lm_broken_text[] =
+static const char lm_nonfinite_text[] =
     "the weights are not finite: \"%s\" has an infinite value or NaN; the file that they are from is "
     "damaged, or of a training that had failed";
 
 /* A parameter with such a value; frozen: of those that nothing has changed. NULL: none. */
-static const char *lm_broken(const gckpt_store *store, int frozen)
+static const char *lm_find_nonfinite(const gckpt_store *store, int frozen)
 {
     gckpt_parameter p;
     for (int i = 0; gckpt_store_peek(store, i, &p) == GCKPT_OK; i++) {
@@ -612,39 +612,39 @@ static int lm_train(lm_run *r)
     session.first = step;
     session.start = session_now();
     r->saved = 1;
-    if (lm_greatest(r, !session_output_works()) != 0) /* what is planned is to be seen now */
+    if (lm_all_reduce_max(r, !session_check_output()) != 0) /* what is planned is to be seen now */
         return 1;
-    while (step < (uint64_t)lm.steps && !lm_stops(r)) {
+    while (step < (uint64_t)lm.steps && !lm_is_stopped(r)) {
         const double begin = session_now();
         gckpt_report report;
-        r->fed = lm.batch;
+        r->step_rows = lm.batch;
         r->length = r->T;
-        r->real = lm.batch * r->T;
-        r->batch(r, step);
-        const lm_model *m = lm_for(r, LM_TRAINING, r->length);
+        r->real_tokens = lm.batch * r->T;
+        r->fill_batch(r, step);
+        const lm_stage *m = lm_stage_for(r, LM_TRAINING, r->length);
         gckpt_feed feeds[LM_FEEDS];
-        const int fed = lm_feeds(r, m, feeds);
+        const int fed = lm_fill_feeds(r, m, feeds);
         hyper.lr = gckpt_lr_cosine(step, (uint64_t)lm.warmup, (uint64_t)lm.steps, (float)r->lr,
                                    (float)(lm.min_lr >= 0 ? lm.min_lr : r->lr));
-        const gckpt_result result = gckpt_step(m->exec, feeds, fed, r->fed, &hyper, &report);
+        const gckpt_result result = gckpt_step(m->exec, feeds, fed, r->step_rows, &hyper, &report);
         if (result == GCKPT_CANCELLED) {
             session.interrupted = 1; /* here, or on another rank */
             break;
         }
         if (result != GCKPT_OK && result != GCKPT_SKIPPED)
             return session_fail(1, "%s", gckpt_error_text(m->exec));
-        r->position += (uint64_t)r->fed;
+        r->position += (uint64_t)r->step_rows;
         if (result == GCKPT_SKIPPED) { /* the next batch, then */
             r->skipped++;
-            session_say("%s", gckpt_error_text(m->exec));
+            session_print_line("%s", gckpt_error_text(m->exec));
             session_event("{\"event\":\"skip\",\"step\":%llu}\n", (unsigned long long)step);
-            if (++in_a_row < LM_MOST_SKIPPED)
+            if (++in_a_row < LM_MAX_SKIPPED)
                 continue;
         }
         const int bad = report.loss - report.loss != 0 || report.grad_norm - report.grad_norm != 0;
-        const char *broken = bad ? lm_broken(r->store, gckpt_plan_in_backward(m->plan)) : NULL;
-        if (broken != NULL)
-            return session_fail(1, lm_broken_text, broken);
+        const char *nonfinite = bad ? lm_find_nonfinite(r->store, gckpt_plan_in_backward(m->plan)) : NULL;
+        if (nonfinite != NULL)
+            return session_fail(1, lm_nonfinite_text, nonfinite);
         if (bad)
             return session_fail(
                 1, "loss or gradient is no longer finite at step %llu: lower --lr or --clip",
@@ -659,7 +659,7 @@ static int lm_train(lm_run *r)
             return 1;
     }
     const uint64_t kept = timed < LM_TIMES ? timed : (uint64_t)LM_TIMES;
-    qsort(times, (size_t)kept, sizeof times[0], lm_by_size);
+    qsort(times, (size_t)kept, sizeof times[0], lm_compare);
     r->seconds = kept > 0 ? times[kept / 2] : 0;
     return r->saved ? 0 : r->save(r);
 }

@@ -50,7 +50,7 @@ typedef gckpt_tensor *(*model_activation)(gckpt_tensor *x);
 typedef struct model_family model_family;
 
 typedef enum { LLAMA_UNSCALED, LLAMA_LINEAR, LLAMA_LLAMA3, LLAMA_YARN } llama_scaling;
-enum { LLAMA_MASKED = 256 };
+enum { LLAMA_MASK_BITS = 256 };
 typedef struct {
     llama_scaling scaling;                    /* of the angles of positions: */
     double base, factor, original, low, high; /* rope_theta, ..; llama3 */
@@ -62,8 +62,8 @@ typedef struct {
     int plus_one;   /* gemma: norms times 1 + weight, embeddings times sqrt(width) */
     int post_norms; /* gemma 2 and 3: norms behind attention and the MLP, too */
     int head_norms, qkv_bias, output_bias, mlp_bias; /* 1: there are such */
-    uint64_t unturned[LLAMA_MASKED / 64];            /* bits: layers without positions */
-    uint64_t sliding[LLAMA_MASKED / 64];             /* layers that see a window of keys */
+    uint64_t no_rope[LLAMA_MASK_BITS / 64];            /* bits: layers without positions */
+    uint64_t sliding[LLAMA_MASK_BITS / 64];             /* layers that see a window of keys */
     int64_t window;                                  /* of so many, a query's own included */
     double score_cap, score_scale;                   /* of attention; 0: none; 1 / sqrt(head) */
     llama_positions positions[2];                    /* of layers that see all; of sliding ones */
@@ -72,15 +72,15 @@ typedef struct {
 typedef struct {
     const model_family *family;
     const char *type;  /* model_type of config.json */
-    const char *under; /* before its parameters' names in the store; NULL: nothing */
+    const char *name_prefix; /* before its parameters' names in the store; NULL: nothing */
     int64_t layers, width, inner, context, vocabulary; /* inner: of the MLP */
-    int64_t heads, key_heads, head; /* of queries; of keys and values; columns of each */
+    int64_t heads, key_heads, head_dim; /* of queries; of keys and values; columns of each */
     model_activation activation;
     int tied;         /* 1: the head is the embedding table */
     double logit_cap; /* logits z are cap * tanh(z / cap) (Gemma 2); 0: z */
     /* Tokens that end a text, then -1; the first is put between texts. */
     int32_t eos[MODEL_EOS + 1];
-    double range; /* initializer_range: of new weights */
+    double init_range; /* initializer_range: of new weights */
     llama_config llama;
 } model_config;
 
@@ -93,7 +93,7 @@ typedef struct {
     model_config config;
     char error[512];
     char note[512];      /* "", or what model_load found that its user should know */
-    json file;           /* config.json as it was read: what is not ours is written again */
+    json config_json;           /* config.json as it was read: what is not ours is written again */
     model_mapping *maps; /* files that model_load mapped */
     int map_count;
 } model_any;
@@ -104,28 +104,28 @@ typedef struct {
     gckpt_init init; /* as transformers: N(0, range) */
 } model_parameter;
 
-typedef struct model_place model_place;
+typedef struct model_site model_site;
 typedef struct model_options model_options;
 
 /* What one family has and others do not. */
 struct model_family {
     const char *name;          /* in messages: "GPT-2" */
-    const char *types;         /* values of model_type, with ", " between them */
-    int (*read)(model_any *m); /* sizes from m->file, where json_wrong says what is wrong */
+    const char *model_types;         /* values of model_type, with ", " between them */
+    int (*read_config)(model_any *m); /* sizes from m->file, where json_wrong says what is wrong */
     /* What saving writes anew in config.json, beside what all have: the keys with ' ' around each,
      * and a function that writes them; what a new model says beside that. */
     const char *keys;
-    void (*write)(const model_any *m, FILE *f);
-    void (*write_new)(const model_config *c, FILE *f);
+    void (*write_config)(const model_any *m, FILE *f);
+    void (*write_new_config)(const model_config *c, FILE *f);
     const char *(*architecture)(const model_config *c); /* "GPT2LMHeadModel" */
 
     /* Parameters: so many before the blocks, in each, and behind them; the head, where it has a
      * table of its own, is the last. get: number `part` of a block, or, layer -1, of those outside
      * of blocks; its name without "h.LAYER.". */
-    int before, after;
-    int (*parts)(const model_config *c);
-    void (*get)(const model_config *c, int64_t layer, int part, model_parameter *p);
-    int (*skips)(const char *name); /* 1: a tensor of files that is no parameter; NULL: none */
+    int params_before, params_after;
+    int (*block_params)(const model_config *c);
+    void (*get_param)(const model_config *c, int64_t layer, int part, model_parameter *p);
+    int (*is_skipped)(const char *name); /* 1: a tensor of files that is no parameter; NULL: none */
     int transposed;                 /* 1: weights are (out,in), torch's Linear; 0: (in,out) */
 
     const char *prefix;            /* of names in files, but the head's: "transformer." */
@@ -135,17 +135,17 @@ struct model_family {
     const char *linear;            /* a block's layers, as LoRA's targets: "c_attn,c_proj,c_fc" */
     const char *residual; /* those whose results are added to the residual stream, the same way */
     const char *norms;    /* all norms, as gckpt_store_freeze names them: "*ln_*" */
-    const char *(*targets)(const model_config *c); /* LoRA's usual targets in peft */
+    const char *(*lora_targets)(const model_config *c); /* LoRA's usual targets in peft */
 
     /* tokens (B,T) -> hidden states behind the last norm, (B,T,C) */
     gckpt_tensor *(*hidden)(const model_any *m, gckpt_tensor *tokens, const model_options *options);
     /* prompts (1,P,C) -> their keys and values (1,P,key_heads head), without positions */
-    void (*keys_values)(const model_place *at, gckpt_tensor *prompts, gckpt_tensor **k,
+    void (*keys_values)(const model_site *at, gckpt_tensor *prompts, gckpt_tensor **k,
                         gckpt_tensor **v);
-    const char *output; /* the layer that takes what prompts are attended to; NULL: none (peft) */
+    const char *attn_output; /* the layer that takes what prompts are attended to; NULL: none (peft) */
     /* 1: a norm in a block, this parameter, is behind a branch, which with *gain in it adds nothing
      * (what `residual` is for in models without such norms). NULL: none is. */
-    int (*closes)(const model_config *c, const char *name, float *gain);
+    int (*is_post_norm)(const model_config *c, const char *name, float *gain);
 };
 
 /* What config.json calls activations. */
@@ -180,7 +180,7 @@ model_fail(model_any *m, const char *format, ...)
     return -1;
 }
 
-static inline double model_root(double x) /* Newton; saves a math library */
+static inline double model_sqrt(double x) /* Newton; saves a math library */
 {
     double r = x > 1 ? x : 1;
     for (int i = 0; i < 60; i++)
@@ -201,7 +201,7 @@ static inline const char *model_join(char *name, const char *first, const char *
 }
 
 /* "h.LAYER.PART", or "PART" outside of blocks (layer -1) */
-static inline const char *model_named(const model_config *c, char *name, int64_t layer,
+static inline const char *model_block_name(const model_config *c, char *name, int64_t layer,
                                       const char *part)
 {
     char block[48] = "";
@@ -211,49 +211,49 @@ static inline const char *model_named(const model_config *c, char *name, int64_t
 }
 
 /* What the store calls a parameter of this name. */
-static inline const char *model_stored(const model_config *c, char *to, const char *name)
+static inline const char *model_store_name(const model_config *c, char *to, const char *name)
 {
-    return model_join(to, c->under != NULL ? c->under : "", name);
+    return model_join(to, c->name_prefix != NULL ? c->name_prefix : "", name);
 }
 
 /* How many there are. */
-static inline int64_t model_count(const model_config *c)
+static inline int64_t model_param_count(const model_config *c)
 {
-    return c->family->before + c->family->parts(c) * c->layers + c->family->after + !c->tied;
+    return c->family->params_before + c->family->block_params(c) * c->layers + c->family->params_after + !c->tied;
 }
 
 /* Parameter i of model_count, in the order of the model. */
-static inline model_parameter model_get(const model_config *c, int64_t i)
+static inline model_parameter model_get_param(const model_config *c, int64_t i)
 {
-    const int64_t in_blocks = c->family->parts(c) * c->layers, at = i - c->family->before;
+    const int64_t in_blocks = c->family->block_params(c) * c->layers, at = i - c->family->params_before;
     char part[MODEL_NAME];
     model_parameter p;
     memset(&p, 0, sizeof p);
     if (at < 0 || at >= in_blocks) {
-        c->family->get(c, -1, (int)(at < 0 ? i : i - in_blocks), &p);
+        c->family->get_param(c, -1, (int)(at < 0 ? i : i - in_blocks), &p);
         return p;
     }
-    c->family->get(c, at / c->family->parts(c), (int)(at % c->family->parts(c)), &p);
+    c->family->get_param(c, at / c->family->block_params(c), (int)(at % c->family->block_params(c)), &p);
     memcpy(part, p.name, sizeof part);
-    model_named(c, p.name, at / c->family->parts(c), part);
+    model_block_name(c, p.name, at / c->family->block_params(c), part);
     return p;
 }
 
 /* Its number, or -1. */
-static inline int64_t model_find(const model_config *c, const char *name)
+static inline int64_t model_find_param(const model_config *c, const char *name)
 {
-    const int64_t first = c->family->before, parts = c->family->parts(c), all = model_count(c);
+    const int64_t first = c->family->params_before, per_block = c->family->block_params(c), all = model_param_count(c);
     const size_t n = strlen(c->family->blocks);
     char *end = NULL;
     if (strncmp(name, c->family->blocks, n) == 0 && name[n] == '.') {
         const long long layer = strtoll(name + n + 1, &end, 10);
-        for (int64_t k = 0; layer >= 0 && layer < c->layers && k < parts; k++)
-            if (strcmp(model_get(c, first + parts * layer + k).name, name) == 0)
-                return first + parts * layer + k;
+        for (int64_t k = 0; layer >= 0 && layer < c->layers && k < per_block; k++)
+            if (strcmp(model_get_param(c, first + per_block * layer + k).name, name) == 0)
+                return first + per_block * layer + k;
         return -1;
     }
-    for (int64_t i = 0; i < all; i += i == first - 1 ? 1 + parts * c->layers : 1)
-        if (strcmp(model_get(c, i).name, name) == 0)
+    for (int64_t i = 0; i < all; i += i == first - 1 ? 1 + per_block * c->layers : 1)
+        if (strcmp(model_get_param(c, i).name, name) == 0)
             return i;
     return -1;
 }
@@ -262,10 +262,10 @@ static inline int64_t model_find(const model_config *c, const char *name)
  */
 static inline int model_module(const model_config *c, int64_t i, model_parameter *p)
 {
-    const int64_t at = i - c->family->before;
-    *p = model_get(c, i);
+    const int64_t at = i - c->family->params_before;
+    *p = model_get_param(c, i);
     char *end = strstr(p->name, ".weight");
-    if (at < 0 || at >= c->family->parts(c) * c->layers || p->shape.n < 2 || end == NULL)
+    if (at < 0 || at >= c->family->block_params(c) * c->layers || p->shape.n < 2 || end == NULL)
         return 0;
     *end = 0;
     return 1;
@@ -274,30 +274,30 @@ static inline int model_module(const model_config *c, int64_t i, model_parameter
 /* 1: a module of a list (names with ',' between them) has this parameter: as in peft's
  * modules_to_save, a name is the end of a module's, and what is in that module belongs to it, too.
  */
-static inline int model_in_modules(const model_config *c, const char *list, const char *name)
+static inline int model_is_in_modules(const model_config *c, const char *list, const char *name)
 {
-    char whole[2 * MODEL_NAME];
+    char full[2 * MODEL_NAME];
     size_t n;
-    snprintf(whole, sizeof whole, "%s%s", strcmp(name, "lm_head.weight") ? c->family->prefix : "",
+    snprintf(full, sizeof full, "%s%s", strcmp(name, "lm_head.weight") ? c->family->prefix : "",
              name);
     for (const char *p = list; *p != 0; p += n + (p[n] == ',')) {
         n = strcspn(p, ",");
-        for (const char *end = strchr(whole, '.'); end != NULL && n > 0; end = strchr(end + 1, '.'))
-            if ((size_t)(end - whole) >= n && strncmp(end - n, p, n) == 0)
+        for (const char *end = strchr(full, '.'); end != NULL && n > 0; end = strchr(end + 1, '.'))
+            if ((size_t)(end - full) >= n && strncmp(end - n, p, n) == 0)
                 return 1;
     }
     return 0;
 }
 
 /* Makes those of so many axes or fewer in the store; what it does not have yet has new values. */
-static inline int model_declare_some(model_any *m, gckpt_store *store, int axes)
+static inline int model_declare_axes(model_any *m, gckpt_store *store, int axes)
 {
     gckpt_graph *g = gckpt_graph_new(store, NULL);
-    for (int64_t i = 0; i < model_count(&m->config); i++) {
-        model_parameter p = model_get(&m->config, i);
+    for (int64_t i = 0; i < model_param_count(&m->config); i++) {
+        model_parameter p = model_get_param(&m->config, i);
         char name[MODEL_NAME];
         if (p.shape.n <= axes)
-            gckpt_param(g, model_stored(&m->config, name, p.name), p.shape, p.init);
+            gckpt_param(g, model_store_name(&m->config, name, p.name), p.shape, p.init);
     }
     int failed = gckpt_error(g) != GCKPT_OK ? model_fail(m, "%s", gckpt_error_text(g)) : 0;
     gckpt_graph_free(g);
@@ -306,7 +306,7 @@ static inline int model_declare_some(model_any *m, gckpt_store *store, int axes)
 
 static inline int model_declare(model_any *m, gckpt_store *store) /* all of them */
 {
-    return model_declare_some(m, store, 2);
+    return model_declare_axes(m, store, 2);
 }
 
 /* ---- building it ----------------------------------------------------------------------------- */
@@ -316,15 +316,15 @@ typedef struct {
     int64_t prefix; /* keys and values before the first token's, in each layer */
     int64_t prompt; /* vectors before the first token's embedding */
     /* x (B,T,C), the tokens' embeddings, before positions */
-    gckpt_tensor *(*embedded)(void *user, const model_place *at, gckpt_tensor *x);
+    gckpt_tensor *(*embedded)(void *user, const model_site *at, gckpt_tensor *x);
     /* instead of model_product; module: "h.0.attn.c_attn" */
-    gckpt_tensor *(*linear)(void *user, const model_place *at, const char *module, gckpt_tensor *x,
+    gckpt_tensor *(*linear)(void *user, const model_site *at, const char *module, gckpt_tensor *x,
                             gckpt_tensor *w, gckpt_tensor *bias);
     /* of the tokens, (B,T,key_heads head), with positions, before they are cached */
-    void (*keys_values)(void *user, const model_place *at, gckpt_tensor **k, gckpt_tensor **v);
+    void (*keys_values)(void *user, const model_site *at, gckpt_tensor **k, gckpt_tensor **v);
     /* x (B,T,C), what attention (of queries q (B,T,heads head)) or the MLP (q NULL) adds to the
      * residual stream */
-    gckpt_tensor *(*branch)(void *user, const model_place *at, gckpt_tensor *q, gckpt_tensor *x);
+    gckpt_tensor *(*branch)(void *user, const model_site *at, gckpt_tensor *q, gckpt_tensor *x);
     int (*prepare)(void *user); /* before graphs with caches are built; 0, or -1 and m->error */
 } model_hooks;
 
@@ -337,27 +337,27 @@ struct model_options {
     const model_hooks *hooks; /* NULL: none */
 };
 
-struct model_place { /* where a hook is called */
+struct model_site { /* where a hook is called */
     const model_config *config;
     const model_options *options;
     int64_t layer; /* -1: outside of blocks */
 };
 
 /* Parameter PART + end, e.g. "attn.c_attn" and ".weight"; NULL: there is none. */
-static inline gckpt_tensor *model_param(gckpt_graph *g, const model_place *at, const char *part,
+static inline gckpt_tensor *model_param(gckpt_graph *g, const model_site *at, const char *part,
                                         const char *end)
 {
     char name[MODEL_NAME];
-    model_join(name, model_named(at->config, name, at->layer, part), end);
-    const int64_t i = model_find(at->config, name);
+    model_join(name, model_block_name(at->config, name, at->layer, part), end);
+    const int64_t i = model_find_param(at->config, name);
     if (i < 0)
         return NULL;
-    const model_parameter p = model_get(at->config, i);
-    return gckpt_param(g, model_stored(at->config, name, p.name), p.shape, p.init);
+    const model_parameter p = model_get_param(at->config, i);
+    return gckpt_param(g, model_store_name(at->config, name, p.name), p.shape, p.init);
 }
 
 /* x times weights as the family's files have them, + bias where there is one */
-static inline gckpt_tensor *model_product(const model_config *c, gckpt_tensor *x, gckpt_tensor *w,
+static inline gckpt_tensor *model_affine(const model_config *c, gckpt_tensor *x, gckpt_tensor *w,
                                           gckpt_tensor *bias)
 {
     return c->family->transposed ? gckpt_linear_transposed(x, w, bias) : gckpt_linear(x, w, bias);
@@ -372,32 +372,32 @@ static inline gckpt_tensor *model_attention(const model_config *c, gckpt_tensor 
 }
 
 /* Rows (width of x) and columns that a matrix of this shape has as a layer. */
-static inline int64_t model_in(const model_config *c, gckpt_shape w)
+static inline int64_t model_in_features(const model_config *c, gckpt_shape w)
 {
     return w.d[c->family->transposed];
 }
 
-static inline int64_t model_out(const model_config *c, gckpt_shape w)
+static inline int64_t model_out_features(const model_config *c, gckpt_shape w)
 {
     return w.d[!c->family->transposed];
 }
 
 /* Layer `part` of a block. */
-static inline gckpt_tensor *model_linear(const model_place *at, gckpt_tensor *x, const char *part)
+static inline gckpt_tensor *model_linear(const model_site *at, gckpt_tensor *x, const char *part)
 {
     char module[MODEL_NAME];
     const model_hooks *hooks = at->options->hooks;
     gckpt_graph *g = gckpt_graph_of(x);
     gckpt_tensor *w = model_param(g, at, part, ".weight");
     gckpt_tensor *bias = model_param(g, at, part, ".bias");
-    model_named(at->config, module, at->layer, part);
+    model_block_name(at->config, module, at->layer, part);
     x = hooks != NULL && hooks->linear != NULL ? hooks->linear(hooks->user, at, module, x, w, bias)
-                                               : model_product(at->config, x, w, bias);
+                                               : model_affine(at->config, x, w, bias);
     return gckpt_name(x, module);
 }
 
 /* What a branch adds to the residual stream; q: attention's queries. */
-static inline gckpt_tensor *model_branch(const model_place *at, gckpt_tensor *q, gckpt_tensor *x)
+static inline gckpt_tensor *model_branch(const model_site *at, gckpt_tensor *q, gckpt_tensor *x)
 {
     const model_hooks *hooks = at->options->hooks;
     if (at->options->dropout > 0)
@@ -414,9 +414,9 @@ static inline gckpt_tensor *model_hidden(const model_any *m, gckpt_tensor *token
 }
 
 /* The head's (V,C) table. */
-static inline gckpt_tensor *model_head(const model_any *m, gckpt_graph *g)
+static inline gckpt_tensor *model_lm_head(const model_any *m, gckpt_graph *g)
 {
-    const model_place at = { &m->config, NULL, -1 };
+    const model_site at = { &m->config, NULL, -1 };
     return model_param(g, &at, m->config.tied ? m->config.family->embeddings : "lm_head",
                        ".weight");
 }
@@ -427,7 +427,7 @@ static inline gckpt_tensor *model_loss(const model_any *m, gckpt_tensor *hidden,
 {
     const gckpt_linear_loss_desc desc = { (float)m->config.logit_cap };
     gckpt_graph *g = gckpt_graph_of(targets);
-    return gckpt_linear_cross_entropy_with(hidden, model_head(m, g), targets, &desc);
+    return gckpt_linear_cross_entropy_with(hidden, model_lm_head(m, g), targets, &desc);
 }
 
 /* hidden (..,C) -> (..,V) */
@@ -435,7 +435,7 @@ static inline gckpt_tensor *model_logits(const model_any *m, gckpt_tensor *hidde
 {
     gckpt_graph *g = gckpt_graph_of(hidden);
     const float cap = (float)m->config.logit_cap;
-    gckpt_tensor *logits = gckpt_linear_transposed(hidden, model_head(m, g), NULL);
+    gckpt_tensor *logits = gckpt_linear_transposed(hidden, model_lm_head(m, g), NULL);
     return cap > 0 ? gckpt_scale(gckpt_tanh(gckpt_scale(logits, 1 / cap)), cap) : logits;
 }
 
@@ -456,7 +456,7 @@ typedef struct {
 /* Gives back what model_load mapped and read: after the store is freed. */
 static inline void model_close(model_any *m)
 {
-    json_free(&m->file);
+    json_free(&m->config_json);
 #if MODEL_MMAP
     for (int i = 0; i < m->map_count; i++)
         munmap(m->maps[i].memory, m->maps[i].size);
@@ -473,16 +473,16 @@ static inline int model_path(model_any *m, char *path, const char *dir, const ch
 }
 
 /* A size of config.json; `usual` where it is absent, and 0: it must be there. */
-static inline int64_t model_size(json *d, const char *key, int64_t usual)
+static inline int64_t model_read_size(json *d, const char *key, int64_t fallback)
 {
-    if (usual == 0 && json_find_set(d, JSON_ROOT, key) == 0) {
+    if (fallback == 0 && json_find_nonnull(d, JSON_ROOT, key) == 0) {
         json_fail(d, 0, "%s is missing: a number from 1 to 16777216", key);
         return 1;
     }
-    const int64_t n = json_int(d, JSON_ROOT, key, usual);
+    const int64_t n = json_int(d, JSON_ROOT, key, fallback);
     if (n >= 1 && n <= 1 << 24)
         return n;
-    json_wrong(d, json_find(d, JSON_ROOT, key), "a number from 1 to 16777216");
+    json_mismatch(d, json_find(d, JSON_ROOT, key), "a number from 1 to 16777216");
     return 1; /* others are divided by it */
 }
 
@@ -492,12 +492,12 @@ static inline model_activation model_read_activation(json *d, uint32_t at)
     for (int i = 0; i < MODEL_ACTIVATIONS; i++)
         if (json_is(d, at, model_activations[i].name))
             return model_activations[i].op;
-    json_wrong(d, at, "gelu_new, gelu, relu, silu or tanh");
+    json_mismatch(d, at, "gelu_new, gelu, relu, silu or tanh");
     return NULL;
 }
 
 /* 1: the token ends a text. */
-static inline int model_ends(const model_config *c, int32_t token)
+static inline int model_is_eos(const model_config *c, int32_t token)
 {
     const int32_t *p = c->eos;
     while (*p >= 0 && *p != token)
@@ -509,17 +509,17 @@ static inline int model_ends(const model_config *c, int32_t token)
  * models often name those of the large one. */
 static inline void model_read_eos(json *d, model_config *c)
 {
-    const uint32_t all = json_find_set(d, JSON_ROOT, "eos_token_id");
+    const uint32_t all = json_find_nonnull(d, JSON_ROOT, "eos_token_id");
     const int list = json_kind_of(d, all) == JSON_ARRAY;
     int n = 0;
     while (c->eos[n] >= 0)
         n++;
     for (uint32_t at = list ? json_first(d, all) : all; at != 0; at = list ? json_next(d, at) : 0) {
         const int64_t id = json_int_of(d, at);
-        if (id < 0 || id >= c->vocabulary || model_ends(c, (int32_t)id))
+        if (id < 0 || id >= c->vocabulary || model_is_eos(c, (int32_t)id))
             continue;
         if (n == MODEL_EOS) {
-            json_wrong(d, all, "8 numbers at most");
+            json_mismatch(d, all, "8 numbers at most");
             return;
         }
         c->eos[n++] = (int32_t)id;
@@ -534,7 +534,7 @@ static const model_family *const model_families[] = { &gpt2_family, &llama_famil
 enum { MODEL_FAMILIES = sizeof model_families / sizeof model_families[0] };
 
 /* 1: `name` is in a list with ", " between its items. */
-static inline int model_listed(const char *list, const char *name)
+static inline int model_is_listed(const char *list, const char *name)
 {
     const size_t n = strlen(name);
     for (const char *p = list; p != NULL; p = strchr(p, ','), p = p != NULL ? p + 2 : NULL)
@@ -546,36 +546,36 @@ static inline int model_listed(const char *list, const char *name)
 /* The family that config.json names; none: GPT-2's, whose old files say nothing. */
 static inline const model_family *model_family_of(json *d)
 {
-    const uint32_t type = json_find_set(d, JSON_ROOT, "model_type");
+    const uint32_t type = json_find_nonnull(d, JSON_ROOT, "model_type");
     const char *name = type ? json_text(d, type) : "gpt2";
     char all[256] = "";
     size_t n = 0;
     for (int i = 0; i < MODEL_FAMILIES; i++) {
-        if (model_listed(model_families[i]->types, name))
+        if (model_is_listed(model_families[i]->model_types, name))
             return model_families[i];
         n += (size_t)snprintf(all + n, sizeof all - n, "%s%s", i > 0 ? ", " : "",
-                              model_families[i]->types);
+                              model_families[i]->model_types);
     }
     if (strcmp(name, "gemma3") == 0)
         json_fail(d, 0,
                   "model_type gemma3 is of pictures, too: save its text model in transformers "
                   "(docs/finetuning.md: four lines), whose type is gemma3_text");
-    json_wrong(d, type, all);
+    json_mismatch(d, type, all);
     return NULL;
 }
 
-static inline int model_has(model_any *m, char *path, const char *dir, const char *file)
+static inline int model_has_file(model_any *m, char *path, const char *dir, const char *file)
 {
     FILE *f = model_path(m, path, dir, file) == 0 ? fopen(path, "rb") : NULL;
     return f != NULL && fclose(f) == 0;
 }
 
 /* What DIR/generation_config.json, if there is one, has a text end at beside config.json's. */
-static inline int model_read_ends(model_any *m, const char *dir)
+static inline int model_read_generation(model_any *m, const char *dir)
 {
     char path[MODEL_PATH];
     json d;
-    if (!model_has(m, path, dir, "generation_config.json"))
+    if (!model_has_file(m, path, dir, "generation_config.json"))
         return 0;
     if (json_read_file(&d, path) == 0)
         model_read_eos(&d, &m->config);
@@ -585,7 +585,7 @@ static inline int model_read_ends(model_any *m, const char *dir)
 
 /* Returns, for an error's end, which file a folder has instead of the expected one and how to convert
  * it, or "". */
-static inline const char *model_instead(model_any *m, const char *dir)
+static inline const char *model_format_hint(model_any *m, const char *dir)
 {
     static const char *const files[][2] = {
         { "adapter_config.json",
@@ -606,12 +606,12 @@ static inline const char *model_instead(model_any *m, const char *dir)
     };
     char path[MODEL_PATH];
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
-        if (model_has(m, path, dir, files[i][0]))
+        if (model_has_file(m, path, dir, files[i][0]))
             return files[i][1];
     return "";
 }
 
-static inline int gguf_is(const char *path); /* gguf_model.h */
+static inline int gguf_is_file(const char *path); /* gguf_model.h */
 static inline int gguf_read_config(model_any *m, const char *path);
 
 /* Refuses keys of config.json that transformers obeys for every model type and that are not built
@@ -619,16 +619,16 @@ static inline int gguf_read_config(model_any *m, const char *path);
 static inline void model_refuse_keys(json *d)
 {
     const uint32_t causal = json_find(d, JSON_ROOT, "is_causal");
-    const uint32_t layers = json_find_set(d, JSON_ROOT, "per_layer_config");
-    const uint32_t file = json_find_set(d, JSON_ROOT, "transformers_weights");
-    const uint32_t quantised = json_find_set(d, JSON_ROOT, "quantization_config");
-    const uint32_t method = json_find_set(d, quantised, "quant_method");
+    const uint32_t layers = json_find_nonnull(d, JSON_ROOT, "per_layer_config");
+    const uint32_t file = json_find_nonnull(d, JSON_ROOT, "transformers_weights");
+    const uint32_t quantised = json_find_nonnull(d, JSON_ROOT, "quantization_config");
+    const uint32_t method = json_find_nonnull(d, quantised, "quant_method");
     if (causal != 0 && json_kind_of(d, causal) != JSON_TRUE)
-        json_wrong(d, causal, "true: models whose tokens see later tokens are not built here");
+        json_mismatch(d, causal, "true: models whose tokens see later tokens are not built here");
     if (json_size(d, layers) > 0)
-        json_wrong(d, layers, "null: layers of different sizes are not built here");
+        json_mismatch(d, layers, "null: layers of different sizes are not built here");
     if (file != 0)
-        json_wrong(d, file, "null: the weights are read from model.safetensors, or its shards");
+        json_mismatch(d, file, "null: the weights are read from model.safetensors, or its shards");
     if (quantised != 0)
         json_fail(d, d->nodes[quantised].line,
                   "quantization_config: expected weights that are not quantised, found those of "
@@ -643,32 +643,32 @@ static inline void model_refuse_keys(json *d)
 static inline int model_read_config(model_any *m, const char *dir)
 {
     char path[MODEL_PATH];
-    json *d = &m->file;
+    json *d = &m->config_json;
     memset(m, 0, sizeof *m);
     m->config.eos[0] = -1;
     if (model_path(m, path, dir, "config.json") != 0)
         return -1;
-    const int keys = gguf_is(dir), none = !keys && !model_has(m, path, dir, "config.json");
+    const int keys = gguf_is_file(dir), none = !keys && !model_has_file(m, path, dir, "config.json");
     if ((keys ? gguf_read_config(m, dir) : json_read_file(d, path)) == 0) {
         model_config *c = &m->config;
         if (json_kind_of(d, JSON_ROOT) != JSON_OBJECT)
-            json_wrong(d, JSON_ROOT, "an object");
+            json_mismatch(d, JSON_ROOT, "an object");
         model_refuse_keys(d);
         if (d->error[0] == 0)
             c->family = model_family_of(d);
         if (c->family != NULL) {
-            c->family->read(m);
-            c->range = json_real(d, JSON_ROOT, "initializer_range", 0.02);
+            c->family->read_config(m);
+            c->init_range = json_real(d, JSON_ROOT, "initializer_range", 0.02);
             model_read_eos(d, c);
         }
         if (c->layers > 10000)
             json_fail(d, 0, "%lld layers: 10000 at most", (long long)c->layers);
     }
     d->name = keys ? "the file's keys" : "config.json"; /* the path is not kept */
-    if (d->error[0] == 0 && model_read_ends(m, dir) == 0)
+    if (d->error[0] == 0 && model_read_generation(m, dir) == 0)
         return 0;
     if (d->error[0] != 0)
-        model_fail(m, "%s%s", d->error, none ? model_instead(m, dir) : "");
+        model_fail(m, "%s%s", d->error, none ? model_format_hint(m, dir) : "");
     json_free(d);
     return -1;
 }
@@ -689,18 +689,18 @@ static inline int model_read_header(const char *path, json *d, uint64_t *data)
     memset(&g, 0, sizeof g);
     json_init(d, path);
     g.file = fopen(path, "rb");
-    g.size = g.file != NULL ? gguf_size_of(&g) : 0;
+    g.size = g.file != NULL ? gguf_file_size(&g) : 0;
     int good = gguf_read_bytes(&g, 0, size, 8) == 0;
-    const uint64_t n = gguf_little(size, 8);
+    const uint64_t n = gguf_read_le(size, 8);
     good = good && n <= 100000000 && n <= g.size - 8; /* the format's limit */
-    d->own = good ? (char *)malloc((size_t)n + 1) : NULL;
-    good = d->own != NULL && gguf_read_bytes(&g, 8, d->own, (size_t)n) == 0;
+    d->owned = good ? (char *)malloc((size_t)n + 1) : NULL;
+    good = d->owned != NULL && gguf_read_bytes(&g, 8, d->owned, (size_t)n) == 0;
     gguf_close(&g);
     if (!good)
         return -1;
-    d->own[n] = 0;
+    d->owned[n] = 0;
     *data = 8 + n;
-    return json_parse(d, d->own, (size_t)n);
+    return json_parse(d, d->owned, (size_t)n);
 }
 
 /* Describes the tensor that a header has as value `at`. */
@@ -722,7 +722,7 @@ static inline void model_describe(json *d, uint32_t at, uint64_t data, const cha
         t->values.d[i] = n >= 0 && n <= 1 << 30 ? n : 0; /* loading refuses other sizes */
         t->values.elements *= t->values.d[i];
     }
-    t->values.at = data + (uint64_t)json_int_of(d, json_first(d, json_find(d, at, "data_offsets")));
+    t->values.offset = data + (uint64_t)json_int_of(d, json_first(d, json_find(d, at, "data_offsets")));
 }
 
 /* Returns 1 if two tensors have the same shape and values, whatever the types are that they are
@@ -737,7 +737,7 @@ static inline int model_same_values(const model_tensor *a, const model_tensor *b
     memset(files, 0, sizeof files);
     for (int i = 0; i < 2; i++) {
         files[i].file = fopen(both[i]->path, "rb");
-        files[i].size = files[i].file != NULL ? gguf_size_of(&files[i]) : 0;
+        files[i].size = files[i].file != NULL ? gguf_file_size(&files[i]) : 0;
     }
     for (int64_t at = 0, n; same && at < a->values.elements; at += n) {
         n = a->values.elements - at < SOME ? a->values.elements - at : (int64_t)SOME;
@@ -757,58 +757,58 @@ typedef struct {
     int map;
     double bytes;         /* of all files */
     unsigned char *found; /* by parameter */
-    char unknown[MODEL_NAME], stored[MODEL_NAME], unprefixed[MODEL_NAME];
+    char unknown[MODEL_NAME], store_name[MODEL_NAME], bare_name[MODEL_NAME];
     model_tensor table, head; /* of the embeddings; lm_head.weight: only for models that tie them */
     const char *shared[2];    /* NULL, or a tensor of the file and a name that shares its memory */
-} model_loading;
+} model_loader;
 
 /* Returns a tensor's name without the family's prefix. */
-static inline const char *model_bare(const model_config *c, const char *name)
+static inline const char *model_bare_name(const model_config *c, const char *name)
 {
     const size_t n = strlen(c->family->prefix);
     return name + (strncmp(name, c->family->prefix, n) == 0 ? n : 0);
 }
 
 /* The parameter that a tensor of a file is for. */
-static inline const char *model_renamed(void *user, const char *name)
+static inline const char *model_load_name(void *user, const char *name)
 {
-    model_loading *l = (model_loading *)user;
+    model_loader *l = (model_loader *)user;
     const model_config *c = &l->model->config;
-    if (c->family->skips != NULL && c->family->skips(name))
+    if (c->family->is_skipped != NULL && c->family->is_skipped(name))
         return NULL;
     if (l->shared[0] != NULL && strcmp(name, l->shared[0]) != 0)
         return NULL;
-    name = model_bare(c, l->shared[0] != NULL ? l->shared[1] : name);
+    name = model_bare_name(c, l->shared[0] != NULL ? l->shared[1] : name);
     if (c->tied && strcmp(name, "lm_head.weight") == 0) {
         if (l->table.path[0] != 0)
             return NULL; /* it has the same values: model_settle_head */
-        name = model_join(l->unprefixed, c->family->embeddings, ".weight");
+        name = model_join(l->bare_name, c->family->embeddings, ".weight");
     }
-    const int64_t i = model_find(c, name);
+    const int64_t i = model_find_param(c, name);
     if (i < 0) {
         if (l->unknown[0] == 0)
             snprintf(l->unknown, sizeof l->unknown, "%s", name);
         return NULL;
     }
     l->found[i] = 1;
-    return c->under != NULL ? model_stored(c, l->stored, name) : name;
+    return c->name_prefix != NULL ? model_store_name(c, l->store_name, name) : name;
 }
 
 #include "gguf_model.h"
 
 /* The mapped bytes of a file, which model_close gives back; NULL: m->error. */
-static inline void *model_map(model_any *m, const char *path, size_t *size)
+static inline void *model_map_file(model_any *m, const char *path, size_t *size)
 {
 #if MODEL_MMAP
-    struct stat is;
+    struct stat info;
     void *memory = MAP_FAILED;
     const int file = open(path, O_RDONLY);
-    const int known = file >= 0 && fstat(file, &is) == 0 && is.st_size > 0;
+    const int known = file >= 0 && fstat(file, &info) == 0 && info.st_size > 0;
     model_mapping *maps =
         (model_mapping *)realloc(m->maps, (size_t)(m->map_count + 1) * sizeof *maps);
     m->maps = maps != NULL ? maps : m->maps;
-    if (known && maps != NULL && (uintmax_t)is.st_size <= SIZE_MAX)
-        memory = mmap(NULL, (size_t)is.st_size, PROT_READ | PROT_WRITE,
+    if (known && maps != NULL && (uintmax_t)info.st_size <= SIZE_MAX)
+        memory = mmap(NULL, (size_t)info.st_size, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MODEL_NORESERVE, file, 0);
     if (memory == MAP_FAILED)
         model_fail(m, "%s: cannot be mapped: %s", path, strerror(errno));
@@ -817,7 +817,7 @@ static inline void *model_map(model_any *m, const char *path, size_t *size)
     if (memory == MAP_FAILED)
         return NULL;
     m->maps[m->map_count].memory = memory;
-    m->maps[m->map_count++].size = *size = (size_t)is.st_size;
+    m->maps[m->map_count++].size = *size = (size_t)info.st_size;
     return memory;
 #else
     (void)m, (void)path, (void)size;
@@ -826,15 +826,15 @@ static inline void *model_map(model_any *m, const char *path, size_t *size)
 }
 
 /* What may explain that files are not those of config.json's model. */
-static inline const char *model_untyped(model_any *m)
+static inline const char *model_type_hint(model_any *m)
 {
-    return json_find_set(&m->file, JSON_ROOT, "model_type") != 0
+    return json_find_nonnull(&m->config_json, JSON_ROOT, "model_type") != 0
                ? ""
                : "; config.json has no model_type, as old files of GPT-2";
 }
 
 /* Adds a file's bytes to l->bytes; one that cannot be read has none, and says so when it is loaded. */
-static inline int model_count_file(model_loading *l, const char *dir, const char *name)
+static inline int model_count_bytes(model_loader *l, const char *dir, const char *name)
 {
     char path[MODEL_PATH];
     gguf g; /* which knows how long files are */
@@ -843,33 +843,33 @@ static inline int model_count_file(model_loading *l, const char *dir, const char
         return -1;
     g.file = fopen(path, "rb");
     if (g.file != NULL)
-        l->bytes += (double)gguf_size_of(&g);
+        l->bytes += (double)gguf_file_size(&g);
     gguf_close(&g);
     return 0;
 }
 
 /* Visits model.safetensors, or else all files that model.safetensors.index.json names. */
-static inline int model_each_file(model_loading *l, const char *dir,
-                                  int (*visit)(model_loading *l, const char *dir, const char *name))
+static inline int model_visit_files(model_loader *l, const char *dir,
+                                  int (*visit)(model_loader *l, const char *dir, const char *name))
 {
     char path[MODEL_PATH];
     json d;
-    if (model_has(l->model, path, dir, "model.safetensors"))
+    if (model_has_file(l->model, path, dir, "model.safetensors"))
         return visit(l, dir, "model.safetensors");
-    if (!model_has(l->model, path, dir, "model.safetensors.index.json"))
+    if (!model_has_file(l->model, path, dir, "model.safetensors.index.json"))
         return model_fail(l->model,
                           "%s: no weights: expected model.safetensors, or "
                           "model.safetensors.index.json and the shards that it names%s",
-                          dir, model_instead(l->model, dir));
+                          dir, model_format_hint(l->model, dir));
     int failed = 0;
     if (json_read_file(&d, path) == 0) {
-        uint32_t all = json_need(&d, JSON_ROOT, "weight_map", JSON_OBJECT);
+        uint32_t all = json_require(&d, JSON_ROOT, "weight_map", JSON_OBJECT);
         for (uint32_t k = json_first(&d, all); k != 0 && !failed; k = json_next(&d, k)) {
             const char *name = json_text(&d, k + 1);
-            int again = 0;
-            for (uint32_t i = json_first(&d, all); i != k && !again; i = json_next(&d, i))
-                again = json_is(&d, i + 1, name);
-            if (again || d.error[0] != 0)
+            int repeated = 0;
+            for (uint32_t i = json_first(&d, all); i != k && !repeated; i = json_next(&d, i))
+                repeated = json_is(&d, i + 1, name);
+            if (repeated || d.error[0] != 0)
                 continue;
             failed = strpbrk(name, "/\\") != NULL
                          ? model_fail(l->model, "%s: \"%s\": a file beside it is expected", dir, name)
@@ -881,7 +881,7 @@ static inline int model_each_file(model_loading *l, const char *dir,
 }
 
 /* Returns, for an error's end, why a model may lack a tensor of this name, or "". */
-static inline const char *model_explained(const char *name)
+static inline const char *model_tensor_hint(const char *name)
 {
     static const struct {
         const char *part, *says;
@@ -912,18 +912,18 @@ static inline const char *model_explained(const char *name)
 }
 
 /* Loads a file's tensors. If l->shared is set, loads one of them only, shared[0], as shared[1]. */
-static inline int model_load_tensors(model_loading *l, const char *path)
+static inline int model_load_tensors(model_loader *l, const char *path)
 {
     gckpt_store *store = l->store;
     gckpt_file_desc desc;
     gckpt_result result;
     memset(&desc, 0, sizeof desc);
-    desc.rename = model_renamed;
+    desc.rename = model_load_name;
     desc.user = l;
     desc.values_only = desc.partial = desc.writable = 1;
     if (l->map) {
         size_t size = 0;
-        const void *memory = model_map(l->model, path, &size);
+        const void *memory = model_map_file(l->model, path, &size);
         if (memory == NULL)
             return -1;
         result = gckpt_store_map(store, memory, size, &desc);
@@ -937,7 +937,7 @@ static inline int model_load_tensors(model_loading *l, const char *path)
 
 /* Loads one file of the model: its tensors, and those that its metadata maps to a tensor whose memory
  * they share, as safetensors.torch.save_model writes it: {"a": "b"} for an a that is stored as b. */
-static inline int model_load_file(model_loading *l, const char *dir, const char *name)
+static inline int model_load_file(model_loader *l, const char *dir, const char *name)
 {
     const model_config *c = &l->model->config;
     char path[MODEL_PATH];
@@ -946,13 +946,13 @@ static inline int model_load_file(model_loading *l, const char *dir, const char 
     if (model_path(l->model, path, dir, name) != 0 || model_load_tensors(l, path) != 0)
         return -1;
     if (l->unknown[0] != 0) {
-        const char *cause = model_explained(l->unknown);
+        const char *cause = model_tensor_hint(l->unknown);
         return model_fail(l->model, "%s: tensor \"%s\" is none of a %s of %lld layers%s%s", path,
                           l->unknown, c->family->name, (long long)c->layers,
                           *cause != 0 ? ""
                           : c->tied   ? ""
                                       : " with a head of its own",
-                          *cause != 0 ? cause : model_untyped(l->model));
+                          *cause != 0 ? cause : model_type_hint(l->model));
     }
     int failed = 0;
     const uint32_t notes =
@@ -962,7 +962,7 @@ static inline int model_load_file(model_loading *l, const char *dir, const char 
                             path, (unsigned long)json_size(&d, notes), MODEL_NOTES);
     for (uint32_t k = json_first(&d, notes); k != 0 && !failed; k = json_next(&d, k)) {
         const char *from = json_kind_of(&d, k + 1) == JSON_STRING ? json_text(&d, k + 1) : "";
-        const int64_t i = model_find(c, model_bare(c, json_text(&d, k)));
+        const int64_t i = model_find_param(c, model_bare_name(c, json_text(&d, k)));
         if (i < 0 || l->found[i] || json_find(&d, JSON_ROOT, from) == 0)
             continue;
         l->shared[0] = from;
@@ -975,7 +975,7 @@ static inline int model_load_file(model_loading *l, const char *dir, const char 
 }
 
 /* Finds the embeddings' table and lm_head.weight in one file of the model. */
-static inline int model_find_head(model_loading *l, const char *dir, const char *name)
+static inline int model_find_head(model_loader *l, const char *dir, const char *name)
 {
     const model_config *c = &l->model->config;
     char path[MODEL_PATH], table[MODEL_NAME];
@@ -986,7 +986,7 @@ static inline int model_find_head(model_loading *l, const char *dir, const char 
     model_join(table, c->family->embeddings, ".weight");
     if (model_read_header(path, &d, &data) == 0)
         for (uint32_t k = json_first(&d, JSON_ROOT); k != 0; k = json_next(&d, k)) {
-            const char *tensor = model_bare(c, json_text(&d, k));
+            const char *tensor = model_bare_name(c, json_text(&d, k));
             if (strcmp(tensor, table) == 0)
                 model_describe(&d, k + 1, data, path, &l->table);
             else if (strcmp(tensor, "lm_head.weight") == 0)
@@ -999,12 +999,12 @@ static inline int model_find_head(model_loading *l, const char *dir, const char 
 /* Decides whether a head that config.json ties to the embeddings is tied, as transformers does: if the
  * files have one tensor, of either name, it is both; if they have two that differ, the head is a
  * separate table, and m->note says so. */
-static inline int model_settle_head(model_loading *l, const char *dir)
+static inline int model_resolve_head(model_loader *l, const char *dir)
 {
     model_any *m = l->model;
     if (!m->config.tied)
         return 0;
-    if (model_each_file(l, dir, model_find_head) != 0)
+    if (model_visit_files(l, dir, model_find_head) != 0)
         return -1;
     if (l->head.path[0] == 0 || l->table.path[0] == 0 || model_same_values(&l->head, &l->table))
         return 0;
@@ -1018,33 +1018,33 @@ static inline int model_settle_head(model_loading *l, const char *dir)
 
 /* Refuses a config.json of a model that its files are far too short for, before there is memory for
  * it; where they lack a little, loading says what. */
-static inline int model_check_bytes(model_loading *l, const char *dir)
+static inline int model_check_bytes(model_loader *l, const char *dir)
 {
     const model_config *c = &l->model->config;
     double weights = 0;
-    if (model_each_file(l, dir, model_count_file) != 0)
+    if (model_visit_files(l, dir, model_count_bytes) != 0)
         return -1;
-    for (int64_t i = 0; i < model_count(c); i++) {
-        const gckpt_shape s = model_get(c, i).shape;
+    for (int64_t i = 0; i < model_param_count(c); i++) {
+        const gckpt_shape s = model_get_param(c, i).shape;
         weights += (double)s.d[0] * (s.n > 1 ? (double)s.d[1] : 1);
     }
     if (weights <= l->bytes + (1 << 22))
         return 0;
     return model_fail(l->model,
                       "%s: config.json is of %.0f weights, and the files have %.0f bytes%s", dir,
-                      weights, l->bytes, model_untyped(l->model));
+                      weights, l->bytes, model_type_hint(l->model));
 }
 
 /* Freezes and packs matrices, but those of some modules (NULL: none), before they have values. */
-static inline int model_pack_others(model_any *m, gckpt_store *store, gckpt_storage storage,
+static inline int model_quantise_except(model_any *m, gckpt_store *store, gckpt_storage storage,
                                     const char *floats)
 {
-    for (int64_t i = 0; i < model_count(&m->config); i++) {
-        const model_parameter p = model_get(&m->config, i);
+    for (int64_t i = 0; i < model_param_count(&m->config); i++) {
+        const model_parameter p = model_get_param(&m->config, i);
         char name[MODEL_NAME];
-        if (floats != NULL && model_in_modules(&m->config, floats, p.name))
+        if (floats != NULL && model_is_in_modules(&m->config, floats, p.name))
             continue;
-        model_stored(&m->config, name, p.name);
+        model_store_name(&m->config, name, p.name);
         if (p.shape.n == 2 && (gckpt_store_freeze(store, name, 1) != GCKPT_OK ||
                                gckpt_store_quantise(store, name, storage) != GCKPT_OK))
             return model_fail(m, "%s", gckpt_error_text(store));
@@ -1052,43 +1052,43 @@ static inline int model_pack_others(model_any *m, gckpt_store *store, gckpt_stor
     return 0;
 }
 
-static inline int model_pack(model_any *m, gckpt_store *store, gckpt_storage storage)
+static inline int model_quantise(model_any *m, gckpt_store *store, gckpt_storage storage)
 {
-    return model_pack_others(m, store, storage, NULL);
+    return model_quantise_except(m, store, storage, NULL);
 }
 
 /* As model_load; `under`, a constant text, or NULL, comes before its parameters' names in the store:
  * so two models stand in one store, and in one graph. */
-static inline int model_load_under(model_any *m, gckpt_store *store, const char *dir,
-                                   const model_source *source, const char *under)
+static inline int model_load_prefixed(model_any *m, gckpt_store *store, const char *dir,
+                                   const model_source *source, const char *prefix)
 {
     model_source none;
     memset(&none, 0, sizeof none);
     source = source != NULL ? source : &none;
     if (model_read_config(m, dir) != 0)
         return -1;
-    m->config.under = under;
-    const int keys = gguf_is(dir);
+    m->config.name_prefix = prefix;
+    const int keys = gguf_is_file(dir);
     const int map = !keys && source->map && source->storage == GCKPT_STORAGE_F32 && MODEL_MMAP;
-    model_loading l;
+    model_loader l;
     memset(&l, 0, sizeof l);
     l.model = m;
     l.store = store;
     l.map = map;
-    if (!keys && model_settle_head(&l, dir) != 0)
+    if (!keys && model_resolve_head(&l, dir) != 0)
         return -1;
-    const int64_t n = model_count(&m->config);
+    const int64_t n = model_param_count(&m->config);
     l.found = (unsigned char *)calloc((size_t)n, 1);
     if (l.found == NULL)
         return model_fail(m, "%s: out of memory", dir);
     int failed = keys ? gguf_load(&l, store, dir, source)
                       : model_check_bytes(&l, dir) != 0 ||
-                            model_declare_some(m, store, map ? 1 : 2) != 0 ||
+                            model_declare_axes(m, store, map ? 1 : 2) != 0 ||
                             (source->storage != GCKPT_STORAGE_F32 &&
-                             model_pack_others(m, store, source->storage, source->floats) != 0) ||
-                            model_each_file(&l, dir, model_load_file) != 0;
+                             model_quantise_except(m, store, source->storage, source->floats) != 0) ||
+                            model_visit_files(&l, dir, model_load_file) != 0;
     for (int64_t i = 0; i < n && !failed; i++) {
-        const model_parameter p = model_get(&m->config, i);
+        const model_parameter p = model_get_param(&m->config, i);
         if (!l.found[i])
             failed = model_fail(m, "%s: no file has tensor \"%s\", (%lld%s%.0lld) by config.json",
                                 dir, p.name, (long long)p.shape.d[0], p.shape.n > 1 ? "," : "",
@@ -1104,20 +1104,20 @@ static inline int model_load_under(model_any *m, gckpt_store *store, const char 
 static inline int model_load(model_any *m, gckpt_store *store, const char *dir,
                              const model_source *source)
 {
-    return model_load_under(m, store, dir, source, NULL);
+    return model_load_prefixed(m, store, dir, source, NULL);
 }
 
 typedef struct {
     const model_any *model;
     char name[MODEL_NAME + 16];
-} model_saving;
+} model_saver;
 
 /* The name of a parameter in a file of transformers' causal models; NULL: it is none of it. */
-static inline const char *model_renamed_back(void *user, const char *name)
+static inline const char *model_save_name(void *user, const char *name)
 {
-    model_saving *s = (model_saving *)user;
+    model_saver *s = (model_saver *)user;
     const model_config *c = &s->model->config;
-    if (model_find(c, name) < 0)
+    if (model_find_param(c, name) < 0)
         return NULL;
     snprintf(s->name, sizeof s->name, "%s%s",
              strcmp(name, "lm_head.weight") ? c->family->prefix : "", name);
@@ -1125,7 +1125,7 @@ static inline const char *model_renamed_back(void *user, const char *name)
 }
 
 /* Makes a folder if it is not there. */
-static inline int model_folder(model_any *m, const char *dir)
+static inline int model_make_folder(model_any *m, const char *dir)
 {
 #if MODEL_MMAP
     if (mkdir(dir, 0777) != 0 && errno != EEXIST)
@@ -1162,7 +1162,7 @@ static inline int model_sync(const char *path)
 }
 
 /* Returns how an error of a save ends: what became of the file of this name, which was not placed. */
-static inline const char *model_kept(const char *path)
+static inline const char *model_save_hint(const char *path)
 {
     FILE *f = fopen(path, "rb");
     if (f == NULL)
@@ -1180,7 +1180,7 @@ static inline int model_close_file(model_any *m, FILE *f, const char *path)
         return 0;
     const int error = errno;
     snprintf(to, sizeof to, "%.*s", (int)(strlen(path) - strlen(".tmp")), path);
-    model_fail(m, "%s: %s; %s", to, strerror(error), model_kept(to));
+    model_fail(m, "%s: %s; %s", to, strerror(error), model_save_hint(to));
     remove(path);
     return -1;
 }
@@ -1204,7 +1204,7 @@ static inline int model_close_json(model_any *m, FILE *f, const char *path)
 
 /* Opens what a rename replaces where it lies on FAT, which gives a file's clusters away at once if it
  * is not open, while its name on the disk still leads there. -1: there is no need. */
-static inline int model_hold(const char *path)
+static inline int model_keep_open(const char *path)
 {
 #ifdef __linux__
     struct statfs s;
@@ -1215,15 +1215,15 @@ static inline int model_hold(const char *path)
 }
 
 /* A closed file takes its place. */
-static inline int model_place_file(model_any *m, const char *path)
+static inline int model_commit_file(model_any *m, const char *path)
 {
     char to[MODEL_PATH], folder[MODEL_PATH];
     char *slash;
     snprintf(to, sizeof to, "%.*s", (int)(strlen(path) - strlen(".tmp")), path);
-    const int held = model_hold(to), failed = rename(path, to);
+    const int kept_open = model_keep_open(to), failed = rename(path, to);
     if (failed) {
         const int error = errno;
-        model_fail(m, "%s: %s; %s", to, strerror(error), model_kept(to));
+        model_fail(m, "%s: %s; %s", to, strerror(error), model_save_hint(to));
         remove(path);
     } else { /* the folder keeps the new name, and FAT where it leads */
         snprintf(folder, sizeof folder, "%s", to);
@@ -1233,15 +1233,15 @@ static inline int model_place_file(model_any *m, const char *path)
         model_sync(to);
     }
 #if MODEL_MMAP
-    if (held >= 0)
-        close(held);
+    if (kept_open >= 0)
+        close(kept_open);
 #endif
-    return (void)held, failed ? -1 : 0;
+    return (void)kept_open, failed ? -1 : 0;
 }
 
 static inline int model_end_file(model_any *m, FILE *f, const char *path)
 {
-    return model_close_file(m, f, path) != 0 ? -1 : model_place_file(m, path);
+    return model_close_file(m, f, path) != 0 ? -1 : model_commit_file(m, path);
 }
 
 /* Writes weights to DIR/NAME, of which the file that says what they are is written and closed
@@ -1258,11 +1258,11 @@ static inline int model_save_weights(model_any *m, gckpt_store *store, const cha
     if (gckpt_store_save_as(store, weights, desc) != GCKPT_OK) {
         remove(path);
         const char *text = gckpt_error_text(store); /* ends in "? .. is unharmed: .tmp's name" */
-        const char *kept = model_path(m, weights, dir, name) == 0 ? model_kept(weights) : "";
+        const char *kept = model_path(m, weights, dir, name) == 0 ? model_save_hint(weights) : "";
         return model_fail(m, "%s: %.*s; %s", weights, (int)strcspn(text, "?"), text, kept);
     }
-    if (model_place_file(m, path) == 0)
-        return model_place_file(m, weights);
+    if (model_commit_file(m, path) == 0)
+        return model_commit_file(m, weights);
     remove(weights);
     return -1;
 }
@@ -1271,14 +1271,14 @@ static inline int model_save_weights(model_any *m, gckpt_store *store, const cha
 static inline void model_write_config(const model_any *m, FILE *f, const char *type)
 {
     static const char ours[] = " architectures model_type tie_word_embeddings torch_dtype dtype ";
-    const json *d = &m->file;
+    const json *d = &m->config_json;
     const model_config *c = &m->config;
     int newer = 0; /* transformers 5 says dtype */
     for (uint32_t k = json_first(d, JSON_ROOT); k != 0; k = json_next(d, k))
         newer |= json_is(d, k, "dtype");
     fprintf(f, "{\n  \"architectures\": [\n    \"%s\"\n  ],\n", c->family->architecture(c));
     fprintf(f, "  \"model_type\": \"%s\"", c->type);
-    c->family->write(m, f);
+    c->family->write_config(m, f);
     fprintf(f, ",\n  \"tie_word_embeddings\": %s", c->tied ? "true" : "false");
     fprintf(f, ",\n  \"%s\": \"%s\"", newer ? "dtype" : "torch_dtype", type);
     for (uint32_t k = json_first(d, JSON_ROOT); k != 0; k = json_next(d, k)) {
@@ -1292,7 +1292,7 @@ static inline void model_write_config(const model_any *m, FILE *f, const char *t
         json_write_value(f, d, k + 1);
     }
     if (json_kind_of(d, JSON_ROOT) == JSON_NOTHING)
-        c->family->write_new(c, f);
+        c->family->write_new_config(c, f);
     fputs("\n}\n", f);
 }
 
@@ -1304,23 +1304,23 @@ static inline int model_save(model_any *m, gckpt_store *store, const char *dir,
 {
     static const char *const types[] = { "float32", "bfloat16", "float16" };
     char path[MODEL_PATH];
-    model_saving s;
+    model_saver s;
     gckpt_file_desc desc;
     s.model = m;
     memset(&desc, 0, sizeof desc);
-    desc.rename = model_renamed_back;
+    desc.rename = model_save_name;
     desc.user = &s;
     desc.values_only = 1;
     desc.storage = storage;
     gckpt_parameter p;
     for (int i = 0; gckpt_store_peek(store, i, &p) == GCKPT_OK; i++)
         if ((p.storage == GCKPT_STORAGE_I8 || p.storage == GCKPT_STORAGE_I4) &&
-            model_find(&m->config, p.name) >= 0)
+            model_find_param(&m->config, p.name) >= 0)
             return model_fail(m,
                               "%s: \"%s\" is kept as %s, which is no format of transformers'; "
                               "load the model as floats to save it",
                               dir, p.name, p.storage == GCKPT_STORAGE_I8 ? "int8" : "int4");
-    FILE *f = model_folder(m, dir) != 0 ? NULL : model_begin_file(m, path, dir, "config.json");
+    FILE *f = model_make_folder(m, dir) != 0 ? NULL : model_begin_file(m, path, dir, "config.json");
     if (f == NULL)
         return -1;
     model_write_config(m, f, types[storage]);

@@ -10,22 +10,22 @@
 #include <mpi.h>
 #include <sched.h>
 #include <string.h>
-enum { MPI_RANKS_DATA = 1, MPI_RANKS_GONE, MPI_RANKS_PIECES = 256, MPI_RANKS_PIECE = 1 << 30 };
+enum { MPI_RANKS_DATA = 1, MPI_RANKS_ABORT, MPI_RANKS_CHUNKS = 256, MPI_RANKS_CHUNK = 1 << 30 };
 typedef struct {
     gckpt_transport ranks;
     MPI_Comm comm;
-    MPI_Request request[MPI_RANKS_PIECES]; /* of what is under way, in pieces of 1 GiB, */
+    MPI_Request request[MPI_RANKS_CHUNKS]; /* of what is under way, in pieces of 1 GiB, */
     int count, receives, gone;             /* so many, receives first; gone: a rank has given up */
 } mpi_ranks;
 
 /* Begins to send `from`, to receive `to`, or, with peer -1, to add `to` up. */
 static inline int mpi_ranks_begin(mpi_ranks *m, int peer, const char *from, char *to, size_t bytes)
 {
-    for (size_t at = 0; at < bytes && !m->gone; at += MPI_RANKS_PIECE) {
-        const int n = bytes - at < MPI_RANKS_PIECE ? (int)(bytes - at) : MPI_RANKS_PIECE;
+    for (size_t at = 0; at < bytes && !m->gone; at += MPI_RANKS_CHUNK) {
+        const int n = bytes - at < MPI_RANKS_CHUNK ? (int)(bytes - at) : MPI_RANKS_CHUNK;
         MPI_Request *r = &m->request[m->count++];
         *r = MPI_REQUEST_NULL;
-        if (m->count == MPI_RANKS_PIECES)
+        if (m->count == MPI_RANKS_CHUNKS)
             m->gone = 1;
         else if (peer < 0)
             m->gone = MPI_Iallreduce(MPI_IN_PLACE, to + at, n / 4, MPI_FLOAT, MPI_SUM, m->comm, r);
@@ -56,16 +56,16 @@ static inline int mpi_ranks_done(void *user)
 {
     mpi_ranks *m = (mpi_ranks *)user;
     MPI_Status status;
-    int over = 0, told = 0;
+    int complete = 0, notified = 0;
     m->gone = m->gone || MPI_Testall(m->count, m->request, &over, MPI_STATUSES_IGNORE);
     if (!m->gone && !over && sched_yield() == 0)
-        m->gone = MPI_Iprobe(MPI_ANY_SOURCE, MPI_RANKS_GONE, m->comm, &told, &status) || told;
-    if (over)
+        m->gone = MPI_Iprobe(MPI_ANY_SOURCE, MPI_RANKS_ABORT, m->comm, &told, &status) || told;
+    if (complete)
         m->count = m->receives = 0;
-    return m->gone ? -1 : over;
+    return m->gone ? -1 : complete;
 }
 
-static inline void mpi_ranks_give_up(void *user)
+static inline void mpi_ranks_abort(void *user)
 {
     mpi_ranks *m = (mpi_ranks *)user;
     MPI_Request r;
@@ -73,7 +73,7 @@ static inline void mpi_ranks_give_up(void *user)
         if (m->request[i] != MPI_REQUEST_NULL)
             MPI_Cancel(&m->request[i]);
     for (int i = 0; i < m->ranks.size; i++)
-        if (i != m->ranks.rank && !MPI_Isend(&r, 0, MPI_BYTE, i, MPI_RANKS_GONE, m->comm, &r))
+        if (i != m->ranks.rank && !MPI_Isend(&r, 0, MPI_BYTE, i, MPI_RANKS_ABORT, m->comm, &r))
             MPI_Request_free(&r); /* the other may be dead: nobody waits for it */
     m->gone = 1;
 }
@@ -86,7 +86,7 @@ static inline int mpi_ranks_open(mpi_ranks *m, MPI_Comm comm, double timeout) /*
     m->ranks.exchange = mpi_ranks_exchange;
     m->ranks.done = mpi_ranks_done;
     m->ranks.all_reduce = mpi_ranks_all_reduce;
-    m->ranks.abort = mpi_ranks_give_up;
+    m->ranks.abort = mpi_ranks_abort;
     m->ranks.clock = mpi_ranks_clock;
     m->ranks.timeout = timeout;
     m->ranks.user = m;

@@ -17,15 +17,15 @@
 #include <time.h>
 typedef struct {
     gckpt_transport ranks;
-    ncclComm_t comm, queued; /* of what is waited for, of what is enqueued; NULL: given up */
+    ncclComm_t comm, queue_comm; /* of what is waited for, of what is enqueued; NULL: given up */
     cudaStream_t stream;
-    cudaEvent_t over, landed; /* what is under way; all that was enqueued */
-    char *room, *from;     /* on the device, for what is on the host: what is sent; what came, */
-    void *to;              /* and goes here then, */
-    size_t came, capacity; /* so many bytes */
+    cudaEvent_t done_event, queue_event; /* what is under way; all that was enqueued */
+    char *staging, *incoming;     /* on the device, for what is on the host: what is sent; what came, */
+    void *host_target;              /* and goes here then, */
+    size_t incoming_bytes, capacity; /* so many bytes */
 } nccl_ranks;
 
-static inline int nccl_ranks_on_host(const void *p, size_t bytes)
+static inline int nccl_ranks_is_on_host(const void *p, size_t bytes)
 {
     struct cudaPointerAttributes a;
     return bytes > 0 && (cudaPointerGetAttributes(&a, p) || a.type < cudaMemoryTypeDevice);
@@ -35,32 +35,32 @@ static inline int nccl_ranks_exchange(void *user, int peer, const void *send, si
                                       void *receive, size_t receive_bytes)
 {
     nccl_ranks *m = (nccl_ranks *)user;
-    const size_t copied = nccl_ranks_on_host(send, send_bytes) ? (send_bytes + 255) / 256 * 256 : 0;
+    const size_t copied = nccl_ranks_is_on_host(send, send_bytes) ? (send_bytes + 255) / 256 * 256 : 0;
     int bad = m->comm == NULL;
-    m->to = receive;
-    m->came = nccl_ranks_on_host(receive, receive_bytes) ? receive_bytes : 0;
-    if (!bad && copied + m->came > m->capacity) {
-        m->capacity = copied + m->came;
-        bad = cudaFree(m->room) || cudaMalloc((void **)&m->room, m->capacity);
+    m->host_target = receive;
+    m->incoming_bytes = nccl_ranks_is_on_host(receive, receive_bytes) ? receive_bytes : 0;
+    if (!bad && copied + m->incoming_bytes > m->capacity) {
+        m->capacity = copied + m->incoming_bytes;
+        bad = cudaFree(m->staging) || cudaMalloc((void **)&m->staging, m->capacity);
     }
-    m->from = m->room + copied;
+    m->incoming = m->staging + copied;
     bad = bad ||
-          (copied && cudaMemcpyAsync(m->room, send, send_bytes, cudaMemcpyHostToDevice, m->stream));
-    send = copied > 0 ? m->room : send;
-    receive = m->came > 0 ? m->from : receive;
+          (copied && cudaMemcpyAsync(m->staging, send, send_bytes, cudaMemcpyHostToDevice, m->stream));
+    send = copied > 0 ? m->staging : send;
+    receive = m->incoming_bytes > 0 ? m->incoming : receive;
     bad = bad || ncclGroupStart() ||
           (send_bytes && ncclSend(send, send_bytes, ncclChar, peer, m->comm, m->stream));
     bad = bad ||
           (receive_bytes && ncclRecv(receive, receive_bytes, ncclChar, peer, m->comm, m->stream));
-    return !bad && !ncclGroupEnd() && !cudaEventRecord(m->over, m->stream);
+    return !bad && !ncclGroupEnd() && !cudaEventRecord(m->done_event, m->stream);
 }
 
 static inline int nccl_ranks_all_reduce(void *user, float *x, size_t n) /* the device's */
 {
     nccl_ranks *m = (nccl_ranks *)user;
-    m->came = 0;
+    m->incoming_bytes = 0;
     return m->comm != NULL && !ncclAllReduce(x, x, n, ncclFloat, ncclSum, m->comm, m->stream) &&
-           !cudaEventRecord(m->over, m->stream);
+           !cudaEventRecord(m->done_event, m->stream);
 }
 
 /* In the backend's own queue: nobody waits. */
@@ -69,54 +69,54 @@ static inline int nccl_ranks_enqueue(void *user, void *queue, int peer, const vo
 {
     nccl_ranks *m = (nccl_ranks *)user;
     cudaStream_t stream = (cudaStream_t)queue;
-    int bad = m->queued == NULL;
+    int bad = m->queue_comm == NULL;
     if (peer < 0) {
         bad = bad || ncclAllReduce(receive, receive, receive_bytes / sizeof(float), ncclFloat,
-                                   ncclSum, m->queued, stream);
-        return !bad && !cudaEventRecord(m->landed, stream);
+                                   ncclSum, m->queue_comm, stream);
+        return !bad && !cudaEventRecord(m->queue_event, stream);
     }
     bad = bad || ncclGroupStart() ||
-          (send_bytes && ncclSend(send, send_bytes, ncclChar, peer, m->queued, stream));
+          (send_bytes && ncclSend(send, send_bytes, ncclChar, peer, m->queue_comm, stream));
     bad = bad ||
-          (receive_bytes && ncclRecv(receive, receive_bytes, ncclChar, peer, m->queued, stream));
-    return !bad && !ncclGroupEnd() && !cudaEventRecord(m->landed, stream);
+          (receive_bytes && ncclRecv(receive, receive_bytes, ncclChar, peer, m->queue_comm, stream));
+    return !bad && !ncclGroupEnd() && !cudaEventRecord(m->queue_event, stream);
 }
 
 /* 1: the event has come; 0: not yet; -1: it never will. */
-static inline int nccl_ranks_ask(ncclComm_t comm, cudaEvent_t event)
+static inline int nccl_ranks_query(ncclComm_t comm, cudaEvent_t event)
 {
     ncclResult_t failed;
     if (comm == NULL || ncclCommGetAsyncError(comm, &failed) || failed != ncclSuccess)
         return -1;
-    const cudaError_t over = cudaEventQuery(event);
-    if (over == cudaErrorNotReady)
+    const cudaError_t status = cudaEventQuery(event);
+    if (status == cudaErrorNotReady)
         sched_yield();
-    return over == cudaSuccess ? 1 : over == cudaErrorNotReady ? 0 : -1;
+    return status == cudaSuccess ? 1 : status == cudaErrorNotReady ? 0 : -1;
 }
 
-static inline int nccl_ranks_landed(void *user)
+static inline int nccl_ranks_queue_done(void *user)
 {
     nccl_ranks *m = (nccl_ranks *)user;
-    return nccl_ranks_ask(m->queued, m->landed);
+    return nccl_ranks_query(m->queue_comm, m->queue_event);
 }
 
 static inline int nccl_ranks_done(void *user)
 {
     nccl_ranks *m = (nccl_ranks *)user;
-    int over = nccl_ranks_ask(m->comm, m->over);
-    if (over > 0 && m->came > 0 && cudaMemcpy(m->to, m->from, m->came, cudaMemcpyDeviceToHost))
-        over = -1;
-    return over;
+    int status = nccl_ranks_query(m->comm, m->done_event);
+    if (status > 0 && m->incoming_bytes > 0 && cudaMemcpy(m->host_target, m->incoming, m->incoming_bytes, cudaMemcpyDeviceToHost))
+        status = -1;
+    return status;
 }
 
-static inline void nccl_ranks_give_up(void *user) /* the others notice by their timeout */
+static inline void nccl_ranks_abort(void *user) /* the others notice by their timeout */
 {
     nccl_ranks *m = (nccl_ranks *)user;
-    if (m->queued != NULL)
-        ncclCommAbort(m->queued);
+    if (m->queue_comm != NULL)
+        ncclCommAbort(m->queue_comm);
     if (m->comm != NULL)
         ncclCommAbort(m->comm);
-    m->comm = m->queued = NULL;
+    m->comm = m->queue_comm = NULL;
 }
 
 static inline double nccl_ranks_clock(void *user) { return (void)user, (double)time(NULL); }
@@ -130,12 +130,12 @@ static inline int nccl_ranks_join(nccl_ranks *m, int rank, int size, ncclUniqueI
     if (ncclCommInitRank(&m->comm, size, id, rank) || (rank == 0 && ncclGetUniqueId(&other)))
         return 0;
     m->capacity = 1 << 20; /* to grow waits for the device */
-    return !cudaMalloc((void **)&m->room, m->capacity) &&
-           !cudaMemcpy(m->room, &other, sizeof other, cudaMemcpyHostToDevice) &&
-           !ncclBroadcast(m->room, m->room, sizeof other, ncclChar, 0, m->comm, m->stream) &&
+    return !cudaMalloc((void **)&m->staging, m->capacity) &&
+           !cudaMemcpy(m->staging, &other, sizeof other, cudaMemcpyHostToDevice) &&
+           !ncclBroadcast(m->staging, m->staging, sizeof other, ncclChar, 0, m->comm, m->stream) &&
            !cudaStreamSynchronize(m->stream) &&
-           !cudaMemcpy(&other, m->room, sizeof other, cudaMemcpyDeviceToHost) &&
-           !ncclCommInitRank(&m->queued, size, other, rank);
+           !cudaMemcpy(&other, m->staging, sizeof other, cudaMemcpyDeviceToHost) &&
+           !ncclCommInitRank(&m->queue_comm, size, other, rank);
 }
 
 static inline int nccl_ranks_open(nccl_ranks *m, int rank, int size, ncclUniqueId id,
@@ -148,27 +148,27 @@ static inline int nccl_ranks_open(nccl_ranks *m, int rank, int size, ncclUniqueI
     m->ranks.exchange = nccl_ranks_exchange;
     m->ranks.done = nccl_ranks_done;
     m->ranks.all_reduce = nccl_ranks_all_reduce;
-    m->ranks.abort = nccl_ranks_give_up;
+    m->ranks.abort = nccl_ranks_abort;
     m->ranks.clock = nccl_ranks_clock;
     m->ranks.timeout = timeout;
     m->ranks.user = m;
     m->ranks.enqueue = nccl_ranks_enqueue;
-    m->ranks.enqueued_done = nccl_ranks_landed;
+    m->ranks.enqueued_done = nccl_ranks_queue_done;
     return !cudaStreamCreateWithFlags(&m->stream, cudaStreamNonBlocking) &&
-           !cudaEventCreateWithFlags(&m->over, cudaEventDisableTiming) &&
-           !cudaEventCreateWithFlags(&m->landed, cudaEventDisableTiming) &&
+           !cudaEventCreateWithFlags(&m->done_event, cudaEventDisableTiming) &&
+           !cudaEventCreateWithFlags(&m->queue_event, cudaEventDisableTiming) &&
            nccl_ranks_join(m, rank, size, id);
 }
 
 static inline void nccl_ranks_close(nccl_ranks *m)
 {
-    if (m->queued != NULL)
-        ncclCommDestroy(m->queued);
+    if (m->queue_comm != NULL)
+        ncclCommDestroy(m->queue_comm);
     if (m->comm != NULL)
         ncclCommDestroy(m->comm);
-    cudaFree(m->room);
-    cudaEventDestroy(m->over);
-    cudaEventDestroy(m->landed);
+    cudaFree(m->staging);
+    cudaEventDestroy(m->done_event);
+    cudaEventDestroy(m->queue_event);
     cudaStreamDestroy(m->stream);
 }
 #endif

@@ -26,8 +26,8 @@
 #include <string.h>
 
 typedef enum {
-    OPTIONS_WHOLE,         /* an int64_t from min to max */
-    OPTIONS_WHOLE_OR_AUTO, /* the same, or OPTIONS_AUTO for "auto" */
+    OPTIONS_INT,         /* an int64_t from min to max */
+    OPTIONS_INT_OR_AUTO, /* the same, or OPTIONS_AUTO for "auto" */
     OPTIONS_REAL,          /* a double from min to max */
     OPTIONS_BYTES,  /* an int64_t from min to max; 20M is 20MiB, 20 * 2^20; 20MB: 20 * 10^6 */
     OPTIONS_CHOICE, /* an int64_t: which of the row's choices */
@@ -42,23 +42,23 @@ enum { OPTIONS_AUTO = -1 };
 typedef struct {
     const char *name; /* without the -- */
     options_kind kind;
-    void *where;         /* the variable, of the type above */
-    const char *initial; /* read like an argument; NULL: the variable is left as it is */
+    void *variable;         /* the variable, of the type above */
+    const char *default_text; /* read like an argument; NULL: the variable is left as it is */
     double min, max;
     const char *const *choices; /* of a CHOICE, ended by NULL */
     const char *help;
-} options_row;
+} options_desc;
 
 typedef struct {
     const char *program; /* in messages */
-    const options_row *rows;
+    const options_desc *options;
     int count;
     int width;                 /* of the names in the help */
-    const char *choice;        /* what stands for the value of a CHOICE in the help */
-    const options_row *common; /* behind `rows`: those of several programs, or NULL */
+    const char *choice_label;        /* what stands for the value of a CHOICE in the help */
+    const options_desc *common; /* behind `rows`: those of several programs, or NULL */
     int common_count;
     const char *const
-        *usual; /* of this program: names and what is initial, ended by NULL; or NULL */
+        *defaults; /* of this program: names and what is initial, ended by NULL; or NULL */
 } options_table;
 
 static inline int options_is_text(options_kind kind)
@@ -68,39 +68,39 @@ static inline int options_is_text(options_kind kind)
 
 static inline int options_count(const options_table *t) { return t->count + t->common_count; }
 
-static const options_row *options_at(const options_table *t, int i)
+static const options_desc *options_at(const options_table *t, int i)
 {
-    return i < t->count ? &t->rows[i] : &t->common[i - t->count];
+    return i < t->count ? &t->options[i] : &t->common[i - t->count];
 }
 
 /* What an option is when it is not given; NULL: left as it is. */
-static const char *options_initial(const options_table *t, const options_row *p)
+static const char *options_default(const options_table *t, const options_desc *p)
 {
-    for (int i = 0; t->usual != NULL && t->usual[i] != NULL; i += 2)
-        if (strcmp(t->usual[i], p->name) == 0)
-            return t->usual[i + 1];
-    return p->initial;
+    for (int i = 0; t->defaults != NULL && t->defaults[i] != NULL; i += 2)
+        if (strcmp(t->defaults[i], p->name) == 0)
+            return t->defaults[i + 1];
+    return p->default_text;
 }
 
 /* What values an option takes, in words: a text in `to`. */
-static const char *options_allowed(char *to, size_t room, const options_row *p)
+static const char *options_allowed(char *to, size_t size, const options_desc *p)
 {
-    if (p->kind == OPTIONS_WHOLE || p->kind == OPTIONS_WHOLE_OR_AUTO)
-        snprintf(to, room, "a whole number from %.0f to %.0f%s", p->min, p->max,
-                 p->kind == OPTIONS_WHOLE ? "" : " or auto");
+    if (p->kind == OPTIONS_INT || p->kind == OPTIONS_INT_OR_AUTO)
+        snprintf(to, size, "a whole number from %.0f to %.0f%s", p->min, p->max,
+                 p->kind == OPTIONS_INT ? "" : " or auto");
     else if (p->kind == OPTIONS_REAL)
-        snprintf(to, room, "a number from %g to %g", p->min, p->max);
+        snprintf(to, size, "a number from %g to %g", p->min, p->max);
     else if (p->kind == OPTIONS_BYTES)
-        snprintf(to, room, "bytes: 65536, 20MB (20 * 10^6), 20MiB or 20M (20 * 2^20)");
+        snprintf(to, size, "bytes: 65536, 20MB (20 * 10^6), 20MiB or 20M (20 * 2^20)");
     else if (options_is_text(p->kind))
-        snprintf(to, room,
+        snprintf(to, size,
                  p->kind == OPTIONS_TEXT     ? "text"
                  : p->kind == OPTIONS_FILE   ? "a file"
                  : p->kind == OPTIONS_FOLDER ? "a folder"
                                              : "a folder or a file");
     size_t used = 0;
-    for (int i = 0; p->kind == OPTIONS_CHOICE && p->choices[i] != NULL && used < room; i++)
-        used += (size_t)snprintf(to + used, room - used, "%s%s",
+    for (int i = 0; p->kind == OPTIONS_CHOICE && p->choices[i] != NULL && used < size; i++)
+        used += (size_t)snprintf(to + used, size - used, "%s%s",
                                  i == 0                      ? ""
                                  : p->choices[i + 1] == NULL ? " or "
                                                              : ", ",
@@ -129,11 +129,11 @@ static void options_wrap(const char *text, int indent)
 
 /* Prints an option: its help, then in brackets the values that are allowed, unless it is a text or a
  * flag, and the default. */
-static void options_print_row(const options_table *t, const options_row *p)
+static void options_print_option(const options_table *t, const options_desc *p)
 {
-    const char *const value[] = { "N",    "N",    "X",   "BYTES", t->choice,
+    const char *const value[] = { "N",    "N",    "X",   "BYTES", t->choice_label,
                                   "TEXT", "FILE", "DIR", "PATH",  "" };
-    const char *initial = options_initial(t, p);
+    const char *default_text = options_default(t, p);
     char allowed[512], text[2048], limits[700] = "";
     const int indent = t->width + 7;
     const int used = printf("  --%s%s%s", p->name, *value[p->kind] != 0 ? " " : "", value[p->kind]);
@@ -141,16 +141,16 @@ static void options_print_row(const options_table *t, const options_row *p)
     options_allowed(allowed, sizeof allowed, p);
     if (p->kind <= OPTIONS_REAL)
         snprintf(allowed, sizeof allowed, "%.10g to %.10g%s", p->min, p->max,
-                 p->kind == OPTIONS_WHOLE_OR_AUTO ? ", or auto" : "");
+                 p->kind == OPTIONS_INT_OR_AUTO ? ", or auto" : "");
     if (p->kind <= OPTIONS_REAL && p->max >= 1e9)
         snprintf(allowed, sizeof allowed, "%.10g or more", p->min);
     if (p->kind < OPTIONS_TEXT)
-        snprintf(limits, sizeof limits, "%s%s", allowed, initial != NULL ? "; " : "");
+        snprintf(limits, sizeof limits, "%s%s", allowed, default_text != NULL ? "; " : "");
     snprintf(text, sizeof text,
-             initial != NULL ? "%s (%sdefault %s)"
+             default_text != NULL ? "%s (%sdefault %s)"
              : *limits != 0  ? "%s (%s)"
                              : "%s",
-             p->help, limits, initial);
+             p->help, limits, default_text);
     options_wrap(text, indent);
 }
 
@@ -177,18 +177,18 @@ static void options_print_groups(const options_table *t, const char *const *grou
             for (int i = 0; i < options_count(t); i++)
                 if (strlen(options_at(t, i)->name) == n &&
                     strncmp(options_at(t, i)->name, name, n) == 0)
-                    options_print_row(t, options_at(t, i));
+                    options_print_option(t, options_at(t, i));
             name += n;
         }
     }
-    for (int i = 0, head = groups != NULL; i < options_count(t); i++) {
+    for (int i = 0, heading = groups != NULL; i < options_count(t); i++) {
         int named = 0;
         for (all = groups != NULL ? groups : none; *all != NULL; all += 2)
             named = named || options_is_in(all[1], options_at(t, i)->name);
-        if (!named && head)
-            printf("\nOthers:\n"), head = 0;
+        if (!named && heading)
+            printf("\nOthers:\n"), heading = 0;
         if (!named)
-            options_print_row(t, options_at(t, i));
+            options_print_option(t, options_at(t, i));
     }
     putchar('\n');
     options_wrap("--name=value does as well as --name value, and -h as --help; of an option that "
@@ -205,47 +205,47 @@ static double options_unit(const char *text)
     const char *unit = *text != 0 ? strchr(units, *text) : NULL;
     const char *rest = text + (unit != NULL);
     const int binary = *rest == 'i' || *rest == 'I';
-    double factor = 1;
+    double multiplier = 1;
     if (strcmp(rest + binary, "b") != 0 && strcmp(rest + binary, "B") != 0 && *rest != 0)
         return 0;
     for (long i = unit == NULL ? -1 : (unit - units) % 3; i >= 0; i--)
-        factor *= binary || *rest == 0 ? 1024 : 1000;
-    return binary && unit == NULL ? 0 : factor;
+        multiplier *= binary || *rest == 0 ? 1024 : 1000;
+    return binary && unit == NULL ? 0 : multiplier;
 }
 
 /* Reads a number into where the option says; 0 when it is not allowed. */
-static int options_set_number(const options_row *p, const char *text)
+static int options_set_number(const options_desc *p, const char *text)
 {
     char *end;
     double x = strtod(text, &end);
-    const double factor = p->kind == OPTIONS_BYTES ? options_unit(end) : *end == 0;
-    const int empty = end == text || factor == 0;
-    x *= factor;
+    const double multiplier = p->kind == OPTIONS_BYTES ? options_unit(end) : *end == 0;
+    const int empty = end == text || multiplier == 0;
+    x *= multiplier;
     if (empty || !(x >= p->min && x <= p->max) ||
         (p->kind == OPTIONS_BYTES && x > 0 && x < 1) || /* such as 0.5 of something */
-        (p->kind <= OPTIONS_WHOLE_OR_AUTO && (double)(int64_t)x != x))
+        (p->kind <= OPTIONS_INT_OR_AUTO && (double)(int64_t)x != x))
         return 0;
     if (p->kind == OPTIONS_REAL)
-        *(double *)p->where = x;
+        *(double *)p->variable = x;
     else
-        *(int64_t *)p->where = (int64_t)x;
+        *(int64_t *)p->variable = (int64_t)x;
     return 1;
 }
 
 /* Reads `text` into where the option says; 0 when it is not allowed. */
-static int options_set(const options_row *p, const char *text)
+static int options_set(const options_desc *p, const char *text)
 {
     if (p->kind == OPTIONS_FLAG)
-        return *(int64_t *)p->where = 1, 1;
+        return *(int64_t *)p->variable = 1, 1;
     if (options_is_text(p->kind))
-        return *(const char **)p->where = text, p->kind == OPTIONS_TEXT || *text != 0;
-    if (p->kind == OPTIONS_WHOLE_OR_AUTO && strcmp(text, "auto") == 0)
-        return *(int64_t *)p->where = OPTIONS_AUTO, 1;
+        return *(const char **)p->variable = text, p->kind == OPTIONS_TEXT || *text != 0;
+    if (p->kind == OPTIONS_INT_OR_AUTO && strcmp(text, "auto") == 0)
+        return *(int64_t *)p->variable = OPTIONS_AUTO, 1;
     if (p->kind != OPTIONS_CHOICE)
         return options_set_number(p, text);
     for (int i = 0; p->choices[i] != NULL; i++)
         if (strcmp(text, p->choices[i]) == 0)
-            return *(int64_t *)p->where = i, 1;
+            return *(int64_t *)p->variable = i, 1;
     return 0;
 }
 
@@ -274,10 +274,10 @@ static int options_distance(const char *a, const char *b)
 }
 
 /* Says which option was meant, where one is near: a few letters away, or begun. */
-static int options_unknown(const options_table *t, const char *word)
+static int options_suggest(const options_table *t, const char *word)
 {
     char name[32];
-    const options_row *nearest = NULL;
+    const options_desc *nearest = NULL;
     snprintf(name, sizeof name, "%.*s", (int)strcspn(word + strspn(word, "-"), "="),
              word + strspn(word, "-"));
     const size_t n = strlen(name);
@@ -285,12 +285,12 @@ static int options_unknown(const options_table *t, const char *word)
         name[i] = (char)(name[i] >= 'A' && name[i] <= 'Z' ? name[i] + 'a' - 'A' : name[i]);
     int least = n < 6 ? 3 : 4; /* allowed: fewer */
     for (int i = 0; i < options_count(t) && n > 1; i++) {
-        const options_row *p = options_at(t, i);
-        int apart = options_distance(name, p->name);
-        if (apart > 1 && strncmp(p->name, name, n) == 0)
-            apart = 1;
-        if (apart < least && (size_t)apart < n) {
-            least = apart;
+        const options_desc *p = options_at(t, i);
+        int distance = options_distance(name, p->name);
+        if (distance > 1 && strncmp(p->name, name, n) == 0)
+            distance = 1;
+        if (distance < least && (size_t)distance < n) {
+            least = distance;
             nearest = p;
         }
     }
@@ -307,13 +307,13 @@ static int options_unknown(const options_table *t, const char *word)
 
 /* The row of the option at argv[*i], and its text ("" of a flag, NULL: it is missing); *i is then
  * its last word. NULL: there is no such option, or a flag with a value. */
-static const options_row *options_next(const options_table *t, int argc, char **argv, int *i,
+static const options_desc *options_parse_one(const options_table *t, int argc, char **argv, int *i,
                                        const char **text)
 {
     const char *word = strcmp(argv[*i], "-h") == 0 ? "--help" : argv[*i];
     const size_t n = strcspn(word, "=");
     for (int k = 0; k < options_count(t); k++) {
-        const options_row *p = options_at(t, k);
+        const options_desc *p = options_at(t, k);
         if (strncmp(word, "--", 2) != 0 || strlen(p->name) + 2 != n ||
             strncmp(word + 2, p->name, n - 2) != 0 || (p->kind == OPTIONS_FLAG && word[n] == '='))
             continue;
@@ -335,7 +335,7 @@ static inline const char *options_given(const options_table *t, int argc, char *
 {
     const char *text = NULL, *given;
     for (int i = 1; i < argc; i++) {
-        const options_row *p = options_next(t, argc, argv, &i, &given);
+        const options_desc *p = options_parse_one(t, argc, argv, &i, &given);
         if (p != NULL && strcmp(p->name, name) == 0)
             text = given;
     }
@@ -346,13 +346,13 @@ static inline const char *options_given(const options_table *t, int argc, char *
 static int options_parse(const options_table *t, int argc, char **argv)
 {
     for (int i = 0; i < options_count(t); i++)
-        if (options_initial(t, options_at(t, i)) != NULL)
-            options_set(options_at(t, i), options_initial(t, options_at(t, i)));
+        if (options_default(t, options_at(t, i)) != NULL)
+            options_set(options_at(t, i), options_default(t, options_at(t, i)));
     for (int i = 1; i < argc; i++) {
         const char *text, *word = argv[i];
-        const options_row *p = options_next(t, argc, argv, &i, &text);
+        const options_desc *p = options_parse_one(t, argc, argv, &i, &text);
         if (p == NULL)
-            return options_unknown(t, word);
+            return options_suggest(t, word);
         if (text != NULL && options_set(p, text))
             continue;
         fprintf(stderr,

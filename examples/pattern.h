@@ -12,12 +12,12 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { PATTERN_TEXT = 62, PATTERN_DEEP = 16 }; /* the longest text; groups in groups */
+enum { PATTERN_MAX_TEXT = 62, PATTERN_MAX_DEPTH = 16 }; /* the longest text; groups in groups */
 
 typedef struct {
     const char *text, *p, *end; /* p: in the pattern */
-    int wrong;                  /* 1: this is not understood */
-    int deep;                   /* groups around p */
+    int invalid;                  /* 1: this is not understood */
+    int depth;                   /* groups around p */
 } pattern_state;
 
 static inline uint64_t pattern_branches(pattern_state *m, uint64_t at);
@@ -26,49 +26,49 @@ static inline uint64_t pattern_branches(pattern_state *m, uint64_t at);
 static inline uint64_t pattern_atom(pattern_state *m, uint64_t at)
 {
     const size_t n = strlen(m->text);
-    unsigned char in[256] = { 0 };
+    unsigned char set[256] = { 0 };
     uint64_t to = 0;
-    int c = (unsigned char)*m->p++, turn = 0;
+    int c = (unsigned char)*m->p++, negated = 0;
     if (c == '^' || c == '$')
         return at & (c == '^' ? (uint64_t)1 : (uint64_t)1 << n);
     if (c == '(') {
         if (m->p + 1 < m->end && m->p[0] == '?' && m->p[1] == ':')
             m->p += 2;
-        m->wrong |= ++m->deep > PATTERN_DEEP; /* which ends it */
+        m->invalid |= ++m->depth > PATTERN_MAX_DEPTH; /* which ends it */
         to = pattern_branches(m, at);
-        m->deep--;
-        m->wrong |= m->p == m->end || *m->p != ')';
+        m->depth--;
+        m->invalid |= m->p == m->end || *m->p != ')';
         m->p += m->p < m->end;
         return to;
     }
     if (c == '.') {
-        memset(in, 1, sizeof in);
+        memset(set, 1, sizeof set);
     } else if (c == '\\' && m->p < m->end) {
         c = (unsigned char)*m->p++;
         if (c == 'd' || c == 'w')
             for (int i = 0; i < 256; i++)
-                in[i] = (i >= '0' && i <= '9') ||
+                set[i] = (i >= '0' && i <= '9') ||
                         (c == 'w' && (i == '_' || ((i | 32) >= 'a' && (i | 32) <= 'z')));
         else
-            m->wrong |= (c | 32) >= 'a' && (c | 32) <= 'z';
-        in[c] |= c != 'd' && c != 'w';
+            m->invalid |= (c | 32) >= 'a' && (c | 32) <= 'z';
+        set[c] |= c != 'd' && c != 'w';
     } else if (c == '[') {
-        turn = m->p < m->end && *m->p == '^';
-        for (m->p += turn; m->p < m->end && *m->p != ']'; m->p++) {
+        negated = m->p < m->end && *m->p == '^';
+        for (m->p += negated; m->p < m->end && *m->p != ']'; m->p++) {
             const int range = m->end - m->p > 2 && m->p[1] == '-' && m->p[2] != ']';
-            m->wrong |= *m->p == '\\';
+            m->invalid |= *m->p == '\\';
             for (int i = (unsigned char)m->p[0]; i <= (unsigned char)m->p[2 * range]; i++)
-                in[i] = 1;
+                set[i] = 1;
             m->p += 2 * range;
         }
-        m->wrong |= m->p == m->end;
+        m->invalid |= m->p == m->end;
         m->p += m->p < m->end;
     } else {
-        m->wrong |= strchr("*+?{})]\\", c) != NULL;
-        in[c] = 1;
+        m->invalid |= strchr("*+?{})]\\", c) != NULL;
+        set[c] = 1;
     }
     for (size_t i = 0; i < n; i++)
-        if (at >> i & 1 && in[(unsigned char)m->text[i]] != turn)
+        if (at >> i & 1 && set[(unsigned char)m->text[i]] != negated)
             to |= (uint64_t)2 << i;
     return to;
 }
@@ -77,7 +77,7 @@ static inline uint64_t pattern_atom(pattern_state *m, uint64_t at)
 static inline uint64_t pattern_branches(pattern_state *m, uint64_t at)
 {
     uint64_t all = 0, now = at;
-    while (m->p < m->end && *m->p != ')' && !m->wrong) {
+    while (m->p < m->end && *m->p != ')' && !m->invalid) {
         if (*m->p == '|') {
             all |= now;
             now = at;
@@ -105,7 +105,7 @@ static inline int pattern_match(const char *text, uint64_t from, const char *pat
 {
     pattern_state m = { text, pattern, pattern + n, 0, 0 };
     const size_t size = strlen(text);
-    const uint64_t to = size <= PATTERN_TEXT ? pattern_branches(&m, from) : 0;
-    return size > PATTERN_TEXT || m.wrong || m.p != m.end ? -1 : (int)(to >> size & 1);
+    const uint64_t to = size <= PATTERN_MAX_TEXT ? pattern_branches(&m, from) : 0;
+    return size > PATTERN_MAX_TEXT || m.invalid || m.p != m.end ? -1 : (int)(to >> size & 1);
 }
 #endif

@@ -13,7 +13,7 @@
 #define PEFT_H
 #include "adapters.h"
 
-static const char *const adapters_peft[ADAPTERS_METHODS] = {
+static const char *const adapters_peft_types[ADAPTERS_METHODS] = {
     NULL, NULL, NULL, NULL, NULL, "LORA", NULL, "ADAPTION_PROMPT", "PREFIX_TUNING", "PROMPT_TUNING"
 };
 static const char *const adapters_size_keys[] = { "token_dim", "num_transformer_submodules",
@@ -26,7 +26,7 @@ static inline gckpt_store *adapters_prefix_store(adapters *a, gckpt_parameter *a
 {
     const gckpt_init none = { 0, 0, 0 };
     const model_config *c = &a->model->config;
-    const int64_t columns = 2 * c->layers * c->key_heads * c->head;
+    const int64_t columns = 2 * c->layers * c->key_heads * c->head_dim;
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_param(g, "prompt_embeddings", gckpt_shape2(a->options.size, columns), none);
@@ -41,16 +41,16 @@ static inline gckpt_store *adapters_prefix_store(adapters *a, gckpt_parameter *a
 static inline int adapters_fill_prefix(adapters *a, float *to)
 {
     const model_config *c = &a->model->config;
-    const int64_t K = c->key_heads * c->head, P = a->options.size, n = 2 * c->layers;
+    const int64_t K = c->key_heads * c->head_dim, P = a->options.size, n = 2 * c->layers;
     gckpt_graph *g = gckpt_graph_new(a->store, NULL);
     gckpt_tensor **x = (gckpt_tensor **)calloc((size_t)n, sizeof *x);
     float *values = (float *)malloc((size_t)(n * P * K) * sizeof *values);
     int failed = x == NULL || values == NULL ? model_fail(a->model, "prefix: out of memory") : 0;
-    a->inner = adapters_inner(a, g);
+    a->mlp_hidden = adapters_prefix_mlp(a, g);
     for (int64_t i = 0; i < n && !failed; i++)
         x[i] =
-            gckpt_scale(adapters_prefix_of(a, g, i / 2, i % 2 ? "prefix_value" : "prefix_key"), 1);
-    failed = failed || adapters_values(a, g, x, (int)n, values) != 0;
+            gckpt_scale(adapters_prefix_kv(a, g, i / 2, i % 2 ? "prefix_value" : "prefix_key"), 1);
+    failed = failed || adapters_compute(a, g, x, (int)n, values) != 0;
     for (int64_t i = 0; i < n * P && !failed; i++) /* (n,P,K) -> (P,n,K) */
         memcpy(to + (i % P * n + i / P) * K, values + i * K, (size_t)K * sizeof *to);
     gckpt_graph_free(g);
@@ -67,7 +67,7 @@ typedef struct {
 
 /* 1: embeddings that are trained as the head, too, are in the file under both names, as peft has
  * them. */
-static inline int adapters_twice(const adapters *a)
+static inline int adapters_saved_twice(const adapters *a)
 {
     char table[MODEL_NAME];
     gckpt_parameter p;
@@ -78,7 +78,7 @@ static inline int adapters_twice(const adapters *a)
 }
 
 /* A store whose parameters are, in place, what is trained, the head among them; NULL: m->error. */
-static inline gckpt_store *adapters_both_store(adapters *a)
+static inline gckpt_store *adapters_tied_store(adapters *a)
 {
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_parameter p;
@@ -101,7 +101,7 @@ static inline gckpt_store *adapters_both_store(adapters *a)
 }
 
 /* The file's name of a parameter; NULL: it is frozen, so not in the file. */
-static inline const char *adapters_renamed(void *user, const char *name)
+static inline const char *adapters_save_name(void *user, const char *name)
 {
     adapters_files *f = (adapters_files *)user;
     const adapters_method method = f->a->options.method;
@@ -114,7 +114,7 @@ static inline const char *adapters_renamed(void *user, const char *name)
     if (method != ADAPTERS_LORA && method != ADAPTERS_LLAMA)
         return name;
     int n = (int)strlen(name);
-    const char *bias = method == ADAPTERS_LORA && adapters_ends(name, ".bias") ? ".bias" : "";
+    const char *bias = method == ADAPTERS_LORA && adapters_ends_with(name, ".bias") ? ".bias" : "";
     n -= (int)strlen(bias);
     snprintf(f->unknown, sizeof f->unknown, "%.*s.lora_A.weight", n, name);
     const int wrapped = bias[0] != 0 && gckpt_store_find(f->a->store, f->unknown) >= 0;
@@ -125,23 +125,23 @@ static inline const char *adapters_renamed(void *user, const char *name)
 }
 
 /* Returns a tensor's name without the prefixes of peft and of the family. */
-static inline const char *adapters_bare(const adapters *a, const char *name)
+static inline const char *adapters_bare_name(const adapters *a, const char *name)
 {
     static const char before[] = "base_model.model.";
     const size_t n = strlen(before);
-    return model_bare(&a->model->config, name + (strncmp(name, before, n) == 0 ? n : 0));
+    return model_bare_name(&a->model->config, name + (strncmp(name, before, n) == 0 ? n : 0));
 }
 
 /* The parameter of a file's tensor. */
-static inline const char *adapters_renamed_back(void *user, const char *name)
+static inline const char *adapters_load_name(void *user, const char *name)
 {
     adapters_files *f = (adapters_files *)user;
     gckpt_parameter p;
-    const char *whole = name;
-    name = adapters_bare(f->a, name);
-    if (strcmp(name, "lm_head.weight") == 0 && adapters_twice(f->a))
+    const char *full = name;
+    name = adapters_bare_name(f->a, name);
+    if (strcmp(name, "lm_head.weight") == 0 && adapters_saved_twice(f->a))
         return NULL; /* it has the embeddings' values: adapters_check_twice */
-    if (adapters_ends(name, ".base_layer.bias"))
+    if (adapters_ends_with(name, ".base_layer.bias"))
         snprintf(f->name, sizeof f->name, "%.*s.bias", (int)strlen(name) - 16, name);
     else
         snprintf(f->name, sizeof f->name, "%s", name);
@@ -149,7 +149,7 @@ static inline const char *adapters_renamed_back(void *user, const char *name)
     if (gckpt_store_peek(f->a->store, i, &p) == GCKPT_OK && !p.frozen)
         return f->found[i] = 1, f->name;
     if (f->unknown[0] == 0)
-        snprintf(f->unknown, sizeof f->unknown, "%s", whole);
+        snprintf(f->unknown, sizeof f->unknown, "%s", full);
     return NULL;
 }
 
@@ -199,14 +199,14 @@ static inline void adapters_put_patterns(FILE *f, const char *key, const char *l
 static inline void adapters_sizes(const model_config *c, adapters_method method, int64_t *sizes)
 {
     const int prefix = method == ADAPTERS_PREFIX;
-    sizes[0] = prefix ? c->key_heads * c->head : c->width;
+    sizes[0] = prefix ? c->key_heads * c->head_dim : c->width;
     sizes[1] = 1;
     sizes[2] = prefix ? c->key_heads : c->heads;
     sizes[3] = c->layers;
 }
 
 /* What of LORA's options is not at its usual value, and not written below. */
-static inline void adapters_put_more(FILE *f, const adapters_options *o)
+static inline void adapters_put_lora(FILE *f, const adapters_options *o)
 {
     int64_t greatest = 0, written = 0;
     if (o->dora)
@@ -238,7 +238,7 @@ static inline int adapters_write_config(const adapters *a, const char *dir, cons
     const model_config *c = &a->model->config;
     int64_t sizes[4];
     const long long size = (long long)o->size;
-    const char *peft = adapters_peft[o->method];
+    const char *peft = adapters_peft_types[o->method];
     adapters_sizes(c, o->method, sizes);
     FILE *f = model_begin_file(a->model, path, dir, "adapter_config.json");
     if (f == NULL)
@@ -259,13 +259,13 @@ static inline int adapters_write_config(const adapters *a, const char *dir, cons
         adapters_put_targets(f, "target_modules", o->targets);
         if (*o->excluded != 0)
             adapters_put_targets(f, "exclude_modules", o->excluded);
-        adapters_put_patterns(f, "rank_pattern", o->ranks);
-        adapters_put_patterns(f, "alpha_pattern", o->alphas);
+        adapters_put_patterns(f, "rank_pattern", o->rank_pattern);
+        adapters_put_patterns(f, "alpha_pattern", o->alpha_pattern);
         fprintf(f, ",\n  \"use_rslora\": %s,\n  \"fan_in_fan_out\": %s,\n  ",
                 o->rslora ? "true" : "false", c->family->transposed ? "false" : "true");
         fprintf(f, "\"init_lora_weights\": true,\n  \"bias\": \"%s\"",
                 adapters_bias_names[o->bias]);
-        adapters_put_more(f, o);
+        adapters_put_lora(f, o);
     } else if (o->method == ADAPTERS_LLAMA) {
         fprintf(f, ",\n  \"target_modules\": \"%s\",\n  \"adapter_len\": %lld",
                 c->family->attention, size);
@@ -299,16 +299,16 @@ static inline int adapters_save(adapters *a, const char *dir, const char *base)
     memset(&desc, 0, sizeof desc);
     memset(&files, 0, sizeof files);
     desc.values_only = 1;
-    desc.rename = adapters_renamed;
+    desc.rename = adapters_save_name;
     desc.user = &files;
     files.a = a;
-    if (model_folder(a->model, dir) != 0)
+    if (model_make_folder(a->model, dir) != 0)
         return -1;
     if (a->options.method == ADAPTERS_PREFIX) {
         desc.rename = NULL;
         if ((store = adapters_prefix_store(a, &all)) == NULL)
             return -1;
-    } else if (adapters_twice(a) && (store = adapters_both_store(a)) == NULL) {
+    } else if (adapters_saved_twice(a) && (store = adapters_tied_store(a)) == NULL) {
         return -1;
     }
     int failed =
@@ -325,16 +325,16 @@ static inline void adapters_add_item(json *d, char **to, uint32_t at, const char
 {
     const char *text = json_text(d, at);
     if (text[0] == 0 || text[strcspn(text, ",=")] != 0)
-        json_wrong(d, at, "a pattern without , and =");
+        json_mismatch(d, at, "a pattern without , and =");
     *to += sprintf(*to, "%s%s%s,", text, number != NULL ? "=" : "", number != NULL ? number : "");
 }
 
 /* layers_to_transform, a number or several, as a list; layers_pattern can only name the blocks. */
-static inline const char *adapters_read_layers(json *d, const model_config *c, char **room)
+static inline const char *adapters_read_layers(json *d, const model_config *c, char **buffer)
 {
-    char *to = *room;
-    const uint32_t all = json_find_set(d, JSON_ROOT, "layers_to_transform");
-    const uint32_t pattern = json_find_set(d, JSON_ROOT, "layers_pattern");
+    char *to = *buffer;
+    const uint32_t all = json_find_nonnull(d, JSON_ROOT, "layers_to_transform");
+    const uint32_t pattern = json_find_nonnull(d, JSON_ROOT, "layers_pattern");
     const uint32_t first =
         json_kind_of(d, pattern) == JSON_ARRAY ? json_first(d, pattern) : pattern;
     const int list = json_kind_of(d, all) == JSON_ARRAY;
@@ -344,54 +344,54 @@ static inline const char *adapters_read_layers(json *d, const model_config *c, c
     for (uint32_t i = first; i != 0 && !named; i = i == pattern ? 0 : json_next(d, i))
         named = json_is(d, i, c->family->blocks) || json_is(d, i, blocks);
     if (!named)
-        json_wrong(d, pattern, c->family->blocks);
+        json_mismatch(d, pattern, c->family->blocks);
     *to = 0;
     for (uint32_t i = list ? json_first(d, all) : all; i != 0; i = list ? json_next(d, i) : 0) {
         const int64_t layer = json_int_of(d, i);
         if (layer < 0 || layer > 1 << 24)
-            json_wrong(d, i, "a number from 0 on");
-        to += sprintf(to, "%s%lld", to > *room ? "," : "", (long long)layer % 100000000);
+            json_mismatch(d, i, "a number from 0 on");
+        to += sprintf(to, "%s%lld", to > *buffer ? "," : "", (long long)layer % 100000000);
     }
-    const char *layers = *room;
-    *room = to + 1;
+    const char *layers = *buffer;
+    *buffer = to + 1;
     return layers;
 }
 
 /* A list of what is there: an array, a dictionary of numbers or a text. *room moves behind it. */
-static inline const char *adapters_read_list(json *d, const char *key, char **room)
+static inline const char *adapters_read_list(json *d, const char *key, char **buffer)
 {
-    char *to = *room, number[32];
-    const uint32_t all = json_find_set(d, JSON_ROOT, key);
+    char *to = *buffer, number[32];
+    const uint32_t all = json_find_nonnull(d, JSON_ROOT, key);
     const json_kind kind = json_kind_of(d, all);
     if (kind == JSON_STRING)
         adapters_add_item(d, &to, all, NULL);
     else if (kind != JSON_NOTHING && kind != JSON_ARRAY && kind != JSON_OBJECT)
-        json_wrong(d, all, "names");
+        json_mismatch(d, all, "names");
     for (uint32_t i = json_first(d, all); i != 0; i = json_next(d, i)) {
         const double x = kind == JSON_OBJECT ? json_real_of(d, i + 1) : 1;
-        if (!(x > 0 && x <= ADAPTERS_ALPHA))
-            json_wrong(d, i + 1, "a number above 0, 1e12 at most");
+        if (!(x > 0 && x <= ADAPTERS_MAX_ALPHA))
+            json_mismatch(d, i + 1, "a number above 0, 1e12 at most");
         snprintf(number, sizeof number, "%.9g", x);
         adapters_add_item(d, &to, i, kind == JSON_OBJECT ? number : NULL);
     }
-    const char *list = *room;
+    const char *list = *buffer;
     to -= to > list; /* the last comma */
     *to = 0;
-    *room = to + 1;
+    *buffer = to + 1;
     return list;
 }
 
 /* Reads a list as adapters_read_list does. A text, which in peft must match a whole name, becomes the
  * pattern ^(TEXT). */
-static inline const char *adapters_read_whole(json *d, const char *key, char **room)
+static inline const char *adapters_read_regex(json *d, const char *key, char **buffer)
 {
-    char *to = *room;
-    const int whole = json_kind_of(d, json_find(d, JSON_ROOT, key)) == JSON_STRING;
-    memcpy(to, "^(", whole ? 2 : 0);
-    *room += whole ? 2 : 0;
-    adapters_read_list(d, key, room);
-    if (whole)
-        *room += sprintf(*room - 1, ")");
+    char *to = *buffer;
+    const int is_text = json_kind_of(d, json_find(d, JSON_ROOT, key)) == JSON_STRING;
+    memcpy(to, "^(", is_text ? 2 : 0);
+    *buffer += is_text ? 2 : 0;
+    adapters_read_list(d, key, buffer);
+    if (is_text)
+        *buffer += sprintf(*buffer - 1, ")");
     return to;
 }
 
@@ -406,48 +406,48 @@ static inline void adapters_refuse_others(json *d, const model_config *c, adapte
         "num_attention_heads num_transformer_submodules encoder_hidden_size prefix_projection "
         "init_weights prompt_tuning_init prompt_tuning_init_text tokenizer_kwargs "
         "tokenizer_name_or_path ";
-    static const char of_lora[] =
+    static const char lora_keys[] =
         " use_dora exclude_modules modules_to_save ensure_weight_tying layers_to_transform "
         "layers_pattern ";
     static const char *const inits[] = { "gaussian", "orthogonal", "eva" };
     const uint32_t init = json_find(d, JSON_ROOT, "init_lora_weights");
-    uint32_t at = json_find_set(d, JSON_ROOT, "task_type");
-    int fine = json_kind_of(d, init) != JSON_STRING;
+    uint32_t at = json_find_nonnull(d, JSON_ROOT, "task_type");
+    int allowed = json_kind_of(d, init) != JSON_STRING;
     for (int i = 0; i < 3; i++)
-        fine |= json_is(d, init, inits[i]);
-    if (!fine)
-        json_wrong(d, init,
+        allowed |= json_is(d, init, inits[i]);
+    if (!allowed)
+        json_mismatch(d, init,
                    "true, false, gaussian, orthogonal or eva: others change the base model");
     if (at && !json_is(d, at, "CAUSAL_LM"))
-        json_wrong(d, at, "CAUSAL_LM");
-    at = json_find_set(d, JSON_ROOT, "target_modules");
+        json_mismatch(d, at, "CAUSAL_LM");
+    at = json_find_nonnull(d, JSON_ROOT, "target_modules");
     if (at && method == ADAPTERS_LLAMA && !json_is(d, at, c->family->attention))
-        json_wrong(d, at, c->family->attention);
+        json_mismatch(d, at, c->family->attention);
     for (uint32_t k = json_first(d, JSON_ROOT); k != 0; k = json_next(d, k)) {
         const json_kind kind = json_kind_of(d, k + 1);
-        const int no = kind == JSON_NULL || kind == JSON_FALSE ||
+        const int is_off = kind == JSON_NULL || kind == JSON_FALSE ||
                        ((kind == JSON_ARRAY || kind == JSON_OBJECT) && json_size(d, k + 1) == 0);
         char key[64];
         snprintf(key, sizeof key, " %s ", json_text(d, k));
-        if (!no && strstr(known, key) == NULL &&
-            (method != ADAPTERS_LORA || strstr(of_lora, key) == NULL))
-            json_wrong(d, k + 1, "null or false: this is not supported");
+        if (!is_off && strstr(known, key) == NULL &&
+            (method != ADAPTERS_LORA || strstr(lora_keys, key) == NULL))
+            json_mismatch(d, k + 1, "null or false: this is not supported");
     }
 }
 
 /* What adapter_config.json says; texts go to `room`. */
 static inline void adapters_read_config(json *d, const model_config *c, adapters_options *o,
-                                        char *room)
+                                        char *buffer)
 {
-    const uint32_t peft = json_find_set(d, JSON_ROOT, "peft_type");
-    const char *const *names = peft ? adapters_peft : adapters_names;
-    const uint32_t name = peft ? peft : json_need(d, JSON_ROOT, "gradckpt_method", JSON_STRING);
+    const uint32_t peft = json_find_nonnull(d, JSON_ROOT, "peft_type");
+    const char *const *names = peft ? adapters_peft_types : adapters_names;
+    const uint32_t name = peft ? peft : json_require(d, JSON_ROOT, "gradckpt_method", JSON_STRING);
     int method = 0;
     memset(o, 0, sizeof *o);
     while (method < ADAPTERS_METHODS && (!names[method] || !json_is(d, name, names[method])))
         method++;
     if (method == ADAPTERS_METHODS) {
-        json_wrong(d, name, "LORA, ADAPTION_PROMPT, PREFIX_TUNING or PROMPT_TUNING");
+        json_mismatch(d, name, "LORA, ADAPTION_PROMPT, PREFIX_TUNING or PROMPT_TUNING");
         return;
     }
     o->method = (adapters_method)method;
@@ -460,7 +460,7 @@ static inline void adapters_read_config(json *d, const model_config *c, adapters
                                                   : "size",
                        method == ADAPTERS_LORA ? 8 : 0);
     o->alpha = json_real(d, JSON_ROOT, "lora_alpha", 8);
-    if (peft && (o->size < 1 || !(o->alpha > 0 && o->alpha <= ADAPTERS_ALPHA)))
+    if (peft && (o->size < 1 || !(o->alpha > 0 && o->alpha <= ADAPTERS_MAX_ALPHA)))
         json_fail(d, 0,
                   "a size of %lld, lora_alpha %g: expected more than 0, and an alpha of 1e12 "
                   "at most",
@@ -469,24 +469,24 @@ static inline void adapters_read_config(json *d, const model_config *c, adapters
     if (!(o->dropout >= 0 && o->dropout < 1))
         json_fail(d, 0, "lora_dropout %g: expected a number from 0 to below 1", o->dropout);
     o->rslora = json_bool(d, JSON_ROOT, "use_rslora", 0);
-    o->some = 1;
+    o->lenient = 1;
     if (method == ADAPTERS_LORA) {
-        const uint32_t bias = json_find_set(d, JSON_ROOT, "bias");
+        const uint32_t bias = json_find_nonnull(d, JSON_ROOT, "bias");
         int which = 0;
         while (bias && which < 2 && !json_is(d, bias, adapters_bias_names[which]))
             which++;
         if (bias && !json_is(d, bias, adapters_bias_names[which]))
-            json_wrong(d, bias, "none, all or lora_only");
+            json_mismatch(d, bias, "none, all or lora_only");
         o->bias = (adapters_bias)which;
-        o->targets = adapters_read_list(d, "target_modules", &room);
+        o->targets = adapters_read_list(d, "target_modules", &buffer);
         o->targets = o->targets[0] != 0 ? o->targets : NULL; /* peft's usual */
-        o->excluded = adapters_read_whole(d, "exclude_modules", &room);
-        o->ranks = adapters_read_list(d, "rank_pattern", &room);
-        o->alphas = adapters_read_list(d, "alpha_pattern", &room);
+        o->excluded = adapters_read_regex(d, "exclude_modules", &buffer);
+        o->rank_pattern = adapters_read_list(d, "rank_pattern", &buffer);
+        o->alpha_pattern = adapters_read_list(d, "alpha_pattern", &buffer);
         o->dora = json_bool(d, JSON_ROOT, "use_dora", 0);
-        o->modules_to_save = adapters_read_list(d, "modules_to_save", &room);
+        o->modules_to_save = adapters_read_list(d, "modules_to_save", &buffer);
         o->tied = json_bool(d, JSON_ROOT, "ensure_weight_tying", 0);
-        o->layers_to_transform = adapters_read_layers(d, c, &room);
+        o->layers_to_transform = adapters_read_layers(d, c, &buffer);
     } else if (peft) {
         int64_t sizes[4];
         adapters_sizes(c, o->method, sizes);
@@ -498,20 +498,20 @@ static inline void adapters_read_config(json *d, const model_config *c, adapters
 }
 
 /* Refuses a file whose head and embeddings differ although they are trained as one tensor. */
-static inline int adapters_check_twice(adapters *a, const char *path)
+static inline int adapters_check_tied(adapters *a, const char *path)
 {
     model_tensor head, table;
     char name[MODEL_NAME];
     uint64_t data;
     json d;
-    if (!adapters_twice(a))
+    if (!adapters_saved_twice(a))
         return 0;
     memset(&head, 0, sizeof head);
     memset(&table, 0, sizeof table);
     model_join(name, a->model->config.family->embeddings, ".weight");
     if (model_read_header(path, &d, &data) == 0)
         for (uint32_t k = json_first(&d, JSON_ROOT); k != 0; k = json_next(&d, k)) {
-            const char *bare = adapters_bare(a, json_text(&d, k));
+            const char *bare = adapters_bare_name(a, json_text(&d, k));
             if (strcmp(bare, name) == 0)
                 model_describe(&d, k + 1, data, path, &table);
             else if (strcmp(bare, "lm_head.weight") == 0)
@@ -536,11 +536,11 @@ static inline int adapters_load_values(adapters *a, const char *dir)
     memset(&desc, 0, sizeof desc);
     memset(&files, 0, sizeof files);
     desc.values_only = desc.partial = 1;
-    desc.rename = adapters_renamed_back;
+    desc.rename = adapters_load_name;
     desc.user = &files;
     files.a = a;
     if (model_path(a->model, path, dir, "adapter_model.safetensors") != 0 ||
-        adapters_check_twice(a, path) != 0)
+        adapters_check_tied(a, path) != 0)
         return -1;
     files.found = (unsigned char *)calloc((size_t)gckpt_store_count(a->store), 1);
     if (files.found == NULL)
@@ -551,7 +551,7 @@ static inline int adapters_load_values(adapters *a, const char *dir)
     if (!failed && files.unknown[0] != 0)
         failed = model_fail(a->model, "%s: tensor \"%s\" is none of what \"%s\" trains%s", path,
                             files.unknown, adapters_names[a->options.method],
-                            model_explained(adapters_bare(a, files.unknown)));
+                            model_tensor_hint(adapters_bare_name(a, files.unknown)));
     for (int i = 0; gckpt_store_peek(a->store, i, &p) == GCKPT_OK && !failed; i++)
         if (!p.frozen && !files.found[i])
             failed = model_fail(a->model, "%s: has no tensor for \"%s\"", path, p.name);
@@ -566,7 +566,7 @@ static inline int adapters_load_prefix(adapters *a, const char *dir)
     gckpt_file_desc desc;
     gckpt_parameter all, p;
     const model_config *c = &a->model->config;
-    const int64_t K = c->key_heads * c->head, P = a->options.size, n = 2 * c->layers;
+    const int64_t K = c->key_heads * c->head_dim, P = a->options.size, n = 2 * c->layers;
     gckpt_store *store = adapters_prefix_store(a, &all);
     memset(&desc, 0, sizeof desc);
     desc.values_only = 1;
@@ -575,7 +575,7 @@ static inline int adapters_load_prefix(adapters *a, const char *dir)
         failed = model_fail(a->model, "%s: %s", path, gckpt_error_text(store));
     for (int64_t i = 0; i < n && !failed; i++) {
         char name[MODEL_NAME];
-        model_named(c, name, i / 2, c->family->attention);
+        model_block_name(c, name, i / 2, c->family->attention);
         model_join(name, name, i % 2 ? ".prefix_value" : ".prefix_key");
         failed = gckpt_store_get(a->store, gckpt_store_find(a->store, name), &p) != GCKPT_OK
                      ? model_fail(a->model, "%s", gckpt_error_text(a->store))
@@ -601,7 +601,7 @@ static inline int adapters_file_size(model_any *m, adapters_options *o, const ch
         const char *cause = strerror(errno);
         return model_fail(
             m, "%s: cannot open it: %s%s", path, cause,
-            model_has(m, other, dir, "adapter_model.bin")
+            model_has_file(m, other, dir, "adapter_model.bin")
                 ? "; adapter_model.bin is a pickle, which is not read: in Python, load "
                   "the adapter with peft, then save_pretrained writes this file"
                 : "");
@@ -616,31 +616,31 @@ static inline int adapters_file_size(model_any *m, adapters_options *o, const ch
  * file has it. */
 static inline int adapters_load(adapters *a, model_any *m, gckpt_store *store, const char *dir)
 {
-    char path[MODEL_PATH], *room = NULL;
+    char path[MODEL_PATH], *buffer = NULL;
     adapters_options o;
     json d;
-    if (gguf_is(dir))
+    if (gguf_is_file(dir))
         return gguf_adapter_load(a, m, store, dir);
     memset(a, 0, sizeof *a);
     if (model_path(m, path, dir, "adapter_config.json") != 0)
         return -1;
     if (json_read_file(&d, path) == 0) {
         /* a number grows to 16 characters at most, where it had one and a separator */
-        room = (char *)malloc(16 * (size_t)d.own_room + 64);
-        if (room == NULL)
+        buffer = (char *)malloc(16 * (size_t)d.owned_capacity + 64);
+        if (buffer == NULL)
             json_fail(&d, 0, "out of memory");
         else
-            adapters_read_config(&d, &m->config, &o, room);
+            adapters_read_config(&d, &m->config, &o, buffer);
     }
     const int model =
-        !model_has(m, path, dir, "adapter_config.json") && model_has(m, path, dir, "config.json");
+        !model_has_file(m, path, dir, "adapter_config.json") && model_has_file(m, path, dir, "config.json");
     int failed = d.error[0]
                      ? model_fail(m, "%s%s", d.error,
                                   model ? "; config.json says that it is a model: give it as the "
                                           "model, not as an adapter"
                                         : "")
                      : adapters_file_size(m, &o, dir) != 0 || adapters_begin(a, m, store, &o) != 0;
-    free(room);
+    free(buffer);
     json_free(&d);
     if (failed)
         return -1;

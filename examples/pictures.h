@@ -55,7 +55,7 @@ static inline gckpt_result pictures_close(pictures_out *o)
 }
 
 /* Six digits, with a point whatever the locale: 0.25, 1234.5. */
-static inline pictures_number pictures_digits(double v)
+static inline pictures_number pictures_format(double v)
 {
     pictures_number out;
     const char *sign = v < 0 ? "-" : "";
@@ -94,18 +94,18 @@ static inline double pictures_unit(double bytes, const char **name)
 static inline pictures_number pictures_bytes(size_t bytes)
 {
     const char *name;
-    double unit = pictures_unit((double)bytes, &name), round = 1;
-    while (unit > 1 && (double)bytes / unit * round < 100)
-        round *= 10;
+    double unit = pictures_unit((double)bytes, &name), scale = 1;
+    while (unit > 1 && (double)bytes / unit * scale < 100)
+        scale *= 10;
     pictures_number out =
-        pictures_digits((double)(uint64_t)((double)bytes / unit * round + 0.5) / round);
+        pictures_format((double)(uint64_t)((double)bytes / unit * scale + 0.5) / scale);
     size_t n = strlen(out.text);
     snprintf(out.text + n, sizeof out.text - n, " %s", name);
     return out;
 }
 
 /* %s text, %i int, %I int64_t, %z size_t, %b size_t as in 12.8 MiB, %g double */
-static inline void pictures_list(pictures_out *o, const char *format, va_list args)
+static inline void pictures_vprintf(pictures_out *o, const char *format, va_list args)
 {
     pictures_number number;
     for (const char *f = format; *f; f++) {
@@ -125,18 +125,18 @@ static inline void pictures_list(pictures_out *o, const char *format, va_list ar
                      (unsigned long long)va_arg(args, size_t));
             break;
         case 'b': number = pictures_bytes(va_arg(args, size_t)); break;
-        case 'g': number = pictures_digits(va_arg(args, double)); break;
+        case 'g': number = pictures_format(va_arg(args, double)); break;
         default: s = "%"; break;
         }
         pictures_put(o, s, strlen(s));
     }
 }
 
-static inline void pictures_draw(pictures_out *o, const char *format, ...)
+static inline void pictures_printf(pictures_out *o, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    pictures_list(o, format, args);
+    pictures_vprintf(o, format, args);
     va_end(args);
 }
 
@@ -145,9 +145,9 @@ static inline void pictures_text(pictures_out *o, double x, double y, const char
 {
     va_list args;
     va_start(args, format);
-    pictures_draw(o, "<text x=\"%g\" y=\"%g\"%s>", x, y, attributes);
-    pictures_list(o, format, args);
-    pictures_draw(o, "</text>\n");
+    pictures_printf(o, "<text x=\"%g\" y=\"%g\"%s>", x, y, attributes);
+    pictures_vprintf(o, format, args);
+    pictures_printf(o, "</text>\n");
     va_end(args);
 }
 
@@ -178,7 +178,7 @@ static inline int pictures_name(pictures_out *o, const char *s, int most)
     for (int n; *s; s += n ? n : 1) {
         n = pictures_character(s);
         if (columns + (n > 1 ? 2 : 1) > last) {
-            pictures_draw(o, "\xe2\x80\xa6");
+            pictures_printf(o, "\xe2\x80\xa6");
             return columns + 1;
         }
         int unseen = n == 0 || (n == 1 && (*s < 32 || *s == 127)) ||
@@ -203,15 +203,15 @@ static inline void pictures_label(pictures_out *o, const gckpt_plan *plan, int i
     if (*op && (!name || strlen(op) + 1 + strlen(name) <= (size_t)most)) {
         most -= pictures_name(o, op, most) + 1;
         if (name)
-            pictures_draw(o, " ");
+            pictures_printf(o, " ");
         else if (most > 6)
-            pictures_draw(o, " #%i", id);
+            pictures_printf(o, " #%i", id);
     }
     if (name)
         pictures_name(o, name, most);
 }
 
-static inline double pictures_tenth(double v) { return (double)(int64_t)(v * 10 + 0.5) / 10; }
+static inline double pictures_round(double v) { return (double)(int64_t)(v * 10 + 0.5) / 10; }
 
 /* ---- a plan; lengths in pixels ---- */
 #define PICTURES_PAGE         1260
@@ -240,7 +240,7 @@ typedef struct {
     size_t peak, body, body_end;    /* the body runs for each micro-batch */
     uint64_t work;                  /* of all instructions, or 1 */
     int kinds;                      /* of buffers: the last are there where leaves are summed up */
-} pictures_step;
+} pictures_timeline;
 
 /* A forward, backward or update (gckpt_kind), a recompute, a copy to slower memory or back, or a
  * reduce. */
@@ -256,7 +256,7 @@ static inline int pictures_phase(const gckpt_plan *plan, size_t x, gckpt_usage *
 }
 
 /* Walks the plan once: its work, where the peak and the body are, what each column shows. */
-static inline void pictures_measure(pictures_step *s)
+static inline void pictures_measure(pictures_timeline *s)
 {
     size_t most[PICTURES_WIDTH] = { 0 }, top = 0; /* live bytes + 1 */
     gckpt_usage u;
@@ -281,13 +281,13 @@ static inline void pictures_measure(pictures_step *s)
     s->work += !s->work;
 }
 
-static inline double pictures_x(const pictures_step *s, size_t column)
+static inline double pictures_x(const pictures_timeline *s, size_t column)
 {
-    return pictures_tenth(PICTURES_LEFT + (double)column * PICTURES_WIDTH / (double)s->columns);
+    return pictures_round(PICTURES_LEFT + (double)column * PICTURES_WIDTH / (double)s->columns);
 }
 
 /* Title, style, legend. */
-static inline void pictures_head(pictures_step *s)
+static inline void pictures_header(pictures_timeline *s)
 {
     static const int legend_x[] = { 96, 176, 328, 520, 714, 820 };
     static const char *const kinds[] = {
@@ -297,12 +297,12 @@ static inline void pictures_head(pictures_step *s)
     const gckpt_plan *plan = s->plan;
     pictures_out *o = &s->out;
     int height = PICTURES_BOTTOM + 56;
-    pictures_draw(o,
+    pictures_printf(o,
                   "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%i\" height=\"%i\" "
                   "viewBox=\"0 0 %i %i\" font-family=\"sans-serif\" font-size=\"13\" "
                   "fill=\"#222\"><style>",
                   PICTURES_PAGE, height, PICTURES_PAGE, height);
-    pictures_draw(o,
+    pictures_printf(o,
                   ".k0{fill:#0072b2}.k1{fill:#7cc4f0}.k2{fill:#e69f00}.k3{fill:#cc79a7}"
                   ".k4{fill:#999}.e{text-anchor:end}.c{text-anchor:middle}"
                   ".p0{fill:#009e73}.p1{fill:#5d3a9b}.p2{fill:#333}.p3{fill:#d55e00}"
@@ -311,13 +311,13 @@ static inline void pictures_head(pictures_step *s)
                   ".m{font-size:12px}.m,.n{font-family:monospace}%s%s</style>\n",
                   gckpt_plan_offloaded(plan) ? ".p4{fill:#56b4e9}" : "",
                   s->kinds == PICTURES_KINDS ? ".p5{fill:#882255}.k5{fill:#44aa99}" : "");
-    pictures_draw(o, "<path fill=\"#fff\" d=\"M0 0h%iv%iH0z\"/>\n", PICTURES_PAGE, height);
+    pictures_printf(o, "<path fill=\"#fff\" d=\"M0 0h%iv%iH0z\"/>\n", PICTURES_PAGE, height);
     pictures_text(o, 16, 34, " font-size=\"20\" class=\"b\"",
                   gckpt_plan_mode(plan) == GCKPT_INFERENCE
                       ? "Memory of a forward pass (%s): %b"
                       : "Memory of a training step (%s): %b, recomputing adds %g %% work",
                   gckpt_mode_name(gckpt_plan_mode(plan)), gckpt_plan_bytes(plan),
-                  pictures_tenth(100 * gckpt_plan_overhead(plan)));
+                  pictures_round(100 * gckpt_plan_overhead(plan)));
     const size_t caches = gckpt_plan_kind_bytes(plan, GCKPT_BYTES_CACHES);
     const size_t copies = gckpt_plan_kind_bytes(plan, GCKPT_BYTES_COPIES);
     pictures_text(o, 16, 60, "",
@@ -330,13 +330,13 @@ static inline void pictures_head(pictures_step *s)
                   gckpt_plan_kind_bytes(plan, GCKPT_BYTES_STATE) + caches, gckpt_plan_arena(plan),
                   gckpt_plan_rows(plan), gckpt_plan_batch(plan));
     for (int k = 0; k < s->kinds; k++) {
-        pictures_draw(o, "<path class=\"k%i\" d=\"M%i 80h12v12h-12z\"/>", k, legend_x[k]);
+        pictures_printf(o, "<path class=\"k%i\" d=\"M%i 80h12v12h-12z\"/>", k, legend_x[k]);
         pictures_text(o, legend_x[k] + 17, 91, "", "%s", kinds[k]);
     }
 }
 
 /* Where each phase runs, a lane each, and what of it for each micro-batch. */
-static inline void pictures_lanes(pictures_step *s)
+static inline void pictures_lanes(pictures_timeline *s)
 {
     static const char *const names[] = { "forward",   "backward",        "update",
                                          "recompute", "offload, reload", "reduce" };
@@ -354,14 +354,14 @@ static inline void pictures_lanes(pictures_step *s)
         size_t count = 0, begin = 0, end = 0; /* columns of the present bar */
         uint64_t work = 0;
         pictures_text(o, PICTURES_LEFT - 8, y + 11, " class=\"e\"", "%s", names[phase]);
-        pictures_draw(o, "<path fill=\"#f3f3f3\" d=\"M%i %gh%iv%ih-%iz\"/>", PICTURES_LEFT, y,
+        pictures_printf(o, "<path fill=\"#f3f3f3\" d=\"M%i %gh%iv%ih-%iz\"/>", PICTURES_LEFT, y,
                       PICTURES_WIDTH, PICTURES_LANE - 3, PICTURES_WIDTH);
-        pictures_draw(o, "<path class=\"p%i\" d=\"M0 0", phase);
+        pictures_printf(o, "<path class=\"p%i\" d=\"M0 0", phase);
         for (size_t x = 0; x <= s->length; x++) {
             size_t column = x * s->columns / s->length;
             int here = x < s->length && pictures_phase(s->plan, x, &u) == phase;
             if (end > begin && (x == s->length || (here && column > end)))
-                pictures_draw(o, "M%g %gH%gv%iH%gz", pictures_x(s, begin), y, pictures_x(s, end),
+                pictures_printf(o, "M%g %gH%gv%iH%gz", pictures_x(s, begin), y, pictures_x(s, end),
                               PICTURES_LANE - 3, pictures_x(s, begin));
             if (!here)
                 continue;
@@ -370,16 +370,16 @@ static inline void pictures_lanes(pictures_step *s)
             begin = column > end || end == 0 ? column : begin;
             end = column + 1;
         }
-        pictures_draw(o, "\"/>");
+        pictures_printf(o, "\"/>");
         pictures_text(o, PICTURES_SIDE, y + 11, "",
                       work ? "%I instruction%s, %g %% of the work" : "%I instruction%s",
                       (int64_t)count, count == 1 ? "" : "s",
-                      pictures_tenth(100 * (double)work / (double)s->work));
+                      pictures_round(100 * (double)work / (double)s->work));
     }
     if (batch > rows && gckpt_plan_mode(s->plan) != GCKPT_INFERENCE) {
         double from = pictures_x(s, s->body * s->columns / s->length),
                to = pictures_x(s, s->body_end * s->columns / s->length);
-        pictures_draw(o, "<path fill=\"none\" stroke=\"#222\" d=\"M%g %iv-5H%gv5\"/>", from,
+        pictures_printf(o, "<path fill=\"none\" stroke=\"#222\" d=\"M%g %iv-5H%gv5\"/>", from,
                       PICTURES_LANES - 4, to);
         pictures_text(o, (from + to) / 2, PICTURES_LANES - 13, " class=\"c\"",
                       s->kinds == PICTURES_KINDS ? "runs for each micro-batch of each leaf"
@@ -401,17 +401,17 @@ static inline void pictures_grid(pictures_out *o, double top, double height, siz
     if (most >= 1024 && v < 3)
         step = v < 1.5 ? 0.25 : 0.5;
     for (int i = 0; i * step <= v; i++) {
-        double y = pictures_tenth(top + height - height * i * step / v);
-        pictures_draw(o, "<path class=\"g\" d=\"M%i %gh%i\"/>", PICTURES_LEFT, y, PICTURES_WIDTH);
+        double y = pictures_round(top + height - height * i * step / v);
+        pictures_printf(o, "<path class=\"g\" d=\"M%i %gh%i\"/>", PICTURES_LEFT, y, PICTURES_WIDTH);
         pictures_text(o, PICTURES_LEFT - 8, y + 4, " class=\"e\"", "%g", i * step);
     }
-    pictures_draw(o, "<text transform=\"translate(28 %g) rotate(-90)\" class=\"c\">%s, %s</text>\n",
+    pictures_printf(o, "<text transform=\"translate(28 %g) rotate(-90)\" class=\"c\">%s, %s</text>\n",
                   top + height / 2, name, unit);
 }
 
 /* Live bytes: an area for each kind and those below it, the greatest first. A column shows its
  * greatest instruction. */
-static inline void pictures_live(pictures_step *s)
+static inline void pictures_live(pictures_timeline *s)
 {
     static const int order[] = {
         GCKPT_BUFFER_PARAMETER_GRADIENT, GCKPT_BUFFER_VALUE,     GCKPT_BUFFER_SAVED,
@@ -434,26 +434,26 @@ static inline void pictures_live(pictures_step *s)
             live[column][k] += live[column - 1][k];
     for (int top = s->kinds - 1; top >= 0; top--) {
         double y = -1;
-        pictures_draw(&s->out, "<path class=\"k%i\" d=\"M%i %i", order[top], PICTURES_LEFT,
+        pictures_printf(&s->out, "<path class=\"k%i\" d=\"M%i %i", order[top], PICTURES_LEFT,
                       PICTURES_LIVE_TOP + PICTURES_LIVE_HEIGHT);
         for (size_t column = 0; column < s->columns; column++) {
             size_t here = 0;
             for (int k = 0; k <= top; k++)
                 here += live[column][order[k]];
             double now =
-                pictures_tenth(PICTURES_LIVE_TOP + PICTURES_LIVE_HEIGHT - scale * (double)here);
+                pictures_round(PICTURES_LIVE_TOP + PICTURES_LIVE_HEIGHT - scale * (double)here);
             if (now < y || now > y)
-                pictures_draw(&s->out, "H%gV%g", pictures_x(s, column), now);
+                pictures_printf(&s->out, "H%gV%g", pictures_x(s, column), now);
             y = now;
         }
-        pictures_draw(&s->out, "H%iV%iz\"/>\n", PICTURES_LEFT + PICTURES_WIDTH,
+        pictures_printf(&s->out, "H%iV%iz\"/>\n", PICTURES_LEFT + PICTURES_WIDTH,
                       PICTURES_LIVE_TOP + PICTURES_LIVE_HEIGHT);
     }
 }
 
 /* The arena: a rectangle for each buffer. Where a column is several instructions, it shows its
  * first one, and what lives between two of those is left out. */
-static inline void pictures_arena(pictures_step *s)
+static inline void pictures_arena(pictures_timeline *s)
 {
     static const char *const what[] = { "value of",    "kept by",      "gradient of",
                                         "gradient of", "workspace of", "sums of leaves of" };
@@ -467,33 +467,33 @@ static inline void pictures_arena(pictures_step *s)
         end = end < s->length ? (end * s->columns + s->length - 1) / s->length : s->columns;
         if (start >= end)
             continue;
-        double x = pictures_x(s, start), width = pictures_tenth(pictures_x(s, end) - x);
-        double y = pictures_tenth(PICTURES_BOTTOM - scale * (double)(b.offset + b.size));
+        double x = pictures_x(s, start), width = pictures_round(pictures_x(s, end) - x);
+        double y = pictures_round(PICTURES_BOTTOM - scale * (double)(b.offset + b.size));
         double height = scale * (double)b.size;
-        height = height < 0.5 ? 0.5 : pictures_tenth(height);
+        height = height < 0.5 ? 0.5 : pictures_round(height);
         int fits = (int)((width - 6) / 6.7), seen = width >= 4 && height >= 4;
-        pictures_draw(o, "<rect class=\"k%i%s\" x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\"",
+        pictures_printf(o, "<rect class=\"k%i%s\" x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\"",
                       (int)b.kind, seen ? " s" : "", x, y, width, height);
         if (width < 2 || height < 2) {
-            pictures_draw(o, "/>");
+            pictures_printf(o, "/>");
             continue;
         }
-        pictures_draw(o, "><title>%s ", what[b.kind]);
+        pictures_printf(o, "><title>%s ", what[b.kind]);
         pictures_label(o, s->plan, b.id, 200);
-        pictures_draw(o, ": %z bytes at %z, instructions %i to %i</title></rect>\n", b.size,
+        pictures_printf(o, ": %z bytes at %z, instructions %i to %i</title></rect>\n", b.size,
                       b.offset, b.start, b.end);
         if (height >= 12 && (fits > 9 || strlen(gckpt_plan_name(s->plan, b.id)) <= (size_t)fits)) {
-            pictures_draw(o, "<text x=\"%g\" y=\"%g\" class=\"n\"%s>", x + 4,
-                          pictures_tenth(y + height / 2 + 4),
+            pictures_printf(o, "<text x=\"%g\" y=\"%g\" class=\"n\"%s>", x + 4,
+                          pictures_round(y + height / 2 + 4),
                           b.kind == GCKPT_BUFFER_VALUE ? " fill=\"#fff\"" : "");
             pictures_label(o, s->plan, b.id, fits);
-            pictures_draw(o, "</text>\n");
+            pictures_printf(o, "</text>\n");
         }
     }
 }
 
 /* The buffer that comes after number `last` by size among those live at the peak: its number. */
-static inline int pictures_next_largest(const pictures_step *s, int last, gckpt_buffer *best)
+static inline int pictures_next_largest(const pictures_timeline *s, int last, gckpt_buffer *best)
 {
     gckpt_buffer b, before;
     int found = -1;
@@ -509,15 +509,15 @@ static inline int pictures_next_largest(const pictures_step *s, int last, gckpt_
     return found;
 }
 
-static inline void pictures_side_label(pictures_step *s, double x, double y, int id, int most)
+static inline void pictures_side_label(pictures_timeline *s, double x, double y, int id, int most)
 {
-    pictures_draw(&s->out, "<text x=\"%g\" y=\"%g\" class=\"m\">", x, y);
+    pictures_printf(&s->out, "<text x=\"%g\" y=\"%g\" class=\"m\">", x, y);
     pictures_label(&s->out, s->plan, id, most);
-    pictures_draw(&s->out, "</text>\n");
+    pictures_printf(&s->out, "</text>\n");
 }
 
 /* Beside the chart of live bytes: the peak and what it is made of. */
-static inline void pictures_side_live(pictures_step *s)
+static inline void pictures_side_live(pictures_timeline *s)
 {
     static const char *const verbs[] = { "forward of", "backward of", "update of",
                                          "forward again of" };
@@ -536,7 +536,7 @@ static inline void pictures_side_live(pictures_step *s)
     for (int i = 0, k = -1; i < 5 && (k = pictures_next_largest(s, k, &b)) >= 0; i++) {
         rest -= b.size;
         y += 18;
-        pictures_draw(o, "<path class=\"k%i\" d=\"M%i %gh10v10h-10z\"/>", (int)b.kind,
+        pictures_printf(o, "<path class=\"k%i\" d=\"M%i %gh10v10h-10z\"/>", (int)b.kind,
                       PICTURES_SIDE, y - 9);
         pictures_side_label(s, PICTURES_SIDE + 16, y, b.id, 25);
         pictures_text(o, PICTURES_PAGE - 16, y, " class=\"e\"", "%b", b.size);
@@ -548,7 +548,7 @@ static inline void pictures_side_live(pictures_step *s)
 }
 
 /* Beside the arena: how much it is above the peak, as a line, too. */
-static inline void pictures_side_arena(pictures_step *s)
+static inline void pictures_side_arena(pictures_timeline *s)
 {
     pictures_out *o = &s->out;
     size_t arena = gckpt_plan_arena(s->plan), above = arena - gckpt_plan_peak(s->plan);
@@ -560,30 +560,30 @@ static inline void pictures_side_arena(pictures_step *s)
                                  : "%z bytes more than the peak (line)",
                   above);
     if (part >= 0.015)
-        pictures_draw(o, "<path class=\"l\" d=\"M%i %gh%i\"/>\n", PICTURES_LEFT,
-                      pictures_tenth(PICTURES_ARENA_TOP + PICTURES_ARENA_HEIGHT * part),
+        pictures_printf(o, "<path class=\"l\" d=\"M%i %gh%i\"/>\n", PICTURES_LEFT,
+                      pictures_round(PICTURES_ARENA_TOP + PICTURES_ARENA_HEIGHT * part),
                       PICTURES_WIDTH);
     pictures_text(o, PICTURES_SIDE, y += 28, "", "A rectangle is one buffer: from its");
     pictures_text(o, PICTURES_SIDE, y + 17, "", "first to its last use, at its place.");
 }
 
 /* Over both charts: where the peak is; below: the instructions' numbers. */
-static inline void pictures_peak(pictures_step *s)
+static inline void pictures_peak(pictures_timeline *s)
 {
     pictures_out *o = &s->out;
     double wide = PICTURES_WIDTH / (double)s->length;
-    double x = pictures_tenth(PICTURES_LEFT + ((double)s->peak + 0.5) * wide);
+    double x = pictures_round(PICTURES_LEFT + ((double)s->peak + 0.5) * wide);
     size_t step = 1;
-    pictures_draw(o, "<path class=\"l\" d=\"M%i %ih%iM%i %ih%i", PICTURES_LEFT, PICTURES_LIVE_TOP,
+    pictures_printf(o, "<path class=\"l\" d=\"M%i %ih%iM%i %ih%i", PICTURES_LEFT, PICTURES_LIVE_TOP,
                   PICTURES_WIDTH + 10, PICTURES_LEFT, PICTURES_ARENA_TOP, PICTURES_WIDTH + 10);
-    pictures_draw(o, "M%g %iv%iM%g %iv%i\"/>", x, PICTURES_LANES, 4 * PICTURES_LANE, x,
+    pictures_printf(o, "M%g %iv%iM%g %iv%i\"/>", x, PICTURES_LANES, 4 * PICTURES_LANE, x,
                   PICTURES_LIVE_TOP, PICTURES_LIVE_HEIGHT + 8);
-    pictures_draw(o, "<circle cx=\"%g\" cy=\"%i\" r=\"4\"/>", x, PICTURES_LIVE_TOP);
-    pictures_draw(o, "<path d=\"M%g %il-4 -7h8z\"/>\n", x, PICTURES_ARENA_TOP);
+    pictures_printf(o, "<circle cx=\"%g\" cy=\"%i\" r=\"4\"/>", x, PICTURES_LIVE_TOP);
+    pictures_printf(o, "<path d=\"M%g %il-4 -7h8z\"/>\n", x, PICTURES_ARENA_TOP);
     for (int i = 0; s->length / step > 10; i++)
         step = i % 3 == 1 ? step / 2 * 5 : step * 2;
     for (size_t i = 0; i < s->length; i += step)
-        pictures_text(o, pictures_tenth(PICTURES_LEFT + ((double)i + 0.5) * wide),
+        pictures_text(o, pictures_round(PICTURES_LEFT + ((double)i + 0.5) * wide),
                       PICTURES_BOTTOM + 18, " class=\"c\"", "%z", i);
     pictures_text(o, PICTURES_LEFT + PICTURES_WIDTH / 2, PICTURES_BOTTOM + 40, " class=\"c\"",
                   "instruction, in the order they run");
@@ -594,7 +594,7 @@ static inline void pictures_peak(pictures_step *s)
  * column. */
 static inline gckpt_result pictures_plan(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
-    pictures_step s;
+    pictures_timeline s;
     if (!plan || !write || !gckpt_plan_length(plan))
         return GCKPT_E_ARG;
     memset(&s, 0, sizeof s);
@@ -604,7 +604,7 @@ static inline gckpt_result pictures_plan(const gckpt_plan *plan, gckpt_write_fn 
     s.length = (size_t)gckpt_plan_length(plan);
     s.columns = s.length < PICTURES_WIDTH ? s.length : PICTURES_WIDTH;
     pictures_measure(&s);
-    pictures_head(&s);
+    pictures_header(&s);
     pictures_lanes(&s);
     pictures_grid(&s.out, PICTURES_LIVE_TOP, PICTURES_LIVE_HEIGHT, gckpt_plan_peak(plan),
                   "Live bytes while each instruction runs", "live");
@@ -615,7 +615,7 @@ static inline gckpt_result pictures_plan(const gckpt_plan *plan, gckpt_write_fn 
     pictures_side_live(&s);
     pictures_side_arena(&s);
     pictures_peak(&s);
-    pictures_draw(&s.out, "</svg>\n");
+    pictures_printf(&s.out, "</svg>\n");
     return pictures_close(&s.out);
 }
 
@@ -684,7 +684,7 @@ typedef struct {
 
 /* Extra time of so much work. That of a mode is against the frontier's step: its own may be longer,
  * where the frontier chose a faster form of an op. */
-static inline double pictures_extra(const pictures_chart *c, uint64_t work)
+static inline double pictures_overhead(const pictures_chart *c, uint64_t work)
 {
     return c->step > 0 && (double)work > c->step ? (double)work / c->step - 1 : 0;
 }
@@ -714,8 +714,8 @@ static inline gckpt_result pictures_chart_open(pictures_chart *c, const gckpt_fr
         double bytes = (double)modes->mode[i].bytes;
         c->least = bytes > 0 && bytes < c->least ? bytes : c->least;
         c->most = bytes > c->most ? bytes : c->most;
-        if (bytes > 0 && pictures_extra(c, modes->mode[i].cost) > c->beyond)
-            c->beyond = pictures_extra(c, modes->mode[i].cost);
+        if (bytes > 0 && pictures_overhead(c, modes->mode[i].cost) > c->beyond)
+            c->beyond = pictures_overhead(c, modes->mode[i].cost);
     }
     c->log = c->most > 4 * c->least && c->least >= 1;
     return GCKPT_OK;
@@ -723,11 +723,11 @@ static inline gckpt_result pictures_chart_open(pictures_chart *c, const gckpt_fr
 
 /* v >= 0 with one decimal between two texts, right-aligned in 12 columns */
 static inline void pictures_column(pictures_out *o, const char *before, double v,
-                                   const char *behind)
+                                   const char *after)
 {
     char number[48];
     unsigned long long tenths = (unsigned long long)((v < 1e12 ? v : 1e12) * 10 + 0.5);
-    snprintf(number, sizeof number, "%s%llu.%llu%s", before, tenths / 10, tenths % 10, behind);
+    snprintf(number, sizeof number, "%s%llu.%llu%s", before, tenths / 10, tenths % 10, after);
     size_t n = strlen(number);
     pictures_put(o, "            ", n < 12 ? 12 - n : 0);
     pictures_put(o, number, n);
@@ -740,13 +740,13 @@ static inline void pictures_row(pictures_chart *c, const gckpt_point *p, const c
     gckpt_point least;
     int at = gckpt_frontier_find(c->f, p->bytes);
     pictures_column(&c->out, "", (double)p->bytes / c->unit, "");
-    pictures_column(&c->out, "+", 100 * pictures_extra(c, p->cost), " %");
+    pictures_column(&c->out, "+", 100 * pictures_overhead(c, p->cost), " %");
     pictures_column(&c->out, "", 100 * p->recompute, " %");
     if (gckpt_frontier_get(c->f, at, &least) == GCKPT_OK)
         pictures_column(&c->out, "+", 100 * least.overhead, " %");
     else
-        pictures_draw(&c->out, "           -");
-    pictures_draw(&c->out, "  %s", name);
+        pictures_printf(&c->out, "           -");
+    pictures_printf(&c->out, "  %s", name);
 }
 
 /* The modes as a table, to stand below gckpt_frontier_print's. */
@@ -756,14 +756,14 @@ static inline gckpt_result pictures_table(const gckpt_frontier *f, const picture
     pictures_chart c;
     if (!modes || pictures_chart_open(&c, f, modes, write, user) != GCKPT_OK)
         return GCKPT_E_ARG;
-    pictures_draw(&c.out, "For comparison, with the least extra time in as many bytes:\n");
+    pictures_printf(&c.out, "For comparison, with the least extra time in as many bytes:\n");
     for (int i = 0; i < PICTURES_MODES; i++)
         if (modes->mode[i].bytes) {
             pictures_row(&c, &modes->mode[i], pictures_mode_names[i]);
-            pictures_draw(&c.out, "\n");
+            pictures_printf(&c.out, "\n");
         }
     if (modes->ops > PICTURES_POOR_OPS)
-        pictures_draw(&c.out, "(not memory-poor: its list is too long for %i ops)\n", modes->ops);
+        pictures_printf(&c.out, "(not memory-poor: its list is too long for %i ops)\n", modes->ops);
     return pictures_close(&c.out);
 }
 
@@ -783,7 +783,7 @@ static inline double pictures_chart_x(const pictures_chart *c, double bytes)
 {
     double span = c->log ? pictures_log(c->most / c->least) : c->most - c->least;
     double at = c->log ? pictures_log(bytes / c->least) : bytes - c->least;
-    return pictures_tenth(100 + 640 * (span > 0 ? at / span : 0.5));
+    return pictures_round(100 + 640 * (span > 0 ? at / span : 0.5));
 }
 
 /* Extra time, of which there may be much at few bytes: above c->top the axis is broken, and goes on
@@ -793,9 +793,9 @@ static inline double pictures_chart_y(const pictures_chart *c, double overhead)
     const int broken = c->beyond > c->top;
     const double zero = 412, top = broken ? 190 : 112, begin = 172, end = 112;
     if (overhead <= c->top || !broken)
-        return pictures_tenth(zero - (zero - top) * (overhead < c->top ? overhead / c->top : 1));
+        return pictures_round(zero - (zero - top) * (overhead < c->top ? overhead / c->top : 1));
     const double part = pictures_log(overhead / c->top) / pictures_log(c->beyond / c->top);
-    return pictures_tenth(begin - (begin - end) * (part < 1 ? part : 1));
+    return pictures_round(begin - (begin - end) * (part < 1 ? part : 1));
 }
 
 /* Between ticks: 1, 2 or 5 times a power of ten times the unit; at most `most` of them in range */
@@ -807,11 +807,11 @@ static inline double pictures_tick(double range, double unit, double most)
     return step;
 }
 
-static inline void pictures_height(pictures_chart *c, double v)
+static inline void pictures_hline(pictures_chart *c, double v)
 {
-    pictures_draw(&c->out, "<path class=\"g\" d=\"M84 %gh692\"/>", pictures_chart_y(c, v));
+    pictures_printf(&c->out, "<path class=\"g\" d=\"M84 %gh692\"/>", pictures_chart_y(c, v));
     pictures_text(&c->out, 76, pictures_chart_y(c, v) + 4, " class=\"e\"", "+%g %%",
-                  v < 1 ? pictures_tenth(1000 * v) / 10 : (double)(int64_t)(100 * v + 0.5));
+                  v < 1 ? pictures_round(1000 * v) / 10 : (double)(int64_t)(100 * v + 0.5));
 }
 
 /* Grid, ticks and their labels; what the axes are. */
@@ -821,13 +821,13 @@ static inline void pictures_axes(pictures_chart *c)
     const char *name;
     double unit = pictures_unit(c->most, &name), step = pictures_tick(c->top, 1, 6);
     for (double v = 0; v <= c->top * 1.0001; v += step)
-        pictures_height(c, v);
+        pictures_hline(c, v);
     if (c->beyond > c->top)
-        pictures_height(c, c->beyond);
+        pictures_hline(c, c->beyond);
     for (double v = 1; v < c->beyond; v *= 10) /* where there is room */
         if (v > c->top && pictures_chart_y(c, v) > pictures_chart_y(c, c->beyond) + 15 &&
             pictures_chart_y(c, v) < 170)
-            pictures_height(c, v);
+            pictures_hline(c, v);
     step = pictures_tick(c->most - c->least, unit, 7);
     double v = c->log ? 1 : step * (double)(uint64_t)(c->least / step);
     step = !c->log ? step : c->most > 256 * c->least ? 4 : 2;
@@ -835,33 +835,33 @@ static inline void pictures_axes(pictures_chart *c)
         if (v < c->least)
             continue;
         unit = c->log ? pictures_unit(v, &name) : unit;
-        pictures_draw(o, "<path class=\"g\" d=\"M%g 104v316\"/>", pictures_chart_x(c, v));
+        pictures_printf(o, "<path class=\"g\" d=\"M%g 104v316\"/>", pictures_chart_x(c, v));
         pictures_text(o, pictures_chart_x(c, v), 436, " class=\"c\"", "%g %s", v / unit, name);
     }
     pictures_text(o, 430, 458, " class=\"c\"",
                   "bytes of parameters and optimiser state (%b) and step arena%s",
                   c->modes ? c->modes->resident : (size_t)0, c->log ? "; log scale" : "");
-    pictures_draw(o, "<text transform=\"translate(20 262) rotate(-90)\" class=\"c\">"
+    pictures_printf(o, "<text transform=\"translate(20 262) rotate(-90)\" class=\"c\">"
                      "extra time of a step</text>\n");
 }
 
 /* Shaded: from the line down to the least extra time that is proven for so many bytes. Between two
  * points that of the next one holds. */
-static inline void pictures_unknown(pictures_chart *c)
+static inline void pictures_unproven(pictures_chart *c)
 {
     pictures_out *o = &c->out;
     gckpt_point p;
     int last = gckpt_frontier_points(c->f) - 1;
     gckpt_frontier_get(c->f, 0, &p);
-    pictures_draw(o, "<path fill=\"#f6d9c0\" d=\"M%g %g", pictures_chart_x(c, (double)p.bytes),
+    pictures_printf(o, "<path fill=\"#f6d9c0\" d=\"M%g %g", pictures_chart_x(c, (double)p.bytes),
                   pictures_chart_y(c, p.overhead));
     for (int i = 0; gckpt_frontier_get(c->f, i, &p) == GCKPT_OK; i++)
-        pictures_draw(o, "H%gV%g", pictures_chart_x(c, (double)p.bytes),
+        pictures_printf(o, "H%gV%g", pictures_chart_x(c, (double)p.bytes),
                       pictures_chart_y(c, p.overhead));
     for (int i = last; gckpt_frontier_get(c->f, i, &p) == GCKPT_OK; i--)
-        pictures_draw(o, "H%gV%g", pictures_chart_x(c, (double)p.bytes),
-                      pictures_chart_y(c, pictures_extra(c, p.proven_cost)));
-    pictures_draw(o, "z\"/>\n");
+        pictures_printf(o, "H%gV%g", pictures_chart_x(c, (double)p.bytes),
+                      pictures_chart_y(c, pictures_overhead(c, p.proven_cost)));
+    pictures_printf(o, "z\"/>\n");
 }
 
 /* The line, and its points as dots. */
@@ -871,14 +871,14 @@ static inline void pictures_line(pictures_chart *c)
     gckpt_point p;
     for (int dots = 0; dots < 2; dots++) {
         gckpt_frontier_get(c->f, 0, &p);
-        pictures_draw(o,
+        pictures_printf(o,
                       dots ? "<path class=\"v\" style=\"stroke-width:6;stroke-linecap:round\" d=\""
                            : "<path class=\"v\" d=\"M%g 112",
                       pictures_chart_x(c, (double)p.bytes));
         for (int i = 0; gckpt_frontier_get(c->f, i, &p) == GCKPT_OK; i++)
-            pictures_draw(o, dots ? "M%g %gh0" : "H%gV%g", pictures_chart_x(c, (double)p.bytes),
+            pictures_printf(o, dots ? "M%g %gh0" : "H%gV%g", pictures_chart_x(c, (double)p.bytes),
                           pictures_chart_y(c, p.overhead));
-        pictures_draw(o, dots ? "\"/>\n" : "H776\"/>\n");
+        pictures_printf(o, dots ? "\"/>\n" : "H776\"/>\n");
     }
 }
 
@@ -887,7 +887,7 @@ static inline void pictures_break(pictures_chart *c)
 {
     if (c->beyond <= c->top)
         return;
-    pictures_draw(&c->out, "<path fill=\"#fff\" d=\"M80 175h700v12h-700z\"/>"
+    pictures_printf(&c->out, "<path fill=\"#fff\" d=\"M80 175h700v12h-700z\"/>"
                            "<path fill=\"none\" stroke=\"#999\" stroke-dasharray=\"2 3\" "
                            "d=\"M80 175h700M80 187h700\"/>\n");
     pictures_text(&c->out, 776, 170, " fill=\"#777\" class=\"e\"", "logarithmic above the break");
@@ -903,14 +903,14 @@ static inline void pictures_point(pictures_chart *c, int i, const gckpt_point *p
         "#0072b2\" d=\"M-9 0h18",          "#d55e00\" d=\"M-7 0a7 7 0 1 0 14 0a7 7 0 1 0 -14 0"
     };
     pictures_out *o = &c->out;
-    pictures_draw(o, "<path class=\"w\" transform=\"translate(%g %g)\" stroke=\"%s\"/>",
+    pictures_printf(o, "<path class=\"w\" transform=\"translate(%g %g)\" stroke=\"%s\"/>",
                   pictures_chart_x(c, (double)p->bytes),
-                  pictures_chart_y(c, pictures_extra(c, p->cost)), looks[i]);
-    pictures_draw(o, "<path class=\"w\" transform=\"translate(104 %g)\" stroke=\"%s\"/>\n", y - 5,
+                  pictures_chart_y(c, pictures_overhead(c, p->cost)), looks[i]);
+    pictures_printf(o, "<path class=\"w\" transform=\"translate(104 %g)\" stroke=\"%s\"/>\n", y - 5,
                   looks[i]);
-    pictures_draw(o, "<text x=\"100\" y=\"%g\" class=\"m\" xml:space=\"preserve\">", y);
+    pictures_printf(o, "<text x=\"100\" y=\"%g\" class=\"m\" xml:space=\"preserve\">", y);
     pictures_row(c, p, pictures_mode_names[i]);
-    pictures_draw(o, "</text>\n");
+    pictures_printf(o, "</text>\n");
 }
 
 /* Draws what every budget costs, beside the modes (NULL: none) and the plan that a budget of `mark`
@@ -924,7 +924,7 @@ static inline gckpt_result pictures_frontier(const gckpt_frontier *f, const pict
     double y = 490;
     if (pictures_chart_open(&c, f, modes, write, user) != GCKPT_OK)
         return GCKPT_E_ARG;
-    pictures_draw(o, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"800\" height=\"640\" "
+    pictures_printf(o, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"800\" height=\"640\" "
                      "viewBox=\"0 0 800 640\" font-family=\"sans-serif\" font-size=\"13\" "
                      "fill=\"#222\"><style>.e{text-anchor:end}.c{text-anchor:middle}"
                      ".b{font-weight:bold}.g{stroke:#ddd}.v{fill:none;stroke:#0072b2}"
@@ -934,7 +934,7 @@ static inline gckpt_result pictures_frontier(const gckpt_frontier *f, const pict
     pictures_text(o, 16, 58, "",
                   "The line is optimal, a dot a plan; below what is shaded is none: proven.%s",
                   gckpt_frontier_complete(f) ? "" : " The search stopped early.");
-    pictures_unknown(&c);
+    pictures_unproven(&c);
     pictures_axes(&c);
     pictures_line(&c);
     pictures_break(&c);
@@ -949,18 +949,18 @@ static inline gckpt_result pictures_frontier(const gckpt_frontier *f, const pict
     if (mark && gckpt_frontier_get(f, gckpt_frontier_find(f, mark), &p) == GCKPT_OK) {
         double x = pictures_chart_x(&c, (double)p.bytes);
         pictures_point(&c, PICTURES_MODES + 1, &p, y += 22);
-        pictures_draw(o,
+        pictures_printf(o,
                       "<path class=\"w\" stroke=\"#d55e00\" stroke-dasharray=\"5 4\" "
                       "d=\"M%g 98V%gH84\"/>",
                       x, pictures_chart_y(&c, p.overhead));
         pictures_text(o, x, 90, x > 420 ? " class=\"b e\"" : " class=\"b\"",
                       "in a budget of %b: %b, +%g %%", mark, p.bytes,
-                      pictures_tenth(100 * p.overhead));
+                      pictures_round(100 * p.overhead));
     }
     if (modes && modes->ops > PICTURES_POOR_OPS)
         pictures_text(o, 120, y + 22, "", "Not memory-poor: its list is too long for %i ops.",
                       modes->ops);
-    pictures_draw(o, "</svg>\n");
+    pictures_printf(o, "</svg>\n");
     return pictures_close(o);
 }
 
@@ -980,19 +980,19 @@ typedef struct {
     const gckpt_feed *feeds;
     int feed_count;             /* values of inputs */
     const gckpt_report *report; /* the loss, and the count that makes gradients those of it */
-} pictures_shown;
+} pictures_overlay;
 
 typedef struct {
     int id, row, box;     /* box 0: a line on its way past this row */
-    double x, half, tall; /* its centre, half its width, its height */
-    double want, weight;  /* where it should be, and how much so */
-    int block;            /* the first of those that lie side by side up to this one */
+    double x, half, height; /* its centre, half its width, its height */
+    double target, weight;  /* where it should be, and how much so */
+    int group;            /* the first of those that lie side by side up to this one */
 } pictures_cell;
 
 typedef struct {
     pictures_out out, line; /* line: its block is a line of a box, never written as such */
     const gckpt_graph *graph;
-    const pictures_shown *shown;
+    const pictures_overlay *overlay;
     int nodes, rows, cells, losses, params;
     int64_t floats;                   /* of parameters */
     int draw, lines, columns, length; /* a box is measured, then drawn: lines, the longest */
@@ -1003,9 +1003,9 @@ typedef struct {
     int first[PICTURES_NODES + 1]; /* the cells of a row */
     double top[PICTURES_NODES + 1];
     pictures_cell cell[PICTURES_CELLS];
-} pictures_map;
+} pictures_layout;
 
-static inline int pictures_inside(const gckpt_node *n)
+static inline int pictures_is_leaf(const gckpt_node *n)
 {
     return !strcmp(n->op, "param") || !strcmp(n->op, "constant");
 }
@@ -1026,39 +1026,39 @@ static inline pictures_number pictures_short(double v)
     if (size < 1e12)
         size = (double)(int64_t)(size * scale + 0.5) / scale;
     if (size < 1e12)
-        return pictures_digits(v < 0 && size > 0 ? -size : size);
+        return pictures_format(v < 0 && size > 0 ? -size : size);
     snprintf(out.text, sizeof out.text, "%s", v > 0 ? "huge" : v < 0 ? "-huge" : "nan");
     return out;
 }
 
 /* ---- boxes: lines of text that are measured, then drawn ---- */
-static inline void pictures_word(pictures_map *m, const char *s)
+static inline void pictures_word(pictures_layout *m, const char *s)
 {
     m->length += pictures_name(&m->line, s, 40);
 }
 
 /* Ends a line: it counts, or is drawn. style: its background; NULL: none. */
-static inline void pictures_line_end(pictures_map *m, const char *style, const char *look, int bar)
+static inline void pictures_line_end(pictures_layout *m, const char *style, const char *look, int bar)
 {
     pictures_out *o = &m->out;
     const double y = m->y + 5 + PICTURES_LINE * m->lines++;
     m->columns = m->length > m->columns ? m->length : m->columns;
     if (m->draw) {
         if (style)
-            pictures_draw(o, "<path class=\"%s\" d=\"M%g %gh%gv%ih-%gz\"/>", style, m->x + 5, y,
+            pictures_printf(o, "<path class=\"%s\" d=\"M%g %gh%gv%ih-%gz\"/>", style, m->x + 5, y,
                           m->box - 6, PICTURES_LINE, m->box - 6);
         if (bar)
-            pictures_draw(o, "<path class=\"g\" d=\"M%g %gh5v%ih-5z\"/>", m->x, y, PICTURES_LINE);
-        pictures_draw(o, "<text x=\"%g\" y=\"%g\"%s>", m->x + 11, y + 12, look);
+            pictures_printf(o, "<path class=\"g\" d=\"M%g %gh5v%ih-5z\"/>", m->x, y, PICTURES_LINE);
+        pictures_printf(o, "<text x=\"%g\" y=\"%g\"%s>", m->x + 11, y + 12, look);
         pictures_put(o, m->line.block, m->line.used);
-        pictures_draw(o, "</text>\n");
+        pictures_printf(o, "</text>\n");
     }
     m->line.used = 0;
     m->length = 0;
 }
 
 /* "value 0.5 -1.2; 3 4": a row of the last axis behind each semicolon; the first few. */
-static inline void pictures_numbers(pictures_map *m, const char *what, const float *x,
+static inline void pictures_numbers(pictures_layout *m, const char *what, const float *x,
                                     const int32_t *index, const gckpt_shape *shape, double unit)
 {
     const int64_t n = pictures_elements(shape), wide = shape->n ? shape->d[shape->n - 1] : 1;
@@ -1072,9 +1072,9 @@ static inline void pictures_numbers(pictures_map *m, const char *what, const flo
         pictures_word(m, " \xe2\x80\xa6");
 }
 
-static inline const void *pictures_value(const pictures_map *m, const gckpt_node *n, int id)
+static inline const void *pictures_value(const pictures_layout *m, const gckpt_node *n, int id)
 {
-    const pictures_shown *s = m->shown;
+    const pictures_overlay *s = m->overlay;
     gckpt_parameter p;
     for (int i = 0; s && i < s->feed_count; i++)
         if (s->feeds[i].input == id)
@@ -1087,32 +1087,32 @@ static inline const void *pictures_value(const pictures_map *m, const gckpt_node
 }
 
 /* Name, shape, value and gradient of a tensor: the lines of a box, or some of them. */
-static inline void pictures_tensor(pictures_map *m, int id)
+static inline void pictures_tensor(pictures_layout *m, int id)
 {
     gckpt_node n;
     gckpt_graph_node(m->graph, id, &n);
-    const int inside = pictures_inside(&n), bar = m->gradient[id];
-    const char *style = inside ? (*n.op == 'p' ? "p" : "n") : NULL;
-    if (!inside)
+    const int is_leaf = pictures_is_leaf(&n), bar = m->gradient[id];
+    const char *style = is_leaf ? (*n.op == 'p' ? "p" : "n") : NULL;
+    if (!is_leaf)
         pictures_word(m, n.op);
-    if (!inside && *n.name)
+    if (!is_leaf && *n.name)
         pictures_word(m, " ");
     pictures_word(m, n.name);
-    if (!inside)
+    if (!is_leaf)
         pictures_line_end(m, style, " class=\"b\"", bar);
     for (int i = 0; i < n.shape.n; i++) {
         char size[32];
         snprintf(size, sizeof size, "%s%lld",
                  i        ? ","
-                 : inside ? " ("
+                 : is_leaf ? " ("
                           : "(",
                  (long long)n.shape.d[i]);
         pictures_word(m, size);
     }
-    pictures_word(m, n.shape.n ? ")" : n.loss ? "sum, count" : inside ? " ()" : "()");
+    pictures_word(m, n.shape.n ? ")" : n.loss ? "sum, count" : is_leaf ? " ()" : "()");
     if (n.type == GCKPT_I32)
         pictures_word(m, " i32");
-    if (inside && m->readers[id] > 1)
+    if (is_leaf && m->readers[id] > 1)
         pictures_word(m, ", shared");
     pictures_line_end(m, style, "", bar);
     const void *value = pictures_value(m, &n, id);
@@ -1120,22 +1120,22 @@ static inline void pictures_tensor(pictures_map *m, int id)
         pictures_numbers(m, "value", n.type == GCKPT_F32 ? (const float *)value : NULL,
                          (const int32_t *)value, &n.shape, 1);
         pictures_line_end(m, style, " class=\"v\"", bar);
-    } else if (n.loss && m->losses == 1 && m->shown && m->shown->report) {
-        pictures_number v = pictures_short(m->shown->report->loss);
+    } else if (n.loss && m->losses == 1 && m->overlay && m->overlay->report) {
+        pictures_number v = pictures_short(m->overlay->report->loss);
         pictures_word(m, "value ");
         pictures_word(m, v.text);
         pictures_line_end(m, style, " class=\"v\"", bar);
     }
-    const float *gradient = m->shown && m->shown->exec ? gckpt_fetch(m->shown->exec, id, 1) : NULL;
+    const float *gradient = m->overlay && m->overlay->exec ? gckpt_fetch(m->overlay->exec, id, 1) : NULL;
     if (gradient) {
-        const gckpt_report *r = n.batch_invariant ? NULL : m->shown->report;
+        const gckpt_report *r = n.batch_invariant ? NULL : m->overlay->report;
         pictures_numbers(m, "gradient", gradient, NULL, &n.shape,
                          r && r->count ? (double)r->count : 1);
         pictures_line_end(m, style, " class=\"d\"", bar);
     }
 }
 
-static inline void pictures_box(pictures_map *m, int id)
+static inline void pictures_box(pictures_layout *m, int id)
 {
     gckpt_node n, leaf;
     m->lines = m->columns = 0;
@@ -1143,14 +1143,14 @@ static inline void pictures_box(pictures_map *m, int id)
     pictures_tensor(m, id);
     for (int i = 0; i < n.inputs; i++) {
         gckpt_graph_node(m->graph, n.input[i], &leaf);
-        if (pictures_inside(&leaf))
+        if (pictures_is_leaf(&leaf))
             pictures_tensor(m, n.input[i]);
     }
 }
 
 /* ---- layout ---- */
 /* Rows: each tensor below what it reads, as deep as can be: just above its first reader. */
-static inline void pictures_rows(pictures_map *m)
+static inline void pictures_rows(pictures_layout *m)
 {
     gckpt_node n, from;
     for (int id = 0; id < m->nodes; id++) {
@@ -1165,7 +1165,7 @@ static inline void pictures_rows(pictures_map *m)
         for (int i = 0; i < n.inputs; i++) {
             gckpt_graph_node(m->graph, n.input[i], &from);
             m->readers[n.input[i]]++;
-            if (!pictures_inside(&from) && m->row[id] <= m->row[n.input[i]])
+            if (!pictures_is_leaf(&from) && m->row[id] <= m->row[n.input[i]])
                 m->row[id] = (short)(m->row[n.input[i]] + 1);
         }
     }
@@ -1182,20 +1182,20 @@ static inline void pictures_rows(pictures_map *m)
         for (int i = 0; i < n.inputs; i++)
             if (m->row[id] > m->last[n.input[i]])
                 m->last[n.input[i]] = m->row[id];
-        if (!pictures_inside(&n) && m->row[id] >= m->rows)
+        if (!pictures_is_leaf(&n) && m->row[id] >= m->rows)
             m->rows = m->row[id] + 1;
     }
 }
 
 /* Cells: a box for each tensor, and a line in each row between it and its last reader's. */
-static inline int pictures_cells(pictures_map *m)
+static inline int pictures_cells(pictures_layout *m)
 {
     gckpt_node n;
     for (int row = 0; row < m->rows; row++) {
         m->first[row] = m->cells;
         for (int id = 0; id < m->nodes; id++) {
             gckpt_graph_node(m->graph, id, &n);
-            if (pictures_inside(&n) || row < m->row[id] || (row > m->row[id] && row >= m->last[id]))
+            if (pictures_is_leaf(&n) || row < m->row[id] || (row > m->row[id] && row >= m->last[id]))
                 continue;
             if (m->cells == PICTURES_CELLS)
                 return 0;
@@ -1208,7 +1208,7 @@ static inline int pictures_cells(pictures_map *m)
             if (c->box) {
                 pictures_box(m, id);
                 c->half = (24 + 7.3 * m->columns) / 2;
-                c->tall = PICTURES_LINE * m->lines + 10;
+                c->height = PICTURES_LINE * m->lines + 10;
             }
         }
     }
@@ -1216,7 +1216,7 @@ static inline int pictures_cells(pictures_map *m)
     return m->cells > 0;
 }
 
-static inline pictures_cell *pictures_find(pictures_map *m, int id, int row)
+static inline pictures_cell *pictures_find(pictures_layout *m, int id, int row)
 {
     for (int i = m->first[row]; i < m->first[row + 1]; i++)
         if (m->cell[i].id == id)
@@ -1224,19 +1224,19 @@ static inline pictures_cell *pictures_find(pictures_map *m, int id, int row)
     return NULL;
 }
 
-static inline void pictures_pull(pictures_cell *c, const pictures_cell *by, double weight)
+static inline void pictures_pull(pictures_cell *c, const pictures_cell *other, double weight)
 {
-    if (!by)
+    if (!other)
         return;
-    c->want += weight * by->x;
+    c->target += weight * other->x;
     c->weight += weight;
 }
 
 /* Where the neighbours of a cell above (1), below (2) or both want it. */
-static inline void pictures_want(pictures_map *m, pictures_cell *c, int sides)
+static inline void pictures_target(pictures_layout *m, pictures_cell *c, int sides)
 {
     gckpt_node n;
-    c->want = c->weight = 0;
+    c->target = c->weight = 0;
     gckpt_graph_node(m->graph, c->id, &n);
     if (sides & 1 && !c->box)
         pictures_pull(c, pictures_find(m, c->id, c->row - 1), 2);
@@ -1253,13 +1253,13 @@ static inline void pictures_want(pictures_map *m, pictures_cell *c, int sides)
             if (n.input[i] == c->id)
                 pictures_pull(c, &m->cell[k], c->box ? 4 : 1);
     }
-    c->want = c->weight > 0 ? c->want / c->weight : c->x;
+    c->target = c->weight > 0 ? c->target / c->weight : c->x;
     c->weight = c->weight > 0 ? c->weight : 0.01;
 }
 
 /* Gives the cells of a row places in their order, as near as can be to where they are wanted: those
  * that would overlap lie side by side around their mean (pool adjacent violators). */
-static inline void pictures_place(pictures_map *m, int row)
+static inline void pictures_place(pictures_layout *m, int row)
 {
     const int begin = m->first[row], end = m->first[row + 1];
     pictures_cell *const all = m->cell;
@@ -1268,30 +1268,30 @@ static inline void pictures_place(pictures_map *m, int row)
         if (i > begin)
             at += all[i - 1].half + all[i].half + (all[i - 1].box || all[i].box ? 20 : 4);
         all[i].x = at;
-        double want = all[i].want - at, weight = all[i].weight;
+        double target = all[i].target - at, weight = all[i].weight;
         int first = i;
-        while (first > begin && all[all[first - 1].block].want > want) {
-            const pictures_cell *before = &all[first = all[first - 1].block];
-            want = (want * weight + before->want * before->weight) / (weight + before->weight);
+        while (first > begin && all[all[first - 1].group].target > target) {
+            const pictures_cell *before = &all[first = all[first - 1].group];
+            target = (target * weight + before->target * before->weight) / (weight + before->weight);
             weight += before->weight;
         }
-        all[first].want = want;
+        all[first].target = target;
         all[first].weight = weight;
-        all[i].block = first;
+        all[i].group = first;
     }
     for (int i = end - 1, first; i >= begin; i = first - 1) {
-        first = all[i].block;
+        first = all[i].group;
         for (int k = first; k <= i; k++)
-            all[k].x += all[first].want;
+            all[k].x += all[first].target;
     }
 }
 
 /* Sorts a row by where its cells are wanted, and places them. */
-static inline void pictures_settle(pictures_map *m, int row, int sides, int sort)
+static inline void pictures_sort_row(pictures_layout *m, int row, int sides, int sort)
 {
     for (int i = m->first[row]; i < m->first[row + 1]; i++) {
-        pictures_want(m, &m->cell[i], sides);
-        for (int k = i; sort && k > m->first[row] && m->cell[k - 1].want > m->cell[k].want; k--) {
+        pictures_target(m, &m->cell[i], sides);
+        for (int k = i; sort && k > m->first[row] && m->cell[k - 1].target > m->cell[k].target; k--) {
             const pictures_cell c = m->cell[k];
             m->cell[k] = m->cell[k - 1];
             m->cell[k - 1] = c;
@@ -1302,7 +1302,7 @@ static inline void pictures_settle(pictures_map *m, int row, int sides, int sort
 
 /* Downwards and upwards by turns; then, in the order that was found, each between all neighbours.
  * In the end x begins at the page's margin. */
-static inline void pictures_lay_out(pictures_map *m)
+static inline void pictures_arrange(pictures_layout *m)
 {
     double left = 0, right = 0, y = 130;
     for (int row = 0; row < m->rows; row++)
@@ -1310,7 +1310,7 @@ static inline void pictures_lay_out(pictures_map *m)
     for (int sweep = 0; sweep < PICTURES_SWEEPS; sweep++)
         for (int i = 0; i < m->rows; i++) {
             const int late = sweep >= PICTURES_SWEEPS / 2, down = sweep % 2 == 0;
-            pictures_settle(m, down ? i : m->rows - 1 - i, late ? 3 : down ? 1 : 2, !late);
+            pictures_sort_row(m, down ? i : m->rows - 1 - i, late ? 3 : down ? 1 : 2, !late);
         }
     for (int i = 0; i < m->cells; i++) {
         const pictures_cell *c = &m->cell[i];
@@ -1321,11 +1321,11 @@ static inline void pictures_lay_out(pictures_map *m)
     for (int i = 0; i < m->cells; i++)
         m->cell[i].x += m->width / 2 - (left + right) / 2;
     for (int row = 0; row < m->rows; row++) {
-        double tall = 0;
+        double height = 0;
         for (int i = m->first[row]; i < m->first[row + 1]; i++)
-            tall = m->cell[i].tall > tall ? m->cell[i].tall : tall;
+            height = m->cell[i].height > height ? m->cell[i].height : height;
         m->top[row] = y;
-        y += tall + PICTURES_GAP;
+        y += height + PICTURES_GAP;
     }
     m->top[m->rows] = y;
 }
@@ -1333,7 +1333,7 @@ static inline void pictures_lay_out(pictures_map *m)
 /* ---- drawing ---- */
 /* What leads to a cell from the row above; to a box at places in the order of where it comes from,
  * so that what is read twice shows as two lines. */
-static inline void pictures_edges(pictures_map *m, const pictures_cell *c)
+static inline void pictures_edges(pictures_layout *m, const pictures_cell *c)
 {
     const double y = m->top[c->row], from_y = y - PICTURES_GAP;
     gckpt_node n;
@@ -1348,16 +1348,16 @@ static inline void pictures_edges(pictures_map *m, const pictures_cell *c)
             others += other != NULL;
             rank += other && (other->x < from->x || (other == from && k < i));
         }
-        const double x = pictures_tenth(c->x + (c->box ? 8 * (2 * rank - others + 1) : 0));
-        pictures_draw(&m->out, "<path class=\"e\" d=\"M%g %gC%g %g %g %g %g %g\"/>",
-                      pictures_tenth(from->x), from_y, pictures_tenth(from->x), from_y + 18, x,
+        const double x = pictures_round(c->x + (c->box ? 8 * (2 * rank - others + 1) : 0));
+        pictures_printf(&m->out, "<path class=\"e\" d=\"M%g %gC%g %g %g %g %g %g\"/>",
+                      pictures_round(from->x), from_y, pictures_round(from->x), from_y + 18, x,
                       y - 20, x, y);
         if (c->box)
-            pictures_draw(&m->out, "<path d=\"M%g %gl-3.5 -8h7z\"/>", x, y);
+            pictures_printf(&m->out, "<path d=\"M%g %gl-3.5 -8h7z\"/>", x, y);
     }
 }
 
-static inline void pictures_cell_draw(pictures_map *m, const pictures_cell *c)
+static inline void pictures_draw_cell(pictures_layout *m, const pictures_cell *c)
 {
     static const char *const looks[] = { "o", "i", "l" };
     const double y = m->top[c->row], bottom = m->top[c->row + 1] - PICTURES_GAP;
@@ -1366,19 +1366,19 @@ static inline void pictures_cell_draw(pictures_map *m, const pictures_cell *c)
     if (c->row)
         pictures_edges(m, c);
     if (m->last[c->id] > c->row)
-        pictures_draw(&m->out, "<path class=\"e\" d=\"M%g %gV%g\"/>\n", pictures_tenth(c->x),
-                      y + c->tall, bottom);
+        pictures_printf(&m->out, "<path class=\"e\" d=\"M%g %gV%g\"/>\n", pictures_round(c->x),
+                      y + c->height, bottom);
     if (!c->box)
         return;
-    m->x = pictures_tenth(c->x - c->half);
+    m->x = pictures_round(c->x - c->half);
     m->y = y;
-    m->box = pictures_tenth(2 * c->half);
-    pictures_draw(&m->out, "<rect class=\"%s\" x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\"/>\n",
-                  looks[n.loss ? 2 : !strcmp(n.op, "input")], m->x, y, m->box, c->tall);
+    m->box = pictures_round(2 * c->half);
+    pictures_printf(&m->out, "<rect class=\"%s\" x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\"/>\n",
+                  looks[n.loss ? 2 : !strcmp(n.op, "input")], m->x, y, m->box, c->height);
     pictures_box(m, c->id);
 }
 
-static inline void pictures_graph_head(pictures_map *m)
+static inline void pictures_graph_header(pictures_layout *m)
 {
     static const char *const looks[] = { "i", "o", "p", "n", "l", "g" };
     static const char *const names[] = { "input", "result of an op", "parameter", "constant",
@@ -1389,7 +1389,7 @@ static inline void pictures_graph_head(pictures_map *m)
     int boxes = 0;
     for (int i = 0; i < m->cells; i++)
         boxes += m->cell[i].box;
-    pictures_draw(o,
+    pictures_printf(o,
                   "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%g\" height=\"%g\" "
                   "viewBox=\"0 0 %g %g\" font-family=\"monospace\" font-size=\"12\" "
                   "fill=\"#222\"><style>.t{font-family:sans-serif;font-size:13px}"
@@ -1404,8 +1404,8 @@ static inline void pictures_graph_head(pictures_map *m)
     pictures_text(o, 20, 60, " class=\"t\"",
                   "A box reads what leads to it from above, and the parameters and constants that "
                   "stand in it.");
-    for (int i = 0; i < 6 - !(m->shown && m->shown->plan); i++) {
-        pictures_draw(o, "<path class=\"%s\" d=\"M%g 80h%iv12h-%iz\"/>", looks[i], x,
+    for (int i = 0; i < 6 - !(m->overlay && m->overlay->plan); i++) {
+        pictures_printf(o, "<path class=\"%s\" d=\"M%g 80h%iv12h-%iz\"/>", looks[i], x,
                       i == 5 ? 5 : 12, i == 5 ? 5 : 12);
         pictures_text(o, x + 17, 91, " class=\"t\"", "%s", names[i]);
         x += 42 + 6.6 * (double)strlen(names[i]);
@@ -1413,7 +1413,7 @@ static inline void pictures_graph_head(pictures_map *m)
 }
 
 /* Marks what a plan computes gradients of: results by their backwards, leaves by their bytes. */
-static inline void pictures_marks(pictures_map *m, const gckpt_plan *plan)
+static inline void pictures_mark_grads(pictures_layout *m, const gckpt_plan *plan)
 {
     gckpt_instruction ins;
     gckpt_buffer b;
@@ -1434,10 +1434,10 @@ static inline void pictures_marks(pictures_map *m, const gckpt_plan *plan)
 
 /* Draws a graph: ops, names, shapes, and what is `shown` beside. E_MEMORY: more than
  * PICTURES_NODES tensors, or rows so long that they take more than PICTURES_CELLS cells. */
-static inline gckpt_result pictures_graph(const gckpt_graph *graph, const pictures_shown *shown,
+static inline gckpt_result pictures_graph(const gckpt_graph *graph, const pictures_overlay *overlay,
                                           gckpt_write_fn write, void *user)
 {
-    pictures_map m;
+    pictures_layout m;
     if (gckpt_graph_size(graph) < 1 || !write)
         return GCKPT_E_ARG;
     if (gckpt_graph_size(graph) > PICTURES_NODES)
@@ -1446,19 +1446,19 @@ static inline gckpt_result pictures_graph(const gckpt_graph *graph, const pictur
     m.out.write = write;
     m.out.user = user;
     m.graph = graph;
-    m.shown = shown;
+    m.overlay = overlay;
     m.nodes = gckpt_graph_size(graph);
-    if (shown && shown->plan)
-        pictures_marks(&m, shown->plan);
+    if (overlay && overlay->plan)
+        pictures_mark_grads(&m, overlay->plan);
     pictures_rows(&m);
     if (!pictures_cells(&m))
         return GCKPT_E_MEMORY;
-    pictures_lay_out(&m);
-    pictures_graph_head(&m);
+    pictures_arrange(&m);
+    pictures_graph_header(&m);
     m.draw = 1;
     for (int i = 0; i < m.cells; i++)
-        pictures_cell_draw(&m, &m.cell[i]);
-    pictures_draw(&m.out, "</svg>\n");
+        pictures_draw_cell(&m, &m.cell[i]);
+    pictures_printf(&m.out, "</svg>\n");
     return pictures_close(&m.out);
 }
 
@@ -1492,7 +1492,7 @@ static inline gckpt_result pictures_bars(const char *title, const char *const *n
     for (int i = 0; v / step > 8; i++)
         step *= i % 3 == 1 ? 2.5 : 2;
     step = v < 1.5 ? 0.25 : v < 3 ? 0.5 : step;
-    pictures_draw(o,
+    pictures_printf(o,
                   "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"820\" height=\"%i\" "
                   "viewBox=\"0 0 820 %i\" font-family=\"sans-serif\" font-size=\"13\" "
                   "fill=\"#222\"><style>.e{text-anchor:end}.c{text-anchor:middle}"
@@ -1501,13 +1501,13 @@ static inline gckpt_result pictures_bars(const char *title, const char *const *n
                   height, height, height);
     pictures_text(o, 16, 34, " font-size=\"20\" class=\"b\"", "%s", title);
     for (int k = 0; k < kinds; k++) {
-        pictures_draw(o, "<path fill=\"%s\" d=\"M%g 56h12v12h-12z\"/>", colours[k], legend);
+        pictures_printf(o, "<path fill=\"%s\" d=\"M%g 56h12v12h-12z\"/>", colours[k], legend);
         pictures_text(o, legend + 17, 67, "", "%s", kind_names[k]);
         legend += 34 + 7.2 * (double)strlen(kind_names[k]);
     }
     for (int i = 0; i * step <= v; i++) {
-        const double x = pictures_tenth((double)LEFT + WIDTH * i * step / v);
-        pictures_draw(o, "<path class=\"g\" d=\"M%g %iv%i\"/>", x, TOP - 8, EACH * n + 8);
+        const double x = pictures_round((double)LEFT + WIDTH * i * step / v);
+        pictures_printf(o, "<path class=\"g\" d=\"M%g %iv%i\"/>", x, TOP - 8, EACH * n + 8);
         pictures_text(o, x, TOP + EACH * n + 18, " class=\"c\"", "%g", i * step);
     }
     pictures_text(o, LEFT - 10, TOP + EACH * n + 18, " class=\"e\"", "%s", unit);
@@ -1519,15 +1519,15 @@ static inline gckpt_result pictures_bars(const char *title, const char *const *n
         for (int k = 0; k < kinds; k++) {
             sum += bytes[i * kinds + k];
             const double end =
-                pictures_tenth((double)LEFT + (double)WIDTH * ((double)sum / (double)most));
+                pictures_round((double)LEFT + (double)WIDTH * ((double)sum / (double)most));
             if (end > x)
-                pictures_draw(o, "<path fill=\"%s\" d=\"M%g %gH%gv%iH%gz\"/>", colours[k], x, y,
+                pictures_printf(o, "<path fill=\"%s\" d=\"M%g %gH%gv%iH%gz\"/>", colours[k], x, y,
                               end, BAR, x);
             x = end > x ? end : x;
         }
         pictures_text(o, x + 6, y + 15, "", "%b", sum);
     }
-    pictures_draw(o, "</svg>\n");
+    pictures_printf(o, "</svg>\n");
     return pictures_close(o);
 }
 #endif

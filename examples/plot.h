@@ -58,9 +58,9 @@ static double plot_log2(double x)
 
 static double plot_y(const plot *p, double y)
 {
-    double part =
+    double fraction =
         p->log ? plot_log2(y / p->y0) / plot_log2(p->y1 / p->y0) : (y - p->y0) / (p->y1 - p->y0);
-    return 320 - part * 280;
+    return 320 - fraction * 280;
 }
 
 /* Opens a picture of `panels` charts side by side. */

@@ -26,16 +26,16 @@
 #include "model.h"
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
-enum { PREFERENCE_PIECES = 512, PREFERENCE_LOGITS = 1 << 21, PREFERENCE_ROWS = 16 };
+enum { PREFERENCE_CHUNKS = 512, PREFERENCE_LOGITS = 1 << 21, PREFERENCE_ROWS = 16 };
 
 /* Rows of a piece, of T. Of a frozen head: so many that a piece's logits are some 2^21 floats, 16
  * rows at least. One that is trained has a gradient, V times width floats, for each piece: n
  * pieces, with 4 T / n rows of V floats at a time beside them, take least where n^2 is about
  * 4 T / width. */
-static inline int64_t preference_piece(const model_any *m, int64_t T, int trained)
+static inline int64_t preference_chunk_rows(const model_any *m, int64_t T, int trained)
 {
     const model_config *c = &m->config;
-    const int64_t least = PREFERENCE_ROWS, most = PREFERENCE_PIECES;
+    const int64_t least = PREFERENCE_ROWS, most = PREFERENCE_CHUNKS;
     int64_t n = 1, rows = PREFERENCE_LOGITS / c->vocabulary;
     rows = rows > least ? rows : least;
     if (trained)
@@ -130,13 +130,13 @@ static const gckpt_op preference_taken = { "preference_taken",
 
 /* hidden (N,T,C), targets i32 (N,T) -> (N,T): log p(target), 0 where that is negative; by `rows`
  * rows of T at a time. */
-static inline gckpt_tensor *preference_tokens(const model_any *m, gckpt_tensor *hidden,
+static inline gckpt_tensor *preference_token_logps(const model_any *m, gckpt_tensor *hidden,
                                               gckpt_tensor *targets, int64_t rows)
 {
     const int64_t T = gckpt_shape_of(targets).d[1];
-    gckpt_tensor *all[PREFERENCE_PIECES];
+    gckpt_tensor *all[PREFERENCE_CHUNKS];
     int64_t n = 0;
-    if (hidden == NULL || rows < 1 || (T + rows - 1) / rows > PREFERENCE_PIECES)
+    if (hidden == NULL || rows < 1 || (T + rows - 1) / rows > PREFERENCE_CHUNKS)
         return NULL;
     for (int64_t first = 0; first < T; first += rows) {
         const int64_t end = first + rows < T ? first + rows : T;
@@ -162,7 +162,7 @@ static inline gckpt_tensor *preference_logps(const model_any *m, gckpt_tensor *t
     const gckpt_shape s = gckpt_shape_of(tokens);
     const gckpt_shape sequences = gckpt_shape2(2 * s.d[0], s.d[1] / 2);
     gckpt_tensor *hidden = model_hidden(m, gckpt_reshape(tokens, sequences), options);
-    gckpt_tensor *x = preference_tokens(m, hidden, gckpt_reshape(targets, sequences), rows);
+    gckpt_tensor *x = preference_token_logps(m, hidden, gckpt_reshape(targets, sequences), rows);
     return gckpt_name(gckpt_reshape(gckpt_sum(x, 1), gckpt_shape2(s.d[0], 2)), "logps");
 }
 

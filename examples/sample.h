@@ -22,7 +22,7 @@ typedef struct {
 typedef struct {
     double weight; /* exp((logit - greatest) / temperature) */
     int32_t token;
-} sample_place;
+} sample_entry;
 
 /* The finaliser of splitmix64 (Steele 2014). */
 static inline uint64_t sample_mix(uint64_t z)
@@ -34,7 +34,7 @@ static inline uint64_t sample_mix(uint64_t z)
 }
 
 /* Random bits as a function of (seed, a, b) alone. */
-static inline uint64_t sample_draw(uint64_t seed, uint64_t a, uint64_t b)
+static inline uint64_t sample_random(uint64_t seed, uint64_t a, uint64_t b)
 {
     return sample_mix(sample_mix(sample_mix(seed) ^ a) ^ b);
 }
@@ -51,38 +51,38 @@ static inline double sample_exp(double x)
 }
 
 /* a before b: more likely, or the same and a smaller number */
-static inline int sample_before(const sample_place *a, const sample_place *b)
+static inline int sample_is_before(const sample_entry *a, const sample_entry *b)
 {
     return a->weight > b->weight || (a->weight == b->weight && a->token < b->token);
 }
 
 /* Lets room[i] sink to its place in the heap of n. */
-static inline void sample_sink(sample_place *room, int64_t n, int64_t i)
+static inline void sample_sift(sample_entry *heap, int64_t n, int64_t i)
 {
-    const sample_place x = room[i];
+    const sample_entry x = heap[i];
     for (int64_t child; (child = 2 * i + 1) < n; i = child) {
-        child += child + 1 < n && sample_before(&room[child + 1], &room[child]);
-        if (!sample_before(&room[child], &x))
+        child += child + 1 < n && sample_is_before(&heap[child + 1], &heap[child]);
+        if (!sample_is_before(&heap[child], &x))
             break;
-        room[i] = room[child];
+        heap[i] = heap[child];
     }
-    room[i] = x;
+    heap[i] = x;
 }
 
 /* Moves the greatest of a heap of n to its end. */
-static inline double sample_pop(sample_place *room, int64_t n)
+static inline double sample_pop(sample_entry *heap, int64_t n)
 {
-    const sample_place x = room[0];
-    room[0] = room[n - 1];
-    sample_sink(room, n - 1, 0);
-    room[n - 1] = x;
+    const sample_entry x = heap[0];
+    heap[0] = heap[n - 1];
+    sample_sift(heap, n - 1, 0);
+    heap[n - 1] = x;
     return x.weight;
 }
 
 /* A token of 0..n-1 (n >= 1), from n logits; room: n places, whatever is in them. Logits that are
  * NaN or -infinity are never taken, unless all are: then it is 0. */
 static inline int32_t sample_token(const float *logits, int64_t n, const sample_options *o,
-                                   uint64_t sample, uint64_t position, sample_place *room)
+                                   uint64_t sample, uint64_t position, sample_entry *heap)
 {
     int32_t best = 0;
     for (int64_t i = 0; i < n; i++)
@@ -94,29 +94,29 @@ static inline int32_t sample_token(const float *logits, int64_t n, const sample_
     double all = 0, sum = 0;
     int64_t kept = 0, popped = 0, use = 0; /* those popped stand last, the greatest at the end */
     for (int64_t i = 0; i < n; i++) {
-        room[kept].weight = sample_exp(((double)logits[i] - greatest) / o->temperature);
-        room[kept].token = (int32_t)i;
-        all += room[kept].weight;
-        kept += room[kept].weight > 0;
+        heap[kept].weight = sample_exp(((double)logits[i] - greatest) / o->temperature);
+        heap[kept].token = (int32_t)i;
+        all += heap[kept].weight;
+        kept += heap[kept].weight > 0;
     }
     const int by_k = o->top_k > 0 && o->top_k<kept, by_p = o->top_p> 0 && o->top_p < 1;
     for (int64_t i = by_k || by_p ? kept / 2 : 0; i-- > 0;)
-        sample_sink(room, kept, i);
+        sample_sift(heap, kept, i);
     if (by_k)
         for (all = 0; popped < o->top_k; popped++)
-            all += sample_pop(room, kept - popped);
+            all += sample_pop(heap, kept - popped);
     const int64_t most = by_k ? popped : kept;
     for (; by_p && use < most && sum < o->top_p * all; use++) {
         if (use == popped)
-            sample_pop(room, kept - popped++);
-        sum += room[kept - 1 - use].weight;
+            sample_pop(heap, kept - popped++);
+        sum += heap[kept - 1 - use].weight;
     }
     use = by_p ? use : most;
     sum = by_p ? sum : all;
-    const double u = (double)(sample_draw(o->seed, sample, position) >> 11) / 9007199254740992.0;
+    const double u = (double)(sample_random(o->seed, sample, position) >> 11) / 9007199254740992.0;
     int64_t i = 0;
-    for (double below = room[kept - 1].weight; i < use - 1 && below <= u * sum; i++)
-        below += room[kept - 2 - i].weight;
-    return room[kept - 1 - i].token;
+    for (double below = heap[kept - 1].weight; i < use - 1 && below <= u * sum; i++)
+        below += heap[kept - 2 - i].weight;
+    return heap[kept - 1 - i].token;
 }
 #endif

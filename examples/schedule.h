@@ -30,9 +30,9 @@ typedef enum {
 static inline float schedule_one_cycle(uint64_t step, uint64_t warmup, uint64_t steps, float lr,
                                        float min_lr)
 {
-    const uint64_t unit = warmup > 0 ? 1 : 10; /* of a step: a tenth, so that 0.3 of them count */
-    const uint64_t up = warmup > 0 ? warmup : 3 * steps, top = up > unit ? up - unit : 0;
-    const uint64_t end = steps > 1 ? unit * (steps - 1) : 0, at = unit * step;
+    const uint64_t scale = warmup > 0 ? 1 : 10; /* of a step: a tenth, so that 0.3 of them count */
+    const uint64_t up = warmup > 0 ? warmup : 3 * steps, top = up > scale ? up - scale : 0;
+    const uint64_t end = steps > 1 ? scale * (steps - 1) : 0, at = scale * step;
     const float least = min_lr > 0 ? min_lr : lr / 250000;
     if (at < top)
         return gckpt_lr_cosine(at, 0, top, lr / 25, lr);

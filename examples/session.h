@@ -23,7 +23,7 @@ static struct {
     const char *program; /* in messages */
     FILE *out, *json;    /* people read out; NULL json: no events */
     const char *json_path;
-    int terminal, complained;
+    int terminal, write_failed;
     double start;     /* session_now of the first step */
     uint64_t first;   /* and its number */
     char *texts[128]; /* of options that came from a file */
@@ -49,7 +49,7 @@ session_fail(int status, const char *format, ...)
 }
 
 /* "step", or "steps" for any other number than 1, is "step%s" with this. */
-static inline const char *session_s(int64_t n) { return n == 1 ? "" : "s"; }
+static inline const char *session_plural(int64_t n) { return n == 1 ? "" : "s"; }
 
 static double session_now(void)
 {
@@ -79,7 +79,7 @@ session_event(const char *format, ...)
 __attribute__((format(printf, 1, 2)))
 #endif
 static void
-session_say(const char *format, ...)
+session_print_line(const char *format, ...)
 {
     char line[256];
     va_list args;
@@ -115,18 +115,18 @@ static inline size_t session_write(void *user, const void *bytes, size_t size)
 }
 
 /* Did everything written so far arrive? Complains the first time it did not. */
-static int session_output_works(void)
+static int session_check_output(void)
 {
     FILE *const streams[2] = { session.out, session.json };
     for (int i = 0; i < 2; i++)
         if (streams[i] != NULL && (fflush(streams[i]) != 0 || ferror(streams[i]))) {
-            if (!session.complained)
+            if (!session.write_failed)
                 session_fail(1, "%s: %s",
                              streams[i] == stdout ? "standard output"
                              : i == 0             ? "standard error"
                                                   : session.json_path,
                              strerror(errno));
-            session.complained = 1;
+            session.write_failed = 1;
             return 0;
         }
     return 1;
@@ -134,19 +134,19 @@ static int session_output_works(void)
 
 /* What is asked before each instruction, as gckpt_exec_desc.progress: 1 cancels, and nothing is
  * changed. */
-static int session_stops(void *user, const gckpt_progress *at)
+static int session_cancelled(void *user, const gckpt_progress *at)
 {
     return (void)user, (void)at, session.interrupted != 0;
 }
 
-static void session_interrupt(int number)
+static void session_on_signal(int number)
 {
-    static const char says[] = "\nstopping... (once more: ends at once)\n";
+    static const char message[] = "\nstopping... (once more: ends at once)\n";
     const int error = errno;
     (void)number;
     session.interrupted = 1;
-    if (write(STDERR_FILENO, says, sizeof says - 1) < 0)
-        session.complained = 1; /* nobody listens */
+    if (write(STDERR_FILENO, message, sizeof message - 1) < 0)
+        session.write_failed = 1; /* nobody listens */
     errno = error;
 }
 
@@ -157,7 +157,7 @@ static int session_start(const char *program)
 {
     struct sigaction action;
     memset(&action, 0, sizeof action);
-    action.sa_handler = session_interrupt;
+    action.sa_handler = session_on_signal;
     action.sa_flags = (int)(SA_RESTART | SA_RESETHAND);
     session.program = program;
     sigaction(SIGINT, &action, NULL);
@@ -171,7 +171,7 @@ static int session_start(const char *program)
 /* The exit status, of a run that ended with `status`. */
 static int session_end(int status)
 {
-    if (session.out != NULL && !session_output_works())
+    if (session.out != NULL && !session_check_output())
         status = 1;
     if (session.json != NULL && fclose(session.json) != 0 && status == 0)
         status = session_fail(1, "--json %s: %s", session.json_path, strerror(errno));
@@ -200,12 +200,12 @@ static int session_device(int64_t number, const gckpt_backend **device)
 }
 
 /* Memory for arenas, the device's or (NULL) the host's. */
-static void *session_get(const gckpt_backend *device, size_t bytes)
+static void *session_alloc(const gckpt_backend *device, size_t bytes)
 {
     return device != NULL ? device->allocate(device->context, bytes, 64) : malloc(bytes);
 }
 
-static void session_release(const gckpt_backend *device, void *memory, size_t bytes)
+static void session_free(const gckpt_backend *device, void *memory, size_t bytes)
 {
     if (device == NULL)
         free(memory);
@@ -217,7 +217,7 @@ static void session_release(const gckpt_backend *device, void *memory, size_t by
 static int session_is_dash(const char *path) { return path != NULL && strcmp(path, "-") == 0; }
 
 /* It can be read once. */
-static int session_take_stdin(const char *option)
+static int session_claim_stdin(const char *option)
 {
     if (session.stdin_of != NULL)
         return session_fail(2, "--%s -: standard input is --%s already", option, session.stdin_of);
@@ -229,32 +229,32 @@ static int session_take_stdin(const char *option)
 
 /* All of a file or pipe ("-": standard input), with a 0 behind it; for option `name`. The caller
  * frees it. */
-static int session_read(const char *name, const char *path, unsigned char **bytes, size_t *size)
+static int session_read_file(const char *name, const char *path, unsigned char **bytes, size_t *size)
 {
     enum { MOST = 1 << 30 }; /* a pipe may have no end */
-    struct stat is;
-    size_t room = 0, got = 1;
+    struct stat info;
+    size_t capacity = 0, got = 1;
     int failed = 0;
     FILE *f = session_is_dash(path) ? stdin : fopen(path, "rb");
     *bytes = NULL;
     *size = 0;
     if (f == NULL)
         return session_fail(1, "--%s %s: %s", name, path, strerror(errno));
-    if (f == stdin && session_take_stdin(name) != 0)
+    if (f == stdin && session_claim_stdin(name) != 0)
         return 2;
-    if (f != stdin && fstat(fileno(f), &is) == 0 && (S_ISCHR(is.st_mode) || S_ISBLK(is.st_mode)))
+    if (f != stdin && fstat(fileno(f), &info) == 0 && (S_ISCHR(info.st_mode) || S_ISBLK(info.st_mode)))
         failed = session_fail(1, "--%s %s: a device; give a file or a pipe", name, path);
     while (!failed && got > 0) {
-        if (room - *size < 2) {
-            room = room == 0 ? 1 << 16 : 2 * room;
-            unsigned char *bigger = (unsigned char *)realloc(*bytes, room);
+        if (capacity - *size < 2) {
+            capacity = capacity == 0 ? 1 << 16 : 2 * capacity;
+            unsigned char *bigger = (unsigned char *)realloc(*bytes, capacity);
             if (bigger == NULL) {
                 failed = session_fail(1, "%s: out of memory after %zu bytes", path, *size);
                 break;
             }
             *bytes = bigger;
         }
-        got = fread(*bytes + *size, 1, room - *size - 1, f);
+        got = fread(*bytes + *size, 1, capacity - *size - 1, f);
         *size += got;
         if (*size > MOST)
             failed = session_fail(1, "%s: more than 1 GiB; give a part of it", path);
@@ -288,13 +288,13 @@ static long session_log_end(const char *log, uint64_t step)
 }
 
 /* Opens a log to append to, without what it has of later steps: none is there twice. */
-static int session_append(const char *path, uint64_t step)
+static int session_append_log(const char *path, uint64_t step)
 {
     unsigned char *log;
     size_t size;
-    struct stat is;
-    if (stat(path, &is) == 0 && S_ISREG(is.st_mode)) {
-        if (session_read("json", path, &log, &size) != 0)
+    struct stat info;
+    if (stat(path, &info) == 0 && S_ISREG(info.st_mode)) {
+        if (session_read_file("json", path, &log, &size) != 0)
             return 1;
         const long end = session_log_end((const char *)log, step);
         free(log);
@@ -323,23 +323,23 @@ static void session_event_options(const options_table *t, uint64_t step)
     fprintf(f, "{\"event\":\"options\",\"program\":\"%s\",\"begin\":%llu", t->program,
             (unsigned long long)step);
     for (int i = 0; i < options_count(t); i++) {
-        const options_row *p = options_at(t, i);
+        const options_desc *p = options_at(t, i);
         const int text = options_is_text(p->kind);
         fprintf(f, ",\"%s\":", p->name);
-        if (text && *(const char **)p->where == NULL)
+        if (text && *(const char **)p->variable == NULL)
             fputs("null", f);
         else if (text)
-            session_write_string(f, *(const char **)p->where);
+            session_write_string(f, *(const char **)p->variable);
         else if (p->kind == OPTIONS_REAL)
-            fprintf(f, "%.9g", *(double *)p->where);
-        else if (p->kind == OPTIONS_WHOLE_OR_AUTO && *(int64_t *)p->where == OPTIONS_AUTO)
+            fprintf(f, "%.9g", *(double *)p->variable);
+        else if (p->kind == OPTIONS_INT_OR_AUTO && *(int64_t *)p->variable == OPTIONS_AUTO)
             session_write_string(f, "auto");
         else if (p->kind == OPTIONS_CHOICE)
-            session_write_string(f, p->choices[*(int64_t *)p->where]);
+            session_write_string(f, p->choices[*(int64_t *)p->variable]);
         else if (p->kind == OPTIONS_FLAG)
-            fputs(*(int64_t *)p->where ? "true" : "false", f);
+            fputs(*(int64_t *)p->variable ? "true" : "false", f);
         else
-            fprintf(f, "%lld", (long long)*(int64_t *)p->where);
+            fprintf(f, "%lld", (long long)*(int64_t *)p->variable);
     }
     fputs("}\n", f);
 }
@@ -355,7 +355,7 @@ static int session_open(const char *events, const options_table *t, uint64_t ste
         session.json = stdout;
         session.out = stderr;
     } else if (events != NULL && step > 0) {
-        failed = session_append(events, step);
+        failed = session_append_log(events, step);
     } else if (events != NULL && (session.json = fopen(events, "w")) == NULL) {
         failed = session_fail(1, "--json %s: %s", events, strerror(errno));
     }
@@ -377,16 +377,16 @@ typedef enum { SESSION_READS, SESSION_WRITES, SESSION_SAVES } session_use;
 typedef struct {
     const char *option, *path; /* path NULL: not used */
     session_use use;           /* SAVES: to a new file beside it that takes its place */
-    int from;                  /* SAVES: may be the same file as this one, which was read; or -1 */
+    int source;                  /* SAVES: may be the same file as this one, which was read; or -1 */
 } session_file;
 
 /* Can a file be put beside `path`, or beside what it links to, as saving will do? */
-static int session_try_save(const char *option, const char *path, const struct stat *is)
+static int session_check_save(const char *option, const char *path, const struct stat *info)
 {
-    char *target = is != NULL ? realpath(path, NULL) : NULL, trial[4096];
+    char *target = info != NULL ? realpath(path, NULL) : NULL, trial[4096];
     snprintf(trial, sizeof trial, "%s.try%ld", target != NULL ? target : path, (long)getpid());
     free(target);
-    if (is != NULL && !S_ISREG(is->st_mode))
+    if (info != NULL && !S_ISREG(info->st_mode))
         return session_fail(1, "--%s %s: a folder, device or pipe; give the path of a file", option,
                             path);
     int fd = open(trial, O_WRONLY | O_CREAT | O_EXCL, 0666);
@@ -399,42 +399,42 @@ static int session_try_save(const char *option, const char *path, const struct s
 
 /* Before anything is computed: can the outputs be written, and is none of them an input or another
  * output, by whatever name? Leaves everything as it is. At most 16 files, those read first. */
-static int session_try_files(const session_file *files, int count)
+static int session_check_files(const session_file *files, int count)
 {
-    struct stat is[16];
-    int regular[16] = { 0 }, made[16] = { 0 }, status = 0;
+    struct stat info[16];
+    int regular[16] = { 0 }, created[16] = { 0 }, status = 0;
     for (int i = 0; i < count && status == 0; i++) {
         const session_file *f = &files[i];
-        int there = f->path != NULL && stat(f->path, &is[i]) == 0;
+        int exists = f->path != NULL && stat(f->path, &info[i]) == 0;
         if (f->path != NULL && f->use == SESSION_SAVES)
-            status = session_try_save(f->option, f->path, there ? &is[i] : NULL);
-        if (f->path != NULL && f->use == SESSION_WRITES && (!there || S_ISREG(is[i].st_mode))) {
+            status = session_check_save(f->option, f->path, exists ? &info[i] : NULL);
+        if (f->path != NULL && f->use == SESSION_WRITES && (!exists || S_ISREG(info[i].st_mode))) {
             int fd = open(f->path, O_WRONLY | O_CREAT | O_EXCL, 0666); /* to have an identity */
-            made[i] = fd >= 0;
+            created[i] = fd >= 0;
             if (fd < 0)
                 fd = open(f->path, O_WRONLY | O_CREAT, 0666);
-            there = fd >= 0 && fstat(fd, &is[i]) == 0;
-            if (!there)
+            exists = fd >= 0 && fstat(fd, &info[i]) == 0;
+            if (!exists)
                 status = session_fail(1, "--%s %s: %s", f->option, f->path, strerror(errno));
             if (fd >= 0)
                 close(fd);
         }
-        regular[i] = there && S_ISREG(is[i].st_mode);
+        regular[i] = exists && S_ISREG(info[i].st_mode);
         for (int k = 0; k < i && f->use != SESSION_READS && regular[i] && status == 0; k++)
-            if (regular[k] && is[k].st_dev == is[i].st_dev && is[k].st_ino == is[i].st_ino &&
-                !(f->use == SESSION_SAVES && k == f->from))
+            if (regular[k] && info[k].st_dev == info[i].st_dev && info[k].st_ino == info[i].st_ino &&
+                !(f->use == SESSION_SAVES && k == f->source))
                 status = session_fail(2, "--%s %s: it is also --%s %s; give another", f->option,
                                       f->path, files[k].option, files[k].path);
     }
     for (int i = 0; i < count; i++)
-        if (made[i])
+        if (created[i])
             remove(files[i].path);
     return status;
 }
 
 /* ---- options that a file keeps --------------------------------------------------------------- */
 /* 1: `name` is one of `names`, "a b c". */
-static int session_among(const char *names, const char *name)
+static int session_is_in(const char *names, const char *name)
 {
     size_t n = strlen(name);
     for (const char *at = names; (at = strstr(at, name)) != NULL; at += n)
@@ -446,17 +446,17 @@ static int session_among(const char *names, const char *name)
 /* Options that were not given are set to what the store's notes say. Of those among `fixed`, which
  * make the model, another value is refused: than the note, or, in a file of session_same_data, than
  * what an option without a note was. */
-static int session_restore(gckpt_store *store, const char *file, const options_table *t,
+static int session_restore_options(gckpt_store *store, const char *file, const options_table *t,
                            const char *fixed, int argc, char **argv)
 {
     for (int i = 0; i < options_count(t); i++) {
         char key[64];
-        const options_row *p = options_at(t, i);
+        const options_desc *p = options_at(t, i);
         const char *given = options_given(t, argc, argv, p->name);
         snprintf(key, sizeof key, "option.%s", p->name);
         const char *note = gckpt_store_note(store, key);
-        const char *was = note != NULL ? note : options_initial(t, p);
-        if (given != NULL && session_among(fixed, p->name) &&
+        const char *was = note != NULL ? note : options_default(t, p);
+        if (given != NULL && session_is_in(fixed, p->name) &&
             (note != NULL || gckpt_store_note(store, "data") != NULL) &&
             (was == NULL || strcmp(given, was) != 0))
             return session_fail(2,
@@ -479,20 +479,20 @@ static int session_restore(gckpt_store *store, const char *file, const options_t
 }
 
 /* Notes the options that were given, but for those among `not_kept`; of files the whole path. */
-static int session_keep(gckpt_store *store, const options_table *t, const char *not_kept, int argc,
+static int session_note_options(gckpt_store *store, const options_table *t, const char *not_kept, int argc,
                         char **argv)
 {
     for (int i = 0; i < options_count(t); i++) {
         char key[64];
-        const options_row *p = options_at(t, i);
+        const options_desc *p = options_at(t, i);
         const char *given = options_given(t, argc, argv, p->name);
-        if (given == NULL || session_among(not_kept, p->name))
+        if (given == NULL || session_is_in(not_kept, p->name))
             continue;
-        char *whole =
+        char *resolved =
             options_is_text(p->kind) && p->kind != OPTIONS_TEXT ? realpath(given, NULL) : NULL;
         snprintf(key, sizeof key, "option.%s", p->name);
-        gckpt_result result = gckpt_store_set_note(store, key, whole != NULL ? whole : given);
-        free(whole);
+        gckpt_result result = gckpt_store_set_note(store, key, resolved != NULL ? resolved : given);
+        free(resolved);
         if (result != GCKPT_OK)
             return session_fail(1, "--%s: %s", p->name, gckpt_error_text(store));
     }
@@ -501,7 +501,7 @@ static int session_keep(gckpt_store *store, const options_table *t, const char *
 
 /* Brings notes of options and others ("a b c") to a store from another one; from NULL: takes them
  * away, for a file that is for other programs. */
-static inline int session_bring(gckpt_store *to, const gckpt_store *from, const options_table *t,
+static inline int session_copy_notes(gckpt_store *to, const gckpt_store *from, const options_table *t,
                                 const char *others)
 {
     for (int i = 0; *others != 0 || i < options_count(t); i++) {
@@ -530,14 +530,14 @@ static int session_note_number(gckpt_store *store, const char *key, uint64_t val
     return session_fail(1, "%s", gckpt_error_text(store));
 }
 
-static uint64_t session_noted(const gckpt_store *store, const char *key, uint64_t fallback)
+static uint64_t session_read_note(const gckpt_store *store, const char *key, uint64_t fallback)
 {
     const char *note = gckpt_store_note(store, key);
     return note != NULL ? (uint64_t)strtoull(note, NULL, 10) : fallback;
 }
 
 /* What is learned must be what it was when the run began, unless another text is given now. */
-static int session_same_data(gckpt_store *store, const char *key, const char *path, uint64_t hash,
+static int session_check_data(gckpt_store *store, const char *key, const char *path, uint64_t hash,
                              int given)
 {
     char text[24];

@@ -19,7 +19,7 @@
 #include <time.h>
 
 /* ---- what can be asked for ------------------------------------------------------------------- */
-enum { MODELS = 3, SHARDS = 4, LINKS = 4, MOST_RANKS = 16 };
+enum { MODELS = 3, SHARDS = 4, LINKS = 4, MAX_RANKS = 16 };
 typedef struct {
     const char *name, *title;
     int64_t layers, heads, width, inner, context, vocabulary; /* inner 0: a GPT-2 */
@@ -36,17 +36,17 @@ static const char *const shard_names[] = { "none", "state", "gradients", "values
 static const char *const shard_titles[SHARDS] = { "none", "state", "gradients", "values" };
 /* Of a rank, each way. What makers say of NVLink 4 is 450 GB/s. */
 static const simulate_link nvlink = { 450e9, 5e-6 };
-static const simulate_link hundred = { 12.5e9, 10e-6 }, ten = { 1.25e9, 30e-6 };
+static const simulate_link link_100gb = { 12.5e9, 10e-6 }, link_10gb = { 1.25e9, 30e-6 };
 static const char *const link_names[] = { "nodes", "nvlink", "100gb", "10gb", "all", NULL };
 static const char *const link_titles[LINKS] = { "NVLink in nodes of 8, 100 Gb/s", "NVLink",
                                                 "100 Gb/s", "10 Gb/s" };
 
 static struct {
-    int64_t model, shard, link, batch, rows, leaves, budget, ahead, help;
+    int64_t model, shard, link, batch, rows, virtual_ranks, budget, ahead, help;
     double work, memory, bandwidth, latency;
     const char *ranks, *json;
 } o;
-static const options_row allowed[] = {
+static const options_desc option_descs[] = {
     { "model", OPTIONS_CHOICE, &o.model, "all", 0, 0, model_names, "all: gpt2-xl and llama-7b" },
     { "ranks", OPTIONS_TEXT, &o.ranks, "8,64,256,1024", 0, 0, NULL, "powers of two" },
     { "shard", OPTIONS_CHOICE, &o.shard, "all", 0, 0, shard_names, "what is cut among ranks" },
@@ -56,13 +56,13 @@ static const options_row allowed[] = {
       "of the link, GB/s a rank each way, at least 1e-6; 0: as --link" },
     { "latency", OPTIONS_REAL, &o.latency, "0", 0, 1e6, NULL,
       "microseconds an exchange, with --bandwidth" },
-    { "batch", OPTIONS_WHOLE, &o.batch, "0", 0, 1 << 20, NULL, "rows of a step; 0: the model's" },
-    { "micro-batch", OPTIONS_WHOLE, &o.rows, "0", 0, 1 << 20, NULL,
+    { "batch", OPTIONS_INT, &o.batch, "0", 0, 1 << 20, NULL, "rows of a step; 0: the model's" },
+    { "micro-batch", OPTIONS_INT, &o.rows, "0", 0, 1 << 20, NULL,
       "rows of a rank at once; 0: the model's, at most what a rank has" },
-    { "leaves", OPTIONS_WHOLE, &o.leaves, "0", 0, 1 << 20, NULL, "0: as many as ranks" },
+    { "leaves", OPTIONS_INT, &o.virtual_ranks, "0", 0, 1 << 20, NULL, "0: as many as ranks" },
     { "budget", OPTIONS_BYTES, &o.budget, "0", 0, 9007199254740992.0, NULL,
       "bytes of a rank; 0: the model's, 8, 32 or 80 GB" },
-    { "ahead", OPTIONS_WHOLE, &o.ahead, "1", 0, 1, NULL,
+    { "ahead", OPTIONS_INT, &o.ahead, "1", 0, 1, NULL,
       "1: values that are cut are gathered ahead of their readers" },
     { "work", OPTIONS_REAL, &o.work, "50", 0.001, 1e6, NULL,
       "operations a second, in units of 10^12: an H200 in fp32" },
@@ -71,7 +71,7 @@ static const options_row allowed[] = {
     { "json", OPTIONS_FILE, &o.json, NULL, 0, 0, NULL, "an object a line; -: standard output" },
     { "help", OPTIONS_FLAG, &o.help, NULL, 0, 0, NULL, "this text" },
 };
-static const options_table options = { "simulate", allowed, sizeof allowed / sizeof allowed[0],
+static const options_table options = { "simulate", option_descs, sizeof option_descs / sizeof option_descs[0],
                                        18,         "NAME",  NULL,
                                        0,          NULL };
 
@@ -100,7 +100,7 @@ typedef struct {
     int64_t parameters;
     double planning; /* seconds it took */
     size_t least;    /* no plan: the bytes it would take, 0: another error */
-} planned;
+} plan_result;
 
 static double now(void)
 {
@@ -112,12 +112,12 @@ static double now(void)
 static simulate_machine machine(int link)
 {
     simulate_machine m = { 1e12 * o.work, 1e12 * o.memory, 1, nvlink, nvlink, 0 };
-    m.node = link == 0 ? 8 : 1;
-    m.between = link == 1 ? nvlink : link == 3 ? ten : hundred;
+    m.node_size = link == 0 ? 8 : 1;
+    m.inter_node = link == 1 ? nvlink : link == 3 ? link_10gb : link_100gb;
     if (o.bandwidth > 0) {
-        m.node = 1;
-        m.between.bandwidth = 1e9 * o.bandwidth;
-        m.between.latency = 1e-6 * o.latency;
+        m.node_size = 1;
+        m.inter_node.bandwidth = 1e9 * o.bandwidth;
+        m.inter_node.latency = 1e-6 * o.latency;
     }
     return m;
 }
@@ -125,16 +125,16 @@ static simulate_machine machine(int link)
 /* gckpt_plan_desc.link_work: of 2^20 bytes that come together from so many ranks. */
 static uint64_t link_work(const simulate_machine *m, int ranks)
 {
-    const double near = m->node < ranks ? m->node : ranks;
-    const double seconds = (1 - 1 / near) / m->inside.bandwidth +
-                           (1 / near - 1 / (double)ranks) / m->between.bandwidth;
-    const double work = m->work * seconds * 1048576;
+    const double near = m->node_size < ranks ? m->node_size : ranks;
+    const double seconds = (1 - 1 / near) / m->intra_node.bandwidth +
+                           (1 / near - 1 / (double)ranks) / m->inter_node.bandwidth;
+    const double work = m->throughput * seconds * 1048576;
     return work < 1e19 ? (uint64_t)work : UINT64_MAX;
 }
 
-static planned plan(const model *m, const simulate_ranks *r, const simulate_machine *at)
+static plan_result plan(const model *m, const simulate_ranks *r, const simulate_machine *at)
 {
-    planned p;
+    plan_result p;
     gckpt_plan_desc desc;
     gckpt_parameter q;
     gckpt_term loss = { NULL, 1, 0 };
@@ -142,9 +142,9 @@ static planned plan(const model *m, const simulate_ranks *r, const simulate_mach
     memset(&p, 0, sizeof p);
     memset(&desc, 0, sizeof desc);
     desc.batch = o.batch > 0 ? o.batch : m->batch;
-    const int64_t most = (desc.batch + r->leaves - 1) / r->leaves,
+    const int64_t most = (desc.batch + r->virtual_ranks - 1) / r->virtual_ranks,
                   n = o.rows > 0 ? o.rows : m->rows;
-    desc.virtual_ranks = r->leaves;
+    desc.virtual_ranks = r->virtual_ranks;
     desc.budget = o.budget > 0 ? (size_t)o.budget : (size_t)m->budget;
     desc.link_cost = r->shard == GCKPT_SHARD_VALUES ? link_work(at, r->ranks) : 0;
     desc.overlap_communication = o.ahead != 0;
@@ -162,7 +162,7 @@ static planned plan(const model *m, const simulate_ranks *r, const simulate_mach
     return p;
 }
 
-static void planned_free(planned *p)
+static void plan_result_free(plan_result *p)
 {
     gckpt_plan_free(p->plan);
     gckpt_graph_free(p->graph);
@@ -170,7 +170,7 @@ static void planned_free(planned *p)
 }
 
 /* ---- what is told ---------------------------------------------------------------------------- */
-static void tell_json(FILE *f, const model *m, const simulate_ranks *r, int link, const planned *p,
+static void write_json(FILE *f, const model *m, const simulate_ranks *r, int link, const plan_result *p,
                       const simulate_step *s)
 {
     static const char *const kinds[] = { "parameters", "state",    "gradients", "activations",
@@ -181,7 +181,7 @@ static void tell_json(FILE *f, const model *m, const simulate_ranks *r, int link
     fprintf(f,
             "{\"model\":\"%s\",\"parameters\":%lld,\"ranks\":%d,\"leaves\":%d,\"shard\":\"%s\","
             "\"link\":\"%s\"",
-            m->name, (long long)p->parameters, r->ranks, r->leaves, shard_names[r->shard],
+            m->name, (long long)p->parameters, r->ranks, r->virtual_ranks, shard_names[r->shard],
             o.bandwidth > 0 ? "given" : link_names[link]);
     if (p->plan == NULL) {
         fprintf(f, ",\"least_bytes\":%zu}\n", p->least);
@@ -195,22 +195,22 @@ static void tell_json(FILE *f, const model *m, const simulate_ranks *r, int link
     snprintf(text, sizeof text,
              ",\"overhead\":%.6g,\"planning_seconds\":%.3f,\"seconds\":%.6g,\"compute\":%.6g,"
              "\"exposed\":%.6g,\"link_seconds\":%.6g,\"sent\":%llu,\"exchanges\":%llu}\n",
-             gckpt_plan_overhead(p->plan), p->planning, s->seconds, s->compute, s->exposed, s->link,
+             gckpt_plan_overhead(p->plan), p->planning, s->seconds, s->compute, s->exposed, s->comm,
              (unsigned long long)s->sent, (unsigned long long)s->exchanges);
     json_write_finite(f, text);
 }
 
 /* GB of a rank: weights and state, their gradients (with sums that wait), what is gathered, and
  * the activations with their gradients and workspace. */
-static void tell_bytes(const simulate_ranks *r, const planned *p)
+static void print_bytes(const simulate_ranks *r, const plan_result *p)
 {
     double kind[GCKPT_BYTES_KINDS];
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
         kind[i] = 1e-9 * (double)gckpt_plan_kind_bytes(p->plan, i);
     const int64_t most = gckpt_plan_rows(p->plan);
-    const int64_t rows = (gckpt_plan_batch(p->plan) + r->leaves - 1) / r->leaves; /* of a leaf */
+    const int64_t rows = (gckpt_plan_batch(p->plan) + r->virtual_ranks - 1) / r->virtual_ranks; /* of a leaf */
     printf("| %d | %s | %lld x %lld | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f %%", r->ranks,
-           shard_titles[r->shard], (long long)(r->leaves / r->ranks * ((rows + most - 1) / most)),
+           shard_titles[r->shard], (long long)(r->virtual_ranks / r->ranks * ((rows + most - 1) / most)),
            (long long)most, 1e-9 * (double)gckpt_plan_bytes(p->plan),
            kind[GCKPT_BYTES_PARAMETERS] + kind[GCKPT_BYTES_STATE],
            kind[GCKPT_BYTES_GRADIENTS] + kind[GCKPT_BYTES_REDUCTION], kind[GCKPT_BYTES_GATHERED],
@@ -224,13 +224,13 @@ static int last_link(void) { return o.link < LINKS || o.bandwidth > 0 ? first_li
 /* All links; a plan for each where it depends on the link. */
 static int simulate(const model *m, simulate_ranks r, FILE *events)
 {
-    planned p;
-    int told = 0;
+    plan_result p;
+    int printed = 0;
     memset(&p, 0, sizeof p);
     for (int link = first_link(); link <= last_link(); link++) {
         const simulate_machine at = machine(link);
         if (p.store == NULL || r.shard == GCKPT_SHARD_VALUES) {
-            planned_free(&p);
+            plan_result_free(&p);
             p = plan(m, &r, &at);
         }
         if (p.plan == NULL && p.least == 0)
@@ -240,27 +240,27 @@ static int simulate(const model *m, simulate_ranks r, FILE *events)
         if (p.plan != NULL)
             s = simulate_run(p.plan, p.graph, &r, &at);
         if (events != NULL)
-            tell_json(events, m, &r, link, &p, &s);
-        if (events != stdout && p.plan == NULL && !told)
+            write_json(events, m, &r, link, &p, &s);
+        if (events != stdout && p.plan == NULL && !printed)
             printf("| %d | %s | - | needs %.1f | | | | | |", r.ranks, shard_titles[r.shard],
                    1e-9 * (double)p.least);
-        else if (events != stdout && p.plan != NULL && !told)
-            tell_bytes(&r, &p);
-        if (events != stdout && p.plan != NULL && !told)
+        else if (events != stdout && p.plan != NULL && !printed)
+            print_bytes(&r, &p);
+        if (events != stdout && p.plan != NULL && !printed)
             printf(" | %.1f", 1e-9 * (double)s.sent);
         if (events != stdout && p.plan != NULL)
             printf(" | %.2f (%.2f)", s.seconds, s.exposed);
         else if (events != stdout)
             printf(" |");
-        told = 1;
+        printed = 1;
     }
-    const int good = told && (p.plan != NULL || p.least > 0);
-    if (events != stdout && told)
+    const int good = printed && (p.plan != NULL || p.least > 0);
+    if (events != stdout && printed)
         printf(" |\n");
     if (!good)
         fprintf(stderr, "simulate: %s, %d ranks: %s\n", m->title, r.ranks,
                 gckpt_error_text(p.graph));
-    planned_free(&p);
+    plan_result_free(&p);
     return good;
 }
 
@@ -270,7 +270,7 @@ static int read_ranks(int *to)
     int n = 0;
     const char *s = o.ranks;
     char *end;
-    while (*s != 0 && n < MOST_RANKS) {
+    while (*s != 0 && n < MAX_RANKS) {
         const long v = strtol(s, &end, 10);
         if (end == s || v < 1 || v > 1 << 20 || (v & (v - 1)) != 0 || (*end != 0 && *end != ','))
             return 0;
@@ -286,12 +286,12 @@ static int check_options(int *ranks, int *count)
     *count = read_ranks(ranks);
     if (*count == 0) {
         fprintf(stderr, "simulate: --ranks %s: allowed are up to %d powers of two, as 8,64\n",
-                o.ranks, MOST_RANKS);
+                o.ranks, MAX_RANKS);
         return 2;
     }
-    if ((o.leaves & (o.leaves - 1)) != 0) {
+    if ((o.virtual_ranks & (o.virtual_ranks - 1)) != 0) {
         fprintf(stderr, "simulate: --leaves %lld: allowed is 0 or a power of two\n",
-                (long long)o.leaves);
+                (long long)o.virtual_ranks);
         return 2;
     }
     if (o.bandwidth > 0 && o.bandwidth < 1e-6) { /* a step's seconds are to be a number */
@@ -318,7 +318,7 @@ static int simulate_model(const model *m, const int *ranks, int count, FILE *eve
     }
     for (int i = 0; i < count; i++)
         for (int shard = 0; shard < SHARDS; shard++) {
-            simulate_ranks r = { 0, ranks[i], o.leaves > 0 ? (int)o.leaves : ranks[i],
+            simulate_ranks r = { 0, ranks[i], o.virtual_ranks > 0 ? (int)o.virtual_ranks : ranks[i],
                                  (gckpt_shard)shard };
             if ((o.shard == SHARDS || o.shard == shard) && !simulate(m, r, events))
                 return 0;
@@ -328,7 +328,7 @@ static int simulate_model(const model *m, const int *ranks, int count, FILE *eve
 
 int main(int argc, char **argv)
 {
-    int ranks[MOST_RANKS], count, good = 1;
+    int ranks[MAX_RANKS], count, good = 1;
     if (options_parse(&options, argc, argv) != 0)
         return 2;
     if (o.help) {

@@ -30,22 +30,22 @@ typedef struct {
 } simulate_link;
 
 typedef struct {
-    double work;   /* gckpt_cost a second */
-    double memory; /* bytes a second that sums, copies and updates read and write */
-    int node;      /* so many ranks, a power of two, are joined by `inside`; 1: none */
-    simulate_link inside, between;
-    int by_processor; /* 1: it moves the bytes itself (MPI within a machine): nothing runs beside */
+    double throughput;   /* gckpt_cost a second */
+    double mem_bandwidth; /* bytes a second that sums, copies and updates read and write */
+    int node_size;      /* so many ranks, a power of two, are joined by `inside`; 1: none */
+    simulate_link intra_node, inter_node;
+    int no_overlap; /* 1: it moves the bytes itself (MPI within a machine): nothing runs beside */
 } simulate_machine;
 
 typedef struct {
-    int rank, ranks, leaves; /* powers of two; leaves: of the plan */
+    int rank, ranks, virtual_ranks; /* powers of two; leaves: of the plan */
     gckpt_shard shard;
 } simulate_ranks;
 
 typedef struct {
     double seconds; /* of a step: what it computes and what it waits */
     double compute, exposed;
-    double link; /* seconds in which something is under way, waited for or not */
+    double comm; /* seconds in which something is under way, waited for or not */
     uint64_t sent, exchanges;
 } simulate_step;
 
@@ -56,7 +56,7 @@ typedef struct {
 } simulate_exchange;
 /* Bytes of a meeting, in which ranks tell each other what failed or must be alike; of a loss's sum
  * and count, and the rows; bytes of memory that an element's update touches: norm and AdamW. */
-enum { SIMULATE_FLIGHTS = 8, SIMULATE_LEVELS = 31, SIMULATE_MEETING = 320, SIMULATE_TOTALS = 32, SIMULATE_UPDATE = 36 };
+enum { SIMULATE_PENDING = 8, SIMULATE_LEVELS = 31, SIMULATE_AGREE_BYTES = 320, SIMULATE_TOTAL_BYTES = 32, SIMULATE_UPDATE_BYTES = 36 };
 
 /* ---- what is exchanged ----------------------------------------------------------------------- */
 static inline int64_t simulate_blocks(int64_t elements)
@@ -66,7 +66,7 @@ static inline int64_t simulate_blocks(int64_t elements)
 
 /* Elements that are left of a tensor, in blocks, for a rank when those halves that belong to others
  * were given away to all that differ from it in a bit below `bit`. With bit = ranks: its share. */
-static inline int64_t simulate_part(int64_t elements, int rank, int bit)
+static inline int64_t simulate_shard_size(int64_t elements, int rank, int bit)
 {
     int64_t low = 0, high = simulate_blocks(elements);
     for (int b = 1; b < bit; b *= 2) {
@@ -82,32 +82,32 @@ static inline int64_t simulate_part(int64_t elements, int rank, int bit)
 }
 
 /* Shares of the sum over all ranks, from sums of each (recursive halving); how many levels. */
-static inline int simulate_halve(simulate_exchange *x, int64_t elements, const simulate_ranks *r)
+static inline int simulate_reduce_scatter(simulate_exchange *x, int64_t elements, const simulate_ranks *r)
 {
     int n = 0;
     for (int bit = 1; bit < r->ranks; bit *= 2, n++) {
         x[n].bit = bit;
-        x[n].send = simulate_part(elements, r->rank ^ bit, 2 * bit);
-        x[n].receive = x[n].add = simulate_part(elements, r->rank, 2 * bit);
+        x[n].send = simulate_shard_size(elements, r->rank ^ bit, 2 * bit);
+        x[n].receive = x[n].add = simulate_shard_size(elements, r->rank, 2 * bit);
     }
     return n;
 }
 
 /* All of it, from shares: the way back (recursive doubling). */
-static inline int simulate_double(simulate_exchange *x, int64_t elements, const simulate_ranks *r)
+static inline int simulate_all_gather(simulate_exchange *x, int64_t elements, const simulate_ranks *r)
 {
     int n = 0;
     for (int bit = r->ranks / 2; bit > 0; bit /= 2, n++) {
         x[n].bit = bit;
-        x[n].send = simulate_part(elements, r->rank, 2 * bit);
-        x[n].receive = simulate_part(elements, r->rank ^ bit, 2 * bit);
+        x[n].send = simulate_shard_size(elements, r->rank, 2 * bit);
+        x[n].receive = simulate_shard_size(elements, r->rank ^ bit, 2 * bit);
         x[n].add = 0;
     }
     return n;
 }
 
 /* Small things go whole at each level. */
-static inline int simulate_whole(simulate_exchange *x, int64_t elements, const simulate_ranks *r)
+static inline int simulate_all_reduce(simulate_exchange *x, int64_t elements, const simulate_ranks *r)
 {
     int n = 0;
     for (int bit = 1; bit < r->ranks; bit *= 2, n++) {
@@ -120,7 +120,7 @@ static inline int simulate_whole(simulate_exchange *x, int64_t elements, const s
 /* Seconds of one exchange. */
 static inline double simulate_seconds(const simulate_machine *m, const simulate_exchange *x)
 {
-    const simulate_link *l = x->bit < m->node ? &m->inside : &m->between;
+    const simulate_link *l = x->bit < m->node_size ? &m->intra_node : &m->inter_node;
     const int64_t most = x->send > x->receive ? x->send : x->receive;
     return most > 0 ? l->latency + 4 * (double)most / l->bandwidth : 0;
 }
@@ -130,95 +130,95 @@ static inline double simulate_seconds(const simulate_machine *m, const simulate_
 typedef struct {
     simulate_exchange x[2 * SIMULATE_LEVELS];
     int next, count, due;
-} simulate_flight;
+} simulate_pending;
 
 typedef struct {
     const simulate_machine *machine;
     const simulate_ranks *ranks;
-    int looped; /* several micro-batches or leaves: gradients are whole all through the step */
-    simulate_flight flight[SIMULATE_FLIGHTS]; /* in the order they were begun; the first is under way */
-    int flights;
-    double over; /* when its next exchange is */
-    simulate_step done;
+    int accumulates; /* several micro-batches or leaves: gradients are whole all through the step */
+    simulate_pending pending[SIMULATE_PENDING]; /* in the order they were begun; the first is under way */
+    int pending_count;
+    double end_time; /* when its next exchange is */
+    simulate_step result;
 } simulate_state;
 
 /* The next exchange of what is under way begins at time `from`. */
 static inline void simulate_begin(simulate_state *s, double from)
 {
-    const simulate_exchange *x = &s->flight[0].x[s->flight[0].next];
-    s->over = from + simulate_seconds(s->machine, x);
-    s->done.link += s->over - from;
-    s->done.sent += 4 * (uint64_t)x->send;
-    s->done.exchanges += x->send > 0 || x->receive > 0;
+    const simulate_exchange *x = &s->pending[0].x[s->pending[0].next];
+    s->end_time = from + simulate_seconds(s->machine, x);
+    s->result.comm += s->end_time - from;
+    s->result.sent += 4 * (uint64_t)x->send;
+    s->result.exchanges += x->send > 0 || x->receive > 0;
 }
 
 /* The one that is over at time s->over is followed by the next. */
-static inline void simulate_follow(simulate_state *s, double from)
+static inline void simulate_advance(simulate_state *s, double from)
 {
-    simulate_flight *f = &s->flight[0];
+    simulate_pending *f = &s->pending[0];
     if (++f->next == f->count)
-        memmove(f, f + 1, (size_t)--s->flights * sizeof *f);
-    if (s->flights > 0)
+        memmove(f, f + 1, (size_t)--s->pending_count * sizeof *f);
+    if (s->pending_count > 0)
         simulate_begin(s, from);
 }
 
 /* Gathers go on meanwhile. */
 static inline void simulate_compute(simulate_state *s, double seconds)
 {
-    s->done.compute += seconds;
-    s->done.seconds += seconds;
-    while (s->flights > 0 && s->over < s->done.seconds && s->flight[0].x[s->flight[0].next].add == 0)
-        simulate_follow(s, s->over);
+    s->result.compute += seconds;
+    s->result.seconds += seconds;
+    while (s->pending_count > 0 && s->end_time < s->result.seconds && s->pending[0].x[s->pending[0].next].add == 0)
+        simulate_advance(s, s->end_time);
 }
 
-static inline void simulate_touch(simulate_state *s, double bytes) /* reads and writes them */
+static inline void simulate_memory(simulate_state *s, double bytes) /* reads and writes them */
 {
-    simulate_compute(s, bytes / s->machine->memory);
+    simulate_compute(s, bytes / s->machine->mem_bandwidth);
 }
 
 /* Between instructions: what has come is added, and the next exchange begins. */
 static inline void simulate_poll(simulate_state *s)
 {
-    while (s->flights > 0 && s->over <= s->done.seconds) {
-        simulate_touch(s, 12 * (double)s->flight[0].x[s->flight[0].next].add);
-        simulate_follow(s, s->done.seconds);
+    while (s->pending_count > 0 && s->end_time <= s->result.seconds) {
+        simulate_memory(s, 12 * (double)s->pending[0].x[s->pending[0].next].add);
+        simulate_advance(s, s->result.seconds);
     }
 }
 
 /* Until no more than `left` sums and gathers are not over. */
 static inline void simulate_wait(simulate_state *s, int left)
 {
-    for (simulate_poll(s); s->flights > left; simulate_poll(s)) {
-        s->done.exposed += s->over - s->done.seconds;
-        s->done.seconds = s->over;
+    for (simulate_poll(s); s->pending_count > left; simulate_poll(s)) {
+        s->result.exposed += s->end_time - s->result.seconds;
+        s->result.seconds = s->end_time;
     }
 }
 
 /* Room for the exchanges of the next one, and, with `count` of them there, its begin. */
-static inline simulate_exchange *simulate_next(simulate_state *s)
+static inline simulate_exchange *simulate_slot(simulate_state *s)
 {
-    simulate_wait(s, SIMULATE_FLIGHTS - 1);
-    return s->flight[s->flights].x;
+    simulate_wait(s, SIMULATE_PENDING - 1);
+    return s->pending[s->pending_count].x;
 }
 
 static inline void simulate_start(simulate_state *s, int count, int due)
 {
-    simulate_flight *f = &s->flight[s->flights];
+    simulate_pending *f = &s->pending[s->pending_count];
     f->next = 0;
     f->count = count;
     f->due = due;
-    s->flights += count > 0;
-    if (s->flights == 1 && count > 0)
-        simulate_begin(s, s->done.seconds);
-    simulate_wait(s, s->machine->by_processor ? 0 : SIMULATE_FLIGHTS);
+    s->pending_count += count > 0;
+    if (s->pending_count == 1 && count > 0)
+        simulate_begin(s, s->result.seconds);
+    simulate_wait(s, s->machine->no_overlap ? 0 : SIMULATE_PENDING);
 }
 
 /* Before instruction i. */
 static inline void simulate_wait_due(simulate_state *s, int i)
 {
-    int left = SIMULATE_FLIGHTS;
-    for (int k = 0; k < s->flights; k++)
-        left = s->flight[k].due <= i ? s->flights - 1 - k : left;
+    int left = SIMULATE_PENDING;
+    for (int k = 0; k < s->pending_count; k++)
+        left = s->pending[k].due <= i ? s->pending_count - 1 - k : left;
     simulate_wait(s, left);
 }
 
@@ -235,49 +235,49 @@ static inline int64_t simulate_elements(const gckpt_graph *graph, int id, int *p
     return n;
 }
 
-static inline int simulate_cut(const simulate_state *s, int64_t elements, int parameter)
+static inline int simulate_is_sharded(const simulate_state *s, int64_t elements, int parameter)
 {
     return parameter && s->ranks->shard != GCKPT_SHARD_NONE && s->ranks->ranks > 1 &&
            elements > GCKPT_UPDATE_BLOCK;
 }
 
 /* At the end of a rank's leaf `leaf`: merged with what waits; after the last one, with all ranks. */
-static inline void simulate_reduce(simulate_state *s, int64_t elements, int parameter, int leaf,
+static inline void simulate_reduce(simulate_state *s, int64_t elements, int parameter, int vrank,
                                    int due)
 {
     const simulate_ranks *r = s->ranks;
-    const int last = leaf == r->leaves / r->ranks - 1;
+    const int last = vrank == r->virtual_ranks / r->ranks - 1;
     int n = 0;
-    for (int rest = leaf; rest & 1; rest >>= 1)
-        simulate_touch(s, 12 * (double)elements);
+    for (int rest = vrank; rest & 1; rest >>= 1)
+        simulate_memory(s, 12 * (double)elements);
     if (!last)
-        simulate_touch(s, 8 * (double)elements); /* kept, and the accumulator zeroed */
+        simulate_memory(s, 8 * (double)elements); /* kept, and the accumulator zeroed */
     if (!last || r->ranks == 1)
         return;
-    if (simulate_cut(s, elements, parameter) && r->shard > GCKPT_SHARD_STATE && !s->looped)
-        simulate_touch(s, 8 * (double)simulate_part(elements, r->rank, r->ranks)); /* kept apart */
-    simulate_exchange *x = simulate_next(s);
+    if (simulate_is_sharded(s, elements, parameter) && r->shard > GCKPT_SHARD_STATE && !s->accumulates)
+        simulate_memory(s, 8 * (double)simulate_shard_size(elements, r->rank, r->ranks)); /* kept apart */
+    simulate_exchange *x = simulate_slot(s);
     if (elements <= GCKPT_UPDATE_BLOCK)
-        n = simulate_whole(x, elements, r);
+        n = simulate_all_reduce(x, elements, r);
     else
-        n = simulate_halve(x, elements, r);
-    if (elements > GCKPT_UPDATE_BLOCK && !simulate_cut(s, elements, parameter))
-        n += simulate_double(x + n, elements, r);
+        n = simulate_reduce_scatter(x, elements, r);
+    if (elements > GCKPT_UPDATE_BLOCK && !simulate_is_sharded(s, elements, parameter))
+        n += simulate_all_gather(x + n, elements, r);
     simulate_start(s, n, due);
 }
 
 /* Brings a parameter together from shares. */
-static inline void simulate_gather(simulate_state *s, int64_t elements, int due)
+static inline void simulate_start_gather(simulate_state *s, int64_t elements, int due)
 {
-    simulate_exchange *x = simulate_next(s);
-    simulate_start(s, simulate_double(x, elements, s->ranks), due);
+    simulate_exchange *x = simulate_slot(s);
+    simulate_start(s, simulate_all_gather(x, elements, s->ranks), due);
 }
 
 /* A small exchange of all, one that everybody waits for. */
-static inline void simulate_meet(simulate_state *s, int64_t bytes)
+static inline void simulate_agree(simulate_state *s, int64_t bytes)
 {
     simulate_wait(s, 0);
-    simulate_start(s, simulate_whole(s->flight[0].x, bytes / 4, s->ranks), 0);
+    simulate_start(s, simulate_all_reduce(s->pending[0].x, bytes / 4, s->ranks), 0);
     simulate_wait(s, 0);
 }
 
@@ -313,28 +313,28 @@ static inline int simulate_due(const gckpt_plan *plan, const gckpt_graph *graph,
 
 /* Instruction i in a round that has `part` of the plan's rows. */
 static inline void simulate_instruction(simulate_state *s, const gckpt_plan *plan,
-                                        const gckpt_graph *graph, int i, double part, int leaf)
+                                        const gckpt_graph *graph, int i, double fraction, int vrank)
 {
     int parameter;
-    gckpt_instruction get, *in = &get;
+    gckpt_instruction ins, *in = &ins;
     gckpt_usage usage;
     gckpt_plan_get(plan, i, in);
     gckpt_plan_usage(plan, i, &usage);
     const int64_t n = simulate_elements(graph, in->id, &parameter);
-    const int cut = simulate_cut(s, n, parameter);
-    const int64_t own = cut ? simulate_part(n, s->ranks->rank, s->ranks->ranks) : n;
+    const int sharded = simulate_is_sharded(s, n, parameter);
+    const int64_t shard = sharded ? simulate_shard_size(n, s->ranks->rank, s->ranks->ranks) : n;
     simulate_wait_due(s, i);
     if (in->kind == GCKPT_REDUCE) {
-        simulate_reduce(s, n, parameter, leaf, simulate_due(plan, graph, i));
+        simulate_reduce(s, n, parameter, vrank, simulate_due(plan, graph, i));
     } else if (in->kind == GCKPT_UPDATE) {
-        simulate_touch(s, SIMULATE_UPDATE * (double)own);
-        if (cut && s->ranks->shard < GCKPT_SHARD_VALUES)
-            simulate_gather(s, n, gckpt_plan_length(plan));
-    } else if (in->kind == GCKPT_FORWARD && cut && s->ranks->shard == GCKPT_SHARD_VALUES) {
-        simulate_touch(s, 8 * (double)own);
-        simulate_gather(s, n, simulate_due(plan, graph, i));
+        simulate_memory(s, SIMULATE_UPDATE_BYTES * (double)shard);
+        if (sharded && s->ranks->shard < GCKPT_SHARD_VALUES)
+            simulate_start_gather(s, n, gckpt_plan_length(plan));
+    } else if (in->kind == GCKPT_FORWARD && sharded && s->ranks->shard == GCKPT_SHARD_VALUES) {
+        simulate_memory(s, 8 * (double)shard);
+        simulate_start_gather(s, n, simulate_due(plan, graph, i));
     } else {
-        simulate_compute(s, part * (double)usage.cost / s->machine->work);
+        simulate_compute(s, fraction * (double)usage.cost / s->machine->throughput);
     }
 }
 
@@ -344,10 +344,10 @@ static inline simulate_step simulate_run(const gckpt_plan *plan, const gckpt_gra
                                          const simulate_ranks *ranks,
                                          const simulate_machine *machine)
 {
-    const int own = ranks->leaves / ranks->ranks, length = gckpt_plan_length(plan);
+    const int per_rank = ranks->virtual_ranks / ranks->ranks, length = gckpt_plan_length(plan);
     const int64_t batch = gckpt_plan_batch(plan), most = gckpt_plan_rows(plan);
-    const int64_t rows = (batch + ranks->leaves - 1) / ranks->leaves; /* of a leaf, at most */
-    const int64_t rounds = (rows + most - 1) / most;
+    const int64_t rows = (batch + ranks->virtual_ranks - 1) / ranks->virtual_ranks; /* of a leaf, at most */
+    const int64_t micros = (rows + most - 1) / most;
     gckpt_instruction in;
     gckpt_usage usage;
     simulate_state s;
@@ -356,7 +356,7 @@ static inline simulate_step simulate_run(const gckpt_plan *plan, const gckpt_gra
     memset(&s, 0, sizeof s);
     s.machine = machine;
     s.ranks = ranks;
-    s.looped = own * rounds > 1;
+    s.accumulates = per_rank * micros > 1;
     for (int i = 0; i < length; i++) {
         gckpt_plan_get(plan, i, &in);
         gckpt_plan_usage(plan, i, &usage);
@@ -365,31 +365,31 @@ static inline simulate_step simulate_run(const gckpt_plan *plan, const gckpt_gra
                       ? simulate_blocks(simulate_elements(graph, in.id, &parameter))
                       : 0;
     }
-    simulate_meet(&s, SIMULATE_MEETING);
-    simulate_meet(&s, SIMULATE_TOTALS);
-    for (int64_t round = 0; round < own * rounds; round++) {
-        const int64_t of_leaf = round % rounds, left = rows - of_leaf * most;
-        const double part = (double)(left < most ? left : most) / (double)most;
-        const int first = round == 0, last = round == own * rounds - 1;
+    simulate_agree(&s, SIMULATE_AGREE_BYTES);
+    simulate_agree(&s, SIMULATE_TOTAL_BYTES);
+    for (int64_t micro = 0; micro < per_rank * micros; micro++) {
+        const int64_t of_vrank = micro % micros, left = rows - of_vrank * most;
+        const double fraction = (double)(left < most ? left : most) / (double)most;
+        const int first = micro == 0, last = micro == per_rank * micros - 1;
         for (int i = 0; i < length; i++) {
             gckpt_plan_get(plan, i, &in);
             gckpt_plan_usage(plan, i, &usage);
             if (usage.once ? !(i < body ? first : last)
-                           : in.kind == GCKPT_REDUCE && of_leaf < rounds - 1)
+                           : in.kind == GCKPT_REDUCE && of_vrank < micros - 1)
                 continue;
             if (in.kind == GCKPT_UPDATE && blocks > 0) { /* the first */
-                simulate_meet(&s, SIMULATE_MEETING);
-                simulate_meet(&s, SIMULATE_TOTALS);
+                simulate_agree(&s, SIMULATE_AGREE_BYTES);
+                simulate_agree(&s, SIMULATE_TOTAL_BYTES);
                 if (ranks->shard != GCKPT_SHARD_NONE)
-                    simulate_meet(&s, 4 * blocks);
-                simulate_meet(&s, SIMULATE_MEETING);
+                    simulate_agree(&s, 4 * blocks);
+                simulate_agree(&s, SIMULATE_AGREE_BYTES);
                 blocks = 0;
             }
-            simulate_instruction(&s, plan, graph, i, usage.once ? 1 : part,
-                                 (int)(round / rounds));
+            simulate_instruction(&s, plan, graph, i, usage.once ? 1 : fraction,
+                                 (int)(micro / micros));
         }
     }
-    simulate_meet(&s, SIMULATE_MEETING);
-    return s.done;
+    simulate_agree(&s, SIMULATE_AGREE_BYTES);
+    return s.result;
 }
 #endif

@@ -17,7 +17,7 @@ enum {
     LEFT = 34,
     PANEL = 318,
     TOP = 128,
-    MOST = 128
+    MAX_ROWS = 128
 };
 
 /* One strategy, as a table: what happens to node c in row r, and what is in memory then. */
@@ -25,9 +25,9 @@ typedef struct {
     const char *name;
     gckpt_mode mode;
     int group, budget_of;       /* budget: a tensor less than that strategy; 0: none */
-    char event[MOST][NODES];    /* F forward, R recompute, B backward, 0 nothing */
-    char value[MOST][NODES];    /* the value of node c is in memory */
-    char gradient[MOST][NODES]; /* its gradient is */
+    char event[MAX_ROWS][NODES];    /* F forward, R recompute, B backward, 0 nothing */
+    char value[MAX_ROWS][NODES];    /* the value of node c is in memory */
+    char gradient[MAX_ROWS][NODES]; /* its gradient is */
     int rows, peak, forwards;
     size_t bytes;
 } strategy;
@@ -135,7 +135,7 @@ static int plan_chain(strategy *s, size_t budget)
     gckpt_plan *plan = gckpt_plan_new(g, &loss, 1, &desc);
     if (plan == NULL) {
         fprintf(stderr, "steps: %s\n", gckpt_error_text(g));
-    } else if (gckpt_plan_length(plan) <= MOST) {
+    } else if (gckpt_plan_length(plan) <= MAX_ROWS) {
         read_plan(s, plan, ids);
         for (int r = 0; r < s->rows; r++)
             s->peak = live(s, r) > s->peak ? live(s, r) : s->peak;

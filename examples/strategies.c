@@ -17,7 +17,7 @@
 
 enum { BATCH = 256, WIDTH = 64, STRATEGIES = 8 };
 /* Turns of every strategy; its steps in a turn, of which the first is not timed. */
-enum { TURNS = 5, STEPS = 3, TIMES = TURNS * (STEPS - 1) };
+enum { REPEATS = 5, STEPS = 3, TIMES = REPEATS * (STEPS - 1) };
 
 static float inputs[BATCH][WIDTH], targets[BATCH][WIDTH];
 
@@ -92,11 +92,11 @@ static double seconds(void *unused)
 typedef struct {
     const char *name;
     gckpt_mode mode;
-    double part; /* of the bytes between the least and store-all; < 0: no budget */
+    double fraction; /* of the bytes between the least and store-all; < 0: no budget */
     network net; /* each trains a network of its own, from the same weights */
     gckpt_plan *plan;
     gckpt_exec *exec;
-    double time[TIMES], predicted[TURNS];
+    double time[TIMES], predicted[REPEATS];
     gckpt_report last;
 } strategy;
 
@@ -113,7 +113,7 @@ static double median(double *values, size_t n)
 }
 
 /* Times every op, on the store-all plan; any other plan's time is then a sum. */
-static int predict(strategy *all, int turn)
+static int predict(strategy *all, int repeat)
 {
     const int ids = gckpt_id(all[0].net.loss.loss) + 1;
     gckpt_cost *costs = calloc((size_t)ids, sizeof *costs);
@@ -127,7 +127,7 @@ static int predict(strategy *all, int turn)
             if (in.kind != GCKPT_UPDATE)
                 nanoseconds +=
                     in.kind == GCKPT_FORWARD ? costs[in.id].forward : costs[in.id].backward;
-        all[i].predicted[turn] = 1e-9 * (double)nanoseconds;
+        all[i].predicted[repeat] = 1e-9 * (double)nanoseconds;
     }
     free(costs);
     return good;
@@ -136,14 +136,14 @@ static int predict(strategy *all, int turn)
 static int compare(int layers)
 {
     static strategy all[STRATEGIES] = {
-        { .name = "store-all", .mode = GCKPT_STORE_ALL, .part = -1 },
-        { .name = "segments", .mode = GCKPT_SEGMENTS, .part = -1 },
-        { .name = "sqrt", .mode = GCKPT_SQRT, .part = -1 },
-        { .name = "memory-poor", .mode = GCKPT_MEMORY_POOR, .part = -1 },
-        { .name = "budget 1/2", .part = 0.5 },
-        { .name = "budget 1/4", .part = 0.25 },
-        { .name = "budget 1/8", .part = 0.125 },
-        { .name = "least budget", .part = 0 }
+        { .name = "store-all", .mode = GCKPT_STORE_ALL, .fraction = -1 },
+        { .name = "segments", .mode = GCKPT_SEGMENTS, .fraction = -1 },
+        { .name = "sqrt", .mode = GCKPT_SQRT, .fraction = -1 },
+        { .name = "memory-poor", .mode = GCKPT_MEMORY_POOR, .fraction = -1 },
+        { .name = "budget 1/2", .fraction = 0.5 },
+        { .name = "budget 1/4", .fraction = 0.25 },
+        { .name = "budget 1/8", .fraction = 0.125 },
+        { .name = "least budget", .fraction = 0 }
     };
     const gckpt_hyper adamw = gckpt_hyper_lr(1e-3f);
     int good = 1;
@@ -157,8 +157,8 @@ static int compare(int layers)
     for (int i = 0; i < STRATEGIES && good; i++) {
         strategy *s = &all[i];
         s->net = network_new(layers);
-        size_t between = s->part < 0 ? 0 : (size_t)(s->part * (double)(most.bytes - least.bytes));
-        size_t budget = s->part < 0 ? 0 : least.bytes + between;
+        size_t between = s->fraction < 0 ? 0 : (size_t)(s->fraction * (double)(most.bytes - least.bytes));
+        size_t budget = s->fraction < 0 ? 0 : least.bytes + between;
         s->plan = plan(&s->net, s->mode, budget);
         s->exec = s->plan == NULL ? NULL : gckpt_exec_new(s->plan, s->net.store, NULL);
         good = s->exec != NULL;
@@ -166,27 +166,27 @@ static int compare(int layers)
             fprintf(stderr, "strategies: %s: %s\n", s->name, gckpt_error_text(s->net.graph));
     }
     /* In turns, so that a busy machine slows all alike; a turn's first step warms the caches. */
-    for (int turn = 0; turn < TURNS && good; turn++) {
+    for (int repeat = 0; repeat < REPEATS && good; repeat++) {
         for (int i = 0; i < STRATEGIES * STEPS && good; i++) {
             strategy *s = &all[i / STEPS];
             double start = seconds(NULL);
             good = gckpt_step(s->exec, s->net.feeds, 2, BATCH, &adamw, &s->last) == GCKPT_OK;
             if (i % STEPS > 0)
-                s->time[turn * (STEPS - 1) + i % STEPS - 1] = seconds(NULL) - start;
+                s->time[repeat * (STEPS - 1) + i % STEPS - 1] = seconds(NULL) - start;
         }
-        good = good && predict(all, turn);
+        good = good && predict(all, repeat);
     }
     printf("%d layers of width %d, batch %d; step arena = activations and gradients\n\n"
            "strategy       arena bytes  recomputed  predicted  measured  loss after %d steps, its "
            "bits\n",
-           layers, WIDTH, BATCH, TURNS * STEPS);
+           layers, WIDTH, BATCH, REPEATS * STEPS);
     for (int i = 0; i < STRATEGIES && good; i++) {
         strategy *s = &all[i];
         uint64_t bits;
         memcpy(&bits, &s->last.loss, sizeof bits);
         printf("%-13s %12zu %10.1f%% %7.2f ms %6.2f ms  %.9f %016llx\n", s->name,
                gckpt_plan_arena(s->plan), 100 * gckpt_plan_recompute(s->plan),
-               1e3 * median(s->predicted, TURNS), 1e3 * median(s->time, TIMES), s->last.loss,
+               1e3 * median(s->predicted, REPEATS), 1e3 * median(s->time, TIMES), s->last.loss,
                (unsigned long long)bits);
         good = memcmp(&s->last.loss, &all[0].last.loss, sizeof bits) == 0 &&
                gckpt_store_hash(s->net.store) == gckpt_store_hash(all[0].net.store);
@@ -208,7 +208,7 @@ static size_t fixed_bytes(const gckpt_plan *p, int layers)
            (size_t)(layers * WIDTH * WIDTH) * sizeof(float);
 }
 
-static void curve(int most)
+static void print_depths(int most)
 {
     const double unit = BATCH * WIDTH * sizeof(float); /* one tensor of activations */
     printf("\nActivations and their gradients over depth, in tensors of %.0f bytes\n\n"
@@ -237,7 +237,7 @@ static void published(int layers)
     gckpt_plan *all = plan(&n, GCKPT_STORE_ALL, 0);
     gckpt_frontier *f = frontier(&n);
     const size_t fixed = fixed_bytes(all, layers);
-    const double whole = (double)(gckpt_plan_bytes(all) - fixed);
+    const double activations = (double)(gckpt_plan_bytes(all) - fixed);
     static const struct {
         const char *what;
         double memory, time;
@@ -249,15 +249,15 @@ static void published(int layers)
            layers, "", "theirs", "ours, as small", "ours, as slow");
     for (int i = 0; i < 2; i++) {
         gckpt_point small, slow = cheapest(f, theirs[i].time, 0);
-        int at = gckpt_frontier_find(f, fixed + (size_t)(theirs[i].memory * whole));
+        int at = gckpt_frontier_find(f, fixed + (size_t)(theirs[i].memory * activations));
         printf("%-44s  %3.0f%% at +%2.0f%%", theirs[i].what, 100 * theirs[i].memory,
                100 * theirs[i].time);
         if (gckpt_frontier_get(f, at, &small) == GCKPT_OK)
-            printf("    %3.0f%% at +%2.0f%%", 100 * (double)(small.bytes - fixed) / whole,
+            printf("    %3.0f%% at +%2.0f%%", 100 * (double)(small.bytes - fixed) / activations,
                    100 * small.overhead);
         else
             printf("    not possible ");
-        printf("    %3.0f%% at +%2.0f%%\n", 100 * (double)(slow.bytes - fixed) / whole,
+        printf("    %3.0f%% at +%2.0f%%\n", 100 * (double)(slow.bytes - fixed) / activations,
                100 * slow.overhead);
     }
     gckpt_frontier_free(f);
@@ -279,7 +279,7 @@ int main(int argc, char **argv)
         }
     if (!compare(layers))
         return 1;
-    curve(2 * layers);
+    print_depths(2 * layers);
     published(layers);
     return fflush(stdout) != 0;
 }

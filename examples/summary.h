@@ -28,9 +28,9 @@ typedef struct {
     char ops[56];            /* "linear+gelu" */
     gckpt_shape shape;       /* what the last op gives, with the rows of a micro-batch */
     int count;
-    int64_t trained, frozen, measured; /* parameters; measured: running statistics */
-    size_t kept;                       /* bytes that wait for the backward when it begins */
-    size_t again;                      /* bytes that are made again for it */
+    int64_t trained, frozen, running_stats; /* parameters; measured: running statistics */
+    size_t saved;                       /* bytes that wait for the backward when it begins */
+    size_t recomputed;                      /* bytes that are made again for it */
     uint64_t work;                     /* of a micro-batch (gckpt_usage) */
     int input;                         /* 1: it is fed, or a constant */
     int shared;                        /* 1: it reads parameters that count in an earlier row */
@@ -80,47 +80,47 @@ static inline int summary_alike(const char *a, const char *b)
     return *a == *b;
 }
 
-static inline int summary_is(const gckpt_node *n, const char *op) { return !strcmp(n->op, op); }
+static inline int summary_is_op(const gckpt_node *n, const char *op) { return !strcmp(n->op, op); }
 
 /* A name of the parameters that an op reads: of those that no other read before, if there are some;
  * NULL: it reads none. row: they count in it, number `at`; or NULL. */
-static inline const char *summary_take(summary *s, const gckpt_graph *g, const gckpt_store *store,
+static inline const char *summary_read_params(summary *s, const gckpt_graph *g, const gckpt_store *store,
                                        const gckpt_node *n, summary_row *row, int at)
 {
-    const char *fresh = NULL, *shared = NULL;
+    const char *first = NULL, *shared = NULL;
     gckpt_parameter q;
     gckpt_node p;
     for (int i = 0; i < n->inputs; i++) {
         int id = n->input[i];
         while (gckpt_graph_node(g, id, &p) == GCKPT_OK && p.inputs == 1 &&
-               summary_is(&p, "reshape"))
+               summary_is_op(&p, "reshape"))
             id = p.input[0];
-        if (!summary_is(&p, "param") ||
+        if (!summary_is_op(&p, "param") ||
             gckpt_store_peek(store, gckpt_store_find(store, p.name), &q) != GCKPT_OK)
             continue;
-        const int own = s->row_of[id] < 0;
-        fresh = own && fresh == NULL ? p.name : fresh;
-        shared = !own && shared == NULL ? p.name : shared;
-        if (row != NULL && own) {
+        const int is_new = s->row_of[id] < 0;
+        first = is_new && first == NULL ? p.name : first;
+        shared = !is_new && shared == NULL ? p.name : shared;
+        if (row != NULL && is_new) {
             s->row_of[id] = at;
-            *(summary_is(n, "batchnorm") && i > 2 ? &row->measured
+            *(summary_is_op(n, "batchnorm") && i > 2 ? &row->running_stats
               : q.frozen                          ? &row->frozen
                                                   : &row->trained) += q.elements;
         } else if (row != NULL) {
             row->shared = row->shared || s->row_of[id] != at;
         }
     }
-    return fresh != NULL ? fresh : shared;
+    return first != NULL ? first : shared;
 }
 
 /* A row for tensor `id`, or the one before, if it counts with that. */
 static inline void summary_add(summary *s, const gckpt_graph *g, const gckpt_store *store, int id,
                                const gckpt_node *n)
 {
-    const char *dot, *name = n->name, *read = summary_take(s, g, store, n, NULL, 0);
-    const int given = summary_is(n, "input") || summary_is(n, "constant");
+    const char *dot, *name = n->name, *read = summary_read_params(s, g, store, n, NULL, 0);
+    const int is_input = summary_is_op(n, "input") || summary_is_op(n, "constant");
     summary_row *row = s->count > 0 ? &s->rows[s->count - 1] : NULL;
-    if (given || *name || read != NULL || n->loss || row == NULL || row->input) {
+    if (is_input || *name || read != NULL || n->loss || row == NULL || row->input) {
         row = &s->rows[s->count++];
         if (!*name)
             name = n->loss ? "loss" : read != NULL ? read : n->op;
@@ -129,7 +129,7 @@ static inline void summary_add(summary *s, const gckpt_graph *g, const gckpt_sto
                      dot != NULL ? (size_t)(dot - name) : strlen(name));
         memcpy(row->last, row->name, sizeof row->last);
         row->count = 1;
-        row->input = given;
+        row->input = is_input;
     } else if (strlen(row->ops) + 1 < sizeof row->ops) {
         strcat(row->ops, "+");
     }
@@ -137,7 +137,7 @@ static inline void summary_add(summary *s, const gckpt_graph *g, const gckpt_sto
     summary_copy(row->ops + used, sizeof row->ops - used, n->op, strlen(n->op));
     row->shape = n->shape;
     s->row_of[id] = s->count - 1;
-    summary_take(s, g, store, n, row, s->count - 1);
+    summary_read_params(s, g, store, n, row, s->count - 1);
 }
 
 static inline int summary_same(const summary_row *a, const summary_row *b, int64_t count)
@@ -146,7 +146,7 @@ static inline int summary_same(const summary_row *a, const summary_row *b, int64
     for (int i = 0; same && i < a->shape.n; i++)
         same = a->shape.d[i] == b->shape.d[i];
     return same && a->trained == b->trained * count && a->frozen == b->frozen * count &&
-           a->measured == b->measured * count && summary_alike(a->name, b->name);
+           a->running_stats == b->running_stats * count && summary_alike(a->name, b->name);
 }
 
 /* What rows are alike becomes one. */
@@ -168,13 +168,13 @@ static inline void summary_merge(summary *s)
         summary_row *row = &s->rows[to];
         memcpy(row->last, r.name, sizeof row->last);
         row->count++;
-        row->trained += r.trained, row->frozen += r.frozen, row->measured += r.measured;
+        row->trained += r.trained, row->frozen += r.frozen, row->running_stats += r.running_stats;
     }
     s->count = count;
 }
 
 /* The first backward of a plan; its length: there is none. */
-static inline int summary_turn(const gckpt_plan *plan)
+static inline int summary_first_backward(const gckpt_plan *plan)
 {
     gckpt_instruction in;
     int i = 0;
@@ -183,29 +183,29 @@ static inline int summary_turn(const gckpt_plan *plan)
     return i;
 }
 
-static inline summary_row *summary_of(const summary *s, int id)
+static inline summary_row *summary_row_of(const summary *s, int id)
 {
     return id >= 0 && id < s->ids && s->row_of[id] >= 0 ? &s->rows[s->row_of[id]] : NULL;
 }
 
 /* What the plan keeps, makes again, and works. */
-static inline void summary_planned(summary *s)
+static inline void summary_add_plan(summary *s)
 {
-    const int turn = summary_turn(s->plan);
+    const int backward = summary_first_backward(s->plan);
     gckpt_instruction in;
     gckpt_usage u;
     gckpt_buffer b;
     for (int i = 0; gckpt_plan_get(s->plan, i, &in) == GCKPT_OK; i++)
-        if (gckpt_plan_usage(s->plan, i, &u) == GCKPT_OK && summary_of(s, in.id) != NULL)
-            summary_of(s, in.id)->work += u.cost;
+        if (gckpt_plan_usage(s->plan, i, &u) == GCKPT_OK && summary_row_of(s, in.id) != NULL)
+            summary_row_of(s, in.id)->work += u.cost;
     for (int i = 0; gckpt_plan_buffer(s->plan, i, &b) == GCKPT_OK; i++) {
-        summary_row *row = b.kind <= GCKPT_BUFFER_SAVED ? summary_of(s, b.id) : NULL;
+        summary_row *row = b.kind <= GCKPT_BUFFER_SAVED ? summary_row_of(s, b.id) : NULL;
         if (row == NULL)
             continue;
-        if (b.start < turn && b.end >= turn && turn < gckpt_plan_length(s->plan))
-            row->kept += b.size;
+        if (b.start < backward && b.end >= backward && backward < gckpt_plan_length(s->plan))
+            row->saved += b.size;
         if (gckpt_plan_usage(s->plan, b.start, &u) == GCKPT_OK && u.recompute)
-            row->again += b.size;
+            row->recomputed += b.size;
     }
 }
 
@@ -231,11 +231,11 @@ static inline gckpt_result summary_open(summary *s, const gckpt_graph *graph,
     for (int id = 0; id < s->ids; id++)
         s->row_of[id] = -1;
     for (int id = 0; id < s->ids; id++)
-        if (gckpt_graph_node(graph, id, &n) == GCKPT_OK && !summary_is(&n, "param"))
+        if (gckpt_graph_node(graph, id, &n) == GCKPT_OK && !summary_is_op(&n, "param"))
             summary_add(s, graph, store, id, &n);
     summary_merge(s);
     if (plan != NULL)
-        summary_planned(s);
+        summary_add_plan(s);
     return GCKPT_OK;
 }
 
@@ -352,7 +352,7 @@ typedef struct {
     int width[SUMMARY_COLUMNS];
 } summary_table;
 
-static inline int summary_grow(summary_table *t)
+static inline int summary_add_row(summary_table *t)
 {
     const size_t size = (size_t)(t->rows + 1) * (size_t)t->columns * sizeof *t->cells;
     summary_cell *cells = (summary_cell *)realloc(t->cells, size);
@@ -369,10 +369,10 @@ static inline void summary_set(summary_table *t, int column, summary_cell cell)
     t->cells[(size_t)(t->rows - 1) * (size_t)t->columns + (size_t)column] = cell;
 }
 
-static inline void summary_pad(pictures_out *o, const char *with, int n)
+static inline void summary_pad(pictures_out *o, const char *fill, int n)
 {
     for (; n > 0; n--)
-        pictures_put(o, with, 1);
+        pictures_put(o, fill, 1);
 }
 
 /* A text, cut where there is no room, in its column. */
@@ -386,7 +386,7 @@ static inline void summary_put(pictures_out *o, const char *text, int width, int
             break;
         pictures_put(o, text, 1);
     }
-    pictures_draw(o, cut ? "\xe2\x80\xa6" : "");
+    pictures_printf(o, cut ? "\xe2\x80\xa6" : "");
     summary_pad(o, " ", right ? 0 : width - wide);
 }
 
@@ -455,8 +455,8 @@ static inline gckpt_result summary_print(const summary *s, int columns, gckpt_wr
     memset(&all, 0, sizeof all);
     for (int i = 0; i < s->count; i++) {
         const summary_row *r = &s->rows[i];
-        all.trained += r->trained, all.frozen += r->frozen, all.measured += r->measured;
-        all.kept += r->kept, all.again += r->again, all.work += r->work;
+        all.trained += r->trained, all.frozen += r->frozen, all.running_stats += r->running_stats;
+        all.saved += r->saved, all.recomputed += r->recomputed, all.work += r->work;
     }
     frozen = all.frozen > 0;
     t.heads[4] = frozen ? "trained" : "parameters";
@@ -467,7 +467,7 @@ static inline gckpt_result summary_print(const summary *s, int columns, gckpt_wr
         t.heads[t.columns++] = plans[i];
     for (int i = 0; i <= s->count; i++) {
         const summary_row *r = i < s->count ? &s->rows[i] : &all;
-        if (!summary_grow(&t)) {
+        if (!summary_add_row(&t)) {
             free(t.cells);
             return GCKPT_E_MEMORY;
         }
@@ -488,19 +488,19 @@ static inline gckpt_result summary_print(const summary *s, int columns, gckpt_wr
             summary_set(&t, at + 1, summary_number(r->frozen));
         at += 1 + frozen;
         if (planned && !r->input) {
-            summary_set(&t, at, summary_bytes(r->kept));
-            summary_set(&t, at + 1, summary_bytes(r->again));
+            summary_set(&t, at, summary_bytes(r->saved));
+            summary_set(&t, at + 1, summary_bytes(r->recomputed));
             summary_set(&t, at + 2,
                         summary_fixed(100 * (double)r->work / (double)(all.work + !all.work), 1));
         }
     }
     summary_draw(&o, &t, columns > 0 ? columns : 80);
-    if (all.measured > 0)
-        pictures_draw(&o, "besides: %I measured values (running statistics)\n", all.measured);
+    if (all.running_stats > 0)
+        pictures_printf(&o, "besides: %I measured values (running statistics)\n", all.running_stats);
     if (planned) {
         const summary_cell bytes = summary_number((int64_t)gckpt_plan_bytes(s->plan));
         const summary_cell arena = summary_number((int64_t)gckpt_plan_arena(s->plan));
-        pictures_draw(&o,
+        pictures_printf(&o,
                       "micro-batch of %I row%s: bytes kept for its backward, made again in it\n"
                       "plan: %s, %s bytes, of them %s in the arena\n",
                       gckpt_plan_rows(s->plan), gckpt_plan_rows(s->plan) == 1 ? "" : "s",
@@ -511,30 +511,30 @@ static inline gckpt_result summary_print(const summary *s, int columns, gckpt_wr
 
 #ifndef GCKPT_NO_CHECK
 /* ---- time ---- */
-enum { SUMMARY_FORWARD, SUMMARY_AGAIN, SUMMARY_BACKWARD, SUMMARY_OTHER, SUMMARY_PHASES };
+enum { SUMMARY_FORWARD, SUMMARY_RECOMPUTE, SUMMARY_BACKWARD, SUMMARY_OTHER, SUMMARY_PHASES };
 
 typedef struct {
     char name[72], last[72];
     double seconds[SUMMARY_PHASES], all; /* other: updates, copies, sums over leaves and ranks */
     double flops, bytes;                 /* of all runs */
     int64_t runs;
-} summary_spent;
+} summary_timing;
 
 static inline int summary_by_time(const void *a, const void *b)
 {
-    const double x = ((const summary_spent *)a)->all, y = ((const summary_spent *)b)->all;
+    const double x = ((const summary_timing *)a)->all, y = ((const summary_timing *)b)->all;
     return (x < y) - (x > y);
 }
 
 /* Adds instruction i to a line of its own kind. */
-static inline void summary_spend(summary_spent *to, const gckpt_plan *plan, int i,
+static inline void summary_add_time(summary_timing *to, const gckpt_plan *plan, int i,
                                  const gckpt_profile_entry *from)
 {
     gckpt_instruction in;
     gckpt_usage u;
     if (gckpt_plan_get(plan, i, &in) != GCKPT_OK || gckpt_plan_usage(plan, i, &u) != GCKPT_OK)
         return;
-    to->seconds[u.recompute                     ? SUMMARY_AGAIN
+    to->seconds[u.recompute                     ? SUMMARY_RECOMPUTE
                 : in.kind == GCKPT_FORWARD  ? SUMMARY_FORWARD
                 : in.kind == GCKPT_BACKWARD ? SUMMARY_BACKWARD
                                             : SUMMARY_OTHER] += from->seconds;
@@ -555,7 +555,7 @@ static inline const char *summary_op(const gckpt_plan *plan, const gckpt_instruc
 
 /* Lines by op, or by layer; how many. `lines` has room for the plan's length, or for all rows. */
 static inline int summary_lines(const summary *s, const gckpt_profile *p, int by_op,
-                                summary_spent *lines)
+                                summary_timing *lines)
 {
     gckpt_instruction in;
     int count = by_op ? 0 : s->count;
@@ -565,7 +565,7 @@ static inline int summary_lines(const summary *s, const gckpt_profile *p, int by
     }
     for (int i = 0; i < p->count && gckpt_plan_get(s->plan, i, &in) == GCKPT_OK; i++) {
         const char *name = summary_op(s->plan, &in);
-        const summary_row *row = summary_of(s, in.id);
+        const summary_row *row = summary_row_of(s, in.id);
         int at = by_op ? 0 : row != NULL ? (int)(row - s->rows) : -1;
         while (by_op && at < count && strcmp(lines[at].name, name) != 0)
             at++;
@@ -576,7 +576,7 @@ static inline int summary_lines(const summary *s, const gckpt_profile *p, int by
             memcpy(lines[count].last, lines[count].name, sizeof lines[count].last);
             count++;
         }
-        summary_spend(&lines[at], s->plan, i, &p->entries[i]);
+        summary_add_time(&lines[at], s->plan, i, &p->entries[i]);
     }
     qsort(lines, (size_t)count, sizeof *lines, summary_by_time);
     while (count > 0 && lines[count - 1].runs == 0)
@@ -585,11 +585,11 @@ static inline int summary_lines(const summary *s, const gckpt_profile *p, int by
 }
 
 /* Milliseconds a step, and rates while forwards and backwards ran. */
-static inline int summary_time_row(summary_table *t, const summary_spent *l, const gckpt_profile *p)
+static inline int summary_time_row(summary_table *t, const summary_timing *l, const gckpt_profile *p)
 {
     const double steps = p->steps > 0 ? (double)p->steps : 1, ms = 1e3 / steps;
     const double ran = l->all - l->seconds[SUMMARY_OTHER];
-    if (!summary_grow(t))
+    if (!summary_add_row(t))
         return 0;
     summary_set(t, 0, summary_range(l->name, l->last));
     if (l->runs > 0)
@@ -614,7 +614,7 @@ static inline gckpt_result summary_time(const summary *s, const gckpt_profile *p
     if (s == NULL || s->plan == NULL || p == NULL || p->entries == NULL || write == NULL ||
         p->count != gckpt_plan_length(s->plan))
         return GCKPT_E_ARG;
-    const size_t room = (size_t)(p->count > s->count ? p->count : s->count) + 1;
+    const size_t capacity = (size_t)(p->count > s->count ? p->count : s->count) + 1;
     for (int by_op = 1; by_op >= 0; by_op--) {
         summary_table t = { { by_op ? "op" : "layer", "runs", "forward", "again", "backward",
                               "other", "ms a step", "%", "GFLOP/s", "GB/s" },
@@ -623,12 +623,12 @@ static inline gckpt_result summary_time(const summary *s, const gckpt_profile *p
                             0,
                             NULL,
                             { 0 } };
-        summary_spent rest, all, *lines = (summary_spent *)calloc(room, sizeof *lines);
+        summary_timing rest, all, *lines = (summary_timing *)calloc(capacity, sizeof *lines);
         int count = lines != NULL ? summary_lines(s, p, by_op, lines) : 0, good = lines != NULL;
         memset(&rest, 0, sizeof rest);
         memset(&all, 0, sizeof all);
         for (int i = 0; i < p->count; i++)
-            summary_spend(&all, s->plan, i, &p->entries[i]);
+            summary_add_time(&all, s->plan, i, &p->entries[i]);
         rest.all = p->total_seconds - all.all;
         all.all = p->total_seconds;
         memcpy(rest.name, "(feeds, norm)", 14);

@@ -37,7 +37,7 @@ static inline int teacher_load(model_any *teacher, gckpt_store *store, const cha
                           "they must be the same",
                           dir, (long long)sizes.config.vocabulary,
                           (long long)student->config.vocabulary);
-    if (model_load_under(teacher, store, dir, source, TEACHER_PREFIX) != 0)
+    if (model_load_prefixed(teacher, store, dir, source, TEACHER_PREFIX) != 0)
         return -1;
     if (gckpt_store_freeze(store, TEACHER_PREFIX "*", 1) != GCKPT_OK)
         return model_fail(teacher, "%s", gckpt_error_text(store));
@@ -92,7 +92,7 @@ static const gckpt_op teacher_counted = { "teacher_counted",
                                           NULL, NULL };
 
 /* log softmax(x / tau) of logits */
-static inline gckpt_tensor *teacher_soft(const model_any *m, gckpt_tensor *hidden, double tau)
+static inline gckpt_tensor *teacher_log_probs(const model_any *m, gckpt_tensor *hidden, double tau)
 {
     gckpt_tensor *z = model_logits(m, hidden);
     return gckpt_log_softmax(tau != 1 ? gckpt_scale(z, (float)(1 / tau)) : z);
@@ -105,17 +105,17 @@ static inline gckpt_tensor *teacher_loss(const model_any *student, gckpt_tensor 
                                          gckpt_tensor *targets, double tau, int64_t rows)
 {
     const int64_t T = gckpt_shape_of(targets).d[1];
-    gckpt_tensor *shown = model_hidden(teacher, tokens, NULL), *all[PREFERENCE_PIECES], *in[2];
+    gckpt_tensor *t_hidden = model_hidden(teacher, tokens, NULL), *all[PREFERENCE_CHUNKS], *in[2];
     int64_t n = 0;
-    if (hidden == NULL || shown == NULL || rows < 1 || (T + rows - 1) / rows > PREFERENCE_PIECES)
+    if (hidden == NULL || t_hidden == NULL || rows < 1 || (T + rows - 1) / rows > PREFERENCE_CHUNKS)
         return NULL;
     for (int64_t first = 0; first < T; first += rows) {
         const int64_t end = first + rows < T ? first + rows : T;
         gckpt_segment_begin(gckpt_graph_of(targets));
-        gckpt_tensor *p = teacher_soft(teacher, gckpt_slice(shown, 1, first, end), tau);
-        gckpt_tensor *q = teacher_soft(student, gckpt_slice(hidden, 1, first, end), tau);
-        gckpt_tensor *apart = gckpt_sub(p, q);
-        all[n++] = gckpt_sum(gckpt_mul(gckpt_exp(p), apart), 2);
+        gckpt_tensor *p = teacher_log_probs(teacher, gckpt_slice(t_hidden, 1, first, end), tau);
+        gckpt_tensor *q = teacher_log_probs(student, gckpt_slice(hidden, 1, first, end), tau);
+        gckpt_tensor *diff = gckpt_sub(p, q);
+        all[n++] = gckpt_sum(gckpt_mul(gckpt_exp(p), diff), 2);
         gckpt_segment_end(gckpt_graph_of(targets));
     }
     in[0] = gckpt_scale(preference_join(all, n), (float)(tau * tau));

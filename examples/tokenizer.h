@@ -57,12 +57,12 @@ enum {
 enum {
     BPE_SPECIALS = 1, /* special tokens that it spells out are recognised */
     BPE_TEMPLATE = 2, /* the tokens that the template puts before and behind a text are added */
-    BPE_INSIDE = 4    /* it stands not at the start: for Metaspace's prepend_scheme "first" */
+    BPE_NOT_FIRST = 4    /* it stands not at the start: for Metaspace's prepend_scheme "first" */
 };
 
 typedef struct {
     int32_t *ids;
-    size_t count, room;
+    size_t count, capacity;
     char error[512];
 } bpe_tokens;
 
@@ -77,10 +77,10 @@ typedef struct {
     const char *text; /* as it stands in text, normalized where the token is */
     size_t size;
     int32_t id;
-    int special, left, right; /* left, right: white space there is part of it */
+    int special, lstrip, rstrip; /* left, right: white space there is part of it */
     const char *name;         /* its text in the file */
     size_t name_size;
-    char *own; /* what both stand in, to be freed */
+    char *owned; /* what both stand in, to be freed */
 } bpe_added;
 
 typedef struct {
@@ -101,8 +101,8 @@ typedef enum {
     BPE_DIGIT,    /* each digit */
     BPE_DIGITS,   /* each run of digits */
     BPE_ISOLATED, /* each `from`; or a piece ends behind it, or before it */
-    BPE_BEHIND,
-    BPE_BEFORE,
+    BPE_SPLIT_AFTER,
+    BPE_SPLIT_BEFORE,
     BPE_SPACES /* before a run of U+2581, where no merge reaches across */
 } bpe_kind;
 
@@ -124,30 +124,30 @@ typedef struct {
     int32_t *ids; /* a hash table of names in the vocabulary; -1: an empty slot */
     uint32_t ids_mask;
     int byte_level;            /* a word is its bytes; else its characters */
-    int fallback, fuse;        /* bytes for characters without a token; those as one unk_token */
-    int whole;                 /* a word that is a token is not merged (ignore_merges) */
+    int byte_fallback, fuse_unk;        /* bytes for characters without a token; those as one unk_token */
+    int ignore_merges;                 /* a word that is a token is not merged (ignore_merges) */
     int strip;                 /* spaces that decoding takes off the start of a text */
     int32_t unknown;           /* unk_token; -1: none */
     int32_t byte[256];         /* the token of one byte; -1: none */
     int32_t ascii[128];        /* of one character, where not byte-level */
     bpe_step steps[BPE_STEPS]; /* the normalizers, then the others */
     int step_count, normalizers;
-    int32_t head[BPE_TEMPLATE_SIZE], tail[BPE_TEMPLATE_SIZE]; /* what the template adds */
-    int head_count, tail_count;
+    int32_t prefix[BPE_TEMPLATE_SIZE], suffix[BPE_TEMPLATE_SIZE]; /* what the template adds */
+    int prefix_count, suffix_count;
     bpe_merge *merges; /* a hash table */
     uint32_t merge_mask;
     bpe_added
         *added[2]; /* looked for in text in two passes, before and after the normalizers: by */
     uint32_t
         added_count[2]; /* the first byte, of which begins[] has the first, the longest first */
-    uint32_t begins[2][257];
+    uint32_t first_added[2][257];
     size_t
-        spelled; /* special tokens that texts spelled out and that were taken for text; to reset */
+        special_texts; /* special tokens that texts spelled out and that were taken for text; to reset */
     bpe_word *words; /* a hash table that forgets */
     uint64_t *heap;  /* of one word that is being merged, rank << 32 | place: */
     int32_t *symbol; /* the token that starts at a place, -1: none, */
-    uint32_t *next, *before;
-    size_t room; /* of the four, in bytes of the word */
+    uint32_t *next, *prev;
+    size_t capacity; /* of the four, in bytes of the word */
     char error[512];
 } bpe;
 
@@ -161,7 +161,7 @@ static inline void bpe_free(bpe *b)
 {
     for (int k = 0; k < 2; k++)
         for (uint32_t i = 0; i < b->added_count[k]; i++)
-            free(b->added[k][i].own);
+            free(b->added[k][i].owned);
     free(b->names);
     free(b->name_start);
     free(b->bytes);
@@ -174,13 +174,13 @@ static inline void bpe_free(bpe *b)
     free(b->heap);
     free(b->symbol);
     free(b->next);
-    free(b->before);
+    free(b->prev);
     memset(b, 0, sizeof *b);
 }
 
 /* ---- normalizers ----------------------------------------------------------------------------- */
 /* Where the text `what` stands in s, or the end. */
-static inline const char *bpe_seek(const char *s, const char *end, const char *what, size_t size)
+static inline const char *bpe_search(const char *s, const char *end, const char *what, size_t size)
 {
     while (s < end && (s = (const char *)memchr(s, what[0], (size_t)(end - s))) != NULL) {
         if ((size_t)(end - s) >= size && memcmp(s, what, size) == 0)
@@ -196,7 +196,7 @@ static inline size_t bpe_put_replaced(const bpe_step *p, const char *s, size_t n
     const char *end = s + n;
     size_t size = 0;
     while (s < end) {
-        const char *next = bpe_seek(s, end, p->from, p->from_size);
+        const char *next = bpe_search(s, end, p->from, p->from_size);
         if (to != NULL)
             memcpy(to + size, s, (size_t)(next - s));
         size += (size_t)(next - s);
@@ -277,7 +277,7 @@ static inline size_t bpe_put_composed(const char *s, size_t n, uint32_t *c, char
 static inline int bpe_compose(const char *s, size_t n, char **to, size_t *size)
 {
     uint32_t *c = NULL;
-    size_t room = 0, from = 0, done = 0, at = 0, moving = 0;
+    size_t capacity = 0, from = 0, done = 0, at = 0, moving = 0;
     *to = NULL;
     for (size_t i = 0, length; i <= n; i += length) {
         uint32_t x = 0;
@@ -287,10 +287,10 @@ static inline int bpe_compose(const char *s, size_t n, char **to, size_t *size)
             continue;
         }
         if (moving > 0) {
-            if (moving + 2 > room) {
-                room = 2 * (moving + 2);
+            if (moving + 2 > capacity) {
+                capacity = 2 * (moving + 2);
                 free(c);
-                c = room < SIZE_MAX / 64 ? (uint32_t *)malloc(8 * room * sizeof *c) : NULL;
+                c = capacity < SIZE_MAX / 64 ? (uint32_t *)malloc(8 * capacity * sizeof *c) : NULL;
             }
             if (*to == NULL) /* no character grows to more than three times its bytes */
                 *to = n < SIZE_MAX / 4 ? (char *)malloc(3 * n) : NULL;
@@ -316,9 +316,9 @@ static inline int bpe_compose(const char *s, size_t n, char **to, size_t *size)
 
 /* What the normalizers make of a text: *s, *n and, if that is another, *own, to be freed; 0, or -1
  * when memory ends. */
-static inline int bpe_normalize(const bpe *b, const char **s, size_t *n, char **own)
+static inline int bpe_normalize(const bpe *b, const char **s, size_t *n, char **owned)
 {
-    *own = NULL;
+    *owned = NULL;
     for (int i = 0; i < b->normalizers && n[0] != 0; i++) {
         const bpe_step *p = &b->steps[i];
         char *to = NULL;
@@ -334,7 +334,7 @@ static inline int bpe_normalize(const bpe *b, const char **s, size_t *n, char **
                 memcpy(to, p->to, p->to_size);
                 memcpy(to + p->to_size, *s, *n);
             }
-        } else if (bpe_seek(*s, *s + *n, p->from, p->from_size) != *s + *n) {
+        } else if (bpe_search(*s, *s + *n, p->from, p->from_size) != *s + *n) {
             size = bpe_put_replaced(p, *s, *n, NULL);
             to = (char *)malloc(size + 1);
             failed = to == NULL;
@@ -342,9 +342,9 @@ static inline int bpe_normalize(const bpe *b, const char **s, size_t *n, char **
                 bpe_put_replaced(p, *s, *n, to);
         }
         if (to != NULL || failed) {
-            free(*own);
-            *own = failed ? NULL : to;
-            *s = *own;
+            free(*owned);
+            *owned = failed ? NULL : to;
+            *s = *owned;
             *n = size;
         }
         if (failed)
@@ -420,10 +420,10 @@ typedef struct {
     bpe_name *names; /* a hash table of all tokens */
     uint32_t mask;
     char *joined; /* two names, one behind the other */
-    size_t joined_room;
+    size_t joined_capacity;
     bpe_step replace; /* the decoder's; of no size: none */
-    int bytes;        /* whether it has ByteFallback */
-    int across;       /* whether a merge reaches across the start of a run of U+2581 */
+    int byte_fallback;        /* whether it has ByteFallback */
+    int cross_merge;       /* whether a merge reaches across the start of a run of U+2581 */
 } bpe_loader;
 #define BPE_SPACE "\xe2\x96\x81" /* U+2581 */
 
@@ -480,11 +480,11 @@ static inline void *bpe_array(json *d, size_t n, size_t size)
 }
 
 /* An option that this tokenizer has not: absent, null, false or "". */
-static inline void bpe_load_off(json *d, uint32_t object, const char *key)
+static inline void bpe_require_off(json *d, uint32_t object, const char *key)
 {
     uint32_t at = json_find(d, object, key);
     if (json_kind_of(d, at) > JSON_FALSE && !json_is(d, at, ""))
-        json_wrong(d, at, "null, false or \"\": this is not known");
+        json_mismatch(d, at, "null, false or \"\": this is not known");
 }
 
 static inline int bpe_by_first(const void *a, const void *b)
@@ -512,13 +512,13 @@ static inline int bpe_load_names(bpe_loader *l, uint32_t vocabulary, uint32_t ad
         p->at = k;
         p->id = id >= 0 && id < (int64_t)n ? (int32_t)id : -1;
         if (p->id < 0)
-            return json_wrong(d, k + 1, "ids without holes, from 0 to the number of tokens");
+            return json_mismatch(d, k + 1, "ids without holes, from 0 to the number of tokens");
     }
     l->b->count = (int32_t)json_size(d, vocabulary);
     for (uint32_t i = json_first(d, added); i != 0; i = json_next(d, i)) {
-        uint32_t text = json_need(d, i, "content", JSON_STRING);
-        int64_t id = json_int_of(d, json_need(d, i, "id", JSON_NUMBER));
-        bpe_load_off(d, i, "single_word");
+        uint32_t text = json_require(d, i, "content", JSON_STRING);
+        int64_t id = json_int_of(d, json_require(d, i, "id", JSON_NUMBER));
+        bpe_require_off(d, i, "single_word");
         if (d->error[0])
             return -1;
         bpe_name *p = bpe_slot(l, json_text(d, text), json_size(d, text));
@@ -548,7 +548,7 @@ static inline size_t bpe_load_decoded(const bpe_loader *l, const char *name, siz
         size = bpe_put_replaced(&l->replace, name, n, to);
     else if (to != NULL)
         memcpy(to, name, n);
-    if (to != NULL && l->bytes && (byte = bpe_fallback_of(to, size)) >= 0) {
+    if (to != NULL && l->byte_fallback && (byte = bpe_fallback_of(to, size)) >= 0) {
         to[0] = (char)byte;
         return 1;
     }
@@ -609,7 +609,7 @@ static inline void bpe_load_bytes(bpe_loader *l, const uint32_t *node, const bpe
 }
 
 /* The tokens of bytes and of ASCII characters. */
-static inline int bpe_load_short(bpe_loader *l)
+static inline int bpe_load_single(bpe_loader *l)
 {
     bpe *b = l->b;
     for (int i = 0; i < 256; i++) {
@@ -617,7 +617,7 @@ static inline int bpe_load_short(bpe_loader *l)
         size_t size = b->byte_level ? (size_t)json_put_utf8(name, bpe_character_of(i))
                                     : (size_t)snprintf(name, sizeof name, "<0x%02X>", (unsigned)i);
         b->byte[i] = bpe_find(l, name, size);
-        if (b->byte_level && b->fallback && b->byte[i] < 0)
+        if (b->byte_level && b->byte_fallback && b->byte[i] < 0)
             return json_fail(&l->d, 0,
                              "byte 0x%02x has no token (\"%.*s\"): expected all 256 in a "
                              "byte-level vocabulary with byte_fallback",
@@ -652,12 +652,12 @@ static inline int bpe_load_added(bpe_loader *l, uint32_t added)
                       json_text(d, name));
         p.id = (int32_t)json_int(d, i, "id", 0);
         p.special = json_bool(d, i, "special", 0);
-        p.left = json_bool(d, i, "lstrip", 0);
-        p.right = json_bool(d, i, "rstrip", 0);
-        p.own = size > 0 && !d->error[0] ? (char *)bpe_array(d, name_size + size, 1) : NULL;
-        if (p.own != NULL) {
-            p.name = (const char *)memcpy(p.own, json_text(d, name), name_size);
-            p.text = (const char *)memcpy(p.own + name_size, text, size);
+        p.lstrip = json_bool(d, i, "lstrip", 0);
+        p.rstrip = json_bool(d, i, "rstrip", 0);
+        p.owned = size > 0 && !d->error[0] ? (char *)bpe_array(d, name_size + size, 1) : NULL;
+        if (p.owned != NULL) {
+            p.name = (const char *)memcpy(p.owned, json_text(d, name), name_size);
+            p.text = (const char *)memcpy(p.owned + name_size, text, size);
             p.name_size = name_size;
             p.size = size;
             b->added[list][b->added_count[list]++] = p;
@@ -671,11 +671,11 @@ static inline void bpe_sort_added(bpe *b)
 {
     for (int k = 0; k < 2; k++) {
         qsort(b->added[k], b->added_count[k], sizeof *b->added[k], bpe_by_first);
-        memset(b->begins[k], 0, sizeof b->begins[k]);
+        memset(b->first_added[k], 0, sizeof b->first_added[k]);
         for (uint32_t i = 0; i < b->added_count[k]; i++)
-            b->begins[k][(unsigned char)b->added[k][i].text[0] + 1]++;
+            b->first_added[k][(unsigned char)b->added[k][i].text[0] + 1]++;
         for (int c = 0; c < 256; c++)
-            b->begins[k][c + 1] += b->begins[k][c];
+            b->first_added[k][c + 1] += b->first_added[k][c];
     }
 }
 
@@ -705,7 +705,7 @@ static inline int bpe_load_tokens(bpe_loader *l, uint32_t added)
     }
     free(node);
     free(normal);
-    if (d->error[0] || bpe_load_short(l) != 0)
+    if (d->error[0] || bpe_load_single(l) != 0)
         return -1;
     bpe_sort_added(l->b);
     l->b->words = (bpe_word *)bpe_array(d, BPE_CACHE, sizeof *l->b->words);
@@ -726,13 +726,13 @@ static inline bpe_merge *bpe_merge_slot(const bpe *b, int32_t first, int32_t sec
 static inline int bpe_load_merge(bpe_loader *l, json *in, uint32_t line, uint32_t rank,
                                  const char *first, size_t n, const char *second, size_t m)
 {
-    if (n + m >= l->joined_room) {
-        size_t room = 2 * (n + m) + 64;
-        char *joined = (char *)realloc(l->joined, room);
+    if (n + m >= l->joined_capacity) {
+        size_t capacity = 2 * (n + m) + 64;
+        char *joined = (char *)realloc(l->joined, capacity);
         if (joined == NULL)
-            return json_fail(in, line, "out of memory for %.0f bytes", (double)room);
+            return json_fail(in, line, "out of memory for %.0f bytes", (double)capacity);
         l->joined = joined;
-        l->joined_room = room;
+        l->joined_capacity = capacity;
     }
     memcpy(l->joined, first, n);
     memcpy(l->joined + n, second, m);
@@ -745,7 +745,7 @@ static inline int bpe_load_merge(bpe_loader *l, json *in, uint32_t line, uint32_
     }
     if (m >= 3 && memcmp(second, BPE_SPACE, 3) == 0 &&
         (n < 3 || memcmp(first + n - 3, BPE_SPACE, 3) != 0))
-        l->across = 1;
+        l->cross_merge = 1;
     bpe_merge *p = bpe_merge_slot(l->b, a, b);
     p->pair = (uint64_t)(uint32_t)a << 32 | (uint32_t)b;
     p->rank = rank; /* of a pair that stands twice the last counts, as for Hugging Face */
@@ -765,9 +765,9 @@ static inline int bpe_load_merges_text(bpe_loader *l, const char *path)
     size_t size = 0, count = 1;
     uint32_t rank = 0, line = 0;
     const char *s = json_read_text(&in, path, &size), *end = s != NULL ? s + size : s;
-    const int mark = s != NULL ? json_mark(&in, s, size) : 0;
-    if (mark > 0)
-        s += mark;
+    const int bom = s != NULL ? json_bom_size(&in, s, size) : 0;
+    if (bom > 0)
+        s += bom;
     for (const char *p = s; p != NULL && p < end; p++)
         count += *p == '\n';
     if (s != NULL)
@@ -813,7 +813,7 @@ static inline int bpe_load_merges_array(bpe_loader *l, uint32_t merges)
             m = json_size(d, i + 2);
         }
         if (second == NULL)
-            json_wrong(d, i, "a merge: two tokens in an array, or with a space between them");
+            json_mismatch(d, i, "a merge: two tokens in an array, or with a space between them");
         else
             bpe_load_merge(l, d, d->nodes[i].line, rank++, first, n, second, m);
     }
@@ -842,7 +842,7 @@ static inline int bpe_load_end(bpe_loader *l)
     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
 /* "part: expected ..., found "type""; -1. */
-static inline int bpe_load_unknown(json *d, uint32_t object, const char *part, const char *known)
+static inline int bpe_fail_type(json *d, uint32_t object, const char *part, const char *known)
 {
     uint32_t at = json_find(d, object, "type");
     if (json_kind_of(d, object) != JSON_OBJECT)
@@ -867,7 +867,7 @@ static inline int bpe_load_pattern(json *d, uint32_t at, size_t least, char *to,
     if (d->error[0])
         return -1;
     if (n < least || n >= BPE_PATTERN)
-        return json_wrong(d, at, least ? "a text of 1 to 31 bytes" : "a text of 0 to 31 bytes");
+        return json_mismatch(d, at, least ? "a text of 1 to 31 bytes" : "a text of 0 to 31 bytes");
     memcpy(to, s, *size = n);
     return 0;
 }
@@ -884,7 +884,7 @@ static inline void bpe_load_step(bpe_loader *l, const bpe_step *p)
 /* Replace of a text, of the normalizer or decoder. */
 static inline void bpe_load_replace(json *d, uint32_t object, const char *part, bpe_step *p)
 {
-    uint32_t pattern = json_need(d, object, "pattern", JSON_OBJECT);
+    uint32_t pattern = json_require(d, object, "pattern", JSON_OBJECT);
     uint32_t regex = json_find(d, pattern, "Regex");
     p->kind = BPE_REPLACE;
     if (regex) {
@@ -894,8 +894,8 @@ static inline void bpe_load_replace(json *d, uint32_t object, const char *part, 
                   part, json_text(d, regex));
         return;
     }
-    bpe_load_pattern(d, json_need(d, pattern, "String", JSON_STRING), 1, p->from, &p->from_size);
-    bpe_load_pattern(d, json_need(d, object, "content", JSON_STRING), 0, p->to, &p->to_size);
+    bpe_load_pattern(d, json_require(d, pattern, "String", JSON_STRING), 1, p->from, &p->from_size);
+    bpe_load_pattern(d, json_require(d, object, "content", JSON_STRING), 0, p->to, &p->to_size);
 }
 
 static inline void bpe_load_normalizer(bpe_loader *l, uint32_t object)
@@ -903,18 +903,18 @@ static inline void bpe_load_normalizer(bpe_loader *l, uint32_t object)
     json *d = &l->d;
     bpe_step p = { BPE_NFC, "", "", 0, 0, BPE_NEVER };
     if (bpe_is_type(d, object, "Sequence")) {
-        uint32_t all = json_need(d, object, "normalizers", JSON_ARRAY);
+        uint32_t all = json_require(d, object, "normalizers", JSON_ARRAY);
         for (uint32_t i = json_first(d, all); i != 0 && !d->error[0]; i = json_next(d, i))
             bpe_load_normalizer(l, i);
         return;
     }
     if (bpe_is_type(d, object, "Prepend")) {
         p.kind = BPE_PREPEND;
-        bpe_load_pattern(d, json_need(d, object, "prepend", JSON_STRING), 0, p.to, &p.to_size);
+        bpe_load_pattern(d, json_require(d, object, "prepend", JSON_STRING), 0, p.to, &p.to_size);
     } else if (bpe_is_type(d, object, "Replace")) {
         bpe_load_replace(d, object, "normalizer", &p);
     } else if (!bpe_is_type(d, object, "NFC")) {
-        bpe_load_unknown(d, object, "normalizer", "NFC, Prepend, Replace or Sequence");
+        bpe_fail_type(d, object, "normalizer", "NFC, Prepend, Replace or Sequence");
     }
     bpe_load_step(l, &p);
     l->b->normalizers = l->b->step_count;
@@ -941,15 +941,15 @@ static inline void bpe_load_split(bpe_loader *l, uint32_t object)
 {
     static const char *const known[] = { BPE_REGEX_GPT2, BPE_REGEX_LLAMA("\\p{N}{1,3}"),
                                          BPE_REGEX_LLAMA("\\p{N}") };
-    static const char *const ways[] = { "Isolated", "MergedWithPrevious", "MergedWithNext" };
+    static const char *const behaviours[] = { "Isolated", "MergedWithPrevious", "MergedWithNext" };
     json *d = &l->d;
-    uint32_t pattern = json_need(d, object, "pattern", JSON_OBJECT);
+    uint32_t pattern = json_require(d, object, "pattern", JSON_OBJECT);
     uint32_t regex = json_find(d, pattern, "Regex");
-    uint32_t behaviour = json_need(d, object, "behavior", JSON_STRING);
+    uint32_t behaviour = json_require(d, object, "behavior", JSON_STRING);
     bpe_step p = { BPE_GPT2, "", "", 0, 0, BPE_NEVER };
     int i = 0;
-    bpe_load_off(d, object, "invert");
-    while (i < 3 && !json_is(d, regex ? regex : behaviour, regex ? known[i] : ways[i]))
+    bpe_require_off(d, object, "invert");
+    while (i < 3 && !json_is(d, regex ? regex : behaviour, regex ? known[i] : behaviours[i]))
         i++;
     p.kind = (bpe_kind)((regex ? BPE_GPT2 : BPE_ISOLATED) + i);
     if (regex && i == 3)
@@ -959,52 +959,52 @@ static inline void bpe_load_split(bpe_loader *l, uint32_t object)
             "\"%.200s\"",
             json_text(d, regex));
     else if (regex && !json_is(d, behaviour, "Isolated"))
-        json_wrong(d, behaviour, "Isolated");
+        json_mismatch(d, behaviour, "Isolated");
     else if (i == 3)
-        json_wrong(d, behaviour, "Isolated, MergedWithPrevious or MergedWithNext");
+        json_mismatch(d, behaviour, "Isolated, MergedWithPrevious or MergedWithNext");
     else if (!regex)
-        bpe_load_pattern(d, json_need(d, pattern, "String", JSON_STRING), 1, p.from, &p.from_size);
+        bpe_load_pattern(d, json_require(d, pattern, "String", JSON_STRING), 1, p.from, &p.from_size);
     bpe_load_step(l, &p);
 }
 
 static inline void bpe_load_metaspace(bpe_loader *l, uint32_t object)
 {
     json *d = &l->d;
-    uint32_t scheme = json_find_set(d, object, "prepend_scheme"), c = 0;
-    uint32_t replacement = json_need(d, object, "replacement", JSON_STRING);
+    uint32_t scheme = json_find_nonnull(d, object, "prepend_scheme"), c = 0;
+    uint32_t replacement = json_require(d, object, "replacement", JSON_STRING);
     bpe_step p = { BPE_METASPACE, "", "", 0, 0, BPE_ALWAYS };
     bpe_load_pattern(d, replacement, 1, p.to, &p.to_size);
     if (!d->error[0] && (size_t)json_utf8(p.to, p.to_size, &c) != p.to_size)
-        json_wrong(d, replacement, "one character");
+        json_mismatch(d, replacement, "one character");
     if (json_is(d, scheme, "first"))
         p.when = BPE_FIRST;
     else if (json_is(d, scheme, "never"))
         p.when = BPE_NEVER;
     else if (scheme && !json_is(d, scheme, "always"))
-        json_wrong(d, scheme, "always, first or never");
+        json_mismatch(d, scheme, "always, first or never");
     if (!json_bool(d, object, "add_prefix_space", 1) && p.when != BPE_NEVER)
-        json_wrong(d, json_find(d, object, "add_prefix_space"),
+        json_mismatch(d, json_find(d, object, "add_prefix_space"),
                    "true, or \"never\" as prepend_scheme");
     if (p.when == BPE_FIRST && l->b->normalizers > 0) /* more than one piece may start the text */
-        json_wrong(d, scheme, "always or never, with a normalizer");
+        json_mismatch(d, scheme, "always or never, with a normalizer");
     bpe_load_step(l, &p);
     if (json_bool(d, object, "split", 1)) {
-        bpe_step split = { BPE_BEFORE, "", "", p.to_size, 0, BPE_NEVER };
+        bpe_step split = { BPE_SPLIT_BEFORE, "", "", p.to_size, 0, BPE_NEVER };
         memcpy(split.from, p.to, p.to_size);
         bpe_load_step(l, &split);
     }
 }
 
-static inline void bpe_load_splitter(bpe_loader *l, uint32_t object)
+static inline void bpe_load_pre_tokenizer(bpe_loader *l, uint32_t object)
 {
     json *d = &l->d;
     bpe_step p = { BPE_PREFIX, "", "", 0, 0, BPE_NEVER };
     if (l->b->byte_level) {
         json_fail(d, d->nodes[object].line, "pre_tokenizer: expected ByteLevel to be the last");
     } else if (bpe_is_type(d, object, "Sequence")) {
-        uint32_t all = json_need(d, object, "pretokenizers", JSON_ARRAY);
+        uint32_t all = json_require(d, object, "pretokenizers", JSON_ARRAY);
         for (uint32_t i = json_first(d, all); i != 0 && !d->error[0]; i = json_next(d, i))
-            bpe_load_splitter(l, i);
+            bpe_load_pre_tokenizer(l, i);
     } else if (bpe_is_type(d, object, "ByteLevel")) {
         if (json_bool(d, object, "add_prefix_space", 0))
             bpe_load_step(l, &p);
@@ -1020,7 +1020,7 @@ static inline void bpe_load_splitter(bpe_loader *l, uint32_t object)
     } else if (bpe_is_type(d, object, "Split")) {
         bpe_load_split(l, object);
     } else {
-        bpe_load_unknown(d, object, "pre_tokenizer",
+        bpe_fail_type(d, object, "pre_tokenizer",
                          "ByteLevel, Digits, Metaspace, Split or Sequence");
     }
 }
@@ -1032,20 +1032,20 @@ static inline void bpe_load_decoder(bpe_loader *l, uint32_t object, int *before)
     json *d = &l->d;
     int i = 0;
     if (bpe_is_type(d, object, "Sequence")) {
-        uint32_t all = json_need(d, object, "decoders", JSON_ARRAY);
+        uint32_t all = json_require(d, object, "decoders", JSON_ARRAY);
         for (i = 0, all = json_first(d, all); all != 0 && !d->error[0]; all = json_next(d, all))
             bpe_load_decoder(l, all, before);
         return;
     }
     if (l->b->byte_level) {
         if (!bpe_is_type(d, object, "ByteLevel"))
-            bpe_load_unknown(d, object, "decoder", "ByteLevel, as the pre_tokenizer is");
+            bpe_fail_type(d, object, "decoder", "ByteLevel, as the pre_tokenizer is");
         return;
     }
     while (i < 4 && !bpe_is_type(d, object, order[i]))
         i++;
     if (i == 4 || i < *before || (i == 3 && *before != 3)) {
-        bpe_load_unknown(d, object, "decoder",
+        bpe_fail_type(d, object, "decoder",
                          "Replace, ByteFallback, Fuse or Strip in a Sequence of this order (with "
                          "ByteLevel as pre_tokenizer: ByteLevel)");
         return;
@@ -1053,9 +1053,9 @@ static inline void bpe_load_decoder(bpe_loader *l, uint32_t object, int *before)
     *before = i + 1;
     if (i == 0)
         bpe_load_replace(d, object, "decoder", &l->replace);
-    l->bytes |= i == 1;
+    l->byte_fallback |= i == 1;
     if (i == 3) {
-        uint32_t content = json_need(d, object, "content", JSON_STRING);
+        uint32_t content = json_require(d, object, "content", JSON_STRING);
         int64_t start = json_int(d, object, "start", 0), stop = json_int(d, object, "stop", 0);
         if (!d->error[0] && (!json_is(d, content, " ") || start < 0 || start > 1 || stop != 0))
             json_fail(d, d->nodes[object].line,
@@ -1069,28 +1069,28 @@ static inline void bpe_load_template(bpe_loader *l, uint32_t object)
 {
     bpe *b = l->b;
     json *d = &l->d;
-    uint32_t parts = json_need(d, object, "single", JSON_ARRAY);
+    uint32_t parts = json_require(d, object, "single", JSON_ARRAY);
     uint32_t known = json_find(d, object, "special_tokens");
     int texts = 0;
     for (uint32_t i = json_first(d, parts); i != 0 && !d->error[0]; i = json_next(d, i)) {
         uint32_t text = json_find(d, i, "Sequence"), special = json_find(d, i, "SpecialToken");
-        uint32_t id = json_need(d, text ? text : special, "id", JSON_STRING);
+        uint32_t id = json_require(d, text ? text : special, "id", JSON_STRING);
         if (text && !d->error[0] && (texts++ > 0 || !json_is(d, id, "A")))
-            json_wrong(d, id, "one text, A, in the template \"single\"");
+            json_mismatch(d, id, "one text, A, in the template \"single\"");
         if (text || d->error[0])
             continue;
-        uint32_t token = json_need(d, known, json_text(d, id), JSON_OBJECT);
-        uint32_t ids = json_need(d, token, "ids", JSON_ARRAY);
+        uint32_t token = json_require(d, known, json_text(d, id), JSON_OBJECT);
+        uint32_t ids = json_require(d, token, "ids", JSON_ARRAY);
         for (uint32_t k = json_first(d, ids); k != 0 && !d->error[0]; k = json_next(d, k)) {
             int64_t value = json_int_of(d, k);
-            int *count = texts ? &b->tail_count : &b->head_count;
+            int *count = texts ? &b->suffix_count : &b->prefix_count;
             if (value < 0 || value >= b->count)
-                json_wrong(d, k, "the id of a token");
+                json_mismatch(d, k, "the id of a token");
             else if (*count == BPE_TEMPLATE_SIZE)
                 json_fail(d, d->nodes[k].line, "post_processor: more than %d special tokens",
                           (int)BPE_TEMPLATE_SIZE);
             else
-                (texts ? b->tail : b->head)[(*count)++] = (int32_t)value;
+                (texts ? b->suffix : b->prefix)[(*count)++] = (int32_t)value;
         }
     }
     if (!d->error[0] && texts == 0)
@@ -1099,20 +1099,20 @@ static inline void bpe_load_template(bpe_loader *l, uint32_t object)
             "post_processor: expected the text, {\"Sequence\": {\"id\": \"A\"}}, in \"single\"");
 }
 
-static inline void bpe_load_after(bpe_loader *l, uint32_t object, int *templates)
+static inline void bpe_load_post(bpe_loader *l, uint32_t object, int *templates)
 {
     json *d = &l->d;
     if (bpe_is_type(d, object, "Sequence")) {
-        uint32_t all = json_need(d, object, "processors", JSON_ARRAY);
+        uint32_t all = json_require(d, object, "processors", JSON_ARRAY);
         for (uint32_t i = json_first(d, all); i != 0 && !d->error[0]; i = json_next(d, i))
-            bpe_load_after(l, i, templates);
+            bpe_load_post(l, i, templates);
     } else if (bpe_is_type(d, object, "TemplateProcessing")) {
         if ((*templates)++ > 0)
             json_fail(d, d->nodes[object].line, "post_processor: expected one template");
         else
             bpe_load_template(l, object);
     } else if (!bpe_is_type(d, object, "ByteLevel")) { /* changes offsets only */
-        bpe_load_unknown(d, object, "post_processor", "TemplateProcessing, ByteLevel or Sequence");
+        bpe_fail_type(d, object, "post_processor", "TemplateProcessing, ByteLevel or Sequence");
     }
 }
 
@@ -1122,33 +1122,33 @@ static inline void bpe_load_model(bpe_loader *l, uint32_t model)
     bpe *b = l->b;
     json *d = &l->d;
     if (json_find(d, model, "type") && !bpe_is_type(d, model, "BPE")) /* GPT-2's own has none */
-        bpe_load_unknown(d, model, "model", "BPE");
-    bpe_load_off(d, model, "dropout");
-    bpe_load_off(d, model, "continuing_subword_prefix");
-    bpe_load_off(d, model, "end_of_word_suffix");
-    b->fallback = json_bool(d, model, "byte_fallback", 0);
-    b->fuse = json_bool(d, model, "fuse_unk", 0);
-    b->whole = json_bool(d, model, "ignore_merges", 0);
+        bpe_fail_type(d, model, "model", "BPE");
+    bpe_require_off(d, model, "dropout");
+    bpe_require_off(d, model, "continuing_subword_prefix");
+    bpe_require_off(d, model, "end_of_word_suffix");
+    b->byte_fallback = json_bool(d, model, "byte_fallback", 0);
+    b->fuse_unk = json_bool(d, model, "fuse_unk", 0);
+    b->ignore_merges = json_bool(d, model, "ignore_merges", 0);
 }
 
 /* unk_token's id, and a step that keeps words short where there is none that splits: text may be
  * split before U+2581 (a space) where no merge reaches across that and it is a token itself. */
-static inline void bpe_load_rest(bpe_loader *l, uint32_t model)
+static inline void bpe_finish_load(bpe_loader *l, uint32_t model)
 {
     bpe *b = l->b;
     json *d = &l->d;
-    uint32_t unknown = json_find_set(d, model, "unk_token");
+    uint32_t unknown = json_find_nonnull(d, model, "unk_token");
     const char *name = unknown ? json_text(d, unknown) : "";
     size_t size = json_size(d, unknown);
-    int whole = b->byte_level; /* each byte has a token: unk_token is of no use */
+    int all_bytes = b->byte_level; /* each byte has a token: unk_token is of no use */
     for (int i = 0; i < 256; i++)
-        whole &= b->byte[i] >= 0;
+        all_bytes &= b->byte[i] >= 0;
     b->unknown = unknown && !d->error[0] ? bpe_find(l, name, size) : -1;
-    if (unknown && b->unknown < 0 && !whole)
-        json_wrong(d, unknown, "a token of the vocabulary");
+    if (unknown && b->unknown < 0 && !all_bytes)
+        json_mismatch(d, unknown, "a token of the vocabulary");
     if (d->error[0])
         return;
-    if (b->byte_level || b->whole || l->across || bpe_find(l, BPE_SPACE, 3) < 0 ||
+    if (b->byte_level || b->ignore_merges || l->cross_merge || bpe_find(l, BPE_SPACE, 3) < 0 ||
         (size >= 3 && memcmp(name + size - 3, BPE_SPACE, 3) == 0) || b->step_count == BPE_STEPS)
         return;
     bpe_step p = { BPE_SPACES, BPE_SPACE, "", 3, 0, BPE_NEVER };
@@ -1160,32 +1160,32 @@ static inline int bpe_load_json(bpe_loader *l)
 {
     json *d = &l->d;
     int decoders = 0, templates = 0;
-    uint32_t model = json_need(d, JSON_ROOT, "model", JSON_OBJECT);
-    uint32_t normalizer = json_find_set(d, JSON_ROOT, "normalizer");
-    uint32_t splitter = json_find_set(d, JSON_ROOT, "pre_tokenizer");
-    uint32_t after = json_find_set(d, JSON_ROOT, "post_processor");
-    uint32_t added = json_find_set(d, JSON_ROOT, "added_tokens");
+    uint32_t model = json_require(d, JSON_ROOT, "model", JSON_OBJECT);
+    uint32_t normalizer = json_find_nonnull(d, JSON_ROOT, "normalizer");
+    uint32_t splitter = json_find_nonnull(d, JSON_ROOT, "pre_tokenizer");
+    uint32_t after = json_find_nonnull(d, JSON_ROOT, "post_processor");
+    uint32_t added = json_find_nonnull(d, JSON_ROOT, "added_tokens");
     bpe_load_model(l, model);
     if (normalizer)
         bpe_load_normalizer(l, normalizer);
     bpe_check_growth(l);
     if (splitter)
-        bpe_load_splitter(l, splitter);
-    bpe_load_decoder(l, json_need(d, JSON_ROOT, "decoder", JSON_OBJECT), &decoders);
+        bpe_load_pre_tokenizer(l, splitter);
+    bpe_load_decoder(l, json_require(d, JSON_ROOT, "decoder", JSON_OBJECT), &decoders);
     if (added && json_kind_of(d, added) != JSON_ARRAY)
-        json_wrong(d, added, "an array");
-    uint32_t vocabulary = json_need(d, model, "vocab", JSON_OBJECT);
-    uint32_t merges = json_need(d, model, "merges", JSON_ARRAY);
+        json_mismatch(d, added, "an array");
+    uint32_t vocabulary = json_require(d, model, "vocab", JSON_OBJECT);
+    uint32_t merges = json_require(d, model, "merges", JSON_ARRAY);
     if (!d->error[0] && bpe_load_names(l, vocabulary, added) == 0 &&
         bpe_load_tokens(l, added) == 0 && bpe_load_merges_array(l, merges) == 0) {
-        bpe_load_rest(l, model);
+        bpe_finish_load(l, model);
         if (after)
-            bpe_load_after(l, after, &templates);
+            bpe_load_post(l, after, &templates);
     }
     return bpe_load_end(l);
 }
 
-static inline void bpe_begin(bpe_loader *l, bpe *b)
+static inline void bpe_init_loader(bpe_loader *l, bpe *b)
 {
     memset(b, 0, sizeof *b);
     memset(l, 0, sizeof *l);
@@ -1196,7 +1196,7 @@ static inline void bpe_begin(bpe_loader *l, bpe *b)
 static inline int bpe_read_json(bpe *b, const char *path)
 {
     bpe_loader l;
-    bpe_begin(&l, b);
+    bpe_init_loader(&l, b);
     return json_read_file(&l.d, path) == 0 ? bpe_load_json(&l) : bpe_load_end(&l);
 }
 
@@ -1204,9 +1204,9 @@ static inline int bpe_read_json(bpe *b, const char *path)
 static inline int bpe_read_text(bpe *b, const char *name, char *text, size_t n)
 {
     bpe_loader l;
-    bpe_begin(&l, b);
+    bpe_init_loader(&l, b);
     json_init(&l.d, name);
-    l.d.own = text;
+    l.d.owned = text;
     return json_parse(&l.d, text, n) == 0 ? bpe_load_json(&l) : bpe_load_end(&l);
 }
 
@@ -1216,12 +1216,12 @@ static inline int bpe_read_files(bpe *b, const char *vocabulary, const char *mer
 {
     static const char end[] = "<|endoftext|>";
     bpe_loader l;
-    bpe_begin(&l, b);
+    bpe_init_loader(&l, b);
     b->byte_level = 1;
     b->unknown = -1;
     b->steps[b->step_count++].kind = BPE_GPT2;
     if (json_read_file(&l.d, vocabulary) == 0 && json_kind_of(&l.d, JSON_ROOT) != JSON_OBJECT)
-        json_wrong(&l.d, JSON_ROOT, "an object of tokens and their ids");
+        json_mismatch(&l.d, JSON_ROOT, "an object of tokens and their ids");
     if (!l.d.error[0] && bpe_load_names(&l, JSON_ROOT, 0) == 0 && bpe_load_tokens(&l, 0) == 0 &&
         bpe_load_merges_text(&l, merges) == 0) {
         const size_t n = sizeof end - 1;
@@ -1239,27 +1239,27 @@ static inline int bpe_open(bpe *b, const char *directory)
     static const char *const files[] = { "tokenizer.json", "vocab.json", "merges.txt",
                                          "tokenizer.model", "tekken.json" };
     char path[5][1024];
-    int there[5];
+    int exists[5];
     for (int i = 0; i < 5; i++) {
         int n = snprintf(path[i], sizeof path[i], "%s/%s", directory, files[i]);
         FILE *f = n > 0 && (size_t)n < sizeof path[i] ? fopen(path[i], "rb") : NULL;
-        there[i] = f != NULL;
+        exists[i] = f != NULL;
         if (f != NULL)
             fclose(f);
     }
-    if (there[0])
+    if (exists[0])
         return bpe_read_json(b, path[0]);
-    if (there[1] && there[2])
+    if (exists[1] && exists[2])
         return bpe_read_files(b, path[1], path[2]);
     memset(b, 0, sizeof *b);
     snprintf(
         b->error, sizeof b->error,
         "%.200s: expected a directory with tokenizer.json, or with vocab.json and merges.txt%s",
         directory,
-        there[3]   ? "; tokenizer.model alone, SentencePiece's, is not read: in Python, "
+        exists[3]   ? "; tokenizer.model alone, SentencePiece's, is not read: in Python, "
                      "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) writes "
                      "tokenizer.json"
-        : there[4] ? "; tekken.json, Mistral's own, is not read: take tokenizer.json of the "
+        : exists[4] ? "; tekken.json, Mistral's own, is not read: take tokenizer.json of the "
                      "same model in Hugging Face's format"
                    : "");
     return -1;
@@ -1282,21 +1282,21 @@ bpe_fail(bpe_tokens *t, const char *format, ...)
 /* Room for n more tokens; 0 or -1. */
 static inline int bpe_reserve(bpe_tokens *t, size_t n)
 {
-    if (n <= t->room - t->count)
+    if (n <= t->capacity - t->count)
         return 0;
-    size_t room = t->count + n + t->room / 2 + 64;
+    size_t capacity = t->count + n + t->capacity / 2 + 64;
     int32_t *ids =
-        room < SIZE_MAX / sizeof *ids ? (int32_t *)realloc(t->ids, room * sizeof *ids) : NULL;
+        capacity < SIZE_MAX / sizeof *ids ? (int32_t *)realloc(t->ids, capacity * sizeof *ids) : NULL;
     if (ids == NULL)
-        return bpe_fail(t, "out of memory for %.0f tokens", (double)room);
+        return bpe_fail(t, "out of memory for %.0f tokens", (double)capacity);
     t->ids = ids;
-    t->room = room;
+    t->capacity = capacity;
     return 0;
 }
 
 /* Of bytes that may be no UTF-8 the text that Python's decode("utf-8", errors="replace") gives, to
  * be freed; NULL: out of memory. It ends in a 0 that *size does not count. */
-static inline char *bpe_replace(const char *s, size_t n, size_t *size)
+static inline char *bpe_to_utf8(const char *s, size_t n, size_t *size)
 {
     char *to = n < SIZE_MAX / 3 ? (char *)malloc(3 * n + 1) : NULL;
     *size = 0;
@@ -1314,29 +1314,29 @@ static inline char *bpe_replace(const char *s, size_t n, size_t *size)
 /* Room for a word of n bytes; 0 or -1. */
 static inline int bpe_reserve_word(bpe *b, size_t n, bpe_tokens *t)
 {
-    size_t room = n + n / 2 + 64;
-    if (n <= b->room)
+    size_t capacity = n + n / 2 + 64;
+    if (n <= b->capacity)
         return 0;
     free(b->heap);
     free(b->symbol);
     free(b->next);
-    free(b->before);
-    b->heap = (uint64_t *)malloc(2 * room * sizeof *b->heap);
-    b->symbol = (int32_t *)malloc(room * sizeof *b->symbol);
-    b->next = (uint32_t *)malloc(room * sizeof *b->next);
-    b->before = (uint32_t *)malloc(room * sizeof *b->before);
-    int got = b->heap != NULL && b->symbol != NULL && b->next != NULL && b->before != NULL;
-    b->room = got ? room : 0;
-    return got ? 0 : bpe_fail(t, "out of memory for a word of %.0f bytes", (double)n);
+    free(b->prev);
+    b->heap = (uint64_t *)malloc(2 * capacity * sizeof *b->heap);
+    b->symbol = (int32_t *)malloc(capacity * sizeof *b->symbol);
+    b->next = (uint32_t *)malloc(capacity * sizeof *b->next);
+    b->prev = (uint32_t *)malloc(capacity * sizeof *b->prev);
+    int allocated = b->heap != NULL && b->symbol != NULL && b->next != NULL && b->prev != NULL;
+    b->capacity = allocated ? capacity : 0;
+    return allocated ? 0 : bpe_fail(t, "out of memory for a word of %.0f bytes", (double)n);
 }
 
 /* Puts the merge at a place into a heap of `count`, if there is one; the new count. */
-static inline size_t bpe_push(bpe *b, size_t count, uint32_t place, uint32_t next)
+static inline size_t bpe_push(bpe *b, size_t count, uint32_t position, uint32_t next)
 {
-    const bpe_merge *m = bpe_merge_slot(b, b->symbol[place], b->symbol[next]);
+    const bpe_merge *m = bpe_merge_slot(b, b->symbol[position], b->symbol[next]);
     if (m->pair == BPE_NO_PAIR)
         return count;
-    uint64_t key = (uint64_t)m->rank << 32 | place;
+    uint64_t key = (uint64_t)m->rank << 32 | position;
     size_t i = count;
     for (; i > 0 && b->heap[(i - 1) / 2] > key; i = (i - 1) / 2)
         b->heap[i] = b->heap[(i - 1) / 2];
@@ -1372,7 +1372,7 @@ static inline int32_t bpe_id_of(const bpe *b, const char *name, size_t n)
 static inline uint32_t bpe_symbols(bpe *b, const char *s, size_t n)
 {
     uint32_t count = 0, c;
-    int waits = 0;
+    int pending = 0;
     for (size_t i = 0, size = 1; i < n; i += size) {
         int32_t id;
         if (b->byte_level) {
@@ -1384,24 +1384,24 @@ static inline uint32_t bpe_symbols(bpe *b, const char *s, size_t n)
             size = (size_t)json_utf8(s + i, n - i, &c);
             id = bpe_id_of(b, s + i, size);
         }
-        int fallback = b->fallback && id < 0;
+        int fallback = b->byte_fallback && id < 0;
         for (size_t k = 0; fallback && k < size; k++)
             fallback = b->byte[(unsigned char)s[i + k]] >= 0;
         if (fallback) {
             for (size_t k = 0; k < size; k++)
                 b->symbol[count++] = b->byte[(unsigned char)s[i + k]];
         } else if (id >= 0) {
-            if (waits)
+            if (pending)
                 b->symbol[count++] = b->unknown;
             b->symbol[count++] = id;
-            waits = 0;
+            pending = 0;
         } else if (b->unknown >= 0) {
-            if (waits && !b->fuse)
+            if (pending && !b->fuse_unk)
                 b->symbol[count++] = b->unknown;
-            waits = 1;
+            pending = 1;
         }
     }
-    if (waits)
+    if (pending)
         b->symbol[count++] = b->unknown;
     return count;
 }
@@ -1415,7 +1415,7 @@ static inline int bpe_merge_word(bpe *b, const char *s, size_t n, bpe_tokens *t)
         return bpe_fail(t, "a word of %.0f bytes is too long", (double)n);
     if (bpe_reserve(t, n) != 0 || bpe_reserve_word(b, n, t) != 0)
         return -1;
-    int32_t whole = b->whole ? bpe_id_of(b, s, n) : -1;
+    int32_t whole = b->ignore_merges ? bpe_id_of(b, s, n) : -1;
     if (whole >= 0) {
         t->ids[t->count++] = whole;
         return 0;
@@ -1423,7 +1423,7 @@ static inline int bpe_merge_word(bpe *b, const char *s, size_t n, bpe_tokens *t)
     uint32_t end = bpe_symbols(b, s, n);
     for (uint32_t i = 0; i < end; i++) {
         b->next[i] = i + 1;
-        b->before[i] = i - 1; /* before the first: over all places */
+        b->prev[i] = i - 1; /* before the first: over all places */
     }
     for (uint32_t i = 0; i + 1 < end; i++)
         count = bpe_push(b, count, i, i + 1);
@@ -1439,11 +1439,11 @@ static inline int bpe_merge_word(bpe *b, const char *s, size_t n, bpe_tokens *t)
         b->symbol[next] = -1;
         b->next[i] = b->next[next];
         if (b->next[i] < end) {
-            b->before[b->next[i]] = i;
+            b->prev[b->next[i]] = i;
             count = bpe_push(b, count, i, b->next[i]);
         }
-        if (b->before[i] < end)
-            count = bpe_push(b, count, b->before[i], i);
+        if (b->prev[i] < end)
+            count = bpe_push(b, count, b->prev[i], i);
     }
     for (uint32_t i = 0; i < end; i = b->next[i])
         t->ids[t->count++] = b->symbol[i];
@@ -1491,14 +1491,14 @@ static inline int bpe_class(const char *s, const char *end, size_t *size)
 
 /* The length of an ending such as 's at s, where a ' stands, or 0; any: in capitals, too, of which
  * U+017F is one. */
-static inline size_t bpe_ending(const char *s, const char *end, int any)
+static inline size_t bpe_contraction(const char *s, const char *end, int any_case)
 {
     static const char *const endings[] = { "s", "t", "re", "ve", "m", "ll", "d" };
-    if (any && end - s > 2 && memcmp(s + 1, "\xc5\xbf", 2) == 0)
+    if (any_case && end - s > 2 && memcmp(s + 1, "\xc5\xbf", 2) == 0)
         return 3;
     for (int i = 0; i < 7; i++) {
         size_t n = strlen(endings[i]), k = 0;
-        while (k < n && (size_t)(end - s) > n && (s[1 + k] | (any ? 32 : 0)) == endings[i][k])
+        while (k < n && (size_t)(end - s) > n && (s[1 + k] | (any_case ? 32 : 0)) == endings[i][k])
             k++;
         if (k == n)
             return 1 + n;
@@ -1518,7 +1518,7 @@ static inline const char *bpe_run_end(const char *s, const char *end, int kind)
 /* Behind the word that starts at s, by BPE_REGEX_GPT2. */
 static inline const char *bpe_word_end(const char *s, const char *end)
 {
-    size_t size, length = *s == '\'' ? bpe_ending(s, end, 0) : 0;
+    size_t size, length = *s == '\'' ? bpe_contraction(s, end, 0) : 0;
     if (length > 0)
         return s + length;
     int kind = bpe_class(s, end, &size), next;
@@ -1536,7 +1536,7 @@ static inline const char *bpe_word_end(const char *s, const char *end)
 /* The same by BPE_REGEX_LLAMA, with so many digits in a word. */
 static inline const char *bpe_llama_end(const char *s, const char *end, int digits)
 {
-    size_t size, length = *s == '\'' ? bpe_ending(s, end, 1) : 0;
+    size_t size, length = *s == '\'' ? bpe_contraction(s, end, 1) : 0;
     if (length > 0)
         return s + length;
     int kind = bpe_class(s, end, &size);
@@ -1584,16 +1584,16 @@ static inline const char *bpe_piece_end(const bpe_step *p, const char *s, const 
             first = digit;
         }
         return found;
-    case BPE_ISOLATED: return starts ? s + p->from_size : bpe_seek(s, end, p->from, p->from_size);
-    case BPE_BEHIND:
-        found = bpe_seek(s, end, p->from, p->from_size);
+    case BPE_ISOLATED: return starts ? s + p->from_size : bpe_search(s, end, p->from, p->from_size);
+    case BPE_SPLIT_AFTER:
+        found = bpe_search(s, end, p->from, p->from_size);
         return found < end ? found + p->from_size : end;
     case BPE_SPACES:
         while ((size_t)(end - found) >= p->from_size && memcmp(found, p->from, p->from_size) == 0)
             found += p->from_size;
-        return bpe_seek(found, end, p->from, p->from_size);
+        return bpe_search(found, end, p->from, p->from_size);
     default: /* BPE_BEFORE */
-        return bpe_seek(s + (starts ? p->from_size : 0), end, p->from, p->from_size);
+        return bpe_search(s + (starts ? p->from_size : 0), end, p->from, p->from_size);
     }
 }
 
@@ -1603,13 +1603,13 @@ typedef struct {
 } bpe_piece;
 
 /* Whether PREFIX or METASPACE changes a piece, which is then *own, to be freed; -1: no memory. */
-static inline int bpe_change(const bpe_step *p, const bpe_piece *piece, char **own, size_t *size)
+static inline int bpe_add_spaces(const bpe_step *p, const bpe_piece *piece, char **owned, size_t *size)
 {
     const bpe_step spaces = { BPE_REPLACE, " ", "", 1, p->to_size, BPE_NEVER };
     size_t n = (size_t)(piece->end - piece->s), before = 0;
     bpe_step replace = spaces;
     memcpy(replace.to, p->to, sizeof replace.to);
-    *own = NULL;
+    *owned = NULL;
     if (p->kind == BPE_PREFIX) {
         if (*piece->s == ' ')
             return 0;
@@ -1620,15 +1620,15 @@ static inline int bpe_change(const bpe_step *p, const bpe_piece *piece, char **o
         int starts = *piece->s == ' ' || (n >= p->to_size && !memcmp(piece->s, p->to, p->to_size));
         if (!starts && (p->when == BPE_ALWAYS || (p->when == BPE_FIRST && piece->first)))
             before = p->to_size;
-        if (before == 0 && bpe_seek(piece->s, piece->end, " ", 1) == piece->end)
+        if (before == 0 && bpe_search(piece->s, piece->end, " ", 1) == piece->end)
             return 0;
     }
     *size = before + bpe_put_replaced(&replace, piece->s, n, NULL);
-    *own = (char *)malloc(*size);
-    if (*own == NULL)
+    *owned = (char *)malloc(*size);
+    if (*owned == NULL)
         return -1;
-    memcpy(*own, replace.to, before);
-    bpe_put_replaced(&replace, piece->s, n, *own + before);
+    memcpy(*owned, replace.to, before);
+    bpe_put_replaced(&replace, piece->s, n, *owned + before);
     return 0;
 }
 
@@ -1639,16 +1639,16 @@ static inline int bpe_encode_steps(bpe *b, bpe_piece piece, int step, bpe_tokens
     if (step == b->step_count)
         return bpe_encode_word(b, piece.s, (size_t)(piece.end - piece.s), t);
     if (p->kind == BPE_PREFIX || p->kind == BPE_METASPACE) {
-        char *own = NULL;
+        char *owned = NULL;
         size_t size = 0;
-        if (bpe_change(p, &piece, &own, &size) != 0)
+        if (bpe_add_spaces(p, &piece, &owned, &size) != 0)
             return bpe_fail(t, "out of memory for a copy of %.0f bytes of text", (double)size);
-        if (own != NULL) {
-            piece.s = own;
-            piece.end = own + size;
+        if (owned != NULL) {
+            piece.s = owned;
+            piece.end = owned + size;
         }
         int status = bpe_encode_steps(b, piece, step + 1, t);
-        free(own);
+        free(owned);
         return status;
     }
     while (piece.s < piece.end) {
@@ -1664,7 +1664,7 @@ static inline int bpe_encode_steps(bpe *b, bpe_piece piece, int step, bpe_tokens
 /* The added token of a list that starts at p, the longest, or NULL. */
 static inline const bpe_added *bpe_added_at(const bpe *b, int list, const char *p, const char *end)
 {
-    const uint32_t *begins = &b->begins[list][(unsigned char)*p];
+    const uint32_t *begins = &b->first_added[list][(unsigned char)*p];
     for (uint32_t i = begins[0]; i < begins[1]; i++) {
         const bpe_added *a = &b->added[list][i];
         if ((size_t)(end - p) >= a->size && memcmp(p, a->text, a->size) == 0)
@@ -1694,12 +1694,12 @@ static inline int bpe_encode_part(bpe *b, bpe_piece piece, int specials, int lis
 static inline int bpe_encode_normal(bpe *b, bpe_piece piece, int specials, bpe_tokens *t)
 {
     size_t n = (size_t)(piece.end - piece.s);
-    char *own = NULL;
-    if (bpe_normalize(b, &piece.s, &n, &own) != 0)
+    char *owned = NULL;
+    if (bpe_normalize(b, &piece.s, &n, &owned) != 0)
         return bpe_fail(t, "out of memory for %.0f bytes of text, normalized", (double)n);
     piece.end = piece.s + n;
     int status = bpe_encode_part(b, piece, specials, 1, t);
-    free(own);
+    free(owned);
     return status;
 }
 
@@ -1716,12 +1716,12 @@ static inline int bpe_encode_part(bpe *b, bpe_piece piece, int specials, int lis
             if (found == NULL) {
                 p++;
             } else if (found->special && !specials) { /* text, passed over as a whole */
-                b->spelled++;
+                b->special_texts++;
                 p += found->size;
                 found = NULL;
             }
         }
-        part.end = found == NULL ? end : found->left ? bpe_space_start(part.s, p) : p;
+        part.end = found == NULL ? end : found->lstrip ? bpe_space_start(part.s, p) : p;
         part.first = piece.first && part.s == piece.s;
         if (part.s < part.end)
             status = list == 0 ? bpe_encode_normal(b, part, specials, t)
@@ -1731,12 +1731,12 @@ static inline int bpe_encode_part(bpe *b, bpe_piece piece, int specials, int lis
         if (bpe_reserve(t, 1) != 0)
             return -1;
         p += found->size;
-        const char *behind = p;
-        if (found->right)
-            behind = spaces = p < spaces ? spaces : bpe_run_end(p, end, UNICODE_SPACE);
-        if (behind > part.s || !found->left) /* else it is part of the white space of one before */
+        const char *after = p;
+        if (found->rstrip)
+            after = spaces = p < spaces ? spaces : bpe_run_end(p, end, UNICODE_SPACE);
+        if (after > part.s || !found->lstrip) /* else it is part of the white space of one before */
             t->ids[t->count++] = found->id;
-        part.s = behind;
+        part.s = after;
     }
     return status;
 }
@@ -1754,22 +1754,22 @@ static inline int bpe_encode(bpe *b, const char *text, size_t n, int flags, bpe_
     for (; i < n && length > 0; i += (size_t)length)
         length = (unsigned char)text[i] < 128 ? 1 : json_utf8(text + i, n - i, &c);
     if (length < 0) {
-        valid = bpe_replace(text, n, &i);
+        valid = bpe_to_utf8(text, n, &i);
         if (valid == NULL)
             return bpe_fail(t, "out of memory for a copy of %.0f bytes of text", (double)n);
         text = valid;
         n = i;
     }
-    bpe_piece piece = { text, text + n, (flags & BPE_INSIDE) == 0 };
+    bpe_piece piece = { text, text + n, (flags & BPE_NOT_FIRST) == 0 };
     int status = bpe_reserve(t, 2 * BPE_TEMPLATE_SIZE);
-    for (int k = 0; status == 0 && (flags & BPE_TEMPLATE) != 0 && k < b->head_count; k++)
-        t->ids[t->count++] = b->head[k];
+    for (int k = 0; status == 0 && (flags & BPE_TEMPLATE) != 0 && k < b->prefix_count; k++)
+        t->ids[t->count++] = b->prefix[k];
     if (status == 0 && n > 0)
         status = bpe_encode_part(b, piece, (flags & BPE_SPECIALS) != 0, 0, t);
     if (status == 0)
         status = bpe_reserve(t, BPE_TEMPLATE_SIZE);
-    for (int k = 0; status == 0 && (flags & BPE_TEMPLATE) != 0 && k < b->tail_count; k++)
-        t->ids[t->count++] = b->tail[k];
+    for (int k = 0; status == 0 && (flags & BPE_TEMPLATE) != 0 && k < b->suffix_count; k++)
+        t->ids[t->count++] = b->suffix[k];
     free(valid);
     if (status != 0)
         t->count = count;
@@ -1813,13 +1813,13 @@ static inline const char *bpe_first_bytes(const bpe *b, int32_t id, size_t *size
  * such tokens that is no UTF-8 as a whole. It ends in a 0 that *size does not count. */
 static inline char *bpe_decode(const bpe *b, const int32_t *ids, size_t n, size_t *size)
 {
-    size_t room = 1, at = 0, run = SIZE_MAX, length; /* run: where a run of bytes starts */
+    size_t capacity = 1, at = 0, run = SIZE_MAX, length; /* run: where a run of bytes starts */
     uint32_t c;
     for (size_t i = 0; i < n; i++) {
         bpe_bytes(b, ids[i], &length);
-        room += 3 * length;
+        capacity += 3 * length;
     }
-    char *to = (char *)malloc(room);
+    char *to = (char *)malloc(capacity);
     for (size_t i = 0; to != NULL && i <= n; i++) {
         const int32_t id = i < n ? ids[i] : -1;
         const char *bytes = bpe_bytes(b, id, &length);
@@ -1841,7 +1841,7 @@ static inline char *bpe_decode(const bpe *b, const int32_t *ids, size_t n, size_
         at += length;
     }
     if (to != NULL && b->byte_level) {
-        char *valid = bpe_replace(to, at, size);
+        char *valid = bpe_to_utf8(to, at, size);
         free(to);
         return valid;
     }

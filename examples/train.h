@@ -46,9 +46,9 @@
 #include <time.h>
 #if defined(__unix__) || defined(__APPLE__)
 #include <unistd.h>
-#define TRAIN_CLOCK isatty(2) /* a line that is written over and over is for people only */
+#define TRAIN_IS_TERMINAL isatty(2) /* a line that is written over and over is for people only */
 #else
-#define TRAIN_CLOCK 1
+#define TRAIN_IS_TERMINAL 1
 #endif
 
 enum { TRAIN_LOSSES = 9 };
@@ -60,8 +60,8 @@ typedef struct {
     gckpt_tensor *in[TRAIN_COLUMNS];   /* the columns */
     gckpt_tensor *loss;                /* set it: what is minimised */
     gckpt_tensor *output;              /* set it: (rows,..), what is predicted; NULL: nothing */
-    gckpt_term more[TRAIN_LOSSES - 1]; /* further losses, */
-    int mores;                         /* so many */
+    gckpt_term extra[TRAIN_LOSSES - 1]; /* further losses, */
+    int extra_count;                         /* so many */
 } train_net;
 typedef void (*train_model)(train_net *net, void *user);
 
@@ -72,14 +72,14 @@ typedef struct {
     double loss;         /* of the step; of an epoch: the mean of its steps */
     double validation;   /* of the rows for validation: the mean of their batches; else as loss */
     int losses;          /* net->loss and so many more, each by itself and without its weight: */
-    double loss_of[TRAIN_LOSSES], validation_of[TRAIN_LOSSES];
+    double term_loss[TRAIN_LOSSES], term_validation[TRAIN_LOSSES];
     double accuracy;     /* 0 to 1: how often the greatest of an output (..,V) is at the last column
                             (..), i32; negative ones do not count. -1: no such columns */
     const float *output; /* of the rows for validation, in order; in `watch` after an epoch */
-    int best;            /* 1: no epoch before had less validation loss */
+    int is_best;            /* 1: no epoch before had less validation loss */
     float lr;
     size_t bytes;    /* parameters, optimiser state and the one arena of training and validation */
-    int unlogged;    /* the first epoch whose line the log could not take; 0: none */
+    int log_failed;    /* the first epoch whose line the log could not take; 0: none */
     char notes[768]; /* warnings, a line each, which are also printed on stderr; "" if none */
     char error[512]; /* what went wrong, and what helps; "" */
 } train_report;
@@ -102,7 +102,7 @@ typedef struct {
      * it has of later epochs; else it begins anew. A disk that fills up costs the log's further
      * lines, not the training: report.unlogged, and a line on stderr. */
     const char *log;
-    int every; /* epochs between lines on stdout (0 means 1); -1 hides these and stderr's clock */
+    int print_every; /* epochs between lines on stdout (0 means 1); -1 hides these and stderr's clock */
     int (*watch)(void *user, const train_report *now); /* after steps and epochs; 1: enough */
     /* Fills columns without values, or changes rows: called once for the rows of a step, or of a
      * batch for validation (train_data.h says more). Anything but 0: an error. */
@@ -129,10 +129,10 @@ static inline int train_next_epoch(train_run *t)
     if (r->epoch >= r->epochs || (t->o.patience > 0 && r->epoch - t->best.epoch >= t->o.patience))
         return 0;
     r->epoch++;
-    t->within = 1;
+    t->in_epoch = 1;
     t->validated = 0;
     memset(&t->validation, 0, sizeof t->validation);
-    train_shuffle(t->order, t->trained, t->o.seed, r->epoch);
+    train_shuffle(t->order, t->train_rows, t->o.seed, r->epoch);
     return 1;
 }
 
@@ -144,31 +144,31 @@ static inline int train_watch(train_run *t)
 /* All steps and validation are done. */
 static inline int train_end_epoch(train_run *t)
 {
-    const int lines = t->o.every > 0 ? t->o.every : 1;
+    const int lines = t->o.print_every > 0 ? t->o.print_every : 1;
     train_report *r = t->r;
     r->step = 0;
-    r->lr = train_lr(t, train_at(t) - 1); /* which another process may have taken */
-    r->loss = r->validation = train_mean(t, &t->sums, r->loss_of);
-    memcpy(r->validation_of, r->loss_of, sizeof r->validation_of);
-    if (t->checked > 0) {
-        r->validation = train_mean(t, &t->validation, r->validation_of);
+    r->lr = train_lr(t, train_global_step(t) - 1); /* which another process may have taken */
+    r->loss = r->validation = train_mean_loss(t, &t->sums, r->term_loss);
+    memcpy(r->term_validation, r->term_loss, sizeof r->term_validation);
+    if (t->valid_rows > 0) {
+        r->validation = train_mean_loss(t, &t->validation, r->term_validation);
         r->accuracy = train_accuracy(t, &t->validation);
         train_check_validation(t);
     }
-    r->best = t->best.epoch == 0 || t->checked == 0 || r->validation < t->best.validation ||
+    r->is_best = t->best.epoch == 0 || t->valid_rows == 0 || r->validation < t->best.validation ||
               t->best.validation != t->best.validation;
-    r->output = t->checked > 0 && t->result != NULL ? t->outputs : NULL;
-    t->over = train_watch(t);
+    r->output = t->valid_rows > 0 && t->result != NULL ? t->outputs : NULL;
+    t->ended = train_watch(t);
     r->output = NULL;
-    t->within = 0;
+    t->in_epoch = 0;
     t->done = 0;
     memset(&t->sums, 0, sizeof t->sums);
-    if (r->best) {
+    if (r->is_best) {
         t->best = *r;
-        train_keep(t, 1);
+        train_copy_best(t, 1);
     }
-    if (t->o.every >= 0 && (r->epoch % lines == 0 || r->epoch == 1))
-        train_print(t, "epoch", r);
+    if (t->o.print_every >= 0 && (r->epoch % lines == 0 || r->epoch == 1))
+        train_print_epoch(t, "epoch", r);
     train_log(t);
     return t->o.save != NULL ? train_save(t) : 0;
 }
@@ -179,17 +179,17 @@ static inline int train_end_epoch(train_run *t)
 static inline int train_begin(train_run *t, gckpt_store *store, train_model model,
                               const train_data *data, const train_options *options, train_report *r)
 {
-    char head[512];
-    const int started = train_start(t, store, model, data, options, r) == 0;
+    char header[512];
+    const int started = train_init(t, store, model, data, options, r) == 0;
     r->epochs = options->epochs > 0 ? options->epochs : 10;
-    if (!started || train_ready(t) != 0 ||
+    if (!started || train_prepare(t) != 0 ||
         (options->log != NULL &&
-         train_log_open(options->log, train_log_head(t, head), r->epoch, r->error) != 0)) {
+         train_log_open(options->log, train_log_header(t, header), r->epoch, r->error) != 0)) {
         train_free(t);
         return -1;
     }
-    t->resumed = r->epoch * r->steps + t->done;
-    t->began = t->told = time(NULL);
+    t->resumed_steps = r->epoch * r->steps + t->done;
+    t->start_time = t->printed_at = time(NULL);
     return 0;
 }
 
@@ -200,28 +200,28 @@ static inline int train_tick(train_run *t, int instructions)
 {
     train_report *r = t->r;
     int failed = 0;
-    if (t->over == 0 && !t->within)
-        t->over = !train_next_epoch(t);
-    if (t->over != 0)
-        return t->over < 0 ? -1 : 0;
+    if (t->ended == 0 && !t->in_epoch)
+        t->ended = !train_next_epoch(t);
+    if (t->ended != 0)
+        return t->ended < 0 ? -1 : 0;
     const int64_t done = t->done;
     if (done < r->steps) {
         failed = train_step(t, instructions) != 0;
-        t->over = !failed && t->done > done && train_watch(t);
+        t->ended = !failed && t->done > done && train_watch(t);
         if (!failed && t->done > done && t->o.save != NULL && t->o.save_steps > 0 &&
             t->done % t->o.save_steps == 0 && t->done < r->steps)
             failed = train_save(t) != 0;
-    } else if (t->validated < t->checked) {
-        const int64_t left = t->checked - t->validated, n = left < t->batch ? left : t->batch;
-        failed = train_evaluate(t, t->trained + t->validated, n,
+    } else if (t->validated < t->valid_rows) {
+        const int64_t left = t->valid_rows - t->validated, n = left < t->batch ? left : t->batch;
+        failed = train_evaluate(t, t->train_rows + t->validated, n,
                                 t->outputs + t->validated * t->width, &t->validation) != 0;
         t->validated += n;
     }
-    if (!failed && t->over == 0 && t->done == r->steps && t->validated == t->checked)
+    if (!failed && t->ended == 0 && t->done == r->steps && t->validated == t->valid_rows)
         failed = train_end_epoch(t) != 0;
     if (failed)
-        t->over = -1;
-    return failed ? -1 : t->over == 0;
+        t->ended = -1;
+    return failed ? -1 : t->ended == 0;
 }
 
 /* Ends it, over or not: a step under way is done first, so that no weights are half updated; then
@@ -232,22 +232,22 @@ static inline int train_tick(train_run *t, int instructions)
 static inline int train_end(train_run *t)
 {
     train_report *r = t->r;
-    int failed = t->over < 0;
-    if (!failed && t->running)
+    int failed = t->ended < 0;
+    if (!failed && t->in_step)
         failed = train_step(t, 0) != 0;
-    if (!failed && t->within && t->done > 0 && t->o.save != NULL)
+    if (!failed && t->in_epoch && t->done > 0 && t->o.save != NULL)
         failed = train_save(t) != 0;
-    if (!failed && t->best.epoch > 0 && (t->checked > 0 || t->done == 0)) {
-        train_keep(t, -1);
+    if (!failed && t->best.epoch > 0 && (t->valid_rows > 0 || t->done == 0)) {
+        train_copy_best(t, -1);
         t->best.epochs = r->epochs;
         t->best.steps = r->steps;
         t->best.bytes = r->bytes;
-        t->best.unlogged = r->unlogged;
+        t->best.log_failed = r->log_failed;
         memcpy(t->best.notes, r->notes, sizeof r->notes);
         t->best.losses = r->losses;
         *r = t->best;
-        if (t->o.every >= 0)
-            train_print(t, "kept: epoch", r);
+        if (t->o.print_every >= 0)
+            train_print_epoch(t, "kept: epoch", r);
     }
     train_free(t);
     return failed ? -1 : 0;
@@ -275,18 +275,18 @@ static inline int train_predict(gckpt_store *store, train_model model, const tra
     train_run t;
     train_data all = *data;
     all.validation = 0;
-    int failed = train_start(&t, store, model, &all, options, r) != 0;
+    int failed = train_init(&t, store, model, &all, options, r) != 0;
     if (options->known > 0 && options->known < t.known)
         t.known = options->known;
     failed = failed || train_plan_forward(&t, t.batch) != 0;
-    if (!failed && train_room(&t, 0, t.copied ? t.columns : 0) != 0)
+    if (!failed && train_alloc_rows(&t, 0, t.collated ? t.columns : 0) != 0)
         failed = train_fail(&t, "out of memory for a batch") != 0;
     failed = failed || train_bind(&t) != 0;
     for (int64_t at = 0; !failed && at < all.rows; at += t.batch)
         failed = train_evaluate(&t, at, all.rows - at < t.batch ? all.rows - at : t.batch,
                                 out != NULL ? out + at * t.width : NULL, &t.sums) != 0;
-    r->loss = r->validation = train_mean(&t, &t.sums, r->loss_of);
-    memcpy(r->validation_of, r->loss_of, sizeof r->validation_of);
+    r->loss = r->validation = train_mean_loss(&t, &t.sums, r->term_loss);
+    memcpy(r->term_validation, r->term_loss, sizeof r->term_validation);
     r->accuracy = out != NULL ? train_accuracy(&t, &t.sums) : -1;
     train_free(&t);
     return failed ? -1 : 0;

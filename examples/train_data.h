@@ -38,7 +38,7 @@ typedef struct {
     uint64_t seed;
     int64_t n;               /* rows, */
     const int64_t *rows;     /* and which: 0 to train_data.rows - 1 */
-    void *to[TRAIN_COLUMNS]; /* of each column n rows of floats or int32_t, one after the other:
+    void *values[TRAIN_COLUMNS]; /* of each column n rows of floats or int32_t, one after the other:
                                 values, where the column has some, else to be filled */
     char error[256];         /* what went wrong, when it returns anything but 0 */
 } train_batch;
@@ -53,19 +53,19 @@ static inline uint64_t train_mix(uint64_t x)
 
 /* 64 random bits for the batch's row i: a function of seed, epoch, row and `which`, and of nothing
  * else. */
-static inline uint64_t train_random(const train_batch *b, int64_t i, uint64_t which)
+static inline uint64_t train_random(const train_batch *b, int64_t i, uint64_t stream)
 {
-    const uint64_t of[4] = { b->seed, (uint64_t)b->epoch, (uint64_t)b->rows[i], which };
+    const uint64_t key[4] = { b->seed, (uint64_t)b->epoch, (uint64_t)b->rows[i], stream };
     uint64_t x = 0;
     for (int k = 0; k < 4; k++)
-        x = train_mix((x ^ of[k]) + 0x9e3779b97f4a7c15u);
+        x = train_mix((x ^ key[k]) + 0x9e3779b97f4a7c15u);
     return x;
 }
 
 /* The same as a float in [0,1): its 24 high bits. */
-static inline float train_uniform(const train_batch *b, int64_t i, uint64_t which)
+static inline float train_uniform(const train_batch *b, int64_t i, uint64_t stream)
 {
-    return (float)(train_random(b, i, which) >> 40) * 5.9604644775390625e-8f;
+    return (float)(train_random(b, i, stream) >> 40) * 5.9604644775390625e-8f;
 }
 
 /* The order of rows in an epoch: Fisher & Yates 1938. */
@@ -82,14 +82,14 @@ static inline void train_shuffle(int64_t *order, int64_t n, uint64_t seed, int e
 static inline int64_t train_width(const train_column *c) { return c->width > 0 ? c->width : 1; }
 
 /* Bytes of a value as it is stored. */
-static inline int64_t train_stored(const train_column *c)
+static inline int64_t train_value_bytes(const train_column *c)
 {
     return c->type == TRAIN_U8 ? 1 : c->type == TRAIN_F16 ? 2 : 4;
 }
 
 static inline const void *train_row(const train_column *c, int64_t row)
 {
-    return (const char *)c->values + row * train_width(c) * train_stored(c);
+    return (const char *)c->values + row * train_width(c) * train_value_bytes(c);
 }
 
 static inline float train_from_f16(uint16_t half)
@@ -115,18 +115,18 @@ static inline void train_shuffle_rows(train_data *data, uint64_t seed)
         for (int j = 0; j < TRAIN_COLUMNS && data->column[j].name != NULL; j++) {
             const train_column *c = &data->column[j];
             char *values = (char *)(uintptr_t)c->values;
-            const int64_t size = train_width(c) * train_stored(c);
+            const int64_t size = train_width(c) * train_value_bytes(c);
             for (int64_t byte = 0; byte < size && values != NULL && k != i; byte++) {
-                const char kept = values[i * size + byte];
+                const char swap = values[i * size + byte];
                 values[i * size + byte] = values[k * size + byte];
-                values[k * size + byte] = kept;
+                values[k * size + byte] = swap;
             }
         }
     }
 }
 
 /* A row as the graph has it. */
-static inline void train_widen(const train_column *c, int64_t row, void *to)
+static inline void train_convert_row(const train_column *c, int64_t row, void *to)
 {
     const int64_t n = train_width(c);
     const void *from = train_row(c, row);
@@ -147,7 +147,7 @@ static inline uint64_t train_hash(const train_data *data, int columns)
     uint64_t hash = 14695981039346656037u;
     for (int i = 0; i < columns; i++) {
         const train_column *c = &data->column[i];
-        const int64_t size = train_stored(c), n = data->rows * train_width(c);
+        const int64_t size = train_value_bytes(c), n = data->rows * train_width(c);
         for (int64_t k = 0; c->values != NULL && k < n; k++) {
             const char *at = (const char *)c->values + k * size;
             uint32_t word = *(const unsigned char *)at;

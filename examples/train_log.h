@@ -15,7 +15,7 @@
 #include <string.h>
 
 /* Digits enough to see: 0.000012 is not 0.0000. */
-static inline const char *train_text(double x, char text[32])
+static inline const char *train_format(double x, char text[32])
 {
     const double size = x < 0 ? -x : x;
     snprintf(text, 32, size == 0 || (size >= 0.01 && size < 1e6) ? "%.4f" : "%.3g", x);
@@ -24,13 +24,13 @@ static inline const char *train_text(double x, char text[32])
 
 /* How many bytes of a log are its head and whole lines of epochs up to this one; 0: the file is
  * empty, -1: it is something else. */
-static inline long train_log_end(FILE *f, const char *head, int epochs)
+static inline long train_log_end(FILE *f, const char *header, int epochs)
 {
     char line[1024];
-    long end = (long)strlen(head);
+    long end = (long)strlen(header);
     if (fgets(line, sizeof line, f) == NULL)
         return 0;
-    if (strcmp(line, head) != 0)
+    if (strcmp(line, header) != 0)
         return -1;
     while (fgets(line, sizeof line, f) != NULL && strchr(line, '\n') != NULL &&
            strtol(line, NULL, 10) >= 1 && strtol(line, NULL, 10) <= epochs)
@@ -40,11 +40,11 @@ static inline long train_log_end(FILE *f, const char *head, int epochs)
 
 /* The file begins with `head`, a line, and keeps its lines of epochs 1 to `epochs`, no others; a
  * file that does not begin so is not touched. -1: `error` says why. */
-static inline int train_log_open(const char *path, const char *head, int epochs, char error[512])
+static inline int train_log_open(const char *path, const char *header, int epochs, char error[512])
 {
     FILE *f = fopen(path, "rb");
-    const long end = f != NULL ? train_log_end(f, head, epochs) : 0;
-    const size_t size = end > 0 ? (size_t)end : strlen(head);
+    const long end = f != NULL ? train_log_end(f, header, epochs) : 0;
+    const size_t size = end > 0 ? (size_t)end : strlen(header);
     char *text = (char *)malloc(size);
     int failed = end < 0 || text == NULL;
     errno = 0;
@@ -55,7 +55,7 @@ static inline int train_log_open(const char *path, const char *head, int epochs,
     else if (end > 0)
         rewind(f), failed = fread(text, 1, size, f) != size;
     else
-        memcpy(text, head, size);
+        memcpy(text, header, size);
     if (f != NULL)
         fclose(f);
     if (!failed) {
@@ -77,8 +77,8 @@ static inline int train_log_add(const char *path, const double *const *cells, in
     int failed = f == NULL;
     for (int i = 0; i < n && !failed; i++) {
         const double x = cells[i] != NULL ? *cells[i] : 0;
-        const int whole = x > -1e15 && x < 1e15 && x == (double)(long long)x;
-        snprintf(text, sizeof text, whole ? "%.0f" : "%.9g", x);
+        const int is_integer = x > -1e15 && x < 1e15 && x == (double)(long long)x;
+        snprintf(text, sizeof text, is_integer ? "%.0f" : "%.9g", x);
         for (char *c = text; *c != 0; c++) /* a point, whatever the program's locale is */
             *c = *c == ',' ? '.' : *c;
         failed = fprintf(f, "%s%c", cells[i] != NULL ? text : "", i < n - 1 ? ',' : '\n') < 0;

@@ -4,8 +4,8 @@
 #define TRAIN_RUN_H
 typedef struct { /* of an epoch's steps, or of the rows for validation */
     double loss, count;
-    double sum[TRAIN_LOSSES], of[TRAIN_LOSSES]; /* each by itself, and of so many */
-    int64_t right, targets;
+    double sum[TRAIN_LOSSES], counts[TRAIN_LOSSES]; /* each by itself, and of so many */
+    int64_t correct, targets;
 } train_sums;
 
 typedef struct {
@@ -15,27 +15,27 @@ typedef struct {
     train_options o;
     train_report *r, best;
     int columns, known;             /* known: before the first that is not */
-    int copied;                     /* 1: batches are put together in `fed` for validation, too */
-    int64_t trained, checked;       /* rows: the first ones; those for validation */
+    int collated;                     /* 1: batches are put together in `fed` for validation, too */
+    int64_t train_rows, valid_rows;       /* rows: the first ones; those for validation */
     int64_t batch, width;           /* width: of an output */
     int64_t *order, *rows;          /* of the rows trained on; rows: of a batch for validation */
-    int ids[TRAIN_COLUMNS], output; /* ids of tensors */
+    int ids[TRAIN_COLUMNS], output_id; /* ids of tensors */
     gckpt_tensor *result;           /* the output in the graph that was built last */
     gckpt_term terms[TRAIN_LOSSES]; /* and its losses' weights */
     gckpt_plan *plan, *forward_plan;
     gckpt_exec *exec, *forward;
     gckpt_feed feeds[TRAIN_COLUMNS];  /* of the step under way */
-    void *arena, *fed[TRAIN_COLUMNS]; /* fed: a batch of each column */
-    float *outputs, *weights;         /* weights: the best */
-    int within, running, over;        /* an epoch; a step; over: 1: nothing is left; -1: an error */
+    void *arena, *buffers[TRAIN_COLUMNS]; /* fed: a batch of each column */
+    float *outputs, *best_weights;         /* weights: the best */
+    int in_epoch, in_step, ended;        /* an epoch; a step; over: 1: nothing is left; -1: an error */
     int64_t done, validated;          /* of the epoch: steps; rows for validation */
     train_sums sums, validation;      /* of these */
-    int64_t resumed;                  /* steps that others did */
-    time_t began, told;               /* told: when the clock on stderr was last written, */
-    int shown;                        /* and its length */
-    int unfinite;                     /* nonzero after a note of a validation loss of NaN */
+    int64_t resumed_steps;                  /* steps that others did */
+    time_t start_time, printed_at;               /* told: when the clock on stderr was last written, */
+    int line_length;                        /* and its length */
+    int nan_noted;                     /* nonzero after a note of a validation loss of NaN */
     char path[1024];                  /* of the best weights */
-    char values[20];                  /* a hash of all rows' values, for the file's note */
+    char values_hash[20];                  /* a hash of all rows' values, for the file's note */
 } train_run;
 
 static inline int train_fail(train_run *t, const char *format, ...)
@@ -51,20 +51,20 @@ static inline int train_fail(train_run *t, const char *format, ...)
 static inline void train_note(train_run *t, const char *format, ...)
 {
     char *notes = t->r->notes;
-    const size_t used = strlen(notes), room = sizeof t->r->notes - used;
+    const size_t used = strlen(notes), left = sizeof t->r->notes - used;
     va_list list;
     va_start(list, format);
-    vsnprintf(notes + used, room, format, list);
+    vsnprintf(notes + used, left, format, list);
     va_end(list);
-    if (t->shown > 0)
-        fprintf(stderr, "\r%*s\r", t->shown, "");
-    t->shown = 0;
+    if (t->line_length > 0)
+        fprintf(stderr, "\r%*s\r", t->line_length, "");
+    t->line_length = 0;
     fprintf(stderr, "note: %s\n", notes + used);
     if (strlen(notes) + 1 < sizeof t->r->notes)
         strcat(notes, "\n");
 }
 
-static inline int train_start(train_run *t, gckpt_store *store, train_model model,
+static inline int train_init(train_run *t, gckpt_store *store, train_model model,
                               const train_data *data, const train_options *o, train_report *r)
 {
     memset(t, 0, sizeof *t);
@@ -75,8 +75,8 @@ static inline int train_start(train_run *t, gckpt_store *store, train_model mode
     t->o = *o;
     t->r = r;
     r->accuracy = -1;
-    t->trained = data->rows - data->validation;
-    if (data->validation < 0 || t->trained < 1)
+    t->train_rows = data->rows - data->validation;
+    if (data->validation < 0 || t->train_rows < 1)
         return train_fail(t, "data: %.0f rows, %.0f of them for validation: none to train on",
                           (double)data->rows, (double)data->validation);
     if (o->save != NULL && snprintf(t->path, sizeof t->path, "%s.best", o->save) >= 1024)
@@ -86,7 +86,7 @@ static inline int train_start(train_run *t, gckpt_store *store, train_model mode
                           "options: epochs %i, patience %i: negative; 0 epochs are 10, patience 0 "
                           "waits for ever",
                           o->epochs, o->patience);
-    t->copied = o->batch != NULL;
+    t->collated = o->batch != NULL;
     for (; t->columns < TRAIN_COLUMNS && data->column[t->columns].name != NULL; t->columns++) {
         const int type = data->column[t->columns].type, narrow = type >= TRAIN_U8;
         if (type != GCKPT_F32 && type != GCKPT_I32 && type != TRAIN_U8 && type != TRAIN_F16)
@@ -94,12 +94,12 @@ static inline int train_start(train_run *t, gckpt_store *store, train_model mode
                               "data: column %i has type %i; GCKPT_F32, GCKPT_I32, TRAIN_U8 and "
                               "TRAIN_F16 are known",
                               t->columns, type);
-        t->copied |= narrow;
+        t->collated |= narrow;
     }
     while (t->known < t->columns && (o->batch != NULL || data->column[t->known].values != NULL))
         t->known++;
     t->batch = o->plan.batch > 0 ? o->plan.batch : 32;
-    t->batch = t->batch < t->trained ? t->batch : t->trained;
+    t->batch = t->batch < t->train_rows ? t->batch : t->train_rows;
     return 0;
 }
 
@@ -110,23 +110,23 @@ static inline void train_free(train_run *t)
     gckpt_plan_free(t->plan);
     gckpt_plan_free(t->forward_plan);
     for (int i = 0; i < t->columns; i++)
-        free(t->fed[i]);
+        free(t->buffers[i]);
     free(t->order);
     free(t->arena);
     free(t->outputs);
-    free(t->weights);
+    free(t->best_weights);
     memset(t, 0, sizeof *t);
-    t->over = -1; /* for who asks */
+    t->ended = -1; /* for who asks */
 }
 
 /* There is no plan: unless the model is known to be why, the graph or store says it. */
-static inline int train_unplanned(train_run *t, const void *object)
+static inline int train_fail_plan(train_run *t, const void *object)
 {
     return t->r->error[0] != 0 ? -1 : train_fail(t, "%s", gckpt_error_text(object));
 }
 
 /* The columns as inputs, then the user's model. */
-static inline int train_graph(train_run *t, gckpt_graph *graph, int64_t rows, gckpt_term *terms)
+static inline int train_build_graph(train_run *t, gckpt_graph *graph, int64_t rows, gckpt_term *terms)
 {
     train_net net;
     memset(&net, 0, sizeof net);
@@ -139,22 +139,22 @@ static inline int train_graph(train_run *t, gckpt_graph *graph, int64_t rows, gc
         t->ids[i] = gckpt_id(net.in[i]);
     }
     t->model(&net, t->o.user);
-    if (net.mores < 0 || net.mores >= TRAIN_LOSSES) {
-        train_fail(t, "model: net->mores is %i; there is room for %i", net.mores, TRAIN_LOSSES - 1);
+    if (net.extra_count < 0 || net.extra_count >= TRAIN_LOSSES) {
+        train_fail(t, "model: net->mores is %i; there is room for %i", net.extra_count, TRAIN_LOSSES - 1);
         net.loss = NULL; /* so there is no plan */
-        net.mores = 0;
+        net.extra_count = 0;
     }
     const gckpt_shape s = gckpt_shape_of(net.output);
     t->result = net.output;
-    t->output = gckpt_id(net.output);
+    t->output_id = gckpt_id(net.output);
     t->width = net.output != NULL;
     for (int i = 1; i < s.n; i++)
         t->width *= s.d[i];
     terms[0].loss = net.loss;
     terms[0].weight = 1;
     terms[0].regulariser = 0;
-    memcpy(terms + 1, net.more, (size_t)net.mores * sizeof *terms);
-    t->r->losses = 1 + net.mores;
+    memcpy(terms + 1, net.extra, (size_t)net.extra_count * sizeof *terms);
+    t->r->losses = 1 + net.extra_count;
     memcpy(t->terms, terms, (size_t)t->r->losses * sizeof *terms);
     return t->r->losses;
 }
@@ -163,8 +163,8 @@ static inline int train_graph(train_run *t, gckpt_graph *graph, int64_t rows, gc
 static inline int train_build(gckpt_graph *graph, int64_t rows, gckpt_term *terms, void *run)
 {
     train_run *t = (train_run *)run;
-    const int wanted = t->o.micro_batch <= 0 || rows == t->o.micro_batch;
-    return wanted ? train_graph(t, graph, rows, terms) : -1;
+    const int accepted = t->o.micro_batch <= 0 || rows == t->o.micro_batch;
+    return accepted ? train_build_graph(t, graph, rows, terms) : -1;
 }
 
 /* The plan that only computes: losses (where all columns are known) and the output. */
@@ -173,7 +173,7 @@ static inline int train_plan_forward(train_run *t, int64_t rows)
     gckpt_plan_desc desc = t->o.plan;
     gckpt_term terms[GCKPT_MAX_TERMS];
     gckpt_graph *g = gckpt_graph_new(t->store, NULL);
-    const int count = train_graph(t, g, rows, terms);
+    const int count = train_build_graph(t, g, rows, terms);
     const gckpt_fetch_spec pick = { t->result, 0 };
     desc.mode = GCKPT_INFERENCE;
     desc.batch = 0;
@@ -184,7 +184,7 @@ static inline int train_plan_forward(train_run *t, int64_t rows)
     if (t->plan != NULL && desc.budget > 0) /* beside the optimiser's state */
         desc.budget -= gckpt_plan_kind_bytes(t->plan, GCKPT_BYTES_STATE);
     t->forward_plan = gckpt_plan_new(g, terms, t->known == t->columns ? count : 0, &desc);
-    const int failed = t->forward_plan == NULL ? train_unplanned(t, g) : 0;
+    const int failed = t->forward_plan == NULL ? train_fail_plan(t, g) : 0;
     gckpt_graph_free(g);
     return failed;
 }
@@ -219,20 +219,20 @@ static inline int train_bind(train_run *t)
 
 /* ---- batches ---- */
 /* Room for those of `columns`; behind `before` rows of the order, of their own. */
-static inline int train_room(train_run *t, int64_t before, int columns)
+static inline int train_alloc_rows(train_run *t, int64_t reserved, int columns)
 {
-    t->order = (int64_t *)malloc((size_t)(before + t->batch) * sizeof *t->order);
+    t->order = (int64_t *)malloc((size_t)(reserved + t->batch) * sizeof *t->order);
     int failed = t->order == NULL;
-    t->rows = failed ? NULL : t->order + before;
+    t->rows = failed ? NULL : t->order + reserved;
     for (int i = 0; i < columns; i++) {
-        t->fed[i] = malloc((size_t)(t->batch * train_width(&t->data.column[i])) * 4);
-        failed = failed || t->fed[i] == NULL;
+        t->buffers[i] = malloc((size_t)(t->batch * train_width(&t->data.column[i])) * 4);
+        failed = failed || t->buffers[i] == NULL;
     }
     return failed;
 }
 
 /* Puts n rows of the known columns together. */
-static inline int train_gather(train_run *t, const int64_t *rows, int64_t n, int epoch,
+static inline int train_collate(train_run *t, const int64_t *rows, int64_t n, int epoch,
                                gckpt_feed *feeds)
 {
     train_batch b;
@@ -244,9 +244,9 @@ static inline int train_gather(train_run *t, const int64_t *rows, int64_t n, int
     for (int i = 0; i < t->known; i++) {
         const train_column *c = &t->data.column[i];
         for (int64_t k = 0; c->values != NULL && k < n; k++)
-            train_widen(c, rows[k], (char *)t->fed[i] + k * train_width(c) * 4);
+            train_convert_row(c, rows[k], (char *)t->buffers[i] + k * train_width(c) * 4);
         feeds[i].input = t->ids[i];
-        feeds[i].data = b.to[i] = t->fed[i];
+        feeds[i].data = b.values[i] = t->buffers[i];
     }
     const int result = t->o.batch != NULL ? t->o.batch(t->o.user, &b) : 0;
     b.error[sizeof b.error - 1] = 0;
@@ -270,8 +270,8 @@ static inline int train_fail_row(train_run *t, const gckpt_exec *e, const int64_
 }
 
 /* What a call lost, to the sums; `each` gets each loss's mean, unless it is NULL. */
-static inline void train_add(const train_run *t, gckpt_exec *e, const gckpt_report *report,
-                             train_sums *to, double *each)
+static inline void train_add_loss(const train_run *t, gckpt_exec *e, const gckpt_report *report,
+                             train_sums *to, double *means)
 {
     to->loss += report->count > 0 ? report->loss * (double)report->count : 0;
     to->count += (double)report->count;
@@ -281,51 +281,51 @@ static inline void train_add(const train_run *t, gckpt_exec *e, const gckpt_repo
         gckpt_term_loss(e, i, &sum, &count);
         count = t->terms[i].regulariser ? 1 : count;
         to->sum[i] += sum;
-        to->of[i] += (double)count;
-        if (each != NULL)
-            each[i] = count > 0 ? sum / (double)count : 0;
+        to->counts[i] += (double)count;
+        if (means != NULL)
+            means[i] = count > 0 ? sum / (double)count : 0;
     }
 }
 
 /* Several losses may count unlike things, so each has a mean of its own. */
-static inline double train_mean(const train_run *t, const train_sums *of, double *each)
+static inline double train_mean_loss(const train_run *t, const train_sums *sums, double *means)
 {
     double all = 0;
     for (int i = 0; i < t->r->losses; i++) {
-        each[i] = of->of[i] > 0 ? of->sum[i] / of->of[i] : 0;
-        all += (double)t->terms[i].weight * each[i];
+        means[i] = sums->counts[i] > 0 ? sums->sum[i] / sums->counts[i] : 0;
+        all += (double)t->terms[i].weight * means[i];
     }
-    return t->r->losses > 1 ? all : of->count > 0 ? of->loss / of->count : 0;
+    return t->r->losses > 1 ? all : sums->count > 0 ? sums->loss / sums->count : 0;
 }
 
 /* Of the last column, where an output is one of so many; 0: it is not. */
 static inline int64_t train_classes(const train_run *t)
 {
     const train_column *c = &t->data.column[t->columns > 0 ? t->columns - 1 : 0];
-    const int64_t places = train_width(c), classes = t->width / places;
+    const int64_t positions = train_width(c), classes = t->width / positions;
     const int counted = t->result != NULL && t->known == t->columns && classes > 1;
-    return counted && t->width % places == 0 && c->type == GCKPT_I32 ? classes : 0;
+    return counted && t->width % positions == 0 && c->type == GCKPT_I32 ? classes : 0;
 }
 
 /* How often the greatest of n rows' outputs is at the target. */
-static inline void train_count(const train_run *t, int64_t n, const float *outputs,
-                               const int32_t *want, train_sums *to)
+static inline void train_count_correct(const train_run *t, int64_t n, const float *outputs,
+                               const int32_t *labels, train_sums *to)
 {
     const int64_t classes = train_classes(t);
-    const int64_t places = classes > 0 ? t->width / classes : 0;
-    for (int64_t i = 0; i < n * places; i++, outputs += classes) {
+    const int64_t positions = classes > 0 ? t->width / classes : 0;
+    for (int64_t i = 0; i < n * positions; i++, outputs += classes) {
         int64_t greatest = 0;
         for (int64_t k = 1; k < classes; k++)
             greatest = outputs[k] > outputs[greatest] ? k : greatest;
-        to->right += greatest == want[i];
-        to->targets += want[i] >= 0;
+        to->correct += greatest == labels[i];
+        to->targets += labels[i] >= 0;
     }
 }
 
-static inline double train_accuracy(const train_run *t, const train_sums *of)
+static inline double train_accuracy(const train_run *t, const train_sums *sums)
 {
-    const int64_t targets = of->targets > 0 ? of->targets : 1;
-    return train_classes(t) > 0 ? (double)of->right / (double)targets : -1;
+    const int64_t targets = sums->targets > 0 ? sums->targets : 1;
+    return train_classes(t) > 0 ? (double)sums->correct / (double)targets : -1;
 }
 
 /* Loss, outputs (unless NULL) and accuracy of n rows from `first` on, a batch at most. */
@@ -336,24 +336,24 @@ static inline int train_evaluate(train_run *t, int64_t first, int64_t n, float *
     gckpt_report report;
     for (int64_t k = 0; k < n; k++)
         t->rows[k] = first + k;
-    if (t->copied && train_gather(t, t->rows, n, 0, feeds) != 0)
+    if (t->collated && train_collate(t, t->rows, n, 0, feeds) != 0)
         return -1;
-    for (int i = 0; i < t->known && !t->copied; i++) {
+    for (int i = 0; i < t->known && !t->collated; i++) {
         feeds[i].input = t->ids[i];
         feeds[i].data = train_row(&t->data.column[i], first);
     }
     if (t->result != NULL)
-        gckpt_collect(t->forward, t->output, 0, outputs, (size_t)(n * t->width));
+        gckpt_collect(t->forward, t->output_id, 0, outputs, (size_t)(n * t->width));
     if (gckpt_forward(t->forward, feeds, t->known, n, &report) != GCKPT_OK)
         return train_fail_row(t, t->forward, t->rows, n);
-    train_add(t, t->forward, &report, to, NULL);
+    train_add_loss(t, t->forward, &report, to, NULL);
     if (outputs != NULL && train_classes(t) > 0)
-        train_count(t, n, outputs, (const int32_t *)feeds[t->columns - 1].data, to);
+        train_count_correct(t, n, outputs, (const int32_t *)feeds[t->columns - 1].data, to);
     return 0;
 }
 
 /* Of the whole training, from 0: the step under way, or the next. */
-static inline int64_t train_at(const train_run *t)
+static inline int64_t train_global_step(const train_run *t)
 {
     return (t->r->epoch - 1) * t->r->steps + t->done;
 }
@@ -366,26 +366,26 @@ static inline float train_lr(const train_run *t, int64_t step)
 }
 
 /* How long it still takes, on stderr, at most once a second. */
-static inline void train_clock(train_run *t)
+static inline void train_print_eta(train_run *t)
 {
     const train_report *r = t->r;
     const time_t now = time(NULL);
     char loss[32];
-    if (t->o.every < 0 || now == t->told || !TRAIN_CLOCK)
+    if (t->o.print_every < 0 || now == t->printed_at || !TRAIN_IS_TERMINAL)
         return;
-    const int64_t done = train_at(t), all = r->epochs * r->steps;
-    t->told = now;
-    t->shown =
+    const int64_t done = train_global_step(t), all = r->epochs * r->steps;
+    t->printed_at = now;
+    t->line_length =
         fprintf(stderr, "\repoch %i of %i, step %.0f of %.0f: loss %s; %.0f s left ", r->epoch,
-                r->epochs, (double)r->step, (double)r->steps, train_text(r->loss, loss),
-                difftime(now, t->began) * (double)(all - done) / (double)(done - t->resumed));
+                r->epochs, (double)r->step, (double)r->steps, train_format(r->loss, loss),
+                difftime(now, t->start_time) * (double)(all - done) / (double)(done - t->resumed_steps));
     fflush(stderr);
 }
 
 /* Some instructions of a step, or (0) all that are left of it. */
 static inline int train_step(train_run *t, int instructions)
 {
-    const int64_t first = t->done * t->batch, left = t->trained - first;
+    const int64_t first = t->done * t->batch, left = t->train_rows - first;
     const int64_t n = left < t->batch ? left : t->batch, *rows = t->order + first;
     train_report *r = t->r;
     gckpt_hyper hyper = t->o.hyper;
@@ -393,17 +393,17 @@ static inline int train_step(train_run *t, int instructions)
     gckpt_result result = GCKPT_OK;
     memset(&report, 0, sizeof report);
     r->step = t->done + 1;
-    hyper.lr = r->lr = train_lr(t, train_at(t));
-    if (!t->running && train_gather(t, rows, n, r->epoch, t->feeds) != 0)
+    hyper.lr = r->lr = train_lr(t, train_global_step(t));
+    if (!t->in_step && train_collate(t, rows, n, r->epoch, t->feeds) != 0)
         return -1;
-    if (!t->running && instructions <= 0)
+    if (!t->in_step && instructions <= 0)
         result = gckpt_step(t->exec, t->feeds, t->columns, n, &hyper, &report);
-    else if (!t->running)
+    else if (!t->in_step)
         result = gckpt_step_start(t->exec, t->feeds, t->columns, n, &hyper);
-    if (result == GCKPT_OK && (t->running || instructions > 0))
+    if (result == GCKPT_OK && (t->in_step || instructions > 0))
         result = gckpt_run_some(t->exec, instructions > 0 ? instructions : INT_MAX, &report);
-    t->running = result == GCKPT_MORE;
-    if (t->running)
+    t->in_step = result == GCKPT_MORE;
+    if (t->in_step)
         return 0;
     r->loss = report.loss;
     if (result == GCKPT_SKIPPED)
@@ -411,22 +411,22 @@ static inline int train_step(train_run *t, int instructions)
                           (double)r->step, gckpt_error_text(t->exec));
     if (result != GCKPT_OK)
         return train_fail_row(t, t->exec, rows, n);
-    train_add(t, t->exec, &report, &t->sums, r->loss_of);
+    train_add_loss(t, t->exec, &report, &t->sums, r->term_loss);
     t->done++;
-    train_clock(t);
+    train_print_eta(t);
     return 0;
 }
 
 /* ---- files ---- */
 /* Copies what is not frozen to t->weights (1), or back (-1), or only counts its floats (0). */
-static inline int64_t train_keep(train_run *t, int way)
+static inline int64_t train_copy_best(train_run *t, int direction)
 {
     gckpt_parameter p;
     int64_t at = 0;
     for (int i = 0; gckpt_store_peek(t->store, i, &p) == GCKPT_OK; i++)
         if (!p.frozen) {
-            if (way != 0 && p.values != NULL && gckpt_store_get(t->store, i, &p) == GCKPT_OK)
-                memcpy(way > 0 ? t->weights + at : p.values, way > 0 ? p.values : t->weights + at,
+            if (direction != 0 && p.values != NULL && gckpt_store_get(t->store, i, &p) == GCKPT_OK)
+                memcpy(direction > 0 ? t->best_weights + at : p.values, direction > 0 ? p.values : t->best_weights + at,
                        (size_t)p.elements * 4);
             at += p.elements;
         }
@@ -435,10 +435,10 @@ static inline int64_t train_keep(train_run *t, int way)
 
 /* Notes in the file say how far the training is, what the best epoch was, and of what it is: values
  * in other rows have another hash. */
-static inline void train_recipe(const train_run *t, char text[256])
+static inline void train_signature(const train_run *t, char text[256])
 {
     snprintf(text, 256, "%.0f rows, %.0f for validation, batch %.0f, seed %.0f",
-             (double)t->data.rows, (double)t->checked, (double)t->batch, (double)t->o.seed);
+             (double)t->data.rows, (double)t->valid_rows, (double)t->batch, (double)t->o.seed);
 }
 
 /* Of epochs that are over, or (t->within) of a part of one. */
@@ -446,26 +446,26 @@ static inline int train_save(train_run *t)
 {
     const train_report *b = &t->best;
     gckpt_file_desc values;
-    char recipe[256], note[512], within[600], each[600] = "";
+    char signature[256], note[512], within[600], each[600] = "";
     memset(&values, 0, sizeof values);
     values.values_only = 1;
-    train_recipe(t, recipe);
-    snprintf(note, sizeof note, "%i %i %.17g %.17g %.17g of %s", t->r->epoch - t->within, b->epoch,
-             b->loss, b->validation, b->accuracy, recipe);
+    train_signature(t, signature);
+    snprintf(note, sizeof note, "%i %i %.17g %.17g %.17g of %s", t->r->epoch - t->in_epoch, b->epoch,
+             b->loss, b->validation, b->accuracy, signature);
     int at = snprintf(within, sizeof within, "%.0f %.17g %.17g", (double)t->done, t->sums.loss,
                       t->sums.count);
     for (int i = 0; i < t->r->losses; i++)
         at += snprintf(within + at, sizeof within - (size_t)at, " %.17g %.17g", t->sums.sum[i],
-                       t->sums.of[i]);
+                       t->sums.counts[i]);
     at = 0;
     for (int i = 0; i < b->losses; i++)
-        at += snprintf(each + at, sizeof each - (size_t)at, " %.17g %.17g", b->loss_of[i],
-                       b->validation_of[i]);
+        at += snprintf(each + at, sizeof each - (size_t)at, " %.17g %.17g", b->term_loss[i],
+                       b->term_validation[i]);
     if (gckpt_store_set_note(t->store, "train", note) != GCKPT_OK ||
         gckpt_store_set_note(t->store, "train.each", each) != GCKPT_OK ||
-        gckpt_store_set_note(t->store, "train.values", t->values) != GCKPT_OK ||
-        gckpt_store_set_note(t->store, "train.within", t->within ? within : NULL) != GCKPT_OK ||
-        (!t->within && t->r->best && gckpt_store_save_as(t->store, t->path, &values) != GCKPT_OK) ||
+        gckpt_store_set_note(t->store, "train.values", t->values_hash) != GCKPT_OK ||
+        gckpt_store_set_note(t->store, "train.within", t->in_epoch ? within : NULL) != GCKPT_OK ||
+        (!t->in_epoch && t->r->is_best && gckpt_store_save_as(t->store, t->path, &values) != GCKPT_OK) ||
         gckpt_store_save(t->store, t->o.save) != GCKPT_OK)
         return train_fail(t, "%s", gckpt_error_text(t->store));
     return 0;
@@ -477,23 +477,23 @@ static inline int train_read_notes(train_run *t)
     train_report *b = &t->best;
     const char *note = gckpt_store_note(t->store, "train");
     const char *within = gckpt_store_note(t->store, "train.within");
-    char recipe[256];
+    char signature[256];
     double done = 0;
-    int at = 0, read = 0, unread = 0;
-    train_recipe(t, recipe);
+    int at = 0, read = 0, malformed = 0;
+    train_signature(t, signature);
     if (within != NULL) {
-        unread = sscanf(within, "%lf %lf %lf%n", &done, &t->sums.loss, &t->sums.count, &read) != 3;
-        for (int i = 0; i < t->r->losses && !unread; i++) {
+        malformed = sscanf(within, "%lf %lf %lf%n", &done, &t->sums.loss, &t->sums.count, &read) != 3;
+        for (int i = 0; i < t->r->losses && !malformed; i++) {
             within += read;
-            unread = sscanf(within, "%lf %lf%n", &t->sums.sum[i], &t->sums.of[i], &read) != 2;
+            malformed = sscanf(within, "%lf %lf%n", &t->sums.sum[i], &t->sums.counts[i], &read) != 2;
         }
     }
     if (note == NULL ||
         sscanf(note, "%i %i %lf %lf %lf of %n", &t->r->epoch, &b->epoch, &b->loss, &b->validation,
                &b->accuracy, &at) != 5 ||
-        strcmp(note + at, recipe) != 0 || unread)
+        strcmp(note + at, signature) != 0 || malformed)
         return train_fail(t, "%s is of another training (%s; this: %s): remove it, or take another",
-                          t->o.save, note != NULL ? note + at : "no note", recipe);
+                          t->o.save, note != NULL ? note + at : "no note", signature);
     if (t->r->epoch < 0 || b->epoch < 0 || b->epoch > t->r->epoch ||
         !(done >= 0 && done <= (double)t->r->steps))
         return train_fail(
@@ -505,14 +505,14 @@ static inline int train_read_notes(train_run *t)
     b->losses = t->r->losses;
     note = gckpt_store_note(t->store, "train.each"); /* older files have none */
     for (int i = 0, n = 0; note != NULL && i < t->r->losses; i++, note += n)
-        if (sscanf(note, "%lf %lf%n", &b->loss_of[i], &b->validation_of[i], &n) != 2)
+        if (sscanf(note, "%lf %lf%n", &b->term_loss[i], &b->term_validation[i], &n) != 2)
             break;
     if (b->epoch > 0) { /* what no note needs to say */
-        b->best = 1;
+        b->is_best = 1;
         b->lr = train_lr(t, b->epoch * t->r->steps - 1);
     }
     note = gckpt_store_note(t->store, "train.values"); /* older files have none */
-    if (note != NULL && strcmp(note, t->values) != 0)
+    if (note != NULL && strcmp(note, t->values_hash) != 0)
         return train_fail(t,
                           "%s is of a training with other values in its rows: remove it, or take "
                           "another",
@@ -522,12 +522,12 @@ static inline int train_read_notes(train_run *t)
 
 /* Nothing is there to go on from. A folder that no file can be written to is told before the first
  * epoch, not behind it. */
-static inline int train_begun(train_run *t)
+static inline int train_check_save(train_run *t)
 {
-    FILE *f = fopen(t->path, "rb"), *tried = f == NULL ? fopen(t->path, "wb") : f;
-    if (tried == NULL)
+    FILE *f = fopen(t->path, "rb"), *probe = f == NULL ? fopen(t->path, "wb") : f;
+    if (probe == NULL)
         return train_fail(t, "save: %s: %s", t->path, strerror(errno));
-    fclose(tried);
+    fclose(probe);
     if (f == NULL)
         remove(t->path);
     return 0;
@@ -541,14 +541,14 @@ static inline int train_load(train_run *t)
     char error[512];
     FILE *f = fopen(t->o.save, "rb");
     if (f == NULL)
-        return train_begun(t);
+        return train_check_save(t);
     fclose(f);
     memset(&values, 0, sizeof values);
     values.values_only = 1;
     const int no_best = gckpt_store_load_as(t->store, t->path, &values) != GCKPT_OK;
     snprintf(error, sizeof error, "%s", no_best ? gckpt_error_text(t->store) : "");
     if (!no_best)
-        train_keep(t, 1);
+        train_copy_best(t, 1);
     if (gckpt_store_load(t->store, t->o.save) != GCKPT_OK)
         return train_fail(t, "%s", gckpt_error_text(t->store));
     if (train_read_notes(t) != 0)
@@ -565,16 +565,16 @@ static inline void train_check_order(train_run *t)
     if (c->values == NULL || train_width(c) != 1 || t->data.validation < 10)
         return;
     for (int64_t i = 0; i < t->data.rows; i++) {
-        const int part = i >= t->trained;
-        int32_t whole;
+        const int is_valid = i >= t->train_rows;
+        int32_t integer;
         float real;
-        train_widen(c, i, c->type == GCKPT_I32 ? (void *)&whole : (void *)&real);
-        const double value = c->type == GCKPT_I32 ? (double)whole : (double)real;
+        train_convert_row(c, i, c->type == GCKPT_I32 ? (void *)&integer : (void *)&real);
+        const double value = c->type == GCKPT_I32 ? (double)integer : (double)real;
         if (c->type == GCKPT_I32 && value < 0)
             continue;
-        least[part] = seen[part] == 0 || value < least[part] ? value : least[part];
-        most[part] = seen[part] == 0 || value > most[part] ? value : most[part];
-        seen[part]++;
+        least[is_valid] = seen[is_valid] == 0 || value < least[is_valid] ? value : least[is_valid];
+        most[is_valid] = seen[is_valid] == 0 || value > most[is_valid] ? value : most[is_valid];
+        seen[is_valid]++;
     }
     if (seen[0] > 0 && seen[1] > 0 && least[0] < most[0] &&
         (least[1] >= most[0] || most[1] <= least[0]))
@@ -589,17 +589,17 @@ static inline void train_check_order(train_run *t)
 static inline void train_check_validation(train_run *t)
 {
     const train_report *r = t->r;
-    if (r->validation - r->validation == 0 || t->unfinite)
+    if (r->validation - r->validation == 0 || t->nan_noted)
         return;
-    t->unfinite = 1;
+    t->nan_noted = 1;
     train_note(t,
                "the validation loss of epoch %i is not a number: NaN or infinity in rows %.0f to "
                "%.0f of the data, or weights that have grown without bound (a smaller lr helps)",
-               r->epoch, (double)t->trained, (double)(t->trained + t->checked) - 1);
+               r->epoch, (double)t->train_rows, (double)(t->train_rows + t->valid_rows) - 1);
 }
 
 /* Plans, memory, what a file has to go on from, executors. */
-static inline int train_ready(train_run *t)
+static inline int train_prepare(train_run *t)
 {
     const char *op;
     if (t->known < t->columns || t->columns == 0)
@@ -617,38 +617,38 @@ static inline int train_ready(train_run *t)
                           (double)t->o.save_steps, (int)SCHEDULE_ONE_CYCLE);
     t->plan = gckpt_fit(t->store, train_build, t, t->batch, &t->o.plan, NULL);
     if (t->plan == NULL)
-        return train_unplanned(t, t->store);
+        return train_fail_plan(t, t->store);
     if (gckpt_plan_overhead(t->plan) > 2)
         train_note(t, "a step takes %.1f times the least work: a little more budget takes much less",
                    1 + gckpt_plan_overhead(t->plan));
-    int whole = !gckpt_plan_split_exact(t->plan, &op);
-    t->r->steps = (t->trained + (whole ? 0 : t->batch - 1)) / t->batch;
+    int unsplit = !gckpt_plan_split_exact(t->plan, &op);
+    t->r->steps = (t->train_rows + (unsplit ? 0 : t->batch - 1)) / t->batch;
     if (train_plan_forward(t, gckpt_plan_rows(t->plan)) != 0)
         return -1;
-    whole = !gckpt_plan_split_exact(t->forward_plan, &op);
-    t->checked = t->data.validation - (whole ? t->data.validation % t->batch : 0);
-    if (whole) /* batch norms are not among these: they mix rows in training alone */
+    unsplit = !gckpt_plan_split_exact(t->forward_plan, &op);
+    t->valid_rows = t->data.validation - (unsplit ? t->data.validation % t->batch : 0);
+    if (unsplit) /* batch norms are not among these: they mix rows in training alone */
         train_note(t,
                    "%s mixes the rows of a batch, so that each row's output depends on the others: "
                    "where that is not meant, two shapes broadcast, such as (B,1) with (B)",
                    op);
     train_check_order(t);
-    t->weights = (float *)malloc((size_t)train_keep(t, 0) * sizeof *t->weights);
-    t->outputs = (float *)malloc((size_t)(1 + t->checked * t->width) * sizeof *t->outputs);
-    const int full = train_room(t, t->trained, t->columns);
-    if (t->weights == NULL || t->outputs == NULL || full)
+    t->best_weights = (float *)malloc((size_t)train_copy_best(t, 0) * sizeof *t->best_weights);
+    t->outputs = (float *)malloc((size_t)(1 + t->valid_rows * t->width) * sizeof *t->outputs);
+    const int no_memory = train_alloc_rows(t, t->train_rows, t->columns);
+    if (t->best_weights == NULL || t->outputs == NULL || no_memory)
         return train_fail(t, "out of memory for a batch, the best weights and %.0f outputs",
-                          (double)(t->checked * t->width));
+                          (double)(t->valid_rows * t->width));
     if (t->o.save == NULL)
         return train_bind(t);
-    snprintf(t->values, sizeof t->values, "%016llx",
+    snprintf(t->values_hash, sizeof t->values_hash, "%016llx",
              (unsigned long long)train_hash(&t->data, t->columns));
     return train_load(t) != 0 ? -1 : train_bind(t);
 }
 
 /* ---- what is printed and logged ---- */
 /* The log's first line; several losses have columns of their own, for validation, too. */
-static inline const char *train_log_head(const train_run *t, char text[512])
+static inline const char *train_log_header(const train_run *t, char text[512])
 {
     int at = snprintf(text, 512, "epoch,step,lr,loss,validation,accuracy,best");
     for (int i = 0; t->r->losses > 1 && i < 2 * t->r->losses; i++)
@@ -661,47 +661,47 @@ static inline const char *train_log_head(const train_run *t, char text[512])
 static inline void train_log(train_run *t)
 {
     train_report *r = t->r;
-    const double epoch = r->epoch, step = epoch * (double)r->steps, lr = r->lr, best = r->best;
+    const double epoch = r->epoch, step = epoch * (double)r->steps, lr = r->lr, best = r->is_best;
     const double *cells[7 + 2 * TRAIN_LOSSES] = { &epoch,
                                                   &step,
                                                   &lr,
                                                   &r->loss,
-                                                  t->checked > 0 ? &r->validation : NULL,
+                                                  t->valid_rows > 0 ? &r->validation : NULL,
                                                   r->accuracy >= 0 ? &r->accuracy : NULL,
                                                   &best };
     int n = 7;
     for (int i = 0; r->losses > 1 && i < r->losses; i++) {
-        cells[n++] = &r->loss_of[i];
-        cells[n++] = t->checked > 0 ? &r->validation_of[i] : NULL;
+        cells[n++] = &r->term_loss[i];
+        cells[n++] = t->valid_rows > 0 ? &r->term_validation[i] : NULL;
     }
-    if (t->o.log == NULL || r->unlogged != 0 || train_log_add(t->o.log, cells, n) == 0)
+    if (t->o.log == NULL || r->log_failed != 0 || train_log_add(t->o.log, cells, n) == 0)
         return;
-    r->unlogged = r->epoch;
-    if (t->o.every >= 0)
+    r->log_failed = r->epoch;
+    if (t->o.print_every >= 0)
         fprintf(stderr, "log: %s ends before epoch %i: %s; the training goes on\n", t->o.log,
                 r->epoch, strerror(errno));
 }
 
 /* Where there are several: " (0.1234, 0.0056)" */
-static inline void train_print_each(const train_report *r, const double *each)
+static inline void train_print_terms(const train_report *r, const double *losses)
 {
     char text[32];
     for (int i = 0; r->losses > 1 && i < r->losses; i++)
-        printf("%s%s%s", i == 0 ? " (" : ", ", train_text(each[i], text),
+        printf("%s%s%s", i == 0 ? " (" : ", ", train_format(losses[i], text),
                i == r->losses - 1 ? ")" : "");
 }
 
-static inline void train_print(train_run *t, const char *what, const train_report *r)
+static inline void train_print_epoch(train_run *t, const char *what, const train_report *r)
 {
     char text[32];
-    if (t->shown > 0)
-        fprintf(stderr, "\r%*s\r", t->shown, "");
-    t->shown = 0;
-    printf("%s %i: loss %s", what, r->epoch, train_text(r->loss, text));
-    train_print_each(r, r->loss_of);
-    if (t->checked > 0) {
-        printf(", validation %s", train_text(r->validation, text));
-        train_print_each(r, r->validation_of);
+    if (t->line_length > 0)
+        fprintf(stderr, "\r%*s\r", t->line_length, "");
+    t->line_length = 0;
+    printf("%s %i: loss %s", what, r->epoch, train_format(r->loss, text));
+    train_print_terms(r, r->term_loss);
+    if (t->valid_rows > 0) {
+        printf(", validation %s", train_format(r->validation, text));
+        train_print_terms(r, r->term_validation);
     }
     if (r->accuracy >= 0)
         printf(", %.1f %% right", 100 * r->accuracy);

@@ -1,8 +1,8 @@
 /* attend.h - parameters and the attention block of the small transformers that test_hash.c and
  * test_bf16.c train. Values of parameters come of their names, and the golden hash of all of it: a
  * change here changes GOLDEN. C99 and C++11; include after gradckpt.h. */
-#ifndef TESTS_ATTEND_H
-#define TESTS_ATTEND_H
+#ifndef TESTS_ATTENTION_BLOCK_H
+#define TESTS_ATTENTION_BLOCK_H
 
 static inline gckpt_tensor *weight(gckpt_tensor *x, const char *name, int64_t a, int64_t b)
 {
@@ -13,7 +13,7 @@ static inline gckpt_tensor *weight(gckpt_tensor *x, const char *name, int64_t a,
 /* (B,T,C) -> (B,T,C): attention with rotary positions, for gckpt_checkpoint. Nodes and parameters
  * are made one statement at a time: C does not order a call's arguments, and the order of creation
  * is part of the result. */
-static inline gckpt_tensor *attend(gckpt_tensor *x, void *user)
+static inline gckpt_tensor *attention_block(gckpt_tensor *x, void *user)
 {
     const gckpt_shape shape = gckpt_shape_of(x);
     const int64_t C = shape.d[shape.n - 1];

@@ -12,7 +12,7 @@
 #include "cpu/own.h"
 #include "check.h"
 
-enum { DEVICE_BYTES = 64 << 20, DEVICE_PIECES = 256 };
+enum { DEVICE_BYTES = 64 << 20, DEVICE_BLOCKS = 256 };
 
 typedef struct {
     unsigned char *base;   /* DEVICE_BYTES */
@@ -21,13 +21,13 @@ typedef struct {
     long live, fail_at;    /* allocations; the one that fails */
     struct {
         const unsigned char *from, *to;
-    } piece[DEVICE_PIECES]; /* those that live */
+    } block[DEVICE_BLOCKS]; /* those that live */
     int depth;             /* opened so often */
     const gckpt_backend *cpu; /* whose functions it has, and kernels, NULL: plain */
     const void *kernels;
     const char *missing;   /* an op it has no kernels for */
     const char *problem;   /* what finish says */
-    long gets, ins, outs, waits, ran, updates;
+    long gets, copies_in, copies_out, waits, kernel_calls, updates;
     long waited; /* copies out and waits from device_reset to the first update */
 } device;
 
@@ -66,7 +66,7 @@ static int device_has(const device *d, const void *at, size_t bytes)
 {
     const unsigned char *p = (const unsigned char *)at;
     long i = 0;
-    while (i < d->live && (p < d->piece[i].from || p + bytes > d->piece[i].to))
+    while (i < d->live && (p < d->block[i].from || p + bytes > d->block[i].to))
         i++;
     return i < d->live;
 }
@@ -75,10 +75,10 @@ static void *device_get(void *context, size_t bytes, size_t alignment)
 {
     device *d = (device *)context;
     size_t at = (d->used + alignment - 1) / alignment * alignment;
-    if (++d->gets == d->fail_at || at + bytes > DEVICE_BYTES || d->live == DEVICE_PIECES)
+    if (++d->gets == d->fail_at || at + bytes > DEVICE_BYTES || d->live == DEVICE_BLOCKS)
         return NULL;
-    d->piece[d->live].from = d->base + at;
-    d->piece[d->live++].to = d->base + at + bytes;
+    d->block[d->live].from = d->base + at;
+    d->block[d->live++].to = d->base + at + bytes;
     d->used = at + bytes;
     device_open_used(d);
     return d->base + at;
@@ -88,11 +88,11 @@ static void device_release(void *context, void *memory, size_t bytes)
 {
     device *d = (device *)context;
     long i = 0;
-    while (i < d->live && d->piece[i].from != memory)
+    while (i < d->live && d->block[i].from != memory)
         i++;
-    if (!CHECK(i < d->live && d->piece[i].to == d->piece[i].from + bytes))
+    if (!CHECK(i < d->live && d->block[i].to == d->block[i].from + bytes))
         return;
-    d->piece[i] = d->piece[--d->live];
+    d->block[i] = d->block[--d->live];
     if (d->live == 0)
         d->used = 0;
 }
@@ -100,7 +100,7 @@ static void device_release(void *context, void *memory, size_t bytes)
 static void device_copy_in(void *context, void *to, const void *host, size_t bytes)
 {
     device *d = (device *)context;
-    d->ins += bytes > 0;
+    d->copies_in += bytes > 0;
     CHECK(device_has(d, to, bytes) && !device_owns(d, host));
     device_open(d);
     memcpy(to, host, bytes);
@@ -110,7 +110,7 @@ static void device_copy_in(void *context, void *to, const void *host, size_t byt
 static void device_copy_out(void *context, void *host, const void *from, size_t bytes)
 {
     device *d = (device *)context;
-    d->outs++;
+    d->copies_out++;
     CHECK(device_has(d, from, bytes) && !device_owns(d, host));
     device_open(d);
     memcpy(host, from, bytes);
@@ -182,7 +182,7 @@ static void device_update(const gckpt_call *call, const gckpt_update_pass *pass)
 {
     device *d = (device *)call->backend;
     if (pass->update && !d->updates++)
-        d->waited = d->outs + d->waits;
+        d->waited = d->copies_out + d->waits;
     gckpt_call c = device_call(call);
     device_open(d);
     d->cpu->update(&c, pass);
@@ -203,7 +203,7 @@ static void device_run(const gckpt_call *call, gckpt_kernel plain, gckpt_kernel 
 {
     device *d = (device *)call->backend;
     gckpt_call c = device_call(call);
-    d->ran++;
+    d->kernel_calls++;
     device_open(d);
     (c.kernels && fast ? fast : plain)(&c);
     device_close(d);
@@ -285,7 +285,7 @@ static int device_start(device *d, gckpt_backend *b, const char *name, gckpt_isa
 
 static inline void device_reset(device *d)
 {
-    d->gets = d->ins = d->outs = d->waits = d->ran = d->updates = d->waited = 0;
+    d->gets = d->copies_in = d->copies_out = d->waits = d->kernel_calls = d->updates = d->waited = 0;
 }
 
 /* Nothing may be left on it. */

@@ -61,18 +61,18 @@ static inline unsigned check_seed(void)
 
 /* Returns how many of n random tries to make: a ninth (make test), a third with TRIES=third (make check) or all
  * of them with TRIES=all (make check-all). Cases that are listed are not tries. */
-static inline int check_tries(int n)
+static inline int check_iterations(int n)
 {
-    const char *tries = getenv("TRIES");
-    const int of = !tries || !*tries ? 9 : strcmp(tries, "all") == 0 ? 1 : 3;
+    const char *iterations = getenv("TRIES");
+    const int of = !iterations || !*iterations ? 9 : strcmp(iterations, "all") == 0 ? 1 : 3;
     return (n + of - 1) / of;
 }
 
 /* Returns nonzero if case i of a sweep is run: every n-th one, beginning at one that the seed chooses, so that
  * successive commits run all of them; with TRIES set (make check) every case. */
-static inline int check_share(unsigned i, unsigned n)
+static inline int check_sampled(unsigned i, unsigned n)
 {
-    return check_tries(9) > 1 || (i + check_seed()) % n == 0;
+    return check_iterations(9) > 1 || (i + check_seed()) % n == 0;
 }
 
 /* A thread pool of sorts: any order must do. */

@@ -1,13 +1,13 @@
 /* edge.h - what comes out of a layer, its gradients and attention in a bf16 plan where a link of each
  * ends less than half a unit below the least normal number: 0, whatever computes. It and the one
  * before are two apart: links of a chain. */
-#ifndef TESTS_EDGE_H
-#define TESTS_EDGE_H
+#ifndef TESTS_UNDERFLOW_H
+#define TESTS_UNDERFLOW_H
 #include <math.h>
 
 #include "rig.h"
 
-static void edge_ends(const gckpt_backend *backend, gckpt_isa isa, int plain)
+static void check_underflow(const gckpt_backend *backend, gckpt_isa isa, int plain)
 {
     enum { R = 16, N = 16, K = 3 };
     static const char *const names[5] = { "x", "z", "q", "k", "v" };
@@ -31,16 +31,16 @@ static void edge_ends(const gckpt_backend *backend, gckpt_isa isa, int plain)
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(K, N), init);
     gckpt_tensor *b = gckpt_param(g, "b", gckpt_shape1(N), init);
     gckpt_tensor *h = gckpt_linear(in[0], w, b);
-    gckpt_tensor *seen = gckpt_attention(gckpt_slice(in[2], 1, 0, 1), in[3], in[4], 1, 0);
+    gckpt_tensor *attended = gckpt_attention(gckpt_slice(in[2], 1, 0, 1), in[3], in[4], 1, 0);
     gckpt_term terms[2] = { { NULL, 1, 0 }, { NULL, 1, 0 } };
     terms[0].loss = gckpt_sum_loss(gckpt_mul(h, in[1]));
-    terms[1].loss = gckpt_sum_loss(gckpt_reshape(seen, gckpt_shape2(R, 1)));
-    const gckpt_fetch_spec picks[4] = { { h, 0 }, { in[0], 1 }, { w, 1 }, { seen, 0 } };
+    terms[1].loss = gckpt_sum_loss(gckpt_reshape(attended, gckpt_shape2(R, 1)));
+    const gckpt_fetch_spec fetches[4] = { { h, 0 }, { in[0], 1 }, { w, 1 }, { attended, 0 } };
     gckpt_plan_desc desc;
     gckpt_exec_desc how;
     memset(&desc, 0, sizeof desc), memset(&how, 0, sizeof how);
     desc.optimiser = GCKPT_SGD, desc.precision = GCKPT_BF16, desc.plain = plain;
-    desc.fetch = picks, desc.fetches = 4, desc.backend = how.backend = backend, how.isa = isa;
+    desc.fetch = fetches, desc.fetches = 4, desc.backend = how.backend = backend, how.isa = isa;
     gckpt_hyper still = gckpt_hyper_lr(0);
     gckpt_plan *p = gckpt_plan_new(g, terms, 2, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, &how);
@@ -67,13 +67,13 @@ static void edge_ends(const gckpt_backend *backend, gckpt_isa isa, int plain)
     x[3 * K + 2] = ldexpf(1, -75);
     CHECK_MSG(gckpt_step(e, feeds, 5, R, &still, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
     for (int k = 0; k < 5; k++) {
-        const gckpt_fetch_spec *of = &picks[k % 4];
+        const gckpt_fetch_spec *of = &fetches[k % 4];
         const float *f = gckpt_fetch(e, gckpt_id(of->tensor), of->gradient);
         const int at = k == 1 ? 2 * K + 2 : k == 2 ? 2 * N + 5 : k == 4 ? 5 * N : 0;
         CHECK_MSG(f && f[at] == (k == 4 ? least : 0), "%s, %s, plain %d: %s ends at %g",
                   backend ? backend->name : "processor", gckpt_isa_name(isa), plain, what[k],
                   f ? (double)f[at] : -1);
     }
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
 }
 #endif

@@ -39,12 +39,12 @@ typedef gckpt_tensor T;
 
 enum { MOST = 900, READS = 4, BATCH = 8, V = 11, LARGEST = 360, VALUES = BATCH * LARGEST };
 enum { NET_MIXING = 1, NET_CACHES = 2, NET_ALONE = 4, NET_RANKS = 8 };
-enum { NET_KINDS = 48, NET_PICKS = 6, NET_CAPACITY = 9, NET_FEEDS = 6, NET_LENGTH = 3 };
-static unsigned net_wants;
-static int net_growth;
+enum { NET_KINDS = 48, NET_FETCHES = 6, NET_CAPACITY = 9, NET_FEEDS = 6, NET_LENGTH = 3 };
+static unsigned net_features;
+static int net_op_count;
 static const gckpt_backend *net_backend;
-static gckpt_graph *net_into;
-static gckpt_store *net_of;
+static gckpt_graph *net_target_graph;
+static gckpt_store *net_store;
 
 /* Begins a stream of random numbers that has nothing to do with those of other seeds and streams:
  * the next numbers of one that began with a multiple of the seed would go together only in certain
@@ -60,22 +60,22 @@ enum { NET_NAMES = 320 };
 static struct {
     const char *name;
     long count;
-} net_met[NET_NAMES];
+} net_covered[NET_NAMES];
 static int net_names;
 
 static long *net_count(const char *name)
 {
     int i = 0;
-    while (i < net_names && net_met[i].name != name && strcmp(net_met[i].name, name))
+    while (i < net_names && net_covered[i].name != name && strcmp(net_covered[i].name, name))
         i++;
     if (i == net_names && CHECK(i < NET_NAMES))
-        net_met[net_names++].name = name;
-    return &net_met[i < NET_NAMES ? i : 0].count;
+        net_covered[net_names++].name = name;
+    return &net_covered[i < NET_NAMES ? i : 0].count;
 }
-static int net_meet(const char *name) { return ++*net_count(name) > 0; }
+static int net_cover(const char *name) { return ++*net_count(name) > 0; }
 /* A builder, counted. */
-#define B(builder)     (net_meet("gckpt_" #builder), gckpt_##builder)
-#define NET_SAY(value) (net_meet(#value), value)
+#define B(builder)     (net_cover("gckpt_" #builder), gckpt_##builder)
+#define NET_COVER(value) (net_cover(#value), value)
 
 /* ---- the graph under construction ---- */
 static struct {
@@ -89,10 +89,10 @@ static struct {
         T *t;
     } nodes[MOST];
     T *pool[MOST], *weight[MOST], *x, *tokens, *targets[2], *lengths, *bytes;
-    unsigned char used[MOST], kept[MOST], redone[MOST];
+    unsigned char used[MOST], kept[MOST], recomputed[MOST];
     gckpt_term term[5];
     gckpt_plan_desc d; /* by net_open: the request, and what it points to */
-    gckpt_fetch_spec pick[NET_PICKS];
+    gckpt_fetch_spec fetch[NET_FETCHES];
     gckpt_cost cost[MOST];
     int ranks, packed;
     gckpt_shard shard;
@@ -135,22 +135,22 @@ static inline int net_feed(const void *user, int64_t row, gckpt_feed *f)
 /* ---- a plan again, through a file: the same file, and nothing lost ---- */
 static inline gckpt_plan *through_file(gckpt_plan *p, const char *what)
 {
-    file f = { 0 }, again = { 0 };
+    file f = { 0 }, rewritten = { 0 };
     CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK);
     gckpt_plan *q = gckpt_plan_read(net.g, file_read, &f, NULL);
-    CHECK_MSG(q && gckpt_plan_write(q, file_write, &again) == GCKPT_OK && same_file(&f, &again) &&
+    CHECK_MSG(q && gckpt_plan_write(q, file_write, &rewritten) == GCKPT_OK && same_file(&f, &rewritten) &&
                   gckpt_plan_bytes(q) == gckpt_plan_bytes(p) &&
                   gckpt_plan_peak(q) == gckpt_plan_peak(p) &&
                   gckpt_plan_cost(q) == gckpt_plan_cost(p),
               "%s: through a file: %s", what, gckpt_error_text(net.g));
     free(f.bytes);
-    free(again.bytes);
+    free(rewritten.bytes);
     gckpt_plan_free(p);
     return q;
 }
 
 /* ---- ops of the user's ---- */
-static inline gckpt_result net_own_shape(gckpt_call *call)
+static inline gckpt_result net_saving_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
     call->saved_bytes = (size_t)count_of(&call->shape) * sizeof(float);
@@ -162,24 +162,24 @@ static inline gckpt_result net_once_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 /* x |x| / 2 + x; aux: the slope. */
-static inline void net_own_forward(const gckpt_call *call)
+static inline void net_saving_forward(const gckpt_call *call)
 {
     const float *x = call->in[0].data;
     for (int64_t i = 0, n = count_of(&call->shape); i < n; i++) {
-        const float slope = 1 + (x[i] < 0 ? -x[i] : x[i]);
+        const float deriv = 1 + (x[i] < 0 ? -x[i] : x[i]);
         if (call->out)
-            call->out[i] = x[i] * (0.5f + 0.5f * slope);
+            call->out[i] = x[i] * (0.5f + 0.5f * deriv);
         if (call->saved)
-            ((float *)call->saved)[i] = slope;
+            ((float *)call->saved)[i] = deriv;
     }
 }
-static inline void net_own_backward(const gckpt_call *call)
+static inline void net_saving_backward(const gckpt_call *call)
 {
-    const float *slope = (const float *)call->saved;
+    const float *deriv = (const float *)call->saved;
     float *grad = call->in[0].grad;
     for (int64_t i = 0, n = count_of(&call->shape); i < n && grad; i++)
-        grad[i] = call->in[0].accumulate ? gckpt_fma(call->grad_out[i], slope[i], grad[i])
-                                         : call->grad_out[i] * slope[i];
+        grad[i] = call->in[0].accumulate ? gckpt_fma(call->grad_out[i], deriv[i], grad[i])
+                                         : call->grad_out[i] * deriv[i];
 }
 /* x; runs once a micro-batch. */
 static inline void net_once_forward(const gckpt_call *call)
@@ -193,10 +193,10 @@ static inline void net_once_backward(const gckpt_call *call)
     for (int64_t i = 0, n = count_of(&call->shape); i < n && grad && grad != call->grad_out; i++)
         grad[i] = call->in[0].accumulate ? grad[i] + call->grad_out[i] : call->grad_out[i];
 }
-static const gckpt_op net_own = { .name = "net_own",
-                                  .shape = net_own_shape,
-                                  .forward = net_own_forward,
-                                  .backward = net_own_backward,
+static const gckpt_op net_saving = { .name = "net_own",
+                                  .shape = net_saving_shape,
+                                  .forward = net_saving_forward,
+                                  .backward = net_saving_backward,
                                   .needs = { GCKPT_SAVED },
                                   .flags = GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD };
 static const gckpt_op net_once = { .name = "net_once",
@@ -209,7 +209,7 @@ static const gckpt_op net_once = { .name = "net_once",
 /* ---- the graph ---- */
 
 /* Notes an op that the graph knows: one of several that a builder made. */
-static void note_made(int id)
+static void note_built(int id)
 {
     gckpt_node n;
     CHECK(gckpt_graph_node(net.g, id, &n) == GCKPT_OK && n.inputs <= READS);
@@ -233,11 +233,11 @@ static T *note4(T *t, T *a, T *b, T *c, T *d)
     if (net.nodes[id].t) /* a parameter that was there before */
         return t;
     for (; net.count < id; net.count++)
-        note_made(net.count);
+        note_built(net.count);
     net.nodes[id].t = t;
     net.count = id + 1;
     if (fresh) {
-        note_made(id);
+        note_built(id);
         return t;
     }
     net.nodes[id].base = id;
@@ -267,10 +267,10 @@ static T *concat(T *a, T *b, T *c, int axis)
     T *in[3] = { a, b, c };
     return note3(B(concat)(in, c ? 3 : 2, axis), a, b, c);
 }
-static T *net_user(const gckpt_op *row, T *x)
+static T *net_apply(const gckpt_op *row, T *x)
 {
     T *in[1] = { x };
-    net_meet("gckpt_apply");
+    net_cover("gckpt_apply");
     return note(gckpt_apply(row, in, 1, NULL, 0), x);
 }
 static int64_t elements(const T *t)
@@ -291,7 +291,7 @@ static T *weight(int64_t i, int64_t o)
 {
     static const int swap[2] = { 1, 0 };
     T *t = NULL, *u;
-    for (int k = 0, again = chance(45); again && k < net.weights; k++) {
+    for (int k = 0, reuse = chance(45); reuse && k < net.weights; k++) {
         gckpt_shape s = gckpt_shape_of(net.weight[k]);
         t = s.n == 2 && s.d[0] == i && s.d[1] == o && (!t || chance(40)) ? net.weight[k] : t;
     }
@@ -305,7 +305,7 @@ static T *weight(int64_t i, int64_t o)
             t = weight(i + 2, o), t = note2(B(embed)(t, u), t, u);
         }
         break;
-    case 13: t = net_user(&net_own, weight(i, o)); break;
+    case 13: t = net_apply(&net_saving, weight(i, o)); break;
     case 0: t = weight(i, o), t = note(B(tanh)(t), t), t = note(B(scale)(t, 1.5f), t); break;
     case 1: t = view(weight(o, i), gckpt_shape2(i, o)); break;
     case 2: t = weight(o, i), t = note(B(permute)(t, swap, 2), t); break;
@@ -464,10 +464,10 @@ static T *convolution(T *x, T *bias, int64_t o, int transposed)
 static T *net_frozen(gckpt_shape shape)
 {
     char name[16];
-    float links = 1;
+    float terms = 1;
     for (int i = 0; i + 1 < shape.n; i++)
-        links *= (float)shape.d[i];
-    T *t = param(shape, 1 / sqrtf(links), 0);
+        terms *= (float)shape.d[i];
+    T *t = param(shape, 1 / sqrtf(terms), 0);
     snprintf(name, sizeof name, "p%d", net.params - 1);
     gckpt_store_freeze(net.s, name, 1);
     return t;
@@ -527,7 +527,7 @@ static T *attention(T *x, T *y, T *z, int heads)
 
 /* One random op on x, or a few; NULL when the one drawn does not fit. */
 /* Rotary of some of each head's columns, by given frequencies or a base, scaled or not. */
-static T *turn(T *x, int heads)
+static T *rotary_of(T *x, int heads)
 {
     static const float frequencies[3] = { 1.0f, 0.25f, 0.01f };
     const gckpt_shape s = gckpt_shape_of(x);
@@ -549,12 +549,12 @@ static T *choice(T *condition, T *a, T *b)
         t = a, a = b, b = t;
     return note3(B(where)(condition, a, b), condition, a, b);
 }
-static T *grow(T *x)
+static T *random_op(T *x)
 {
     static const struct {
         const char *name;
-        T *(*curve)(T *);
-    } curves[] = { { "gckpt_gelu", gckpt_gelu },       { "gckpt_gelu_erf", gckpt_gelu_erf },
+        T *(*unary)(T *);
+    } unaries[] = { { "gckpt_gelu", gckpt_gelu },       { "gckpt_gelu_erf", gckpt_gelu_erf },
                    { "gckpt_silu", gckpt_silu },       { "gckpt_tanh", gckpt_tanh },
                    { "gckpt_sigmoid", gckpt_sigmoid }, { "gckpt_softmax", gckpt_softmax },
                    { "gckpt_softplus", gckpt_softplus }, { "gckpt_sin", gckpt_sin },
@@ -575,8 +575,8 @@ static T *grow(T *x)
     switch (kind) {
     case 0:
     case 1:
-        a = (int)below(net.smooth ? 9 : 10), net_meet(curves[a].name);
-        return note(curves[a].curve(x), x);
+        a = (int)below(net.smooth ? 9 : 10), net_cover(unaries[a].name);
+        return note(unaries[a].unary(x), x);
     case 2: return note(B(scale)(x, 0.75f), x);
     case 3:
     case 4:
@@ -599,7 +599,7 @@ static T *grow(T *x)
     case 10:
         return even && chance(60)
                    ? note(b ? B(rotary)(x, heads, a ? 0 : 100.0f) : B(rotary_at)(x, heads, 0, 3), x)
-                   : turn(x, heads);
+                   : rotary_of(x, heads);
     case 11: y = partner(x, 1); return a ? concat(x, y, x, axis) : concat(y, x, NULL, axis - s.n);
     case 12:
         return s.d[axis] > 2 ? note(B(slice)(x, axis - (b ? s.n : 0), a, s.d[axis] - b), x) : NULL;
@@ -705,15 +705,15 @@ static T *grow(T *x)
             return NULL;
         return note3(B(groupnorm)(x, (int)o, y, z), x, y, z);
     case 38: /* mixes rows; what it measures is no weight */
-        if (!(net_wants & NET_MIXING) || net.seed % 6 != 2 || s.d[0] != net.rows || per_row == c)
+        if (!(net_features & NET_MIXING) || net.seed % 6 != 2 || s.d[0] != net.rows || per_row == c)
             return NULL; /* one value per channel and row: a micro-batch of one row is refused */
         snprintf(name, sizeof name, "m%d", net.mixes++);
         y = note(B(running)(net.g, name, gckpt_shape1(c), (gckpt_init){ 0, 0, 0 }, 0.25f), NULL);
         name[0] = 'v';
         z = note(B(running)(net.g, name, gckpt_shape1(c), (gckpt_init){ 0, 0, 1 }, 0.25f), NULL);
         return note3(B(batchnorm)(x, NULL, a ? vector(c, 0) : NULL, y, z), x, y, z);
-    case 39: return net_user(&net_own, x);
-    case 40: return chance(30) ? net_user(&net_once, x) : NULL;
+    case 39: return net_apply(&net_saving, x);
+    case 40: return chance(30) ? net_apply(&net_once, x) : NULL;
     case 41: /* the same twice: an input that repeats, a product with itself */
         if (s.n == 3 && s.d[1] == c)
             return note2(B(matmul)(x, x), x, x);
@@ -750,7 +750,7 @@ static T *grow(T *x)
 }
 static void step(void)
 {
-    T *y = grow(net.pool[chance(50) && net.pooled > 3 ? net.pooled - 1 - (int)below(3)
+    T *y = random_op(net.pool[chance(50) && net.pooled > 3 ? net.pooled - 1 - (int)below(3)
                                                       : (int)below(net.pooled)]);
     if (y && elements(y) / net.rows <= LARGEST)
         net.pool[net.pooled++] = y;
@@ -768,7 +768,7 @@ static T *block(T *x, void *user)
     return x;
 }
 /* As block, its ends marked by hand. */
-static void stretch(void)
+static void manual_segment(void)
 {
     B(segment_begin)(net.g);
     for (int i = 1 + (int)below(3); i > 0; i--)
@@ -777,7 +777,7 @@ static void stretch(void)
 }
 
 /* The last loss, of nearly all that nothing reads yet. */
-static void gather_ends(void)
+static void join_outputs(void)
 {
     T *end = NULL, *t;
     for (int k = net.pooled, unused = 0; k-- > 0 && unused < 6;)
@@ -803,12 +803,12 @@ static void build(unsigned seed, int64_t rows)
     T *t;
     memset(&net, 0, sizeof net);
     net_seed(seed, 0);
-    net.s = net_into ? net_of : gckpt_store_new(&desc);
-    net.g = net_into ? net_into : gckpt_graph_new(net.s, NULL);
+    net.s = net_target_graph ? net_store : gckpt_store_new(&desc);
+    net.g = net_target_graph ? net_target_graph : gckpt_graph_new(net.s, NULL);
     net.batch = net_batch();
     net.t = chance(4) ? 67 : 1 + (int64_t)below(6); /* 67: more than one tile of keys */
-    net.cached = net_wants & NET_CACHES && seed % 8 == 3;
-    net.alone = net_wants & NET_ALONE && seed % 16 == 5;
+    net.cached = net_features & NET_CACHES && seed % 8 == 3;
+    net.alone = net_features & NET_ALONE && seed % 16 == 5;
     net.t = net.cached && net.t > NET_CAPACITY ? 2 : net.t;
     net.c = net.t > 60 ? 4 : chance(15) ? (seed % 2 ? 20 : 32) : 4 * (1 + (int64_t)below(3));
     net.smooth = seed % 2 == 0;
@@ -820,7 +820,7 @@ static void build(unsigned seed, int64_t rows)
     net.targets[1] = note(B(input)(net.g, "b", GCKPT_I32, gckpt_shape2(rows, net.t)), NULL);
     net.lengths = note(B(input)(net.g, "lengths", GCKPT_I32, gckpt_shape1(rows)), NULL);
     net.bytes = note(B(input)(net.g, "bytes", GCKPT_U8, gckpt_shape3(rows, net.t, net.c)), NULL);
-    net_meet("GCKPT_U8");
+    net_cover("GCKPT_U8");
     for (int i = 0; i < NET_FEEDS; i++)
         net.nodes[i].data = 1;
     t = param(gckpt_shape2(net.c, net.c), 0.5f,
@@ -832,15 +832,15 @@ static void build(unsigned seed, int64_t rows)
         net.pool[net.pooled++] = net_trunk(net.x);
         random_state = rest;
     }
-    int grown = net_growth ? 1 + (int)below(net_growth) : 5 + (int)below(net.smooth ? 6 : 14);
-    for (; grown > 0; grown -= net_growth ? 2 : 1)
+    int grown = net_op_count ? 1 + (int)below(net_op_count) : 5 + (int)below(net.smooth ? 6 : 14);
+    for (; grown > 0; grown -= net_op_count ? 2 : 1)
         if (chance(25))
             B(checkpoint)(block, net.x, &depth);
         else if (chance(8))
-            stretch();
+            manual_segment();
         else
             step();
-    gather_ends();
+    join_outputs();
     if (chance(40) || net.alone) {
         t = net.alone ? param(gckpt_shape2(3, 3), 0.4f, 0) : net.weight[below(net.weights)];
         t = net.smooth || chance(80) ? mul(t, t) : t;
@@ -852,11 +852,11 @@ static void build(unsigned seed, int64_t rows)
     }
     for (int i = 0; i < net.count; i++) {
         gckpt_node n;
-        CHECK(gckpt_graph_node(net.g, i, &n) == GCKPT_OK && net_meet(n.op));
+        CHECK(gckpt_graph_node(net.g, i, &n) == GCKPT_OK && net_cover(n.op));
     }
     random_state = saved;
 }
-static void destroy(void) { rig_free(NULL, NULL, net.g, net.s); }
+static void destroy(void) { util_free(NULL, NULL, net.g, net.s); }
 
 /* ---- requests ---- */
 /* Some parameters in fewer bytes, frozen for that; the one that is sure to be trained stays. */
@@ -871,25 +871,25 @@ static inline void net_pack(void)
         net.packed++;
         gckpt_store_freeze(net.s, name, 1);
         CHECK(gckpt_store_quantise(net.s, name,
-                               how == 0   ? NET_SAY(GCKPT_STORAGE_BF16)
-                               : how == 1 ? NET_SAY(GCKPT_STORAGE_F16)
-                               : how == 2 ? NET_SAY(GCKPT_STORAGE_I8)
-                               : how == 3 ? NET_SAY(GCKPT_STORAGE_I4)
-                                          : NET_SAY(GCKPT_STORAGE_F32)) == GCKPT_OK);
+                               how == 0   ? NET_COVER(GCKPT_STORAGE_BF16)
+                               : how == 1 ? NET_COVER(GCKPT_STORAGE_F16)
+                               : how == 2 ? NET_COVER(GCKPT_STORAGE_I8)
+                               : how == 3 ? NET_COVER(GCKPT_STORAGE_I4)
+                                          : NET_COVER(GCKPT_STORAGE_F32)) == GCKPT_OK);
     }
 }
 
 /* Values and gradients that can be picked. */
-static inline int net_pick(int most)
+static inline int net_choose_fetches(int most)
 {
     int n = 0;
-    for (int tries = 0; tries < 3 * most && n < most; tries++) {
+    for (int tried = 0; tried < 3 * most && n < most; tried++) {
         gckpt_plan_desc d = net.d;
-        gckpt_fetch_spec *pick = &net.pick[n];
+        gckpt_fetch_spec *fetch = &net.fetch[n];
         T *t = net.nodes[below(net.count)].t;
-        *pick = (gckpt_fetch_spec){ t, chance(50) };
+        *fetch = (gckpt_fetch_spec){ t, chance(50) };
         d.mode = net.cached ? GCKPT_INFERENCE : GCKPT_STORE_ALL;
-        d.fetch = pick;
+        d.fetch = fetch;
         d.fetches = 1;
         gckpt_plan *p = t ? gckpt_plan_new(net.g, net.term, net.terms, &d) : NULL;
         n += p != NULL;
@@ -898,13 +898,13 @@ static inline int net_pick(int most)
     return n;
 }
 
-static inline void net_pins(void)
+static inline void net_set_policies(void)
 {
     for (int i = NET_FEEDS; i < net.count; i++)
         if (net.nodes[i].t && chance(net.nodes[i].is_op ? 15 : 3)) {
             int keep = net.kept[i] = (unsigned char)chance(50);
-            net.redone[i] = !keep;
-            net_meet(keep ? "gckpt_keep" : "gckpt_recompute");
+            net.recomputed[i] = !keep;
+            net_cover(keep ? "gckpt_keep" : "gckpt_recompute");
             if (keep)
                 gckpt_keep(net.nodes[i].t);
             else
@@ -913,18 +913,18 @@ static inline void net_pins(void)
 }
 
 /* What bits depend on. */
-static inline void net_meaning(gckpt_plan_desc *d)
+static inline void net_numeric_options(gckpt_plan_desc *d)
 {
     switch (below(6)) {
-    case 0: d->optimiser = NET_SAY(GCKPT_SGD); break;
-    case 1: d->optimiser = NET_SAY(GCKPT_MOMENTUM); break;
-    case 2: d->optimiser = NET_SAY(GCKPT_CUSTOM_OPTIMISER), d->custom_state = (int)below(5); break;
-    default: d->optimiser = NET_SAY(GCKPT_ADAMW);
+    case 0: d->optimiser = NET_COVER(GCKPT_SGD); break;
+    case 1: d->optimiser = NET_COVER(GCKPT_MOMENTUM); break;
+    case 2: d->optimiser = NET_COVER(GCKPT_CUSTOM_OPTIMISER), d->custom_state = (int)below(5); break;
+    default: d->optimiser = NET_COVER(GCKPT_ADAMW);
     }
-    d->precision = NET_SAY(GCKPT_FP32);
+    d->precision = NET_COVER(GCKPT_FP32);
     if (chance(35))
         d->precision =
-            chance(60) || net.cached ? NET_SAY(GCKPT_BF16) : NET_SAY(GCKPT_BF16_STOCHASTIC);
+            chance(60) || net.cached ? NET_COVER(GCKPT_BF16) : NET_COVER(GCKPT_BF16_STOCHASTIC);
     if (chance(25))
         d->virtual_ranks = 2 << below(3);
     if (chance(30))
@@ -932,7 +932,7 @@ static inline void net_meaning(gckpt_plan_desc *d)
 }
 
 /* What they do not. */
-static inline void net_way(gckpt_plan_desc *d)
+static inline void net_neutral_options(gckpt_plan_desc *d)
 {
     static const size_t alignments[] = { 4, 4, 8, 16, 128, 256, 4096 };
     d->as_built = chance(40);
@@ -949,20 +949,20 @@ static inline void net_way(gckpt_plan_desc *d)
         d->offload_cost <<= chance(50) ? 20 : 12;
         d->overlap_offload = chance(60);
     }
-    if (d->virtual_ranks > 1 && chance(50) && net_wants & NET_RANKS) {
+    if (d->virtual_ranks > 1 && chance(50) && net_features & NET_RANKS) {
         net.ranks = 2 << below(3);
         net.ranks = net.ranks < d->virtual_ranks ? net.ranks : d->virtual_ranks;
         switch (below(4)) {
-        case 0: net.shard = NET_SAY(GCKPT_SHARD_NONE); break;
-        case 1: net.shard = NET_SAY(GCKPT_SHARD_STATE); break;
-        case 2: net.shard = NET_SAY(GCKPT_SHARD_GRADIENTS); break;
-        default: net.shard = NET_SAY(GCKPT_SHARD_VALUES);
+        case 0: net.shard = NET_COVER(GCKPT_SHARD_NONE); break;
+        case 1: net.shard = NET_COVER(GCKPT_SHARD_STATE); break;
+        case 2: net.shard = NET_COVER(GCKPT_SHARD_GRADIENTS); break;
+        default: net.shard = NET_COVER(GCKPT_SHARD_VALUES);
         }
         d->link_cost = (uint64_t)below(1000000);
         d->overlap_communication = (int)(d->link_cost & 1);
         CHECK(gckpt_store_ranks(net.s, (int)below(net.ranks), net.ranks, net.shard) == GCKPT_OK);
     }
-    if (chance(20) && !net_into && net.count <= MOST) {
+    if (chance(20) && !net_target_graph && net.count <= MOST) {
         for (int i = 0; i < net.count; i++) {
             net.cost[i].forward = 1 + (uint64_t)below(chance(50) ? 9 : 100000);
             net.cost[i].backward = 1 + (uint64_t)below(chance(50) ? 9 : 100000);
@@ -971,12 +971,12 @@ static inline void net_way(gckpt_plan_desc *d)
         d->cost_count = gckpt_graph_size(net.g);
     }
     if (chance(30))
-        net_pins();
+        net_set_policies();
     if (net_backend && chance(10))
         d->backend = net_backend;
-    if (chance(35) && !net_into) {
-        d->fetches = net_pick(1 + (int)below(NET_PICKS));
-        d->fetch = d->fetches ? net.pick : NULL;
+    if (chance(35) && !net_target_graph) {
+        d->fetches = net_choose_fetches(1 + (int)below(NET_FETCHES));
+        d->fetch = d->fetches ? net.fetch : NULL;
     }
 }
 
@@ -994,10 +994,10 @@ static inline void net_open(unsigned seed, int way, int64_t rows)
     build(seed, rows);
     net.d.batch = rows ? batch : 0;
     net_seed(seed, 1);
-    net_meaning(&net.d);
+    net_numeric_options(&net.d);
     random_state = of_way;
     if (way)
-        net_way(&net.d);
+        net_neutral_options(&net.d);
     random_state = saved;
 }
 
@@ -1030,8 +1030,8 @@ static inline void net_print(void)
         (unsigned long)d->offload_bytes, (unsigned long)d->offload_cost,
         d->overlap_offload ? ", beside" : "");
     for (int i = 0; i < d->fetches; i++)
-        printf("    pick %s of %d\n", net.pick[i].gradient ? "gradient" : "value",
-               gckpt_id(net.pick[i].tensor));
+        printf("    pick %s of %d\n", net.fetch[i].gradient ? "gradient" : "value",
+               gckpt_id(net.fetch[i].tensor));
     for (int i = 0; gckpt_graph_node(net.g, i, &n) == GCKPT_OK; i++) {
         printf("    %3d %s %s [", i, n.op, n.name);
         for (int k = 0; k < n.shape.n; k++)
@@ -1039,7 +1039,7 @@ static inline void net_print(void)
         printf("]");
         for (int k = 0; k < n.inputs; k++)
             printf(" %d", n.input[k]);
-        printf("%s%s\n", net.kept[i] ? " keep" : "", net.redone[i] ? " recompute" : "");
+        printf("%s%s\n", net.kept[i] ? " keep" : "", net.recomputed[i] ? " recompute" : "");
     }
     for (int i = 0; i < net.terms; i++)
         printf("    term %d%s\n", gckpt_id(net.term[i].loss),
@@ -1088,10 +1088,10 @@ static inline void net_planned(const gckpt_plan_desc *d)
     static const char *const modes[] = { "GCKPT_AUTO",     "GCKPT_STORE_ALL", "GCKPT_MEMORY_POOR",
                                          "GCKPT_SEGMENTS", "GCKPT_SQRT",      "GCKPT_OPTIMAL",
                                          "GCKPT_SCHEDULE", "GCKPT_INFERENCE" };
-    net_meet(modes[d->mode]);
+    net_cover(modes[d->mode]);
 #define NET_FIELD(name)                                                                            \
     if (memcmp(&d->name, &none.name, sizeof d->name))                                              \
-        net_meet("gckpt_plan_desc." #name);
+        net_cover("gckpt_plan_desc." #name);
     NET_FIELDS(NET_FIELD)
 #undef NET_FIELD
 }
@@ -1116,7 +1116,7 @@ static inline int net_word(const char **at, const char *end, char *name)
     return 0;
 }
 
-static inline void net_must(const char *prefix, const char *name, int unless)
+static inline void net_require(const char *prefix, const char *name, int unless)
 {
     char *full = (char *)malloc(128);
     snprintf(full, 128, "%s%s", prefix, name);
@@ -1128,7 +1128,7 @@ static inline void net_must(const char *prefix, const char *name, int unless)
 }
 
 /* Whatever gradckpt.h has has been met: builders, op rows, fields, enumerators; runs in bands. */
-static inline void net_check_met(void)
+static inline void net_check_coverage(void)
 {
     static const char *const enums[] = { "gckpt_mode", "gckpt_optimiser", "gckpt_precision",
                                          "gckpt_storage", "gckpt_shard" };
@@ -1147,7 +1147,7 @@ static inline void net_check_met(void)
     for (at = text; (at = strstr(at, builder)) != NULL; found++) {
         at += sizeof builder - 1;
         net_word(&at, text + f.size, word);
-        net_must("gckpt_", word, 0);
+        net_require("gckpt_", word, 0);
     }
     CHECK(found > 70);
     at = strstr(text, rows);
@@ -1155,7 +1155,7 @@ static inline void net_check_met(void)
         for (at += found ? 0 : sizeof rows - 1; *at && *at != '(' && *at != '\n'; at++)
             at += *at == '\\';
         if (*at == '(' && net_word(&at, text + f.size, word))
-            net_must("", word, 0);
+            net_require("", word, 0);
     }
     CHECK(found > 50);
     end = strstr(text, "} gckpt_plan_desc;");
@@ -1163,7 +1163,7 @@ static inline void net_check_met(void)
         at--;
     for (found = 0, at += 14; end && net_word(&at, end, word);)
         if (*at == ';' || *at == ',')
-            net_must("gckpt_plan_desc.", word, 0), found++;
+            net_require("gckpt_plan_desc.", word, 0), found++;
     CHECK(found >= 25);
     for (int k = 0; k < 5; k++) {
         snprintf(part, sizeof part, "} %s;", enums[k]);
@@ -1171,10 +1171,10 @@ static inline void net_check_met(void)
         for (at = end; at && at > text && strncmp(at, "typedef enum", 12);)
             at--;
         for (found = 0, at += 12; end && net_word(&at, end, word); found++)
-            net_must("", word, !strcmp(word, "GCKPT_BF16_FAST")); /* no processor has that */
+            net_require("", word, !strcmp(word, "GCKPT_BF16_FAST")); /* no processor has that */
         CHECK_MSG(found >= 4, "%s", enums[k]);
     }
-    net_must("", "runs in bands", 0);
+    net_require("", "runs in bands", 0);
     free(f.bytes);
 }
 #endif

@@ -53,9 +53,9 @@ typedef struct {
     pc_kind kind;
     pc_op op;
     int base, inputs, in[GCKPT_MAX_INPUTS]; /* ids; base: whose bytes a view has, or itself */
-    int batchless, keep, recompute, indices, bytes; /* i32, u8 */
+    int batch_invariant, keep, recompute, indices, bytes; /* i32, u8 */
     int64_t n;                               /* elements */
-    size_t aux, shape; /* bytes, PC_NONE: not told; of the sizes in C */
+    size_t saved, shape; /* bytes, PC_NONE: not told; of the sizes in C */
 } pc_node;
 typedef struct {
     int count, terms, *term;
@@ -68,15 +68,15 @@ typedef struct {
 typedef struct {
     int id, gradient;
     size_t offset; /* PC_NONE: not told */
-} pc_pick;
+} pc_fetch;
 typedef struct {
     int count, params; /* tensors; parameters */
     pc_node *node;
-    int terms, *term, picks;
-    pc_pick *pick;
+    int terms, *term, fetches;
+    pc_fetch *fetch;
     unsigned char *trained; /* by id: it is updated */
     gckpt_cost *cost;       /* by id, or NULL */
-    size_t *far;            /* by 2 id + (aux): where slower memory has it, PC_NONE, or NULL */
+    size_t *host_offset;            /* by 2 id + (aux): where slower memory has it, PC_NONE, or NULL */
     int length, buffers;
     gckpt_instruction *list;
     gckpt_usage *usage;
@@ -87,12 +87,12 @@ typedef struct {
     gckpt_precision precision;
     gckpt_shard shard;
     int64_t rows, batch;
-    int in_backward, leaves, ranks, runs; /* runs: it has ops in bands of rows */
+    int in_backward, virtual_ranks, ranks, has_fused; /* runs: it has ops in bands of rows */
     size_t budget; /* 0: none, or not known */
     int by_model;  /* costs are the model's */
     size_t alignment, arena, bound, bytes, kind[GCKPT_BYTES_KINDS], offloaded, offload_bytes;
     uint64_t work, hidden, least, proven_work, offload_work;
-    int offload_beside;
+    int overlap_offload;
     size_t proven_bytes;
     double recompute, overhead;
     char wrong[200]; /* what reading it found */
@@ -116,9 +116,9 @@ PC_API int plan_facts_print(plan_facts *f, const gckpt_plan *plan);
 PC_API const char *plan_facts_check(const plan_facts *f);
 PC_API void plan_facts_free(plan_facts *f);
 /* A user's row, a pin, as the call says that makes it. */
-PC_API void pc_saw_op(const gckpt_tensor *t, const gckpt_op *op);
-PC_API void pc_saw_pin(const gckpt_tensor *t, int keep);
-PC_API void pc_saw_graph(const gckpt_graph *graph);
+PC_API void pc_note_op(const gckpt_tensor *t, const gckpt_op *op);
+PC_API void pc_note_policy(const gckpt_tensor *t, int keep);
+PC_API void pc_reset_graph(const gckpt_graph *graph);
 PC_API const pc_op *pc_find_op(const char *name); /* NULL: it is not one of the header's */
 
 #if !defined(PLAN_CHECK_LINKED) || defined(PLAN_CHECK_BODY)
@@ -215,13 +215,13 @@ static const pc_op pc_ops[] = {
 /* ---- what calls said of tensors ---- */
 typedef struct {
     const gckpt_graph *graph;
-    int id, pin; /* pin: 1: keep, -1: recompute */
+    int id, policy; /* pin: 1: keep, -1: recompute */
     pc_op op;    /* its name is NULL: one of the header's */
-} pc_seen;
-static PC_LOCAL pc_seen *pc_said;
-static PC_LOCAL size_t pc_said_count, pc_said_room;
+} pc_note;
+static PC_LOCAL pc_note *pc_notes;
+static PC_LOCAL size_t pc_note_count, pc_note_capacity;
 
-static inline void *pc_take(size_t n, size_t size)
+static inline void *pc_alloc(size_t n, size_t size)
 {
     void *p = calloc(n + 1, size);
     if (!p)
@@ -229,45 +229,45 @@ static inline void *pc_take(size_t n, size_t size)
     return p;
 }
 
-static inline pc_seen *pc_seen_new(const gckpt_tensor *t)
+static inline pc_note *pc_note_new(const gckpt_tensor *t)
 {
-    if (pc_said_count == pc_said_room) {
-        pc_said_room = 2 * pc_said_room + 64;
-        pc_said = (pc_seen *)realloc(pc_said, pc_said_room * sizeof *pc_said);
-        if (!pc_said)
+    if (pc_note_count == pc_note_capacity) {
+        pc_note_capacity = 2 * pc_note_capacity + 64;
+        pc_notes = (pc_note *)realloc(pc_notes, pc_note_capacity * sizeof *pc_notes);
+        if (!pc_notes)
             abort();
     }
-    pc_seen *p = &pc_said[pc_said_count++];
+    pc_note *p = &pc_notes[pc_note_count++];
     memset(p, 0, sizeof *p);
     p->graph = gckpt_graph_of(t);
     p->id = gckpt_id(t);
     return p;
 }
 
-PC_API void pc_saw_op(const gckpt_tensor *t, const gckpt_op *op)
+PC_API void pc_note_op(const gckpt_tensor *t, const gckpt_op *op)
 {
     if (!t)
         return;
-    pc_op *q = &pc_seen_new(t)->op;
+    pc_op *q = &pc_note_new(t)->op;
     q->name = op->name;
     q->flags = (op->flags & ~(unsigned)PC_BACKWARD) | (op->backward ? (unsigned)PC_BACKWARD : 0u);
     memcpy(q->needs, op->needs, sizeof q->needs);
 }
 
-PC_API void pc_saw_pin(const gckpt_tensor *t, int keep)
+PC_API void pc_note_policy(const gckpt_tensor *t, int keep)
 {
     if (t)
-        pc_seen_new(t)->pin = keep ? 1 : -1;
+        pc_note_new(t)->policy = keep ? 1 : -1;
 }
 
 /* A graph begins at this address; what was said of another that was there holds no longer. */
-PC_API void pc_saw_graph(const gckpt_graph *graph)
+PC_API void pc_reset_graph(const gckpt_graph *graph)
 {
     size_t kept = 0;
-    for (size_t i = 0; i < pc_said_count; i++)
-        if (pc_said[i].graph != graph)
-            pc_said[kept++] = pc_said[i];
-    pc_said_count = kept;
+    for (size_t i = 0; i < pc_note_count; i++)
+        if (pc_notes[i].graph != graph)
+            pc_notes[kept++] = pc_notes[i];
+    pc_note_count = kept;
 }
 
 static inline int64_t pc_elements(const gckpt_shape *s)
@@ -288,13 +288,13 @@ PC_API const pc_op *pc_find_op(const char *name)
 
 PC_API pc_graph *pc_graph_new(const gckpt_graph *graph, const gckpt_term *terms, int count)
 {
-    pc_graph *g = (pc_graph *)pc_take(1, sizeof *g);
+    pc_graph *g = (pc_graph *)pc_alloc(1, sizeof *g);
     const char *last = NULL; /* neighbours often have the same op */
     const pc_op *found = NULL;
     g->count = gckpt_graph_size(graph);
-    g->node = (pc_node *)pc_take((size_t)g->count, sizeof *g->node);
+    g->node = (pc_node *)pc_alloc((size_t)g->count, sizeof *g->node);
     g->terms = count;
-    g->term = (int *)pc_take((size_t)count, sizeof *g->term);
+    g->term = (int *)pc_alloc((size_t)count, sizeof *g->term);
     for (int i = 0; i < count; i++)
         g->term[i] = gckpt_id(terms[i].loss);
     for (int i = 0; i < g->count; i++) {
@@ -309,25 +309,25 @@ PC_API pc_graph *pc_graph_new(const gckpt_graph *graph, const gckpt_term *terms,
         q->base = q->kind == PC_VIEW ? g->node[t.input[0]].base : i;
         q->inputs = t.inputs;
         memcpy(q->in, t.input, sizeof q->in);
-        q->batchless = t.batch_invariant;
+        q->batch_invariant = t.batch_invariant;
         q->indices = t.type == GCKPT_I32;
         q->bytes = t.type == GCKPT_U8;
         q->n = pc_elements(&t.shape);
-        q->aux = PC_NONE;
+        q->saved = PC_NONE;
         if (q->kind == PC_OP && t.op != last)
             found = pc_find_op(last = t.op);
         if (q->kind == PC_OP && found)
             q->op = *found;
     }
-    for (size_t i = 0; i < pc_said_count; i++) {
-        const pc_seen *p = &pc_said[i];
+    for (size_t i = 0; i < pc_note_count; i++) {
+        const pc_note *p = &pc_notes[i];
         if (p->graph != graph || p->id >= g->count)
             continue;
         pc_node *q = &g->node[p->op.name ? p->id : g->node[p->id].base];
         if (p->op.name)
             q->op = p->op;
         else
-            q->keep = p->pin > 0, q->recompute = p->pin < 0;
+            q->keep = p->policy > 0, q->recompute = p->policy < 0;
     }
     return g;
 }
@@ -342,16 +342,16 @@ PC_API void pc_graph_free(pc_graph *g)
 /* ---- reading a plan: its file and its C constant ---- */
 typedef struct {
     char *bytes;
-    size_t count, room, at;
-    int short_of; /* there was no more */
+    size_t count, capacity, at;
+    int truncated; /* there was no more */
 } pc_text;
 
 static inline size_t pc_write(void *user, const void *bytes, size_t size)
 {
     pc_text *t = (pc_text *)user;
-    if (t->room - t->count <= size) {
-        t->room = 2 * t->room + size + 65536;
-        t->bytes = (char *)realloc(t->bytes, t->room);
+    if (t->capacity - t->count <= size) {
+        t->capacity = 2 * t->capacity + size + 65536;
+        t->bytes = (char *)realloc(t->bytes, t->capacity);
         if (!t->bytes)
             abort();
     }
@@ -365,8 +365,8 @@ static inline size_t pc_write(void *user, const void *bytes, size_t size)
 static inline uint64_t pc_number(pc_text *t)
 {
     uint64_t n = 0;
-    t->short_of = t->short_of || t->count - t->at < 8;
-    for (int i = 8; i-- > 0 && !t->short_of;)
+    t->truncated = t->truncated || t->count - t->at < 8;
+    for (int i = 8; i-- > 0 && !t->truncated;)
         n = n << 8 | (unsigned char)t->bytes[t->at + (size_t)i];
     t->at += 8;
     return n;
@@ -375,11 +375,11 @@ static inline uint64_t pc_number(pc_text *t)
 static inline int pc_below(pc_text *t, int64_t limit)
 {
     uint64_t n = pc_number(t);
-    t->short_of = t->short_of || n >= (uint64_t)limit;
-    return t->short_of ? 0 : (int)n;
+    t->truncated = t->truncated || n >= (uint64_t)limit;
+    return t->truncated ? 0 : (int)n;
 }
 
-static inline void pc_wrong(plan_facts *f, const char *format, ...)
+static inline void pc_read_error(plan_facts *f, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -394,7 +394,7 @@ static inline size_t pc_copy(const plan_facts *f, int i)
 {
     for (int x = 0; x < f->length; x++) {
         const pc_node *q = &f->node[f->list[x].id];
-        if (f->list[x].kind == GCKPT_FORWARD && q->kind == PC_OP && !q->batchless &&
+        if (f->list[x].kind == GCKPT_FORWARD && q->kind == PC_OP && !q->batch_invariant &&
             (!strcmp(q->op.name, "matmul") || !strcmp(q->op.name, "linear") ||
              !strcmp(q->op.name, "linear_cross_entropy")) &&
             f->node[q->in[1]].base == i)
@@ -408,11 +408,11 @@ static inline size_t pc_copy(const plan_facts *f, int i)
 static inline void pc_read_file(plan_facts *f, const gckpt_plan *plan, pc_text *t)
 {
     int params = 0, tensors;
-    f->cost = (gckpt_cost *)pc_take((size_t)f->count, sizeof *f->cost);
+    f->cost = (gckpt_cost *)pc_alloc((size_t)f->count, sizeof *f->cost);
     for (int i = 0; i < 3; i++)
         pc_number(t);
     if ((tensors = pc_below(t, INT32_MAX)) != f->count)
-        pc_wrong(f, "its file has %d tensors, the graph %d", tensors, f->count);
+        pc_read_error(f, "its file has %d tensors, the graph %d", tensors, f->count);
     for (int i = 0; i < f->count; i++) {
         pc_number(t);
         f->cost[i].forward = pc_number(t);
@@ -431,38 +431,38 @@ static inline void pc_read_file(plan_facts *f, const gckpt_plan *plan, pc_text *
         pc_number(t);
     f->precision = (gckpt_precision)pc_below(t, GCKPT_BF16_STOCHASTIC + 2);
     pc_number(t); /* form */
-    if (pc_below(t, 2) < f->runs)
-        pc_wrong(f, "its file knows nothing of runs in bands");
-    f->leaves = pc_below(t, INT32_MAX);
+    if (pc_below(t, 2) < f->has_fused)
+        pc_read_error(f, "its file knows nothing of runs in bands");
+    f->virtual_ranks = pc_below(t, INT32_MAX);
     f->ranks = pc_below(t, INT32_MAX);
     f->shard = (gckpt_shard)pc_below(t, GCKPT_SHARD_VALUES + 1);
-    f->offload_beside = pc_below(t, 2);
+    f->overlap_offload = pc_below(t, 2);
     const int copied = pc_below(t, 2);
     size_t copies = 0;
     f->alignment = (size_t)pc_number(t);
     f->proven_bytes = (size_t)pc_number(t);
     f->offloaded = (size_t)pc_number(t);
     f->terms = pc_below(t, f->count + 1);
-    f->term = (int *)pc_take((size_t)f->terms, sizeof *f->term);
+    f->term = (int *)pc_alloc((size_t)f->terms, sizeof *f->term);
     for (int i = 0; i < f->terms; i++) {
         f->term[i] = pc_below(t, f->count);
         for (int k = 0; k < 4; k++)
             pc_number(t);
     }
-    f->picks = pc_below(t, INT32_MAX / 16);
-    f->pick = (pc_pick *)pc_take((size_t)f->picks, sizeof *f->pick);
-    for (int i = 0; i < f->picks; i++) {
-        f->pick[i].id = pc_below(t, f->count);
-        f->pick[i].gradient = pc_below(t, 2);
-        f->pick[i].offset = PC_NONE;
+    f->fetches = pc_below(t, INT32_MAX / 16);
+    f->fetch = (pc_fetch *)pc_alloc((size_t)f->fetches, sizeof *f->fetch);
+    for (int i = 0; i < f->fetches; i++) {
+        f->fetch[i].id = pc_below(t, f->count);
+        f->fetch[i].gradient = pc_below(t, 2);
+        f->fetch[i].offset = PC_NONE;
     }
     int length = pc_below(t, INT32_MAX);
     if (length != f->length)
-        pc_wrong(f, "its file has %d instructions, the plan %d", length, f->length);
-    for (int x = 0; x < f->length && !t->short_of; x++) {
+        pc_read_error(f, "its file has %d instructions, the plan %d", length, f->length);
+    for (int x = 0; x < f->length && !t->truncated; x++) {
         uint64_t word = pc_number(t);
         if (word != 8 * (uint64_t)f->list[x].id + (uint64_t)f->list[x].kind)
-            pc_wrong(f, "instruction %d: its file has %lu, the plan kind %d of %d", x,
+            pc_read_error(f, "instruction %d: its file has %lu, the plan kind %d of %d", x,
                      (unsigned long)word, (int)f->list[x].kind, f->list[x].id);
     }
     params = pc_below(t, INT32_MAX);
@@ -474,19 +474,19 @@ static inline void pc_read_file(plan_facts *f, const gckpt_plan *plan, pc_text *
             params--;
         }
     if (copies < f->kind[GCKPT_BYTES_COPIES] || copied != (f->kind[GCKPT_BYTES_COPIES] > 0))
-        pc_wrong(f, "%lu bytes of copies of parameters are told, at most there are %lu",
+        pc_read_error(f, "%lu bytes of copies of parameters are told, at most there are %lu",
                  (unsigned long)f->kind[GCKPT_BYTES_COPIES], (unsigned long)copies);
     if (params || pc_below(t, INT32_MAX) != f->buffers)
-        pc_wrong(f, "its file has other parameters or buffers");
-    for (int b = 0; b < f->buffers && !t->short_of; b++) {
+        pc_read_error(f, "its file has other parameters or buffers");
+    for (int b = 0; b < f->buffers && !t->truncated; b++) {
         uint64_t at = pc_number(t);
         if (at != f->buffer[b].offset)
-            pc_wrong(f, "buffer %d of tensor %d is at %lu in its file, else at %lu", b,
+            pc_read_error(f, "buffer %d of tensor %d is at %lu in its file, else at %lu", b,
                      f->buffer[b].id, (unsigned long)at, (unsigned long)f->buffer[b].offset);
     }
     pc_number(t); /* the hash */
-    if (t->short_of || t->at != t->count)
-        pc_wrong(f, "its file ends after %lu bytes, not %lu, or has numbers out of range",
+    if (t->truncated || t->at != t->count)
+        pc_read_error(f, "its file ends after %lu bytes, not %lu, or has numbers out of range",
                  (unsigned long)t->count, (unsigned long)t->at);
     (void)plan;
 }
@@ -495,7 +495,7 @@ static inline void pc_read_file(plan_facts *f, const gckpt_plan *plan, pc_text *
 static inline void pc_seek(pc_text *t, const char *what)
 {
     const char *at = strstr(t->bytes + t->at, what);
-    t->short_of = t->short_of || !at;
+    t->truncated = t->truncated || !at;
     if (at)
         t->at = (size_t)(at - t->bytes) + strlen(what);
 }
@@ -511,7 +511,7 @@ static inline size_t pc_word(pc_text *t)
         t->at = (size_t)(at - t->bytes) + 8;
         return PC_NONE;
     }
-    t->short_of = t->short_of || !*at;
+    t->truncated = t->truncated || !*at;
     while (*at >= '0' && *at <= '9')
         n = 10 * n + (size_t)(*at++ - '0');
     t->at = (size_t)(at - t->bytes);
@@ -521,37 +521,37 @@ static inline size_t pc_word(pc_text *t)
 /* Operands of instructions, bytes of aux, where slower memory has what, where picks lie. */
 static inline void pc_read_printed(plan_facts *f, pc_text *t)
 {
-    free(f->ins), free(f->far), free(f->operand); /* of a time before */
+    free(f->ins), free(f->host_offset), free(f->operand); /* of a time before */
     f->operands = 0;
     pc_seek(t, "gckpti_x_nodes[] = {");
-    for (int i = 0; i < f->count && !t->short_of; i++) {
+    for (int i = 0; i < f->count && !t->truncated; i++) {
         pc_node *q = &f->node[i];
         pc_seek(t, "\n    { ");
         pc_seek(t, ", ");
         pc_seek(t, ", "); /* op and data */
-        q->aux = pc_word(t);
+        q->saved = pc_word(t);
         pc_word(t), pc_word(t); /* attributes */
         q->shape = pc_word(t);
         pc_word(t); /* name */
         int base = (int)pc_word(t);
         pc_word(t);
         if (base != q->base)
-            pc_wrong(f, "tensor %d has base %d in C", i, base);
+            pc_read_error(f, "tensor %d has base %d in C", i, base);
         for (int k = 0; k < GCKPT_MAX_INPUTS; k++)
             if (pc_word(t) != (size_t)(k < q->inputs ? q->in[k] : 0))
-                pc_wrong(f, "tensor %d has another input %d in C", i, k);
+                pc_read_error(f, "tensor %d has another input %d in C", i, k);
     }
-    f->far = (size_t *)pc_take(2 * (size_t)f->count, sizeof *f->far);
+    f->host_offset = (size_t *)pc_alloc(2 * (size_t)f->count, sizeof *f->host_offset);
     pc_seek(t, "gckpti_x_told[] = {\n");
-    for (int i = 0; i < 2 * f->count && !t->short_of; i++) {
+    for (int i = 0; i < 2 * f->count && !t->truncated; i++) {
         for (int k = i % 2 ? 0 : 4; k > 0; k--)
             pc_word(t); /* UINT64_C(cost), twice: 64 is a number, too */
-        f->far[i] = pc_word(t);
+        f->host_offset[i] = pc_word(t);
         if (i % 2)
             pc_word(t), pc_word(t);
     }
     pc_seek(t, "gckpti_x_sizes[] = {\n");
-    for (size_t at = 0, end = 0; at <= end && !t->short_of; at++) {
+    for (size_t at = 0, end = 0; at <= end && !t->truncated; at++) {
         int64_t n = 1;
         const size_t first = at;
         for (size_t k = pc_word(t); k > 0; k--, at++)
@@ -559,13 +559,13 @@ static inline void pc_read_printed(plan_facts *f, pc_text *t)
         for (int i = 0; i < f->count; i++) {
             end = f->node[i].shape > end ? f->node[i].shape : end;
             if (f->node[i].shape == first && f->node[i].n != n)
-                pc_wrong(f, "tensor %d has another shape in C", i);
+                pc_read_error(f, "tensor %d has another shape in C", i);
         }
     }
-    f->ins = (pc_ins *)pc_take((size_t)f->length, sizeof *f->ins);
+    f->ins = (pc_ins *)pc_alloc((size_t)f->length, sizeof *f->ins);
     if (f->length)
         pc_seek(t, "gckpti_x_list[] = {\n");
-    for (int x = 0; x < f->length && !t->short_of; x++) {
+    for (int x = 0; x < f->length && !t->truncated; x++) {
         pc_ins *n = &f->ins[x];
         n->kind = (int)pc_word(t), n->first = (int)pc_word(t);
         n->accumulate = (int)pc_word(t), n->zero = (int)pc_word(t);
@@ -573,19 +573,19 @@ static inline void pc_read_printed(plan_facts *f, pc_text *t)
     }
     const char *begin = strstr(t->bytes + t->at, "gckpti_x_operands[] = {");
     const char *end = begin ? strchr(begin, '}') : NULL;
-    f->operand = (size_t *)pc_take(end ? (size_t)(end - begin) / 3 : 0, sizeof *f->operand);
+    f->operand = (size_t *)pc_alloc(end ? (size_t)(end - begin) / 3 : 0, sizeof *f->operand);
     if (end)
         pc_seek(t, "gckpti_x_operands[] = {\n");
     while (end && t->bytes + t->at + 2 < end)
         f->operand[f->operands++] = pc_word(t);
-    if (f->picks)
+    if (f->fetches)
         pc_seek(t, "gckpti_x_picks[] = {\n");
-    for (int i = 0; i < f->picks && !t->short_of; i++) {
+    for (int i = 0; i < f->fetches && !t->truncated; i++) {
         pc_word(t), pc_word(t);
-        f->pick[i].offset = pc_word(t);
+        f->fetch[i].offset = pc_word(t);
     }
-    if (t->short_of)
-        pc_wrong(f, "its C constant is not as expected");
+    if (t->truncated)
+        pc_read_error(f, "its C constant is not as expected");
 }
 
 PC_API int plan_facts_print(plan_facts *f, const gckpt_plan *plan)
@@ -600,7 +600,7 @@ PC_API int plan_facts_print(plan_facts *f, const gckpt_plan *plan)
 }
 
 /* A loss that runs in another form than it was built in reads what its logits were made from. */
-static inline void pc_read_form(plan_facts *f, const gckpt_plan *plan, int id)
+static inline void pc_read_lowering(plan_facts *f, const gckpt_plan *plan, int id)
 {
     pc_node *q = &f->node[id];
     const char *runs = gckpt_plan_op(plan, id);
@@ -609,7 +609,7 @@ static inline void pc_read_form(plan_facts *f, const gckpt_plan *plan, int id)
     const pc_node *logits = &f->node[q->in[0]];
     if (strcmp(q->op.name, "cross_entropy") || strcmp(runs, "linear_cross_entropy") ||
         logits->kind != PC_OP || logits->inputs != 2) {
-        pc_wrong(f, "tensor %d, %s, runs as %s", id, q->op.name, runs);
+        pc_read_error(f, "tensor %d, %s, runs as %s", id, q->op.name, runs);
         return;
     }
     q->in[2] = q->in[1];
@@ -621,14 +621,14 @@ static inline void pc_read_form(plan_facts *f, const gckpt_plan *plan, int id)
 
 /* An op that runs as `bands` is the last of a run of ops that do not run by themselves: all that it reads, in
  * turn, up to what runs or is given. Nobody else reads them. */
-static inline void pc_read_run(plan_facts *f, const gckpt_plan *plan, int id)
+static inline void pc_read_fused(plan_facts *f, const gckpt_plan *plan, int id)
 {
     pc_node *q = &f->node[id], as = *q;
     const char *runs = gckpt_plan_op(plan, id);
     if (q->kind != PC_OP || !q->op.name || !runs || strcmp(runs, "bands"))
         return;
-    unsigned char *alone = (unsigned char *)pc_take((size_t)f->count, 1);
-    unsigned char *inside = (unsigned char *)pc_take((size_t)f->count, 1);
+    unsigned char *alone = (unsigned char *)pc_alloc((size_t)f->count, 1);
+    unsigned char *inside = (unsigned char *)pc_alloc((size_t)f->count, 1);
     int ops = 0;
     for (int x = 0; x < f->length; x++)
         if (f->list[x].kind == GCKPT_FORWARD)
@@ -638,31 +638,31 @@ static inline void pc_read_run(plan_facts *f, const gckpt_plan *plan, int id)
     for (int i = id; i >= 0; i--)
         for (int k = 0; k < f->node[i].inputs && inside[i]; k++) {
             const int in = f->node[f->node[i].in[k]].base;
-            inside[in] |= f->node[in].kind == PC_OP && !f->node[in].batchless && !alone[in];
+            inside[in] |= f->node[in].kind == PC_OP && !f->node[in].batch_invariant && !alone[in];
         }
     for (int i = 0; i < f->count; i++)
         for (int k = 0; f->node[i].kind == PC_OP && k < f->node[i].inputs; k++) {
             const int in = f->node[i].in[k], base = f->node[in].base;
             int m = 0;
             if (inside[base] && base != id && !inside[i])
-                pc_wrong(f, "tensor %d of the run to %d is read by %d", base, id, i);
+                pc_read_error(f, "tensor %d of the run to %d is read by %d", base, id, i);
             if (!inside[i] || inside[base] || f->node[base].kind == PC_PARAM ||
                 f->node[base].kind == PC_CONSTANT)
                 continue;
             while (m < as.inputs && as.in[m] != in)
                 m++;
             if (m == GCKPT_MAX_INPUTS)
-                pc_wrong(f, "the run to %d has too many inputs", id);
+                pc_read_error(f, "the run to %d has too many inputs", id);
             else if (m == as.inputs)
                 as.in[as.inputs++] = in;
         }
     for (int i = 0; i < f->count; i++)
         ops += inside[i];
     if (ops < 2)
-        pc_wrong(f, "the run to %d has one op", id);
+        pc_read_error(f, "the run to %d has one op", id);
     as.op = *pc_find_op("bands");
     *q = as;
-    f->runs = 1;
+    f->has_fused = 1;
     free(alone), free(inside);
 }
 
@@ -674,14 +674,14 @@ PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph
     memset(f, 0, sizeof *f);
     memset(&file, 0, sizeof file);
     f->count = g->count;
-    f->node = (pc_node *)pc_take((size_t)f->count, sizeof *f->node);
+    f->node = (pc_node *)pc_alloc((size_t)f->count, sizeof *f->node);
     memcpy(f->node, g->node, (size_t)f->count * sizeof *f->node);
-    f->trained = (unsigned char *)pc_take((size_t)f->count, 1);
+    f->trained = (unsigned char *)pc_alloc((size_t)f->count, 1);
     for (int i = 0; i < f->count; i++)
-        pc_read_form(f, plan, i);
+        pc_read_lowering(f, plan, i);
     f->length = gckpt_plan_length(plan);
-    f->list = (gckpt_instruction *)pc_take((size_t)f->length, sizeof *f->list);
-    f->usage = (gckpt_usage *)pc_take((size_t)f->length, sizeof *f->usage);
+    f->list = (gckpt_instruction *)pc_alloc((size_t)f->length, sizeof *f->list);
+    f->usage = (gckpt_usage *)pc_alloc((size_t)f->length, sizeof *f->usage);
     for (int x = 0; x < f->length; x++) {
         gckpt_plan_get(plan, x, &f->list[x]);
         gckpt_plan_usage(plan, x, &f->usage[x]);
@@ -689,9 +689,9 @@ PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph
             f->trained[f->list[x].id] = 1;
     }
     for (int i = 0; i < f->count; i++)
-        pc_read_run(f, plan, i);
+        pc_read_fused(f, plan, i);
     f->buffers = gckpt_plan_buffers(plan);
-    f->buffer = (gckpt_buffer *)pc_take((size_t)f->buffers, sizeof *f->buffer);
+    f->buffer = (gckpt_buffer *)pc_alloc((size_t)f->buffers, sizeof *f->buffer);
     for (int b = 0; b < f->buffers; b++)
         gckpt_plan_buffer(plan, b, &f->buffer[b]);
     f->mode = gckpt_plan_mode(plan);
@@ -717,24 +717,24 @@ PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph
             f->offloaded != gckpt_plan_offloaded(plan) ||
             f->proven_work != gckpt_plan_proven_cost(plan) ||
             f->proven_bytes != gckpt_plan_proven_bytes(plan))
-            pc_wrong(f, "its file has another batch, mode, way to update, bytes offloaded, proof");
+            pc_read_error(f, "its file has another batch, mode, way to update, bytes offloaded, proof");
     } else if (desc) {
         f->batch = gckpt_plan_batch(plan);
         f->precision = desc->precision;
         f->alignment = desc->alignment ? desc->alignment : 64;
         f->offloaded = gckpt_plan_offloaded(plan);
         f->offload_work = desc->offload_cost;
-        f->offload_beside = desc->overlap_offload;
-        f->leaves = f->ranks = 1;
+        f->overlap_offload = desc->overlap_offload;
+        f->virtual_ranks = f->ranks = 1;
         f->terms = g->terms;
-        f->term = (int *)pc_take((size_t)f->terms, sizeof *f->term);
+        f->term = (int *)pc_alloc((size_t)f->terms, sizeof *f->term);
         memcpy(f->term, g->term, (size_t)f->terms * sizeof *f->term);
-        f->picks = desc->fetches;
-        f->pick = (pc_pick *)pc_take((size_t)f->picks, sizeof *f->pick);
-        for (int i = 0; i < f->picks; i++) {
-            f->pick[i].id = gckpt_id(desc->fetch[i].tensor);
-            f->pick[i].gradient = desc->fetch[i].gradient;
-            f->pick[i].offset = PC_NONE;
+        f->fetches = desc->fetches;
+        f->fetch = (pc_fetch *)pc_alloc((size_t)f->fetches, sizeof *f->fetch);
+        for (int i = 0; i < f->fetches; i++) {
+            f->fetch[i].id = gckpt_id(desc->fetch[i].tensor);
+            f->fetch[i].gradient = desc->fetch[i].gradient;
+            f->fetch[i].offset = PC_NONE;
         }
     }
     free(file.bytes);
@@ -743,7 +743,7 @@ PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph
 
 PC_API void plan_facts_free(plan_facts *f)
 {
-    free(f->node), free(f->term), free(f->pick), free(f->trained), free(f->cost), free(f->far);
+    free(f->node), free(f->term), free(f->fetch), free(f->trained), free(f->cost), free(f->host_offset);
     free(f->list), free(f->usage), free(f->buffer), free(f->ins), free(f->operand);
     memset(f, 0, sizeof *f);
 }
@@ -752,38 +752,38 @@ PC_API void plan_facts_free(plan_facts *f)
 /* What a buffer is said to hold: nothing any more when something else was written there since. */
 typedef struct {
     int buffer; /* -1: nothing was ever made */
-    int stamp, made, first, parts;
-} pc_held;
+    int stamp, writer, first, parts;
+} pc_content;
 enum { PC_LEVELS = 24 };
 typedef struct {
     const plan_facts *f;
     char *text;
-    size_t room;
-    int failed, x, body, epilogue, looped, backward_seen, updates_seen;
+    size_t text_size;
+    int failed, x, body, epilogue, accumulates, backward_seen, updates_seen;
     /* by id: */
-    unsigned char *reaches, *active, *runs, *staged, *has_aux, *is_term, *narrow;
-    unsigned char *forwards, *backwards, *updated, *reduced, *far_now, *live_value, *live_aux;
+    unsigned char *reaches, *active, *runs_backward, *staged, *has_saved, *is_term, *narrow;
+    unsigned char *forwards, *backwards, *updated, *reduced, *offloaded_now, *live_value, *live_saved;
     int *expected, *first_use;
-    pc_held *value, *aux, *gradient, *shard, *sum; /* sum: by use, id * inputs + input */
-    int *next_use, *turn;
+    pc_content *value, *saved, *gradient, *shard, *sum; /* sum: by use, id * inputs + input */
+    int *next_use, *order;
     /* by instruction: */
     int *first_buffer;
-    unsigned char *keeps_value, *keeps_aux, *dies, *far;
+    unsigned char *keeps_value, *keeps_saved, *dies, *offloaded;
     /* by buffer: */
     int *next_buffer, *stamp, *last_read;
     unsigned char *claimed;
     const size_t *operand, *operand_end; /* of this instruction, where they are told */
-    int flight, before;                  /* a REDUCE that is under way; the last backward */
+    int pending, before;                  /* a REDUCE that is under way; the last backward */
     int exchange;                        /* its buffer */
-    int work;                            /* of this instruction: the buffer of its workspace, or -1 */
-    size_t own;                          /* where its own part of that begins */
-} pc_walk;
+    int workspace;                            /* of this instruction: the buffer of its workspace, or -1 */
+    size_t own_workspace;                          /* where its own part of that begins */
+} pc_state;
 
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif
 static inline void
-pc_say(pc_walk *w, const char *format, ...)
+pc_fail(pc_state *w, const char *format, ...)
 {
     static const char *const kinds[] = { "forward", "backward", "update", "offload",
                                          "reload",  "reduce",   "hold" };
@@ -795,15 +795,15 @@ pc_say(pc_walk *w, const char *format, ...)
     if (w->x < f->length) {
         gckpt_instruction in = f->list[w->x];
         const char *op = in.id >= 0 && in.id < f->count ? f->node[in.id].op.name : NULL;
-        n = (size_t)snprintf(w->text, w->room, "instruction %d, %s of %d%s%s: ", w->x,
+        n = (size_t)snprintf(w->text, w->text_size, "instruction %d, %s of %d%s%s: ", w->x,
                              (unsigned)in.kind < 7 ? kinds[in.kind] : "?", in.id, op ? " " : "",
                              op ? op : "");
     } else {
-        n = (size_t)snprintf(w->text, w->room, "after instruction %d: ", w->x - 1);
+        n = (size_t)snprintf(w->text, w->text_size, "after instruction %d: ", w->x - 1);
     }
     va_start(args, format);
-    if (n < w->room)
-        vsnprintf(w->text + n, w->room - n, format, args);
+    if (n < w->text_size)
+        vsnprintf(w->text + n, w->text_size - n, format, args);
     va_end(args);
 }
 
@@ -817,19 +817,19 @@ static inline int pc_is_cache(const pc_node *q)
     return q->kind == PC_OP && q->op.name && !strcmp(q->op.name, "cache");
 }
 /* Its value is in the arena where an op reads it. */
-static inline int pc_in_arena(const pc_walk *w, int id)
+static inline int pc_in_arena(const pc_state *w, int id)
 {
     const pc_node *q = &w->f->node[id];
     return q->kind == PC_OP ? !pc_is_cache(q) : w->staged[id];
 }
 enum { PC_VALUE = 1, PC_GRADIENT = 2 };
-static inline size_t pc_bytes(const pc_walk *w, int id, int narrow)
+static inline size_t pc_bytes(const pc_state *w, int id, int narrow)
 {
     const pc_node *q = &w->f->node[id];
     return (size_t)q->n * (q->bytes ? 1 : w->narrow[id] & narrow ? 2 : 4);
 }
 /* What its backward reads. */
-static inline unsigned pc_needs(const pc_walk *w, const pc_node *q)
+static inline unsigned pc_needs(const pc_state *w, const pc_node *q)
 {
     unsigned mask = 0;
     for (int i = 0; i < q->inputs; i++) {
@@ -848,26 +848,26 @@ static inline int pc_repeats(const plan_facts *f, const pc_node *q, int i, int a
     return 0;
 }
 /* Its sum has a low part (5e) behind it for the step (2), or for the instruction (1). */
-static inline int pc_low(const pc_walk *w, const pc_node *q, int i)
+static inline int pc_comp(const pc_state *w, const pc_node *q, int i)
 {
     const pc_node *in = &w->f->node[q->in[i]];
     if (!(q->op.needs[i] & GCKPT_SUMS))
         return 0;
-    if (in->batchless && !q->batchless)
-        return w->looped ? 2 : 1;
+    if (in->batch_invariant && !q->batch_invariant)
+        return w->accumulates ? 2 : 1;
     return in->n != q->n;
 }
 /* Sums over uses: of what does not depend on the batch (5f). In a looped plan each use has its own
  * accumulator through the step. */
-static inline int pc_has_sums(const pc_walk *w, int id)
+static inline int pc_has_sums(const pc_state *w, int id)
 {
-    return w->looped && w->f->node[id].batchless;
+    return w->accumulates && w->f->node[id].batch_invariant;
 }
 
 /* ---- buffers ---- */
 /* The buffer that begins here for that; -1: none. ends: 1: with this instruction, 0: later, -1:
  * either. hint: where it is, if that is told. */
-static inline int pc_begins(pc_walk *w, int x, int id, gckpt_buffer_kind kind, size_t size,
+static inline int pc_claim_buffer(pc_state *w, int x, int id, gckpt_buffer_kind kind, size_t size,
                             int ends, size_t hint)
 {
     int found = -1;
@@ -884,22 +884,22 @@ static inline int pc_begins(pc_walk *w, int x, int id, gckpt_buffer_kind kind, s
     return found;
 }
 
-static inline void pc_touch(pc_walk *w, int b, int x)
+static inline void pc_touch(pc_state *w, int b, int x)
 {
     if (w->last_read[b] < x)
         w->last_read[b] = x;
 }
 
 /* Something new stands in buffer b; what stood there is gone. */
-static inline pc_held pc_put(pc_walk *w, int b)
+static inline pc_content pc_put(pc_state *w, int b)
 {
-    pc_held h = { b, ++w->stamp[b], w->x, 0, 0 };
+    pc_content h = { b, ++w->stamp[b], w->x, 0, 0 };
     pc_touch(w, b, w->x);
     return h;
 }
 
 /* The last instruction of the body that reads anything. */
-static inline int pc_body_end(const pc_walk *w)
+static inline int pc_body_end(const pc_state *w)
 {
     int x = w->epilogue - 1;
     while (x > w->body && w->f->list[x].kind == GCKPT_REDUCE)
@@ -908,72 +908,72 @@ static inline int pc_body_end(const pc_walk *w)
 }
 
 /* What is read must be there, whole. What the prologue left is read in every round of the body. */
-static inline int pc_read(pc_walk *w, const pc_held *h, const char *what, int id)
+static inline int pc_read(pc_state *w, const pc_content *h, const char *what, int id)
 {
     int x = w->x;
     if (h->buffer < 0) {
-        pc_say(w, "reads the %s of %d, which nothing has made", what, id);
+        pc_fail(w, "reads the %s of %d, which nothing has made", what, id);
         return 0;
     }
     const gckpt_buffer *b = &w->f->buffer[h->buffer];
     if (h->stamp != w->stamp[h->buffer]) {
-        pc_say(w, "reads the %s of %d, which something was written over", what, id);
+        pc_fail(w, "reads the %s of %d, which something was written over", what, id);
         return 0;
     }
-    if (w->looped && h->made < w->body && x >= w->body && x < w->epilogue && x < pc_body_end(w))
+    if (w->accumulates && h->writer < w->body && x >= w->body && x < w->epilogue && x < pc_body_end(w))
         x = pc_body_end(w);
     if (x > b->end)
-        pc_say(w, "reads the %s of %d, whose buffer %d ends with instruction %d%s", what, id,
+        pc_fail(w, "reads the %s of %d, whose buffer %d ends with instruction %d%s", what, id,
                h->buffer, b->end, x > w->x ? " in the midst of a loop" : "");
     pc_touch(w, h->buffer, x);
     return !w->failed;
 }
 
-static inline size_t pc_place(const pc_walk *w, const pc_held *h)
+static inline size_t pc_offset(const pc_state *w, const pc_content *h)
 {
     return h && h->buffer >= 0 ? w->f->buffer[h->buffer].offset : PC_NONE;
 }
 
 /* The next operand, where they are told, is to be this. */
-static inline size_t pc_hint(const pc_walk *w, int ahead)
+static inline size_t pc_hint(const pc_state *w, int ahead)
 {
     return w->operand && w->operand + ahead < w->operand_end ? w->operand[ahead] : PC_NONE;
 }
-static inline void pc_operand(pc_walk *w, const char *what, int i, size_t offset)
+static inline void pc_operand(pc_state *w, const char *what, int i, size_t offset)
 {
     if (!w->operand || w->failed)
         return;
     if (w->operand >= w->operand_end)
-        pc_say(w, "has too few operands");
+        pc_fail(w, "has too few operands");
     else if (*w->operand++ != offset)
-        pc_say(w, "runs with operand %s %d at %lu; it is at %lu", what, i,
+        pc_fail(w, "runs with operand %s %d at %lu; it is at %lu", what, i,
                (unsigned long)w->operand[-1], (unsigned long)offset);
 }
 
 /* ---- what is read where, from the end ---- */
-static inline void pc_find_live(pc_walk *w)
+static inline void pc_find_live(pc_state *w)
 {
     const plan_facts *f = w->f;
-    unsigned char *far = w->far_now;
-    for (int i = 0; i < f->picks; i++)
-        if (!f->pick[i].gradient)
-            w->live_value[f->node[f->pick[i].id].base] = 1;
+    unsigned char *offloaded = w->offloaded_now;
+    for (int i = 0; i < f->fetches; i++)
+        if (!f->fetch[i].gradient)
+            w->live_value[f->node[f->fetch[i].id].base] = 1;
     for (int x = f->length; x-- > 0;) {
         int id = f->list[x].id, kind = (int)f->list[x].kind, body = !f->usage[x].once;
         const pc_node *q = &f->node[id];
         if (kind == GCKPT_UPDATE || kind == GCKPT_REDUCE)
             continue;
         if (kind == GCKPT_OFFLOAD) {
-            w->far[x] = far[id];
-            w->live_value[id] |= far[id] & 1;
-            w->live_aux[id] |= far[id] >> 1;
-            far[id] = 0;
+            w->offloaded[x] = offloaded[id];
+            w->live_value[id] |= offloaded[id] & 1;
+            w->live_saved[id] |= offloaded[id] >> 1;
+            offloaded[id] = 0;
             continue;
         }
         if (kind == GCKPT_OFFLOAD_DONE) {
-            w->far[x] = far[id];
-            w->live_value[id] |= far[id] & 1;
-            w->live_aux[id] |= far[id] >> 1;
+            w->offloaded[x] = offloaded[id];
+            w->live_value[id] |= offloaded[id] & 1;
+            w->live_saved[id] |= offloaded[id] >> 1;
             continue;
         }
         if (kind == GCKPT_BACKWARD) {
@@ -982,58 +982,58 @@ static inline void pc_find_live(pc_walk *w)
                 if (mask & GCKPT_IN(i))
                     w->live_value[pc_base(f, q, i)] = 1;
             w->live_value[id] |= (mask & GCKPT_OUT) != 0;
-            w->live_aux[id] |= mask & GCKPT_SAVED && w->has_aux[id];
+            w->live_saved[id] |= mask & GCKPT_SAVED && w->has_saved[id];
             continue;
         }
         w->keeps_value[x] = w->live_value[id];
-        w->keeps_aux[x] = w->live_aux[id];
-        w->live_value[id] = w->live_aux[id] = 0;
+        w->keeps_saved[x] = w->live_saved[id];
+        w->live_value[id] = w->live_saved[id] = 0;
         if (kind == GCKPT_RELOAD) {
-            far[id] |= (unsigned char)(w->keeps_value[x] | w->keeps_aux[x] << 1);
+            offloaded[id] |= (unsigned char)(w->keeps_value[x] | w->keeps_saved[x] << 1);
             continue;
         }
         for (int i = 0; i < q->inputs; i++) {
             int in = pc_base(f, q, i),
-                lasts = f->node[in].kind == PC_PARAM ? w->staged[in] > 1 : f->node[in].batchless;
-            if (!w->live_value[in] && !(w->looped && body && lasts))
+                lasts = f->node[in].kind == PC_PARAM ? w->staged[in] > 1 : f->node[in].batch_invariant;
+            if (!w->live_value[in] && !(w->accumulates && body && lasts))
                 w->dies[x] |= (unsigned char)(1u << i);
         }
         for (int i = 0; i < q->inputs; i++)
             w->live_value[pc_base(f, q, i)] = 1;
     }
-    memset(far, 0, (size_t)f->count);
+    memset(offloaded, 0, (size_t)f->count);
 }
 
 /* ---- forwards, offloads, reloads ---- */
-static inline void pc_pin(pc_walk *w, int id, const pc_held *h)
+static inline void pc_check_policy(pc_state *w, int id, const pc_content *h)
 {
     const pc_node *q = &w->f->node[id];
-    if (q->recompute && !q->batchless && !(q->op.flags & GCKPT_SIDE_EFFECT) && h->first &&
+    if (q->recompute && !q->batch_invariant && !(q->op.flags & GCKPT_SIDE_EFFECT) && h->first &&
         !w->f->usage[w->x].once && (w->backward_seen || w->f->list[w->x].kind == GCKPT_BACKWARD))
-        pc_say(w, "reads what %d, which is never to be kept for the backward, left in the forward",
+        pc_fail(w, "reads what %d, which is never to be kept for the backward, left in the forward",
                id);
 }
 
-static inline void pc_reads_parameter(pc_walk *w, int id)
+static inline void pc_reads_parameter(pc_state *w, int id)
 {
     if (w->updated[id])
-        pc_say(w, "reads parameter %d after its update", id);
+        pc_fail(w, "reads parameter %d after its update", id);
 }
 
 /* The value and the aux that a forward or a reload leaves, where somebody reads them. */
-static inline void pc_results(pc_walk *w, int id, int reload)
+static inline void pc_results(pc_state *w, int id, int reload)
 {
     const plan_facts *f = w->f;
     const pc_node *q = &f->node[id];
     int x = w->x, b = -1, first = !w->forwards[id] && !w->backward_seen, source = -1;
     size_t size = pc_bytes(w, id, PC_VALUE);
     int has_value = q->kind == PC_PARAM || (!pc_is_loss(q) && !pc_is_cache(q));
-    w->value[id].buffer = w->aux[id].buffer = -1;
+    w->value[id].buffer = w->saved[id].buffer = -1;
     if (has_value && w->keeps_value[x]) {
-        b = pc_begins(w, x, id, GCKPT_BUFFER_VALUE, size, -1, PC_NONE);
+        b = pc_claim_buffer(w, x, id, GCKPT_BUFFER_VALUE, size, -1, PC_NONE);
         for (int i = 0; i < q->inputs && b < 0 && !reload; i++) { /* in place */
             int in = pc_base(f, q, i);
-            const pc_held *h = &w->value[in];
+            const pc_content *h = &w->value[in];
             if (q->op.flags & GCKPT_INPLACE(i) && pc_in_arena(w, in) && w->dies[x] >> i & 1 &&
                 f->node[in].n == q->n && pc_bytes(w, in, PC_VALUE) == size && h->buffer >= 0 &&
                 f->buffer[h->buffer].end > x && source < 0)
@@ -1041,35 +1041,35 @@ static inline void pc_results(pc_walk *w, int id, int reload)
         }
         b = b < 0 ? source : b;
         if (b < 0)
-            pc_say(w, "its value (%lu bytes), which is read later, has no place",
+            pc_fail(w, "its value (%lu bytes), which is read later, has no place",
                    (unsigned long)size);
         else
             w->value[id] = pc_put(w, b);
         w->value[id].first = first;
     }
-    pc_operand(w, "out", 0, pc_place(w, &w->value[id]));
-    if (w->keeps_aux[x]) {
-        b = pc_begins(w, x, id, GCKPT_BUFFER_SAVED, q->aux, -1, PC_NONE);
+    pc_operand(w, "out", 0, pc_offset(w, &w->value[id]));
+    if (w->keeps_saved[x]) {
+        b = pc_claim_buffer(w, x, id, GCKPT_BUFFER_SAVED, q->saved, -1, PC_NONE);
         if (b < 0)
-            pc_say(w, "its aux, which is read later, has no place");
+            pc_fail(w, "its aux, which is read later, has no place");
         else
-            w->aux[id] = pc_put(w, b);
-        w->aux[id].first = first;
+            w->saved[id] = pc_put(w, b);
+        w->saved[id].first = first;
     }
-    pc_operand(w, "aux", 0, pc_place(w, &w->aux[id]));
+    pc_operand(w, "aux", 0, pc_offset(w, &w->saved[id]));
 }
 
-static inline void pc_workspace(pc_walk *w, int id, size_t least)
+static inline void pc_workspace(pc_state *w, int id, size_t least)
 {
-    int b = pc_begins(w, w->x, id, GCKPT_BUFFER_WORKSPACE, PC_NONE, 1, PC_NONE);
+    int b = pc_claim_buffer(w, w->x, id, GCKPT_BUFFER_WORKSPACE, PC_NONE, 1, PC_NONE);
     size_t size = b < 0 ? 0 : w->f->buffer[b].size;
     if (b >= 0)
         pc_put(w, b);
     if (size < least)
-        pc_say(w, "has %lu bytes of workspace; low parts of its sums need %lu", (unsigned long)size,
+        pc_fail(w, "has %lu bytes of workspace; low parts of its sums need %lu", (unsigned long)size,
                (unsigned long)least);
-    w->work = b;
-    w->own = pc_hint(w, 0); /* behind copies, which a bf16 plan may have */
+    w->workspace = b;
+    w->own_workspace = pc_hint(w, 0); /* behind copies, which a bf16 plan may have */
     if (w->f->precision == GCKPT_FP32 || w->f->node[id].kind != PC_OP)
         pc_operand(w, "work", 0, b < 0 ? PC_NONE : w->f->buffer[b].offset);
     else if (w->operand && w->operand < w->operand_end)
@@ -1078,10 +1078,10 @@ static inline void pc_workspace(pc_walk *w, int id, size_t least)
 
 /* Where an op of a bf16 plan has floats in place of bf16: in its workspace, each in a place of its
  * own but where something is computed or passed on in place; what is left of it is the op's own. */
-static inline void pc_copies(pc_walk *w, int id, int backward)
+static inline void pc_copies(pc_state *w, int id, int backward)
 {
     const pc_node *q = &w->f->node[id];
-    const gckpt_buffer *b = w->work < 0 ? NULL : &w->f->buffer[w->work];
+    const gckpt_buffer *b = w->workspace < 0 ? NULL : &w->f->buffer[w->workspace];
     size_t at[2 * GCKPT_MAX_INPUTS + 2], size[2 * GCKPT_MAX_INPUTS + 2];
     int n = 2 * q->inputs + 2;
     if (!w->operand || w->failed || w->f->precision == GCKPT_FP32)
@@ -1091,24 +1091,24 @@ static inline void pc_copies(pc_walk *w, int id, int backward)
         at[k] = pc_hint(w, 0);
         size[k] = 4 * (size_t)w->f->node[tensor].n;
         if (w->operand == w->operand_end)
-            pc_say(w, "has too few copies");
+            pc_fail(w, "has too few copies");
         else if (w->operand++, at[k] == PC_NONE)
             continue;
         if (!(w->narrow[w->f->node[tensor].base] & (k % 2 ? PC_GRADIENT : PC_VALUE)) || k % 2 > backward)
-            pc_say(w, "copies %d, which is no bf16", k);
+            pc_fail(w, "copies %d, which is no bf16", k);
         else if (!b || at[k] < b->offset || at[k] + size[k] > b->offset + b->size || (at[k] - b->offset) % 64 ||
-                 (w->own != PC_NONE && at[k] + size[k] > w->own))
-            pc_say(w, "copies %d to %lu", k, (unsigned long)at[k]);
+                 (w->own_workspace != PC_NONE && at[k] + size[k] > w->own_workspace))
+            pc_fail(w, "copies %d to %lu", k, (unsigned long)at[k]);
         for (int i = 0; i < k && !w->failed; i++)
             if (at[i] == at[k] ? k < n - 2 || !(q->op.flags & (k % 2 ? GCKPT_PASSES_GRAD(i / 2) : GCKPT_INPLACE(i / 2)))
                                : at[i] != PC_NONE && at[i] < at[k] + size[k] && at[k] < at[i] + size[i])
-                pc_say(w, "copies %d and %d to the same place", i, k);
+                pc_fail(w, "copies %d and %d to the same place", i, k);
     }
-    if (w->own != PC_NONE && (!b || w->own < b->offset || w->own >= b->offset + b->size))
-        pc_say(w, "has its own workspace at %lu", (unsigned long)w->own);
+    if (w->own_workspace != PC_NONE && (!b || w->own_workspace < b->offset || w->own_workspace >= b->offset + b->size))
+        pc_fail(w, "has its own workspace at %lu", (unsigned long)w->own_workspace);
 }
 
-static inline void pc_forward(pc_walk *w, int id)
+static inline void pc_forward(pc_state *w, int id)
 {
     const plan_facts *f = w->f;
     const pc_node *q = &f->node[id];
@@ -1116,26 +1116,26 @@ static inline void pc_forward(pc_walk *w, int id)
     size_t at[GCKPT_MAX_INPUTS];
     if (q->kind == PC_PARAM)
         pc_reads_parameter(w, id);
-    if (q->kind != PC_PARAM && q->batchless != f->usage[x].once)
-        pc_say(w, "stands in the wrong part of the list");
+    if (q->kind != PC_PARAM && q->batch_invariant != f->usage[x].once)
+        pc_fail(w, "stands in the wrong part of the list");
     if (f->usage[x].recompute != (w->forwards[id] != 0))
-        pc_say(w, "is told to run %s", f->usage[x].recompute ? "again" : "for the first time");
-    if (w->forwards[id] && (q->keep || q->op.flags & GCKPT_SIDE_EFFECT || q->batchless) &&
+        pc_fail(w, "is told to run %s", f->usage[x].recompute ? "again" : "for the first time");
+    if (w->forwards[id] && (q->keep || q->op.flags & GCKPT_SIDE_EFFECT || q->batch_invariant) &&
         q->kind == PC_OP)
-        pc_say(w, "runs again, though it has a side effect, is pinned or depends on no input");
+        pc_fail(w, "runs again, though it has a side effect, is pinned or depends on no input");
     for (int i = 0; i < q->inputs; i++) {
         int in = pc_base(f, q, i);
         at[i] = PC_NONE;
         if (f->node[in].kind == PC_PARAM)
             pc_reads_parameter(w, in);
         if (pc_in_arena(w, in) && pc_read(w, &w->value[in], "value", in)) {
-            at[i] = pc_place(w, &w->value[in]);
+            at[i] = pc_offset(w, &w->value[in]);
             if (w->backward_seen)
-                pc_pin(w, in, &w->value[in]);
+                pc_check_policy(w, in, &w->value[in]);
         }
     }
-    if (!w->keeps_value[x] && !w->keeps_aux[x] && !(effect && !w->forwards[id]))
-        pc_say(w, "nobody reads what it makes");
+    if (!w->keeps_value[x] && !w->keeps_saved[x] && !(effect && !w->forwards[id]))
+        pc_fail(w, "nobody reads what it makes");
     pc_results(w, id, 0);
     pc_workspace(w, id, 0);
     for (int i = 0; i < q->inputs; i++)
@@ -1143,60 +1143,60 @@ static inline void pc_forward(pc_walk *w, int id)
     if (q->kind == PC_OP)
         pc_copies(w, id, 0);
     w->forwards[id] = 1;
-    w->far_now[id] = 0;
+    w->offloaded_now[id] = 0;
 }
 
-static inline void pc_offload(pc_walk *w, int id, int hold)
+static inline void pc_offload(pc_state *w, int id, int is_done)
 {
     const plan_facts *f = w->f;
-    int x = w->x, parts = w->far[x];
-    if (hold && (w->far_now[id] & parts) != parts)
-        pc_say(w, "what it holds is not offloaded");
-    if (!hold && (x == 0 || f->list[x - 1].kind != GCKPT_FORWARD || f->list[x - 1].id != id))
-        pc_say(w, "does not stand behind its forward");
+    int x = w->x, parts = w->offloaded[x];
+    if (is_done && (w->offloaded_now[id] & parts) != parts)
+        pc_fail(w, "what it holds is not offloaded");
+    if (!is_done && (x == 0 || f->list[x - 1].kind != GCKPT_FORWARD || f->list[x - 1].id != id))
+        pc_fail(w, "does not stand behind its forward");
     if (!parts)
-        pc_say(w, "nothing of it is reloaded");
+        pc_fail(w, "nothing of it is reloaded");
     if (parts & 1)
         pc_read(w, &w->value[id], "value", id);
-    pc_operand(w, "out", 0, parts & 1 ? pc_place(w, &w->value[id]) : PC_NONE);
+    pc_operand(w, "out", 0, parts & 1 ? pc_offset(w, &w->value[id]) : PC_NONE);
     if (parts & 2)
-        pc_read(w, &w->aux[id], "aux", id);
-    pc_operand(w, "aux", 0, parts & 2 ? pc_place(w, &w->aux[id]) : PC_NONE);
-    if (!hold)
-        w->far_now[id] = (unsigned char)parts;
+        pc_read(w, &w->saved[id], "aux", id);
+    pc_operand(w, "aux", 0, parts & 2 ? pc_offset(w, &w->saved[id]) : PC_NONE);
+    if (!is_done)
+        w->offloaded_now[id] = (unsigned char)parts;
 }
 
-static inline void pc_reload(pc_walk *w, int id)
+static inline void pc_reload(pc_state *w, int id)
 {
-    int parts = w->keeps_value[w->x] | w->keeps_aux[w->x] << 1;
-    if ((w->far_now[id] & parts) != parts)
-        pc_say(w, "what it brings back was not offloaded since its forward");
+    int parts = w->keeps_value[w->x] | w->keeps_saved[w->x] << 1;
+    if ((w->offloaded_now[id] & parts) != parts)
+        pc_fail(w, "what it brings back was not offloaded since its forward");
     if (!parts)
-        pc_say(w, "nobody reads what it brings back");
-    if (w->f->node[id].recompute || w->f->node[id].batchless)
-        pc_say(w, "may not be offloaded");
+        pc_fail(w, "nobody reads what it brings back");
+    if (w->f->node[id].recompute || w->f->node[id].batch_invariant)
+        pc_fail(w, "may not be offloaded");
     pc_results(w, id, 1);
 }
 
 /* ---- gradients ---- */
 /* All of a gradient is there: the place of the first accumulator, or of all; others: the rest. */
-static inline size_t pc_complete(pc_walk *w, int id, const char *who, size_t *others, int *count)
+static inline size_t pc_complete(pc_state *w, int id, const char *who, size_t *others, int *count)
 {
     const plan_facts *f = w->f;
-    pc_held *h = &w->gradient[id];
+    pc_content *h = &w->gradient[id];
     int use = w->first_use[id], done = 0, need = w->expected[id];
     *count = 0;
-    if (f->leaves > 1 && f->node[id].batchless && use >= 0 && !w->reduced[id] &&
-        !f->node[use / GCKPT_MAX_INPUTS].batchless)
-        pc_say(w, "the gradient of %d was not reduced", id);
+    if (f->virtual_ranks > 1 && f->node[id].batch_invariant && use >= 0 && !w->reduced[id] &&
+        !f->node[use / GCKPT_MAX_INPUTS].batch_invariant)
+        pc_fail(w, "the gradient of %d was not reduced", id);
     if (pc_has_sums(w, id)) {
         done = h->buffer >= 0 ? h->parts : 0;
         for (int k = 0; use >= 0; use = w->next_use[use], k++) {
-            pc_held *sum = &w->sum[use];
+            pc_content *sum = &w->sum[use];
             if (k < done)
                 continue;
             if (sum->buffer < 0 || !sum->parts) {
-                pc_say(w, "%s the gradient of %d before input %d of %d has added to it", who, id,
+                pc_fail(w, "%s the gradient of %d before input %d of %d has added to it", who, id,
                        use % GCKPT_MAX_INPUTS, use / GCKPT_MAX_INPUTS);
                 return PC_NONE;
             }
@@ -1204,70 +1204,70 @@ static inline size_t pc_complete(pc_walk *w, int id, const char *who, size_t *ot
             if (k == 0)
                 *h = *sum;
             else if (*count < 64)
-                others[(*count)++] = pc_place(w, sum);
+                others[(*count)++] = pc_offset(w, sum);
         }
         h->parts = need;
         if (!w->failed && h->buffer >= 0)
             h->stamp = ++w->stamp[h->buffer]; /* it has the others now */
     }
     if (pc_read(w, h, "gradient", id) && h->parts != need)
-        pc_say(w, "%s the gradient of %d, which has %d of %d contributions", who, id, h->parts,
+        pc_fail(w, "%s the gradient of %d, which has %d of %d contributions", who, id, h->parts,
                need);
-    return pc_place(w, h);
+    return pc_offset(w, h);
 }
 
 /* The contract's turn (5f). The first two parts of a sum over uses may change places: they are made
  * apart, and a + b = b + a; where all have accumulators, any may. */
-static inline void pc_turn(pc_walk *w, int use, int id)
+static inline void pc_check_order(pc_state *w, int use, int id)
 {
-    int k = w->gradient[id].buffer >= 0 ? w->gradient[id].parts : 0, turn = w->turn[use];
-    if (turn != k && !(w->f->node[id].batchless && k < 2 && turn < 2))
-        pc_say(w, "adds to the gradient of %d as number %d; it is number %d", id, k, turn);
+    int k = w->gradient[id].buffer >= 0 ? w->gradient[id].parts : 0, order = w->order[use];
+    if (order != k && !(w->f->node[id].batch_invariant && k < 2 && order < 2))
+        pc_fail(w, "adds to the gradient of %d as number %d; it is number %d", id, k, order);
 }
 
 /* Where the gradient of an input goes. Returns bits: 1 it is added to, 2 it is cleared before. */
-static inline unsigned pc_target(pc_walk *w, int id, int i, size_t *at, size_t *total)
+static inline unsigned pc_target(pc_state *w, int id, int i, size_t *at, size_t *total)
 {
     const plan_facts *f = w->f;
     const pc_node *q = &f->node[id];
-    int in = pc_base(f, q, i), use = id * GCKPT_MAX_INPUTS + i, b, sums = f->node[in].batchless;
+    int in = pc_base(f, q, i), use = id * GCKPT_MAX_INPUTS + i, b, sums = f->node[in].batch_invariant;
     gckpt_buffer_kind kind = sums ? GCKPT_BUFFER_PARAMETER_GRADIENT : GCKPT_BUFFER_GRADIENT;
-    pc_held *h = &w->gradient[in], *out = &w->gradient[id];
+    pc_content *h = &w->gradient[in], *out = &w->gradient[id];
     size_t wide = pc_bytes(w, in, 0), size = pc_bytes(w, in, PC_GRADIENT);
     size_t hint = pc_hint(w, 3 * i + 1);
     *at = *total = PC_NONE;
     if (pc_has_sums(w, in)) {
-        pc_held *sum = &w->sum[use];
-        b = pc_begins(w, 0, in, kind, wide * (pc_low(w, q, i) == 2 ? 2 : 1), 0, hint);
+        pc_content *sum = &w->sum[use];
+        b = pc_claim_buffer(w, 0, in, kind, wide * (pc_comp(w, q, i) == 2 ? 2 : 1), 0, hint);
         if (b < 0 || f->buffer[b].end != f->length) {
-            pc_say(w, "input %d, %d: its sum has no accumulator through the step", i, in);
+            pc_fail(w, "input %d, %d: its sum has no accumulator through the step", i, in);
             return 0;
         }
         *sum = pc_put(w, b);
         sum->parts = 1;
-        *at = pc_place(w, sum);
+        *at = pc_offset(w, sum);
         return 1;
     }
-    pc_turn(w, use, in);
+    pc_check_order(w, use, in);
     if (h->buffer < 0) {
-        b = pc_begins(w, w->x, in, kind, size, 0, hint);
+        b = pc_claim_buffer(w, w->x, in, kind, size, 0, hint);
         if (b >= 0) {
             *h = pc_put(w, b);
-        } else if (!sums && !q->batchless && out->buffer >= 0 && f->node[in].n == q->n &&
+        } else if (!sums && !q->batch_invariant && out->buffer >= 0 && f->node[in].n == q->n &&
                    pc_bytes(w, id, PC_GRADIENT) == size && !pc_repeats(f, q, i, 1) &&
                    q->op.flags & (GCKPT_PASSES_GRAD(i) | (i ? 0 : GCKPT_INPLACE_GRAD))) {
             if (q->op.flags & GCKPT_PASSES_GRAD(i))
                 *h = *out; /* nothing is written: both are there */
             else
                 *h = pc_put(w, out->buffer);
-            h->made = w->x;
+            h->writer = w->x;
         } else {
-            pc_say(w, "input %d: the gradient of %d (%lu bytes) has no place", i, in,
+            pc_fail(w, "input %d: the gradient of %d (%lu bytes) has no place", i, in,
                    (unsigned long)size);
             return 0;
         }
         h->parts = 1;
-        *at = pc_place(w, h);
+        *at = pc_offset(w, h);
         return sums ? 3 : 0;
     }
     if (!pc_read(w, h, "gradient so far", in))
@@ -1275,37 +1275,37 @@ static inline unsigned pc_target(pc_walk *w, int id, int i, size_t *at, size_t *
     h->stamp = ++w->stamp[h->buffer];
     h->parts++;
     if (!sums && !pc_repeats(f, q, i, 0)) {
-        *at = pc_place(w, h);
+        *at = pc_offset(w, h);
         return 1;
     }
-    b = pc_begins(w, w->x, in, kind, wide, 1, hint);
+    b = pc_claim_buffer(w, w->x, in, kind, wide, 1, hint);
     if (b < 0) {
-        pc_say(w, "input %d: what is added to the gradient of %d has no place", i, in);
+        pc_fail(w, "input %d: what is added to the gradient of %d has no place", i, in);
         return 0;
     }
     pc_put(w, b);
     *at = f->buffer[b].offset;
-    *total = pc_place(w, h);
+    *total = pc_offset(w, h);
     return sums ? 3 : 0;
 }
 
-static inline void pc_backward(pc_walk *w, int id)
+static inline void pc_backward(pc_state *w, int id)
 {
     const plan_facts *f = w->f;
     const pc_node *q = &f->node[id];
     unsigned mask = pc_needs(w, q), add = 0, clear = 0;
-    size_t at[3][GCKPT_MAX_INPUTS], others[64], low = 0, gradient = PC_NONE;
+    size_t at[3][GCKPT_MAX_INPUTS], others[64], comp_bytes = 0, gradient = PC_NONE;
     int count = 0;
-    if (!w->runs[id])
-        pc_say(w, "nothing needs it");
+    if (!w->runs_backward[id])
+        pc_fail(w, "nothing needs it");
     if (w->backwards[id]++)
-        pc_say(w, "runs a second time");
-    if (q->batchless != f->usage[w->x].once)
-        pc_say(w, "stands in the wrong part of the list");
+        pc_fail(w, "runs a second time");
+    if (q->batch_invariant != f->usage[w->x].once)
+        pc_fail(w, "stands in the wrong part of the list");
     if (w->updates_seen && !f->in_backward)
-        pc_say(w, "comes after an update");
+        pc_fail(w, "comes after an update");
     if (pc_is_loss(q) && !w->forwards[id])
-        pc_say(w, "comes before its forward");
+        pc_fail(w, "comes before its forward");
     for (int i = 0; i < q->inputs; i++) {
         int in = pc_base(f, q, i);
         at[0][i] = PC_NONE;
@@ -1314,23 +1314,23 @@ static inline void pc_backward(pc_walk *w, int id)
         if (f->node[in].kind == PC_PARAM)
             pc_reads_parameter(w, in);
         if (pc_in_arena(w, in) && pc_read(w, &w->value[in], "value", in)) {
-            at[0][i] = pc_place(w, &w->value[in]);
-            pc_pin(w, in, &w->value[in]);
+            at[0][i] = pc_offset(w, &w->value[in]);
+            pc_check_policy(w, in, &w->value[in]);
         }
     }
-    int out = (mask & GCKPT_OUT) != 0, aux = mask & GCKPT_SAVED && w->has_aux[id];
+    int out = (mask & GCKPT_OUT) != 0, saved = mask & GCKPT_SAVED && w->has_saved[id];
     if (out && pc_read(w, &w->value[id], "value", id))
-        pc_pin(w, id, &w->value[id]);
-    pc_operand(w, "out", 0, out ? pc_place(w, &w->value[id]) : PC_NONE);
-    if (aux && pc_read(w, &w->aux[id], "aux", id))
-        pc_pin(w, id, &w->aux[id]);
-    pc_operand(w, "aux", 0, aux ? pc_place(w, &w->aux[id]) : PC_NONE);
+        pc_check_policy(w, id, &w->value[id]);
+    pc_operand(w, "out", 0, out ? pc_offset(w, &w->value[id]) : PC_NONE);
+    if (saved && pc_read(w, &w->saved[id], "aux", id))
+        pc_check_policy(w, id, &w->saved[id]);
+    pc_operand(w, "aux", 0, saved ? pc_offset(w, &w->saved[id]) : PC_NONE);
     if (!pc_is_loss(q))
         gradient = pc_complete(w, id, "uses", others, &count);
     for (int i = 0; i < q->inputs; i++)
-        if (w->active[pc_base(f, q, i)] && pc_low(w, q, i) == 1)
-            low = (low + 63) / 64 * 64 + 4 * (size_t)f->node[q->in[i]].n;
-    pc_workspace(w, id, low);
+        if (w->active[pc_base(f, q, i)] && pc_comp(w, q, i) == 1)
+            comp_bytes = (comp_bytes + 63) / 64 * 64 + 4 * (size_t)f->node[q->in[i]].n;
+    pc_workspace(w, id, comp_bytes);
     pc_operand(w, "gradient", 0, gradient);
     for (int i = 0; i < q->inputs && !w->failed; i++) {
         at[1][i] = at[2][i] = PC_NONE;
@@ -1348,7 +1348,7 @@ static inline void pc_backward(pc_walk *w, int id)
     pc_copies(w, id, 1);
     const pc_ins *ins = f->ins ? &f->ins[w->x] : NULL;
     if (ins && (ins->accumulate != (int)add || ins->zero != (int)clear || ins->uses != count + 1))
-        pc_say(w, "accumulates %x, clears %x, adds up %d; it should %x, %x, %d", ins->accumulate,
+        pc_fail(w, "accumulates %x, clears %x, adds up %d; it should %x, %x, %d", ins->accumulate,
                ins->zero, ins->uses, add, clear, count + 1);
     w->backward_seen |= !f->usage[w->x].once;
     w->before = w->x;
@@ -1356,7 +1356,7 @@ static inline void pc_backward(pc_walk *w, int id)
 
 /* ---- reduces and updates ---- */
 /* Bytes of the largest of n equal parts of a tensor's blocks of 4096, halved again and again. */
-static inline size_t pc_part(int64_t elements, int n)
+static inline size_t pc_shard_bytes(int64_t elements, int n)
 {
     int64_t blocks = (elements + 4095) / 4096;
     for (; n > 1; n /= 2)
@@ -1365,9 +1365,9 @@ static inline size_t pc_part(int64_t elements, int n)
 }
 
 /* What is exchanged is under way until here. */
-static inline void pc_land(pc_walk *w, int x)
+static inline void pc_end_exchange(pc_state *w, int x)
 {
-    int id = w->flight;
+    int id = w->pending;
     if (id < 0)
         return;
     pc_touch(w, w->exchange, x - 1);
@@ -1377,66 +1377,66 @@ static inline void pc_land(pc_walk *w, int x)
         pc_touch(w, w->shard[id].buffer, x - 1);
         w->gradient[id].buffer = -1; /* the rest of it is not needed */
     }
-    w->flight = -1;
+    w->pending = -1;
 }
 
 /* Room for what another rank sends, which the REDUCEs behind one backward share: of the largest. */
-static inline void pc_exchange(pc_walk *w, int id)
+static inline void pc_exchange(pc_state *w, int id)
 {
     const plan_facts *f = w->f;
     size_t most = 0;
     int largest = id;
     if (w->before == w->x - 1) {
         for (int x = w->x; x < f->length && f->list[x].kind == GCKPT_REDUCE; x++) {
-            size_t half = pc_part(f->node[f->list[x].id].n, 2);
+            size_t half = pc_shard_bytes(f->node[f->list[x].id].n, 2);
             largest = half > most ? f->list[x].id : largest;
             most = half > most ? half : most;
         }
-        w->exchange = pc_begins(w, w->before, largest, GCKPT_BUFFER_REDUCTION, most, -1, PC_NONE);
+        w->exchange = pc_claim_buffer(w, w->before, largest, GCKPT_BUFFER_REDUCTION, most, -1, PC_NONE);
     }
     if (w->exchange < 0)
-        pc_say(w, "what another rank sends (%lu bytes) has no place", (unsigned long)most);
+        pc_fail(w, "what another rank sends (%lu bytes) has no place", (unsigned long)most);
 }
 
-static inline void pc_reduce(pc_walk *w, int id)
+static inline void pc_reduce(pc_state *w, int id)
 {
     const plan_facts *f = w->f;
     const pc_node *q = &f->node[id];
     int uses = 0, count = 0, use = w->first_use[id], cut, shard;
-    pc_held *h = &w->gradient[id];
+    pc_content *h = &w->gradient[id];
     size_t more[64], tree[PC_LEVELS];
-    pc_land(w, w->x);
-    for (; use >= 0 && !f->node[use / GCKPT_MAX_INPUTS].batchless; use = w->next_use[use], uses++) {
-        pc_held *sum = &w->sum[use];
-        if (!w->looped)
+    pc_end_exchange(w, w->x);
+    for (; use >= 0 && !f->node[use / GCKPT_MAX_INPUTS].batch_invariant; use = w->next_use[use], uses++) {
+        pc_content *sum = &w->sum[use];
+        if (!w->accumulates)
             continue;
         if (sum->buffer < 0)
-            pc_say(w, "input %d of %d has not added to it yet", use % GCKPT_MAX_INPUTS,
+            pc_fail(w, "input %d of %d has not added to it yet", use % GCKPT_MAX_INPUTS,
                    use / GCKPT_MAX_INPUTS);
         else if (pc_read(w, sum, "accumulator", id) && uses > 0 && count < 64)
-            more[count++] = pc_place(w, sum);
+            more[count++] = pc_offset(w, sum);
     }
     if (w->failed)
         return;
-    if (f->leaves <= 1 || !q->batchless || !w->active[id] || !uses || w->reduced[id]++)
-        pc_say(w, "it has no sums of leaves, or none any more");
+    if (f->virtual_ranks <= 1 || !q->batch_invariant || !w->active[id] || !uses || w->reduced[id]++)
+        pc_fail(w, "it has no sums of leaves, or none any more");
     if (f->usage[w->x].once || (w->before != w->x - 1 && f->list[w->x - 1].kind != GCKPT_REDUCE))
-        pc_say(w, "does not stand behind a backward of the body");
+        pc_fail(w, "does not stand behind a backward of the body");
     cut = f->ranks > 1 && f->shard != GCKPT_SHARD_NONE && q->kind == PC_PARAM && q->n > 4096 &&
           f->trained[id] && use < 0;
-    shard = cut && !w->looped && f->shard >= GCKPT_SHARD_GRADIENTS;
-    if (w->looped && !w->failed) {
+    shard = cut && !w->accumulates && f->shard >= GCKPT_SHARD_GRADIENTS;
+    if (w->accumulates && !w->failed) {
         *h = w->sum[w->first_use[id]];
         h->stamp = ++w->stamp[h->buffer];
         h->parts = uses;
     }
     if (pc_read(w, h, "gradient", id) && h->parts != uses)
-        pc_say(w, "has %d of %d contributions of the body", h->parts, uses);
-    for (int k = 0; (f->leaves / f->ranks) >> k > 1 && k < PC_LEVELS; k++) {
+        pc_fail(w, "has %d of %d contributions of the body", h->parts, uses);
+    for (int k = 0; (f->virtual_ranks / f->ranks) >> k > 1 && k < PC_LEVELS; k++) {
         int b =
-            pc_begins(w, 0, id, GCKPT_BUFFER_REDUCTION, 4 * (size_t)q->n, 0, pc_hint(w, 3 + count + k));
+            pc_claim_buffer(w, 0, id, GCKPT_BUFFER_REDUCTION, 4 * (size_t)q->n, 0, pc_hint(w, 3 + count + k));
         if (b < 0 || f->buffer[b].end != f->length) {
-            pc_say(w, "sums of leaves that wait have no place through the step");
+            pc_fail(w, "sums of leaves that wait have no place through the step");
             return;
         }
         pc_put(w, b);
@@ -1447,43 +1447,43 @@ static inline void pc_reduce(pc_walk *w, int id)
         pc_exchange(w, id);
         if (w->failed)
             return;
-        w->flight = id;
+        w->pending = id;
         pc_touch(w, w->exchange, w->x);
     }
     if (shard) {
-        int b = pc_begins(w, w->before, id, GCKPT_BUFFER_PARAMETER_GRADIENT,
-                          pc_part(q->n, f->ranks), -1, PC_NONE);
+        int b = pc_claim_buffer(w, w->before, id, GCKPT_BUFFER_PARAMETER_GRADIENT,
+                          pc_shard_bytes(q->n, f->ranks), -1, PC_NONE);
         if (b < 0)
-            pc_say(w, "this rank's share of it has no place");
+            pc_fail(w, "this rank's share of it has no place");
         else
             w->shard[id] = pc_put(w, b);
     }
     pc_operand(w, "exchange", 0,
                f->ranks > 1 && !w->failed ? f->buffer[w->exchange].offset : PC_NONE);
-    pc_operand(w, "gradient", 0, pc_place(w, h));
-    pc_operand(w, "share", 0, pc_place(w, &w->shard[id]));
+    pc_operand(w, "gradient", 0, pc_offset(w, h));
+    pc_operand(w, "share", 0, pc_offset(w, &w->shard[id]));
     for (int k = 0; k < count; k++)
         pc_operand(w, "accumulator", k + 1, more[k]);
-    for (int k = 0; (f->leaves / f->ranks) >> k > 1 && k < PC_LEVELS; k++)
+    for (int k = 0; (f->virtual_ranks / f->ranks) >> k > 1 && k < PC_LEVELS; k++)
         pc_operand(w, "sum that waits", k, tree[k]);
     if (f->ins && (f->ins[w->x].accumulate != cut || f->ins[w->x].uses != count + 1))
-        pc_say(w, "adds up %d, of %d", f->ins[w->x].uses, count + 1);
+        pc_fail(w, "adds up %d, of %d", f->ins[w->x].uses, count + 1);
 }
 
-static inline void pc_update(pc_walk *w, int id)
+static inline void pc_update(pc_state *w, int id)
 {
     const plan_facts *f = w->f;
     size_t others[64], at;
     int count = 0;
     if (!f->trained[id] || w->updated[id])
-        pc_say(w, w->updated[id] ? "is there a second time" : "is not trained");
+        pc_fail(w, w->updated[id] ? "is there a second time" : "is not trained");
     if (!f->in_backward && !f->usage[w->x].once)
-        pc_say(w, "stands in the wrong part of the list");
+        pc_fail(w, "stands in the wrong part of the list");
     for (int i = 0; i < f->terms && !w->updates_seen; i++)
         if (!w->forwards[f->term[i]])
-            pc_say(w, "comes before the loss %d has counted", f->term[i]);
+            pc_fail(w, "comes before the loss %d has counted", f->term[i]);
     if (w->shard[id].buffer >= 0)
-        at = pc_read(w, &w->shard[id], "share", id) ? pc_place(w, &w->shard[id]) : PC_NONE;
+        at = pc_read(w, &w->shard[id], "share", id) ? pc_offset(w, &w->shard[id]) : PC_NONE;
     else
         at = pc_complete(w, id, "updates by", others, &count);
     pc_operand(w, "gradient", 0, at);
@@ -1497,7 +1497,7 @@ static inline void pc_update(pc_walk *w, int id)
 /* Which tensors get a gradient: they lead to a loss and are picked or trained, or depend on such;
  * which backwards run; the uses of each tensor in the contract's order: of users that depend on the
  * batch, then of the others, in reverse; inputs ascending. */
-static inline void pc_find_active(pc_walk *w)
+static inline void pc_find_active(pc_state *w)
 {
     const plan_facts *f = w->f;
     for (int i = 0; i < f->terms; i++)
@@ -1506,24 +1506,24 @@ static inline void pc_find_active(pc_walk *w)
         for (int k = 0; f->node[i].kind == PC_OP && k < f->node[i].inputs; k++)
             if (w->reaches[i] && f->node[i].op.flags & PC_BACKWARD)
                 w->reaches[pc_base(f, &f->node[i], k)] = 1;
-    for (int i = 0; i < f->picks && f->mode != GCKPT_INFERENCE; i++)
-        if (f->pick[i].gradient)
-            w->active[f->node[f->pick[i].id].base] = w->reaches[f->node[f->pick[i].id].base];
+    for (int i = 0; i < f->fetches && f->mode != GCKPT_INFERENCE; i++)
+        if (f->fetch[i].gradient)
+            w->active[f->node[f->fetch[i].id].base] = w->reaches[f->node[f->fetch[i].id].base];
     for (int i = 0; i < f->count; i++) {
         const pc_node *q = &f->node[i];
         w->first_use[i] = -1;
         if (f->trained[i])
             w->active[i] = 1;
         if (f->trained[i] && (!w->reaches[i] || f->mode == GCKPT_INFERENCE))
-            pc_say(w, "parameter %d is trained, but leads to no loss", i);
+            pc_fail(w, "parameter %d is trained, but leads to no loss", i);
         for (int k = 0; q->kind == PC_OP && k < q->inputs; k++)
             if (w->reaches[i] && q->op.flags & PC_BACKWARD && w->active[pc_base(f, q, k)])
-                w->active[i] = w->runs[i] = 1;
+                w->active[i] = w->runs_backward[i] = 1;
     }
     for (int once = 1; once >= 0; once--)
         for (int i = 0; i < f->count; i++)
             for (int k = f->node[i].inputs;
-                 k-- > 0 && w->runs[i] && f->node[i].batchless == once;) {
+                 k-- > 0 && w->runs_backward[i] && f->node[i].batch_invariant == once;) {
                 int in = pc_base(f, &f->node[i], k), use = i * GCKPT_MAX_INPUTS + k;
                 w->next_use[use] = w->first_use[in];
                 w->first_use[in] = use;
@@ -1531,19 +1531,19 @@ static inline void pc_find_active(pc_walk *w)
             }
     for (int i = 0; i < f->count; i++)
         for (int use = w->first_use[i], k = 0; use >= 0; use = w->next_use[use])
-            w->turn[use] = k++;
+            w->order[use] = k++;
 }
 
 /* Where the parts of the list begin; what is known of ids and buffers before anything runs. */
-static inline int pc_start(pc_walk *w)
+static inline int pc_start(pc_state *w)
 {
     const plan_facts *f = w->f;
     int x = 0;
-    int64_t leaf = f->leaves > 0 ? f->batch / f->leaves + (f->batch % f->leaves != 0) : f->batch;
-    w->flight = w->before = -1;
-    w->looped = f->mode != GCKPT_INFERENCE && (f->leaves > f->ranks || leaf > f->rows);
+    int64_t vrank_rows = f->virtual_ranks > 0 ? f->batch / f->virtual_ranks + (f->batch % f->virtual_ranks != 0) : f->batch;
+    w->pending = w->before = -1;
+    w->accumulates = f->mode != GCKPT_INFERENCE && (f->virtual_ranks > f->ranks || vrank_rows > f->rows);
     for (int i = 0; i < f->count; i++)
-        w->value[i].buffer = w->aux[i].buffer = w->gradient[i].buffer = w->shard[i].buffer = -1;
+        w->value[i].buffer = w->saved[i].buffer = w->gradient[i].buffer = w->shard[i].buffer = -1;
     for (int i = 0; i < f->count * GCKPT_MAX_INPUTS; i++)
         w->sum[i].buffer = -1;
     for (; x < f->length; x++) {
@@ -1552,11 +1552,11 @@ static inline int pc_start(pc_walk *w)
         if ((unsigned)in.kind > GCKPT_OFFLOAD_DONE || in.id < 0 || in.id >= f->count ||
             (f->node[in.id].kind != PC_OP && f->node[in.id].kind != PC_PARAM &&
              in.kind != GCKPT_REDUCE)) {
-            pc_say(w, "there is no such instruction");
+            pc_fail(w, "there is no such instruction");
             return 0;
         }
         if (f->node[in.id].kind == PC_OP && !f->node[in.id].op.name) {
-            pc_say(w, "its op is not known: include check.h before what calls gckpt_apply");
+            pc_fail(w, "its op is not known: include check.h before what calls gckpt_apply");
             return 0;
         }
         if (f->node[in.id].kind == PC_PARAM && in.kind == GCKPT_FORWARD)
@@ -1569,7 +1569,7 @@ static inline int pc_start(pc_walk *w)
     for (w->epilogue = x; x < f->length; x++) {
         w->x = x;
         if (!f->usage[x].once || f->list[x].kind == GCKPT_FORWARD) {
-            pc_say(w, "stands in the wrong part of the list");
+            pc_fail(w, "stands in the wrong part of the list");
             return 0;
         }
     }
@@ -1580,36 +1580,36 @@ static inline int pc_start(pc_walk *w)
         const gckpt_buffer *q = &f->buffer[b];
         if (q->start < 0 || q->end < q->start || q->end > f->length || !q->size || q->id < 0 ||
             q->id >= f->count || (b > 0 && q->end < f->buffer[b - 1].end)) {
-            pc_say(w, "buffer %d, of %d, lives from %d to %d", b, q->id, q->start, q->end);
+            pc_fail(w, "buffer %d, of %d, lives from %d to %d", b, q->id, q->start, q->end);
             return 0;
         }
         w->last_read[b] = -1;
         w->next_buffer[b] = w->first_buffer[q->start];
         w->first_buffer[q->start] = b;
-        if (q->kind == GCKPT_BUFFER_SAVED && f->node[q->id].aux == PC_NONE)
-            w->has_aux[q->id] = 1;
+        if (q->kind == GCKPT_BUFFER_SAVED && f->node[q->id].saved == PC_NONE)
+            w->has_saved[q->id] = 1;
     }
     for (int i = 0; i < f->count; i++) {
         const pc_node *q = &f->node[i];
-        w->has_aux[i] |= q->aux != PC_NONE && q->aux > 0;
-        if (f->precision != GCKPT_FP32 && q->kind == PC_OP && !q->batchless && !q->indices)
+        w->has_saved[i] |= q->saved != PC_NONE && q->saved > 0;
+        if (f->precision != GCKPT_FP32 && q->kind == PC_OP && !q->batch_invariant && !q->indices)
             w->narrow[i] = PC_VALUE | PC_GRADIENT;
     }
-    for (int i = 0; i < f->picks; i++) /* floats */
-        w->narrow[f->node[f->pick[i].id].base] &=
-            (unsigned char)~(f->pick[i].gradient ? PC_GRADIENT : PC_VALUE);
+    for (int i = 0; i < f->fetches; i++) /* floats */
+        w->narrow[f->node[f->fetch[i].id].base] &=
+            (unsigned char)~(f->fetch[i].gradient ? PC_GRADIENT : PC_VALUE);
     pc_find_active(w);
     pc_find_live(w);
     return !w->failed;
 }
 
-static inline void pc_instruction(pc_walk *w, int x)
+static inline void pc_instruction(pc_state *w, int x)
 {
     const plan_facts *f = w->f;
     int id = f->list[x].id, index = id;
     w->x = x;
     if (x >= w->epilogue)
-        pc_land(w, w->epilogue);
+        pc_end_exchange(w, w->epilogue);
     if (f->ins) {
         const pc_ins *ins = &f->ins[x];
         int next = x + 1 < f->length ? ins[1].at : (int)f->operands;
@@ -1621,7 +1621,7 @@ static inline void pc_instruction(pc_walk *w, int x)
         if (ins->kind != (int)f->list[x].kind || ins->id != index || ins->at < 0 ||
             next < ins->at || (size_t)next > f->operands ||
             ins->first != (f->list[x].kind == GCKPT_FORWARD && !w->forwards[id])) {
-            pc_say(w, "runs as kind %d of %d, first %d", ins->kind, ins->id, ins->first);
+            pc_fail(w, "runs as kind %d of %d, first %d", ins->kind, ins->id, ins->first);
             return;
         }
     }
@@ -1635,51 +1635,51 @@ static inline void pc_instruction(pc_walk *w, int x)
     default: pc_reduce(w, id); break;
     }
     if (f->ins && !w->failed && w->operand != w->operand_end)
-        pc_say(w, "has %d operands too many", (int)(w->operand_end - w->operand));
+        pc_fail(w, "has %d operands too many", (int)(w->operand_end - w->operand));
 }
 
 /* What is to have happened in the end; what is picked is there. */
-static inline void pc_end(pc_walk *w)
+static inline void pc_end(pc_state *w)
 {
     const plan_facts *f = w->f;
     size_t others[64], at;
     int count;
-    pc_land(w, w->epilogue);
+    pc_end_exchange(w, w->epilogue);
     w->x = f->length;
     for (int i = 0; i < f->terms; i++)
         if (!w->forwards[f->term[i]])
-            pc_say(w, "the loss %d was never computed", f->term[i]);
+            pc_fail(w, "the loss %d was never computed", f->term[i]);
     for (int i = 0; i < f->count && !w->failed; i++) {
         const pc_node *q = &f->node[i];
-        if (w->runs[i] && !w->backwards[i])
-            pc_say(w, "%d, %s, had no backward", i, q->op.name);
+        if (w->runs_backward[i] && !w->backwards[i])
+            pc_fail(w, "%d, %s, had no backward", i, q->op.name);
         if (f->trained[i] && !w->updated[i])
-            pc_say(w, "parameter %d was not updated", i);
+            pc_fail(w, "parameter %d was not updated", i);
         if (q->kind == PC_OP && q->op.name && q->op.flags & GCKPT_SIDE_EFFECT &&
             !(q->op.flags & GCKPT_LOSS) && !w->forwards[i])
-            pc_say(w, "%d, %s, which has a side effect, never ran", i, q->op.name);
+            pc_fail(w, "%d, %s, which has a side effect, never ran", i, q->op.name);
     }
-    for (int i = 0; i < f->picks && !w->failed; i++) {
-        int id = f->node[f->pick[i].id].base;
-        if (f->pick[i].gradient)
+    for (int i = 0; i < f->fetches && !w->failed; i++) {
+        int id = f->node[f->fetch[i].id].base;
+        if (f->fetch[i].gradient)
             at = pc_complete(w, id, "picks", others, &count);
         else
-            at = pc_read(w, &w->value[id], "value", id) ? pc_place(w, &w->value[id]) : PC_NONE;
-        if (f->pick[i].offset != PC_NONE && f->pick[i].offset != at)
-            pc_say(w, "%d is picked at %lu; it is at %lu", id, (unsigned long)f->pick[i].offset,
+            at = pc_read(w, &w->value[id], "value", id) ? pc_offset(w, &w->value[id]) : PC_NONE;
+        if (f->fetch[i].offset != PC_NONE && f->fetch[i].offset != at)
+            pc_fail(w, "%d is picked at %lu; it is at %lu", id, (unsigned long)f->fetch[i].offset,
                    (unsigned long)at);
     }
     for (int b = 0; b < f->buffers && !w->failed; b++) {
         const gckpt_buffer *q = &f->buffer[b];
-        int loose = w->looped && q->start == 0 && q->end == f->length;
+        int loose = w->accumulates && q->start == 0 && q->end == f->length;
         loose = loose || (f->ranks > 1 && (q->kind == GCKPT_BUFFER_REDUCTION ||
                                            q->kind == GCKPT_BUFFER_PARAMETER_GRADIENT));
         w->x = q->start;
         if (!w->claimed[b])
-            pc_say(w, "nothing of it is written to buffer %d (kind %d, of %d, %lu bytes)", b,
+            pc_fail(w, "nothing of it is written to buffer %d (kind %d, of %d, %lu bytes)", b,
                    (int)q->kind, q->id, (unsigned long)q->size);
         else if (loose ? q->end < w->last_read[b] : q->end != w->last_read[b])
-            pc_say(w,
+            pc_fail(w,
                    "buffer %d (kind %d, of %d) ends with instruction %d; %d is the last to use it",
                    b, (int)q->kind, q->id, q->end, w->last_read[b]);
     }
@@ -1694,10 +1694,10 @@ static inline int pc_same(size_t a, size_t b)
 }
 
 /* Buffers that live at once lie apart, aligned, and add up to what is told. */
-static inline void pc_sizes(pc_walk *w)
+static inline void pc_check_sizes(pc_state *w)
 {
     const plan_facts *f = w->f;
-    int *live = (int *)pc_take((size_t)f->buffers, sizeof *live), count = 0; /* by offset */
+    int *live = (int *)pc_alloc((size_t)f->buffers, sizeof *live), count = 0; /* by offset */
     size_t top = 0, most = 0, kinds[4] = { 0, 0, 0, 0 }, best[4] = { 0, 0, 0, 0 }, sum = 0;
     static const int kind_of[] = { 0, 0, 0, 1, 2, 3 };
     for (int x = 0; x <= f->length && !w->failed; x++) {
@@ -1724,15 +1724,15 @@ static inline void pc_sizes(pc_walk *w)
             const gckpt_buffer *below = low ? &f->buffer[live[low - 1]] : NULL;
             const gckpt_buffer *above = low < count ? &f->buffer[live[low]] : NULL;
             if (f->alignment && q->offset % f->alignment)
-                pc_say(w, "buffer %d at %lu is not aligned", b, (unsigned long)q->offset);
+                pc_fail(w, "buffer %d at %lu is not aligned", b, (unsigned long)q->offset);
             if (q->size > f->arena || q->offset > f->arena - q->size)
-                pc_say(w, "buffer %d, %lu bytes at %lu, leaves the arena of %lu", b,
+                pc_fail(w, "buffer %d, %lu bytes at %lu, leaves the arena of %lu", b,
                        (unsigned long)q->size, (unsigned long)q->offset, (unsigned long)f->arena);
             if (below && below->offset + below->size > q->offset)
-                pc_say(w, "buffers %d, of %d, and %d, of %d, overlap", live[low - 1], below->id, b,
+                pc_fail(w, "buffers %d, of %d, and %d, of %d, overlap", live[low - 1], below->id, b,
                        q->id);
             if (above && q->offset + q->size > above->offset)
-                pc_say(w, "buffers %d, of %d, and %d, of %d, overlap", b, q->id, live[low],
+                pc_fail(w, "buffers %d, of %d, and %d, of %d, overlap", b, q->id, live[low],
                        above->id);
             memmove(live + low + 1, live + low, (size_t)(count - low) * sizeof *live);
             live[low] = b;
@@ -1742,7 +1742,7 @@ static inline void pc_sizes(pc_walk *w)
             top = q->offset + q->size > top ? q->offset + q->size : top;
         }
         if (x < f->length && !pc_same(sum, f->usage[x].live))
-            pc_say(w, "%lu bytes are told as live; there are %lu", (unsigned long)f->usage[x].live,
+            pc_fail(w, "%lu bytes are told as live; there are %lu", (unsigned long)f->usage[x].live,
                    (unsigned long)sum);
         if (sum > most) {
             most = sum;
@@ -1751,24 +1751,24 @@ static inline void pc_sizes(pc_walk *w)
     }
     free(live);
     if (top != f->arena || !pc_same(most, f->bound))
-        pc_say(w, "arena %lu, bound %lu are told; they are %lu, %lu", (unsigned long)f->arena,
+        pc_fail(w, "arena %lu, bound %lu are told; they are %lu, %lu", (unsigned long)f->arena,
                (unsigned long)f->bound, (unsigned long)top, (unsigned long)most);
     if ((uint64_t)most >> 53 == 0 &&
         (f->kind[GCKPT_BYTES_ACTIVATIONS] + f->kind[GCKPT_BYTES_GATHERED] != best[0] ||
          f->kind[GCKPT_BYTES_GRADIENTS] != best[1] || f->kind[GCKPT_BYTES_WORKSPACE] != best[2] ||
          f->kind[GCKPT_BYTES_REDUCTION] != best[3]))
-        pc_say(w, "bytes by kind are told wrong");
+        pc_fail(w, "bytes by kind are told wrong");
     if (f->bytes != f->arena + f->kind[GCKPT_BYTES_PARAMETERS] + f->kind[GCKPT_BYTES_STATE] +
                         f->kind[GCKPT_BYTES_CACHES] + f->kind[GCKPT_BYTES_COPIES])
-        pc_say(w, "%lu bytes are told in all, not the sum of its kinds", (unsigned long)f->bytes);
+        pc_fail(w, "%lu bytes are told in all, not the sum of its kinds", (unsigned long)f->bytes);
     if (f->budget && (f->mode == GCKPT_OPTIMAL || f->mode == GCKPT_STORE_ALL) &&
         f->bytes > f->budget)
-        pc_say(w, "%lu bytes exceed the budget of %lu", (unsigned long)f->bytes,
+        pc_fail(w, "%lu bytes exceed the budget of %lu", (unsigned long)f->bytes,
                (unsigned long)f->budget);
 }
 
 /* Work of copying to slower memory or back: of 2^20 bytes in proportion, rounded up. */
-static inline uint64_t pc_copy_work(const plan_facts *f, size_t bytes)
+static inline uint64_t pc_copy_cost(const plan_facts *f, size_t bytes)
 {
     return (bytes >> 20) * f->offload_work +
            (((bytes & 0xfffff) * f->offload_work + 0xfffff) >> 20);
@@ -1776,7 +1776,7 @@ static inline uint64_t pc_copy_work(const plan_facts *f, size_t bytes)
 
 /* How an instruction uses the version of a tensor that is there: bits of value, aux; 4: it is a
  * forward that may write its result over the value. */
-static inline int pc_uses(const pc_walk *w, int x, int id)
+static inline int pc_uses(const pc_state *w, int x, int id)
 {
     const plan_facts *f = w->f;
     const gckpt_instruction *in = &f->list[x];
@@ -1784,7 +1784,7 @@ static inline int pc_uses(const pc_walk *w, int x, int id)
     unsigned needs = in->kind == GCKPT_BACKWARD ? pc_needs(w, q) : ~0u;
     int bits = 0;
     if (in->kind == GCKPT_OFFLOAD_DONE)
-        return in->id == id ? w->far[x] : 0;
+        return in->id == id ? w->offloaded[x] : 0;
     for (int i = 0; i < q->inputs && in->kind <= GCKPT_BACKWARD; i++) {
         if (pc_base(f, q, i) != id || !(needs & GCKPT_IN(i)))
             continue;
@@ -1794,16 +1794,16 @@ static inline int pc_uses(const pc_walk *w, int x, int id)
             bits |= 4;
     }
     if (in->kind == GCKPT_BACKWARD && in->id == id)
-        bits |= (needs & GCKPT_OUT ? 1 : 0) | (needs & GCKPT_SAVED && w->has_aux[id] ? 2 : 0);
+        bits |= (needs & GCKPT_OUT ? 1 : 0) | (needs & GCKPT_SAVED && w->has_saved[id] ? 2 : 0);
     return bits;
 }
 
 /* The time of a micro-batch: what is computed one after the other, copies beside it. */
-static inline uint64_t pc_time(pc_walk *w)
+static inline uint64_t pc_time(pc_state *w)
 {
     const plan_facts *f = w->f;
     uint64_t now = 0, copied = 0, *ready, *may_go;
-    ready = (uint64_t *)pc_take((size_t)(f->count + f->length + 2), sizeof *ready);
+    ready = (uint64_t *)pc_alloc((size_t)(f->count + f->length + 2), sizeof *ready);
     may_go = ready + f->count; /* by instruction: what computes from it on waits for that */
     memset(ready, 0, (size_t)(f->count + f->length + 2) * sizeof *ready);
     for (int x = 0; x < f->length; x++) {
@@ -1828,12 +1828,12 @@ static inline uint64_t pc_time(pc_walk *w)
                 if (uses & 2)
                     last[1] = y;
             }
-            for (int i = 0; i < f->picks && latest; i++)
-                if (!f->pick[i].gradient && f->node[f->pick[i].id].base == id)
+            for (int i = 0; i < f->fetches && latest; i++)
+                if (!f->fetch[i].gradient && f->node[f->fetch[i].id].base == id)
                     last[0] = f->length;
             last[0] = last[0] < 0 ? -last[0] - 1 : last[0];
-            int until = !(w->far[x] & 2) ? last[0]
-                        : w->far[x] & 1 && last[0] < last[1] ? last[0]
+            int until = !(w->offloaded[x] & 2) ? last[0]
+                        : w->offloaded[x] & 1 && last[0] < last[1] ? last[0]
                                                              : last[1];
             if (copied > may_go[until + 1 > f->length ? f->length : until + 1])
                 may_go[until + 1 > f->length ? f->length : until + 1] = copied;
@@ -1857,13 +1857,13 @@ static inline uint64_t pc_time(pc_walk *w)
 
 /* What instructions cost adds up to the work; the model's costs are no less than what they move.
  * What is in slower memory has a place of its own. */
-static inline void pc_works(pc_walk *w)
+static inline void pc_check_costs(pc_state *w)
 {
     const plan_facts *f = w->f;
-    uint64_t work = 0, once = 0, again = 0, backward = 0;
-    size_t unit = f->alignment ? f->alignment : 1, far = 0;
-    unsigned char *there = w->far_now; /* of what is offloaded at any time */
-    memset(there, 0, (size_t)f->count);
+    uint64_t work = 0, once = 0, recomputed = 0, backward = 0;
+    size_t alignment = f->alignment ? f->alignment : 1, host_bytes = 0;
+    unsigned char *offloaded = w->offloaded_now; /* of what is offloaded at any time */
+    memset(offloaded, 0, (size_t)f->count);
     for (int x = 0; x < f->length && !w->failed; x++) {
         int id = f->list[x].id, kind = (int)f->list[x].kind;
         const pc_node *q = &f->node[id];
@@ -1872,29 +1872,29 @@ static inline void pc_works(pc_walk *w)
         w->x = x;
         work += cost;
         if (kind == GCKPT_FORWARD)
-            *(f->usage[x].recompute ? &again : &once) += cost;
+            *(f->usage[x].recompute ? &recomputed : &once) += cost;
         backward += kind == GCKPT_BACKWARD ? cost : 0;
         if (f->cost && kind <= GCKPT_BACKWARD &&
             cost != (kind == GCKPT_FORWARD ? f->cost[id].forward : f->cost[id].backward))
-            pc_say(w, "its work is told as %lu, unlike in its file", (unsigned long)cost);
-        parts = kind == GCKPT_OFFLOAD  ? w->far[x]
-                : kind == GCKPT_RELOAD ? (size_t)(w->keeps_value[x] | w->keeps_aux[x] << 1)
+            pc_fail(w, "its work is told as %lu, unlike in its file", (unsigned long)cost);
+        parts = kind == GCKPT_OFFLOAD  ? w->offloaded[x]
+                : kind == GCKPT_RELOAD ? (size_t)(w->keeps_value[x] | w->keeps_saved[x] << 1)
                                        : 0;
         for (int k = 0; k < 2; k++) {
             size_t size = !(parts >> k & 1)        ? 0
                           : !k                     ? pc_bytes(w, id, PC_VALUE)
-                          : q->aux != PC_NONE      ? q->aux
-                          : w->aux[id].buffer >= 0 ? f->buffer[w->aux[id].buffer].size
+                          : q->saved != PC_NONE      ? q->saved
+                          : w->saved[id].buffer >= 0 ? f->buffer[w->saved[id].buffer].size
                                                    : 0;
             moved += size;
-            copied += (size + unit - 1) / unit * unit;
-            if (size && !(there[id] >> k & 1)) {
-                far += size;
-                there[id] |= (unsigned char)(1 << k);
+            copied += (size + alignment - 1) / alignment * alignment;
+            if (size && !(offloaded[id] >> k & 1)) {
+                host_bytes += size;
+                offloaded[id] |= (unsigned char)(1 << k);
             }
         }
-        if (f->usage[x].moved != moved || (kind >= GCKPT_UPDATE && cost != pc_copy_work(f, copied)))
-            pc_say(w, "moves %lu bytes by %lu work; told are %lu", (unsigned long)moved,
+        if (f->usage[x].moved != moved || (kind >= GCKPT_UPDATE && cost != pc_copy_cost(f, copied)))
+            pc_fail(w, "moves %lu bytes by %lu work; told are %lu", (unsigned long)moved,
                    (unsigned long)cost, (unsigned long)f->usage[x].moved);
         if (!f->by_model || kind > GCKPT_BACKWARD || q->kind != PC_OP ||
             !strcmp(q->op.name, "linear_cross_entropy"))
@@ -1910,46 +1910,46 @@ static inline void pc_works(pc_walk *w)
                 least += pc_bytes(w, in, PC_GRADIENT);
         }
         if (cost < 10 * least + 16384)
-            pc_say(w, "its work is %lu; what it moves is worth %lu", (unsigned long)cost,
+            pc_fail(w, "its work is %lu; what it moves is worth %lu", (unsigned long)cost,
                    (unsigned long)(10 * least + 16384));
     }
-    double part = once ? (double)again / (double)once : 0;
+    double part = once ? (double)recomputed / (double)once : 0;
     w->x = f->length;
-    uint64_t time = f->offload_beside && f->offloaded ? pc_time(w) : work;
+    uint64_t time = f->overlap_offload && f->offloaded ? pc_time(w) : work;
     if (f->work + f->hidden != work || f->work != time)
-        pc_say(w, "work %lu, %lu hidden are told; it is %lu in a time of %lu",
+        pc_fail(w, "work %lu, %lu hidden are told; it is %lu in a time of %lu",
                (unsigned long)f->work, (unsigned long)f->hidden, (unsigned long)work,
                (unsigned long)time);
     work = f->work;
     if (part < f->recompute - 1e-9 || part > f->recompute + 1e-9)
-        pc_say(w, "work %lu, %g of it again, are told; it is %lu, %g", (unsigned long)f->work,
+        pc_fail(w, "work %lu, %g of it again, are told; it is %lu, %g", (unsigned long)f->work,
                f->recompute, (unsigned long)work, part);
     part = f->least ? (double)(work - f->least) / (double)f->least : 0;
     if (f->cost && (f->least > once + backward || (!f->least && once + backward) ||
                     f->overhead < part - 1e-9 || f->overhead > part + 1e-9))
-        pc_say(w, "the least work is told as %lu, the overhead as %g", (unsigned long)f->least,
+        pc_fail(w, "the least work is told as %lu, the overhead as %g", (unsigned long)f->least,
                f->overhead);
     if (f->proven_work > work || f->proven_bytes > f->bytes)
-        pc_say(w, "it has less work or fewer bytes than are proven to be the least");
-    if (far > f->offloaded || f->offloaded > f->offload_bytes)
-        pc_say(w, "%lu bytes are offloaded; %lu are told, %lu allowed", (unsigned long)far,
+        pc_fail(w, "it has less work or fewer bytes than are proven to be the least");
+    if (host_bytes > f->offloaded || f->offloaded > f->offload_bytes)
+        pc_fail(w, "%lu bytes are offloaded; %lu are told, %lu allowed", (unsigned long)host_bytes,
                (unsigned long)f->offloaded, (unsigned long)f->offload_bytes);
-    for (int i = 0; i < 2 * f->count && f->far; i++) {
-        int in = there[i / 2] >> (i % 2) & 1;
-        size_t size = i % 2 ? f->node[i / 2].aux : pc_bytes(w, i / 2, PC_VALUE);
-        if ((f->far[i] != PC_NONE) != in || (in && f->far[i] + size > f->offloaded))
-            pc_say(w, "%d has no place in slower memory, or one for nothing", i / 2);
+    for (int i = 0; i < 2 * f->count && f->host_offset; i++) {
+        int in = offloaded[i / 2] >> (i % 2) & 1;
+        size_t size = i % 2 ? f->node[i / 2].saved : pc_bytes(w, i / 2, PC_VALUE);
+        if ((f->host_offset[i] != PC_NONE) != in || (in && f->host_offset[i] + size > f->offloaded))
+            pc_fail(w, "%d has no place in slower memory, or one for nothing", i / 2);
         for (int k = 0; k < i && in; k++)
-            if (f->far[k] != PC_NONE && f->far[k] < f->far[i] + size &&
-                f->far[i] < f->far[k] + (k % 2 ? f->node[k / 2].aux : pc_bytes(w, k / 2, PC_VALUE)))
-                pc_say(w, "%d and %d overlap in slower memory", k / 2, i / 2);
+            if (f->host_offset[k] != PC_NONE && f->host_offset[k] < f->host_offset[i] + size &&
+                f->host_offset[i] < f->host_offset[k] + (k % 2 ? f->node[k / 2].saved : pc_bytes(w, k / 2, PC_VALUE)))
+                pc_fail(w, "%d and %d overlap in slower memory", k / 2, i / 2);
     }
 }
 
 PC_API const char *plan_facts_check(const plan_facts *f)
 {
     static PC_LOCAL char text[320];
-    pc_walk walk, *w = &walk;
+    pc_state state, *w = &state;
     size_t n = (size_t)f->count + 1, uses = n * GCKPT_MAX_INPUTS, length = (size_t)f->length + 2;
     size_t buffers = (size_t)f->buffers + 1;
     if (*f->wrong) {
@@ -1959,31 +1959,31 @@ PC_API const char *plan_facts_check(const plan_facts *f)
     memset(w, 0, sizeof *w);
     w->f = f;
     w->text = text;
-    w->room = sizeof text;
+    w->text_size = sizeof text;
     w->x = f->length;
-    unsigned char *flags = (unsigned char *)pc_take(14 * n + 4 * length + buffers, 1), *at = flags;
-    unsigned char **const by_id[] = { &w->reaches,    &w->active,  &w->runs,    &w->staged,
-                                      &w->has_aux,    &w->is_term, &w->narrow,  &w->forwards,
-                                      &w->backwards,  &w->updated, &w->reduced, &w->far_now,
-                                      &w->live_value, &w->live_aux };
-    unsigned char **const by_x[] = { &w->keeps_value, &w->keeps_aux, &w->dies, &w->far };
+    unsigned char *flags = (unsigned char *)pc_alloc(14 * n + 4 * length + buffers, 1), *at = flags;
+    unsigned char **const by_id[] = { &w->reaches,    &w->active,  &w->runs_backward,    &w->staged,
+                                      &w->has_saved,    &w->is_term, &w->narrow,  &w->forwards,
+                                      &w->backwards,  &w->updated, &w->reduced, &w->offloaded_now,
+                                      &w->live_value, &w->live_saved };
+    unsigned char **const by_x[] = { &w->keeps_value, &w->keeps_saved, &w->dies, &w->offloaded };
     for (size_t i = 0; i < 14; i++, at += n)
         *by_id[i] = at;
     for (size_t i = 0; i < 4; i++, at += length)
         *by_x[i] = at;
     w->claimed = at;
-    int *numbers = (int *)pc_take(2 * n + 2 * uses + length + 3 * buffers, sizeof(int));
+    int *numbers = (int *)pc_alloc(2 * n + 2 * uses + length + 3 * buffers, sizeof(int));
     w->expected = numbers;
     w->first_use = w->expected + n;
     w->next_use = w->first_use + n;
-    w->turn = w->next_use + uses;
-    w->first_buffer = w->turn + uses;
+    w->order = w->next_use + uses;
+    w->first_buffer = w->order + uses;
     w->next_buffer = w->first_buffer + length;
     w->stamp = w->next_buffer + buffers;
     w->last_read = w->stamp + buffers;
-    w->value = (pc_held *)pc_take(4 * n + uses, sizeof *w->value);
-    w->aux = w->value + n;
-    w->gradient = w->aux + n;
+    w->value = (pc_content *)pc_alloc(4 * n + uses, sizeof *w->value);
+    w->saved = w->value + n;
+    w->gradient = w->saved + n;
     w->shard = w->gradient + n;
     w->sum = w->shard + n;
     if (pc_start(w)) {
@@ -1993,9 +1993,9 @@ PC_API const char *plan_facts_check(const plan_facts *f)
         if (!w->failed)
             pc_end(w);
         if (!w->failed)
-            pc_sizes(w);
+            pc_check_sizes(w);
         if (!w->failed)
-            pc_works(w);
+            pc_check_costs(w);
     }
     free(w->value);
     free(numbers);
@@ -2121,7 +2121,7 @@ static inline gckpt_plan *pc_frontier_plan(const char *file, int line,
 static inline int pc_build(gckpt_graph *graph, int64_t rows, gckpt_term *terms, void *user)
 {
     pc_builds *b = (pc_builds *)user;
-    pc_saw_graph(graph);
+    pc_reset_graph(graph);
     int count = b->build(graph, rows, terms, b->user);
     if (count < 0 || count > GCKPT_MAX_TERMS)
         return count;
@@ -2192,7 +2192,7 @@ static inline gckpt_plan *pc_fit_timed(const char *file, int line, gckpt_store *
 static inline gckpt_graph *pc_graph_begin(gckpt_store *store, const gckpt_memory *memory)
 {
     gckpt_graph *graph = gckpt_graph_new(store, memory);
-    pc_saw_graph(graph);
+    pc_reset_graph(graph);
     return graph;
 }
 
@@ -2200,13 +2200,13 @@ static inline gckpt_tensor *pc_apply(const gckpt_op *op, gckpt_tensor *const *in
                                      const void *attributes, size_t bytes)
 {
     gckpt_tensor *t = gckpt_apply(op, in, n, attributes, bytes);
-    pc_saw_op(t, op);
+    pc_note_op(t, op);
     return t;
 }
 
-static inline gckpt_tensor *pc_pinned(gckpt_tensor *t, int keep)
+static inline gckpt_tensor *pc_set_policy(gckpt_tensor *t, int keep)
 {
-    pc_saw_pin(t, keep);
+    pc_note_policy(t, keep);
     return keep ? gckpt_keep(t) : gckpt_recompute(t);
 }
 
@@ -2218,7 +2218,7 @@ static inline gckpt_tensor *pc_pinned(gckpt_tensor *t, int keep)
 #define gckpt_fit_timed(...)     pc_fit_timed(__FILE__, __LINE__, __VA_ARGS__)
 #define gckpt_graph_new(...)     pc_graph_begin(__VA_ARGS__)
 #define gckpt_apply(...)         pc_apply(__VA_ARGS__)
-#define gckpt_keep(t)            pc_pinned(t, 1)
-#define gckpt_recompute(t)       pc_pinned(t, 0)
+#define gckpt_keep(t)            pc_set_policy(t, 1)
+#define gckpt_recompute(t)       pc_set_policy(t, 0)
 #endif /* every plan */
 #endif

@@ -1,7 +1,7 @@
 /* rig.h - what the tests share beside check.h: random numbers, memory that counts and fails, files
  * in memory, steps fed in any way, a block of layers, the least budget, teardown. Include after gradckpt.h. */
-#ifndef TESTS_RIG_H
-#define TESTS_RIG_H
+#ifndef TESTS_UTIL_H
+#define TESTS_UTIL_H
 #include <stdlib.h>
 
 #include "check.h"
@@ -56,10 +56,10 @@ static inline void *heap_resize(void *user, void *ptr, size_t old_size, size_t n
 {
     heap *h = (heap *)user;
     unsigned char *block = ptr ? (unsigned char *)ptr - 16 : NULL, *fresh = NULL;
-    size_t had = 0;
+    size_t old = 0;
     if (block)
-        memcpy(&had, block, sizeof had);
-    h->wrong_sizes += had != old_size;
+        memcpy(&old, block, sizeof old);
+    h->wrong_sizes += old != old_size;
     if (new_size) {
         if (++h->calls == h->fail_at || (h->fail_from && h->calls >= h->fail_from) ||
             (h->limit && h->live + new_size > h->limit) ||
@@ -68,12 +68,12 @@ static inline void *heap_resize(void *user, void *ptr, size_t old_size, size_t n
         memcpy(fresh, &new_size, sizeof new_size);
         memset(fresh + 16, 0xee, new_size);
         if (block)
-            memcpy(fresh + 16, ptr, had < new_size ? had : new_size);
+            memcpy(fresh + 16, ptr, old < new_size ? old : new_size);
     }
     if (block)
-        memset(ptr, 0xdd, had);
+        memset(ptr, 0xdd, old);
     free(block);
-    h->live += new_size - had;
+    h->live += new_size - old;
     h->peak = h->live > h->peak ? h->live : h->peak;
     h->blocks += (fresh != NULL) - (block != NULL);
     return fresh ? fresh + 16 : NULL;
@@ -89,7 +89,7 @@ static inline gckpt_memory heap_memory(heap *h)
  * behind what was written ---- */
 typedef struct {
     unsigned char *bytes;
-    size_t size, at, room, limit, calls, fail_call;
+    size_t size, at, capacity, limit, calls, fail_call;
 } file;
 
 static inline size_t file_write(void *user, const void *bytes, size_t size)
@@ -98,9 +98,9 @@ static inline size_t file_write(void *user, const void *bytes, size_t size)
     size -= ++f->calls == f->fail_call;
     if (f->limit && size > f->limit - f->size)
         size = f->limit - f->size;
-    if (f->size + size + 1 > f->room) {
-        f->room = 2 * f->room + size + 1;
-        f->bytes = (unsigned char *)realloc(f->bytes, f->room);
+    if (f->size + size + 1 > f->capacity) {
+        f->capacity = 2 * f->capacity + size + 1;
+        f->bytes = (unsigned char *)realloc(f->bytes, f->capacity);
     }
     memcpy(f->bytes + f->size, bytes, size);
     f->size += size;
@@ -133,7 +133,7 @@ static inline int same_file(const file *a, const file *b)
 
 /* ---- one step: whole; `stream` rows a call, as fill gives them (less than 0: the first of one row);
  * or `pieces` instructions a call ---- */
-static inline gckpt_result rig_step(gckpt_exec *e, int (*fill)(const void *, int64_t, gckpt_feed *),
+static inline gckpt_result util_step(gckpt_exec *e, int (*fill)(const void *, int64_t, gckpt_feed *),
                                     const void *user, int64_t rows, int64_t stream, int pieces,
                                     const gckpt_hyper *hyper, gckpt_report *report)
 {
@@ -162,16 +162,16 @@ static inline gckpt_result rig_step(gckpt_exec *e, int (*fill)(const void *, int
 /* ---- what each term of a step that ended came to, and all of them; wrong: it is not told, or they
  * do not make the step's loss to the bit, which is 0 where nothing counts and so nothing is trained
  * (no CHECK: threads call this) ---- */
-enum { RIG_TERMS = 8 };
+enum { UTIL_TERMS = 8 };
 typedef struct {
-    double sum[RIG_TERMS], total;
-    int64_t count[RIG_TERMS], wrong;
-} rig_losses;
+    double sum[UTIL_TERMS], total;
+    int64_t count[UTIL_TERMS], wrong;
+} util_losses;
 
-static inline rig_losses rig_term_losses(gckpt_exec *e, const gckpt_term *terms, int n,
+static inline util_losses util_term_losses(gckpt_exec *e, const gckpt_term *terms, int n,
                                          const gckpt_report *report)
 {
-    rig_losses l;
+    util_losses l;
     const double nothing = 0;
     double sum;
     int64_t count;
@@ -185,9 +185,9 @@ static inline rig_losses rig_term_losses(gckpt_exec *e, const gckpt_term *terms,
             l.total += weight * (l.sum[i] / (double)l.count[i]);
     }
     l.wrong += gckpt_term_loss(e, n, &sum, &count) != GCKPT_E_ARG;
-    const int made = !memcmp(&l.total, &report->loss, sizeof l.total);
+    const int matches = !memcmp(&l.total, &report->loss, sizeof l.total);
     const int none = report->count == 0 && !memcmp(&nothing, &report->loss, sizeof nothing);
-    l.wrong += n > 0 && (l.count[0] != report->count || !(made || none));
+    l.wrong += n > 0 && (l.count[0] != report->count || !(matches || none));
     return l;
 }
 
@@ -224,7 +224,7 @@ static inline int random_schedule(gckpt_graph *graph, const gckpt_term *terms, i
 }
 
 /* x + down(gelu(up(norm(x)))), twice as wide inside, for gckpt_checkpoint; *number: of the block. */
-static inline gckpt_tensor *rig_block(gckpt_tensor *x, void *number)
+static inline gckpt_tensor *util_block(gckpt_tensor *x, void *number)
 {
     gckpt_graph *g = gckpt_graph_of(x);
     gckpt_shape shape = gckpt_shape_of(x);
@@ -239,21 +239,21 @@ static inline gckpt_tensor *rig_block(gckpt_tensor *x, void *number)
 }
 
 /* The budget for at most 1.5 times the least work, which the error of one too small names; 0: it does not. */
-static inline size_t rig_fast(const void *object)
+static inline size_t util_fast_budget(const void *object)
 {
     const char *at = strstr(gckpt_error_text(object), ", and ");
     return at && strstr(at, " for at most 1.5 times the least work") ? (size_t)strtoull(at + 6, NULL, 10) : 0;
 }
 
 /* The least budget, which the error of one too small names; 0: it does not. */
-static inline size_t rig_least(const void *object)
+static inline size_t util_least_budget(const void *object)
 {
     const char *at = strstr(gckpt_error_text(object), "at least ");
     return at ? (size_t)strtoull(at + strlen("at least "), NULL, 10) : 0;
 }
 
 /* Any of them may be NULL. */
-static inline void rig_free(gckpt_exec *e, gckpt_plan *p, gckpt_graph *g, gckpt_store *s)
+static inline void util_free(gckpt_exec *e, gckpt_plan *p, gckpt_graph *g, gckpt_store *s)
 {
     gckpt_exec_free(e);
     gckpt_plan_free(p);

@@ -38,7 +38,7 @@ static const char *find(const char *s, const char *what)
 }
 
 /* Whether every byte belongs to a character that XML and JSON may hold. */
-static inline int characters_fit(const text *t)
+static inline int is_valid_text(const text *t)
 {
     for (size_t i = 0; i < t->size;) {
         int n = gckpti_utf8_length(t->bytes + i, t->size - i);
@@ -53,7 +53,7 @@ static inline int characters_fit(const text *t)
 }
 
 /* Well-formed, as far as this writer goes: elements nest, attributes are quoted, entities known. */
-static inline int xml_fits(const text *t)
+static inline int is_valid_xml(const text *t)
 {
     static const char *const entities[] = { "&amp;", "&lt;", "&gt;", "&quot;" };
     const char *open[16], *s = t->bytes;
@@ -90,7 +90,7 @@ static inline int xml_fits(const text *t)
 }
 
 /* JSON: brackets nest, strings end, commas and colons stand between values. */
-static inline int json_fits(const text *t)
+static inline int is_valid_json(const text *t)
 {
     char open[16], before = 0; /* the last token: one of { [ , : and v for a value, k for a key */
     int depth = 0, values = 0;

@@ -7,14 +7,14 @@
 
 static const gckpt_init small = { 0.1f, 0, 0 };
 enum { MOST = 8, ROWS = 16, T = 6, CLASSES = 512, WIDTH = 64, STEPS = 10 };
-static int line[MOST][MOST]; /* [a][b]: a's end of the line to b */
+static int sockets[MOST][MOST]; /* [a][b]: a's end of the line to b */
 
 /* All that the library asks of a network: send to a peer, and receive from it. */
 static int exchange(void *user, int peer, const void *from, size_t out, void *to, size_t in)
 {
-    int me = *(const int *)user, at = line[me][peer], ok = 1;
-    for (int turn = 0; turn < 2 && ok; turn++) /* the lower number speaks first, and then listens */
-        ok = (turn == 0) == (me < peer) ? out == 0 || send(at, from, out, 0) == (ssize_t)out
+    int me = *(const int *)user, at = sockets[me][peer], ok = 1;
+    for (int phase = 0; phase < 2 && ok; phase++) /* the lower number speaks first, and then listens */
+        ok = (phase == 0) == (me < peer) ? out == 0 || send(at, from, out, 0) == (ssize_t)out
                                         : in == 0 || recv(at, to, in, MSG_WAITALL) == (ssize_t)in;
     return ok;
 }
@@ -36,10 +36,10 @@ static int machine(int me, int machines, int fault)
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *in = gckpt_input(g, "token", GCKPT_I32, gckpt_shape2(1, T));
     gckpt_tensor *out = gckpt_input(g, "next", GCKPT_I32, gckpt_shape2(1, T));
-    gckpt_tensor *by = gckpt_input(g, "weight", GCKPT_F32, gckpt_shape1(1));
+    gckpt_tensor *row_weight = gckpt_input(g, "weight", GCKPT_F32, gckpt_shape1(1));
     gckpt_tensor *x = gckpt_embed(gckpt_param(g, "table", gckpt_shape2(CLASSES, WIDTH), small), in);
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(WIDTH, CLASSES), small);
-    gckpt_term loss = { gckpt_cross_entropy_with(gckpt_linear(x, w, NULL), out, by, 0), 1, 0 };
+    gckpt_term loss = { gckpt_cross_entropy_with(gckpt_linear(x, w, NULL), out, row_weight, 0), 1, 0 };
     const gckpt_plan_desc desc = { .batch = ROWS, .virtual_ranks = MOST }; /* parts, whoever has them */
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
     const gckpt_transport others = { .rank = me, .size = machines, .exchange = exchange, .user = &me };
@@ -48,7 +48,7 @@ static int machine(int me, int machines, int fault)
     gckpt_plan_rank_rows(p, ROWS, me, &first); /* here this machine's rows begin */
     const gckpt_feed feeds[3] = { { gckpt_id(in), token[first] },
                                   { gckpt_id(out), next[first] },
-                                  { gckpt_id(by), weight + first } };
+                                  { gckpt_id(row_weight), weight + first } };
     const gckpt_hyper adamw = gckpt_hyper_lr(0.02f);
     gckpt_report r;
     alarm(60); /* who waits for a machine that died does not wait for ever */
@@ -67,7 +67,7 @@ int main(void)
 {
     for (int i = 0, ends[2]; i < MOST * MOST; i++)
         if (i / MOST < i % MOST && socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0)
-            line[i / MOST][i % MOST] = ends[0], line[i % MOST][i / MOST] = ends[1];
+            sockets[i / MOST][i % MOST] = ends[0], sockets[i % MOST][i / MOST] = ends[1];
     for (int run = 0; run < 8; run++) { /* the right way, then the fault, on 1, 2, 4, 8 */
         for (int me = 0; me < 1 << run % 4; me++)
             if (fork() == 0)

@@ -18,23 +18,23 @@ static struct {
 static const char *const models[] = { "gpt", "points", NULL };
 static const char *const methods[] = { "auto", "store-all", "memory-poor", "segments",
                                        "sqrt", "optimal",   NULL };
-static const options_row rows[] = {
+static const options_desc rows[] = {
     { "model", OPTIONS_CHOICE, &o.model, "gpt", 0, 0, models, "a GPT over bytes, or points" },
     { "data", OPTIONS_FILE, &o.data, NULL, 0, 0, NULL, "the text, or lines: x y class" },
-    { "layers", OPTIONS_WHOLE, &o.layers, "2", 1, 64, NULL, "blocks, or hidden layers" },
-    { "heads", OPTIONS_WHOLE, &o.heads, "2", 1, 16, NULL, "attention heads" },
-    { "width", OPTIONS_WHOLE, &o.width, "32", 2, 1024, NULL, "of the model" },
-    { "context", OPTIONS_WHOLE, &o.context, "32", 2, 1024, NULL, "bytes of a window" },
-    { "rows", OPTIONS_WHOLE, &o.rows, "8", 1, 4096, NULL, "windows, or points, of a step" },
-    { "micro", OPTIONS_WHOLE, &o.micro, "8", 1, 4096, NULL, "of them at once, a divisor" },
+    { "layers", OPTIONS_INT, &o.layers, "2", 1, 64, NULL, "blocks, or hidden layers" },
+    { "heads", OPTIONS_INT, &o.heads, "2", 1, 16, NULL, "attention heads" },
+    { "width", OPTIONS_INT, &o.width, "32", 2, 1024, NULL, "of the model" },
+    { "context", OPTIONS_INT, &o.context, "32", 2, 1024, NULL, "bytes of a window" },
+    { "rows", OPTIONS_INT, &o.rows, "8", 1, 4096, NULL, "windows, or points, of a step" },
+    { "micro", OPTIONS_INT, &o.micro, "8", 1, 4096, NULL, "of them at once, a divisor" },
     { "method", OPTIONS_CHOICE, &o.method, "auto", 0, 0, methods, "what is computed again" },
     { "budget", OPTIONS_BYTES, &o.budget, "0", 0, 1e12, NULL, "bytes; 0: no limit" },
-    { "steps", OPTIONS_WHOLE, &o.steps, "100", 0, 1e9, NULL, "steps" },
+    { "steps", OPTIONS_INT, &o.steps, "100", 0, 1e9, NULL, "steps" },
     { "lr", OPTIONS_REAL, &o.lr, "0.003", 0, 1, NULL, "learning rate" },
-    { "seed", OPTIONS_WHOLE, &o.seed, "1", 0, 1e9, NULL, "of weights and of what a step learns" },
+    { "seed", OPTIONS_INT, &o.seed, "1", 0, 1e9, NULL, "of weights and of what a step learns" },
     { "unequal", OPTIONS_FLAG, &o.unequal, NULL, 0, 0, NULL, "windows of unequal lengths" },
     { "fault", OPTIONS_FLAG, &o.fault, NULL, 0, 0, NULL, "average the parts' means instead" },
-    { "sample", OPTIONS_WHOLE, &o.sample, "0", 0, 100000, NULL, "bytes to write in the end" },
+    { "sample", OPTIONS_INT, &o.sample, "0", 0, 100000, NULL, "bytes to write in the end" },
     { "help", OPTIONS_FLAG, &o.help, NULL, 0, 0, NULL, "this text" },
 };
 static const options_table table = { "tiny", rows, sizeof rows / sizeof rows[0], 10, "NAME", NULL,

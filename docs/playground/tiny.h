@@ -187,7 +187,7 @@ static int tiny_open(tiny *t, const tiny_options *o, const gckpt_memory *memory,
 static int tiny_row(tiny *t, int r)
 {
     const tiny_options *o = &t->o;
-    const uint64_t draw = sample_draw(o->seed, t->step, (uint64_t)r);
+    const uint64_t draw = sample_random(o->seed, t->step, (uint64_t)r);
     if (o->points) {
         const int32_t *p = t->point + draw % (uint64_t)t->count * 3;
         float *x = (float *)t->room[0] + 2 * r;
@@ -236,7 +236,7 @@ static int tiny_step(tiny *t, double *loss)
 static inline int tiny_write(tiny *t, unsigned char *to, int n, int begin)
 {
     const sample_options how = { 0.8, 0, 1, t->o.seed };
-    sample_place room[TINY_BYTES];
+    sample_entry room[TINY_BYTES];
     int32_t *tokens = (int32_t *)t->room[3];
     const gckpt_feed feed = { 0, tokens };
     memcpy(to, t->text, (size_t)begin);

@@ -48,7 +48,7 @@ static gckpt_tensor *autoencoder(gckpt_graph *g, gckpt_tensor *x)
 }
 
 /* 1: it failed. */
-static int learn(gckpt_store *s)
+static int train(gckpt_store *s)
 {
     static float rows[ROWS][READINGS];
     gckpt_graph *g = gckpt_graph_new(s, NULL);
@@ -59,7 +59,7 @@ static int learn(gckpt_store *s)
     for (uint32_t step = 0; step < STEPS; step++) {
         const gckpt_hyper hyper = gckpt_hyper_lr(gckpt_lr_cosine(step, 20, STEPS, 0.02f, 0));
         for (uint32_t i = 0; i < ROWS; i++)
-            sense(1000 + step * ROWS + i, WELL, rows[i]);
+            sense(1000 + step * ROWS + i, HEALTHY, rows[i]);
         if (gckpt_step(e, &feed, 1, ROWS, &hyper, NULL) != GCKPT_OK)
             return 1;
     }
@@ -70,7 +70,7 @@ int main(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
     float row[READINGS], worst = 0;
-    if (learn(s) || gckpt_store_freeze(s, "*", 1) != GCKPT_OK ||
+    if (train(s) || gckpt_store_freeze(s, "*", 1) != GCKPT_OK ||
         gckpt_store_c(s, "weights", job_to_stdout, NULL) != GCKPT_OK)
         return 1;
     gckpt_graph *g = gckpt_graph_new(s, NULL);
@@ -79,13 +79,13 @@ int main(void)
     gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &back, .fetches = 1 };
     gckpt_exec *e = gckpt_exec_new(gckpt_plan_new(g, NULL, 0, &desc), s, NULL);
     for (uint32_t i = 0; i < NORMAL; i++) {
-        sense(500 + i, WELL, row);
+        sense(500 + i, HEALTHY, row);
         const float error = error_of(e, gckpt_id(x), gckpt_id(back.tensor), row);
         worst = error > worst ? error : worst;
     }
     /* a fifth more than the worst of rows that are well */
     printf("#define MOST_ERROR %.9gf\n", 1.2 * (double)worst);
-    return job_print(g, NULL, &desc);
+    return job_print_plan(g, NULL, &desc);
 }
 #else
 #include "anomaly_plan.h"
@@ -98,12 +98,12 @@ int main(void)
     uint64_t hash = 14695981039346656037u, instructions = 0;
     int anomalous = 0, right = 0, failed;
     job j;
-    job_store(&j, store_block, sizeof store_block);
+    job_new_store(&j, store_block, sizeof store_block);
     failed =
         job_failed(&j, weights_bind(j.store)) || job_bind(&j, &plan, exec_block, sizeof exec_block);
     for (uint32_t i = 0; i < ROWS && !failed; i++) {
-        const int ill = i % EVERY == EVERY - 1;
-        sense(i, ill ? (ailment)(1 + i / EVERY % STUCK) : WELL, row);
+        const int faulty = i % EVERY == EVERY - 1;
+        sense(i, faulty ? (machine_fault)(1 + i / EVERY % STUCK) : HEALTHY, row);
         const uint64_t began = board_instructions();
         const float error = error_of(j.exec, plan_x, plan_back, row);
         instructions += board_instructions() - began;
@@ -114,12 +114,12 @@ int main(void)
         anomalous += error > MOST_ERROR;
         right += (error > MOST_ERROR) == ill;
     }
-    job_line("normal ", (uint32_t)(ROWS - anomalous));
-    job_line("anomalous ", (uint32_t)anomalous);
-    job_line("right ", (uint32_t)right);
-    board_text("outputs ");
-    job_hash(hash);
-    job_board(instructions / ROWS);
+    job_print_line("normal ", (uint32_t)(ROWS - anomalous));
+    job_print_line("anomalous ", (uint32_t)anomalous);
+    job_print_line("right ", (uint32_t)right);
+    board_print("outputs ");
+    job_print_hash(hash);
+    job_print_board(instructions / ROWS);
     return failed;
 }
 #endif

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-void board_text(const char *text);
+void board_print(const char *text);
 void board_exit(int status);
 /* The number that the run was started with; -1: none. */
 int board_argument(void);
@@ -21,7 +21,7 @@ size_t board_stack(void);
 void board_watchdog(unsigned milliseconds);
 void board_feed(void);
 /* Resets that were the watchdog's, since power came. */
-int board_bites(void);
+int board_watchdog_resets(void);
 /* The medium behind the modelled flash (chip.h), a file: bytes read or written, from `at` on. */
 size_t board_read(size_t at, void *bytes, size_t size);
 size_t board_write(size_t at, const void *bytes, size_t size);

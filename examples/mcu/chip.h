@@ -8,14 +8,14 @@ enum { CHIP_PAGE = 1024, CHIP_PAGES = 16, CHIP_BYTES = 2 * CHIP_PAGES * CHIP_PAG
 
 /* Operations so far; at number cut / 4 (from 0 on) the power fails, and leaves by cut % 4: nothing
  * done; some bits done; other ones; all done. cut < 0: it does not fail. */
-static int chip_operations, chip_cut = -1;
+static int chip_operations, chip_fail_at = -1;
 static void chip_power_fails(void); /* the job's; it does not return */
 
 /* One word goes from `from` to `to`, or by the cut to something between. */
 static int chip_write(size_t at, const unsigned char *from, unsigned char *to, size_t size)
 {
-    const int fails = chip_cut >= 0 && chip_operations == chip_cut / 4, how = chip_cut % 4;
-    uint32_t noise = (uint32_t)chip_cut * 2654435761u + 1;
+    const int fails = chip_fail_at >= 0 && chip_operations == chip_fail_at / 4, how = chip_fail_at % 4;
+    uint32_t noise = (uint32_t)chip_fail_at * 2654435761u + 1;
     for (size_t i = 0; fails && i < size; i++) {
         noise = noise * 1664525u + 1013904223u;
         const unsigned done = how == 0 ? 0 : how == 3 ? 255 : noise >> 24;

@@ -64,7 +64,7 @@ __attribute__((naked)) static void on_fault(void)
 
 static void on_nmi(void) /* the watchdog's first call; at the second it resets */
 {
-    start_bitten();
+    start_watchdog_reset();
     for (;;)
         ;
 }

@@ -21,7 +21,7 @@ typedef struct {
 typedef struct {
     uint32_t sequence, size; /* of the state */
     uint64_t state_sum, sum; /* the last one, of this head */
-} flash_head;
+} flash_header;
 
 /* A state on its way. */
 typedef struct {
@@ -31,7 +31,7 @@ typedef struct {
     unsigned char word[FLASH_WORD];
 } flash_stream;
 
-enum { FLASH_SUM_BYTES = sizeof(flash_head) - sizeof(uint64_t) };
+enum { FLASH_SUM_BYTES = sizeof(flash_header) - sizeof(uint64_t) };
 
 static uint64_t flash_sum(uint64_t sum, const void *bytes, size_t size) /* FNV-1a */
 {
@@ -51,7 +51,7 @@ static uint64_t flash_state_sum(const flash_chip *chip, int slot, size_t size)
 {
     unsigned char piece[64];
     uint64_t sum = flash_sum_begin;
-    size_t at = flash_slot(chip, slot) + sizeof(flash_head);
+    size_t at = flash_slot(chip, slot) + sizeof(flash_header);
     for (size_t n; size > 0; size -= n, at += n) {
         n = size < sizeof piece ? size : sizeof piece;
         if (!chip->read(at, piece, n))
@@ -62,12 +62,12 @@ static uint64_t flash_state_sum(const flash_chip *chip, int slot, size_t size)
 }
 
 /* The slot with the newest state, whose head it is; -1: there is none. */
-static int flash_newest(const flash_chip *chip, flash_head *newest)
+static int flash_newest(const flash_chip *chip, flash_header *newest)
 {
     int found = -1;
     memset(newest, 0, sizeof *newest);
     for (int slot = 0; slot < 2; slot++) {
-        flash_head h;
+        flash_header h;
         if (chip->read(flash_slot(chip, slot), &h, sizeof h) &&
             h.sum == flash_sum(flash_sum_begin, &h, FLASH_SUM_BYTES) &&
             h.size <= chip->pages * chip->page - sizeof h && h.sequence > newest->sequence &&
@@ -104,7 +104,7 @@ static size_t flash_get(void *user, void *bytes, size_t size) /* gckpt_read_fn *
 /* 1: saved; 0: perhaps not, and then what was saved before still is. */
 static int flash_save(const flash_chip *chip, gckpt_store *store)
 {
-    flash_head h;
+    flash_header h;
     const int slot = flash_newest(chip, &h) == 0;
     const size_t begin = flash_slot(chip, slot);
     flash_stream s = {
@@ -132,7 +132,7 @@ static int flash_save(const flash_chip *chip, gckpt_store *store)
  * says why not. */
 static int flash_load(const flash_chip *chip, gckpt_store *store)
 {
-    flash_head h;
+    flash_header h;
     const int slot = flash_newest(chip, &h);
     flash_stream s = { chip, 0, 0, 0, { 0 } };
     s.at = flash_slot(chip, slot < 0 ? 0 : slot) + sizeof h;

@@ -19,7 +19,7 @@ int main(void)
 #else
     gckpt_plan_desc desc = { .budget = 246000, .batch = ROWS };
 #endif
-    return job_print(g, &term, &desc);
+    return job_print_plan(g, &term, &desc);
 }
 #else
 #ifdef STORE_ALL
@@ -33,7 +33,7 @@ static int32_t tokens[ROWS * TIME], targets[ROWS * TIME];
 
 int main(void)
 {
-    const transformer_lesson lesson = { .text = transformer_jack,
+    const transformer_task task = { .text = transformer_jack,
                                         .lr = 0.02f,
                                         .rows = ROWS,
                                         .time = TIME,
@@ -42,10 +42,10 @@ int main(void)
                                         .feeds = { { plan_tokens, tokens },
                                                    { plan_targets, targets } } };
     job j;
-    job_store(&j, store_block, sizeof store_block);
+    job_new_store(&j, store_block, sizeof store_block);
     int failed = job_bind(&j, &plan, exec_block, sizeof exec_block);
     for (uint64_t step = 0; step < STEPS && !failed; step++)
-        failed = transformer_step(&j, &lesson, step);
+        failed = transformer_step(&j, &task, step);
     return failed || job_report(&j);
 }
 #endif

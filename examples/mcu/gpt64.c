@@ -13,7 +13,7 @@ int main(void)
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     const gckpt_term term = transformer_build(g, &size, 1);
     gckpt_plan_desc desc = { .batch = ROWS, .budget = 57000 };
-    return job_print(g, &term, &desc);
+    return job_print_plan(g, &term, &desc);
 }
 #else
 #include "gpt64_plan.h"
@@ -23,7 +23,7 @@ static int32_t tokens[ROWS * TIME], targets[ROWS * TIME];
 
 int main(void)
 {
-    const transformer_lesson lesson = { .text = transformer_jack,
+    const transformer_task task = { .text = transformer_jack,
                                         .lr = 0.02f,
                                         .rows = ROWS,
                                         .time = TIME,
@@ -32,10 +32,10 @@ int main(void)
                                         .feeds = { { plan_tokens, tokens },
                                                    { plan_targets, targets } } };
     job j;
-    job_store(&j, store_block, sizeof store_block);
+    job_new_store(&j, store_block, sizeof store_block);
     int failed = job_bind(&j, &plan, exec_block, sizeof exec_block);
     for (uint64_t step = 0; step < STEPS && !failed; step++)
-        failed = transformer_step(&j, &lesson, step);
+        failed = transformer_step(&j, &task, step);
     return failed || job_report(&j);
 }
 #endif

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-void board_text(const char *text) { fputs(text, stdout); }
+void board_print(const char *text) { fputs(text, stdout); }
 void board_exit(int status) { exit(status); }
 int board_argument(void) { return -1; }
 uint64_t board_instructions(void) { return 0; }
@@ -12,7 +12,7 @@ size_t board_flash(void) { return 0; }
 size_t board_stack(void) { return 0; }
 void board_watchdog(unsigned milliseconds) { (void)milliseconds; }
 void board_feed(void) {}
-int board_bites(void) { return 0; }
+int board_watchdog_resets(void) { return 0; }
 
 static FILE *file_at(size_t at)
 {

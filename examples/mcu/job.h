@@ -8,7 +8,7 @@
 #define GCKPT_NO_HEAP
 #define GCKPT_NO_STDIO
 #define GCKPT_NO_FAST
-#if !defined(JOB_PACKS) && !defined(GCKPT_NO_QUANT) /* JOB_PACKS: not all weights are floats */
+#if !defined(JOB_QUANTISED) && !defined(GCKPT_NO_QUANT) /* JOB_PACKS: not all weights are floats */
 #define GCKPT_NO_QUANT
 #endif
 #endif
@@ -27,7 +27,7 @@ static size_t job_to_stdout(void *user, const void *bytes, size_t size)
 
 /* Prints a plan of this name, and the bytes of its arena. term NULL: it is one of inference. Returns
  * an exit status. */
-static inline int job_print_as(gckpt_graph *g, const gckpt_term *term, gckpt_plan_desc *desc,
+static inline int job_print_plan_as(gckpt_graph *g, const gckpt_term *term, gckpt_plan_desc *desc,
                                const char *name)
 {
     desc->plain = 1;
@@ -44,13 +44,13 @@ static inline int job_print_as(gckpt_graph *g, const gckpt_term *term, gckpt_pla
 }
 
 /* What a plan's program ends with, if it has one. */
-static inline int job_print(gckpt_graph *g, const gckpt_term *term, gckpt_plan_desc *desc)
+static inline int job_print_plan(gckpt_graph *g, const gckpt_term *term, gckpt_plan_desc *desc)
 {
-    return job_print_as(g, term, desc, "plan");
+    return job_print_plan_as(g, term, desc, "plan");
 }
 #else
 
-static void job_number(uint32_t n) /* of 32 bits: dividing 64 takes 700 bytes of flash */
+static void job_print_number(uint32_t n) /* of 32 bits: dividing 64 takes 700 bytes of flash */
 {
     char text[11];
     int i = 10;
@@ -58,34 +58,34 @@ static void job_number(uint32_t n) /* of 32 bits: dividing 64 takes 700 bytes of
     do
         text[--i] = (char)('0' + n % 10);
     while (n /= 10);
-    board_text(text + i);
+    board_print(text + i);
 }
 
-static void job_real(double x) /* 0 or more; four digits behind the point */
+static void job_print_real(double x) /* 0 or more; four digits behind the point */
 {
     const uint64_t n = (uint64_t)(x * 10000 + 0.5);
     char digits[6] = { '.', 0, 0, 0, 0, 0 };
     uint64_t rest = n % 10000;
     for (int i = 4; i > 0; rest /= 10)
         digits[i--] = (char)('0' + rest % 10);
-    job_number((uint32_t)(n / 10000));
-    board_text(digits);
+    job_print_number((uint32_t)(n / 10000));
+    board_print(digits);
 }
 
-static void job_hash(uint64_t hash)
+static void job_print_hash(uint64_t hash)
 {
     char text[18];
     for (int i = 0; i < 16; i++)
         text[i] = "0123456789abcdef"[hash >> (60 - 4 * i) & 15];
     text[16] = '\n', text[17] = 0;
-    board_text(text);
+    board_print(text);
 }
 
 /* A training under way, and what is told of it in the end. */
 typedef struct {
     gckpt_store *store;
     gckpt_exec *exec;
-    double first, last;    /* losses */
+    double first_loss, last_loss;    /* losses */
     uint64_t instructions; /* of all steps */
     int steps;
 } job;
@@ -95,13 +95,13 @@ static int job_failed(const job *j, gckpt_result result)
 {
     if (result == GCKPT_OK)
         return 0;
-    board_text(gckpt_error_text(j->exec ? (const void *)j->exec : (const void *)j->store));
-    board_text("\n");
+    board_print(gckpt_error_text(j->exec ? (const void *)j->exec : (const void *)j->store));
+    board_print("\n");
     return 1;
 }
 
 /* An empty store in a block. */
-static void job_store(job *j, void *block, size_t size)
+static void job_new_store(job *j, void *block, size_t size)
 {
     const gckpt_store_desc desc = { { NULL, NULL, block, size }, 1 };
     memset(j, 0, sizeof *j);
@@ -126,42 +126,42 @@ static inline int job_bind(job *j, const gckpt_plan *plan, void *block, size_t s
     return job_bind_as(j, plan, &desc);
 }
 
-static void job_count(job *j, double loss, uint64_t instructions)
+static void job_add_step(job *j, double loss, uint64_t instructions)
 {
-    j->first = j->steps ? j->first : loss;
-    j->last = loss;
+    j->first_loss = j->steps ? j->first_loss : loss;
+    j->last_loss = loss;
     j->instructions += instructions;
     j->steps++;
 }
 
-static void job_line(const char *what, uint32_t n)
+static void job_print_line(const char *what, uint32_t n)
 {
-    board_text(what);
-    job_number(n);
-    board_text("\n");
+    board_print(what);
+    job_print_number(n);
+    board_print("\n");
 }
 
 /* What the board says; instructions of a step, or a call. */
-static void job_board(uint64_t instructions)
+static void job_print_board(uint64_t instructions)
 {
     if (board_ram() == 0)
         return;
-    job_line("ram ", (uint32_t)board_ram());
-    job_line("stack ", (uint32_t)board_stack());
-    job_line("flash ", (uint32_t)board_flash());
-    job_line("instructions ", (uint32_t)instructions);
+    job_print_line("ram ", (uint32_t)board_ram());
+    job_print_line("stack ", (uint32_t)board_stack());
+    job_print_line("flash ", (uint32_t)board_flash());
+    job_print_line("instructions ", (uint32_t)instructions);
 }
 
 /* Two lines that are the same everywhere, then what the board says; 0, the exit status. */
 static int job_report(const job *j)
 {
-    board_text("loss ");
-    job_real(j->first);
-    board_text(" ");
-    job_real(j->last);
-    board_text("\nweights ");
-    job_hash(gckpt_store_hash(j->store));
-    job_board(j->steps ? j->instructions / (uint64_t)j->steps : 0);
+    board_print("loss ");
+    job_print_real(j->first_loss);
+    board_print(" ");
+    job_print_real(j->last_loss);
+    board_print("\nweights ");
+    job_print_hash(gckpt_store_hash(j->store));
+    job_print_board(j->steps ? j->instructions / (uint64_t)j->steps : 0);
     return 0;
 }
 #endif

@@ -4,7 +4,7 @@
  * accent says these words and two of their own, and only the last layer learns them. Two plans over
  * one store, whose executors share an arena: one recognises, the other one learns. PLAN trains, and
  * prints the weights and both plans. */
-#define JOB_PACKS
+#define JOB_QUANTISED
 #include "job.h"
 #include "keyword.h"
 #ifdef PLAN
@@ -15,7 +15,7 @@ enum { KNOWN = 6, WORDS = 8, CHANNELS = 12, MIDDLE = 26, FEATURES = 32, ROWS = W
 enum { HEARD = KEYWORD_FRAMES * KEYWORD_NUMBERS, OWNER = 500, ACCENT = 56 };
 
 #ifdef PLAN
-enum { LEARNED_ROWS = 48, LEARNED_STEPS = 400 };
+enum { TRAIN_ROWS = 48, TRAIN_STEPS = 400 };
 
 static gckpt_tensor *param(gckpt_graph *g, int layer, const char *what, gckpt_shape shape, int fans)
 {
@@ -69,24 +69,24 @@ static gckpt_tensor *meant(gckpt_graph *g, int rows)
 /* Of six words, by forty speakers. */
 static int learn(gckpt_store *s)
 {
-    static float x[LEARNED_ROWS * HEARD];
-    static int32_t y[LEARNED_ROWS];
+    static float x[TRAIN_ROWS * HEARD];
+    static int32_t y[TRAIN_ROWS];
     gckpt_graph *g = gckpt_graph_new(s, NULL);
-    gckpt_tensor *in = heard(g, LEARNED_ROWS), *target = meant(g, LEARNED_ROWS);
+    gckpt_tensor *in = heard(g, TRAIN_ROWS), *target = meant(g, TRAIN_ROWS);
     const gckpt_term term = { gckpt_cross_entropy(last_layer(features_of(in)), target), 1, 0 };
     gckpt_exec *e = gckpt_exec_new(gckpt_plan_new(g, &term, 1, NULL), s, NULL);
     const gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(target), y } };
     gckpt_report report;
-    for (uint32_t step = 0; step < LEARNED_STEPS; step++) {
-        const gckpt_hyper hyper = { .lr = gckpt_lr_cosine(step, 20, LEARNED_STEPS, 5e-3f, 0),
+    for (uint32_t step = 0; step < TRAIN_STEPS; step++) {
+        const gckpt_hyper hyper = { .lr = gckpt_lr_cosine(step, 20, TRAIN_STEPS, 5e-3f, 0),
                                     .weight_decay = 1 };
-        for (uint32_t i = 0; i < LEARNED_ROWS; i++) {
-            const uint32_t n = step * LEARNED_ROWS + i;
+        for (uint32_t i = 0; i < TRAIN_ROWS; i++) {
+            const uint32_t n = step * TRAIN_ROWS + i;
             y[i] = (int32_t)(n % KNOWN);
-            keyword_say(n % KNOWN, n / KNOWN % 40, (int32_t)(n / KNOWN % 40), n / KNOWN / 40,
+            keyword_synth(n % KNOWN, n / KNOWN % 40, (int32_t)(n / KNOWN % 40), n / KNOWN / 40,
                         x + i * HEARD);
         }
-        if (gckpt_step(e, feeds, 2, LEARNED_ROWS, &hyper, &report) != GCKPT_OK)
+        if (gckpt_step(e, feeds, 2, TRAIN_ROWS, &hyper, &report) != GCKPT_OK)
             return 1;
         if (step % 50 == 49)
             fprintf(stderr, "step %d: loss %.4f\n", (int)step, report.loss);
@@ -107,13 +107,13 @@ int main(void)
     gckpt_tensor *features = features_of(heard(g, 1));
     const gckpt_fetch_spec fetch[2] = { { features, 0 }, { last_layer(features), 0 } };
     gckpt_plan_desc recognise = { .mode = GCKPT_INFERENCE, .fetch = fetch, .fetches = 2 };
-    if (job_print_as(g, NULL, &recognise, "recognise"))
+    if (job_print_plan_as(g, NULL, &recognise, "recognise"))
         return 1;
     g = gckpt_graph_new(s, NULL);
     features = gckpt_input(g, "features", GCKPT_F32, gckpt_shape2(ROWS, FEATURES));
     const gckpt_term term = { gckpt_cross_entropy(last_layer(features), meant(g, ROWS)), 1, 0 };
     gckpt_plan_desc learns = { .optimiser = GCKPT_SGD };
-    return job_print_as(g, &term, &learns, "learn");
+    return job_print_plan_as(g, &term, &learns, "learn");
 }
 #else
 #include "keyword_plan.h"
@@ -131,15 +131,15 @@ static float sound[HEARD], features[ROWS][FEATURES];
 
 /* What the owner says, for the take-th time, is taken for this word; below 0: it failed. What the
  * convolutions made of it: `keep`, if that is not NULL. */
-static int recognised(job *j, uint32_t word, uint32_t take, float *keep)
+static int guess_word(job *j, uint32_t word, uint32_t take, float *keep)
 {
     const gckpt_feed feed = { recognise_heard, sound };
     int best = 0;
-    keyword_say(word, OWNER, ACCENT, take, sound);
+    keyword_synth(word, OWNER, ACCENT, take, sound);
     const uint64_t began = board_instructions();
     if (job_failed(j, gckpt_forward(j->exec, &feed, 1, 1, NULL)))
         return -1;
-    job_count(j, 0, board_instructions() - began);
+    job_add_step(j, 0, board_instructions() - began);
     const float *scores = gckpt_fetch(j->exec, recognise_scores, 0);
     for (int i = 1; i < WORDS; i++)
         best = scores[i] > scores[best] ? i : best;
@@ -149,11 +149,11 @@ static int recognised(job *j, uint32_t word, uint32_t take, float *keep)
 }
 
 /* How many are right of takes that nothing is learned from; below 0: it failed. */
-static int right(job *j)
+static int count_right(job *j)
 {
     int count = 0;
     for (uint32_t i = 0; i < TESTS * WORDS; i++) {
-        const int guess = recognised(j, i % WORDS, 100 + i / WORDS, NULL);
+        const int guess = guess_word(j, i % WORDS, 100 + i / WORDS, NULL);
         if (guess < 0)
             return -1;
         count += guess == (int)(i % WORDS);
@@ -163,7 +163,7 @@ static int right(job *j)
 
 /* All words are heard once, and learned from what the convolutions made of them, in some steps; and
  * so again, for each take. */
-static int taught(job *ears, job *j)
+static int train_words(job *ears, job *j)
 {
     static const int32_t words[ROWS] = { 0, 1, 2, 3, 4, 5, 6, 7 };
     const gckpt_feed feeds[2] = { { learn_features, features }, { learn_meant, words } };
@@ -171,13 +171,13 @@ static int taught(job *ears, job *j)
     gckpt_report report;
     for (uint32_t take = 0; take < TAKES; take++) {
         for (uint32_t word = 0; word < WORDS; word++)
-            if (recognised(ears, word, take, features[word]) < 0)
+            if (guess_word(ears, word, take, features[word]) < 0)
                 return -1;
         for (int round = 0; round < ROUNDS; round++) {
             const uint64_t began = board_instructions();
             if (job_failed(j, gckpt_step(j->exec, feeds, 2, ROWS, &hyper, &report)))
                 return -1;
-            job_count(j, report.loss, board_instructions() - began);
+            job_add_step(j, report.loss, board_instructions() - began);
         }
     }
     return 0;
@@ -186,7 +186,7 @@ static int taught(job *ears, job *j)
 int main(void)
 {
     job ears, learner;
-    job_store(&ears, store_block, sizeof store_block);
+    job_new_store(&ears, store_block, sizeof store_block);
     learner = ears;
     const gckpt_exec_desc hears = { .memory = { .memory = recognise_block,
                                                 .size = sizeof recognise_block },
@@ -198,16 +198,16 @@ int main(void)
     if (job_failed(&ears, weights_bind(ears.store)) || job_bind_as(&ears, &recognise, &hears) ||
         job_bind_as(&learner, &learn, &learns))
         return 1;
-    const int before = right(&ears);
-    if (before < 0 || taught(&ears, &learner) < 0)
+    const int before = count_right(&ears);
+    if (before < 0 || train_words(&ears, &learner) < 0)
         return 1;
-    const int after = right(&ears);
+    const int after = count_right(&ears);
     if (after < 0)
         return 1;
-    job_line("right before ", (uint64_t)before);
-    job_line("right after ", (uint64_t)after);
+    job_print_line("right before ", (uint64_t)before);
+    job_print_line("right after ", (uint64_t)after);
     if (board_ram() > 0)
-        job_line("instructions of a word ", ears.instructions / (uint64_t)ears.steps);
+        job_print_line("instructions of a word ", ears.instructions / (uint64_t)ears.steps);
     return job_report(&learner);
 }
 #endif

@@ -3,28 +3,28 @@
  * for each row. Only the adapters have gradients and optimiser state; weights come into RAM as
  * floats one after the other, when they are read. PLAN trains on the first text, and prints weights
  * and plan. */
-#define JOB_PACKS
+#define JOB_QUANTISED
 #include "job.h"
 #include "transformer.h"
 
 enum { TIME = 16, ROWS = 2, STEPS = 12 };
 
 #ifdef PLAN
-enum { LEARNED_ROWS = 16, LEARNED_STEPS = 120 };
+enum { TRAIN_ROWS = 16, TRAIN_STEPS = 120 };
 
-static gckpt_store *learned(transformer_size size)
+static gckpt_store *trained(transformer_size size)
 {
-    static int32_t tokens[LEARNED_ROWS * TIME], targets[LEARNED_ROWS * TIME];
+    static int32_t tokens[TRAIN_ROWS * TIME], targets[TRAIN_ROWS * TIME];
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     size.rank = 0;
-    const gckpt_term term = transformer_build(g, &size, LEARNED_ROWS);
+    const gckpt_term term = transformer_build(g, &size, TRAIN_ROWS);
     gckpt_exec *e = gckpt_exec_new(gckpt_plan_new(g, &term, 1, NULL), s, NULL);
     const gckpt_feed feeds[2] = { { 0, tokens }, { 1, targets } };
     const gckpt_hyper hyper = { .lr = 0.01f, .clip = 1 };
-    for (int step = 0; step < LEARNED_STEPS; step++) {
-        transformer_pieces(transformer_jack, (uint64_t)step, LEARNED_ROWS, TIME, tokens, targets);
-        if (gckpt_step(e, feeds, 2, LEARNED_ROWS, &hyper, NULL) != GCKPT_OK)
+    for (int step = 0; step < TRAIN_STEPS; step++) {
+        transformer_rows(transformer_jack, (uint64_t)step, TRAIN_ROWS, TIME, tokens, targets);
+        if (gckpt_step(e, feeds, 2, TRAIN_ROWS, &hyper, NULL) != GCKPT_OK)
             return NULL;
     }
     return gckpt_store_freeze(s, "*", 1) == GCKPT_OK &&
@@ -36,13 +36,13 @@ static gckpt_store *learned(transformer_size size)
 int main(void)
 {
     const transformer_size size = { TIME, 32, 2, 64, 1, 2 };
-    gckpt_store *s = learned(size);
+    gckpt_store *s = trained(size);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_plan_desc desc = { .budget = 31500 + gckpt_store_bytes(s), .batch = ROWS };
     if (gckpt_store_c(s, "weights", job_to_stdout, NULL) != GCKPT_OK)
         return 1;
     const gckpt_term term = transformer_build(g, &size, 1); /* with adapters, which are new */
-    return job_print(g, &term, &desc);
+    return job_print_plan(g, &term, &desc);
 }
 #else
 #include "lora_plan.h"
@@ -52,7 +52,7 @@ static int32_t tokens[ROWS * TIME], targets[ROWS * TIME];
 
 int main(void)
 {
-    const transformer_lesson lesson = { .text = transformer_star,
+    const transformer_task task = { .text = transformer_star,
                                         .lr = 0.1f,
                                         .rows = ROWS,
                                         .time = TIME,
@@ -61,11 +61,11 @@ int main(void)
                                         .feeds = { { plan_tokens, tokens },
                                                    { plan_targets, targets } } };
     job j;
-    job_store(&j, store_block, sizeof store_block);
+    job_new_store(&j, store_block, sizeof store_block);
     int failed = job_failed(&j, weights_bind(j.store)) ||
                  job_bind(&j, &plan, exec_block, sizeof exec_block);
     for (uint64_t step = 0; step < STEPS && !failed; step++)
-        failed = transformer_step(&j, &lesson, step);
+        failed = transformer_step(&j, &task, step);
     return failed || job_report(&j);
 }
 #endif

@@ -34,7 +34,7 @@ int main(void)
     gckpt_tensor *head = param(g, "head", LETTERS, C);
     const gckpt_term term = { gckpt_linear_cross_entropy(x, head, targets), 1, 0 };
     gckpt_plan_desc desc = { .budget = 68000, .update_in_backward = 1 };
-    return job_print(g, &term, &desc);
+    return job_print_plan(g, &term, &desc);
 }
 #else
 #include "microgpt_plan.h"
@@ -60,7 +60,7 @@ int main(void)
     int32_t tokens[TIME], targets[TIME];
     const gckpt_feed feeds[2] = { { plan_tokens, tokens }, { plan_targets, targets } };
     job j;
-    job_store(&j, store_block, sizeof store_block);
+    job_new_store(&j, store_block, sizeof store_block);
     int failed = job_bind(&j, &plan, exec_block, sizeof exec_block);
     for (int step = 0; step < STEPS && !failed; step++) {
         const gckpt_hyper hyper = { 0.01f, 0, 0.85f, 0.99f, 0, 0, 0 };
@@ -68,7 +68,7 @@ int main(void)
         feed(names[step % 16], tokens, targets);
         const uint64_t began = board_instructions();
         failed = job_failed(&j, gckpt_step(j.exec, feeds, 2, 1, &hyper, &report));
-        job_count(&j, report.loss, board_instructions() - began);
+        job_add_step(&j, report.loss, board_instructions() - began);
     }
     return failed || job_report(&j);
 }

@@ -4,7 +4,7 @@
  * image a step, each as soon as its gradient is there. An image is fed as bytes; all else is fp32.
  * There are no pretrained weights here: these are random numbers, and images are made by a formula.
  * So it shows memory, work and that the loss falls, to the host's bits; not what it would learn. */
-#define JOB_PACKS
+#define JOB_QUANTISED
 #include "job.h"
 #ifdef PLAN
 #include <math.h>
@@ -24,7 +24,7 @@ static gckpt_tensor *param(gckpt_graph *g, int block, const char *what, gckpt_sh
 }
 
 /* A convolution over each pixel, which is a linear layer. */
-static gckpt_tensor *wide(gckpt_tensor *x, int block, const char *w, const char *b, int to,
+static gckpt_tensor *pointwise(gckpt_tensor *x, int block, const char *w, const char *b, int to,
                           int fans)
 {
     gckpt_graph *g = gckpt_graph_of(x);
@@ -35,7 +35,7 @@ static gckpt_tensor *wide(gckpt_tensor *x, int block, const char *w, const char 
 
 /* A convolution of 3 x 3; depthwise, if it makes as many channels as there are. Convolutions read
  * floats: in blocks that run in bands of rows they find them in flash. */
-static gckpt_tensor *deep(gckpt_tensor *x, int block, int to, int stride)
+static gckpt_tensor *depthwise(gckpt_tensor *x, int block, int to, int stride)
 {
     gckpt_graph *g = gckpt_graph_of(x);
     const int from = (int)gckpt_shape_of(x).d[3], each = from == to ? 1 : from;
@@ -52,8 +52,8 @@ static gckpt_tensor *inverted(gckpt_tensor *x, int block, int times, int to, int
     const int from = (int)gckpt_shape_of(x).d[3];
     gckpt_tensor *h = x;
     if (times > 1)
-        h = gckpt_relu(wide(h, block, "wide.w", "wide.b", from * times, from));
-    h = wide(deep(h, block, from * times, stride), block, "back.w", "back.b", to,
+        h = gckpt_relu(pointwise(h, block, "wide.w", "wide.b", from * times, from));
+    h = pointwise(depthwise(h, block, from * times, stride), block, "back.w", "back.b", to,
              4 * from * times);
     return stride == 1 && from == to ? gckpt_add(x, h) : h;
 }
@@ -65,11 +65,11 @@ static gckpt_tensor *features_of(gckpt_tensor *image)
                                       { 6, 24, 4, 2 }, { 6, 32, 3, 1 }, { 6, 56, 3, 2 },
                                       { 6, 112, 1, 1 } };
     int block = 0;
-    gckpt_tensor *x = deep(gckpt_from_u8(image, 1.0f / 128, -1), block++, 16, 2);
+    gckpt_tensor *x = depthwise(gckpt_from_u8(image, 1.0f / 128, -1), block++, 16, 2);
     for (int s = 0; s < 7; s++)
         for (int i = 0; i < stages[s][2]; i++)
             x = inverted(x, block++, stages[s][0], stages[s][1], i ? 1 : stages[s][3]);
-    x = gckpt_relu(wide(x, block, "wide.w", "wide.b", LAST, 112));
+    x = gckpt_relu(pointwise(x, block, "wide.w", "wide.b", LAST, 112));
     return gckpt_global_average_pool(x);
 }
 
@@ -109,7 +109,7 @@ int main(void)
     }
     const gckpt_term term = { gckpt_cross_entropy(scores_of(features), shows), 1, 0 };
     learns.budget = gckpt_store_bytes(s) + ARENA;
-    return job_print(g, &term, &learns);
+    return job_print_plan(g, &term, &learns);
 }
 #else
 #include "mobilenet_plan.h"
@@ -140,7 +140,7 @@ int main(void)
     int32_t shows = 0;
     const gckpt_feed feeds[2] = { { plan_image, image }, { plan_shows, &shows } };
     gckpt_report report;
-    job_store(&j, store_block, sizeof store_block);
+    job_new_store(&j, store_block, sizeof store_block);
     if (job_failed(&j, weights_bind(j.store)) || job_bind(&j, &plan, exec_block, sizeof exec_block))
         return 1;
     for (uint32_t i = 0; i < STEPS; i++) {
@@ -149,7 +149,7 @@ int main(void)
         picture((uint32_t)shows, i);
         if (job_failed(&j, gckpt_step(j.exec, feeds, 2, 1, &hyper, &report)))
             return 1;
-        job_count(&j, report.loss, board_instructions() - began);
+        job_add_step(&j, report.loss, board_instructions() - began);
     }
     return job_report(&j);
 }

@@ -16,7 +16,7 @@ int main(void)
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     const gckpt_term term = transformer_build(g, &size, 1);
     gckpt_plan_desc desc = { .batch = ROWS };
-    return job_print(g, &term, &desc);
+    return job_print_plan(g, &term, &desc);
 }
 #else
 #include "power_plan.h"
@@ -29,13 +29,13 @@ static int32_t tokens[ROWS * TIME], targets[ROWS * TIME];
 
 static void chip_power_fails(void)
 {
-    board_text("the power fails\n");
+    board_print("the power fails\n");
     board_exit(75);
 }
 
 int main(void)
 {
-    const transformer_lesson lesson = { .text = transformer_jack,
+    const transformer_task task = { .text = transformer_jack,
                                         .lr = 0.02f,
                                         .rows = ROWS,
                                         .time = TIME,
@@ -44,20 +44,20 @@ int main(void)
                                         .feeds = { { plan_tokens, tokens },
                                                    { plan_targets, targets } } };
     job j;
-    job_store(&j, store_block, sizeof store_block);
-    chip_cut = board_argument();
+    job_new_store(&j, store_block, sizeof store_block);
+    chip_fail_at = board_argument();
     int failed = job_failed(&j, gckpt_plan_params(&plan, j.store));
     if (flash_load(&chip, j.store))
-        board_text("goes on\n");
+        board_print("goes on\n");
     else
         failed = failed || job_failed(&j, gckpt_error(j.store));
     failed = failed || job_bind(&j, &plan, exec_block, sizeof exec_block);
     while (!failed && gckpt_store_step(j.store) < STEPS) {
-        failed = transformer_step(&j, &lesson, gckpt_store_step(j.store));
+        failed = transformer_step(&j, &task, gckpt_store_step(j.store));
         if (!failed && gckpt_store_step(j.store) % EVERY == 0)
             failed = !flash_save(&chip, j.store);
     }
-    job_line("operations ", (uint32_t)chip_operations);
+    job_print_line("operations ", (uint32_t)chip_operations);
     return failed || job_report(&j);
 }
 #endif

@@ -28,7 +28,7 @@ void trapped(const char *sp) /* does not return, so nothing was saved */
     uint32_t cause;
     __asm__ volatile("csrr %0, mcause" : "=r"(cause));
     if (cause == 0x80000007u) { /* the timer */
-        start_bitten();
+        start_watchdog_reset();
         FINISHER = 0x7777; /* reset */
     }
     start_fault(sp);
@@ -50,7 +50,7 @@ uint64_t board_instructions(void)
     return ((uint64_t)high << 32) + low;
 }
 
-static uint32_t patience; /* ticks of mtime */
+static uint32_t timeout; /* ticks of mtime */
 
 void board_feed(void)
 {
@@ -59,7 +59,7 @@ void board_feed(void)
         high = MTIME[1];
         low = MTIME[0];
     } while (high != MTIME[1]);
-    const uint64_t at = ((uint64_t)high << 32) + low + patience;
+    const uint64_t at = ((uint64_t)high << 32) + low + timeout;
     MTIMECMP[1] = 0xffffffffu; /* never below both the old and the new one */
     MTIMECMP[0] = (uint32_t)at;
     MTIMECMP[1] = (uint32_t)(at >> 32);
@@ -67,7 +67,7 @@ void board_feed(void)
 
 void board_watchdog(unsigned milliseconds)
 {
-    patience = milliseconds * 10000u;
+    timeout = milliseconds * 10000u;
     board_feed();
     __asm__ volatile("csrs mie, %0\n csrs mstatus, %1" ::"r"(0x80), "r"(8));
 }

@@ -16,11 +16,11 @@ __asm__(".text\n.syntax unified\n.thumb\n.thumb_func\n"
 #endif
 uintptr_t semihosting(uintptr_t operation, const void *arguments);
 
-void board_text(const char *text) { semihosting(WRITE0, text); }
+void board_print(const char *text) { semihosting(WRITE0, text); }
 
 enum { PAINT = 0x5a, GUARD = 16 /* bytes of the stack, the lowest, that must stay painted */ };
 
-static int ran_over(const char *sp)
+static int stack_overflowed(const char *sp)
 {
     int touched = sp < board_ram_begin + GUARD;
     for (int i = 0; i < GUARD; i++)
@@ -31,8 +31,8 @@ static int ran_over(const char *sp)
 void board_exit(int status)
 {
     uintptr_t stop[2] = { 0x20026, 0 }; /* the application's own exit */
-    if (status != OVERFLOWED && ran_over(board_stack_top)) {
-        board_text("the stack has run over\n");
+    if (status != OVERFLOWED && stack_overflowed(board_stack_top)) {
+        board_print("the stack has run over\n");
         status = OVERFLOWED;
     }
     stop[1] = (uintptr_t)status;
@@ -79,9 +79,9 @@ size_t board_write(size_t at, const void *bytes, size_t size)
 
 void start_fault(const char *sp)
 {
-    const int over = ran_over(sp);
-    board_text(over ? "fault: the stack has run over\n" : "fault\n");
-    board_exit(over ? OVERFLOWED : FAULT);
+    const int overflowed = stack_overflowed(sp);
+    board_print(overflowed ? "fault: the stack has run over\n" : "fault\n");
+    board_exit(overflowed ? OVERFLOWED : FAULT);
 }
 
 /* What each start does once there is a stack, from within its first function. */
@@ -107,11 +107,11 @@ size_t board_stack(void)
 size_t board_ram(void) { return (size_t)(board_ram_end - board_ram_begin); }
 size_t board_flash(void) { return (size_t)(board_flash_end - board_flash_begin); }
 
-static uint32_t bites[2] __attribute__((section(".noinit"))); /* a mark, and how many */
+static uint32_t reset_count[2] __attribute__((section(".noinit"))); /* a mark, and how many */
 enum { MARK = 0x0b17e5 };
-int board_bites(void) { return bites[0] == MARK ? (int)bites[1] : 0; }
-void start_bitten(void)
+int board_watchdog_resets(void) { return reset_count[0] == MARK ? (int)reset_count[1] : 0; }
+void start_watchdog_reset(void)
 {
-    bites[1] = (uint32_t)board_bites() + 1;
-    bites[0] = MARK;
+    reset_count[1] = (uint32_t)board_watchdog_resets() + 1;
+    reset_count[0] = MARK;
 }

@@ -5,7 +5,7 @@ extern char board_ram_begin[], board_ram_end[], board_stack_top[]; /* mcu.ld */
 extern char board_data_begin[], board_data_end[], board_bss_begin[], board_bss_end[];
 extern const char board_data_load[], board_flash_begin[], board_flash_end[];
 void start_memory(void); /* semihosting.c */
-void start_bitten(void); /* the watchdog is about to reset the board */
+void start_watchdog_reset(void); /* the watchdog is about to reset the board */
 /* The end of a fault, on the stack from its top again: where sp was there may be none. */
 void start_fault(const char *sp);
 enum { OVERFLOWED = 98, FAULT = 99 }; /* exit statuses */

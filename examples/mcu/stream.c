@@ -6,7 +6,7 @@
 #include "job.h"
 #include "../digits.h"
 
-enum { ROWS = 8, ROUNDS = 24, PIXELS = 64, CLASSES = 10, PIECE = 4, PATIENCE = 100 /* ms */ };
+enum { ROWS = 8, ROUNDS = 24, PIXELS = 64, CLASSES = 10, PIECE = 4, WATCHDOG_MS = 100 /* ms */ };
 
 #ifdef PLAN
 static gckpt_tensor *param(gckpt_graph *g, const char *name, gckpt_shape shape, float deviation)
@@ -33,7 +33,7 @@ int main(void)
     const gckpt_term term = { gckpt_cross_entropy(x, y), 1, 0 };
     const gckpt_fetch_spec logits = { gckpt_name(x, "logits"), 0 };
     gckpt_plan_desc desc = { .batch = ROWS, .fetch = &logits, .fetches = 1 };
-    return job_print(g, &term, &desc);
+    return job_print_plan(g, &term, &desc);
 }
 #else
 #include "stream_plan.h"
@@ -60,7 +60,7 @@ static int guess(const float *logits)
 }
 
 /* A step over rows that come in. */
-static int learn_new(job *j, int round, const gckpt_hyper *hyper)
+static int train_new(job *j, int round, const gckpt_hyper *hyper)
 {
     const uint64_t began = board_instructions();
     gckpt_report report;
@@ -76,12 +76,12 @@ static int learn_new(job *j, int round, const gckpt_hyper *hyper)
     }
     if (job_failed(j, gckpt_step_end(j->exec, &report)))
         return 1;
-    job_count(j, report.loss, board_instructions() - began);
+    job_add_step(j, report.loss, board_instructions() - began);
     return 0;
 }
 
 /* A step over these again, in pieces. */
-static int learn_again(job *j, const gckpt_hyper *hyper)
+static int train_repeat(job *j, const gckpt_hyper *hyper)
 {
     const gckpt_feed feeds[2] = { { plan_image, images }, { plan_digit, digits } };
     gckpt_result result = gckpt_step_start(j->exec, feeds, 2, ROWS, hyper);
@@ -97,18 +97,18 @@ int main(void)
 {
     const gckpt_hyper hyper = gckpt_hyper_lr(2e-2f);
     job j;
-    job_store(&j, store_block, sizeof store_block);
+    job_new_store(&j, store_block, sizeof store_block);
     int failed = job_bind(&j, &plan, exec_block, sizeof exec_block);
-    board_watchdog(PATIENCE);
-    if (board_bites() > 0)
-        board_text("reset by the watchdog\n");
+    board_watchdog(WATCHDOG_MS);
+    if (board_watchdog_resets() > 0)
+        board_print("reset by the watchdog\n");
     for (int round = 0; round < ROUNDS && !failed; round++) {
-        failed = learn_new(&j, round, &hyper) || learn_again(&j, &hyper);
-        while (round == 2 && board_argument() == 1 && board_bites() == 0)
+        failed = train_new(&j, round, &hyper) || train_repeat(&j, &hyper);
+        while (round == 2 && board_argument() == 1 && board_watchdog_resets() == 0)
             ; /* hangs */
     }
-    job_line("right of the first half ", (uint32_t)right[0]);
-    job_line("right of the second half ", (uint32_t)right[1]);
+    job_print_line("right of the first half ", (uint32_t)right[0]);
+    job_print_line("right of the second half ", (uint32_t)right[1]);
     return failed || job_report(&j);
 }
 #endif

@@ -22,12 +22,12 @@ static gckpt_tensor *transformer_param(gckpt_graph *g, int block, const char *wh
 
 /* x w, and with an adapter (Hu 2021) x w + (x a) b, b being 0 at first */
 static gckpt_tensor *transformer_linear(gckpt_tensor *x, const transformer_size *z, int block,
-                                        const char *what, int adapted)
+                                        const char *what, int has_adapter)
 {
     gckpt_graph *g = gckpt_graph_of(x);
     const int c = z->width;
     gckpt_tensor *y = gckpt_linear(x, transformer_param(g, block, what, c, c, 0.2f), NULL);
-    if (adapted && z->rank > 0) {
+    if (has_adapter && z->rank > 0) {
         char a[8] = { what[0], '.', 'a', 0 }, b[8] = { what[0], '.', 'b', 0 };
         x = gckpt_linear(x, transformer_param(g, block, a, c, z->rank, 0.2f), NULL);
         x = gckpt_linear(x, transformer_param(g, block, b, z->rank, c, 0), NULL);
@@ -84,7 +84,7 @@ static const char transformer_star[] =
 static int32_t transformer_letter(char c) { return c == ' ' ? 26 : c == '.' ? 27 : c - 'a'; }
 
 /* Rows of a step: pieces of the text from places that depend on step and row only. */
-static void transformer_pieces(const char *text, uint64_t step, int rows, int time, int32_t *tokens,
+static void transformer_rows(const char *text, uint64_t step, int rows, int time, int32_t *tokens,
                                int32_t *targets)
 {
     const size_t places = strlen(text) - 1 - (size_t)time;
@@ -104,19 +104,19 @@ typedef struct {
     int rows, time;
     int32_t *tokens, *targets;
     gckpt_feed feeds[2];
-} transformer_lesson;
+} transformer_task;
 
 /* 1: it failed. */
-static int transformer_step(job *j, const transformer_lesson *l, uint64_t step)
+static int transformer_step(job *j, const transformer_task *l, uint64_t step)
 {
     gckpt_hyper hyper = gckpt_hyper_lr(l->lr);
     gckpt_report report;
     hyper.clip = 1;
-    transformer_pieces(l->text, step, l->rows, l->time, l->tokens, l->targets);
+    transformer_rows(l->text, step, l->rows, l->time, l->tokens, l->targets);
     const uint64_t began = board_instructions();
     if (job_failed(j, gckpt_step(j->exec, l->feeds, 2, l->rows, &hyper, &report)))
         return 1;
-    job_count(j, report.loss, board_instructions() - began);
+    job_add_step(j, report.loss, board_instructions() - began);
     return 0;
 }
 #endif

@@ -8,7 +8,7 @@
 
 enum { NEW = 360 }; /* the last rows, by other people */
 
-static float clean[DIGITS][64], noisy[DIGITS][64], made[DIGITS][64];
+static float clean[DIGITS][64], noisy[DIGITS][64], denoised[DIGITS][64];
 static int32_t digit[DIGITS];
 
 static void model(train_net *net, void *user)
@@ -50,17 +50,17 @@ int main(void)
     train_options o = train_defaults(3e-3f);
     o.epochs = 24;
     o.schedule = SCHEDULE_COSINE;
-    o.every = 8;
+    o.print_every = 8;
     train_report r;
     gckpt_store *s = gckpt_store_new(NULL);
     int wrong = train_fit(s, model, &data, &o, &r) != 0 ||
-                train_predict(s, model, &data, &o, made[0], &r) != 0;
+                train_predict(s, model, &data, &o, denoised[0], &r) != 0;
     if (wrong)
         fprintf(stderr, "%s\n", r.error);
     printf("mean squared error of the new ones: noisy %.4f, made clean %.4f\n", error_of(noisy),
-           error_of(made));
+           error_of(denoised));
     show(noisy[DIGITS - 1]);
-    show(made[DIGITS - 1]);
+    show(denoised[DIGITS - 1]);
     gckpt_store_free(s);
-    return wrong || !(error_of(made) < error_of(noisy) / 2);
+    return wrong || !(error_of(denoised) < error_of(noisy) / 2);
 }

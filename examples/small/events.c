@@ -35,7 +35,7 @@ static unsigned long long run(const char *save, int kill)
     int frame = 0, more;
     o.epochs = 6;
     o.schedule = SCHEDULE_LINEAR;
-    o.every = -1;
+    o.print_every = -1;
     o.save = save;
     quit = 0;
     signal(SIGTERM, terminated);

@@ -54,7 +54,7 @@ int main(int argc, char **argv)
         return 1;
     }
     s.padding = s.height / 8;
-    train_data data = { { { "pixels", GCKPT_F32, images_seen(&s), NULL }, /* by images_batch */
+    train_data data = { { { "pixels", GCKPT_F32, images_row_size(&s), NULL }, /* by images_batch */
                           { "label", GCKPT_I32, 0, s.label } },
                         s.rows,
                         s.validation };

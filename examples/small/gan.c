@@ -26,32 +26,32 @@ static gckpt_tensor *mlp(gckpt_tensor *x, const char *name)
 int main(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
-    gckpt_graph *of_g = gckpt_graph_new(s, NULL), *of_d = gckpt_graph_new(s, NULL);
-    gckpt_tensor *z = gckpt_input(of_g, "noise", GCKPT_F32, gckpt_shape2(ROWS, NOISE));
-    gckpt_tensor *real = gckpt_input(of_g, "yes", GCKPT_F32, gckpt_shape2(ROWS, 1));
-    gckpt_tensor *made = mlp(z, "g");
-    const gckpt_term fool = { gckpt_binary_cross_entropy(mlp(made, "d"), real, NULL), 1, 0 };
-    gckpt_tensor *x = gckpt_input(of_d, "number", GCKPT_F32, gckpt_shape2(2 * ROWS, 1));
-    gckpt_tensor *is = gckpt_input(of_d, "label", GCKPT_F32, gckpt_shape2(2 * ROWS, 1));
-    const gckpt_term tell = { gckpt_binary_cross_entropy(mlp(x, "d"), is, NULL), 1, 0 };
+    gckpt_graph *g_graph = gckpt_graph_new(s, NULL), *d_graph = gckpt_graph_new(s, NULL);
+    gckpt_tensor *z = gckpt_input(g_graph, "noise", GCKPT_F32, gckpt_shape2(ROWS, NOISE));
+    gckpt_tensor *real = gckpt_input(g_graph, "yes", GCKPT_F32, gckpt_shape2(ROWS, 1));
+    gckpt_tensor *fake = mlp(z, "g");
+    const gckpt_term g_loss = { gckpt_binary_cross_entropy(mlp(fake, "d"), real, NULL), 1, 0 };
+    gckpt_tensor *x = gckpt_input(d_graph, "number", GCKPT_F32, gckpt_shape2(2 * ROWS, 1));
+    gckpt_tensor *labels = gckpt_input(d_graph, "label", GCKPT_F32, gckpt_shape2(2 * ROWS, 1));
+    const gckpt_term d_loss = { gckpt_binary_cross_entropy(mlp(x, "d"), labels, NULL), 1, 0 };
 
-    const gckpt_fetch_spec pick = { made, 0 };
+    const gckpt_fetch_spec pick = { fake, 0 };
     const gckpt_plan_desc desc = { .fetch = &pick, .fetches = 1 };
     gckpt_store_freeze(s, "d.*", 1); /* a plan trains what is not frozen when it is made */
-    gckpt_plan *g_plan = gckpt_plan_new(of_g, &fool, 1, &desc);
+    gckpt_plan *g_plan = gckpt_plan_new(g_graph, &g_loss, 1, &desc);
     gckpt_store_freeze(s, "d.*", 0);
     gckpt_store_freeze(s, "g.*", 1);
-    gckpt_plan *d_plan = gckpt_plan_new(of_d, &tell, 1, NULL);
+    gckpt_plan *d_plan = gckpt_plan_new(d_graph, &d_loss, 1, NULL);
     gckpt_store_freeze(s, "g.*", 0);
     gckpt_exec *g = gckpt_exec_new(g_plan, s, NULL), *d = gckpt_exec_new(d_plan, s, NULL);
 
     const gckpt_feed g_feeds[] = { { gckpt_id(z), noise }, { gckpt_id(real), yes } };
-    const gckpt_feed d_feeds[] = { { gckpt_id(x), number }, { gckpt_id(is), label } };
+    const gckpt_feed d_feeds[] = { { gckpt_id(x), number }, { gckpt_id(labels), label } };
     gckpt_hyper hyper[2] = { gckpt_hyper_lr(0), gckpt_hyper_lr(0) };
     gckpt_report report = { 0, 0, 0, 0 };
     double mean = 0, square = 0;
     hyper[0].beta1 = hyper[1].beta1 = 0.5f; /* Radford 2016 */
-    int failed = gckpt_collect(g, gckpt_id(made), 0, number[ROWS], ROWS) != GCKPT_OK;
+    int failed = gckpt_collect(g, gckpt_id(fake), 0, number[ROWS], ROWS) != GCKPT_OK;
     for (int step = 0; step < STEPS && !failed; step++) {
         for (int i = 0; i < ROWS; i++) {
             for (int k = 0; k < NOISE; k++)
@@ -74,6 +74,6 @@ int main(void)
     printf("made numbers: mean %.2f, variance %.2f; %s\n", mean, variance,
            gckpt_error_text(g == NULL || d == NULL ? (const void *)s : d));
     gckpt_exec_free(g), gckpt_exec_free(d), gckpt_plan_free(g_plan), gckpt_plan_free(d_plan);
-    gckpt_graph_free(of_g), gckpt_graph_free(of_d), gckpt_store_free(s);
+    gckpt_graph_free(g_graph), gckpt_graph_free(d_graph), gckpt_store_free(s);
     return failed || !(mean > 2.8 && mean < 3.2 && variance > 0.15 && variance < 0.4);
 }

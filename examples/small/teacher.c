@@ -47,7 +47,7 @@ int main(void)
     memcpy(parameter.values, weights, sizeof weights);
     const gckpt_feed feed = { gckpt_id(x), row };
     const gckpt_hyper hyper = gckpt_hyper_lr(0.1f);
-    int was[SHOWN] = { 0 }, wrong = 0;
+    int known[SHOWN] = { 0 }, wrong = 0;
     gckpt_result result = GCKPT_MORE;
     wrong |= gckpt_step_start(e, &feed, 1, 1, &hyper) != GCKPT_OK;
     while (result == GCKPT_MORE) {
@@ -58,16 +58,16 @@ int main(void)
         printf("%-11s %-9s", kinds[next.kind], gckpt_plan_name(p, next.id));
         for (int i = 0; i < SHOWN; i++) {
             const float *at = gckpt_fetch(e, gckpt_id(picks[i].tensor), picks[i].gradient);
-            if (at != NULL && !was[i])
+            if (at != NULL && !known[i])
                 printf(shown[i].size == 2 ? "  %s = (%g, %g)" : "  %s = %g", shown[i].name,
                        (double)at[0], (double)at[shown[i].size - 1]);
-            was[i] = at != NULL;
+            known[i] = at != NULL;
         }
         printf("\n");
     }
     wrong |= result != GCKPT_OK;
     for (int i = 0; i < SHOWN; i++)
-        wrong |= !was[i];
+        wrong |= !known[i];
     wrong = wrong || differs(gckpt_fetch(e, gckpt_id(x), 1), -1.5f, 0.5f) ||
             differs(gckpt_fetch(e, gckpt_id(w), 1), 1, 0) || differs(parameter.values, -3.1f, 1);
     printf("w is (%g, %g) now\n", (double)parameter.values[0], (double)parameter.values[1]);

@@ -13,11 +13,11 @@ static float pixels[DIGITS][64], upper[ROWS][32], lower[ROWS][32];
 static int32_t digit[DIGITS], same[ROWS];
 
 /* Row i is digit from + i * stride (of the first `of`), cut in two. */
-static void halves(int from, int stride, int of)
+static void put_halves(int from, int stride, int count)
 {
     for (int i = 0; i < ROWS; i++)
         for (int k = 0; k < 64; k++)
-            (k < 32 ? upper[i] : lower[i])[k % 32] = pixels[(from + i * stride) % of][k];
+            (k < 32 ? upper[i] : lower[i])[k % 32] = pixels[(from + i * stride) % count][k];
 }
 
 static gckpt_tensor *tower(gckpt_tensor *x, const char *name)
@@ -32,39 +32,39 @@ int main(void)
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *up = gckpt_input(g, "upper", GCKPT_F32, gckpt_shape2(ROWS, 32));
     gckpt_tensor *low = gckpt_input(g, "lower", GCKPT_F32, gckpt_shape2(ROWS, 32));
-    gckpt_tensor *which = gckpt_input(g, "same", GCKPT_I32, gckpt_shape1(ROWS));
+    gckpt_tensor *labels = gckpt_input(g, "same", GCKPT_I32, gckpt_shape1(ROWS));
     gckpt_tensor *a = tower(up, "upper");
-    gckpt_tensor *alike = gckpt_matmul_transposed(a, tower(low, "lower")); /* (64,64) */
-    alike = gckpt_name(gckpt_scale(alike, 0.2f), "alike");
-    gckpt_term term = { gckpt_cross_entropy(alike, which), 1, 0 };
+    gckpt_tensor *similarity = gckpt_matmul_transposed(a, tower(low, "lower")); /* (64,64) */
+    similarity = gckpt_name(gckpt_scale(similarity, 0.2f), "alike");
+    gckpt_term term = { gckpt_cross_entropy(similarity, labels), 1, 0 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, NULL);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
-    const gckpt_fetch_spec pick = { alike, 0 };
+    const gckpt_fetch_spec pick = { similarity, 0 };
     const gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
-    gckpt_plan *tell = gckpt_plan_new(g, &term, 1, &desc);
-    gckpt_exec *told = gckpt_exec_new(tell, s, NULL);
+    gckpt_plan *eval_plan = gckpt_plan_new(g, &term, 1, &desc);
+    gckpt_exec *eval_exec = gckpt_exec_new(eval_plan, s, NULL);
     const char *op = "";
     const int exact = gckpt_plan_split_exact(p, &op);
     printf("a batch may be split: %s (%s)\n", exact ? "yes" : "no", op);
     gckpt_feed feeds[3] = { { gckpt_id(up), upper },
                             { gckpt_id(low), lower },
-                            { gckpt_id(which), same } };
+                            { gckpt_id(labels), same } };
     gckpt_report report = { 0, 0, 0, 0 };
     int right = 0;
     digits_read(pixels, digit);
     for (int i = 0; i < ROWS; i++)
         same[i] = i; /* the upper half of row i belongs to the lower half of row i */
     for (int step = 0; step < 1000; step++) {
-        halves(step * 97, 23, TRAINED); /* 64 different digits, others each time */
+        put_halves(step * 97, 23, TRAINED); /* 64 different digits, others each time */
         gckpt_hyper hyper = gckpt_hyper_lr(gckpt_lr_cosine((uint64_t)step, 20, 1000, 3e-3f, 0));
         if (gckpt_step(e, feeds, 3, ROWS, &hyper, &report) != GCKPT_OK)
             break;
         if (step % 250 == 249)
             printf("step %d: loss %.3f\n", step + 1, report.loss);
     }
-    halves(TRAINED, 1, DIGITS); /* by people whom it has not seen */
-    const int failed = gckpt_forward(told, feeds, 3, ROWS, &report) != GCKPT_OK;
-    const float *logits = gckpt_fetch(told, gckpt_id(alike), 0);
+    put_halves(TRAINED, 1, DIGITS); /* by people whom it has not seen */
+    const int failed = gckpt_forward(eval_exec, feeds, 3, ROWS, &report) != GCKPT_OK;
+    const float *logits = gckpt_fetch(eval_exec, gckpt_id(similarity), 0);
     for (int i = 0; i < ROWS && !failed; i++) {
         int best = 0;
         for (int k = 1; k < ROWS; k++)
@@ -73,7 +73,7 @@ int main(void)
     }
     printf("new digits: loss %.3f (by chance 4.159), %d of 64 found; %s\n", report.loss, right,
            gckpt_error_text(e != NULL ? (const void *)e : s));
-    gckpt_exec_free(e), gckpt_exec_free(told), gckpt_plan_free(p), gckpt_plan_free(tell);
+    gckpt_exec_free(e), gckpt_exec_free(eval_exec), gckpt_plan_free(p), gckpt_plan_free(eval_plan);
     gckpt_graph_free(g), gckpt_store_free(s);
     return failed || exact || report.loss > 2.5 || right < 16;
 }

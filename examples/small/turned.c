@@ -19,22 +19,22 @@ static void model(train_net *net, void *user)
 }
 
 /* The batch has the triangles as they are; epoch 0 is validation, and they stay so. */
-static int turn(void *user, train_batch *b)
+static int augment(void *user, train_batch *b)
 {
     (void)user;
     for (int64_t i = 0; b->epoch > 0 && i < b->n; i++) {
-        float(*to)[2] = (float(*)[2])b->to[0] + 3 * i;
-        const uint64_t chance = train_random(b, i, 0);
+        float(*to)[2] = (float(*)[2])b->values[0] + 3 * i;
+        const uint64_t random_bits = train_random(b, i, 0);
         for (int k = 0; k < 3; k++) {
-            const float *from = corners[b->rows[i]][((uint64_t)k + chance / 8) % 3];
-            to[k][0] = from[chance & 1] * (chance & 2 ? 1 : -1);
-            to[k][1] = from[1 - (chance & 1)] * (chance & 4 ? 1 : -1);
+            const float *from = corners[b->rows[i]][((uint64_t)k + random_bits / 8) % 3];
+            to[k][0] = from[random_bits & 1] * (random_bits & 2 ? 1 : -1);
+            to[k][1] = from[1 - (random_bits & 1)] * (random_bits & 4 ? 1 : -1);
         }
     }
     return 0;
 }
 
-static double learn(int (*batch)(void *, train_batch *))
+static double train(int (*batch)(void *, train_batch *))
 {
     train_data data = { { { "corners", GCKPT_F32, 6, corners }, { "area", GCKPT_F32, 0, area } },
                         ROWS,
@@ -44,7 +44,7 @@ static double learn(int (*batch)(void *, train_batch *))
     gckpt_store *s = gckpt_store_new(NULL);
     o.epochs = 200;
     o.schedule = SCHEDULE_ONE_CYCLE;
-    o.every = 100;
+    o.print_every = 100;
     o.batch = batch;
     if (train_fit(s, model, &data, &o, &r) != 0)
         printf("%s\n", r.error);
@@ -65,7 +65,7 @@ int main(void)
         area[i] -= (c[1][1] - c[0][1]) * (c[2][0] - c[0][0]) / 2;
         area[i] = area[i] < 0 ? -area[i] : area[i];
     }
-    const double plain = learn(NULL), turned = learn(turn);
-    printf("mean squared error of new triangles: %.4f; turned by chance %.4f\n", plain, turned);
-    return !(turned < plain / 2);
+    const double plain = train(NULL), augmented = train(augment);
+    printf("mean squared error of new triangles: %.4f; turned by chance %.4f\n", plain, augmented);
+    return !(augmented < plain / 2);
 }

@@ -32,8 +32,8 @@ static void pinball_backward(const gckpt_call *call)
     const float q = *(const float *)call->attributes;
     const gckpt_arg *in = call->in;
     for (int64_t i = 0; in[0].grad != NULL && i < call->rows; i++) {
-        const float slope = (in[1].data[i] > in[0].data[i] ? -q : 1 - q) * call->loss_scale;
-        in[0].grad[i] = in[0].accumulate ? in[0].grad[i] + slope : slope;
+        const float grad = (in[1].data[i] > in[0].data[i] ? -q : 1 - q) * call->loss_scale;
+        in[0].grad[i] = in[0].accumulate ? in[0].grad[i] + grad : grad;
     }
 }
 
@@ -55,15 +55,15 @@ int main(void)
     }
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
-    gckpt_tensor *in[2], *of = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, 1));
-    in[0] = layers_dense(gckpt_tanh(layers_dense(of, "fc1", 16)), "fc2", 1);
+    gckpt_tensor *in[2], *x_in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, 1));
+    in[0] = layers_dense(gckpt_tanh(layers_dense(x_in, "fc1", 16)), "fc2", 1);
     in[1] = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(ROWS, 1));
     gckpt_term term = { gckpt_apply(&pinball, in, 2, &q, sizeof q), 1, 0 };
     gckpt_fetch_spec pick = { in[0], 0 };
     gckpt_plan_desc desc = { .fetch = &pick, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
-    gckpt_feed feeds[2] = { { gckpt_id(of), x }, { gckpt_id(in[1]), y } };
+    gckpt_feed feeds[2] = { { gckpt_id(x_in), x }, { gckpt_id(in[1]), y } };
     gckpt_check check = { 0, 0, 0, 0, "" };
     int wrong = gckpt_check_gradients(e, feeds, 2, ROWS, &check) != GCKPT_OK;
     printf("gradients against finite differences: %s, %g\n", gckpt_error_text(e), check.worst);

@@ -34,7 +34,7 @@ static int build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
     m->input = gckpt_id(in), m->target = gckpt_id(target);
     gckpt_tensor *first = x;
     for (int i = 0; i < m->layers; i++)
-        x = gckpt_checkpoint(rig_block, x, &i);
+        x = gckpt_checkpoint(util_block, x, &i);
     if (asked == m->junk)
         gckpt_param(g, "junk", gckpt_shape1(1000), init);
     if (asked == m->odd)
@@ -98,7 +98,7 @@ static int brute_force(model *m, const gckpt_plan_desc *desc, uint64_t *work, si
                 *rows = n;
                 *in_backward = rule;
             }
-            rig_free(NULL, p, g, s);
+            util_free(NULL, p, g, s);
         }
     }
     return found;
@@ -118,9 +118,9 @@ static void test_against_brute_force(void)
     build(graph, 4, &term, &m);
     gckpt_plan *whole = gckpt_plan_new(graph, &term, 1, &d);
     const uint64_t hash = train(store, whole, &m);
-    rig_free(NULL, whole, graph, store);
+    util_free(NULL, whole, graph, store);
     for (int setting = 0; setting < 4 * 3 * 2; setting++) {
-        if (!wide && !check_share((unsigned)setting, 7))
+        if (!wide && !check_sampled((unsigned)setting, 7))
             continue;
         const int budgets = (setting < 6 ? 3 : 6) * (1 + wide);       /* searching takes longer than the fixed modes   */
         m = plain();
@@ -133,22 +133,22 @@ static void test_against_brute_force(void)
         CHECK_MSG(p != NULL, "%s", gckpt_error_text(s));
         size_t most = gckpt_plan_bytes(p);
         const uint64_t fewest = gckpt_plan_step_cost(p);
-        rig_free(NULL, p, NULL, s);
+        util_free(NULL, p, NULL, s);
         s = gckpt_store_new(NULL);
         d.budget = 1;
         CHECK(gckpt_fit(s, build, &m, B, &d, NULL) == NULL && gckpt_error(s) == GCKPT_E_BUDGET);
-        size_t least = rig_least(s);
+        size_t least = util_least_budget(s);
         CHECK_MSG(gckpt_store_count(s) == 0 && least > 1 && least <= most, "%s", gckpt_error_text(s));
-        const size_t fast = rig_fast(s);
+        const size_t fast = util_fast_budget(s);
         d.budget = least - 1;
-        CHECK(gckpt_fit(s, build, &m, B, &d, NULL) == NULL && rig_least(s) == least && rig_fast(s) == fast);
+        CHECK(gckpt_fit(s, build, &m, B, &d, NULL) == NULL && util_least_budget(s) == least && util_fast_budget(s) == fast);
         d.budget = fast;
         p = gckpt_fit(s, build, &m, B, &d, NULL);
         CHECK_MSG(d.mode == GCKPT_AUTO ? fast > least && fast < most && gckpt_plan_step_cost(p) <= fewest / 2 * 3 : fast == 0,
                   "setting %d: step work %.0f of at least %.0f in %lu of %lu to %lu bytes", setting,
                   (double)gckpt_plan_step_cost(p), (double)fewest, (unsigned long)fast, (unsigned long)least,
                   (unsigned long)most);
-        rig_free(NULL, p, NULL, NULL);
+        util_free(NULL, p, NULL, NULL);
         uint64_t before = UINT64_MAX;
         for (int i = 0; i <= budgets; i++) {
             d.budget = i == budgets ? 0 : least + (most - least) * (size_t)i / (size_t)(budgets - 1);
@@ -169,7 +169,7 @@ static void test_against_brute_force(void)
             before = found;
             if (i % 4 == 0 && m.terms == 1)
                 CHECK(train(fresh, p, &m) == hash);
-            rig_free(NULL, p, NULL, fresh);
+            util_free(NULL, p, NULL, fresh);
         }
         gckpt_store_free(s);
     }
@@ -204,7 +204,7 @@ static void test_builds(void)
         m = plain();                    /* and it can be done again                                              */
         gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, NULL);
         CHECK(p && gckpt_plan_rows(p) == B && gckpt_error(s) == GCKPT_OK && gckpt_store_count(s) == 8);
-        rig_free(NULL, p, NULL, s);
+        util_free(NULL, p, NULL, s);
     }
     model m = plain();                  /* a size that is not wanted is passed over, with what it made           */
     gckpt_store *s = gckpt_store_new(NULL);
@@ -231,7 +231,7 @@ static void test_builds(void)
     }
     d.budget = 1;
     CHECK(!gckpt_fit(s, build, &m, B, &d, NULL));
-    d.budget = rig_least(s);
+    d.budget = util_least_budget(s);
     p = gckpt_fit(s, build, &m, B, &d, NULL);
     CHECK(p && gckpt_plan_bytes(p) <= d.budget);
     gckpt_plan_free(p);
@@ -266,7 +266,7 @@ static void test_arguments(void)
     model m = plain();
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_plan_desc d;
-    gckpt_fetch_spec pick = { NULL, 0 };
+    gckpt_fetch_spec fetch = { NULL, 0 };
     gckpt_cost cost = { 1, 1 };
     CHECK(gckpt_fit(NULL, build, &m, B, NULL, NULL) == NULL);
     CHECK(gckpt_fit(s, NULL, &m, B, NULL, NULL) == NULL && gckpt_error(s) == GCKPT_E_ARG);
@@ -274,7 +274,7 @@ static void test_arguments(void)
     for (int i = 0; i < 5; i++)
         CHECK(gckpt_fit(s, build, &m, batches[i], NULL, NULL) == NULL && gckpt_error(s) == GCKPT_E_ARG);
     for (int i = 0; i < 11; i++) {
-        d = (gckpt_plan_desc){ .fetch = &pick };
+        d = (gckpt_plan_desc){ .fetch = &fetch };
         switch (i) {
         case 0: d.fetches = 1; break;
         case 1: d.costs = &cost, d.cost_count = 1; break;
@@ -309,7 +309,7 @@ static void test_arguments(void)
     CHECK(gckpt_plan_rows(NULL) == 0 && gckpt_plan_step_cost(NULL) == 0 && !gckpt_plan_in_backward(NULL));
     static const int64_t large[] = { 2147483647, 1 << 30, 720720 };     /* prime; powers of two; 240 divisors    */
     for (int i = 0; i < 3; i++) {
-        if (!check_share((unsigned)i, 3))
+        if (!check_sampled((unsigned)i, 3))
             continue;
         d.budget = 200000;
         d.update_in_backward = 0;
@@ -322,7 +322,7 @@ static void test_arguments(void)
 }
 
 /* Step work: micro-batches, a short last one in proportion, what runs once once. */
-static void test_step_work(void)
+static void test_step_cost(void)
 {
     for (int terms = 1; terms <= 2; terms++) {
         uint64_t whole = 0;
@@ -346,13 +346,13 @@ static void test_step_work(void)
                 CHECK(gckpt_plan_step_cost(p) == gckpt_plan_cost(p));
             }
             CHECK_MSG(gckpt_plan_step_cost(p) == once + whole * (uint64_t)batch / 4, "batch %d", (int)batch);
-            rig_free(NULL, p, g, s);
+            util_free(NULL, p, g, s);
         }
     }
 }
 
 /* Micro-batches larger than a leaf: each is short, and counts whole. gckpt_fit takes them where no size between does. */
-static void test_larger_than_leaf(void)
+static void test_larger_than_vrank(void)
 {
     static const struct { int64_t batch, rows; } cases[] = { { 4, 2 }, { 6, 3 }, { 7, 7 }, { 11, 11 } };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -371,9 +371,9 @@ static void test_larger_than_leaf(void)
             CHECK_MSG(gckpt_plan_step_cost(p) >= gckpt_plan_step_cost(fit) || d.batch % rows, "%d rows have less work",
                       (int)rows);
             CHECK(rows * 2 < d.batch || gckpt_plan_step_cost(p) == 2 * gckpt_plan_cost(p));
-            rig_free(NULL, p, g, NULL);
+            util_free(NULL, p, g, NULL);
         }
-        rig_free(NULL, fit, NULL, s);
+        util_free(NULL, fit, NULL, s);
     }
 }
 
@@ -396,7 +396,7 @@ static int floats_hash(const gckpt_store *s, uint64_t *hash)
     return 1;
 }
 
-static void own(void *user, const gckpt_update *u) { (void)user, (void)u; ticks = -1e30; }
+static void own_optimiser(void *user, const gckpt_update *u) { (void)user, (void)u; ticks = -1e30; }
 
 static void test_calibrate(void)
 {
@@ -412,7 +412,7 @@ static void test_calibrate(void)
         gckpt_plan_desc d = { .mode = (gckpt_mode)(GCKPT_STORE_ALL + setting / 8),
                 .batch = setting / 4 % 2 ? B : 4,
                 .optimiser = setting / 2 % 2 ? GCKPT_CUSTOM_OPTIMISER : GCKPT_ADAMW, .custom_state = 1 };
-        gckpt_exec_desc ed = { .custom_optimiser = own, .debug = GCKPT_DEBUG_MEASURE };
+        gckpt_exec_desc ed = { .custom_optimiser = own_optimiser, .debug = GCKPT_DEBUG_MEASURE };
         gckpt_plan *p = gckpt_plan_new(g, t, m.terms, &d);
         gckpt_exec *e = gckpt_exec_new(p, s, &ed);
         CHECK_MSG(p && e, "%s %s", gckpt_error_text(g), gckpt_error_text(s));
@@ -487,7 +487,7 @@ static void test_calibrate(void)
         e = gckpt_exec_new(p, s, &ed);
         CHECK(gckpt_calibrate(e, feeds, 2, 4, tick, &dt, costs, n, NULL) == GCKPT_CANCELLED);
         CHECK(floats_hash(s, &after) && after == before && gckpt_store_step(s) == step);
-        rig_free(e, p, g, s);
+        util_free(e, p, g, s);
     }
     model m = plain();                              /* plans that it does not time                               */
     gckpt_store *s = gckpt_store_new(NULL);
@@ -505,7 +505,7 @@ static void test_calibrate(void)
         gckpt_feed feeds[2] = { { m.input, tokens }, { m.target, targets } };
         int n = gckpt_id(t[0].loss) + 1;
         CHECK(gckpt_calibrate(e, feeds, 2, 4, tick, &dt, costs, n, NULL) == GCKPT_E_ARG);
-        rig_free(e, p, g, NULL);
+        util_free(e, p, g, NULL);
     }
     gckpt_store_free(s);
 }
@@ -523,7 +523,7 @@ static gckpt_result measure(gckpt_graph *g, const gckpt_term *terms, int count, 
     gckpt_feed feeds[2] = { { m->input, tokens }, { m->target, targets } };
     if (result == GCKPT_OK)
         result = gckpt_calibrate(e, feeds, 2, gckpt_plan_rows(p), tick, &dt, costs, n, NULL);
-    rig_free(e, p, NULL, NULL);
+    util_free(e, p, NULL, NULL);
     return result;
 }
 
@@ -542,7 +542,7 @@ static void test_measure(void)
     CHECK_MSG(q && gckpt_plan_step_cost(q) <= gckpt_plan_step_cost(p) + 100 &&
               gckpt_plan_step_cost(q) + 100 >= gckpt_plan_step_cost(p), "%lu, %lu", (unsigned long)gckpt_plan_step_cost(q), (unsigned long)gckpt_plan_step_cost(p));
     gckpt_plan_free(q);
-    rig_free(NULL, p, NULL, s);
+    util_free(NULL, p, NULL, s);
     m.store = s = gckpt_store_new(NULL);
     m.measure_result = GCKPT_E_DATA;
     CHECK(!gckpt_fit(s, build, &m, B, &d, measure) && gckpt_error(s) == GCKPT_E_DATA && gckpt_store_count(s) == 0);
@@ -554,7 +554,7 @@ static void test_measure(void)
 static void test_allocations(void)
 {
     int worked = 0;
-    for (long n = 1; !worked && n < 20000; n += 1 + n / (check_tries(9) > 1 ? 12 : 3)) {
+    for (long n = 1; !worked && n < 20000; n += 1 + n / (check_iterations(9) > 1 ? 12 : 3)) {
         heap h = { 0 };
         model m = plain();
         gckpt_plan_desc d = { 0 };
@@ -589,7 +589,7 @@ static void test_allocations(void)
         h.fail_at = n < 3 ? h.calls + n : 0;
         gckpt_result result = gckpt_calibrate(e, feeds, 2, B, tick, &dt, costs, ids, NULL);
         CHECK(result == (n < 3 ? GCKPT_E_MEMORY : GCKPT_OK) && gckpt_store_hash(s) == hash);
-        rig_free(e, p, NULL, s);
+        util_free(e, p, NULL, s);
         CHECK_MSG(h.blocks == 0 && h.wrong_sizes == 0, "allocation %ld: %ld blocks leaked", n, h.blocks);
     }
     CHECK(worked);
@@ -606,8 +606,8 @@ int main(int argc, char **argv)
     test_against_brute_force();
     test_builds();
     test_arguments();
-    test_step_work();
-    test_larger_than_leaf();
+    test_step_cost();
+    test_larger_than_vrank();
     test_calibrate();
     test_measure();
     test_allocations();

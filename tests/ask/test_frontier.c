@@ -19,13 +19,13 @@ typedef struct {
     heap h;
 } model;
 
-enum { TEXT, PICTURE, JSON, TABLE, TELLERS };
+enum { TEXT, PICTURE, JSON, TABLE, WRITERS };
 
-static gckpt_result tell(int teller, const model *m, const gckpt_frontier *f, size_t mark, text *t)
+static gckpt_result print_frontier(int writer, const model *m, const gckpt_frontier *f, size_t mark, text *t)
 {
-    return teller == TEXT      ? gckpt_frontier_print(f, mark, write_text, t)
-           : teller == PICTURE ? pictures_frontier(f, &m->modes, mark, write_text, t)
-           : teller == JSON    ? gckpt_frontier_json(f, mark, write_text, t)
+    return writer == TEXT      ? gckpt_frontier_print(f, mark, write_text, t)
+           : writer == PICTURE ? pictures_frontier(f, &m->modes, mark, write_text, t)
+           : writer == JSON    ? gckpt_frontier_json(f, mark, write_text, t)
                                : pictures_table(f, &m->modes, write_text, t);
 }
 
@@ -61,7 +61,7 @@ static gckpt_frontier *frontier_of(model *m)
 static void free_model(model *m)
 {
     CHECK(m->h.blocks == 0);
-    rig_free(NULL, NULL, m->graph, m->store);
+    util_free(NULL, NULL, m->graph, m->store);
 }
 
 static void check_text(const gckpt_frontier *f, size_t mark, const text *t)
@@ -91,7 +91,7 @@ static void check_svg(const text *t)
 {
     double box[64][4];
     int n = 0;
-    CHECK(xml_fits(t));
+    CHECK(is_valid_xml(t));
     for (const char *s = t->bytes; (s = find(s, "<text x=\"")) != NULL && n < 64; n++) {
         char tag[200] = "";
         const char *begin = find(s, ">") + 1, *end = find(begin, "<");
@@ -169,7 +169,7 @@ static void check_json(const gckpt_frontier *f, size_t mark, const text *t)
     char wanted[80];
     gckpt_point p;
     int at = mark ? gckpt_frontier_find(f, mark) : -1;
-    CHECK(json_fits(t));
+    CHECK(is_valid_json(t));
     for (int i = 0; gckpt_frontier_get(f, i, &p) == GCKPT_OK; i++)
         CHECK(same_point(&s, &p) && p.proven_cost <= p.cost);
     int n = at < 0 ? snprintf(wanted, sizeof wanted, "\"marked\":null,")
@@ -218,9 +218,9 @@ static void check_table(const model *m, const text *t)
 static void check_all(model *m, const gckpt_frontier *f, size_t mark)
 {
     long calls = m->h.calls;
-    for (int i = 0; i < TELLERS; i++) {
+    for (int i = 0; i < WRITERS; i++) {
         text t = { 0 };
-        CHECK(tell(i, m, f, mark, &t) == GCKPT_OK && characters_fit(&t));
+        CHECK(print_frontier(i, m, f, mark, &t) == GCKPT_OK && is_valid_text(&t));
         if (i == TEXT)
             check_text(f, mark, &t);
         else if (i == PICTURE) {
@@ -293,16 +293,16 @@ static void failures(void)
     model m;
     make(&m, 6, 8, 8);
     gckpt_frontier *f = frontier_of(&m);
-    for (int i = 0; i < TELLERS; i++) {
+    for (int i = 0; i < WRITERS; i++) {
         text t = { 0 };
-        CHECK(tell(i, &m, NULL, 0, &t) == GCKPT_E_ARG && t.calls == 0);
-        CHECK(tell(i, &m, f, SIZE_MAX, &t) == GCKPT_OK && t.calls > 0);
+        CHECK(print_frontier(i, &m, NULL, 0, &t) == GCKPT_E_ARG && t.calls == 0);
+        CHECK(print_frontier(i, &m, f, SIZE_MAX, &t) == GCKPT_OK && t.calls > 0);
         long calls = t.calls, blocks = m.h.blocks;
         for (long k = 1; k <= calls; k++) {
             t.size = 0;
             t.calls = 0;
             t.fail_at = k;
-            CHECK(tell(i, &m, f, SIZE_MAX, &t) == GCKPT_E_FILE && t.calls == k);
+            CHECK(print_frontier(i, &m, f, SIZE_MAX, &t) == GCKPT_E_FILE && t.calls == k);
             CHECK(m.h.blocks == blocks);
         }
         free(t.bytes);
@@ -314,7 +314,7 @@ static void failures(void)
     text alone = { 0 };
     CHECK(pictures_table(f, NULL, write_text, &alone) == GCKPT_E_ARG && alone.calls == 0);
     CHECK(pictures_frontier(f, NULL, 0, write_text, &alone) == GCKPT_OK);
-    CHECK(xml_fits(&alone) && find(alone.bytes, "least bytes") && !find(alone.bytes, "sqrt"));
+    CHECK(is_valid_xml(&alone) && find(alone.bytes, "least bytes") && !find(alone.bytes, "sqrt"));
     free(alone.bytes);
     CHECK(pictures_compare(NULL, &m.term, 1, NULL, &m.modes) == GCKPT_E_ARG);
     CHECK(pictures_compare(m.graph, &m.term, 1, NULL, NULL) == GCKPT_E_ARG);
@@ -371,7 +371,7 @@ static void nothing_kept(void)
               (unsigned long)gckpt_plan_bytes(all), gckpt_error_text(g));
     gckpt_plan_free(all);
     gckpt_frontier_free(f);
-    rig_free(NULL, NULL, g, s);
+    util_free(NULL, NULL, g, s);
 }
 
 /* Each allocation of a search fails once: there is no frontier, a reason, and nothing left. */
@@ -393,7 +393,7 @@ static void no_memory(void)
             f = gckpt_frontier_new(g, &term, 1, &desc);
             CHECK(f ? h.calls < at : gckpt_error(g) == GCKPT_E_MEMORY && h.live == 0);
             gckpt_frontier_free(f);
-            rig_free(NULL, NULL, g, s);
+            util_free(NULL, NULL, g, s);
         }
     }
 }

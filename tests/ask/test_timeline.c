@@ -45,7 +45,7 @@ static void check_pictures(const gckpt_plan *plan, size_t most)
     text svg = { 0 };
     text json = { 0 };
     CHECK(pictures_plan(plan, write_text, &svg) == GCKPT_OK);
-    CHECK(characters_fit(&svg) && xml_fits(&svg));
+    CHECK(is_valid_text(&svg) && is_valid_xml(&svg));
     CHECK_MSG(svg.size < most, "%lu bytes of SVG", (unsigned long)svg.size);
     check_range(&svg, " x=\"", 0, 1260);
     check_range(&svg, " y=\"", 0, 846);
@@ -53,7 +53,7 @@ static void check_pictures(const gckpt_plan *plan, size_t most)
     check_range(&svg, " height=\"", 0.1, 846);
     CHECK(!find(svg.bytes, "nan") && !find(svg.bytes, "inf,"));
     CHECK(gckpt_plan_trace(plan, write_text, &json) == GCKPT_OK);
-    CHECK(characters_fit(&json) && json_fits(&json));
+    CHECK(is_valid_text(&json) && is_valid_json(&json));
     check_counters(plan, &json);
     free(svg.bytes);
     free(json.bytes);
@@ -192,9 +192,9 @@ static gckpt_plan *plan_of(const model *m, gckpt_mode mode, int64_t batch, int e
     return plan;
 }
 
-static void free_model(model *m) { rig_free(NULL, NULL, m->graph, m->store); }
+static void free_model(model *m) { util_free(NULL, NULL, m->graph, m->store); }
 
-static void every_kind_of_plan(void)
+static void all_plan_kinds(void)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SEGMENTS,
                                         GCKPT_SQRT, GCKPT_INFERENCE };
@@ -221,9 +221,9 @@ static void once_and_fetched(void)
     gckpt_init init = { 0.2f, 0, 0 };
     gckpt_tensor *w = gckpt_param(m.graph, "extra", gckpt_shape2(8, 8), init);
     gckpt_term terms[2] = { m.term, { gckpt_sum_loss(gckpt_tanh(gckpt_mul(w, w))), 0.1f, 1 } };
-    gckpt_fetch_spec pick = { w, 1 };
+    gckpt_fetch_spec fetch = { w, 1 };
     for (int batch = 4; batch <= 12; batch += 8) {
-        gckpt_plan_desc d = { .batch = batch, .fetch = &pick, .fetches = 1 };
+        gckpt_plan_desc d = { .batch = batch, .fetch = &fetch, .fetches = 1 };
         gckpt_plan *plan = gckpt_plan_new(m.graph, terms, 2, &d);
         if (CHECK_MSG(plan != NULL, "%s", gckpt_error_text(m.graph))) {
             check_getters(plan, batch);
@@ -248,7 +248,7 @@ static void tiny_and_huge(void)
     CHECK(gckpt_plan_length(plan) == 5);
     check_buffers(plan);
     check_pictures(plan, 10000);
-    rig_free(NULL, plan, g, s);
+    util_free(NULL, plan, g, s);
 
     s = gckpt_store_new(NULL); /* an arena of no bytes */
     g = gckpt_graph_new(s, NULL);
@@ -259,7 +259,7 @@ static void tiny_and_huge(void)
     plan = gckpt_plan_new(g, &term, 1, &d);
     CHECK(gckpt_plan_arena(plan) == 0 && gckpt_plan_buffers(plan) == 0);
     check_pictures(plan, 10000);
-    rig_free(NULL, plan, g, s);
+    util_free(NULL, plan, g, s);
 
     model m = make(60, 2, NULL, 0);
     plan = plan_of(&m, GCKPT_MEMORY_POOR, 0, 0);
@@ -308,7 +308,7 @@ static void any_name(void)
                 t.size = 0;
                 int columns = pictures_name(&out, gckpt_plan_name(plan, (int)i), most);
                 CHECK(pictures_close(&out) == GCKPT_OK && columns <= most);
-                CHECK(t.size == 0 || characters_fit(&t));
+                CHECK(t.size == 0 || is_valid_text(&t));
             }
             free(t.bytes);
         }
@@ -319,7 +319,7 @@ static void any_name(void)
 
 /* Sums of leaves that wait are counted as what they are; every gradient that a backward writes is printed with its place,
  * that of its first input, too. */
-static void leaves_and_places(void)
+static void vranks_and_offsets(void)
 {
     const gckpt_init normal = { 0.3f, 0, 0 };
     gckpt_store *s = gckpt_store_new(NULL);
@@ -429,11 +429,11 @@ static void bars(void)
 int main(void)
 {
     bars();
-    every_kind_of_plan();
+    all_plan_kinds();
     once_and_fetched();
     tiny_and_huge();
     any_name();
-    leaves_and_places();
+    vranks_and_offsets();
     failing_writers();
     return check_report("timeline");
 }

@@ -12,27 +12,27 @@
 #include "net.h"
 
 /* ---- the places ---- */
-enum { PLACES = 400 };
+enum { SITES = 400 };
 static struct {
     const char *in;
-    int line, struck;
+    int line, failed;
     long now; /* how often it was asked in this run */
     long all; /* and in the run without a failure */
-} place[PLACES];
-static int places, target = -1;
+} site[SITES];
+static int sites, target = -1;
 static long target_time, hits, plans_unproven;
 
 static int no_scratch(const char *in, int line)
 {
     int i = 0;
-    while (i < places && (place[i].line != line || strcmp(place[i].in, in)))
+    while (i < sites && (site[i].line != line || strcmp(site[i].in, in)))
         i++;
-    if (i == places && CHECK(places < PLACES)) {
-        place[i].in = in;
-        place[i].line = line;
-        places++;
+    if (i == sites && CHECK(sites < SITES)) {
+        site[i].in = in;
+        site[i].line = line;
+        sites++;
     }
-    return ++place[i].now == target_time && i == target && ++hits;
+    return ++site[i].now == target_time && i == target && ++hits;
 }
 
 /* ---- what is asked ---- */
@@ -45,26 +45,26 @@ typedef struct {
     gckpt_graph *g;
     gckpt_store *s;
     file saved;
-} question;
+} query;
 typedef struct {
     gckpt_result result;
     int points;
     size_t bytes;
     uint64_t work, bound;
-} answer;
+} query_result;
 static heap h;
 
 static void deep(gckpt_graph *g, int layers, int64_t rows, gckpt_term *term)
 {
     const gckpt_init init = { 0.3f, 0, 0 };
-    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(rows, 24)), *far = NULL;
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(rows, 24)), *skip = NULL;
     gckpt_tensor *y = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(rows, 24));
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(24, 24), init);
     for (int i = 0; i < layers; i++) {
         gckpt_segment_begin(g);
         x = gckpt_gelu(gckpt_linear(x, w, NULL));
-        x = far && i % 3 == 0 ? gckpt_add(x, far) : x;
-        far = i % 7 == 1 ? x : far;
+        x = skip && i % 3 == 0 ? gckpt_add(x, skip) : x;
+        skip = i % 7 == 1 ? x : skip;
         gckpt_segment_end(g);
     }
     *term = (gckpt_term){ gckpt_mean_squared_error(x, y), 1, 0 };
@@ -75,9 +75,9 @@ static int build_deep(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *use
     return 1;
 }
 
-static answer ask(question *q)
+static query_result run_query(query *q)
 {
-    answer a = { GCKPT_OK, 0, 0, 0, 0 };
+    query_result a = { GCKPT_OK, 0, 0, 0, 0 };
     gckpt_plan *p = NULL;
     gckpt_frontier *f = NULL;
     gckpt_graph *g = q->g;
@@ -110,55 +110,55 @@ static answer ask(question *q)
     return a;
 }
 
-static answer count_and_ask(question *q, int i, long time)
+static query_result count_and_run(query *q, int i, long time)
 {
     target = i;
     target_time = time;
-    for (int k = 0; k < places; k++)
-        place[k].now = 0;
-    return ask(q);
+    for (int k = 0; k < sites; k++)
+        site[k].now = 0;
+    return run_query(q);
 }
 
 /* Strikes each place that this asks. */
-static void strike(question *q, const char *what)
+static void fail_each(query *q, const char *what)
 {
     const size_t live = h.live;
     q->d.memory = heap_memory(&h);
-    const answer want = count_and_ask(q, -1, 0);
+    const query_result want = count_and_run(q, -1, 0);
     CHECK_MSG(want.result == GCKPT_OK || want.result == GCKPT_E_BUDGET, "%s: result %d", what,
               (int)want.result);
-    for (int i = 0; i < places; i++)
-        place[i].all = place[i].now;
-    for (int i = 0; i < places; i++) {
+    for (int i = 0; i < sites; i++)
+        site[i].all = site[i].now;
+    for (int i = 0; i < sites; i++) {
         /* those of schedules stand for all who make room for one */
-        const int some = strstr(place[i].in, "plan/schedule.c") ? 8 : 1 + check_tries(5);
-        for (int k = 0, old = 0; k < some && place[i].struck < 3 * some * some / 4 - 1; k++) {
-            const long time = 1 + (place[i].all - 1) * k / (some - 1);
-            if (!place[i].all || time == old)
+        const int some = strstr(site[i].in, "plan/schedule.c") ? 8 : 1 + check_iterations(5);
+        for (int k = 0, old = 0; k < some && site[i].failed < 3 * some * some / 4 - 1; k++) {
+            const long time = 1 + (site[i].all - 1) * k / (some - 1);
+            if (!site[i].all || time == old)
                 continue;
             old = (int)time;
-            const long had = hits;
-            const answer got = count_and_ask(q, i, time);
-            place[i].struck++;
+            const long old_hits = hits;
+            const query_result got = count_and_run(q, i, time);
+            site[i].failed++;
             const int unproven = got.result == GCKPT_OK && want.result == GCKPT_OK &&
                                  got.points == want.points && got.bytes == want.bytes &&
                                  got.work == want.work && got.bound <= want.bound &&
                                  q->kind != READ && q->kind != GRAPH;
             plans_unproven += unproven;
-            CHECK_MSG(hits == had + 1 && h.live == live && (got.result == GCKPT_E_MEMORY || unproven),
+            CHECK_MSG(hits == old_hits + 1 && h.live == live && (got.result == GCKPT_E_MEMORY || unproven),
                       "%s: no scratch at %s:%d, time %ld of %ld: struck %ld, result %d, %ld leaked",
-                      what, place[i].in, place[i].line, time, place[i].all, hits - had,
+                      what, site[i].in, site[i].line, time, site[i].all, hits - old_hits,
                       (int)got.result, (long)(h.live - live));
         }
     }
-    const answer again = count_and_ask(q, -1, 0);
+    const query_result again = count_and_run(q, -1, 0);
     CHECK_MSG(again.result == want.result && again.points == want.points &&
                   again.bytes == want.bytes && again.work == want.work && again.bound == want.bound,
               "%s: asked again, something else came", what);
 }
 
 /* Every mode, a budget in the middle, the frontier, a file. */
-static void strike_modes(question *q, const char *what)
+static void fail_modes(query *q, const char *what)
 {
     const gckpt_mode modes[] = { GCKPT_AUTO,     GCKPT_STORE_ALL, GCKPT_MEMORY_POOR,
                                  GCKPT_SEGMENTS, GCKPT_SQRT,      GCKPT_OPTIMAL };
@@ -167,20 +167,20 @@ static void strike_modes(question *q, const char *what)
         q->d.budget = 0;
         q->kind = PLAN;
         gckpt_plan *all = gckpt_plan_new(q->g, q->term, q->terms, &q->d);
-        strike(q, what);
+        fail_each(q, what);
         if (all && modes[m] == GCKPT_OPTIMAL) {
             q->d.budget = 1;
-            strike(q, what); /* E_BUDGET */
+            fail_each(q, what); /* E_BUDGET */
             const size_t least = q->g->min_bytes;
             q->d.budget = least + (gckpt_plan_bytes(all) - least) / 2;
-            strike(q, what);
+            fail_each(q, what);
             q->kind = FRONTIER;
-            strike(q, what);
+            fail_each(q, what);
         }
         q->saved.size = 0;
         if (all && !q->d.backend && gckpt_plan_write(all, file_write, &q->saved) == GCKPT_OK) {
             q->kind = READ;
-            strike(q, what);
+            fail_each(q, what);
         }
         gckpt_plan_free(all);
     }
@@ -188,36 +188,36 @@ static void strike_modes(question *q, const char *what)
     memset(&q->saved, 0, sizeof q->saved);
 }
 
-static void strike_net(unsigned seed, int way)
+static void fail_net(unsigned seed, int way)
 {
     char what[40];
     snprintf(what, sizeof what, "net %u, way %d", seed, way);
     net_open(seed, way, NET_ROWS);
-    question q = { .kind = PLAN, .d = net.d, .terms = net.terms, .g = net.g, .s = net.s };
+    query q = { .kind = PLAN, .d = net.d, .terms = net.terms, .g = net.g, .s = net.s };
     memcpy(q.term, net.term, (size_t)net.terms * sizeof *q.term);
     if (!net.cached)
-        strike_modes(&q, what);
+        fail_modes(&q, what);
     destroy();
 }
 
-static void strike_deep(int layers, int offload)
+static void fail_deep(int layers, int offload)
 {
     char what[40];
     gckpt_store *s = gckpt_store_new(NULL);
-    question q = { .kind = PLAN, .terms = 1, .g = gckpt_graph_new(s, NULL), .s = s };
+    query q = { .kind = PLAN, .terms = 1, .g = gckpt_graph_new(s, NULL), .s = s };
     snprintf(what, sizeof what, "%d layers", layers);
     deep(q.g, layers, 2, q.term);
     q.d.offload_bytes = offload ? 4096 : 0;
     q.d.overlap_offload = offload;
-    strike_modes(&q, what);
+    fail_modes(&q, what);
     if (layers < 10) {
         q.d = (gckpt_plan_desc){ .mode = GCKPT_OPTIMAL };
         q.kind = FIT;
-        strike(&q, "fit");
+        fail_each(&q, "fit");
         q.kind = GRAPH;
-        strike(&q, "graph");
+        fail_each(&q, "graph");
     }
-    rig_free(NULL, NULL, q.g, s);
+    util_free(NULL, NULL, q.g, s);
 }
 
 int main(int argc, char **argv)
@@ -225,20 +225,20 @@ int main(int argc, char **argv)
     const int nets = argc > 1 ? atoi(argv[1]) : 8;
     const unsigned first = argc > 2 ? (unsigned)atoi(argv[2]) : 1;
     gckpti_hooks.fail_scratch = no_scratch;
-    strike_deep(8, 0);
-    strike_deep(12, 1);
-    net_wants = NET_RANKS;
+    fail_deep(8, 0);
+    fail_deep(12, 1);
+    net_features = NET_RANKS;
     for (int i = 0; i < nets; i++)
-        strike_net(first + (unsigned)i, i % 4);
+        fail_net(first + (unsigned)i, i % 4);
     CHECK(h.live == 0 && h.blocks == 0 && h.wrong_sizes == 0);
-    long struck = 0;
-    for (int i = 0; i < places; i++) {
-        struck += place[i].struck;
+    long failed = 0;
+    for (int i = 0; i < sites; i++) {
+        failed += site[i].failed;
         if (getenv("SCRATCH_PLACES"))
-            printf("%s:%d %d of %ld\n", place[i].in, place[i].line, place[i].struck, place[i].all);
+            printf("%s:%d %d of %ld\n", site[i].in, site[i].line, site[i].failed, site[i].all);
     }
-    CHECK(hits == struck && plans_unproven > 0 && plans_unproven < hits / 4);
-    printf("%d places, struck %ld times, %ld plans without their proof\n", places, hits,
+    CHECK(hits == failed && plans_unproven > 0 && plans_unproven < hits / 4);
+    printf("%d places, struck %ld times, %ld plans without their proof\n", sites, hits,
            plans_unproven);
     return check_report("test_scratch");
 }

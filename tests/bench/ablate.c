@@ -14,14 +14,14 @@
 #define PLAN_CHECK_OFF "plans are timed"
 #include "search/made.h"
 
-enum { NETS = 9, GRAPHS = 500, SHARES = 12, LINES = 8192 };
+enum { NETS = 9, GRAPHS = 500, BUDGET_PARTS = 12, LINES = 8192 };
 
 /* Parts of the way from what is proven to be needed to store-all's bytes, in 1/1000. */
-static const int shares[SHARES] = { 0, 10, 20, 35, 60, 90, 130, 200, 300, 450, 650, 850 };
+static const int budget_parts[BUDGET_PARTS] = { 0, 10, 20, 35, 60, 90, 130, 200, 300, 450, 650, 850 };
 
 typedef struct {
     char name[64];
-    int share;     /* -1: the least bytes */
+    int budget_part;     /* -1: the least bytes */
     double figure; /* overhead of the plan; or so many bytes. Below 0: there is none */
 } line;
 
@@ -41,13 +41,13 @@ static double seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void note(const char *name, int share, double figure)
+static void record(const char *name, int share, double figure)
 {
     line *l = &now.lines[now.count];
     if (now.count++ == LINES)
         exit(2);
     snprintf(l->name, sizeof l->name, "%s", name);
-    l->share = share;
+    l->budget_part = share;
     l->figure = figure;
     printf("%s,%d,%.12g\n", name, share, figure);
 }
@@ -61,13 +61,13 @@ static void plan_all(const char *name, gckpt_graph *g, const gckpt_term *terms, 
     d.budget = 0;
     gckpt_plan *p = gckpt_plan_new(g, terms, count, &d);
     const size_t all = gckpt_plan_bytes(p), proven = gckpt_plan_proven_bytes(p);
-    double figure[SHARES + 1] = { 0 }, best = 1e9;
+    double figure[BUDGET_PARTS + 1] = { 0 }, best = 1e9;
     gckpt_plan_free(p);
     d.mode = GCKPT_OPTIMAL;
     for (int again = 0; again < repeats; again++) {
         double start = seconds();
-        for (int k = 0; k < SHARES; k += apart) {
-            d.budget = proven + (size_t)((double)(all - proven) * shares[k] / 1000);
+        for (int k = 0; k < BUDGET_PARTS; k += apart) {
+            d.budget = proven + (size_t)((double)(all - proven) * budget_parts[k] / 1000);
             p = gckpt_plan_new(g, terms, count, &d);
             figure[k] = p ? gckpt_plan_overhead(p) : -1;
             gckpt_plan_free(p);
@@ -75,14 +75,14 @@ static void plan_all(const char *name, gckpt_graph *g, const gckpt_term *terms, 
         d.budget = 1;
         p = gckpt_plan_new(g, terms, count, &d);
         const char *said = strstr(gckpt_error_text(g), "at least ");
-        figure[SHARES] = said ? strtod(said + 9, NULL) : -1;
+        figure[BUDGET_PARTS] = said ? strtod(said + 9, NULL) : -1;
         gckpt_plan_free(p);
         start = seconds() - start;
         best = start < best ? start : best;
     }
-    for (int k = 0; k < SHARES; k += apart)
-        note(name, shares[k], figure[k]);
-    note(name, -1, figure[SHARES]);
+    for (int k = 0; k < BUDGET_PARTS; k += apart)
+        record(name, budget_parts[k], figure[k]);
+    record(name, -1, figure[BUDGET_PARTS]);
     printf("%s,time,%.6f\n", name, best);
     now.seconds += best;
 }
@@ -127,14 +127,14 @@ static void trace(const char *name, gckpt_graph *g, const gckpt_term *terms, int
         best = start < best ? start : best;
         gckpt_frontier_get(f, gckpt_frontier_points(f) - 1, &at);
         const size_t proven = gckpt_frontier_proven_bytes(f), all = at.bytes;
-        for (int k = 0; k < SHARES && again == 0; k++) {
-            size_t budget = proven + (size_t)((double)(all - proven) * shares[k] / 1000);
+        for (int k = 0; k < BUDGET_PARTS && again == 0; k++) {
+            size_t budget = proven + (size_t)((double)(all - proven) * budget_parts[k] / 1000);
             int i = gckpt_frontier_find(f, budget);
-            note(name, shares[k], gckpt_frontier_get(f, i, &at) == GCKPT_OK ? at.overhead : -1);
+            record(name, budget_parts[k], gckpt_frontier_get(f, i, &at) == GCKPT_OK ? at.overhead : -1);
         }
         if (again == 0) {
             gckpt_frontier_get(f, 0, &at);
-            note(name, -1, (double)at.bytes);
+            record(name, -1, (double)at.bytes);
         }
         gckpt_frontier_free(f);
     }
@@ -150,7 +150,7 @@ static void random_graphs(void)
         random_state = (uint64_t)i * 0x9e3779b97f4a7c15u + 77;
         int n = i % 6 ? between(12, 50) : between(50, 100), kind = i % 5;
         if (kind == 0)
-            skipping_chain(n, chance(50) ? 30 : 5, between(2, 40), 1);
+            skip_chain(n, chance(50) ? 30 : 5, between(2, 40), 1);
         else if (kind == 1)
             large_graph(n, 0, between(2, 40));
         else if (kind == 2)
@@ -166,7 +166,7 @@ static void random_graphs(void)
         }
         snprintf(name, sizeof name, "random %d%s", i, m.d.offload_bytes ? " offload" : "");
         trace(name, m.g, m.term, m.terms, &m.d);
-        made_free();
+        synth_free();
     }
 }
 
@@ -180,7 +180,7 @@ static void read_before(const char *path)
         double time;
         if (sscanf(text, "%63[^,],time,%lf", l->name, &time) == 2)
             before.seconds += time;
-        else if (sscanf(text, "%63[^,],%d,%lf", l->name, &l->share, &l->figure) == 3)
+        else if (sscanf(text, "%63[^,],%d,%lf", l->name, &l->budget_part, &l->figure) == 3)
             before.count++;
     }
     if (f)
@@ -195,11 +195,11 @@ static void compare(int first, int last, const char *what)
     const char *where = "", *where_most = "";
     for (int k = first; k < last; k++) {
         const line *a = &before.lines[k], *b = &now.lines[k];
-        if (strcmp(a->name, b->name) || a->share != b->share) {
+        if (strcmp(a->name, b->name) || a->budget_part != b->budget_part) {
             fprintf(stderr, "%s: other graphs\n", what);
             return;
         }
-        if (a->share < 0) {
+        if (a->budget_part < 0) {
             double ratio = b->figure / a->figure - 1;
             larger += ratio > 0, smaller += ratio < 0;
             if (ratio > most)

@@ -41,14 +41,14 @@ static void measure(int rows, int equal)
     gckpt_tensor *in = gckpt_input(graph, "x", GCKPT_F32, rows_of);
     gckpt_tensor *along = gckpt_input(graph, "g", GCKPT_F32, rows_of);
     gckpt_tensor *index = gckpt_input(graph, "token", GCKPT_I32, gckpt_shape1(MICRO));
-    gckpt_fetch_spec pick[4];
-    pick[0].tensor = gckpt_param(graph, "bias", gckpt_shape1(COLUMNS), zero);
-    pick[1].tensor = gckpt_param(graph, "gain", gckpt_shape1(COLUMNS), one);
-    pick[2].tensor = gckpt_param(graph, "weight", gckpt_shape2(COLUMNS, COLUMNS), zero);
-    pick[3].tensor = gckpt_param(graph, "table", gckpt_shape2(1, COLUMNS), zero);
-    gckpt_tensor *y = gckpt_linear(in, pick[2].tensor, pick[0].tensor);
-    y = gckpt_add(y, gckpt_mul(in, pick[1].tensor));
-    y = gckpt_add(y, gckpt_embed(pick[3].tensor, index));
+    gckpt_fetch_spec fetch[4];
+    fetch[0].tensor = gckpt_param(graph, "bias", gckpt_shape1(COLUMNS), zero);
+    fetch[1].tensor = gckpt_param(graph, "gain", gckpt_shape1(COLUMNS), one);
+    fetch[2].tensor = gckpt_param(graph, "weight", gckpt_shape2(COLUMNS, COLUMNS), zero);
+    fetch[3].tensor = gckpt_param(graph, "table", gckpt_shape2(1, COLUMNS), zero);
+    gckpt_tensor *y = gckpt_linear(in, fetch[2].tensor, fetch[0].tensor);
+    y = gckpt_add(y, gckpt_mul(in, fetch[1].tensor));
+    y = gckpt_add(y, gckpt_embed(fetch[3].tensor, index));
     gckpt_term term = { gckpt_sum_loss(gckpt_mul(y, along)), 1, 0 };
     gckpt_plan_desc desc;
     gckpt_hyper hyper;
@@ -56,10 +56,10 @@ static void measure(int rows, int equal)
     memset(&hyper, 0, sizeof hyper);
     desc.optimiser = GCKPT_SGD;
     desc.batch = rows;
-    desc.fetch = pick;
+    desc.fetch = fetch;
     desc.fetches = 4;
     for (int i = 0; i < 4; i++)
-        pick[i].gradient = 1;
+        fetch[i].gradient = 1;
     gckpt_plan *plan = gckpt_plan_new(graph, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(plan, s, NULL);
     const gckpt_feed feeds[3] = { { gckpt_id(in), x },
@@ -73,7 +73,7 @@ static void measure(int rows, int equal)
     const float *got[4];
     double error[4] = { 0, 0, 0, 0 };
     for (int i = 0; i < 4; i++)
-        got[i] = gckpt_fetch(e, gckpt_id(pick[i].tensor), 1);
+        got[i] = gckpt_fetch(e, gckpt_id(fetch[i].tensor), 1);
     for (size_t j = 0; j < COLUMNS; j++) {
         double bias = 0, gain = 0, weight[COLUMNS] = { 0 };
         for (size_t at = j; at < n; at += COLUMNS) {
@@ -105,27 +105,27 @@ static double sigmoid(double x) { return x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 
 static double minus_sin(double x) { return -sin(x); }
 
 /* Units of the last place that a float next to `want` has. */
-static double units(float got, double want)
+static double ulps(float got, double want)
 {
     int exponent;
     frexp(want, &exponent);
     return fabs((double)got - want) / ldexp(1, (exponent < -125 ? -125 : exponent) - 24);
 }
 
-static void curve(const char *name, gckpt_tensor *(*op)(gckpt_tensor *x), double (*value)(double x),
+static void measure_unary(const char *name, gckpt_tensor *(*op)(gckpt_tensor *x), double (*value)(double x),
                   double (*slope)(double x), uint64_t step)
 {
     enum { N = 1 << 20 };
     float *x = (float *)malloc(N * sizeof *x);
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *graph = gckpt_graph_new(s, NULL);
-    gckpt_fetch_spec pick[2] = { { NULL, 0 }, { gckpt_input(graph, "x", GCKPT_F32, gckpt_shape1(N)), 1 } };
-    pick[0].tensor = op(pick[1].tensor);
-    const gckpt_term term = { gckpt_sum_loss(pick[0].tensor), 1, 0 };
-    const gckpt_feed feed = { gckpt_id(pick[1].tensor), x };
+    gckpt_fetch_spec fetch[2] = { { NULL, 0 }, { gckpt_input(graph, "x", GCKPT_F32, gckpt_shape1(N)), 1 } };
+    fetch[0].tensor = op(fetch[1].tensor);
+    const gckpt_term term = { gckpt_sum_loss(fetch[0].tensor), 1, 0 };
+    const gckpt_feed feed = { gckpt_id(fetch[1].tensor), x };
     gckpt_plan_desc desc;
     memset(&desc, 0, sizeof desc);
-    desc.fetch = pick;
+    desc.fetch = fetch;
     desc.fetches = 2;
     gckpt_plan *plan = gckpt_plan_new(graph, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(plan, s, NULL);
@@ -143,9 +143,9 @@ static void curve(const char *name, gckpt_tensor *(*op)(gckpt_tensor *x), double
             exit(1);
         }
         for (int k = 0; k < 2; k++) {
-            const float *got = gckpt_fetch(e, gckpt_id(pick[k].tensor), k);
+            const float *got = gckpt_fetch(e, gckpt_id(fetch[k].tensor), k);
             for (int i = 0; i < N; i++) {
-                const double apart = units(got[i], (k ? slope : value)((double)x[i]));
+                const double apart = ulps(got[i], (k ? slope : value)((double)x[i]));
                 if (apart > worst[k])
                     worst[k] = apart, at[k] = x[i];
             }
@@ -163,9 +163,9 @@ static void curve(const char *name, gckpt_tensor *(*op)(gckpt_tensor *x), double
 int main(int argc, char **argv)
 {
     const uint64_t step = argc > 1 && atoi(argv[1]) > 0 ? (uint64_t)atoi(argv[1]) : 61;
-    curve("sin", gckpt_sin, sin, cos, step);
-    curve("cos", gckpt_cos, cos, minus_sin, step);
-    curve("softplus", gckpt_softplus, softplus, sigmoid, step);
+    measure_unary("sin", gckpt_sin, sin, cos, step);
+    measure_unary("cos", gckpt_cos, cos, minus_sin, step);
+    measure_unary("softplus", gckpt_softplus, softplus, sigmoid, step);
     for (int equal = 1; equal >= 0; equal--)
         for (int rows = MICRO; rows <= 1000 * MICRO; rows *= 10)
             measure(rows, equal);

@@ -68,9 +68,9 @@ static const char *const updates[] = { "after", "backward", NULL };
 
 static const char *const isas[] = { "auto", "plain", "c", "neon", "avx2", "avx512", "amx", NULL };
 
-static const options_row allowed[] = {
+static const options_desc allowed[] = {
     { "only", OPTIONS_CHOICE, &o.only, "all", 0, 0, names, "what is measured" },
-    { "threads", OPTIONS_WHOLE, &o.threads, "0", 0, 1024, NULL, "0: all" },
+    { "threads", OPTIONS_INT, &o.threads, "0", 0, 1024, NULL, "0: all" },
     { "seconds", OPTIONS_REAL, &o.seconds, "1", 0, 3600, NULL,
       "about as long for each kernel, five times as long for each model; 0: one repetition" },
     { "budget", OPTIONS_BYTES, &o.budget, "0", 0, 9007199254740992.0, NULL,
@@ -160,7 +160,7 @@ static struct {
 } samples;
 
 /* Is another repetition wanted? At least three, unless there is no time at all. */
-static int more(double seconds)
+static int needs_repeat(double seconds)
 {
     if (samples.n == 0)
         samples.start = now();
@@ -180,7 +180,7 @@ static void finish(measurement *m)
 }
 
 /* Runs measure(m, what) in a child, so that the peaks of memory do not mix; 0: it failed. */
-static int apart(void (*measure)(measurement *m, const void *what), const void *what,
+static int in_child(void (*measure)(measurement *m, const void *what), const void *what,
                  measurement *m)
 {
     int ends[2];
@@ -275,7 +275,7 @@ static peak_kind arithmetic_peak(void)
 }
 
 /* Flops, or bytes where memory is the limit. */
-static double kernel_work(const kernel *k)
+static double kernel_cost(const kernel *k)
 {
     const double abc = (double)k->a * (double)k->b * (double)k->c;
     if (k->op == OP_ADAMW) /* reads weight, gradient and two moments, writes all but the gradient */
@@ -297,9 +297,9 @@ typedef struct {
     gckpt_feed feeds[2];
     gckpt_tensor *timed;
     gckpt_term term;
-} bed;
+} op_fixture;
 
-static gckpt_tensor *feed(bed *f, int i, gckpt_type type, gckpt_shape shape, int64_t classes)
+static gckpt_tensor *feed(op_fixture *f, int i, gckpt_type type, gckpt_shape shape, int64_t classes)
 {
     int64_t n = 1;
     for (int d = 0; d < shape.n; d++)
@@ -320,7 +320,7 @@ static gckpt_tensor *feed(bed *f, int i, gckpt_type type, gckpt_shape shape, int
 }
 
 /* The op between an input and a loss; returns how many feeds there are. */
-static int build_kernel(bed *f, const kernel *k)
+static int build_kernel(op_fixture *f, const kernel *k)
 {
     const gckpt_init uniform = { 0, 0.05f, 0 };
     gckpt_graph *g = f->graph;
@@ -437,7 +437,7 @@ static int watch(void *user, const gckpt_progress *progress)
 }
 
 /* One step behind a sample of the peak. */
-static gckpt_result time_kernel(gckpt_exec *e, const bed *f, int feeds, const kernel *k,
+static gckpt_result time_kernel(gckpt_exec *e, const op_fixture *f, int feeds, const kernel *k,
                                 stopwatch *w)
 {
     const gckpt_hyper adamw = { .lr = 1e-4f };
@@ -458,7 +458,7 @@ static void measure_kernel(measurement *m, const void *what)
 {
     const kernel *k = (const kernel *)what;
     gckpt_store *s = gckpt_store_new(NULL);
-    bed f = { .graph = gckpt_graph_new(s, NULL) };
+    op_fixture f = { .graph = gckpt_graph_new(s, NULL) };
     int feeds = build_kernel(&f, k);
     if (k->pass == BACKWARD_DATA)
         gckpt_store_freeze(s, "w*", 1);
@@ -477,7 +477,7 @@ static void measure_kernel(measurement *m, const void *what)
         return;
     }
     gckpt_result r = time_kernel(e, &f, feeds, k, &w); /* brings pages and caches in */
-    for (samples.n = 0; r == GCKPT_OK && more(o.seconds);)
+    for (samples.n = 0; r == GCKPT_OK && needs_repeat(o.seconds);)
         r = time_kernel(e, &f, feeds, k, &w);
     if (r != GCKPT_OK) {
         fprintf(stderr, "bench: %s\n", gckpt_error_text(e));
@@ -494,11 +494,11 @@ typedef struct {
     gckpt_kind kind;
     double seconds;
     int times;
-} share;
+} op_time;
 typedef struct {
     const bench *b;
-    share shares[64];
-    share *running;
+    op_time op_times[64];
+    op_time *running;
     double since;
     int n;
 } profile;
@@ -520,20 +520,20 @@ static int profile_step(void *user, const gckpt_progress *progress)
     const char *op = gckpt_plan_op(p->b->plan, i.id); /* "": of a parameter */
     if (*op == 0)
         op = i.kind == GCKPT_UPDATE ? "adamw" : "parameter";
-    while (at < p->n && (p->shares[at].kind != i.kind || strcmp(p->shares[at].op, op) != 0))
+    while (at < p->n && (p->op_times[at].kind != i.kind || strcmp(p->op_times[at].op, op) != 0))
         at++;
     if (at == p->n && p->n < 64)
-        p->shares[p->n++] = (share){ op, i.kind, 0, 0 };
-    p->running = at < p->n ? &p->shares[at] : NULL;
+        p->op_times[p->n++] = (op_time){ op, i.kind, 0, 0 };
+    p->running = at < p->n ? &p->op_times[at] : NULL;
     if (p->running != NULL)
         p->running->times++;
     p->since = now();
     return 0;
 }
 
-static int by_share(const void *a, const void *b)
+static int by_time(const void *a, const void *b)
 {
-    return -by_size(&((const share *)a)->seconds, &((const share *)b)->seconds);
+    return -by_size(&((const op_time *)a)->seconds, &((const op_time *)b)->seconds);
 }
 
 /* To standard output: this is in a child, and the table's line of the model comes behind it. */
@@ -541,14 +541,14 @@ static void profile_print(profile *p, int steps)
 {
     static const char *const kinds[] = { "forward", "backward", "update",
                                          "offload", "reload",   "reduce" };
-    double all = 0, told = 0;
+    double all = 0, printed = 0;
     for (int i = 0; i < p->n; i++)
-        all += p->shares[i].seconds;
-    qsort(p->shares, (size_t)p->n, sizeof p->shares[0], by_share);
+        all += p->op_times[i].seconds;
+    qsort(p->op_times, (size_t)p->n, sizeof p->op_times[0], by_time);
     printf("\n| op | pass | instructions | ms a step | of the step |\n|---|---|--:|--:|--:|\n");
-    for (int i = 0; i < p->n && told < 0.95 * all; i++) {
-        const share *s = &p->shares[i];
-        told += s->seconds;
+    for (int i = 0; i < p->n && printed < 0.95 * all; i++) {
+        const op_time *s = &p->op_times[i];
+        printed += s->seconds;
         printf("| %s | %s | %d | %.2f | %.1f %% |\n", s->op, kinds[s->kind], s->times / steps,
                1e3 * s->seconds / steps, 100 * s->seconds / all);
     }
@@ -576,7 +576,7 @@ static void measure_model(measurement *m, const void *what)
     gckpt_report report = { 0, 0, 0, 0 };
     if (!bench_open(&b, z, &desc, &how))
         return;
-    for (int i = -1; i < 0 || more(5 * o.seconds); i++) { /* the first brings pages in */
+    for (int i = -1; i < 0 || needs_repeat(5 * o.seconds); i++) { /* the first brings pages in */
         if (i >= 0)
             samples.peak[samples.n] = peak_sample(arithmetic_peak(), (int)o.threads);
         if (i == 0)
@@ -617,7 +617,7 @@ static FILE *json, *markdown;
 static int results;
 
 /* to standard output and to the file of --markdown */
-static void tell(const char *format, ...)
+static void print_result(const char *format, ...)
 {
     for (int i = 0; i < 2; i++) {
         va_list args;
@@ -650,9 +650,9 @@ static int run_kernel(kernel_op op, kernel_pass pass, int64_t a, int64_t b, int6
     char shape[64];
     if (!selected(ops[op].group, KERNELS))
         return 1;
-    if (!apart(measure_kernel, &k, &m))
+    if (!in_child(measure_kernel, &k, &m))
         return 0;
-    const double rate = kernel_work(&k) / m.seconds;
+    const double rate = kernel_cost(&k) / m.seconds;
     const char *unit = is_arithmetic(&k) ? "GFLOP/s" : "GB/s";
     const long long A = (long long)a, B = (long long)b, C = (long long)c;
     if (is_attention(&k))
@@ -665,7 +665,7 @@ static int run_kernel(kernel_op op, kernel_pass pass, int64_t a, int64_t b, int6
         snprintf(shape, sizeof shape, "%lld x %lld -> %lld", A, B, C);
     else
         snprintf(shape, sizeof shape, "%lld x %lld", A, B);
-    tell("| %-13s | %-20s | %-17s | %9.3f | %7.1f %-7s | %5.1f %% |\n", ops[op].name, shape,
+    print_result("| %-13s | %-20s | %-17s | %9.3f | %7.1f %-7s | %5.1f %% |\n", ops[op].name, shape,
          passes[pass], 1e3 * m.seconds, 1e-9 * rate, unit, 100 * rate / m.peak);
     json_result("{\"kernel\":\"%s\",\"shape\":\"%s\",\"pass\":\"%s\",\"seconds\":%.9f,\"unit\":"
                 "\"%s\",\"rate\":%.3f,\"peak\":%.3f,\"percent\":%.2f,\"repeats\":%d}",
@@ -688,7 +688,7 @@ static int run_kernels(void)
     int good = 1;
     if (o.only == WHOLE_STEPS || o.only >= FIRST_MODEL)
         return 1;
-    tell("\n| kernel | shape | pass | ms | rate | of peak |\n|---|---|---|---|---|---|\n");
+    print_result("\n| kernel | shape | pass | ms | rate | of peak |\n|---|---|---|---|---|---|\n");
     for (int M = 256; M <= 1024; M *= 4)
         for (int i = 0; i < 5; i++)
             for (int p = 0; p < 3; p++)
@@ -716,7 +716,7 @@ static int run_models(void)
 {
     if (o.only != ALL && o.only != WHOLE_STEPS && o.only < FIRST_MODEL)
         return 1;
-    tell(
+    print_result(
         "\n| model | ms a step | tokens/s | of peak | planned MB | resident MB | beyond 16 bytes a "
         "parameter |\n|---|---|---|---|---|---|---|\n");
     for (int i = 0; i < MODELS; i++) {
@@ -726,11 +726,11 @@ static int run_models(void)
             continue;
         if (z.inputs == 0)
             z.logits = o.loss == LOGITS || (o.loss == FASTEST && o.budget == 0);
-        if (!apart(measure_model, &z, &m))
+        if (!in_child(measure_model, &z, &m))
             return 0;
         const double rate = model_flops(&z) / m.seconds;
         const double tokens = (double)z.batch * z.context / m.seconds;
-        tell("| %-30s | %9.3f | %9.0f | %5.1f %% | %8.1f | %8.1f | %8.1f |\n", models[i].about,
+        print_result("| %-30s | %9.3f | %9.0f | %5.1f %% | %8.1f | %8.1f | %8.1f |\n", models[i].about,
              1e3 * m.seconds, tokens, 100 * rate / m.peak, 1e-6 * (double)m.planned,
              1e-6 * (double)m.resident, 1e-6 * (double)(m.resident - 16 * m.parameters));
         json_result(
@@ -751,7 +751,7 @@ static void measure_peak(measurement *m, const void *what)
     const peak_kind kind = *(const peak_kind *)what;
     if (kind >= PEAK_READ && !peak_open_memory())
         return;
-    while (more(o.seconds / 4)) {
+    while (needs_repeat(o.seconds / 4)) {
         double t = now();
         samples.peak[samples.n] = peak_sample(kind, (int)o.threads);
         samples.seconds[samples.n++] = now() - t;
@@ -765,15 +765,15 @@ static int run_peaks(void)
     double rate[4] = { 0 };
     for (peak_kind kind = PEAK_FMA; kind <= PEAK_TRIAD; kind++) {
         measurement m = { 0 };
-        if ((kind != PEAK_DOT || peak_has_dot()) && !apart(measure_peak, &kind, &m))
+        if ((kind != PEAK_DOT || peak_has_dot()) && !in_child(measure_peak, &kind, &m))
             return 0;
         rate[kind] = 1e-9 * m.peak;
     }
-    tell("%lld thread%s, vectors of %d bytes: %.0f GFLOP/s fp32", (long long)o.threads,
+    print_result("%lld thread%s, vectors of %d bytes: %.0f GFLOP/s fp32", (long long)o.threads,
          o.threads == 1 ? "" : "s", peak_width, rate[PEAK_FMA]);
     if (peak_has_dot())
-        tell(", %.0f GFLOP/s bf16 dot products", rate[PEAK_DOT]);
-    tell("; memory %.1f GB/s reading, %.1f GB/s triad.\n", rate[PEAK_READ], rate[PEAK_TRIAD]);
+        print_result(", %.0f GFLOP/s bf16 dot products", rate[PEAK_DOT]);
+    print_result("; memory %.1f GB/s reading, %.1f GB/s triad.\n", rate[PEAK_READ], rate[PEAK_TRIAD]);
     fprintf(json, "{\n  \"version\":\"%d.%d.%d\",\"threads\":%lld,\"vector_bytes\":%d,",
             GCKPT_VERSION_MAJOR, GCKPT_VERSION_MINOR, GCKPT_VERSION_REVISION, (long long)o.threads,
             peak_width);

@@ -103,7 +103,7 @@ static int wait_for(void *user, int later)
 }
 
 /* One row of the table. */
-static int row(bench *b, const size *z, gckpt_plan_desc d, const char *how, uint64_t update)
+static int print_row(bench *b, const size *z, gckpt_plan_desc d, const char *how, uint64_t update)
 {
     const gckpt_hyper adamw = { .lr = 1e-4f, .clip = 1 };
     gckpt_exec_desc x = { .offload = offload, .reload = reload, .wait = wait_for };
@@ -151,7 +151,7 @@ int main(int argc, char **argv)
         printf("GPT of %d layers, width %d, context %d, batch %d, 1 thread; a file at %.0f MB/s\n\n", z.layers,
                z.dim, z.context, z.batch, megabytes);
         printf("| | arena MB | offloaded | hidden ms | predicted ms | measured | ratio |\n|---|---|---|---|---|---|---|\n");
-        status = !row(&b, &z, d, "all kept", update);
+        status = !print_row(&b, &z, d, "all kept", update);
         for (int percent = 60; percent >= 30 && !status; percent -= 15) {
             char how[64];
             d.mode = GCKPT_OPTIMAL;
@@ -162,7 +162,7 @@ int main(int argc, char **argv)
                 d.overlap_offload = way == 2;
                 snprintf(how, sizeof how, "%d %%, %s", percent, way == 0 ? "computed again"
                          : way == 1 ? "copied, one after the other" : "copied beside");
-                status = !row(&b, &z, d, how, update);
+                status = !print_row(&b, &z, d, how, update);
             }
         }
     }

@@ -203,7 +203,7 @@ gckpt_call layer_call(const Layer *l, int kind)
 /* What linear makes of it: the kernels' own factors. */
 gckpti_product captured;
 void capture(const gckpt_call *, const gckpti_product *t) { captured = *t; }
-gckpti_product layer_factors(const Layer *l, int kind)
+gckpti_product layer_operands(const Layer *l, int kind)
 {
     gckpt_call c = layer_call(l, kind);
     if (kind == Y)
@@ -240,7 +240,7 @@ void by_cublas(cublasHandle_t handle, const Layer *l, int kind, const void *w_bf
 }
 
 /* An element is one thread's chain, straight from memory: the definition. */
-__global__ void chains_kernel(gckpti_product t, unsigned long long *wrong)
+__global__ void chain_kernel(gckpti_product t, unsigned long long *wrong)
 {
     unsigned long long mine = 0;
     for (EACH(e, t.m * t.n)) {
@@ -259,7 +259,7 @@ const char *compare_bits(const gckpti_product *t)
     Array wrong(8);
     unsigned long long n = 1;
     cudaMemsetAsync(wrong.at, 0, 8, gpu->stream);
-    LAUNCH(chains_kernel, tiny ? 4 : 4096, 256, 0, gpu->stream, *t, (unsigned long long *)wrong.at);
+    LAUNCH(chain_kernel, tiny ? 4 : 4096, 256, 0, gpu->stream, *t, (unsigned long long *)wrong.at);
     cudaMemcpyAsync(&n, wrong.at, 8, cudaMemcpyDeviceToHost, gpu->stream);
     must(1, "comparing bits");
     failed += n != 0;
@@ -320,12 +320,12 @@ void test_layer(cublasHandle_t handle, int64_t m, int64_t k, int64_t n, int tran
                 !(farthest(out, theirs, size) <= 1e-3f)) /* sums of up to 65536 in -1..1 */
                 must(0, "cuBLAS has another product");
             if (!l.bf16 && m < 10000) { /* longer chains differ by nothing but their length */
-                gckpti_product t = layer_factors(&l, kind);
+                gckpti_product t = layer_operands(&l, kind);
                 bits = compare_bits(&t);
             }
         }
         l.bf16 = 0;
-        gckpti_product t = layer_factors(&l, kind);
+        gckpti_product t = layer_operands(&l, kind);
         gckpt_call c = layer_call(&l, kind);
         const Tile *tile = best_tile(EXACT_TILES, 6, &t, sm_count(&c));
         printf("%6ld %4ld %5ld %-2s %3d x %-3d %6.1f %6.1f %5.0f %5.0f  %-6s", (long)m, (long)k,
@@ -350,7 +350,7 @@ void test_tiles(int64_t m, int64_t k, int64_t n, int transposed)
     for (int kind = Y; kind < KINDS; kind++) {
         fill_random(y, m * n, 0);
         gckpt_call c = layer_call(&l, kind);
-        gckpti_product t = layer_factors(&l, kind);
+        gckpti_product t = layer_operands(&l, kind);
         const Tile *best = best_tile(EXACT_TILES, 6, &t, sm_count(&c));
         printf("%6ld %4ld %5ld %-2s", (long)m, (long)k, (long)n, kind_name[kind]);
         for (const Tile &tile : EXACT_TILES) {

@@ -147,26 +147,26 @@ static gckpt_plan *plan(const net *n, gckpt_optimiser optimiser, gckpt_mode mode
 
 /* The plan with the least work in `room` bytes, tables and feeds among them, or NULL. A plan's
  * tables have their instructions: what it takes beyond gckpt_plan_bytes is tried. */
-static gckpt_plan *plan_within(const net *n, gckpt_optimiser optimiser, size_t room)
+static gckpt_plan *plan_within(const net *n, gckpt_optimiser optimiser, size_t capacity)
 {
     gckpt_plan *p = plan(n, optimiser, GCKPT_STORE_ALL, 0);
     for (int i = 0; i < 4 && p; i++) {
         const size_t bytes = bytes_of(n, p), beyond = bytes - gckpt_plan_bytes(p);
-        if (bytes <= room)
+        if (bytes <= capacity)
             return p;
         gckpt_plan_free(p);
-        p = room > beyond ? plan(n, optimiser, GCKPT_AUTO, room - beyond) : NULL;
+        p = capacity > beyond ? plan(n, optimiser, GCKPT_AUTO, capacity - beyond) : NULL;
     }
     gckpt_plan_free(p);
     return NULL;
 }
 
 /* ---- that it trains ---- */
-static uint64_t train(const family *of, int width, gckpt_optimiser optimiser, size_t room)
+static uint64_t train(const family *of, int width, gckpt_optimiser optimiser, size_t capacity)
 {
     net n = open_net(of, width);
     gckpt_plan *p =
-        room ? plan_within(&n, optimiser, room) : plan(&n, optimiser, GCKPT_STORE_ALL, 0);
+        capacity ? plan_within(&n, optimiser, capacity) : plan(&n, optimiser, GCKPT_STORE_ALL, 0);
     gckpt_exec *e = gckpt_exec_new(p, n.store, NULL);
     const gckpt_hyper hyper = gckpt_hyper_lr(0.01f);
     uint32_t *data[2] = { NULL, NULL };
@@ -204,15 +204,15 @@ typedef struct {
     char size[32];
 } row;
 
-static row largest(const family *of, gckpt_optimiser optimiser, size_t room, int planned)
+static row largest(const family *of, gckpt_optimiser optimiser, size_t capacity, int planned)
 {
     row best = { 0, 0, 0, 0, 0, "-" };
     for (int width = of->first, more = 1; more; width += of->step) {
         net n = open_net(of, width);
         gckpt_plan *whole = plan(&n, optimiser, GCKPT_STORE_ALL, 0);
         const size_t all = bytes_of(&n, whole);
-        gckpt_plan *p = planned ? plan_within(&n, optimiser, room) : NULL;
-        more = planned ? p != NULL : all <= room;
+        gckpt_plan *p = planned ? plan_within(&n, optimiser, capacity) : NULL;
+        more = planned ? p != NULL : all <= capacity;
         if (more) {
             best.width = width;
             best.whole = all;
@@ -244,8 +244,8 @@ static void print_cells(const row *r)
 static void print_row(const family *of, size_t kb, int sgd)
 {
     const gckpt_optimiser optimiser = sgd ? GCKPT_SGD : GCKPT_ADAMW;
-    const size_t room = kb * 1024 - REST;
-    const row kept = largest(of, optimiser, room, 0), planned = largest(of, optimiser, room, 1);
+    const size_t capacity = kb * 1024 - REST;
+    const row kept = largest(of, optimiser, capacity, 0), planned = largest(of, optimiser, capacity, 1);
     printf("| %d KB, %s |", (int)kb, sgd ? "SGD" : "AdamW");
     print_cells(&kept);
     print_cells(&planned);
@@ -255,7 +255,7 @@ static void print_row(const family *of, size_t kb, int sgd)
         printf(" %lu | %.1f %% |\n", (unsigned long)planned.whole, planned.extra);
     fflush(stdout);
     if (planned.width != 0 &&
-        train(of, planned.width, optimiser, 0) != train(of, planned.width, optimiser, room)) {
+        train(of, planned.width, optimiser, 0) != train(of, planned.width, optimiser, capacity)) {
         fprintf(stderr, "fits: the planned %s trains to other bits\n", planned.size);
         exit(1);
     }

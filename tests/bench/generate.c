@@ -29,13 +29,13 @@ static struct {
 } o;
 static const char *const storages[] = { "f32", "bf16", "f16", "int8", "int4", "all", NULL };
 enum { STORAGES = 5 };
-static const options_row rows[] = {
+static const options_desc rows[] = {
     { "only", OPTIONS_CHOICE, &o.only, "all", 0, 0, storages, "how weights are stored" },
     { "model", OPTIONS_TEXT, &o.model, NULL, 0, 0, NULL, "a folder, or a GGUF file; not given: GPT-2 124M, all constants" },
-    { "threads", OPTIONS_WHOLE, &o.threads, "0", 0, 1024, NULL, "0: all" },
-    { "tokens", OPTIONS_WHOLE, &o.tokens, "24", 1, 512, NULL, "that are generated" },
-    { "prompt", OPTIONS_WHOLE, &o.prompt, "257", 2, 512, NULL, "tokens of the prompt" },
-    { "chunk", OPTIONS_WHOLE, &o.chunk, "64", 1, 512, NULL, "of them, computed at once" },
+    { "threads", OPTIONS_INT, &o.threads, "0", 0, 1024, NULL, "0: all" },
+    { "tokens", OPTIONS_INT, &o.tokens, "24", 1, 512, NULL, "that are generated" },
+    { "prompt", OPTIONS_INT, &o.prompt, "257", 2, 512, NULL, "tokens of the prompt" },
+    { "chunk", OPTIONS_INT, &o.chunk, "64", 1, 512, NULL, "of them, computed at once" },
     { "profile", OPTIONS_FLAG, &o.profile, NULL, 0, 0, NULL, "where a token's time goes, by op" },
     { "help", OPTIONS_FLAG, &o.help, NULL, 0, 0, NULL, "this text" },
 };
@@ -126,7 +126,7 @@ static int measure(gckpt_storage storage)
     model_any m;
     generator p;
     gckpt_store *s = gckpt_store_new(NULL);
-    generator_desc desc = { .chunk = o.chunk, .threads = (int)o.threads, .initial = 1 };
+    generator_desc desc = { .chunk = o.chunk, .threads = (int)o.threads, .allow_initial = 1 };
     int32_t tokens[512];
     const model_source source = { .storage = storage };
     int failed = 0;
@@ -134,8 +134,8 @@ static int measure(gckpt_storage storage)
         failed = model_load(&m, s, o.model, &source) != 0;
     } else {
         gpt2_new(&m, 12, 12, 768, 1024, 50257);
-        m.config.range = 0; /* constants are made sooner */
-        failed = model_declare(&m, s) != 0 || (storage != GCKPT_STORAGE_F32 && model_pack(&m, s, storage) != 0);
+        m.config.init_range = 0; /* constants are made sooner */
+        failed = model_declare(&m, s) != 0 || (storage != GCKPT_STORAGE_F32 && model_quantise(&m, s, storage) != 0);
     }
     desc.capacity = m.config.context < 1024 ? m.config.context : 1024;
     if (failed || generator_new(&p, &m, s, &desc) != 0) {
@@ -154,13 +154,13 @@ static int measure(gckpt_storage storage)
         if (i >= 0)
             prompt[i] = now() - t;
     }
-    gckpt_exec *const unwatched = p.one.exec;
+    gckpt_exec *const unwatched = p.decode.exec;
     if (o.profile) { /* the same plan and caches, by an executor that tells its instructions */
         profile.n = 0;
-        profile.plan = p.one.plan;
+        profile.plan = p.decode.plan;
         const gckpt_exec_desc watched = { .progress = profile_step, .caches_of = unwatched, .allow_initial = 1 };
-        p.one.exec = gckpt_exec_new(p.one.plan, s, &watched);
-        if (p.one.exec == NULL)
+        p.decode.exec = gckpt_exec_new(p.decode.plan, s, &watched);
+        if (p.decode.exec == NULL)
             return fprintf(stderr, "generate: %s\n", gckpt_error_text(s)), 1;
     }
     for (int64_t i = 0; i < o.tokens; i++) {
@@ -178,12 +178,12 @@ static int measure(gckpt_storage storage)
            "%5.1f %%; arenas %.1f %.1f MB\n",
            storages[storage], 1e3 * one, 1e-9 * bytes / one, 1e-9 * rate, 100 * bytes / one / rate,
            1e3 * many / (double)(o.prompt - 1), 1e-9 * flops / many, 1e-9 * median(fma, 3),
-           100 * flops / many / median(fma, 3), 1e-6 * (double)gckpt_plan_arena(p.one.plan),
-           1e-6 * (double)gckpt_plan_arena(p.chunk.plan));
+           100 * flops / many / median(fma, 3), 1e-6 * (double)gckpt_plan_arena(p.decode.plan),
+           1e-6 * (double)gckpt_plan_arena(p.prefill.plan));
     if (o.profile) {
         profile_print(o.tokens);
-        gckpt_exec_free(p.one.exec);
-        p.one.exec = unwatched;
+        gckpt_exec_free(p.decode.exec);
+        p.decode.exec = unwatched;
     }
     fflush(stdout);
     generator_free(&p);

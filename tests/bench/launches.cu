@@ -99,7 +99,7 @@ inline cudaError_t copy(void *to, size_t bytes, cudaMemcpyKind kind)
     tally::launch(name_of<(kernel)>(), (kernel), grid, block, shared, stream, __VA_ARGS__)
 #include "gradckpt_cuda.cu"
 #undef _DEFAULT_SOURCE /* g++ defines it */
-#define place model_place /* a name of the kernels', too */
+#define place model_site /* a name of the kernels', too */
 #include "model.h"
 
 namespace
@@ -417,7 +417,7 @@ int main(int argc, char **argv)
     const bool others = argc > 1 && !strcmp(argv[1], "others");
     of_large = argc > 2 ? atof(argv[2]) : of_large;
     of_small = argc > 3 ? atof(argv[3]) : of_small;
-    bench_turned = argc > 4;
+    bench_rotary = argc > 4;
     const gckpt_backend *gpu = gckpt_cuda_backend(0, &error);
     if (!gpu) {
         fprintf(stderr, "launches: %s\n", error);

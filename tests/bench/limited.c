@@ -66,13 +66,13 @@ static int peer_done(void *user)
 
 static double peer_clock(void *user) { return (void)user, now(); }
 
-static int peer_open(peer *p, int rank, const char *own, const char *other)
+static int peer_open(peer *p, int rank, const char *own_address, const char *other)
 {
     struct sockaddr_in here = { .sin_family = AF_INET, .sin_port = htons(PORT) }, there = here;
     const int one = 1;
     int s = socket(AF_INET, SOCK_STREAM, 0);
     memset(p, 0, sizeof *p);
-    inet_pton(AF_INET, own, &here.sin_addr);
+    inet_pton(AF_INET, own_address, &here.sin_addr);
     inet_pton(AF_INET, other, &there.sin_addr);
     if (rank == 0) {
         setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
@@ -81,8 +81,8 @@ static int peer_open(peer *p, int rank, const char *own, const char *other)
         p->socket = accept(s, NULL, NULL);
         close(s);
     } else {
-        for (int tries = 0; connect(s, (struct sockaddr *)&there, sizeof there); tries++) {
-            if (tries == 100)
+        for (int tried = 0; connect(s, (struct sockaddr *)&there, sizeof there); tried++) {
+            if (tried == 100)
                 return 0;
             close(s);
             usleep(100000);
@@ -111,14 +111,14 @@ static double exchange(peer *p, char *bytes, size_t n)
 }
 
 /* Rank 0's, which both plan with. */
-static int tell(peer *p, void *what, size_t bytes)
+static int print_result(peer *p, void *what, size_t bytes)
 {
-    int over = 0;
+    int done = 0;
     peer_begin(p, 1 - p->ranks.rank, what, p->ranks.rank ? 0 : bytes, what,
                p->ranks.rank ? bytes : 0);
-    while ((over = peer_done(p)) == 0)
+    while ((done = peer_done(p)) == 0)
         sched_yield();
-    return over > 0;
+    return done > 0;
 }
 
 static double wall(void *unused) { return (void)unused, now(); }
@@ -135,19 +135,19 @@ static int measure(peer *p, const size *z, simulate_machine *to, gckpt_cost **co
            gckpt_calibrate(b.exec, b.feeds, 2, z->batch, wall, NULL, *costs, *count, &update) ==
                GCKPT_OK;
     memset(to, 0, sizeof *to);
-    to->work = 1e9;
-    to->memory = 1e9 * SIMULATE_UPDATE * (double)b.parameters / (double)(update > 0 ? update : 1);
-    to->node = 1;
+    to->throughput = 1e9;
+    to->mem_bandwidth = 1e9 * SIMULATE_UPDATE_BYTES * (double)b.parameters / (double)(update > 0 ? update : 1);
+    to->node_size = 1;
     exchange(p, bytes, LARGE);
-    to->between.latency = exchange(p, bytes, 4);
-    to->between.bandwidth = LARGE / exchange(p, bytes, LARGE);
+    to->inter_node.latency = exchange(p, bytes, 4);
+    to->inter_node.bandwidth = LARGE / exchange(p, bytes, LARGE);
     free(bytes);
     bench_free(&b);
     return good;
 }
 
 /* ---- a row of the table ---- */
-static int row(peer *p, const size *z, const simulate_machine *at, const gckpt_cost *costs,
+static int print_row(peer *p, const size *z, const simulate_machine *at, const gckpt_cost *costs,
                int count, gckpt_mode mode, int ahead, const char *rate)
 {
     const simulate_ranks r = { p->ranks.rank, 2, 2, GCKPT_SHARD_VALUES };
@@ -155,7 +155,7 @@ static int row(peer *p, const size *z, const simulate_machine *at, const gckpt_c
     const int64_t rows = (int64_t)z->batch * 2;
     const gckpt_plan_desc desc = { .mode = mode, .batch = rows, .virtual_ranks = 2, .costs = costs,
                                    .cost_count = count, .overlap_communication = ahead,
-                                   .link_cost = (uint64_t)(1e9 * 1048576 / at->between.bandwidth) };
+                                   .link_cost = (uint64_t)(1e9 * 1048576 / at->inter_node.bandwidth) };
     const gckpt_exec_desc how = { .transport = &p->ranks };
     double seconds[STEPS];
     uint64_t hash = 0;
@@ -177,7 +177,7 @@ static int row(peer *p, const size *z, const simulate_machine *at, const gckpt_c
         fprintf(stderr, "limited: %s\n", gckpt_error_text(b.exec));
     else if (r.rank == 0)
         printf("| %s | %.0f | %s | %s | %.0f | %.0f (%.0f) | %.0f | %zu | `%016llx` |\n", rate,
-               8e-6 * at->between.bandwidth, gckpt_mode_name(mode), ahead ? "ahead" : "at readers",
+               8e-6 * at->inter_node.bandwidth, gckpt_mode_name(mode), ahead ? "ahead" : "at readers",
                1e3 * median(seconds + WARM, STEPS - WARM), 1e3 * s.seconds, 1e3 * s.exposed,
                1e3 * p->under_way / (STEPS - WARM), gckpt_plan_bytes(b.plan),
                (unsigned long long)hash);
@@ -199,10 +199,10 @@ int main(int argc, char **argv)
         return 1;
     }
     int good = measure(&p, &z, &at, &costs, &count);
-    good = good && tell(&p, &at, sizeof at) && tell(&p, costs, (size_t)count * sizeof *costs);
+    good = good && print_result(&p, &at, sizeof at) && print_result(&p, costs, (size_t)count * sizeof *costs);
     for (int i = 0; i < 2 && good; i++)
         for (int ahead = 0; ahead < 2 && good; ahead++)
-            good = row(&p, &z, &at, costs, count, modes[i], ahead, argv[4]);
+            good = print_row(&p, &z, &at, costs, count, modes[i], ahead, argv[4]);
     free(costs);
     close(p.socket);
     return !good;

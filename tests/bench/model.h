@@ -66,7 +66,7 @@ static inline double predict(const gckpt_plan *p, const gckpt_cost *costs, uint6
     return 1e-9 * ns;
 }
 
-static int bench_turned; /* not 0: a GPT turns queries and keys, has no learned positions, and drops a tenth */
+static int bench_rotary; /* not 0: a GPT turns queries and keys, has no learned positions, and drops a tenth */
 
 typedef struct {
     const size *z;
@@ -105,8 +105,8 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
     gckpt_tensor *q = dense(a, i, "q", "qb", C, C);
     gckpt_tensor *k = dense(a, i, "k", "kb", C, C);
     gckpt_tensor *v = dense(a, i, "v", "vb", C, C);
-    const float drop = bench_turned ? 0.1f : 0;
-    if (bench_turned)
+    const float drop = bench_rotary ? 0.1f : 0;
+    if (bench_rotary)
         q = gckpt_rotary(q, p->z->heads, 0), k = gckpt_rotary(k, p->z->heads, 0);
     a = gckpt_attention(q, k, v, p->z->heads, 1);
     x = gckpt_add(x, gckpt_dropout(dense(a, i, "proj", "projb", C, C), drop));
@@ -123,7 +123,7 @@ static gckpt_tensor *gpt_logits(gckpt_graph *g, bench *b, int64_t rows, gckpt_te
     b->feeds[0].input = gckpt_id(in);
     *table = weight(g, -1, "table", z->vocabulary, C, 0);
     gckpt_tensor *x = gckpt_embed(*table, in);
-    if (!bench_turned)
+    if (!bench_rotary)
         x = gckpt_positions(x, weight(g, -1, "places", T, C, 0));
     for (int i = 0; i < z->layers; i++) {
         place p = { z, i };

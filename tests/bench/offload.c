@@ -11,7 +11,7 @@
 
 #define FLOPS 50e12 /* one unit of work of the model is one of these, per second */
 
-static int beside; /* copies run beside what is computed */
+static int overlap; /* copies run beside what is computed */
 
 static gckpt_plan *plan(const net *n, size_t budget, double gigabytes, size_t limit)
 {
@@ -19,7 +19,7 @@ static gckpt_plan *plan(const net *n, size_t budget, double gigabytes, size_t li
     d.budget = budget;
     d.offload_bytes = gigabytes > 0 ? limit : 0;
     d.offload_cost = gigabytes > 0 ? (uint64_t)(FLOPS / (gigabytes * 1e9) * 1048576) : 0;
-    d.overlap_offload = gigabytes > 0 && beside;
+    d.overlap_offload = gigabytes > 0 && overlap;
     return gckpt_plan_new(n->graph, &n->loss, 1, &d);
 }
 
@@ -56,9 +56,9 @@ int main(void)
     p = plan(&n, 0, 0, 0);
     const double least = (double)gckpt_plan_cost(p) / (1 + gckpt_plan_overhead(p));
     gckpt_plan_free(p);
-    for (beside = 0; beside < 2; beside++) {
+    for (overlap = 0; overlap < 2; overlap++) {
         printf("%s| activations, MiB | no slower memory | 25 GB/s | 55 GB/s | 450 GB/s |\n|---|---|---|---|---|\n",
-               beside ? "\nCopies beside what is computed:\n\n" : "");
+               overlap ? "\nCopies beside what is computed:\n\n" : "");
         for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
             size_t bytes = all / 100 * (size_t)parts[i];
             printf("| %.0f (%d %%)", (double)bytes / 1048576, parts[i]);
@@ -67,9 +67,9 @@ int main(void)
             printf(" |\n");
         }
     }
-    for (beside = 0; beside < 2; beside++) {
+    for (overlap = 0; overlap < 2; overlap++) {
         printf("\n| slower memory, MiB, at 450 GB/s%s | 35 %% | 15 %% | 9 %% |\n|---|---|---|---|\n",
-               beside ? ", copies beside" : "");
+               overlap ? ", copies beside" : "");
         for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
             printf("| %zu", limits[i]);
             for (int part = 35; part >= 9; part = part == 35 ? 15 : part - 6)

@@ -20,7 +20,7 @@ enum { FEW = sizeof few_megabytes / sizeof *few_megabytes };
 
 /* BUDGETS are timed, CERTIFIED ones looked at for proofs, SAMPLES of the first network drawn; a
  * frontier may take so much MEMORY. */
-enum { BUDGETS = 10, CERTIFIED = 40, SAMPLES = 400, MEMORY = 100000000 };
+enum { BUDGETS = 10, PROVEN = 40, SAMPLES = 400, MEMORY = 100000000 };
 
 /* The budgets of a network, as gckpt_plan_bytes counts them. */
 typedef struct {
@@ -30,7 +30,7 @@ typedef struct {
     size_t others;     /* of parameters: what net_bytes leaves out */
     size_t proven;     /* no schedule has fewer */
     uint64_t step;     /* work of a step that computes nothing twice */
-    int certified; /* how many of CERTIFIED budgets have a plan that is within 0.1 % of a step */
+    int proven_points; /* how many of CERTIFIED budgets have a plan that is within 0.1 % of a step */
     int points, above,
         below;   /* of the frontier; more, less work than the plan for the same bytes */
     double most; /* by how much of a step at most it is above */
@@ -47,7 +47,7 @@ typedef struct {
 typedef struct {
     int points, slower, clearly, none; /* clearly: by 0.1 % of a step; none: no plan at all */
     double mean, worst;                /* our time relative to theirs, - 1 */
-} duel;
+} comparison;
 
 /* In milliseconds; [1]: forms and orders are chosen. */
 typedef struct {
@@ -59,14 +59,14 @@ typedef struct {
 
 typedef struct {
     net n;
-    range built, formed;        /* formed: n is NULL where it was not asked for */
-    curve lines[PLANNERS];      /* [OPTIMAL]: of the frontier; not used but in the picture */
-    curve least;                /* what is proven in many budgets */
+    range built, lowered;        /* formed: n is NULL where it was not asked for */
+    pareto lines[PLANNERS];      /* [OPTIMAL]: of the frontier; not used but in the picture */
+    pareto least;                /* what is proven in many budgets */
     column columns[EXTRAS + 1]; /* the last one: the least bytes */
     column chosen[EXTRAS + 1];  /* [0]: the fastest there is */
     double fastest;             /* of chosen[0] against a step as built */
     double last, chosen_last;   /* extra time of the least bytes */
-    duel duels[PLANNERS];
+    comparison comparisons[PLANNERS];
 } subject;
 
 /* Of this program alone: the machine may be busy. */
@@ -122,7 +122,7 @@ static gckpt_frontier *frontier_of(const net *n, int as_built)
 /* ---- what the optimal planner finds ---- */
 
 /* All points of the frontier: each is planned, and must be what the point says. */
-static int open_range(range *r, const net *n, int as_built, curve *c)
+static int open_range(range *r, const net *n, int as_built, pareto *c)
 {
     gckpt_frontier *f = frontier_of(n, as_built);
     gckpt_point at = { 0 };
@@ -136,7 +136,7 @@ static int open_range(range *r, const net *n, int as_built, curve *c)
             gckpt_plan *alone = plan_in(r, at.bytes);
             r->least = i == 0 ? at.bytes : r->least;
             r->others = gckpt_plan_bytes(p) - net_bytes(p);
-            curve_add(c, net_bytes(p), gckpt_plan_overhead(p));
+            pareto_add(c, net_bytes(p), gckpt_plan_overhead(p));
             const double more = at.overhead - gckpt_plan_overhead(alone);
             r->points++;
             r->above += at.cost > gckpt_plan_cost(alone);
@@ -152,10 +152,10 @@ static int open_range(range *r, const net *n, int as_built, curve *c)
     r->step = (uint64_t)((double)at.cost / (1 + at.overhead) + 0.5);
     r->proven = gckpt_frontier_proven_bytes(f);
     gckpt_frontier_free(f);
-    for (int i = 0; i < CERTIFIED && good; i++) {
+    for (int i = 0; i < PROVEN && good; i++) {
         gckpt_plan *p =
-            plan_in(r, r->least + (size_t)((double)(r->all - r->least) * i / (CERTIFIED - 1)));
-        r->certified += gckpt_plan_gap(p) <= 0.001;
+            plan_in(r, r->least + (size_t)((double)(r->all - r->least) * i / (PROVEN - 1)));
+        r->proven_points += gckpt_plan_gap(p) <= 0.001;
         gckpt_plan_free(p);
     }
     return good;
@@ -209,7 +209,7 @@ static column last_column(const range *r, uint64_t step, double *extra)
     return c;
 }
 
-static uint64_t work_with(uint64_t step, double extra)
+static uint64_t cost_with(uint64_t step, double extra)
 {
     return step + (uint64_t)(extra * (double)step);
 }
@@ -218,36 +218,36 @@ static uint64_t work_with(uint64_t step, double extra)
 static void sample(subject *s)
 {
     /* what holds for the least bytes found holds below, too */
-    curve_add(&s->least, s->built.proven - s->built.others, s->last - s->columns[EXTRAS].gap);
+    pareto_add(&s->least, s->built.proven - s->built.others, s->last - s->columns[EXTRAS].gap);
     for (int i = 0; i < SAMPLES; i++) {
         const double at = (double)i / (SAMPLES - 1);
         const range *r = &s->built;
         const size_t budget = r->least + (size_t)((double)(r->all - r->least) * at * at * at);
         gckpt_plan *p = plan_in(r, budget);
-        curve_add(&s->lines[OPTIMAL], net_bytes(p), gckpt_plan_overhead(p));
-        curve_add(&s->least, budget - r->others, gckpt_plan_overhead(p) - gckpt_plan_gap(p));
+        pareto_add(&s->lines[OPTIMAL], net_bytes(p), gckpt_plan_overhead(p));
+        pareto_add(&s->least, budget - r->others, gckpt_plan_overhead(p) - gckpt_plan_gap(p));
         gckpt_plan_free(p);
     }
-    curve_finish(&s->lines[OPTIMAL]);
+    pareto_finish(&s->lines[OPTIMAL]);
 }
 
 /* ---- the others ---- */
-static int one_plan(const net *n, gckpt_mode mode, curve *c)
+static int one_plan(const net *n, gckpt_mode mode, pareto *c)
 {
     gckpt_plan *p = plan_of(n, mode, 1, 0);
     if (p == NULL) {
         fprintf(stderr, "plans: %s: %s\n", n->name, gckpt_error_text(n->graph));
         return 0;
     }
-    curve_add(c, net_bytes(p), gckpt_plan_overhead(p));
+    pareto_add(c, net_bytes(p), gckpt_plan_overhead(p));
     gckpt_plan_free(p);
     return 1;
 }
 
 /* Each point of a line against the plan for exactly its bytes. */
-static duel fight(const range *r, const curve *theirs)
+static comparison compare_line(const range *r, const pareto *theirs)
 {
-    duel d = { theirs->n, 0, 0, 0, 0, -1 };
+    comparison d = { theirs->n, 0, 0, 0, 0, -1 };
     for (int i = 0; i < theirs->n; i++) {
         gckpt_plan *p = plan_of(r->n, GCKPT_OPTIMAL, 1, theirs->p[i].bytes + r->others);
         if (p != NULL) {
@@ -264,7 +264,7 @@ static duel fight(const range *r, const curve *theirs)
     return d;
 }
 
-static int examine(subject *s, int formed)
+static int examine(subject *s, int lowered)
 {
     net *n = &s->n;
     if (!one_plan(n, GCKPT_STORE_ALL, &s->lines[STORE_ALL]) ||
@@ -272,29 +272,29 @@ static int examine(subject *s, int formed)
         !one_plan(n, GCKPT_SQRT, &s->lines[SQRT]) ||
         !open_range(&s->built, n, 1, &s->lines[OPTIMAL]))
         return 0;
-    s->lines[ROTOR] = rotor_curve(n, 0);
-    s->lines[ROTOR_OPTIONS] = rotor_curve(n, 1);
-    curve_finish(&s->lines[OPTIMAL]);
+    s->lines[ROTOR] = rotor_pareto(n, 0);
+    s->lines[ROTOR_OPTIONS] = rotor_pareto(n, 1);
+    pareto_finish(&s->lines[OPTIMAL]);
     for (int k = 0; k < OPTIMAL; k++) {
         if (s->lines[k].n == 0)
             return 0;
-        s->duels[k] = fight(&s->built, &s->lines[k]);
+        s->comparisons[k] = compare_line(&s->built, &s->lines[k]);
     }
     for (int x = 0; x < EXTRAS; x++)
-        s->columns[x] = column_of(&s->built, work_with(s->built.step, extras[x]));
+        s->columns[x] = column_of(&s->built, cost_with(s->built.step, extras[x]));
     s->columns[EXTRAS] = last_column(&s->built, s->built.step, &s->last);
-    if (!formed)
+    if (!lowered)
         return 1;
-    curve unused = { NULL, 0, 0 };
-    int good = open_range(&s->formed, n, 0, &unused);
+    pareto unused = { NULL, 0, 0 };
+    int good = open_range(&s->lowered, n, 0, &unused);
     free(unused.p);
     if (!good)
         return 0;
-    s->fastest = (double)s->formed.step / (double)s->built.step - 1;
-    s->chosen[0] = column_of(&s->formed, s->formed.step);
+    s->fastest = (double)s->lowered.step / (double)s->built.step - 1;
+    s->chosen[0] = column_of(&s->lowered, s->lowered.step);
     for (int x = 1; x < EXTRAS; x++)
-        s->chosen[x] = column_of(&s->formed, work_with(s->built.step, extras[x - 1]));
-    s->chosen[EXTRAS] = last_column(&s->formed, s->built.step, &s->chosen_last);
+        s->chosen[x] = column_of(&s->lowered, cost_with(s->built.step, extras[x - 1]));
+    s->chosen[EXTRAS] = last_column(&s->lowered, s->built.step, &s->chosen_last);
     return 1;
 }
 
@@ -309,12 +309,12 @@ static int by_size(const void *a, const void *b)
  * the least of three times. */
 static int measure_choice(const net *n, timing *t, size_t all, int chosen)
 {
-    const int tries = t->ops < 1000 ? 3 : 1;
+    const int tried = t->ops < 1000 ? 3 : 1;
     double times[BUDGETS], start;
     gckpt_point least = { 0 };
     int good = 1;
     t->frontier[chosen] = 1e9;
-    for (int k = 0; k < tries && good; k++) {
+    for (int k = 0; k < tried && good; k++) {
         const size_t before = most_taken = taken;
         start = now();
         gckpt_frontier *f = frontier_of(n, !chosen);
@@ -326,13 +326,13 @@ static int measure_choice(const net *n, timing *t, size_t all, int chosen)
         good = gckpt_frontier_get(f, 0, &least) == GCKPT_OK;
         gckpt_frontier_free(f);
     }
-    for (int i = 0; i < BUDGETS * tries && good; i++) {
-        double *at = &times[i / tries];
-        size_t budget = least.bytes + (size_t)((double)(all - least.bytes) * (i / tries) / BUDGETS);
+    for (int i = 0; i < BUDGETS * tried && good; i++) {
+        double *at = &times[i / tried];
+        size_t budget = least.bytes + (size_t)((double)(all - least.bytes) * (i / tried) / BUDGETS);
         start = now();
         gckpt_plan *p = plan_of(n, GCKPT_OPTIMAL, !chosen, budget);
         start = now() - start;
-        *at = i % tries == 0 || start < *at ? start : *at;
+        *at = i % tried == 0 || start < *at ? start : *at;
         good = p != NULL;
         gckpt_plan_free(p);
     }
@@ -369,13 +369,13 @@ static int measure(const net *n, timing *t)
     return measure_choice(n, t, all, 0) && measure_choice(n, t, all, 1);
 }
 /* ---- what is written ---- */
-static double unit_of(const subject *s)
+static double display_unit(const subject *s)
 {
     return s->lines[STORE_ALL].p[0].bytes < 1000000 ? 1e3 : 1e6;
 }
 
 /* The fewest bytes of a line at no more than this extra time; NULL: nothing is that fast. */
-static const point *at_most(const curve *c, double extra)
+static const point *at_most(const pareto *c, double extra)
 {
     const point *best = NULL;
     for (int i = c->n; i-- > 0;) /* fewer bytes towards 0 */
@@ -414,7 +414,7 @@ static void print_columns(FILE *f, const char *name, const column *c, const rang
 
 static void print_table(FILE *f, const subject *s)
 {
-    const double unit = unit_of(s);
+    const double unit = display_unit(s);
     fprintf(f, "\n### %s, %s\n\n| planner |", s->n.name, unit < 1e4 ? "KB" : "MB");
     for (int x = 0; x < EXTRAS; x++)
         fprintf(f, " +%.0f %% |", 100 * extras[x]);
@@ -438,7 +438,7 @@ static void print_table(FILE *f, const subject *s)
 }
 
 /* The extra time of a line in so many bytes. */
-static void print_extra(FILE *f, const curve *c, double bytes)
+static void print_extra(FILE *f, const pareto *c, double bytes)
 {
     double extra = -1;
     for (int i = 0; i < c->n && (double)c->p[i].bytes <= bytes; i++)
@@ -482,7 +482,7 @@ static void print_points(FILE *f, const subject *s)
     int points = 0, above = 0, below = 0;
     double most = 0;
     for (int i = 0; i < 2 * NETS; i++) {
-        const range *r = i % 2 ? &s[i / 2].formed : &s[i / 2].built;
+        const range *r = i % 2 ? &s[i / 2].lowered : &s[i / 2].built;
         points += r->points;
         above += r->above;
         below += r->below;
@@ -507,13 +507,13 @@ static void print_proofs(FILE *f, const subject *s)
             "built, beside the fewest there can be.\n\n"
             "| network | certified | chosen | least bytes | proven | ratio |\n"
             "|---|---|---|---|---|---|\n",
-            CERTIFIED);
+            PROVEN);
     for (int i = 0; i < NETS; i++) {
         const range *r = &s[i].built;
         const double least = (double)(r->least - r->others), none = (double)(r->proven - r->others);
-        fprintf(f, "| %s | %d of %d |", s[i].n.name, r->certified, CERTIFIED);
-        if (s[i].formed.n != NULL)
-            fprintf(f, " %d of %d |", s[i].formed.certified, CERTIFIED);
+        fprintf(f, "| %s | %d of %d |", s[i].n.name, r->proven_points, PROVEN);
+        if (s[i].lowered.n != NULL)
+            fprintf(f, " %d of %d |", s[i].lowered.proven_points, PROVEN);
         else
             fprintf(f, " |");
         fprintf(f, " %.0f | %.0f | %.2f |\n", least, none, least / none);
@@ -522,7 +522,7 @@ static void print_proofs(FILE *f, const subject *s)
 }
 
 /* Is the optimal planner ever worse, in the same bytes? */
-static void print_duels(FILE *f, const subject *s)
+static void print_comparisons(FILE *f, const subject *s)
 {
     fprintf(
         f,
@@ -535,7 +535,7 @@ static void print_duels(FILE *f, const subject *s)
         "|---|---|---|---|---|---|---|\n");
     for (int i = 0; i < NETS; i++)
         for (int k = 0; k < OPTIMAL; k++) {
-            const duel *d = &s[i].duels[k];
+            const comparison *d = &s[i].comparisons[k];
             fprintf(f, "| %s | %s | %d | %d | %d | %+.2f %% | %+.2f %%", s[i].n.name, planners[k],
                     d->points, d->slower + d->none, d->clearly + d->none, 100 * d->mean,
                     100 * d->worst);
@@ -559,7 +559,7 @@ static void print_chosen(FILE *f, const subject *s)
            "nothing twice, so they can be below it; what is proven holds for all forms and\n"
            "orders. MB at no more than so much time, and the fastest there is.\n");
     for (int i = 0; i < NETS; i++) {
-        if (s[i].formed.n == NULL)
+        if (s[i].lowered.n == NULL)
             continue;
         fprintf(f, "\n### %s\n\n| | %+.1f %% |", s[i].n.name, 100 * s[i].fastest);
         column built[EXTRAS + 1] = { { 1, 0, 0, 0 } };
@@ -574,7 +574,7 @@ static void print_chosen(FILE *f, const subject *s)
         if (!built[0].none)
             built[0] = s[i].columns[0];
         print_columns(f, "as built", built, &s[i].built, 1e6, s[i].last);
-        print_columns(f, "chosen", s[i].chosen, &s[i].formed, 1e6, s[i].chosen_last);
+        print_columns(f, "chosen", s[i].chosen, &s[i].lowered, 1e6, s[i].chosen_last);
         fprintf(f, "\n");
     }
 }
@@ -647,7 +647,7 @@ static void print_terms(FILE *f)
 static void print_all(FILE *f, const subject *s, const timing *t, int timed)
 {
     const point *all = &s->lines[STORE_ALL].p[0], *block = &s->lines[PER_BLOCK].p[0];
-    const column same = column_of(&s->built, work_with(s->built.step, block->overhead));
+    const column same = column_of(&s->built, cost_with(s->built.step, block->overhead));
     const size_t others = s->built.others, ten = s->columns[2].bytes - others;
     fprintf(
         f,
@@ -672,7 +672,7 @@ static void print_all(FILE *f, const subject *s, const timing *t, int timed)
         print_table(f, &s[i]);
     print_few(f, s);
     print_proofs(f, s);
-    print_duels(f, s);
+    print_comparisons(f, s);
     print_chosen(f, s);
     print_timings(f, t, timed);
 }
@@ -680,7 +680,7 @@ static void print_all(FILE *f, const subject *s, const timing *t, int timed)
 /* ---- the chart ---- */
 
 /* A frontier as stairs: between two points one has to take the one with fewer bytes. */
-static void draw_curve(plot *p, const char *name, double width, const curve *c, double x_max)
+static void draw_curve(plot *p, const char *name, double width, const pareto *c, double x_max)
 {
     double *x = (double *)rotor_new(2 * (size_t)c->n, sizeof *x);
     double *y = (double *)rotor_new(2 * (size_t)c->n, sizeof *y);
@@ -702,7 +702,7 @@ static void draw_curve(plot *p, const char *name, double width, const curve *c, 
 /* What nobody knows: from the frontier down to what is proven. */
 static void draw_gap(const plot *p, const subject *s)
 {
-    const curve *c = &s->lines[OPTIMAL];
+    const pareto *c = &s->lines[OPTIMAL];
     const double left = (double)c->p[0].bytes / 1e6;
     const double none = (double)(s->built.proven - s->built.others) / 1e6;
     const double bare = none > p->x0 ? none : p->x0;
@@ -731,7 +731,7 @@ static void draw_gap(const plot *p, const subject *s)
 }
 
 /* A planner of a single point: a dot, and its name `up` pixels above. */
-static void draw_dot(const plot *p, const curve *c, const char *label, int up)
+static void draw_dot(const plot *p, const pareto *c, const char *label, int up)
 {
     double x = (double)c->p[0].bytes / 1e6, y = 100 * c->p[0].overhead;
     if (x > p->x1)
@@ -745,7 +745,7 @@ static void draw_dot(const plot *p, const curve *c, const char *label, int up)
 
 static void draw(FILE *f, const subject *s)
 {
-    const curve *c = s->lines;
+    const pareto *c = s->lines;
     char title[2][80], label[80];
     snprintf(title[0], sizeof title[0], "%s: all of it", s->n.name);
     snprintf(title[1], sizeof title[1], "%s: few bytes", s->n.name);

@@ -29,7 +29,7 @@ static double seconds(void *user)
 }
 
 static clockid_t the_clock = CLOCK_PROCESS_CPUTIME_ID;         /* with one thread */
-static const double parts[POINTS] = { 0, 0.05, 0.15, 0.4, 1 }; /* of what lies above the least */
+static const double budget_parts[POINTS] = { 0, 0.05, 0.15, 0.4, 1 }; /* of what lies above the least */
 
 /* Plans within `budget` bytes by the costs of this machine. */
 static int plan_point(bench *b, point *q, size_t budget, gckpt_cost *costs, int count, int threads)
@@ -68,7 +68,7 @@ static int run(bench *b, const size *z, point *points, gckpt_cost *costs, int co
     if (!calibrate(b, z, costs, count, &update))
         return fprintf(stderr, "predict: %s\n", gckpt_error_text(b->exec)), 1;
     for (int i = 0; i < POINTS; i++) {
-        size_t budget = least + (size_t)(parts[i] * (double)(most - least));
+        size_t budget = least + (size_t)(budget_parts[i] * (double)(most - least));
         if (!plan_point(b, &points[i], budget, costs, count, threads))
             return fprintf(stderr, "predict: %s\n", gckpt_error_text(b->graph)), 1;
     }

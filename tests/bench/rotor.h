@@ -24,9 +24,9 @@ typedef struct {
 typedef struct {
     point *p;
     int n, capacity;
-} curve;
+} pareto;
 
-static inline void curve_add(curve *c, size_t bytes, double overhead)
+static inline void pareto_add(pareto *c, size_t bytes, double overhead)
 {
     if (c->n == c->capacity) {
         c->capacity = c->capacity * 2 + 64;
@@ -38,7 +38,7 @@ static inline void curve_add(curve *c, size_t bytes, double overhead)
     c->p[c->n++].overhead = overhead;
 }
 
-static inline int curve_before(const void *first, const void *second)
+static inline int pareto_before(const void *first, const void *second)
 {
     const point *a = (const point *)first, *b = (const point *)second;
     if (a->bytes != b->bytes)
@@ -47,12 +47,12 @@ static inline int curve_before(const void *first, const void *second)
 }
 
 /* Sorts, and drops what another point beats. */
-static inline void curve_finish(curve *c)
+static inline void pareto_finish(pareto *c)
 {
     int kept = 0;
     if (c->n == 0)
         return;
-    qsort(c->p, (size_t)c->n, sizeof *c->p, curve_before);
+    qsort(c->p, (size_t)c->n, sizeof *c->p, pareto_before);
     for (int i = 0; i < c->n; i++)
         if (kept == 0 || c->p[i].overhead < c->p[kept - 1].overhead)
             c->p[kept++] = c->p[i];
@@ -66,7 +66,7 @@ typedef struct {
     int id, segment, inputs;
     int in[GCKPT_MAX_INPUTS]; /* ops; -1: an input or a parameter */
     unsigned reads, flags;    /* reads: what its backward reads, as in gckpt_op.needs */
-    size_t out, aux, work;    /* work: of the forward */
+    size_t out, saved, workspace;    /* work: of the forward */
     size_t before, during;    /* gradients live just before its backward; and work in it */
     uint64_t forward, backward;
     int last_user;
@@ -165,8 +165,8 @@ static inline int rotor_read(rotor *r)
         o->out = node.loss ? 0 : sizeof(float);
         for (int i = 0; i < node.shape.n; i++)
             o->out *= (size_t)node.shape.d[i];
-        o->aux = t->saved_bytes;
-        o->work = during[x];
+        o->saved = t->saved_bytes;
+        o->workspace = during[x];
         o->forward = usage.cost;
         for (int k = 0; k < o->inputs; k++) {
             const int q = gckpt_id(t->in[k]->base);
@@ -216,16 +216,16 @@ static inline int stage_reads(const rotor *r, const rotor_stage *s, int instruct
 /* Drops forwards that nobody reads. Returns the new length. */
 static inline int stage_drop_unread(const rotor *r, const rotor_stage *s, int *list, int n)
 {
-    unsigned char value[STAGE_OPS] = { 0 }, aux[STAGE_OPS] = { 0 };
+    unsigned char value[STAGE_OPS] = { 0 }, saved[STAGE_OPS] = { 0 };
     int ops[STAGE_OPS], keep = n;
     for (int x = n; x-- > 0;) {
         int e = list[x], at = e == STAGE_REST ? 0 : op_at(e) - s->low;
         if (e != STAGE_REST && e >= 0) {
-            if (!value[at] && !aux[at] && !(r->ops[e].flags & GCKPT_LOSS))
+            if (!value[at] && !saved[at] && !(r->ops[e].flags & GCKPT_LOSS))
                 continue;
-            value[at] = aux[at] = 0;
+            value[at] = saved[at] = 0;
         } else if (e < 0) {
-            aux[at] |= (r->ops[op_at(e)].reads & GCKPT_SAVED) != 0;
+            saved[at] |= (r->ops[op_at(e)].reads & GCKPT_SAVED) != 0;
         }
         for (int k = stage_reads(r, s, e, ops); k-- > 0;)
             value[ops[k] - s->low] = 1;
@@ -239,14 +239,14 @@ static inline int stage_drop_unread(const rotor *r, const rotor_stage *s, int *l
 static inline void stage_evaluate(const rotor *r, const rotor_stage *s, const int *list, int n,
                                   stage_run *run)
 {
-    int value[STAGE_OPS], aux_end[STAGE_LIST], ops[STAGE_OPS], rest = n;
+    int value[STAGE_OPS], saved_end[STAGE_LIST], ops[STAGE_OPS], rest = n;
     int64_t change[STAGE_LIST + 1] = { 0 }, live = 0;
     size_t gradients = 0;
     run->cost = 0;
     run->peak = 0;
     for (int x = 0; x < n; x++) {
         int e = list[x];
-        run->last[x] = aux_end[x] = -1;
+        run->last[x] = saved_end[x] = -1;
         for (int k = stage_reads(r, s, e, ops); k-- > 0;)
             run->last[value[ops[k] - s->low]] = x;
         if (e == STAGE_REST) {
@@ -256,7 +256,7 @@ static inline void stage_evaluate(const rotor *r, const rotor_stage *s, const in
             run->cost += r->ops[e].forward;
         } else {
             if (r->ops[op_at(e)].reads & GCKPT_SAVED)
-                aux_end[value[op_at(e) - s->low]] = x;
+                saved_end[value[op_at(e) - s->low]] = x;
             run->cost += r->ops[op_at(e)].backward;
         }
     }
@@ -265,9 +265,9 @@ static inline void stage_evaluate(const rotor *r, const rotor_stage *s, const in
             const rotor_op *o = &r->ops[list[x]];
             change[x] += (int64_t)o->out;
             change[(run->last[x] < x ? x : run->last[x]) + 1] -= (int64_t)o->out;
-            if (aux_end[x] >= 0) {
-                change[x] += (int64_t)o->aux;
-                change[aux_end[x] + 1] -= (int64_t)o->aux;
+            if (saved_end[x] >= 0) {
+                change[x] += (int64_t)o->saved;
+                change[saved_end[x] + 1] -= (int64_t)o->saved;
             }
         }
     for (int x = n; x-- > 0;) { /* gradients: by the backward that comes next */
@@ -282,7 +282,7 @@ static inline void stage_evaluate(const rotor *r, const rotor_stage *s, const in
         run->live[x] += (size_t)live;
         if (list[x] != STAGE_REST && list[x] >= 0) {
             const rotor_op *o = &r->ops[list[x]];
-            run->live[x] += o->work;
+            run->live[x] += o->workspace;
             for (int k = 0; k < o->inputs; k++) /* in place of an input that dies here */
                 if (o->flags & GCKPT_INPLACE(k) && o->in[k] >= s->low &&
                     r->ops[o->in[k]].out == o->out) {
@@ -339,31 +339,31 @@ enum { CASCADE_NONE, CASCADE_DEAD, CASCADE_ALL, CASCADES };
  * next reader, instruction `use`; so do, by `cascade`, those it reads: the ones that nobody wants
  * from x on, or all that nobody wants from `use` on; others live on. Returns the new length, 0:
  * too long. */
-static inline int stage_let_go(const rotor *r, const rotor_stage *s, const int *list, int n,
+static inline int stage_drop_value(const rotor *r, const rotor_stage *s, const int *list, int n,
                                const stage_run *run, int j, int x, int use, int cascade, int *out)
 {
-    unsigned char again[STAGE_OPS] = { 0 };
+    unsigned char recomputed[STAGE_OPS] = { 0 };
     int extra = 0;
-    again[j - s->low] = 1;
+    recomputed[j - s->low] = 1;
     for (int i = j; i >= s->low; i--)
-        for (int k = 0; again[i - s->low] && k < r->ops[i].inputs; k++) {
+        for (int k = 0; recomputed[i - s->low] && k < r->ops[i].inputs; k++) {
             int q = r->ops[i].in[k], from = use - 1;
             if (q < s->low || cascade == CASCADE_NONE)
                 continue;
             while (list[from] != q)
                 from--;
             if (run->last[from] < (cascade == CASCADE_DEAD ? x : use))
-                again[q - s->low] = 1;
+                recomputed[q - s->low] = 1;
         }
     for (int i = s->low; i <= j; i++)
-        extra += again[i - s->low];
+        extra += recomputed[i - s->low];
     if (n + extra > STAGE_LIST)
         return 0;
     memcpy(out, list, (size_t)use * sizeof *list);
     n += extra;
     extra = use;
     for (int i = s->low; i <= j; i++)
-        if (again[i - s->low])
+        if (recomputed[i - s->low])
             out[extra++] = i;
     memcpy(out + extra, list + use, (size_t)(n - extra) * sizeof *list);
     return stage_drop_unread(r, s, out, n);
@@ -390,7 +390,7 @@ typedef struct {
 
 /* Of all values that are alive but not read at instruction x: lets go of the one that takes most
  * excess away for its cost. 0: none does. */
-static inline int stage_squeeze_at(const rotor *r, const rotor_stage *s, stage_try *now,
+static inline int stage_reduce_peak_at(const rotor *r, const rotor_stage *s, stage_try *now,
                                    stage_try *best, int x, size_t ballast, size_t limit)
 {
     static stage_try t; /* large */
@@ -408,7 +408,7 @@ static inline int stage_squeeze_at(const rotor *r, const rotor_stage *s, stage_t
             for (int k = stage_reads(r, s, now->list[++use], ops); k-- > 0;)
                 reads = reads || ops[k] == j;
         for (int cascade = 0; cascade < CASCADES && !busy; cascade++) {
-            t.n = stage_let_go(r, s, now->list, now->n, &now->run, j, x, use, cascade, t.list);
+            t.n = stage_drop_value(r, s, now->list, now->n, &now->run, j, x, use, cascade, t.list);
             if (t.n == 0)
                 continue;
             stage_evaluate(r, s, t.list, t.n, &t.run);
@@ -428,7 +428,7 @@ static inline int stage_squeeze_at(const rotor *r, const rotor_stage *s, stage_t
 }
 
 /* Brings the stage below the limit; 0: that does not work. */
-static inline int stage_squeeze(const rotor *r, const rotor_stage *s, stage_try *now,
+static inline int stage_reduce_peak(const rotor *r, const rotor_stage *s, stage_try *now,
                                 size_t ballast, size_t limit)
 {
     static stage_try best; /* large */
@@ -436,10 +436,10 @@ static inline int stage_squeeze(const rotor *r, const rotor_stage *s, stage_try 
         int found = 0;
         for (int x = 0; x < now->n && !found; x++)
             if (now->run.live[x] == now->run.peak)
-                found = stage_squeeze_at(r, s, now, &best, x, ballast, limit);
+                found = stage_reduce_peak_at(r, s, now, &best, x, ballast, limit);
         for (int x = 0; x < now->n && !found; x++)
             if (now->run.live[x] > limit && now->run.live[x] < now->run.peak)
-                found = stage_squeeze_at(r, s, now, &best, x, ballast, limit);
+                found = stage_reduce_peak_at(r, s, now, &best, x, ballast, limit);
         if (!found || turns == 0)
             return 0;
     }
@@ -447,7 +447,7 @@ static inline int stage_squeeze(const rotor *r, const rotor_stage *s, stage_try 
 }
 
 /* Takes out recomputes that fit under the limit without: those that save most first. */
-static inline void stage_polish(const rotor *r, const rotor_stage *s, stage_try *now,
+static inline void stage_remove_recomputes(const rotor *r, const rotor_stage *s, stage_try *now,
                                 size_t ballast, size_t limit)
 {
     static stage_try t, best; /* large */
@@ -508,11 +508,11 @@ static inline void stage_find_options(const rotor *r, rotor_stage *s, int option
         for (;;) {
             size_t limit = way == 0 ? now.run.peak / 10 * 9 : now.run.peak - 1;
             next = now;
-            if (now.run.peak == 0 || !stage_squeeze(r, s, &next, ballast, limit))
+            if (now.run.peak == 0 || !stage_reduce_peak(r, s, &next, ballast, limit))
                 break;
             now = next;
             stage_add_option(r, s, now.list, now.n);
-            stage_polish(r, s, &next, ballast, way == 0 ? limit : now.run.peak);
+            stage_remove_recomputes(r, s, &next, ballast, way == 0 ? limit : now.run.peak);
             stage_add_option(r, s, next.list, next.n);
             if (way == 0)
                 now = next;
@@ -527,7 +527,7 @@ static inline int stage_same(const rotor *r, const rotor_stage *a, const rotor_s
     for (int i = 0; same && i < a->high - a->low; i++) {
         const rotor_op *x = &r->ops[a->low + i], *y = &r->ops[b->low + i];
         same = x->inputs == y->inputs && x->reads == y->reads && x->flags == y->flags &&
-               x->out == y->out && x->aux == y->aux && x->work == y->work &&
+               x->out == y->out && x->saved == y->saved && x->workspace == y->workspace &&
                x->before == y->before && x->during == y->during && x->forward == y->forward &&
                x->backward == y->backward && (x->last_user >= a->high) == (y->last_user >= b->high);
         for (int k = 0; same && k < x->inputs; k++) {
@@ -590,7 +590,7 @@ static inline void rotor_close(rotor *r)
  * slots, when what enters s is there and paid for. ---- */
 typedef struct {
     const rotor *r;
-    double unit, *cost; /* unit: bytes of a slot */
+    double slot_bytes, *cost; /* unit: bytes of a slot */
     short *choice;      /* k > s: checkpoint what enters k; -1 - i: option i of s */
 } rotor_table;
 
@@ -601,7 +601,7 @@ static inline size_t rotor_cell(const rotor_table *d, int s, int t, int m)
 
 static inline int rotor_slots(const rotor_table *d, size_t bytes)
 {
-    double slots = (double)bytes / d->unit;
+    double slots = (double)bytes / d->slot_bytes;
     int whole = slots > ROTOR_SLOTS ? ROTOR_SLOTS : (int)slots;
     return whole + ((double)whole < slots);
 }
@@ -709,7 +709,7 @@ static inline void rotor_emit(const rotor_table *d, int s, int t, int m, rotor_s
 }
 
 /* Adds all points of rotor's programme in slots of one size. 0 after saying what is wrong. */
-static inline int rotor_points(const rotor *r, double slot, curve *c)
+static inline int rotor_points(const rotor *r, double slot, pareto *c)
 {
     const size_t cells = (size_t)r->stage_count * (size_t)r->stage_count * (ROTOR_SLOTS + 1);
     rotor_table d = { r, slot, NULL, NULL };
@@ -732,7 +732,7 @@ static inline int rotor_points(const rotor *r, double slot, curve *c)
         gckpt_plan *p = gckpt_plan_new(r->n->graph, &r->n->loss, 1, &desc);
         good = p != NULL;
         if (good)
-            curve_add(c, net_bytes(p), gckpt_plan_overhead(p));
+            pareto_add(c, net_bytes(p), gckpt_plan_overhead(p));
         else
             fprintf(stderr, "rotor, %s: %s\n", r->n->name, gckpt_error_text(r->n->graph));
         gckpt_plan_free(p);
@@ -745,10 +745,10 @@ static inline int rotor_points(const rotor *r, double slot, curve *c)
 
 /* All points of rotor's programme, whichever way the network is cut into stages, in slots of
  * several sizes. Empty: it cannot do this network. */
-static inline curve rotor_curve(const net *n, int options)
+static inline pareto rotor_pareto(const net *n, int options)
 {
     static const double ranges[] = { 1.1, 0.3, 0.1 }; /* of the store-all bytes */
-    curve c = { NULL, 0, 0 };
+    pareto c = { NULL, 0, 0 };
     int good = 1;
     for (int coarse = 0; coarse < 2 && good; coarse++) {
         rotor r;
@@ -757,7 +757,7 @@ static inline curve rotor_curve(const net *n, int options)
             good = rotor_points(&r, ranges[i] * (double)r.all / ROTOR_SLOTS, &c);
         rotor_close(&r);
     }
-    curve_finish(&c);
+    pareto_finish(&c);
     return c;
 }
 #endif

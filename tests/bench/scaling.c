@@ -12,15 +12,15 @@
 
 #include "../../examples/mpi.h"
 
-enum { BATCH = 16, LEAVES = 8, STEPS = 12, LARGE = 1 << 14 };
-static const size shape = { 4, 4, 256, 64, BATCH / LEAVES, 256, 0, 0 };
+enum { BATCH = 16, VRANKS = 8, STEPS = 12, LARGE = 1 << 14 };
+static const size shape = { 4, 4, 256, 64, BATCH / VRANKS, 256, 0, 0 };
 static const char *const modes[] = { "exact", "state", "gradients", "values", "fast" };
 
 /* An engine that is watched. */
 static struct {
-    mpi_ranks engine;
+    mpi_ranks transport;
     int large;
-    double begun, asked, flying, waited;
+    double begun, asked, in_flight, waited;
 } watch;
 
 static int begin(size_t bytes, int begun)
@@ -32,27 +32,27 @@ static int begin(size_t bytes, int begun)
 
 static int exchange(void *user, int peer, const void *send, size_t out, void *receive, size_t in)
 {
-    const gckpt_transport *r = &watch.engine.ranks;
+    const gckpt_transport *r = &watch.transport.ranks;
     return (void)user, begin(out + in, r->exchange(r->user, peer, send, out, receive, in));
 }
 
 static int all_reduce(void *user, float *x, size_t n)
 {
-    const gckpt_transport *r = &watch.engine.ranks;
+    const gckpt_transport *r = &watch.transport.ranks;
     return (void)user, begin(n * sizeof *x, r->all_reduce(r->user, x, n));
 }
 
 static int done(void *user)
 {
     const double asked = now();
-    const int over = watch.engine.ranks.done(watch.engine.ranks.user);
+    const int complete = watch.transport.ranks.done(watch.transport.ranks.user);
     const double answered = now(), since = asked - watch.asked < 5e-6 ? watch.asked : asked;
     if (watch.large)
         watch.waited += answered - since;
-    if (watch.large && over != 0)
-        watch.flying += answered - watch.begun;
+    if (watch.large && complete != 0)
+        watch.in_flight += answered - watch.begun;
     watch.asked = answered;
-    return (void)user, over;
+    return (void)user, complete;
 }
 
 static int fail(const char *text)
@@ -67,11 +67,11 @@ int main(int argc, char **argv)
     bench b = { .z = &shape };
     int mode = 0;
     MPI_Init(&argc, &argv);
-    if (!mpi_ranks_open(&watch.engine, MPI_COMM_WORLD, 60))
+    if (!mpi_ranks_open(&watch.transport, MPI_COMM_WORLD, 60))
         return fail("MPI");
     while (argc > 1 && mode < 4 && strcmp(argv[1], modes[mode]) != 0)
         mode++;
-    gckpt_transport ranks = watch.engine.ranks;
+    gckpt_transport ranks = watch.transport.ranks;
     ranks.exchange = exchange;
     ranks.all_reduce = all_reduce;
     ranks.done = done;
@@ -80,7 +80,7 @@ int main(int argc, char **argv)
                       mode < 4 ? (gckpt_shard)mode : GCKPT_SHARD_NONE);
     b.graph = gckpt_graph_new(b.store, NULL);
     bench_build(b.graph, shape.batch, &b.loss, &b);
-    const gckpt_plan_desc desc = { .batch = BATCH, .virtual_ranks = LEAVES };
+    const gckpt_plan_desc desc = { .batch = BATCH, .virtual_ranks = VRANKS };
     const gckpt_exec_desc how = { .transport = &ranks, .fast_reduce = mode == 4 };
     b.plan = gckpt_plan_new(b.graph, &b.loss, 1, &desc);
     if (b.plan == NULL)
@@ -103,11 +103,11 @@ int main(int argc, char **argv)
         parameters += p.elements;
 
     const gckpt_hyper adamw = { .lr = 1e-4f };
-    double seconds = 1e30, flying = 0, waited = 0;
+    double seconds = 1e30, in_flight = 0, waited = 0;
     uint64_t sent = 0, hash;
     for (int i = 0; i < STEPS; i++) { /* the fastest counts */
         sent = gckpt_exec_bytes_sent(b.exec);
-        watch.flying = watch.waited = 0;
+        watch.in_flight = watch.waited = 0;
         const double begun = now();
         if (gckpt_step(b.exec, feeds, 2, BATCH, &adamw, NULL) != GCKPT_OK)
             return fail(gckpt_error_text(b.exec));
@@ -115,7 +115,7 @@ int main(int argc, char **argv)
         sent = gckpt_exec_bytes_sent(b.exec) - sent;
         if (took < seconds) {
             seconds = took;
-            flying = watch.flying;
+            in_flight = watch.in_flight;
             waited = watch.waited;
         }
     }
@@ -124,14 +124,14 @@ int main(int argc, char **argv)
     const double least = 8e-6 * (double)parameters * (ranks.size - 1) / ranks.size;
     if (ranks.rank == 0) {
         printf("| %d%s | %s | %.0f | %.1f | ", ranks.size, ranks.size > 2 ? ", oversubscribed" : "",
-               modes[mode], 1e3 * seconds, 1e3 * flying);
-        printf(flying > 0 ? "%.0f %% | " : "- | ", 100 * (1 - waited / flying));
+               modes[mode], 1e3 * seconds, 1e3 * in_flight);
+        printf(in_flight > 0 ? "%.0f %% | " : "- | ", 100 * (1 - waited / in_flight));
         printf(mode < 4 ? "%.2f | " : "by MPI | ", 1e-6 * (double)sent);
         printf("%.2f | %zu | `%016llx` |\n", least, gckpt_plan_bytes(b.plan),
                (unsigned long long)hash);
     }
     bench_free(&b);
-    mpi_ranks_close(&watch.engine);
+    mpi_ranks_close(&watch.transport);
     MPI_Finalize();
     return 0;
 }

@@ -21,7 +21,7 @@ static const shape_of_model llama_1b = { "Llama-3.2-1B", 16, 32, 8, 2048, 8192, 
 typedef struct {
     place at;
     const shape_of_model *model;
-} spot;
+} layer_place;
 
 /* A weight (rows,columns), called "frozen." if it is. */
 static gckpt_tensor *weight(const place *p, const char *part, int frozen, int64_t rows,
@@ -50,7 +50,7 @@ static gckpt_tensor *dense(const place *p, const char *part, gckpt_tensor *x, in
 /* A block of Llama: RMSNorm (its gain is in the next product), rotary attention, SwiGLU. */
 static gckpt_tensor *block(gckpt_tensor *x, void *user)
 {
-    const spot *s = (const spot *)user;
+    const layer_place *s = (const layer_place *)user;
     const place *p = &s->at;
     const int heads = s->model->heads, dim = s->model->dim, inner = s->model->inner;
     const int keys = dim / heads * s->model->key_heads;
@@ -70,7 +70,7 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
 static int open_stack(net *n, const shape_of_model *model, gckpt_storage storage)
 {
     net_open(n, model->name, 1);
-    spot s = { { n, "", 0, model->dim, model->heads, 1, NULL }, model };
+    layer_place s = { { n, "", 0, model->dim, model->heads, 1, NULL }, model };
     gckpt_shape shape = gckpt_shape2(1, TOKENS);
     gckpt_tensor *table = weight(&s.at, "table", 1, model->vocabulary, model->dim), *head = table;
     if (!model->tied)
@@ -144,7 +144,7 @@ static int print_rows(const net *n, const char *what, gckpt_precision precision,
 }
 
 /* Bytes of the model as it is stored, and of all, in the least that there is, by precision. */
-static int print_stored(const char *name, gckpt_storage storage)
+static int print_quantised(const char *name, gckpt_storage storage)
 {
     size_t least[2] = { 0, 0 }, weights = 0;
     net n;
@@ -184,6 +184,6 @@ int main(void)
     printf("\n| %s, weights as | weights, MB | least, fp32 | least, bf16 |\n|---|---|---|---|\n",
            llama_1b.name);
     for (int k = 0; k < 5 && good; k++)
-        good = k == GCKPT_STORAGE_F16 || print_stored(names[k], (gckpt_storage)k);
+        good = k == GCKPT_STORAGE_F16 || print_quantised(names[k], (gckpt_storage)k);
     return !good || int8 != bf16 || fflush(stdout) != 0;
 }

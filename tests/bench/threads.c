@@ -18,7 +18,7 @@
 enum { MOST = 500 };
 
 /* The median of a step's seconds over about `seconds`; -1: error. had: processors, on average. */
-static double median_step(bench *b, double seconds, double *had)
+static double median_step(bench *b, double seconds, double *processors)
 {
     const gckpt_hyper adamw = { .lr = 1e-4f, .clip = 1 };
     double times[MOST], start = 0;
@@ -33,14 +33,14 @@ static double median_step(bench *b, double seconds, double *had)
         else
             times[n] = now() - t;
     }
-    *had = (double)(clock() - used) / CLOCKS_PER_SEC / (now() - start);
+    *processors = (double)(clock() - used) / CLOCKS_PER_SEC / (now() - start);
     return median(times, n);
 }
 
-static double measure(const size *z, int threads, double seconds, double *had)
+static double measure(const size *z, int threads, double seconds, double *processors)
 {
     bench b = { 0 };
-    double t = bench_new(&b, z, GCKPT_STORE_ALL, threads) ? median_step(&b, seconds, had) : -1;
+    double t = bench_new(&b, z, GCKPT_STORE_ALL, threads) ? median_step(&b, seconds, processors) : -1;
     bench_free(&b);
     return t;
 }
@@ -54,7 +54,7 @@ int main(int argc, char **argv)
                                   { .inputs = 16, .dim = 16, .vocabulary = 4, .batch = 32 } };
     const char *policy = getenv("OMP_WAIT_POLICY");
     int threads = gckpt_threads(), most = argc > 1 && !strcmp(argv[1], "alone") ? 0 : 2;
-    double t = 0, had = 0;
+    double t = 0, processors = 0;
     pid_t busy[2];
     int started = 0;
     printf("OMP_WAIT_POLICY %-8s", policy == NULL ? "unset" : policy);
@@ -70,8 +70,8 @@ int main(int argc, char **argv)
                     ;
             started++;
         }
-        t = measure(&gpt, threads, 3, &had);
-        printf(" %.0f (%.2f)", 1e3 * t, had);
+        t = measure(&gpt, threads, 3, &processors);
+        printf(" %.0f (%.2f)", 1e3 * t, processors);
     }
     while (started-- > 0) {
         kill(busy[started], SIGKILL);
@@ -79,7 +79,7 @@ int main(int argc, char **argv)
     }
     printf("; MLPs, us a step, 1 and %d threads:", threads);
     for (int i = 0; t >= 0 && i < 4; i++) {
-        t = measure(&small[i / 2], i % 2 ? threads : 1, 0.2, &had);
+        t = measure(&small[i / 2], i % 2 ? threads : 1, 0.2, &processors);
         printf("%s %.0f", i == 2 ? "," : "", 1e6 * t);
     }
     printf("\n");

@@ -26,7 +26,7 @@ static int build(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
     gckpt_tensor *x = gckpt_embed(table, in);
     m->feeds[0].input = gckpt_id(in), m->feeds[1].input = gckpt_id(target);
     for (int i = 0; i < m->layers; i++)
-        x = gckpt_checkpoint(rig_block, x, &i);
+        x = gckpt_checkpoint(util_block, x, &i);
     if (m->mixes)
         x = gckpt_sub(x, gckpt_mean(x, 0));
     term->loss = gckpt_linear_cross_entropy(x, table, target);
@@ -108,10 +108,10 @@ static void test_budgets(void)
     gckpt_plan *fit = gckpt_fit(s, build, &m, B, &d, NULL);
     const size_t most = gckpt_plan_bytes(fit);
     const uint64_t hash = train(s, fit, &m);
-    rig_free(NULL, fit, NULL, s);
+    util_free(NULL, fit, NULL, s);
     int several = 0;
     for (int setting = 0; setting < 3 * 6 + 3 * 6; setting++) {
-        if (!check_share((unsigned)setting, 5))
+        if (!check_sampled((unsigned)setting, 5))
             continue;
         const int mode = setting < 18 ? 0 : setting / 6 - 2, part = setting % 6;
         d = (gckpt_plan_desc){ .mode = modes[mode], .update_in_backward = mode ? 0 : setting / 6 };
@@ -138,9 +138,9 @@ static void test_budgets(void)
             CHECK(gckpt_store_count(s) == 0 && t.count == 0);
         }
         gckpt_plan_free(fit);
-        rig_free(NULL, p, NULL, s);
+        util_free(NULL, p, NULL, s);
     }
-    CHECK_MSG(several > (check_tries(9) > 1 ? 8 : 0), "%d", several);
+    CHECK_MSG(several > (check_iterations(9) > 1 ? 8 : 0), "%d", several);
 }
 
 /* Much of it weights. */
@@ -174,7 +174,7 @@ static void test_copies(void)
         gckpt_plan *p = gckpt_fit_timed(s, build_heavy, &m, B, &d, NULL, &t[with]);
         copies = gckpt_plan_kind_bytes(p, GCKPT_BYTES_COPIES);
         CHECK_MSG(p && (copies > 0) == with, "%s", gckpt_error_text(s));
-        rig_free(NULL, p, NULL, s);
+        util_free(NULL, p, NULL, s);
     }
     CHECK_MSG(t[0].count > 2 && t[0].count == t[1].count, "%d trials, %d with copies", t[0].count, t[1].count);
     for (int i = 0; i < t[0].count && i < t[1].count; i++) {
@@ -203,7 +203,7 @@ static void test_store(void)
             hash[timed] = train(s, p, &m);
         }
         CHECK(gckpt_store_step(s) == 6);
-        rig_free(NULL, p, NULL, s);
+        util_free(NULL, p, NULL, s);
     }
     CHECK(hash[0] == hash[1]);
 }
@@ -232,7 +232,7 @@ static void test_clock(void)
             CHECK(gckpt_plan_rows(p) == gckpt_plan_rows(fit) &&
                   gckpt_plan_step_cost(p) == gckpt_plan_step_cost(fit));
         gckpt_plan_free(fit);
-        rig_free(NULL, p, NULL, s);
+        util_free(NULL, p, NULL, s);
     }
 }
 
@@ -304,7 +304,7 @@ static void test_choice(void)
         t.limit = 1e7;
         p = gckpt_fit_timed(s, build_slow, &m, B, NULL, even, &t);
         CHECK_MSG(p && t.fastest == 0, "%s", gckpt_error_text(s));
-        rig_free(NULL, p, NULL, s);
+        util_free(NULL, p, NULL, s);
     }
 }
 
@@ -345,7 +345,7 @@ static void test_arena(void)
     how.skip_nonfinite = 1;
     p = gckpt_fit_timed(s, build_wide, &m, B, &d, NULL, &t);
     CHECK_MSG(p && gckpt_plan_in_backward(p), "%s", gckpt_error_text(s));
-    rig_free(NULL, p, NULL, s);
+    util_free(NULL, p, NULL, s);
 }
 
 /* What is wrong is said, and the store is as it was: with parameters of its own, and state. */
@@ -411,7 +411,7 @@ static void test_errors(void)
     for (int i = 0; i < t.count; i++)
         CHECK(t.trials[i].rows != 6);
     CHECK(everything(s) == before);
-    rig_free(NULL, p, NULL, s);
+    util_free(NULL, p, NULL, s);
 }
 
 /* A clock that spoils an index when it is read for the spoil_at-th time; and steps seem to take longer and longer. */
@@ -447,7 +447,7 @@ static void test_late_failure(void)
     }
     CHECK_MSG(p && late > 2, "%d late, %d reads", late, reads);
     tokens[7] = 0;
-    rig_free(NULL, p, NULL, s);
+    util_free(NULL, p, NULL, s);
 }
 
 /* The n-th allocation fails: a plan, or E_MEMORY and the store as it was; nothing leaks. */
@@ -476,7 +476,7 @@ static void test_allocations(void)
                       "allocation %ld: %s", n, gckpt_error_text(s));
         else
             CHECK(gckpt_error(s) == GCKPT_OK && gckpt_plan_bytes(p) <= d.budget);
-        rig_free(NULL, p, NULL, s);
+        util_free(NULL, p, NULL, s);
         CHECK_MSG(h.blocks == 0 && h.wrong_sizes == 0, "allocation %ld: %ld blocks leaked", n,
                   h.blocks);
     }

@@ -310,7 +310,7 @@ static void files(uint64_t hash)
 }
 
 /* A run of ops in bands of rows, where a budget asks for it. */
-static void bands(void)
+static void row_tiles(void)
 {
     gckpt_plan_desc desc;
     gckpt_init init = { 0.1f, 0, 0 };
@@ -451,10 +451,10 @@ static void runs(void)
 #endif
     desc.virtual_ranks = 0;
     model m = model_new(BATCH);
-    gckpt_fetch_spec pick;
-    pick.tensor = m.h;
-    pick.gradient = desc.mode != GCKPT_INFERENCE;
-    desc.fetch = &pick;
+    gckpt_fetch_spec fetch;
+    fetch.tensor = m.h;
+    fetch.gradient = desc.mode != GCKPT_INFERENCE;
+    desc.fetch = &fetch;
     desc.fetches = 1;
     gckpt_plan *p = gckpt_plan_new(m.graph, &m.term, 1, &desc);
 #ifndef GCKPT_NO_FETCH
@@ -465,7 +465,7 @@ static void runs(void)
 #else
     expect(e && gckpt_gradients(e, feeds, 2, BATCH, NULL) == GCKPT_OK, "picks", e);
 #endif
-    expect(e && gckpt_fetch(e, gckpt_id(m.h), pick.gradient), "picks", e);
+    expect(e && gckpt_fetch(e, gckpt_id(m.h), fetch.gradient), "picks", e);
     gckpt_exec_free(e);
     printf("PICKS\n");
 #else
@@ -586,7 +586,7 @@ int main(void)
 #endif
     files(hash);
     budgets(hash);
-    bands();
+    row_tiles();
     ops();
     runs();
     return failed;

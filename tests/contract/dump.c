@@ -32,25 +32,25 @@ static struct {
     gckpt_exec *exec;
     gckpt_tensor *tensor[MOST];
     gckpt_term term[8];
-    gckpt_fetch_spec pick[2 * MOST];
-    float *picked[2 * MOST];
+    gckpt_fetch_spec fetch[2 * MOST];
+    float *fetched[2 * MOST];
     size_t size[2 * MOST];
     void *constant[MOST];
-    int picked_as[2 * MOST];
-    int isa, threads, made, terms, picks, constants, inputs, input[INPUTS];
+    int fetched_as[2 * MOST];
+    int isa, threads, built, terms, fetches, constants, inputs, input[INPUTS];
     int64_t rows;
 } net;
 
 /* ---- lines ---- */
 static char *line, *at;
-static size_t room;
+static size_t line_capacity;
 
 static int next_line(void)
 {
     size_t n = 0;
     int c;
     while ((c = getchar()) != EOF && c != '\n') {
-        if (n + 2 > room && (line = realloc(line, room = 2 * room + 256)) == NULL)
+        if (n + 2 > line_capacity && (line = realloc(line, line_capacity = 2 * line_capacity + 256)) == NULL)
             exit(1);
         line[n++] = (char)c;
     }
@@ -102,7 +102,7 @@ static int64_t elements(const gckpt_shape *s)
         n *= s->d[i];
     return n;
 }
-static void say(const char *what, int id, const void *values, int64_t n)
+static void print_values(const char *what, int id, const void *values, int64_t n)
 {
     printf("%s %d ", what, id);
     for (int64_t i = 0; i < n; i++) {
@@ -122,9 +122,9 @@ static int failed(const char *what, const void *object)
 typedef gckpt_tensor *T;
 static T keep(T t)
 {
-    printf("made %d %d\n", net.made, gckpt_id(t));
-    if (net.made < MOST)
-        net.tensor[net.made++] = t;
+    printf("made %d %d\n", net.built, gckpt_id(t));
+    if (net.built < MOST)
+        net.tensor[net.built++] = t;
     return t;
 }
 static gckpt_window window(void)
@@ -384,7 +384,7 @@ static void draw(void)
     keep(gckpt_param(net.graph, name, s, init));
     gckpt_parameter p;
     if (gckpt_store_get(net.store, gckpt_store_find(net.store, name), &p) == GCKPT_OK)
-        say("value", 0, p.values, p.elements);
+        print_values("value", 0, p.values, p.elements);
 }
 static void add_op(void)
 {
@@ -423,7 +423,7 @@ static void add_plan(void)
     d.virtual_ranks = (int)number();
     d.precision = (gckpt_precision)number();
     d.threads = net.threads;
-    const int size = gckpt_graph_size(net.graph), picks = (int)number();
+    const int size = gckpt_graph_size(net.graph), fetches = (int)number();
     for (int id = 0; id < size; id++) {
         gckpt_node v;
         if (gckpt_graph_node(net.graph, id, &v) != GCKPT_OK)
@@ -437,7 +437,7 @@ static void add_plan(void)
         printf("\n");
     }
     find_reached(size);
-    for (int ref = 0; ref < net.made; ref++) {
+    for (int ref = 0; ref < net.built; ref++) {
         gckpt_node v;
         const int id = gckpt_id(net.tensor[ref]);
         if (gckpt_graph_node(net.graph, id, &v) != GCKPT_OK || v.type != GCKPT_F32 || v.loss)
@@ -446,25 +446,25 @@ static void add_plan(void)
         while (!strcmp(root.op, "reshape"))
             gckpt_graph_node(net.graph, root.input[0], &root);
         const int param = !strcmp(v.op, "param");
-        const int leaf =
+        const int vrank_rows =
             !strcmp(root.op, "param") || !strcmp(root.op, "input") || !strcmp(root.op, "constant");
         const int cached = !strncmp(v.op, "cache", 5) || !strcmp(v.op, "concat");
         gckpt_parameter p = { 0 };
         if (param)
             gckpt_store_peek(net.store, gckpt_store_find(net.store, v.name), &p);
         for (int g = 0; g < 2; g++)
-            if (g == 0 ? !leaf && !cached && picks & 2
-                       : reached[id] && (picks & 4 || (param && !p.frozen && picks & 1))) {
+            if (g == 0 ? !vrank_rows && !cached && fetches & 2
+                       : reached[id] && (fetches & 4 || (param && !p.frozen && fetches & 1))) {
                 const int64_t n = elements(&v.shape);
-                const int i = net.picks++;
+                const int i = net.fetches++;
                 net.size[i] = (size_t)(v.batch_invariant ? n : d.batch * (n / net.rows));
-                net.picked[i] = v.batch_invariant ? NULL : malloc(net.size[i] * 4);
-                net.picked_as[i] = ref;
-                net.pick[i].tensor = net.tensor[ref], net.pick[i].gradient = g;
+                net.fetched[i] = v.batch_invariant ? NULL : malloc(net.size[i] * 4);
+                net.fetched_as[i] = ref;
+                net.fetch[i].tensor = net.tensor[ref], net.fetch[i].gradient = g;
             }
     }
-    d.fetch = net.pick;
-    d.fetches = net.picks;
+    d.fetch = net.fetch;
+    d.fetches = net.fetches;
     net.plan = gckpt_plan_new(net.graph, net.term, net.terms, &d);
     if (net.plan == NULL) {
         failed("plan", net.graph);
@@ -475,9 +475,9 @@ static void add_plan(void)
     net.exec = gckpt_exec_new(net.plan, net.store, &e);
     if (net.exec == NULL)
         failed("exec", net.store);
-    for (int i = 0; i < net.picks && net.exec; i++)
-        if (net.picked[i] && gckpt_collect(net.exec, gckpt_id(net.pick[i].tensor),
-                                           net.pick[i].gradient, net.picked[i], net.size[i]))
+    for (int i = 0; i < net.fetches && net.exec; i++)
+        if (net.fetched[i] && gckpt_collect(net.exec, gckpt_id(net.fetch[i].tensor),
+                                           net.fetch[i].gradient, net.fetched[i], net.size[i]))
             failed("collect", net.exec);
 }
 static void run(int train)
@@ -516,14 +516,14 @@ static void run(int train)
                 printf("term %d %016llx %lld\n", i, (unsigned long long)d[0], (long long)count);
             }
         }
-        for (int i = 0; i < net.picks; i++) {
-            const int id = gckpt_id(net.pick[i].tensor), g = net.pick[i].gradient;
-            const float *x = net.picked[i] ? net.picked[i] : gckpt_fetch(net.exec, id, g);
-            const size_t n = net.picked[i]
+        for (int i = 0; i < net.fetches; i++) {
+            const int id = gckpt_id(net.fetch[i].tensor), g = net.fetch[i].gradient;
+            const float *x = net.fetched[i] ? net.fetched[i] : gckpt_fetch(net.exec, id, g);
+            const size_t n = net.fetched[i]
                                  ? net.size[i] / (size_t)(gckpt_plan_batch(net.plan)) * (size_t)rows
                                  : net.size[i];
             if (x)
-                say(g ? "grad" : "value", net.picked_as[i], x, (int64_t)n);
+                print_values(g ? "grad" : "value", net.fetched_as[i], x, (int64_t)n);
             else
                 failed("fetch", net.exec);
         }
@@ -531,10 +531,10 @@ static void run(int train)
             gckpt_parameter p;
             gckpt_store_get(net.store, i, &p);
             if (p.values)
-                say("param", i, p.values, p.elements);
+                print_values("param", i, p.values, p.elements);
             for (int k = 0; k < 4; k++)
                 if (p.state[k])
-                    printf("state %d ", k), say("of", i, p.state[k], p.elements);
+                    printf("state %d ", k), print_values("of", i, p.state[k], p.elements);
         }
     }
     for (int i = 0; i < net.inputs; i++)
@@ -548,8 +548,8 @@ static void end(void)
     gckpt_store_free(net.store);
     for (int i = 0; i < net.constants; i++)
         free(net.constant[i]);
-    for (int i = 0; i < net.picks; i++)
-        free(net.picked[i]);
+    for (int i = 0; i < net.fetches; i++)
+        free(net.fetched[i]);
     printf("end\n");
     fflush(stdout);
 }

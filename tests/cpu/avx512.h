@@ -285,7 +285,7 @@ AVX512_FN __m512 avx512_half(__m512i x, int upper)
 
 /* c + a b, rounded once to 24 bits with any exponent, and a zero if that is below 2^-126: a double
  * that is rounded to odd says how a float is rounded. Subnormals have been flushed. */
-AVX512_FN __m512 avx512_link(__m512 c, __m512 a, __m512 b)
+AVX512_FN __m512 avx512_fma_flush(__m512 c, __m512 a, __m512 b)
 {
     const double least = 0x1p-126 - 0x1p-151;
     const avx512_longs sign = (avx512_longs)_mm256_set1_epi64x(INT64_MIN);
@@ -309,8 +309,8 @@ AVX512_FN __m512 avx512_link(__m512 c, __m512 a, __m512 b)
 }
 AVX512_CALLED __m512 avx512_dpbf16_ps(__m512 c, __m512i a, __m512i b)
 {
-    c = avx512_link(avx512_flushed((__m512i)c), avx512_half(a, 1), avx512_half(b, 1));
-    return avx512_link(c, avx512_half(a, 0), avx512_half(b, 0));
+    c = avx512_fma_flush(avx512_flushed((__m512i)c), avx512_half(a, 1), avx512_half(b, 1));
+    return avx512_fma_flush(c, avx512_half(a, 0), avx512_half(b, 0));
 }
 
 static inline int avx512_supports(const char *what)

@@ -32,7 +32,7 @@ static float float_at(uint32_t u)
 }
 
 /* c[j] += a b[j], rounded once to 24 bits with any exponent, and a zero if that is below 2^-126. */
-QUICKLY static void links(float a, const float *b, float *c)
+QUICKLY static void add_terms(float a, const float *b, float *c)
 {
     const double least = 0x1p-126 - (differs == 3 ? 0x1p-150 : 0x1p-151);
     for (int j = 0; j < 16; j++) {
@@ -87,11 +87,11 @@ static void tile_block(int to, int left, int right)
         for (int j = 0; j < 16; j++)
             element[j] = float_at(c->word[i][j]);
         for (int q = 0; q < 16; q++) {
-            links(float_at(a->word[i][q] << 16), words[0][q], differs == 2 ? element : even);
-            links(float_at(a->word[i][q] & 0xffff0000), words[1][q], differs == 1 ? even : odd);
+            add_terms(float_at(a->word[i][q] << 16), words[0][q], differs == 2 ? element : even);
+            add_terms(float_at(a->word[i][q] & 0xffff0000), words[1][q], differs == 1 ? even : odd);
         }
-        links(1, even, odd);
-        links(1, odd, element);
+        add_terms(1, even, odd);
+        add_terms(1, odd, element);
         memcpy(c->word[i], element, sizeof element);
     }
     blocks_done++;
@@ -119,7 +119,7 @@ int main(int argc, char **argv)
         differs = 0;
         /* by itself the parts that AMX computes; the others, by other kernels, are test_bf16's */
         static char *parts[] = { "test_amx", "kernels", "bits", NULL };
-        failed = argc > 1 || check_tries(9) > 1 ? test_bf16(argc, argv) : test_bf16(3, parts);
+        failed = argc > 1 || check_iterations(9) > 1 ? test_bf16(argc, argv) : test_bf16(3, parts);
         CHECK(blocks_done > 0 && shapes[0] == 0); /* all are released */
     } else {
         printf("skipped: AMX, whose other instructions are AVX512-BF16\n");

@@ -51,7 +51,7 @@ static void test_conversions(void)
             CHECK_MSG(back == h, "%04x came back as %04x", h, back);
     }
     uint32_t random = 1;
-    for (int i = 0, end = check_tries(300000); i < end; i++) {
+    for (int i = 0, end = check_iterations(300000); i < end; i++) {
         random = random * 1664525u + 1013904223u;
         uint32_t u = random ^ random >> 15;
         u = i % 4 == 0 ? (u & 0xffff0000u) | 0x8000u : i % 4 == 1 ? (u & 0xfffffff0u) : u;
@@ -97,7 +97,7 @@ static integer combined(const integer *x, const integer *y, int minus)
 
 static int bit(const integer *x, int i) { return (int)(x->w[i / 32] >> i % 32 & 1); }
 
-static float exact_link(float a, float b, float c)
+static float exact_term(float a, float b, float c)
 {
     const uint32_t u[3] = { bits_of(a), bits_of(b), bits_of(c) };
     uint32_t e[3], m[3];
@@ -140,12 +140,12 @@ static float exact_element(float d, const float *a, const float *b, int n, int r
     for (int p = 0; p < n; p++) {
         const int place = run ? (before + p) % run : p;
         if (run > 0 && run < 32) {
-            d = exact_link(a[p], b[p], d);
+            d = exact_term(a[p], b[p], d);
             continue;
         }
-        two[place % 2] = exact_link(a[p], b[p], two[place % 2]);
+        two[place % 2] = exact_term(a[p], b[p], two[place % 2]);
         if (place % 32 == 31 || place == run - 1 || p == n - 1) {
-            d = exact_link(1, exact_link(1, two[1], two[0]), d);
+            d = exact_term(1, exact_term(1, two[1], two[0]), d);
             two[0] = two[1] = 0;
         }
     }
@@ -182,10 +182,10 @@ static int product_by(int isa, const gckpti_product *t)
 
 /* Links at random that go on from what is there, most of them around the least normal number, where
  * an fma rounds to fewer bits than are told apart here; by every instruction set. */
-static void test_links(void)
+static void test_terms(void)
 {
     enum { N = 48 };
-    const int rounds = check_tries(60);
+    const int rounds = check_iterations(60);
     int coarse = 0; /* whose fma tells another end */
     for (int round = 0; round < rounds; round++) {
         static float want[N * N], start[N * N], got[N * N];
@@ -206,7 +206,7 @@ static void test_links(void)
             start[i] = float_of(sign << 31 | (0x800000 + away + (below(4) ? 0 : below(3))));
             if (round % 10 == 8)
                 start[i] = float_of(below(1 << 16) << 16 | below(1 << 16));
-            want[i] = exact_link(x, y, start[i]);
+            want[i] = exact_term(x, y, start[i]);
             coarse += want[i] == 0 && fabsf(fmaf(x, y, flushed(start[i]))) == ldexpf(1, -126);
         }
         for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT + 1; isa++) {
@@ -229,7 +229,7 @@ static void test_links(void)
 /* A factor. kind 0: usual; 1: of products around 2^-126; 2: zeros, infinities, NaN, subnormal and
  * least numbers among usual ones; 3: any; 4: of sums that cancel; 5: to what is below 2^-126;
  * 7: of products that are multiples of 2^-126. */
-static uint16_t factor_of(int kind, int which)
+static uint16_t operand_of(int kind, int which)
 {
     static const uint16_t odd[16] = {
         0,    0x8000, 0x3f80, 0xbf80, 0x7f80, 0xff80, 0x7fc0, 1,
@@ -253,10 +253,10 @@ static uint16_t factor_of(int kind, int which)
 enum { BLOCKS_M = 40, BLOCKS_N = 140, BLOCKS_K = 620 };
 static uint16_t blocks_a[BLOCKS_M * BLOCKS_K], blocks_b[BLOCKS_N * BLOCKS_K];
 static float blocks_f32[2][BLOCKS_N * BLOCKS_K], blocks_start[BLOCKS_M * BLOCKS_N];
-static float blocks_got[BLOCKS_M * BLOCKS_N], blocks_room[1 << 17];
+static float blocks_got[BLOCKS_M * BLOCKS_N], blocks_space[1 << 17];
 
 /* Elements of a product here and there, by every instruction set, are those in integers. */
-static void blocks_look(const gckpti_product *t, int kind)
+static void blocks_check(const gckpti_product *t, int kind)
 {
     enum { SEEN = 50 };
     float want[SEEN];
@@ -295,15 +295,15 @@ static void blocks_fill(const gckpti_product *t, int kind)
     const int64_t m = t->m, n = t->n, k = t->k;
     for (int64_t e = 0; e < m * k; e++) {
         const int small = kind == 6 && (t->a.stride == 1 ? e % m : e / k) > 0;
-        blocks_f32[0][e] = gckpt_from_bf16(blocks_a[e] = factor_of(small ? 1 : kind, 0));
+        blocks_f32[0][e] = gckpt_from_bf16(blocks_a[e] = operand_of(small ? 1 : kind, 0));
     }
     for (int64_t e = 0; e < n * k; e++)
-        blocks_f32[1][e] = gckpt_from_bf16(blocks_b[e] = factor_of(kind == 6 ? 1 : kind, 1));
+        blocks_f32[1][e] = gckpt_from_bf16(blocks_b[e] = operand_of(kind == 6 ? 1 : kind, 1));
     for (int64_t e = 0; e < m * n; e++) { /* of the size of a link, or anything */
         const float first = blocks_f32[0][e / n * t->a.stride] * blocks_f32[1][e % n * t->b.stride];
         blocks_start[e] =
             kind == 7  ? -first * (1 + (float)below(4) * ldexpf(1, -23))
-            : below(4) ? gckpt_from_bf16(factor_of(kind, 0)) * gckpt_from_bf16(factor_of(kind, 1))
+            : below(4) ? gckpt_from_bf16(operand_of(kind, 0)) * gckpt_from_bf16(operand_of(kind, 1))
                        : float_of(below(1 << 16) << 16 | below(1 << 16));
     }
 }
@@ -311,7 +311,7 @@ static void blocks_fill(const gckpti_product *t, int kind)
 static void test_blocks(void)
 {
     static const uint32_t runs[12] = { 0, 0, 0, 1, 7, 31, 32, 33, 64, 77, 100, 200 };
-    for (int i = 0, end = check_tries(240); i < end; i++) {
+    for (int i = 0, end = check_iterations(240); i < end; i++) {
         const uint32_t run = runs[below(12)], blocks = (run + 31) / 32, ways = below(16);
         const uint32_t before = run < 32 ? 0 : 32 * below(blocks), m = 1 + below(BLOCKS_M);
         const uint32_t k = run ? run * (1 + below(3)) - before : 1 + below(i % 4 ? 90 : 400);
@@ -319,28 +319,28 @@ static void test_blocks(void)
         gckpti_product t = { .batch = 1, .m = m, .n = n, .k = k, .k_period = run, .k_offset = before };
         t.a.stride = ways & 4 ? k : 1, t.a.k_stride = ways & 4 ? 1 : m;
         t.b.stride = ways & 8 ? k : 1, t.b.k_stride = ways & 8 ? 1 : n;
-        t.accumulate = 1, t.c = blocks_got, t.workspace = blocks_room;
+        t.accumulate = 1, t.c = blocks_got, t.workspace = blocks_space;
         blocks_fill(&t, i % 8);
         t.a.f32 = ways & 1 ? blocks_f32[0] : NULL, t.a.bf16 = t.a.f32 ? NULL : blocks_a;
         t.b.f32 = ways & 2 ? blocks_f32[1] : NULL, t.b.bf16 = t.b.f32 ? NULL : blocks_b;
-        blocks_look(&t, i % 8);
+        blocks_check(&t, i % 8);
     }
 }
 
 /* Weights as they are stored, of which no kernel is given floats: the bits of the same numbers
  * unpacked before, by plain C. */
-static void test_stored(void)
+static void test_quantised(void)
 {
     static uint16_t packed[BLOCKS_N * BLOCKS_K];
     static float scales[BLOCKS_K], want[BLOCKS_M * BLOCKS_N];
     for (int i = 0; i < 24; i++) {
         const gckpt_storage storage = (gckpt_storage)(GCKPT_STORAGE_BF16 + i % 4);
-        const uint32_t grain = storage == GCKPT_STORAGE_I4 ? 32 : 1, by_links = i & 4;
+        const uint32_t grain = storage == GCKPT_STORAGE_I4 ? 32 : 1, by_terms = i & 4;
         const uint32_t m = 1 + below(BLOCKS_M), n = (1 + below(i % 3 ? 128 : 40) / grain) * grain;
         const uint32_t k = (1 + below(i % 3 ? 90 : 400) / grain) * grain;
         gckpti_product t = { .batch = 1, .m = m, .n = n, .k = k, .accumulate = 1 };
         t.a.stride = i & 8 ? k : 1, t.a.k_stride = i & 8 ? 1 : m;
-        t.b.stride = by_links ? k : 1, t.b.k_stride = by_links ? 1 : n;
+        t.b.stride = by_terms ? k : 1, t.b.k_stride = by_terms ? 1 : n;
         blocks_fill(&t, 0);
         for (int at = 0; at < BLOCKS_N * BLOCKS_K; at++) /* of I4, a scale and 32 numbers */
             packed[at] = (uint16_t)((grain > 1 && at % 9) || storage == GCKPT_STORAGE_I8
@@ -349,9 +349,9 @@ static void test_stored(void)
         for (int at = 0; at < BLOCKS_K; at++)
             scales[at] = 0.01f * (float)(1 + below(100));
         const float *of_rows = storage == GCKPT_STORAGE_I8 ? scales : NULL;
-        const gckpt_dequantisation stored = { storage, packed, of_rows, by_links ? k : n, n * k, NULL };
+        const gckpt_dequantisation stored = { storage, packed, of_rows, by_terms ? k : n, n * k, NULL };
         gckpti_dequantise(&stored, 0, n * k, blocks_f32[1]);
-        t.a.bf16 = blocks_a, t.b.f32 = blocks_f32[1], t.c = want, t.workspace = blocks_room;
+        t.a.bf16 = blocks_a, t.b.f32 = blocks_f32[1], t.c = want, t.workspace = blocks_space;
         memcpy(want, blocks_start, sizeof want);
         product_by(GCKPT_ISA_PLAIN, &t);
         t.b.f32 = NULL, t.b.quant = &stored, t.c = blocks_got;
@@ -363,7 +363,7 @@ static void test_stored(void)
                 CHECK_MSG(bits_of(blocks_got[e]) == bits_of(want[e]) ||
                               (blocks_got[e] != blocks_got[e] && want[e] != want[e]),
                           "kernels %d, storage %d, %s: element %u of %u x %u x %u: %08x, not %08x",
-                          isa, (int)storage, by_links ? "links side by side" : "rows side by side",
+                          isa, (int)storage, by_terms ? "links side by side" : "rows side by side",
                           e, m, n, k, bits_of(blocks_got[e]), bits_of(want[e]));
         }
     }
@@ -371,28 +371,28 @@ static void test_stored(void)
 
 /* Room that is little beside what of c rests in it: few links, in entries of two blocks, so that
  * columns are cut to a panel, and then rows. */
-static void test_little_room(void)
+static void test_little_space(void)
 {
     enum { M = 260, N = 256, K = 64, PAST = 512 };
     static uint16_t a[M * K], b[N * K], want[M * N], got[M * N];
     gckpti_product t = { .batch = 1, .m = M, .n = N, .k = K, .k_period = 33 };
     const int64_t size = gckpti_mixed_workspace(M, N, K);
-    CHECK(size > 0 && size + PAST <= (int64_t)(sizeof blocks_room / sizeof *blocks_room));
+    CHECK(size > 0 && size + PAST <= (int64_t)(sizeof blocks_space / sizeof *blocks_space));
     for (int i = 0; i < M * K; i++)
-        a[i] = factor_of(0, 0);
+        a[i] = operand_of(0, 0);
     for (int i = 0; i < N * K; i++)
-        b[i] = factor_of(0, 1);
+        b[i] = operand_of(0, 1);
     t.a.bf16 = a, t.b.bf16 = b, t.a.stride = t.b.stride = K, t.a.k_stride = t.b.k_stride = 1;
-    t.c_bf16 = want, t.workspace = blocks_room;
+    t.c_bf16 = want, t.workspace = blocks_space;
     product_by(GCKPT_ISA_PLAIN, &t);
     t.c_bf16 = got;
     for (int isa = GCKPT_ISA_PLAIN + 1; isa < GCKPT_ISA_COUNT + 1; isa++) {
         memset(got, 0xff, sizeof got);
         for (int64_t past = 0; past < PAST; past++)
-            blocks_room[size + past] = 77;
+            blocks_space[size + past] = 77;
         CHECK_MSG(!product_by(isa, &t) || !memcmp(got, want, sizeof got), "kernels %d", isa);
         for (int64_t past = 0; past < PAST; past++)
-            CHECK_MSG(blocks_room[size + past] == 77, "kernels %d: past their room", isa);
+            CHECK_MSG(blocks_space[size + past] == 77, "kernels %d: past their room", isa);
     }
 }
 
@@ -401,7 +401,7 @@ static void test_edge(void)
     for (int i = 0; i < 2 * GCKPT_ISA_COUNT; i++) {
         const gckpt_isa isa = (gckpt_isa)(i % GCKPT_ISA_COUNT);
         if (gckpt_isa_available(isa))
-            edge_ends(NULL, isa, i >= GCKPT_ISA_COUNT);
+            check_underflow(NULL, isa, i >= GCKPT_ISA_COUNT);
     }
 }
 
@@ -411,10 +411,10 @@ enum { R = 5, I = 7, H = 37, O = 3 };
 static float half_of(float x) { return gckpt_from_bf16(gckpt_to_bf16(x)); }
 
 /* One that rounds once, and flushes. */
-static float linked(float a, float b, float c)
+static float add_term(float a, float b, float c)
 {
     const float end = fmaf(a, b, c);
-    return fabsf(end) > ldexpf(1, -126) ? end : exact_link(a, b, c);
+    return fabsf(end) > ldexpf(1, -126) ? end : exact_term(a, b, c);
 }
 
 /* An element (manual, 5l) that goes on from d: links of rounded factors, s and t apart, in blocks
@@ -430,8 +430,8 @@ static float element(float d, const float *a, int s, const float *b, int t, int 
         end = end < n ? end : n;
         for (int p = first; p < end; p++)
             if (p >= from) {
-                float *link = run && run < 32 ? &d : &two[(p - first) % 2];
-                *link = linked(half_of(a[p * s]), half_of(b[p * t]), *link);
+                float *term = run && run < 32 ? &d : &two[(p - first) % 2];
+                *term = add_term(half_of(a[p * s]), half_of(b[p * t]), *term);
             }
         if (!run || run >= 32)
             d = flushed(d + flushed(two[0] + two[1]));
@@ -454,18 +454,18 @@ static void descend(float *w, const float *g, int n, float lr, int count)
 }
 
 /* A sum over rows (manual, 5e). */
-static float with_low(const float *x, int step, int n)
+static float kahan_sum(const float *x, int step, int n)
 {
-    float sum = 0, low = 0;
+    float sum = 0, comp = 0;
     for (int i = 0; i < n; i++) {
-        const float y = x[i * step] - low, s = sum + y;
-        low = (s - sum) - y;
+        const float y = x[i * step] - comp, s = sum + y;
+        comp = (s - sum) - y;
         sum = s;
     }
     return sum;
 }
 
-static void written_out(weights *p, const float *x, const float *y, float lr)
+static void trained_by_hand(weights *p, const float *x, const float *y, float lr)
 {
     float h[R * H], a[R * H], m[R * H], o[R * O], dm[R * H], dh[R * H], go[R * O];
     weights g;
@@ -492,9 +492,9 @@ static void written_out(weights *p, const float *x, const float *y, float lr)
     for (int i = 0; i < I * H; i++)
         g.w[i] = element(0, x + i / H, I, dh + i % H, H, 0, R, 1);
     for (int j = 0; j < O; j++)
-        g.c[j] = with_low(go + j, O, R);
+        g.c[j] = kahan_sum(go + j, O, R);
     for (int j = 0; j < H; j++)
-        g.b[j] = with_low(dh + j, H, R);
+        g.b[j] = kahan_sum(dh + j, H, R);
     descend(p->w, g.w, I * H, lr, R * O);
     descend(p->b, g.b, H, lr, R * O);
     descend(p->v, g.v, H * O, lr, R * O);
@@ -537,7 +537,7 @@ static void test_written_out(void)
         for (int step = 0; step < 3; step++) {
             gckpt_hyper hyper = { .lr = 0.25f };
             CHECK(gckpt_step(e, feeds, 2, R, &hyper, NULL) == GCKPT_OK);
-            written_out(&mine, x, y, 0.25f);
+            trained_by_hand(&mine, x, y, 0.25f);
             for (int i = 0; i < 4; i++) {
                 gckpt_store_get(s, i, &q);
                 CHECK_MSG(!memcmp(at[i], q.values, (size_t)q.elements * sizeof(float)),
@@ -545,7 +545,7 @@ static void test_written_out(void)
                           q.name, debug);
             }
         }
-        rig_free(e, p, g, s);
+        util_free(e, p, g, s);
     }
 }
 
@@ -558,7 +558,7 @@ typedef struct {
     int32_t target[MOST_ROWS];
 } two_losses;
 
-static void two_written_out(two_losses *p, float lr)
+static void two_losses_by_hand(two_losses *p, float lr)
 {
     static float h[MOST_H], d[MOST_D], gv[MOST_V];
     const int rows = p->rows, c = p->c, n = p->classes;
@@ -641,7 +641,7 @@ static uint64_t two_trained(const two_losses *start, two_losses *p, int micro, i
                   gckpt_error_text(e));
         if (!p)
             continue;
-        two_written_out(p, 0.25f);
+        two_losses_by_hand(p, 0.25f);
         CHECK_MSG(!memcmp(p->w, q[0].values, (size_t)q[0].elements * sizeof(float)) &&
                       !memcmp(p->v, q[1].values, (size_t)q[1].elements * sizeof(float)),
                   "two losses, %d rows by %d, case %d: not what is written out", rows, micro,
@@ -651,7 +651,7 @@ static uint64_t two_trained(const two_losses *start, two_losses *p, int micro, i
                   "two losses, %d rows by %d, case %d: another gradient", rows, micro, which);
     }
     const uint64_t hash = gckpt_store_hash(s);
-    rig_free(e, plan, g, s);
+    util_free(e, plan, g, s);
     return hash;
 }
 
@@ -665,7 +665,7 @@ static void test_two_losses(void)
     };
     static two_losses p, start;
     for (int i = 0; i < 8; i++) {
-        if (!check_share((unsigned)i, 3))
+        if (!check_sampled((unsigned)i, 3))
             continue;
         const int *size = sizes[i / 2];
         uint64_t chance = 0;
@@ -710,9 +710,9 @@ static void test_products(void)
     static const uint32_t given[9][3] = { { 120, 96, 801 }, { 120, 96, 305 }, { 30, 60, 513 },
                                           { 15, 90, 273 },  { 7, 20, 64 },    { 15, 130, 305 },
                                           { 48, 180, 513 }, { 64, 60, 417 },  { 33, 50, 259 } };
-    const int drawn = check_tries(600);
+    const int drawn = check_iterations(600);
     for (int i = 0; i < 609 + 18; i++) {
-        if (i < 600 ? i >= drawn : !check_share((unsigned)i, 4))
+        if (i < 600 ? i >= drawn : !check_sampled((unsigned)i, 4))
             continue;
         const uint32_t *const of = i < 609 ? NULL : given[(i - 609) % 9];
         const int large = i >= 600; /* the scratch is `room`, else the stack */
@@ -820,19 +820,19 @@ static void test_workspace(void)
         call.out_bf16 = out;
         for (int backward = 0; backward < 2 && call.kernels; backward++) {
             const size_t size = (backward ? call.workspace_backward : call.workspace_forward) / 4;
-            float *work = (float *)calloc(size + PAST, sizeof *work);
+            float *workspace = (float *)calloc(size + PAST, sizeof *workspace);
             float past = 0;
-            call.workspace = work;
+            call.workspace = workspace;
             for (size_t at = 0; at < PAST; at++)
-                work[size + at] = 1;
+                workspace[size + at] = 1;
             call.grad_out_bf16 = backward ? g : NULL;
             (backward ? gckpti_fast_linear_backward : gckpti_fast_linear_forward)(&call);
             for (size_t at = 0; at < PAST; at++)
-                past += work[size + at];
+                past += workspace[size + at];
             CHECK_MSG(past == PAST, "workspace: %s of %d x %d, %s, goes past its %lu floats",
                       backward ? "backward" : "forward", k, n, turned ? "transposed" : "as it is",
                       (unsigned long)size);
-            free(work);
+            free(workspace);
         }
     }
 }
@@ -840,7 +840,7 @@ static void test_workspace(void)
 /* ---- attention, written out: chains of bf16 factors, exponentials and sums in floats ---- */
 enum { AT = 70, AD = 38, AH = 2, AC = AD * AH, AN = 2 * AT * AC };
 typedef struct {
-    float q[AN], k[AN], v[AN], g[AN], out[AN], aux[2 * AH * AT], dq[AN], dk[AN], dv[AN];
+    float q[AN], k[AN], v[AN], g[AN], out[AN], saved[2 * AH * AT], dq[AN], dk[AN], dv[AN];
 } heads;
 
 static float ended(float x) { return x == 0 ? 0 : x; }
@@ -870,14 +870,14 @@ static void attention_written_out(heads *h, int nq, int causal, int group, const
         gckpti_softmax_end(&max, &sum);
         for (int e = 0; e < AD; e++)
             h->out[at + e] = ended(out[e]) / sum;
-        h->aux[i] = max + gckpti_log(sum);
+        h->saved[i] = max + gckpti_log(sum);
         for (int e = 0; e < AD; e++)
             delta[e] = h->g[at + e];
         const float d = gckpti_dot(delta, h->out + at, AD);
         for (int j = 0; j < seen; j++) {
             const int key = first + j * AK, place = t * AT + j;
             const float s = blocks(0, h->q + at, 1, h->k + key, 1, AD) * scale;
-            w[place] = gckpti_exp(s - h->aux[i]);
+            w[place] = gckpti_exp(s - h->saved[i]);
             ds[place] = w[place] * (blocks(0, h->g + at, 1, h->v + key, 1, AD) - d) * scale;
         }
         for (int e = 0; e < AD; e++)
@@ -897,7 +897,7 @@ static void attention_written_out(heads *h, int nq, int causal, int group, const
 static void test_attention(void)
 {
     static heads want, got;
-    static float work[1 << 16];
+    static float workspace[1 << 16];
     for (int i = 0; i < 64 * GCKPT_ISA_COUNT; i++) {
         static const int queries[4] = { AT, AT - 3, 7, 1 };
         const int causal = i & 1, wide = i >> 1 & 1, small = i >> 2 & 1, nq = queries[i >> 3 & 3];
@@ -906,7 +906,7 @@ static void test_attention(void)
         const int32_t all[2] = { AT, AT }, *lengths = more && (group == 1 || i & 2) ? some : all;
         const gckpti_attention o = { AH, causal, group > 1 ? AH / group : 0, 0, 0, 0, 0 };
         gckpt_call call;
-        if (isa == GCKPT_ISA_AUTO || !gckpt_isa_available((gckpt_isa)isa) || !check_share((unsigned)i, 7))
+        if (isa == GCKPT_ISA_AUTO || !gckpt_isa_available((gckpt_isa)isa) || !check_sampled((unsigned)i, 7))
             continue;
         for (int at = 0; at < AN; at++) {
             float *x[4] = { want.q, want.k, want.v, want.g };
@@ -925,21 +925,21 @@ static void test_attention(void)
         call.precision = GCKPT_BF16;
         call.threads = 1;
         call.kernels = gckpti_kernels_for((gckpt_isa)isa);
-        call.workspace = work;
+        call.workspace = workspace;
         call.rounded = wide ? GCKPT_IN(0) : GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT;
         call.shape = gckpt_shape3(2, AT, AC);
         for (int w = 0; w < 3; w++)
             call.in[w].shape = gckpt_shape3(2, AT, w ? AC / group : AC);
         call.shape.d[1] = call.in[0].shape.d[1] = nq;
         call.in[0].data = want.q, call.in[1].data = want.k, call.in[2].data = want.v;
-        call.out = got.out, call.saved = got.aux;
+        call.out = got.out, call.saved = got.saved;
         (isa == GCKPT_ISA_PLAIN ? gckpti_attention_forward : gckpti_fast_attention_forward)(&call);
         call.grad_out = want.g;
         call.in[0].grad = got.dq, call.in[1].grad = got.dk, call.in[2].grad = got.dv;
         (isa == GCKPT_ISA_PLAIN ? gckpti_attention_backward
                                 : gckpti_fast_attention_backward)(&call);
         CHECK_MSG(!memcmp(want.out, got.out, sizeof got.out), "attention %d: out", i);
-        CHECK_MSG(!memcmp(want.aux, got.aux, sizeof got.aux), "attention %d: aux", i);
+        CHECK_MSG(!memcmp(want.saved, got.saved, sizeof got.saved), "attention %d: aux", i);
         CHECK_MSG(!memcmp(want.dq, got.dq, sizeof got.dq), "attention %d: dq", i);
         CHECK_MSG(!memcmp(want.dk, got.dk, sizeof got.dk), "attention %d: dk", i);
         CHECK_MSG(!memcmp(want.dv, got.dv, sizeof got.dv), "attention %d: dv", i);
@@ -952,7 +952,7 @@ enum { KT = 140, KC = 80, KN = KT * KC };
 typedef struct {
     float f32[8][KN]; /* q, k, v, out, its gradient, dq, dk, dv */
     uint16_t half[8][KN] __attribute__((aligned(64)));
-    float aux[6 * KT];
+    float saved[6 * KT];
 } attended;
 
 static uint16_t odd_number(int kind)
@@ -972,7 +972,7 @@ static void run_attention(attended *a, const gckpti_attention *o, int isa, int64
                           unsigned accumulate)
 {
     const int64_t kc = o->key_heads ? c / o->heads * o->key_heads : c;
-    static float work[1 << 17];
+    static float workspace[1 << 17];
     gckpt_call call;
     memset(&call, 0, sizeof call);
     call.inputs = 3, call.attributes = o, call.precision = GCKPT_BF16, call.threads = 1;
@@ -988,15 +988,15 @@ static void run_attention(attended *a, const gckpti_attention *o, int isa, int64
         call.in[i].bf16 = narrow >> i & 1 ? a->half[i] : NULL;
     }
     CHECK(gckpti_op_attention.shape(&call) == GCKPT_OK);
-    CHECK(call.workspace_forward <= sizeof work && call.workspace_backward <= sizeof work);
-    memset(work, 0xff, sizeof work);
-    call.workspace = work, call.saved = a->aux;
+    CHECK(call.workspace_forward <= sizeof workspace && call.workspace_backward <= sizeof workspace);
+    memset(workspace, 0xff, sizeof workspace);
+    call.workspace = workspace, call.saved = a->saved;
     call.out = narrow >> 3 & 1 ? NULL : a->f32[3],
     call.out_bf16 = narrow >> 3 & 1 ? a->half[3] : NULL;
     (call.plain ? gckpti_attention_forward : gckpti_fast_attention_forward)(&call);
     if (call.position < o->causal - 1)
         return;
-    memset(work, 0xff, sizeof work);
+    memset(workspace, 0xff, sizeof workspace);
     call.grad_out = narrow >> 4 & 1 ? NULL : a->f32[4];
     call.grad_out_bf16 = narrow >> 4 & 1 ? a->half[4] : NULL;
     for (int i = 0; i < 3; i++)
@@ -1046,7 +1046,7 @@ static void test_attention_kernels(void)
     static attended start, want, got;
     for (int n = 0; n < 228; n++) { /* with shared keys, lengths, or both; with windows, caps, scales */
         const int i = n < 84 ? n : n < 144 ? n - 84 : n - 144, with = n >= 84;
-        if (i % 60 >= check_tries(i < 60 ? 60 : 24)) /* of 60 and of 24, and of 60 */
+        if (i % 60 >= check_iterations(i < 60 ? 60 : 24)) /* of 60 and of 24, and of 60 */
             continue;
         const int causal = i % 4 != 0, shared = with && i % 3, kind = i < 60 ? i % 3 : 3 + i % 2;
         const int many = shared ? 2 + (int)below(5) : 1 + (int)below(2);
@@ -1083,7 +1083,7 @@ static void test_attention_kernels(void)
 /* What a query does not see does not count: keys and values that are NaN or infinite from the last
  * but `bad` on change no query before them; queries like that, and what comes in for them, no key
  * or value that only others see, nor what others get. Of s keys the last t are the queries' own. */
-static void unseen(int isa, int t, int s, int bad)
+static void masked_out(int isa, int t, int s, int bad)
 {
     enum { D = 40 };
     static attended want, got;
@@ -1111,21 +1111,21 @@ static void unseen(int isa, int t, int s, int bad)
     }
 }
 
-static void test_attention_unseen(void)
+static void test_masked_keys(void)
 {
     static const int sizes[6][2] = { { 75, 75 },   { 33, 33 }, { 64, 64 },
                                      { 100, 100 }, { 7, 70 },  { 40, 75 } };
     for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT + 1; isa++)
         for (int i = 0; i < 6 && (isa == GCKPT_ISA_PLAIN || kernels_or_without(isa)); i++)
             for (int bad = 1; bad < 20 && bad < sizes[i][0]; bad += 3 + 2 * (i > 0))
-                unseen(isa, sizes[i][0], sizes[i][1], bad);
+                masked_out(isa, sizes[i][0], sizes[i][1], bad);
 }
 #else
 static void test_products(void) {}
 static void test_workspace(void) {}
 static void test_attention(void) {}
 static void test_attention_kernels(void) {}
-static void test_attention_unseen(void) {}
+static void test_masked_keys(void) {}
 #endif
 
 /* ---- a small GPT with a bit of everything ---- */
@@ -1185,7 +1185,7 @@ static uint64_t train(trial *o)
     gckpt_tensor *x = gckpt_embed(gckpt_scale(table, 1.25f), in);
     x = gckpt_positions(x, weight(x, "places", T, C));
     gckpt_tensor *start = x;
-    x = gckpt_checkpoint(attend, x, NULL);
+    x = gckpt_checkpoint(attention_block, x, NULL);
     x = gckpt_checkpoint(feed_forward, x, NULL);
     x = gckpt_checkpoint(by_hand, x, NULL);
     gckpt_tensor *guess = gckpt_sub(gckpt_mean(x, 1), value);
@@ -1241,7 +1241,7 @@ static uint64_t train(trial *o)
             CHECK_MSG(half_of(f[i]) == f[i], "fetch %d: %g is not a bf16 value", k, (double)f[i]);
     }
     uint64_t hash = gckpt_store_hash(s);
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
     return hash;
 }
 
@@ -1267,7 +1267,7 @@ static void test_same_bits(gckpt_precision precision)
     const unsigned all = GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_RECOMPUTE;
     for (unsigned n = 0; n < (is_quick ? 2 : 24); n++) {
         const int i = (int)n;
-        if (!is_quick && !check_share(n, 5))
+        if (!is_quick && !check_sampled(n, 5))
             continue;
         trial o = trial_of(precision, modes[i % 4], i / 4 % 3 == 2 ? BATCH : i / 4 % 3 + 1 + i / 12,
                            1 + i % 3);
@@ -1282,7 +1282,7 @@ static void test_same_bits(gckpt_precision precision)
                   o.fetch);
     }
     for (int quarter = 0; quarter < 4 && !is_quick; quarter++) {
-        if (!check_share((unsigned)quarter, 3))
+        if (!check_sampled((unsigned)quarter, 3))
             continue;
         trial o = trial_of(precision, GCKPT_OPTIMAL, quarter % 2 ? BATCH : 2, 1);
         o.quarter = quarter;
@@ -1299,7 +1299,7 @@ static void test_same_bits(gckpt_precision precision)
 
 /* ---- entries of t rows, whose gradients of weights are cut into blocks: the same weights and
  * losses for any split, number of threads and kernels ---- */
-static uint64_t entries_trained(int t, int leaves, int micro, int threads, int plain)
+static uint64_t entries_trained(int t, int vranks, int micro, int threads, int plain)
 {
     enum { ENTRIES = 4, MOST_T = 100, IN = 5, WIDTH = 20, CLASSES = 41 };
     const gckpt_init init = { 0.4f, 0, 0 };
@@ -1327,7 +1327,7 @@ static uint64_t entries_trained(int t, int leaves, int micro, int threads, int p
     gckpt_plan_desc desc = { .precision = GCKPT_BF16,
                              .optimiser = GCKPT_SGD,
                              .batch = ENTRIES,
-                             .virtual_ranks = leaves,
+                             .virtual_ranks = vranks,
                              .threads = threads,
                              .plain = plain };
     gckpt_exec_desc how = { .parallel_for = threads > 1 ? any_order : NULL };
@@ -1345,7 +1345,7 @@ static uint64_t entries_trained(int t, int leaves, int micro, int threads, int p
         hash = hash * 31 + bits;
     }
     hash = hash * 31 + gckpt_store_hash(s);
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
     return hash;
 }
 
@@ -1353,12 +1353,12 @@ static void test_entries(void)
 {
     static const int lengths[6] = { 1, 7, 32, 33, 64, 100 };
     for (int i = 0; i < 12; i++) {
-        const int t = lengths[i / 2], leaves = i % 2 ? 4 : 1;
-        const uint64_t want = entries_trained(t, leaves, 4, 1, 1);
+        const int t = lengths[i / 2], vranks = i % 2 ? 4 : 1;
+        const uint64_t want = entries_trained(t, vranks, 4, 1, 1);
         for (int k = 0; k < 16; k++)
-            CHECK_MSG(!check_share((unsigned)(16 * i + k), 7) || entries_trained(t, leaves, 4 - k % 4, 1 + k / 4 % 2, k / 8) == want,
+            CHECK_MSG(!check_sampled((unsigned)(16 * i + k), 7) || entries_trained(t, vranks, 4 - k % 4, 1 + k / 4 % 2, k / 8) == want,
                       "entries of %d, %d leaves, %d at once, %d threads, plain %d: other bits", t,
-                      leaves, 4 - k % 4, 1 + k / 4 % 2, k / 8);
+                      vranks, 4 - k % 4, 1 + k / 4 % 2, k / 8);
     }
 }
 
@@ -1393,7 +1393,7 @@ static void test_rows_of_entries(void)
         const float *f = gckpt_fetch(e, gckpt_id(b), 1);
         CHECK_MSG(f && f[0] == 0 && f[!shared] == 0, "entries of %d rows, %s: %g", t,
                   shared ? "one b" : "matrices", f ? (double)f[0] : -1);
-        rig_free(e, p, g, s);
+        util_free(e, p, g, s);
     }
 }
 
@@ -1416,7 +1416,7 @@ static void test_close_to_fp32(void)
 }
 
 /* ---- rounding by chance: the mean over many steps is the value; each draw is a neighbour ---- */
-static void test_chance(void)
+static void test_stochastic(void)
 {
     enum { N = 64, DRAWS = 4000 };
     const gckpt_init zero = { 0, 0, 0 };
@@ -1444,11 +1444,11 @@ static void test_chance(void)
         }
     }
     for (int i = 0; i < N; i++) { /* 5 standard deviations of at most half a unit */
-        const double unit = ldexp(1, -7 + ilogbf(x[i]));
-        CHECK_MSG(fabs(mean[i] - (double)x[i]) < 5 * unit / 2 / sqrt((double)DRAWS),
+        const double ulp = ldexp(1, -7 + ilogbf(x[i]));
+        CHECK_MSG(fabs(mean[i] - (double)x[i]) < 5 * ulp / 2 / sqrt((double)DRAWS),
                   "%g on average, not %g", mean[i], (double)x[i]);
     }
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
 }
 
 /* What losses are written with: an op's value is that of fp32 from rounded inputs, rounded; its
@@ -1518,7 +1518,7 @@ static void test_ops_of_losses(void)
             if (CHECK(f != NULL))
                 memcpy(i < OPS ? value[narrow][i] : slope[narrow][i - OPS], f, sizeof x[0]);
         }
-        rig_free(e, p, g, s);
+        util_free(e, p, g, s);
     }
     for (int i = 0; i < OPS * ALL; i++)
         CHECK_MSG(half_of(value[0][i / ALL][i % ALL]) == value[1][i / ALL][i % ALL],
@@ -1581,7 +1581,7 @@ static void test_coins(void)
         CHECK_MSG(abs(2 * same - n) < 5 * sqrt((double)n) || (a == b && lag == 0),
                   "roundings %d and %d, %d apart: %d of %d agree", a, b, lag, same, n);
     }
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
 }
 
 /* ---- plans as files, gckpt_fit, inference, what is refused ---- */
@@ -1633,7 +1633,7 @@ static uint64_t fetched(int which, int fetch)
         CHECK(!two || (two[2 * i] == sign * a && two[2 * i + 1] == sign * b));
     }
     const uint64_t hash = gckpt_store_hash(s);
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
     return hash;
 }
 
@@ -1664,14 +1664,14 @@ static void test_rest(void)
         gckpt_result result = gckpt_check_gradients(e, &feed, 1, 64, NULL);
         CHECK(result == (precision ? GCKPT_E_ARG : GCKPT_OK));
         CHECK(!precision || strstr(gckpt_error_text(e), "GCKPT_FP32"));
-        rig_free(e, q, NULL, NULL);
+        util_free(e, q, NULL, NULL);
         gckpt_plan_free(p);
 
         desc.mode = GCKPT_INFERENCE;
         p = gckpt_plan_new(g, &term, 1, &desc);
         e = gckpt_exec_new(p, s, NULL);
         CHECK(gckpt_forward(e, &feed, 1, 64, &report) == GCKPT_OK && report.count > 0);
-        rig_free(e, p, NULL, NULL);
+        util_free(e, p, NULL, NULL);
 
         desc.mode = GCKPT_AUTO;
         desc.budget = 1;
@@ -1693,7 +1693,7 @@ static void test_rest(void)
         gckpt_frontier_free(f);
         desc.precision = (gckpt_precision)3;
         CHECK(!gckpt_plan_new(g, &term, 1, &desc) && gckpt_error(g) == GCKPT_E_ARG);
-        rig_free(NULL, NULL, g, s);
+        util_free(NULL, NULL, g, s);
     }
     CHECK_MSG(most[1] < most[0], "%zu bytes, fp32 %zu", most[1], most[0]);
 }
@@ -1731,14 +1731,14 @@ static void test_two_users(void)
         first = i ? first : gckpt_store_hash(s);
         CHECK_MSG(gckpt_store_hash(s) == first, "two users: %d rows, %s", rows[i / 2],
                   gckpt_isa_name(how.isa));
-        rig_free(e, p, g, s);
+        util_free(e, p, g, s);
     }
 }
 
 /* What goes over bf16 in portions, element by element or row by row (and rows that are too long for
  * that), or itself (embed, cross_entropy), after a step: `how` is 0 with f32 copies, as backends
  * get them; 1 plain; 2 AVX2; 3 and 4 the fastest, by 1 and 3 threads. */
-static uint64_t portions(int how, gckpt_precision precision, int64_t width, int64_t micro)
+static uint64_t strips(int how, gckpt_precision precision, int64_t width, int64_t micro)
 {
     static const gckpt_backend copies = { .name = "copies" };
     const gckpt_init normal = { 0.5f, 0, 0 }, one = { 0.2f, 0, 1 };
@@ -1790,18 +1790,18 @@ static uint64_t portions(int how, gckpt_precision precision, int64_t width, int6
               gckpt_error_text(g), gckpt_error_text(e));
     CHECK(report.loss > 0 && report.loss < 1e9);
     const uint64_t hash = gckpt_store_hash(s);
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
     return hash;
 }
 
-static void test_portions(void)
+static void test_strips(void)
 {
     static const int64_t widths[5] = { 33, 700, 1100, 2100, 4100 };
     for (int i = 0; i < 10; i++) {
         const gckpt_precision precision = i / 5 ? GCKPT_BF16_STOCHASTIC : GCKPT_BF16;
-        const uint64_t want = portions(0, precision, widths[i % 5], 6);
+        const uint64_t want = strips(0, precision, widths[i % 5], 6);
         for (int how = 1; how < 5; how++)
-            CHECK_MSG(!check_share((unsigned)(5 * i + how), 3) || portions(how, precision, widths[i % 5], how == 3 ? 4 : 6) == want,
+            CHECK_MSG(!check_sampled((unsigned)(5 * i + how), 3) || strips(how, precision, widths[i % 5], how == 3 ? 4 : 6) == want,
                       "portions of %d, way %d, precision %d: other bits", (int)widths[i % 5], how,
                       (int)precision);
     }
@@ -1850,7 +1850,7 @@ static uint64_t sums(int how, int which)
         for (int64_t j = 0; CHECK(f != NULL) && j < width; j++)
             hash = hash * 31 + bits_of(f[j]);
     }
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
     return hash;
 }
 
@@ -1881,7 +1881,7 @@ static void test_of_parameters(void)
                   gckpt_error_text(g));
         memcpy(values[i], gckpt_fetch(e, gckpt_id(w), 0), sizeof x);
         CHECK_MSG(!memcmp(values[i], values[0], sizeof x), "of parameters, case %d: not f32's", i);
-        rig_free(e, p, g, s);
+        util_free(e, p, g, s);
     }
 }
 
@@ -1968,7 +1968,7 @@ static void test_ops_of_users(void)
         else
             CHECK_MSG(result == GCKPT_E_DATA && strstr(gckpt_error_text(e), "recompute"),
                       "a value that drifts: %s", gckpt_error_text(e));
-        rig_free(e, p, g, s);
+        util_free(e, p, g, s);
     }
 }
 
@@ -2005,7 +2005,7 @@ static void test_integers(void)
                   gckpt_error_text(e));
         want = way ? want : gckpt_store_hash(s);
         CHECK_MSG(gckpt_store_hash(s) == want, "integers choose, way %d: other bits", way);
-        rig_free(e, p, g, s);
+        util_free(e, p, g, s);
     }
 }
 
@@ -2018,13 +2018,13 @@ typedef enum {
     LOADED,
     RESET,
     BY_ANOTHER,
-    OWN,
+    OWN_UPDATE,
     FROZEN,
     PACKED,
     REPACKED, /* and back, which brings no digits back */
     EXTERNAL, /* "v" is the program's, and anybody's: it is not copied */
     CHANGES,
-    NOT_TOLD = CHANGES
+    UNREPORTED = CHANGES
 } weight_change;
 
 static void half_rate(void *user, const gckpt_update *u)
@@ -2042,7 +2042,7 @@ static void change_weights(gckpt_store *s, int how, float *held, file *saved)
                               gckpt_store_quantise(s, "v", GCKPT_STORAGE_F32) == GCKPT_OK));
     if (how == GOT)
         CHECK(gckpt_store_get(s, gckpt_store_find(s, "w"), &w) == GCKPT_OK && w.values == held);
-    for (int i = 0; i < 40 && (how == GOT || how == PUSHED || how == NOT_TOLD); i++)
+    for (int i = 0; i < 40 && (how == GOT || how == PUSHED || how == UNREPORTED); i++)
         held[7 * i] += 0.25f;
     CHECK(how != PUSHED || gckpt_store_push(s, "w") == GCKPT_OK);
     CHECK(how != RESET || gckpt_store_reset(s, "*") == GCKPT_OK);
@@ -2077,18 +2077,18 @@ static uint64_t weights_trained(int how, int with, const gckpt_plan_desc *way)
     gckpt_plan_desc d = *way, sees = { .mode = GCKPT_INFERENCE, .precision = way->precision };
     d.batch = ROWS, d.bf16_weights = with, sees.bf16_weights = with;
     sees.fetch = &pick, sees.fetches = 1;
-    d.optimiser = how == OWN ? GCKPT_CUSTOM_OPTIMISER : d.optimiser;
+    d.optimiser = how == OWN_UPDATE ? GCKPT_CUSTOM_OPTIMISER : d.optimiser;
     if (how == FROZEN || how == PACKED || how == REPACKED)
         gckpt_store_freeze(s, "v", 1);
     if (how == PACKED)
         CHECK(gckpt_store_quantise(s, "v", GCKPT_STORAGE_BF16) == GCKPT_OK);
     const gckpt_exec_desc by = { .custom_optimiser = half_rate };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d), *q = gckpt_plan_new(g, NULL, 0, &sees);
-    gckpt_exec *e = gckpt_exec_new(p, s, &by), *see = gckpt_exec_new(q, s, NULL);
+    gckpt_exec *e = gckpt_exec_new(p, s, &by), *view = gckpt_exec_new(q, s, NULL);
     d.bf16_weights = 0;
     gckpt_plan *other = gckpt_plan_new(g, &term, 1, &d);
     gckpt_exec *another = gckpt_exec_new(other, s, &by);
-    CHECK_MSG(e && see && another, "%s %s", gckpt_error_text(g), gckpt_error_text(s));
+    CHECK_MSG(e && view && another, "%s %s", gckpt_error_text(g), gckpt_error_text(s));
     const size_t each = (2 * IN * OUT + 63) / 64 * 64, all = (how == PACKED || how == EXTERNAL ? 2 : 3) * each;
     CHECK(gckpt_plan_kind_bytes(p, GCKPT_BYTES_COPIES) == (with ? all : 0));
     CHECK(gckpt_plan_bytes(p) == gckpt_plan_bytes(other) + (with ? all : 0));
@@ -2107,24 +2107,24 @@ static uint64_t weights_trained(int how, int with, const gckpt_plan_desc *way)
         CHECK_MSG(gckpt_step(now, feeds, 2, ROWS, &hyper, &report) == GCKPT_OK, "%s",
                   gckpt_error_text(now));
         const float loss = (float)report.loss;
-        CHECK(gckpt_forward(see, feeds, 2, 3, NULL) == GCKPT_OK);
-        hash = gckpti_hash_floats(hash, gckpt_fetch(see, gckpt_id(h), 0), 3 * LONG * IN);
+        CHECK(gckpt_forward(view, feeds, 2, 3, NULL) == GCKPT_OK);
+        hash = gckpti_hash_floats(hash, gckpt_fetch(view, gckpt_id(h), 0), 3 * LONG * IN);
         hash = gckpti_hash_floats(hash, &loss, 1) ^ gckpt_store_hash(s);
         if (step == 0)
             change_weights(s, how, w.values, &saved);
         shown[step] = 1;
     }
     free(saved.bytes);
-    rig_free(another, other, NULL, NULL);
-    rig_free(see, q, NULL, NULL);
-    rig_free(e, p, g, s);
+    util_free(another, other, NULL, NULL);
+    util_free(view, q, NULL, NULL);
+    util_free(e, p, g, s);
     return hash;
 }
 
 static void test_weights(void)
 {
     for (int i = 0; i < 12; i++) {
-        if (!check_share((unsigned)i, 5))
+        if (!check_sampled((unsigned)i, 5))
             continue;
         gckpt_plan_desc way = { .mode = i % 3 ? GCKPT_STORE_ALL : GCKPT_MEMORY_POOR };
         way.precision = i % 4 == 3 ? GCKPT_BF16_STOCHASTIC : GCKPT_BF16;
@@ -2132,7 +2132,7 @@ static void test_weights(void)
         for (int how = NOTHING; how < CHANGES; how++)
             CHECK_MSG(weights_trained(how, 1, &way) == weights_trained(how, 0, &way),
                       "copies of weights, way %d, change %d: other bits", i, how);
-        CHECK_MSG(weights_trained(NOT_TOLD, 1, &way) != weights_trained(NOT_TOLD, 0, &way),
+        CHECK_MSG(weights_trained(UNREPORTED, 1, &way) != weights_trained(UNREPORTED, 0, &way),
                   "way %d: products do not read the copies", i);
     }
 }
@@ -2180,7 +2180,7 @@ static void test_weights_budget(void)
         gckpt_plan_free(p);
         free(first.bytes);
     }
-    rig_free(NULL, NULL, g, s);
+    util_free(NULL, NULL, g, s);
 }
 
 /* What gckpt_fit chooses does not depend on whether copies are asked for. */
@@ -2246,7 +2246,7 @@ static void test_fetched(void)
 }
 
 static void test_nearest_bits(void) { test_same_bits(GCKPT_BF16); }
-static void test_chance_bits(void) { test_same_bits(GCKPT_BF16_STOCHASTIC); }
+static void test_stochastic_bits(void) { test_same_bits(GCKPT_BF16_STOCHASTIC); }
 
 /* quick: the golden hashes and little else, for emulators; wide: two losses in every way; or the
  * parts whose names begin so. */
@@ -2258,29 +2258,29 @@ int main(int argc, char **argv)
         int quick;
     } parts[] = { { "conversions", test_conversions, 1 },
                   { "kernels by edges", test_edge, 1 },
-                  { "kernels by links", test_links, 1 },
+                  { "kernels by links", test_terms, 1 },
                   { "kernels by blocks", test_blocks, 1 },
-                  { "kernels of stored weights", test_stored, 1 },
+                  { "kernels of stored weights", test_quantised, 1 },
                   { "kernels of products", test_products, 0 },
-                  { "kernels in little room", test_little_room, 0 },
+                  { "kernels in little room", test_little_space, 0 },
                   { "kernels of attention", test_attention_kernels, 0 },
-                  { "kernels and what is unseen", test_attention_unseen, 0 },
+                  { "kernels and what is unseen", test_masked_keys, 0 },
                   { "kernels in their workspace", test_workspace, 0 },
                   { "rest", test_rest, 1 },
                   { "fetched", test_fetched, 1 },
                   { "written out", test_written_out, 1 },
                   { "bits", test_nearest_bits, 1 },
-                  { "bits by chance", test_chance_bits, 1 },
+                  { "bits by chance", test_stochastic_bits, 1 },
                   { "attention", test_attention, 0 },
                   { "entries", test_entries, 0 },
                   { "rows of entries", test_rows_of_entries, 0 },
                   { "fp32", test_close_to_fp32, 0 },
-                  { "chance", test_chance, 0 },
+                  { "chance", test_stochastic, 0 },
                   { "coins", test_coins, 0 },
                   { "losses", test_two_losses, 0 },
                   { "users", test_two_users, 0 },
                   { "ops of losses", test_ops_of_losses, 0 },
-                  { "portions", test_portions, 0 },
+                  { "portions", test_strips, 0 },
                   { "sums", test_sums, 0 },
                   { "parameters", test_of_parameters, 0 },
                   { "ops of users", test_ops_of_users, 0 },

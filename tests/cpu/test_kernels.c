@@ -26,7 +26,7 @@ int main(void)
 }
 #else
 
-static int verbose, percent, tries; /* tries: percent of what is drawn at random */
+static int verbose, percent, random_percent; /* tries: percent of what is drawn at random */
 static const char *only;
 static uint64_t state = 1; /* of all random numbers */
 
@@ -42,7 +42,7 @@ static const gckpti_kernels *kernels_of(gckpt_isa isa)
 
 /* == numbers ================================================================================== */
 /* least..most */
-static int64_t pick(int64_t least, int64_t most)
+static int64_t random_in(int64_t least, int64_t most)
 {
     return least + (int64_t)(next_random(&state) % (uint64_t)(most - least + 1));
 }
@@ -72,7 +72,7 @@ static void draw(float *x, int64_t n, int style)
             x[i] = some[next_random(&state) % 7] ? float_of(some[next_random(&state) % 10]) : x[i];
     }
     for (int k = 0; k < 2 && style == WILD && n > 0; k++)
-        x[pick(0, n - 1)] = float_of(some[pick(10, 12)]);
+        x[random_in(0, n - 1)] = float_of(some[random_in(10, 12)]);
 }
 
 /* The first element that differs, or -1. */
@@ -112,7 +112,7 @@ static uint32_t guard_word(int64_t i) { return 0x5aa50000u + (uint32_t)i; }
 
 static region region_new(int64_t n, int guard)
 {
-    region r = { NULL, NULL, n, pick(0, 15) };
+    region r = { NULL, NULL, n, random_in(0, 15) };
     if (guard)
         r.skip += GUARD;
     int64_t all = r.skip + n + (guard ? GUARD : 0);
@@ -153,11 +153,11 @@ typedef struct {
 } problem;
 
 typedef struct { /* of the plain op; what every kernel must give */
-    region x[INPUTS], grad_out, out, aux;
+    region x[INPUTS], grad_out, out, saved;
     int32_t *index;
     double sum;
-    int64_t count, aux_floats;
-} answer;
+    int64_t count, saved_floats;
+} expected;
 
 /* A condition is i32 where there are classes. */
 static int is_i32(const problem *p, int i)
@@ -196,7 +196,7 @@ static const gckpti_runner runners[2] = { { .parallel_for = last_first },
                                            { .parallel_for = at_once } };
 
 /* Shapes and sizes, for so many threads; the data of inputs[i] where bit i of `needs` is set. */
-static gckpt_call call_of(const problem *p, const answer *a, unsigned needs, int threads)
+static gckpt_call call_of(const problem *p, const expected *a, unsigned needs, int threads)
 {
     gckpt_call call = { .inputs = p->inputs,
                         .attributes = p->attributes,
@@ -234,7 +234,7 @@ static int same(const problem *p, const char *how, const char *what, const float
 
 /* == forward ================================================================================== */
 /* IN_PLACE: out is input 0, 1 or 2 */
-enum { ALL, NO_AUX, NO_OUT, IN_PLACE, IN_PLACE_1, IN_PLACE_2, WAYS };
+enum { ALL, NO_SAVED, NO_OUT, IN_PLACE, IN_PLACE_1, IN_PLACE_2, WAYS };
 
 static int alike(const problem *p, int i) /* input i has the shape of the output */
 {
@@ -242,11 +242,11 @@ static int alike(const problem *p, int i) /* input i has the shape of the output
     return gckpti_same_shape(&call.shape, &p->shape[i]);
 }
 
-static int possible(const problem *p, int64_t aux_floats, int way)
+static int possible(const problem *p, int64_t saved_floats, int way)
 {
     switch (way) {
-    case NO_AUX:
-    case NO_OUT: return aux_floats > 0;
+    case NO_SAVED:
+    case NO_OUT: return saved_floats > 0;
     case IN_PLACE:
     case IN_PLACE_1:
     case IN_PLACE_2:
@@ -256,7 +256,7 @@ static int possible(const problem *p, int64_t aux_floats, int way)
     }
 }
 
-static void forward(const problem *p, const answer *a, gckpt_isa isa, int threads, int together,
+static void forward(const problem *p, const expected *a, gckpt_isa isa, int threads, int together,
                     int way)
 {
     static const char *const ways[] = { "", ", no aux", ", no out", ", in place",
@@ -264,22 +264,22 @@ static void forward(const problem *p, const answer *a, gckpt_isa isa, int thread
     int loss = (p->op->flags & GCKPT_LOSS) != 0;
     gckpt_call call = call_of(p, a, ALL_INPUTS, threads);
     region out = region_new(loss ? 0 : count_of(&call.shape), 1),
-           aux = region_new(a->aux_floats, 1);
-    region work = region_new((int64_t)(call.workspace_forward / sizeof(float)), 1);
+           saved = region_new(a->saved_floats, 1);
+    region workspace = region_new((int64_t)(call.workspace_forward / sizeof(float)), 1);
     double sum = 0;
     int64_t count = 0;
     char how[64];
     sprintf(how, "%s, %d threads%s", gckpt_isa_name(isa), threads, ways[way]);
     fill_nan(&out);
-    fill_nan(&aux);
-    fill_nan(&work);
+    fill_nan(&saved);
+    fill_nan(&workspace);
     if (way >= IN_PLACE) {
         memcpy(out.at, a->x[way - IN_PLACE].at, (size_t)out.n * sizeof(float));
         call.in[way - IN_PLACE].data = out.at;
     }
     call.out = loss || way == NO_OUT ? NULL : out.at;
-    call.saved = !a->aux_floats || way == NO_AUX ? NULL : aux.at;
-    call.workspace = work.at;
+    call.saved = !a->saved_floats || way == NO_SAVED ? NULL : saved.at;
+    call.workspace = workspace.at;
     if (loss && way != NO_OUT)
         call.loss_sum = &sum, call.loss_count = &count;
     call.kernels = kernels_of(isa);
@@ -288,21 +288,21 @@ static void forward(const problem *p, const answer *a, gckpt_isa isa, int thread
     if (call.out)
         same(p, how, "out", a->out.at, &out);
     if (call.saved)
-        same(p, how, "aux", a->aux.at, &aux);
-    CHECK_MSG(region_intact(&work), "%s, %s: more scratch than planned", p->name, how);
+        same(p, how, "aux", a->saved.at, &saved);
+    CHECK_MSG(region_intact(&workspace), "%s, %s: more scratch than planned", p->name, how);
     if (call.loss_sum)
         CHECK_MSG(count == a->count &&
                       (memcmp(&sum, &a->sum, sizeof sum) == 0 || (sum != sum && a->sum != a->sum)),
                   "%s, %s: loss %.17g of %ld, not %.17g of %ld", p->name, how, sum, (long)count,
                   a->sum, (long)a->count);
     free(out.block);
-    free(aux.block);
-    free(work.block);
+    free(saved.block);
+    free(workspace.block);
 }
 
 /* == backward ================================================================================= */
 /* Bits of wanted and accumulate: inputs. d[INPUTS + i]: low parts of input i, if it has elements. */
-static gckpt_call backward_call(const problem *p, const answer *a, unsigned wanted,
+static gckpt_call backward_call(const problem *p, const expected *a, unsigned wanted,
                                 unsigned accumulate, int threads, region *d)
 {
     unsigned needs = 0;
@@ -310,7 +310,7 @@ static gckpt_call backward_call(const problem *p, const answer *a, unsigned want
         needs |= wanted >> i & 1 ? p->op->needs[i] : 0;
     gckpt_call call = call_of(p, a, needs, threads);
     call.out = needs & GCKPT_OUT ? a->out.at : NULL;
-    call.saved = needs & GCKPT_SAVED ? a->aux.at : NULL;
+    call.saved = needs & GCKPT_SAVED ? a->saved.at : NULL;
     call.grad_out = p->op->flags & GCKPT_LOSS ? NULL : a->grad_out.at;
     for (int i = 0; i < p->inputs; i++)
         if (wanted >> i & 1) {
@@ -321,7 +321,7 @@ static gckpt_call backward_call(const problem *p, const answer *a, unsigned want
     return call;
 }
 
-static void backward(const problem *p, const answer *a, unsigned wanted, unsigned accumulate)
+static void backward(const problem *p, const expected *a, unsigned wanted, unsigned accumulate)
 {
     region old[2 * INPUTS], want[2 * INPUTS], got[2 * INPUTS];
     gckpt_call call;
@@ -347,12 +347,12 @@ static void backward(const problem *p, const answer *a, unsigned wanted, unsigne
     }
     in_place = in_place && !want[INPUTS].n;
     call = backward_call(p, a, wanted, accumulate, 1, want);
-    region work = region_new((int64_t)(call.workspace_backward / sizeof(float)), 1);
-    call.workspace = work.at;
+    region workspace = region_new((int64_t)(call.workspace_backward / sizeof(float)), 1);
+    call.workspace = workspace.at;
     p->op->backward(&call);
     for (int i = 0; i < 2 * INPUTS; i++)
-        CHECK_MSG(region_intact(&want[i]) && region_intact(&work), "%s: plain op", p->name);
-    free(work.block);
+        CHECK_MSG(region_intact(&want[i]) && region_intact(&workspace), "%s: plain op", p->name);
+    free(workspace.block);
     for (int isa = GCKPT_ISA_C; isa < GCKPT_ISA_COUNT; isa++)
         for (int t = 0; t < 4 + in_place && kernels_of((gckpt_isa)isa); t++) {
             char how[96];
@@ -370,19 +370,19 @@ static void backward(const problem *p, const answer *a, unsigned wanted, unsigne
             call = backward_call(p, a, wanted, accumulate, threads, got);
             if (t == 4)
                 call.grad_out = call.in[0].grad;
-            work = region_new((int64_t)(call.workspace_backward / sizeof(float)), 1);
-            fill_nan(&work);
-            call.workspace = work.at;
+            workspace = region_new((int64_t)(call.workspace_backward / sizeof(float)), 1);
+            fill_nan(&workspace);
+            call.workspace = workspace.at;
             call.kernels = kernels_of((gckpt_isa)isa);
             call.runner = &runners[t == 3];
             p->op->backward_fast(&call);
-            CHECK_MSG(region_intact(&work), "%s, %s: more scratch than planned", p->name, how);
+            CHECK_MSG(region_intact(&workspace), "%s, %s: more scratch than planned", p->name, how);
             for (int i = 0; i < 2 * INPUTS; i++) {
                 char what[24];
                 sprintf(what, "%s %d", i < INPUTS ? "gradient" : "low part", i % INPUTS);
                 same(p, how, what, want[i].at, &got[i]);
             }
-            free(work.block);
+            free(workspace.block);
         }
     for (int i = 0; i < 2 * INPUTS; i++) {
         free(old[i].block);
@@ -397,9 +397,9 @@ static void try_problem(const problem *p)
     int loss = (p->op->flags & GCKPT_LOSS) != 0;
     unsigned all = floats_of(p);
     gckpt_call call = call_of(p, NULL, 0, 1);
-    answer a = { 0 };
+    expected a = { 0 };
     for (int i = 0; i < p->inputs; i++) {
-        int64_t n = count_of(&p->shape[i]), left_out = loss ? pick(0, 9) : 0;
+        int64_t n = count_of(&p->shape[i]), left_out = loss ? random_in(0, 9) : 0;
         if (all >> i & 1) {
             a.x[i] = region_new(n, 0);
             draw(a.x[i].at, n, p->style);
@@ -407,31 +407,31 @@ static void try_problem(const problem *p)
         }
         a.index = (int32_t *)malloc((size_t)n * sizeof *a.index);
         for (int64_t j = 0; j < n; j++)
-            a.index[j] = pick(0, 9) < left_out ? -1 : (int32_t)pick(0, p->classes - 1);
-        a.index[pick(0, n - 1)] = p->op == &gckpti_op_where ? INT32_MIN : p->classes - 1;
+            a.index[j] = random_in(0, 9) < left_out ? -1 : (int32_t)random_in(0, p->classes - 1);
+        a.index[random_in(0, n - 1)] = p->op == &gckpti_op_where ? INT32_MIN : p->classes - 1;
     }
-    a.aux_floats = (int64_t)((call.saved_bytes + sizeof(float) - 1) / sizeof(float));
+    a.saved_floats = (int64_t)((call.saved_bytes + sizeof(float) - 1) / sizeof(float));
     a.out = region_new(loss ? 0 : count_of(&call.shape), 1);
-    a.aux = region_new(a.aux_floats, 1);
+    a.saved = region_new(a.saved_floats, 1);
     a.grad_out = region_new(a.out.n, 0);
     draw(a.grad_out.at, a.grad_out.n, p->style == STEEP ? NORMAL : p->style);
     call = call_of(p, &a, ALL_INPUTS, 1);
-    region work = region_new((int64_t)(call.workspace_forward / sizeof(float)), 1);
+    region workspace = region_new((int64_t)(call.workspace_forward / sizeof(float)), 1);
     fill_nan(&a.out);
-    fill_nan(&a.aux);
-    fill_nan(&work);
+    fill_nan(&a.saved);
+    fill_nan(&workspace);
     call.out = loss ? NULL : a.out.at;
-    call.saved = a.aux_floats ? a.aux.at : NULL;
-    call.workspace = work.at;
+    call.saved = a.saved_floats ? a.saved.at : NULL;
+    call.workspace = workspace.at;
     if (loss)
         call.loss_sum = &a.sum, call.loss_count = &a.count;
     p->op->forward(&call);
-    CHECK_MSG(region_intact(&a.out) && region_intact(&a.aux) && region_intact(&work),
+    CHECK_MSG(region_intact(&a.out) && region_intact(&a.saved) && region_intact(&workspace),
               "%s: plain op", p->name);
-    free(work.block);
+    free(workspace.block);
     for (int isa = GCKPT_ISA_C; isa < GCKPT_ISA_COUNT; isa++)
         for (int way = 0; way < WAYS && gckpt_isa_available((gckpt_isa)isa); way++) {
-            if (!possible(p, a.aux_floats, way))
+            if (!possible(p, a.saved_floats, way))
                 continue;
             for (int threads = 1; threads <= 3; threads++)
                 forward(p, &a, (gckpt_isa)isa, threads, 0, way);
@@ -446,37 +446,37 @@ static void try_problem(const problem *p)
     } else {
         for (unsigned wanted = p->twice ? all : 1; wanted <= all; wanted++)
             for (int twice = 0; twice < 2 && !(wanted & ~all); twice++)
-                backward(p, &a, wanted, twice ? wanted & (unsigned)pick(1, all) : 0);
+                backward(p, &a, wanted, twice ? wanted & (unsigned)random_in(1, all) : 0);
     }
     for (int i = 0; i < INPUTS; i++)
         free(a.x[i].block);
     free(a.grad_out.block);
     free(a.out.block);
-    free(a.aux.block);
+    free(a.saved.block);
     free(a.index);
 }
 
 static int wanted_op(const char *name) { return !only || strstr(name, only) != NULL; }
 
 /* So many of the random problems, which are n, and of sizes; the large ones of a list only in a whole run. */
-static int64_t share(int64_t n) { return (n * tries + 99) / 100; }
+static int64_t sampled(int64_t n) { return (n * random_percent + 99) / 100; }
 static int64_t lengths(int64_t n) { return (n * percent + 99) / 100; }
 static int skipped(double cost) { return cost > 2e5 + 4e4 * percent && percent < 100; }
 
 /* How often each of a list is tried, of `most`. */
-static int times(int most) { return tries < 50 ? 1 : most; }
+static int times(int most) { return random_percent < 50 ? 1 : most; }
 
 /* Returns nonzero for every n-th call, beginning at one that the seed chooses; always for half of the cases or more. */
-static int in_turn(unsigned n)
+static int is_sampled(unsigned n)
 {
     static unsigned calls;
-    return check_share(calls++, n) || percent >= 50;
+    return check_sampled(calls++, n) || percent >= 50;
 }
 
 /* == linear and matmul ======================================================================== */
 static void product(int64_t m, int64_t n, int64_t k, int style)
 {
-    int transposed = (int)pick(0, 1), kind = (int)pick(0, 3);
+    int transposed = (int)random_in(0, 1), kind = (int)random_in(0, 3);
     problem p = { .op = kind ? &gckpti_op_linear : &gckpti_op_matmul,
                   .attributes = &transposed,
                   .style = style,
@@ -485,11 +485,11 @@ static void product(int64_t m, int64_t n, int64_t k, int style)
                   .shape[0] = gckpt_shape2(m, k),
                   .shape[1] = transposed ? gckpt_shape2(n, k) : gckpt_shape2(k, n),
                   .shape[2] = gckpt_shape1(n) };
-    if (kind == 0 && p.cost < 2e5 && pick(0, 3)) { /* 2 or 6 products, or rows of 3 x one matrix */
-        int64_t first = pick(1, 2), second = 3;
+    if (kind == 0 && p.cost < 2e5 && random_in(0, 3)) { /* 2 or 6 products, or rows of 3 x one matrix */
+        int64_t first = random_in(1, 2), second = 3;
         p.shape[0] = gckpt_shape4(first, second, m, k);
         p.cost *= (double)(first * second);
-        if (pick(0, 2))
+        if (random_in(0, 2))
             p.shape[1] = gckpt_shape4(first, second, p.shape[1].d[0], p.shape[1].d[1]);
     }
     if (!wanted_op(p.op->name) || skipped(p.cost))
@@ -517,10 +517,10 @@ static void test_products(void)
     for (int i = 0; i < times(3); i++) /* large enough for scratch of the plan's */
         product(260, 530, 130, NORMAL);
     CHECK(gckpti_product_workspace(260, 530, 130) > 0 && gckpti_product_workspace(256, 1024, 70) > 0);
-    for (int64_t i = 0, end = share(420); i < end; i++) {
-        int64_t m = pick(1, 70), n = pick(1, 70), k = pick(1, 70);
+    for (int64_t i = 0, end = sampled(420); i < end; i++) {
+        int64_t m = random_in(1, 70), n = random_in(1, 70), k = random_in(1, 70);
         if (i % 3 == 0) /* skinny */
-            *(i % 9 == 0 ? &m : i % 9 == 3 ? &n : &k) = pick(1, 5);
+            *(i % 9 == 0 ? &m : i % 9 == 3 ? &n : &k) = random_in(1, 5);
         product(m, n, k, (int)(i % STYLES));
     }
 }
@@ -529,14 +529,14 @@ static void test_products(void)
 /* A window, cap and scale, or none of one or two of these. */
 static void draw_more(gckpti_attention *o)
 {
-    const int which = (int)pick(1, 7);
+    const int which = (int)random_in(1, 7);
     o->extras = 1;
     if (o->causal && which & 1)
-        o->window = (int)(pick(0, 1) ? pick(1, 20) : pick(1, 150));
+        o->window = (int)(random_in(0, 1) ? random_in(1, 20) : random_in(1, 150));
     if (which & 2)
-        o->cap = 0.0625f * (float)(1 << pick(0, 6));
+        o->cap = 0.0625f * (float)(1 << random_in(0, 6));
     if (which & 4)
-        o->scale = 0.1f * (float)pick(1, 9);
+        o->scale = 0.1f * (float)random_in(1, 9);
 }
 
 /* `group` heads share each of `heads` of keys; lengths: rows have some of these, or none; more: see
@@ -585,24 +585,24 @@ static void test_attention(void)
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int causal = 0; causal < 2; causal++)
             for (int twice = 0; twice < times(2); twice++)
-                if (in_turn(5))
+                if (is_sampled(5))
                     attention(twice ? 1 : 2, sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3], causal,
                           twice ? (int)(i % STYLES) : NORMAL);
-    for (int64_t i = 0, end = share(110); i < end; i++) {
-        int64_t t = i % 4 ? pick(1, 70) : pick(1, 140), s = i % 5 ? pick(1, 70) : pick(1, 200);
-        attention(pick(1, 2), t, s, i % 3 ? pick(1, 20) : pick(1, 70), (int)pick(1, 3),
+    for (int64_t i = 0, end = sampled(110); i < end; i++) {
+        int64_t t = i % 4 ? random_in(1, 70) : random_in(1, 140), s = i % 5 ? random_in(1, 70) : random_in(1, 200);
+        attention(random_in(1, 2), t, s, i % 3 ? random_in(1, 20) : random_in(1, 70), (int)random_in(1, 3),
                   (int)(i & 1), (int)(i % STYLES));
     }
-    for (int64_t i = 0, end = share(140); i < end; i++) {
-        int64_t t = i % 4 ? pick(1, 70) : pick(1, 140), s = i % 5 ? pick(1, 70) : pick(1, 200);
-        int lengths = i % 4 < 2, group = i % 4 ? (int)pick(2, 4) : 1;
-        attention_of(pick(1, 2 + 2 * lengths), t, s, i % 3 ? pick(1, 20) : pick(1, 70),
-                     (int)pick(1, 2), (int)(i / 2 & 1), (int)(i % STYLES), group, lengths, 0);
+    for (int64_t i = 0, end = sampled(140); i < end; i++) {
+        int64_t t = i % 4 ? random_in(1, 70) : random_in(1, 140), s = i % 5 ? random_in(1, 70) : random_in(1, 200);
+        int lengths = i % 4 < 2, group = i % 4 ? (int)random_in(2, 4) : 1;
+        attention_of(random_in(1, 2 + 2 * lengths), t, s, i % 3 ? random_in(1, 20) : random_in(1, 70),
+                     (int)random_in(1, 2), (int)(i / 2 & 1), (int)(i % STYLES), group, lengths, 0);
     }
-    for (int64_t i = 0, end = share(200); i < end; i++) {
-        int64_t t = i % 4 ? pick(1, 70) : pick(1, 220), s = i % 5 ? pick(1, 70) : pick(1, 300);
-        attention_of(pick(1, 2), t, s, i % 3 ? pick(1, 20) : pick(1, 70), (int)pick(1, 2),
-                     i % 8 != 0, (int)(i % STYLES), i % 4 ? 1 : (int)pick(2, 3), i % 3 == 0, 1);
+    for (int64_t i = 0, end = sampled(200); i < end; i++) {
+        int64_t t = i % 4 ? random_in(1, 70) : random_in(1, 220), s = i % 5 ? random_in(1, 70) : random_in(1, 300);
+        attention_of(random_in(1, 2), t, s, i % 3 ? random_in(1, 20) : random_in(1, 70), (int)random_in(1, 2),
+                     i % 8 != 0, (int)(i % STYLES), i % 4 ? 1 : (int)random_in(2, 3), i % 3 == 0, 1);
     }
 }
 
@@ -616,7 +616,7 @@ static void convolution(int64_t rows, const int64_t *image, const int64_t *taps,
     problem p = { .op = &gckpti_op_conv2d,
                   .attributes = &a,
                   .style = style,
-                  .inputs = 2 + (int)pick(0, 1),
+                  .inputs = 2 + (int)random_in(0, 1),
                   .shape[0] = gckpt_shape4(rows, image[0], image[1], window.groups * c),
                   .shape[1] = gckpt_shape4(taps[0], taps[1], c, window.groups * o) };
     gckpt_call call;
@@ -624,7 +624,7 @@ static void convolution(int64_t rows, const int64_t *image, const int64_t *taps,
         p.shape[0].d[3] = window.groups * o;
         for (int i = 0; i < 2; i++) {
             p.shape[0].d[1 + i] = image[i] / window.stride[i] + 1;
-            a.window.output_padding[i] = (int)pick(0, window.stride[i] - 1);
+            a.window.output_padding[i] = (int)random_in(0, window.stride[i] - 1);
         }
     }
     p.shape[2] = gckpt_shape1(window.groups * (transposed ? c : o));
@@ -680,17 +680,17 @@ static void test_convolutions(void)
             for (int transposed = 0; transposed < 2; transposed++)
                 convolution(list[i].rows, list[i].image, list[i].taps, list[i].c, list[i].o,
                             list[i].window, transposed, twice ? (int)(i % STYLES) : NORMAL);
-    for (int64_t i = 0, end = share(160); i < end; i++) {
-        int64_t image[2] = { pick(1, 9), pick(1, i % 5 ? 9 : 40) },
-                taps[2] = { pick(1, 4), pick(1, 4) };
+    for (int64_t i = 0, end = sampled(160); i < end; i++) {
+        int64_t image[2] = { random_in(1, 9), random_in(1, i % 5 ? 9 : 40) },
+                taps[2] = { random_in(1, 4), random_in(1, 4) };
         gckpt_window window = { { 0 },
-                                { (int)pick(1, 3), (int)pick(1, 4) },
-                                { (int)pick(0, 2), (int)pick(0, 2) },
-                                { (int)pick(1, 3), (int)pick(1, 3) },
-                                i % 3 ? 1 : (int)pick(1, 9),
+                                { (int)random_in(1, 3), (int)random_in(1, 4) },
+                                { (int)random_in(0, 2), (int)random_in(0, 2) },
+                                { (int)random_in(1, 3), (int)random_in(1, 3) },
+                                i % 3 ? 1 : (int)random_in(1, 9),
                                 { 0 } };
-        convolution(pick(1, 3), image, taps, i % 4 ? pick(1, 8) : pick(1, 33),
-                    i % 4 == 1 ? 1 : pick(1, 20), window, (int)(i & 1), (int)(i % STYLES));
+        convolution(random_in(1, 3), image, taps, i % 4 ? random_in(1, 8) : random_in(1, 33),
+                    i % 4 == 1 ? 1 : random_in(1, 20), window, (int)(i & 1), (int)(i % STYLES));
     }
 }
 
@@ -708,12 +708,12 @@ static void attend(gckpt_call *call, gckpt_isa isa, const gckpti_attention *o, i
     call->in[1].shape = call->in[2].shape = gckpt_shape3(
         q->d[0], capacity, q->d[2] / o->heads * (o->key_heads ? o->key_heads : o->heads));
     CHECK(gckpti_op_attention.shape(call) == GCKPT_OK);
-    region work = region_new((int64_t)(call->workspace_forward / sizeof(float)), 1);
-    fill_nan(&work);
-    call->workspace = work.at;
+    region workspace = region_new((int64_t)(call->workspace_forward / sizeof(float)), 1);
+    fill_nan(&workspace);
+    call->workspace = workspace.at;
     (isa == GCKPT_ISA_PLAIN ? gckpti_op_attention.forward : gckpti_op_attention.forward_fast)(call);
-    CHECK(region_intact(&work));
-    free(work.block);
+    CHECK(region_intact(&workspace));
+    free(workspace.block);
 }
 
 /* What generation rests on: queries that come a few at a time, with keys in a buffer that is filled
@@ -730,8 +730,8 @@ static void generation(int64_t n, int64_t t, int64_t d, int heads, int group, in
                         .in[0].shape = gckpt_shape3(ROWS, n, c) };
     region q = region_new(ROWS * n * c, 0), out = region_new(ROWS * n * c, 0),
            some = region_new(ROWS * t * c, 0);
-    region aux = region_new(ROWS * heads * n, 0), of_some = region_new(ROWS * heads * t, 0);
-    region got = region_new(ROWS * t * c, 1), had = region_new(ROWS * heads * t, 1);
+    region saved = region_new(ROWS * heads * n, 0), of_some = region_new(ROWS * heads * t, 0);
+    region got = region_new(ROWS * t * c, 1), got_saved = region_new(ROWS * heads * t, 1);
     region keys[2] = { region_new(ROWS * n * kc, 0), region_new(ROWS * n * kc, 0) };
     region cache[2] = { region_new(ROWS * capacity * kc, 0), region_new(ROWS * capacity * kc, 0) };
     draw(q.at, q.n, NORMAL);
@@ -743,7 +743,7 @@ static void generation(int64_t n, int64_t t, int64_t d, int heads, int group, in
             keys[k].at[i] = gckpti_from_bf16(gckpti_to_bf16(keys[k].at[i]));
     }
     call.in[0].data = q.at, call.in[1].data = keys[0].at, call.in[2].data = keys[1].at;
-    call.out = out.at, call.saved = aux.at;
+    call.out = out.at, call.saved = saved.at;
     attend(&call, GCKPT_ISA_PLAIN, &o, n, n);
     for (int64_t at = prefix; at < n; at += t) {
         int64_t now = at + t < n ? t : n - at;
@@ -751,7 +751,7 @@ static void generation(int64_t n, int64_t t, int64_t d, int heads, int group, in
             memcpy(some.at + r * now * c, q.at + (r * n + at) * c,
                    (size_t)(now * c) * sizeof(float));
             for (int h = 0; h < heads; h++)
-                memcpy(of_some.at + (r * heads + h) * now, aux.at + (r * heads + h) * n + at,
+                memcpy(of_some.at + (r * heads + h) * now, saved.at + (r * heads + h) * n + at,
                        (size_t)now * sizeof(float));
             for (int i = 0; i < 2; i++) {
                 float *to = cache[i].at + r * capacity * kc;
@@ -760,25 +760,25 @@ static void generation(int64_t n, int64_t t, int64_t d, int heads, int group, in
             }
         }
         call.in[0].data = some.at, call.in[1].data = cache[0].at, call.in[2].data = cache[1].at;
-        call.out = got.at, call.saved = had.at;
+        call.out = got.at, call.saved = got_saved.at;
         call.position = at - prefix;
         o.causal = 1 + (int)(capacity - prefix -
                              now); /* the first `prefix` keys are none of the cache's */
         for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT; isa++) {
             if (isa != GCKPT_ISA_PLAIN && !kernels_of((gckpt_isa)isa))
                 continue;
-            fill_nan(&got), fill_nan(&had);
+            fill_nan(&got), fill_nan(&got_saved);
             attend(&call, (gckpt_isa)isa, &o, now, capacity);
-            int right = region_intact(&got) && region_intact(&had);
+            int right = region_intact(&got) && region_intact(&got_saved);
             for (int64_t r = 0; r < ROWS; r++)
                 right &= differs(out.at + (r * n + at) * c, got.at + r * now * c, now * c) < 0;
-            CHECK_MSG(right && differs(of_some.at, had.at, ROWS * heads * now) < 0,
+            CHECK_MSG(right && differs(of_some.at, got_saved.at, ROWS * heads * now) < 0,
                       "attention, %ld queries from %ld on, heads of %ld, %s, precision %d",
                       (long)now, (long)at, (long)d, gckpt_isa_name((gckpt_isa)isa), (int)precision);
         }
     }
     region *all[] = {
-        &q, &out, &some, &aux, &of_some, &got, &had, keys, keys + 1, cache, cache + 1
+        &q, &out, &some, &saved, &of_some, &got, &got_saved, keys, keys + 1, cache, cache + 1
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]->block);
@@ -789,13 +789,13 @@ static void test_generation(void)
     static const int8_t few[] = { 1, 2, 7, 8, 9, 16, 17, 63, 64, 65, 70 };
     for (size_t i = 0; i < sizeof few && wanted_op("attention"); i++)
         for (int mixed = 0; mixed < 2; mixed++) {
-            if (!in_turn(5))
+            if (!is_sampled(5))
                 continue;
-            generation(i ? 200 : 130, few[i], i % 3 ? pick(1, 20) : pick(30, 100), (int)pick(1, 2),
+            generation(i ? 200 : 130, few[i], i % 3 ? random_in(1, 20) : random_in(30, 100), (int)random_in(1, 2),
                        1, 0, mixed ? GCKPT_BF16 : GCKPT_FP32);
-            generation(140, few[i], pick(1, 40), 1, 1, (int)pick(1, 130),
+            generation(140, few[i], random_in(1, 40), 1, 1, (int)random_in(1, 130),
                        mixed ? GCKPT_BF16 : GCKPT_FP32);
-            generation(130, few[i], pick(1, 40), 6, (int)pick(2, 3), (int)pick(0, 1) * 40,
+            generation(130, few[i], random_in(1, 40), 6, (int)random_in(2, 3), (int)random_in(0, 1) * 40,
                        mixed ? GCKPT_BF16 : GCKPT_FP32);
         }
 }
@@ -818,7 +818,7 @@ static void row_op(const gckpt_op *op, const gckpti_norm *o, int64_t rows, int64
 }
 
 /* Curves, those with attributes with some of them. */
-static void curve(const gckpt_op *op, int64_t rows, int64_t n, int style)
+static void unary(const gckpt_op *op, int64_t rows, int64_t n, int style)
 {
     static const float exponents[] = { 0,    1,     2,     3,    0.5f, -0.5f, -1,      -2,
                                        2.5f, -1.5f, 1e-3f, 7.0f, 1e9f, -3e4f, 1 / 3.0f };
@@ -830,15 +830,15 @@ static void curve(const gckpt_op *op, int64_t rows, int64_t n, int style)
                   .inputs = 1,
                   .shape[0] = gckpt_shape2(rows, n) };
     if (op == &gckpti_op_pow)
-        p.attributes = &exponents[pick(0, (int64_t)(sizeof exponents / sizeof *exponents) - 1)];
+        p.attributes = &exponents[random_in(0, (int64_t)(sizeof exponents / sizeof *exponents) - 1)];
     else if (op == &gckpti_op_leaky_relu)
-        p.attributes = &exponents[pick(0, 3)];
+        p.attributes = &exponents[random_in(0, 3)];
     else if (op == &gckpti_op_clamp)
-        p.attributes = limits[pick(0, 3)];
+        p.attributes = limits[random_in(0, 3)];
     else if (op == &gckpti_op_dropout) {
         /* at 2^34, too, where blocks' numbers take a second word */
-        p.attributes = &rates[pick(0, (int64_t)(sizeof rates / sizeof *rates) - 1)];
-        p.row = pick(0, 2) ? pick(0, 2000) : ((int64_t)1 << 34) / n - pick(0, rows);
+        p.attributes = &rates[random_in(0, (int64_t)(sizeof rates / sizeof *rates) - 1)];
+        p.row = random_in(0, 2) ? random_in(0, 2000) : ((int64_t)1 << 34) / n - random_in(0, rows);
         p.seed = next_random(&state);
     }
     if (!wanted_op(op->name) || skipped(p.cost))
@@ -878,7 +878,7 @@ static void test_rotary(void)
                                         { 5, 33 }, { 4, 64 }, { 1, 128 } };
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
         for (int style = 0; style < STYLES; style++)
-            rotary(pick(1, 3), pick(1, 40), heads[i][0], heads[i][1], style);
+            rotary(random_in(1, 3), random_in(1, 40), heads[i][0], heads[i][1], style);
     rotary(2, 200, 9, 64, 0);
 }
 
@@ -897,7 +897,7 @@ static void row_ops(int64_t rows, int64_t n, int style)
         row_op(norms[i].center ? &gckpti_op_layernorm : &gckpti_op_rmsnorm, &norms[i], rows, n,
                style);
     for (size_t i = 0; i < sizeof curves / sizeof *curves; i++)
-        curve(curves[i], rows, n, style);
+        unary(curves[i], rows, n, style);
 }
 
 static void test_rows(void)
@@ -907,10 +907,10 @@ static void test_rows(void)
                                         { 500, 3 }, { 2, 4097 }, { 130, 129 } };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int twice = 0; twice < times(2); twice++)
-            if (in_turn(3))
+            if (is_sampled(3))
                 row_ops(sizes[i][0], sizes[i][1], twice ? (int)(i % STYLES) : NORMAL);
     for (int64_t n = 1, end = lengths(100); n <= end; n++)
-        row_ops(pick(1, 9), n, (int)(n % STYLES));
+        row_ops(random_in(1, 9), n, (int)(n % STYLES));
 }
 
 /* == pairs ==================================================================================== */
@@ -943,10 +943,10 @@ static void test_pairs(void)
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         for (int layout = 0; layout < LAYOUTS; layout++) {
             for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++)
-                if (in_turn(5))
+                if (is_sampled(5))
                     pair_op(ops[i], sizes[k][0], sizes[k][1], layout, (int)k);
-            for (int64_t k = 0, end = share(20); k < end; k++)
-                pair_op(ops[i], pick(1, 9), pick(1, 40), layout, (int)(k % STYLES));
+            for (int64_t k = 0, end = sampled(20); k < end; k++)
+                pair_op(ops[i], random_in(1, 9), random_in(1, 40), layout, (int)(k % STYLES));
         }
         for (int64_t n = 1, end = lengths(100); n <= end; n++)
             pair_op(ops[i], 1, n, SAME, (int)(n % STYLES));
@@ -960,7 +960,7 @@ static void where(int64_t rows, int64_t n, int layout, int repeated, int style)
                   .style = style,
                   .cost = 2.0 * (double)(rows * n),
                   .inputs = 3,
-                  .classes = (int)pick(0, 1) * 3 };
+                  .classes = (int)random_in(0, 1) * 3 };
     p.shape[0] = gckpt_shape2(repeated & 1 ? 1 : rows, repeated & 2 ? 1 : n);
     p.shape[1] = repeated & 4 ? gckpt_shape1(n) : gckpt_shape2(rows, n);
     p.shape[2] = layout == ROW      ? gckpt_shape1(n)
@@ -981,8 +981,8 @@ static void test_where(void)
         for (int repeated = 0; repeated < 8; repeated++) {
             if (layout == SAME && repeated < 4)
                 where(sizes[repeated][0], sizes[repeated][1], SAME, 0, repeated);
-            for (int64_t k = 0, end = share(6); k < end; k++)
-                where(pick(1, 9), pick(1, 40), layout, repeated, (int)(k % STYLES));
+            for (int64_t k = 0, end = sampled(6); k < end; k++)
+                where(random_in(1, 9), random_in(1, 40), layout, repeated, (int)(k % STYLES));
         }
     for (int64_t n = 1, end = lengths(100); n <= end; n++)
         where(1, n, SAME, 0, n % 3 ? SIGNS : (int)(n % STYLES));
@@ -1012,19 +1012,19 @@ static void test_embed(void)
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int twice = 0; twice < times(2); twice++)
             embed(sizes[i][0], sizes[i][1], sizes[i][2], twice ? (int)(i % STYLES) : NORMAL);
-    for (int64_t i = 0, end = share(60); i < end; i++)
-        embed(pick(1, 70), pick(1, 140), pick(1, 70), (int)(i % STYLES));
+    for (int64_t i = 0, end = sampled(60); i < end; i++)
+        embed(random_in(1, 70), random_in(1, 140), random_in(1, 70), (int)(i % STYLES));
 }
 
 /* == pools, norms of images ==================================================================== */
 static void pool(int64_t rows, int64_t high, int64_t wide, int64_t channels, int style)
 {
     gckpti_pool o = { { 1, 1 }, { 1, 1 }, { 0, 0 } };
-    int average = (int)pick(0, 1), images = high > 1 || pick(0, 1);
+    int average = (int)random_in(0, 1), images = high > 1 || random_in(0, 1);
     for (int i = !images; i < 2; i++) {
-        o.size[i] = (int)pick(1, 4);
-        o.padding[i] = (int)pick(0, o.size[i] - 1);
-        o.stride[i] = (int)pick(1, 4);
+        o.size[i] = (int)random_in(1, 4);
+        o.padding[i] = (int)random_in(0, o.size[i] - 1);
+        o.stride[i] = (int)random_in(1, 4);
     }
     problem p = { .op = average ? &gckpti_op_average_pool : &gckpti_op_max_pool,
                   .attributes = &o,
@@ -1043,7 +1043,7 @@ static void pool(int64_t rows, int64_t high, int64_t wide, int64_t channels, int
 
 static void upsample(int64_t rows, int64_t high, int64_t wide, int64_t channels, int style)
 {
-    gckpti_upsample o = { { (int)pick(1, 12), (int)pick(1, 12) }, (int)pick(0, 2) };
+    gckpti_upsample o = { { (int)random_in(1, 12), (int)random_in(1, 12) }, (int)random_in(0, 2) };
     problem p = { .op = &gckpti_op_upsample,
                   .attributes = &o,
                   .style = style,
@@ -1082,14 +1082,14 @@ static void channels(int64_t rows, int64_t places, int groups, int64_t m, int ki
 
 static void test_images(void)
 {
-    for (int64_t i = 0, end = share(120); i < end; i++)
-        pool(pick(1, 4), pick(1, 9), pick(1, 9), pick(1, 40), (int)(i % STYLES));
+    for (int64_t i = 0, end = sampled(120); i < end; i++)
+        pool(random_in(1, 4), random_in(1, 9), random_in(1, 9), random_in(1, 40), (int)(i % STYLES));
     pool(5, 20, 21, 67, NORMAL);
-    for (int64_t i = 0, end = share(60); i < end; i++)
-        upsample(pick(1, 3), pick(1, 9), pick(1, 9), pick(1, 40), (int)(i % STYLES));
+    for (int64_t i = 0, end = sampled(60); i < end; i++)
+        upsample(random_in(1, 3), random_in(1, 9), random_in(1, 9), random_in(1, 40), (int)(i % STYLES));
     upsample(5, 20, 21, 67, NORMAL);
-    for (int64_t i = 0, end = share(120); i < end; i++)
-        channels(pick(1, 5), pick(1, 9), (int)pick(0, 5), pick(1, i % 5 ? 20 : 150), (int)(i & 3),
+    for (int64_t i = 0, end = sampled(120); i < end; i++)
+        channels(random_in(1, 5), random_in(1, 9), (int)random_in(0, 5), random_in(1, i % 5 ? 20 : 150), (int)(i & 3),
                  (int)(i / 4 % STYLES));
     for (int kind = 0; kind < 4; kind++) {
         channels(4, 100, 0, 70, kind, NORMAL);
@@ -1143,13 +1143,13 @@ static void test_sequences(void)
     };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int kind = 0; kind < 8; kind++)
-            if (in_turn(5))
+            if (is_sampled(5))
                 recurrent(sizes[i][0], sizes[i][1], sizes[i][2], kind, NORMAL);
-    for (int64_t i = 0, end = share(60); i < end; i++)
-        recurrent(pick(1, 9), pick(1, 6), pick(1, 40), (int)(i & 7), (int)(i / 8 % STYLES));
+    for (int64_t i = 0, end = sampled(60); i < end; i++)
+        recurrent(random_in(1, 9), random_in(1, 6), random_in(1, 40), (int)(i & 7), (int)(i / 8 % STYLES));
     gather(3, 700, 900, 65, NORMAL);
-    for (int64_t i = 0, end = share(30); i < end; i++)
-        gather(pick(1, 5), pick(1, 20), pick(1, 30), pick(1, 40), (int)(i % STYLES));
+    for (int64_t i = 0, end = sampled(30); i < end; i++)
+        gather(random_in(1, 5), random_in(1, 20), random_in(1, 30), random_in(1, 40), (int)(i % STYLES));
 }
 
 /* embed's backward from a gradient that is bf16 (32 rows of a table). */
@@ -1161,7 +1161,7 @@ static void test_embed_bf16(void)
     int32_t index[40];
     for (int isa = GCKPT_ISA_C; isa < GCKPT_ISA_COUNT; isa++)
         for (int i = 0; i < 40 && gckpt_isa_available((gckpt_isa)isa); i++) {
-            const int64_t rows = i % 4 ? pick(1, 40) : 40, n = i % 5 ? pick(1, MOST) : MOST;
+            const int64_t rows = i % 4 ? random_in(1, 40) : 40, n = i % 5 ? random_in(1, MOST) : MOST;
             gckpt_call call = { .kernels = kernels_of((gckpt_isa)isa), .threads = 1, .inputs = 2 };
             call.shape = gckpt_shape2(rows, n);
             call.in[0].shape = gckpt_shape2(TABLE, n);
@@ -1170,7 +1170,7 @@ static void test_embed_bf16(void)
             call.in[1].index = index;
             call.grad_out_bf16 = grad;
             for (int64_t r = 0; r < rows; r++)
-                index[r] = (int32_t)pick(0, TABLE - 1);
+                index[r] = (int32_t)random_in(0, TABLE - 1);
             draw(from, TABLE * n, SIGNS);
             for (int64_t k = 0; k < rows * n; k++)
                 grad[k] = gckpti_to_bf16(from[k % (TABLE * n)] * 3);
@@ -1216,13 +1216,13 @@ static void test_between(void)
 /* == losses =================================================================================== */
 static void loss(int64_t rows, int64_t columns, int64_t classes, int style)
 {
-    const gckpti_linear_loss capped = { 0, 0.5f * (float)pick(1, 6) };
+    const gckpti_linear_loss capped = { 0, 0.5f * (float)random_in(1, 6) };
     problem p = { .op = columns ? &gckpti_op_linear_cross_entropy : &gckpti_op_cross_entropy,
                   .style = style,
                   .cost = (columns ? (double)columns : 8.0) * (double)(rows * classes),
                   .inputs = columns ? 3 : 2,
                   .classes = (int)classes,
-                  .attributes = columns && pick(0, 2) == 0 ? &capped : NULL,
+                  .attributes = columns && random_in(0, 2) == 0 ? &capped : NULL,
                   .shape[0] = gckpt_shape2(rows, columns ? columns : classes),
                   .shape[1] = gckpt_shape2(classes, columns) };
     p.shape[p.inputs - 1] = gckpt_shape1(rows);
@@ -1237,7 +1237,7 @@ static void loss(int64_t rows, int64_t columns, int64_t classes, int style)
 static void weighted(const gckpt_op *op, int64_t rows, int64_t middle, int64_t classes, int axes,
                      int style)
 {
-    const float attribute = op == &gckpti_op_huber ? 0.6f : (float)pick(0, 2) / 4.0f;
+    const float attribute = op == &gckpti_op_huber ? 0.6f : (float)random_in(0, 2) / 4.0f;
     int hard = op == &gckpti_op_cross_entropy_with, soft = op == &gckpti_op_soft_cross_entropy;
     gckpt_shape all = gckpt_shape3(rows, middle, classes), heads = gckpt_shape2(rows, middle);
     problem p = { .op = op,
@@ -1274,11 +1274,11 @@ static void test_weighted(void)
         int least = ops[k] == &gckpti_op_mean_squared_error_with;
         for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
             for (int axes = least; axes < 4; axes++)
-                if (in_turn(5))
+                if (is_sampled(5))
                     weighted(ops[k], sizes[i][0], sizes[i][1], sizes[i][2], axes,
-                         i % 2 ? NORMAL : (int)pick(0, STYLES - 1));
-        for (int64_t i = 0, end = share(60); i < end; i++)
-            weighted(ops[k], pick(1, 5), pick(1, 12), pick(1, 40), (int)pick(least, 3),
+                         i % 2 ? NORMAL : (int)random_in(0, STYLES - 1));
+        for (int64_t i = 0, end = sampled(60); i < end; i++)
+            weighted(ops[k], random_in(1, 5), random_in(1, 12), random_in(1, 40), (int)random_in(least, 3),
                      (int)(i % STYLES));
     }
 }
@@ -1297,9 +1297,9 @@ static void test_losses(void)
             loss(sizes[i][0], 0, sizes[i][2], twice ? (int)(i % STYLES) : STEEP);
         }
     loss(270, 70, 1100, NORMAL); /* the same */
-    for (int64_t i = 0, end = share(110); i < end; i++) {
-        loss(pick(1, 40), pick(1, 40), pick(1, 70), (int)(i % STYLES));
-        loss(pick(1, 40), 0, pick(1, 100), (int)(i % STYLES));
+    for (int64_t i = 0, end = sampled(110); i < end; i++) {
+        loss(random_in(1, 40), random_in(1, 40), random_in(1, 70), (int)(i % STYLES));
+        loss(random_in(1, 40), 0, random_in(1, 100), (int)(i % STYLES));
     }
 }
 
@@ -1391,9 +1391,9 @@ static void test_rates(void)
     float x = 0.0f, p;
     for (int i = 0; i < 40 * percent; i++) {
         gckpt_call call = { .attributes = &p, .in[0].data = &x, .out = &x, .rows = 1 };
-        p = gckpti_float((uint32_t)pick(1, 0x3f7fffff));
-        p = i % 2 ? gckpti_uniform((uint32_t)pick(1, (1 << 24) - 1) << 8) : p;
-        p = i % 4 == 2 ? gckpti_float(gckpti_bits(gckpti_uniform((uint32_t)pick(2, 999) << 12)) + 1) : p;
+        p = gckpti_float((uint32_t)random_in(1, 0x3f7fffff));
+        p = i % 2 ? gckpti_uniform((uint32_t)random_in(1, (1 << 24) - 1) << 8) : p;
+        p = i % 4 == 2 ? gckpti_float(gckpti_bits(gckpti_uniform((uint32_t)random_in(2, 999) << 12)) + 1) : p;
         p = i % 64 == 9 ? -p : i % 64 == 11 ? 0.0f : p;
         const int64_t least = gckpti_dropout_of(&call, 0).threshold;
         CHECK(least <= 1 << 24);
@@ -1437,25 +1437,25 @@ static void test_values(void)
     for (int isa = GCKPT_ISA_C; isa < GCKPT_ISA_COUNT; isa++)
         for (int64_t n = 1, end = lengths(140); n <= end && kernels_of((gckpt_isa)isa); n++)
             for (size_t k = 0; k < sizeof inits / sizeof *inits; k++) {
-                const int64_t far = ((int64_t)1 << 33) - pick(0, 2 * n);
-                values(n < 130 ? n : 409 * (n - 129) + 7, n % 2 ? pick(0, 999) : far, &inits[k],
+                const int64_t far = ((int64_t)1 << 33) - random_in(0, 2 * n);
+                values(n < 130 ? n : 409 * (n - 129) + 7, n % 2 ? random_in(0, 999) : far, &inits[k],
                        (gckpt_isa)isa);
             }
 }
 
 /* Rounded by chance, to halves and in place, beside the manual's words (5l). */
-static void by_chance(int64_t n, int64_t first, uint64_t at, gckpt_isa isa)
+static void stochastic(int64_t n, int64_t first, uint64_t at, gckpt_isa isa)
 {
     float *x = (float *)malloc((size_t)(n + 1) * sizeof *x),
           *y = (float *)malloc((size_t)(n + 1) * sizeof *y);
     uint16_t *to = (uint16_t *)malloc((size_t)(n + 1) * sizeof *to);
-    gckpt_conversion c = { GCKPT_NARROW, x, NULL, to, n, 0x80000000u + (uint32_t)pick(0, 99) };
-    gckpti_convert_state s = { NULL, &c, { next_random(&state), c.stream, (uint32_t)pick(0, 9) }, at };
+    gckpt_conversion c = { GCKPT_NARROW, x, NULL, to, n, 0x80000000u + (uint32_t)random_in(0, 99) };
+    gckpti_convert_state s = { NULL, &c, { next_random(&state), c.stream, (uint32_t)random_in(0, 9) }, at };
     int wrong = 0;
     for (int64_t i = 0; i <= n; i++) { /* a quarter have the least or the most of exponents */
         const uint32_t u = (uint32_t)next_random(&state);
-        x[i] = y[i] = gckpti_float(pick(0, 3)   ? u
-                                   : pick(0, 1) ? u & 0x807fffffu
+        x[i] = y[i] = gckpti_float(random_in(0, 3)   ? u
+                                   : random_in(0, 1) ? u & 0x807fffffu
                                                 : u | 0x7f800000u | (u >> 9 & 1));
         to[i] = 0xabcd;
     }
@@ -1485,12 +1485,12 @@ static void by_chance(int64_t n, int64_t first, uint64_t at, gckpt_isa isa)
     free(to);
 }
 
-static void test_chance(void)
+static void test_stochastic(void)
 {
     for (int isa = GCKPT_ISA_C; isa < GCKPT_ISA_COUNT; isa++)
         for (int64_t n = 1, end = lengths(300); n <= end && kernels_of((gckpt_isa)isa); n++) {
-            const uint64_t far = ((uint64_t)1 << 35) - (uint64_t)pick(0, 2 * n);
-            by_chance(n, n % 3 ? 0 : pick(0, n), n % 2 ? (uint64_t)pick(0, 999) : far,
+            const uint64_t far = ((uint64_t)1 << 35) - (uint64_t)random_in(0, 2 * n);
+            stochastic(n, n % 3 ? 0 : random_in(0, n), n % 2 ? (uint64_t)random_in(0, 999) : far,
                       (gckpt_isa)isa);
         }
 }
@@ -1532,9 +1532,9 @@ static void off(float *x)
     *x = gckpti_float(gckpti_bits(*x) ^ 1);
 }
 
-static void off_product(const gckpti_product *t, const gckpti_c_block *at, float *pack, int64_t room)
+static void off_product(const gckpti_product *t, const gckpti_c_block *at, float *pack, int64_t space)
 {
-    right->product_block(t, at, pack, room);
+    right->product_block(t, at, pack, space);
     off(t->c + t->m * t->n - 1);
 }
 
@@ -1570,7 +1570,7 @@ static void off_narrow(const float *x, uint16_t *y, int64_t n)
 }
 
 /* Links of a product from the last to the first: other sums. */
-static gckpti_operand turned(const gckpti_pack_lanes *s)
+static gckpti_operand reversed_terms(const gckpti_pack_lanes *s)
 {
     static uint16_t halves[16 * 64];
     static float floats[16 * 64];
@@ -1588,18 +1588,18 @@ static gckpti_operand turned(const gckpti_pack_lanes *s)
     return x;
 }
 
-static void turned_a(const gckpti_pack_lanes *s, int words, uint16_t *d, int64_t row)
+static void reversed_terms_a(const gckpti_pack_lanes *s, int words, uint16_t *d, int64_t row)
 {
     gckpti_pack_lanes other = *s;
-    const gckpti_operand x = turned(s);
+    const gckpti_operand x = reversed_terms(s);
     other.x = &x;
     right->mixed->pack_a(&other, words, d, row);
 }
 
-static void turned_b(const gckpti_pack_lanes *s, int words, uint32_t *d, int64_t width)
+static void reversed_terms_b(const gckpti_pack_lanes *s, int words, uint32_t *d, int64_t width)
 {
     gckpti_pack_lanes other = *s;
-    const gckpti_operand x = turned(s);
+    const gckpti_operand x = reversed_terms(s);
     other.x = &x;
     right->mixed->pack_b(&other, words, d, width);
 }
@@ -1626,7 +1626,7 @@ static void test_wrong(void)
             else if (what == 5)
                 mixed.narrow = off_narrow;
             else
-                mixed.pack_a = turned_a, mixed.pack_b = turned_b;
+                mixed.pack_a = reversed_terms_a, mixed.pack_b = reversed_terms_b;
             CHECK_MSG(!gckpti_kernels_match(&k), "%s: kernel %d is wrong, and runs", gckpt_isa_name((gckpt_isa)isa),
                       what);
         }
@@ -1651,18 +1651,18 @@ int main(int argc, char **argv)
                   { "update", test_update },
                   { "rates", test_rates },
                   { "values", test_values },
-                  { "chance", test_chance },
+                  { "chance", test_stochastic },
                   { "embed-bf16", test_embed_bf16 },
                   { "between", test_between },
                   { "convolutions", test_convolutions },
                   { "images", test_images } };
-    percent = check_tries(9) > 1 ? 50 : 10;
-    tries = check_tries(50);
+    percent = check_iterations(9) > 1 ? 50 : 10;
+    random_percent = check_iterations(50);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "-v") == 0)
             verbose = 1;
         else if (atoi(argv[i]) > 0)
-            percent = tries = atoi(argv[i]);
+            percent = random_percent = atoi(argv[i]);
         else
             only = argv[i];
     }

@@ -29,7 +29,7 @@ enum { B = 4, T = 64, C = 64, V = 97 };
 /* ---- training ---- */
 typedef struct {
     int threads;
-    int crew; /* result: threads of the team that runs the steps */
+    int team_threads; /* result: threads of the team that runs the steps */
     gckpt_optimiser optimiser;
     float clip;
     int in_backward;
@@ -49,7 +49,7 @@ static void pool(void *user, int64_t n, void (*body)(void *context, int64_t i), 
         body(context, i);
 }
 
-static void own(void *user, const gckpt_update *u)
+static void own_optimiser(void *user, const gckpt_update *u)
 {
     (void)user;
     for (int64_t i = 0; i < u->elements; i++)
@@ -90,7 +90,7 @@ static void train(training *t)
                              .update_in_backward = t->in_backward,
                              .fetch = t->fetch ? &pick : NULL,
                              .fetches = t->fetch };
-    gckpt_exec_desc run = { .custom_optimiser = own,
+    gckpt_exec_desc run = { .custom_optimiser = own_optimiser,
                             .user = t,
                             .parallel_for = t->backwards ? pool : NULL };
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
@@ -103,7 +103,7 @@ static void train(training *t)
     if (e == NULL)
         fprintf(stderr, "test_threads: %s\n", gckpt_error_text(p ? (void *)s : (void *)g));
     if (e != NULL) {
-        t->crew = e->device.team;
+        t->team_threads = e->device.team;
         gckpt_result result = GCKPT_OK;
         for (int step = 0; step < 3 && result == GCKPT_OK; step++) {
             for (int i = 0; i < B * T; i++) {
@@ -127,7 +127,7 @@ static void train(training *t)
         if (t->fetch)
             t->hash = gckpti_hash_floats(t->hash, gckpt_fetch(e, gckpt_id(wide), 1), C * 8 * C);
     }
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
 }
 
 static void check_training(void)
@@ -148,7 +148,7 @@ static void check_training(void)
             CHECK_MSG(t.hash == base.hash && t.norm == base.norm, "way %d, %d threads", way,
                       t.threads);
 #if FAST && defined(_OPENMP)
-            CHECK(t.crew == t.threads); /* the step is large enough to be worth one */
+            CHECK(t.team_main == t.threads); /* the step is large enough to be worth one */
 #endif
         }
         training t = base;
@@ -194,7 +194,7 @@ static void check_training(void)
 
 /* ---- the claims, with threads of our own ---- */
 #if FAST
-enum { MOST = 300, CREW = 5 };
+enum { MOST = 300, TEAM_SIZE = 5 };
 
 typedef struct {
     unsigned char ran[MOST];
@@ -221,7 +221,7 @@ static void item(void *context, int64_t i)
     j->squares[i] = j->values[i] * j->values[i];
 }
 
-static void *crew(void *team)
+static void *team_main(void *team)
 {
     gckpti_team_worker((struct gckpti_team *)team);
     return NULL;
@@ -245,14 +245,14 @@ static void stress(int rounds)
     static int64_t values[MOST];
     static job jobs[2]; /* another one each time, as calls are */
     struct gckpti_team *team = (struct gckpti_team *)calloc(1, TEAM_BYTES);
-    pthread_t threads[CREW];
+    pthread_t threads[TEAM_SIZE];
     gckpti_runner runner = { .team = team };
     uint64_t random = 1;
-    gckpt_call call = { .threads = CREW, .runner = &runner };
+    gckpt_call call = { .threads = TEAM_SIZE, .runner = &runner };
     int started = 0;
-    while (started < CREW && !pthread_create(&threads[started], NULL, crew, team))
+    while (started < TEAM_SIZE && !pthread_create(&threads[started], NULL, team_main, team))
         started++;
-    CHECK(started == CREW);
+    CHECK(started == TEAM_SIZE);
     long wrong = 0;
     for (int r = 0; r < rounds; r++) {
         job *j = &jobs[r % 2];
@@ -321,7 +321,7 @@ static void check_at_once(void)
 
 int main(int argc, char **argv)
 {
-    stress(argc > 1 ? atoi(argv[1]) : check_tries(8000));
+    stress(argc > 1 ? atoi(argv[1]) : check_iterations(8000));
     if (argc < 2) {
         check_training();
         check_at_once();

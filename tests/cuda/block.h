@@ -15,8 +15,8 @@
 #include "rig.h"
 
 static const gckpt_backend *device;
-enum { ROOM = 1 << 22, WORK = 1 << 16, BEHIND = 8 }; /* floats; those behind are compared, too */
-static float *host, *result, *there; /* the plain kernels', a copy of the device's, the device's */
+enum { SPACE = 1 << 22, WORKSPACE = 1 << 16, GUARD = 8 }; /* floats; those behind are compared, too */
+static float *host, *result, *device_block; /* the plain kernels', a copy of the device's, the device's */
 static int64_t used;                 /* floats */
 
 static inline int block_open(int argc, char **argv)
@@ -26,15 +26,15 @@ static inline int block_open(int argc, char **argv)
     if (!CHECK_MSG(device != NULL, "%s", error))
         return 0;
     random_state = argc > 1 ? (uint64_t)atol(argv[1]) : 1;
-    host = (float *)calloc(ROOM, sizeof *host);
-    result = (float *)malloc(ROOM * sizeof *result);
-    there = (float *)device->allocate(device->context, ROOM * sizeof *there, 256);
+    host = (float *)calloc(SPACE, sizeof *host);
+    result = (float *)malloc(SPACE * sizeof *result);
+    device_block = (float *)device->allocate(device->context, SPACE * sizeof *device_block, 256);
     return 1;
 }
 
 static inline void block_close(void)
 {
-    device->release(device->context, there, ROOM * sizeof *there);
+    device->release(device->context, device_block, SPACE * sizeof *device_block);
     free(host);
     free(result);
 }
@@ -43,32 +43,32 @@ static inline void block_close(void)
 static inline void block_clear(void)
 {
     int64_t most =
-        used + BEHIND > 4096 ? used + BEHIND : 4096; /* what is behind was never written */
+        used + GUARD > 4096 ? used + GUARD : 4096; /* what is behind was never written */
     used = 0;
     for (int64_t i = 0; i < most; i++)
         host[i] = -77.25f;
 }
 
 /* n floats, some behind the last: at any float, or where `unit` floats divide the place. */
-static inline float *block_take(int64_t n, int unit)
+static inline float *block_take(int64_t n, int multiple)
 {
-    used += 4 + (unit == 1 ? (int64_t)below(4) : 0);
-    used = (used + unit - 1) / unit * unit;
-    if (!CHECK_MSG(used + n + BEHIND <= ROOM, "no room for %ld floats", (long)n))
+    used += 4 + (multiple == 1 ? (int64_t)below(4) : 0);
+    used = (used + multiple - 1) / multiple * multiple;
+    if (!CHECK_MSG(used + n + GUARD <= SPACE, "no room for %ld floats", (long)n))
         exit(check_report("block"));
     used += n;
     return host + used - n;
 }
 
 /* The device's address of what stands in the block. */
-static inline void *over(const void *p)
+static inline void *to_device(const void *p)
 {
-    return p ? (void *)((char *)there + ((const char *)p - (const char *)host)) : NULL;
+    return p ? (void *)((char *)device_block + ((const char *)p - (const char *)host)) : NULL;
 }
 
-static inline void block_in(void)
+static inline void block_upload(void)
 {
-    device->copy_in(device->context, there, host, (size_t)(used + BEHIND) * 4);
+    device->copy_in(device->context, device_block, host, (size_t)(used + GUARD) * 4);
 }
 
 /* The same bits, or NaN both; halves: words may be two bf16. */
@@ -114,9 +114,9 @@ static inline const char *block_owner(const gckpt_call *c, int64_t at, int64_t *
 static inline void block_same(const char *what, const gckpt_call *c)
 {
     int64_t first = -1, count = 0, inside = 0;
-    device->copy_out(device->context, result, there, (size_t)(used + BEHIND) * 4);
+    device->copy_out(device->context, result, device_block, (size_t)(used + GUARD) * 4);
     const int64_t sum = c && c->loss_sum ? ((const char *)c->loss_sum - (const char *)host) / 4 : -1;
-    for (int64_t i = 0; i < used + BEHIND; i++)
+    for (int64_t i = 0; i < used + GUARD; i++)
         if (!same_bits(host[i], result[i], c && c->precision != GCKPT_FP32) &&
             !((i == sum || i == sum + 1) && both_nan(host + sum, result + sum)))
             first = first < 0 ? i : first, count++;
@@ -138,37 +138,37 @@ static inline void block_same(const char *what, const gckpt_call *c)
 /* A call's operands are pieces of the block: both kernels, then both memories. */
 static inline void both(const gckpt_op *op, gckpt_kind kind, const gckpt_call *call)
 {
-    static float plain_work[WORK];
+    static float plain_workspace[WORKSPACE];
     gckpt_call c = *call, d = *call, planned = *call;
     char what[80];
     gckpt_kernel kernel = device->find(device->context, op, kind);
     if (!CHECK_MSG(kernel != NULL, "%s has no kernel", op->name))
         return;
     CHECK(op->shape(&planned) == GCKPT_OK);
-    CHECK(planned.workspace_forward <= sizeof plain_work && planned.workspace_backward <= sizeof plain_work);
-    c.workspace = planned.workspace_forward || planned.workspace_backward ? plain_work : NULL;
+    CHECK(planned.workspace_forward <= sizeof plain_workspace && planned.workspace_backward <= sizeof plain_workspace);
+    c.workspace = planned.workspace_forward || planned.workspace_backward ? plain_workspace : NULL;
     CHECK(device->workspace(device->context, op, &planned) == GCKPT_OK);
-    const size_t work = kind == GCKPT_FORWARD ? planned.workspace_forward : planned.workspace_backward;
+    const size_t workspace = kind == GCKPT_FORWARD ? planned.workspace_forward : planned.workspace_backward;
     for (int i = 0; i < c.inputs; i++) {
         gckpt_arg *a = &d.in[i];
-        a->data = (const float *)over(a->data), a->grad = (float *)over(a->grad);
-        a->compensation = (float *)over(a->compensation), a->index = (const int32_t *)over(a->index);
-        a->bytes = (const uint8_t *)over(a->bytes);
-        a->bf16 = (const uint16_t *)over(a->bf16), a->grad_bf16 = (uint16_t *)over(a->grad_bf16);
+        a->data = (const float *)to_device(a->data), a->grad = (float *)to_device(a->grad);
+        a->compensation = (float *)to_device(a->compensation), a->index = (const int32_t *)to_device(a->index);
+        a->bytes = (const uint8_t *)to_device(a->bytes);
+        a->bf16 = (const uint16_t *)to_device(a->bf16), a->grad_bf16 = (uint16_t *)to_device(a->grad_bf16);
     }
-    d.out = (float *)over(c.out), d.out_bf16 = (uint16_t *)over(c.out_bf16), d.saved = over(c.saved);
-    d.grad_out = (const float *)over(c.grad_out);
-    d.grad_out_bf16 = (const uint16_t *)over(c.grad_out_bf16);
-    d.loss_sum = (double *)over(c.loss_sum), d.loss_count = (int64_t *)over(c.loss_count);
+    d.out = (float *)to_device(c.out), d.out_bf16 = (uint16_t *)to_device(c.out_bf16), d.saved = to_device(c.saved);
+    d.grad_out = (const float *)to_device(c.grad_out);
+    d.grad_out_bf16 = (const uint16_t *)to_device(c.grad_out_bf16);
+    d.loss_sum = (double *)to_device(c.loss_sum), d.loss_count = (int64_t *)to_device(c.loss_count);
     d.backend = device->context;
-    d.workspace = work ? device->allocate(device->context, work, 64) : NULL;
-    block_in();
+    d.workspace = workspace ? device->allocate(device->context, workspace, 64) : NULL;
+    block_upload();
     kernel(&d);
     (kind == GCKPT_FORWARD ? op->forward : op->backward)(&c);
     snprintf(what, sizeof what, "%s %s", op->name, kind == GCKPT_FORWARD ? "forward" : "backward");
     block_same(what, &c);
     if (d.workspace)
-        device->release(device->context, d.workspace, work);
+        device->release(device->context, d.workspace, workspace);
 }
 
 /* A call of one thread in a training, with nothing in it yet. */

@@ -24,7 +24,7 @@ static float any_value(void)
 }
 
 /* n floats for an operand, with values in them. */
-static float *piece(int64_t n)
+static float *operand(int64_t n)
 {
     float *x = block_take(n, aligned ? 4 : 1);
     for (int64_t i = 0; i < n; i++)
@@ -87,7 +87,7 @@ static void operands(const gckpt_op *op, gckpt_call *c)
         c->first_row = chance(50) ? (int64_t)below(3) * c->rows + (int64_t)below(5) : 0;
     }
     for (int i = 0; i < c->inputs; i++) {
-        c->in[i].data = piece(count_of(&c->in[i].shape));
+        c->in[i].data = operand(count_of(&c->in[i].shape));
         c->in[i].accumulate = chance(50);
     }
     float *x = (float *)(uintptr_t)c->in[0].data; /* a condition: often 0 */
@@ -105,7 +105,7 @@ static void forward(const gckpt_op *op, gckpt_call c)
         if (op->flags & GCKPT_INPLACE(i) && count_of(&c.in[i].shape) == count_of(&c.shape) && chance(40))
             c.out = (float *)(uintptr_t)c.in[i].data;
     if (!c.out)
-        c.out = piece(count_of(&c.shape));
+        c.out = operand(count_of(&c.shape));
     both(op, GCKPT_FORWARD, &c);
 }
 
@@ -113,8 +113,8 @@ static void backward(const gckpt_op *op, gckpt_call c)
 {
     operands(op, &c);
     int64_t n = count_of(&c.shape);
-    float *g = piece(n);
-    c.out = piece(n);
+    float *g = operand(n);
+    c.out = operand(n);
     c.grad_out = g;
     for (int i = 0; i < c.inputs; i++) {
         gckpt_arg *in = &c.in[i];
@@ -122,9 +122,9 @@ static void backward(const gckpt_op *op, gckpt_call c)
         int passes = op->flags & GCKPT_PASSES_GRAD(i) && size == n && chance(20) && (i == 0 || c.in[0].grad != g);
         if (chance(10) || in->index)
             continue;
-        in->grad = (passes || (i == 0 && op->flags & GCKPT_INPLACE_GRAD && chance(30))) ? g : piece(size);
+        in->grad = (passes || (i == 0 && op->flags & GCKPT_INPLACE_GRAD && chance(30))) ? g : operand(size);
         if (op->needs[i] & GCKPT_SUMS && in->grad != g && (size != n || chance(30)))
-            in->compensation = piece(size);
+            in->compensation = operand(size);
         for (int64_t k = 0; in->compensation && k < size; k++)
             in->compensation[k] *= 1e-6f;
         if (in->grad == g)
@@ -325,12 +325,12 @@ static void test_greatest(void)
             float *x = (float *)(uintptr_t)d.in[0].data;
             for (int64_t i = 0; i < n && chance(90); i++)
                 x[i] = chance(30) ? x[below(n)] : x[i];
-            d.out = way == 2 || (way == 0 && chance(20)) ? NULL : piece(results);
-            d.saved = way == 2 || (way == 0 && (!d.out || chance(70))) ? piece(results) : NULL;
+            d.out = way == 2 || (way == 0 && chance(20)) ? NULL : operand(results);
+            d.saved = way == 2 || (way == 0 && (!d.out || chance(70))) ? operand(results) : NULL;
             for (int64_t i = 0; i < results && way == 2; i++)
                 ((int32_t *)d.saved)[i] = (int32_t)below(size);
             if (way == 2)
-                d.grad_out = piece(results), d.in[0].grad = piece(n);
+                d.grad_out = operand(results), d.in[0].grad = operand(n);
             both(op, way == 2 ? GCKPT_BACKWARD : GCKPT_FORWARD, &d);
         }
     }
@@ -417,7 +417,7 @@ static void test_losses(void)
         c.loss_count = chance(20) ? NULL : count;
         both(op, GCKPT_FORWARD, &c);
         for (int i = 0; i < c.inputs; i++)
-            c.in[i].grad = chance(20) ? NULL : piece(count_of(&c.in[i].shape));
+            c.in[i].grad = chance(20) ? NULL : operand(count_of(&c.in[i].shape));
         c.loss_sum = NULL;
         both(op, GCKPT_BACKWARD, &c);
     }
@@ -431,9 +431,9 @@ static void test_between(void)
     for (int round = 0; round < 60; round++) {
         int64_t n = round < 40 ? odd_size() : odd_size() * 61;
         start();
-        float *a = piece(n), *b = piece(n);
+        float *a = operand(n), *b = operand(n);
         uint32_t word = round % 2 ? 0 : 0x7fc07fc0u;
-        block_in();
+        block_upload();
         gckpti_cpu_fill(&h, a, word, n);
         device->fill(&d, over(a), word, n);
         gckpti_cpu_add(&h, b, b + 0, n);
@@ -447,8 +447,8 @@ static void test_between(void)
         h.first_row = d.first_row = chance(60) ? (int64_t)below(40) : 0;
         c.n = h.rows * (1 + (int64_t)below(20));
         start();
-        c.x = piece(c.n);
-        uint16_t *half = (uint16_t *)(void *)piece(c.n / 2 + 1);
+        c.x = operand(c.n);
+        uint16_t *half = (uint16_t *)(void *)operand(c.n / 2 + 1);
         half += aligned ? 0 : below(2);
         for (int64_t i = 0; i < c.n; i++)
             half[i] = (uint16_t)(special ? below(65536) : bits_of(any_value()) >> 16);
@@ -458,7 +458,7 @@ static void test_between(void)
         e.x = (float *)over(c.x);
         e.from = (const uint16_t *)over(c.from);
         e.to = (uint16_t *)over(c.to);
-        block_in();
+        block_upload();
         device->convert(&d, &e);
         gckpti_cpu_convert(&h, &c);
         block_same("convert", NULL);
@@ -477,8 +477,8 @@ static void test_fills(void)
         int64_t n[PIECES];
         start();
         for (int i = 0; i < PIECES; i++)
-            n[i] = chance(10) ? 8190 + (int64_t)below(5) : odd_size() % 200, a[i] = piece(n[i]);
-        block_in();
+            n[i] = chance(10) ? 8190 + (int64_t)below(5) : odd_size() % 200, a[i] = operand(n[i]);
+        block_upload();
 #ifdef GCKPT_CUDA_SHIM
         long launches = cuda_shim.launches;
 #endif
@@ -516,21 +516,21 @@ static void test_update(void)
         memset(&p, 0, sizeof p);
         start();
         p.elements = n;
-        p.gradient = piece(n);
+        p.gradient = operand(n);
         p.base = host;
         p.adds = chance(50) ? (int)below(4) : chance(20) ? 7 + (int)below(5) : 0;
         for (int i = 0; i < p.adds; i++)
-            more[i] = more_there[i] = (size_t)((char *)piece(n) - (char *)host);
+            more[i] = more_there[i] = (size_t)((char *)operand(n) - (char *)host);
         p.more = more;
         p.count = chance(80) ? (float)(1 + below(50)) : 0;
         p.write_back = chance(50);
-        p.squares = chance(70) ? piece((n + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK) : NULL;
+        p.squares = chance(70) ? operand((n + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK) : NULL;
         p.update = chance(80);
         p.optimiser = (gckpt_optimiser)below(3);
         if (p.update) {
-            p.values = piece(n);
-            p.state[0] = p.optimiser != GCKPT_SGD ? piece(n) : NULL;
-            p.state[1] = p.optimiser == GCKPT_ADAMW ? piece(n) : NULL;
+            p.values = operand(n);
+            p.state[0] = p.optimiser != GCKPT_SGD ? operand(n) : NULL;
+            p.state[1] = p.optimiser == GCKPT_ADAMW ? operand(n) : NULL;
             for (int64_t i = 0; i < n && p.state[1]; i++)
                 p.state[1][i] = fabsf(p.state[1][i]);
             p.momentum = 0.9f;
@@ -539,14 +539,14 @@ static void test_update(void)
         }
         q = p;
         d.backend = device->context;
-        q.base = there;
+        q.base = device_block;
         q.more = more_there;
         q.gradient = (float *)over(p.gradient);
         q.squares = (float *)over(p.squares);
         q.values = (float *)over(p.values);
         q.state[0] = (float *)over(p.state[0]);
         q.state[1] = (float *)over(p.state[1]);
-        block_in();
+        block_upload();
         device->update(&d, &q);
         static float sum[9001];
         memcpy(sum, p.gradient, (size_t)n * 4);
@@ -585,7 +585,7 @@ static uint64_t train(const training *o, const gckpt_backend *backend)
     gckpt_tensor *all = gckpt_param(g, "all", none, one);
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(C, C), normal);
     gckpt_tensor *h = gckpt_positions(in, place), *k, *parts[3];
-    const int turn[3] = { 0, 2, 1 };
+    const int axes[3] = { 0, 2, 1 };
     h = gckpt_mul(h, gain);
     h = gckpt_sub(h, time);
     h = gckpt_mul(all, gckpt_linear(h, w, NULL));
@@ -596,7 +596,7 @@ static uint64_t train(const training *o, const gckpt_backend *backend)
     k = gckpt_upsample(k, T, C, GCKPT_NEAREST);
     h = gckpt_sub(h, gckpt_mul(gckpt_reshape(k, gckpt_shape3(o->rows, T, C)),
                                gckpt_reshape(gckpt_max(h, 1), gckpt_shape3(o->rows, 1, C))));
-    parts[0] = gckpt_permute(gckpt_gelu(gckpt_permute(h, turn, 3)), turn, 3);
+    parts[0] = gckpt_permute(gckpt_gelu(gckpt_permute(h, axes, 3)), axes, 3);
     parts[1] = gckpt_slice(gckpt_tanh(h), 2, 3, 3 + C / 2);
     parts[2] = gckpt_mul(gckpt_slice(h, 2, 0, C / 2), gckpt_reshape(gckpt_mean(h, 2), gckpt_shape3(o->rows, T, 1)));
     parts[2] = gckpt_maximum(parts[2], gckpt_scale(gckpt_detach(parts[1]), 0.5f));
@@ -607,9 +607,9 @@ static uint64_t train(const training *o, const gckpt_backend *backend)
                             { gckpt_sum_loss(gckpt_sigmoid(parts[1])), 0.5f, 0 },
                             { gckpt_huber(parts[1], parts[2], gckpt_exp(gckpt_mean(target, 2)), 0.5f), 0.3f, 0 },
                             { gckpt_sum_loss(gckpt_mul(w, w)), 0.01f, 1 } };
-    gckpt_fetch_spec picks[2] = { { gain, 1 }, { parts[1], 1 } };
+    gckpt_fetch_spec fetches[2] = { { gain, 1 }, { parts[1], 1 } };
     gckpt_plan_desc d = { .mode = o->mode, .batch = B, .optimiser = o->optimiser, .precision = o->precision,
-                          .fetch = picks, .fetches = o->fetch ? 2 : 0, .update_in_backward = o->in_backward,
+                          .fetch = fetches, .fetches = o->fetch ? 2 : 0, .update_in_backward = o->in_backward,
                           .backend = backend };
     gckpt_plan *p = gckpt_plan_new(g, terms, 4, &d);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
@@ -634,7 +634,7 @@ static uint64_t train(const training *o, const gckpt_backend *backend)
             hash = gckpti_hash_floats(hash, gckpt_fetch(e, gckpt_id(gain), 1), C);
         hash ^= gckpt_store_hash(s);
     }
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
     return hash;
 }
 

@@ -28,21 +28,21 @@ typedef struct {
     const void *attributes;
     int inputs;
     gckpt_shape shape[4];
-    unsigned narrow, held, unwanted;
+    unsigned narrow, held, no_gradient;
     float scale;       /* of random values */
     float *x[4], *g;   /* values, the output's gradient */
     float *start[4];   /* what gradients hold */
     int32_t *index;    /* input i of GCKPT_INDEX(i) */
-    float *out, *aux, *grad[4];     /* results */
-    float *given_out, *given_aux;   /* for the backward; NULL: what the forward returned */
+    float *out, *saved, *grad[4];     /* results */
+    float *given_out, *given_saved;   /* for the backward; NULL: what the forward returned */
     double sum;
     int64_t count;
     gckpt_shape out_shape;
-    int64_t aux_floats;
+    int64_t saved_floats;
 } trial;
 
 static void *held[64];
-static int held_count;
+static int allocation_count;
 static size_t aside; /* bytes that values stand behind a multiple of 256 */
 
 static void *on_device(const void *from, size_t bytes)
@@ -50,14 +50,14 @@ static void *on_device(const void *from, size_t bytes)
     char *p = (char *)gpu->allocate(gpu->context, bytes + aside, 256);
     if (from)
         gpu->copy_in(gpu->context, p + aside, from, bytes);
-    held[held_count++] = p;
+    held[allocation_count++] = p;
     return p + aside;
 }
 
 static void free_device(void)
 {
-    while (held_count)
-        gpu->release(gpu->context, held[--held_count], 0);
+    while (allocation_count)
+        gpu->release(gpu->context, held[--allocation_count], 0);
 }
 
 /* n values on the device, as bf16 or as they are. */
@@ -118,7 +118,7 @@ static gckpt_call begin(trial *t)
     if (t->op->flags & GCKPT_LOSS)
         call.shape.n = 0;
     t->out_shape = call.shape;
-    t->aux_floats = (int64_t)(call.saved_bytes / 4);
+    t->saved_floats = (int64_t)(call.saved_bytes / 4);
     return call;
 }
 
@@ -139,17 +139,17 @@ static void prepare(trial *t)
     }
     t->g = values(count_of(&t->out_shape), t->scale, (t->narrow & GRAD_OUT) != 0);
     t->out = floats(count_of(&t->out_shape));
-    t->aux = floats(t->aux_floats);
+    t->saved = floats(t->saved_floats);
 }
 
 static void finish(trial *t)
 {
     for (int i = 0; i < 3; i++)
         free(t->x[i]), free(t->start[i]), free(t->grad[i]);
-    free(t->g), free(t->out), free(t->aux), free(t->index), free(t->given_out), free(t->given_aux);
+    free(t->g), free(t->out), free(t->saved), free(t->index), free(t->given_out), free(t->given_saved);
 }
 
-static void sizes_of_work(const trial *t, gckpt_call *call)
+static void workspace_sizes(const trial *t, gckpt_call *call)
 {
     static uint16_t marker;
     gckpt_call planning = *call;
@@ -167,12 +167,12 @@ static void device_runs(trial *t)
     gckpt_call call = begin(t);
     int64_t n = count_of(&t->out_shape);
     int loss = (t->op->flags & GCKPT_LOSS) != 0;
-    void *out = NULL, *aux = NULL, *grad[4] = { NULL, NULL, NULL, NULL };
+    void *out = NULL, *saved = NULL, *grad[4] = { NULL, NULL, NULL, NULL };
     struct {
         double sum;
         int64_t count;
     } total = { 0, 0 };
-    sizes_of_work(t, &call);
+    workspace_sizes(t, &call);
     call.backend = gpu->context;
     for (int i = 0; i < t->inputs; i++) {
         int64_t size = count_of(&t->shape[i]);
@@ -195,15 +195,15 @@ static void device_runs(trial *t)
         call.loss_sum = (double *)totals;
         call.loss_count = (int64_t *)(void *)((char *)totals + 8);
     }
-    call.saved = aux = t->aux_floats ? put(NULL, t->aux_floats, 0) : NULL;
+    call.saved = saved = t->saved_floats ? put(NULL, t->saved_floats, 0) : NULL;
     call.workspace = call.workspace_forward ? on_device(NULL, call.workspace_forward) : NULL;
     gpu->find_fast(gpu->context, t->op, GCKPT_FORWARD)(&call);
     if (!loss)
         fetch(t->out, out, n, t->narrow & OUT);
-    if (aux)
-        fetch(t->aux, aux, t->aux_floats, 0);
-    if (t->given_aux)
-        call.saved = put(t->given_aux, t->aux_floats, 0);
+    if (saved)
+        fetch(t->saved, saved, t->saved_floats, 0);
+    if (t->given_saved)
+        call.saved = put(t->given_saved, t->saved_floats, 0);
     if (t->given_out && t->narrow & OUT)
         call.out_bf16 = (uint16_t *)put(t->given_out, n, 1);
     else if (t->given_out)
@@ -211,7 +211,7 @@ static void device_runs(trial *t)
     for (int i = 0; i < t->inputs; i++) {
         int64_t size = count_of(&t->shape[i]);
         int narrow = t->narrow >> (GRAD + i) & 1, add = t->held >> i & 1;
-        if (!t->x[i] || t->unwanted >> i & 1)
+        if (!t->x[i] || t->no_gradient >> i & 1)
             continue;
         grad[i] = put(add ? t->start[i] : NULL, size, narrow);
         call.in[i].accumulate = add;
@@ -336,7 +336,7 @@ static void test_shared_attention(int64_t b, int64_t queries, int64_t keys, int 
     int64_t c = heads * d, kc = c / group;
     trial t = { .name = "attention", .op = &gckpti_op_attention, .attributes = &o, .inputs = 3 + few,
                 .shape = { gckpt_shape3(b, queries, c), gckpt_shape3(b, keys, kc), gckpt_shape3(b, keys, kc), gckpt_shape1(b) },
-                .narrow = narrow, .held = held, .unwanted = unwanted, .scale = 1 };
+                .narrow = narrow, .held = held, .no_gradient = unwanted, .scale = 1 };
     prepare(&t);
     const int64_t whole = causal ? keys + 1 - causal : keys;
     for (int64_t i = 0; few && i < b; i++)
@@ -348,7 +348,7 @@ static void test_shared_attention(int64_t b, int64_t queries, int64_t keys, int 
     double *out = (double *)calloc((size_t)nq, 8), *out_error = (double *)calloc((size_t)nq, 8), scale = 1 / sqrt((double)d);
     double *want[3], *error[3], *p = (double *)malloc((size_t)keys * 8), *all = (double *)malloc((size_t)keys * 8);
     t.given_out = floats(nq);
-    t.given_aux = floats(b * heads * queries);
+    t.given_saved = floats(b * heads * queries);
     for (int i = 0; i < 3; i++)
         want[i] = (double *)calloc((size_t)(i ? nk : nq), 8), error[i] = (double *)calloc((size_t)(i ? nk : nq), 8);
 #define Q(i, e) narrowed(t.x[0][((row * queries + (i)) * heads + h) * d + (e)], narrow & 1)
@@ -370,11 +370,11 @@ static void test_shared_attention(int64_t b, int64_t queries, int64_t keys, int 
                 for (int64_t j = 0; j < seen; j++)
                     sum += p[j] = exp(p[j] - max);
                 max = seen ? max : 0, sum = seen ? sum : 1;
-                t.given_aux[n] = (float)(max + log(sum));
+                t.given_saved[n] = (float)(max + log(sum));
                 /* a score is off by its sum's cuts and a few roundings (to base 2, of the maximum and of aux), an
                  * exponential by as much of itself and what exp2 adds (4 cuts); a factor p by half a bf16 digit */
                 double off = ((double)d + 12) * 2 * CUT * most + 8 * CUT;
-                near(&t, "aux", n, t.given_aux[n], max + log(sum), off + 1e-6, 0);
+                near(&t, "aux", n, t.given_saved[n], max + log(sum), off + 1e-6, 0);
                 for (int64_t j = 0; j < seen; j++)
                     p[j] /= sum;
                 for (int64_t e = 0; e < d; e++) {
@@ -409,7 +409,7 @@ static void test_shared_attention(int64_t b, int64_t queries, int64_t keys, int 
     for (int64_t i = 0; i < nq; i++)
         near(&t, "out", i, t.out[i], out[i], out_error[i], narrow & OUT);
     for (int64_t i = 0; i < b * heads * queries; i++)
-        near(&t, "aux", i, t.aux[i], t.given_aux[i], ((double)d + 16) * 2 * CUT * 16 * (double)d, 0);
+        near(&t, "aux", i, t.saved[i], t.given_saved[i], ((double)d + 16) * 2 * CUT * 16 * (double)d, 0);
     for (int k = 0; k < 3; k++)
         for (int64_t i = 0; i < (k ? nk : nq) && !(unwanted >> k & 1); i++) {
             double start = held >> k & 1 ? t.start[k][i] : 0;
@@ -427,7 +427,7 @@ static void test_attention_of(int64_t b, int64_t queries, int64_t keys, int head
 }
 
 /* An infinite element of a token: what does not see it keeps its bits. */
-static void test_out_of_sight(int64_t d, int64_t queries, int64_t keys)
+static void test_masked(int64_t d, int64_t queries, int64_t keys)
 {
     const gckpti_attention o = { 1, 1, 0, 0, 0, 0, 0 };
     const int64_t n[3] = { queries * d, keys * d, keys * d }, ahead = keys - queries;
@@ -496,9 +496,9 @@ static void test_attention(void)
     test_shared_attention(3, 40, 70, 2, 1, 20, 1, 1, 0, 5, 0);
     test_shared_attention(3, 67, 140, 4, 2, 8, 1, 1, all, 0, 0);
     test_shared_attention(3, 1, 100, 6, 3, 8, 0, 1, all, 0, 0);
-    test_out_of_sight(24, 70, 70);
-    test_out_of_sight(16, 40, 71);
-    test_out_of_sight(66, 67, 67);
+    test_masked(24, 70, 70);
+    test_masked(16, 40, 71);
+    test_masked(66, 67, 67);
 }
 
 /* ---- linear_cross_entropy ---- */
@@ -506,7 +506,7 @@ static void test_loss_of(int64_t rows, int64_t c, int64_t v, float scale, unsign
 {
     trial t = { .name = "linear_cross_entropy", .op = &gckpti_op_linear_cross_entropy, .inputs = 3,
                 .shape = { gckpt_shape2(rows, c), gckpt_shape2(v, c), gckpt_shape1(rows) },
-                .narrow = narrow, .held = held, .unwanted = unwanted, .scale = scale };
+                .narrow = narrow, .held = held, .no_gradient = unwanted, .scale = scale };
     prepare(&t);
     device_runs(&t);
     double *x = (double *)malloc((size_t)(rows * c) * 8), *w = (double *)malloc((size_t)(v * c) * 8), *p = (double *)malloc((size_t)v * 8);
@@ -538,12 +538,12 @@ static void test_loss_of(int64_t rows, int64_t c, int64_t v, float scale, unsign
             loss_error += 4 * off + 2 * sums + 4 * CUT * (fabs(log(sum)) + most);
         }
         for (int64_t j = 0; j < v && t.index[r] >= 0; j++) {
-            double q = exp(p[j] - max) / sum, slope = (q - (j == t.index[r])) * 0.75;
-            double slack = q * 0.75 * (4 * off + sums + 4 * CUT * (fabs(log(sum)) + 2 * most)) + 2 * CUT * fabs(slope);
-            slack += HALF * (fabs(slope) + slack);
+            double q = exp(p[j] - max) / sum, deriv = (q - (j == t.index[r])) * 0.75;
+            double slack = q * 0.75 * (4 * off + sums + 4 * CUT * (fabs(log(sum)) + 2 * most)) + 2 * CUT * fabs(deriv);
+            slack += HALF * (fabs(deriv) + slack);
             for (int64_t e = 0; e < c; e++) {
-                d[e] += slope * w[j * c + e], d_error[e] += (slack + (double)(v + 2) * 2 * CUT * fabs(slope)) * fabs(w[j * c + e]);
-                dw[j * c + e] += slope * x[r * c + e], dw_error[j * c + e] += (slack + (double)(rows + 2) * 2 * CUT * fabs(slope)) * fabs(x[r * c + e]);
+                d[e] += deriv * w[j * c + e], d_error[e] += (slack + (double)(v + 2) * 2 * CUT * fabs(deriv)) * fabs(w[j * c + e]);
+                dw[j * c + e] += deriv * x[r * c + e], dw_error[j * c + e] += (slack + (double)(rows + 2) * 2 * CUT * fabs(deriv)) * fabs(x[r * c + e]);
             }
         }
         for (int64_t e = 0; e < c && !(unwanted & 1); e++) {
@@ -573,7 +573,7 @@ static void test_loss(void)
 }
 
 /* ---- norms ---- */
-static void test_norm_of(int64_t rows, int64_t n, int center, int gain, int bias, float far, unsigned narrow, unsigned held)
+static void test_norm_of(int64_t rows, int64_t n, int center, int gain, int bias, float offset, unsigned narrow, unsigned held)
 {
     const float epsilon = n % 2 ? 0.03125f : 1e-5f;
     const gckpti_norm o = { center, gain, bias ? gain + 1 : 0, n % 2 ? epsilon : 0 };
@@ -582,7 +582,7 @@ static void test_norm_of(int64_t rows, int64_t n, int center, int gain, int bias
                 .narrow = narrow, .held = held, .scale = 1 };
     prepare(&t);
     for (int64_t i = 0; i < rows * n; i++) {
-        t.x[0][i] += far;
+        t.x[0][i] += offset;
         if (narrow & 1)
             t.x[0][i] = gckpt_from_bf16(gckpt_to_bf16(t.x[0][i]));
     }
@@ -651,13 +651,13 @@ static double plain(const trial *t, const gckpt_call *call, int i, int64_t at)
 
 /* gelu has a formula of its own here, y = x s, s = 1 / (1 + exp(-2 u)). Its value and slope, and what these are off by: s
  * by four roundings in 2 u, 2 ulp of exp2, a sum and 1 ulp of a quotient, 1 - s by that of s and one more. */
-static void gelu_of(double x, double *y, double *off, double *slope, double *slip)
+static void gelu_of(double x, double *y, double *off, double *deriv, double *slip)
 {
     const double c = sqrt(2 / acos(-1)), u = 2 * c * (x + 0.044715 * x * x * x), s = 1 / (1 + exp(-u)), r = (2 * fabs(u) + 6) * CUT;
     const double by = 2 * c * (1 + 3 * 0.044715 * x * x), around = fabs(x * s * by);
     *y = x * s, *off = fabs(*y) * (r + CUT);
-    *slope = s + x * s * (1 - s) * by;
-    *slip = s * r + around * ((1 - s) * (r + 4 * CUT) + s * r + CUT) + CUT * fabs(*slope);
+    *deriv = s + x * s * (1 - s) * by;
+    *slip = s * r + around * ((1 - s) * (r + 4 * CUT) + s * r + CUT) + CUT * fabs(*deriv);
 }
 
 /* Against the op's own kernels on the same values. */
@@ -678,11 +678,11 @@ static void test_alike(trial t)
     }
     t.op->forward(&call);
     const int own = t.op == &gckpti_op_gelu;
-    double y, off, slope, slip;
+    double y, off, deriv, slip;
     for (int64_t i = 0; i < count_of(&t.out_shape); i++) {
         y = plain(&t, &call, -1, i), off = 4 * CUT * fabs(y);
         if (own)
-            gelu_of(t.x[0][i], &y, &off, &slope, &slip);
+            gelu_of(t.x[0][i], &y, &off, &deriv, &slip);
         near(&t, "out", i, t.out[i], y, off, t.narrow & OUT);
     }
     float *out = call.out; /* the backward reads what was kept */
@@ -695,9 +695,9 @@ static void test_alike(trial t)
             if (count_of(&t.shape[k]) < count_of(&t.out_shape)) /* sums, of which some have low parts */
                 error += 32 * CUT;
             if (own) {
-                gelu_of(t.x[0][i], &y, &off, &slope, &slip);
-                want = t.g[i] * slope + (t.held & 1 ? (double)t.start[0][i] : 0);
-                error = fabs((double)t.g[i]) * (slip + CUT * fabs(slope)) + CUT * fabs(want);
+                gelu_of(t.x[0][i], &y, &off, &deriv, &slip);
+                want = t.g[i] * deriv + (t.held & 1 ? (double)t.start[0][i] : 0);
+                error = fabs((double)t.g[i]) * (slip + CUT * fabs(deriv)) + CUT * fabs(want);
             }
             near(&t, "gradient", i, t.grad[k][i], want, error, t.narrow >> (GRAD + k) & 1);
         }
@@ -728,10 +728,10 @@ static void test_elementwise(void)
         for (int way = 0; way < 5; way++)
             for (int i = 0; i < 7; i++) {
                 const int64_t c = i < 5 ? 4 * sizes[i] : i == 5 ? 48 : 40;
-                const gckpti_rotary turn = { 2, 10000, 5, i < 5 ? 0 : i == 5 ? 16 : 8, 1.5f, 0 };
+                const gckpti_rotary rotary = { 2, 10000, 5, i < 5 ? 0 : i == 5 ? 16 : 8, 1.5f, 0 };
                 const float *p = &factor;
                 aside = way == 4 ? 4 : 0;
-                trial t = { .name = k == 0 ? "rotary" : k == 1 ? "dropout" : "a repeated add", .attributes = k ? (const void *)p : &turn, .inputs = 1 + k / 2,
+                trial t = { .name = k == 0 ? "rotary" : k == 1 ? "dropout" : "a repeated add", .attributes = k ? (const void *)p : &rotary, .inputs = 1 + k / 2,
                             .op = k == 0 ? &gckpti_op_rotary : k == 1 ? &gckpti_op_dropout : &gckpti_op_add,
                             .shape = { gckpt_shape3(3, 5, c), gckpt_shape2(5, c) }, .scale = 2 };
                 t.narrow = way % 4 == 0 ? 1u | OUT | GRAD_OUT | 1 << GRAD : way == 1 ? 0 : way == 2 ? 1u | GRAD_OUT : 2u | OUT | 3 << GRAD;
@@ -742,9 +742,9 @@ static void test_elementwise(void)
 }
 
 /* ---- a product that waits for the next op: folded with it or not, the same bits ---- */
-enum { GELU, ADD, ADD_BEFORE, SLOPE };           /* what comes next */
-enum { APART, IN_PLACE, OVER_FACTOR, OVER_WORK, OVER_X }; /* where its results go; SLOPE: x is dw's factor */
-enum { NEXT, WAIT, FILL, RECORDED };             /* what comes between, or around both */
+enum { GELU, ADD, ADD_BEFORE, DERIVATIVE };           /* what comes next */
+enum { APART, IN_PLACE, OVER_OPERAND, OVER_WORKSPACE, OVER_X }; /* where its results go; SLOPE: x is dw's factor */
+enum { NEXT, WAIT, FILL, CAPTURED };             /* what comes between, or around both */
 
 static gckpt_call bare(const gckpt_op *op, int inputs, const int *attributes, gckpt_shape a, gckpt_shape b)
 {
@@ -771,17 +771,17 @@ static void run_chain(chain *o)
     static const int plain_w = 0;
     const int64_t m = o->m, k = o->k, n = o->n, most = m * (k > n ? k : n) + k * n;
     const gckpt_shape mn = gckpt_shape2(m, n), mk = gckpt_shape2(m, k);
-    const int back = o->next == SLOPE;
+    const int back = o->next == DERIVATIVE;
     random_state = (uint64_t)(m * 31 + k * 7 + n);
     float *x = values(most, 1, 1), *w = values(k * n, 1, 0), *bias = values(n, 1, 0), *other = values(m * n, 2, 1);
-    uint16_t *factor = (uint16_t *)put(x, most, 1), *c = (uint16_t *)put(NULL, m * n, 1), *work = (uint16_t *)put(NULL, 2 * most + 4096, 1);
+    uint16_t *factor = (uint16_t *)put(x, most, 1), *c = (uint16_t *)put(NULL, m * n, 1), *workspace = (uint16_t *)put(NULL, 2 * most + 4096, 1);
     const uint16_t *with = (const uint16_t *)put(other, m * n, 1);
     uint16_t *twin = (uint16_t *)put(x, m * n, 1);
     float *dw = (float *)put(NULL, k * n, 0);
-    uint16_t *out = o->place == IN_PLACE ? c : o->place == OVER_FACTOR ? factor : o->place == OVER_WORK ? work
+    uint16_t *out = o->place == IN_PLACE ? c : o->place == OVER_OPERAND ? factor : o->place == OVER_WORKSPACE ? workspace
                     : o->place == OVER_X ? twin : (uint16_t *)put(NULL, m * n, 1);
     gckpt_call first = bare(&gckpti_op_linear, back ? 2 : 3, &plain_w, back ? mn : mk, back ? gckpt_shape2(n, k) : gckpt_shape2(k, n));
-    first.workspace = work;
+    first.workspace = workspace;
     first.in[1].data = (const float *)put(w, k * n, 0);
     if (back) {
         first.grad_out_bf16 = factor, first.in[0].grad_bf16 = c;
@@ -796,9 +796,9 @@ static void run_chain(chain *o)
         second.in[0].bf16 = with, second.grad_out_bf16 = c, second.in[0].grad_bf16 = out;
     else
         second.in[o->next == ADD_BEFORE].bf16 = c, second.in[o->next == ADD].bf16 = op == &gckpti_op_add ? with : c, second.out_bf16 = out;
-    const gckpt_step_params moment = { .owner = &plain_w, .rows = 1 };
-    for (int i = 0; i < 2 && o->between == RECORDED; i++) { /* at first sight nothing is recorded */
-        CHECK(!gpu->replay(gpu->context, &moment));
+    const gckpt_step_params step_key = { .owner = &plain_w, .rows = 1 };
+    for (int i = 0; i < 2 && o->between == CAPTURED; i++) { /* at first sight nothing is recorded */
+        CHECK(!gpu->replay(gpu->context, &step_key));
         CHECK(i || gpu->captured(gpu->context));
     }
 #ifdef GCKPT_CUDA_SHIM
@@ -810,12 +810,12 @@ static void run_chain(chain *o)
     else if (o->between == FILL) /* words of the product's result become others */
         gpu->fill(&first, c, 0x40003f80u, m * n / 4);
     gpu->find_fast(gpu->context, op, back ? GCKPT_BACKWARD : GCKPT_FORWARD)(&second);
-    CHECK(o->between != RECORDED || gpu->captured(gpu->context));
+    CHECK(o->between != CAPTURED || gpu->captured(gpu->context));
     CHECK(!gpu->finish(gpu->context));
 #ifdef GCKPT_CUDA_SHIM
     o->launches += cuda_shim.launches;
 #endif
-    gpu->discard_captures(gpu->context, moment.owner);
+    gpu->discard_captures(gpu->context, step_key.owner);
     float *got = floats(2 * m * n + k * n);
     fetch(got, c, m * n, 1), fetch(got + m * n, out, m * n, 1);
     if (back)
@@ -832,12 +832,12 @@ static void test_folded(void)
         const int64_t *z = sizes[i % 5];
         aside = i / 20 == 5 ? 4 : 0; /* no 16 bytes at once */
         chain by = { .m = z[0], .k = z[1], .n = z[2], .next = i / 5 % 4, .place = i / 20 % 5 }, wait = by, fill = by, filled = by, recorded = by;
-        wait.between = WAIT, recorded.between = RECORDED;
+        wait.between = WAIT, recorded.between = CAPTURED;
         run_chain(&by), run_chain(&wait), run_chain(&recorded);
         CHECK_MSG(by.hash == wait.hash, "chain %d: other bits", i);
         CHECK_MSG(by.hash == recorded.hash, "chain %d: other bits where it is recorded", i);
 #ifdef GCKPT_CUDA_SHIM
-        CHECK_MSG(by.launches == wait.launches - (by.place <= IN_PLACE || (by.place == OVER_X && by.next != SLOPE)), "chain %d: %ld launches, apart %ld", i, by.launches, wait.launches);
+        CHECK_MSG(by.launches == wait.launches - (by.place <= IN_PLACE || (by.place == OVER_X && by.next != DERIVATIVE)), "chain %d: %ld launches, apart %ld", i, by.launches, wait.launches);
 #endif
         fill.between = FILL;
         run_chain(&fill);
@@ -918,7 +918,7 @@ static gckpt_tensor *weight(gckpt_tensor *x, const char *name, int64_t a, int64_
     return gckpt_param(gckpt_graph_of(x), name, b ? gckpt_shape2(a, b) : gckpt_shape1(a), init);
 }
 
-static int turned; /* rotary in place of positions, and dropout */
+static int use_rotary; /* rotary in place of positions, and dropout */
 
 static gckpt_tensor *block(gckpt_tensor *x, void *user)
 {
@@ -928,7 +928,7 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
     gckpt_tensor *w = weight(x, names[2], WIDTH, 3 * WIDTH), *b = weight(x, names[3], 3 * WIDTH, 0);
     h = gckpt_linear(h, w, b);
     gckpt_tensor *q = gckpt_slice(h, -1, 0, WIDTH), *k = gckpt_slice(h, -1, WIDTH, 2 * WIDTH);
-    if (turned)
+    if (use_rotary)
         q = gckpt_rotary(q, HEADS, 0), k = gckpt_rotary(k, HEADS, 0), x = gckpt_dropout(x, 0.3f);
     h = gckpt_attention(q, k, gckpt_slice(h, -1, 2 * WIDTH, 3 * WIDTH), HEADS, 1);
     x = gckpt_add(x, gckpt_linear_transposed(h, weight(x, names[4], WIDTH, WIDTH), NULL));
@@ -967,7 +967,7 @@ static uint64_t train(setting *o)
     const gckpt_init init = { 0.3f, 0, 0 };
     gckpt_tensor *table = gckpt_param(g, "table", gckpt_shape2(CLASSES, WIDTH), init);
     gckpt_tensor *x = gckpt_embed(table, in);
-    if (!turned)
+    if (!use_rotary)
         x = gckpt_positions(x, weight(x, "places", o->tokens, WIDTH));
     x = gckpt_checkpoint(block, x, (void *)(uintptr_t)names[0]);
     gckpt_tensor *middle = x;
@@ -975,9 +975,9 @@ static uint64_t train(setting *o)
     x = gckpt_layernorm(x, NULL, NULL);
     gckpt_term term = { o->two_ops ? gckpt_cross_entropy(gckpt_linear_transposed(x, table, NULL), target)
                                    : gckpt_linear_cross_entropy(x, table, target), 1, 0 };
-    const gckpt_fetch_spec picks[2] = { { middle, 0 }, { middle, 1 } };
+    const gckpt_fetch_spec fetches[2] = { { middle, 0 }, { middle, 1 } };
     gckpt_plan_desc desc = { .mode = o->mode, .batch = BATCH, .precision = o->precision, .backend = gpu,
-                             .fetch = picks, .fetches = o->fetch ? 2 : 0 };
+                             .fetch = fetches, .fetches = o->fetch ? 2 : 0 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
     const char *mixer = NULL;
@@ -1001,7 +1001,7 @@ static uint64_t train(setting *o)
     }
     o->loss = report.loss;
     uint64_t hash = gckpt_store_hash(s);
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
     return hash;
 }
 
@@ -1032,7 +1032,7 @@ static void test_training(void)
     CHECK(train(&whole) == train(&same) && whole.loss == same.loss);
     train(&odd);
     CHECK_MSG(!odd.exact && *odd.mixer, "66 tokens, 3 rows: splits are said to be exact");
-    turned = 1;
+    use_rotary = 1;
     setting other = first;
     want = train(&other);
     for (int i = 0; i < 9; i++) {
@@ -1040,7 +1040,7 @@ static void test_training(void)
         o.mode = modes[i % 3], o.micro = i / 3 == 0 ? BATCH : i / 3 == 1 ? 1 : 3;
         CHECK_MSG(train(&o) == want && o.exact, "turned, mode %d, micro-batches of %d: other bits", (int)o.mode, (int)o.micro);
     }
-    turned = 0;
+    use_rotary = 0;
     setting two = first, poor = first;
     two.two_ops = poor.two_ops = 1, poor.mode = GCKPT_MEMORY_POOR, poor.micro = 2;
     CHECK(train(&two) == train(&poor) && two.loss == poor.loss);
@@ -1079,7 +1079,7 @@ static void test_limits(void)
         hash[way] = gckpt_store_hash(s);
         CHECK(hash[way] == hash[0]);
         free(data);
-        rig_free(e, p, g, s);
+        util_free(e, p, g, s);
     }
 }
 

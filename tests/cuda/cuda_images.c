@@ -21,7 +21,7 @@ static float value(void)
     return (float)((int)below(1 << 16) - (1 << 15)) / 16384.0f;
 }
 
-static float *piece(int64_t n)
+static float *operand(int64_t n)
 {
     float *x = block_take(n, chance(60) ? 4 : 1);
     for (int64_t i = 0; i < n; i++)
@@ -45,21 +45,21 @@ static gckpt_call new_call(const void *attributes, int inputs)
 static void values(gckpt_call *c)
 {
     for (int i = 0; i < c->inputs; i++)
-        c->in[i].data = c->in[i].index || c->in[i].bytes ? NULL : piece(count_of(&c->in[i].shape));
+        c->in[i].data = c->in[i].index || c->in[i].bytes ? NULL : operand(count_of(&c->in[i].shape));
 }
 
 /* g, and the gradients that are wanted, which may add to what is there. */
 static void gradients(const gckpt_op *op, gckpt_call *c)
 {
-    c->grad_out = piece(count_of(&c->shape));
+    c->grad_out = operand(count_of(&c->shape));
     for (int i = 0; i < c->inputs; i++) {
         gckpt_arg *x = &c->in[i];
         if (x->index || x->bytes || (c->inputs > 1 && chance(15)))
             continue;
         const int64_t n = count_of(&x->shape);
-        x->grad = piece(n), x->accumulate = chance(50);
+        x->grad = operand(n), x->accumulate = chance(50);
         if (op->needs[i] & GCKPT_SUMS && chance(80))
-            x->compensation = piece(n);
+            x->compensation = operand(n);
         for (int64_t k = 0; x->compensation && k < n; k++)
             x->compensation[k] *= 1e-7f;
     }
@@ -76,7 +76,7 @@ static void ways(const gckpt_op *op, gckpt_call *c, int negative)
 {
     for (int i = 0; negative && i < c->inputs; i++)
         all_are(c->in[i].data, &c->in[i].shape, i == 0 ? 0.0f : i == 1 ? -1.0f : -0.0f);
-    c->out = piece(count_of(&c->shape));
+    c->out = operand(count_of(&c->shape));
     both(op, GCKPT_FORWARD, c);
     gradients(op, c);
     if (negative) {
@@ -154,7 +154,7 @@ static void pools(void)
     const int64_t n = count_of(&c.in[0].shape);
     for (int64_t i = 0; i < n; i++) /* equal ones */
         x[i] = chance(30) ? x[below(n)] : x[i];
-    c.saved = op == &gckpti_op_max_pool ? piece((int64_t)c.saved_bytes / 4 + 1) : NULL;
+    c.saved = op == &gckpti_op_max_pool ? operand((int64_t)c.saved_bytes / 4 + 1) : NULL;
     ways(op, &c, 0);
 }
 
@@ -184,12 +184,12 @@ static void channels(void)
         ((float *)(uintptr_t)c.in[2].data)[i] = 0.1f + (float)below(100) / 30;
     if (batch && chance(20)) { /* as they are in inference */
         c.training = 0;
-        c.out = piece(count_of(&c.shape));
+        c.out = operand(count_of(&c.shape));
         both(op, GCKPT_FORWARD, &c);
         return;
     }
-    c.saved = chance(80) ? piece((int64_t)c.saved_bytes / 4) : NULL;
-    c.out = !c.saved || chance(90) ? piece(count_of(&c.shape)) : NULL;
+    c.saved = chance(80) ? operand((int64_t)c.saved_bytes / 4) : NULL;
+    c.out = !c.saved || chance(90) ? operand(count_of(&c.shape)) : NULL;
     both(op, GCKPT_FORWARD, &c);
     if (!c.saved)
         return;
@@ -206,7 +206,7 @@ static void taken(void)
     c.in[0].shape = gckpt_shape3(b, n, 1 + below(70));
     c.in[1].shape = gckpt_shape2(b, m);
     CHECK(gckpti_op_gather.shape(&c) == GCKPT_OK);
-    int32_t *index = (int32_t *)(void *)piece(b * m);
+    int32_t *index = (int32_t *)(void *)operand(b * m);
     for (int64_t i = 0; i < b * m; i++)
         index[i] = (int32_t)below(n);
     c.in[1].index = index;
@@ -221,11 +221,11 @@ static void bytes(void)
     const int64_t n = 1 + below(2000);
     c.in[0].shape = gckpt_shape1(n);
     CHECK(gckpti_op_from_u8.shape(&c) == GCKPT_OK);
-    uint8_t *x = (uint8_t *)(void *)piece((n + 3) / 4);
+    uint8_t *x = (uint8_t *)(void *)operand((n + 3) / 4);
     for (int64_t i = 0; i < n; i++)
         x[i] = (uint8_t)below(256);
     c.in[0].bytes = x;
-    c.out = piece(n);
+    c.out = operand(n);
     both(&gckpti_op_from_u8, GCKPT_FORWARD, &c);
 }
 
@@ -244,12 +244,12 @@ static void recurrent(void)
     c.precision = chance(50) ? GCKPT_FP32 : GCKPT_BF16;
     CHECK(op->shape(&c) == GCKPT_OK);
     values(&c);
-    float *aux = piece((int64_t)c.saved_bytes / 4);
-    c.saved = aux;
-    c.out = piece(count_of(&c.shape));
+    float *saved = operand((int64_t)c.saved_bytes / 4);
+    c.saved = saved;
+    c.out = operand(count_of(&c.shape));
     both(op, GCKPT_FORWARD, &c);
     gckpt_call d = c;
-    d.saved = chance(50) ? NULL : aux, d.out = d.saved && chance(50) ? NULL : c.out;
+    d.saved = chance(50) ? NULL : saved, d.out = d.saved && chance(50) ? NULL : c.out;
     both(op, GCKPT_FORWARD, &d);
     gradients(op, &c);
     both(op, GCKPT_BACKWARD, &c);
@@ -402,7 +402,7 @@ static uint64_t train(const net *o, const gckpt_backend *backend)
         CHECK_MSG(r.loss > 0 && r.loss < 1e3, "loss %g", r.loss);
         hash = gckpti_fnv(hash, &r.loss, sizeof r.loss) ^ gckpt_store_hash(s);
     }
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
     return hash;
 }
 

@@ -36,7 +36,7 @@ static void start(void)
     special = chance(50) ? 1 + (int)below(4) : 0;
 }
 
-static float *piece(int64_t n)
+static float *operand(int64_t n)
 {
     float *x = block_take(n, aligned ? 4 : 1);
     for (int64_t i = 0; i < n; i++)
@@ -44,9 +44,9 @@ static float *piece(int64_t n)
     return x;
 }
 
-static uint16_t *piece_bf16(int64_t n)
+static uint16_t *operand_bf16(int64_t n)
 {
-    float *at = piece((n + 2) / 2);
+    float *at = operand((n + 2) / 2);
     uint16_t *x = (uint16_t *)(void *)at + (aligned ? 0 : below(2));
     for (int64_t i = 0; i < n; i++)
         x[i] = gckpt_to_bf16(any_value());
@@ -65,9 +65,9 @@ static gckpt_call new_call(gckpt_precision precision, const int *transposed)
 static void give(const gckpt_call *c, int64_t n, int narrow, const float **f32, const uint16_t **bf16)
 {
     if (c->precision != GCKPT_FP32 && narrow)
-        *bf16 = piece_bf16(n);
+        *bf16 = operand_bf16(n);
     else
-        *f32 = piece(n);
+        *f32 = operand(n);
 }
 
 /* Random storage of the operands whose shapes are there, and of what comes out. */
@@ -79,7 +79,7 @@ static void run(const gckpt_op *op, gckpt_call c, int values)
     for (int i = 0; i < values; i++) /* a bias or a table is never kept as bf16 */
         give(&c, count_of(&c.in[i].shape), values == c.inputs && i < 2 && chance(50), &c.in[i].data, &c.in[i].bf16);
     if (values < c.inputs) { /* embed's index: some rows often, most never */
-        int32_t *index = (int32_t *)(void *)piece(count_of(&c.in[1].shape));
+        int32_t *index = (int32_t *)(void *)operand(count_of(&c.in[1].shape));
         int64_t rows = c.in[0].shape.d[0];
         for (int64_t i = 0; i < count_of(&c.in[1].shape); i++)
             index[i] = (int32_t)below(chance(50) && rows > 3 ? 3 : rows);
@@ -98,7 +98,7 @@ static void run(const gckpt_op *op, gckpt_call c, int values)
         give(&back, size, values == c.inputs && i < 2 && chance(40), (const float **)&in->grad,
              (const uint16_t **)&in->grad_bf16);
         if (i == 2 && chance(80)) {
-            in->compensation = piece(size);
+            in->compensation = operand(size);
             for (int64_t k = 0; k < size; k++)
                 in->compensation[k] *= 1e-6f;
         }
@@ -214,7 +214,7 @@ static void test_zeros(void)
         c.in[2].shape = gckpt_shape1(n);
         start();
         CHECK(gckpti_op_linear.shape(&c) == GCKPT_OK);
-        float *x = piece(8 * k), *w = piece(n * k), *bias = piece(n), *out = piece(8 * n);
+        float *x = operand(8 * k), *w = operand(n * k), *bias = operand(n), *out = operand(8 * n);
         for (int64_t i = 0; i < 8 * k; i++)
             x[i] = 0.0f;
         for (int64_t i = 0; i < n * k; i++)
@@ -274,7 +274,7 @@ static uint64_t train(const training *o, const gckpt_backend *backend)
         two[0] = r.loss, two[1] = r.grad_norm;
         hash = gckpti_fnv(hash, two, sizeof two) ^ gckpt_store_hash(s);
     }
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
     return hash;
 }
 
@@ -308,7 +308,7 @@ int main(int argc, char **argv)
     linear_of(37, 1000, 600, 1, 0, GCKPT_FP32);
 #endif
     test_trainings();
-    edge_ends(device, GCKPT_ISA_AUTO, 0);
+    check_underflow(device, GCKPT_ISA_AUTO, 0);
     block_close();
     return check_report("cuda products");
 }

@@ -17,9 +17,9 @@ static float value(int special)
 }
 
 /* n words, beginning at any float, or where `unit` floats divide the address. */
-static float *piece(int64_t n, int unit)
+static float *operand(int64_t n, int multiple)
 {
-    float *x = block_take(n, unit);
+    float *x = block_take(n, multiple);
     for (int64_t i = 0; i < n; i++)
         x[i] = value(odd == 1);
     return x;
@@ -38,7 +38,7 @@ static gckpt_call new_call(const void *attributes, int inputs)
 /* Values of input i. */
 static void input(gckpt_call *c, int i, gckpt_shape shape)
 {
-    float *x = piece(count_of(&shape), chance(70) ? 4 : 1);
+    float *x = operand(count_of(&shape), chance(70) ? 4 : 1);
     c->in[i].shape = shape;
     c->in[i].data = x;
     for (int64_t k = 0; odd == 2 && i == 0 && k < count_of(&shape); k++)
@@ -51,10 +51,10 @@ static void gradient(const gckpt_op *op, gckpt_call *c, int i, int always)
     int64_t n = count_of(&c->in[i].shape);
     if (!always && chance(20))
         return;
-    c->in[i].grad = piece(n, chance(70) ? 4 : 1);
+    c->in[i].grad = operand(n, chance(70) ? 4 : 1);
     c->in[i].accumulate = chance(50);
     if (op->needs[i] & GCKPT_SUMS && chance(80))
-        c->in[i].compensation = piece(n, 1);
+        c->in[i].compensation = operand(n, 1);
     for (int64_t k = 0; c->in[i].compensation && k < n; k++)
         c->in[i].compensation[k] *= 1e-7f;
 }
@@ -80,9 +80,9 @@ static void softmax(void)
     float *row = (float *)(uintptr_t)c.in[0].data;
     for (int64_t i = 0; chance(20) && i < shape.d[1]; i++) /* all scores -inf */
         row[i] = float_of(0xff800000u);
-    c.out = chance(30) ? row : piece(count_of(&shape), 1);
+    c.out = chance(30) ? row : operand(count_of(&shape), 1);
     both(op, GCKPT_FORWARD, &c);
-    float *g = piece(count_of(&shape), 1);
+    float *g = operand(count_of(&shape), 1);
     c.grad_out = g;
     gradient(op, &c, 0, 1);
     if (chance(30))
@@ -101,19 +101,19 @@ static void norms(void)
     gckpt_call c = new_call(&o, 1 + gain + bias);
     int64_t rows = size(300), n = size(rows > 130 ? 100 : 1025);
     input(&c, 0, gckpt_shape2(rows, n));
-    float far = chance(20) ? 1000.0f : 0.0f, *x = (float *)(uintptr_t)c.in[0].data;
+    float offset = chance(20) ? 1000.0f : 0.0f, *x = (float *)(uintptr_t)c.in[0].data;
     for (int64_t i = 0; i < rows * n; i++)
-        x[i] += far;
+        x[i] += offset;
     for (int i = 1; i < c.inputs; i++)
         input(&c, i, gckpt_shape1(n));
     CHECK(op->shape(&c) == GCKPT_OK);
-    c.out = chance(90) ? piece(rows * n, 1) : NULL;
-    c.saved = c.out && chance(20) ? NULL : piece((int64_t)c.saved_bytes / 4, 1);
+    c.out = chance(90) ? operand(rows * n, 1) : NULL;
+    c.saved = c.out && chance(20) ? NULL : operand((int64_t)c.saved_bytes / 4, 1);
     both(op, GCKPT_FORWARD, &c);
     if (!c.saved)
         return;
     c.out = NULL;
-    c.grad_out = piece(rows * n, 1);
+    c.grad_out = operand(rows * n, 1);
     for (int i = 0; i < c.inputs; i++)
         gradient(op, &c, i, 0);
     both(op, GCKPT_BACKWARD, &c);
@@ -122,7 +122,7 @@ static void norms(void)
 /* ---- cross_entropy, _with, soft_, linear_ ---- */
 static const int32_t *targets(int64_t rows, int64_t classes)
 {
-    float *x = piece(rows, 1);
+    float *x = operand(rows, 1);
     unsigned out = chance(50) ? 0 : chance(80) ? 20 : 100;
     for (int64_t r = 0; r < rows; r++) {
         int32_t t = chance(out) ? -1 - (int32_t)below(3) : (int32_t)below(classes);
@@ -134,8 +134,8 @@ static const int32_t *targets(int64_t rows, int64_t classes)
 /* What the forward adds to, and whether it does. */
 static void totals(gckpt_call *c)
 {
-    double *sum = (double *)(void *)piece(2, 2);
-    int64_t *count = (int64_t *)(void *)piece(2, 2);
+    double *sum = (double *)(void *)operand(2, 2);
+    int64_t *count = (int64_t *)(void *)operand(2, 2);
     *sum = chance(50) ? 0.0 : 12345.6789;
     *count = (int64_t)below(100);
     c->loss_sum = chance(80) ? sum : NULL;
@@ -175,10 +175,10 @@ static void cross_entropy(void)
                 ((float *)(uintptr_t)c.in[2].data)[i] = chance(50) ? 0.0f : -0.0f;
     }
     totals(&c);
-    float *aux = piece(2 * rows, 1);
-    c.saved = chance(80) ? aux : NULL;
+    float *saved = operand(2 * rows, 1);
+    c.saved = chance(80) ? saved : NULL;
     both(op, GCKPT_FORWARD, &c);
-    c.saved = aux;
+    c.saved = saved;
     c.loss_sum = NULL, c.loss_count = NULL;
     gradient(op, &c, 0, !which);
     if (soft)
@@ -191,7 +191,7 @@ static void cross_entropy(void)
 /* n bf16. */
 static uint16_t *halves(int64_t n)
 {
-    float *words = piece((n + 1) / 2, 1);
+    float *words = operand((n + 1) / 2, 1);
     uint16_t *x = (uint16_t *)(void *)words;
     for (int64_t i = 0; i < n; i++) {
         uint16_t half = gckpt_to_bf16(value(odd == 1 ? 2 : 0));
@@ -223,10 +223,10 @@ static void linear_cross_entropy(int cut)
     c.in[2].shape = flat ? gckpt_shape1(rows) : gckpt_shape2(entries, each);
     c.in[2].index = targets(rows, classes);
     totals(&c);
-    float *aux = piece(2 * rows, 1);
-    c.saved = chance(80) ? aux : NULL;
+    float *saved = operand(2 * rows, 1);
+    c.saved = chance(80) ? saved : NULL;
     both(op, GCKPT_FORWARD, &c);
-    c.saved = aux;
+    c.saved = saved;
     c.loss_sum = NULL, c.loss_count = NULL;
     gradient(op, &c, 0, 0);
     gradient(op, &c, 1, 0);
@@ -267,22 +267,22 @@ static void attention(void)
     }
     if (d > 32)
         o.heads = 1 + (o.heads > 2), rows = 1 + few;
-    const int64_t own = o.heads * d; /* columns of keys; as many heads of queries as share them */
+    const int64_t key_columns = o.heads * d; /* columns of keys; as many heads of queries as share them */
     o.key_heads = group > 1 ? o.heads : 0, o.heads *= group;
     c.precision = chance(50) ? GCKPT_BF16 : GCKPT_FP32;
     for (int i = 0; i < 3; i++) {
-        input(&c, i, gckpt_shape3(rows, i ? s : t, i ? own : o.heads * d));
+        input(&c, i, gckpt_shape3(rows, i ? s : t, i ? key_columns : o.heads * d));
         if (chance(15)) /* sums end as zeros of either sign */
             scale_by(&c.in[i], 1e-38f);
     }
     c.in[3].shape = gckpt_shape1(rows);
-    int32_t *lengths = few ? (int32_t *)piece(rows, 1) : NULL;
+    int32_t *lengths = few ? (int32_t *)operand(rows, 1) : NULL;
     for (int64_t i = 0; few && i < rows; i++)
         lengths[i] = (int32_t)(chance(30) ? (uint64_t)s * below(2) : below((uint64_t)s + 1));
     c.in[3].index = lengths;
     CHECK(op->shape(&c) == GCKPT_OK);
-    for (int64_t i = 0, row = s * own, left; i < rows * row; i++)
-        if (left = (few ? s - lengths[i / row] : missing) * own, i % row >= row - left) {
+    for (int64_t i = 0, row = s * key_columns, left; i < rows * row; i++)
+        if (left = (few ? s - lengths[i / row] : missing) * key_columns, i % row >= row - left) {
             ((float *)(uintptr_t)c.in[1].data)[i] = float_of(0x7f800000u);
             ((float *)(uintptr_t)c.in[2].data)[i] = float_of(0x7fc00000u);
         }
@@ -291,16 +291,16 @@ static void attention(void)
         q[i] = float_of(0xff800000u), k[i] = 1e-38f;
     int64_t n = count_of(&c.shape), all = o.heads * d;
     int unseen = o.causal && chance(40); /* of the last key by all queries but one, of the first query by keys */
-    for (int64_t i = 0; unseen && i < own; i++) {
-        ((float *)(uintptr_t)c.in[1].data)[(s - 1) * own + i] = value(2);
-        ((float *)(uintptr_t)c.in[2].data)[(s - 1) * own + i] = float_of(i % 2 ? 0x7f800000u : 0x7fc00000u);
+    for (int64_t i = 0; unseen && i < key_columns; i++) {
+        ((float *)(uintptr_t)c.in[1].data)[(s - 1) * key_columns + i] = value(2);
+        ((float *)(uintptr_t)c.in[2].data)[(s - 1) * key_columns + i] = float_of(i % 2 ? 0x7f800000u : 0x7fc00000u);
     }
-    c.out = chance(90) ? piece(n, chance(70) ? 4 : 1) : NULL;
-    c.saved = c.out && chance(20) ? NULL : piece((int64_t)c.saved_bytes / 4, 1);
+    c.out = chance(90) ? operand(n, chance(70) ? 4 : 1) : NULL;
+    c.saved = c.out && chance(20) ? NULL : operand((int64_t)c.saved_bytes / 4, 1);
     both(op, GCKPT_FORWARD, &c);
     if (!c.out || !c.saved || o.causal > 1 || o.extras > 1)
         return;
-    float *g = piece(n, chance(70) ? 4 : 1);
+    float *g = operand(n, chance(70) ? 4 : 1);
     for (int64_t i = 0; unseen && i < all; i++)
         g[i] = float_of(i % 3 ? 0x7f800000u : 0x7fc00000u);
     c.grad_out = g;

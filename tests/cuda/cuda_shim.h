@@ -894,14 +894,14 @@ enum {
 
 /* Work of a stream: runs once, after what it names. Held: it waits for another host thread, to exchange
  * (nccl.h). */
-struct work {
+struct stream_op {
     std::function<void()> run;
-    std::vector<std::shared_ptr<work>> after;
+    std::vector<std::shared_ptr<stream_op>> after;
     int device, opens;
     bool done, held;
     double at; /* when it was done, seconds */
 };
-typedef std::shared_ptr<work> job;
+typedef std::shared_ptr<stream_op> job;
 
 /* A graph's node: the same, any number of times, after nodes before it. */
 struct node {
@@ -1104,12 +1104,12 @@ inline cudaError_t broken(const capturing &k, cudaError_t e)
  * allocates is UNSAFE: it ends a capture that this thread (or in global mode any thread) has begun, and
  * (protect) closes device memory to the host until work runs again; doing so after each piece of work
  * would take longer than the work. */
-enum manner { SAFE, UNSAFE };
+enum capture_safety { SAFE, UNSAFE };
 struct entry {
     std::lock_guard<std::recursive_mutex> lock;
     bool closes;
     cudaError_t error;
-    explicit entry(manner how = SAFE)
+    explicit entry(capture_safety how = SAFE)
         : lock(c.mutex), closes(how == UNSAFE && cuda_shim.protect), error(note(c.sticky[device]))
     {
         for (cudaStream_t s : c.streams) {
@@ -1136,7 +1136,7 @@ inline bool fails(long *counter)
     return true;
 }
 
-template <class W> inline void run_work(const W &w)
+template <class W> inline void run_stream_op(const W &w)
 {
     if (c.sticky[w.device])
         return;
@@ -1165,7 +1165,7 @@ inline bool run_now(const job &wanted)
         if (top->held)
             return false;
         stack.pop_back();
-        run_work(*top);
+        run_stream_op(*top);
         struct timespec now;
         clock_gettime(CLOCK_MONOTONIC, &now);
         top->at = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
@@ -1184,7 +1184,7 @@ inline void finish(const job &wanted)
             fail("a minute's wait for an exchange that another thread does not join");
 }
 /* What was held is not any more, after `more`. Eager: all goes on, on any stream. */
-inline void let_go(const job &j)
+inline void release_ops(const job &j)
 {
     j->held = false;
     c.freed.notify_all();
@@ -1239,7 +1239,7 @@ inline cudaError_t post(cudaStream_t stream, int opens, std::function<void()> ru
         s->after.assign(1, graph.size() - 1);
         return cudaSuccess;
     }
-    job j = std::make_shared<work>();
+    job j = std::make_shared<stream_op>();
     j->run = std::move(run);
     j->device = s->device;
     j->opens = opens;
@@ -1281,7 +1281,7 @@ inline void run_graph(const nodes &graph)
             it = --ready.upper_bound(std::max(*it, (size_t)draw((unsigned)graph.size())));
         size_t i = *it;
         ready.erase(it);
-        run_work(graph[i]);
+        run_stream_op(graph[i]);
         for (size_t user : users[i])
             if (!--waits[user])
                 ready.insert(user);
@@ -1522,8 +1522,8 @@ inline void launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block
 } // namespace shim
 #define LAUNCH(kernel, ...) shim::launch(#kernel, kernel, __VA_ARGS__)
 
-#define CUDA_SHIM_CALL(manner)                                                                     \
-    shim::entry in(manner);                                                                        \
+#define CUDA_SHIM_CALL(capture_safety)                                                                     \
+    shim::entry in(capture_safety);                                                                        \
     if (in.error)                                                                                  \
     return in.error
 

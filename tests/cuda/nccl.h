@@ -25,53 +25,53 @@ struct part {
     size_t bytes;
     job there, gate;
 };
-typedef std::shared_ptr<part> party;
+typedef std::shared_ptr<part> part_ptr;
 } // namespace shim
 struct ncclComm {
     shim::world *world;
     int rank, device, aborted;
-    std::vector<shim::party> mine;
+    std::vector<shim::part_ptr> mine;
 };
 typedef ncclComm *ncclComm_t;
 
 namespace shim
 {
 struct world {
-    int size = 0, here = 0;
-    std::map<std::pair<int, int>, std::deque<party>> sends, receives; /* from, to */
-    std::vector<std::deque<party>> sums;                              /* by rank */
+    int size = 0, arrived = 0;
+    std::map<std::pair<int, int>, std::deque<part_ptr>> sends, receives; /* from, to */
+    std::vector<std::deque<part_ptr>> sums;                              /* by rank */
 };
 inline std::map<int, world> &worlds = *new std::map<int, world>();
-struct asked {
+struct transfer_request {
     ncclComm_t comm;
     cudaStream_t stream;
     int peer; /* -1: all */
-    party p;
+    part_ptr p;
 };
-inline thread_local std::vector<asked> group;
+inline thread_local std::vector<transfer_request> group;
 inline thread_local int grouped;
 
 /* All have come: `work` runs when each one's stream is there, and then lets all go on. */
-inline void match(const std::vector<party> &all, std::function<void()> work)
+inline void match(const std::vector<part_ptr> &all, std::function<void()> stream_op)
 {
-    job both = std::make_shared<struct work>();
-    both->run = std::move(work);
+    job both = std::make_shared<struct stream_op>();
+    both->run = std::move(stream_op);
     both->device = all[0]->there->device;
     both->opens = ALL_MEMORY;
-    for (const party &p : all)
+    for (const part_ptr &p : all)
         both->after.push_back(p->there);
-    for (const party &p : all)
+    for (const part_ptr &p : all)
         p->gate->after.push_back(both);
-    for (const party &p : all)
-        let_go(p->gate);
+    for (const part_ptr &p : all)
+        release_ops(p->gate);
 }
 
 /* The parts of both that stand first in their lines. */
-inline bool pair_up(std::deque<party> &sends, std::deque<party> &receives)
+inline bool pair_up(std::deque<part_ptr> &sends, std::deque<part_ptr> &receives)
 {
     if (sends.empty() || receives.empty())
         return true;
-    party s = sends.front(), r = receives.front();
+    part_ptr s = sends.front(), r = receives.front();
     sends.pop_front();
     receives.pop_front();
     if (s->bytes != r->bytes)
@@ -80,7 +80,7 @@ inline bool pair_up(std::deque<party> &sends, std::deque<party> &receives)
     return true;
 }
 
-inline bool post_part(const asked &a)
+inline bool post_part(const transfer_request &a)
 {
     world &w = *a.comm->world;
     const int me = a.comm->rank, peer = a.peer;
@@ -90,7 +90,7 @@ inline bool post_part(const asked &a)
         return pair_up(w.sends[way], w.receives[way]);
     }
     w.sums[(size_t)me].push_back(a.p);
-    std::vector<party> all;
+    std::vector<part_ptr> all;
     for (const auto &line : w.sums)
         if (!line.empty())
             all.push_back(line.front());
@@ -99,15 +99,15 @@ inline bool post_part(const asked &a)
     for (auto &line : w.sums)
         line.pop_front();
     const size_t n = all[0]->bytes / sizeof(float);
-    for (const party &p : all)
+    for (const part_ptr &p : all)
         if (p->bytes != all[0]->bytes)
             return false;
     match(all, [=] {
         for (size_t i = 0; i < n; i++) {
             float sum = 0;
-            for (const party &p : all)
+            for (const part_ptr &p : all)
                 sum += ((float *)p->to)[i];
-            for (const party &p : all)
+            for (const part_ptr &p : all)
                 ((float *)p->to)[i] = sum;
         }
     });
@@ -117,17 +117,17 @@ inline bool post_part(const asked &a)
 /* What a group asks for in a stream begins together, behind what was there before, and ends together. */
 inline ncclResult_t end_group(void)
 {
-    std::vector<asked> all;
+    std::vector<transfer_request> all;
     all.swap(group);
     entry in;
     bool good = !in.error;
-    for (asked &a : all) {
+    for (transfer_request &a : all) {
         good = good && !a.comm->aborted && stream_of(a.stream) && !a.stream->capture;
         if (!good)
             break;
         post(a.stream, NO_MEMORY, [] {});
         a.p->there = a.stream->last;
-        a.p->gate = std::make_shared<work>();
+        a.p->gate = std::make_shared<stream_op>();
         a.p->gate->run = [] {};
         a.p->gate->device = a.comm->device;
         a.p->gate->opens = NO_MEMORY;
@@ -140,12 +140,12 @@ inline ncclResult_t end_group(void)
         good = post_part(all[i]);
     return good ? ncclSuccess : ncclInvalidUsage;
 }
-inline ncclResult_t ask(ncclComm_t comm, cudaStream_t stream, int peer, const void *from, void *to,
+inline ncclResult_t post_request(ncclComm_t comm, cudaStream_t stream, int peer, const void *from, void *to,
                         size_t bytes)
 {
     if (!owner(from ? from : to, bytes))
         return ncclInvalidUsage; /* not on a device */
-    party p = std::make_shared<part>();
+    part_ptr p = std::make_shared<part>();
     *p = { comm->rank, to, from, bytes, NULL, NULL };
     group.push_back({ comm, stream, peer, p });
     return grouped ? ncclSuccess : end_group();
@@ -161,17 +161,17 @@ inline size_t nccl_bytes(size_t n, ncclDataType_t type) { return type == ncclFlo
 inline ncclResult_t ncclSend(const void *from, size_t n, ncclDataType_t type, int peer, ncclComm_t comm,
                              cudaStream_t stream)
 {
-    return shim::ask(comm, stream, peer, from, NULL, nccl_bytes(n, type));
+    return shim::post_request(comm, stream, peer, from, NULL, nccl_bytes(n, type));
 }
 inline ncclResult_t ncclRecv(void *to, size_t n, ncclDataType_t type, int peer, ncclComm_t comm,
                              cudaStream_t stream)
 {
-    return shim::ask(comm, stream, peer, NULL, to, nccl_bytes(n, type));
+    return shim::post_request(comm, stream, peer, NULL, to, nccl_bytes(n, type));
 }
 inline ncclResult_t ncclAllReduce(const void *from, void *to, size_t n, ncclDataType_t type, ncclRedOp_t,
                                   ncclComm_t comm, cudaStream_t stream)
 {
-    return from != to ? ncclInvalidUsage : shim::ask(comm, stream, -1, NULL, to, nccl_bytes(n, type));
+    return from != to ? ncclInvalidUsage : shim::post_request(comm, stream, -1, NULL, to, nccl_bytes(n, type));
 }
 inline ncclResult_t ncclBroadcast(const void *from, void *to, size_t n, ncclDataType_t type, int root,
                                   ncclComm_t comm, cudaStream_t stream)
@@ -193,10 +193,10 @@ inline ncclResult_t ncclCommInitRank(ncclComm_t *comm, int size, ncclUniqueId id
     shim::world &w = shim::worlds[*(int *)(void *)id.internal];
     w.size = size;
     w.sums.resize((size_t)size);
-    w.here++;
+    w.arrived++;
     *comm = new ncclComm{ &w, rank, shim::device, 0, {} };
     shim::c.freed.notify_all();
-    while (w.here < size)
+    while (w.arrived < size)
         shim::c.freed.wait(shim::c.mutex);
     return ncclSuccess;
 }
@@ -215,7 +215,7 @@ inline ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     std::lock_guard<std::recursive_mutex> lock(shim::c.mutex);
     comm->aborted = 1;
-    for (const shim::party &p : comm->mine) {
+    for (const shim::part_ptr &p : comm->mine) {
         if (p->gate->done)
             continue;
         for (const shim::job &both : p->gate->after) {
@@ -223,7 +223,7 @@ inline ncclResult_t ncclCommAbort(ncclComm_t comm)
             both->run = [] {};
         }
         p->gate->after.clear();
-        shim::let_go(p->gate);
+        shim::release_ops(p->gate);
     }
     return ncclSuccess;
 }

@@ -3,16 +3,16 @@
 #include "gradckpt.h"
 #include "examples/nccl.h"
 
-extern "C" void nccl_engine_id(void *id) { ncclGetUniqueId((ncclUniqueId *)id); }
+extern "C" void nccl_transport_id(void *id) { ncclGetUniqueId((ncclUniqueId *)id); }
 
 /* On device `rank`; all ranks must call it. */
-extern "C" gckpt_transport *nccl_engine_open(int rank, int size, const void *id, double timeout)
+extern "C" gckpt_transport *nccl_transport_open(int rank, int size, const void *id, double timeout)
 {
     nccl_ranks *m = new nccl_ranks;
     cudaSetDevice(rank);
     return nccl_ranks_open(m, rank, size, *(const ncclUniqueId *)id, timeout) ? &m->ranks : NULL;
 }
-extern "C" void nccl_engine_close(gckpt_transport *ranks)
+extern "C" void nccl_transport_close(gckpt_transport *ranks)
 {
     nccl_ranks *m = (nccl_ranks *)ranks->user;
     cudaSetDevice(ranks->rank);

@@ -7,16 +7,16 @@
 #include "cuda_shim.h"
 
 enum { DEVICES = 4, ID = 128 };
-extern void nccl_engine_id(void *id);
-extern gckpt_transport *nccl_engine_open(int rank, int size, const void *id, double timeout);
-extern void nccl_engine_close(gckpt_transport *ranks);
+extern void nccl_transport_id(void *id);
+extern gckpt_transport *nccl_transport_open(int rank, int size, const void *id, double timeout);
+extern void nccl_transport_close(gckpt_transport *ranks);
 
 static const gckpt_backend *gpu[DEVICES];
 static gckpt_backend backends[DEVICES]; /* the same, counted */
-static int says;   /* 1: prints a line for each run */
+static int verbose;   /* 1: prints a line for each run */
 static int polled; /* 1: without enqueue, as it was */
 static char id[ID];
-static gckpt_transport *engines[DEVICES], own[DEVICES]; /* own: with a rank that ends */
+static gckpt_transport *transports[DEVICES], dying[DEVICES]; /* own: with a rank that ends */
 static struct {
     int rank;
     long at, seen; /* its at-th exchange in the queue never comes */
@@ -27,9 +27,9 @@ static struct {
  * the last update and in all, and for others' part in what is enqueued up to there; how many bytes come to it; how
  * much was repeated, of what it was asked for. */
 typedef struct {
-    long waits, early, landings, early_landings, bytes, steps, repeated, asked, refused;
+    long waits, early, completions, early_completions, bytes, steps, repeated, asked, refused;
     int stepping;
-    long before, before_landings; /* up to this step */
+    long before, completions_before; /* up to this step */
 } counts;
 static counts n_of[DEVICES];
 static counts *counted(const void *context)
@@ -45,7 +45,7 @@ static void stepping(int rank, int begins)
     n->steps += begins;
     n->stepping = begins && n->steps > 1;
     n->before = n->waits;
-    n->before_landings = n->landings;
+    n->completions_before = n->completions;
 }
 static const char *counted_finish(void *context)
 {
@@ -63,9 +63,9 @@ static void counted_copy_out(void *context, void *host, const void *from, size_t
 static void counted_update(const gckpt_call *call, const gckpt_update_pass *pass)
 {
     counts *n = counted(call->backend);
-    const long waits = n->waits - n->before, landings = n->landings - n->before_landings;
+    const long waits = n->waits - n->before, completions = n->completions - n->completions_before;
     n->early = n->stepping && waits > n->early ? waits : n->early;
-    n->early_landings = n->stepping && landings > n->early_landings ? landings : n->early_landings;
+    n->early_completions = n->stepping && completions > n->early_completions ? completions : n->early_completions;
     gpu[0]->update(call, pass);
 }
 static int counted_repeat(void *context, const gckpt_step_params *m)
@@ -82,40 +82,40 @@ static int counted_recorded(void *context)
 static int counted_landed(void *user)
 {
     int rank = 0;
-    while (own[rank].user != user)
+    while (dying[rank].user != user)
         rank++;
-    const int over = engines[rank]->enqueued_done(user);
-    n_of[rank].landings += over != 0;
-    return over;
+    const int complete = transports[rank]->enqueued_done(user);
+    n_of[rank].completions += complete != 0;
+    return complete;
 }
 static int dying_enqueue(void *user, void *queue, int peer, const void *send, size_t send_bytes, void *receive,
                          size_t receive_bytes)
 {
-    if (user == own[death.rank].user && ++death.seen == death.at)
+    if (user == dying[death.rank].user && ++death.seen == death.at)
         longjmp(*death.end, 1);
-    return engines[0]->enqueue(user, queue, peer, send, send_bytes, receive, receive_bytes);
+    return transports[0]->enqueue(user, queue, peer, send, send_bytes, receive, receive_bytes);
 }
 
-static gckpt_transport *engine(ranks_world *w, int rank)
+static gckpt_transport *transport_of(ranks_world *w, int rank)
 {
-    engines[rank] = nccl_engine_open(rank, w->size, id, death.at ? 2 : 600);
-    if (!CHECK(engines[rank] != NULL))
+    transports[rank] = nccl_transport_open(rank, w->size, id, death.at ? 2 : 600);
+    if (!CHECK(transports[rank] != NULL))
         exit(1);
-    own[rank] = *engines[rank];
-    own[rank].enqueued_done = counted_landed;
+    dying[rank] = *transports[rank];
+    dying[rank].enqueued_done = counted_landed;
     if (polled)
-        own[rank].enqueue = NULL;
+        dying[rank].enqueue = NULL;
     if (death.at) {
-        own[rank].enqueue = dying_enqueue;
+        dying[rank].enqueue = dying_enqueue;
         death.end = rank == death.rank ? &w->rank[rank].end : death.end;
     }
-    return &own[rank];
+    return &dying[rank];
 }
 
-static void close_engines(int ranks)
+static void close_transports(int ranks)
 {
     for (int i = 0; i < ranks; i++)
-        nccl_engine_close(engines[i]);
+        nccl_transport_close(transports[i]);
 }
 
 /* As one process; what a rank's steps took: the most of any. */
@@ -123,7 +123,7 @@ static counts like(const setting *s, const outcome *want)
 {
     counts most = { 0 };
     memset(n_of, 0, sizeof n_of);
-    nccl_engine_id(id);
+    nccl_transport_id(id);
     const size_t offloaded = compare(s, want)->offloaded;
     CHECK_MSG((offloaded > 0) == (s->offload > 0), "%d ranks, shard %d: %zu bytes offloaded", s->ranks, (int)s->shard,
               offloaded);
@@ -132,13 +132,13 @@ static counts like(const setting *s, const outcome *want)
         CHECK_MSG(n->refused == 0, "rank %d: %ld parts could not be recorded", i, n->refused);
         most = n->waits > most.waits ? *n : most;
         if (s->ranks > 1)
-            nccl_engine_close(engines[i]);
+            nccl_transport_close(transports[i]);
     }
-    if (says)
+    if (verbose)
         printf("%d ranks, shard %d, %s%s: %ld waits before the last update, %ld landings, %.1f a step; %.0f bytes to "
                "the host; %ld of %ld parts\n",
                s->ranks, (int)s->shard, polled ? "polled" : "enqueued", s->offload ? ", offloads" : "", most.early,
-               most.early_landings,
+               most.early_completions,
                (double)most.waits / (double)(most.steps - 1), (double)most.bytes / (double)(most.steps - 1),
                most.repeated, most.asked);
     return most;
@@ -149,9 +149,9 @@ static void dies(setting s, int rank, long at)
 {
     static trial t;
     ranks_world w;
-    const mishap none = { .rank = -1 };
+    const injection none = { .rank = -1 };
     death.rank = rank, death.at = at, death.seen = 0;
-    nccl_engine_id(id);
+    nccl_transport_id(id);
     run(&t, &s, &none, &w);
     CHECK_MSG(death.seen == at, "rank %d made %ld exchanges, not %ld", rank, death.seen, at);
     for (int i = 0; i < s.ranks; i++)
@@ -159,7 +159,7 @@ static void dies(setting s, int rank, long at)
                   "exchange %ld of rank %d: rank %d: %d, %s", at, rank, i, (int)t.out[i].first, t.out[i].first_text);
     gpu[rank]->use_comm_queue(gpu[rank]->context, 0); /* which it was within */
     CHECK(gpu[rank]->finish(gpu[rank]->context) == NULL);
-    close_engines(s.ranks);
+    close_transports(s.ranks);
     death.at = 0;
 }
 
@@ -168,21 +168,21 @@ static void cancels(setting s, int rank, long at, const outcome *want)
 {
     static trial t;
     ranks_world w;
-    const mishap bad = { .rank = rank, .cancel_at = at };
-    nccl_engine_id(id);
+    const injection bad = { .rank = rank, .cancel_at = at };
+    nccl_transport_id(id);
     run(&t, &s, &bad, &w);
     for (int i = 0; i < s.ranks; i++)
         CHECK_MSG(t.out[i].first == GCKPT_CANCELLED && t.out[i].failed == 1 && t.out[i].hash == want->hash &&
                       !t.out[i].changed,
                   "cancelled before instruction %ld: rank %d: %d, %s %s", at, i, (int)t.out[i].first,
                   t.out[i].first_text, t.out[i].text);
-    close_engines(s.ranks);
+    close_transports(s.ranks);
 }
 
 static void test_faults(void)
 {
-    setting s = { .mode = GCKPT_STORE_ALL, .leaves = 4, .with = SMALL, .rows = 2, .ranks = 2, .backends = backends,
-                  .engine = engine, .on_backend = 1 };
+    setting s = { .mode = GCKPT_STORE_ALL, .virtual_ranks = 4, .flags = SMALL, .rows = 2, .ranks = 2, .backends = backends,
+                  .transport = transport_of, .on_backend = 1 };
     static const long at[] = { 1, 15, 22 }; /* a sum, a gather after updates, one within a step */
     for (int i = 0; i < 3; i++) {
         s.shard = i == 2 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE;
@@ -196,8 +196,8 @@ static void test_faults(void)
 
 /* Leaves on one device, and ranks. Steps that do not clip wait for nothing before their last update. */
 typedef struct {
-    int ranks, shard, rows, mode, ahead, polled;
-    unsigned with; /* and this; then once only */
+    int ranks, shard, rows, mode, overlap, polled;
+    unsigned flags; /* and this; then once only */
     feeding feed;
     size_t offload;
 } a_run;
@@ -223,25 +223,25 @@ static void go(const a_run *r, int unclipped, const outcome *wanted)
     static trial t;
     ranks_world w;
     outcome own_want;
-    setting s = { .leaves = LEAVES, .unclipped = unclipped,
-                  .with = DROPOUT | (r->feed == STREAM ? 0 : SECOND) | SMALL | r->with,
-                  .laps = r->with ? 1 : 3, .feed = r->feed,
+    setting s = { .virtual_ranks = VRANKS, .unclipped = unclipped,
+                  .flags = DROPOUT | (r->feed == STREAM ? 0 : SECOND) | SMALL | r->flags,
+                  .repeats = r->flags ? 1 : 3, .feed = r->feed,
                   .ranks = r->ranks, .shard = (gckpt_shard)r->shard, .rows = r->rows, .mode = (gckpt_mode)r->mode,
-                  .ahead = r->ahead, .offload = r->offload, .on_backend = 1, .unwatched = 1, .backends = backends,
-                  .engine = engine, .stepping = stepping };
+                  .overlap = r->overlap, .offload = r->offload, .on_backend = 1, .no_debug = 1, .backends = backends,
+                  .transport = transport_of, .on_step = stepping };
     polled = r->polled;
-    if (r->with & FAST) { /* the same on the processor */
+    if (r->flags & FAST) { /* the same on the processor */
         setting plain = s;
-        plain.backends = NULL, plain.engine = NULL, plain.stepping = NULL;
+        plain.backends = NULL, plain.transport = NULL, plain.on_step = NULL;
         run(&t, &plain, NULL, &w);
         own_want = t.out[0];
-    } else if (r->with) {
+    } else if (r->flags) {
         one_process(&s, &own_want);
     }
-    const counts n = like(&s, r->with ? &own_want : wanted);
-    CHECK_MSG(polled || !unclipped || n.early + n.early_landings == 0,
-              "%d ranks: %ld waits, %ld landings before the last update", r->ranks, n.early, n.early_landings);
-    CHECK_MSG(r->with || n.repeated > n.asked / 4, "%d ranks: of %ld parts %ld repeated", r->ranks, n.asked,
+    const counts n = like(&s, r->flags ? &own_want : wanted);
+    CHECK_MSG(polled || !unclipped || n.early + n.early_completions == 0,
+              "%d ranks: %ld waits, %ld landings before the last update", r->ranks, n.early, n.early_completions);
+    CHECK_MSG(r->flags || n.repeated > n.asked / 4, "%d ranks: of %ld parts %ld repeated", r->ranks, n.asked,
               n.repeated);
     polled = 0;
 }
@@ -263,11 +263,11 @@ int main(int argc, char **argv)
     }
     fill();
     for (int i = 0; i < 2; i++) {
-        setting s = { .leaves = LEAVES, .with = DROPOUT | SECOND | SMALL, .rows = 1, .laps = 3, .unclipped = i };
+        setting s = { .virtual_ranks = VRANKS, .flags = DROPOUT | SECOND | SMALL, .rows = 1, .repeats = 3, .unclipped = i };
         one_process(&s, &want[i]);
     }
     if (argc > 1 && strcmp(argv[1], "table") == 0) {
-        says = 1;
+        verbose = 1;
         for (int i = 0; i < 24; i++) { /* the last with offloads, that run beside */
             const int with = i >= 16;
             const a_run r = { (with ? i / 4 % 2 : i / 8) ? 4 : 2, with ? i % 4 : i / 2 % 4, 1,
@@ -278,7 +278,7 @@ int main(int argc, char **argv)
         return check_report("nccl ranks");
     }
     for (size_t k = 0; k < sizeof runs / sizeof *runs; k++) {
-        const int unclipped = k % 3 != 2 && !(runs[k].with & INFINITE);
+        const int unclipped = k % 3 != 2 && !(runs[k].flags & INFINITE);
         go(&runs[k], unclipped, &want[unclipped]);
     }
     test_faults();

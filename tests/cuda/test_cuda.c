@@ -14,30 +14,30 @@ static gckpt_backend watched;          /* the first with some functions of ours 
 static const char *why;
 
 #ifdef GCKPT_CUDA_SHIM
-static long pieces_at_start;
-static long tested_pieces(int i) { return (void)i, cuda_shim.live_device - pieces_at_start; }
+static long allocations_at_start;
+static long tested_blocks(int i) { return (void)i, cuda_shim.live_device - allocations_at_start; }
 static void tested_fails(int i, long nth) { (void)i, cuda_shim.fail_malloc = nth; }
 #else
-static long pieces, fails_at;
+static long allocations, fails_at;
 static void *counted_get(void *context, size_t bytes, size_t alignment)
 {
     void *p = fails_at && !--fails_at ? NULL : gpu[0]->allocate(context, bytes, alignment);
-    pieces += p != NULL;
+    allocations += p != NULL;
     return p;
 }
 static void counted_release(void *context, void *memory, size_t bytes)
 {
-    pieces--;
+    allocations--;
     gpu[0]->release(context, memory, bytes);
 }
-static long tested_pieces(int i) { return (void)i, pieces; }
-static void tested_fails(int i, long nth) { (void)i, fails_at = nth; }
+static long tested_blocks(int i) { return (void)i, allocations; }
+static void tested_fails(int i, long index) { (void)i, fails_at = index; }
 #endif
 
 /* An op it lacks: the host runs it. */
 static const char *lacking;
 static void tested_lacks(int i, const char *op) { (void)i, lacking = op; }
-static gckpt_kernel find_but(void *context, const gckpt_op *op, gckpt_kind kind)
+static gckpt_kernel find_except(void *context, const gckpt_op *op, gckpt_kind kind)
 {
     return lacking && !strcmp(lacking, op->name) ? NULL : gpu[0]->find(context, op, kind);
 }
@@ -150,12 +150,12 @@ static uint64_t net2_step(net2 *m, int step, int64_t rows, float clip, uint64_t 
     waits_then = waits();
     first_update = -1;
     CHECK_MSG(gckpt_step(m->e, m->feeds, 3, rows, &hyper, &r) == GCKPT_OK, "%s", gckpt_error_text(m->e));
-    const double told[2] = { r.loss, r.grad_norm };
-    hash = gckpti_fnv(hash, told, sizeof told);
+    const double reported[2] = { r.loss, r.grad_norm };
+    hash = gckpti_fnv(hash, reported, sizeof reported);
     return hash ^ gckpt_store_hash(m->s);
 }
 
-static void net2_free(net2 *m, int keep_store) { rig_free(m->e, m->p, m->g, keep_store ? NULL : m->s); }
+static void net2_free(net2 *m, int keep_store) { util_free(m->e, m->p, m->g, keep_store ? NULL : m->s); }
 
 /* Repeated micro-batches have the bits of those that were not, and of the processor's. */
 static uint64_t repeats_run(const gckpt_backend *b, int64_t rows, gckpt_precision precision, int plainly)
@@ -198,7 +198,7 @@ static void test_repeats(void)
                 CHECK_MSG(way == 0 ? repeated > asked / 5 && !refused : !repeated,
                           "way %d: of %ld micro-batches %ld repeated, %ld not recorded", way, asked, repeated, refused);
                 CHECK(way < 2 || refused > 0);
-                CHECK_MSG(tested_pieces(0) == 0, "%ld pieces left", tested_pieces(0));
+                CHECK_MSG(tested_blocks(0) == 0, "%ld pieces left", tested_blocks(0));
 #ifdef GCKPT_CUDA_SHIM
                 CHECK_MSG(cuda_shim.live_graphs == 0, "%ld graphs left", cuda_shim.live_graphs);
 #endif
@@ -247,7 +247,7 @@ static void test_no_waits(void)
 }
 
 /* ---- devices without room, and those that break ---- */
-static void test_room(void)
+static void test_out_of_memory(void)
 {
     setting o = { .backend = gpu[0] };
     small m = make(&o, 0);
@@ -370,7 +370,7 @@ static uint64_t offload_run(const gckpt_backend *b, int64_t rows, int offloads)
         CHECK_MSG(gckpt_step(e, feeds, 2, 4, &hyper, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
     }
     uint64_t hash = gckpt_store_hash(s);
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
     return hash;
 }
 
@@ -382,7 +382,7 @@ static void test_offloads(void)
         CHECK_MSG(offload_run(&watched, rows, (int)way) == want, "offloads, rows %d: other bits", (int)rows);
         CHECK_MSG(moved > 0 && repeated > 0, "rows %d: %ld moves, %ld repeated", (int)rows, moved, repeated);
 #ifdef GCKPT_CUDA_SHIM
-        CHECK(cuda_shim.live_graphs == 0 && tested_pieces(0) == 0);
+        CHECK(cuda_shim.live_graphs == 0 && tested_blocks(0) == 0);
 #endif
     }
 }
@@ -418,14 +418,14 @@ static void test_copies(void)
 static void test_unpack(void)
 {
     enum { MOST = 203, PLACES = 256 };
-    static uint16_t stored[MOST];
+    static uint16_t quantised[MOST];
     static float scales[MOST], want[MOST], got[MOST];
     const gckpt_backend *b = gpu[0];
     gckpt_call call = { .backend = b->context, .threads = 1 };
-    unsigned char *packed = (unsigned char *)b->allocate(b->context, sizeof stored + 16, 64);
+    unsigned char *packed = (unsigned char *)b->allocate(b->context, sizeof quantised + 16, 64);
     float *there = (float *)b->allocate(b->context, sizeof scales, 64), *to = (float *)b->allocate(b->context, PLACES * sizeof *to, 64);
     for (int i = 0; i < MOST; i++) {
-        stored[i] = (uint16_t)(i * 40503 + 77);
+        quantised[i] = (uint16_t)(i * 40503 + 77);
         scales[i] = 0.01f * (float)(1 + i % 9);
     }
     b->copy_in(b->context, there, scales, sizeof scales);
@@ -433,20 +433,20 @@ static void test_unpack(void)
         for (int64_t row = 1; row <= 9; row++)
             for (int shift = 0; shift < 3; shift++) {
                 const size_t each = storage == GCKPT_STORAGE_I8 ? 1 : 2;
-                gckpt_dequantisation u = { (gckpt_storage)storage, stored, scales, row, MOST - shift, want };
+                gckpt_dequantisation u = { (gckpt_storage)storage, quantised, scales, row, MOST - shift, want };
                 u.scales = storage == GCKPT_STORAGE_I8 ? scales : NULL;
                 u.row = storage == GCKPT_STORAGE_I8 ? row : u.n;
                 gckpti_dequantise(&u, 0, u.n, want);
                 u.quantised = packed + (size_t)shift * each;
                 u.scales = u.scales ? there : NULL;
                 u.to = to + shift % 2;
-                b->copy_in(b->context, packed + (size_t)shift * each, stored, (size_t)u.n * each);
+                b->copy_in(b->context, packed + (size_t)shift * each, quantised, (size_t)u.n * each);
                 b->dequantise(&call, &u);
                 b->copy_out(b->context, got, u.to, (size_t)u.n * sizeof *got);
                 CHECK_MSG(!memcmp(got, want, (size_t)u.n * sizeof *got), "storage %d, rows of %d, shifted by %d", storage,
                           (int)row, shift);
             }
-    unsigned char *bytes = (unsigned char *)stored; /* blocks of I4, at odd addresses, too; no NaN */
+    unsigned char *bytes = (unsigned char *)quantised; /* blocks of I4, at odd addresses, too; no NaN */
     for (int blocks = 1; blocks <= 5; blocks++)
         for (int shift = 0; shift < 3; shift++) {
             gckpt_dequantisation u = { GCKPT_STORAGE_I4, bytes, NULL, 32 * blocks, 32 * blocks, want };
@@ -460,7 +460,7 @@ static void test_unpack(void)
             b->copy_out(b->context, got, u.to, (size_t)u.n * sizeof *got);
             CHECK_MSG(!memcmp(got, want, (size_t)u.n * sizeof *got), "%d blocks of I4, shifted by %d", blocks, shift);
         }
-    b->release(b->context, packed, sizeof stored + 16);
+    b->release(b->context, packed, sizeof quantised + 16);
     b->release(b->context, there, sizeof scales);
     b->release(b->context, to, PLACES * sizeof *to);
 }
@@ -558,12 +558,12 @@ int main(int argc, char **argv)
     gpu[1] = gpu[1] ? gpu[1] : gpu[0];
 #ifdef GCKPT_CUDA_SHIM
     CHECK(gpu[1] != gpu[0]);
-    pieces_at_start = cuda_shim.live_device;
+    allocations_at_start = cuda_shim.live_device;
 #endif
     static gckpt_backend lacks[2];
     for (int i = 0; i < 2; i++) {
         lacks[i] = *gpu[i];
-        lacks[i].find = find_but;
+        lacks[i].find = find_except;
 #ifndef GCKPT_CUDA_SHIM
         lacks[i].allocate = counted_get;
         lacks[i].release = counted_release;
@@ -583,7 +583,7 @@ int main(int argc, char **argv)
     test_offloads();
 #ifdef GCKPT_CUDA_SHIM
     test_no_waits();
-    test_room();
+    test_out_of_memory();
     test_broken();
 #endif
     test_host_queues();

@@ -763,12 +763,12 @@ static void test_sticky(void)
     settings_reset();
 }
 
-struct capture_rig {
+struct capture_fixture {
     cudaStream_t s, t, u;
     cudaEvent_t fork, join;
     on_device<float> d, e;
     float *pinned;
-    capture_rig() : d(std::vector<float>(4)), e(std::vector<float>(4))
+    capture_fixture() : d(std::vector<float>(4)), e(std::vector<float>(4))
     {
         for (cudaStream_t *each : { &s, &t, &u })
             OK(cudaStreamCreate(each));
@@ -776,7 +776,7 @@ struct capture_rig {
             OK(cudaEventCreateWithFlags(each, cudaEventDisableTiming));
         OK(cudaMallocHost(&pinned, 16));
     }
-    ~capture_rig()
+    ~capture_fixture()
     {
         for (cudaStream_t each : { s, t, u })
             OK(cudaStreamDestroy(each));
@@ -793,7 +793,7 @@ struct capture_rig {
 
 static void test_graphs(void)
 {
-    capture_rig r;
+    capture_fixture r;
     cudaGraph_t graph;
     cudaGraphExec_t exec;
     /* d = 3 (pinned + 1) + 1 on s, e = 0 + 1 on t. With the bug t multiplies d, and does not wait for s
@@ -835,7 +835,7 @@ static void test_graphs(void)
 /* What is refused, and what then comes of the capture. */
 static void test_captures(void)
 {
-    capture_rig r;
+    capture_fixture r;
     cudaGraph_t graph;
     float *p;
     const cudaError_t unsupported = cudaErrorStreamCaptureUnsupported,

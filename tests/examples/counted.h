@@ -5,14 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static long allocations, fail_at, living;
+static long allocations, fail_at, live_blocks;
 
 static inline void *counted(void *old, size_t size)
 {
     if (++allocations == fail_at)
         return NULL;
     void *p = realloc(old, size);
-    living += p != NULL && old == NULL;
+    live_blocks += p != NULL && old == NULL;
     return p;
 }
 static inline void *counted_zeros(size_t n, size_t size)
@@ -22,7 +22,7 @@ static inline void *counted_zeros(size_t n, size_t size)
 }
 static inline void counted_free(void *p)
 {
-    living -= p != NULL;
+    live_blocks -= p != NULL;
     free(p);
 }
 #define malloc(size)     counted(NULL, size)

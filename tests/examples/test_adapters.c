@@ -11,7 +11,7 @@
 static const struct {
     const char *name;
     const double *losses;
-    const int32_t *made;
+    const int32_t *generated;
 } golden[] = { { "lora", golden_losses_lora, golden_generated_lora },
                { "patterns", golden_losses_patterns, golden_generated_patterns },
                { "biases", golden_losses_biases, golden_generated_biases },
@@ -46,7 +46,7 @@ static void end(tuned *t)
     model_close(&t->m);
 }
 
-static void test_peft(const char *name, const double *losses, const int32_t *made)
+static void test_peft(const char *name, const double *losses, const int32_t *generated)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR };
     static const int64_t rows[] = { GOLDEN_MICRO, GOLDEN_BATCH };
@@ -60,7 +60,7 @@ static void test_peft(const char *name, const double *losses, const int32_t *mad
         open_saved(&t, from);
         tuning_logits(&t.m, t.s, &t.how, name, 1e-4);
         if (i == 0)
-            tuning_generate(&t.m, t.s, &t.a.hooks, name, made);
+            tuning_generate(&t.m, t.s, &t.a.hooks, name, generated);
         tuning_train(&t.m, t.s, &t.how, name, losses, golden_adapter_lr, modes[i], rows[i]);
         tuning_logits(&t.m, t.s, &t.how, trained, 1e-4);
         CHECK_MSG(i == 0 || gckpt_store_hash(t.s) == hash, "%s: other bits", name);
@@ -215,8 +215,8 @@ static void test_targets(void)
         const adapters_options o = { .method = ADAPTERS_LORA,
                                      .size = 1,
                                      .targets = all[i].targets,
-                                     .ranks = all[i].ranks,
-                                     .alphas = all[i].alphas };
+                                     .rank_pattern = all[i].ranks,
+                                     .alpha_pattern = all[i].alphas };
         tuned t;
         open_base(&t);
         const int failed = adapters_begin(&t.a, &t.m, t.s, &o) != 0;
@@ -329,7 +329,7 @@ int main(int argc, char **argv)
 {
     tuning_open(argc, argv);
     for (size_t i = 0; i < sizeof golden / sizeof golden[0]; i++)
-        test_peft(golden[i].name, golden[i].losses, golden[i].made);
+        test_peft(golden[i].name, golden[i].losses, golden[i].generated);
     if (argc == 1) {
         test_merge();
         test_methods();

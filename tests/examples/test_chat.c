@@ -22,9 +22,9 @@ static chat_role role_of(json *d, uint32_t at)
 static size_t turns_of(json *d, chat_turn *turns)
 {
     size_t n = 0;
-    const uint32_t messages = json_need(d, JSON_ROOT, "messages", JSON_ARRAY);
+    const uint32_t messages = json_require(d, JSON_ROOT, "messages", JSON_ARRAY);
     for (uint32_t i = json_first(d, messages); i != 0 && n < TURNS; i = json_next(d, i)) {
-        const uint32_t text = json_need(d, i, "content", JSON_STRING);
+        const uint32_t text = json_require(d, i, "content", JSON_STRING);
         turns[n].role = role_of(d, json_find(d, i, "role"));
         turns[n].text = json_text(d, text);
         turns[n++].size = json_size(d, text);
@@ -53,11 +53,11 @@ static int render_line(json *d, chat *c, page *p)
 {
     static chat_turn turns[TURNS];
     memset(c, 0, sizeof *c);
-    strcpy(c->marks[0], "<BOS>");
-    strcpy(c->marks[1], "<EOS>");
+    strcpy(c->bos_eos[0], "<BOS>");
+    strcpy(c->bos_eos[1], "<EOS>");
     p->size = 0;
-    const uint32_t format = json_need(d, JSON_ROOT, "format", JSON_STRING);
-    CHECK_MSG(chat_named(c, json_text(d, format)) == 0, "format %s", json_text(d, format));
+    const uint32_t format = json_require(d, JSON_ROOT, "format", JSON_STRING);
+    CHECK_MSG(chat_select(c, json_text(d, format)) == 0, "format %s", json_text(d, format));
     const size_t n = turns_of(d, turns);
     return chat_render(c, turns, n, json_bool(d, JSON_ROOT, "asks", 0), put_page, p) == 0;
 }
@@ -117,11 +117,11 @@ static void put_file(const char *to, const char *bytes)
 }
 
 /* The text of tokens whose mark is `learns`; -1: of all. */
-static size_t text_of(const bpe_tokens *t, const chat_marks *marks, int learns, char *to)
+static size_t text_of(const bpe_tokens *t, const chat_mask *marks, int learns, char *to)
 {
     size_t n = 0, size;
     for (size_t i = 0; i < t->count; i++)
-        if (learns < 0 || marks->at[i] == learns) {
+        if (learns < 0 || marks->flags[i] == learns) {
             const char *bytes = bpe_bytes(&tokenizer, t->ids[i], &size);
             memcpy(to + n, bytes, size);
             n += size;
@@ -146,12 +146,12 @@ static void test_tokens(void)
         const char *format = formats[round % 10];
         memset(&c, 0, sizeof c);
         if (round % 10 > 0)
-            CHECK(chat_named(&c, format) == 0);
+            CHECK(chat_select(&c, format) == 0);
         else
-            CHECK(chat_turns(&c, CHAT_USER, "<|user|>{}\\n") == 0 &&
-                  chat_turns(&c, CHAT_ASSISTANT, "A:\\t{}<|endoftext|>\\n") == 0);
-        strcpy(c.marks[0], "<|user|>");
-        strcpy(c.marks[1], "<|endoftext|>");
+            CHECK(chat_set_turn(&c, CHAT_USER, "<|user|>{}\\n") == 0 &&
+                  chat_set_turn(&c, CHAT_ASSISTANT, "A:\\t{}<|endoftext|>\\n") == 0);
+        strcpy(c.bos_eos[0], "<|user|>");
+        strcpy(c.bos_eos[1], "<|endoftext|>");
         size_t count = 2 + (draw >> 20) % 5, spelled = 0, wanted = 0;
         for (size_t i = 0; i < count; i++) {
             said[i][0] = 0;
@@ -166,7 +166,7 @@ static void test_tokens(void)
             turns[i].size = strlen(said[i]);
         }
         bpe_tokens all = { 0 }, begin = { 0 };
-        chat_marks marks = { 0 };
+        chat_mask marks = { 0 };
         CHECK_MSG(chat_encode(&c, &tokenizer, turns, count, 0, 0, &all, &marks) == 0, "%s: %s", format, c.error);
         p.size = 0;
         CHECK(chat_render(&c, turns, count, 0, put_page, &p) == 0);
@@ -174,13 +174,13 @@ static void test_tokens(void)
         size_t ids = 0;
         for (size_t i = 0; i < all.count; i++)
             ids += all.ids[i] == 0 || all.ids[i] == 600;
-        CHECK_MSG(ids + spelled == chat_spelled(&tokenizer, p.text, p.size), "%s: %d ids", format, (int)ids);
+        CHECK_MSG(ids + spelled == chat_count_special(&tokenizer, p.text, p.size), "%s: %d ids", format, (int)ids);
         for (size_t i = 1; i < count; i += 2) {
             begin.count = 0;
             CHECK(chat_encode(&c, &tokenizer, turns, i, 1, 0, &begin, NULL) == 0);
             const int same = begin.count < all.count && memcmp(begin.ids, all.ids, begin.count * sizeof *all.ids) == 0;
-            CHECK_MSG(same && marks.at[begin.count] == 1 && marks.at[begin.count - 1] == 0, "%s, turn %d", format, (int)i);
-            const char *lead = (c.format.rules & CHAT_LEADS_LAST) == 0 || i + 1 == count ? c.format.lead : "";
+            CHECK_MSG(same && marks.flags[begin.count] == 1 && marks.flags[begin.count - 1] == 0, "%s, turn %d", format, (int)i);
+            const char *lead = (c.format.rules & CHAT_LEADS_LAST) == 0 || i + 1 == count ? c.format.prefix : "";
             const char *end = c.format.turns[CHAT_ASSISTANT][1];
             const char *answer = said[i];
             size_t size = strlen(answer);
@@ -189,18 +189,18 @@ static void test_tokens(void)
             if (*lead == '<')
                 for (; size > 0 && *answer == '\n'; size--)
                     answer++;
-            wanted += (size_t)sprintf(want + wanted, "%s%.*s%s", lead, (int)size, answer, *end == 2 ? c.marks[1] : end);
+            wanted += (size_t)sprintf(want + wanted, "%s%.*s%s", lead, (int)size, answer, *end == 2 ? c.bos_eos[1] : end);
         }
         CHECK_MSG(text_of(&all, &marks, 1, text) == wanted && memcmp(text, want, wanted) == 0, "%s: learns %s, not %s",
                   format, text, want);
-        CHECK((chat_end(&c, &tokenizer) == 0) == (round % 10 == 0 || round % 10 > 6));
+        CHECK((chat_end_token(&c, &tokenizer) == 0) == (round % 10 == 0 || round % 10 > 6));
         bpe_tokens_free(&begin);
         bpe_tokens_free(&all);
-        free(marks.at);
+        free(marks.flags);
     }
     const chat_turn spells[] = { { CHAT_USER, "<|user|>", 8 }, { CHAT_ASSISTANT, "a<|endoftext|>", 14 } };
     bpe_tokens t = { 0 };
-    CHECK(chat_turns(&c, CHAT_USER, "{}:") == 0 && chat_turns(&c, CHAT_ASSISTANT, "{};") == 0);
+    CHECK(chat_set_turn(&c, CHAT_USER, "{}:") == 0 && chat_set_turn(&c, CHAT_ASSISTANT, "{};") == 0);
     CHECK(chat_encode(&c, &tokenizer, spells, 2, 0, 1, &t, NULL) == 0 && t.count == 5 && t.ids[0] == 600 && t.ids[3] == 0);
     bpe_tokens_free(&t);
 }
@@ -226,9 +226,9 @@ static void test_families(void)
             strcpy(opened, folder);
         }
         memset(&c, 0, sizeof c);
-        CHECK(chat_named(&c, name) == 0);
-        strcpy(c.marks[0], json_text(&d, json_find(&d, JSON_ROOT, "bos")));
-        strcpy(c.marks[1], json_text(&d, json_find(&d, JSON_ROOT, "eos")));
+        CHECK(chat_select(&c, name) == 0);
+        strcpy(c.bos_eos[0], json_text(&d, json_find(&d, JSON_ROOT, "bos")));
+        strcpy(c.bos_eos[1], json_text(&d, json_find(&d, JSON_ROOT, "eos")));
         const size_t n = turns_of(&d, turns);
         bpe_tokens t = { 0 };
         CHECK_MSG(chat_encode(&c, &family, turns, n, json_bool(&d, JSON_ROOT, "asks", 0), 0, &t, NULL) == 0, "%s", c.error);
@@ -273,7 +273,7 @@ static void test_folders(void)
         *to++ = *from == '\n' ? 'n' : *from;
     }
     CHECK(system("rm -rf build/chat_folder && mkdir build/chat_folder") == 0);
-    CHECK(chat_open(&c, "build/chat_folder", NULL) == 0 && c.format.name == NULL && c.found[0] == 0);
+    CHECK(chat_open(&c, "build/chat_folder", NULL) == 0 && c.format.name == NULL && c.source[0] == 0);
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
         const char *at = strstr(folders[i].config, "%s");
         snprintf(config, sizeof config, "%.*s%s%s", at != NULL ? (int)(at - folders[i].config) : 1000, folders[i].config,
@@ -283,13 +283,13 @@ static void test_folders(void)
         CHECK_MSG(c.format.name == NULL ? folders[i].format == NULL
                                         : folders[i].format != NULL && !strcmp(c.format.name, folders[i].format),
                   "folder %d: %s", (int)i, c.format.name != NULL ? c.format.name : "none");
-        CHECK(strcmp(c.found, folders[i].found) == 0 && strcmp(c.marks[0], i == 4 || i == 6 ? "<b>" : "") == 0);
+        CHECK(strcmp(c.source, folders[i].found) == 0 && strcmp(c.bos_eos[0], i == 4 || i == 6 ? "<b>" : "") == 0);
     }
-    CHECK(strcmp(c.marks[1], "</b>") == 0);
-    CHECK(chat_open(&c, "build/chat_folder", "gemma") == 0 && !strcmp(c.format.name, "gemma") && !strcmp(c.marks[0], "<b>"));
+    CHECK(strcmp(c.bos_eos[1], "</b>") == 0);
+    CHECK(chat_open(&c, "build/chat_folder", "gemma") == 0 && !strcmp(c.format.name, "gemma") && !strcmp(c.bos_eos[0], "<b>"));
     CHECK(chat_open(&c, "build/chat_folder", "klingon") != 0 && strstr(c.error, "klingon: allowed is chatml, "));
     put_file("build/chat_folder/chat_template.jinja", template);
-    CHECK(chat_open(&c, "build/chat_folder", NULL) == 0 && !strcmp(c.format.name, "chatml") && !strcmp(c.found, "chat_template.jinja"));
+    CHECK(chat_open(&c, "build/chat_folder", NULL) == 0 && !strcmp(c.format.name, "chatml") && !strcmp(c.source, "chat_template.jinja"));
     char *to = escaped; /* of Windows */
     for (char *from = template; *from != 0; *to++ = *from++)
         if (*from == '\n')
@@ -299,7 +299,7 @@ static void test_folders(void)
     CHECK(chat_open(&c, "build/chat_folder", NULL) == 0 && c.format.name != NULL && !strcmp(c.format.name, "chatml"));
     template[3]++;
     put_file("build/chat_folder/chat_template.jinja", template);
-    CHECK(chat_open(&c, "build/chat_folder", NULL) == 0 && c.format.name == NULL && !strcmp(c.found, "chat_template.jinja"));
+    CHECK(chat_open(&c, "build/chat_folder", NULL) == 0 && c.format.name == NULL && !strcmp(c.source, "chat_template.jinja"));
     put_file("build/chat_folder/tokenizer_config.json", "{");
     CHECK(chat_open(&c, "build/chat_folder", NULL) != 0 && strstr(c.error, "tokenizer_config.json"));
     for (int i = 0; i < CHAT_FORMATS; i++)
@@ -313,13 +313,13 @@ static void test_refusals(void)
     chat_turn turns[3] = { { CHAT_SYSTEM, "s", 1 }, { CHAT_USER, "u", 1 }, { CHAT_USER, "v", 1 } };
     bpe_tokens t = { 0 };
     memset(&c, 0, sizeof c);
-    CHECK(chat_turns(&c, CHAT_USER, "no place") != 0 && strstr(c.error, "a turn of the user, \"no place\": expected {}"));
-    CHECK(chat_named(&c, "gemma") == 0 && chat_encode(&c, &tokenizer, turns, 2, 0, 0, &t, NULL) != 0 &&
+    CHECK(chat_set_turn(&c, CHAT_USER, "no place") != 0 && strstr(c.error, "a turn of the user, \"no place\": expected {}"));
+    CHECK(chat_select(&c, "gemma") == 0 && chat_encode(&c, &tokenizer, turns, 2, 0, 0, &t, NULL) != 0 &&
           strstr(c.error, "a turn of the system has no place in this chat template, gemma"));
     CHECK(chat_encode(&c, &tokenizer, turns + 1, 2, 0, 0, &t, NULL) != 0 && strstr(c.error, "turn 2 is of the user"));
-    CHECK(chat_named(&c, "gemma3") == 0 && chat_encode(&c, &tokenizer, turns, 1, 0, 0, &t, NULL) != 0 &&
+    CHECK(chat_select(&c, "gemma3") == 0 && chat_encode(&c, &tokenizer, turns, 1, 0, 0, &t, NULL) != 0 &&
           strstr(c.error, "a chat without a turn"));
-    CHECK(chat_named(&c, "qwen3") == 0);
+    CHECK(chat_select(&c, "qwen3") == 0);
     turns[1].role = CHAT_ASSISTANT;
     turns[1].text = "a</think>";
     turns[1].size = 9;
@@ -335,17 +335,17 @@ static void test_memory(void)
     put_file("build/chat_folder/tokenizer_config.json", "{}");
     for (int failed = 1, n = 1; failed; n++) {
         bpe_tokens t = { 0 };
-        chat_marks marks = { 0 };
+        chat_mask marks = { 0 };
         allocations = 0;
         fail_at = n;
         failed = chat_open(&c, "build/chat_folder", "zephyr") != 0;
-        strcpy(c.marks[1], "<|endoftext|>");
+        strcpy(c.bos_eos[1], "<|endoftext|>");
         failed = failed || chat_encode(&c, &tokenizer, turns, 2, 0, 0, &t, &marks) != 0;
         fail_at = 0;
         CHECK_MSG(!failed || strstr(c.error, "out of memory"), "%s", c.error);
         CHECK(n < 50 && (!failed || t.count == 0));
         bpe_tokens_free(&t);
-        free(marks.at);
+        free(marks.flags);
     }
 }
 
@@ -363,6 +363,6 @@ int main(int argc, char **argv)
     test_refusals();
     test_memory();
     bpe_free(&tokenizer);
-    CHECK(living == 0);
+    CHECK(live_blocks == 0);
     return check_report("chat");
 }

@@ -30,15 +30,15 @@ static void test_windows(void)
     char text[400];
     for (size_t i = 0; i < sizeof text; i++)
         text[i] = i + 1 < sizeof text ? (char)('a' + i * i % 23) : 0;
-    CHECK(open_text(&d, "build/test_dataset.txt", text) == 0 && d.examples == NULL && d.all.count > 3 * T);
+    CHECK(open_text(&d, "build/test_dataset.txt", text) == 0 && d.examples == NULL && d.tokens.count > 3 * T);
     const uint64_t rows = dataset_rows(&d, T);
-    CHECK(rows == (d.all.count - 1 + T - 1) / T && dataset_cut(&d, T) == 0 && dataset_longest(&d) == 0);
+    CHECK(rows == (d.tokens.count - 1 + T - 1) / T && dataset_truncated(&d, T) == 0 && dataset_longest(&d) == 0);
     for (uint64_t row = 0; row < rows; row++) {
         dataset_row(&d, row, T, tokens, targets);
         for (size_t t = 0; t < T; t++) {
             const size_t at = row * T + t;
-            CHECK(tokens[t] == (at < d.all.count ? d.all.ids[at] : END));
-            CHECK(targets[t] == (at + 1 < d.all.count ? d.all.ids[at + 1] : -1));
+            CHECK(tokens[t] == (at < d.tokens.count ? d.tokens.ids[at] : END));
+            CHECK(targets[t] == (at + 1 < d.tokens.count ? d.tokens.ids[at + 1] : -1));
         }
     }
     dataset_free(&d);
@@ -67,15 +67,15 @@ static void test_answers(void)
                     "{\"prompt\": \"1 2 3 4 5 6 7 8 9 1 2\", \"answer\": \" 3 4\"}\n"
                     "{\"prompt\": \"7 8 9\", \"answer\": \"1 2 3 4 5 6 7 8 9\"}\n"
                     "{\"prompt\": \"<|endoftext|>\", \"answer\": \"\\u00e9\"}") == 0);
-    CHECK(d.count == 5 && dataset_rows(&d, T) == 5 && dataset_cut(&d, T) == 3);
+    CHECK(d.count == 5 && dataset_rows(&d, T) == 5 && dataset_truncated(&d, T) == 3);
     const int64_t longest = dataset_longest(&d);
-    CHECK(dataset_cut(&d, longest) == 0 && dataset_cut(&d, longest - 1) > 0);
+    CHECK(dataset_truncated(&d, longest) == 0 && dataset_truncated(&d, longest - 1) > 0);
     for (size_t i = 0; i < d.count; i++) {
         const dataset_example *e = &d.examples[i];
         const size_t size = e->end - e->begin, answer = e->end - e->answer;
         size_t counted = 0, first = 0, last = 0;
         const size_t first_target = e->answer > e->begin ? e->answer : e->begin + 1; /* a row's first token is none */
-        CHECK(d.all.ids[e->end - 1] == END && (e->answer > e->begin) == (i != 1) && answer > 1);
+        CHECK(d.tokens.ids[e->end - 1] == END && (e->answer > e->begin) == (i != 1) && answer > 1);
         dataset_row(&d, i, T, tokens, targets);
         for (size_t t = 0; t < T; t++) {
             first = targets[t] >= 0 && !counted ? t : first;
@@ -83,8 +83,8 @@ static void test_answers(void)
             counted += targets[t] >= 0;
         }
         CHECK_MSG(counted == (e->end - first_target < T ? e->end - first_target : T), "row %d: %d targets", (int)i, (int)counted);
-        CHECK(counted == last - first + 1 && targets[first] == d.all.ids[first_target]);
-        CHECK(tokens[first] == d.all.ids[first_target - 1]);
+        CHECK(counted == last - first + 1 && targets[first] == d.tokens.ids[first_target]);
+        CHECK(tokens[first] == d.tokens.ids[first_target - 1]);
         if (answer <= T)
             CHECK(targets[last] == END && (size <= T + 1 || last == T - 1));
         for (size_t t = last + 1; t < T; t++)
@@ -92,7 +92,7 @@ static void test_answers(void)
         for (size_t t = 0; t + 1 < T && t < last; t++)
             CHECK(targets[t] < 0 || targets[t] == tokens[t + 1]);
     }
-    CHECK(d.examples[1].end - d.examples[1].begin == 2 && d.all.ids[d.examples[1].begin] != END);
+    CHECK(d.examples[1].end - d.examples[1].begin == 2 && d.tokens.ids[d.examples[1].begin] != END);
     CHECK(d.examples[4].answer - d.examples[4].begin > 1); /* it is text here */
     dataset_free(&d);
     static const struct {
@@ -114,9 +114,9 @@ static const char *shown(const dataset *d, size_t row)
     static char text[1024];
     size_t n = 0, size;
     for (size_t i = d->examples[row].begin; i < d->examples[row].end; i++) {
-        if (i > d->examples[row].begin && d->learned.at[i] != d->learned.at[i - 1])
+        if (i > d->examples[row].begin && d->targets.flags[i] != d->targets.flags[i - 1])
             text[n++] = '|';
-        const char *bytes = bpe_bytes(&tokenizer, d->all.ids[i], &size);
+        const char *bytes = bpe_bytes(&tokenizer, d->tokens.ids[i], &size);
         memcpy(text + n, bytes, size);
         n += size;
     }
@@ -158,37 +158,37 @@ static void test_lines(void)
                 fprintf(f, "%s\n", lines[i].line);
         fclose(f);
         if (chats)
-            CHECK(chat_turns(&c, CHAT_USER, "<|user|>{}\\n") == 0 &&
-                  chat_turns(&c, CHAT_ASSISTANT, "A:{}<|endoftext|>\\n") == 0);
+            CHECK(chat_set_turn(&c, CHAT_USER, "<|user|>{}\\n") == 0 &&
+                  chat_set_turn(&c, CHAT_ASSISTANT, "A:{}<|endoftext|>\\n") == 0);
         CHECK_MSG(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &desc) == 0, "%s", d.error);
         CHECK(d.count == LINES - !chats && d.lines[DATASET_CHATS] == (size_t)chats && d.lines[DATASET_PROMPTS] == 1 &&
-              d.lines[DATASET_INSTRUCTIONS] == 3 && d.lines[DATASET_TEXTS] == 1 && d.spelled == 0);
+              d.lines[DATASET_INSTRUCTIONS] == 3 && d.lines[DATASET_TEXTS] == 1 && d.special_texts == 0);
         for (size_t i = 0; i < d.count; i++) {
             const char *want = chats ? lines[i].chats : lines[i].plain;
             CHECK_MSG(strcmp(shown(&d, i), want) == 0, "line %d: %s", (int)i, shown(&d, i));
             dataset_row(&d, i, 64, tokens, targets);
             for (size_t t = 0; t < 64; t++) {
                 const size_t at = d.examples[i].begin + t + 1;
-                CHECK(targets[t] == (at < d.examples[i].end && d.learned.at[at] ? d.all.ids[at] : -1));
+                CHECK(targets[t] == (at < d.examples[i].end && d.targets.flags[at] ? d.tokens.ids[at] : -1));
             }
         }
         dataset_free(&d);
     }
-    tokenizer.head[0] = 600;
-    tokenizer.head_count = 1;
+    tokenizer.prefix[0] = 600;
+    tokenizer.prefix_count = 1;
     CHECK(open_text(&d, path, "") != 0);
     put_file(path, lines[0].line, strlen(lines[0].line));
     CHECK(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &desc) == 0 && !strcmp(shown(&d, 0), "<|user|>1 2| 3<|endoftext|>"));
     dataset_free(&d);
     static const char spells[] = "{\"prompt\": \"<|user|><|endoftext|>\", \"completion\": \"<|user|>:<\"}";
     put_file(path, spells, sizeof spells - 1);
-    tokenizer.head_count = 0;
+    tokenizer.prefix_count = 0;
     for (desc.specials = 0; desc.specials < 2; desc.specials++) {
-        CHECK(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &desc) == 0 && d.spelled == 3);
-        CHECK((d.all.ids[0] == 600) == desc.specials && (d.all.ids[1] == 0) == desc.specials);
+        CHECK(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &desc) == 0 && d.special_texts == 3);
+        CHECK((d.tokens.ids[0] == 600) == desc.specials && (d.tokens.ids[1] == 0) == desc.specials);
         dataset_free(&d);
     }
-    CHECK(open_text(&d, "build/test_dataset.txt", "one<|endoftext|>two") == 0 && d.spelled == 1);
+    CHECK(open_text(&d, "build/test_dataset.txt", "one<|endoftext|>two") == 0 && d.special_texts == 1);
     dataset_free(&d);
     desc.specials = 0;
     static const struct {
@@ -217,7 +217,7 @@ static void test_lines(void)
         CHECK_MSG(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &desc) != 0 && strstr(d.error, wrong[i].says),
                   "%s: %s", wrong[i].text, d.error);
     }
-    strcpy(none.found, "chat_template.jinja");
+    strcpy(none.source, "chat_template.jinja");
     CHECK(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &(dataset_desc){ END, 0, NULL }) != 0);
     desc.chats = &none;
     CHECK(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &desc) != 0 &&
@@ -255,14 +255,14 @@ static void test_counts(void)
     CHECK(open_text(&d, path, "{\"text\": \"\"}\n{\"text\": \"\"}\n") != 0 &&
           strstr(d.error, "none of the 2 lines has anything to learn"));
     memset(&c, 0, sizeof c);
-    CHECK(chat_named(&c, "chatml") == 0);
+    CHECK(chat_select(&c, "chatml") == 0);
     static const char said[] = "{\"messages\": [" SAYS("user", "a") ", " SAYS("assistant", "") "]}";
     put_file(path, said, sizeof said - 1);
     CHECK(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &chats) == 0 && d.empty == 1 && d.count == 1);
     dataset_free(&d);
     put_file(path, same, sizeof same - 1);
     CHECK_MSG(dataset_open_pairs(&d, path, &tokenizer, tokenizer.count, &plain) == 0, "%s", d.error);
-    CHECK(dataset_rows(&d, 1) == 3 && d.same == 1 && d.empty == 1);
+    CHECK(dataset_rows(&d, 1) == 3 && d.same_pairs == 1 && d.empty == 1);
     dataset_free(&d);
     static const char none[] = "{" PAIR("\"\"", "\"ab\"") "\n";
     put_file(path, none, sizeof none - 1);
@@ -272,7 +272,7 @@ static void test_counts(void)
     put_file(path, marked, sizeof marked - 1);
     const dataset_desc specials = { END, 1, NULL };
     CHECK(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &specials) == 0 && !strcmp(shown(&d, 0), "one<|endoftext|>"));
-    CHECK(d.all.ids[d.all.count - 2] != END);
+    CHECK(d.tokens.ids[d.tokens.count - 2] != END);
     dataset_free(&d);
 }
 
@@ -281,7 +281,7 @@ static void write_ragged(void)
 {
     FILE *f = fopen(path, "wb");
     for (int i = 0; i < 120; i++) {
-        const int n = i == 77 ? 90 : 8 + (int)(sample_draw(3, 0, (uint64_t)i) % 12) + (i % 5 == 0 ? i % 53 : i % 13);
+        const int n = i == 77 ? 90 : 8 + (int)(sample_random(3, 0, (uint64_t)i) % 12) + (i % 5 == 0 ? i % 53 : i % 13);
         fprintf(f, "{\"prompt\": \"7\", \"completion\": \"");
         for (int k = 0; k < n; k++)
             fputc("!?"[k % 2], f);
@@ -294,7 +294,7 @@ static void write_ragged(void)
 static void test_batches(void)
 {
     dataset d;
-    int64_t lengths[DATASET_MOST_CLASSES];
+    int64_t lengths[DATASET_MAX_CLASSES];
     write_ragged();
     CHECK_MSG(dataset_open(&d, path, &tokenizer, tokenizer.count, END) == 0, "%s", d.error);
     const int64_t most = dataset_longest(&d);
@@ -305,8 +305,8 @@ static void test_batches(void)
         double real = 0, computed = 0, padded = 0;
         uint64_t same = 0, steps = 0;
         CHECK(dataset_batches_new(&b) == 0 && dataset_batches_new(&other) == 0);
-        const int classes = dataset_classes(&b, DATASET_MOST_CLASSES, lengths);
-        CHECK(classes > 0 && classes <= DATASET_MOST_CLASSES && lengths[classes - 1] == most);
+        const int classes = dataset_classes(&b, DATASET_MAX_CLASSES, lengths);
+        CHECK(classes > 0 && classes <= DATASET_MAX_CLASSES && lengths[classes - 1] == most);
         for (int i = 1; i < classes; i++)
             CHECK(lengths[i - 1] < lengths[i] && lengths[i - 1] > 0);
         for (uint64_t p = 0, n; p < 3 * rows; p += n, steps++) {
@@ -315,16 +315,16 @@ static void test_batches(void)
             n = dataset_batch(&b, p);
             CHECK(n == (p % rows + batch <= rows ? batch : rows % batch));
             CHECK(dataset_batch(&other, (p * 7919) % (3 * rows)) > 0); /* elsewhere before */
-            CHECK(dataset_batch(&other, p) == n && memcmp(other.now, b.now, n * sizeof *b.now) == 0);
+            CHECK(dataset_batch(&other, p) == n && memcmp(other.current, b.current, n * sizeof *b.current) == 0);
             const int64_t length = dataset_batch_length(&b, n);
             int k = 0;
             while (lengths[k] < length)
                 k++;
             for (uint64_t i = 0; i < n; i++) {
-                CHECK(b.now[i] >= first && b.now[i] < 120 && !seen[b.now[i]]++);
-                CHECK(dataset_length(&d, b.now[i], most) <= lengths[k]);
-                real += (double)dataset_length(&d, b.now[i], most);
-                same += p >= rows && b.now[i] == first + p % rows + i;
+                CHECK(b.current[i] >= first && b.current[i] < 120 && !seen[b.current[i]]++);
+                CHECK(dataset_length(&d, b.current[i], most) <= lengths[k]);
+                real += (double)dataset_length(&d, b.current[i], most);
+                same += p >= rows && b.current[i] == first + p % rows + i;
             }
             computed += (double)(n * (uint64_t)lengths[k]);
             padded += (double)(n * (uint64_t)most);
@@ -348,26 +348,26 @@ static void test_many_batches(void)
     static uint32_t seen[5003];
     enum { ROWS = 5003, BATCH = 4 };
     dataset d = { 0 };
-    int64_t lengths[DATASET_MOST_CLASSES];
+    int64_t lengths[DATASET_MAX_CLASSES];
     dataset_batches b = { &d, 0, ROWS, BATCH, 5, 900, 0, 0, NULL, NULL };
     uint64_t real = 0, longest = 0, first_epoch = 0;
     d.count = ROWS;
     d.examples = (dataset_example *)calloc(ROWS, sizeof *d.examples);
     for (uint64_t i = 0; i < ROWS; i++)
-        d.examples[i].end = 2 + sample_draw(1, 2, i) % 20 * (sample_draw(1, 3, i) % 50);
+        d.examples[i].end = 2 + sample_random(1, 2, i) % 20 * (sample_random(1, 3, i) % 50);
     CHECK(dataset_batches_new(&b) == 0 && dataset_steps(&b) == 1251);
     for (uint64_t p = 0, n; p < 2 * ROWS; p += n) {
         n = dataset_batch(&b, p);
         const uint64_t length = (uint64_t)dataset_batch_length(&b, n);
         longest += n * length;
         for (uint64_t i = 0; i < n; i++) {
-            CHECK(seen[b.now[i]]++ == p / ROWS);
-            real += (uint64_t)dataset_length(&d, b.now[i], 900);
-            first_epoch += p < ROWS ? b.now[i] * p : 0;
+            CHECK(seen[b.current[i]]++ == p / ROWS);
+            real += (uint64_t)dataset_length(&d, b.current[i], 900);
+            first_epoch += p < ROWS ? b.current[i] * p : 0;
         }
     }
     CHECK_MSG((double)longest < 1.02 * (double)real && first_epoch > 0, "%g", (double)longest / (double)real);
-    const int classes = dataset_classes(&b, DATASET_MOST_CLASSES, lengths);
+    const int classes = dataset_classes(&b, DATASET_MAX_CLASSES, lengths);
     CHECK_MSG(classes > 4 && lengths[classes - 1] == 900, "%d classes", classes);
     dataset_batches_free(&b);
     free(d.examples);
@@ -426,7 +426,7 @@ static void test_kinds(void)
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         put_file(text, kinds[i].text, kinds[i].size);
         const int failed = dataset_open(&d, text, &tokenizer, tokenizer.count, END) != 0;
-        CHECK_MSG(kinds[i].says == NULL ? !failed && d.all.count > 0 && d.replaced == 0
+        CHECK_MSG(kinds[i].says == NULL ? !failed && d.tokens.count > 0 && d.replaced == 0
                                         : failed && strstr(d.error, kinds[i].says),
                   "kind %d: %s", (int)i, failed ? d.error : "is taken");
         if (!failed)
@@ -448,8 +448,8 @@ static void test_kinds(void)
     for (size_t i = 0; i < sizeof marked / sizeof *marked; i++) {
         CHECK_MSG(open_text(&d, marked[i][0], marked[i][1]) == 0, "%s", d.error);
         CHECK_MSG(open_text(&e, marked[i][0], marked[i][1] + 3) == 0, "%s", e.error);
-        CHECK(d.all.count == e.all.count && d.all.count > 1 && d.count == e.count &&
-              memcmp(d.all.ids, e.all.ids, d.all.count * sizeof *d.all.ids) == 0);
+        CHECK(d.tokens.count == e.tokens.count && d.tokens.count > 1 && d.count == e.count &&
+              memcmp(d.tokens.ids, e.tokens.ids, d.tokens.count * sizeof *d.tokens.ids) == 0);
         dataset_free(&d);
         dataset_free(&e);
     }
@@ -534,7 +534,7 @@ static void test_pairs(void)
     const dataset_desc desc = { END, 0, &c }, plain = { END, 0, NULL };
     int32_t tokens[2 * LONG], targets[2 * LONG];
     memset(&c, 0, sizeof c);
-    CHECK(chat_turns(&c, CHAT_USER, "<|user|>{}\n") == 0 && chat_turns(&c, CHAT_ASSISTANT, "A:{}<|endoftext|>\n") == 0);
+    CHECK(chat_set_turn(&c, CHAT_USER, "<|user|>{}\n") == 0 && chat_set_turn(&c, CHAT_ASSISTANT, "A:{}<|endoftext|>\n") == 0);
     FILE *f = fopen(path, "wb");
     for (int i = 0; i < LINES; i++)
         fprintf(f, "%s\n", lines[i].line);
@@ -551,14 +551,14 @@ static void test_pairs(void)
             length[k] = length[k] < LONG ? length[k] : LONG;
         }
         CHECK(dataset_length(&d, i, LONG) == (length[0] > length[1] ? length[0] : length[1]));
-        CHECK(dataset_real(&d, i, LONG) == length[0] + length[1]);
+        CHECK(dataset_real_tokens(&d, i, LONG) == length[0] + length[1]);
         dataset_row(&d, i, LONG, tokens, targets);
         for (size_t t = 0; t < 2 * LONG; t++) {
             const dataset_example *e = &d.examples[2 * i + t / LONG];
             const size_t spare = e->end - e->begin > LONG + 1 ? e->end - e->begin - LONG - 1 : 0,
                          at = e->begin + spare + t % LONG;
-            CHECK(tokens[t] == (at < e->end ? d.all.ids[at] : END));
-            CHECK(targets[t] == (at + 1 < e->end && d.learned.at[at + 1] ? d.all.ids[at + 1] : -1));
+            CHECK(tokens[t] == (at < e->end ? d.tokens.ids[at] : END));
+            CHECK(targets[t] == (at + 1 < e->end && d.targets.flags[at + 1] ? d.tokens.ids[at + 1] : -1));
         }
     }
     dataset_free(&d);
@@ -587,7 +587,7 @@ static void test_memory(void)
     static const char lines[] = "{\"instruction\": \"a\", \"input\": \"b\", \"output\": \"c\"}\n"
                                 "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": "
                                 "\"assistant\", \"content\": [{\"type\": \"text\", \"text\": \"b\"}]}]}\n";
-    CHECK(chat_named(&c, "chatml") == 0);
+    CHECK(chat_select(&c, "chatml") == 0);
     put_file(files[4], lines, sizeof lines - 1);
     put_file(files[0], "{\"prompt\": \"one\", \"answer\": \"two\"}\n", 35);
     put_file(files[1], "three four", 10);
@@ -632,7 +632,7 @@ static void test_blank_before(void)
             const char *seen = strchr(shown(&d, 0), '|');
             CHECK_MSG(seen != NULL && strcmp(seen, want) == 0, "%s: %s", line, shown(&d, 0));
             CHECK(bpe_encode(&tokenizer, whole, strlen(whole), 0, &all) == 0);
-            merged += all.count + 2 != d.all.count;
+            merged += all.count + 2 != d.tokens.count;
             bpe_tokens_free(&all);
             dataset_free(&d);
         }
@@ -656,6 +656,6 @@ int main(void)
     test_order();
     test_memory();
     bpe_free(&tokenizer);
-    CHECK(living == 0);
+    CHECK(live_blocks == 0);
     return check_report("dataset");
 }

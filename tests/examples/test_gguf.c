@@ -56,9 +56,9 @@ static void put_real(file *b, const char *architecture, const char *name, double
 typedef struct { /* a file that is being made: its three parts */
     file keys, infos, data;
     uint64_t key_count, tensor_count;
-} gguf_made;
+} gguf_builder;
 
-static void add_tensor(gguf_made *f, const char *name, int type, int axes, const int64_t *d,
+static void add_tensor(gguf_builder *f, const char *name, int type, int axes, const int64_t *d,
                        const void *bytes, size_t size)
 {
     put_text(&f->infos, name);
@@ -74,7 +74,7 @@ static void add_tensor(gguf_made *f, const char *name, int type, int axes, const
 }
 
 /* The parts as one file, given back by the caller; the parts are gone. */
-static file join_parts(gguf_made *f)
+static file join_parts(gguf_builder *f)
 {
     file all = { NULL, 0, 0, 0, 0, 0, 0 };
     file_write(&all, "GGUF", 4);
@@ -120,7 +120,7 @@ enum { BLOCKS = sizeof golden_blocks / sizeof golden_blocks[0] };
 
 static void test_blocks(void)
 {
-    gguf_made f;
+    gguf_builder f;
     gguf g;
     memset(&f, 0, sizeof f);
     put_key(&f.keys, "", "general.architecture", GGUF_STRING);
@@ -208,7 +208,7 @@ static int64_t row_of(const model_config *c, const char *name, int64_t r)
 {
     const int paired = strcmp(c->type, "llama") == 0 || strcmp(c->type, "mistral") == 0 ||
                        strcmp(c->type, "smollm3") == 0;
-    const int64_t head = c->head, h = r / head, in = r % head;
+    const int64_t head = c->head_dim, h = r / head, in = r % head;
     if (!paired || (strstr(name, "q_proj") == NULL && strstr(name, "k_proj") == NULL))
         return r;
     return h * head + (in < head / 2 ? 2 * in : 2 * (in - head / 2) + 1);
@@ -246,7 +246,7 @@ static void random_bytes(int type, int64_t n, unsigned char *to)
 }
 
 /* Windows, which layers have them, and what Gemma 2 and 3 have beside them. */
-static void add_windows(gguf_made *f, const model_config *c, const char *architecture)
+static void add_windows(gguf_builder *f, const model_config *c, const char *architecture)
 {
     file *b = &f->keys;
     put_size(b, architecture, "attention.sliding_window", c->llama.window);
@@ -265,7 +265,7 @@ static void add_windows(gguf_made *f, const model_config *c, const char *archite
 }
 
 /* The keys of a model's config. */
-static void add_keys(gguf_made *f, const model_any *m, const char *architecture)
+static void add_keys(gguf_builder *f, const model_any *m, const char *architecture)
 {
     const model_config *c = &m->config;
     const llama_positions *at = &c->llama.positions[0];
@@ -290,7 +290,7 @@ static void add_keys(gguf_made *f, const model_any *m, const char *architecture)
     put(b, (uint64_t)c->layers, 8);
     for (int64_t i = 0; i < c->layers; i++)
         put(b, (uint64_t)c->key_heads, 4);
-    put_size(b, architecture, "attention.key_length", c->head);
+    put_size(b, architecture, "attention.key_length", c->head_dim);
     put_real(b, architecture, "attention.layer_norm_rms_epsilon", c->llama.epsilon);
     put_real(b, architecture, "rope.freq_base", at->base);
     f->key_count += 4;
@@ -309,16 +309,16 @@ static void add_keys(gguf_made *f, const model_any *m, const char *architecture)
 }
 
 /* llama3's factors, as the converter makes them. */
-static void add_factors(gguf_made *f, const model_config *c)
+static void add_factors(gguf_builder *f, const model_config *c)
 {
-    unsigned char bytes[4 * LLAMA_HEAD / 2];
-    float plain[LLAMA_HEAD / 2], scaled[LLAMA_HEAD / 2];
-    const int64_t n = c->head / 2;
+    unsigned char bytes[4 * LLAMA_MAX_HEAD_DIM / 2];
+    float plain[LLAMA_MAX_HEAD_DIM / 2], scaled[LLAMA_MAX_HEAD_DIM / 2];
+    const int64_t n = c->head_dim / 2;
     llama_positions without = c->llama.positions[0];
     without.scaling = LLAMA_LINEAR;
     without.factor = 1;
-    llama_frequencies(&without, c->head, plain);
-    llama_frequencies(&c->llama.positions[0], c->head, scaled);
+    llama_frequencies(&without, c->head_dim, plain);
+    llama_frequencies(&c->llama.positions[0], c->head_dim, scaled);
     for (int64_t i = 0; i < n; i++)
         for (int k = 0; k < 4; k++)
             bytes[4 * i + k] = (unsigned char)(bits_of(plain[i] / scaled[i]) >> 8 * k);
@@ -330,11 +330,11 @@ static void add_factors(gguf_made *f, const model_config *c)
 static file make_file(const model_any *m, const char *architecture, int type, file *floats)
 {
     const model_config *c = &m->config;
-    gguf_made f;
+    gguf_builder f;
     memset(&f, 0, sizeof f);
     add_keys(&f, m, architecture);
-    for (int64_t i = 0; i < model_count(c); i++) {
-        const model_parameter p = model_get(c, i);
+    for (int64_t i = 0; i < model_param_count(c); i++) {
+        const model_parameter p = model_get_param(c, i);
         const int matrix = p.shape.n == 2;
         const int turned = matrix && !c->family->transposed && !is_table(p.name);
         const int64_t n = count_of(&p.shape), last = p.shape.d[p.shape.n - 1];
@@ -345,7 +345,7 @@ static file make_file(const model_any *m, const char *architecture, int type, fi
         float *values = (float *)malloc((size_t)n * sizeof *values);
         char name[MODEL_NAME];
         random_bytes(as, n, bytes);
-        gguf_floats(as, bytes, n, values);
+        gguf_to_floats(as, bytes, n, values);
         name_of(c, p.name, name);
         add_tensor(&f, name, as, p.shape.n, d, bytes, size);
         for (int64_t k = 0; k < n; k++) {
@@ -371,11 +371,11 @@ static double apart(double a, double b) { return a > b ? a - b : b - a; }
 /* The same model, but for where it is from. */
 static void same_config(const char *what, const model_config *a, const model_config *b)
 {
-    float x[LLAMA_HEAD / 2], y[LLAMA_HEAD / 2];
+    float x[LLAMA_MAX_HEAD_DIM / 2], y[LLAMA_MAX_HEAD_DIM / 2];
     CHECK_MSG(a->family == b->family && strcmp(a->type, b->type) == 0 && a->layers == b->layers &&
                   a->width == b->width && a->inner == b->inner && a->context == b->context &&
                   a->vocabulary == b->vocabulary && a->heads == b->heads &&
-                  a->key_heads == b->key_heads && a->head == b->head &&
+                  a->key_heads == b->key_heads && a->head_dim == b->head_dim &&
                   a->activation == b->activation && a->tied == b->tied && a->eos[0] == b->eos[0],
               "%s: a %s of other sizes", what, a->type);
     if (a->family == &gpt2_family)
@@ -386,17 +386,17 @@ static void same_config(const char *what, const model_config *a, const model_con
                   a->llama.output_bias == b->llama.output_bias &&
                   a->llama.mlp_bias == b->llama.mlp_bias &&
                   a->llama.post_norms == b->llama.post_norms && a->logit_cap == b->logit_cap &&
-                  memcmp(a->llama.unturned, b->llama.unturned, sizeof a->llama.unturned) == 0 &&
+                  memcmp(a->llama.no_rope, b->llama.no_rope, sizeof a->llama.no_rope) == 0 &&
                   memcmp(a->llama.sliding, b->llama.sliding, sizeof a->llama.sliding) == 0 &&
                   a->llama.window == b->llama.window && a->llama.score_cap == b->llama.score_cap,
               "%s: another model", what);
     CHECK_MSG(!a->llama.post_norms || a->llama.score_scale == 0, "%s: scores times %g", what,
               a->llama.score_scale); /* what no key says: by the head's width */
     for (int k = 0; k < (a->llama.window > 0 ? 2 : 1); k++) {
-        llama_frequencies(&a->llama.positions[k], a->head, x);
-        llama_frequencies(&b->llama.positions[k], b->head, y);
+        llama_frequencies(&a->llama.positions[k], a->head_dim, x);
+        llama_frequencies(&b->llama.positions[k], b->head_dim, y);
         CHECK_MSG(a->llama.positions[k].scale == b->llama.positions[k].scale, "%s: scale", what);
-        for (int64_t i = 0; i < a->head / 2; i++)
+        for (int64_t i = 0; i < a->head_dim / 2; i++)
             CHECK_MSG(apart((double)x[i], (double)y[i]) <= 2e-7 * (double)y[i],
                       "%s: angle %d is %.9g, not %.9g", what, (int)i, (double)x[i], (double)y[i]);
     }
@@ -406,8 +406,8 @@ static void same_config(const char *what, const model_config *a, const model_con
 static void same_values(const char *what, const model_config *c, gckpt_store *s, const float *want,
                         int as_file, int type)
 {
-    for (int64_t i = 0; i < model_count(c); i++) {
-        const model_parameter q = model_get(c, i);
+    for (int64_t i = 0; i < model_param_count(c); i++) {
+        const model_parameter q = model_get_param(c, i);
         const int64_t n = count_of(&q.shape), last = q.shape.d[q.shape.n - 1];
         const int turned = q.shape.n == 2 && !c->family->transposed && !is_table(q.name);
         const int of = type_for(type, q.shape.d[turned ? 0 : q.shape.n - 1]);
@@ -434,14 +434,14 @@ static void same_values(const char *what, const model_config *c, gckpt_store *s,
                 off = 0.50001 * (double)p.scales[k / last];
             } else if (p.storage == GCKPT_STORAGE_I4) {
                 float block[32];
-                gguf_floats(GGUF_T_Q4_0, bytes + k / 32 * 18, 32, block);
+                gguf_to_floats(GGUF_T_Q4_0, bytes + k / 32 * 18, 32, block);
                 have = block[k % 32];
             } else {
                 uint16_t bits;
                 memcpy(&bits, bytes + 2 * k, 2);
                 const unsigned char low_first[2] = { (unsigned char)bits,
                                                      (unsigned char)(bits >> 8) };
-                gguf_floats(p.storage == GCKPT_STORAGE_F16 ? GGUF_T_F16 : GGUF_T_BF16, low_first, 1,
+                gguf_to_floats(p.storage == GCKPT_STORAGE_F16 ? GGUF_T_F16 : GGUF_T_BF16, low_first, 1,
                             &have);
             }
             wrong += off > 0 ? apart((double)have, (double)want[k]) > off
@@ -480,7 +480,7 @@ static void test_models(void)
                      gguf_tensor_types[types[k]].name);
             if (strcmp(m.config.type, "mistral") == 0 && m.config.llama.window == 0)
                 m.config.type = "llama"; /* what a GGUF says */
-            memset(m.config.llama.unturned, 0, sizeof m.config.llama.unturned); /* each fourth */
+            memset(m.config.llama.no_rope, 0, sizeof m.config.llama.no_rope); /* each fourth */
             file all = make_file(&m, architecture, types[k], &floats);
             store_file(in_folder("model.gguf"), all.bytes, all.size);
             for (int as_file = 0; as_file < 2; as_file++) {
@@ -606,8 +606,8 @@ static void test_golden_adapter(void)
         const gguf_tensor *v = &a.tensors[i], *w = gguf_find_tensor(&b, v->name);
         CHECK_MSG(w != NULL && v->type == w->type && memcmp(v->d, w->d, sizeof v->d) == 0 &&
                       v->bytes <= sizeof x &&
-                      gguf_read_bytes(&a, v->at, x, (size_t)v->bytes) == 0 &&
-                      gguf_read_bytes(&b, w->at, y, (size_t)w->bytes) == 0 &&
+                      gguf_read_bytes(&a, v->offset, x, (size_t)v->bytes) == 0 &&
+                      gguf_read_bytes(&b, w->offset, y, (size_t)w->bytes) == 0 &&
                       memcmp(x, y, (size_t)v->bytes) == 0,
                   "%s is another", v->name);
     }
@@ -636,8 +636,8 @@ static void test_adapters(void)
         { "tests/golden/llama/qwen2",
           { .method = ADAPTERS_LORA,
             .targets = "q_proj,v_proj",
-            .ranks = "layers.1.self_attn.q_proj=2",
-            .alphas = "v_proj=3" } },
+            .rank_pattern = "layers.1.self_attn.q_proj=2",
+            .alpha_pattern = "v_proj=3" } },
         { "tests/golden/gpt2/model", { .method = ADAPTERS_LORA, .targets = "all-linear" } },
     };
     static float want[LOGITS], have[LOGITS];
@@ -717,7 +717,7 @@ static file small_file(void)
 {
     static const unsigned char zeros[64] = { 0 };
     static const int64_t one[2] = { 8, 2 }, two[1] = { 32 };
-    gguf_made f;
+    gguf_builder f;
     memset(&f, 0, sizeof f);
     put_key(&f.keys, "", "general.architecture", GGUF_STRING);
     put_text(&f.keys, "llama");
@@ -768,8 +768,8 @@ static void test_keys(void)
     CHECK(gguf_bool(&g, "a.flag", 0) == 1 && gguf_int(&g, "a.long", 0) == -3);
     CHECK(gguf_real(&g, "a.real", 0) == 1.5);
     gguf_items items = gguf_array(&g, "a.list", GGUF_I32);
-    CHECK(items.count == 2 && gguf_next(&items) && items.whole == 5 && items.real == 5);
-    CHECK(gguf_next(&items) && items.whole == -2 && !gguf_next(&items));
+    CHECK(items.count == 2 && gguf_next(&items) && items.integer == 5 && items.real == 5);
+    CHECK(gguf_next(&items) && items.integer == -2 && !gguf_next(&items));
     items = gguf_array(&g, "a.words", GGUF_STRING);
     CHECK(gguf_next(&items) && items.size == 2 && memcmp(items.text, "so", 2) == 0);
     CHECK(gguf_next(&items) && items.size == 0 && !gguf_next(&items));
@@ -921,7 +921,7 @@ static void test_damaged(void)
     CHECK_MSG(opened > 8 * 82 && opened < (long)(8 * all.size), "%ld opened", opened);
     free(all.bytes);
     all = tuning_read("tests/golden/gguf/llama-q8_0.gguf");
-    for (int i = 0; i < check_tries(600); i++) {
+    for (int i = 0; i < check_iterations(600); i++) {
         model_any m;
         gckpt_store *s = gckpt_store_new(NULL);
         const model_source source = { GCKPT_STORAGE_F32, 0, NULL, i % 2 };

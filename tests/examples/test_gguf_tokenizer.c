@@ -49,20 +49,20 @@ static void put_value(file_bytes *f, int type, double value)
 /* An array, changed: of strings and of numbers. */
 static void put_array(file_bytes *f, gguf *g, const gguf_key *k, const change *c)
 {
-    gguf_items all = gguf_array(g, k->name, k->of);
-    const int of = c != NULL && c->of >= 0 ? c->of : (int)k->of;
+    gguf_items all = gguf_array(g, k->name, k->item_type);
+    const int of = c != NULL && c->of >= 0 ? c->of : (int)k->item_type;
     const uint64_t count = c != NULL && c->count >= 0 ? (uint64_t)c->count : all.count;
     put_number(f, (uint64_t)of, 4);
     put_number(f, count, 8);
     for (uint64_t i = 0; i < count && gguf_next(&all); i++) {
         const int here = c != NULL && (c->at == -2 || c->at == (int64_t)i);
-        if (k->of == GGUF_STRING) {
+        if (k->item_type == GGUF_STRING) {
             const char *text = here ? c->text : all.text;
             const size_t n = here ? strlen(c->text) : all.size;
             put_number(f, n, 8);
             put(f, text, n);
         } else {
-            put_value(f, of, here ? c->value : k->of == GGUF_F32 ? all.real : (double)all.whole);
+            put_value(f, of, here ? c->value : k->item_type == GGUF_F32 ? all.real : (double)all.integer);
         }
     }
 }
@@ -146,14 +146,14 @@ static void open_changed(gguf *g, const char *path, const change *changes, int n
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 /* What a line says of a form; the file's own where it says nothing. */
-static uint32_t expected(json *d, const char *form, const char *key)
+static uint32_t expected(json *d, const char *kind, const char *key)
 {
     char name[64];
-    snprintf(name, sizeof name, "%s%s%s", form, *form != 0 ? " " : "", key);
+    snprintf(name, sizeof name, "%s%s%s", kind, *kind != 0 ? " " : "", key);
     return json_find(d, JSON_ROOT, name);
 }
 
-static int check_cases(bpe *b, const char *path, const char *form)
+static int check_cases(bpe *b, const char *path, const char *kind)
 {
     json d;
     int lines = 0;
@@ -162,10 +162,10 @@ static int check_cases(bpe *b, const char *path, const char *form)
     json_init(&d, path);
     for (; f != NULL && json_read_line(&d, f) == 1; lines++) {
         uint32_t text = json_find(&d, JSON_ROOT, "text"), hex = json_find(&d, JSON_ROOT, "hex");
-        uint32_t ids = expected(&d, form, "ids"), plain = expected(&d, form, "plain");
-        uint32_t whole = expected(&d, form, "template");
+        uint32_t ids = expected(&d, kind, "ids"), plain = expected(&d, kind, "plain");
+        uint32_t whole = expected(&d, kind, "template");
         if (json_find(&d, JSON_ROOT, "decode") != 0) {
-            if (*form == 0)
+            if (*kind == 0)
                 check_decoded(&d, b);
             continue;
         }
@@ -187,7 +187,7 @@ static int check_cases(bpe *b, const char *path, const char *form)
     return lines;
 }
 
-static void check_form(const char *path, const char *cases, const char *form, const change *c,
+static void check_kind(const char *path, const char *cases, const char *kind, const change *c,
                        int n)
 {
     gguf g;
@@ -196,11 +196,11 @@ static void check_form(const char *path, const char *cases, const char *form, co
     CHECK_MSG(gguf_tokenizer(&g, &b) == 0, "%s", g.error);
     gguf_close(&g);
     CHECK(b.error[0] != 0 || b.count == (strstr(path, "spm") != NULL ? 481 : 404));
-    CHECK_MSG(b.error[0] != 0 || check_cases(&b, cases, form) > 20, "%s", cases);
+    CHECK_MSG(b.error[0] != 0 || check_cases(&b, cases, kind) > 20, "%s", cases);
     bpe_free(&b);
 }
 
-static void test_forms(void)
+static void test_kinds(void)
 {
     static const struct {
         const char *name;
@@ -220,17 +220,17 @@ static void test_forms(void)
         { "qwen2", { TEXT("ggml.pre", "deepseek-r1-qwen"), DROP("ggml.add_bos_token") }, 2 },
         { "smollm", { TEXT("ggml.pre", "smollm"), BOOL("ggml.add_bos_token", 0) }, 2 },
     };
-    static const change turn = ITEM("ggml.token_type", 3, GGUF_TOKEN_USER);
+    static const change retype = ITEM("ggml.token_type", 3, GGUF_TOKEN_USER);
     static const change filler = ITEM("ggml.token_type", 482, GGUF_TOKEN_USER); /* [PAD482] */
     const change spms[][3] = { { filler, DROP("none"), DROP("none") },
-                               { turn, DROP("ggml.add_space_prefix"), DROP("ggml.add_bos_token") },
+                               { retype, DROP("ggml.add_space_prefix"), DROP("ggml.add_bos_token") },
                                { BOOL("ggml.add_space_prefix", 0), BOOL("ggml.add_eos_token", 1),
                                  DROP("none") } };
     static const char *const names[] = { "", "prepend", "never" };
     for (size_t i = 0; i < sizeof bpes / sizeof bpes[0]; i++)
-        check_form(GOLDEN "bpe.gguf", GOLDEN "bpe.jsonl", bpes[i].name, bpes[i].c, bpes[i].n);
+        check_kind(GOLDEN "bpe.gguf", GOLDEN "bpe.jsonl", bpes[i].name, bpes[i].c, bpes[i].n);
     for (size_t i = 0; i < 3; i++)
-        check_form(GOLDEN "spm.gguf", GOLDEN "spm.jsonl", names[i], spms[i], 3);
+        check_kind(GOLDEN "spm.gguf", GOLDEN "spm.jsonl", names[i], spms[i], 3);
 }
 
 /* Where a converter had no scores and gave all one, the order of ids counts: the same here. */
@@ -295,18 +295,18 @@ static void test_chat(void)
     open_changed(&g, GOLDEN "spm.gguf", changes, 1);
     CHECK_MSG(gguf_chat(&g, &c, NULL) == 0 && c.format.name != NULL, "%s", c.error);
     CHECK(c.format.name != NULL && strcmp(c.format.name, "chatml") == 0);
-    CHECK(strcmp(c.found, "tokenizer.chat_template") == 0);
-    CHECK(strcmp(c.marks[0], "<s>") == 0 && strcmp(c.marks[1], "</s>") == 0);
+    CHECK(strcmp(c.source, "tokenizer.chat_template") == 0);
+    CHECK(strcmp(c.bos_eos[0], "<s>") == 0 && strcmp(c.bos_eos[1], "</s>") == 0);
     CHECK(gguf_chat(&g, &c, "gemma") == 0 && strcmp(c.format.name, "gemma") == 0);
     CHECK(gguf_chat(&g, &c, "gemini") == -1 && strstr(c.error, "gemini: allowed is chatml,"));
     CHECK(strstr(g.error, "gemini: allowed is chatml,") != NULL);
     gguf_close(&g);
     open_changed(&g, GOLDEN "bpe.gguf", other, 1);
-    CHECK(gguf_chat(&g, &c, NULL) == 0 && c.format.name == NULL && c.found[0] != 0);
-    CHECK(strcmp(c.marks[0], "<|begin|>") == 0 && strcmp(c.marks[1], "<|end|>") == 0);
+    CHECK(gguf_chat(&g, &c, NULL) == 0 && c.format.name == NULL && c.source[0] != 0);
+    CHECK(strcmp(c.bos_eos[0], "<|begin|>") == 0 && strcmp(c.bos_eos[1], "<|end|>") == 0);
     gguf_close(&g);
     open_changed(&g, GOLDEN "bpe.gguf", NULL, 0);
-    CHECK(gguf_chat(&g, &c, NULL) == 0 && c.format.name == NULL && c.found[0] == 0);
+    CHECK(gguf_chat(&g, &c, NULL) == 0 && c.format.name == NULL && c.source[0] == 0);
     gguf_close(&g);
 }
 
@@ -432,7 +432,7 @@ static void test_allocations(void)
 {
     static const char *const paths[] = { GOLDEN "bpe.gguf", GOLDEN "spm.gguf" };
     for (int k = 0; k < 2; k++) {
-        const long before = living;
+        const long before = live_blocks;
         long n = 0;
         for (int done = 0; !done && n < 1000;) {
             gguf g;
@@ -448,8 +448,8 @@ static void test_allocations(void)
             gguf_close(&g);
             if (status == 0)
                 bpe_free(&b);
-            CHECK_MSG(living == before, "%s, allocation %ld: %ld are not freed", paths[k], n,
-                      living - before);
+            CHECK_MSG(live_blocks == before, "%s, allocation %ld: %ld are not freed", paths[k], n,
+                      live_blocks - before);
         }
         CHECK(n > 15 && n < 1000);
     }
@@ -525,7 +525,7 @@ int main(int argc, char **argv)
     }
     if (argc > 1)
         return check_report("test_gguf_tokenizer");
-    test_forms();
+    test_kinds();
     test_unscored();
     test_plain();
     test_chat();
@@ -533,7 +533,7 @@ int main(int argc, char **argv)
     test_refusals();
     test_allocations();
     test_damage(400);
-    CHECK(living == 0);
+    CHECK(live_blocks == 0);
     remove(SCRATCH);
     return check_report("test_gguf_tokenizer");
 }

@@ -18,7 +18,7 @@ static void test_bytes(void)
     float row[64];
     CHECK(images_read(&whole, NULL) == 0 && images_read_u8(&narrow, NULL) == 0);
     CHECK(whole.pixels != NULL && whole.bytes == NULL && narrow.pixels == NULL && narrow.rows == 1797);
-    CHECK(images_seen(&narrow) == 64 && narrow.validation == 360);
+    CHECK(images_row_size(&narrow) == 64 && narrow.validation == 360);
     double mean = 0;
     for (int64_t i = 0; i < narrow.rows; i++) {
         images_row(&narrow, i, NULL, row);
@@ -63,7 +63,7 @@ static int find(const images_set *s, const float *got, int from[2], int *mirrore
     return 0;
 }
 
-static void test_chance(void)
+static void test_augmentation(void)
 {
     static unsigned char bytes[70];
     static const int64_t crops[3][2] = { { 0, 0 }, { 4, 3 }, { 5, 7 } };
@@ -116,7 +116,7 @@ static void test_training(void)
         train_options o = train_defaults(1e-2f);
         train_report r;
         gckpt_store *weights = gckpt_store_new(NULL);
-        o.epochs = 2, o.every = -1;
+        o.epochs = 2, o.print_every = -1;
         o.batch = images_batch, o.user = &s;
         s.padding = way < 3, s.flip = way == 2;
         o.micro_batch = way == 1 ? 4 : 0;
@@ -282,12 +282,12 @@ static void test_folders(void)
 int main(void)
 {
     test_bytes();
-    test_chance();
+    test_augmentation();
     test_training();
 #ifdef IMAGES_FOLDERS
     test_folders();
     test_lies();
 #endif
-    CHECK(living == 0);
+    CHECK(live_blocks == 0);
     return check_report("images");
 }

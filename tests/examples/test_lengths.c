@@ -80,7 +80,7 @@ static void train(const char *folder, int classes, int64_t micro, double *losses
     *out = s;
 }
 
-static int near(double a, double b, double share) { return a - b <= share * b && b - a <= share * b; }
+static int near(double a, double b, double tolerance) { return a - b <= tolerance * b && b - a <= tolerance * b; }
 
 static void test_model(const char *folder, int64_t micro)
 {

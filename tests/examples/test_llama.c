@@ -105,17 +105,17 @@ static void test_positions(void)
     snprintf(path, sizeof path, "%s/config.json", folder);
     CHECK(mkdir(folder, 0777) == 0);
     for (size_t i = 0; i < sizeof golden_positions / sizeof golden_positions[0]; i++) {
-        float angles[LLAMA_HEAD / 2];
+        float angles[LLAMA_MAX_HEAD_DIM / 2];
         model_any m;
         FILE *f = fopen(path, "w");
         CHECK(f != NULL && fputs(golden_positions[i].config, f) >= 0 && fclose(f) == 0);
         if (!CHECK_MSG(model_read_config(&m, folder) == 0, "%s", m.error))
             continue;
-        CHECK(m.config.head == 2 * golden_positions[i].count);
+        CHECK(m.config.head_dim == 2 * golden_positions[i].count);
         const double scale = m.config.llama.positions[0].scale / golden_positions[i].scale;
         CHECK_MSG(scale < 1 + 1e-7 && scale > 1 - 1e-7, "%s: scale %.9g", golden_positions[i].name,
                   m.config.llama.positions[0].scale);
-        llama_frequencies(&m.config.llama.positions[0], m.config.head, angles);
+        llama_frequencies(&m.config.llama.positions[0], m.config.head_dim, angles);
         for (int k = 0; k < golden_positions[i].count; k++) {
             const double by = (double)angles[k] / golden_positions[i].angles[k];
             CHECK_MSG(by < 1 + 1e-6 && by > 1 - 1e-6, "%s: angle %d is %.9g, not %.9g",
@@ -376,22 +376,22 @@ static void tied_logits(const model_any *m, gckpt_store *s, int i)
 {
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(1, GOLDEN_TIED));
-    gckpt_fetch_spec pick = { model_logits(m, model_hidden(m, tokens, NULL)), 0 };
-    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
+    gckpt_fetch_spec fetch = { model_logits(m, model_hidden(m, tokens, NULL)), 0 };
+    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     CHECK_MSG(p != NULL, "%s: %s", golden_tied[i].name, gckpt_error_text(g));
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_feed feed = { gckpt_id(tokens), golden_tied_tokens };
     if (CHECK_MSG(gckpt_forward(e, &feed, 1, 1, NULL) == GCKPT_OK, "%s: %s", golden_tied[i].name,
                   gckpt_error_text(e))) {
-        const float *logits = gckpt_fetch(e, gckpt_id(pick.tensor), 0);
+        const float *logits = gckpt_fetch(e, gckpt_id(fetch.tensor), 0);
         for (int k = 0; k < GOLDEN_TIED * GOLDEN_TIED_VOCABULARY; k++)
             CHECK_MSG((double)logits[k] < golden_tied[i].logits[k] + 1e-4 &&
                           (double)logits[k] > golden_tied[i].logits[k] - 1e-4,
                       "%s: logit %d is %g, not %g", golden_tied[i].name, k, (double)logits[k],
                       golden_tied[i].logits[k]);
     }
-    rig_free(e, p, g, NULL);
+    util_free(e, p, g, NULL);
 }
 
 /* A head that differs from the embeddings which config.json ties it to is the head, a note says so
@@ -700,14 +700,14 @@ static void test_not_finite(void)
     llama_new(&t.m, 1, 8, 2, 1, 8, 16);
     CHECK(model_declare(&t.m, t.s) == 0);
     CHECK_MSG(model_save(&t.m, t.s, path, GCKPT_STORAGE_F32) == 0, "%s", t.m.error);
-    t.m.config.range = INFINITY;
+    t.m.config.init_range = INFINITY;
     CHECK_MSG(model_save(&t.m, t.s, path, GCKPT_STORAGE_F32) != 0 &&
                   strstr(t.m.error, "not written, as it would not be JSON"),
               "%s", t.m.error);
     end(&t);
     memset(&t, 0, sizeof t);
     t.s = tuning_load(&t.m, path, NULL);
-    CHECK(t.m.config.range > 0.0199 && t.m.config.range < 0.0201);
+    CHECK(t.m.config.init_range > 0.0199 && t.m.config.init_range < 0.0201);
     end(&t);
 }
 
@@ -744,7 +744,7 @@ static void test_refused(void)
         { { .method = ADAPTERS_LORA, .alpha = INFINITY }, "alpha inf, dropout 0: allowed are" },
         { { .method = ADAPTERS_LORA, .dropout = 1 }, "alpha 8, dropout 1: allowed are" },
         { { .method = ADAPTERS_LORA, .dropout = NAN }, "a dropout from 0 to below 1" },
-        { { .method = ADAPTERS_LORA, .alphas = "q_proj=1e999" }, "a number above 0, 1e12 at most" },
+        { { .method = ADAPTERS_LORA, .alpha_pattern = "q_proj=1e999" }, "a number above 0, 1e12 at most" },
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         tuned t;

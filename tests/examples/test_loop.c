@@ -26,7 +26,7 @@ static float x[ROWS][WIDE], y[ROWS][2], of_halves[ROWS][WIDE];
 typedef struct {
     int calls, checked, augments, fails_at, epochs, wrong;
     int64_t steps, stop_at;
-} seen;
+} training_log;
 
 static void model(train_net *net, void *user)
 {
@@ -38,7 +38,7 @@ static void model(train_net *net, void *user)
 
 static int watch(void *user, const train_report *now)
 {
-    seen *v = (seen *)user;
+    training_log *v = (training_log *)user;
     v->epochs += now->step == 0;
     v->steps += now->step > 0;
     return now->step > 0 && v->steps == v->stop_at;
@@ -47,15 +47,15 @@ static int watch(void *user, const train_report *now)
 /* Fills x, which is nowhere else as far as train.h knows; augments: moves it by chance. */
 static int fill(void *user, train_batch *b)
 {
-    seen *v = (seen *)user;
-    float *to = (float *)b->to[0];
+    training_log *v = (training_log *)user;
+    float *to = (float *)b->values[0];
     v->wrong |= b->n < 1 || b->n > BATCH || b->seed != 11 || b->epoch < 0 || b->epoch > EPOCHS;
     v->checked += b->epoch == 0;
     if (++v->calls == v->fails_at)
         return snprintf(b->error, sizeof b->error, "row %.0f is damp", (double)b->rows[b->n - 1]), 5;
     for (int64_t i = 0; i < b->n; i++) {
         v->wrong |= b->rows[i] < 0 || b->rows[i] >= ROWS || (b->rows[i] >= ROWS - VALID) != (b->epoch == 0);
-        v->wrong |= b->to[1] != NULL && ((const float *)b->to[1])[2 * i] != y[b->rows[i]][0];
+        v->wrong |= b->values[1] != NULL && ((const float *)b->values[1])[2 * i] != y[b->rows[i]][0];
         for (int k = 0; k < WIDE; k++)
             to[i * WIDE + k] = x[b->rows[i]][k] + (b->epoch > 0 && v->augments ? 50 * train_uniform(b, i, (uint64_t)k) : 0);
     }
@@ -74,7 +74,7 @@ static train_data rows_of(int type, const void *values)
     return data;
 }
 
-static train_options options(seen *v)
+static train_options options(training_log *v)
 {
     train_options o = train_defaults(2e-2f);
     memset(v, 0, sizeof *v);
@@ -82,7 +82,7 @@ static train_options options(seen *v)
     o.epochs = EPOCHS;
     o.schedule = SCHEDULE_ONE_CYCLE;
     o.seed = 11;
-    o.every = -1;
+    o.print_every = -1;
     o.watch = watch;
     o.user = v;
     return o;
@@ -93,7 +93,7 @@ static uint64_t train(const train_data *data, train_options *o, int instructions
 {
     train_run t;
     gckpt_store *s = gckpt_store_new(NULL);
-    seen *v = (seen *)o->user;
+    training_log *v = (training_log *)o->user;
     v->calls = v->checked = v->epochs = 0;
     v->steps = 0;
     int more = train_begin(&t, s, model, data, o, r) == 0;
@@ -110,7 +110,7 @@ static uint64_t train(const train_data *data, train_options *o, int instructions
 static int same(const train_report *a, const train_report *b)
 {
     return a->epoch == b->epoch && a->loss == b->loss && a->validation == b->validation &&
-           a->steps == b->steps && a->lr == b->lr && a->best == b->best;
+           a->steps == b->steps && a->lr == b->lr && a->is_best == b->is_best;
 }
 
 /* ---- rows ---- */
@@ -130,7 +130,7 @@ static void test_halves(void)
 
 static void test_rows(void)
 {
-    static seen v;
+    static training_log v;
     const train_data floats = rows_of(GCKPT_F32, x), narrow = rows_of(TRAIN_U8, bytes);
     const train_data nowhere = rows_of(GCKPT_F32, NULL), half = rows_of(TRAIN_F16, halves), whole = rows_of(GCKPT_F32, of_halves);
     train_options o = options(&v);
@@ -168,7 +168,7 @@ static void test_rows(void)
 }
 
 /* Bits of chance: each as often 1 as 0, others for another row, epoch, seed, number. */
-static void test_chance(void)
+static void test_augmentation(void)
 {
     static const int64_t rows[2] = { 3, 4 };
     int ones[64] = { 0 };
@@ -200,16 +200,16 @@ static int guess(void *user, train_batch *b)
 {
     (void)user;
     for (int64_t i = 0; i < b->n; i++) {
-        memcpy((float *)b->to[0] + i * WIDE, x[b->rows[i]], sizeof x[0]);
-        for (int64_t k = 0; k < 2 && b->to[1] != NULL; k++)
-            ((float *)b->to[1])[2 * i + k] = 1e6f;
+        memcpy((float *)b->values[0] + i * WIDE, x[b->rows[i]], sizeof x[0]);
+        for (int64_t k = 0; k < 2 && b->values[1] != NULL; k++)
+            ((float *)b->values[1])[2 * i + k] = 1e6f;
     }
     return b->epoch != 0;
 }
 
 static void test_predict(void)
 {
-    static seen v;
+    static training_log v;
     static float out[ROWS][2], again[ROWS][2];
     train_options o = options(&v);
     train_report r, other;
@@ -270,7 +270,7 @@ static void test_schedules(void)
 /* ---- pieces ---- */
 static void test_ticks(void)
 {
-    static seen v;
+    static training_log v;
     const train_data data = rows_of(GCKPT_F32, NULL);
     train_options o = options(&v);
     train_report r, other;
@@ -312,7 +312,7 @@ static void terminate(int number) { terminated = number; }
  * goes on in another store, ends again after as many, .. to the same bits and the same log. */
 static void test_resume(void)
 {
-    static seen v;
+    static training_log v;
     static const int sizes[] = { 0, 1, 5 };
     const train_data data = rows_of(GCKPT_F32, NULL);
     train_options o = options(&v);
@@ -359,7 +359,7 @@ static int copy_at(void *user, const train_report *now)
 {
     const int enough = watch(user, now);
     static char all[1 << 20];
-    if (((seen *)user)->steps != 14) /* epoch 2, step 5: saved were 4 */
+    if (((training_log *)user)->steps != 14) /* epoch 2, step 5: saved were 4 */
         return enough;
     for (int i = 0; i < 2; i++) {
         char from[64], to[64];
@@ -378,7 +378,7 @@ static int copy_at(void *user, const train_report *now)
 
 static void test_killed(void)
 {
-    static seen v;
+    static training_log v;
     const train_data data = rows_of(TRAIN_U8, bytes);
     train_options o = options(&v);
     train_report r, other;
@@ -414,14 +414,14 @@ static void put(const char *text)
 
 static void test_log(void)
 {
-    static seen v;
+    static training_log v;
     train_data data = rows_of(GCKPT_F32, x);
     train_options o = options(&v);
     train_report r;
     char first[200], whole[2000], torn[2100];
     o.log = log_path;
     put(""); /* an empty one is one */
-    CHECK(train(&data, &o, 0, &r) != 0 && r.unlogged == 0);
+    CHECK(train(&data, &o, 0, &r) != 0 && r.log_failed == 0);
     snprintf(whole, sizeof whole, "%s", got());
     snprintf(first, sizeof first, "epoch,step,lr,loss,validation,accuracy,best\n1,9,%.9g,",
              (double)schedule_lr(o.schedule, STEPS - 1, 0, STEPS * EPOCHS, 2e-2f, 0));
@@ -465,7 +465,7 @@ static void test_log(void)
 /* No room for the second line: the training goes on, and says so. */
 static void test_full_disk(void)
 {
-    static seen v;
+    static training_log v;
     const train_data data = rows_of(GCKPT_F32, x);
     train_options o = options(&v);
     train_report r, other;
@@ -482,7 +482,7 @@ static void test_full_disk(void)
     setrlimit(RLIMIT_FSIZE, &small);
     const uint64_t none = train(&data, &o, 0, &r);
     setrlimit(RLIMIT_FSIZE, &was);
-    CHECK_MSG(full == hash && other.unlogged == 2 && other.error[0] == 0, "%d", other.unlogged);
+    CHECK_MSG(full == hash && other.log_failed == 2 && other.error[0] == 0, "%d", other.log_failed);
     CHECK_MSG(none == 0 && strstr(r.error, "log: build/test_loop.csv: ") != NULL, "%s", r.error);
     remove(log_path);
 }
@@ -497,13 +497,13 @@ static void test_text(void)
                  { -0.00948, "-0.00948" }, { 1234567, "1.23e+06" }, { 4321.5, "4321.5000" }, { NAN, "nan" } };
     char text[32];
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++)
-        CHECK_MSG(strstr(train_text(want[i].x, text), want[i].text) != NULL, "%s, not %s", text, want[i].text);
+        CHECK_MSG(strstr(train_format(want[i].x, text), want[i].text) != NULL, "%s, not %s", text, want[i].text);
 }
 
 /* ---- what is refused ---- */
 static void test_refusals(void)
 {
-    static seen v;
+    static training_log v;
     train_data data = rows_of(GCKPT_F32, NULL);
     train_options o = options(&v);
     train_report r;
@@ -559,7 +559,7 @@ static void classifier(train_net *net, void *user)
 
 static void test_classes(void)
 {
-    static seen v;
+    static training_log v;
     static int32_t class_of[ROWS];
     train_data data = rows_of(TRAIN_U8, bytes);
     const train_column target = { "class", GCKPT_I32, 0, class_of };
@@ -596,24 +596,24 @@ static void losses(train_net *net, void *user)
 {
     static const gckpt_term none = { NULL, 0, 0 };
     classifier(net, user);
-    gckpt_tensor *w = layers_param_again(net->graph, "fc", "weight", gckpt_shape2(3, WIDE), (gckpt_init){ 0.1f, 0, 0 });
+    gckpt_tensor *w = layers_param_shared(net->graph, "fc", "weight", gckpt_shape2(3, WIDE), (gckpt_init){ 0.1f, 0, 0 });
     gckpt_tensor *squares = gckpt_sum_loss(gckpt_mul(net->output, net->output));
     for (int i = 0; i < 2; i++)
-        net->more[i] = none;
-    net->more[0].loss = squares, net->more[0].weight = 0.01f;
-    net->more[1].loss = gckpt_sum_loss(gckpt_mul(w, w)), net->more[1].weight = 0.001f, net->more[1].regulariser = 1;
-    net->mores = 2;
+        net->extra[i] = none;
+    net->extra[0].loss = squares, net->extra[0].weight = 0.01f;
+    net->extra[1].loss = gckpt_sum_loss(gckpt_mul(w, w)), net->extra[1].weight = 0.001f, net->extra[1].regulariser = 1;
+    net->extra_count = 2;
 }
 
 static void crowded(train_net *net, void *user)
 {
     classifier(net, user);
-    net->mores = TRAIN_LOSSES;
+    net->extra_count = TRAIN_LOSSES;
 }
 
 static void test_losses(void)
 {
-    static seen v;
+    static training_log v;
     static int32_t class_of[ROWS];
     train_data data = rows_of(GCKPT_F32, x), alone = data;
     const train_column target = { "class", GCKPT_I32, 0, class_of };
@@ -638,7 +638,7 @@ static void test_losses(void)
         CHECK(way == 2 || gckpt_store_hash(s) == hash);
         r = way == 0 ? other : r;
         for (int i = 0; i < 3 && way != 2; i++)
-            CHECK(r.loss_of[i] == other.loss_of[i] && r.validation_of[i] == other.validation_of[i] && r.validation_of[i] > 0);
+            CHECK(r.term_loss[i] == other.term_loss[i] && r.term_validation[i] == other.term_validation[i] && r.term_validation[i] > 0);
         CHECK(way == 2 || same(&r, &other));
         if (way == 0) { /* the sums of all rows at once */
             alone = data;
@@ -652,10 +652,10 @@ static void test_losses(void)
             CHECK(train_predict(s, losses, &alone, &o, NULL, &other) == 0 && other.losses == 3);
             o.plan.batch = BATCH;
             for (int i = 0; i < 3; i++)
-                CHECK_MSG(fabs(other.loss_of[i] - r.validation_of[i]) <= 1e-14 * r.validation_of[i], "%d: %.17g, in batches %.17g",
-                          i, other.loss_of[i], r.validation_of[i]);
+                CHECK_MSG(fabs(other.term_loss[i] - r.term_validation[i]) <= 1e-14 * r.term_validation[i], "%d: %.17g, in batches %.17g",
+                          i, other.term_loss[i], r.term_validation[i]);
             CHECK(fabs(other.loss - r.validation) <= 1e-14 * r.validation);
-            const double sum = r.loss_of[0] + (double)0.01f * r.loss_of[1] + (double)0.001f * r.loss_of[2];
+            const double sum = r.term_loss[0] + (double)0.01f * r.term_loss[1] + (double)0.001f * r.term_loss[2];
             CHECK(fabs(sum - r.loss) <= 1e-14 * sum && r.losses == 3);
             FILE *f = fopen(log_path, "rb");
             char line[300] = "";
@@ -689,7 +689,7 @@ int main(void)
             y[i][k % 2] += sinf(x[i][k] / 40) / 4;
         }
     test_halves();
-    test_chance();
+    test_augmentation();
     test_rows();
     test_predict();
     test_schedules();
@@ -704,6 +704,6 @@ int main(void)
     test_refusals();
     test_classes();
     test_losses();
-    CHECK(living == 0);
+    CHECK(live_blocks == 0);
     return check_report("loop");
 }

@@ -29,7 +29,7 @@ static int begin(tuned *t, const adapters_options *o)
     memset(t, 0, sizeof *t);
     t->store = gckpt_store_new(&desc);
     gpt2_new(&t->m, LAYERS, 2, C, CONTEXT, V);
-    t->m.config.range = 0.4;
+    t->m.config.init_range = 0.4;
     CHECK(model_declare(&t->m, t->store) == 0);
     return o != NULL ? adapters_begin(&t->a, &t->m, t->store, o) : 0;
 }
@@ -59,7 +59,7 @@ static double train(tuned *t, const model_hooks *hooks, gckpt_mode mode, int64_t
     gckpt_report r = { 0 };
     for (int i = 0; i < steps; i++)
         CHECK(gckpt_step(e, feeds, 2, ROWS, &hyper, &r) == GCKPT_OK);
-    rig_free(e, p, g, NULL);
+    util_free(e, p, g, NULL);
     return r.loss;
 }
 
@@ -69,16 +69,16 @@ static void logits_of(tuned *t, const model_hooks *hooks, float *to)
     const model_options how = { 0, 0, 0, hooks };
     gckpt_graph *g = gckpt_graph_new(t->store, NULL);
     gckpt_tensor *x = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(ROWS, T));
-    const gckpt_fetch_spec pick = { model_logits(&t->m, model_hidden(&t->m, x, &how)), 0 };
-    const gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
+    const gckpt_fetch_spec fetch = { model_logits(&t->m, model_hidden(&t->m, x, &how)), 0 };
+    const gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     gckpt_exec *e = gckpt_exec_new(p, t->store, NULL);
     const gckpt_feed feed = { gckpt_id(x), tokens_of };
     CHECK(gckpt_forward(e, &feed, 1, ROWS, NULL) == GCKPT_OK);
-    const float *x_out = gckpt_fetch(e, gckpt_id(pick.tensor), 0);
+    const float *x_out = gckpt_fetch(e, gckpt_id(fetch.tensor), 0);
     if (CHECK(x_out != NULL))
         memcpy(to, x_out, ROWS * T * V * sizeof *to);
-    rig_free(e, p, g, NULL);
+    util_free(e, p, g, NULL);
 }
 
 static const struct {
@@ -98,7 +98,7 @@ static const struct {
         .rslora = 1,
         .dropout = 0.1,
         .targets = "h.[01].attn.c_(attn|proj),c_fc",
-        .ranks = "h.0.attn.c_attn=2,c_fc=3",
+        .rank_pattern = "h.0.attn.c_attn=2,c_fc=3",
         .bias = ADAPTERS_LORA_BIASES },
       2 * 32 + 4 * 32 + 2 * 4 * 16 + 3 * 3 * 40 + 2 * 32 + 3 * 32,
       1 },
@@ -334,19 +334,19 @@ static void test_patterns(void)
         const int got = pattern_match(all[i].text, 1, all[i].pattern, strlen(all[i].pattern));
         CHECK_MSG(got == all[i].matches, "%s %s: %d", all[i].text, all[i].pattern, got);
     }
-    char text[PATTERN_TEXT + 2];
+    char text[PATTERN_MAX_TEXT + 2];
     memset(text, 'a', sizeof text);
-    text[PATTERN_TEXT] = 0;
+    text[PATTERN_MAX_TEXT] = 0;
     CHECK(pattern_match(text, 1, "a*", 2) == 1 && pattern_match(text, 1, "a*b", 3) == 0);
-    text[PATTERN_TEXT] = 'a';
-    text[PATTERN_TEXT + 1] = 0;
+    text[PATTERN_MAX_TEXT] = 'a';
+    text[PATTERN_MAX_TEXT + 1] = 0;
     CHECK(pattern_match(text, 1, "a*", 2) == -1);
-    char deep[2 * PATTERN_DEEP + 3];
-    for (int n = PATTERN_DEEP; n <= PATTERN_DEEP + 1; n++) { /* groups */
+    char deep[2 * PATTERN_MAX_DEPTH + 3];
+    for (int n = PATTERN_MAX_DEPTH; n <= PATTERN_MAX_DEPTH + 1; n++) { /* groups */
         memset(deep, '(', (size_t)n);
         deep[n] = 'a';
         memset(deep + n + 1, ')', (size_t)n);
-        CHECK(pattern_match("a", 1, deep, 2 * (size_t)n + 1) == (n > PATTERN_DEEP ? -1 : 1));
+        CHECK(pattern_match("a", 1, deep, 2 * (size_t)n + 1) == (n > PATTERN_MAX_DEPTH ? -1 : 1));
     }
 }
 
@@ -359,10 +359,10 @@ static void test_options(void)
         { { .method = ADAPTERS_LORA, .targets = "lm_head" },
           "targets \"lm_head\" name lm_head, and only layers of blocks have LoRA here" },
         { { .method = ADAPTERS_LORA, .targets = "c_attn,c_(fc" }, "\"c_(fc\"" },
-        { { .method = ADAPTERS_LORA, .ranks = "c_attn" }, "\"c_attn\"" },
-        { { .method = ADAPTERS_LORA, .ranks = "c_attn=4,c_attn=x" }, "\"c_attn=x\"" },
-        { { .method = ADAPTERS_LORA, .ranks = "c_attn=2.5" }, "2.5" },
-        { { .method = ADAPTERS_LORA, .alphas = "c_attn=0" }, "\"c_attn=0\"" },
+        { { .method = ADAPTERS_LORA, .rank_pattern = "c_attn" }, "\"c_attn\"" },
+        { { .method = ADAPTERS_LORA, .rank_pattern = "c_attn=4,c_attn=x" }, "\"c_attn=x\"" },
+        { { .method = ADAPTERS_LORA, .rank_pattern = "c_attn=2.5" }, "2.5" },
+        { { .method = ADAPTERS_LORA, .alpha_pattern = "c_attn=0" }, "\"c_attn=0\"" },
         { { .method = ADAPTERS_LORA, .size = -1 }, "-1" },
         { { .method = ADAPTERS_LORA, .layers_to_transform = "0,3" }, "the model has 0 to 2" },
         { { .method = ADAPTERS_LORA, .layers_to_transform = "0," }, "numbers and ranges" },
@@ -410,7 +410,7 @@ static void test_packed(void)
         const adapters_options o = { .method = refused[i] };
         tuned t;
         begin(&t, NULL);
-        CHECK(model_pack(&t.m, t.store, GCKPT_STORAGE_I8) == 0);
+        CHECK(model_quantise(&t.m, t.store, GCKPT_STORAGE_I8) == 0);
         CHECK(adapters_begin(&t.a, &t.m, t.store, &o) == -1);
         CHECK_MSG(strstr(t.m.error, "is packed") != NULL, "%s", t.m.error);
         end(&t);
@@ -422,7 +422,7 @@ static void test_packed(void)
         tuned t;
         gckpt_parameter p;
         begin(&t, NULL);
-        CHECK(model_pack_others(&t.m, t.store, i == 2 ? GCKPT_STORAGE_BF16 : GCKPT_STORAGE_I8,
+        CHECK(model_quantise_except(&t.m, t.store, i == 2 ? GCKPT_STORAGE_BF16 : GCKPT_STORAGE_I8,
                                 i == 1 ? "wte,mlp" : NULL) == 0);
         CHECK(adapters_begin(&t.a, &t.m, t.store, &o) == (i == 0 ? -1 : 0));
         CHECK_MSG(i > 0 || strstr(t.m.error, "model_source.floats") != NULL, "%s", t.m.error);
@@ -436,7 +436,7 @@ static void test_packed(void)
     const adapters_options lora = { .method = ADAPTERS_LORA }, head = { .method = ADAPTERS_HEAD };
     tuned t;
     begin(&t, NULL);
-    CHECK(model_pack(&t.m, t.store, GCKPT_STORAGE_I8) == 0);
+    CHECK(model_quantise(&t.m, t.store, GCKPT_STORAGE_I8) == 0);
     CHECK(adapters_begin(&t.a, &t.m, t.store, &lora) == 0);
     train(&t, &t.a.hooks, GCKPT_STORE_ALL, ROWS, 3);
     CHECK(adapters_merge(&t.a) == -1 && strstr(t.m.error, "is packed") != NULL);
@@ -445,7 +445,7 @@ static void test_packed(void)
     end(&t);
     static float a[ROWS * T * V], b[ROWS * T * V]; /* the copied head is what ops see of wte */
     begin(&t, NULL);
-    CHECK(model_pack(&t.m, t.store, GCKPT_STORAGE_I8) == 0);
+    CHECK(model_quantise(&t.m, t.store, GCKPT_STORAGE_I8) == 0);
     logits_of(&t, NULL, a);
     CHECK(adapters_begin(&t.a, &t.m, t.store, &head) == 0);
     logits_of(&t, &t.a.hooks, b);
@@ -501,7 +501,7 @@ static void test_model(void)
         CHECK_MSG(model_load(&u.m, u.store, folder, &sources[i]) == 0, "%s", u.m.error);
         if (i == 2)
             CHECK(gckpt_store_freeze(t.store, "*", 1) == GCKPT_OK &&
-                  model_pack(&t.m, t.store, GCKPT_STORAGE_I8) == 0);
+                  model_quantise(&t.m, t.store, GCKPT_STORAGE_I8) == 0);
         logits_of(&t, NULL, a);
         logits_of(&u, NULL, b);
         CHECK_MSG((memcmp(a, b, sizeof a) == 0) == (i < 3), "source %d", i);
@@ -549,7 +549,7 @@ static void test_sampling(void)
                 { { 1, 3, 0.8, 7 }, { 0, 0.5, 0, 0, 0.5, 0 } }, /* of 3: 0.8446 > 0.8 by two */
                 { { 1, 100, 0, 7 }, { 0.141871, 0.385646, 0, 0.0860491, 0.385646, 0 } },
                 { { 0, 0, 0, 7 }, { 0, 1, 0, 0, 0, 0 } } };
-    sample_place room[N];
+    sample_entry room[N];
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         int drawn[N] = { 0 };
         for (int k = 0; k < DRAWS; k++)

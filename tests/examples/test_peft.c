@@ -48,7 +48,7 @@ static const char *named(tuned *t, int i, char *name)
     memset(&files, 0, sizeof files);
     files.a = &t->a;
     const char *found =
-        gckpt_store_peek(t->s, i, &p) == GCKPT_OK ? adapters_renamed(&files, p.name) : NULL;
+        gckpt_store_peek(t->s, i, &p) == GCKPT_OK ? adapters_save_name(&files, p.name) : NULL;
     return found != NULL ? strcpy(name, found) : NULL;
 }
 
@@ -65,13 +65,13 @@ static void test_gradients(tuned *t, const char *what)
     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, shape);
     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, shape);
     gckpt_term loss = { model_loss(&t->m, model_hidden(&t->m, tokens, &t->how), targets), 1, 0 };
-    gckpt_fetch_spec *picks = (gckpt_fetch_spec *)calloc((size_t)count, sizeof *picks);
+    gckpt_fetch_spec *fetches = (gckpt_fetch_spec *)calloc((size_t)count, sizeof *fetches);
     for (int i = 0; i < count && gckpt_store_peek(t->s, i, &p) == GCKPT_OK; i++) {
-        picks[n].tensor = p.frozen ? NULL : gckpt_param(g, p.name, p.shape, none);
-        picks[n].gradient = 1;
+        fetches[n].tensor = p.frozen ? NULL : gckpt_param(g, p.name, p.shape, none);
+        fetches[n].gradient = 1;
         n += !p.frozen;
     }
-    const gckpt_plan_desc desc = { .fetch = picks, .fetches = n, .batch = GOLDEN_BATCH };
+    const gckpt_plan_desc desc = { .fetch = fetches, .fetches = n, .batch = GOLDEN_BATCH };
     gckpt_plan *plan = gckpt_plan_new(g, &loss, 1, &desc);
     CHECK_MSG(plan != NULL, "%s: %s", what, gckpt_error_text(g));
     gckpt_exec *e = gckpt_exec_new(plan, t->s, NULL);
@@ -85,7 +85,7 @@ static void test_gradients(tuned *t, const char *what)
         for (int i = 0, k = 0; i < count && gckpt_store_peek(t->s, i, &p) == GCKPT_OK; i++) {
             if (p.frozen)
                 continue;
-            const float *values = gckpt_fetch(e, gckpt_id(picks[k++].tensor), 1);
+            const float *values = gckpt_fetch(e, gckpt_id(fetches[k++].tensor), 1);
             double squares = 0, sum = 0;
             int place = 0;
             named(t, i, name);
@@ -103,8 +103,8 @@ static void test_gradients(tuned *t, const char *what)
                       "%s: the gradient of %s is %g, %g; not %g, %g", what, name, squares, sum,
                       wanted, (double)want.values[2 * place + 1]);
         }
-    rig_free(e, plan, g, NULL);
-    free(picks);
+    util_free(e, plan, g, NULL);
+    free(fetches);
 }
 
 /* The same bits from every plan; what we save comes back, and peft has accepted its bytes. */
@@ -190,7 +190,7 @@ static gckpt_report first_step(tuned *t, gckpt_mode mode, int64_t rows)
     gckpt_report report = { 0 };
     CHECK_MSG(gckpt_step(e, feeds, 2, GOLDEN_BATCH, &hyper, &report) == GCKPT_OK, "%s",
               gckpt_error_text(e));
-    rig_free(e, p, g, NULL);
+    util_free(e, p, g, NULL);
     return report;
 }
 
@@ -393,7 +393,7 @@ static void test_twice(void)
                   "%s", t.m.error);
         end(&t);
         FILE *f = fopen(path, "r+b");
-        CHECK(f != NULL && head.path[0] != 0 && fseek(f, (long)head.values.at, SEEK_SET) == 0 &&
+        CHECK(f != NULL && head.path[0] != 0 && fseek(f, (long)head.values.offset, SEEK_SET) == 0 &&
               fwrite("\1\2\3\4", 1, 4, f) == 4);
         CHECK(f != NULL && fclose(f) == 0);
     }

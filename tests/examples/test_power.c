@@ -54,7 +54,7 @@ static void run(int saves)
     went_on = gckpt_store_step(store);
     executor = gckpt_exec_new(plan, store, NULL);
     while (gckpt_store_step(store) < STEPS && saves > 0) {
-        transformer_pieces(transformer_jack, gckpt_store_step(store), ROWS, TIME, tokens, targets);
+        transformer_rows(transformer_jack, gckpt_store_step(store), ROWS, TIME, tokens, targets);
         CHECK(gckpt_step(executor, feeds, 2, ROWS, &hyper, NULL) == GCKPT_OK);
         if (gckpt_store_step(store) % EVERY == 0) {
             CHECK(flash_save(&chip, store));
@@ -65,7 +65,7 @@ static void run(int saves)
 
 static int boot(int cut, int saves) /* 0: the power failed */
 {
-    chip_cut = cut, chip_operations = 0;
+    chip_fail_at = cut, chip_operations = 0;
     if (setjmp(power))
         return 0;
     run(saves);
@@ -75,7 +75,7 @@ static int boot(int cut, int saves) /* 0: the power failed */
 static unsigned char before[SAVES + 1]
                            [CHIP_BYTES]; /* the medium before each save, and at the end */
 static int operations[SAVES];            /* that each takes */
-static uint64_t want;                    /* the weights in the end */
+static uint64_t final_hash;                    /* the weights in the end */
 
 static void without_cuts(void)
 {
@@ -84,12 +84,12 @@ static void without_cuts(void)
         memcpy(before[save], medium, sizeof medium);
         CHECK(boot(-1, 1) && went_on == (uint64_t)(save * EVERY));
         operations[save] = chip_operations;
-        want = gckpt_store_hash(store);
+        final_hash = gckpt_store_hash(store);
         lose();
     }
     memcpy(before[SAVES], medium, sizeof medium);
     memset(medium, 0xff, sizeof medium);
-    CHECK(boot(-1, SAVES) && gckpt_store_hash(store) == want); /* at one go */
+    CHECK(boot(-1, SAVES) && gckpt_store_hash(store) == final_hash); /* at one go */
     CHECK(!memcmp(before[SAVES], medium, sizeof medium));
     lose();
 }
@@ -104,7 +104,7 @@ static int survives(int save, int cut, int again)
         fine = !boot(again, SAVES) && fine;
         lose();
     }
-    fine = boot(-1, SAVES) && fine && gckpt_store_hash(store) == want &&
+    fine = boot(-1, SAVES) && fine && gckpt_store_hash(store) == final_hash &&
            (went_on == (uint64_t)(save * EVERY) || went_on == (uint64_t)((save + 1) * EVERY));
     lose();
     return fine;
@@ -114,40 +114,40 @@ static int survives(int save, int cut, int again)
 static void damaged(void)
 {
     const size_t begin = flash_slot(&chip, (SAVES - 1) % 2);
-    flash_head head;
+    flash_header head;
     CHECK(flash_newest(&chip, &head) == (SAVES - 1) % 2 && head.sequence == SAVES);
     for (size_t i = 0; i < sizeof head + head.size; i += i < sizeof head ? 1 : 61) {
         medium[begin + i] ^= (unsigned char)(1 << i % 8);
-        flash_head h;
+        flash_header h;
         CHECK(flash_newest(&chip, &h) == SAVES % 2 && h.sequence == SAVES - 1);
         medium[begin + i] ^= (unsigned char)(1 << i % 8);
     }
 }
 
 /* A chip with a word that is not erased, or keeps a wrong bit. */
-static size_t worn;
+static size_t worn_page;
 static int worn_erase(size_t at)
 {
     const int fine = chip_erase(at);
-    if (at / CHIP_PAGE == worn / CHIP_PAGE)
-        medium[worn] = 0x7f;
+    if (at / CHIP_PAGE == worn_page / CHIP_PAGE)
+        medium[worn_page] = 0x7f;
     return fine;
 }
 static int worn_program(size_t at, const unsigned char *word)
 {
     const int fine = chip_program(at, word);
-    if (at <= worn && worn < at + FLASH_WORD)
-        medium[worn] ^= 1;
+    if (at <= worn_page && worn_page < at + FLASH_WORD)
+        medium[worn_page] ^= 1;
     return fine;
 }
 
 static void worn_out(void)
 {
     flash_chip bad = chip;
-    flash_head h;
+    flash_header h;
     memcpy(medium, before[SAVES], sizeof medium);
     CHECK(boot(-1, SAVES));
-    worn = flash_slot(&chip, SAVES % 2) + CHIP_PAGE + 5;
+    worn_page = flash_slot(&chip, SAVES % 2) + CHIP_PAGE + 5;
     bad.erase = worn_erase;
     CHECK(!flash_save(&bad, store));
     bad.erase = chip_erase, bad.program = worn_program;
@@ -176,7 +176,7 @@ int main(int argc, char **argv)
     for (int save = 0; save < SAVES; save++)
         for (int cut = 0; cut < 4 * operations[save]; cut++)
             if (argc > 1 || cut % 4 == cut / 4 % 4 || cut / 4 < CHIP_PAGES ||
-                cut / 4 >= operations[save] - (int)sizeof(flash_head) / FLASH_WORD)
+                cut / 4 >= operations[save] - (int)sizeof(flash_header) / FLASH_WORD)
                 CHECK_MSG(survives(save, cut, -1), "save %d, cut %d", save, cut);
     for (int i = 0; i < 200; i++) {
         const int cut = i * 97 % (4 * operations[1]), again = i * 61 % (4 * operations[1]);

@@ -17,7 +17,7 @@ enum { T = PREFERENCE_LENGTH, STEPS = GOLDEN_STEPS };
 /* ---- a run: model, adapter, teacher ---- */
 typedef struct {
     const char *model, *adapter, *teacher;
-    gckpt_storage stored;
+    gckpt_storage storage;
     double lr, beta, smoothing;
 } run_desc;
 
@@ -36,7 +36,7 @@ typedef struct {
 
 static void load(loaded *l, const run_desc *d)
 {
-    const model_source source = { .storage = d->stored };
+    const model_source source = { .storage = d->storage };
     memset(l, 0, sizeof *l);
     l->s = gckpt_store_new(NULL);
     CHECK_MSG(model_load(&l->m, l->s, d->model, NULL) == 0, "%s", l->m.error);
@@ -109,16 +109,16 @@ static void logps_of(const loaded *l, const run_desc *d, int64_t piece, float *t
     build_pairs(&b, l, d, 2, piece);
     b.feeds[2].data = reference;
     b.feeds[3].data = labels;
-    const gckpt_fetch_spec pick = { b.logps, 0 };
+    const gckpt_fetch_spec fetch = { b.logps, 0 };
     const gckpt_plan_desc desc = {
-        .mode = GCKPT_INFERENCE, .batch = PREFERENCE_PAIRS, .fetch = &pick, .fetches = 1
+        .mode = GCKPT_INFERENCE, .batch = PREFERENCE_PAIRS, .fetch = &fetch, .fetches = 1
     };
     gckpt_plan *p = gckpt_plan_new(b.g, NULL, 0, &desc);
     gckpt_exec *e = p != NULL ? gckpt_exec_new(p, l->s, NULL) : NULL;
     CHECK_MSG(e != NULL, "%s", gckpt_error_text(p != NULL ? (void *)l->s : b.g));
     CHECK(gckpt_collect(e, gckpt_id(b.logps), 0, to, 2 * PREFERENCE_PAIRS) == GCKPT_OK);
     CHECK_MSG(gckpt_forward(e, b.feeds, 2, PREFERENCE_PAIRS, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
-    rig_free(e, p, b.g, NULL);
+    util_free(e, p, b.g, NULL);
 }
 
 typedef struct {
@@ -128,9 +128,9 @@ typedef struct {
 } result;
 
 /* ---- ten steps ---- */
-static int apart(double a, double b, double share)
+static int apart(double a, double b, double tolerance)
 {
-    const double d = a - b, most = share * (b < 0 ? -b : b) + 1e-7;
+    const double d = a - b, most = tolerance * (b < 0 ? -b : b) + 1e-7;
     return !(d <= most && -d <= most);
 }
 
@@ -159,8 +159,8 @@ static void check_gradients(gckpt_exec *e, const loaded *l, const built *b, int6
             i++;
         if (!CHECK_MSG(i < count, "%s: the oracle has no gradient of %s", what, node.name))
             continue;
-        const double far = sum - want[i].sum, root = model_root(want[i].squares);
-        CHECK_MSG(!apart(squares, want[i].squares, 1e-4) && far <= 1e-5 * root + 1e-6 && far >= -1e-5 * root - 1e-6,
+        const double difference = sum - want[i].sum, root = model_sqrt(want[i].squares);
+        CHECK_MSG(!apart(squares, want[i].squares, 1e-4) && difference <= 1e-5 * root + 1e-6 && difference >= -1e-5 * root - 1e-6,
                   "%s: gradient of %s: squares %.9g, sum %.9g, not %.9g, %.9g", what, node.name, squares, sum,
                   want[i].squares, want[i].sum);
         seen++;
@@ -172,7 +172,7 @@ static result run(const run_desc *d, const run_how *how, const preference_sums *
                   float *after)
 {
     const int64_t batch = d->teacher != NULL ? GOLDEN_BATCH : PREFERENCE_PAIRS;
-    gckpt_fetch_spec picks[64];
+    gckpt_fetch_spec fetches[64];
     result r;
     loaded l;
     built b = { 0 };
@@ -184,22 +184,22 @@ static result run(const run_desc *d, const run_how *how, const preference_sums *
         build_pairs(&b, &l, d, how->rows, how->piece);
     b.feeds[2].data = reference;
     b.feeds[3].data = labels;
-    gckpt_plan_desc desc = { .mode = how->mode, .batch = batch, .threads = how->threads, .fetch = picks };
+    gckpt_plan_desc desc = { .mode = how->mode, .batch = batch, .threads = how->threads, .fetch = fetches };
     for (int i = 0, n = 0; gradients != NULL && i < gckpt_graph_size(b.g); i++) {
         gckpt_node node;
         gckpt_parameter p;
         gckpt_graph_node(b.g, i, &node);
         if (strcmp(node.op, "param") == 0 &&
             gckpt_store_peek(l.s, gckpt_store_find(l.s, node.name), &p) == GCKPT_OK && !p.frozen) {
-            picks[n].tensor = gckpt_param(b.g, node.name, p.shape, (gckpt_init){ 0, 0, 0 });
-            picks[n++].gradient = 1;
+            fetches[n].tensor = gckpt_param(b.g, node.name, p.shape, (gckpt_init){ 0, 0, 0 });
+            fetches[n++].gradient = 1;
             desc.fetches = n;
         }
     }
     if (how->least) {
         desc.budget = 1;
         gckpt_plan *none = gckpt_plan_new(b.g, b.terms, b.count, &desc);
-        desc.budget = rig_least(b.g);
+        desc.budget = util_least_budget(b.g);
         CHECK_MSG(none == NULL && desc.budget > 0, "%s: %s", what, gckpt_error_text(b.g));
     }
     gckpt_plan *p = gckpt_plan_new(b.g, b.terms, b.count, &desc);
@@ -226,7 +226,7 @@ static result run(const run_desc *d, const run_how *how, const preference_sums *
     r.bytes = gckpt_plan_bytes(p);
     r.measured = gckpt_bytes_measured(e);
     r.hash = gckpt_store_hash(l.s);
-    rig_free(e, p, b.g, NULL);
+    util_free(e, p, b.g, NULL);
     if (after != NULL)
         logps_of(&l, d, how->piece, after);
     unload(&l);
@@ -300,8 +300,8 @@ static void test_dpo(int i)
     preference_mean(&said);
     const double have[4] = { said.chosen, said.rejected, said.accuracy, said.margin };
     for (int k = 0; k < 4; k++) {
-        const double far = have[k] - dpo[i].rewards[k];
-        CHECK_MSG(far <= 2e-6 && far >= -2e-6, "%s: reward %d is %.9g, not %.9g", what, k, have[k], dpo[i].rewards[k]);
+        const double difference = have[k] - dpo[i].rewards[k];
+        CHECK_MSG(difference <= 2e-6 && difference >= -2e-6, "%s: reward %d is %.9g, not %.9g", what, k, have[k], dpo[i].rewards[k]);
     }
     const result first = run(d, &hows[0], dpo[i].gradients, dpo[i].count, what, after);
     check_run(&first, dpo[i].losses, dpo[i].norms, what);
@@ -347,7 +347,7 @@ static void test_packed_teacher(void)
 {
     run_desc d = taught[1].d;
     const result floats = run(&d, &hows[0], NULL, 0, "a teacher as floats", NULL);
-    d.stored = GCKPT_STORAGE_I8;
+    d.storage = GCKPT_STORAGE_I8;
     const result first = run(&d, &hows[0], NULL, 0, "a teacher as int8", NULL);
     CHECK_MSG(first.bytes < floats.bytes && first.hash != floats.hash, "int8 takes %zu bytes, floats %zu", first.bytes,
               floats.bytes);
@@ -413,7 +413,7 @@ static void test_ops(void)
     CHECK_MSG(gckpt_check_gradients(e, feeds, 2, N, &check) == GCKPT_OK, "%s", gckpt_error_text(e));
     CHECK(gckpt_apply(&preference_taken, in, 2, &from[0], sizeof from[0]) == NULL &&
           strstr(gckpt_error_text(g), "taken: x") != NULL);
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
 }
 
 int main(void)

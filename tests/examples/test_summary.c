@@ -34,7 +34,7 @@ static gckpt_graph *small_net(gckpt_store *s, gckpt_term *term)
     return g;
 }
 
-static const char *told(gckpt_result result, file *f)
+static const char *report_of(gckpt_result result, file *f)
 {
     CHECK(result == GCKPT_OK);
     return f->bytes ? (const char *)f->bytes : "";
@@ -72,11 +72,11 @@ static void test_table(void)
     gckpt_plan_free(p);
     p = gckpt_plan_new(g, &term, 1, NULL);
     CHECK(summary_open(&m, g, s, p) == GCKPT_OK);
-    const char *got = told(summary_print(&m, 80, file_write, &out), &out);
+    const char *got = report_of(summary_print(&m, 80, file_write, &out), &out);
     CHECK_MSG(!strncmp(got, want, strlen(want)), "\n%s", got);
     summary_close(&m);
     free(out.bytes);
-    rig_free(NULL, p, g, s);
+    util_free(NULL, p, g, s);
 }
 
 /* ---- random nets ---- */
@@ -111,8 +111,8 @@ static void check_rows(const summary *m, const gckpt_plan *p, unsigned seed)
     gckpt_usage u;
     gckpt_buffer b;
     for (int i = 0; i < m->count; i++) {
-        counted += m->rows[i].trained + m->rows[i].frozen + m->rows[i].measured;
-        kept += m->rows[i].kept;
+        counted += m->rows[i].trained + m->rows[i].frozen + m->rows[i].running_stats;
+        kept += m->rows[i].saved;
         work += m->rows[i].work;
         CHECK(m->rows[i].count >= 1 && m->rows[i].name[0]);
     }
@@ -124,18 +124,18 @@ static void check_rows(const summary *m, const gckpt_plan *p, unsigned seed)
         for (int i = 0; i < n.inputs && strcmp(n.op, "reshape") != 0; i++) /* what is read has a row */
             CHECK(m->row_of[n.input[i]] >= 0);
     CHECK_MSG(counted == parameters, "seed %u: %d parameters of %d", seed, (int)counted, (int)parameters);
-    int turn = 0;
+    int last_forward = 0;
     for (int i = 0; gckpt_plan_get(p, i, &in) == GCKPT_OK && gckpt_plan_usage(p, i, &u) == GCKPT_OK; i++) {
-        turn = !turn && in.kind == GCKPT_BACKWARD ? i : turn;
+        last_forward = !last_forward && in.kind == GCKPT_BACKWARD ? i : last_forward;
         planned += u.cost;
         CHECK_MSG(m->row_of[in.id] >= 0, "seed %u: tensor %d has no row", seed, in.id);
     }
     CHECK_MSG(work == planned, "seed %u: work %u of %u", seed, (unsigned)work, (unsigned)planned);
-    gckpt_plan_usage(p, turn, &u);
+    gckpt_plan_usage(p, last_forward, &u);
     waits = u.live; /* but for gradients and workspace, what lives as the backward begins */
     for (int i = 0; gckpt_plan_buffer(p, i, &b) == GCKPT_OK; i++)
-        waits -= b.kind > GCKPT_BUFFER_SAVED && b.start <= turn && b.end >= turn ? b.size : 0;
-    CHECK_MSG(!turn || kept == waits, "seed %u: %zu bytes kept, not %zu", seed, kept, waits);
+        waits -= b.kind > GCKPT_BUFFER_SAVED && b.start <= last_forward && b.end >= last_forward ? b.size : 0;
+    CHECK_MSG(!last_forward || kept == waits, "seed %u: %zu bytes kept, not %zu", seed, kept, waits);
 }
 
 /* Milliseconds of the lines add up to the whole. */
@@ -179,7 +179,7 @@ static void test_random(unsigned seed)
     gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, &d);
     gckpt_exec *e = p ? gckpt_exec_new(p, net.s, NULL) : NULL;
     if (!e) { /* nothing is left to train */
-        rig_free(e, p, NULL, NULL);
+        util_free(e, p, NULL, NULL);
         destroy();
         return;
     }
@@ -197,9 +197,9 @@ static void test_random(unsigned seed)
                   "seed %u: %s", seed, gckpt_error_text(e));
     for (int columns = 80; columns <= 120; columns += 20) {
         f.size = 0;
-        check_width(told(summary_print(&m, columns, file_write, &f), &f), columns, seed);
+        check_width(report_of(summary_print(&m, columns, file_write, &f), &f), columns, seed);
         f.size = 0;
-        const char *text = told(summary_time(&m, &prof, columns, file_write, &f), &f);
+        const char *text = report_of(summary_time(&m, &prof, columns, file_write, &f), &f);
         check_width(text, columns, seed);
         check_time(text, &prof, seed);
     }
@@ -215,12 +215,12 @@ static void test_random(unsigned seed)
     summary_close(&m);
     CHECK(summary_open(&m, net.g, net.s, NULL) == GCKPT_OK); /* before there is a plan */
     f = (file){ 0 };
-    CHECK(!strstr(told(summary_print(&m, 80, file_write, &f), &f), "kept"));
+    CHECK(!strstr(report_of(summary_print(&m, 80, file_write, &f), &f), "kept"));
     CHECK(summary_time(&m, &prof, 80, file_write, &f) == GCKPT_E_ARG);
     free(f.bytes);
     summary_close(&m);
     CHECK(summary_print(&m, 80, file_write, &f) == GCKPT_E_ARG && summary_open(&m, NULL, net.s, p) == GCKPT_E_ARG);
-    rig_free(e, p, NULL, NULL);
+    util_free(e, p, NULL, NULL);
     destroy();
 }
 
@@ -252,7 +252,7 @@ static void test_names(void)
 int main(int argc, char **argv)
 {
     const unsigned first = argc > 1 ? (unsigned)atoi(argv[1]) : check_seed();
-    const int graphs = argc > 2 ? atoi(argv[2]) : check_tries(30);
+    const int graphs = argc > 2 ? atoi(argv[2]) : check_iterations(30);
     test_names();
     test_table();
     for (int i = 0; i < graphs; i++)

@@ -38,9 +38,9 @@ static int parse(json *d, const char *text)
 {
     size_t n = strlen(text);
     json_init(d, "t");
-    d->own = (char *)malloc(n + 1);
-    memcpy(d->own, text, n + 1);
-    return json_parse(d, d->own, n);
+    d->owned = (char *)malloc(n + 1);
+    memcpy(d->owned, text, n + 1);
+    return json_parse(d, d->owned, n);
 }
 
 static void test_json_refuses(void)
@@ -211,9 +211,9 @@ static void test_json_values(void)
         CHECK(k != 5 || json_bool(&d, JSON_ROOT, "e", 1) == 0);
         CHECK(k != 6 || json_text(&d, 0)[0] == 0);
         CHECK(k != 7 || json_int(&d, JSON_ROOT, "twice", 0) == 2);
-        CHECK(k != 8 || json_need(&d, JSON_ROOT, "q", JSON_ARRAY) == 0);
-        CHECK(k != 9 || json_need(&d, JSON_ROOT, "n", JSON_OBJECT) == 0);
-        CHECK(k != 10 || json_need(&d, 0, "q", JSON_NOTHING) == 0);
+        CHECK(k != 8 || json_require(&d, JSON_ROOT, "q", JSON_ARRAY) == 0);
+        CHECK(k != 9 || json_require(&d, JSON_ROOT, "n", JSON_OBJECT) == 0);
+        CHECK(k != 10 || json_require(&d, 0, "q", JSON_NOTHING) == 0);
         CHECK_MSG(strcmp(d.error, errors[k]) == 0, "%s", d.error);
         json_fail(&d, 0, "later");
         CHECK(strcmp(d.error, errors[k]) == 0);
@@ -251,7 +251,7 @@ static void test_json_lines(void)
 static void check_whole(bpe *b, const char *text, size_t n)
 {
     size_t size, at = 0, valid_size;
-    char *valid = bpe_replace(text, n, &valid_size);
+    char *valid = bpe_to_utf8(text, n, &valid_size);
     bpe_tokens t = { NULL, 0, 0, "" };
     CHECK(bpe_encode(b, text, n, 1, &t) == 0);
     for (size_t k = 0; k < t.count; k++) {
@@ -521,21 +521,21 @@ static void test_pieces(void)
     for (int i = 0; i < 6; i++) {
         const bpe_added *special = bpe_find_added(&b, parts[i]);
         CHECK((special != NULL) == (i != 2 && i != 4) && (special == NULL || special->special));
-        CHECK(special != NULL || bpe_encode(&b, parts[i], strlen(parts[i]), BPE_INSIDE, &u) == 0);
+        CHECK(special != NULL || bpe_encode(&b, parts[i], strlen(parts[i]), BPE_NOT_FIRST, &u) == 0);
         if (special != NULL && bpe_reserve(&u, 1) == 0)
             u.ids[u.count++] = special->id;
     }
     check_same(&t, &u);
-    CHECK(b.spelled == 0 && t.ids[0] == 1 && t.ids[t.count - 1] == 2);
+    CHECK(b.special_texts == 0 && t.ids[0] == 1 && t.ids[t.count - 1] == 2);
 
     /* at the start of a text a space is put before it, and is taken off when it is decoded */
     size_t size, count = t.count;
     t.count = u.count = 0;
     encode(&b, "the", 0, &t);
-    encode(&b, " the", BPE_INSIDE, &u);
+    encode(&b, " the", BPE_NOT_FIRST, &u);
     check_same(&t, &u);
     u.count = 0;
-    encode(&b, "the", BPE_INSIDE, &u);
+    encode(&b, "the", BPE_NOT_FIRST, &u);
     CHECK(u.count > 0 && u.ids[0] != t.ids[0]);
     CHECK(bpe_bytes(&b, t.ids[0], &size)[0] == ' ' && size > 1);
     CHECK(bpe_first_bytes(&b, t.ids[0], &size)[0] == 't' && size < 4);
@@ -553,16 +553,16 @@ static void test_pieces(void)
     /* special tokens that text spells out */
     t.count = 0;
     encode(&b, "[INST] a </s></s", 0, &t);
-    CHECK(b.spelled == 2);
+    CHECK(b.special_texts == 2);
     for (size_t i = 0; i < t.count; i++)
         CHECK(t.ids[i] > 2 && t.ids[i] < 520);
     encode(&b, "[INST] a </s></s", BPE_SPECIALS, &t);
-    CHECK(b.spelled == 2);
+    CHECK(b.special_texts == 2);
     bpe_free(&b);
     CHECK(bpe_open(&b, GOLDEN "qwen2") == 0);
     t.count = 0;
     encode(&b, "<think>A\xcc\x8a\xe2\x84\xab", 0, &t); /* not special; special once normalized */
-    CHECK(b.spelled == 2 && t.ids[0] == 423 && bpe_find_added(&b, "\xc3\x85")->id == 129);
+    CHECK(b.special_texts == 2 && t.ids[0] == 423 && bpe_find_added(&b, "\xc3\x85")->id == 129);
     CHECK(bpe_find_added(&b, "e\xcc\x81t")->id == 424 && bpe_find_added(&b, "\xc3\xa9t") == NULL);
     bpe_free(&b);
     bpe_tokens_free(&t);
@@ -957,7 +957,7 @@ static void test_family_allocations(void)
     static const char *const of[] = { "llama3", "qwen2", "llama2", "mistral", "gemma" };
     char path[64];
     for (int k = 0; k < 5; k++) {
-        long n = 0, before = living;
+        long n = 0, before = live_blocks;
         int stage = 0; /* how far it came: 3: to the end */
         snprintf(path, sizeof path, GOLDEN "%s/tokenizer.json", of[k]);
         while (stage < 3 && n < 1000) {
@@ -980,8 +980,8 @@ static void test_family_allocations(void)
             bpe_tokens_free(&t);
             if (stage > 0)
                 bpe_free(&b);
-            CHECK_MSG(living == before, "%s, allocation %ld: %ld are not freed", of[k], n,
-                      living - before);
+            CHECK_MSG(live_blocks == before, "%s, allocation %ld: %ld are not freed", of[k], n,
+                      live_blocks - before);
         }
         CHECK(n > 20 && n < 1000);
     }
@@ -1000,7 +1000,7 @@ static void test_allocations(void)
     put_file(SCRATCH, texts[2], 300);
     for (int what = 0; what < TEXTS + 3; what++) {
         const char *s = texts[what < TEXTS ? 0 : what - TEXTS];
-        long n = 0, before = living;
+        long n = 0, before = live_blocks;
         for (int done = 0; !done && n < 1000;) {
             bpe b;
             bpe_tokens t = { NULL, 0, 0, "" };
@@ -1027,8 +1027,8 @@ static void test_allocations(void)
             bpe_tokens_free(&t);
             if (done || what >= TEXTS)
                 bpe_free(&b);
-            CHECK_MSG(living == before, "%d, allocation %ld: %ld are not freed", what, n,
-                      living - before);
+            CHECK_MSG(live_blocks == before, "%d, allocation %ld: %ld are not freed", what, n,
+                      live_blocks - before);
         }
         CHECK(n > (what < BIN ? 10 : 2) && n < 1000);
     }
@@ -1070,7 +1070,7 @@ int main(int argc, char **argv)
     test_family_refusals();
     test_bin();
     test_allocations();
-    CHECK(living == 0);
+    CHECK(live_blocks == 0);
     remove(SCRATCH);
     return check_report("test_tokenizer");
 }

@@ -33,22 +33,22 @@ static void test_layers(void)
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(2, 3)), *h = NULL;
-    gckpt_fetch_spec pick[6];
+    gckpt_fetch_spec fetch[6];
     gckpt_plan_desc desc;
     gckpt_parameter p;
     memset(&desc, 0, sizeof desc);
-    memset(pick, 0, sizeof pick);
-    pick[0].tensor = layers_block(layers_embed(tokens, "wte", 5, 8), &gpt, 0);
+    memset(fetch, 0, sizeof fetch);
+    fetch[0].tensor = layers_gpt_block(layers_embed(tokens, "wte", 5, 8), &gpt, 0);
     for (int t = 0; t < 3; t++)
-        h = layers_gru(gckpt_sum(gckpt_slice(pick[0].tensor, 1, t, t + 1), 1), h, "gru", 6);
-    pick[1].tensor = h;
-    pick[2].tensor = layers_mlp(h, "mlp", widths, 2, 0);
-    pick[3].tensor = layers_gru_all(pick[0].tensor, "gru", 6);
-    h = gckpt_reshape(pick[0].tensor, gckpt_shape4(2, 3, 4, 2));
-    pick[4].tensor = layers_batchnorm(layers_conv(h, "conv", 5, 3, 2), "bn");
-    pick[5].tensor = layers_llama_block(pick[0].tensor, 2, 12, 0);
+        h = layers_gru_cell(gckpt_sum(gckpt_slice(fetch[0].tensor, 1, t, t + 1), 1), h, "gru", 6);
+    fetch[1].tensor = h;
+    fetch[2].tensor = layers_mlp(h, "mlp", widths, 2, 0);
+    fetch[3].tensor = layers_gru_sequence(fetch[0].tensor, "gru", 6);
+    h = gckpt_reshape(fetch[0].tensor, gckpt_shape4(2, 3, 4, 2));
+    fetch[4].tensor = layers_batchnorm(layers_conv(h, "conv", 5, 3, 2), "bn");
+    fetch[5].tensor = layers_llama_block(fetch[0].tensor, 2, 12, 0);
     desc.mode = GCKPT_INFERENCE;
-    desc.fetch = pick;
+    desc.fetch = fetch;
     desc.fetches = 6;
     gckpt_plan *plan = gckpt_plan_new(g, NULL, 0, &desc);
     gckpt_exec *e = gckpt_exec_new(plan, s, NULL);
@@ -61,12 +61,12 @@ static void test_layers(void)
     for (int64_t k = 0; k < p.elements; k++)
         p.values[k] = fabsf(p.values[k]) + 0.5f;
     CHECK(gckpt_forward(e, &feed, 1, 2, NULL) == GCKPT_OK);
-    near(gckpt_fetch(e, gckpt_id(pick[0].tensor), 0), golden_block, 48, "block");
-    near(gckpt_fetch(e, gckpt_id(pick[1].tensor), 0), golden_gru, 12, "gru");
-    near(gckpt_fetch(e, gckpt_id(pick[2].tensor), 0), golden_mlp, 6, "mlp");
-    near(gckpt_fetch(e, gckpt_id(pick[3].tensor), 0), golden_gru_all, 36, "gru_all");
-    near(gckpt_fetch(e, gckpt_id(pick[4].tensor), 0), golden_image, 40, "image");
-    near(gckpt_fetch(e, gckpt_id(pick[5].tensor), 0), golden_llama, 48, "llama");
+    near(gckpt_fetch(e, gckpt_id(fetch[0].tensor), 0), golden_block, 48, "block");
+    near(gckpt_fetch(e, gckpt_id(fetch[1].tensor), 0), golden_gru, 12, "gru");
+    near(gckpt_fetch(e, gckpt_id(fetch[2].tensor), 0), golden_mlp, 6, "mlp");
+    near(gckpt_fetch(e, gckpt_id(fetch[3].tensor), 0), golden_gru_all, 36, "gru_all");
+    near(gckpt_fetch(e, gckpt_id(fetch[4].tensor), 0), golden_image, 40, "image");
+    near(gckpt_fetch(e, gckpt_id(fetch[5].tensor), 0), golden_llama, 48, "llama");
     gckpt_exec_free(e), gckpt_plan_free(plan), gckpt_graph_free(g), gckpt_store_free(s);
 }
 
@@ -90,11 +90,11 @@ static void test_more_layers(void)
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *signal = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(2, 3, 8));
     gckpt_tensor *t[7], *state[2] = { NULL, NULL };
-    gckpt_fetch_spec pick[7];
+    gckpt_fetch_spec fetch[7];
     gckpt_plan_desc desc;
     gckpt_parameter p;
     memset(&desc, 0, sizeof desc);
-    memset(pick, 0, sizeof pick);
+    memset(fetch, 0, sizeof fetch);
     memcpy(in, golden_block, sizeof in);
     t[0] = layers_conv2d(gckpt_reshape(signal, gckpt_shape4(2, 3, 4, 2)), "c2", 4, 3, &window, 1);
     t[0] = layers_groupnorm(t[0], "gn", 2);
@@ -107,12 +107,12 @@ static void test_more_layers(void)
     CHECK(layers_conv2d_transposed(six, "up2", 7, 3, &up, 0) == NULL); /* not 6 channels instead */
     gckpt_graph_free(uneven);
     for (int i = 0; i < 3; i++)
-        t[5] = layers_lstm(gckpt_sum(gckpt_slice(signal, 1, i, i + 1), 1), state, "lstm", 6);
-    t[6] = layers_lstm_all(signal, "deep", 6, 2);
+        t[5] = layers_lstm_cell(gckpt_sum(gckpt_slice(signal, 1, i, i + 1), 1), state, "lstm", 6);
+    t[6] = layers_lstm_sequence(signal, "deep", 6, 2);
     for (int i = 0; i < 7; i++)
-        pick[i].tensor = t[i];
+        fetch[i].tensor = t[i];
     desc.mode = GCKPT_INFERENCE;
-    desc.fetch = pick;
+    desc.fetch = fetch;
     desc.fetches = 7;
     gckpt_plan *plan = gckpt_plan_new(g, NULL, 0, &desc);
     gckpt_exec *e = gckpt_exec_new(plan, s, NULL);
@@ -130,9 +130,9 @@ static void test_more_layers(void)
         near(gckpt_fetch(e, gckpt_id(t[i]), 0), want[i], n, what[i]);
     }
     CHECK(layers_flatten(NULL) == NULL && layers_conv2d(NULL, "x", 3, 3, NULL, 1) == NULL &&
-          layers_groupnorm(NULL, "x", 1) == NULL && layers_lstm_all(NULL, "x", 3, 1) == NULL);
+          layers_groupnorm(NULL, "x", 1) == NULL && layers_lstm_sequence(NULL, "x", 3, 1) == NULL);
     state[0] = state[1] = NULL;
-    CHECK(layers_lstm(NULL, state, "x", 3) == NULL && gckpt_error(g) == GCKPT_OK);
+    CHECK(layers_lstm_cell(NULL, state, "x", 3) == NULL && gckpt_error(g) == GCKPT_OK);
     gckpt_exec_free(e), gckpt_plan_free(plan), gckpt_graph_free(g), gckpt_store_free(s);
 }
 
@@ -168,10 +168,10 @@ static void test_initial_values(void)
     gckpt_parameter p;
     const gckpt_window four = { .groups = 4 };
     gckpt_tensor *image = gckpt_input(g, "image", GCKPT_F32, gckpt_shape4(2, 3, 3, 64));
-    layers_dense(layers_block(in, &gpt, 7), "fc", 64);
+    layers_dense(layers_gpt_block(in, &gpt, 7), "fc", 64);
     layers_conv2d_transposed(layers_conv2d(image, "c", 128, 3, &four, 1), "up", 100, 2, NULL, 0);
-    layers_groupnorm(layers_lstm_all(in, "lstm", 64, 2), "gn", 2);
-    layers_conv(image, "conv", 80, 3, 1), layers_map(in, "map", 80), layers_llama_block(in, 4, 96, 1);
+    layers_groupnorm(layers_lstm_sequence(in, "lstm", 64, 2), "gn", 2);
+    layers_conv(image, "conv", 80, 3, 1), layers_dense_nobias(in, "map", 80), layers_llama_block(in, 4, 96, 1);
     gckpt_tensor *index = gckpt_input(g, "index", GCKPT_I32, gckpt_shape1(2));
     const gckpt_init normal = { 0.02f, 0, 0 };
     layers_embed(index, "wte", 80, 64), layers_embed_with(index, "wpe", 80, 64, normal);
@@ -191,8 +191,8 @@ static void test_initial_values(void)
     }
     CHECK(gckpt_store_get(s, gckpt_store_find(s, "h.7.ln_2.weight"), &p) == GCKPT_OK &&
           p.values[0] == 1 && p.values[63] == 1);
-    CHECK(layers_dense(NULL, "x", 3) == NULL && layers_block(NULL, &gpt, 0) == NULL &&
-          layers_gru(NULL, NULL, "x", 3) == NULL && gckpt_error(g) == GCKPT_OK);
+    CHECK(layers_dense(NULL, "x", 3) == NULL && layers_gpt_block(NULL, &gpt, 0) == NULL &&
+          layers_gru_cell(NULL, NULL, "x", 3) == NULL && gckpt_error(g) == GCKPT_OK);
     char name[600];
     memset(name, 'n', sizeof name);
     name[sizeof name - 1] = 0;
@@ -209,9 +209,9 @@ static void test_shared(void)
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         gckpt_tensor *in = gckpt_input(g, "in", GCKPT_F32, gckpt_shape2(2, 8)), *h;
         layers_dense(in, "fc1", 8), layers_dense(in, "fc2", 8);
-        h = layers_gru(in, layers_gru(in, NULL, "gru", 8), "gru", 8);
+        h = layers_gru_cell(in, layers_gru_cell(in, NULL, "gru", 8), "gru", 8);
         state[0] = state[1] = NULL;
-        layers_lstm(in, state, "lstm", 8), layers_lstm(in, state, "lstm", 8);
+        layers_lstm_cell(in, state, "lstm", 8), layers_lstm_cell(in, state, "lstm", 8);
         CHECK_MSG(h != NULL && layers_share == 0, "graph %d", k);
         if (k == 1) {
             const int params = gckpt_graph_size(g);
@@ -264,11 +264,11 @@ typedef struct {
     train_report of[64];    /* at the end of an epoch */
     uint64_t hash[64];
     uint64_t stopped; /* the hash at that step */
-} seen;
+} training_log;
 
-static int see(void *user, const train_report *now)
+static int on_step(void *user, const train_report *now)
 {
-    seen *v = (seen *)user;
+    training_log *v = (training_log *)user;
     if (now->step > 0) {
         v->wrong |= now->output != NULL || now->step > now->steps || now->epoch != v->epochs + 1;
         if (++v->steps == v->stop_at)
@@ -280,7 +280,7 @@ static int see(void *user, const train_report *now)
     return v->epochs == v->stop_after;
 }
 
-static train_options options(seen *v)
+static train_options options(training_log *v)
 {
     train_options o = train_defaults(5e-3f);
     memset(v, 0, sizeof *v);
@@ -291,8 +291,8 @@ static train_options options(seen *v)
     o.schedule = SCHEDULE_COSINE;
     o.warmup = 3;
     o.seed = 7;
-    o.every = -1;
-    o.watch = see;
+    o.print_every = -1;
+    o.watch = on_step;
     o.user = v;
     return o;
 }
@@ -301,7 +301,7 @@ static train_options options(seen *v)
 static uint64_t fit(const train_data *data, train_options *o, train_report *r)
 {
     gckpt_store *s = gckpt_store_new(NULL);
-    seen *v = (seen *)o->user;
+    training_log *v = (training_log *)o->user;
     v->store = s;
     v->epochs = 0;
     v->steps = 0;
@@ -320,7 +320,7 @@ static int same(const train_report *a, const train_report *b)
 
 static void test_same_bits(void)
 {
-    static seen v;
+    static training_log v;
     const train_data data = rows_of(ROWS, VALID);
     train_options o = options(&v);
     train_report r, other;
@@ -364,7 +364,7 @@ static void test_same_bits(void)
 /* The same by hand. */
 static void test_by_hand(void)
 {
-    static seen v;
+    static training_log v;
     static float fed[BATCH][WIDE];
     static int32_t target[BATCH];
     const train_data data = rows_of(ROWS, 0);
@@ -427,7 +427,7 @@ static void test_order(void)
 /* What validation and prediction say of the same rows, and the counted accuracy. */
 static void test_validation(void)
 {
-    static seen v;
+    static training_log v;
     static float out[ROWS][CLASSES], again[ROWS][CLASSES];
     const train_data data = rows_of(ROWS, VALID);
     train_data last = rows_of(VALID, 0), unknown = rows_of(ROWS, 0);
@@ -459,7 +459,7 @@ static void test_validation(void)
 /* The least validation's weights stay; patience ends. */
 static void test_best(void)
 {
-    static seen v;
+    static training_log v;
     const train_data data = rows_of(ROWS, VALID);
     train_options o = options(&v);
     train_report r;
@@ -469,12 +469,12 @@ static void test_best(void)
     uint64_t hash = fit(&data, &o, &r);
     int best = 0;
     for (int i = 1; i < v.epochs; i++) {
-        CHECK(v.of[i].best == (v.of[i].validation < v.of[best].validation));
+        CHECK(v.of[i].is_best == (v.of[i].validation < v.of[best].validation));
         CHECK(v.of[i].lr == 0.05f && v.of[i].output != NULL && v.of[i].step == 0);
-        best = v.of[i].best ? i : best;
+        best = v.of[i].is_best ? i : best;
     }
     CHECK(v.epochs == 40 && best < 34 && r.epoch == best + 1 && hash == v.hash[best]);
-    CHECK(same(&r, &v.of[best]) && r.best);
+    CHECK(same(&r, &v.of[best]) && r.is_best);
     o.patience = 5;
     const uint64_t all = hash;
     hash = fit(&data, &o, &r);
@@ -484,7 +484,7 @@ static void test_best(void)
 /* Without rows for validation the last weights stay, wherever it ends. */
 static void test_unvalidated(void)
 {
-    static seen v;
+    static training_log v;
     const train_data data = rows_of(64, 0);
     train_options o = options(&v);
     train_report r;
@@ -538,7 +538,7 @@ static void test_notes(const train_data *data, train_options *o)
 /* Ended after some epochs, and within one, then gone on with: as if nothing had happened. */
 static void test_resume(void)
 {
-    static seen v;
+    static training_log v;
     train_data data = rows_of(ROWS, VALID);
     train_options o = options(&v);
     train_report r, other;
@@ -587,7 +587,7 @@ static void refused(const train_data *data, train_options *o, const char *why)
 
 static void test_refusals(void)
 {
-    static seen v;
+    static training_log v;
     train_options o = options(&v);
     train_data data = rows_of(ROWS, ROWS);
     train_report r;
@@ -632,7 +632,7 @@ static void test_refusals(void)
 /* Every allocation of train.h fails once. */
 static void test_memory(void)
 {
-    static seen v;
+    static training_log v;
     const train_data data = rows_of(ROWS, VALID);
     train_options o = options(&v);
     train_report r;
@@ -645,7 +645,7 @@ static void test_memory(void)
         fail_at = 0;
         CHECK_MSG((hash != 0) == (n == 7), "allocation %ld: %s", n, r.error);
         CHECK_MSG(hash != 0 || strstr(r.error, "out of memory"), "%s", r.error);
-        CHECK(living == 0 && n < 50);
+        CHECK(live_blocks == 0 && n < 50);
     }
 }
 
@@ -661,12 +661,12 @@ static void words(train_net *net, void *user)
     net->output = layers_dense(layers_embed(net->in[0], "wte", WORDS, 8), "head", WORDS);
     net->loss = gckpt_cross_entropy(net->output, net->in[1]);
     const gckpt_term small = { gckpt_sum_loss(gckpt_mul(net->output, net->output)), 0.01f, 0 };
-    net->more[net->mores++] = small;
+    net->extra[net->extra_count++] = small;
 }
 
 static void test_sequences(void)
 {
-    static seen v;
+    static training_log v;
     static float out[ROWS * T][WORDS];
     const train_data data = { { { "tokens", GCKPT_I32, T, tokens }, { "next", GCKPT_I32, T, next_of } },
                               ROWS,
@@ -706,7 +706,7 @@ static void pairs(train_net *net, void *user)
 
 static void test_mixed(void)
 {
-    static seen v;
+    static training_log v;
     train_data data = rows_of(ROWS, VALID);
     train_options o = options(&v);
     train_report r;
@@ -748,7 +748,7 @@ static void both(train_net *net, void *user)
 /* What is computed as asked for, but seldom meant, is in the report and on stderr. */
 static void test_warnings(void)
 {
-    static seen v;
+    static training_log v;
     static float target[ROWS], order[ROWS];
     static int32_t sorted[ROWS];
     static const train_model models[] = { broadcast, normed, both };
@@ -858,6 +858,6 @@ int main(void)
     test_mixed();
     test_warnings();
     test_shuffle_rows();
-    CHECK(living == 0);
+    CHECK(live_blocks == 0);
     return check_report("train");
 }

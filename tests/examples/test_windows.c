@@ -105,27 +105,27 @@ static void test_long(const char *name, const adapters_options *method)
         rows += (size_t)(llama_bit(t.m.config.llama.sliding, i) ? (kept + ROUND) / 64 * 64
                                                                 : LONG + before);
     }
-    const size_t bytes = gckpt_plan_kind_bytes(g.one.plan, GCKPT_BYTES_CACHES);
-    const size_t row = (size_t)(2 * t.m.config.key_heads * t.m.config.head) * sizeof(float);
+    const size_t bytes = gckpt_plan_kind_bytes(g.decode.plan, GCKPT_BYTES_CACHES);
+    const size_t row = (size_t)(2 * t.m.config.key_heads * t.m.config.head_dim) * sizeof(float);
     CHECK_MSG(bytes == rows * row, "%s: caches of %zu bytes, not %zu", name, bytes, rows * row);
 
     gckpt_graph *graph = gckpt_graph_new(t.s, NULL);
     gckpt_tensor *in = gckpt_input(graph, "tokens", GCKPT_I32, gckpt_shape2(1, LONG));
-    gckpt_fetch_spec pick = { model_logits(&t.m, model_hidden(&t.m, in, &t.how)), 0 };
-    const gckpt_plan_desc all = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
+    gckpt_fetch_spec fetch = { model_logits(&t.m, model_hidden(&t.m, in, &t.how)), 0 };
+    const gckpt_plan_desc all = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(graph, NULL, 0, &all);
     CHECK_MSG(p != NULL, "%s: %s", name, gckpt_error_text(graph));
     gckpt_exec *e = gckpt_exec_new(p, t.s, NULL);
     const gckpt_feed feed = { gckpt_id(in), tokens };
     CHECK(gckpt_forward(e, &feed, 1, 1, NULL) == GCKPT_OK);
-    const float *want = gckpt_fetch(e, gckpt_id(pick.tensor), 0);
+    const float *want = gckpt_fetch(e, gckpt_id(fetch.tensor), 0);
     const float *have = generator_prompt(&g, tokens, FIRST);
     for (int at = FIRST; at < LONG && CHECK(have != NULL); at++) {
         CHECK_MSG(memcmp(have, want + (at - 1) * V, (size_t)V * sizeof *have) == 0,
                   "%s: logits of token %d differ with caches", name, at);
         have = generator_next(&g, tokens + at);
     }
-    rig_free(e, p, graph, NULL);
+    util_free(e, p, graph, NULL);
     generator_free(&g);
     end(&t);
 }
@@ -231,7 +231,7 @@ static void test_packed(void)
     for (int i = 0; i < 6; i++) {
         const char *name = i < 3 ? "gemma2" : "gemma3";
         uint64_t hash = 0;
-        for (int k = 0; k < 2 && check_share((unsigned)i, 3); k++) {
+        for (int k = 0; k < 2 && check_sampled((unsigned)i, 3); k++) {
             tuned t;
             open_base(&t, name, &sources[i % 3]);
             CHECK_MSG(adapters_begin(&t.a, &t.m, t.s, &lora) == 0, "%s", t.m.error);

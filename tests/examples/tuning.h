@@ -38,16 +38,16 @@ static inline int tuning_run(const model_any *m, gckpt_store *s, const model_opt
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *tokens =
         gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(GOLDEN_ROWS, GOLDEN_CONTEXT));
-    gckpt_fetch_spec pick = { model_logits(m, model_hidden(m, tokens, options)), 0 };
-    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
+    gckpt_fetch_spec fetch = { model_logits(m, model_hidden(m, tokens, options)), 0 };
+    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     CHECK_MSG(p != NULL, "%s: %s", what, gckpt_error_text(g));
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_feed feed = { gckpt_id(tokens), golden_tokens };
     int good = gckpt_forward(e, &feed, 1, GOLDEN_ROWS, NULL) == GCKPT_OK;
     if (CHECK_MSG(good, "%s: %s", what, gckpt_error_text(e)))
-        memcpy(logits, gckpt_fetch(e, gckpt_id(pick.tensor), 0), LOGITS * sizeof *logits);
-    rig_free(e, p, g, NULL);
+        memcpy(logits, gckpt_fetch(e, gckpt_id(fetch.tensor), 0), LOGITS * sizeof *logits);
+    util_free(e, p, g, NULL);
     return good;
 }
 
@@ -102,7 +102,7 @@ static inline void tuning_train(const model_any *m, gckpt_store *s, const model_
                   "%s: step %d: loss %.9g of %d targets, not %.9g", what, step, report.loss,
                   (int)report.count, losses ? losses[step] : 0);
     }
-    rig_free(e, p, g, NULL);
+    util_free(e, p, g, NULL);
 }
 
 /* Of each parameter's gradient, as golden/llama.py has them in expected's `name`.gradients; in the
@@ -118,12 +118,12 @@ static inline void tuning_gradients(const model_any *m, gckpt_store *s, const ch
     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, shape);
     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, shape);
     gckpt_term loss = { model_loss(m, model_hidden(m, tokens, NULL), targets), 1, 0 };
-    gckpt_fetch_spec *picks = (gckpt_fetch_spec *)calloc((size_t)count, sizeof *picks);
+    gckpt_fetch_spec *fetches = (gckpt_fetch_spec *)calloc((size_t)count, sizeof *fetches);
     for (int i = 0; i < count && gckpt_store_peek(s, i, &p) == GCKPT_OK; i++) {
-        picks[i].tensor = gckpt_param(g, p.name, p.shape, none);
-        picks[i].gradient = 1;
+        fetches[i].tensor = gckpt_param(g, p.name, p.shape, none);
+        fetches[i].gradient = 1;
     }
-    const gckpt_plan_desc desc = { .fetch = picks, .fetches = count, .batch = GOLDEN_BATCH };
+    const gckpt_plan_desc desc = { .fetch = fetches, .fetches = count, .batch = GOLDEN_BATCH };
     gckpt_plan *plan = gckpt_plan_new(g, &loss, 1, &desc);
     CHECK_MSG(plan != NULL, "%s: %s", name, gckpt_error_text(g));
     gckpt_exec *e = gckpt_exec_new(plan, s, NULL);
@@ -135,7 +135,7 @@ static inline void tuning_gradients(const model_any *m, gckpt_store *s, const ch
         CHECK(gckpt_store_get(expected, gckpt_store_find(expected, full), &want) == GCKPT_OK &&
               want.elements == 2 * count))
         for (int i = 0; i < count && gckpt_store_peek(s, i, &p) == GCKPT_OK; i++) {
-            const float *values = gckpt_fetch(e, gckpt_id(picks[i].tensor), 1);
+            const float *values = gckpt_fetch(e, gckpt_id(fetches[i].tensor), 1);
             double squares = 0, sum = 0;
             int place = 0;
             for (int k = 0; k < count && gckpt_store_peek(s, k, &q) == GCKPT_OK; k++)
@@ -152,8 +152,8 @@ static inline void tuning_gradients(const model_any *m, gckpt_store *s, const ch
                       "%s: the gradient of %s is %g, %g; not %g, %g", name, p.name, squares, sum,
                       wanted, (double)want.values[2 * place + 1]);
         }
-    rig_free(e, plan, g, NULL);
-    free(picks);
+    util_free(e, plan, g, NULL);
+    free(fetches);
 }
 
 /* What is made of the golden prompt, greedily, with caches of keys and values: these tokens, by
@@ -172,15 +172,15 @@ static inline void tuning_generate(model_any *m, gckpt_store *s, const model_hoo
 
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *in = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(1, ALL));
-    gckpt_fetch_spec pick = { model_logits(m, model_hidden(m, in, &options)), 0 };
-    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
+    gckpt_fetch_spec fetch = { model_logits(m, model_hidden(m, in, &options)), 0 };
+    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     CHECK_MSG(p != NULL, "%s: %s", what, gckpt_error_text(g));
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_feed feed = { gckpt_id(in), tokens };
     gckpt_result result = gckpt_forward(e, &feed, 1, 1, NULL);
     CHECK_MSG(result == GCKPT_OK, "%s: %s", what, gckpt_error_text(e));
-    const float *want = gckpt_fetch(e, gckpt_id(pick.tensor), 0);
+    const float *want = gckpt_fetch(e, gckpt_id(fetch.tensor), 0);
 
     generator maker;
     int64_t count = -1;
@@ -203,7 +203,7 @@ static inline void tuning_generate(model_any *m, gckpt_store *s, const model_hoo
     CHECK(have != NULL);
     if (count >= 0)
         generator_free(&maker);
-    rig_free(e, p, g, NULL);
+    util_free(e, p, g, NULL);
 }
 
 /* ---- files ---- */

@@ -23,7 +23,7 @@ static gckpt_store *store_new(void)
 
 /* ---- files ---- */
 /* A file of this header, in which `metadata`, if any, comes first, and these data. */
-static file made(const char *metadata, const char *header, const void *data, size_t bytes)
+static file file_with(const char *metadata, const char *header, const void *data, size_t bytes)
 {
     char text[2000];
     file f = { 0 };
@@ -53,7 +53,7 @@ static file golden(const char *name, const char *metadata)
     fclose(stream);
     memcpy(header, bytes + 8, length);
     header[length] = 0;
-    return made(metadata, header, bytes + 8 + length, size - 8 - length);
+    return file_with(metadata, header, bytes + 8 + length, size - 8 - length);
 }
 
 static gckpt_result read_as(gckpt_store *s, const file *f, const gckpt_file_desc *d)
@@ -76,7 +76,7 @@ static int has_text(const file *f, const char *text)
 }
 
 /* Both orders, the tensor and the remedy are in an error's text. */
-static void told(const void *object, const char *name)
+static void check_axes_error(const void *object, const char *name)
 {
     const char *text = gckpt_error_text(object);
     CHECK_MSG(gckpt_error(object) == GCKPT_E_DATA && strstr(text, name) &&
@@ -119,8 +119,8 @@ static double distance(gckpt_store *s, const net *n)
 {
     float x[48];
     double most = 0;
-    gckpt_fetch_spec pick = { n->y, 0 };
-    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
+    gckpt_fetch_spec fetch = { n->y, 0 };
+    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(n->g, NULL, 0, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_feed feed = { gckpt_id(n->x), x };
@@ -172,14 +172,14 @@ static void test_refused(void)
             net n = build(s, 0);
             const uint64_t before = gckpt_store_hash(s);
             CHECK(read_as(s, &f, &ways[way]) == GCKPT_E_DATA && gckpt_store_hash(s) == before);
-            told(s, "tensor \"0.weight\"");
+            check_axes_error(s, "tensor \"0.weight\"");
             CHECK(gckpt_store_note(s, "1.num_batches_tracked") == NULL && !gckpt_store_note(s, NULL) &&
                   !gckpt_store_note(NULL, "a"));
             gckpt_file_desc d = ways[way];
             d.convolutions = GCKPT_AXES_HWIO;
             CHECK_MSG(read_as(s, &f, &d) == GCKPT_OK, "%s", gckpt_error_text(s));
             CHECK(distance(s, &n) > 0.1);
-            rig_free(NULL, NULL, n.g, s);
+            util_free(NULL, NULL, n.g, s);
             free(f.bytes);
         }
     CHECK(mem.live == 0);
@@ -197,13 +197,13 @@ static void test_later(void)
         net n = build(s, 0);
         gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE };
         CHECK(n.y == NULL && gckpt_plan_new(n.g, NULL, 0, &desc) == NULL);
-        told(n.g, "param \"0.weight\"");
+        check_axes_error(n.g, "param \"0.weight\"");
         gckpt_graph_free(n.g);
         CHECK_MSG(read_as(s, &f, &said) == GCKPT_OK, "%s", gckpt_error_text(s));
         n = build(s, 0);
         CHECK_MSG(n.y != NULL, "%s", gckpt_error_text(n.g));
         CHECK(read_as(s, &f, NULL) == GCKPT_E_DATA);
-        rig_free(NULL, NULL, n.g, s);
+        util_free(NULL, NULL, n.g, s);
         free(f.bytes);
     }
 }
@@ -227,10 +227,10 @@ static void test_outputs(void)
             permute_all(from, s);
         }
         CHECK_MSG(n.y != NULL, "%s", gckpt_error_text(n.g));
-        const double far = distance(s, &n);
-        CHECK_MSG(far < 1e-6, "way %d: %g from PyTorch", way, far);
+        const double error = distance(s, &n);
+        CHECK_MSG(error < 1e-6, "way %d: %g from PyTorch", way, error);
         gckpt_store_free(from);
-        rig_free(NULL, NULL, n.g, s);
+        util_free(NULL, NULL, n.g, s);
     }
     free(theirs.bytes), free(permuted.bytes);
     CHECK(mem.live == 0);
@@ -244,7 +244,7 @@ static gckpt_graph *convolve(gckpt_store *s, int kind, int way)
 {
     const gckpt_init none = { 0, 0, 0 };
     const gckpt_window window = { .groups = kind == 4 ? 3 : 1 };
-    const int signals = kind == 1 || kind == 3, turn[4] = { 0, 1, 2, 3 };
+    const int signals = kind == 1 || kind == 3, permuting[4] = { 0, 1, 2, 3 };
     const gckpt_shape shape = signals     ? gckpt_shape3(2, 3, 2)
                               : kind == 4 ? gckpt_shape4(2, 2, 1, 3)
                                           : gckpt_shape4(3, 3, 3, 3);
@@ -260,7 +260,7 @@ static gckpt_graph *convolve(gckpt_store *s, int kind, int way)
     else if (way == MASKED)
         w = gckpt_mul(gckpt_param(g, "gain", gckpt_shape1(1), none), w);
     else if (way == PERMUTED)
-        w = gckpt_permute(w, turn, shape.n);
+        w = gckpt_permute(w, permuting, shape.n);
     CHECK(x != NULL && w != NULL);
     switch (kind) {
     case 1: gckpt_conv1d(x, w, NULL, &window); break;
@@ -285,7 +285,7 @@ static void test_readers(void)
                 snprintf(header, sizeof header,
                          "{\"w\":{\"dtype\":\"F32\",\"shape\":%s,\"data_offsets\":[0,%d]}}",
                          shapes[kind], (int)bytes);
-                file f = made(NULL, header, zeros, bytes);
+                file f = file_with(NULL, header, zeros, bytes);
                 gckpt_store *s = store_new();
                 gckpt_graph *g = later ? NULL : convolve(s, kind, way);
                 gckpt_file_desc d = { .partial = 1 };
@@ -295,17 +295,17 @@ static void test_readers(void)
                 CHECK_MSG(later || gckpt_error(g) == GCKPT_OK, "%s", gckpt_error_text(g));
                 g = later ? convolve(s, kind, way) : g;
                 if (way != PERMUTED)
-                    told(later ? (void *)g : s, "\"w\"");
+                    check_axes_error(later ? (void *)g : s, "\"w\"");
                 else
                     CHECK_MSG(gckpt_error(g) == GCKPT_OK, "%s", gckpt_error_text(g));
-                rig_free(NULL, NULL, g, s);
+                util_free(NULL, NULL, g, s);
                 free(f.bytes);
             }
     CHECK(mem.live == 0);
 }
 
 /* ---- files of this library ---- */
-static void test_own(void)
+static void test_own_files(void)
 {
     static const char *const old =
         "\"format\":\"gradckpt\",\"contract\":\"1\",\"step\":\"4\",\"seed\":\"3\","
@@ -326,8 +326,8 @@ static void test_own(void)
             if (later)
                 m = build(t, 0);
             CHECK(distance(t, &m) < 1e-6);
-            rig_free(NULL, NULL, n.g, s);
-            rig_free(NULL, NULL, m.g, t);
+            util_free(NULL, NULL, n.g, s);
+            util_free(NULL, NULL, m.g, t);
             free(f.bytes);
         }
     for (int later = 0; later < 2; later++) { /* so do those of version 0.1, which said less */
@@ -338,7 +338,7 @@ static void test_own(void)
         CHECK_MSG(read_as(s, &first, NULL) == GCKPT_OTHER_CONTRACT, "%s", gckpt_error_text(s));
         n = later ? build(s, 0) : n;
         CHECK_MSG(n.y != NULL && gckpt_store_step(s) == 4, "%s", gckpt_error_text(n.g));
-        rig_free(NULL, NULL, n.g, s);
+        util_free(NULL, NULL, n.g, s);
     }
     for (int i = 0; i < 2; i++) { /* what was taken without its order being said goes on so */
         gckpt_store *s = store_new(), *t = store_new();
@@ -347,15 +347,15 @@ static void test_own(void)
         CHECK(has_text(&f, "\"convolution_axes\":\"unsaid\"") == !i && !has_text(&f, "HWIO"));
         net n = build(t, 0);
         CHECK(read_as(t, &f, NULL) == GCKPT_E_DATA);
-        told(t, "\"0.weight\"");
+        check_axes_error(t, "\"0.weight\"");
         CHECK(read_as(t, &f, &said) == GCKPT_OK && gckpt_store_note(t, "convolution_axes") == NULL);
-        rig_free(NULL, NULL, n.g, t);
+        util_free(NULL, NULL, n.g, t);
         free(f.bytes);
         f = written(s, &ways[i]);
         t = store_new();
         CHECK(read_as(t, &f, NULL) == GCKPT_OK && (n = build(t, 0)).y == NULL);
-        told(n.g, "\"0.weight\"");
-        rig_free(NULL, NULL, n.g, t);
+        check_axes_error(n.g, "\"0.weight\"");
+        util_free(NULL, NULL, n.g, t);
         gckpt_store_free(s);
         free(f.bytes);
     }
@@ -370,7 +370,7 @@ static void test_own(void)
     CHECK(gckpt_conv2d(x, gckpt_reshape(w, gckpt_shape4(1, 1, 3, 2)), NULL, NULL) != NULL);
     f = written(s, &ways[1]); /* now one of two axes is */
     CHECK(has_text(&f, "\"convolution_axes\":\"HWIO\""));
-    rig_free(NULL, NULL, g, s);
+    util_free(NULL, NULL, g, s);
     free(f.bytes), free(permuted.bytes), free(theirs.bytes), free(first.bytes);
     CHECK(mem.live == 0);
 }
@@ -408,7 +408,7 @@ static void test_counters(void)
         snprintf(header, sizeof header,
                  "{\"%s\":{\"dtype\":\"%s\",\"shape\":[],\"data_offsets\":[0,%d]}}", refused[i],
                  types[i], i ? 4 : 8);
-        file g = made(NULL, header, "\1\0\0\0\0\0\0", i ? 4 : 8);
+        file g = file_with(NULL, header, "\1\0\0\0\0\0\0", i ? 4 : 8);
         gckpt_store *s = store_new();
         CHECK(read_as(s, &g, NULL) == GCKPT_E_DATA && strstr(gckpt_error_text(s), refused[i]));
         gckpt_store_free(s);
@@ -471,12 +471,12 @@ static const unsigned char *data_of(const file *f, const char *name, gckpt_shape
 }
 
 /* `turned` has a tensor of `plain`, of elements of `size` bytes, with axis i where axes[i] was. */
-static void moved(const file *plain, const file *turned, const char *name, const int *axes,
+static void moved(const file *plain, const file *reordered, const char *name, const int *axes,
                   size_t size)
 {
     gckpt_shape was, is;
     float from[4096], to[4096];
-    const unsigned char *a = data_of(plain, name, &was), *b = data_of(turned, name, &is);
+    const unsigned char *a = data_of(plain, name, &was), *b = data_of(reordered, name, &is);
     if (!CHECK_MSG(a && b && was.n == is.n && count_of(&was) <= 4096, "%s", name))
         return;
     for (int i = 0; i < is.n; i++)
@@ -534,9 +534,9 @@ static void test_any(void)
         shapes_of(shapes, &o);
         const int whole = round % 2;
         gckpt_file_desc plain = { .values_only = !whole },
-                        turn = { .user = &o, .values_only = !whole, .axes = order_of };
+                        permuting = { .user = &o, .values_only = !whole, .axes = order_of };
         if (round % 3 == 0)
-            plain.rename = turn.rename = in_file_q;
+            plain.rename = permuting.rename = in_file_q;
         gckpt_store *s = store_new();
         gckpt_term terms[PARAMS + 1];
         gckpt_graph *g = any(s, shapes, terms);
@@ -551,8 +551,8 @@ static void test_any(void)
             CHECK_MSG(gckpt_step(e, &feed, 1, 1, &h, NULL) == GCKPT_OK, "%s", gckpt_error_text(s));
             gckpt_exec_free(e), gckpt_plan_free(p);
         }
-        file a = written(s, &plain), b = written(s, &turn);
-        int turned = 0;
+        file a = written(s, &plain), b = written(s, &permuting);
+        int reordered = 0;
         for (int i = 0; i < PARAMS; i++)
             for (int slot = -1; slot < (whole ? 2 : 0); slot++) {
                 char name[32];
@@ -560,36 +560,36 @@ static void test_any(void)
                          round % 3 ? 'p' : 'q', i, slot);
                 moved(&a, &b, name, o.axes[i], sizeof(float));
                 for (int k = 0; k < shapes[i].n; k++)
-                    turned |= o.axes[i][k] != k;
+                    reordered |= o.axes[i][k] != k;
             }
-        CHECK(has_text(&b, "\"convolution_axes\":\"unsaid\"") == (whole && turned));
-        CHECK(!turned || !has_text(&b, "HWIO"));
+        CHECK(has_text(&b, "\"convolution_axes\":\"unsaid\"") == (whole && reordered));
+        CHECK(!reordered || !has_text(&b, "HWIO"));
         for (int way = 0; way < 3; way++) { /* built before, not, mapped */
             gckpt_store *t = store_new();
             gckpt_graph *h = way ? NULL : any(t, shapes, terms);
-            CHECK_MSG((way == 2 ? gckpt_store_map(t, b.bytes, b.size, &turn)
-                                : read_as(t, &b, &turn)) == GCKPT_OK,
+            CHECK_MSG((way == 2 ? gckpt_store_map(t, b.bytes, b.size, &permuting)
+                                : read_as(t, &b, &permuting)) == GCKPT_OK,
                       "%s", gckpt_error_text(t));
             CHECK(gckpt_store_hash(t) == gckpt_store_hash(s));
-            file again = written(t, &turn);
+            file again = written(t, &permuting);
             CHECK(same_file(&b, &again));
             free(again.bytes);
-            rig_free(NULL, NULL, h, t);
+            util_free(NULL, NULL, h, t);
         }
         free(a.bytes), free(b.bytes);
-        rig_free(NULL, NULL, g, s);
+        util_free(NULL, NULL, g, s);
     }
     CHECK(mem.live == 0);
 }
 
-static void packed(gckpt_store *s, gckpt_storage storage)
+static void pack_p0(gckpt_store *s, gckpt_storage storage)
 {
     CHECK(gckpt_store_freeze(s, "p0", 1) == GCKPT_OK);
     CHECK_MSG(gckpt_store_quantise(s, "p0", storage) == GCKPT_OK, "%s", gckpt_error_text(s));
 }
 
 /* "p0" (4,3,2,5), stored in any way, from a file of any type; what is stored alike keeps its bits. */
-static void test_stored(void)
+static void test_quantised(void)
 {
     orders o = { { 4 }, { { 3, 2, 0, 1 } }, 0 };
     for (int in_file = 0; in_file < 3; in_file++)
@@ -603,41 +603,41 @@ static void test_stored(void)
             for (int k = 0; k < 120; k++)
                 p.values[k] = (float)(k - 60) / 4; /* which all hold */
             const gckpt_storage types[] = { GCKPT_STORAGE_F32, GCKPT_STORAGE_BF16, GCKPT_STORAGE_F16 };
-            const gckpt_file_desc turn = { .user = &o,
+            const gckpt_file_desc permuting = { .user = &o,
                                            .values_only = 1,
                                            .storage = types[in_file],
                                            .axes = order_of },
                                   plain = { .values_only = 1, .storage = types[in_file] };
-            file a = written(s, &plain), b = written(s, &turn);
+            file a = written(s, &plain), b = written(s, &permuting);
             moved(&a, &b, "p0", o.axes[0], in_file ? 2 : 4);
             if (there < 3) {
                 gckpt_param(h, "p0", shape, (gckpt_init){ 1, 0, 0 });
                 if (there)
-                    packed(t, types[there]);
+                    pack_p0(t, types[there]);
             }
             if (there == 3) { /* of the program, not to be changed: right, and then wrong */
                 static float own[120];
                 memcpy(own, p.values, sizeof own);
                 CHECK(gckpt_store_external(t, "p0", shape, own, 0) == GCKPT_OK);
                 gckpt_result want = in_file ? GCKPT_E_DATA : GCKPT_OK;
-                CHECK_MSG(read_as(t, &b, &turn) == want, "%s", gckpt_error_text(t));
+                CHECK_MSG(read_as(t, &b, &permuting) == want, "%s", gckpt_error_text(t));
                 own[77] += 1;
-                CHECK(read_as(t, &b, &turn) == GCKPT_E_DATA &&
+                CHECK(read_as(t, &b, &permuting) == GCKPT_E_DATA &&
                       strstr(gckpt_error_text(t), "not writable"));
             } else {
-                CHECK_MSG((there == 4 ? gckpt_store_map(t, b.bytes, b.size, &turn)
-                                      : read_as(t, &b, &turn)) == GCKPT_OK,
+                CHECK_MSG((there == 4 ? gckpt_store_map(t, b.bytes, b.size, &permuting)
+                                      : read_as(t, &b, &permuting)) == GCKPT_OK,
                           "%s", gckpt_error_text(t));
                 CHECK(gckpt_store_hash(s) == gckpt_store_hash(t));
                 CHECK(gckpt_store_get(t, 0, &p) == GCKPT_OK &&
                       p.storage == types[there < 3 ? there : 0] && !p.frozen == (there % 4 == 0));
-                file again = written(t, &turn);
+                file again = written(t, &permuting);
                 CHECK(same_file(&b, &again) == (there % 4 == 0 || there == in_file));
                 free(again.bytes);
             }
             free(a.bytes), free(b.bytes);
-            rig_free(NULL, NULL, g, s);
-            rig_free(NULL, NULL, h, t);
+            util_free(NULL, NULL, g, s);
+            util_free(NULL, NULL, h, t);
         }
     CHECK(mem.live == 0);
 }
@@ -675,7 +675,7 @@ static void test_axes_refused(void)
     CHECK_MSG(strstr(gckpt_error_text(s), "[32,3], permuted by desc.axes, the store as [3,32]"),
               "%s", gckpt_error_text(s));
     for (int type = GCKPT_STORAGE_I8; type <= GCKPT_STORAGE_I4; type++) {
-        packed(s, (gckpt_storage)type);
+        pack_p0(s, (gckpt_storage)type);
         file small = written(s, &values);
         const uint64_t now = gckpt_store_hash(s);
         gckpt_store *t = store_new();
@@ -691,14 +691,14 @@ static void test_axes_refused(void)
         gckpt_param(h, "p0", gckpt_shape2(32, 32), (gckpt_init){ 1, 0, 0 });
         gckpt_param(h, "p1", gckpt_shape1(2), (gckpt_init){ 1, 0, 0 });
         file square = written(t, &values);
-        packed(t, (gckpt_storage)type);
+        pack_p0(t, (gckpt_storage)type);
         const uint64_t held = gckpt_store_hash(t);
         CHECK(read_as(t, &square, &d) == GCKPT_E_DATA && gckpt_store_hash(t) == held);
         CHECK(gckpt_store_hash(s) == now);
-        rig_free(NULL, NULL, h, t);
+        util_free(NULL, NULL, h, t);
         free(small.bytes), free(square.bytes);
     }
-    packed(s, GCKPT_STORAGE_F32);
+    pack_p0(s, GCKPT_STORAGE_F32);
     gckpt_parameter p;
     CHECK(gckpt_store_get(s, 0, &p) == GCKPT_OK);
     p.values[5] = 1e6f;
@@ -706,18 +706,18 @@ static void test_axes_refused(void)
     CHECK(gckpt_store_write_as(s, file_write, &none, &d) == GCKPT_E_DATA &&
           strstr(gckpt_error_text(s), "65504"));
     d.storage = GCKPT_STORAGE_F32;
-    file turned = written(s, &d);
+    file reordered = written(s, &d);
     gckpt_store *t = store_new();
     gckpt_graph *h = gckpt_graph_new(t, NULL);
     gckpt_param(h, "p0", gckpt_shape2(3, 32), (gckpt_init){ 1, 0, 0 });
     gckpt_param(h, "p1", gckpt_shape1(2), (gckpt_init){ 1, 0, 0 });
-    packed(t, GCKPT_STORAGE_F16);
+    pack_p0(t, GCKPT_STORAGE_F16);
     const uint64_t half = gckpt_store_hash(t);
-    CHECK(read_as(t, &turned, &d) == GCKPT_E_DATA && gckpt_store_hash(t) == half &&
+    CHECK(read_as(t, &reordered, &d) == GCKPT_E_DATA && gckpt_store_hash(t) == half &&
           strstr(gckpt_error_text(t), "65504"));
-    rig_free(NULL, NULL, h, t);
-    free(f.bytes), free(none.bytes), free(turned.bytes);
-    rig_free(NULL, NULL, g, s);
+    util_free(NULL, NULL, h, t);
+    free(f.bytes), free(none.bytes), free(reordered.bytes);
+    util_free(NULL, NULL, g, s);
     CHECK(mem.live == 0);
 }
 
@@ -728,18 +728,18 @@ static void test_axes_failing(void)
     orders o;
     random_state = 7;
     shapes_of(shapes, &o);
-    const gckpt_file_desc turn = { .user = &o, .axes = order_of };
+    const gckpt_file_desc permuting = { .user = &o, .axes = order_of };
     gckpt_store *s = store_new();
     gckpt_term terms[PARAMS + 1];
     gckpt_graph *g = any(s, shapes, terms);
-    file f = written(s, &turn);
+    file f = written(s, &permuting);
     gckpt_result result = GCKPT_E_FILE;
     for (size_t n = 1; n < 300 && result != GCKPT_OK; n++) {
         file copy = { .bytes = f.bytes, .size = f.size, .fail_call = n }, out = { .fail_call = n };
         gckpt_store *t = store_new();
-        result = gckpt_store_read_as(t, file_read, &copy, f.size, &turn);
+        result = gckpt_store_read_as(t, file_read, &copy, f.size, &permuting);
         CHECK(result == GCKPT_OK || (result == GCKPT_E_FILE && gckpt_store_count(t) == 0));
-        CHECK(gckpt_store_write_as(s, file_write, &out, &turn) ==
+        CHECK(gckpt_store_write_as(s, file_write, &out, &permuting) ==
               (n > 1 && result == GCKPT_OK ? GCKPT_OK : gckpt_error(s)));
         free(out.bytes);
         gckpt_store_free(t);
@@ -750,7 +750,7 @@ static void test_axes_failing(void)
         gckpt_store *t = store_new();
         mem.calls = 0;
         mem.fail_at = n;
-        result = read_as(t, &f, &turn);
+        result = read_as(t, &f, &permuting);
         mem.fail_at = 0;
         CHECK(result == GCKPT_OK || (result == GCKPT_E_MEMORY && gckpt_store_count(t) == 0));
         gckpt_store_free(t);
@@ -761,14 +761,14 @@ static void test_axes_failing(void)
     for (size_t at = 8; at < header; at++)
         for (int bit = 0; bit < 8; bit += 3) {
             f.bytes[at] ^= (unsigned char)(1 << bit);
-            result = read_as(s, &f, &turn);
+            result = read_as(s, &f, &permuting);
             CHECK(result == GCKPT_OK || gckpt_store_hash(s) == before);
             f.bytes[at] ^= (unsigned char)(1 << bit);
             if (result == GCKPT_OK)
-                CHECK(read_as(s, &f, &turn) == GCKPT_OK && gckpt_store_hash(s) == before);
+                CHECK(read_as(s, &f, &permuting) == GCKPT_OK && gckpt_store_hash(s) == before);
         }
     free(f.bytes);
-    rig_free(NULL, NULL, g, s);
+    util_free(NULL, NULL, g, s);
     CHECK(mem.live == 0);
 }
 
@@ -784,7 +784,7 @@ static int other_order(void *user, const char *name, gckpt_shape shape, int *axe
 
 static void test_axes_changing(void)
 {
-    const gckpt_file_desc turn = { .axes = other_order };
+    const gckpt_file_desc permuting = { .axes = other_order };
     gckpt_store *s = store_new();
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     random_state = 3;
@@ -797,18 +797,18 @@ static void test_axes_changing(void)
     int done = 0;
     for (int i = 0; i < 200; i++) {
         file out = { 0 };
-        done += gckpt_store_write_as(s, file_write, &out, &turn) == GCKPT_OK;
+        done += gckpt_store_write_as(s, file_write, &out, &permuting) == GCKPT_OK;
         gckpt_store *t = store_new();
         file copy = out;
         copy.at = copy.calls = 0;
         if (out.size)
-            CHECK(gckpt_store_read_as(t, file_read, &copy, out.size, &turn) == GCKPT_OK ||
+            CHECK(gckpt_store_read_as(t, file_read, &copy, out.size, &permuting) == GCKPT_OK ||
                   gckpt_store_count(t) == 0);
         free(out.bytes);
         gckpt_store_free(t);
     }
     CHECK(done > 20);
-    rig_free(NULL, NULL, g, s);
+    util_free(NULL, NULL, g, s);
     CHECK(mem.live == 0);
 }
 
@@ -859,14 +859,14 @@ static void test_pytorch(void)
                           !memcmp(was, is, sizeof(float) * (size_t)count_of(&a)),
                       "%s", names[i]);
         }
-        rig_free(NULL, NULL, n.g, s);
+        util_free(NULL, NULL, n.g, s);
         free(out.bytes);
     }
     gckpt_store *s = store_new();
     net n = build(s, 0);
     const uint64_t before = gckpt_store_hash(s);
     CHECK(read_as(s, &f, &silent) == GCKPT_E_DATA && gckpt_store_hash(s) == before);
-    told(s, "tensor \"0.weight\"");
+    check_axes_error(s, "tensor \"0.weight\"");
     CHECK(strstr(gckpt_error_text(s), "desc.axes") != NULL);
     CHECK(read_as(s, &f, &here) == GCKPT_OK && asked >= 8 && distance(s, &n) > 0.1);
     asked = 0; /* of a file that says its order nothing is asked */
@@ -879,7 +879,7 @@ static void test_pytorch(void)
           distance(s, &n) < 1e-6);
     CHECK(read_as(s, &own, &torch) == GCKPT_OK && distance(s, &n) < 1e-6);
     free(out.bytes), free(own.bytes), free(f.bytes), free(hwio.bytes);
-    rig_free(NULL, NULL, n.g, s);
+    util_free(NULL, NULL, n.g, s);
     CHECK(mem.live == 0);
 }
 
@@ -889,11 +889,11 @@ int main(void)
     test_later();
     test_outputs();
     test_readers();
-    test_own();
+    test_own_files();
     test_counters();
     test_arguments();
     test_any();
-    test_stored();
+    test_quantised();
     test_axes_refused();
     test_axes_failing();
     test_axes_changing();

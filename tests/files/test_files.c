@@ -16,9 +16,9 @@ typedef struct {
     char header[4000];
     size_t length;
     file data;
-} maker;
+} file_builder;
 
-static void make_text(maker *m, const char *text)
+static void add_header_text(file_builder *m, const char *text)
 {
     strcpy(m->header + m->length, text);
     m->length += strlen(text);
@@ -26,7 +26,7 @@ static void make_text(maker *m, const char *text)
 
 /* A tensor of n values x (type F32, F16, BF16: made of floats that these hold exactly) or of n
  * bytes 0 (any other type). */
-static void make(maker *m, const char *name, const char *type, const char *shape, const float *x,
+static void add_tensor(file_builder *m, const char *name, const char *type, const char *shape, const float *x,
                  size_t n)
 {
     char text[300];
@@ -44,16 +44,16 @@ static void make(maker *m, const char *name, const char *type, const char *shape
     snprintf(text, sizeof text,
              "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%u,%u]}",
              m->length == 0 ? "{" : m->header[m->length - 1] == '{' ? "" : ",", name, type, shape, (unsigned)begin, (unsigned)m->data.size);
-    make_text(m, text);
+    add_header_text(m, text);
 }
 
 /* The whole file; the header is padded by `pad` spaces, so the data may begin anywhere. */
-static file made(maker *m, int pad)
+static file build_file(file_builder *m, int pad)
 {
     file f = { 0 };
-    make_text(m, "}");
+    add_header_text(m, "}");
     while (pad-- > 0)
-        make_text(m, " ");
+        add_header_text(m, " ");
     for (int i = 0; i < 8; i++) {
         unsigned char c = (unsigned char)((uint64_t)m->length >> (8 * i));
         file_write(&f, &c, 1);
@@ -108,15 +108,15 @@ static const float four[4] = { 1.5f, -2, 0.0078125f, 65504 }, two[2] = { -0.0f, 
 
 static file hub_file(int pad)
 {
-    maker m = { 0 };
-    make_text(&m, "{\"__metadata__\":{\"format\":\"pt\"}");
-    make(&m, "transformer.h.0.attn.bias", "BOOL", "1,1,3,3", NULL, 9);
-    make(&m, "transformer.w", "F16", "2,2", four, 4);
-    make(&m, "v", "BF16", "2", two, 2);
-    make(&m, "transformer.h.1.attn.bias", "U8", "0", NULL, 0);
-    make(&m, "u", "F32", "4", four, 4);
-    make(&m, "transformer.h.2.attn.bias", "I64", "5", NULL, 5);
-    return made(&m, pad);
+    file_builder m = { 0 };
+    add_header_text(&m, "{\"__metadata__\":{\"format\":\"pt\"}");
+    add_tensor(&m, "transformer.h.0.attn.bias", "BOOL", "1,1,3,3", NULL, 9);
+    add_tensor(&m, "transformer.w", "F16", "2,2", four, 4);
+    add_tensor(&m, "v", "BF16", "2", two, 2);
+    add_tensor(&m, "transformer.h.1.attn.bias", "U8", "0", NULL, 0);
+    add_tensor(&m, "u", "F32", "4", four, 4);
+    add_tensor(&m, "transformer.h.2.attn.bias", "I64", "5", NULL, 5);
+    return build_file(&m, pad);
 }
 
 static void test_hub(void)
@@ -253,8 +253,8 @@ static void test_types(int types)
         file f = write_as(was, NULL);
         CHECK(strstr(header_of(&f), type_names[from]));
         for (int to = 0; to < types; to++)
-            for (int made = 0; made < 2; made++) {
-                gckpt_store *s = store_of((gckpt_storage)to, made);
+            for (int initialised = 0; initialised < 2; initialised++) {
+                gckpt_store *s = store_of((gckpt_storage)to, initialised);
                 const void *block = gckpti_values_block(&s->params[0]);
                 uint64_t before = snapshot(s);
                 int can = from != GCKPT_STORAGE_I8 || to == GCKPT_STORAGE_I8 || !to;
@@ -262,7 +262,7 @@ static void test_types(int types)
                 CHECK_MSG(result == (can ? GCKPT_OK : GCKPT_E_DATA), "%d to %d: %s", from, to,
                           gckpt_error_text(s));
                 CHECK_MSG(can ? holds(s, was) : snapshot(s) == before, "%d to %d", from, to);
-                CHECK(!made || block == gckpti_values_block(&s->params[0]));
+                CHECK(!initialised || block == gckpti_values_block(&s->params[0]));
                 CHECK(can || strstr(gckpt_error_text(s), "\"w\": the file has it as I8"));
                 if (can)
                     fail_reads(s, &f, NULL);
@@ -283,12 +283,12 @@ static void test_unfit(void)
 {
     static const float large[2] = { 1, 65520 }, nan[2] = { 1, 0.0f };
     for (int i8 = 0; i8 < 2; i8++) { /* I4: below */
-        maker m = { 0 };
+        file_builder m = { 0 };
         float x[2];
         memcpy(x, i8 ? nan : large, sizeof x);
         x[1] = i8 ? float_of(0x7f800000u) : x[1];
-        make(&m, "w", "F32", "1,2", x, 2);
-        file f = made(&m, 0);
+        add_tensor(&m, "w", "F32", "1,2", x, 2);
+        file f = build_file(&m, 0);
         gckpt_store *s = store_new();
         add(s, "w", gckpt_shape2(1, 2));
         CHECK(gckpt_store_freeze(s, "w", 1) == GCKPT_OK &&
@@ -300,10 +300,10 @@ static void test_unfit(void)
         gckpt_store_free(s);
         free(f.bytes);
     }
-    maker m = { 0 };
+    file_builder m = { 0 };
     float x[32] = { 1, 524064 };
-    make(&m, "w", "F32", "1,32", x, 32);
-    file f = made(&m, 0);
+    add_tensor(&m, "w", "F32", "1,32", x, 32);
+    file f = build_file(&m, 0);
     gckpt_store *s = store_new();
     add(s, "w", gckpt_shape2(1, 32));
     CHECK(gckpt_store_freeze(s, "w", 1) == GCKPT_OK && gckpt_store_quantise(s, "w", GCKPT_STORAGE_I4) == GCKPT_OK);
@@ -408,7 +408,7 @@ static void test_write(void)
 }
 
 /* ---- a store with some of everything, and all that can fail while it is loaded ---- */
-static gckpt_store *store_mixed(int made)
+static gckpt_store *store_mixed(int initialised)
 {
     static const char *const names[] = { "i", "h", "k", "f", "v", "late", "n" };
     gckpt_store *s = store_new();
@@ -416,17 +416,17 @@ static gckpt_store *store_mixed(int made)
         add(s, names[i], i < 4 ? gckpt_shape2(3, 3 + i) : i < 6 ? gckpt_shape1(7) : gckpt_shape2(2, 32));
     for (int i = 0; i < 7; i += i == 2 ? 4 : 1)
         CHECK(gckpt_store_freeze(s, names[i], 1) == GCKPT_OK);
-    for (int i = 0; i < 7 && made; i++) {
+    for (int i = 0; i < 7 && initialised; i++) {
         gckpt_parameter p;
         CHECK(gckpt_store_get(s, i, &p) == GCKPT_OK);
         for (int64_t k = 0; k < p.elements; k++)
-            p.values[k] += (float)made;
+            p.values[k] += (float)initialised;
     }
     CHECK(gckpt_store_quantise(s, "i", GCKPT_STORAGE_I8) == GCKPT_OK &&
           gckpt_store_quantise(s, "h", GCKPT_STORAGE_BF16) == GCKPT_OK &&
           gckpt_store_quantise(s, "k", GCKPT_STORAGE_F16) == GCKPT_OK &&
           gckpt_store_quantise(s, "n", GCKPT_STORAGE_I4) == GCKPT_OK);
-    if (made > 1) {
+    if (initialised > 1) {
         for (int i = 3; i < 5; i++) {
             gckpti_param *q = &s->params[i];
             CHECK(gckpti_ensure_state(s, q, 2));
@@ -696,22 +696,22 @@ static void test_legal(void)
     for (size_t i = 0; i < sizeof cases / sizeof *cases + sizeof wrong / sizeof *wrong; i++) {
         const size_t bad = i - sizeof cases / sizeof *cases;
         const int good = i < sizeof cases / sizeof *cases, bytes = good ? cases[i].left_out : 0;
-        maker m = { 0 };
+        file_builder m = { 0 };
         char text[600];
         snprintf(text, sizeof text, "{%s", good ? cases[i].head : "");
-        make_text(&m, text);
+        add_header_text(&m, text);
         if (good)
             snprintf(text, sizeof text, "\"extra\":{%s,\"data_offsets\":[0,%d]}", cases[i].extra, bytes);
         else
             snprintf(text, sizeof text, "\"extra\":{\"more\":%s,\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}", wrong[bad]);
-        make_text(&m, text);
+        add_header_text(&m, text);
         if (bytes)
             file_write(&m.data, "01234567", 8);
-        make(&m, "w", "F32", "2", two, 2);
-        file f = made(&m, 0);
-        for (int had = 0; had < 2; had++) {
+        add_tensor(&m, "w", "F32", "2", two, 2);
+        file f = build_file(&m, 0);
+        for (int old = 0; old < 2; old++) {
             gckpt_store *s = store_new();
-            if (had)
+            if (old)
                 add(s, "w", gckpt_shape1(2));
             gckpt_result result = read_as(s, &f, NULL);
             CHECK_MSG(result == (bytes || !good ? GCKPT_E_DATA : GCKPT_OK), "%d: %s", (int)i, gckpt_error_text(s));
@@ -725,9 +725,9 @@ static void test_legal(void)
         free(f.bytes);
     }
     /* a parameter that is there and empty in the file is missing; a file of no bytes is empty */
-    maker m = { 0 };
-    make(&m, "w", "F32", "0", NULL, 0);
-    file f = made(&m, 0);
+    file_builder m = { 0 };
+    add_tensor(&m, "w", "F32", "0", NULL, 0);
+    file f = build_file(&m, 0);
     gckpt_store *s = store_new();
     CHECK(read_as(s, &f, NULL) == GCKPT_OK && s->count == 0);
     add(s, "w", gckpt_shape1(2));
@@ -799,15 +799,15 @@ static void test_refused(void)
 {
     gckpt_file_desc d = { .rename = to_one };
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        maker m = { 0 };
+        file_builder m = { 0 };
         gckpt_store *s = store_new();
         add(s, "w", gckpt_shape2(2, 2));
         uint64_t before = snapshot(s);
-        make_text(&m, "{");
-        make_text(&m, refused[i].header);
+        add_header_text(&m, "{");
+        add_header_text(&m, refused[i].header);
         for (int k = 0; k < refused[i].data; k++)
             file_write(&m.data, "\1", 1);
-        file f = made(&m, 0);
+        file f = build_file(&m, 0);
         d.partial = refused[i].partial;
         gckpt_result result = read_as(s, &f, &d);
         CHECK_MSG(result == refused[i].want && strstr(gckpt_error_text(s), refused[i].text),
@@ -832,35 +832,35 @@ static int swapped(void *user, const char *name, gckpt_shape shape, int *axes)
 /* What an empty store refuses; what fails while it is passed over; rows of several lengths that are packed. */
 static void test_refused_more(void)
 {
-    maker m = { 0 };
+    file_builder m = { 0 };
     float x[16];
     int calls = 0;
     gckpt_store *s = store_new();
     gckpt_file_desc d = { .rename = once, .user = &calls };
-    make(&m, "w", "I8", "4", NULL, 4);
-    file f = made(&m, 0);
+    add_tensor(&m, "w", "I8", "4", NULL, 4);
+    file f = build_file(&m, 0);
     CHECK(read_as(s, &f, NULL) == GCKPT_E_DATA && strstr(gckpt_error_text(s), "\"w\": I8 needs two axes"));
     free(f.bytes);
-    make(&m, "w", "F32", "4", four, 4);
-    f = made(&m, 0);
+    add_tensor(&m, "w", "F32", "4", four, 4);
+    f = build_file(&m, 0);
     CHECK(read_as(s, &f, &d) == GCKPT_E_DATA && calls == 2 && strstr(gckpt_error_text(s), "\"w\": is none of the store's 0"));
     CHECK(s->count == 0 && read_as(s, &f, NULL) == GCKPT_OK && values(s, "w")[3] == four[3]);
     free(f.bytes);
-    make(&m, "a.attn.bias", "BOOL", "700", NULL, 700); /* read in three pieces */
-    make(&m, "w", "F32", "4", four, 4);
-    make(&m, "b.attn.bias", "BOOL", "300", NULL, 300);
-    f = made(&m, 0);
+    add_tensor(&m, "a.attn.bias", "BOOL", "700", NULL, 700); /* read in three pieces */
+    add_tensor(&m, "w", "F32", "4", four, 4);
+    add_tensor(&m, "b.attn.bias", "BOOL", "300", NULL, 300);
+    f = build_file(&m, 0);
     d.rename = of_hub;
     fail_reads(s, &f, &d);
     free(f.bytes);
     gckpt_store_free(s);
     s = store_new();
-    gckpt_file_desc turn = { .axes = swapped };
+    gckpt_file_desc permuting = { .axes = swapped };
     add(s, "w", gckpt_shape2(2, 2));
-    make(&m, "w", "F32", "2,2", four, 4);
-    make(&m, "w#state0", "F32", "4", four, 4);
-    f = made(&m, 0);
-    CHECK(read_as(s, &f, &turn) == GCKPT_E_SHAPE && strstr(gckpt_error_text(s), "\"w#state0\": [4], but its parameter is [2,2]"));
+    add_tensor(&m, "w", "F32", "2,2", four, 4);
+    add_tensor(&m, "w#state0", "F32", "4", four, 4);
+    f = build_file(&m, 0);
+    CHECK(read_as(s, &f, &permuting) == GCKPT_E_SHAPE && strstr(gckpt_error_text(s), "\"w#state0\": [4], but its parameter is [2,2]"));
     free(f.bytes);
     gckpt_store_free(s);
     s = store_new();
@@ -869,9 +869,9 @@ static void test_refused_more(void)
     CHECK(gckpt_store_freeze(s, "*", 1) == GCKPT_OK && gckpt_store_quantise(s, "*", GCKPT_STORAGE_I8) == GCKPT_OK);
     for (int i = 0; i < 16; i++)
         x[i] = (float)(i % 4 ? i : 127);
-    make(&m, "u", "F32", "2,8", x, 16);
-    make(&m, "v", "F32", "4,4", x, 16);
-    f = made(&m, 0);
+    add_tensor(&m, "u", "F32", "2,8", x, 16);
+    add_tensor(&m, "v", "F32", "4,4", x, 16);
+    f = build_file(&m, 0);
     CHECK_MSG(read_as(s, &f, NULL) == GCKPT_OK, "%s", gckpt_error_text(s));
     for (int p = 0; p < 2; p++) {
         float back[16];
@@ -982,11 +982,11 @@ static void test_shards(void)
 /* A fresh load takes no memory beside what it makes and its header: not the data a second time. */
 static void test_memory(void)
 {
-    maker m = { 0 };
+    file_builder m = { 0 };
     enum { N = 60000 };
     float *x = (float *)calloc(N, sizeof *x);
-    make(&m, "w", "BF16", "6,10000", x, N);
-    file f = made(&m, 0);
+    add_tensor(&m, "w", "BF16", "6,10000", x, N);
+    file f = build_file(&m, 0);
     for (int kind = 0; kind < 3; kind++) {
         gckpt_store *s = store_new();
         if (kind)
@@ -1098,11 +1098,11 @@ static void test_state_of_packed(void)
     }
     int some = 0;
     for (int k = 0; k < 8; k++) { /* mapped: BF16 packed, or the store's own where it is not aligned; F32 */
-        maker m = { 0 };
+        file_builder m = { 0 };
         gckpt_store *s = store_new();
-        make(&m, "w", k % 2 ? "F32" : "BF16", "2,2", four, 4);
-        make(&m, "w#state0", "F32", "2,2", four, 4);
-        file f = made(&m, k / 2);
+        add_tensor(&m, "w", k % 2 ? "F32" : "BF16", "2,2", four, 4);
+        add_tensor(&m, "w#state0", "F32", "2,2", four, 4);
+        file f = build_file(&m, k / 2);
         CHECK_MSG(gckpt_store_map(s, f.bytes, f.size, NULL) == GCKPT_OK, "%s", gckpt_error_text(s));
         const int packed = s->params[0].p.storage != GCKPT_STORAGE_F32;
         some += packed;
@@ -1222,7 +1222,7 @@ static void train(const training *t, int from, int to)
 }
 
 /* What is no safetensors file is refused with what it begins with, and what may help. */
-static void test_strangers(void)
+static void test_untrusted(void)
 {
     static const struct {
         const char *bytes, *begin;
@@ -1285,9 +1285,9 @@ static void test_resume(void)
     train(&rest, 4, 9);
     CHECK(gckpt_store_hash(s) == gckpt_store_hash(t) &&
           gckpt_store_hash(s) != gckpt_store_hash(base));
-    rig_free(b.e, b.p, b.g, base);
-    rig_free(whole.e, whole.p, whole.g, s);
-    rig_free(rest.e, rest.p, rest.g, t);
+    util_free(b.e, b.p, b.g, base);
+    util_free(whole.e, whole.p, whole.g, s);
+    util_free(rest.e, rest.p, rest.g, t);
     free(weights.bytes);
     free(f.bytes);
     CHECK(mem.live == 0);
@@ -1318,7 +1318,7 @@ int main(void)
     test_state_of_packed();
     test_order_of_notes();
     test_many_notes();
-    test_strangers();
+    test_untrusted();
     test_resume();
     return check_report("test_files");
 }

@@ -116,7 +116,7 @@ static uint64_t snapshot(const gckpt_store *s)
 enum { ROWS = 4, IN = 5, OUT = 3 };
 static uint64_t own_steps[2]; /* what the optimiser saw last, for a and b */
 
-static void own(void *user, const gckpt_update *u)
+static void own_optimiser(void *user, const gckpt_update *u)
 {
     (void)user;
     own_steps[u->name[0] - 'a'] = u->step;
@@ -149,7 +149,7 @@ static training training_new(gckpt_store *s, gckpt_optimiser optimiser, int own_
     memset(&with, 0, sizeof with);
     desc.optimiser = optimiser;
     desc.custom_state = own_state;
-    with.custom_optimiser = own;
+    with.custom_optimiser = own_optimiser;
     t.graph = gckpt_graph_new(s, NULL);
     gckpt_tensor *x = gckpt_input(t.graph, "x", GCKPT_F32, gckpt_shape2(ROWS, IN));
     gckpt_tensor *y = gckpt_input(t.graph, "y", GCKPT_F32, gckpt_shape2(ROWS, OUT));
@@ -218,19 +218,19 @@ static void freeze(gckpt_store *s, const char *pattern, int frozen)
 }
 
 /* ---- resuming ---- */
-typedef enum { UNFREEZE, RESET, SGD_BETWEEN, OWN, LIVES } life;
+typedef enum { UNFREEZE, RESET, SGD_BETWEEN, OWN_OPTIMISER, HISTORIES } history;
 
 /* The life of a training, with a save and load after each of its parts or without: the same bits. */
-static gckpt_store *lived(life how, int saved)
+static gckpt_store *run_history(history how, int saved)
 {
     gckpt_store *s = store_new();
     training t = training_new(s, GCKPT_SGD, 0); /* so that the parameters are there */
     training_free(&t);
     for (int part = 0; part < 3; part++) {
-        gckpt_optimiser which = how == OWN                        ? GCKPT_CUSTOM_OPTIMISER
+        gckpt_optimiser which = how == OWN_OPTIMISER                        ? GCKPT_CUSTOM_OPTIMISER
                                 : how == SGD_BETWEEN && part == 1 ? GCKPT_SGD
                                                                   : GCKPT_ADAMW;
-        if (how == UNFREEZE || how == OWN)
+        if (how == UNFREEZE || how == OWN_OPTIMISER)
             freeze(s, "b", part == 0);
         if (how == RESET && part == 1)
             CHECK(gckpt_store_reset(s, "b") == GCKPT_OK);
@@ -243,10 +243,10 @@ static gckpt_store *lived(life how, int saved)
 
 static void test_counts(void)
 {
-    static const uint64_t want[LIVES][2] = { { 9, 7 }, { 9, 7 }, { 6, 6 }, { 9, 7 } };
-    for (int how = 0; how < LIVES; how++) {
-        gckpt_store *whole = lived((life)how, 0), *resumed = lived((life)how, 1);
-        gckpt_optimiser which = how == OWN ? GCKPT_CUSTOM_OPTIMISER : GCKPT_ADAMW;
+    static const uint64_t want[HISTORIES][2] = { { 9, 7 }, { 9, 7 }, { 6, 6 }, { 9, 7 } };
+    for (int how = 0; how < HISTORIES; how++) {
+        gckpt_store *whole = run_history((history)how, 0), *resumed = run_history((history)how, 1);
+        gckpt_optimiser which = how == OWN_OPTIMISER ? GCKPT_CUSTOM_OPTIMISER : GCKPT_ADAMW;
         CHECK_MSG(resumed->params[0].updates == want[how][0] &&
                       resumed->params[1].updates == want[how][1],
                   "life %d: %d, %d", how, (int)resumed->params[0].updates,
@@ -372,7 +372,7 @@ static void test_live_executor(void)
 /* Files of version 0.1 have one optimiser and one count. */
 static void test_old_files(void)
 {
-    gckpt_store *s = lived(UNFREEZE, 0), *t = store_new();
+    gckpt_store *s = run_history(UNFREEZE, 0), *t = store_new();
     file b = write_all(s), old;
     CHECK(in_header(&b, ",\"b#updates\":\"1:7\"}") && !in_header(&b, "a#updates"));
     old = edited(&b, ",\"b#updates\":\"1:7\"", "");
@@ -419,7 +419,7 @@ static void test_wrong_counts(void)
         { "\"b#updates\":7", "'\"' expected" },
         { "\"b#updates\":\"1:7\",\"step\":\"9\"", "twice" },
     };
-    gckpt_store *s = lived(UNFREEZE, 0), *full = lived(RESET, 0), *empty = store_new();
+    gckpt_store *s = run_history(UNFREEZE, 0), *full = run_history(RESET, 0), *empty = store_new();
     file b = write_all(s);
     uint64_t before = snapshot(full), nothing = snapshot(empty);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -472,7 +472,7 @@ static void test_wrong_counts(void)
  * what is saved and loaded again. */
 static void test_flips(void)
 {
-    gckpt_store *s = lived(UNFREEZE, 0), *full = lived(RESET, 0);
+    gckpt_store *s = run_history(UNFREEZE, 0), *full = run_history(RESET, 0);
     file b = write_all(s), saved;
     uint64_t before = snapshot(full);
     size_t end = (size_t)(strstr((const char *)b.bytes + 8, "},") - (const char *)b.bytes);
@@ -503,7 +503,7 @@ static void test_flips(void)
 /* A file of any other contract is loaded, and the result says so; what is wrong stays wrong. */
 static void test_contract(void)
 {
-    gckpt_store *s = store_new(), *t = store_new(), *full = lived(RESET, 0);
+    gckpt_store *s = store_new(), *t = store_new(), *full = run_history(RESET, 0);
     steps(s, GCKPT_ADAMW, 3);
     file b = write_all(s);
     char now[32], other[80];
@@ -962,7 +962,7 @@ static void test_meddled(void)
 
 #ifdef __linux__
 /* On FAT what is replaced is held open; that it may not be read is no reason not to replace it, any other is. */
-static int held_error;
+static int flock_error;
 static int on_fat(const char *path, struct statfs *s)
 {
     (void)path;
@@ -974,7 +974,7 @@ static int not_held(const char *path, int flags, unsigned mode)
 {
     if (flags != O_RDONLY || strcmp(path, "fat.st"))
         return open(path, flags, mode);
-    errno = held_error;
+    errno = flock_error;
     return -1;
 }
 
@@ -986,7 +986,7 @@ static void test_fat(void)
     CHECK(gckpt_store_save(s, "fat.st") == GCKPT_OK);
     for (int readable = 0; readable < 2; readable++) {
         steps(s, GCKPT_SGD, 1);
-        held_error = readable ? EMFILE : EACCES;
+        flock_error = readable ? EMFILE : EACCES;
         gckpti_hooks.statfs = on_fat;
         gckpti_hooks.open = not_held;
         const gckpt_result result = gckpt_store_save(s, "fat.st");

@@ -645,7 +645,7 @@ static void test_names(void)
         CHECK_MSG(strstr(gckpt_error_text(g), wrong[i]), "%s", gckpt_error_text(g));
         CHECK(gckpt_store_external(s, wrong[i], gckpt_shape1(1), &one, 0) == GCKPT_E_ARG);
         CHECK(gckpt_store_count(s) == 0);
-        rig_free(NULL, NULL, g, s);
+        util_free(NULL, NULL, g, s);
     }
     char *big = (char *)malloc(100001);
     memset(big, '\n', 100000);

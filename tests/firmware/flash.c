@@ -72,7 +72,7 @@ static T *classify(gckpt_graph *g, T *x)
     return dense(gckpt_global_average_pool(h), "w", "b", C, CLASSES);
 }
 
-static gckpt_term build(gckpt_graph *g, gckpt_fetch_spec *pick)
+static gckpt_term build(gckpt_graph *g, gckpt_fetch_spec *fetch)
 {
     const int words = SET == TRANSFORMER || SET == GENERATOR, batch = INFERS ? 1 : ROWS;
     gckpt_shape tokens = gckpt_shape2(batch, SET == GENERATOR ? 1 : TIME);
@@ -83,11 +83,11 @@ static gckpt_term build(gckpt_graph *g, gckpt_fetch_spec *pick)
     gckpt_term term = { NULL, 1, 0 };
     if (SET == GENERATOR) {
         T *h = transformer(g, x, CAPACITY);
-        pick->tensor = gckpt_name(gckpt_linear_transposed(h, param(g, "words", WORDS, C, 0.1f), NULL), "y");
+        fetch->tensor = gckpt_name(gckpt_linear_transposed(h, param(g, "words", WORDS, C, 0.1f), NULL), "y");
     } else if (SET == AUTOENCODER) {
         T *h = gckpt_tanh(dense(x, "w1", "b1", IN, 8));
         h = gckpt_tanh(dense(gckpt_tanh(dense(h, "w2", "b2", 8, 3)), "w3", "b3", 3, 8));
-        pick->tensor = gckpt_name(dense(h, "w4", "b4", 8, IN), "y");
+        fetch->tensor = gckpt_name(dense(h, "w4", "b4", 8, IN), "y");
     } else if (SET == TRANSFORMER) {
         T *y = gckpt_input(g, "y", GCKPT_I32, tokens), *h = transformer(g, x, 0);
         term.loss = gckpt_linear_cross_entropy(h, param(g, "words", WORDS, C, 0.1f), y);
@@ -103,13 +103,13 @@ static gckpt_term build(gckpt_graph *g, gckpt_fetch_spec *pick)
 
 static gckpt_plan *plan(gckpt_graph *g, const gckpt_memory *memory)
 {
-    gckpt_fetch_spec pick = { NULL, 0 };
-    gckpt_term term = build(g, &pick);
+    gckpt_fetch_spec fetch = { NULL, 0 };
+    gckpt_term term = build(g, &fetch);
     static gckpt_plan_desc desc;
     desc.plain = 1;
     desc.optimiser = SET == DENSE ? GCKPT_SGD : GCKPT_ADAMW;
     desc.mode = INFERS ? GCKPT_INFERENCE : GCKPT_AUTO;
-    desc.fetch = &pick;
+    desc.fetch = &fetch;
     desc.fetches = INFERS;
     if (memory)
         desc.memory = *memory;
@@ -157,7 +157,7 @@ static int train(const gckpt_plan *p, gckpt_store *s, const gckpt_memory *memory
 
 #ifdef TABLE
 static char store_block[small_store_bytes], exec_block[small_exec_bytes];
-static int work(void)
+static int run_training(void)
 {
     const gckpt_store_desc desc = { { NULL, NULL, store_block, sizeof store_block }, 0 };
     const gckpt_memory memory = { NULL, NULL, exec_block, sizeof exec_block };
@@ -173,7 +173,7 @@ static size_t nothing(void *user, void *bytes, size_t size)
     return size - size;
 }
 #endif
-static int work(void)
+static int run_training(void)
 {
     const gckpt_store_desc desc = { { NULL, NULL, store_block, sizeof store_block }, 0 };
     const gckpt_memory memory[3] = { { NULL, NULL, graph_block, sizeof graph_block },
@@ -210,11 +210,11 @@ static __attribute__((noinline)) size_t deepest(int paint)
 int main(void)
 {
     (void)deepest(1);
-    const int fine = work();
+    const int fine = run_training();
     printf("%lu\n", (unsigned long)deepest(0));
     return !fine;
 }
 #else
-int main(void) { return !work(); }
+int main(void) { return !run_training(); }
 #endif
 #endif

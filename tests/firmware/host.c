@@ -75,7 +75,7 @@ int main(int argc, char **argv)
     terms[1].loss = gckpt_sum_loss(gckpt_mul(w, w));
     terms[1].weight = 0.01f;
     terms[1].regulariser = 1;
-    gckpt_fetch_spec pick = { x, 1 };
+    gckpt_fetch_spec fetch = { x, 1 };
     static gckpt_plan_desc desc;
     desc.mode = strcmp(how, "auto") ? GCKPT_SEGMENTS : GCKPT_AUTO; /* which may choose another form of the loss */
     desc.batch = BATCH;
@@ -83,7 +83,7 @@ int main(int argc, char **argv)
     desc.precision = strcmp(how, "bf16") ? GCKPT_FP32 : GCKPT_BF16;
     desc.plain = 1;
     desc.alignment = 8;
-    desc.fetch = &pick;
+    desc.fetch = &fetch;
     desc.fetches = 1;
     gckpt_plan *p = !strcmp(command, "read") ? gckpt_plan_read(g, from_stdin, NULL, NULL)
                                              : gckpt_plan_new(g, terms, 2, &desc);

@@ -74,10 +74,10 @@ int main(int argc, char **argv)
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(C, N), none);
     gckpt_tensor *y = gckpt_name(gckpt_linear(gckpt_embed(table, x), w, NULL), "y");
     static gckpt_plan_desc desc;
-    const gckpt_fetch_spec pick = { y, 0 };
+    const gckpt_fetch_spec fetch = { y, 0 };
     desc.mode = GCKPT_INFERENCE;
     desc.plain = 1;
-    desc.fetch = &pick;
+    desc.fetch = &fetch;
     desc.fetches = 1;
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     const int wrong = argc > 1 && argv[1][0] == 'c' ? gckpt_plan_c(p, "stored", to_stdout, NULL) != GCKPT_OK

@@ -70,10 +70,10 @@ int main(void)
         }
     if (wrong[0] + wrong[1] + wrong[2] + wrong[3] == 0)
         return 0;
-    board_text("not what scalars give:");
-    board_text(wrong[0] ? " gckpti_axpy_rows" : "");
-    board_text(wrong[1] ? " gckpti_chains" : "");
-    board_text(wrong[2] ? " gckpti_axpy" : "");
-    board_text(wrong[3] ? " gckpti_add_into\n" : "\n");
+    board_print("not what scalars give:");
+    board_print(wrong[0] ? " gckpti_axpy_rows" : "");
+    board_print(wrong[1] ? " gckpti_chains" : "");
+    board_print(wrong[2] ? " gckpti_axpy" : "");
+    board_print(wrong[3] ? " gckpti_add_into\n" : "\n");
     return 1;
 }

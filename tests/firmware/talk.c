@@ -16,7 +16,7 @@ enum { ROWS = 2, T = 3, C = 8, V = 11, CAPACITY = 10 };
 
 #ifndef TABLE
 enum { small_store_bytes = 1 << 15, small_exec_bytes = 1 << 15 };
-static const gckpt_plan *made;
+static const gckpt_plan *generator_plan;
 static int say_tokens, say_logits;
 static size_t to_stdout(void *user, const void *bytes, size_t size)
 {
@@ -34,13 +34,13 @@ static void plan(gckpt_store *s)
     gckpt_tensor *x = gckpt_positions_at(gckpt_embed(table, tokens), places, 1);
     gckpt_tensor *k = gckpt_cache(gckpt_rotary_at(x, 2, 0, 5), CAPACITY), *v = gckpt_cache(x, CAPACITY);
     gckpt_tensor *y = gckpt_linear_transposed(gckpt_attention(x, k, v, 2, 1), table, NULL);
-    gckpt_fetch_spec pick = { gckpt_name(y, "logits"), 0 };
+    gckpt_fetch_spec fetch = { gckpt_name(y, "logits"), 0 };
     static gckpt_plan_desc desc;
     desc.mode = GCKPT_INFERENCE;
     desc.plain = 1;
-    desc.fetch = &pick;
+    desc.fetch = &fetch;
     desc.fetches = 1;
-    made = gckpt_plan_new(g, NULL, 0, &desc);
+    generator_plan = gckpt_plan_new(g, NULL, 0, &desc);
     say_tokens = gckpt_id(tokens);
     say_logits = gckpt_id(y);
     gckpt_graph_free(g);
@@ -65,20 +65,20 @@ int main(int argc, char **argv)
     bind.memory.size = sizeof exec_block;
     (void)argv;
 #ifdef TABLE
-    const gckpt_plan *made = &small;
+    const gckpt_plan *generator_plan = &small;
     const int say_tokens = small_tokens, say_logits = small_logits;
-    if (argc > 1 || gckpt_plan_params(made, s) != GCKPT_OK)
+    if (argc > 1 || gckpt_plan_params(generator_plan, s) != GCKPT_OK)
         return 2;
 #else
     plan(s);
     if (argc > 1)
-        return gckpt_plan_c(made, "small", to_stdout, NULL) != GCKPT_OK;
+        return gckpt_plan_c(generator_plan, "small", to_stdout, NULL) != GCKPT_OK;
 #endif
     gckpt_parameter p; /* as if they were loaded: a build without training draws none */
     for (int i = 0; gckpt_store_get(s, i, &p) == GCKPT_OK; i++)
         for (int k = 0; k < (int)p.elements; k++)
             p.values[k] = (float)((k * 37 + i * 11) % 101 - 50) / 120.0f;
-    gckpt_exec *e = gckpt_exec_new(made, s, &bind);
+    gckpt_exec *e = gckpt_exec_new(generator_plan, s, &bind);
     if (!e)
         return puts(gckpt_error_text(s)), 3;
     for (int call = 0; call < 4; call++) {
@@ -92,7 +92,7 @@ int main(int argc, char **argv)
     }
     puts(gckpt_error_text(e)); /* the fourth had no room */
     gckpt_exec_free(e);
-    gckpt_plan_free(made);
+    gckpt_plan_free(generator_plan);
     gckpt_store_free(s);
     return 0;
 }

@@ -22,7 +22,7 @@ static inline unsigned byte(bytes *b)
     b->left--;
     return *b->at++;
 }
-static inline int pick(bytes *b, int n) { return (int)(byte(b) % (unsigned)n); }
+static inline int choose(bytes *b, int n) { return (int)(byte(b) % (unsigned)n); }
 
 /* 0..n-1, or, now and then, where such are allowed, what is not there. */
 static inline int64_t number(bytes *b, int n)

@@ -23,7 +23,7 @@ size_t LLVMFuzzerMutate(uint8_t *bytes, size_t size, size_t most);
 /* ---- files in memory ---- */
 typedef struct {
     uint8_t *bytes;
-    size_t size, room, at;
+    size_t size, capacity, at;
     size_t fail_at; /* reading and writing end here; 0: they do not */
 } fuzz_file;
 
@@ -32,9 +32,9 @@ static inline size_t fuzz_write(void *user, const void *bytes, size_t size)
     fuzz_file *f = (fuzz_file *)user;
     if (f->fail_at > 0 && f->size + size > f->fail_at)
         return 0;
-    if (f->size + size > f->room) {
-        f->room = 2 * (f->size + size);
-        f->bytes = (uint8_t *)realloc(f->bytes, f->room);
+    if (f->size + size > f->capacity) {
+        f->capacity = 2 * (f->size + size);
+        f->bytes = (uint8_t *)realloc(f->bytes, f->capacity);
         MUST(f->bytes != NULL);
     }
     memcpy(f->bytes + f->size, bytes, size);

@@ -18,7 +18,7 @@ static model_any models[2];
 static void put_weights(const char *head, size_t size)
 {
     static float values[VALUES_MOST / sizeof(float)];
-    held_file *f = held_new("adapter_model.safetensors");
+    memfs_file *f = memfs_new("adapter_model.safetensors");
     uint8_t length[8];
     size_t most = 0;
     for (size_t i = 0; i + 1 < size; i++) /* the end of the last values, as far as it can be seen */
@@ -28,9 +28,9 @@ static void put_weights(const char *head, size_t size)
         }
     for (int i = 0; i < 8; i++)
         length[i] = (uint8_t)((uint64_t)size >> 8 * i);
-    held_write(f, length, 8);
-    held_write(f, head, size);
-    held_write(f, values, most);
+    memfs_write(f, length, 8);
+    memfs_write(f, head, size);
+    memfs_write(f, values, most);
 }
 
 /* Loads a folder; its hash, or 0: refused. */
@@ -58,7 +58,7 @@ static uint64_t loaded(const model_any *model, const char *folder, const char *t
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     const reader_parts p = reader_split(bytes, size);
-    const uint64_t chosen = chosen_of(bytes, size);
+    const uint64_t chosen = input_hash(bytes, size);
     const int saves = chosen % 4 == 0;
     char *head = (char *)malloc(p.size[1] + 1);
     if (models[0].config.layers == 0) {
@@ -70,10 +70,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         memcpy(head, p.at[1], p.size[1]);
     head[p.size[1]] = 0;
     const model_any *model = &models[p.count > 2];
-    held_put("adapter_config.json", p.at[0], p.size[0]);
+    memfs_put("adapter_config.json", p.at[0], p.size[0]);
     put_weights(head, p.size[1]);
     free(head);
-    const uint64_t first = loaded(model, held_folder(chosen / 4), saves ? "saved" : NULL);
+    const uint64_t first = loaded(model, memfs_folder(chosen / 4), saves ? "saved" : NULL);
     if (first != 0 && saves) {
         must(loaded(model, reader_path("saved"), NULL) == first);
         reader_remove("saved/adapter_config.json");
@@ -81,7 +81,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         reader_remove("saved/README.md");
         reader_remove("saved");
     }
-    held_end();
+    memfs_end();
     return 0;
 }
 

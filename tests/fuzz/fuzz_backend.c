@@ -14,7 +14,7 @@
 enum { FEEDS = 24, BLOCKS = 64 };
 
 static heap memory;
-static long tried, planned, made, ran, equal;
+static long tried, planned, executors, ran, equal;
 
 /* ---- its memory: open while one of its functions runs ---- */
 static struct {
@@ -304,9 +304,9 @@ static gckpt_backend table(bytes *b)
     return t;
 }
 
-static void begin(life *l, bytes b, int64_t rows)
+static void begin(net_run *l, bytes b, int64_t rows)
 {
-    life_open(l, &memory);
+    net_run_open(l, &memory);
     net_make(&l->net, l->g, b, rows);
 }
 static double seconds(void *user) { return (*(double *)user += 0.25); }
@@ -347,7 +347,7 @@ static gckpt_result step(gckpt_exec *e, int way, const gckpt_feed *f, int n, int
     default: return gckpt_step(e, f, n, rows, h, report);
     }
 }
-static void steps(life *l, const gckpt_exec_desc *d, const gckpt_feed *f, int n, int64_t rows,
+static void steps(net_run *l, const gckpt_exec_desc *d, const gckpt_feed *f, int n, int64_t rows,
                   const gckpt_hyper *h, int inference, int way, int updates)
 {
     l->e = gckpt_exec_new(l->p, l->s, d);
@@ -377,7 +377,7 @@ static void steps(life *l, const gckpt_exec_desc *d, const gckpt_feed *f, int n,
 
 static void try_one(bytes in)
 {
-    life a, c;
+    net_run a, c;
     in.odd = byte(&in) % 4 == 3;
     const bytes net = part(&in, byte(&in));
     const unsigned o = byte(&in), q = byte(&in), w = byte(&in);
@@ -429,7 +429,7 @@ static void try_one(bytes in)
         MUST(c.p || memory.live == live, "a plan that was refused left bytes");
         if (c.p) {
             const unsigned by = byte(&in);
-            made++;
+            executors++;
             const int way = (int)(by / 32);
             x.isa = by % 16 == 6 ? GCKPT_ISA_AUTO : GCKPT_ISA_PLAIN;
             steps(&a, &x, f, n, d.batch, &h, d.mode == GCKPT_INFERENCE, way, d.update_in_backward);
@@ -470,15 +470,15 @@ static void try_one(bytes in)
             gckpt_graph_free(c.g), c.g = NULL;
             gckpt_store_free(c.s), c.s = NULL;
         }
-        rig_free(c.e, c.p, c.g, c.s);
+        util_free(c.e, c.p, c.g, c.s);
     }
-    rig_free(a.e, a.p, a.g, a.s);
+    util_free(a.e, a.p, a.g, a.s);
 }
 
-static void tell(void)
+static void print_counts(void)
 {
     fprintf(stderr, "%ld tries, %ld nets, %ld plans, %ld executors, %ld compared\n", tried, planned,
-            made, ran, equal);
+            executors, ran, equal);
 }
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerInitialize(int *argc, char ***argv)
@@ -488,7 +488,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     write_seeds("backend", 200, 120, head, sizeof head);
     net_data();
     if (getenv("FUZZ_COUNT"))
-        atexit(tell);
+        atexit(print_counts);
     return 0;
 }
 

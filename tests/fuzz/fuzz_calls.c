@@ -35,8 +35,8 @@ enum {
 
 static bytes in; /* what is left of the program */
 static heap memory;
-static long met[64], accepted[64]; /* by command: calls, and those that succeeded */
-static int talk;
+static long calls[64], accepted[64]; /* by command: calls, and those that succeeded */
+static int verbose;
 
 typedef struct {
     gckpt_store *s;
@@ -45,16 +45,16 @@ typedef struct {
 typedef struct {
     gckpt_graph *g;
     fuzz_net net;
-    bytes made_of;
+    bytes built_from;
     int store;
 } net_slot;
 typedef struct {
     gckpt_plan *p;
     int store, net;           /* net: -1 when it is gone */
-    uint64_t made_of, frozen; /* which net with which options; what was frozen */
+    uint64_t built_from, frozen; /* which net with which options; what was frozen */
     gckpt_plan_desc d;
-    gckpt_fetch_spec fetch[NET_PICKS];
-    int picks, pick[NET_PICKS];   /* what fetch names */
+    gckpt_fetch_spec fetch[NET_FETCHES];
+    int fetches, fetch_ids[NET_FETCHES];   /* what fetch names */
     int length, tensors, updates; /* updates: there are some */
     int feeds;
     gckpt_feed feed[FEEDS];
@@ -66,7 +66,7 @@ typedef struct {
     plan_slot of; /* as the plan was */
     unsigned debug;
     int caches_of, users;  /* an executor's number or -1; how many use this one's */
-    int under_way, stored; /* within a step; its store is alive */
+    int under_way, has_store; /* within a step; its store is alive */
     int steps;             /* whole steps that succeeded, of full batches and no other */
     void *block;
 } exec_slot;
@@ -78,22 +78,22 @@ static exec_slot execs[EXECS];
 static struct {
     gckpt_frontier *f;
     int net, store;
-    long settled;
+    long generation;
     size_t bytes; /* of the store */
     gckpt_plan_desc d;
-} fronts[FRONTIERS];
-static long settled; /* how often what plans are made for was changed: a frontier is of its time */
+} frontiers[FRONTIERS];
+static long generation; /* how often what plans are made for was changed: a frontier is of its time */
 static struct {
     long progress, offload, exchange, io;
 } fails; /* fails at this call; 0: never */
-static unsigned char far_memory[1 << 16];
+static unsigned char host_memory[1 << 16];
 static void *maps[MAPS]; /* files that stores are mapped from */
 static const char *folder;
 static int available[GCKPT_ISA_COUNT]; /* by gckpt_isa */
 static struct {
     const char *name;
     long count;
-} seen[] = {
+} covered[] = {
     { "  by fast kernels", 0 },     { "  by plain kernels", 0 },  { "  in a given block", 0 },
     { "  offloading", 0 },          { "  in leaves", 0 },         { "  with caches", 0 },
     { "  of packed values", 0 },    { "  of pinned tensors", 0 }, { "  in bf16", 0 },
@@ -105,10 +105,10 @@ enum {
     PLAIN,
     BLOCK,
     OFFLOADS,
-    LEAVES,
+    VRANKS,
     CACHES,
     PACKED,
-    PINNED,
+    POLICIES,
     BF16,
     SPLIT,
     CANCELLED,
@@ -134,13 +134,13 @@ static uint64_t mix(uint64_t h, const void *at, size_t size)
 }
 
 /* MADE: whatever is made yet; writing may make values. */
-enum { VALUES, MADE };
+enum { VALUES, INITIALISED };
 /* Of a store with a parameter as large as may be said, which nobody could make, there is none. */
 static uint64_t hash_of(const gckpt_store *s)
 {
     return gckpt_store_bytes(s) < (size_t)8 << 20 ? gckpt_store_hash(s) : 0;
 }
-static uint64_t told(const gckpt_store *s, int values)
+static uint64_t store_digest(const gckpt_store *s, int values)
 {
     uint64_t h = 14695981039346656037u;
     gckpt_parameter p;
@@ -156,8 +156,8 @@ static uint64_t told(const gckpt_store *s, int values)
         h = mix_number(h, (uint64_t)p.frozen * 8 + (uint64_t)p.storage);
         h = mix(h, &p.lr_scale, sizeof p.lr_scale);
         h = mix(h, &p.decay_scale, sizeof p.decay_scale);
-        h = mix_number(h, values == MADE ? 0 : (uint64_t)(uintptr_t)p.values);
-        h = mix_number(h, values == MADE ? 0 : (uint64_t)(uintptr_t)p.quantised);
+        h = mix_number(h, values == INITIALISED ? 0 : (uint64_t)(uintptr_t)p.values);
+        h = mix_number(h, values == INITIALISED ? 0 : (uint64_t)(uintptr_t)p.quantised);
         h = mix_number(h, (uint64_t)p.count);
         for (int k = 0; k < 4; k++) {
             h = mix_number(h, (uint64_t)(uintptr_t)p.state[k]);
@@ -184,17 +184,17 @@ static uint64_t frozen_of(const gckpt_store *s)
 static int is_error(gckpt_result r) { return r >= GCKPT_E_SHAPE; }
 
 /* Of a call that reports on `object`. */
-static int said(int command, const void *object, gckpt_result r)
+static int check_result(int command, const void *object, gckpt_result r)
 {
-    met[command]++;
+    calls[command]++;
     accepted[command] += !is_error(r);
-    if (talk)
+    if (verbose)
         fprintf(stderr, "  %d: %s%s%s\n", command, gckpt_result_text(r),
                 is_error(r) && object ? ": " : "",
                 is_error(r) && object ? gckpt_error_text(object) : "");
     MUST(r >= 0 && r < GCKPT_RESULT_COUNT, "result %d of command %d", (int)r, command);
-    seen[CANCELLED].count += r == GCKPT_CANCELLED;
-    seen[NO_MEMORY].count += r == GCKPT_E_MEMORY;
+    covered[CANCELLED].count += r == GCKPT_CANCELLED;
+    covered[NO_MEMORY].count += r == GCKPT_E_MEMORY;
     if (is_error(r) && object) {
         MUST(gckpt_error(object) == r, "command %d gave %s, its object says %s (%s)", command,
              gckpt_result_text(r), gckpt_result_text(gckpt_error(object)),
@@ -204,11 +204,11 @@ static int said(int command, const void *object, gckpt_result r)
     return !is_error(r);
 }
 /* The same of what is made. */
-static int made(int command, const void *result, const void *object)
+static int check_object(int command, const void *result, const void *object)
 {
-    met[command]++;
+    calls[command]++;
     accepted[command] += result != NULL;
-    if (talk)
+    if (verbose)
         fprintf(stderr, "  %d: %s\n", command,
                 result   ? "made"
                 : object ? gckpt_error_text(object)
@@ -231,17 +231,17 @@ static int progress(void *user, const gckpt_progress *p)
 static size_t offload(void *user, size_t at, const void *from, size_t size)
 {
     (void)user;
-    if (fails_now(&fails.offload) || at + size > sizeof far_memory)
+    if (fails_now(&fails.offload) || at + size > sizeof host_memory)
         return 0;
-    memcpy(far_memory + at, from, size);
+    memcpy(host_memory + at, from, size);
     return size;
 }
 static size_t reload(void *user, size_t at, void *to, size_t size)
 {
     (void)user;
-    if (fails_now(&fails.offload) || at + size > sizeof far_memory)
+    if (fails_now(&fails.offload) || at + size > sizeof host_memory)
         return 0;
-    memcpy(to, far_memory + at, size);
+    memcpy(to, host_memory + at, size);
     return size;
 }
 static int wait_for(void *user, int later)
@@ -295,16 +295,16 @@ static void free_plan(int i)
     free(plans[i].block);
     plans[i].p = NULL, plans[i].block = NULL;
 }
-static void free_front(int i)
+static void free_frontier(int i)
 {
-    gckpt_frontier_free(fronts[i].f);
-    fronts[i].f = NULL;
+    gckpt_frontier_free(frontiers[i].f);
+    frontiers[i].f = NULL;
 }
 static void free_net(int i)
 {
     for (int k = 0; k < FRONTIERS; k++)
-        if (fronts[k].f && fronts[k].net == i)
-            free_front(k);
+        if (frontiers[k].f && frontiers[k].net == i)
+            free_frontier(k);
     for (int k = 0; k < PLANS; k++)
         plans[k].net = plans[k].net == i ? -1 : plans[k].net;
     gckpt_graph_free(nets[i].g);
@@ -318,7 +318,7 @@ static void free_store(int i)
             free_net(k);
     for (int k = 0; k < EXECS; k++)
         if (execs[k].e && execs[k].of.store == i)
-            execs[k].stored = 0;
+            execs[k].has_store = 0;
     for (int k = 0; k < PLANS; k++)
         plans[k].store = plans[k].store == i ? -1 : plans[k].store;
     gckpt_store_free(stores[i].s);
@@ -327,11 +327,11 @@ static void free_store(int i)
 static void free_all(void)
 {
     for (int i = 0; i < FRONTIERS; i++)
-        free_front(i);
-    if (pick(&in, 2)) /* stores first */
+        free_frontier(i);
+    if (choose(&in, 2)) /* stores first */
         for (int i = 0; i < STORES; i++)
             free_store(i);
-    for (int turn = 0; turn < 2; turn++)
+    for (int iteration = 0; iteration < 2; iteration++)
         for (int i = 0; i < EXECS; i++)
             free_exec(i);
     for (int i = 0; i < PLANS; i++)
@@ -345,7 +345,7 @@ static void free_all(void)
 /* ---- which one ---- */
 static int find_store(void)
 {
-    const int from = pick(&in, STORES);
+    const int from = choose(&in, STORES);
     for (int k = 0; k < STORES; k++) {
         const int i = (from + k) % STORES;
         /* one with a parameter as large as may be said would be drawn for years */
@@ -357,7 +357,7 @@ static int find_store(void)
 #define FIND(name, slots, most, there)                                                             \
     static int name(void)                                                                          \
     {                                                                                              \
-        const int from = pick(&in, most);                                                          \
+        const int from = choose(&in, most);                                                          \
         for (int i = 0; i < (most); i++) {                                                         \
             const int k = (from + i) % (most);                                                     \
             if (there)                                                                             \
@@ -367,13 +367,13 @@ static int find_store(void)
     }
 FIND(find_net, nets, NETS, nets[k].g != NULL)
 FIND(find_plan, plans, PLANS, plans[k].p != NULL)
-FIND(find_exec, execs, EXECS, execs[k].e != NULL && execs[k].stored)
+FIND(find_exec, execs, EXECS, execs[k].e != NULL && execs[k].has_store)
 
 static const char *pattern(void)
 {
     static const char *const patterns[] = { "*",  "p0*",  "p1*", "p?.*", "p2*",
                                             "m*", "none", "",    "p[",   "v0" };
-    return patterns[pick(&in, 10)];
+    return patterns[choose(&in, 10)];
 }
 
 /* ---- stores and nets ---- */
@@ -384,14 +384,14 @@ static gckpt_memory heap_or_block(void **block, size_t need)
     if (need == 0 || need > 1 << 20)
         return m;
     memset(&m, 0, sizeof m);
-    m.size = need - (in.odd ? (size_t)pick(&in, 8) % need : 0);
+    m.size = need - (in.odd ? (size_t)choose(&in, 8) % need : 0);
     *block = malloc(m.size + 1);
     m.memory = (char *)*block + 1; /* it may begin anywhere */
     return m;
 }
 static void new_store(int command)
 {
-    const int i = pick(&in, STORES);
+    const int i = choose(&in, STORES);
     gckpt_store_desc d;
     memset(&d, 0, sizeof d);
     d.memory = net_heap(&memory);
@@ -400,23 +400,23 @@ static void new_store(int command)
         return;
     memset(&stores[i], 0, sizeof stores[i]);
     stores[i].s = gckpt_store_new(&d);
-    made(command, stores[i].s, NULL);
+    check_object(command, stores[i].s, NULL);
 }
 static void build(int i, int store, bytes b, int64_t rows)
 {
     net_slot *n = &nets[i];
     const gckpt_memory m = net_heap(&memory);
-    const uint64_t before = told(stores[store].s, VALUES);
-    n->store = store, n->made_of = b;
+    const uint64_t before = store_digest(stores[store].s, VALUES);
+    n->store = store, n->built_from = b;
     n->g = gckpt_graph_new(stores[store].s, &m);
-    pc_saw_graph(n->g);
-    if (!made(1, n->g, stores[store].s)) {
-        MUST(told(stores[store].s, VALUES) == before,
+    pc_reset_graph(n->g);
+    if (!check_object(1, n->g, stores[store].s)) {
+        MUST(store_digest(stores[store].s, VALUES) == before,
              "a graph that was not made changed the store");
         return;
     }
     net_make(&n->net, n->g, b, rows);
-    if (talk)
+    if (verbose)
         fprintf(stderr, "  net %d of %ld rows: %d tensors, %s\n", i, (long)rows,
                 gckpt_graph_size(n->g), gckpt_error_text(n->g));
     for (int k = 0; k < gckpt_graph_size(n->g); k++) {
@@ -428,21 +428,21 @@ static void build(int i, int store, bytes b, int64_t rows)
 }
 static void new_net(int command)
 {
-    const int i = pick(&in, NETS), store = find_store(),
-              again = pick(&in, 4) == 0 ? find_net() : -1;
+    const int i = choose(&in, NETS), store = find_store(),
+              again = choose(&in, 4) == 0 ? find_net() : -1;
     const int64_t rows = 1 + number(&in, 4);
     (void)command;
     const size_t wide = again < 0 ? byte(&in) : 0, size = wide < 224 ? wide % 72 : wide;
     if (store < 0 || i == again)
         return;
     free_net(i);
-    build(i, store, again < 0 ? part(&in, size) : nets[again].made_of, rows);
+    build(i, store, again < 0 ? part(&in, size) : nets[again].built_from, rows);
 }
 
 /* ---- plans ---- */
 static uint64_t recipe(const net_slot *n, const gckpt_plan_desc *d)
 {
-    uint64_t h = mix(14695981039346656037u, n->made_of.at, n->made_of.left);
+    uint64_t h = mix(14695981039346656037u, n->built_from.at, n->built_from.left);
     h = mix_number(h, (uint64_t)d->optimiser * 8 + (uint64_t)d->custom_state);
     h = mix_number(h, (uint64_t)d->precision);
     h = mix_number(h, d->mode == GCKPT_INFERENCE);
@@ -459,7 +459,7 @@ static gckpt_plan_desc options(const net_slot *n, gckpt_fetch_spec *fetch)
     d.mode = (gckpt_mode)(a % (in.odd ? 9 : 8));
     d.mode = d.mode == GCKPT_SCHEDULE && !in.odd ? GCKPT_AUTO : d.mode;
     d.mode = whole_batch ? GCKPT_INFERENCE : d.mode;
-    d.batch = a & 64 ? 1 + number(&in, BATCH) : a & 128 ? n->net.rows * (1 + pick(&in, 4)) : 0;
+    d.batch = a & 64 ? 1 + number(&in, BATCH) : a & 128 ? n->net.rows * (1 + choose(&in, 4)) : 0;
     d.budget = c % 4 == 0 ? (size_t)byte(&in) * (size_t)(1 + byte(&in)) : 0;
     d.optimiser = c & 64 ? (gckpt_optimiser)whole(&in, in.odd ? 5 : 4) : GCKPT_ADAMW;
     d.custom_state = d.optimiser == GCKPT_CUSTOM_OPTIMISER ? whole(&in, 5) : 0;
@@ -468,18 +468,18 @@ static gckpt_plan_desc options(const net_slot *n, gckpt_fetch_spec *fetch)
         d.update_in_backward = e % 8 == 0;
         d.as_built = e / 8 % 2;
         d.threads = e / 16 % 4 == 0 ? 2 : 0;
-        d.virtual_ranks = f % 8 == 0 ? 1 << pick(&in, 4) : f % 64 == 1 ? whole(&in, 5) : 0;
+        d.virtual_ranks = f % 8 == 0 ? 1 << choose(&in, 4) : f % 64 == 1 ? whole(&in, 5) : 0;
         d.stage_parameters = f / 8 % 4 == 0;
         d.plain = f / 32 % 4 == 0;
         d.overlap_communication = f % 64 == 2;
     }
     if (c & 8) {
         const unsigned e = byte(&in), f = byte(&in);
-        d.alignment = e % 8 == 0             ? (size_t)1 << pick(&in, 9)
+        d.alignment = e % 8 == 0             ? (size_t)1 << choose(&in, 9)
                       : in.odd && e % 8 == 1 ? (size_t)number(&in, 100)
                                              : 0;
         d.offload_bytes = e / 8 % 2 ? (size_t)byte(&in) * 64 : 0;
-        d.offload_cost = e / 16 % 2 ? (uint64_t)byte(&in) << pick(&in, 40) : 0;
+        d.offload_cost = e / 16 % 2 ? (uint64_t)byte(&in) << choose(&in, 40) : 0;
         d.overlap_offload = e / 32 % 2;
         d.precision = f % 4 == 0 ? (gckpt_precision)(f / 4 % (in.odd ? 5 : 3)) : GCKPT_FP32;
         d.segment_size = f % 8 == 7 ? whole(&in, 5) : 0;
@@ -500,7 +500,7 @@ static gckpt_plan_desc options(const net_slot *n, gckpt_fetch_spec *fetch)
         d.fetches = n->net.fetches;
         for (int i = 0; i < d.fetches && d.mode == GCKPT_INFERENCE && !in.odd; i++)
             fetch[i].gradient = 0;
-        if (in.odd && d.fetches && pick(&in, 8) == 0)
+        if (in.odd && d.fetches && choose(&in, 8) == 0)
             fetch[0].tensor = NULL;
     }
     d.memory = net_heap(&memory);
@@ -531,7 +531,7 @@ static void check_plan(const gckpt_plan *p, const gckpt_graph *g, const gckpt_pl
     gckpt_plan_rank_rows(p, gckpt_plan_batch(p), 0, &first);
     MUST(gckpt_plan_step_cost(p) >= gckpt_plan_cost(p) || gckpt_plan_batch(p) < gckpt_plan_rows(p),
          "step work");
-    if (g && pick(&in, 8) == 0) { /* it takes longer than all of the rest */
+    if (g && choose(&in, 8) == 0) { /* it takes longer than all of the rest */
         const char *problem = plan_check(p, g, d);
         MUST(!problem, "plan_check: %s", problem);
     }
@@ -544,10 +544,10 @@ static void note_plan(plan_slot *s, int net, const gckpt_plan_desc *d)
     gckpt_instruction last;
     for (int i = 0; gckpt_plan_get(s->p, i, &last) == GCKPT_OK; i++)
         s->updates |= last.kind == GCKPT_UPDATE;
-    s->picks = d->fetch ? d->fetches : 0;
-    for (int i = 0; i < s->picks && i < NET_PICKS; i++)
-        s->pick[i] = gckpt_id(d->fetch[i].tensor);
-    s->made_of = recipe(&nets[net], d);
+    s->fetches = d->fetch ? d->fetches : 0;
+    for (int i = 0; i < s->fetches && i < NET_FETCHES; i++)
+        s->fetch_ids[i] = gckpt_id(d->fetch[i].tensor);
+    s->built_from = recipe(&nets[net], d);
     s->frozen = frozen_of(stores[s->store].s);
     s->feeds = net_feed_all(nets[net].g, &in, s->feed, FEEDS);
 }
@@ -566,30 +566,30 @@ static void plan_of(int command, int i, int net, const gckpt_plan_desc *like)
                  : d.mode == GCKPT_INFERENCE   ? GCKPT_AUTO
                                                : d.mode;
     }
-    const int terms = d.mode == GCKPT_INFERENCE && !like && pick(&in, 2) && d.fetches > 0 ? 0
+    const int terms = d.mode == GCKPT_INFERENCE && !like && choose(&in, 2) && d.fetches > 0 ? 0
                       : in.odd && !like ? whole(&in, n->net.terms + 1)
                                         : n->net.terms;
     if (terms > NET_TERMS) /* not there */
         return;
-    const uint64_t before = told(s, VALUES);
+    const uint64_t before = store_digest(s, VALUES);
     const size_t live = memory.live;
     const int whole_list = terms == n->net.terms;
-    const int plain = !like && pick(&in, 16) == 0;
+    const int plain = !like && choose(&in, 16) == 0;
     gckpt_plan *p = gckpt_plan_new(n->g, n->net.term, terms, plain ? NULL : &d);
-    MUST(told(s, VALUES) == before, "planning changed the store");
-    if (!made(command, p, n->g)) {
+    MUST(store_digest(s, VALUES) == before, "planning changed the store");
+    if (!check_object(command, p, n->g)) {
         MUST(memory.live == live, "a plan that was refused left %ld bytes",
              (long)(memory.live - live));
         return;
     }
     /* and in less: so something is computed again, or offloaded */
-    const unsigned less = pick(&in, 4) == 0 && !plain ? 1 + byte(&in) % 15 : 0;
+    const unsigned less = choose(&in, 4) == 0 && !plain ? 1 + byte(&in) % 15 : 0;
     if (less && d.budget == 0 && (d.mode == GCKPT_AUTO || d.mode == GCKPT_OPTIMAL)) {
         d.budget = gckpt_plan_bytes(p) - gckpt_plan_arena(p) * less / 16;
         if (less % 4 == 0) /* at hardly a price */
             d.offload_bytes = 1 << 14, d.offload_cost = 1;
         gckpt_plan *smaller = gckpt_plan_new(n->g, n->net.term, terms, &d);
-        if (made(command, smaller, n->g)) {
+        if (check_object(command, smaller, n->g)) {
             gckpt_plan_free(p);
             p = smaller;
         } else
@@ -603,14 +603,14 @@ static void plan_of(int command, int i, int net, const gckpt_plan_desc *like)
         memset(&d, 0, sizeof d);
     note_plan(&plans[i], net, &d);
     if (!whole_list)
-        plans[i].made_of = mix_number(plans[i].made_of, (uint64_t)terms);
+        plans[i].built_from = mix_number(plans[i].built_from, (uint64_t)terms);
     if (!d.costs)
         check_plan(p, n->g, &d);
     plans[i].d.costs = NULL, plans[i].d.fetch = NULL; /* others' by then */
 }
 static void new_plan(int command)
 {
-    const int i = pick(&in, PLANS), net = find_net();
+    const int i = choose(&in, PLANS), net = find_net();
     if (net >= 0)
         plan_of(command, i, net, NULL);
 }
@@ -626,22 +626,22 @@ static int net_build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user
     const net_slot *of = (const net_slot *)user;
     if (rows > 8)
         return -1;
-    net_make(&n, g, of->made_of, rows);
+    net_make(&n, g, of->built_from, rows);
     for (int i = 0; i < n.terms; i++)
         terms[i] = n.term[i];
     return n.terms;
 }
 static void fit(int command)
 {
-    const int i = pick(&in, PLANS), net = find_net(), timed = pick(&in, 3) == 0;
+    const int i = choose(&in, PLANS), net = find_net(), timed = choose(&in, 3) == 0;
     if (net < 0)
         return;
-    gckpt_fetch_spec fetch[NET_PICKS];
+    gckpt_fetch_spec fetch[NET_FETCHES];
     gckpt_plan_desc d = options(&nets[net], fetch);
     gckpt_store *s = stores[nets[net].store].s;
     const int64_t batch = 1 + number(&in, 8);
-    const int told_of = timed ? MADE : VALUES; /* what is timed makes values */
-    const uint64_t before = told(s, told_of);
+    const int told_of = timed ? INITIALISED : VALUES; /* what is timed makes values */
+    const uint64_t before = store_digest(s, told_of);
     const size_t live = memory.live;
     double clock = 0;
     gckpt_fit_timing t;
@@ -650,7 +650,7 @@ static void fit(int command)
         d.costs = NULL, d.cost_count = 0, d.fetches = 0, d.fetch = NULL,
         d.mode = d.mode == GCKPT_INFERENCE ? GCKPT_AUTO : d.mode;
     d.cost_count = d.cost_count > 256 ? 256 : d.cost_count;
-    if (pick(&in, 4) == 0)
+    if (choose(&in, 4) == 0)
         d.update_in_backward = GCKPT_IF_USEFUL;
     gckpt_feed feeds[FEEDS];
     t.clock = seconds, t.user = &clock, t.limit = 2, t.feeds = feeds;
@@ -659,8 +659,8 @@ static void fit(int command)
         return;
     gckpt_plan *p = timed ? gckpt_fit_timed(s, net_build, &nets[net], batch, &d, NULL, &t)
                           : gckpt_fit(s, net_build, &nets[net], batch, &d, NULL);
-    if (!made(command, p, s)) {
-        MUST(told(s, told_of) == before, "a fit that failed changed the store: %s",
+    if (!check_object(command, p, s)) {
+        MUST(store_digest(s, told_of) == before, "a fit that failed changed the store: %s",
              gckpt_error_text(s));
         MUST(timed || memory.live <= live, "a fit that was refused left %ld bytes",
              (long)(memory.live - live));
@@ -672,30 +672,30 @@ static void fit(int command)
     d.batch = batch;
     note_plan(&plans[i], net, &d);
     plans[i].d.costs = NULL, plans[i].d.fetch = NULL;
-    plans[i].made_of = recipe(&nets[net], &d);
+    plans[i].built_from = recipe(&nets[net], &d);
 }
 static void frontier(int command)
 {
-    const int i = pick(&in, FRONTIERS), what = pick(&in, 3), k = pick(&in, PLANS);
-    if (what == 0 || !fronts[i].f) {
+    const int i = choose(&in, FRONTIERS), what = choose(&in, 3), k = choose(&in, PLANS);
+    if (what == 0 || !frontiers[i].f) {
         const int net = find_net();
-        gckpt_fetch_spec fetch[NET_PICKS];
-        if (net < 0 || fronts[i].f)
+        gckpt_fetch_spec fetch[NET_FETCHES];
+        if (net < 0 || frontiers[i].f)
             return;
         gckpt_plan_desc d = options(&nets[net], fetch);
         d.fetches = 0, d.fetch = NULL, d.costs = NULL, d.cost_count = 0;
         const size_t live = memory.live;
         gckpt_frontier *f =
             gckpt_frontier_new(nets[net].g, nets[net].net.term, nets[net].net.terms, &d);
-        if (made(command, f, nets[net].g))
-            fronts[i].f = f, fronts[i].net = net, fronts[i].store = nets[net].store,
-            fronts[i].settled = settled, fronts[i].d = d,
-            fronts[i].bytes = gckpt_store_bytes(stores[nets[net].store].s);
+        if (check_object(command, f, nets[net].g))
+            frontiers[i].f = f, frontiers[i].net = net, frontiers[i].store = nets[net].store,
+            frontiers[i].generation = generation, frontiers[i].d = d,
+            frontiers[i].bytes = gckpt_store_bytes(stores[nets[net].store].s);
         else
             MUST(memory.live == live, "a frontier that was refused left bytes");
         return;
     }
-    const gckpt_frontier *f = fronts[i].f;
+    const gckpt_frontier *f = frontiers[i].f;
     const int points = gckpt_frontier_points(f);
     gckpt_point last = { 0, UINT64_MAX, 0, 0, 0 }, at;
     MUST(points > 0, "no points");
@@ -712,16 +712,16 @@ static void frontier(int command)
     file to = { 0 };
     gckpt_frontier_complete(f);
     gckpt_frontier_proven_bytes(f);
-    (pick(&in, 2) ? gckpt_frontier_print : gckpt_frontier_json)(f, last.bytes, io_write, &to);
+    (choose(&in, 2) ? gckpt_frontier_print : gckpt_frontier_json)(f, last.bytes, io_write, &to);
     free(to.bytes);
-    gckpt_frontier_get(f, pick(&in, points), &at);
-    const size_t budget = pick(&in, 4) ? at.bytes + byte(&in) : (size_t)byte(&in) * 8;
+    gckpt_frontier_get(f, choose(&in, points), &at);
+    const size_t budget = choose(&in, 4) ? at.bytes + byte(&in) : (size_t)byte(&in) * 8;
     gckpt_plan *p = gckpt_frontier_plan(f, budget);
-    const int net = fronts[i].net;
-    if (!made(command + 1, p, nets[net].g))
+    const int net = frontiers[i].net;
+    if (!check_object(command + 1, p, nets[net].g))
         return;
-    if (fronts[i].settled != settled ||
-        fronts[i].bytes != gckpt_store_bytes(stores[fronts[i].store].s)) {
+    if (frontiers[i].generation != generation ||
+        frontiers[i].bytes != gckpt_store_bytes(stores[frontiers[i].store].s)) {
         gckpt_plan_free(p);
         return;
     }
@@ -731,7 +731,7 @@ static void frontier(int command)
     free_plan(k);
     memset(&plans[k], 0, sizeof plans[k]);
     plans[k].p = p;
-    gckpt_plan_desc d = fronts[i].d;
+    gckpt_plan_desc d = frontiers[i].d;
     d.mode = GCKPT_OPTIMAL, d.budget = budget;
     note_plan(&plans[k], net, &d);
     check_plan(p, nets[net].g, &d);
@@ -759,14 +759,14 @@ static void plan_texts(int command)
                 to.bytes[(byte(&in) * 256 + byte(&in)) % to.size] ^= (unsigned char)byte(&in);
             const gckpt_memory m = net_heap(&memory);
             gckpt_plan *p = gckpt_plan_read(nets[net].g, io_read, &to, &m);
-            if (made(command, p, nets[net].g)) {
+            if (check_object(command, p, nets[net].g)) {
                 file again = { 0 };
                 MUST(changes ||
                          (gckpt_plan_write(p, file_write, &again) == GCKPT_OK &&
                           again.size == to.size && memcmp(again.bytes, to.bytes, to.size) == 0),
                      "read and written again a plan is another");
                 free(again.bytes);
-                const int k = pick(&in, PLANS);
+                const int k = choose(&in, PLANS);
                 if (k != i) {
                     const plan_slot was = plans[i];
                     free_plan(k);
@@ -788,10 +788,10 @@ static void plan_params(int command)
     if (i < 0 || store < 0)
         return;
     gckpt_store *s = stores[store].s;
-    const uint64_t before = told(s, VALUES);
+    const uint64_t before = store_digest(s, VALUES);
     const gckpt_result r = gckpt_plan_params(plans[i].p, s);
-    if (!said(command, s, r))
-        MUST(told(s, VALUES) == before, "plan_params was refused and changed the store: %s",
+    if (!check_result(command, s, r))
+        MUST(store_digest(s, VALUES) == before, "plan_params was refused and changed the store: %s",
              gckpt_error_text(s));
 }
 
@@ -816,9 +816,9 @@ static void exec_of(int command, int i, int plan)
     d.isa = in.odd || available[d.isa] ? d.isa : GCKPT_ISA_AUTO;
     d.copy_feeds = a >> 2 & 1;
     d.skip_nonfinite = (a >> 3 & 3) == 3;
-    const int far = a & 32 || (!in.odd && gckpt_plan_offloaded(plans[plan].p) > 0);
-    d.offload = far ? offload : NULL, d.reload = far ? reload : NULL;
-    d.wait = far && c & 1 ? wait_for : NULL;
+    const int host_bytes = a & 32 || (!in.odd && gckpt_plan_offloaded(plans[plan].p) > 0);
+    d.offload = host_bytes ? offload : NULL, d.reload = host_bytes ? reload : NULL;
+    d.wait = host_bytes && c & 1 ? wait_for : NULL;
     if (in.odd && c % 16 == 0)
         d.reload = NULL;
     d.progress = progress;
@@ -832,14 +832,14 @@ static void exec_of(int command, int i, int plan)
         d.caches_of = execs[caches].e;
     }
     void *block;
-    size_t need = pick(&in, 4) == 0 ? gckpt_exec_need(plans[plan].p, &d) : 0;
+    size_t need = choose(&in, 4) == 0 ? gckpt_exec_need(plans[plan].p, &d) : 0;
     d.memory = heap_or_block(&block, need);
-    const uint64_t before = told(s, VALUES);
+    const uint64_t before = store_digest(s, VALUES);
     const size_t live = memory.live;
-    const int plain = pick(&in, 16) == 0 && gckpt_plan_bytes(plans[plan].p) < memory.limit;
+    const int plain = choose(&in, 16) == 0 && gckpt_plan_bytes(plans[plan].p) < memory.limit;
     gckpt_exec *e = gckpt_exec_new(plans[plan].p, s, plain ? NULL : &d);
-    if (!made(command, e, s)) {
-        MUST(told(s, VALUES) == before, "an executor that was refused changed the store: %s",
+    if (!check_object(command, e, s)) {
+        MUST(store_digest(s, VALUES) == before, "an executor that was refused changed the store: %s",
              gckpt_error_text(s));
         MUST(memory.live == live, "an executor that was refused left bytes: %s",
              gckpt_error_text(s));
@@ -858,25 +858,25 @@ static void exec_of(int command, int i, int plan)
     x->of.store = store;
     x->of.p = NULL;
     x->of.in_batch = gckpt_plan_batch(plans[plan].p);
-    x->stored = 1, x->caches_of = caches;
+    x->has_store = 1, x->caches_of = caches;
     if (caches >= 0)
         execs[caches].users++;
     const gckpt_plan *made_from = plans[plan].p;
-    seen[FAST].count += gckpt_exec_isa(e) > GCKPT_ISA_C;
-    seen[PLAIN].count += gckpt_exec_isa(e) == GCKPT_ISA_PLAIN;
-    seen[BLOCK].count += block != NULL;
-    seen[OFFLOADS].count += gckpt_plan_offloaded(made_from) > 0;
-    seen[LEAVES].count += plans[plan].d.virtual_ranks > 1;
-    seen[BF16].count += plans[plan].d.precision != GCKPT_FP32;
-    seen[SPLIT].count += gckpt_plan_rows(made_from) < gckpt_plan_batch(made_from);
-    seen[RANK].count += d.transport != NULL;
+    covered[FAST].count += gckpt_exec_isa(e) > GCKPT_ISA_C;
+    covered[PLAIN].count += gckpt_exec_isa(e) == GCKPT_ISA_PLAIN;
+    covered[BLOCK].count += block != NULL;
+    covered[OFFLOADS].count += gckpt_plan_offloaded(made_from) > 0;
+    covered[VRANKS].count += plans[plan].d.virtual_ranks > 1;
+    covered[BF16].count += plans[plan].d.precision != GCKPT_FP32;
+    covered[SPLIT].count += gckpt_plan_rows(made_from) < gckpt_plan_batch(made_from);
+    covered[RANK].count += d.transport != NULL;
     if (plans[plan].net >= 0)
-        seen[CACHES].count += nets[plans[plan].net].net.caches > 0,
-            seen[PINNED].count += nets[plans[plan].net].net.pins > 0;
+        covered[CACHES].count += nets[plans[plan].net].net.caches > 0,
+            covered[POLICIES].count += nets[plans[plan].net].net.policies > 0;
     gckpt_parameter stored;
     for (int k = 0; gckpt_store_peek(s, k, &stored) == GCKPT_OK; k++)
         if (stored.quantised) {
-            seen[PACKED].count++;
+            covered[PACKED].count++;
             break;
         }
     MUST(gckpt_exec_isa(e) != GCKPT_ISA_AUTO, "which instructions?");
@@ -891,11 +891,11 @@ static void exec_of(int command, int i, int plan)
 }
 static void new_exec(int command)
 {
-    const int i = pick(&in, EXECS), plan = find_plan();
+    const int i = choose(&in, EXECS), plan = find_plan();
     if (plan >= 0)
         exec_of(command, i, plan);
 }
-static float share(void)
+static float fraction(void)
 {
     const float x = real(&in);
     return in.odd || (x > 0 && x < 1) ? x : 0.5f;
@@ -911,9 +911,9 @@ static gckpt_hyper hyper_of(void)
     if (a & 4)
         h.lr = real(&in);
     if (a & 8)
-        h.beta1 = share(), h.beta2 = share();
+        h.beta1 = fraction(), h.beta2 = fraction();
     if (a & 16)
-        h.momentum = share(), h.eps = share();
+        h.momentum = fraction(), h.eps = fraction();
     return h;
 }
 /* Rows that there are; others are refused, but an inference plan takes any. */
@@ -931,7 +931,7 @@ static int feeds_of(const exec_slot *x, gckpt_feed *f)
     int n = x->of.feeds;
     memcpy(f, x->of.feed, sizeof x->of.feed);
     if (n > 0 && in.odd && byte(&in) > 220)
-        switch (pick(&in, 4)) {
+        switch (choose(&in, 4)) {
         case 0: n--; break;
         case 1: f[0].data = NULL; break;
         case 2: f[0].input = whole(&in, 40); break;
@@ -945,7 +945,7 @@ static void after_step(exec_slot *x, gckpt_result r, uint64_t before, const char
     const int partly = x->of.d.update_in_backward || x->debug & GCKPT_DEBUG_FINITE;
     if (r == GCKPT_OK || r == GCKPT_MORE || (partly && r != GCKPT_E_ARG))
         return;
-    MUST(told(s, VALUES) == before, "%s: %s (%s) changed the store", what, gckpt_result_text(r),
+    MUST(store_digest(s, VALUES) == before, "%s: %s (%s) changed the store", what, gckpt_result_text(r),
          gckpt_error_text(x->e));
 }
 static void step(int command)
@@ -955,12 +955,12 @@ static void step(int command)
         return;
     exec_slot *x = &execs[i];
     gckpt_feed f[FEEDS];
-    const int n = feeds_of(x, f), how = pick(&in, 8);
+    const int n = feeds_of(x, f), how = choose(&in, 8);
     const int64_t rows = rows_of(x);
     const gckpt_hyper h = hyper_of();
     gckpt_report report;
     gckpt_store *s = stores[x->of.store].s;
-    const uint64_t before = told(s, VALUES), steps = gckpt_store_step(s);
+    const uint64_t before = store_digest(s, VALUES), steps = gckpt_store_step(s);
     gckpt_result r;
     memset(&report, 0, sizeof report);
     if (x->of.d.mode == GCKPT_INFERENCE && how < 7)
@@ -979,28 +979,28 @@ static void step(int command)
     } else if (how == 2) {
         if ((r = gckpt_step_begin(x->e, &h)) == GCKPT_OK) {
             for (int64_t at = 0; at < rows && r == GCKPT_OK;) {
-                const int64_t piece = 1 + number(&in, 4);
-                if (at + piece > NET_ROWS)
+                const int64_t part_rows = 1 + number(&in, 4);
+                if (at + part_rows > NET_ROWS)
                     break;
-                r = gckpt_step_add(x->e, f, n, piece);
-                at += piece > 0 ? piece : 1;
+                r = gckpt_step_add(x->e, f, n, part_rows);
+                at += part_rows > 0 ? part_rows : 1;
             }
             x->under_way = r == GCKPT_OK;
-            if (r == GCKPT_OK && pick(&in, 8))
+            if (r == GCKPT_OK && choose(&in, 8))
                 r = gckpt_step_end(x->e, &report), x->under_way = 0;
         }
         x->steps = -1000;
     } else if (how == 3) {
         r = gckpt_step_start(x->e, f, n, rows, &h);
         if (r == GCKPT_OK) {
-            int turns = 1 + pick(&in, 8);
+            int turns = 1 + choose(&in, 8);
             do
-                r = gckpt_run_some(x->e, pick(&in, 3) ? 1000 : 1 + whole(&in, 40), &report);
+                r = gckpt_run_some(x->e, choose(&in, 3) ? 1000 : 1 + whole(&in, 40), &report);
             while (r == GCKPT_MORE && --turns > 0);
             gckpt_next_instruction(x->e);
             if (r == GCKPT_MORE) { /* left where it is: the next one abandons it */
                 x->steps = -1000, x->under_way = 1;
-                said(command, x->e, r);
+                check_result(command, x->e, r);
                 return;
             }
         }
@@ -1008,11 +1008,11 @@ static void step(int command)
         r = gckpt_step(x->e, f, n, rows, &h, &report);
     if (r == GCKPT_OK && how != 2)
         x->under_way = 0;
-    const int good = said(command, x->e, r);
+    const int good = check_result(command, x->e, r);
     x->steps = r == GCKPT_OK && rows == x->of.in_batch && how >= 3 ? x->steps + 1 : -1000;
     after_step(x, r, before, "step");
     if (r == GCKPT_OK && (how == 0 || x->of.d.mode == GCKPT_INFERENCE))
-        MUST(told(s, VALUES) == before, "gradients or a forward alone changed the store");
+        MUST(store_digest(s, VALUES) == before, "gradients or a forward alone changed the store");
     if (r == GCKPT_OK && how > 3 && x->of.d.mode != GCKPT_INFERENCE)
         MUST(report.step == gckpt_store_step(s) &&
                  report.step == steps + (report.count > 0 && x->of.updates),
@@ -1028,20 +1028,20 @@ static void step(int command)
         MUST(gckpt_bytes_measured(x->e) == x->of.d.budget,
              "%lu bytes planned, %lu measured: mode %s, %d picks, how %d, rows %ld",
              (unsigned long)x->of.d.budget, (unsigned long)gckpt_bytes_measured(x->e),
-             gckpt_mode_name(x->of.d.mode), x->of.picks, how, (long)rows);
+             gckpt_mode_name(x->of.d.mode), x->of.fetches, how, (long)rows);
 }
 static int same_bits(const plan_slot *a, const plan_slot *b)
 {
-    return a->made_of == b->made_of && a->frozen == b->frozen && a->store == b->store &&
+    return a->built_from == b->built_from && a->frozen == b->frozen && a->store == b->store &&
            (a->d.mode == GCKPT_INFERENCE) == (b->d.mode == GCKPT_INFERENCE) &&
            a->d.precision != GCKPT_BF16_FAST &&
            (a->d.batch == b->d.batch || (a->d.as_built && b->d.as_built));
 }
 /* Another plan of what executor a runs, and an executor of it: its number, or -1. */
-static int rival(int a)
+static int other_exec(int a)
 {
     const plan_slot *of = &execs[a].of;
-    const int plan = pick(&in, PLANS), i = (a + 1 + pick(&in, EXECS - 1)) % EXECS;
+    const int plan = choose(&in, PLANS), i = (a + 1 + choose(&in, EXECS - 1)) % EXECS;
     if (of->net < 0 || !nets[of->net].g || nets[of->net].store != of->store || execs[i].users > 0)
         return -1;
     plan_of(2, plan, of->net, &of->d);
@@ -1051,14 +1051,14 @@ static int rival(int a)
     return execs[i].e ? i : -1;
 }
 /* The same step by two executors of a net: the same bits. */
-static void duel(int command)
+static void compare_plans(int command)
 {
     const int a = find_exec();
     int c = find_exec();
     if (a < 0 || execs[a].of.feeds < 0)
         return;
     if (a == c || !same_bits(&execs[a].of, &execs[c].of))
-        c = rival(a);
+        c = other_exec(a);
     if (c < 0 || !same_bits(&execs[a].of, &execs[c].of))
         return;
     exec_slot *x[2] = { &execs[a], &execs[c] };
@@ -1078,19 +1078,19 @@ static void duel(int command)
         gckpt_feed f[FEEDS]; /* ids are those of both */
         memcpy(f, x[0]->of.feed, sizeof f);
         const gckpt_result wrote = gckpt_store_write(s, file_write, &kept);
-        before = told(s, MADE);
+        before = store_digest(s, INITIALISED);
         r[k] = inference ? gckpt_forward(x[k]->e, f, x[0]->of.feeds, rows, &report[k])
                          : gckpt_step(x[k]->e, f, x[0]->of.feeds, rows, &h, &report[k]);
-        said(command, x[k]->e, r[k]);
+        check_result(command, x[k]->e, r[k]);
         x[k]->steps = -1000, x[k]->under_way = 0;
-        hash[k] = told(s, MADE);
+        hash[k] = store_digest(s, INITIALISED);
         if (wrote != GCKPT_OK || (gckpt_store_read(s, file_read, &kept, kept.size) != GCKPT_OK)) {
             free(kept.bytes);
             return;
         }
         free(kept.bytes);
         MUST(hash_of(s) == weights, "written and read a store has other values");
-        MUST(told(s, MADE) == before, "written and read a store is another");
+        MUST(store_digest(s, INITIALISED) == before, "written and read a store is another");
     }
     if (r[0] != GCKPT_OK || r[1] != GCKPT_OK || gckpt_position(x[0]->e) != gckpt_position(x[1]->e))
         return;
@@ -1107,24 +1107,24 @@ static void duel(int command)
              gckpt_mode_name(x[1]->of.d.mode));
     }
 }
-static void picks(int command)
+static void fetch_values(int command)
 {
     static float to[NET_ROWS * NET_ELEMENTS];
-    const int i = find_exec(), any = whole(&in, 40), gradient = pick(&in, 2);
+    const int i = find_exec(), any = whole(&in, 40), gradient = choose(&in, 2);
     if (i < 0)
         return;
     const unsigned how = byte(&in);
     const plan_slot *of = &execs[i].of;
-    const int id = of->picks > 0 && how < 200 ? of->pick[(unsigned)any % (unsigned)of->picks] : any;
+    const int id = of->fetches > 0 && how < 200 ? of->fetch_ids[(unsigned)any % (unsigned)of->fetches] : any;
     if (how % 2) {
         const float *f = gckpt_fetch(execs[i].e, id, gradient);
         volatile float first = f ? f[0] : 0;
         (void)first;
-        met[command]++;
+        calls[command]++;
         accepted[command] += f != NULL;
         MUST(f || gckpt_error_text(execs[i].e)[0], "fetch says nothing");
     } else
-        said(command, execs[i].e,
+        check_result(command, execs[i].e,
              gckpt_collect(execs[i].e, id, gradient, how & 4 ? to : NULL,
                            how & 8 ? byte(&in) : NET_ROWS * NET_ELEMENTS));
 }
@@ -1135,7 +1135,7 @@ static void positions(int command)
         return;
     const int64_t at = gckpt_position(execs[i].e), to = number(&in, 20);
     const gckpt_result r = gckpt_rewind(execs[i].e, to);
-    if (said(command, execs[i].e, r))
+    if (check_result(command, execs[i].e, r))
         MUST(gckpt_position(execs[i].e) == to, "rewound to %ld", (long)to);
     else
         MUST(gckpt_position(execs[i].e) == at, "a rewind that was refused moved");
@@ -1143,7 +1143,7 @@ static void positions(int command)
 static void checks(int command)
 {
     static gckpt_cost costs[256];
-    const int i = find_exec(), how = pick(&in, 2);
+    const int i = find_exec(), how = choose(&in, 2);
     double clock = 0;
     uint64_t update;
     if (i < 0 || execs[i].of.feeds < 0)
@@ -1153,16 +1153,16 @@ static void checks(int command)
     gckpt_check check;
     const int n = feeds_of(x, f);
     gckpt_store *s = stores[x->of.store].s;
-    const uint64_t before = told(s, VALUES);
+    const uint64_t before = store_digest(s, VALUES);
     const int64_t rows = how ? x->of.d.batch : rows_of(x);
     if (rows > NET_ROWS)
         return;
     const gckpt_result r = how ? gckpt_calibrate(x->e, f, n, rows, seconds, &clock, costs,
                                                  x->of.tensors > 256 ? 0 : x->of.tensors, &update)
                                : gckpt_check_gradients(x->e, f, n, rows, &check);
-    said(command, x->e, r);
+    check_result(command, x->e, r);
     x->steps = -1000, x->under_way = 0;
-    MUST(told(s, VALUES) == before, "%s (%s) changed the store",
+    MUST(store_digest(s, VALUES) == before, "%s (%s) changed the store",
          how ? "calibrate" : "check_gradients", gckpt_error_text(x->e));
 }
 
@@ -1173,19 +1173,19 @@ static void settings(int command)
     if (store < 0)
         return;
     gckpt_store *s = stores[store].s;
-    const uint64_t before = told(s, VALUES);
+    const uint64_t before = store_digest(s, VALUES);
     const char *of = pattern();
     gckpt_result r;
-    settled++;
-    switch (pick(&in, 8)) {
-    case 0: r = gckpt_store_freeze(s, of, pick(&in, 2)); break;
+    generation++;
+    switch (choose(&in, 8)) {
+    case 0: r = gckpt_store_freeze(s, of, choose(&in, 2)); break;
     case 1: r = gckpt_store_group(s, of, real(&in), real(&in)); break;
     case 2: r = gckpt_store_reset(s, of); break;
     case 3: r = gckpt_store_pull(s, of); break;
     case 4: r = gckpt_store_push(s, of); break;
     case 5:
-        r = gckpt_store_set_note(s, pick(&in, 4) ? "n1" : "step",
-                                 pick(&in, 2) ? "some \"text\"\n" : NULL);
+        r = gckpt_store_set_note(s, choose(&in, 4) ? "n1" : "step",
+                                 choose(&in, 2) ? "some \"text\"\n" : NULL);
         break;
     case 6: {
         gckpt_parameter p;
@@ -1198,29 +1198,29 @@ static void settings(int command)
         break;
     }
     default: {
-        r = gckpt_store_ranks(s, whole(&in, 2), 1 << pick(&in, 2), (gckpt_shard)pick(&in, 4));
+        r = gckpt_store_ranks(s, whole(&in, 2), 1 << choose(&in, 2), (gckpt_shard)choose(&in, 4));
         if (r == GCKPT_OK) /* the rest of the program is one rank's */
             r = gckpt_store_ranks(s, 0, 1, GCKPT_SHARD_NONE);
     }
     }
-    if (!said(command, s, r))
-        MUST(told(s, VALUES) == before, "refused, it changed the store: %s", gckpt_error_text(s));
+    if (!check_result(command, s, r))
+        MUST(store_digest(s, VALUES) == before, "refused, it changed the store: %s", gckpt_error_text(s));
 }
 static void pack(int command)
 {
     const int store = find_store();
     const char *of = pattern();
-    const gckpt_storage storage = (gckpt_storage)pick(&in, in.odd ? 6 : 5);
+    const gckpt_storage storage = (gckpt_storage)choose(&in, in.odd ? 6 : 5);
     if (store < 0)
         return;
     gckpt_store *s = stores[store].s;
-    settled++;
-    if (pick(&in, 2))
+    generation++;
+    if (choose(&in, 2))
         gckpt_store_freeze(s, of, 1);
-    const uint64_t before = told(s, VALUES);
+    const uint64_t before = store_digest(s, VALUES);
     const gckpt_result r = gckpt_store_quantise(s, of, storage);
-    if (!said(command, s, r))
-        MUST(told(s, VALUES) == before, "a pack that was refused changed the store: %s",
+    if (!check_result(command, s, r))
+        MUST(store_digest(s, VALUES) == before, "a pack that was refused changed the store: %s",
              gckpt_error_text(s));
     for (int i = 0; i < EXECS; i++)
         execs[i].steps = -1000;
@@ -1229,32 +1229,32 @@ static void external(int command)
 {
     static float values[2][64];
     static uint16_t halves[64];
-    const int store = find_store(), which = pick(&in, 2);
+    const int store = find_store(), which = choose(&in, 2);
     gckpt_shape shape = gckpt_shape2(1 + number(&in, 8), 1 + number(&in, 8));
     char name[32];
     if (in.odd)
-        snprintf(name, sizeof name, "p%d", pick(&in, 30));
+        snprintf(name, sizeof name, "p%d", choose(&in, 30));
     else
-        net_param_name(name, sizeof name, pick(&in, 8), &shape);
+        net_param_name(name, sizeof name, choose(&in, 8), &shape);
     /* what is not there would be the caller's fault */
     if (store < 0 || (shape.d[0] > 8 && shape.d[1] > 0) || (shape.d[1] > 8 && shape.d[0] > 0))
         return;
     gckpt_store *s = stores[store].s;
-    settled++;
-    const uint64_t before = told(s, VALUES);
+    generation++;
+    const uint64_t before = store_digest(s, VALUES);
     const gckpt_result r =
-        pick(&in, 3)
-            ? gckpt_store_external(s, name, shape, values[which], pick(&in, 2))
+        choose(&in, 3)
+            ? gckpt_store_external(s, name, shape, values[which], choose(&in, 2))
             : gckpt_store_external_quantised(s, name, shape,
-                                          pick(&in, 2) ? GCKPT_STORAGE_BF16 : GCKPT_STORAGE_F16,
+                                          choose(&in, 2) ? GCKPT_STORAGE_BF16 : GCKPT_STORAGE_F16,
                                           halves, NULL);
-    if (!said(command, s, r))
-        MUST(told(s, VALUES) == before, "refused, it changed the store: %s", gckpt_error_text(s));
+    if (!check_result(command, s, r))
+        MUST(store_digest(s, VALUES) == before, "refused, it changed the store: %s", gckpt_error_text(s));
 }
 static void files(int command)
 {
     const int from = find_store(), to = find_store(),
-              changes = pick(&in, 4) == 0 ? 1 + pick(&in, 3) : 0;
+              changes = choose(&in, 4) == 0 ? 1 + choose(&in, 3) : 0;
     gckpt_file_desc d;
     const unsigned a = byte(&in);
     file f = { 0 };
@@ -1265,11 +1265,11 @@ static void files(int command)
     d.storage = a & 4 ? (gckpt_storage)(byte(&in) % (in.odd ? 6 : 3)) : GCKPT_STORAGE_F32;
     d.rename = a & 8 ? net_rename : NULL;
     d.convolutions = a & 16 ? GCKPT_AXES_HWIO : GCKPT_AXES_UNKNOWN;
-    const uint64_t wrote_from = told(stores[from].s, MADE);
+    const uint64_t wrote_from = store_digest(stores[from].s, INITIALISED);
     gckpt_result r = a & 32 ? gckpt_store_write(stores[from].s, io_write, &f)
                             : gckpt_store_write_as(stores[from].s, io_write, &f, &d);
-    const int wrote = said(command, stores[from].s, r);
-    MUST(told(stores[from].s, MADE) == wrote_from, "writing changed the store");
+    const int wrote = check_result(command, stores[from].s, r);
+    MUST(store_digest(stores[from].s, INITIALISED) == wrote_from, "writing changed the store");
     if (a & 64) {
         file c = { 0 };
         r = gckpt_store_c(stores[from].s, "weights", io_write, &c);
@@ -1281,11 +1281,11 @@ static void files(int command)
             f.bytes[(byte(&in) * 256 + byte(&in)) % (f.size < 2000 ? f.size : 2000)] ^=
                 (unsigned char)byte(&in);
         const size_t size = changes == 3 ? f.size / 2 : f.size;
-        const uint64_t before = told(s, VALUES);
+        const uint64_t before = store_digest(s, VALUES);
         r = a & 32 ? gckpt_store_read(s, io_read, &f, size)
                    : gckpt_store_read_as(s, io_read, &f, size, &d);
-        if (!said(command + 1, s, r))
-            MUST(told(s, VALUES) == before, "a file that was refused changed the store: %s",
+        if (!check_result(command + 1, s, r))
+            MUST(store_digest(s, VALUES) == before, "a file that was refused changed the store: %s",
                  gckpt_error_text(s));
         for (int i = 0; i < EXECS; i++)
             execs[i].steps = -1000;
@@ -1295,7 +1295,7 @@ static void files(int command)
 /* A file that a store is mapped from, which may be damaged or lie anywhere. */
 static void map(int command)
 {
-    const int from = find_store(), to = find_store(), slot = pick(&in, MAPS);
+    const int from = find_store(), to = find_store(), slot = choose(&in, MAPS);
     gckpt_file_desc d;
     const unsigned a = byte(&in);
     file f = { 0 };
@@ -1314,11 +1314,11 @@ static void map(int command)
         d.rename = a & 128 ? net_rename : NULL;
         maps[slot] = malloc(size + 16);
         memcpy((char *)maps[slot] + shift, f.bytes, size);
-        settled++;
-        const uint64_t before = told(s, VALUES);
+        generation++;
+        const uint64_t before = store_digest(s, VALUES);
         const gckpt_result r = gckpt_store_map(s, (char *)maps[slot] + shift, size, &d);
-        if (!said(command, s, r))
-            MUST(told(s, VALUES) == before, "a map that was refused changed the store: %s",
+        if (!check_result(command, s, r))
+            MUST(store_digest(s, VALUES) == before, "a map that was refused changed the store: %s",
                  gckpt_error_text(s));
         for (int i = 0; i < EXECS; i++)
             execs[i].steps = -1000;
@@ -1365,7 +1365,7 @@ static void by_path(int command)
                                          "./../" };
     enum { NAMES = sizeof names / sizeof names[0] };
     static char path[5000];
-    const int from = find_store(), to = find_store(), which = pick(&in, NAMES + 2);
+    const int from = find_store(), to = find_store(), which = choose(&in, NAMES + 2);
     const unsigned a = byte(&in);
     gckpt_file_desc d;
     if (from < 0 || to < 0)
@@ -1374,7 +1374,7 @@ static void by_path(int command)
     if (which < NAMES) {
         snprintf(path + at, 64, "%s", names[which]);
     } else { /* near the most that a name or a path may have */
-        const int n = which == NAMES ? 230 + pick(&in, 28) : 4000 + pick(&in, 200);
+        const int n = which == NAMES ? 230 + choose(&in, 28) : 4000 + choose(&in, 200);
         for (int i = 0; i < n; i++)
             path[at++] = which > NAMES && i % 2 ? '/' : which > NAMES ? '.' : 'n';
         path[at] = 0;
@@ -1388,13 +1388,13 @@ static void by_path(int command)
     if (was)
         MUST(fputs("another", was) >= 0 && fclose(was) == 0, "%s", path);
     const uint64_t old = file_hash(path);
-    if (talk)
+    if (verbose)
         fprintf(stderr, "  path %.80s\n", path);
     gckpt_store *s = stores[from].s, *t = stores[to].s;
-    const uint64_t wrote_from = told(s, MADE);
+    const uint64_t wrote_from = store_digest(s, INITIALISED);
     gckpt_result r = a & 32 ? gckpt_store_save(s, path) : gckpt_store_save_as(s, path, &d);
-    const int saved = said(command, s, r);
-    MUST(told(s, MADE) == wrote_from, "saving changed the store");
+    const int saved = check_result(command, s, r);
+    MUST(store_digest(s, INITIALISED) == wrote_from, "saving changed the store");
     MUST(saved || file_hash(path) == old, "a save that failed changed the file");
     if (saved && a & 64) {
         FILE *f = fopen(path, a & 128 ? "rb+" : "ab");
@@ -1403,10 +1403,10 @@ static void by_path(int command)
             fseek(f, byte(&in) * 256 + byte(&in), SEEK_SET);
         MUST(putc((int)byte(&in), f) != EOF && fclose(f) == 0, "%s", path);
     }
-    const uint64_t before = told(t, VALUES);
+    const uint64_t before = store_digest(t, VALUES);
     r = a & 32 ? gckpt_store_load(t, path) : gckpt_store_load_as(t, path, &d);
-    if (!said(command + 1, t, r))
-        MUST(told(t, VALUES) == before, "a file that was refused changed the store: %s",
+    if (!check_result(command + 1, t, r))
+        MUST(store_digest(t, VALUES) == before, "a file that was refused changed the store: %s",
              gckpt_error_text(t));
     for (int i = 0; i < EXECS; i++)
         execs[i].steps = -1000;
@@ -1422,7 +1422,7 @@ static void getters(int command)
     gckpt_instruction instruction;
     gckpt_usage usage;
     gckpt_buffer buffer;
-    met[command]++;
+    calls[command]++;
     if (net >= 0)
         MUST((gckpt_graph_node(nets[net].g, i, &node) == GCKPT_OK) ==
                  (i >= 0 && i < gckpt_graph_size(nets[net].g)),
@@ -1444,8 +1444,8 @@ static void getters(int command)
         MUST(gckpt_store_need(p) >= gckpt_store_need(NULL), "store_need");
         int64_t first = -1;
         const int64_t rows = number(&in, 20);
-        const int64_t share = gckpt_plan_rank_rows(p, rows, 0, pick(&in, 2) ? &first : NULL);
-        MUST(share == rows || rows < 0 || rows > 20, "share %ld of %ld", (long)share, (long)rows);
+        const int64_t rank_rows = gckpt_plan_rank_rows(p, rows, 0, choose(&in, 2) ? &first : NULL);
+        MUST(rank_rows == rows || rows < 0 || rows > 20, "share %ld of %ld", (long)rank_rows, (long)rows);
         if (i % 4 == 0)
             gckpt_exec_need(p, NULL);
     }
@@ -1479,9 +1479,9 @@ static void getters(int command)
 }
 static void failing(int command)
 {
-    const long n = 1 + pick(&in, 64);
-    met[command]++;
-    switch (pick(&in, 6)) {
+    const long n = 1 + choose(&in, 64);
+    calls[command]++;
+    switch (choose(&in, 6)) {
     case 0: memory.fail_at = memory.calls + n; break;
     case 1: memory.fail_at = memory.calls + 1 + n * n / 8; break;
     case 2: fails.progress = n; break;
@@ -1492,16 +1492,16 @@ static void failing(int command)
 }
 static void freeing(int command)
 {
-    met[command]++;
-    switch (pick(&in, 6)) {
-    case 0: free_front(pick(&in, FRONTIERS)); break;
-    case 1: free_plan(pick(&in, PLANS)); break;
-    case 2: free_net(pick(&in, NETS)); break;
+    calls[command]++;
+    switch (choose(&in, 6)) {
+    case 0: free_frontier(choose(&in, FRONTIERS)); break;
+    case 1: free_plan(choose(&in, PLANS)); break;
+    case 2: free_net(choose(&in, NETS)); break;
     case 3:
-    case 4: free_exec(pick(&in, EXECS)); break;
+    case 4: free_exec(choose(&in, EXECS)); break;
     default:
         if (byte(&in) > 180)
-            free_store(pick(&in, STORES));
+            free_store(choose(&in, STORES));
     }
 }
 
@@ -1521,14 +1521,14 @@ static const struct {
     { step, 4, AN_EXECUTOR, "" },
     { step, 4, AN_EXECUTOR, "" },
     { step, 4, AN_EXECUTOR, "" },
-    { duel, 5, AN_EXECUTOR, "steps of two plans" },
-    { duel, 5, AN_EXECUTOR, "" },
+    { compare_plans, 5, AN_EXECUTOR, "steps of two plans" },
+    { compare_plans, 5, AN_EXECUTOR, "" },
     { fit, 7, A_NET, "fit" },
     { frontier, 8, A_NET, "frontier_new" },
     { frontier, 8, NOTHING, "" },
     { plan_texts, 10, A_PLAN, "plan_read" },
     { plan_params, 11, A_PLAN, "plan_params" },
-    { picks, 12, AN_EXECUTOR, "fetch, collect" },
+    { fetch_values, 12, AN_EXECUTOR, "fetch, collect" },
     { positions, 13, AN_EXECUTOR, "rewind" },
     { checks, 14, AN_EXECUTOR, "check_gradients, calibrate" },
     { settings, 15, A_STORE, "freeze, group, reset, ranks, notes" },
@@ -1555,7 +1555,7 @@ static void prepare(int needs)
     for (int i = 0; i < PLANS; i++)
         there[A_PLAN] |= plans[i].p != NULL;
     for (int i = 0; i < EXECS; i++)
-        there[AN_EXECUTOR] |= execs[i].e != NULL && execs[i].stored;
+        there[AN_EXECUTOR] |= execs[i].e != NULL && execs[i].has_store;
     if (needs >= A_STORE && !there[A_STORE])
         new_store(0);
     if (needs >= A_NET && !there[A_NET])
@@ -1566,17 +1566,17 @@ static void prepare(int needs)
         new_exec(3);
 }
 
-static void tell(void)
+static void print_counts(void)
 {
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
         if (commands[i].name[0])
-            fprintf(stderr, "%-36s %9ld %9ld\n", commands[i].name, met[commands[i].id],
+            fprintf(stderr, "%-36s %9ld %9ld\n", commands[i].name, calls[commands[i].id],
                     accepted[commands[i].id]);
     fprintf(stderr, "%-36s %9s %9ld\n%-36s %9ld %9ld\n%-36s %9ld %9ld\n%-36s %9ld %9ld\n",
-            "  compared", "", accepted[6], "  frontier_plan", met[9], accepted[9], "  store_read",
-            met[19], accepted[19], "  load", met[25], accepted[25]);
+            "  compared", "", accepted[6], "  frontier_plan", calls[9], accepted[9], "  store_read",
+            calls[19], accepted[19], "  load", calls[25], accepted[25]);
     for (int i = 0; i < SEEN; i++)
-        fprintf(stderr, "%-36s %9ld\n", seen[i].name, seen[i].count);
+        fprintf(stderr, "%-36s %9ld\n", covered[i].name, covered[i].count);
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
@@ -1585,7 +1585,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     /* a store, a net of 2 rows and 60 bytes; calls by chance */
     static const uint8_t head[] = { 0, 0, 0, 5, 1, 0, 0, 1, 1, 60 };
     (void)argc, (void)argv;
-    talk = getenv("FUZZ_TALK") != NULL;
+    verbose = getenv("FUZZ_TALK") != NULL;
     folder = getenv("FUZZ_DIR") ? getenv("FUZZ_DIR") : ".";
     for (int i = 0; i < GCKPT_ISA_COUNT; i++)
         available[i] = gckpt_isa_available((gckpt_isa)i);
@@ -1593,7 +1593,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     net_data();
     net_with_caches = 2;
     if (getenv("FUZZ_COUNT"))
-        atexit(tell);
+        atexit(print_counts);
     return 0;
 }
 
@@ -1604,11 +1604,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *at, size_t size)
     net_memory(&memory);
     memset(&fails, 0, sizeof fails);
     memset(plans, 0, sizeof plans), memset(execs, 0, sizeof execs), memset(nets, 0, sizeof nets);
-    memset(far_memory, 0, sizeof far_memory);
+    memset(host_memory, 0, sizeof host_memory);
     in.odd = byte(&in) % 4 == 3;
-    for (int turn = 0; turn < 80 && in.left > 0; turn++) {
+    for (int iteration = 0; iteration < 80 && in.left > 0; iteration++) {
         const unsigned c = byte(&in) % (sizeof commands / sizeof commands[0]);
-        if (talk)
+        if (verbose)
             fprintf(stderr, "%s %d\n", commands[c].name, commands[c].id);
         prepare(commands[c].needs);
         commands[c].run(commands[c].id);

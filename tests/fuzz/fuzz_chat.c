@@ -29,7 +29,7 @@ typedef struct {
 static int put(void *user, chat_part part, const char *text, size_t n)
 {
     rendered *r = (rendered *)user;
-    must(part >= CHAT_FRAME && part <= CHAT_END);
+    must(part >= CHAT_TEMPLATE && part <= CHAT_END);
     r->cut |= n > 0 && (text[0] & 0xc0) == 0x80;
     r->text = (char *)realloc(r->text, r->size + n + 1);
     must(r->text != NULL);
@@ -60,7 +60,7 @@ static int is_stripped(const bpe *b, const char *text, size_t n)
     for (int list = 0; list < 2; list++)
         for (uint32_t i = 0; i < b->added_count[list]; i++) {
             const bpe_added *a = &b->added[list][i];
-            if ((a->left || a->right) && memmem(text, n, a->name, a->name_size) != NULL)
+            if ((a->lstrip || a->rstrip) && memmem(text, n, a->name, a->name_size) != NULL)
                 return 1;
         }
     return 0;
@@ -85,7 +85,7 @@ static void try_turns(chat *c, bpe *tokenizer, const char *lines, size_t size, u
         if (chosen % 8 > 0 && chosen / 8 % 4 != (uint64_t)flags)
             continue;
         bpe_tokens t = { NULL, 0, 0, "" };
-        chat_marks marks = { NULL, 0 };
+        chat_mask marks = { NULL, 0 };
         rendered r = { NULL, 0, 0 };
         c->error[0] = 0;
         const int encodes = chosen % 8 == 0 || chosen / 32 % 4 == 0;
@@ -101,8 +101,8 @@ static void try_turns(chat *c, bpe *tokenizer, const char *lines, size_t size, u
         if (encodes && !failed) {
             size_t back, valid;
             char *text = bpe_decode(tokenizer, t.ids, t.count, &back);
-            char *whole = bpe_replace(r.text != NULL ? r.text : "", r.size, &valid);
-            must(text != NULL && whole != NULL && marks.room >= t.count);
+            char *whole = bpe_to_utf8(r.text != NULL ? r.text : "", r.size, &valid);
+            must(text != NULL && whole != NULL && marks.capacity >= t.count);
             const int cut = r.cut || valid != r.size ||
                             memcmp(whole, r.text != NULL ? r.text : "", valid) != 0;
             const int white = is_stripped(tokenizer, whole, valid);
@@ -115,7 +115,7 @@ static void try_turns(chat *c, bpe *tokenizer, const char *lines, size_t size, u
             free(whole);
         }
         free(r.text);
-        free(marks.at);
+        free(marks.flags);
         bpe_tokens_free(&t);
     }
 }
@@ -131,9 +131,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     }
     bpe *tokenizer = &tokenizers[size % 2];
     if (p.size[0] > 0)
-        held_put("tokenizer_config.json", p.at[0], p.size[0]);
+        memfs_put("tokenizer_config.json", p.at[0], p.size[0]);
     if (p.size[1] > 0)
-        held_put("chat_template.jinja", p.at[1], p.size[1]);
+        memfs_put("chat_template.jinja", p.at[1], p.size[1]);
     memset(own, 0, sizeof own);
     for (size_t i = 0, line = 0, n = 0; i < p.size[2] && line < 3; i++)
         if (p.at[2][i] == '\n')
@@ -141,19 +141,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         else if (n + 1 < sizeof own[0])
             own[line][n++] = p.at[2][i];
     const int named = own[0][0] != 0 && own[1][0] == 0;
-    int failed = chat_open(&c, held_folder(chosen_of(bytes, size)), named ? own[0] : NULL) != 0;
-    held_end();
+    int failed = chat_open(&c, memfs_folder(input_hash(bytes, size)), named ? own[0] : NULL) != 0;
+    memfs_end();
     must((c.error[0] != 0) == failed);
     for (int i = 0; i < 3 && !named && !failed && own[i][0] != 0; i++) {
-        failed = chat_turns(&c, (chat_role)i, own[i]) != 0;
+        failed = chat_set_turn(&c, (chat_role)i, own[i]) != 0;
         must((c.error[0] != 0) == failed);
     }
     if (failed)
         return 0;
     if (c.format.name != NULL && c.format.turns[CHAT_USER][0] != NULL &&
         c.format.turns[CHAT_ASSISTANT][0] != NULL) {
-        try_turns(&c, tokenizer, p.size[3] > 0 ? p.at[3] : "", p.size[3], chosen_of(bytes, size));
-        must(chat_end(&c, tokenizer) < tokenizer->count);
+        try_turns(&c, tokenizer, p.size[3] > 0 ? p.at[3] : "", p.size[3], input_hash(bytes, size));
+        must(chat_end_token(&c, tokenizer) < tokenizer->count);
     }
     if (p.size[3] > 0)
         try_rows_of("x.jsonl", p.at[3], p.size[3], tokenizer, &c);

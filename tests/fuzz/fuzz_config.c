@@ -42,10 +42,10 @@ static void put_weights(const char *name, const char *head, size_t size)
     uint8_t length[8];
     for (int i = 0; i < 8; i++)
         length[i] = (uint8_t)(n >> 8 * i);
-    held_file *f = held_new(name);
-    held_write(f, length, 8);
-    held_write(f, head, size);
-    held_write(f, values, (size_t)most);
+    memfs_file *f = memfs_new(name);
+    memfs_write(f, length, 8);
+    memfs_write(f, head, size);
+    memfs_write(f, values, (size_t)most);
 }
 
 static void try_text(model_any *m, gckpt_store *s)
@@ -124,21 +124,21 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     static const model_source packed = { GCKPT_STORAGE_BF16, 0, NULL, 0 },
                               mapped = { GCKPT_STORAGE_F32, 1, NULL, 0 };
     const reader_parts p = reader_split(bytes, size);
-    const uint64_t chosen = chosen_of(bytes, size);
+    const uint64_t chosen = input_hash(bytes, size);
     const int sharded = p.size[2] > 0;
     for (int i = 0; i < 3 && i < p.count; i++)
         if (i == 0 || p.size[i] > 0)
-            held_put(names[i], p.at[i], p.size[i]);
+            memfs_put(names[i], p.at[i], p.size[i]);
     for (int i = 3; i < 5 && i < p.count; i++)
         if (sharded || i == 3)
             put_weights(names[i + sharded], p.at[i], p.size[i]);
     /* only true files are mapped */
-    const char *folder = held_folder(chosen % 16 == 1 ? 0 : chosen / 64);
+    const char *folder = memfs_folder(chosen % 16 == 1 ? 0 : chosen / 64);
     const model_source *source = chosen % 16 == 1                          ? &mapped
                                  : chosen % 16 == 0 && is_shallow(folder) ? &packed
                                                                            : NULL;
     try_load(folder, source, chosen / 16 % 4 == 0);
-    held_end();
+    memfs_end();
     return 0;
 }
 

@@ -20,8 +20,8 @@ static void try_tokens(const uint8_t *bytes, size_t size)
     bpe_tokens t = { NULL, 0, 0, "" };
     const char *folder;
     char from[96], to[96];
-    held_put("x.bin", bytes, size);
-    folder = held_folder(chosen_of(bytes, size));
+    memfs_put("x.bin", bytes, size);
+    folder = memfs_folder(input_hash(bytes, size));
     snprintf(from, sizeof from, "%s/x.bin", folder);
     snprintf(to, sizeof to, "%s/y.bin", folder);
     if (bpe_read_bin(from, 50000, &t) != 0) {
@@ -37,11 +37,11 @@ static void try_tokens(const uint8_t *bytes, size_t size)
                 must(!header && t.count > 1 && t.ids[0] == (BPE_BIN_MAGIC & 0xffff));
             bpe_tokens_free(&again);
         }
-        if (held_are_true)
+        if (memfs_on_disk)
             must(remove(to) == 0);
     }
     bpe_tokens_free(&t);
-    held_end();
+    memfs_end();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)

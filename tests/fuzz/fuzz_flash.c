@@ -94,7 +94,7 @@ static int same(const fuzz_file *a, const fuzz_file *b)
 }
 
 /* The slot's head, and whether it is one of a state that is there. */
-static int slot_head(int slot, flash_head *h)
+static int slot_head(int slot, flash_header *h)
 {
     const size_t at = (size_t)slot * SLOT;
     const size_t here = image_size > at ? image_size - at : 0;
@@ -116,9 +116,9 @@ static gckpt_store *booted(int *loaded)
 }
 
 /* The slot of the newest state, -1: there is none; its head. */
-static int newest_slot(flash_head *newest)
+static int newest_slot(flash_header *newest)
 {
-    flash_head h[2];
+    flash_header h[2];
     const int fine[2] = { slot_head(0, &h[0]), slot_head(1, &h[1]) };
     const int slot = fine[1] && (!fine[0] || h[1].sequence > h[0].sequence) ? 1 : fine[0] - 1;
     memset(newest, 0, sizeof *newest);
@@ -129,7 +129,7 @@ static int newest_slot(flash_head *newest)
 
 static void try_load(void)
 {
-    flash_head h;
+    flash_header h;
     int loaded;
     const int newest = newest_slot(&h);
     gckpt_store *s = booted(&loaded), *alone = new_store();
@@ -151,7 +151,7 @@ static void try_load(void)
 /* cut: of chip.h. Sequence numbers end after 2^32 saves, more than a chip lives. */
 static void try_save(int cut)
 {
-    flash_head h;
+    flash_header h;
     const int slot = newest_slot(&h) == 0;
     const int there = image_size >= (size_t)(slot + 1) * SLOT;
     if (h.sequence > UINT32_MAX - 4)
@@ -167,11 +167,11 @@ static void try_save(int cut)
         w.values[0] += 1;
     is = all_of(s);
     chip_operations = 0;
-    chip_cut = cut;
+    chip_fail_at = cut;
     saved = -1;
     if (setjmp(power) == 0)
         saved = flash_save(&chip, s);
-    chip_cut = -1;
+    chip_fail_at = -1;
     const int fits = there && (is.size + 7) / 8 * 8 <= SLOT - sizeof h;
     MUST(cut >= 0 || saved == fits);
     next = booted(&loaded);
@@ -190,7 +190,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     if (size < HEAD)
         return 0;
-    const uint64_t chosen = chosen_of(bytes, size);
+    const uint64_t chosen = input_hash(bytes, size);
     const int when = bytes[1] | bytes[2] << 8, ends = bytes[0] & 1;
     size_t first = (size_t)(bytes[3] | bytes[4] << 8);
     bytes += HEAD;
@@ -201,7 +201,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     memcpy(image, bytes, one);
     memcpy(image + SLOT, bytes + first, two);
     image_size = !ends ? CHIP_BYTES : two > 0 ? SLOT + two : one;
-    chip_cut = -1;
+    chip_fail_at = -1;
     try_load();
     if (chosen % 4 == 0)
         try_save(chosen / 4 % 2 ? 4 * (when % 200) + (int)(chosen / 8 % 4) : -1);
@@ -211,7 +211,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 /* A head's sums, put right for what lies behind it in bytes[at..end). */
 static void put_right(uint8_t *bytes, size_t at, size_t end, fuzz_draws *d)
 {
-    flash_head h;
+    flash_header h;
     if (at + sizeof h > end)
         return;
     memcpy(&h, bytes + at, sizeof h);
@@ -229,18 +229,18 @@ static void put_right(uint8_t *bytes, size_t at, size_t end, fuzz_draws *d)
 size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigned int seed)
 {
     fuzz_draws d = { seed };
-    if (size < HEAD + 2 * sizeof(flash_head) || fuzz_draw(&d, 8) == 0)
+    if (size < HEAD + 2 * sizeof(flash_header) || fuzz_draw(&d, 8) == 0)
         return LLVMFuzzerMutate(bytes, size, most);
     size_t first = HEAD + (size_t)(bytes[3] | bytes[4] << 8);
     first = first < size ? first : size;
     if (fuzz_draw(&d, 6) == 0) { /* what the power does, and where the second slot is */
         bytes[fuzz_draw(&d, HEAD)] = (uint8_t)fuzz_draw(&d, 256);
     } else if (first < size && fuzz_draw(&d, 2) == 0) { /* the second one */
-        const size_t state = first + sizeof(flash_head);
+        const size_t state = first + sizeof(flash_header);
         if (state < size)
             size = state + st_mutate(bytes + state, size - state, most - state, &d);
     } else { /* the first one: what is behind it moves */
-        const size_t rest = size - first, state = HEAD + sizeof(flash_head);
+        const size_t rest = size - first, state = HEAD + sizeof(flash_header);
         uint8_t *copy = (uint8_t *)malloc(most);
         MUST(copy != NULL);
         memcpy(copy, bytes, size);
@@ -277,7 +277,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     s = new_store();
     for (int saves = 0, number = 0; saves < 4; saves++) {
         uint8_t bytes[HEAD + 8192] = { 0 };
-        flash_head h[2];
+        flash_header h[2];
         size_t used[2];
         MUST(saves == 0 || flash_save(&chip, s));
         MUST(gckpt_store_set_note(s, "note", "7") == GCKPT_OK);

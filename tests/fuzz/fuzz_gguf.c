@@ -25,9 +25,9 @@ static int try_keys(void)
     if (opened) {
         uint64_t sum = 0; /* so that all are read */
         for (size_t i = 0; i < g.key_count; i++) {
-            gguf_items all = gguf_array(&g, g.keys[i].name, g.keys[i].of);
+            gguf_items all = gguf_array(&g, g.keys[i].name, g.keys[i].item_type);
             while (gguf_next(&all))
-                sum += (uint64_t)(all.of != GGUF_STRING ? all.whole
+                sum += (uint64_t)(all.item_type != GGUF_STRING ? all.integer
                                   : all.size > 0        ? all.text[all.size - 1]
                                                         : 0);
             g.error[0] = 0;
@@ -96,9 +96,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     if (golden.config.layers == 0)
         must(model_read_config(&golden, "tests/golden/llama/gqa") == 0);
-    const uint64_t chosen = chosen_of(bytes, size);
-    held_put("x.gguf", bytes, size);
-    snprintf(path, sizeof path, "%s/x.gguf", held_folder(chosen / 32));
+    const uint64_t chosen = input_hash(bytes, size);
+    memfs_put("x.gguf", bytes, size);
+    snprintf(path, sizeof path, "%s/x.gguf", memfs_folder(chosen / 32));
     const int tries = chosen % 8 == 0 ? 3 : try_keys() ? 2 : 1;
     for (int i = 0; i < tries; i++)
         switch ((chosen / 8 + (uint64_t)i) % 3) {
@@ -106,7 +106,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         case 1: try_adapter(); break;
         default: try_tokenizer();
         }
-    held_end();
+    memfs_end();
     return 0;
 }
 
@@ -233,7 +233,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigne
     for (size_t n = 1 + reader_draw(3); n > 0; n--) {
         const size_t wide = reader_draw(3) == 0 ? 8 : reader_draw(2) == 0 ? 4 : 1;
         const size_t at = reader_draw(head - 8);
-        const uint64_t was = gguf_little(bytes + at, 8);
+        const uint64_t was = gguf_read_le(bytes + at, 8);
         if (wide == 8 && was > 0 && was < 64 && at + 8 + was <= size) { /* a text, it seems */
             uint8_t text[72];
             memcpy(text, bytes + at + 8, was);
@@ -244,7 +244,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigne
         }
         uint64_t value = reader_draw(2) == 0
                              ? odd[reader_draw(sizeof odd / sizeof odd[0])]
-                             : gguf_little(bytes + at, (int)wide) + reader_draw(9) - 4;
+                             : gguf_read_le(bytes + at, (int)wide) + reader_draw(9) - 4;
         for (size_t i = 0; i < wide; i++, value >>= 8)
             bytes[at + i] = (uint8_t)value;
     }

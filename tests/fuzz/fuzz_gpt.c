@@ -24,8 +24,8 @@ static void fresh(void)
         free(session.texts[--session.text_count]);
     memset(&session, 0, sizeof session);
     session.program = "gpt";
-    session.out = said;
-    nothing_said();
+    session.out = messages;
+    reset_messages();
 }
 
 static void try_window(size_t start, size_t end)
@@ -44,26 +44,26 @@ static void try_window(size_t start, size_t end)
 
 static void try_line(int argc, char **argv)
 {
-    if (!words_are_taken(argc, argv))
+    if (!parse_both_ways(argc, argv))
         return;
     if (lm.help) {
-        options_print_row(&options, options_at(&options, argc % options_count(&options)));
+        options_print_option(&options, options_at(&options, argc % options_count(&options)));
         return;
     }
     int status = open_store(argc, argv);
-    must_say(status);
+    must_have_message(status);
     if (status == 0) {
         must_be_allowed();
         status = check_options();
     }
-    must_say(status);
+    must_have_message(status);
     if (status != 0)
         return;
     must(o.dim % (2 * o.heads) == 0 && lm.batch > 0);
     if (lm.data != file || (lm.validation != NULL && lm.validation != file))
         return;
     status = load_text(argv[0]);
-    must_say(status);
+    must_have_message(status);
     if (status != 0)
         return;
     must(text.train >= (size_t)o.context + 1 && text.size >= text.train + 2);
@@ -81,7 +81,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         return 0;
     memcpy(line, p.at[LINE], p.size[LINE]);
     line[p.size[LINE]] = 0;
-    const int argc = words_of(line, argv);
+    const int argc = parse_line(line, argv);
     if (raw)
         reader_write_to(file, p.at[RAW], p.size[RAW]);
     else if (p.count > KEPT)

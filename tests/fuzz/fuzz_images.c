@@ -36,7 +36,7 @@ static void try_rows(const images_set *s)
     if (images_size(s) > 1 << 16)
         return;
     float *row = (float *)malloc((size_t)images_size(s) * sizeof *row);
-    must(row != NULL && images_seen(&cut) <= images_size(s));
+    must(row != NULL && images_row_size(&cut) <= images_size(s));
     for (int64_t i = 0; i < s->rows && i < 16; i++, chance *= 3) {
         images_row(s, i, NULL, row);
         for (int64_t k = 0; k < images_size(s); k++)
@@ -75,12 +75,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         size_t n = bytes[at + 1] | (size_t)bytes[at + 2] << 8;
         at += 3;
         n = n < size - at ? n : size - at;
-        held_put(name, bytes + at, n);
+        memfs_put(name, bytes + at, n);
         at += n;
     }
-    const uint64_t chosen = chosen_of(bytes, size);
-    try_set(held_folder(chosen / 4), chosen % 4 == 0);
-    held_end();
+    const uint64_t chosen = input_hash(bytes, size);
+    try_set(memfs_folder(chosen / 4), chosen % 4 == 0);
+    memfs_end();
     return 0;
 }
 

@@ -44,10 +44,10 @@ static void try_values(json *d)
                 continue;
             strcpy(name, json_text(d, k));
             must(json_find(d, i, name) == k + 1 || d->error[0] != 0);
-            must(json_need(d, i, name, JSON_NOTHING) != 0);
+            must(json_require(d, i, name, JSON_NOTHING) != 0);
             json_int(d, i, name, 1);
             json_bool(d, i, name, 1);
-            json_need(d, i, name, JSON_OBJECT);
+            json_require(d, i, name, JSON_OBJECT);
         }
     }
     d->error[0] = 0;

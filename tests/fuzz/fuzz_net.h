@@ -7,7 +7,7 @@
 #include <sanitizer/asan_interface.h>
 
 typedef gckpt_tensor T;
-enum { NET_TENSORS = 48, NET_TERMS = 3, NET_ROWS = 20, NET_ELEMENTS = 512, NET_PICKS = 4 };
+enum { NET_TENSORS = 48, NET_TERMS = 3, NET_ROWS = 20, NET_ELEMENTS = 512, NET_FETCHES = 4 };
 
 /* Rows of every input: NET_ROWS of NET_ELEMENTS, from any of 64 places on. */
 static float net_floats[NET_ROWS * NET_ELEMENTS + 64];
@@ -27,8 +27,8 @@ static inline void net_data(void)
 /* ---- memory: rig.h's heap, from one room that each input has from its beginning on, so that it is
  * touched but once. Nothing in it is given twice to one input, so whoever reads what was given back
  * is found out; between blocks there is what nobody may touch. ---- */
-enum { NET_ROOM = 96 << 20, NET_BETWEEN = 32 };
-static unsigned char net_room[NET_ROOM] __attribute__((aligned(64)));
+enum { NET_HEAP_BYTES = 96 << 20, NET_BETWEEN = 32 };
+static unsigned char net_heap_bytes[NET_HEAP_BYTES] __attribute__((aligned(64)));
 static size_t net_used;
 
 const char *__asan_default_options(void);
@@ -43,37 +43,37 @@ static inline void net_memory(heap *h)
     memset(h, 0, sizeof *h);
     h->limit = 4 << 20;
     if (net_used == 0)
-        ASAN_POISON_MEMORY_REGION(net_room, NET_ROOM);
+        ASAN_POISON_MEMORY_REGION(net_heap_bytes, NET_HEAP_BYTES);
     net_used = NET_BETWEEN;
 }
 static inline void *net_resize(void *user, void *ptr, size_t old_size, size_t new_size)
 {
     heap *h = (heap *)user;
     unsigned char *fresh = NULL, *size_at = ptr ? (unsigned char *)ptr - 16 : NULL;
-    size_t had = 0;
+    size_t old = 0;
     if (ptr) {
         ASAN_UNPOISON_MEMORY_REGION(size_at, 16);
-        memcpy(&had, size_at, sizeof had);
+        memcpy(&old, size_at, sizeof old);
         ASAN_POISON_MEMORY_REGION(size_at, 16);
     }
-    h->wrong_sizes += had != old_size;
+    h->wrong_sizes += old != old_size;
     if (new_size) {
         if (++h->calls == h->fail_at || (h->fail_from && h->calls >= h->fail_from) ||
             new_size > h->limit || h->live + new_size > h->limit ||
-            net_used + new_size + 2 * NET_BETWEEN > NET_ROOM)
+            net_used + new_size + 2 * NET_BETWEEN > NET_HEAP_BYTES)
             return NULL;
-        fresh = net_room + net_used;
+        fresh = net_heap_bytes + net_used;
         ASAN_UNPOISON_MEMORY_REGION(fresh - 16, new_size + 16);
         memcpy(fresh - 16, &new_size, sizeof new_size);
         ASAN_POISON_MEMORY_REGION(fresh - 16, 16);
         memset(fresh, 0xee, new_size);
         net_used += ((new_size + 15) & ~(size_t)15) + NET_BETWEEN;
         if (ptr)
-            memcpy(fresh, ptr, had < new_size ? had : new_size);
+            memcpy(fresh, ptr, old < new_size ? old : new_size);
     }
     if (ptr)
-        ASAN_POISON_MEMORY_REGION(ptr, had);
-    h->live += new_size - had;
+        ASAN_POISON_MEMORY_REGION(ptr, old);
+    h->live += new_size - old;
     h->peak = h->live > h->peak ? h->live : h->peak;
     h->blocks += (fresh != NULL) - (ptr != NULL);
     return fresh;
@@ -91,14 +91,14 @@ typedef struct {
     int64_t rows;
     gckpt_term term[NET_TERMS];
     int terms;
-    gckpt_fetch_spec fetch[NET_PICKS]; /* what plans may pick */
+    gckpt_fetch_spec fetch[NET_FETCHES]; /* what plans may pick */
     int fetches;
-    int own; /* a user's op whose runs are counted */
-    int caches, pins;
+    int user_op; /* a user's op whose runs are counted */
+    int caches, policies;
 } fuzz_net;
 
 /* ---- a user's ops: 2x with aux, and ones that refuse ---- */
-static gckpt_result own_shape(gckpt_call *call)
+static gckpt_result user_op_shape(gckpt_call *call)
 {
     const int mode = *(const int *)call->attributes;
     call->shape = call->in[0].shape;
@@ -109,7 +109,7 @@ static gckpt_result own_shape(gckpt_call *call)
     call->mixes_rows = mode == 3;
     return GCKPT_OK;
 }
-static void own_forward(const gckpt_call *call)
+static void user_op_forward(const gckpt_call *call)
 {
     for (int64_t i = 0, n = count_of(&call->shape); i < n; i++) {
         const float x = call->in[0].data[i];
@@ -121,18 +121,18 @@ static void own_forward(const gckpt_call *call)
     if (call->workspace && call->workspace_forward)
         memset(call->workspace, 0x55, call->workspace_forward);
 }
-static void own_backward(const gckpt_call *call)
+static void user_op_backward(const gckpt_call *call)
 {
-    const float *slope = (const float *)call->saved;
+    const float *deriv = (const float *)call->saved;
     float *grad = call->in[0].grad;
     for (int64_t i = 0, n = count_of(&call->shape); i < n && grad; i++)
-        grad[i] = call->in[0].accumulate ? gckpt_fma(call->grad_out[i], slope[i], grad[i])
-                                         : call->grad_out[i] * slope[i];
+        grad[i] = call->in[0].accumulate ? gckpt_fma(call->grad_out[i], deriv[i], grad[i])
+                                         : call->grad_out[i] * deriv[i];
 }
-static const gckpt_op own_op = { .name = "own_op",
-                                 .shape = own_shape,
-                                 .forward = own_forward,
-                                 .backward = own_backward,
+static const gckpt_op user_op = { .name = "own_op",
+                                 .shape = user_op_shape,
+                                 .forward = user_op_forward,
+                                 .backward = user_op_backward,
                                  .needs = { GCKPT_SAVED },
                                  .flags = GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD };
 
@@ -177,12 +177,12 @@ static gckpt_shape net_shape(bytes *b, int axes, int64_t rows)
         s.d[i] = 1 + number(b, i > 2 ? 3 : 8);
     return s;
 }
-static void net_param_name(char *name, size_t room, int i, const gckpt_shape *s)
+static void net_param_name(char *name, size_t size, int i, const gckpt_shape *s)
 {
     unsigned h = (unsigned)s->n;
     for (int k = 0; k < s->n && k < GCKPT_MAX_DIMS; k++)
         h = h * 31 + (unsigned)s->d[k];
-    snprintf(name, room, "p%d.%x", i, h);
+    snprintf(name, size, "p%d.%x", i, h);
 }
 static T *net_weight(fuzz_net *n, bytes *b, gckpt_shape s)
 {
@@ -195,7 +195,7 @@ static T *net_weight(fuzz_net *n, bytes *b, gckpt_shape s)
         init.constant = real(b);
     if (x % 16 == 2)
         init.uniform = real(b);
-    const int i = x % 32 == 3 && n->params ? pick(b, n->params) : n->params++;
+    const int i = x % 32 == 3 && n->params ? choose(b, n->params) : n->params++;
     /* nets of one store share what has the same name, which mostly is of the same shape */
     if (b->odd)
         snprintf(name, sizeof name, "p%d", i);
@@ -218,10 +218,10 @@ static T *net_constant(fuzz_net *n, bytes *b, gckpt_type type, gckpt_shape s)
     if (size > NET_ROWS * NET_ELEMENTS)
         return NULL;
     char name[32];
-    snprintf(name, sizeof name, "c%d", pick(b, 100));
+    snprintf(name, sizeof name, "c%d", choose(b, 100));
     return gckpt_constant(n->g, name, type, s,
-                          type == GCKPT_F32   ? (const void *)(net_floats + pick(b, 64))
-                          : type == GCKPT_I32 ? (const void *)(net_indices + pick(b, 64))
+                          type == GCKPT_F32   ? (const void *)(net_floats + choose(b, 64))
+                          : type == GCKPT_I32 ? (const void *)(net_indices + choose(b, 64))
                                               : (const void *)net_bytes);
 }
 static int64_t net_last(const T *x)
@@ -238,7 +238,7 @@ static gckpt_shape net_rows_of(const T *x, int drop)
 /* Indices with this shape: fed, constant, or what argmax gives. */
 static T *net_index(fuzz_net *n, bytes *b, gckpt_shape s)
 {
-    const int how = pick(b, 4);
+    const int how = choose(b, 4);
     return how ? net_input(n, b, GCKPT_I32, s) : net_constant(n, b, GCKPT_I32, s);
 }
 static gckpt_window net_window(bytes *b, int pool)
@@ -264,7 +264,7 @@ static T *net_unary(bytes *b, T *x)
         gckpt_sigmoid, gckpt_softmax,    gckpt_log_softmax, gckpt_exp,      gckpt_log,   gckpt_sqrt,
         gckpt_abs,     gckpt_reciprocal, gckpt_sin,         gckpt_cos,      gckpt_detach
     };
-    return ops[pick(b, sizeof ops / sizeof ops[0])](x);
+    return ops[choose(b, sizeof ops / sizeof ops[0])](x);
 }
 static T *net_moved(fuzz_net *n, bytes *b, T *x)
 {
@@ -274,20 +274,20 @@ static T *net_moved(fuzz_net *n, bytes *b, T *x)
     int axes[GCKPT_MAX_DIMS];
     T *many[GCKPT_MAX_INPUTS + 1];
     (void)n;
-    switch (pick(b, 11)) {
+    switch (choose(b, 11)) {
     case 0:
         if (s.n > 2)
             s.d[1] *= s.d[2], s.d[2] = s.n > 3 ? s.d[3] : 1, s.d[3] = s.n > 4 ? s.d[4] : 1, s.n--;
         else if (s.n == 2)
             s.d[2] = s.d[1], s.d[1] = 1, s.n = 3;
         if (b->odd && byte(b) > 240)
-            s.d[pick(b, GCKPT_MAX_DIMS)] = number(b, 9);
+            s.d[choose(b, GCKPT_MAX_DIMS)] = number(b, 9);
         return gckpt_reshape(x, s);
     case 1:
         for (int i = 0; i < GCKPT_MAX_DIMS; i++)
             axes[i] = i == 0 || s.n < 2 ? i : 1 + (i - 1 + s.n - 2) % (s.n - 1);
         if (b->odd)
-            axes[pick(b, GCKPT_MAX_DIMS)] = whole(b, 4);
+            axes[choose(b, GCKPT_MAX_DIMS)] = whole(b, 4);
         return gckpt_permute(x, axes, b->odd ? whole(b, s.n + 1) : s.n);
     case 2: {
         const int64_t begin = number(b, (int)(size < 9 ? size : 9));
@@ -296,7 +296,7 @@ static T *net_moved(fuzz_net *n, bytes *b, T *x)
                                number(b, (int)(size - begin > 0 && size < 9 ? size - begin : 1)));
     }
     case 3: {
-        const int k = b->odd ? whole(b, GCKPT_MAX_INPUTS) : 1 + pick(b, 3);
+        const int k = b->odd ? whole(b, GCKPT_MAX_INPUTS) : 1 + choose(b, 3);
         for (int i = 0; i <= GCKPT_MAX_INPUTS; i++)
             many[i] = i == 0 ? x : net_like(n, b, 0, x);
         return gckpt_concat(many, k, axis);
@@ -314,10 +314,10 @@ static T *net_layer(fuzz_net *n, bytes *b, T *x)
 {
     const int64_t c = net_last(x), wide = 1 + number(b, 6), o = wide > 1 << 20 ? 5 : wide;
     const gckpt_init one = { 0, 0, 1 }, zero = { 0, 0, 0 };
-    const int bias = pick(b, 2);
+    const int bias = choose(b, 2);
     gckpt_shape s = gckpt_shape_of(x);
     T *w, *v, *u;
-    switch (pick(b, 16)) {
+    switch (choose(b, 16)) {
     case 0:
     case 1:
         w = net_weight(n, b, gckpt_shape2(c, o));
@@ -327,14 +327,14 @@ static T *net_layer(fuzz_net *n, bytes *b, T *x)
         return gckpt_linear_transposed(x, w, bias ? net_weight(n, b, gckpt_shape1(o)) : NULL);
     case 3:
         w = bias ? net_weight(n, b, gckpt_shape1(c)) : NULL;
-        v = pick(b, 2) ? net_weight(n, b, gckpt_shape1(c)) : NULL;
-        return pick(b, 2) ? gckpt_layernorm(x, w, v) : gckpt_layernorm_eps(x, w, v, real(b));
+        v = choose(b, 2) ? net_weight(n, b, gckpt_shape1(c)) : NULL;
+        return choose(b, 2) ? gckpt_layernorm(x, w, v) : gckpt_layernorm_eps(x, w, v, real(b));
     case 4:
         w = bias ? net_weight(n, b, gckpt_shape1(c)) : NULL;
-        return pick(b, 2) ? gckpt_rmsnorm(x, w) : gckpt_rmsnorm_eps(x, w, real(b));
+        return choose(b, 2) ? gckpt_rmsnorm(x, w) : gckpt_rmsnorm_eps(x, w, real(b));
     case 5:
         w = net_weight(n, b, gckpt_shape2(2 + number(b, 6), o));
-        v = pick(b, 3) && s.n == 3 ? gckpt_argmax(x, 2) : net_index(n, b, net_rows_of(x, s.n > 1));
+        v = choose(b, 3) && s.n == 3 ? gckpt_argmax(x, 2) : net_index(n, b, net_rows_of(x, s.n > 1));
         return gckpt_embed(w, v);
     case 6: /* (B,N,C) */
         return gckpt_gather(x,
@@ -348,10 +348,10 @@ static T *net_layer(fuzz_net *n, bytes *b, T *x)
         d.heads = c % 2 == 0 ? 2 : 1;
         if (b->odd)
             d.heads = whole(b, 4), d.key_heads = whole(b, 3), d.scale = real(b);
-        d.causal = pick(b, 2);
+        d.causal = choose(b, 2);
         d.window = d.causal ? number(b, 3) : 0;
-        d.cap = pick(b, 3) == 0 ? real(b) : 0;
-        d.lengths = pick(b, 3) == 0 ? net_index(n, b, net_rows_of(x, 2)) : NULL;
+        d.cap = choose(b, 3) == 0 ? real(b) : 0;
+        d.lengths = choose(b, 3) == 0 ? net_index(n, b, net_rows_of(x, 2)) : NULL;
         w = net_like(n, b, 3, x), v = net_like(n, b, 3, w);
         return bias ? gckpt_attention_with(x, w, v, &d)
                     : gckpt_attention(x, w, v, d.heads, d.causal);
@@ -361,13 +361,13 @@ static T *net_layer(fuzz_net *n, bytes *b, T *x)
         gckpt_rotary_desc d;
         memset(&d, 0, sizeof d);
         d.heads = c % 4 == 0 ? 2 : 1;
-        d.base = pick(b, 2) ? real(b) : 0;
+        d.base = choose(b, 2) ? real(b) : 0;
         d.position = number(b, 5);
-        d.columns = pick(b, 2) ? number(b, 5) : 0;
+        d.columns = choose(b, 2) ? number(b, 5) : 0;
         d.frequencies = d.columns == 4 || d.columns == 2 ? angles : NULL;
-        d.scale = pick(b, 2) ? real(b) : 0;
+        d.scale = choose(b, 2) ? real(b) : 0;
         return bias         ? gckpt_rotary_with(x, &d)
-               : pick(b, 2) ? gckpt_rotary(x, d.heads, d.base)
+               : choose(b, 2) ? gckpt_rotary(x, d.heads, d.base)
                             : gckpt_rotary_at(x, d.heads, d.base, d.position);
     }
     case 12:
@@ -375,17 +375,17 @@ static T *net_layer(fuzz_net *n, bytes *b, T *x)
         return bias ? gckpt_positions(x, w) : gckpt_positions_at(x, w, number(b, 9));
     case 13:
         w = net_weight(n, b, gckpt_shape2(c, 3 * o)), v = net_weight(n, b, gckpt_shape2(o, 3 * o));
-        u = pick(b, 2) ? net_weight(n, b, gckpt_shape1(3 * o)) : NULL;
+        u = choose(b, 2) ? net_weight(n, b, gckpt_shape1(3 * o)) : NULL;
         return gckpt_gru(x, w, u, v, bias ? net_weight(n, b, gckpt_shape1(3 * o)) : NULL, NULL);
     case 14:
         w = net_weight(n, b, gckpt_shape2(c, 4 * o)), v = net_weight(n, b, gckpt_shape2(o, 4 * o));
         u = net_input(n, b, GCKPT_F32, gckpt_shape2(n->rows, o));
         return gckpt_lstm(x, w, v, bias ? net_weight(n, b, gckpt_shape1(4 * o)) : NULL,
-                          pick(b, 2) ? u : NULL, pick(b, 2) ? u : NULL);
+                          choose(b, 2) ? u : NULL, choose(b, 2) ? u : NULL);
     default:
         w = gckpt_running(n->g, bias ? "m0" : "m1", gckpt_shape1(c), zero, b->odd ? real(b) : 0.1f);
         v = gckpt_running(n->g, bias ? "v0" : "v1", gckpt_shape1(c), one, 0.1f);
-        return gckpt_batchnorm(x, pick(b, 2) ? net_weight(n, b, gckpt_shape1(c)) : NULL, NULL, w,
+        return gckpt_batchnorm(x, choose(b, 2) ? net_weight(n, b, gckpt_shape1(c)) : NULL, NULL, w,
                                v);
     }
 }
@@ -393,59 +393,59 @@ static T *net_image(fuzz_net *n, bytes *b, T *x)
 {
     const int64_t c = net_last(x), o = 1 + number(b, 4);
     const gckpt_shape s = gckpt_shape_of(x);
-    const int how = pick(b, 8), groups = 1 + whole(b, 2);
+    const int how = choose(b, 8), groups = 1 + whole(b, 2);
     gckpt_window w = net_window(b, how == 4 || how == 5);
     const int64_t g = w.groups > 1 && c % w.groups == 0 ? w.groups : 1;
-    T *bias = pick(b, 2) ? net_weight(n, b, gckpt_shape1(o)) : NULL;
+    T *bias = choose(b, 2) ? net_weight(n, b, gckpt_shape1(o)) : NULL;
     switch (s.n != 4 && s.n != 3 ? 7 : how) {
     case 0:
     case 1:
         return s.n == 4
                    ? gckpt_conv2d(
                          x,
-                         net_weight(n, b, gckpt_shape4(1 + pick(b, 3), 1 + pick(b, 3), c / g, o)),
+                         net_weight(n, b, gckpt_shape4(1 + choose(b, 3), 1 + choose(b, 3), c / g, o)),
                          bias, &w)
-                   : gckpt_conv1d(x, net_weight(n, b, gckpt_shape3(1 + pick(b, 3), c / g, o)), bias,
+                   : gckpt_conv1d(x, net_weight(n, b, gckpt_shape3(1 + choose(b, 3), c / g, o)), bias,
                                   &w);
     case 2:
     case 3:
         return s.n == 4
                    ? gckpt_conv2d_transposed(
                          x,
-                         net_weight(n, b, gckpt_shape4(1 + pick(b, 3), 1 + pick(b, 3), o / g, c)),
+                         net_weight(n, b, gckpt_shape4(1 + choose(b, 3), 1 + choose(b, 3), o / g, c)),
                          bias, &w)
                    : gckpt_conv1d_transposed(
-                         x, net_weight(n, b, gckpt_shape3(1 + pick(b, 3), o / g, c)), bias, &w);
+                         x, net_weight(n, b, gckpt_shape3(1 + choose(b, 3), o / g, c)), bias, &w);
     case 4: return gckpt_max_pool(x, &w);
     case 5: return gckpt_average_pool(x, &w);
     case 6:
         return gckpt_upsample(x, 1 + number(b, 7), 1 + number(b, 7), (gckpt_upsampling)whole(b, 3));
     default:
-        return pick(b, 2)
+        return choose(b, 2)
                    ? gckpt_global_average_pool(x)
                    : gckpt_groupnorm(x, groups,
-                                     pick(b, 2) ? net_weight(n, b, gckpt_shape1(c)) : NULL, NULL);
+                                     choose(b, 2) ? net_weight(n, b, gckpt_shape1(c)) : NULL, NULL);
     }
 }
 static T *net_pair(fuzz_net *n, bytes *b, T *x)
 {
     static T *(*const ops[])(T *, T *) = { gckpt_add, gckpt_sub,     gckpt_mul,
                                            gckpt_div, gckpt_maximum, gckpt_minimum };
-    const int how = pick(b, 8);
-    T *y = pick(b, 3) ? net_like(n, b, 0, x) : net_weight(n, b, gckpt_shape1(net_last(x)));
+    const int how = choose(b, 8);
+    T *y = choose(b, 3) ? net_like(n, b, 0, x) : net_weight(n, b, gckpt_shape1(net_last(x)));
     return how < 6 ? ops[how](x, y) : gckpt_where(net_like(n, b, 0, x), x, y);
 }
 static T *net_loss(fuzz_net *n, bytes *b, T *x)
 {
-    const gckpt_linear_loss_desc cap = { pick(b, 2) ? real(b) : 0 };
+    const gckpt_linear_loss_desc cap = { choose(b, 2) ? real(b) : 0 };
     const gckpt_shape rows = net_rows_of(x, 1);
-    T *w = pick(b, 2) ? gckpt_sigmoid(x) : NULL, *y;
-    switch (pick(b, 10)) {
+    T *w = choose(b, 2) ? gckpt_sigmoid(x) : NULL, *y;
+    switch (choose(b, 10)) {
     case 0: return gckpt_cross_entropy(x, net_index(n, b, rows));
     case 1:
     case 2:
         y = net_weight(n, b, gckpt_shape2(2 + number(b, 6), net_last(x)));
-        return pick(b, 2) ? gckpt_linear_cross_entropy(x, y, net_index(n, b, rows))
+        return choose(b, 2) ? gckpt_linear_cross_entropy(x, y, net_index(n, b, rows))
                           : gckpt_linear_cross_entropy_with(x, y, net_index(n, b, rows), &cap);
     case 3: return gckpt_mean_squared_error(x, net_like(n, b, 0, x));
     case 4:
@@ -455,15 +455,15 @@ static T *net_loss(fuzz_net *n, bytes *b, T *x)
     case 6: return gckpt_binary_cross_entropy(x, gckpt_sigmoid(net_like(n, b, 0, x)), w);
     case 7: return gckpt_huber(x, net_like(n, b, 0, x), w, real(b));
     case 8: return gckpt_mean_squared_error_with(x, net_like(n, b, 0, x), w);
-    default: return gckpt_sum_loss(pick(b, 2) ? x : gckpt_mul(x, x));
+    default: return gckpt_sum_loss(choose(b, 2) ? x : gckpt_mul(x, x));
     }
 }
 static void net_term(fuzz_net *n, bytes *b, T *loss)
 {
     if (n->terms < NET_TERMS) {
         n->term[n->terms].loss = loss;
-        n->term[n->terms].weight = pick(b, 2) ? 1 : real(b);
-        n->term[n->terms++].regulariser = b->odd ? pick(b, 2) : 0;
+        n->term[n->terms].weight = choose(b, 2) ? 1 : real(b);
+        n->term[n->terms++].regulariser = b->odd ? choose(b, 2) : 0;
     }
 }
 
@@ -484,7 +484,7 @@ static int net_leads(const gckpt_graph *g, int from, int to)
 enum { NET_OPS = 24, NET_OP_BYTES = 10 };
 static int net_with_caches = 1; /* of eight nets; they only run forward */
 /* Without the ops of `left_out`. Returns the first one that was refused, -1: none. */
-static int net_made(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint32_t left_out)
+static int net_built(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint32_t left_out)
 {
     bytes b = all;
     int segments = 0;
@@ -494,9 +494,9 @@ static int net_made(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint32
     const int caches = (int)(first / 8 % 8) < net_with_caches;
     b.odd = first % 8 == 7;
     T *begins =
-        net_add(n, net_input(n, &b, GCKPT_F32, net_shape(&b, caches ? 3 : 2 + pick(&b, 3), rows)));
+        net_add(n, net_input(n, &b, GCKPT_F32, net_shape(&b, caches ? 3 : 2 + choose(&b, 3), rows)));
     if (!b.odd) { /* mostly there is something to train */
-        T *w = net_weight(n, &b, gckpt_shape2(net_last(begins), 1 + pick(&b, 6)));
+        T *w = net_weight(n, &b, gckpt_shape2(net_last(begins), 1 + choose(&b, 6)));
         begins = net_add(n, gckpt_linear(begins, w, NULL));
     }
     all = b, all.odd = b.odd;
@@ -510,23 +510,23 @@ static int net_made(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint32
         if (x && gckpt_graph_node(g, gckpt_id(x), &node) == GCKPT_OK &&
             (node.loss || node.type != GCKPT_F32) && !b.odd)
             x = net_like(n, &b, 0, NULL);
-        const int op = pick(&b, 24);
+        const int op = choose(&b, 24);
         switch (caches && op >= 18 ? 22 : op) {
         case 0:
         case 1: t = net_unary(&b, x); break;
         case 2:
-            switch (pick(&b, 5)) {
+            switch (choose(&b, 5)) {
             case 0: t = gckpt_leaky_relu(x, real(&b)); break;
             case 1: t = gckpt_pow(x, real(&b)); break;
             case 2: t = gckpt_clamp(x, -real(&b), real(&b)); break;
             case 3: t = gckpt_checkpoint(net_block, x, &f); break;
             default: {
                 T *in[1];
-                int mode = b.odd ? pick(&b, 4) : 0;
+                int mode = b.odd ? choose(&b, 4) : 0;
                 in[0] = x;
-                t = gckpt_apply(&own_op, in, 1, &mode, sizeof mode);
-                pc_saw_op(t, &own_op);
-                n->own = 1;
+                t = gckpt_apply(&user_op, in, 1, &mode, sizeof mode);
+                pc_note_op(t, &user_op);
+                n->user_op = 1;
             }
             }
             break;
@@ -551,42 +551,42 @@ static int net_made(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint32
                 n->term[n->terms - 1].regulariser = 1;
             break;
         }
-        case 16: t = net_input(n, &b, GCKPT_F32, net_shape(&b, 2 + pick(&b, 3), rows)); break;
+        case 16: t = net_input(n, &b, GCKPT_F32, net_shape(&b, 2 + choose(&b, 3), rows)); break;
         case 17:
-            t = gckpt_from_u8(net_input(n, &b, GCKPT_U8, net_shape(&b, 2 + pick(&b, 2), rows)),
+            t = gckpt_from_u8(net_input(n, &b, GCKPT_U8, net_shape(&b, 2 + choose(&b, 2), rows)),
                               real(&b), real(&b));
             break;
         case 18:
-            t = net_constant(n, &b, GCKPT_F32, net_shape(&b, 1 + pick(&b, 3), 1 + pick(&b, 4)));
+            t = net_constant(n, &b, GCKPT_F32, net_shape(&b, 1 + choose(&b, 3), 1 + choose(&b, 4)));
             break;
-        case 19: t = net_weight(n, &b, net_shape(&b, 1 + pick(&b, 3), 1 + pick(&b, 4))); break;
+        case 19: t = net_weight(n, &b, net_shape(&b, 1 + choose(&b, 3), 1 + choose(&b, 4))); break;
         case 20:
-            if (pick(&b, 2) && segments < 3)
+            if (choose(&b, 2) && segments < 3)
                 gckpt_segment_begin(g), segments++;
             else if (segments || b.odd)
                 gckpt_segment_end(g), segments--;
             break;
         case 21:
-            n->pins++;
-            if (pick(&b, 2))
-                pc_saw_pin(gckpt_keep(x), 1);
+            n->policies++;
+            if (choose(&b, 2))
+                pc_note_policy(gckpt_keep(x), 1);
             else
-                pc_saw_pin(gckpt_recompute(x), 0);
+                pc_note_policy(gckpt_recompute(x), 0);
             if (b.odd)
-                gckpt_name(x, pick(&b, 2) ? "named" : "");
+                gckpt_name(x, choose(&b, 2) ? "named" : "");
             break;
         case 22:
             if (caches) {
-                T *k = pick(&b, 2) ? gckpt_cache(x, 1 + number(&b, 16))
+                T *k = choose(&b, 2) ? gckpt_cache(x, 1 + number(&b, 16))
                                    : gckpt_cache_window(x, 1 + number(&b, 200), number(&b, 4));
-                t = gckpt_attention(x, k, k, 1, b.odd ? pick(&b, 2) : 1);
+                t = gckpt_attention(x, k, k, 1, b.odd ? choose(&b, 2) : 1);
                 n->caches += t != NULL;
             }
             break;
         default:
-            if (n->fetches < NET_PICKS && x) {
+            if (n->fetches < NET_FETCHES && x) {
                 n->fetch[n->fetches].tensor = x;
-                n->fetch[n->fetches++].gradient = pick(&b, 2);
+                n->fetch[n->fetches++].gradient = choose(&b, 2);
             }
         }
         net_add(n, t);
@@ -643,20 +643,20 @@ static void net_make(fuzz_net *n, gckpt_graph *g, bytes b, int64_t rows)
     for (int refused = known[at].of == of ? -1 : 0; refused >= 0;) {
         gckpt_store *s = gckpt_store_new(NULL);
         gckpt_graph *aside = gckpt_graph_new(s, NULL);
-        refused = net_made(n, aside, b, 3, left_out);
+        refused = net_built(n, aside, b, 3, left_out);
         if (refused >= 0)
             left_out |= (uint32_t)1 << refused;
         gckpt_graph_free(aside);
         gckpt_store_free(s);
     }
     known[at].of = of, known[at].left_out = left_out;
-    net_made(n, g, b, rows, left_out);
+    net_built(n, g, b, rows, left_out);
 }
 
 /* Feeds of all inputs of a graph, `rows` rows; -1: an input is larger than what there is to feed. */
 static int net_feed_all(const gckpt_graph *g, bytes *b, gckpt_feed *feeds, int most)
 {
-    const int from = pick(b, 64), wild = b->odd && byte(b) > 200;
+    const int from = choose(b, 64), wild = b->odd && byte(b) > 200;
     int count = 0;
     for (int i = 0; i < gckpt_graph_size(g); i++) {
         gckpt_node node;
@@ -687,10 +687,10 @@ typedef struct {
     gckpt_report report[2];
     gckpt_result result[2];
     uint64_t hash;
-} life;
+} net_run;
 
 /* Store and graph; net_make is next. */
-static inline void life_open(life *l, heap *memory)
+static inline void net_run_open(net_run *l, heap *memory)
 {
     const gckpt_memory m = net_heap(memory);
     gckpt_store_desc d;

@@ -21,20 +21,20 @@ static void fresh(void)
         free(session.texts[--session.text_count]);
     memset(&session, 0, sizeof session);
     session.program = "finetune";
-    session.out = said;
-    nothing_said();
+    session.out = messages;
+    reset_messages();
 }
 
 static void try_line(int argc, char **argv)
 {
-    if (!words_are_taken(argc, argv))
+    if (!parse_both_ways(argc, argv))
         return;
     if (lm.help) {
-        options_print_row(&options, options_at(&options, argc % options_count(&options)));
+        options_print_option(&options, options_at(&options, argc % options_count(&options)));
         return;
     }
     int status = lm.resume != NULL ? restore_options(argc, argv) : 0;
-    must_say(status);
+    must_have_message(status);
     if (status == 0)
         must_be_allowed();
     if (status == 0)
@@ -43,7 +43,7 @@ static void try_line(int argc, char **argv)
         status = check_options();
     if (status == 0)
         status = check_objective(argc, argv);
-    must_say(status);
+    must_have_message(status);
     if (status == 0 && o.new_model != NULL) {
         static model_any m;
         memset(&m, 0, sizeof m);
@@ -60,11 +60,11 @@ static void try_events(const char *bytes, size_t size, uint64_t step)
     fresh();
     snprintf(path, sizeof path, "%s", reader_path("events"));
     reader_write_to(path, bytes, size);
-    const int status = session_append(path, step);
+    const int status = session_append_log(path, step);
     if (session.json != NULL)
         fclose(session.json);
     session.json = NULL;
-    must_say(status);
+    must_have_message(status);
     char *left = reader_read(path, &n);
     must(n <= size && memcmp(left, bytes, n) == 0);
     must(status == 0 || n == size);
@@ -84,7 +84,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         return 0;
     memcpy(line, p.at[LINE], p.size[LINE]);
     line[p.size[LINE]] = 0;
-    const int argc = words_of(line, argv);
+    const int argc = parse_line(line, argv);
     if (p.count > KEPT)
         words_note(p.at[KEPT], p.size[KEPT]);
     else

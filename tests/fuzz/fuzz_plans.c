@@ -134,7 +134,7 @@ enum {
     LEAST_WORK,
     PROVEN_WORK,
     OFFLOAD_WORK,
-    LINK_WORK,
+    COMM_COST,
     BATCH,
     MODE,
     OPTIMISER,
@@ -143,12 +143,12 @@ enum {
     THREADS,
     MADE_FOR,
     PRECISION,
-    FORM,
-    BANDS,
-    LEAVES,
+    LOWERING,
+    FUSED,
+    VIRTUAL_RANKS,
     RANKS,
     SHARD,
-    BESIDE,
+    OVERLAP,
     ALIGNMENT,
     PROVEN_BYTES,
     OFFLOADED,
@@ -238,7 +238,7 @@ static outcome wanted(int kind, const uint64_t *words, int64_t rows)
     static int next;
     const uint64_t *in = words + numbers_at(words), terms = in[TERM_COUNT];
     uint64_t key[6 + 2 * TERMS] = { (uint64_t)kind, in[OPTIMISER], in[STATE_SLOTS],
-                                    in[PRECISION],  in[LEAVES],    in[BATCH] };
+                                    in[PRECISION],  in[VIRTUAL_RANKS],    in[BATCH] };
     MUST(terms <= TERMS);
     for (uint64_t i = 0; i < terms; i++) {
         key[6 + 2 * i] = 1 + 2 * in[NUMBERS + 5 * i] + in[NUMBERS + 5 * i + 2];
@@ -256,7 +256,7 @@ static outcome wanted(int kind, const uint64_t *words, int64_t rows)
     desc.optimiser = (gckpt_optimiser)in[OPTIMISER];
     desc.custom_state = desc.optimiser == GCKPT_CUSTOM_OPTIMISER ? (int)in[STATE_SLOTS] : 0;
     desc.precision = (gckpt_precision)in[PRECISION];
-    desc.virtual_ranks = (int)in[LEAVES];
+    desc.virtual_ranks = (int)in[VIRTUAL_RANKS];
     desc.batch = (int64_t)in[BATCH];
     gckpt_term list[TERMS];
     for (uint64_t i = 0; i < terms; i++) {
@@ -484,7 +484,7 @@ static void seed(const char *folder, int kind, int way, int *number)
     net_begin(&n, kind);
     gckpt_plan_desc desc;
     memset(&desc, 0, sizeof desc);
-    const gckpt_fetch_spec picks[] = { { n.middle, 0 }, { n.middle, 1 }, { n.first, 1 } };
+    const gckpt_fetch_spec fetches[] = { { n.middle, 0 }, { n.middle, 1 }, { n.first, 1 } };
     desc.mode = way < 4 ? (gckpt_mode)(GCKPT_STORE_ALL + way) : GCKPT_AUTO;
     desc.batch = way % 3 == 2 ? 2 * ROWS : ROWS;
     desc.virtual_ranks = way % 8 == 2 ? 4 : way % 8 == 5 ? 2 : 0;
@@ -494,7 +494,7 @@ static void seed(const char *folder, int kind, int way, int *number)
     desc.optimiser = (gckpt_optimiser)(way % 4);
     desc.custom_state = desc.optimiser == GCKPT_CUSTOM_OPTIMISER ? 1 : 0;
     desc.threads = way % 5 == 4 ? 2 : 1;
-    desc.fetch = picks;
+    desc.fetch = fetches;
     desc.fetches = way % 4 == 1 ? 3 : 0;
     desc.offload_bytes = way % 8 == 4 ? 4096 : 0;
     desc.offload_cost = 1 << 20;

@@ -33,7 +33,7 @@ typedef struct {
     uint64_t hash;
 } one;
 typedef struct {
-    int ranks, leaves, way, saves, table;
+    int ranks, virtual_ranks, way, saves, table;
     int64_t rows, batch; /* of a step; of a plan */
     char path[600];
     one rank[RANKS];
@@ -122,7 +122,7 @@ static void end(trial *t)
 {
     for (int i = 0; i < t->ranks; i++) {
         one *r = &t->rank[i];
-        rig_free(r->e, r->p, r->g, r->s);
+        util_free(r->e, r->p, r->g, r->s);
         MUST(r->memory.live == 0 && r->memory.blocks == 0 && r->memory.wrong_sizes == 0,
              "rank %d: %lu bytes are left", i, (unsigned long)r->memory.live);
     }
@@ -159,7 +159,7 @@ static int plant(bytes *b, const char *index, planted *p)
 {
     static const char foreign[] = "somebody else's";
     char part[200];
-    const int n = pick(b, PLANTED + 1);
+    const int n = choose(b, PLANTED + 1);
     for (int i = 0; i < n; i++) {
         const unsigned how = byte(b), k = byte(b);
         const int number = (int)(k % 5) + (k > 250 ? INT32_MAX - 4 : 0), rank = (int)(k / 5 % 6);
@@ -169,8 +169,8 @@ static int plant(bytes *b, const char *index, planted *p)
             "%s.0%d-%d.safetensors",    "%s.%d-%d.safetensors.gckpt-tmp",
             "%s.%d--%d.safetensors",    "%s.gckpt-tmp%d%d"
         };
-        const unsigned form = how % 8;
-        snprintf(p[i].name, sizeof p[i].name, forms[form], index, number, rank);
+        const unsigned shape_kind = how % 8;
+        snprintf(p[i].name, sizeof p[i].name, forms[shape_kind], index, number, rank);
         const int n8 = snprintf(part + 8, sizeof part - 8,
                                 "{\"__metadata__\":{\"format\":\"gradckpt part\",\"part\":\"%d of "
                                 "%d\"}}",
@@ -179,7 +179,7 @@ static int plant(bytes *b, const char *index, planted *p)
             part[j] = (char)((unsigned)n8 >> 8 * j % 32 & (j < 4 ? 0xff : 0));
         const int share = how & 64;
         write_file(p[i].name, share ? part : foreign, share ? (size_t)n8 + 8 : sizeof foreign - 1);
-        p[i].stays = (form == 0 && !share) || form == 2 || form == 3 || form == 6;
+        p[i].stays = (shape_kind == 0 && !share) || shape_kind == 2 || shape_kind == 3 || shape_kind == 6;
     }
     return n;
 }
@@ -225,15 +225,15 @@ static void try_one(bytes in)
     const bytes net = part(&in, byte(&in) % 72);
     const unsigned a = byte(&in), b = byte(&in), c = byte(&in);
     const gckpt_shard shard = (gckpt_shard)(a >> 6);
-    t.ranks = a & 1 ? 4 : 2, t.leaves = t.ranks << (a >> 1) % 3 % (t.ranks == 4 ? 2 : 3);
+    t.ranks = a & 1 ? 4 : 2, t.virtual_ranks = t.ranks << (a >> 1) % 3 % (t.ranks == 4 ? 2 : 3);
     const int64_t rows = 1 + (a >> 3 & 1);
-    t.batch = t.leaves * rows, t.rows = a & 16 && t.batch > 1 ? t.batch - b % 3 % t.batch : t.batch;
+    t.batch = t.virtual_ranks * rows, t.rows = a & 16 && t.batch > 1 ? t.batch - b % 3 % t.batch : t.batch;
     t.way = a >> 5 & 1, t.saves = c % 4 != 3;
     t.rows = t.rows < 1 ? 1 : t.rows;
     gckpt_plan_desc d;
     gckpt_exec_desc x;
     memset(&d, 0, sizeof d), memset(&x, 0, sizeof x);
-    d.virtual_ranks = t.leaves, d.batch = t.batch;
+    d.virtual_ranks = t.virtual_ranks, d.batch = t.batch;
     d.optimiser = b & 1 ? GCKPT_SGD : b & 2 ? GCKPT_MOMENTUM : GCKPT_ADAMW;
     d.mode = GCKPT_STORE_ALL;
     x.isa = b % 32 == 9 ? GCKPT_ISA_AUTO : GCKPT_ISA_PLAIN;
@@ -260,7 +260,7 @@ static void try_one(bytes in)
     ranks_open(&w, t.ranks);
     w.blocking = f % 16 == 5;
     for (int i = 0; i < t.ranks && ready; i++) {
-        x.transport = &w.rank[i].engine;
+        x.transport = &w.rank[i].transport;
         ready = prepare(&t, i, shard, net, rows, &d, x, feeds);
     }
     if (ready && t.saves && before & 1) { /* an index of the same ranks, which may be damaged */
@@ -270,7 +270,7 @@ static void try_one(bytes in)
         gckpt_exec *kept[RANKS];
         for (int i = 0; i < t.ranks; i++) {
             kept[i] = t.rank[i].e;
-            x.transport = &other.rank[i].engine;
+            x.transport = &other.rank[i].transport;
             x.memory = heap_memory(&t.rank[i].memory);
             t.rank[i].e = gckpt_exec_new(t.rank[i].p, t.rank[i].s, &x);
             MUST(t.rank[i].e, "%s", gckpt_error_text(t.rank[i].s));
@@ -347,7 +347,7 @@ static void try_one(bytes in)
     empty_folder();
 }
 
-static void tell(void)
+static void print_counts(void)
 {
     fprintf(stderr, "%ld tries, %ld nets, %ld by ranks, %ld with a fault, %ld saved, %ld loaded\n",
             tried, planned, trained, faults, saves, loads);
@@ -364,7 +364,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
              (long)getpid());
     MUST(mkdir(folder, 0777) == 0, "%s", folder);
     if (getenv("FUZZ_COUNT"))
-        atexit(tell);
+        atexit(print_counts);
     return 0;
 }
 

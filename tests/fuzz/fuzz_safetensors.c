@@ -18,7 +18,7 @@
 #include "safetensors.h"
 
 enum { OPTIONS = 8, KINDS = 9, ROWS = 4 };
-enum { EMPTY, UNMADE, TRAINED, PACKED_I8, PACKED_I4, EXTERNAL, EXTERNAL_I8, CONVOLUTION, FROZEN };
+enum { EMPTY, UNINITIALISED, TRAINED, PACKED_I8, PACKED_I4, EXTERNAL, EXTERNAL_I8, CONVOLUTION, FROZEN };
 
 static fuzz_file trained, before[KINDS]; /* a file with state; what the store of a kind writes */
 
@@ -314,7 +314,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *o, size_t size)
     listed was;
     if (size < OPTIONS)
         return 0;
-    const uint64_t chosen = chosen_of(o, size);
+    const uint64_t chosen = input_hash(o, size);
     const uint8_t *bytes = o + OPTIONS;
     size -= OPTIONS;
     const int kind = o[0] % KINDS, how = o[1] % 4, map = how >= 2;
@@ -401,7 +401,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     subject s;
     (void)argc;
     (void)argv;
-    subject_begin(&s, UNMADE);
+    subject_begin(&s, UNINITIALISED);
     MUST(step(s.store, GCKPT_ADAMW));
     must(&s, gckpt_store_set_note(s.store, "note", "7"));
     trained = written(s.store);
@@ -428,7 +428,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
         }
         subject_end(&s);
     }
-    subject_begin(&s, UNMADE); /* a state of momentum, and parts of it */
+    subject_begin(&s, UNINITIALISED); /* a state of momentum, and parts of it */
     MUST(step(s.store, GCKPT_MOMENTUM));
     fuzz_file f = written(s.store);
     if (folder) {

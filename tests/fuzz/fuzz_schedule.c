@@ -16,37 +16,37 @@ enum { MOST = 400, FEEDS = 24 };
 
 static heap memory;
 static long tried, planned, accepted, ran, again, offloads;
-static unsigned char far_memory[1 << 17];
+static unsigned char host_memory[1 << 17];
 
 static size_t offload(void *user, size_t at, const void *from, size_t size)
 {
     (void)user;
-    MUST(at + size <= sizeof far_memory, "%lu bytes to %lu", (unsigned long)size,
+    MUST(at + size <= sizeof host_memory, "%lu bytes to %lu", (unsigned long)size,
          (unsigned long)at);
-    memcpy(far_memory + at, from, size);
+    memcpy(host_memory + at, from, size);
     return size;
 }
 static size_t reload(void *user, size_t at, void *to, size_t size)
 {
     (void)user;
-    MUST(at + size <= sizeof far_memory, "%lu bytes from %lu", (unsigned long)size,
+    MUST(at + size <= sizeof host_memory, "%lu bytes from %lu", (unsigned long)size,
          (unsigned long)at);
-    memcpy(to, far_memory + at, size);
+    memcpy(to, host_memory + at, size);
     return size;
 }
 
-static void begin(life *l, bytes b, int64_t rows)
+static void begin(net_run *l, bytes b, int64_t rows)
 {
-    life_open(l, &memory);
-    pc_saw_graph(l->g);
+    net_run_open(l, &memory);
+    pc_reset_graph(l->g);
     net_make(&l->net, l->g, b, rows);
 }
-static void end(life *l)
+static void end(net_run *l)
 {
-    rig_free(l->e, l->p, l->g, l->s);
+    util_free(l->e, l->p, l->g, l->s);
     memset(l, 0, sizeof *l);
 }
-static void steps(life *l, unsigned debug, gckpt_isa isa, const gckpt_feed *f, int n, int64_t rows,
+static void steps(net_run *l, unsigned debug, gckpt_isa isa, const gckpt_feed *f, int n, int64_t rows,
                   const gckpt_hyper *h)
 {
     gckpt_exec_desc d;
@@ -62,7 +62,7 @@ static void steps(life *l, unsigned debug, gckpt_isa isa, const gckpt_feed *f, i
 
 /* Before each backward what its op and its inputs' ops made, reloaded or computed anew from what they
  * read, by the bits of `how`. */
-static int all_anew(const gckpt_graph *g, unsigned how, const gckpt_instruction *from, int length,
+static int recompute_all(const gckpt_graph *g, unsigned how, const gckpt_instruction *from, int length,
                     gckpt_instruction *list)
 {
     int n = 0;
@@ -107,7 +107,7 @@ static int schedule(bytes *b, const gckpt_plan *p, const gckpt_graph *g, gckpt_i
              plain[n].kind == GCKPT_RELOAD || plain[n].kind == GCKPT_OFFLOAD_DONE;
     }
     if (how % 8 == 6 || how % 8 == 5)
-        n = all_anew(g, how % 8 == 5 ? byte(b) & 96 : byte(b), plain, n, list);
+        n = recompute_all(g, how % 8 == 5 ? byte(b) & 96 : byte(b), plain, n, list);
     else
         memcpy(list, plain, (size_t)n * sizeof *list);
     for (int edits = how & 128 ? 0 : byte(b) % 8; edits > 0 && n < MOST - 40; edits--) {
@@ -147,7 +147,7 @@ static int schedule(bytes *b, const gckpt_plan *p, const gckpt_graph *g, gckpt_i
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
-static void tell(void)
+static void print_counts(void)
 {
     fprintf(stderr,
             "%ld tries, %ld nets, %ld schedules accepted, %ld of them with something again, %ld "
@@ -162,7 +162,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     net_data();
     net_with_caches = 0;
     if (getenv("FUZZ_COUNT"))
-        atexit(tell);
+        atexit(print_counts);
     return 0;
 }
 
@@ -172,7 +172,7 @@ static void try_one(bytes in)
     static const gckpt_mode modes[8] = { GCKPT_STORE_ALL, GCKPT_STORE_ALL, GCKPT_MEMORY_POOR,
                                          GCKPT_SQRT,      GCKPT_STORE_ALL, GCKPT_AUTO,
                                          GCKPT_AUTO,      GCKPT_STORE_ALL };
-    life a, c;
+    net_run a, c;
     in.odd = byte(&in) % 4 == 3;
     const bytes net = part(&in, byte(&in));
     const unsigned o = byte(&in), q = byte(&in);

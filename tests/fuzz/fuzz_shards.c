@@ -33,7 +33,7 @@ static uint64_t fnv(uint64_t hash, const void *bytes, size_t n)
 }
 
 /* A rank's elements: of blocks of 4096, halved by the bits of its number, greater half first. */
-static void share_of(uint64_t elements, int rank, int ranks, uint64_t *first, uint64_t *count)
+static void shard_of(uint64_t elements, int rank, int ranks, uint64_t *first, uint64_t *count)
 {
     uint64_t low = 0, high = (elements + 4095) / 4096;
     for (int bit = 1; bit < ranks; bit *= 2) {
@@ -55,7 +55,7 @@ static int by_offset(const void *a, const void *b)
 }
 
 /* A rank's share of a tensor, in bytes of all data; 0: none. Blocks of I4 are 18 bytes of 32. */
-static uint64_t piece_of(const st_tensor *e, int rank, int ranks, uint64_t *begin)
+static uint64_t shard_bytes(const st_tensor *e, int rank, int ranks, uint64_t *begin)
 {
     const int blocks = strcmp(e->type, "U8") == 0;
     const uint64_t bytes = e->end - e->begin;
@@ -65,7 +65,7 @@ static uint64_t piece_of(const st_tensor *e, int rank, int ranks, uint64_t *begi
     elements = blocks ? elements / 18 * 32 : elements;
     if (elements == 0 || bytes == 0)
         return 0;
-    share_of(elements, rank, ranks, &first, &count);
+    shard_of(elements, rank, ranks, &first, &count);
     *begin = e->begin + (blocks ? first / 32 * 18 : first * (bytes / elements));
     return blocks ? count / 32 * 18 : count * (bytes / elements);
 }
@@ -80,25 +80,25 @@ static part write_part(const st_file *f, int rank, int ranks, const char *name)
     char head[128];
     uint8_t little[8], sums[8 * ST_TENSORS];
     size_t n = 0;
-    held_file *out = held_new(name);
+    memfs_file *out = memfs_new(name);
     snprintf(head, sizeof head,
              "{\"__metadata__\":{\"format\":\"gradckpt part\",\"part\":\"%d of %d\"}}", rank,
              ranks);
     st_put_little(little, strlen(head));
     part made = { 8 + strlen(head), fnv(fnv(start, little, 8), head, strlen(head)) };
-    held_write(out, little, 8);
-    held_write(out, head, strlen(head));
+    memfs_write(out, little, 8);
+    memfs_write(out, head, strlen(head));
     for (int i = 0; i < f->tensors; i++) {
         uint64_t begin = 0;
-        const uint64_t count = piece_of(&f->tensor[i], rank, ranks, &begin);
+        const uint64_t count = shard_bytes(&f->tensor[i], rank, ranks, &begin);
         if (count == 0)
             continue;
-        held_write(out, data + begin, (size_t)count);
+        memfs_write(out, data + begin, (size_t)count);
         st_put_little(sums + n, fnv(start, data + begin, (size_t)count));
         n += 8;
         made.bytes += count;
     }
-    held_write(out, sums, n);
+    memfs_write(out, sums, n);
     made.bytes += n;
     made.sum = fnv(made.sum, sums, n) & INT64_MAX;
     return made;
@@ -113,11 +113,11 @@ static void part_name(char out[64], int rank, damage how)
 
 static void damage_part(const char *name, uint64_t bytes, damage how, uint8_t where)
 {
-    held_file *f = held_find(name);
+    memfs_file *f = memfs_find(name);
     const size_t at = (size_t)(bytes * where / 256);
     MUST(f && at < f->size);
     if (how == MISSING)
-        held_remove(f);
+        memfs_remove(f);
     else if (how == CUT)
         f->size = at;
     else
@@ -164,7 +164,7 @@ static int compose(const char *text, size_t size, int ranks, damage how, const u
     if (how != RAW || (o[4] & 1))
         n += sprintf(index + n, ",\"check\":\"%llu\"}\n",
                      (unsigned long long)(fnv(start, index, (size_t)n) ^ (how == BAD_CHECK)));
-    held_put("ckpt", index, (size_t)n);
+    memfs_put("ckpt", index, (size_t)n);
     return known;
 }
 
@@ -176,7 +176,7 @@ static const struct {
     int64_t d[2];
 } model[] = { { "a", 2, { 4, 32 } }, { "b", 1, { 32, 0 } }, { "c", 2, { 41, 128 } } };
 enum { MODEL = sizeof model / sizeof *model };
-enum { EMPTY, UNMADE, MADE, PACKED, KINDS };
+enum { EMPTY, UNINITIALISED, INITIALISED, PACKED, KINDS };
 
 static gckpt_store *store_new(fuzz_memory *memory, const uint8_t *o)
 {
@@ -193,7 +193,7 @@ static gckpt_store *store_new(fuzz_memory *memory, const uint8_t *o)
     }
     gckpt_graph_free(g);
     gckpt_parameter p;
-    for (int i = 0; i < MODEL && kind == MADE; i++)
+    for (int i = 0; i < MODEL && kind == INITIALISED; i++)
         MUST(gckpt_store_get(s, i, &p) == GCKPT_OK);
     if (kind == PACKED)
         MUST(gckpt_store_freeze(s, "*", 1) == GCKPT_OK &&
@@ -253,7 +253,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *o, size_t size)
     fuzz_memory memory = { 0, 0, 0, 0 };
     if (size < OPTIONS)
         return 0;
-    const uint64_t chosen = chosen_of(o, size);
+    const uint64_t chosen = input_hash(o, size);
     const char *text = (const char *)o + OPTIONS;
     size -= OPTIONS;
     const int ranks = (o[0] & 15) == 15 ? 3 : 1 << o[0] % 4;
@@ -262,7 +262,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *o, size_t size)
     const int known = compose(text, size, ranks, how, o);
     gckpt_store *s = store_new(&memory, o);
     char index[96];
-    snprintf(index, sizeof index, "%s/ckpt", held_folder(chosen / 4));
+    snprintf(index, sizeof index, "%s/ckpt", memfs_folder(chosen / 4));
     const uint64_t was = snapshot(s);
     memory.fail = how == SOUND && o[5] >= 128 ? memory.calls + o[5] - 127 : 0;
     const gckpt_result result = gckpt_ranks_load(s, index);
@@ -286,7 +286,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *o, size_t size)
     }
     gckpt_store_free(s);
     MUST(memory.live == 0);
-    held_end();
+    memfs_end();
     return 0;
 }
 
@@ -306,7 +306,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigne
     if (kind < 7 && st_read_header(&f, (const char *)bytes + OPTIONS, size - OPTIONS)) {
         for (uint64_t n = 1 + fuzz_draw(&d, 3); n > 0; n--)
             st_change(&f, &d);
-        st_lay(&f);
+        st_place(&f);
         const size_t n = st_write_header(&f, text);
         if (n > 0 && OPTIONS + n <= most) {
             memcpy(bytes + OPTIONS, text, n);
@@ -328,7 +328,7 @@ static int try_seed(const char *to, int number, const uint8_t o[OPTIONS], const 
     compose(text, n, 1 << o[0] % 4, SOUND, o);
     gckpt_store *s = store_new(&memory, o);
     const gckpt_result result = gckpt_ranks_load(s, MEMFS "/ckpt");
-    held_end();
+    memfs_end();
     if (result != GCKPT_OK)
         fprintf(stderr, "%s\n", gckpt_error_text(s));
     gckpt_store_free(s);
@@ -345,9 +345,9 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
         data[i] = (uint8_t)(i % 2 ? 0x3c : fuzz_draw(&d, 256));
     if (!to)
         return 0;
-    uint8_t o[OPTIONS] = { 0, 0, UNMADE, 0, 0, 0, 0, 0 };
+    uint8_t o[OPTIONS] = { 0, 0, UNINITIALISED, 0, 0, 0, 0, 0 };
     fuzz_memory memory = { 0, 0, 0, 0 };
-    for (int kind = UNMADE; kind <= PACKED + 1; kind++) {
+    for (int kind = UNINITIALISED; kind <= PACKED + 1; kind++) {
         o[1] = 0;
         o[2] = (uint8_t)(kind > PACKED ? 64 | PACKED : kind);
         gckpt_store *s = store_new(&memory, o);

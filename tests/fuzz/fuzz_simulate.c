@@ -10,12 +10,12 @@
 #include "words.h"
 
 /* Of a step; more take seconds. */
-enum { RANKS = 64, ROUNDS = 256 };
+enum { RANKS = 64, MICRO_BATCHES = 256 };
 
 static void fresh(void)
 {
     memset(&o, 0, sizeof o);
-    nothing_said();
+    reset_messages();
 }
 
 static int try_ranks(int *ranks)
@@ -40,29 +40,29 @@ static int try_ranks(int *ranks)
 static void try_step(int ranks, uint64_t chosen)
 {
     const model small = { "small", "small", 1, 2, 64, chosen % 2 ? 96 : 0, 8, 96, 64, 2, 4e6 };
-    char *told = NULL;
+    char *reported = NULL;
     size_t size;
-    FILE *events = open_memstream(&told, &size);
+    FILE *events = open_memstream(&reported, &size);
     json line;
     must(events != NULL);
-    nothing_said();
-    const int64_t leaves = o.virtual_ranks > 0 ? o.virtual_ranks : ranks;
+    reset_messages();
+    const int64_t vranks = o.virtual_ranks > 0 ? o.virtual_ranks : ranks;
     const int64_t batch = o.batch > 0 ? o.batch : small.batch, rows = o.rows > 0 ? o.rows : 2;
-    if (ranks > RANKS || leaves / ranks > ROUNDS || batch / rows > ROUNDS || rows > 64) {
+    if (ranks > RANKS || vranks / ranks > MICRO_BATCHES || batch / rows > MICRO_BATCHES || rows > 64) {
         fclose(events);
-        free(told);
+        free(reported);
         return;
     }
-    simulate_ranks r = { 0, ranks, (int)leaves,
+    simulate_ranks r = { 0, ranks, (int)vranks,
                          (gckpt_shard)(o.shard < SHARDS ? o.shard : (int64_t)(chosen / 2 % 4)) };
     const int good = simulate(&small, r, events);
-    must_say(!good);
+    must_have_message(!good);
     must(fclose(events) == 0);
-    FILE *f = size > 0 ? fmemopen(told, size, "r") : NULL;
+    FILE *f = size > 0 ? fmemopen(reported, size, "r") : NULL;
     json_init(&line, "told");
     int lines = 0;
     for (; f != NULL && json_read_line(&line, f) == 1; lines++) {
-        const uint32_t all = json_need(&line, JSON_ROOT, "ranks", JSON_NUMBER);
+        const uint32_t all = json_require(&line, JSON_ROOT, "ranks", JSON_NUMBER);
         must(all != 0 && json_int_of(&line, all) == ranks);
         if (json_find(&line, JSON_ROOT, "seconds") == 0)
             continue; /* no plan within the bytes */
@@ -77,7 +77,7 @@ static void try_step(int ranks, uint64_t chosen)
     json_free(&line);
     if (f != NULL)
         fclose(f);
-    free(told);
+    free(reported);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
@@ -89,15 +89,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         return 0;
     memcpy(line, bytes, size);
     line[size] = 0;
-    const uint64_t chosen = chosen_of(bytes, size);
-    const int argc = words_of(line, argv);
-    if (!words_are_taken(argc, argv))
+    const uint64_t chosen = input_hash(bytes, size);
+    const int argc = parse_line(line, argv);
+    if (!parse_both_ways(argc, argv))
         return 0;
     if (o.help)
-        options_print_row(&options, options_at(&options, argc % options_count(&options)));
+        options_print_option(&options, options_at(&options, argc % options_count(&options)));
     int count = try_ranks(ranks);
     const int status = check_options(ranks, &count);
-    must_say(status);
+    must_have_message(status);
     if (status == 0 && chosen % 4 == 0)
         try_step(ranks[chosen / 4 % (uint64_t)count], chosen / 64);
     return 0;

@@ -36,7 +36,7 @@ static int is_lossless(const bpe *b)
     for (int list = 0; list < 2; list++)
         for (uint32_t i = 0; i < b->added_count[list]; i++) {
             const bpe_added *a = &b->added[list][i];
-            is = is && !a->left && !a->right;
+            is = is && !a->lstrip && !a->rstrip;
             for (size_t k = 0; k < a->name_size;
                  k++) /* others decode as bytes, as they are named */
                 is = is && a->name[k] > 32 && a->name[k] < 127;
@@ -49,7 +49,7 @@ static void try_text(bpe *b, const char *text, size_t n, unsigned ways)
 {
     size_t size, replaced;
     bpe_tokens pieces = { NULL, 0, 0, "" };
-    char *valid = bpe_replace(text, n, &replaced);
+    char *valid = bpe_to_utf8(text, n, &replaced);
     must(valid != NULL);
     for (int flags = 0; flags < 8; flags++) {
         if ((ways >> flags & 1) == 0)
@@ -73,7 +73,7 @@ static void try_text(bpe *b, const char *text, size_t n, unsigned ways)
         bpe_tokens_free(&again);
     }
     must(bpe_encode(b, text, n / 2, BPE_SPECIALS, &pieces) == 0);
-    must(bpe_encode(b, text + n / 2, n - n / 2, BPE_INSIDE, &pieces) == 0);
+    must(bpe_encode(b, text + n / 2, n - n / 2, BPE_NOT_FIRST, &pieces) == 0);
     bpe_tokens_free(&pieces);
     free(valid);
 }
@@ -110,13 +110,13 @@ static void try_all(bpe *b, int failed, const char *text, size_t n, uint64_t cho
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     const reader_parts p = reader_split(bytes, size);
-    const uint64_t chosen = chosen_of(bytes, size);
+    const uint64_t chosen = input_hash(bytes, size);
     bpe b;
     if (p.count == 3) {
-        held_put("vocab.json", p.at[0], p.size[0]);
-        held_put("merges.txt", p.at[1], p.size[1]);
-        const int failed = bpe_open(&b, held_folder(chosen / 32768)) != 0;
-        held_end();
+        memfs_put("vocab.json", p.at[0], p.size[0]);
+        memfs_put("merges.txt", p.at[1], p.size[1]);
+        const int failed = bpe_open(&b, memfs_folder(chosen / 32768)) != 0;
+        memfs_end();
         try_all(&b, failed, p.at[2], p.size[2], chosen);
     } else if (p.count <= 2) {
         char *text = (char *)malloc(p.size[0] + 1);

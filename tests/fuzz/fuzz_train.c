@@ -48,7 +48,7 @@ static train_options options_of(const char *save, const char *log)
     o.epochs = EPOCHS;
     o.save = save;
     o.log = log;
-    o.every = -1;
+    o.print_every = -1;
     o.watch = watch;
     return o;
 }
@@ -116,14 +116,14 @@ static void try_log(const char *bytes, size_t size, int epochs)
 }
 
 /* ---- a file to go on from ---- */
-static int note_of(const reader_parts *p, int i, char *to, size_t room)
+static int note_of(const reader_parts *p, int i, char *to, size_t capacity)
 {
     const int part = TRAIN + i;
     if (part >= p->count || (p->size[part] == 1 && p->at[part][0] == '=')) {
-        snprintf(to, room, "%s", left[i] ? left[i] : "");
+        snprintf(to, capacity, "%s", left[i] ? left[i] : "");
         return left[i] != NULL;
     }
-    const size_t n = p->size[part] < room - 1 ? p->size[part] : room - 1;
+    const size_t n = p->size[part] < capacity - 1 ? p->size[part] : capacity - 1;
     memcpy(to, p->at[part], n);
     to[n] = 0;
     return n > 0;
@@ -135,18 +135,18 @@ static void try_notes(const reader_parts *p, unsigned how)
     char save[256], best[300], note[1024];
     snprintf(save, sizeof save, "%s", reader_path("save"));
     snprintf(best, sizeof best, "%s.best", save);
-    int own = 1;
+    int unchanged = 1;
     gckpt_store *s;
     for (int i = 0; i < NOTES; i++) {
         const int there = note_of(p, i, note, sizeof note);
-        own &= there ? left[i] != NULL && strcmp(left[i], note) == 0 : left[i] == NULL;
+        unchanged &= there ? left[i] != NULL && strcmp(left[i], note) == 0 : left[i] == NULL;
         if (gckpt_store_set_note(base, keys[i], there ? note : NULL) != GCKPT_OK)
             gckpt_store_set_note(base, keys[i], NULL); /* no UTF-8 */
     }
     must(gckpt_store_save(base, save) == GCKPT_OK);
     reader_write_to(best, base_best, base_size);
     if (how & 8)
-        remove(best), own = 0;
+        remove(best), unchanged = 0;
     if (how & 16) { /* of something else */
         s = gckpt_store_new(NULL);
         gckpt_graph *g = gckpt_graph_new(s, NULL);
@@ -154,7 +154,7 @@ static void try_notes(const reader_parts *p, unsigned how)
         gckpt_graph_free(g);
         must(gckpt_store_save(s, best) == GCKPT_OK);
         gckpt_store_free(s);
-        own = 0;
+        unchanged = 0;
     }
     const train_data d = data_of();
     train_options o = options_of(save, NULL);
@@ -165,7 +165,7 @@ static void try_notes(const reader_parts *p, unsigned how)
     s = gckpt_store_new(NULL);
     steps_seen = 0;
     if (train_begin(&t, s, model, &d, &o, &r) != 0) {
-        must(r.error[0] != 0 && !own);
+        must(r.error[0] != 0 && !unchanged);
     } else {
         must(r.epoch >= 0 && t.done >= 0 && t.done <= STEPS && t.best.epoch >= 0 &&
              t.best.epoch <= r.epoch);
@@ -175,7 +175,7 @@ static void try_notes(const reader_parts *p, unsigned how)
         must(more <= 0);
         const int failed = train_end(&t) != 0;
         must(failed == (r.error[0] != 0));
-        if (own && o.epochs == EPOCHS && o.patience == 0)
+        if (unchanged && o.epochs == EPOCHS && o.patience == 0)
             must(!failed && gckpt_store_hash(s) == whole);
     }
     gckpt_store_free(s);

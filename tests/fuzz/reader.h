@@ -36,7 +36,7 @@ static void reader_remove(const char *name)
         must(errno == ENOENT);
 }
 
-static void reader_leave(void) { must(rmdir(reader_home) == 0 || errno == ENOTEMPTY); }
+static void reader_rmdir(void) { must(rmdir(reader_home) == 0 || errno == ENOTEMPTY); }
 
 /* HOME/NAME, which holds until the call but one after it. */
 static const char *reader_path(const char *name)
@@ -46,7 +46,7 @@ static const char *reader_path(const char *name)
     if (reader_home[0] == 0) {
         snprintf(reader_home, sizeof reader_home, "%s/fuzz.XXXXXX",
                  access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
-        must(mkdtemp(reader_home) != NULL && atexit(reader_leave) == 0);
+        must(mkdtemp(reader_home) != NULL && atexit(reader_rmdir) == 0);
     }
     which ^= 1;
     snprintf(paths[which], sizeof paths[which], "%s/%s", reader_home, name);

@@ -13,7 +13,7 @@ static void try_rows(const dataset *d, int64_t T, int32_t vocabulary)
     const uint64_t n = dataset_rows(d, T);
     int32_t *rows = (int32_t *)malloc((size_t)(4 * T) * sizeof *rows);
     unsigned char seen[ROWS_MOST] = { 0 };
-    int64_t lengths[DATASET_MOST_CLASSES];
+    int64_t lengths[DATASET_MAX_CLASSES];
     must(rows != NULL && n < UINT32_MAX);
     for (uint64_t i = 0; i < n && i < 64; i++) {
         dataset_row(d, i, T, rows, rows + (T << d->pairs));
@@ -22,11 +22,11 @@ static void try_rows(const dataset *d, int64_t T, int32_t vocabulary)
             must(rows[k] >= 0 && rows[k] < vocabulary && target >= -1 && target < vocabulary);
         }
         must(dataset_length(d, i, T) >= 0 && dataset_length(d, i, T) <= T);
-        must(dataset_real(d, i, T) <= T << d->pairs);
+        must(dataset_real_tokens(d, i, T) <= T << d->pairs);
         must(dataset_shuffled(7, i, n) < n);
     }
     free(rows);
-    must(dataset_cut(d, T) <= d->count);
+    must(dataset_truncated(d, T) <= d->count);
     dataset_batches b = { d, 0, n, 3, 7, T, 0, 0, NULL, NULL };
     if (n == 0 || n > ROWS_MOST)
         return;
@@ -36,8 +36,8 @@ static void try_rows(const dataset *d, int64_t T, int32_t vocabulary)
         got = dataset_batch(&b, p);
         must(got > 0 && got <= 3);
         for (uint64_t i = 0; i < got; i++) {
-            must(b.now[i] < n && !seen[b.now[i]]);
-            seen[b.now[i]] = 1;
+            must(b.current[i] < n && !seen[b.current[i]]);
+            seen[b.current[i]] = 1;
             rows_seen++;
         }
     }
@@ -54,12 +54,12 @@ static void try_rows(const dataset *d, int64_t T, int32_t vocabulary)
 static void try_dataset(const dataset *d, int32_t vocabulary, uint64_t chosen)
 {
     const int all = chosen % 8 == 0, one = (int)(chosen / 8 % 3);
-    for (size_t i = 0; i < d->all.count; i++)
-        must(d->all.ids[i] >= 0 && d->all.ids[i] < vocabulary);
+    for (size_t i = 0; i < d->tokens.count; i++)
+        must(d->tokens.ids[i] >= 0 && d->tokens.ids[i] < vocabulary);
     for (size_t i = 0; i < d->count; i++) {
         const dataset_example *e = &d->examples[i];
-        must(e->begin <= e->answer && e->answer < e->end && e->end <= d->all.count);
-        must(e->end - e->begin > 1 && d->learned.at[e->answer]);
+        must(e->begin <= e->answer && e->answer < e->end && e->end <= d->tokens.count);
+        must(e->end - e->begin > 1 && d->targets.flags[e->answer]);
     }
     must(d->examples == NULL || dataset_longest(d) > 0);
     if (all || one == 0)
@@ -75,10 +75,10 @@ static void try_dataset(const dataset *d, int32_t vocabulary, uint64_t chosen)
 static void try_rows_of(const char *name, const void *bytes, size_t size, bpe *tokenizer,
                         chat *chats)
 {
-    const uint64_t chosen = chosen_of(bytes, size);
+    const uint64_t chosen = input_hash(bytes, size);
     char path[96];
-    held_put(name, bytes, size);
-    snprintf(path, sizeof path, "%s/%s", held_folder(chosen / 4096), name);
+    memfs_put(name, bytes, size);
+    snprintf(path, sizeof path, "%s/%s", memfs_folder(chosen / 4096), name);
     for (int way = 0; way < 4; way++) {
         if (chosen % 8 > 0 && chosen / 8 % 4 != (uint64_t)way)
             continue;
@@ -88,11 +88,11 @@ static void try_rows_of(const char *name, const void *bytes, size_t size, bpe *t
         const int failed = way == 3 ? dataset_open_pairs(&d, path, tokenizer, V, &desc)
                                     : dataset_open_as(&d, path, tokenizer, V, &desc);
         must((failed != 0) == (d.error[0] != 0));
-        must(!failed || (d.all.ids == NULL && d.examples == NULL && d.learned.at == NULL));
+        must(!failed || (d.tokens.ids == NULL && d.examples == NULL && d.targets.flags == NULL));
         if (!failed)
             try_dataset(&d, V, chosen / 32);
         dataset_free(&d);
     }
-    held_end();
+    memfs_end();
 }
 #endif

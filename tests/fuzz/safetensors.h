@@ -33,13 +33,13 @@ static inline int st_take(st_text *t, char c)
     return t->at < t->end && *t->at == c ? (t->at++, 1) : 0;
 }
 
-static inline int st_string(st_text *t, char *out, size_t room)
+static inline int st_string(st_text *t, char *out, size_t capacity)
 {
     size_t n = 0;
     if (!st_take(t, '"'))
         return 0;
     for (; t->at < t->end && *t->at != '"'; t->at++) {
-        if (*t->at == 0 || n + 3 > room)
+        if (*t->at == 0 || n + 3 > capacity)
             return 0;
         if (*t->at == '\\' && t->end - t->at > 1)
             out[n++] = *t->at++;
@@ -165,7 +165,7 @@ static inline uint64_t st_bytes(const st_tensor *e)
 }
 
 /* Offsets one after the other, in the order of the table. */
-static inline void st_lay(st_file *f)
+static inline void st_place(st_file *f)
 {
     uint64_t at = 0;
     for (int i = 0; i < f->tensors; i++) {
@@ -221,16 +221,16 @@ static inline size_t st_write_header(const st_file *f, char out[ST_HEADER])
 
 /* The file: the header and its length, and the data there were, cut or with zeros behind to what
  * its offsets say. Returns its bytes; 0: it has no room. */
-static inline size_t st_write(const st_file *f, uint8_t *out, size_t room)
+static inline size_t st_write(const st_file *f, uint8_t *out, size_t capacity)
 {
     static char text[ST_HEADER];
     size_t n = st_write_header(f, text), all = 0;
     for (int i = 0; i < f->tensors; i++)
-        if (f->tensor[i].end <= room && f->tensor[i].end > all)
+        if (f->tensor[i].end <= capacity && f->tensor[i].end > all)
             all = (size_t)f->tensor[i].end;
     for (; n > 0 && n % 8 > 0 && n < ST_HEADER; n++)
         text[n] = ' ';
-    if (n == 0 || 8 + n + all > room)
+    if (n == 0 || 8 + n + all > capacity)
         return 0;
     const size_t have = f->data_bytes < all ? f->data_bytes : all;
     memmove(out + 8 + n, f->data, have); /* which may lie there */
@@ -356,7 +356,7 @@ static inline size_t st_mutate(uint8_t *bytes, size_t size, size_t most, fuzz_dr
     if (kind < 5 && st_read(&f, bytes, size)) {
         for (uint64_t n = 1 + fuzz_draw(d, 3); n > 0; n--)
             st_change(&f, d);
-        st_lay(&f);
+        st_place(&f);
         if (fuzz_draw(d, 8) == 0 && f.tensors > 0) {
             st_tensor *e = &f.tensor[fuzz_draw(d, (uint64_t)f.tensors)];
             uint64_t *offset = fuzz_draw(d, 2) ? &e->begin : &e->end;
@@ -369,10 +369,10 @@ static inline size_t st_mutate(uint8_t *bytes, size_t size, size_t most, fuzz_dr
     if (kind < 6 && size >= 10 && length <= size - 8) { /* the header's bytes */
         static uint8_t text[1 << 16];
         const size_t behind = size - 8 - (size_t)length;
-        const size_t room = most - 8 - behind < sizeof text ? most - 8 - behind : sizeof text;
-        if (most >= 8 + behind && length <= room && room > 0) {
+        const size_t capacity = most - 8 - behind < sizeof text ? most - 8 - behind : sizeof text;
+        if (most >= 8 + behind && length <= capacity && capacity > 0) {
             memcpy(text, bytes + 8, (size_t)length);
-            const size_t n = LLVMFuzzerMutate(text, (size_t)length, room);
+            const size_t n = LLVMFuzzerMutate(text, (size_t)length, capacity);
             memmove(bytes + 8 + n, bytes + 8 + length, behind);
             memcpy(bytes + 8, text, n);
             st_put_little(bytes, n);

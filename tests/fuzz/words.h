@@ -1,13 +1,13 @@
 /* words.h - command lines of a program of examples/, of any words: what fuzz_options.c, fuzz_gpt.c
  * and fuzz_simulate.c share. Include first, with PROGRAM the program's file; `fresh` brings its
  * variables back to how it begins. */
-#ifndef WORDS_H
-#define WORDS_H
+#ifndef COMMAND_LINE_H
+#define COMMAND_LINE_H
 #define _GNU_SOURCE
 #include <stdio.h>
-static FILE *said;
+static FILE *messages;
 #undef stderr
-#define stderr said
+#define stderr messages
 #define main   program_main
 #include PROGRAM
 #undef main
@@ -19,44 +19,44 @@ extern FILE *stderr_of_libc __asm__("stderr");
 
 enum { WORDS = 24, TEXT = 1 << 14 };
 
-static char said_text[1 << 13];
-static char file[256], gone[256]; /* what the words FILE and GONE stand for: it is there, or not */
+static char message_text[1 << 13];
+static char file[256], missing[256]; /* what the words FILE and GONE stand for: it is there, or not */
 static void fresh(void);
 
-static void nothing_said(void)
+static void reset_messages(void)
 {
-    memset(said_text, 0, sizeof said_text);
-    rewind(said);
+    memset(message_text, 0, sizeof message_text);
+    rewind(messages);
 }
 
 /* A text that ended; of status 0 there may be one, too. */
-static void must_say(int status)
+static void must_have_message(int status)
 {
-    fflush(said);
-    const size_t n = strlen(said_text);
-    must(status == 0 || (n > 1 && (said_text[n - 1] == '\n' || n + 2 > sizeof said_text)));
+    fflush(messages);
+    const size_t n = strlen(message_text);
+    must(status == 0 || (n > 1 && (message_text[n - 1] == '\n' || n + 2 > sizeof message_text)));
 }
 
 static void must_be_allowed(void)
 {
     for (int i = 0; i < options_count(&options); i++) {
-        const options_row *p = options_at(&options, i);
+        const options_desc *p = options_at(&options, i);
         if (p->kind == OPTIONS_REAL) {
-            const double x = *(double *)p->where;
-            must((x >= p->min && x <= p->max) || (x == 0 && options_initial(&options, p) == NULL));
+            const double x = *(double *)p->variable;
+            must((x >= p->min && x <= p->max) || (x == 0 && options_default(&options, p) == NULL));
         } else if (p->kind == OPTIONS_CHOICE) {
-            const int64_t x = *(int64_t *)p->where;
+            const int64_t x = *(int64_t *)p->variable;
             int count = 0;
             while (p->choices[count] != NULL)
                 count++;
             must(x >= 0 && x < count);
         } else if (p->kind == OPTIONS_FLAG) {
-            must(*(int64_t *)p->where == 0 || *(int64_t *)p->where == 1);
+            must(*(int64_t *)p->variable == 0 || *(int64_t *)p->variable == 1);
         } else if (!options_is_text(p->kind)) {
-            const int64_t x = *(int64_t *)p->where;
+            const int64_t x = *(int64_t *)p->variable;
             must(((double)x >= p->min && (double)x <= p->max) ||
-                 (p->kind == OPTIONS_WHOLE_OR_AUTO && x == OPTIONS_AUTO) ||
-                 (x == 0 && options_initial(&options, p) == NULL));
+                 (p->kind == OPTIONS_INT_OR_AUTO && x == OPTIONS_AUTO) ||
+                 (x == 0 && options_default(&options, p) == NULL));
         }
     }
 }
@@ -66,19 +66,19 @@ static uint64_t hash_of(void)
 {
     uint64_t h = 0;
     for (int i = 0; i < options_count(&options); i++) {
-        const options_row *p = options_at(&options, i);
-        const char *value = options_is_text(p->kind) ? *(const char **)p->where : NULL;
+        const options_desc *p = options_at(&options, i);
+        const char *value = options_is_text(p->kind) ? *(const char **)p->variable : NULL;
         h = h * UINT64_C(1099511628211) + (uint64_t)i;
         if (!options_is_text(p->kind))
-            h ^= chosen_of(p->where, 8);
+            h ^= input_hash(p->variable, 8);
         else if (value != NULL)
-            h ^= chosen_of(value, strlen(value) + 1);
+            h ^= input_hash(value, strlen(value) + 1);
     }
     return h;
 }
 
 /* Lines as words; how many. `line` is cut up. */
-static int words_of(char *line, char **argv)
+static int parse_line(char *line, char **argv)
 {
     int argc = 1;
     argv[0] = (char *)(uintptr_t)options.program;
@@ -86,7 +86,7 @@ static int words_of(char *line, char **argv)
         char *end = strchr(at, '\n');
         if (end != NULL)
             *end = 0;
-        argv[argc] = strcmp(at, "FILE") == 0 ? file : strcmp(at, "GONE") == 0 ? gone : at;
+        argv[argc] = strcmp(at, "FILE") == 0 ? file : strcmp(at, "GONE") == 0 ? missing : at;
         if (end == NULL) {
             argc++;
             break;
@@ -99,7 +99,7 @@ static int words_of(char *line, char **argv)
 
 /* Whether the program takes the words; then the options are what they say, the same if each is
  * written the other way: "--name value" or "--name=value". */
-static int words_are_taken(int argc, char **argv)
+static int parse_both_ways(int argc, char **argv)
 {
     static char joined[2 * TEXT];
     char *other[WORDS + 1];
@@ -107,7 +107,7 @@ static int words_are_taken(int argc, char **argv)
     int n = 1;
     fresh();
     int status = options_parse(&options, argc, argv);
-    must_say(status);
+    must_have_message(status);
     if (status != 0)
         return 0;
     must_be_allowed();
@@ -115,7 +115,7 @@ static int words_are_taken(int argc, char **argv)
     other[0] = argv[0];
     for (int i = 1; i < argc; i++, n++) {
         const char *value, *word = argv[i];
-        const options_row *p = options_next(&options, argc, argv, &i, &value);
+        const options_desc *p = options_parse_one(&options, argc, argv, &i, &value);
         must(p != NULL && value != NULL);
         const int flag = p->kind == OPTIONS_FLAG || used + strlen(value) + 64 > sizeof joined;
         other[n] = flag ? (char *)(uintptr_t)word : joined + used;
@@ -128,7 +128,7 @@ static int words_are_taken(int argc, char **argv)
             other[n] = (char *)(uintptr_t)word;
         if (strcmp(options_given(&options, argc, argv, p->name), value) == 0 &&
             p->kind == OPTIONS_TEXT)
-            must(strcmp(*(const char **)p->where, value) == 0);
+            must(strcmp(*(const char **)p->variable, value) == 0);
         if (n + 1 >= WORDS)
             return 0;
     }
@@ -186,7 +186,7 @@ static size_t words_mutate(uint8_t *bytes, size_t size, size_t most, unsigned se
         to++;
     const uint8_t *between = (const uint8_t *)memchr(bytes, READER_BETWEEN, size);
     const int in_line = between == NULL || from <= (size_t)(between - bytes);
-    const options_row *p = options_at(&options, (int)reader_draw((size_t)options_count(&options)));
+    const options_desc *p = options_at(&options, (int)reader_draw((size_t)options_count(&options)));
     const char *value = values[reader_draw(count)];
     if (p->kind == OPTIONS_CHOICE && reader_draw(2) == 0)
         value = p->choices[0];
@@ -209,10 +209,10 @@ static size_t words_mutate(uint8_t *bytes, size_t size, size_t most, unsigned se
 /* Before the first input; the end of the program where seeds are asked for. */
 static void words_begin(const char *const *seeds, size_t count)
 {
-    said = fmemopen(said_text, sizeof said_text, "w");
-    must(said != NULL && freopen("/dev/null", "w", stdout) != NULL); /* help */
+    messages = fmemopen(message_text, sizeof message_text, "w");
+    must(messages != NULL && freopen("/dev/null", "w", stdout) != NULL); /* help */
     snprintf(file, sizeof file, "%s", reader_path("file"));
-    snprintf(gone, sizeof gone, "%s.none", file);
+    snprintf(missing, sizeof missing, "%s.none", file);
     if (reader_seeds() == NULL)
         return;
     for (size_t i = 0; i < count; i++) {

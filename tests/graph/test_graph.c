@@ -71,14 +71,14 @@ static void nodes(void)
         for (int i = 0; i < n.inputs; i++)
             CHECK(n.input[i] >= 0 && n.input[i] < id);
     }
-    rig_free(NULL, NULL, g, s);
+    util_free(NULL, NULL, g, s);
 }
 
 /* ---- the picture ---- */
 enum { BOXES = 4096 };
 typedef struct {
     double x, y, width, height;
-} rectangle;
+} box_area;
 
 static double number_after(const char *s, const char *what)
 {
@@ -86,13 +86,13 @@ static double number_after(const char *s, const char *what)
 }
 
 /* The boxes, which are on the page and apart; -1: something is wrong. */
-static int boxes_of(const text *svg, rectangle *box)
+static int boxes_of(const text *svg, box_area *box)
 {
     const double width = number_after(svg->bytes, "width=\""),
                  height = number_after(svg->bytes, "height=\"");
     int n = 0, apart = 1;
     for (const char *s = svg->bytes; n < BOXES && (s = find(s, "<rect")) != NULL; s++) {
-        const rectangle r = { number_after(s, "x=\""), number_after(s, "y=\""),
+        const box_area r = { number_after(s, "x=\""), number_after(s, "y=\""),
                               number_after(s, "width=\""), number_after(s, "height=\"") };
         apart = apart && r.x >= 0 && r.y >= 100 && r.x + r.width <= width &&
                 r.y + r.height <= height;
@@ -105,7 +105,7 @@ static int boxes_of(const text *svg, rectangle *box)
 }
 
 /* Every text below the legend lies in a box, in its width (a column takes 7.23 pixels). */
-static int texts_fit(const text *svg, const rectangle *box, int n)
+static int texts_fit(const text *svg, const box_area *box, int n)
 {
     const char *s = find(svg->bytes, "<rect");
     for (; s && (s = find(s, "<text")) != NULL; s++) {
@@ -124,7 +124,7 @@ static int texts_fit(const text *svg, const rectangle *box, int n)
     return 1;
 }
 
-static int ends_at_tops(const text *svg, const rectangle *box, int n) /* arrows, that is */
+static int ends_at_tops(const text *svg, const box_area *box, int n) /* arrows, that is */
 {
     int arrows = 0;
     for (const char *s = svg->bytes; (s = find(s, "<path d=\"M")) != NULL; s++) {
@@ -140,14 +140,14 @@ static int ends_at_tops(const text *svg, const rectangle *box, int n) /* arrows,
 }
 
 /* Draws and checks what holds for all pictures: boxes and arrows are those of the graph. */
-static void check_picture(const gckpt_graph *g, const pictures_shown *shown, text *svg)
+static void check_picture(const gckpt_graph *g, const pictures_overlay *shown, text *svg)
 {
-    static rectangle box[BOXES];
+    static box_area box[BOXES];
     gckpt_node n, from;
     int boxes = 0, arrows = 0;
     svg->size = 0;
     CHECK(pictures_graph(g, shown, write_text, svg) == GCKPT_OK);
-    CHECK(characters_fit(svg) && xml_fits(svg));
+    CHECK(is_valid_text(svg) && is_valid_xml(svg));
     CHECK(!find(svg->bytes, "=\"nan") && !find(svg->bytes, "=\"inf"));
     for (int id = 0; id < gckpt_graph_size(g); id++) {
         gckpt_graph_node(g, id, &n);
@@ -188,8 +188,8 @@ static void numbers(void)
     gckpt_tensor *more = gckpt_add(y, w);
     gckpt_tensor *square = gckpt_name(gckpt_reshape(more, gckpt_shape1(2)), "square");
     const gckpt_term loss = { gckpt_sum_loss(gckpt_mul(square, c)), 1, 0 };
-    const gckpt_fetch_spec picks[] = { { y, 0 }, { more, 0 }, { x, 1 }, { w, 1 }, { more, 1 } };
-    gckpt_plan_desc d = { .fetch = picks, .fetches = 5 };
+    const gckpt_fetch_spec fetches[] = { { y, 0 }, { more, 0 }, { x, 1 }, { w, 1 }, { more, 1 } };
+    gckpt_plan_desc d = { .fetch = fetches, .fetches = 5 };
     gckpt_plan *plan = gckpt_plan_new(g, &loss, 1, &d);
     gckpt_exec *e = gckpt_exec_new(plan, s, NULL);
     const gckpt_feed feeds[] = { { gckpt_id(x), x_data }, { gckpt_id(unread), unread_data } };
@@ -198,7 +198,7 @@ static void numbers(void)
     p.values[0] = 1;
     p.values[1] = 0.5f;
     CHECK_MSG(gckpt_gradients(e, feeds, 1, 1, &report) == GCKPT_OK, "%s", gckpt_error_text(e));
-    const pictures_shown shown = { plan, e, s, feeds, 2, &report };
+    const pictures_overlay shown = { plan, e, s, feeds, 2, &report };
     check_picture(g, &shown, &svg);
     for (size_t i = 0; i < sizeof says / sizeof says[0]; i++)
         CHECK_MSG(find(svg.bytes, says[i]) != NULL, "no %s", says[i]);
@@ -206,7 +206,7 @@ static void numbers(void)
     CHECK(find(svg.bytes, ">value 0.5<") != NULL); /* and constants, which the graph has */
     CHECK(!find(svg.bytes, ">value 2") && !find(svg.bytes, "gradient"));
     free(svg.bytes);
-    rig_free(e, plan, g, s);
+    util_free(e, plan, g, s);
 }
 
 /* Blocks with skips, side by side and one below the other; depth makes it long, width wide. */
@@ -246,7 +246,7 @@ static void marks(void)
         int seen = 0;
         gckpt_store_freeze(s, "w", frozen);
         gckpt_plan *plan = gckpt_plan_new(g, &loss, 1, NULL);
-        const pictures_shown shown = { plan, NULL, NULL, NULL, 0, NULL };
+        const pictures_overlay shown = { plan, NULL, NULL, NULL, 0, NULL };
         check_picture(g, &shown, &svg);
         for (const char *c = svg.bytes; (c = find(c, "class=\"g\" d")) != NULL; c++)
             seen++;
@@ -255,7 +255,7 @@ static void marks(void)
         gckpt_plan_free(plan);
     }
     free(svg.bytes);
-    rig_free(NULL, NULL, g, s);
+    util_free(NULL, NULL, g, s);
 }
 
 static void sizes_and_names(void)
@@ -272,7 +272,7 @@ static void sizes_and_names(void)
         CHECK(pictures_graph(g, NULL, write_text, &svg) == GCKPT_E_FILE);
         svg.fail_at = svg.calls = 0;
         CHECK(pictures_graph(g, NULL, NULL, &svg) == GCKPT_E_ARG);
-        rig_free(NULL, NULL, g, s);
+        util_free(NULL, NULL, g, s);
     }
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
@@ -292,7 +292,7 @@ static void sizes_and_names(void)
     svg.calls = 0;
     CHECK(pictures_graph(g, NULL, write_text, &svg) == GCKPT_E_MEMORY && svg.calls == 0);
     free(svg.bytes);
-    rig_free(NULL, NULL, g, s);
+    util_free(NULL, NULL, g, s);
 }
 
 int main(void)

@@ -25,10 +25,10 @@ enum {
     NARROW = 24,
     WIDE = 256,
     SHAPES = 3,
-    LIFE = 50,
+    SESSION = 50,
     PATHS = 8,
     SHORT = 600,
-    CROWDED = 60
+    POOLED = 60
 };
 static const char path[] = "long.safetensors";
 static heap mem;
@@ -38,9 +38,9 @@ typedef struct {
     int64_t rows; /* of a micro-batch */
     int budget;   /* 1: half way between store-all and the least */
     int wide;     /* 1: enough work for threads to be woken */
-    int threads, leaves;
+    int threads, virtual_ranks;
     const gckpt_transport *ranks;
-    const gckpt_exec_desc *with;
+    const gckpt_exec_desc *exec_desc;
 } way;
 typedef struct {
     gckpt_store *s;
@@ -77,7 +77,7 @@ static gckpt_plan *plan_of(gckpt_graph *g, int shape, const way *w, const gckpt_
                           .mode = w->mode,
                           .batch = BATCH,
                           .threads = w->threads,
-                          .virtual_ranks = w->leaves };
+                          .virtual_ranks = w->virtual_ranks };
     if (w->budget) {
         d.mode = GCKPT_MEMORY_POOR;
         gckpt_plan *least = gckpt_plan_new(g, &loss, 1, &d);
@@ -97,8 +97,8 @@ static int open_training(training *t, const way *w)
     const gckpt_memory memory = w->ranks ? (gckpt_memory){ 0 } : heap_memory(&mem);
     for (int k = 0; k < SHAPES && !t->failed; k++) {
         gckpt_exec_desc d = { 0 };
-        if (w->with)
-            d = *w->with;
+        if (w->exec_desc)
+            d = *w->exec_desc;
         d.memory = memory;
         d.transport = w->ranks;
         t->g[k] = gckpt_graph_new(t->s, &memory);
@@ -115,7 +115,7 @@ static int open_training(training *t, const way *w)
 static void close_training(training *t)
 {
     for (int k = 0; k < SHAPES; k++)
-        rig_free(t->e[k], t->p[k], t->g[k], NULL);
+        util_free(t->e[k], t->p[k], t->g[k], NULL);
     gckpt_store_free(t->s);
     memset(t, 0, sizeof *t);
 }
@@ -153,7 +153,7 @@ static gckpt_store *store_new(void)
 }
 
 /* In one go. */
-static uint64_t at_once(uint64_t steps, const way *w, gckpt_profile *profile)
+static uint64_t uninterrupted(uint64_t steps, const way *w, gckpt_profile *profile)
 {
     training t = { .s = store_new() };
     if (open_training(&t, w))
@@ -172,7 +172,7 @@ static long resident(void)
 }
 
 /* In lives; the peak of memory and of the process must be reached in the first tenth. */
-static uint64_t by_lives(uint64_t steps)
+static uint64_t in_sessions(uint64_t steps)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SQRT,
                                         GCKPT_SEGMENTS, GCKPT_AUTO };
@@ -186,7 +186,7 @@ static uint64_t by_lives(uint64_t steps)
             .mode = modes[lives % 5], .rows = 1 << lives % 4, .budget = lives % 5 == 4, .threads = 1
         };
         training t = { .s = store_new() };
-        end = end + LIFE < steps ? end + LIFE : steps;
+        end = end + SESSION < steps ? end + SESSION : steps;
         saved.at = 0;
         if (lives && lives % PATHS == 0
                 ? gckpt_store_load(t.s, path) != GCKPT_OK
@@ -222,32 +222,32 @@ static uint64_t by_lives(uint64_t steps)
 }
 
 /* ---- 64 threads, each call anew ---- */
-enum { CROWD = 64 };
+enum { POOL_SIZE = 64 };
 typedef struct {
     int64_t next, n;
     void (*body)(void *context, int64_t i);
     void *context;
-} crowd;
+} work_pool;
 
-static void *one_of_crowd(void *user)
+static void *pool_worker(void *user)
 {
-    crowd *c = (crowd *)user;
+    work_pool *c = (work_pool *)user;
     for (int64_t i; (i = __atomic_fetch_add(&c->next, 1, __ATOMIC_RELAXED)) < c->n;)
         c->body(c->context, i);
     return NULL;
 }
 
-static long crowds;
-static void crowd_for(void *user, int64_t n, void (*body)(void *context, int64_t i), void *context)
+static long pools_used;
+static void pool_for(void *user, int64_t n, void (*body)(void *context, int64_t i), void *context)
 {
-    pthread_t thread[CROWD];
-    crowd c = { 0, n, body, context };
+    pthread_t thread[POOL_SIZE];
+    work_pool c = { 0, n, body, context };
     int begun = 0;
     (void)user;
-    crowds++;
-    while (begun < CROWD && !pthread_create(&thread[begun], NULL, one_of_crowd, &c))
+    pools_used++;
+    while (begun < POOL_SIZE && !pthread_create(&thread[begun], NULL, pool_worker, &c))
         begun++;
-    one_of_crowd(&c);
+    pool_worker(&c);
     while (begun > 0)
         pthread_join(thread[--begun], NULL);
 }
@@ -281,19 +281,19 @@ static int slow_exchange(void *user, int peer, const void *send, size_t send_byt
 typedef struct {
     uint64_t end, hash[RANKS_MOST];
     int loads, shard;
-} stretch;
+} interval;
 
 static void rank_body(ranks_world *world, int rank, void *context)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SQRT };
-    stretch *v = (stretch *)context;
+    interval *v = (interval *)context;
     const gckpt_store_desc d = { .seed = 9 };
-    gckpt_transport *engine = &world->rank[rank].engine;
-    engine->clock = jumping_clock;
+    gckpt_transport *transport = &world->rank[rank].transport;
+    transport->clock = jumping_clock;
     if (rank == world->size - 1)
-        engine->exchange = slow_exchange;
+        transport->exchange = slow_exchange;
     const way w = {
-        .mode = modes[v->shard % 3], .rows = 1, .threads = 1, .leaves = 4, .ranks = engine
+        .mode = modes[v->shard % 3], .rows = 1, .threads = 1, .virtual_ranks = 4, .ranks = transport
     };
     training t = { .s = gckpt_store_new(&d) };
     if (gckpt_store_ranks(t.s, rank, world->size, (gckpt_shard)v->shard) != GCKPT_OK ||
@@ -308,13 +308,13 @@ static void rank_body(ranks_world *world, int rank, void *context)
     close_training(&t);
 }
 
-static uint64_t by_ranks(uint64_t steps, int stretches)
+static uint64_t by_ranks(uint64_t steps, int intervals)
 {
-    stretch v = { 0, { 0 }, 0, 0 };
+    interval v = { 0, { 0 }, 0, 0 };
     uint64_t hash = 0;
-    for (int k = 0; k < stretches; k++) {
+    for (int k = 0; k < intervals; k++) {
         ranks_world w;
-        v.end = steps * (uint64_t)(k + 1) / (uint64_t)stretches;
+        v.end = steps * (uint64_t)(k + 1) / (uint64_t)intervals;
         v.shard = k % 4;
         ranks_open(&w, 4 >> k % 3);
         ranks_run(&w, rank_body, &v);
@@ -326,7 +326,7 @@ static uint64_t by_ranks(uint64_t steps, int stretches)
     }
     for (int r = 0; r < 4; r++) {
         char name[80];
-        snprintf(name, sizeof name, "%s.%d-%d.safetensors", path, stretches, r);
+        snprintf(name, sizeof name, "%s.%d-%d.safetensors", path, intervals, r);
         remove(name);
     }
     remove(path);
@@ -346,20 +346,20 @@ int main(int argc, char **argv)
     const uint64_t steps = argc > 1 ? strtoull(argv[1], NULL, 10) : 20000;
     const uint64_t some = steps < SHORT ? steps : SHORT;
     const way whole = { .mode = GCKPT_STORE_ALL, .rows = BATCH, .threads = 1 };
-    const way by_four = { .mode = GCKPT_STORE_ALL, .rows = 1, .threads = 1, .leaves = 4 };
-    const gckpt_exec_desc pool = { .parallel_for = crowd_for };
+    const way by_four = { .mode = GCKPT_STORE_ALL, .rows = 1, .threads = 1, .virtual_ranks = 4 };
+    const gckpt_exec_desc pool = { .parallel_for = pool_for };
     gckpt_profile profile[SHAPES];
     memset(profile, 0, sizeof profile);
-    const uint64_t lives = by_lives(steps); /* first: its peak is looked at */
-    same("lives of 50 steps, other plans each", steps, lives, at_once(steps, &whole, NULL));
-    const uint64_t want = at_once(some, &whole, NULL), want_by_four = at_once(some, &by_four, NULL);
+    const uint64_t lives = in_sessions(steps); /* first: its peak is looked at */
+    same("lives of 50 steps, other plans each", steps, lives, uninterrupted(steps, &whole, NULL));
+    const uint64_t want = uninterrupted(some, &whole, NULL), want_by_four = uninterrupted(some, &by_four, NULL);
     const way wide = { .mode = GCKPT_STORE_ALL, .rows = BATCH, .wide = 1, .threads = 1 };
-    const uint64_t few = some < CROWDED ? some : CROWDED, want_wide = at_once(few, &wide, NULL);
-    way w = { .mode = GCKPT_MEMORY_POOR, .rows = 4, .wide = 1, .threads = CROWD, .with = &pool };
-    same("64 threads of a pool", few, at_once(few, &w, NULL), want_wide);
-    CHECK(crowds > (long)few);
-    w.with = NULL;
-    same("64 threads of the build's own", few, at_once(few, &w, NULL), want_wide);
+    const uint64_t few = some < POOLED ? some : POOLED, want_wide = uninterrupted(few, &wide, NULL);
+    way w = { .mode = GCKPT_MEMORY_POOR, .rows = 4, .wide = 1, .threads = POOL_SIZE, .exec_desc = &pool };
+    same("64 threads of a pool", few, uninterrupted(few, &w, NULL), want_wide);
+    CHECK(pools_used > (long)few);
+    w.exec_desc = NULL;
+    same("64 threads of the build's own", few, uninterrupted(few, &w, NULL), want_wide);
     w.threads = 1, w.wide = 0;
     training t = { .s = store_new() };
     CHECK(open_training(&t, &w));
@@ -373,7 +373,7 @@ int main(int argc, char **argv)
         profile[k].entries = (gckpt_profile_entry *)calloc((size_t)n, sizeof *profile[k].entries);
     }
     close_training(&t);
-    same("profiled by a clock that jumps", some, at_once(some, &w, profile), want);
+    same("profiled by a clock that jumps", some, uninterrupted(some, &w, profile), want);
     for (int k = 0; k < SHAPES; k++)
         free(profile[k].entries);
     same("ranks: 4, 2, 1, .., one slow, clocks that jump", some, by_ranks(some, 7), want_by_four);

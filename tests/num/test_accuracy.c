@@ -30,7 +30,7 @@ static void step(build make, float weight, int batch, int micro, const void *x, 
 {
     net n = { gckpt_store_new(NULL), NULL, NULL, NULL, NULL, micro, weight };
     gckpt_plan_desc desc;
-    gckpt_fetch_spec picks[MOST_PARAMS];
+    gckpt_fetch_spec fetches[MOST_PARAMS];
     gckpt_hyper hyper;
     gckpt_report report;
     memset(&desc, 0, sizeof desc);
@@ -40,12 +40,12 @@ static void step(build make, float weight, int batch, int micro, const void *x, 
     gckpt_term term = { make(&n), weight, 0 };
     desc.optimiser = GCKPT_SGD;
     desc.batch = batch;
-    desc.fetch = picks;
+    desc.fetch = fetches;
     for (int i = 0; i < gckpt_store_count(n.store); i++) {
         gckpt_parameter p;
         gckpt_store_get(n.store, i, &p);
-        picks[i].tensor = gckpt_param(n.graph, p.name, p.shape, (gckpt_init){ 0, 0, 0 });
-        picks[i].gradient = 1;
+        fetches[i].tensor = gckpt_param(n.graph, p.name, p.shape, (gckpt_init){ 0, 0, 0 });
+        fetches[i].gradient = 1;
         desc.fetches++;
     }
     gckpt_plan *plan = gckpt_plan_new(n.graph, &term, 1, &desc);
@@ -59,7 +59,7 @@ static void step(build make, float weight, int batch, int micro, const void *x, 
     for (int i = 0; i < desc.fetches && result == GCKPT_OK; i++) {
         gckpt_parameter p;
         gckpt_store_get(n.store, i, &p);
-        memcpy(o->gradient[i], gckpt_fetch(e, gckpt_id(picks[i].tensor), 1),
+        memcpy(o->gradient[i], gckpt_fetch(e, gckpt_id(fetches[i].tensor), 1),
                (size_t)p.elements * sizeof(float));
     }
     gckpt_exec_free(e);
@@ -78,9 +78,9 @@ static double forward(build make, int rows, const void *x, const void *y, float 
     memset(&report, 0, sizeof report);
     n.graph = gckpt_graph_new(n.store, NULL);
     gckpt_term term = { make(&n), 1, 0 };
-    gckpt_fetch_spec pick = { n.out, 0 };
+    gckpt_fetch_spec fetch = { n.out, 0 };
     desc.mode = GCKPT_INFERENCE;
-    desc.fetch = &pick;
+    desc.fetch = &fetch;
     desc.fetches = n.out != NULL;
     gckpt_plan *plan = gckpt_plan_new(n.graph, &term, term.loss != NULL, &desc);
     CHECK_MSG(plan != NULL, "%s", gckpt_error_text(n.graph));
@@ -152,13 +152,13 @@ static gckpt_tensor *broadcasts(net *n)
 static void test_broadcasts(float *x)
 {
     static outcome o[SPLITS];
-    sum bias = { 0, 0 }, factor = { 0, 0 }, subtrahend = { 0, 0 };
+    sum bias = { 0, 0 }, scale = { 0, 0 }, subtrahend = { 0, 0 };
     for (int i = 0; i < 3 * ROWS; i++)
         x[i] = (float)(1 + i * 7 % 11) / 8;
     for (int i = 0; i < ROWS; i++) {
         const double h = 0.5 * ((double)x[3 * i] + (double)x[3 * i + 1] + (double)x[3 * i + 2]);
         add(&bias, (double)0.3f);
-        add(&factor, (double)(0.3f * (float)h));
+        add(&scale, (double)(0.3f * (float)h));
         for (int j = 0; j < 3; j++)
             add(&subtrahend, -(double)0.3f);
     }
@@ -168,7 +168,7 @@ static void test_broadcasts(float *x)
     }
     for (int j = 0; j < 3; j++) {
         close_to("bias", o[0].gradient[1][j], bias, 3. * ROWS, 1e-10);
-        close_to("factor", o[0].gradient[2][j], factor, 3. * ROWS, 1e-10);
+        close_to("factor", o[0].gradient[2][j], scale, 3. * ROWS, 1e-10);
         close_to("summand", o[0].gradient[3][j], bias, 3. * ROWS, 1e-10);
     }
     close_to("subtrahend", o[0].gradient[4][0], subtrahend, 3. * ROWS, 1e-10);
@@ -263,19 +263,19 @@ static void test_places(float *x)
 }
 
 /* ---- a user's op that sums, x m as broadcasting has it, against gckpt_mul ---- */
-static gckpt_result factor_shape(gckpt_call *call)
+static gckpt_result user_mul_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
     return GCKPT_OK;
 }
 
-static void factor_forward(const gckpt_call *call)
+static void user_mul_forward(const gckpt_call *call)
 {
     for (int64_t i = 0, c = call->shape.d[1]; i < call->shape.d[0] * c; i++)
         call->out[i] = call->in[0].data[i] * call->in[1].data[i % c];
 }
 
-static void factor_backward(const gckpt_call *call)
+static void user_mul_backward(const gckpt_call *call)
 {
     const gckpt_arg *m = &call->in[1];
     const int64_t c = call->shape.d[1];
@@ -287,10 +287,10 @@ static void factor_backward(const gckpt_call *call)
     }
 }
 
-static const gckpt_op factor = { "factor",
-                                 factor_shape,
-                                 factor_forward,
-                                 factor_backward,
+static const gckpt_op user_mul = { "factor",
+                                 user_mul_shape,
+                                 user_mul_forward,
+                                 user_mul_backward,
                                  NULL,
                                  NULL,
                                  { 0, GCKPT_IN(0) | GCKPT_SUMS },
@@ -303,7 +303,7 @@ static gckpt_tensor *by_user(net *n)
 {
     gckpt_tensor *in[2] = { input(n, gckpt_shape2(0, 3)), NULL };
     in[1] = parameter(n, "factor", gckpt_shape1(3), 1);
-    return gckpt_sum_loss(gckpt_apply(&factor, in, 2, NULL, 0));
+    return gckpt_sum_loss(gckpt_apply(&user_mul, in, 2, NULL, 0));
 }
 
 static gckpt_tensor *by_library(net *n)
@@ -400,20 +400,20 @@ static void test_layernorm(float *x, float *y)
 }
 
 /* ---- rotary at far positions ---- */
-enum { FAR = 100001 };
-static gckpt_tensor *far(net *n)
+enum { DISTANT = 100001 };
+static gckpt_tensor *distant(net *n)
 {
-    n->out = gckpt_rotary(input(n, gckpt_shape3(0, FAR, 8)), 1, 0);
+    n->out = gckpt_rotary(input(n, gckpt_shape3(0, DISTANT, 8)), 1, 0);
     return NULL;
 }
-static gckpt_tensor *far_slow(net *n)
+static gckpt_tensor *distant_slow(net *n)
 {
-    n->out = gckpt_rotary(input(n, gckpt_shape3(0, FAR, 8)), 2, 500000);
+    n->out = gckpt_rotary(input(n, gckpt_shape3(0, DISTANT, 8)), 2, 500000);
     return NULL;
 }
-static gckpt_tensor *far_fast(net *n) /* frequencies above a turn */
+static gckpt_tensor *distant_fast(net *n) /* frequencies above a turn */
 {
-    n->out = gckpt_rotary(input(n, gckpt_shape3(0, FAR, 8)), 1, 0.001f);
+    n->out = gckpt_rotary(input(n, gckpt_shape3(0, DISTANT, 8)), 1, 0.001f);
     return NULL;
 }
 
@@ -426,16 +426,16 @@ static gckpt_tensor *beyond(net *n)
 
 static void test_rotary(float *x, float *y)
 {
-    const build nets[3] = { far, far_slow, far_fast };
+    const build nets[3] = { distant, distant_slow, distant_fast };
     const int sizes[3] = { 8, 4, 8 };
     const double bases[3] = { 10000, 500000, (double)0.001f };
-    for (int i = 0; i < FAR * 8; i++)
+    for (int i = 0; i < DISTANT * 8; i++)
         x[i] = (float)(i % 7 - 3) / 3;
     for (int i = 0; i < 3; i++) {
         double worst = 0;
         const int d = sizes[i];
         forward(nets[i], 1, x, NULL, y);
-        for (int at = 0; at < FAR * 8; at++) {
+        for (int at = 0; at < DISTANT * 8; at++) {
             const int column = at % d, pair = column % (d / 2), low = at - column + pair;
             const double angle = at / 8 * pow(bases[i], -2. * pair / d);
             const double a = (double)x[low], b = (double)x[low + d / 2];

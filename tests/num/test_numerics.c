@@ -77,7 +77,7 @@ static void test_fma(void)
         0x33800000, 0x34000000, 0x3f7fffff, 0x3f800000, 0x3f800001, 0x40000000, 0x4b7fffff,
         0x4b800001, 0x5f000000, 0x7f7fffff, 0x7f000000, 0x7f800000, 0x7fc00000
     };
-    const int most = check_tries(1000000), some = check_tries(300000);
+    const int most = check_iterations(1000000), some = check_iterations(300000);
     int n = (int)(sizeof special / sizeof special[0]);
     for (int i = 0; i < n * n * n; i++)
         for (uint32_t signs = 0; signs < 8; signs++)
@@ -131,7 +131,7 @@ static void test_fma(void)
 
 static void test_sqrt(void)
 {
-    const int most = check_tries(1000000);
+    const int most = check_iterations(1000000);
     long bad = 0, bad_double = 0;
     for (int i = 0; i < most; i++) {
         float x = gckpti_float(random32() & (i % 8 ? 0x7fffffffu : 0x00ffffffu));
@@ -161,16 +161,16 @@ static void test_sqrt(void)
 
 /* Beyond this sin and cos are no reference: MinGW's are the x87's, whose pi has 66 bits. */
 #if defined(_WIN32)
-static const float turns = 1e6f;
+static const float max_angle = 1e6f;
 #else
-static const float turns = INFINITY;
+static const float max_angle = INFINITY;
 #endif
 
 /* Largest error over random arguments of every binade, and over a sweep of [low, high]. */
 static void accuracy(const char *name, float (*f)(float), double (*g)(double), float low,
                      float high, int odd, double limit)
 {
-    const int any = check_tries(200000);
+    const int any = check_iterations(200000);
     double worst = 0;
     float at = 0;
     for (int k = 0; k < 3 * any; k++) {
@@ -179,7 +179,7 @@ static void accuracy(const char *name, float (*f)(float), double (*g)(double), f
                 ? gckpti_float(random32())
                 : (float)((double)low + ((double)high - (double)low) * (random32() / 4294967296.0));
         double e;
-        if (x != x || ((g == sin || g == cos) && !(fabsf(x) <= turns)))
+        if (x != x || ((g == sin || g == cos) && !(fabsf(x) <= max_angle)))
             continue;
         e = ulps(f(x), g((double)x));
         if (odd && !same(f(-x), -f(x)))
@@ -195,7 +195,7 @@ static void accuracy(const char *name, float (*f)(float), double (*g)(double), f
 
 static double softplus(double x) { return fmax(x, 0) + log1p(exp(-fabs(x))); }
 static double sigmoid(double x) { return x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 + exp(-x)); }
-static float softplus_slope(float x) { return gckpti_softplus_deriv(gckpti_softplus(x)); }
+static float softplus_deriv(float x) { return gckpti_softplus_deriv(gckpti_softplus(x)); }
 
 static void test_accuracy(void)
 {
@@ -215,8 +215,8 @@ static void test_accuracy(void)
 
     accuracy("softplus", gckpti_softplus, softplus, -104.0f, 40.0f, 0, 2.9);
     accuracy("softplus", gckpti_softplus, softplus, -1.0f, 1.0f, 0, 2.9);
-    accuracy("its slope", softplus_slope, sigmoid, -104.0f, 40.0f, 0, 3.6);
-    accuracy("its slope", softplus_slope, sigmoid, -1.0f, 1.0f, 0, 3.6);
+    accuracy("its slope", softplus_deriv, sigmoid, -104.0f, 40.0f, 0, 3.6);
+    accuracy("its slope", softplus_deriv, sigmoid, -1.0f, 1.0f, 0, 3.6);
 
     double worst_sin = 0, worst_cos = 0, worst_pow = 0; /* next to multiples of pi/2 */
     for (int k = 1; k < 700000; k += 3) {
@@ -229,7 +229,7 @@ static void test_accuracy(void)
     }
     CHECK_MSG(worst_sin <= 0.8 && worst_cos <= 0.8, "near k pi/2: sin %g, cos %g ulp", worst_sin,
               worst_cos);
-    for (int k = 0, end = check_tries(600000); k < end; k++) {
+    for (int k = 0, end = check_iterations(600000); k < end; k++) {
         float x, y;
         switch (k % 4) {
         case 0:

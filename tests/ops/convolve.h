@@ -6,17 +6,17 @@
 #include "rig.h"
 #include <math.h>
 
-enum { CONVOLVE_ROOM = 70000 };
+enum { CONVOLVE_CAPACITY = 70000 };
 typedef struct {
     gckpt_tensor *(*op)(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
                         const gckpt_window *window);
     gckpt_window window;
     gckpt_shape x, w, y; /* y.n 0: whatever comes; convolve says what came */
     int64_t o;           /* of the bias; 0: none */
-    float x_data[CONVOLVE_ROOM], w_data[CONVOLVE_ROOM], b_data[CONVOLVE_ROOM],
-        target[CONVOLVE_ROOM];
-    float values[CONVOLVE_ROOM], dx[CONVOLVE_ROOM], dw[CONVOLVE_ROOM],
-        db[CONVOLVE_ROOM]; /* dw, db: divided by the count */
+    float x_data[CONVOLVE_CAPACITY], w_data[CONVOLVE_CAPACITY], b_data[CONVOLVE_CAPACITY],
+        target[CONVOLVE_CAPACITY];
+    float values[CONVOLVE_CAPACITY], dx[CONVOLVE_CAPACITY], dw[CONVOLVE_CAPACITY],
+        db[CONVOLVE_CAPACITY]; /* dw, db: divided by the count */
     double count;
 } problem;
 
@@ -56,19 +56,19 @@ static inline int convolve(problem *z, gckpt_isa isa, int threads)
     gckpt_tensor *y = z->op(x, w, b, &z->window);
     gckpt_shape ys = gckpt_shape_of(y);
     int good = CHECK_MSG(
-        ys.n > 0 && count_of(&ys) <= CONVOLVE_ROOM &&
+        ys.n > 0 && count_of(&ys) <= CONVOLVE_CAPACITY &&
             (!z->y.n || (ys.n == z->y.n && !memcmp(ys.d, z->y.d, (size_t)ys.n * sizeof *ys.d))),
         "shape %s", gckpt_error_text(g));
     if (!good) {
-        rig_free(NULL, NULL, g, s);
+        util_free(NULL, NULL, g, s);
         return 0;
     }
     z->y = ys;
     gckpt_tensor *target = gckpt_input(g, "target", GCKPT_F32, ys);
     gckpt_term loss = { gckpt_sum_loss(gckpt_mul(y, target)), 1, 0 };
-    gckpt_fetch_spec picks[4] = { { y, 0 }, { x, 1 }, { w, 1 }, { b, 1 } };
+    gckpt_fetch_spec fetches[4] = { { y, 0 }, { x, 1 }, { w, 1 }, { b, 1 } };
     gckpt_plan_desc desc = {
-        .fetch = picks, .fetches = z->o ? 4 : 3, .threads = threads, .optimiser = GCKPT_SGD
+        .fetch = fetches, .fetches = z->o ? 4 : 3, .threads = threads, .optimiser = GCKPT_SGD
     };
     gckpt_exec_desc run = { .isa = isa };
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
@@ -85,11 +85,11 @@ static inline int convolve(problem *z, gckpt_isa isa, int threads)
               gckpt_error_text(e ? (void *)e : (void *)g));
     z->count = (double)report.count;
     for (int i = 0; i < desc.fetches; i++) {
-        const float *got = gckpt_fetch(e, gckpt_id(picks[i].tensor), picks[i].gradient);
+        const float *got = gckpt_fetch(e, gckpt_id(fetches[i].tensor), fetches[i].gradient);
         good = CHECK(got != NULL) && good;
         memcpy(to[i], got ? got : to[i], (size_t)n[i] * sizeof(float));
     }
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
     return good;
 }
 

@@ -444,7 +444,7 @@ ref_value *ref_cap(const ref_value *x, double cap)
     return y;
 }
 
-ref_value *ref_attention(const ref_value *q, const ref_value *k, const ref_value *v, const ref_sight *o)
+ref_value *ref_attention(const ref_value *q, const ref_value *k, const ref_value *v, const ref_mask *o)
 {
     ref_value *y, *s;
     long T, S, C, D, K;
@@ -479,7 +479,7 @@ ref_value *ref_attention(const ref_value *q, const ref_value *k, const ref_value
     return y;
 }
 
-ref_value *ref_rotary(const ref_value *x, const ref_turns *by)
+ref_value *ref_rotary(const ref_value *x, const ref_rotation *by)
 {
     ref_value *y;
     long T, C, D, R;

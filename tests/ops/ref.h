@@ -56,12 +56,12 @@ ref_value *ref_clamp(const ref_value *x, double low, double high);
 ref_value *ref_softmax(const ref_value *x);
 ref_value *ref_log_softmax(const ref_value *x);
 /* lengths: of each row's keys, or NULL: all; what is 0 is usual, as in gckpt_attention_desc */
-typedef struct { int heads, key_heads, causal; const ref_value *lengths; long window; double cap, scale; } ref_sight;
-ref_value *ref_attention(const ref_value *q, const ref_value *k, const ref_value *v, const ref_sight *o);
+typedef struct { int heads, key_heads, causal; const ref_value *lengths; long window; double cap, scale; } ref_mask;
+ref_value *ref_attention(const ref_value *q, const ref_value *k, const ref_value *v, const ref_mask *o);
 ref_value *ref_cap(const ref_value *x, double cap);
 /* frequencies: radians a position, NULL: by base; what is 0 is usual, as in gckpt_rotary_desc */
-typedef struct { int heads; double base; long first, turned; const float *frequencies; double scale; } ref_turns;
-ref_value *ref_rotary(const ref_value *x, const ref_turns *by);
+typedef struct { int heads; double base; long first, turned; const float *frequencies; double scale; } ref_rotation;
+ref_value *ref_rotary(const ref_value *x, const ref_rotation *by);
 ref_value *ref_positions(const ref_value *x, const ref_value *table, long first);
 ref_value *ref_binary(char op, const ref_value *a, const ref_value *b);   /* '+', '-', '*', '/', '>': the greater, '<' */
 ref_value *ref_scale(const ref_value *x, double factor);

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { ROOM = 1 << 15, Q = 0, K, V, G, OUT, DQ, DK, DV, ARRAYS };
+enum { CAPACITY = 1 << 15, Q = 0, K, V, G, OUT, DQ, DK, DV, ARRAYS };
 
 typedef struct {
     int64_t b, t, s, d;
@@ -20,7 +20,7 @@ typedef struct {
 } problem;
 
 typedef struct {
-    float x[ARRAYS][ROOM];
+    float x[ARRAYS][CAPACITY];
 } arrays;
 
 typedef struct {
@@ -72,9 +72,9 @@ static void solve(const problem *p, const way *w, arrays *a)
     gckpt_tensor *out = p->repeat ? gckpt_attention(in[Q], repeated(p, in[K]), repeated(p, in[V]), p->heads, p->causal)
                                   : gckpt_attention_with(in[Q], in[K], in[V], &desc);
     gckpt_term term = { gckpt_sum_loss(gckpt_mul(out, in[G])), 1, 0 };
-    const gckpt_fetch_spec picks[4] = { { out, 0 }, { in[Q], 1 }, { in[K], 1 }, { in[V], 1 } };
+    const gckpt_fetch_spec fetches[4] = { { out, 0 }, { in[Q], 1 }, { in[K], 1 }, { in[V], 1 } };
     gckpt_plan_desc d = { .mode = w->mode, .batch = p->b, .threads = w->threads, .precision = w->precision,
-                          .fetch = picks, .fetches = 4 };
+                          .fetch = fetches, .fetches = 4 };
     gckpt_exec_desc x = { .isa = w->isa, .parallel_for = any_order, .debug = GCKPT_DEBUG_POISON };
     gckpt_plan *plan = gckpt_plan_new(g, &term, 1, &d);
     gckpt_exec *e = gckpt_exec_new(plan, s, &x);
@@ -84,10 +84,10 @@ static void solve(const problem *p, const way *w, arrays *a)
     gckpt_feed feeds[5] = { { 0, NULL }, { 0, NULL }, { 0, NULL }, { 0, NULL }, { gckpt_id(desc.lengths), p->lengths } };
     for (int i = 0; i < 4; i++) {
         feeds[i].input = gckpt_id(in[i]), feeds[i].data = a->x[i];
-        CHECK(gckpt_collect(e, gckpt_id(i ? in[i - 1] : out), i > 0, a->x[OUT + i], ROOM) == GCKPT_OK);
+        CHECK(gckpt_collect(e, gckpt_id(i ? in[i - 1] : out), i > 0, a->x[OUT + i], CAPACITY) == GCKPT_OK);
     }
     CHECK_MSG(gckpt_gradients(e, feeds, p->lengths ? 5 : 4, p->b, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
-    rig_free(e, plan, g, s);
+    util_free(e, plan, g, s);
 }
 
 /* ---- against PyTorch ---- */
@@ -131,7 +131,7 @@ static void pytorch(void)
 
 /* ---- against the formula in binary64 ---- */
 /* What head h of row b sees: out, and what it adds to gradients. */
-static void head_written_out(const problem *p, const arrays *a, double (*to)[ROOM], int64_t b, int h)
+static void head_written_out(const problem *p, const arrays *a, double (*to)[CAPACITY], int64_t b, int h)
 {
     static double probability[300];
     const int64_t c = p->heads * p->d, kc = p->key_heads * p->d, keys = p->lengths ? p->lengths[b] : p->s;
@@ -179,7 +179,7 @@ static void written_out(void)
         { 1, 3, 200, 5, 2, 1, 1, NULL, 0, 100, 0, 0 },     { 1, 200, 200, 2, 1, 1, 1, NULL, 0, 128, 0, 0 },
     };
     static arrays a;
-    static double want[ARRAYS][ROOM];
+    static double want[ARRAYS][CAPACITY];
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
         for (int isa = 0; isa < GCKPT_ISA_COUNT; isa++) {
             const problem *p = &problems[i];
@@ -312,8 +312,8 @@ static void refusals(void)
     gckpt_graph *g = gckpt_graph_new(s, NULL), *old = gckpt_graph_new(s, NULL);
     gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(2, 3, 4));
     gckpt_attention_desc desc = { 2, 0, 0, gckpt_input(g, "lengths", GCKPT_I32, gckpt_shape1(2)), 0, 0, 0 };
-    gckpt_fetch_spec pick = { gckpt_attention_with(in, in, in, &desc), 0 };
-    gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
+    gckpt_fetch_spec fetch = { gckpt_attention_with(in, in, in, &desc), 0 };
+    gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d), *q, *same;
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     for (int32_t length = -1; length < 6; length++) {
@@ -325,17 +325,17 @@ static void refusals(void)
         CHECK(gckpt_forward(e, feeds, 2, 2, NULL) == (fits ? GCKPT_OK : GCKPT_E_DATA));
         CHECK_MSG(fits || strstr(gckpt_error_text(e), want), "%s", gckpt_error_text(e));
         if (!fits)
-            rig_free(e, NULL, NULL, NULL), e = gckpt_exec_new(p, s, NULL);
+            util_free(e, NULL, NULL, NULL), e = gckpt_exec_new(p, s, NULL);
     }
-    rig_free(e, p, g, NULL);
+    util_free(e, p, g, NULL);
     /* no more is said of a call than gckpt_attention says: the plan is the same one */
     in = gckpt_input(old, "x", GCKPT_F32, gckpt_shape3(2, 3, 4));
     desc.lengths = NULL, desc.key_heads = 2;
     g = gckpt_graph_new(s, NULL);
     gckpt_tensor *in2 = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(2, 3, 4));
-    pick.tensor = gckpt_attention(in, in, in, 2, 0);
+    fetch.tensor = gckpt_attention(in, in, in, 2, 0);
     q = gckpt_plan_new(old, NULL, 0, &d);
-    pick.tensor = gckpt_attention_with(in2, in2, in2, &desc);
+    fetch.tensor = gckpt_attention_with(in2, in2, in2, &desc);
     same = gckpt_plan_new(g, NULL, 0, &d);
     file one = { 0 }, two = { 0 };
     CHECK(gckpt_plan_write(q, file_write, &one) == GCKPT_OK && gckpt_plan_write(same, file_write, &two) == GCKPT_OK);
@@ -345,8 +345,8 @@ static void refusals(void)
     desc.cap = -1; /* of two mistakes q's graph is told that which is its own */
     CHECK(!gckpt_attention_with(in2, in, in, &desc) && gckpt_error(old) == GCKPT_OK);
     CHECK(gckpt_error(g) == GCKPT_E_ARG && strstr(gckpt_error_text(g), "belongs to another graph"));
-    rig_free(NULL, same, g, NULL);
-    rig_free(NULL, NULL, old, s);
+    util_free(NULL, same, g, NULL);
+    util_free(NULL, NULL, old, s);
 }
 
 int main(void)

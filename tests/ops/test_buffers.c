@@ -89,12 +89,12 @@ static void test_case(int i)
     int64_t n = y ? count_of(&shape) : 0;
     gckpt_tensor *r = gckpt_input(g, "r", GCKPT_F32, shape);
     gckpt_term term = { gckpt_sum_loss(gckpt_mul(y, r)), 1, 0 };
-    gckpt_fetch_spec picks[4] = { { y, 0 }, { t[0], 1 } };
+    gckpt_fetch_spec fetches[4] = { { y, 0 }, { t[0], 1 } };
     int count = 2;
     for (int k = 1; k < 3; k++)
         if (t[k])
-            picks[count++] = (gckpt_fetch_spec){ t[k], 1 };
-    gckpt_plan_desc desc = { .fetch = picks, .fetches = count };
+            fetches[count++] = (gckpt_fetch_spec){ t[k], 1 };
+    gckpt_plan_desc desc = { .fetch = fetches, .fetches = count };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     data[3] = numbers(17, n, 0);
@@ -103,12 +103,12 @@ static void test_case(int i)
     CHECK_MSG(result == GCKPT_OK, "%s: %s %s", cases[i].name, gckpt_error_text(g), gckpt_error_text(e));
     const double *golden = cases[i].golden;
     for (int k = 0; k < count && result == GCKPT_OK; k++) {
-        shape = gckpt_shape_of(picks[k].tensor);
-        double d = distance(gckpt_fetch(e, gckpt_id(picks[k].tensor), picks[k].gradient), golden, count_of(&shape));
+        shape = gckpt_shape_of(fetches[k].tensor);
+        double d = distance(gckpt_fetch(e, gckpt_id(fetches[k].tensor), fetches[k].gradient), golden, count_of(&shape));
         CHECK_MSG(d < 1e-6, "%s: tensor %d is off by %.2g", cases[i].name, k, d);
         golden += count_of(&shape);
     }
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
     for (int k = 0; k < 4; k++)
         free(data[k]);
 }
@@ -129,8 +129,8 @@ static void test_greatest(gckpt_isa isa)
     gckpt_tensor *t = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(8, 2, WIDE_C));
     gckpt_tensor *y = gckpt_max_pool(t, &(gckpt_window){ .size = { 0, 2 } });
     gckpt_term term = { gckpt_sum_loss(y), 1, 0 };
-    gckpt_fetch_spec picks[2] = { { y, 0 }, { t, 1 } };
-    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .fetch = picks, .fetches = 2 });
+    gckpt_fetch_spec fetches[2] = { { y, 0 }, { t, 1 } };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .fetch = fetches, .fetches = 2 });
     gckpt_exec *e = gckpt_exec_new(p, s, &(gckpt_exec_desc){ .isa = isa });
     gckpt_feed feed = { gckpt_id(t), x };
     CHECK(gckpt_gradients(e, &feed, 1, 8, NULL) == GCKPT_OK);
@@ -141,7 +141,7 @@ static void test_greatest(gckpt_isa isa)
     }
     for (int i = 0; i < 8 * 2 * WIDE_C; i++)
         CHECK(dx[i] == (i / WIDE_C % 2 != first[i / WIDE_C / 2]));
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
 }
 
 /* == the contract's mean of images (manual, 5q), and equal values =============================== */
@@ -212,8 +212,8 @@ static void test_mean(gckpt_isa isa, int equal)
                                : gckpt_batchnorm(in, NULL, b, running(g, "mean", c, 0, 0.1f),
                                                  running(g, "variance", c, 1, 0.1f));
     gckpt_term term = { gckpt_sum_loss(out), 1, 0 };
-    gckpt_fetch_spec picks[2] = { { out, 0 }, { in, 1 } };
-    gckpt_plan_desc desc = { .fetch = picks, .fetches = 2, .threads = between(1, 3) };
+    gckpt_fetch_spec fetches[2] = { { out, 0 }, { in, 1 } };
+    gckpt_plan_desc desc = { .fetch = fetches, .fetches = 2, .threads = between(1, 3) };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, &(gckpt_exec_desc){ .isa = isa });
     for (int64_t row = 0; row < rows; row += micro) {
@@ -228,7 +228,7 @@ static void test_mean(gckpt_isa isa, int equal)
         CHECK_MSG(same == now * places * c, "%s, isa %d: %d x %d x %d in %d groups: not as the contract at %d",
                   equal ? "equal values" : "means", (int)isa, (int)rows, (int)places, (int)c, groups, (int)same);
     }
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
     free(x), free(y), free(bias);
 }
 
@@ -250,7 +250,7 @@ static void bias_alone(void)
     CHECK(gckpt_step(e, &feed, 1, 2, &hyper, NULL) == GCKPT_OK && gckpt_store_get(s, 0, &q) == GCKPT_OK);
     for (int i = 0; i < 4 && q.values; i++)
         CHECK(q.values[i] == -0.25f); /* 6 of the 24 elements */
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
 }
 
 /* == a net with two batch norms ================================================================ */
@@ -334,7 +334,7 @@ static double evaluate(net *n, int64_t rows, gckpt_isa isa)
     const char *op = "";
     CHECK(gckpt_plan_split_exact(p, &op) && !op); /* nothing mixes here */
     CHECK_MSG(gckpt_forward(e, feeds, 2, BATCH_ROWS, &report) == GCKPT_OK, "%s", gckpt_error_text(e));
-    rig_free(e, p, v.g, NULL);
+    util_free(e, p, v.g, NULL);
     return report.loss;
 }
 
@@ -354,7 +354,7 @@ static void test_golden_net(void)
     gckpt_hyper sgd = gckpt_hyper_lr(0.25f);
     for (int step = 0; step < STEPS; step++) {
         gckpt_report report = { 0 };
-        gckpt_result result = rig_step(e, net_feed, &n, BATCH_ROWS, 0, 0, &sgd, &report);
+        gckpt_result result = util_step(e, net_feed, &n, BATCH_ROWS, 0, 0, &sgd, &report);
         CHECK_MSG(result == GCKPT_OK && fabs(report.loss - golden_losses[step]) < 2e-6, "step %d: %s: loss %.9g, PyTorch %.9g",
                   step, gckpt_error_text(e), report.loss, golden_losses[step]);
     }
@@ -371,7 +371,7 @@ static void test_golden_net(void)
     double short_last = evaluate(&n, 4, GCKPT_ISA_AUTO);
     CHECK_MSG(fabs(all - golden_losses[STEPS]) < 2e-6 && one == all && all == short_last,
               "inference: %.9g, %.9g, %.9g, PyTorch %.9g", one, all, short_last, golden_losses[STEPS]);
-    rig_free(e, p, n.g, n.s);
+    util_free(e, p, n.g, n.s);
 }
 
 /* == the same bits, whatever is chosen ========================================================= */
@@ -387,7 +387,7 @@ typedef struct {
     int skip;
 } way;
 
-static void own(void *user, const gckpt_update *u)
+static void own_optimiser(void *user, const gckpt_update *u)
 {
     (void)user;
     CHECK(!strstr(u->name, "mean") && !strstr(u->name, "variance"));
@@ -426,12 +426,12 @@ static uint64_t train(const way *w, int steps)
     net n;
     net_new(&n, w->micro);
     gckpt_plan *p = plan_of(&n, w);
-    gckpt_exec_desc desc = { .debug = w->debug, .custom_optimiser = own, .parallel_for = any_order,
+    gckpt_exec_desc desc = { .debug = w->debug, .custom_optimiser = own_optimiser, .parallel_for = any_order,
                              .skip_nonfinite = w->skip };
     gckpt_exec *e = gckpt_exec_new(p, n.s, &desc);
     gckpt_hyper hyper = { .lr = 0.05f, .weight_decay = 0.1f, .clip = w->clip };
     for (int step = 0; step < steps; step++) {
-        gckpt_result result = rig_step(e, net_feed, &n, BATCH_ROWS, w->stream, w->pieces, &hyper, NULL);
+        gckpt_result result = util_step(e, net_feed, &n, BATCH_ROWS, w->stream, w->pieces, &hyper, NULL);
         CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(e));
     }
     int slots = w->optimiser == GCKPT_ADAMW ? 2 : w->optimiser == GCKPT_MOMENTUM;
@@ -443,7 +443,7 @@ static uint64_t train(const way *w, int steps)
                   gckpt_plan_bytes(p));
     CHECK(!w->offload || w->micro == BATCH_ROWS || gckpt_plan_offloaded(p) > 0);
     uint64_t hash = gckpt_store_hash(n.s);
-    rig_free(e, p, n.g, n.s);
+    util_free(e, p, n.g, n.s);
     return hash;
 }
 
@@ -505,11 +505,11 @@ static void test_nothing(void)
     gckpt_report report = { 0 };
     gckpt_feed feeds[2];
     gckpt_check check;
-    CHECK(rig_step(e, net_feed, &n, BATCH_ROWS, 0, 0, &hyper, NULL) == GCKPT_OK);
+    CHECK(util_step(e, net_feed, &n, BATCH_ROWS, 0, 0, &hyper, NULL) == GCKPT_OK);
     const uint64_t hash = gckpt_store_hash(n.s);
     const float before = x_data[1][7];
     net_feed(&n, 0, feeds);
-    CHECK(rig_step(cancels, net_feed, &n, BATCH_ROWS, 0, 0, &hyper, NULL) == GCKPT_CANCELLED);
+    CHECK(util_step(cancels, net_feed, &n, BATCH_ROWS, 0, 0, &hyper, NULL) == GCKPT_CANCELLED);
     CHECK(gckpt_store_hash(n.s) == hash);
     CHECK(gckpt_gradients(e, feeds, 2, BATCH_ROWS, &report) == GCKPT_OK && report.grad_norm > 0);
     CHECK(gckpt_store_hash(n.s) == hash);
@@ -517,15 +517,15 @@ static void test_nothing(void)
     CHECK_MSG(check.directions == 8, "%d directions", check.directions); /* two of each trained one */
     CHECK(gckpt_store_hash(n.s) == hash);
     x_data[1][7] = float_of(0x7f800000);
-    CHECK(rig_step(e, net_feed, &n, BATCH_ROWS, 0, 0, &hyper, NULL) == GCKPT_SKIPPED);
-    CHECK(rig_step(finite, net_feed, &n, BATCH_ROWS, 0, 0, &hyper, NULL) == GCKPT_E_DATA);
+    CHECK(util_step(e, net_feed, &n, BATCH_ROWS, 0, 0, &hyper, NULL) == GCKPT_SKIPPED);
+    CHECK(util_step(finite, net_feed, &n, BATCH_ROWS, 0, 0, &hyper, NULL) == GCKPT_E_DATA);
     CHECK(gckpt_store_hash(n.s) == hash);
     x_data[1][7] = before;
-    CHECK(rig_step(e, net_feed, &n, BATCH_ROWS, 0, 0, &hyper, NULL) == GCKPT_OK);
+    CHECK(util_step(e, net_feed, &n, BATCH_ROWS, 0, 0, &hyper, NULL) == GCKPT_OK);
     CHECK(gckpt_store_hash(n.s) == train(&(way){ .micro = 3 }, 2)); /* as if nothing had been */
     gckpt_exec_free(cancels);
     gckpt_exec_free(finite);
-    rig_free(e, p, n.g, n.s);
+    util_free(e, p, n.g, n.s);
 }
 static double seconds(void *user) { return ++*(double *)user / 1000; }
 
@@ -558,8 +558,8 @@ static void small_new(small *n, float momentum, int twice, int trains)
     if (!trains)
         CHECK(gckpt_store_freeze(n->s, "w", 1) == GCKPT_OK);
     gckpt_term term = { gckpt_cross_entropy(h, n->y), 1, 0 };
-    gckpt_fetch_spec pick = { n->mean, 1 };
-    n->p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .fetch = &pick, .fetches = 1 });
+    gckpt_fetch_spec fetch = { n->mean, 1 };
+    n->p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .fetch = &fetch, .fetches = 1 });
     n->e = gckpt_exec_new(n->p, n->s, NULL);
     CHECK_MSG(n->e != NULL, "small: %s %s", gckpt_error_text(g), gckpt_error_text(n->s));
 }
@@ -596,17 +596,17 @@ static void test_small(void)
     CHECK(g && g[0] == 1 && g[1] == 0 && g[2] == 5.75f);
     CHECK(gckpt_store_freeze(n.s, "mean", 1) == GCKPT_OK); /* the plan was made before */
     CHECK(small_step(&n, 2, NULL) == GCKPT_E_ARG && strstr(gckpt_error_text(n.e), "frozen after planning"));
-    rig_free(n.e, n.p, n.g, NULL);
+    util_free(n.e, n.p, n.g, NULL);
     small_new(&n, 0.5f, 0, 1); /* what is frozen stays */
     CHECK(small_step(&n, 2, NULL) == GCKPT_OK);
     three(&n, "mean", 1, 0, 5.75);
-    rig_free(n.e, n.p, n.g, n.s);
+    util_free(n.e, n.p, n.g, n.s);
     memset(&n, 0, sizeof n);
     small_new(&n, 0.25f, 0, 0); /* nothing is trained, and yet it measures */
     CHECK(small_step(&n, 2, &report) == GCKPT_OK && report.step == 1 && report.grad_norm == 0);
     three(&n, "mean", 0.625, 0.375, 0.5 + 5.25 / 4);
     three(&n, "variance", 0.75 + variance[0] / 4, 0.75 + variance[1] / 4, 0.75 + variance[2] / 4);
-    rig_free(n.e, n.p, n.g, n.s);
+    util_free(n.e, n.p, n.g, n.s);
     memset(&n, 0, sizeof n);
     small_new(&n, 0.5f, 1, 1); /* two measure: the mean of x and 2 x, of 1 and 4 times the variance */
     CHECK(small_step(&n, 2, NULL) == GCKPT_OK);
@@ -619,7 +619,7 @@ static void test_small(void)
     uint64_t hash = gckpt_store_hash(n.s), update;
     CHECK(gckpt_calibrate(n.e, feeds, 2, ROWS, seconds, &clock, costs, gckpt_graph_size(n.g), &update) == GCKPT_OK);
     CHECK(gckpt_store_hash(n.s) == hash);
-    rig_free(n.e, n.p, n.g, n.s);
+    util_free(n.e, n.p, n.g, n.s);
 }
 
 /* == one value per channel ======================================================================= */
@@ -650,7 +650,7 @@ static void test_one_value(void)
                   strstr(gckpt_error_text(g), "one value per channel"), "one row: %s", gckpt_error_text(g));
     p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE });
     CHECK_MSG(p != NULL, "inference: %s", gckpt_error_text(g)); /* it has the running statistics */
-    rig_free(NULL, p, g, NULL);
+    util_free(NULL, p, g, NULL);
     static const struct { int leaves; int64_t batch, micro, rows; int is_refused; } steps[] = {
         { 1, 9, 4, 9, 1 }, { 1, 9, 4, 5, 1 }, { 1, 9, 4, 1, 1 }, { 1, 9, 4, 8, 0 }, { 1, 9, 4, 7, 0 },
         { 1, 8, 8, 1, 1 }, { 1, 8, 8, 2, 0 }, { 2, 6, 2, 6, 1 }, { 2, 6, 3, 6, 0 }, { 2, 6, 3, 4, 1 }
@@ -671,7 +671,7 @@ static void test_one_value(void)
                                           : result == GCKPT_OK, "one value, step %d: %s", (int)i, gckpt_error_text(e));
         }
         CHECK((gckpt_store_hash(s) == before) == steps[i].is_refused);
-        rig_free(e, p, g, NULL);
+        util_free(e, p, g, NULL);
     }
     static const struct { int leaves; int64_t batch, only, rows; const char *says; } fits[] = {
         { 1, 6, 0, 6, "" }, { 2, 6, 0, 3, "" }, { 1, 1, 0, 0, "one value per channel" },
@@ -700,10 +700,10 @@ static void test_resume(void)
         gckpt_plan *p = plan_of(&n, &w);
         gckpt_exec *e = gckpt_exec_new(p, n.s, NULL);
         for (int step = part; step < STEPS * part + 1 - part; step++)
-            CHECK(rig_step(e, net_feed, &n, BATCH_ROWS, 0, 0, &hyper, NULL) == GCKPT_OK);
+            CHECK(util_step(e, net_feed, &n, BATCH_ROWS, 0, 0, &hyper, NULL) == GCKPT_OK);
         CHECK(part || gckpt_store_write(n.s, file_write, &f) == GCKPT_OK);
         CHECK(part == 0 || gckpt_store_hash(n.s) == train(&w, STEPS));
-        rig_free(e, p, n.g, n.s);
+        util_free(e, p, n.g, n.s);
     }
     free(f.bytes);
 }
@@ -771,7 +771,7 @@ static void test_refusals(void)
     CHECK(!gckpt_running(NULL, "m", gckpt_shape1(6), zero, 0.1f) && !gckpt_max_pool(NULL, NULL));
     CHECK(!gckpt_average_pool(NULL, NULL) && !gckpt_global_average_pool(NULL) && !gckpt_groupnorm(NULL, 1, NULL, NULL));
     CHECK(!gckpt_batchnorm(NULL, NULL, NULL, NULL, NULL));
-    rig_free(NULL, NULL, g, s);
+    util_free(NULL, NULL, g, s);
 }
 
 int main(void)
@@ -787,7 +787,7 @@ int main(void)
         test_case(i);
     test_greatest(GCKPT_ISA_PLAIN);
     test_greatest(GCKPT_ISA_AUTO);
-    for (int i = 0; i < check_tries(240); i++)
+    for (int i = 0; i < check_iterations(240); i++)
         if (gckpt_isa_available((gckpt_isa)(i / 2 % GCKPT_ISA_COUNT)))
             test_mean((gckpt_isa)(i / 2 % GCKPT_ISA_COUNT), i & 1);
     test_golden_net();

@@ -21,17 +21,17 @@ static void test_all(void)
         gckpt_store *s = gckpt_store_new(NULL);
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         T *x = gckpt_input(g, "x", GCKPT_U8, gckpt_shape2(1, 256));
-        gckpt_fetch_spec pick = { gckpt_from_u8(x, scale, shift), 0 };
-        gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
+        gckpt_fetch_spec fetch = { gckpt_from_u8(x, scale, shift), 0 };
+        gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 };
         gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
         gckpt_exec *e = gckpt_exec_new(p, s, NULL);
         gckpt_feed feed = { gckpt_id(x), all };
         CHECK_MSG(gckpt_forward(e, &feed, 1, 1, NULL) == GCKPT_OK, "%s %s", gckpt_error_text(g), gckpt_error_text(e));
-        const float *y = gckpt_fetch(e, gckpt_id(pick.tensor), 0);
+        const float *y = gckpt_fetch(e, gckpt_id(fetch.tensor), 0);
         for (int i = 0; y && i < 256; i++)
             CHECK_MSG(bits_of(y[i]) == bits_of(fmaf((float)i, scale, shift)), "%d by %g, %g: %g", i, (double)scale,
                       (double)shift, (double)y[i]);
-        rig_free(e, p, g, s);
+        util_free(e, p, g, s);
     }
 }
 
@@ -94,11 +94,11 @@ static uint64_t trained(int fed, int rows, int way, gckpt_precision precision)
     gckpt_exec *e = gckpt_exec_new(p, m.s, &x);
     fed_model = &m;
     for (int i = 0; i < 3; i++)
-        CHECK_MSG(rig_step(e, fill, &fed, ROWS, way % 3 - 1 ? 0 : 2, 0, &hyper, NULL) == GCKPT_OK, "%d: %s", way,
+        CHECK_MSG(util_step(e, fill, &fed, ROWS, way % 3 - 1 ? 0 : 2, 0, &hyper, NULL) == GCKPT_OK, "%d: %s", way,
                   gckpt_error_text(e));
     const uint64_t hash = gckpt_store_hash(m.s);
     free(saved.bytes);
-    rig_free(e, p, m.g, m.s);
+    util_free(e, p, m.g, m.s);
     return hash;
 }
 
@@ -135,7 +135,7 @@ static void test_memory(void)
         const gckpt_exec_desc copies = { .copy_feeds = 1 };
         need[k] = gckpt_exec_need(p, &copies) - gckpt_exec_need(p, NULL);
         work[k] = gckpt_plan_cost(p);
-        rig_free(NULL, p, m.g, m.s);
+        util_free(NULL, p, m.g, m.s);
     }
     const size_t labels = sizeof target + 64;
     CHECK_MSG(need[0] <= sizeof bytes + labels && need[1] >= sizeof floats && work[0] > work[1], "%zu, %zu", need[0],
@@ -182,14 +182,14 @@ static void test_user(void)
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     T *in[2] = { gckpt_input(g, "x", GCKPT_U8, gckpt_shape2(2, 3)), gckpt_input(g, "z", GCKPT_F32, gckpt_shape1(2)) };
-    gckpt_fetch_spec pick = { gckpt_apply(&plain, (T *[]){ gckpt_apply(&counts, in, 2, NULL, 0) }, 1, NULL, 0), 0 };
-    gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 });
+    gckpt_fetch_spec fetch = { gckpt_apply(&plain, (T *[]){ gckpt_apply(&counts, in, 2, NULL, 0) }, 1, NULL, 0), 0 };
+    gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 });
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     const gckpt_feed feeds[2] = { { gckpt_id(in[0]), "\377\377\1\2\3\4" }, { gckpt_id(in[1]), (float[]){ 5, 6 } } };
     CHECK_MSG(gckpt_forward(e, feeds, 2, 2, NULL) == GCKPT_OK, "%s%s", gckpt_error_text(g), gckpt_error_text(e));
-    const float *y = gckpt_fetch(e, gckpt_id(pick.tensor), 0);
+    const float *y = gckpt_fetch(e, gckpt_id(fetch.tensor), 0);
     CHECK(y && y[0] == 511 && y[1] == 5 && y[2] == 9 && y[3] == 6);
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
 }
 
 /* == what is refused ============================================================================ */
@@ -201,7 +201,7 @@ static void test_user(void)
           *i = gckpt_input(g, "i", GCKPT_I32, gckpt_shape2(2, 3));                                                     \
         CHECK(x && f && i && !(call) && gckpt_error(g) == GCKPT_E_ARG);                                                \
         CHECK_MSG(strstr(gckpt_error_text(g), text), "\"%s\", not \"%s\"", gckpt_error_text(g), text);                 \
-        rig_free(NULL, NULL, g, s);                                                                                    \
+        util_free(NULL, NULL, g, s);                                                                                    \
     } while (0)
 
 static void test_refused(void)
@@ -218,10 +218,10 @@ static void test_refused(void)
     REFUSED("is u8, counts needs f32: gckpt_from_u8", gckpt_apply(&counts, (T *[]){ x, x }, 2, NULL, 0));
     CHECK(!gckpt_from_u8(NULL, 1, 0));
     model m = model_new(0, ROWS);
-    const gckpt_fetch_spec pick = { m.x, 1 };
-    CHECK(!gckpt_plan_new(m.g, &m.term, 1, &(gckpt_plan_desc){ .fetch = &pick, .fetches = 1 }));
+    const gckpt_fetch_spec fetch = { m.x, 1 };
+    CHECK(!gckpt_plan_new(m.g, &m.term, 1, &(gckpt_plan_desc){ .fetch = &fetch, .fetches = 1 }));
     CHECK_MSG(strstr(gckpt_error_text(m.g), "has no gradient: it is u8"), "%s", gckpt_error_text(m.g));
-    rig_free(NULL, NULL, m.g, m.s);
+    util_free(NULL, NULL, m.g, m.s);
 }
 
 int main(void)

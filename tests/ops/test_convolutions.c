@@ -114,11 +114,11 @@ static void test_chains(problem *z, const char *how)
               wrong[1], wrong[2]);
 }
 
-enum { DRAWN = 8000 }; /* of an operand: more than any has */
+enum { MOST_ELEMENTS = 8000 }; /* of an operand: more than any has */
 static void some_floats(float *x, int wild)
 {
     static const float rare[] = { 0.0f, -0.0f, 1e-42f, -1e-39f, 3e38f, INFINITY, -INFINITY, NAN };
-    for (int i = 0; i < DRAWN; i++)
+    for (int i = 0; i < MOST_ELEMENTS; i++)
         x[i] = chance(15) ? rare[below(wild ? 8 : 5)] : ((float)below(2001) - 1000.0f) / 700.0f;
 }
 
@@ -167,7 +167,7 @@ static void refused(int axes, int transposed, gckpt_shape xs, gckpt_shape ws, in
         snprintf(word, sizeof word, "%.*s", (int)strcspn(at, "|"), at);
         CHECK_MSG(strstr(gckpt_error_text(g), word) != NULL, "'%s' is not in: %s", word, gckpt_error_text(g));
     }
-    rig_free(NULL, NULL, g, s);
+    util_free(NULL, NULL, g, s);
 }
 
 static void test_refusals(void)

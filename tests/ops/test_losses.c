@@ -76,19 +76,19 @@ static void run(trial *o)
     in[2] = o->axes ? gckpt_input(g, "w", GCKPT_F32, some) : NULL;
     a[2] = in[2] ? gckpt_mul(in[2], one) : NULL;
     gckpt_term term = { loss_of(o, a[0], a[1], t, a[2]), 1, 0 };
-    gckpt_fetch_spec picks[3];
+    gckpt_fetch_spec fetches[3];
     gckpt_feed feeds[4] = { { gckpt_id(in[0]), o->x } };
     float *gradient[3];
-    int picked = 0, fed = 1;
+    int fetched = 0, fed = 1;
     for (int i = 0; i < 3; i++)
         if ((i != 1 || o->kind != HARD) && a[i])
-            gradient[picked] = i == 0 ? o->dx : i == 1 ? o->dy : o->dw,
-            picks[picked++] = (gckpt_fetch_spec){ a[i], 1 };
+            gradient[fetched] = i == 0 ? o->dx : i == 1 ? o->dy : o->dw,
+            fetches[fetched++] = (gckpt_fetch_spec){ a[i], 1 };
     feeds[fed++] = o->kind == HARD ? (gckpt_feed){ gckpt_id(t), o->targets }
                                    : (gckpt_feed){ gckpt_id(in[1]), o->y };
     if (o->axes)
         feeds[fed++] = (gckpt_feed){ gckpt_id(in[2]), o->w };
-    gckpt_plan_desc desc = { .batch = B, .fetch = picks, .fetches = o->micro == B ? picked : 0,
+    gckpt_plan_desc desc = { .batch = B, .fetch = fetches, .fetches = o->micro == B ? fetched : 0,
                              .precision = o->precision, .backend = o->backend };
     gckpt_exec_desc how = { .isa = o->isa, .backend = o->backend };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
@@ -99,13 +99,13 @@ static void run(trial *o)
     CHECK_MSG(gckpt_step(e, feeds, fed, B, &still, &report) == GCKPT_OK, "%s: %s", kinds[o->kind],
               gckpt_error_text(e));
     o->loss = report.loss, o->count = report.count;
-    for (int i = 0; i < picked && o->micro == B; i++) {
-        gckpt_shape shape = gckpt_shape_of(picks[i].tensor);
-        const float *d = gckpt_fetch(e, gckpt_id(picks[i].tensor), 1);
+    for (int i = 0; i < fetched && o->micro == B; i++) {
+        gckpt_shape shape = gckpt_shape_of(fetches[i].tensor);
+        const float *d = gckpt_fetch(e, gckpt_id(fetches[i].tensor), 1);
         if (CHECK(d != NULL))
             memcpy(gradient[i], d, (size_t)count_of(&shape) * sizeof *d);
     }
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
 }
 
 static int has(const char *text, const char *what) { return strstr(text, what) != NULL; }
@@ -154,7 +154,7 @@ static void elsewhere(int kind)
             d.missing = lacks ? kinds[kind] : NULL;
             device_reset(&d);
             run(&here), run(&there);
-            CHECK(d.ran > 0);
+            CHECK(d.kernel_calls > 0);
             CHECK_MSG(here.loss == there.loss && here.count == there.count &&
                           same(here.dx, there.dx, ALL) && same(here.dy, there.dy, ALL) &&
                           same(here.dw, there.dw, weights_of(&here)),
@@ -176,7 +176,7 @@ static void become_plain(void)
     a = gckpt_mean_squared_error_with(x, x, NULL);
     CHECK(gckpt_graph_node(g, gckpt_id(a), &node) == GCKPT_OK &&
           !strcmp(node.op, "mean_squared_error"));
-    rig_free(NULL, NULL, g, s);
+    util_free(NULL, NULL, g, s);
 }
 
 /* ---- a weight of 0, and one of a row that is ignored ---- */
@@ -186,22 +186,22 @@ static void left_out(int kind)
     for (int axes = 1; axes <= (kind < SQUARED ? 2 : 3); axes++)
         for (int k = 0; k < 8; k++) {
             trial o = trial_of(kind, axes), clean;
-            const int64_t n = weights_of(&o), behind = ALL / n, hurt = n / 2 * behind + k % 3;
+            const int64_t n = weights_of(&o), after = ALL / n, hurt = n / 2 * after + k % 3;
             o.isa = k % 4 == 2 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO;
             o.smoothing = k < 4 ? 0 : 0.25f;
             o.w[n / 2] = k % 2 ? -0.0f : 0.0f;
             clean = o;
-            o.x[kind < SQUARED && k > 5 ? n / 2 * behind : hurt % ALL] = harm[k % 4];
+            o.x[kind < SQUARED && k > 5 ? n / 2 * after : hurt % ALL] = harm[k % 4];
             if (axes == 3)
                 o.x[hurt % ALL] = clean.x[hurt % ALL], o.x[n / 2] = harm[k % 4];
-            if (behind > 2 && kind != HARD)
+            if (after > 2 && kind != HARD)
                 o.y[hurt] = harm[(k + 1) % 4];
             run(&o), run(&clean);
             CHECK_MSG(o.loss == clean.loss && all_finite(o.dx, ALL) && same(o.dx, clean.dx, ALL),
                       "%s, %d axes, harm %d: loss %g", kinds[kind], axes, k, o.loss);
             CHECK(same(o.dy, clean.dy, ALL) && o.count == clean.count);
-            for (int64_t i = 0; i < behind; i++) /* and what it was is not passed on */
-                CHECK(o.dx[n / 2 * behind + i] == 0 && o.dy[n / 2 * behind + i] == 0);
+            for (int64_t i = 0; i < after; i++) /* and what it was is not passed on */
+                CHECK(o.dx[n / 2 * after + i] == 0 && o.dy[n / 2 * after + i] == 0);
         }
     trial o = trial_of(kind, 1); /* a weight of NaN is none of 0 */
     o.w[1] = NAN;
@@ -281,13 +281,13 @@ static void bf16(int kind)
 
 /* ---- a user's loss that counts rows: unit is what shape() says, and it must be kept ---- */
 typedef struct {
-    int unit, counts; /* rows it says, rows it counts: 1; elements: 0 */
+    int declared, counted; /* rows it says, rows it counts: 1; elements: 0 */
 } rule;
 
 static gckpt_result rows_shape(gckpt_call *call)
 {
     const rule *r = (const rule *)call->attributes;
-    call->elements_per_count = r->unit ? call->in[0].shape.d[1] : 0;
+    call->elements_per_count = r->declared ? call->in[0].shape.d[1] : 0;
     return GCKPT_OK;
 }
 static void rows_forward(const gckpt_call *call)
@@ -297,7 +297,7 @@ static void rows_forward(const gckpt_call *call)
     for (int64_t i = 0; i < count_of(x) && call->loss_sum; i++)
         *call->loss_sum += (double)call->in[0].data[i];
     if (call->loss_count)
-        *call->loss_count += r->counts ? x->d[0] : count_of(x);
+        *call->loss_count += r->counted ? x->d[0] : count_of(x);
 }
 static void rows_backward(const gckpt_call *call)
 {
@@ -310,13 +310,13 @@ static const gckpt_op rows_op = { "rows",        rows_shape,    rows_forward, ro
                                   NULL,          NULL,          { 0 },        GCKPT_LOSS,
                                   NULL,          NULL,          NULL, NULL };
 
-static void user_units(void)
+static void user_counts(void)
 {
     static const float data[12] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 };
     for (int k = 0; k < 8; k++) { /* first or second loss; says rows, counts rows */
         const gckpt_init ones = { 0, 0, 1 };
         const rule r = { k >> 1 & 1, k & 1 };
-        const int first = k >> 2, right = r.unit == r.counts;
+        const int first = k >> 2, right = r.declared == r.counted;
         gckpt_store *s = gckpt_store_new(NULL);
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 3)), *h;
@@ -332,13 +332,13 @@ static void user_units(void)
         gckpt_report report = { 0 };
         gckpt_result result = gckpt_step(e, &feed, 1, 4, &still, &report);
         CHECK_MSG(result == (right ? GCKPT_OK : GCKPT_E_DATA), "%d: %s", k, gckpt_error_text(e));
-        CHECK(!right || report.count == (!first || r.counts ? 4 : 12));
-        CHECK(right || has(gckpt_error_text(e), r.counts ? "counted 4; its feeds say 12"
+        CHECK(!right || report.count == (!first || r.counted ? 4 : 12));
+        CHECK(right || has(gckpt_error_text(e), r.counted ? "counted 4; its feeds say 12"
                                                          : "counted 12; its feeds say 4"));
         double whole = report.loss; /* streaming knows that both count rows, or refuses */
         result = gckpt_step_begin(e, &still);
-        CHECK_MSG(result == (r.unit ? GCKPT_OK : GCKPT_E_ARG), "%d: %s", k, gckpt_error_text(e));
-        CHECK(r.unit || has(gckpt_error_text(e), "has a count of its own"));
+        CHECK_MSG(result == (r.declared ? GCKPT_OK : GCKPT_E_ARG), "%d: %s", k, gckpt_error_text(e));
+        CHECK(r.declared || has(gckpt_error_text(e), "has a count of its own"));
         for (int row = 0; row < 4 && result == GCKPT_OK && right; row++) {
             feed.data = data + 3 * row;
             CHECK(gckpt_step_add(e, &feed, 1, 1) == GCKPT_OK);
@@ -346,7 +346,7 @@ static void user_units(void)
         if (result == GCKPT_OK && right)
             CHECK(gckpt_step_end(e, &report) == GCKPT_OK && report.loss == whole &&
                   report.count == 4);
-        rig_free(e, p, g, s);
+        util_free(e, p, g, s);
     }
 }
 
@@ -362,7 +362,7 @@ static void user_units(void)
         (void)x, (void)t, (void)w, (void)v;                                                        \
         CHECK((call) == NULL && gckpt_error(g) == (result));                                       \
         CHECK_MSG(has(gckpt_error_text(g), text), "%s", gckpt_error_text(g));                      \
-        rig_free(NULL, NULL, g, s);                                                                \
+        util_free(NULL, NULL, g, s);                                                                \
     } while (0)
 
 static void refusals(void)
@@ -426,7 +426,7 @@ int main(void)
     become_plain();
     ignored_rows();
     masked_class();
-    user_units();
+    user_counts();
     refusals();
     log_of_one_and();
     return check_report("losses");

@@ -58,8 +58,8 @@ static void test_case(int i)
     gckpt_shape of[2] = { gckpt_shape_of(y), gckpt_shape_of(x) };
     T *r = gckpt_input(g, "r", GCKPT_F32, of[0]);
     gckpt_term term = { gckpt_sum_loss(gckpt_mul(y, r)), 1, 0 };
-    gckpt_fetch_spec picks[2] = { { y, 0 }, { x, 1 } };
-    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .fetch = picks, .fetches = 2 });
+    gckpt_fetch_spec fetches[2] = { { y, 0 }, { x, 1 } };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .fetch = fetches, .fetches = 2 });
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     float *data[2] = { numbers(19, count_of(&of[1])), numbers(17, count_of(&of[0])) };
     gckpt_feed feeds[2] = { { gckpt_id(x), data[0] }, { gckpt_id(r), data[1] } };
@@ -69,13 +69,13 @@ static void test_case(int i)
     const double *golden = cases[i].golden;
     for (int k = 0; k < 2 && result == GCKPT_OK; golden += count_of(&of[k++]))
         for (int64_t j = 0; j < count_of(&of[k]); j++) {
-            const float got = gckpt_fetch(e, gckpt_id(picks[k].tensor), k)[j];
+            const float got = gckpt_fetch(e, gckpt_id(fetches[k].tensor), k)[j];
             CHECK_MSG(fabs((double)got - golden[j]) < 5e-7, "%s: %s %d: %g, not %g", cases[i].name, k ? "dx" : "y", (int)j,
                       (double)got, golden[j]);
         }
     free(data[0]);
     free(data[1]);
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
 }
 
 /* Where in a line of m numbers 0, 1, .. the n results look: the nearest, exactly. */
@@ -84,8 +84,8 @@ static void test_places(int m, int n, int how, const double *golden)
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     T *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape4(1, m, 1, 1));
-    gckpt_fetch_spec pick = { gckpt_upsample(x, n, 1, (gckpt_upsampling)how), 0 };
-    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
+    gckpt_fetch_spec fetch = { gckpt_upsample(x, n, 1, (gckpt_upsampling)how), 0 };
+    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     float line[200];
@@ -93,11 +93,11 @@ static void test_places(int m, int n, int how, const double *golden)
         line[i] = (float)i;
     gckpt_feed feed = { gckpt_id(x), line };
     CHECK(gckpt_forward(e, &feed, 1, 1, NULL) == GCKPT_OK);
-    const float *y = gckpt_fetch(e, gckpt_id(pick.tensor), 0);
+    const float *y = gckpt_fetch(e, gckpt_id(fetch.tensor), 0);
     for (int i = 0; i < n; i++)
         CHECK_MSG(fabs((double)y[i] - golden[i]) <= (how ? 2e-5 : 0), "%d of %d from %d, %d: %g, not %.9g", i, n, m, how,
                   (double)y[i], golden[i]);
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
 }
 
 static void test_argmax(void)
@@ -105,22 +105,22 @@ static void test_argmax(void)
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     T *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape4(2, 3, 4, 2)), *l = gckpt_input(g, "l", GCKPT_F32, gckpt_shape2(2, 30));
-    gckpt_fetch_spec picks[2] = { { gckpt_argmax(x, 2), 0 }, { gckpt_argmax(l, -1), 0 } };
+    gckpt_fetch_spec fetches[2] = { { gckpt_argmax(x, 2), 0 }, { gckpt_argmax(l, -1), 0 } };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0,
-                                   &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .fetch = picks, .fetches = 2 });
+                                   &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .fetch = fetches, .fetches = 2 });
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     float *data = numbers(19, 60);
     gckpt_feed feeds[2] = { { gckpt_id(x), data }, { gckpt_id(l), data } };
     gckpt_node node;
-    CHECK(gckpt_graph_node(g, gckpt_id(picks[0].tensor), &node) == GCKPT_OK && node.type == GCKPT_I32);
+    CHECK(gckpt_graph_node(g, gckpt_id(fetches[0].tensor), &node) == GCKPT_OK && node.type == GCKPT_I32);
     CHECK(gckpt_forward(e, feeds, 2, 2, NULL) == GCKPT_OK);
-    const int32_t *at = (const int32_t *)gckpt_fetch(e, gckpt_id(picks[0].tensor), 0);
+    const int32_t *at = (const int32_t *)gckpt_fetch(e, gckpt_id(fetches[0].tensor), 0);
     for (int i = 0; i < 12; i++)
         CHECK(at[i] == golden_argmax[i]);
-    at = (const int32_t *)gckpt_fetch(e, gckpt_id(picks[1].tensor), 0);
+    at = (const int32_t *)gckpt_fetch(e, gckpt_id(fetches[1].tensor), 0);
     CHECK(at[0] == golden_argmax_last[0] && at[1] == golden_argmax_last[1]);
     free(data);
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
 }
 
 /* == the first greatest, or the first NaN ====================================================== */
@@ -139,14 +139,14 @@ static void test_greatest(gckpt_isa isa, int inner)
     T *t = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(8, 3, inner)), *in = t;
     if (inner == 1)
         in = gckpt_reshape(t, gckpt_shape2(8, 3));
-    gckpt_fetch_spec picks[3] = { { gckpt_max(in, 1), 0 }, { gckpt_argmax(in, 1), 0 }, { t, 1 } };
-    gckpt_term term = { gckpt_sum_loss(picks[0].tensor), 1, 0 };
-    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .fetch = picks, .fetches = 3 });
+    gckpt_fetch_spec fetches[3] = { { gckpt_max(in, 1), 0 }, { gckpt_argmax(in, 1), 0 }, { t, 1 } };
+    gckpt_term term = { gckpt_sum_loss(fetches[0].tensor), 1, 0 };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .fetch = fetches, .fetches = 3 });
     gckpt_exec *e = gckpt_exec_new(p, s, &(gckpt_exec_desc){ .isa = isa });
     gckpt_feed feed = { gckpt_id(t), x };
     CHECK_MSG(gckpt_gradients(e, &feed, 1, 8, NULL) == GCKPT_OK, "%s %s %s", gckpt_error_text(g), gckpt_error_text(s), gckpt_error_text(e));
-    const float *y = gckpt_fetch(e, gckpt_id(picks[0].tensor), 0), *dx = gckpt_fetch(e, gckpt_id(t), 1);
-    const int32_t *at = (const int32_t *)gckpt_fetch(e, gckpt_id(picks[1].tensor), 0);
+    const float *y = gckpt_fetch(e, gckpt_id(fetches[0].tensor), 0), *dx = gckpt_fetch(e, gckpt_id(t), 1);
+    const int32_t *at = (const int32_t *)gckpt_fetch(e, gckpt_id(fetches[1].tensor), 0);
     for (int i = 0; i < 8 * inner; i++) {
         const int row = i / inner;
         CHECK(at[i] == first[row]);
@@ -154,7 +154,7 @@ static void test_greatest(gckpt_isa isa, int inner)
         for (int k = 0; k < 3; k++)
             CHECK(dx[(row * 3 + k) * inner + i % inner] == (k == first[row]));
     }
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
 }
 
 /* == indices that an op gives ================================================================== */
@@ -234,7 +234,7 @@ static uint64_t train(const gckpt_plan_desc *by, int64_t rows, int stream, gckpt
     }
     hash ^= gckpt_store_hash(n.s);
     free(data);
-    rig_free(e, p, n.g, n.s);
+    util_free(e, p, n.g, n.s);
     return hash;
 }
 
@@ -264,10 +264,10 @@ static void test_fetched(gckpt_precision precision)
     T *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(2, 2, N)), *at = gckpt_argmax(x, -1);
     T *w = gckpt_param(g, "w", gckpt_shape2(N, 1), (gckpt_init){ 0, 0, 0.25f });
     gckpt_term term = { gckpt_sum_loss(gckpt_embed(w, at)), 1, 0 };
-    gckpt_fetch_spec picks[2] = { { at, 0 }, { w, 1 } };
-    gckpt_plan_desc d = { .fetch = picks, .fetches = 2, .precision = precision, .batch = 5 };
+    gckpt_fetch_spec fetches[2] = { { at, 0 }, { w, 1 } };
+    gckpt_plan_desc d = { .fetch = fetches, .fetches = 2, .precision = precision, .batch = 5 };
     for (int picked = 1; picked >= 0; picked--) {
-        picks[0] = picks[picked ? 0 : 1], d.fetches = 1 + picked; /* else it may lie anywhere */
+        fetches[0] = fetches[picked ? 0 : 1], d.fetches = 1 + picked; /* else it may lie anywhere */
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
         gckpt_exec *e = gckpt_exec_new(p, s, NULL);
         float data[5 * 2 * N] = { 0 };
@@ -337,8 +337,8 @@ static void test_refusals(void)
 
     net n; /* no gradient of what is i32 */
     build(&n, 2);
-    gckpt_fetch_spec pick = { n.at, 1 };
-    CHECK(!gckpt_plan_new(n.g, n.terms, 2, &(gckpt_plan_desc){ .fetch = &pick, .fetches = 1 }));
+    gckpt_fetch_spec fetch = { n.at, 1 };
+    CHECK(!gckpt_plan_new(n.g, n.terms, 2, &(gckpt_plan_desc){ .fetch = &fetch, .fetches = 1 }));
     CHECK(strstr(gckpt_error_text(n.g), "has no gradient: it is i32"));
     gckpt_graph_free(n.g);
     gckpt_store_free(n.s);

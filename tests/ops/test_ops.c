@@ -311,25 +311,25 @@ static pair pool(pair x, const gckpt_window *w, int average)
 }
 static pair attention(pair q, pair k, pair v, int heads, int causal)
 {
-    const ref_sight o = { heads, heads, causal, NULL, 0, 0, 0 };
+    const ref_mask o = { heads, heads, causal, NULL, 0, 0, 0 };
     return both(gckpt_attention(q.t, k.t, v.t, heads, causal), ref_attention(q.r, k.r, v.r, &o));
 }
 static pair attention_with(pair q, pair k, pair v, int heads, int key_heads, int causal, pair lengths)
 {
     const gckpt_attention_desc desc = { heads, key_heads, causal, lengths.t, 0, 0, 0 };
-    const ref_sight o = { heads, key_heads, causal, lengths.r, 0, 0, 0 };
+    const ref_mask o = { heads, key_heads, causal, lengths.r, 0, 0, 0 };
     return both(gckpt_attention_with(q.t, k.t, v.t, &desc), ref_attention(q.r, k.r, v.r, &o));
 }
 /* Causal, with a window (0: none), a cap and a scale in hundredths (0: none, usual). */
 static pair attention_more(pair q, pair k, pair v, int heads, int key_heads, pair lengths, const int *a)
 {
     const gckpt_attention_desc desc = { heads, key_heads, 1, lengths.t, a[0], (float)a[1] / 100, (float)a[2] / 100 };
-    const ref_sight o = { heads, key_heads, 1, lengths.r, a[0], (double)desc.cap, (double)desc.scale };
+    const ref_mask o = { heads, key_heads, 1, lengths.r, a[0], (double)desc.cap, (double)desc.scale };
     return both(gckpt_attention_with(q.t, k.t, v.t, &desc), ref_attention(q.r, k.r, v.r, &o));
 }
 static pair rotary(pair x, int heads, double base, int first)
 {
-    const ref_turns by = { heads, base, first, 0, NULL, 0 };
+    const ref_rotation by = { heads, base, first, 0, NULL, 0 };
     return both(first ? gckpt_rotary_at(x.t, heads, (float)base, first)
                       : gckpt_rotary(x.t, heads, (float)base),
                 ref_rotary(x.r, &by));
@@ -511,7 +511,7 @@ static const gckpt_op noisy_op = {
 };
 
 /* unit: y = s x with s = 1 / sqrt(x.x + 1) for each row; s is aux; the row passes through work. */
-static gckpt_result unit_shape(gckpt_call *call)
+static gckpt_result unit_norm_shape(gckpt_call *call)
 {
     const gckpt_shape *s = &call->in[0].shape;
     if (s->n < 1)
@@ -521,10 +521,10 @@ static gckpt_result unit_shape(gckpt_call *call)
     call->workspace_forward = (size_t)s->d[s->n - 1] * sizeof(float);
     return GCKPT_OK;
 }
-static void unit_forward(const gckpt_call *call)
+static void unit_norm_forward(const gckpt_call *call)
 {
     int64_t c = call->shape.d[call->shape.n - 1], rows = count_of(&call->shape) / c;
-    float *row = (float *)call->workspace, *aux = (float *)call->saved;
+    float *row = (float *)call->workspace, *saved = (float *)call->saved;
     for (int64_t r = 0; r < rows; r++) {
         double square = 1;
         float s;
@@ -535,18 +535,18 @@ static void unit_forward(const gckpt_call *call)
         s = (float)(1 / sqrt(square));
         for (int64_t j = 0; j < c && call->out; j++)
             call->out[r * c + j] = s * row[j];
-        if (aux)
-            aux[r] = s;
+        if (saved)
+            saved[r] = s;
     }
 }
 /* dx = s g - s^3 (x.g) x */
-static void unit_backward(const gckpt_call *call)
+static void unit_norm_backward(const gckpt_call *call)
 {
     int64_t c = call->shape.d[call->shape.n - 1], rows = count_of(&call->shape) / c;
     const gckpt_arg *x = &call->in[0];
-    const float *aux = (const float *)call->saved;
+    const float *saved = (const float *)call->saved;
     for (int64_t r = 0; r < rows; r++) {
-        double dot = 0, s = (double)aux[r];
+        double dot = 0, s = (double)saved[r];
         for (int64_t j = 0; j < c; j++)
             dot += (double)x->data[r * c + j] * (double)call->grad_out[r * c + j];
         for (int64_t j = 0; j < c; j++) {
@@ -556,8 +556,8 @@ static void unit_backward(const gckpt_call *call)
         }
     }
 }
-static const gckpt_op unit_op = {
-    "unit", unit_shape, unit_forward, unit_backward, NULL, NULL,
+static const gckpt_op unit_norm_op = {
+    "unit", unit_norm_shape, unit_norm_forward, unit_norm_backward, NULL, NULL,
     { GCKPT_IN(0) | GCKPT_SAVED }, GCKPT_INPLACE(0), NULL, NULL, NULL, NULL
 };
 
@@ -603,7 +603,7 @@ static pair square(pair x)
 {
     return both(gckpt_apply(&square_op, &x.t, 1, NULL, 0), ref_map(x.r, ref_square));
 }
-static pair unit(pair x)
+static pair unit_norm(pair x)
 {
     ref_value *y = x.r ? ref_scale(x.r, 1) : NULL;
     for (long c = y ? y->d[y->n - 1] : 0, i = 0; y && i < ref_elements(y); i += c) {
@@ -613,7 +613,7 @@ static pair unit(pair x)
         for (long j = 0; j < c; j++)
             y->v[i + j] /= sqrt(sum);
     }
-    return both(gckpt_apply(&unit_op, &x.t, 1, NULL, 0), y);
+    return both(gckpt_apply(&unit_norm_op, &x.t, 1, NULL, 0), y);
 }
 static pair fourth(pair a, pair b)
 {
@@ -900,7 +900,7 @@ static void build_rotary_with(net *n, const int *a)
 {
     static const float frequencies[4] = { 1.0f, 0.0f, 0.37f, 2.5e-3f };
     pair x = batched(n, "x", a[0], a[1], 0);
-    const ref_turns by = { a[2], 0, a[4], a[3], a[5] % 2 ? NULL : frequencies, a[5] / 8.0 };
+    const ref_rotation by = { a[2], 0, a[4], a[3], a[5] % 2 ? NULL : frequencies, a[5] / 8.0 };
     const gckpt_rotary_desc desc = { by.heads,       0, by.first, by.turned,
                                      by.frequencies, (float)by.scale };
     finish(n, both(gckpt_rotary_with(x.t, &desc), ref_rotary(x.r, &by)), 1);
@@ -1171,7 +1171,7 @@ static void build_recurrent(net *n, const int *a)
     finish(n, h, 1);
 }
 /* Pins: 0 all let go (a recompute then asks for further ones), 1 every other kept, 2 all kept. */
-static void build_pins(net *n, const int *a)
+static void build_policies(net *n, const int *a)
 {
     pair x = batched(n, "x", 3, 5, 0), w = param(n, "w", 0.6, 5, 5, 0);
     for (int i = 0; i < 6; i++) {
@@ -1243,8 +1243,8 @@ static void build_dropout(net *n, const int *a)
 }
 static void build_user(net *n, const int *a)
 {
-    pair x = unit(square(batched(n, "x", 3, 5, 0)));
-    x = unit(linear(x, param(n, "w", 0.5, 5, 5, 0), none, 0));
+    pair x = unit_norm(square(batched(n, "x", 3, 5, 0)));
+    x = unit_norm(linear(x, param(n, "w", 0.5, 5, 5, 0), none, 0));
     n->out = x;
     if (a[0])
         term(n, fourth(x, input(n, "y", 3, 5, 0)), 1, 0);
@@ -1616,9 +1616,9 @@ static const test_case cases[] = {
     { "two losses, shared targets", build_deep_supervision, { 3 }, 5, 0, 0, 0 },
     { "fan-out", build_fan_out, { 0 }, 3, 0, 0, 0 },
     { "recurrent", build_recurrent, { 5 }, 4, 0, 0, 0 },
-    { "pins, all let go", build_pins, { 0 }, 3, 0, 0, 0 },
-    { "pins, mixed", build_pins, { 1 }, 3, 0, 0, 0 },
-    { "pins, all kept", build_pins, { 2 }, 3, 0, 0, 0 },
+    { "pins, all let go", build_policies, { 0 }, 3, 0, 0, 0 },
+    { "pins, mixed", build_policies, { 1 }, 3, 0, 0, 0 },
+    { "pins, all kept", build_policies, { 2 }, 3, 0, 0, 0 },
     { "computed weight", build_computed_weight, { 0 }, 3, 0, 0, 0 },
     { "computed weight, tied", build_computed_weight, { 1 }, 3, 0, 0, 0 },
     { "GPT", build_gpt, { 6, 8, 2, 11, 2, 1 }, 4, 0, 40, 160 },
@@ -1690,12 +1690,12 @@ static int make_feeds(const void *user, int64_t row, gckpt_feed *feeds)
 }
 
 /* Picks for the gradients of all parameters; returns how many. */
-static int pick_parameters(const net *n, gckpt_fetch_spec *picks)
+static int fetch_parameters(const net *n, gckpt_fetch_spec *fetches)
 {
     int k = 0;
     for (int i = 0; i < n->n_leaves; i++)
         if (n->leaves[i].kind == 'p') {
-            picks[k++] = (gckpt_fetch_spec){ n->leaves[i].t, 1 };
+            fetches[k++] = (gckpt_fetch_spec){ n->leaves[i].t, 1 };
         }
     return k;
 }
@@ -1792,24 +1792,24 @@ static void test_reference(const test_case *c, unsigned fixed)
         gckpt_graph *graph = gckpt_graph_new(store, NULL);
         net n;
         gckpt_feed feeds[24];
-        gckpt_fetch_spec picks[40];
+        gckpt_fetch_spec fetches[40];
         gckpt_result result;
         gckpt_hyper still = gckpt_hyper_lr(0);
-        int n_feeds, n_picks, n_probes, inference = modes[m] == GCKPT_INFERENCE;
+        int n_feeds, n_fetches, n_probes, inference = modes[m] == GCKPT_INFERENCE;
 
         net_start(&n, c, fixed);
         net_build(&n, graph, c->batch);
         set_parameters(&n, store);
         n_feeds = make_feeds(&n, 0, feeds);
-        n_picks = pick_parameters(&n, picks);
+        n_fetches = fetch_parameters(&n, fetches);
         n_probes = n.n_probes;
         for (int i = 0; i < n_probes; i++) {
-            picks[n_picks++] = (gckpt_fetch_spec){ n.probes[i], 1 };
+            fetches[n_fetches++] = (gckpt_fetch_spec){ n.probes[i], 1 };
         }
-        picks[n_picks] = (gckpt_fetch_spec){ n.out.t, 0 };
+        fetches[n_fetches] = (gckpt_fetch_spec){ n.out.t, 0 };
         gckpt_report report = { 0 };
-        gckpt_plan_desc desc = { .mode = modes[m], .fetch = inference ? picks + n_picks : picks,
-                .fetches = inference ? 1 : n_picks + 1 };
+        gckpt_plan_desc desc = { .mode = modes[m], .fetch = inference ? fetches + n_fetches : fetches,
+                .fetches = inference ? 1 : n_fetches + 1 };
         gckpt_exec_desc exec_desc = { .debug = m ? GCKPT_DEBUG_POISON : 0 };
         gckpt_plan *plan = gckpt_plan_new(graph, n.terms, n.n_terms, &desc);
         CHECK_MSG(plan != NULL, "%s: %s", c->name, gckpt_error_text(graph));
@@ -1864,7 +1864,7 @@ static void test_reference(const test_case *c, unsigned fixed)
                 }
             }
         }
-        rig_free(exec, plan, graph, store);
+        util_free(exec, plan, graph, store);
         net_free(&n);
     }
     free(out);
@@ -1882,7 +1882,7 @@ typedef struct {
     unsigned how;
     int random;                 /* seed of a random schedule             */
     int group;
-} variant;
+} run_config;
 static gckpt_isa kernels = GCKPT_ISA_AUTO;      /* that trainings use */
 typedef struct {
     double loss[STEPS], norm[STEPS];
@@ -1893,7 +1893,7 @@ typedef struct {
 } outcome;
 
 /* One training of STEPS steps. Returns 0 when it failed (and has said so). */
-static int train(const test_case *c, const variant *v, unsigned fixed, outcome *o)
+static int train(const test_case *c, const run_config *v, unsigned fixed, outcome *o)
 {
     enum { MOST = 20000 };
     int64_t batch = c->batch, rows = v->micro && v->micro < batch ? v->micro : batch;
@@ -1901,7 +1901,7 @@ static int train(const test_case *c, const variant *v, unsigned fixed, outcome *
     gckpt_store *store = gckpt_store_new(NULL);
     gckpt_graph *graph = gckpt_graph_new(store, NULL);
     gckpt_instruction *schedule = NULL;
-    gckpt_fetch_spec picks[24];
+    gckpt_fetch_spec fetches[24];
     gckpt_result result;
     const char *op = NULL;
     net n;
@@ -1911,8 +1911,8 @@ static int train(const test_case *c, const variant *v, unsigned fixed, outcome *
     net_build(&n, graph, rows);
     set_parameters(&n, store);
     gckpt_plan_desc desc = { .mode = v->mode, .batch = batch, .threads = v->threads,
-            .segment_size = v->group, .fetch = picks,
-            .fetches = v->how & IN_BACKWARD ? 0 : pick_parameters(&n, picks),
+            .segment_size = v->group, .fetch = fetches,
+            .fetches = v->how & IN_BACKWARD ? 0 : fetch_parameters(&n, fetches),
             .update_in_backward = (v->how & IN_BACKWARD) != 0 };
     if (v->mode == GCKPT_SCHEDULE) {
         schedule = (gckpt_instruction *)malloc(MOST * sizeof *schedule);
@@ -1948,7 +1948,7 @@ static int train(const test_case *c, const variant *v, unsigned fixed, outcome *
     result = exec ? GCKPT_OK : GCKPT_E_ARG;
     for (int i = 0; i < STEPS && result == GCKPT_OK; i++) {
         gckpt_report report = { 0 };
-        result = rig_step(exec, make_feeds, &n, batch, v->how & ROW_BY_ROW ? i == 1 ? -2 : 1 : 0,
+        result = util_step(exec, make_feeds, &n, batch, v->how & ROW_BY_ROW ? i == 1 ? -2 : 1 : 0,
                           v->how & PIECES ? 3 : 0, &hyper, &report);
         CHECK_MSG(result == GCKPT_OK, "%s, %s: step: %s", c->name, v->name, gckpt_error_text(exec));
         o->loss[i] = report.loss;
@@ -1977,13 +1977,13 @@ static int train(const test_case *c, const variant *v, unsigned fixed, outcome *
                       (unsigned long)gckpt_bytes_measured(exec),
                       (unsigned long)gckpt_plan_bytes(plan));
     }
-    rig_free(exec, plan, NULL, store);
+    util_free(exec, plan, NULL, store);
     net_free(&n);
     free(schedule);
     return result == GCKPT_OK;
 }
 
-static void compare(const test_case *c, const variant *v, const outcome *a, const outcome *b)
+static void compare(const test_case *c, const run_config *v, const outcome *a, const outcome *b)
 {
     for (int i = 0; i < STEPS; i++) {
         CHECK_MSG(memcmp(&a->loss[i], &b->loss[i], sizeof(double)) == 0,
@@ -2006,7 +2006,7 @@ static void compare(const test_case *c, const variant *v, const outcome *a, cons
 #define HASH GCKPT_DEBUG_RECOMPUTE
 #define MEASURE GCKPT_DEBUG_MEASURE
 #define PLAIN GCKPT_DEBUG_PLAIN
-static const variant variants[] = {     /* each against plain kernels, store-all, one micro-batch */
+static const run_config run_configs[] = {     /* each against plain kernels, store-all, one micro-batch */
     { "store-all", GCKPT_STORE_ALL, 0, 0, 0, 0, 0, 0 },
     { "store-all, measured", GCKPT_STORE_ALL, 0, HASH | MEASURE, 0, 0, 0, 0 },
     { "store-all, plain, painted", GCKPT_STORE_ALL, 0, PAINT | PLAIN, 0, 0, 0, 0 },
@@ -2032,14 +2032,14 @@ static const variant variants[] = {     /* each against plain kernels, store-all
     { "row by row", GCKPT_STORE_ALL, 1, 0, 0, ROW_BY_ROW, 0, 0 },
     { "row by row in rows of 2", GCKPT_MEMORY_POOR, 2, PAINT, 0, ROW_BY_ROW, 0, 0 }
 };
-static const variant baseline = { "baseline", GCKPT_STORE_ALL, 0, PLAIN, 0, 0, 0, 0 };
-static const variant unclipped = { "unclipped", GCKPT_STORE_ALL, 0, 0, 0, NO_CLIP, 0, 0 };
-static const variant in_backward[2] = {
+static const run_config baseline = { "baseline", GCKPT_STORE_ALL, 0, PLAIN, 0, 0, 0, 0 };
+static const run_config unclipped = { "unclipped", GCKPT_STORE_ALL, 0, 0, 0, NO_CLIP, 0, 0 };
+static const run_config in_backward[2] = {
     { "update in backward", GCKPT_STORE_ALL, 0, MEASURE, 0, IN_BACKWARD, 0, 0 },
     { "update in backward, memory-poor", GCKPT_MEMORY_POOR, 0, PAINT, 0, IN_BACKWARD, 0, 0 }
 };
 
-static const variant of_each_isa[] = {
+static const run_config of_each_isa[] = {
     { "store-all", GCKPT_STORE_ALL, 0, 0, 0, 0, 0, 0 },
     { "memory-poor", GCKPT_MEMORY_POOR, 0, PAINT, 0, 0, 0, 0 },
     { "two threads", GCKPT_STORE_ALL, 0, MEASURE, 2, 0, 0, 0 },
@@ -2054,7 +2054,7 @@ static void test_each_isa(const test_case *c, const outcome *want)
         automatic--;
     for (int isa = GCKPT_ISA_C; isa < automatic; isa++)
         for (size_t i = 0; i < sizeof of_each_isa / sizeof of_each_isa[0]; i++) {
-            variant v = of_each_isa[i];
+            run_config v = of_each_isa[i];
             char name[40];
             outcome got;
             if ((v.micro && c->flags & MIXES) || !gckpt_isa_available((gckpt_isa)isa))
@@ -2074,9 +2074,9 @@ static void test_bits(const test_case *c)
 {
     outcome want, got;
     if (train(c, &baseline, 0, &want))
-        for (size_t i = 0; i < sizeof variants / sizeof variants[0]; i++) {
-            const variant *v = &variants[i];
-            if (!check_share(sweep++, 3))
+        for (size_t i = 0; i < sizeof run_configs / sizeof run_configs[0]; i++) {
+            const run_config *v = &run_configs[i];
+            if (!check_sampled(sweep++, 3))
                 continue;
             if (v->micro && c->flags & MIXES)
                 continue;
@@ -2086,13 +2086,13 @@ static void test_bits(const test_case *c)
                 compare(c, v, &want, &got);
             free(got.gradients);
         }
-    if (want.gradients && check_share(sweep++, 3))
+    if (want.gradients && check_sampled(sweep++, 3))
         test_each_isa(c, &want);
     for (int seed = 5; seed < 5 + RANDOM_SCHEDULES && want.gradients; seed++) {
-        if (!check_share(sweep++, 7))
+        if (!check_sampled(sweep++, 7))
             continue;
         static const unsigned debug[3] = { 0, PAINT, HASH };
-        variant v = { "random schedule", GCKPT_SCHEDULE, 0, 0, 0, 0, 0, 0 };
+        run_config v = { "random schedule", GCKPT_SCHEDULE, 0, 0, 0, 0, 0, 0 };
         v.random = seed;
         v.micro = c->flags & MIXES ? 0 : seed % 4;
         v.debug = debug[seed % 3];
@@ -2115,7 +2115,7 @@ static void test_bits(const test_case *c)
  * fixed (constants and plain inputs), against the reference and, shortly, bit for bit. */
 static void test_fixed(const test_case *c)
 {
-    static const variant some[3] = {
+    static const run_config some[3] = {
         { "some fixed", GCKPT_STORE_ALL, 0, 0, 2, 0, 0, 0 },
         { "some fixed, memory-poor, measured", GCKPT_MEMORY_POOR, 0, HASH | MEASURE, 0, 0, 0, 0 },
         { "some fixed, rows of 2", GCKPT_SEGMENTS, 2, PAINT, 0, 0, 0, 0 }
@@ -2128,7 +2128,7 @@ static void test_fixed(const test_case *c)
     net_free(&n);
     for (unsigned fixed = 1; bearers <= 4 && fixed + 1 < 1u << bearers; fixed++) {
         outcome want, got;
-        if (!check_share(sweep++, 9))
+        if (!check_sampled(sweep++, 9))
             continue;
         test_reference(c, fixed);
         if (train(c, &baseline, fixed, &want))
@@ -2159,7 +2159,7 @@ static void test_fused(void)
     };
     for (int i = 0; i < 3; i++) {
         outcome fused, parts;
-        int trained = train(&heads[i][0], &variants[0], 0, &fused);
+        int trained = train(&heads[i][0], &run_configs[0], 0, &fused);
         if (train(&heads[i][1], &baseline, 0, &parts) && trained)
             compare(&heads[i][0], &baseline, &parts, &fused);
         free(fused.gradients);
@@ -2184,8 +2184,8 @@ static void test_dropout(void)
     gckpt_hyper still = gckpt_hyper_lr(0);
     uint64_t state = 9;
     loss.loss = gckpt_sum_loss(gckpt_mul(y, by));
-    gckpt_fetch_spec picks[2] = { { y, 0 }, { h, 1 } };
-    gckpt_plan_desc desc = { .mode = GCKPT_MEMORY_POOR, .fetch = picks, .fetches = 2 };
+    gckpt_fetch_spec fetches[2] = { { y, 0 }, { h, 1 } };
+    gckpt_plan_desc desc = { .mode = GCKPT_MEMORY_POOR, .fetch = fetches, .fetches = 2 };
     for (int i = 0; i < N; i++) {
         x[i] = (float)(1 + uniform(&state));
         r[i] = (float)(1 + uniform(&state));
@@ -2215,7 +2215,7 @@ static void test_dropout(void)
         CHECK_MSG(abs(kept - N * 3 / 4) < 130, "dropout kept %d", kept);    /* 5 sigma is 137 */
         CHECK_MSG(at == 0 || abs(same - N * 5 / 8) < 155, "dropout: %d as before", same);
     }
-    rig_free(exec, plan, graph, store);
+    util_free(exec, plan, graph, store);
 }
 
 /* sum(r h detach(f(w x))) with h = u x: u's gradient is as if the other factor was fed, w has none
@@ -2239,8 +2239,8 @@ static void test_detach(void)
         f = cut ? gckpt_detach(f) : f;
         gckpt_store_freeze(store, "w", !cut);
         gckpt_term loss = { gckpt_sum_loss(gckpt_mul(h, f)), 1, 0 };
-        gckpt_fetch_spec pick = { h, 1 };
-        gckpt_plan_desc desc = { .mode = GCKPT_STORE_ALL, .fetch = &pick, .fetches = 1 };
+        gckpt_fetch_spec fetch = { h, 1 };
+        gckpt_plan_desc desc = { .mode = GCKPT_STORE_ALL, .fetch = &fetch, .fetches = 1 };
         gckpt_hyper still = { 0 };
         gckpt_feed feed = { gckpt_id(in), x };
         gckpt_plan *plan = gckpt_plan_new(graph, &loss, 1, &desc);
@@ -2256,7 +2256,7 @@ static void test_detach(void)
         for (int i = 0; gckpt_plan_get(plan, i, &at) == GCKPT_OK; i++)
             CHECK(at.kind != GCKPT_BACKWARD || at.id == gckpt_id(h) || at.id > gckpt_id(f));
         bytes[cut] = gckpt_plan_arena(plan);
-        rig_free(exec, plan, graph, store);
+        util_free(exec, plan, graph, store);
         /* all that is trained lies above: refused, as without parameters */
         store = gckpt_store_new(NULL), graph = gckpt_graph_new(store, NULL);
         w = gckpt_param(graph, "w", gckpt_shape1(C), some);
@@ -2266,7 +2266,7 @@ static void test_detach(void)
         plan = gckpt_plan_new(graph, &loss, 1, &desc);
         CHECK_MSG(!plan && gckpt_error(graph) == GCKPT_E_ARG, "nothing to train: %s",
                   gckpt_error_text(graph));
-        rig_free(NULL, plan, graph, store);
+        util_free(NULL, plan, graph, store);
     }
     /* beside the arena of frozen w, w's accumulator, which is zeroed and divided like all */
     CHECK_MSG(bytes[1] - bytes[0] <= C * sizeof(float) + 64, "detached: %zu bytes, frozen: %zu",
@@ -2304,7 +2304,7 @@ static void test_check_gradients(void)
                   "%s: store changed", nets[i].name);
         if (verbose)
             printf("%-40s worst %.2g resolution %.2g\n", nets[i].name, check.worst, check.resolution);
-        rig_free(exec, plan, graph, store);
+        util_free(exec, plan, graph, store);
         net_free(&n);
     }
 }
@@ -2361,7 +2361,7 @@ static void test_bad_ops(void)
                 CHECK_MSG(strstr(gckpt_error_text(exec), "noisy") != NULL, "noisy: %s",
                           gckpt_error_text(exec));
         }
-        rig_free(exec, plan, NULL, store);
+        util_free(exec, plan, NULL, store);
     }
 }
 
@@ -2386,7 +2386,7 @@ int main(int argc, char **argv)
         test_fixed(&cases[i]);
     }
     if (!only) {
-        CHECK_MSG(recomputing > check_tries(1000), "only %d plans recompute", recomputing);
+        CHECK_MSG(recomputing > check_iterations(1000), "only %d plans recompute", recomputing);
         test_fused();
         test_dropout();
         test_detach();

@@ -57,18 +57,18 @@ static void test_golden(int k, int64_t rows, gckpt_precision precision, gckpt_mo
     gckpt_tensor *leaf[LEAVES + 1], *out = layer(g, k, rows, leaf);
     gckpt_tensor *r = gckpt_input(g, "r", GCKPT_F32, gckpt_shape3(rows, steps, wide));
     gckpt_term term = { gckpt_sum_loss(gckpt_mul(out, r)), 1, 0 };
-    gckpt_fetch_spec pick[LEAVES + 1] = { { out, 0 } };
+    gckpt_fetch_spec fetch[LEAVES + 1] = { { out, 0 } };
     gckpt_feed feed[4] = { { gckpt_id(r), recurrent_cases[k].r } };
     gckpt_node node;
     static float all[B * 5 * 2 * H], gradient[LEAVES][B * 5 * I];
     int n = 0, feeds = 1;
     for (; leaf[n]; n++) {
-        pick[1 + n] = (gckpt_fetch_spec){ leaf[n], 1 };
+        fetch[1 + n] = (gckpt_fetch_spec){ leaf[n], 1 };
         if (gckpt_graph_node(g, gckpt_id(leaf[n]), &node) == GCKPT_OK && !node.batch_invariant)
             feed[feeds++] = (gckpt_feed){ gckpt_id(leaf[n]), recurrent_cases[k].leaf[n].values };
     }
     gckpt_plan_desc desc = {
-        .mode = mode, .precision = precision, .batch = B, .fetch = pick, .fetches = 1 + n
+        .mode = mode, .precision = precision, .batch = B, .fetch = fetch, .fetches = 1 + n
     };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
@@ -89,7 +89,7 @@ static void test_golden(int k, int64_t rows, gckpt_precision precision, gckpt_mo
              recurrent_cases[k].leaf[i].gradient,
              count_of(&shape) / (node.batch_invariant ? 1 : rows) * (node.batch_invariant ? 1 : B), name, what);
     }
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
 }
 
 static void test_gather(int64_t rows)
@@ -101,8 +101,8 @@ static void test_gather(int64_t rows)
     gckpt_tensor *r = gckpt_input(g, "r", GCKPT_F32, gckpt_shape3(rows, 4, I));
     gckpt_tensor *out = gckpt_gather(x, index);
     gckpt_term term = { gckpt_sum_loss(gckpt_mul(out, r)), 1, 0 };
-    const gckpt_fetch_spec pick[2] = { { out, 0 }, { x, 1 } };
-    gckpt_plan_desc desc = { .batch = B, .fetch = pick, .fetches = 2 };
+    const gckpt_fetch_spec fetch[2] = { { out, 0 }, { x, 1 } };
+    gckpt_plan_desc desc = { .batch = B, .fetch = fetch, .fetches = 2 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_hyper still = gckpt_hyper_lr(0);
@@ -127,7 +127,7 @@ static void test_gather(int64_t rows)
         CHECK(gckpt_step(e, feed, 3, B, &still, NULL) == GCKPT_E_DATA);
         CHECK_MSG(strstr(gckpt_error_text(e), "index"), "%s", gckpt_error_text(e));
     }
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
 }
 
 /* Six steps at once, and three with the state of the three before: the same bits. */
@@ -151,8 +151,8 @@ static void test_pieces(int lstm)
         c = lstm ? gckpt_slice(last, 1, UNITS, wide) : NULL;
     }
     y[0] = gckpt_concat(y, 2, 1);
-    const gckpt_fetch_spec pick[2] = { { y[0], 0 }, { y[2], 0 } };
-    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = pick, .fetches = 2 };
+    const gckpt_fetch_spec fetch[2] = { { y[0], 0 }, { y[2], 0 } };
+    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = fetch, .fetches = 2 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     float data[3 * T * I];
@@ -162,7 +162,7 @@ static void test_pieces(int lstm)
     if (CHECK_MSG(e && gckpt_forward(e, &feed, 1, 3, NULL) == GCKPT_OK, "%s", gckpt_error_text(g)))
         CHECK(!memcmp(gckpt_fetch(e, gckpt_id(y[0]), 0), gckpt_fetch(e, gckpt_id(y[2]), 0),
                       (size_t)(3 * T * wide) * sizeof(float)));
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
 }
 
 /* One number in a row that is not: in this row, from there on, and nowhere else. */
@@ -178,8 +178,8 @@ static void test_not_finite(int lstm)
     gckpt_tensor *wh = gckpt_param(g, "wh", gckpt_shape2(UNITS, gates), init);
     gckpt_tensor *y =
         lstm ? gckpt_lstm(x, wx, wh, NULL, NULL, NULL) : gckpt_gru(x, wx, NULL, wh, NULL, NULL);
-    const gckpt_fetch_spec pick = { y, 0 };
-    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
+    const gckpt_fetch_spec fetch = { y, 0 };
+    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     float data[3 * T * I] = { 0 };
@@ -194,7 +194,7 @@ static void test_not_finite(int lstm)
                       lstm, i, (long)k, (double)out[k]);
         }
     }
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
 }
 
 static void refused(gckpt_graph **g, gckpt_store *s, gckpt_tensor *t, gckpt_result result,
@@ -238,8 +238,8 @@ static void test_weights_of_the_batch(int lstm, int plain)
         gckpt_tensor *y = lstm ? gckpt_lstm(x, wx, wh, b, NULL, NULL)
                                : gckpt_gru(x, wx, NULL, wh, b, NULL);
         gckpt_term term = { gckpt_sum_loss(gckpt_mul(y, r)), 1, 0 };
-        const gckpt_fetch_spec pick[2] = { { wh, 1 }, { b, 1 } };
-        gckpt_plan_desc desc = { .fetch = pick, .fetches = 2, .plain = plain };
+        const gckpt_fetch_spec fetch[2] = { { wh, 1 }, { b, 1 } };
+        gckpt_plan_desc desc = { .fetch = fetch, .fetches = 2, .plain = plain };
         gckpt_exec_desc how = { .debug = GCKPT_DEBUG_POISON };
         gckpt_hyper hyper = gckpt_hyper_lr(0);
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
@@ -247,9 +247,9 @@ static void test_weights_of_the_batch(int lstm, int plain)
         CHECK_MSG(e && gckpt_step(e, feeds, fed ? 4 : 2, U, &hyper, NULL) == GCKPT_OK, "%s %s",
                   gckpt_error_text(g), gckpt_error_text(e));
         for (int i = 0; e && i < 2; i++)
-            memcpy(got[fed][i], gckpt_fetch(e, gckpt_id(pick[i].tensor), 1),
+            memcpy(got[fed][i], gckpt_fetch(e, gckpt_id(fetch[i].tensor), 1),
                    (size_t)(i ? gates : U * gates) * sizeof(float));
-        rig_free(e, p, g, s);
+        util_free(e, p, g, s);
     }
     CHECK_MSG(!memcmp(got[0][0], got[1][0], (size_t)(U * gates) * sizeof(float)),
               "weights of the batch, lstm %d, plain %d: another gradient", lstm, plain);
@@ -280,9 +280,9 @@ static void test_few_rows(void)
                                  : gckpt_constant(g, "b", GCKPT_F32, gckpt_shape1(3 * U), b);
         gckpt_tensor *line = fed ? gckpt_reshape(bias, gckpt_shape1(3 * U)) : bias;
         gckpt_term term = { gckpt_sum_loss(gckpt_mul(gckpt_gru(in, wx, NULL, wh, line, NULL), times)), 1, 0 };
-        const gckpt_fetch_spec pick = { bias, 1 };
+        const gckpt_fetch_spec fetch = { bias, 1 };
         const gckpt_feed feeds[3] = { { gckpt_id(in), x }, { gckpt_id(times), r }, { gckpt_id(bias), b } };
-        gckpt_plan_desc desc = { .fetch = &pick, .fetches = 1, .plain = plain };
+        gckpt_plan_desc desc = { .fetch = &fetch, .fetches = 1, .plain = plain };
         gckpt_exec_desc how = { .isa = plain ? GCKPT_ISA_AUTO : (gckpt_isa)i };
         gckpt_hyper still = gckpt_hyper_lr(0);
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
@@ -294,7 +294,7 @@ static void test_few_rows(void)
             memcpy(want, got, sizeof want);
         CHECK_MSG(got && !memcmp(got, want, sizeof want), "gru of three rows: another gradient of its bias, %s",
                   plain ? "a plain plan" : gckpt_isa_name((gckpt_isa)i));
-        rig_free(e, p, g, s);
+        util_free(e, p, g, s);
     }
 }
 
@@ -341,7 +341,7 @@ static void test_refusals(void)
 }
 
 /* What forward needs for itself does not grow with the steps. */
-static size_t room_of(int lstm, int64_t steps)
+static size_t workspace_of(int lstm, int64_t steps)
 {
     const gckpt_init init = { 0.1f, 0, 0 };
     gckpt_store *s = gckpt_store_new(NULL);
@@ -351,14 +351,14 @@ static size_t room_of(int lstm, int64_t steps)
     gckpt_tensor *wx = gckpt_param(g, "wx", gckpt_shape2(I, wide), init);
     gckpt_tensor *wh = gckpt_param(g, "wh", gckpt_shape2(H, wide), init);
     gckpt_tensor *out = lstm ? gckpt_lstm(x, wx, wh, NULL, NULL, NULL) : gckpt_gru(x, wx, NULL, wh, NULL, NULL);
-    gckpt_fetch_spec pick = { out, 0 };
-    gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 });
+    gckpt_fetch_spec fetch = { out, 0 };
+    gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 });
     gckpt_buffer b;
     size_t room = 0;
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
     for (int i = 0; gckpt_plan_buffer(p, i, &b) == GCKPT_OK; i++)
         room = b.id == gckpt_id(out) && b.kind == GCKPT_BUFFER_WORKSPACE ? b.size : room;
-    rig_free(NULL, p, g, s);
+    util_free(NULL, p, g, s);
     return room;
 }
 
@@ -389,7 +389,7 @@ int main(void)
         test_not_finite(lstm);
         for (int plain = 0; plain < 2; plain++)
             test_weights_of_the_batch(lstm, plain);
-        CHECK(room_of(lstm, 2) > 0 && room_of(lstm, 2) == room_of(lstm, 50));
+        CHECK(workspace_of(lstm, 2) > 0 && workspace_of(lstm, 2) == workspace_of(lstm, 50));
     }
     test_few_rows();
     test_refusals();

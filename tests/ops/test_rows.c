@@ -113,11 +113,11 @@ static gckpt_plan *all_ops(gckpt_graph *g, const gckpt_op *more)
 /* What only an INFERENCE plan can have. */
 static gckpt_plan *cached(gckpt_graph *g)
 {
-    gckpt_fetch_spec pick = { gckpt_input(g, "rows", GCKPT_F32, gckpt_shape3(2, 4, 8)), 0 };
-    gckpt_tensor *keys = gckpt_cache(pick.tensor, 16);
+    gckpt_fetch_spec fetch = { gckpt_input(g, "rows", GCKPT_F32, gckpt_shape3(2, 4, 8)), 0 };
+    gckpt_tensor *keys = gckpt_cache(fetch.tensor, 16);
     gckpt_plan_desc desc = { 0 };
-    pick.tensor = gckpt_attention(pick.tensor, keys, keys, 2, 1);
-    desc.mode = GCKPT_INFERENCE, desc.fetch = &pick, desc.fetches = 1;
+    fetch.tensor = gckpt_attention(fetch.tensor, keys, keys, 2, 1);
+    desc.mode = GCKPT_INFERENCE, desc.fetch = &fetch, desc.fetches = 1;
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
     return p;
@@ -215,17 +215,17 @@ static void users(void)
 {
     for (unsigned wanted = 0; wanted < 8; wanted++) {
         int count = (int)(wanted & 1) + (int)(wanted >> 1 & 1) + (int)(wanted >> 2);
-        uint64_t before, after, rule = user_cost(wanted, NULL, &before), own = user_cost(wanted, backward_flops, &after);
+        uint64_t before, after, rule = user_cost(wanted, NULL, &before), own_cost = user_cost(wanted, backward_flops, &after);
         CHECK_MSG(rule == (count ? (uint64_t)(count > 1 ? 2 : 1) * (FLOPS + 4) + 16384 : 0), "%u: %lu", wanted,
                   (unsigned long)rule);
-        CHECK_MSG(own == (count ? 5 + (uint64_t)FLOPS * wanted + 16384 : 0), "%u: %lu", wanted, (unsigned long)own);
-        CHECK_MSG(after - before == own - rule, "%u: the plan's work %lu, then %lu", wanted, (unsigned long)before,
+        CHECK_MSG(own_cost == (count ? 5 + (uint64_t)FLOPS * wanted + 16384 : 0), "%u: %lu", wanted, (unsigned long)own_cost);
+        CHECK_MSG(after - before == own_cost - rule, "%u: the plan's work %lu, then %lu", wanted, (unsigned long)before,
                   (unsigned long)after);
     }
 }
 
 /* Attention computes half its forward again, linear_cross_entropy all of it: with one gradient, with more. */
-static void own(void)
+static void own_backward_costs(void)
 {
     for (int frozen = 0; frozen < 2; frozen++) {
         gckpt_store *s = gckpt_store_new(NULL);
@@ -257,6 +257,6 @@ int main(void)
 {
     names();
     users();
-    own();
+    own_backward_costs();
     return check_report("rows");
 }

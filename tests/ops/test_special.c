@@ -77,20 +77,20 @@ static void test_case(const special_case *c, gckpt_isa isa)
     gckpt_graph *graph = gckpt_graph_new(store, NULL);
     gckpt_tensor *in[3] = { NULL, NULL, NULL }, *h[2] = { NULL, NULL };
     gckpt_feed feeds[3];
-    gckpt_fetch_spec picks[3];
+    gckpt_fetch_spec fetches[3];
     for (int i = 0; i < 3; i++) { /* the last is the gradient that comes in */
         static const char *const names[] = { "a", "b", "g" };
         in[i] = gckpt_input(graph, names[i], GCKPT_F32, gckpt_shape2(1, c->n));
         feeds[i] = (gckpt_feed){ gckpt_id(in[i]), i == 2 ? c->g : c->x[i < c->inputs ? i : 0] };
         if (i < 2) {
             h[i] = gckpt_mul(in[i], gckpt_param(graph, "one", gckpt_shape1(1), one));
-            picks[1 + i] = (gckpt_fetch_spec){ h[i], 1 };
+            fetches[1 + i] = (gckpt_fetch_spec){ h[i], 1 };
         }
     }
     gckpt_tensor *y = build(c, h[0], h[1]);
     gckpt_term term = { gckpt_sum_loss(gckpt_mul(y, in[2])), 1, 0 };
-    picks[0] = (gckpt_fetch_spec){ y, 0 };
-    gckpt_plan_desc desc = { .mode = GCKPT_MEMORY_POOR, .fetch = picks, .fetches = 1 + c->inputs };
+    fetches[0] = (gckpt_fetch_spec){ y, 0 };
+    gckpt_plan_desc desc = { .mode = GCKPT_MEMORY_POOR, .fetch = fetches, .fetches = 1 + c->inputs };
     gckpt_exec_desc how = { .isa = isa };
     gckpt_hyper still = { 0 };
     gckpt_plan *plan = gckpt_plan_new(graph, &term, 1, &desc);
@@ -102,7 +102,7 @@ static void test_case(const special_case *c, gckpt_isa isa)
     for (int i = 0; i < c->inputs; i++)
         compare(c, gckpt_isa_name(isa), i ? "second gradient" : "gradient",
                 gckpt_fetch(exec, gckpt_id(h[i]), 1), c->d[i]);
-    rig_free(exec, plan, graph, store);
+    util_free(exec, plan, graph, store);
 }
 
 int main(void)

@@ -9,13 +9,13 @@
 
 /* ---- where a call comes from: an op that runs `inside` in its forward, on each executor ---- */
 static void (*inside)(const gckpt_call *call);
-static size_t (*inside_work)(const gckpt_call *call);
+static size_t (*inside_workspace)(const gckpt_call *call);
 static long jobs; /* given to the program's own pool */
 
 static gckpt_result probe_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
-    call->workspace_forward = inside_work ? inside_work(call) : 0;
+    call->workspace_forward = inside_workspace ? inside_workspace(call) : 0;
     return GCKPT_OK;
 }
 
@@ -61,14 +61,14 @@ static int executor_at(int i, executor *e)
     return i < 31;
 }
 
-static void run_inside(void (*what)(const gckpt_call *call), size_t (*work)(const gckpt_call *call))
+static void run_inside(void (*what)(const gckpt_call *call), size_t (*workspace)(const gckpt_call *call))
 {
     static const gckpt_op probe = { .name = "probe",
                                     .shape = probe_shape,
                                     .forward = probe_forward };
     executor how;
     inside = what;
-    inside_work = work;
+    inside_workspace = workspace;
     for (int i = 0; executor_at(i, &how); i++) {
         if (!gckpt_isa_available(how.isa))
             continue;
@@ -76,9 +76,9 @@ static void run_inside(void (*what)(const gckpt_call *call), size_t (*work)(cons
         gckpt_store *s = gckpt_store_new(NULL);
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 1));
-        gckpt_fetch_spec pick = { gckpt_apply(&probe, &in, 1, NULL, 0), 0 };
+        gckpt_fetch_spec fetch = { gckpt_apply(&probe, &in, 1, NULL, 0), 0 };
         gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE,
-                                 .fetch = &pick,
+                                 .fetch = &fetch,
                                  .fetches = 1,
                                  .threads = how.threads,
                                  .plain = how.plain };
@@ -91,7 +91,7 @@ static void run_inside(void (*what)(const gckpt_call *call), size_t (*work)(cons
         gckpt_feed feed = { gckpt_id(in), x };
         CHECK_MSG(gckpt_forward(e, &feed, 1, 2, NULL) == GCKPT_OK, "%s",
                   gckpt_error_text(e ? (void *)e : (void *)g));
-        rig_free(e, p, g, s);
+        util_free(e, p, g, s);
     }
 }
 
@@ -100,7 +100,7 @@ enum { ITEMS = 1000 };
 typedef struct {
     const gckpt_call *call;
     int count[ITEMS], busy[3], wrong, nested;
-} items;
+} item_counts;
 
 static void nested_item(void *context, int64_t i, int64_t worker)
 {
@@ -110,7 +110,7 @@ static void nested_item(void *context, int64_t i, int64_t worker)
 
 static void count_item(void *context, int64_t i, int64_t worker)
 {
-    items *t = (items *)context;
+    item_counts *t = (item_counts *)context;
     t->count[i]++;
     if (worker < 0 || worker >= t->call->threads) {
         t->wrong = 1;
@@ -134,7 +134,7 @@ static void check_parallel(const gckpt_call *call)
 {
     static const int64_t works[] = { 0, 1, 3000, 1000000, INT64_MAX, -5 };
     for (int k = 0; k < 12; k++) {
-        static items t;
+        static item_counts t;
         memset(&t, 0, sizeof t);
         t.call = call;
         t.nested = k >= 6;
@@ -176,8 +176,8 @@ static void check_numbers(const gckpt_call *call)
 }
 
 /* ---- gckpt_product: any strides, against the chain written out ---- */
-enum { ROOM = 900000, GUARD = 1024 };
-static float room_a[ROOM], room_b[ROOM], room_c[ROOM], room_d[ROOM];
+enum { BUFFER = 900000, GUARD = 1024 };
+static float buffer_a[BUFFER], buffer_b[BUFFER], buffer_c[BUFFER], buffer_d[BUFFER];
 static const int16_t sizes[][3] = { { 1, 1, 1 },       { 7, 5, 3 },     { 33, 50, 17 },
                                     { 5, 200, 9 },     { 200, 5, 9 },   { 9, 49, 17 },
                                     { 3, 4, 700 },     { 20, 30, 0 },   { 70, 70, 70 },
@@ -195,8 +195,8 @@ static size_t product_scratch(const gckpt_call *call)
     size_t most = 0;
     for (int i = 0; i < SIZES + EDGES; i++) {
         const int16_t *size = i < SIZES ? sizes[i] : edges[i - SIZES];
-        size_t work = gckpt_product_workspace(call, size[0], size[1], size[2]);
-        most = work > most ? work : most;
+        size_t workspace = gckpt_product_workspace(call, size[0], size[1], size[2]);
+        most = workspace > most ? workspace : most;
     }
     CHECK(call->plain ? most == 0 : (most > 0 || !gckpt_isa_available(GCKPT_ISA_C)));
     return most + GUARD;
@@ -205,12 +205,12 @@ static size_t product_scratch(const gckpt_call *call)
 /* Strides of (rows, cols): without an element twice, rows or columns side by side, or neither; 3: each row one element
  * after the last, 4: all rows one, 5: all columns one, 6: backwards from the room's end, 7: its rows alone. Returns where
  * the first is. */
-static float *strides(float *room, int way, int64_t rows, int64_t cols, int64_t *row, int64_t *col)
+static float *strides(float *buffer, int way, int64_t rows, int64_t cols, int64_t *row, int64_t *col)
 {
     const int64_t across[] = { cols + 3, 1, 2 * cols + 1, 1, 0, 1, -cols - 3, -cols - 3 };
     const int64_t along[] = { 1, rows + 2, 2, 1, 1, 0, -1, 1 };
     *row = across[way], *col = along[way];
-    return way == 6 ? room + ROOM - 1 : way == 7 ? room + ROOM - cols : room;
+    return way == 6 ? buffer + BUFFER - 1 : way == 7 ? buffer + BUFFER - cols : buffer;
 }
 
 static void try_product(const gckpt_call *call, const int16_t *size, int a, int b, int c, int accumulate)
@@ -220,23 +220,23 @@ static void try_product(const gckpt_call *call, const int16_t *size, int a, int 
                              .k = size[2],
                              .accumulate = accumulate,
                              .workspace = call->workspace };
-    size_t work = gckpt_product_workspace(call, t.m, t.n, t.k);
-    unsigned char *guard = (unsigned char *)call->workspace + work; /* behind the scratch */
+    size_t workspace = gckpt_product_workspace(call, t.m, t.n, t.k);
+    unsigned char *guard = (unsigned char *)call->workspace + workspace; /* behind the scratch */
     int wrong = 0;
     memset(guard, 0x5a, GUARD);
-    t.a = strides(room_a, a, t.m, t.k, &t.a_row, &t.a_col);
-    t.b = strides(room_b, b, t.k, t.n, &t.b_row, &t.b_col);
-    t.c = strides(room_c, c, t.m, t.n, &t.c_row, &t.c_col);
+    t.a = strides(buffer_a, a, t.m, t.k, &t.a_row, &t.a_col);
+    t.b = strides(buffer_b, b, t.k, t.n, &t.b_row, &t.b_col);
+    t.c = strides(buffer_c, c, t.m, t.n, &t.c_row, &t.c_col);
     int64_t span = c == 7 ? t.m * -t.c_row + 64 : t.m * t.c_row + t.n * t.c_col + 64;
-    int64_t begin = c == 7 ? ROOM - span : 0, end = begin + span, first = t.c - room_c;
-    CHECK(span <= ROOM && t.m * t.a_row + t.k * t.a_col <= ROOM &&
-          t.k * t.b_row + t.n * t.b_col <= ROOM);
+    int64_t begin = c == 7 ? BUFFER - span : 0, end = begin + span, first = t.c - buffer_c;
+    CHECK(span <= BUFFER && t.m * t.a_row + t.k * t.a_col <= BUFFER &&
+          t.k * t.b_row + t.n * t.b_col <= BUFFER);
     for (int64_t i = begin; i < end; i++)
-        room_c[i] = room_d[i] = (float)(i % 7) - 3;
+        buffer_c[i] = buffer_d[i] = (float)(i % 7) - 3;
     gckpt_product(call, &t);
     for (int64_t i = 0; i < t.m; i++)
         for (int64_t j = 0; j < t.n; j++) {
-            float *d = &room_d[first + i * t.c_row + j * t.c_col];
+            float *d = &buffer_d[first + i * t.c_row + j * t.c_col];
             *d = t.accumulate ? *d : 0.0f;
             for (int64_t p = 0; p < t.k; p++)
                 *d = fmaf(t.a[i * t.a_row + p * t.a_col], t.b[p * t.b_row + j * t.b_col], *d);
@@ -244,7 +244,7 @@ static void try_product(const gckpt_call *call, const int16_t *size, int a, int 
     for (int i = 0; i < GUARD; i++)
         wrong += guard[i] != 0x5a;
     for (int64_t i = begin; i < end; i++) /* nothing beside C either */
-        wrong += bits_of(room_c[i]) != bits_of(room_d[i]);
+        wrong += bits_of(buffer_c[i]) != bits_of(buffer_d[i]);
     CHECK_MSG(!wrong, "%d x %d x %d, strides %d %d %d, add %d, %d threads: %d wrong", size[0], size[1], size[2], a, b, c,
               accumulate, call->threads, wrong);
 }
@@ -264,9 +264,9 @@ static void check_product(const gckpt_call *call)
 #endif
     random_state = 5;
     calls++;
-    for (int i = 0; i < ROOM; i++) {
-        room_a[i] = (float)between(-most, most) / unit;
-        room_b[i] = (float)between(-most, most) / unit;
+    for (int i = 0; i < BUFFER; i++) {
+        buffer_a[i] = (float)between(-most, most) / unit;
+        buffer_b[i] = (float)between(-most, most) / unit;
     }
     for (int i = 0; i < SIZES; i++)
         for (int ways = 0; ways < 54; ways++)
@@ -422,7 +422,7 @@ static uint64_t train(const training *t)
                       gckpt_error_text(e ? (void *)e : (void *)g));
         hash = gckpt_store_hash(s);
     }
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
     return hash;
 }
 
@@ -480,10 +480,10 @@ static uint64_t flops_of(int ours, const int size[6])
         gckpt_input(g, "x", GCKPT_F32, ours ? gckpt_shape4(1, c, h, w) : gckpt_shape4(1, h, w, c));
     gckpt_tensor *k = gckpt_param(
         g, "w", ours ? gckpt_shape4(5, c, taps, 2) : gckpt_shape4(taps, 2, c, 5), normal);
-    gckpt_fetch_spec pick = { ours ? convolution(x, k, NULL, size[4], size[5])
+    gckpt_fetch_spec fetch = { ours ? convolution(x, k, NULL, size[4], size[5])
                              : gckpt_conv2d(x, k, NULL, &window),
                         0 };
-    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
+    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_feed feed = { gckpt_id(x), zeros };
@@ -494,7 +494,7 @@ static uint64_t flops_of(int ours, const int size[6])
               gckpt_error_text(e ? (void *)e : (void *)g));
     for (int i = 0; i < profile.count; i++)
         all += spent[i].flops;
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
     return all;
 }
 
@@ -527,7 +527,7 @@ static void test_refusals(void)
             gckpt_param(g, "w", gckpt_shape4(4, wrong[i][0], wrong[i][1], wrong[i][2]), normal);
         CHECK(convolution(x, w, NULL, (int)wrong[i][3], (int)wrong[i][4]) == NULL);
         CHECK(strstr(gckpt_error_text(g), "convolution: x ") != NULL);
-        rig_free(NULL, NULL, g, s);
+        util_free(NULL, NULL, g, s);
     }
     float x = 2, y = 3;
     gckpt_parallel(NULL, 5, 1, NULL, NULL);
@@ -541,7 +541,7 @@ static void test_refusals(void)
 
 int main(int argc, char **argv)
 {
-    tried = argc > 1 && argv[1] ? 1 : 15 / check_tries(3);
+    tried = argc > 1 && argv[1] ? 1 : 15 / check_iterations(3);
     run_inside(check_parallel, NULL);
     CHECK(jobs > 0 || !gckpt_isa_available(GCKPT_ISA_C));
     run_inside(check_numbers, NULL);

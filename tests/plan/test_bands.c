@@ -34,7 +34,7 @@ static gckpt_tensor *weight(net *n, gckpt_shape shape, int frozen)
 static int side(const gckpt_tensor *x, int axis) { return (int)gckpt_shape_of(x).d[axis]; }
 
 /* An op of a frozen trunk, whatever fits. */
-static gckpt_tensor *grow(net *n, gckpt_tensor *x, gckpt_tensor *other)
+static gckpt_tensor *random_op(net *n, gckpt_tensor *x, gckpt_tensor *other)
 {
     const int h = side(x, 1), w = side(x, 2), c = side(x, 3), kind = (int)below(15);
     gckpt_window o = { .stride = { between(1, 2), between(1, 2) }, .padding = { between(0, 2), between(0, 2) } };
@@ -130,14 +130,14 @@ static gckpt_tensor *widen(net *n, gckpt_tensor *x)
 }
 
 /* What is hardly ever drawn. */
-enum { TWO_COPIES, TWO_PADDINGS, NINE_INPUTS, BYTES_ABOVE, ROWS_UNDER, FEW_ROWS, TWO_BATCHES, MADE };
-enum { FIRST_MADE = 1 << 20 };
+enum { TWO_COPIES, TWO_PADDINGS, NINE_INPUTS, BYTES_ABOVE, ROWS_UNDER, FEW_ROWS, TWO_BATCHES, CRAFTED };
+enum { FIRST_CRAFTED = 1 << 20 };
 
-static gckpt_tensor *make(net *n, int what)
+static gckpt_tensor *craft(net *n, int what)
 {
     const gckpt_window each = { .padding = { 1, 1 } };
     const gckpt_window pool = { .size = { 3, 3 }, .padding = { 1, 1 }, .stride = { 1, 1 } };
-    const int turn[4] = { 0, 2, 1, 3 };
+    const int axes[4] = { 0, 2, 1, 3 };
     gckpt_shape half = gckpt_shape_of(n->x);
     gckpt_tensor *x = n->x, *t[GCKPT_MAX_INPUTS], *h;
     half.d[0] *= 2, half.d[1] /= 2;
@@ -150,8 +150,8 @@ static gckpt_tensor *make(net *n, int what)
         return gckpt_add(h, x);
     case NINE_INPUTS:
         for (int i = 0; i < GCKPT_MAX_INPUTS; i++)
-            t[i] = gckpt_permute(x, turn, 4);
-        x = gckpt_permute(x, turn, 4);
+            t[i] = gckpt_permute(x, axes, 4);
+        x = gckpt_permute(x, axes, 4);
         h = gckpt_concat(t, GCKPT_MAX_INPUTS, 3);
         return gckpt_add(gckpt_linear(h, weight(n, gckpt_shape2(4 * GCKPT_MAX_INPUTS, 4), 1), NULL), x);
     case BYTES_ABOVE: return pairs_of(&pairs_u8, x, 1, 0, 0);
@@ -168,7 +168,7 @@ static net net_new(unsigned seed, int64_t rows)
     net n = { .s = gckpt_store_new(NULL) };
     random_state = seed * 977 + 5;
     n.g = gckpt_graph_new(n.s, NULL);
-    const int what = seed < FIRST_MADE ? -1 : (int)(seed - FIRST_MADE) / 64;
+    const int what = seed < FIRST_CRAFTED ? -1 : (int)(seed - FIRST_CRAFTED) / 64;
     const int drawn_h = between(5, 24), drawn_w = between(1, 8), drawn_c = between(1, 8), ops = between(2, 14);
     const int h = what < 0 ? drawn_h : 24, w = what < 0 ? drawn_w : 6, c = what < 0 ? drawn_c : 4;
     const int bytes = what < 0 ? seed % 8 == 6 : what == BYTES_ABOVE;
@@ -176,8 +176,8 @@ static net net_new(unsigned seed, int64_t rows)
     n.y = gckpt_input(n.g, "y", GCKPT_I32, gckpt_shape1(rows));
     gckpt_tensor *at[16] = { bytes && what < 0 ? gckpt_from_u8(n.x, 1 / 64.0f, -2) : n.x };
     for (int i = 0; i < ops && what < 0; i++)
-        at[i + 1] = grow(&n, at[i], at[below(i + 1)]);
-    n.top = what < 0 ? at[ops] : widen(&n, make(&n, what));
+        at[i + 1] = random_op(&n, at[i], at[below(i + 1)]);
+    n.top = what < 0 ? at[ops] : widen(&n, craft(&n, what));
     if (chance(30))
         n.top = gckpt_conv2d(n.top, weight(&n, gckpt_shape4(1, 1, side(n.top, 3), 3), 0), NULL, NULL);
     gckpt_tensor *z = gckpt_global_average_pool(n.top);
@@ -193,12 +193,12 @@ static net net_new(unsigned seed, int64_t rows)
     return n;
 }
 
-static gckpt_plan *plan_of(net *n, const gckpt_plan_desc *d, int bands)
+static gckpt_plan *plan_of(net *n, const gckpt_plan_desc *d, int tiles)
 {
     gckpti_planner p;
     gckpti_allocator memory = gckpti_allocator_of(NULL);
     gckpt_result result = gckpti_planner_start(&p, &memory, n->g, &n->term, 1, d);
-    p.variant.fused = bands;
+    p.variant.fused = tiles;
     if (result == GCKPT_OK)
         result = gckpti_build_model(&p);
     CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(n->g));
@@ -245,13 +245,13 @@ static uint64_t run(unsigned seed, const gckpt_plan *p, unsigned debug, gckpt_is
     CHECK_MSG(!e || gckpt_bytes_measured(e) == gckpt_plan_bytes(p), "seed %u, %d bands: %lu bytes touched of %lu", seed,
               p->fused, (unsigned long)gckpt_bytes_measured(e), (unsigned long)gckpt_plan_bytes(p));
     hash = mix(hash, &weights, sizeof weights);
-    rig_free(e, NULL, n.g, n.s);
+    util_free(e, NULL, n.g, n.s);
     return hash;
 }
 
-static int ran, offered, in_run, most_copies; /* copies: steps of a run that are no ops */
+static int ran, offered, in_group, most_copies; /* copies: steps of a run that are no ops */
 
-static gckpt_plan *again(net *n, gckpt_plan *p)
+static gckpt_plan *reload_plan(net *n, gckpt_plan *p)
 {
     file f = { 0 };
     CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK);
@@ -275,13 +275,13 @@ static void same_bits(unsigned seed)
         d.batch = rows;
     CHECK_MSG(n.term.loss != NULL, "%s", gckpt_error_text(n.g));
     uint64_t want = 0;
-    for (int bands = 0; bands < 2 && n.term.loss; bands++) {
-        gckpt_plan *p = plan_of(&n, &d, bands);
-        if (p && bands && seed % 2)
-            p = again(&n, p);
+    for (int tiles = 0; tiles < 2 && n.term.loss; tiles++) {
+        gckpt_plan *p = plan_of(&n, &d, tiles);
+        if (p && tiles && seed % 2)
+            p = reload_plan(&n, p);
         if (p) {
             const uint64_t got = run(seed, p, seed % 7 == 0 ? GCKPT_DEBUG_POISON : 0, seed % 6 == 0 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO);
-            want = bands ? want : got;
+            want = tiles ? want : got;
             CHECK_MSG(got == want, "seed %u: other bits in bands", seed);
             for (size_t i = 0; i < p->node_count; i++)
                 if (!strcmp(gckpt_plan_op(p, (int)i), "bands")) { /* its name is told */
@@ -291,14 +291,14 @@ static void same_bits(unsigned seed)
                     for (int k = 0; k < b->steps; k++)
                         copies += step[k].id < 0;
                     most_copies = copies > most_copies ? copies : most_copies;
-                    in_run += b->steps;
+                    in_group += b->steps;
                     offered++;
                 }
-            ran += bands;
+            ran += tiles;
         }
         gckpt_plan_free(p);
     }
-    rig_free(NULL, NULL, n.g, n.s);
+    util_free(NULL, NULL, n.g, n.s);
 }
 
 /* An inverted residual, frozen, and a classifier. */
@@ -320,7 +320,7 @@ static net net_block(void)
     return n;
 }
 
-static int runs_of(const gckpt_plan *p)
+static int groups_of(const gckpt_plan *p)
 {
     int runs = 0;
     for (size_t i = 0; p && i < p->node_count; i++)
@@ -337,7 +337,7 @@ static void test_integers(void)
         chosen[i] = i % 7 < 3 ? INT32_MIN : 0; /* as a float it were 0, too */
         same[i % (32 * 4)] = i % 3 ? INT32_MIN : 0;
     }
-    for (int bands = 0; bands < 2; bands++) {
+    for (int tiles = 0; tiles < 2; tiles++) {
         net n = { .s = gckpt_store_new(NULL) };
         n.g = gckpt_graph_new(n.s, NULL);
         n.x = gckpt_input(n.g, "x", GCKPT_F32, gckpt_shape4(1, 24, 32, 4));
@@ -350,7 +350,7 @@ static void test_integers(void)
         h = gckpt_linear(n.top, weight(&n, gckpt_shape2(4, 3), 0), NULL);
         n.term = (gckpt_term){ gckpt_sum_loss(gckpt_mul(h, h)), 1, 0 };
         gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .batch = 2, .plain = 1, .alignment = 4 };
-        gckpt_plan *p = plan_of(&n, &d, bands);
+        gckpt_plan *p = plan_of(&n, &d, tiles);
         gckpt_exec *e = gckpt_exec_new(p, n.s, NULL);
         const gckpt_feed feeds[2] = { { gckpt_id(n.x), images }, { gckpt_id(n.y), chosen } };
         const gckpt_hyper hyper = { .lr = 0.05f };
@@ -358,11 +358,11 @@ static void test_integers(void)
         for (size_t i = 0; p && i < p->node_count; i++)
             for (int k = 0; k < p->nodes[i].inputs && !strcmp(gckpt_plan_op(p, (int)i), "bands"); k++)
                 integers += p->nodes[i].in[k] == gckpt_id(n.y);
-        CHECK_MSG(e && integers == bands, "%s, %d of a run", gckpt_error_text(n.g), integers);
+        CHECK_MSG(e && integers == tiles, "%s, %d of a run", gckpt_error_text(n.g), integers);
         CHECK_MSG(gckpt_step(e, feeds, 2, 2, &hyper, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
-        want = bands ? want : gckpt_store_hash(n.s);
+        want = tiles ? want : gckpt_store_hash(n.s);
         CHECK(gckpt_store_hash(n.s) == want);
-        rig_free(e, p, n.g, n.s);
+        util_free(e, p, n.g, n.s);
     }
 }
 
@@ -403,10 +403,10 @@ static void test_chosen(void)
     gckpt_plan *all = gckpt_plan_new(n.g, &n.term, 1, &d), *p;
     file text = { 0 };
     int same = 0;
-    CHECK(all && !runs_of(all));
+    CHECK(all && !groups_of(all));
     d.budget = gckpt_plan_bytes(all) - gckpt_plan_arena(all) * 2 / 3;
     p = gckpt_plan_new(n.g, &n.term, 1, &d);
-    CHECK_MSG(p && runs_of(p) && gckpt_plan_bytes(p) <= d.budget, "%s", gckpt_error_text(n.g));
+    CHECK_MSG(p && groups_of(p) && gckpt_plan_bytes(p) <= d.budget, "%s", gckpt_error_text(n.g));
     CHECK(p && gckpt_plan_cost(p) > gckpt_plan_cost(all) && gckpt_plan_proven_bytes(p) <= gckpt_plan_bytes(p));
     CHECK(gckpt_plan_print(p, file_write, &text) == GCKPT_OK && file_write(&text, "", 1) == 1 &&
           strstr((char *)text.bytes, " ops, from conv2d #"));
@@ -417,7 +417,7 @@ static void test_chosen(void)
         costs[i] = (gckpt_cost){ 3 * all->info[i].cost.forward, 3 * all->info[i].cost.backward };
     d.costs = costs, d.cost_count = (int)all->node_count;
     gckpt_plan *dear = gckpt_plan_new(n.g, &n.term, 1, &d);
-    CHECK_MSG(dear && runs_of(dear), "%s", gckpt_error_text(n.g));
+    CHECK_MSG(dear && groups_of(dear), "%s", gckpt_error_text(n.g));
     for (size_t i = 0; dear && i < dear->node_count; i++)
         if (!strcmp(gckpt_plan_op(dear, (int)i), "bands") && !strcmp(gckpt_plan_op(p, (int)i), "bands")) {
             const int64_t off = (int64_t)(dear->info[i].cost.forward - 3 * p->info[i].cost.forward);
@@ -433,11 +433,11 @@ static void test_chosen(void)
     d.as_built = 0;
     d.mode = GCKPT_INFERENCE;
     p = gckpt_plan_new(n.g, &n.term, 1, &d);
-    CHECK_MSG(p && runs_of(p) == 1, "%s", gckpt_error_text(n.g));
+    CHECK_MSG(p && groups_of(p) == 1, "%s", gckpt_error_text(n.g));
     gckpt_plan_free(p);
     d.budget = 0;
     p = gckpt_plan_new(n.g, &n.term, 1, &d);
-    CHECK(p && !runs_of(p));
+    CHECK(p && !groups_of(p));
     gckpt_plan_free(p);
     gckpt_keep(n.top->in[1]);
     d.budget = gckpt_plan_bytes(all) - gckpt_plan_arena(all) / 4;
@@ -446,7 +446,7 @@ static void test_chosen(void)
     gckpt_plan_free(p);
     gckpt_plan_free(all);
     free(text.bytes);
-    rig_free(NULL, NULL, n.g, n.s);
+    util_free(NULL, NULL, n.g, n.s);
 }
 
 static void file_set(file *f, size_t i, uint64_t v)
@@ -459,7 +459,7 @@ static void file_set(file *f, size_t i, uint64_t v)
  * many buffers as it takes, wherever they lie. */
 static void test_precision(void)
 {
-    enum { PROVEN_WORK = 1, PRECISION = 11, BANDS = 13, PROVEN_BYTES = 19 };
+    enum { PROVEN_WORK = 1, PRECISION = 11, FUSED = 13, PROVEN_BYTES = 19 };
     gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .plain = 1 };
     net n = { .s = gckpt_store_new(NULL) };
     n.g = gckpt_graph_new(n.s, NULL);
@@ -469,7 +469,7 @@ static void test_precision(void)
     n.term.loss = gckpt_sum_loss(n.top);
     n.term.weight = 1;
     gckpt_plan *p = plan_of(&n, &d, 1);
-    CHECK_MSG(runs_of(p) == 1, "%s", gckpt_error_text(n.g));
+    CHECK_MSG(groups_of(p) == 1, "%s", gckpt_error_text(n.g));
     file whole = { 0 };
     CHECK(gckpt_plan_write(p, file_write, &whole) == GCKPT_OK);
     const size_t at = 4 + 3 * p->node_count, lives = whole.size / 8 - 2 - p->buffer_count;
@@ -479,7 +479,7 @@ static void test_precision(void)
             const size_t buffers = p->buffer_count + (size_t)more;
             uint64_t hash = UINT64_C(0xcbf29ce484222325);
             file_copy(&f, &whole);
-            CHECK(f.bytes[8 * (at + BANDS)] == 1 && f.bytes[8 * lives] == p->buffer_count);
+            CHECK(f.bytes[8 * (at + FUSED)] == 1 && f.bytes[8 * lives] == p->buffer_count);
             for (size_t i = f.size; i < 8 * (lives + 2 + buffers); i++)
                 file_write(&f, "", 1);
             f.size = 8 * (lives + 2 + buffers);
@@ -502,46 +502,46 @@ static void test_precision(void)
     CHECK(!plan_of(&n, &d, 1));
     gckpt_plan_free(p);
     free(whole.bytes);
-    rig_free(NULL, NULL, n.g, n.s);
+    util_free(NULL, NULL, n.g, n.s);
 }
 
 /* Two stretches that may run in bands, a large one and a small one, and a product of `wide` columns behind them. */
-static gckpt_plan *stretches(int large, int wide)
+static gckpt_plan *two_groups(int large, int wide)
 {
     const gckpt_window each = { .padding = { 1, 1 } }, some = { .size = { large, large }, .stride = { large, large } };
-    const int turn[4] = { 0, 2, 1, 3 };
+    const int axes[4] = { 0, 2, 1, 3 };
     net n = { .s = gckpt_store_new(NULL) };
     n.g = gckpt_graph_new(n.s, NULL);
     n.x = gckpt_input(n.g, "x", GCKPT_F32, gckpt_shape4(1, 32 * large, 32 * large, 8));
     gckpt_tensor *h = gckpt_relu(gckpt_conv2d(n.x, weight(&n, gckpt_shape4(3, 3, 8, 8), 1), NULL, &each));
     h = gckpt_average_pool(gckpt_relu(gckpt_conv2d(h, weight(&n, gckpt_shape4(3, 3, 8, 8), 1), NULL, &each)), &some);
-    h = gckpt_permute(h, turn, 4);
+    h = gckpt_permute(h, axes, 4);
     h = gckpt_relu(gckpt_conv2d(h, weight(&n, gckpt_shape4(3, 3, 8, 24), 1), NULL, &each));
     h = gckpt_global_average_pool(gckpt_conv2d(h, weight(&n, gckpt_shape4(3, 3, 24, 8), 1), NULL, &each));
     n.y = gckpt_input(n.g, "y", GCKPT_I32, gckpt_shape1(1));
     n.term.loss = gckpt_cross_entropy(gckpt_linear(h, weight(&n, gckpt_shape2(8, wide), 0), NULL), n.y);
     n.term.weight = 1;
     gckpt_plan *p = plan_of(&n, &(gckpt_plan_desc){ .mode = GCKPT_STORE_ALL, .plain = 1, .alignment = 4 }, 1);
-    rig_free(NULL, NULL, n.g, n.s);
+    util_free(NULL, NULL, n.g, n.s);
     return p;
 }
 
 /* Each stretch runs in bands where that takes less than any other op needs anyway, whatever was made before it. */
-static void test_stretches(void)
+static void test_two_groups(void)
 {
-    gckpt_plan *both = stretches(4, 3), *none = stretches(4, 400000);
-    CHECK_MSG(runs_of(both) == 2 && !none, "%d and %d runs", runs_of(both), runs_of(none));
+    gckpt_plan *both = two_groups(4, 3), *none = two_groups(4, 400000);
+    CHECK_MSG(groups_of(both) == 2 && !none, "%d and %d runs", groups_of(both), groups_of(none));
     gckpt_plan_free(both);
     gckpt_plan_free(none);
 }
 
-static void test_made(void)
+static void test_crafted(void)
 {
-    for (int what = 0; what < MADE; what++) {
+    for (int what = 0; what < CRAFTED; what++) {
         const int before = ran;
         most_copies = 0;
         for (unsigned seed = 0; seed < 12; seed++)
-            same_bits(FIRST_MADE + 64 * (unsigned)what + seed);
+            same_bits(FIRST_CRAFTED + 64 * (unsigned)what + seed);
         CHECK_MSG(ran == before + 12, "%d: %d of 12 plans have bands", what, ran - before);
         CHECK_MSG(what != TWO_COPIES || most_copies == 1, "%d copies", most_copies);
     }
@@ -558,10 +558,10 @@ static void test_large(void)
         gckpt_tensor *first = gckpt_conv2d(n.x, weight(&n, gckpt_shape4(2, 1, 4, 4), 1), NULL, &far);
         n.term = (gckpt_term){ gckpt_sum_loss(gckpt_global_average_pool(widen(&n, first))), 1, 0 };
         gckpt_plan *p = plan_of(&n, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .plain = 1 }, 1);
-        CHECK_MSG(large ? !p : runs_of(p) == 1 && !strcmp(gckpt_plan_op(p, first->id), "conv2d"), "%d: %s", large,
+        CHECK_MSG(large ? !p : groups_of(p) == 1 && !strcmp(gckpt_plan_op(p, first->id), "conv2d"), "%d: %s", large,
                   gckpt_error_text(n.g));
         gckpt_plan_free(p);
-        rig_free(NULL, NULL, n.g, n.s);
+        util_free(NULL, NULL, n.g, n.s);
     }
 }
 
@@ -583,13 +583,13 @@ static void test_block(void)
     d.memory.memory = room.bytes;
     for (d.memory.size = 4096; !p && d.memory.size < sizeof room.bytes; d.memory.size += 1024) {
         p = gckpt_plan_new(n.g, &n.term, 1, &d);
-        CHECK_MSG(p ? runs_of(p) == 1 : gckpt_error(n.g) == GCKPT_E_MEMORY, "%lu bytes: %s",
+        CHECK_MSG(p ? groups_of(p) == 1 : gckpt_error(n.g) == GCKPT_E_MEMORY, "%lu bytes: %s",
                   (unsigned long)d.memory.size, gckpt_error_text(n.g));
     }
     CHECK_MSG(p && d.memory.size > 16384, "%s", gckpt_error_text(n.g));
     gckpt_plan_free(p);
     gckpt_plan_free(all);
-    rig_free(NULL, NULL, n.g, n.s);
+    util_free(NULL, NULL, n.g, n.s);
 }
 
 /* Every allocation fails once. */
@@ -601,10 +601,10 @@ static void test_memory(void)
         heap h = { .fail_at = at };
         gckpt_plan_desc d = { .plain = 1, .budget = 22000, .memory = heap_memory(&h) };
         p = gckpt_plan_new(n.g, &n.term, 1, &d);
-        CHECK_MSG(p ? runs_of(p) : gckpt_error(n.g) == GCKPT_E_MEMORY, "allocation %ld: %s", at, gckpt_error_text(n.g));
+        CHECK_MSG(p ? groups_of(p) : gckpt_error(n.g) == GCKPT_E_MEMORY, "allocation %ld: %s", at, gckpt_error_text(n.g));
         gckpt_plan_free(p);
         CHECK(h.live == 0 && h.wrong_sizes == 0);
-        rig_free(NULL, NULL, n.g, n.s);
+        util_free(NULL, NULL, n.g, n.s);
     }
     CHECK(p != NULL);
 }
@@ -615,20 +615,20 @@ int main(int argc, char **argv)
         images[i] = ((float)below(2001) - 1000.0f) / 700.0f;
     for (int i = 0; i < BATCH; i++)
         labels[i] = (int32_t)below(3);
-    const unsigned first = argc > 1 ? (unsigned)atoi(argv[1]) : check_seed(), tries = argc > 1 ? 1 : (unsigned)check_tries(3000);
-    for (unsigned seed = first; seed < first + tries; seed++)
+    const unsigned first = argc > 1 ? (unsigned)atoi(argv[1]) : check_seed(), tried = argc > 1 ? 1 : (unsigned)check_iterations(3000);
+    for (unsigned seed = first; seed < first + tried; seed++)
         same_bits(seed);
-    test_made();
+    test_crafted();
     test_large();
     test_chosen();
     test_integers();
     test_precision();
-    test_stretches();
+    test_two_groups();
     test_block();
     test_memory();
     CHECK(gckpti_mul_div(10, 3, 2) == 15 && gckpti_mul_div(100, UINT64_C(5) << 40, UINT64_C(4) << 40) == 125);
-    CHECK_MSG(argc > 1 || (ran > (int)tries / 8 && in_run > 3 * offered), "%d plans with bands, %d runs of %d steps", ran,
-              offered, in_run);
-    printf("%d plans with bands, %d runs of %d steps\n", ran, offered, in_run);
+    CHECK_MSG(argc > 1 || (ran > (int)tried / 8 && in_group > 3 * offered), "%d plans with bands, %d runs of %d steps", ran,
+              offered, in_group);
+    printf("%d plans with bands, %d runs of %d steps\n", ran, offered, in_group);
     return check_report("test_bands");
 }

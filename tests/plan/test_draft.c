@@ -28,7 +28,7 @@ static int64_t live_at(const gckpti_lowered *d, int x)
 
 /* What the search keeps of the present schedule: its items again, in no more runs than there must
  * be; and an order that is that of the items. */
-static void keep(const char *what)
+static void check_candidate(const char *what)
 {
     gckpti_candidate *a = gckpti_candidate_new(&s, &s.initial, &s.initials);
     gckpti_schedule *t = &s.now, *next = &s.next;
@@ -70,7 +70,7 @@ static void compare(const char *what)
     t->length = d->sched.length;
     gckpti_evaluate(&s, t);
     CHECK_MSG(t->length == d->sched.length, "%s: drops again", what);
-    uint64_t least, work = listed_work(&p, d, &least);
+    uint64_t least, work = lowered_cost(&p, d, &least);
     CHECK_MSG(t->overhead == work - least && d->cost == work && p.base_cost == least,
               "%s: work %lu, %lu and %lu, listed %lu and %lu", what, (unsigned long)d->cost,
               (unsigned long)p.base_cost, (unsigned long)t->overhead, (unsigned long)work,
@@ -78,11 +78,11 @@ static void compare(const char *what)
     for (int x = 0; x < t->length && t->length == d->sched.length; x++, positions++)
         CHECK_MSG(t->live_bytes[x] == live_at(d, d->entry_ins[x]), "%s: position %d: %ld bytes, drafted %ld",
                   what, x, (long)t->live_bytes[x], (long)live_at(d, d->entry_ins[x]));
-    keep(what);
+    check_candidate(what);
 }
 
 /* The same schedule again comes to the same. */
-static void again(const char *what)
+static void check_repeatable(const char *what)
 {
     gckpti_lowered first = p.lowered;
     p.lowered = p.best;
@@ -106,7 +106,7 @@ static void build_wide(void)
     net.count = 0;
     T *x = gckpt_input(net.g, "x", GCKPT_F32, gckpt_shape2(1, 48));
     for (int i = 0, block = 0; i < 4; i++, block = i % 3)
-        x = gckpt_checkpoint(rig_block, x, &block);
+        x = gckpt_checkpoint(util_block, x, &block);
     T *w = gckpt_param(net.g, "up.0", gckpt_shape2(48, 96), (gckpt_init){ 0.3f, 0, 0 });
     net.term[0] = (gckpt_term){ gckpt_sum_loss(x), 1, 0 };
     net.term[1] = (gckpt_term){ gckpt_sum_loss(gckpt_mul(w, w)), 1, 1 };
@@ -166,7 +166,7 @@ static void test_graph(unsigned seed, int how)
         if (CHECK_MSG(gckpti_lower_mode(&p, d.mode, k == 3 ? 3 : 0) == GCKPT_OK, "%s: %s", what,
                       gckpt_error_text(net.g))) {
             compare(what);
-            again(what);
+            check_repeatable(what);
         }
         gckpti_scratch_free(&s.scratch);
         memset(&s, 0, sizeof s);
@@ -189,7 +189,7 @@ static void test_graph(unsigned seed, int how)
 
 /* ---- gckpt_fit that finds nothing: sizes that named their least bytes are not built again for the
  * least of all; each is built once more for the bytes in which a step is fast ---- */
-static int builds, hopeless;
+static int builds, infeasible;
 static size_t limit; /* a size with a floor above it was not searched */
 
 static int build_chain(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
@@ -209,30 +209,30 @@ static int build_chain(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *us
     memset(&memory, 0, sizeof memory);
     CHECK(gckpti_planner_open(&p, &memory, g, terms, 1, &d) == GCKPT_OK &&
           gckpti_plan_mode(&p, GCKPT_STORE_ALL) == GCKPT_OK);
-    hopeless += gckpti_min_plan_bytes(&p, &p.best) > limit;
+    infeasible += gckpti_min_plan_bytes(&p, &p.best) > limit;
     gckpti_planner_free(&p);
     return 1;
 }
 
-static void test_hunt(void)
+static void test_minimise_bytes(void)
 {
     enum { SIZES = 12 }; /* divisors of 60 */
     gckpt_store *store = gckpt_store_new(NULL);
     gckpt_plan_desc d = { .optimiser = GCKPT_SGD, .budget = 1 };
     limit = 1;
-    CHECK(!gckpt_fit(store, build_chain, NULL, 60, &d, NULL) && hopeless == 3 * SIZES);
+    CHECK(!gckpt_fit(store, build_chain, NULL, 60, &d, NULL) && infeasible == 3 * SIZES);
     CHECK_MSG(builds == 3 * SIZES, "%d builds", builds); /* none could be searched at first */
     const char *at = strstr(gckpt_error_text(store), "at least ");
     size_t least = at ? (size_t)strtoul(at + 9, NULL, 10) : 0;
     char text[64];
     snprintf(text, sizeof text, "at least %lu,", (unsigned long)least);
     limit = d.budget = least - 1;
-    builds = hopeless = 0;
+    builds = infeasible = 0;
     CHECK(!gckpt_fit(store, build_chain, NULL, 60, &d, NULL) &&
           strstr(gckpt_error_text(store), text));
-    int again = builds - 2 * SIZES; /* each of these three times */
-    CHECK_MSG(again > 0 && again < SIZES && hopeless == 3 * again, "%d builds, %d hopeless", builds,
-              hopeless);
+    int reruns = builds - 2 * SIZES; /* each of these three times */
+    CHECK_MSG(reruns > 0 && reruns < SIZES && infeasible == 3 * reruns, "%d builds, %d hopeless", builds,
+              infeasible);
     d.budget = least;
     gckpt_plan *plan = gckpt_fit(store, build_chain, NULL, 60, &d, NULL);
     CHECK(plan && gckpt_plan_bytes(plan) == least);
@@ -282,11 +282,11 @@ static void test_missing_effect(void)
 int main(int argc, char **argv)
 {
     unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : check_seed();
-    unsigned graphs = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : (unsigned)check_tries(6);
+    unsigned graphs = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : (unsigned)check_iterations(6);
     for (unsigned seed = first; seed < first + graphs; seed++)
         for (int how = 0; how < WAYS + SETUPS; how++)
             test_graph(seed, how);
-    test_hunt();
+    test_minimise_bytes();
     test_missing_effect();
     printf("%ld positions\n", positions);
     return check_report("test_draft");

@@ -11,11 +11,11 @@
 
 enum { FUSED, MATMUL, LINEAR, KINDS };
 /* Something about the net or the request that differs from the plain one. */
-enum { TIED = 1, READ_LATER = 2, READ_BETWEEN = 4, BIAS = 8, LOGITS_READ = 16, KEPT = 32, LET_GO = 64, VIEW = 128,
-       TABLE_FROZEN = 256, ALL_FROZEN = 512, NOT_TURNED = 1024, CAPPED = 2048 };
+enum { TIED = 1, READ_LATER = 2, READ_BETWEEN = 4, BIAS = 8, LOGITS_READ = 16, KEPT = 32, RECOMPUTED = 64, VIEW = 128,
+       TABLE_FROZEN = 256, ALL_FROZEN = 512, NOT_TRANSPOSED = 1024, CAPPED = 2048 };
 
 typedef struct {
-    int kind, rows, t, c, v, with;
+    int kind, rows, t, c, v, flags;
 } size;
 
 typedef struct {
@@ -35,32 +35,32 @@ static net net_new(const size *z)
     n.targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(z->rows, z->t));
     gckpt_tensor *table = gckpt_param(g, "table", gckpt_shape2(z->v, z->c), normal), *head = table, *aside = NULL;
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(z->c, z->c), normal);
-    if (!(z->with & TIED))
-        head = z->with & NOT_TURNED ? gckpt_param(g, "head", gckpt_shape2(z->c, z->v), normal)
+    if (!(z->flags & TIED))
+        head = z->flags & NOT_TRANSPOSED ? gckpt_param(g, "head", gckpt_shape2(z->c, z->v), normal)
                                     : gckpt_param(g, "head", gckpt_shape2(z->v, z->c), normal);
     n.h = gckpt_tanh(gckpt_linear(gckpt_embed(table, n.tokens), w, NULL));
     if (z->kind == FUSED) {
-        const gckpt_linear_loss_desc desc = { z->with & CAPPED ? 1.5f : 0 };
+        const gckpt_linear_loss_desc desc = { z->flags & CAPPED ? 1.5f : 0 };
         n.terms[0].loss = gckpt_linear_cross_entropy_with(n.h, head, n.targets, &desc);
     } else {
-        gckpt_tensor *bias = z->with & BIAS ? gckpt_param(g, "bias", gckpt_shape1(z->v), normal) : NULL;
-        n.logits = z->with & NOT_TURNED ? gckpt_linear(n.h, head, bias)
+        gckpt_tensor *bias = z->flags & BIAS ? gckpt_param(g, "bias", gckpt_shape1(z->v), normal) : NULL;
+        n.logits = z->flags & NOT_TRANSPOSED ? gckpt_linear(n.h, head, bias)
                    : z->kind == MATMUL  ? gckpt_matmul_transposed(n.h, head)
                                         : gckpt_linear_transposed(n.h, head, bias);
-        if (z->with & READ_BETWEEN)
+        if (z->flags & READ_BETWEEN)
             aside = gckpt_sum_loss(gckpt_mul(n.h, n.h));
-        if (z->with & KEPT)
+        if (z->flags & KEPT)
             gckpt_keep(n.logits);
-        if (z->with & LET_GO)
+        if (z->flags & RECOMPUTED)
             gckpt_recompute(n.logits);
-        if (z->with & VIEW)
+        if (z->flags & VIEW)
             n.terms[0].loss = gckpt_cross_entropy(gckpt_reshape(n.logits, gckpt_shape3(z->rows, z->t, z->v)), n.targets);
         else
             n.terms[0].loss = gckpt_cross_entropy(n.logits, n.targets);
-        if (z->with & LOGITS_READ)
+        if (z->flags & LOGITS_READ)
             aside = gckpt_sum_loss(gckpt_tanh(n.logits));
     }
-    if (z->with & READ_LATER)
+    if (z->flags & READ_LATER)
         aside = gckpt_sum_loss(gckpt_mul(n.h, gckpt_sigmoid(n.h)));
     n.terms[0].weight = 0.7f;
     n.terms[1].loss = gckpt_sum_loss(gckpt_mul(head, head));
@@ -69,25 +69,25 @@ static net net_new(const size *z)
     n.terms[2].loss = aside;
     n.terms[2].weight = 0.3f;
     n.count = aside ? 3 : 2;
-    if (z->with & (TABLE_FROZEN | ALL_FROZEN))
+    if (z->flags & (TABLE_FROZEN | ALL_FROZEN))
         gckpt_store_freeze(n.s, "table", 1);
-    if (z->with & ALL_FROZEN)
+    if (z->flags & ALL_FROZEN)
         gckpt_store_freeze(n.s, "w", 1);
     return n;
 }
 
 /* The plan of one form in a mode that needs no search; NULL: the form is not offered. */
-static gckpt_plan *plan_of(net *n, const gckpt_plan_desc *d, int form)
+static gckpt_plan *plan_of(net *n, const gckpt_plan_desc *d, int lowering)
 {
     gckpti_planner p;
     gckpti_allocator memory = gckpti_allocator_of(NULL);
     gckpt_result result = gckpti_planner_start(&p, &memory, n->g, n->terms, n->count, d);
-    p.variant.lowering = form;
+    p.variant.lowering = lowering;
     if (result == GCKPT_OK)
         result = gckpti_build_model(&p);
     CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(n->g));
     gckpt_plan *plan = NULL;
-    if (result == GCKPT_OK && (form == 0 || p.has_lowering)) {
+    if (result == GCKPT_OK && (lowering == 0 || p.has_lowering)) {
         CHECK(gckpti_plan_mode(&p, d->mode) == GCKPT_OK);
         plan = gckpti_encode_plan(&p, &p.best, d->mode);
     }
@@ -135,10 +135,10 @@ static uint64_t run(const size *z, const gckpt_plan *p, int64_t rows, unsigned d
     }
     uint64_t weights = e ? gckpt_store_hash(n.s) : 0;
     CHECK_MSG(!e || gckpt_bytes_measured(e) == gckpt_plan_bytes(p), "kind %d, with %d, V %d, form %d: %lu bytes touched of %lu",
-              z->kind, z->with, z->v, p->lowering, (unsigned long)gckpt_bytes_measured(e),
+              z->kind, z->flags, z->v, p->lowering, (unsigned long)gckpt_bytes_measured(e),
               (unsigned long)gckpt_plan_bytes(p));
     hash = mix(hash, &weights, sizeof weights);
-    rig_free(e, NULL, n.g, n.s);
+    util_free(e, NULL, n.g, n.s);
     return hash;
 }
 
@@ -149,14 +149,14 @@ static void same_bits(const size *z, gckpt_precision precision, int threads, int
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SQRT };
     uint64_t want = 0; /* ways: looped; a plan from a file; painted; update in the backward */
-    for (int form = 0; form < GCKPTI_LOWERINGS; form++) {
+    for (int lowering = 0; lowering < GCKPTI_LOWERINGS; lowering++) {
         net n = net_new(z);
         int64_t rows = way % 2 ? 2 * z->rows + 1 : z->rows;
         gckpt_fetch_spec h = { n.h, 1 };
         gckpt_plan_desc d = { .mode = modes[way % 3], .threads = threads, .plain = plain, .precision = precision,
                               .batch = rows, .fetch = &h, .fetches = way != 1 && way != 4,
                               .update_in_backward = way == 4 };
-        gckpt_plan *p = plan_of(&n, &d, form);
+        gckpt_plan *p = plan_of(&n, &d, lowering);
         if (p && way == 2) {
             file f = { 0 };
             CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK);
@@ -169,12 +169,12 @@ static void same_bits(const size *z, gckpt_precision precision, int threads, int
         }
         if (p) {
             uint64_t got = run(z, p, rows, way == 3 ? GCKPT_DEBUG_POISON : 0, way == 0 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO);
-            want = form == 0 ? got : want;
-            CHECK_MSG(got == want, "kind %d, with %d, V %d, form %d, way %d, precision %d: other bits", z->kind, z->with,
-                      z->v, form, way, (int)precision);
-            ran[z->kind][form]++;
+            want = lowering == 0 ? got : want;
+            CHECK_MSG(got == want, "kind %d, with %d, V %d, form %d, way %d, precision %d: other bits", z->kind, z->flags,
+                      z->v, lowering, way, (int)precision);
+            ran[z->kind][lowering]++;
         }
-        rig_free(NULL, p, n.g, n.s);
+        util_free(NULL, p, n.g, n.s);
     }
 }
 
@@ -191,7 +191,7 @@ static void test_bits(void)
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int how = 0; how < 6; how++) {
             static const int threads[6] = { 1, 2, 4, 3, 1, 2 };
-            if (!check_share((unsigned)(6 * i) + (unsigned)how, 3) && how != (int)i % 6)
+            if (!check_sampled((unsigned)(6 * i) + (unsigned)how, 3) && how != (int)i % 6)
                 continue;
             same_bits(&sizes[i], how < 4 ? GCKPT_FP32 : how == 4 ? GCKPT_BF16 : GCKPT_BF16_STOCHASTIC, threads[how],
                       how == 3, (int)(i + (size_t)how) % 5);
@@ -203,11 +203,11 @@ static void test_bits(void)
     };
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++)
         for (int way = 0; way < 10; way++)
-            if (check_share((unsigned)(10 * i) + (unsigned)way, 3))
+            if (check_sampled((unsigned)(10 * i) + (unsigned)way, 3))
                 same_bits(&entries[i], GCKPT_BF16, 1 + way % 2, way == 7, way % 5);
-    for (int form = 0; form < GCKPTI_LOWERINGS; form++) /* each ran */
-        CHECK((ran[FUSED][form] > check_tries(50) || form == 4) && ran[MATMUL][form] > check_tries(20) &&
-              ran[LINEAR][form] > check_tries(20));
+    for (int lowering = 0; lowering < GCKPTI_LOWERINGS; lowering++) /* each ran */
+        CHECK((ran[FUSED][lowering] > check_iterations(50) || lowering == 4) && ran[MATMUL][lowering] > check_iterations(20) &&
+              ran[LINEAR][lowering] > check_iterations(20));
 }
 
 /* ---- what is offered ---- */
@@ -218,24 +218,24 @@ static void test_offered(void)
     } cases[] = {
         { FUSED, 0, 1 },           { MATMUL, 0, 1 },        { LINEAR, 0, 1 },           { LINEAR, TIED | READ_LATER, 1 },
         { LINEAR, READ_BETWEEN, 0 }, { LINEAR, BIAS, 0 },   { LINEAR, LOGITS_READ, 0 }, { MATMUL, KEPT, 0 },
-        { MATMUL, LET_GO, 0 },     { MATMUL, VIEW, 0 },     { LINEAR, NOT_TURNED, 0 },  { LINEAR, TABLE_FROZEN, 1 },
+        { MATMUL, RECOMPUTED, 0 },     { MATMUL, VIEW, 0 },     { LINEAR, NOT_TRANSPOSED, 0 },  { LINEAR, TABLE_FROZEN, 1 },
         { LINEAR, ALL_FROZEN | TIED, 0 },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int how = 0; how < 4; how++) {
             size z = { cases[i].kind, 40, 2, 4, 9, cases[i].with };
             net n = net_new(&z);
-            gckpt_fetch_spec pick = { how == 1 && n.logits ? n.logits : n.h, how == 2 };
-            gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .fetch = &pick, .fetches = 1,
+            gckpt_fetch_spec fetch = { how == 1 && n.logits ? n.logits : n.h, how == 2 };
+            gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .fetch = &fetch, .fetches = 1,
                                   .precision = how == 3 ? GCKPT_BF16 : GCKPT_FP32 };
             int want = cases[i].offered && !(cases[i].kind != FUSED && (how == 1 || how == 3));
             if (cases[i].with & ALL_FROZEN) { /* the regulariser alone has nothing to train */
-                rig_free(NULL, NULL, n.g, n.s);
+                util_free(NULL, NULL, n.g, n.s);
                 continue;
             }
             gckpt_plan *p = plan_of(&n, &d, 1);
             CHECK_MSG(!p == !want, "case %d, how %d", (int)i, how);
-            rig_free(NULL, p, n.g, n.s);
+            util_free(NULL, p, n.g, n.s);
         }
 }
 
@@ -252,7 +252,7 @@ static void compare_frontier(const gckpt_frontier *f, const gckpt_plan *p, size_
 
 static void test_choice(void)
 {
-    int seen[GCKPTI_LOWERINGS] = { 0 };
+    int covered[GCKPTI_LOWERINGS] = { 0 };
     for (int kind = 0; kind < KINDS; kind++)
         for (int rows = 8; rows < 400; rows *= 6) {
             size z = { kind, rows, 2, rows < 10 ? 4 : 16, kind == LINEAR ? 400 : 3000, READ_LATER };
@@ -296,7 +296,7 @@ static void test_choice(void)
                 CHECK(!built || before <= gckpt_plan_cost(built));
                 d.as_built = 0;
                 gckpt_plan_free(built);
-                seen[p->lowering]++;
+                covered[p->lowering]++;
                 if (rows < 100)
                     CHECK_MSG(run(&z, p, rows, 0, GCKPT_ISA_AUTO) == want, "kind %d, budget %d", kind, i);
                 gckpt_plan_free(p);
@@ -306,13 +306,13 @@ static void test_choice(void)
                 CHECK(i == 0 || (b.bytes > a.bytes && b.cost < a.cost));
             CHECK(a.overhead <= 0);
             gckpt_frontier_free(f);
-            rig_free(NULL, NULL, n.g, n.s);
+            util_free(NULL, NULL, n.g, n.s);
         }
 #ifdef GCKPT_NO_FAST /* a row at a time in any case */
     seen[0] = seen[2] = seen[3] = seen[4] = 1;
 #endif
-    for (int form = 0; form < GCKPTI_LOWERINGS; form++)
-        CHECK_MSG(seen[form] > 0, "form %d was never chosen", form);
+    for (int lowering = 0; lowering < GCKPTI_LOWERINGS; lowering++)
+        CHECK_MSG(covered[lowering] > 0, "form %d was never chosen", lowering);
 }
 
 /* ---- a file whose form was changed ---- */
@@ -325,7 +325,7 @@ static void file_set(file *f, size_t i, uint64_t v)
 static void test_edited(void)
 {
     for (int kind = 0; kind < KINDS; kind++)
-        for (int form = 0; form <= GCKPTI_LOWERINGS; form++) {
+        for (int lowering = 0; lowering <= GCKPTI_LOWERINGS; lowering++) {
             size z = { kind, 40, 2, 4, 9, 0 };
             net n = net_new(&z);
             gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL };
@@ -333,35 +333,35 @@ static void test_edited(void)
             file f = { 0 };
             CHECK(p && gckpt_plan_write(p, file_write, &f) == GCKPT_OK);
             uint64_t want = run(&z, p, z.rows, 0, GCKPT_ISA_AUTO), hash = UINT64_C(0xcbf29ce484222325);
-            file_set(&f, 4 + 3 * p->node_count + 9, (uint64_t)form);
+            file_set(&f, 4 + 3 * p->node_count + 9, (uint64_t)lowering);
             hash = mix(hash, f.bytes, f.size - 8);
             file_set(&f, f.size / 8 - 1, hash);
             q = gckpt_plan_read(n.g, file_read, &f, NULL);
             CHECK(q || gckpt_error(n.g) == GCKPT_E_DATA || gckpt_error(n.g) == GCKPT_E_ARG);
-            CHECK(form != 2 || q);
+            CHECK(lowering != 2 || q);
             if (q)
-                CHECK_MSG(run(&z, q, z.rows, GCKPT_DEBUG_POISON, GCKPT_ISA_AUTO) == want, "kind %d, form %d", kind, form);
+                CHECK_MSG(run(&z, q, z.rows, GCKPT_DEBUG_POISON, GCKPT_ISA_AUTO) == want, "kind %d, form %d", kind, lowering);
             free(f.bytes);
             gckpt_plan_free(q);
-            rig_free(NULL, p, n.g, n.s);
+            util_free(NULL, p, n.g, n.s);
         }
 }
 
 /* ---- printed C: the rows of what runs, and no other ---- */
 static void test_printed(void)
 {
-    for (int form = 0; form < GCKPTI_LOWERINGS; form++) {
+    for (int lowering = 0; lowering < GCKPTI_LOWERINGS; lowering++) {
         size z = { MATMUL, 40, 2, 4, 9, 0 };
         net n = net_new(&z);
         gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL };
-        gckpt_plan *p = plan_of(&n, &d, form);
+        gckpt_plan *p = plan_of(&n, &d, lowering);
         file f = { 0 };
         CHECK(p && gckpt_plan_c(p, "head", file_write, &f) == GCKPT_OK && f.bytes);
         const char *text = (const char *)f.bytes;
-        CHECK(text && !strstr(text, "&gckpti_op_matmul") == (form > 0) && !strstr(text, "&gckpti_op_cross") == (form > 0) &&
-              !strstr(text, "&gckpti_op_linear_cross") == (form == 0));
+        CHECK(text && !strstr(text, "&gckpti_op_matmul") == (lowering > 0) && !strstr(text, "&gckpti_op_cross") == (lowering > 0) &&
+              !strstr(text, "&gckpti_op_linear_cross") == (lowering == 0));
         free(f.bytes);
-        rig_free(NULL, p, n.g, n.s);
+        util_free(NULL, p, n.g, n.s);
     }
 }
 
@@ -388,7 +388,7 @@ static void test_costs(void)
         CHECK(thrice->cost <= 3 * q->cost && thrice->cost + 4 >= 3 * q->cost);
         gckpt_plan_free(q);
         gckpt_plan_free(thrice);
-        rig_free(NULL, p, n.g, n.s);
+        util_free(NULL, p, n.g, n.s);
     }
 }
 
@@ -431,7 +431,7 @@ static void test_calibrated(void)
                       "kind %d, loss %d: %g and %g ns, not %g and %g", kind, i, (double)c->forward, (double)c->backward,
                       forward, backward);
         }
-        rig_free(e, p, n.g, n.s);
+        util_free(e, p, n.g, n.s);
     }
 }
 
@@ -458,12 +458,12 @@ static void test_not_taken(void)
             n.terms[1] = (gckpt_term){ logits ? gckpt_cross_entropy(logits, targets) : gckpt_linear_cross_entropy(p, w, targets), 1, 1 };
             n.count = 2;
         }
-        for (int form = 0; form < GCKPTI_LOWERINGS; form++) {
-            gckpt_plan *plan = plan_of(&n, &(gckpt_plan_desc){ .mode = GCKPT_STORE_ALL }, form);
-            CHECK_MSG((plan != NULL) == !form, "case %d, form %d", k, form);
+        for (int lowering = 0; lowering < GCKPTI_LOWERINGS; lowering++) {
+            gckpt_plan *plan = plan_of(&n, &(gckpt_plan_desc){ .mode = GCKPT_STORE_ALL }, lowering);
+            CHECK_MSG((plan != NULL) == !lowering, "case %d, form %d", k, lowering);
             gckpt_plan_free(plan);
         }
-        rig_free(NULL, NULL, n.g, n.s);
+        util_free(NULL, NULL, n.g, n.s);
     }
 }
 
@@ -485,7 +485,7 @@ static void test_block(void)
         gckpti_planner_free(&p);
     }
     CHECK(result == GCKPT_OK && d.memory.size > 1024);
-    rig_free(NULL, NULL, n.g, n.s);
+    util_free(NULL, NULL, n.g, n.s);
 }
 
 /* Products that would not fit 64 bits: proportions are cut down, work has a limit. */

@@ -12,7 +12,7 @@ enum { MOST = 40000, ALIGN = 64 };
 static gckpt_buffer blocks[MOST];
 static uint64_t state = 1;
 
-static int chance(int below)
+static int random_below(int below)
 {
     state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
     return (int)((state >> 33) % (uint64_t)below);
@@ -29,30 +29,30 @@ enum { NESTED, STORE_ALL, SKIPS, SEGMENTS, ANY, KINDS };
 static const char *const kinds[KINDS] = { "nested", "store-all", "skips", "segments", "any" };
 
 /* A size in multiples of what an offset is, so that bounds are exact. */
-static size_t some_bytes(void) { return (size_t)(1 + chance(200)) * ALIGN; }
+static size_t some_bytes(void) { return (size_t)(1 + random_below(200)) * ALIGN; }
 
-static void make(int kind, int n)
+static void make_case(int kind, int n)
 {
     for (int i = 0; i < n; i++) {
         size_t size = some_bytes();
-        int half = n / 3 + 1, op = i / 3, turn = 2 * half - 1 - op;
+        int half = n / 3 + 1, op = i / 3, backward = 2 * half - 1 - op;
         if (kind == NESTED)
             put((size_t)i, i, 2 * n - 1 - i, size);
         else if (kind == STORE_ALL && i % 3 == 0) /* a value, */
-            put((size_t)i, op, turn, size);
+            put((size_t)i, op, backward, size);
         else if (kind == STORE_ALL && i % 3 == 1) /* its parameter's gradient, to the end, */
-            put((size_t)i, turn, 2 * half, size);
+            put((size_t)i, backward, 2 * half, size);
         else if (kind == STORE_ALL) /* and its own */
-            put((size_t)i, turn - 1, turn, ALIGN);
+            put((size_t)i, backward - 1, backward, ALIGN);
         else if (kind == SKIPS)
-            put((size_t)i, i, i + 1 + (i % 7 == 0 ? chance(12) : chance(2)), size);
+            put((size_t)i, i, i + 1 + (i % 7 == 0 ? random_below(12) : random_below(2)), size);
         else if (kind == SEGMENTS) /* every tenth is kept, the others are computed again */
-            put((size_t)i, i % 10 ? 2 * n - i : i, i % 10 ? 2 * n - i + 1 + chance(2) : 2 * n - i,
+            put((size_t)i, i % 10 ? 2 * n - i : i, i % 10 ? 2 * n - i + 1 + random_below(2) : 2 * n - i,
                 size);
         else
-            put((size_t)i, chance(n), 0, size);
+            put((size_t)i, random_below(n), 0, size);
         if (kind == ANY)
-            blocks[i].end = blocks[i].start + chance(2 * n - blocks[i].start);
+            blocks[i].end = blocks[i].start + random_below(2 * n - blocks[i].start);
     }
 }
 
@@ -124,8 +124,8 @@ static void test_kinds(void)
     static const double worst[KINDS] = { 1, 1.001, 1.06, 1.02, 1.07 };
     for (int kind = 0; kind < KINDS; kind++)
         for (int round = 0; round < 60; round++) {
-            int n = 1 + chance(round < 50 ? 120 : 1500);
-            make(kind, n);
+            int n = 1 + random_below(round < 50 ? 120 : 1500);
+            make_case(kind, n);
             size_t least = bound(n), arena = place(n, ALIGN);
             CHECK_MSG(is_sound(n, arena, ALIGN), "%s: %d blocks overlap", kinds[kind], n);
             CHECK_MSG(arena >= least && (double)arena <= worst[kind] * (double)least,
@@ -140,10 +140,10 @@ static void test_alignments(void)
     CHECK(place(0, ALIGN) == 0);
     for (size_t alignment = 4; alignment <= 4096; alignment *= 2)
         for (int round = 0; round < 20; round++) {
-            int n = 1 + chance(60);
-            make(round % KINDS, n);
+            int n = 1 + random_below(60);
+            make_case(round % KINDS, n);
             for (int i = 0; i < n; i++)
-                blocks[i].size = (size_t)(1 + chance(9)) * (size_t)(1 + chance(40));
+                blocks[i].size = (size_t)(1 + random_below(9)) * (size_t)(1 + random_below(40));
             size_t least = bound(n), arena = place(n, alignment);
             CHECK_MSG(arena >= least && is_sound(n, arena, alignment), "alignment %d",
                       (int)alignment);
@@ -180,14 +180,14 @@ static size_t search(int n, int placed, unsigned left, size_t *at, size_t arena,
 
 static void test_least(void)
 {
-    const int rounds = check_tries(2000);
+    const int rounds = check_iterations(2000);
     int above = 0;
     for (int round = 0; round < rounds; round++) {
         size_t at[8];
-        int n = 2 + chance(6), length = 2 + chance(6);
+        int n = 2 + random_below(6), length = 2 + random_below(6);
         for (int i = 0; i < n; i++) {
-            int start = chance(length);
-            put((size_t)i, start, start + chance(length - start), (size_t)(1 + chance(6)) * ALIGN);
+            int start = random_below(length);
+            put((size_t)i, start, start + random_below(length - start), (size_t)(1 + random_below(6)) * ALIGN);
         }
         size_t least = search(n, 0, (1u << n) - 1, at, 0, SIZE_MAX), arena = place(n, ALIGN);
         CHECK_MSG(arena >= least && is_sound(n, arena, ALIGN), "round %d: %d blocks", round, n);
@@ -203,7 +203,7 @@ static size_t effort(int kind, int n)
     int failed = 0;
     gckpti_scratch scratch = gckpti_scratch_new(&memory, &failed);
     gckpti_skyline s;
-    make(kind, n);
+    make_case(kind, n);
     CHECK(gckpti_skyline_new(&scratch, &s, blocks, (size_t)n, ALIGN));
     gckpti_set_priorities(&s, GCKPTI_BY_AREA);
     CHECK(gckpti_place_by_priority(&s) >= s.goal);
@@ -213,7 +213,7 @@ static size_t effort(int kind, int n)
 
 static void test_effort(void)
 {
-    make(NESTED, 20000);
+    make_case(NESTED, 20000);
     size_t least = bound(20000), arena = place(20000, ALIGN);
     CHECK(arena == least && is_sound(20000, arena, ALIGN));
     state = 1; /* the same blocks, however many tries there were before */
@@ -227,7 +227,7 @@ static void test_effort(void)
 
 /* ---- memory ---- */
 typedef struct {
-    long left, pieces;
+    long left, blocks;
 } heap;
 
 static void *resize(void *user, void *ptr, size_t old_size, size_t new_size)
@@ -235,13 +235,13 @@ static void *resize(void *user, void *ptr, size_t old_size, size_t new_size)
     heap *h = (heap *)user;
     (void)old_size;
     if (new_size == 0) {
-        h->pieces -= ptr != NULL;
+        h->blocks -= ptr != NULL;
         free(ptr);
         return NULL;
     }
     if (h->left-- <= 0)
         return NULL;
-    h->pieces += ptr == NULL;
+    h->blocks += ptr == NULL;
     return realloc(ptr, new_size);
 }
 
@@ -256,11 +256,11 @@ static void test_memory(void)
         memory.desc.resize = resize;
         memory.desc.user = &h;
         gckpti_scratch scratch = gckpti_scratch_new(&memory, &failed);
-        make(ANY, 3000);
+        make_case(ANY, 3000);
         size_t arena = gckpti_assign_offsets(&scratch, blocks, 3000, ALIGN);
         CHECK((arena == SIZE_MAX) == (failed != 0));
         gckpti_scratch_free(&scratch);
-        CHECK(h.pieces == 0);
+        CHECK(h.blocks == 0);
         if (!failed)
             break;
         failures++;

@@ -15,46 +15,46 @@
 #include "net.h"
 
 /* ---- slower memory: between canaries; it notes what is touched; call fail_at copies a byte less ---- */
-enum { FAR_BYTES = 1 << 20, CANARY = 256 };
+enum { HOST_BYTES = 1 << 20, CANARY = 256 };
 static struct {
-    unsigned char bytes[FAR_BYTES + 2 * CANARY];
+    unsigned char bytes[HOST_BYTES + 2 * CANARY];
     size_t size, touched; /* what the plan says; the greatest address + 1 */
     long calls, fail_at, out, in;
-} far;
+} host;
 
-static void far_open(size_t size)
+static void host_open(size_t size)
 {
-    memset(&far, 0, sizeof far);
-    memset(far.bytes, 0xc5, sizeof far.bytes);
-    far.size = size;
+    memset(&host, 0, sizeof host);
+    memset(host.bytes, 0xc5, sizeof host.bytes);
+    host.size = size;
 }
 
-static size_t far_offload(void *user, size_t at, const void *from, size_t bytes)
+static size_t host_offload(void *user, size_t at, const void *from, size_t bytes)
 {
-    size_t n = bytes - (++far.calls == far.fail_at);
-    CHECK(user == &far && bytes > 0 && at + bytes <= far.size);
-    memcpy(far.bytes + CANARY + at, from, n);
-    far.touched = at + bytes > far.touched ? at + bytes : far.touched;
-    far.out += (long)bytes;
+    size_t n = bytes - (++host.calls == host.fail_at);
+    CHECK(user == &host && bytes > 0 && at + bytes <= host.size);
+    memcpy(host.bytes + CANARY + at, from, n);
+    host.touched = at + bytes > host.touched ? at + bytes : host.touched;
+    host.out += (long)bytes;
     return n;
 }
 
-static size_t far_reload(void *user, size_t at, void *to, size_t bytes)
+static size_t host_reload(void *user, size_t at, void *to, size_t bytes)
 {
-    size_t n = bytes - (++far.calls == far.fail_at);
-    CHECK(user == &far && bytes > 0 && at + bytes <= far.size && at + bytes <= far.touched);
-    memcpy(to, far.bytes + CANARY + at, n);
-    far.in += (long)bytes;
+    size_t n = bytes - (++host.calls == host.fail_at);
+    CHECK(user == &host && bytes > 0 && at + bytes <= host.size && at + bytes <= host.touched);
+    memcpy(to, host.bytes + CANARY + at, n);
+    host.in += (long)bytes;
     return n;
 }
 
-static void far_close(void)
+static void host_close(void)
 {
     int intact = 1;
-    CHECK_MSG(far.touched == far.size, "%zu bytes touched, planned %zu", far.touched, far.size);
-    for (size_t i = 0; i < CANARY + FAR_BYTES + CANARY; i++)
-        if (i < CANARY || i >= CANARY + far.size)
-            intact = intact && far.bytes[i] == 0xc5;
+    CHECK_MSG(host.touched == host.size, "%zu bytes touched, planned %zu", host.touched, host.size);
+    for (size_t i = 0; i < CANARY + HOST_BYTES + CANARY; i++)
+        if (i < CANARY || i >= CANARY + host.size)
+            intact = intact && host.bytes[i] == 0xc5;
     CHECK(intact);
 }
 
@@ -64,7 +64,7 @@ static struct {
     struct { size_t at, bytes; void *to; const void *from; } job[COPIES];
     int begun, done, out; /* out: how many of them were offloads */
     int threaded, ends, failed, wrong;
-    long fail_at, waits, beside; /* beside: most that were under way when something was waited for */
+    long fail_at, waits, overlapped; /* beside: most that were under way when something was waited for */
     pthread_mutex_t lock;
     pthread_cond_t moved;
     pthread_t thread;
@@ -76,13 +76,13 @@ static void copy_next(void)
     const size_t at = copier.job[copier.done].at, bytes = copier.job[copier.done].bytes, end = at + bytes;
     const void *from = copier.job[copier.done].from;
     void *to = copier.job[copier.done].to;
-    copier.wrong += bytes == 0 || end > far.size || (to && end > far.touched);
+    copier.wrong += bytes == 0 || end > host.size || (to && end > host.touched);
     if (copier.done + 1 == copier.fail_at)
         copier.failed = 1;
     else
-        memcpy(to ? to : far.bytes + CANARY + at, to ? far.bytes + CANARY + at : from, bytes);
-    far.touched = end > far.touched ? end : far.touched;
-    *(to ? &far.in : &far.out) += (long)bytes;
+        memcpy(to ? to : host.bytes + CANARY + at, to ? host.bytes + CANARY + at : from, bytes);
+    host.touched = end > host.touched ? end : host.touched;
+    *(to ? &host.in : &host.out) += (long)bytes;
     copier.done++;
 }
 
@@ -106,7 +106,7 @@ static void *copy_all(void *context)
 static void begin_copy(void *user, size_t at, void *to, const void *from, size_t bytes)
 {
     pthread_mutex_lock(&copier.lock);
-    CHECK(user == &far && copier.begun < COPIES);
+    CHECK(user == &host && copier.begun < COPIES);
     copier.job[copier.begun].at = at;
     copier.job[copier.begun].bytes = bytes;
     copier.job[copier.begun].to = to;
@@ -130,9 +130,9 @@ static int slow_wait(void *user, int later)
 {
     pthread_mutex_lock(&copier.lock);
     const int under_way = copier.begun - copier.done;
-    CHECK(user == &far && later >= 0);
+    CHECK(user == &host && later >= 0);
     copier.waits++;
-    copier.beside = under_way > copier.beside ? under_way : copier.beside;
+    copier.overlapped = under_way > copier.overlapped ? under_way : copier.overlapped;
     while (copier.begun - copier.done > later)
         if (copier.threaded)
             pthread_cond_wait(&copier.moved, &copier.lock);
@@ -149,7 +149,7 @@ static int slow_wait(void *user, int later)
 static void copier_open(int threaded, size_t size)
 {
     memset(&copier, 0, sizeof copier);
-    far_open(size);
+    host_open(size);
     copier.threaded = threaded;
     CHECK(!pthread_mutex_init(&copier.lock, NULL) && !pthread_cond_init(&copier.moved, NULL));
     CHECK(!threaded || !pthread_create(&copier.thread, NULL, copy_all, NULL));
@@ -206,11 +206,11 @@ static const char *lazy_finish(void *context)
 }
 /* Records nothing, so that each instruction is asked for; what was begun is waited for by then. Of each loss its
  * scale is told: no loss is tensor 0. */
-static int asked_to_repeat(void *context, const gckpt_step_params *moment)
+static int refuse_repeat(void *context, const gckpt_step_params *step_key)
 {
-    CHECK(context == &dev.d && moment && dev.queued == 0 && moment->losses > 0);
-    for (int k = 0; k < moment->losses; k++)
-        CHECK(moment->scales[k].id > 0 && moment->scales[k].scale > 0);
+    CHECK(context == &dev.d && step_key && dev.queued == 0 && step_key->losses > 0);
+    for (int k = 0; k < step_key->losses; k++)
+        CHECK(step_key->scales[k].id > 0 && step_key->scales[k].scale > 0);
     dev.asked++;
     return 0;
 }
@@ -256,7 +256,7 @@ static uint64_t train(gckpt_plan *p, gckpt_exec_desc *d, int64_t stream, int pie
     if (!CHECK_MSG(e != NULL, "exec: %s", gckpt_error_text(net.s)))
         return 0;
     for (int i = 0; i < 3; i++) {
-        gckpt_result result = rig_step(e, fill, NULL, net.batch - (i == 2), stream, pieces, &h, &r);
+        gckpt_result result = util_step(e, fill, NULL, net.batch - (i == 2), stream, pieces, &h, &r);
         CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(e));
     }
     if (d && d->debug & GCKPT_DEBUG_MEASURE)
@@ -286,7 +286,7 @@ static void check_usage(const gckpt_plan *p, size_t *out, size_t *in)
     CHECK((*out > 0) == (gckpt_plan_offloaded(p) > 0) && (*in > 0) == (*out > 0));
 }
 
-static long planned, used, less, met;
+static long planned, used, less, tight;
 
 /* One request with and without slower memory, at a budget between the least and store-all's. */
 static void try_budget(unsigned seed, gckpt_plan_desc d, uint64_t want, int64_t rows, int where)
@@ -303,7 +303,7 @@ static void try_budget(unsigned seed, gckpt_plan_desc d, uint64_t want, int64_t 
     d.budget = least = net.g->min_bytes;
     d.budget += (most - least) / 100 * (size_t)where;
     near = plan_of(&d);
-    d.offload_bytes = chance(30) ? 4096 : FAR_BYTES;
+    d.offload_bytes = chance(30) ? 4096 : HOST_BYTES;
     d.offload_cost = (uint64_t)(1 + below(60)) << (chance(50) ? 20 : 14);
     d.overlap_offload = (int)below(2);
     p = plan_of(&d);
@@ -318,18 +318,18 @@ static void try_budget(unsigned seed, gckpt_plan_desc d, uint64_t want, int64_t 
     planned++;
     used += out > 0;
     less += gckpt_plan_cost(p) < gckpt_plan_cost(near);
-    met += gckpt_plan_cost(p) == gckpt_plan_proven_cost(p);
+    tight += gckpt_plan_cost(p) == gckpt_plan_proven_cost(p);
     gckpt_plan_free(near);
-    far_open(gckpt_plan_offloaded(p));
-    gckpt_exec_desc e = { .offload = far_offload, .reload = far_reload, .user = &far };
+    host_open(gckpt_plan_offloaded(p));
+    gckpt_exec_desc e = { .offload = host_offload, .reload = host_reload, .user = &host };
     e.debug = chance(50) ? GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_POISON : GCKPT_DEBUG_RECOMPUTE | GCKPT_DEBUG_POISON;
     int whole = rows == net.batch || rows == 0;
-    gckpt_exec_desc own = { .backend = d.backend, .debug = chance(30) ? GCKPT_DEBUG_MEASURE : 0 };
-    uint64_t got = train(p, d.backend ? &own : chance(70) ? &e : NULL, 0, chance(30) ? 3 : 0);
+    gckpt_exec_desc plain = { .backend = d.backend, .debug = chance(30) ? GCKPT_DEBUG_MEASURE : 0 };
+    uint64_t got = train(p, d.backend ? &plain : chance(70) ? &e : NULL, 0, chance(30) ? 3 : 0);
     CHECK_MSG(got == want, "seed %u, %d %%: other bits", seed, where);
-    if (far.calls) {
-        far_close();
-        CHECK(!whole || far.out <= 3 * (long)out);
+    if (host.calls) {
+        host_close();
+        CHECK(!whole || host.out <= 3 * (long)out);
     }
     destroy();
     if (d.backend) {
@@ -374,8 +374,8 @@ static void random_plans(unsigned first, unsigned n)
             try_budget(seed, d, want, rows, (int)below(70));
         }
     }
-    printf("random plans: %ld, %ld offload, %ld with less work, %ld of proven work\n", planned, used, less, met);
-    CHECK(planned < 20 || (used > planned / 4 && less > 0 && met > 0));
+    printf("random plans: %ld, %ld offload, %ld with less work, %ld of proven work\n", planned, used, less, tight);
+    CHECK(planned < 20 || (used > planned / 4 && less > 0 && tight > 0));
 }
 
 /* ---- a GPT of some layers, whose plans offload; budget 1: an eighth of the way from the least to store-all ---- */
@@ -423,7 +423,7 @@ static gckpt_plan *gpt(int64_t rows, const gckpt_plan_desc *like)
     return plan_of(&d);
 }
 
-static const gckpt_plan_desc gpt_desc = { .mode = GCKPT_OPTIMAL, .budget = 1, .offload_bytes = FAR_BYTES,
+static const gckpt_plan_desc gpt_desc = { .mode = GCKPT_OPTIMAL, .budget = 1, .offload_bytes = HOST_BYTES,
                                           .offload_cost = 1 << 20, .batch = 4 };
 
 /* Bits with every way to run; an executor on memory of a device's own, copied or moved. */
@@ -436,7 +436,7 @@ static void every_way(void)
     d.budget = 0;
     gckpt_plan *p = gpt(4, &d);
     want = p ? train(p, NULL, 0, 0) : 0;
-    rig_free(NULL, p, net.g, net.s);
+    util_free(NULL, p, net.g, net.s);
     for (int k = 0; k < 12; k++) {
         int own = k >= 6, callbacks = k % 3 == 1, moves = k % 3 == 2;
         d = gpt_desc;
@@ -447,27 +447,27 @@ static void every_way(void)
             return;
         CHECK(gckpt_plan_offloaded(p) > 0);
         check_usage(p, &out, &in);
-        far_open(gckpt_plan_offloaded(p));
-        gckpt_exec_desc e = { .user = &far, .backend = d.backend };
+        host_open(gckpt_plan_offloaded(p));
+        gckpt_exec_desc e = { .user = &host, .backend = d.backend };
         if (callbacks)
-            e.offload = far_offload, e.reload = far_reload;
+            e.offload = host_offload, e.reload = host_reload;
         e.debug = k % 4 == 3 ? GCKPT_DEBUG_POISON | GCKPT_DEBUG_MEASURE : k % 4 == 1 ? GCKPT_DEBUG_RECOMPUTE : 0;
         dev.moves = dev.asked = 0;
         device_reset(&dev.d);
         uint64_t got = train(p, &e, k % 2 ? 2 : 0, k % 2 || own ? 0 : 5);
         CHECK_MSG(got == want, "way %d: other bits", k);
         CHECK((dev.asked > 0) == (own && moves && !e.debug)); /* others may take part in what is done */
-        CHECK((dev.moves > 0) == (own && moves) && dev.host == 0 && (far.calls > 0) == callbacks);
+        CHECK((dev.moves > 0) == (own && moves) && dev.host == 0 && (host.calls > 0) == callbacks);
         if (callbacks)
-            far_close();
-        rig_free(NULL, p, net.g, net.s);
+            host_close();
+        util_free(NULL, p, net.g, net.s);
     }
 }
 
 static int cancel_at, instruction_count;
 static int cancels(void *user, const gckpt_progress *now)
 {
-    CHECK(user == &far && now != NULL);
+    CHECK(user == &host && now != NULL);
     return ++instruction_count == cancel_at;
 }
 
@@ -487,7 +487,7 @@ static gckpt_result step_by(int call, gckpt_exec *e, const gckpt_plan *p, const 
 }
 
 /* Copies beside what is computed: every way, the same bits; what fails or is cancelled under way ends all of it. */
-static void beside(void)
+static void overlapped(void)
 {
     gckpt_feed feeds[NET_FEEDS];
     const gckpt_hyper h = { .lr = 1e-2f };
@@ -497,9 +497,9 @@ static void beside(void)
     d.budget = 0;
     gckpt_plan *p = gpt(4, &d);
     want = p ? train(p, NULL, 0, 0) : 0;
-    rig_free(NULL, p, net.g, net.s);
+    util_free(NULL, p, net.g, net.s);
     for (int k = 0; k < 24; k++) {
-        if (!check_share((unsigned)k, 5))
+        if (!check_sampled((unsigned)k, 5))
             continue;
         d = gpt_desc;
         d.overlap_offload = k % 6 != 5;
@@ -515,7 +515,7 @@ static void beside(void)
         CHECK(gckpt_plan_print(p, file_write, &told) == GCKPT_OK && file_write(&told, "", 1) == 1);
         CHECK(!strstr((char *)told.bytes, "  hidden: ") == !d.overlap_offload);
         free(told.bytes);
-        gckpt_exec_desc e = { .offload = slow_offload, .reload = slow_reload, .wait = slow_wait, .user = &far };
+        gckpt_exec_desc e = { .offload = slow_offload, .reload = slow_reload, .wait = slow_wait, .user = &host };
         if (d.backend)
             e = (gckpt_exec_desc){ .backend = d.backend };
         e.debug = k % 3 == 1 ? GCKPT_DEBUG_POISON | GCKPT_DEBUG_MEASURE : k % 3 == 2 ? GCKPT_DEBUG_RECOMPUTE : 0;
@@ -523,29 +523,29 @@ static void beside(void)
         dev.left = 0;
         uint64_t got = train(p, &e, k % 4 == 3 ? 2 : 0, k % 3 || d.backend ? 0 : 5);
         CHECK_MSG(got == want, "copies beside, way %d: other bits", k);
-        CHECK_MSG(d.backend || e.debug || copier.threaded || copier.beside > 1, "way %d: none beside another", k);
+        CHECK_MSG(d.backend || e.debug || copier.threaded || copier.overlapped > 1, "way %d: none beside another", k);
         CHECK(dev.queued == 0 && (!dev.left || d.backend));
         if (!d.backend)
-            far_close();
+            host_close();
         copier_close();
-        rig_free(NULL, p, net.g, net.s);
+        util_free(NULL, p, net.g, net.s);
     }
     d = gpt_desc;
     d.overlap_offload = 1;
     d.offload_cost >>= 3;
     for (int threaded = 0; threaded < 2; threaded++) {
         p = gpt(2, &d);
-        gckpt_exec_desc x = { .wait = slow_wait, .user = &far };
+        gckpt_exec_desc x = { .wait = slow_wait, .user = &host };
         CHECK(!gckpt_exec_new(p, net.s, &x) && gckpt_error(net.s) == GCKPT_E_ARG);
         x = (gckpt_exec_desc){ .offload = slow_offload, .reload = slow_reload, .wait = slow_wait,
-                               .user = &far, .progress = cancels };
+                               .user = &host, .progress = cancels };
         copier_open(threaded, gckpt_plan_offloaded(p));
         gckpt_exec *e = gckpt_exec_new(p, net.s, &x);
         fill(NULL, 0, feeds);
         instruction_count = cancel_at = 0;
         CHECK_MSG(e && gckpt_step(e, feeds, 4, 4, &h, NULL) == GCKPT_OK, "%s", gckpt_error_text(net.s));
         const int all = instruction_count;
-        const long copies = (far.out + far.in) ? 2 * copier.out + 8 : 0;
+        const long copies = (host.out + host.in) ? 2 * copier.out + 8 : 0;
         const uint64_t before = gckpt_store_hash(net.s), state = gckpt_store_step(net.s);
         long failed = 0, cancelled = 0;
         for (int n = 1; n <= (int)copies; n += 1 + n / 8) { /* the n-th of those begun since all were done fails */
@@ -553,7 +553,7 @@ static void beside(void)
             gckpt_result result = gckpt_step(e, feeds, 4, 4, &h, NULL);
             copier.fail_at = 0;
             if (result == GCKPT_OK) { /* not so many are under way at once: it is as if the step had been another one */
-                rig_free(e, NULL, NULL, NULL);
+                util_free(e, NULL, NULL, NULL);
                 break;
             }
             failed++;
@@ -561,9 +561,9 @@ static void beside(void)
                       gckpt_error_text(e));
             CHECK(gckpt_store_hash(net.s) == before && gckpt_store_step(net.s) == state && copier.begun == copier.done);
             if (n + 1 + n / 8 > (int)copies)
-                rig_free(e, NULL, NULL, NULL);
+                util_free(e, NULL, NULL, NULL);
         }
-        rig_free(NULL, p, net.g, net.s);
+        util_free(NULL, p, net.g, net.s);
         p = gpt(2, &d);
         e = gckpt_exec_new(p, net.s, &x);
         const uint64_t begin = gckpt_store_hash(net.s);
@@ -581,7 +581,7 @@ static void beside(void)
         printf("copies beside: %ld failed, %ld cancelled steps\n", failed, cancelled);
         CHECK(failed > 2 && cancelled > 20);
         copier_close();
-        rig_free(e, p, net.g, net.s);
+        util_free(e, p, net.g, net.s);
     }
     dev.lazy.wait_copies_until = lazy_join_but;
 }
@@ -604,16 +604,16 @@ static void reload_last(void)
         float first = 0;
         int loss = list[i].kind == GCKPT_FORWARD && net.g->tensors[list[i].id]->op->flags & GCKPT_LOSS;
         for (int more = 0; more < 2 && list[i].kind == GCKPT_FORWARD && !loss; more++) {
-            rig_free(NULL, NULL, net.g, net.s);
+            util_free(NULL, NULL, net.g, net.s);
             gckpt_plan_free(gpt(1, &d));
-            gckpt_fetch_spec pick = { net.g->tensors[list[i].id], 0 };
+            gckpt_fetch_spec fetch = { net.g->tensors[list[i].id], 0 };
             gckpt_plan_desc q = d;
             q.mode = GCKPT_SCHEDULE;
             q.schedule = list;
             q.instructions = n + more;
-            q.fetch = &pick;
+            q.fetch = &fetch;
             q.fetches = 1;
-            q.offload_bytes = FAR_BYTES;
+            q.offload_bytes = HOST_BYTES;
             q.offload_cost = 1;
             list[n] = (gckpt_instruction){ GCKPT_RELOAD, list[i].id };
             p = gckpt_plan_new(net.g, net.term, net.terms, &q);
@@ -627,10 +627,10 @@ static void reload_last(void)
                     want = gckpt_store_hash(net.s), first = *got;
                 CHECK(gckpt_store_hash(net.s) == want && memcmp(&first, got, sizeof first) == 0);
             }
-            rig_free(x, p, NULL, NULL);
+            util_free(x, p, NULL, NULL);
         }
     }
-    rig_free(NULL, NULL, net.g, net.s);
+    util_free(NULL, NULL, net.g, net.s);
 }
 
 /* A step that is abandoned behind any instruction leaves nothing to come in an arena it shares. */
@@ -657,12 +657,12 @@ static void abandoned(void)
         want = stop ? want : gckpt_store_hash(s);
         CHECK_MSG(gckpt_store_hash(s) == want, "abandoned behind %d instructions", stop);
         gckpt_exec_free(a);
-        rig_free(b, NULL, NULL, s);
+        util_free(b, NULL, NULL, s);
         device_release(&dev.d, e.arena, bytes);
         if (end)
             break;
     }
-    rig_free(NULL, p, net.g, net.s);
+    util_free(NULL, p, net.g, net.s);
 }
 
 /* The n-th copy fails: an error, nothing changed; the next step is as if there had been none. */
@@ -676,13 +676,13 @@ static void by_the_host(void)
     d.budget = 0;
     gckpt_plan *p = gpt(4, &d);
     const uint64_t want = p ? train(p, NULL, 0, 0) : 0;
-    rig_free(NULL, p, net.g, net.s);
+    util_free(NULL, p, net.g, net.s);
     d = gpt_desc;
     d.backend = &dev.b;
     for (int k = 0; k < 4; k++) {
         p = gpt(2, &d);
         gckpt_exec_desc x = { .backend = &dev.b, .offload = slow_offload, .reload = slow_reload, .wait = slow_wait,
-                              .user = &far, .debug = k == 1 ? GCKPT_DEBUG_RECOMPUTE : 0 };
+                              .user = &host, .debug = k == 1 ? GCKPT_DEBUG_RECOMPUTE : 0 };
         copier_open(0, gckpt_plan_offloaded(p));
         if (k < 2)
             CHECK_MSG(train(p, &x, 0, 0) == want && copier.waits > 0, "through the host, way %d: other bits", k);
@@ -698,8 +698,8 @@ static void by_the_host(void)
         CHECK(k < 2 || (strstr(gckpt_error_text(e), k > 2 ? "reload" : "offload") && gckpt_store_hash(net.s) == before));
         copier_close();
         if (k < 2) /* all of it was needed */
-            far_close();
-        rig_free(e, p, net.g, net.s);
+            host_close();
+        util_free(e, p, net.g, net.s);
     }
 }
 
@@ -715,7 +715,7 @@ static void not_repeated(void)
         gckpt_exec_desc x = { .backend = k ? &silent : &dev.lazy };
         dev.asked = 0;
         CHECK(p && train(p, &x, 0, 0) != 0 && dev.asked == 0);
-        rig_free(NULL, p, net.g, net.s);
+        util_free(NULL, p, net.g, net.s);
     }
 }
 
@@ -739,13 +739,13 @@ static void odd_backward(const gckpt_call *call)
 }
 static const gckpt_op odd_op = { .name = "odd", .shape = odd_shape, .forward = odd_forward, .backward = odd_backward,
                                  .needs = { GCKPT_IN(0) }, .flags = GCKPT_LOSS };
-static void odd_forward_there(const gckpt_call *call) { device_run(call, odd_forward, NULL); }
-static void odd_backward_there(const gckpt_call *call) { device_run(call, odd_backward, NULL); }
+static void odd_forward_on_device(const gckpt_call *call) { device_run(call, odd_forward, NULL); }
+static void odd_backward_on_device(const gckpt_call *call) { device_run(call, odd_backward, NULL); }
 static gckpt_kernel find_odd(void *context, const gckpt_op *op, gckpt_kind kind)
 {
     if (op != &odd_op)
         return device_find(context, op, kind);
-    return kind == GCKPT_FORWARD ? odd_forward_there : odd_backward_there;
+    return kind == GCKPT_FORWARD ? odd_forward_on_device : odd_backward_on_device;
 }
 
 /* What a regulariser is worth is not known then, and it is the host that must find out: nothing is repeated; without one
@@ -772,7 +772,7 @@ static void uncounted(void)
             const uint64_t got = p ? train(p, &x, k / 2 ? 2 : 0, 0) : 0;
             want = i ? want : got;
             CHECK_MSG(got == want && (dev.asked > 0) == (i && k % 2 == 0), "way %d: asked %ld times", k, dev.asked);
-            rig_free(NULL, p, net.g, net.s);
+            util_free(NULL, p, net.g, net.s);
         }
     }
 }
@@ -784,27 +784,27 @@ static void failures(void)
     gckpt_plan *p = gpt(2, &gpt_desc);
     if (!CHECK(p != NULL))
         return;
-    far_open(gckpt_plan_offloaded(p));
-    gckpt_exec_desc d = { .offload = far_offload, .user = &far };
+    host_open(gckpt_plan_offloaded(p));
+    gckpt_exec_desc d = { .offload = host_offload, .user = &host };
     CHECK(!gckpt_exec_new(p, net.s, &d) && gckpt_error(net.s) == GCKPT_E_ARG);
-    d.reload = far_reload;
+    d.reload = host_reload;
     gckpt_exec *e = gckpt_exec_new(p, net.s, &d);
     fill(NULL, 0, feeds);
     CHECK(gckpt_step(e, feeds, 4, 4, &h, NULL) == GCKPT_OK);
-    const long calls = far.calls;
+    const long calls = host.calls;
     uint64_t before = gckpt_store_hash(net.s), state = gckpt_store_step(net.s);
     for (long n = 1; n <= calls; n++) {
-        far.calls = 0;
-        far.fail_at = n;
+        host.calls = 0;
+        host.fail_at = n;
         gckpt_result result = gckpt_step(e, feeds, 4, 4, &h, NULL);
         CHECK_MSG(result == GCKPT_E_FILE && strstr(gckpt_error_text(e), "nothing was changed"), "copy %ld: %s", n,
                   gckpt_error_text(e));
-        CHECK(gckpt_store_hash(net.s) == before && gckpt_store_step(net.s) == state && far.calls == n);
+        CHECK(gckpt_store_hash(net.s) == before && gckpt_store_step(net.s) == state && host.calls == n);
     }
-    far.fail_at = 0;
+    host.fail_at = 0;
     CHECK(gckpt_step(e, feeds, 4, 4, &h, NULL) == GCKPT_OK && gckpt_store_step(net.s) == state + 1);
     uint64_t after = gckpt_store_hash(net.s);
-    rig_free(e, p, net.g, net.s);
+    util_free(e, p, net.g, net.s);
     gckpt_plan_desc all = gpt_desc;
     all.mode = GCKPT_STORE_ALL;
     all.budget = 0;
@@ -814,7 +814,7 @@ static void failures(void)
     for (int i = 0; i < 2; i++)
         CHECK(gckpt_step(e, feeds, 4, 4, &h, NULL) == GCKPT_OK);
     CHECK(gckpt_store_hash(net.s) == after);
-    rig_free(e, p, net.g, net.s);
+    util_free(e, p, net.g, net.s);
     for (int k = 0; k < 2; k++) { /* slower memory that forgets is found out, floats and bf16 */
         gckpt_plan_desc pd = gpt_desc;
         pd.precision = k ? GCKPT_BF16 : GCKPT_FP32;
@@ -823,23 +823,23 @@ static void failures(void)
         e = gckpt_exec_new(p, net.s, &d);
         CHECK_MSG(e && gckpt_plan_offloaded(p) > 0, "%s", gckpt_error_text(net.g));
         fill(NULL, 0, feeds);
-        far_open(gckpt_plan_offloaded(p));
+        host_open(gckpt_plan_offloaded(p));
         CHECK_MSG(gckpt_step(e, feeds, 4, 4, &h, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
-        int told[2] = { 0, 0 }; /* about values; about aux */
-        for (size_t at = 0; at < far.size; at += far.size / 60 + 1) {
+        int reports[2] = { 0, 0 }; /* about values; about aux */
+        for (size_t at = 0; at < host.size; at += host.size / 60 + 1) {
             CHECK(gckpt_step_start(e, feeds, 4, 4, &h) == GCKPT_OK);
             while (gckpt_next_instruction(e).kind != GCKPT_RELOAD && gckpt_next_instruction(e).id >= 0)
                 gckpt_run_some(e, 1, NULL);
-            far.bytes[CANARY + at] ^= 1;
+            host.bytes[CANARY + at] ^= 1;
             gckpt_result result = gckpt_run_some(e, INT32_MAX, NULL);
             CHECK(result == GCKPT_OK || result == GCKPT_E_DATA);
             if (result == GCKPT_OK) /* nothing was there, or it was back already */
                 continue;
             CHECK(strstr(gckpt_error_text(e), "slower memory"));
-            told[strstr(gckpt_error_text(e), "recompute: aux of") != NULL]++;
+            reports[strstr(gckpt_error_text(e), "recompute: aux of") != NULL]++;
         }
-        CHECK_MSG(told[0] > 20 && (k || told[1] > 2), "%d: %d values, %d aux", k, told[0], told[1]);
-        rig_free(e, p, net.g, net.s);
+        CHECK_MSG(reports[0] > 20 && (k || reports[1] > 2), "%d: %d values, %d aux", k, reports[0], reports[1]);
+        util_free(e, p, net.g, net.s);
     }
     /* memory for it */
     for (int own = 0; own < 2; own++) {
@@ -857,7 +857,7 @@ static void failures(void)
         dev.lazy.wait_copies = NULL;
         CHECK(!own || (!gckpt_exec_new(p, net.s, &d) && gckpt_error(net.s) == GCKPT_E_ARG));
         dev.lazy.wait_copies = lazy_join;
-        rig_free(NULL, p, net.g, net.s);
+        util_free(NULL, p, net.g, net.s);
     }
     heap planning = { 0 };
     for (planning.fail_at = 1, p = NULL; !p && planning.fail_at < 4000; planning.fail_at += 7) {
@@ -866,7 +866,7 @@ static void failures(void)
         planning.calls = 0;
         p = gpt(2, &pd);
         CHECK(p || (gckpt_error(net.g) == GCKPT_E_MEMORY && planning.blocks == 0));
-        rig_free(NULL, p, net.g, net.s);
+        util_free(NULL, p, net.g, net.s);
     }
     CHECK(p && planning.blocks == 0 && planning.wrong_sizes == 0);
 }
@@ -886,17 +886,17 @@ static void refusals(void)
     gckpt_plan_free(p);
     p = plan_of(&d);
     CHECK(p && gckpt_plan_offloaded(p) == 0);
-    rig_free(NULL, p, net.g, net.s);
+    util_free(NULL, p, net.g, net.s);
     d = gpt_desc;
     d.mode = GCKPT_INFERENCE;
     d.budget = 0;
     p = gpt(2, &d);
     CHECK(p && gckpt_plan_offloaded(p) == 0);
-    rig_free(NULL, p, net.g, net.s);
+    util_free(NULL, p, net.g, net.s);
     d = gpt_desc;
     d.offload_cost = UINT64_MAX / 8;
     CHECK(!gpt(2, &d) && gckpt_error(net.g) == GCKPT_E_ARG);
-    rig_free(NULL, NULL, net.g, net.s);
+    util_free(NULL, NULL, net.g, net.s);
     /* a plan's own list as a schedule: the same plan */
     d = gpt_desc;
     d.as_built = 1;
@@ -919,7 +919,7 @@ static void refusals(void)
     CHECK(!plan_of(&d) && gckpt_error(net.g) == GCKPT_E_BUDGET);
     d.offload_bytes = 0;
     CHECK(!plan_of(&d) && gckpt_error(net.g) == GCKPT_E_ARG && strstr(gckpt_error_text(net.g), "offload_bytes"));
-    d.offload_bytes = FAR_BYTES;
+    d.offload_bytes = HOST_BYTES;
     memmove(list + 1, list, (size_t)d.instructions++ * sizeof *list);
     list[0].kind = GCKPT_RELOAD;
     list[1] = list[2]; /* it reads what was reloaded */
@@ -941,7 +941,7 @@ static void refusals(void)
     f.size = 0;
     CHECK(gckpt_plan_c(p, "small", file_write, &f) == GCKPT_OK);
     free(f.bytes);
-    rig_free(NULL, p, net.g, net.s);
+    util_free(NULL, p, net.g, net.s);
     /* points of a frontier with slower memory: less work in more bytes, and their plans have it */
     gckpt_plan_free(gpt(2, &gpt_desc));
     d = gpt_desc;
@@ -956,19 +956,19 @@ static void refusals(void)
     }
     CHECK(gckpt_frontier_points(all) > 3);
     gckpt_frontier_free(all);
-    rig_free(NULL, NULL, net.g, net.s);
+    util_free(NULL, NULL, net.g, net.s);
 }
 
 /* ---- any schedule: what the search evaluates is what the draft comes to ---- */
 static void schedules(unsigned first, unsigned n)
 {
-    enum { MOST_ITEMS = 6000 };
-    static gckpt_instruction list[MOST_ITEMS], with[5 * MOST_ITEMS];
-    long reloads = 0, holds = 0;
+    enum { MOST_ENTRIES = 6000 };
+    static gckpt_instruction list[MOST_ENTRIES], with[5 * MOST_ENTRIES];
+    long reloads = 0, dones = 0;
     for (unsigned seed = first; seed < first + n; seed++) {
         gckpt_plan_desc d = { .mode = GCKPT_SCHEDULE, .offload_bytes = (SIZE_MAX / 4), .offload_cost = 12345 };
         build(seed, 0);
-        int count = random_schedule(net.g, net.term, net.terms, list, MOST_ITEMS), many = 0, back = 0;
+        int count = random_schedule(net.g, net.term, net.terms, list, MOST_ENTRIES), many = 0, back = 0;
         unsigned char seen[MOST] = { 0 };
         d.alignment = chance(50) ? 4 : 64;
         d.overlap_offload = chance(50);
@@ -1008,11 +1008,11 @@ static void schedules(unsigned first, unsigned n)
             s.now.length = q->sched.length;
             gckpti_evaluate(&s, &s.now);
             CHECK(s.now.length == q->sched.length && !memcmp(s.now.entry, q->sched.entry, (size_t)q->sched.length * sizeof(int)));
-            uint64_t least, work = listed_work(&p, q, &least);
+            uint64_t least, work = lowered_cost(&p, q, &least);
             CHECK_MSG(s.now.overhead == work - least && q->cost + q->hidden == work && p.base_cost == least &&
                           (d.overlap_offload || !q->hidden), "seed %u: work", seed);
             CHECK((size_t)s.now.host_bytes >= q->offloaded && (size_t)s.now.host_bytes < q->offloaded + d.alignment);
-            int same = 1, far_live = 1;
+            int same = 1, host_live = 1;
             for (int x = 0; x < q->sched.length; x++) {
                 size_t live = q->live_bytes[q->entry_ins[x]], next = q->live_bytes[q->entry_ins[x] + 1], sum = 0;
                 for (size_t b = 0; b < q->buffer_count; b++) /* the search has sizes rounded up */
@@ -1020,18 +1020,18 @@ static void schedules(unsigned first, unsigned n)
                                ? gckpti_round_up(q->buffers[b].size, d.alignment) : 0;
                 same = same && (size_t)s.now.live_bytes[x] == sum && sum >= live;
                 if (q->ins[q->entry_ins[x] + 1].kind == GCKPT_OFFLOAD)
-                    far_live = far_live && next <= live;
+                    host_live = host_live && next <= live;
                 reloads += q->ins[q->entry_ins[x]].kind == GCKPT_RELOAD;
-                holds += q->ins[q->entry_ins[x]].kind == GCKPT_OFFLOAD_DONE;
+                dones += q->ins[q->entry_ins[x]].kind == GCKPT_OFFLOAD_DONE;
             }
             CHECK_MSG(same || d.precision, "seed %u: live bytes", seed);
-            CHECK(far_live);
+            CHECK(host_live);
             gckpti_scratch_free(&s.scratch);
         }
         gckpti_planner_free(&p);
         destroy();
         /* and it trains the same */
-        d.offload_bytes = FAR_BYTES;
+        d.offload_bytes = HOST_BYTES;
         uint64_t want = 0;
         for (int k = 0; k < 2; k++) {
             gckpt_plan_desc now = d;
@@ -1042,7 +1042,7 @@ static void schedules(unsigned first, unsigned n)
             if (plan && gckpt_plan_offloaded(plan)) {
                 copier_open(chance(50), gckpt_plan_offloaded(plan));
                 e = (gckpt_exec_desc){ .debug = chance(50) ? GCKPT_DEBUG_POISON : 0, .offload = slow_offload,
-                                       .reload = slow_reload, .wait = slow_wait, .user = &far };
+                                       .reload = slow_reload, .wait = slow_wait, .user = &host };
             }
             uint64_t got = plan ? train(plan, &e, 0, 0) : 0;
             CHECK_MSG(!k || !plan || got == want, "seed %u: other bits", seed);
@@ -1050,12 +1050,12 @@ static void schedules(unsigned first, unsigned n)
             want = got;
             if (e.wait)
                 copier_close();
-            rig_free(NULL, plan, NULL, NULL);
+            util_free(NULL, plan, NULL, NULL);
             destroy();
         }
     }
-    printf("random schedules: %u, with %ld reloads, %ld holds\n", n, reloads, holds);
-    CHECK(n < 10 || (reloads > (long)n && holds > (long)n)); /* a few schedules may have fewer */
+    printf("random schedules: %u, with %ld reloads, %ld holds\n", n, reloads, dones);
+    CHECK(n < 10 || (reloads > (long)n && dones > (long)n)); /* a few schedules may have fewer */
 }
 
 /* ---- every schedule of a small chain, by Dijkstra's search over what is live, what slower memory has, and
@@ -1081,7 +1081,7 @@ static uint64_t oracle(const gckpti_planner *p, int64_t memory, int64_t slow)
             at = queue[i].cost < queue[at].cost ? i : at;
         visit v = queue[at];
         queue[at] = queue[--count];
-        int live = v.state & all, stored = v.state >> n & all, rank = v.state >> (2 * n);
+        int live = v.state & all, offloaded = v.state >> n & all, rank = v.state >> (2 * n);
         if (v.cost > best[v.state])
             continue;
         if (rank == p->backwards)
@@ -1089,7 +1089,7 @@ static uint64_t oracle(const gckpti_planner *p, int64_t memory, int64_t slow)
         int64_t held = 0, kept = 0;
         for (int u = 0; u < n; u++) {
             held += live >> u & 1 ? p->node[u].out : 0;
-            kept += stored >> u & 1 ? p->node[u].out : 0;
+            kept += offloaded >> u & 1 ? p->node[u].out : 0;
         }
         for (int way = 0; way < 4 * n + 1; way++) {
             int u = way / 4, to = v.state, bits = 1 << u;
@@ -1117,12 +1117,12 @@ static uint64_t oracle(const gckpti_planner *p, int64_t memory, int64_t slow)
                 cost += q->cost;
                 to |= bits;
             } else if (way % 4 == 2) { /* store */
-                if (!(live & bits) || stored & bits || kept + p->node[u].out > slow)
+                if (!(live & bits) || offloaded & bits || kept + p->node[u].out > slow)
                     continue;
                 cost += gckpti_parts_cost(p, u, GCKPTI_VALUE);
                 to |= bits << n;
             } else { /* reload */
-                if (live & bits || !(stored & bits) || held + p->node[u].out + p->gradient_between[rank] > memory)
+                if (live & bits || !(offloaded & bits) || held + p->node[u].out + p->gradient_between[rank] > memory)
                     continue;
                 cost += gckpti_parts_cost(p, u, GCKPTI_VALUE);
                 to |= bits;
@@ -1138,71 +1138,71 @@ static uint64_t oracle(const gckpti_planner *p, int64_t memory, int64_t slow)
 
 /* ---- the same where copies run beside what is computed: also over what is under way, and how long it takes ---- */
 typedef struct {
-    unsigned char live, stored, rank, n;
+    unsigned char live, offloaded, rank, n;
     unsigned char who[CHAIN]; /* copies under way, in order: unit, 8: out */
     unsigned char none[3];
     uint32_t left[CHAIN + 1]; /* until each has ended */
-} moment;
-enum { MOMENTS = 1 << 19, SLOTS = 2 * MOMENTS };
+} snapshot;
+enum { SNAPSHOTS = 1 << 19, SLOTS = 2 * SNAPSHOTS };
 static struct {
-    moment m[MOMENTS];
-    uint64_t cost[MOMENTS];
-    int slot[SLOTS], heap[8 * MOMENTS], count, heaped; /* slot: index + 1; heap: may have some twice, or too late */
-    uint64_t at[8 * MOMENTS];
-} all_moments;
+    snapshot m[SNAPSHOTS];
+    uint64_t cost[SNAPSHOTS];
+    int slot[SLOTS], heap[8 * SNAPSHOTS], count, heaped; /* slot: index + 1; heap: may have some twice, or too late */
+    uint64_t at[8 * SNAPSHOTS];
+} snapshots;
 
 /* Notes that a moment is reached at a cost. 0: there are too many. */
-static int reach(const moment *m, uint64_t cost)
+static int relax(const snapshot *m, uint64_t cost)
 {
     uint64_t h = gckpti_fnv(GCKPTI_FNV_START, m, sizeof *m);
     int k = (int)(h % SLOTS), i;
-    while (all_moments.slot[k] && memcmp(&all_moments.m[all_moments.slot[k] - 1], m, sizeof *m))
+    while (snapshots.slot[k] && memcmp(&snapshots.m[snapshots.slot[k] - 1], m, sizeof *m))
         k = (k + 1) % SLOTS;
-    i = all_moments.slot[k] - 1;
-    if (i >= 0 && all_moments.cost[i] <= cost)
+    i = snapshots.slot[k] - 1;
+    if (i >= 0 && snapshots.cost[i] <= cost)
         return 1;
-    if (i < 0 && all_moments.count == MOMENTS)
+    if (i < 0 && snapshots.count == SNAPSHOTS)
         return 0;
     if (i < 0) {
-        i = all_moments.count++;
-        all_moments.m[i] = *m;
-        all_moments.slot[k] = i + 1;
+        i = snapshots.count++;
+        snapshots.m[i] = *m;
+        snapshots.slot[k] = i + 1;
     }
-    all_moments.cost[i] = cost;
-    if (all_moments.heaped == 8 * MOMENTS)
+    snapshots.cost[i] = cost;
+    if (snapshots.heaped == 8 * SNAPSHOTS)
         return 0;
-    int at = all_moments.heaped++;
-    for (; at > 0 && all_moments.at[(at - 1) / 2] > cost; at = (at - 1) / 2) {
-        all_moments.at[at] = all_moments.at[(at - 1) / 2];
-        all_moments.heap[at] = all_moments.heap[(at - 1) / 2];
+    int at = snapshots.heaped++;
+    for (; at > 0 && snapshots.at[(at - 1) / 2] > cost; at = (at - 1) / 2) {
+        snapshots.at[at] = snapshots.at[(at - 1) / 2];
+        snapshots.heap[at] = snapshots.heap[(at - 1) / 2];
     }
-    all_moments.at[at] = cost;
-    all_moments.heap[at] = i;
+    snapshots.at[at] = cost;
+    snapshots.heap[at] = i;
     return 1;
 }
 
 /* Takes the cheapest: its cost; *i: which. */
 static uint64_t cheapest(int *i)
 {
-    const uint64_t cost = all_moments.at[0];
-    *i = all_moments.heap[0];
-    const int n = --all_moments.heaped, last = all_moments.heap[n];
-    const uint64_t key = all_moments.at[n];
+    const uint64_t cost = snapshots.at[0];
+    *i = snapshots.heap[0];
+    const int n = --snapshots.heaped, last = snapshots.heap[n];
+    const uint64_t key = snapshots.at[n];
     int at = 0;
     for (int child; (child = 2 * at + 1) < n; at = child) {
-        child += child + 1 < n && all_moments.at[child + 1] < all_moments.at[child];
-        if (all_moments.at[child] >= key)
+        child += child + 1 < n && snapshots.at[child + 1] < snapshots.at[child];
+        if (snapshots.at[child] >= key)
             break;
-        all_moments.at[at] = all_moments.at[child];
-        all_moments.heap[at] = all_moments.heap[child];
+        snapshots.at[at] = snapshots.at[child];
+        snapshots.heap[at] = snapshots.heap[child];
     }
-    all_moments.at[at] = key;
-    all_moments.heap[at] = last;
+    snapshots.at[at] = key;
+    snapshots.heap[at] = last;
     return cost;
 }
 
 /* Time goes by: copies end. */
-static void pass(moment *m, uint64_t time)
+static void advance_time(snapshot *m, uint64_t time)
 {
     int n = 0;
     for (int k = 0; k < m->n; k++)
@@ -1216,19 +1216,19 @@ static void pass(moment *m, uint64_t time)
 }
 
 /* The least time, if it is at most `most`; UINT64_MAX: there is none; 0: too much to search. */
-static uint64_t oracle_beside(const gckpti_planner *p, int64_t memory, int64_t slow, uint64_t most)
+static uint64_t oracle_overlapped(const gckpti_planner *p, int64_t memory, int64_t slow, uint64_t most)
 {
-    moment none;
+    snapshot none;
     memset(&none, 0, sizeof none);
-    memset(all_moments.slot, 0, sizeof all_moments.slot);
-    all_moments.count = all_moments.heaped = 0;
-    reach(&none, 0);
-    while (all_moments.heaped > 0) {
+    memset(snapshots.slot, 0, sizeof snapshots.slot);
+    snapshots.count = snapshots.heaped = 0;
+    relax(&none, 0);
+    while (snapshots.heaped > 0) {
         int i, full = 0;
         uint64_t cost = cheapest(&i), rest = 0;
-        if (cost > all_moments.cost[i])
+        if (cost > snapshots.cost[i])
             continue;
-        const moment v = all_moments.m[i];
+        const snapshot v = snapshots.m[i];
         if (v.rank == p->backwards + 1)
             return cost;
         int64_t held = 0, kept = 0;
@@ -1241,59 +1241,59 @@ static uint64_t oracle_beside(const gckpti_planner *p, int64_t memory, int64_t s
             continue;
         for (int u = 0; u < p->nodes; u++) {
             held += v.live >> u & 1 ? p->node[u].out : 0;
-            kept += v.stored >> u & 1 ? p->node[u].out : 0;
+            kept += v.offloaded >> u & 1 ? p->node[u].out : 0;
         }
         if (v.rank == p->backwards) { /* copies end, too */
-            moment w = v;
+            snapshot w = v;
             w.rank++;
-            full = !reach(&w, cost + (v.n ? v.left[v.n - 1] : 0));
+            full = !relax(&w, cost + (v.n ? v.left[v.n - 1] : 0));
         } else {
             const gckpti_node *q = &p->node[p->backward[v.rank]];
             int reads = q->side_effect ? 1 << p->backward[v.rank] : 0;
             for (int k = q->read; k < q->read + q->reads; k++)
                 reads |= 1 << p->edges[k];
             if ((reads & v.live & ~in) == reads && held + p->gradient_at[v.rank] <= memory) {
-                moment w = v;
+                snapshot w = v;
                 w.rank++;
-                pass(&w, p->cost[q->id].backward);
-                full = !reach(&w, cost + p->cost[q->id].backward);
+                advance_time(&w, p->cost[q->id].backward);
+                full = !relax(&w, cost + p->cost[q->id].backward);
             }
         }
         if (v.n && !full) { /* wait */
-            moment w = v;
-            pass(&w, v.left[0]);
-            full = !reach(&w, cost + v.left[0]);
+            snapshot w = v;
+            advance_time(&w, v.left[0]);
+            full = !relax(&w, cost + v.left[0]);
         }
         for (int u = 0; u < p->nodes && v.rank < p->backwards && !full; u++) {
             const gckpti_node *q = &p->node[u];
             const int bit = 1 << u;
             const uint64_t work = gckpti_parts_cost(p, u, GCKPTI_VALUE);
             int reads = 0;
-            moment w = v;
+            snapshot w = v;
             for (int k = q->in; k < q->in + q->inputs; k++)
                 reads |= 1 << p->edges[k];
             if (v.live & bit && !((in | out) & bit) && !q->side_effect) { /* let go */
                 w.live = (unsigned char)(v.live & ~bit);
-                full = full || !reach(&w, cost);
+                full = full || !relax(&w, cost);
             }
             w = v;
             if (!(v.live & bit) && (reads & v.live & ~in) == reads &&
                 held + q->out + q->workspace + p->gradient_between[v.rank] <= memory) { /* compute */
                 w.live |= (unsigned char)bit;
-                pass(&w, q->cost);
-                full = full || !reach(&w, cost + q->cost);
+                advance_time(&w, q->cost);
+                full = full || !relax(&w, cost + q->cost);
             }
             w = v;
-            const int store = v.live & bit && !(v.stored & bit) && !(in & bit) && kept + q->out <= slow;
-            const int reload = !(v.live & bit) && v.stored & bit && held + q->out + p->gradient_between[v.rank] <= memory;
+            const int store = v.live & bit && !(v.offloaded & bit) && !(in & bit) && kept + q->out <= slow;
+            const int reload = !(v.live & bit) && v.offloaded & bit && held + q->out + p->gradient_between[v.rank] <= memory;
             if (store || reload) {
                 w.live |= (unsigned char)bit;
-                w.stored |= (unsigned char)bit;
+                w.offloaded |= (unsigned char)bit;
                 w.who[v.n] = (unsigned char)(u | (store ? 8 : 0));
                 w.left[v.n] = (uint32_t)work + (v.n ? v.left[v.n - 1] : 0);
                 w.n++;
-                pass(&w, 0);
-                full = full || !reach(&w, cost);
+                advance_time(&w, 0);
+                full = full || !relax(&w, cost);
             }
         }
         if (full)
@@ -1353,29 +1353,29 @@ static void every_schedule(int chains)
                           (unsigned long long)gckpt_plan_cost(plan), (unsigned long long)least,
                           (unsigned long long)gckpt_plan_proven_cost(plan));
                 d.overlap_offload = 1;
-                gckpt_plan *beside = gckpt_plan_new(g, &term, 1, &d);
-                const uint64_t time = gckpt_plan_cost(beside);
+                gckpt_plan *overlapped_plan = gckpt_plan_new(g, &term, 1, &d);
+                const uint64_t time = gckpt_plan_cost(overlapped_plan);
                 d.overlap_offload = 0;
-                CHECK_MSG(beside && time <= gckpt_plan_cost(plan), "chain %d: %s", c, gckpt_error_text(g));
+                CHECK_MSG(overlapped_plan && time <= gckpt_plan_cost(plan), "chain %d: %s", c, gckpt_error_text(g));
                 sooner += time < gckpt_plan_cost(plan);
-                hides += gckpt_plan_hidden_cost(beside) > 0;
-                least = oracle_beside(&p, (int64_t)arena, (int64_t)d.offload_bytes, time);
+                hides += gckpt_plan_hidden_cost(overlapped_plan) > 0;
+                least = oracle_overlapped(&p, (int64_t)arena, (int64_t)d.offload_bytes, time);
                 large += least == 0;
                 if (least > 0) {
                     timed++;
                     fastest += time == least;
                     fast += time - least <= least / 20;
-                    CHECK_MSG(time >= least && gckpt_plan_proven_cost(beside) <= least,
+                    CHECK_MSG(time >= least && gckpt_plan_proven_cost(overlapped_plan) <= least,
                               "chain %d, %zu bytes: time %llu, least %llu, proven %llu", c, arena,
                               (unsigned long long)time, (unsigned long long)least,
-                              (unsigned long long)gckpt_plan_proven_cost(beside));
+                              (unsigned long long)gckpt_plan_proven_cost(overlapped_plan));
                 }
-                gckpt_plan_free(beside);
+                gckpt_plan_free(overlapped_plan);
                 gckpt_plan_free(plan);
             }
             gckpti_planner_free(&p);
         }
-        rig_free(NULL, all, g, s);
+        util_free(NULL, all, g, s);
     }
     printf("small chains: %ld plans, %ld optimal, %ld proven to be\n", tried, equal, proven);
     CHECK(equal * 100 >= tried * 97 && proven * 2 > tried);
@@ -1386,7 +1386,7 @@ static void every_schedule(int chains)
 
 /* ---- gaps that the search may close: every move was weighed, also where what is pinned does not fit into slower
  * memory any more, and takes bytes off ---- */
-static void gaps(unsigned first, unsigned n)
+static void holes(unsigned first, unsigned n)
 {
     long moves = 0, refused = 0;
     for (unsigned seed = first; seed < first + n; seed++) {
@@ -1437,7 +1437,7 @@ static void regulariser(void)
                             { gckpt_sum_loss(gckpt_mul(w, w)), 0.1f, 1 } };
         for (int k = 0; k < 4; k++) {
             gckpt_plan_desc d = { .mode = GCKPT_OPTIMAL, .budget = 1 };
-            d.offload_bytes = k & 1 ? FAR_BYTES : 0, d.batch = k & 2 ? 8 : 0;
+            d.offload_bytes = k & 1 ? HOST_BYTES : 0, d.batch = k & 2 ? 8 : 0;
             CHECK(!gckpt_plan_new(g, t, 2, &d) && gckpt_error(g) == GCKPT_E_BUDGET);
             d.budget = g->min_bytes;
             gckpt_plan *p = gckpt_plan_new(g, t, 2, &d);
@@ -1448,7 +1448,7 @@ static void regulariser(void)
             gckpt_frontier_free(all);
             gckpt_plan_free(p);
         }
-        rig_free(NULL, NULL, g, s);
+        util_free(NULL, NULL, g, s);
     }
 }
 
@@ -1456,27 +1456,27 @@ static void regulariser(void)
  * what op 0 made and offloads; op 2, at whose place it is held, needs memory, too. */
 static void waits(void)
 {
-    enum { OUT = 100, AUX = 60, LIVE = 1000 };
+    enum { OUT = 100, SAVED = 60, LIVE = 1000 };
     for (int parts = GCKPTI_VALUE; parts <= (GCKPTI_VALUE | GCKPTI_SAVED); parts++)
-        for (int64_t room = 0; room <= OUT + AUX; room++) {
-            int item[3] = { 0, 1, 2 }, value_end[3] = { 1, -1, -1 }, aux_end[3] = { 1, -1, -1 };
-            int offloaded[3] = { parts, 0, 0 }, links[1] = { 0 }, with[6];
+        for (int64_t spare = 0; spare <= OUT + SAVED; spare++) {
+            int entry[3] = { 0, 1, 2 }, value_end[3] = { 1, -1, -1 }, saved_end[3] = { 1, -1, -1 };
+            int offloaded[3] = { parts, 0, 0 }, edges[1] = { 0 }, with[6];
             int64_t live[3] = { 0, 0, LIVE };
-            gckpti_node unit[3] = { { .out = OUT, .saved = AUX, .cost = 1 }, { .inputs = 1, .cost = 1 }, { .cost = 5 } };
+            gckpti_node node[3] = { { .out = OUT, .saved = SAVED, .cost = 1 }, { .inputs = 1, .cost = 1 }, { .cost = 5 } };
             gckpti_node_state note[3] = { { 0 } };
             gckpt_plan_desc desc = { .offload_cost = 1 << 20 };
-            gckpti_schedule a = { .entry = item, .length = 3, .value_end = value_end, .saved_end = aux_end,
+            gckpti_schedule a = { .entry = entry, .length = 3, .value_end = value_end, .saved_end = saved_end,
                                   .offload_parts = offloaded, .live_bytes = live };
             gckpti_schedule to = { .entry = with };
             gckpti_allocator memory = gckpti_allocator_of(NULL);
             gckpti_planner p;
             memset(&p, 0, sizeof p);
-            p.node = unit, p.nodes = 3, p.edges = links, p.state = note, p.desc = &desc;
+            p.node = node, p.nodes = 3, p.edges = edges, p.state = note, p.desc = &desc;
             p.temp = gckpti_scratch_new(&memory, &p.failed);
-            const int64_t held = (parts & GCKPTI_VALUE ? OUT : 0) + (parts & GCKPTI_SAVED ? AUX : 0);
-            const uint64_t copy = 1 + gckpti_parts_cost(&p, 0, parts), time = gckpti_schedule_time(&p, &a, LIVE + room, &to);
-            CHECK_MSG(copy > 50 && time == copy + (room < held ? 5 : 0), "parts %d, room for %d of %d: %d behind %d", parts,
-                      (int)room, (int)held, (int)time, (int)copy);
+            const int64_t held = (parts & GCKPTI_VALUE ? OUT : 0) + (parts & GCKPTI_SAVED ? SAVED : 0);
+            const uint64_t copy = 1 + gckpti_parts_cost(&p, 0, parts), time = gckpti_schedule_time(&p, &a, LIVE + spare, &to);
+            CHECK_MSG(copy > 50 && time == copy + (spare < held ? 5 : 0), "parts %d, room for %d of %d: %d behind %d", parts,
+                      (int)spare, (int)held, (int)time, (int)copy);
             gckpti_scratch_free(&p.temp);
         }
 }
@@ -1484,7 +1484,7 @@ static void waits(void)
 int main(int argc, char **argv)
 {
     unsigned first = argc > 1 ? (unsigned)atoi(argv[1]) : check_seed();
-    int scale = argc > 2 ? atoi(argv[2]) : check_tries(30); /* percent */
+    int scale = argc > 2 ? atoi(argv[2]) : check_iterations(30); /* percent */
     for (int i = 0; i < VALUES; i++) {
         data[i] = (float)below(1000) / 500 - 1;
         indices[0][i] = (int32_t)below(V);
@@ -1493,7 +1493,7 @@ int main(int argc, char **argv)
         indices[1][i] = (int32_t)below(V) - (chance(20) ? V : 0);
     }
     if (CHECK(device_start(&dev.d, &dev.b, "device", GCKPT_ISA_PLAIN))) {
-        dev.b.replay = asked_to_repeat;
+        dev.b.replay = refuse_repeat;
         dev.b.captured = recorded;
         dev.lazy = dev.b;
         dev.lazy.copy_async = lazy_move;
@@ -1502,7 +1502,7 @@ int main(int argc, char **argv)
         dev.lazy.host_get = host_get;
         dev.lazy.host_release = host_release;
         every_way();
-        beside();
+        overlapped();
         reload_last();
         abandoned();
         by_the_host();
@@ -1513,7 +1513,7 @@ int main(int argc, char **argv)
     refusals();
     waits();
     every_schedule(30 * scale / 100 + 1);
-    gaps(first, (unsigned)(40 * scale / 100 + 1));
+    holes(first, (unsigned)(40 * scale / 100 + 1));
     regulariser();
     schedules(first, (unsigned)(40 * scale / 100 + 1));
     random_plans(first, (unsigned)(20 * scale / 100 + 1));

@@ -33,7 +33,7 @@ static uint64_t train(unsigned seed, int64_t rows, gckpt_plan_desc d, const char
         for (int k = 0; k < 8; k++)
             hash = hash * 31 + ((const unsigned char *)&report.loss)[k];
     }
-    rig_free(e, p, NULL, NULL);
+    util_free(e, p, NULL, NULL);
     destroy();
     return hash;
 }
@@ -167,7 +167,7 @@ static uint64_t train_heads(gckpt_plan_desc d, size_t *least, int *falls)
     CHECK(gckpt_plan_bytes(p) <= *least && gckpt_bytes_measured(e) == gckpt_plan_bytes(p));
     uint64_t hash = gckpt_store_hash(s);
     gckpt_frontier_free(f);
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
     return hash;
 }
 
@@ -201,8 +201,8 @@ static void gradient_of(int which, float *to)
     T *a = gckpt_linear(x, gckpt_param(g, "a", gckpt_shape2(3, WIDE), normal), NULL);
     T *b = gckpt_linear(x, gckpt_param(g, "b", gckpt_shape2(3, WIDE), normal), NULL);
     gckpt_term terms[2] = { { gckpt_sum_loss(a), 1, 0 }, { gckpt_sum_loss(b), 1, 0 } };
-    gckpt_fetch_spec pick = { x, 1 };
-    gckpt_plan_desc d = { .fetch = &pick, .fetches = 1 };
+    gckpt_fetch_spec fetch = { x, 1 };
+    gckpt_plan_desc d = { .fetch = &fetch, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, which == 2 ? &terms[1] : terms, which ? 1 : 2, &d);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_feed feeds[1] = { { gckpt_id(in), head_data } };
@@ -212,7 +212,7 @@ static void gradient_of(int which, float *to)
     const float *got = gckpt_fetch(e, gckpt_id(x), 1);
     if (CHECK(got != NULL))
         memcpy(to, got, ROWS * 3 * sizeof(float));
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
 }
 
 static void test_apart(void)
@@ -232,7 +232,7 @@ static void test_apart(void)
 
 int main(int argc, char **argv)
 {
-    const int seeds = argc > 1 && argv[1] != NULL ? 24 : check_tries(12);
+    const int seeds = argc > 1 && argv[1] != NULL ? 24 : check_iterations(12);
     for (unsigned seed = 1; seed <= (unsigned)seeds; seed++)
         test_random_orders(seed);
     for (unsigned seed = 1; seed <= (unsigned)seeds; seed++)

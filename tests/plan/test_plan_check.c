@@ -115,7 +115,7 @@ static void test_ranks(void)
             make(&n, way < 2 ? ROWS : 1, LARGE | REGULAR | SEVERAL);
             CHECK(gckpt_store_ranks(n.s, 0, 2, (gckpt_shard)shard) == GCKPT_OK);
             every_mode(&n, &d, "ranks");
-            rig_free(NULL, NULL, n.g, n.s);
+            util_free(NULL, NULL, n.g, n.s);
         }
 }
 
@@ -128,12 +128,12 @@ static void test_good(void)
                                                 "leaves, looped",  "in backward", "bf16",
                                                 "staged",          "alignment",   "offloading",
                                                 "packed",          "picks, bf16", "frozen, picks" };
-            if (!check_share((unsigned)(12 * k) + (unsigned)way, 5))
+            if (!check_sampled((unsigned)(12 * k) + (unsigned)way, 5))
                 continue;
             sample n;
             gckpt_plan_desc d = { .optimiser = GCKPT_ADAMW };
             make(&n, way == 1 || way == 3 ? 1 : way == 2 ? 2 : ROWS, nets[k]);
-            const gckpt_fetch_spec picks[] = { { n.middle, 0 }, { n.middle, 1 }, { n.x, 1 } };
+            const gckpt_fetch_spec fetches[] = { { n.middle, 0 }, { n.middle, 1 }, { n.x, 1 } };
             d.batch = ROWS;
             d.virtual_ranks = way == 2 ? 2 : way == 3 ? 4 : 0;
             d.update_in_backward = way == 4;
@@ -148,31 +148,31 @@ static void test_good(void)
                       gckpt_store_quantise(n.s, "w*", GCKPT_STORAGE_I8) == GCKPT_OK);
             }
             if (way >= 10 && !(nets[k] & ONLY)) {
-                d.fetch = picks;
+                d.fetch = fetches;
                 d.fetches = 3;
             }
             if (way == 11)
                 CHECK(gckpt_store_freeze(n.s, "gain*", 1) == GCKPT_OK);
             every_mode(&n, &d, ways[way]);
             if (!(nets[k] & ONLY)) {
-                gckpt_plan_desc e = { .mode = GCKPT_INFERENCE, .fetch = picks, .fetches = 1 };
+                gckpt_plan_desc e = { .mode = GCKPT_INFERENCE, .fetch = fetches, .fetches = 1 };
                 accept(&n, &e, "inference");
                 gckpt_plan *p = gckpt_plan_new(n.g, NULL, 0, &e);
                 CHECK(p && !plan_check(p, n.g, NULL));
                 gckpt_plan_free(p);
             }
-            rig_free(NULL, NULL, n.g, n.s);
+            util_free(NULL, NULL, n.g, n.s);
         }
-    CHECK_MSG(good > check_tries(500), "%ld plans", good);
+    CHECK_MSG(good > check_iterations(500), "%ld plans", good);
 }
 
 /* ---- corruptions ---- */
 /* The first instruction of a kind behind `behind` others; -1: none. again: a recompute. */
-static int find(const plan_facts *f, int kind, int behind, int again)
+static int find(const plan_facts *f, int kind, int after, int recompute)
 {
     for (int x = 0; x < f->length; x++)
-        if ((int)f->list[x].kind == kind && (again < 0 || f->usage[x].recompute == again) &&
-            behind-- == 0)
+        if ((int)f->list[x].kind == kind && (recompute < 0 || f->usage[x].recompute == recompute) &&
+            after-- == 0)
             return x;
     return -1;
 }
@@ -247,11 +247,11 @@ static void exchange(plan_facts *f, int x, int y)
 }
 
 /* A buffer of a kind that lives for a while, behind `behind` others. */
-static int buffer(const plan_facts *f, int kind, int behind)
+static int buffer(const plan_facts *f, int kind, int after)
 {
     for (int b = 0; b < f->buffers; b++)
         if ((int)f->buffer[b].kind == kind && f->buffer[b].end > f->buffer[b].start + 1 &&
-            behind-- == 0)
+            after-- == 0)
             return b;
     return -1;
 }
@@ -303,7 +303,7 @@ static int free_gradient_early(plan_facts *f, int n)
     int b = buffer(f, GCKPT_BUFFER_PARAMETER_GRADIENT, n);
     return b >= 0 && ends(f, b, f->buffer[b].end - 1);
 }
-static int free_aux_early(plan_facts *f, int n)
+static int free_saved_early(plan_facts *f, int n)
 {
     int b = buffer(f, GCKPT_BUFFER_SAVED, n);
     return b >= 0 && ends(f, b, f->buffer[b].start);
@@ -323,14 +323,14 @@ static int shrink_gradient(plan_facts *f, int n)
     int b = buffer(f, GCKPT_BUFFER_PARAMETER_GRADIENT, n);
     return b >= 0 && (f->buffer[b].size -= 4, 1);
 }
-static int shrink_work(plan_facts *f, int n)
+static int shrink_workspace(plan_facts *f, int n)
 {
     for (int b = 0; b < f->buffers && f->batch <= f->rows; b++) {
         const gckpt_buffer *q = &f->buffer[b];
         const pc_node *node = &f->node[q->id];
         int sums = 0;
         for (int i = 0; i < node->inputs; i++)
-            sums |= node->op.needs[i] & GCKPT_SUMS && !node->batchless && f->trained[node->in[i]];
+            sums |= node->op.needs[i] & GCKPT_SUMS && !node->batch_invariant && f->trained[node->in[i]];
         if (q->kind == GCKPT_BUFFER_WORKSPACE && f->list[q->start].kind == GCKPT_BACKWARD && sums &&
             n-- == 0)
             return (f->buffer[b].size = 1), 1;
@@ -360,9 +360,9 @@ static int little_budget(plan_facts *f, int n)
     f->budget = f->bytes - 1 + 0 * (size_t)n;
     return 1;
 }
-static int drop_kind(plan_facts *f, int kind, int n, int again)
+static int drop_kind(plan_facts *f, int kind, int n, int recompute)
 {
-    int x = find(f, kind, n, again);
+    int x = find(f, kind, n, recompute);
     return x >= 0 && (drop(f, x), 1);
 }
 static int drop_recompute(plan_facts *f, int n) { return drop_kind(f, GCKPT_FORWARD, n, 1); }
@@ -371,8 +371,8 @@ static int drop_backward(plan_facts *f, int n) { return drop_kind(f, GCKPT_BACKW
 static int drop_update(plan_facts *f, int n) { return drop_kind(f, GCKPT_UPDATE, n, -1); }
 static int drop_offload(plan_facts *f, int n) { return drop_kind(f, GCKPT_OFFLOAD, n, -1); }
 static int drop_reload(plan_facts *f, int n) { return drop_kind(f, GCKPT_RELOAD, n, -1); }
-static int drop_hold(plan_facts *f, int n) { return drop_kind(f, GCKPT_OFFLOAD_DONE, n, -1); }
-static int repeat_hold(plan_facts *f, int n)
+static int drop_offload_done(plan_facts *f, int n) { return drop_kind(f, GCKPT_OFFLOAD_DONE, n, -1); }
+static int repeat_offload_done(plan_facts *f, int n)
 {
     int x = find(f, GCKPT_OFFLOAD_DONE, n, -1), last = 0;
     for (int y = 0; y < f->length; y++)
@@ -435,7 +435,7 @@ static int wrong_order(plan_facts *f, int n)
             for (int b = a + 1; b < f->count; b++) {
                 pc_node *p = &f->node[a], *q = &f->node[b];
                 if (p->kind != PC_OP || q->kind != PC_OP || p->inputs < 1 || q->inputs < 1 ||
-                    f->node[id].batchless || p->in[0] != id || q->in[0] != id || n-- != 0)
+                    f->node[id].batch_invariant || p->in[0] != id || q->in[0] != id || n-- != 0)
                     continue;
                 for (int x = 0; x < f->length; x++)
                     for (int y = x + 1; y < f->length; y++)
@@ -453,7 +453,7 @@ static int read_another(plan_facts *f, int n)
     int x = find(f, GCKPT_FORWARD, 6 + n, -1), id = x < 0 ? -1 : f->list[x].id;
     int in = id < 0 || f->node[id].inputs < 1 ? -1 : f->node[id].in[0];
     for (int k = 0; in >= 0 && k < in; k++)
-        if (f->node[k].kind == PC_OP && !f->node[k].batchless && f->node[k].n == f->node[in].n &&
+        if (f->node[k].kind == PC_OP && !f->node[k].batch_invariant && f->node[k].n == f->node[in].n &&
             f->node[in].base != k)
             return (f->node[id].in[0] = k), 1;
     return 0;
@@ -468,7 +468,7 @@ static int wrong_cost(plan_facts *f, int n)
 {
     return f->length > n && f->list[n].kind <= GCKPT_BACKWARD && (f->usage[n].cost++, 1);
 }
-static int wrong_work(plan_facts *f, int n) { return (f->work--), n == 0; }
+static int wrong_total_work(plan_facts *f, int n) { return (f->work--), n == 0; }
 static int wrong_recompute(plan_facts *f, int n) { return (f->recompute += 0.001), n == 0; }
 static int cheap(plan_facts *f, int n)
 {
@@ -495,7 +495,7 @@ static int not_again(plan_facts *f, int n)
     int x = find(f, GCKPT_BACKWARD, 3 + n, -1), id = x < 0 ? 0 : f->list[x].id;
     for (int i = 0; x >= 0 && f->mode == GCKPT_STORE_ALL && i < f->node[id].inputs; i++) {
         pc_node *q = &f->node[f->node[id].in[i]];
-        if (f->node[id].op.needs[0] & GCKPT_IN(i) && q->kind == PC_OP && !q->batchless)
+        if (f->node[id].op.needs[0] & GCKPT_IN(i) && q->kind == PC_OP && !q->batch_invariant)
             return q->recompute = 1;
     }
     return 0;
@@ -505,21 +505,21 @@ static int no_update(plan_facts *f, int n)
     int x = find(f, GCKPT_UPDATE, n, -1);
     return x >= 0 && (f->list[x].id = f->list[x > 0 ? x - 1 : x + 1].id, 1);
 }
-static int little_far(plan_facts *f, int n)
+static int little_host(plan_facts *f, int n)
 {
     return f->offloaded > 0 && (f->offloaded /= 2, n == 0);
 }
-static int little_far_allowed(plan_facts *f, int n)
+static int little_host_allowed(plan_facts *f, int n)
 {
     return f->offloaded > 0 && (f->offload_bytes = f->offloaded - 1, n == 0);
 }
-static int far_overlap(plan_facts *f, int n)
+static int host_overlap(plan_facts *f, int n)
 {
     int first = -1;
-    for (int i = 0; f->far && i < 2 * f->count; i++)
-        if (f->far[i] != PC_NONE) {
+    for (int i = 0; f->host_offset && i < 2 * f->count; i++)
+        if (f->host_offset[i] != PC_NONE) {
             if (first >= 0 && n-- == 0)
-                return (f->far[i] = f->far[first]), 1;
+                return (f->host_offset[i] = f->host_offset[first]), 1;
             first = i;
         }
     return 0;
@@ -529,17 +529,17 @@ static int narrow(plan_facts *f, int n)
     f->precision = f->precision ? GCKPT_FP32 : GCKPT_BF16;
     return n == 0;
 }
-static int pick_more(plan_facts *f, int n)
+static int fetch_more(plan_facts *f, int n)
 {
     int x = find(f, GCKPT_FORWARD, 5 + n, -1);
-    for (int i = 0; i < f->picks && x >= 0; i++)
-        if (f->pick[i].id == f->list[x].id)
+    for (int i = 0; i < f->fetches && x >= 0; i++)
+        if (f->fetch[i].id == f->list[x].id)
             return 0;
-    f->pick = (pc_pick *)realloc(f->pick, (size_t)(f->picks + 1) * sizeof *f->pick);
+    f->fetch = (pc_fetch *)realloc(f->fetch, (size_t)(f->fetches + 1) * sizeof *f->fetch);
     if (x < 0 || f->node[f->list[x].id].kind != PC_OP ||
         f->node[f->list[x].id].op.flags & GCKPT_LOSS)
         return 0;
-    f->pick[f->picks++] = (pc_pick){ f->list[x].id, 0, PC_NONE };
+    f->fetch[f->fetches++] = (pc_fetch){ f->list[x].id, 0, PC_NONE };
     return 1;
 }
 static int another_loss(plan_facts *f, int n)
@@ -570,21 +570,21 @@ static int resident_short(plan_facts *f, int n)
     return 0;
 }
 /* What is printed as C */
-static size_t *word(plan_facts *f, int kind, int n, int operand)
+static size_t *number_at(plan_facts *f, int kind, int n, int operand)
 {
     int x = find(f, kind, n, -1);
     return x < 0 || !f->ins ? NULL : &f->operand[f->ins[x].at + operand];
 }
 static int move_operand(plan_facts *f, int kind, int n, int operand)
 {
-    size_t *at = word(f, kind, n, operand);
+    size_t *at = number_at(f, kind, n, operand);
     return at && *at != PC_NONE && (*at += f->alignment, 1);
 }
 static int move_out(plan_facts *f, int n) { return move_operand(f, GCKPT_FORWARD, n, 0); }
 static int move_in(plan_facts *f, int n) { return move_operand(f, GCKPT_FORWARD, 1 + n, 3); }
 static int move_gradient(plan_facts *f, int n) { return move_operand(f, GCKPT_BACKWARD, n, 3); }
 static int move_read(plan_facts *f, int n) { return move_operand(f, GCKPT_BACKWARD, n, 4); }
-static int move_made(plan_facts *f, int n) { return move_operand(f, GCKPT_BACKWARD, n, 5); }
+static int move_input_gradient(plan_facts *f, int n) { return move_operand(f, GCKPT_BACKWARD, n, 5); }
 static int move_total(plan_facts *f, int n)
 {
     for (int x = 0; x < f->length && f->ins; x++)
@@ -604,9 +604,9 @@ static int move_more(plan_facts *f, int n)
 }
 static int move_reduce(plan_facts *f, int n) { return move_operand(f, GCKPT_REDUCE, n, 1); }
 static int move_offload(plan_facts *f, int n) { return move_operand(f, GCKPT_OFFLOAD, n, 0); }
-static int move_pick(plan_facts *f, int n)
+static int move_fetch(plan_facts *f, int n)
 {
-    return n < f->picks && f->ins && (f->pick[n].offset += f->alignment, 1);
+    return n < f->fetches && f->ins && (f->fetch[n].offset += f->alignment, 1);
 }
 static int change_ins(plan_facts *f, int kind, int n, int what)
 {
@@ -638,11 +638,11 @@ static const struct {
     { "a value is let go too early", free_early, "whose buffer" },
     { "a value is kept for nothing", free_late, "is the last to use it" },
     { "a parameter's gradient is let go too early", free_gradient_early, "gradient" },
-    { "aux is let go too early", free_aux_early, "whose buffer" },
+    { "aux is let go too early", free_saved_early, "whose buffer" },
     { "a buffer begins too late", begin_late, "has no place" },
     { "a value's buffer is too small", shrink_value, "has no place" },
     { "a gradient's buffer is too small", shrink_gradient, "gradient" },
-    { "a workspace has no room for low parts", shrink_work, "low parts" },
+    { "a workspace has no room for low parts", shrink_workspace, "low parts" },
     { "a value has no buffer", lose_buffer, "has no place" },
     { "the arena is told too small", little_arena, "leaves the arena" },
     { "the bound is told too small", little_bound, "bound" },
@@ -657,8 +657,8 @@ static const struct {
     { "an update is missing", drop_update, "was not updated" },
     { "an offload is missing", drop_offload, "was not offloaded" },
     { "a copy in is missing", drop_reload, "nothing of it is reloaded" },
-    { "a hold is missing", drop_hold, "" },
-    { "a hold is behind all reloads", repeat_hold, "nothing of it is reloaded" },
+    { "a hold is missing", drop_offload_done, "" },
+    { "a hold is behind all reloads", repeat_offload_done, "nothing of it is reloaded" },
     { "a time is told too short", short_time, "in a time of" },
     { "a REDUCE is missing", drop_reduce, "was not reduced" },
     { "a forward is repeated", repeat_forward, "nobody reads what it makes" },
@@ -677,30 +677,30 @@ static const struct {
     { "a recompute is told wrong", wrong_again, "is told to run" },
     { "what an instruction costs is told wrong", wrong_cost, "its work is told" },
     { "an op costs less than what it moves", cheap, "what it moves is worth" },
-    { "the work is told too small", wrong_work, "are told; it is" },
+    { "the work is told too small", wrong_total_work, "are told; it is" },
     { "what is recomputed is told wrong", wrong_recompute, "are told; it is" },
     { "a side effect happens twice", side_effect, "side effect" },
     { "gckpt_keep is not obeyed", not_kept, "is pinned" },
     { "gckpt_recompute is not obeyed", not_again, "never to be kept" },
     { "an update is of what is no parameter", no_update, "" },
-    { "slower memory is told too small", little_far, "offloaded" },
-    { "more is offloaded than allowed", little_far_allowed, "allowed" },
-    { "two overlap in slower memory", far_overlap, "overlap in slower memory" },
+    { "slower memory is told too small", little_host, "offloaded" },
+    { "more is offloaded than allowed", little_host_allowed, "allowed" },
+    { "two overlap in slower memory", host_overlap, "overlap in slower memory" },
     { "values have another precision", narrow, "has no place" },
-    { "what is picked is let go", pick_more, "" },
+    { "what is picked is let go", fetch_more, "" },
     { "what a loop reads is let go in its midst", loop_early, "in the midst of a loop" },
     { "an accumulator does not last", resident_short, "through the step" },
     { "a value is written elsewhere", move_out, "operand out" },
     { "a value is read elsewhere", move_in, "operand value" },
     { "a gradient is read elsewhere", move_gradient, "operand gradient" },
     { "a backward reads elsewhere", move_read, "operand value" },
-    { "a gradient is written elsewhere", move_made, "operand gradient of input" },
+    { "a gradient is written elsewhere", move_input_gradient, "operand gradient of input" },
     { "a gradient is added to another", move_total, "operand total" },
     { "an update reads elsewhere", move_update, "operand gradient" },
     { "an accumulator is read elsewhere", move_more, "operand accumulator" },
     { "a REDUCE is elsewhere", move_reduce, "operand gradient" },
     { "a copy out reads elsewhere", move_offload, "operand out" },
-    { "a pick is elsewhere", move_pick, "is picked at" },
+    { "a pick is elsewhere", move_fetch, "is picked at" },
     { "a first forward is no first", wrong_first, "first" },
     { "a gradient is stored, not added", wrong_add, "accumulates" },
     { "a gradient is cleared, or not", wrong_zero, "clears" },
@@ -709,7 +709,7 @@ static const struct {
     { "an update is of another parameter", wrong_param, "runs as" },
 };
 enum { CORRUPTIONS = sizeof corruptions / sizeof *corruptions };
-static int applied[CORRUPTIONS], said[CORRUPTIONS];
+static int applied[CORRUPTIONS], reported[CORRUPTIONS];
 
 static void corrupt_all(gckpt_graph *graph, const gckpt_term *terms, int count,
                         const gckpt_plan_desc *d, unsigned seed)
@@ -729,7 +729,7 @@ static void corrupt_all(gckpt_graph *graph, const gckpt_term *terms, int count,
                       gckpt_mode_name(d->mode), seed);
             CHECK_MSG(!done || !problem || strstr(problem, "nstruction "), "%s: %s",
                       corruptions[c].name, problem);
-            said[c] += done && problem && strstr(problem, corruptions[c].says);
+            reported[c] += done && problem && strstr(problem, corruptions[c].says);
             plan_facts_free(&f);
         }
     pc_graph_free(g);
@@ -745,9 +745,9 @@ static void test_corruptions(void)
              way == 5   ? 0
              : way == 7 ? LARGE
                         : REGULAR | SEVERAL);
-        const gckpt_fetch_spec picks[] = { { n.middle, 0 }, { n.x, 1 } };
+        const gckpt_fetch_spec fetches[] = { { n.middle, 0 }, { n.x, 1 } };
         d.batch = ROWS;
-        d.fetch = picks;
+        d.fetch = fetches;
         d.fetches = way == 0 ? 2 : 0;
         d.virtual_ranks = way == 3 ? 4 : way == 7 ? 2 : 0;
         d.mode = way == 1 ? GCKPT_SEGMENTS : way == 6 ? GCKPT_MEMORY_POOR : GCKPT_STORE_ALL;
@@ -761,11 +761,11 @@ static void test_corruptions(void)
             d.budget = bytes_of(&n, &d, GCKPT_SQRT);
         }
         corrupt_all(n.g, n.terms, n.count, &d, 0);
-        rig_free(NULL, NULL, n.g, n.s);
+        util_free(NULL, NULL, n.g, n.s);
     }
     for (int c = 0; c < CORRUPTIONS; c++) {
         CHECK_MSG(applied[c] > 0, "%s: no plan has that", corruptions[c].name);
-        CHECK_MSG(said[c] > 0 || !applied[c], "%s: never said \"%s\"", corruptions[c].name,
+        CHECK_MSG(reported[c] > 0 || !applied[c], "%s: never said \"%s\"", corruptions[c].name,
                   corruptions[c].says);
     }
 }
@@ -784,7 +784,7 @@ static void test_random_nets(unsigned first, unsigned nets)
 }
 
 /* ---- the table of ops is that of the rows ---- */
-static void same_row(const gckpt_op *op)
+static void same_descriptor(const gckpt_op *op)
 {
     const unsigned flags = 0xffffu | GCKPT_INPLACE_GRAD | GCKPT_LOSS | GCKPT_SIDE_EFFECT;
     const unsigned needs = 0x3ffu | GCKPT_SUMS;
@@ -801,7 +801,7 @@ static void same_row(const gckpt_op *op)
 
 static void test_table(void)
 {
-#define ROW(name) same_row(&gckpti_op_##name);
+#define ROW(name) same_descriptor(&gckpti_op_##name);
     /* clang-format off */
     ROW(relu) ROW(gelu) ROW(gelu_erf) ROW(silu) ROW(tanh) ROW(sigmoid) ROW(softmax)
     ROW(log_softmax) ROW(exp) ROW(log) ROW(sqrt) ROW(abs) ROW(reciprocal) ROW(pow) ROW(clamp)
@@ -825,6 +825,6 @@ int main(int argc, char **argv)
     test_ranks();
     test_corruptions();
     test_random_nets(first,
-                     argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : (unsigned)check_tries(6));
+                     argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : (unsigned)check_iterations(6));
     return check_report("test_plan_check");
 }

@@ -67,7 +67,7 @@ static uint64_t train(const gckpt_plan *p, const char *what)
     gckpt_hyper hyper = { .lr = 0.02f, .weight_decay = 0.1f };
     gckpt_result result = e ? GCKPT_OK : GCKPT_E_ARG;
     for (int i = 0; i < STEPS && result == GCKPT_OK; i++)
-        result = rig_step(e, net_feed, NULL, net.batch, 0, 0, &hyper, NULL);
+        result = util_step(e, net_feed, NULL, net.batch, 0, 0, &hyper, NULL);
     CHECK_MSG(result == GCKPT_OK && gckpt_bytes_measured(e) == gckpt_plan_bytes(p),
               "%s: %s %s: %lu bytes planned, %lu measured", what, gckpt_error_text(net.s),
               gckpt_error_text(e), (unsigned long)gckpt_plan_bytes(p),
@@ -199,30 +199,30 @@ static void test_again(void)
     gckpt_plan_free(user);
     gckpt_plan_free(few);
     gckpt_plan_free(plain);
-    rig_free(NULL, all, g, s);
+    util_free(NULL, all, g, s);
 }
 
 /* What lies in the executor's caches has no place in the arena, either. */
 static void test_caches(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
-    talk_model m = talk_build(s, B, 4, 20, PREFIXED);
-    gckpt_fetch_spec pick = { m.logits, 0 };
+    gen_model m = gen_build(s, B, 4, 20, PREFIXED);
+    gckpt_fetch_spec fetch = { m.logits, 0 };
     for (int staged = 0; staged < 2; staged++) {
-        gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1, .stage_parameters = staged };
+        gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1, .stage_parameters = staged };
         gckpt_plan *p = gckpt_plan_new(m.g, NULL, 0, &d);
         CHECK_MSG(p != NULL, "%s", gckpt_error_text(m.g));
         if (staged)
             check_copies(p, "caches");
         gckpt_plan_free(p);
     }
-    rig_free(NULL, NULL, m.g, s);
+    util_free(NULL, NULL, m.g, s);
 }
 
 int main(int argc, char **argv)
 {
     unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : check_seed();
-    unsigned graphs = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : (unsigned)check_tries(5);
+    unsigned graphs = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : (unsigned)check_iterations(5);
     test_again();
     test_caches();
     for (unsigned seed = first; seed < first + graphs; seed++) {

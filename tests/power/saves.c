@@ -69,12 +69,12 @@ typedef struct {
 } training;
 
 static int open_training(training *t, int rank, int ranks, gckpt_shard shard,
-                         const gckpt_transport *engine)
+                         const gckpt_transport *transport)
 {
     const gckpt_store_desc seed = { .seed = 5 };
     const gckpt_init uniform = { 0, 0.1f, 0 };
     const gckpt_plan_desc plan = { .batch = BATCH, .virtual_ranks = 4 };
-    const gckpt_exec_desc exec = { .transport = engine };
+    const gckpt_exec_desc exec = { .transport = transport };
     t->s = gckpt_store_new(&seed);
     gckpt_store_ranks(t->s, rank, ranks, shard);
     t->g = gckpt_graph_new(t->s, NULL);
@@ -114,7 +114,7 @@ static void train_to(training *t, int rank, int n)
         t->failed = fail("note", gckpt_error_text(t->s));
 }
 
-static void close_training(training *t) { rig_free(t->e, t->p, t->g, t->s); }
+static void close_training(training *t) { util_free(t->e, t->p, t->g, t->s); }
 
 static int save_one(const char *path, int n)
 {
@@ -137,7 +137,7 @@ static void save_rank(ranks_world *w, int rank, void *context)
 {
     saving *v = (saving *)context;
     training t = { 0 };
-    if (open_training(&t, rank, w->size, (gckpt_shard)(v->n % 4), &w->rank[rank].engine)) {
+    if (open_training(&t, rank, w->size, (gckpt_shard)(v->n % 4), &w->rank[rank].transport)) {
         train_to(&t, rank, v->n);
         if (gckpt_ranks_save(t.e, v->path) != GCKPT_OK)
             t.failed = fail("ranks_save", gckpt_error_text(t.e));
@@ -189,7 +189,7 @@ static int train_epochs(gckpt_store *s, const char *path, int epochs)
     o.plan.batch = BATCH;
     o.epochs = epochs;
     o.save = path;
-    o.every = -1;
+    o.print_every = -1;
     const int failed = train_fit(s, net, &data, &o, &r) != 0;
     return failed && fail("train_fit", r.error);
 }

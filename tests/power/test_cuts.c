@@ -44,7 +44,7 @@ static struct {
 static int name_count;
 static int of_fd[MOST_FD]; /* inode + 1 of an open file that is written; -1: the folder */
 static file unflushed[MOST_FD];
-static int recording;
+static int op_log_on;
 enum { NOTHING, FILE_SYNC, FOLDER_SYNC, FLUSH };
 static int broken; /* what is left out */
 
@@ -52,7 +52,7 @@ static int broken; /* what is left out */
  * (r)enames ---- */
 static int on_fat;
 static char order[16];
-static int held = -1;
+static int locked_fd = -1;
 static void note(char c)
 {
     const char text[] = { c, 0 };
@@ -108,8 +108,8 @@ static int test_open(const char *path, int flags, unsigned mode)
     const char *name = base_of(path);
     const int fd = open(path, flags, mode), created = fd >= 0 && (flags & O_CREAT);
     if (on_fat && fd >= 0 && flags == O_RDONLY && !strcmp(name, "ckpt"))
-        note('o'), held = fd;
-    if (!recording || fd < 0 || fd >= MOST_FD)
+        note('o'), locked_fd = fd;
+    if (!op_log_on || fd < 0 || fd >= MOST_FD)
         return fd;
     of_fd[fd] = !strcmp(name, ".") ? -1 : 0;
     unflushed[fd].size = 0;
@@ -124,7 +124,7 @@ static int test_open(const char *path, int flags, unsigned mode)
 static size_t test_fwrite(const void *from, size_t size, size_t n, FILE *f)
 {
     const int fd = fileno(f);
-    if (recording && of_fd[fd] > 0)
+    if (op_log_on && of_fd[fd] > 0)
         file_write(&unflushed[fd], from, size * n);
     return fwrite(from, size, n, f);
 }
@@ -132,7 +132,7 @@ static size_t test_fwrite(const void *from, size_t size, size_t n, FILE *f)
 static void flushed(FILE *f)
 {
     const int fd = fileno(f);
-    if (!recording || of_fd[fd] <= 0 || !unflushed[fd].size)
+    if (!op_log_on || of_fd[fd] <= 0 || !unflushed[fd].size)
         return;
     file *inode = &inodes[of_fd[fd] - 1];
     file_write(inode, unflushed[fd].bytes, unflushed[fd].size);
@@ -156,8 +156,8 @@ static int test_fclose(FILE *f)
 
 static int test_close(int fd)
 {
-    if (on_fat && fd == held)
-        note('c'), held = -1;
+    if (on_fat && fd == locked_fd)
+        note('c'), locked_fd = -1;
     return close(fd);
 }
 
@@ -175,7 +175,7 @@ static int test_fsync(int fd)
     struct stat is;
     if (on_fat && !fstat(fd, &is))
         note(S_ISDIR(is.st_mode) ? 'f' : 's');
-    if (recording && of_fd[fd] && broken != (of_fd[fd] < 0 ? FOLDER_SYNC : FILE_SYNC))
+    if (op_log_on && of_fd[fd] && broken != (of_fd[fd] < 0 ? FOLDER_SYNC : FILE_SYNC))
         add_op(of_fd[fd] < 0 ? SYNC_FOLDER : SYNC, of_fd[fd] - 1, "", "");
     return fd < 0;
 }
@@ -184,7 +184,7 @@ static int test_rename(const char *from, const char *to)
 {
     const int failed = rename(from, to);
     note('r');
-    if (recording && !failed) {
+    if (op_log_on && !failed) {
         const int i = find_name(base_of(from));
         CHECK(i >= 0);
         const int inode = names[i].inode;
@@ -198,7 +198,7 @@ static int test_rename(const char *from, const char *to)
 static int test_remove(const char *path)
 {
     const int failed = remove(path);
-    if (recording && !failed) {
+    if (op_log_on && !failed) {
         add_op(REMOVE, 0, base_of(path), "");
         forget_name(base_of(path));
     }
@@ -243,10 +243,10 @@ static gckpt_store *store_new(int rank, int ranks, unsigned salt)
         gckpti_param *q = &s->params[i];
         CHECK(gckpt_store_get(s, i, &p) == GCKPT_OK && gckpti_ensure_state(s, q, 1));
         for (int slot = -1; slot < 1; slot++) {
-            const gckpti_shard_range share = gckpti_array_shard(s, q, slot);
-            for (int64_t k = 0; k < share.count; k++)
+            const gckpti_shard_range shard = gckpti_array_shard(s, q, slot);
+            for (int64_t k = 0; k < shard.count; k++)
                 gckpti_array(q, slot)[k] =
-                    (float)(share.first + k + 1) * (float)(salt * 3 + (unsigned)i + 1 + (slot < 0));
+                    (float)(shard.first + k + 1) * (float)(salt * 3 + (unsigned)i + 1 + (slot < 0));
         }
         q->optimiser = GCKPT_MOMENTUM + 1;
         q->updates = salt;
@@ -393,7 +393,7 @@ static long cuts, old_ones, new_ones;
 /* Saves by these ranks (0: one process, by itself), cut everywhere in so many ways; how often it was wrong. */
 static long cut_saves(const int *ranks, int ways, int what)
 {
-    int begun[SAVES], over[SAVES];
+    int begun[SAVES], done[SAVES];
     long wrong = 0;
     clear();
     name_count = op_count = 0;
@@ -401,19 +401,19 @@ static long cut_saves(const int *ranks, int ways, int what)
         inodes[i].size = 0;
     inode_count = 0;
     broken = what;
-    recording = 1;
+    op_log_on = 1;
     for (int n = 0; n < SAVES; n++) {
         begun[n] = op_count;
         CHECK(save(ranks[n], (unsigned)n + 1) == GCKPT_OK);
-        over[n] = op_count;
+        done[n] = op_count;
     }
-    recording = broken = 0;
+    op_log_on = broken = 0;
     CHECK(load(ranks[0]) == SAVES);
     for (int cut = 0; cut <= op_count; cut++)
         for (int way = 0; way < ways; way++) {
             int old = 0, last = 0;
             for (int n = 0; n < SAVES; n++) {
-                old = over[n] <= cut ? n + 1 : old;
+                old = done[n] <= cut ? n + 1 : old;
                 last = begun[n] <= cut ? n + 1 : last;
             }
             put_folder(cut, way < 4 ? (kept)(way % 2) : ANY,
@@ -461,7 +461,7 @@ static void test_fat(void)
 int main(void)
 {
     static const int one[SAVES] = { 0, 0, 0, 0 }, by_ranks[SAVES] = { 2, 4, 1, 2 };
-    const int ways = 4 + check_tries(60);
+    const int ways = 4 + check_iterations(60);
     CHECK(!mkdir("cuts", 0777) || errno == EEXIST);
     for (unsigned i = 1; i < STATES; i++) {
         gckpt_store *s = store_new(0, 1, i);

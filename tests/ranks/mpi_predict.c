@@ -25,10 +25,10 @@ static double exchange(mpi_ranks *m, char *from, char *to, size_t bytes)
         const double t = now();
         for (int k = 0; k < IN_A_ROW; k++) {
             const size_t at = (size_t)(i * IN_A_ROW + k) * bytes % ALL; /* not what caches have */
-            int over =
+            int done =
                 m->ranks.exchange(m, m->ranks.rank ^ 1, from + at, bytes, to + at, bytes) ? 0 : -1;
-            while (over == 0)
-                over = m->ranks.done(m);
+            while (done == 0)
+                done = m->ranks.done(m);
         }
         if ((now() - t) / IN_A_ROW < best)
             best = (now() - t) / IN_A_ROW;
@@ -66,30 +66,30 @@ static int measure_ops(const size *z, measured *to)
     good = good && to->costs != NULL &&
            gckpt_calibrate(b.exec, b.feeds, 2, z->batch, wall, NULL, to->costs, to->count,
                            &update) == GCKPT_OK;
-    to->machine.work = 1e9;
-    to->machine.memory =
-        1e9 * SIMULATE_UPDATE * (double)b.parameters / (double)(update > 0 ? update : 1);
-    to->machine.node = 1;
+    to->machine.throughput = 1e9;
+    to->machine.mem_bandwidth =
+        1e9 * SIMULATE_UPDATE_BYTES * (double)b.parameters / (double)(update > 0 ? update : 1);
+    to->machine.node_size = 1;
     bench_free(&b);
     return good;
 }
 
 /* A row of the table: the plan of one shard, predicted and run. */
-static int row(mpi_ranks *m, const size *z, const measured *at, gckpt_shard shard)
+static int print_row(mpi_ranks *m, const size *z, const measured *at, gckpt_shard shard)
 {
     const simulate_ranks r = { m->ranks.rank, m->ranks.size, m->ranks.size, shard };
     const gckpt_hyper adamw = { .lr = 1e-4f, .clip = 1 };
     const int64_t rows = (int64_t)z->batch * r.ranks;
     gckpt_plan_desc desc = { .mode = GCKPT_AUTO,
                              .batch = rows,
-                             .virtual_ranks = r.leaves,
+                             .virtual_ranks = r.virtual_ranks,
                              .costs = at->costs,
                              .cost_count = at->count };
     const gckpt_exec_desc how = { .transport = &m->ranks };
     bench b = { 0 };
     double best = 1e30;
     uint64_t sent = 0;
-    desc.link_cost = (uint64_t)(1e9 * 1048576 / at->machine.between.bandwidth);
+    desc.link_cost = (uint64_t)(1e9 * 1048576 / at->machine.inter_node.bandwidth);
     bench_shard = shard;
     int good = bench_open(&b, z, &desc, &how);
     simulate_step s;
@@ -134,7 +134,7 @@ int main(int argc, char **argv)
         z.batch = rows[i];
         good = measure_ops(&z, &at);
         for (int shard = 0; shard < (m.ranks.size > 1 ? 4 : 1) && good; shard++)
-            good = row(&m, &z, &at, (gckpt_shard)shard);
+            good = print_row(&m, &z, &at, (gckpt_shard)shard);
         free(at.costs);
     }
     mpi_ranks_close(&m);

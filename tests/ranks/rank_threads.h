@@ -40,13 +40,13 @@ typedef struct {
 } ranks_fault;
 
 typedef struct ranks_world ranks_world;
-typedef enum { RANKS_IDLE, RANKS_POSTED, RANKS_MET, RANKS_OVER, RANKS_FAILED } ranks_state;
-typedef enum { RANKS_RUNS, RANKS_ENDED, RANKS_HUNG, RANKS_DEAD } ranks_life;
+typedef enum { RANKS_IDLE, RANKS_POSTED, RANKS_MATCHED, RANKS_COMPLETE, RANKS_FAILED } ranks_state;
+typedef enum { RANKS_RUNS, RANKS_ENDED, RANKS_HUNG, RANKS_DEAD } ranks_status;
 typedef struct {
     ranks_world *world;
     int number, peer; /* -1: all_reduce */
     ranks_state state;
-    ranks_life life;
+    ranks_status status;
     int polls, has_given_up;
     const void *send;
     void *receive;
@@ -55,17 +55,17 @@ typedef struct {
     long calls[RANKS_CALLS], ticks; /* ticks: calls of a clock that is odd */
     uint64_t sent;                  /* bytes */
     jmp_buf end;
-    gckpt_transport engine;
+    gckpt_transport transport;
     pthread_t thread, self; /* self: as the thread knows itself, from its begin */
 } ranks_member;
 struct ranks_world {
     pthread_mutex_t lock;
-    pthread_cond_t moved;
+    pthread_cond_t changed;
     int size, given_up, waits; /* waits: polls since anything happened, all ranks' */
     int blocking;              /* 1: there is no done, exchange waits itself */
     int lag;                   /* done comes up to so many polls late */
     ranks_fault fault;
-    double flown; /* seconds added to the clock */
+    double clock_offset; /* seconds added to the clock */
     int odd;      /* 1: engines return 77 where 1 is meant, INT_MIN where -1 is */
     int clock;    /* from its 20th call on each rank's clock: 1 jumps back, 2 stands still, 3 is no number */
     long wrong;   /* breaches of the contract */
@@ -91,31 +91,31 @@ static inline uint64_t ranks_hash(const void *bytes, size_t n)
 }
 
 /* With the lock held, as all below that have no lock of their own: something happened. */
-static inline void ranks_moved(ranks_world *w)
+static inline void ranks_changed(ranks_world *w)
 {
     w->waits = 0;
-    pthread_cond_broadcast(&w->moved);
+    pthread_cond_broadcast(&w->changed);
 }
 
 /* Whether m's next poll, or what m does before it, changes something. */
-static inline int ranks_goes_on(const ranks_member *m)
+static inline int ranks_can_progress(const ranks_member *m)
 {
     const ranks_world *w = m->world;
     int dead = 0;
-    if ((m->state != RANKS_POSTED && m->state != RANKS_MET) || w->given_up || w->wrong)
+    if ((m->state != RANKS_POSTED && m->state != RANKS_MATCHED) || w->given_up || w->wrong)
         return 1;
-    if (m->state == RANKS_MET)
-        return w->rank[m->peer].life == RANKS_RUNS;
+    if (m->state == RANKS_MATCHED)
+        return w->rank[m->peer].status == RANKS_RUNS;
     for (int i = 0; i < w->size; i++)
-        dead += w->rank[i].life == RANKS_DEAD && (m->peer < 0 || m->peer == i);
+        dead += w->rank[i].status == RANKS_DEAD && (m->peer < 0 || m->peer == i);
     return dead > 0;
 }
 
 /* Whether nobody can do anything but wait. */
-static inline int ranks_stuck(const ranks_world *w)
+static inline int ranks_deadlocked(const ranks_world *w)
 {
     for (int i = 0; i < w->size; i++)
-        if (w->rank[i].life == RANKS_RUNS && ranks_goes_on(&w->rank[i]))
+        if (w->rank[i].status == RANKS_RUNS && ranks_can_progress(&w->rank[i]))
             return 0;
     return 1;
 }
@@ -124,7 +124,7 @@ static inline int ranks_others_run(const ranks_member *m)
 {
     int n = 0;
     for (int i = 0; i < m->world->size; i++)
-        n += i != m->number && m->world->rank[i].life == RANKS_RUNS;
+        n += i != m->number && m->world->rank[i].status == RANKS_RUNS;
     return n;
 }
 
@@ -135,19 +135,19 @@ static inline int ranks_counted(ranks_member *m, ranks_call call)
     const ranks_fault *f = &w->fault;
     if (++m->calls[call] != f->at || f->rank != m->number || f->call != call)
         return 1;
-    if (m->state == RANKS_MET)
+    if (m->state == RANKS_MATCHED)
         w->rank[m->peer].state = RANKS_POSTED;
     m->state = RANKS_IDLE;
     if (f->how != RANKS_FAILS)
-        m->life = f->how == RANKS_DIES ? RANKS_DEAD : RANKS_HUNG;
-    ranks_moved(w);
+        m->status = f->how == RANKS_DIES ? RANKS_DEAD : RANKS_HUNG;
+    ranks_changed(w);
     if (f->how >= RANKS_DIES) {
         pthread_mutex_unlock(&w->lock);
         longjmp(m->end, 1);
     }
     while (f->how == RANKS_HANGS && ranks_others_run(m))
-        pthread_cond_wait(&w->moved, &w->lock);
-    m->life = RANKS_RUNS;
+        pthread_cond_wait(&w->changed, &w->lock);
+    m->status = RANKS_RUNS;
     return 0;
 }
 
@@ -171,7 +171,7 @@ static inline void ranks_sum(ranks_world *w)
     const size_t n = w->rank[0].send_bytes / sizeof(float);
     for (int i = 0; i < w->size; i++)
         if (w->rank[i].state != RANKS_POSTED || w->rank[i].peer >= 0 ||
-            w->rank[i].life != RANKS_RUNS)
+            w->rank[i].status != RANKS_RUNS)
             return;
     for (int i = 1; i < w->size; i++)
         if (w->rank[i].send_bytes != w->rank[0].send_bytes)
@@ -185,12 +185,12 @@ static inline void ranks_sum(ranks_world *w)
             ((float *)w->rank[i].receive)[k] = sum;
     }
     for (int i = 0; i < w->size; i++)
-        w->rank[i].state = w->wrong ? RANKS_FAILED : RANKS_OVER;
-    ranks_moved(w);
+        w->rank[i].state = w->wrong ? RANKS_FAILED : RANKS_COMPLETE;
+    ranks_changed(w);
 }
 
 /* How many polls after it met its partner a rank may be told so. */
-static inline int ranks_late(const ranks_member *m)
+static inline int ranks_delay(const ranks_member *m)
 {
     return m->world->blocking ? 0
                               : (int)((m->calls[RANKS_EXCHANGE] + m->number) % (m->world->lag + 1));
@@ -200,33 +200,33 @@ static inline int ranks_late(const ranks_member *m)
 static inline void ranks_advance(ranks_member *m)
 {
     ranks_world *w = m->world;
-    if ((w->given_up || w->wrong) && m->state != RANKS_OVER)
+    if ((w->given_up || w->wrong) && m->state != RANKS_COMPLETE)
         m->state = RANKS_FAILED;
-    if (m->state != RANKS_POSTED && m->state != RANKS_MET)
+    if (m->state != RANKS_POSTED && m->state != RANKS_MATCHED)
         return;
     if (m->peer < 0) {
         for (int i = 0; i < w->size; i++)
-            m->state = w->rank[i].life == RANKS_DEAD ? RANKS_FAILED : m->state;
+            m->state = w->rank[i].status == RANKS_DEAD ? RANKS_FAILED : m->state;
         ranks_sum(w);
         return;
     }
     ranks_member *p = &w->rank[m->peer];
-    if (p->life == RANKS_DEAD)
+    if (p->status == RANKS_DEAD)
         m->state = RANKS_FAILED;
     if (m->state == RANKS_POSTED && p->state == RANKS_POSTED && p->peer == m->number) {
         if (m->send_bytes != p->receive_bytes || p->send_bytes != m->receive_bytes)
             ranks_breach(m, "sends another size than its peer expects", m->send_bytes,
                          p->receive_bytes);
-        m->state = p->state = RANKS_MET;
+        m->state = p->state = RANKS_MATCHED;
         m->polls = p->polls = 0;
-        ranks_moved(w);
+        ranks_changed(w);
     }
-    if (m->state == RANKS_MET && p->life == RANKS_RUNS && m->polls >= ranks_late(m) &&
-        p->polls >= ranks_late(p)) {
+    if (m->state == RANKS_MATCHED && p->status == RANKS_RUNS && m->polls >= ranks_delay(m) &&
+        p->polls >= ranks_delay(p)) {
         ranks_deliver(m, p);
         ranks_deliver(p, m);
-        m->state = p->state = RANKS_OVER;
-        ranks_moved(w);
+        m->state = p->state = RANKS_COMPLETE;
+        ranks_changed(w);
     }
 }
 
@@ -234,8 +234,8 @@ static inline void ranks_advance(ranks_member *m)
 static inline void ranks_wait(ranks_world *w)
 {
     struct timespec until;
-    if (ranks_stuck(w)) {
-        w->flown += RANKS_TIMEOUT / 4.0;
+    if (ranks_deadlocked(w)) {
+        w->clock_offset += RANKS_TIMEOUT / 4.0;
         if (++w->waits > 4000) {
             fprintf(stderr, "ranks wait for each other in spite of the timeout\n");
             exit(1);
@@ -246,7 +246,7 @@ static inline void ranks_wait(ranks_world *w)
     until.tv_nsec += 2000000;
     until.tv_sec += until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
-    pthread_cond_timedwait(&w->moved, &w->lock, &until);
+    pthread_cond_timedwait(&w->changed, &w->lock, &until);
 }
 
 static inline void ranks_called(ranks_member *m)
@@ -256,14 +256,14 @@ static inline void ranks_called(ranks_member *m)
 }
 
 /* 1: over; 0: not yet; -1: it failed. */
-static inline int ranks_ask(ranks_member *m)
+static inline int ranks_test(ranks_member *m)
 {
     m->polls++;
     ranks_advance(m);
-    if (m->state == RANKS_OVER || m->state == RANKS_FAILED) {
-        int over = m->state == RANKS_OVER ? 1 : -1;
+    if (m->state == RANKS_COMPLETE || m->state == RANKS_FAILED) {
+        int done = m->state == RANKS_COMPLETE ? 1 : -1;
         m->state = RANKS_IDLE;
-        return over;
+        return done;
     }
     return 0;
 }
@@ -299,12 +299,12 @@ static inline int ranks_post(ranks_member *m, ranks_call call, int peer, const v
                 memset(receive, 0xff, receive_bytes);
             m->sent += send_bytes;
         }
-        ranks_moved(w);
+        ranks_changed(w);
         ranks_advance(m);
-        while (w->blocking && m->state == RANKS_POSTED && !ranks_stuck(w))
-            pthread_cond_wait(&w->moved, &w->lock), ranks_advance(m);
+        while (w->blocking && m->state == RANKS_POSTED && !ranks_deadlocked(w))
+            pthread_cond_wait(&w->changed, &w->lock), ranks_advance(m);
         if (w->blocking)
-            result = m->state == RANKS_OVER, m->state = RANKS_IDLE, ranks_moved(w);
+            result = m->state == RANKS_COMPLETE, m->state = RANKS_IDLE, ranks_changed(w);
     } else {
         result = 0;
     }
@@ -313,7 +313,7 @@ static inline int ranks_post(ranks_member *m, ranks_call call, int peer, const v
 }
 
 /* What stands for this result, as well. */
-static inline int ranks_oddly(void *user, int result)
+static inline int ranks_odd_result(void *user, int result)
 {
     const int odd = ((ranks_member *)user)->world->odd;
     return !odd || !result ? result : result < 0 ? INT_MIN : 77;
@@ -322,13 +322,13 @@ static inline int ranks_oddly(void *user, int result)
 static inline int ranks_exchange(void *user, int peer, const void *send, size_t send_bytes,
                                  void *receive, size_t receive_bytes)
 {
-    return ranks_oddly(user, ranks_post((ranks_member *)user, RANKS_EXCHANGE, peer, send,
+    return ranks_odd_result(user, ranks_post((ranks_member *)user, RANKS_EXCHANGE, peer, send,
                                         send_bytes, receive, receive_bytes));
 }
 
 static inline int ranks_all_reduce(void *user, float *x, size_t n)
 {
-    return ranks_oddly(user, ranks_post((ranks_member *)user, RANKS_ALL_REDUCE, -1, x,
+    return ranks_odd_result(user, ranks_post((ranks_member *)user, RANKS_ALL_REDUCE, -1, x,
                                         n * sizeof *x, x, n * sizeof *x));
 }
 
@@ -339,11 +339,11 @@ static inline int ranks_done(void *user)
     ranks_called(m);
     if (m->state == RANKS_IDLE)
         ranks_breach(m, "asks for what is not under way", 0, 0);
-    int result = ranks_counted(m, RANKS_DONE) ? ranks_ask(m) : -1;
-    if (result == 0 && m->polls > 8 + ranks_late(m))
+    int result = ranks_counted(m, RANKS_DONE) ? ranks_test(m) : -1;
+    if (result == 0 && m->polls > 8 + ranks_delay(m))
         ranks_wait(m->world);
     pthread_mutex_unlock(&m->world->lock);
-    return ranks_oddly(user, result);
+    return ranks_odd_result(user, result);
 }
 
 /* In the queue of a backend whose calls are done when they return: at once. */
@@ -351,11 +351,11 @@ static inline int ranks_enqueue(void *user, void *queue, int peer, const void *s
                                 void *receive, size_t receive_bytes)
 {
     const ranks_member *m = (const ranks_member *)user;
-    int over = peer < 0 ? ranks_all_reduce(user, (float *)receive, receive_bytes / sizeof(float))
+    int done = peer < 0 ? ranks_all_reduce(user, (float *)receive, receive_bytes / sizeof(float))
                         : ranks_exchange(user, peer, send, send_bytes, receive, receive_bytes);
-    for (int waits = over && !m->world->blocking; waits;)
-        over = ranks_done(user), waits = over == 0;
-    return over > 0 && queue != NULL;
+    for (int waits = done && !m->world->blocking; waits;)
+        done = ranks_done(user), waits = done == 0;
+    return done > 0 && queue != NULL;
 }
 static inline int ranks_landed(void *user) { return user != NULL; }
 
@@ -364,7 +364,7 @@ static inline void ranks_give_up(void *user)
     ranks_member *m = (ranks_member *)user;
     pthread_mutex_lock(&m->world->lock);
     m->has_given_up = m->world->given_up = 1;
-    ranks_moved(m->world);
+    ranks_changed(m->world);
     pthread_mutex_unlock(&m->world->lock);
 }
 
@@ -375,7 +375,7 @@ static inline double ranks_clock(void *user)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     pthread_mutex_lock(&w->lock);
-    double seconds = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec + w->flown;
+    double seconds = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec + w->clock_offset;
     if (w->clock && ++m->ticks > 20)
         seconds = w->clock == 1 ? seconds - 1e9 : w->clock == 2 ? 0 : (double)NAN;
     pthread_mutex_unlock(&w->lock);
@@ -386,13 +386,13 @@ static inline void ranks_open(ranks_world *w, int size)
 {
     memset(w, 0, sizeof *w);
     pthread_mutex_init(&w->lock, NULL);
-    pthread_cond_init(&w->moved, NULL);
+    pthread_cond_init(&w->changed, NULL);
     w->size = size;
     w->lag = 2;
     for (int i = 0; i < size; i++) {
         w->rank[i].world = w;
         w->rank[i].number = i;
-        w->rank[i].engine = (gckpt_transport){ .rank = i,
+        w->rank[i].transport = (gckpt_transport){ .rank = i,
                                            .size = size,
                                            .exchange = ranks_exchange,
                                            .done = ranks_done,
@@ -411,11 +411,11 @@ static void *ranks_thread(void *user)
     if (setjmp(m->end) == 0)
         m->world->body(m->world, m->number, m->world->context);
     pthread_mutex_lock(&m->world->lock);
-    if (m->life == RANKS_RUNS && m->state != RANKS_IDLE && !m->world->given_up &&
+    if (m->status == RANKS_RUNS && m->state != RANKS_IDLE && !m->world->given_up &&
         m->world->fault.at == 0)
         ranks_breach(m, "ended while something was under way", 0, 0);
-    m->life = m->life == RANKS_RUNS ? RANKS_ENDED : m->life;
-    ranks_moved(m->world);
+    m->status = m->status == RANKS_RUNS ? RANKS_ENDED : m->status;
+    ranks_changed(m->world);
     pthread_mutex_unlock(&m->world->lock);
     return NULL;
 }
@@ -426,8 +426,8 @@ static inline void ranks_run(ranks_world *w, void (*body)(ranks_world *, int, vo
     w->body = body;
     w->context = context;
     for (int i = 0; i < w->size; i++) {
-        w->rank[i].life = RANKS_RUNS;
-        w->rank[i].engine.done = w->blocking ? NULL : ranks_done;
+        w->rank[i].status = RANKS_RUNS;
+        w->rank[i].transport.done = w->blocking ? NULL : ranks_done;
     }
     for (int i = 0; i < w->size; i++)
         if (pthread_create(&w->rank[i].thread, NULL, ranks_thread, &w->rank[i])) {
@@ -441,7 +441,7 @@ static inline void ranks_run(ranks_world *w, void (*body)(ranks_world *, int, vo
 static inline void ranks_close(ranks_world *w)
 {
     CHECK_MSG(w->wrong == 0, "%ld breaches of the engine's contract, first: %s", w->wrong, w->text);
-    pthread_cond_destroy(&w->moved);
+    pthread_cond_destroy(&w->changed);
     pthread_mutex_destroy(&w->lock);
 }
 #else

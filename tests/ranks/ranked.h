@@ -1,7 +1,7 @@
 /* ranked.h - one model trained by threads as ranks, in any setting, with what may go wrong on one of them; what
  * they get, and whether it is what one process with as many leaves gets. Include after gradckpt.h. */
-#ifndef TESTS_RANKED_H
-#define TESTS_RANKED_H
+#ifndef TESTS_RANK_TRAINING_H
+#define TESTS_RANK_TRAINING_H
 #include "rank_threads.h"
 #include "rig.h"
 #if RANKS_THREADS
@@ -10,7 +10,7 @@
 /* ---- not a net of net.h, whose parameters are too small to be cut (ranks of those: test_ranks_random.c):
  * a model with all that sums up: a tied table, products with and without a bias, gains, what
  * broadcasting repeats, functions of parameters, a regulariser, losses with counts of their own ---- */
-enum { BATCH = 16, T = 3, D = 5, C = 20, V = 250, WIDE = 700, LEAVES = 8, STEPS = 4 };
+enum { BATCH = 16, T = 3, D = 5, C = 20, V = 250, WIDE = 700, VRANKS = 8, STEPS = 4 };
 enum {
     DROPOUT = 1,
     SECOND = 2, /* a loss with other targets */
@@ -28,21 +28,21 @@ typedef struct {
     int ranks;
     gckpt_shard shard;
     gckpt_mode mode; /* OPTIMAL: half way between the least bytes and store-all's */
-    int rows, leaves;
-    unsigned with;
+    int rows, virtual_ranks;
+    unsigned flags;
     gckpt_optimiser optimiser;
     gckpt_precision precision;
     feeding feed;
-    int blocking, threads, ahead;
+    int blocking, threads, overlap;
     int steps;                     /* 0: STEPS */
-    int laps;                      /* all of them so often; 0: once */
-    int unwatched, unclipped;      /* no debug: what can be recorded is; no clipping */
+    int repeats;                      /* all of them so often; 0: once */
+    int no_debug, unclipped;      /* no debug: what can be recorded is; no clipping */
     int batch; /* 0: BATCH */
     unsigned debug;                /* 0: GCKPT_DEBUG_MEASURE */
     const gckpt_backend *backends; /* by rank; NULL: the processor */
     int on_backend, queued; /* queued: and what is exchanged there goes into a queue of its own */
-    gckpt_transport *(*engine)(ranks_world *w, int rank); /* NULL: the threads' own */
-    void (*stepping)(int rank, int begins);           /* around each step; may be NULL */
+    gckpt_transport *(*transport)(ranks_world *w, int rank); /* NULL: the threads' own */
+    void (*on_step)(int rank, int begins);           /* around each step; may be NULL */
     size_t offload; /* bytes of slower memory */
 } setting;
 /* What goes wrong on one rank, in the first step that is at least `step`; all do that step once more. */
@@ -55,7 +55,7 @@ typedef struct {
     int bad_index;  /* it is fed one */
     int differs;    /* it wants something else than the others: what `DIFFERENCES` says */
     int no_memory;  /* it has no executor */
-} mishap;
+} injection;
 enum {
     SAME,
     OTHER_ROWS,
@@ -66,7 +66,7 @@ enum {
     BATCH_OF,
     PRECISION_OF,
     SKIPPING,
-    LOOKING,
+    DEBUG_OF,
     DIFFERENCES
 };
 typedef struct {
@@ -81,7 +81,7 @@ typedef struct {
     gckpt_result first, last; /* of them */
     char first_text[300];
     int changed;  /* a step that failed before its updates left other values */
-    long seen;    /* calls of progress */
+    long progress_calls;    /* calls of progress */
     int updating; /* this step's updates have begun */
 } outcome;
 typedef struct {
@@ -98,7 +98,7 @@ typedef struct { /* what callbacks of a rank are told */
 } watcher;
 struct trial {
     setting s;
-    mishap bad;
+    injection bad;
     const gckpt_plan *plan; /* of rank 0's store; all ranks run it */
     outcome out[RANKS_MOST];
     model m[RANKS_MOST]; /* here, since a rank may die */
@@ -140,17 +140,17 @@ static inline model build(gckpt_store *store, const setting *s)
     m.tokens = gckpt_input(m.g, "tokens", GCKPT_I32, gckpt_shape2(s->rows, T));
     m.x = gckpt_input(m.g, "x", GCKPT_F32, gckpt_shape3(s->rows, T, D));
     m.targets = gckpt_input(m.g, "targets", GCKPT_I32, gckpt_shape2(s->rows, T));
-    const int64_t U = s->with & SMALL ? 210 : s->with & LARGE ? 1700 : WIDE;
+    const int64_t U = s->flags & SMALL ? 210 : s->flags & LARGE ? 1700 : WIDE;
     gckpt_tensor *table = weight(&m, "table", V, C), *up = weight(&m, "up", C, U);
     gckpt_tensor *h =
         gckpt_add(gckpt_embed(table, m.tokens),
                   gckpt_linear(m.x, weight(&m, "in", D, C), weight(&m, "bias", C, 0)));
-    if (s->with & RUNNING) {
+    if (s->flags & RUNNING) {
         gckpt_init one = { 0, 0, 1 };
         h = gckpt_batchnorm(h, NULL, NULL, gckpt_running(m.g, "mean", gckpt_shape1(C), one, 0.25f),
                             gckpt_running(m.g, "variance", gckpt_shape1(C), one, 0.25f));
     }
-    if (s->with & DROPOUT)
+    if (s->flags & DROPOUT)
         h = gckpt_dropout(h, 0.25f);
     gckpt_tensor *n = gckpt_layernorm(h, weight(&m, "gain", C, 0), weight(&m, "shift", C, 0));
     gckpt_tensor *a = gckpt_gelu(gckpt_linear(n, up, weight(&m, "wide", U, 0)));
@@ -165,14 +165,14 @@ static inline model build(gckpt_store *store, const setting *s)
     m.terms[1] = (gckpt_term){ gckpt_sum_loss(gckpt_mul(up, up)), 0.0005f, 1 };
     m.terms[2] = (gckpt_term){ gckpt_sum_loss(gckpt_mul(side, side)), 0.001f, 1 };
     m.term_count = 3;
-    if (s->with & SECOND) {
+    if (s->flags & SECOND) {
         m.others = gckpt_input(m.g, "others", GCKPT_I32, gckpt_shape2(s->rows, T));
         gckpt_tensor *l = gckpt_linear(h, weight(&m, "head", C, 7), NULL);
         m.terms[m.term_count++] = (gckpt_term){ gckpt_cross_entropy(l, m.others), 0.3f, 0 };
     }
-    if (s->with & (FROZEN | PACKED))
+    if (s->flags & (FROZEN | PACKED))
         gckpt_store_freeze(store, "down", 1);
-    if (s->with & PACKED)
+    if (s->flags & PACKED)
         gckpt_store_quantise(store, "down", GCKPT_STORAGE_I8);
     return m;
 }
@@ -185,13 +185,13 @@ static inline gckpt_plan *plan_of(const model *m, const setting *s)
                              .optimiser = s->optimiser,
                              .custom_state = s->optimiser == GCKPT_CUSTOM_OPTIMISER,
                              .threads = s->threads,
-                             .virtual_ranks = s->leaves,
-                             .link_cost = s->ahead ? 1 << 24 : 1000,
-                             .overlap_communication = s->ahead,
+                             .virtual_ranks = s->virtual_ranks,
+                             .link_cost = s->overlap ? 1 << 24 : 1000,
+                             .overlap_communication = s->overlap,
                              .precision = s->precision,
                              .offload_bytes = s->offload,
-                             .offload_cost = s->ahead ? 1 << 24 : 1,
-                             .overlap_offload = s->ahead,
+                             .offload_cost = s->overlap ? 1 << 24 : 1,
+                             .overlap_offload = s->overlap,
                              .backend = s->backends };
     if (s->mode == GCKPT_OPTIMAL) {
         desc.mode = GCKPT_STORE_ALL;
@@ -231,12 +231,12 @@ static inline int watch(void *user, const gckpt_progress *p)
     const watcher *o = (const watcher *)user;
     outcome *out = &o->t->out[o->rank];
     out->updating |= p->kind == GCKPT_UPDATE;
-    return ++out->seen == o->t->bad.cancel_at && o->rank == o->t->bad.rank;
+    return ++out->progress_calls == o->t->bad.cancel_at && o->rank == o->t->bad.rank;
 }
 
 static inline int feeds_of(const model *m, const setting *s, int step, int64_t row, gckpt_feed *f)
 {
-    int infinite = (s->with & INFINITE) && step == 1;
+    int infinite = (s->flags & INFINITE) && step == 1;
     f[0] = (gckpt_feed){ gckpt_id(m->tokens), token_data + row * T };
     f[1] = (gckpt_feed){ gckpt_id(m->x), x_data[infinite] + row * T * D };
     f[2] = (gckpt_feed){ gckpt_id(m->targets), target_data[step] + row * T };
@@ -293,16 +293,16 @@ static inline void take_steps(gckpt_exec *e, const model *m, trial *t, int rank)
 {
     outcome *o = &t->out[rank];
     const int steps = t->s.steps ? t->s.steps : STEPS;
-    for (int at = 0; at < steps * (t->s.laps ? t->s.laps : 1); at++) {
+    for (int at = 0; at < steps * (t->s.repeats ? t->s.repeats : 1); at++) {
         const int step = at % steps;
         uint64_t before = gckpt_store_hash(m->s);
         int bad = o->failed == 0 && step >= t->bad.step && rank == t->bad.rank;
         o->updating = 0;
-        if (t->s.stepping)
-            t->s.stepping(rank, 1);
+        if (t->s.on_step)
+            t->s.on_step(rank, 1);
         gckpt_result result = take_step(e, m, t, rank, step, bad, &o->report[step]);
-        if (t->s.stepping)
-            t->s.stepping(rank, 0);
+        if (t->s.on_step)
+            t->s.on_step(rank, 0);
         o->result[step] = result;
         if (result == GCKPT_OK || result == GCKPT_SKIPPED)
             continue;
@@ -329,34 +329,34 @@ static inline void prepare(trial *t, ranks_world *w, int rank)
     gckpt_parameter q;
     t->user[rank] = (watcher){ t, rank };
     *m = build(store_of(&t->s, rank, differs == SEED ? 12 : 11), &t->s);
-    const unsigned debug = differs == LOOKING ? GCKPT_DEBUG_FINITE
-                           : t->s.unwatched   ? 0
+    const unsigned debug = differs == DEBUG_OF ? GCKPT_DEBUG_FINITE
+                           : t->s.no_debug   ? 0
                            : t->s.debug       ? t->s.debug
                                               : GCKPT_DEBUG_MEASURE;
     gckpt_exec_desc desc = { .debug = watched ? 0 : debug,
-                             .copy_feeds = (t->s.with & COPIED) != 0,
-                             .skip_nonfinite = (t->s.with & INFINITE) != 0 || differs == SKIPPING,
+                             .copy_feeds = (t->s.flags & COPIED) != 0,
+                             .skip_nonfinite = (t->s.flags & INFINITE) != 0 || differs == SKIPPING,
                              .transport = t->s.ranks == 1 ? NULL
-                                      : t->s.engine   ? t->s.engine(w, rank)
-                                                      : &w->rank[rank].engine,
-                             .fast_reduce = (t->s.with & FAST) != 0,
+                                      : t->s.transport   ? t->s.transport(w, rank)
+                                                      : &w->rank[rank].transport,
+                             .fast_reduce = (t->s.flags & FAST) != 0,
                              .backend = t->s.backends ? &t->s.backends[rank] : NULL,
                              .progress = watched ? watch : NULL,
                              .custom_optimiser = own_optimiser,
                              .user = &t->user[rank],
                              .parallel_for = t->s.threads > 1 ? any_order : NULL };
     const gckpt_plan *plan = t->plan;
-    gckpt_plan *own = NULL;
+    gckpt_plan *device = NULL;
     if (differs >= PLAN_OF && differs <= PRECISION_OF) {
         setting s = t->s;
         if (differs == PLAN_OF)
             s.mode = s.mode == GCKPT_STORE_ALL ? GCKPT_MEMORY_POOR : GCKPT_STORE_ALL;
         s.batch = differs == BATCH_OF ? 2 * BATCH : 0;
         s.precision = differs == PRECISION_OF ? GCKPT_BF16 : s.precision;
-        plan = own = plan_of(m, &s);
+        plan = device = plan_of(m, &s);
     }
     t->e[rank] = bad && t->bad.no_memory ? NULL : gckpt_exec_new(plan, m->s, &desc);
-    gckpt_plan_free(own);
+    gckpt_plan_free(device);
     if (differs == VALUES_OF &&
         gckpt_store_get(m->s, gckpt_store_find(m->s, "shift"), &q) == GCKPT_OK)
         q.values[3] += 1;
@@ -389,12 +389,12 @@ static inline void name_of(const setting *s, char *to, size_t size)
     snprintf(
         to, size,
         "%d ranks, %s, %s, %d rows, %d leaves, with %x, optimiser %d, precision %d, feeding %d%s",
-        s->ranks, shards[s->shard], gckpt_mode_name(s->mode), s->rows, s->leaves, s->with,
+        s->ranks, shards[s->shard], gckpt_mode_name(s->mode), s->rows, s->virtual_ranks, s->flags,
         (int)s->optimiser, (int)s->precision, (int)s->feed, s->blocking ? ", blocking" : "");
 }
 
 /* Runs all ranks; 0: there was no plan. */
-static inline int run(trial *t, const setting *s, const mishap *bad, ranks_world *w)
+static inline int run(trial *t, const setting *s, const injection *bad, ranks_world *w)
 {
     char name[200];
     name_of(s, name, sizeof name);
@@ -407,10 +407,10 @@ static inline int run(trial *t, const setting *s, const mishap *bad, ranks_world
     ranks_open(w, s->ranks);
     w->blocking = s->blocking;
     for (int i = 0; i < s->ranks; i++)
-        w->rank[i].engine.device_aware = s->on_backend;
+        w->rank[i].transport.device_aware = s->on_backend;
     for (int i = 0; i < s->ranks && s->queued; i++) {
-        w->rank[i].engine.enqueue = ranks_enqueue;
-        w->rank[i].engine.enqueued_done = ranks_landed;
+        w->rank[i].transport.enqueue = ranks_enqueue;
+        w->rank[i].transport.enqueued_done = ranks_landed;
     }
     if (bad) {
         t->bad = *bad;
@@ -418,14 +418,14 @@ static inline int run(trial *t, const setting *s, const mishap *bad, ranks_world
         w->odd = bad->odd;
         w->clock = bad->clock;
         for (int i = 0; i < s->ranks && bad->silent; i++)
-            w->rank[i].engine.abort = NULL;
+            w->rank[i].transport.abort = NULL;
     } else {
         t->bad.rank = -1;
     }
     if (p)
         ranks_run(w, train, t);
     for (int i = 0; i < s->ranks; i++)
-        rig_free(t->e[i], NULL, t->m[i].g, t->m[i].s);
+        util_free(t->e[i], NULL, t->m[i].g, t->m[i].s);
     ranks_close(w);
     gckpt_plan_free(p);
     gckpt_graph_free(m.g);
@@ -463,9 +463,9 @@ static inline const outcome *compare(const setting *s, const outcome *want)
                       (int)want->report[step].count, want->report[step].grad_norm);
         CHECK_MSG(o->hashed == GCKPT_OK && o->hash == want->hash, "%s: rank %d: other weights",
                   name, i);
-        CHECK_MSG(s->debug || s->unwatched || s->rows > BATCH / s->leaves || o->measured == o->planned,
+        CHECK_MSG(s->debug || s->no_debug || s->rows > BATCH / s->virtual_ranks || o->measured == o->planned,
                   "%s: rank %d: %zu bytes measured, %zu planned", name, i, o->measured, o->planned);
-        CHECK_MSG(s->engine || o->sent == w.rank[i].sent, "%s: rank %d: sent %.0f bytes, says %.0f", name, i,
+        CHECK_MSG(s->transport || o->sent == w.rank[i].sent, "%s: rank %d: sent %.0f bytes, says %.0f", name, i,
                   (double)w.rank[i].sent, (double)o->sent);
     }
     return &t.out[0];
@@ -484,14 +484,14 @@ static inline void one_process(const setting *s, outcome *o)
     one.blocking = 0;
     one.debug = 0;
     one.backends = NULL;
-    one.engine = NULL;
-    one.stepping = NULL;
-    one.unwatched = one.queued = 0;
+    one.transport = NULL;
+    one.on_step = NULL;
+    one.no_debug = one.queued = 0;
     name_of(&one, name, sizeof name);
     run(&t, &one, NULL, &w);
     *o = t.out[0];
-    CHECK_MSG(o->text[0] == 0 || (one.with & INFINITE), "%s: %s", name, o->text);
-    CHECK(one.rows > BATCH / one.leaves || o->measured == o->planned);
+    CHECK_MSG(o->text[0] == 0 || (one.flags & INFINITE), "%s: %s", name, o->text);
+    CHECK(one.rows > BATCH / one.virtual_ranks || o->measured == o->planned);
 }
 
 #endif

@@ -31,7 +31,7 @@ static int build(gckpt_graph *g, int64_t rows, gckpt_term *t, void *user)
         snprintf(name[1], 16, "down%d", i);
         gckpt_tensor *up = gckpt_param(g, name[0], gckpt_shape2(C, 4 * C), init);
         gckpt_tensor *down = gckpt_param(g, name[1], gckpt_shape2(4 * C, C), init);
-        x = gckpt_checkpoint(rig_block, x, &i);
+        x = gckpt_checkpoint(util_block, x, &i);
         x = gckpt_add(x, gckpt_linear(gckpt_gelu(gckpt_linear(x, up, NULL)), down, NULL));
     }
     t[0].loss = gckpt_linear_cross_entropy(x, table, target);
@@ -51,9 +51,9 @@ static void open_model(int losses)
     term_count = build(graph, ROWS, terms, &losses);
     CHECK_MSG(gckpt_error(graph) == GCKPT_OK, "%s", gckpt_error_text(graph));
 }
-static void close_model(void) { rig_free(NULL, NULL, graph, store); }
+static void close_model(void) { util_free(NULL, NULL, graph, store); }
 
-static void take_ranks(int ranks, gckpt_shard shard)
+static void set_ranks(int ranks, gckpt_shard shard)
 {
     CHECK(gckpt_store_ranks(store, ranks - 1, ranks, shard) == GCKPT_OK);
 }
@@ -107,7 +107,7 @@ static void test_refusals(void)
     refuses(&(gckpt_plan_desc){ .virtual_ranks = 6 }, "6 leaves: must be a power of two");
     refuses(&(gckpt_plan_desc){ .virtual_ranks = 2, .update_in_backward = 1 },
             "gradients are complete when all 2 leaves are added up");
-    take_ranks(4, GCKPT_SHARD_STATE);
+    set_ranks(4, GCKPT_SHARD_STATE);
     refuses(NULL, "4 ranks, 1 leaves");
     refuses(&(gckpt_plan_desc){ .virtual_ranks = 2 }, "set desc.leaves to 4 or more");
     const gckpt_fetch_spec cut = { tensor("table"), 1 };
@@ -116,7 +116,7 @@ static void test_refusals(void)
     CHECK(gckpt_store_freeze(store, "table", 1) == GCKPT_OK); /* then it is no share's */
     gckpt_plan_free(plan(&(gckpt_plan_desc){ .virtual_ranks = 4, .fetch = &cut, .fetches = 1 }));
     CHECK(gckpt_store_freeze(store, "table", 0) == GCKPT_OK);
-    take_ranks(4, GCKPT_SHARD_NONE);
+    set_ranks(4, GCKPT_SHARD_NONE);
     gckpt_plan_free(plan(&(gckpt_plan_desc){ .virtual_ranks = 4, .fetch = &cut, .fetches = 1 }));
     /* ranks without leaves of their own can still generate */
     gckpt_plan *p = plan(&(gckpt_plan_desc){ .mode = GCKPT_INFERENCE });
@@ -132,17 +132,17 @@ static void test_rows(void)
     random_state = 5;
     open_model(1);
     for (int i = 0; i < 60; i++) {
-        int ranks = 1 << below(4), leaves = ranks << below(3), inference = chance(20);
+        int ranks = 1 << below(4), vranks = ranks << below(3), inference = chance(20);
         int64_t batch = ROWS + (int64_t)below(70), rows = 1 + (int64_t)below(batch), at = 0, first;
         int64_t of = inference ? rows : batch;
-        take_ranks(ranks, GCKPT_SHARD_NONE);
+        set_ranks(ranks, GCKPT_SHARD_NONE);
         gckpt_plan *p = plan(&(gckpt_plan_desc){
-            .mode = inference ? GCKPT_INFERENCE : GCKPT_AUTO, .batch = batch, .virtual_ranks = leaves });
+            .mode = inference ? GCKPT_INFERENCE : GCKPT_AUTO, .batch = batch, .virtual_ranks = vranks });
         for (int rank = 0; rank < ranks; rank++) {
             int64_t n = gckpt_plan_rank_rows(p, rows, rank, &first);
             CHECK(first == at && n >= 0 && gckpt_plan_rank_rows(p, rows, rank, NULL) == n);
             for (; at < first + n; at++)
-                CHECK(at * leaves / of / (leaves / ranks) == rank);
+                CHECK(at * vranks / of / (vranks / ranks) == rank);
         }
         CHECK_MSG(at == rows, "%ld of %ld rows are somebody's", (long)at, (long)rows);
         CHECK(gckpt_plan_rank_rows(p, -3, 0, &first) == 0 && first == 0);
@@ -155,13 +155,13 @@ static void test_rows(void)
 
 /* ---- what stands where, by hand ---- */
 typedef struct {
-    int reduces, waits, rooms, shares, gathers;
-    size_t waiting, room, shared; /* bytes */
-} tally;
+    int reduces, partial_sums, exchange_buffers, shards, gathers;
+    size_t partial_bytes, exchange_bytes, shard_bytes; /* bytes */
+} counters;
 
-static tally count(const gckpt_plan *p)
+static counters count(const gckpt_plan *p)
 {
-    tally t = { 0, 0, 0, 0, 0, 0, 0, 0 };
+    counters t = { 0, 0, 0, 0, 0, 0, 0, 0 };
     gckpt_instruction in;
     gckpt_buffer b;
     for (int x = 0; gckpt_plan_get(p, x, &in) == GCKPT_OK; x++) {
@@ -171,12 +171,12 @@ static tally count(const gckpt_plan *p)
     for (int i = 0; gckpt_plan_buffer(p, i, &b) == GCKPT_OK; i++) {
         int whole = b.start == 0 && b.end == (int)p->length;
         if (b.kind == GCKPT_BUFFER_REDUCTION) {
-            *(whole ? &t.waits : &t.rooms) += 1;
-            *(whole ? &t.waiting : &t.room) += b.size;
+            *(whole ? &t.partial_sums : &t.exchange_buffers) += 1;
+            *(whole ? &t.partial_bytes : &t.exchange_bytes) += b.size;
         } else if (b.kind == GCKPT_BUFFER_PARAMETER_GRADIENT &&
                    b.size < bytes_of(p, &p->nodes[b.id])) {
-            t.shares++;
-            t.shared += b.size;
+            t.shards++;
+            t.shard_bytes += b.size;
         }
     }
     return t;
@@ -198,23 +198,23 @@ static void test_by_hand(void)
     gckpt_instruction in;
     for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
         for (int i = 0; i < 5; i++) {
-            static const int ranks[] = { 1, 1, 4, 4, 2 }, leaves[] = { 1, 8, 4, 8, 2 };
+            static const int ranks[] = { 1, 1, 4, 4, 2 }, vranks[] = { 1, 8, 4, 8, 2 };
             static const int64_t batch[] = { 2, 2, 8, 8, 5 };
-            const int looped = i == 1 || i >= 3, cut = shard && ranks[i] > 1;
-            take_ranks(ranks[i], (gckpt_shard)shard);
-            gckpt_plan *p = plan(&(gckpt_plan_desc){ .virtual_ranks = leaves[i], .batch = batch[i] });
-            tally t = count(p);
-            CHECK(p->accumulates == looped && t.reduces == (leaves[i] > 1 ? 2 : 0));
-            CHECK(t.waits == (i == 1 ? 6 : i == 3 ? 2 : 0));
-            CHECK(t.waiting == (size_t)t.waits / 2 * (w_bytes + b_bytes));
+            const int accumulates = i == 1 || i >= 3, cut = shard && ranks[i] > 1;
+            set_ranks(ranks[i], (gckpt_shard)shard);
+            gckpt_plan *p = plan(&(gckpt_plan_desc){ .virtual_ranks = vranks[i], .batch = batch[i] });
+            counters t = count(p);
+            CHECK(p->accumulates == accumulates && t.reduces == (vranks[i] > 1 ? 2 : 0));
+            CHECK(t.partial_sums == (i == 1 ? 6 : i == 3 ? 2 : 0));
+            CHECK(t.partial_bytes == (size_t)t.partial_sums / 2 * (w_bytes + b_bytes));
             /* w has 3 blocks: another rank sends 2, and b's sums come to the same place */
-            CHECK(t.rooms == (ranks[i] > 1) && t.room == (ranks[i] > 1 ? half : 0));
+            CHECK(t.exchange_buffers == (ranks[i] > 1) && t.exchange_bytes == (ranks[i] > 1 ? half : 0));
             CHECK(t.gathers == (cut && shard == GCKPT_SHARD_VALUES));
-            CHECK(t.shares == (cut && !looped && shard >= GCKPT_SHARD_GRADIENTS));
+            CHECK(t.shards == (cut && !accumulates && shard >= GCKPT_SHARD_GRADIENTS));
             /* of 3 blocks the first of 4 ranks has 1 */
-            CHECK(t.shared == (t.shares ? 4096 * 4 : 0));
+            CHECK(t.shard_bytes == (t.shards ? 4096 * 4 : 0));
             const int end = (int)p->length;
-            for (int k = 0; k < 2 && leaves[i] > 1;
+            for (int k = 0; k < 2 && vranks[i] > 1;
                  k++) { /* .., backward, REDUCEs (the larger last), UPDATEs */
                 CHECK(gckpt_plan_get(p, end - 4 + k, &in) == GCKPT_OK);
                 CHECK(in.kind == GCKPT_REDUCE && in.id == gckpt_id(k ? w : b));
@@ -245,35 +245,35 @@ static void test_formulas(void)
     open_model(1);
     for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
         for (int ranks = 1; ranks <= 8; ranks *= 2)
-            for (int own = 1; own <= 4; own *= 4) { /* leaves of each rank */
-                const gckpt_plan_desc d = { .virtual_ranks = ranks * own, .batch = ROWS * ranks * own };
+            for (int per_rank = 1; per_rank <= 4; per_rank *= 4) { /* leaves of each rank */
+                const gckpt_plan_desc d = { .virtual_ranks = ranks * per_rank, .batch = ROWS * ranks * per_rank };
                 size_t all = 0, part = 0, exact = 0;
-                take_ranks(ranks, (gckpt_shard)shard);
+                set_ranks(ranks, (gckpt_shard)shard);
                 gckpt_plan *p = plan(&d);
                 gckpt_parameter q;
                 for (int i = 0; gckpt_store_peek(store, i, &q) == GCKPT_OK; i++) {
                     const size_t bytes = (size_t)q.elements * 4;
                     const int cut = shard && ranks > 1 && q.elements > 4096;
-                    size_t share = bytes, blocks = (size_t)(q.elements + 4095) / 4096;
+                    size_t shard_bytes = bytes, blocks = (size_t)(q.elements + 4095) / 4096;
                     if (cut)
-                        share = (blocks + (size_t)ranks - 1) / (size_t)ranks * 4096 * 4;
+                        shard_bytes = (blocks + (size_t)ranks - 1) / (size_t)ranks * 4096 * 4;
                     all += bytes;
-                    part += share < bytes ? share : bytes;
+                    part += shard_bytes < bytes ? shard_bytes : bytes;
                     exact += cut ? bytes / (size_t)ranks : bytes;
                 }
                 const size_t values = shard == GCKPT_SHARD_VALUES ? part : all;
                 const size_t state = shard ? 2 * part : 2 * all;
-                const int shares = shard >= GCKPT_SHARD_GRADIENTS && own == 1;
-                const size_t *kinds = p->kind_bytes, waits = count(p).waiting;
+                const int shares = shard >= GCKPT_SHARD_GRADIENTS && per_rank == 1;
+                const size_t *kinds = p->kind_bytes, waits = count(p).partial_bytes;
                 CHECK(kinds[GCKPT_BYTES_PARAMETERS] == values && kinds[GCKPT_BYTES_STATE] == state);
                 /* 16 P; 8 P + 8 P / N; 4 P + 12 P / N; 16 P / N: in N parts of blocks */
                 size_t bytes = values + state + live_at_updates(p), sums = shares ? part : all;
-                if (own > 1) /* each use has a sum of its own, with a low part; and some wait */
+                if (per_rank > 1) /* each use has a sum of its own, with a low part; and some wait */
                     sums = live_at_updates(p) - waits;
                 CHECK_MSG(bytes == values + state + sums + waits,
                           "shard %d, %d ranks: %lu bytes, by formula %lu", shard, ranks,
                           (unsigned long)bytes, (unsigned long)(values + state + sums));
-                CHECK(sums >= (shares ? part : all) && waits == (own > 1 ? 2 * all : 0));
+                CHECK(sums >= (shares ? part : all) && waits == (per_rank > 1 ? 2 * all : 0));
                 /* padding is what blocks add to that */
                 size_t arrays = (size_t)(2 * (shard > 0) + (shard == GCKPT_SHARD_VALUES));
                 size_t most = arrays + (size_t)shares, padding = part - exact;
@@ -310,7 +310,7 @@ static void check_schedule(const gckpt_plan *p, gckpt_plan_desc d)
 
 /* The same request with gathers ahead: the same instructions within the budget, gathers in the same order and
  * none later; all others in their order. Whether one moved. */
-static int check_ahead(const gckpt_plan *p, gckpt_plan_desc d)
+static int check_overlap(const gckpt_plan *p, gckpt_plan_desc d)
 {
     d.overlap_communication = 1;
     gckpt_plan *q = plan(&d);
@@ -342,7 +342,7 @@ static void test_inference(void)
 {
     text t = { 0 };
     open_model(1);
-    take_ranks(2, GCKPT_SHARD_NONE);
+    set_ranks(2, GCKPT_SHARD_NONE);
     gckpt_plan *p = plan(&(gckpt_plan_desc){ .mode = GCKPT_INFERENCE });
     CHECK(gckpt_plan_print(p, write_text, &t) == GCKPT_OK && find(t.bytes, "a batch, 2 ranks"));
     gckpt_plan_free(p);
@@ -355,12 +355,12 @@ static void test_budgets(void)
     int moved = 0;
     open_model(2);
     for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
-        for (int own = 1; own <= 2; own++) {
-            gckpt_plan_desc d = { .virtual_ranks = 4 * own, .batch = 8 * ROWS * own, .budget = 1 };
-            take_ranks(4, (gckpt_shard)shard);
-            d.link_cost = own > 1 ? 1 << 24 : 100000;
+        for (int per_rank = 1; per_rank <= 2; per_rank++) {
+            gckpt_plan_desc d = { .virtual_ranks = 4 * per_rank, .batch = 8 * ROWS * per_rank, .budget = 1 };
+            set_ranks(4, (gckpt_shard)shard);
+            d.link_cost = per_rank > 1 ? 1 << 24 : 100000;
             gckpt_plan *none = gckpt_plan_new(graph, terms, term_count, &d);
-            size_t least = rig_least(graph), most;
+            size_t least = util_least_budget(graph), most;
             CHECK(!none && gckpt_error(graph) == GCKPT_E_BUDGET && least > 0);
             d.budget = 0;
             gckpt_plan *p = plan(&d);
@@ -373,18 +373,18 @@ static void test_budgets(void)
             gckpt_plan_free(p);
             d.as_built = 0;
             for (int i = 0; i <= 4; i++) {
-                if (i < 4 && !check_share((unsigned)(shard * 10 + own * 5 + i), 3))
+                if (i < 4 && !check_sampled((unsigned)(shard * 10 + per_rank * 5 + i), 3))
                     continue;
                 d.budget = least + (most - least) * (size_t)i / 4;
                 p = plan(&d);
                 CHECK(gckpt_plan_bytes(p) <= d.budget && gckpt_plan_cost(p) >= work);
                 CHECK(i < 4 || gckpt_plan_cost(p) == work);
-                moved += check_ahead(p, d);
+                moved += check_overlap(p, d);
                 gckpt_plan_free(p);
             }
             CHECK(least < most);
         }
-    CHECK_MSG(moved > (check_tries(9) > 1 ? 3 : 0), "%d of 10 plans with gathers ahead", moved);
+    CHECK_MSG(moved > (check_iterations(9) > 1 ? 3 : 0), "%d of 10 plans with gathers ahead", moved);
     close_model();
 }
 
@@ -393,7 +393,7 @@ static void test_memory(void)
 {
     for (int i = 0; i < 3; i++) {
         open_model(2);
-        take_ranks(i ? 2 : 1, i ? GCKPT_SHARD_VALUES : GCKPT_SHARD_NONE);
+        set_ranks(i ? 2 : 1, i ? GCKPT_SHARD_VALUES : GCKPT_SHARD_NONE);
         heap h = { 0 };
         gckpt_plan *p = NULL;
         long n = 0;
@@ -419,7 +419,7 @@ static void test_memory(void)
 static void test_costs(void)
 {
     open_model(1);
-    take_ranks(2, GCKPT_SHARD_VALUES);
+    set_ranks(2, GCKPT_SHARD_VALUES);
     gckpt_plan_desc d = { .virtual_ranks = 4, .batch = 12 };
     gckpt_plan *p = plan(&d);
     d.link_cost = 1 << 20;
@@ -460,10 +460,10 @@ static void test_costs(void)
 /* ---- files, texts, pictures, printed plans ---- */
 static void check_file(const gckpt_plan *p)
 {
-    file f = { 0 }, again = { 0 };
+    file f = { 0 }, rewritten = { 0 };
     CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK);
     gckpt_plan *q = gckpt_plan_read(graph, file_read, &f, NULL);
-    CHECK_MSG(q && gckpt_plan_write(q, file_write, &again) == GCKPT_OK && same_file(&f, &again),
+    CHECK_MSG(q && gckpt_plan_write(q, file_write, &rewritten) == GCKPT_OK && same_file(&f, &rewritten),
               "%s", gckpt_error_text(graph));
     if (q)
         CHECK(q->virtual_ranks == p->virtual_ranks && q->ranks == p->ranks && q->shard == p->shard &&
@@ -474,16 +474,16 @@ static void check_file(const gckpt_plan *p)
     gckpt_plan_free(q);
     for (int i = 0; i < 2; i++) { /* another number of ranks, other shares */
         f.at = 0;
-        take_ranks(i ? p->ranks : 8, i ? (gckpt_shard)((p->shard + 1) % 4) : p->shard);
+        set_ranks(i ? p->ranks : 8, i ? (gckpt_shard)((p->shard + 1) % 4) : p->shard);
         q = gckpt_plan_read(graph, file_read, &f, NULL);
         CHECK_MSG(!q && gckpt_error(graph) == GCKPT_E_ARG &&
                       strstr(gckpt_error_text(graph), "load plan: made for"),
                   "%s", gckpt_error_text(graph));
         gckpt_plan_free(q);
     }
-    take_ranks(p->ranks, p->shard);
+    set_ranks(p->ranks, p->shard);
     free(f.bytes);
-    free(again.bytes);
+    free(rewritten.bytes);
 }
 
 static void check_texts(const gckpt_plan *p)
@@ -491,21 +491,21 @@ static void check_texts(const gckpt_plan *p)
     text t = { 0 }, trace = { 0 }, picture = { 0 }, c = { 0 };
     CHECK(gckpt_plan_print(p, write_text, &t) == GCKPT_OK);
     CHECK(gckpt_plan_trace(p, write_text, &trace) == GCKPT_OK);
-    CHECK(pictures_plan(p, write_text, &picture) == GCKPT_OK && xml_fits(&picture));
-    const int leaves = p->virtual_ranks > 1;
-    CHECK(!find(t.bytes, "reduce   param") == !leaves &&
-          !find(t.bytes, "leaves a batch") == !leaves);
-    CHECK(!find(trace.bytes, "\"reduce ") == !leaves &&
-          !find(trace.bytes, "sums of leaves") == !leaves);
-    CHECK(!find(picture.bytes, ">reduce<") == !leaves &&
-          !find(picture.bytes, "sums of leaves") == !leaves);
+    CHECK(pictures_plan(p, write_text, &picture) == GCKPT_OK && is_valid_xml(&picture));
+    const int vranks = p->virtual_ranks > 1;
+    CHECK(!find(t.bytes, "reduce   param") == !vranks &&
+          !find(t.bytes, "leaves a batch") == !vranks);
+    CHECK(!find(trace.bytes, "\"reduce ") == !vranks &&
+          !find(trace.bytes, "sums of leaves") == !vranks);
+    CHECK(!find(picture.bytes, ">reduce<") == !vranks &&
+          !find(picture.bytes, "sums of leaves") == !vranks);
     CHECK(!find(t.bytes, "gathered: ") == (p->kind_bytes[GCKPT_BYTES_GATHERED] == 0));
     gckpt_result result = gckpt_plan_c(p, "several", write_text, &c);
     CHECK(result == (p->ranks > 1 ? GCKPT_E_ARG : GCKPT_OK));
     CHECK(find(c.bytes, p->ranks > 1 ? "#error \"plan: it was made for several processes"
-                        : leaves     ? "    4, /* leaves */\n    1, /* ranks */"
+                        : vranks     ? "    4, /* leaves */\n    1, /* ranks */"
                                      : "    1, /* leaves */\n    1, /* ranks */"));
-    CHECK(p->ranks > 1 || !find(c.bytes, "#ifdef GCKPT_NO_RANKS") == !leaves);
+    CHECK(p->ranks > 1 || !find(c.bytes, "#ifdef GCKPT_NO_RANKS") == !vranks);
     free(t.bytes);
     free(trace.bytes);
     free(picture.bytes);
@@ -517,7 +517,7 @@ static void test_texts(void)
     uint64_t hash[3];
     open_model(2);
     for (int i = 0; i < 3; i++) {
-        take_ranks(1, GCKPT_SHARD_NONE);
+        set_ranks(1, GCKPT_SHARD_NONE);
         gckpt_plan *p = plan(&(gckpt_plan_desc){ .virtual_ranks = i < 2 ? i : 4, .batch = 8, .plain = 1 });
         hash[i] = gckpt_plan_hash(p);
         check_file(p);
@@ -526,12 +526,12 @@ static void test_texts(void)
     }
     CHECK(hash[0] == hash[1] && hash[1] != hash[2]);
     for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
-        for (int own = 1; own <= 2; own++) {
-            take_ranks(2, (gckpt_shard)shard);
+        for (int per_rank = 1; per_rank <= 2; per_rank++) {
+            set_ranks(2, (gckpt_shard)shard);
             gckpt_plan *p =
-                plan(&(gckpt_plan_desc){ .virtual_ranks = 2 * own,
-                                         .batch = 4 * own,
-                                         .mode = own == 1 ? GCKPT_AUTO : GCKPT_MEMORY_POOR,
+                plan(&(gckpt_plan_desc){ .virtual_ranks = 2 * per_rank,
+                                         .batch = 4 * per_rank,
+                                         .mode = per_rank == 1 ? GCKPT_AUTO : GCKPT_MEMORY_POOR,
                                          .link_cost = 12345 });
             check_file(p);
             check_texts(p);
@@ -544,13 +544,13 @@ static void test_texts(void)
 static void test_fit(void)
 {
     int losses = 2;
-    for (int leaves = 1; leaves <= 16; leaves *= 2) {
+    for (int vranks = 1; vranks <= 16; vranks *= 2) {
         store = gckpt_store_new(NULL);
-        take_ranks(leaves > 2 ? 2 : 1, GCKPT_SHARD_STATE);
-        const gckpt_plan_desc d = { .virtual_ranks = leaves };
+        set_ranks(vranks > 2 ? 2 : 1, GCKPT_SHARD_STATE);
+        const gckpt_plan_desc d = { .virtual_ranks = vranks };
         gckpt_plan *p = gckpt_fit(store, build, &losses, 24, &d, NULL);
-        int64_t leaf = (24 + leaves - 1) / leaves;
-        CHECK_MSG(p && gckpt_plan_rows(p) <= leaf && p->virtual_ranks == leaves, "%s",
+        int64_t vrank = (24 + vranks - 1) / vranks;
+        CHECK_MSG(p && gckpt_plan_rows(p) <= vrank && p->virtual_ranks == vranks, "%s",
                   gckpt_error_text(store));
         CHECK(gckpt_plan_batch(p) == 24);
         gckpt_plan_free(p);

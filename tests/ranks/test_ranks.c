@@ -11,7 +11,7 @@
 enum { ROUNDS = 20 };
 typedef struct {
     int breach;          /* what rank 1 does wrong in round 8: BREACHES */
-    int met[RANKS_MOST]; /* results: exchanges that brought what they should */
+    int matched[RANKS_MOST]; /* results: exchanges that brought what they should */
     int failed[RANKS_MOST];
 } exchanges;
 enum { SIZE = 1, CHANGE, TOUCH, TWICE, AFTER, IN_PLACE, BREACHES };
@@ -19,16 +19,16 @@ enum { SIZE = 1, CHANGE, TOUCH, TWICE, AFTER, IN_PLACE, BREACHES };
 static int wait_for(const gckpt_transport *r)
 {
     double begin = r->clock(r->user);
-    int over = r->done ? 0 : 1;
-    while (over == 0 && r->clock(r->user) - begin < r->timeout)
-        over = r->done(r->user);
-    return over == 1;
+    int done = r->done ? 0 : 1;
+    while (done == 0 && r->clock(r->user) - begin < r->timeout)
+        done = r->done(r->user);
+    return done == 1;
 }
 
 static void exchange_all(ranks_world *w, int rank, void *context)
 {
     exchanges *x = (exchanges *)context;
-    const gckpt_transport *r = &w->rank[rank].engine;
+    const gckpt_transport *r = &w->rank[rank].transport;
     unsigned char mine[100], other[100], third[100];
     for (int round = 0; round < ROUNDS && !x->failed[rank]; round++)
         for (int bit = 1; bit < w->size && !x->failed[rank]; bit *= 2) {
@@ -43,7 +43,7 @@ static void exchange_all(ranks_world *w, int rank, void *context)
             if (wrong == AFTER)
                 r->abort(r->user);
             ok = ok && wait_for(r);
-            x->met[rank] += ok && other[99] == round * 8 + peer;
+            x->matched[rank] += ok && other[99] == round * 8 + peer;
             x->failed[rank] = !ok;
             if (!ok && wrong != AFTER)
                 r->abort(r->user);
@@ -52,11 +52,11 @@ static void exchange_all(ranks_world *w, int rank, void *context)
         r->exchange(r->user, 0, mine, 1, other, 1);
     float sums[2] = { 1, (float)rank };
     int ok = !x->failed[rank] && r->all_reduce(r->user, sums, 2) && wait_for(r);
-    x->met[rank] +=
+    x->matched[rank] +=
         ok && sums[0] == (float)w->size && sums[1] == (float)(w->size * (w->size - 1) / 2);
 }
 
-static void test_engine(void)
+static void test_transport(void)
 {
     static const int most = 2 * ROUNDS + 1;
     for (int blocking = 0; blocking < 2; blocking++)
@@ -71,11 +71,11 @@ static void test_engine(void)
                 ranks_run(&w, exchange_all, &x);
                 ranks_close(&w);
                 for (int i = 0; i < 4; i++) {
-                    CHECK(how < 0 ? x.met[i] == most && w.rank[i].sent == 100 * 2 * ROUNDS
-                                  : x.met[i] < most);
+                    CHECK(how < 0 ? x.matched[i] == most && w.rank[i].sent == 100 * 2 * ROUNDS
+                                  : x.matched[i] < most);
                     CHECK(x.failed[i] == (how >= 0 && !(i == 2 && how >= RANKS_DIES)));
                 }
-                CHECK((w.flown > 0) ==
+                CHECK((w.clock_offset > 0) ==
                       (!blocking && (how == RANKS_HANGS || how == RANKS_VANISHES)));
             }
 #ifndef __SANITIZE_THREAD__ /* which sees some of them itself */
@@ -93,7 +93,7 @@ static void test_engine(void)
 
 /* ---- all settings ---- */
 static const setting base = {
-    .ranks = 1, .mode = GCKPT_STORE_ALL, .rows = 2, .leaves = LEAVES, .with = DROPOUT | SECOND
+    .ranks = 1, .mode = GCKPT_STORE_ALL, .rows = 2, .virtual_ranks = VRANKS, .flags = DROPOUT | SECOND
 };
 
 static void test_matrix(int wide)
@@ -102,7 +102,7 @@ static void test_matrix(int wide)
     int n = 0;
     one_process(&base, &want);
     CHECK(want.report[2].count == 0 && want.report[2].step == 2 && want.report[3].step == 3);
-    for (int ranks = 1; ranks <= LEAVES; ranks *= 2)
+    for (int ranks = 1; ranks <= VRANKS; ranks *= 2)
         for (int shard = 0; shard <= GCKPT_SHARD_VALUES; shard++)
             for (int poor = 0; poor < 2; poor++)
                 for (int rows = 1; rows <= 2; rows++, n++) {
@@ -115,12 +115,12 @@ static void test_matrix(int wide)
                     s.blocking = n % 5 == 2;
                     if (wide || n % 5 == 0)
                         compare(&s, &want);
-                    s.ahead = 1;
+                    s.overlap = 1;
                     if (ranks > 1 && shard == GCKPT_SHARD_VALUES)
                         compare(&s, &want);
                 }
     setting other = base;
-    other.leaves = 1; /* another number of leaves sums in another order */
+    other.virtual_ranks = 1; /* another number of leaves sums in another order */
     one_process(&other, &again);
     CHECK(want.hash != again.hash && fabs(want.report[0].loss - again.report[0].loss) < 1e-6);
 }
@@ -128,14 +128,14 @@ static void test_matrix(int wide)
 /* Exchanges go on within a large product, too. */
 static void test_within(void)
 {
-    const setting one = { .mode = GCKPT_STORE_ALL, .rows = 8, .leaves = 2, .with = LARGE };
+    const setting one = { .mode = GCKPT_STORE_ALL, .rows = 8, .virtual_ranks = 2, .flags = LARGE };
     outcome want;
     one_process(&one, &want);
     for (int shard = 0; shard <= GCKPT_SHARD_VALUES; shard++) {
         setting s = one;
         s.ranks = 2;
         s.shard = (gckpt_shard)shard;
-        s.ahead = 1;
+        s.overlap = 1;
         compare(&s, &want);
     }
 }
@@ -143,29 +143,29 @@ static void test_within(void)
 static void test_features(int wide)
 {
     static const setting kinds[] = {
-        { .leaves = 8, .with = DROPOUT, .feed = STREAM, .rows = 1 },
-        { .leaves = 8, .with = SECOND, .optimiser = GCKPT_SGD, .rows = 1 },
-        { .leaves = 4, .with = SECOND, .optimiser = GCKPT_MOMENTUM, .rows = 3 },
-        { .leaves = 16, .with = SECOND | COPIED, .optimiser = GCKPT_CUSTOM_OPTIMISER, .rows = 1 },
-        { .leaves = 8, .with = FROZEN, .rows = 2 },
-        { .leaves = 8, .with = PACKED | DROPOUT, .rows = 4 },
-        { .leaves = 8, .with = RUNNING, .rows = 2 },
-        { .leaves = 8, .with = INFINITE | SECOND, .rows = 1 },
-        { .leaves = 8, .with = DROPOUT | SECOND, .precision = GCKPT_BF16, .rows = 2 },
-        { .leaves = 8, .with = DROPOUT, .precision = GCKPT_BF16_STOCHASTIC, .rows = 1 },
-        { .leaves = 8, .with = SECOND, .threads = 2, .rows = 2 },
-        { .leaves = 8,
-          .with = DROPOUT,
+        { .virtual_ranks = 8, .flags = DROPOUT, .feed = STREAM, .rows = 1 },
+        { .virtual_ranks = 8, .flags = SECOND, .optimiser = GCKPT_SGD, .rows = 1 },
+        { .virtual_ranks = 4, .flags = SECOND, .optimiser = GCKPT_MOMENTUM, .rows = 3 },
+        { .virtual_ranks = 16, .flags = SECOND | COPIED, .optimiser = GCKPT_CUSTOM_OPTIMISER, .rows = 1 },
+        { .virtual_ranks = 8, .flags = FROZEN, .rows = 2 },
+        { .virtual_ranks = 8, .flags = PACKED | DROPOUT, .rows = 4 },
+        { .virtual_ranks = 8, .flags = RUNNING, .rows = 2 },
+        { .virtual_ranks = 8, .flags = INFINITE | SECOND, .rows = 1 },
+        { .virtual_ranks = 8, .flags = DROPOUT | SECOND, .precision = GCKPT_BF16, .rows = 2 },
+        { .virtual_ranks = 8, .flags = DROPOUT, .precision = GCKPT_BF16_STOCHASTIC, .rows = 1 },
+        { .virtual_ranks = 8, .flags = SECOND, .threads = 2, .rows = 2 },
+        { .virtual_ranks = 8,
+          .flags = DROPOUT,
           .rows = 1,
           .debug = GCKPT_DEBUG_POISON | GCKPT_DEBUG_RECOMPUTE },
-        { .leaves = 8, .with = SECOND, .rows = 2, .debug = GCKPT_DEBUG_FINITE | GCKPT_DEBUG_POISON },
+        { .virtual_ranks = 8, .flags = SECOND, .rows = 2, .debug = GCKPT_DEBUG_FINITE | GCKPT_DEBUG_POISON },
     };
     for (size_t k = 0, n = 0; k < sizeof kinds / sizeof *kinds; k++) {
         outcome want;
         one_process(&kinds[k], &want);
-        if (kinds[k].with & INFINITE)
+        if (kinds[k].flags & INFINITE)
             CHECK(want.result[1] == GCKPT_SKIPPED && want.report[1].step == 1);
-        for (int ranks = 2; ranks <= kinds[k].leaves && ranks <= 8; ranks *= 2)
+        for (int ranks = 2; ranks <= kinds[k].virtual_ranks && ranks <= 8; ranks *= 2)
             for (int shard = 0; shard <= GCKPT_SHARD_VALUES; shard++, n++) {
                 setting s = kinds[k];
                 s.ranks = ranks;
@@ -176,7 +176,7 @@ static void test_features(int wide)
                 s.blocking = n % 7 == 3 && !looked;
                 if (s.feed == STREAM && shard == GCKPT_SHARD_VALUES)
                     s.feed = WHOLE; /* who streams does not gather */
-                if (wide || check_share((unsigned)n, 17) || looked)
+                if (wide || check_sampled((unsigned)n, 17) || looked)
                     compare(&s, &want);
             }
     }
@@ -187,7 +187,7 @@ static void test_features(int wide)
  * to agree ---- */
 static void test_sent(void)
 {
-    for (int ranks = 2; ranks <= LEAVES; ranks *= 2)
+    for (int ranks = 2; ranks <= VRANKS; ranks *= 2)
         for (int shard = 0; shard < GCKPT_SHARD_VALUES; shard++) {
             static trial t;
             ranks_world w;
@@ -232,7 +232,7 @@ static void test_fast(void)
         setting s = base;
         s.ranks = 4;
         s.shard = (gckpt_shard)shard;
-        s.with |= FAST;
+        s.flags |= FAST;
         run(&t, &s, NULL, &w);
         for (int i = 0; i < s.ranks; i++) {
             const outcome *o = &t.out[i], *first = &t.out[0];
@@ -257,29 +257,29 @@ typedef struct {
         all[2][ROWS * T * C]; /* a gradient of a parameter; values and gradients by row */
     float table[V * C];
     char text[200];
-} answers;
+} query_results;
 typedef struct {
-    int ranks, leaves, forward_leaves;
+    int ranks, virtual_ranks, forward_virtual_ranks;
     gckpt_shard shard;
-    answers got[RANKS_MOST];
-} questions;
+    query_results got[RANKS_MOST];
+} queries;
 
-static void ask(ranks_world *w, int rank, void *context)
+static void run_query(ranks_world *w, int rank, void *context)
 {
-    questions *q = (questions *)context;
-    answers *a = &q->got[rank];
+    queries *q = (queries *)context;
+    query_results *a = &q->got[rank];
     setting s = base;
     s.ranks = q->ranks;
     s.shard = q->shard;
     model m = build(store_of(&s, rank, 11), &s);
     gckpt_parameter table;
     gckpt_tensor *shift_t = gckpt_param(m.g, "shift", gckpt_shape1(C), (gckpt_init){ 0, 0, 0 });
-    gckpt_fetch_spec picks[3] = { { shift_t, 1 }, { m.before_head, 0 }, { m.before_head, 1 } };
-    gckpt_plan_desc desc = { .batch = BATCH, .virtual_ranks = q->leaves, .fetch = picks, .fetches = 3 };
-    gckpt_exec_desc x = { .transport = q->ranks > 1 ? &w->rank[rank].engine : NULL };
+    gckpt_fetch_spec fetches[3] = { { shift_t, 1 }, { m.before_head, 0 }, { m.before_head, 1 } };
+    gckpt_plan_desc desc = { .batch = BATCH, .virtual_ranks = q->virtual_ranks, .fetch = fetches, .fetches = 3 };
+    gckpt_exec_desc x = { .transport = q->ranks > 1 ? &w->rank[rank].transport : NULL };
     gckpt_plan *p = gckpt_plan_new(m.g, m.terms, m.term_count, &desc);
     desc.mode = GCKPT_INFERENCE;
-    desc.virtual_ranks = q->forward_leaves;
+    desc.virtual_ranks = q->forward_virtual_ranks;
     desc.fetches = 0;
     gckpt_plan *forward = gckpt_plan_new(m.g, m.terms, m.term_count, &desc);
     gckpt_exec *e = gckpt_exec_new(p, m.s, &x), *f = gckpt_exec_new(forward, m.s, &x);
@@ -303,31 +303,31 @@ static void ask(ranks_world *w, int rank, void *context)
         a->result = gckpt_gather_values(f, gckpt_store_find(m.s, "table"), a->table);
     else if (gckpt_store_get(m.s, gckpt_store_find(m.s, "table"), &table) == GCKPT_OK)
         memcpy(a->table, table.values, sizeof a->table);
-    rig_free(e, p, NULL, NULL);
-    rig_free(f, forward, m.g, m.s);
+    util_free(e, p, NULL, NULL);
+    util_free(f, forward, m.g, m.s);
 }
 
-static void test_questions(void)
+static void test_queries(void)
 {
-    static questions one, q;
+    static queries one, q;
     for (int alone = 0; alone < 2; alone++) /* forwards of which each rank runs all rows */
         for (int ranks = 1; ranks <= 8; ranks *= 2)
             for (int shard = 0; shard <= (ranks > 1 ? GCKPT_SHARD_VALUES : 0); shard++) {
                 ranks_world w;
                 memset(&q, 0, sizeof q);
                 q.ranks = ranks;
-                q.leaves = LEAVES;
-                q.forward_leaves = alone ? 1 : LEAVES;
+                q.virtual_ranks = VRANKS;
+                q.forward_virtual_ranks = alone ? 1 : VRANKS;
                 q.shard = (gckpt_shard)shard;
                 ranks_open(&w, ranks);
-                ranks_run(&w, ask, &q);
+                ranks_run(&w, run_query, &q);
                 ranks_close(&w);
                 one = ranks == 1 ? q : one;
                 for (int i = 0; i < ranks; i++) {
-                    const answers *a = &q.got[i], *b = &one.got[0];
+                    const query_results *a = &q.got[i], *b = &one.got[0];
                     int64_t from = ROWS, to = 0;
                     for (int64_t r = 0; r < ROWS; r++)
-                        if (r * LEAVES / BATCH * ranks / LEAVES == i)
+                        if (r * VRANKS / BATCH * ranks / VRANKS == i)
                             from = r < from ? r : from, to = r + 1;
                     size_t at = (size_t)from * T * C,
                            n = to > from ? (size_t)(to - from) * T * C : 0;
@@ -353,7 +353,7 @@ static void test_refused(void)
     s.shard = GCKPT_SHARD_STATE;
     model m = build(store_of(&s, 3, 11), &s);
     gckpt_tensor *up = gckpt_param(m.g, "up", gckpt_shape2(C, WIDE), (gckpt_init){ 0, 0, 0 });
-    gckpt_fetch_spec pick = { up, 1 };
+    gckpt_fetch_spec fetch = { up, 1 };
     const struct {
         gckpt_plan_desc desc;
         const char *text;
@@ -362,7 +362,7 @@ static void test_refused(void)
         { { .batch = BATCH, .virtual_ranks = 3 }, "power of two" },
         { { .batch = BATCH, .virtual_ranks = -8 }, "-8" },
         { { .batch = BATCH, .virtual_ranks = 8, .update_in_backward = 1 }, "backward" },
-        { { .batch = BATCH, .virtual_ranks = 8, .fetch = &pick, .fetches = 1 }, "up" },
+        { { .batch = BATCH, .virtual_ranks = 8, .fetch = &fetch, .fetches = 1 }, "up" },
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         gckpt_plan *p = gckpt_plan_new(m.g, m.terms, m.term_count, &wrong[i].desc);
@@ -378,12 +378,12 @@ static void test_refused(void)
               gckpt_error_text(m.s));
     ranks_world w;
     ranks_open(&w, 8);
-    gckpt_exec_desc x = { .transport = &w.rank[2].engine }; /* as another one */
+    gckpt_exec_desc x = { .transport = &w.rank[2].transport }; /* as another one */
     e = gckpt_exec_new(p, m.s, &x);
     CHECK_MSG(!e && gckpt_error(m.s) == GCKPT_E_ARG && strstr(gckpt_error_text(m.s), "rank"), "%s",
               gckpt_error_text(m.s));
     ranks_close(&w);
-    rig_free(e, p, m.g, m.s);
+    util_free(e, p, m.g, m.s);
 }
 
 /* ---- all ranks make the same plan ---- */
@@ -445,11 +445,11 @@ static void by_two(void *user, int64_t n, void (*body)(void *context, int64_t i)
 }
 
 typedef struct {
-    int own;     /* threads of the program's */
+    int program_threads;     /* threads of the program's */
     int done[2]; /* steps, by rank: CHECK is for one thread */
 } callers;
 
-static void call_engine(ranks_world *w, int rank, void *context)
+static void call_transport(ranks_world *w, int rank, void *context)
 {
     callers *c = context;
     static float rows[THEIRS * SQUARE];
@@ -464,13 +464,13 @@ static void call_engine(ranks_world *w, int rank, void *context)
     }
     gckpt_term term = { gckpt_sum_loss(x), 1, 0 };
     gckpt_plan_desc desc = { .batch = 2 * THEIRS, .threads = 2, .virtual_ranks = 2, .link_cost = 1 << 24, .overlap_communication = 1 };
-    gckpt_exec_desc how = { .transport = &w->rank[rank].engine, .parallel_for = c->own ? by_two : NULL };
+    gckpt_exec_desc how = { .transport = &w->rank[rank].transport, .parallel_for = c->program_threads ? by_two : NULL };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, &how);
     gckpt_feed feed = { gckpt_id(in), rows };
     for (int step = 0; step < 3 && e; step++)
         c->done[rank] += gckpt_step(e, &feed, 1, 2 * THEIRS, &hyper, NULL) == GCKPT_OK;
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
 }
 
 static void test_callers(void)
@@ -480,7 +480,7 @@ static void test_callers(void)
         callers c = { own, { 0, 0 } };
         ranks_open(&w, 2);
         w.lag = 40;
-        ranks_run(&w, call_engine, &c);
+        ranks_run(&w, call_transport, &c);
         CHECK(c.done[0] == 3 && c.done[1] == 3);
         ranks_close(&w);
     }
@@ -490,7 +490,7 @@ int main(int argc, char **argv)
 {
     int wide = argc > 1;
     (void)argv;
-    test_engine();
+    test_transport();
     fill();
     test_plans();
     test_matrix(wide);
@@ -498,7 +498,7 @@ int main(int argc, char **argv)
     test_features(wide);
     test_sent();
     test_fast();
-    test_questions();
+    test_queries();
     test_callers();
     test_refused();
     return check_report("test_ranks");

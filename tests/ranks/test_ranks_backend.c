@@ -11,13 +11,13 @@ static device devices[DEVICES];
 static gckpt_backend backends[DEVICES];
 
 /* One queue stands for two: what is asked for within, and who waits for it, is counted. */
-static long within[DEVICES], pieces[DEVICES];
+static long within[DEVICES], comm_depth[DEVICES];
 static void *beside(void *context, int on)
 {
     const long i = (device *)context - devices;
     CHECK(within[i] == !on);
     within[i] = on;
-    pieces[i] += on;
+    comm_depth[i] += on;
     return context;
 }
 static void rejoin(void *context, int later)
@@ -32,11 +32,11 @@ static int take_some(void *user, void *queue, int peer, const void *send, size_t
 {
     return ++taken <= 20 ? ranks_enqueue(user, queue, peer, send, n, receive, m) : 0;
 }
-static gckpt_transport *tired(ranks_world *w, int rank)
+static gckpt_transport *refusing_transport(ranks_world *w, int rank)
 {
     if (rank == 1)
-        w->rank[rank].engine.enqueue = take_some;
-    return &w->rank[rank].engine;
+        w->rank[rank].transport.enqueue = take_some;
+    return &w->rank[rank].transport;
 }
 
 /* A queue that takes no more ends the step on all ranks. */
@@ -44,7 +44,7 @@ static void test_queue_refuses(setting s)
 {
     static trial t;
     ranks_world w;
-    s.engine = tired;
+    s.transport = refusing_transport;
     run(&t, &s, NULL, &w);
     CHECK(taken > 20);
     for (int i = 0; i < s.ranks; i++)
@@ -63,7 +63,7 @@ int main(void)
     fill();
     for (size_t k = 0; ready && k < sizeof features / sizeof *features; k++) {
         setting s = {
-            .mode = GCKPT_STORE_ALL, .leaves = LEAVES, .with = features[k] | SMALL, .rows = 2
+            .mode = GCKPT_STORE_ALL, .virtual_ranks = VRANKS, .flags = features[k] | SMALL, .rows = 2
         };
         if (features[k] == FAST) { /* by itself: the same on the processor */
             static trial t;
@@ -76,7 +76,7 @@ int main(void)
         }
         for (int ranks = 2; ranks <= DEVICES; ranks *= 2)
             for (int shard = ranks == 2; shard <= GCKPT_SHARD_VALUES; shard += 2, n++) {
-                if (!check_share((unsigned)n, 3))
+                if (!check_sampled((unsigned)n, 3))
                     continue;
                 s.ranks = features[k] == FAST ? 4 : ranks;
                 s.shard = (gckpt_shard)(features[k] == FAST ? 0 : shard);
@@ -89,7 +89,7 @@ int main(void)
                 for (int i = 0; i < DEVICES; i++) {
                     backends[i].use_comm_queue = s.queued ? beside : NULL;
                     backends[i].wait_comm_queue = s.queued ? rejoin : NULL;
-                    pieces[i] = 0;
+                    comm_depth[i] = 0;
                 }
                 for (; s.on_backend && opened < DEVICES; opened++)
                     device_open(&devices[opened]); /* the engine reads and writes there */
@@ -97,11 +97,11 @@ int main(void)
                     device_close(&devices[opened - 1]);
                 compare(&s, &want);
                 for (int i = 0; i < s.ranks; i++)
-                    CHECK(!within[i] && (pieces[i] > 0) == s.queued);
+                    CHECK(!within[i] && (comm_depth[i] > 0) == s.queued);
             }
     }
     if (ready) { /* in a queue that refuses, and parameters that need larger rooms */
-        setting s = { .mode = GCKPT_STORE_ALL, .leaves = LEAVES, .with = LARGE, .rows = 2, .ranks = 2,
+        setting s = { .mode = GCKPT_STORE_ALL, .virtual_ranks = VRANKS, .flags = LARGE, .rows = 2, .ranks = 2,
                       .backends = backends, .on_backend = 1, .queued = 1 };
         for (; opened < DEVICES; opened++)
             device_open(&devices[opened]);
@@ -124,7 +124,7 @@ int main(void)
     for (int i = 0; ready && i < DEVICES; i++)
         device_end(&devices[i]);
     setting s = {
-        .mode = GCKPT_OPTIMAL, .leaves = LEAVES, .with = SECOND, .rows = 2, .offload = 1 << 20
+        .mode = GCKPT_OPTIMAL, .virtual_ranks = VRANKS, .flags = SECOND, .rows = 2, .offload = 1 << 20
     };
     one_process(&s, &want);
     for (int shard = 0; shard <= GCKPT_SHARD_VALUES; shard += 3) {

@@ -11,12 +11,12 @@
 static const setting base = { .ranks = 4,
                               .mode = GCKPT_STORE_ALL,
                               .rows = 2,
-                              .leaves = LEAVES,
-                              .with = DROPOUT | SECOND | SMALL,
+                              .virtual_ranks = VRANKS,
+                              .flags = DROPOUT | SECOND | SMALL,
                               .steps = 2 };
 
 /* The ranks are no longer there for each other. 0: the fault's call was not reached. */
-static int broken(const setting *s, const mishap *bad, const outcome *want)
+static int expect_abort(const setting *s, const injection *bad, const outcome *want)
 {
     static trial t;
     ranks_world w;
@@ -58,26 +58,26 @@ static void test_calls(int wide)
         for (int how = 0; how <= RANKS_VANISHES; how++)
             for (int call = 0; call <= RANKS_DONE; call++, n++) {
                 setting s = base;
-                long at = 1 + n % 5, stride = wide ? 1 : check_tries(9) > 1 ? 53 : 101;
+                long at = 1 + n % 5, stride = wide ? 1 : check_iterations(9) > 1 ? 53 : 101;
                 s.shard = (gckpt_shard)shard;
                 s.feed = n % 3 ? WHOLE : PIECES;
                 s.blocking = call == RANKS_EXCHANGE && n % 4 == 2;
-                s.ahead = how % 2;
-                mishap bad = { .rank = -1, .silent = n % 5 == 1 };
+                s.overlap = how % 2;
+                injection bad = { .rank = -1, .silent = n % 5 == 1 };
                 do {
                     bad.fault =
                         (ranks_fault){ (int)(at % s.ranks), (ranks_call)call, (ranks_how)how, at };
                     at += call == RANKS_DONE ? 7 * stride : stride;
-                } while (broken(&s, &bad, &want));
+                } while (expect_abort(&s, &bad, &want));
                 CHECK(at > 50);
             }
     setting s = base;
-    mishap bad = { .rank = 2, .no_memory = 1 };
-    broken(&s, &bad, &want);
+    injection bad = { .rank = 2, .no_memory = 1 };
+    expect_abort(&s, &bad, &want);
 }
 
 /* ---- errors of a rank's own: all get them, and go on ---- */
-static void common(const setting *s, const mishap *bad, const outcome *want, gckpt_result result,
+static void expect_shared_error(const setting *s, const injection *bad, const outcome *want, gckpt_result result,
                    const char *text)
 {
     static trial t;
@@ -104,7 +104,7 @@ static void common(const setting *s, const mishap *bad, const outcome *want, gck
     }
 }
 
-static void test_own_errors(int wide)
+static void test_local_errors(int wide)
 {
     static const char *const texts[DIFFERENCES] = {
         "",      "rows",  "hyper", "seed", "should be the same",
@@ -118,13 +118,13 @@ static void test_own_errors(int wide)
             s.shard = (gckpt_shard)shard;
             s.feed = n % 2 ? PIECES : WHOLE;
             s.mode = n % 3 ? GCKPT_STORE_ALL : GCKPT_OPTIMAL;
-            s.ahead = n % 2 == 0;
-            mishap bad = { .rank = rank, .step = rank < 3 && n % 2, .bad_index = 1 };
-            common(&s, &bad, &want, GCKPT_E_DATA, "250");
+            s.overlap = n % 2 == 0;
+            injection bad = { .rank = rank, .step = rank < 3 && n % 2, .bad_index = 1 };
+            expect_shared_error(&s, &bad, &want, GCKPT_E_DATA, "250");
             for (int differs = OTHER_ROWS; differs < DIFFERENCES; differs++) {
-                mishap other = { .rank = rank, .differs = differs };
+                injection other = { .rank = rank, .differs = differs };
                 if (wide || (n + differs) % 4 == 0)
-                    common(&s, &other, &want, GCKPT_E_ARG, texts[differs]);
+                    expect_shared_error(&s, &other, &want, GCKPT_E_ARG, texts[differs]);
             }
         }
 }
@@ -133,7 +133,7 @@ static void test_cancel(int wide)
 {
     outcome want[2];
     setting stream = base; /* whose losses share their targets */
-    stream.with = DROPOUT | SMALL;
+    stream.flags = DROPOUT | SMALL;
     stream.rows = 1;
     one_process(&base, &want[0]);
     one_process(&stream, &want[1]);
@@ -144,22 +144,22 @@ static void test_cancel(int wide)
             ranks_world w;
             const int streams = at % 4 == 0 && shard < GCKPT_SHARD_VALUES;
             setting s = streams ? stream : base;
-            mishap none = { .rank = -1, .cancel_at = 1 };
+            injection none = { .rank = -1, .cancel_at = 1 };
             s.shard = (gckpt_shard)shard;
             s.rows = streams ? 1 : 1 + (int)(at % 2);
             s.feed = streams ? STREAM : at % 3 ? WHOLE : PIECES;
-            s.ahead = (int)(at / 3 % 2);
-            mishap bad = { .rank = (int)(at / 2 % s.ranks), .cancel_at = at };
+            s.overlap = (int)(at / 3 % 2);
+            injection bad = { .rank = (int)(at / 2 % s.ranks), .cancel_at = at };
             if (run(&t, &s, &none, &w))
-                seen = t.out[bad.rank].seen;
-            common(&s, &bad, &want[streams], GCKPT_CANCELLED, "cancelled");
+                seen = t.out[bad.rank].progress_calls;
+            expect_shared_error(&s, &bad, &want[streams], GCKPT_CANCELLED, "cancelled");
         }
         CHECK_MSG(seen > 50, "shard %d: %ld instructions", shard, seen);
     }
     for (int rank = 0; rank < base.ranks; rank++) { /* a refused piece of a stream is fed again */
         static trial t;
         ranks_world w;
-        mishap bad = { .rank = rank, .bad_index = 1 };
+        injection bad = { .rank = rank, .bad_index = 1 };
         stream.feed = STREAM;
         stream.shard = (gckpt_shard)(rank % 3);
         run(&t, &stream, &bad, &w);
@@ -175,12 +175,12 @@ static void test_odd(void)
 {
     outcome want, fast;
     setting s = base, sums = base;
-    sums.with |= FAST;
+    sums.flags |= FAST;
     one_process(&base, &want);
     for (int n = 0; n < 8; n++) {
         static trial t;
         ranks_world w;
-        mishap bad = { .rank = -1, .odd = n < 4, .clock = n % 4 };
+        injection bad = { .rank = -1, .odd = n < 4, .clock = n % 4 };
         s.shard = (gckpt_shard)(n % 4);
         s.blocking = n == 4;
         run(&t, &s, &bad, &w);
@@ -197,27 +197,27 @@ static void test_odd(void)
                       t.out[i].first_text);
         for (int call = 0; call <= RANKS_DONE; call++) {
             bad.fault = (ranks_fault){ n % s.ranks, (ranks_call)call, RANKS_FAILS, 9 + 3 * n };
-            CHECK(s.blocking || broken(&s, &bad, &want));
+            CHECK(s.blocking || expect_abort(&s, &bad, &want));
         }
     }
 }
 
 /* The engine's own sums fail, too. */
-static void test_engines(void)
+static void test_transports(void)
 {
     outcome want;
     setting s = base;
-    s.with |= FAST;
+    s.flags |= FAST;
     for (long at = 1; at < 40; at += 9) {
         static trial t;
         ranks_world w;
-        mishap bad = { .rank = -1,
+        injection bad = { .rank = -1,
                        .fault = { (int)(at % 4), RANKS_ALL_REDUCE, (ranks_how)(at % 3), at } };
         if (at == 1) {
             run(&t, &s, NULL, &w);
             want = t.out[0];
         }
-        CHECK(broken(&s, &bad, &want) || at > 10);
+        CHECK(expect_abort(&s, &bad, &want) || at > 10);
     }
 }
 
@@ -226,10 +226,10 @@ int main(int argc, char **argv)
     int wide = argc > 1;
     (void)argv;
     fill();
-    test_own_errors(wide);
+    test_local_errors(wide);
     test_cancel(wide);
     test_calls(wide);
-    test_engines();
+    test_transports();
     test_odd();
     return check_report("test_ranks_faults");
 }

@@ -7,9 +7,9 @@
 #include "rank_threads.h"
 #if RANKS_THREADS
 
-enum { STEPS = 2, PICKS = 3 };
+enum { STEPS = 2, FETCHES = 3 };
 typedef struct {
-    int ranks, leaves, shard, poor, pieces, ahead;
+    int ranks, virtual_ranks, shard, poor, pieces, overlap;
     gckpt_mode mode;
     int64_t rows, step_rows; /* of a micro-batch, 0: the batch; of a step, 0: the batch */
 } setting;
@@ -20,21 +20,21 @@ typedef struct {
     gckpt_exec *e;
     gckpt_result result;
     gckpt_report report[STEPS];
-    rig_losses terms[STEPS];
-    uint64_t hash, picked; /* weights; gradients that were picked */
+    util_losses terms[STEPS];
+    uint64_t hash, fetched; /* weights; gradients that were picked */
     char text[200];
-} rank_of;
+} rank_run;
 typedef struct {
     setting s;
-    rank_of rank[RANKS_MOST];
-    int picks, pick[PICKS];
-    int64_t size[PICKS];
+    rank_run rank[RANKS_MOST];
+    int fetches, fetch[FETCHES];
+    int64_t size[FETCHES];
 } trial;
 
 static double profile_clock(void *user) { return (*(double *)user += 0.5); }
 
 /* A step as gckpt_profile_step takes it; its times make the whole. */
-static gckpt_result profiled_step(rank_of *r, const gckpt_feed *f, int n, int64_t rows,
+static gckpt_result profiled_step(rank_run *r, const gckpt_feed *f, int n, int64_t rows,
                                   const gckpt_hyper *hyper, gckpt_report *report)
 {
     double clock = 0, sum = 1;
@@ -52,7 +52,7 @@ static gckpt_result profiled_step(rank_of *r, const gckpt_feed *f, int n, int64_
 static void train(ranks_world *w, int rank, void *context)
 {
     trial *t = (trial *)context;
-    rank_of *r = &t->rank[rank];
+    rank_run *r = &t->rank[rank];
     const gckpt_hyper hyper = { .lr = 0.02f, .weight_decay = 0.1f, .clip = 0.3f };
     int64_t rows = t->s.step_rows ? t->s.step_rows : net.batch, first;
     gckpt_feed f[NET_FEEDS];
@@ -69,11 +69,11 @@ static void train(ranks_world *w, int rank, void *context)
             r->result = gckpt_step(r->e, f, n, rows, &hyper, &r->report[step]);
         }
         if (r->result == GCKPT_OK)
-            r->terms[step] = rig_term_losses(r->e, net.term, net.terms, &r->report[step]);
+            r->terms[step] = util_term_losses(r->e, net.term, net.terms, &r->report[step]);
     }
-    for (int i = 0; i < t->picks && r->result == GCKPT_OK; i++) {
-        const float *g = gckpt_fetch(r->e, t->pick[i], 1);
-        r->picked = g ? ranks_hash(g, (size_t)t->size[i] * sizeof *g) * 31 + r->picked : 0;
+    for (int i = 0; i < t->fetches && r->result == GCKPT_OK; i++) {
+        const float *g = gckpt_fetch(r->e, t->fetch[i], 1);
+        r->fetched = g ? ranks_hash(g, (size_t)t->size[i] * sizeof *g) * 31 + r->fetched : 0;
         r->result = g ? GCKPT_OK : GCKPT_E_ARG;
     }
     if (r->result == GCKPT_OK && w->size > 1)
@@ -87,22 +87,22 @@ static void train(ranks_world *w, int rank, void *context)
 /* The graph, a plan and an executor of one rank. */
 static int prepare(unsigned seed, trial *t, ranks_world *w, int rank)
 {
-    rank_of *r = &t->rank[rank];
-    gckpt_fetch_spec picks[PICKS];
+    rank_run *r = &t->rank[rank];
+    gckpt_fetch_spec fetches[FETCHES];
     build(seed, t->s.rows);
     r->s = net.s;
     r->g = net.g;
     if (t->s.ranks > 1)
         CHECK(gckpt_store_ranks(net.s, rank, t->s.ranks, (gckpt_shard)t->s.shard) == GCKPT_OK);
-    for (int i = 0; i < t->picks; i++)
-        picks[i] = (gckpt_fetch_spec){ net.nodes[t->pick[i]].t, 1 };
+    for (int i = 0; i < t->fetches; i++)
+        fetches[i] = (gckpt_fetch_spec){ net.nodes[t->fetch[i]].t, 1 };
     gckpt_plan_desc d = { .mode = t->s.mode,
                           .batch = net.batch,
-                          .virtual_ranks = t->s.leaves,
-                          .link_cost = (uint64_t)t->s.ahead << 24,
-                          .overlap_communication = t->s.ahead,
-                          .fetch = picks,
-                          .fetches = t->picks };
+                          .virtual_ranks = t->s.virtual_ranks,
+                          .link_cost = (uint64_t)t->s.overlap << 24,
+                          .overlap_communication = t->s.overlap,
+                          .fetch = fetches,
+                          .fetches = t->fetches };
     if (t->s.poor) {
         size_t bytes[2];
         for (int i = 0; i < 2; i++) {
@@ -115,7 +115,7 @@ static int prepare(unsigned seed, trial *t, ranks_world *w, int rank)
         d.budget = (bytes[0] + bytes[1]) / 2;
     }
     gckpt_exec_desc x = { .debug = GCKPT_DEBUG_MEASURE | (seed % 3 ? 0 : GCKPT_DEBUG_RECOMPUTE),
-                          .transport = t->s.ranks > 1 ? &w->rank[rank].engine : NULL };
+                          .transport = t->s.ranks > 1 ? &w->rank[rank].transport : NULL };
     r->p = gckpt_plan_new(net.g, net.term, net.terms, &d);
     r->e = r->p ? gckpt_exec_new(r->p, net.s, &x) : NULL;
     CHECK_MSG(r->e, "seed %u: %s %s", seed, gckpt_error_text(net.g), gckpt_error_text(net.s));
@@ -123,21 +123,21 @@ static int prepare(unsigned seed, trial *t, ranks_world *w, int rank)
 }
 
 /* Gradients of what has no batch axis: sums over the batch. */
-static void choose_picks(unsigned seed, trial *t)
+static void choose_fetches(unsigned seed, trial *t)
 {
     gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL };
     build(seed, 0);
-    for (int i = net.count; i-- > 0 && t->picks < PICKS;) {
-        gckpt_fetch_spec pick = { net.nodes[i].t, 1 };
-        d.fetch = &pick;
+    for (int i = net.count; i-- > 0 && t->fetches < FETCHES;) {
+        gckpt_fetch_spec fetch = { net.nodes[i].t, 1 };
+        d.fetch = &fetch;
         d.fetches = 1;
         gckpt_plan *p =
-            pick.tensor && !net.nodes[i].data && i % 3 != 1 && elements(pick.tensor) <= 4096
+            fetch.tensor && !net.nodes[i].data && i % 3 != 1 && elements(fetch.tensor) <= 4096
                 ? gckpt_plan_new(net.g, net.term, net.terms, &d)
                 : NULL;
         if (p) {
-            t->size[t->picks] = elements(pick.tensor);
-            t->pick[t->picks++] = i;
+            t->size[t->fetches] = elements(fetch.tensor);
+            t->fetch[t->fetches++] = i;
         }
         gckpt_plan_free(p);
     }
@@ -149,17 +149,17 @@ static int has_full(const trial *t, int rank)
 {
     int64_t rows = t->s.step_rows ? t->s.step_rows : net.batch,
             full = t->s.rows ? t->s.rows : net.batch;
-    int own = t->s.leaves / t->s.ranks, most = 0;
-    for (int leaf = rank * own, n; leaf < (rank + 1) * own; leaf++) {
+    int own = t->s.virtual_ranks / t->s.ranks, most = 0;
+    for (int vrank_rows = rank * own, n; vrank_rows < (rank + 1) * own; vrank_rows++) {
         n = 0;
         for (int64_t r = 0; r < rows; r++)
-            n += r * t->s.leaves / net.batch == leaf;
+            n += r * t->s.virtual_ranks / net.batch == vrank_rows;
         most = n > most ? n : most;
     }
     return most >= full;
 }
 
-static void run(unsigned seed, trial *t, const setting *s, const rank_of *want)
+static void run(unsigned seed, trial *t, const setting *s, const rank_run *want)
 {
     ranks_world w;
     char name[160];
@@ -171,27 +171,27 @@ static void run(unsigned seed, trial *t, const setting *s, const rank_of *want)
         ready &= prepare(seed, t, &w, i);
     snprintf(name, sizeof name,
              "seed %u: %d ranks, %d leaves, shard %d, mode %d%s, rows %d of %d of %d", seed,
-             s->ranks, s->leaves, s->shard, (int)s->mode, s->poor ? ", poor" : "", (int)s->rows,
+             s->ranks, s->virtual_ranks, s->shard, (int)s->mode, s->poor ? ", poor" : "", (int)s->rows,
              (int)s->step_rows, (int)net.batch);
     if (ready)
         ranks_run(&w, train, t);
     ranks_close(&w);
     want = want ? want : &t->rank[0];
     for (int i = 0; i < s->ranks; i++) {
-        rank_of *r = &t->rank[i];
+        rank_run *r = &t->rank[i];
         if (ready && CHECK_MSG(r->result == GCKPT_OK, "%s: rank %d: %s", name, i, r->text)) {
-            CHECK_MSG(r->hash == want->hash && r->picked == want->picked &&
+            CHECK_MSG(r->hash == want->hash && r->fetched == want->fetched &&
                           !memcmp(r->report, want->report, sizeof r->report) &&
                           !memcmp(r->terms, want->terms, sizeof r->terms) &&
                           !r->terms[0].wrong && !r->terms[1].wrong,
                       "%s: rank %d: loss %.17g, norm %.17g, not %.17g, %.17g, hashes %d %d", name,
                       i, r->report[1].loss, r->report[1].grad_norm, want->report[1].loss,
-                      want->report[1].grad_norm, r->hash == want->hash, r->picked == want->picked);
+                      want->report[1].grad_norm, r->hash == want->hash, r->fetched == want->fetched);
             size_t measured = gckpt_bytes_measured(r->e), planned = gckpt_plan_bytes(r->p);
             CHECK_MSG(has_full(t, i) ? measured == planned : measured <= planned,
                       "%s: rank %d: %zu bytes, planned %zu", name, i, measured, planned);
         }
-        rig_free(r->e, r->p, r->g, r->s);
+        util_free(r->e, r->p, r->g, r->s);
     }
 }
 
@@ -201,17 +201,17 @@ int main(int argc, char **argv)
                                         GCKPT_SEGMENTS, GCKPT_AUTO };
     static trial one, t;
     unsigned first = argc > 1 ? (unsigned)atoi(argv[1]) : check_seed(),
-             count = argc > 2 ? (unsigned)atoi(argv[2]) : (unsigned)check_tries(8);
+             count = argc > 2 ? (unsigned)atoi(argv[2]) : (unsigned)check_iterations(8);
     for (unsigned seed = first; seed < first + count; seed++) {
         random_state = seed;
         net_fill();
-        setting s = { .ranks = 1, .leaves = 2 << seed % 3, .mode = GCKPT_STORE_ALL };
+        setting s = { .ranks = 1, .virtual_ranks = 2 << seed % 3, .mode = GCKPT_STORE_ALL };
         s.step_rows = seed % 4 == 3 ? 2 : 0;
         uint64_t state = seed;
         memset(&one, 0, sizeof one);
-        choose_picks(seed, &one);
+        choose_fetches(seed, &one);
         run(seed, &one, &s, NULL);
-        for (int ranks = 1; ranks <= s.leaves; ranks *= 2)
+        for (int ranks = 1; ranks <= s.virtual_ranks; ranks *= 2)
             for (int i = 0; i < 2; i++) {
                 setting o = s;
                 o.ranks = ranks;
@@ -220,7 +220,7 @@ int main(int argc, char **argv)
                 o.poor = next_random(&state) % 2 != 0;
                 o.rows = 1 + (int64_t)(next_random(&state) % 3);
                 o.pieces = next_random(&state) % 3 == 0;
-                o.ahead = next_random(&state) % 2 == 0;
+                o.overlap = next_random(&state) % 2 == 0;
                 t = one;
                 run(seed, &t, &o, &one.rank[0]);
             }

@@ -69,7 +69,7 @@ static double no_time(void *user)
     return 0;
 }
 
-static void test_engines(void)
+static void test_transports(void)
 {
     int silent = 0;
     model m = build(2, GCKPT_SHARD_NONE), alone = build(1, GCKPT_SHARD_NONE);
@@ -103,8 +103,8 @@ static void test_one_process_only(void)
     model m = build(2, GCKPT_SHARD_VALUES);
     gckpt_plan_desc desc = { .batch = 8, .virtual_ranks = 2 };
     gckpt_plan *p = gckpt_plan_new(m.g, &m.loss, 1, &desc);
-    gckpt_transport engine = { .rank = 0, .size = 2, .exchange = mirror, .user = &silent };
-    gckpt_exec *e = gckpt_exec_new(p, m.s, &(gckpt_exec_desc){ .transport = &engine });
+    gckpt_transport transport = { .rank = 0, .size = 2, .exchange = mirror, .user = &silent };
+    gckpt_exec *e = gckpt_exec_new(p, m.s, &(gckpt_exec_desc){ .transport = &transport });
     gckpt_feed feeds[] = { { gckpt_id(m.x), x }, { gckpt_id(m.y), y } };
     gckpt_hyper hyper = gckpt_hyper_lr(0.1f);
     gckpt_fit_timing timed = { .clock = no_time };
@@ -182,11 +182,11 @@ static void test_collected_within(void)
     CHECK(gckpt_store_ranks(m.s, 1, 2, GCKPT_SHARD_NONE) == GCKPT_OK);
     for (int i = 0; i < OWN; i++)
         x[i] = 0.1f * (float)(i % 7 - 3);
-    gckpt_fetch_spec pick = { m.x, 1 };
-    gckpt_plan_desc desc = { .batch = 8, .virtual_ranks = 2, .fetch = &pick, .fetches = 1 };
+    gckpt_fetch_spec fetch = { m.x, 1 };
+    gckpt_plan_desc desc = { .batch = 8, .virtual_ranks = 2, .fetch = &fetch, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(m.g, &m.loss, 1, &desc);
-    gckpt_transport engine = { .rank = 1, .size = 2, .exchange = mirror, .user = &silent };
-    gckpt_exec *e = gckpt_exec_new(p, m.s, &(gckpt_exec_desc){ .transport = &engine });
+    gckpt_transport transport = { .rank = 1, .size = 2, .exchange = mirror, .user = &silent };
+    gckpt_exec *e = gckpt_exec_new(p, m.s, &(gckpt_exec_desc){ .transport = &transport });
     gckpt_feed feeds[] = { { gckpt_id(m.x), x }, { gckpt_id(m.y), y } };
     const gckpt_hyper hyper = gckpt_hyper_lr(0.1f);
     CHECK_MSG(e != NULL, "%s %s", gckpt_error_text(m.g), gckpt_error_text(m.s));
@@ -253,8 +253,8 @@ static void test_streamed(void)
     model m = build(2, GCKPT_SHARD_NONE);
     gckpt_plan_desc desc = { .batch = 8, .virtual_ranks = 2 };
     gckpt_plan *p = gckpt_plan_new(m.g, &m.loss, 1, &desc);
-    gckpt_transport engine = { .rank = 0, .size = 2, .exchange = mirror, .user = &silent };
-    gckpt_exec *e = gckpt_exec_new(p, m.s, &(gckpt_exec_desc){ .transport = &engine });
+    gckpt_transport transport = { .rank = 0, .size = 2, .exchange = mirror, .user = &silent };
+    gckpt_exec *e = gckpt_exec_new(p, m.s, &(gckpt_exec_desc){ .transport = &transport });
     gckpt_feed feeds[] = { { gckpt_id(m.x), x }, { gckpt_id(m.y), y } };
     gckpt_report report;
     for (int i = 0; i < 4 * 80; i++)
@@ -281,7 +281,7 @@ static void test_streamed(void)
 
 int main(void)
 {
-    test_engines();
+    test_transports();
     test_gathers_alone();
     test_one_process_only();
     test_ranks_later();

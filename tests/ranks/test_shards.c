@@ -167,7 +167,7 @@ static float value_of(int i, int slot, int64_t at, unsigned salt)
 }
 
 /* A share's elements, and its first. */
-static int64_t share_of(int64_t elements, int rank, int ranks, int64_t *first)
+static int64_t shard_of(int64_t elements, int rank, int ranks, int64_t *first)
 {
     const gckpti_shard_range share = gckpti_shard_of(elements, rank, ranks);
     *first = share.first;
@@ -175,7 +175,7 @@ static int64_t share_of(int64_t elements, int rank, int ranks, int64_t *first)
     return share.count;
 }
 
-static int64_t own_of(const gckpt_store *s, const gckpti_param *q, int slot, int64_t *first)
+static int64_t local_elements(const gckpt_store *s, const gckpti_param *q, int slot, int64_t *first)
 {
     const gckpti_shard_range share = gckpti_array_shard(s, q, slot);
     *first = share.first;
@@ -193,7 +193,7 @@ static void fill(gckpt_store *s, unsigned salt)
         CHECK(gckpt_store_get(s, i - begin, &p) == GCKPT_OK);
         CHECK(gckpti_ensure_state(s, q, model[i].states));
         for (int slot = -1; slot < model[i].states; slot++) {
-            n = own_of(s, q, slot, &first);
+            n = local_elements(s, q, slot, &first);
             for (int64_t k = 0; k < n && gckpti_array(q, slot); k++)
                 gckpti_array(q, slot)[k] =
                     value_of(i, slot, first + k, salt) *
@@ -234,7 +234,7 @@ static int holds(const gckpt_store *s, unsigned salt)
         same = !strcmp(q->p.name, model[i].name) && gckpti_state_slots(q) == model[i].states &&
                q->updates == (model[i].states ? (i == 4 ? 5 : 20 + salt) : 0);
         for (int slot = -1; slot < model[i].states && same; slot++) {
-            n = own_of(s, q, slot, &first);
+            n = local_elements(s, q, slot, &first);
             for (int64_t k = 0; k < n && same; k++) {
                 float x = value_of(i, slot, first + k, salt), y;
                 if (slot < 0 && model[i].storage == GCKPT_STORAGE_I8)
@@ -251,16 +251,16 @@ static int holds(const gckpt_store *s, unsigned salt)
 }
 
 /* ---- shares ---- */
-static void test_share(void)
+static void test_shard(void)
 {
     static const int64_t sizes[] = { 1,     4095,  4096,   4097,   8192,    8193,
                                      40960, 53249, 100000, 524288, 1000003, 4096 * 1024 + 1 };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int ranks = 1; ranks <= 64; ranks *= 2) {
-            int64_t sum = 0, first, whole, most = share_of(sizes[i], 0, ranks, &first);
+            int64_t sum = 0, first, whole, most = shard_of(sizes[i], 0, ranks, &first);
             for (int rank = 0; rank < ranks; rank++) {
-                int64_t n = share_of(sizes[i], rank, ranks, &first), half;
-                int64_t up = share_of(sizes[i], rank % (ranks / 2 + !(ranks / 2)),
+                int64_t n = shard_of(sizes[i], rank, ranks, &first), half;
+                int64_t up = shard_of(sizes[i], rank % (ranks / 2 + !(ranks / 2)),
                                           ranks / 2 + !(ranks / 2), &half);
                 sum += n;
                 CHECK(n <= most && (first % 4096 == 0 || !n) && first + n <= sizes[i]);
@@ -284,7 +284,7 @@ static void test_held(void)
     for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
         for (int ranks = 2; ranks <= 8; ranks *= 2)
             for (int rank = 0; rank < ranks; rank++) {
-                if (!check_share((unsigned)(3 * shard + ranks / 2 + rank), 5))
+                if (!check_sampled((unsigned)(3 * shard + ranks / 2 + rank), 5))
                     continue;
                 gckpt_store *s = store_new(rank, ranks, (gckpt_shard)shard, 1);
                 size_t bytes = 0;
@@ -293,12 +293,12 @@ static void test_held(void)
                     CHECK(gckpti_ensure_state(s, q, model[i].states));
                     CHECK(gckpt_store_get(whole, i, &all) == GCKPT_OK &&
                           gckpt_store_get(s, i, &p) == GCKPT_OK);
-                    int64_t first, n = share_of(p.elements, rank, ranks, &first), most, none;
+                    int64_t first, n = shard_of(p.elements, rank, ranks, &first), most, none;
                     int cut = shard >= GCKPT_SHARD_STATE && p.elements > 4096;
                     int values =
                         shard == GCKPT_SHARD_VALUES && cut && p.storage == GCKPT_STORAGE_F32;
                     CHECK(p.first == (cut ? first : 0) && p.count == (cut ? n : p.elements));
-                    most = cut ? share_of(p.elements, 0, ranks, &none) : p.elements;
+                    most = cut ? shard_of(p.elements, 0, ranks, &none) : p.elements;
                     bytes += (size_t)(4 * most) * (size_t)model[i].states;
                     bytes += values ? (size_t)(4 * most) : gckpti_values_bytes(&p);
                     if (p.values)
@@ -367,10 +367,10 @@ static void test_mirrors(void)
                 gckpti_mark_changed(s, q, GCKPTI_MIRROR);
             }
             CHECK(mirrored == gckpt_store_bytes(s) && !holds(s, 4));
-            float room[GCKPTI_CHUNK];
+            float space[GCKPTI_CHUNK];
             int64_t n, first = s->params[1].p.first;
             const float *x =
-                gckpti_values_at(s, &s->params[1], first, room, &n); /* where they are */
+                gckpti_values_at(s, &s->params[1], first, space, &n); /* where they are */
             CHECK(n > 0 && bits_of(x[n - 1]) == bits_of(value_of(1, -1, first + n - 1, 4)));
             CHECK(gckpt_store_pull(s, "*") == GCKPT_OK && holds(s, 4));
             gckpti_unbind(&binding);
@@ -425,7 +425,7 @@ static void test_refused(void)
 }
 
 /* A gckpt_file_desc.axes: the last axis first, of what can be permuted. */
-static int backwards(void *user, const char *name, gckpt_shape shape, int *axes)
+static int reverse_axes(void *user, const char *name, gckpt_shape shape, int *axes)
 {
     (void)user;
     for (int i = begin; i < end; i++)
@@ -442,21 +442,21 @@ static void test_whole_file(void)
 {
     for (int from = 0; from < 2; from++) {
         gckpt_store *one = store_new(0, 1, GCKPT_SHARD_NONE, from);
-        file f = { 0 }, again = { 0 }, turned = { 0 };
-        const gckpt_file_desc turn = { .axes = backwards };
+        file f = { 0 }, again = { 0 }, reversed = { 0 };
+        const gckpt_file_desc reversing = { .axes = reverse_axes };
         fill(one, 2);
-        CHECK_MSG(gckpt_store_write_as(one, file_write, &turned, &turn) == GCKPT_OK, "%s",
+        CHECK_MSG(gckpt_store_write_as(one, file_write, &reversed, &reversing) == GCKPT_OK, "%s",
                   gckpt_error_text(one));
         CHECK(holds(one, 2) && gckpt_store_write(one, file_write, &f) == GCKPT_OK);
         for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
             for (int rank = 0; rank < 4; rank++)
-                for (int made = 0; made < 2 && check_share((unsigned)(4 * shard + rank), 3); made++) {
+                for (int made = 0; made < 2 && check_sampled((unsigned)(4 * shard + rank), 3); made++) {
                     gckpt_store *s = store_new(rank, 4, (gckpt_shard)shard, from && rank > 1);
                     if (made)
                         fill(s, 1);
-                    f.at = turned.at = 0;
+                    f.at = reversed.at = 0;
                     gckpt_result result =
-                        gckpt_store_read_as(s, file_read, &turned, turned.size, &turn);
+                        gckpt_store_read_as(s, file_read, &reversed, reversed.size, &reversing);
                     CHECK_MSG(result == GCKPT_OK && holds(s, 2), "%s", gckpt_error_text(s));
                     if (made)
                         fill(s, 1);
@@ -487,7 +487,7 @@ static void test_whole_file(void)
         CHECK(result == GCKPT_OK && holds(s, 2));
         gckpt_store_free(s);
         free(f.bytes);
-        free(again.bytes), free(turned.bytes);
+        free(again.bytes), free(reversed.bytes);
         gckpt_store_free(one);
     }
     CHECK(mem.live == 0);
@@ -590,7 +590,7 @@ static void test_any_number(void)
     for (int ranks = 1; ranks <= 8; ranks *= 2)
         for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++) {
             salt++; /* from 11 to 26; the last one is loaded once more below */
-            if (!check_share(salt, 3) && salt < 26)
+            if (!check_sampled(salt, 3) && salt < 26)
                 continue;
             saves++;
             CHECK(save_by(ranks, (gckpt_shard)shard, salt) == GCKPT_OK && files() == ranks + 1);
@@ -1034,22 +1034,22 @@ static void test_left(void)
                                         "ckpt.2-300.safetensors.gckpt-tmp2",
                                         "ckpt.40-0.safetensors.gckpt-tmp0" };
     begin = 3, end = 5;
-    for (int had = 0; had < 2; had++) {
+    for (int old = 0; old < 2; old++) {
         clear();
-        if (had)
+        if (old)
             CHECK(save_by(2, GCKPT_SHARD_STATE, 1) == GCKPT_OK);
         break_save(8, 0xaf, 2); /* all but ranks 4 and 6 */
         for (size_t i = 0; i < sizeof left / sizeof *left; i++)
             put_text(left[i], "half");
         for (int number = 9; number < 90; number += 40) { /* and numbers with gaps */
             char name[60];
-            file f = file_of(had ? "ckpt.2-7.safetensors" : "ckpt.1-7.safetensors");
+            file f = file_of(old ? "ckpt.2-7.safetensors" : "ckpt.1-7.safetensors");
             snprintf(name, sizeof name, "ckpt.%d-7.safetensors", number);
             put_file(name, &f, f.size);
             free(f.bytes);
         }
-        CHECK(files() == 6 + 3 * had + 5 + 3);
-        if (had)
+        CHECK(files() == 6 + 3 * old + 5 + 3);
+        if (old)
             CHECK(loads(1, GCKPT_SHARD_NONE, 1));
         CHECK(save_by(2, GCKPT_SHARD_STATE, 3) == GCKPT_OK && loads(2, GCKPT_SHARD_NONE, 3));
         CHECK_MSG(files() == 3, "%d files", files());
@@ -1180,7 +1180,7 @@ static void test_damaged_index(void)
 
 /* Does the call end within some seconds, with this result and text, and few bytes? */
 typedef enum { RANKS_SAVE, RANKS_LOAD, STORE_LOAD } call;
-static int soon(call which, const char *where, gckpt_result want, const char *text)
+static int fails_at_once(call which, const char *where, gckpt_result want, const char *text)
 {
     fflush(stdout);
     pid_t child = fork();
@@ -1220,24 +1220,24 @@ static void test_no_index(void)
         CHECK(gckpt_store_save(s, where) == GCKPT_E_FILE);
         snprintf(text, sizeof text, "%s", gckpt_error_text(s));
         CHECK_MSG(strstr(text, "could not replace a folder, device or pipe"), "%s", text);
-        CHECK(soon(RANKS_SAVE, where, GCKPT_E_FILE, text));
+        CHECK(fails_at_once(RANKS_SAVE, where, GCKPT_E_FILE, text));
         snprintf(text, sizeof text,
                  "load: %s: could not read a folder, device or pipe; is the path right? \"%s\"",
                  strerror(i ? EISDIR : ESPIPE), where);
-        CHECK(soon(RANKS_LOAD, where, GCKPT_E_FILE, text));
-        CHECK(soon(STORE_LOAD, where, GCKPT_E_FILE, text));
+        CHECK(fails_at_once(RANKS_LOAD, where, GCKPT_E_FILE, text));
+        CHECK(fails_at_once(STORE_LOAD, where, GCKPT_E_FILE, text));
     }
     for (size_t i = 0; i < 6; i++) {
         put_text("large", begins[i % 3]);
         CHECK(!truncate(large, sizes[i / 3]));
         if (i == 2) /* it may be one, and is looked at: it is not */
             continue;
-        CHECK(soon(RANKS_LOAD, large, GCKPT_E_DATA,
+        CHECK(fails_at_once(RANKS_LOAD, large, GCKPT_E_DATA,
                    "load: empty, damaged, or not the index of a checkpoint by ranks; "
                    "gckpt_store_load reads files of one process (\"shards/large\")"));
-        CHECK(soon(STORE_LOAD, large, GCKPT_E_DATA, "load: no safetensors file"));
-        CHECK(soon(RANKS_SAVE, large, GCKPT_OK, "")); /* replaced, as by gckpt_store_save */
-        CHECK(soon(RANKS_LOAD, large, GCKPT_OK, ""));
+        CHECK(fails_at_once(STORE_LOAD, large, GCKPT_E_DATA, "load: no safetensors file"));
+        CHECK(fails_at_once(RANKS_SAVE, large, GCKPT_OK, "")); /* replaced, as by gckpt_store_save */
+        CHECK(fails_at_once(RANKS_LOAD, large, GCKPT_OK, ""));
     }
     CHECK(!rmdir(folder));
     if (!mknod(device, S_IFCHR | 0600, 0)) { /* as root; refused before a rank writes */
@@ -1245,7 +1245,7 @@ static void test_no_index(void)
         snprintf(text, sizeof text, "%s", gckpt_error_text(s));
         CHECK_MSG(strstr(text, "could not replace a folder, device or pipe"), "%s", text);
         const int before = files();
-        CHECK(soon(RANKS_SAVE, device, GCKPT_E_FILE, text) && files() == before);
+        CHECK(fails_at_once(RANKS_SAVE, device, GCKPT_E_FILE, text) && files() == before);
     }
     /* no memory to read the one that is there, or for anything else: it is a save that says so */
     gckpt_result result = GCKPT_E_MEMORY;
@@ -1271,7 +1271,7 @@ typedef struct { /* one rank's, here since it may end anywhere */
     gckpt_plan *p;
     gckpt_exec *e;
     void *block;
-    gckpt_result loaded, saved, stepped, met;
+    gckpt_result loaded, saved, stepped, agreed;
     char text[400], differs[400];
     uint64_t hash;
     long first, last; /* of the calls of the engine that saving made */
@@ -1329,7 +1329,7 @@ static void rank_body(ranks_world *w, int rank, void *context)
     make_plan(m, m->block, rank, w->size, t->shard);
     if (t->loads)
         m->loaded = gckpt_ranks_load(m->s, path);
-    gckpt_exec_desc desc_exec = { .transport = &w->rank[rank].engine };
+    gckpt_exec_desc desc_exec = { .transport = &w->rank[rank].transport };
     m->e = gckpt_exec_new(m->p, m->s, &desc_exec);
     if (!m->e) {
         snprintf(m->text, sizeof m->text, "%s",
@@ -1357,7 +1357,7 @@ static void run(ranks_world *w, training *t)
         CHECK((t->m[k].block = malloc(BLOCK)) != NULL);
     ranks_run(w, rank_body, t);
     for (int k = 0; k < w->size; k++) {
-        rig_free(t->m[k].e, t->m[k].p, t->m[k].g, t->m[k].s);
+        util_free(t->m[k].e, t->m[k].p, t->m[k].g, t->m[k].s);
         free(t->m[k].block);
     }
 }
@@ -1369,14 +1369,14 @@ static void within_a_step(ranks_world *w, int rank, void *context)
     float x[BATCH * 30] = { 0 }, y[BATCH * 3] = { 0 };
     const gckpt_feed feeds[2] = { { 0, x }, { 1, y } };
     const gckpt_hyper hyper = gckpt_hyper_lr(1e-3f);
-    const gckpt_exec_desc desc = { .transport = &w->rank[rank].engine };
+    const gckpt_exec_desc desc = { .transport = &w->rank[rank].transport };
     make_plan(m, NULL, rank, w->size, GCKPT_SHARD_NONE);
     m->e = gckpt_exec_new(m->p, m->s, &desc);
     m->loaded = m->e ? gckpt_step_start(m->e, feeds, 2, BATCH, &hyper) : GCKPT_E_ARG;
     m->saved = gckpt_ranks_save(m->e, path);
     snprintf(m->text, sizeof m->text, "%s", gckpt_error_text(m->e));
     m->stepped = gckpt_run_some(m->e, INT32_MAX, NULL);
-    m->met = rank ? gckpt_step(m->e, feeds, 2, BATCH, &hyper, NULL) : gckpt_ranks_save(m->e, path);
+    m->agreed = rank ? gckpt_step(m->e, feeds, 2, BATCH, &hyper, NULL) : gckpt_ranks_save(m->e, path);
     snprintf(m->differs, sizeof m->differs, "%s", gckpt_error_text(m->e));
 }
 
@@ -1391,8 +1391,8 @@ static void test_within_a_step(void)
         member *m = &t.m[k];
         CHECK_MSG(m->loaded == GCKPT_OK && m->saved == GCKPT_E_ARG && strstr(m->text, "step: one is under way"), "%s", m->text);
         CHECK(m->stepped == GCKPT_OK && gckpt_store_step(m->s) == 1 && files() == 0);
-        CHECK_MSG(m->met == GCKPT_E_ARG && strstr(m->differs, "ranks 0 and 1 differ in the call they make"), "%s", m->differs);
-        rig_free(m->e, m->p, m->g, m->s);
+        CHECK_MSG(m->agreed == GCKPT_E_ARG && strstr(m->differs, "ranks 0 and 1 differ in the call they make"), "%s", m->differs);
+        util_free(m->e, m->p, m->g, m->s);
     }
     ranks_close(&w);
 }
@@ -1410,7 +1410,7 @@ static void test_alone(void)
     CHECK_MSG(gckpt_ranks_load(s, path) == GCKPT_OK && gckpt_store_step(s) == 2, "%s", gckpt_error_text(s));
     CHECK(gckpt_store_hash(s) == gckpt_store_hash(m.s));
     gckpt_store_free(s);
-    rig_free(m.e, m.p, m.g, m.s);
+    util_free(m.e, m.p, m.g, m.s);
 }
 
 /* gckpt_store_need is what a rank's store takes, to the byte; the plan says so of parameters and state. */
@@ -1426,7 +1426,7 @@ static void test_need(void)
         size_t need = gckpt_store_need(m->p);
         char *block = (char *)malloc(need + 17);
         char *odd = block + (17 - (uintptr_t)block % 16) % 16;
-        gckpt_exec_desc desc = { .transport = &w.rank[rank].engine };
+        gckpt_exec_desc desc = { .transport = &w.rank[rank].transport };
         for (size_t less = 0; less < 2; less++) {
             gckpt_store_desc in = { .memory.memory = odd, .memory.size = need - less, .seed = 5 };
             gckpt_store *s = gckpt_store_new(&in);
@@ -1438,10 +1438,10 @@ static void test_need(void)
             CHECK(!e ||
                   gckpt_store_bytes(s) == gckpt_plan_kind_bytes(m->p, GCKPT_BYTES_PARAMETERS) +
                                               gckpt_plan_kind_bytes(m->p, GCKPT_BYTES_STATE));
-            rig_free(e, NULL, NULL, s);
+            util_free(e, NULL, NULL, s);
         }
         free(block);
-        rig_free(NULL, m->p, m->g, m->s);
+        util_free(NULL, m->p, m->g, m->s);
     }
     ranks_close(&w);
 }
@@ -1543,7 +1543,7 @@ static void test_faults(void)
 
 /* A rank's room for exchanges takes the square sums of all blocks at once, which of more than 67
  * million parameters (16,384 blocks) are more than anything small that is exchanged. */
-static void test_room_for_squares(void)
+static void test_space_for_squares(void)
 {
     static const size_t blocks[5] = { 0, 16384, 16385, 20000, 1 << 20 };
     static gckpt_plan plan; /* of nothing but parameters */
@@ -1551,9 +1551,9 @@ static void test_room_for_squares(void)
     exec.plan = &plan;
     for (int i = 0; i < 5; i++) {
         exec.update.square_count = blocks[i];
-        const size_t room = gckpti_comm_buffer_bytes(&exec), need = blocks[i] * sizeof(float);
-        CHECK_MSG(room == (need > 65536 ? need : 65536), "%lu blocks: room of %lu bytes",
-                  (unsigned long)blocks[i], (unsigned long)room);
+        const size_t space = gckpti_comm_buffer_bytes(&exec), need = blocks[i] * sizeof(float);
+        CHECK_MSG(space == (need > 65536 ? need : 65536), "%lu blocks: room of %lu bytes",
+                  (unsigned long)blocks[i], (unsigned long)space);
     }
 }
 
@@ -1568,8 +1568,8 @@ static int next_number(void)
 int main(void)
 {
     watch();
-    test_share();
-    test_room_for_squares();
+    test_shard();
+    test_space_for_squares();
     test_held();
     test_mirrors();
     test_refused();

@@ -14,24 +14,24 @@ static int near(double a, double b) { return fabs(a - b) <= 1e-12 * (1 + fabs(a)
 /* ---- shares and exchanges ---- */
 /* What all ranks send is E (N - 1) elements each way, whatever E; partners agree; what is left is
  * gckpti_shard_of's. */
-static void shares(int64_t elements, int ranks)
+static void test_shard_sums(int64_t elements, int ranks)
 {
     simulate_exchange x[2][2 * SIMULATE_LEVELS];
     int64_t sent[2] = { 0, 0 }, all = 0;
     for (int rank = 0; rank < ranks; rank++) {
         const simulate_ranks r = { rank, ranks, ranks, GCKPT_SHARD_STATE };
-        const int64_t share = simulate_part(elements, rank, ranks);
+        const int64_t share = simulate_shard_size(elements, rank, ranks);
         CHECK(share == gckpti_shard_of(elements, rank, ranks).count);
-        CHECK(share <= simulate_part(elements, 0, ranks));
+        CHECK(share <= simulate_shard_size(elements, 0, ranks));
         all += share;
         for (int back = 0; back < 2; back++) {
-            const int n = back ? simulate_double(x[0], elements, &r) : simulate_halve(x[0], elements, &r);
+            const int n = back ? simulate_all_gather(x[0], elements, &r) : simulate_reduce_scatter(x[0], elements, &r);
             CHECK(1 << n == ranks);
             for (int i = 0; i < n; i++) {
                 simulate_ranks other = r;
                 other.rank = rank ^ x[0][i].bit;
-                CHECK((back ? simulate_double(x[1], elements, &other)
-                            : simulate_halve(x[1], elements, &other)) == n);
+                CHECK((back ? simulate_all_gather(x[1], elements, &other)
+                            : simulate_reduce_scatter(x[1], elements, &other)) == n);
                 CHECK(x[1][i].bit == x[0][i].bit && x[1][i].send == x[0][i].receive);
                 CHECK(x[0][i].add == (back ? 0 : x[0][i].receive));
                 sent[back] += x[0][i].send;
@@ -54,10 +54,10 @@ static void seconds(void)
         const double bytes = 4 * (double)elements, near_ranks = ranks < 8 ? ranks : 8;
         simulate_exchange x[SIMULATE_LEVELS];
         double sum = 0, back = 0, levels = log2(ranks), inside = log2(near_ranks);
-        const int n = simulate_halve(x, elements, &r);
+        const int n = simulate_reduce_scatter(x, elements, &r);
         for (int i = 0; i < n; i++)
             sum += simulate_seconds(&m, &x[i]);
-        CHECK(simulate_double(x, elements, &r) == n);
+        CHECK(simulate_all_gather(x, elements, &r) == n);
         for (int i = 0; i < n; i++)
             back += simulate_seconds(&m, &x[i]);
         const double want = inside * 0.5 + bytes * (1 - 1 / near_ranks) / 100 +
@@ -84,16 +84,16 @@ static void overlap(void)
         memset(&s, 0, sizeof s);
         s.machine = &m;
         s.ranks = &r;
-        simulate_start(&s, simulate_halve(simulate_next(&s), 4 * BLOCK, &r), 0);
+        simulate_start(&s, simulate_reduce_scatter(simulate_slot(&s), 4 * BLOCK, &r), 0);
         for (int k = 0; k < cases[i].pieces; k++) {
             simulate_compute(&s, cases[i].piece);
             simulate_poll(&s);
         }
         simulate_wait(&s, 0);
-        CHECK_MSG(near(s.done.exposed, cases[i].exposed) && near(s.done.link, 5) &&
-                      near(s.done.seconds, s.done.exposed + s.done.compute) &&
-                      s.done.sent == 3 * 4 * BLOCK && s.done.exchanges == 2,
-                  "%d x %g s: waits %g, not %g", cases[i].pieces, cases[i].piece, s.done.exposed,
+        CHECK_MSG(near(s.result.exposed, cases[i].exposed) && near(s.result.comm, 5) &&
+                      near(s.result.seconds, s.result.exposed + s.result.compute) &&
+                      s.result.sent == 3 * 4 * BLOCK && s.result.exchanges == 2,
+                  "%d x %g s: waits %g, not %g", cases[i].pieces, cases[i].piece, s.result.exposed,
                   cases[i].exposed);
     }
 }
@@ -109,12 +109,12 @@ typedef struct {
 } chain;
 
 /* Each layer takes `work` forward and backward, the loss none. */
-static void chain_open(chain *c, const simulate_ranks *r, int64_t rows, uint64_t work, int beside)
+static void chain_open(chain *c, const simulate_ranks *r, int64_t rows, uint64_t cost, int overlap_on)
 {
     const gckpt_init normal = { 0.1f, 0, 0 };
     gckpt_cost costs[4 * LAYERS];
-    gckpt_plan_desc d = { .batch = rows, .virtual_ranks = r->leaves, .costs = costs, .link_cost = 320,
-                          .overlap_communication = beside };
+    gckpt_plan_desc d = { .batch = rows, .virtual_ranks = r->virtual_ranks, .costs = costs, .link_cost = 320,
+                          .overlap_communication = overlap_on };
     char name[8];
     c->s = gckpt_store_new(NULL);
     CHECK(gckpt_store_ranks(c->s, r->rank, r->ranks, r->shard) == GCKPT_OK);
@@ -131,7 +131,7 @@ static void chain_open(chain *c, const simulate_ranks *r, int64_t rows, uint64_t
     d.cost_count = gckpt_graph_size(c->g);
     for (int i = 0; i < d.cost_count; i++) {
         const int layer = gckpt_graph_node(c->g, i, &node) == GCKPT_OK && !strcmp(node.op, "linear");
-        costs[i].forward = costs[i].backward = layer ? work : 0;
+        costs[i].forward = costs[i].backward = layer ? cost : 0;
     }
     c->p = gckpt_plan_new(c->g, &loss, 1, &d);
     CHECK_MSG(c->p != NULL, "%s", gckpt_error_text(c->g));
@@ -151,29 +151,29 @@ static void whole_steps(void)
     const double t = 1, blocks = 4 * 4 * LAYERS;
     for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
         for (int i = 0; i < 40; i++) {
-            const int b = i % 20, beside = i >= 20;
+            const int b = i % 20, overlap_on = i >= 20;
             const simulate_ranks r = { 1, 2, 2, (gckpt_shard)shard };
             const simulate_machine m = { 10, 1e30, 1, { 0, 0 }, { 4 * 2 * BLOCK, 0 }, b % 4 == 3 };
-            const double each = b / m.work, meet = (4 * SIMULATE_MEETING + 2 * SIMULATE_TOTALS + (shard ? blocks : 0)) / m.between.bandwidth;
+            const double each = b / m.throughput, agree_time = (4 * SIMULATE_AGREE_BYTES + 2 * SIMULATE_TOTAL_BYTES + (shard ? blocks : 0)) / m.inter_node.bandwidth;
             /* what is left of a sum when the next one wants to begin */
             const double end = shard == GCKPT_SHARD_NONE ? 2 * t : t;
-            const double left = m.by_processor ? end
+            const double left = m.no_overlap ? end
                                 : shard == GCKPT_SHARD_NONE ? (each < t ? 2 * t - each : t)
                                 : each < t                ? t - each
                                                           : 0;
             /* the first is waited for; of the others what the layer before does not hide */
-            const int ahead = beside && shard == GCKPT_SHARD_VALUES && !m.by_processor;
+            const int ahead = overlap_on && shard == GCKPT_SHARD_VALUES && !m.no_overlap;
             const double gathers = shard == GCKPT_SHARD_NONE ? 0
                                    : !ahead                  ? LAYERS * t
                                    : each < t                ? t + (LAYERS - 1) * (t - each)
                                                              : t;
             chain c;
-            chain_open(&c, &r, 2 * ROWS, (uint64_t)b, beside);
+            chain_open(&c, &r, 2 * ROWS, (uint64_t)b, overlap_on);
             const simulate_step s = simulate_run(c.p, c.g, &r, &m);
-            CHECK_MSG(near(s.exposed, (LAYERS - 1) * left + end + gathers + meet) &&
+            CHECK_MSG(near(s.exposed, (LAYERS - 1) * left + end + gathers + agree_time) &&
                           near(s.compute, 2 * LAYERS * each) &&
                           near(s.seconds, s.compute + s.exposed) &&
-                          near(s.link, LAYERS * (end + t * (shard > 0)) + meet),
+                          near(s.comm, LAYERS * (end + t * (shard > 0)) + agree_time),
                       "shard %d, %g s a layer: %g s, computes %g, waits %g", shard, each, s.seconds,
                       s.compute, s.exposed);
             chain_close(&c);
@@ -184,14 +184,14 @@ static void whole_steps(void)
 static void alone(void)
 {
     const simulate_machine m = { 10, 1e30, 1, { 1, 1 }, { 1, 1 }, 0 };
-    for (int leaves = 1; leaves <= 4; leaves *= 2)
+    for (int vranks = 1; vranks <= 4; vranks *= 2)
         for (int64_t rows = ROWS; rows <= 3 * ROWS; rows += ROWS) {
-            const simulate_ranks r = { 0, 1, leaves, GCKPT_SHARD_STATE };
+            const simulate_ranks r = { 0, 1, vranks, GCKPT_SHARD_STATE };
             chain c;
-            chain_open(&c, &r, rows * leaves, 7, 0);
+            chain_open(&c, &r, rows * vranks, 7, 0);
             const simulate_step s = simulate_run(c.p, c.g, &r, &m);
-            CHECK(near(s.seconds, (double)gckpt_plan_step_cost(c.p) / m.work) && s.exposed == 0 &&
-                  s.link == 0 && s.sent == 0 && s.exchanges == 0);
+            CHECK(near(s.seconds, (double)gckpt_plan_step_cost(c.p) / m.throughput) && s.exposed == 0 &&
+                  s.comm == 0 && s.sent == 0 && s.exchanges == 0);
             chain_close(&c);
         }
 }
@@ -211,7 +211,7 @@ static void send_steps(ranks_world *w, int rank, void *context)
     simulate_ranks r = s->r;
     const simulate_machine m = { 1, 1, 1, { 1, 0 }, { 1, 0 }, 0 };
     const gckpt_hyper adamw = { .lr = 1e-3f, .clip = 1 };
-    gckpt_exec_desc d = { .transport = &w->rank[rank].engine };
+    gckpt_exec_desc d = { .transport = &w->rank[rank].transport };
     chain c;
     r.rank = rank;
     chain_open(&c, &r, s->rows, 1, s->rows % 3 != 0);
@@ -257,7 +257,7 @@ int main(void)
                                      7 * BLOCK, 37 * BLOCK + 9, 1000 * BLOCK + 1 };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int ranks = 1; ranks <= 64; ranks *= 2)
-            shares(sizes[i], ranks);
+            test_shard_sums(sizes[i], ranks);
     seconds();
     overlap();
     whole_steps();

@@ -22,20 +22,20 @@ int main(void) { return 0; }
  * (NULL: none), which of the next pieces is not there (0: all are). A test that includes this file may have
  * its own (TESTED_ELSEWHERE): test_cuda.c. */
 static const gckpt_backend *tested[2];
-static long tested_pieces(int i);
+static long tested_blocks(int i);
 static void tested_lacks(int i, const char *op);
-static void tested_fails(int i, long nth);
+static void tested_fails(int i, long index);
 
 #ifndef TESTED_ELSEWHERE
 static device plain_device, fast_device;
 static gckpt_backend plain_backend, fast_backend;
 static device *device_tested(int i) { return i ? &fast_device : &plain_device; }
-static long tested_pieces(int i) { return device_tested(i)->live; }
+static long tested_blocks(int i) { return device_tested(i)->live; }
 static void tested_lacks(int i, const char *op) { device_tested(i)->missing = op; }
-static void tested_fails(int i, long nth)
+static void tested_fails(int i, long index)
 {
     device_reset(device_tested(i));
-    device_tested(i)->fail_at = nth;
+    device_tested(i)->fail_at = index;
 }
 #endif
 
@@ -128,7 +128,7 @@ typedef struct {
 static float small_x[ROWS * WIDTH];
 static int32_t small_targets[ROWS];
 
-static void own(void *user, const gckpt_update *u)
+static void own_optimiser(void *user, const gckpt_update *u)
 {
     (void)user;
     for (int64_t i = 0; i < u->elements; i++) {
@@ -196,7 +196,7 @@ static small make(const setting *o, int wanted)
     m.x = gckpt_id(x), m.targets = gckpt_id(t);
     m.p = gckpt_plan_new(m.g, terms, 2, &d);
     CHECK_MSG(m.p != NULL, "%s", gckpt_error_text(m.g));
-    gckpt_exec_desc x_desc = { .backend = o->backend, .custom_optimiser = own, .debug = o->debug,
+    gckpt_exec_desc x_desc = { .backend = o->backend, .custom_optimiser = own_optimiser, .debug = o->debug,
                                .copy_feeds = o->copy_feeds, .skip_nonfinite = o->skips };
     m.e = wanted ? gckpt_exec_new(m.p, m.s, &x_desc) : NULL;
     CHECK_MSG(!wanted || m.e, "%s", gckpt_error_text(m.s));
@@ -224,7 +224,7 @@ static gckpt_report small_step(const small *m, int step, float clip)
 
 static void small_free(small *m, int keep_store)
 {
-    rig_free(m->e, m->p, m->g, keep_store ? NULL : m->s);
+    util_free(m->e, m->p, m->g, keep_store ? NULL : m->s);
 }
 
 /* What is compared: losses, norms, picks, values and state. */
@@ -278,7 +278,7 @@ static void test_small(void)
                     CHECK_MSG(small_run(&o, way % 2 ? 0.1f : 0) == want,
                               "optimiser %d, precision %d, way %d on %s: other bits", optimiser, precision, way,
                               o.backend->name);
-                    CHECK_MSG(tested_pieces(i) == 0, "%ld pieces left", tested_pieces(i));
+                    CHECK_MSG(tested_blocks(i) == 0, "%ld pieces left", tested_blocks(i));
                     tested_lacks(i, NULL);
                 }
             }
@@ -361,14 +361,14 @@ static void test_measured_alone(void)
         const uint64_t hash = gckpt_store_hash(s);
         want = way ? want : hash;
         CHECK_MSG(hash == want, "way %d: statistics were measured and not kept", way);
-        rig_free(e, p, g, s);
+        util_free(e, p, g, s);
     }
 }
 
-static void square_there(const gckpt_call *call) { device_run(call, square_forward, NULL); }
-static void square_back_there(const gckpt_call *call) { device_run(call, square_backward, NULL); }
-static void odd_loss_there(const gckpt_call *call) { device_run(call, odd_loss_forward, NULL); }
-static void odd_loss_back_there(const gckpt_call *call) { device_run(call, odd_loss_backward, NULL); }
+static void square_on_device(const gckpt_call *call) { device_run(call, square_forward, NULL); }
+static void square_back_on_device(const gckpt_call *call) { device_run(call, square_backward, NULL); }
+static void odd_loss_on_device(const gckpt_call *call) { device_run(call, odd_loss_forward, NULL); }
+static void odd_loss_back_on_device(const gckpt_call *call) { device_run(call, odd_loss_backward, NULL); }
 
 /* Copies and waits. With a mirror up to date nothing goes in but feeds; nothing is waited for before the
  * first update, but where the step clips, or the loss counts in its own way. */
@@ -381,17 +381,17 @@ static void test_waits(void)
         d->missing = NULL;
         small_step(&m, 0, 0);
         device_reset(d);
-        m.e->tables.nodes[gckpt_id(m.h) - 2].forward = square_there; /* else copies would wait */
-        m.e->tables.nodes[gckpt_id(m.h) - 2].backward = square_back_there;
+        m.e->tables.nodes[gckpt_id(m.h) - 2].forward = square_on_device; /* else copies would wait */
+        m.e->tables.nodes[gckpt_id(m.h) - 2].backward = square_back_on_device;
         if (o.odd) {
-            m.e->tables.nodes[m.p->terms[0].id].forward = odd_loss_there;
-            m.e->tables.nodes[m.p->terms[0].id].backward = odd_loss_back_there;
+            m.e->tables.nodes[m.p->terms[0].id].forward = odd_loss_on_device;
+            m.e->tables.nodes[m.p->terms[0].id].backward = odd_loss_back_on_device;
         }
         small_step(&m, 1, way % 2 ? 1e-3f : 0);
         CHECK_MSG((d->waited > 0) == (way % 4 > 0), "way %d: %ld waits before the first update", way, d->waited);
         CHECK_MSG(d->gets == 0, "way %d: %ld pieces of memory in a step", way, d->gets);
-        CHECK_MSG(d->ins == 2 - o.odd, "way %d: %ld copies in of the feeds", way, d->ins);
-        CHECK(d->updates == 3 && d->ran > 0 && d->waits >= 1);
+        CHECK_MSG(d->copies_in == 2 - o.odd, "way %d: %ld copies in of the feeds", way, d->copies_in);
+        CHECK(d->updates == 3 && d->kernel_calls > 0 && d->waits >= 1);
         small_free(&m, 0);
     }
 }
@@ -436,7 +436,7 @@ static void test_one_store(void)
         CHECK(gckpt_store_hash(o.store) == want);
         gckpt_store_free(o.store); /* before its last executor */
         small_free(&m[3], 1);
-        CHECK(tested_pieces(0) == 0 && tested_pieces(1) == 0);
+        CHECK(tested_blocks(0) == 0 && tested_blocks(1) == 0);
     }
 }
 
@@ -479,7 +479,7 @@ static void test_tools(void)
 }
 
 /* The n-th piece of memory is not there, for each n; with all of them it trains as ever. */
-static void test_no_room(void)
+static void test_out_of_memory(void)
 {
     setting o = { .backend = tested[0] };
     small m = make(&o, 0);
@@ -488,7 +488,7 @@ static void test_no_room(void)
         tested_fails(0, n);
         m.e = gckpt_exec_new(m.p, m.s, &x);
         tested_fails(0, 0);
-        CHECK(m.e ? n > 7 : gckpt_error(m.s) == GCKPT_E_MEMORY && tested_pieces(0) == 0);
+        CHECK(m.e ? n > 7 : gckpt_error(m.s) == GCKPT_E_MEMORY && tested_blocks(0) == 0);
     }
     small_step(&m, 0, 0);
     uint64_t hash = gckpt_store_hash(m.s);
@@ -581,7 +581,7 @@ static void test_refusals(void)
     CHECK(gckpt_step(m.e, feeds, 2, ROWS, &hyper, NULL) == GCKPT_E_BACKEND &&
           !strcmp(gckpt_error_text(m.e), "step: plain pages: the cable is out"));
     plain_device.problem = NULL;
-    rig_free(cpu.e, cpu.p, cpu.g, NULL);
+    util_free(cpu.e, cpu.p, cpu.g, NULL);
     small_free(&m, 0);
 }
 #endif
@@ -624,7 +624,7 @@ static int spoil(void *user, const gckpt_progress *at)
 
 /* A parameter's version: the plan of `o` with a FORWARD of parameter w, which brings it into the arena,
  * where all its users read it. */
-static uint64_t versions_run(const setting *o)
+static uint64_t staged_run(const setting *o)
 {
     static gckpti_ins list[200];
     static size_t operands[4000];
@@ -675,7 +675,7 @@ static uint64_t versions_run(const setting *o)
     return hash;
 }
 
-static void test_versions(void)
+static void test_staged(void)
 {
     for (int way = 0; way < 2; way++) {
         setting o = { .micro = 4 * way };
@@ -688,9 +688,9 @@ static void test_versions(void)
         small_step(&m, 3, 0.1f);
         want ^= gckpt_store_hash(m.s);
         small_free(&m, 0);
-        CHECK(versions_run(&o) == want);
+        CHECK(staged_run(&o) == want);
         o.backend = tested[1];
-        CHECK(versions_run(&o) == want);
+        CHECK(staged_run(&o) == want);
     }
 }
 
@@ -736,8 +736,8 @@ static void test_trials(void)
         }
         hash[timed] = gckpt_store_hash(s);
         CHECK(!timed || (t.count > 1 && t.trials[0].runs > 0));
-        rig_free(e, NULL, NULL, s);
-        CHECK(tested_pieces(1) == 0);
+        util_free(e, NULL, NULL, s);
+        CHECK(tested_blocks(1) == 0);
     }
     CHECK(hash[0] == hash[1]);
 }
@@ -764,29 +764,29 @@ static void test_partial(void)
  * piece of memory may be missing. */
 static void test_caches(void)
 {
-    talk_fill();
+    gen_fill();
     for (int i = 0; i < 4; i++) {
         const gckpt_backend *b = tested[i % 2];
         gckpt_plan_desc d = { .backend = b, .precision = i % 3 ? GCKPT_BF16 : GCKPT_FP32 };
         gckpt_exec_desc x = { .backend = b };
         tested_lacks(i % 2, i < 2 ? NULL : "cache");
-        talk_is_same(1 + i % 2, &d, &x, "own memory");
+        gen_check_same(1 + i % 2, &d, &x, "own memory");
         tested_lacks(i % 2, NULL);
     }
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_exec_desc x = { .backend = tested[0] };
-    talker r = talk_start(s, B, 4, 20, ROTARY, &(gckpt_plan_desc){ .backend = tested[0] }, &x);
-    long n = 0, pieces = tested_pieces(0);
+    generator r = gen_start(s, B, 4, 20, ROTARY, &(gckpt_plan_desc){ .backend = tested[0] }, &x);
+    long n = 0, pieces = tested_blocks(0);
     gckpt_exec *e = NULL;
     while (!e && ++n < 9) { /* parameters are there */
         tested_fails(0, n);
         e = gckpt_exec_new(r.p, s, &x);
-        CHECK(e || (gckpt_error(s) == GCKPT_E_MEMORY && tested_pieces(0) == pieces));
+        CHECK(e || (gckpt_error(s) == GCKPT_E_MEMORY && tested_blocks(0) == pieces));
     }
     CHECK_MSG(e && n == 2, "%ld pieces", n); /* one, of sums, feeds, caches and arena */
     tested_fails(0, 0);
     gckpt_exec_free(e);
-    talk_end(&r);
+    gen_end(&r);
     gckpt_store_free(s);
 }
 
@@ -797,9 +797,9 @@ static void test_tested(unsigned first, unsigned count)
     test_one_store();
     test_skipped();
     test_tools();
-    test_no_room();
+    test_out_of_memory();
     test_promise();
-    test_versions();
+    test_staged();
     test_trials();
     test_partial();
     test_caches();
@@ -847,7 +847,7 @@ static void test_pages(void)
 int main(int argc, char **argv)
 {
     unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : check_seed();
-    unsigned count = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : (unsigned)check_tries(4);
+    unsigned count = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : (unsigned)check_iterations(4);
     int widest = GCKPT_ISA_COUNT - 1;
     while (!gckpt_isa_available((gckpt_isa)widest))
         widest--;

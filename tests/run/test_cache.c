@@ -13,12 +13,12 @@ static void everywhere(void)
             for (int isa = 0; isa < GCKPT_ISA_COUNT; isa++) {
                 gckpt_exec_desc x = { .isa = (gckpt_isa)isa, .debug = GCKPT_DEBUG_POISON };
                 if (gckpt_isa_available((gckpt_isa)isa))
-                    talk_is_same(style, &plan, &x, gckpt_isa_name((gckpt_isa)isa));
+                    gen_check_same(style, &plan, &x, gckpt_isa_name((gckpt_isa)isa));
             }
             gckpt_exec_desc x = { .debug = GCKPT_DEBUG_MEASURE, .parallel_for = any_order };
             plan.threads = 3;
             plan.stage_parameters = 1;
-            talk_is_same(style, &plan, &x, "threads");
+            gen_check_same(style, &plan, &x, "threads");
         }
 }
 
@@ -41,15 +41,15 @@ static void failures(void)
     gckpt_plan_desc d = { .threads = 1 };
     gckpt_exec_desc x = { .progress = cancel };
     gckpt_store *s = gckpt_store_new(NULL);
-    talker all = talk_start(s, B, 8, 0, LEARNED, &d, NULL), r = talk_start(s, B, 4, 11, LEARNED, &d, &x);
+    generator all = gen_start(s, B, 8, 0, LEARNED, &d, NULL), r = gen_start(s, B, 4, 11, LEARNED, &d, &x);
     cancel_at = -1;
     CHECK(talk(&all, B, 0, want) == GCKPT_OK && talk(&r, B, 0, got) == GCKPT_OK);
     for (cancel_at = 0; cancel_at < gckpt_plan_length(r.p); cancel_at++)
         CHECK(talk(&r, B, 0, got) == GCKPT_CANCELLED && gckpt_position(r.e) == 4);
     cancel_at = -1;
-    talk_words[5] += WORDS;
+    gen_words[5] += WORDS;
     CHECK(talk(&r, B, 4, got) == GCKPT_E_DATA && gckpt_position(r.e) == 4);
-    talk_words[5] -= WORDS;
+    gen_words[5] -= WORDS;
     CHECK(gckpt_rewind(r.e, 5) == GCKPT_E_ARG && says(r.e, "to position 5; the caches hold 4"));
     CHECK(gckpt_rewind(r.e, -1) == GCKPT_E_ARG && gckpt_position(r.e) == 4);
     CHECK(talk(&r, B, 4, got) == GCKPT_OK && gckpt_position(r.e) == 8);
@@ -65,30 +65,30 @@ static void failures(void)
     CHECK(talk(&r, 1, 4, got) == GCKPT_OK && !memcmp(want + 4 * WORDS, got + 4 * WORDS, 4 * WORDS * sizeof *got));
     CHECK(gckpt_rewind(r.e, 0) == GCKPT_OK && talk(&r, B, 0, got) == GCKPT_OK);
     CHECK(gckpt_rewind(r.e, 0) == GCKPT_OK);
-    gckpt_feed feed = { r.tokens, talk_words };
+    gckpt_feed feed = { r.tokens, gen_words };
     CHECK(gckpt_forward(r.e, &feed, 1, B + 1, NULL) == GCKPT_E_ARG && says(r.e, "the plan's 3 at most"));
     CHECK(gckpt_position(NULL) == 0 && gckpt_rewind(NULL, 0) == GCKPT_E_ARG);
     CHECK(gckpt_rewind(all.e, 1) == GCKPT_E_ARG && gckpt_rewind(all.e, 0) == GCKPT_OK);
-    talk_end(&r), talk_end(&all);
+    gen_end(&r), gen_end(&all);
     gckpt_store_free(s);
 }
 
 /* ---- what a call's ops are told; what is not of a cache begins anew in each call ---- */
-static int64_t told;
-static gckpt_result tell_shape(gckpt_call *call)
+static int64_t position;
+static gckpt_result probe_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
     return GCKPT_OK;
 }
-static void tell_forward(const gckpt_call *call)
+static void probe_forward(const gckpt_call *call)
 {
-    told = call->position;
+    position = call->position;
     memcpy(call->out, call->in[0].data, (size_t)count_of(&call->shape) * sizeof *call->out);
 }
 
 static void apart(void)
 {
-    static const gckpt_op tell = { .name = "tell", .shape = tell_shape, .forward = tell_forward };
+    static const gckpt_op probe = { .name = "tell", .shape = probe_shape, .forward = probe_forward };
     float x[2 * 4 * C], first[2 * 4 * C];
     for (int i = 0; i < 2 * 4 * C; i++)
         x[i] = (float)below(100) / 50 - 1;
@@ -96,24 +96,24 @@ static void apart(void)
         gckpt_store *s = gckpt_store_new(NULL);
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(2, 4, C)), *k = gckpt_cache(in, 8);
-        gckpt_tensor *alone = gckpt_attention(gckpt_apply(&tell, &in, 1, NULL, 0), in, in, HEADS, 1);
+        gckpt_tensor *alone = gckpt_attention(gckpt_apply(&probe, &in, 1, NULL, 0), in, in, HEADS, 1);
         gckpt_tensor *all = gckpt_attention(in, k, k, HEADS, 1);
-        gckpt_fetch_spec picks[2] = { { alone, 0 }, { all, 0 } };
-        gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = picks, .fetches = 2 };
+        gckpt_fetch_spec fetches[2] = { { alone, 0 }, { all, 0 } };
+        gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = fetches, .fetches = 2 };
         gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
         gckpt_exec_desc desc = { .isa = gckpt_isa_available((gckpt_isa)isa) ? (gckpt_isa)isa : GCKPT_ISA_AUTO };
         gckpt_exec *e = gckpt_exec_new(p, s, &desc);
         gckpt_feed feed = { gckpt_id(in), x };
         for (int call = 0; call < 2; call++) {
             CHECK_MSG(gckpt_forward(e, &feed, 1, 2, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
-            CHECK(told == 4 * call);
+            CHECK(position == 4 * call);
             CHECK(call || !memcmp(gckpt_fetch(e, gckpt_id(alone), 0), gckpt_fetch(e, gckpt_id(all), 0), sizeof x));
             if (!call)
                 memcpy(first, gckpt_fetch(e, gckpt_id(alone), 0), sizeof first);
         }
         CHECK(!memcmp(first, gckpt_fetch(e, gckpt_id(alone), 0), sizeof first));
         CHECK(memcmp(first, gckpt_fetch(e, gckpt_id(all), 0), sizeof first));
-        rig_free(e, p, g, s);
+        util_free(e, p, g, s);
     }
 }
 
@@ -131,36 +131,36 @@ static gckpt_exec *merged(gckpt_store *s, int64_t rows, gckpt_exec *caches_of, c
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(rows, 24 / rows, C));
     gckpt_tensor *q = gckpt_reshape(x, gckpt_shape3(6, 4, C)), *k = gckpt_cache(q, 8);
-    gckpt_fetch_spec pick = { gckpt_attention(q, k, k, HEADS, 1), 0 };
-    gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1, .backend = backend };
+    gckpt_fetch_spec fetch = { gckpt_attention(q, k, k, HEADS, 1), 0 };
+    gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1, .backend = backend };
     gckpt_exec_desc desc = { .caches_of = caches_of, .backend = backend };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
     gckpt_exec *e = gckpt_exec_new(p, s, &desc);
-    rig_free(NULL, p, g, NULL);
+    util_free(NULL, p, g, NULL);
     return e;
 }
 
 /* Leaves cut a call, whose rows caches hold whole. */
-static void cut_by_leaves(gckpt_store *s)
+static void cut_by_vranks(gckpt_store *s)
 {
     static const float rows[6 * 4 * C];
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(6, 4, C)), *k = gckpt_cache(x, 8);
-    const gckpt_fetch_spec pick = { gckpt_attention(x, k, k, HEADS, 1), 0 };
-    const gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1, .virtual_ranks = 2 };
+    const gckpt_fetch_spec fetch = { gckpt_attention(x, k, k, HEADS, 1), 0 };
+    const gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1, .virtual_ranks = 2 };
     const gckpt_feed feed = { gckpt_id(x), rows };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     CHECK_MSG(e && gckpt_forward(e, &feed, 1, 6, NULL) == GCKPT_E_ARG && says(e, "2 leaves would cut it"), "%s",
               gckpt_error_text(e ? (void *)e : (void *)g));
-    rig_free(e, p, g, NULL);
+    util_free(e, p, g, NULL);
 }
 
 static void sharing(void)
 {
     gckpt_store *s = gckpt_store_new(NULL), *s2 = gckpt_store_new(NULL);
     gckpt_plan_desc d = { .threads = 1 }, bf16 = { .precision = GCKPT_BF16 }, wide = { .alignment = 256 };
-    talker own = talk_start(s, B, 4, 20, ROTARY, &d, NULL);
+    generator own = gen_start(s, B, 4, 20, ROTARY, &d, NULL);
     gckpt_exec_desc x = { .caches_of = own.e };
     const struct {
         gckpt_store *s;
@@ -175,33 +175,33 @@ static void sharing(void)
                    { s, 2 * B, 4, 10, ROTARY, &d, 0 }, { s, B, 4, 40, ROTARY, &bf16, 0 } };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         gckpt_store *home = others[i].s;
-        talker r = talk_start(home, others[i].rows, others[i].t, others[i].capacity, others[i].style,
+        generator r = gen_start(home, others[i].rows, others[i].t, others[i].capacity, others[i].style,
                               others[i].d, NULL);
         gckpt_exec *e = gckpt_exec_new(r.p, home, &x);
         CHECK_MSG((e != NULL) == others[i].fits, "%d: %s", (int)i, gckpt_error_text(home));
         CHECK(e || says(home, "desc.caches_of has other caches"));
         gckpt_exec_free(e);
-        talk_end(&r);
+        gen_end(&r);
     }
     gckpt_exec *of_three = merged(s, 3, NULL, NULL), *same = merged(s, 3, of_three, NULL);
     CHECK(of_three && same && !merged(s, 6, of_three, NULL) && says(s, "desc.caches_of has other caches"));
     CHECK(!merged(s, 3, of_three, &elsewhere) && says(s, "desc.caches_of has other caches"));
     gckpt_exec_free(merged(s, 3, NULL, &elsewhere));
-    cut_by_leaves(s);
+    cut_by_vranks(s);
     CHECK(gckpt_error(s) == GCKPT_OK); /* but for whose they are it is right */
     gckpt_exec_free(same);
     gckpt_exec_free(of_three);
     /* one that shares what another shares; the one in between may go */
-    talker first = talk_start(s, B, 2, 20, ROTARY, &d, &x);
+    generator first = gen_start(s, B, 2, 20, ROTARY, &d, &x);
     x.caches_of = first.e;
-    talker second = talk_start(s, B, 3, 20, ROTARY, &d, &x);
+    generator second = gen_start(s, B, 3, 20, ROTARY, &d, &x);
     float got[B * ALL * WORDS];
     CHECK(talk(&own, B, 0, got) == GCKPT_OK && talk(&first, B, 4, got) == GCKPT_OK);
-    talk_end(&first);
+    gen_end(&first);
     CHECK(talk(&second, B, 6, got) == GCKPT_OK && gckpt_position(own.e) == 9);
-    talk_end(&second);
+    gen_end(&second);
     CHECK(gckpt_rewind(own.e, 9) == GCKPT_OK);
-    talk_end(&own);
+    gen_end(&own);
     gckpt_store_free(s), gckpt_store_free(s2);
 }
 
@@ -209,7 +209,7 @@ static void sharing(void)
 static void allocations(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
-    talker r = talk_start(s, B, 4, 20, LEARNED, &(gckpt_plan_desc){ .threads = 1 }, NULL);
+    generator r = gen_start(s, B, 4, 20, LEARNED, &(gckpt_plan_desc){ .threads = 1 }, NULL);
     long calls = 1;
     for (long n = 1; n <= calls; n++) {
         heap h = { .fail_at = n };
@@ -221,7 +221,7 @@ static void allocations(void)
         CHECK(h.blocks == 0 && h.live == 0 && h.wrong_sizes == 0);
     }
     CHECK(calls > 2);
-    talk_end(&r);
+    gen_end(&r);
     gckpt_store_free(s);
 }
 
@@ -229,9 +229,9 @@ static void allocations(void)
 static void files(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
-    talk_model m = talk_build(s, B, 4, 20, PREFIXED), longer = talk_build(s, B, 4, 21, PREFIXED);
-    gckpt_fetch_spec pick = { m.logits, 0 };
-    gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
+    gen_model m = gen_build(s, B, 4, 20, PREFIXED), longer = gen_build(s, B, 4, 21, PREFIXED);
+    gckpt_fetch_spec fetch = { m.logits, 0 };
+    gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(m.g, NULL, 0, &d), *q;
     file f = { 0 }, again = { 0 };
     CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK);
@@ -309,7 +309,7 @@ static int64_t rows_of(int64_t t, int64_t capacity, int64_t window)
 }
 
 /* What caches of windows keep: calls may be as long as fits; one goes back as far as is kept, or to 0. */
-static void kept(void)
+static void windows_kept(void)
 {
     store = gckpt_store_new(NULL);
     CHECK(rows_of(4, 1000, 1) == 64 && rows_of(4, 1000, 2) == 128 && rows_of(64, 1000, 65) == 128);
@@ -331,7 +331,7 @@ static void kept(void)
     gckpt_graph_free(graph);
     graph = gckpt_graph_new(store, NULL);
     CHECK(windows(3, 83, 20, 50) != NULL); /* keeps all of so few */
-    rig_free(NULL, NULL, graph, store);
+    util_free(NULL, NULL, graph, store);
 }
 
 static void refusals(void)
@@ -377,21 +377,21 @@ static void refusals(void)
     gckpt_tensor *c = cached(3, 6), *k = pair_of(of(2, 2, 4), c, 1), *all;
     gckpt_tensor *a = gckpt_linear(gckpt_attention(of(2, 3, 4), k, k, 1, 1), table(4), NULL);
     gckpt_term loss = { gckpt_sum_loss(a), 1, 0 };
-    gckpt_fetch_spec pick = { c, 0 };
+    gckpt_fetch_spec fetch = { c, 0 };
     gckpt_plan_desc d = { .threads = 1 };
     CHECK(!gckpt_plan_new(graph, &loss, 1, &d) && says(graph, "gckpt_cache is for GCKPT_INFERENCE"));
     d.mode = GCKPT_INFERENCE;
     d.precision = GCKPT_BF16_STOCHASTIC;
     CHECK(!gckpt_plan_new(graph, &loss, 1, &d) && says(graph, "rounded by chance"));
     d.precision = GCKPT_FP32;
-    d.fetch = &pick;
+    d.fetch = &fetch;
     d.fetches = 1;
-    for (all = c; all; all = all == c ? k : NULL, pick.tensor = k)
+    for (all = c; all; all = all == c ? k : NULL, fetch.tensor = k)
         CHECK(!gckpt_plan_new(graph, &loss, 1, &d) && says(graph, "of caches the executor's"));
-    pick.tensor = a;
+    fetch.tensor = a;
     gckpt_plan *p = gckpt_plan_new(graph, &loss, 1, &d);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(graph));
-    rig_free(NULL, p, graph, store);
+    util_free(NULL, p, graph, store);
 }
 
 /* What caches add up to is not cut: what no machine holds is refused, with a budget and without. */
@@ -404,8 +404,8 @@ static void too_many(void)
     gckpt_tensor *x = of(1, 1, wide ? 1 << 26 : 1 << 10);
     for (int i = 0; i < 64; i++)
         CHECK_MSG(gckpt_cache(x, wide ? 1 << 30 : 1 << 15), "%s", gckpt_error_text(graph));
-    const gckpt_fetch_spec pick = { gckpt_relu(x), 0 };
-    gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .costs = costs, .fetch = &pick, .fetches = 1 };
+    const gckpt_fetch_spec fetch = { gckpt_relu(x), 0 };
+    gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .costs = costs, .fetch = &fetch, .fetches = 1 };
     d.cost_count = gckpt_graph_size(graph);
     for (d.budget = 0; d.budget <= 1000; d.budget += 1000) {
         gckpt_plan *p = gckpt_plan_new(graph, NULL, 0, &d);
@@ -413,20 +413,20 @@ static void too_many(void)
                   "%g bytes: %s", (double)gckpt_plan_bytes(p), gckpt_error_text(graph));
         gckpt_plan_free(p);
     }
-    rig_free(NULL, NULL, graph, store);
+    util_free(NULL, NULL, graph, store);
 }
 
 int main(void)
 {
     too_many();
-    talk_fill();
+    gen_fill();
     everywhere();
     failures();
     apart();
     sharing();
     allocations();
     files();
-    kept();
+    windows_kept();
     refusals();
     return check_report("cache");
 }

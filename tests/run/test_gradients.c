@@ -93,7 +93,7 @@ static void plan(classes *m, const gckpt_plan_desc *d, const gckpt_exec_desc *x)
 
 static void drop(classes *m)
 {
-    rig_free(m->e, m->p, m->g, m->s);
+    util_free(m->e, m->p, m->g, m->s);
 }
 
 static void test_golden(void)
@@ -105,8 +105,8 @@ static void test_golden(void)
             gckpt_feed f[2];
             float dx[ROWS * IN];
             graph(&m, rows);
-            gckpt_fetch_spec picks[3] = { { m.x, 1 }, { m.k, 1 }, { m.k, 1 } }; /* added up once */
-            gckpt_plan_desc d = { .batch = ROWS, .fetch = picks, .fetches = 3 };
+            gckpt_fetch_spec fetches[3] = { { m.x, 1 }, { m.k, 1 }, { m.k, 1 } }; /* added up once */
+            gckpt_plan_desc d = { .batch = ROWS, .fetch = fetches, .fetches = 3 };
             if (frozen)
                 gckpt_store_freeze(m.s, "*", 1);
             plan(&m, &d, NULL);
@@ -144,8 +144,8 @@ static void test_golden_attention(void)
         m.term = (gckpt_term){ gckpt_mean_squared_error(m.h, m.y), 1, 0 };
         set(m.s, "w", 3, 0);
         gckpt_store_freeze(m.s, "*", 1);
-        gckpt_fetch_spec picks[2] = { { m.x, 1 }, { m.y, 1 } };
-        gckpt_plan_desc d = { .batch = 2, .fetch = picks, .fetches = 2 };
+        gckpt_fetch_spec fetches[2] = { { m.x, 1 }, { m.y, 1 } };
+        gckpt_plan_desc d = { .batch = 2, .fetch = fetches, .fetches = 2 };
         plan(&m, &d, NULL);
         gckpt_feed f[2] = { { gckpt_id(m.x), x }, { gckpt_id(m.y), y } };
         CHECK(gckpt_collect(m.e, gckpt_id(m.x), 1, dx, N) == GCKPT_OK);
@@ -158,7 +158,7 @@ static void test_golden_attention(void)
 }
 
 /* ---- the same bits in every mode, budget, split and way to feed; and all else as without picks ---- */
-enum { PICKED = 6 };
+enum { FETCHED = 6 };
 typedef struct {
     float dx[ROWS * IN], dh[ROWS * WIDE], h[ROWS * WIDE], dk[IN], dw[IN * WIDE], dgain[WIDE];
     gckpt_report report[2];
@@ -169,15 +169,15 @@ typedef struct {
     gckpt_plan_desc d;
     gckpt_exec_desc x;
     int64_t rows, stream;
-    int pieces, frozen, unpicked, file;
+    int pieces, frozen, unfetched, file;
 } way;
 
-static size_t far_away(void *user, size_t at, const void *from, size_t bytes)
+static size_t offload_to(void *user, size_t at, const void *from, size_t bytes)
 {
     memcpy((unsigned char *)user + at, from, bytes);
     return bytes;
 }
-static size_t come_back(void *user, size_t at, void *to, size_t bytes)
+static size_t reload_from(void *user, size_t at, void *to, size_t bytes)
 {
     memcpy(to, (unsigned char *)user + at, bytes);
     return bytes;
@@ -193,13 +193,13 @@ static found train(const way *w)
     graph(&m, w->rows);
     if (w->frozen)
         gckpt_store_freeze(m.s, w->frozen == 1 ? "w?" : "*", 1);
-    gckpt_fetch_spec picks[PICKED] = { { m.x, 1 }, { m.k, 1 }, { m.h, 1 }, { m.h, 0 } };
-    picks[4].tensor = gckpt_param(m.g, "w1", gckpt_shape2(IN, WIDE), (gckpt_init){ 0, 0, 0 });
-    picks[5].tensor = gckpt_param(m.g, "gain", gckpt_shape1(WIDE), (gckpt_init){ 0, 0, 0 });
-    picks[4].gradient = picks[5].gradient = 1;
+    gckpt_fetch_spec fetches[FETCHED] = { { m.x, 1 }, { m.k, 1 }, { m.h, 1 }, { m.h, 0 } };
+    fetches[4].tensor = gckpt_param(m.g, "w1", gckpt_shape2(IN, WIDE), (gckpt_init){ 0, 0, 0 });
+    fetches[5].tensor = gckpt_param(m.g, "gain", gckpt_shape1(WIDE), (gckpt_init){ 0, 0, 0 });
+    fetches[4].gradient = fetches[5].gradient = 1;
     way use = *w;
-    use.d.fetch = picks;
-    use.d.fetches = w->unpicked ? 0 : PICKED;
+    use.d.fetch = fetches;
+    use.d.fetches = w->unfetched ? 0 : FETCHED;
     use.d.batch = use.d.update_in_backward ? 0 : ROWS;
     if (w->file) {
         net.g = m.g;
@@ -208,21 +208,21 @@ static found train(const way *w)
     } else {
         plan(&m, &use.d, &use.x);
     }
-    if (!w->unpicked) {
+    if (!w->unfetched) {
         CHECK(gckpt_collect(m.e, gckpt_id(m.x), 1, o.dx, ROWS * IN) == GCKPT_OK);
         CHECK(gckpt_collect(m.e, gckpt_id(m.h), 1, o.dh, ROWS * WIDE) == GCKPT_OK);
         CHECK(gckpt_collect(m.e, gckpt_id(m.h), 0, o.h, ROWS * WIDE) == GCKPT_OK);
     }
     for (int i = 0; i < 2; i++) {
         gckpt_result result =
-            rig_step(m.e, feed, &m, ROWS, w->stream, w->pieces, &adamw, &o.report[i]);
+            util_step(m.e, feed, &m, ROWS, w->stream, w->pieces, &adamw, &o.report[i]);
         CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(m.e));
     }
     CHECK(gckpt_store_step(m.s) == (w->frozen == 2 ? 0 : 2));
-    if (!w->unpicked) {
+    if (!w->unfetched) {
         memcpy(o.dk, gckpt_fetch(m.e, gckpt_id(m.k), 1), sizeof o.dk);
-        memcpy(o.dw, gckpt_fetch(m.e, gckpt_id(picks[4].tensor), 1), sizeof o.dw);
-        memcpy(o.dgain, gckpt_fetch(m.e, gckpt_id(picks[5].tensor), 1), sizeof o.dgain);
+        memcpy(o.dw, gckpt_fetch(m.e, gckpt_id(fetches[4].tensor), 1), sizeof o.dw);
+        memcpy(o.dgain, gckpt_fetch(m.e, gckpt_id(fetches[5].tensor), 1), sizeof o.dgain);
     }
     o.hash = gckpt_store_hash(m.s);
     drop(&m);
@@ -248,12 +248,12 @@ static void test_bits(int frozen, gckpt_precision precision)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SEGMENTS, GCKPT_SQRT,
                                         GCKPT_OPTIMAL };
-    static unsigned char far[65536];
+    static unsigned char host[65536];
     way plain = { .rows = ROWS, .frozen = frozen, .x.debug = GCKPT_DEBUG_PLAIN };
     plain.d.precision = precision;
     found want = train(&plain), none;
     way bare = plain;
-    bare.unpicked = 1;
+    bare.unfetched = 1;
     if (frozen < 2 && precision == GCKPT_FP32) { /* bf16 keeps what is picked as floats, rounded alike */
         none = train(&bare);
         CHECK(none.hash == want.hash && !memcmp(none.report, want.report, sizeof want.report));
@@ -278,8 +278,8 @@ static void test_bits(int frozen, gckpt_precision precision)
         }
     classes m; /* every point of the frontier, the tightest first */
     graph(&m, 2);
-    gckpt_fetch_spec picks[2] = { { m.x, 1 }, { m.k, 1 } };
-    gckpt_plan_desc d = { .batch = ROWS, .precision = precision, .fetch = picks, .fetches = 2 };
+    gckpt_fetch_spec fetches[2] = { { m.x, 1 }, { m.k, 1 } };
+    gckpt_plan_desc d = { .batch = ROWS, .precision = precision, .fetch = fetches, .fetches = 2 };
     if (frozen)
         gckpt_store_freeze(m.s, frozen == 1 ? "w?" : "*", 1);
     gckpt_frontier *front = gckpt_frontier_new(m.g, &m.term, 1, &d);
@@ -296,10 +296,10 @@ static void test_bits(int frozen, gckpt_precision precision)
         gckpt_collect(m.e, gckpt_id(m.x), 1, i ? dx : first, ROWS * IN);
         CHECK(gckpt_gradients(m.e, f, feed(&m, 0, f), ROWS, NULL) == GCKPT_OK);
         CHECK(!i || !memcmp(dx, first, sizeof dx));
-        rig_free(m.e, m.p, NULL, NULL);
+        util_free(m.e, m.p, NULL, NULL);
     }
     gckpt_frontier_free(front);
-    rig_free(NULL, NULL, m.g, m.s);
+    util_free(NULL, NULL, m.g, m.s);
     way late = { .rows = ROWS, .frozen = frozen };
     late.d.precision = precision;
     late.d.update_in_backward = 1;
@@ -315,13 +315,13 @@ static void test_bits(int frozen, gckpt_precision precision)
         SAME(&own, &want);
         device_end(&device_of);
     }
-    way far_off = { .rows = 3, .frozen = frozen };
-    far_off.d.precision = precision;
-    far_off.d.mode = GCKPT_OPTIMAL;
-    far_off.d.offload_bytes = sizeof far;
-    far_off.d.offload_cost = 1;
-    far_off.x = (gckpt_exec_desc){ .offload = far_away, .reload = come_back, .user = far };
-    SAME(&far_off, &want);
+    way offloading = { .rows = 3, .frozen = frozen };
+    offloading.d.precision = precision;
+    offloading.d.mode = GCKPT_OPTIMAL;
+    offloading.d.offload_bytes = sizeof host;
+    offloading.d.offload_cost = 1;
+    offloading.x = (gckpt_exec_desc){ .offload = offload_to, .reload = reload_from, .user = host };
+    SAME(&offloading, &want);
 }
 
 /* ---- random graphs: gradients of x and of what is frozen, along themselves, are the slope of the loss ---- */
@@ -336,7 +336,7 @@ static int test_differences(unsigned seed)
 {
     static float dx[VALUES], before[VALUES];
     gckpt_report r;
-    double slope = 0, size = 0, h, loss[2] = { 0, 0 };
+    double deriv = 0, size = 0, h, loss[2] = { 0, 0 };
     int coarse = 0, right = 0;
     random_state = seed;
     build(seed, 1 + (int64_t)below(3));
@@ -345,8 +345,8 @@ static int test_differences(unsigned seed)
         constant_data[i] = (float)below(9) / 4.0f - 1.0f;
     if (seed % 4 == 0)
         gckpt_store_freeze(net.s, "*", 1);
-    gckpt_fetch_spec pick = { net.x, 1 };
-    gckpt_plan_desc d = { .batch = net.batch, .fetch = &pick, .fetches = 1 };
+    gckpt_fetch_spec fetch = { net.x, 1 };
+    gckpt_plan_desc d = { .batch = net.batch, .fetch = &fetch, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, &d);
     gckpt_exec *e = gckpt_exec_new(p, net.s, NULL);
     if (!p) { /* no loss depends on x */
@@ -362,21 +362,21 @@ static int test_differences(unsigned seed)
     memcpy(before, x_data, sizeof before);
     h = size > 0 ? 0.0005 / sqrt(size / (double)n) : 0;
     for (int nearer = 0; nearer < 2 && !coarse && !right; nearer++, h /= 4) { /* where the loss bends */
-        slope = 0;
+        deriv = 0;
         for (int side = 0; side < 2; side++) {
             for (int64_t i = 0; i < n; i++) {
                 x_data[i] = before[i] + (float)((side ? -h : h) * (double)dx[i] / (double)r.count);
-                slope += (side ? -1 : 1) * (double)dx[i] / (double)r.count * (double)x_data[i];
+                deriv += (side ? -1 : 1) * (double)dx[i] / (double)r.count * (double)x_data[i];
             }
             loss[side] = loss_of(e, &r);
         }
-        coarse = !isfinite(slope + loss[0]) || fabs(slope) < 3e-5 * fabs(loss[0]);
-        right = fabs(loss[0] - loss[1] - slope) <= 0.02 * fabs(slope);
+        coarse = !isfinite(deriv + loss[0]) || fabs(deriv) < 3e-5 * fabs(loss[0]);
+        right = fabs(loss[0] - loss[1] - deriv) <= 0.02 * fabs(deriv);
     }
     memcpy(x_data, before, sizeof before);
-    CHECK_MSG(coarse || right, "seed %u: %g, the gradient says %g (loss %g)", seed, loss[0] - loss[1], slope,
+    CHECK_MSG(coarse || right, "seed %u: %g, the gradient says %g (loss %g)", seed, loss[0] - loss[1], deriv,
               loss[0]);
-    rig_free(e, p, NULL, NULL);
+    util_free(e, p, NULL, NULL);
     destroy();
     return !coarse;
 }
@@ -391,8 +391,8 @@ static void test_attack(void)
     float dx[ROWS * IN];
     graph(&m, 4);
     gckpt_store_freeze(m.s, "*", 1);
-    gckpt_fetch_spec pick = { m.x, 1 };
-    gckpt_plan_desc d = { .batch = ROWS, .fetch = &pick, .fetches = 1 };
+    gckpt_fetch_spec fetch = { m.x, 1 };
+    gckpt_plan_desc d = { .batch = ROWS, .fetch = &fetch, .fetches = 1 };
     plan(&m, &d, NULL);
     CHECK(gckpt_collect(m.e, gckpt_id(m.x), 1, dx, ROWS * IN) == GCKPT_OK);
     CHECK(gckpt_gradients(m.e, f, feed(&m, 0, f), ROWS, &clean) == GCKPT_OK);
@@ -417,19 +417,19 @@ static void test_condition(gckpt_isa isa, int repeated)
     static const float y[2 * N] = { NAN, 2, 3, 4, 5, 6, INFINITY }, k[N] = { 1, 0, -0.0f, NAN, 0, 2, 0 };
     gckpt_store *store = gckpt_store_new(NULL);
     gckpt_graph *graph = gckpt_graph_new(store, NULL);
-    gckpt_fetch_spec picks[3] = { { gckpt_input(graph, "x", GCKPT_F32, gckpt_shape2(2, repeated ? 1 : N)), 1 },
+    gckpt_fetch_spec fetches[3] = { { gckpt_input(graph, "x", GCKPT_F32, gckpt_shape2(2, repeated ? 1 : N)), 1 },
                             { gckpt_input(graph, "y", GCKPT_F32, gckpt_shape2(2, N)), 1 },
                             { gckpt_constant(graph, "k", GCKPT_F32, gckpt_shape1(N), k), 1 } };
-    gckpt_tensor *t = gckpt_where(picks[0].tensor, picks[0].tensor, picks[1].tensor);
-    t = gckpt_add(gckpt_scale(t, 3), gckpt_where(picks[2].tensor, picks[1].tensor, picks[2].tensor));
+    gckpt_tensor *t = gckpt_where(fetches[0].tensor, fetches[0].tensor, fetches[1].tensor);
+    t = gckpt_add(gckpt_scale(t, 3), gckpt_where(fetches[2].tensor, fetches[1].tensor, fetches[2].tensor));
     const gckpt_term term = { gckpt_sum_loss(t), 1, 0 };
-    const gckpt_feed feeds[2] = { { gckpt_id(picks[0].tensor), x }, { gckpt_id(picks[1].tensor), y } };
-    const gckpt_plan_desc desc = { .fetch = picks, .fetches = 3 };
+    const gckpt_feed feeds[2] = { { gckpt_id(fetches[0].tensor), x }, { gckpt_id(fetches[1].tensor), y } };
+    const gckpt_plan_desc desc = { .fetch = fetches, .fetches = 3 };
     gckpt_plan *plan = gckpt_plan_new(graph, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(plan, store, &(gckpt_exec_desc){ .isa = isa });
     CHECK_MSG(gckpt_gradients(e, feeds, 2, 2, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
-    const float *dx = gckpt_fetch(e, gckpt_id(picks[0].tensor), 1), *dy = gckpt_fetch(e, gckpt_id(picks[1].tensor), 1);
-    const float *dk = gckpt_fetch(e, gckpt_id(picks[2].tensor), 1);
+    const float *dx = gckpt_fetch(e, gckpt_id(fetches[0].tensor), 1), *dy = gckpt_fetch(e, gckpt_id(fetches[1].tensor), 1);
+    const float *dk = gckpt_fetch(e, gckpt_id(fetches[2].tensor), 1);
     for (int i = 0; dx && dy && dk && i < 2 * N; i++) {
         const int held = repeated ? x[0][i / N] != 0 : (&x[0][0])[i] != 0, constant = k[i % N] != 0;
         CHECK(dy[i] == (held ? 0 : 3.0f) + (constant ? 1.0f : 0));
@@ -437,7 +437,7 @@ static void test_condition(gckpt_isa isa, int repeated)
         CHECK(dk[i % N] == (constant ? 0 : 2.0f));
     }
     CHECK(dx && dy && dk);
-    rig_free(e, plan, graph, store);
+    util_free(e, plan, graph, store);
 }
 
 /* The gradient of a critic's output by its input, for each row, as a WGAN-GP's penalty measures it: of a linear
@@ -455,8 +455,8 @@ static void test_penalty_and_coupling(void)
     gckpt_term critic = { gckpt_sum_loss(gckpt_linear(in, w, NULL)), 1, 0 };
     gckpt_term outside = { gckpt_sum_loss(gckpt_mul(gckpt_mul(in, in), out)), 1, 0 };
     set(s, "w", 5, 0);
-    gckpt_fetch_spec pick = { in, 1 };
-    gckpt_plan_desc d = { .batch = B, .fetch = &pick, .fetches = 1 };
+    gckpt_fetch_spec fetch = { in, 1 };
+    gckpt_plan_desc d = { .batch = B, .fetch = &fetch, .fetches = 1 };
     numbers(x, B * N, 7, 0);
     numbers(g, B * N, 3, 0);
     gckpt_feed f[2] = { { gckpt_id(in), x }, { gckpt_id(out), g } };
@@ -469,9 +469,9 @@ static void test_penalty_and_coupling(void)
         CHECK(gckpt_gradients(e, f, 1 + k, B, NULL) == GCKPT_OK);
         for (int i = 0; i < B * N; i++)
             CHECK(dx[i] == (k ? 2 * x[i] * g[i] : q.values[i % N]));
-        rig_free(e, p, NULL, NULL);
+        util_free(e, p, NULL, NULL);
     }
-    rig_free(NULL, NULL, graph, s);
+    util_free(NULL, NULL, graph, s);
 }
 
 /* ---- gckpt_fetch within steps ---- */
@@ -485,12 +485,12 @@ static void test_fetch_within(int in_backward, int64_t rows)
     gckpt_instruction next;
     graph(&m, rows);
     gckpt_tensor *w2 = gckpt_param(m.g, "w2", gckpt_shape2(WIDE, OUT), (gckpt_init){ 0, 0, 0 });
-    gckpt_fetch_spec picks[5] = { { m.h, 0 }, { m.h, 1 }, { m.x, 1 }, { w2, 1 }, { m.k, 1 } };
-    gckpt_plan_desc d = { .batch = in_backward ? 0 : ROWS, .fetch = picks, .fetches = 5,
+    gckpt_fetch_spec fetches[5] = { { m.h, 0 }, { m.h, 1 }, { m.x, 1 }, { w2, 1 }, { m.k, 1 } };
+    gckpt_plan_desc d = { .batch = in_backward ? 0 : ROWS, .fetch = fetches, .fetches = 5,
                           .mode = GCKPT_STORE_ALL, .update_in_backward = in_backward };
     plan(&m, &d, NULL);
     for (int k = 0; k < 5; k++) /* nothing has run */
-        CHECK(!gckpt_fetch(m.e, gckpt_id(picks[k].tensor), picks[k].gradient) &&
+        CHECK(!gckpt_fetch(m.e, gckpt_id(fetches[k].tensor), fetches[k].gradient) &&
               strstr(gckpt_error_text(m.e), "is not computed yet"));
     CHECK(!gckpt_fetch(m.e, gckpt_id(m.logits), 0) && gckpt_error(m.e) == GCKPT_E_ARG &&
           strstr(gckpt_error_text(m.e), "not picked: name it in gckpt_plan_desc.fetch"));
@@ -509,7 +509,7 @@ static void test_fetch_within(int in_backward, int64_t rows)
         there[3] |= next.kind == GCKPT_UPDATE && next.id == gckpt_id(w2);
         there[4] |= result == GCKPT_OK;
         for (int k = 0; k < 5; k++) {
-            const float *at = gckpt_fetch(m.e, gckpt_id(picks[k].tensor), picks[k].gradient);
+            const float *at = gckpt_fetch(m.e, gckpt_id(fetches[k].tensor), fetches[k].gradient);
             int want = k == 2 && next.kind == GCKPT_BACKWARD ? at != NULL : there[k];
             CHECK_MSG((at != NULL) == want, "pick %d behind %d of tensor %d: %d", k, (int)next.kind,
                       next.id, at != NULL);
@@ -518,7 +518,7 @@ static void test_fetch_within(int in_backward, int64_t rows)
     }
     CHECK(result == GCKPT_OK);
     for (int k = 0; k < 5; k++)
-        CHECK(seen[k] > 0 && gckpt_fetch(m.e, gckpt_id(picks[k].tensor), picks[k].gradient));
+        CHECK(seen[k] > 0 && gckpt_fetch(m.e, gckpt_id(fetches[k].tensor), fetches[k].gradient));
     /* refused: nothing has begun, so what there was stays; then one is abandoned within */
     CHECK(gckpt_step(m.e, f, 2, ROWS + 1, &sgd, NULL) == GCKPT_E_ARG && gckpt_fetch(m.e, gckpt_id(m.x), 1));
     CHECK(gckpt_step_start(m.e, f, 2, ROWS, &sgd) == GCKPT_OK && !gckpt_fetch(m.e, gckpt_id(m.h), 0));
@@ -539,8 +539,8 @@ static void test_fetch_cancelled(void)
     gckpt_feed f[2];
     int at = -1;
     graph(&m, ROWS);
-    gckpt_fetch_spec picks[2] = { { m.h, 0 }, { m.x, 1 } };
-    gckpt_plan_desc d = { .fetch = picks, .fetches = 2, .mode = GCKPT_STORE_ALL };
+    gckpt_fetch_spec fetches[2] = { { m.h, 0 }, { m.x, 1 } };
+    gckpt_plan_desc d = { .fetch = fetches, .fetches = 2, .mode = GCKPT_STORE_ALL };
     gckpt_exec_desc x = { .progress = cancel_at, .user = &at };
     plan(&m, &d, &x);
     CHECK(gckpt_step(m.e, f, feed(&m, 0, f), ROWS, &sgd, NULL) == GCKPT_OK);
@@ -552,7 +552,7 @@ static void test_fetch_cancelled(void)
             break;
         CHECK(result == GCKPT_CANCELLED && gckpt_store_hash(m.s) == hash);
         for (int k = 0; k < 2; k++) {
-            int has = gckpt_fetch(m.e, gckpt_id(picks[k].tensor), picks[k].gradient) != NULL;
+            int has = gckpt_fetch(m.e, gckpt_id(fetches[k].tensor), fetches[k].gradient) != NULL;
             CHECK(has >= had[k]); /* what was computed by then is there, and only that */
             had[k] = has;
         }
@@ -575,26 +575,26 @@ static void test_collect(void)
             gckpt_report report;
             const int64_t width[3] = { WIDE, WIDE, IN };
             graph(&m, rows);
-            gckpt_fetch_spec picks[3] = { { m.h, 0 }, { m.h, 1 }, { m.x, 1 } };
-            gckpt_plan_desc d = { .batch = ROWS, .fetch = picks, .fetches = how == 5 ? 1 : 3,
+            gckpt_fetch_spec fetches[3] = { { m.h, 0 }, { m.h, 1 }, { m.x, 1 } };
+            gckpt_plan_desc d = { .batch = ROWS, .fetch = fetches, .fetches = how == 5 ? 1 : 3,
                                   .optimiser = GCKPT_SGD };
             d.mode = how == 5 ? GCKPT_INFERENCE : GCKPT_AUTO;
             plan(&m, &d, NULL);
             for (int64_t row = 0; row < ROWS && rows == 1 && how == 0; row++) {
                 CHECK(gckpt_gradients(m.e, f, feed(&m, row, f), 1, &report) == GCKPT_OK);
                 for (int k = 0; k < 3; k++)
-                    memcpy(want[k] + row * width[k], gckpt_fetch(m.e, gckpt_id(picks[k].tensor), picks[k].gradient),
+                    memcpy(want[k] + row * width[k], gckpt_fetch(m.e, gckpt_id(fetches[k].tensor), fetches[k].gradient),
                            (size_t)width[k] * sizeof(float));
             }
             memset(got, 0x7f, sizeof got);
             for (int k = 0; k < d.fetches; k++)
-                CHECK(gckpt_collect(m.e, gckpt_id(picks[k].tensor), picks[k].gradient, got[k],
+                CHECK(gckpt_collect(m.e, gckpt_id(fetches[k].tensor), fetches[k].gradient, got[k],
                                     (size_t)(ROWS * width[k])) == GCKPT_OK);
             feed(&m, 0, f);
             gckpt_result result = how == 0   ? gckpt_gradients(m.e, f, 2, ROWS, &report)
                                   : how == 1 ? gckpt_step(m.e, f, 2, ROWS, &still, &report)
                                   : how == 5 ? gckpt_forward(m.e, f, 2, ROWS, &report)
-                                             : rig_step(m.e, feed, &m, ROWS, how == 2 ? 1 : how == 3 ? -2 : 0,
+                                             : util_step(m.e, feed, &m, ROWS, how == 2 ? 1 : how == 3 ? -2 : 0,
                                                         how == 4 ? 3 : 0, &still, &report);
             CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(m.e));
             for (int k = 0; k < d.fetches; k++) {
@@ -626,8 +626,8 @@ static void test_updates_in_backward(void)
         gckpt_tensor *w2 = gckpt_param(g, "w2", gckpt_shape2(1, 3), (gckpt_init){ 0, 0, 1 });
         gckpt_tensor *h = gckpt_sqrt(gckpt_mul(in, w1)), *y = gckpt_matmul(h, w2);
         gckpt_term term = { finite ? gckpt_sum_loss(y) : gckpt_cross_entropy(y, ids), 1, 0 };
-        gckpt_fetch_spec pick = { h, 0 };
-        gckpt_plan_desc d = { .optimiser = GCKPT_SGD, .update_in_backward = 1, .fetch = &pick, .fetches = 1 };
+        gckpt_fetch_spec fetch = { h, 0 };
+        gckpt_plan_desc d = { .optimiser = GCKPT_SGD, .update_in_backward = 1, .fetch = &fetch, .fetches = 1 };
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
         gckpt_exec *e = gckpt_exec_new(p, s, finite ? &x : NULL);
         gckpt_feed f[2] = { { gckpt_id(in), four }, { gckpt_id(ids), none } };
@@ -651,8 +651,8 @@ static void test_collect_mixed(void)
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, IN)), *y = gckpt_permute(x, swap, 2);
     gckpt_term term = { gckpt_sum_loss(gckpt_mul(y, y)), 1, 0 };
-    gckpt_fetch_spec picks[2] = { { y, 0 }, { x, 1 } };
-    gckpt_plan_desc d = { .batch = ROWS, .fetch = picks, .fetches = 2 };
+    gckpt_fetch_spec fetches[2] = { { y, 0 }, { x, 1 } };
+    gckpt_plan_desc d = { .batch = ROWS, .fetch = fetches, .fetches = 2 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_feed f = { gckpt_id(x), in_data };
@@ -660,7 +660,7 @@ static void test_collect_mixed(void)
     CHECK(gckpt_gradients(e, &f, 1, ROWS, NULL) == GCKPT_OK);
     for (int i = 0; i < ROWS * IN; i++) /* (3 micro-batches, 8, 2) */
         CHECK(to[i] == in_data[(i / 16 * 2 + i % 2) * IN + i / 2 % IN]);
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
 }
 
 static void test_collect_refusals(void)
@@ -671,8 +671,8 @@ static void test_collect_refusals(void)
     float to[ROWS * IN], value = 0;
     graph(&m, 2);
     gckpt_tensor *w2 = gckpt_param(m.g, "w2", gckpt_shape2(WIDE, OUT), (gckpt_init){ 0, 0, 0 });
-    gckpt_fetch_spec picks[3] = { { m.x, 1 }, { m.k, 1 }, { w2, 1 } };
-    gckpt_plan_desc d = { .batch = ROWS, .fetch = picks, .fetches = 3 };
+    gckpt_fetch_spec fetches[3] = { { m.x, 1 }, { m.k, 1 }, { w2, 1 } };
+    gckpt_plan_desc d = { .batch = ROWS, .fetch = fetches, .fetches = 3 };
     plan(&m, &d, NULL);
     memset(to, 0, sizeof to);
     CHECK(gckpt_collect(NULL, 0, 0, to, 1) == GCKPT_E_ARG);
@@ -719,8 +719,8 @@ static void test_changes_nothing(void)
             gckpt_tensor *w2 = gckpt_param(m.g, "w2", gckpt_shape2(WIDE, OUT), (gckpt_init){ 0, 0, 0 });
             gckpt_tensor *loss = gckpt_cross_entropy(gckpt_dropout(m.logits, 0.5f), m.y);
             m.term.loss = loss; /* the mask is that of the next step */
-            gckpt_fetch_spec pick = { w2, 1 };
-            gckpt_plan_desc d = { .batch = ROWS, .fetch = &pick, .fetches = 1, .optimiser = (gckpt_optimiser)optimiser };
+            gckpt_fetch_spec fetch = { w2, 1 };
+            gckpt_plan_desc d = { .batch = ROWS, .fetch = &fetch, .fetches = 1, .optimiser = (gckpt_optimiser)optimiser };
             plan(&m, &d, NULL);
             feed(&m, 0, f);
             CHECK(gckpt_step(m.e, f, 2, ROWS, &adamw, NULL) == GCKPT_OK);
@@ -759,22 +759,22 @@ static void test_gradients_refusals(void)
     gckpt_check check;
     static int32_t none[ROWS] = { -1, -1, -1, -1, -1, -1 };
     graph(&m, ROWS);
-    gckpt_fetch_spec pick = { m.x, 1 };
-    gckpt_plan_desc d = { .fetch = &pick, .fetches = 1, .update_in_backward = 1 };
+    gckpt_fetch_spec fetch = { m.x, 1 };
+    gckpt_plan_desc d = { .fetch = &fetch, .fetches = 1, .update_in_backward = 1 };
     CHECK(gckpt_gradients(NULL, f, 0, 1, NULL) == GCKPT_E_ARG);
     plan(&m, &d, NULL);
     CHECK(gckpt_gradients(m.e, f, feed(&m, 0, f), ROWS, NULL) == GCKPT_E_ARG &&
           strstr(gckpt_error_text(m.e), "updates in the backward"));
     CHECK(gckpt_check_gradients(m.e, f, 2, ROWS, &check) == GCKPT_E_ARG &&
           strstr(gckpt_error_text(m.e), "needs a training plan without update_in_backward"));
-    rig_free(m.e, m.p, NULL, NULL);
+    util_free(m.e, m.p, NULL, NULL);
     d = (gckpt_plan_desc){ .mode = GCKPT_INFERENCE };
     plan(&m, &d, NULL);
     CHECK(gckpt_gradients(m.e, f, 2, ROWS, NULL) == GCKPT_E_ARG);
     CHECK(gckpt_check_gradients(m.e, f, 2, ROWS, &check) == GCKPT_E_ARG &&
           strstr(gckpt_error_text(m.e), "needs a training plan"));
-    rig_free(m.e, m.p, NULL, NULL);
-    d = (gckpt_plan_desc){ .fetch = &pick, .fetches = 1 };
+    util_free(m.e, m.p, NULL, NULL);
+    d = (gckpt_plan_desc){ .fetch = &fetch, .fetches = 1 };
     gckpt_store_freeze(m.s, "*", 1);
     plan(&m, &d, NULL);
     f[1].data = none; /* no valid target: 0, and no error */
@@ -784,26 +784,26 @@ static void test_gradients_refusals(void)
     f[1].data = class_data;
     CHECK(gckpt_calibrate(m.e, f, 2, ROWS, ticks, &now, costs, gckpt_graph_size(m.g), NULL) == GCKPT_OK);
     CHECK(costs[gckpt_id(m.h)].backward > 0 && gckpt_store_step(m.s) == 0);
-    rig_free(m.e, m.p, NULL, NULL);
+    util_free(m.e, m.p, NULL, NULL);
     CHECK(!gckpt_plan_new(m.g, &m.term, 1, NULL) && strstr(gckpt_error_text(m.g), "no gradient is picked"));
-    pick.tensor = m.y;
+    fetch.tensor = m.y;
     CHECK(!gckpt_plan_new(m.g, &m.term, 1, &d) && strstr(gckpt_error_text(m.g), "\"y\" has no gradient: it is i32"));
-    pick.tensor = m.term.loss;
+    fetch.tensor = m.term.loss;
     CHECK(!gckpt_plan_new(m.g, &m.term, 1, &d) && strstr(gckpt_error_text(m.g), "it is a loss"));
-    pick.tensor = gckpt_input(m.g, "unused", GCKPT_F32, gckpt_shape2(ROWS, 2));
+    fetch.tensor = gckpt_input(m.g, "unused", GCKPT_F32, gckpt_shape2(ROWS, 2));
     CHECK(!gckpt_plan_new(m.g, &m.term, 1, &d) && strstr(gckpt_error_text(m.g), "no loss of the plan depends on it"));
-    pick.tensor = m.x;
+    fetch.tensor = m.x;
     d.mode = GCKPT_INFERENCE;
     CHECK(!gckpt_plan_new(m.g, &m.term, 1, &d) && strstr(gckpt_error_text(m.g), "GCKPT_INFERENCE plan has no gradients"));
     d.mode = GCKPT_AUTO; /* all that leads from x passes detach; what leads from there does not */
     gckpt_tensor *cut = gckpt_detach(m.logits);
     gckpt_term term = { gckpt_cross_entropy(cut, m.y), 1, 0 };
     CHECK(!gckpt_plan_new(m.g, &term, 1, &d) && strstr(gckpt_error_text(m.g), "without a backward, like detach"));
-    pick.tensor = cut;
+    fetch.tensor = cut;
     gckpt_plan *p = gckpt_plan_new(m.g, &term, 1, &d);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(m.g));
     gckpt_plan_free(p);
-    rig_free(NULL, NULL, m.g, m.s);
+    util_free(NULL, NULL, m.g, m.s);
 }
 
 /* ---- GCKPT_DEBUG_FINITE ---- */
@@ -962,7 +962,7 @@ static void finite_one(const finite_case *c, gckpt_plan_desc d, int64_t rows, in
         e = gckpt_exec_new(p, s, &ed);
         CHECK(gckpt_step(e, &f, 1, FB, &sgd, NULL) == GCKPT_OK && gckpt_store_hash(s) == after);
     }
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
 }
 
 static void test_finite(void)

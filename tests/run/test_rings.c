@@ -10,7 +10,7 @@ enum { ROWS = 3, LONGEST = 420, WIDEST = 24, LAYERS = 2, EXECS = 4 };
 
 typedef struct {
     int64_t rows, length, t, window[LAYERS], kept[LAYERS]; /* kept: 0: a gckpt_cache */
-    int heads, key_heads, c, shared, turned;               /* shared: values are keys */
+    int heads, key_heads, c, shared, rotary;               /* shared: values are keys */
     float cap;
 } model;
 
@@ -41,20 +41,20 @@ static runner start(gckpt_store *s, const model *m, int64_t t, const gckpt_plan_
         const gckpt_attention_desc desc = { m->heads, m->key_heads, 1, NULL, m->window[l], m->cap, 0 };
         gckpt_tensor *q = projected(h, "q", l, m->c, m->c), *k = projected(h, "k", l, m->c, keys);
         gckpt_tensor *v = m->shared ? NULL : projected(h, "v", l, m->c, keys);
-        if (m->turned)
+        if (m->rotary)
             q = gckpt_rotary(q, m->heads, 0), k = gckpt_rotary_at(k, m->key_heads, 0, 0);
         k = t ? gckpt_cache_window(k, m->length, m->kept[l]) : k;
         v = v && t ? gckpt_cache_window(v, m->length, m->kept[l]) : v;
         h = gckpt_add(h, gckpt_tanh(gckpt_attention_with(q, k, v ? v : k, &desc)));
     }
-    const gckpt_fetch_spec pick = { r.out = h, 0 };
+    const gckpt_fetch_spec fetch = { r.out = h, 0 };
     gckpt_plan_desc d = *request;
-    d.mode = GCKPT_INFERENCE, d.fetch = &pick, d.fetches = 1;
+    d.mode = GCKPT_INFERENCE, d.fetch = &fetch, d.fetches = 1;
     r.p = h ? gckpt_plan_new(r.g, NULL, 0, &d) : NULL;
     r.e = r.p ? gckpt_exec_new(r.p, s, x) : NULL;
     return r;
 }
-static void end(runner *r) { rig_free(r->e, r->p, r->g, NULL); }
+static void end(runner *r) { util_free(r->e, r->p, r->g, NULL); }
 
 /* Rows that a cache keeps. */
 static int64_t rows_of(const model *m, int l)
@@ -63,12 +63,12 @@ static int64_t rows_of(const model *m, int l)
     return m->kept[l] == 0 || rows >= m->length ? m->length : rows;
 }
 
-static model drawn(void)
+static model random_model(void)
 {
     static const int64_t windows[] = { 1, 1, 2, 7, 20, 63, 64, 65, 100, 127, 128, 129, 190 };
     model m = { 1 + below(ROWS), 100 + below(LONGEST - 100), 0, { 0 }, { 0 }, chance(50) ? 2 : 4, 0, 0, 0, 0, 0 };
     m.key_heads = chance(50) ? m.heads : m.heads / 2;
-    m.c = m.heads * (chance(50) ? 4 : 6), m.shared = chance(50), m.turned = chance(50), m.cap = chance(40) ? 1.5f : 0;
+    m.c = m.heads * (chance(50) ? 4 : 6), m.shared = chance(50), m.rotary = chance(50), m.cap = chance(40) ? 1.5f : 0;
     m.t = m.length;
     for (int l = 0; l < LAYERS; l++) {
         m.window[l] = windows[below(sizeof windows / sizeof *windows)];
@@ -169,7 +169,7 @@ static void try_model(unsigned seed)
     random_state = seed * UINT64_C(0x9e3779b97f4a7c15);
     for (int i = 0; i < 5; i++)
         (void)below(2);
-    const model m = drawn();
+    const model m = random_model();
     const gckpt_plan_desc d = { .precision = chance(40) ? GCKPT_BF16 : GCKPT_FP32, .threads = between(1, 3) };
     gckpt_exec_desc x = { .isa = (gckpt_isa)below(GCKPT_ISA_COUNT), .debug = chance(50) ? GCKPT_DEBUG_POISON : 0 };
     x.isa = gckpt_isa_available(x.isa) ? x.isa : GCKPT_ISA_AUTO;
@@ -229,7 +229,7 @@ static void limits(void)
 int main(int argc, char **argv)
 {
     const unsigned first = argc > 1 ? (unsigned)atoi(argv[1]) : check_seed();
-    const int tries = argc > 2 ? atoi(argv[2]) : check_tries(45);
+    const int tries = argc > 2 ? atoi(argv[2]) : check_iterations(45);
     for (int i = 0; i < tries; i++)
         try_model(first + (unsigned)i);
     limits();

@@ -54,7 +54,7 @@ typedef struct {
     long own_calls;
 } net;
 
-static void own(void *user, const gckpt_update *u)
+static void own_optimiser(void *user, const gckpt_update *u)
 {
     ++*(long *)user;
     for (int64_t i = 0; i < u->elements; i++)
@@ -89,7 +89,7 @@ static void make(net *m, const way *o, void *arena, size_t arena_size)
                           .custom_state = o->optimiser == GCKPT_CUSTOM_OPTIMISER, .stage_parameters = o->stage };
     m->p = gckpt_plan_new(m->g, terms, 2, &d);
     CHECK_MSG(m->p != NULL, "%s", gckpt_error_text(m->g));
-    gckpt_exec_desc x = { .skip_nonfinite = o->skips, .custom_optimiser = own, .user = &m->own_calls,
+    gckpt_exec_desc x = { .skip_nonfinite = o->skips, .custom_optimiser = own_optimiser, .user = &m->own_calls,
                           .arena = o->shared ? arena : NULL, .arena_size = arena_size,
                           .debug = o->shared ? GCKPT_DEBUG_POISON : 0 };
     m->e = gckpt_exec_new(m->p, m->s, &x);
@@ -100,7 +100,7 @@ static gckpt_result step(net *m, const way *o, int number, wrong what, gckpt_rep
 {
     gckpt_hyper hyper = { .lr = 0.01f, .weight_decay = 0.1f, .clip = o->clip };
     fill_step(number, what);
-    return rig_step(m->e, feed, m, ROWS, o->stream, o->pieces, &hyper, r);
+    return util_step(m->e, feed, m, ROWS, o->stream, o->pieces, &hyper, r);
 }
 
 /* The same training with steps that are skipped, and without. */
@@ -140,8 +140,8 @@ static void test_way(const way *o)
     /* without the option the step ruins the weights */
     CHECK(step(&plain, o, 0, GRADIENT_ONLY, &r) == GCKPT_OK);
     CHECK(gckpt_store_hash(plain.s) != gckpt_store_hash(skipping.s));
-    rig_free(plain.e, plain.p, plain.g, plain.s);
-    rig_free(skipping.e, skipping.p, skipping.g, skipping.s);
+    util_free(plain.e, plain.p, plain.g, plain.s);
+    util_free(skipping.e, skipping.p, skipping.g, skipping.s);
     free(want.bytes), free(got.bytes), free(before.bytes);
 }
 
@@ -179,7 +179,7 @@ static void test_refused(void)
     m.e = gckpt_exec_new(m.p, m.s, &x);
     CHECK(m.p && !m.e && gckpt_error(m.s) == GCKPT_E_ARG);
     CHECK_MSG(strstr(gckpt_error_text(m.s), "skip_nonfinite needs all gradients"), "%s", gckpt_error_text(m.s));
-    rig_free(m.e, m.p, m.g, m.s);
+    util_free(m.e, m.p, m.g, m.s);
 }
 
 int main(void)

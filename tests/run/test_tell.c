@@ -50,9 +50,9 @@ static void graph(net *m, int64_t rows)
 
 static void plan(net *m, gckpt_plan_desc d, const gckpt_exec_desc *x)
 {
-    const gckpt_fetch_spec picks[2] = { { m->h, 0 }, { m->logits, 0 } };
+    const gckpt_fetch_spec fetches[2] = { { m->h, 0 }, { m->logits, 0 } };
     d.batch = ROWS;
-    d.fetch = picks;
+    d.fetch = fetches;
     d.fetches = 2;
     m->p = gckpt_plan_new(m->g, m->terms, TERMS, &d);
     m->e = gckpt_exec_new(m->p, m->s, x);
@@ -61,7 +61,7 @@ static void plan(net *m, gckpt_plan_desc d, const gckpt_exec_desc *x)
     CHECK(gckpt_collect(m->e, gckpt_id(m->logits), 0, m->rows, ROWS * OUT) == GCKPT_OK);
 }
 
-static void drop(net *m) { rig_free(m->e, m->p, m->g, m->s); }
+static void drop(net *m) { util_free(m->e, m->p, m->g, m->s); }
 
 static int feed(const net *m, gckpt_feed *f)
 {
@@ -89,11 +89,11 @@ static void check_sums(net *m, const float *w, int64_t rows, const gckpt_report 
         sum[1] += pow((double)m->hidden[i] - (double)want_data[i], 2);
     for (int i = 0; i < IN * WIDE; i++)
         sum[2] += (double)w[i] * (double)w[i];
-    const rig_losses told = rig_term_losses(m->e, m->terms, TERMS, report);
-    CHECK(told.wrong == 0);
+    const util_losses reported_losses = util_term_losses(m->e, m->terms, TERMS, report);
+    CHECK(reported_losses.wrong == 0);
     for (int i = 0; i < TERMS; i++)
-        CHECK_MSG(near(told.sum[i], sum[i]) && told.count[i] == count[i],
-                  "term %d: %.9g of %d, not %.9g of %d", i, told.sum[i], (int)told.count[i], sum[i],
+        CHECK_MSG(near(reported_losses.sum[i], sum[i]) && reported_losses.count[i] == count[i],
+                  "term %d: %.9g of %d, not %.9g of %d", i, reported_losses.sum[i], (int)reported_losses.count[i], sum[i],
                   (int)count[i]);
 }
 
@@ -108,7 +108,7 @@ static const float *weights(net *m)
 
 static const gckpt_hyper hyper = { .lr = 0.01f };
 
-static int told(net *m)
+static int reported_losses(net *m)
 {
     double sum = -7;
     int64_t count = -7;
@@ -129,7 +129,7 @@ static void test_calls(int64_t micro, gckpt_mode mode)
     graph(&m, micro);
     plan(&m, (gckpt_plan_desc){ .mode = mode }, NULL);
     const int n = feed(&m, f);
-    CHECK(!told(&m));
+    CHECK(!reported_losses(&m));
     CHECK(gckpt_gradients(m.e, f, n, ROWS, &r) == GCKPT_OK);
     check_sums(&m, weights(&m), ROWS, &r);
     const float *w = weights(&m);
@@ -142,16 +142,16 @@ static void test_calls(int64_t micro, gckpt_mode mode)
     CHECK(gckpt_term_loss(m.e, 3, &sum, &count) == GCKPT_E_ARG &&
           strstr(gckpt_error_text(m.e), "term 3; this plan has 3"));
     w = weights(&m);
-    CHECK(gckpt_step_start(m.e, f, n, ROWS - 1, &hyper) == GCKPT_OK && !told(&m)); /* a short one */
+    CHECK(gckpt_step_start(m.e, f, n, ROWS - 1, &hyper) == GCKPT_OK && !reported_losses(&m)); /* a short one */
     for (gckpt_result more = GCKPT_MORE; more == GCKPT_MORE;) {
         more = gckpt_run_some(m.e, 1, &r);
-        CHECK(more == GCKPT_OK || !told(&m));
+        CHECK(more == GCKPT_OK || !reported_losses(&m));
     }
     check_sums(&m, w, ROWS - 1, &r);
-    CHECK(gckpt_step(m.e, f, n - 1, ROWS, &hyper, &r) == GCKPT_E_ARG && !told(&m)); /* refused */
-    CHECK(gckpt_step(m.e, f, n, ROWS, &hyper, NULL) == GCKPT_OK && told(&m));
+    CHECK(gckpt_step(m.e, f, n - 1, ROWS, &hyper, &r) == GCKPT_E_ARG && !reported_losses(&m)); /* refused */
+    CHECK(gckpt_step(m.e, f, n, ROWS, &hyper, NULL) == GCKPT_OK && reported_losses(&m));
     const gckpt_hyper bad = { .lr = -1 };
-    CHECK(gckpt_step(m.e, f, n, ROWS, &bad, &r) == GCKPT_E_ARG && !told(&m));
+    CHECK(gckpt_step(m.e, f, n, ROWS, &bad, &r) == GCKPT_E_ARG && !reported_losses(&m));
     drop(&m);
     if (mode != GCKPT_AUTO)
         return;
@@ -166,7 +166,7 @@ static void test_calls(int64_t micro, gckpt_mode mode)
 static void test_none(int64_t micro)
 {
     static const int32_t none[ROWS] = { -1, -1, -1, -1, -1, -1 };
-    rig_losses each[3];
+    util_losses each[3];
     for (int call = 0; call < 3; call++) {
         net m;
         gckpt_report r;
@@ -179,7 +179,7 @@ static void test_none(int64_t micro)
         CHECK((call == 0   ? gckpt_step(m.e, f, n, ROWS, &hyper, &r)
                : call == 1 ? gckpt_gradients(m.e, f, n, ROWS, &r)
                            : gckpt_forward(m.e, f, n, ROWS, &r)) == GCKPT_OK);
-        each[call] = rig_term_losses(m.e, m.terms, TERMS, &r);
+        each[call] = util_term_losses(m.e, m.terms, TERMS, &r);
         CHECK(!memcmp(&each[call], &each[0], sizeof each[0]) && each[0].wrong == 0);
         CHECK(r.count == 0 && r.step == 0 && r.grad_norm == 0 && gckpt_store_hash(m.s) == before);
         CHECK_MSG(r.loss == (call == 2 ? each[0].total : 0) && each[0].total > 0, "call %d: loss %g", call, r.loss);
@@ -201,26 +201,26 @@ static void test_streamed(void)
     m.e = gckpt_exec_new(m.p, m.s, &x);
     const gckpt_feed whole[2] = { { gckpt_id(m.x), x_data }, { gckpt_id(m.y), class_data } };
     CHECK(gckpt_gradients(m.e, whole, 2, ROWS, &r) == GCKPT_OK);
-    const rig_losses want = rig_term_losses(m.e, m.terms, TERMS, &r);
-    CHECK(gckpt_step_begin(m.e, &hyper) == GCKPT_OK && !told(&m));
+    const util_losses want = util_term_losses(m.e, m.terms, TERMS, &r);
+    CHECK(gckpt_step_begin(m.e, &hyper) == GCKPT_OK && !reported_losses(&m));
     for (int i = 0; i < ROWS; i++) {
         f[0] = (gckpt_feed){ gckpt_id(m.x), x_data + i * IN };
         f[1] = (gckpt_feed){ gckpt_id(m.y), class_data + i };
-        CHECK(gckpt_step_add(m.e, f, 2, 1) == GCKPT_OK && !told(&m));
+        CHECK(gckpt_step_add(m.e, f, 2, 1) == GCKPT_OK && !reported_losses(&m));
     }
     CHECK(gckpt_step_end(m.e, &r) == GCKPT_OK);
-    rig_losses got = rig_term_losses(m.e, m.terms, TERMS, &r);
+    util_losses got = util_term_losses(m.e, m.terms, TERMS, &r);
     CHECK(!got.wrong && !memcmp(&got, &want, sizeof got) && got.count[0] == 5 && got.count[1] == 5);
     CHECK(gckpt_step_begin(m.e, &hyper) == GCKPT_OK && gckpt_step_end(m.e, &r) == GCKPT_OK);
-    got = rig_term_losses(m.e, m.terms, TERMS, &r);
+    got = util_term_losses(m.e, m.terms, TERMS, &r);
     CHECK(!got.wrong && r.count == 0 && got.count[0] == 0 && got.sum[0] == 0);
     const int32_t none[ROWS] = { -1, -1, -1, -1, -1, -1 };
     const gckpt_feed ignored[2] = { { gckpt_id(m.x), x_data }, { gckpt_id(m.y), none } };
     CHECK(gckpt_step(m.e, ignored, 2, ROWS, &hyper, &r) == GCKPT_OK && r.count == 0);
-    got = rig_term_losses(m.e, m.terms, TERMS, &r);
+    got = util_term_losses(m.e, m.terms, TERMS, &r);
     CHECK(!got.wrong && got.count[0] == 0 && got.sum[0] == 0 && got.sum[2] > 0);
     x_data[3] = float_of(0x7f800000);
-    CHECK(gckpt_step(m.e, whole, 2, ROWS, &hyper, &r) == GCKPT_SKIPPED && told(&m));
+    CHECK(gckpt_step(m.e, whole, 2, ROWS, &hyper, &r) == GCKPT_SKIPPED && reported_losses(&m));
     CHECK(strstr(gckpt_error_text(m.e), "skipped") != NULL); /* telling keeps the text */
     drop(&m);
 }
@@ -267,7 +267,7 @@ static void test_profile(gckpt_mode mode, int64_t micro)
         CHECK_MSG(gckpt_profile_step(m.e, f, n, ROWS, inference ? NULL : &hyper, p) == GCKPT_OK,
                   "%s", gckpt_error_text(m.e));
     CHECK(gckpt_store_hash(m.s) == gckpt_store_hash(plain.s));
-    CHECK(p->steps == 2 && p->report.loss == r.loss && p->report.step == r.step && told(&m));
+    CHECK(p->steps == 2 && p->report.loss == r.loss && p->report.step == r.step && reported_losses(&m));
     double spent = 0;
     int again = 0;
     gckpt_instruction in;
@@ -395,7 +395,7 @@ static void test_recomputed(void)
         const gckpt_result result = gckpt_step(e, &feed, 1, ROWS, &rate, NULL);
         CHECK_MSG(calls == 2 && result == (drifts ? GCKPT_E_DATA : GCKPT_OK), "%d calls: %s", calls, gckpt_error_text(e));
         CHECK(!drifts || strstr(gckpt_error_text(e), "recompute: the value of"));
-        rig_free(e, p, g, s);
+        util_free(e, p, g, s);
     }
     const gckpt_hyper rate = gckpt_hyper_lr(0.125f), rest = { .lr = 0.125f };
     CHECK(rate.lr == rest.lr && !memcmp(&rate, &rest, sizeof rate));

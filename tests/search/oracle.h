@@ -23,10 +23,10 @@ enum { ORACLE_OPS = 160, ORACLE_INPUTS = 8 };
 typedef struct {
     int inputs, in[ORACLE_INPUTS]; /* ops; -1: what takes no room (fed data, parameters) */
     unsigned needs_in;             /* bit i: its backward reads input i */
-    int needs_out, needs_aux;
+    int needs_out, needs_saved;
     int active; /* has a backward */
     int loss;   /* no value; runs at least once */
-    uint64_t out, aux, work_forward, work_backward, hold;
+    uint64_t out, saved, work_forward, work_backward, param_grad;
     uint64_t forward, backward; /* work */
 } oracle_op;
 typedef struct {
@@ -40,10 +40,10 @@ typedef struct {
 /* ---- exhaustive ---- */
 typedef struct {
     const oracle_graph *g;
-    int value_bit[ORACLE_OPS], aux_bit[ORACLE_OPS], done_bit[ORACLE_OPS], bits;
+    int value_bit[ORACLE_OPS], saved_bit[ORACLE_OPS], done_bit[ORACLE_OPS], bits;
     uint64_t size[32];                  /* by bit */
     uint64_t gradients[ORACLE_OPS + 1]; /* live while k is the next backward */
-    uint64_t made[ORACLE_OPS];          /* by backward k: new gradients */
+    uint64_t new_gradients[ORACLE_OPS];          /* by backward k: new gradients */
     uint32_t useful[ORACLE_OPS + 1];    /* bits that may still be read when k is next */
 } oracle_search;
 
@@ -63,16 +63,16 @@ static inline void oracle_prepare(oracle_search *s, const oracle_graph *g)
     s->g = g;
     for (int i = 0; i < g->n; i++) {
         const oracle_op *o = &g->op[i];
-        s->value_bit[i] = s->aux_bit[i] = s->done_bit[i] = -1;
+        s->value_bit[i] = s->saved_bit[i] = s->done_bit[i] = -1;
         if (!o->loss) {
             s->size[s->bits] = o->out;
             s->value_bit[i] = s->bits++;
         } else {
             s->done_bit[i] = s->bits++;
         }
-        if (o->active && o->needs_aux && o->aux) {
-            s->size[s->bits] = o->aux;
-            s->aux_bit[i] = s->bits++;
+        if (o->active && o->needs_saved && o->saved) {
+            s->size[s->bits] = o->saved;
+            s->saved_bit[i] = s->bits++;
         }
     }
     /* k: the next backward is that of op k-1, those of ops k.. are done */
@@ -81,20 +81,20 @@ static inline void oracle_prepare(oracle_search *s, const oracle_graph *g)
             const oracle_op *o = &g->op[i];
             int last = oracle_last_user(g, i);
             if (i >= k && o->active)
-                s->gradients[k] += o->hold;
+                s->gradients[k] += o->param_grad;
             if (i < k && o->active && !o->loss && last >= k)
                 s->gradients[k] += o->out;
             if (k > 0 && o->active && !o->loss && last == k - 1)
-                s->made[k - 1] += o->out;
-            if (i < k && s->aux_bit[i] >= 0)
-                s->useful[k] |= 1u << s->aux_bit[i];
+                s->new_gradients[k - 1] += o->out;
+            if (i < k && s->saved_bit[i] >= 0)
+                s->useful[k] |= 1u << s->saved_bit[i];
             if (i < k && s->value_bit[i] >= 0)
                 s->useful[k] |= 1u << s->value_bit[i];
             if (s->done_bit[i] >= 0)
                 s->useful[k] |= 1u << s->done_bit[i];
         }
         if (k > 0 && g->op[k - 1].active)
-            s->made[k - 1] += g->op[k - 1].hold;
+            s->new_gradients[k - 1] += g->op[k - 1].param_grad;
     }
 }
 
@@ -116,8 +116,8 @@ static inline uint32_t oracle_reads(const oracle_search *s, int i, int backward)
             mask |= 1u << s->value_bit[o->in[k]];
     if (backward && o->needs_out)
         mask |= 1u << s->value_bit[i];
-    if (backward && s->aux_bit[i] >= 0)
-        mask |= 1u << s->aux_bit[i];
+    if (backward && s->saved_bit[i] >= 0)
+        mask |= 1u << s->saved_bit[i];
     if (backward && o->loss)
         mask |= 1u << s->done_bit[i];
     return mask;
@@ -166,7 +166,7 @@ static inline oracle_entry oracle_pop(oracle_queue *q)
     return top;
 }
 
-static inline void oracle_reach(oracle_queue *q, uint64_t cost, uint32_t state, uint32_t from,
+static inline void oracle_relax(oracle_queue *q, uint64_t cost, uint32_t state, uint32_t from,
                                 int step)
 {
     if (q->cost[state] != UINT32_MAX && q->cost[state] <= cost)
@@ -179,7 +179,7 @@ static inline void oracle_reach(oracle_queue *q, uint64_t cost, uint32_t state, 
 
 /* All moves from a state. The work of backwards is the same for all schedules and is not counted
  * here; what can no longer be read is dropped at once. */
-static inline void oracle_moves(const oracle_search *s, oracle_queue *q, uint64_t memory,
+static inline void oracle_expand(const oracle_search *s, oracle_queue *q, uint64_t memory,
                                 uint64_t cost, uint32_t state)
 {
     const oracle_graph *g = s->g;
@@ -188,7 +188,7 @@ static inline void oracle_moves(const oracle_search *s, oracle_queue *q, uint64_
     uint64_t base = oracle_live(s, live) + s->gradients[k];
     for (int b = 0; b < s->bits; b++)
         if (live >> b & 1 && s->size[b])
-            oracle_reach(q, cost, state & ~(1u << b), state, -2);
+            oracle_relax(q, cost, state & ~(1u << b), state, -2);
     for (int i = 0; i < g->n; i++) {
         const oracle_op *o = &g->op[i];
         uint32_t reads = oracle_reads(s, i, 0);
@@ -198,21 +198,21 @@ static inline void oracle_moves(const oracle_search *s, oracle_queue *q, uint64_
             uint32_t makes = 0;
             if (what & 1)
                 makes |= 1u << (o->loss ? s->done_bit[i] : s->value_bit[i]);
-            if (what & 2 && s->aux_bit[i] >= 0)
-                makes |= 1u << s->aux_bit[i];
+            if (what & 2 && s->saved_bit[i] >= 0)
+                makes |= 1u << s->saved_bit[i];
             if (o->loss)
                 makes |= 1u << s->done_bit[i];
-            if (!(makes & ~live) || (what & 2 && s->aux_bit[i] < 0) || (!o->loss && makes & live))
+            if (!(makes & ~live) || (what & 2 && s->saved_bit[i] < 0) || (!o->loss && makes & live))
                 continue;
             if (base + oracle_live(s, makes & ~live) + o->work_forward <= memory)
-                oracle_reach(q, cost + o->forward, state | (makes & s->useful[k]), state, i);
+                oracle_relax(q, cost + o->forward, state | (makes & s->useful[k]), state, i);
         }
     }
     const oracle_op *o = &g->op[k - 1];
     uint32_t reads = o->active ? oracle_reads(s, k - 1, 1) : 0;
     if ((live & reads) == reads &&
-        (!o->active || base + s->made[k - 1] + o->work_backward <= memory))
-        oracle_reach(q, cost, (live & s->useful[k - 1]) | (uint32_t)(k - 1) << s->bits, state, -1);
+        (!o->active || base + s->new_gradients[k - 1] + o->work_backward <= memory))
+        oracle_relax(q, cost, (live & s->useful[k - 1]) | (uint32_t)(k - 1) << s->bits, state, -1);
 }
 
 /* The most that is live while the steps are taken that lead to `state`; writes them to list. */
@@ -232,7 +232,7 @@ static inline uint64_t oracle_trace(const oracle_search *s, const oracle_queue *
         if (q->step[at] == -2 || (q->step[at] == -1 && !s->g->op[i].active))
             continue;
         if (q->step[at] == -1)
-            base += s->made[i] + s->g->op[i].work_backward;
+            base += s->new_gradients[i] + s->g->op[i].work_backward;
         else
             base += oracle_live(s, at & ~from & ((1u << s->bits) - 1)) + s->g->op[i].work_forward;
         peak = base > peak ? base : peak;
@@ -265,7 +265,7 @@ static inline uint64_t oracle_exhaustive(const oracle_graph *g, uint64_t memory,
     for (int i = 0; i < g->n; i++)
         backwards += g->op[i].active ? g->op[i].backward : 0;
     uint32_t start = (uint32_t)g->n << s.bits;
-    oracle_reach(&q, 0, start, start, -3);
+    oracle_relax(&q, 0, start, start, -3);
     while (q.count > 0) {
         oracle_entry e = oracle_pop(&q);
         if (e.cost > q.cost[e.state])
@@ -277,7 +277,7 @@ static inline uint64_t oracle_exhaustive(const oracle_graph *g, uint64_t memory,
             best = e.cost + backwards;
             break;
         }
-        oracle_moves(&s, &q, memory, e.cost, e.state);
+        oracle_expand(&s, &q, memory, e.cost, e.state);
     }
     free(q.step);
     free(q.parent);
@@ -293,7 +293,7 @@ static inline int oracle_is_chain(const oracle_graph *g)
     for (int i = 0; i < g->n; i++) {
         const oracle_op *o = &g->op[i];
         if (o->inputs != 1 || o->in[0] != i - 1 || !o->active || o->loss != (i == g->n - 1) ||
-            (i > 0 && o->hold))
+            (i > 0 && o->param_grad))
             return 0;
     }
     return 1;
@@ -319,17 +319,17 @@ static inline uint64_t oracle_out(const oracle_rotor *r, int s)
 {
     return r->g->op[s].loss ? 0 : r->g->op[s].out;
 }
-static inline uint64_t oracle_saved(const oracle_rotor *r, int s)
+static inline uint64_t oracle_kept(const oracle_rotor *r, int s)
 {
-    return oracle_out(r, s) + (r->g->op[s].needs_aux ? r->g->op[s].aux : 0);
+    return oracle_out(r, s) + (r->g->op[s].needs_saved ? r->g->op[s].saved : 0);
 }
 /* What stage s needs when its forward is kept for its backward; the gradient behind t is live. */
 static inline uint64_t oracle_taped(const oracle_rotor *r, int s, int t)
 {
     const oracle_op *o = &r->g->op[s];
-    uint64_t forward = oracle_out(r, t) + oracle_saved(r, s) + o->work_forward;
+    uint64_t forward = oracle_out(r, t) + oracle_kept(r, s) + o->work_forward;
     uint64_t backward =
-        oracle_out(r, s) + oracle_saved(r, s) + o->work_backward + o->hold + oracle_in(r, s);
+        oracle_out(r, s) + oracle_kept(r, s) + o->work_backward + o->param_grad + oracle_in(r, s);
     return forward > backward ? forward : backward;
 }
 static inline uint64_t oracle_sweep(const oracle_rotor *r, int s, int t)
@@ -352,7 +352,7 @@ static inline int oracle_rotor_choice(const oracle_rotor *r, int s, int t, uint6
     int choice = -1;
     *best = UINT32_MAX;
     if (m >= oracle_taped(r, s, t)) {
-        uint64_t rest = s == t ? 0 : *oracle_rotor_at(r, s + 1, t, m - oracle_saved(r, s));
+        uint64_t rest = s == t ? 0 : *oracle_rotor_at(r, s + 1, t, m - oracle_kept(r, s));
         if (rest != UINT32_MAX) {
             *best = o->forward + o->backward + rest;
             choice = 0;
@@ -392,10 +392,10 @@ static inline void oracle_rotor_new(oracle_rotor *r, const oracle_graph *chain, 
 }
 static inline void oracle_rotor_free(oracle_rotor *r) { free(r->cost); }
 
-static inline uint64_t oracle_rotor_work(const oracle_rotor *r, uint64_t memory)
+static inline uint64_t oracle_rotor_cost(const oracle_rotor *r, uint64_t memory)
 {
-    uint32_t work = *oracle_rotor_at(r, 0, r->g->n - 1, memory);
-    return work == UINT32_MAX ? ORACLE_NEVER : work;
+    uint32_t cost = *oracle_rotor_at(r, 0, r->g->n - 1, memory);
+    return cost == UINT32_MAX ? ORACLE_NEVER : cost;
 }
 
 /* The schedule for `memory`; returns its length, at most `most`. */
@@ -430,7 +430,7 @@ static inline int oracle_rotor_list(const oracle_rotor *r, uint64_t memory, orac
         if (k > s || s < t) {
             stack[depth].s = k > s ? k : s + 1;
             stack[depth].t = t;
-            stack[depth].m = m - (k > s ? oracle_in(r, k) : oracle_saved(r, s));
+            stack[depth].m = m - (k > s ? oracle_in(r, k) : oracle_kept(r, s));
             stack[depth++].tape = 0;
         }
     }

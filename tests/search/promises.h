@@ -33,10 +33,10 @@
 #define PROMISE_ENUM(name, text) PROMISE_##name,
 enum { PROMISES(PROMISE_ENUM) PROMISE_KINDS };
 #undef PROMISE_ENUM
-static long promise_asked[PROMISE_KINDS], promise_broken[PROMISE_KINDS];
-static int promise_told; /* 1: every broken one is printed, and its net */
+static long promise_checked[PROMISE_KINDS], promise_broken[PROMISE_KINDS];
+static int promise_verbose; /* 1: every broken one is printed, and its net */
 static int promise_printed;
-static long promise_nothing; /* nets with nothing to train */
+static long promise_untrainable; /* nets with nothing to train */
 
 /* ---- what is asked now, and the plans that came of it ---- */
 enum { PROMISE_PLANS = 128, PROMISE_BUDGETS = 10, PROMISE_LIST = 3000 };
@@ -44,7 +44,7 @@ typedef struct {
     const char *what;
     size_t bytes, budget, proven_bytes; /* budget 0: none */
     uint64_t work, proven;
-    int searched, close; /* close: proven to be within 0.1 % of a step */
+    int searched, near_optimal; /* close: proven to be within 0.1 % of a step */
     size_t copies; /* bytes of those of parameters, which are among them */
 } promise_plan;
 static struct {
@@ -58,7 +58,7 @@ static struct {
     uint64_t step; /* work of store-all */
     size_t least;
     heap memory;
-} asking;
+} promise_request;
 
 #if defined(__GNUC__)
 __attribute__((format(printf, 3, 4)))
@@ -71,14 +71,14 @@ promise(int kind, int kept, const char *format, ...)
 #undef PROMISE_NAME
     char text[400];
     va_list args;
-    promise_asked[kind]++;
+    promise_checked[kind]++;
     if (!kept) {
         va_start(args, format);
         vsnprintf(text, sizeof text, format, args);
         va_end(args);
         promise_broken[kind]++;
-        if (promise_told) {
-            if (!promise_printed++ && asking.of_net)
+        if (promise_verbose) {
+            if (!promise_printed++ && promise_request.of_net)
                 net_print();
             printf("%s: %s\n", names[kind], text);
         }
@@ -87,20 +87,20 @@ promise(int kind, int kept, const char *format, ...)
     return CHECK(1);
 }
 
-static inline void promise_tell(void)
+static inline void promise_report(void)
 {
 #define PROMISE_TEXT(name, text) text,
     static const char *const texts[] = { PROMISES(PROMISE_TEXT) };
 #undef PROMISE_TEXT
     for (int i = 0; i < PROMISE_KINDS; i++)
-        printf("%9ld asked %5ld broken: %s\n", promise_asked[i], promise_broken[i], texts[i]);
+        printf("%9ld asked %5ld broken: %s\n", promise_checked[i], promise_broken[i], texts[i]);
 }
 
 /* What an op's shape() asks for, behind low parts of sums that end with the instruction (5e). */
-static inline size_t work_of(const gckpt_plan *p, const gckpti_ins *ins)
+static inline size_t workspace_of(const gckpt_plan *p, const gckpti_ins *ins)
 {
     const gckpti_plan_node *node = &p->nodes[ins->id];
-    size_t low = 0, own;
+    size_t comp = 0, own;
     gckpt_call call;
     memset(&call, 0, sizeof call);
     call.inputs = node->inputs;
@@ -121,52 +121,52 @@ static inline size_t work_of(const gckpt_plan *p, const gckpti_ins *ins)
             continue;
         const size_t n = (size_t)gckpti_planned_elements(p, q);
         if (over_rows ? !p->accumulates : n != (size_t)gckpti_planned_elements(p, node))
-            low = (low + 63) / 64 * 64 + 4 * n;
+            comp = (comp + 63) / 64 * 64 + 4 * n;
     }
     own = call.workspace_backward;
-    return own ? (low + 63) / 64 * 64 + own : low;
+    return own ? (comp + 63) / 64 * 64 + own : comp;
 }
 
 /* A run in bands of rows has no shape rule, and always a workspace; plan_check.h looks into that. */
-static inline int is_run(const gckpt_plan *p, const gckpti_ins *ins)
+static inline int is_fused(const gckpt_plan *p, const gckpti_ins *ins)
 {
     return p->nodes[ins->id].kind == GCKPTI_OP && !p->nodes[ins->id].op->shape;
 }
 
-static inline int has_its_work(const gckpt_plan *p)
+static inline int workspaces_match(const gckpt_plan *p)
 {
     int left = 0;
     for (size_t x = 0; x < p->length; x++)
         left += p->ins[x].kind <= GCKPT_BACKWARD && p->nodes[p->ins[x].id].kind == GCKPTI_OP &&
-                (is_run(p, &p->ins[x]) || work_of(p, &p->ins[x]) > 0);
+                (is_fused(p, &p->ins[x]) || workspace_of(p, &p->ins[x]) > 0);
     for (size_t b = 0; b < p->buffer_count; b++) {
         const gckpti_ins *ins = &p->ins[p->buffers[b].start];
         if (p->buffers[b].kind == GCKPT_BUFFER_WORKSPACE)
-            left -= is_run(p, ins) || work_of(p, ins) == p->buffers[b].size;
+            left -= is_fused(p, ins) || workspace_of(p, ins) == p->buffers[b].size;
     }
     return left == 0;
 }
 
-static inline gckpt_plan *promise_ask(gckpt_mode mode, size_t budget)
+static inline gckpt_plan *promise_new_plan(gckpt_mode mode, size_t budget)
 {
-    gckpt_plan_desc d = asking.d;
+    gckpt_plan_desc d = promise_request.d;
     d.mode = mode;
     d.budget = budget;
-    gckpt_plan *p = gckpt_plan_new(asking.g, asking.term, asking.terms, &d);
+    gckpt_plan *p = gckpt_plan_new(promise_request.g, promise_request.term, promise_request.terms, &d);
     if (p)
         net_planned(&d);
     return p;
 }
 
 /* Notes a plan, sends some through a file, frees it; 0: there is none. */
-static inline int promise_take(gckpt_plan *p, const char *what, size_t budget, int searched)
+static inline int promise_record(gckpt_plan *p, const char *what, size_t budget, int searched)
 {
-    const gckpt_plan_desc *d = &asking.d;
-    if (!promise(PROMISE_PLANNED, p != NULL, "%s, %s: %s", asking.who, what,
-                 gckpt_error_text(asking.g)))
+    const gckpt_plan_desc *d = &promise_request.d;
+    if (!promise(PROMISE_PLANNED, p != NULL, "%s, %s: %s", promise_request.who, what,
+                 gckpt_error_text(promise_request.g)))
         return 0;
     if (p->fused)
-        net_meet("runs in bands");
+        net_cover("runs in bands");
     promise_plan now = { what,
                          gckpt_plan_bytes(p),
                          budget,
@@ -177,52 +177,52 @@ static inline int promise_take(gckpt_plan *p, const char *what, size_t budget, i
                          gckpt_plan_gap(p) < 0.001,
                          gckpt_plan_kind_bytes(p, GCKPT_BYTES_COPIES) };
     promise(PROMISE_WITHIN, !budget || now.bytes <= budget, "%s, %s: %lu bytes, the budget is %lu",
-            asking.who, what, (unsigned long)now.bytes, (unsigned long)budget);
+            promise_request.who, what, (unsigned long)now.bytes, (unsigned long)budget);
     promise(PROMISE_PROVEN,
             now.proven <= now.work && now.proven_bytes <= now.bytes && gckpt_plan_gap(p) >= 0,
-            "%s, %s: work %lu, proven %lu; bytes %lu, proven %lu", asking.who, what,
+            "%s, %s: work %lu, proven %lu; bytes %lu, proven %lu", promise_request.who, what,
             (unsigned long)now.work, (unsigned long)now.proven, (unsigned long)now.bytes,
             (unsigned long)now.proven_bytes);
-    CHECK_MSG(d->backend || d->precision || has_its_work(p), "%s, %s: another workspace",
-              asking.who, what);
-    if (!d->backend && asking.plans % 4 == 1) {
-        file f = { 0 }, again = { 0 };
+    CHECK_MSG(d->backend || d->precision || workspaces_match(p), "%s, %s: another workspace",
+              promise_request.who, what);
+    if (!d->backend && promise_request.plans % 4 == 1) {
+        file f = { 0 }, rewritten = { 0 };
         gckpt_plan *q = gckpt_plan_write(p, file_write, &f) == GCKPT_OK
-                            ? gckpt_plan_read(asking.g, file_read, &f, NULL)
+                            ? gckpt_plan_read(promise_request.g, file_read, &f, NULL)
                             : NULL;
         promise(PROMISE_SAVED,
-                q && gckpt_plan_write(q, file_write, &again) == GCKPT_OK && same_file(&f, &again) &&
+                q && gckpt_plan_write(q, file_write, &rewritten) == GCKPT_OK && same_file(&f, &rewritten) &&
                     gckpt_plan_bytes(q) == now.bytes && gckpt_plan_cost(q) == now.work,
-                "%s, %s: %s", asking.who, what, gckpt_error_text(asking.g));
+                "%s, %s: %s", promise_request.who, what, gckpt_error_text(promise_request.g));
         gckpt_plan_free(q);
         free(f.bytes);
-        free(again.bytes);
+        free(rewritten.bytes);
     }
-    if (CHECK(asking.plans < PROMISE_PLANS))
-        asking.plan[asking.plans++] = now;
+    if (CHECK(promise_request.plans < PROMISE_PLANS))
+        promise_request.plan[promise_request.plans++] = now;
     gckpt_plan_free(p);
     return 1;
 }
 
-static inline promise_plan *promise_last(void) { return &asking.plan[asking.plans - 1]; }
+static inline promise_plan *promise_last(void) { return &promise_request.plan[promise_request.plans - 1]; }
 
 /* A mode without a budget; and with one, of its own bytes, without copies of parameters, and a byte
  * less. */
 static inline void promise_mode(gckpt_mode mode, const char *what)
 {
-    if (!promise_take(promise_ask(mode, 0), what, 0, 0))
+    if (!promise_record(promise_new_plan(mode, 0), what, 0, 0))
         return;
     if (mode == GCKPT_STORE_ALL)
-        asking.step = promise_last()->work;
+        promise_request.step = promise_last()->work;
     const size_t bytes = promise_last()->bytes - promise_last()->copies;
     if (chance(60))
         return;
-    promise_take(promise_ask(mode, bytes), what, bytes, 0);
-    gckpt_plan *p = promise_ask(mode, bytes - 1);
+    promise_record(promise_new_plan(mode, bytes), what, bytes, 0);
+    gckpt_plan *p = promise_new_plan(mode, bytes - 1);
     promise(PROMISE_LEAST,
-            !p && gckpt_error(asking.g) == GCKPT_E_BUDGET && asking.g->min_bytes == bytes,
-            "%s, %s: a byte less than %lu: %s", asking.who, what, (unsigned long)bytes,
-            p ? "a plan" : gckpt_error_text(asking.g));
+            !p && gckpt_error(promise_request.g) == GCKPT_E_BUDGET && promise_request.g->min_bytes == bytes,
+            "%s, %s: a byte less than %lu: %s", promise_request.who, what, (unsigned long)bytes,
+            p ? "a plan" : gckpt_error_text(promise_request.g));
     gckpt_plan_free(p);
 }
 
@@ -233,58 +233,58 @@ static inline void promise_modes(void)
     promise_mode(GCKPT_SEGMENTS, "segments");
     promise_mode(GCKPT_SQRT, "sqrt");
     promise_mode(GCKPT_MEMORY_POOR, "memory-poor");
-    promise_take(promise_ask(GCKPT_OPTIMAL, 0), "optimal without a budget", 0, 1);
-    promise_take(promise_ask(GCKPT_AUTO, 0), "auto without a budget", 0, 0);
-    if (asking.d.segment_size) {
-        const int group = asking.d.segment_size;
-        asking.d.segment_size = 0;
+    promise_record(promise_new_plan(GCKPT_OPTIMAL, 0), "optimal without a budget", 0, 1);
+    promise_record(promise_new_plan(GCKPT_AUTO, 0), "auto without a budget", 0, 0);
+    if (promise_request.d.segment_size) {
+        const int group = promise_request.d.segment_size;
+        promise_request.d.segment_size = 0;
         promise_mode(GCKPT_SQRT, "sqrt, any group");
-        asking.d.segment_size = group;
+        promise_request.d.segment_size = group;
     }
-    if (asking.d.fetches || asking.d.stage_parameters || (asking.of_net && net.packed))
+    if (promise_request.d.fetches || promise_request.d.stage_parameters || (promise_request.of_net && net.packed))
         return; /* such forwards are not in the plain plan that the list is made of */
-    asking.d.schedule = list;
-    asking.d.instructions =
-        random_schedule(asking.g, asking.term, asking.terms, list, PROMISE_LIST);
-    if (asking.d.instructions > 0)
-        promise_take(promise_ask(GCKPT_SCHEDULE, 0), "schedule", 0, 0);
-    asking.d.schedule = NULL;
-    asking.d.instructions = 0;
+    promise_request.d.schedule = list;
+    promise_request.d.instructions =
+        random_schedule(promise_request.g, promise_request.term, promise_request.terms, list, PROMISE_LIST);
+    if (promise_request.d.instructions > 0)
+        promise_record(promise_new_plan(GCKPT_SCHEDULE, 0), "schedule", 0, 0);
+    promise_request.d.schedule = NULL;
+    promise_request.d.instructions = 0;
 }
 
 /* The least budget: named when there is too little, enough, and not one byte too large. */
 static inline int promise_least(gckpt_mode mode)
 {
     const char *what = gckpt_mode_name(mode);
-    gckpt_plan *p = promise_ask(mode, 1);
-    if (!promise(PROMISE_LEAST, !p && gckpt_error(asking.g) == GCKPT_E_BUDGET,
-                 "%s, %s in a byte: %s", asking.who, what,
-                 p ? "a plan" : gckpt_error_text(asking.g))) {
+    gckpt_plan *p = promise_new_plan(mode, 1);
+    if (!promise(PROMISE_LEAST, !p && gckpt_error(promise_request.g) == GCKPT_E_BUDGET,
+                 "%s, %s in a byte: %s", promise_request.who, what,
+                 p ? "a plan" : gckpt_error_text(promise_request.g))) {
         gckpt_plan_free(p);
         return 0;
     }
-    const size_t least = asking.g->min_bytes, fast = rig_fast(asking.g);
-    promise(PROMISE_LEAST, !asking.least || least == asking.least,
-            "%s: %s names %lu bytes as the least, another mode %lu", asking.who, what,
-            (unsigned long)least, (unsigned long)asking.least);
-    asking.least = least;
-    if (!promise_take(promise_ask(mode, least), "the least budget", least, 1))
+    const size_t least = promise_request.g->min_bytes, fast = util_fast_budget(promise_request.g);
+    promise(PROMISE_LEAST, !promise_request.least || least == promise_request.least,
+            "%s: %s names %lu bytes as the least, another mode %lu", promise_request.who, what,
+            (unsigned long)least, (unsigned long)promise_request.least);
+    promise_request.least = least;
+    if (!promise_record(promise_new_plan(mode, least), "the least budget", least, 1))
         return 0;
-    p = promise_ask(mode, least - 1);
+    p = promise_new_plan(mode, least - 1);
     promise(PROMISE_LEAST,
-            !p && gckpt_error(asking.g) == GCKPT_E_BUDGET && asking.g->min_bytes == least,
-            "%s, %s: a byte less than the least, %lu: %s", asking.who, what, (unsigned long)least,
-            p ? "a plan" : gckpt_error_text(asking.g));
+            !p && gckpt_error(promise_request.g) == GCKPT_E_BUDGET && promise_request.g->min_bytes == least,
+            "%s, %s: a byte less than the least, %lu: %s", promise_request.who, what, (unsigned long)least,
+            p ? "a plan" : gckpt_error_text(promise_request.g));
     gckpt_plan_free(p);
-    const size_t named[2] = { fast, rig_fast(asking.g) }; /* both hold; schedules of one work may differ in bytes */
-    gckpt_plan *free_of = promise_ask(mode, 0); /* gckpt_recompute may ask for more, always */
+    const size_t named[2] = { fast, util_fast_budget(promise_request.g) }; /* both hold; schedules of one work may differ in bytes */
+    gckpt_plan *free_of = promise_new_plan(mode, 0); /* gckpt_recompute may ask for more, always */
     for (int i = 0; i < 2; i++) {
-        p = promise_ask(mode, named[i] ? named[i] : least);
+        p = promise_new_plan(mode, named[i] ? named[i] : least);
         promise(PROMISE_FAST,
                 p && (!named[i] || named[i] > least) &&
                     (gckpt_plan_overhead(p) <= 0.5 ||
                      (!named[i] && gckpt_plan_overhead(free_of) > 0.5)),
-                "%s, %s: overhead %.3f in %lu bytes, least %lu", asking.who, what,
+                "%s, %s: overhead %.3f in %lu bytes, least %lu", promise_request.who, what,
                 gckpt_plan_overhead(p), (unsigned long)named[i], (unsigned long)least);
         gckpt_plan_free(p);
     }
@@ -294,62 +294,62 @@ static inline int promise_least(gckpt_mode mode)
 
 static inline gckpt_frontier *promise_frontier(void)
 {
-    gckpt_frontier *f = gckpt_frontier_new(asking.g, asking.term, asking.terms, &asking.d);
+    gckpt_frontier *f = gckpt_frontier_new(promise_request.g, promise_request.term, promise_request.terms, &promise_request.d);
     gckpt_point last = { 0, 0, 0, 0, 0 }, now;
     const int n = gckpt_frontier_points(f);
-    if (!promise(PROMISE_PLANNED, n > 0, "%s, frontier: %s", asking.who,
-                 gckpt_error_text(asking.g)))
+    if (!promise(PROMISE_PLANNED, n > 0, "%s, frontier: %s", promise_request.who,
+                 gckpt_error_text(promise_request.g)))
         return f;
     for (int i = 0; i < n; i++) {
         CHECK(gckpt_frontier_get(f, i, &now) == GCKPT_OK);
         promise(PROMISE_MORE, i == 0 || (now.bytes > last.bytes && now.cost < last.cost),
-                "%s: point %d: work %lu in %lu bytes, after %lu in %lu", asking.who, i,
+                "%s: point %d: work %lu in %lu bytes, after %lu in %lu", promise_request.who, i,
                 (unsigned long)now.cost, (unsigned long)now.bytes, (unsigned long)last.cost,
                 (unsigned long)last.bytes);
         promise(PROMISE_PROVEN,
                 now.proven_cost <= now.cost && (i == 0 || now.proven_cost <= last.proven_cost) &&
                     gckpt_frontier_proven_bytes(f) <= now.bytes,
-                "%s: point %d: work %lu, proven %lu", asking.who, i, (unsigned long)now.cost,
+                "%s: point %d: work %lu, proven %lu", promise_request.who, i, (unsigned long)now.cost,
                 (unsigned long)now.proven_cost);
         promise(PROMISE_POINTS,
                 gckpt_frontier_find(f, now.bytes) == i &&
                     gckpt_frontier_find(f, now.bytes - 1) == i - 1,
-                "%s: point %d of %lu bytes is not found", asking.who, i, (unsigned long)now.bytes);
+                "%s: point %d of %lu bytes is not found", promise_request.who, i, (unsigned long)now.bytes);
         last = now;
         if (i && i + 1 < n && !chance(30))
             continue;
-        if (!promise_take(gckpt_frontier_plan(f, now.bytes), "a point", now.bytes, 1))
+        if (!promise_record(gckpt_frontier_plan(f, now.bytes), "a point", now.bytes, 1))
             continue;
         const promise_plan *p = promise_last();
         promise(PROMISE_POINTS, p->bytes == now.bytes && p->work == now.cost,
-                "%s: point %d has work %lu in %lu bytes, its plan %lu in %lu", asking.who, i,
+                "%s: point %d has work %lu in %lu bytes, its plan %lu in %lu", promise_request.who, i,
                 (unsigned long)now.cost, (unsigned long)now.bytes, (unsigned long)p->work,
                 (unsigned long)p->bytes);
         promise(PROMISE_PROVEN,
                 p->proven == now.proven_cost && p->proven_bytes == gckpt_frontier_proven_bytes(f),
-                "%s: point %d: proven %lu, its plan says %lu", asking.who, i,
+                "%s: point %d: proven %lu, its plan says %lu", promise_request.who, i,
                 (unsigned long)now.proven_cost, (unsigned long)p->proven);
     }
-    for (int i = 0; i < asking.plans; i++) {
-        const promise_plan *q = &asking.plan[i];
+    for (int i = 0; i < promise_request.plans; i++) {
+        const promise_plan *q = &promise_request.plan[i];
         if (q->searched || !strcmp(q->what, "schedule") ||
             gckpt_frontier_get(f, gckpt_frontier_find(f, q->bytes), &now) != GCKPT_OK)
             continue;
         promise(PROMISE_RIVALS,
-                now.cost <= q->work || (now.cost - q->work < asking.step / 1000 &&
-                                        now.cost - now.proven_cost < asking.step / 1000),
-                "%s: %s has work %lu in %lu bytes, the frontier %lu", asking.who, q->what,
+                now.cost <= q->work || (now.cost - q->work < promise_request.step / 1000 &&
+                                        now.cost - now.proven_cost < promise_request.step / 1000),
+                "%s: %s has work %lu in %lu bytes, the frontier %lu", promise_request.who, q->what,
                 (unsigned long)q->work, (unsigned long)q->bytes, (unsigned long)now.cost);
     }
     gckpt_frontier_get(f, 0, &now);
-    promise(PROMISE_LEAST, now.bytes == asking.least,
-            "%s: the frontier begins with %lu bytes, the least named is %lu", asking.who,
-            (unsigned long)now.bytes, (unsigned long)asking.least);
+    promise(PROMISE_LEAST, now.bytes == promise_request.least,
+            "%s: the frontier begins with %lu bytes, the least named is %lu", promise_request.who,
+            (unsigned long)now.bytes, (unsigned long)promise_request.least);
     gckpt_plan *p = gckpt_frontier_plan(f, now.bytes - 1);
     promise(PROMISE_LEAST,
-            !p && gckpt_error(asking.g) == GCKPT_E_BUDGET && asking.g->min_bytes == now.bytes,
-            "%s: the frontier in a byte less than the least: %s", asking.who,
-            p ? "a plan" : gckpt_error_text(asking.g));
+            !p && gckpt_error(promise_request.g) == GCKPT_E_BUDGET && promise_request.g->min_bytes == now.bytes,
+            "%s: the frontier in a byte less than the least: %s", promise_request.who,
+            p ? "a plan" : gckpt_error_text(promise_request.g));
     gckpt_plan_free(p);
     return f;
 }
@@ -359,15 +359,15 @@ static inline int promise_budgets(size_t *budget, size_t most)
 {
     int n = 0;
     for (int i = 0; i < 4 * PROMISE_BUDGETS && n < PROMISE_BUDGETS; i++) {
-        size_t room = most > asking.least ? most - asking.least : 0, b;
-        const promise_plan *q = &asking.plan[below(asking.plans)];
-        b = i == 0       ? asking.least
-            : chance(60) ? q->bytes - (chance(20) && q->bytes > asking.least)
-                         : asking.least + below((int64_t)room + 1);
+        size_t spare = most > promise_request.least ? most - promise_request.least : 0, b;
+        const promise_plan *q = &promise_request.plan[below(promise_request.plans)];
+        b = i == 0       ? promise_request.least
+            : chance(60) ? q->bytes - (chance(20) && q->bytes > promise_request.least)
+                         : promise_request.least + below((int64_t)spare + 1);
         int at = n;
         while (at > 0 && budget[at - 1] > b)
             at--;
-        if (b < asking.least || (at > 0 && budget[at - 1] == b))
+        if (b < promise_request.least || (at > 0 && budget[at - 1] == b))
             continue;
         memmove(budget + at + 1, budget + at, (size_t)(n++ - at) * sizeof *budget);
         budget[at] = b;
@@ -379,73 +379,73 @@ static inline int promise_budgets(size_t *budget, size_t most)
 static inline void promise_budget(const gckpt_frontier *f, size_t budget)
 {
     gckpt_point at = { 0, 0, 0, 0, 0 };
-    if (!promise_take(promise_ask(GCKPT_OPTIMAL, budget), "optimal", budget, 1))
+    if (!promise_record(promise_new_plan(GCKPT_OPTIMAL, budget), "optimal", budget, 1))
         return;
     promise_plan p = *promise_last();
     if (f &&
         promise(PROMISE_POINTS,
                 gckpt_frontier_get(f, gckpt_frontier_find(f, budget), &at) == GCKPT_OK,
-                "%s: the frontier has nothing for %lu bytes", asking.who, (unsigned long)budget)) {
+                "%s: the frontier has nothing for %lu bytes", promise_request.who, (unsigned long)budget)) {
         promise(PROMISE_NO_WORSE, p.work <= at.cost,
-                "%s: %lu bytes: work %lu, the frontier's point of %lu has %lu", asking.who,
+                "%s: %lu bytes: work %lu, the frontier's point of %lu has %lu", promise_request.who,
                 (unsigned long)budget, (unsigned long)p.work, (unsigned long)at.bytes,
                 (unsigned long)at.cost);
         promise(PROMISE_NO_GAP,
-                p.work + asking.step / 1000 >= at.cost || !gckpt_frontier_complete(f),
-                "%s: %lu bytes: work %lu in %lu, the complete frontier has %lu in %lu", asking.who,
+                p.work + promise_request.step / 1000 >= at.cost || !gckpt_frontier_complete(f),
+                "%s: %lu bytes: work %lu in %lu, the complete frontier has %lu in %lu", promise_request.who,
                 (unsigned long)budget, (unsigned long)p.work, (unsigned long)p.bytes,
                 (unsigned long)at.cost, (unsigned long)at.bytes);
     }
-    if (chance(30) && promise_take(promise_ask(GCKPT_AUTO, budget), "auto", budget, 1))
+    if (chance(30) && promise_record(promise_new_plan(GCKPT_AUTO, budget), "auto", budget, 1))
         promise(PROMISE_AUTO, promise_last()->work <= p.work,
-                "%s: %lu bytes: work %lu by auto, %lu by optimal", asking.who,
+                "%s: %lu bytes: work %lu by auto, %lu by optimal", promise_request.who,
                 (unsigned long)budget, (unsigned long)promise_last()->work, (unsigned long)p.work);
 }
 
 /* The same without slower memory. */
 static inline void promise_slower(size_t budget, const promise_plan *with)
 {
-    const size_t bytes = asking.d.offload_bytes;
-    asking.d.offload_bytes = 0;
-    gckpt_plan *p = promise_ask(GCKPT_OPTIMAL, budget);
-    promise(PROMISE_SLOWER, p || asking.g->min_bytes >= asking.least,
-            "%s: the least is %lu bytes, %lu without slower memory", asking.who,
-            (unsigned long)asking.least, (unsigned long)asking.g->min_bytes);
+    const size_t bytes = promise_request.d.offload_bytes;
+    promise_request.d.offload_bytes = 0;
+    gckpt_plan *p = promise_new_plan(GCKPT_OPTIMAL, budget);
+    promise(PROMISE_SLOWER, p || promise_request.g->min_bytes >= promise_request.least,
+            "%s: the least is %lu bytes, %lu without slower memory", promise_request.who,
+            (unsigned long)promise_request.least, (unsigned long)promise_request.g->min_bytes);
     promise(PROMISE_SLOWER,
             !p || (with->work <= gckpt_plan_cost(p) && with->proven <= gckpt_plan_proven_cost(p)),
-            "%s: %lu bytes: work %lu, proven %lu; %lu, %lu without slower memory", asking.who,
+            "%s: %lu bytes: work %lu, proven %lu; %lu, %lu without slower memory", promise_request.who,
             (unsigned long)budget, (unsigned long)with->work, (unsigned long)with->proven,
             (unsigned long)gckpt_plan_cost(p), (unsigned long)gckpt_plan_proven_cost(p));
     gckpt_plan_free(p);
-    asking.d.offload_bytes = bytes;
+    promise_request.d.offload_bytes = bytes;
 }
 
 /* Every plan against every other. */
 static inline void promise_compare(void)
 {
-    for (int i = 0; i < asking.plans; i++) {
-        const promise_plan *p = &asking.plan[i];
+    for (int i = 0; i < promise_request.plans; i++) {
+        const promise_plan *p = &promise_request.plan[i];
         /* a schedule that is given may be one that no mode finds */
-        promise(PROMISE_LEAST, p->bytes >= asking.least || !strcmp(p->what, "schedule"),
-                "%s: %s takes %lu bytes, fewer than the least, %lu", asking.who, p->what,
-                (unsigned long)p->bytes, (unsigned long)asking.least);
-        for (int k = 0; p->searched && k < asking.plans; k++) {
-            const promise_plan *q = &asking.plan[k];
+        promise(PROMISE_LEAST, p->bytes >= promise_request.least || !strcmp(p->what, "schedule"),
+                "%s: %s takes %lu bytes, fewer than the least, %lu", promise_request.who, p->what,
+                (unsigned long)p->bytes, (unsigned long)promise_request.least);
+        for (int k = 0; p->searched && k < promise_request.plans; k++) {
+            const promise_plan *q = &promise_request.plan[k];
             promise(PROMISE_PROVEN, p->proven_bytes <= q->bytes,
-                    "%s: %s proves %lu bytes, %s has %lu", asking.who, p->what,
+                    "%s: %s proves %lu bytes, %s has %lu", promise_request.who, p->what,
                     (unsigned long)p->proven_bytes, q->what, (unsigned long)q->bytes);
             if (p->budget && q->bytes > p->budget)
                 continue;
             promise(PROMISE_PROVEN, p->proven <= q->work,
-                    "%s: %s in %lu bytes proves %lu, %s has %lu", asking.who, p->what,
+                    "%s: %s in %lu bytes proves %lu, %s has %lu", promise_request.who, p->what,
                     (unsigned long)p->budget, (unsigned long)p->proven, q->what,
                     (unsigned long)q->work);
             if (!strcmp(q->what, "schedule") || !strcmp(p->what, "a point"))
                 continue; /* points are compared with what is asked for alone */
             promise(q->searched ? PROMISE_MORE : PROMISE_RIVALS,
                     p->work <= q->work ||
-                        (!q->searched && p->close && p->work - q->work < asking.step / 1000),
-                    "%s: %s in %lu bytes has work %lu, %s in %lu has %lu", asking.who, p->what,
+                        (!q->searched && p->near_optimal && p->work - q->work < promise_request.step / 1000),
+                    "%s: %s in %lu bytes has work %lu, %s in %lu has %lu", promise_request.who, p->what,
                     (unsigned long)p->budget, (unsigned long)p->work, q->what,
                     (unsigned long)q->bytes, (unsigned long)q->work);
         }
@@ -454,35 +454,35 @@ static inline void promise_compare(void)
 
 static inline void promise_open(unsigned seed, int way)
 {
-    memset(&asking, 0, sizeof asking);
+    memset(&promise_request, 0, sizeof promise_request);
     promise_printed = 0;
     net_open(seed, way, NET_ROWS);
-    asking.g = net.g;
-    asking.term = net.term;
-    asking.terms = net.terms;
-    asking.of_net = 1;
-    asking.d = net.d;
-    snprintf(asking.who, sizeof asking.who, "seed %u way %d", seed, way);
+    promise_request.g = net.g;
+    promise_request.term = net.term;
+    promise_request.terms = net.terms;
+    promise_request.of_net = 1;
+    promise_request.d = net.d;
+    snprintf(promise_request.who, sizeof promise_request.who, "seed %u way %d", seed, way);
 }
 
 /* Nothing but forwards: budgets, from the least that is named to what is asked for without one. */
 static inline void promise_inference(void)
 {
-    gckpt_plan_desc *d = &asking.d;
+    gckpt_plan_desc *d = &promise_request.d;
     size_t budget[PROMISE_BUDGETS];
-    asking.plans = 0;
-    asking.least = 0;
+    promise_request.plans = 0;
+    promise_request.least = 0;
     d->update_in_backward = 0;
     for (int i = 0; i < d->fetches; i++)
-        if (net.pick[i].gradient)
-            net.pick[i--] = net.pick[--d->fetches];
-    d->fetch = d->fetches ? net.pick : NULL;
-    if (!promise_take(promise_ask(GCKPT_INFERENCE, 0), "inference", 0, 0) ||
+        if (net.fetch[i].gradient)
+            net.fetch[i--] = net.fetch[--d->fetches];
+    d->fetch = d->fetches ? net.fetch : NULL;
+    if (!promise_record(promise_new_plan(GCKPT_INFERENCE, 0), "inference", 0, 0) ||
         !promise_least(GCKPT_INFERENCE))
         return;
-    int n = promise_budgets(budget, asking.plan[0].bytes);
+    int n = promise_budgets(budget, promise_request.plan[0].bytes);
     for (int i = 0; i < n; i++)
-        promise_take(promise_ask(GCKPT_INFERENCE, budget[i]), "inference", budget[i], 1);
+        promise_record(promise_new_plan(GCKPT_INFERENCE, budget[i]), "inference", budget[i], 1);
     promise_compare();
 }
 
@@ -490,22 +490,22 @@ static inline void promise_inference(void)
 static inline void promise_training(void)
 {
     size_t budget[PROMISE_BUDGETS], most = 0;
-    gckpt_plan *p = promise_ask(GCKPT_STORE_ALL, 0);
+    gckpt_plan *p = promise_new_plan(GCKPT_STORE_ALL, 0);
     gckpt_plan_free(p);
-    promise_nothing += !p;
-    if (!p && strstr(gckpt_error_text(asking.g), "nothing to train"))
+    promise_untrainable += !p;
+    if (!p && strstr(gckpt_error_text(promise_request.g), "nothing to train"))
         return; /* all that is not frozen is behind gckpt_detach */
     promise_modes();
-    for (int i = 0; i < asking.plans; i++)
-        most = asking.plan[i].bytes > most ? asking.plan[i].bytes : most;
+    for (int i = 0; i < promise_request.plans; i++)
+        most = promise_request.plan[i].bytes > most ? promise_request.plan[i].bytes : most;
     if (!promise_least(chance(80) ? GCKPT_OPTIMAL : GCKPT_AUTO))
         return;
-    promise_take(promise_ask(GCKPT_AUTO, asking.least), "auto in the least", asking.least, 1);
+    promise_record(promise_new_plan(GCKPT_AUTO, promise_request.least), "auto in the least", promise_request.least, 1);
     gckpt_frontier *f = promise_frontier();
     int n = promise_budgets(budget, most);
     for (int i = 0; i < n; i++) {
         promise_budget(f, budget[i]);
-        if (asking.d.offload_bytes && chance(30) && !strcmp(promise_last()->what, "optimal"))
+        if (promise_request.d.offload_bytes && chance(30) && !strcmp(promise_last()->what, "optimal"))
             promise_slower(budget[i], promise_last());
     }
     promise_compare();
@@ -518,29 +518,29 @@ static inline void promise_all(unsigned seed, int way)
     promise_open(seed, way);
     net_seed(seed, 16 + 1000 + (unsigned)way);
     if (chance(30))
-        asking.d.memory = heap_memory(&asking.memory);
+        promise_request.d.memory = heap_memory(&promise_request.memory);
     if (!net.cached)
         promise_training();
     if (net.cached || chance(25))
         promise_inference();
-    CHECK_MSG(!asking.memory.blocks && !asking.memory.wrong_sizes, "%s: memory is left",
-              asking.who);
+    CHECK_MSG(!promise_request.memory.blocks && !promise_request.memory.wrong_sizes, "%s: memory is left",
+              promise_request.who);
     destroy();
     random_state = saved;
 }
 
 /* Of the made graph that is there (made.h). */
-#ifdef TESTS_MADE_H
-static inline void promise_made(const char *kind, int ops, int64_t which)
+#ifdef TESTS_SYNTHETIC_H
+static inline void promise_synthetic(const char *kind, int ops, int64_t which)
 {
-    memset(&asking, 0, sizeof asking);
+    memset(&promise_request, 0, sizeof promise_request);
     promise_printed = 0;
-    asking.g = m.g;
-    asking.term = m.term;
-    asking.terms = m.terms;
-    asking.d = m.d;
-    asking.d.as_built = chance(50);
-    snprintf(asking.who, sizeof asking.who, "%d %s, number %ld", ops, kind, (long)which);
+    promise_request.g = m.g;
+    promise_request.term = m.term;
+    promise_request.terms = m.terms;
+    promise_request.d = m.d;
+    promise_request.d.as_built = chance(50);
+    snprintf(promise_request.who, sizeof promise_request.who, "%d %s, number %ld", ops, kind, (long)which);
     promise_training();
 }
 #endif
@@ -558,26 +558,26 @@ static inline promise_run promise_train(gckpt_plan *p, const char *what)
     const gckpt_hyper hyper = { .lr = 0.02f, .weight_decay = 0.1f };
     gckpt_exec_desc x = { .debug = GCKPT_DEBUG_MEASURE,
                           .custom_optimiser = net_update,
-                          .backend = asking.d.backend };
+                          .backend = promise_request.d.backend };
     gckpt_exec *e = gckpt_exec_new(p, net.s, &x);
     promise_run run = { 0, { 0, 0 }, 0 };
     gckpt_report report = { 0 };
     gckpt_feed feeds[NET_FEEDS];
     const int n = net_feed(NULL, 0, feeds);
-    if (!CHECK_MSG(e != NULL, "%s, %s: %s", asking.who, what, gckpt_error_text(net.s)))
+    if (!CHECK_MSG(e != NULL, "%s, %s: %s", promise_request.who, what, gckpt_error_text(net.s)))
         return run;
     for (int i = 0; i < 2; i++) {
         gckpt_result result = gckpt_step(e, feeds, n, net.batch, &hyper, &report);
-        CHECK_MSG(result == GCKPT_OK, "%s, %s: %s", asking.who, what, gckpt_error_text(e));
+        CHECK_MSG(result == GCKPT_OK, "%s, %s: %s", promise_request.who, what, gckpt_error_text(e));
         run.loss[i] = report.loss;
     }
     run.hash = gckpt_store_hash(net.s);
     run.measured = gckpt_bytes_measured(e);
     /* where a leaf has fewer rows than a micro-batch may have, none is full */
-    const int64_t leaves = asking.d.virtual_ranks ? asking.d.virtual_ranks : 1;
-    if ((net.batch + leaves - 1) / leaves >= net.rows)
+    const int64_t vranks = promise_request.d.virtual_ranks ? promise_request.d.virtual_ranks : 1;
+    if ((net.batch + vranks - 1) / vranks >= net.rows)
         promise(PROMISE_TOUCHED, run.measured == gckpt_plan_bytes(p),
-                "%s, %s: %lu bytes, %lu touched", asking.who, what,
+                "%s, %s: %lu bytes, %lu touched", promise_request.who, what,
                 (unsigned long)gckpt_plan_bytes(p), (unsigned long)run.measured);
     gckpt_exec_free(e);
     return run;
@@ -598,10 +598,10 @@ static inline void promise_runs(unsigned seed, int way)
         promise_open(seed, k ? way : 0);
         gckpt_plan *p = net.cached || net.ranks > 1 ? NULL
                         : k < 2
-                            ? promise_ask(GCKPT_STORE_ALL, 0)
-                            : promise_ask(GCKPT_OPTIMAL, k == 2 ? 1 : least + (most - least) / 3);
+                            ? promise_new_plan(GCKPT_STORE_ALL, 0)
+                            : promise_new_plan(GCKPT_OPTIMAL, k == 2 ? 1 : least + (most - least) / 3);
         if (k == 2 && !p && net.g && gckpt_error(net.g) == GCKPT_E_BUDGET)
-            least = net.g->min_bytes, p = promise_ask(GCKPT_OPTIMAL, least);
+            least = net.g->min_bytes, p = promise_new_plan(GCKPT_OPTIMAL, least);
         if (p && k < 2)
             most = gckpt_plan_bytes(p);
         if (p && (k == 0 || net.rows == net.batch || gckpt_plan_split_exact(p, NULL))) {
@@ -609,7 +609,7 @@ static inline void promise_runs(unsigned seed, int way)
             want = want.hash == 0 ? got : want; /* the plain way may have nothing to train */
             promise(PROMISE_BITS,
                     got.hash == want.hash && !memcmp(got.loss, want.loss, sizeof want.loss),
-                    "%s, run %d: other bits: loss %.9g, %.9g; %.9g, %.9g", asking.who, k,
+                    "%s, run %d: other bits: loss %.9g, %.9g; %.9g, %.9g", promise_request.who, k,
                     got.loss[0], got.loss[1], want.loss[0], want.loss[1]);
         }
         gckpt_plan_free(p);
@@ -621,9 +621,9 @@ static inline void promise_runs(unsigned seed, int way)
 /* ---- micro-batches ---- */
 static inline int promise_build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
 {
-    net_into = g;
+    net_target_graph = g;
     build(*(unsigned *)user, rows);
-    net_into = NULL;
+    net_target_graph = NULL;
     memcpy(terms, net.term, (size_t)net.terms * sizeof *terms);
     return net.terms;
 }
@@ -643,14 +643,14 @@ static inline uint64_t promise_sizes(unsigned seed, gckpt_plan_desc d, size_t bu
                 continue;
             gckpt_graph *g = gckpt_graph_new(s, NULL);
             gckpt_term terms[GCKPT_MAX_TERMS];
-            net_of = s;
+            net_store = s;
             const int n = promise_build(g, rows, terms, &seed);
             d.batch = net.batch;
             d.update_in_backward = rule;
             d.budget = budget;
             gckpt_plan *p = net.mixes && (rows < net.batch || d.virtual_ranks > 1) ? NULL : gckpt_plan_new(g, terms, n, &d);
             if (p && p->fused)
-                net_meet("runs in bands");
+                net_cover("runs in bands");
             if (p && (gckpt_plan_step_cost(p) < best ||
                       (gckpt_plan_step_cost(p) == best && gckpt_plan_bytes(p) < *bytes))) {
                 best = gckpt_plan_step_cost(p);
@@ -671,7 +671,7 @@ static inline void promise_fit(unsigned seed, int way)
     size_t bytes, least, most, none;
     promise_open(seed, way);
     net_seed(seed, 16 + 2000 + (unsigned)way);
-    d = asking.d;
+    d = promise_request.d;
     d.mode = chance(60) ? GCKPT_OPTIMAL : GCKPT_AUTO;
     d.fetches = d.cost_count = 0;
     d.fetch = NULL;
@@ -679,43 +679,43 @@ static inline void promise_fit(unsigned seed, int way)
     d.update_in_backward = d.virtual_ranks > 1 ? 0 : (int)below(3);
     /* the net's own graph is in the way of its parameters no more than any other */
     gckpt_graph *own = net.g;
-    net_of = net.s;
+    net_store = net.s;
     const int64_t batch = net.batch;
     work = net.cached ? UINT64_MAX : promise_sizes(seed, d, 0, &most, &none);
     if (work < UINT64_MAX) {
         promise_sizes(seed, d, 1, &bytes, &least);
         d.budget = 1;
-        gckpt_plan *p = gckpt_fit(net_of, promise_build, &seed, batch, &d, NULL);
+        gckpt_plan *p = gckpt_fit(net_store, promise_build, &seed, batch, &d, NULL);
         net.g = own;
         net.d = d;
         char named[32];
         snprintf(named, sizeof named, "at least %lu,", (unsigned long)least);
-        promise(PROMISE_FIT, !p && strstr(gckpt_error_text(net_of), named),
-                "%s: fit in a byte: %s; not %lu", asking.who, gckpt_error_text(net_of),
+        promise(PROMISE_FIT, !p && strstr(gckpt_error_text(net_store), named),
+                "%s: fit in a byte: %s; not %lu", promise_request.who, gckpt_error_text(net_store),
                 (unsigned long)least);
         gckpt_plan_free(p);
         for (int k = 0; k < 2; k++) {
             d.budget = k ? least + below((int64_t)(most > least ? most - least : 0) + 1) : least;
             work = promise_sizes(seed, d, d.budget, &bytes, &none);
-            p = gckpt_fit(net_of, promise_build, &seed, batch, &d, NULL);
+            p = gckpt_fit(net_store, promise_build, &seed, batch, &d, NULL);
             net.g = own;
             net.d = d;
             if (p)
-                net_planned(&d), net_meet("gckpt_fit");
+                net_planned(&d), net_cover("gckpt_fit");
             promise(PROMISE_FIT,
                     p && (gckpt_plan_step_cost(p) < work ||
                           (gckpt_plan_step_cost(p) == work && gckpt_plan_bytes(p) <= bytes)),
-                    "%s: fit in %lu bytes: work %lu in %lu; one by one %lu in %lu: %s", asking.who,
+                    "%s: fit in %lu bytes: work %lu in %lu; one by one %lu in %lu: %s", promise_request.who,
                     (unsigned long)d.budget, (unsigned long)gckpt_plan_step_cost(p),
                     (unsigned long)gckpt_plan_bytes(p), (unsigned long)work, (unsigned long)bytes,
-                    gckpt_error_text(net_of));
+                    gckpt_error_text(net_store));
             gckpt_plan_free(p);
         }
-        net_meet("GCKPT_IF_USEFUL");
+        net_cover("GCKPT_IF_USEFUL");
     }
     gckpt_graph_free(own);
-    gckpt_store_free(net_of);
-    net_of = NULL;
+    gckpt_store_free(net_store);
+    net_store = NULL;
     memset(&net, 0, sizeof net);
     random_state = saved;
 }

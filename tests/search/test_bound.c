@@ -11,7 +11,7 @@
 #include "made.h"
 #include "net.h"
 
-enum { LIST = 4096, PICKS = 4, TRIED = 12 };
+enum { LIST = 4096, FETCHES = 4, TRIED = 12 };
 
 /* ---- a request, its model and its bound ---- */
 static struct {
@@ -19,12 +19,12 @@ static struct {
     const gckpt_term *term;
     int terms;
     gckpt_plan_desc d;
-    gckpt_fetch_spec pick[PICKS];
+    gckpt_fetch_spec fetch[FETCHES];
     gckpti_planner p;
     gckpti_allocator memory;
     gckpti_scratch scratch;
     gckpti_bound b;
-} ask;
+} request;
 
 /* What makes requests differ; how often schedules were tried, and met what is proven. */
 enum {
@@ -32,10 +32,10 @@ enum {
     BF16,
     STOCHASTIC,
     LOSSES,
-    VALUES_PICKED,
-    GRADIENTS_PICKED,
+    VALUES_FETCHED,
+    GRADIENTS_FETCHED,
     PROLOGUE,
-    LOOPED,
+    ACCUMULATES,
     KEPT,
     RECOMPUTED,
     IN_BACKWARD,
@@ -45,7 +45,7 @@ enum {
     COARSE,
     EFFECTS,
     IN_PLACE,
-    LEAVES,
+    VIRTUAL_RANKS,
     OFFLOADED,
     PACKED,
     CASES
@@ -71,28 +71,28 @@ static const char *const names[CASES] = { "plain",
                                           "slower memory",
                                           "packed parameters" };
 static struct {
-    long tried, extra, met;
+    long tried, extra, tight;
 } score[CASES];
 static unsigned cases; /* of what is asked now */
 
 static int open_bound(void)
 {
     static const gckpt_instruction nothing = { GCKPT_FORWARD, 0 };
-    gckpt_plan_desc *d = &ask.d;
-    memset(&ask.memory, 0, sizeof ask.memory);
+    gckpt_plan_desc *d = &request.d;
+    memset(&request.memory, 0, sizeof request.memory);
     d->mode = GCKPT_SCHEDULE;
     d->schedule = &nothing;
     d->instructions = 1;
-    gckpt_result result = gckpti_planner_open(&ask.p, &ask.memory, ask.g, ask.term, ask.terms, d);
-    ask.scratch = gckpti_scratch_new(&ask.memory, &ask.p.failed);
+    gckpt_result result = gckpti_planner_open(&request.p, &request.memory, request.g, request.term, request.terms, d);
+    request.scratch = gckpti_scratch_new(&request.memory, &request.p.failed);
     if (result == GCKPT_OK)
-        gckpti_bound_open(&ask.b, &ask.p, GCKPTI_FULL_COPY_COST, &ask.scratch);
+        gckpti_bound_open(&request.b, &request.p, GCKPTI_FULL_COPY_COST, &request.scratch);
     return result == GCKPT_OK;
 }
 static void close_bound(void)
 {
-    gckpti_scratch_free(&ask.scratch);
-    gckpti_planner_free(&ask.p);
+    gckpti_scratch_free(&request.scratch);
+    gckpti_planner_free(&request.p);
 }
 
 /* The greatest sum of live sizes, rounded up. */
@@ -102,7 +102,7 @@ static int64_t live_peak(const gckpt_buffer *buffers, size_t count, size_t lengt
     int64_t sum = 0, peak = 0;
     memset(change, 0, (length + 2) * sizeof *change);
     for (size_t i = 0; i < count; i++) {
-        int64_t size = (int64_t)gckpti_round_up(buffers[i].size, ask.p.alignment);
+        int64_t size = (int64_t)gckpti_round_up(buffers[i].size, request.p.alignment);
         change[buffers[i].start] += size;
         change[buffers[i].end + 1] -= size;
     }
@@ -116,25 +116,25 @@ static int64_t live_peak(const gckpt_buffer *buffers, size_t count, size_t lengt
 /* A schedule, if it is one, keeps to what is proven. */
 static void try_list(const gckpt_instruction *list, int n, unsigned seed)
 {
-    gckpti_lowered *d = &ask.p.lowered;
+    gckpti_lowered *d = &request.p.lowered;
     int at;
-    ask.d.schedule = list;
-    ask.d.instructions = n;
-    if (gckpti_lower_mode(&ask.p, GCKPT_SCHEDULE, 0) != GCKPT_OK)
+    request.d.schedule = list;
+    request.d.instructions = n;
+    if (gckpti_lower_mode(&request.p, GCKPT_SCHEDULE, 0) != GCKPT_OK)
         return;
     int64_t peak = live_peak(d->buffers, d->buffer_count, d->length);
-    uint64_t least, work = listed_work(&ask.p, d, &least);
-    uint64_t extra = work - least, proven = gckpti_bound_cost(&ask.b, peak, &at);
-    CHECK_MSG(least == ask.b.base_cost && work == d->cost + d->hidden, "seed %u: least work %lu, %lu", seed,
-              (unsigned long)least, (unsigned long)ask.b.base_cost);
-    CHECK_MSG(peak >= ask.b.min_bytes && proven <= extra,
+    uint64_t least, work = lowered_cost(&request.p, d, &least);
+    uint64_t extra = work - least, proven = gckpti_bound_cost(&request.b, peak, &at);
+    CHECK_MSG(least == request.b.base_cost && work == d->cost + d->hidden, "seed %u: least work %lu, %lu", seed,
+              (unsigned long)least, (unsigned long)request.b.base_cost);
+    CHECK_MSG(peak >= request.b.min_bytes && proven <= extra,
               "seed %u, cases %x: %lu repeated in %ld bytes; proven %ld, %ld bytes", seed, cases,
-              (unsigned long)extra, (long)peak, (long)proven, (long)ask.b.min_bytes);
+              (unsigned long)extra, (long)peak, (long)proven, (long)request.b.min_bytes);
     for (int i = 0; i < CASES; i++)
         if (cases >> i & 1) {
             score[i].tried++;
             score[i].extra += extra > 0;
-            score[i].met += extra > 0 && proven == extra;
+            score[i].tight += extra > 0 && proven == extra;
         }
 }
 
@@ -180,10 +180,10 @@ static int list_of(const gckpt_plan *p, int wild, gckpt_instruction *list)
 
 static gckpt_plan *plan_mode(gckpt_mode mode, size_t budget)
 {
-    gckpt_plan_desc d = ask.d;
+    gckpt_plan_desc d = request.d;
     d.mode = mode;
     d.budget = budget;
-    return gckpt_plan_new(ask.g, ask.term, ask.terms, &d);
+    return gckpt_plan_new(request.g, request.term, request.terms, &d);
 }
 
 static void check_plan(const gckpt_plan *p, const char *what, unsigned seed)
@@ -195,17 +195,17 @@ static void check_plan(const gckpt_plan *p, const char *what, unsigned seed)
               "%s, seed %u, cases %x: work %lu, proven %lu; %lu bytes, proven %lu: %s", what, seed,
               cases, (unsigned long)gckpt_plan_cost(p), (unsigned long)gckpt_plan_proven_cost(p),
               (unsigned long)gckpt_plan_bytes(p), (unsigned long)gckpt_plan_proven_bytes(p),
-              p ? "" : gckpt_error_text(ask.g));
+              p ? "" : gckpt_error_text(request.g));
 }
 
 /* Points, and plans for budgets between them: less is proven for more bytes. */
 static gckpt_frontier *check_frontier(unsigned seed)
 {
-    gckpt_frontier *f = gckpt_frontier_new(ask.g, ask.term, ask.terms, &ask.d);
+    gckpt_frontier *f = gckpt_frontier_new(request.g, request.term, request.terms, &request.d);
     gckpt_point now = { 0, 0, 0, 0, 0 };
     uint64_t last = UINT64_MAX;
     int n = gckpt_frontier_points(f);
-    CHECK_MSG(n > 0, "seed %u: %s", seed, gckpt_error_text(ask.g));
+    CHECK_MSG(n > 0, "seed %u: %s", seed, gckpt_error_text(request.g));
     for (int i = 0; i < n; i++) {
         gckpt_frontier_get(f, i, &now);
         CHECK_MSG(now.proven_cost <= now.cost && now.proven_cost <= last &&
@@ -237,7 +237,7 @@ static void check_request(unsigned seed)
     }
     gckpt_frontier *f = check_frontier(seed);
     int points = gckpt_frontier_points(f);
-    if (points == 0 || !CHECK_MSG(open_bound(), "seed %u: %s", seed, gckpt_error_text(ask.g)))
+    if (points == 0 || !CHECK_MSG(open_bound(), "seed %u: %s", seed, gckpt_error_text(request.g)))
         return;
     gckpt_frontier_get(f, 0, &least);
     gckpt_frontier_get(f, points - 1, &most);
@@ -247,7 +247,7 @@ static void check_request(unsigned seed)
         gckpt_plan *p = gckpt_frontier_plan(f, budget);
         check_plan(p, "budget", seed);
         CHECK(live_peak(p->buffers, p->buffer_count, p->length) <=
-              (int64_t)gckpt_plan_arena(p) + ask.b.padding);
+              (int64_t)gckpt_plan_arena(p) + request.b.padding);
         int n = list_of(p, 0, list);
         for (int k = 0; k < TRIED; k++) {
             memcpy(changed, list, (size_t)n * sizeof *list);
@@ -262,31 +262,31 @@ static void check_request(unsigned seed)
 }
 
 /* ---- the library's ops ---- */
-static int random_picks(int gradients)
+static int random_fetches(int gradients)
 {
     int n = 0;
-    gckpt_plan_desc saved = ask.d;
-    for (int tries = 0; tries < 20 && n < PICKS; tries++) {
-        ask.pick[n] = (gckpt_fetch_spec){ ask.g->tensors[below((int64_t)ask.g->count)], gradients };
-        ask.d.fetch = &ask.pick[n];
-        ask.d.fetches = 1;
+    gckpt_plan_desc saved = request.d;
+    for (int tried = 0; tried < 20 && n < FETCHES; tried++) {
+        request.fetch[n] = (gckpt_fetch_spec){ request.g->tensors[below((int64_t)request.g->count)], gradients };
+        request.d.fetch = &request.fetch[n];
+        request.d.fetches = 1;
         gckpt_plan *p = plan_mode(GCKPT_STORE_ALL, 0);
         n += p != NULL;
         gckpt_plan_free(p);
     }
-    ask.d = saved;
+    request.d = saved;
     return n;
 }
 
-static void pin(int percent)
+static void set_policies(int percent)
 {
-    for (size_t i = 0; i < ask.g->count; i++)
-        if (ask.g->tensors[i]->kind == GCKPTI_OP && chance((unsigned)percent)) {
+    for (size_t i = 0; i < request.g->count; i++)
+        if (request.g->tensors[i]->kind == GCKPTI_OP && chance((unsigned)percent)) {
             int keep = chance(50);
             if (keep)
-                gckpt_keep(ask.g->tensors[i]);
+                gckpt_keep(request.g->tensors[i]);
             else
-                gckpt_recompute(ask.g->tensors[i]);
+                gckpt_recompute(request.g->tensors[i]);
             cases |= keep ? 1u << KEPT : 1u << RECOMPUTED;
         }
 }
@@ -295,44 +295,44 @@ static void pin(int percent)
 static void take_request(void)
 {
     const gckpt_plan_desc *d = &net.d;
-    memset(&ask.d, 0, sizeof ask.d);
-    ask.g = net.g;
-    ask.term = net.term;
-    ask.terms = net.terms;
-    ask.d = *d;
+    memset(&request.d, 0, sizeof request.d);
+    request.g = net.g;
+    request.term = net.term;
+    request.terms = net.terms;
+    request.d = *d;
     cases = 1u << PLAIN;
     cases |= d->precision == GCKPT_BF16              ? 1u << BF16
              : d->precision == GCKPT_BF16_STOCHASTIC ? 1u << STOCHASTIC
                                                      : 0;
-    cases |= d->batch > net.rows ? 1u << LOOPED : 0;
+    cases |= d->batch > net.rows ? 1u << ACCUMULATES : 0;
     cases |= d->update_in_backward ? 1u << IN_BACKWARD : 0;
     cases |= d->stage_parameters ? 1u << STAGED : 0;
     cases |= d->alignment == 4 ? 1u << FINE : d->alignment >= 256 ? 1u << COARSE : 0;
-    cases |= d->virtual_ranks > 1 ? 1u << LEAVES : 0;
+    cases |= d->virtual_ranks > 1 ? 1u << VIRTUAL_RANKS : 0;
     cases |= d->offload_bytes ? 1u << OFFLOADED : 0;
     cases |= net.packed ? 1u << PACKED : 0;
-    cases |= ask.terms > 1 ? 1u << LOSSES : 0;
+    cases |= request.terms > 1 ? 1u << LOSSES : 0;
     cases |= net.dropout ? 1u << DROPOUT : 0;
     for (int i = 0; i < d->fetches; i++)
-        cases |= 1u << (net.pick[i].gradient ? GRADIENTS_PICKED : VALUES_PICKED);
+        cases |= 1u << (net.fetch[i].gradient ? GRADIENTS_FETCHED : VALUES_FETCHED);
     for (int i = 0; i < net.count; i++)
-        cases |= net.kept[i] ? 1u << KEPT : net.redone[i] ? 1u << RECOMPUTED : 0;
-    for (size_t k = 0; k < ask.g->count; k++) {
-        const gckpt_tensor *t = ask.g->tensors[k];
+        cases |= net.kept[i] ? 1u << KEPT : net.recomputed[i] ? 1u << RECOMPUTED : 0;
+    for (size_t k = 0; k < request.g->count; k++) {
+        const gckpt_tensor *t = request.g->tensors[k];
         cases |= t->kind == GCKPTI_OP && t->batch_invariant ? 1u << PROLOGUE : 0;
         cases |= t->kind == GCKPTI_OP && t->op->flags & 0xff ? 1u << IN_PLACE : 0;
     }
 }
 
 /* The made graph that is there. */
-static void take_made(void)
+static void take_synthetic(void)
 {
-    memset(&ask.d, 0, sizeof ask.d);
-    ask.g = m.g;
-    ask.term = m.term;
-    ask.terms = m.terms;
-    ask.d = m.d;
-    ask.d.as_built = 0;
+    memset(&request.d, 0, sizeof request.d);
+    request.g = m.g;
+    request.term = m.term;
+    request.terms = m.terms;
+    request.d = m.d;
+    request.d.as_built = 0;
     cases = 1u << PLAIN;
     cases |= m.prologue ? 1u << PROLOGUE : 0;
     cases |= m.terms > 1 ? 1u << LOSSES : 0;
@@ -350,10 +350,10 @@ static void test_real(unsigned first, long count)
         net_open(seed, 1, NET_ROWS);
         take_request();
         check_request(seed);
-        for (int k = 0; k < ask.d.fetches; k++)
-            if (net.pick[k].gradient)
-                net.pick[k--] = net.pick[--ask.d.fetches];
-        ask.d.batch = ask.d.update_in_backward = 0;
+        for (int k = 0; k < request.d.fetches; k++)
+            if (net.fetch[k].gradient)
+                net.fetch[k--] = net.fetch[--request.d.fetches];
+        request.d.batch = request.d.update_in_backward = 0;
         gckpt_plan *p = plan_mode(GCKPT_INFERENCE, 0);
         check_plan(p, "inference", seed);
         CHECK(gckpt_plan_gap(p) <= 0 && gckpt_plan_proven_cost(p) == gckpt_plan_cost(p));
@@ -363,27 +363,27 @@ static void test_real(unsigned first, long count)
 }
 
 /* ---- made-up ops ---- */
-static void test_made(unsigned first, long count)
+static void test_synthetic(unsigned first, long count)
 {
     for (long i = 0; i < count; i++) {
         unsigned seed = first + (unsigned)i;
         net_seed(seed, 3);
         flagged_graph(between(3, 14), 6, 1, 1);
-        take_made();
+        take_synthetic();
         if (chance(40))
-            pin(20);
-        ask.d.batch = chance(30) ? 3 : 0;
-        ask.d.update_in_backward = !ask.d.batch && chance(30);
-        cases |= ask.d.batch ? 1u << LOOPED : 0;
-        cases |= ask.d.update_in_backward ? 1u << IN_BACKWARD : 0;
+            set_policies(20);
+        request.d.batch = chance(30) ? 3 : 0;
+        request.d.update_in_backward = !request.d.batch && chance(30);
+        cases |= request.d.batch ? 1u << ACCUMULATES : 0;
+        cases |= request.d.update_in_backward ? 1u << IN_BACKWARD : 0;
         if (chance(30)) {
             int gradients = chance(50);
-            ask.d.fetch = ask.pick;
-            ask.d.fetches = random_picks(gradients);
-            cases |= ask.d.fetches ? 1u << (gradients ? GRADIENTS_PICKED : VALUES_PICKED) : 0;
+            request.d.fetch = request.fetch;
+            request.d.fetches = random_fetches(gradients);
+            cases |= request.d.fetches ? 1u << (gradients ? GRADIENTS_FETCHED : VALUES_FETCHED) : 0;
         }
         check_request(seed);
-        made_free();
+        synth_free();
     }
 }
 
@@ -391,7 +391,7 @@ static void test_made(unsigned first, long count)
 /* By the head comment of src/search/bound.c: what closure `r` of an instant keeps and repeats; 0: it is none. */
 static int closure(int rank, unsigned r, int64_t *bytes, uint64_t *work)
 {
-    const gckpti_planner *p = &ask.p;
+    const gckpti_planner *p = &request.p;
     unsigned later = 0, then = 0, ran = (1u << p->prologue) - 1;
     *bytes = 0;
     *work = 0;
@@ -413,52 +413,52 @@ static int closure(int rank, unsigned r, int64_t *bytes, uint64_t *work)
             ran |= ran >> u & 1 ? 1u << p->edges[k] : 0;
     for (int u = 0; u < p->nodes; u++) {
         const gckpti_node *q = &p->node[u];
-        int again = r >> u & 1, aux = q->reads_saved && q->backward_index >= rank;
-        if (again && q->runs_once && ran >> u & 1)
+        int rerun = r >> u & 1, saved = q->reads_saved && q->backward_index >= rank;
+        if (rerun && q->runs_once && ran >> u & 1)
             return 0;
-        *bytes += (then >> u & 1) || (!again && later >> u & 1) ? q->out : 0;
-        *bytes += aux && (!again || q->backward_index == rank) ? q->saved : 0;
-        *work += again && ran >> u & 1 ? q->cost : 0;
+        *bytes += (then >> u & 1) || (!rerun && later >> u & 1) ? q->out : 0;
+        *bytes += saved && (!rerun || q->backward_index == rank) ? q->saved : 0;
+        *work += rerun && ran >> u & 1 ? q->cost : 0;
     }
     return 1;
 }
 
 /* All closures of an instant: the least work for so many units of bytes, UINT64_MAX: none has. */
 enum { MOST_BYTES = 512 };
-static uint64_t least_work[MOST_BYTES];
-static void all_closures(int rank, int64_t unit)
+static uint64_t least_cost[MOST_BYTES];
+static void all_closures(int rank, int64_t grain)
 {
-    memset(least_work, 0xff, sizeof least_work);
-    for (unsigned r = 0; r < 1u << ask.p.nodes; r++) {
+    memset(least_cost, 0xff, sizeof least_cost);
+    for (unsigned r = 0; r < 1u << request.p.nodes; r++) {
         int64_t bytes;
         uint64_t work;
         if (!closure(rank, r, &bytes, &work))
             continue;
-        if (!CHECK(bytes / unit < MOST_BYTES))
+        if (!CHECK(bytes / grain < MOST_BYTES))
             return;
-        if (work < least_work[bytes / unit])
-            least_work[bytes / unit] = work;
+        if (work < least_cost[bytes / grain])
+            least_cost[bytes / grain] = work;
     }
 }
 
 /* The lower convex hull of these at `room`, rounded up; costs are multiples of `cost`. */
-static uint64_t hull(int room, uint64_t cost)
+static uint64_t hull(int capacity, uint64_t cost)
 {
     uint64_t best = UINT64_MAX;
-    for (int a = 0; a <= room; a++)
-        for (int b = room; b < MOST_BYTES; b++) {
-            uint64_t n = (uint64_t)(b - a), wa = least_work[a], wb = least_work[b], sum;
+    for (int a = 0; a <= capacity; a++)
+        for (int b = capacity; b < MOST_BYTES; b++) {
+            uint64_t n = (uint64_t)(b - a), wa = least_cost[a], wb = least_cost[b], sum;
             if (wa == UINT64_MAX || wb == UINT64_MAX)
                 continue;
             /* in units of cost / n, so that nothing overflows */
             sum = a == b ? wa / cost
-                         : (wa / cost) * (uint64_t)(b - room) + (wb / cost) * (uint64_t)(room - a);
+                         : (wa / cost) * (uint64_t)(b - capacity) + (wb / cost) * (uint64_t)(capacity - a);
             n = a == b ? 1 : n;
             sum = sum / n * cost + (sum % n * (cost / n) + (sum % n * (cost % n) + n - 1) / n);
             best = sum < best ? sum : best;
         }
-    for (int a = 0; a <= room; a++)
-        best = least_work[a] < best ? least_work[a] : best;
+    for (int a = 0; a <= capacity; a++)
+        best = least_cost[a] < best ? least_cost[a] : best;
     return best;
 }
 
@@ -466,10 +466,10 @@ static uint64_t hull(int room, uint64_t cost)
 static int all_have_bits(const gckpti_cut_point *t)
 {
     int good = 1;
-    for (int i = 0; i < ask.p.nodes; i++) {
-        const gckpti_node *u = &ask.p.node[i];
+    for (int i = 0; i < request.p.nodes; i++) {
+        const gckpti_node *u = &request.p.node[i];
         for (int k = u->in; k < u->in + u->inputs && !(t->node[i].flags & GCKPTI_RUNS_ONCE); k++) {
-            const gckpti_cut_node *q = &t->node[ask.p.edges[k]];
+            const gckpti_cut_node *q = &t->node[request.p.edges[k]];
             good = good && (q->flags & GCKPTI_READ || (q->own_bit && t->node[i].input_bits & q->own_bit));
         }
     }
@@ -484,9 +484,9 @@ static void check_cut(const gckpti_cut_point *t, const gckpti_cut_table *table, 
     unsigned r = 0;
     int64_t bytes;
     uint64_t work;
-    gckpti_mark_cut(&ask.b, table, cut);
-    for (int u = 0; u < ask.p.nodes; u++)
-        r |= ask.b.action[u] ? 1u << u : 0;
+    gckpti_mark_cut(&request.b, table, cut);
+    for (int u = 0; u < request.p.nodes; u++)
+        r |= request.b.action[u] ? 1u << u : 0;
     const uint64_t slant =
         table == &t->table[GCKPTI_FULL] ? q->cost >> GCKPTI_TIE_SHIFT : 0; /* late units cost more */
     CHECK_MSG(closure(t->backward_index, r, &bytes, &work) && bytes == q->bytes && work <= q->cost &&
@@ -496,13 +496,13 @@ static void check_cut(const gckpti_cut_point *t, const gckpti_cut_table *table, 
 }
 
 static long cuts_tried, cuts_exact;
-static void check_instant(gckpti_cut_point *t, int64_t unit, uint64_t cost, unsigned seed)
+static void check_point(gckpti_cut_point *t, int64_t grain, uint64_t cost, unsigned seed)
 {
     int exact = all_have_bits(t), cut;
     uint64_t least = UINT64_MAX;
-    all_closures(t->backward_index, unit);
-    const gckpti_cut_table *all = gckpti_cuts(&ask.b, t, GCKPTI_FULL);
-    const gckpti_cut_table *corners = gckpti_cuts(&ask.b, t, GCKPTI_HULL);
+    all_closures(t->backward_index, grain);
+    const gckpti_cut_table *all = gckpti_cuts(&request.b, t, GCKPTI_FULL);
+    const gckpti_cut_table *corners = gckpti_cuts(&request.b, t, GCKPTI_HULL);
     for (int k = 0; k < all->last.n && exact; k++)
         check_cut(t, all, k, seed);
     for (int k = 0; k < corners->last.n && exact; k++)
@@ -510,19 +510,19 @@ static void check_instant(gckpti_cut_point *t, int64_t unit, uint64_t cost, unsi
     cuts_tried++;
     cuts_exact += exact;
     CHECK(all->last.n > 0 && corners->last.n > 0 && corners->last.n <= all->last.n);
-    for (int room = 0; room < MOST_BYTES; room++) {
-        least = least_work[room] < least ? least_work[room] : least;
-        cut = gckpti_cut_within(&all->last, room * unit);
+    for (int capacity = 0; capacity < MOST_BYTES; capacity++) {
+        least = least_cost[capacity] < least ? least_cost[capacity] : least;
+        cut = gckpti_cut_within(&all->last, capacity * grain);
         uint64_t found = cut < 0 ? UINT64_MAX : gckpti_cut_cost(t, cut);
         CHECK_MSG(found <= least && (!exact || least - found <= found >> (GCKPTI_TIE_SHIFT - 1)),
                   "seed %u, instant %d, %d units: a cut of %lu, the least closure has %lu", seed,
-                  t->backward_index, room, (unsigned long)found, (unsigned long)least);
-        if (room % 4 && room > 40)
+                  t->backward_index, capacity, (unsigned long)found, (unsigned long)least);
+        if (capacity % 4 && capacity > 40)
             continue;
-        uint64_t want = hull(room, cost), got = gckpti_hull_cost(&corners->last, room * unit);
+        uint64_t want = hull(capacity, cost), got = gckpti_hull_cost(&corners->last, capacity * grain);
         CHECK_MSG(got <= want && (!exact || want - got <= 2 + (want >> 20)),
                   "seed %u, instant %d, %d units: proven %lu, the hull of all closures %lu", seed,
-                  t->backward_index, room, (unsigned long)got, (unsigned long)want);
+                  t->backward_index, capacity, (unsigned long)got, (unsigned long)want);
     }
 }
 
@@ -540,15 +540,15 @@ static void test_chain(void)
         x = i % 10 == 5 ? gckpt_tanh(x) : x;
     }
     gckpt_term term = { gckpt_mean_squared_error(x, x0), 1, 0 };
-    memset(&ask.d, 0, sizeof ask.d);
-    ask.g = g;
-    ask.term = &term;
-    ask.terms = 1;
+    memset(&request.d, 0, sizeof request.d);
+    request.g = g;
+    request.term = &term;
+    request.terms = 1;
     CHECK_MSG(open_bound(), "%s", gckpt_error_text(g));
-    for (int k = 0; k < ask.b.points; k++)
-        CHECK_MSG(all_have_bits(&ask.b.point[k]), "instant %d: a value is free", k);
+    for (int k = 0; k < request.b.points; k++)
+        CHECK_MSG(all_have_bits(&request.b.point[k]), "instant %d: a value is free", k);
     close_bound();
-    rig_free(NULL, NULL, g, s);
+    util_free(NULL, NULL, g, s);
 }
 
 /* More different layers than a hull has room for corners: nothing may be claimed. */
@@ -570,21 +570,21 @@ static void test_long(void)
         cost[gckpt_id(x)].forward = 1000 + (uint64_t)(i * 7919 % 1009);
     }
     gckpt_term term = { gckpt_mean_squared_error(x, x0), 1, 0 };
-    memset(&ask.d, 0, sizeof ask.d);
-    ask.g = g;
-    ask.term = &term;
-    ask.terms = 1;
-    ask.d.costs = cost;
-    ask.d.cost_count = (int)g->count;
-    ask.d.batch = 4; /* or gradients pile up, and instants are late */
+    memset(&request.d, 0, sizeof request.d);
+    request.g = g;
+    request.term = &term;
+    request.terms = 1;
+    request.d.costs = cost;
+    request.d.cost_count = (int)g->count;
+    request.d.batch = 4; /* or gradients pile up, and instants are late */
     cases = 0;
     for (int group = 1; group < 400; group *= 3) {
-        ask.d.segment_size = group;
+        request.d.segment_size = group;
         gckpt_plan *p = plan_mode(GCKPT_SQRT, 0);
         check_plan(p, "long chain", (unsigned)group);
         gckpt_plan_free(p);
     }
-    rig_free(NULL, NULL, g, s);
+    util_free(NULL, NULL, g, s);
 }
 
 static void test_closures(unsigned first, long count)
@@ -596,19 +596,19 @@ static void test_closures(unsigned first, long count)
         int scale = i % 3 != 2 ? 1 : sizeof(size_t) > 4 ? 1 << 28 : 1 << 26;
         uint64_t cost = i % 3 == 2 ? UINT64_C(1) << 44 : i % 3 == 1 ? 1000003 : 1;
         flagged_graph(between(4, 13), 5, scale, cost);
-        take_made();
+        take_synthetic();
         if (chance(40))
-            pin(20);
+            set_policies(20);
         if (chance(30)) {
-            ask.d.fetch = ask.pick;
-            ask.d.fetches = random_picks(0);
+            request.d.fetch = request.fetch;
+            request.d.fetches = random_fetches(0);
         }
-        if (CHECK_MSG(open_bound(), "seed %u: %s", seed, gckpt_error_text(ask.g)) &&
-            CHECK(ask.p.nodes <= 15))
-            for (int k = 0; k < ask.b.points; k++)
-                check_instant(&ask.b.point[k], (int64_t)scale * UNIT, cost, seed);
+        if (CHECK_MSG(open_bound(), "seed %u: %s", seed, gckpt_error_text(request.g)) &&
+            CHECK(request.p.nodes <= 15))
+            for (int k = 0; k < request.b.points; k++)
+                check_point(&request.b.point[k], (int64_t)scale * FLOAT_BYTES, cost, seed);
         close_bound();
-        made_free();
+        synth_free();
     }
     printf("%ld instants against all closures, %ld of them without free values\n", cuts_tried,
            cuts_exact);
@@ -617,21 +617,21 @@ static void test_closures(unsigned first, long count)
 
 int main(int argc, char **argv)
 {
-    unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : check_tries(9) == 9 ? 1 : check_seed();
-    long scale = argc > 2 ? strtol(argv[2], NULL, 10) : check_tries(100);
+    unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : check_iterations(9) == 9 ? 1 : check_seed();
+    long scale = argc > 2 ? strtol(argv[2], NULL, 10) : check_iterations(100);
     long extra = 0;
-    net_wants = NET_MIXING | NET_ALONE;
+    net_features = NET_MIXING | NET_ALONE;
     CHECK(!gckpt_plan_proven_cost(NULL) && !gckpt_plan_proven_bytes(NULL) &&
           !gckpt_frontier_proven_bytes(NULL) && gckpt_plan_gap(NULL) <= 0);
     test_chain();
     test_long();
     test_closures(first, 60 * scale / 100);
-    test_made(first, 60 * scale / 100);
+    test_synthetic(first, 60 * scale / 100);
     test_real(first, 60 * scale / 100);
     for (int i = 0; i < CASES; i++) {
         printf("%-24s %7ld schedules, %7ld recompute, %6ld have no more work than is proven\n",
-               names[i], score[i].tried, score[i].extra, score[i].met);
-        CHECK_MSG(argc > 1 || check_tries(9) < 9 || score[i].extra >= scale, "%s: only %ld schedules", names[i],
+               names[i], score[i].tried, score[i].extra, score[i].tight);
+        CHECK_MSG(argc > 1 || check_iterations(9) < 9 || score[i].extra >= scale, "%s: only %ld schedules", names[i],
                   score[i].extra);
         extra += score[i].extra;
     }

@@ -18,7 +18,7 @@
 
 enum { STEPS = 4096, POINTS = 1024 };
 
-static int told; /* every miss is printed */
+static int verbose; /* every miss is printed */
 
 /* What plans are asked for now: by made graphs or real ones. */
 static struct {
@@ -26,7 +26,7 @@ static struct {
     const gckpt_term *term;
     int terms;
     gckpt_plan_desc d;
-} ask;
+} request;
 
 /* Plans by bytes, descending. */
 typedef struct {
@@ -47,35 +47,35 @@ static void drop_frontier(void)
     memset(&front, 0, sizeof front);
 }
 
-static void ask_made(void)
+static void request_synthetic(void)
 {
-    memset(&ask, 0, sizeof ask);
-    ask.g = m.g;
-    ask.term = m.term;
-    ask.terms = m.terms;
-    ask.d = m.d;
+    memset(&request, 0, sizeof request);
+    request.g = m.g;
+    request.term = m.term;
+    request.terms = m.terms;
+    request.d = m.d;
 }
-static void drop_made(void)
+static void drop_synthetic(void)
 {
     drop_frontier();
-    made_free();
+    synth_free();
 }
 
 /* ---- plans ---- */
 static gckpt_plan *plan_mode(gckpt_mode mode, size_t budget)
 {
-    gckpt_plan_desc d = ask.d;
+    gckpt_plan_desc d = request.d;
     d.mode = mode;
     d.budget = budget;
-    return gckpt_plan_new(ask.g, ask.term, ask.terms, &d);
+    return gckpt_plan_new(request.g, request.term, request.terms, &d);
 }
 static gckpt_plan *plan_list(const gckpt_instruction *list, int n)
 {
-    gckpt_plan_desc d = ask.d;
+    gckpt_plan_desc d = request.d;
     d.mode = GCKPT_SCHEDULE;
     d.schedule = list;
     d.instructions = n;
-    return gckpt_plan_new(ask.g, ask.term, ask.terms, &d);
+    return gckpt_plan_new(request.g, request.term, request.terms, &d);
 }
 
 /* A schedule of the oracle's, laid out by the library. */
@@ -93,8 +93,8 @@ static long checked;
 static int check_plan(const gckpt_plan *p, const char *what, unsigned seed)
 {
     checked += p != NULL;
-    return CHECK_MSG(p && has_its_work(p), "%s, seed %u: %s", what, seed,
-                     p ? "another workspace" : gckpt_error_text(ask.g));
+    return CHECK_MSG(p && workspaces_match(p), "%s, seed %u: %s", what, seed,
+                     p ? "another workspace" : gckpt_error_text(request.g));
 }
 
 /* Least work of points in `bytes`; ORACLE_NEVER. */
@@ -107,9 +107,9 @@ static uint64_t work_at(const point *p, int n, uint64_t bytes)
     return best;
 }
 
-static size_t told_least(void)
+static size_t reported_least(void)
 {
-    const char *at = strstr(gckpt_error_text(ask.g), "needs at least ");
+    const char *at = strstr(gckpt_error_text(request.g), "needs at least ");
     return at ? (size_t)strtoul(at + 15, NULL, 10) : 0;
 }
 
@@ -139,7 +139,7 @@ static uint64_t check_budget(size_t budget, int whole, unsigned seed)
     }
     if (p && whole) {
         /* between points of larger graphs it may be better alone */
-        const int same = ask.g->count <= GCKPTI_TINY_N || budget == at.bytes;
+        const int same = request.g->count <= GCKPTI_TINY_N || budget == at.bytes;
         q = plan_mode(GCKPT_OPTIMAL, budget);
         CHECK_MSG(
             q && gckpt_plan_cost(p) >= gckpt_plan_cost(q) &&
@@ -161,11 +161,11 @@ static void find_frontier(unsigned seed)
 {
     gckpt_point last = { 0, 0, 0, 0, 0 }, now;
     drop_frontier();
-    front.f = gckpt_frontier_new(ask.g, ask.term, ask.terms, &ask.d);
+    front.f = gckpt_frontier_new(request.g, request.term, request.terms, &request.d);
     gckpt_plan *p = plan_mode(GCKPT_STORE_ALL, 0);
     int n = gckpt_frontier_points(front.f);
     CHECK_MSG(n > 0 && n <= POINTS && p && gckpt_frontier_complete(front.f),
-              "seed %u: a frontier of %d points: %s", seed, n, gckpt_error_text(ask.g));
+              "seed %u: a frontier of %d points: %s", seed, n, gckpt_error_text(request.g));
     front.n = n < POINTS ? n : POINTS;
     for (int i = 0; i < front.n; i++) {
         CHECK(gckpt_frontier_get(front.f, i, &now) == GCKPT_OK);
@@ -188,13 +188,13 @@ static void find_frontier(unsigned seed)
               (unsigned long)gckpt_plan_cost(p), (unsigned long)front.most);
     gckpt_plan_free(p);
     p = gckpt_frontier_plan(front.f, front.least - 1);
-    CHECK_MSG(!p && gckpt_error(ask.g) == GCKPT_E_BUDGET && told_least() == front.least,
+    CHECK_MSG(!p && gckpt_error(request.g) == GCKPT_E_BUDGET && reported_least() == front.least,
               "seed %u: a frontier gives a plan below its least", seed);
     gckpt_plan_free(p);
     p = plan_mode(GCKPT_AUTO, front.least - 1);
-    CHECK_MSG(!p && gckpt_error(ask.g) == GCKPT_E_BUDGET && told_least() == front.least,
+    CHECK_MSG(!p && gckpt_error(request.g) == GCKPT_E_BUDGET && reported_least() == front.least,
               "seed %u: a byte less than the least, %lu: %s", seed, (unsigned long)front.least,
-              p ? "a plan" : gckpt_error_text(ask.g));
+              p ? "a plan" : gckpt_error_text(request.g));
     gckpt_plan_free(p);
     check_budget(front.least, 1, seed);
 }
@@ -205,13 +205,13 @@ static int oracle_points(point *out)
     uint64_t memory = 0, peak = 0;
     int n = 0;
     for (int i = 0; i < m.o.n; i++)
-        memory += 4 * m.o.op[i].out + m.o.op[i].aux + m.o.op[i].work_forward +
-                  m.o.op[i].work_backward + m.o.op[i].hold;
+        memory += 4 * m.o.op[i].out + m.o.op[i].saved + m.o.op[i].work_forward +
+                  m.o.op[i].work_backward + m.o.op[i].param_grad;
     for (; n < POINTS; n++) {
         out[n].work = oracle_exhaustive(&m.o, memory, &peak, NULL, NULL);
         if (out[n].work == ORACLE_NEVER)
             break;
-        out[n].bytes = peak * UNIT;
+        out[n].bytes = peak * FLOAT_BYTES;
         memory = peak - 1;
     }
     return n;
@@ -225,13 +225,13 @@ static int fits_at_all(const gckpt_plan *p, uint64_t bytes)
     gckpt_buffer b;
     for (int i = 0; i < gckpt_plan_buffers(p); i++) {
         gckpt_plan_buffer(p, i, &b);
-        oracle_block one = { b.start, b.end, (int)(b.size / UNIT) };
+        oracle_block one = { b.start, b.end, (int)(b.size / FLOAT_BYTES) };
         int at = n++;
         for (; at > 0 && block[at - 1].start > one.start; at--)
             block[at] = block[at - 1];
         block[at] = one;
     }
-    return oracle_fits(block, n, (int)(bytes / UNIT));
+    return oracle_fits(block, n, (int)(bytes / FLOAT_BYTES));
 }
 
 /* ---- least work, compared ---- */
@@ -260,7 +260,7 @@ static void compare(score *s, unsigned seed)
     CHECK_MSG(gckpti_proven_bytes(&front.f->p) <= best[k - 1].bytes,
               "seed %u: %lu bytes are proven, but %lu will do", seed,
               (unsigned long)gckpti_proven_bytes(&front.f->p), (unsigned long)best[k - 1].bytes);
-    s->least_proven += best[k - 1].bytes - gckpti_proven_bytes(&front.f->p) < UNIT;
+    s->least_proven += best[k - 1].bytes - gckpti_proven_bytes(&front.f->p) < FLOAT_BYTES;
     double above = (double)(front.least - m.base) / (double)best[k - 1].bytes - 1;
     s->least_sum += above;
     s->least_worst = above > s->least_worst ? above : s->least_worst;
@@ -270,7 +270,7 @@ static void compare(score *s, unsigned seed)
               "seed %u: work %lu in a bound of %lu; the exhaustive search found none below %lu",
               seed, (unsigned long)some->work, (unsigned long)bound,
               (unsigned long)work_at(best, k, bound));
-    for (uint64_t bytes = best[k - 1].bytes; bytes <= front.at[0].bytes - m.base; bytes += UNIT) {
+    for (uint64_t bytes = best[k - 1].bytes; bytes <= front.at[0].bytes - m.base; bytes += FLOAT_BYTES) {
         uint64_t want = work_at(best, k, bytes), got = work_at(front.at, n, m.base + bytes),
                  least = gckpti_proven_cost(&front.f->p, (size_t)bytes);
         CHECK_MSG(least <= want, "seed %u, %lu bytes: proven %lu, but %lu will do", seed,
@@ -282,7 +282,7 @@ static void compare(score *s, unsigned seed)
             s->within++;
             continue;
         }
-        oracle_exhaustive(&m.o, bytes / UNIT, NULL, steps, &length);
+        oracle_exhaustive(&m.o, bytes / FLOAT_BYTES, NULL, steps, &length);
         gckpt_plan *p = plan_steps(steps, length);
         check_plan(p, "schedule", seed);
         CHECK_MSG(p && gckpt_plan_cost(p) == want && gckpt_plan_peak(p) <= bytes,
@@ -291,10 +291,10 @@ static void compare(score *s, unsigned seed)
                   (unsigned long)gckpt_plan_peak(p));
         int fits = gckpt_plan_arena(p) <= bytes ? 2 : fits_at_all(p, bytes);
         *(fits == 2 ? &s->search : fits ? &s->layout : &s->impossible) += 1;
-        if (told)
+        if (verbose)
             CHECK(fits_at_all(p, gckpt_plan_arena(p)) &&
-                  fits_at_all(p, gckpt_plan_peak(p) - UNIT) <= 0);
-        if (told)
+                  fits_at_all(p, gckpt_plan_peak(p) - FLOAT_BYTES) <= 0);
+        if (verbose)
             printf("%s, seed %u: %lu bytes: work %ld, least %lu in an arena of %lu\n", s->name,
                    seed, (unsigned long)bytes, got == ORACLE_NEVER ? -1 : (long)got,
                    (unsigned long)want, (unsigned long)gckpt_plan_arena(p));
@@ -348,26 +348,26 @@ static int all_lead_to_a_loss(void)
 static void test_small(unsigned first, long chains, long graphs)
 {
     score plain = { .name = "chains" }, any = { .name = "chains, any needs" },
-          free_form = { .name = "graphs" };
+          free_lowering = { .name = "graphs" };
     for (long i = 0; i < chains; i++) {
         score *s = i % 3 == 2 ? &any : &plain;
         random_state = (first + (unsigned)i) * 0x9e3779b97f4a7c15u + 11;
         random_chain(between(3, 5), i % 3 == 2);
-        ask_made();
+        request_synthetic();
         compare(s, first + (unsigned)i);
-        drop_made();
+        drop_synthetic();
     }
     for (long i = 0; i < graphs; i++) {
         random_state = (first + (unsigned)i) * 0x9e3779b97f4a7c15u + 12;
         random_graph(between(3, 6));
-        ask_made();
+        request_synthetic();
         if (losses_are_active() && all_lead_to_a_loss())
-            compare(&free_form, first + (unsigned)i);
-        drop_made();
+            compare(&free_lowering, first + (unsigned)i);
+        drop_synthetic();
     }
     print_score(&plain);
     print_score(&any);
-    print_score(&free_form);
+    print_score(&free_lowering);
     CHECK_MSG(plain.optimal * 100 >= plain.budgets * 98, "chains: %ld of %ld budgets are optimal",
               plain.optimal, plain.budgets);
     CHECK_MSG(plain.within == plain.budgets, "chains: %ld of %ld budgets are within 10 %%",
@@ -388,16 +388,16 @@ static void uniform_chain(int n)
 {
     unsigned needs[2] = { GCKPT_IN(0), GCKPT_IN(0) };
     int last = -1;
-    made_start();
+    synth_start();
     for (int i = 0; i < n - 1; i++) {
         const synth_attributes a = { .out = 4 };
         const gckpt_cost unit = { 1, 1 };
-        last = made_op(&last, 1, i == 0 ? made_param(4) : -1, &a, needs, 0, unit);
+        last = synth_op(&last, 1, i == 0 ? synth_param(4) : -1, &a, needs, 0, unit);
     }
     const synth_attributes loss = { .workspace_backward = 4 };
     const gckpt_cost cost = { 0, 1 };
-    made_op(&last, 1, -1, &loss, needs, 1, cost);
-    made_finish();
+    synth_op(&last, 1, -1, &loss, needs, 1, cost);
+    synth_finish();
 }
 
 static void test_revolve(int most)
@@ -406,11 +406,11 @@ static void test_revolve(int most)
     double worst = 0, sum = 0;
     for (int n = 2; n <= most; n++) {
         uniform_chain(n);
-        ask_made();
+        request_synthetic();
         find_frontier((unsigned)n);
         for (int s = 1; s <= n; s++) {
             uint64_t want = oracle_revolve((uint64_t)n, (uint64_t)s) + (uint64_t)n;
-            uint64_t bytes = m.base + (uint64_t)(s + 2) * 4 * UNIT;
+            uint64_t bytes = m.base + (uint64_t)(s + 2) * 4 * FLOAT_BYTES;
             uint64_t work = work_at(front.at, front.n, bytes);
             if (n <= 7)
                 CHECK(oracle_exhaustive(&m.o, (uint64_t)(s + 2) * 4, NULL, NULL, NULL) == want);
@@ -423,7 +423,7 @@ static void test_revolve(int most)
             gckpt_plan_free(p);
             if (work != ORACLE_NEVER)
                 check_budget((size_t)bytes, chance(10), (unsigned)n);
-            if (told && work != want)
+            if (verbose && work != want)
                 printf("Revolve, %d steps, %d checkpoints: work %ld, least %lu\n", n, s,
                        work == ORACLE_NEVER ? -1 : (long)work, (unsigned long)want);
             double gap = work == ORACLE_NEVER ? 1 : (double)work / (double)want - 1;
@@ -432,7 +432,7 @@ static void test_revolve(int most)
             sum += gap;
             worst = gap > worst ? gap : worst;
         }
-        drop_made();
+        drop_synthetic();
     }
     printf("%-18s %5d lengths %5ld budgets: %6.2f %% equal to the closed form, gap mean %.3f %%, "
            "worst %.1f %%; %.2f %% are proven\n",
@@ -447,17 +447,17 @@ enum { SETUPS = 6 };
 static void take_setup(int setup)
 {
     static const struct {
-        int leaves, ranks, times; /* times: rows of a leaf, of a micro-batch's */
+        int virtual_ranks, ranks, times; /* times: rows of a leaf, of a micro-batch's */
     } setups[SETUPS] = { { 1, 1, 1 }, { 1, 1, 9 }, { 4, 1, 2 },
                          { 2, 2, 1 }, { 8, 4, 1 }, { 4, 4, 3 } };
-    int64_t rows = ask.g->rows;
+    int64_t rows = request.g->rows;
     int ranks = setups[setup].ranks;
     gckpt_shard shard = setup < 3 ? GCKPT_SHARD_NONE : (gckpt_shard)below(4);
-    CHECK(gckpt_store_ranks(ask.g->store, ranks - 1, ranks, shard) == GCKPT_OK);
-    ask.d.virtual_ranks = setups[setup].leaves;
-    ask.d.batch = rows * setups[setup].leaves * setups[setup].times;
-    ask.d.batch -= setup > 1 && ask.d.batch > rows && chance(50);
-    ask.d.link_cost = (uint64_t)below(1000000);
+    CHECK(gckpt_store_ranks(request.g->store, ranks - 1, ranks, shard) == GCKPT_OK);
+    request.d.virtual_ranks = setups[setup].virtual_ranks;
+    request.d.batch = rows * setups[setup].virtual_ranks * setups[setup].times;
+    request.d.batch -= setup > 1 && request.d.batch > rows && chance(50);
+    request.d.link_cost = (uint64_t)below(1000000);
 }
 
 /* ---- what holds for every graph ---- */
@@ -478,7 +478,7 @@ static void check_rival(const gckpt_plan *rival, const char *what, unsigned seed
 }
 
 /* Store-all's body with stretches of forwards repeated anywhere. */
-static int own_schedule(const gckpt_plan *all, gckpt_instruction *list)
+static int custom_schedule(const gckpt_plan *all, gckpt_instruction *list)
 {
     int n = 0, forwards = 0;
     gckpt_instruction in;
@@ -507,7 +507,7 @@ static void check_modes(unsigned seed)
         if (check_plan(p, names[i], seed))
             check_rival(p, names[i], seed);
         if (p && i == 0) {
-            int n = own_schedule(p, list);
+            int n = custom_schedule(p, list);
             gckpt_plan *q = plan_list(list, n);
             check_plan(q, "schedule", seed);
             gckpt_plan_free(q);
@@ -518,9 +518,9 @@ static void check_modes(unsigned seed)
 
 static void check_budgets(unsigned seed)
 {
-    size_t room = front.most > front.least ? front.most - front.least : 0;
+    size_t spare = front.most > front.least ? front.most - front.least : 0;
     for (int i = 0; i < 20; i++)
-        check_budget(front.least + (i == 19 ? room : below((int64_t)room + 1)), i % 10 == 9, seed);
+        check_budget(front.least + (i == 19 ? spare : below((int64_t)spare + 1)), i % 10 == 9, seed);
 }
 
 static void check_rotor(unsigned seed)
@@ -528,19 +528,19 @@ static void check_rotor(unsigned seed)
     static oracle_step steps[STEPS];
     oracle_rotor rotor;
     gckpt_plan *p = plan_mode(GCKPT_STORE_ALL, 0);
-    uint64_t memory = gckpt_plan_peak(p) / UNIT;
+    uint64_t memory = gckpt_plan_peak(p) / FLOAT_BYTES;
     gckpt_plan_free(p);
     for (int i = 0; i < m.o.n; i++) /* what rotor keeps though no backward reads it */
         memory += m.o.op[i].out;
     oracle_rotor_new(&rotor, &m.o, memory);
     for (int i = 0; i < 8; i++) {
-        uint64_t at = memory * (uint64_t)(i + 1) / 8, work = oracle_rotor_work(&rotor, at);
+        uint64_t at = memory * (uint64_t)(i + 1) / 8, work = oracle_rotor_cost(&rotor, at);
         int n = work == ORACLE_NEVER ? 0 : oracle_rotor_list(&rotor, at, steps, STEPS);
         if (n == 0)
             continue;
         p = plan_steps(steps, n);
         if (check_plan(p, "rotor", seed)) {
-            CHECK_MSG(gckpt_plan_cost(p) <= work && gckpt_plan_peak(p) <= at * UNIT,
+            CHECK_MSG(gckpt_plan_cost(p) <= work && gckpt_plan_peak(p) <= at * FLOAT_BYTES,
                       "seed %u: rotor promised work %lu in %lu floats, its list has %lu in %lu "
                       "bytes",
                       seed, (unsigned long)work, (unsigned long)at,
@@ -561,20 +561,20 @@ static void test_large(unsigned first, long count)
         random_state = seed * 0x9e3779b97f4a7c15u + 13;
         const int most = chance(50) ? 6 : 3;
         large_graph(between(5, chain ? 40 : 56), chain, most);
-        ask_made();
+        request_synthetic();
         find_frontier(seed);
         check_modes(seed);
         check_budgets(seed);
         if (chain && oracle_is_chain(&m.o))
             check_rotor(seed);
-        drop_made();
+        drop_synthetic();
     }
     printf("%-18s %5ld graphs %6ld plans checked; worse than another mode or rotor in %ld of %ld\n",
            "large graphs", count, checked - before, worse - w, rivals - c);
 }
 
 /* Graphs whose parameters are cut into shares, or not. */
-static void test_shares(unsigned first, long count)
+static void test_sharding(unsigned first, long count)
 {
     long before = checked, w = worse, c = rivals;
     for (long i = 0; i < count; i++) {
@@ -582,14 +582,14 @@ static void test_shares(unsigned first, long count)
         random_state = seed * 0x9e3779b97f4a7c15u + 16;
         param_times = chance(30) ? 1 : 2200;
         large_graph(between(5, 30), 0, 4);
-        ask_made();
+        request_synthetic();
         for (int setup = 2; setup < SETUPS; setup++) {
             take_setup(setup);
             find_frontier(seed);
             check_modes(seed);
             check_budgets(seed);
         }
-        drop_made();
+        drop_synthetic();
     }
     param_times = 1;
     printf("%-18s %5ld graphs %6ld plans checked; worse than another mode in %ld of %ld\n",
@@ -601,12 +601,12 @@ static void test_shares(unsigned first, long count)
 static void shape_of(score *s, int ops, int64_t which, unsigned seed, int drawn)
 {
     net_seed(seed, 3);
-    made_shape_of(ops, which, drawn);
-    ask_made();
+    synth_shape_of(ops, which, drawn);
+    request_synthetic();
     compare(s, seed);
     drop_frontier();
-    promise_made("ops", ops, which);
-    made_free();
+    promise_synthetic("ops", ops, which);
+    synth_free();
 }
 
 /* All that have up to four ops (or each of so many), and samples of those with five and six. */
@@ -615,12 +615,12 @@ static void test_shapes(int64_t first, int64_t each, int64_t samples)
     score all = { .name = "all of 1 to 4 ops" }, five = { .name = "samples of 5 ops" },
           six = { .name = "samples of 6 ops" };
     for (int ops = 1; ops <= 4; ops++)
-        for (int64_t which = first % each; which < made_shape_count(ops); which += each)
+        for (int64_t which = first % each; which < synth_shape_count(ops); which += each)
             shape_of(&all, ops, which, (unsigned)which, 0);
     for (int64_t i = 0; i < samples; i++) {
         uint64_t state = (uint64_t)(first + i);
         for (int ops = 5; ops <= 6; ops++) {
-            int64_t which = (int64_t)(next_random(&state) % (uint64_t)made_shape_count(ops));
+            int64_t which = (int64_t)(next_random(&state) % (uint64_t)synth_shape_count(ops));
             shape_of(ops == 5 ? &five : &six, ops, which, (unsigned)(first + i), (int)(i % 2));
         }
     }
@@ -634,11 +634,11 @@ static void test_nets(unsigned first, long count, int ways)
 {
     const void *kernels;
     gckpt_backend other = *gckpti_cpu_backend(GCKPT_ISA_PLAIN, &kernels);
-    net_wants = NET_MIXING | NET_CACHES | NET_ALONE | NET_RANKS;
+    net_features = NET_MIXING | NET_CACHES | NET_ALONE | NET_RANKS;
     net_backend = &other;
     for (long i = 0; i < count; i++) {
         unsigned seed = first + (unsigned)i;
-        net_growth = seed % 64 == 7 ? 0 : 3 + (int)(seed % 5) * 2;
+        net_op_count = seed % 64 == 7 ? 0 : 3 + (int)(seed % 5) * 2;
         for (int way = 1; way <= ways; way++) {
             promise_all(seed, way);
             if (seed % 4 == 0)
@@ -648,12 +648,12 @@ static void test_nets(unsigned first, long count, int ways)
         }
     }
     net_backend = NULL;
-    net_wants = 0;
-    net_growth = 0;
+    net_features = 0;
+    net_op_count = 0;
     printf("%-18s %5ld nets, %d requests for each\n", "promises", count, ways);
-    promise_tell();
-    CHECK_MSG(promise_nothing * 50 <= count * ways, "%ld nets have nothing to train",
-              promise_nothing);
+    promise_report();
+    CHECK_MSG(promise_untrainable * 50 <= count * ways, "%ld nets have nothing to train",
+              promise_untrainable);
 }
 
 /* The first loss depends on nothing that is trained, a regulariser does: the batch has forwards and no backwards. All
@@ -728,19 +728,19 @@ static void test_regulariser_alone(void)
 
 int main(int argc, char **argv)
 {
-    unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : check_tries(9) == 9 ? 1 : check_seed();
-    long scale = argc > 2 ? strtol(argv[2], NULL, 10) : check_tries(15);
-    told = argc > 3;
+    unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : check_iterations(9) == 9 ? 1 : check_seed();
+    long scale = argc > 2 ? strtol(argv[2], NULL, 10) : check_iterations(15);
+    verbose = argc > 3;
     if (argc > 1 && !strcmp(argv[1], "shapes")) {
-        promise_told = 1;
+        promise_verbose = 1;
         test_shapes(argc > 2 ? strtol(argv[2], NULL, 10) : 0,
                     argc > 3 ? strtol(argv[3], NULL, 10) : 1,
                     argc > 4 ? strtol(argv[4], NULL, 10) : 0);
-        promise_tell();
+        promise_report();
         return check_report("test_plan");
     }
     if (argc > 1 && !strcmp(argv[1], "nets")) {
-        promise_told = 1;
+        promise_verbose = 1;
         test_nets(argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : 1,
                   argc > 3 ? strtol(argv[3], NULL, 10) : 100,
                   argc > 4 ? (int)strtol(argv[4], NULL, 10) : 1);
@@ -749,11 +749,11 @@ int main(int argc, char **argv)
     test_small(first, 600 * scale / 100, 150 * scale / 100);
     test_revolve(20);
     test_large(first, 40 * scale / 100);
-    test_shares(first, (8 * scale + 99) / 100);
+    test_sharding(first, (8 * scale + 99) / 100);
     test_shapes(first, 15000 / scale, 40 * scale / 15);
     test_nets(first, 160 * scale / 15, 1);
     if (first == 1 && scale >= 15) /* a third of the nets draws most of it */
-        net_check_met();
+        net_check_coverage();
     test_regulariser_alone();
     test_no_arena();
     printf("%ld plans checked\n", checked);

@@ -13,7 +13,7 @@ enum { POINTS = 600, PLANS = 100 };
 /* The request; forms and orders of backwards may be chosen. */
 static void build(int n, unsigned skips, int most, int segments)
 {
-    skipping_chain(n, skips, most, segments);
+    skip_chain(n, skips, most, segments);
     m.d.as_built = 0;
     CHECK_MSG(gckpt_error(m.g) == GCKPT_OK, "%s", gckpt_error_text(m.g));
 }
@@ -59,19 +59,19 @@ typedef struct {
 static void against_optimum(score *t, unsigned seed)
 {
     uint64_t memory = 0, peak = 0;
-    size_t base = (size_t)m.o.op[0].hold * UNIT; /* the parameter */
+    size_t base = (size_t)m.o.op[0].param_grad * FLOAT_BYTES; /* the parameter */
     find(seed);
     for (int i = 0; i < m.o.n; i++)
-        memory += 4 * m.o.op[i].out + m.o.op[i].aux + m.o.op[i].work_forward +
-                  m.o.op[i].work_backward + m.o.op[i].hold;
+        memory += 4 * m.o.op[i].out + m.o.op[i].saved + m.o.op[i].work_forward +
+                  m.o.op[i].work_backward + m.o.op[i].param_grad;
     t->graphs++;
     for (uint64_t above = point[points - 1].bytes - base;
          memory > 0;) { /* steps of the optimum, downwards */
         uint64_t want = oracle_exhaustive(&m.o, memory, &peak, NULL, NULL);
         if (want == ORACLE_NEVER)
             break;
-        for (uint64_t bytes = peak * UNIT;
-             bytes < above + UNIT && bytes <= point[points - 1].bytes - base; bytes += UNIT) {
+        for (uint64_t bytes = peak * FLOAT_BYTES;
+             bytes < above + FLOAT_BYTES && bytes <= point[points - 1].bytes - base; bytes += FLOAT_BYTES) {
             uint64_t got = work_in(base + bytes);
             t->budgets++;
             t->optimal += got == want;
@@ -84,14 +84,14 @@ static void against_optimum(score *t, unsigned seed)
             t->proven += p && gckpt_plan_proven_cost(p) == want;
             gckpt_plan_free(p);
         }
-        above = peak * UNIT - UNIT;
+        above = peak * FLOAT_BYTES - FLOAT_BYTES;
         memory = peak - 1;
     }
     gckpt_frontier_free(frontier);
 }
 
 /* A budget asked for alone gets the work that the frontier says; one byte less that of the point before. */
-static void asked_alone(unsigned seed, int at)
+static void planned_alone(unsigned seed, int at)
 {
     for (int less = 0; less < 2; less++) {
         gckpt_plan *p = plan(GCKPT_OPTIMAL, point[at].bytes - (size_t)less, 0);
@@ -228,14 +228,14 @@ static void check_promises(unsigned seed, int n)
 int main(int argc, char **argv)
 {
     unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : check_seed();
-    int scale = argc > 2 ? atoi(argv[2]) : check_tries(40);
+    int scale = argc > 2 ? atoi(argv[2]) : check_iterations(40);
     score t = { 0, 0, 0, 0, 0, 0 };
     for (unsigned i = 0; i < 15u * (unsigned)scale; i++) {
         random_state = (first + i) * 0x9e3779b97f4a7c15u + 1;
         int n = between(4, 7), most = between(4, 9);
         build(n, 40, most, 0);
         against_optimum(&t, first + i);
-        made_free();
+        synth_free();
     }
     printf("%ld graphs, %ld budgets: %.2f %% optimal (%ld not), %ld refused, lost %.4f %%; the "
            "bound is the optimum in %.2f %%\n",
@@ -249,35 +249,35 @@ int main(int argc, char **argv)
         build(between(6, 14), 40, 60, 1);
         find(first + i);
         for (int at = 0; at < points; at += between(1, 1 + points / 6))
-            asked_alone(first + i, at);
+            planned_alone(first + i, at);
         gckpt_frontier_free(frontier);
-        made_free();
+        synth_free();
     }
     for (unsigned i = 0; i < 3u * (unsigned)scale; i++) {
         random_state = (first + i) * 0x9e3779b97f4a7c15u + 4;
         int n = between(4, 14);
         build(n, 30, 12, 1);
         against_groups(first + i, n + 1, 8);
-        made_free();
+        synth_free();
     }
-    for (unsigned i = 0; i < ((unsigned)scale + 39) / 40 && check_share(0, 2); i++) {
+    for (unsigned i = 0; i < ((unsigned)scale + 39) / 40 && check_sampled(0, 2); i++) {
         random_state = (first + i) * 0x9e3779b97f4a7c15u + 5;
         int n = between(20, scale < 10 ? 60 : 150), most = between(2, 40);
         const unsigned skips = chance(50) ? 30 : 5;
         build(n, skips, most, 1);
-        for (int k = 0, pins = chance(50); k < n && pins; k++)
+        for (int k = 0, policies = chance(50); k < n && policies; k++)
             if (chance(15)) {
                 if (chance(50))
                     gckpt_keep(m.t[k]);
                 else
                     gckpt_recompute(m.t[k]);
             }
-        m.d.alignment = (size_t)UNIT << below(6);
+        m.d.alignment = (size_t)FLOAT_BYTES << below(6);
         m.d.as_built = chance(50);
         m.d.offload_bytes = chance(30) ? (size_t)between(1, 100) * 16 : 0;
         m.d.offload_cost = (uint64_t)between(1, 200000);
         check_promises(first + i, n + 1);
-        made_free();
+        synth_free();
     }
     printf("%ld plans of larger graphs beside %ld of other modes; %ld have less work than the "
            "frontier\n",

@@ -133,7 +133,7 @@ static net net_new(sizes z, int rows, int two, gckpt_storage storage, int floats
 }
 static void net_free(net *n)
 {
-    rig_free(NULL, NULL, n->g, n->s);
+    util_free(NULL, NULL, n->g, n->s);
     weights_free(&n->w);
 }
 
@@ -157,7 +157,7 @@ static uint64_t train(const net *n, gckpt_store *s, const gckpt_plan *p, gckpt_e
     gckpt_result result = e ? GCKPT_OK : GCKPT_E_ARG;
     uint64_t hash = 14695981039346656037u;
     for (int i = 0; i < STEPS && result == GCKPT_OK; i++) {
-        result = rig_step(e, net_feed, n, ROWS, 0, 0, &hyper, &report);
+        result = util_step(e, net_feed, n, ROWS, 0, 0, &hyper, &report);
         hash = (hash ^ bits_of((float)report.loss)) * 1099511628211u;
         CHECK_MSG(report.loss > 0 && report.loss < 100, "%s: loss %g", what, report.loss);
     }
@@ -170,20 +170,20 @@ static uint64_t train(const net *n, gckpt_store *s, const gckpt_plan *p, gckpt_e
 }
 
 /* What comes into the arena: what somebody reads as floats, not what is read where it is. */
-static void check_brought(const net *n, const gckpt_plan *p, const char *what)
+static void check_staged(const net *n, const gckpt_plan *p, const char *what)
 {
     gckpt_instruction in;
     gckpt_node node;
-    int brought = 0;
+    int staged = 0;
     for (int i = 0; p && gckpt_plan_get(p, i, &in) == GCKPT_OK; i++) {
         CHECK(gckpt_graph_node(n->g, in.id, &node) == GCKPT_OK);
         if (in.kind != GCKPT_FORWARD || strcmp(node.op, "param"))
             continue;
         const int scaled = !strcmp(node.name, "scaled");
         CHECK_MSG(scaled || !strcmp(node.name, "bias"), "%s: %s is unpacked", what, node.name);
-        brought |= scaled ? 1 : 2;
+        staged |= scaled ? 1 : 2;
     }
-    CHECK_MSG(brought == 3, "%s: %d: who reads floats finds none", what, brought);
+    CHECK_MSG(staged == 3, "%s: %d: who reads floats finds none", what, staged);
 }
 
 enum { STORE_ALL, LEAST, POOR, PLANS };
@@ -194,7 +194,7 @@ static gckpt_plan *plan_of(const net *n, gckpt_plan_desc d, int k)
         d.as_built = n->two;
         d.budget = 1; /* a frontier would take longer */
         CHECK(!gckpt_plan_new(n->g, &n->term, 1, &d));
-        d.budget = rig_least(n->g);
+        d.budget = util_least_budget(n->g);
         CHECK(d.budget > 0);
     }
     gckpt_plan *p = gckpt_plan_new(n->g, &n->term, 1, &d);
@@ -213,9 +213,9 @@ typedef struct {
 static uint64_t run(const way *y, int floats, int threads, int k, int first, uint64_t want)
 {
     net n = net_new(y->z, y->rows, y->two, y->storage, floats);
-    const gckpt_fetch_spec pick = { n.middle, 1 };
+    const gckpt_fetch_spec fetch = { n.middle, 1 };
     gckpt_plan_desc d = { .batch = ROWS, .precision = y->precision, .threads = threads, .optimiser = GCKPT_ADAMW };
-    d.fetch = &pick, d.fetches = y->rows == ROWS && k == STORE_ALL;
+    d.fetch = &fetch, d.fetches = y->rows == ROWS && k == STORE_ALL;
     gckpt_plan *p = plan_of(&n, d, k);
     uint64_t hash = 0;
     for (int isa = first; p && isa < (floats ? first + 1 : GCKPT_ISA_COUNT); isa++) {
@@ -231,7 +231,7 @@ static uint64_t run(const way *y, int floats, int threads, int k, int first, uin
         gckpt_store *s = store_new(&w, y->z, y->storage, floats);
         CHECK_MSG(gckpt_plan_params(p, s) == GCKPT_OK, "%s: %s", what, gckpt_error_text(s));
         if (!floats)
-            check_brought(&n, p, what);
+            check_staged(&n, p, what);
         hash = train(&n, s, p, x, what);
         CHECK_MSG(!want || hash == want, "%s: other bits", what);
         gckpt_store_free(s);
@@ -252,7 +252,7 @@ static void test_bits(sizes z, gckpt_storage storage, gckpt_precision precision,
         const uint64_t want = run(&y, 1, 1, STORE_ALL, GCKPT_ISA_PLAIN, 0);
         for (int k = 0; k < PLANS; k++)
             for (int threads = 1; threads < 3; threads++)
-                if ((threads == 1 + (i + k) % 2 || (plain && k == LEAST && i == 0)) && check_share(sweep++, 3))
+                if ((threads == 1 + (i + k) % 2 || (plain && k == LEAST && i == 0)) && check_sampled(sweep++, 3))
                     run(&y, 0, threads, k, plain ? GCKPT_ISA_PLAIN : GCKPT_ISA_C, want);
     }
 }
@@ -267,9 +267,9 @@ int main(void)
             if (precision == GCKPT_BF16_STOCHASTIC && storage < GCKPT_STORAGE_I8)
                 continue;
             test_bits(all[0], (gckpt_storage)storage, (gckpt_precision)precision, 1);
-            if (check_share(sweep++, 3))
+            if (check_sampled(sweep++, 3))
                 test_bits(all[1], (gckpt_storage)storage, (gckpt_precision)precision, 0);
-            if (check_tries(9) > 1 && precision <= GCKPT_BF16)
+            if (check_iterations(9) > 1 && precision <= GCKPT_BF16)
                 test_bits(all[2], (gckpt_storage)storage, (gckpt_precision)precision, 0);
         }
     return check_report("in_place");

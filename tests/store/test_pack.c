@@ -513,7 +513,7 @@ static uint64_t train(const gckpt_plan *p, const char *what, const gckpt_backend
     gckpt_result result = e ? GCKPT_OK : GCKPT_E_ARG;
     uint64_t hash = 0;
     for (int i = 0; i < STEPS && result == GCKPT_OK; i++) {
-        result = rig_step(e, net_feed, NULL, net.batch, stream, 0, &hyper, &report);
+        result = util_step(e, net_feed, NULL, net.batch, stream, 0, &hyper, &report);
         hash = gckpti_fnv(hash, &report.loss, sizeof report.loss);
     }
     CHECK_MSG(result == GCKPT_OK && gckpt_bytes_measured(e) == gckpt_plan_bytes(p),
@@ -603,7 +603,7 @@ static void test_gradients(unsigned seed)
 
 /* The gradient of a packed factor beside one that is floats, which that gradient reads and it does not:
  * the bits of the same with floats. */
-static void test_picked(gckpt_storage storage, int beside, int precision)
+static void test_fetched(gckpt_storage storage, int beside, int precision)
 {
     enum { ROWS = 4, K = 40, N = 24, P = 3 };
     const gckpt_init normal = { 0.4f, 0, 0 };
@@ -624,12 +624,12 @@ static void test_picked(gckpt_storage storage, int beside, int precision)
         gckpt_tensor *h = gckpt_linear(x, gckpt_param(g, "v", gckpt_shape2(K, N), normal), NULL);
         h = gckpt_mul(h, gckpt_mean(y, 0));
         const gckpt_term term = { gckpt_sum_loss(gckpt_mul(h, h)), 1, 0 };
-        const gckpt_fetch_spec pick = { a, 1 };
+        const gckpt_fetch_spec fetch = { a, 1 };
         CHECK(gckpt_store_freeze(s, "a", 1) == GCKPT_OK && gckpt_store_freeze(s, "w", 1) == GCKPT_OK);
         CHECK(gckpt_store_quantise(s, "a", storage) == GCKPT_OK);
         CHECK(gckpt_store_get(s, gckpt_store_find(s, "a"), &made) == GCKPT_OK);
         CHECK(packed || gckpt_store_quantise(s, "a", GCKPT_STORAGE_F32) == GCKPT_OK);
-        gckpt_plan_desc d = { .fetch = &pick, .fetches = 1, .precision = (gckpt_precision)precision };
+        gckpt_plan_desc d = { .fetch = &fetch, .fetches = 1, .precision = (gckpt_precision)precision };
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
         gckpt_exec *e = gckpt_exec_new(p, s, NULL);
         const gckpt_feed feed = { gckpt_id(x), in };
@@ -640,7 +640,7 @@ static void test_picked(gckpt_storage storage, int beside, int precision)
             memcpy(want, got, sizeof want);
         CHECK_MSG(got && !memcmp(got, want, sizeof want), "storage %d, beside %d, precision %d: other bits",
                   (int)storage, beside, precision);
-        rig_free(e, p, g, s);
+        util_free(e, p, g, s);
     }
 }
 
@@ -795,14 +795,14 @@ static void test_frozen(gckpt_storage storage)
     }
     size_t arena = gckpt_plan_arena(p);
     gckpt_plan_free(p);
-    rig_free(NULL, NULL, t.g, t.s);
+    util_free(NULL, NULL, t.g, t.s);
     /* blocks below the lowest that is trained take no more bytes of the arena */
     t = tower_new(LOW + 3, HIGH, storage);
     p = tower_plan(&t, &d);
     CHECK_MSG(gckpt_plan_arena(p) == arena, "%lu bytes, %lu with more blocks below", (unsigned long)arena, (unsigned long)gckpt_plan_arena(p));
     CHECK(gckpt_plan_length(p) > length);
     gckpt_plan_free(p);
-    rig_free(NULL, NULL, t.g, t.s);
+    util_free(NULL, NULL, t.g, t.s);
 }
 
 /* ---- a plan is for what its parameters were stored as ---- */
@@ -854,9 +854,9 @@ static void test_plans(void)
     free(f.bytes);
     gckpt_plan_free(q);
     gckpt_plan_free(again);
-    rig_free(e, NULL, NULL, s);
-    rig_free(NULL, NULL, other.g, other.s);
-    rig_free(NULL, p, t.g, t.s);
+    util_free(e, NULL, NULL, s);
+    util_free(NULL, NULL, other.g, other.s);
+    util_free(NULL, p, t.g, t.s);
 }
 
 static double tick(void *user)
@@ -901,7 +901,7 @@ static void test_state_lost(void)
         e = gckpt_exec_new(p, t.s, NULL);
         CHECK(gckpt_store_bytes(t.s) == bytes);
         CHECK_MSG(e && gckpt_step(e, feeds, 2, B, &hyper, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
-        rig_free(e, p, t.g, t.s);
+        util_free(e, p, t.g, t.s);
     }
 }
 
@@ -941,7 +941,7 @@ static void test_device(void)
         hash[k] = gckpt_store_hash(s);
         gckpt_exec_free(e[1]);
         gckpt_plan_free(p[1]);
-        rig_free(e[0], p[0], g, s);
+        util_free(e[0], p[0], g, s);
     }
     CHECK(hash[0] == hash[1]);
     device_end(&d);
@@ -969,11 +969,11 @@ static void test_few_bytes(void)
     }
     CHECK_MSG(least[0] <= least[1], "%lu bytes, staged %lu", (unsigned long)least[0],
               (unsigned long)least[1]);
-    rig_free(NULL, NULL, t.g, t.s);
+    util_free(NULL, NULL, t.g, t.s);
 }
 
 /* ---- GPT-2's 1.5 billion weights as bytes, with low-rank matrices, within 3.1 * 10^9 bytes: planned ---- */
-static gckpt_tensor *low_rank(void *user, const model_place *at, const char *module, gckpt_tensor *x, gckpt_tensor *w,
+static gckpt_tensor *low_rank(void *user, const model_site *at, const char *module, gckpt_tensor *x, gckpt_tensor *w,
                               gckpt_tensor *bias)
 {
     const gckpt_shape shape = gckpt_shape_of(w);
@@ -1025,7 +1025,7 @@ static void test_large(void)
         CHECK_MSG(gckpt_plan_overhead(p) < (k ? 0.3 : 0.05), "%lu bytes cost %g", (unsigned long)d.budget, gckpt_plan_overhead(p));
         gckpt_plan_free(p);
     }
-    rig_free(NULL, NULL, g, s);
+    util_free(NULL, NULL, g, s);
 }
 
 /* A whole life with packed parameters while the n-th allocation fails. */
@@ -1060,7 +1060,7 @@ static void test_allocations(void)
             CHECK_MSG(gckpt_store_bytes(s) == before && h.live == live && gckpt_error(s) == GCKPT_E_MEMORY, "%s", gckpt_error_text(s));
         worked = e && gckpt_step(e, &feed, 1, 2, &hyper, NULL) == GCKPT_OK && h.calls < n;
         CHECK(!e || s->params[1].p.quantised);
-        rig_free(e, p, g, s);
+        util_free(e, p, g, s);
         CHECK(h.live == 0 && h.wrong_sizes == 0);
     }
     CHECK(worked);
@@ -1070,7 +1070,7 @@ static void test_allocations(void)
 enum { READERS = 5 };
 typedef struct { int64_t m, n, k; } sizes;
 
-static gckpt_graph *readers(gckpt_store *s, sizes z, int64_t rows, gckpt_fetch_spec *pick)
+static gckpt_graph *readers(gckpt_store *s, sizes z, int64_t rows, gckpt_fetch_spec *fetch)
 {
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(rows, z.m, z.k));
@@ -1081,7 +1081,7 @@ static gckpt_graph *readers(gckpt_store *s, sizes z, int64_t rows, gckpt_fetch_s
     gckpt_tensor *const made[READERS] = { gckpt_linear(x, w, bias), gckpt_linear_transposed(x, v, NULL),
                                               gckpt_matmul_transposed(x, v), gckpt_embed(v, i), gckpt_positions(x, v) };
     for (int k = 0; k < READERS; k++)
-        pick[k] = (gckpt_fetch_spec){ made[k], 0 };
+        fetch[k] = (gckpt_fetch_spec){ made[k], 0 };
     return g;
 }
 
@@ -1089,10 +1089,10 @@ static gckpt_graph *readers(gckpt_store *s, sizes z, int64_t rows, gckpt_fetch_s
 static uint64_t read_all(gckpt_store *s, sizes z, gckpt_plan_desc d, gckpt_exec_desc x, const float *in, const int32_t *index,
                          size_t *arena, const char *what)
 {
-    gckpt_fetch_spec pick[READERS];
-    gckpt_graph *g = readers(s, z, 1, pick);
+    gckpt_fetch_spec fetch[READERS];
+    gckpt_graph *g = readers(s, z, 1, fetch);
     uint64_t hash = 0;
-    d.mode = GCKPT_INFERENCE, d.fetch = pick, d.fetches = READERS;
+    d.mode = GCKPT_INFERENCE, d.fetch = fetch, d.fetches = READERS;
     gckpt_plan *made = gckpt_plan_new(g, NULL, 0, &d);
     file f = { 0 };
     CHECK_MSG(made && gckpt_plan_write(made, file_write, &f) == GCKPT_OK, "%s: %s", what, gckpt_error_text(g));
@@ -1105,9 +1105,9 @@ static uint64_t read_all(gckpt_store *s, sizes z, gckpt_plan_desc d, gckpt_exec_
     CHECK_MSG(e && gckpt_forward(e, feeds, 2, 1, NULL) == GCKPT_OK, "%s: %s %s", what, gckpt_error_text(g), gckpt_error_text(s));
     *arena = gckpt_plan_arena(p);
     for (int k = 0; e && k < READERS; k++)
-        hash = gckpti_hash_floats(hash, gckpt_fetch(e, gckpt_id(pick[k].tensor), 0), z.m * (k > 2 ? z.k : z.n));
+        hash = gckpti_hash_floats(hash, gckpt_fetch(e, gckpt_id(fetch[k].tensor), 0), z.m * (k > 2 ? z.k : z.n));
     CHECK(!e || !(x.debug & GCKPT_DEBUG_MEASURE) || gckpt_bytes_measured(e) == gckpt_plan_bytes(p));
-    rig_free(e, p, g, NULL);
+    util_free(e, p, g, NULL);
     return hash;
 }
 
@@ -1175,22 +1175,22 @@ static void test_finite(void)
         CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape2(3, 2), GCKPT_STORAGE_BF16, halves, NULL) == GCKPT_OK);
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, 3));
-        const gckpt_fetch_spec pick = { gckpt_linear(x, gckpt_param(g, "w", gckpt_shape2(3, 2), (gckpt_init){ 0, 0, 0 }), NULL), 0 };
-        gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1, .stage_parameters = i / 2 };
+        const gckpt_fetch_spec fetch = { gckpt_linear(x, gckpt_param(g, "w", gckpt_shape2(3, 2), (gckpt_init){ 0, 0, 0 }), NULL), 0 };
+        gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1, .stage_parameters = i / 2 };
         gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
         gckpt_exec *e = gckpt_exec_new(p, s, &(gckpt_exec_desc){ .debug = GCKPT_DEBUG_FINITE });
         const gckpt_feed feed = { gckpt_id(x), in };
         const gckpt_result result = gckpt_forward(e, &feed, 1, 1, NULL);
         CHECK_MSG(result == (i & 1 ? GCKPT_E_DATA : GCKPT_OK), "finite %d: %s", i, gckpt_error_text(e));
         CHECK_MSG(!(i & 1) || strstr(gckpt_error_text(e), "\"w\" is nan"), "finite %d: %s", i, gckpt_error_text(e));
-        rig_free(e, p, g, s);
+        util_free(e, p, g, s);
     }
 }
 
 int main(int argc, char **argv)
 {
     unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : check_seed();
-    unsigned graphs = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : (unsigned)check_tries(12), skipped = 0;
+    unsigned graphs = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : (unsigned)check_iterations(12), skipped = 0;
     test_f16();
     test_reading();
     test_values();
@@ -1210,7 +1210,7 @@ int main(int argc, char **argv)
         test_reads((gckpt_storage)k);
     for (int k = GCKPT_STORAGE_BF16; k <= GCKPT_STORAGE_I4; k++)
         for (int i = 0; i < 9; i++)
-            test_picked((gckpt_storage)k, i / 3, i % 3);
+            test_fetched((gckpt_storage)k, i / 3, i % 3);
     test_finite();
     for (unsigned seed = first; seed < first + graphs; seed++) {
         random_state = seed;

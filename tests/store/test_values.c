@@ -96,7 +96,7 @@ static gckpt_plan *plan_of(const net *n, gckpt_optimiser optimiser)
     return gckpt_plan_new(n->g, &n->loss, 1, &d);
 }
 
-static int made(const gckpt_store *s) /* how many parameters have values */
+static int count_initialised(const gckpt_store *s) /* how many parameters have values */
 {
     gckpt_parameter p;
     int n = 0;
@@ -136,7 +136,7 @@ static void test_planning_takes_none(void)
     gckpt_store_free(t);
     s = store_in(NULL);
     p = gckpt_fit(s, build_rows, NULL, 2 * ROWS, NULL, NULL);
-    CHECK(p && made(s) == 0 && gckpt_store_count(s) == PARAMS);
+    CHECK(p && count_initialised(s) == 0 && gckpt_store_count(s) == PARAMS);
     gckpt_plan_free(p);
     gckpt_store_free(s);
     CHECK(h.live == 0);
@@ -174,24 +174,24 @@ static void test_same_bits(void)
         gckpt_plan *p = plan_of(&n, GCKPT_SGD);
         gckpt_parameter q;
         gckpt_exec *e = NULL;
-        CHECK(made(s) == 0);
+        CHECK(count_initialised(s) == 0);
         CHECK_MSG(gckpt_store_hash(s) == model_hash, "0x%llx",
                   (unsigned long long)gckpt_store_hash(s));
         saved.size = saved.at = again.size = again.at = 0;
-        CHECK(gckpt_store_write(s, file_write, &saved) == GCKPT_OK && made(s) == 0);
+        CHECK(gckpt_store_write(s, file_write, &saved) == GCKPT_OK && count_initialised(s) == 0);
         for (int i = 0; i < PARAMS && way < 2; i++) {
             CHECK(gckpt_store_get(s, way ? PARAMS - 1 - i : i, &q) == GCKPT_OK && q.values);
-            CHECK(made(s) == i + 1);
+            CHECK(count_initialised(s) == i + 1);
         }
         if (way == 2)
-            CHECK(gckpt_store_get(s, 3, &q) == GCKPT_OK && q.values && made(s) == 1);
+            CHECK(gckpt_store_get(s, 3, &q) == GCKPT_OK && q.values && count_initialised(s) == 1);
         if (way > 1 && way < 4)
             e = gckpt_exec_new(p, s, NULL);
         if (way == 4) {
             CHECK(gckpt_store_read(s, file_read, &saved, saved.size) == GCKPT_OK);
             saved.at = 0;
         }
-        CHECK(made(s) == PARAMS && gckpt_store_hash(s) == model_hash);
+        CHECK(count_initialised(s) == PARAMS && gckpt_store_hash(s) == model_hash);
         if (way == 2) { /* what get showed is what is trained */
             gckpt_parameter after;
             CHECK(gckpt_store_get(s, 3, &after) == GCKPT_OK && after.values == q.values);
@@ -220,9 +220,9 @@ static void test_only_the_plans(void)
     CHECK(gckpt_store_freeze(s, "b", 1) == GCKPT_OK && gckpt_store_reset(s, "*") == GCKPT_OK);
     CHECK(gckpt_store_group(s, "w", 0.5f, 1) == GCKPT_OK);
     gckpt_plan *p = plan_of(&n, GCKPT_ADAMW);
-    CHECK(made(s) == 1 && gckpt_store_peek(s, PARAMS, &q) == GCKPT_OK && q.values == mine);
+    CHECK(count_initialised(s) == 1 && gckpt_store_peek(s, PARAMS, &q) == GCKPT_OK && q.values == mine);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
-    CHECK(e && made(s) == PARAMS + 2); /* its graph's: "other" is one of them */
+    CHECK(e && count_initialised(s) == PARAMS + 2); /* its graph's: "other" is one of them */
     CHECK(gckpt_store_peek(s, gckpt_store_find(s, "elsewhere"), &q) == GCKPT_OK && !q.values);
     CHECK(gckpt_store_get(s, gckpt_store_find(s, "elsewhere"), &q) == GCKPT_OK &&
           q.values[3] > 0.999f);
@@ -275,18 +275,18 @@ static void test_all_or_none(void)
         int failed = h.calls >= h.fail_at;
         h.fail_at = 0;
         CHECK((e != NULL) == !failed);
-        CHECK(e || (h.live == live && made(s) == 0 && gckpt_error(s) == GCKPT_E_MEMORY));
+        CHECK(e || (h.live == live && count_initialised(s) == 0 && gckpt_error(s) == GCKPT_E_MEMORY));
         CHECK(e || gckpt_store_hash(s) == model_hash);
         CHECK_MSG(e || k > 1 || strstr(gckpt_error_text(s), "\"w\": 4020 bytes"), "%s",
                   gckpt_error_text(s));
     }
-    CHECK(e && made(s) == PARAMS && gckpt_store_hash(s) == model_hash);
+    CHECK(e && count_initialised(s) == PARAMS && gckpt_store_hash(s) == model_hash);
     gckpt_exec_free(e);
     live = h.live;
     h.fail_at = h.calls + 1;
     CHECK(gckpt_store_get(t, 0, &q) == GCKPT_E_MEMORY && gckpt_error(t) == GCKPT_E_MEMORY);
     CHECK_MSG(strstr(gckpt_error_text(t), "\"w\": 4020 bytes"), "%s", gckpt_error_text(t));
-    CHECK(h.live == live && made(t) == 0);
+    CHECK(h.live == live && count_initialised(t) == 0);
     CHECK(gckpt_store_get(s, 0, &q) == GCKPT_OK);
     q.values[0] = 5;
     saved.size = 0;
@@ -297,9 +297,9 @@ static void test_all_or_none(void)
         saved.at = 0;
         loaded = gckpt_store_read(t, file_read, &saved, saved.size) == GCKPT_OK;
         h.fail_at = 0;
-        CHECK(loaded || (h.live == live && made(t) == 0 && gckpt_error(t) == GCKPT_E_MEMORY));
+        CHECK(loaded || (h.live == live && count_initialised(t) == 0 && gckpt_error(t) == GCKPT_E_MEMORY));
     }
-    CHECK(loaded && gckpt_store_hash(t) == gckpt_store_hash(s) && made(t) == PARAMS);
+    CHECK(loaded && gckpt_store_hash(t) == gckpt_store_hash(s) && count_initialised(t) == PARAMS);
     gckpt_store_free(t);
     gckpt_graph_free(m.g);
     t = store_in(&memory);
@@ -308,7 +308,7 @@ static void test_all_or_none(void)
     for (size_t cut = 0; cut < saved.size; cut += 7) { /* cut off: as before, nothing made */
         saved.at = 0;
         CHECK(gckpt_store_read(t, file_read, &saved, cut) != GCKPT_OK);
-        CHECK(h.live == live && made(t) == 0 && gckpt_store_hash(t) == model_hash);
+        CHECK(h.live == live && count_initialised(t) == 0 && gckpt_store_hash(t) == model_hash);
     }
     gckpt_plan_free(p);
     gckpt_graph_free(m.g);
@@ -340,11 +340,11 @@ static void test_too_large(void)
             gckpt_tensor *row = gckpt_embed(table, index);
             sum = sum ? gckpt_add(sum, row) : row;
         }
-        gckpt_fetch_spec pick = { sum, 0 };
+        gckpt_fetch_spec fetch = { sum, 0 };
         gckpt_plan_desc d;
         memset(&d, 0, sizeof d);
         d.mode = GCKPT_INFERENCE;
-        d.fetch = &pick;
+        d.fetch = &fetch;
         d.fetches = 1;
         gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
         CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
@@ -355,7 +355,7 @@ static void test_too_large(void)
         CHECK_MSG(own ? strstr(gckpt_error_text(s), "\"big") != NULL
                       : strstr(gckpt_error_text(s), "\"big9\": 400000 bytes") != NULL,
                   "%s", gckpt_error_text(s));
-        CHECK(h.live == live && made(s) == 0);
+        CHECK(h.live == live && count_initialised(s) == 0);
         gckpt_plan_free(p);
         gckpt_graph_free(g);
         gckpt_store_free(s);
@@ -425,12 +425,12 @@ static void test_free_order(void)
         memset(&n, 0, sizeof n);
         n.g = g;
         CHECK(build_net(&n, s, ROWS));
-        gckpt_fetch_spec pick = { n.top, 0 };
+        gckpt_fetch_spec fetch = { n.top, 0 };
         memset(&d, 0, sizeof d);
         memset(&ed, 0, sizeof ed);
         memset(&hyper, 0, sizeof hyper);
         d.memory = plan_memory;
-        d.fetch = &pick;
+        d.fetch = &fetch;
         d.fetches = 1;
         ed.memory = memory;
         hyper.lr = 0.01f;
@@ -760,7 +760,7 @@ static void test_check_cancelled(void)
 
 /* ---- names ---- */
 enum { NAMES = 1000 };
-static const char *nth_name(int i)
+static const char *name_at(int i)
 {
     static char name[32];
     snprintf(name, sizeof name, "h.%d.w", i);
@@ -772,7 +772,7 @@ static int found(const gckpt_store *s, int n)
 {
     int right = gckpt_store_count(s) == n && gckpt_store_find(s, "h.") < 0;
     for (int i = 0; i < n + 40; i++)
-        right = right && gckpt_store_find(s, nth_name(i)) == (i < n ? i : -1);
+        right = right && gckpt_store_find(s, name_at(i)) == (i < n ? i : -1);
     return right;
 }
 
@@ -789,7 +789,7 @@ static void test_names(void)
         long calls = h.calls;
         for (long fails = 1; fails > 0; fails++) { /* the name, the room for it and others */
             h.fail_at = h.calls + fails;
-            gckpt_result r = gckpt_store_external(s, nth_name(i), gckpt_shape1(1), flash, 1);
+            gckpt_result r = gckpt_store_external(s, name_at(i), gckpt_shape1(1), flash, 1);
             int failed = h.calls >= h.fail_at;
             h.fail_at = 0;
             CHECK(failed ? r == GCKPT_E_MEMORY : r == GCKPT_OK);
@@ -873,9 +873,9 @@ static const char *initial_text(gckpt_store *s, int count, const char *const *of
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, IN)), *top = x;
     for (int i = 0; i < count; i++)
         top = gckpt_mul(top, gckpt_param(g, of[i], gckpt_shape1(IN), normal));
-    gckpt_fetch_spec pick = { top, 0 };
+    gckpt_fetch_spec fetch = { top, 0 };
     d.mode = GCKPT_INFERENCE;
-    d.fetch = &pick;
+    d.fetch = &fetch;
     d.fetches = 1;
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
     gckpt_exec *e = gckpt_exec_new(p, s, &desc);
@@ -945,10 +945,10 @@ static void test_initial_trained(void)
     CHECK(gckpt_gradients(e, n.feeds, 2, ROWS, NULL) == GCKPT_OK);
     for (int trained = 0; trained < 2; trained++) {
         gckpt_plan_desc d;
-        gckpt_fetch_spec pick = { n.top, 0 };
+        gckpt_fetch_spec fetch = { n.top, 0 };
         memset(&d, 0, sizeof d);
         d.mode = GCKPT_INFERENCE;
-        d.fetch = &pick;
+        d.fetch = &fetch;
         d.fetches = 1;
         gckpt_plan *q = gckpt_plan_new(n.g, NULL, 0, &d);
         gckpt_exec *f = gckpt_exec_new(q, s, NULL);

@@ -94,7 +94,7 @@ static net net_new(int which, const gckpt_memory *memory)
 
 static void net_free(net *n)
 {
-    rig_free(NULL, NULL, n->g, n->s);
+    util_free(NULL, NULL, n->g, n->s);
 }
 
 /* A fresh store, a few steps (or forwards) with the plan; what is left, or 0. */
@@ -133,7 +133,7 @@ static uint64_t run(const gckpt_plan *p, unsigned debug, const gckpt_memory *mem
 }
 
 /* ---- round trips ---- */
-static gckpt_plan_desc variant(int i)
+static gckpt_plan_desc request(int i)
 {
     static gckpt_cost costs[100];
     gckpt_plan_desc d = { .mode = i < 5 ? (gckpt_mode)(GCKPT_STORE_ALL + i % 4) : GCKPT_SEGMENTS,
@@ -153,15 +153,15 @@ static gckpt_plan_desc variant(int i)
     }
     return d;
 }
-enum { VARIANTS = 12 };
+enum { REQUESTS = 12 };
 
-static gckpt_plan *variant_plan(const net *n, int i)
+static gckpt_plan *request_plan(const net *n, int i)
 {
-    gckpt_plan_desc d = variant(i);
-    gckpt_fetch_spec picks[2];
-    memset(picks, 0, sizeof picks);
-    picks[0].tensor = n->top;
-    picks[1] = (gckpt_fetch_spec){ n->top, 1 };
+    gckpt_plan_desc d = request(i);
+    gckpt_fetch_spec fetches[2];
+    memset(fetches, 0, sizeof fetches);
+    fetches[0].tensor = n->top;
+    fetches[1] = (gckpt_fetch_spec){ n->top, 1 };
     d.cost_count = d.costs ? (int)n->g->count : 0;
     if (i >= 10) { /* under a budget between the extremes */
         for (int k = 0; k < 2; k++) {
@@ -174,7 +174,7 @@ static gckpt_plan *variant_plan(const net *n, int i)
         }
         d.mode = i == 10 ? GCKPT_OPTIMAL : GCKPT_AUTO;
     }
-    d.fetch = picks;
+    d.fetch = fetches;
     d.fetches = d.mode == GCKPT_INFERENCE ? 1 : 2;
     gckpt_plan *p = gckpt_plan_new(n->g, n->terms, 2, &d);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(n->g));
@@ -200,10 +200,10 @@ static gckpt_result print_c(const gckpt_plan *p, gckpt_write_fn write, void *use
 
 static void round_trips(void)
 {
-    for (int i = 0; i < VARIANTS; i++) {
+    for (int i = 0; i < REQUESTS; i++) {
         file f = { 0 };
         net n = net_new(PLAIN_NET, NULL), again = net_new(PLAIN_NET, NULL);
-        gckpt_plan *p = variant_plan(&n, i);
+        gckpt_plan *p = request_plan(&n, i);
         CHECK_MSG(gckpt_plan_hash(p) == GOLDEN, "hash %016llx", (unsigned long long)gckpt_plan_hash(p));
         CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK && f.size % 8 == 0 && !memcmp(f.bytes, "gkcptpln", 8));
         gckpt_plan *q = gckpt_plan_read(again.g, file_read, &f, NULL);
@@ -265,7 +265,7 @@ static void other_graphs(void)
         { "gckpt_keep", GCKPT_E_DATA }, { "param \"v1\" was trained", GCKPT_E_ARG }
     };
     net n = net_new(PLAIN_NET, NULL);
-    gckpt_plan *p = variant_plan(&n, 2);
+    gckpt_plan *p = request_plan(&n, 2);
     file f = { 0 };
     gckpt_plan_write(p, file_write, &f);
     for (int i = 1; i < NETS; i++) {
@@ -298,7 +298,7 @@ static void other_graphs(void)
 static void damage(int which, int rounds)
 {
     net n = net_new(PLAIN_NET, NULL);
-    gckpt_plan *p = variant_plan(&n, which), *q;
+    gckpt_plan *p = request_plan(&n, which), *q;
     file f;
     file whole = { 0 };
     gckpt_plan_write(p, file_write, &whole);
@@ -375,7 +375,7 @@ static void damage(int which, int rounds)
 static void every_allocation(void)
 {
     net n = net_new(PLAIN_NET, NULL);
-    gckpt_plan *p = variant_plan(&n, 4);
+    gckpt_plan *p = request_plan(&n, 4);
     file f = { 0 };
     gckpt_plan_write(p, file_write, &f);
     int worked = 0;
@@ -425,7 +425,7 @@ static void every_allocation(void)
 static void constants(void)
 {
     net n = net_new(PLAIN_NET, NULL);
-    gckpt_plan *p = variant_plan(&n, 2);
+    gckpt_plan *p = request_plan(&n, 2);
     gckpt_plan copy = *p;
     file f = { 0 };
     copy.block = NULL; /* as a constant */
@@ -455,7 +455,7 @@ static void constants(void)
     gckpt_store_desc desc = { .seed = 7 };
     gckpt_store *s = gckpt_store_new(&desc);
     gckpt_plan_free(p);
-    p = variant_plan(&n, 2);
+    p = request_plan(&n, 2);
     CHECK(gckpt_exec_new(p, s, NULL) == NULL && strstr(gckpt_error_text(s), "gckpt_plan_params"));
     CHECK(gckpt_plan_params(p, s) == GCKPT_OK && gckpt_store_count(s) == gckpt_store_count(n.s));
     CHECK(gckpt_store_hash(s) == gckpt_store_hash(n.s) && gckpt_store_hash(s) != 0);
@@ -567,7 +567,7 @@ static void beyond(void)
 {
     static const char small[] = "#ifdef GCKPT_SMALL\n#error \"plan a: GCKPT_SMALL is for";
     net n = net_new(PLAIN_NET, NULL);
-    gckpt_plan *p = variant_plan(&n, 2);
+    gckpt_plan *p = request_plan(&n, 2);
     file f = { 0 };
     CHECK(!says(p, small));
     for (int i = 0; i < 6; i++) {
@@ -613,14 +613,14 @@ static void beyond(void)
         gckpt_tensor *x = gckpt_input(g, i < 4 ? names[i] : "x", GCKPT_F32, gckpt_shape2(2, 4));
         gckpt_tensor *y = gckpt_mul(x, gckpt_param(g, i < 4 ? "w" : name, gckpt_shape1(4), normal));
         gckpt_term term = { gckpt_sum_loss(y), 1, 0 };
-        const gckpt_fetch_spec pick = { y, 0 }; /* an op has its kind's name and its number */
-        const gckpt_plan_desc d = { .fetch = &pick, .fetches = 1 };
+        const gckpt_fetch_spec fetch = { y, 0 }; /* an op has its kind's name and its number */
+        const gckpt_plan_desc d = { .fetch = &fetch, .fetches = 1 };
         p = gckpt_plan_new(g, &term, 1, &d);
         CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
         CHECK(says(p, small) == (i == 4) && says(p, ",\n    a_mul_2 = 2\n"));
         CHECK(says(p, labels[i]));
         gckpt_plan_free(p);
-        rig_free(NULL, NULL, g, s);
+        util_free(NULL, NULL, g, s);
     }
     free(name);
     free(f.bytes);
@@ -649,7 +649,7 @@ static void plain(void)
 
 int main(int argc, char **argv)
 {
-    int rounds = argc > 1 ? atoi(argv[1]) : check_tries(2000);
+    int rounds = argc > 1 ? atoi(argv[1]) : check_iterations(2000);
     round_trips();
     any_desc();
 #ifndef GCKPT_NO_STDIO

@@ -13,7 +13,7 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
 }
 
 /* One whole life in the given memory. Returns 1 when all of it worked; else something said why. */
-static int life(const gckpt_memory *memory, gckpt_mode mode, int check)
+static int lifecycle(const gckpt_memory *memory, gckpt_mode mode, int check)
 {
     static float x[4 * 6], y[4 * 6];
     static char names[3][4] = { "w0", "w1", "w0" };     /* the third is tied to the first                */
@@ -37,12 +37,12 @@ static int life(const gckpt_memory *memory, gckpt_mode mode, int check)
     gckpt_tensor *target = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(2, 6)), *h = in;
     for (int i = 0; i < 3; i++)
         h = gckpt_checkpoint(block, h, names[i]);
-    gckpt_fetch_spec picks[2] = { { gckpt_name(h, "top"), 1 }, { in, 1 } };
+    gckpt_fetch_spec fetches[2] = { { gckpt_name(h, "top"), 1 }, { in, 1 } };
     float dx[4 * 6];
     gckpt_term term = { gckpt_mean_squared_error(h, target), 1, 0 };
     pd.mode = mode;
     pd.batch = 4;
-    pd.fetch = picks;
+    pd.fetch = fetches;
     pd.fetches = h != NULL ? 2 : 0;
     ed.debug = GCKPT_DEBUG_RECOMPUTE;
     ed.copy_feeds = 1;
@@ -66,7 +66,7 @@ static int life(const gckpt_memory *memory, gckpt_mode mode, int check)
         CHECK(worked || gckpt_error(s) == GCKPT_E_MEMORY || gckpt_error(e) == GCKPT_E_MEMORY);
         CHECK(gckpt_store_hash(s) == hash && gckpt_store_step(s) == 1);
     }
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
     return worked;
 }
 
@@ -77,7 +77,7 @@ static void every_allocation(gckpt_mode mode)
     gckpt_memory memory = heap_memory(&h);
     for (long n = 1; !worked && n < 2000; n++) {
         h = (heap){ .fail_at = n };
-        worked = life(&memory, mode, 1);
+        worked = lifecycle(&memory, mode, 1);
         CHECK_MSG(h.live == 0 && h.blocks == 0, "mode %d, allocation %ld failing: %lu bytes leaked", (int)mode, n,
                   (unsigned long)h.live);
         CHECK(h.wrong_sizes == 0);
@@ -101,7 +101,7 @@ static void blocks(void)
                 memory[i].size = i == small ? size : sizeof room.bytes[i];
             }
             memset(room.bytes[small], 0x77, sizeof room.bytes[small]);
-            int good = life(memory, GCKPT_SEGMENTS, 0);
+            int good = lifecycle(memory, GCKPT_SEGMENTS, 0);
             CHECK(!worked || good);
             worked = good;
             refused += !good;
@@ -174,7 +174,7 @@ static void every_planning(int layers)
         planning(&memory, &h, g, &term, what, (least.bytes + gckpt_plan_bytes(p)) / 2, NULL);
     CHECK(h.live == 0 && h.blocks == 0 && h.wrong_sizes == 0);
     gckpt_frontier_free(f);
-    rig_free(NULL, p, g, s);
+    util_free(NULL, p, g, s);
 }
 
 int main(void)

@@ -6,20 +6,20 @@
 #include "backend.h"
 #include "net.h"
 
-enum { ROOM = 16 << 20, WORST = 1, PATTERN = 0x5a };
+enum { SPACE = 16 << 20, WORST = 1, PATTERN = 0x5a };
 static union {
-    unsigned char bytes[ROOM];
+    unsigned char bytes[SPACE];
     double aligned;
-} room;
+} space;
 
 /* A block that begins `past` bytes behind an alignment of 16. */
 static gckpt_memory block_at(size_t past, size_t size)
 {
-    size_t base = (16 - (uintptr_t)room.bytes % 16) % 16 + past;
-    gckpt_memory m = { .memory = room.bytes + base, .size = size };
-    if (!CHECK_MSG(size < ROOM - 128, "%zu bytes", size))
+    size_t base = (16 - (uintptr_t)space.bytes % 16) % 16 + past;
+    gckpt_memory m = { .memory = space.bytes + base, .size = size };
+    if (!CHECK_MSG(size < SPACE - 128, "%zu bytes", size))
         exit(check_report("blocks"));
-    memset(room.bytes, PATTERN, base + size + 64);
+    memset(space.bytes, PATTERN, base + size + 64);
     return m;
 }
 
@@ -27,18 +27,18 @@ static gckpt_memory block_at(size_t past, size_t size)
 static int untouched(const gckpt_memory *m)
 {
     const unsigned char *first = (const unsigned char *)m->memory;
-    int same = first == room.bytes || first[-1] == PATTERN;
+    int same = first == space.bytes || first[-1] == PATTERN;
     for (size_t i = 0; i < 64; i++)
         same = same && first[m->size + i] == PATTERN;
     return same;
 }
 
 static void own_optimiser(void *user, const gckpt_update *u) { (void)user, (void)u; }
-static size_t far_out(void *user, size_t at, const void *from, size_t bytes)
+static size_t offload_out(void *user, size_t at, const void *from, size_t bytes)
 {
     return (void)user, (void)at, (void)from, bytes;
 }
-static size_t far_in(void *user, size_t at, void *to, size_t bytes)
+static size_t reload_in(void *user, size_t at, void *to, size_t bytes)
 {
     (void)user, (void)at;
     return memset(to, 0, bytes) ? bytes : 0;
@@ -77,7 +77,7 @@ static int store_fits(const gckpt_plan *p, size_t past, size_t size, int graph)
               gckpt_error_text(s));
     CHECK(untouched(&m));
     int fits = e != NULL;
-    rig_free(e, NULL, g, s);
+    util_free(e, NULL, g, s);
     return fits;
 }
 
@@ -117,7 +117,7 @@ static void test_exec(const gckpt_plan *p, const gckpt_exec_desc *x)
 
 /* ---- what errors say ---- */
 /* The number that stands before `after` in the object's error. */
-static size_t told(const void *object, const char *after)
+static size_t reported(const void *object, const char *after)
 {
     const char *text = gckpt_error_text(object), *at = strstr(text, after);
     CHECK_MSG(at != NULL, "%s", text);
@@ -134,7 +134,7 @@ static gckpt_tensor *some_param(gckpt_graph *g, int i)
 }
 
 /* In a block one byte smaller than needed, and in ever larger ones, each error names bytes that do. */
-static void test_told(const gckpt_plan *p)
+static void test_reported(const gckpt_plan *p)
 {
     gckpt_exec_desc x = { .custom_optimiser = own_optimiser };
     for (size_t past = 0; past < 2; past++)
@@ -144,8 +144,8 @@ static void test_told(const gckpt_plan *p)
             CHECK(s != NULL);
             const int made = gckpt_plan_params(p, s) == GCKPT_OK;
             gckpt_exec *e = made ? gckpt_exec_new(p, s, &x) : NULL;
-            would = e ? 0 : told(s, " would do");
-            CHECK(e || (gckpt_error(s) == GCKPT_E_MEMORY && told(s, " bytes, ") == size &&
+            would = e ? 0 : reported(s, " would do");
+            CHECK(e || (gckpt_error(s) == GCKPT_E_MEMORY && reported(s, " bytes, ") == size &&
                         would > size));
             CHECK_MSG(e || store_fits(p, past, would, 0), "%zu bytes of %zu", would,
                       gckpt_store_need(p));
@@ -155,8 +155,8 @@ static void test_told(const gckpt_plan *p)
     for (size_t size = 1; size < need - 15; size += size / 3 + 1) {
         x.memory = block_at(0, size);
         CHECK(gckpt_exec_new(p, net.s, &x) == NULL);
-        CHECK_MSG(gckpt_error(net.s) == GCKPT_E_MEMORY && told(net.s, " would do") == need &&
-                      told(net.s, " bytes, ") == size,
+        CHECK_MSG(gckpt_error(net.s) == GCKPT_E_MEMORY && reported(net.s, " would do") == need &&
+                      reported(net.s, " bytes, ") == size,
                   "%s", gckpt_error_text(net.s));
     }
 }
@@ -168,7 +168,7 @@ static void test_texts(void)
           strstr(gckpt_error_text(NULL), "gckpt_store_need(NULL)"));
     desc.memory = block_at(0, gckpt_store_need(NULL) - 15);
     gckpt_store *s = gckpt_store_new(&desc);
-    CHECK(s && gckpt_store_external(s, "w", gckpt_shape1(1), (float *)&room, 0) == GCKPT_E_MEMORY);
+    CHECK(s && gckpt_store_external(s, "w", gckpt_shape1(1), (float *)&space, 0) == GCKPT_E_MEMORY);
     CHECK(strstr(gckpt_error_text(s), "no memory for its entry; the store's block has ") != NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     CHECK(some_param(g, 0) == NULL && gckpt_error(g) == GCKPT_E_MEMORY);
@@ -254,12 +254,12 @@ static void test_printed(int more)
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *x = gckpt_input(g, "store bytes", GCKPT_F32, gckpt_shape2(3, 5));
     gckpt_tensor *y = gckpt_input(g, "exec_bytes", GCKPT_F32, gckpt_shape2(3, 7));
-    const gckpt_fetch_spec pick = { gckpt_linear(x, some_param(g, 0), NULL), 0 };
-    gckpt_term term = { gckpt_mean_squared_error(pick.tensor, y), 1, 0 };
+    const gckpt_fetch_spec fetch = { gckpt_linear(x, some_param(g, 0), NULL), 0 };
+    gckpt_term term = { gckpt_mean_squared_error(fetch.tensor, y), 1, 0 };
     gckpt_plan_desc d = { .optimiser = GCKPT_CUSTOM_OPTIMISER, .custom_state = 2 };
     if (more) /* of other structures */
         d = (gckpt_plan_desc){ .batch = 6, .virtual_ranks = 2, .precision = GCKPT_BF16, .bf16_weights = 1,
-                               .fetch = &pick, .fetches = 1 };
+                               .fetch = &fetch, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
     CHECK_MSG(p && gckpt_plan_c(p, "m", file_write, &f) == GCKPT_OK, "%s", gckpt_error_text(g));
     CHECK(!more || (p->virtual_ranks > 1 && p->fetch_count == 1 && p->bf16_weights));
@@ -274,7 +274,7 @@ static void test_printed(int more)
     at = ids ? strstr(ids, in_exec) : NULL;
     CHECK_MSG(at && printed_bytes(p, at + strlen(in_exec)) == exec, "%.2000s", (char *)f.bytes);
     free(f.bytes);
-    rig_free(NULL, p, g, s);
+    util_free(NULL, p, g, s);
 }
 
 /* On a backend with memory of its own a block has what is left. */
@@ -300,7 +300,7 @@ static void test_own_memory(unsigned seed)
     CHECK(gckpt_plan_params(p, s) == GCKPT_OK);
     gckpt_exec *e = gckpt_exec_new(p, s, &x);
     CHECK_MSG(e != NULL, "%zu bytes: %s", need, gckpt_error_text(s));
-    rig_free(e, p, NULL, s);
+    util_free(e, p, NULL, s);
     destroy();
     device_end(&d);
 }
@@ -330,7 +330,7 @@ static void test_random(unsigned seed)
     build(seed, 0);
     random_state = seed * 31 + 7;
     change_store();
-    gckpt_fetch_spec pick = { net.pool[0], 0 };
+    gckpt_fetch_spec fetch = { net.pool[0], 0 };
     gckpt_plan_desc d = { .batch = net.batch * (1 + (int64_t)below(3)),
                           .optimiser = (gckpt_optimiser)below(4),
                           .custom_state = 3,
@@ -339,7 +339,7 @@ static void test_random(unsigned seed)
                           .stage_parameters = chance(20),
                           .plain = chance(50),
                           .precision = (gckpt_precision)below(3),
-                          .fetch = &pick,
+                          .fetch = &fetch,
                           .fetches = chance(50) };
     if (chance(25))
         d.mode = GCKPT_MEMORY_POOR;
@@ -361,7 +361,7 @@ static void test_random(unsigned seed)
     gckpt_exec_desc x = { .custom_optimiser = own_optimiser };
     test_exec(p, &x);
     if (seed % 8 == 0)
-        test_told(p);
+        test_reported(p);
     x.copy_feeds = chance(50);
     x.skip_nonfinite = chance(50);
     x.debug = below(16);
@@ -371,7 +371,7 @@ static void test_random(unsigned seed)
         x.arena_size = sizeof arena - 128;
     }
     if (chance(50))
-        x.offload = far_out, x.reload = far_in;
+        x.offload = offload_out, x.reload = reload_in;
     test_exec(p, &x);
     gckpt_plan_free(p);
     destroy();
@@ -384,7 +384,7 @@ int main(void)
     test_printed(1);
     for (unsigned seed = 1; seed <= 6; seed++)
         test_own_memory(seed);
-    for (unsigned first = check_seed(), seed = first; seed < first + (unsigned)check_tries(60); seed++)
+    for (unsigned first = check_seed(), seed = first; seed < first + (unsigned)check_iterations(60); seed++)
         test_random(seed);
     return check_report("blocks");
 }

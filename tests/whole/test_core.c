@@ -100,7 +100,7 @@ typedef struct {
     int setting, stream, pieces, copies, in_backward, threads, group, batch_of;
     unsigned debug;
     const gckpt_instruction *schedule;
-    int instructions, pinned, momentum;
+    int instructions, policies, momentum;
 } run;
 
 typedef struct { uint64_t hash; double loss, norm; int64_t count; size_t bytes, measured, arena, bound; double recompute; } outcome;
@@ -126,7 +126,7 @@ static outcome train(const run *r)
         CHECK(gckpt_store_freeze(s, "up*", 1) == GCKPT_OK);
         CHECK(gckpt_store_freeze(s, "wte.?", 1) == GCKPT_OK);
     }
-    if (r->pinned) {
+    if (r->policies) {
         gckpt_keep(m.hidden);
         gckpt_recompute(m.top);
     }
@@ -157,7 +157,7 @@ static outcome train(const run *r)
             while (result == GCKPT_MORE)
                 result = gckpt_run_some(e, r->pieces, &report);
         } else {
-            result = rig_step(e, fill_feeds, &m, ROWS, r->stream, r->pieces, &hyper, &report);
+            result = util_step(e, fill_feeds, &m, ROWS, r->stream, r->pieces, &hyper, &report);
         }
         CHECK_MSG(result == GCKPT_OK, "step: %s", gckpt_error_text(e));
     }
@@ -170,14 +170,14 @@ static outcome train(const run *r)
     o.bound = gckpt_plan_peak(p);
     o.recompute = gckpt_plan_recompute(p);
     o.measured = gckpt_bytes_measured(e);
-    rig_free(e, p, NULL, s);
+    util_free(e, p, NULL, s);
     return o;
 }
 
 static void same(const run *r, const outcome *want, const char *what)
 {
     static unsigned sweep;
-    if (!wide && !check_share(sweep++, 5))
+    if (!wide && !check_sampled(sweep++, 5))
         return;
     outcome o = train(r);
     CHECK_MSG(o.hash == want->hash && memcmp(&o.loss, &want->loss, sizeof o.loss) == 0 &&
@@ -197,7 +197,7 @@ static void test_same_bits(void)
 {
     static gckpt_instruction list[100000];
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SEGMENTS, GCKPT_SQRT };
-    static const run ways[] = { { .pinned = 1 }, { .pieces = 3 }, { .pieces = 3,
+    static const run ways[] = { { .policies = 1 }, { .pieces = 3 }, { .pieces = 3,
             .copies = 1 }, { .threads = 3 },
                                 { .debug = GCKPT_DEBUG_PLAIN }, { .stream = 1 }, { .stream = 5 },
                                 { .batch_of = 2 * ROWS } }; /* looped, but one micro-batch suffices */
@@ -235,7 +235,7 @@ static void test_same_bits(void)
             model m = build(s, r.rows, setting);
             r.instructions = random_schedule(m.graph, m.terms, m.term_count, list, 90000);
             r.schedule = list;
-            rig_free(NULL, NULL, m.graph, s);
+            util_free(NULL, NULL, m.graph, s);
             r.debug = again & 2 ? GCKPT_DEBUG_POISON : 0;
             same(&r, &want, "random schedule");
         }
@@ -269,7 +269,7 @@ static void test_gradients(void)
             gckpt_result result = gckpt_check_gradients(e, feeds, 3, ROWS, &check);
             CHECK_MSG(result == GCKPT_OK && check.worst < 0.005, "setting %d: worst %g %s", settings[k], check.worst, gckpt_error_text(e));
             CHECK(gckpt_store_hash(s) == hash && gckpt_store_step(s) == 0);
-            rig_free(e, p, m.graph, s);
+            util_free(e, p, m.graph, s);
         }
 }
 
@@ -294,11 +294,11 @@ static void test_update_in_backward(void)
         arena[k] = gckpt_plan_arena(p);
         hyper.clip = 1;
         CHECK(!k || gckpt_step(e, feeds, 3, ROWS, &hyper, NULL) == GCKPT_E_ARG);
-        rig_free(e, p, NULL, NULL);
+        util_free(e, p, NULL, NULL);
         d.batch = 2 * ROWS;
         d.update_in_backward = 1;
         CHECK(gckpt_plan_new(m.graph, m.terms, m.term_count, &d) == NULL && gckpt_error(m.graph) == GCKPT_E_ARG);
-        rig_free(NULL, NULL, m.graph, s);
+        util_free(NULL, NULL, m.graph, s);
     }
     CHECK(hash[0] == hash[1]);
     CHECK(arena[1] < arena[0]);
@@ -349,14 +349,14 @@ static void test_bytes(void)
     d.mode = GCKPT_SQRT;
     size_t least = SIZE_MAX;
     for (d.segment_size = -LAYERS; d.segment_size <= LAYERS * OPS + 1; d.segment_size++) {
-        gckpt_plan *p = d.segment_size && check_share((unsigned)(d.segment_size + LAYERS), 7) ? gckpt_plan_new(g, &term, 1, &d) : NULL;
+        gckpt_plan *p = d.segment_size && check_sampled((unsigned)(d.segment_size + LAYERS), 7) ? gckpt_plan_new(g, &term, 1, &d) : NULL;
         if (!p)
             continue;
         if (gckpt_plan_arena(p) < least)
             least = gckpt_plan_arena(p);
         gckpt_plan_free(p);
     }
-    CHECK(least >= arena[GCKPT_SQRT] && (least == arena[GCKPT_SQRT] || check_tries(9) == 1)); /* not all were tried */
+    CHECK(least >= arena[GCKPT_SQRT] && (least == arena[GCKPT_SQRT] || check_iterations(9) == 1)); /* not all were tried */
     d.segment_size = 0;
     d.mode = GCKPT_AUTO;
     d.budget = bytes[GCKPT_STORE_ALL];
@@ -369,14 +369,14 @@ static void test_bytes(void)
     gckpt_plan_free(p);
     d.budget = 1000;
     CHECK(gckpt_plan_new(g, &term, 1, &d) == NULL && gckpt_error(g) == GCKPT_E_BUDGET);
-    d.budget = rig_least(g);
+    d.budget = util_least_budget(g);
     CHECK_MSG(d.budget > 0, "budget error: %s", gckpt_error_text(g));
     p = gckpt_plan_new(g, &term, 1, &d);
     CHECK(p != NULL && gckpt_plan_bytes(p) == d.budget && gckpt_error(g) == GCKPT_OK);
     gckpt_plan_free(p);
     d.budget--;
     CHECK(gckpt_plan_new(g, &term, 1, &d) == NULL);
-    rig_free(NULL, NULL, g, s);
+    util_free(NULL, NULL, g, s);
 }
 
 /* A segment whose input is frozen or is no parameter at all still trains. */
@@ -404,9 +404,9 @@ static void test_frozen_input(void)
         CHECK(other.state[0] == NULL);
         CHECK(gckpt_store_freeze(s, "down.1", 1) == GCKPT_OK);
         CHECK(gckpt_step(e, feeds, 3, ROWS, &hyper, &report) == GCKPT_E_ARG);       /* planned otherwise  */
-        rig_free(e, p, NULL, NULL);
+        util_free(e, p, NULL, NULL);
         CHECK(gckpt_plan_new(m.graph, m.terms, 1, &d) == NULL && gckpt_error(m.graph) == GCKPT_E_ARG);
-        rig_free(NULL, NULL, m.graph, s);
+        util_free(NULL, NULL, m.graph, s);
     }
 }
 
@@ -471,7 +471,7 @@ static void test_nothing_changes(void)
         CHECK(gckpt_step_end(e, &report) == GCKPT_E_ARG);
         CHECK(gckpt_store_hash(s) == hash);
         CHECK(gckpt_step(e, feeds, 3, ROWS, &hyper, &report) == GCKPT_OK && gckpt_store_step(s) == 2);
-        rig_free(e, p, m.graph, s);
+        util_free(e, p, m.graph, s);
     }
 }
 
@@ -486,8 +486,8 @@ static void test_fetch_and_inference(void)
         gckpt_feed feeds[3];
         gckpt_hyper hyper = gckpt_hyper_lr(0);
         gckpt_report report;
-        gckpt_fetch_spec picks[4] = { { m.top, 0 }, { m.hidden, 1 }, { m.weight, 1 }, { m.top, 1 } };
-        gckpt_plan_desc d = { .mode = (gckpt_mode)mode, .fetch = picks, .fetches = 4 };
+        gckpt_fetch_spec fetches[4] = { { m.top, 0 }, { m.hidden, 1 }, { m.weight, 1 }, { m.top, 1 } };
+        gckpt_plan_desc d = { .mode = (gckpt_mode)mode, .fetch = fetches, .fetches = 4 };
         gckpt_plan *p = gckpt_plan_new(m.graph, m.terms, 1, &d);
         gckpt_exec_desc how = { .isa = mode == 1 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO };
         hyper.clip = mode > 2 ? 1e-3f : 0;
@@ -519,14 +519,14 @@ static void test_fetch_and_inference(void)
         CHECK(gckpt_forward(e, feeds, 3, ROWS, &report) == GCKPT_OK && !(report.loss < loss || report.loss > loss));
         CHECK(!memcmp(first, gckpt_fetch(e, gckpt_id(m.top), 0), sizeof first));
         CHECK(gckpt_step(e, feeds, 3, ROWS, &hyper, &report) == GCKPT_E_ARG);
-        rig_free(e, p, m.graph, NULL);
+        util_free(e, p, m.graph, NULL);
         m = build(s, 3, TIED);                      /* other micro-batch, same loss                      */
         d = (gckpt_plan_desc){ .mode = GCKPT_INFERENCE };
         p = gckpt_plan_new(m.graph, m.terms, 1, &d);
         e = gckpt_exec_new(p, s, NULL);
         fill_feeds(&m, 0, feeds);
         CHECK(gckpt_forward(e, feeds, 3, ROWS, &report) == GCKPT_OK && !(report.loss < loss || report.loss > loss));
-        rig_free(e, p, m.graph, NULL);
+        util_free(e, p, m.graph, NULL);
     }
     gckpt_store_free(s);
 }
@@ -559,20 +559,20 @@ static void test_mixed_rows(void)
     CHECK(gckpt_step(e, &feed, 1, 6, &hyper, NULL) == GCKPT_E_ARG && strstr(gckpt_error_text(e),
           "step: 6 rows are not a multiple of the micro-batch of 4, which they must be because batch mean #3 mixes rows"));
     CHECK(gckpt_check_gradients(e, &feed, 1, 4, NULL) == GCKPT_OK);
-    rig_free(e, p, g, NULL);
+    util_free(e, p, g, NULL);
     g = gckpt_graph_new(s, NULL);                   /* (B,T,C) + (B,C) with B = 1: shapes fit by accident */
     gckpt_tensor *a = gckpt_input(g, "a", GCKPT_F32, gckpt_shape3(1, 2, 4)), *b = gckpt_input(g, "b", GCKPT_F32, gckpt_shape2(1, 4));
     gckpt_term t2 = { gckpt_sum_loss(gckpt_add(gckpt_add(a, b), gckpt_param(g, "c", gckpt_shape1(4), init))), 1, 0 };
     p = gckpt_plan_new(g, &t2, 1, NULL);
     CHECK(p && gckpt_plan_split_exact(p, NULL) == 0);
-    rig_free(NULL, p, g, NULL);
+    util_free(NULL, p, g, NULL);
     g = gckpt_graph_new(s, NULL);                   /* a shape that has no rows, of which no op makes anything */
     in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(4, 4));
     in = gckpt_name(gckpt_reshape(gckpt_reshape(in, gckpt_shape2(2, 8)), gckpt_shape2(4, 4)), "again");
     term.loss = gckpt_sum_loss(gckpt_linear(in, gckpt_param(g, "w", gckpt_shape2(4, 4), init), NULL));
     p = gckpt_plan_new(g, &term, 1, NULL);
     CHECK(p && gckpt_plan_split_exact(p, &op) == 0 && op && !strcmp(op, "again"));
-    rig_free(NULL, p, g, s);
+    util_free(NULL, p, g, s);
 }
 
 /* The first error stays, names shapes and remedy; NULL goes in and out. */
@@ -668,7 +668,7 @@ static void test_external_writable(void)
         gckpt_store_get(s, 0, &p[0]), gckpt_store_get(s, 1, &p[1]);
         CHECK(p[0].values == outside && p[0].frozen == (frozen > 0) && p[1].values[0] < 0.5f);
         CHECK(frozen > 0 ? !(outside[0] < 0.5f || outside[0] > 0.5f) : !memcmp(outside, p[1].values, sizeof outside));
-        rig_free(e, plan, g, s);
+        util_free(e, plan, g, s);
     }
 }
 
@@ -695,11 +695,11 @@ static void test_external(void)
     gckpt_feed feed = { gckpt_id(in), x };
     gckpt_hyper hyper = gckpt_hyper_lr(0.1f);
     CHECK(gckpt_step(e, &feed, 1, 4, &hyper, NULL) == GCKPT_OK && !(outside[3] < 3 / 16.0f || outside[3] > 3 / 16.0f));
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
 }
 
 /* Groups and the other optimisers against their formulas. */
-static void own(void *user, const gckpt_update *u)
+static void own_optimiser(void *user, const gckpt_update *u)
 {
     float lr = *(const float *)user;
     for (int64_t i = 0; i < u->elements; i++) {
@@ -725,7 +725,7 @@ static void test_optimisers(void)
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
         if (kinds[k] == GCKPT_CUSTOM_OPTIMISER)
             CHECK(gckpt_exec_new(p, s, NULL) == NULL && gckpt_error(s) == GCKPT_E_ARG);
-        gckpt_exec_desc ed = { .custom_optimiser = own, .user = &lr };
+        gckpt_exec_desc ed = { .custom_optimiser = own_optimiser, .user = &lr };
         gckpt_exec *e = gckpt_exec_new(p, s, &ed);
         gckpt_feed feed = { gckpt_id(in), x };
         CHECK(gckpt_store_group(s, "w", 0.5f, 1) == GCKPT_OK);
@@ -744,7 +744,7 @@ static void test_optimisers(void)
                 w -= rate * m;
             CHECK_MSG(fabs((double)q.values[0] - w) < 1e-6, "optimiser %d step %d: %.9g, expected %.9g", k, step, (double)q.values[0], w);
         }
-        rig_free(e, p, g, s);
+        util_free(e, p, g, s);
     }
     CHECK(fabs((double)gckpt_lr_cosine(0, 10, 100, 1, 0.1f) - 0.1) < 1e-6 && fabs((double)gckpt_lr_cosine(9, 10, 100, 1, 0.1f) - 1) < 1e-6);
     CHECK(fabs((double)gckpt_lr_cosine(55, 10, 100, 1, 0.1f) - 0.55) < 1e-6 && fabs((double)gckpt_lr_cosine(100, 10, 100, 1, 0.1f) - 0.1) < 1e-6);
@@ -766,14 +766,14 @@ static void test_corners(void)
         gckpt_tensor *data = gckpt_sum_loss(in), *regulariser = gckpt_sum_loss(gckpt_mul(w, w));
         gckpt_tensor *u = gckpt_scale(gckpt_gelu(w), 2), *y = gckpt_add(in, u);     /* ends each round   */
         gckpt_term terms[2] = { { data, 1, 0 }, { regulariser, 1, 1 } };
-        gckpt_fetch_spec pick = { y, 0 };
-        gckpt_plan_desc d = { .batch = 4, .fetch = &pick, .fetches = 1 };
+        gckpt_fetch_spec fetch = { y, 0 };
+        gckpt_plan_desc d = { .batch = 4, .fetch = &fetch, .fetches = 1 };
         gckpt_plan *p = gckpt_plan_new(g, terms, 2, &d);
         gckpt_exec *e = gckpt_exec_new(p, s, NULL);
         gckpt_feed feed = { gckpt_id(in), x };
         CHECK(gckpt_step(e, &feed, 1, 4, &none, NULL) == GCKPT_OK);
         fetched[k] = gckpt_fetch(e, gckpt_id(y), 0)[k ? 1 : 7];
-        rig_free(e, p, g, NULL);
+        util_free(e, p, g, NULL);
         g = gckpt_graph_new(s, NULL);
         in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape1(4));
         gckpt_term t = { gckpt_sum_loss(gckpt_mul(k ? gckpt_softmax(in) : gckpt_rmsnorm(in, NULL),
@@ -785,14 +785,14 @@ static void test_corners(void)
         gckpt_term plain = { gckpt_sum_loss(gckpt_mul(in, gckpt_param(g, "v", gckpt_shape1(1), one))), 1, 0 };
         p = gckpt_plan_new(g, &plain, 1, NULL);
         CHECK(p != NULL && gckpt_plan_split_exact(p, NULL) == 1);
-        rig_free(NULL, p, g, NULL);
+        util_free(NULL, p, g, NULL);
         g = gckpt_graph_new(s, NULL);
-        pick.tensor = gckpt_gelu(gckpt_param(g, "w", gckpt_shape2(1, 2), one));
-        d = (gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
+        fetch.tensor = gckpt_gelu(gckpt_param(g, "w", gckpt_shape2(1, 2), one));
+        d = (gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 };
         p = gckpt_plan_new(g, NULL, 0, &d);
         e = gckpt_exec_new(p, s, NULL);
-        CHECK(gckpt_forward(e, NULL, 0, 1, NULL) == GCKPT_OK && gckpt_fetch(e, gckpt_id(pick.tensor), 0)[0] > 0.8f);
-        rig_free(e, p, g, s);
+        CHECK(gckpt_forward(e, NULL, 0, 1, NULL) == GCKPT_OK && gckpt_fetch(e, gckpt_id(fetch.tensor), 0)[0] > 0.8f);
+        util_free(e, p, g, s);
     }
     CHECK(fetched[0] > 0 && !(fetched[0] < fetched[1] || fetched[0] > fetched[1]));
 }
@@ -828,14 +828,14 @@ static void test_optimiser_state(void)
     gckpt_hyper hyper = gckpt_hyper_lr(0.1f);
     for (int i = 0; i < 20; i++)
         CHECK(gckpt_step(e, &feed, 1, 2, &hyper, NULL) == GCKPT_OK);
-    rig_free(e, p, NULL, NULL);
+    util_free(e, p, NULL, NULL);
     gckpt_store_freeze(s, "v", 0);
     p = gckpt_plan_new(g, &term, 1, &d);
     e = gckpt_exec_new(p, s, NULL);
     gckpt_parameter q;
     gckpt_store_get(s, gckpt_store_find(s, "v"), &q);
     CHECK(gckpt_step(e, &feed, 1, 2, &hyper, NULL) == GCKPT_OK && fabs((double)q.values[0] - 1.9) < 1e-5);
-    rig_free(e, p, NULL, NULL);
+    util_free(e, p, NULL, NULL);
     d.optimiser = GCKPT_MOMENTUM;
     p = gckpt_plan_new(g, &term, 1, &d);
     size_t bytes = gckpt_store_bytes(s);
@@ -843,9 +843,9 @@ static void test_optimiser_state(void)
     CHECK(gckpt_store_bytes(s) == bytes && gckpt_store_reset(s, "*") == GCKPT_OK);
     e = gckpt_exec_new(p, s, NULL);
     CHECK(e != NULL && gckpt_step(e, &feed, 1, 2, &hyper, NULL) == GCKPT_OK && fabs((double)q.values[0] - 1.8) < 1e-5);
-    rig_free(e, p, NULL, NULL);
+    util_free(e, p, NULL, NULL);
     CHECK(gckpt_error(w) == GCKPT_E_ARG);           /* a tensor has no error of its own                  */
-    rig_free(NULL, NULL, g, s);
+    util_free(NULL, NULL, g, s);
 }
 
 static void test_print_and_schedule(void)
@@ -877,7 +877,7 @@ static void test_print_and_schedule(void)
         CHECK(p != NULL && gckpt_error(m.graph) == GCKPT_OK);
         gckpt_plan_free(p);
     }
-    rig_free(NULL, NULL, m.graph, s);
+    util_free(NULL, NULL, m.graph, s);
 }
 
 /* With an argument: every split is painted, not one in two. */

@@ -56,20 +56,20 @@ typedef enum {
     BACKEND_HOST,
     BACKEND_VOID
 } kind;
-static kind variant; /* the life that this kind needs, with the fault or without */
+static kind setup; /* the life that this kind needs, with the fault or without */
 static struct {
     kind kind;
     long at, calls; /* from 1 */
-    int how, struck;
-    int grave; /* what may be lost with it cannot be made good by what comes later */
+    int how, injected;
+    int fatal; /* what may be lost with it cannot be made good by what comes later */
 } fault;
 
-static int strikes(kind k)
+static int is_faulty(kind k)
 {
     if (fault.kind != k)
         return 0;
     const int now = ++fault.calls == fault.at || (k == BACKEND_FINISH && fault.calls > fault.at);
-    fault.struck |= now;
+    fault.injected |= now;
     return now;
 }
 
@@ -77,64 +77,64 @@ static int strikes(kind k)
 static const int errors[] = { EIO, ENOSPC, EINTR, EMFILE, EAGAIN, EINTR };
 /* What is done of n. */
 static size_t part_of(size_t n) { return fault.how < 4 ? n / 2 : fault.how == 4 || !n ? 0 : n - 1; }
-static int fails(void)
+static int io_fails(void)
 {
-    const int now = strikes(FILE_CALL);
+    const int now = is_faulty(FILE_CALL);
     errno = now ? errors[fault.how] : errno;
     return now;
 }
-static int fails_gravely(void)
+static int io_fails_fatally(void)
 {
-    const int now = fails();
-    fault.grave |= now;
+    const int now = io_fails();
+    fault.fatal |= now;
     return now;
 }
 static FILE *test_fopen(const char *path, const char *mode)
 {
-    return fails() ? NULL : fopen(path, mode);
+    return io_fails() ? NULL : fopen(path, mode);
 }
-static FILE *test_fdopen(int fd, const char *mode) { return fails() ? NULL : fdopen(fd, mode); }
+static FILE *test_fdopen(int fd, const char *mode) { return io_fails() ? NULL : fdopen(fd, mode); }
 static size_t test_fread(void *to, size_t size, size_t n, FILE *f)
 {
-    return fread(to, size, fails() ? part_of(n) : n, f);
+    return fread(to, size, io_fails() ? part_of(n) : n, f);
 }
 static size_t test_fwrite(const void *from, size_t size, size_t n, FILE *f)
 {
-    return fwrite(from, size, fails_gravely() ? part_of(n) : n, f);
+    return fwrite(from, size, io_fails_fatally() ? part_of(n) : n, f);
 }
-static int test_fflush(FILE *f) { return fails_gravely() ? EOF : fflush(f); }
-static int test_fseek(FILE *f, long at, int whence) { return fails() ? -1 : fseek(f, at, whence); }
+static int test_fflush(FILE *f) { return io_fails_fatally() ? EOF : fflush(f); }
+static int test_fseek(FILE *f, long at, int whence) { return io_fails() ? -1 : fseek(f, at, whence); }
 static int test_fclose(FILE *f)
 {
-    const int failed = fails(), error = errno, closed = fclose(f);
+    const int failed = io_fails(), error = errno, closed = fclose(f);
     errno = failed ? error : errno;
     return failed || closed ? EOF : 0;
 }
-static int test_fsync(int fd) { return fails_gravely() ? -1 : fd < 0; } /* no power is cut here */
+static int test_fsync(int fd) { return io_fails_fatally() ? -1 : fd < 0; } /* no power is cut here */
 static int test_rename(const char *from, const char *to)
 {
-    return fails_gravely() ? -1 : rename(from, to);
+    return io_fails_fatally() ? -1 : rename(from, to);
 }
-static int test_remove(const char *path) { return fails() ? -1 : remove(path); }
+static int test_remove(const char *path) { return io_fails() ? -1 : remove(path); }
 static int test_open(const char *path, int flags, unsigned mode)
 {
-    return fails() ? -1 : open(path, flags, mode);
+    return io_fails() ? -1 : open(path, flags, mode);
 }
-static int test_stat(const char *path, struct stat *s) { return fails() ? -1 : stat(path, s); }
-static int test_fstat(int fd, struct stat *s) { return fails() ? -1 : fstat(fd, s); }
+static int test_stat(const char *path, struct stat *s) { return io_fails() ? -1 : stat(path, s); }
+static int test_fstat(int fd, struct stat *s) { return io_fails() ? -1 : fstat(fd, s); }
 static int (*system_flock)(int fd, int how);
-static int test_flock(int fd, int how) { return fails() ? -1 : system_flock(fd, how); }
+static int test_flock(int fd, int how) { return io_fails() ? -1 : system_flock(fd, how); }
 
 static int test_close(int fd)
 {
-    const int failed = fails(), error = errno, closed = close(fd);
+    const int failed = io_fails(), error = errno, closed = close(fd);
     errno = failed ? error : errno;
     return failed || closed ? -1 : 0;
 }
 #ifdef __linux__
 static int test_statfs(const char *path, struct statfs *s)
 {
-    const int failed = fails() || statfs(path, s);
+    const int failed = io_fails() || statfs(path, s);
     s->f_type = 0x4d44; /* FAT, where a save asks for more */
     return failed ? -1 : 0;
 }
@@ -174,12 +174,12 @@ static size_t odd_count(size_t n)
 static size_t odd_write(void *user, const void *bytes, size_t n)
 {
     const size_t done = file_write(user, bytes, n);
-    return strikes(WRITE_FN) ? odd_count(done) : done;
+    return is_faulty(WRITE_FN) ? odd_count(done) : done;
 }
 static size_t odd_read(void *user, void *bytes, size_t n)
 {
     const size_t done = file_read(user, bytes, n);
-    return strikes(READ_FN) ? odd_count(done) : done;
+    return is_faulty(READ_FN) ? odd_count(done) : done;
 }
 
 /* y = 2 x, as a user's op. */
@@ -188,7 +188,7 @@ static gckpt_result twice_shape(gckpt_call *call)
     static const gckpt_result results[] = { GCKPT_E_ARG, GCKPT_E_DATA, GCKPT_RESULT_COUNT,
                                             (gckpt_result)77 };
     call->shape = call->in[0].shape;
-    if (!strikes(OP_SHAPE))
+    if (!is_faulty(OP_SHAPE))
         return GCKPT_OK;
     if (fault.how < 4)
         return results[fault.how];
@@ -220,32 +220,32 @@ static const gckpt_op twice = {
 };
 
 /* y = x, with an index that it does not read. */
-static gckpt_result beside_shape(gckpt_call *call)
+static gckpt_result indexed_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
     return GCKPT_OK;
 }
-static void beside_forward(const gckpt_call *call)
+static void indexed_forward(const gckpt_call *call)
 {
     for (int64_t i = 0; call->out && i < count_of(&call->shape); i++)
         call->out[i] = call->in[0].data[i];
 }
-static void beside_backward(const gckpt_call *call)
+static void indexed_backward(const gckpt_call *call)
 {
     for (int64_t i = 0; i < count_of(&call->shape); i++)
         call->in[0].grad[i] = (call->in[0].accumulate ? call->in[0].grad[i] : 0) + call->grad_out[i];
 }
-static int64_t beside_classes(const gckpt_call *call, int i)
+static int64_t indexed_classes(const gckpt_call *call, int i)
 {
     static const int64_t odd[] = { 0, -1, INT64_MIN, INT64_MAX, 1 };
     (void)call, (void)i;
-    return strikes(OP_CLASSES) ? odd[fault.how] : 5;
+    return is_faulty(OP_CLASSES) ? odd[fault.how] : 5;
 }
-static const gckpt_op beside = { .name = "beside",
-                                 .shape = beside_shape,
-                                 .forward = beside_forward,
-                                 .backward = beside_backward,
-                                 .classes = beside_classes,
+static const gckpt_op indexed = { .name = "beside",
+                                 .shape = indexed_shape,
+                                 .forward = indexed_forward,
+                                 .backward = indexed_backward,
+                                 .classes = indexed_classes,
                                  .flags = GCKPT_INDEX(1) };
 
 /* A clock that ticks; from the fault on it is none, endless, back at the beginning, far ahead, still, or goes back. */
@@ -254,7 +254,7 @@ static double seconds(void *user)
 {
     const double now = now_is += tick;
     (void)user;
-    if (!strikes(variant))
+    if (!is_faulty(setup))
         return now;
     const double odd[] = { (double)NAN, (double)INFINITY, -1e300, 1e300, now, now };
     now_is = odd[fault.how];
@@ -271,7 +271,7 @@ static const char *renamed(void *user, const char *name)
     const size_t n = strlen(before);
     memset(text, 'x', 5000);
     text[5000] = 0;
-    if (strikes(RENAME)) {
+    if (is_faulty(RENAME)) {
         const char *odd[] = { NULL, "", "w0", text, "\"\n\\\x01\xff" };
         return odd[fault.how];
     }
@@ -281,10 +281,10 @@ static const char *renamed(void *user, const char *name)
     return text;
 }
 
-static int turned(void *user, const char *name, gckpt_shape shape, int *axes)
+static int permuted(void *user, const char *name, gckpt_shape shape, int *axes)
 {
     const int odd[] = { -1, shape.n + 1, INT_MAX, shape.n, shape.n };
-    const int now = strikes(AXES);
+    const int now = is_faulty(AXES);
     (void)user, (void)name;
     for (int i = 0; i < shape.n; i++)
         axes[i] = now && fault.how == 3 ? 0 : now && fault.how == 4 ? INT_MIN : shape.n - 1 - i;
@@ -295,39 +295,39 @@ static int progress(void *user, const gckpt_progress *p)
 {
     static const int odd[] = { 1, -1, 2, INT_MIN };
     (void)user, (void)p;
-    return strikes(PROGRESS) ? odd[fault.how] : 0;
+    return is_faulty(PROGRESS) ? odd[fault.how] : 0;
 }
 
-static unsigned char slower[1 << 16];
+static unsigned char host_memory[1 << 16];
 static size_t offload(void *user, size_t at, const void *from, size_t n)
 {
     (void)user;
-    memcpy(slower + at, from, n);
-    return strikes(OFFLOAD) ? odd_count(n) : n;
+    memcpy(host_memory + at, from, n);
+    return is_faulty(OFFLOAD) ? odd_count(n) : n;
 }
 static size_t reload(void *user, size_t at, void *to, size_t n)
 {
     (void)user;
-    memcpy(to, slower + at, n);
-    return strikes(RELOAD) ? odd_count(n) : n;
+    memcpy(to, host_memory + at, n);
+    return is_faulty(RELOAD) ? odd_count(n) : n;
 }
 
 static int wait_for(void *user, int later)
 {
     static const int odd[] = { 1, -1, INT_MIN, INT_MAX };
     (void)user, (void)later;
-    return strikes(WAIT) ? odd[fault.how] : 0;
+    return is_faulty(WAIT) ? odd[fault.how] : 0;
 }
 
 static void *odd_get(void *context, size_t bytes, size_t alignment)
 {
-    return strikes(BACKEND_GET) ? NULL : device_get(context, bytes, alignment);
+    return is_faulty(BACKEND_GET) ? NULL : device_get(context, bytes, alignment);
 }
 static gckpt_result odd_workspace(void *context, const gckpt_op *op, gckpt_call *call)
 {
     static const gckpt_result results[] = { GCKPT_E_ARG, GCKPT_E_MEMORY, GCKPT_RESULT_COUNT,
                                             (gckpt_result)77 };
-    return strikes(BACKEND_WORKSPACE) ? results[fault.how] : device_workspace(context, op, call);
+    return is_faulty(BACKEND_WORKSPACE) ? results[fault.how] : device_workspace(context, op, call);
 }
 /* It lacks one kernel, whenever it is asked. */
 static gckpt_kernel odd_find(void *context, const gckpt_op *op, gckpt_kind k)
@@ -344,19 +344,19 @@ static gckpt_kernel odd_find(void *context, const gckpt_op *op, gckpt_kind k)
         asked[count].op = op, asked[count++].k = k;
     if (fault.kind != BACKEND_FIND || i + 1 != fault.at)
         return device_find(context, op, k);
-    fault.struck = 1;
+    fault.injected = 1;
     return NULL;
 }
 static const char *odd_finish(void *context)
 {
     const char *problem = device_finish(context);
-    return strikes(BACKEND_FINISH) ? "it burns" : problem;
+    return is_faulty(BACKEND_FINISH) ? "it burns" : problem;
 }
 
 static void *odd_host_get(void *context, size_t bytes)
 {
     (void)context;
-    return strikes(BACKEND_HOST) ? NULL : malloc(bytes);
+    return is_faulty(BACKEND_HOST) ? NULL : malloc(bytes);
 }
 static void odd_host_release(void *context, void *memory, size_t bytes)
 {
@@ -374,7 +374,7 @@ static void odd_join(void *context) { (void)context; }
 #define ODD(name, parameters, ...)                                                                                     \
     static void odd_##name parameters                                                                                  \
     {                                                                                                                  \
-        const int now = strikes(BACKEND_VOID);                                                                         \
+        const int now = is_faulty(BACKEND_VOID);                                                                         \
         for (int i = 0; i < (now ? 2 * fault.how : 1); i++)                                                            \
             device_##name(__VA_ARGS__);                                                                                \
     }
@@ -393,7 +393,7 @@ enum { ROWS = 4, WIDE = 12, LAYERS = 4, STEPS = 2 };
 static const char path[] = "test_faults.safetensors";
 static heap mem;
 static float x[ROWS * WIDE], y[ROWS * WIDE];
-static char said[600]; /* by the first error */
+static char error_text[600]; /* by the first error */
 static size_t budget[2]; /* of plans that offload, on the processor and on a backend */
 static gckpt_backend odd_backend;
 
@@ -411,15 +411,15 @@ static int build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
         gckpt_tensor *z = gckpt_gelu(gckpt_linear(h, w, NULL));
         h = i == 1 ? gckpt_apply(&twice, &z, 1, NULL, 0) : z;
     }
-    if (variant == OP_CLASSES) {
+    if (setup == OP_CLASSES) {
         gckpt_tensor *two[] = { h, gckpt_input(g, "index", GCKPT_I32, gckpt_shape1(rows)) };
         index_id = gckpt_id(two[1]);
-        h = gckpt_apply(&beside, two, 2, NULL, 0);
+        h = gckpt_apply(&indexed, two, 2, NULL, 0);
     }
     terms[0].loss = gckpt_mean_squared_error(h, target);
     terms[0].weight = 1;
     terms[0].regulariser = 0;
-    if (!strikes(BUILD))
+    if (!is_faulty(BUILD))
         return 1;
     if (fault.how >= 4)
         terms[0].loss = fault.how == 4 ? NULL : in;
@@ -434,19 +434,19 @@ static gckpt_result measure(gckpt_graph *g, const gckpt_term *terms, int count, 
     (void)g, (void)terms, (void)count, (void)user;
     for (int i = 0; i < n; i++)
         costs[i].forward = costs[i].backward = 1000;
-    if (strikes(COSTS))
+    if (is_faulty(COSTS))
         for (int i = 0; i < n; i++)
             costs[i].forward = costs[i].backward = fault.how ? UINT64_MAX : 0;
-    return strikes(MEASURE) ? results[fault.how] : GCKPT_OK;
+    return is_faulty(MEASURE) ? results[fault.how] : GCKPT_OK;
 }
 
 static int bad(const void *object, gckpt_result result)
 {
-    if (result == GCKPT_OK || *said)
+    if (result == GCKPT_OK || *error_text)
         return result != GCKPT_OK;
-    snprintf(said, sizeof said, "%s", gckpt_error_text(object));
-    if (result == GCKPT_CANCELLED && !*said)
-        strcpy(said, "cancelled");
+    snprintf(error_text, sizeof error_text, "%s", gckpt_error_text(object));
+    if (result == GCKPT_CANCELLED && !*error_text)
+        strcpy(error_text, "cancelled");
     return 1;
 }
 
@@ -465,15 +465,15 @@ static gckpt_result step(gckpt_exec *e, gckpt_plan *p, const gckpt_feed *feeds, 
 {
     static gckpt_profile_entry spent[300];
     gckpt_profile profile = { .clock = seconds, .entries = spent, .count = gckpt_plan_length(p) };
-    if (variant != PROFILE)
-        return gckpt_step(e, feeds, variant == OP_CLASSES ? 3 : 2, ROWS, hyper, NULL);
+    if (setup != PROFILE)
+        return gckpt_step(e, feeds, setup == OP_CLASSES ? 3 : 2, ROWS, hyper, NULL);
     CHECK(profile.count <= 300);
     memset(spent, 0, sizeof spent);
     return gckpt_profile_step(e, feeds, 2, ROWS, hyper, &profile);
 }
 
 /* The store's hash in the end; 0: it ended before, and `said` is why. */
-static uint64_t life(const gckpt_backend *backend, int fitted)
+static uint64_t lifecycle(const gckpt_backend *backend, int fitted)
 {
     const gckpt_store_desc in = { .memory = heap_memory(&mem), .seed = 4 };
     gckpt_plan_desc pd = { .memory = heap_memory(&mem), .backend = backend, .batch = ROWS };
@@ -486,14 +486,14 @@ static uint64_t life(const gckpt_backend *backend, int fitted)
     file f = { 0 };
     uint64_t hash = 0, before = 0;
     int writing = 1;
-    const gckpt_file_desc fd = { .rename = variant == RENAME ? renamed : NULL,
-                                 .axes = variant == AXES ? turned : NULL,
+    const gckpt_file_desc fd = { .rename = setup == RENAME ? renamed : NULL,
+                                 .axes = setup == AXES ? permuted : NULL,
                                  .user = &writing };
-    *said = 0;
+    *error_text = 0;
     now_is = tick = 0.05;
     gckpt_store *s = gckpt_store_new(&in), *t = gckpt_store_new(&in);
     if (!s || !t)
-        strcpy(said, "no store");
+        strcpy(error_text, "no store");
     int failed = !s || !t;
     if (!failed && fitted) {
         p = gckpt_fit(s, build, NULL, ROWS, &pd, measure);
@@ -503,13 +503,13 @@ static uint64_t life(const gckpt_backend *backend, int fitted)
         g = gckpt_graph_new(s, &memory);
         const int built = g ? build(g, 1, &term, NULL) : 0;
         pd.mode = GCKPT_MEMORY_POOR;
-        if (!backend || variant >= BACKEND_HOST) {
+        if (!backend || setup >= BACKEND_HOST) {
             pd.mode = GCKPT_AUTO;
             pd.budget = budget[backend != NULL];
-            pd.offload_bytes = sizeof slower;
+            pd.offload_bytes = sizeof host_memory;
             pd.offload_cost = 1;
             ed.offload = backend ? NULL : offload, ed.reload = backend ? NULL : reload;
-            ed.wait = variant == WAIT ? wait_for : NULL;
+            ed.wait = setup == WAIT ? wait_for : NULL;
         }
         p = built ? gckpt_plan_new(g, &term, 1, &pd) : NULL;
         failed = !p && bad(g ? (void *)g : (void *)s, gckpt_error(g ? (void *)g : (void *)s));
@@ -521,7 +521,7 @@ static uint64_t life(const gckpt_backend *backend, int fitted)
         const gckpt_feed feeds[] = { { 0, x }, { 1, y }, { index_id, index } };
         before = gckpt_store_hash(s);
         failed = bad(e, step(e, p, feeds, &hyper));
-        if (!failed && variant == CALIBRATE) {
+        if (!failed && setup == CALIBRATE) {
             before = gckpt_store_hash(s);
             failed = bad(e, time_it(e, feeds, gckpt_graph_size(g)));
             CHECK(gckpt_store_hash(s) == before);
@@ -529,7 +529,7 @@ static uint64_t life(const gckpt_backend *backend, int fitted)
         if (fault.kind < BACKEND_FINISH) /* which tells late, and who is trusted not at all */
             CHECK_MSG(!failed || gckpt_store_hash(s) == before,
                       "fault %d, %ld, way %d: a failed step changed values: %s", fault.kind, fault.at,
-                      fault.how, said);
+                      fault.how, error_text);
 
     }
     failed = failed || !e || bad(s, gckpt_store_pull(s, "*"));
@@ -548,7 +548,7 @@ static uint64_t life(const gckpt_backend *backend, int fitted)
     if (!failed && fault.kind != RENAME) /* who may leave some out */
         CHECK(gckpt_store_hash(t) == before);
     hash = failed ? 0 : before;
-    rig_free(e, p, g, s);
+    util_free(e, p, g, s);
     gckpt_store_free(t);
     free(f.bytes);
     return hash;
@@ -562,7 +562,7 @@ static int open_files(void)
     return n;
 }
 
-static int left(void) /* temporary files */
+static int leftovers(void) /* temporary files */
 {
     int n = 0;
     DIR *d = opendir(".");
@@ -589,60 +589,60 @@ static void find_bytes(void)
         budget[i / 2] += gckpt_plan_bytes(p) / 2;
         gckpt_plan_free(p);
     }
-    rig_free(NULL, NULL, g, s);
+    util_free(NULL, NULL, g, s);
 }
 
 /* ---- */
-static device gadget;
+static device faulty_device;
 
 static long all;
 enum { HARMLESS, HARMS, TRUSTED }; /* of what is trusted, other bits may come, and nothing worse */
 
 /* This fault at each call, in each of its ways: how many struck. */
-static void strike_all(kind k, const char *floor, const char *what, int ways, int harms)
+static void inject_all(kind k, const char *layer, const char *what, int ways, int harms)
 {
-    const long part = check_tries(9) < 9 ? 61 : 7, of = check_tries(9) > 1 ? 1 : 3;
+    const long part = check_iterations(9) < 9 ? 61 : 7, of = check_iterations(9) > 1 ? 1 : 3;
     const long stride = k == CALIBRATE ? part : k == PROFILE ? 7 : of;
 
     const gckpt_backend *backend = k >= BACKEND_GET ? &odd_backend : NULL;
     const int fitted = k == BUILD || k == MEASURE || k == COSTS, before = open_files();
-    long struck = 0, refused = 0, points = 0, other = 0;
+    long injected = 0, refused = 0, points = 0, other = 0;
     uint64_t right = 0;
-    variant = k;
+    setup = k;
     fault.kind = NONE;
     fault.calls = 0;
     mem.fail_at = mem.fail_from = 0;
-    right = life(backend, fitted);
-    CHECK_MSG(right, "%s", said);
+    right = lifecycle(backend, fitted);
+    CHECK_MSG(right, "%s", error_text);
     for (int how = 0; how < ways; how++)
         for (long at = 1, more = 1; more; at += stride) {
             fault.kind = k;
             fault.at = at, fault.calls = 0;
-            fault.how = how, fault.struck = fault.grave = 0;
+            fault.how = how, fault.injected = fault.fatal = 0;
             mem.calls = 0;
             mem.fail_at = k == ALLOCATION ? at : 0;
             mem.fail_from = k == ALLOCATIONS ? at : 0;
-            const uint64_t hash = life(backend, fitted);
-            more = k <= ALLOCATIONS ? mem.calls >= at : fault.struck;
+            const uint64_t hash = lifecycle(backend, fitted);
+            more = k <= ALLOCATIONS ? mem.calls >= at : fault.injected;
             mem.fail_at = mem.fail_from = 0;
             fault.kind = NONE;
             other += hash && hash != right;
-            CHECK_MSG(hash ? hash == right || harms == TRUSTED : *said != 0, "%s, %s %ld, way %d: %s", floor, what, at,
+            CHECK_MSG(hash ? hash == right || harms == TRUSTED : *error_text != 0, "%s, %s %ld, way %d: %s", layer, what, at,
                       how, hash ? "other bits" : "no text");
-            CHECK_MSG(!more || !(harms == HARMS || fault.grave) || !hash, "%s, %s %ld, way %d: not seen",
-                      floor, what, at, how);
-            CHECK_MSG(mem.live == 0 && mem.blocks == 0 && mem.wrong_sizes == 0 && gadget.live == 0,
-                      "%s, %s %ld, way %d: %lu bytes, %ld of the backend", floor, what, at, how,
-                      (unsigned long)mem.live, gadget.live);
-            CHECK_MSG(open_files() == before, "%s, %s %ld, way %d: a file stays open", floor, what,
+            CHECK_MSG(!more || !(harms == HARMS || fault.fatal) || !hash, "%s, %s %ld, way %d: not seen",
+                      layer, what, at, how);
+            CHECK_MSG(mem.live == 0 && mem.blocks == 0 && mem.wrong_sizes == 0 && faulty_device.live == 0,
+                      "%s, %s %ld, way %d: %lu bytes, %ld of the backend", layer, what, at, how,
+                      (unsigned long)mem.live, faulty_device.live);
+            CHECK_MSG(open_files() == before, "%s, %s %ld, way %d: a file stays open", layer, what,
                       at, how);
-            struck += more, refused += !hash;
+            injected += more, refused += !hash;
             points += more && !how;
             CHECK(more || hash == right); /* the repeat without it */
             if (hash != right && (at % 7 == 0 || k == FILE_CALL)) {
-                CHECK_MSG(life(backend, fitted) == right, "%s, %s %ld, way %d: then: %s", floor,
-                          what, at, how, said);
-                CHECK(left() == 0);
+                CHECK_MSG(lifecycle(backend, fitted) == right, "%s, %s %ld, way %d: then: %s", layer,
+                          what, at, how, error_text);
+                CHECK(leftovers() == 0);
             }
             if (at > 20000)
                 more = CHECK(0);
@@ -650,10 +650,10 @@ static void strike_all(kind k, const char *floor, const char *what, int ways, in
     char text[40] = "";
     if (other)
         snprintf(text, sizeof text, ", %6ld trusted", other);
-    all += struck;
-    CHECK(struck > 0);
-    printf("%-6s %-34s %5ld points, %2d ways: %6ld faults, %6ld refused, %6ld harmless%s\n", floor,
-           what, points, ways, struck, refused, struck - refused - other, text);
+    all += injected;
+    CHECK(injected > 0);
+    printf("%-6s %-34s %5ld points, %2d ways: %6ld faults, %6ld refused, %6ld harmless%s\n", layer,
+           what, points, ways, injected, refused, injected - refused - other, text);
 }
 
 int main(void)
@@ -664,7 +664,7 @@ int main(void)
     }
     watch();
     remove(path);
-    if (!device_start(&gadget, &odd_backend, "odd", GCKPT_ISA_PLAIN)) {
+    if (!device_start(&faulty_device, &odd_backend, "odd", GCKPT_ISA_PLAIN)) {
         printf("test_faults: no pages without access here\n");
         return 0;
     }
@@ -685,32 +685,32 @@ int main(void)
     odd_backend.copy_async = odd_move;
     odd_backend.wait_copies = odd_join;
     find_bytes();
-    strike_all(ALLOCATION, "base", "allocation, once", 1, HARMS);
-    strike_all(ALLOCATIONS, "base", "allocations from there on", 1, HARMS);
-    strike_all(OP_SHAPE, "graph", "a user op's shape", 9, HARMLESS);
-    strike_all(OP_CLASSES, "graph", "a user op's classes", 5, HARMLESS);
-    strike_all(BUILD, "ask", "what build returns", 6, HARMLESS);
-    strike_all(MEASURE, "ask", "what measure returns", 4, HARMS);
-    strike_all(COSTS, "ask", "costs that measure gives", 2, HARMLESS);
-    strike_all(PROGRESS, "run", "what progress returns", 4, HARMLESS);
-    strike_all(OFFLOAD, "run", "bytes offloaded", 4, HARMLESS);
-    strike_all(RELOAD, "run", "bytes reloaded", 4, HARMLESS);
-    strike_all(WAIT, "run", "what wait returns", 4, HARMS);
-    strike_all(CALIBRATE, "run", "calibrate's clock", 6, HARMLESS);
-    strike_all(PROFILE, "run", "a profile's clock", 6, HARMLESS);
-    strike_all(BACKEND_GET, "run", "a backend's memory", 1, HARMS);
-    strike_all(BACKEND_WORKSPACE, "run", "a backend's workspace", 4, HARMLESS);
-    strike_all(BACKEND_FIND, "run", "a kernel that it lacks", 1, HARMLESS);
-    strike_all(BACKEND_FINISH, "run", "a backend's finish, from there on", 1, HARMS);
-    strike_all(BACKEND_HOST, "run", "a backend's memory of the host", 1, HARMS);
-    strike_all(BACKEND_VOID, "run", "a backend's entry without result", 2, TRUSTED);
-    strike_all(WRITE_FN, "files", "bytes that write says it wrote", 4, HARMS);
-    strike_all(READ_FN, "files", "bytes that read says it read", 4, HARMLESS);
-    strike_all(RENAME, "files", "what rename returns", 5, TRUSTED);
-    strike_all(AXES, "files", "what axes returns", 5, TRUSTED);
-    strike_all(FILE_CALL, "files", "a call of the system", 6, HARMLESS);
+    inject_all(ALLOCATION, "base", "allocation, once", 1, HARMS);
+    inject_all(ALLOCATIONS, "base", "allocations from there on", 1, HARMS);
+    inject_all(OP_SHAPE, "graph", "a user op's shape", 9, HARMLESS);
+    inject_all(OP_CLASSES, "graph", "a user op's classes", 5, HARMLESS);
+    inject_all(BUILD, "ask", "what build returns", 6, HARMLESS);
+    inject_all(MEASURE, "ask", "what measure returns", 4, HARMS);
+    inject_all(COSTS, "ask", "costs that measure gives", 2, HARMLESS);
+    inject_all(PROGRESS, "run", "what progress returns", 4, HARMLESS);
+    inject_all(OFFLOAD, "run", "bytes offloaded", 4, HARMLESS);
+    inject_all(RELOAD, "run", "bytes reloaded", 4, HARMLESS);
+    inject_all(WAIT, "run", "what wait returns", 4, HARMS);
+    inject_all(CALIBRATE, "run", "calibrate's clock", 6, HARMLESS);
+    inject_all(PROFILE, "run", "a profile's clock", 6, HARMLESS);
+    inject_all(BACKEND_GET, "run", "a backend's memory", 1, HARMS);
+    inject_all(BACKEND_WORKSPACE, "run", "a backend's workspace", 4, HARMLESS);
+    inject_all(BACKEND_FIND, "run", "a kernel that it lacks", 1, HARMLESS);
+    inject_all(BACKEND_FINISH, "run", "a backend's finish, from there on", 1, HARMS);
+    inject_all(BACKEND_HOST, "run", "a backend's memory of the host", 1, HARMS);
+    inject_all(BACKEND_VOID, "run", "a backend's entry without result", 2, TRUSTED);
+    inject_all(WRITE_FN, "files", "bytes that write says it wrote", 4, HARMS);
+    inject_all(READ_FN, "files", "bytes that read says it read", 4, HARMLESS);
+    inject_all(RENAME, "files", "what rename returns", 5, TRUSTED);
+    inject_all(AXES, "files", "what axes returns", 5, TRUSTED);
+    inject_all(FILE_CALL, "files", "a call of the system", 6, HARMLESS);
     printf("%ld faults\n", all);
-    device_end(&gadget);
+    device_end(&faulty_device);
     remove(path);
     return check_report("test_faults");
 }

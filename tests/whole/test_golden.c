@@ -128,7 +128,7 @@ static void test_op(const golden_case *c)
     gckpt_graph *graph = gckpt_graph_new(store, NULL);
     gckpt_tensor *in[3] = { NULL, NULL, NULL }, *out = NULL;
     gckpt_feed feeds[4];
-    gckpt_fetch_spec picks[4];
+    gckpt_fetch_spec fetches[4];
     gckpt_term term = { NULL, 1, 0 };
     gckpt_hyper still = gckpt_hyper_lr(0);
     gckpt_report report;
@@ -148,7 +148,7 @@ static void test_op(const golden_case *c)
         if (t->kind == 'x') /* inputs get no gradient, but what is computed from them does */
             in[i] = gckpt_mul(in[i], gckpt_param(graph, "one", gckpt_shape1(1), one));
         if (t->kind != 'i') {
-            picks[n_picks++] = (gckpt_fetch_spec){ in[i], 1 };
+            fetches[n_picks++] = (gckpt_fetch_spec){ in[i], 1 };
         }
     }
     while (b < BUILDERS && strcmp(names[b], c->name) != 0)
@@ -158,12 +158,12 @@ static void test_op(const golden_case *c)
     if (c->out.n) {
         gckpt_tensor *r = gckpt_input(graph, "r", GCKPT_F32, shape(&c->out));
         feeds[n_feeds++] = (gckpt_feed){ gckpt_id(r), c->r };
-        picks[n_picks++] = (gckpt_fetch_spec){ out, 0 };
+        fetches[n_picks++] = (gckpt_fetch_spec){ out, 0 };
         term.loss = gckpt_sum_loss(gckpt_mul(out, r));
     } else {
         term.loss = out;
     }
-    gckpt_plan_desc desc = { .mode = GCKPT_STORE_ALL, .fetch = picks, .fetches = n_picks };
+    gckpt_plan_desc desc = { .mode = GCKPT_STORE_ALL, .fetch = fetches, .fetches = n_picks };
 
     gckpt_plan *plan = gckpt_plan_new(graph, &term, 1, &desc);
     CHECK_MSG(plan != NULL, "%s: %s", c->name, gckpt_error_text(graph));
@@ -191,7 +191,7 @@ static void test_op(const golden_case *c)
             CHECK_MSG(d <= 2e-6, "%s: gradient of input %d differs by %g", c->name, i, d);
         }
     }
-    rig_free(exec, plan, graph, store);
+    util_free(exec, plan, graph, store);
 }
 
 /* PyTorch's mean divides by the sum of weights: ours does when they are fed times count / sum. */
@@ -205,8 +205,8 @@ static void test_weighted_mean(int64_t micro)
     gckpt_tensor *w = gckpt_input(graph, "w", GCKPT_F32, gckpt_shape2(micro, 3));
     gckpt_tensor *h = gckpt_mul(x, gckpt_param(graph, "one", gckpt_shape1(1), one));
     gckpt_term term = { gckpt_cross_entropy_with(h, t, w, 0), 1, 0 };
-    gckpt_fetch_spec pick = { h, 1 };
-    gckpt_plan_desc desc = { .batch = 2, .fetch = &pick, .fetches = 1 };
+    gckpt_fetch_spec fetch = { h, 1 };
+    gckpt_plan_desc desc = { .batch = 2, .fetch = &fetch, .fetches = 1 };
     gckpt_plan *plan = gckpt_plan_new(graph, &term, 1, &desc);
     gckpt_exec *exec = gckpt_exec_new(plan, store, NULL);
     gckpt_hyper still = gckpt_hyper_lr(0);
@@ -229,7 +229,7 @@ static void test_weighted_mean(int64_t micro)
     const float *gradient = gckpt_fetch(exec, gckpt_id(h), 1); /* of the last micro-batch's sum */
     const float *want = golden_weighted_mean_gradient + 42 - micro * 21;
     CHECK(distance(gradient, 1 / count, want, micro * 21) < 2e-6);
-    rig_free(exec, plan, graph, store);
+    util_free(exec, plan, graph, store);
 }
 
 /* == the GPT =================================================================================== */
@@ -274,7 +274,7 @@ static void test_gpt(const char *what, gckpt_mode mode, int64_t micro, int64_t r
     gckpt_tensor *y = gckpt_input(graph, "targets", GCKPT_I32, gckpt_shape2(micro, GOLDEN_CONTEXT));
     gckpt_tensor *wte = weight(graph, "", "wte"), *h;
     gckpt_term term = { NULL, 1, 0 };
-    gckpt_fetch_spec picks[PARAMETERS];
+    gckpt_fetch_spec fetches[PARAMETERS];
     gckpt_feed feeds[2];
 
     h = gckpt_positions(gckpt_embed(wte, x), weight(graph, "", "wpe"));
@@ -283,11 +283,11 @@ static void test_gpt(const char *what, gckpt_mode mode, int64_t micro, int64_t r
     h = gckpt_layernorm(h, weight(graph, "", "ln.gain"), weight(graph, "", "ln.bias"));
     term.loss = gckpt_linear_cross_entropy(h, wte, y);
     for (int i = 0; i < PARAMETERS; i++) {
-        picks[i] = (gckpt_fetch_spec){ weight(graph, "", golden_parameters[i].initial.name), 1 };
+        fetches[i] = (gckpt_fetch_spec){ weight(graph, "", golden_parameters[i].initial.name), 1 };
         set_parameter(store, golden_parameters[i].initial.name,
                       golden_parameters[i].initial.values);
     }
-    gckpt_plan_desc desc = { .mode = mode, .batch = rows, .fetch = picks, .fetches = PARAMETERS };
+    gckpt_plan_desc desc = { .mode = mode, .batch = rows, .fetch = fetches, .fetches = PARAMETERS };
     gckpt_hyper hyper = { .lr = 1e-3f, .weight_decay = 0.1f, .clip = 1 };
     feeds[0] = (gckpt_feed){ gckpt_id(x), tokens };
     feeds[1] = (gckpt_feed){ gckpt_id(y), targets };
@@ -308,7 +308,7 @@ static void test_gpt(const char *what, gckpt_mode mode, int64_t micro, int64_t r
                   norms[step]);
         for (int i = 0; i < PARAMETERS && step == 0 && !accumulated; i++) {
             const golden_tensor *t = &golden_parameters[i].initial;
-            double d = distance(gckpt_fetch(exec, gckpt_id(picks[i].tensor), 1), 1, t->gradient,
+            double d = distance(gckpt_fetch(exec, gckpt_id(fetches[i].tensor), 1), 1, t->gradient,
                                 elements(t));
             CHECK_MSG(d <= 1e-5, "%s: gradient of %s differs by %g", what, t->name, d);
         }
@@ -326,7 +326,7 @@ static void test_gpt(const char *what, gckpt_mode mode, int64_t micro, int64_t r
         CHECK_MSG(fabs(sqrt(norm) - want) <= 1e-5 * want, "%s: norm of %s is %.9g, not %.9g", what,
                   p.name, sqrt(norm), want);
     }
-    rig_free(exec, plan, graph, store);
+    util_free(exec, plan, graph, store);
 }
 
 int main(void)

@@ -84,7 +84,7 @@ static uint64_t train(gckpt_mode mode, int64_t micro, int threads, int update_in
     gckpt_tensor *table = gckpt_param(g, "table", gckpt_shape2(V, C), init);
     gckpt_tensor *x = gckpt_embed(table, in);
     x = gckpt_positions(x, weight(x, "places", T + 1, C));
-    x = gckpt_checkpoint(attend, x, NULL);
+    x = gckpt_checkpoint(attention_block, x, NULL);
     x = gckpt_checkpoint(feed_forward, x, NULL);
     x = gckpt_checkpoint(by_hand, x, NULL);
     gckpt_tensor *guess = gckpt_mean(x, 1);

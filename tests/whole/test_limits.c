@@ -152,13 +152,13 @@ static gckpt_result losses_run(const losses *l, const gckpt_term *terms, int cou
     for (int i = 0; i < 2 * ROWS * IN; i++)
         x[i] = (float)(i * 37 % 19) / 19 - 0.4f;
     gckpt_plan_desc desc;
-    gckpt_fetch_spec pick = { l->w, 1 };
+    gckpt_fetch_spec fetch = { l->w, 1 };
     gckpt_hyper hyper = gckpt_hyper_lr(0);
     gckpt_report report = { 0, 0, 0, 0 };
     memset(&desc, 0, sizeof desc);
     desc.batch = 2 * ROWS;
     desc.optimiser = GCKPT_SGD;
-    desc.fetch = &pick;
+    desc.fetch = &fetch;
     desc.fetches = 1;
     gckpt_plan *p = gckpt_plan_new(l->g, terms, count, &desc);
     gckpt_exec *e = gckpt_exec_new(p, l->s, NULL);
@@ -179,11 +179,11 @@ static void several_losses(void)
 {
     losses l = losses_new();
     for (int64_t rows = ROWS; rows <= 2 * ROWS; rows += ROWS) {
-        float own[LOSSES][IN * CLASSES], both[IN * CLASSES];
+        float alone[LOSSES][IN * CLASSES], both[IN * CLASSES];
         double loss[LOSSES], sum;
         for (int i = 0; i < LOSSES; i++) {
             gckpt_term term = { l.loss[i], 1, 0 };
-            CHECK(losses_run(&l, &term, 1, rows, own[i], &loss[i]) == GCKPT_OK);
+            CHECK(losses_run(&l, &term, 1, rows, alone[i], &loss[i]) == GCKPT_OK);
         }
         for (int pair = 0; pair < LOSSES * LOSSES; pair++) {
             int a = pair / LOSSES, b = pair % LOSSES;
@@ -193,7 +193,7 @@ static void several_losses(void)
             gckpt_result result = losses_run(&l, terms, 2, rows, both, &sum);
             CHECK_MSG(result == GCKPT_OK, "losses %d and %d, %d rows", a, b, (int)rows);
             for (int i = 0; i < IN * CLASSES && result == GCKPT_OK; i++) {
-                double want = (double)own[a][i] + 0.5 * (double)own[b][i];
+                double want = (double)alone[a][i] + 0.5 * (double)alone[b][i];
                 CHECK_MSG(fabs((double)both[i] - want) < 1e-5, "losses %d and %d, %d: %g, not %g",
                           a, b, i, (double)both[i], want);
             }
@@ -643,15 +643,15 @@ static void incomplete(void)
         gckpt_tensor *w = gckpt_param(g, "frozen", gckpt_shape2(16, 16), normal);
         gckpt_store_freeze(s, "*", 1);
         gckpt_segment_begin(g); /* which gives a lower limit to aim at */
-        gckpt_tensor *far = gckpt_linear(x, w, NULL);
+        gckpt_tensor *distant = gckpt_linear(x, w, NULL);
         for (int i = 0; i < (deep ? 600 : 60); i++) /* all of it to be computed again */
-            far = gckpt_scale(far, 1.01f);
+            distant = gckpt_scale(distant, 1.01f);
         gckpt_tensor *h = x;
         for (int i = 0; i < 4; i++) {
             char name[16];
             snprintf(name, sizeof name, "w%d", i);
             h = gckpt_linear(h, gckpt_param(g, name, gckpt_shape2(16, 16), normal), NULL);
-            h = gckpt_keep(i ? gckpt_tanh(h) : gckpt_mul(h, far));
+            h = gckpt_keep(i ? gckpt_tanh(h) : gckpt_mul(h, distant));
             if (!i)
                 gckpt_segment_end(g);
         }
@@ -794,10 +794,10 @@ static void index_inputs(void)
                             { gckpt_id(action), actions },
                             { gckpt_id(value), values } };
     gckpt_plan_desc desc;
-    gckpt_fetch_spec pick = { table, 1 };
+    gckpt_fetch_spec fetch = { table, 1 };
     memset(&desc, 0, sizeof desc);
     desc.batch = BATCH;
-    desc.fetch = &pick;
+    desc.fetch = &fetch;
     desc.fetches = 1;
     float gradient[2][V * V];
     for (int k = 0; k < 2; k++) {

@@ -11,7 +11,7 @@
 #define RANDOM_BACKEND(wanted) NULL
 #endif
 
-enum { STEPS = 2, PICKS = 8 };
+enum { STEPS = 2, FETCHES = 8 };
 
 /* ---- runs ---- */
 typedef struct {
@@ -23,9 +23,9 @@ typedef struct {
     size_t budget;
     const gckpt_instruction *schedule;
 } run;
-typedef struct { double loss[STEPS], norm[STEPS]; int64_t count; uint64_t hash; size_t bytes; rig_losses terms[STEPS]; } outcome;
-static struct { int id, gradient, data; int64_t n; float *values; } picks[PICKS];
-static int pick_count, not_finite;
+typedef struct { double loss[STEPS], norm[STEPS]; int64_t count; uint64_t hash; size_t bytes; util_losses terms[STEPS]; } outcome;
+static struct { int id, gradient, data; int64_t n; float *values; } fetched[FETCHES];
+static int fetch_count, not_finite;
 
 static double profile_clock(void *user) { return (*(double *)user += 0.5); }
 
@@ -56,7 +56,7 @@ static gckpt_result one_step(gckpt_exec *e, const run *r, int length, gckpt_repo
         return profiled_step(e, f, net_feed(NULL, 0, f), r->mode == GCKPT_INFERENCE ? NULL : &hyper, length, report);
     if (r->mode == GCKPT_INFERENCE)
         return gckpt_forward(e, f, net_feed(NULL, 0, f), net.batch, report);
-    return rig_step(e, net_feed, NULL, net.batch, r->stream, r->pieces, &hyper, report);
+    return util_step(e, net_feed, NULL, net.batch, r->stream, r->pieces, &hyper, report);
 }
 
 /* A batch norm is among what runs. */
@@ -73,12 +73,12 @@ static int mixes_rows(const gckpt_plan *p)
 static outcome train(unsigned seed, const run *r, const outcome *want)
 {
     gckpt_report report = { 0 };
-    gckpt_fetch_spec fetch[PICKS];
+    gckpt_fetch_spec fetch[FETCHES];
     gckpt_parameter q;
     net_open(seed, r->way, r->rows);
-    int inference = r->mode == GCKPT_INFERENCE, fetches = inference ? 0 : pick_count;
+    int inference = r->mode == GCKPT_INFERENCE, fetches = inference ? 0 : fetch_count;
     for (int i = 0; i < fetches; i++)
-        fetch[i] = (gckpt_fetch_spec){ net.nodes[picks[i].id].t, picks[i].gradient };
+        fetch[i] = (gckpt_fetch_spec){ net.nodes[fetched[i].id].t, fetched[i].gradient };
     gckpt_plan_desc d = net.d;
     d.mode = r->mode;
     d.batch = net.batch;
@@ -104,7 +104,7 @@ static outcome train(unsigned seed, const run *r, const outcome *want)
         result = one_step(e, r, gckpt_plan_length(p), &report);
         o.loss[i] = report.loss, o.norm[i] = report.grad_norm, o.count = report.count;
         if (result == GCKPT_OK)
-            o.terms[i] = rig_term_losses(e, net.term, net.terms, &report);
+            o.terms[i] = util_term_losses(e, net.term, net.terms, &report);
         CHECK_MSG(!o.terms[i].wrong, "seed %u %s rows %d: terms", seed, r->what, (int)r->rows);
         const double all = inference || o.count > 0 ? o.terms[i].total : 0;
         CHECK_MSG(result != GCKPT_OK || !memcmp(&o.loss[i], &all, sizeof all), "seed %u %s: loss %.9g, not %.9g", seed, r->what,
@@ -117,18 +117,18 @@ static outcome train(unsigned seed, const run *r, const outcome *want)
         for (int64_t k = 0; k < 4 * q.elements; k++)
             if (q.state[k % 4])
                 o.hash = (o.hash ^ bits_of(q.state[k % 4][k / 4])) * 1099511628211u;
-    const int64_t leaves = d.virtual_ranks && !inference ? d.virtual_ranks : 1;
+    const int64_t vranks = d.virtual_ranks && !inference ? d.virtual_ranks : 1;
     int64_t at_once = r->stream ? r->stream : net.batch, tail = (net.batch - 1) % at_once % net.rows + 1; /* last micro-batch */
     for (int i = 0; i < fetches && result == GCKPT_OK; i++) {
-        if (picks[i].data && leaves > 1)
+        if (fetched[i].data && vranks > 1)
             continue; /* even the plain run has but the last leaf's rows */
-        const float *got = gckpt_fetch(e, picks[i].id, picks[i].gradient);
-        int64_t n = picks[i].data ? picks[i].n / net.batch * tail : picks[i].n;
+        const float *got = gckpt_fetch(e, fetched[i].id, fetched[i].gradient);
+        int64_t n = fetched[i].data ? fetched[i].n / net.batch * tail : fetched[i].n;
         if (!want)
-            memcpy(picks[i].values, got, (size_t)n * sizeof(float));
-        CHECK_MSG(got && memcmp(got, picks[i].values + picks[i].n - n, (size_t)n * sizeof(float)) == 0,
+            memcpy(fetched[i].values, got, (size_t)n * sizeof(float));
+        CHECK_MSG(got && memcmp(got, fetched[i].values + fetched[i].n - n, (size_t)n * sizeof(float)) == 0,
                   "seed %u %s rows %d: fetched %s of tensor %d differs", seed, r->what, (int)r->rows,
-                  picks[i].gradient ? "gradient" : "value", picks[i].id);
+                  fetched[i].gradient ? "gradient" : "value", fetched[i].id);
     }
     if (want && !refused)
         CHECK_MSG(o.count == want->count && (inference || memcmp(o.loss, want->loss, sizeof o.loss) == 0) &&
@@ -137,17 +137,17 @@ static outcome train(unsigned seed, const run *r, const outcome *want)
                   "seed %u %s rows %d: other bits (loss %.9g, %.9g; norm %.9g, %.9g)", seed, r->what, (int)r->rows, o.loss[1],
                   want->loss[1], o.norm[1], want->norm[1]);
     /* where a leaf has fewer rows than a micro-batch may have, none is full */
-    const int full = (net.batch + leaves - 1) / leaves >= net.rows && (!r->stream || r->stream >= net.rows);
+    const int full = (net.batch + vranks - 1) / vranks >= net.rows && (!r->stream || r->stream >= net.rows);
     if (r->debug & GCKPT_DEBUG_MEASURE && !(r->debug & GCKPT_DEBUG_POISON) && full && !refused)
         CHECK_MSG(gckpt_bytes_measured(e) == o.bytes, "seed %u %s rows %d: %lu bytes planned, %lu measured", seed, r->what,
                   (int)r->rows, (unsigned long)o.bytes, (unsigned long)gckpt_bytes_measured(e));
-    rig_free(e, p, NULL, NULL);
+    util_free(e, p, NULL, NULL);
     destroy();
     return o;
 }
 
 /* From store-all's list: losses at any time before their backward, stretches of forwards repeated anywhere. */
-static int own_schedule(unsigned seed, const gckpt_instruction *list, int n, gckpt_instruction *out, int most)
+static int custom_schedule(unsigned seed, const gckpt_instruction *list, int n, gckpt_instruction *out, int most)
 {
     int count = 0, forwards = 0, late[4] = { 0, 0, 0, 0 };
     build(seed, 0);
@@ -180,7 +180,7 @@ static int own_schedule(unsigned seed, const gckpt_instruction *list, int n, gck
 /* Data; picks of what has a value or a gradient; store-all's schedule of what depends on the batch. */
 static int prepare(unsigned seed, gckpt_instruction *list)
 {
-    gckpt_fetch_spec all[PICKS];
+    gckpt_fetch_spec all[FETCHES];
     int n = 0;
     net_open(seed, 0, 0);
     gckpt_plan_desc d = net.d;
@@ -190,20 +190,20 @@ static int prepare(unsigned seed, gckpt_instruction *list)
         target_data[0][i] = target_data[1][i] = -1;
     for (int i = 0; i < LARGEST; i++)
         constant_data[i] = (float)below(9) / 4.0f - 1.0f;
-    pick_count = 0;
-    for (int i = 0; i < 20 && pick_count < PICKS; i++) {
+    fetch_count = 0;
+    for (int i = 0; i < 20 && fetch_count < FETCHES; i++) {
         T *t = net.nodes[below(net.count)].t;
-        gckpt_fetch_spec *pick = &all[pick_count];
-        pick->tensor = t, pick->gradient = chance(50), d.fetch = pick, d.fetches = 1;
+        gckpt_fetch_spec *fetch = &all[fetch_count];
+        fetch->tensor = t, fetch->gradient = chance(50), d.fetch = fetch, d.fetches = 1;
         gckpt_plan *p = t ? gckpt_plan_new(net.g, net.term, net.terms, &d) : NULL;
         if (p) {
-            picks[pick_count].id = gckpt_id(t), picks[pick_count].gradient = pick->gradient;
-            picks[pick_count].data = net.nodes[gckpt_id(t)].data, picks[pick_count].n = elements(t);
-            picks[pick_count++].values = (float *)malloc((size_t)elements(t) * sizeof(float));
+            fetched[fetch_count].id = gckpt_id(t), fetched[fetch_count].gradient = fetch->gradient;
+            fetched[fetch_count].data = net.nodes[gckpt_id(t)].data, fetched[fetch_count].n = elements(t);
+            fetched[fetch_count++].values = (float *)malloc((size_t)elements(t) * sizeof(float));
         }
         gckpt_plan_free(p);
     }
-    d.fetch = all, d.fetches = pick_count;
+    d.fetch = all, d.fetches = fetch_count;
     gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, &d);
     CHECK_MSG(p != NULL, "seed %u: %s", seed, gckpt_error_text(net.g));
     for (int i = 0; i < gckpt_plan_length(p); i++)
@@ -230,7 +230,7 @@ static void check_gradients(unsigned seed, int64_t count)
         CHECK_MSG(result == GCKPT_E_DATA && strstr(gckpt_error_text(e), "no valid target"), "seed %u: %s", seed, gckpt_error_text(e));
     else
         CHECK_MSG(result == GCKPT_OK || result == GCKPT_UNRESOLVED, "seed %u: %s", seed, gckpt_error_text(e));
-    rig_free(e, p, NULL, NULL);
+    util_free(e, p, NULL, NULL);
     destroy();
 }
 
@@ -241,7 +241,7 @@ static void test_graph(unsigned seed)
     static const char *const names[] = { "store-all", "memory-poor", "segments", "sqrt", "schedule" };
     size_t least = SIZE_MAX, most = 0;
     random_state = seed + 77u;
-    int length = prepare(seed, list), mixes = net.mixes, leaves = net.d.virtual_ranks;
+    int length = prepare(seed, list), mixes = net.mixes, vranks = net.d.virtual_ranks;
     int other = net.dropout || mixes || net.d.precision == GCKPT_BF16_STOCHASTIC; /* in inference */
     int64_t batch = net.batch;
     run plain = { .what = "plain", .mode = GCKPT_STORE_ALL, .rows = batch, .debug = GCKPT_DEBUG_PLAIN };
@@ -250,7 +250,7 @@ static void test_graph(unsigned seed)
     for (int k = 0; k < 5 && isfinite(want.loss[1]) && isfinite(want.norm[1]); k++)
         for (int64_t rows = batch; rows >= 1; rows = rows > 1 && !mixes ? 1 + (int64_t)below(rows - 1) : 0) {
             run r = { .what = names[k], .mode = modes[k], .rows = rows, .schedule = schedule };
-            r.instructions = k == 4 ? own_schedule(seed, list, length, schedule, 15000) : 0;
+            r.instructions = k == 4 ? custom_schedule(seed, list, length, schedule, 15000) : 0;
             r.debug = GCKPT_DEBUG_MEASURE | (chance(25) ? GCKPT_DEBUG_PLAIN : 0);
             outcome o = train(seed, &r, &want);
             if (rows == batch && k < 4)
@@ -268,9 +268,9 @@ static void test_graph(unsigned seed)
         train(seed, &r, other ? NULL : &want);
         plain.no_clip = 1;
         outcome late = train(seed, &plain, NULL);
-        for (int k = 0; k < 5 && leaves < 2; k++) {
+        for (int k = 0; k < 5 && vranks < 2; k++) {
             r = (run){ .what = "update in backward", .mode = modes[k], .rows = batch, .in_backward = 1, .schedule = schedule };
-            r.instructions = k == 4 ? own_schedule(seed, list, length, schedule, 15000) : 0;
+            r.instructions = k == 4 ? custom_schedule(seed, list, length, schedule, 15000) : 0;
             r.way = chance(70) ? 1 + (int)below(9) : 0;
             r.debug = chance(50) ? GCKPT_DEBUG_POISON | GCKPT_DEBUG_RECOMPUTE : GCKPT_DEBUG_MEASURE;
             train(seed, &r, &late);
@@ -278,16 +278,16 @@ static void test_graph(unsigned seed)
         if (seed % 2 == 0)
             check_gradients(seed, want.count);
     }
-    for (int i = 0; i < pick_count; i++)
-        free(picks[i].values);
-    pick_count = 0;
+    for (int i = 0; i < fetch_count; i++)
+        free(fetched[i].values);
+    fetch_count = 0;
 }
 
 int main(int argc, char **argv)
 {
     unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : check_seed();
-    unsigned count = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : (unsigned)check_tries(32);
-    net_wants = NET_MIXING | NET_ALONE;
+    unsigned count = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : (unsigned)check_iterations(32);
+    net_features = NET_MIXING | NET_ALONE;
     for (unsigned i = 0; i < count; i++)
         test_graph(first + i);
     const int most = count < 32 ? (int)count - 1 : (int)count / 5; /* a few graphs say nothing of the share */

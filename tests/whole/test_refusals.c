@@ -80,19 +80,19 @@ static gckpt_tensor *i1(int64_t a) { return constant(GCKPT_I32, gckpt_shape1(a))
 static gckpt_tensor *i2(int64_t a, int64_t b) { return constant(GCKPT_I32, gckpt_shape2(a, b)); }
 
 /* ---- building: shapes ---- */
-static void said(int line, const void *object, gckpt_result result, const char *text)
+static void check_error(int line, const void *object, gckpt_result result, const char *text)
 {
     const char *got = gckpt_error_text(object);
     CHECK_MSG(gckpt_error(object) == result && strstr(got, text),
               "line %d: result %d, \"%s\", not %d, \"%s\"", line, (int)gckpt_error(object), got,
               (int)result, text);
 }
-#define SAID(object, result, text) said(__LINE__, object, result, text)
+#define ERROR_IS(object, result, text) check_error(__LINE__, object, result, text)
 
 static void refused(int line, const gckpt_tensor *t, gckpt_result result, const char *text)
 {
     CHECK_MSG(!t, "line %d: not refused", line);
-    said(line, g, result, text);
+    check_error(line, g, result, text);
     CHECK_MSG(!gckpt_relu(f1(3)) && gckpt_error(g) == result, "line %d: the error does not stay",
               line);
 }
@@ -130,7 +130,7 @@ static gckpt_tensor *joined_many(int n)
     return gckpt_concat(x, n, 0);
 }
 
-static void refuse_turns(void)
+static void refuse_rotary(void)
 {
     const float f[4] = { 1, 0.5f, 0, -1 }, odd[2] = { NAN, INFINITY };
     gckpt_rotary_desc d = { .heads = 2, .columns = 6, .frequencies = f, .scale = 1.5f };
@@ -283,7 +283,7 @@ static void layers(void)
     REFUSED(E_A, "rotary: base -1 must be positive", gckpt_rotary(f3(2, 3, 8), 2, -1));
     REFUSED(E_A, "rotary: base inf must be positive", gckpt_rotary(f3(2, 3, 8), 2, INFINITY));
     REFUSED(E_A, "rotary: base nan must be positive", gckpt_rotary(f3(2, 3, 8), 2, NAN));
-    refuse_turns();
+    refuse_rotary();
 
     TAKEN(gckpt_positions(f3(2, 3, 4), f2(3, 4)));
     REFUSED(E_S, "positions: constant", gckpt_positions(f2(3, 4), f2(3, 4)));
@@ -426,12 +426,12 @@ static gckpt_result no_shape(gckpt_call *call)
     (void)call;
     return GCKPT_E_SHAPE;
 }
-static gckpt_result own_text(gckpt_call *call)
+static gckpt_result custom_text(gckpt_call *call)
 {
     return gckpt_fail(call, GCKPT_E_ARG, "%s %i %I %u %z %g %S %T %q %% %", "mine", -7, INT64_C(-8),
                       UINT64_C(9), (size_t)10, 0.5, &call->in[0].shape, (const gckpt_tensor *)NULL);
 }
-static gckpt_result twice_told(gckpt_call *call)
+static gckpt_result reports_twice(gckpt_call *call)
 {
     gckpt_fail(call, GCKPT_E_DATA, "the first");
     return gckpt_fail(call, GCKPT_E_ARG, "the second");
@@ -441,7 +441,7 @@ static gckpt_result huge_shape(gckpt_call *call)
     call->shape = gckpt_shape2(INT64_C(1) << 40, INT64_C(1) << 40);
     return GCKPT_OK;
 }
-static gckpt_result huge_aux(gckpt_call *call)
+static gckpt_result huge_saved(gckpt_call *call)
 {
     call->saved_bytes = SIZE_MAX / 2;
     return same_shape(call);
@@ -545,23 +545,23 @@ static void leaves(void)
 
     begin(); /* of two graphs */
     gckpt_graph *other = gckpt_graph_new(s, NULL);
-    gckpt_tensor *far = gckpt_constant(other, "far", GCKPT_F32, gckpt_shape1(3), numbers);
-    refused(__LINE__, gckpt_add(f1(3), far), E_A, "constant \"far\" belongs to another graph");
+    gckpt_tensor *past_end = gckpt_constant(other, "far", GCKPT_F32, gckpt_shape1(3), numbers);
+    refused(__LINE__, gckpt_add(f1(3), past_end), E_A, "constant \"far\" belongs to another graph");
     gckpt_graph_free(other);
 
     begin(); /* the first error stays */
     CHECK(!gckpt_slice(f1(3), 5, 0, 1) && !gckpt_slice(f1(3), 6, 0, 1));
     CHECK(!gckpt_input(g, "x", GCKPT_F32, two) && !gckpt_param(g, "w", two, ones()) && !f1(3));
-    SAID(g, E_A, "no axis 5");
+    ERROR_IS(g, E_A, "no axis 5");
     gckpt_segment_begin(g);
     gckpt_segment_end(g);
     gckpt_segment_end(g);
     CHECK(!gckpt_plan_new(g, NULL, 0, NULL));
-    SAID(g, E_A, "no axis 5");
+    ERROR_IS(g, E_A, "no axis 5");
 
     begin();
     gckpt_segment_end(g);
-    SAID(g, E_A, "gckpt_segment_end without gckpt_segment_begin");
+    ERROR_IS(g, E_A, "gckpt_segment_end without gckpt_segment_begin");
 }
 
 static void user_ops(void)
@@ -588,10 +588,10 @@ static void user_ops(void)
     x = f1(3);
     CHECK(gckpt_apply(&plain, &x, 1, &word, sizeof word) && gckpt_error(g) == GCKPT_OK);
     REFUSED(E_S, "mine: shapes do not fit (inputs constant \"c", apply_rule(no_shape));
-    REFUSED(E_A, "mine -7 -8 9 10 0.5 [3] NULL q %  (inputs constant", apply_rule(own_text));
-    REFUSED(GCKPT_E_DATA, "the first (inputs", apply_rule(twice_told));
+    REFUSED(E_A, "mine -7 -8 9 10 0.5 [3] NULL q %  (inputs constant", apply_rule(custom_text));
+    REFUSED(GCKPT_E_DATA, "the first (inputs", apply_rule(reports_twice));
     REFUSED(E_S, "does not fit; at most", apply_rule(huge_shape));
-    REFUSED(E_S, "does not fit", apply_rule(huge_aux));
+    REFUSED(E_S, "does not fit", apply_rule(huge_saved));
     CHECK(gckpt_fail(NULL, GCKPT_E_DATA, "nowhere to tell") == GCKPT_E_DATA);
     CHECK(!mixing(same_shape) && mixing(grows) && mixing(pairs) && mixing(one_more_axis) && mixing(no_axes));
     TAKEN(gckpt_name(f1(3), "three"));
@@ -623,7 +623,7 @@ static void spreads(void)
 }
 
 /* Axes may be told from behind. */
-static void axes_from_behind(void)
+static void negative_axes(void)
 {
     float x[24], out[2][24];
     for (int i = 0; i < 24; i++)
@@ -651,8 +651,8 @@ static void odd_attributes(void)
         memset(&d, 0, sizeof d);
         begin();
         gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, 3));
-        const gckpt_fetch_spec pick = { gckpt_apply(&plain, &x, 1, bytes, sizeof bytes), 0 };
-        d.mode = GCKPT_INFERENCE, d.fetch = &pick, d.fetches = 1;
+        const gckpt_fetch_spec fetch = { gckpt_apply(&plain, &x, 1, bytes, sizeof bytes), 0 };
+        d.mode = GCKPT_INFERENCE, d.fetch = &fetch, d.fetches = 1;
         gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
         hash[k] = gckpt_plan_hash(p);
         gckpt_plan_free(p);
@@ -661,9 +661,9 @@ static void odd_attributes(void)
 }
 
 /* Attention whose values nobody wants any more: what it keeps for its backward alone. */
-static void aux_alone(void)
+static void saved_alone(void)
 {
-    float x[3][2 * 5 * 8], out[2 * 5 * 8], aux[2][2 * 5 * 2];
+    float x[3][2 * 5 * 8], out[2 * 5 * 8], saved[2][2 * 5 * 2];
     gckpti_attention o = { 2, 1, 0, 0, 0, 0, 0 };
     gckpt_call call;
     memset(&call, 0, sizeof call);
@@ -677,10 +677,10 @@ static void aux_alone(void)
         call.in[k].shape = call.shape, call.in[k].data = x[k];
     for (int k = 0; k < 2; k++) {
         call.out = k ? NULL : out;
-        call.saved = aux[k];
+        call.saved = saved[k];
         gckpti_op_attention.forward(&call);
     }
-    CHECK(!memcmp(aux[0], aux[1], sizeof aux[0]) && aux[0][3] != 0.0f);
+    CHECK(!memcmp(saved[0], saved[1], sizeof saved[0]) && saved[0][3] != 0.0f);
 }
 
 /* ---- NULL for every object ---- */
@@ -772,7 +772,7 @@ static void one_by_one(void)
     gckpt_frontier_free(f);
     gckpt_plan_free(p);
     CHECK(!gckpt_frontier_new(g, NULL, 0, NULL) && !gckpt_plan_read(g, nothing, NULL, NULL));
-    SAID(g, E_A, "no axis 5");
+    ERROR_IS(g, E_A, "no axis 5");
 }
 
 static void null_ops(void)
@@ -988,7 +988,7 @@ static void step_refused(int line, const net *n, gckpt_feed a, gckpt_feed b, int
     feeds[0] = a, feeds[1] = b, feeds[2] = b;
     CHECK_MSG(gckpt_step(n->e, count > 3 ? NULL : feeds, count, ROWS, &h, NULL) == result,
               "line %d", line);
-    said(line, n->e, result, text);
+    check_error(line, n->e, result, text);
     CHECK_MSG(gckpt_store_hash(s) == hash && gckpt_store_step(s) == steps,
               "line %d: something changed", line);
 }
@@ -1013,9 +1013,9 @@ static void wordings(void)
     begin();
     gckpt_parameter p;
     CHECK(gckpt_store_get(s, -1, &p) == E_A);
-    SAID(s, E_A, "get: index -1; the store has 0 parameters");
+    ERROR_IS(s, E_A, "get: index -1; the store has 0 parameters");
     CHECK(gckpt_store_get(s, 0, NULL) == E_A);
-    SAID(s, E_A, "get: index 0");
+    ERROR_IS(s, E_A, "get: index 0");
 }
 
 /* GCKPT_FEED knows what it is given: a feed of another type than the input's is refused. (What is no
@@ -1031,7 +1031,7 @@ static void typed_feeds(void)
     CHECK(gckpt_step(n.e, good, 2, ROWS, &h, NULL) == GCKPT_OK);
 #if defined(__cplusplus) || __STDC_VERSION__ >= 201112L
     CHECK(gckpt_step(n.e, bad, 2, ROWS, &h, NULL) == E_A);
-    SAID(n.e, E_A, "feed 1: its data is NULL, or (GCKPT_FEED) not of the type of its input");
+    ERROR_IS(n.e, E_A, "feed 1: its data is NULL, or (GCKPT_FEED) not of the type of its input");
     static uint8_t bytes[2] = { 0 };
     CHECK(GCKPT_FEED(u8, bytes).data == bytes && !GCKPT_FEED(u8, floats).data && !GCKPT_FEED(u8, tokens).data);
 #endif
@@ -1061,9 +1061,9 @@ static void freed_store(void)
     gckpt_store_free(s);
     s = NULL, g = NULL;
     CHECK(step(&n, BATCH, NULL) == E_A);
-    SAID(n.e, E_A, "step: the executor's store was freed: free a store after its executors");
+    ERROR_IS(n.e, E_A, "step: the executor's store was freed: free a store after its executors");
     CHECK(gckpt_step_begin(other, &h) == E_A);
-    SAID(other, E_A, "step: the executor's store was freed");
+    ERROR_IS(other, E_A, "step: the executor's store was freed");
     gckpt_exec_free(other);
     stop(&n);
     CHECK(left.live == 0);
@@ -1141,11 +1141,11 @@ static void feeds(void)
     gckpt_report report;
     CHECK(step(&n, ROWS, &report) == GCKPT_OK && report.count == ROWS * T - 1 && report.step == 1);
     CHECK(step(&n, 0, NULL) == E_A);
-    SAID(n.e, E_A, "step: 0 rows; this plan takes 1 to 2 in a step (desc.batch)");
+    ERROR_IS(n.e, E_A, "step: 0 rows; this plan takes 1 to 2 in a step (desc.batch)");
     CHECK(step(&n, ROWS + 1, NULL) == E_A && step(&n, -1, NULL) == E_A &&
           step(&n, INT64_MIN, NULL) == E_A);
     CHECK(gckpt_forward(n.e, &x, 1, ROWS, NULL) == E_A);
-    SAID(n.e, E_A, "this plan trains");
+    ERROR_IS(n.e, E_A, "this plan trains");
     CHECK(step(&n, ROWS, NULL) == GCKPT_OK && gckpt_error(n.e) == GCKPT_OK);
     stop(&n);
 
@@ -1153,7 +1153,7 @@ static void feeds(void)
     desc.mode = GCKPT_INFERENCE;
     n = start(&desc, NULL);
     CHECK(step(&n, ROWS, NULL) == E_A);
-    SAID(n.e, E_A, "this plan is for GCKPT_INFERENCE");
+    ERROR_IS(n.e, E_A, "this plan is for GCKPT_INFERENCE");
     gckpt_feed both[2];
     both[0] = x, both[1] = y;
     CHECK(gckpt_forward(n.e, both, 2, 0, NULL) == E_A &&
@@ -1173,7 +1173,7 @@ static void feeds(void)
     gckpt_feed feed = { gckpt_id(in), numbers };
     gckpt_hyper h = rate(0.1f);
     CHECK(gckpt_step(e, &feed, 1, ROWS, &h, NULL) == GCKPT_E_DATA);
-    SAID(e, GCKPT_E_DATA, "\"picked\": index 5 at row 0, position 2");
+    ERROR_IS(e, GCKPT_E_DATA, "\"picked\": index 5 at row 0, position 2");
     gckpt_exec_free(e);
     gckpt_plan_free(p);
 }
@@ -1185,7 +1185,7 @@ static void hypers(void)
     gckpt_feed both[2] = { { gckpt_id(n.tokens), tokens }, { gckpt_id(n.targets), targets } };
     uint64_t hash = gckpt_store_hash(s);
     CHECK(gckpt_step(n.e, both, 2, ROWS, NULL, NULL) == E_A);
-    SAID(n.e, E_A, "hyper is NULL");
+    ERROR_IS(n.e, E_A, "hyper is NULL");
     for (int field = 0; field < 7; field++) {
         static const char *const names[] = { "lr",  "weight_decay", "beta1", "beta2",
                                              "eps", "momentum",     "clip" };
@@ -1202,8 +1202,8 @@ static void hypers(void)
             *at[field] = value;
             CHECK_MSG(gckpt_step(n.e, both, 2, ROWS, &h, NULL) == E_A, "%s = %g", names[field],
                       (double)value);
-            SAID(n.e, E_A, "step: hyper.");
-            SAID(n.e, E_A, names[field]);
+            ERROR_IS(n.e, E_A, "step: hyper.");
+            ERROR_IS(n.e, E_A, names[field]);
         }
     }
     CHECK(gckpt_store_hash(s) == hash && gckpt_store_step(s) == 0);
@@ -1217,7 +1217,7 @@ static void hypers(void)
     n = start(&desc, NULL);
     edge = rate(0.01f), edge.clip = 1;
     CHECK(gckpt_step(n.e, both, 2, ROWS, &edge, NULL) == E_A);
-    SAID(n.e, E_A, "clip needs all gradients before the first update");
+    ERROR_IS(n.e, E_A, "clip needs all gradients before the first update");
     stop(&n);
 }
 
@@ -1227,7 +1227,7 @@ static void exec_refused(int line, const gckpt_plan *p, const gckpt_exec_desc *d
 {
     gckpt_exec *e = gckpt_exec_new(p, s, d);
     CHECK_MSG(!e, "line %d: not refused", line);
-    said(line, s, result, text);
+    check_error(line, s, result, text);
     gckpt_exec_free(e);
     if (!p || gckpt_exec_need(p, d) == SIZE_MAX)
         return;
@@ -1236,7 +1236,7 @@ static void exec_refused(int line, const gckpt_plan *p, const gckpt_exec_desc *d
     small.memory.size = gckpt_exec_need(p, NULL) * 3 / 4;
     small.memory.memory = malloc(small.memory.size);
     CHECK(!gckpt_exec_new(p, s, &small));
-    said(line, s, result, text);
+    check_error(line, s, result, text);
     free(small.memory.memory);
 }
 #define EXEC_REFUSED(p, d, result, text) exec_refused(__LINE__, p, d, result, text)
@@ -1311,16 +1311,16 @@ static void canary(void)
     op.forward = scribble;
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, 3));
     gckpt_tensor *y = apply(&op, x);
-    gckpt_fetch_spec pick = { y, 0 };
+    gckpt_fetch_spec fetch = { y, 0 };
     gckpt_plan_desc desc = batch_of(0);
     desc.mode = GCKPT_INFERENCE;
-    desc.fetch = &pick;
+    desc.fetch = &fetch;
     desc.fetches = 1;
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_feed feed = { gckpt_id(x), numbers };
     CHECK(gckpt_forward(e, &feed, 1, ROWS, NULL) == GCKPT_E_DATA);
-    SAID(e, GCKPT_E_DATA, "a kernel wrote behind the arena of");
+    ERROR_IS(e, GCKPT_E_DATA, "a kernel wrote behind the arena of");
     gckpt_exec_free(e);
     op.forward = copies;
     e = gckpt_exec_new(p, s, NULL);
@@ -1340,7 +1340,7 @@ static void *frugal(void *user, void *ptr, size_t old_size, size_t new_size)
     return new_size && new_size <= (size_t)1 << 20 ? realloc(ptr, new_size) : NULL;
 }
 
-static void own_update(void *user, const gckpt_update *u) { (void)user, (void)u; }
+static void own_optimiser(void *user, const gckpt_update *u) { (void)user, (void)u; }
 
 static void binding(void)
 {
@@ -1353,11 +1353,11 @@ static void binding(void)
         if (e)
             CHECK(isa == GCKPT_ISA_AUTO || (int)gckpt_exec_isa(e) == isa);
         else if (isa == GCKPT_ISA_COUNT)
-            SAID(s, E_A, "exec: desc.isa is 7; allowed is 0 to 6");
+            ERROR_IS(s, E_A, "exec: desc.isa is 7; allowed is 0 to 6");
         else
-            SAID(s, E_A, "exec: this processor or build has no ");
+            ERROR_IS(s, E_A, "exec: this processor or build has no ");
         if (!e && isa < GCKPT_ISA_COUNT)
-            SAID(s, E_A, gckpt_isa_name((gckpt_isa)isa));
+            ERROR_IS(s, E_A, gckpt_isa_name((gckpt_isa)isa));
         gckpt_exec_free(e);
     }
     CHECK(!gckpt_isa_available(GCKPT_ISA_COUNT)); /* so one was refused at least */
@@ -1406,7 +1406,7 @@ static void binding(void)
     gckpt_store_freeze(s, "w", 1); /* under a live executor */
     uint64_t hash = gckpt_store_hash(s);
     CHECK(step(&n, ROWS, NULL) == E_A && gckpt_store_hash(s) == hash);
-    SAID(n.e, E_A, "step: \"w\" was frozen after planning; make a new plan");
+    ERROR_IS(n.e, E_A, "step: \"w\" was frozen after planning; make a new plan");
     gckpt_store_freeze(s, "w", 0);
     CHECK(step(&n, ROWS, NULL) == GCKPT_OK);
     stop(&n);
@@ -1419,7 +1419,7 @@ static void binding(void)
     EXEC_REFUSED(n.p, NULL, E_A, "desc.own_optimiser is missing");
     bind = no_desc();
     EXEC_REFUSED(n.p, &bind, E_A, "desc.own_optimiser is missing");
-    bind.custom_optimiser = own_update;
+    bind.custom_optimiser = own_optimiser;
     n.e = gckpt_exec_new(n.p, s, &bind);
     hash = gckpt_store_hash(s);
     CHECK(n.e && step(&n, ROWS, NULL) == GCKPT_OK && gckpt_store_hash(s) == hash &&
@@ -1457,11 +1457,11 @@ static void streaming(void)
     gckpt_feed both[2] = { { gckpt_id(n.tokens), tokens }, { gckpt_id(n.targets), targets } };
     uint64_t before = gckpt_store_hash(s);
     CHECK(gckpt_step_add(n.e, both, 2, ROWS) == E_A);
-    SAID(n.e, E_A, "step_add: no step was begun (gckpt_step_begin)");
+    ERROR_IS(n.e, E_A, "step_add: no step was begun (gckpt_step_begin)");
     CHECK(gckpt_step_end(n.e, &report) == E_A);
-    SAID(n.e, E_A, "step_end: no step was begun (gckpt_step_begin)");
+    ERROR_IS(n.e, E_A, "step_end: no step was begun (gckpt_step_begin)");
     CHECK(gckpt_run_some(n.e, 1, &report) == E_A);
-    SAID(n.e, E_A, "run_some: no step was started (gckpt_step_start)");
+    ERROR_IS(n.e, E_A, "run_some: no step was started (gckpt_step_start)");
     CHECK(gckpt_step_begin(n.e, NULL) == E_A && gckpt_step_add(n.e, both, 2, ROWS) == E_A);
     CHECK(gckpt_step_begin(n.e, &h) == GCKPT_OK && gckpt_run_some(n.e, 1, NULL) == E_A);
 
@@ -1474,7 +1474,7 @@ static void streaming(void)
 
     CHECK(gckpt_step_begin(n.e, &h) == GCKPT_OK && gckpt_step_add(n.e, both, 2, 3) == GCKPT_OK);
     CHECK(gckpt_step_add(n.e, both, 2, 4) == E_A); /* more than the batch; the rows before stay */
-    SAID(n.e, E_A,
+    ERROR_IS(n.e, E_A,
          "step: 4 rows; this plan takes 1 to 6 in a step (all calls of the step together)");
     CHECK(gckpt_step_add(n.e, both, 2, 0) == E_A && gckpt_step_add(n.e, both, 1, 1) == E_A);
     both[0].data = tokens + 3 * T, both[1].data = targets + 3 * T;
@@ -1489,7 +1489,7 @@ static void streaming(void)
 
     n = start(NULL, NULL);
     CHECK(gckpt_step_begin(n.e, &h) == E_A);
-    SAID(n.e, E_A, "rows can stream in only when desc.batch is larger than the graph's 2 rows");
+    ERROR_IS(n.e, E_A, "rows can stream in only when desc.batch is larger than the graph's 2 rows");
     CHECK(gckpt_step_add(n.e, both, 2, ROWS) == E_A);
     stop(&n);
 
@@ -1518,12 +1518,12 @@ static void streaming(void)
         int fits = kind == 2 || kind == 3;
         CHECK(gckpt_step_begin(n.e, &h) == (fits ? GCKPT_OK : E_A));
         if (!fits)
-            SAID(n.e, E_A, "has a count of its own, which is not known while rows stream in");
+            ERROR_IS(n.e, E_A, "has a count of its own, which is not known while rows stream in");
         stop(&n);
     }
 }
 
-static void pieces(void)
+static void partial_steps(void)
 {
     gckpt_plan_desc desc = batch_of(BATCH);
     gckpt_report report, whole;
@@ -1596,7 +1596,7 @@ static void cancelling(void)
             CHECK(c.updates <= 1 && c.calls == at + 1);
             CHECK(gckpt_store_hash(s) == before && gckpt_store_step(s) == 0 &&
                   gckpt_next_instruction(n.e).id == -1);
-            SAID(n.e, GCKPT_CANCELLED, "nothing was changed");
+            ERROR_IS(n.e, GCKPT_CANCELLED, "nothing was changed");
             c.at = 1000;
             CHECK(step(&n, BATCH, &report) == GCKPT_OK && gckpt_store_hash(s) == done);
         } else { /* within the updates it is too late */
@@ -1614,7 +1614,7 @@ static void plan_refused(int line, const net *n, const gckpt_term *terms, int co
 {
     gckpt_plan *p = gckpt_plan_new(g, terms, count, d);
     CHECK_MSG(!p, "line %d: not refused", line);
-    said(line, g, E_A, text);
+    check_error(line, g, E_A, text);
     gckpt_plan_free(p);
     p = gckpt_plan_new(g, n->terms, 1, NULL); /* poisons nothing */
     CHECK_MSG(p && gckpt_error(g) == GCKPT_OK, "line %d", line);
@@ -1629,7 +1629,7 @@ static void requests(void)
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(C, C), ones());
     gckpt_tensor *decay = gckpt_sum_loss(gckpt_mul(w, w));
     gckpt_cost costs[2] = { { 1, 1 }, { 1, 1 } };
-    gckpt_fetch_spec pick = { NULL, 0 };
+    gckpt_fetch_spec fetch = { NULL, 0 };
     gckpt_instruction in = { GCKPT_FORWARD, 0 };
 #define PLAN_REFUSED(field, value, text)                                                           \
     do {                                                                                           \
@@ -1694,19 +1694,19 @@ static void requests(void)
     d = batch_of(0);
     d.mode = GCKPT_INFERENCE;
     plan_refused(__LINE__, &n, NULL, 0, &d, "inference a term or a fetch");
-    d.fetch = &pick;
+    d.fetch = &fetch;
     d.fetches = 1;
     plan_refused(__LINE__, &n, NULL, 0, &d, "fetch 0 is NULL");
-    pick.tensor = n.tokens;
+    fetch.tensor = n.tokens;
     plan_refused(__LINE__, &n, NULL, 0, &d, "fetch 0: input \"tokens\" is not the result of an op");
-    pick.tensor = n.terms[0].loss;
+    fetch.tensor = n.terms[0].loss;
     plan_refused(__LINE__, &n, NULL, 0, &d, "is not the result of an op");
-    pick.tensor = n.hidden, pick.gradient = 1;
+    fetch.tensor = n.hidden, fetch.gradient = 1;
     plan_refused(__LINE__, &n, NULL, 0, &d, "has no gradient");
     d.mode = GCKPT_AUTO;
-    pick.tensor = n.tokens;
+    fetch.tensor = n.tokens;
     plan_refused(__LINE__, &n, n.terms, 1, &d, "has no gradient");
-    pick.tensor = n.terms[0].loss;
+    fetch.tensor = n.terms[0].loss;
     plan_refused(__LINE__, &n, n.terms, 1, &d, "has no gradient");
 
     t[0] = n.terms[0], t[1] = n.terms[0];
@@ -1715,7 +1715,7 @@ static void requests(void)
     plan_refused(__LINE__, &n, t, 2, NULL, "the loss of term 1 is NULL, as calls are that get nothing but NULL; the last tensor that was made in this graph is sum_loss #");
     gckpt_graph *empty = gckpt_graph_new(s, NULL);
     CHECK(gckpt_plan_new(empty, &t[1], 1, NULL) == NULL);
-    SAID(empty, E_A, "the loss of term 0 is NULL, and the graph has no tensor");
+    ERROR_IS(empty, E_A, "the loss of term 0 is NULL, and the graph has no tensor");
     gckpt_graph_free(empty);
     t[1].loss = n.hidden;
     plan_refused(__LINE__, &n, t, 2, NULL, "is not a loss; gckpt_sum_loss makes one");
@@ -1741,16 +1741,16 @@ static void requests(void)
     t[0].loss = gckpt_sum_loss(gckpt_input(other, "x", GCKPT_F32, gckpt_shape1(2)));
     plan_refused(__LINE__, &n, t, 1, NULL, "the loss of term 0 is of another graph");
     d = batch_of(0);
-    d.fetch = &pick, d.fetches = 1;
-    pick.tensor = NULL, pick.gradient = 1;
+    d.fetch = &fetch, d.fetches = 1;
+    fetch.tensor = NULL, fetch.gradient = 1;
     plan_refused(__LINE__, &n, n.terms, 1, &d, "fetch 0 is NULL");
-    pick.gradient = 0;
-    pick.tensor = gckpt_relu(gckpt_input(other, "y", GCKPT_F32, gckpt_shape1(2)));
+    fetch.gradient = 0;
+    fetch.tensor = gckpt_relu(gckpt_input(other, "y", GCKPT_F32, gckpt_shape1(2)));
     plan_refused(__LINE__, &n, n.terms, 1, &d, "fetch 0 is of another graph");
     gckpt_graph_free(other);
     gckpt_segment_begin(g);
     CHECK(!gckpt_plan_new(g, n.terms, 1, NULL));
-    SAID(g, E_A, "a segment is still open");
+    ERROR_IS(g, E_A, "a segment is still open");
     gckpt_segment_end(g);
 
     /* what a plan answers to indices that it does not have */
@@ -1784,7 +1784,7 @@ static void requests(void)
     CHECK(gckpt_plan_c(p, NULL, swallow, NULL) == E_A && gckpt_plan_params(p, NULL) == E_A);
     gckpt_plan_free(p);
     CHECK(!gckpt_plan_read(g, NULL, NULL, NULL));
-    SAID(g, E_A, "the callback is NULL");
+    ERROR_IS(g, E_A, "the callback is NULL");
 
     gckpt_frontier *f = gckpt_frontier_new(g, n.terms, 1, NULL);
     gckpt_point point;
@@ -1793,10 +1793,10 @@ static void requests(void)
           gckpt_frontier_find(f, 1) == -1);
     CHECK(gckpt_frontier_print(f, 0, NULL, NULL) == E_A);
     CHECK(gckpt_frontier_json(f, 0, NULL, NULL) == E_A && !gckpt_frontier_plan(f, 1));
-    SAID(g, GCKPT_E_BUDGET, "");
+    ERROR_IS(g, GCKPT_E_BUDGET, "");
     gckpt_frontier_free(f);
     CHECK(!gckpt_frontier_new(g, NULL, 0, NULL));
-    SAID(g, E_A, "training needs at least one loss term");
+    ERROR_IS(g, E_A, "training needs at least one loss term");
 }
 
 /* ---- stores ---- */
@@ -1804,7 +1804,7 @@ static void stores(void)
 {
     begin();
     CHECK(gckpt_store_freeze(s, "*", 1) == E_A);
-    SAID(s, E_A, "no parameter matches \"*\" (of 0;");
+    ERROR_IS(s, E_A, "no parameter matches \"*\" (of 0;");
     CHECK(gckpt_store_freeze(s, NULL, 1) == E_A && gckpt_store_group(s, "w", 1, 1) == E_A);
     CHECK(gckpt_store_reset(s, "w") == E_A);
     build();
@@ -1816,18 +1816,18 @@ static void stores(void)
           gckpt_store_freeze(s, "**", 0) == GCKPT_OK);
     CHECK(gckpt_store_external(s, NULL, sizes(1), numbers, 0) == E_A &&
           gckpt_store_external(s, "x", sizes(1), NULL, 0) == E_A);
-    SAID(s, E_A, "store, name and values are needed");
+    ERROR_IS(s, E_A, "store, name and values are needed");
     CHECK(gckpt_store_external(s, "", sizes(1), numbers, 0) == E_A);
-    SAID(s, E_A, "the name is reserved");
+    ERROR_IS(s, E_A, "the name is reserved");
     CHECK(gckpt_store_external(s, "x", gckpt_shape1(0), numbers, 0) == E_S);
-    SAID(s, E_S, "sizes must be positive");
+    ERROR_IS(s, E_S, "sizes must be positive");
     CHECK(gckpt_store_external(s, "w", sizes(1), numbers, 0) == E_A);
-    SAID(s, E_A, "external parameter \"w\" exists already");
+    ERROR_IS(s, E_A, "external parameter \"w\" exists already");
     CHECK(gckpt_store_external(s, "x", sizes(1), numbers, 0) == GCKPT_OK &&
           gckpt_error(s) == GCKPT_OK);
     CHECK(gckpt_store_write(s, NULL, NULL) == E_A && gckpt_store_read(s, NULL, NULL, 8) == E_A);
     CHECK(gckpt_store_save(s, NULL) == E_A && gckpt_store_load(s, NULL) == E_A);
-    SAID(s, E_A, "load: a store and a path are needed");
+    ERROR_IS(s, E_A, "load: a store and a path are needed");
     /* names that are not UTF-8, each in its own way; and the longest that are */
     static const char *const bad[] = {
         "\x80",
@@ -1887,32 +1887,32 @@ static void texts(void)
 static struct {
     int runs, backwards, wrong;
     float scale; /* of the last backward of a loss */
-} told;
+} observed;
 
 static void counts(const gckpt_call *call)
 {
-    told.runs++;
+    observed.runs++;
     if (call->out) /* NULL: nobody reads it */
         copies(call);
 }
 static void once_forward(
     const gckpt_call *call) /* of a parameter: row 0 of 1, whatever the batch */
 {
-    told.runs++;
-    told.wrong += call->first_row != 0 || call->rows != 1;
+    observed.runs++;
+    observed.wrong += call->first_row != 0 || call->rows != 1;
     memcpy(call->out, call->in[0].data, 3 * sizeof(float));
 }
 static void once_backward(const gckpt_call *call)
 {
-    told.backwards++;
-    told.wrong += call->first_row != 0 || call->rows != 1;
+    observed.backwards++;
+    observed.wrong += call->first_row != 0 || call->rows != 1;
     for (int i = 0; i < 3 && call->in[0].grad; i++)
         call->in[0].grad[i] =
             (call->in[0].accumulate ? call->in[0].grad[i] : 0) + call->grad_out[i];
 }
 static void pass_backward(const gckpt_call *call)
 {
-    told.backwards++;
+    observed.backwards++;
     for (int64_t i = 0; i < 3 * call->rows && call->in[0].grad; i++)
         call->in[0].grad[i] =
             (call->in[0].accumulate ? call->in[0].grad[i] : 0) + call->grad_out[i];
@@ -1960,15 +1960,15 @@ static void side_effects(void)
             gckpt_exec *e = gckpt_exec_new(p, s, NULL);
             gckpt_feed feed = { gckpt_id(x), numbers };
             gckpt_hyper rates = rate(0.1f);
-            memset(&told, 0, sizeof told);
+            memset(&observed, 0, sizeof observed);
             gckpt_result result = mode == GCKPT_INFERENCE
                                       ? gckpt_forward(e, &feed, 1, BATCH, NULL)
                                       : gckpt_step(e, &feed, 1, BATCH, &rates, NULL);
             CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(e ? (void *)e : (void *)g));
             int others = mode == GCKPT_INFERENCE ? BATCH / ROWS : 1; /* runs of `once` */
-            CHECK_MSG(told.runs == BATCH / ROWS + others, "kind %d, mode %d: %d runs", kind, mode,
-                      told.runs - others);
-            CHECK(told.wrong == 0);
+            CHECK_MSG(observed.runs == BATCH / ROWS + others, "kind %d, mode %d: %d runs", kind, mode,
+                      observed.runs - others);
+            CHECK(observed.wrong == 0);
             gckpt_exec_free(e);
             gckpt_plan_free(p);
         }
@@ -1990,7 +1990,7 @@ static void hit_forward(const gckpt_call *call)
 }
 static void hit_backward(const gckpt_call *call)
 {
-    told.scale = call->loss_scale;
+    observed.scale = call->loss_scale;
     for (int64_t i = 0; i < call->rows && call->in[0].grad; i++)
         call->in[0].grad[i] = (call->in[0].accumulate ? call->in[0].grad[i] : 0) +
                               (call->in[1].index[i] >= 0 ? call->loss_scale : 0);
@@ -2030,24 +2030,24 @@ static void user_losses(void)
             gckpt_feed feeds[2] = { { gckpt_id(x), numbers }, { gckpt_id(in[1]), fed[i] } };
             gckpt_hyper h = rate(0.1f);
             gckpt_report report;
-            told.scale = -1;
+            observed.scale = -1;
             gckpt_result result = gckpt_step(e, feeds, 2, ROWS, &h, &report);
             CHECK_MSG(result == (wrong ? GCKPT_E_DATA : GCKPT_OK), "%s", gckpt_error_text(e));
             if (wrong)
-                SAID(e, GCKPT_E_DATA, "A loss that counts in its own way can only be the first");
+                ERROR_IS(e, GCKPT_E_DATA, "A loss that counts in its own way can only be the first");
             else
                 CHECK(report.loss == report.loss && report.grad_norm == report.grad_norm &&
                       report.count == ROWS);
             const float want[] = { 0, 3 * 2,
                                    3 }; /* weight * first count / own; no own: 0, not inf */
-            CHECK_MSG(told.scale == want[i], "%g", (double)told.scale);
+            CHECK_MSG(observed.scale == want[i], "%g", (double)observed.scale);
             gckpt_exec_free(e);
             gckpt_plan_free(p);
         }
 }
 
 /* The work of attention goes with the pairs of query and key that see each other. */
-static void attention_work(void)
+static void attention_cost(void)
 {
     for (int t = 1; t < 70; t += 3) {
         gckpt_call call;
@@ -2126,7 +2126,7 @@ static void plan_files(void)
                 file_set(&f, first + (size_t)i, b.offset);
                 p = file_plan(&f);
                 CHECK_MSG(!p, "mode %d: buffers %d and %d of %d overlap", mode, i, k, count);
-                SAID(g, GCKPT_E_DATA, "load plan: ");
+                ERROR_IS(g, GCKPT_E_DATA, "load plan: ");
                 gckpt_plan_free(p);
             }
         CHECK(pairs > 10);
@@ -2136,14 +2136,14 @@ static void plan_files(void)
             CHECK(!file_plan(&f) && gckpt_error(g) == GCKPT_E_DATA);
             file_set(&f, first + (size_t)i, UINT64_MAX - 63);
             CHECK(!file_plan(&f));
-            SAID(g, GCKPT_E_DATA, "is beyond what this machine addresses");
+            ERROR_IS(g, GCKPT_E_DATA, "is beyond what this machine addresses");
         }
         for (int i = 0; i < 2; i++) { /* what is trained: before the count of buffers */
             file_copy(&f, &whole);
             file_set(&f, first - 3 + (size_t)i, 0);
             CHECK(!file_plan(&f));
-            SAID(g, E_A, "was not trained when the plan was made");
-            SAID(g, E_A, i ? "param \"table\"" : "param \"w\"");
+            ERROR_IS(g, E_A, "was not trained when the plan was made");
+            ERROR_IS(g, E_A, i ? "param \"table\"" : "param \"w\"");
         }
         stop(&n);
     }
@@ -2197,26 +2197,26 @@ static void fitting(void)
         gckpt_plan *p = gckpt_fit(s, odd_build, NULL, 8, NULL, NULL);
         CHECK_MSG((p != NULL) == !built_wrong, "build %d", built_wrong);
         if (!p)
-            SAID(s, E_A, text[built_wrong]);
+            ERROR_IS(s, E_A, text[built_wrong]);
         CHECK(p || gckpt_store_count(s) == 0);
         gckpt_plan_free(p);
     }
     built_wrong = 0;
     begin();
     CHECK(!gckpt_fit(s, NULL, NULL, 8, NULL, NULL));
-    SAID(s, E_A, "build is NULL");
+    ERROR_IS(s, E_A, "build is NULL");
     CHECK(!gckpt_fit(s, odd_build, NULL, 0, NULL, NULL) &&
           !gckpt_fit(s, odd_build, NULL, INT64_C(1) << 31, NULL, NULL));
-    SAID(s, E_A, "the batch must be 1 to 2147483647");
+    ERROR_IS(s, E_A, "the batch must be 1 to 2147483647");
     CHECK(!gckpt_fit(s, no_build, NULL, 8, NULL, NULL));
-    SAID(s, E_A, "build wanted no divisor of the batch of 8 rows");
+    ERROR_IS(s, E_A, "build wanted no divisor of the batch of 8 rows");
     desc.mode = GCKPT_INFERENCE;
     CHECK(!gckpt_fit(s, odd_build, NULL, 8, &desc, NULL));
-    SAID(s, E_A, "inference has no batch: use gckpt_plan_new");
+    ERROR_IS(s, E_A, "inference has no batch: use gckpt_plan_new");
     desc = batch_of(0);
     desc.update_in_backward = 3;
     CHECK(!gckpt_fit(s, odd_build, NULL, 8, &desc, NULL));
-    SAID(s, E_A, "update_in_backward must be 0, 1 or");
+    ERROR_IS(s, E_A, "update_in_backward must be 0, 1 or");
 }
 
 /* ---- large graphs: more ops than sqrt tries one by one; more work than is counted ---- */
@@ -2252,11 +2252,11 @@ static void large(void)
         for (int k = 0; k < desc.cost_count; k++)
             *(i ? &costs[k].forward : &costs[k].backward) = UINT64_MAX / 2;
         CHECK(!gckpt_plan_new(g, n.terms, 1, &desc));
-        SAID(g, E_A, "adds up to more than 9007199254740992; give costs in a larger unit");
+        ERROR_IS(g, E_A, "adds up to more than 9007199254740992; give costs in a larger unit");
         for (int k = 0; k < desc.cost_count; k++)
             costs[k].forward = costs[k].backward = UINT64_C(1) << 52;
         CHECK(!gckpt_plan_new(g, n.terms, 1, &desc));
-        SAID(g, E_A, "adds up to more than 9007199254740992");
+        ERROR_IS(g, E_A, "adds up to more than 9007199254740992");
     }
     desc.costs = NULL;
 
@@ -2292,14 +2292,14 @@ static void wrong_modes(void)
         _mm_setcsr(usual | modes[i]);
         s = gckpt_store_new(NULL);
         _mm_setcsr(usual);
-        SAID(s, GCKPT_E_BACKEND, "self-test ");
+        ERROR_IS(s, GCKPT_E_BACKEND, "self-test ");
         g = gckpt_graph_new(s, NULL);
         CHECK(!f1(3));
-        SAID(g, GCKPT_E_BACKEND, "self-test ");
+        ERROR_IS(g, GCKPT_E_BACKEND, "self-test ");
         static file none;
         CHECK(gckpt_store_read(s, file_read, &none, 0) == GCKPT_E_BACKEND);
         CHECK(gckpt_store_freeze(s, "*", 1) == E_A);
-        SAID(s, GCKPT_E_BACKEND, "self-test "); /* stays */
+        ERROR_IS(s, GCKPT_E_BACKEND, "self-test "); /* stays */
     }
     begin();
     net n = build();
@@ -2382,7 +2382,7 @@ static void plans_refused(void)
         gckpt_plan *p = gckpt_plan_new(g, terms, 1, &desc);
         CHECK((p != NULL) == (threads == 1));
         if (!p)
-            SAID(g, E_S, "cannot be planned for ");
+            ERROR_IS(g, E_S, "cannot be planned for ");
         gckpt_plan_free(p);
     }
 
@@ -2409,18 +2409,18 @@ static void plans_refused(void)
     gckpt_plan_free(p);
     desc.instructions = 6;
     CHECK(!gckpt_plan_new(g, terms, 2, &desc));
-    SAID(g, E_A, "needs a forward");
+    ERROR_IS(g, E_A, "needs a forward");
     desc.instructions = 7; /* the second loss reads a value that nobody makes */
     list[6] = list[7];
     CHECK(!gckpt_plan_new(g, terms, 2, &desc) && gckpt_error(g) == E_A);
     desc.instructions = 5;
     CHECK(!gckpt_plan_new(g, terms, 1, &desc));
-    SAID(g, E_A, "needs a forward and a backward");
+    ERROR_IS(g, E_A, "needs a forward and a backward");
     desc.instructions = 6;
     gckpt_instruction swap = list[2]; /* the loss's forward after its backward; all are there */
     list[2] = list[3], list[3] = swap;
     CHECK(!gckpt_plan_new(g, terms, 1, &desc));
-    SAID(g, E_A, "before any forward");
+    ERROR_IS(g, E_A, "before any forward");
     list[3] = list[2], list[2] = swap;
     swap = list[0]; /* a forward before what it reads */
     list[0] = list[1], list[1] = swap;
@@ -2438,10 +2438,10 @@ static void plans_refused(void)
     desc.cost_count = gckpt_id(terms[0].loss) + 1;
     desc.budget = (size_t)1 << 40;
     CHECK(!gckpt_plan_new(g, terms, 1, &desc));
-    SAID(g, GCKPT_E_MEMORY, "are too many to search below");
+    ERROR_IS(g, GCKPT_E_MEMORY, "are too many to search below");
     desc.budget = 0;
     CHECK(!gckpt_frontier_new(g, terms, 1, &desc));
-    SAID(g, GCKPT_E_MEMORY, "are too many to search below");
+    ERROR_IS(g, GCKPT_E_MEMORY, "are too many to search below");
 
     begin(); /* a view that cuts rows apart is the one that mixes them */
     x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, 3));
@@ -2466,7 +2466,7 @@ static void long_names(void)
     begin();
     CHECK(gckpt_store_external(s, name, gckpt_shape1(3), numbers, 0) == GCKPT_OK);
     CHECK(gckpt_store_write(s, swallow, NULL) == GCKPT_E_DATA);
-    SAID(s, GCKPT_E_DATA, "use shorter names");
+    ERROR_IS(s, GCKPT_E_DATA, "use shorter names");
     end();
     free(name);
 }
@@ -2511,7 +2511,7 @@ static void no_fast(void)
     f.size = 0;
     gckpt_plan_write(&other, file_write, &f);
     CHECK(!file_plan(&f));
-    SAID(g, E_A, "load plan: its workspace is that of the fast kernels");
+    ERROR_IS(g, E_A, "load plan: its workspace is that of the fast kernels");
     free(f.bytes);
     stop(&n);
 }
@@ -2527,8 +2527,8 @@ int main(void)
     user_ops();
     one_by_one();
     spreads();
-    aux_alone();
-    axes_from_behind();
+    saved_alone();
+    negative_axes();
     odd_attributes();
     null_ops();
     null_objects();
@@ -2542,14 +2542,14 @@ int main(void)
     canary();
     binding();
     streaming();
-    pieces();
+    partial_steps();
     cancelling();
     requests();
     stores();
     texts();
     side_effects();
     user_losses();
-    attention_work();
+    attention_cost();
     plan_files();
     fitting();
     large();

@@ -33,7 +33,7 @@
 
 static volatile sig_atomic_t child;
 
-static void give_up(int number)
+static void on_signal(int number)
 {
     if (child > 0)
         kill(-(pid_t)child, SIGKILL);
@@ -54,7 +54,7 @@ static void limit(int what, rlim_t most)
 /* No processes of its own: one that forks for ever takes all that the machine can have, and root has
  * no limit of them. Threads it may have. clone3 hides its flags from a filter, and who finds it
  * missing takes clone. */
-static void alone(void)
+static void forbid_fork(void)
 {
 #ifdef SECCOMP_MODE_FILTER
     struct sock_filter rules[] = {
@@ -79,7 +79,7 @@ static void alone(void)
 #endif
 }
 
-static void become(char **argv, int out, long seconds, long megabytes)
+static void exec_program(char **argv, int out, long seconds, long megabytes)
 {
     const int none = open("/dev/null", O_RDONLY);
     setsid();
@@ -94,7 +94,7 @@ static void become(char **argv, int out, long seconds, long megabytes)
     for (int fd = 3; fd < 64; fd++)
         close(fd);
     if (megabytes > 0)
-        alone();
+        forbid_fork();
     execvp(argv[6], argv + 6);
     perror(argv[6]);
     _exit(127);
@@ -121,38 +121,38 @@ int main(int argc, char **argv)
     if (argc < 7)
         return fprintf(stderr, "run SECONDS MEGABYTES KILOBYTES FOLDER OUTPUT program\n"), 125;
     const long seconds = atol(argv[1]), megabytes = atol(argv[2]);
-    long room = atol(argv[3]) * 1024;
+    long bytes_left = atol(argv[3]) * 1024;
     FILE *output = fopen(argv[5], "wb");
-    int pipes[2], status = 0, over = 0, open_yet = 1, late = 0;
+    int pipes[2], status = 0, exited = 0, open_yet = 1, late = 0;
     if (output == NULL || pipe(pipes) != 0)
         return perror(argv[5]), 125;
-    signal(SIGINT, give_up), signal(SIGTERM, give_up), signal(SIGHUP, give_up);
-    const double begun = now();
+    signal(SIGINT, on_signal), signal(SIGTERM, on_signal), signal(SIGHUP, on_signal);
+    const double start = now();
     const pid_t pid = fork();
     if (pid == 0)
-        become(argv, pipes[1], seconds, megabytes);
+        exec_program(argv, pipes[1], seconds, megabytes);
     child = (sig_atomic_t)pid;
     close(pipes[1]);
-    while (pid > 0 && !late && room >= 0) { /* until it has ended and what it printed is here */
+    while (pid > 0 && !late && bytes_left >= 0) { /* until it has ended and what it printed is here */
         struct pollfd in = { open_yet ? pipes[0] : -1, POLLIN, 0 };
         char block[4096];
-        const int there = poll(&in, 1, over ? 0 : open_yet ? 100 : 5);
-        const ssize_t n = there > 0 ? read(pipes[0], block, sizeof block) : 0;
+        const int ready = poll(&in, 1, exited ? 0 : open_yet ? 100 : 5);
+        const ssize_t n = ready > 0 ? read(pipes[0], block, sizeof block) : 0;
         if (n > 0)
-            room -= (long)fwrite(block, 1, (size_t)(n < room ? n : room), output) + (n > room);
-        else if (over)
+            bytes_left -= (long)fwrite(block, 1, (size_t)(n < bytes_left ? n : bytes_left), output) + (n > bytes_left);
+        else if (exited)
             break;
-        else if (there > 0)
+        else if (ready > 0)
             open_yet = 0; /* it prints no more, and may go on */
-        over = over || waitpid(pid, &status, WNOHANG) == pid;
-        late = !over && now() - begun > 3 * (double)seconds;
+        exited = exited || waitpid(pid, &status, WNOHANG) == pid;
+        late = !exited && now() - start > 3 * (double)seconds;
     }
     kill(-pid, SIGKILL);
-    if (!over)
+    if (!exited)
         waitpid(pid, &status, 0);
     if (fclose(output) != 0)
         return perror(argv[5]), 125;
-    if (room < 0)
+    if (bytes_left < 0)
         return puts("output"), 3;
     if (late || (WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU))
         return puts("time"), 2;

@@ -62,7 +62,7 @@ static char store_block[plan_store_bytes], exec_block[plan_exec_bytes];
 static void text(const char *s);
 
 /* Text and a number, in base 10 or 16. */
-static void say(const char *what, uint64_t n, unsigned base)
+static void print_number(const char *what, uint64_t n, unsigned base)
 {
     char digits[21];
     int i = 20;
@@ -75,7 +75,7 @@ static void say(const char *what, uint64_t n, unsigned base)
 
 static int failed(gckpt_result result)
 {
-    say("gckpt_result ", (uint64_t)result, 10); /* its name: gradckpt.h */
+    print_number("gckpt_result ", (uint64_t)result, 10); /* its name: gradckpt.h */
     text("; with texts, without GCKPT_SMALL, gckpt_error_text says why\n");
     return 1;
 }
@@ -99,9 +99,9 @@ static int train(void)
         if ((result = gckpt_step(e, feeds, 2, ROWS, &adamw, &report)) != GCKPT_OK)
             return failed(result);
         if (step == 0 || step == STEPS - 1)
-            say("squared error, in millionths: ", (uint64_t)(report.loss * 1e6), 10), text("\n");
+            print_number("squared error, in millionths: ", (uint64_t)(report.loss * 1e6), 10), text("\n");
     }
-    say("weights ", gckpt_store_hash(s), 16), text("\n");
+    print_number("weights ", gckpt_store_hash(s), 16), text("\n");
     if (report.loss < 1e-4)
         return 0;
     text("not learned well: more than 100 millionths\n");

@@ -1,7 +1,7 @@
 /* host.c - the same training on this machine: what it says, every chip says. */
 #define GCKPT_SMALL
 #include <stdio.h>
-#define SAY printf
+#define REGRESSION_PRINTF printf
 #include "regression.h"
 
 int main(void) { return regression(); }

@@ -43,14 +43,14 @@ static int regression(void)
         gckpt_report report = { 0, 0, 0, 0 };
         result = gckpt_step(exec, feeds, 2, POINTS, &adamw, &report);
         if (step % 50 == 0 || step == STEPS - 1)
-            SAY("step %d: loss %" PRIu32 " millionths\n", step, (uint32_t)(report.loss * 1e6));
+            REGRESSION_PRINTF("step %d: loss %" PRIu32 " millionths\n", step, (uint32_t)(report.loss * 1e6));
     }
     if (result != GCKPT_OK) {
-        SAY("%s\n", gckpt_result_text(result));
+        REGRESSION_PRINTF("%s\n", gckpt_result_text(result));
         return 1;
     }
     const uint64_t hash = gckpt_store_hash(store);
-    SAY("weights %08" PRIx32 "%08" PRIx32 "\n", (uint32_t)(hash >> 32), (uint32_t)hash);
+    REGRESSION_PRINTF("weights %08" PRIx32 "%08" PRIx32 "\n", (uint32_t)(hash >> 32), (uint32_t)hash);
     return 0;
 }
 #endif

@@ -9,7 +9,7 @@ static int put(char c, FILE *file)
 {
     const char text[2] = { c, 0 };
     (void)file;
-    board_text(text);
+    board_print(text);
     return 0;
 }
 

@@ -11,5 +11,5 @@ void printk(const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    board_text(text);
+    board_print(text);
 }

@@ -64,7 +64,7 @@ void setup() {
 void loop() {
   static uint32_t number = 0;
   float row[READINGS];
-  const ailment what = number % 8 < 7 ? WELL : (ailment)(1 + number / 8 % STUCK);
+  const machine_fault what = number % 8 < 7 ? HEALTHY : (machine_fault)(1 + number / 8 % STUCK);
   sense(number, what, row);
   const float error = errorOf(row);
   const bool anomaly = error > MOST_ERROR;
@@ -73,9 +73,9 @@ void loop() {
   Serial.print(": error ");
   Serial.print(error, 6);
   if (anomaly)
-    Serial.println(what == WELL ? ", a false alarm" : ", an anomaly");
+    Serial.println(what == HEALTHY ? ", a false alarm" : ", an anomaly");
   else
-    Serial.println(what == WELL ? "" : ", overlooked");
+    Serial.println(what == HEALTHY ? "" : ", overlooked");
   digitalWrite(LED_BUILTIN, anomaly ? HIGH : LOW);
   number++;
   delay(100);

@@ -62,7 +62,7 @@ void learnHeartbeat() {
   }
 }
 
-float toldBrightness(float when) {
+float guessBrightness(float when) {
   const float place = scaled(when);
   const gckpt_feed feed = { tell_when, &place };
   gckpt_result result = gckpt_forward(teller, &feed, 1, 1, NULL);
@@ -96,7 +96,7 @@ void setup() {
 // 20 ms of light: on for as much of them as it is bright. A beat has 50 of these.
 void loop() {
   static int at = 0;
-  float light = constrain(toldBrightness(at / 50.0f), 0.0f, 1.0f);
+  float light = constrain(guessBrightness(at / 50.0f), 0.0f, 1.0f);
   int on = (int)(20 * light + 0.5f);
   at = (at + 1) % 50;
   if (on > 0) {

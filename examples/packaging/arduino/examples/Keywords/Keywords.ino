@@ -73,7 +73,7 @@ int heardWord() {
 void printRight(const char *when) {
   int right = 0;
   for (int i = 0; i < TAKES * WORDS; i++) {
-    keyword_say(i % WORDS, OWNER, ACCENT, TESTS + i / WORDS, sound);
+    keyword_synth(i % WORDS, OWNER, ACCENT, TESTS + i / WORDS, sound);
     right += heardWord() == i % WORDS;
   }
   Serial.print(when);
@@ -90,7 +90,7 @@ void learnWords() {
   gckpt_report report;
   for (int take = 0; take < TAKES; take++) {
     for (int word = 0; word < WORDS; word++) {
-      keyword_say(word, OWNER, ACCENT, take, sound);
+      keyword_synth(word, OWNER, ACCENT, take, sound);
       heardWord();
       memcpy(features[word], gckpt_fetch(ears, recognise_features, 0), sizeof features[0]);
     }
@@ -132,7 +132,7 @@ void setup() {
 void loop() {
   static uint32_t take = 0;
   const int said = take * 5 % WORDS;
-  keyword_say(said, OWNER, ACCENT, 2 * TESTS + take, sound);
+  keyword_synth(said, OWNER, ACCENT, 2 * TESTS + take, sound);
   take++;
   const int heard = heardWord();
   Serial.print(names[said]);

@@ -1,7 +1,7 @@
 /* main.c - a net learns on the chip; regression.h has all of it. */
 #include <zephyr/kernel.h>
 #include <zephyr/sys/printk.h>
-#define SAY printk
+#define REGRESSION_PRINTF printk
 #include "regression.h"
 
 int main(void) { return regression(); }

@@ -12,7 +12,7 @@ SerialOf Serial;
 static unsigned long now;
 static int led = LOW;
 
-void SerialOf::print(const char *text) { board_text(text); }
+void SerialOf::print(const char *text) { board_print(text); }
 
 void SerialOf::print(char c)
 {
