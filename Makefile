@@ -27,14 +27,14 @@ JOBS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 # What programs compute themselves has the same bits everywhere, too: no product is fused with a sum.
 COMPILE = $(CC) $(CFLAGS) -ffp-contract=off $(WARNINGS) $(OPENMP) $(BLAS) -I.
 # A program of public names sees the API alone (build/api/gradckpt.h; GRADCKPT_IMPLEMENTED: the bodies are linked).
-# Examples and tests are linked with build/rooms.a, the files of src/, each compiled by itself: a change in one file
+# Examples and tests are linked with build/libsrc.a, the files of src/, each compiled by itself: a change in one file
 # compiles that file. Benchmarks, `make lib` and other programs are linked with build/gradckpt.o, the header compiled.
 LINKED = $(subst -I.,-Ibuild/api -I.,$(COMPILE)) -DGRADCKPT_IMPLEMENTED
 LINK = $(CC) $(CFLAGS) $(OPENMP)
 # Where to, and how fast: tests/check_all.sh has others.
-AT = build
-LEVEL = -O1
-ROOM = $(subst -O2,$(LEVEL),$(COMPILE)) -Isrc
+OBJ_DIR = build
+OPT_LEVEL = -O1
+COMPILE_SRC = $(subst -O2,$(OPT_LEVEL),$(COMPILE)) -Isrc
 DEPENDS = -MMD -MP -MT $@ -MF $@.d
 
 MPICC = mpicc
@@ -48,22 +48,22 @@ CUDA_CODE = $(foreach a,$(or $(CUDA_ARCHS),$(error nvcc knows none of $(CUDA_WAN
     -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
 CUDA_LIBS = -L$(dir $(shell command -v $(NVCC)))../lib64 -lcudart -lstdc++
 SHIM_FLAGS = -O2 -ffp-contract=off $(shell grep -qsw fma /proc/cpuinfo && echo -mfma)
-SHIMMED = $(CXX) -std=c++17 $(SHIM_FLAGS) -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SLOT_BYTES=4096 -I.
+COMPILE_SHIM = $(CXX) -std=c++17 $(SHIM_FLAGS) -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SLOT_BYTES=4096 -I.
 
 SPACE := $(subst ,, )
-FLOORS := $(shell awk 'sub("/$$", "", $$1) { print $$1 }' src/ORDER)
+LAYERS := $(shell awk 'sub("/$$", "", $$1) { print $$1 }' src/MANIFEST)
 EXAMPLES = build/gpt build/finetune build/accumulation build/bytes build/quickstart build/digits build/strategies build/steps build/graph build/cnn build/simulate
-# Tests stand by floor: tests/plan/test_draft.c.
+# Tests stand by floor: tests/plan/test_lowered.c.
 vpath %.c $(wildcard tests/*/)
 vpath test_%.sh $(wildcard tests/*/)
 CUDA_TESTS = $(basename $(notdir tests/cuda/test_cuda.c $(sort $(wildcard tests/cuda/cuda_*.c))))
 TESTS = $(patsubst %.c,build/%,$(sort $(notdir $(filter-out tests/cuda/%,$(wildcard tests/*/test_*.c)))))
-SCRIPTS = build/test_programs build/test_finetune build/test_objectives build/test_firmware build/test_small build/test_docs build/test_course build/test_house
-INSIDE := $(patsubst %.c,build/%,$(notdir $(filter-out tests/cuda/%,\
-    $(shell grep -lE '^$(HASH)include "(($(subst $(SPACE),|,$(FLOORS)))/|backend.h)' tests/*/test_*.c))))
+SCRIPTS = build/test_programs build/test_finetune build/test_objectives build/test_firmware build/test_small build/test_docs build/test_course build/test_layout
+INTERNAL_TESTS := $(patsubst %.c,build/%,$(notdir $(filter-out tests/cuda/%,\
+    $(shell grep -lE '^$(HASH)include "(($(subst $(SPACE),|,$(LAYERS)))/|backend.h)' tests/*/test_*.c))))
 # Those that take long begin first, then what needs no object.
-LONG = $(SCRIPTS) build/test_kernels build/test_core build/test_bf16 build/test_fit build/test_plan
-LOGS = $(addsuffix .log,$(LONG) $(filter-out $(LONG),$(INSIDE) $(filter-out $(INSIDE),$(TESTS))))
+LONG_TESTS = $(SCRIPTS) build/test_kernels build/test_core build/test_bf16 build/test_fit build/test_plan
+LOGS = $(addsuffix .log,$(LONG_TESTS) $(filter-out $(LONG_TESTS),$(INTERNAL_TESTS) $(filter-out $(INTERNAL_TESTS),$(TESTS))))
 
 all: examples
 
@@ -78,7 +78,7 @@ help:
 	@echo 'make gpu       every test and benchmark that needs a CUDA device: build/gpu.md; STAGES="build right"'
 	@echo 'make mpi       build/gpt-mpi, which several processes run, and its tests: OpenMPI; some 4 minutes'
 	@echo 'make predict-mpi  predicted beside measured time of a step by 1 and 2 processes: a table of docs/distributed.md'
-	@echo 'make limited   two processes over a link of limited rate: a table of docs/distributed.md'
+	@echo 'make slow-link   two processes over a link of limited rate: a table of docs/distributed.md'
 	@echo 'make scaling   time and bytes of a step by 1 to 8 processes: a table of docs/distributed.md'
 	@echo 'make coverage  lines and branches that make test and make check run: clang, some 35 minutes on 2 cores'
 	@echo 'make fuzz      SECONDS=60: bytes that nobody meant, to each reader for so long: clang with libFuzzer'
@@ -110,12 +110,12 @@ help:
 	@echo 'make plans     bytes against time for every way to plan: docs/plans.md, docs/plans.svg'
 	@echo 'make size      what firmware takes of flash, memory and stack: the table of docs/device.md'
 	@echo 'make fits      the largest networks that train in 32 to 512 KB: a table of docs/device.md'
-	@echo 'make stack     LoRA on a stack of Llama 13B, planned: the table of docs/finetuning.md'
+	@echo 'make lora-memory     LoRA on a stack of Llama 13B, planned: the table of docs/finetuning.md'
 	@echo 'make methods   ten ways to fine-tune, beside each other: the table of docs/finetuning.md'
 	@echo 'make pictures  graphs, what strategies keep, timelines, a frontier: docs/graph.svg, docs/steps.svg, ...'
-	@echo 'make tell      what a model has, where the milliseconds of a step go: tables of docs/memory.md, docs/time.md'
-	@echo 'make curves    gradient accumulation, right and wrong: docs/accumulation.svg'
-	@echo 'make parts     what leaving out each part saves: the tables of docs/parts.md, 8 minutes'
+	@echo 'make profile      what a model has, where the milliseconds of a step go: tables of docs/memory.md, docs/time.md'
+	@echo 'make accumulation-curves    gradient accumulation, right and wrong: docs/accumulation.svg'
+	@echo 'make features  what leaving out each part saves: the tables of docs/parts.md, 8 minutes'
 	@echo 'make readme    examples/quickstart.c, digits.c and what they print into README.md'
 	@echo 'make index     what each file of examples/ is, needs, and its lines: the tables of examples/README.md'
 	@echo 'make lib       build/libgradckpt.a, the header compiled once'
@@ -193,8 +193,8 @@ mpi-programs: build/gpt build/gpt-mpi build/mpi_engine build/accumulation-mpi
 scaling: build/scaling
 	sh tests/bench/scaling.sh
 
-limited: build/limited
-	sh tests/bench/limited.sh
+slow-link: build/limited
+	sh tests/bench/slow_link.sh
 
 predict-mpi: build/mpi_predict
 	for n in 1 2; do OMP_NUM_THREADS=1 mpirun $$([ "$$(id -u)" -ne 0 ] || echo --allow-run-as-root) --oversubscribe \
@@ -266,7 +266,7 @@ simulate: build/simulate
 fits: build/fits
 	build/fits
 
-stack: build/stack
+lora-memory: build/stack
 	build/stack
 
 size: | build
@@ -290,12 +290,12 @@ pictures: build/steps build/graph build/gpt
 	build/gpt --plan --threads 1 --budget 20M --timeline docs/timeline-20M.svg \
 	    --frontier docs/frontier.svg > build/timeline.txt
 
-# Layers and bytes, and where the time goes, between <!-- make tell --> and <!-- --> of two pages.
-tell: build/gpt
+# Layers and bytes, and where the time goes, between <!-- make profile --> and <!-- --> of two pages.
+profile: build/gpt
 	(echo '```text' && build/gpt --budget 14M --micro-batch auto --threads 1 --summary | sed '1,/^$$/d' && echo '```') > build/summary.md
 	(echo '```text' && build/gpt --budget 14M --micro-batch auto --threads 1 --profile | sed '1,/^$$/d' && echo '```') > build/profile.md
-	sh tests/table.sh 'make tell' build/summary.md docs/memory.md
-	sh tests/table.sh 'make tell' build/profile.md docs/time.md
+	sh tests/table.sh 'make profile' build/summary.md docs/memory.md
+	sh tests/table.sh 'make profile' build/profile.md docs/time.md
 
 playground: build/playground.html build/tiny
 	@echo 'open build/playground.html in a browser'
@@ -341,12 +341,12 @@ index: | build
 	sh examples/index.sh > build/index.md
 	sh tests/table.sh 'make index' build/index.md examples/README.md
 
-parts:
+features:
 	@mkdir -p build
-	CC='$(CC)' sh tests/compile/parts.sh table > build/parts.md
-	sh tests/table.sh 'make parts' build/parts.md docs/parts.md
+	CC='$(CC)' sh tests/compile/features.sh table > build/parts.md
+	sh tests/table.sh 'make features' build/parts.md docs/parts.md
 
-curves: build/accumulation
+accumulation-curves: build/accumulation
 	build/accumulation docs/accumulation.svg
 
 readme: build/quickstart build/digits
@@ -360,34 +360,34 @@ endif
 build:
 	@mkdir -p build
 
-# gradckpt.h is put together from src/, gradckpt_cuda.cu from src/cuda/. A copy that somebody edited builds as it is; the
+# gradckpt.h is put together from src/, gradckpt_cuda.cu from src/cuda/. A copy that somebody warn_if_edited builds as it is; the
 # check refuses it.
 header: | build
 	sh src/header.sh src > build/header.h
 	cmp -s build/header.h gradckpt.h || cp build/header.h gradckpt.h
 	sh src/header.sh src/cuda > build/header.cu
 	cmp -s build/header.cu gradckpt_cuda.cu || cp build/header.cu gradckpt_cuda.cu
-# $(call edited,DIR,FILE)
-edited = [ ! -d src ] || sh src/header.sh $(1) 2> /dev/null | cmp -s - $(2) || \
+# $(call warn_if_edited,DIR,FILE)
+warn_if_edited = [ ! -d src ] || sh src/header.sh $(1) 2> /dev/null | cmp -s - $(2) || \
     echo 'note: $(2) is not what $(1)/ gives: make header would overwrite it; it is built as it is'
 
 # Between <!-- make architecture --> and <!-- -->.
 architecture: | build
-	sh tests/house/floors.sh src > build/architecture.md
+	sh tests/layout/layers.sh src > build/architecture.md
 	sh tests/table.sh 'make architecture' build/architecture.md docs/architecture.md
 
 # Changes when compiler or options do; then everything is built again.
-$(AT)/options: always
+$(OBJ_DIR)/options: always
 	@mkdir -p $(@D)
 	@echo '$(COMPILE)' | cmp -s - $@ || echo '$(COMPILE)' > $@
 
 # Of the library, too: -fPIC, so that it can go into a shared one, takes no time that could be measured.
-ifeq ($(OF),rooms) # the same of the files of src/: tests/coverage.sh
-build/gradckpt.o: $(AT)/rooms.a
+ifeq ($(FROM),src) # the same of the files of src/: tests/coverage.sh
+build/gradckpt.o: $(OBJ_DIR)/libsrc.a
 	$(LD) -r --whole-archive $< -o $@
 else
-build/gradckpt.o: tests/compile/implementation.c gradckpt.h $(AT)/options
-	@$(call edited,src,gradckpt.h)
+build/gradckpt.o: tests/compile/implementation.c gradckpt.h $(OBJ_DIR)/options
+	@$(call warn_if_edited,src,gradckpt.h)
 	@echo 'compiling gradckpt.h, some 40 s'
 	$(COMPILE) -fPIC -c -o $@ $<
 endif
@@ -400,89 +400,89 @@ build/libgradckpt.a: build/gradckpt.o
 build/api/gradckpt.h: src/api.h
 	@mkdir -p $(@D)
 	cp $< $@
-build/plan_check.o: tests/compile/plan_check.c build/api/gradckpt.h $(AT)/options
+build/plan_check.o: tests/compile/plan_check.c build/api/gradckpt.h $(OBJ_DIR)/options
 	$(LINKED) $(DEPENDS) -DPLAN_CHECK_LINKED -c -o $@ $<
 
-# The files of src/, each by itself: in $(AT)/rooms.a.
+# The files of src/, each by itself: in $(OBJ_DIR)/libsrc.a.
 ISAS = 0 1 2 3
-KERNELS := $(ISAS:%=$(AT)/src/kernels/%.o)
-ROOMS := $(patsubst %.c,$(AT)/src/%.o,$(shell awk '$$1 ~ /\/.*\.c$$/ && $$1 !~ /^kernels/ { print $$1 }' src/ORDER))
-$(AT)/rooms.a: $(ROOMS) $(KERNELS)
+KERNEL_OBJECTS := $(ISAS:%=$(OBJ_DIR)/src/kernels/%.o)
+SRC_OBJECTS := $(patsubst %.c,$(OBJ_DIR)/src/%.o,$(shell awk '$$1 ~ /\/.*\.c$$/ && $$1 !~ /^kernels/ { print $$1 }' src/MANIFEST))
+$(OBJ_DIR)/libsrc.a: $(SRC_OBJECTS) $(KERNEL_OBJECTS)
 	@rm -f $@
 	$(AR) rcs $@ $^
 # The same as one object, for scripts that link by a page's line with a gradckpt.o.
-build/rooms.o: $(ROOMS) $(KERNELS)
+build/libsrc.o: $(SRC_OBJECTS) $(KERNEL_OBJECTS)
 	$(LD) -r -o $@ $^
-$(KERNELS): $(AT)/src/kernels/%.o: src/kernels/all.c $(AT)/options
+$(KERNEL_OBJECTS): $(OBJ_DIR)/src/kernels/%.o: src/kernels/all.c $(OBJ_DIR)/options
 	@mkdir -p $(@D)
-	$(ROOM) $(DEPENDS) -DGCKPTI_ISA=$* -c -o $@ $<
+	$(COMPILE_SRC) $(DEPENDS) -DGCKPTI_ISA=$* -c -o $@ $<
 # These compute.
-$(KERNELS) $(filter $(addprefix $(AT)/src/,num/% ops/% cpu/%),$(ROOMS)): LEVEL = -O2
-$(ROOMS): $(AT)/src/%.o: src/%.c $(AT)/options
+$(KERNEL_OBJECTS) $(filter $(addprefix $(OBJ_DIR)/src/,num/% ops/% cpu/%),$(SRC_OBJECTS)): OPT_LEVEL = -O2
+$(SRC_OBJECTS): $(OBJ_DIR)/src/%.o: src/%.c $(OBJ_DIR)/options
 	@mkdir -p $(@D)
-	@$(if $(wildcard $(AT)/rooms.a),,$(if $(filter %/base/host.o,$@),echo 'compiling src/: some 40 s on 2 processors'))
-	$(ROOM) $(DEPENDS) -c -o $@ $<
+	@$(if $(wildcard $(OBJ_DIR)/libsrc.a),,$(if $(filter %/base/host.o,$@),echo 'compiling src/: some 40 s on 2 processors'))
+	$(COMPILE_SRC) $(DEPENDS) -c -o $@ $<
 
-$(EXAMPLES:build/%=build/o/%.o): build/o/%.o: examples/%.c build/api/gradckpt.h $(AT)/options | build/o
+$(EXAMPLES:build/%=build/o/%.o): build/o/%.o: examples/%.c build/api/gradckpt.h $(OBJ_DIR)/options | build/o
 	$(LINKED) $(DEPENDS) -c -o $@ $<
-$(EXAMPLES): build/%: build/o/%.o $(AT)/rooms.a
+$(EXAMPLES): build/%: build/o/%.o $(OBJ_DIR)/libsrc.a
 	$(LINK) -o $@ $(filter %.o %.a,$^) $(BLAS_LIBS)
 
-$(TESTS:build/%=build/o/%.o): build/o/%.o: %.c build/api/gradckpt.h $(AT)/options | build/o
-	$(subst -O2,$(QUICK),$(if $(filter build/$*,$(INSIDE)),$(COMPILE) -Isrc,$(LINKED))) -Ibuild/api -Itests \
+$(TESTS:build/%=build/o/%.o): build/o/%.o: %.c build/api/gradckpt.h $(OBJ_DIR)/options | build/o
+	$(subst -O2,$(TEST_OPT),$(if $(filter build/$*,$(INTERNAL_TESTS)),$(COMPILE) -Isrc,$(LINKED))) -Ibuild/api -Itests \
 	    $(DEPENDS) -DPLAN_CHECK_LINKED -c -o $@ $<
 $(TESTS): build/%: build/o/%.o build/plan_check.o
 	$(LINK) -o $@ $(filter %.o %.a,$^) $(BLAS_LIBS) $(LIBS)
 $(TESTS): LIBS = -lm
-$(TESTS): $(AT)/rooms.a
+$(TESTS): $(OBJ_DIR)/libsrc.a
 # Most tests compute little themselves.
-QUICK = -O0
-build/o/test_bf16.o build/o/test_kernels.o build/o/test_numerics.o: QUICK = -O1
-build/o/test_amx.o build/o/test_ops.o build/o/test_accuracy.o build/o/test_user_ops.o build/o/test_convolutions.o: QUICK = -O2
-build/o/test_search.o build/o/test_random.o build/o/test_ranks%.o build/o/test_recurrent.o: QUICK = -O1
+TEST_OPT = -O0
+build/o/test_bf16.o build/o/test_kernels.o build/o/test_numerics.o: TEST_OPT = -O1
+build/o/test_amx.o build/o/test_ops.o build/o/test_accuracy.o build/o/test_user_ops.o build/o/test_convolutions.o: TEST_OPT = -O2
+build/o/test_search.o build/o/test_random.o build/o/test_ranks%.o build/o/test_recurrent.o: TEST_OPT = -O1
 build/test_ops: build/ref.o
-build/ref.o: tests/ops/ref.c $(AT)/options
+build/ref.o: tests/ops/ref.c $(OBJ_DIR)/options
 	$(COMPILE) $(DEPENDS) -c -o $@ $<
 build/test_offload build/test_threads build/test_ranks build/test_ranks_backend build/test_ranks_faults build/test_ranks_random: LIBS = -lm -pthread
 build/test_simulate build/beside: LIBS = -lm -pthread
--include $(wildcard build/*.d build/o/*.d $(AT)/src/*/*.d)
+-include $(wildcard build/*.d build/o/*.d $(OBJ_DIR)/src/*/*.d)
 
 $(TESTS:=.log): build/%.log: build/%
 	@./$< > $@ 2>&1; echo "exit status $$?" >> $@; sh tests/run.sh each $@
-$(SCRIPTS:=.log): build/%.log: %.sh tests/checks.sh $(EXAMPLES) build/rooms.o
-	@CC='$(CC)' LINKED='$(LINKED) build/rooms.o $(BLAS_LIBS)' sh $< > $@ 2>&1; \
+$(SCRIPTS:=.log): build/%.log: %.sh tests/checks.sh $(EXAMPLES) build/libsrc.o
+	@CC='$(CC)' LINKED='$(LINKED) build/libsrc.o $(BLAS_LIBS)' sh $< > $@ 2>&1; \
 	    echo "exit status $$?" >> $@; sh tests/run.sh each $@
 
-build/gradckpt_cuda.o: gradckpt_cuda.cu gradckpt.h $(AT)/options
-	@$(call edited,src/cuda,$<)
+build/gradckpt_cuda.o: gradckpt_cuda.cu gradckpt.h $(OBJ_DIR)/options
+	@$(call warn_if_edited,src/cuda,$<)
 	$(NVCC) -O3 -std=c++17 -fmad=false -Xcompiler -Wall $(CUDA_CODE) -c -o $@ $<
 
 # Of the tests, each as its own object; those that use public names only share one of the header.
 build/o build/shim build/cuda:
 	@mkdir -p $@
 
-build/shim/gradckpt_cuda.o: gradckpt_cuda.cu gradckpt.h tests/cuda/cuda_shim.h $(AT)/options | build/shim
-	@$(call edited,src/cuda,$<)
-	$(SHIMMED) -include tests/cuda/cuda_shim.h -x c++ -c -o $@ $<
+build/shim/gradckpt_cuda.o: gradckpt_cuda.cu gradckpt.h tests/cuda/cuda_shim.h $(OBJ_DIR)/options | build/shim
+	@$(call warn_if_edited,src/cuda,$<)
+	$(COMPILE_SHIM) -include tests/cuda/cuda_shim.h -x c++ -c -o $@ $<
 
-build/shim/gradckpt.o: tests/compile/implementation.c gradckpt.h $(AT)/options | build/shim
+build/shim/gradckpt.o: tests/compile/implementation.c gradckpt.h $(OBJ_DIR)/options | build/shim
 	$(filter-out -fopenmp,$(COMPILE)) -c -o $@ $<
 
-INSIDE_CUDA = $(shell grep -lE '^$(HASH)include "($(subst $(SPACE),|,$(FLOORS)))/|run/test_backend.c' $<)
-OF_CUDA = $(CC) $(subst -O2,-O1,$(CFLAGS)) -Wall -Wextra -Wno-unused-function -I. -Itests \
-    $(if $(INSIDE_CUDA),-Isrc,-DGRADCKPT_IMPLEMENTED)
-$(addprefix build/shim/,$(CUDA_TESTS) nccl_ranks): build/shim/%: tests/cuda/%.c gradckpt.h build/shim/gradckpt_cuda.o build/shim/gradckpt.o build/rooms.a
-	$(OF_CUDA) $(DEPENDS) -DGCKPT_CUDA_SHIM -c -o $@.o $<
+IS_INTERNAL = $(shell grep -lE '^$(HASH)include "($(subst $(SPACE),|,$(LAYERS)))/|run/test_backend.c' $<)
+COMPILE_CUDA_TEST = $(CC) $(subst -O2,-O1,$(CFLAGS)) -Wall -Wextra -Wno-unused-function -I. -Itests \
+    $(if $(IS_INTERNAL),-Isrc,-DGRADCKPT_IMPLEMENTED)
+$(addprefix build/shim/,$(CUDA_TESTS) nccl_ranks): build/shim/%: tests/cuda/%.c gradckpt.h build/shim/gradckpt_cuda.o build/shim/gradckpt.o build/libsrc.a
+	$(COMPILE_CUDA_TEST) $(DEPENDS) -DGCKPT_CUDA_SHIM -c -o $@.o $<
 	$(CXX) $(LINK_FLAGS) -o $@ $@.o build/shim/gradckpt_cuda.o $(filter %_engine.o,$^) \
-	    $(if $(INSIDE_CUDA),build/rooms.a $(OPENMP),build/shim/gradckpt.o) -lm -pthread
+	    $(if $(IS_INTERNAL),build/libsrc.a $(OPENMP),build/shim/gradckpt.o) -lm -pthread
 -include $(wildcard build/shim/*.d)
 
 # examples/nccl.h on the shim's NCCL.
 build/shim/nccl_ranks: build/shim/nccl_engine.o
-build/shim/nccl_engine.o: tests/cuda/nccl_engine.cpp tests/cuda/nccl.h tests/cuda/cuda_shim.h examples/nccl.h gradckpt.h $(AT)/options | build/shim
-	$(SHIMMED) -Itests/cuda -include tests/cuda/cuda_shim.h -c -o $@ $<
+build/shim/nccl_engine.o: tests/cuda/nccl_transport.cpp tests/cuda/nccl.h tests/cuda/cuda_shim.h examples/nccl.h gradckpt.h $(OBJ_DIR)/options | build/shim
+	$(COMPILE_SHIM) -Itests/cuda -include tests/cuda/cuda_shim.h -c -o $@ $<
 
-build/shim/test_cuda_shim: tests/cuda/test_cuda_shim.cpp tests/cuda/cuda_shim.h tests/check.h $(AT)/options | build/shim
+build/shim/test_cuda_shim: tests/cuda/test_cuda_shim.cpp tests/cuda/cuda_shim.h tests/check.h $(OBJ_DIR)/options | build/shim
 	$(CXX) -std=c++17 $(SHIM_FLAGS) $(LINK_FLAGS) -Itests -o $@ $<
 
 # NAME.0.log .. NAME.3.log: by schedule; eager streams in the even ones
@@ -494,24 +494,24 @@ endef
 $(foreach s,0 1 2 3,$(eval $(call SHIM_RUN,$(s))))
 
 # On a device.
-$(addprefix build/cuda/,$(CUDA_TESTS)): build/cuda/%: tests/cuda/%.c gradckpt.h build/gradckpt_cuda.o build/shim/gradckpt.o build/rooms.a | build/cuda
-	$(OF_CUDA) -o $@ $< build/gradckpt_cuda.o $(if $(INSIDE_CUDA),build/rooms.a $(OPENMP),build/shim/gradckpt.o) \
+$(addprefix build/cuda/,$(CUDA_TESTS)): build/cuda/%: tests/cuda/%.c gradckpt.h build/gradckpt_cuda.o build/shim/gradckpt.o build/libsrc.a | build/cuda
+	$(COMPILE_CUDA_TEST) -o $@ $< build/gradckpt_cuda.o $(if $(IS_INTERNAL),build/libsrc.a $(OPENMP),build/shim/gradckpt.o) \
 	    $(CUDA_LIBS) -lm -pthread
 build/gpt-cuda build/finetune-cuda: build/%-cuda: examples/%.c $(wildcard examples/*.h) build/gradckpt.o build/gradckpt_cuda.o
 	$(LINKED) -DSESSION_CUDA -o $@ $< build/gradckpt.o build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm
 # By mpicc.
 MPI_COMPILE = $(MPICC) $(CFLAGS) -ffp-contract=off $(WARNINGS) $(OPENMP) $(BLAS) -I. -Itests -DGRADCKPT_IMPLEMENTED
-build/gpt-mpi: examples/gpt.c $(wildcard examples/*.h) build/rooms.a
-	$(MPI_COMPILE) -DGPT_MPI -o $@ $< build/rooms.a $(BLAS_LIBS)
-build/accumulation-mpi: examples/accumulation.c $(wildcard examples/*.h) build/rooms.a
-	$(MPI_COMPILE) -DACCUMULATION_MPI -o $@ $< build/rooms.a $(BLAS_LIBS)
-build/mpi_engine build/mpi_predict build/scaling: $(wildcard examples/*.h tests/*.h tests/ranks/*.h tests/bench/*.h) build/rooms.a
+build/gpt-mpi: examples/gpt.c $(wildcard examples/*.h) build/libsrc.a
+	$(MPI_COMPILE) -DGPT_MPI -o $@ $< build/libsrc.a $(BLAS_LIBS)
+build/accumulation-mpi: examples/accumulation.c $(wildcard examples/*.h) build/libsrc.a
+	$(MPI_COMPILE) -DACCUMULATION_MPI -o $@ $< build/libsrc.a $(BLAS_LIBS)
+build/mpi_engine build/mpi_predict build/scaling: $(wildcard examples/*.h tests/*.h tests/ranks/*.h tests/bench/*.h) build/libsrc.a
 build/mpi_engine build/mpi_predict: build/%: tests/ranks/%.c
-	$(MPI_COMPILE) -o $@ $< build/rooms.a $(BLAS_LIBS)
-build/limited: tests/bench/limited.c $(wildcard examples/*.h tests/bench/*.h) build/gradckpt.o
+	$(MPI_COMPILE) -o $@ $< build/libsrc.a $(BLAS_LIBS)
+build/limited: tests/bench/slow_link.c $(wildcard examples/*.h tests/bench/*.h) build/gradckpt.o
 	$(LINKED) -Itests -I. -o $@ $< build/gradckpt.o $(BLAS_LIBS) -lm
 build/scaling: tests/bench/scaling.c
-	$(MPI_COMPILE) -o $@ $< build/rooms.a $(BLAS_LIBS)
+	$(MPI_COMPILE) -o $@ $< build/libsrc.a $(BLAS_LIBS)
 build/predict-cuda: tests/bench/predict.c tests/bench/model.h $(wildcard examples/*.h) build/gradckpt.o build/gradckpt_cuda.o
 	$(LINKED) -DBENCH_CUDA -Iexamples -o $@ $< build/gradckpt.o build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm
 build/bench-cuda: tests/bench/cuda.cu gradckpt_cuda.cu gradckpt.h | build
@@ -524,21 +524,21 @@ build/predict-shim.o: tests/bench/predict.c tests/bench/model.h $(wildcard examp
 build/gpt-shim build/predict-shim: build/%-shim: build/%-shim.o build/gradckpt.o build/shim/gradckpt_cuda.o
 	$(CXX) $(LINK_FLAGS) $(OPENMP) -o $@ $< build/gradckpt.o build/shim/gradckpt_cuda.o $(BLAS_LIBS) -lm -pthread
 build/bench-shim: tests/bench/cuda.cu tests/cuda/cublas_v2.h tests/cuda/cuda_shim.h gradckpt_cuda.cu gradckpt.h | build
-	$(SHIMMED) -DGCKPT_CUDA_WIDE=1024 -Itests/cuda -include tests/cuda/cuda_shim.h -x c++ -o $@ $<
+	$(COMPILE_SHIM) -DGCKPT_CUDA_WIDE=1024 -Itests/cuda -include tests/cuda/cuda_shim.h -x c++ -o $@ $<
 # Counts what a step launches; no kernel runs.
 build/launches: tests/bench/launches.cu tests/bench/model.h tests/cuda/cuda_shim.h gradckpt_cuda.cu gradckpt.h | build
 	$(CXX) -std=c++17 -O1 -DGCKPT_CUDA_SHIM -I. -Itests/cuda -x c++ -o $@ $<
 
 BENCHES = build/ablate build/accuracy build/bench build/beside build/depth build/fastest build/fits build/generate build/offload build/ops build/plans \
           build/predict build/small_models build/stack build/threads
-$(BENCHES:build/%=build/o/%.o): build/o/%.o: tests/bench/%.c build/api/gradckpt.h $(AT)/options | build/o
-	$(LINKED) -Ibuild/api -Iexamples $(SEES) $(DEPENDS) -c -o $@ $<
+$(BENCHES:build/%=build/o/%.o): build/o/%.o: tests/bench/%.c build/api/gradckpt.h $(OBJ_DIR)/options | build/o
+	$(LINKED) -Ibuild/api -Iexamples $(BENCH_INCLUDES) $(DEPENDS) -c -o $@ $<
 $(BENCHES): build/%: build/o/%.o build/gradckpt.o
 	$(LINK) -o $@ $(filter %.o,$^) $(BLAS_LIBS) -lm $(filter -pthread,$(LIBS))
-build/o/ablate.o: SEES = -Itests
-build/o/plans.o build/o/fits.o: SEES = -Isrc # fields of structs, nothing to call
+build/o/ablate.o: BENCH_INCLUDES = -Itests
+build/o/plans.o build/o/fits.o: BENCH_INCLUDES = -Isrc # fields of structs, nothing to call
 build/small_models: build/by_hand.o
-build/by_hand.o: tests/bench/by_hand.c tests/bench/by_hand.h $(AT)/options
+build/by_hand.o: tests/bench/by_hand.c tests/bench/by_hand.h $(OBJ_DIR)/options
 	$(CC) -std=gnu99 -O3 -march=native -fno-math-errno -fno-trapping-math -fno-signed-zeros -fassociative-math $(WARNINGS) -c -o $@ $<
 
 VERSION = $(shell awk '/define GCKPT_VERSION_/ { v = v s $$3; s = "." } END { print v }' gradckpt.h)
@@ -593,4 +593,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples programs header architecture run shakespeare test test-cuda cuda gpu gpu-programs shim-programs check check-all mpi mpi-programs predict-mpi scaling limited coverage fuzz small mcu bench speed generate accuracy threads predict fastest small_models depth plans ablate offload ops simulate fits stack size methods parts curves pictures tell playground reference starters grade slides index readme lib install dist boards clean
+.PHONY: always all help examples programs header architecture run shakespeare test test-cuda cuda gpu gpu-programs shim-programs check check-all mpi mpi-programs predict-mpi scaling slow-link coverage fuzz small mcu bench speed generate accuracy threads predict fastest small_models depth plans ablate offload ops simulate fits lora-memory size methods features accumulation-curves pictures profile playground reference starters grade slides index readme lib install dist boards clean

@@ -22,44 +22,45 @@
  * DOES NOT: change shapes while a graph lives (build another; it is cheap); read Python models.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1378
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1381
  *                 text, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1293
- *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
- *                 chains
- *     >>store     parameters and optimiser state, however they are stored                     1792
- *                 arrays, values, params, ranks, notes, calls, pack
- *     >>graph     tensors, views, segments, gckpt_apply                                        679
+ *                 arithmetic, per_isa_begin, vectors, formulas, per_isa_end, angles, random,
+ *                 halves, sums, chains
+ *     >>store     parameters and optimiser state, however they are stored                     1807
+ *                 arrays, values, params, ranks, notes, calls, quant
+ *     >>graph     tensors, views, segments, gckpt_apply                                        683
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          5732
- *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          5803
+ *                 unary, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2070
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2088
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            4795
- *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
- *                 time, draft, place, ahead, bands, runs, encode
- *     >>search    what no schedule can do without; the least work for every budget            3245
- *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose,
- *                 open
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1785
- *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5417
- *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
- *                 mixed, debug, packed, bands, update, picks, recording, advance, step, train,
- *                 profile
- *     >>check     gradients against finite differences; what ops cost here; races              743
- *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 2643
- *                 axes, write, header, places, read, path, ranks_load, ranks_save
- *     >>tables    plans as files and as C constants                                            969
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            4887
+ *                 types, tensors, mixed, op_lowerings, gradients, order, model, builders,
+ *                 schedule, time, lowered, place, prefetch, fused_op, fuse, encode
+ *     >>search    what no schedule can do without; the least work for every budget            3289
+ *                 bound, prove, search, reduce_peak, remove_recomputes, stages, chain, levels,
+ *                 hide_copies, choose, open
+ *     >>planner   from a request to a plan; the frontier; the micro-batch; what a plan tells  1795
+ *                 getters, checks, planner, request, frontier, fit, print, frontier_print
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5540
+ *                 call, backend, memory, exchange, group, micro_batches, caches, open, host,
+ *                 feeds, mixed, debug, quant, fused_op, update, fetches, capture, advance,
+ *                 step, train, profile
+ *     >>check     gradients against finite differences; what ops cost here; races              749
+ *                 gradients, calibrate, trials
+ *     >>files     safetensors                                                                 2687
+ *                 axes, write, header, resolve, read, path, ranks_load, ranks_save
+ *     >>export    plans as files and as C constants                                            972
  *                 file, c, weights
- *     >>kernels   what is done with an item, for each instruction set                         3895
- *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
- *                 random, bf16, dots, sums, images, attention, online, mixed_attention,
- *                 mixed_gradients, amx, losses, errors, cells, table, end
+ *     >>kernels   what is done with an item, for each instruction set                         3964
+ *                 begin, vectors, products, gemv, int4, quantised, product_block, math,
+ *                 elementwise, rowwise, random, bf16, avx512_bf16, column_sums, images,
+ *                 attention, online_softmax, mixed_attention, mixed_gradients, amx, losses,
+ *                 element_losses, recurrent, table, end
  *
  * == MANUAL =======================================================================================
  *
@@ -517,12 +518,12 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
  * no digits back. External ones become the store's own. Pointers to values and state of before are
  * no longer valid; plans made before are refused, and steps that are under way are over. */
 GCKPT_API gckpt_result gckpt_store_quantise(gckpt_store *store, const char *pattern,
-                                        gckpt_storage storage);
+                                            gckpt_storage storage);
 /* gckpt_store_external of a packed parameter: values as `storage` says, aligned to their size (I4's
  * blocks need not be), scales of I8's rows (else NULL). */
 GCKPT_API gckpt_result gckpt_store_external_quantised(gckpt_store *store, const char *name,
-                                                   gckpt_shape shape, gckpt_storage storage,
-                                                   const void *values, const float *scales);
+                                                      gckpt_shape shape, gckpt_storage storage,
+                                                      const void *values, const float *scales);
 #endif
 
 /* Parameters are numbered 0, 1, ... in creation order. */
@@ -535,7 +536,7 @@ typedef struct {
     int frozen;
     float lr_scale, decay_scale;
     gckpt_storage storage; /* not F32: values is NULL, */
-    const void *quantised;    /* and they are here, */
+    const void *quantised; /* and they are here, */
     const float *scales;   /* I8: with a scale for each row; else NULL */
     /* What this rank updates, and has the state of (gckpt_store_ranks): all, or the blocks of its
      * share; with GCKPT_SHARD_VALUES `values` are those `count` elements alone. */
@@ -795,8 +796,8 @@ GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base);
 typedef struct {
     int heads;
     float base;     /* 0: 10000 */
-    int64_t position;  /* position of the first row, as of gckpt_rotary_at */
-    int64_t columns; /* so many columns R of each head, from its first on, are turned as pairs
+    int64_t position; /* position of the first row, as of gckpt_rotary_at */
+    int64_t columns;  /* so many columns R of each head, from its first on, are turned as pairs
                      * (i, i + R/2); the others pass. Even; 0: all */
     const float *frequencies; /* R/2 <= 512 angles a position, radians, 0 and more, which are copied
                                * (Llama 3's, linear or YaRN's scaling); NULL: base^(-2i/R) */
@@ -1004,7 +1005,7 @@ typedef struct {
     const int32_t *index; /* the same for i32 tensors */
     float *grad;          /* backward: where this input's gradient goes; NULL: not wanted */
     int accumulate;       /* 1: add to what grad holds (or start chains from it); 0: store */
-    float *compensation;           /* GCKPT_SUMS: what grad's sums are rounded by; NULL: nothing is summed */
+    float *compensation;  /* GCKPT_SUMS: what grad's sums are rounded by; NULL: nothing is summed */
     gckpt_shape shape;
     /* GCKPT_TAKES_BF16 and find_fast, in bf16 plans: where values are, gradients go, instead */
     const uint16_t *bf16;
@@ -1017,15 +1018,16 @@ struct gckpt_call {
     gckpt_shape shape;     /* of the output */
     float *out;            /* forward: NULL where nobody reads it; backward: when in needs */
     const float *grad_out; /* backward: the output's gradient; NULL for losses */
-    void *saved;             /* what forward leaves for backward; forward: NULL when not wanted */
-    void *workspace;            /* scratch for this instruction only */
+    void *saved;           /* what forward leaves for backward; forward: NULL when not wanted */
+    void *workspace;       /* scratch for this instruction only */
     const void *attributes;
     /* set by shape(): */
     size_t saved_bytes, workspace_forward, workspace_backward;
     int mixes_rows; /* moves the batch axis or combines rows: splits are no longer exact */
-    int64_t elements_per_count;   /* losses without i32 inputs: elements of input 0 that count as one; 0: 1 */
+    int64_t
+        elements_per_count; /* losses without i32 inputs: elements of input 0 that count as one; 0: 1 */
     /* set for kernels: */
-    int64_t first_row;      /* first row of this micro-batch in the step's batch */
+    int64_t first_row; /* first row of this micro-batch in the step's batch */
     int64_t rows;     /* rows in this micro-batch; functions of parameters: row 0, rows 1 */
     int64_t position; /* gckpt_position; 0 without caches */
     uint64_t seed, step;
@@ -1040,7 +1042,7 @@ struct gckpt_call {
     double *loss_sum; /* losses, forward: add the sum and count here; NULL in a recompute */
     int64_t *loss_count;
     float loss_scale;    /* losses, backward: the gradient of the sum */
-    const void *quantised;  /* private: the parameter that is read as it is stored */
+    const void *quantised; /* private: the parameter that is read as it is stored */
     const void *runner;  /* private: how threads are started */
     const void *kernels; /* private: those of an instruction set */
     void *backend;       /* its context (gckpt_backend); NULL: the processor */
@@ -1049,7 +1051,7 @@ struct gckpt_call {
 /* What an input's gradient reads (needs): */
 #define GCKPT_IN(i) (1u << (i))
 #define GCKPT_OUT   (1u << 8)
-#define GCKPT_SAVED   (1u << 9)
+#define GCKPT_SAVED (1u << 9)
 /* besides: its gradient sums over rows (bias, gain, broadcasting). Where `low` is given (as many
  * floats as grad, +0 at first), set grad to +0 if it does not accumulate, then add each
  * contribution x by gckpt_sum_add(&grad[k], &low[k], x): rows do not cost accuracy. */
@@ -1061,7 +1063,7 @@ struct gckpt_call {
 /* flags: */
 #define GCKPT_INPLACE(i) (1u << (i)) /* out may be the same bytes as input i (elementwise) */
 /* the gradient of input i is grad_out itself when shapes agree: grad == grad_out: nothing to do */
-#define GCKPT_PASSES_GRAD(i)    (1u << (8 + (i)))
+#define GCKPT_PASSES_GRAD(i) (1u << (8 + (i)))
 #define GCKPT_INPLACE_GRAD (1u << 16) /* in[0].grad may be the bytes of grad_out (elementwise) */
 /* A (sum, count) loss; shape() leaves shape.n = 0. Beside other losses of a plan it must count the
  * elements of input 0 (or as shape() says by `unit`: rows) or, with i32 inputs, those of the last
@@ -1177,10 +1179,10 @@ typedef enum {
     GCKPT_FORWARD,
     GCKPT_BACKWARD,
     GCKPT_UPDATE,
-    GCKPT_OFFLOAD, /* copies what the forward before it left to slower memory */
-    GCKPT_RELOAD,  /* and back, to wherever there is room then */
-    GCKPT_REDUCE,  /* leaves' sums of a gradient are added up, of this rank and of all ranks */
-    GCKPT_OFFLOAD_DONE     /* what is being offloaded keeps its bytes until here (desc.offload_beside) */
+    GCKPT_OFFLOAD,     /* copies what the forward before it left to slower memory */
+    GCKPT_RELOAD,      /* and back, to wherever there is room then */
+    GCKPT_REDUCE,      /* leaves' sums of a gradient are added up, of this rank and of all ranks */
+    GCKPT_OFFLOAD_DONE /* what is being offloaded keeps its bytes until here (desc.offload_beside) */
 } gckpt_kind;
 typedef struct {
     gckpt_kind kind;
@@ -1196,7 +1198,7 @@ typedef struct {
     /* most rows of one step, no fewer than the graph's; 0: the graph's own (one micro-batch) */
     int64_t batch;
     gckpt_optimiser optimiser; /* of what is trained; 0: AdamW */
-    int custom_state;             /* GCKPT_CUSTOM_OPTIMISER: floats of state per element, 0..4 */
+    int custom_state;          /* GCKPT_CUSTOM_OPTIMISER: floats of state per element, 0..4 */
     /* update parameters as soon as gradients are complete: 0, 1; gckpt_fit: GCKPT_IF_USEFUL */
     int update_in_backward;
     /* 1: what runs is the graph as it was built; 0: AUTO, OPTIMAL, frontiers and gckpt_fit choose
@@ -1277,7 +1279,7 @@ GCKPT_API void gckpt_plan_free(const gckpt_plan *plan); /* executors go on witho
 /* parameters + state + caches + copies + step arena */
 GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan);
 GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan); /* the step arena alone */
-GCKPT_API size_t gckpt_plan_peak(const gckpt_plan *plan); /* greatest sum of live arena bytes */
+GCKPT_API size_t gckpt_plan_peak(const gckpt_plan *plan);  /* greatest sum of live arena bytes */
 enum {
     GCKPT_BYTES_PARAMETERS,
     GCKPT_BYTES_STATE,
@@ -1286,10 +1288,10 @@ enum {
     GCKPT_BYTES_WORKSPACE,
     GCKPT_BYTES_TABLES,
     GCKPT_BYTES_CACHES,
-    GCKPT_BYTES_COPIES,   /* of parameters (desc.bf16_weights) */
-    GCKPT_BYTES_REDUCTION,     /* arena: sums of leaves that wait, what comes from another rank */
-    GCKPT_BYTES_GATHERED, /* arena: values of sharded parameters, whole */
-    GCKPT_BYTES_PADDING,  /* contained in the others: what a rank holds above 1 / ranks of what is
+    GCKPT_BYTES_COPIES,    /* of parameters (desc.bf16_weights) */
+    GCKPT_BYTES_REDUCTION, /* arena: sums of leaves that wait, what comes from another rank */
+    GCKPT_BYTES_GATHERED,  /* arena: values of sharded parameters, whole */
+    GCKPT_BYTES_PADDING,   /* contained in the others: what a rank holds above 1 / ranks of what is
                              sharded */
     GCKPT_BYTES_KINDS
 };
@@ -1325,7 +1327,8 @@ GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan);  /* of a micro-batch 
 GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan); /* of a step, at most */
 /* How many rows of a step of `rows` rows (INFERENCE: of a call) a rank is to be fed, the first
  * being number *first (may be NULL); all of them when there is one rank. */
-GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *plan, int64_t rows, int rank, int64_t *first);
+GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *plan, int64_t rows, int rank,
+                                       int64_t *first);
 GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan); /* 1: updates in the backward */
 GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan); /* what AUTO chose */
 GCKPT_API const char *gckpt_mode_name(gckpt_mode mode);       /* "store-all" */
@@ -1336,7 +1339,7 @@ GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instr
 typedef struct {
     uint64_t cost; /* gckpt_cost; 0 for an update or a reduce */
     size_t live;   /* bytes of the arena that are in use while it runs */
-    int recompute;     /* 1: a forward that has run before, a recompute */
+    int recompute; /* 1: a forward that has run before, a recompute */
     size_t moved;  /* bytes that an offload or a reload copies */
     int once;      /* 1: runs once a step; 0: for each micro-batch */
 } gckpt_usage;
@@ -1348,11 +1351,11 @@ GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op);
  * instruction add up to its live bytes (gckpt_plan_usage); no two live ones overlap. */
 typedef enum {
     GCKPT_BUFFER_VALUE,
-    GCKPT_BUFFER_SAVED,                /* what a forward keeps for its backward */
+    GCKPT_BUFFER_SAVED,              /* what a forward keeps for its backward */
     GCKPT_BUFFER_GRADIENT,           /* of an activation */
     GCKPT_BUFFER_PARAMETER_GRADIENT, /* of a parameter, or of what depends on parameters only */
     GCKPT_BUFFER_WORKSPACE,          /* of one instruction */
-    GCKPT_BUFFER_REDUCTION                /* a leaf's sum that waits, or room for another rank's */
+    GCKPT_BUFFER_REDUCTION           /* a leaf's sum that waits, or room for another rank's */
 } gckpt_buffer_kind;
 typedef struct {
     int start, end;      /* first and last instruction; the plan's length: after all of them */
@@ -1424,7 +1427,7 @@ enum { GCKPT_IF_USEFUL = 2 }; /* update_in_backward, of gckpt_fit: it may be cho
 typedef int (*gckpt_build_fn)(gckpt_graph *graph, int64_t rows, gckpt_term *terms, void *user);
 /* Fills the costs of a graph that build has just made, e.g. by gckpt_calibrate. */
 typedef gckpt_result (*gckpt_measure_fn)(gckpt_graph *graph, const gckpt_term *terms, int count,
-                                      gckpt_cost *costs, int cost_count, void *user);
+                                         gckpt_cost *costs, int cost_count, void *user);
 /* The plan with the least gckpt_plan_step_cost, among those of all micro-batch sizes (and update
  * rules, with GCKPT_IF_USEFUL) that fit desc.budget; then the one with fewer bytes, then with more
  * rows. measure NULL: by the costs of the model, the same plan on every machine. A graph that mixes
@@ -1535,7 +1538,8 @@ typedef struct {
     int write_back; /* 1: what was divided is to stand in `gradient` after this, 0: the sum */
     float *squares; /* square sums, by block; NULL: not wanted */
     int update;     /* 0: no; what follows is unused */
-    const uint32_t *skip_flag; /* nothing is updated if it finds something but 0 here; NULL: it does */
+    const uint32_t
+        *skip_flag; /* nothing is updated if it finds something but 0 here; NULL: it does */
     gckpt_optimiser optimiser;
     float *values, *state[4];
     float momentum;
@@ -1685,7 +1689,7 @@ typedef struct {
 } gckpt_progress;
 
 /* Debug aids, off in plain use; each costs time, none changes the result: */
-#define GCKPT_DEBUG_POISON     1u /* fill what is dead with NaN after its last use */
+#define GCKPT_DEBUG_POISON    1u /* fill what is dead with NaN after its last use */
 #define GCKPT_DEBUG_RECOMPUTE 2u /* hash values when first computed and again; E_DATA: the op */
 #define GCKPT_DEBUG_MEASURE   4u /* paint the arena before the first 2 steps, see what they touch */
 #define GCKPT_DEBUG_PLAIN     8u /* plain kernels only */
@@ -1876,7 +1880,8 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report);
 GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                         int64_t rows, const gckpt_hyper *hyper);
 GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report);
-GCKPT_API gckpt_instruction gckpt_next_instruction(const gckpt_exec *exec); /* run_some's next; id -1: none */
+GCKPT_API gckpt_instruction
+gckpt_next_instruction(const gckpt_exec *exec); /* run_some's next; id -1: none */
 /* Gradients and nothing else: as gckpt_step, but for the update: parameters, state and step stay,
  * bit for bit; masks of dropout are those of the step that would come next. Gradients are had by
  * gckpt_fetch and gckpt_collect; not for plans that update in the backward (E_ARG). */
@@ -1978,10 +1983,12 @@ typedef struct {
 typedef struct {
     double (*clock)(void *user); /* a clock that starts anywhere */
     void *user;
-    gckpt_profile_entry *entries; /* `count` of them, the plan's length; all 0 at first, as what follows is */
+    gckpt_profile_entry
+        *entries; /* `count` of them, the plan's length; all 0 at first, as what follows is */
     int count;
     int64_t steps;
-    double total_seconds; /* seconds of the calls; beside the instructions': checks, feeds, the norm */
+    double
+        total_seconds; /* seconds of the calls; beside the instructions': checks, feeds, the norm */
     gckpt_report report; /* of the last one */
 } gckpt_profile;
 /* A gckpt_step (hyper NULL: gckpt_forward) that adds what it takes to `profile`. Results, weights
@@ -2159,9 +2166,10 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 
 /* What runs now and then, not in each step, is compiled for size where gcc optimises: from
  * GCKPTI_COLD_BEGIN to GCKPTI_COLD_END. Of .text that is 7 %. */
-#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(GCKPTI_SEPARATE_TU)
+#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) &&                           \
+    !defined(GCKPTI_SEPARATE_TU)
 #define GCKPTI_COLD_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"Os\")")
-#define GCKPTI_COLD_END _Pragma("GCC pop_options")
+#define GCKPTI_COLD_END   _Pragma("GCC pop_options")
 #else
 #define GCKPTI_COLD_BEGIN
 #define GCKPTI_COLD_END
@@ -2229,8 +2237,8 @@ extern "C" {
 #define GCKPTI_FN   GCKPTI_UNUSED static
 #define GCKPTI_DATA GCKPTI_UNUSED static
 #define GCKPTI_INLINE      GCKPTI_DEVICE static inline
-#define GCKPTI_ARENA_MAX (PTRDIFF_MAX / 8) /* bytes in a step arena, at most */
-#define GCKPTI_NO_OFFSET        SIZE_MAX          /* "no offset" */
+#define GCKPTI_ARENA_MAX   (PTRDIFF_MAX / 8) /* bytes in a step arena, at most */
+#define GCKPTI_NO_OFFSET   SIZE_MAX          /* "no offset" */
 #ifdef GCKPT_NO_TEXT
 #define GCKPTI_TEXT_BYTES 1
 #else
@@ -2243,7 +2251,7 @@ extern "C" {
 #ifdef GCKPT_SMALL
 #define GCKPTI_WITH_PLANNER  0
 #define GCKPTI_WITH_BACKENDS 0
-#define GCKPTI_IS_SMALL          1
+#define GCKPTI_IS_SMALL      1
 #pragma push_macro("int64_t")
 #pragma push_macro("INT64_MAX")
 #undef INT64_MAX
@@ -2252,13 +2260,13 @@ extern "C" {
 #else
 #define GCKPTI_WITH_PLANNER  1
 #define GCKPTI_WITH_BACKENDS 1
-#define GCKPTI_IS_SMALL          0
+#define GCKPTI_IS_SMALL      0
 #endif
 /* Parts that may be left out, for doors, which show callers what then stands in their place. The
  * text of a name that is defined, of GCKPT_NO_RANKS say, is not the name: "1", or nothing. */
-#define GCKPTI_STRINGIFY(text)   #text
+#define GCKPTI_STRINGIFY(text)  #text
 #define GCKPTI_STRING_OF(macro) GCKPTI_STRINGIFY(macro)
-#define GCKPTI_WITH(part)     (sizeof GCKPTI_STRING_OF(GCKPT_NO_##part) == sizeof "GCKPT_NO_" #part)
+#define GCKPTI_WITH(part)       (sizeof GCKPTI_STRING_OF(GCKPT_NO_##part) == sizeof "GCKPT_NO_" #part)
 enum {
     GCKPTI_WITH_TRAINING = GCKPTI_WITH(TRAINING),
     GCKPTI_WITH_RANKS = GCKPTI_WITH(RANKS),
@@ -2715,7 +2723,7 @@ GCKPTI_FN int gckpti_check_ranges(void *object, const char *who, const gckpti_ra
         if (r[i].value < r[i].min || r[i].value > r[i].max) {
             gckpti_error(object, GCKPT_E_ARG,
                          r[i].max < INT32_MAX ? "%s: desc.%s is %I; allowed is %I to %I"
-                                               : "%s: desc.%s is %I; allowed is %I or more",
+                                              : "%s: desc.%s is %I; allowed is %I or more",
                          who, r[i].name, r[i].value, r[i].min, r[i].max);
             return 0;
         }
@@ -2758,7 +2766,8 @@ GCKPT_API const char *gckpt_error_text(const void *object)
 
 GCKPTI_FN gckpt_result gckpti_sink_flush(gckpti_sink *out)
 {
-    if (out->write && !out->failed && out->used && out->write(out->user, out->buf, out->used) != out->used)
+    if (out->write && !out->failed && out->used &&
+        out->write(out->user, out->buf, out->used) != out->used)
         out->failed = 1;
     out->used = 0;
     return out->failed ? GCKPT_E_FILE : GCKPT_OK;
@@ -2954,7 +2963,7 @@ GCKPTI_FN void(gckpti_hint_block)(void *object, const char *owner, const gckpti_
     if (a->desc.memory && a->needed > a->desc.size)
         gckpti_text_add(&t,
                         enough ? "; the %s's block has %z bytes, %z would do"
-                              : "; the %s's block has %z bytes, so far it takes %z",
+                               : "; the %s's block has %z bytes, so far it takes %z",
                         owner, a->desc.size, enough ? enough : a->needed);
 }
 
@@ -3030,7 +3039,8 @@ GCKPTI_FN void *(gckpti_scratch_alloc)(gckpti_scratch *s, size_t n, size_t size)
     while (s->current && s->current->size - s->current->used < bytes && s->current->next)
         s->current = s->current->next;
     if (!s->current || s->current->size - s->current->used < bytes) {
-        gckpti_chunk chunk = { NULL, s->next_size > bytes ? s->next_size : bytes, GCKPTI_CHUNK_HEADER };
+        gckpti_chunk chunk = { NULL, s->next_size > bytes ? s->next_size : bytes,
+                               GCKPTI_CHUNK_HEADER };
         chunk.size += bytes < SIZE_MAX ? GCKPTI_CHUNK_HEADER : 0;
         void *block = gckpti_resize(s->memory, NULL, 0, chunk.size);
         if (!block) {
@@ -3316,8 +3326,8 @@ static void gckpti_team_run(gckpti_team *team, int64_t n, void (*body)(void *con
 #endif
 
 /* Runs body(context, i) for i = 0..n-1 on up to call->threads threads, in any order. */
-GCKPTI_FN void gckpti_parallel_for(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
-                          void *context)
+GCKPTI_FN void gckpti_parallel_for(const gckpt_call *call, int64_t n,
+                                   void (*body)(void *context, int64_t i), void *context)
 {
 #if GCKPTI_HAS_FAST
     const gckpti_runner *runner = (const gckpti_runner *)call->runner;
@@ -3619,7 +3629,7 @@ GCKPTI_INLINE float gckpti_rsqrt(float x) { return 1.0f / gckpti_sqrt(x); }
 
 #define GCKPTI_TANH_SPLIT 1.0f
 #define GCKPTI_TANH_MAX   20.0f /* of 2|x|: tanh is 1 from 9.02 on; softplus's slope from 17.33 */
-#define GCKPTI_SIN_SPLIT       131072.0f /* sin and cos: see there */
+#define GCKPTI_SIN_SPLIT  131072.0f /* sin and cos: see there */
 
 #define GCKPTI_ERF_SPLIT 1.0f
 #define GCKPTI_ERF_MAX   4.0f
@@ -3690,10 +3700,10 @@ GCKPTI_NOINLINE gckpti_angle gckpti_angle_of(float x)
     return u > GCKPTI_SMALL_ANGLE && u < 0x7f800000u ? gckpti_radians(gckpti_angle_large(u)) : r;
 }
 
-/* >>num/again */
+/* >>num/per_isa_begin */
 /* vectors.h and formulas.h, which follow, are read more than once: here as plain floats, and by the
  * header including itself (cpu/kernels.c), which sees nothing but them and kernels. So the
- * implementation ends here, and goes on in once.h. */
+ * implementation ends here, and goes on in per_isa_end.h. */
 #define GCKPTI_ISA (-1) /* once as plain floats: num/vectors */
 #endif /* GRADCKPT_IMPLEMENTATION */
 #ifdef GCKPTI_ISA
@@ -3787,10 +3797,7 @@ GCKPTI_INLINE float gckpti_vmax(float a, float b) { return a > b ? a : b; }
 GCKPTI_INLINE float gckpti_vmin(float a, float b) { return a < b ? a : b; }
 GCKPTI_INLINE float gckpti_fnma(float a, float b, float c) { return gckpti_fma(-a, b, c); }
 GCKPTI_INLINE float gckpti_floats(uint32_t a) { return gckpti_float(a); }
-GCKPTI_INLINE float gckpti_if_less(float a, float b, float c, float d)
-{
-    return a < b ? c : d;
-}
+GCKPTI_INLINE float gckpti_if_less(float a, float b, float c, float d) { return a < b ? c : d; }
 /* By a mask, so that a loop over it vectorises. */
 GCKPTI_INLINE float gckpti_if_equal(float a, float b, float c, float d)
 {
@@ -4137,7 +4144,8 @@ GCKPTI_ISA_NOINLINE FLOATS V(pow)(FLOATS x, float e)
     l = (l - k * (double)GCKPTI_LN2_HI) - k * (double)GCKPTI_LN2_LO;
     r = V(to_floats)(&l);
     r = V(exp_scale)(V(exp_poly)(r), r, t);
-    r = V(if_less)(u, V(set1)(GCKPTI_EXP_MIN), zero, V(if_less)(V(set1)(GCKPTI_EXP_MAX), u, inf, r));
+    r = V(if_less)(u, V(set1)(GCKPTI_EXP_MIN), zero,
+                   V(if_less)(V(set1)(GCKPTI_EXP_MAX), u, inf, r));
     r = V(if_less)(a, inf, V(if_less)(zero, a, r, e > 0.0f ? zero : inf), e > 0.0f ? inf : zero);
     if (parity == 1)
         r = V(bit_or)(r, V(sign_bit)(x));
@@ -4312,13 +4320,14 @@ GCKPTI_INLINED void V(step_sgd)(const gckpt_update_constants *a, FLOATS g, FLOAT
 {
     *w = V(fma)(V(set1)(-a->rate), g * a->scale, V(decayed)(a, *w));
 }
-GCKPTI_INLINED void V(step_momentum)(const gckpt_update_constants *a, float momentum, FLOATS g, FLOATS *w,
-                                     FLOATS *m)
+GCKPTI_INLINED void V(step_momentum)(const gckpt_update_constants *a, float momentum, FLOATS g,
+                                     FLOATS *w, FLOATS *m)
 {
     *m = V(fma)(V(set1)(momentum), *m, g * a->scale);
     *w = V(fma)(V(set1)(-a->rate), *m, V(decayed)(a, *w));
 }
-GCKPTI_INLINED void V(step_adamw)(const gckpt_update_constants *a, FLOATS g, FLOATS *w, FLOATS *m, FLOATS *v)
+GCKPTI_INLINED void V(step_adamw)(const gckpt_update_constants *a, FLOATS g, FLOATS *w, FLOATS *m,
+                                  FLOATS *v)
 {
     FLOATS d = g * a->scale;
     *m = V(fma)(V(set1)(a->beta1), *m, a->rest1 * d);
@@ -4338,8 +4347,8 @@ GCKPTI_INLINED void V(step_adamw)(const gckpt_update_constants *a, FLOATS g, FLO
 #undef GCKPTI_DOUBLES
 #endif
 
-/* >>num/once */
-/* The end of what is read more than once (again.h). */
+/* >>num/per_isa_end */
+/* The end of what is read more than once (per_isa_begin.h). */
 #endif /* GCKPTI_ISA */
 #if defined(GCKPTI_ISA) && GCKPTI_ISA < 0 /* on with the implementation */
 #undef GCKPTI_ISA
@@ -4664,7 +4673,8 @@ GCKPTI_DEVICE GCKPTI_FN float gckpti_tiny_fma(float a, float b, float c, float d
     const float scale = 18446744073709551616.0f;
     const uint32_t u = gckpti_bits(d), x = gckpti_bits(a) << 1, y = gckpti_bits(b) << 1;
     if (u << 1 == 0x01000000u &&
-        gckpti_bits(gckpti_fma(x < y ? a * scale : a, x < y ? b : b * scale, c * scale)) << 1 >= 0x41000000u)
+        gckpti_bits(gckpti_fma(x < y ? a * scale : a, x < y ? b : b * scale, c * scale)) << 1 >=
+            0x41000000u)
         return d;
     return gckpti_float(u & 0x80000000u);
 }
@@ -4740,16 +4750,17 @@ GCKPTI_FN void gckpti_to_bf16s(const float *x, uint16_t *y, int64_t n)
 typedef struct {
     /* what gckpt_store_get shows; p.name is owned; p.values and p.packed NULL: not made */
     gckpt_parameter p;
-    unsigned char *new_block; /* in gckpt_store_quantise: memory for what will stand in their place, */
-    unsigned char new_storage; /* stored as this */
+    unsigned char
+        *new_block; /* in gckpt_store_quantise: memory for what will stand in their place, */
+    unsigned char new_storage;  /* stored as this */
     unsigned char convolution;  /* one reads it: its axes have an order that files may not have */
-    unsigned char axes_unknown;       /* a file filled it that does not say which order it has */
+    unsigned char axes_unknown; /* a file filled it that does not say which order it has */
     unsigned char assigned;     /* its values were loaded, set or trained: they are not initial */
-    int bucket; /* newest of the names whose hash modulo the capacity is this place; -1: none */
-    int hash_next;  /* the next older one of the list that this name is in; -1: none */
+    int bucket;    /* newest of the names whose hash modulo the capacity is this place; -1: none */
+    int hash_next; /* the next older one of the list that this name is in; -1: none */
     unsigned char external;  /* values belong to the user */
     unsigned char locked;    /* external and not writable: stays frozen */
-    unsigned char uninitialised;       /* values have memory, but what stands there are not yet they */
+    unsigned char uninitialised; /* values have memory, but what stands there are not yet they */
     unsigned char optimiser; /* whose state: gckpt_optimiser + 1; 0: nobody's yet, or not known */
     gckpt_init init;         /* what values that are not made will be */
 #ifndef GCKPT_NO_BF16
@@ -4778,8 +4789,8 @@ typedef struct gckpti_binding {
 typedef struct gckpti_operand {
     const float *f32;
     const uint16_t *bf16;          /* one of the two, */
-    int64_t stride, k_stride, batch_stride;       /* to the next row of c (column for b), link, matrix */
-    const gckpt_dequantisation *quant; /* or this, of one matrix */
+    int64_t stride, k_stride, batch_stride; /* to the next row of c (column for b), link, matrix */
+    const gckpt_dequantisation *quant;      /* or this, of one matrix */
 } gckpti_operand;
 
 /* c(i,j) = chain over p of a(i,p) b(p,j), p ascending; of a batch, for each matrix. A chain starts
@@ -4791,7 +4802,8 @@ typedef struct gckpti_product {
     int64_t batch, m, n, k;
     gckpti_operand a, b; /* fast where one stride of each is 1 */
     const float *initial;
-    int64_t initial_stride; /* but 0: of one matrix; and c_row but n: the fast kernels' in f32 only */
+    int64_t
+        initial_stride; /* but 0: of one matrix; and c_row but n: the fast kernels' in f32 only */
     int accumulate;
     float *c;
     uint16_t *c_bf16; /* one of the two */
@@ -4800,7 +4812,10 @@ typedef struct gckpti_product {
     int64_t k_period, k_offset;
 } gckpti_product;
 
-static inline int gckpti_has_quant(const gckpti_operand *x) { return GCKPTI_WITH_QUANT && x->quant; }
+static inline int gckpti_has_quant(const gckpti_operand *x)
+{
+    return GCKPTI_WITH_QUANT && x->quant;
+}
 
 /* The parameter that an op reads as it is stored; NULL: there is none. */
 static inline const gckpt_dequantisation *gckpti_call_quant(const gckpt_call *call)
@@ -4812,7 +4827,8 @@ struct gckpt_store {
     gckpti_object object;
     gckpti_allocator memory;
     uint64_t seed, step;
-    uint64_t quantise_count; /* calls of gckpt_store_quantise, which moves values and takes state away */
+    uint64_t
+        quantise_count; /* calls of gckpt_store_quantise, which moves values and takes state away */
     gckpti_param *params;
     size_t count, capacity;
     size_t elements;        /* of all values but external ones, however they are stored */
@@ -4843,12 +4859,13 @@ typedef struct {
 GCKPTI_FN gckpti_shard_range gckpti_shard_of(int64_t elements, int rank, int ranks);
 
 /* Of an array that is cut from the shard `least` on: what is no longer than a block is whole. */
-GCKPTI_FN gckpti_shard_range gckpti_shard_from(int64_t elements, int rank, int ranks, gckpt_shard shard,
-                                     gckpt_shard min_level);
+GCKPTI_FN gckpti_shard_range gckpti_shard_from(int64_t elements, int rank, int ranks,
+                                               gckpt_shard shard, gckpt_shard min_level);
 
 /* Of a parameter's values (slot below 0), of each of its states. Neither values that are the
  * program's nor packed ones are cut; an update is cut as states are. */
-GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckpti_param *q, int slot);
+GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckpti_param *q,
+                                                int slot);
 static inline int gckpti_is_sharded(gckpti_shard_range shard)
 {
     return GCKPTI_HAS_SHARDS && shard.capacity < shard.total;
@@ -4999,7 +5016,7 @@ GCKPTI_FN gckpt_dequantisation gckpti_param_quant(const gckpti_param *q);
 /* The floats that n values from element `at` on stand for. */
 GCKPTI_FN void gckpti_dequantise_at(const gckpti_param *q, int64_t at, int64_t n, float *x);
 
-/* ---- store/pack.c ---- */
+/* ---- store/quant.c ---- */
 /* Whether values of this gckpt_storage are packed; whether there may be such. */
 static inline int gckpti_is_quantised(int storage)
 {
@@ -5103,14 +5120,14 @@ GCKPTI_FN size_t gckpti_state_bytes(const gckpt_store *s);
 
 /* What the files of store share; no other folder uses it. */
 
-/* ---- store/pack.c ---- */
+/* ---- store/quant.c ---- */
 #ifndef GCKPT_NO_QUANT
 GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to);
 GCKPTI_FN void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q, int64_t at,
-                                  int64_t *n, float *x);
+                                     int64_t *n, float *x);
 #else
 static inline void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q, int64_t at,
-                                      int64_t *n, float *x)
+                                         int64_t *n, float *x)
 {
     (void)s, (void)q, (void)at, (void)n, (void)x;
 }
@@ -5144,8 +5161,8 @@ GCKPTI_FN gckpti_shard_range gckpti_shard_of(int64_t elements, int rank, int ran
     return shard;
 }
 
-GCKPTI_FN gckpti_shard_range gckpti_shard_from(int64_t elements, int rank, int ranks, gckpt_shard shard,
-                                     gckpt_shard min_level)
+GCKPTI_FN gckpti_shard_range gckpti_shard_from(int64_t elements, int rank, int ranks,
+                                               gckpt_shard shard, gckpt_shard min_level)
 {
     const gckpti_shard_range full = { 0, elements, elements, elements };
     if (!GCKPTI_HAS_SHARDS || shard < min_level || elements <= GCKPT_UPDATE_BLOCK)
@@ -5153,18 +5170,19 @@ GCKPTI_FN gckpti_shard_range gckpti_shard_from(int64_t elements, int rank, int r
     return gckpti_shard_of(elements, rank, ranks);
 }
 
-GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckpti_param *q, int slot)
+GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckpti_param *q,
+                                                int slot)
 {
     const int full = slot < 0 && (q->external || q->p.storage != GCKPT_STORAGE_F32);
     return gckpti_shard_from(q->p.elements, s->rank, s->ranks, full ? GCKPT_SHARD_NONE : s->shard,
-                         slot < 0 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE);
+                             slot < 0 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE);
 }
 
 /* ---- the arrays of a parameter: values, however they are stored, and state ---- */
 GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage)
 {
     return (unsigned)storage <= GCKPT_STORAGE_I4 ? gckpti_storages[storage].name
-                                                : "not a gckpt_storage";
+                                                 : "not a gckpt_storage";
 }
 
 GCKPTI_FN int gckpti_can_store(gckpt_storage storage, const gckpt_shape *shape)
@@ -5328,7 +5346,8 @@ GCKPTI_FN void gckpti_dequantise(const gckpt_dequantisation *u, int64_t at, int6
 GCKPTI_FN gckpt_dequantisation gckpti_quant_from(const gckpt_dequantisation *u, int64_t at)
 {
     gckpt_dequantisation rest = *u;
-    rest.quantised = (const unsigned char *)u->quantised + gckpti_storage_bytes((int)u->storage, at);
+    rest.quantised =
+        (const unsigned char *)u->quantised + gckpti_storage_bytes((int)u->storage, at);
     rest.scales = u->scales ? u->scales + at / u->row : NULL;
     rest.n -= at;
     return rest;
@@ -5337,9 +5356,8 @@ GCKPTI_FN gckpt_dequantisation gckpti_quant_from(const gckpt_dequantisation *u, 
 GCKPTI_FN gckpt_dequantisation gckpti_param_quant(const gckpti_param *q)
 {
     const gckpt_parameter *p = &q->p;
-    gckpt_dequantisation u = {
-        p->storage, p->quantised, p->scales, gckpti_row_length(p), p->elements, NULL
-    };
+    gckpt_dequantisation u = { p->storage,           p->quantised, p->scales,
+                               gckpti_row_length(p), p->elements,  NULL };
     return u;
 }
 
@@ -5357,7 +5375,8 @@ GCKPTI_FN void gckpti_dequantise_at(const gckpti_param *q, int64_t at, int64_t n
 static gckpti_mirror *gckpti_mirror_of(const gckpt_store *s, const gckpti_param *q)
 {
     size_t i = (size_t)(q - s->params);
-    return GCKPTI_HAS_MIRRORS && i < s->mirror_count && s->mirrors[i].backend ? &s->mirrors[i] : NULL;
+    return GCKPTI_HAS_MIRRORS && i < s->mirror_count && s->mirrors[i].backend ? &s->mirrors[i]
+                                                                              : NULL;
 }
 
 GCKPTI_FN void gckpti_mark_changed(const gckpt_store *s, gckpti_param *q, int newest)
@@ -5425,7 +5444,8 @@ GCKPTI_FN int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gck
 GCKPTI_FN int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_backend *b)
 {
     if (b && s->mirror_count < s->count) {
-        size_t old_bytes = s->mirror_count * sizeof *s->mirrors, bytes = s->count * sizeof *s->mirrors;
+        size_t old_bytes = s->mirror_count * sizeof *s->mirrors,
+               bytes = s->count * sizeof *s->mirrors;
         void *more = gckpti_resize(&s->memory, s->mirrors, old_bytes, bytes);
         if (!more)
             return 0;
@@ -5483,7 +5503,8 @@ static void gckpti_init_values(const gckpt_store *s, const gckpti_param *q, gckp
         d->out[i] = constant;
     if (random && init_fn)
         init_fn(d);
-    for (int64_t i = -(d->at & 1); i < d->n && random && !init_fn; i += 2) { /* pairs, or half a one */
+    for (int64_t i = -(d->at & 1); i < d->n && random && !init_fn;
+         i += 2) { /* pairs, or half a one */
         float normal[2] = { 0, 0 };
         uint32_t word[4];
         gckpti_philox(d->random.key, (uint64_t)(d->at + i) / 2, 0, 0, word);
@@ -5517,8 +5538,7 @@ GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param
         return q->p.values + at;
     *n = gckpti_min(*n, GCKPTI_CHUNK);
     if (on_device)
-        m->backend->copy_out(m->backend->context, buf, m->array[0] + at,
-                             (size_t)*n * sizeof *buf);
+        m->backend->copy_out(m->backend->context, buf, m->array[0] + at, (size_t)*n * sizeof *buf);
     else
         gckpti_dequantise_at(q, at, *n, buf);
     return buf;
@@ -5749,7 +5769,8 @@ GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exporte
         return gckpti_error(s, GCKPT_E_ARG,
                             "bind: printed weights are for an empty store of one rank; bind them "
                             "before anything else");
-    while (exported < all + n && gckpti_param_new(s, exported->name, &exported->shape, exported->frozen, none))
+    while (exported < all + n &&
+           gckpti_param_new(s, exported->name, &exported->shape, exported->frozen, none))
         exported++; /* all, so that the list grows no more when values come to lie behind it */
     gckpt_result result = gckpti_ok(s);
     if (exported < all + n)
@@ -5915,7 +5936,7 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
     if (!*key || !gckpti_is_utf8(key))
         return gckpti_error(store, GCKPT_E_ARG, "note: the key is %s",
                             *key ? "not UTF-8" : "empty");
-    const char *problem = gckpti_is_reserved_note(key)         ? "files mean something else by this; "
+    const char *problem = gckpti_is_reserved_note(key)      ? "files mean something else by this; "
                                                               "choose another"
                           : value && !gckpti_is_utf8(value) ? "the value is not UTF-8"
                                                             : NULL;
@@ -6041,8 +6062,8 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
 
 /* A parameter whose values are the program's. */
 GCKPTI_FN gckpt_result gckpti_add_external(gckpt_store *store, const char *name,
-                                       const gckpt_shape *shape, const void *values, int writable,
-                                       gckpti_param **q)
+                                           const gckpt_shape *shape, const void *values,
+                                           int writable, gckpti_param **q)
 {
     if (!store || !name || !values)
         return gckpti_error(store, GCKPT_E_ARG,
@@ -6156,7 +6177,7 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store)
 
 GCKPTI_COLD_END
 
-/* >>store/pack */
+/* >>store/quant */
 #ifndef GCKPT_NO_QUANT
 /* ---- packed values: BF16, F16, or I8 with a scale for each row, which stand in front of them in a
  * block of the store's, or I4 with one in each block ---- */
@@ -6208,7 +6229,8 @@ static int gckpti_quantise_int4(const float *x, unsigned char *to)
         best = error;
         to[0] = (unsigned char)(bits & 255), to[1] = (unsigned char)(bits >> 8);
         for (int i = 0; i < GCKPTI_INT4_BLOCK / 2; i++)
-            to[2 + i] = (unsigned char)((int)y[i] + 16 * (int)y[i + GCKPTI_INT4_BLOCK / 2] + 8 * 17);
+            to[2 + i] =
+                (unsigned char)((int)y[i] + 16 * (int)y[i + GCKPTI_INT4_BLOCK / 2] + 8 * 17);
     }
     return 1;
 }
@@ -6222,7 +6244,8 @@ static int gckpti_quantise(gckpt_storage storage, float scale, const float *x, i
         return gckpti_to_halves(storage, x, n, (uint16_t *)to);
     int fits = 1;
     for (int64_t i = 0; i < n && storage == GCKPT_STORAGE_I4; i += GCKPTI_INT4_BLOCK)
-        fits &= gckpti_quantise_int4(x + i, (unsigned char *)to + gckpti_file_count((int)storage, i));
+        fits &=
+            gckpti_quantise_int4(x + i, (unsigned char *)to + gckpti_file_count((int)storage, i));
     for (int64_t i = 0; i < n && storage == GCKPT_STORAGE_I8; i++)
         ((int8_t *)to)[i] = (int8_t)gckpti_quotient(x[i], scale, -127, 127);
     return fits;
@@ -6233,7 +6256,8 @@ static int gckpti_quantise_at(gckpti_param *q, int64_t at, int64_t n, const floa
 {
     unsigned char *to = gckpti_values_block(q) + gckpti_scale_bytes(&q->p);
     const float scale = q->p.scales ? q->p.scales[at / gckpti_row_length(&q->p)] : 1;
-    return gckpti_quantise(q->p.storage, scale, x, n, to + gckpti_storage_bytes((int)q->p.storage, at));
+    return gckpti_quantise(q->p.storage, scale, x, n,
+                           to + gckpti_storage_bytes((int)q->p.storage, at));
 }
 
 /* The greatest magnitude, as bits (those of NaN are above all), of n floats and what was seen. */
@@ -6266,7 +6290,7 @@ GCKPTI_FN int gckpti_quantise_row(gckpti_param *q, int64_t at, int64_t n, const 
 /* The peak of the row of `row` values that begins at element `at`; with `kept`, the row is left
  * there. */
 static uint32_t gckpti_row_max_abs(const gckpt_store *s, const gckpti_param *q, int64_t at,
-                                int64_t row, float *row_buf)
+                                   int64_t row, float *row_buf)
 {
     float buf[GCKPTI_CHUNK];
     uint32_t peak = 0;
@@ -6283,7 +6307,7 @@ static uint32_t gckpti_row_max_abs(const gckpt_store *s, const gckpti_param *q, 
 /* Packs and unpacks values that are not made yet, of I4 whole blocks. Nothing keeps the scale of a
  * row of I8: it is found anew for each piece. */
 GCKPTI_FN void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q, int64_t at,
-                                  int64_t *n, float *x)
+                                     int64_t *n, float *x)
 {
     uint32_t packed[GCKPTI_CHUNK];
     float scale = 1;
@@ -6390,8 +6414,8 @@ static gckpt_result gckpti_quantise_begin(gckpt_store *s, gckpti_param *q)
             q->p.name);
     if (!gckpti_has_values(q)) {
         const double limit = target.storage == GCKPT_STORAGE_F16  ? 65504
-                            : target.storage == GCKPT_STORAGE_I4 ? (double)GCKPTI_INT4_MAX
-                                                            : 3e38;
+                             : target.storage == GCKPT_STORAGE_I4 ? (double)GCKPTI_INT4_MAX
+                                                                  : 3e38;
         const double peak = 6 * gckpti_fabs((double)q->init.normal) +
                             gckpti_fabs((double)q->init.uniform) +
                             gckpti_fabs((double)q->init.constant);
@@ -6456,7 +6480,7 @@ static void gckpti_quantise_undo(gckpt_store *s, gckpti_param *q)
 }
 
 GCKPT_API gckpt_result gckpt_store_quantise(gckpt_store *store, const char *pattern,
-                                        gckpt_storage storage)
+                                            gckpt_storage storage)
 {
     gckpt_result result;
     if ((unsigned)storage > GCKPT_STORAGE_I4)
@@ -6465,7 +6489,8 @@ GCKPT_API gckpt_result gckpt_store_quantise(gckpt_store *store, const char *patt
         store->params[i].new_storage = (unsigned char)store->params[i].p.storage;
     for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;) {
         const gckpt_storage fallback = q->p.shape.n < 2 ? GCKPT_STORAGE_F32 : GCKPT_STORAGE_I8;
-        q->new_storage = (unsigned char)(gckpti_can_store(storage, &q->p.shape) ? storage : fallback);
+        q->new_storage =
+            (unsigned char)(gckpti_can_store(storage, &q->p.shape) ? storage : fallback);
     }
     if (result != GCKPT_OK)
         return result;
@@ -6488,8 +6513,8 @@ GCKPT_API gckpt_result gckpt_store_quantise(gckpt_store *store, const char *patt
 }
 
 GCKPT_API gckpt_result gckpt_store_external_quantised(gckpt_store *store, const char *name,
-                                                   gckpt_shape shape, gckpt_storage storage,
-                                                   const void *values, const float *scales)
+                                                      gckpt_shape shape, gckpt_storage storage,
+                                                      const void *values, const float *scales)
 {
     gckpti_param *q = NULL;
     const char *problem = NULL;
@@ -6549,10 +6574,11 @@ struct gckpt_tensor {
     int index;       /* of the parameter in the store */
     int segment;     /* innermost, -1 none */
     int batch_invariant, must_save, must_recompute;
-    int f32_uses;       /* of a parameter: uses that cannot read it as it is stored */
-    int mixes_rows;        /* rows, so that splits of the batch are not exact: GCKPTI_ALWAYS, .. */
-    int64_t cache_capacity; /* of the gckpt_cache whose rows are its last ones (axis 1); 0: of none */
-    int64_t cache_window;   /* of the gckpt_cache_window that it is; 0: it keeps all rows */
+    int f32_uses;   /* of a parameter: uses that cannot read it as it is stored */
+    int mixes_rows; /* rows, so that splits of the batch are not exact: GCKPTI_ALWAYS, .. */
+    int64_t
+        cache_capacity;   /* of the gckpt_cache whose rows are its last ones (axis 1); 0: of none */
+    int64_t cache_window; /* of the gckpt_cache_window that it is; 0: it keeps all rows */
 };
 
 /* Ops that measure mix rows by statistics, which inference has from before. */
@@ -6567,7 +6593,7 @@ struct gckpt_graph {
     gckpti_allocator memory;
     gckpt_store *store;
     gckpti_scratch scratch; /* all it has is there, tensors never move */
-    int no_memory;               /* there was no memory for more */
+    int no_memory;          /* there was no memory for more */
     gckpt_tensor **tensors;
     gckpti_segment *segments;
     size_t count, segment_count;
@@ -6575,11 +6601,12 @@ struct gckpt_graph {
     int top_segments, max_depth; /* segments without a parent; levels */
     int param_limit;             /* 1 + the greatest number in the store of those it has */
     int64_t rows;           /* of every input; 0: no input yet */
-    int64_t cache_capacity, new_positions;   /* positions its caches have room for, 0: it has none; a call adds */
-    int64_t min_positions;      /* the least that gckpt_positions_at has for them; 0: not used */
-    int uses_positions;            /* gckpt_positions is used */
-    int depends_on_rows;         /* its error depends on the rows: a graph with others may do */
-    size_t min_bytes;           /* bytes that would have sufficed, after E_BUDGET */
+    int64_t cache_capacity,
+        new_positions;     /* positions its caches have room for, 0: it has none; a call adds */
+    int64_t min_positions; /* the least that gckpt_positions_at has for them; 0: not used */
+    int uses_positions;    /* gckpt_positions is used */
+    int depends_on_rows;   /* its error depends on the rows: a graph with others may do */
+    size_t min_bytes;      /* bytes that would have sufficed, after E_BUDGET */
 };
 
 enum { GCKPTI_HAS_GRAPHS = GCKPTI_WITH_PLANNER }; /* there can be graphs */
@@ -6643,7 +6670,8 @@ GCKPTI_FN void gckpti_text_tensor(gckpti_text *t, const gckpt_tensor *tensor)
 }
 
 /* The first error of a graph stays. */
-static void gckpti_set_graph_error(gckpt_graph *g, gckpt_result result, const char *format, va_list args)
+static void gckpti_set_graph_error(gckpt_graph *g, gckpt_result result, const char *format,
+                                   va_list args)
 {
     if (!g || g->object.sticky != GCKPT_OK)
         return;
@@ -6764,7 +6792,7 @@ GCKPTI_FN gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_
 
 /* A tensor that is given, by its name; checks what all of them need. */
 static gckpt_tensor *gckpti_leaf_new(gckpt_graph *g, int kind, const char *name, gckpt_type type,
-                                  const gckpt_shape *shape)
+                                     const gckpt_shape *shape)
 {
     if (!g || g->object.sticky != GCKPT_OK)
         return NULL;
@@ -6946,7 +6974,7 @@ GCKPT_API void gckpt_segment_begin(gckpt_graph *graph)
     if (!graph || graph->object.sticky != GCKPT_OK)
         return;
     if (!gckpti_reserve(&graph->scratch, &graph->segments, graph->segment_count,
-                     sizeof *graph->segments)) {
+                        sizeof *graph->segments)) {
         gckpti_fail_memory(graph, "graph: no memory for segment %z", graph->segment_count);
         return;
     }
@@ -7063,9 +7091,10 @@ static int gckpti_check_inputs(gckpt_graph *g, const gckpt_op *op, gckpt_tensor 
             gckpti_fail_cached(g, op->name, in[i]);
         else if (in[i]->base->running != needs_running && (needs_running || op->backward))
             gckpti_fail(g, GCKPT_E_ARG,
-                        needs_running ? "%s: input %i, %T, must be a gckpt_running"
-                                 : "%s: input %i, %T, is measured, not trained: ops that measure "
-                                   "can read it, and gckpt_detach",
+                        needs_running
+                            ? "%s: input %i, %T, must be a gckpt_running"
+                            : "%s: input %i, %T, is measured, not trained: ops that measure "
+                              "can read it, and gckpt_detach",
                         op->name, i, in[i]);
         else if (type != needed && !any)
             gckpti_fail(g, GCKPT_E_ARG,
@@ -7115,8 +7144,8 @@ GCKPTI_FN int gckpti_has_running(const gckpt_op *op)
 
 /* Whether an op whose inputs have rows mixes them. If not, two or three times the rows of its
  * inputs make two or three times those of its output (call->shape), and nothing else changes. */
-static int gckpti_mixes_rows(const gckpt_op *op, gckpt_tensor *const *in, int n, const gckpt_call *call,
-                        int64_t rows)
+static int gckpti_mixes_rows(const gckpt_op *op, gckpt_tensor *const *in, int n,
+                             const gckpt_call *call, int64_t rows)
 {
     const gckpt_shape *s = &call->shape;
     int loss = (op->flags & GCKPT_LOSS) != 0;
@@ -7257,8 +7286,9 @@ GCKPTI_COLD_END /* since graph */
 
 /* Of a row or a table: what only training needs. */
 #define GCKPTI_IF_TRAINING(x) (GCKPTI_WITH_TRAINING ? (x) : NULL)
-/* Of a plan that trains: masks are drawn, statistics are the batch's. */
-static inline int gckpti_is_training(const gckpt_call *call)
+    /* Of a plan that trains: masks are drawn, statistics are the batch's. */
+    static inline int
+    gckpti_is_training(const gckpt_call *call)
 {
     return GCKPTI_WITH_TRAINING && call->training;
 }
@@ -7341,15 +7371,18 @@ typedef struct {
 static inline gckpti_dropout gckpti_dropout_of(const gckpt_call *call, int backward)
 {
     const float p = *(const float *)call->attributes, limit = p > 0.0f ? p * 16777216.0f : 0.0f;
-    gckpti_dropout d = { gckpti_io_of(call, backward), 1.0f / (1.0f - p), (uint32_t)limit, 0,
-                          { call->seed, (uint32_t)call->id, (uint32_t)call->step } };
+    gckpti_dropout d = { gckpti_io_of(call, backward),
+                         1.0f / (1.0f - p),
+                         (uint32_t)limit,
+                         0,
+                         { call->seed, (uint32_t)call->id, (uint32_t)call->step } };
     d.threshold += (float)d.threshold < limit;
     d.offset = call->first_row ? (uint64_t)call->first_row * (uint64_t)(d.io.n / call->rows) : 0;
     return d;
 }
 
 /* An op's kernels, both by one function: run, a call with `backward` in it. */
-#define GCKPTI_OP_KERNELS(name, run)                                                                \
+#define GCKPTI_OP_KERNELS(name, run)                                                               \
     GCKPTI_FN void gckpti_##name##_forward(const gckpt_call *call)                                 \
     {                                                                                              \
         const int backward = 0;                                                                    \
@@ -7487,10 +7520,10 @@ GCKPTI_FN void gckpti_take_row(const gckpt_call *call, int64_t r);
 /* ---- ops/products.c ---- */
 enum {
     GCKPTI_KEY_TILE = 64,     /* keys an attention step takes at once: part of the contract */
-    GCKPTI_K_BLOCK = 32,        /* of a block in bf16 plans: the same */
+    GCKPTI_K_BLOCK = 32,      /* of a block in bf16 plans: the same */
     GCKPTI_LOSS_CHUNK = 1024, /* classes a cross-entropy step takes at once: the same */
 #ifndef GCKPT_NO_FAST
-    GCKPTI_LOSS_ROWS = 256,      /* rows that share one pass over a chunk of w: speed only */
+    GCKPTI_LOSS_ROWS = 256,     /* rows that share one pass over a chunk of w: speed only */
     GCKPTI_LOSS_MAX_ROWS = 1024 /* in bf16 plans, which pack w's chunk each time; without w */
 #else
     GCKPTI_LOSS_ROWS = 1, /* plain plans take one row in any case: this spares the stack */
@@ -7500,15 +7533,15 @@ enum {
 
 /* Scratch of the fast kernels, the same whatever their instruction set, in floats a thread. */
 enum {
-    GCKPTI_KC = 384,        /* links of a chain at a time; between, it rests in c */
+    GCKPTI_KC = 384,         /* links of a chain at a time; between, it rests in c */
     GCKPTI_KC_STRIDED = 256, /* the same where every link is in another line of a */
-    GCKPTI_NC = 192,        /* columns at a time: with KC, a third of a 1 MB L2 */
-    GCKPTI_PANEL = 48,      /* columns of a panel of packed b, at most */
-    GCKPTI_STRIP = 16,      /* rows of a packed at a time: a cache line */
-    GCKPTI_GATHER_ROWS = 64,   /* rows of a at a time of a convolution's dw: a pixel's channels */
+    GCKPTI_NC = 192,         /* columns at a time: with KC, a third of a 1 MB L2 */
+    GCKPTI_PANEL = 48,       /* columns of a panel of packed b, at most */
+    GCKPTI_STRIP = 16,       /* rows of a packed at a time: a cache line */
+    GCKPTI_GATHER_ROWS = 64, /* rows of a at a time of a convolution's dw: a pixel's channels */
     GCKPTI_STACK_FLOATS = 128 * (GCKPTI_PANEL + GCKPTI_STRIP), /* 32 KiB: on the stack */
     GCKPTI_MIXED_MC = 256, /* of bf16 plans: rows of c that share a packed panel of b, twice as */
-    GCKPTI_MIXED_KC = 256 /* many if a is not packed; links at a time */
+    GCKPTI_MIXED_KC = 256  /* many if a is not packed; links at a time */
 };
 
 GCKPTI_FN int64_t gckpti_ceil_to(int64_t n, int64_t step);
@@ -7525,8 +7558,8 @@ GCKPTI_FN int64_t gckpti_mixed_workspace(int64_t m, int64_t n, int64_t k);
  * vectors. In bf16 plans factors are packed, in whole blocks of links, and dq rests here, as do dk
  * and dv of s keys where heads share them (0: they do not). Plain kernels need less: in a bf16 plan
  * rows of what is narrow. */
-GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, int64_t s, int64_t d,
-                                        int backward);
+GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
+                                             int64_t d, int backward);
 
 /* A gradient's chains start at what it holds, or at +0; those of inputs first..end-1. */
 GCKPTI_FN void gckpti_zero_unless(float *d, int64_t n, int accumulate);
@@ -7562,13 +7595,13 @@ GCKPTI_FN int64_t gckpti_loss_block_rows(const gckpt_call *call, int64_t row, in
 
 /* arg's values from `at` on. */
 GCKPTI_FN gckpti_operand gckpti_arg_operand(const gckpt_arg *arg, int64_t at, int64_t row,
-                                         int64_t step, int64_t next);
+                                            int64_t step, int64_t next);
 GCKPTI_FN gckpti_operand gckpti_transpose(const gckpti_operand *x); /* transposed */
 
 /* c (m,n) = a b, or +=; of t there are a, b, run and before. (Eight parameters: a struct in place
  * of the sizes is more code, which firmware notices.) */
 GCKPTI_FN void gckpti_gemm(const gckpt_call *call, gckpti_product_fn run, gckpti_product *t,
-                                 int64_t m, int64_t n, int64_t k, float *c, int accumulate);
+                           int64_t m, int64_t n, int64_t k, float *c, int accumulate);
 
 /* In f32 plans. Where b's columns lie side by side, a row of c takes link after link; else (b's
  * links do, and a's) chain after chain. */
@@ -7637,7 +7670,7 @@ typedef struct {
     int heads;
     int causal; /* 0, or 1 + how many of the S keys are not there yet at position 0 (gckpt_cache) */
     int key_heads; /* 0: as many as heads; then left out, as in a slice, and all that follows */
-    int extras;      /* 0: what follows is 0, and left out; 2: keys of a ring that a call fills */
+    int extras;    /* 0: what follows is 0, and left out; 2: keys of a ring that a call fills */
     int window;    /* keys that a query sees at most; 0: all */
     float cap, scale;
 } gckpti_attention;
@@ -7662,11 +7695,12 @@ GCKPTI_FN gckpti_visible gckpti_visible_keys(const gckpt_call *call);
 typedef struct { /* an attention call's */
     const gckpt_call *call;
     int64_t t, s, c, d, heads, blocks; /* blocks: of 64 queries */
-    int64_t d_vec, d_block;                /* D in whole vectors; in whole blocks of links */
-    gckpti_visible visible;                /* of the row that is under way: see gckpti_attn_set_row */
+    int64_t d_vec, d_block;            /* D in whole vectors; in whole blocks of links */
+    gckpti_visible visible;            /* of the row that is under way: see gckpti_attn_set_row */
     int mixed;
-    float scale, dot_scale, cap;   /* of slopes, of dots; cap of what these give, 0: none */
-    int64_t kv_c, group, shared_keys; /* columns of k and v; heads that share one of these; S, if any do */
+    float scale, dot_scale, cap; /* of slopes, of dots; cap of what these give, 0: none */
+    int64_t kv_c, group,
+        shared_keys;           /* columns of k and v; heads that share one of these; S, if any do */
     int64_t window;            /* keys that a query sees at most */
 } gckpti_attn_state;
 
@@ -7681,7 +7715,8 @@ static inline int64_t gckpti_attn_first_tile(const gckpti_attn_state *h, int64_t
 {
     return gckpti_attn_first_key(h, i) / GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
 }
-static inline int64_t gckpti_attn_masked(const gckpti_attn_state *h, int64_t i, int64_t j, int64_t n)
+static inline int64_t gckpti_attn_masked(const gckpti_attn_state *h, int64_t i, int64_t j,
+                                         int64_t n)
 {
     const int64_t first = gckpti_attn_first_key(h, i) - j;
     return first < 0 ? 0 : gckpti_min(first, n);
@@ -7750,8 +7785,8 @@ GCKPTI_FN void gckpti_attn_tile_add(const gckpti_attn_tile *s);
 typedef struct {
     int heads;
     float base;
-    int position;  /* left out where it is 0, as in a slice, and all that follows is usual: */
-    int columns; /* columns of each head; 0: all, and what follows is left out */
+    int position; /* left out where it is 0, as in a slice, and all that follows is usual: */
+    int columns;  /* columns of each head; 0: all, and what follows is left out */
     float scale;
     int has_frequencies; /* turned / 2 frequencies follow, as floats */
 } gckpti_rotary;
@@ -7825,7 +7860,7 @@ GCKPTI_INLINE int gckpti_loss_is(gckpti_loss_kind kind, gckpti_loss_kind is)
 typedef struct gckpti_element_loss {
     const gckpt_call *call;
     gckpti_loss_kind kind;
-    int64_t n, per_weight;             /* elements of an entry of axis 0; elements to a weight */
+    int64_t n, per_weight;        /* elements of an entry of axis 0; elements to a weight */
     const float *x, *y, *weights; /* y, weights: NULL: none */
     float delta;
 } gckpti_element_loss;
@@ -7834,7 +7869,7 @@ GCKPTI_FN gckpti_element_loss gckpti_element_loss_of(const gckpt_call *call, gck
 
 /* The factor a of an element, and b. */
 GCKPTI_INLINE float gckpti_element_factors(gckpti_loss_kind kind, float x, float y, float delta,
-                                         float *b)
+                                           float *b)
 {
     float d = x - y, size = gckpti_abs(d);
     int linear = gckpti_loss_is(kind, GCKPTI_LOSS_HUBER) && !(size < delta);
@@ -7866,7 +7901,7 @@ GCKPTI_INLINE float gckpti_element_weight(const gckpti_element_loss *e, int64_t 
 typedef struct gckpti_class_row {
     float max, log_sum;
     const float *targets; /* of the classes; NULL: that of each is `other` */
-    float uniform, target_sum;    /* mass: the sum of all */
+    float uniform, target_sum; /* mass: the sum of all */
     float scale;
     int accumulate;
     float cap; /* of the logits, which have it already; 0: none */
@@ -7884,7 +7919,7 @@ typedef struct { /* of an entry: its sum; its gradients */
 
 typedef struct {
     gckpti_element_kernels element; /* over classes: none */
-    gckpti_product_fn product;  /* of linear_cross_entropy; NULL: the plain one */
+    gckpti_product_fn product;      /* of linear_cross_entropy; NULL: the plain one */
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     float (*surprisal)(const float *x, int64_t n, const gckpti_class_row *c); /* targets NULL: 1 */
     void (*gradient)(const float *x, float *d, int64_t n, const gckpti_class_row *c);
@@ -7896,12 +7931,13 @@ typedef struct {
 typedef gckpti_loss_kernels (*gckpti_loss_select)(const gckpt_call *call);
 
 GCKPTI_FN void gckpti_run_element_loss(const gckpt_call *call, int backward, gckpti_loss_kind kind,
-                                gckpti_element_kernels kernels);
-GCKPTI_FN void gckpti_run_cross_entropy(const gckpt_call *call, int backward, gckpti_loss_select select);
+                                       gckpti_element_kernels kernels);
+GCKPTI_FN void gckpti_run_cross_entropy(const gckpt_call *call, int backward,
+                                        gckpti_loss_select select);
 
 /* ---- ops/linear_loss.c ---- */
 typedef struct {
-    int block_rows;  /* 0, or a form: see there */
+    int block_rows; /* 0, or a form: see there */
     float cap; /* left out where it is 0, as in a slice */
 } gckpti_linear_loss;
 
@@ -7915,7 +7951,7 @@ static inline float gckpti_linear_loss_cap(const gckpt_call *call)
 }
 
 GCKPTI_FN void gckpti_run_linear_cross_entropy(const gckpt_call *call, int backward,
-                                              gckpti_loss_select select);
+                                               gckpti_loss_select select);
 
 #ifndef GCKPT_NO_IMAGES
 /* ---- ops/pools.c ---- */
@@ -7945,14 +7981,14 @@ typedef struct gckpti_pool_state {
 } gckpti_pool_state;
 
 GCKPTI_FN void gckpti_run_max_pool(const gckpt_call *call, int backward,
-                                  gckpti_max_window max_window);
+                                   gckpti_max_window max_window);
 GCKPTI_FN void gckpti_run_average_pool(const gckpt_call *call, int backward,
-                                      void (*add)(float *to, const float *from, int64_t n),
-                                      void (*divide)(float *x, float divisor, int64_t n));
+                                       void (*add)(float *to, const float *from, int64_t n),
+                                       void (*divide)(float *x, float divisor, int64_t n));
 
 /* Taps begin..end-1 along an axis of window number `at` are within x; the first is at *first. */
-GCKPTI_FN int64_t gckpti_valid_taps(const gckpti_pool_state *s, int axis, int64_t at, int64_t *first,
-                              int64_t *end);
+GCKPTI_FN int64_t gckpti_valid_taps(const gckpti_pool_state *s, int axis, int64_t at,
+                                    int64_t *first, int64_t *end);
 
 /* ---- ops/upsample.c ---- */
 typedef struct {
@@ -8005,7 +8041,7 @@ typedef struct {
 } gckpti_channel_kernels;
 
 GCKPTI_FN void gckpti_run_channels(const gckpt_call *call, int backward,
-                                  const gckpti_channel_kernels *kernels);
+                                   const gckpti_channel_kernels *kernels);
 
 /* ---- ops/conv.c ---- */
 typedef struct { /* [0]: rows, [1]: columns */
@@ -8047,12 +8083,12 @@ typedef struct {
 /* Results begin..end-1 of all rows, whose chains begin at `start`, at what is there, or at +0; or,
  * place after place, these places' links of dw. Of groups of one channel: channels c..c+n-1. */
 GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end, int64_t c,
-                                int64_t n);
+                                   int64_t n);
 
 /* All results, phase after phase, and then all of dw, by `run`, from which it knows whose. */
 typedef void (*gckpti_conv_fn)(const gckpt_call *call, gckpti_conv *s);
 GCKPTI_FN void gckpti_run_conv(const gckpt_call *call, int backward, gckpti_conv_fn run,
-                              gckpti_multiply_add multiply_add);
+                               gckpti_multiply_add multiply_add);
 #endif
 
 /* ---- ops/recurrent.c ---- */
@@ -8077,7 +8113,8 @@ typedef struct {
                     float *a); /* a = chains of h wh */
     void (*backward)(const struct gckpti_sequence *s, const float *da, int64_t m,
                      float *d);                   /* D += chains of da wh */
-    void (*add_grads)(const struct gckpti_sequence *s); /* what a block's rows add to dwh and dbias */
+    void (*add_grads)(
+        const struct gckpti_sequence *s); /* what a block's rows add to dwh and dbias */
 } gckpti_cell_kernels;
 
 /* An item is some rows; a block has all (forward), as many as the threads have at once, or one. */
@@ -8086,13 +8123,13 @@ typedef struct gckpti_sequence {
     const gckpti_cell_kernels *kernels;
     int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
     const gckpt_arg *p, *wh, *bias, *h0, *c0; /* the last three: NULL: none */
-    int64_t first, block, item_rows;               /* rows of a block, of an item */
-    float *wh_t, *zero, *d;                 /* wh' (G,H); H zeros; of the block D [and E], */
+    int64_t first, block, item_rows;          /* rows of a block, of an item */
+    float *wh_t, *zero, *d;                   /* wh' (G,H); H zeros; of the block D [and E], */
     float *h, *da, *pack;                     /* h of before (rows,T,H), da (rows,T,G) */
 } gckpti_sequence;
 
 GCKPTI_FN void gckpti_run_sequence(const gckpt_call *call, int backward,
-                                  const gckpti_cell_kernels *kernels);
+                                   const gckpti_cell_kernels *kernels);
 #endif
 
 /* What the files of ops share; no other folder uses it. */
@@ -8113,7 +8150,8 @@ GCKPTI_FLOPS(20)
 /* Of a row: what only planning calls. */
 typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
 typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
-typedef int (*gckpti_field_rule)(const gckpt_call *call, void *attributes, gckpt_receptive_field *field);
+typedef int (*gckpti_field_rule)(const gckpt_call *call, void *attributes,
+                                 gckpt_receptive_field *field);
 
 #define GCKPTI_IF_PLANNER(type, function) (GCKPTI_WITH_PLANNER ? (function) : (type)0)
 
@@ -8172,8 +8210,8 @@ GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
  * rows') add to gradients (rest: see gckpti_attention_workspace; dk and dv stay there until the last
  * head that shares them). */
 #ifndef GCKPT_NO_BF16
-GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn_state *h, int64_t at, int64_t key, int64_t first,
-                                   int64_t end, float *out);
+GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn_state *h, int64_t at, int64_t key,
+                                   int64_t first, int64_t end, float *out);
 GCKPTI_FN void gckpti_mixed_values(const gckpti_attn_state *h, const float *p, int64_t key,
                                    int64_t first, int64_t end, float *out);
 GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn_state *h, int64_t head, float *scratch);
@@ -8208,7 +8246,7 @@ typedef struct {
     int64_t counted;                /* rows that are not left out */
     const int32_t *targets;         /* of all rows; NULL: */
     const float *soft;              /* (.., V) */
-    gckpti_element_loss e;                /* of all rows; over classes: weights, of `share` rows each, and
+    gckpti_element_loss e;          /* of all rows; over classes: weights, of `share` rows each, and
                                        delta, which is the smoothing */
     int64_t begin;                  /* rows of x and d before the block's */
     const float *x;                 /* logits (rows,n) */
@@ -8233,21 +8271,23 @@ static inline float gckpti_loss_smoothing(const gckpti_loss *loss)
 }
 static inline float gckpti_loss_weight(const gckpti_loss *loss, int64_t r)
 {
-    return loss->e.kind == GCKPTI_LOSS_CLASSES ? gckpti_element_weight(&loss->e, loss->row + r) : 1.0f;
+    return loss->e.kind == GCKPTI_LOSS_CLASSES ? gckpti_element_weight(&loss->e, loss->row + r)
+                                               : 1.0f;
 }
 static inline int gckpti_has_weights(const gckpt_call *call)
 {
     return GCKPTI_WITH_LOSSES && call->inputs == 3;
 }
 
-#define GCKPTI_ELEMENT_LOSS(name, kind, flops, ...)                                                      \
+#define GCKPTI_ELEMENT_LOSS(name, kind, flops, ...)                                                \
     static gckpt_result gckpti_##name##_shape(gckpt_call *call)                                    \
     {                                                                                              \
-        return gckpti_element_loss_shape(call, #name);                                                   \
+        return gckpti_element_loss_shape(call, #name);                                             \
     }                                                                                              \
-    GCKPTI_OP_KERNELS(name, gckpti_run_element_loss(call, backward, kind, gckpti_plain_element_loss()))          \
-    GCKPTI_OP_DESC(name, GCKPTI_FAST, gckpti_##name##_shape, flops, GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS,   \
-               __VA_ARGS__)
+    GCKPTI_OP_KERNELS(name,                                                                        \
+                      gckpti_run_element_loss(call, backward, kind, gckpti_plain_element_loss()))  \
+    GCKPTI_OP_DESC(name, GCKPTI_FAST, gckpti_##name##_shape, flops,                                \
+                   GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS, __VA_ARGS__)
 #define GCKPTI_READS_MORE(more) GCKPT_IN(0) | GCKPT_IN(1) | (more)
 
 /* ---- ops/conv.c ---- */
@@ -8266,7 +8306,7 @@ typedef struct {
     int bias, state; /* which input; of two the first; 0: none */
 } gckpti_recurrent;
 
-/* >>ops/curves */
+/* >>ops/unary */
 /* ---- elementwise ops of one input: y = f(x); dx by a rule from g and the slope, which is taken at
  * x or at y: g times it, g over it (the inverse function's), or g where it is above 0, else +0. o:
  * the attributes. Kernels go element by element: out may be in, and grad may be grad_out. */
@@ -8300,8 +8340,8 @@ GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
 #define GCKPTI_UNARY_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
 #define GCKPTI_ELEMENT_FLAGS (GCKPTI_UNARY_FLAGS | GCKPTI_IS_ELEMENTWISE)
 /* Row and builder of an op without attributes. */
-#define GCKPTI_UNARY_BUILDER(name, shape, flops, granularity, needs)                                          \
-    GCKPTI_OP_DESC(name, GCKPTI_FAST, shape, flops, GCKPTI_UNARY_FLAGS | (granularity), needs);           \
+#define GCKPTI_UNARY_BUILDER(name, shape, flops, granularity, needs)                               \
+    GCKPTI_OP_DESC(name, GCKPTI_FAST, shape, flops, GCKPTI_UNARY_FLAGS | (granularity), needs);    \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x)                                          \
     {                                                                                              \
         return gckpt_apply(&gckpti_op_##name, &x, 1, NULL, 0);                                     \
@@ -8309,12 +8349,12 @@ GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
 /* Kernels from gckpti_value_<name> and gckpti_deriv_<name>, taken at what needs says; rule:
  * product, quotient or passed. All of an op from gckpti_<name> and gckpti_<name>_slope. */
 #define GCKPTI_UNARY_KERNELS(name, rule, needs)                                                    \
-    GCKPTI_OP_KERNELS(name, backward ? gckpti_unary_backward(call, needs, gckpti_deriv_##name,      \
-                                                            gckpti_put_##rule)                     \
-                                    : gckpti_unary_forward(call, gckpti_value_##name))
+    GCKPTI_OP_KERNELS(name, backward ? gckpti_unary_backward(call, needs, gckpti_deriv_##name,     \
+                                                             gckpti_put_##rule)                    \
+                                     : gckpti_unary_forward(call, gckpti_value_##name))
 #define GCKPTI_WITHOUT_ATTRIBUTES(to, from)                                                        \
     GCKPTI_INLINE float to(float x, const float *o) { return (void)o, from(x); }
-#define GCKPTI_UNARY_OP(name, rule, flops, needs)                                                     \
+#define GCKPTI_UNARY_OP(name, rule, flops, needs)                                                  \
     GCKPTI_WITHOUT_ATTRIBUTES(gckpti_value_##name, gckpti_##name)                                  \
     GCKPTI_WITHOUT_ATTRIBUTES(gckpti_deriv_##name, gckpti_##name##_deriv)                          \
     GCKPTI_UNARY_KERNELS(name, rule, needs)                                                        \
@@ -8367,9 +8407,10 @@ static void gckpti_pow_gradient(const gckpt_call *call)
     else
         gckpti_unary_backward(call, GCKPT_IN(0), gckpti_deriv_pow, gckpti_put_product);
 }
-GCKPTI_OP_KERNELS(pow,
-                 backward ? gckpti_pow_gradient(call) : gckpti_unary_forward(call, gckpti_value_pow))
-GCKPTI_OP_DESC(pow, GCKPTI_FAST, gckpti_pow_shape, gckpti_flops_20, GCKPTI_ELEMENT_FLAGS, GCKPT_IN(0));
+GCKPTI_OP_KERNELS(pow, backward ? gckpti_pow_gradient(call)
+                                : gckpti_unary_forward(call, gckpti_value_pow))
+GCKPTI_OP_DESC(pow, GCKPTI_FAST, gckpti_pow_shape, gckpti_flops_20, GCKPTI_ELEMENT_FLAGS,
+               GCKPT_IN(0));
 GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent)
 {
     return gckpt_apply(&gckpti_op_pow, &x, 1, &exponent, sizeof exponent);
@@ -8419,7 +8460,8 @@ GCKPTI_INLINE float gckpti_value_leaky_relu(float x, const float *o) { return x 
 GCKPTI_INLINE float gckpti_deriv_leaky_relu(float y, const float *o) { return y > 0 ? 1.0f : *o; }
 GCKPTI_UNARY_KERNELS(leaky_relu, product, GCKPT_OUT)
 #undef GCKPTI_UNARY_KERNELS
-GCKPTI_OP_DESC(leaky_relu, GCKPTI_FAST, gckpti_leaky_relu_shape, NULL, GCKPTI_ELEMENT_FLAGS, GCKPT_OUT);
+GCKPTI_OP_DESC(leaky_relu, GCKPTI_FAST, gckpti_leaky_relu_shape, NULL, GCKPTI_ELEMENT_FLAGS,
+               GCKPT_OUT);
 GCKPT_API gckpt_tensor *gckpt_leaky_relu(gckpt_tensor *x, float slope)
 {
     return gckpt_apply(&gckpti_op_leaky_relu, &x, 1, &slope, sizeof slope);
@@ -8432,7 +8474,7 @@ GCKPTI_FN void gckpti_detach_forward(const gckpt_call *call)
         memcpy(call->out, call->in[0].data, (size_t)gckpti_elements(&call->shape) * sizeof(float));
 }
 GCKPTI_OP_DESC_ALL(detach, NULL, GCKPTI_PLAIN, gckpti_unary_shape, NULL, NULL, NULL, NULL,
-               GCKPT_INPLACE(0) | GCKPTI_IS_ELEMENTWISE, 0);
+                   GCKPT_INPLACE(0) | GCKPTI_IS_ELEMENTWISE, 0);
 GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x)
 {
     return gckpt_apply(&gckpti_op_detach, &x, 1, NULL, 0);
@@ -8455,7 +8497,7 @@ GCKPTI_FN void gckpti_from_u8_forward(const gckpt_call *call)
         call->out[i] = gckpti_fma((float)call->in[0].bytes[i], o[0], o[1]);
 }
 GCKPTI_OP_DESC_ALL(from_u8, NULL, GCKPTI_PLAIN, gckpti_from_u8_shape, NULL, NULL, NULL, NULL,
-               GCKPTI_IS_ELEMENTWISE, GCKPT_IS_U8);
+                   GCKPTI_IS_ELEMENTWISE, GCKPT_IS_U8);
 GCKPT_API gckpt_tensor *gckpt_from_u8(gckpt_tensor *x, float scale, float shift)
 {
     const float o[2] = { scale, shift };
@@ -8500,7 +8542,8 @@ static gckpt_result gckpti_softmax_shape(gckpt_call *call)
 GCKPTI_OP_KERNELS(softmax, (backward ? gckpti_softmax_gradients : gckpti_softmax_rows)(call, 0))
 GCKPTI_OP_KERNELS(log_softmax, (backward ? gckpti_softmax_gradients : gckpti_softmax_rows)(call, 1))
 GCKPTI_UNARY_BUILDER(softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPTI_IS_ROWWISE, GCKPT_OUT)
-GCKPTI_UNARY_BUILDER(log_softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPTI_IS_ROWWISE, GCKPT_OUT)
+GCKPTI_UNARY_BUILDER(log_softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPTI_IS_ROWWISE,
+                     GCKPT_OUT)
 #undef GCKPTI_UNARY_BUILDER
 
 /* scale: y = factor x;  dx = factor g */
@@ -8646,8 +8689,8 @@ typedef struct {
 
 /* Adds part(), times the factor that it may leave, where it sees data at all. */
 static inline void gckpti_grad_run_add(const gckpti_grad_run *r, int reads_self, int reads_other,
-                                        float (*part)(float g, float self, float other,
-                                                      float *factor))
+                                       float (*part)(float g, float self, float other,
+                                                     float *factor))
 {
     const int64_t n = r->n, step = r->step, other_step = r->other_step;
     const float *g = r->g, *self = r->self, *other = r->other;
@@ -8668,10 +8711,10 @@ static inline void gckpti_grad_run_add(const gckpti_grad_run *r, int reads_self,
                 gckpti_put(&d[j], u, r->accumulate);
         }
 }
-#define GCKPTI_BINARY_GRAD(name, reads_self, reads_other)                                                    \
+#define GCKPTI_BINARY_GRAD(name, reads_self, reads_other)                                          \
     static void gckpti_grad_run_##name(const gckpti_grad_run *r)                                   \
     {                                                                                              \
-        gckpti_grad_run_add(r, reads_self, reads_other, gckpti_grad_##name);                         \
+        gckpti_grad_run_add(r, reads_self, reads_other, gckpti_grad_##name);                       \
     }
 GCKPTI_BINARY_GRAD(identity, 0, 0)
 GCKPTI_BINARY_GRAD(negate, 0, 0)
@@ -8684,7 +8727,7 @@ GCKPTI_BINARY_GRAD(minimum, 1, 1)
 
 /* Input i's gradient, run by run. */
 static void gckpti_binary_gradient(const gckpt_call *call, int i,
-                                 void (*run)(const gckpti_grad_run *r))
+                                   void (*run)(const gckpti_grad_run *r))
 {
     const gckpt_arg *in = &call->in[i], *other = &call->in[1 - i];
     gckpti_grad_run r = { call->grad_out, NULL, NULL, NULL, NULL, 0, 0, 0, in->accumulate };
@@ -8696,7 +8739,8 @@ static void gckpti_binary_gradient(const gckpt_call *call, int i,
     if (in->compensation && !in->accumulate)
         memset(in->grad, 0, (size_t)gckpti_elements(&in->shape) * sizeof(float));
     do {
-        r.d = in->grad + it.offset[i], r.comp = in->compensation ? in->compensation + it.offset[i] : NULL;
+        r.d = in->grad + it.offset[i],
+        r.comp = in->compensation ? in->compensation + it.offset[i] : NULL;
         r.self = in->data ? in->data + it.offset[i] : NULL;
         r.other = other->data ? other->data + it.offset[1 - i] : NULL;
         run(&r);
@@ -8721,14 +8765,14 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
 
 /* All of an op of two inputs, from gckpti_binary_<name> and the parts of its gradients, which see
  * `first` and `second`. */
-#define GCKPTI_BINARY_OP(name, grad_first, grad_second, flops, flags, first, second)                    \
-    GCKPTI_OP_KERNELS(name, backward                                                                \
-                               ? (gckpti_binary_gradient(call, 0, gckpti_grad_run_##grad_first),     \
-                                  gckpti_binary_gradient(call, 1, gckpti_grad_run_##grad_second))    \
-                               : gckpti_binary_forward(call, gckpti_binary_##name))                  \
-    GCKPTI_OP_DESC(name, GCKPTI_FAST, gckpti_broadcast_shape, flops,                                   \
-               GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_IS_ELEMENTWISE | (flags),                  \
-               (first) | GCKPT_SUMS, (second) | GCKPT_SUMS);                                       \
+#define GCKPTI_BINARY_OP(name, grad_first, grad_second, flops, flags, first, second)               \
+    GCKPTI_OP_KERNELS(name, backward                                                               \
+                                ? (gckpti_binary_gradient(call, 0, gckpti_grad_run_##grad_first),  \
+                                   gckpti_binary_gradient(call, 1, gckpti_grad_run_##grad_second)) \
+                                : gckpti_binary_forward(call, gckpti_binary_##name))               \
+    GCKPTI_OP_DESC(name, GCKPTI_FAST, gckpti_broadcast_shape, flops,                               \
+                   GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_IS_ELEMENTWISE | (flags),          \
+                   (first) | GCKPT_SUMS, (second) | GCKPT_SUMS);                                   \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *a, gckpt_tensor *b)                         \
     {                                                                                              \
         return gckpti_apply_to(&gckpti_op_##name, a, b, NULL, NULL, 0);                            \
@@ -8770,7 +8814,8 @@ static void gckpti_where_take(const gckpt_call *call, int i, int backward)
     gckpti_broadcast_iter(&it, call, i);
     do
         for (int64_t j = 0; j < it.size[0]; j++, o++) {
-            const int64_t at = it.offset[1] + j * it.step[1][0], k = it.offset[0] + j * it.step[0][0];
+            const int64_t at = it.offset[1] + j * it.step[1][0],
+                          k = it.offset[0] + j * it.step[0][0];
             const int taken = (c->index ? c->index[k] != 0 : c->data[k] != 0.0f) == (i == 1);
             const float g = backward && taken ? call->grad_out[o] : 0.0f;
             if (in->compensation)
@@ -8784,8 +8829,8 @@ static void gckpti_where_take(const gckpt_call *call, int i, int backward)
 }
 GCKPTI_OP_KERNELS(where, for (int i = !backward; i < 3; i++) gckpti_where_take(call, i, backward))
 GCKPTI_OP_DESC(where, GCKPTI_FAST, gckpti_broadcast_shape, NULL,
-           GCKPT_INPLACE(1) | GCKPT_INPLACE(2) | GCKPTI_IS_ELEMENTWISE, GCKPTI_ANY_TYPE,
-           GCKPT_IN(0) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS);
+               GCKPT_INPLACE(1) | GCKPT_INPLACE(2) | GCKPTI_IS_ELEMENTWISE, GCKPTI_ANY_TYPE,
+               GCKPT_IN(0) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS);
 GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gckpt_tensor *b)
 {
     const int kind = condition && condition->type == GCKPT_F32 ? condition->base->kind : -1;
@@ -8938,7 +8983,8 @@ static void gckpti_run_slice(const gckpt_call *call, int backward)
         gckpti_put_blocks(call->out, n, x->data + at, all, v.outer, n, 0);
 }
 GCKPTI_OP_KERNELS(slice, gckpti_run_slice(call, backward))
-static int gckpti_slice_field(const gckpt_call *call, void *attributes, gckpt_receptive_field *field)
+static int gckpti_slice_field(const gckpt_call *call, void *attributes,
+                              gckpt_receptive_field *field)
 {
     const gckpti_slice *p = (const gckpti_slice *)attributes;
     const gckpt_receptive_field same = { 1, 1, 0, 1, 0.0f };
@@ -8958,8 +9004,8 @@ GCKPTI_FN gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin
     p.end[0] = (uint32_t)end, p.end[1] = (uint32_t)((uint64_t)end >> 32);
     p.axis = axis;
     p.relative = relative;
-    gckpt_tensor *t =
-        gckpt_apply(&gckpti_op_slice, &x, 1, &p, relative ? sizeof p : offsetof(gckpti_slice, relative));
+    gckpt_tensor *t = gckpt_apply(&gckpti_op_slice, &x, 1, &p,
+                                  relative ? sizeof p : offsetof(gckpti_slice, relative));
     if (t && axis == 0)
         x->f32_uses--;
     return t;
@@ -9022,7 +9068,8 @@ static void gckpti_run_concat(const gckpt_call *call, int backward)
     }
 }
 GCKPTI_OP_KERNELS(concat, gckpti_run_concat(call, backward))
-static int gckpti_concat_field(const gckpt_call *call, void *attributes, gckpt_receptive_field *field)
+static int gckpti_concat_field(const gckpt_call *call, void *attributes,
+                               gckpt_receptive_field *field)
 {
     const gckpt_receptive_field same = { call->inputs, 1, 0, 1, 0.0f };
     const int axis = *(const int *)attributes;
@@ -9030,7 +9077,7 @@ static int gckpti_concat_field(const gckpt_call *call, void *attributes, gckpt_r
     return (axis < 0 ? axis + call->shape.n : axis) > 1;
 }
 GCKPTI_OP_DESC_FIELD(concat, GCKPTI_PLAIN, gckpti_concat_shape, NULL, gckpti_concat_field,
-                   GCKPTI_CACHED, 0);
+                     GCKPTI_CACHED, 0);
 GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
 {
     gckpt_tensor *t = gckpt_apply(&gckpti_op_concat, x, n, &axis, sizeof axis);
@@ -9103,7 +9150,7 @@ static gckpt_result gckpti_reduce_shape(gckpt_call *call, const char *op)
     return GCKPT_OK;
 }
 /* The rule of shapes of the op of that name. */
-#define GCKPTI_REDUCE_SHAPE(op, rule)                                                                   \
+#define GCKPTI_REDUCE_SHAPE(op, rule)                                                              \
     static gckpt_result gckpti_##op##_shape(gckpt_call *call) { return rule(call, #op); }
 GCKPTI_REDUCE_SHAPE(sum, gckpti_reduce_shape)
 GCKPTI_REDUCE_SHAPE(mean, gckpti_reduce_shape)
@@ -9165,7 +9212,8 @@ static void gckpti_max_item(void *context, int64_t item, int64_t worker)
     const gckpt_arg *x = &s->call->in[0];
     const float *g = s->call->grad_out;
     const int64_t inner = s->v.inner, from = item % s->chunks * GCKPTI_MAX_CHUNK;
-    const int64_t n = gckpti_min(inner - from, GCKPTI_MAX_CHUNK), to = item / s->chunks * inner + from;
+    const int64_t n = gckpti_min(inner - from, GCKPTI_MAX_CHUNK),
+                  to = item / s->chunks * inner + from;
     float best[GCKPTI_MAX_CHUNK];
     int32_t index[GCKPTI_MAX_CHUNK];
     (void)worker;
@@ -9214,7 +9262,7 @@ GCKPTI_REDUCE_SHAPE(max, gckpti_max_index_shape)
 GCKPTI_REDUCE_SHAPE(argmax, gckpti_max_index_shape)
 GCKPTI_OP_DESC(max, GCKPTI_PLAIN, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_SAVED);
 GCKPTI_OP_DESC_ALL(argmax, NULL, GCKPTI_PLAIN, gckpti_argmax_shape, gckpti_flops_1, NULL,
-               gckpti_argmax_limit, NULL, GCKPTI_INDICES, 0);
+                   gckpti_argmax_limit, NULL, GCKPTI_INDICES, 0);
 GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis)
 {
     return gckpt_apply(&gckpti_op_max, &x, 1, &axis, sizeof axis);
@@ -9250,7 +9298,7 @@ GCKPTI_FN void gckpti_cache_forward(const gckpt_call *call)
     }
 }
 GCKPTI_OP_DESC_ALL(cache, NULL, GCKPTI_PLAIN, gckpti_cache_shape, gckpti_flops_1, NULL, NULL, NULL,
-               GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16, 0);
+                   GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16, 0);
 GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, int64_t window)
 {
     gckpt_graph *g = x ? x->graph : NULL;
@@ -9264,13 +9312,14 @@ GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, in
     if (x->batch_invariant || x->cache_capacity)
         return gckpti_fail(g, GCKPT_E_ARG, "cache: %T %s", x,
                            x->cache_capacity ? "is one already"
-                                       : "depends on parameters only; it needs none");
+                                             : "depends on parameters only; it needs none");
     o.window = window < capacity ? (int)window : 0;
     if (gckpti_cache_rows(&o) >= capacity)
         o.window = 0;
     gckpt_tensor *t = gckpt_apply(&gckpti_op_cache, &x, 1, &o,
                                   o.window ? sizeof o : offsetof(gckpti_cache, window));
-    if (t && g->cache_capacity && (g->cache_capacity != capacity || g->new_positions != x->shape.d[1]))
+    if (t && g->cache_capacity &&
+        (g->cache_capacity != capacity || g->new_positions != x->shape.d[1]))
         return gckpti_fail(
             g, GCKPT_E_SHAPE,
             "cache: %T %S, capacity %I: all caches of a graph have the same, and the "
@@ -9364,9 +9413,9 @@ GCKPTI_FN int64_t gckpti_table_rows(const gckpt_call *call, int i)
 }
 
 GCKPTI_OP_DESC_WITH(embed, GCKPTI_FAST, gckpti_embed_shape, NULL, NULL, gckpti_table_rows,
-                GCKPT_TAKES_BF16 | GCKPT_INDEX(1), GCKPT_IN(1));
+                    GCKPT_TAKES_BF16 | GCKPT_INDEX(1), GCKPT_IN(1));
 GCKPTI_OP_DESC_WITH(gather, GCKPTI_FAST, gckpti_gather_shape, NULL, NULL, gckpti_table_rows,
-                GCKPT_INDEX(1), GCKPT_IN(1));
+                    GCKPT_INDEX(1), GCKPT_IN(1));
 
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
 {
@@ -9429,8 +9478,8 @@ GCKPTI_FN int64_t gckpti_threads_workspace(const gckpt_call *call, int64_t m, in
 {
     if (gckpti_is_plain(call))
         return 0;
-    return call->threads *
-           (gckpti_is_mixed(call) ? gckpti_mixed_workspace(m, n, k) : gckpti_product_workspace(m, n, k));
+    return call->threads * (gckpti_is_mixed(call) ? gckpti_mixed_workspace(m, n, k)
+                                                  : gckpti_product_workspace(m, n, k));
 }
 
 /* A product forward (m,k) (k,n) and its two gradients; that of b may be either way round, for which
@@ -9439,8 +9488,8 @@ static void gckpti_matmul_set_workspace(gckpt_call *call, int64_t m, int64_t n, 
 {
     int transposed = gckpti_is_mixed(call) ? *(const int *)call->attributes : k > n;
     int64_t da = gckpti_threads_workspace(call, m, k, n);
-    int64_t db =
-        transposed ? gckpti_threads_workspace(call, n, k, m) : gckpti_threads_workspace(call, k, n, m);
+    int64_t db = transposed ? gckpti_threads_workspace(call, n, k, m)
+                            : gckpti_threads_workspace(call, k, n, m);
     call->workspace_forward = (size_t)gckpti_threads_workspace(call, m, n, k) * sizeof(float);
     call->workspace_backward = (size_t)(da > db ? da : db) * sizeof(float);
 }
@@ -9495,7 +9544,7 @@ GCKPTI_FN void gckpti_zero_gradients(const gckpt_call *call, int first, int end)
     for (int i = first; i < end; i++)
         if (call->in[i].grad)
             gckpti_zero_unless(call->in[i].grad, gckpti_elements(&call->in[i].shape),
-                         call->in[i].accumulate);
+                               call->in[i].accumulate);
 }
 
 /* ---- products: c(i,j) = chain over p of a(i,p) b(p,j) ----
@@ -9505,7 +9554,7 @@ GCKPTI_FN void gckpti_zero_gradients(const gckpt_call *call, int first, int end)
  * or bf16. */
 
 GCKPTI_FN gckpti_operand gckpti_arg_operand(const gckpt_arg *arg, int64_t at, int64_t row,
-                                         int64_t step, int64_t next)
+                                            int64_t step, int64_t next)
 {
     gckpti_operand x = {
         arg->data ? arg->data + at : NULL, arg->bf16 ? arg->bf16 + at : NULL, row, step, next, NULL
@@ -9520,7 +9569,7 @@ GCKPTI_FN gckpti_operand gckpti_transpose(const gckpti_operand *x) /* transposed
 }
 
 GCKPTI_FN void gckpti_operand_set_quant(const gckpt_call *call, const gckpt_dequantisation *u,
-                                  gckpti_operand *x)
+                                        gckpti_operand *x)
 {
     const int is_bf16 = u && gckpti_is_mixed(call) && u->storage == GCKPT_STORAGE_BF16;
     if (is_bf16)
@@ -9531,7 +9580,7 @@ GCKPTI_FN void gckpti_operand_set_quant(const gckpt_call *call, const gckpt_dequ
 
 /* All of t but a, b, run and before (as many parameters as that are). */
 static void gckpti_set_product(const gckpt_call *call, gckpti_product *t, int64_t batch, int64_t m,
-                              int64_t n, int64_t k, float *c, uint16_t *c_bf16)
+                               int64_t n, int64_t k, float *c, uint16_t *c_bf16)
 {
     t->batch = batch, t->m = m, t->n = n, t->k = k;
     t->initial = NULL, t->initial_stride = 0, t->accumulate = 0;
@@ -9539,7 +9588,7 @@ static void gckpti_set_product(const gckpt_call *call, gckpti_product *t, int64_
 }
 
 GCKPTI_FN void gckpti_gemm(const gckpt_call *call, gckpti_product_fn run, gckpti_product *t,
-                                 int64_t m, int64_t n, int64_t k, float *c, int accumulate)
+                           int64_t m, int64_t n, int64_t k, float *c, int accumulate)
 {
     gckpti_set_product(call, t, 1, m, n, k, c, NULL);
     t->accumulate = accumulate;
@@ -9633,9 +9682,9 @@ GCKPTI_FN void gckpti_bias_backward(const gckpt_call *call)
 }
 
 GCKPTI_OP_KERNELS(matmul, (backward ? gckpti_linear_gradients
-                                   : gckpti_linear_output)(call, gckpti_plain_products(call)))
+                                    : gckpti_linear_output)(call, gckpti_plain_products(call)))
 GCKPTI_OP_KERNELS(linear, (backward ? gckpti_matmul_backward : gckpti_matmul_forward)(call);
-                 if (backward) gckpti_bias_backward(call))
+                  if (backward) gckpti_bias_backward(call))
 
 static uint64_t gckpti_matmul_flops(const gckpt_call *call)
 {
@@ -9643,7 +9692,8 @@ static uint64_t gckpti_matmul_flops(const gckpt_call *call)
 }
 
 /* x's rows, where one w serves all. */
-static int gckpti_matmul_field(const gckpt_call *call, void *attributes, gckpt_receptive_field *field)
+static int gckpti_matmul_field(const gckpt_call *call, void *attributes,
+                               gckpt_receptive_field *field)
 {
     const gckpt_receptive_field same = { 1, 1, 0, 1, 0.0f };
     (void)attributes;
@@ -9652,7 +9702,7 @@ static int gckpti_matmul_field(const gckpt_call *call, void *attributes, gckpt_r
 }
 
 GCKPTI_OP_DESC_FIELD(matmul, GCKPTI_FAST, gckpti_matmul_shape, gckpti_matmul_flops,
-                   gckpti_matmul_field, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0));
+                     gckpti_matmul_field, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0));
 
 static gckpt_tensor *gckpti_linear_new(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b,
                                        gckpt_tensor *bias, int transposed)
@@ -9696,7 +9746,7 @@ static gckpt_result gckpti_linear_shape(gckpt_call *call)
 }
 
 GCKPTI_OP_DESC_FIELD(linear, GCKPTI_FAST, gckpti_linear_shape, gckpti_matmul_flops,
-                   gckpti_matmul_field, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
+                     gckpti_matmul_field, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
 GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias)
 {
@@ -9736,8 +9786,8 @@ static float gckpti_mixed_term(const gckpti_terms *a, const gckpti_terms *b, int
 {
     const uint16_t x = a->bf16 ? a->bf16[p * a->step] : gckpti_to_bf16(a->f32[p * a->step]);
     const uint16_t y = b->bf16 ? b->bf16[p * b->step] : gckpti_to_bf16(b->f32[p * b->step]);
-    return gckpti_flushed_fma(gckpti_flush_to_zero(gckpti_from_bf16(x)), gckpti_flush_to_zero(gckpti_from_bf16(y)),
-                              d);
+    return gckpti_flushed_fma(gckpti_flush_to_zero(gckpti_from_bf16(x)),
+                              gckpti_flush_to_zero(gckpti_from_bf16(y)), d);
 }
 
 GCKPTI_FN float gckpti_mixed_block(const gckpti_terms *a, const gckpti_terms *b, int64_t first,
@@ -9746,7 +9796,8 @@ GCKPTI_FN float gckpti_mixed_block(const gckpti_terms *a, const gckpti_terms *b,
     float chain[2] = { 0.0f, 0.0f };
     for (int64_t p = first; p < end; p++)
         chain[p & 1] = gckpti_mixed_term(a, b, p, chain[p & 1]);
-    return gckpti_flush_to_zero(gckpti_flush_to_zero(element) + gckpti_flush_to_zero(chain[0] + chain[1]));
+    return gckpti_flush_to_zero(gckpti_flush_to_zero(element) +
+                                gckpti_flush_to_zero(chain[0] + chain[1]));
 }
 
 GCKPTI_FN float gckpti_mixed_blocks(const gckpti_terms *a, const gckpti_terms *b, int64_t first,
@@ -9830,7 +9881,8 @@ GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *
             gckpti_mixed_column(t, i, j);
     for (int64_t i = 0; i < t->batch * t->m && !quant; i++)
         for (int64_t j = 0; j < t->n; j++) {
-            const int64_t a = i / t->m * t->a.batch_stride + i % t->m * t->a.stride, at = i * t->n + j;
+            const int64_t a = i / t->m * t->a.batch_stride + i % t->m * t->a.stride,
+                          at = i * t->n + j;
             const int64_t b = i / t->m * t->b.batch_stride + j * t->b.stride;
             const float d = gckpti_mixed_element(t, a, b, gckpti_mixed_start(t, at, j));
             gckpti_mixed_set(t, at, d);
@@ -9843,12 +9895,13 @@ GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *
 static float gckpti_mixed_score(const gckpti_operand *a, int64_t i, const gckpti_operand *b,
                                 int64_t j, int64_t d)
 {
-    const gckpti_terms x = gckpti_terms_of(a, i * a->stride, 1), y = gckpti_terms_of(b, j * b->stride, 1);
+    const gckpti_terms x = gckpti_terms_of(a, i * a->stride, 1),
+                       y = gckpti_terms_of(b, j * b->stride, 1);
     return gckpti_mixed_blocks(&x, &y, 0, d, 0.0f);
 }
 
-GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn_state *h, int64_t at, int64_t key, int64_t first,
-                                   int64_t end, float *out)
+GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn_state *h, int64_t at, int64_t key,
+                                   int64_t first, int64_t end, float *out)
 {
     const gckpti_operand q = gckpti_arg_operand(&h->call->in[0], at, h->c, 1, 0);
     const gckpti_operand k = gckpti_arg_operand(&h->call->in[1], key, h->kv_c, 1, 0);
@@ -9870,8 +9923,8 @@ GCKPTI_FN void gckpti_mixed_values(const gckpti_attn_state *h, const float *p, i
 /* Where elements of n rows of a gradient are, d or (in place) a row of it apart: in place, or in
  * `rest`, in which they may have been opened, and from which gckpti_mixed_store_grad rounds them to
  * bf16; NULL: not wanted. */
-static float *gckpti_mixed_load_grad(const gckpt_arg *arg, int64_t at, int64_t n, int64_t d, float *scratch,
-                                int loaded)
+static float *gckpti_mixed_load_grad(const gckpt_arg *arg, int64_t at, int64_t n, int64_t d,
+                                     float *scratch, int loaded)
 {
     const int64_t row = arg->shape.d[2];
     if (arg->grad || !gckpti_has_bf16(arg->grad_bf16))
@@ -9884,7 +9937,8 @@ static float *gckpti_mixed_load_grad(const gckpt_arg *arg, int64_t at, int64_t n
     return scratch;
 }
 
-static void gckpti_mixed_store_grad(const gckpt_arg *arg, int64_t at, int64_t n, int64_t d, float *x)
+static void gckpti_mixed_store_grad(const gckpt_arg *arg, int64_t at, int64_t n, int64_t d,
+                                    float *x)
 {
     const int64_t row = arg->shape.d[2], step = arg->grad ? row : d;
     for (int64_t i = 0; x && i < n; i++, x += step) {
@@ -9896,8 +9950,8 @@ static void gckpti_mixed_store_grad(const gckpt_arg *arg, int64_t at, int64_t n,
 }
 
 /* D elements of either of the two; of bf16 as a copy in `rest`. */
-static const float *gckpti_mixed_f32_row(const gckpti_attn_state *h, const float *x, const uint16_t *x_bf16,
-                                     int64_t at, float *scratch)
+static const float *gckpti_mixed_f32_row(const gckpti_attn_state *h, const float *x,
+                                         const uint16_t *x_bf16, int64_t at, float *scratch)
 {
     if (gckpti_has_f32(x))
         return x + at;
@@ -9927,7 +9981,7 @@ static int64_t gckpti_tile_visible_queries(const gckpti_attn_tile *s, int64_t r,
 
 /* p and ds of the block, rounded, in rows of GCKPTI_K_BLOCK; rest: two rows of a head. */
 static void gckpti_tile_p_and_ds(const gckpti_attn_tile *s, uint16_t *p, uint16_t *ds,
-                                float *scratch)
+                                 float *scratch)
 {
     const gckpti_attn_state *h = s->h;
     const gckpt_call *call = h->call;
@@ -9940,8 +9994,9 @@ static void gckpti_tile_p_and_ds(const gckpti_attn_tile *s, uint16_t *p, uint16_
         const float lse = ((const float *)call->saved)[s->head * h->t + query];
         float delta = 0.0f;
         if (n && needs_ds) /* delta: sum(g out) */
-            delta = gckpti_dot(gckpti_mixed_f32_row(h, call->grad_out, call->grad_out_bf16, at, scratch),
-                               gckpti_mixed_f32_row(h, call->out, call->out_bf16, at, scratch + d), d);
+            delta = gckpti_dot(
+                gckpti_mixed_f32_row(h, call->grad_out, call->grad_out_bf16, at, scratch),
+                gckpti_mixed_f32_row(h, call->out, call->out_bf16, at, scratch + d), d);
         for (int64_t j = from; j < n; j++) {
             const float score = gckpti_attn_score(h, gckpti_mixed_score(&s->q, r, &s->k, j, d));
             const float x = gckpti_exp(score - lse);
@@ -9956,7 +10011,7 @@ static void gckpti_tile_p_and_ds(const gckpti_attn_tile *s, uint16_t *p, uint16_
 
 /* Places first..end-1 of p times rows of x, added to a row of a gradient. */
 static void gckpti_tile_gradient(const gckpti_terms *p, int64_t first, int64_t end,
-                                  const gckpti_operand *x, const gckpti_grad_rows *to, int64_t d)
+                                 const gckpti_operand *x, const gckpti_grad_rows *to, int64_t d)
 {
     for (int64_t e = 0; first < end && e < d; e++) {
         const gckpti_terms y = gckpti_terms_of(x, e, x->stride);
@@ -10004,9 +10059,11 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn_state *h, int64_t head, 
     gckpti_attn_tile s;
     memset(&s, 0, sizeof s);
     s.h = h, s.head = head, s.dq.step = s.dk.step = s.dv.step = 1;
-    s.dq.row = in[0].grad ? c : d, s.dk.row = in[1].grad ? kv_c : d, s.dv.row = in[2].grad ? kv_c : d;
+    s.dq.row = in[0].grad ? c : d, s.dk.row = in[1].grad ? kv_c : d,
+    s.dv.row = in[2].grad ? kv_c : d;
     s.p.bf16 = p, s.ds.bf16 = ds, s.p.stride = s.ds.stride = GCKPTI_K_BLOCK;
-    float *dq = gckpti_mixed_load_grad(&in[0], at_q, h->t, d, p_ds + GCKPTI_K_BLOCK * GCKPTI_K_BLOCK, 0);
+    float *dq =
+        gckpti_mixed_load_grad(&in[0], at_q, h->t, d, p_ds + GCKPTI_K_BLOCK * GCKPTI_K_BLOCK, 0);
     for (s.j = gckpti_attn_first_tile(h, 0); s.j < h->visible.keys; s.j += GCKPTI_K_BLOCK) {
         const int64_t key = at_k + s.j * kv_c;
         float *dk = scratch + s.j * key_step, *dv = dk + all_keys;
@@ -10020,7 +10077,8 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn_state *h, int64_t head, 
             if (gckpti_attn_first_key(h, s.i) >= s.j + s.n)
                 break;
             s.m = gckpti_min(h->t - s.i, GCKPTI_K_BLOCK);
-            s.q = gckpti_arg_operand(&in[0], at, c, 1, 0), s.g = gckpti_arg_operand(&grad, at, c, 1, 0);
+            s.q = gckpti_arg_operand(&in[0], at, c, 1, 0),
+            s.g = gckpti_arg_operand(&grad, at, c, 1, 0);
             s.dq.x = dq ? dq + s.i * s.dq.row : NULL;
             gckpti_tile_p_and_ds(&s, p, ds, row_pair);
             gckpti_attn_tile_add(&s);
@@ -10122,7 +10180,8 @@ GCKPTI_FN void gckpti_layernorm_backward(const gckpt_call *call)
         const float *x = in[0].data + r * n;
         float c = o->center ? *saved++ : 0.0f, mean = o->center ? *saved++ : 0.0f, rstd = *saved++;
         for (int64_t i = 0; dgain && i < n; i++)
-            gckpti_add_to_grad(&in[o->gain], i, gckpti_mul(g[i], gckpti_centered(x[i], c, mean) * rstd));
+            gckpti_add_to_grad(&in[o->gain], i,
+                               gckpti_mul(g[i], gckpti_centered(x[i], c, mean) * rstd));
         if (!in[0].grad)
             continue;
         float sum[32] = { 0.0f }, lane[32] = { 0.0f };
@@ -10146,9 +10205,10 @@ GCKPTI_OP_KERNELS(rmsnorm, (backward ? gckpti_layernorm_backward : gckpti_layern
 
 /* in[1] is the gain, or a bias without gain, which needs less than this says. */
 GCKPTI_OP_DESC(layernorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
-           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS, GCKPT_SUMS);
+               GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS,
+               GCKPT_SUMS);
 GCKPTI_OP_DESC(rmsnorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
-           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS);
+               GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS);
 
 /* in: x, gain, bias, of which both may be NULL. */
 static gckpt_tensor *gckpti_norm_new(const gckpt_op *op, gckpt_tensor *const *in, float epsilon)
@@ -10221,8 +10281,8 @@ static int64_t gckpti_attention_d_vec(const gckpt_call *call, int64_t d)
     return gckpti_ceil_to(d, gckpti_is_mixed(call) ? 16 : 32);
 }
 
-GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, int64_t s, int64_t d,
-                                        int backward)
+GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
+                                             int64_t d, int backward)
 {
     int64_t d_vec = gckpti_attention_d_vec(call, d), along = GCKPTI_KEY_TILE * d_vec;
     int64_t across = GCKPTI_KEY_TILE * (d + 16), scores = GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
@@ -10307,23 +10367,23 @@ static gckpti_attn_state gckpti_attn_state_of(const gckpt_call *call)
     const float cap = o->extras ? o->cap : 0.0f; /* no copy: stacks of firmware are short */
     const float scale = o->extras && o->scale > 0.0f ? o->scale : 1.0f / gckpti_sqrt((float)d);
     gckpti_attn_state h = { call,
-                       t,
-                       s,
-                       c,
-                       d,
-                       o->heads,
-                       (t + GCKPTI_KEY_TILE - 1) / GCKPTI_KEY_TILE,
-                       gckpti_attention_d_vec(call, d),
-                       gckpti_ceil_to(d, GCKPTI_K_BLOCK),
-                       gckpti_visible_keys(call),
-                       gckpti_is_mixed(call),
-                       scale,
-                       cap > 0.0f ? scale / cap : scale,
-                       cap,
-                       kv_c,
-                       group,
-                       group > 1 ? s : 0,
-                       o->extras && o->window ? o->window : INT64_MAX / 4 };
+                            t,
+                            s,
+                            c,
+                            d,
+                            o->heads,
+                            (t + GCKPTI_KEY_TILE - 1) / GCKPTI_KEY_TILE,
+                            gckpti_attention_d_vec(call, d),
+                            gckpti_ceil_to(d, GCKPTI_K_BLOCK),
+                            gckpti_visible_keys(call),
+                            gckpti_is_mixed(call),
+                            scale,
+                            cap > 0.0f ? scale / cap : scale,
+                            cap,
+                            kv_c,
+                            group,
+                            group > 1 ? s : 0,
+                            o->extras && o->window ? o->window : INT64_MAX / 4 };
     return h;
 }
 
@@ -10380,15 +10440,16 @@ GCKPTI_FN gckpti_attn_state gckpti_attention_begin(const gckpt_call *call, int b
 
 /* D products of a row of the head, of f32 plans: out[j] = chain of a and row j of b from +0, for n
  * rows. */
-static void gckpti_attention_dots(const gckpti_attn_state *h, const float *a, const float *b, int64_t n,
-                                  float *out)
+static void gckpti_attention_dots(const gckpti_attn_state *h, const float *a, const float *b,
+                                  int64_t n, float *out)
 {
     gckpti_zero_unless(out, n, 0);
     gckpti_chains(a, 1, b, h->kv_c, n, h->d, out);
 }
 
 /* Queries first..end-1, numbered through heads and rows; rest: D floats, where out is bf16. */
-static void gckpti_attention_queries(const gckpti_attn_state *h, int64_t first, int64_t end, float *scratch)
+static void gckpti_attention_queries(const gckpti_attn_state *h, int64_t first, int64_t end,
+                                     float *scratch)
 {
     const gckpt_call *call = h->call;
     const int64_t t = h->t, c = h->c, d = h->d;
@@ -10525,15 +10586,15 @@ static int64_t gckpti_attention_lengths(const gckpt_call *call, int i)
 
 /* Gradients read lengths, too: these lie in no arena, and old plans keep their hash. */
 GCKPTI_OP_DESC_WITH(attention, GCKPTI_FAST, gckpti_attention_shape, gckpti_attention_flops,
-                gckpti_attention_flops_backward, gckpti_attention_lengths,
-                (unsigned)GCKPTI_CACHED | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(3),
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
+                    gckpti_attention_flops_backward, gckpti_attention_lengths,
+                    (unsigned)GCKPTI_CACHED | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(3),
+                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
+                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
+                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
 
 /* desc's window, cap and scale. A window as long as k's rows is none, but of a ring. */
 static int gckpti_attention_set_extras(gckpti_attention *o, const gckpt_attention_desc *desc,
-                                 const gckpt_tensor *k)
+                                       const gckpt_tensor *k)
 {
     gckpt_graph *g = k->graph;
     const int64_t keys = k->shape.n == 3 ? k->shape.d[1] : 0;
@@ -10543,7 +10604,8 @@ static int gckpti_attention_set_extras(gckpti_attention *o, const gckpt_attentio
                     "attention: a window of %I keys%s; causal attention can have one, of 1 to %i "
                     "keys (0: none)",
                     desc->window, desc->causal ? "" : " without causal", INT32_MAX);
-    else if (!gckpti_is_valid_cap(desc->cap) || !(desc->scale >= 0.0f && desc->scale < GCKPTI_INFINITY) ||
+    else if (!gckpti_is_valid_cap(desc->cap) ||
+             !(desc->scale >= 0.0f && desc->scale < GCKPTI_INFINITY) ||
              (desc->cap > 0.0f && desc->scale > 0.0f &&
               !(dot_scale >= FLT_MIN && dot_scale < GCKPTI_INFINITY)))
         gckpti_fail(g, GCKPT_E_ARG,
@@ -10582,7 +10644,8 @@ GCKPT_API gckpt_tensor *gckpt_attention_with(gckpt_tensor *q, gckpt_tensor *k, g
         return gckpti_fail(g, GCKPT_E_ARG,
                            "attention: lengths beside keys of a gckpt_cache, of which all rows "
                            "have as many as were added");
-    if (g && k->cache_capacity && (!o.causal || !v->cache_capacity || q->cache_capacity || q->shape.d[1] != g->new_positions))
+    if (g && k->cache_capacity &&
+        (!o.causal || !v->cache_capacity || q->cache_capacity || q->shape.d[1] != g->new_positions))
         return gckpti_fail(g, GCKPT_E_ARG,
                            "attention: keys of a gckpt_cache need causal attention, values of one, "
                            "and queries for the %I rows that a call adds; q %S",
@@ -10594,7 +10657,7 @@ GCKPT_API gckpt_tensor *gckpt_attention_with(gckpt_tensor *q, gckpt_tensor *k, g
     if (g && k->cache_capacity)
         o.causal += (int)((k->cache_window ? k->shape.d[1] : g->cache_capacity) - g->new_positions);
     return gckpt_apply(&gckpti_op_attention, in, desc->lengths ? 4 : 3, &o,
-                       o.extras        ? sizeof o
+                       o.extras      ? sizeof o
                        : o.key_heads ? offsetof(gckpti_attention, extras)
                                      : offsetof(gckpti_attention, key_heads));
 }
@@ -10655,8 +10718,10 @@ GCKPTI_FN void gckpti_rotary_table(const gckpt_call *call, int64_t begin, int64_
 {
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
     const float *given = gckpti_rotary_frequencies(o), scale = o->columns ? o->scale : 1.0f;
-    const int64_t columns = gckpti_rotary_columns(o, call->shape.d[2] / o->heads), half = columns / 2;
-    double ratio = given ? 1.0 : gckpti_rotary_ratio(o->base, half), count = GCKPTI_TICKS_PER_RADIAN;
+    const int64_t columns = gckpti_rotary_columns(o, call->shape.d[2] / o->heads),
+                  half = columns / 2;
+    double ratio = given ? 1.0 : gckpti_rotary_ratio(o->base, half),
+           count = GCKPTI_TICKS_PER_RADIAN;
     uint64_t first = (uint64_t)o->position + (uint64_t)call->position;
     for (int64_t i = 0; i < half; i++, count *= ratio) {
         uint64_t frequency =
@@ -10682,7 +10747,8 @@ static void gckpti_run_rotary(const gckpt_call *call, int backward)
         gckpti_rotary_table(call, 0, t);
     for (int64_t at = 0, row = 0; at < p.n; row++)
         for (int64_t head = 0; head < o->heads; head++, at += d) {
-            const float *table = (const float *)call->workspace + row % t * columns, *from = p.from + at;
+            const float *table = (const float *)call->workspace + row % t * columns,
+                        *from = p.from + at;
             float *to = p.to + at; /* may be `from` */
             for (int64_t i = 0; i < half; i++, table++) {
                 float a = from[i], b = from[i + half];
@@ -10696,7 +10762,7 @@ static void gckpti_run_rotary(const gckpt_call *call, int backward)
 
 GCKPTI_OP_KERNELS(rotary, gckpti_run_rotary(call, backward))
 GCKPTI_OP_DESC(rotary, GCKPTI_FAST, gckpti_rotary_shape, gckpti_flops_3,
-           GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
+               GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
 
 GCKPT_API gckpt_tensor *gckpt_rotary_with(gckpt_tensor *x, const gckpt_rotary_desc *desc)
 {
@@ -10715,7 +10781,8 @@ GCKPT_API gckpt_tensor *gckpt_rotary_with(gckpt_tensor *x, const gckpt_rotary_de
                               0,
                               scale,
                               f != NULL };
-    size_t bytes = desc->position ? offsetof(gckpti_rotary, columns) : offsetof(gckpti_rotary, position);
+    size_t bytes =
+        desc->position ? offsetof(gckpti_rotary, columns) : offsetof(gckpti_rotary, position);
     if (desc->position < 0 || desc->position > INT32_MAX)
         return gckpti_fail(x->graph, GCKPT_E_ARG, "rotary: first position %I; 0 to %i are possible",
                            desc->position, INT32_MAX);
@@ -10857,7 +10924,9 @@ static void gckpti_plain_softcap(float *x, int64_t n, float scale, float cap)
 GCKPTI_FN gckpti_element_loss gckpti_element_loss_of(const gckpt_call *call, gckpti_loss_kind kind)
 {
     const gckpt_shape *shape = &call->in[0].shape;
-    gckpti_element_loss e = { call, kind, gckpti_elements(shape), 1, call->in[0].data, NULL, NULL, 0 };
+    gckpti_element_loss e = {
+        call, kind, gckpti_elements(shape), 1, call->in[0].data, NULL, NULL, 0
+    };
     e.y = call->inputs > 1 ? call->in[1].data : NULL;
     if (gckpti_has_weights(call)) {
         e.weights = call->in[2].data;
@@ -10891,8 +10960,9 @@ static void gckpti_plain_element_grads(const gckpti_element_loss *e, int64_t row
             gckpti_put_product(&x->grad[i], gckpti_weighted(w, d), scale, x->accumulate);
         if (y->grad)
             gckpti_put_product(
-                &y->grad[i], gckpti_weighted(w, gckpti_loss_is(e->kind, GCKPTI_LOSS_BINARY) ? -p : -d),
-                scale, y->accumulate);
+                &y->grad[i],
+                gckpti_weighted(w, gckpti_loss_is(e->kind, GCKPTI_LOSS_BINARY) ? -p : -d), scale,
+                y->accumulate);
     }
 }
 
@@ -10900,15 +10970,15 @@ GCKPTI_FN gckpti_loss_kernels gckpti_plain_loss(const gckpt_call *call)
 {
     (void)call;
     gckpti_loss_kernels kernels = { { NULL, NULL },
-                               NULL,
-                               gckpti_online,
-                               gckpti_plain_surprisal,
-                               gckpti_plain_class_grads,
-                               gckpti_from_bf16s,
-                               gckpti_to_bf16s,
-                               gckpti_exp,
-                               gckpti_log,
-                               gckpti_plain_softcap };
+                                    NULL,
+                                    gckpti_online,
+                                    gckpti_plain_surprisal,
+                                    gckpti_plain_class_grads,
+                                    gckpti_from_bf16s,
+                                    gckpti_to_bf16s,
+                                    gckpti_exp,
+                                    gckpti_log,
+                                    gckpti_plain_softcap };
     return kernels;
 }
 
@@ -10928,8 +10998,8 @@ static int64_t gckpti_loss_target(const gckpti_loss *loss, int64_t r)
 
 /* The loss of a row that is not left out, before its weight; x: all its classes, read where targets
  * are soft or smoothed. */
-static float gckpti_loss_of_row(const gckpti_loss *loss, int64_t r, const float *x, float logit, float max,
-                            float log_sum)
+static float gckpti_loss_of_row(const gckpti_loss *loss, int64_t r, const float *x, float logit,
+                                float max, float log_sum)
 {
     gckpti_class_row c = { max, log_sum, NULL, 0, 0, 0, 0, 0 };
     if (gckpti_loss_soft(loss)) {
@@ -10937,9 +11007,10 @@ static float gckpti_loss_of_row(const gckpti_loss *loss, int64_t r, const float 
         return loss->kernels.surprisal(x, loss->v, &c);
     }
     float nll = log_sum - (logit - max), smoothing = gckpti_loss_smoothing(loss);
-    return smoothing > 0.0f ? gckpti_fma(smoothing / (float)loss->v, loss->kernels.surprisal(x, loss->v, &c),
-                                         gckpti_mul(1.0f - smoothing, nll))
-                            : nll;
+    return smoothing > 0.0f
+               ? gckpti_fma(smoothing / (float)loss->v, loss->kernels.surprisal(x, loss->v, &c),
+                            gckpti_mul(1.0f - smoothing, nll))
+               : nll;
 }
 
 GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
@@ -10983,8 +11054,8 @@ static void gckpti_loss_soft_row(const gckpti_loss *loss, const float *x, float 
 
 /* d of n classes from x, of which `target` is number `at`, if it is one of them: its part is added
  * apart, to what d (which may be x) held. */
-static void gckpti_loss_gradients(const gckpti_loss *loss, const gckpti_class_row *c, const float *x,
-                               float *d, int64_t n, int64_t at)
+static void gckpti_loss_gradients(const gckpti_loss *loss, const gckpti_class_row *c,
+                                  const float *x, float *d, int64_t n, int64_t at)
 {
     int here = !gckpti_loss_soft(loss) && (uint64_t)at < (uint64_t)n;
     float logit = here ? x[at] : 0.0f, held = here ? d[at] : 0.0f;
@@ -11008,14 +11079,16 @@ GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker
     const float w = gckpti_loss_weight(loss, r), *saved = loss->saved + 2 * r, *x = loss->x;
     float uniform = gckpti_loss_smoothing(loss) / (float)loss->v, *d = loss->d;
     float wide[GCKPTI_LOSS_F32], gradient[GCKPTI_LOSS_F32];
-    gckpti_class_row c = { saved[0], saved[1], NULL, uniform, 1.0f, 0.0f, loss->accumulate, loss->cap };
+    gckpti_class_row c = { saved[0], saved[1],         NULL,     uniform, 1.0f,
+                           0.0f,     loss->accumulate, loss->cap };
     c.scale = w * loss->call->loss_scale;
     (void)worker;
     if (gckpti_loss_soft(loss)) {
         c.targets = loss->soft + (loss->row + r) * loss->v;
         c.target_sum = w == 0.0f ? 0.0f : gckpti_sum(c.targets, loss->v); /* no such row is read */
         if (loss->call->in[1].grad)
-            gckpti_loss_soft_row(loss, x + begin, loss->call->in[1].grad + (loss->row + r) * loss->v, w, &c);
+            gckpti_loss_soft_row(loss, x + begin,
+                                 loss->call->in[1].grad + (loss->row + r) * loss->v, w, &c);
     }
     for (int64_t j = 0, n = loss->n; j < loss->n && (d || gckpti_has_bf16(loss->d_bf16)); j += n) {
         if (gckpti_has_bf16(loss->x_bf16) || gckpti_has_bf16(loss->d_bf16))
@@ -11028,8 +11101,8 @@ GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker
         if (target < 0 || w == 0.0f)
             gckpti_zero_unless(to, n, loss->accumulate);
         else
-            gckpti_loss_gradients(loss, &c, gckpti_has_bf16(loss->x_bf16) ? wide : x + begin + j, to, n,
-                               target - loss->first - j);
+            gckpti_loss_gradients(loss, &c, gckpti_has_bf16(loss->x_bf16) ? wide : x + begin + j,
+                                  to, n, target - loss->first - j);
         if (gckpti_has_bf16(loss->d_bf16))
             loss->kernels.narrow(gradient, loss->d_bf16 + begin + j, n);
     }
@@ -11059,10 +11132,12 @@ static void gckpti_loss_weight_item(void *context, int64_t k, int64_t worker)
         const float *x = loss->x + at * loss->n;
         const int64_t target = gckpti_loss_target(loss, at);
         if (target >= 0)
-            lane[i & 31] += gckpti_loss_of_row(loss, at, x, x[target], loss->saved[2 * at], loss->saved[2 * at + 1]);
+            lane[i & 31] += gckpti_loss_of_row(loss, at, x, x[target], loss->saved[2 * at],
+                                               loss->saved[2 * at + 1]);
     }
     gckpti_put_product(&w->grad[k],
-                       e.kind == GCKPTI_LOSS_CLASSES ? gckpti_lanes_sum(lane) : loss->kernels.element.sum(&e, k),
+                       e.kind == GCKPTI_LOSS_CLASSES ? gckpti_lanes_sum(lane)
+                                                     : loss->kernels.element.sum(&e, k),
                        loss->call->loss_scale, w->accumulate);
 }
 
@@ -11083,7 +11158,8 @@ GCKPTI_FN void gckpti_loss_finish_block(const gckpti_loss *loss)
         if (gckpti_loss_target(loss, r) >= 0)
             *call->loss_sum += (double)gckpti_weighted(gckpti_loss_weight(loss, r), loss->value[r]);
     if (call->loss_count)
-        *call->loss_count += loss->e.kind == GCKPTI_LOSS_CLASSES ? loss->counted : loss->rows * loss->n;
+        *call->loss_count +=
+            loss->e.kind == GCKPTI_LOSS_CLASSES ? loss->counted : loss->rows * loss->n;
     for (int64_t r = 0; loss->saved && r < loss->rows; r++)
         loss->saved[2 * r] = loss->max[r], loss->saved[2 * r + 1] = loss->sum[r];
 }
@@ -11111,36 +11187,40 @@ static void gckpti_run_loss_rows(gckpti_loss *loss, int64_t rows, gckpti_loss_ro
 }
 
 GCKPTI_FN void gckpti_run_element_loss(const gckpt_call *call, int backward, gckpti_loss_kind kind,
-                                gckpti_element_kernels kernels)
+                                       gckpti_element_kernels kernels)
 {
     const gckpt_shape *shape = &call->in[0].shape;
     gckpti_loss loss;
     memset(&loss, 0, offsetof(gckpti_loss, max));
-    loss.call = call, loss.kernels.element = kernels, loss.e = gckpti_element_loss_of(call, kind), loss.n = loss.e.n;
+    loss.call = call, loss.kernels.element = kernels, loss.e = gckpti_element_loss_of(call, kind),
+    loss.n = loss.e.n;
     loss.backward = backward;
     gckpti_run_loss_rows(&loss, shape->n ? shape->d[0] : 1, gckpti_element_loss_row);
 }
 
-GCKPTI_FN void gckpti_run_cross_entropy(const gckpt_call *call, int backward, gckpti_loss_select select)
+GCKPTI_FN void gckpti_run_cross_entropy(const gckpt_call *call, int backward,
+                                        gckpti_loss_select select)
 {
     const gckpt_arg *x = &call->in[0];
     gckpti_loss loss;
     memset(&loss, 0, offsetof(gckpti_loss, max));
     loss.call = call, loss.kernels = select(call), loss.accumulate = x->accumulate;
-    loss.e = gckpti_element_loss_of(call, GCKPTI_LOSS_CLASSES), loss.n = loss.v = gckpti_last(&x->shape);
+    loss.e = gckpti_element_loss_of(call, GCKPTI_LOSS_CLASSES),
+    loss.n = loss.v = gckpti_last(&x->shape);
     loss.e.per_weight /= loss.v;
     loss.targets = call->in[1].index, loss.soft = call->in[1].data;
     loss.x = x->data, loss.d = x->grad, loss.x_bf16 = x->bf16, loss.d_bf16 = x->grad_bf16;
     loss.backward = backward;
     gckpti_run_loss_rows(&loss, gckpti_rows(&x->shape),
-                     backward ? gckpti_loss_backward_row : gckpti_loss_forward_row);
+                         backward ? gckpti_loss_backward_row : gckpti_loss_forward_row);
 }
 
 GCKPTI_FN gckpt_result gckpti_targets_fail(gckpt_call *call, const char *name,
                                            const gckpt_shape *targets, const gckpt_shape *expected,
                                            const char *input, const gckpt_shape *x)
 {
-    const int alike = targets->n != expected->n && gckpti_elements(targets) == gckpti_elements(expected);
+    const int alike =
+        targets->n != expected->n && gckpti_elements(targets) == gckpti_elements(expected);
     return gckpt_fail(call, GCKPT_E_SHAPE, "%s: targets %S must be %S for %s %S: %s", name, targets,
                       expected, input, x, alike ? "use gckpt_reshape" : "declare and feed them so");
 }
@@ -11184,9 +11264,9 @@ GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
 
 GCKPTI_OP_KERNELS(cross_entropy, gckpti_run_cross_entropy(call, backward, gckpti_plain_loss))
 GCKPTI_OP_DESC_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
-                gckpti_cross_entropy_classes,
-                GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(1),
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
+                    gckpti_cross_entropy_classes,
+                    GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(1),
+                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
 GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets)
 {
     return gckpti_apply_to(&gckpti_op_cross_entropy, logits, targets, NULL, NULL, 0);
@@ -11194,7 +11274,7 @@ GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *
 
 GCKPTI_ELEMENT_LOSS(sum_loss, GCKPTI_LOSS_SUM, gckpti_flops_1, 0);
 GCKPTI_ELEMENT_LOSS(mean_squared_error, GCKPTI_LOSS_SQUARED, gckpti_flops_3, GCKPTI_READS_MORE(0),
-              GCKPTI_READS_MORE(0));
+                    GCKPTI_READS_MORE(0));
 
 GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
 {
@@ -11217,7 +11297,8 @@ GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt
  * A form of it (gckpti_set_lowering) says how many rows: the backward computes loss and gradient of so
  * many rows at a time, whose logits are computed once, and kept meanwhile; the forward counts. */
 typedef struct {
-    int64_t block, chunk, logits, dx, saved, size; /* rows, classes at a time; in floats: where parts
+    int64_t block, chunk, logits, dx, saved,
+        size; /* rows, classes at a time; in floats: where parts
                                                     of work begin; all */
 } gckpti_loss_layout;
 
@@ -11267,7 +11348,8 @@ static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
                           "linear_cross_entropy: x %S, w %S must be (..,C), (V,C)", x, w);
     if (!gckpti_same_shape(&rows, targets))
         return gckpti_targets_fail(call, "linear_cross_entropy", targets, &rows, "x", x);
-    call->saved_bytes = gckpti_linear_loss_block(call) ? 0 : (size_t)gckpti_rows(x) * 2 * sizeof(float);
+    call->saved_bytes =
+        gckpti_linear_loss_block(call) ? 0 : (size_t)gckpti_rows(x) * 2 * sizeof(float);
     call->workspace_forward = (size_t)gckpti_loss_layout_of(call, 0).size * sizeof(float);
     call->workspace_backward = (size_t)gckpti_loss_layout_of(call, 1).size * sizeof(float);
     return GCKPT_OK;
@@ -11277,7 +11359,8 @@ GCKPTI_FN int64_t gckpti_loss_block_rows(const gckpt_call *call, int64_t row, in
 {
     const gckpt_shape *x = &call->in[0].shape;
     const int64_t left = gckpti_rows(x) - row, sample_rows = gckpti_sample_rows(x);
-    if (left <= most || most < GCKPTI_K_BLOCK || !gckpti_is_mixed(call) || sample_rows < GCKPTI_K_BLOCK)
+    if (left <= most || most < GCKPTI_K_BLOCK || !gckpti_is_mixed(call) ||
+        sample_rows < GCKPTI_K_BLOCK)
         return gckpti_min(left, most);
     return most - (row + most) % sample_rows % GCKPTI_K_BLOCK;
 }
@@ -11304,12 +11387,14 @@ static void gckpti_loss_products(gckpti_loss *loss, int backward, const gckpti_l
         loss->kernels.widen(dx_bf16, dx, loss->rows * c);
     for (loss->first = 0; loss->first < v; loss->first += loss->n) {
         loss->n = gckpti_min(v - loss->first, layout->chunk);
-        loss->x = loss->d = workspace + layout->logits + (block_rows ? loss->rows * loss->first : 0);
+        loss->x = loss->d =
+            workspace + layout->logits + (block_rows ? loss->rows * loss->first : 0);
         const gckpti_operand d = { loss->d, NULL, loss->n, 1, 0, NULL };
         gckpt_dequantisation rows;
         gckpti_product t;
         t.k_period = t.k_offset = 0;
-        t.a = gckpti_arg_operand(x, at, c, 1, 0), t.b = gckpti_arg_operand(w, loss->first * c, c, 1, 0);
+        t.a = gckpti_arg_operand(x, at, c, 1, 0),
+        t.b = gckpti_arg_operand(w, loss->first * c, c, 1, 0);
         if (gckpti_call_quant(call)) {
             rows = gckpti_quant_from(gckpti_call_quant(call), loss->first * c);
             gckpti_operand_set_quant(call, &rows, &t.b);
@@ -11323,20 +11408,20 @@ static void gckpti_loss_products(gckpti_loss *loss, int backward, const gckpti_l
         t.a = d, t.b = gckpti_transpose(&t.b);
         if (dx)
             gckpti_gemm(call, loss->kernels.product, &t, loss->rows, c, loss->n, dx,
-                              x->accumulate || loss->first > 0);
+                        x->accumulate || loss->first > 0);
         t.b = gckpti_arg_operand(x, at, c, 1, 0);
         t.a = gckpti_transpose(&d), t.b = gckpti_transpose(&t.b);
         t.k_period = gckpti_sample_rows(&x->shape), t.k_offset = loss->row % t.k_period;
         if (dw)
-            gckpti_gemm(call, loss->kernels.product, &t, loss->n, c, loss->rows, dw + loss->first * c,
-                              w->accumulate || loss->row > 0);
+            gckpti_gemm(call, loss->kernels.product, &t, loss->n, c, loss->rows,
+                        dw + loss->first * c, w->accumulate || loss->row > 0);
     }
     if (dx_bf16)
         loss->kernels.narrow(dx, dx_bf16, loss->rows * c);
 }
 
 GCKPTI_FN void gckpti_run_linear_cross_entropy(const gckpt_call *call, int backward,
-                                              gckpti_loss_select select)
+                                               gckpti_loss_select select)
 {
     const gckpti_loss_layout layout = gckpti_loss_layout_of(call, backward);
     int64_t rows = gckpti_rows(&call->in[0].shape);
@@ -11366,13 +11451,14 @@ GCKPTI_FN void gckpti_run_linear_cross_entropy(const gckpt_call *call, int backw
 }
 
 GCKPTI_OP_KERNELS(linear_cross_entropy,
-                 gckpti_run_linear_cross_entropy(call, backward, gckpti_plain_loss))
+                  gckpti_run_linear_cross_entropy(call, backward, gckpti_plain_loss))
 
 static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
 {
     const gckpt_shape *x = &call->in[0].shape;
     uint64_t logits = (uint64_t)gckpti_rows(x) * (uint64_t)call->in[1].shape.d[0];
-    return logits * (2 * (uint64_t)gckpti_last(x) + (gckpti_linear_loss_cap(call) > 0.0f ? 33 : 13));
+    return logits *
+           (2 * (uint64_t)gckpti_last(x) + (gckpti_linear_loss_cap(call) > 0.0f ? 33 : 13));
 }
 
 /* The logits are computed again, or here only; blocks smaller than usual go over w and dw more
@@ -11383,17 +11469,19 @@ static uint64_t gckpti_linear_cross_entropy_flops_backward(const gckpt_call *cal
     uint64_t forward = gckpti_linear_cross_entropy_flops(call), more = 0;
     uint64_t rows = (uint64_t)gckpti_rows(&call->in[0].shape);
     if (block_rows && !gckpti_is_plain(call) && block_rows < GCKPTI_LOSS_ROWS)
-        more = (rows + block_rows - 1) / block_rows - (rows + GCKPTI_LOSS_ROWS - 1) / GCKPTI_LOSS_ROWS;
+        more =
+            (rows + block_rows - 1) / block_rows - (rows + GCKPTI_LOSS_ROWS - 1) / GCKPTI_LOSS_ROWS;
     return gckpti_gradients_flops(call, forward) + forward +
            more * 40 * (uint64_t)gckpti_elements(&call->in[1].shape);
 }
 
 GCKPTI_OP_DESC_WITH(linear_cross_entropy, GCKPTI_FAST, gckpti_linear_cross_entropy_shape,
-                gckpti_linear_cross_entropy_flops, gckpti_linear_cross_entropy_flops_backward,
-                gckpti_table_rows,
-                GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPT_TAKES_BF16 | GCKPT_INDEX(2) | GCKPTI_BACKWARD_LOSS,
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED);
+                    gckpti_linear_cross_entropy_flops, gckpti_linear_cross_entropy_flops_backward,
+                    gckpti_table_rows,
+                    GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPT_TAKES_BF16 | GCKPT_INDEX(2) |
+                        GCKPTI_BACKWARD_LOSS,
+                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
+                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED);
 
 GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy_with(gckpt_tensor *x, gckpt_tensor *w,
                                                         gckpt_tensor *targets,
@@ -11443,15 +11531,16 @@ static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
 GCKPTI_OP_KERNELS(cross_entropy_with, gckpti_run_cross_entropy(call, backward, gckpti_plain_loss))
 GCKPTI_OP_KERNELS(soft_cross_entropy, gckpti_run_cross_entropy(call, backward, gckpti_plain_loss))
 
-GCKPTI_OP_DESC_WITH(cross_entropy_with, GCKPTI_FAST, gckpti_cross_entropy_with_shape, gckpti_flops_20,
-                NULL, gckpti_cross_entropy_classes,
-                GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPT_INDEX(1),
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED, 0,
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
+GCKPTI_OP_DESC_WITH(cross_entropy_with, GCKPTI_FAST, gckpti_cross_entropy_with_shape,
+                    gckpti_flops_20, NULL, gckpti_cross_entropy_classes,
+                    GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPT_INDEX(1),
+                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED, 0,
+                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
 GCKPTI_OP_DESC(soft_cross_entropy, GCKPTI_FAST, gckpti_soft_cross_entropy_shape, gckpti_flops_20,
-           GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS, GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
-           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
-           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
+               GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS,
+               GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
+               GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
+               GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
 
 GCKPT_API gckpt_tensor *gckpt_cross_entropy_with(gckpt_tensor *logits, gckpt_tensor *targets,
                                                  gckpt_tensor *weights, float smoothing)
@@ -11470,11 +11559,13 @@ GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_ten
 
 /* ---- mean_squared_error_with, huber, binary_cross_entropy: as mean_squared_error ---- */
 GCKPTI_ELEMENT_LOSS(mean_squared_error_with, GCKPTI_LOSS_SQUARED, gckpti_flops_3,
-              GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(0));
+                    GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(GCKPT_IN(2)),
+                    GCKPTI_READS_MORE(0));
 GCKPTI_ELEMENT_LOSS(huber, GCKPTI_LOSS_HUBER, gckpti_flops_8, GCKPTI_READS_MORE(GCKPT_IN(2)),
-              GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(0));
-GCKPTI_ELEMENT_LOSS(binary_cross_entropy, GCKPTI_LOSS_BINARY, gckpti_flops_20, GCKPTI_READS_MORE(GCKPT_IN(2)),
-              GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(0));
+                    GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(0));
+GCKPTI_ELEMENT_LOSS(binary_cross_entropy, GCKPTI_LOSS_BINARY, gckpti_flops_20,
+                    GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(GCKPT_IN(2)),
+                    GCKPTI_READS_MORE(0));
 
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error_with(gckpt_tensor *prediction,
                                                       gckpt_tensor *target, gckpt_tensor *weights)
@@ -11529,8 +11620,8 @@ static gckpti_pool_state gckpti_pool_state_of(const gckpt_call *call)
     return s;
 }
 
-GCKPTI_FN int64_t gckpti_valid_taps(const gckpti_pool_state *s, int axis, int64_t at, int64_t *first,
-                              int64_t *end)
+GCKPTI_FN int64_t gckpti_valid_taps(const gckpti_pool_state *s, int axis, int64_t at,
+                                    int64_t *first, int64_t *end)
 {
     *first = at * s->o.stride[axis] - s->o.padding[axis];
     *end = gckpti_min(s->o.size[axis], s->in[axis] - *first);
@@ -11584,8 +11675,8 @@ static gckpt_result gckpti_average_pool_shape(gckpt_call *call)
     return gckpti_pool_shape(call, "average_pool");
 }
 
-static void gckpti_plain_max_window(const gckpti_pool_state *s, const float *x, int64_t p, int64_t q,
-                                    float *y, uint16_t *tap)
+static void gckpti_plain_max_window(const gckpti_pool_state *s, const float *x, int64_t p,
+                                    int64_t q, float *y, uint16_t *tap)
 {
     int64_t h, w, h_end, w_end, h_begin = gckpti_valid_taps(s, 0, p, &h, &h_end);
     int64_t w_begin = gckpti_valid_taps(s, 1, q, &w, &w_end);
@@ -11654,7 +11745,7 @@ static void gckpti_max_pool_windows(const gckpti_pool_state *s, const gckpti_win
 }
 
 GCKPTI_FN void gckpti_run_max_pool(const gckpt_call *call, int backward,
-                                  gckpti_max_window max_window)
+                                   gckpti_max_window max_window)
 {
     gckpti_pool_state s = gckpti_pool_state_of(call);
     s.windows = gckpti_max_pool_windows, s.max_window = max_window;
@@ -11705,8 +11796,8 @@ static void gckpti_average_pool_windows(const gckpti_pool_state *s, const gckpti
 }
 
 GCKPTI_FN void gckpti_run_average_pool(const gckpt_call *call, int backward,
-                                      void (*add)(float *to, const float *from, int64_t n),
-                                      void (*divide)(float *x, float divisor, int64_t n))
+                                       void (*add)(float *to, const float *from, int64_t n),
+                                       void (*divide)(float *x, float divisor, int64_t n))
 {
     gckpti_pool_state s = gckpti_pool_state_of(call);
     s.windows = gckpti_average_pool_windows, s.add = add, s.divide = divide;
@@ -11725,7 +11816,7 @@ static uint64_t gckpti_pool_flops(const gckpt_call *call)
 /* Taps beyond x that are there, as -inf, are the greatest only where all are -inf; as +0 they add
  * nothing to a sum that starts at +0, and count (they do anyway). */
 static int gckpti_pool_field(const gckpt_call *call, void *attributes, float fill,
-                            gckpt_receptive_field *field)
+                             gckpt_receptive_field *field)
 {
     gckpti_pool *o = (gckpti_pool *)attributes;
     const int i = call->in[0].shape.n == 3;
@@ -11734,19 +11825,21 @@ static int gckpti_pool_field(const gckpt_call *call, void *attributes, float fil
     o->padding[i] = 0;
     return 1;
 }
-static int gckpti_max_pool_field(const gckpt_call *call, void *attributes, gckpt_receptive_field *field)
+static int gckpti_max_pool_field(const gckpt_call *call, void *attributes,
+                                 gckpt_receptive_field *field)
 {
     return gckpti_pool_field(call, attributes, -GCKPTI_INFINITY, field);
 }
-static int gckpti_average_pool_field(const gckpt_call *call, void *attributes, gckpt_receptive_field *field)
+static int gckpti_average_pool_field(const gckpt_call *call, void *attributes,
+                                     gckpt_receptive_field *field)
 {
     return gckpti_pool_field(call, attributes, 0.0f, field);
 }
 
 GCKPTI_OP_DESC_FIELD(max_pool, GCKPTI_FAST, gckpti_max_pool_shape, gckpti_pool_flops,
-                   gckpti_max_pool_field, 0, GCKPT_SAVED);
+                     gckpti_max_pool_field, 0, GCKPT_SAVED);
 GCKPTI_OP_DESC_FIELD(average_pool, GCKPTI_FAST, gckpti_average_pool_shape, gckpti_pool_flops,
-                   gckpti_average_pool_field, 0, 0);
+                     gckpti_average_pool_field, 0, 0);
 
 static gckpt_tensor *gckpti_pool_new(const gckpt_op *op, gckpt_tensor *x,
                                      const gckpt_window *window)
@@ -11901,7 +11994,7 @@ typedef struct {
     int64_t images, pixels, channels, groups, m;
     float n;           /* values of a group in an image */
     int64_t width, items; /* channels of an item; items an image */
-    int has_stats;         /* mean and variance are (inference of batchnorm) */
+    int has_stats;        /* mean and variance are (inference of batchnorm) */
 } gckpti_channel_state;
 
 /* All inputs behind x are (C). */
@@ -11939,7 +12032,7 @@ static gckpt_result gckpti_channels_shape(gckpt_call *call)
 
 /* Each channel's sum becomes the mean of its group: of sums, or with gain of gain sums. */
 static void gckpti_channels_average(const gckpti_channel_state *s, float *sums, const float *gain,
-                                  int64_t first, int64_t end)
+                                    int64_t first, int64_t end)
 {
     for (int64_t c = first; c < end; c += s->m) {
         float lane[32] = { 0.0f };
@@ -11955,7 +12048,7 @@ static void gckpti_channels_average(const gckpti_channel_state *s, float *sums, 
 
 /* Statistics of groups, each at its first channel, to all channels; variances become rstds. */
 static void gckpti_channels_broadcast(const gckpti_channel_state *s, float *mean, float *variance,
-                                   int64_t first, int64_t end)
+                                      int64_t first, int64_t end)
 {
     for (int64_t c = first; c < end; c += s->m) {
         float group_mean = mean[c], rstd = gckpti_rsqrt(variance[c] + 1e-5f);
@@ -12071,7 +12164,7 @@ static void gckpti_batchnorm_add_stats(const gckpti_channel_state *s)
 }
 
 GCKPTI_FN void gckpti_run_channels(const gckpt_call *call, int backward,
-                                  const gckpti_channel_kernels *kernels)
+                                   const gckpti_channel_kernels *kernels)
 {
     const int groups = *(const int *)call->attributes;
     const gckpt_shape *x = &call->in[0].shape;
@@ -12155,11 +12248,13 @@ GCKPTI_OP_KERNELS(batchnorm, gckpti_run_channels(call, backward, &gckpti_plain_c
 /* The input behind x, or behind the statistics, is the gain, or a bias without gain, which needs
  * less than this says. */
 GCKPTI_OP_DESC(groupnorm, GCKPTI_FAST, gckpti_channels_shape, gckpti_flops_8, 0,
-           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS, GCKPT_SUMS);
+               GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS,
+               GCKPT_SUMS);
 GCKPTI_OP_DESC(batchnorm, GCKPTI_FAST, gckpti_channels_shape, gckpti_flops_8, 0,
-           GCKPT_IN(0) | GCKPT_IN(3) | GCKPT_SAVED, GCKPT_SAVED | GCKPT_SUMS | GCKPT_UPDATES_RUNNING,
-           GCKPT_SAVED | GCKPT_SUMS | GCKPT_UPDATES_RUNNING, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS,
-           GCKPT_SUMS);
+               GCKPT_IN(0) | GCKPT_IN(3) | GCKPT_SAVED,
+               GCKPT_SAVED | GCKPT_SUMS | GCKPT_UPDATES_RUNNING,
+               GCKPT_SAVED | GCKPT_SUMS | GCKPT_UPDATES_RUNNING,
+               GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS, GCKPT_SUMS);
 
 GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
                                         gckpt_tensor *bias)
@@ -12277,7 +12372,8 @@ static void gckpti_conv_set_workspace(gckpt_call *call, int transposed)
     if (gckpti_is_plain(call) || z.group_c * z.group_o == 1)
         return;
     int64_t down = gckpti_conv_workspace(windows, z.group_o, taps * z.group_c);
-    int64_t up = gckpti_conv_workspace(z.rows * z.image[0] * z.image[1], z.group_c, taps * z.group_o);
+    int64_t up =
+        gckpti_conv_workspace(z.rows * z.image[0] * z.image[1], z.group_c, taps * z.group_o);
     int64_t dw = gckpti_conv_workspace(taps * z.group_c, z.group_o, windows);
     size_t bytes = (size_t)call->threads * sizeof(float);
     call->workspace_forward = (size_t)(transposed ? up : down) * bytes;
@@ -12324,15 +12420,15 @@ static gckpti_axis_map gckpti_axis_map_down(const gckpti_conv_sizes *z, int axis
 {
     const gckpt_window *w = &z->window;
     gckpti_axis_map r = { z->image[axis],
-                       z->windows[axis],
-                       z->taps[axis],
-                       w->stride[axis],
-                       w->dilation[axis],
-                       -w->padding[axis],
-                       0,
-                       1,
-                       0,
-                       1 };
+                          z->windows[axis],
+                          z->taps[axis],
+                          w->stride[axis],
+                          w->dilation[axis],
+                          -w->padding[axis],
+                          0,
+                          1,
+                          0,
+                          1 };
     return r;
 }
 
@@ -12348,15 +12444,15 @@ static gckpti_axis_map gckpti_axis_map_up(const gckpti_conv_sizes *z, int axis, 
     while (k < gckpti_min(each, z->taps[axis]) && (from - k * dilation) % stride)
         k++;
     gckpti_axis_map r = { z->windows[axis],
-                       (z->image[axis] - phase + stride - 1) / stride,
-                       k < each ? (z->taps[axis] - k + each - 1) / each : 0,
-                       1,
-                       -(dilation / common),
-                       (from - k * dilation) / stride,
-                       phase,
-                       stride,
-                       k,
-                       each };
+                          (z->image[axis] - phase + stride - 1) / stride,
+                          k < each ? (z->taps[axis] - k + each - 1) / each : 0,
+                          1,
+                          -(dilation / common),
+                          (from - k * dilation) / stride,
+                          phase,
+                          stride,
+                          k,
+                          each };
     return r;
 }
 
@@ -12375,7 +12471,7 @@ static void gckpti_plain_multiply_add(float *d, const float *x, const float *y, 
 /* Tap number `tap` of w, for all groups: links of d, a result's chains or (dw) those of all w, from
  * the channels x of the image or (up) of a place; step 0: x is one 0. */
 GCKPTI_OWN_FRAME static void gckpti_conv_add_tap(const gckpti_conv *s, const float *x, int64_t step,
-                                           int64_t tap, const float *w, float *d)
+                                                 int64_t tap, const float *w, float *d)
 {
     const int64_t gc = s->z->group_c, go = s->z->group_o, o = s->z->o, at = tap * gc * o;
     const int up = s->kind == GCKPTI_CONV_UP, dw = s->kind == GCKPTI_CONV_DW;
@@ -12392,7 +12488,7 @@ GCKPTI_OWN_FRAME static void gckpti_conv_add_tap(const gckpti_conv *s, const flo
 }
 
 GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end, int64_t c,
-                                int64_t n)
+                                   int64_t n)
 {
     const gckpti_conv_sizes *z = s->z;
     const gckpti_axis_map *r = s->r;
@@ -12431,7 +12527,7 @@ GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t 
 }
 
 GCKPTI_FN void gckpti_run_conv(const gckpt_call *call, int backward, gckpti_conv_fn run,
-                              gckpti_multiply_add multiply_add)
+                               gckpti_multiply_add multiply_add)
 {
     const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
     const int transposed = ((const gckpti_conv2d *)call->attributes)->transposed;
@@ -12467,8 +12563,8 @@ static void gckpti_conv_plain(const gckpt_call *call, gckpti_conv *s)
 }
 
 GCKPTI_OP_KERNELS(conv2d,
-                 gckpti_run_conv(call, backward, gckpti_conv_plain, gckpti_plain_multiply_add);
-                 if (backward) gckpti_bias_backward(call))
+                  gckpti_run_conv(call, backward, gckpti_conv_plain, gckpti_plain_multiply_add);
+                  if (backward) gckpti_bias_backward(call))
 
 GCKPTI_FN uint64_t gckpti_conv2d_flops(const gckpt_call *call)
 {
@@ -12479,19 +12575,20 @@ GCKPTI_FN uint64_t gckpti_conv2d_flops(const gckpt_call *call)
 }
 
 /* Zeros of the padding take part: rows of them give the same bits. */
-static int gckpti_conv2d_field(const gckpt_call *call, void *attributes, gckpt_receptive_field *field)
+static int gckpti_conv2d_field(const gckpt_call *call, void *attributes,
+                               gckpt_receptive_field *field)
 {
     gckpti_conv2d *a = (gckpti_conv2d *)attributes;
     const int64_t gaps = (call->in[1].shape.d[0] - 1) * a->window.dilation[0];
-    const gckpt_receptive_field window = { 1, a->window.stride[0], a->window.padding[0], (int32_t)gaps + 1,
-                                0.0f };
+    const gckpt_receptive_field window = { 1, a->window.stride[0], a->window.padding[0],
+                                           (int32_t)gaps + 1, 0.0f };
     *field = window;
     a->window.padding[0] = 0;
     return !a->transposed && gaps < INT32_MAX;
 }
 
 GCKPTI_OP_DESC_FIELD(conv2d, GCKPTI_FAST, gckpti_conv2d_shape, gckpti_conv2d_flops,
-                   gckpti_conv2d_field, 0, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
+                     gckpti_conv2d_field, 0, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
 /* The parameter whose axes w has: reshaped, or element by element. NULL: none has, since w was
  * permuted, say. */
@@ -12501,7 +12598,8 @@ static gckpti_param *gckpti_conv_parameter(const gckpt_tensor *w)
     const gckpt_tensor *t = w->base, *next;
     for (; t && t->kind == GCKPTI_OP; t = next) {
         next = NULL;
-        for (int i = 0; t->batch_invariant && t->op != &gckpti_op_permute && i < t->inputs && !next; i++)
+        for (int i = 0; t->batch_invariant && t->op != &gckpti_op_permute && i < t->inputs && !next;
+             i++)
             if (gckpti_elements(&t->in[i]->shape) == elements)
                 next = t->in[i]->base;
     }
@@ -12681,7 +12779,8 @@ static void gckpti_gru_gates(const gckpti_cell *s)
         float new_gate = gckpti_tanh(gckpti_fma(r, a, s->p[2 * n + j]));
         s->state[j] = gckpti_fma(z, s->state[j] - new_gate, new_gate);
         if (s->saved)
-            s->saved[j] = r, s->saved[n + j] = z, s->saved[2 * n + j] = new_gate, s->saved[3 * n + j] = a;
+            s->saved[j] = r, s->saved[n + j] = z, s->saved[2 * n + j] = new_gate,
+            s->saved[3 * n + j] = a;
     }
 }
 
@@ -12725,7 +12824,8 @@ static void gckpti_lstm_gate_grads(const gckpti_cell *s)
 {
     int64_t n = s->units;
     for (int64_t j = 0; j < n; j++) {
-        float i = s->saved[j], f = s->saved[n + j], g = s->saved[2 * n + j], o = s->saved[3 * n + j];
+        float i = s->saved[j], f = s->saved[n + j], g = s->saved[2 * n + j],
+              o = s->saved[3 * n + j];
         float dh = s->g[j] + s->d[j], t = gckpti_tanh(s->out[n + j]);
         float c = gckpti_fma(dh * o, gckpti_tanh_deriv(t), s->d[n + j]) + s->g[n + j];
         gckpti_gate_backward(s, j, c * g, gckpti_sigmoid_deriv(i));
@@ -12825,7 +12925,7 @@ static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
 }
 
 GCKPTI_FN void gckpti_run_sequence(const gckpt_call *call, int backward,
-                                  const gckpti_cell_kernels *kernels)
+                                   const gckpti_cell_kernels *kernels)
 {
     const int fast = GCKPTI_HAS_FAST && kernels->transpose;
     gckpti_sequence s = gckpti_sequence_of(call, !fast);
@@ -12848,8 +12948,8 @@ GCKPTI_FN void gckpti_run_sequence(const gckpt_call *call, int backward,
     for (; s.first < s.rows; s.first += s.block) {
         s.block = gckpti_min(s.rows - s.first, most);
         if (fast)
-            gckpt_parallel(call, (s.block - 1) / s.item_rows + 1, s.item_rows * s.steps * s.units * s.gates,
-                           item, &s);
+            gckpt_parallel(call, (s.block - 1) / s.item_rows + 1,
+                           s.item_rows * s.steps * s.units * s.gates, item, &s);
         else
             item(&s, 0, 0);
         if (backward)
@@ -12889,8 +12989,8 @@ static void gckpti_plain_cells_add_grads(const gckpti_sequence *s)
 
 #define GCKPTI_CELLS(name)                                                                         \
     static const gckpti_cell_kernels gckpti_plain_##name = {                                       \
-        gckpti_##name##_gates,      gckpti_##name##_gate_grads,      NULL,                             \
-        gckpti_plain_cells_forward, gckpti_plain_cells_backward, gckpti_plain_cells_add_grads            \
+        gckpti_##name##_gates,      gckpti_##name##_gate_grads,  NULL,                             \
+        gckpti_plain_cells_forward, gckpti_plain_cells_backward, gckpti_plain_cells_add_grads      \
     };                                                                                             \
     GCKPTI_OP_KERNELS(name, gckpti_run_sequence(call, backward, &gckpti_plain_##name))
 GCKPTI_CELLS(gru)
@@ -12900,11 +13000,11 @@ GCKPTI_CELLS(lstm)
 /* in[2] may be the bias or h0: then it needs less than this says. */
 #define GCKPTI_READS GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_SAVED
 GCKPTI_OP_DESC_WITH(gru, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops,
-                gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
-                GCKPTI_READS | GCKPT_SUMS, GCKPTI_READS);
+                    gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
+                    GCKPTI_READS | GCKPT_SUMS, GCKPTI_READS);
 GCKPTI_OP_DESC_WITH(lstm, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops,
-                gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS, GCKPTI_READS,
-                GCKPTI_READS);
+                    gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
+                    GCKPTI_READS, GCKPTI_READS);
 #undef GCKPTI_READS
 
 GCKPT_API gckpt_tensor *gckpt_gru(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *bx,
@@ -13024,11 +13124,11 @@ typedef struct {
 
 /* Elements from number `at` of an operand on. */
 static inline gckpti_prefetch gckpti_prefetch_of(const gckpti_operand *x, int64_t at, int64_t row,
-                                           int64_t rows, int64_t width)
+                                                 int64_t rows, int64_t width)
 {
     const int narrow = gckpti_has_bf16(x->bf16), quant = gckpti_has_quant(x);
     const int size = quant ? 1 : narrow ? 2 : 4, storage = quant ? (int)x->quant->storage : 0;
-    const void *base = quant   ? x->quant->quantised
+    const void *base = quant    ? x->quant->quantised
                        : narrow ? (const void *)x->bf16
                                 : (const void *)x->f32;
     gckpti_prefetch f = { (const char *)base, row * size, rows, width * size, 0, 1 };
@@ -13099,7 +13199,7 @@ typedef struct {
 typedef struct {
     int64_t kc, nc;
     int in_place; /* full vectors of b are read where they are, not packed */
-    int packs_a;   /* a is packed, GCKPTI_STRIP rows at a time */
+    int packs_a;  /* a is packed, GCKPTI_STRIP rows at a time */
 } gckpti_blocking;
 
 /* What a tile works on: some rows and vectors of c that stay in registers while they take k links.
@@ -13123,9 +13223,9 @@ typedef struct {
  * is wide: what the two halves of word q hold is the kernels' choice. What is missing of a block
  * goes as -0 x +0, which changes no chain, not even one at -0. */
 enum gckpti_words {
-    GCKPTI_WORDS_PAIRS, /* links 2 q (the half that comes first in memory) and 2 q + 1 */
+    GCKPTI_WORDS_PAIRS,       /* links 2 q (the half that comes first in memory) and 2 q + 1 */
     GCKPTI_WORDS_INTERLEAVED, /* q even: 2 q + 2 (lower) and 2 q; odd: 2 q + 1 (lower) and 2 q - 1 */
-    GCKPTI_WORDS_SWAPPED /* 2 q + 1 (lower), 2 q */
+    GCKPTI_WORDS_SWAPPED      /* 2 q + 1 (lower), 2 q */
 };
 
 /* m rows of c, `width` columns (16, 32 or 48), `blocks` blocks: row i of a at a + i * a_row.
@@ -13138,7 +13238,7 @@ typedef struct {
     const float *from;
     float *c;
     uint16_t *c_bf16;
-    int64_t c_rows;        /* rows that c has from here on: some past the tile may be fetched, as */
+    int64_t c_rows; /* rows that c has from here on: some past the tile may be fetched, as */
     gckpti_prefetch *prefetch; /* is this */
 } gckpti_mixed_tile;
 
@@ -13171,7 +13271,8 @@ typedef struct {
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
     void (*attention_forward)(const gckpti_attn_state *h, int64_t row, int64_t head, int64_t first,
                               float *scratch);
-    void (*attention_backward)(const gckpti_attn_state *h, int64_t row, int64_t head, float *scratch);
+    void (*attention_backward)(const gckpti_attn_state *h, int64_t row, int64_t head,
+                               float *scratch);
 } gckpti_mixed_kernels;
 
 static inline void gckpti_mixed_configure(const gckpti_mixed_kernels *kernels, int start)
@@ -13303,7 +13404,8 @@ typedef struct {
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     void (*divide)(float *x, float divisor, int64_t n);
     float (*dot)(const float *x, const float *y, int64_t n);
-    float (*update)(const gckpt_update_pass *p, const float *more, int64_t block, int64_t n, int update);
+    float (*update)(const gckpt_update_pass *p, const float *more, int64_t block, int64_t n,
+                    int update);
     void (*add)(float *to, const float *from, int64_t n); /* to += from */
     void (*elementwise_forward)(const gckpt_call *call, int kind);
     void (*elementwise_backward)(const gckpt_call *call, int kind);
@@ -13317,7 +13419,8 @@ typedef struct {
     void (*column_sums)(const gckpti_column_sums *s, int64_t first, int64_t end);
     void (*attention_forward)(const gckpti_attn_state *h, int64_t row, int64_t head, int64_t first,
                               float *scratch);
-    void (*attention_backward)(const gckpti_attn_state *h, int64_t row, int64_t head, float *scratch);
+    void (*attention_backward)(const gckpti_attn_state *h, int64_t row, int64_t head,
+                               float *scratch);
     void (*classes_backward)(const float *x, float *d, int64_t n, const gckpti_class_row *c);
     float (*surprisal)(const float *x, int64_t n, const gckpti_class_row *c);
     float (*element_loss_forward)(const gckpti_element_loss *e, int64_t row);
@@ -13330,7 +13433,7 @@ typedef struct {
     const gckpti_mixed_kernels *mixed;
 #ifndef GCKPT_NO_RECURRENT
 #define GCKPTI_RECURRENT_KERNELS(V)                                                                \
-    , V(gru_gates), GCKPTI_IF_TRAINING(V(gru_backward)), V(lstm_gates),                              \
+    , V(gru_gates), GCKPTI_IF_TRAINING(V(gru_backward)), V(lstm_gates),                            \
         GCKPTI_IF_TRAINING(V(lstm_backward))
     void (*gru_gates)(const gckpti_cell *cell);
     void (*gru_backward)(const gckpti_cell *cell);
@@ -13341,10 +13444,10 @@ typedef struct {
 #endif
 #ifndef GCKPT_NO_IMAGES
 #define GCKPTI_IMAGE_KERNELS(V)                                                                    \
-    , V(conv_block), V(multiply_add), V(max_window), V(channel_sums), V(channel_out),           \
+    , V(conv_block), V(multiply_add), V(max_window), V(channel_sums), V(channel_out),              \
         GCKPTI_IF_TRAINING(V(channel_dx)), V(scaled_add)
     void (*conv_block)(const gckpti_conv_gemm *s, const gckpti_c_block *block, float *pack,
-                          int64_t scratch);
+                       int64_t scratch);
     void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
     void (*max_window)(const gckpti_pool_state *s, const float *x, int64_t p, int64_t q, float *y,
                        uint16_t *tap);
@@ -13425,9 +13528,9 @@ typedef struct gckpti_products {
     const gckpt_call *call;
     const gckpti_product *t;
     int64_t rows, cols, row_blocks, col_blocks; /* of a piece; pieces below and beside each other */
-    int64_t floats;                     /* floats of t->room for a worker; 0: its stack is enough */
+    int64_t floats; /* floats of t->room for a worker; 0: its stack is enough */
     void (*run_block)(const struct gckpti_products *s, const gckpti_c_block *block, float *scratch,
-                  int64_t floats);
+                      int64_t floats);
 } gckpti_products;
 
 /* ---- cpu/rows.c ---- */
@@ -13438,9 +13541,9 @@ GCKPTI_FN void gckpti_run_column_sums(const gckpt_call *call, int gain, int bias
 /* ---- cpu/losses.c ---- */
 #define GCKPTI_FAST_CLASSES(name)                                                                  \
     GCKPTI_OP_KERNELS(fast_##name, gckpti_run_cross_entropy(call, backward, gckpti_fast_loss))
-#define GCKPTI_FAST_ELEMENT_LOSS(name, kind)                                                             \
-    GCKPTI_OP_KERNELS(fast_##name,                                                                  \
-                     gckpti_run_element_loss(call, backward, kind, gckpti_fast_loss(call).element))
+#define GCKPTI_FAST_ELEMENT_LOSS(name, kind)                                                       \
+    GCKPTI_OP_KERNELS(fast_##name, gckpti_run_element_loss(call, backward, kind,                   \
+                                                           gckpti_fast_loss(call).element))
 
 /* >>cpu/plain */
 GCKPTI_FN void gckpti_cpu_copy(void *context, void *to, const void *from, size_t bytes)
@@ -13540,8 +13643,8 @@ static void gckpti_update_values(const gckpt_update_pass *p, const float *g, int
 
 /* Elements at..at+n-1 of a pass; more: its last accumulator, from there on, which is still to be
  * added, or NULL. Returns the square sum. The plain one always divides where the gradient lies. */
-GCKPTI_FN float gckpti_plain_update_block(const gckpt_update_pass *p, const float *addend, int64_t at,
-                                          int64_t n, int update)
+GCKPTI_FN float gckpti_plain_update_block(const gckpt_update_pass *p, const float *addend,
+                                          int64_t at, int64_t n, int update)
 {
     float *g = p->gradient + at;
     if (addend)
@@ -13557,7 +13660,8 @@ typedef struct { /* a pass, and who does it */
     const gckpt_call *call;
     const gckpt_update_pass *pass;
     gckpti_adder add;
-    float (*block)(const gckpt_update_pass *p, const float *addend, int64_t at, int64_t n, int update);
+    float (*block)(const gckpt_update_pass *p, const float *addend, int64_t at, int64_t n,
+                   int update);
 } gckpti_update_state;
 
 static void gckpti_cpu_update_item(void *context, int64_t b, int64_t worker)
@@ -13641,8 +13745,8 @@ static void gckpti_convert_each(const gckpti_convert_state *s, int64_t first, in
         if (stochastic && (i == first || at % 8 == 0))
             gckpti_philox(s->random.key, at / 8, s->random.stream, s->random.step, word);
         const uint32_t random_bits = word[at / 2 % 4] >> 16 * (at % 2) & 0xffffu;
-        const uint16_t half =
-            stochastic ? gckpti_bits_to_bf16(gckpti_bits(c->x[i]), random_bits) : gckpti_to_bf16(c->x[i]);
+        const uint16_t half = stochastic ? gckpti_bits_to_bf16(gckpti_bits(c->x[i]), random_bits)
+                                         : gckpti_to_bf16(c->x[i]);
         if (c->kind == GCKPT_NARROW)
             c->to[i] = half;
         else
@@ -13694,7 +13798,8 @@ static void gckpti_openblas_block(const gckpti_product *t, const gckpti_c_block 
     int b_next = (int)(b->stride != 1 ? b->stride : t->k == 1 ? t->n : b->k_stride);
     float *c = t->c + i0 * t->c_stride + j0;
     for (int64_t i = i0; t->initial && !t->accumulate && i < i1; i++)
-        memcpy(t->c + i * t->c_stride + j0, gckpti_chain_starts(t, i, j0), (size_t)cols * sizeof(float));
+        memcpy(t->c + i * t->c_stride + j0, gckpti_chain_starts(t, i, j0),
+               (size_t)cols * sizeof(float));
     cblas_sgemm(CblasRowMajor, a->k_stride == 1 ? CblasNoTrans : CblasTrans,
                 b->stride == 1 ? CblasNoTrans : CblasTrans, rows, cols, (int)t->k, 1.0f,
                 a->f32 + i0 * a->stride, a_next, b->f32 + j0 * b->stride, b_next,
@@ -13715,8 +13820,8 @@ static int gckpti_openblas_can_run(const gckpti_product *t)
 }
 #endif
 
-static void gckpti_fp32_c_block(const gckpti_products *s, const gckpti_c_block *block, float *scratch,
-                              int64_t floats)
+static void gckpti_fp32_c_block(const gckpti_products *s, const gckpti_c_block *block,
+                                float *scratch, int64_t floats)
 {
     gckpti_product t = *s->t;
     const int64_t c_next = block->matrix * t.m * t.c_stride;
@@ -13732,7 +13837,8 @@ static void gckpti_fp32_c_block(const gckpti_products *s, const gckpti_c_block *
     gckpti_kernels_of(s->call)->product_block(&t, block, scratch, floats);
 }
 
-static void gckpti_products_block(const gckpti_products *s, int64_t i, float *scratch, int64_t floats)
+static void gckpti_products_block(const gckpti_products *s, int64_t i, float *scratch,
+                                  int64_t floats)
 {
     gckpti_c_block block = { 0, 0, 0, 0, i / (s->row_blocks * s->col_blocks), i };
     block.i0 = i / s->col_blocks % s->row_blocks * s->rows, block.j0 = i % s->col_blocks * s->cols;
@@ -13757,7 +13863,8 @@ static void gckpti_products_small_item(void *context, int64_t i, int64_t worker)
 /* All pieces of all products; s: the first member of what s->piece needs to know. */
 GCKPTI_FN void gckpti_run_products(gckpti_products *s)
 {
-    gckpt_parallel(s->call, s->t->batch * s->row_blocks * s->col_blocks, s->rows * s->cols * s->t->k,
+    gckpt_parallel(s->call, s->t->batch * s->row_blocks * s->col_blocks,
+                   s->rows * s->cols * s->t->k,
                    s->floats ? gckpti_products_item : gckpti_products_small_item, s);
 }
 
@@ -13800,7 +13907,7 @@ GCKPTI_FN gckpti_product_fn gckpti_fast_products(const gckpt_call *call)
 }
 
 GCKPTI_OP_KERNELS(fast_matmul, (backward ? gckpti_linear_gradients
-                                        : gckpti_linear_output)(call, gckpti_fast_products(call)))
+                                         : gckpti_linear_output)(call, gckpti_fast_products(call)))
 #endif
 
 /* >>cpu/mixed */
@@ -13852,7 +13959,7 @@ static int gckpti_never_flushes(gckpti_packed_product *s)
         s->min_exponent = i == 0 || e < s->min_exponent ? e : s->min_exponent;
     }
     return s->min_exponent + gckpti_min_exponent((const uint16_t *)words,
-                                            t->blocks * GCKPTI_K_BLOCK * t->b_row) >=
+                                                 t->blocks * GCKPTI_K_BLOCK * t->b_row) >=
            127 + 127 + 14 - 126;
 }
 
@@ -13904,13 +14011,14 @@ static void gckpti_copy_rows(const float *x, int64_t x_row, float *y, int64_t y_
 /* Tile t, of whose columns n exist: where it has fewer rows or columns than tiles take, or c has no
  * floats, it works in `rest`. Of an a in place that ends too early it begins with rows before t's.
  * start: as s->start, for t. */
-static void gckpti_mixed_run_tile(const gckpti_packed_product *s, const gckpti_tile_kernel *kernel, int exact,
-                              gckpti_mixed_tile *t, int64_t n, const uint16_t *start)
+static void gckpti_mixed_run_tile(const gckpti_packed_product *s, const gckpti_tile_kernel *kernel,
+                                  int exact, gckpti_mixed_tile *t, int64_t n, const uint16_t *start)
 {
     float temp[32 * GCKPTI_PANEL] GCKPTI_ALIGNED;
     const gckpti_mixed_tile all = *t;
     const int few_rows = exact && t->m < kernel->row_step;
-    const int64_t skip = few_rows ? gckpti_min(s->rows_before, kernel->row_step - t->m) : 0, m = t->m;
+    const int64_t skip = few_rows ? gckpti_min(s->rows_before, kernel->row_step - t->m) : 0,
+                  m = t->m;
     float *at = temp + skip * GCKPTI_PANEL;
     const int edge = few_rows || n < t->width;
     if (edge || !t->c) {
@@ -13946,14 +14054,16 @@ GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s)
     const gckpti_mixed_tile *all = &s->tile;
     const gckpti_tile_kernel *kernel = &s->kernels->tiles[s->chain];
     const int exact = gckpti_never_flushes(s);
-    const int64_t columns = s->n > kernel->columns && s->n % kernel->columns < 32 ? 32 : kernel->columns;
+    const int64_t columns =
+        s->n > kernel->columns && s->n % kernel->columns < 32 ? 32 : kernel->columns;
     const unsigned mode = gckpti_ftz_begin();
     const int64_t back = s->rows_before;
     for (int64_t j = 0; j < s->n; j += columns)
         for (int64_t r = 0, m; r < all->m; r += m) {
             const int64_t n = gckpti_min(s->n - j, columns);
             gckpti_mixed_tile t = *all;
-            m = gckpti_min(all->m - r, kernel->rows), m -= m < kernel->row_step ? 0 : m % kernel->row_step;
+            m = gckpti_min(all->m - r, kernel->rows),
+            m -= m < kernel->row_step ? 0 : m % kernel->row_step;
             t.m = m, t.width = gckpti_ceil_to(n, 16);
             t.a += r * t.a_row, t.b += j, s->rows_before = back + r;
             t.from = t.from ? t.from + r * t.from_row + j : NULL;
@@ -13962,7 +14072,7 @@ GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s)
             t.c_rows = t.c ? all->c_rows - r : 0;
             t.prefetch = t.prefetch && t.prefetch->rows > 0 ? t.prefetch : &s->next_prefetch;
             gckpti_mixed_run_tile(s, kernel, exact, &t, n,
-                              s->start ? s->start + r * t.bf16_row + j : NULL);
+                                  s->start ? s->start + r * t.bf16_row + j : NULL);
         }
     s->rows_before = back;
     gckpti_ftz_end(mode);
@@ -13971,7 +14081,7 @@ GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s)
 typedef struct {
     gckpti_products base;
     const gckpti_mixed_kernels *kernels;
-    int in_place, keeps_partial;   /* a is not packed; rest has all rows of an item */
+    int in_place, keeps_partial; /* a is not packed; rest has all rows of an item */
     int64_t blocks, panel; /* at a time; columns of a panel */
 } gckpti_mixed_job;
 
@@ -13979,7 +14089,7 @@ typedef struct {
 typedef struct {
     gckpti_packed_product packed;
     int64_t matrix, i, p, end, j; /* rows i.., links p..end-1, columns j.. */
-    float *partial;                  /* of columns j.., or NULL */
+    float *partial;               /* of columns j.., or NULL */
 } gckpti_mixed_panel;
 
 /* Where elements of a panel start, rest and end. */
@@ -14001,7 +14111,7 @@ static void gckpti_mixed_set_c(const gckpti_mixed_job *s, gckpti_mixed_panel *w)
 /* What of b comes next: the panel beside this one, links after these, or, as it is expected to
  * work on the next item but the other threads', that. */
 static gckpti_prefetch gckpti_mixed_next_b(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
-                                      const gckpti_c_block *block)
+                                           const gckpti_c_block *block)
 {
     const gckpti_product *t = s->base.t;
     const gckpti_operand *b = &t->b;
@@ -14014,13 +14124,13 @@ static gckpti_prefetch gckpti_mixed_next_b(const gckpti_mixed_job *s, const gckp
     int64_t n = gckpti_min(t->n - j, s->panel);
     int64_t terms = gckpti_min(t->k - p, s->blocks * GCKPTI_K_BLOCK);
     return b->stride == 1 ? gckpti_prefetch_of(b, at, b->k_stride, n > 0 ? terms : 0, n)
-                       : gckpti_prefetch_of(b, at, b->stride, n, terms);
+                          : gckpti_prefetch_of(b, at, b->stride, n, terms);
 }
 
 /* What of a is packed next, if it is another part: links after these or, as above, those of the
  * next item. */
 static gckpti_prefetch gckpti_mixed_next_a(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
-                                       int64_t item)
+                                           int64_t item)
 {
     const gckpti_products *base = &s->base;
     const gckpti_operand *a = &base->t->a;
@@ -14028,11 +14138,12 @@ static gckpti_prefetch gckpti_mixed_next_a(const gckpti_mixed_job *s, const gckp
     int64_t next = last ? item + base->call->threads : item, p = last ? 0 : w->end;
     int64_t i = next / base->col_blocks % base->row_blocks * base->rows;
     int64_t at = w->matrix * a->batch_stride + i * a->stride + p * a->k_stride;
-    int other = !s->in_place && next < base->col_blocks * base->row_blocks && (i != w->i || p != w->p);
+    int other =
+        !s->in_place && next < base->col_blocks * base->row_blocks && (i != w->i || p != w->p);
     int64_t terms = other ? gckpti_min(base->t->k - p, s->blocks * GCKPTI_K_BLOCK) : 0;
     int64_t rows = gckpti_min(base->t->m - i, base->rows);
     return a->k_stride == 1 ? gckpti_prefetch_of(a, at, a->stride, other ? rows : 0, terms)
-                        : gckpti_prefetch_of(a, at, a->k_stride, terms, rows);
+                            : gckpti_prefetch_of(a, at, a->k_stride, terms, rows);
 }
 
 /* As many blocks as are taken at a time, from link p on: where they end. */
@@ -14046,8 +14157,8 @@ static int64_t gckpti_mixed_k_end(const gckpti_mixed_job *s, int64_t p, gckpti_m
     return p;
 }
 
-static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_block *block, float *scratch,
-                               int64_t floats)
+static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_block *block,
+                                 float *scratch, int64_t floats)
 {
     const gckpti_mixed_job *s = (const gckpti_mixed_job *)(const void *)base;
     const gckpti_product *t = base->t;
@@ -14061,24 +14172,25 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
     const int64_t deep = GCKPTI_K_BLOCK / 2 * s->blocks;
     float *partial = scratch;
     scratch += s->keeps_partial ? s->base.rows * s->base.cols : 0;
-    void *a = scratch, *b = scratch + (s->in_place ? 0 : s->base.rows * deep); /* tiles read past a */
+    void *a = scratch,
+         *b = scratch + (s->in_place ? 0 : s->base.rows * deep); /* tiles read past a */
     gckpti_mixed_configure(s->kernels, 1);
     tile->b = (const uint32_t *)b;
     for (; w.p < t->k; w.p = w.end) {
-        gckpti_pack_lanes of_a = {
-            t, &t->a, w.matrix * t->a.batch_stride + w.i * t->a.stride, tile->m, w.p, 0
-        };
+        gckpti_pack_lanes of_a = { t,       &t->a, w.matrix * t->a.batch_stride + w.i * t->a.stride,
+                                   tile->m, w.p,   0 };
         w.end = gckpti_mixed_k_end(s, w.p, tile);
         of_a.blocks = tile->blocks, w.packed.min_exponent = 0;
         tile->a = (const uint16_t *)a, tile->a_row = 2 * deep, w.packed.rows_before = 0;
         if (s->in_place)
-            tile->a = t->a.bf16 + of_a.at + w.p, tile->a_row = t->a.stride, w.packed.rows_before = w.i;
+            tile->a = t->a.bf16 + of_a.at + w.p, tile->a_row = t->a.stride,
+            w.packed.rows_before = w.i;
         else
             s->kernels->pack_a(&of_a, words, (uint16_t *)a, tile->a_row);
         w.packed.next_prefetch = gckpti_mixed_next_a(s, &w, block->item);
         for (w.j = block->j0; w.j < block->j1; w.j += w.packed.n) {
             gckpti_pack_lanes of_b = { t, &t->b, w.matrix * t->b.batch_stride + w.j * t->b.stride,
-                                        0, w.p,   tile->blocks };
+                                       0, w.p,   tile->blocks };
             of_b.n = w.packed.n = gckpti_min(block->j1 - w.j, s->panel);
             tile->b_row = gckpti_ceil_to(w.packed.n, 16);
             w.partial = s->keeps_partial ? partial + s->base.rows * (w.j - block->j0) : NULL;
@@ -14126,8 +14238,8 @@ GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t
     s.base.call = call, s.base.t = t, s.base.run_block = gckpti_mixed_c_block;
     s.kernels = gckpti_kernels_of(call)->mixed;
     s.panel = s.kernels->tiles[gckpti_is_chain(t)].columns;
-    s.in_place = gckpti_is_in_place(s.kernels, &t->a) && t->k % GCKPTI_K_BLOCK == 0 && !t->k_period &&
-                 t->m >= s.kernels->tiles[0].row_step;
+    s.in_place = gckpti_is_in_place(s.kernels, &t->a) && t->k % GCKPTI_K_BLOCK == 0 &&
+                 !t->k_period && t->m >= s.kernels->tiles[0].row_step;
     s.base.floats = gckpti_mixed_workspace(t->m, t->n, t->k);
     if (s.base.floats)
         gckpti_mixed_fit(&s, s.in_place ? 2 * GCKPTI_MIXED_MC : GCKPTI_MIXED_MC,
@@ -14193,7 +14305,8 @@ static int gckpti_product_matches(const gckpti_mixed_kernels *kernels, int64_t r
     a[4 * K] = 0x3f80, a[4 * K + 2] = 0x1a40, a[5 * K + 48] = 0x3f00, a[6 * K + 1] = 0x7f80;
     gckpti_product t;
     memset(&t, 0, sizeof t);
-    t.batch = 1, t.m = M, t.n = N, t.k = K, t.k_period = run, t.c = c, t.c_stride = N, t.accumulate = 1;
+    t.batch = 1, t.m = M, t.n = N, t.k = K, t.k_period = run, t.c = c, t.c_stride = N,
+    t.accumulate = 1;
     for (int i = 0; i < (M + N) * K; i++)
         f32[i] = gckpti_from_bf16(a[i]) * 1.00390625f;
     t.a.f32 = f32, t.b.f32 = f32 + M * K, t.a.bf16 = wide ? NULL : a, t.b.bf16 = wide ? NULL : b;
@@ -14204,7 +14317,8 @@ static int gckpti_product_matches(const gckpti_mixed_kernels *kernels, int64_t r
     gckpt_call call;
     memset(&call, 0, sizeof call);
     call.threads = 1;
-    s.base.call = &call, s.base.t = &t, s.base.rows = 32, s.base.cols = GCKPTI_PANEL, s.base.col_blocks = 1;
+    s.base.call = &call, s.base.t = &t, s.base.rows = 32, s.base.cols = GCKPTI_PANEL,
+    s.base.col_blocks = 1;
     s.base.row_blocks = 1, s.kernels = kernels, s.blocks = 2, s.panel = GCKPTI_PANEL;
     for (int i = 0; i < M * N; i++)
         c[i] = i / N > 3 ? -0.0f : i % 5 ? 1.0f / (float)(i - 300) : 1e-38f;
@@ -14241,7 +14355,7 @@ static void gckpti_call_item(void *context, int64_t i, int64_t worker)
 }
 
 static void gckpti_for_each(const gckpt_call *call, int64_t n, int64_t cost,
-                        void (*item)(const gckpt_call *call, int64_t i))
+                            void (*item)(const gckpt_call *call, int64_t i))
 {
     gckpti_call_items s = { call, item };
     gckpt_parallel(call, n, cost, gckpti_call_item, &s);
@@ -14313,9 +14427,9 @@ static void gckpti_add_backward_broadcast(const gckpt_call *call)
     gckpti_add_backward(&plain);
 }
 
-#define GCKPTI_ELEMENTWISE_WITH(name, gradients)                                                      \
-    GCKPTI_OP_KERNELS(fast_##name, if (!gckpti_elementwise(call, backward, GCKPTI_KIND_##name))     \
-                                      (backward ? gradients : gckpti_##name##_forward)(call))
+#define GCKPTI_ELEMENTWISE_WITH(name, gradients)                                                   \
+    GCKPTI_OP_KERNELS(fast_##name, if (!gckpti_elementwise(call, backward, GCKPTI_KIND_##name))(   \
+                                       backward ? gradients : gckpti_##name##_forward)(call))
 #define GCKPTI_ELEMENTWISE(name) GCKPTI_ELEMENTWISE_WITH(name, gckpti_##name##_backward)
 GCKPTI_UNARY_OPS(GCKPTI_ELEMENTWISE)
 GCKPTI_ELEMENTWISE_WITH(add, gckpti_add_backward_broadcast)
@@ -14341,8 +14455,9 @@ static void gckpti_fast_dropout(const gckpt_call *call)
     const int64_t each = GCKPTI_ELEMENTS, n = gckpti_elements(&call->shape);
     gckpti_for_each(call, (n + each - 1) / each, 16 * each, gckpti_dropout_item);
 }
-GCKPTI_OP_KERNELS(fast_dropout, (backward || gckpti_is_training(call) ? gckpti_fast_dropout
-                                                                : gckpti_dropout_forward)(call))
+GCKPTI_OP_KERNELS(fast_dropout,
+                  (backward || gckpti_is_training(call) ? gckpti_fast_dropout
+                                                        : gckpti_dropout_forward)(call))
 
 /* ---- embed, gather: forward an item is a row; backward, 64 columns of all rows of an entry, so
  * that each element's sum keeps its order ---- */
@@ -14392,7 +14507,7 @@ static void gckpti_fast_take(const gckpt_call *call, int backward)
     if (!table->accumulate)
         gckpti_cpu_fill(call, table->grad, 0, gckpti_elements(&table->shape));
     gckpti_for_each(call, samples * ((n + size - 1) / size), 4 * rows / samples * size,
-                gckpti_take_columns);
+                    gckpti_take_columns);
 }
 GCKPTI_OP_KERNELS(fast_embed, gckpti_fast_take(call, backward))
 GCKPTI_OP_KERNELS(fast_gather, gckpti_fast_take(call, backward))
@@ -14404,14 +14519,14 @@ static void gckpti_fast_rows(const gckpt_call *call, int backward,
 {
     if (!backward || call->in[0].grad)
         gckpti_for_each(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape),
-                    backward ? gradients : forward);
+                        backward ? gradients : forward);
 }
 GCKPTI_OP_KERNELS(fast_softmax,
-                 gckpti_fast_rows(call, backward, gckpti_kernels_of(call)->softmax_forward,
-                                  gckpti_kernels_of(call)->softmax_backward))
+                  gckpti_fast_rows(call, backward, gckpti_kernels_of(call)->softmax_forward,
+                                   gckpti_kernels_of(call)->softmax_backward))
 GCKPTI_OP_KERNELS(fast_log_softmax,
-                 gckpti_fast_rows(call, backward, gckpti_kernels_of(call)->log_softmax_forward,
-                                  gckpti_kernels_of(call)->log_softmax_backward))
+                  gckpti_fast_rows(call, backward, gckpti_kernels_of(call)->log_softmax_forward,
+                                   gckpti_kernels_of(call)->log_softmax_backward))
 
 /* ---- sums over rows: bias += g, gain += g * normalised x; an item is 64 columns ---- */
 
@@ -14420,7 +14535,8 @@ static void gckpti_column_sums_item(void *context, int64_t i, int64_t worker)
     const gckpti_column_sums *s = (const gckpti_column_sums *)context;
     int64_t n = gckpti_last(&s->call->shape), first = i * GCKPTI_COLUMNS;
     (void)worker;
-    gckpti_kernels_of(s->call)->column_sums(s, first, first + gckpti_min(n - first, GCKPTI_COLUMNS));
+    gckpti_kernels_of(s->call)->column_sums(s, first,
+                                            first + gckpti_min(n - first, GCKPTI_COLUMNS));
 }
 
 /* gain, bias: numbers of the inputs, 0 for none. A single row may have no low parts: then they stay
@@ -14439,13 +14555,13 @@ GCKPTI_FN void gckpti_run_column_sums(const gckpt_call *call, int gain, int bias
     if (s.bias)
         gckpti_zero_unless(s.bias, n, b->accumulate);
     if (s.gain || s.bias)
-        gckpt_parallel(call, items, gckpti_rows(&call->shape) * GCKPTI_COLUMNS, gckpti_column_sums_item,
-                       &s);
+        gckpt_parallel(call, items, gckpti_rows(&call->shape) * GCKPTI_COLUMNS,
+                       gckpti_column_sums_item, &s);
 }
 
 GCKPTI_OP_KERNELS(fast_linear,
-                 (backward ? gckpti_fast_matmul_backward : gckpti_fast_matmul_forward)(call);
-                 if (backward) gckpti_run_column_sums(call, 0, call->inputs == 3 ? 2 : 0))
+                  (backward ? gckpti_fast_matmul_backward : gckpti_fast_matmul_forward)(call);
+                  if (backward) gckpti_run_column_sums(call, 0, call->inputs == 3 ? 2 : 0))
 
 /* ---- layernorm, rmsnorm: an item is a row, then 64 columns ---- */
 static void gckpti_fast_norm(const gckpt_call *call, int backward)
@@ -14474,8 +14590,8 @@ static void gckpti_fast_rotary(const gckpt_call *call, int backward)
     if (!(backward ? call->in[0].grad : call->out))
         return;
     gckpti_for_each(call, (t + GCKPTI_POSITIONS - 1) / GCKPTI_POSITIONS,
-                16 * GCKPTI_POSITIONS * n / ((const gckpti_rotary *)call->attributes)->heads,
-                gckpti_rotary_positions);
+                    16 * GCKPTI_POSITIONS * n / ((const gckpti_rotary *)call->attributes)->heads,
+                    gckpti_rotary_positions);
     gckpti_for_each(call, gckpti_rows(&call->shape), 2 * n, gckpti_kernels_of(call)->rotary);
 }
 GCKPTI_OP_KERNELS(fast_rotary, gckpti_fast_rotary(call, backward))
@@ -14490,8 +14606,8 @@ typedef struct {
     gckpti_conv_gemm w;
 } gckpti_conv_job;
 
-static void gckpti_conv_c_block(const gckpti_products *base, const gckpti_c_block *block, float *scratch,
-                               int64_t floats)
+static void gckpti_conv_c_block(const gckpti_products *base, const gckpti_c_block *block,
+                                float *scratch, int64_t floats)
 {
     gckpti_conv_gemm w = ((const gckpti_conv_job *)(const void *)base)->w;
     w.from += block->matrix * w.from_next, w.t.b.f32 += block->matrix * w.t.b.batch_stride;
@@ -14539,7 +14655,7 @@ static void gckpti_conv_item(void *context, int64_t i, int64_t worker)
     (void)worker;
     if (s->kind == GCKPTI_CONV_DW)
         gckpti_conv_results(s, 0, s->z->rows * s->r[0].results * line, c,
-                         gckpti_min(s->z->c - c, GCKPTI_COLUMNS));
+                            gckpti_min(s->z->c - c, GCKPTI_COLUMNS));
     else
         gckpti_conv_results(s, i * line, (i + 1) * line, 0, s->z->c);
 }
@@ -14551,7 +14667,7 @@ static void gckpti_conv_fast(const gckpt_call *call, gckpti_conv *s)
     const int64_t windows = z->rows * s->r[0].results, taps = s->r[0].taps * s->r[1].taps;
     if (z->group_c > 1 || z->group_o > 1) {
         gckpti_conv_job job = { { call, NULL, 0, 0, 0, 0, 0, gckpti_conv_c_block },
-                                   gckpti_conv_gemm_of(s) };
+                                gckpti_conv_gemm_of(s) };
         job.w.t.workspace = call->workspace, job.base.t = &job.w.t;
         job.base.floats = gckpti_conv_workspace(job.w.t.m, job.w.t.n, job.w.t.k);
         gckpti_products_split(&job.base);
@@ -14568,17 +14684,17 @@ static void gckpti_conv_fast(const gckpt_call *call, gckpti_conv *s)
 }
 
 GCKPTI_OP_KERNELS(fast_conv2d, gckpti_run_conv(call, backward, gckpti_conv_fast,
-                                             gckpti_kernels_of(call)->multiply_add);
-                 if (backward) gckpti_run_column_sums(call, 0, call->inputs == 3 ? 2 : 0))
+                                               gckpti_kernels_of(call)->multiply_add);
+                  if (backward) gckpti_run_column_sums(call, 0, call->inputs == 3 ? 2 : 0))
 
 GCKPTI_OP_KERNELS(fast_max_pool,
-                 gckpti_run_max_pool(call, backward, gckpti_kernels_of(call)->max_window))
+                  gckpti_run_max_pool(call, backward, gckpti_kernels_of(call)->max_window))
 GCKPTI_OP_KERNELS(fast_average_pool,
-                 gckpti_run_average_pool(call, backward, gckpti_kernels_of(call)->add,
-                                        gckpti_kernels_of(call)->divide))
+                  gckpti_run_average_pool(call, backward, gckpti_kernels_of(call)->add,
+                                          gckpti_kernels_of(call)->divide))
 
 GCKPTI_OP_KERNELS(fast_upsample, (void)backward;
-                 gckpti_run_upsample(call, gckpti_kernels_of(call)->scaled_add))
+                  gckpti_run_upsample(call, gckpti_kernels_of(call)->scaled_add))
 
 static void gckpti_fast_channels(const gckpt_call *call, int backward)
 {
@@ -14610,11 +14726,11 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
     if (h.mixed)
         gckpti_mixed_configure(mixed, 1);
     for (int64_t end = i + h.group; backward && i < end; i++)
-        (h.mixed ? mixed->attention_backward : kernels->attention_backward)(&h, i / h.heads, i % h.heads,
-                                                                       scratch);
+        (h.mixed ? mixed->attention_backward : kernels->attention_backward)(&h, i / h.heads,
+                                                                            i % h.heads, scratch);
     if (!backward)
-        (h.mixed ? mixed->attention_forward : kernels->attention_forward)(&h, i / h.heads, i % h.heads,
-                                                                     block * GCKPTI_QK_TILE, scratch);
+        (h.mixed ? mixed->attention_forward : kernels->attention_forward)(
+            &h, i / h.heads, i % h.heads, block * GCKPTI_QK_TILE, scratch);
     if (h.mixed)
         gckpti_mixed_configure(mixed, 0);
 }
@@ -14624,14 +14740,14 @@ static void gckpti_fast_attention(const gckpt_call *call, int backward, gckpti_a
     int64_t items = call->shape.d[0] * h.heads / h.group, cost = h.group * h.t * h.s * h.d;
     if (!backward) {
         items *= h.group * h.blocks;
-        cost = (gckpti_min(h.t, GCKPTI_QK_TILE) + 8) *
-               gckpti_min(h.visible.keys, h.window) * h.d; /* 8: to read */
+        cost = (gckpti_min(h.t, GCKPTI_QK_TILE) + 8) * gckpti_min(h.visible.keys, h.window) *
+               h.d; /* 8: to read */
     }
     gckpt_parallel(call, items, cost, gckpti_attention_item, &h);
 }
 
 GCKPTI_OP_KERNELS(fast_attention,
-                 gckpti_fast_attention(call, backward, gckpti_attention_begin(call, backward)))
+                  gckpti_fast_attention(call, backward, gckpti_attention_begin(call, backward)))
 #endif
 
 /* >>cpu/losses */
@@ -14641,20 +14757,20 @@ GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
     gckpti_loss_kernels kernels = { { k->element_loss_forward, k->element_loss_backward },
-                               gckpti_fast_products(call),
-                               k->online,
-                               k->surprisal,
-                               k->classes_backward,
-                               gckpti_mixed_of(k)->widen,
-                               gckpti_mixed_of(k)->narrow,
-                               k->exp,
-                               k->log,
-                               k->cap };
+                                    gckpti_fast_products(call),
+                                    k->online,
+                                    k->surprisal,
+                                    k->classes_backward,
+                                    gckpti_mixed_of(k)->widen,
+                                    gckpti_mixed_of(k)->narrow,
+                                    k->exp,
+                                    k->log,
+                                    k->cap };
     return kernels;
 }
 
 GCKPTI_OP_KERNELS(fast_linear_cross_entropy,
-                 gckpti_run_linear_cross_entropy(call, backward, gckpti_fast_loss))
+                  gckpti_run_linear_cross_entropy(call, backward, gckpti_fast_loss))
 GCKPTI_FAST_CLASSES(cross_entropy)
 GCKPTI_FAST_ELEMENT_LOSS(sum_loss, GCKPTI_LOSS_SUM)
 GCKPTI_FAST_ELEMENT_LOSS(mean_squared_error, GCKPTI_LOSS_SQUARED)
@@ -14741,21 +14857,21 @@ static void gckpti_cells_add_grads(const gckpti_sequence *s)
 }
 
 static void gckpti_run_cells(const gckpt_call *call, int backward, gckpti_cell_fn gates,
-                            gckpti_cell_fn gate_grads)
+                             gckpti_cell_fn gate_grads)
 {
     const gckpti_cell_kernels kernels = { gates,
-                                     gate_grads,
-                                     gckpti_cells_transpose,
-                                     gckpti_cells_forward,
-                                     gckpti_cells_backward,
-                                     gckpti_cells_add_grads };
+                                          gate_grads,
+                                          gckpti_cells_transpose,
+                                          gckpti_cells_forward,
+                                          gckpti_cells_backward,
+                                          gckpti_cells_add_grads };
     gckpti_run_sequence(call, backward, &kernels);
 }
 
 GCKPTI_OP_KERNELS(fast_gru, gckpti_run_cells(call, backward, gckpti_kernels_of(call)->gru_gates,
-                                           gckpti_kernels_of(call)->gru_backward))
+                                             gckpti_kernels_of(call)->gru_backward))
 GCKPTI_OP_KERNELS(fast_lstm, gckpti_run_cells(call, backward, gckpti_kernels_of(call)->lstm_gates,
-                                            gckpti_kernels_of(call)->lstm_backward))
+                                              gckpti_kernels_of(call)->lstm_backward))
 #endif
 
 /* >>cpu/kernels */
@@ -14818,7 +14934,9 @@ GCKPTI_FN int gckpti_kernels_match(const gckpti_kernels *kernels)
 {
     enum { N = 45 };
     float x[N], fast[3][N], plain[3][N], squares[2];
-    const gckpt_update_constants a = { 0.7f, 0.01f, 0.9f, 0.1f, 0.999f, 0.001f, 1e-8f, 0.003f, 1.3f };
+    const gckpt_update_constants a = {
+        0.7f, 0.01f, 0.9f, 0.1f, 0.999f, 0.001f, 1e-8f, 0.003f, 1.3f
+    };
     gckpt_update_pass p;
     gckpt_call c;
     memset(&p, 0, sizeof p);
@@ -15016,9 +15134,9 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
  *   ahead     gathers that begin earlier: another draft.
  *   encode    the plan: constant data that points to no graph.
  * The calls, in their order; each needs those above it:
- *   gckpti_build_model (ask/open.c) of a planner whose request is filled in and checked:
+ *   gckpti_build_model (planner/planner.c) of a planner whose request is filled in and checked:
  *     gckpti_model_ops, gckpti_model_nodes
- *   gckpti_plan_mode (ask/request.c): a maker, gckpti_lower_schedule, gckpti_place_buffers,
+ *   gckpti_plan_mode (planner/request.c): a maker, gckpti_lower_schedule, gckpti_place_buffers,
  *     gckpti_keep_lowered; or gckpti_search_open, gckpti_find_best, gckpti_place_candidate (search)
  *   gckpti_prefetch_gathers
  *   gckpti_encode_plan
@@ -15063,7 +15181,7 @@ typedef struct {
     size_t saved_bytes;
     gckpti_offset attributes, attribute_bytes; /* first of the plan's words */
     gckpti_offset shape; /* of the plan's sizes, with all rows of the micro-batch */
-    gckpti_offset name; /* offset into the plan's names; GCKPTI_NAMELESS: none */
+    gckpti_offset name;  /* offset into the plan's names; GCKPTI_NAMELESS: none */
     gckpti_id base;
     gckpti_id index; /* of the parameter or input in the plan; -1: of an op that does not run */
     gckpti_id in[GCKPT_MAX_INPUTS];
@@ -15074,7 +15192,8 @@ typedef struct {
 /* What else is known of a node. To run a plan, only where it offloads to is read. */
 typedef struct {
     gckpt_cost cost;
-    size_t host_value, host_saved; /* where slower memory has what is offloaded; GCKPTI_NO_OFFSET: nowhere */
+    size_t host_value,
+        host_saved; /* where slower memory has what is offloaded; GCKPTI_NO_OFFSET: nowhere */
     uint64_t hash; /* of the graph up to it as it was built; the node has the form that runs */
 } gckpti_plan_info;
 
@@ -15084,8 +15203,8 @@ typedef struct {
     uint32_t momentum; /* of a gckpt_running, bits */
     gckpti_offset name;
     gckpti_id node;
-    gckpti_id store_index;    /* its number in the store it was planned with */
-    gckpti_id running; /* not trained but measured by so many ops; 0: neither */
+    gckpti_id store_index; /* its number in the store it was planned with */
+    gckpti_id running;     /* not trained but measured by so many ops; 0: neither */
     gckpti_byte trained;
     gckpti_byte external; /* its values are the program's */
     gckpti_byte storage;  /* gckpt_storage */
@@ -15134,19 +15253,21 @@ static inline const size_t *gckpti_f32_copies(const gckpti_ins *ins, const gckpt
     return o->addends + ins->uses - 1;
 }
 
-/* Of a run of ops in bands of rows (plan/bands.c), the op `bands` in place of its last one:
+/* Of a run of ops in bands of rows (plan/fused_op.c), the op `bands` in place of its last one:
  * its attributes, behind it steps, links and, from byte `own`, the last op's own. Its node's `data`
  * is that op's row. Its inputs are those of the run, without parameters, which ops find as ever. */
 typedef struct {
-    int32_t steps, edges, tile_rows, ranges_offset; /* rows: of a band; at: in the workspace, gckpti_row_range */
-    int32_t inputs, last_offset, last_inputs, last_in[GCKPT_MAX_INPUTS]; /* in: the last op's, as it was built */
+    int32_t steps, edges, tile_rows,
+        ranges_offset; /* rows: of a band; at: in the workspace, gckpti_row_range */
+    int32_t inputs, last_offset, last_inputs,
+        last_in[GCKPT_MAX_INPUTS]; /* in: the last op's, as it was built */
     uint32_t kiloflops;
 } gckpti_fused;
 typedef struct {
     int32_t id, height, width; /* id -1: it copies an input; height: rows; width: floats of one */
-    int32_t offset, workspace;          /* its rows, its kernel's, in the workspace; in place of step ~at */
+    int32_t offset, workspace; /* its rows, its kernel's, in the workspace; in place of step ~at */
     int32_t edge, edges;       /* links[link..]: what it reads that has rows, or is an input */
-    uint32_t padding;           /* what rows of a padding have, bits of a float */
+    uint32_t padding;          /* what rows of a padding have, bits of a float */
 } gckpti_fused_step;
 typedef struct {
     int32_t input, from, stride, before,
@@ -15158,7 +15279,8 @@ typedef struct {
 } gckpti_row_range;
 /* Room for the call of an op of a run, in front of them: stacks of firmware are short. */
 enum { GCKPTI_FUSED_CALL = 1536 };
-typedef char gckpti_fused_call_fits[sizeof(gckpt_call) + GCKPTI_ALIGN <= GCKPTI_FUSED_CALL ? 1 : -1];
+typedef char
+    gckpti_fused_call_fits[sizeof(gckpt_call) + GCKPTI_ALIGN <= GCKPTI_FUSED_CALL ? 1 : -1];
 
 /* The first row that is not there yet, and the last + 1 that is made for the next band. */
 static inline int32_t gckpti_tile_first(const gckpti_row_range *range)
@@ -15172,17 +15294,17 @@ static inline int32_t gckpti_tile_end(const gckpti_fused_step *step, const gckpt
 
 /* What a request leaves open before there is any schedule; all 0: the graph as it was built. */
 typedef struct {
-    int lowering;  /* of the ops that have several (gckpti_take_lowering) */
+    int lowering; /* of the ops that have several (gckpti_take_lowering) */
     int order; /* of backwards; 0: reverse order of creation */
     int fused; /* runs of ops without gradients are bands (gckpti_fuse_ops) */
-    int no_offload;  /* nothing is offloaded, though the request allows it */
+    int no_offload; /* nothing is offloaded, though the request allows it */
 } gckpti_variant;
 
 typedef struct {
     int id;
     uint32_t weight; /* bits of a float */
     int regulariser;
-    int64_t sample_size;     /* elements of input 0 that count as one, or 1 */
+    int64_t sample_size;   /* elements of input 0 that count as one, or 1 */
     gckpt_cost built_cost; /* of the op that was built, if not of the one that runs */
 } gckpti_plan_term;
 
@@ -15199,7 +15321,7 @@ enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
 enum { GCKPTI_LOWERINGS = 5, GCKPTI_MAX_VRANKS = 32768 };
 
 /* The numbers of a plan, in their order: declared below, printed as C in this order, and those with
- * a limit, the most that a file may have, are what files have of them (tables/file.c). */
+ * a limit, the most that a file may have, are what files have of them (export/file.c). */
 /* clang-format off */
 #define GCKPTI_PLAN_NUMBERS(X)                                                                     \
     X(uint64_t, hash, 0) X(uint64_t, check, 0) /* gckpt_plan_hash; the same of what runs */        \
@@ -15309,19 +15431,20 @@ typedef struct {
     int id;
     int in, inputs;         /* links[in..]: units whose values the forward reads, each once */
     int read, reads;        /* links[read..]: units whose values the backward reads */
-    int backward_index;                /* of its backward; -1: none */
+    int backward_index;     /* of its backward; -1: none */
     int target;             /* target[target..]: where its backward puts gradients, by input */
-    int64_t out, saved, workspace; /* bytes of its results; of its forward's workspace; rounded up */
+    int64_t out, saved,
+        workspace;          /* bytes of its results; of its forward's workspace; rounded up */
     uint64_t cost;          /* of the forward */
     int reduce, reduces;    /* reduction[reduce..]: behind its backward */
     unsigned char accumulate, zero; /* of its backward, as gckpti_ins has them */
-    unsigned char reads_saved;        /* the backward does */
-    unsigned char runs_once;            /* computed once: pins, side effects, the prologue */
-    unsigned char side_effect;           /* the first forward stays, read or not */
-    unsigned char must_recompute;        /* gckpt_recompute: computed anew for the backwards */
+    unsigned char reads_saved;      /* the backward does */
+    unsigned char runs_once;        /* computed once: pins, side effects, the prologue */
+    unsigned char side_effect;      /* the first forward stays, read or not */
+    unsigned char must_recompute;   /* gckpt_recompute: computed anew for the backwards */
     unsigned char fetched;          /* its last value is read at the end */
     unsigned char in_place;         /* bit i: the result may replace the value of links[in + i] */
-    unsigned char can_offload;         /* what it leaves may be offloaded */
+    unsigned char can_offload;      /* what it leaves may be offloaded */
 } gckpti_node;
 
 /* A REDUCE: sums of leaves of a tensor's gradient, behind the last backward of the body that adds
@@ -15329,7 +15452,7 @@ typedef struct {
 typedef struct {
     int id;
     int partials; /* the first of p->levels sums that wait */
-    int recv;  /* room for another rank's part, of all that are behind one backward */
+    int recv;     /* room for another rank's part, of all that are behind one backward */
     int shard; /* this rank's share of the sum, if that leaves the rest */
 } gckpti_reduction;
 
@@ -15342,8 +15465,9 @@ typedef struct {
     int resident;    /* it lives through the whole step */
     /* Gradients that have the same bytes (one is written in place of another, or is passed on) are
      * a list that begins at `storage`, by the backward they begin at. Of a gradient: */
-    int alias_root, next_alias;    /* where its list begins, itself if it is alone; the next in it */
-    int last_alias, first_live, last_use; /* of the one that begins it: last; first still used; their last use */
+    int alias_root, next_alias; /* where its list begins, itself if it is alone; the next in it */
+    int last_alias, first_live,
+        last_use; /* of the one that begins it: last; first still used; their last use */
     gckpt_buffer_kind kind;
     size_t size;
 } gckpti_gradient;
@@ -15360,12 +15484,13 @@ typedef struct {
 typedef struct {
     int *entry, length; /* u: forward of unit u; ~u: its backward; u + units: reload; hold */
     int *value_end, *saved_end; /* of a forward or a reload: last uses of what it makes, or -1 */
-    int *offload_parts;           /* of a forward: GCKPTI_VALUE, ..: what is offloaded behind it; */
-                              /* of a hold: what of that it keeps */
-    int64_t *live_bytes, peak;      /* bytes; INT64_MAX: more is offloaded than may be */
-    uint64_t recompute_cost, transfer_cost;    /* cost of all forwards but the first ones; of copies; */
-    uint64_t overhead;           /* of both, at the search's price of copies */
-    int64_t host_bytes;              /* bytes of slower memory */
+    int *offload_parts;         /* of a forward: GCKPTI_VALUE, ..: what is offloaded behind it; */
+                                /* of a hold: what of that it keeps */
+    int64_t *live_bytes, peak;  /* bytes; INT64_MAX: more is offloaded than may be */
+    uint64_t recompute_cost,
+        transfer_cost;  /* cost of all forwards but the first ones; of copies; */
+    uint64_t overhead;  /* of both, at the search's price of copies */
+    int64_t host_bytes; /* bytes of slower memory */
 } gckpti_schedule;
 
 /* A schedule's items in little memory: runs, in which each item is one more than the one before. */
@@ -15376,15 +15501,16 @@ typedef struct {
 /* What a pass over a schedule notes of a unit; of its version where the pass is, or -1 for none. */
 typedef struct {
     int64_t out, saved;       /* bytes */
-    int64_t stamp;           /* search: the stamp of the last closure that has seen it */
-    uint64_t ready;         /* gckpti_schedule_time: when its reload has come */
+    int64_t stamp;            /* search: the stamp of the last closure that has seen it */
+    uint64_t ready;           /* gckpti_schedule_time: when its reload has come */
     int value_end, saved_end; /* last uses */
-    int start, prev_use;        /* its forward; the use before, or start */
-    int run_count;               /* forwards before the position */
+    int start, prev_use;      /* its forward; the use before, or start */
+    int run_count;            /* forwards before the position */
     int touched;            /* search: moves chosen so far compute or read it */
-    int persistent;               /* of the prologue, and every micro-batch reads its value */
-    int reload_parts, offload_parts;        /* parts that a later reload brings back; that are ever offloaded */
-    int dropped;              /* pins: its result is let go */
+    int persistent;         /* of the prologue, and every micro-batch reads its value */
+    int reload_parts,
+        offload_parts; /* parts that a later reload brings back; that are ever offloaded */
+    int dropped;       /* pins: its result is let go */
 } gckpti_node_state;
 
 /* What a schedule comes to: instructions, and the buffers they use, yet to be placed. It owns all
@@ -15395,18 +15521,20 @@ typedef struct {
     int *entry_ins;    /* by item of the schedule: its instruction; of its end, too */
     int *backward_ins; /* by nth: its instruction; then the last of the body, and the end */
     gckpti_ins *ins;
-    size_t *live_bytes;                  /* bytes, by instruction */
+    size_t *live_bytes;            /* bytes, by instruction */
     size_t length, body, epilogue; /* instructions; where these parts begin */
     gckpt_buffer *buffers;         /* in the order they begin */
     size_t buffer_count;
     size_t *operands; /* numbers of buffers */
     size_t operand_count;
     int *value, *saved, *gradient; /* buffers, by position and by gradient; -1: none */
-    int *latest_def; /* by unit: has it run; when buffers are listed: where what is read now was made */
+    int *
+        latest_def; /* by unit: has it run; when buffers are listed: where what is read now was made */
     size_t peak, arena, kind_bytes[GCKPT_BYTES_KINDS];
-    double peak_estimate; /* the bound, even when this machine cannot address it */
+    double peak_estimate;  /* the bound, even when this machine cannot address it */
     uint64_t cost, hidden; /* hidden: of copies, beside what is computed */
-    size_t *host_offset, offloaded; /* far[2u], [2u + 1]: where that has a unit's value, aux; its bytes */
+    size_t *host_offset,
+        offloaded; /* far[2u], [2u + 1]: where that has a unit's value, aux; its bytes */
 } gckpti_lowered;
 
 typedef struct {
@@ -15421,11 +15549,12 @@ typedef struct gckpti_planner {
     const gckpt_term *terms;
     gckpti_variant variant;
     uint64_t base_cost, forward_cost; /* of a step that computes nothing twice; of its forwards */
-    uint64_t least_cost;             /* the same, whatever the variant */
+    uint64_t least_cost;              /* the same, whatever the variant */
     uint64_t fast_cost; /* if nonzero, a search that finds no plan lowers `fast` to the fewest */
-    size_t fast_bytes;        /* bytes of an arena in which it finds no more work than that */
+    size_t fast_bytes;  /* bytes of an arena in which it finds no more work than that */
     int term_count, n, threads;      /* n: tensors */
-    int plain, accumulates, inference; /* no fast kernels; several micro-batches; nothing is trained */
+    int plain, accumulates,
+        inference; /* no fast kernels; several micro-batches; nothing is trained */
     int orders; /* bit i: order i of backwards may take fewer bytes than order 0, which it has */
     size_t alignment;
     gckpti_allocator *memory;
@@ -15434,43 +15563,45 @@ typedef struct gckpti_planner {
     /* the model */
     unsigned char *active, *rounding; /* by id: GCKPTI_HAS_GRADIENT, ..; GCKPTI_ROUNDED, .. */
     size_t *workspace_forward, *workspace_backward;
-    gckpt_cost *cost, *model_cost;              /* model: by the model, whatever desc.costs say */
-    const gckpt_cost *built_cost, *built_model_cost; /* the same of the graph as it was built, if it is not */
+    gckpt_cost *cost, *model_cost; /* model: by the model, whatever desc.costs say */
+    const gckpt_cost *built_cost,
+        *built_model_cost; /* the same of the graph as it was built, if it is not */
     int *body, body_count; /* ids of what a body's schedule is made of, read by anybody or not */
     gckpti_node *node;
-    int nodes, prologue; /* prologue: the first units, computed once a step */
-    int recompute_count;          /* how many have gckpt_recompute */
-    int can_offload;        /* whether some may be offloaded, */
+    int nodes, prologue;                /* prologue: the first units, computed once a step */
+    int recompute_count;                /* how many have gckpt_recompute */
+    int can_offload;                    /* whether some may be offloaded, */
     int64_t host_limit, max_host_limit; /* to so many bytes, in the present search; at the most; */
-    int overlap;          /* copies run beside what is computed: work is a time */
-    int copy_cost;           /* of copies, to the search (gckpti_scaled_cost) */
-    int *node_of;             /* unit of a tensor id, or -1 */
+    int overlap;                        /* copies run beside what is computed: work is a time */
+    int copy_cost;                      /* of copies, to the search (gckpti_scaled_cost) */
+    int *node_of;                       /* unit of a tensor id, or -1 */
     int *edges, edge_count;
     int *backward, backwards, body_backwards; /* units by nth; how many; of these, the body's */
     gckpti_gradient *gradient;
     int gradients;
     gckpti_target *target;
     int targets;
-    int virtual_ranks, tree_depth;                      /* of a step; sums of a rank's own that may wait */
+    int virtual_ranks, tree_depth;           /* of a step; sums of a rank's own that may wait */
     gckpti_reduction *reduction;             /* in the order of their backwards */
     int reductions, *reduction_of;           /* by id, or -1 */
     int64_t *gradient_at, *gradient_between; /* bytes of gradients, by nth */
     struct gckpti_bound *bound; /* by price, the whole one first; NULL: not asked yet */
     int *first_use; /* by id: the first target for its gradient, as the contract has it, or -1 */
     int *total;     /* by id: the gradient that all of it is added up in, or -1 */
-    int has_lowering;    /* some op has the variant's form */
-    int has_fused, *fused_into;     /* some run is in bands; by id: the last op of its run, or -1 */
-    int *late, *late_index, *needed_by; /* gckpti_find_late: units in its order; by unit: turns, first ranks */
+    int has_lowering;           /* some op has the variant's form */
+    int has_fused, *fused_into; /* some run is in bands; by id: the last op of its run, or -1 */
+    int *late, *late_index,
+        *needed_by; /* gckpti_find_late: units in its order; by unit: turns, first ranks */
     /* by unit, for one pass over a schedule, nothing from one to the next but what is marked */
     gckpti_node_state *state;
-    int *queue;                        /* of pins (gckpti_recompute_dropped): what to compute again */
+    int *queue; /* of pins (gckpti_recompute_dropped): what to compute again */
     unsigned char *computed;           /* has it run */
-    gckpti_segment_frame *segment_stack;       /* gckpti_build_segments: the segments it is in */
-    int *entries;                         /* what a maker writes: the body of a schedule, */
-    size_t entry_count, entry_capacity; /* empty between two makers */
-    gckpti_lowered lowered, best;          /* the latest; the one to keep */
-    gckpti_scratch temp; /* for one pass over a draft, cleared by the next that needs it */
-    double store_all_peak;         /* of store-all; 0: not drafted yet */
+    gckpti_segment_frame *segment_stack; /* gckpti_build_segments: the segments it is in */
+    int *entries;                        /* what a maker writes: the body of a schedule, */
+    size_t entry_count, entry_capacity;  /* empty between two makers */
+    gckpti_lowered lowered, best;        /* the latest; the one to keep */
+    gckpti_scratch temp;   /* for one pass over a draft, cleared by the next that needs it */
+    double store_all_peak; /* of store-all; 0: not drafted yet */
 } gckpti_planner;
 
 /* ---- plan/tensors.c ---- */
@@ -15577,11 +15708,12 @@ static inline int gckpti_variant_applies(const gckpti_planner *p)
  * or fewer bytes. */
 GCKPTI_FN int gckpti_is_cheaper(const gckpti_planner *q, const gckpti_planner *p);
 
-/* ---- plan/bands.c ---- */
+/* ---- plan/fused_op.c ---- */
 #ifndef GCKPT_NO_TILES
 /* What the next band, to row `end` of the output, needs and lets go, by step. */
 GCKPTI_FN void gckpti_next_tile(const gckpti_fused *b, const gckpti_fused_step *step,
-                                 const gckpti_fused_edge *edges, gckpti_row_range *range, int32_t end);
+                                const gckpti_fused_edge *edges, gckpti_row_range *range,
+                                int32_t end);
 
 /* Runs a run; in run. */
 GCKPTI_FN void gckpti_fused_forward(const gckpt_call *call);
@@ -15598,7 +15730,7 @@ enum { GCKPTI_ORDER_COUNT = 3 }; /* orders of backwards; 0 is the reverse of cre
 GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p);
 GCKPTI_FN gckpt_result gckpti_model_nodes(gckpti_planner *p);
 
-/* ---- plan/makers.c ---- */
+/* ---- plan/builders.c ---- */
 /* Appends an item to p->made; p->failed where there is no memory. */
 GCKPTI_FN void gckpti_emit(gckpti_planner *p, int entry);
 
@@ -15647,8 +15779,8 @@ GCKPTI_FN int gckpti_to_spans(const int *entry, int length, gckpti_span *spans);
 GCKPTI_FN void gckpti_from_spans(const gckpti_span *spans, int length, int *entry);
 
 /* Makes a schedule of a body: with pins, without what nobody reads; its lives. 0: no memory. */
-GCKPTI_FN int gckpti_finish_schedule(gckpti_planner *p, const int *entries, int length, gckpti_scratch *scratch,
-                            gckpti_schedule *s);
+GCKPTI_FN int gckpti_finish_schedule(gckpti_planner *p, const int *entries, int length,
+                                     gckpti_scratch *scratch, gckpti_schedule *s);
 
 /* Begins a pass: forgets what the one before noted. */
 GCKPTI_FN void gckpti_reset_states(gckpti_planner *p);
@@ -15700,9 +15832,9 @@ static inline uint64_t gckpti_entry_cost(const gckpti_planner *p, int entry)
  * the items) what is offloaded is held, which is written there, as long as it is copied and a limit
  * of live bytes has room. */
 GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, int64_t limit,
-                               gckpti_schedule *out);
+                                        gckpti_schedule *out);
 
-/* ---- plan/draft.c, plan/place.c, plan/makers.c ---- */
+/* ---- plan/lowered.c, plan/place.c, plan/builders.c ---- */
 /* Drafts the body of a schedule: p->draft, all but offsets, in place of what it was. E_MEMORY and
  * not p->failed: more bytes than this machine can address (gckpti_is_too_large). */
 GCKPTI_FN gckpt_result gckpti_lower_schedule(gckpti_planner *p, const int *entries, int length);
@@ -15732,7 +15864,7 @@ GCKPTI_FN int gckpti_group_size(const gckpti_planner *p, size_t i);
 /* Drafts a mode, placed: p->best. */
 GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode);
 
-/* ---- plan/ahead.c ---- */
+/* ---- plan/prefetch.c ---- */
 #ifndef GCKPT_NO_RANKS
 /* desc.link_beside: gathers of p->best begin as much ahead of their readers as hides them, where
  * its arena stays within `arena` bytes. */
@@ -15770,7 +15902,8 @@ GCKPTI_FN int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_lowered *d)
 GCKPTI_FN int gckpti_counted_input(const gckpt_op *op);
 
 /* The plan of a draft that is placed, written where it stays; NULL without memory. */
-GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, const gckpti_lowered *d, gckpt_mode mode);
+GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, const gckpti_lowered *d,
+                                         gckpt_mode mode);
 
 /* What the files of plan share; no other folder uses it. */
 
@@ -15794,7 +15927,7 @@ typedef struct {
 
 typedef struct {
     int start, end; /* of the blocks below it that have no offset yet: the latest start, the */
-    uint32_t priority;  /* earliest end, the first turn */
+    uint32_t priority; /* earliest end, the first turn */
 } gckpti_branch;
 
 typedef struct {
@@ -15806,7 +15939,7 @@ typedef struct {
 typedef struct {
     size_t n, length, alignment, visited; /* work: nodes and levels looked at */
     size_t goal;         /* greatest sum of live sizes, rounded up: the bound or a little more */
-    size_t resident;        /* bytes of what lives all the time; n, goal and offsets are without it */
+    size_t resident;     /* bytes of what lives all the time; n, goal and offsets are without it */
     gckpti_skyline_level *level; /* by instruction */
     gckpti_branch *tree; /* 1 is the root, n + i belongs to candidate i */
     gckpti_placement *placements; /* in Z-order */
@@ -15817,22 +15950,23 @@ typedef struct {
 /* ---- plan/mixed.c ---- */
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p);
-GCKPTI_FN void gckpti_mark_precision(gckpti_planner *p, const gckpt_tensor *t, gckpt_precision precision);
+GCKPTI_FN void gckpti_mark_precision(gckpti_planner *p, const gckpt_tensor *t,
+                                     gckpt_precision precision);
 GCKPTI_FN size_t gckpti_place_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
-                                    size_t *copy);
+                                     size_t *copy);
 GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *ins,
                                     size_t *operand);
 /* Whether a plan that is otherwise complete has copies of parameters. */
 GCKPTI_FN void gckpti_encode_weights(const gckpti_planner *p, gckpt_plan *plan);
 #else
 static inline void gckpti_mark_rounding(gckpti_planner *p) { (void)p; }
-#define gckpti_mark_precision(...)                      ((void)0)
+#define gckpti_mark_precision(...)                ((void)0)
 #define gckpti_place_copies(p, t, backward, copy) ((void)(copy), (size_t)0)
 #define gckpti_encode_copies(...)                ((void)0)
 #define gckpti_encode_weights(...)               ((void)0)
 #endif
 
-/* ---- plan/bands.c, plan/runs.c ---- */
+/* ---- plan/fused_op.c, plan/fuse.c ---- */
 #ifndef GCKPT_NO_TILES
 enum { GCKPTI_FUSED_OPS = 64, GCKPTI_FUSED_STEPS = GCKPTI_FUSED_OPS + GCKPT_MAX_INPUTS };
 
@@ -15840,9 +15974,9 @@ enum { GCKPTI_FUSED_OPS = 64, GCKPTI_FUSED_STEPS = GCKPTI_FUSED_OPS + GCKPT_MAX_
 typedef struct {
     gckpt_receptive_field rows;
     void *attributes; /* for bands */
-    int last_reader;         /* the last op that reads it; p->n: the program does */
+    int last_reader;  /* the last op that reads it; p->n: the program does */
     int step;         /* of a run that is being made; -1: none */
-    int64_t live_bytes;     /* bytes that are there before it and are read by it or later ops */
+    int64_t live_bytes; /* bytes that are there before it and are read by it or later ops */
 } gckpti_row_op;
 
 /* Of the buffer of a step: rows; those that are made at once; from one band to the next some stay;
@@ -15973,7 +16107,8 @@ GCKPTI_FN int64_t gckpti_vrank_rows(const gckpt_plan *p, int64_t rows, int64_t v
 
 GCKPTI_FN int gckpti_is_single_norm(const gckpt_op *op, const gckpt_shape *shape, int64_t rows)
 {
-    return op && op->flags & GCKPTI_BUILTIN_OP && gckpti_has_running(op) && gckpti_rows(shape) == rows;
+    return op && op->flags & GCKPTI_BUILTIN_OP && gckpti_has_running(op) &&
+           gckpti_rows(shape) == rows;
 }
 
 GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p, int64_t rows)
@@ -15987,13 +16122,17 @@ GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p, int64_t rows)
     return single;
 }
 
-GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *plan, int64_t rows, int rank, int64_t *first)
+GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *plan, int64_t rows, int rank,
+                                       int64_t *first)
 {
     int64_t begin = 0, end = rows > 0 ? rows : 0;
-    if (plan && plan->ranks > 1 && plan->virtual_ranks >= plan->ranks && rank >= 0 && rank < plan->ranks) {
+    if (plan && plan->ranks > 1 && plan->virtual_ranks >= plan->ranks && rank >= 0 &&
+        rank < plan->ranks) {
         int64_t per_rank = plan->virtual_ranks / plan->ranks, batch = gckpti_vrank_batch(plan, end);
-        begin = gckpti_min(gckpti_vrank_first_row(batch, plan->virtual_ranks, rank * per_rank), end);
-        end = gckpti_min(gckpti_vrank_first_row(batch, plan->virtual_ranks, (rank + 1) * per_rank), end);
+        begin =
+            gckpti_min(gckpti_vrank_first_row(batch, plan->virtual_ranks, rank * per_rank), end);
+        end = gckpti_min(gckpti_vrank_first_row(batch, plan->virtual_ranks, (rank + 1) * per_rank),
+                         end);
     }
     if (first)
         *first = begin;
@@ -16073,10 +16212,9 @@ GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes)
 /* ---- bytes of values and gradients; copies and low parts of sums in front of a workspace ---- */
 GCKPTI_FN size_t gckpti_tensor_bytes(const gckpti_planner *p, const gckpt_tensor *t, int bf16_flag)
 {
-    return (size_t)gckpti_elements(&t->shape) *
-           (p->rounding[t->base->id] & bf16_flag ? 2
-            : t->type == GCKPT_U8             ? 1
-                                              : sizeof(float));
+    return (size_t)gckpti_elements(&t->shape) * (p->rounding[t->base->id] & bf16_flag ? 2
+                                                 : t->type == GCKPT_U8                ? 1
+                                                                       : sizeof(float));
 }
 
 GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t)
@@ -16168,7 +16306,8 @@ GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p)
 {
     for (int i = 0; i < p->n && p->desc->precision != GCKPT_FP32; i++) {
         const gckpt_tensor *t = p->tensors[i];
-        if (t->kind == GCKPTI_OP && t->type == GCKPT_F32 && !t->batch_invariant && !gckpti_is_loss(t))
+        if (t->kind == GCKPTI_OP && t->type == GCKPT_F32 && !t->batch_invariant &&
+            !gckpti_is_loss(t))
             p->rounding[i] = GCKPTI_ROUNDED | GCKPTI_BF16_VALUE | GCKPTI_BF16_GRADIENT;
     }
     for (int i = 0; i < p->desc->fetches; i++) {
@@ -16191,15 +16330,16 @@ static int gckpti_has_strips(const gckpti_planner *p, const gckpt_tensor *t)
     const int rows = gckpti_has_builtin_flag(t->op, GCKPTI_IS_ROWWISE);
     const int bf16_flag = GCKPTI_BF16_VALUE | GCKPTI_BF16_GRADIENT;
     int strips = rows ? gckpti_last(&t->shape) <= GCKPTI_STRIP_ROW
-                        : gckpti_has_builtin_flag(t->op, GCKPTI_IS_ELEMENTWISE);
+                      : gckpti_has_builtin_flag(t->op, GCKPTI_IS_ELEMENTWISE);
     for (int i = 0; i < t->inputs && strips; i++)
         strips = rows ? i == 0 || !gckpti_is_bf16(p, t->in[i], bf16_flag)
-                        : gckpti_elements(&t->in[i]->shape) == gckpti_elements(&t->shape);
+                      : gckpti_elements(&t->in[i]->shape) == gckpti_elements(&t->shape);
     return strips;
 }
 
 /* Notes what op t computes in, and whether it runs in portions. */
-GCKPTI_FN void gckpti_mark_precision(gckpti_planner *p, const gckpt_tensor *t, gckpt_precision precision)
+GCKPTI_FN void gckpti_mark_precision(gckpti_planner *p, const gckpt_tensor *t,
+                                     gckpt_precision precision)
 {
     int on_cpu = precision != GCKPT_FP32 && !p->desc->backend;
     int strips = on_cpu && gckpti_has_strips(p, t) ? GCKPTI_IN_STRIPS : 0;
@@ -16219,7 +16359,7 @@ static int gckpti_bf16_inputs(const gckpti_planner *p, const gckpt_tensor *t)
 /* Where in the workspace of op t copies lie, in the order of gckpti_f32_copies. Returns their
  * bytes. A kernel that computes in place does so in a copy. */
 GCKPTI_FN size_t gckpti_place_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
-                                    size_t *copy)
+                                     size_t *copy)
 {
     const int takes = gckpti_bf16_inputs(p, t);
     const int stochastic = gckpti_precision_of(p->rounding[t->id]) == GCKPT_BF16_STOCHASTIC;
@@ -16270,7 +16410,8 @@ GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *i
             copy[2 * i + 1] = copy[out + 1];
     for (int k = 0; k < out + 2; k++)
         copy[k] += copy[k] == GCKPTI_NO_OFFSET ? 0 : o.workspace;
-    operand[ins->operands + 2] = all > bytes ? o.workspace + gckpti_round_up(bytes, 64) : GCKPTI_NO_OFFSET;
+    operand[ins->operands + 2] =
+        all > bytes ? o.workspace + gckpti_round_up(bytes, 64) : GCKPTI_NO_OFFSET;
 }
 
 /* ---- copies of parameters, as bf16 (gckpt_plan_desc.bf16_weights) ---- */
@@ -16308,7 +16449,7 @@ GCKPTI_FN void gckpti_encode_weights(const gckpti_planner *p, gckpt_plan *plan)
 }
 #endif
 
-/* >>plan/forms */
+/* >>plan/op_lowerings */
 GCKPTI_COLD_BEGIN
 
 /* ---- forms: what else returns the bits of an op, with other bytes and other work ---- */
@@ -16323,7 +16464,8 @@ static int gckpti_set_lowering(gckpti_planner *p, gckpt_tensor *t, int lowering)
     if (t->op == &gckpti_op_cross_entropy) {
         if ((logits->op != &gckpti_op_matmul && logits->op != &gckpti_op_linear) ||
             logits->inputs != 2 || !*(const int *)logits->attributes || logits->mixes_rows ||
-            logits->batch_invariant || logits->in[1]->shape.n != 2 || !logits->in[1]->batch_invariant)
+            logits->batch_invariant || logits->in[1]->shape.n != 2 ||
+            !logits->in[1]->batch_invariant)
             return 0;
         t->op = &gckpti_op_linear_cross_entropy;
         t->in[2] = t->in[1];
@@ -16347,10 +16489,12 @@ static int gckpti_set_lowering(gckpti_planner *p, gckpt_tensor *t, int lowering)
 /* Whether `as` may run in place of t. A tensor it does not read any more is not computed: nobody
  * else may want it, nor may its rounding be part of the numbers; and what sent gradients to the
  * inputs of that tensor sends them from t, so nobody may add to them in between. */
-static int gckpti_can_lower(const gckpti_planner *p, const gckpt_tensor *t, const gckpt_tensor *lowered)
+static int gckpti_can_lower(const gckpti_planner *p, const gckpt_tensor *t,
+                            const gckpt_tensor *lowered)
 {
     const gckpt_tensor *replaced = t->in[0]->base;
-    if (t->batch_invariant || !(p->active[t->id] & GCKPTI_HAS_BACKWARD) || p->desc->precision == GCKPT_BF16_FAST)
+    if (t->batch_invariant || !(p->active[t->id] & GCKPTI_HAS_BACKWARD) ||
+        p->desc->precision == GCKPT_BF16_FAST)
         return 0; /* a backend's fast kernels have one form */
     if (lowered->in[0]->base == replaced)
         return 1;
@@ -16363,7 +16507,8 @@ static int gckpti_can_lower(const gckpti_planner *p, const gckpt_tensor *t, cons
         const gckpt_tensor *user = p->g->tensors[i];
         for (int k = 0; user != t && user->kind == GCKPTI_OP && k < user->inputs; k++) {
             const gckpt_tensor *q = user->in[k]->base;
-            if (q == replaced || (i < t->id && (q == lowered->in[0]->base || q == lowered->in[1]->base)))
+            if (q == replaced ||
+                (i < t->id && (q == lowered->in[0]->base || q == lowered->in[1]->base)))
                 return 0;
         }
     }
@@ -16378,7 +16523,8 @@ GCKPTI_FN void gckpti_take_lowering(gckpti_planner *p)
         const gckpt_tensor *t = p->g->tensors[i];
         for (int lowering = gckpti_is_loss(t) ? p->variant.lowering : 0; lowering > 0; lowering--) {
             gckpt_tensor lowered = *t;
-            if (!gckpti_set_lowering(p, &lowered, lowering) || (lowered.attribute_bytes && !lowered.attributes) ||
+            if (!gckpti_set_lowering(p, &lowered, lowering) ||
+                (lowered.attribute_bytes && !lowered.attributes) ||
                 !gckpti_can_lower(p, t, &lowered))
                 continue;
             p->tensors[i] =
@@ -16422,8 +16568,8 @@ GCKPTI_FN void gckpti_list_uses(gckpti_planner *p)
     size_t ids = (size_t)p->n * sizeof(int), n = 0;
     for (int u = 0; u < p->nodes; u++)
         n += p->node[u].backward_index < 0 ? 0 : (size_t)p->tensors[p->node[u].id]->inputs;
-    size_t sums =
-        p->virtual_ranks > 1 ? n * (size_t)(3 + p->tree_depth) : n; /* REDUCE: what waits, work, shard */
+    size_t sums = p->virtual_ranks > 1 ? n * (size_t)(3 + p->tree_depth)
+                                       : n; /* REDUCE: what waits, work, shard */
     p->gradient = (gckpti_gradient *)gckpti_scratch_alloc(&p->scratch, sums, sizeof *p->gradient);
     p->target = (gckpti_target *)gckpti_scratch_alloc(&p->scratch, n, sizeof *p->target);
     memset(p->first_use, 0xff, ids);
@@ -16564,7 +16710,8 @@ static void gckpti_find_target(gckpti_planner *p, gckpti_node *u, const gckpt_te
     } else {
         target->total = so_far;
         target->gradient = gckpti_gradient_new(
-            p, q, so_far < 0 ? gckpti_gradient_bytes(p, q) : gckpti_tensor_bytes(p, q, 0), u->backward_index);
+            p, q, so_far < 0 ? gckpti_gradient_bytes(p, q) : gckpti_tensor_bytes(p, q, 0),
+            u->backward_index);
         if (sums) {
             u->accumulate |= bit;
             u->zero |= bit;
@@ -16644,7 +16791,8 @@ static void gckpti_sum_gradient_bytes(gckpti_planner *p)
         p->gradient_between[r] += p->gradient_between[r - 1];
     }
     for (int r = 0; r < p->backwards && !p->failed; r++)
-        p->gradient_at[r] += gckpti_model_size(p, p->workspace_backward[p->node[p->backward[r]].id]);
+        p->gradient_at[r] +=
+            gckpti_model_size(p, p->workspace_backward[p->node[p->backward[r]].id]);
 }
 
 /* Whether the ranks need no more than their shares of a parameter's gradient behind its REDUCE. */
@@ -16744,10 +16892,10 @@ typedef struct {
 } gckpti_edge;
 typedef struct {
     gckpti_planner *p;
-    int *wait_count, *first_edge;        /* by unit: for how many it waits; its first edge */
-    int *reads_left;                /* by unit: backwards that are still to read its value */
+    int *wait_count, *first_edge; /* by unit: for how many it waits; its first edge */
+    int *reads_left;              /* by unit: backwards that are still to read its value */
     gckpti_edge *edge;        /* to units that wait for it */
-    unsigned char *has_gradient;      /* by id: its gradient is there */
+    unsigned char *has_gradient; /* by id: its gradient is there */
     int *ready;               /* units whose turn may be next */
     int edges, ready_count, count_values; /* count: of ready; values: they have bytes */
 } gckpti_ordering;
@@ -16772,7 +16920,8 @@ static void gckpti_order_begin(gckpti_ordering *o)
     memset(o->wait_count, 0, (size_t)p->nodes * sizeof(int));
     memset(o->reads_left, 0, (size_t)p->nodes * sizeof(int));
     for (int id = 0; id < p->n; id++) {
-        int unordered = gckpti_is_use_sum(p->tensors[id]), k = p->active[id] ? p->first_use[id] : -1;
+        int unordered = gckpti_is_use_sum(p->tensors[id]),
+            k = p->active[id] ? p->first_use[id] : -1;
         for (int n = 0, u; k >= 0 && (u = p->target[k].node) >= p->prologue; n++) {
             int next = p->target[k].next, later = next;
             if (unordered && n == 0 && next >= 0)
@@ -16811,14 +16960,16 @@ static int64_t gckpti_order_freed(const gckpti_ordering *o, int u, int64_t *peak
     const gckpt_tensor *t = p->tensors[q->id];
     int64_t added = 0, last = q->reads_saved ? q->saved : 0, reads = last;
     for (int i = 0; i < t->inputs; i++)
-        if (p->active[t->in[i]->base->id] && !o->has_gradient[t->in[i]->base->id] && !gckpti_is_repeated(t, i))
+        if (p->active[t->in[i]->base->id] && !o->has_gradient[t->in[i]->base->id] &&
+            !gckpti_is_repeated(t, i))
             added += gckpti_order_bytes(p, t->in[i]->base);
     for (int k = q->read; k < q->read + q->reads; k++) {
         int v = p->edges[k];
         reads += p->node[v].out;
         last += o->reads_left[v] == 1 && v >= p->prologue ? p->node[v].out : 0;
     }
-    *peak = added + gckpti_model_size(p, p->workspace_backward[q->id]) + (o->count_values ? 0 : reads);
+    *peak =
+        added + gckpti_model_size(p, p->workspace_backward[q->id]) + (o->count_values ? 0 : reads);
     return gckpti_order_bytes(p, t) - added + (o->count_values ? last : 0);
 }
 
@@ -16852,7 +17003,8 @@ static int gckpti_order_choose(const gckpti_ordering *o)
 
 /* Finds an order, or (given) goes through one. *most: its bytes, beyond those at the beginning.
  * Returns whether there was a choice. */
-static int gckpti_order_find(gckpti_ordering *o, int count_values, int given, int *order, int64_t *most)
+static int gckpti_order_find(gckpti_ordering *o, int count_values, int given, int *order,
+                             int64_t *most)
 {
     int64_t live = 0, peak;
     int choice = 0;
@@ -16900,7 +17052,8 @@ static void gckpti_order_compare(gckpti_ordering *o)
     gckpti_planner *p = o->p;
     size_t n = (size_t)p->body_backwards, bytes = n * sizeof(int);
     int64_t most, least;
-    int chosen = p->variant.order, *order = (int *)gckpti_scratch_alloc(&p->scratch, 2 * n, sizeof chosen);
+    int chosen = p->variant.order,
+        *order = (int *)gckpti_scratch_alloc(&p->scratch, 2 * n, sizeof chosen);
     if (chosen && order)
         gckpti_order_find(o, chosen == 1, 0, p->backward, &least);
     for (int k = 1; k < GCKPTI_ORDER_COUNT && !chosen && order; k++, order += n) {
@@ -17013,13 +17166,14 @@ GCKPTI_FN uint64_t gckpti_mul_div(uint64_t x, uint64_t a, uint64_t b)
 static gckpt_cost gckpti_lowering_cost(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const gckpt_tensor *replaced = p->g->tensors[t->id]->in[0]->base;
-    const gckpt_cost *given = p->desc->costs, *model = p->built_model_cost, *lowered = &p->model_cost[t->id];
+    const gckpt_cost *given = p->desc->costs, *model = p->built_model_cost,
+                     *lowered = &p->model_cost[t->id];
     uint64_t before = model[t->id].forward + model[t->id].backward;
     uint64_t cost = gckpti_add_cost(given[t->id].forward, given[t->id].backward);
     if (replaced != t->in[0]->base) {
         before += model[replaced->id].forward + model[replaced->id].backward;
-        cost = gckpti_add_cost(cost,
-                               gckpti_add_cost(given[replaced->id].forward, given[replaced->id].backward));
+        cost = gckpti_add_cost(
+            cost, gckpti_add_cost(given[replaced->id].forward, given[replaced->id].backward));
     }
     gckpt_cost c = { gckpti_mul_div(cost, lowered->forward, before),
                      gckpti_mul_div(cost, lowered->backward, before) };
@@ -17093,7 +17247,7 @@ static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
         return gckpti_error(p->g, result, "%T: backend %s does not plan it", t,
                             p->desc->backend->name);
     p->g->depends_on_rows = result != GCKPT_OK || call.workspace_forward > PTRDIFF_MAX / 4 ||
-                  call.workspace_backward > PTRDIFF_MAX / 4;
+                            call.workspace_backward > PTRDIFF_MAX / 4;
     if (p->g->depends_on_rows)
         return gckpti_error(p->g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
                             p->threads);
@@ -17114,9 +17268,9 @@ static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
     p->workspace_backward[i] += call.workspace_backward ? gckpti_round_up(backward, 64) : backward;
     call.shape = t->shape;
     p->model_cost[i] = gckpti_model_cost(p, t, &call);
-    p->cost[i] = !p->desc->costs                           ? p->model_cost[i]
+    p->cost[i] = !p->desc->costs                                ? p->model_cost[i]
                  : p->built_model_cost && t != p->g->tensors[i] ? gckpti_lowering_cost(p, t)
-                                                           : p->desc->costs[i];
+                                                                : p->desc->costs[i];
     return GCKPT_OK;
 }
 
@@ -17133,7 +17287,8 @@ GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
             gckpti_find_active(p);
     }
     for (int i = 0;
-         i < p->n && !p->failed && result == GCKPT_OK && (p->has_lowering || !p->variant.lowering); i++)
+         i < p->n && !p->failed && result == GCKPT_OK && (p->has_lowering || !p->variant.lowering);
+         i++)
         if (p->tensors[i]->kind == GCKPTI_OP)
             result = gckpti_query_op(p, p->tensors[i]);
     if (p->variant.fused && p->desc->precision == GCKPT_FP32 && !p->failed && result == GCKPT_OK)
@@ -17246,13 +17401,15 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
             if (!gckpti_is_staged(p, q) || p->node_of[q->id] >= 0)
                 continue;
             const gckpt_parameter *param = &p->g->store->params[q->index].p;
-            const uint64_t bytes_moved = (uint64_t)gckpti_values_bytes(param) + gckpti_value_bytes(p, q);
+            const uint64_t bytes_moved =
+                (uint64_t)gckpti_values_bytes(param) + gckpti_value_bytes(p, q);
             const gckpt_cost copy = { 10 * bytes_moved + GCKPTI_INSTRUCTION_COST, 0 };
             p->cost[q->id] = p->desc->costs ? p->desc->costs[q->id] : copy;
             if (gckpti_is_gathered(p, q)) {
                 size_t bytes = gckpti_value_bytes(p, q) - gckpti_shard_bytes(p, q);
-                p->cost[q->id].forward = gckpti_add_cost(
-                    p->cost[q->id].forward, gckpti_transfer_cost(p->desc->link_cost, (int64_t)bytes));
+                p->cost[q->id].forward =
+                    gckpti_add_cost(p->cost[q->id].forward,
+                                    gckpti_transfer_cost(p->desc->link_cost, (int64_t)bytes));
             }
             gckpti_add_node(p, q, prologue);
             if (!prologue)
@@ -17275,8 +17432,8 @@ static gckpt_result gckpti_check_costs(const gckpti_planner *p)
         sum = gckpti_add_cost(sum, p->cost[i].forward); /* 0 for what is no op */
         sum = gckpti_add_cost(sum, p->cost[i].backward);
         if (p->node_of[i] >= 0 && p->node[p->node_of[i]].can_offload)
-            sum =
-                gckpti_add_cost(sum, 2 * gckpti_parts_cost(p, p->node_of[i], GCKPTI_VALUE | GCKPTI_SAVED));
+            sum = gckpti_add_cost(
+                sum, 2 * gckpti_parts_cost(p, p->node_of[i], GCKPTI_VALUE | GCKPTI_SAVED));
     }
     return sum <= most ? GCKPT_OK
                        : gckpti_error(p->g, GCKPT_E_ARG,
@@ -17343,7 +17500,8 @@ static void gckpti_find_late(gckpti_planner *p)
     }
     for (int u = p->nodes; u-- > p->prologue && !p->failed;) { /* for what that reads, in turn */
         const gckpti_node *q = &p->node[u];
-        if (fixed || p->needed_by[u] == INT32_MAX || (q->side_effect && p->desc->update_in_backward))
+        if (fixed || p->needed_by[u] == INT32_MAX ||
+            (q->side_effect && p->desc->update_in_backward))
             p->needed_by[u] = 0;
         before[u] = fixed || reader[u] - u <= APART ? u : before[u];
         for (int k = q->in; k < q->in + q->inputs; k++) {
@@ -17374,13 +17532,14 @@ GCKPTI_FN gckpt_result gckpti_model_nodes(gckpti_planner *p)
     for (int u = 0; u < p->nodes; u++) {
         const gckpt_cost *cost = &p->cost[p->node[u].id];
         p->forward_cost = gckpti_add_cost(p->forward_cost, cost->forward);
-        p->base_cost = gckpti_add_cost(p->base_cost, p->node[u].backward_index < 0 ? 0 : cost->backward);
+        p->base_cost =
+            gckpti_add_cost(p->base_cost, p->node[u].backward_index < 0 ? 0 : cost->backward);
     }
     p->least_cost = p->base_cost = gckpti_add_cost(p->base_cost, p->forward_cost);
     return p->failed ? GCKPT_E_MEMORY : gckpti_check_costs(p);
 }
 
-/* >>plan/makers */
+/* >>plan/builders */
 GCKPTI_COLD_BEGIN
 
 /* ---- makers: each writes the body of a schedule, p->made ---- */
@@ -17388,8 +17547,8 @@ GCKPTI_FN void gckpti_emit(gckpti_planner *p, int entry)
 {
     if (p->failed)
         return;
-    if (p->entry_count > INT32_MAX / 4 ||
-        !gckpti_grow(p->memory, &p->entries, &p->entry_capacity, p->entry_count, sizeof *p->entries))
+    if (p->entry_count > INT32_MAX / 4 || !gckpti_grow(p->memory, &p->entries, &p->entry_capacity,
+                                                       p->entry_count, sizeof *p->entries))
         p->failed = 1;
     else
         p->entries[p->entry_count++] = entry;
@@ -17419,7 +17578,8 @@ GCKPTI_FN void gckpti_build_late(gckpti_planner *p, int group)
 {
     int next = p->prologue, last_group = -1;
     for (int r = 0; r < p->body_backwards; r++) {
-        int late_index = p->late_index[p->backward[r]], this_group = group > 0 ? (late_index - p->prologue) / group : r;
+        int late_index = p->late_index[p->backward[r]],
+            this_group = group > 0 ? (late_index - p->prologue) / group : r;
         int i = group > 0 ? p->prologue + this_group * group : p->prologue;
         int end = group > 0 ? i + group : group < 0 ? late_index + 1 : 0;
         gckpti_set_min(&end, next);
@@ -17454,7 +17614,8 @@ GCKPTI_FN void gckpti_build_segments(gckpti_planner *p, int group)
         gckpti_build_late(p, group);
         return;
     }
-    if (!gckpti_reserve(&p->scratch, &p->segment_stack, (size_t)p->g->max_depth + 2, sizeof *p->segment_stack))
+    if (!gckpti_reserve(&p->scratch, &p->segment_stack, (size_t)p->g->max_depth + 2,
+                        sizeof *p->segment_stack))
         return;
     gckpti_segment_frame *stack = p->segment_stack;
     gckpti_emit_forwards(p, 0, p->body_count);
@@ -17468,7 +17629,8 @@ GCKPTI_FN void gckpti_build_segments(gckpti_planner *p, int group)
             depth--;
             continue;
         }
-        int child = gckpti_child_segment(p, group, f->segment, f->last), low = f->last, end = f->last + 1;
+        int child = gckpti_child_segment(p, group, f->segment, f->last), low = f->last,
+            end = f->last + 1;
         if (child < 0) {
             int u = p->node_of[p->body[f->last--]];
             if (u >= 0 && p->node[u].backward_index >= 0)
@@ -17493,20 +17655,21 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
     gckpt_instruction in = p->desc->schedule[i];
     const gckpt_tensor *t = in.id < 0 || in.id >= p->n ? NULL : p->tensors[in.id];
     int copies = t && gckpti_is_staged(p, t) && in.kind == GCKPT_FORWARD;
-    if (!copies &&
-        (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE || in.kind == GCKPT_REDUCE ||
-         (unsigned)in.kind > GCKPT_OFFLOAD_DONE))
+    if (!copies && (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE ||
+                    in.kind == GCKPT_REDUCE || (unsigned)in.kind > GCKPT_OFFLOAD_DONE))
         return gckpti_error(p->g, GCKPT_E_ARG,
                             "schedule: instruction %i: %i is not the id of an op's result", i,
                             in.id);
     int u = in.kind == GCKPT_BACKWARD ? p->node_of[in.id] : -1;
-    if (u >= p->prologue && p->node[u].backward_index >= 0 && p->node[u].backward_index != (*index)++)
+    if (u >= p->prologue && p->node[u].backward_index >= 0 &&
+        p->node[u].backward_index != (*index)++)
         return gckpti_error(p->g, GCKPT_E_ARG,
                             "schedule: instruction %i: backward of %T is there twice, or comes "
                             "before that of what reads it or of what adds to a gradient before it "
                             "(users in reverse order of creation)",
                             i, t);
-    if (in.kind >= GCKPT_OFFLOAD && p->node_of[in.id] >= 0 && !p->node[p->node_of[in.id]].can_offload)
+    if (in.kind >= GCKPT_OFFLOAD && p->node_of[in.id] >= 0 &&
+        !p->node[p->node_of[in.id]].can_offload)
         return gckpti_error(p->g, GCKPT_E_ARG,
                             "schedule: instruction %i: %T cannot be offloaded: no "
                             "desc.offload_bytes, updates in the backward, gckpt_recompute, or a "
@@ -17600,7 +17763,8 @@ GCKPTI_FN int gckpti_group_size(const gckpti_planner *p, size_t i)
 {
     size_t ops = (size_t)p->body_count, count = i < ops ? ops : (size_t)p->g->top_segments;
     size_t group = i < ops ? i + 1 : i - ops + 1;
-    if (count > 512 && group > 1 && (count + group - 1) / group == (count + group - 2) / (group - 1))
+    if (count > 512 && group > 1 &&
+        (count + group - 1) / group == (count + group - 2) / (group - 1))
         return 0;
     return i < ops ? (int)group : -(int)group;
 }
@@ -17709,13 +17873,14 @@ static int64_t gckpti_begin_offload(gckpti_planner *p, gckpti_schedule *t, int u
 /* Where the walk comes to a forward (runs) or a reload of a unit, at position x: its work, its last
  * uses. Returns the bytes that do not live before it. */
 static int64_t gckpti_begin_def(gckpti_planner *p, gckpti_schedule *t, int node, int is_forward,
-                                    int x)
+                                int x)
 {
     gckpti_node_state *v = &p->state[node];
     t->value_end[x] = v->value_end;
     t->saved_end[x] = v->saved_end;
     if (is_forward) {
-        t->recompute_cost = v->start < 0 ? t->recompute_cost : gckpti_add_cost(t->recompute_cost, p->node[node].cost);
+        t->recompute_cost = v->start < 0 ? t->recompute_cost
+                                         : gckpti_add_cost(t->recompute_cost, p->node[node].cost);
         v->start = x;
     } else {
         int parts = gckpti_parts(v->value_end, v->saved_end);
@@ -17762,28 +17927,36 @@ GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *t)
         }
         const int is_done = gckpti_is_offload_done(p, i);
         v->run_count -= is_forward;
-        if (is_done ? !v->reload_parts
-                  : i >= 0 && v->value_end < 0 && v->saved_end < 0 &&
-                        !(is_forward && (v->reload_parts || (u->side_effect && v->run_count == 0))))
+        if (is_done
+                ? !v->reload_parts
+                : i >= 0 && v->value_end < 0 && v->saved_end < 0 &&
+                      !(is_forward && (v->reload_parts || (u->side_effect && v->run_count == 0))))
             continue;
         t->entry[--kept] = i;
-        t->offload_parts[kept] = is_forward ? v->reload_parts : is_done ? gckpti_extend_offload(p, self, kept, &live) : 0;
+        t->offload_parts[kept] = is_forward ? v->reload_parts
+                                 : is_done  ? gckpti_extend_offload(p, self, kept, &live)
+                                            : 0;
         live += is_forward && v->reload_parts ? gckpti_begin_offload(p, t, self, kept) : 0;
         int in_place = gckpti_mark_uses(p, 0, i, kept, &live);
         int64_t reused = i >= 0 && in_place && v->value_end >= 0 ? v->out : 0;
-        int64_t sum = live + (i < 0 ? p->gradient_at[--index]
-                                    : p->gradient_between[index] + (is_forward ? u->workspace : 0) - reused);
+        int64_t sum =
+            live + (i < 0 ? p->gradient_at[--index]
+                          : p->gradient_between[index] + (is_forward ? u->workspace : 0) - reused);
         t->live_bytes[kept] = sum;
         t->peak = sum > t->peak ? sum : t->peak;
         live -= i < 0 || is_done ? 0 : gckpti_begin_def(p, t, self, is_forward, kept);
     }
     gckpti_compact_schedule(t, kept);
-    t->overhead = gckpti_add_cost(t->recompute_cost, gckpti_scaled_cost(p->copy_cost, t->transfer_cost));
+    t->overhead =
+        gckpti_add_cost(t->recompute_cost, gckpti_scaled_cost(p->copy_cost, t->transfer_cost));
     t->peak = t->host_bytes > p->host_limit ? INT64_MAX : t->peak;
 }
 
 /* ---- schedules: what a maker wrote becomes one ---- */
-GCKPTI_FN int gckpti_is_offload_done(const gckpti_planner *p, int entry) { return entry >= 2 * p->nodes; }
+GCKPTI_FN int gckpti_is_offload_done(const gckpti_planner *p, int entry)
+{
+    return entry >= 2 * p->nodes;
+}
 
 GCKPTI_FN int gckpti_is_reload(const gckpti_planner *p, int entry)
 {
@@ -17852,7 +18025,8 @@ static void gckpti_recompute_dropped(gckpti_planner *p, int entry, gckpti_schedu
 
 /* Prologue, body without what pins forbid and with what they demand, epilogue. What gckpt_recompute
  * lets go is there again when it has run anew behind all that runs for the first time. */
-static void gckpti_apply_policy(gckpti_planner *p, const int *entries, int length, gckpti_schedule *s)
+static void gckpti_apply_policy(gckpti_planner *p, const int *entries, int length,
+                                gckpti_schedule *s)
 {
     int backward_seen = 0, firsts = 0;
     gckpti_reset_states(p);
@@ -17879,8 +18053,8 @@ static void gckpti_apply_policy(gckpti_planner *p, const int *entries, int lengt
         s->entry[s->length++] = ~p->backward[r];
 }
 
-GCKPTI_FN int gckpti_finish_schedule(gckpti_planner *p, const int *entries, int length, gckpti_scratch *scratch,
-                            gckpti_schedule *s)
+GCKPTI_FN int gckpti_finish_schedule(gckpti_planner *p, const int *entries, int length,
+                                     gckpti_scratch *scratch, gckpti_schedule *s)
 {
     int most = length + p->recompute_count + p->prologue + p->backwards - p->body_backwards;
     if (p->failed || !gckpti_schedule_reserve(scratch, s, most))
@@ -17902,10 +18076,10 @@ GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedu
             missing = p->computed[edges[count]] ? missing : edges[count];
         if (missing >= 0)
             return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %s of %T before any forward of %T",
-                                i < 0                  ? "backward"
+                                i < 0                          ? "backward"
                                 : gckpti_is_offload_done(p, i) ? "hold"
-                                : gckpti_is_reload(p, i) ? "reload"
-                                                       : "forward",
+                                : gckpti_is_reload(p, i)       ? "reload"
+                                                               : "forward",
                                 p->tensors[p->node[self].id], p->tensors[p->node[missing].id]);
         p->computed[self] |= i == self;
     }
@@ -17922,9 +18096,9 @@ typedef struct {
     const gckpti_planner *p;
     gckpti_schedule *sched, *out; /* to: s with holds is written there; or NULL */
     int64_t limit;           /* of live bytes with what is held */
-    uint64_t compute_end, copy_end;      /* when what was computed, and what was copied so far, ends */
-    uint64_t free_at;           /* when bytes are free that were let go */
-    gckpti_keyed *in_flight;    /* offloads under way: item: position of the forward; key: its end */
+    uint64_t compute_end, copy_end; /* when what was computed, and what was copied so far, ends */
+    uint64_t free_at;               /* when bytes are free that were let go */
+    gckpti_keyed *in_flight; /* offloads under way: item: position of the forward; key: its end */
     int count;               /* of them */
 } gckpti_timeline;
 
@@ -17949,7 +18123,8 @@ static int64_t gckpti_kept_bytes(const gckpti_timeline *c, int from, int x)
     const gckpti_node *u = &c->p->node[s->entry[from]];
     int value = s->offload_parts[from] & GCKPTI_VALUE && s->value_end[from] <= x;
     int saved = s->offload_parts[from] & GCKPTI_SAVED && s->saved_end[from] < x;
-    return gckpti_offload_until(c->p, s, from) < x ? (value ? u->out : 0) + (saved ? u->saved : 0) : 0;
+    return gckpti_offload_until(c->p, s, from) < x ? (value ? u->out : 0) + (saved ? u->saved : 0)
+                                                   : 0;
 }
 
 /* In front of position x goes of what is being offloaded: what is copied, what the item there makes
@@ -17984,11 +18159,11 @@ static void gckpti_release_offloads(gckpti_timeline *c, int x)
 static void gckpti_start_copy(gckpti_timeline *c, int u, int parts)
 {
     c->copy_end = gckpti_add_cost(c->copy_end > c->compute_end ? c->copy_end : c->compute_end,
-                              gckpti_parts_cost(c->p, u, parts));
+                                  gckpti_parts_cost(c->p, u, parts));
 }
 
 GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, int64_t limit,
-                               gckpti_schedule *out)
+                                        gckpti_schedule *out)
 {
     gckpti_timeline c = { p, s, out, limit, 0, 0, 0, NULL, 0 };
     gckpti_scratch_clear(&p->temp);
@@ -18014,7 +18189,8 @@ GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, i
             c.free_at = c.copy_end;
         c.compute_end = c.compute_end > c.free_at ? c.compute_end : c.free_at;
         for (int k = 0; k < count; k++)
-            c.compute_end = c.compute_end > p->state[edges[k]].ready ? c.compute_end : p->state[edges[k]].ready;
+            c.compute_end =
+                c.compute_end > p->state[edges[k]].ready ? c.compute_end : p->state[edges[k]].ready;
         if (i < 0 && p->node[u].reads_saved && p->state[u].ready > c.compute_end)
             c.compute_end = p->state[u].ready;
         c.compute_end = gckpti_add_cost(c.compute_end, gckpti_entry_cost(p, i));
@@ -18028,7 +18204,7 @@ GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, i
     return c.compute_end > c.copy_end ? c.compute_end : c.copy_end;
 }
 
-/* >>plan/draft */
+/* >>plan/lowered */
 /* ---- drafts: a schedule's instructions, the buffers they use, and how long these live ---- */
 static int gckpti_reserve_lowered(gckpti_planner *p, gckpti_lowered *d)
 {
@@ -18059,7 +18235,8 @@ static int gckpti_reserve_lowered(gckpti_planner *p, gckpti_lowered *d)
     d->saved = (int *)gckpti_scratch_alloc(s, n, sizeof(int));
     d->gradient = (int *)gckpti_scratch_alloc(s, (size_t)p->gradients, sizeof(int));
     d->latest_def = (int *)gckpti_scratch_alloc(s, (size_t)p->nodes, sizeof(int));
-    d->host_offset = (size_t *)gckpti_scratch_alloc(s, 2 * (size_t)p->nodes, sizeof *d->host_offset);
+    d->host_offset =
+        (size_t *)gckpti_scratch_alloc(s, 2 * (size_t)p->nodes, sizeof *d->host_offset);
     d->length = d->buffer_count = d->operand_count = 0;
     return !p->failed;
 }
@@ -18122,10 +18299,10 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_lowered *d)
             d->epilogue = d->length;
         d->entry_ins[x] = (int)d->length;
         gckpti_add_instruction(d,
-                               i < 0                  ? GCKPT_BACKWARD
+                               i < 0                          ? GCKPT_BACKWARD
                                : gckpti_is_offload_done(p, i) ? GCKPT_OFFLOAD_DONE
-                               : gckpti_is_reload(p, i) ? GCKPT_RELOAD
-                                                      : GCKPT_FORWARD,
+                               : gckpti_is_reload(p, i)       ? GCKPT_RELOAD
+                                                              : GCKPT_FORWARD,
                                p->node[u].id);
         if (i < 0) {
             d->backward_ins[p->node[u].backward_index] = d->entry_ins[x];
@@ -18192,8 +18369,8 @@ static int gckpti_value_buffer(const gckpti_planner *p, const gckpti_lowered *d,
 
 /* The buffer of a value that the forward of unit u, at position at of the schedule, reads for the
  * last time and may replace; -1: there is none. The next micro-batch may not read it again. */
-static int gckpti_in_place_buffer(const gckpti_planner *p, const gckpti_lowered *d, const gckpti_node *u,
-                             int position)
+static int gckpti_in_place_buffer(const gckpti_planner *p, const gckpti_lowered *d,
+                                  const gckpti_node *u, int position)
 {
     for (int k = 0; u->in_place >> k; k++) {
         int from = u->in_place >> k & 1 ? d->latest_def[p->edges[u->in + k]] : -1;
@@ -18207,7 +18384,8 @@ static int gckpti_in_place_buffer(const gckpti_planner *p, const gckpti_lowered 
 /* Buffers and operands of a forward or a reload, position at of the schedule. */
 static void gckpti_forward_buffers(gckpti_planner *p, gckpti_lowered *d, int position, int x)
 {
-    const int entry = d->sched.entry[position], node = gckpti_entry_node(p, entry), reload = entry != node;
+    const int entry = d->sched.entry[position], node = gckpti_entry_node(p, entry),
+              reload = entry != node;
     const gckpt_tensor *t = p->tensors[p->node[node].id];
     int out = -1, saved = -1, workspace = -1;
     if (d->sched.value_end[position] >= 0) {
@@ -18218,10 +18396,11 @@ static void gckpti_forward_buffers(gckpti_planner *p, gckpti_lowered *d, int pos
         d->buffers[out].end = d->buffers[out].end > end ? d->buffers[out].end : end;
     }
     if (d->sched.saved_end[position] >= 0)
-        saved = gckpti_buffer_new(d, t->saved_bytes, x, d->entry_ins[d->sched.saved_end[position]], t->id,
-                                GCKPT_BUFFER_SAVED);
+        saved = gckpti_buffer_new(d, t->saved_bytes, x, d->entry_ins[d->sched.saved_end[position]],
+                                  t->id, GCKPT_BUFFER_SAVED);
     if (p->workspace_forward[t->id] && !reload)
-        workspace = gckpti_buffer_new(d, p->workspace_forward[t->id], x, x, t->id, GCKPT_BUFFER_WORKSPACE);
+        workspace =
+            gckpti_buffer_new(d, p->workspace_forward[t->id], x, x, t->id, GCKPT_BUFFER_WORKSPACE);
     gckpti_add_operand(d, out, x);
     gckpti_add_operand(d, saved, x);
     if (!reload)
@@ -18243,7 +18422,8 @@ static const gckpti_reduction *gckpti_reduction_of(const gckpti_planner *p, int 
 /* Operands that are added up to the gradient of a tensor (none of a loss): the first one, or the
  * others, which only a looped plan's sums over uses have: those of the body by a REDUCE, where
  * there is one. Returns how many there are in all. */
-static int gckpti_sum_operands(const gckpti_planner *p, gckpti_lowered *d, int id, int others, int x)
+static int gckpti_sum_operands(const gckpti_planner *p, gckpti_lowered *d, int id, int others,
+                               int x)
 {
     int count = 1, several = p->accumulates && gckpti_is_use_sum(p->tensors[id]);
     int use = others && several ? p->first_use[id] : -1, reduces = d->ins[x].kind == GCKPT_REDUCE;
@@ -18287,7 +18467,8 @@ static void gckpti_backward_buffers(gckpti_planner *p, gckpti_lowered *d, int no
     gckpti_add_operand(d, mask & GCKPT_OUT ? gckpti_value_buffer(p, d, u->id) : -1, x);
     gckpti_add_operand(d, u->reads_saved ? d->saved[d->latest_def[node]] : -1, x);
     if (p->workspace_backward[u->id])
-        workspace = gckpti_buffer_new(d, p->workspace_backward[u->id], x, x, u->id, GCKPT_BUFFER_WORKSPACE);
+        workspace =
+            gckpti_buffer_new(d, p->workspace_backward[u->id], x, x, u->id, GCKPT_BUFFER_WORKSPACE);
     gckpti_add_operand(d, workspace, x);
     gckpti_sum_operands(p, d, u->id, 0, x);
     for (int i = 0; i < t->inputs; i++) {
@@ -18310,7 +18491,8 @@ static void gckpti_place_offloaded(const gckpti_planner *p, gckpti_lowered *d)
     size_t offset = 0;
     for (int x = 0; x < d->sched.length; x++)
         for (int part = 0; part < 2; part++)
-            d->host_offset[2 * gckpti_entry_node(p, d->sched.entry[x]) + part] |= d->sched.offload_parts[x] >> part & 1;
+            d->host_offset[2 * gckpti_entry_node(p, d->sched.entry[x]) + part] |=
+                d->sched.offload_parts[x] >> part & 1;
     for (int k = 0; k < 2 * p->nodes; k++) {
         const gckpt_tensor *t = p->tensors[p->node[k / 2].id];
         int offloaded = d->host_offset[k] != 0;
@@ -18364,7 +18546,7 @@ GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind)
 {
     return kind == GCKPT_BUFFER_WORKSPACE            ? GCKPT_BYTES_WORKSPACE
            : kind == GCKPT_BUFFER_PARAMETER_GRADIENT ? GCKPT_BYTES_GRADIENTS
-           : kind == GCKPT_BUFFER_REDUCTION               ? GCKPT_BYTES_REDUCTION
+           : kind == GCKPT_BUFFER_REDUCTION          ? GCKPT_BYTES_REDUCTION
                                                      : GCKPT_BYTES_ACTIVATIONS;
 }
 
@@ -18430,7 +18612,8 @@ GCKPTI_FN gckpt_result gckpti_lower_schedule(gckpti_planner *p, const int *entri
         return result;
     if (!gckpti_reserve_lowered(p, d))
         return GCKPT_E_MEMORY;
-    d->cost = gckpti_add_cost(p->base_cost, gckpti_add_cost(d->sched.recompute_cost, d->sched.transfer_cost));
+    d->cost = gckpti_add_cost(p->base_cost,
+                              gckpti_add_cost(d->sched.recompute_cost, d->sched.transfer_cost));
     d->hidden = p->overlap ? d->cost - gckpti_schedule_time(p, &d->sched, 0, NULL) : 0;
     d->cost -= d->hidden;
     gckpti_list_instructions(p, d);
@@ -18598,9 +18781,9 @@ GCKPTI_FN void gckpti_set_priorities(gckpti_skyline *s, int order)
         const gckpt_buffer *b = s->placements[s->keys[i].value].buffer;
         uint64_t lifetime = (uint64_t)(b->end - b->start) + 1, size = b->size;
         uint64_t area = size > UINT64_MAX / lifetime ? UINT64_MAX : size * lifetime;
-        s->keys[i].key = UINT64_MAX - (order == GCKPTI_BY_AREA   ? area
+        s->keys[i].key = UINT64_MAX - (order == GCKPTI_BY_AREA       ? area
                                        : order == GCKPTI_BY_LIFETIME ? lifetime
-                                                                 : size);
+                                                                     : size);
     }
     gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
     for (size_t i = 0; i < s->n; i++) /* far apart: moves to the front differ */
@@ -18676,7 +18859,7 @@ GCKPTI_FN int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gck
 /* Gives each buffer an offset, so that no two that live at the same time overlap. Returns the
  * arena; SIZE_MAX: out of memory, or more bytes than can be addressed. */
 GCKPTI_FN size_t gckpti_assign_offsets(gckpti_scratch *scratch, gckpt_buffer *buffers, size_t n,
-                              size_t alignment)
+                                       size_t alignment)
 {
     gckpti_skyline s;
     if (!gckpti_skyline_new(scratch, &s, buffers, n, alignment))
@@ -18716,7 +18899,7 @@ GCKPTI_FN gckpt_result gckpti_place_buffers(gckpti_planner *p)
                         d->peak);
 }
 
-/* >>plan/ahead */
+/* >>plan/prefetch */
 #ifndef GCKPT_NO_RANKS
 
 /* ---- ahead: gathers of cut values begin before they are read, in bytes that are left ---- */
@@ -18724,7 +18907,7 @@ GCKPTI_FN gckpt_result gckpti_place_buffers(gckpti_planner *p)
  * waits at a gather's first reader. Gathers keep their order and none begins later, so none is over
  * later; a sum may have to wait for one of them. Times are work. */
 typedef struct {
-    int from, to;     /* its item; before which item it is to stand */
+    int from, to;    /* its item; before which item it is to stand */
     uint64_t latest; /* when it begins at the latest, if nothing is to wait for it */
 } gckpti_gather;
 
@@ -18734,7 +18917,8 @@ static uint64_t gckpti_gather_cost(const gckpti_planner *p, int i)
     const gckpt_tensor *t = p->tensors[p->node[gckpti_entry_node(p, i)].id];
     const size_t whole = gckpti_value_bytes(p, t);
     return i >= p->prologue && i < p->nodes && gckpti_is_gathered(p, t)
-               ? gckpti_transfer_cost(p->desc->link_cost, (int64_t)(whole - gckpti_shard_bytes(p, t)))
+               ? gckpti_transfer_cost(p->desc->link_cost,
+                                      (int64_t)(whole - gckpti_shard_bytes(p, t)))
                : 0;
 }
 
@@ -18766,7 +18950,8 @@ static int gckpti_list_gathers(const gckpti_planner *p, gckpti_gather *gathers, 
     }
     for (int k = n; k-- > 0;) {
         const int x = gathers[k].from;
-        const uint64_t read = before[gckpti_first_read(p, s, x)], compute = before[x + 1] - before[x];
+        const uint64_t read = before[gckpti_first_read(p, s, x)],
+                       compute = before[x + 1] - before[x];
         const uint64_t transfer = gckpti_gather_cost(p, s->entry[x]);
         deadline = deadline < read ? deadline : read;
         deadline = deadline > transfer ? deadline - transfer : 0;
@@ -18793,7 +18978,8 @@ static int gckpti_move_gathers(gckpti_planner *p, gckpti_gather *gathers, int n,
         const size_t bytes = gckpti_value_bytes(p, p->tensors[p->node[u].id]);
         earliest = earliest > used[u] ? earliest : used[u];
         gathers[k].to = x;
-        for (int y = x; y-- > earliest && before[y + 1] > gathers[k].latest && live[y] + bytes <= most;) {
+        for (int y = x;
+             y-- > earliest && before[y + 1] > gathers[k].latest && live[y] + bytes <= most;) {
             live[y] += bytes;
             gathers[k].to = y;
         }
@@ -18810,7 +18996,8 @@ static int gckpti_lower_prefetched(gckpti_planner *p, size_t most, gckpt_result 
     const gckpti_schedule *s = &p->best.sched;
     const size_t length = (size_t)s->length + 1;
     gckpti_scratch_clear(&p->temp);
-    gckpti_gather *gathers = (gckpti_gather *)gckpti_scratch_alloc(&p->temp, length, sizeof *gathers);
+    gckpti_gather *gathers =
+        (gckpti_gather *)gckpti_scratch_alloc(&p->temp, length, sizeof *gathers);
     uint64_t *before = (uint64_t *)gckpti_scratch_alloc(&p->temp, length, sizeof *before);
     int n = p->failed ? 0 : gckpti_list_gathers(p, gathers, before), next = 0, passed = 0;
     if (!n || !gckpti_move_gathers(p, gathers, n, before, most))
@@ -18834,7 +19021,8 @@ GCKPTI_FN gckpt_result gckpti_prefetch_gathers(gckpti_planner *p, size_t arena)
     size_t most = arena;
     gckpt_result result = GCKPT_OK;
     for (int iterations = p->desc->overlap_communication && p->desc->mode != GCKPT_SCHEDULE ? 4 : 0;
-         iterations > 0 && result == GCKPT_OK && gckpti_lower_prefetched(p, most, &result); iterations--) {
+         iterations > 0 && result == GCKPT_OK && gckpti_lower_prefetched(p, most, &result);
+         iterations--) {
         if (result == GCKPT_OK)
             result = gckpti_place_buffers(p);
         if (result == GCKPT_OK && p->lowered.arena <= arena) {
@@ -18847,7 +19035,7 @@ GCKPTI_FN gckpt_result gckpti_prefetch_gathers(gckpti_planner *p, size_t arena)
 }
 #endif
 
-/* >>plan/bands */
+/* >>plan/fused_op */
 GCKPTI_COLD_BEGIN
 
 #ifndef GCKPT_NO_TILES
@@ -18857,10 +19045,12 @@ GCKPTI_COLD_BEGIN
  * front when new ones are made, so that nothing is computed twice. Rows of a padding are there like
  * others; they count as below 0, or as `height` and above. */
 GCKPTI_FN void gckpti_next_tile(const gckpti_fused *b, const gckpti_fused_step *step,
-                                 const gckpti_fused_edge *edges, gckpti_row_range *ranges, int32_t end)
+                                const gckpti_fused_edge *edges, gckpti_row_range *ranges,
+                                int32_t end)
 {
     for (int i = 0; i < b->steps; i++) {
-        if (end <= b->tile_rows) /* the first band: nothing is there; rows of the output begin at 0 */
+        if (end <=
+            b->tile_rows) /* the first band: nothing is there; rows of the output begin at 0 */
             ranges[i].low = ranges[i].high = i + 1 < b->steps ? INT32_MIN : 0;
         ranges[i].drop = INT32_MAX, ranges[i].need = i + 1 < b->steps ? ranges[i].high : end;
     }
@@ -18891,7 +19081,7 @@ static uint64_t gckpti_fused_flops(const gckpt_call *call)
 
 GCKPTI_DATA const gckpt_op gckpti_op_fused = {
     "bands", NULL,  gckpti_fused_forward, NULL, gckpti_fused_flops,
-    NULL,    { 0 }, GCKPTI_BUILTIN_OP,       NULL, NULL,
+    NULL,    { 0 }, GCKPTI_BUILTIN_OP,    NULL, NULL,
     NULL,    NULL
 };
 
@@ -18912,14 +19102,15 @@ static void gckpti_find_rows(gckpti_planner *p, const gckpt_tensor *t, gckpti_ro
 {
     gckpt_receptive_field rows = { GCKPT_MAX_INPUTS, 1, 0, 1, 0.0f };
     const unsigned same = GCKPTI_IS_ELEMENTWISE | GCKPTI_IS_ROWWISE;
-    if (t->kind != GCKPTI_OP || t->batch_invariant || p->active[t->id] || t->must_recompute || t->mixes_rows ||
-        gckpti_is_loss(t) || t->type != GCKPT_F32 || t->shape.n < 3 ||
+    if (t->kind != GCKPTI_OP || t->batch_invariant || p->active[t->id] || t->must_recompute ||
+        t->mixes_rows || gckpti_is_loss(t) || t->type != GCKPT_F32 || t->shape.n < 3 ||
         (!t->op->receptive_field && !(t->op->flags & GCKPTI_BUILTIN_OP && t->op->flags & same)))
         return;
     gckpt_call call = gckpti_shape_call(t->in, t->inputs, t->attributes);
     call.shape = t->shape;
     o->attributes = gckpti_scratch_copy(&p->scratch, t->attributes, t->attribute_bytes, 1);
-    if (p->failed || (t->op->receptive_field && !t->op->receptive_field(&call, o->attributes, &rows)))
+    if (p->failed ||
+        (t->op->receptive_field && !t->op->receptive_field(&call, o->attributes, &rows)))
         return;
     int64_t most = (t->shape.d[1] - 1) * rows.stride + rows.size;
     most = gckpti_elements(&t->shape) > most ? gckpti_elements(&t->shape) : most;
@@ -18971,7 +19162,8 @@ static int gckpti_fused_add_step(gckpti_fused_builder *r, const gckpt_tensor *t,
     return i;
 }
 
-static void gckpti_fused_add_edge(gckpti_fused_builder *r, int k, int from, const gckpt_receptive_field *rows)
+static void gckpti_fused_add_edge(gckpti_fused_builder *r, int k, int from,
+                                  const gckpt_receptive_field *rows)
 {
     const gckpti_fused_edge edge = { k, from, rows->stride, rows->padding, rows->size };
     r->edge[r->header.edges++] = edge;
@@ -19050,7 +19242,8 @@ static void gckpti_fused_in_place(gckpti_fused_builder *r)
 {
     for (int i = 0; i < r->header.steps; i++) {
         const gckpti_fused_step *q = &r->step[i];
-        for (int k = q->edge; k < q->edge + q->edges && q->id >= 0 && !r->out[i]->op->receptive_field; k++) {
+        for (int k = q->edge;
+             k < q->edge + q->edges && q->id >= 0 && !r->out[i]->op->receptive_field; k++) {
             const gckpti_fused_edge *in = &r->edge[k];
             if (in->from < 0 || r->step_buffer[in->from].readers != 1 ||
                 r->step[in->from].width != q->width ||
@@ -19078,12 +19271,13 @@ static void gckpti_fused_simulate(gckpti_fused_builder *r)
             const int32_t kept = range->high - range->drop;
             buf->keeps_rows |= kept > 0;
             buf->new_rows = new_rows > buf->new_rows ? new_rows : buf->new_rows;
-            buf->rows = range->need - range->drop > buf->rows ? range->need - range->drop : buf->rows;
+            buf->rows =
+                range->need - range->drop > buf->rows ? range->need - range->drop : buf->rows;
             r->extra_cost += new_rows > 0 ? GCKPTI_INSTRUCTION_COST : 0;
             r->extra_cost += 80 *
-                        (uint64_t)((range->drop > range->low ? kept : 0) +
-                                   (r->step[i].id < 0 && new_rows > 0 ? new_rows : 0)) *
-                        (uint64_t)r->step[i].width;
+                             (uint64_t)((range->drop > range->low ? kept : 0) +
+                                        (r->step[i].id < 0 && new_rows > 0 ? new_rows : 0)) *
+                             (uint64_t)r->step[i].width;
             range->low = range->drop, range->high = range->need;
         }
     }
@@ -19101,7 +19295,8 @@ static size_t gckpti_step_workspace(const gckpti_fused_builder *r, int i)
     for (int k = 0; k < t->inputs; k++)
         if (!t->in[k]->batch_invariant) {
             call.in[k].shape.d[0] = 1;
-            call.in[k].shape.d[1] = (int64_t)(r->step_buffer[i].new_rows - 1) * o->rows.stride + o->rows.size;
+            call.in[k].shape.d[1] =
+                (int64_t)(r->step_buffer[i].new_rows - 1) * o->rows.stride + o->rows.size;
         }
     call.threads = r->p->threads;
     call.plain = r->p->plain;
@@ -19109,7 +19304,8 @@ static size_t gckpti_step_workspace(const gckpti_fused_builder *r, int i)
 }
 
 /* Adds a buffer; id: the step whose rows (i) or whose op's workspace (i + steps) it has. */
-static void gckpti_fused_add_buffer(gckpti_fused_builder *r, int id, size_t size, int start, int end)
+static void gckpti_fused_add_buffer(gckpti_fused_builder *r, int id, size_t size, int start,
+                                    int end)
 {
     gckpt_buffer *b = &r->buffers[r->buffer_count];
     memset(b, 0, sizeof *b);
@@ -19137,7 +19333,7 @@ static int gckpti_fused_add_buffers(gckpti_fused_builder *r)
             r->step_buffer[~q->offset].first_writer = buf->first_writer;
         if (q->offset >= 0 && i + 1 < n)
             gckpti_fused_add_buffer(r, i, (size_t)bytes, buf->keeps_rows ? 0 : buf->first_writer,
-                              buf->keeps_rows ? n - 1 : buf->last_reader);
+                                    buf->keeps_rows ? n - 1 : buf->last_reader);
     }
     r->workspace = 0;
     for (int i = 0; i < n; i++) {
@@ -19160,9 +19356,11 @@ GCKPTI_FN int gckpti_build_fused(gckpti_fused_builder *r, const int *id, int n)
         gckpti_elements(&out->shape) / (out->shape.d[0] * height * gckpti_last(&out->shape));
     int fits = 1;
     memset(&r->header, 0, sizeof r->header);
-    r->header.tile_rows = r->p->plain ? 1 : (int32_t)gckpti_min((63 + wide) / wide, (height + 3) / 4);
+    r->header.tile_rows =
+        r->p->plain ? 1 : (int32_t)gckpti_min((63 + wide) / wide, (height + 3) / 4);
     for (int i = 0; i < n && fits; i++)
-        fits = r->p->tensors[id[i]]->shape.d[0] == out->shape.d[0] && height > r->header.tile_rows &&
+        fits = r->p->tensors[id[i]]->shape.d[0] == out->shape.d[0] &&
+               height > r->header.tile_rows &&
                (i == n - 1 || r->op[id[i]].last_reader <= id[n - 1]) &&
                gckpti_fused_add_op(r, r->p->tensors[id[i]]);
     for (int i = 0; i < n; i++)
@@ -19179,7 +19377,7 @@ GCKPTI_FN int gckpti_build_fused(gckpti_fused_builder *r, const int *id, int n)
 
 GCKPTI_COLD_END
 
-/* >>plan/runs */
+/* >>plan/fuse */
 GCKPTI_COLD_BEGIN
 
 #ifndef GCKPT_NO_TILES
@@ -19192,7 +19390,8 @@ static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, cons
     uint64_t given = 0, unfused = 0, flops = 0;
     gckpti_build_fused(r, id, n); /* as when it was chosen */
     const int count = r->header.steps;
-    const size_t workspace = gckpti_assign_offsets(temp, r->buffers, (size_t)r->buffer_count, p->alignment);
+    const size_t workspace =
+        gckpti_assign_offsets(temp, r->buffers, (size_t)r->buffer_count, p->alignment);
     const size_t steps = sizeof *r->step * (size_t)count, header = sizeof r->header;
     const size_t edges = sizeof *r->edge * (size_t)r->header.edges;
     for (int k = 0; k < r->buffer_count; k++) {
@@ -19221,13 +19420,15 @@ static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, cons
     fused.saved_bytes = 0;
     fused.inputs = r->header.inputs;
     fused.attribute_bytes = (size_t)r->header.last_offset + t->attribute_bytes;
-    unsigned char *to = (unsigned char *)gckpti_scratch_alloc(&p->scratch, fused.attribute_bytes, 1);
+    unsigned char *to =
+        (unsigned char *)gckpti_scratch_alloc(&p->scratch, fused.attribute_bytes, 1);
     for (int k = 0; k < GCKPT_MAX_INPUTS; k++) {
         fused.in[k] = k < fused.inputs ? p->g->tensors[r->header.last_in[k]] : NULL;
         r->header.last_in[k] = k < t->inputs ? t->in[k]->id : 0;
     }
     fused.attributes = to;
-    p->tensors[t->id] = (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &fused, 1, sizeof fused);
+    p->tensors[t->id] =
+        (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &fused, 1, sizeof fused);
     p->failed = p->failed || workspace == SIZE_MAX;
     if (p->failed)
         return;
@@ -19255,19 +19456,21 @@ typedef struct {
 
 /* cut[i * GCKPTI_FUSED_OPS + k]: of the run from op i to i + k; best: of the first so many ops. */
 static void gckpti_split_stretch(const gckpti_split *split, int n, int64_t least,
-                               gckpti_split *best)
+                                 gckpti_split *best)
 {
     for (int pass = 0; pass < 2; pass++) {
         for (int j = 1; j <= n; j++) {
             best[j].live_bytes = INT64_MAX, best[j].extra_cost = UINT64_MAX;
             for (int i = j - 1; i >= 0 && i >= j - GCKPTI_FUSED_OPS; i--) {
                 const gckpti_split *c = &split[i * GCKPTI_FUSED_OPS + j - 1 - i];
-                const int64_t live = c->live_bytes > best[i].live_bytes ? c->live_bytes : best[i].live_bytes;
+                const int64_t live =
+                    c->live_bytes > best[i].live_bytes ? c->live_bytes : best[i].live_bytes;
                 if (live == INT64_MAX ||
                     (pass ? live > least || c->extra_cost + best[i].extra_cost >= best[j].extra_cost
                           : live >= best[j].live_bytes))
                     continue;
-                best[j].live_bytes = live, best[j].extra_cost = c->extra_cost + best[i].extra_cost, best[j].from = i;
+                best[j].live_bytes = live, best[j].extra_cost = c->extra_cost + best[i].extra_cost,
+                best[j].from = i;
             }
         }
         least = least > best[n].live_bytes ? least : best[n].live_bytes;
@@ -19300,7 +19503,7 @@ static void gckpti_fuse_stretch(gckpti_fused_builder *r, const int *id, int n, i
         if (k == 0 || i + k >= n || !gckpti_build_fused(r, id + i, k + 1))
             continue;
         split[index].live_bytes = r->op[id[i]].live_bytes + r->workspace +
-                       (int64_t)gckpti_value_bytes(r->p, r->p->tensors[id[i + k]]);
+                                  (int64_t)gckpti_value_bytes(r->p, r->p->tensors[id[i + k]]);
         split[index].extra_cost = r->extra_cost;
     }
     if (!r->p->failed)
@@ -19325,7 +19528,8 @@ GCKPTI_FN void gckpti_fuse_ops(gckpti_planner *p)
         gckpti_find_row_ops(r);
     }
     for (int i = 0; i < p->n && !p->failed; i++) {
-        const int64_t op_bytes = (int64_t)(gckpti_value_bytes(p, p->tensors[i]) + p->workspace_forward[i]);
+        const int64_t op_bytes =
+            (int64_t)(gckpti_value_bytes(p, p->tensors[i]) + p->workspace_forward[i]);
         if (p->tensors[i]->kind == GCKPTI_OP && !op[i].rows.inputs && op_bytes > least)
             least = op_bytes;
     }
@@ -19353,10 +19557,13 @@ GCKPTI_COLD_BEGIN
 /* ---- the hash of a graph: of all that a plan's bytes and bits depend on, in an order and a size
  * that all machines share ---- */
 /* name: of leaves (a parameter's is the store's); others have none that matters. */
-static uint64_t gckpti_hash_fields(uint64_t hash, const gckpti_plan_node *q, const gckpt_shape *shape,
-                                 const void *attributes, const char *name)
+static uint64_t gckpti_hash_fields(uint64_t hash, const gckpti_plan_node *q,
+                                   const gckpt_shape *shape, const void *attributes,
+                                   const char *name)
 {
-    const int numbers[6] = { q->kind, (int)q->type, q->batch_invariant, q->base, q->inputs, shape->n };
+    const int numbers[6] = {
+        q->kind, (int)q->type, q->batch_invariant, q->base, q->inputs, shape->n
+    };
     for (int i = 0; i < 6; i++)
         hash = gckpti_fnv_number(hash, (uint64_t)numbers[i]);
     for (int i = 0; i < q->inputs; i++)
@@ -19403,9 +19610,9 @@ GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t)
     const gckpt_store *s = t->graph->store;
     gckpti_plan_node node = gckpti_plan_node_of(t);
     return gckpti_hash_fields(hash, &node, &t->shape, t->attributes,
-                            t->kind == GCKPTI_PARAM  ? s->params[t->index].p.name
-                            : t->kind == GCKPTI_VIEW ? NULL
-                                                     : t->name);
+                              t->kind == GCKPTI_PARAM  ? s->params[t->index].p.name
+                              : t->kind == GCKPTI_VIEW ? NULL
+                                                       : t->name);
 }
 
 GCKPTI_FN uint64_t gckpti_hash_vranks(uint64_t hash, int vranks)
@@ -19422,9 +19629,8 @@ GCKPTI_FN uint64_t gckpti_hash_plan_node(uint64_t hash, const gckpt_plan *p, siz
     if (q->index < 0)
         q->op = NULL;
     const gckpt_shape shape = gckpti_planned_shape(p, q);
-    return gckpti_hash_fields(hash, q, &shape,
-                            q->attribute_bytes ? p->words + q->attributes : NULL,
-                            q->kind == GCKPTI_VIEW ? NULL : name);
+    return gckpti_hash_fields(hash, q, &shape, q->attribute_bytes ? p->words + q->attributes : NULL,
+                              q->kind == GCKPTI_VIEW ? NULL : name);
 }
 
 /* ---- from draft to plan; a plan's block ---- */
@@ -19443,7 +19649,7 @@ GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from)
     gckpt_plan p = *from;
     size_t n = sizeof p;
     p.block = block;
-#define GCKPTI_COPY(type, name, count, optional)                                                      \
+#define GCKPTI_COPY(type, name, count, optional)                                                   \
     p.name = (type *)gckpti_copy_array(block, &n, p.name, p.count, sizeof *p.name);
     GCKPTI_PLAN_ARRAYS(GCKPTI_COPY)
 #undef GCKPTI_COPY
@@ -19537,7 +19743,8 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         for (int k = 0; k < t->inputs && t->op; k++)
             node->compensated |= (gckpti_byte)((gckpti_sum_scope(p, t, k) != 0) << k);
         info->hash = plan->hash;
-        info->cost = t->kind == GCKPTI_OP && p->node_of[i] < 0 && p->built_cost ? p->built_cost[i] : p->cost[i];
+        info->cost = t->kind == GCKPTI_OP && p->node_of[i] < 0 && p->built_cost ? p->built_cost[i]
+                                                                                : p->cost[i];
         info->host_value = info->host_saved = GCKPTI_NO_OFFSET;
         if (t->attribute_bytes)
             memcpy((uint32_t *)gckpti_writable(plan, plan->words) + offset, t->attributes,
@@ -19573,10 +19780,10 @@ static int gckpti_find_mixer(const gckpti_planner *p, const gckpti_lowered *d)
 
 static int gckpti_state_floats(const gckpt_plan_desc *d)
 {
-    return d->optimiser == GCKPT_ADAMW           ? 2
-           : d->optimiser == GCKPT_MOMENTUM      ? 1
+    return d->optimiser == GCKPT_ADAMW              ? 2
+           : d->optimiser == GCKPT_MOMENTUM         ? 1
            : d->optimiser == GCKPT_CUSTOM_OPTIMISER ? d->custom_state
-                                                 : 0;
+                                                    : 0;
 }
 
 /* Bytes that a rank has in its shares of values and state above its part of them, cut anywhere. */
@@ -19734,8 +19941,8 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *
         if (ins[x].kind == GCKPT_UPDATE)
             ins[x].id = plan->nodes[ins[x].id].index;
     for (size_t i = 0; i < d->operand_count; i++)
-        operand[i] =
-            d->operands[i] == GCKPTI_NO_OFFSET ? GCKPTI_NO_OFFSET : d->buffers[d->operands[i]].offset;
+        operand[i] = d->operands[i] == GCKPTI_NO_OFFSET ? GCKPTI_NO_OFFSET
+                                                        : d->buffers[d->operands[i]].offset;
     for (size_t x = 0; x < d->length; x++)
         gckpti_encode_copies(p, &d->ins[x], operand);
     for (size_t i = 0; i < plan->term_count; i++) {
@@ -19745,7 +19952,9 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *
         call.plain = 1;
         (void)t->op->shape(&call); /* it fits: its graph was built */
         gckpti_plan_term q = { id, gckpti_bits(p->terms[i].weight), p->terms[i].regulariser,
-                               !gckpti_counted_input(t->op) && call.elements_per_count > 1 ? call.elements_per_count : 1,
+                               !gckpti_counted_input(t->op) && call.elements_per_count > 1
+                                   ? call.elements_per_count
+                                   : 1,
                                p->built_cost ? p->built_cost[id] : p->cost[id] };
         term[i] = q;
     }
@@ -19754,15 +19963,16 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *
         int id = q->tensor->base->id;
         fetch[i].id = q->tensor->id;
         fetch[i].gradient = q->gradient;
-        fetch[i].offset =
-            d->buffers[q->gradient ? d->gradient[p->total[id]] : d->value[d->latest_def[p->node_of[id]]]]
-                .offset;
+        fetch[i].offset = d->buffers[q->gradient ? d->gradient[p->total[id]]
+                                                 : d->value[d->latest_def[p->node_of[id]]]]
+                              .offset;
     }
     for (size_t i = 0; i < d->buffer_count; i++)
         buffers[i] = d->buffers[order[i]];
 }
 
-GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, const gckpti_lowered *d, gckpt_mode mode)
+GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, const gckpti_lowered *d,
+                                         gckpt_mode mode)
 {
     gckpt_plan header, *plan = NULL;
     gckpti_scratch_clear(&p->temp);
@@ -19845,27 +20055,28 @@ typedef struct {
 } gckpti_cut_table;
 
 typedef struct {
-    int backward_index;           /* its backward */
-    int64_t base; /* bytes of them and of the workspace, then */
+    int backward_index; /* its backward */
+    int64_t base;       /* bytes of them and of the workspace, then */
     gckpti_cut_node *node;
     gckpti_cut_table table[GCKPTI_TABLES]; /* found when asked for (gckpti_cuts) */
-    unsigned computed;                        /* bits of those that were */
+    unsigned computed;                     /* bits of those that were */
 } gckpti_cut_point;
 
 typedef struct gckpti_bound {
     const gckpti_planner *p;
     gckpti_scratch *scratch;
     gckpti_cut_point point[GCKPTI_POINTS];
-    size_t capacity;          /* of a pool */
-    int points, hulls_only;  /* hulls: lists have their hulls' cuts; */
-    int copy_cost;            /* of copies (gckpti_scaled_cost); */
-    int shift;            /* and they count for 2^-cheap of that */
-    int64_t min_bytes;        /* bytes that no schedule can do without */
+    size_t capacity;        /* of a pool */
+    int points, hulls_only; /* hulls: lists have their hulls' cuts; */
+    int copy_cost;          /* of copies (gckpti_scaled_cost); */
+    int shift;              /* and they count for 2^-cheap of that */
+    int64_t min_bytes;      /* bytes that no schedule can do without */
     int64_t padding;        /* by which live sizes, rounded up, may exceed an arena */
-    uint64_t base_cost;        /* of a step that computes nothing twice */
-    gckpti_cut *pool[3]; /* cuts in front of a unit, behind it, and of a merge */
-    unsigned char *action; /* of the cut that was asked for last: GCKPTI_CUT_RECOMPUTE, GCKPTI_CUT_OFFLOAD or 0 */
-    int64_t examined;        /* cuts looked at */
+    uint64_t base_cost;     /* of a step that computes nothing twice */
+    gckpti_cut *pool[3];    /* cuts in front of a unit, behind it, and of a merge */
+    unsigned char *
+        action; /* of the cut that was asked for last: GCKPTI_CUT_RECOMPUTE, GCKPTI_CUT_OFFLOAD or 0 */
+    int64_t examined; /* cuts looked at */
 } gckpti_bound;
 
 /* The work that no schedule within `limit` live bytes can do without repeating: by hulls, and by
@@ -19893,14 +20104,15 @@ typedef struct gckpti_candidate {
     gckpti_span *span; /* so many, its items */
     int spans, length;
     int64_t limit, peak;
-    uint64_t overhead, bound;       /* bound: proven for the limit */
+    uint64_t overhead, bound;    /* bound: proven for the limit */
     size_t arena;                /* 0 until it is laid out; then */
-    uint64_t recompute_cost, transfer_cost;       /* of what is computed again; of copies */
+    uint64_t recompute_cost, transfer_cost; /* of what is computed again; of copies */
     uint64_t time;               /* where it is laid out: all of it, above what repeats nothing */
     int state, dominated;        /* of a rung; of a seed: another is as good in bytes and work; */
-    int dense;                 /* or it lies near others, and is looked at as it is */
+    int dense;                   /* or it lies near others, and is looked at as it is */
     struct gckpti_candidate *tight; /* of a rung whose arena exceeds its limit: one that may not */
-    struct gckpti_candidate *hidden; /* the same with reloads ahead and holds (gckpti_hide_copies) */
+    struct gckpti_candidate
+        *hidden; /* the same with reloads ahead and holds (gckpti_hide_copies) */
 } gckpti_candidate;
 
 /* What was found of a cut's schedule; 0: nothing yet. */
@@ -19915,7 +20127,7 @@ typedef struct {
 typedef struct {
     uint64_t key; /* the least is tried first */
     int node, start, from, to;
-    int first, count;     /* its closure: s->set[set..]. Or what goes with the repeated forward */
+    int first, count;   /* its closure: s->set[set..]. Or what goes with the repeated forward */
     int truncated;      /* the closure would have been larger */
     uint64_t cost;      /* of that */
     int64_t penalty;    /* excess that keeping its inputs adds */
@@ -19941,24 +20153,24 @@ typedef struct {
     gckpti_bound *bound;
     int64_t grain;   /* common divisor of all sizes */
     int late;        /* some forwards come late: a cut may then repeat less than it says */
-    int tiny;       /* a small graph: whatever was found counts for every budget */
+    int tiny;        /* a small graph: whatever was found counts for every budget */
     uint64_t margin; /* so little above the bound is good enough */
     /* a pass over the present schedule (gckpti_begin_scan, gckpti_scan_entry) */
     gckpti_schedule now, next;
-    gckpti_node_state *state;   /* the planner's */
+    gckpti_node_state *state; /* the planner's */
     int first_backward;  /* its position; */
-    int firsts_end;          /* behind the last forward before it that is no repeated one */
+    int firsts_end;      /* behind the last forward before it that is no repeated one */
     int64_t *excess_sum; /* bytes over the limit before a position */
     int *excess_count;   /* positions with excess before it */
     /* moves of squeeze or of polish */
     gckpti_move *move, *sorted;
     int moves;
-    int *pool, pooled;       /* of moves: closures; or what goes too */
+    int *pool, pooled;    /* of moves: closures; or what goes too */
     int *chosen;          /* of them */
     gckpti_keyed *key;    /* to sort with */
     gckpti_keyed *insert; /* key: position << 32 | unit */
     int64_t stamp;        /* closures so far */
-    int excluded;           /* a unit whose gaps stay open; -1: none */
+    int excluded;         /* a unit whose gaps stay open; -1: none */
     gckpti_leftover left;
     gckpti_slack_tree slack;
     uint64_t *saving; /* by position of a repeated forward: work that goes with it */
@@ -19968,12 +20180,12 @@ typedef struct {
     unsigned char *lower_cut, *upper_cut; /* what the two cuts around a limit compute again */
     /* how much was done: gckpti_is_exhausted */
     int64_t evaluated, examined; /* counted so far */
-    int64_t started;       /* when one attempt of several began, or -1 */
+    int64_t started;             /* when one attempt of several began, or -1 */
     int incomplete;        /* a closure that was used was truncated, or the search ended early */
     /* the choice for a budget */
     gckpti_candidate winner, trial;
-    gckpti_tried *tried[GCKPTI_POINTS]; /* by cut of an instant */
-    unsigned decider_bits;                    /* bits of instants that decide for some budget */
+    gckpti_tried *tried[GCKPTI_POINTS];   /* by cut of an instant */
+    unsigned decider_bits;                /* bits of instants that decide for some budget */
     gckpt_result result;                  /* of what was laid: GCKPT_OK, or the first error */
     int minimise_bytes; /* gckpti_find_min_budget: fewer bytes are better, whatever the work */
 } gckpti_search;
@@ -20004,7 +20216,9 @@ GCKPTI_FN int gckpti_count_strategies(const gckpti_planner *p);
 GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least);
 enum { GCKPTI_HAS_SEARCH = 1 };
 #else
-enum { GCKPTI_HAS_SEARCH = 0 }; /* AUTO is store-all; nothing is proven but what every schedule has */
+enum {
+    GCKPTI_HAS_SEARCH = 0
+}; /* AUTO is store-all; nothing is proven but what every schedule has */
 static inline void gckpti_open_bounds(gckpti_planner *p) { (void)p; }
 
 static inline uint64_t gckpti_proven_cost(const gckpti_planner *p, size_t arena)
@@ -20044,35 +20258,45 @@ enum {
 /* What a cut does with a unit's results: computes them again; offloads some or all. 0: keeps. */
 enum { GCKPTI_CUT_RECOMPUTE = 1, GCKPTI_CUT_OFFLOAD };
 
-enum { GCKPTI_TIE_SHIFT = 14 }; /* in lists of all cuts late units cost up to 2^-14 more, to be kept */
+enum {
+    GCKPTI_TIE_SHIFT = 14
+}; /* in lists of all cuts late units cost up to 2^-14 more, to be kept */
 
-/* ---- search/squeeze.c ---- */
+/* ---- search/reduce_peak.c ---- */
 #define GCKPTI_DOUBLE_SCORE (UINT64_C(1) << 32) /* added to a score, it doubles it */
 
 /* Work of copying so many bytes there and back, at the search's price. */
 static inline uint64_t gckpti_round_trip_cost(const gckpti_search *s, int64_t bytes)
 {
-    return gckpti_scaled_cost(s->p->copy_cost, 2 * gckpti_transfer_cost(s->p->desc->offload_cost, bytes));
+    return gckpti_scaled_cost(s->p->copy_cost,
+                              2 * gckpti_transfer_cost(s->p->desc->offload_cost, bytes));
 }
 
 /* What moves do: gaps are closed; repeated forwards and reloads go; or they become reloads. */
 enum { GCKPTI_MOVE_INSERT, GCKPTI_MOVE_REMOVE, GCKPTI_MOVE_RELOAD };
 
-/* ---- search/ladder.c ---- */
-enum { GCKPTI_LEVEL_NEW, GCKPTI_LEVEL_BEGUN, GCKPTI_LEVEL_DONE }; /* gckpti_candidate.state of a rung */
+/* ---- search/levels.c ---- */
+enum {
+    GCKPTI_LEVEL_NEW,
+    GCKPTI_LEVEL_BEGUN,
+    GCKPTI_LEVEL_DONE
+}; /* gckpti_candidate.state of a rung */
 
 enum {
-    GCKPTI_TINY_N = 64, /* most units for which all that was found counts for every budget; */
-    GCKPTI_SMALL_N = 100, /* for which rungs are shaken, and each is a stage, too; */
-    GCKPTI_MEDIUM_N = 400,  /* for memory-poor (a quadratic list); */
+    GCKPTI_TINY_N = 64,    /* most units for which all that was found counts for every budget; */
+    GCKPTI_SMALL_N = 100,  /* for which rungs are shaken, and each is a stage, too; */
+    GCKPTI_MEDIUM_N = 400, /* for memory-poor (a quadratic list); */
     GCKPTI_LARGE_N = 1000  /* for fine ladders and many seeds of the chain */
 };
 
 /* ---- search/stages.c ---- */
-enum { GCKPTI_MAX_STAGES = 257, GCKPTI_DROP_CHOICES = 4 }; /* of a chain; of a unit in one: at the most */
+enum {
+    GCKPTI_MAX_STAGES = 257,
+    GCKPTI_DROP_CHOICES = 4
+}; /* of a chain; of a unit in one: at the most */
 /* Bytes of an option: while the rest of the chain runs; at most, before that and behind it. */
 enum { GCKPTI_DURING, GCKPTI_BEFORE, GCKPTI_AFTER, GCKPTI_PHASES };
-#define GCKPTI_REST  INT32_MAX           /* in a stage's list: where the rest of the chain runs */
+#define GCKPTI_REST          INT32_MAX /* in a stage's list: where the rest of the chain runs */
 #define GCKPTI_INFINITE_COST (UINT64_C(1) << 62) /* more than any work */
 /* One way to run a stage. Bytes are its own, and gradients' above those that wait. */
 typedef struct {
@@ -20080,16 +20304,16 @@ typedef struct {
     int64_t steps[GCKPTI_PHASES]; /* the same in steps of the present table */
     uint64_t cost;
     int drop, expanded; /* where its levels begin; whether others were made of it */
-    int dominated;        /* in steps another is as good */
+    int dominated;      /* in steps another is as good */
 } gckpti_stage_option;
 
 typedef struct {
     int first, end, backward, backward_end; /* units; nth of their backwards */
-    uint64_t inside_hash, hash;           /* hashes: of what it is inside; and of what it sends on */
-    int owner, first_equal;                /* the first stage that is the same inside; in all */
-    int option, options;            /* of the owner */
-    int64_t base;                  /* bytes of gradients that wait when its backwards begin */
-    int64_t forward_peak;         /* most bytes of its own while it runs forward and keeps what leaves it */
+    uint64_t inside_hash, hash; /* hashes: of what it is inside; and of what it sends on */
+    int owner, first_equal;     /* the first stage that is the same inside; in all */
+    int option, options;        /* of the owner */
+    int64_t base;               /* bytes of gradients that wait when its backwards begin */
+    int64_t forward_peak; /* most bytes of its own while it runs forward and keeps what leaves it */
     uint64_t forward_cost, min_cost; /* work of that; of its cheapest option */
 } gckpti_stage;
 
@@ -20104,12 +20328,12 @@ typedef struct {
     gckpti_stage_option *option;
     int options, drops;
     unsigned char *drop, *trial; /* by unit of the stage: of options; of the one that is tried */
-    unsigned char *present, *needed;   /* by unit: results that are there; that backwards read */
-    int *runs;                    /* by unit: so far */
-    int *entry, length, capacity;      /* a stage's list */
-    int *row, rows;               /* [a * (n + 1) + b - a]: the row of stages a to b */
-    int *need;                   /* by row: the fewest steps that do */
-    uint64_t *cost;               /* [row * (steps + 1) + m]: least work in m steps */
+    unsigned char *present, *needed; /* by unit: results that are there; that backwards read */
+    int *runs;                       /* by unit: so far */
+    int *entry, length, capacity;    /* a stage's list */
+    int *row, rows;                  /* [a * (n + 1) + b - a]: the row of stages a to b */
+    int *need;                       /* by row: the fewest steps that do */
+    uint64_t *cost;                  /* [row * (steps + 1) + m]: least work in m steps */
     int steps;
     int64_t step;
 } gckpti_chain;
@@ -20164,7 +20388,8 @@ static void gckpti_flag_nodes(const gckpti_planner *p, gckpti_cut_point *point)
 {
     for (int i = 0; i < p->nodes; i++) {
         const gckpti_node *u = &p->node[i];
-        int now = u->backward_index == point->backward_index, later = u->backward_index >= point->backward_index;
+        int now = u->backward_index == point->backward_index,
+            later = u->backward_index >= point->backward_index;
         int earlier = u->backward_index >= 0 && u->backward_index <= point->backward_index;
         unsigned char *flags = &point->node[i].flags;
         *flags |= u->fetched ? GCKPTI_READ : 0;
@@ -20229,8 +20454,8 @@ static int gckpti_append_cut(gckpti_cut *v, int n, const gckpti_cut *q, int hull
         return n;
     while (hull && n > 1 &&
            gckpti_is_product_within(v[n - 2].cost - v[n - 1].cost,
-                                 (uint64_t)(q->bytes - v[n - 1].bytes), v[n - 1].cost - q->cost,
-                                 (uint64_t)(v[n - 1].bytes - v[n - 2].bytes)))
+                                    (uint64_t)(q->bytes - v[n - 1].bytes), v[n - 1].cost - q->cost,
+                                    (uint64_t)(v[n - 1].bytes - v[n - 2].bytes)))
         n--;
     v[n] = *q;
     return n + 1;
@@ -20239,14 +20464,14 @@ static int gckpti_append_cut(gckpti_cut *v, int n, const gckpti_cut *q, int hull
 /* Adds `more`, continued by a unit with such bytes and work, to a list; its cuts are numbered from
  * `first`. */
 static void gckpti_merge_cuts(gckpti_bound *b, gckpti_cut_list *to, const gckpti_cut_list *more,
-                             int64_t bytes, uint64_t cost, uint32_t first)
+                              int64_t bytes, uint64_t cost, uint32_t first)
 {
     gckpti_cut *out = b->pool[2], *old = to->cut, *end = old + to->n;
     int n = 0;
     b->examined += to->n + more->n;
     for (int k = 0; k < more->n; k++) {
         gckpti_cut q = { more->cut[k].bytes + bytes, more->cut[k].cost + cost,
-                          first + (uint32_t)k };
+                         first + (uint32_t)k };
         while (old < end && (old->bytes < q.bytes || (old->bytes == q.bytes && old->cost < q.cost)))
             n = gckpti_append_cut(out, n, old++, b->hulls_only);
         n = gckpti_append_cut(out, n, &q, b->hulls_only);
@@ -20266,7 +20491,7 @@ typedef struct {
 /* The list behind unit i of state y, from those in front of it: of all states x that the unit may
  * turn into y, as its value is needed no more, and its inputs are where it runs again. */
 static void gckpti_extend_cuts(gckpti_bound *b, const gckpti_cut_point *point, int i,
-                            const gckpti_cut_states *front, unsigned y, gckpti_cut_list *to)
+                               const gckpti_cut_states *front, unsigned y, gckpti_cut_list *to)
 {
     const gckpti_node *u = &b->p->node[i];
     const gckpti_cut_node *c = &point->node[i];
@@ -20290,8 +20515,9 @@ static void gckpti_extend_cuts(gckpti_bound *b, const gckpti_cut_point *point, i
             gckpti_merge_cuts(b, to, from, bytes, 0, first);
         for (int q = (x & ~own_bit) == y && u->can_offload ? parts : 0; q > 0; q = (q - 1) & parts)
             gckpti_merge_cuts(b, to, from, bytes - gckpti_parts_bytes(u, q),
-                             gckpti_scaled_cost(b->copy_cost, 2 * gckpti_parts_cost(b->p, i, q)) >> b->shift,
-                             first | UINT32_C(1) << 30);
+                              gckpti_scaled_cost(b->copy_cost, 2 * gckpti_parts_cost(b->p, i, q)) >>
+                                  b->shift,
+                              first | UINT32_C(1) << 30);
         if (((x | c->input_bits) & ~own_bit) == y && bytes > 0 && !(c->flags & GCKPTI_RUNS_ONCE))
             gckpti_merge_cuts(b, to, from, live, cost, first | UINT32_C(1) << 31);
         part = (part - some) & some;
@@ -20313,7 +20539,8 @@ static int gckpti_reserve_pools(gckpti_bound *b, int hulls_only)
 }
 
 /* Finds cuts of an instant; none, when there are too many. */
-static void gckpti_find_cuts(gckpti_bound *b, const gckpti_cut_point *point, gckpti_cut_table *table)
+static void gckpti_find_cuts(gckpti_bound *b, const gckpti_cut_point *point,
+                             gckpti_cut_table *table)
 {
     gckpti_cut_states states[2], *front = &states[0], *next = &states[1];
     size_t used = 0, n = 1, branches = b->p->can_offload ? 5 : 2;
@@ -20511,7 +20738,8 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int c
     b->points = count < GCKPTI_POINTS ? count : GCKPTI_POINTS;
     for (int k = 0; k < b->points; k++) { /* the first ones, then evenly to the last */
         const int first = GCKPTI_POINTS / 2 - 1;
-        int offset = (int)((int64_t)(k - first) * (count - 1 - first) / (GCKPTI_POINTS - 1 - first));
+        int offset =
+            (int)((int64_t)(k - first) * (count - 1 - first) / (GCKPTI_POINTS - 1 - first));
         gckpti_cut_point *point = &b->point[k];
         point->backward_index = record[k <= first || count <= GCKPTI_POINTS ? k : first + offset];
         point->base = p->gradient_at[point->backward_index];
@@ -20730,7 +20958,8 @@ GCKPTI_FN int gckpti_begin_scan(gckpti_search *s, int64_t limit)
  * before is from before the backwards, as gckpti_apply_policy sees it. */
 GCKPTI_FN int gckpti_must_recompute(const gckpti_search *s, int node, int x)
 {
-    return s->p->node[node].must_recompute && x >= s->first_backward && s->state[node].start < s->firsts_end;
+    return s->p->node[node].must_recompute && x >= s->first_backward &&
+           s->state[node].start < s->firsts_end;
 }
 
 /* ---- the present schedule, s->now; answers that keep one, and make it better ---- */
@@ -20770,10 +20999,11 @@ GCKPTI_FN void gckpti_reapply_policy(gckpti_search *s)
 
 /* Keeps a schedule, which is not laid out yet, in place of what the answer has. */
 GCKPTI_FN void gckpti_candidate_store(gckpti_search *s, gckpti_candidate *candidate,
-                                   const gckpti_schedule *schedule)
+                                      const gckpti_schedule *schedule)
 {
     candidate->spans = gckpti_to_spans(schedule->entry, schedule->length, NULL);
-    if (!gckpti_reserve(&s->scratch, &candidate->span, (size_t)candidate->spans, sizeof *candidate->span))
+    if (!gckpti_reserve(&s->scratch, &candidate->span, (size_t)candidate->spans,
+                        sizeof *candidate->span))
         return;
     gckpti_to_spans(schedule->entry, schedule->length, candidate->span);
     candidate->length = schedule->length;
@@ -20797,7 +21027,8 @@ GCKPTI_FN int gckpti_candidate_load(gckpti_search *s, const gckpti_candidate *ca
 }
 
 /* Appends an empty answer to *answers, where those there may move to. NULL: no memory. */
-GCKPTI_FN gckpti_candidate *gckpti_candidate_new(gckpti_search *s, gckpti_candidate **list, int *count)
+GCKPTI_FN gckpti_candidate *gckpti_candidate_new(gckpti_search *s, gckpti_candidate **list,
+                                                 int *count)
 {
     if (!gckpti_reserve(&s->scratch, list, (size_t)*count + 1, sizeof **list))
         return NULL;
@@ -20835,15 +21066,16 @@ static int gckpti_span_before(const gckpti_span *a, const gckpti_span *b)
  * (number by number: as bytes the order would depend on the machine). */
 GCKPTI_FN int gckpti_candidate_before(const void *first, const void *second, const void *context)
 {
-    const gckpti_candidate *a = (const gckpti_candidate *)first, *b = (const gckpti_candidate *)second;
+    const gckpti_candidate *a = (const gckpti_candidate *)first,
+                           *b = (const gckpti_candidate *)second;
     int x = 0, k = 0;
     (void)context;
     while (a->length == b->length && x < a->length && a->span[k].first == b->span[k].first &&
            a->span[k].count == b->span[k].count)
         x += a->span[k++].count;
-    return a->arena != b->arena     ? a->arena < b->arena
-           : a->overhead != b->overhead   ? a->overhead < b->overhead
-           : a->length != b->length ? a->length < b->length
+    return a->arena != b->arena         ? a->arena < b->arena
+           : a->overhead != b->overhead ? a->overhead < b->overhead
+           : a->length != b->length     ? a->length < b->length
                                     : x < a->length && gckpti_span_before(a->span + k, b->span + k);
 }
 
@@ -20881,7 +21113,7 @@ GCKPTI_FN void gckpti_add_initial(gckpti_search *s, int dense)
 }
 #endif
 
-/* >>search/squeeze */
+/* >>search/reduce_peak */
 #ifndef GCKPT_NO_SEARCH
 /* ---- moves, of squeeze and of polish: their list, what they cost ---- */
 /* cost / gain as an integer that orders like a floating-point number: 6 bits of exponent and more
@@ -20948,7 +21180,8 @@ static int gckpti_insert_closures(gckpti_search *s, const int *move, int n)
     for (int i = 0; i < n; i++) {
         const gckpti_move *m = &s->move[move[i]];
         for (int j = m->first; j < m->first + m->count; j++, k++) {
-            s->insert[k].key = (uint64_t)m->to << 32 | (uint64_t)gckpti_entry_node(s->p, s->pool[j]);
+            s->insert[k].key =
+                (uint64_t)m->to << 32 | (uint64_t)gckpti_entry_node(s->p, s->pool[j]);
             s->insert[k].value = s->pool[j];
         }
         s->incomplete = s->incomplete || m->truncated;
@@ -20991,7 +21224,7 @@ static int gckpti_replace_entries(gckpti_search *s, int kind, const int *move, i
 static void gckpti_try_moves(gckpti_search *s, int kind, const int *move, int n)
 {
     if (kind == GCKPTI_MOVE_INSERT ? gckpti_insert_closures(s, move, n)
-                            : gckpti_replace_entries(s, kind, move, n))
+                                   : gckpti_replace_entries(s, kind, move, n))
         gckpti_evaluate(s, &s->next);
 }
 
@@ -21078,8 +21311,8 @@ static int gckpti_find_closure(gckpti_search *s, gckpti_move *m, int first, int 
     int choice = 0, h = first, end = first, x = m->to;
     m->cost = 0;
     m->penalty = 0;
-    if (!gckpti_reserve(&s->scratch, &s->pool, (size_t)first + GCKPTI_MAX_CLOSURE + GCKPT_MAX_INPUTS,
-                     sizeof(int)))
+    if (!gckpti_reserve(&s->scratch, &s->pool,
+                        (size_t)first + GCKPTI_MAX_CLOSURE + GCKPT_MAX_INPUTS, sizeof(int)))
         return 0;
     s->state[m->node].stamp = ++s->stamp;
     s->pool[end++] = kind == GCKPTI_RELOADED ? m->node + s->p->nodes : m->node;
@@ -21154,13 +21387,13 @@ static void gckpti_try_hole(gckpti_search *s, int node, int x, gckpti_hole_filte
     m.to = x;
     m.value = v->value_end >= x ? v->out : 0;
     m.saved = v->saved_end >= x ? v->saved : 0;
-    int64_t gain = gckpti_gain(s, v->prev_use + 1, x, m.value) + gckpti_gain(s, v->start + 1, x, m.saved);
+    int64_t gain =
+        gckpti_gain(s, v->prev_use + 1, x, m.value) + gckpti_gain(s, v->start + 1, x, m.saved);
     reload = gckpti_can_offload(s, node, m.value + m.saved);
     if (gain <= 0 || (!reload && gckpti_score(s->p->node[node].cost, gain) > filter->worst))
         return;
     best.key = UINT64_MAX;
-    for (int kind = fixed ? GCKPTI_RELOADED : 0; kind < GCKPTI_CLOSURES && !s->p->failed;
-         kind++) {
+    for (int kind = fixed ? GCKPTI_RELOADED : 0; kind < GCKPTI_CLOSURES && !s->p->failed; kind++) {
         /* alone COMPUTED costs no less than CHEAPEST; and KEPT is that if nothing is computed */
         if (kind == GCKPTI_RELOADED
                 ? !reload
@@ -21322,7 +21555,7 @@ GCKPTI_FN int gckpti_reduce_peak(gckpti_search *s, int64_t limit, int exact)
 }
 #endif
 
-/* >>search/polish */
+/* >>search/remove_recomputes */
 #ifndef GCKPT_NO_SEARCH
 /* ---- polish: takes repeated forwards out. Room below the limit by position: a tree of minima;
  * what a node holds is relative to its parent; leaf size + 1 + x is position x ---- */
@@ -21428,7 +21661,8 @@ static uint64_t gckpti_reload_cost(const gckpti_search *s, int u, int x)
 static void gckpti_record_freed(gckpti_search *s, gckpti_move *m, const int *edges, int count)
 {
     m->first = s->pooled;
-    if (!gckpti_reserve(&s->scratch, &s->pool, (size_t)s->pooled + 2 * GCKPT_MAX_INPUTS, sizeof(int)))
+    if (!gckpti_reserve(&s->scratch, &s->pool, (size_t)s->pooled + 2 * GCKPT_MAX_INPUTS,
+                        sizeof(int)))
         return;
     for (int k = 0; k < count; k++) {
         const gckpti_node_state *q = &s->state[edges[k]];
@@ -21513,8 +21747,9 @@ static void gckpti_remove_recomputes(gckpti_search *s, int64_t limit, int exact)
     for (int iteration = 0; (exact || iteration < 6) && s->now.overhead > 0; iteration++) {
         gckpti_find_recomputes(s, exact ? INT64_MAX : limit);
         if (s->p->failed || gckpti_is_exhausted(s) ||
-            !(exact ? gckpti_apply_best_move(s, GCKPTI_MOVE_REMOVE, limit, 1)
-                    : gckpti_apply_moves(s, GCKPTI_MOVE_REMOVE, limit, gckpti_choose_recomputes(s))))
+            !(exact
+                  ? gckpti_apply_best_move(s, GCKPTI_MOVE_REMOVE, limit, 1)
+                  : gckpti_apply_moves(s, GCKPTI_MOVE_REMOVE, limit, gckpti_choose_recomputes(s))))
             return;
     }
 }
@@ -21611,9 +21846,10 @@ static int gckpti_is_border(const gckpti_chain *c, int kind, int u, int64_t wide
             segment[k] = g->segments[segment[k]].parent;
     }
     return kind == GCKPTI_AT_UNITS ||
-           (kind == GCKPTI_AT_SEGMENTS ? segment[0] != segment[1]
-                                      : c->livein[u] <= widest && c->livein[u] < c->livein[u - 1] &&
-                                            c->livein[u] <= c->livein[u + 1]);
+           (kind == GCKPTI_AT_SEGMENTS
+                ? segment[0] != segment[1]
+                : c->livein[u] <= widest && c->livein[u] < c->livein[u - 1] &&
+                      c->livein[u] <= c->livein[u + 1]);
 }
 
 /* Makes stages of the body; when they are too many, at the cheapest border of each window. */
@@ -21661,19 +21897,20 @@ static uint64_t gckpti_hash_stage(const gckpti_chain *c, const gckpti_stage *q)
         const gckpti_node *x = &p->node[u];
         const int trains = x->backward_index >= 0;
         const int64_t values[] = { x->out,
-                               x->saved,
-                               x->workspace,
-                               (int64_t)x->cost,
-                               x->inputs,
-                               x->in_place,
-                               x->runs_once,
-                               x->reads_saved,
-                               trains ? x->backward_index - q->backward : -1,
-                               trains ? x->reads : 0,
-                               c->last_reader[u] < q->end };
+                                   x->saved,
+                                   x->workspace,
+                                   (int64_t)x->cost,
+                                   x->inputs,
+                                   x->in_place,
+                                   x->runs_once,
+                                   x->reads_saved,
+                                   trains ? x->backward_index - q->backward : -1,
+                                   trains ? x->reads : 0,
+                                   c->last_reader[u] < q->end };
         for (size_t k = 0; k < sizeof values / sizeof *values; k++)
             hash = gckpti_fnv_number(hash, (uint64_t)values[k]);
-        for (int backward = 0, count; backward < 1 + trains; backward++) /* links: to places in it, or out of it */
+        for (int backward = 0, count; backward < 1 + trains;
+             backward++) /* links: to places in it, or out of it */
             for (const int *v = gckpti_entry_reads(p, backward ? ~u : u, &count); count-- > 0; v++)
                 hash = gckpti_fnv_number(hash, (uint64_t)(*v < q->first ? -1 : *v - q->first));
     }
@@ -21936,12 +22173,12 @@ GCKPTI_FN void gckpti_find_options(gckpti_chain *c, gckpti_stage *q, int64_t eff
  * least work for each amount of memory. What it says is an estimate all the same, as options may
  * peak at different moments; its schedules are seeds, evaluated like all others. */
 enum {
-    GCKPTI_MAX_ROWS = 40000, /* most rows of its table times stages; else stages are fewer */
-    GCKPTI_MEMORY_STEPS = 256,  /* its steps of memory; or up to FINE, when they are exact */
+    GCKPTI_MAX_ROWS = 40000,   /* most rows of its table times stages; else stages are fewer */
+    GCKPTI_MEMORY_STEPS = 256, /* its steps of memory; or up to FINE, when they are exact */
     GCKPTI_EXACT_STEPS = 1024,
     GCKPTI_EFFORT = 300000, /* items of lists looked at to find options, for all stages */
-    GCKPTI_SPACING = 11000    /* its seeds are units / SEEDS of their bytes apart, 1/50 to 1/8, */
-}; /* or, of up to GCKPTI_LARGE_N units, 1/1000 of a step's work */
+    GCKPTI_SPACING = 11000  /* its seeds are units / SEEDS of their bytes apart, 1/50 to 1/8, */
+};                          /* or, of up to GCKPTI_LARGE_N units, 1/1000 of a step's work */
 
 /* ---- its table ---- */
 /* Steps for some bytes; a small part of a step does not count. */
@@ -22062,9 +22299,10 @@ static void gckpti_choose_step(gckpti_chain *c, int64_t most)
             o->dominated = 0;
             for (int k = 0; k < i && !o->dominated; k++) {
                 o->dominated = !first[k].dominated &&
-                             gckpti_no_worse(first[k].steps, first[k].cost, o->steps, o->cost);
+                               gckpti_no_worse(first[k].steps, first[k].cost, o->steps, o->cost);
                 first[k].dominated |=
-                    !o->dominated && gckpti_no_worse(o->steps, o->cost, first[k].steps, first[k].cost);
+                    !o->dominated &&
+                    gckpti_no_worse(o->steps, o->cost, first[k].steps, first[k].cost);
             }
         }
 }
@@ -22132,7 +22370,8 @@ static void gckpti_add_table_initials(gckpti_chain *c, int64_t least, int64_t mo
     for (int m = (int)(least / c->step), before = 0; m <= c->steps && !s->p->failed; m++) {
         uint64_t cost = c->cost[gckpti_cells(c, c->row[c->n - 1]) + (size_t)m];
         int equal = small && c->step == s->grain && cost == apart; /* it may lie in fewer bytes */
-        int chosen = (cost < apart || equal) && (small || (int64_t)(m - before) * spacing >= before);
+        int chosen =
+            (cost < apart || equal) && (small || (int64_t)(m - before) * spacing >= before);
         int dense = !chosen && !many && cost < last - (s->p->base_cost + cost) / 1000;
         if (cost == GCKPTI_INFINITE_COST || !(chosen || dense))
             continue;
@@ -22194,7 +22433,7 @@ GCKPTI_FN int gckpti_add_chain_initials(gckpti_search *s, int kind, int64_t most
 }
 #endif
 
-/* >>search/ladder */
+/* >>search/levels */
 #ifndef GCKPT_NO_SEARCH
 /* ---- cuts as schedules, and a rung's schedule by cuts ---- */
 /* Writes the body that computes all, as late as it is needed, keeps through the turn what `again`
@@ -22276,7 +22515,8 @@ GCKPTI_FN int64_t gckpti_try_cut(gckpti_search *s, const gckpti_cut_table *table
 
 /* An answer's schedule from all cuts of the instant that decides: the first that fits; else, or
  * when it is not good enough, one that keeps a little more (three for a small graph), squeezed. */
-static void gckpti_solve_full(gckpti_search *s, gckpti_candidate *candidate, const gckpti_cut_point *point)
+static void gckpti_solve_full(gckpti_search *s, gckpti_candidate *candidate,
+                              const gckpti_cut_point *point)
 {
     const gckpti_cut_table *all = &point->table[GCKPTI_FULL];
     int64_t space = candidate->limit - point->base;
@@ -22320,7 +22560,7 @@ static void gckpti_keep_part(gckpti_search *s, int spacing, int64_t total, int64
         int64_t most = bytes >> shift, all = total >> shift, part = seen >> shift;
         if (spacing == 0   ? kept + size > bytes
             : spacing == 1 ? now * now * (all + 1) > most * most * (part + 1)
-                       : now * (all + 1) > most * (part + 1))
+                           : now * (all + 1) > most * (part + 1))
             continue;
         kept += size;
         out[u] = 0;
@@ -22329,12 +22569,13 @@ static void gckpti_keep_part(gckpti_search *s, int spacing, int64_t total, int64
 
 /* An answer's schedule from the two cuts of a hull around its limit: what one keeps and the other
  * does not may be kept in part; with gaps that grow only, where all cuts were tried. */
-static void gckpti_solve_between(gckpti_search *s, gckpti_candidate *candidate, const gckpti_cut_point *point,
-                              const gckpti_cut_table *cuts)
+static void gckpti_solve_between(gckpti_search *s, gckpti_candidate *candidate,
+                                 const gckpti_cut_point *point, const gckpti_cut_table *cuts)
 {
     const gckpti_cut_list *hull = &cuts->last;
     int64_t space = candidate->limit - point->base, total = 0;
-    const int one = s->p->nodes > GCKPTI_SMALL_N && point->table[GCKPTI_FULL].last.n && !s->p->can_offload;
+    const int one =
+        s->p->nodes > GCKPTI_SMALL_N && point->table[GCKPTI_FULL].last.n && !s->p->can_offload;
     int cut = gckpti_cut_within(hull, space);
     if (cut < 0)
         return;
@@ -22369,10 +22610,11 @@ enum { GCKPTI_REDUCED = 16 }; /* most seeds that are squeezed a little */
 /* Orders seeds: by live bytes, then work. */
 static int gckpti_initial_before(const void *first, const void *second, const void *context)
 {
-    const gckpti_candidate *a = (const gckpti_candidate *)first, *b = (const gckpti_candidate *)second;
-    return a->peak != b->peak     ? a->peak < b->peak
+    const gckpti_candidate *a = (const gckpti_candidate *)first,
+                           *b = (const gckpti_candidate *)second;
+    return a->peak != b->peak           ? a->peak < b->peak
            : a->overhead != b->overhead ? a->overhead < b->overhead
-                                  : gckpti_candidate_before(a, b, context);
+                                        : gckpti_candidate_before(a, b, context);
 }
 
 /* Where bytes are fewest, a little less may lead far: seeds squeezed by 1/1000 are seeds, too. */
@@ -22380,16 +22622,18 @@ static void gckpti_reduce_initials(gckpti_search *s)
 {
     const gckpti_planner *p = s->p;
     uint64_t least = UINT64_MAX;
-    for (int i = 0, tried = 0, n = s->initials; i < n && tried < GCKPTI_REDUCED && !p->failed; i++) {
+    for (int i = 0, tried = 0, n = s->initials; i < n && tried < GCKPTI_REDUCED && !p->failed;
+         i++) {
         const gckpti_candidate *initial = &s->initial[i];
-        if (initial->dense || initial->overhead / 8 * 7 >= least || initial->overhead < p->least_cost / 4 ||
-            initial->overhead / 4 > p->least_cost)
+        if (initial->dense || initial->overhead / 8 * 7 >= least ||
+            initial->overhead < p->least_cost / 4 || initial->overhead / 4 > p->least_cost)
             continue;
         least = initial->overhead < least ? initial->overhead : least;
         tried++;
         int64_t limit = initial->peak - (initial->peak - p->gradient_between[0]) / 1000 - 1;
-        gckpti_candidate *candidate =
-            gckpti_reduce_to(s, initial, limit) ? gckpti_candidate_new(s, &s->initial, &s->initials) : NULL;
+        gckpti_candidate *candidate = gckpti_reduce_to(s, initial, limit)
+                                          ? gckpti_candidate_new(s, &s->initial, &s->initials)
+                                          : NULL;
         if (candidate)
             gckpti_candidate_store(s, candidate, &s->now);
     }
@@ -22415,7 +22659,8 @@ GCKPTI_FN void gckpti_find_initials(gckpti_search *s)
         gckpti_build_segments(p, group);
         gckpti_add_initial(s, 0);
     }
-    for (int kind = 0, finer = 0; kind < GCKPTI_BORDERS && !p->variant.order && !p->failed; kind++) {
+    for (int kind = 0, finer = 0; kind < GCKPTI_BORDERS && !p->variant.order && !p->failed;
+         kind++) {
         if (kind == GCKPTI_AT_UNITS && p->nodes > (finer ? GCKPTI_SMALL_N : GCKPTI_MEDIUM_N))
             break;
         finer = gckpti_add_chain_initials(s, kind, most);
@@ -22477,7 +22722,8 @@ static int gckpti_begin_level(gckpti_search *s, gckpti_candidate *candidate)
     if (candidate->bound < UINT64_MAX && s->bound->points > 0) {
         gckpti_cut_point *point = &s->bound->point[decider];
         gckpti_solve_full(s, candidate, point);
-        for (int c = 0; c < (s->p->can_offload ? GCKPTI_FULL : 1) && !gckpti_is_proven(s, candidate); c++)
+        for (int c = 0;
+             c < (s->p->can_offload ? GCKPTI_FULL : 1) && !gckpti_is_proven(s, candidate); c++)
             gckpti_solve_between(s, candidate, point, gckpti_cuts(s->bound, point, c));
     }
     if (candidate->bound == UINT64_MAX || gckpti_is_proven(s, candidate))
@@ -22504,7 +22750,8 @@ static void gckpti_finish_level(gckpti_search *s, int k)
     s->evaluated = s->examined = 0;
     candidate->state = GCKPTI_LEVEL_DONE;
     for (; above < s->initials && s->initial[above].peak <= candidate->limit; above++) {
-        if (!s->initial[above].dense && (best < 0 || s->initial[above].overhead <= s->initial[best].overhead))
+        if (!s->initial[above].dense &&
+            (best < 0 || s->initial[above].overhead <= s->initial[best].overhead))
             best = above;
     }
     for (int i = above, most = GCKPTI_EXACT_TRIES; exact && i-- > 0 && most > 0;)
@@ -22542,7 +22789,8 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
     for (; top <= k && !s->p->failed; top++) {
         gckpti_candidate *candidate = &s->level[top];
         gckpti_finish_level(s, top);
-        if (candidate->length || candidate->bound == UINT64_MAX || top == 0 || gckpti_uses_above(s, top))
+        if (candidate->length || candidate->bound == UINT64_MAX || top == 0 ||
+            gckpti_uses_above(s, top))
             continue;
         gckpti_solve_level(s, top - 1);
         if (gckpti_candidate_load(s, &s->level[top - 1]))
@@ -22551,7 +22799,7 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
 }
 #endif
 
-/* >>search/hide */
+/* >>search/hide_copies */
 #ifndef GCKPT_NO_SEARCH
 /* ---- copies that hide: what is offloaded is held while it is copied, reloads begin ahead, both as
  * far as a limit has room (plan/time) ---- */
@@ -22599,8 +22847,7 @@ static void gckpti_advance_reloads(gckpti_search *s, int64_t limit)
             for (const int *edges = gckpti_entry_reads(p, now->entry[reader], &count); count-- > 0;)
                 found = found || edges[count] == u;
         }
-        uint64_t cost =
-            gckpti_parts_cost(p, u, gckpti_parts(now->value_end[x], now->saved_end[x]));
+        uint64_t cost = gckpti_parts_cost(p, u, gckpti_parts(now->value_end[x], now->saved_end[x]));
         due = due < s->saving[reader] ? due : s->saving[reader];
         due = due > cost ? due - cost : 0;
         s->insert[n].key = (uint64_t)gckpti_place_reload(s, x, due, limit) << 32 | (uint64_t)x;
@@ -22689,23 +22936,25 @@ static int gckpti_is_useless(const gckpti_search *s, const gckpti_candidate *can
     const gckpti_candidate *old = &s->winner;
     const uint64_t cost = gckpti_min_time(s, candidate->overhead, candidate->recompute_cost);
     const int64_t least = candidate->peak - s->bound->padding; /* bytes of its arena */
-    return least > (int64_t)most ||
-           (old->length && !s->minimise_bytes && cost > old->time) ||
-           (old->length && least >= (int64_t)old->arena && (s->minimise_bytes || cost == old->time));
+    return least > (int64_t)most || (old->length && !s->minimise_bytes && cost > old->time) ||
+           (old->length && least >= (int64_t)old->arena &&
+            (s->minimise_bytes || cost == old->time));
 }
 
 /* Makes an answer the winner if its arena has at most `most` bytes and at least `floor`, and it has
  * less work (or time) than the one before, or as much in fewer bytes; s->hunting: fewer bytes. */
-static void gckpti_consider(gckpti_search *s, gckpti_candidate *candidate, size_t lower, size_t most)
+static void gckpti_consider(gckpti_search *s, gckpti_candidate *candidate, size_t lower,
+                            size_t most)
 {
     const gckpti_candidate *old = &s->winner;
     if (!gckpti_is_ok(s) || candidate->length == 0 || gckpti_is_useless(s, candidate, most))
         return;
     gckpti_place_once(s, candidate);
-    int better = !old->length || (s->minimise_bytes ? candidate->arena < old->arena
-                                             : candidate->time < old->time ||
-                                                   (candidate->time == old->time &&
-                                                    gckpti_candidate_before(candidate, old, NULL)));
+    int better =
+        !old->length || (s->minimise_bytes ? candidate->arena < old->arena
+                                           : candidate->time < old->time ||
+                                                 (candidate->time == old->time &&
+                                                  gckpti_candidate_before(candidate, old, NULL)));
     if (gckpti_is_ok(s) && candidate->arena >= lower && candidate->arena <= most && better)
         s->winner = *candidate;
 }
@@ -22725,12 +22974,14 @@ static void gckpti_place_level(gckpti_search *s, int k)
     gckpti_solve_level(s, k);
     gckpti_candidate *candidate = &s->level[k];
     gckpti_place_once(s, candidate);
-    if (candidate->arena <= (size_t)candidate->limit || candidate->arena == SIZE_MAX || candidate->tight)
+    if (candidate->arena <= (size_t)candidate->limit || candidate->arena == SIZE_MAX ||
+        candidate->tight)
         return;
     candidate->tight = (gckpti_candidate *)gckpti_scratch_alloc(&s->scratch, 1, sizeof *candidate);
-    if (candidate->tight && gckpti_reduce_to(s, candidate, 2 * candidate->limit - (int64_t)candidate->arena) &&
+    if (candidate->tight &&
+        gckpti_reduce_to(s, candidate, 2 * candidate->limit - (int64_t)candidate->arena) &&
         (s->tiny || gckpti_min_time(s, s->now.overhead, s->now.recompute_cost) >=
-                         gckpti_min_time(s, candidate->overhead, candidate->recompute_cost))) {
+                        gckpti_min_time(s, candidate->overhead, candidate->recompute_cost))) {
         gckpti_candidate_store(s, candidate->tight, &s->now);
         gckpti_place_once(s, candidate->tight);
     }
@@ -22738,7 +22989,7 @@ static void gckpti_place_level(gckpti_search *s, int k)
 
 /* Considers an answer with what it copies hidden, within so many live bytes. */
 static void gckpti_consider_hidden(gckpti_search *s, gckpti_candidate *candidate, int64_t limit,
-                                  size_t lower, size_t most)
+                                   size_t lower, size_t most)
 {
     if (!s->p->overlap || candidate->length == 0 || candidate->transfer_cost == 0)
         return;
@@ -22751,9 +23002,11 @@ static void gckpti_consider_hidden(gckpti_search *s, gckpti_candidate *candidate
 /* Whether what rung k has, which is laid, fits into its own limit. */
 static int gckpti_level_fits(const gckpti_search *s, int k)
 {
-    const gckpti_candidate *candidate = &s->level[k], *tight = candidate->tight ? candidate->tight : candidate;
+    const gckpti_candidate *candidate = &s->level[k],
+                           *tight = candidate->tight ? candidate->tight : candidate;
     const size_t most = (size_t)(candidate->limit - s->bound->padding);
-    return (candidate->length && candidate->arena <= most) || (tight->length && tight->arena <= most);
+    return (candidate->length && candidate->arena <= most) ||
+           (tight->length && tight->arena <= most);
 }
 
 /* Considers seeds of some rungs, k and those below; of k alone: those that its limit has room for
@@ -22813,11 +23066,12 @@ static void gckpti_consider_cuts(gckpti_search *s, int index, size_t most)
     const int64_t absent = gckpti_absent_bytes(s->p, point->backward_index);
     const int64_t space = limit - point->base + absent;
     if (!s->tried[index] && all->n > 0)
-        s->tried[index] =
-            (gckpti_tried *)gckpti_scratch_alloc(&s->scratch, (size_t)all->n, sizeof *s->tried[index]);
+        s->tried[index] = (gckpti_tried *)gckpti_scratch_alloc(&s->scratch, (size_t)all->n,
+                                                               sizeof *s->tried[index]);
     gckpti_tried *known = s->tried[index];
     for (int e = gckpti_cut_within(all, space); known && e >= 0 && gckpti_is_ok(s); e--) {
-        if (s->winner.length && !s->minimise_bytes && !s->late && gckpti_cut_cost(point, e) >= s->winner.overhead)
+        if (s->winner.length && !s->minimise_bytes && !s->late &&
+            gckpti_cut_cost(point, e) >= s->winner.overhead)
             break;
         if (known[e].arena > most || known[e].peak > limit)
             continue;
@@ -22926,12 +23180,9 @@ GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, si
 /* Ways to search: a price of copies; and how many eighths of what could be copied there and back
  * while each op runs once may be offloaded, or 0: no limit but the request's. With a limit, where
  * many values are alike, some are offloaded and some computed again. */
-static const signed char gckpti_strategies[][2] = { { GCKPTI_FULL_COPY_COST, 0 },
-                                                     { 1, 0 },
-                                                     { 0, 0 },
-                                                     { 0, 4 },
-                                                     { 0, 3 },
-                                                     { 0, 2 } };
+static const signed char gckpti_strategies[][2] = {
+    { GCKPTI_FULL_COPY_COST, 0 }, { 1, 0 }, { 0, 0 }, { 0, 4 }, { 0, 3 }, { 0, 2 }
+};
 
 GCKPTI_FN int gckpti_count_strategies(const gckpti_planner *p)
 {
@@ -22946,7 +23197,8 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
     memset(s, 0, sizeof *s);
     s->p = p;
     p->copy_cost = copy_cost;
-    p->host_limit = offload && offload < (uint64_t)(p->max_host_limit >> 7) ? (int64_t)offload << 7 : p->max_host_limit;
+    p->host_limit = offload && offload < (uint64_t)(p->max_host_limit >> 7) ? (int64_t)offload << 7
+                                                                            : p->max_host_limit;
     s->scratch = gckpti_scratch_new(p->memory, &p->failed);
     s->excluded = -1;
     s->started = -1;
@@ -22954,7 +23206,8 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
         s->late = s->late || p->needed_by[u] > 0;
     s->tiny = p->nodes <= GCKPTI_TINY_N;
     s->margin = s->tiny ? 0 : p->least_cost / 1000;
-    gckpt_result result = p->store_all_peak > 0 ? GCKPT_OK : gckpti_lower_mode(p, GCKPT_STORE_ALL, 0);
+    gckpt_result result =
+        p->store_all_peak > 0 ? GCKPT_OK : gckpti_lower_mode(p, GCKPT_STORE_ALL, 0);
     if (p->store_all_peak > GCKPTI_SEARCH_LIMIT && p->store_all_peak <= (double)GCKPTI_ARENA_MAX)
         return gckpti_error(p->g, GCKPT_E_MEMORY,
                             "plan: %g bytes without recomputing are too many to search below; "
@@ -22970,7 +23223,8 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
     gckpti_open_bounds(p);
     if (!p->failed) {
         s->bound = &p->bound[GCKPTI_FULL_COPY_COST - copy_cost];
-        gckpti_build_levels(s, gckpti_try_actions(s, s->upper_cut)); /* which has nothing to do again */
+        gckpti_build_levels(
+            s, gckpti_try_actions(s, s->upper_cut)); /* which has nothing to do again */
     }
     if (!p->failed)
         gckpti_candidate_update(s, &s->level[0]);
@@ -23055,7 +23309,7 @@ static inline const char *gckpti_shard_name(gckpt_shard shard)
     return names[shard];
 }
 
-/* ---- ask/open.c ---- */
+/* ---- planner/planner.c ---- */
 /* Frees what a planner has, and those of other variants behind it. */
 GCKPTI_FN void gckpti_planner_free(gckpti_planner *p);
 
@@ -23067,20 +23321,20 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
                                             gckpt_graph *graph, const gckpt_term *terms, int count,
                                             const gckpt_plan_desc *d);
 
-/* ---- ask/fit.c ---- */
+/* ---- planner/fit.c ---- */
 #ifndef GCKPT_NO_FIT
 /* gckpt_fit, of micro-batches that have so many rows or more. (Of its seven parameters the program
  * gives six.) */
-GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void *user, int64_t batch,
-                                 const gckpt_plan_desc *desc, gckpt_measure_fn measure,
-                                 int64_t least_rows);
+GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void *user,
+                                 int64_t batch, const gckpt_plan_desc *desc,
+                                 gckpt_measure_fn measure, int64_t least_rows);
 #endif
 
 GCKPTI_COLD_BEGIN /* to run */
 
 /* What the files of ask share; no other folder uses it. */
 
-/* ---- ask/frontier.c ---- */
+/* ---- planner/frontier.c ---- */
 /* Where a point comes from: a variant's schedule. */
 typedef struct {
     gckpt_point point;
@@ -23095,7 +23349,7 @@ struct gckpt_frontier {
     gckpti_planner p;     /* and those behind it: their models serve for the plans of all points */
     gckpt_plan_desc desc; /* with copies of what it points to */
     gckpt_point *points;
-    gckpti_solution *solutions;    /* the same, with their schedules */
+    gckpti_solution *solutions; /* the same, with their schedules */
     size_t count, resident; /* resident: bytes of parameters and optimiser state */
     size_t proven_bytes;
     int complete;
@@ -23104,7 +23358,7 @@ struct gckpt_frontier {
 /* Returns the most work of a step whose bytes a refusal names beside the least bytes. */
 static inline uint64_t gckpti_fast_cost(uint64_t least) { return least + least / 2; }
 
-/* >>ask/tells */
+/* >>planner/getters */
 /* Work more than the least there is, as a part of that. */
 static double gckpti_relative_cost(const gckpt_plan *plan, uint64_t least)
 {
@@ -23112,13 +23366,13 @@ static double gckpti_relative_cost(const gckpt_plan *plan, uint64_t least)
 }
 
 /* What is one number of a plan; 0 without one. */
-#define GCKPTI_GETTER(type, name, value)                                                            \
+#define GCKPTI_GETTER(type, name, value)                                                           \
     GCKPT_API type gckpt_plan_##name(const gckpt_plan *plan) { return plan ? (value) : (type)0; }
 GCKPTI_GETTER(gckpt_mode, mode, plan->mode)
 GCKPTI_GETTER(size_t, bytes,
-             plan->kind_bytes[GCKPT_BYTES_PARAMETERS] + plan->kind_bytes[GCKPT_BYTES_STATE] +
-                 plan->kind_bytes[GCKPT_BYTES_CACHES] + plan->kind_bytes[GCKPT_BYTES_COPIES] +
-                 plan->arena)
+              plan->kind_bytes[GCKPT_BYTES_PARAMETERS] + plan->kind_bytes[GCKPT_BYTES_STATE] +
+                  plan->kind_bytes[GCKPT_BYTES_CACHES] + plan->kind_bytes[GCKPT_BYTES_COPIES] +
+                  plan->arena)
 GCKPTI_GETTER(size_t, arena, plan->arena)
 GCKPTI_GETTER(size_t, peak, plan->peak)
 GCKPTI_GETTER(size_t, offloaded, plan->offloaded)
@@ -23151,8 +23405,8 @@ GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usa
     gckpti_operands_of(plan->operands, ins, node->inputs, &o);
     for (int part = 0; part < 2 && ins->kind >= GCKPT_OFFLOAD && ins->kind < GCKPT_REDUCE; part++) {
         size_t bytes = (part ? o.saved : o.out) == GCKPTI_NO_OFFSET ? 0
-                       : part                                ? node->saved_bytes
-                                                            : gckpti_planned_bytes(plan, node);
+                       : part                                       ? node->saved_bytes
+                              : gckpti_planned_bytes(plan, node);
         out->moved += bytes;
         planned += gckpti_round_up(bytes, plan->alignment);
     }
@@ -23177,7 +23431,8 @@ GCKPT_API uint64_t gckpt_plan_step_cost(const gckpt_plan *plan)
         uint64_t vranks = (uint64_t)plan->virtual_ranks, vrank_rows = (batch + vranks - 1) / vranks;
         vranks = vranks > (uint64_t)plan->ranks ? vranks / (uint64_t)plan->ranks : 1;
         micro_batches = (vrank_rows + rows - 1) / rows * vranks;
-        batch = (vrank_rows > rows ? vrank_rows : rows) * vranks; /* a leaf's only micro-batch counts whole */
+        batch = (vrank_rows > rows ? vrank_rows : rows) *
+                vranks; /* a leaf's only micro-batch counts whole */
     }
     for (int i = 0; gckpt_plan_usage(plan, i, &u) == GCKPT_OK; i++) {
         int gathers =
@@ -23246,7 +23501,7 @@ GCKPT_API const char *gckpt_mode_name(gckpt_mode mode)
     return (unsigned)mode <= GCKPT_INFERENCE ? names[mode] : "not a gckpt_mode";
 }
 
-/* >>ask/checks */
+/* >>planner/checks */
 /* =================================================================================================
  * plans: from a request to a plan; the frontier; the micro-batch
  *
@@ -23488,7 +23743,7 @@ GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
     return GCKPT_OK;
 }
 
-/* >>ask/open */
+/* >>planner/planner */
 /* A planner without drafts, yet. */
 GCKPTI_FN void gckpti_planner_reset(gckpti_planner *p)
 {
@@ -23550,7 +23805,8 @@ GCKPTI_FN gckpt_result gckpti_build_model(gckpti_planner *p)
 /* Rows of a request's largest leaf. */
 GCKPTI_FN int64_t gckpti_largest_vrank(const gckpt_plan_desc *d, const gckpt_graph *g)
 {
-    int64_t batch = g && d->batch <= 0 ? g->rows : d->batch, vranks = d->virtual_ranks ? d->virtual_ranks : 1;
+    int64_t batch = g && d->batch <= 0 ? g->rows : d->batch,
+            vranks = d->virtual_ranks ? d->virtual_ranks : 1;
     return batch / vranks + (batch % vranks > 0);
 }
 
@@ -23570,10 +23826,11 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
     p->inference = d->mode == GCKPT_INFERENCE;
     p->virtual_ranks = d->virtual_ranks ? d->virtual_ranks : 1;
     p->tree_depth = p->inference ? 0 : gckpti_tree_depth(p->virtual_ranks / graph->store->ranks);
-    p->accumulates = !p->inference && (p->tree_depth > 0 || gckpti_largest_vrank(d, graph) > graph->rows);
+    p->accumulates =
+        !p->inference && (p->tree_depth > 0 || gckpti_largest_vrank(d, graph) > graph->rows);
     if (!p->inference && !d->update_in_backward)
         p->host_limit = (int64_t)(d->offload_bytes < PTRDIFF_MAX / 2 ? d->offload_bytes
-                                                              : (size_t)PTRDIFF_MAX / 2);
+                                                                     : (size_t)PTRDIFF_MAX / 2);
     p->plain = GCKPTI_ALWAYS_PLAIN || d->plain != 0 || d->backend;
     return gckpti_check_request(graph, terms, count, d);
 }
@@ -23644,26 +23901,27 @@ GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
     chooses = 0;
 #endif
     const int fuses = GCKPTI_RUNS_FUSED && !d->as_built && !d->backend &&
-                      d->precision == GCKPT_FP32 && (chooses || p->inference) &&
-                      gckpti_may_fuse(p);
+                      d->precision == GCKPT_FP32 && (chooses || p->inference) && gckpti_may_fuse(p);
     for (; chooses && v.lowering < GCKPTI_LOWERINGS && result == GCKPT_OK; v.lowering++)
         result = gckpti_add_variant(p, &last, v);
     v.fused = GCKPTI_RUNS_FUSED;
     for (const gckpti_planner *lowering = p, *end = last; fuses && result == GCKPT_OK;
          lowering = lowering->next) {
-        v.lowering = lowering->variant.lowering; /* of the head's as built and those of fewest bytes */
+        v.lowering =
+            lowering->variant.lowering; /* of the head's as built and those of fewest bytes */
         if (v.lowering == 0 || v.lowering >= GCKPTI_LOWERINGS - 2)
             result = gckpti_add_variant(p, &last, v);
         if (lowering == end)
             break;
     }
     for (const gckpti_planner *lowering = p; lowering; lowering = lowering->next)
-        for (v.lowering = lowering->variant.lowering, v.fused = lowering->variant.fused, v.order = 1;
+        for (v.lowering = lowering->variant.lowering, v.fused = lowering->variant.fused,
+            v.order = 1;
              v.order < GCKPTI_ORDER_COUNT; v.order++)
             if (lowering->orders >> v.order & 1 && result == GCKPT_OK)
                 result = gckpti_add_variant(p, &last, v);
-    for (const gckpti_planner *q = p, *end = last; optimal && p->host_limit > 0 && result == GCKPT_OK;
-         q = q->next) {
+    for (const gckpti_planner *q = p, *end = last;
+         optimal && p->host_limit > 0 && result == GCKPT_OK; q = q->next) {
         v = q->variant;
         v.no_offload = 1;
         result = gckpti_add_variant(p, &last, v);
@@ -23691,7 +23949,8 @@ GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result resul
 
 /* Reports that a budget is too small, the least that is not, and, if more, the bytes in which a
  * step has little more than the least work. */
-GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_t least, size_t fast)
+GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_t least,
+                                   size_t fast)
 {
     gckpt_mode mode = p->desc->mode;
     int searched = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL;
@@ -23700,15 +23959,15 @@ GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_
                  "budget %z bytes is too small: this graph needs at least %z%s", budget, least,
                  mode == GCKPT_INFERENCE ? ""
                  : !GCKPTI_HAS_SEARCH ? " in this mode (GCKPT_SQRT or GCKPT_MEMORY_POOR may need "
-                                      "less; a build without GCKPT_NO_SEARCH finds the least)"
-                 : searched         ? ""
-                                    : " in this mode (GCKPT_AUTO needs least)");
+                                        "less; a build without GCKPT_NO_SEARCH finds the least)"
+                 : searched           ? ""
+                                      : " in this mode (GCKPT_AUTO needs least)");
     gckpti_text text = gckpti_append_text(&p->g->object);
     if (fast > least)
         gckpti_text_add(&text, ", and %z for at most 1.5 times the least work", fast);
 }
 
-/* >>ask/request */
+/* >>planner/request */
 /* Bytes that a budget leaves for the arena, as many as can be addressed; *fits: what is resident
  * fits into it, and be there no arena. */
 static size_t gckpti_arena_budget(const gckpti_planner *p, int *fits)
@@ -23728,7 +23987,7 @@ static int gckpti_is_better(const gckpti_lowered *d, const gckpti_lowered *than)
 
 /* The variant whose proven work is least; their bounds are open afterwards. */
 static gckpti_planner *gckpti_most_promising(gckpti_planner *first, const gckpti_planner *end,
-                                        size_t arena)
+                                             size_t arena)
 {
     gckpti_planner *least = first;
     gckpti_open_bounds(first);
@@ -23872,7 +24131,7 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
     return gckpti_plan_compact(plan);
 }
 
-/* >>ask/frontier */
+/* >>planner/frontier */
 #ifndef GCKPT_NO_FRONTIER
 /* ---- the frontier ---- */
 
@@ -23893,7 +24152,8 @@ static gckpt_result gckpti_frontier_copy(gckpt_frontier *f)
     gckpti_scratch *s = &p->scratch;
     if (d->costs)
         d->costs = (gckpt_cost *)gckpti_scratch_copy(s, d->costs, (size_t)p->n, sizeof *d->costs);
-    d->fetch = (gckpt_fetch_spec *)gckpti_scratch_copy(s, d->fetch, (size_t)d->fetches, sizeof *d->fetch);
+    d->fetch =
+        (gckpt_fetch_spec *)gckpti_scratch_copy(s, d->fetch, (size_t)d->fetches, sizeof *d->fetch);
     p->terms =
         (gckpt_term *)gckpti_scratch_copy(s, p->terms, (size_t)p->term_count, sizeof *p->terms);
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
@@ -23965,7 +24225,7 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
         };
         next.point.overhead = least ? (double)(cost - least) / (double)least : 0;
         next.span = (gckpti_span *)gckpti_scratch_copy(&p->scratch, candidate->span,
-                                                      (size_t)candidate->spans, sizeof *next.span);
+                                                       (size_t)candidate->spans, sizeof *next.span);
         if (!next.span || !gckpti_reserve(&f->p.scratch, &f->solutions, f->count, sizeof next))
             return GCKPT_E_MEMORY;
         f->solutions[f->count++] = next;
@@ -23987,7 +24247,7 @@ static int gckpti_solution_before(const void *first, const void *second, const v
         return a->point.bytes < b->point.bytes;
     const gckpti_variant *v = &a->p->variant, *w = &b->p->variant;
     return a->point.cost != b->point.cost ? a->point.cost < b->point.cost
-           : v->lowering != w->lowering           ? v->lowering < w->lowering
+           : v->lowering != w->lowering   ? v->lowering < w->lowering
            : v->order != w->order         ? v->order < w->order
                                           : v->no_offload < w->no_offload;
 }
@@ -24114,7 +24374,7 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
         while (k < f->count && f->points[k].cost > gckpti_fast_cost(f->p.least_cost))
             k++;
         gckpti_budget_error(&f->p, budget, f->count ? f->points[0].bytes : 0,
-                         k < f->count ? f->points[k].bytes : 0);
+                            k < f->count ? f->points[k].bytes : 0);
         return NULL;
     }
     gckpti_allocator memory = f->memory;
@@ -24142,7 +24402,7 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
 }
 #endif
 
-/* >>ask/fit */
+/* >>planner/fit */
 #ifndef GCKPT_NO_FIT
 /* ---- the micro-batch, chosen together with the plan ---- */
 typedef struct {
@@ -24154,12 +24414,13 @@ typedef struct {
     int64_t least_rows; /* of a micro-batch */
     gckpt_plan *best;
     uint64_t key;         /* of the first graph; 0: none yet */
-    size_t param_count, min_bytes; /* parameters it left in the store; bytes that some size can do with */
+    size_t param_count,
+        min_bytes;        /* parameters it left in the store; bytes that some size can do with */
     uint64_t least_cost;  /* of a step, of all sizes; */
-    size_t fast_bytes;          /* bytes in which some size has at most gckpti_fast_cost of that */
+    size_t fast_bytes;    /* bytes in which some size has at most gckpti_fast_cost of that */
     int unproven;         /* gckpti_prove has not seen the best yet */
-    int phase;          /* nothing fits: 1: what is the least? 2: what is fast? */
-    int counted;            /* the size that was tried last has its part in `least` */
+    int phase;            /* nothing fits: 1: what is the least? 2: what is fast? */
+    int counted;          /* the size that was tried last has its part in `least` */
     int too_large;        /* some size has more bytes than this machine addresses */
     char mixer[64];       /* an op for which some size was no candidate; "": none */
     int other_rows;       /* gckpt_graph.other_rows of some size, with this error: */
@@ -24204,7 +24465,8 @@ static uint64_t gckpti_graph_key(const gckpt_graph *g)
 GCKPTI_FN size_t gckpti_min_plan_bytes(gckpti_planner *p, gckpti_lowered *lowered)
 {
     size_t most = 0, resident = gckpti_resident_bytes(p, NULL);
-    size_t *used = (size_t *)gckpti_scratch_alloc(&lowered->scratch, lowered->length + 1, sizeof *used);
+    size_t *used =
+        (size_t *)gckpti_scratch_alloc(&lowered->scratch, lowered->length + 1, sizeof *used);
     for (size_t i = 0; i < lowered->buffer_count && used; i++) {
         const gckpt_buffer *b = &lowered->buffers[i];
         if (p->accumulates && b->start == 0 &&
@@ -24267,7 +24529,8 @@ static int gckpti_is_slow(gckpti_fit_state *f, gckpti_planner *p, const gckpt_pl
         return 0;
     }
     p->fast_cost = p->base_cost + (most - cost) / (uint64_t)step_rows * (uint64_t)rows;
-    p->fast_bytes = f->fast_bytes < SIZE_MAX ? f->fast_bytes - gckpti_resident_bytes(p, NULL) : SIZE_MAX;
+    p->fast_bytes =
+        f->fast_bytes < SIZE_MAX ? f->fast_bytes - gckpti_resident_bytes(p, NULL) : SIZE_MAX;
     return cost > most;
 }
 
@@ -24459,9 +24722,9 @@ static void gckpti_report_no_fit(const gckpti_fit_state *f)
                      batch);
 }
 
-GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void *user, int64_t batch,
-                                 const gckpt_plan_desc *desc, gckpt_measure_fn measure,
-                                 int64_t least_rows)
+GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void *user,
+                                 int64_t batch, const gckpt_plan_desc *desc,
+                                 gckpt_measure_fn measure, int64_t least_rows)
 {
     gckpti_fit_state f;
     memset(&f, 0, sizeof f);
@@ -24510,7 +24773,7 @@ GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build_fn build, void *
 }
 #endif
 
-/* >>ask/pictures */
+/* >>planner/print */
 #ifndef GCKPT_NO_PRINT
 /* ---- a plan as text, and as Chrome's trace events; drawings are examples/pictures.h's ---- */
 /* What runs, on which tensor, what it writes where: one line of gckpt_plan_print. */
@@ -24537,7 +24800,8 @@ static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int
         int ops = 0, first = id;
         for (int i = b->steps; i-- > 0; ops += step[i].id >= 0)
             first = step[i].id >= 0 ? step[i].id : first;
-        gckpti_print(k, " of %i ops, from %s #%i on,", ops, gckpti_planned_name(plan, first), first);
+        gckpti_print(k, " of %i ops, from %s #%i on,", ops, gckpti_planned_name(plan, first),
+                     first);
     }
     if ((ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) && o.out != GCKPTI_NO_OFFSET)
         gckpti_print(k, " at %z", o.out);
@@ -24580,8 +24844,8 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
                  plan->rows, plan->batch, plan->threads, plan->threads == 1 ? "" : "s",
                  plan->alignment, precisions[plan->precision]);
     if (plan->virtual_ranks > 1 || plan->ranks > 1)
-        gckpti_print(&k, "%i leaves a batch, %i rank%s, sharded: %s\n", plan->virtual_ranks, plan->ranks,
-                     plan->ranks == 1 ? "" : "s", gckpti_shard_name(plan->shard));
+        gckpti_print(&k, "%i leaves a batch, %i rank%s, sharded: %s\n", plan->virtual_ranks,
+                     plan->ranks, plan->ranks == 1 ? "" : "s", gckpti_shard_name(plan->shard));
     if (plan->mixer >= 0)
         gckpti_print(&k, "another split of the batch gives other results: %s #%i mixes rows\n",
                      gckpti_planned_name(plan, plan->mixer), plan->mixer);
@@ -24715,7 +24979,7 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
 }
 #endif
 
-/* >>ask/points */
+/* >>planner/frontier_print */
 #if !defined(GCKPT_NO_PRINT) && !defined(GCKPT_NO_FRONTIER)
 /* ---- the frontier as text and as JSON ---- */
 /* 1, 1024 and so on, at most `bytes` */
@@ -24825,7 +25089,7 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
 
 GCKPTI_COLD_END /* since ask */
 
-/* =================================================================================================
+    /* =================================================================================================
  * >>run: an executor: runs a plan over one arena, steps, streams
  *
  * An executor interprets: for each instruction it fills a gckpt_call with addresses (operands in
@@ -24869,9 +25133,13 @@ GCKPTI_COLD_END /* since ask */
  * and ranks of a step; peers: exchanges with other ranks; meeting: all tell whether they failed.
  * ============================================================================================== */
 
-/* ---- run/open.c ---- */
-/* STREAMING: rows may come; then the step is RUNNING to its end, as others are all the time. */
-enum { GCKPTI_IDLE, GCKPTI_RUNNING, GCKPTI_STREAMING };
+    /* ---- run/open.c ---- */
+    /* STREAMING: rows may come; then the step is RUNNING to its end, as others are all the time. */
+    enum {
+        GCKPTI_IDLE,
+        GCKPTI_RUNNING,
+        GCKPTI_STREAMING
+    };
 
 /* What a run is for: a step; one whose rows stream in, so that nothing is known of those to come;
  * what of a step comes before its first update; all of it but updates; a call without training. */
@@ -24888,7 +25156,7 @@ typedef struct { /* what a loss's kernels add to, in the backend's memory */
     int64_t count;
 } gckpti_loss_total;
 
-/* ---- run/exchange.c, run/crew.c, run/rounds.c ---- */
+/* ---- run/exchange.c, run/group.c, run/micro_batches.c ---- */
 enum { GCKPTI_MUST_MATCH = 7 };
 
 /* What ranks tell each other when they meet: the first failure of all, or what must be alike: the
@@ -24903,7 +25171,12 @@ typedef struct {
 /* What is under way, level by level: partners differ in bit `bit`. SCATTER: a sum of which each
  * rank gets its share; SUM_ALL: one that all get whole; GATHER: brings shares together; ENGINE: a
  * sum by the program's own all_reduce. */
-typedef enum { GCKPTI_REDUCE_SCATTER, GCKPTI_ALL_REDUCE, GCKPTI_ALL_GATHER, GCKPTI_FAST_REDUCE } gckpti_collective;
+typedef enum {
+    GCKPTI_REDUCE_SCATTER,
+    GCKPTI_ALL_REDUCE,
+    GCKPTI_ALL_GATHER,
+    GCKPTI_FAST_REDUCE
+} gckpti_collective;
 
 typedef struct {
     gckpti_collective kind;
@@ -24928,13 +25201,13 @@ typedef struct {
 /* This rank and what it has under way with the others. */
 typedef struct {
     const gckpt_transport *transport; /* NULL: there is one rank */
-    const gckpt_backend *backend;   /* where floats lie */
+    const gckpt_backend *backend;     /* where floats lie */
     int rank, ranks;
-    int busy, peer, aborted;  /* broken: an exchange failed, there will be none any more */
-    int uses_queue;       /* floats are exchanged in a queue of the backend's: no host waits, and */
+    int busy, peer, aborted; /* broken: an exchange failed, there will be none any more */
+    int uses_queue; /* floats are exchanged in a queue of the backend's: no host waits, and */
     int in_flight, waiting; /* something was since all was known to be over; that is waited for */
     void *queue;      /* it is just now */
-    size_t copied_in;   /* bytes copied in since */
+    size_t copied_in; /* bytes copied in since */
     unsigned char *send_buf, *recv_buf; /* room on the host */
     void *copy_to; /* what comes in is to be copied there, from the host; NULL: it is not */
     size_t recv_bytes;
@@ -24949,15 +25222,15 @@ typedef struct {
  * meeting of all. */
 typedef struct gckpti_process_group {
     gckpti_comm comm;
-    int micro_done;       /* rounds of the leaf that are done */
+    int micro_done;  /* rounds of the leaf that are done */
     int in_body;     /* 1: rounds still run; 0: the step is behind them */
-    int last_micro;        /* this round is the last of its leaf */
-    int padding;      /* it has no rows */
-    int call_ended;        /* a meeting has ended the call; until the next one begins */
-    int squares_summed;     /* square sums are */
-    int losses_summed;      /* losses are, over leaves and ranks */
-    int replicas_checked;        /* values that all have whole were compared */
-    int agree_count;    /* how often all met */
+    int last_micro;  /* this round is the last of its leaf */
+    int padding;     /* it has no rows */
+    int call_ended;  /* a meeting has ended the call; until the next one begins */
+    int squares_summed;   /* square sums are */
+    int losses_summed;    /* losses are, over leaves and ranks */
+    int replicas_checked; /* values that all have whole were compared */
+    int agree_count;      /* how often all met */
     int pending_count; /* how many there are, in the order they were begun; the first is under way */
     gckpti_pending pending[GCKPTI_MAX_PENDING];
     uint64_t exchange_hash; /* hash of what is run */
@@ -24972,14 +25245,14 @@ typedef struct {
 
 typedef struct {
     int index;     /* in the store */
-    int store_order;       /* not its own: params[i].nth is the one that is i-th in the store */
-    int slots_before;       /* state arrays before this executor was made */
+    int store_order;     /* not its own: params[i].nth is the one that is i-th in the store */
+    int slots_before;    /* state arrays before this executor was made */
     size_t first_square; /* its first block's in update.squares */
 } gckpti_exec_param;
 
 typedef struct {      /* run/mixed: a parameter's bf16 copy */
     uint16_t *values; /* NULL: there is none */
-    uint32_t changes;    /* changes that the parameter had seen by then; 0: it is not made */
+    uint32_t changes; /* changes that the parameter had seen by then; 0: it is not made */
 } gckpti_bf16_copy;
 
 typedef struct {
@@ -25018,10 +25291,11 @@ struct gckpt_exec {
         int team; /* threads of a run */
     } device;
     struct { /* memory */
-        unsigned char *host, *backend; /* all of it; own: what lies in memory of the backend's own */
+        unsigned char *host,
+            *backend; /* all of it; own: what lies in memory of the backend's own */
         size_t host_size, backend_size;
         unsigned char *arena, *caches; /* in one of them, unless given, or another's */
-        unsigned char *host_scratch; /* own memory: what the host looks at or works on just now */
+        unsigned char *host_scratch;   /* own memory: what the host looks at or works on just now */
     } blocks;
     struct { /* memory, open; if given, or a cache, `data` by who has it */
         gckpti_exec_node *nodes;
@@ -25031,11 +25305,11 @@ struct gckpt_exec {
     struct {                    /* step, advance: where this step is */
         uint64_t number, quantise_count; /* the store's when it began */
         int64_t rows;           /* so far, those of all ranks */
-        int64_t first_row;          /* of this rank's */
+        int64_t first_row;      /* of this rank's */
         int64_t row, row_end;   /* this micro-batch; end of the rows fed */
-        int64_t vrank_end;           /* end of those of this leaf that are here */
-        int vrank;               /* number of this rank's that is run */
-        int prologue_done;              /* a micro-batch is done: the prologue is not run again */
+        int64_t vrank_end;      /* end of those of this leaf that are here */
+        int vrank;              /* number of this rank's that is run */
+        int prologue_done;      /* a micro-batch is done: the prologue is not run again */
         int state;              /* GCKPTI_IDLE, .. */
         gckpti_goal goal;
         int pc, finished; /* finished: it came to its end */
@@ -25048,34 +25322,35 @@ struct gckpt_exec {
         gckpti_exec_term *terms;
         gckpti_loss_total *totals; /* by term and leaf */
         unsigned char finalized; /* what they counted was checked, or promised: a step may update */
-        unsigned char valid; /* `seen` is what the last call came to */
+        unsigned char valid;     /* `seen` is what the last call came to */
     } losses;
     struct { /* update */
         double grad_norm;
-        double bias_correction[2];    /* 1 - beta^number, */
-        uint64_t bias_step; /* of the update with this number, or 0 */
+        double bias_correction[2]; /* 1 - beta^number, */
+        uint64_t bias_step;        /* of the update with this number, or 0 */
         gckpt_hyper hyper;
         float clip_scale;
         float *squares; /* square sums by block, of all parameters */
         size_t square_count;
         uint32_t *nonfinite; /* the backend's: one of them is not; NULL: the host looks itself */
-        unsigned char grads_cleared;     /* accumulators of this step are */
+        unsigned char grads_cleared; /* accumulators of this step are */
         unsigned char begun;       /* a parameter was changed, or the sums were divided */
         unsigned char writes_back; /* divided gradients: one is read, or the backend does anyway */
     } update;
 #ifndef GCKPT_SMALL
     struct {                      /* advance: micro-batches that the backend repeats, or parts */
         gckpt_loss_scale *scales; /* by term */
-        unsigned char supported;   /* it may, */
-        unsigned char enabled;      /* and is asked to: this run is not in pieces; */
-        unsigned char active;        /* it had none, and is told at this one's end */
-        int begin, end;            /* instructions of the part that was asked for last */
+        unsigned char supported;  /* it may, */
+        unsigned char enabled;    /* and is asked to: this run is not in pieces; */
+        unsigned char active;     /* it had none, and is told at this one's end */
+        int begin, end;           /* instructions of the part that was asked for last */
     } capture;
 #endif
     struct {                /* host */
-        unsigned char *host; /* what is offloaded, unless the program has callbacks for it */
+        unsigned char *host;   /* what is offloaded, unless the program has callbacks for it */
         int by_backend, async; /* the backend moves it; copies are begun, to be waited for later */
-        int *due, pending_count; /* what instruction is to wait, of each copy that was begun, in order */
+        int *due,
+            pending_count; /* what instruction is to wait, of each copy that was begun, in order */
     } offload;
 #ifndef GCKPT_NO_RANKS
     struct gckpti_process_group *group; /* NULL: one leaf and one rank */
@@ -25085,16 +25360,16 @@ struct gckpt_exec {
 #endif
 #ifndef GCKPT_NO_CACHES
     struct {
-        gckpt_exec *owner;         /* whose they are: this executor, if they are its own */
+        gckpt_exec *owner;               /* whose they are: this executor, if they are its own */
         int64_t capacity, new_positions; /* positions of each; those that a call adds */
         int64_t position, rows; /* what they hold: positions, of so many rows of the batch */
-        int64_t max_written;        /* calls came as far since position 0 */
+        int64_t max_written;    /* calls came as far since position 0 */
     } caches;
 #endif
 #ifndef GCKPT_NO_DEBUG
     struct {
         uint64_t *hashes; /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
-        size_t high_water;   /* GCKPT_DEBUG_MEASURE */
+        size_t high_water; /* GCKPT_DEBUG_MEASURE */
         int poisoned_steps;
     } debug;
 #endif
@@ -25138,7 +25413,10 @@ static inline void gckpti_to_backend(const gckpt_exec *e, void *to, const void *
 }
 
 /* Rows stream in: how many, and what losses will count, is not known before the end. */
-static inline int gckpti_is_streaming(const gckpt_exec *e) { return e->step.goal == GCKPTI_GOAL_STREAM; }
+static inline int gckpti_is_streaming(const gckpt_exec *e)
+{
+    return e->step.goal == GCKPTI_GOAL_STREAM;
+}
 
 /* A plan of inference, the only one that a build without training runs. */
 static inline int gckpti_is_inference(const gckpt_plan *p)
@@ -25189,7 +25467,7 @@ typedef enum { GCKPTI_GRAD_SUMS, GCKPTI_GRAD_DIVIDED } gckpti_grad_state;
 #ifndef GCKPT_NO_TRAINING
 /* Updates a parameter; what is missing from sums to a divided gradient is done on the way. */
 GCKPTI_OWN_FRAME GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
-                                              gckpti_grad_state grad_state);
+                                                  gckpti_grad_state grad_state);
 /* run/train.c: of GCKPTI_GOAL_GRADIENTS: divides them, takes their norm, and finishes the step. */
 GCKPTI_FN gckpt_result gckpti_finish_grad_step(gckpt_exec *e, gckpt_report *report);
 #endif
@@ -25219,13 +25497,14 @@ GCKPTI_FN gckpt_result gckpti_enter_call(gckpt_exec *e);
 
 /* Everything before the first instruction of a run over `rows` rows (STREAM: none yet). */
 GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                      int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper);
+                                           int64_t rows, gckpti_goal goal,
+                                           const gckpt_hyper *hyper);
 
 /* The end of a run that reached its goal: waits for the backend, adds up the losses, counts the
  * step, and reports. */
 GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report);
 
-/* ---- run/crew.c ---- */
+/* ---- run/group.c ---- */
 /* Calls that all ranks make. */
 typedef enum {
     GCKPTI_CALL_NONE,
@@ -25242,12 +25521,12 @@ GCKPTI_FN int64_t gckpti_count_micro_batches(const gckpt_exec *e, int64_t rows);
 
 /* All ranks meet in a call, with a number that must be alike, and with what it has come to here. */
 GCKPTI_FN gckpt_result gckpti_agree_on_call(gckpt_exec *e, gckpti_group_call call, int64_t number,
-                                        gckpt_result result);
+                                            gckpt_result result);
 
 /* Merges each rank's bytes, 64 KB at most, with those of all others. */
 typedef void (*gckpti_merge_fn)(void *mine, const void *received, size_t bytes);
 GCKPTI_FN gckpt_result gckpti_merge_ranks(gckpt_exec *e, void *mine, size_t bytes,
-                                         gckpti_merge_fn merge);
+                                          gckpti_merge_fn merge);
 
 /* The rank whose share has element `at`. */
 GCKPTI_FN int gckpti_shard_owner(int64_t elements, int64_t index, int ranks);
@@ -25278,7 +25557,8 @@ GCKPTI_FN void *gckpti_bump_alloc(gckpti_bump *bump, size_t n, size_t size);
 /* ---- run/open.c ---- */
 /* The plan's parameter i: is it as it was when the plan was made? begun: a step begins, else the
  * executor is being made, and the error is its store's. */
-GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpti_param *q, int in_step);
+GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpti_param *q,
+                                               int in_step);
 
 /* Brings a parameter's newest values and state to where this executor has them. */
 GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_step);
@@ -25297,17 +25577,21 @@ GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end);
 
 #ifndef GCKPT_NO_TRAINING
 /* A pass that takes a gradient from sums to what an update needs, with its square sums. */
-GCKPTI_FN void gckpti_init_pass(const gckpt_exec *e, const gckpti_ins *ins, gckpt_update_pass *pass);
+GCKPTI_FN void gckpti_init_pass(const gckpt_exec *e, const gckpti_ins *ins,
+                                gckpt_update_pass *pass);
 #else /* plans of inference come to none of this */
-#define gckpti_init_pass(e, ins, pass) memset(pass, 0, sizeof *(pass))
-#define gckpti_run_checked_update(...)      GCKPT_OK
+#define gckpti_init_pass(e, ins, pass)  memset(pass, 0, sizeof *(pass))
+#define gckpti_run_checked_update(...)  GCKPT_OK
 #define gckpti_count_step(...)          ((const gckpti_plan_param *)0)
 #endif
 
-/* ---- run/exchange.c, run/crew.c, run/rounds.c ---- */
+/* ---- run/exchange.c, run/group.c, run/micro_batches.c ---- */
 #ifndef GCKPT_NO_RANKS
 /* Leaves and ranks there are, and what a step has of them: NULL: one leaf and one rank. */
-static inline int gckpti_has_group(const gckpt_plan *p) { return p->virtual_ranks > 1 || p->ranks > 1; }
+static inline int gckpti_has_group(const gckpt_plan *p)
+{
+    return p->virtual_ranks > 1 || p->ranks > 1;
+}
 static inline gckpti_process_group *gckpti_group_of(const gckpt_exec *e) { return e->group; }
 
 /* Leaves whose sums are made here: this rank's, or all where every rank runs all rows. */
@@ -25393,12 +25677,16 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
                                 float *to);
 
 /* Narrows a pass over a parameter to what this rank updates. */
-GCKPTI_FN void gckpti_shard_pass(const gckpt_exec *e, const gckpti_ins *ins, gckpt_update_pass *pass);
+GCKPTI_FN void gckpti_shard_pass(const gckpt_exec *e, const gckpti_ins *ins,
+                                 gckpt_update_pass *pass);
 
 /* A parameter was updated: where each rank has all its values, begins to bring them together. */
 GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q);
 #else /* one leaf and one rank */
-static inline gckpti_process_group *gckpti_group_of(const gckpt_exec *e) { return (void)e, (gckpti_process_group *)0; }
+static inline gckpti_process_group *gckpti_group_of(const gckpt_exec *e)
+{
+    return (void)e, (gckpti_process_group *)0;
+}
 static inline int gckpti_local_vranks(const gckpt_plan *p) { return (void)p, 1; }
 static inline void gckpti_alloc_group(gckpt_exec *e, gckpti_bump *bump) { (void)e, (void)bump; }
 static inline gckpt_result gckpti_bind_group(gckpt_exec *e) { return (void)e, GCKPT_OK; }
@@ -25412,15 +25700,15 @@ static inline gckpt_result gckpti_next_micro_batch(gckpt_exec *e) { return gckpt
 static inline gckpt_result gckpti_sum_losses(gckpt_exec *e) { return (void)e, GCKPT_OK; }
 static inline gckpt_result gckpti_end_stream(gckpt_exec *e) { return (void)e, GCKPT_OK; }
 static inline int gckpti_skips(gckpt_exec *e, const gckpti_ins *i) { return (void)e, (void)i, 0; }
-#define gckpti_capture_part_end(e, part) 0
+#define gckpti_capture_part_end(e, part)      0
 static inline void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *i) { (void)e, (void)i; }
 static inline void gckpti_sum_squares(gckpt_exec *e) { (void)e; }
 #define gckpti_run_gather(...)             0
-#define gckpti_shard_pass(...)             ((void)0)
+#define gckpti_shard_pass(...)                ((void)0)
 static inline void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q) { (void)e, (void)q; }
 #endif
 
-/* ---- run/picks.c ---- */
+/* ---- run/fetches.c ---- */
 #ifndef GCKPT_NO_FETCH
 /* Carves the table of picks, and beside memory of a backend's own what gckpt_fetch returns. */
 GCKPTI_FN void gckpti_alloc_fetches(gckpt_exec *e, gckpti_bump *bump);
@@ -25495,8 +25783,8 @@ static inline void gckpti_widen(const gckpt_exec *e, const gckpt_call *c,
 }
 
 /* Rounds n floats to bf16, at `to`, or, if that is NULL, in place. */
-static inline void gckpti_round_bf16(const gckpt_exec *e, const gckpt_call *c, uint32_t stream, float *x,
-                                uint16_t *to, int64_t n)
+static inline void gckpti_round_bf16(const gckpt_exec *e, const gckpt_call *c, uint32_t stream,
+                                     float *x, uint16_t *to, int64_t n)
 {
     const gckpt_conversion rounding = { to ? GCKPT_NARROW : GCKPT_ROUND, x, NULL, to, n, stream };
     gckpti_backend(e)->convert(c, &rounding);
@@ -25518,17 +25806,17 @@ static inline uint16_t *gckpti_bf16_copy_of(const gckpt_exec *e, int i)
 GCKPTI_FN void gckpti_mark_bf16_fresh(const gckpt_exec *e, int i);
 
 /* Runs a kernel that takes floats on operands that are bf16, portion by portion. */
-GCKPTI_FN void gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins,
-                                   const gckpt_call *call, gckpt_kernel kernel);
+GCKPTI_FN void gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *call,
+                                 gckpt_kernel kernel);
 #else /* nothing is bf16, nor rounded */
 #define gckpti_mixed_operands(...) ((void)0)
-#define gckpti_set_bf16_copies(...)   ((void)0)
-#define gckpti_bf16_copy_of(...)        NULL
-#define gckpti_mark_bf16_fresh(...)         ((void)0)
-#define gckpti_run_strips(...)   ((void)0)
+#define gckpti_set_bf16_copies(...) ((void)0)
+#define gckpti_bf16_copy_of(...)    NULL
+#define gckpti_mark_bf16_fresh(...) ((void)0)
+#define gckpti_run_strips(...)      ((void)0)
 #endif
 
-/* ---- run/recording.c: micro-batches, or parts of them, that the backend repeats ---- */
+/* ---- run/capture.c: micro-batches, or parts of them, that the backend repeats ---- */
 #ifndef GCKPT_SMALL
 GCKPTI_FN void gckpti_alloc_capture(gckpt_exec *e, gckpti_bump *bump);
 
@@ -25573,8 +25861,8 @@ static inline int gckpti_is_finite(double x) { return x - x == 0; }
 /* RECOMPUTE: carves hashes of values; what an instruction has made, or a reload brought, must be
  * what it was. */
 GCKPTI_FN void gckpti_alloc_hashes(gckpt_exec *e, gckpti_bump *bump);
-GCKPTI_FN gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
-                                      const uint16_t *narrow);
+GCKPTI_FN gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *ins,
+                                              const gckpt_call *c, const uint16_t *narrow);
 
 /* PAINT: what died with instruction step.pc. */
 GCKPTI_FN void gckpti_poison_dead(gckpt_exec *e);
@@ -25593,25 +25881,25 @@ GCKPTI_FN gckpt_result gckpti_check_finite_params(gckpt_exec *e);
 GCKPTI_FN gckpt_result gckpti_check_finite_feeds(gckpt_exec *e, int64_t rows);
 #else
 static inline void gckpti_alloc_hashes(gckpt_exec *e, gckpti_bump *bump) { (void)e, (void)bump; }
-#define gckpti_check_recompute(...)               GCKPT_OK
+#define gckpti_check_recompute(...)       GCKPT_OK
 static inline void gckpti_poison_dead(gckpt_exec *e) { (void)e; }
 static inline void gckpti_measure_start(gckpt_exec *e) { (void)e; }
 static inline void gckpti_measure_end(gckpt_exec *e) { (void)e; }
-#define gckpti_nonfinite_kinds(...)            0u
+#define gckpti_nonfinite_kinds(...)       0u
 #define gckpti_check_finite(e, ins, read) ((void)(read), (gckpt_result)GCKPT_OK)
-#define gckpti_check_finite_update(...)          GCKPT_OK
+#define gckpti_check_finite_update(...)   GCKPT_OK
 static inline gckpt_result gckpti_check_finite_params(gckpt_exec *e) { return (void)e, GCKPT_OK; }
-#define gckpti_check_finite_feeds(...)             GCKPT_OK
+#define gckpti_check_finite_feeds(...)    GCKPT_OK
 #endif
 
-/* ---- run/packed.c ---- */
+/* ---- run/quant.c ---- */
 #ifndef GCKPT_NO_QUANT
-GCKPTI_FN void gckpti_run_dequantise(const gckpt_exec *e, const gckpti_param *q, const float *values,
-                                 float *to, gckpt_call *c);
+GCKPTI_FN void gckpti_run_dequantise(const gckpt_exec *e, const gckpti_param *q,
+                                     const float *values, float *to, gckpt_call *c);
 GCKPTI_FN void gckpti_set_quant_operand(const gckpt_exec *e, const gckpti_plan_node *node, int kind,
-                                  gckpt_call *c, gckpt_dequantisation *quant);
+                                        gckpt_call *c, gckpt_dequantisation *quant);
 #else
-#define gckpti_run_dequantise(e, q, here, to, c)         ((void)(c))
+#define gckpti_run_dequantise(e, q, here, to, c)          ((void)(c))
 #define gckpti_set_quant_operand(e, node, kind, c, quant) ((void)(quant))
 #endif
 
@@ -25641,7 +25929,8 @@ GCKPTI_FN uint16_t *gckpti_arena_bf16(const gckpt_exec *e, size_t offset)
 }
 
 /* A node's shape with the rows of this micro-batch. */
-GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_plan_node *node, int64_t rows)
+GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_plan_node *node,
+                                        int64_t rows)
 {
     gckpt_shape s = gckpti_planned_shape(e->plan, node);
     if (!node->batch_invariant && s.n && rows != e->plan->rows)
@@ -25695,8 +25984,8 @@ static void gckpti_clear_call(gckpt_call *c, int inputs)
 
 /* Shapes, attributes and everything else that does not come from the arena, into the call that is
  * all of a run's: bare, or as an earlier instruction left it; with GCKPT_SMALL any. */
-GCKPTI_FN void gckpti_set_op_call(const gckpt_exec *e, const gckpti_plan_node *node, int id, int64_t rows,
-                                gckpt_call *c)
+GCKPTI_FN void gckpti_set_op_call(const gckpt_exec *e, const gckpti_plan_node *node, int id,
+                                  int64_t rows, gckpt_call *c)
 {
     const gckpt_plan *p = e->plan;
     if (GCKPTI_IS_SMALL)
@@ -25720,8 +26009,8 @@ GCKPTI_FN void gckpti_set_op_call(const gckpt_exec *e, const gckpti_plan_node *n
 }
 
 /* The same into any call: of what is no instruction of a run. */
-GCKPTI_FN void gckpti_init_op_call(const gckpt_exec *e, const gckpti_plan_node *node, int id, int64_t rows,
-                                 gckpt_call *c)
+GCKPTI_FN void gckpti_init_op_call(const gckpt_exec *e, const gckpti_plan_node *node, int id,
+                                   int64_t rows, gckpt_call *c)
 {
     if (!GCKPTI_IS_SMALL)
         gckpti_init_call(e, c);
@@ -25755,11 +26044,13 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     const gckpt_backend *b = e->desc.backend;
     const gckpt_isa requested = e->desc.isa;
-    if (p->backend_id > GCKPTI_BACKEND_PLAIN ? !b || gckpti_backend_id(b, 0) != p->backend_id : b != NULL)
+    if (p->backend_id > GCKPTI_BACKEND_PLAIN ? !b || gckpti_backend_id(b, 0) != p->backend_id
+                                             : b != NULL)
         return gckpti_error(e->store, GCKPT_E_ARG,
                             "exec: the plan was made for %s, desc.backend is %s; plan with "
                             "gckpt_plan_desc.backend = the one that runs it",
-                            p->backend_id > GCKPTI_BACKEND_PLAIN ? "another backend" : "the processor",
+                            p->backend_id > GCKPTI_BACKEND_PLAIN ? "another backend"
+                                                                 : "the processor",
                             b ? b->name : "NULL");
     e->device.isa = GCKPT_ISA_PLAIN;
     if (!GCKPTI_RUNS_BACKENDS && requested <= GCKPT_ISA_PLAIN)
@@ -25833,8 +26124,9 @@ GCKPTI_FN gckpt_result gckpti_wait_backend(gckpt_exec *e)
 {
     gckpti_wait_in_flight(e, 0);
     const char *problem = gckpti_backend(e)->finish(gckpti_backend(e)->context);
-    return !problem ? GCKPT_OK
-                    : gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", gckpti_backend(e)->name, problem);
+    return !problem
+               ? GCKPT_OK
+               : gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", gckpti_backend(e)->name, problem);
 }
 
 GCKPTI_COLD_END
@@ -25853,7 +26145,9 @@ GCKPTI_FN void *gckpti_bump_alloc(gckpti_bump *bump, size_t n, size_t size)
 /* More about a lack of the backend's memory. */
 GCKPTI_FN const char *gckpti_memory_hint(const gckpt_exec *e)
 {
-    return gckpti_backend(e)->memory_hint ? gckpti_backend(e)->memory_hint(gckpti_backend(e)->context) : "";
+    return gckpti_backend(e)->memory_hint
+               ? gckpti_backend(e)->memory_hint(gckpti_backend(e)->context)
+               : "";
 }
 
 /* Repeats a word over so many bytes, the last ones in part. */
@@ -25871,7 +26165,8 @@ GCKPTI_FN void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t 
 static int gckpti_is_fed(const gckpt_plan *p, size_t id)
 {
     for (size_t x = 0; x < p->length && p->nodes[id].kind == GCKPTI_INPUT; x++) {
-        const gckpti_plan_node *node = p->ins[x].kind == GCKPT_UPDATE ? NULL : &p->nodes[p->ins[x].id];
+        const gckpti_plan_node *node =
+            p->ins[x].kind == GCKPT_UPDATE ? NULL : &p->nodes[p->ins[x].id];
         for (int i = 0; node && node->op && i < node->inputs; i++)
             if (p->nodes[node->in[i]].base == (int)id)
                 return 1;
@@ -25913,9 +26208,9 @@ static size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     size_t most = e->update.square_count * sizeof(float);
     for (size_t i = 0; i < p->param_count; i++) {
-        int64_t n = p->params[i].trained                       ? p->params[i].elements
+        int64_t n = p->params[i].trained                        ? p->params[i].elements
                     : p->params[i].storage != GCKPT_STORAGE_F32 ? GCKPTI_GRAIN_SIZE
-                                                               : 0;
+                                                                : 0;
         most = (size_t)n * sizeof(float) > most ? (size_t)n * sizeof(float) : most;
     }
     for (size_t id = 0; id < p->node_count; id++) {
@@ -25929,7 +26224,8 @@ static size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
         gckpti_init_op_call(e, node, (int)id, p->rows, &c);
         c.plain = 1;
         (void)node->op->shape(&c);
-        size_t bytes = c.workspace_forward > c.workspace_backward ? c.workspace_forward : c.workspace_backward;
+        size_t bytes =
+            c.workspace_forward > c.workspace_backward ? c.workspace_forward : c.workspace_backward;
         bytes += node->saved_bytes + 8 * (size_t)gckpti_planned_elements(p, node);
         for (int i = 0; i < node->inputs; i++) /* values, gradient, low part */
             bytes += 12 * (size_t)gckpti_elements(&c.in[i].shape);
@@ -25944,12 +26240,17 @@ static void gckpti_alloc_tables(gckpt_exec *e, gckpti_bump *bump)
 {
     const gckpt_plan *p = e->plan;
     (void)gckpti_bump_alloc(bump, gckpti_plan_copy_bytes(p), 1);
-    e->tables.nodes = (gckpti_exec_node *)gckpti_bump_alloc(bump, p->node_count, sizeof *e->tables.nodes);
-    e->tables.params = (gckpti_exec_param *)gckpti_bump_alloc(bump, p->param_count, sizeof *e->tables.params);
+    e->tables.nodes =
+        (gckpti_exec_node *)gckpti_bump_alloc(bump, p->node_count, sizeof *e->tables.nodes);
+    e->tables.params =
+        (gckpti_exec_param *)gckpti_bump_alloc(bump, p->param_count, sizeof *e->tables.params);
     if (gckpti_is_bf16_plan(p) && p->bf16_weights)
-        e->tables.bf16_copies = (gckpti_bf16_copy *)gckpti_bump_alloc(bump, p->param_count, sizeof *e->tables.bf16_copies);
-    e->feeds.inputs = (gckpti_exec_input *)gckpti_bump_alloc(bump, p->inputs, sizeof *e->feeds.inputs);
-    e->losses.terms = (gckpti_exec_term *)gckpti_bump_alloc(bump, p->term_count, sizeof *e->losses.terms);
+        e->tables.bf16_copies = (gckpti_bf16_copy *)gckpti_bump_alloc(
+            bump, p->param_count, sizeof *e->tables.bf16_copies);
+    e->feeds.inputs =
+        (gckpti_exec_input *)gckpti_bump_alloc(bump, p->inputs, sizeof *e->feeds.inputs);
+    e->losses.terms =
+        (gckpti_exec_term *)gckpti_bump_alloc(bump, p->term_count, sizeof *e->losses.terms);
     gckpti_alloc_capture(e, bump);
     e->update.square_count = gckpti_count_squares(e);
     gckpti_alloc_hashes(e, bump);
@@ -25969,7 +26270,8 @@ static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *host_bump, gckpti_bump
         const gckpti_plan_node *q = &p->nodes[i];
         const int fed = gckpti_is_fed(p, i), constant = q->kind == GCKPTI_CONSTANT;
         const size_t bytes = gckpti_planned_bytes(p, q);
-        void *copy = copies && fed ? gckpti_bump_alloc(host_bump, rows, gckpti_row_bytes(p, q)) : NULL;
+        void *copy =
+            copies && fed ? gckpti_bump_alloc(host_bump, rows, gckpti_row_bytes(p, q)) : NULL;
         void *to = own_memory && (fed || constant) ? gckpti_bump_alloc(bump, bytes, 1) : NULL;
         if (!host_bump->base)
             continue;
@@ -26012,7 +26314,8 @@ static size_t gckpti_exec_layout(gckpt_exec *e)
     const size_t tables = host_bump.used;
     gckpti_bind_nodes(e, &host_bump, bump);
     if (own_memory)
-        e->blocks.host_scratch = (unsigned char *)gckpti_bump_alloc(&host_bump, gckpti_host_scratch_bytes(e), 1);
+        e->blocks.host_scratch =
+            (unsigned char *)gckpti_bump_alloc(&host_bump, gckpti_host_scratch_bytes(e), 1);
     if (GCKPTI_RUNS_BACKENDS && !e->offload.by_backend && !e->desc.offload)
         e->offload.host = (unsigned char *)gckpti_bump_alloc(&host_bump, p->offloaded, 1);
     e->losses.totals = (gckpti_loss_total *)gckpti_bump_alloc(
@@ -26073,16 +26376,18 @@ GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan)
         q.storage = (gckpt_storage)plan->params[i].storage;
         if (q.storage == GCKPT_STORAGE_F32)
             q.elements =
-                gckpti_shard_from(q.elements, 0, plan->ranks, plan->shard, GCKPT_SHARD_VALUES).capacity;
+                gckpti_shard_from(q.elements, 0, plan->ranks, plan->shard, GCKPT_SHARD_VALUES)
+                    .capacity;
         gckpti_count_alloc(&used, !plan->params[i].external, gckpti_values_bytes(&q));
     }
     for (size_t i = 0; i < n; i++) {
         const gckpti_shard_range share = gckpti_shard_from(plan->params[i].elements, 0, plan->ranks,
-                                                 plan->shard, GCKPT_SHARD_STATE);
+                                                           plan->shard, GCKPT_SHARD_STATE);
         for (int slot = 0; slot < plan->state_slots && plan->params[i].trained; slot++)
             gckpti_count_alloc(&used, (size_t)share.capacity, sizeof(float));
     }
-    if (plan && plan->backend_id > GCKPTI_BACKEND_PLAIN) /* its backend may have memory of its own */
+    if (plan &&
+        plan->backend_id > GCKPTI_BACKEND_PLAIN) /* its backend may have memory of its own */
         gckpti_count_alloc(&used, n, sizeof(gckpti_mirror));
     return gckpti_count_block(used + names);
 }
@@ -26109,8 +26414,8 @@ GCKPTI_FN gckpt_result gckpti_alloc_exec(gckpt_exec *e)
         e->blocks.backend = (unsigned char *)b->allocate(b->context, backend_size, p->alignment);
     if (backend_size && !e->blocks.backend)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
-                            "exec: no memory for %z bytes of arena, sums, feeds, caches%s", backend_size,
-                            gckpti_memory_hint(e));
+                            "exec: no memory for %z bytes of arena, sums, feeds, caches%s",
+                            backend_size, gckpti_memory_hint(e));
     if (e->offload.by_backend)
         e->offload.host = (unsigned char *)b->host_get(b->context, p->offloaded);
     if (e->offload.by_backend && !e->offload.host)
@@ -26178,7 +26483,8 @@ GCKPTI_FN void gckpti_exchange(gckpti_comm *comm, int peer, const void *send, si
         return;
     comm->bytes_sent += send_bytes;
     comm->busy = 1;
-    if (!comm->transport->exchange(comm->transport->user, peer, send, send_bytes, receive, recv_bytes))
+    if (!comm->transport->exchange(comm->transport->user, peer, send, send_bytes, receive,
+                                   recv_bytes))
         gckpti_abort_comm(comm);
 }
 
@@ -26190,7 +26496,8 @@ static int gckpti_is_done(gckpti_comm *comm)
     if (done < 0)
         gckpti_abort_comm(comm);
     else if (done && comm->busy && comm->copy_to)
-        comm->backend->copy_in(comm->backend->context, comm->copy_to, comm->recv_buf, comm->recv_bytes);
+        comm->backend->copy_in(comm->backend->context, comm->copy_to, comm->recv_buf,
+                               comm->recv_bytes);
     if (done)
         comm->busy = 0;
     return done != 0;
@@ -26202,7 +26509,8 @@ GCKPTI_FN int gckpti_wait_exchange(gckpti_comm *comm)
     const gckpt_transport *transport = comm->transport;
     double start = transport && transport->clock ? transport->clock(transport->user) : 0;
     while (!gckpti_is_done(comm))
-        if (transport->clock && transport->timeout > 0 && transport->clock(transport->user) - start > transport->timeout)
+        if (transport->clock && transport->timeout > 0 &&
+            transport->clock(transport->user) - start > transport->timeout)
             gckpti_abort_comm(comm);
     return !comm->aborted;
 }
@@ -26240,8 +26548,8 @@ static void gckpti_exchange_floats(gckpti_comm *comm, int peer, const float *fro
     if (comm->queue) {
         comm->peer = -1; /* any may be missing, later */
         comm->bytes_sent += peer < 0 ? 0 : size;
-        if (n + m > 0 &&
-            !comm->transport->enqueue(comm->transport->user, comm->queue, peer, from, size, to, comm->recv_bytes))
+        if (n + m > 0 && !comm->transport->enqueue(comm->transport->user, comm->queue, peer, from,
+                                                   size, to, comm->recv_bytes))
             gckpti_abort_comm(comm);
         return;
     }
@@ -26278,7 +26586,7 @@ static void gckpti_exchange_level(gckpti_comm *comm)
     /* one block goes whole */
     const int parts = tree->n > GCKPT_UPDATE_BLOCK && peer >= 0 ? 2 * tree->bit : 1;
     const gckpti_shard_range mine = gckpti_shard_of(tree->n, comm->rank, parts),
-                       theirs = gckpti_shard_of(tree->n, peer, parts);
+                             theirs = gckpti_shard_of(tree->n, peer, parts);
     const int64_t first = theirs.first, n = theirs.count;
     tree->first = mine.first;
     tree->count = mine.count;
@@ -26296,7 +26604,8 @@ static void gckpti_exchange_level(gckpti_comm *comm)
 static void gckpti_begin_tree(gckpti_comm *comm, const gckpti_pending *pending)
 {
     const int bit = comm->aborted ? 0 : pending->kind == GCKPTI_ALL_GATHER ? comm->ranks / 2 : 1;
-    const gckpti_tree tree = { pending->kind, pending->x, pending->workspace, pending->shard, pending->n, 0, pending->n, bit };
+    const gckpti_tree tree = { pending->kind, pending->x, pending->workspace, pending->shard,
+                               pending->n,    0,          pending->n,         bit };
     comm->tree = tree;
     if (bit)
         gckpti_exchange_level(comm);
@@ -26328,7 +26637,7 @@ static int gckpti_poll_tree(gckpti_comm *comm, const gckpt_call *c, int wait)
             gckpti_exchange_level(comm);
         else if (tree->shard)
             comm->backend->copy(comm->backend->context, tree->shard, tree->x + shard.first,
-                        (size_t)shard.count * sizeof(float));
+                                (size_t)shard.count * sizeof(float));
     }
     return !tree->bit;
 }
@@ -26341,11 +26650,14 @@ static void gckpti_poll_pending(gckpti_process_group *group, const gckpt_call *c
     gckpti_comm *comm = &group->comm;
     if (comm->uses_queue && group->pending_count > max_pending) {
         comm->backend->wait_comm_queue(comm->backend->context, max_pending);
-        memmove(group->pending, group->pending + group->pending_count - max_pending, (size_t)max_pending * sizeof *group->pending);
+        memmove(group->pending, group->pending + group->pending_count - max_pending,
+                (size_t)max_pending * sizeof *group->pending);
         group->pending_count = max_pending;
     }
-    while (!comm->uses_queue && group->pending_count && gckpti_poll_tree(comm, c, group->pending_count > max_pending)) {
-        memmove(&group->pending[0], &group->pending[1], (size_t)--group->pending_count * sizeof *group->pending);
+    while (!comm->uses_queue && group->pending_count &&
+           gckpti_poll_tree(comm, c, group->pending_count > max_pending)) {
+        memmove(&group->pending[0], &group->pending[1],
+                (size_t)--group->pending_count * sizeof *group->pending);
         if (group->pending_count)
             gckpti_begin_tree(comm, group->pending);
     }
@@ -26377,7 +26689,8 @@ GCKPTI_FN void gckpti_start_collective(gckpt_exec *e, const gckpti_pending *pend
     gckpti_init_call(e, &c);
     gckpti_poll_pending(group, &c, GCKPTI_MAX_PENDING - 1);
     group->pending[group->pending_count++] = *pending;
-    comm->queue = comm->uses_queue ? comm->backend->use_comm_queue(comm->backend->context, 1) : NULL;
+    comm->queue =
+        comm->uses_queue ? comm->backend->use_comm_queue(comm->backend->context, 1) : NULL;
     if (group->pending_count == 1 || comm->queue)
         gckpti_begin_tree(comm, pending);
     if (comm->queue) {
@@ -26389,7 +26702,7 @@ GCKPTI_FN void gckpti_start_collective(gckpt_exec *e, const gckpti_pending *pend
 }
 #endif
 
-/* >>run/crew */
+/* >>run/group */
 #ifndef GCKPT_NO_RANKS
 
 /* ---- an executor among others ---- */
@@ -26421,22 +26734,24 @@ GCKPTI_FN void gckpti_alloc_group(gckpt_exec *e, gckpti_bump *bump)
     const gckpt_plan *p = e->plan;
     const size_t several = p->ranks > 1, vranks = (size_t)gckpti_local_vranks(p);
     const size_t totals = p->term_count + 1;
-    gckpti_process_group counted, *group = (gckpti_process_group *)gckpti_bump_alloc(bump, 1, sizeof *group);
+    gckpti_process_group counted,
+        *group = (gckpti_process_group *)gckpti_bump_alloc(bump, 1, sizeof *group);
     e->group = group;
     group = group ? group : &counted;
     group->buffer_bytes = several ? gckpti_comm_buffer_bytes(e) : 0;
     group->comm.send_buf = (unsigned char *)gckpti_bump_alloc(bump, group->buffer_bytes, 1);
     group->comm.recv_buf = (unsigned char *)gckpti_bump_alloc(bump, group->buffer_bytes, 1);
-    group->totals =
-        (gckpti_loss_total *)gckpti_bump_alloc(bump, totals > vranks ? totals : vranks, sizeof *group->totals);
+    group->totals = (gckpti_loss_total *)gckpti_bump_alloc(bump, totals > vranks ? totals : vranks,
+                                                           sizeof *group->totals);
 }
 
 GCKPTI_FN gckpt_result gckpti_bind_group(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_transport *transport = p->ranks > 1 ? e->desc.transport : NULL;
-    if (p->ranks > 1 && (!transport || !transport->exchange || transport->rank != e->store->rank ||
-                         transport->size != e->store->ranks || (e->desc.fast_reduce && !transport->all_reduce)))
+    if (p->ranks > 1 &&
+        (!transport || !transport->exchange || transport->rank != e->store->rank ||
+         transport->size != e->store->ranks || (e->desc.fast_reduce && !transport->all_reduce)))
         return gckpti_error(e->store, GCKPT_E_ARG,
                             "exec: the store is rank %i of %i: desc.ranks must be these, with "
                             "exchange%s",
@@ -26449,7 +26764,9 @@ GCKPTI_FN gckpt_result gckpti_bind_group(gckpt_exec *e)
     comm->backend = gckpti_backend(e);
     comm->rank = comm->status.rank = e->store->rank;
     comm->ranks = p->ranks;
-    comm->uses_queue = transport && comm->backend->use_comm_queue && comm->backend->wait_comm_queue && transport->enqueue && transport->enqueued_done && transport->abort;
+    comm->uses_queue = transport && comm->backend->use_comm_queue &&
+                       comm->backend->wait_comm_queue && transport->enqueue &&
+                       transport->enqueued_done && transport->abort;
     return GCKPT_OK;
 }
 
@@ -26467,14 +26784,15 @@ GCKPTI_FN gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result result)
     if (comm->aborted) {
         e->group->call_ended = 1;
         e->step.state = GCKPTI_IDLE;
-        return gckpti_error(
-            e, GCKPT_E_PEER,
-            "%s%i does not answer: it ended, hangs or cannot be reached; this "
-            "executor is of no more use%s",
-            comm->peer < 0 ? "one of ranks 0 to " : "rank ", comm->peer < 0 ? comm->ranks - 1 : comm->peer,
-            e->update.begun ? ", and parameters may have changed: go back to what was "
-                              "saved"
-                            : "");
+        return gckpti_error(e, GCKPT_E_PEER,
+                            "%s%i does not answer: it ended, hangs or cannot be reached; this "
+                            "executor is of no more use%s",
+                            comm->peer < 0 ? "one of ranks 0 to " : "rank ",
+                            comm->peer < 0 ? comm->ranks - 1 : comm->peer,
+                            e->update.begun
+                                ? ", and parameters may have changed: go back to what was "
+                                  "saved"
+                                : "");
     }
     if (result == GCKPT_OK || comm->ranks == 1 || e->group->call_ended)
         return result;
@@ -26497,13 +26815,15 @@ GCKPTI_FN gckpt_result gckpti_local_failure(gckpt_exec *e)
  * thing in which they differ. */
 static void gckpti_merge_statuses(void *mine, const void *received, size_t bytes)
 {
-    static const char *const names[GCKPTI_MUST_MATCH] = { "the call they make",
-                                                     "rows",
-                                                     "the store's step",
-                                                     "the store's seed",
-                                                     "plans, or how they are run",
-                                                     "hyper",
-                                                     "what they hold that should be the same" };
+    static const char *const names[GCKPTI_MUST_MATCH] = {
+        "the call they make",
+        "rows",
+        "the store's step",
+        "the store's seed",
+        "plans, or how they are run",
+        "hyper",
+        "what they hold that should be the same"
+    };
     gckpti_status *a = (gckpti_status *)mine;
     const gckpti_status *b = (const gckpti_status *)received;
     int32_t low = a->rank < b->rank ? a->rank : b->rank, high = a->rank + b->rank - low;
@@ -26544,13 +26864,13 @@ GCKPTI_FN gckpt_result gckpti_agree(gckpt_exec *e, gckpt_result result)
         return GCKPT_OK;
     group->call_ended = 1;
     e->step.state = GCKPTI_IDLE;
-    return agreed.rank < 0
-               ? gckpti_error(e, (gckpt_result)agreed.result, "%s", agreed.text)
-               : gckpti_error(e, (gckpt_result)agreed.result, "rank %i: %s", (int)agreed.rank, agreed.text);
+    return agreed.rank < 0 ? gckpti_error(e, (gckpt_result)agreed.result, "%s", agreed.text)
+                           : gckpti_error(e, (gckpt_result)agreed.result, "rank %i: %s",
+                                          (int)agreed.rank, agreed.text);
 }
 
 GCKPTI_FN gckpt_result gckpti_merge_ranks(gckpt_exec *e, void *mine, size_t bytes,
-                                         gckpti_merge_fn merge)
+                                          gckpti_merge_fn merge)
 {
     if (!e->group)
         return GCKPT_OK;
@@ -26559,7 +26879,7 @@ GCKPTI_FN gckpt_result gckpti_merge_ranks(gckpt_exec *e, void *mine, size_t byte
 }
 
 GCKPTI_FN gckpt_result gckpti_agree_on_call(gckpt_exec *e, gckpti_group_call call, int64_t number,
-                                        gckpt_result result)
+                                            gckpt_result result)
 {
     if (!e->group)
         return result;
@@ -26654,7 +26974,7 @@ GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash)
 }
 #endif
 
-/* >>run/rounds */
+/* >>run/micro_batches */
 #ifndef GCKPT_NO_RANKS
 
 static void gckpti_merge_totals(void *mine, const void *received, size_t bytes)
@@ -26674,8 +26994,8 @@ static void gckpti_sum_totals(gckpt_exec *e, int64_t rows)
     const gckpti_loss_total last = { 0, rows };
     group->totals[e->plan->term_count] = last;
     if (gckpti_is_data_parallel(e->plan))
-        gckpti_merge_all(&group->comm, group->totals, (e->plan->term_count + 1) * sizeof *group->totals,
-                         gckpti_merge_totals);
+        gckpti_merge_all(&group->comm, group->totals,
+                         (e->plan->term_count + 1) * sizeof *group->totals, gckpti_merge_totals);
 }
 
 /* What the losses will count on all ranks, and the rows they have. */
@@ -26696,10 +27016,13 @@ static void gckpti_sum_counts(gckpt_exec *e, int64_t rows)
 static uint64_t gckpti_hash_exchanges(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const uint64_t settings[] = { (uint64_t)p->batch,          (uint64_t)p->precision,
-                              (uint64_t)p->optimiser,      e->desc.fast_reduce != 0,
-                              e->desc.skip_nonfinite != 0, gckpti_debug(e) & GCKPT_DEBUG_FINITE,
-                              (uint64_t)e->group->comm.uses_queue };
+    const uint64_t settings[] = { (uint64_t)p->batch,
+                                  (uint64_t)p->precision,
+                                  (uint64_t)p->optimiser,
+                                  e->desc.fast_reduce != 0,
+                                  e->desc.skip_nonfinite != 0,
+                                  gckpti_debug(e) & GCKPT_DEBUG_FINITE,
+                                  (uint64_t)e->group->comm.uses_queue };
     uint64_t hash = p->check;
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
         hash = gckpti_fnv_number(hash, settings[i]);
@@ -26725,7 +27048,7 @@ static uint64_t gckpti_hash_replicated(gckpt_exec *e)
         for (int slot = -1; slot < gckpti_state_slots(q); slot++) {
             const float *x = gckpti_exec_array(e, q, slot);
             const int replicated = q->p.storage == GCKPT_STORAGE_F32 &&
-                              !gckpti_is_sharded(gckpti_array_shard(e->store, q, slot));
+                                   !gckpti_is_sharded(gckpti_array_shard(e->store, q, slot));
             for (int64_t at = 0, n; replicated && at < q->p.elements; at += n) {
                 n = gckpti_min(q->p.elements - at, (int64_t)(e->group->buffer_bytes / sizeof *x));
                 gckpti_from_backend(e, out, x + at, (size_t)n * sizeof *x);
@@ -26753,8 +27076,8 @@ GCKPTI_FN gckpt_result gckpti_agree_on_step(gckpt_exec *e, int64_t rows, gckpt_r
     must_match[5] = gckpti_fnv(GCKPTI_FNV_START, &e->update.hyper, sizeof e->update.hyper);
     if (!group->replicas_checked && group->comm.ranks > 1 && result == GCKPT_OK)
         must_match[6] = gckpti_hash_replicated(e);
-    result = gckpti_agree_on_call(e, gckpti_is_streaming(e) ? GCKPTI_CALL_STREAM : GCKPTI_CALL_STEP, rows,
-                              result);
+    result = gckpti_agree_on_call(e, gckpti_is_streaming(e) ? GCKPTI_CALL_STREAM : GCKPTI_CALL_STEP,
+                                  rows, result);
     if (result != GCKPT_OK)
         return result;
     group->replicas_checked = 1;
@@ -26801,7 +27124,7 @@ GCKPTI_FN int gckpti_set_micro_batch(gckpt_exec *e)
     if (e->step.vrank == vranks)
         return 0;
     int64_t end = gckpti_vrank_first_row(gckpti_vrank_batch(p, e->step.rows), p->virtual_ranks,
-                                  group->comm.rank * per_rank + e->step.vrank + 1);
+                                         group->comm.rank * per_rank + e->step.vrank + 1);
     e->step.vrank_end = gckpti_min(end, e->step.row_end);
     if (!gckpti_is_streaming(e))
         group->last_micro = group->micro_done + 1 == gckpti_lockstep_count(e);
@@ -26885,12 +27208,13 @@ GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
     gckpti_sum_counts(e, rank_rows);
     e->step.rows = group->totals[p->term_count].count;
     result = gckpti_defer_error(e, GCKPT_OK);
-    if (result == GCKPT_OK && rank_rows != gckpt_plan_rank_rows(p, e->step.rows, group->comm.rank, NULL))
-        result =
-            gckpti_error(e, GCKPT_E_ARG,
-                         "step_end: %I rows streamed in here, %I on all ranks; of so many "
-                         "%I are this rank's (gckpt_plan_rank_rows)",
-                         rank_rows, e->step.rows, gckpt_plan_rank_rows(p, e->step.rows, group->comm.rank, NULL));
+    if (result == GCKPT_OK &&
+        rank_rows != gckpt_plan_rank_rows(p, e->step.rows, group->comm.rank, NULL))
+        result = gckpti_error(e, GCKPT_E_ARG,
+                              "step_end: %I rows streamed in here, %I on all ranks; of so many "
+                              "%I are this rank's (gckpt_plan_rank_rows)",
+                              rank_rows, e->step.rows,
+                              gckpt_plan_rank_rows(p, e->step.rows, group->comm.rank, NULL));
     result = gckpti_agree(e, result);
     if (result == GCKPT_OK)
         gckpti_set_micro_batch(e);
@@ -26915,12 +27239,14 @@ GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
     int padding = e->step.pc >= p->body && e->step.pc < p->epilogue && group->padding;
     int max_pending = GCKPTI_MAX_PENDING;
     for (int i = 0; i < group->pending_count; i++)
-        max_pending = group->pending[i].due <= e->step.pc ? group->pending_count - 1 - i : max_pending;
+        max_pending =
+            group->pending[i].due <= e->step.pc ? group->pending_count - 1 - i : max_pending;
     if (!gckpti_is_capturing(e)) /* nothing is due within a part */
         gckpti_wait_pending(e, max_pending);
     const int threads = e->device.runner.team || p->threads == 1; /* whose numbers are known */
-    e->device.runner.poll =
-        group->pending_count && threads && !gckpti_backend(e)->own_memory ? gckpti_poll_in_kernel : NULL;
+    e->device.runner.poll = group->pending_count && threads && !gckpti_backend(e)->own_memory
+                                ? gckpti_poll_in_kernel
+                                : NULL;
     e->device.runner.poll_context = e->group;
     if (ins->kind == GCKPT_REDUCE)
         return !group->last_micro;
@@ -26933,7 +27259,8 @@ GCKPTI_FN int gckpti_capture_part_end(gckpt_exec *e, int64_t *part)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_process_group *group = e->group;
-    const int pc = e->step.pc, last_vrank = e->step.vrank + 1 == gckpti_local_vranks(p) && p->ranks > 1;
+    const int pc = e->step.pc,
+              last_vrank = e->step.vrank + 1 == gckpti_local_vranks(p) && p->ranks > 1;
     int end = p->epilogue, x, copies = pc > p->body; /* where the body begins none is under way */
     if (gckpti_skips(e, &p->ins[pc]) || group->padding || group->comm.status.result != GCKPT_OK)
         return pc;
@@ -26944,10 +27271,12 @@ GCKPTI_FN int gckpti_capture_part_end(gckpt_exec *e, int64_t *part)
     do { /* copies stand alone, but in a micro-batch that is one part */
         for (x = pc; x < end && !gckpti_is_gather(e, &p->ins[x]); x++)
             if (p->ins[x].kind == GCKPT_REDUCE ? group->last_micro && last_vrank
-                                                : copies && p->ins[x].kind > GCKPT_UPDATE)
+                                               : copies && p->ins[x].kind > GCKPT_UPDATE)
                 break;
     } while (x < p->epilogue && !copies++);
-    *part = ((2 * e->step.vrank + group->last_micro) * (int64_t)p->length + pc) * (int64_t)p->length + x;
+    *part =
+        ((2 * e->step.vrank + group->last_micro) * (int64_t)p->length + pc) * (int64_t)p->length +
+        x;
     return x;
 }
 
@@ -26997,14 +27326,17 @@ GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
     for (; e->step.vrank >> level & 1; level++)
         gckpti_backend(e)->add(&c, sum, gckpti_arena_f32(e, carries[level]), n);
     if (!last_vrank)
-        gckpti_backend(e)->copy(c.backend, gckpti_arena_f32(e, carries[level]), sum, (size_t)n * sizeof *sum);
+        gckpti_backend(e)->copy(c.backend, gckpti_arena_f32(e, carries[level]), sum,
+                                (size_t)n * sizeof *sum);
     else if (p->ranks > 1) {
-        const gckpti_pending pending = {
-            e->desc.fast_reduce ? GCKPTI_FAST_REDUCE
-            : ins->accumulate   ? GCKPTI_REDUCE_SCATTER
-                                : GCKPTI_ALL_REDUCE,
-            gckpti_due_instruction(e), sum, gckpti_arena_f32(e, o.workspace), gckpti_arena_f32(e, o.shard), n
-        };
+        const gckpti_pending pending = { e->desc.fast_reduce ? GCKPTI_FAST_REDUCE
+                                         : ins->accumulate   ? GCKPTI_REDUCE_SCATTER
+                                                             : GCKPTI_ALL_REDUCE,
+                                         gckpti_due_instruction(e),
+                                         sum,
+                                         gckpti_arena_f32(e, o.workspace),
+                                         gckpti_arena_f32(e, o.shard),
+                                         n };
         gckpti_start_collective(e, &pending);
         if (gckpti_debug(e) & GCKPT_DEBUG_POISON) /* it paints too early */
             gckpti_wait_pending(e, 0);
@@ -27025,7 +27357,7 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
     if (!gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES)))
         return 0;
     gckpti_backend(e)->copy(gckpti_backend(e)->context, to + q->p.first, shard,
-                       (size_t)q->p.count * sizeof *to);
+                            (size_t)q->p.count * sizeof *to);
     gckpti_gather_floats(e, to, q->p.elements, gckpti_due_instruction(e));
     return 1;
 }
@@ -27033,7 +27365,8 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
 /* Of a parameter that is cut each rank updates its share. Its sum stands in its place in the whole
  * gradient, or, where REDUCE has put it elsewhere, UPDATE's gradient is nothing but the share;
  * further accumulators are whole, so they are read from the share on. */
-GCKPTI_FN void gckpti_shard_pass(const gckpt_exec *e, const gckpti_ins *ins, gckpt_update_pass *pass)
+GCKPTI_FN void gckpti_shard_pass(const gckpt_exec *e, const gckpti_ins *ins,
+                                 gckpt_update_pass *pass)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_param *q = gckpti_param_of(e, ins->id);
@@ -27058,8 +27391,7 @@ GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
 {
     if (gckpti_is_sharded(gckpti_array_shard(e->store, q, 0)) &&
         !gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES)))
-        gckpti_gather_floats(e, gckpti_exec_array(e, q, -1), q->p.elements,
-                             (int)e->plan->length);
+        gckpti_gather_floats(e, gckpti_exec_array(e, q, -1), q->p.elements, (int)e->plan->length);
 }
 
 static void gckpti_merge_floats(void *mine, const void *received, size_t bytes)
@@ -27116,7 +27448,8 @@ static int64_t gckpti_first_resumable(const gckpt_exec *e)
     int64_t from = 0;
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_plan_node *node = &p->nodes[i];
-        const gckpti_plan_node *keys = node->inputs > 1 ? &p->nodes[p->nodes[node->in[1]].base] : node;
+        const gckpti_plan_node *keys =
+            node->inputs > 1 ? &p->nodes[p->nodes[node->in[1]].base] : node;
         const gckpti_attention *o = (const gckpti_attention *)(p->words + node->attributes);
         const int64_t rows = gckpti_planned_shape(p, keys).d[1];
         if (keys == node || !gckpti_cache_window(p, keys) || written <= rows)
@@ -27133,9 +27466,10 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
     const gckpt_plan *p = e->plan, *owner = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
     size_t bytes = p->kind_bytes[GCKPT_BYTES_CACHES], k = 0;
     e->caches.owner = e->desc.caches_of && bytes ? e->desc.caches_of->caches.owner : e;
-    int fit = e->caches.owner == e ||
-              (e->desc.backend == e->caches.owner->desc.backend && e->store == e->caches.owner->store &&
-               p->rows == owner->rows && bytes == owner->kind_bytes[GCKPT_BYTES_CACHES]);
+    int fit =
+        e->caches.owner == e ||
+        (e->desc.backend == e->caches.owner->desc.backend && e->store == e->caches.owner->store &&
+         p->rows == owner->rows && bytes == owner->kind_bytes[GCKPT_BYTES_CACHES]);
     if (e->caches.owner == e && bytes && e->blocks.caches)
         gckpti_fill(e, e->blocks.caches, gckpti_debug(e) & GCKPT_DEBUG_POISON ? 0x7fc00000u : 0,
                     bytes);
@@ -27147,9 +27481,11 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
         while (owner && k < owner->node_count && !gckpti_is_cache(owner->nodes[k].op))
             k++;
         const gckpt_shape s = gckpti_planned_shape(p, node);
-        const gckpt_shape other = owner && k < owner->node_count ? gckpti_planned_shape(owner, &owner->nodes[k]) : s;
-        fit = !owner || (k < owner->node_count && gckpti_same_shape(&s, &other) &&
-                     !gckpti_cache_window(p, node) == !gckpti_cache_window(owner, &owner->nodes[k]));
+        const gckpt_shape other =
+            owner && k < owner->node_count ? gckpti_planned_shape(owner, &owner->nodes[k]) : s;
+        fit = !owner ||
+              (k < owner->node_count && gckpti_same_shape(&s, &other) &&
+               !gckpti_cache_window(p, node) == !gckpti_cache_window(owner, &owner->nodes[k]));
         k++;
         e->caches.capacity = ((const gckpti_cache *)(p->words + node->attributes))->capacity;
         e->caches.new_positions = gckpti_planned_shape(p, &p->nodes[node->in[0]]).d[1];
@@ -27190,7 +27526,8 @@ GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
         return gckpti_error(e, GCKPT_E_ARG,
                             "forward: at position %I; calls went up to %I, and windows keep so "
                             "much that %I is the first one from which attention can go on",
-                            position, e->caches.owner->caches.max_written, gckpti_first_resumable(e));
+                            position, e->caches.owner->caches.max_written,
+                            gckpti_first_resumable(e));
     return GCKPT_OK;
 }
 
@@ -27218,7 +27555,8 @@ GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
         return gckpti_error(exec, GCKPT_E_ARG,
                             "rewind: to position %I; calls went up to %I, and windows keep so much "
                             "that %I is the first one from which attention can go on (or 0)",
-                            position, exec->caches.owner->caches.max_written, gckpti_first_resumable(exec));
+                            position, exec->caches.owner->caches.max_written,
+                            gckpti_first_resumable(exec));
     exec->caches.owner->caches.position = position;
     if (position == 0)
         exec->caches.owner->caches.max_written = 0;
@@ -27273,7 +27611,7 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
 
 /* What can be refused before there is an executor. */
 static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
-                                         const gckpt_exec_desc *d)
+                                           const gckpt_exec_desc *d)
 {
     if (!p)
         return gckpti_error(s, GCKPT_E_ARG,
@@ -27289,7 +27627,8 @@ static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
                             "exec: the plan was made for %i ranks and shard %i, the store is for "
                             "%i and %i (gckpt_store_ranks): make a new plan",
                             p->ranks, (int)p->shard, s->ranks, (int)s->shard);
-    if (p->optimiser == GCKPT_CUSTOM_OPTIMISER && p->mode != GCKPT_INFERENCE && !d->custom_optimiser)
+    if (p->optimiser == GCKPT_CUSTOM_OPTIMISER && p->mode != GCKPT_INFERENCE &&
+        !d->custom_optimiser)
         return gckpti_error(
             s, GCKPT_E_ARG,
             "exec: the plan has GCKPT_CUSTOM_OPTIMISER; desc.own_optimiser is missing");
@@ -27315,7 +27654,8 @@ static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
     return GCKPT_OK;
 }
 
-GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpti_param *q, int in_step)
+GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpti_param *q,
+                                               int in_step)
 {
     const gckpti_plan_param *planned = &e->plan->params[i];
     const char *who = in_step ? "step" : "exec", *name = q->p.name;
@@ -27432,11 +27772,11 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
     const size_t needs = gckpti_store_bytes_needed(e), bytes = needs - s->memory.used;
     size_t states = 0;
     if (bytes && !gckpti_has_memory(&s->memory, bytes))
-        result =
-            gckpti_error(s, GCKPT_E_MEMORY,
-                         "exec: no memory for the %z bytes of values and optimiser state that "
-                         "the plan's %z parameters, \"%s\" first, still need",
-                         bytes, p->param_count, gckpti_param_of(e, e->tables.params[0].store_order)->p.name);
+        result = gckpti_error(s, GCKPT_E_MEMORY,
+                              "exec: no memory for the %z bytes of values and optimiser state that "
+                              "the plan's %z parameters, \"%s\" first, still need",
+                              bytes, p->param_count,
+                              gckpti_param_of(e, e->tables.params[0].store_order)->p.name);
     for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++)
         result = gckpti_values_new(s, gckpti_param_of(e, e->tables.params[i].store_order), "exec");
     for (; states < p->param_count && result == GCKPT_OK; states++) {
@@ -27454,7 +27794,8 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
     }
     gckpti_hint_block(s, "store", &s->memory, gckpti_count_block(needs + s->memory.name_bytes));
     while (GCKPTI_RUNS_TRAINING && states-- > 0)
-        gckpti_state_shrink(s, gckpti_param_of(e, (int)states), e->tables.params[states].slots_before);
+        gckpti_state_shrink(s, gckpti_param_of(e, (int)states),
+                            e->tables.params[states].slots_before);
     gckpti_values_undo(s);
     return result;
 }
@@ -27470,7 +27811,8 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
     for (int done = -1; result == GCKPT_OK;) { /* in the order they were created */
         const gckpti_plan_param *next = NULL;
         for (size_t i = 0; i < plan->param_count; i++)
-            if (plan->params[i].store_index > done && (!next || plan->params[i].store_index < next->store_index))
+            if (plan->params[i].store_index > done &&
+                (!next || plan->params[i].store_index < next->store_index))
                 next = &plan->params[i];
         if (!next)
             return gckpti_ok(store);
@@ -27515,8 +27857,9 @@ static int gckpti_bind_exec(gckpt_exec *e)
     }
     if (gckpti_bind_state(e) != GCKPT_OK)
         return 0;
-    if (GCKPTI_RUNS_BACKENDS && !gckpti_bind(e->store, &e->device.binding,
-                                             gckpti_backend(e)->own_memory ? e->desc.backend : NULL)) {
+    if (GCKPTI_RUNS_BACKENDS &&
+        !gckpti_bind(e->store, &e->device.binding,
+                     gckpti_backend(e)->own_memory ? e->desc.backend : NULL)) {
         gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the list of copies");
         return 0;
     }
@@ -27577,7 +27920,8 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     int team = GCKPTI_RUNS_BACKENDS && !gckpti_backend(e)->own_memory && plan->threads > 1 &&
                gckpti_is_team_worthwhile(e);
     e->device.team = team ? plan->threads : 1;
-    e->update.writes_back = gckpti_backend(e)->writes_back || plan->optimiser == GCKPT_CUSTOM_OPTIMISER ||
+    e->update.writes_back = gckpti_backend(e)->writes_back ||
+                            plan->optimiser == GCKPT_CUSTOM_OPTIMISER ||
                             gckpti_has_gradient_fetch(plan);
     gckpti_init_capture(e);
     gckpti_ok(store);
@@ -27676,8 +28020,10 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
         arg->bf16 = (const uint16_t *)gckpti_host_copy(&copies, arg->bf16, NULL, size * 2);
         arg->bytes = (const uint8_t *)gckpti_host_copy(&copies, arg->bytes, NULL, size);
         arg->grad = (float *)gckpti_host_copy(&copies, arg->grad, arg->grad, size * 4);
-        arg->compensation = (float *)gckpti_host_copy(&copies, arg->compensation, arg->compensation, size * 4);
-        arg->grad_bf16 = (uint16_t *)gckpti_host_copy(&copies, arg->grad_bf16, arg->grad_bf16, size * 2);
+        arg->compensation =
+            (float *)gckpti_host_copy(&copies, arg->compensation, arg->compensation, size * 4);
+        arg->grad_bf16 =
+            (uint16_t *)gckpti_host_copy(&copies, arg->grad_bf16, arg->grad_bf16, size * 2);
     }
     c.grad_out = (const float *)gckpti_host_copy(&copies, c.grad_out, NULL, n * 4);
     c.grad_out_bf16 = (const uint16_t *)gckpti_host_copy(&copies, c.grad_out_bf16, NULL, n * 2);
@@ -27685,7 +28031,8 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
     c.out_bf16 = (uint16_t *)gckpti_host_copy(&copies, c.out_bf16, c.out_bf16, n * 2);
     c.saved = gckpti_host_copy(&copies, c.saved, c.saved, e->plan->nodes[c.id].saved_bytes);
     c.loss_sum = (double *)gckpti_host_copy(&copies, c.loss_sum, c.loss_sum, sizeof *c.loss_sum);
-    c.loss_count = (int64_t *)gckpti_host_copy(&copies, c.loss_count, c.loss_count, sizeof *c.loss_count);
+    c.loss_count =
+        (int64_t *)gckpti_host_copy(&copies, c.loss_count, c.loss_count, sizeof *c.loss_count);
     c.workspace = c.workspace ? copies.scratch.base + copies.scratch.used : NULL; /* all the rest */
     c.plain = 1;
     c.kernels = NULL;
@@ -27693,7 +28040,8 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
     kernel(&c);
     for (int i = 0; i < copies.count; i++)
         if (copies.entry[i].back_to)
-            gckpti_to_backend(e, copies.entry[i].back_to, copies.entry[i].host, copies.entry[i].bytes);
+            gckpti_to_backend(e, copies.entry[i].back_to, copies.entry[i].host,
+                              copies.entry[i].bytes);
 }
 
 /* ---- copies beside what is computed: begun, and waited for when they must be ---- */
@@ -27755,18 +28103,19 @@ static void gckpti_add_pending_copy(gckpt_exec *e, int out, size_t offset, size_
 }
 
 /* Copies `bytes` bytes between the arena, from an offset on, and slower memory. */
-static gckpt_result gckpti_copy_offloaded(gckpt_exec *e, const gckpti_ins *ins, size_t host_offset, size_t offset,
-                                    size_t bytes)
+static gckpt_result gckpti_copy_offloaded(gckpt_exec *e, const gckpti_ins *ins, size_t host_offset,
+                                          size_t offset, size_t bytes)
 {
     const gckpt_exec_desc *d = &e->desc;
     size_t done = bytes;
     void *here = gckpti_arena_ptr(e, offset);
-    void *host = !d->offload                ? e->offload.host + host_offset
+    void *host = !d->offload                     ? e->offload.host + host_offset
                  : gckpti_backend(e)->own_memory ? e->blocks.host_scratch
-                                            : here;
+                                                 : here;
     const int out = ins->kind == GCKPT_OFFLOAD;
     if (e->offload.by_backend) {
-        gckpti_backend(e)->copy_async(gckpti_backend(e)->context, out ? host : here, out ? here : host, bytes, out);
+        gckpti_backend(e)->copy_async(gckpti_backend(e)->context, out ? host : here,
+                                      out ? here : host, bytes, out);
     } else {
         if (out && host != here)
             gckpti_from_backend(e, host, here, bytes);
@@ -27805,7 +28154,8 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
     if (o.out != GCKPTI_NO_OFFSET)
         result = gckpti_copy_offloaded(e, ins, p->info[ins->id].host_value, o.out, value);
     if (o.saved != GCKPTI_NO_OFFSET && result == GCKPT_OK)
-        result = gckpti_copy_offloaded(e, ins, p->info[ins->id].host_saved, o.saved, node->saved_bytes);
+        result =
+            gckpti_copy_offloaded(e, ins, p->info[ins->id].host_saved, o.saved, node->saved_bytes);
     if (ins->kind == GCKPT_OFFLOAD || !(gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE) ||
         (result = gckpti_wait_copies(e, INT32_MAX, result)) != GCKPT_OK)
         return result;
@@ -27813,8 +28163,8 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
     gckpti_init_op_call(e, node, ins->id, rows, &c);
     c.out = gckpti_arena_f32(e, o.out);
     c.saved = gckpti_arena_f32(e, o.saved);
-    return gckpti_check_recompute(e, ins, &c,
-                          node->rounding & GCKPTI_BF16_VALUE ? gckpti_arena_bf16(e, o.out) : NULL);
+    return gckpti_check_recompute(
+        e, ins, &c, node->rounding & GCKPTI_BF16_VALUE ? gckpti_arena_bf16(e, o.out) : NULL);
 }
 
 /* >>run/feeds */
@@ -27988,7 +28338,8 @@ GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
         const gckpti_plan_node *node = &p->nodes[p->terms[i].id];
         if (e->losses.terms[i].expected < 0)
             continue;
-        const gckpti_plan_node *q = &p->nodes[p->nodes[node->in[gckpti_counted_input(node->op)]].base];
+        const gckpti_plan_node *q =
+            &p->nodes[p->nodes[node->in[gckpti_counted_input(node->op)]].base];
         int64_t n = gckpti_planned_elements(p, q);
         int64_t times = gckpti_count_micro_batches(e, rows), ignored = 0;
         if (!q->batch_invariant && n % p->rows == 0) {
@@ -28025,10 +28376,11 @@ GCKPTI_FN gckpt_result gckpti_check_same_counts(gckpt_exec *e)
         const gckpti_plan_node *node = &p->nodes[p->terms[i].id];
         const gckpti_plan_node *a = &p->nodes[first->in[gckpti_counted_input(first->op)]];
         const gckpti_plan_node *b = &p->nodes[node->in[gckpti_counted_input(node->op)]];
-        int same = a->type == b->type &&
-                   (a->type == GCKPT_I32 ? a->base == b->base
-                                         : gckpti_planned_elements(p, a) / p->terms[0].sample_size ==
-                                               gckpti_planned_elements(p, b) / p->terms[i].sample_size);
+        int same =
+            a->type == b->type &&
+            (a->type == GCKPT_I32 ? a->base == b->base
+                                  : gckpti_planned_elements(p, a) / p->terms[0].sample_size ==
+                                        gckpti_planned_elements(p, b) / p->terms[i].sample_size);
         if (!p->terms[i].regulariser && !same)
             return gckpti_error(
                 e, GCKPT_E_ARG,
@@ -28065,7 +28417,7 @@ GCKPTI_FN int gckpti_has_known_counts(const gckpt_exec *e)
     int known = gckpti_backend(e)->own_memory && !gckpti_is_inference(p);
     for (size_t i = 0; i < p->term_count; i++)
         known = known && (p->terms[i].regulariser ||
-                                p->nodes[p->terms[i].id].op->flags & GCKPT_COUNT_FROM_FEEDS);
+                          p->nodes[p->terms[i].id].op->flags & GCKPT_COUNT_FROM_FEEDS);
     return known;
 }
 
@@ -28166,13 +28518,13 @@ typedef struct {
     const gckpt_call *call;
     gckpt_kernel kernel;
     int backward, sums; /* sums: portions come in turn, and add to gradients that have none */
-    int64_t n, row_size;     /* elements of a portion; of a row: inputs but the first have none. Or 0 */
-    size_t saved_bytes;         /* bytes a row */
+    int64_t n, row_size; /* elements of a portion; of a row: inputs but the first have none. Or 0 */
+    size_t saved_bytes;  /* bytes a row */
 } gckpti_strips;
 
 /* n floats at *next, which moves on: those of `narrow`, if they are read. */
 static float *gckpti_open_strip(const gckpti_strips *strips, const gckpt_call *c,
-                                  const uint16_t *narrow, int read, float **next)
+                                const uint16_t *narrow, int read, float **next)
 {
     int64_t n = gckpti_elements(&c->shape);
     float *x = *next;
@@ -28193,12 +28545,16 @@ static void gckpti_strip_item(void *context, int64_t i, int64_t worker)
     gckpt_call c = *strips->call;
     int64_t first = i * strips->n, n = gckpti_min(gckpti_elements(&c.shape) - first, strips->n);
     (void)worker;
-    c.shape = strips->row_size ? gckpt_shape2(n / strips->row_size, strips->row_size) : gckpt_shape1(n);
-    c.saved = c.saved ? (unsigned char *)c.saved + (size_t)(first / strips->row_size) * strips->saved_bytes : NULL;
+    c.shape =
+        strips->row_size ? gckpt_shape2(n / strips->row_size, strips->row_size) : gckpt_shape1(n);
+    c.saved = c.saved ? (unsigned char *)c.saved +
+                            (size_t)(first / strips->row_size) * strips->saved_bytes
+                      : NULL;
     c.threads = 1;
     c.out_bf16 = c.out_bf16 ? c.out_bf16 + first : NULL;
     c.grad_out_bf16 = c.grad_out_bf16 ? c.grad_out_bf16 + first : NULL;
-    c.out = c.out ? c.out + first : gckpti_open_strip(strips, &c, c.out_bf16, strips->backward, &next);
+    c.out =
+        c.out ? c.out + first : gckpti_open_strip(strips, &c, c.out_bf16, strips->backward, &next);
     c.grad_out =
         c.grad_out ? c.grad_out + first : gckpti_open_strip(strips, &c, c.grad_out_bf16, 1, &next);
     for (int k = 0; k < c.inputs; k++) {
@@ -28227,17 +28583,19 @@ static void gckpti_strip_item(void *context, int64_t i, int64_t worker)
 }
 
 /* Fast kernels sum over all rows at once, when all portions are done. */
-GCKPTI_FN void gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins,
-                                   const gckpt_call *call, gckpt_kernel kernel)
+GCKPTI_FN void gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *call,
+                                 gckpt_kernel kernel)
 {
     const gckpti_plan_node *node = &e->plan->nodes[ins->id];
     const gckpt_op *op = node->op;
     gckpt_call strip_call = *call, sum_call = *call; /* rest: gradients that are sums over rows */
-    gckpti_strips strips = { e, &strip_call, kernel, ins->kind == GCKPT_BACKWARD, 0, GCKPTI_STRIP_FLOATS, 0, 0 };
+    gckpti_strips strips = { e, &strip_call,         kernel, ins->kind == GCKPT_BACKWARD,
+                             0, GCKPTI_STRIP_FLOATS, 0,      0 };
     if (gckpti_has_builtin_flag(op, GCKPTI_IS_ROWWISE)) {
         const gckpt_shape planned = gckpti_planned_shape(e->plan, node);
         strips.row_size = gckpti_last(&call->shape);
-        strips.n = strips.row_size > strips.n ? strips.row_size : strips.n / strips.row_size * strips.row_size;
+        strips.n = strips.row_size > strips.n ? strips.row_size
+                                              : strips.n / strips.row_size * strips.row_size;
         strips.saved_bytes = node->saved_bytes / (size_t)gckpti_rows(&planned);
     }
     int parts = !strips.backward, sums = 0;
@@ -28257,7 +28615,8 @@ GCKPTI_FN void gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins,
     for (int64_t i = 0; i < items && strips.sums; i++)
         gckpti_strip_item(&strips, i, 0);
     if (parts && !strips.sums)
-        gckpt_parallel(call, items, 4 * strips.n, gckpti_strip_item, &strips); /* each fetches the next */
+        gckpt_parallel(call, items, 4 * strips.n, gckpti_strip_item,
+                       &strips); /* each fetches the next */
     if (sums && !strips.sums)
         kernel(&sum_call);
 }
@@ -28269,7 +28628,7 @@ GCKPTI_FN void gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins,
 /* From element `at` of n floats of the backend's, or as many bf16, on: the next, widened. Returns
  * how many these are. */
 static int64_t gckpti_read_chunk(const gckpt_exec *e, const void *from, int narrow, int64_t at,
-                                  int64_t n, float wide[64])
+                                 int64_t n, float wide[64])
 {
     uint16_t half[64];
     const int64_t size = narrow ? 2 : 4, count = gckpti_min(n - at, 64);
@@ -28287,8 +28646,8 @@ GCKPTI_FN void gckpti_alloc_hashes(gckpt_exec *e, gckpti_bump *bump)
     e->debug.hashes = (uint64_t *)gckpti_bump_alloc(bump, n, sizeof *e->debug.hashes);
 }
 
-GCKPTI_FN gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
-                                      const uint16_t *narrow)
+GCKPTI_FN gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *ins,
+                                              const gckpt_call *c, const uint16_t *narrow)
 {
     const gckpti_plan_node *node = &e->plan->nodes[ins->id];
     const void *data[2] = { narrow ? (const void *)narrow : c->out, c->saved };
@@ -28376,7 +28735,8 @@ GCKPTI_FN void gckpti_measure_end(gckpt_exec *e)
         gckpti_high_water(e, e->debug.high_water, e->debug.poisoned_steps ? 0x5a : 0xa5);
     for (size_t i = 0; i < e->plan->buffer_count; i++) { /* what kernels use of it differs */
         const gckpt_buffer *buffer = &e->plan->buffers[i];
-        if (buffer->kind == GCKPT_BUFFER_WORKSPACE && buffer->offset + buffer->size > e->debug.high_water)
+        if (buffer->kind == GCKPT_BUFFER_WORKSPACE &&
+            buffer->offset + buffer->size > e->debug.high_water)
             e->debug.high_water = buffer->offset + buffer->size;
     }
     e->debug.poisoned_steps++;
@@ -28397,7 +28757,7 @@ typedef struct {
     const gckpt_exec *e;
     unsigned kinds, sought;
     int id, gradient; /* the node whose value or gradient has it; -1: there is none */
-    int64_t element;       /* its element; -1: the sum of a loss */
+    int64_t element;  /* its element; -1: the sum of a loss */
     double value;
 } gckpti_scan;
 
@@ -28416,10 +28776,11 @@ static void gckpti_scan_value(gckpti_scan *scan, double x, int id, int gradient,
 /* All n floats of an array of the backend's, or as many bf16. NULL: none, or, as a value, a packed
  * parameter's, as ops read it. */
 static void gckpti_scan_array(gckpti_scan *scan, const void *x, int narrow, int64_t n, int id,
-                           int gradient)
+                              int gradient)
 {
     const gckpti_plan_node *node = &scan->e->plan->nodes[id];
-    const gckpti_param *q = node->kind == GCKPTI_PARAM ? gckpti_param_of(scan->e, node->index) : NULL;
+    const gckpti_param *q =
+        node->kind == GCKPTI_PARAM ? gckpti_param_of(scan->e, node->index) : NULL;
     int quant = !x && !gradient && q && gckpti_is_quantised((int)q->p.storage);
     float chunk[64];
     n = quant ? q->p.elements : x ? n : 0;
@@ -28458,11 +28819,12 @@ static void gckpti_scan_operands(gckpti_scan *scan, const gckpti_ins *ins, int w
         needs |= o.in[i].gradient != GCKPTI_NO_OFFSET ? node->op->needs[i] : 0;
     if (loss && (!backward || node->op->flags & GCKPTI_BACKWARD_LOSS)) {
         gckpti_loss_total sum;
-        gckpti_from_backend(e, &sum, gckpti_running_loss(e, gckpti_term_of(p, ins->id)), sizeof sum);
+        gckpti_from_backend(e, &sum, gckpti_running_loss(e, gckpti_term_of(p, ins->id)),
+                            sizeof sum);
         gckpti_scan_value(scan, sum.sum, ins->id, 0, -1);
     } else if (!loss && written != backward) { /* a forward's; a backward reads it, perhaps */
-        gckpti_scan_node(scan, cache ? e->tables.nodes[ins->id].data : gckpti_arena_ptr(e, o.out), ins->id,
-                        0, 0);
+        gckpti_scan_node(scan, cache ? e->tables.nodes[ins->id].data : gckpti_arena_ptr(e, o.out),
+                         ins->id, 0, 0);
     }
     if (backward && !written)
         gckpti_scan_node(scan, gckpti_arena_ptr(e, o.gradient), ins->id, 1, 0);
@@ -28472,9 +28834,9 @@ static void gckpti_scan_operands(gckpti_scan *scan, const gckpti_ins *ins, int w
         int id = p->nodes[node->in[i]].base, scratch = o.in[i].total != GCKPTI_NO_OFFSET;
         if (!written && needs & GCKPT_IN(i))
             gckpti_scan_node(scan,
-                            o.in[i].value != GCKPTI_NO_OFFSET ? gckpti_arena_ptr(e, o.in[i].value)
-                                                         : e->tables.nodes[id].data,
-                            id, 0, 0);
+                             o.in[i].value != GCKPTI_NO_OFFSET ? gckpti_arena_ptr(e, o.in[i].value)
+                                                               : e->tables.nodes[id].data,
+                             id, 0, 0);
         if (backward && (written || (ins->accumulate & ~ins->zero) >> i & 1))
             gckpti_scan_node(scan, gckpti_arena_ptr(e, o.in[i].gradient), id, 1, scratch);
         if (backward)
@@ -28484,7 +28846,7 @@ static void gckpti_scan_operands(gckpti_scan *scan, const gckpti_ins *ins, int w
 
 /* The error about what was seen: who made it, and what is known. */
 static gckpt_result gckpti_nonfinite_error(gckpt_exec *e, const gckpti_scan *scan, const char *who,
-                                      const char *name, const char *why)
+                                           const char *name, const char *why)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_plan_node *q = &p->nodes[scan->id];
@@ -28501,9 +28863,9 @@ static gckpt_result gckpti_nonfinite_error(gckpt_exec *e, const gckpti_scan *sca
                         e->step.row + scan->element / (gckpti_elements(&shape) / rows));
     return gckpti_error(e, GCKPT_E_DATA, "finite: %s%s made %g in %s \"%s\" #%i%s; %s", who, name,
                         scan->value,
-                        scan->element < 0     ? "the sum of"
-                        : scan->gradient ? "the gradient of"
-                                      : "the value of",
+                        scan->element < 0 ? "the sum of"
+                        : scan->gradient  ? "the gradient of"
+                                          : "the value of",
                         gckpti_planned_name(p, scan->id), scan->id, where, why);
 }
 
@@ -28537,8 +28899,9 @@ GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins,
                            : "all it read is finite; nothing was changed";
     if (e->update.begun) /* in the backward */
         why = "parameters have changed, go back to what was saved";
-    return gckpti_nonfinite_error(e, &scan, ins->kind == GCKPT_FORWARD ? "forward of " : "backward of ",
-                             node->op ? node->op->name : "param", why);
+    return gckpti_nonfinite_error(e, &scan,
+                                  ins->kind == GCKPT_FORWARD ? "forward of " : "backward of ",
+                                  node->op ? node->op->name : "param", why);
 }
 
 GCKPTI_FN gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_ins *ins, int done)
@@ -28556,7 +28919,7 @@ GCKPTI_FN gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_in
     int slot = done ? -1 : p->state_slots;
     for (; slot < p->state_slots && scan.id < 0; slot++)
         gckpti_scan_array(&scan, slot < 0 ? pass.values : gckpti_exec_array(e, q, slot), 0,
-                       pass.elements, id, 0);
+                          pass.elements, id, 0);
     scan.element += pass.elements < q->p.elements ? q->p.first : 0;
     const char *who = !done      ? "the batch"
                       : slot > 0 ? "the update's optimiser state"
@@ -28579,9 +28942,9 @@ GCKPTI_FN gckpt_result gckpti_check_finite_params(gckpt_exec *e)
         gckpti_scan scan = { e, 0, GCKPTI_KIND_NAN, -1, 0, 0, 0 };
         scan.sought |= param && p->params[node->index].trained ? GCKPTI_KIND_INF : 0;
         if ((param || node->kind == GCKPTI_CONSTANT) && node->type == GCKPT_F32)
-            gckpti_scan_array(&scan,
-                           q && gckpti_is_quantised((int)q->p.storage) ? NULL : e->tables.nodes[i].data,
-                           0, sharded ? q->p.count : gckpti_planned_elements(p, node), (int)i, 0);
+            gckpti_scan_array(
+                &scan, q && gckpti_is_quantised((int)q->p.storage) ? NULL : e->tables.nodes[i].data,
+                0, sharded ? q->p.count : gckpti_planned_elements(p, node), (int)i, 0);
         if (scan.id >= 0)
             return gckpti_error(e, GCKPT_E_DATA,
                                 "finite: \"%s\" is %g at position %I: an earlier step, or "
@@ -28613,11 +28976,11 @@ GCKPTI_FN gckpt_result gckpti_check_finite_feeds(gckpt_exec *e, int64_t rows)
 }
 #endif
 
-/* >>run/packed */
+/* >>run/quant */
 #ifndef GCKPT_NO_QUANT
 /* ---- packed parameters: unpacked into the arena, or read as they are stored ---- */
-GCKPTI_FN void gckpti_run_dequantise(const gckpt_exec *e, const gckpti_param *q, const float *values,
-                                 float *to, gckpt_call *c)
+GCKPTI_FN void gckpti_run_dequantise(const gckpt_exec *e, const gckpti_param *q,
+                                     const float *values, float *to, gckpt_call *c)
 {
     const gckpt_backend *b = gckpti_backend(e);
     gckpt_dequantisation u = gckpti_param_quant(q);
@@ -28641,7 +29004,7 @@ GCKPTI_FN void gckpti_run_dequantise(const gckpt_exec *e, const gckpti_param *q,
 /* Where it is in no arena: the packed parameter that this op reads. (What a backward does not read
  * is in no arena, either: so only what the gradients at hand need, of linear's x not x.) */
 GCKPTI_FN void gckpti_set_quant_operand(const gckpt_exec *e, const gckpti_plan_node *node, int kind,
-                                  gckpt_call *c, gckpt_dequantisation *quant)
+                                        gckpt_call *c, gckpt_dequantisation *quant)
 {
     unsigned reads = kind == GCKPT_FORWARD ? UINT32_MAX : 0;
     for (int i = 0; i < node->inputs; i++)
@@ -28656,9 +29019,9 @@ GCKPTI_FN void gckpti_set_quant_operand(const gckpt_exec *e, const gckpti_plan_n
 }
 #endif
 
-/* >>run/bands */
+/* >>run/fused_op */
 #ifndef GCKPT_NO_TILES
-/* ---- a run of ops in bands of rows (plan/bands.c) ---- */
+/* ---- a run of ops in bands of rows (plan/fused_op.c) ---- */
 typedef struct {
     const gckpt_exec *e;
     const gckpt_call *call; /* the run's: its inputs, output, workspace */
@@ -28667,7 +29030,7 @@ typedef struct {
     const gckpti_fused_edge *edges;
     gckpti_row_range *ranges;
     gckpt_kernel last_kernel; /* of the last op */
-    int64_t sample;    /* of the batch, which is as many as the axis 0 of all its values has */
+    int64_t sample; /* of the batch, which is as many as the axis 0 of all its values has */
 } gckpti_tile_run;
 
 /* Row `row` of a step's value, of which there may be none. */
@@ -28683,7 +29046,8 @@ static float *gckpti_tile_row(const gckpti_tile_run *run, int i, int32_t row)
 }
 
 /* An input of the run, from a row on; `whole`: that is the same for all rows. */
-static const void *gckpti_tile_input(const gckpti_tile_run *run, int input, int broadcast, int64_t row)
+static const void *gckpti_tile_input(const gckpti_tile_run *run, int input, int broadcast,
+                                     int64_t row)
 {
     const gckpt_arg *x = &run->call->in[input];
     const int64_t rows = run->sample * x->shape.d[1] + row;
@@ -28705,8 +29069,8 @@ static void gckpti_fill_padding_rows(const gckpti_tile_run *run, int i, int32_t 
 
 /* What a step reads: leaves, rows of other steps, inputs of the run. */
 static void gckpti_set_tile_inputs(const gckpti_tile_run *run, const gckpti_plan_node *node,
-                              const gckpti_fused_step *q, int32_t first, int32_t count,
-                              gckpt_call *c)
+                                   const gckpti_fused_step *q, int32_t first, int32_t count,
+                                   gckpt_call *c)
 {
     const gckpt_plan *p = run->e->plan;
     const void *from[GCKPT_MAX_INPUTS];
@@ -28741,7 +29105,8 @@ static void gckpti_compute_tile(const gckpti_tile_run *run, int i, gckpt_call *c
     const int is_last = i == run->fused->steps - 1;
     gckpt_dequantisation quant;
     gckpti_fill_padding_rows(run, i, range->high, range->need < 0 ? range->need : 0);
-    gckpti_fill_padding_rows(run, i, range->high > q->height ? range->high : q->height, range->need);
+    gckpti_fill_padding_rows(run, i, range->high > q->height ? range->high : q->height,
+                             range->need);
     if (first >= stop)
         return;
     if (q->id < 0) {
@@ -28778,13 +29143,13 @@ GCKPTI_FN void gckpti_fused_forward(const gckpt_call *call)
     const size_t misaligned = (uintptr_t)scratch % GCKPTI_ALIGN;
     gckpt_call *c = (gckpt_call *)(void *)(scratch + (misaligned ? GCKPTI_ALIGN - misaligned : 0));
     gckpti_tile_run run = { (const gckpt_exec *)call->graph,
-                          call,
-                          fused,
-                          step,
-                          (const gckpti_fused_edge *)(const void *)(step + fused->steps),
-                          (gckpti_row_range *)(void *)(scratch + GCKPTI_FUSED_CALL),
-                          NULL,
-                          0 };
+                            call,
+                            fused,
+                            step,
+                            (const gckpti_fused_edge *)(const void *)(step + fused->steps),
+                            (gckpti_row_range *)(void *)(scratch + GCKPTI_FUSED_CALL),
+                            NULL,
+                            0 };
     const int32_t height = step[fused->steps - 1].height;
     gckpti_plan_node last_node = run.e->plan->nodes[step[fused->steps - 1].id];
     last_node.op = (const gckpt_op *)last_node.data;
@@ -28876,7 +29241,8 @@ static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
     const gckpti_plan_param *bad = NULL;
     double sum = 0;
     for (size_t i = 0; i < p->param_count; i++) {
-        size_t param = (size_t)e->tables.params[i].store_order, first = e->tables.params[param].first_square;
+        size_t param = (size_t)e->tables.params[i].store_order,
+               first = e->tables.params[param].first_square;
         size_t n =
             ((size_t)p->params[param].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
         double param_sum = 0;
@@ -28899,7 +29265,7 @@ GCKPTI_OWN_FRAME static void gckpti_flag_nonfinite(gckpt_exec *e)
     gckpt_call c;
     gckpti_init_opless_call(e, &c);
     gckpti_backend(e)->nonfinite(&c, e->update.squares, (int64_t)e->update.square_count,
-                            e->update.nonfinite);
+                                 e->update.nonfinite);
 }
 
 /* Before the first update of a step that clips, may be skipped or is looked at, and where nothing
@@ -28923,7 +29289,8 @@ GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e)
 }
 
 /* The user's optimiser runs on the host, with memory of its own on copies of a parameter. */
-static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param *q, uint64_t step)
+static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param *q,
+                                 uint64_t step)
 {
     gckpt_update u;
     gckpt_update_pass pass;
@@ -28950,8 +29317,8 @@ static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_pa
 
 /* The optimiser's constants for parameter q, whose update is number `step`. Those of running
  * statistics are of SGD: w + momentum (g - w) = fma(momentum, g, fma(-momentum, w, w)). */
-static void gckpti_set_pass_constants(gckpt_exec *e, const gckpti_plan_param *param, const gckpti_param *q,
-                              uint64_t step, gckpt_update_pass *pass)
+static void gckpti_set_pass_constants(gckpt_exec *e, const gckpti_plan_param *param,
+                                      const gckpti_param *q, uint64_t step, gckpt_update_pass *pass)
 {
     const gckpt_hyper *h = &e->update.hyper;
     gckpt_update_constants *constants = &pass->rates;
@@ -28980,7 +29347,7 @@ static void gckpti_set_pass_constants(gckpt_exec *e, const gckpti_plan_param *pa
 }
 
 GCKPTI_OWN_FRAME GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
-                                              gckpti_grad_state grad_state)
+                                                  gckpti_grad_state grad_state)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_plan_param *param = &p->params[ins->id];
@@ -29058,7 +29425,7 @@ GCKPTI_FN const gckpti_plan_param *gckpti_count_step(gckpt_exec *e)
 }
 #endif
 
-/* >>run/picks */
+/* >>run/fetches */
 #ifndef GCKPT_NO_FETCH
 
 GCKPTI_COLD_BEGIN
@@ -29086,7 +29453,8 @@ static int gckpti_computes(const gckpt_plan *p, const gckpti_ins *ins, int id, i
     if (!gradient)
         return tensor == id && (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) &&
                p->operands[ins->operands] != GCKPTI_NO_OFFSET;
-    return backward && (p->nodes[id].batch_invariant ? tensor == id : gckpti_reads_node(p, tensor, id));
+    return backward &&
+           (p->nodes[id].batch_invariant ? tensor == id : gckpti_reads_node(p, tensor, id));
 }
 
 /* The instruction that a pick is complete with; the plan's length: the end of the step. */
@@ -29100,7 +29468,8 @@ static int gckpti_fetch_ready_at(const gckpt_plan *p, const gckpti_plan_fetch *f
 
 GCKPTI_FN void gckpti_alloc_fetches(gckpt_exec *e, gckpti_bump *bump)
 {
-    e->fetches = (gckpti_exec_fetch *)gckpti_bump_alloc(bump, e->plan->fetch_count, sizeof *e->fetches);
+    e->fetches =
+        (gckpti_exec_fetch *)gckpti_bump_alloc(bump, e->plan->fetch_count, sizeof *e->fetches);
     for (size_t k = 0; k < e->plan->fetch_count && gckpti_backend(e)->own_memory; k++) {
         void *copy = gckpti_bump_alloc(bump, gckpti_fetch_bytes(e->plan, &e->plan->fetches[k]), 1);
         if (copy)
@@ -29112,8 +29481,8 @@ GCKPTI_FN int gckpti_has_gradient_fetch(const gckpt_plan *p)
 {
     int fetched = 0;
     for (size_t i = 0; i < p->fetch_count; i++)
-        fetched |=
-            p->fetches[i].gradient && p->nodes[p->nodes[p->fetches[i].id].base].kind == GCKPTI_PARAM;
+        fetched |= p->fetches[i].gradient &&
+                   p->nodes[p->nodes[p->fetches[i].id].base].kind == GCKPTI_PARAM;
     return fetched;
 }
 
@@ -29169,8 +29538,8 @@ GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
             return gckpti_error(e, GCKPT_E_ARG,
                                 "collect: %I rows of \"%s\" #%i are more than the %z floats there "
                                 "is room for (%I a micro-batch of %I rows)",
-                                rows, gckpti_planned_name(p, p->fetches[k].id), p->fetches[k].id, fetch->size,
-                                n, p->rows);
+                                rows, gckpti_planned_name(p, p->fetches[k].id), p->fetches[k].id,
+                                fetch->size, n, p->rows);
     }
     return GCKPT_OK;
 }
@@ -29250,7 +29619,7 @@ GCKPTI_FN void gckpti_sum_fetched_grads(gckpt_exec *e)
 GCKPTI_COLD_END
 #endif
 
-/* >>run/recording */
+/* >>run/capture */
 #ifndef GCKPT_SMALL
 
 GCKPTI_COLD_BEGIN
@@ -29259,18 +29628,20 @@ GCKPTI_COLD_BEGIN
 static int gckpti_can_replay(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    int can =
-        gckpti_backend(e)->replay && gckpti_backend(e)->captured && !gckpti_debug(e) && !e->desc.progress;
+    int can = gckpti_backend(e)->replay && gckpti_backend(e)->captured && !gckpti_debug(e) &&
+              !e->desc.progress;
     for (int x = p->body; x < p->epilogue && can; x++) {
         const gckpti_ins *ins = &p->ins[x];
-        const gckpti_exec_node *kernels = ins->kind == GCKPT_UPDATE ? NULL : &e->tables.nodes[ins->id];
+        const gckpti_exec_node *kernels =
+            ins->kind == GCKPT_UPDATE ? NULL : &e->tables.nodes[ins->id];
         const gckpti_plan_node *node = &p->nodes[ins->id];
         if (!kernels)
             can = 0;
         else if (ins->kind >= GCKPT_OFFLOAD && ins->kind != GCKPT_REDUCE)
             can = e->offload.by_backend;
         else if (!node->op)
-            can = !gckpti_is_quantised(p->params[node->index].storage) || gckpti_backend(e)->dequantise;
+            can = !gckpti_is_quantised(p->params[node->index].storage) ||
+                  gckpti_backend(e)->dequantise;
         else
             can = (ins->kind == GCKPT_FORWARD ? kernels->forward : kernels->backward) != NULL;
     }
@@ -29311,19 +29682,19 @@ GCKPTI_FN int gckpti_replay(gckpt_exec *e)
         return 0;
     e->capture.begin = pc;
     e->capture.end = gckpti_group_of(e) ? gckpti_capture_part_end(e, &part)
-                       : pc == p->body   ? p->epilogue
-                                         : pc;
+                     : pc == p->body    ? p->epilogue
+                                        : pc;
     if (e->capture.end == pc)
         return 0;
     gckpt_step_params params = { e,
-                       part,
-                       e->step.row,
-                       gckpti_micro_rows(e),
-                       gckpti_position(e),
-                       e->store->seed,
-                       e->step.number,
-                       e->capture.scales,
-                       (int)p->term_count };
+                                 part,
+                                 e->step.row,
+                                 gckpti_micro_rows(e),
+                                 gckpti_position(e),
+                                 e->store->seed,
+                                 e->step.number,
+                                 e->capture.scales,
+                                 (int)p->term_count };
     for (size_t i = 0; i < p->term_count; i++) {
         if (p->terms[i].regulariser && e->losses.terms[0].expected < 0)
             return 0;
@@ -29347,7 +29718,8 @@ GCKPTI_FN void gckpti_end_capture(gckpt_exec *e)
     if (!e->capture.active)
         return;
     if (e->capture.begin == e->plan->body && e->step.pc == e->plan->epilogue)
-        gckpti_wait_copies(e, INT32_MAX, GCKPT_OK); /* copies in it end in it; a part of it has none */
+        gckpti_wait_copies(e, INT32_MAX,
+                           GCKPT_OK); /* copies in it end in it; a part of it has none */
     e->capture.active = 0;
     if (!gckpti_backend(e)->captured(gckpti_backend(e)->context)) {
         e->capture.supported = e->capture.enabled = 0;
@@ -29360,8 +29732,8 @@ GCKPTI_FN void gckpti_end_capture(gckpt_exec *e)
 /* ---- an op, forward and backward ---- */
 /* The call of an op's instruction: shapes and attributes, its operands, and where they are; values
  * in the arena, where they have been brought there, else a leaf's. */
-static inline void gckpti_set_ins_call(const gckpt_exec *e, const gckpti_ins *ins, gckpti_operands *o,
-                                  gckpt_call *c)
+static inline void gckpti_set_ins_call(const gckpt_exec *e, const gckpti_ins *ins,
+                                       gckpti_operands *o, gckpt_call *c)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_plan_node *node = &p->nodes[ins->id];
@@ -29373,7 +29745,7 @@ static inline void gckpti_set_ins_call(const gckpt_exec *e, const gckpti_ins *in
     for (int i = 0; i < node->inputs; i++) {
         const int base = p->nodes[node->in[i]].base;
         const void *data = o->in[i].value != GCKPTI_NO_OFFSET ? gckpti_arena_ptr(e, o->in[i].value)
-                                                         : e->tables.nodes[base].data;
+                                                              : e->tables.nodes[base].data;
         if (p->nodes[base].rounding & GCKPTI_BF16_VALUE)
             c->in[i].bf16 = (const uint16_t *)data;
         else if (p->nodes[base].type == GCKPT_I32)
@@ -29399,7 +29771,8 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
 }
 
 /* A parameter's version in the arena: a copy, or what packed values stand for. */
-static void gckpti_stage_param(gckpt_exec *e, const gckpti_plan_node *node, float *to, gckpt_call *c)
+static void gckpti_stage_param(gckpt_exec *e, const gckpti_plan_node *node, float *to,
+                               gckpt_call *c)
 {
     const gckpti_param *q = gckpti_param_of(e, node->index);
     const gckpt_backend *b = gckpti_backend(e);
@@ -29442,20 +29815,23 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gck
     c->graph = e; /* of bands, which run others */
     gckpti_run_kernel(e, ins, c);
     if (c->out && node->rounding & GCKPTI_ROUNDED)
-        gckpti_round_bf16(e, c, gckpti_rng_stream(ins->id, 0), c->out, narrow, gckpti_elements(&c->shape));
-    return gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? gckpti_check_recompute(e, ins, c, narrow) : GCKPT_OK;
+        gckpti_round_bf16(e, c, gckpti_rng_stream(ins->id, 0), c->out, narrow,
+                          gckpti_elements(&c->shape));
+    return gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? gckpti_check_recompute(e, ins, c, narrow)
+                                                   : GCKPT_OK;
 }
 
 /* Of the gradient of input i: GCKPTI_SUM_IN_OP, _ON or 0. */
 static int gckpti_sum_mode(const gckpt_plan *p, const gckpti_plan_node *node, int i)
 {
-    int accumulates = p->accumulates && !node->batch_invariant && p->nodes[node->in[i]].batch_invariant;
+    int accumulates =
+        p->accumulates && !node->batch_invariant && p->nodes[node->in[i]].batch_invariant;
     return !(node->compensated >> i & 1) ? 0 : accumulates ? GCKPTI_SUM_IN_STEP : GCKPTI_SUM_IN_OP;
 }
 
 /* Where the gradient of input i goes, and its low part: the next of the workspace, or behind it. */
 static void gckpti_begin_input_grad(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
-                                  gckpt_call *c, int i)
+                                    gckpt_call *c, int i)
 {
     const gckpti_plan_node *node = &e->plan->nodes[ins->id];
     gckpt_arg *arg = &c->in[i];
@@ -29467,7 +29843,8 @@ static void gckpti_begin_input_grad(gckpt_exec *e, const gckpti_ins *ins, const 
         gckpti_backend(e)->fill(c, arg->grad, 0, n);
     if (sums == GCKPTI_SUM_IN_OP) {
         arg->compensation = (float *)c->workspace;
-        c->workspace = (unsigned char *)c->workspace + gckpti_round_up((size_t)n * sizeof(float), 64);
+        c->workspace =
+            (unsigned char *)c->workspace + gckpti_round_up((size_t)n * sizeof(float), 64);
         gckpti_backend(e)->fill(c, arg->compensation, 0, n);
     } else if (arg->grad && sums == GCKPTI_SUM_IN_STEP)
         arg->compensation = arg->grad + n;
@@ -29475,7 +29852,7 @@ static void gckpti_begin_input_grad(gckpt_exec *e, const gckpti_ins *ins, const 
 
 /* What remains to do with it: rounding, and adding what was computed apart. */
 static void gckpti_end_input_grad(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
-                                gckpt_call *c, int i)
+                                  gckpt_call *c, int i)
 {
     if (!gckpti_is_bf16_plan(e->plan) && o->in[i].total == GCKPTI_NO_OFFSET)
         return;
@@ -29506,7 +29883,7 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
     float *grad_out = gckpti_arena_f32(e, o.gradient);
     for (int u = 1; u < ins->uses; u++)
         gckpti_backend(e)->add(c, grad_out, gckpti_arena_f32(e, o.addends[u - 1]),
-                          gckpti_planned_elements(p, node));
+                               gckpti_planned_elements(p, node));
     c->grad_out = grad_out;
     GCKPT_ASSERT(grad_out || node->op->flags & GCKPT_LOSS);
     for (int i = 0; i < node->inputs; i++)
@@ -29518,7 +29895,8 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
     if (node->op->flags & GCKPT_LOSS) {
         int term = gckpti_term_of(p, ins->id);
         c->loss_scale = gckpti_loss_scale(e, term);
-        c->loss_sum = node->op->flags & GCKPTI_BACKWARD_LOSS ? &gckpti_running_loss(e, term)->sum : NULL;
+        c->loss_sum =
+            node->op->flags & GCKPTI_BACKWARD_LOSS ? &gckpti_running_loss(e, term)->sum : NULL;
     }
     gckpti_run_kernel(e, ins, c);
     for (int i = 0; i < node->inputs; i++)
@@ -29539,8 +29917,9 @@ GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
             float *sum = gckpti_arena_f32(e, o.in[i].gradient);
             int64_t n = gckpti_planned_elements(p, q);
             if (sum && q->batch_invariant)
-                gckpti_fill(e, sum, 0,
-                            4 * (size_t)(gckpti_sum_mode(p, node, i) == GCKPTI_SUM_IN_STEP ? 2 * n : n));
+                gckpti_fill(
+                    e, sum, 0,
+                    4 * (size_t)(gckpti_sum_mode(p, node, i) == GCKPTI_SUM_IN_STEP ? 2 * n : n));
         }
     }
 }
@@ -29570,15 +29949,17 @@ static gckpt_result gckpti_report_progress(gckpt_exec *e, const gckpti_ins *ins)
     };
     if (!e->desc.progress(e->desc.user, &progress) || e->update.begun)
         return GCKPT_OK;
-    return gckpti_defer_error(e, gckpti_error(e, GCKPT_CANCELLED,
-                                        "cancelled by the progress callback before instruction "
-                                        "%i; nothing was changed",
-                                        e->step.pc));
+    return gckpti_defer_error(e,
+                              gckpti_error(e, GCKPT_CANCELLED,
+                                           "cancelled by the progress callback before instruction "
+                                           "%i; nothing was changed",
+                                           e->step.pc));
 }
 
 /* GCKPT_SMALL: a call is on the stack only while an op runs (c is NULL), not beneath an update,
  * which has one of its own. */
-GCKPTI_OWN_FRAME static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
+GCKPTI_OWN_FRAME static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_ins *ins,
+                                                   gckpt_call *c)
 {
     gckpt_call local_call;
     c = GCKPTI_IS_SMALL ? &local_call : c;
@@ -29607,8 +29988,8 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins,
 typedef enum {
     GCKPTI_ACTION_STOP, /* at its goal, at the end of the rows at hand, cancelled, or by an error */
     GCKPTI_ACTION_REPLAYED, /* a micro-batch, which the backend has done by now */
-    GCKPTI_ACTION_SKIP,   /* an instruction that is not to be run here, or not any more */
-    GCKPTI_ACTION_RUN      /* the instruction */
+    GCKPTI_ACTION_SKIP,     /* an instruction that is not to be run here, or not any more */
+    GCKPTI_ACTION_RUN       /* the instruction */
 } gckpti_action;
 
 /* The move from where e stands; in *result what the run has come to. */
@@ -29618,8 +29999,10 @@ static gckpti_action gckpti_next_action(gckpt_exec *e, gckpt_result *result)
     if (GCKPTI_RUNS_TRAINING && !e->update.grads_cleared) /* here, where a team can do it */
         gckpti_clear_accumulators(e, p->length);
     e->update.grads_cleared = 1;
-    const int at_boundary = e->step.pc == p->body || e->step.pc == p->epilogue; /* what comes next */
-    *result = gckpti_defer_error(e, gckpti_wait_copies(e, at_boundary ? INT32_MAX : e->step.pc, GCKPT_OK));
+    const int at_boundary =
+        e->step.pc == p->body || e->step.pc == p->epilogue; /* what comes next */
+    *result = gckpti_defer_error(
+        e, gckpti_wait_copies(e, at_boundary ? INT32_MAX : e->step.pc, GCKPT_OK));
     if (e->step.pc == p->epilogue && *result == GCKPT_OK)
         *result = gckpti_next_micro_batch(e);
     if (e->step.pc >= (int)p->length || *result != GCKPT_OK) {
@@ -29756,8 +30139,8 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
             e, GCKPT_E_ARG,
             "step: %I rows are not a multiple of the micro-batch of %I%s, which they must be "
             "because %s #%i mixes rows",
-            rows, p->rows, p->virtual_ranks > 1 ? " in each leaf" : "", gckpti_planned_name(p, p->mixer),
-            p->mixer);
+            rows, p->rows, p->virtual_ranks > 1 ? " in each leaf" : "",
+            gckpti_planned_name(p, p->mixer), p->mixer);
     if (!inference && !whole && gckpti_has_single_norm(p, rows))
         return gckpti_error(
             e, GCKPT_E_ARG,
@@ -29832,7 +30215,7 @@ static gckpt_result gckpti_sync_params(gckpt_exec *e)
 /* What is asked for fits the plan, and all that belongs to a step is as before its first
  * instruction. */
 static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal goal,
-                                 const gckpt_hyper *hyper)
+                                     const gckpt_hyper *hyper)
 {
     const gckpt_plan *p = e->plan;
     const int inference = !GCKPTI_RUNS_TRAINING || goal == GCKPTI_GOAL_FORWARD;
@@ -29927,7 +30310,7 @@ GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, i
 }
 
 GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                      int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper)
+                                           int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper)
 {
     const int streams = GCKPTI_RUNS_TRAINING && goal == GCKPTI_GOAL_STREAM;
     if (!e || gckpti_is_under_way(e) || gckpti_enter_call(e) != GCKPT_OK)
@@ -30070,7 +30453,8 @@ GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds
         return gckpti_error(exec, GCKPT_E_ARG,
                             "gradients: this plan updates in the backward "
                             "(desc.update_in_backward); make one that does not");
-    gckpt_result result = gckpti_prepare_step(exec, feeds, count, rows, GCKPTI_GOAL_GRADIENTS, &none);
+    gckpt_result result =
+        gckpti_prepare_step(exec, feeds, count, rows, GCKPTI_GOAL_GRADIENTS, &none);
     if (result == GCKPT_OK)
         result = gckpti_run(exec, INT64_MAX);
     return result == GCKPT_OK ? gckpti_finish_grad_step(exec, report) : result;
@@ -30098,8 +30482,9 @@ GCKPT_API gckpt_instruction gckpt_next_instruction(const gckpt_exec *exec)
         return next;
     const gckpti_process_group *group = gckpti_group_of(exec);
     int more = exec->step.pc == exec->plan->epilogue &&
-               (group ? group->in_body && !(group->last_micro && exec->step.vrank + 1 == gckpti_local_vranks(exec->plan))
-                  : exec->step.row_end - exec->step.row > exec->plan->rows);
+               (group ? group->in_body && !(group->last_micro &&
+                                            exec->step.vrank + 1 == gckpti_local_vranks(exec->plan))
+                      : exec->step.row_end - exec->step.row > exec->plan->rows);
     gckpt_plan_get(exec->plan, more ? exec->plan->body : exec->step.pc, &next);
     return next;
 }
@@ -30153,7 +30538,8 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
 #ifndef GCKPT_NO_CHECK
 
 /* What one run of an op's instruction computes, reads and writes. */
-static void gckpti_profile_cost(const gckpt_exec *e, const gckpti_ins *ins, gckpt_profile_entry *entry)
+static void gckpti_profile_cost(const gckpt_exec *e, const gckpti_ins *ins,
+                                gckpt_profile_entry *entry)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_plan_node *node = &p->nodes[ins->id];
@@ -30162,13 +30548,14 @@ static void gckpti_profile_cost(const gckpt_exec *e, const gckpti_ins *ins, gckp
     gckpt_call c;
     gckpti_init_op_call(e, node, ins->id, p->rows, &c);
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
-    entry->bytes = gckpti_planned_bytes(p, node) + (o.saved != GCKPTI_NO_OFFSET ? node->saved_bytes : 0);
+    entry->bytes =
+        gckpti_planned_bytes(p, node) + (o.saved != GCKPTI_NO_OFFSET ? node->saved_bytes : 0);
     for (int i = 0; i < node->inputs; i++) {
         const gckpti_plan_node *in = &p->nodes[node->in[i]], *q = &p->nodes[in->base];
         const int here = o.in[i].value != GCKPTI_NO_OFFSET;
         if (!here && q->kind == GCKPTI_PARAM) /* where it is, as it is stored */
             entry->bytes += (size_t)gckpti_storage_bytes(p->params[q->index].storage,
-                                                     p->params[q->index].elements);
+                                                         p->params[q->index].elements);
         else if (here || !q->op)
             entry->bytes += gckpti_planned_bytes(p, in);
         if (o.in[i].gradient == GCKPTI_NO_OFFSET)
@@ -30215,8 +30602,8 @@ GCKPT_API gckpt_result gckpt_profile_step(gckpt_exec *exec, const gckpt_feed *fe
         return GCKPT_E_ARG;
     const gckpt_plan *p = exec->plan;
     if (!profile || !profile->clock || !profile->entries || profile->count != (int)p->length) {
-        state.result = gckpti_error(exec, GCKPT_E_ARG,
-                                "profile_step: needs a clock and room for gckpt_plan_length times");
+        state.result = gckpti_error(
+            exec, GCKPT_E_ARG, "profile_step: needs a clock and room for gckpt_plan_length times");
         if (gckpti_is_under_way(exec))
             return GCKPT_E_ARG;
         exec->step.goal = goal;
@@ -30312,7 +30699,8 @@ static const float *gckpti_gradient_of(const gckpt_exec *e, int param)
     while (e->plan->ins[x].kind != GCKPT_UPDATE || e->plan->ins[x].id != param)
         x++;
     gckpti_operands_of(e->plan->operands, &e->plan->ins[x], 0, &o);
-    return gckpti_host_floats(e, gckpti_arena_f32(e, o.gradient), (size_t)e->plan->params[param].elements);
+    return gckpti_host_floats(e, gckpti_arena_f32(e, o.gradient),
+                              (size_t)e->plan->params[param].elements);
 }
 
 /* FLAT: there is no slope to see, and the gradient is nothing but its own rounding. */
@@ -30330,7 +30718,7 @@ typedef struct {
     double change;     /* of the loss, as the gradient has it, at width 1 */
     double noise;      /* of the loss: its rounding */
     double rounding;   /* relative: what that may make of the slope */
-    int status;            /* GCKPTI_RIGHT, ... */
+    int status;        /* GCKPTI_RIGHT, ... */
 } gckpti_probe;
 
 static double gckpti_fmax(double tally, double batch) { return tally > batch ? tally : batch; }
@@ -30362,7 +30750,7 @@ typedef struct {
 
 /* Runs both sides of w, a distance of h or h/2 along the direction, and puts w back. */
 static gckpt_result gckpti_eval_sides(const gckpti_batch *batch, const gckpti_probe *t, int half,
-                                       double gg, gckpti_sides *sides)
+                                      double gg, gckpti_sides *sides)
 {
     gckpti_param *q = gckpti_param_of(batch->exec, t->param);
     float *values = gckpti_array(q, -1);
@@ -30423,7 +30811,7 @@ static gckpt_result gckpti_eval_direction(const gckpti_batch *batch, double widt
     int flat = !sides.reproduced && t->error * h <= t->noise && t->change * width <= t->noise;
     /* what the losses themselves disagree by about the slope, what rounding them may make of it */
     double spread = gckpti_fmax(gckpti_fabs(sides.deriv[1] - sides.deriv[0]),
-                                   gckpti_fabs(sides.even[0] - 4 * sides.even[1]) / (4 * h));
+                                gckpti_fabs(sides.even[0] - 4 * sides.even[1]) / (4 * h));
     double scale = gckpti_fmax(gckpti_fabs(deriv), gckpti_fabs(sides.expected));
     scale = gckpti_fmax(gckpti_fmax(sides.scale, scale), 1e-12);
     t->error /= scale;
@@ -30431,10 +30819,10 @@ static gckpt_result gckpti_eval_direction(const gckpti_batch *batch, double widt
     t->rounding = t->noise / h / scale;
     double doubt = gckpti_fmax(spread, t->rounding), bound = (width > 1 ? 4 : 2) * doubt;
     t->bound = bound * scale;
-    t->status = flat                                                         ? GCKPTI_FLAT
-            : t->error <= 0.01 && (t->rounding <= 0.005 || spread <= 0.01) ? GCKPTI_RIGHT
-            : t->error <= bound                                              ? GCKPTI_COARSE
-                                                                         : GCKPTI_WRONG;
+    t->status = flat                                                           ? GCKPTI_FLAT
+                : t->error <= 0.01 && (t->rounding <= 0.005 || spread <= 0.01) ? GCKPTI_RIGHT
+                : t->error <= bound                                            ? GCKPTI_COARSE
+                                                                               : GCKPTI_WRONG;
     t->resolution = t->status != GCKPTI_RIGHT ? doubt : t->rounding <= 0.005 ? t->rounding : spread;
     return result;
 }
@@ -30506,8 +30894,9 @@ static gckpt_result gckpti_tally_end(gckpti_tally *tally, gckpt_exec *e)
     gckpt_check *c = &tally->check;
     gckpt_result result = GCKPT_OK;
     if (tally->flat_count) {
-        double seen = tally->noise > 0 && tally->change > 0 ? tally->noise / tally->change
-                                                    : (double)(tally->noise > 0 ? GCKPTI_INFINITY : 0);
+        double seen = tally->noise > 0 && tally->change > 0
+                          ? tally->noise / tally->change
+                          : (double)(tally->noise > 0 ? GCKPTI_INFINITY : 0);
         c->resolution = gckpti_fmax(c->resolution, seen);
         c->unresolved += seen > 0.01 ? tally->flat_count : 0;
         tally->coarse = seen > 0.01 && seen > tally->coarsest ? tally->flat : tally->coarse;
@@ -30529,7 +30918,8 @@ static gckpt_result gckpti_tally_end(gckpti_tally *tally, gckpt_exec *e)
 }
 
 /* Checks parameter i along its gradient and along a random direction. copy: room for it twice. */
-static gckpt_result gckpti_check_param(const gckpti_batch *batch, int i, float *copy, gckpti_tally *tally)
+static gckpt_result gckpti_check_param(const gckpti_batch *batch, int i, float *copy,
+                                       gckpti_tally *tally)
 {
     const gckpt_plan *p = batch->exec->plan;
     size_t n = (size_t)p->params[i].elements;
@@ -30633,7 +31023,8 @@ static double *gckpti_time_spent(const gckpti_timing *t, size_t x)
 }
 
 /* Saves what an update changes of a parameter, or puts it back. */
-static void gckpti_backup_param(gckpt_store *s, gckpti_param *q, float *copy, int slots, int restore)
+static void gckpti_backup_param(gckpt_store *s, gckpti_param *q, float *copy, int slots,
+                                int restore)
 {
     size_t n = (size_t)q->p.elements;
     gckpti_pull(s, q);
@@ -30776,7 +31167,8 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
     t.copy = (float *)gckpti_new(&exec->memory, copy_floats, sizeof(float));
     t.spent = (double *)gckpti_new(&exec->memory, steps, most * sizeof *t.spent);
     if (!t.copy || !t.spent)
-        t.result = gckpti_error(exec, GCKPT_E_MEMORY, "calibrate: no memory for %z floats", copy_floats);
+        t.result =
+            gckpti_error(exec, GCKPT_E_MEMORY, "calibrate: no memory for %z floats", copy_floats);
     unsigned debug = exec->desc.debug;
     exec->desc.debug &= ~GCKPT_DEBUG_MEASURE;
     double start = seconds(user);
@@ -30805,7 +31197,7 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
 }
 #endif
 
-/* >>check/race */
+/* >>check/trials */
 #if !defined(GCKPT_NO_CHECK) && !defined(GCKPT_NO_FIT)
 /* ---- the fastest plan here: those predicted best take turns on the clock ---- */
 enum { GCKPTI_TRIAL_ROUNDS = 32 };
@@ -30955,7 +31347,8 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build_fn build, 
         d = *desc;
     const size_t before = store->count;
     timed->count = timed->fastest = 0;
-    if (!gckpti_add_trial(&r, gckpt_fit(store, build, user, batch, &d, measure)) || !(timed->limit > 0))
+    if (!gckpti_add_trial(&r, gckpt_fit(store, build, user, batch, &d, measure)) ||
+        !(timed->limit > 0))
         return r.plan[0];
     const double start = gckpti_clock(&r), late = start + timed->limit / 2;
     const gckpt_plan *p = r.plan[0];
@@ -31053,7 +31446,7 @@ typedef struct {
     gckpt_store *store;
     const gckpt_file_desc *desc;
     int rank, ranks;
-    uint64_t *hashes; /* of a part: room for those of its tensors; NULL: it is none */
+    uint64_t *hashes;           /* of a part: room for those of its tensors; NULL: it is none */
     const uint64_t *total_hash; /* of all data, for the metadata; NULL: it is not there */
 } gckpti_save_spec;
 
@@ -31061,14 +31454,17 @@ typedef struct {
 /* What desc.axes answers of a parameter. */
 typedef struct {
     int count;                          /* how many axes; 0: as it is */
-    unsigned char permuted;               /* in another order than here: */
+    unsigned char permuted;             /* in another order than here: */
     unsigned char axes[GCKPT_MAX_DIMS]; /* the parameter's, in the file's order */
 } gckpti_axis_order;
-static inline int gckpti_is_permuted(const gckpti_axis_order *order) { return GCKPTI_USES_AXES && order->permuted; }
-#define GCKPTI_PERMUTE_PROBLEM                                                                        \
+static inline int gckpti_is_permuted(const gckpti_axis_order *order)
+{
+    return GCKPTI_USES_AXES && order->permuted;
+}
+#define GCKPTI_PERMUTE_PROBLEM                                                                     \
     "desc.axes gives %i axes for %S: it must give each of its axes once, or return 0"
 #define GCKPTI_PERMUTE_NONE "load, save: desc.axes is not asked with GCKPT_NO_STDIO"
-#define GCKPTI_PERMUTE_ROWS                                                                           \
+#define GCKPTI_PERMUTE_ROWS                                                                        \
     "desc.axes permutes it, but rows of I8 and I4 have their scales: have it as F32, BF16 or F16 " \
     "in file and store, and pack it behind that"
 
@@ -31078,14 +31474,14 @@ typedef struct {
     signed char slot;      /* see gckpti_suffixes */
     signed char type;      /* as a gckpt_storage; -1: another one */
     signed char states;    /* of values: how many states they have in the file */
-    signed char old_states;       /* of values: how many the store had */
+    signed char old_states; /* of values: how many the store had */
     signed char optimiser; /* as in gckpti_param; -1: wrong */
     unsigned char ignored; /* nothing of it counts but where its data are */
-    unsigned char axes_unknown;  /* neither file nor program says the order of its axes */
-    gckpti_axis_order order;      /* of values, and what else there is of them */
+    unsigned char axes_unknown; /* neither file nor program says the order of its axes */
+    gckpti_axis_order order;    /* of values, and what else there is of them */
     uint64_t updates;      /* as in gckpti_param */
     size_t param;          /* index in the store; SIZE_MAX: not known yet */
-    unsigned char *dest;     /* where the data are read to; NULL: they are compared */
+    unsigned char *dest;   /* where the data are read to; NULL: they are compared */
     gckpt_shape shape;
     int64_t offsets[2];
 } gckpti_file_entry;
@@ -31095,7 +31491,8 @@ typedef struct gckpti_loader gckpti_loader;
 /* A checkpoint of several files (files/ranks_load.c); what is wrong is refused, and is 0 then. */
 typedef struct {
     int (*read_index)(gckpti_loader *load); /* makes the header of the text that was read */
-    int (*open_parts)(gckpti_loader *load); /* the tensors are known: now `read` gives the data of all, one
+    int (*open_parts)(
+        gckpti_loader *load); /* the tensors are known: now `read` gives the data of all, one
                                        after the other, and with NULL passes over some */
 } gckpti_source;
 
@@ -31108,20 +31505,20 @@ struct gckpti_loader {
     gckpt_read_fn read; /* NULL: file lies in memory */
     void *user;
     const unsigned char *file;
-    size_t bytes_read;            /* bytes of the file that were read */
+    size_t bytes_read;        /* bytes of the file that were read */
     char *header, *pos, *end; /* end: of the header */
     int64_t data_bytes;
     gckpti_file_entry *entries;
     size_t count, capacity;
-    size_t total;           /* entries, with those after `count`, which are left out */
-    size_t old_params;           /* parameters that the store had; 0: it gets all */
-    size_t old_notes;         /* that it had; those behind them are the file's */
+    size_t total;         /* entries, with those after `count`, which are left out */
+    size_t old_params;    /* parameters that the store had; 0: it gets all */
+    size_t old_notes;     /* that it had; those behind them are the file's */
     unsigned char *spare; /* for what the store has already, until all is read */
     size_t spare_bytes;
-    float *row_buf;           /* at its end: room for a row that is packed */
+    float *row_buf;             /* at its end: room for a row that is packed */
     int own_format;             /* written by this library */
     unsigned char axes_unknown; /* the file does not say the order of convolutions' axes */
-    unsigned char verify_sum; /* the data are hashed, since the file says what comes of it: */
+    unsigned char verify_sum;   /* the data are hashed, since the file says what comes of it: */
     uint64_t file_hash;
     uint64_t hash; /* of this tensor's bytes so far */
     uint64_t contract, step, seed, optimiser;
@@ -31133,10 +31530,10 @@ struct gckpti_loader {
 typedef struct {
     FILE *file; /* NULL: it is not open */
     const char *name;
-    int64_t bytes, hash;    /* as the index has them */
+    int64_t bytes, hash;   /* as the index has them */
     int64_t data, tensors; /* bytes and number of its shares, */
-    int64_t read_bytes, read_tensors;    /* and of those that are read */
-    int verified;             /* it is what the index says */
+    int64_t read_bytes, read_tensors; /* and of those that are read */
+    int verified;                     /* it is what the index says */
 } gckpti_rank_file;
 
 typedef struct gckpti_rank_files {
@@ -31159,7 +31556,7 @@ enum { GCKPTI_PART_NAME = 64 }; /* bytes: ".7-0.safetensors" */
 typedef struct {
     gckpt_store *store;
     const char *path;
-    gckpti_save_spec spec;     /* this rank's */
+    gckpti_save_spec spec;  /* this rank's */
     gckpti_rank_files old;  /* rank 0: of the index that is there; its names only of others */
     gckpti_rank_file *files; /* rank 0: the files of all ranks now */
     int64_t number;         /* of this save */
@@ -31172,8 +31569,8 @@ typedef struct {
 /* ---- the order of axes in a file ---- */
 
 /* What desc.axes says of a parameter of this shape. 0: no order of all its axes. */
-GCKPTI_FN int gckpti_get_axis_order(gckpti_axis_order *order, const gckpt_file_desc *d, const char *name,
-                              const gckpt_shape *shape)
+GCKPTI_FN int gckpti_get_axis_order(gckpti_axis_order *order, const gckpt_file_desc *d,
+                                    const char *name, const gckpt_shape *shape)
 {
     int axes[GCKPT_MAX_DIMS], seen = 0;
     memset(order, 0, sizeof *order);
@@ -31192,7 +31589,8 @@ GCKPTI_FN int gckpti_get_axis_order(gckpti_axis_order *order, const gckpt_file_d
 }
 
 /* Where element k of the file's tensor stands in the parameter, which has this shape. */
-GCKPTI_FN int64_t gckpti_permuted_index(const gckpti_axis_order *order, const gckpt_shape *shape, int64_t k)
+GCKPTI_FN int64_t gckpti_permuted_index(const gckpti_axis_order *order, const gckpt_shape *shape,
+                                        int64_t k)
 {
     int64_t step[GCKPT_MAX_DIMS], n = 1, index = 0;
     for (int i = shape->n; i-- > 0; n *= shape->d[i])
@@ -31203,7 +31601,8 @@ GCKPTI_FN int64_t gckpti_permuted_index(const gckpti_axis_order *order, const gc
 }
 
 /* The shape in the file of what has this one here; or (not to_file) the other way. */
-GCKPTI_FN gckpt_shape gckpti_permuted_shape(const gckpti_axis_order *order, gckpt_shape shape, int to_file)
+GCKPTI_FN gckpt_shape gckpti_permuted_shape(const gckpti_axis_order *order, gckpt_shape shape,
+                                            int to_file)
 {
     gckpt_shape out = shape;
     for (int i = 0; i < shape.n; i++)
@@ -31276,9 +31675,9 @@ typedef struct {
     int slot, size;   /* size: bytes of an element */
     gckpt_storage type;
     gckpt_shape shape;
-    gckpti_axis_order order;     /* of q */
+    gckpti_axis_order order; /* of q */
     int64_t first, count; /* its elements, as the file has them */
-    uint64_t *hash;        /* where the FNV-1a of its data goes; NULL: nowhere */
+    uint64_t *hash;       /* where the FNV-1a of its data goes; NULL: nowhere */
 } gckpti_out_tensor;
 
 /* Makes w the next one in the order of the header. 0: there is none. Of a part, those that it has
@@ -31293,7 +31692,8 @@ static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tenso
         w->slot = slots[w->next++ % sizeof slots];
         if (w->slot == GCKPTI_VALUES) {
             w->name = gckpti_renamed(d, q->p.name);
-            gckpti_get_axis_order(&w->order, d, q->p.name, &q->p.shape); /* what is wrong was refused */
+            gckpti_get_axis_order(&w->order, d, q->p.name,
+                                  &q->p.shape); /* what is wrong was refused */
         }
         const int scale = w->slot == GCKPTI_SCALE, state = w->slot >= 0 && !scale;
         if (!w->name || (scale && q->p.storage != GCKPT_STORAGE_I8) ||
@@ -31312,7 +31712,8 @@ static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tenso
         if (shard.count < all)
             w->shape = gckpt_shape1(w->count);
         else if (w->type == GCKPT_STORAGE_I4)
-            w->shape.d[w->shape.n - 1] = gckpti_file_count(GCKPT_STORAGE_I4, w->shape.d[w->shape.n - 1]);
+            w->shape.d[w->shape.n - 1] =
+                gckpti_file_count(GCKPT_STORAGE_I4, w->shape.d[w->shape.n - 1]);
         if (w->count)
             return 1;
     }
@@ -31364,10 +31765,12 @@ static void gckpti_sink_metadata(gckpti_sink *out, const gckpti_save_spec *spec)
         optimiser = s->params[i].optimiser;
     gckpti_print(out, "{\"__metadata__\":{\"format\":\"%s\"", d->values_only ? "pt" : "gradckpt");
     if (!d->values_only)
-        gckpti_print(out, ",\"contract\":\"%i\",\"step\":\"%u\",\"seed\":\"%u\",\"optimiser\":\"%i\"",
+        gckpti_print(out,
+                     ",\"contract\":\"%i\",\"step\":\"%u\",\"seed\":\"%u\",\"optimiser\":\"%i\"",
                      GCKPT_CONTRACT, s->step, s->seed, optimiser);
     if (spec->total_hash)
-        gckpti_print(out, ",\"%s\":\"%u\"", gckpti_metadata_keys[GCKPTI_DATA_HASH], *spec->total_hash);
+        gckpti_print(out, ",\"%s\":\"%u\"", gckpti_metadata_keys[GCKPTI_DATA_HASH],
+                     *spec->total_hash);
     if (GCKPTI_USES_AXES)
         gckpti_sink_axes(out, spec);
     for (size_t i = 0; i < s->count && !d->values_only; i++) {
@@ -31390,7 +31793,8 @@ static void gckpti_sink_metadata(gckpti_sink *out, const gckpti_save_spec *spec)
 
 /* The JSON of all tensors. Their data lie in this order, too, but those of 4 bytes an element come
  * first, those of 1 last: so all are aligned. Returns the bytes of data; *tensors: how many. */
-GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *out, const gckpti_save_spec *spec, size_t *tensors)
+GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *out, const gckpti_save_spec *spec,
+                                     size_t *tensors)
 {
     int64_t bytes[5] = { 0, 0, 0, 0, 0 }; /* by bytes an element */
     gckpti_out_tensor w;
@@ -31411,14 +31815,16 @@ GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *out, const gckpti_save_spec *s
     }
     const int64_t hash_bytes = spec->hashes ? 8 * (int64_t)*tensors : 0;
     if (spec->hashes)
-        gckpti_print(out, ",\"__sums__\":{\"dtype\":\"U8\",\"shape\":[%I],\"data_offsets\":[%I,%I]}",
+        gckpti_print(out,
+                     ",\"__sums__\":{\"dtype\":\"U8\",\"shape\":[%I],\"data_offsets\":[%I,%I]}",
                      hash_bytes, at[1], at[1] + hash_bytes);
     gckpti_print(out, "}");
     return at[1] + hash_bytes;
 }
 
 /* n of its elements, little-endian: all at once, or each byte from where it stands. */
-static void gckpti_sink_elements(gckpti_sink *out, const gckpti_out_tensor *w, const void *x, int64_t n)
+static void gckpti_sink_elements(gckpti_sink *out, const gckpti_out_tensor *w, const void *x,
+                                 int64_t n)
 {
     const size_t size = (size_t)w->size, all = (size_t)n * size;
     const int little = gckpti_little_endian();
@@ -31452,7 +31858,8 @@ static int gckpti_sink_tensor(gckpti_sink *out, const gckpt_store *s, const gckp
         n = permuted ? gckpti_min(end - at, GCKPTI_CHUNK) : end - at;
         for (int64_t i = 0; permuted && i < n; i++, x = buf)
             memcpy((char *)buf + (size_t)i * size,
-                   all + (size_t)gckpti_permuted_index(&w->order, &w->q->p.shape, at + i) * size, size);
+                   all + (size_t)gckpti_permuted_index(&w->order, &w->q->p.shape, at + i) * size,
+                   size);
         if (!x)
             x = gckpti_values_at(s, w->q, at, buf, &n);
         n = gckpti_min(end - at, n);
@@ -31525,8 +31932,8 @@ static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
         if (!gckpti_renamed(d, q->p.name))
             continue;
         if (!gckpti_get_axis_order(&order, d, q->p.name, &q->p.shape))
-            result = gckpti_error(s, GCKPT_E_ARG, "save: \"%s\": " GCKPTI_PERMUTE_PROBLEM, q->p.name,
-                                  order.count, &q->p.shape);
+            result = gckpti_error(s, GCKPT_E_ARG, "save: \"%s\": " GCKPTI_PERMUTE_PROBLEM,
+                                  q->p.name, order.count, &q->p.shape);
         else if (gckpti_is_permuted(&order) && q->p.storage >= GCKPT_STORAGE_I8)
             result = gckpti_error(s, GCKPT_E_DATA, "save: \"%s\": " GCKPTI_PERMUTE_ROWS, q->p.name);
         else if (gckpti_is_permuted(&order) || q->p.storage != GCKPT_STORAGE_F32)
@@ -31539,7 +31946,8 @@ static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
 }
 
 /* The data of all tensors; of a part, their sums after them. If not NULL, *sum grows by theirs. */
-static gckpt_result gckpti_sink_data(gckpti_sink *out, const gckpti_save_spec *spec, uint64_t *total)
+static gckpt_result gckpti_sink_data(gckpti_sink *out, const gckpti_save_spec *spec,
+                                     uint64_t *total)
 {
     gckpt_result result = GCKPT_OK;
     gckpti_out_tensor w;
@@ -31669,7 +32077,8 @@ GCKPTI_FN int gckpti_json_fail(gckpti_loader *load, const char *what)
 
 static void gckpti_json_space(gckpti_loader *load)
 {
-    while (load->pos < load->end && (*load->pos == ' ' || *load->pos == '\n' || *load->pos == '\r' || *load->pos == '\t'))
+    while (load->pos < load->end &&
+           (*load->pos == ' ' || *load->pos == '\n' || *load->pos == '\r' || *load->pos == '\t'))
         load->pos++;
 }
 
@@ -31742,8 +32151,9 @@ static char *gckpti_json_string(gckpti_loader *load)
             n = gckpti_utf8_put(gckpti_json_escape(load), out);
             continue;
         }
-        n = (unsigned char)*load->pos < 0x20 ? 0
-                                         : gckpti_utf8_length(load->pos, (size_t)(load->end - load->pos));
+        n = (unsigned char)*load->pos < 0x20
+                ? 0
+                : gckpti_utf8_length(load->pos, (size_t)(load->end - load->pos));
         memmove(out, load->pos, (size_t)n);
         load->pos += n;
     }
@@ -31807,7 +32217,8 @@ static void gckpti_json_skip(gckpti_loader *load)
     int depth = 0;
     do {
         gckpti_json_space(load);
-        const char c = load->pos < load->end && (depth || !strchr(",]}:", *load->pos)) ? *load->pos : '"';
+        const char c =
+            load->pos < load->end && (depth || !strchr(",]}:", *load->pos)) ? *load->pos : '"';
         if (c == '"' && !gckpti_json_string(load))
             return;
         depth += (c == '{' || c == '[') - (c == '}' || c == ']');
@@ -31821,7 +32232,8 @@ static gckpti_file_entry *gckpti_add_entry(gckpti_loader *load, char *name, size
 {
     const int state = slot >= 0 && slot != GCKPTI_SCALE;
     gckpti_file_entry *e;
-    if (!gckpti_grow(&load->store->memory, &load->entries, &load->capacity, load->count, sizeof *e)) {
+    if (!gckpti_grow(&load->store->memory, &load->entries, &load->capacity, load->count,
+                     sizeof *e)) {
         gckpti_refuse(load, GCKPT_E_MEMORY, NULL, "no memory for over %z tensors", load->count);
         return NULL;
     }
@@ -31858,13 +32270,14 @@ static int gckpti_parse_metadata(gckpti_loader *load)
 {
     const char *const *keys = gckpti_metadata_keys;
     const size_t tensors = load->count;
-    uint64_t *const numbers[] = { NULL, &load->contract, &load->step, &load->seed, &load->optimiser,
-                                  &load->file_hash };
+    uint64_t *const numbers[] = { NULL,        &load->contract,  &load->step,
+                                  &load->seed, &load->optimiser, &load->file_hash };
     char *key, *value, *found[] = { NULL, NULL, NULL, NULL, NULL, NULL, NULL };
     gckpti_json_space(load);
     const int none = load->end - load->pos >= 4 && !memcmp(load->pos, "null", 4);
     load->pos += none ? 4 : 0;
-    for (int n = 0; !none && (key = gckpti_json_key(load, &n)) && (value = gckpti_json_string(load));) {
+    for (int n = 0;
+         !none && (key = gckpti_json_key(load, &n)) && (value = gckpti_json_string(load));) {
         for (int i = 0; i < GCKPTI_METADATA_KEYS; i++) {
             if (strcmp(key, keys[i]))
                 continue;
@@ -31884,11 +32297,12 @@ static int gckpti_parse_metadata(gckpti_loader *load)
     const char *axes = found[GCKPTI_AXES];
     load->axes_unknown = GCKPTI_USES_AXES && (axes ? strcmp(axes, "HWIO") != 0 : !load->own_format);
     if (found[0] && !strcmp(found[0], gckpti_part_format))
-        return gckpti_refuse(load, GCKPT_E_DATA, NULL,
-                             "one rank's part of a checkpoint: its index is read by "
-                             GCKPTI_RANKS_LOAD);
+        return gckpti_refuse(
+            load, GCKPT_E_DATA, NULL,
+            "one rank's part of a checkpoint: its index is read by " GCKPTI_RANKS_LOAD);
     load->verify_sum = GCKPTI_USES_AXES && found[GCKPTI_DATA_HASH] && !load->file && !load->source;
-    for (int i = load->own_format ? 1 : GCKPTI_DATA_HASH; i < GCKPTI_DATA_HASH + load->verify_sum; i++) {
+    for (int i = load->own_format ? 1 : GCKPTI_DATA_HASH; i < GCKPTI_DATA_HASH + load->verify_sum;
+         i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
         if (!end || gckpti_digits(found[i], end, numbers[i]) != end ||
             load->optimiser > GCKPT_CUSTOM_OPTIMISER + 1)
@@ -32010,12 +32424,13 @@ GCKPTI_FN int gckpti_parse_header(gckpti_loader *load)
 }
 #endif
 
-/* >>files/places */
+/* >>files/resolve */
 #ifndef GCKPT_NO_FILES
 /* ---- read: what concerns several tensors, or the store ---- */
 static int gckpti_is_entry_before(const void *first, const void *second, const void *by_param)
 {
-    const gckpti_file_entry *a = (const gckpti_file_entry *)first, *b = (const gckpti_file_entry *)second;
+    const gckpti_file_entry *a = (const gckpti_file_entry *)first,
+                            *b = (const gckpti_file_entry *)second;
     if (by_param && a->param != b->param)
         return a->param < b->param;
     if (by_param && a->slot != b->slot)
@@ -32028,7 +32443,8 @@ static int gckpti_is_entry_before(const void *first, const void *second, const v
  * before what else there is of them. */
 GCKPTI_FN void gckpti_load_sort(gckpti_loader *load, int by_param)
 {
-    gckpti_sort(load->entries, load->count, sizeof *load->entries, gckpti_is_entry_before, by_param ? load : NULL);
+    gckpti_sort(load->entries, load->count, sizeof *load->entries, gckpti_is_entry_before,
+                by_param ? load : NULL);
 }
 
 /* Something that belongs to values which are not there, or cannot have it. */
@@ -32039,7 +32455,8 @@ static int gckpti_refuse_orphan(gckpti_loader *load, const gckpti_file_entry *e)
 
 /* Asks in which order values have their axes, whose shape becomes that of the store; shape: what it
  * has there. */
-static int gckpti_load_axis_order(gckpti_loader *load, gckpti_file_entry *e, const char *name, gckpt_shape shape)
+static int gckpti_load_axis_order(gckpti_loader *load, gckpti_file_entry *e, const char *name,
+                                  gckpt_shape shape)
 {
     e->axes_unknown = load->axes_unknown && load->desc->convolutions == GCKPT_AXES_UNKNOWN;
     if (!GCKPTI_USES_AXES || !load->axes_unknown || e->slot >= 0)
@@ -32117,9 +32534,9 @@ static int gckpti_check_file_values(gckpti_loader *load, gckpti_file_entry *e)
     if (GCKPTI_USES_AXES && e->axes_unknown && q->convolution)
         return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_AXES_PROBLEM);
     if (!gckpti_same_shape(&e->shape, &q->p.shape))
-        return gckpti_refuse(load, GCKPT_E_SHAPE, e, "the file has it as %S%s, the store as %S",
-                             &e->shape, gckpti_is_permuted(&e->order) ? ", permuted by desc.axes" : "",
-                             &q->p.shape);
+        return gckpti_refuse(
+            load, GCKPT_E_SHAPE, e, "the file has it as %S%s, the store as %S", &e->shape,
+            gckpti_is_permuted(&e->order) ? ", permuted by desc.axes" : "", &q->p.shape);
     if (gckpti_is_permuted(&e->order) &&
         (e->type >= GCKPT_STORAGE_I8 || q->p.storage >= GCKPT_STORAGE_I8))
         return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_PERMUTE_ROWS);
@@ -32136,7 +32553,8 @@ static int gckpti_check_file_values(gckpti_loader *load, gckpti_file_entry *e)
 }
 
 /* A state, or whose the states are, or scales: does it follow what is known of its parameter? */
-static int gckpti_check_file_state(gckpti_loader *load, gckpti_file_entry *e, gckpti_file_entry *owner)
+static int gckpti_check_file_state(gckpti_loader *load, gckpti_file_entry *e,
+                                   gckpti_file_entry *owner)
 {
     const int scale = e->slot == GCKPTI_SCALE, updates = e->slot == GCKPTI_UPDATES;
     if (!owner || (scale && owner->type != GCKPT_STORAGE_I8) || (updates && !owner->states))
@@ -32165,7 +32583,7 @@ static int gckpti_check_file_state(gckpti_loader *load, gckpti_file_entry *e, gc
 /* Leaves the entries that are not ignored, ordered by parameter, with `states` set. */
 GCKPTI_FN int gckpti_load_check(gckpti_loader *load)
 {
-    gckpti_file_entry *owner = NULL, missing;         /* values of the parameter we are at */
+    gckpti_file_entry *owner = NULL, missing;   /* values of the parameter we are at */
     size_t next = 0;                            /* the parameter that they should be of */
     for (size_t i = 0; i < 2 * load->count; i++) { /* values first */
         gckpti_file_entry *e = &load->entries[i % load->count];
@@ -32188,7 +32606,8 @@ GCKPTI_FN int gckpti_load_check(gckpti_loader *load)
             gckpti_text_name(&t, e[1].name, "");
             return 0;
         }
-        if (e->slot < 0 ? !gckpti_check_file_values(load, owner = e) : !gckpti_check_file_state(load, e, owner))
+        if (e->slot < 0 ? !gckpti_check_file_values(load, owner = e)
+                        : !gckpti_check_file_state(load, e, owner))
             return 0;
         next += e->slot < 0 && e->param == next;
     }
@@ -32208,10 +32627,12 @@ static int gckpti_map_values(gckpti_loader *load, gckpti_file_entry *e)
 {
     gckpti_param *q = &load->store->params[e->param];
     gckpti_file_entry *scale = e->type == GCKPT_STORAGE_I8 ? gckpti_find_scale(load, e) : e;
-    if (!load->file || e->param < load->old_params || !gckpti_little_endian() || gckpti_is_permuted(&e->order))
+    if (!load->file || e->param < load->old_params || !gckpti_little_endian() ||
+        gckpti_is_permuted(&e->order))
         return 0;
     const void *at = load->file + load->bytes_read + (size_t)e->offsets[0];
-    const void *scales = scale != e ? load->file + load->bytes_read + (size_t)scale->offsets[0] : NULL;
+    const void *scales =
+        scale != e ? load->file + load->bytes_read + (size_t)scale->offsets[0] : NULL;
     if ((uintptr_t)at % (unsigned)gckpti_storages[e->type].bytes ||
         (uintptr_t)scales % sizeof(float))
         return 0;
@@ -32324,8 +32745,8 @@ static int gckpti_load_bytes(gckpti_loader *load, void *out, size_t n)
     }
     if (load->result != GCKPT_OK) /* the source has said why */
         return 0;
-    return done ||
-           gckpti_refuse(load, GCKPT_E_FILE, NULL, "it could not be read to byte %z", load->bytes_read);
+    return done || gckpti_refuse(load, GCKPT_E_FILE, NULL, "it could not be read to byte %z",
+                                 load->bytes_read);
 }
 
 /* The next n elements of `size` bytes, in the order of bytes that this machine has. */
@@ -32359,20 +32780,21 @@ static int gckpti_load_floats(gckpti_loader *load, int type, float *x, int64_t n
     return 1;
 }
 
-static int gckpti_refuse_values(gckpti_loader *load, const gckpti_file_entry *e, gckpt_storage storage)
+static int gckpti_refuse_values(gckpti_loader *load, const gckpti_file_entry *e,
+                                gckpt_storage storage)
 {
     return gckpti_refuse(load, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
                          gckpti_storage_name(storage),
                          storage == GCKPT_STORAGE_I8   ? "not finite"
                          : storage == GCKPT_STORAGE_I4 ? "beyond 524032, or not finite"
-                                                      : "beyond 65504");
+                                                       : "beyond 65504");
 }
 
 /* An element at a time: of what has its axes in another order, to where it belongs, where a share
  * is held of that; of values that are not the store's to change, are they the file's? to: a copy of
  * the parameter. */
-static int gckpti_load_elementwise(gckpti_loader *load, const gckpti_file_entry *e, gckpti_param *to,
-                             float buf[GCKPTI_CHUNK])
+static int gckpti_load_elementwise(gckpti_loader *load, const gckpti_file_entry *e,
+                                   gckpti_param *to, float buf[GCKPTI_CHUNK])
 {
     const gckpt_storage stored = e->slot < 0 ? to->p.storage : GCKPT_STORAGE_F32;
     const size_t size = (size_t)gckpti_storages[stored].bytes;
@@ -32389,14 +32811,14 @@ static int gckpti_load_elementwise(gckpti_loader *load, const gckpti_file_entry 
     for (int64_t at = 0, n; at < count && fits; at += n) {
         n = gckpti_min(count - at, GCKPTI_CHUNK);
         if (same_type ? !gckpti_load_elements(load, buf, n, (int)size)
-                  : !gckpti_load_floats(load, e->type, buf, n))
+                      : !gckpti_load_floats(load, e->type, buf, n))
             return 0;
         for (int64_t i = 0; i < n; i++) {
             const void *from = (const unsigned char *)buf + (size_t)i * size;
-            const int64_t k =
-                (gckpti_is_permuted(&e->order) ? gckpti_permuted_index(&e->order, &to->p.shape, at + i)
-                                            : at + i) -
-                shard.first;
+            const int64_t k = (gckpti_is_permuted(&e->order)
+                                   ? gckpti_permuted_index(&e->order, &to->p.shape, at + i)
+                                   : at + i) -
+                              shard.first;
             if (k < 0 || k >= shard.count)
                 continue;
             if (!e->dest)
@@ -32408,9 +32830,9 @@ static int gckpti_load_elementwise(gckpti_loader *load, const gckpti_file_entry 
         }
     }
     return fits || (e->dest ? gckpti_refuse_values(load, e, stored)
-                          : gckpti_refuse(load, GCKPT_E_DATA, e,
-                                          "is external, not writable, and not what the file has; "
-                                          "bind it as writable, or leave it out"));
+                            : gckpti_refuse(load, GCKPT_E_DATA, e,
+                                            "is external, not writable, and not what the file has; "
+                                            "bind it as writable, or leave it out"));
 }
 
 static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
@@ -32431,7 +32853,8 @@ static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
     gckpti_set_block(&to, e->dest);
     if ((int)to.p.storage == e->type)
         return gckpti_load_elements(load, e->dest + gckpti_scale_bytes(&to.p),
-                                    gckpti_file_count(e->type, count), gckpti_storages[e->type].bytes);
+                                    gckpti_file_count(e->type, count),
+                                    gckpti_storages[e->type].bytes);
     if (to.p.storage == GCKPT_STORAGE_F32)
         return gckpti_load_floats(load, e->type, to.p.values, count);
     const int scaled = to.p.storage == GCKPT_STORAGE_I8;
@@ -32543,8 +32966,9 @@ static gckpt_result gckpti_load_text(gckpti_loader *load, size_t bytes)
     if (!text)
         gckpti_refuse(load, GCKPT_E_MEMORY, NULL, "no memory for a header of %z bytes", bytes);
     else if (gckpti_load_bytes(load, text, bytes) && (!source || source->read_index(load)) &&
-             gckpti_parse_header(load) && gckpti_load_check(load) && (!source || source->open_parts(load)) &&
-             gckpti_load_create(load) && gckpti_load_data(load))
+             gckpti_parse_header(load) && gckpti_load_check(load) &&
+             (!source || source->open_parts(load)) && gckpti_load_create(load) &&
+             gckpti_load_data(load))
         gckpti_load_commit(load);
     gckpti_delete(&s->memory, load->spare, load->spare_bytes, 1);
     if (load->result != GCKPT_OK)
@@ -32750,7 +33174,8 @@ static void gckpti_sync_folder(gckpti_file *file, char *path)
 
 /* Makes `target`, in a block of `room` bytes, what it leads to. Returns the permissions of the file
  * there, or else of `like`; -1: neither is there, or this system has no such things. */
-GCKPTI_FN int gckpti_resolve_target(gckpti_file *file, char *target, size_t size, const char *mode_of)
+GCKPTI_FN int gckpti_resolve_target(gckpti_file *file, char *target, size_t size,
+                                    const char *mode_of)
 {
 #if GCKPTI_POSIX
     struct stat old;
@@ -33043,7 +33468,8 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
 static const char *const gckpti_separators = GCKPTI_POSIX ? "/" : "/\\:";
 
 /* Where files beside the index go. 0: no memory, or (errno) links that lead nowhere. */
-GCKPTI_FN int gckpti_parts_path(gckpti_rank_files *parts, gckpti_allocator *memory, const char *path)
+GCKPTI_FN int gckpti_parts_path(gckpti_rank_files *parts, gckpti_allocator *memory,
+                                const char *path)
 {
     parts->path_size = strlen(path) + 1024;
     parts->path = (char *)gckpti_new(memory, 2 * parts->path_size, 1);
@@ -33083,7 +33509,8 @@ static int gckpti_index_check(gckpti_loader *load)
     const size_t most = sizeof check - 1;
     char *tail = load->end;
     gckpti_text t = { check, most };
-    while (tail > load->pos && (size_t)(load->end - tail) < most && (tail == load->end || *tail != ','))
+    while (tail > load->pos && (size_t)(load->end - tail) < most &&
+           (tail == load->end || *tail != ','))
         tail--;
     gckpti_text_add(&t, ",\"check\":\"%u\"}\n",
                     gckpti_fnv(GCKPTI_FNV_START, load->pos, (size_t)(tail - load->pos)));
@@ -33113,8 +33540,10 @@ GCKPTI_FN int gckpti_load_index(gckpti_loader *load)
             return gckpti_json_fail(load, "a file's name is no name in this folder");
         if (gckpti_json_numbers(load, file, 2, 0) < 2)
             return 0;
-        if (!gckpti_grow(&load->store->memory, &parts->files, &parts->capacity, parts->count, sizeof *parts->files))
-            return gckpti_refuse(load, GCKPT_E_MEMORY, NULL, "no memory for over %z files", parts->count);
+        if (!gckpti_grow(&load->store->memory, &parts->files, &parts->capacity, parts->count,
+                         sizeof *parts->files))
+            return gckpti_refuse(load, GCKPT_E_MEMORY, NULL, "no memory for over %z files",
+                                 parts->count);
         memset(&parts->files[parts->count], 0, sizeof *parts->files);
         parts->files[parts->count].name = name;
         parts->files[parts->count].bytes = file[0];
@@ -33146,7 +33575,8 @@ static int gckpti_hash_read(FILE *f, unsigned char *out, int64_t n, uint64_t *ha
 
 /* Bytes and sum of a file that should have so many tensors with `data` bytes, and sums. 0: it is
  * not so, or cannot be read. */
-GCKPTI_FN int gckpti_part_hash(FILE *f, int64_t data, int64_t tensors, int64_t *bytes, int64_t *hash)
+GCKPTI_FN int gckpti_part_hash(FILE *f, int64_t data, int64_t tensors, int64_t *bytes,
+                               int64_t *hash)
 {
     unsigned char little[8];
     uint64_t all = GCKPTI_FNV_START;
@@ -33182,7 +33612,7 @@ static int gckpti_part_open(gckpti_loader *load, gckpti_rank_file *p)
         return gckpti_refuse(load, GCKPT_E_FILE, NULL, "%s: could not read \"%s\", which it names",
                              strerror(errno), p->name);
     p->verified = p->verified || (gckpti_part_hash(p->file, p->data, p->tensors, &bytes, &hash) &&
-                            bytes == p->bytes && hash == p->hash);
+                                  bytes == p->bytes && hash == p->hash);
     return p->verified ||
            gckpti_refuse(load, GCKPT_E_DATA, NULL,
                          "\"%s\" is not what was saved with it: damaged, cut off, or of "
@@ -33208,7 +33638,8 @@ static int gckpti_shard_read(gckpti_loader *load, unsigned char *out, int64_t n)
     uint64_t none = 0;
     parts->pos += n;
     if (!gckpti_hash_read(p->file, out, n, &parts->hash))
-        return gckpti_refuse(load, GCKPT_E_FILE, NULL, "\"%s\" could not be read to its end", p->name);
+        return gckpti_refuse(load, GCKPT_E_FILE, NULL, "\"%s\" could not be read to its end",
+                             p->name);
     if (parts->pos < parts->end)
         return 1;
     if (!gckpti_seek(p->file, p->bytes - 8 * (p->tensors - p->read_tensors)) ||
@@ -33216,8 +33647,8 @@ static int gckpti_shard_read(gckpti_loader *load, unsigned char *out, int64_t n)
         return gckpti_refuse(load, GCKPT_E_FILE, NULL, "the sums of \"%s\" could not be read",
                              p->name);
     return gckpti_read_le64(little) == parts->hash ||
-           gckpti_refuse(load, GCKPT_E_DATA, &load->entries[parts->entry], "its data in \"%s\" are damaged",
-                         p->name);
+           gckpti_refuse(load, GCKPT_E_DATA, &load->entries[parts->entry],
+                         "its data in \"%s\" are damaged", p->name);
 }
 
 /* Goes to byte `at` of all data, in the share that has it. */
@@ -33226,7 +33657,8 @@ static int gckpti_shard_seek(gckpti_loader *load, int64_t at)
     gckpti_rank_files *parts = load->parts;
     for (; at >= load->entries[parts->entry].offsets[1]; parts->entry++)
         for (size_t i = 0; i < parts->count; i++) {
-            const int64_t n = gckpti_byte_shard(&load->entries[parts->entry], parts->count, i).count;
+            const int64_t n =
+                gckpti_byte_shard(&load->entries[parts->entry], parts->count, i).count;
             parts->files[i].read_bytes += n;
             parts->files[i].read_tensors += n > 0;
         }
@@ -33343,7 +33775,8 @@ static int gckpti_is_part(const char *path, uint64_t rank)
                     gckpti_part_format, rank);
     const size_t length = strlen(expected);
     FILE *f = gckpti_file_open(path);
-    int matches = f && fread(begin, 1, 8 + length, f) == 8 + length && !memcmp(begin + 8, expected, length);
+    int matches =
+        f && fread(begin, 1, 8 + length, f) == 8 + length && !memcmp(begin + 8, expected, length);
     if (f)
         fclose(f);
     return matches;
@@ -33456,7 +33889,8 @@ static gckpt_result gckpti_rank_save_read_old(gckpti_rank_save *save)
 }
 
 /* Before the ranks agree on `number`, which is rank 0's. */
-GCKPTI_FN gckpt_result gckpti_rank_save_start(gckpti_rank_save *save, gckpt_store *s, const char *path)
+GCKPTI_FN gckpt_result gckpti_rank_save_start(gckpti_rank_save *save, gckpt_store *s,
+                                              const char *path)
 {
     memset(save, 0, sizeof *save);
     save->store = s;
@@ -33470,7 +33904,8 @@ GCKPTI_FN gckpt_result gckpti_rank_save_start(gckpti_rank_save *save, gckpt_stor
     int found = gckpti_parts_path(&save->old, &s->memory, path);
     save->spec.hashes = (uint64_t *)gckpti_new(&s->memory, 6 * s->count, sizeof(uint64_t));
     if (!s->rank)
-        save->files = (gckpti_rank_file *)gckpti_new(&s->memory, (size_t)s->ranks, sizeof *save->files);
+        save->files =
+            (gckpti_rank_file *)gckpti_new(&s->memory, (size_t)s->ranks, sizeof *save->files);
     if (!save->old.path || !save->spec.hashes || (!s->rank && !save->files))
         return gckpti_error(s, GCKPT_E_MEMORY, "save: no memory for names and sums");
     if (!found)
@@ -33485,7 +33920,8 @@ GCKPTI_FN gckpt_result gckpti_rank_save_start(gckpti_rank_save *save, gckpt_stor
 /* Each rank writes its file. */
 GCKPTI_FN gckpt_result gckpti_rank_save_part(gckpti_rank_save *save)
 {
-    gckpti_content content = { save->store, &save->store->memory, gckpti_write, &save->spec, save->path, 0 };
+    gckpti_content content = { save->store, &save->store->memory, gckpti_write,
+                               &save->spec, save->path,           0 };
     return gckpti_save(&content, gckpti_part_path(save, save->number, save->spec.rank));
 }
 
@@ -33619,7 +34055,8 @@ GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
         if (result != GCKPT_OK && result != GCKPT_E_PEER) /* which leaves open what others do */
             remove(gckpti_part_path(&save, save.number, save.spec.rank));
         else if (result == GCKPT_OK)
-            result = gckpti_rank_save_agree(exec, 3, save.files ? gckpti_rank_save_commit(&save) : GCKPT_OK);
+            result = gckpti_rank_save_agree(exec, 3,
+                                            save.files ? gckpti_rank_save_commit(&save) : GCKPT_OK);
     }
     gckpti_rank_save_end(&save);
     return result == GCKPT_OK ? gckpti_ok(exec) : result;
@@ -33647,13 +34084,13 @@ GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
  * ============================================================================================== */
 
 #ifdef GCKPTI_SEPARATE_TU /* what the files of tables share; what each does is said where it is defined */
-/* tables/c.c */
+/* export/c.c */
 GCKPTI_FN void gckpti_c_words(gckpti_sink *out, const void *data, size_t n);
 GCKPTI_FN void gckpti_c_shape(gckpti_sink *out, const gckpt_shape *shape);
 GCKPTI_FN int gckpti_c_identifier(const char *s);
 #endif
 
-/* >>tables/file */
+/* >>export/file */
 #ifndef GCKPT_NO_EXPORT
 /* ---- as a file ---- */
 #define GCKPTI_PLAN_MAGIC UINT64_C(0x6e6c707470636b67)
@@ -33694,8 +34131,8 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
 #undef GCKPTI_SAVE
     for (size_t i = 0; i < plan->term_count; i++) {
         const gckpti_plan_term *t = &plan->terms[i];
-        const uint64_t term[] = { (uint64_t)t->id, t->weight, t->regulariser != 0, t->built_cost.forward,
-                                  t->built_cost.backward };
+        const uint64_t term[] = { (uint64_t)t->id, t->weight, t->regulariser != 0,
+                                  t->built_cost.forward, t->built_cost.backward };
         gckpti_write_numbers(&out, &check, term, 5);
     }
     gckpti_write_number(&out, &check, plan->fetch_count);
@@ -33709,8 +34146,8 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
     gckpti_write_number(&out, &check, plan->param_count);
     for (size_t i = 0; i < plan->param_count; i++)
         gckpti_write_number(&out, &check,
-                          2 * (uint64_t)plan->params[i].storage +
-                              (uint64_t)gckpti_has_update(&plan->params[i]));
+                            2 * (uint64_t)plan->params[i].storage +
+                                (uint64_t)gckpti_has_update(&plan->params[i]));
     gckpti_write_number(&out, &check, plan->buffer_count);
     for (size_t i = 0; i < plan->buffer_count; i++)
         gckpti_write_number(&out, &check, plan->buffers[i].offset);
@@ -33779,7 +34216,8 @@ static gckpt_result gckpti_read_graph(gckpti_plan_reader *r)
     uint64_t hash = GCKPTI_FNV_START;
     if (gckpti_read_number(r) != GCKPTI_PLAN_MAGIC && !r->truncated)
         return gckpti_error(g, GCKPT_E_DATA, "load plan: this is not a plan of gradckpt.h");
-    int format = (int)gckpti_read_up_to(r, INT32_MAX), contract = (int)gckpti_read_up_to(r, INT32_MAX);
+    int format = (int)gckpti_read_up_to(r, INT32_MAX),
+        contract = (int)gckpti_read_up_to(r, INT32_MAX);
     uint64_t tensors = gckpti_read_number(r);
     if (gckpti_reader_result(r) != GCKPT_OK)
         return gckpt_error(g);
@@ -33824,8 +34262,8 @@ static void gckpti_read_list(gckpti_plan_reader *r)
         if (in.kind == GCKPT_UPDATE || in.kind == GCKPT_OFFLOAD || in.kind == GCKPT_REDUCE ||
             (t->batch_invariant && t->kind == GCKPTI_OP))
             continue;
-        r->desc.stage_parameters =
-            r->desc.stage_parameters || (t->kind == GCKPTI_PARAM && !gckpti_is_staged(&r->planner, t));
+        r->desc.stage_parameters = r->desc.stage_parameters ||
+                                   (t->kind == GCKPTI_PARAM && !gckpti_is_staged(&r->planner, t));
         if (gckpti_reserve(&r->scratch, &r->schedule, (size_t)x + 1, sizeof *r->schedule))
             r->schedule[r->desc.instructions++] = in;
     }
@@ -33890,7 +34328,7 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
                             head->ranks, gckpti_shard_name(head->shard), g->store->ranks,
                             gckpti_shard_name(g->store->shard),
                             GCKPTI_RUNS_RANKS ? "gckpt_store_ranks"
-                                               : "this build leaves out ranks: GCKPT_NO_RANKS");
+                                              : "this build leaves out ranks: GCKPT_NO_RANKS");
     if (GCKPTI_ALWAYS_PLAIN && !d->plain)
         return gckpti_error(g, GCKPT_E_ARG,
                             "load plan: its workspace is that of the fast kernels, which this "
@@ -33949,7 +34387,7 @@ static int gckpti_is_disjoint(const gckpt_buffer *all, int number, int *live, si
         at++;
     const gckpt_buffer *below = at > 0 ? &all[live[at - 1]] : NULL;
     int disjoint = (!below || below->offset + below->size <= b->offset) &&
-                (at == kept || all[live[at]].offset >= b->offset + b->size);
+                   (at == kept || all[live[at]].offset >= b->offset + b->size);
     memmove(live + at + 1, live + at, (kept - at) * sizeof *live);
     live[at] = number;
     *count = kept + 1;
@@ -34012,7 +34450,7 @@ static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
     if (gckpti_build_model(p) != GCKPT_OK || gckpti_read_trained(r) != GCKPT_OK)
         return NULL;
     r->invalid = !gckpti_variant_applies(p) || r->head.least_cost > p->least_cost ||
-             !r->head.least_cost != !p->least_cost;
+                 !r->head.least_cost != !p->least_cost;
     p->least_cost = r->head.least_cost;
     for (int i = 0; i < p->n; i++) /* of what does not run as well */
         r->built[i] = p->node_of[i] < 0 ? p->cost[i] : r->built[i];
@@ -34064,7 +34502,7 @@ GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, vo
 }
 #endif
 
-/* >>tables/c */
+/* >>export/c */
 #ifndef GCKPT_NO_EXPORT
 /* ---- as C. Numbers that a 32-bit compiler could cut are guarded by the #if at the top. ---- */
 /* A number and what follows it. */
@@ -34131,8 +34569,8 @@ static void gckpti_c_label(const gckpt_plan *p, int id, char *label, size_t size
     gckpti_text t = { label, size - 1 };
     *label = 0;
     for (; *name; name++)
-        gckpti_text_put(&t, gckpti_c_is_letter(*name) || (*name >= '0' && *name <= '9') ? name : "_",
-                        1);
+        gckpti_text_put(
+            &t, gckpti_c_is_letter(*name) || (*name >= '0' && *name <= '9') ? name : "_", 1);
     if (t.end == label || (q->kind != GCKPTI_PARAM && q->name == GCKPTI_NAMELESS))
         gckpti_text_add(&t, "_%i", id);
 }
@@ -34162,8 +34600,8 @@ static void gckpti_c_enum(gckpti_sink *out, const gckpt_plan *p, const char *nam
 /* The blocks that a device needs, by defaults, with structures as its compiler makes them. */
 static void gckpti_c_memory(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
-#define GCKPTI_ADD_BYTES(n, type)                                                                      \
-    gckpti_print(out, "(%z * sizeof(" #type ") + 15) / 16 * 16 + ", (size_t)(n));                    \
+#define GCKPTI_ADD_BYTES(n, type)                                                                  \
+    gckpti_print(out, "(%z * sizeof(" #type ") + 15) / 16 * 16 + ", (size_t)(n));                  \
     bytes -= gckpti_round_up((size_t)(n) * sizeof(type), GCKPTI_ALIGN)
     size_t capacity = 0;
     while (capacity < p->param_count)
@@ -34290,7 +34728,8 @@ static void gckpti_c_arrays(gckpti_sink *out, const gckpt_plan *p, const char *n
     for (size_t i = 0; i < p->term_count; i++)
         gckpti_print(out, "    { %i, %zU, %i, %I, { UINT64_C(%u), UINT64_C(%u) } },\n",
                      p->terms[i].id, (size_t)p->terms[i].weight, p->terms[i].regulariser,
-                     p->terms[i].sample_size, p->terms[i].built_cost.forward, p->terms[i].built_cost.backward);
+                     p->terms[i].sample_size, p->terms[i].built_cost.forward,
+                     p->terms[i].built_cost.backward);
     gckpti_c_end(out, p->term_count);
     gckpti_c_begin(out, "gckpti_plan_fetch", name, "picks", p->fetch_count);
     for (size_t i = 0; i < p->fetch_count; i++) {
@@ -34357,7 +34796,8 @@ static void gckpti_c_plan(gckpti_sink *out, const gckpt_plan *p, const char *nam
         gckpti_print(out, i ? ", %z" : " %z", p->kind_bytes[i]);
     gckpti_print(out, " },\n    (double)UINT64_C(%u) / (double)UINT64_C(%u),\n", cost[0],
                  cost[1] ? cost[1] : 1);
-#define GCKPTI_PRINTED(type, field, count, tells) gckpti_c_array(out, name, #field, p->count, tells);
+#define GCKPTI_PRINTED(type, field, count, tells)                                                  \
+    gckpti_c_array(out, name, #field, p->count, tells);
     GCKPTI_PLAN_ARRAYS(GCKPTI_PRINTED)
 #undef GCKPTI_PRINTED
     gckpti_print(out, "    gckpti_%s_words.words, gckpti_%s_names\n};\n", name, name);
@@ -34366,8 +34806,8 @@ static void gckpti_c_plan(gckpti_sink *out, const gckpt_plan *p, const char *nam
 /* Whether it can run where GCKPT_SMALL is defined, and the types of its tables have room. */
 static int gckpti_c_fits_small(const gckpt_plan *p)
 {
-    return p->precision == GCKPT_FP32 && !p->offloaded && p->virtual_ranks == 1 && p->batch <= INT32_MAX &&
-           p->node_count <= INT16_MAX && p->operand_count <= UINT16_MAX &&
+    return p->precision == GCKPT_FP32 && !p->offloaded && p->virtual_ranks == 1 &&
+           p->batch <= INT32_MAX && p->node_count <= INT16_MAX && p->operand_count <= UINT16_MAX &&
            p->word_count <= UINT16_MAX && p->size_count <= UINT16_MAX && p->name_bytes < UINT16_MAX;
 }
 
@@ -34438,14 +34878,14 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
         problem = "#error \"plan: it was made for another backend than the processor\"\n";
     else if (plan->ranks > 1)
         problem = "#error \"plan: it was made for several processes (gckpt_store_ranks); printed "
-                "plans run on one\"\n";
+                  "plans run on one\"\n";
     else if (!gckpti_c_identifier(name) || strlen(name) > 60)
         problem = "#error \"plan: its name must be a C identifier of at most 60 letters\"\n";
     for (const gckpt_op *op; i < plan->node_count && !problem; i += !problem) {
         op = plan->nodes[i].index < 0 ? NULL : plan->nodes[i].op;
         if (op && !gckpti_c_is_builtin(op) && !gckpti_c_identifier(op->name))
             problem = "#error \"plan %s: the op of tensor %z must have the name of the C variable "
-                    "that holds its row\"\n";
+                      "that holds its row\"\n";
     }
     if (problem) {
         gckpti_print(&out, problem, name, i);
@@ -34487,15 +34927,15 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 }
 #endif
 
-/* >>tables/weights */
+/* >>export/weights */
 #ifndef GCKPT_NO_EXPORT
 /* ---- a store's parameters as C ---- */
 /* Begins an array of n elements, bits that may be read as floats. */
-static void gckpti_c_bits(gckpti_sink *out, int bytes, int64_t n, const char *name, const char *what,
-                          size_t i)
+static void gckpti_c_bits(gckpti_sink *out, int bytes, int64_t n, const char *name,
+                          const char *what, size_t i)
 {
-    gckpti_print(out, "static const union {\n    uint%i_t bits[%I];\n    float first;\n} ", 8 * bytes,
-                 n);
+    gckpti_print(out, "static const union {\n    uint%i_t bits[%I];\n    float first;\n} ",
+                 8 * bytes, n);
     gckpti_print(out, "gckpti_%s_%s%z = { {", name, what, i);
 }
 
@@ -34555,8 +34995,8 @@ GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
         problem = "#error \"weights %s: the store has no parameters\"\n";
     for (; i < store->count && !problem; i += !problem) { /* only floats can be drawn in passing */
         const gckpti_param *q = &store->params[i];
-        if (!gckpti_has_values(q) &&
-            (gckpti_is_quantised((int)q->p.storage) || (!GCKPTI_RANDOM && gckpti_is_random(&q->init))))
+        if (!gckpti_has_values(q) && (gckpti_is_quantised((int)q->p.storage) ||
+                                      (!GCKPTI_RANDOM && gckpti_is_random(&q->init))))
             problem = "#error \"weights %s: parameter %z has no values yet (gckpt_store_get)\"\n";
     }
     if (problem) {
@@ -34582,9 +35022,9 @@ GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
                      "#ifdef GCKPT_NO_QUANT\n#error \"weights %s: some are packed: compile without "
                      "GCKPT_NO_QUANT\"\n#endif\n",
                      name);
-    gckpti_print(&out,
-                 "#define %s_flash_bytes %z\nstatic const gckpti_exported gckpti_%s_weights[] = {\n",
-                 name, bytes, name);
+    gckpti_print(
+        &out, "#define %s_flash_bytes %z\nstatic const gckpti_exported gckpti_%s_weights[] = {\n",
+        name, bytes, name);
     for (i = 0; i < store->count; i++)
         gckpti_c_param(&out, store, name, i);
     gckpti_print(&out,
@@ -34842,7 +35282,7 @@ GCKPTI_ALWAYS FLOATS V(dequantised)(int storage, const void *b, FLOATS scale)
 
 /* The same of the first ones, so many bytes; the others are 0. */
 GCKPTI_ISA_NOINLINE FLOATS V(dequantised_part)(int storage, const unsigned char *x, FLOATS scale,
-                                      int64_t bytes)
+                                               int64_t bytes)
 {
     unsigned char padded[2 * W] = { 0 };
     memcpy(padded, x, (size_t)bytes);
@@ -34854,7 +35294,8 @@ GCKPTI_ISA_NOINLINE FLOATS V(dequantised_part)(int storage, const unsigned char 
 }
 
 /* Elements at..at+W-1, of which `left` exist, of what stands at b; storage: a constant, not F32. */
-GCKPTI_ALWAYS FLOATS V(load_quant)(int storage, const void *b, int64_t at, FLOATS scale, int64_t left)
+GCKPTI_ALWAYS FLOATS V(load_quant)(int storage, const void *b, int64_t at, FLOATS scale,
+                                   int64_t left)
 {
     const int each = storage == GCKPT_STORAGE_I8 ? 1 : 2;
     const unsigned char *x = (const unsigned char *)b + at * each;
@@ -34975,11 +35416,11 @@ GCKPTI_ALWAYS void V(store_block_sum)(const float *x, FLOATS even, FLOATS odd, f
     }
 #define GCKPTI_TILE_ADD(i, k)                                                                      \
     if (rows > i) {                                                                                \
-        V(store_block_sum)(from, l##i, l##k, c);                                                       \
+        V(store_block_sum)(from, l##i, l##k, c);                                                   \
         if (vectors > 1)                                                                           \
-            V(store_block_sum)(from + W, m##i, m##k, c + W);                                           \
+            V(store_block_sum)(from + W, m##i, m##k, c + W);                                       \
         if (vectors > 2)                                                                           \
-            V(store_block_sum)(from + 2 * W, h##i, h##k, c + 2 * W);                                   \
+            V(store_block_sum)(from + 2 * W, h##i, h##k, c + 2 * W);                               \
         from += t->from_row, c += t->c_row;                                                        \
     }
 #define GCKPTI_TILE_STORE(i, at)                                                                   \
@@ -35129,7 +35570,8 @@ static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b
             const int64_t terms = gckpti_min(k - p, chunk), cols = n - j;
             float *to = d + j * deep + p * (width = V(panel_width)(n, j));
             if (!in_place || cols < width)
-                V(pack)(from, t->b.k_stride, t->b.stride, gckpti_min(cols, width), terms, to, width);
+                V(pack)
+                (from, t->b.k_stride, t->b.stride, gckpti_min(cols, width), terms, to, width);
         }
 }
 
@@ -35169,7 +35611,7 @@ static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_
     return sizes;
 }
 
-/* >>kernels/row */
+/* >>kernels/gemv */
 /* ---- a row of c alone: b is read once, as it lies, and not packed ---- */
 /* Its columns 0..n-1 take k links. A row of b has those of a column (dots) or a link's columns
  * (sweeps), in floats or, `storage` being a constant, as they are stored: then dots go over words,
@@ -35187,8 +35629,8 @@ typedef struct {
 } V(gemv);
 
 /* W columns, or `left`, from column j on, take `links` links; x: these of a, then their scales. */
-GCKPTI_ALWAYS void V(axpy_vector)(int storage, int terms, const V(gemv) *t, int64_t j,
-                                   int64_t left, const FLOATS *x)
+GCKPTI_ALWAYS void V(axpy_vector)(int storage, int terms, const V(gemv) * t, int64_t j,
+                                  int64_t left, const FLOATS *x)
 {
     const int each = storage == GCKPT_STORAGE_I8 ? 1 : 2;
     FLOATS sum = V(load_n)(t->c + j, left);
@@ -35206,7 +35648,7 @@ GCKPTI_ALWAYS void V(axpy_vector)(int storage, int terms, const V(gemv) *t, int6
 }
 
 /* All columns take 8 links or (constants) 1; the next 8 are fetched. */
-GCKPTI_ALWAYS void V(gemv_axpy_of)(int storage, int terms, const V(gemv) *gemv)
+GCKPTI_ALWAYS void V(gemv_axpy_of)(int storage, int terms, const V(gemv) * gemv)
 {
     const V(gemv) t = *gemv; /* which no store changes */
     const int each = storage == GCKPT_STORAGE_F32 ? 4 : storage == GCKPT_STORAGE_I8 ? 1 : 2;
@@ -35228,7 +35670,7 @@ GCKPTI_ALWAYS void V(gemv_axpy_of)(int storage, int terms, const V(gemv) *gemv)
         V(axpy_vector)(storage, terms, &t, j, t.n - j, x);
 }
 
-static GCKPTI_TARGET void V(gemv_axpy)(const V(gemv) *gemv)
+static GCKPTI_TARGET void V(gemv_axpy)(const V(gemv) * gemv)
 {
     V(gemv) t = *gemv;
     const float *b = (const float *)t.b;
@@ -35258,8 +35700,8 @@ GCKPTI_ALWAYS FLOATS V(word_terms)(int storage, FLOATS words, FLOATS scale, cons
 }
 
 /* The same of `vectors` vectors of columns, whose words lie 4 apart. */
-GCKPTI_ALWAYS void V(dot_words)(int storage, int vectors, const FLOATS *words,
-                                 const FLOATS *scale, const float *x, FLOATS *sum)
+GCKPTI_ALWAYS void V(dot_words)(int storage, int vectors, const FLOATS *words, const FLOATS *scale,
+                                const float *x, FLOATS *sum)
 {
     GCKPTI_UNROLL
     for (int i = 0; i < vectors; i++)
@@ -35267,7 +35709,7 @@ GCKPTI_ALWAYS void V(dot_words)(int storage, int vectors, const FLOATS *words,
 }
 
 /* The columns, 32 or, if `vectors` (a constant) is 1, at most W, take all links. */
-GCKPTI_ALWAYS void V(gemv_dot_of)(int storage, int vectors, const V(gemv) *gemv)
+GCKPTI_ALWAYS void V(gemv_dot_of)(int storage, int vectors, const V(gemv) * gemv)
 {
     const V(gemv) t = *gemv;
     const int each = storage == GCKPT_STORAGE_I8 ? 4 : storage == GCKPT_STORAGE_F32 ? 1 : 2;
@@ -35317,7 +35759,7 @@ GCKPTI_ALWAYS void V(gemv_dot_of)(int storage, int vectors, const V(gemv) *gemv)
         V(store_n)(t.c + W * i, sum[i], t.n - W * i);
 }
 
-static GCKPTI_TARGET void V(gemv_dot)(const V(gemv) *gemv)
+static GCKPTI_TARGET void V(gemv_dot)(const V(gemv) * gemv)
 {
     V(gemv) t = *gemv;
     const float *b = (const float *)t.b;
@@ -35335,7 +35777,7 @@ static GCKPTI_TARGET void V(gemv_dot)(const V(gemv) *gemv)
     }
 }
 
-/* >>kernels/blocks */
+/* >>kernels/int4 */
 #ifndef GCKPT_NO_QUANT
 /* ---- blocks of I4 (store/store.h): a scale, then bytes of two values ---- */
 /* Of W words: -8..7, as their lowest 4 bits say: looked up, or by 2^23 + 8 + that. */
@@ -35403,8 +35845,8 @@ GCKPTI_ALWAYS FLOATS V(int4_scales)(const unsigned char *b, int64_t row)
 
 /* `vectors` vectors of columns take the 4 links that the bytes' low halves of words are, which lie
  * 4 apart. */
-GCKPTI_ALWAYS void V(int4_terms)(int vectors, const INTS *word, const FLOATS *scale,
-                                  const float *x, FLOATS *sum)
+GCKPTI_ALWAYS void V(int4_terms)(int vectors, const INTS *word, const FLOATS *scale, const float *x,
+                                 FLOATS *sum)
 {
     GCKPTI_UNROLL
     for (int k = 0; k < 4; k++) {
@@ -35419,7 +35861,7 @@ GCKPTI_ALWAYS void V(int4_terms)(int vectors, const INTS *word, const FLOATS *sc
 /* V(dots) of lone->n columns, `vectors` (a constant) of them, on a machine that has the low byte
  * first; lone->k blocks of b in a row, which has lone->row bytes. A block's links are the low
  * halves of its bytes, then the high ones. */
-GCKPTI_ALWAYS void V(gemv_dot_int4)(int vectors, const V(gemv) *gemv)
+GCKPTI_ALWAYS void V(gemv_dot_int4)(int vectors, const V(gemv) * gemv)
 {
     const V(gemv) t = *gemv;
     const unsigned char *b = (const unsigned char *)t.b;
@@ -35459,7 +35901,7 @@ GCKPTI_ALWAYS void V(gemv_dot_int4)(int vectors, const V(gemv) *gemv)
 
 /* V(sweep) of 8 links: lone->n columns, whole blocks; a row of b has lone->row bytes. The next 8
  * are fetched. */
-GCKPTI_ALWAYS void V(gemv_axpy_int4)(const V(gemv) *gemv)
+GCKPTI_ALWAYS void V(gemv_axpy_int4)(const V(gemv) * gemv)
 {
     const V(gemv) t = *gemv;
     const unsigned char *b = (const unsigned char *)t.b;
@@ -35488,12 +35930,12 @@ GCKPTI_ALWAYS void V(gemv_axpy_int4)(const V(gemv) *gemv)
 }
 #endif
 
-/* >>kernels/stored */
+/* >>kernels/quantised */
 #ifndef GCKPT_NO_QUANT
 /* ---- products whose b is read as it is stored ---- */
 /* n stored values at b, as gckpti_dequantise. storage: a constant. */
 GCKPTI_ALWAYS void V(dequantise_row)(int storage, const unsigned char *b, float scale, int64_t n,
-                                 float *x)
+                                     float *x)
 {
     const int each = storage == GCKPT_STORAGE_I8 ? 1 : 2;
     const FLOATS s = V(set1)(scale);
@@ -35507,8 +35949,8 @@ GCKPTI_ALWAYS void V(dequantise_row)(int storage, const unsigned char *b, float 
 /* `rows` of u, `row` elements apart, the first from element `at` on: n elements of each, as
  * gckpti_dequantise, to rows of `width` floats; as many rows that come then are fetched. (As many
  * parameters as a rectangle of one matrix in another has. So too pack_stored.) */
-static GCKPTI_TARGET void V(dequantise)(const gckpt_dequantisation *u, int64_t at, int64_t row, int64_t rows,
-                                    int64_t n, float *x, int64_t width)
+static GCKPTI_TARGET void V(dequantise)(const gckpt_dequantisation *u, int64_t at, int64_t row,
+                                        int64_t rows, int64_t n, float *x, int64_t width)
 {
     const int each = u->storage >= GCKPT_STORAGE_I8 ? 1 : 2, storage = (int)u->storage;
     const int64_t ahead = gckpti_storage_bytes(storage, rows * row);
@@ -35532,7 +35974,7 @@ static GCKPTI_TARGET void V(dequantise)(const gckpt_dequantisation *u, int64_t a
 
 /* V(pack_panels) of all panels, links p.., columns from j on, of b as it is stored. */
 static GCKPTI_TARGET void V(pack_quant)(const gckpti_product *t, int64_t p, int64_t j, int64_t n,
-                                         int64_t k, float *d, int64_t deep)
+                                        int64_t k, float *d, int64_t deep)
 {
     enum { TERMS = 64, BUFFER = GCKPTI_PANEL * TERMS };
     float buffer[BUFFER];
@@ -35544,29 +35986,32 @@ static GCKPTI_TARGET void V(pack_quant)(const gckpti_product *t, int64_t p, int6
             float *to = d + at * deep + l * width;
             if (t->b.stride == 1) {
                 V(dequantise)
-                (t->b.quant, (p + l) * t->b.k_stride + j + at, t->b.k_stride, terms, cols, to, width);
+                (t->b.quant, (p + l) * t->b.k_stride + j + at, t->b.k_stride, terms, cols, to,
+                 width);
                 for (int64_t i = 0; cols < width && i < terms; i++)
                     memset(to + i * width + cols, 0, (size_t)(width - cols) * sizeof *to);
             } else {
                 V(dequantise)
-                (t->b.quant, (j + at) * t->b.stride + p + l, t->b.stride, cols, terms, buffer, TERMS);
+                (t->b.quant, (j + at) * t->b.stride + p + l, t->b.stride, cols, terms, buffer,
+                 TERMS);
                 V(pack)(buffer, 1, TERMS, cols, terms, to, width);
             }
         }
 }
 
 /* V(dots_of) or V(sweep_of), for which what is stored is a constant. */
-#define GCKPTI_BY_STORAGE(what, size)                                                               \
-    if (u->storage == GCKPT_STORAGE_BF16)                                                           \
-        V(what)(GCKPT_STORAGE_BF16, size, &t);                                                      \
-    else if (u->storage == GCKPT_STORAGE_F16)                                                       \
-        V(what)(GCKPT_STORAGE_F16, size, &t);                                                       \
+#define GCKPTI_BY_STORAGE(what, size)                                                              \
+    if (u->storage == GCKPT_STORAGE_BF16)                                                          \
+        V(what)(GCKPT_STORAGE_BF16, size, &t);                                                     \
+    else if (u->storage == GCKPT_STORAGE_F16)                                                      \
+        V(what)(GCKPT_STORAGE_F16, size, &t);                                                      \
     else                                                                                           \
         V(what)(GCKPT_STORAGE_I8, size, &t);
 
 /* V(dots) of rows j0.. of b as they are stored: 32 at a time, if these are whole words; else they
  * come to the stack as floats. */
-static GCKPTI_TARGET void V(quant_dot)(const gckpt_dequantisation *u, int64_t j0, const V(gemv) *gemv)
+static GCKPTI_TARGET void V(quant_dot)(const gckpt_dequantisation *u, int64_t j0,
+                                       const V(gemv) * gemv)
 {
     enum { TERMS = 64, COLS = 32, MOST = W < 16 ? 32 : 64 };
     const int bytes = u->storage == GCKPT_STORAGE_I8, in_word = bytes ? 4 : 2;
@@ -35575,8 +36020,10 @@ static GCKPTI_TARGET void V(quant_dot)(const gckpt_dequantisation *u, int64_t j0
     const int blocks = u->storage == GCKPT_STORAGE_I4;
     const int words =
         gemv->k % 16 == 0 && (uintptr_t)b % sizeof *b == 0 && (!bytes || u->row == gemv->k);
-    const int full_blocks = gemv->k % GCKPTI_INT4_BLOCK == 0 && gemv->row == gemv->k && gemv->k < 1 << 27;
-    const int direct = gckpti_little_endian() && gemv->a_step == 1 && (blocks ? full_blocks : words);
+    const int full_blocks =
+        gemv->k % GCKPTI_INT4_BLOCK == 0 && gemv->row == gemv->k && gemv->k < 1 << 27;
+    const int direct =
+        gckpti_little_endian() && gemv->a_step == 1 && (blocks ? full_blocks : words);
     const int64_t most = blocks ? MOST : COLS;
     V(gemv) t = *gemv;
     for (int64_t j = 0; j < gemv->n; j += t.n) {
@@ -35609,7 +36056,7 @@ static GCKPTI_TARGET void V(quant_dot)(const gckpt_dequantisation *u, int64_t j0
 
 /* V(sweep) of columns j0.. of b in the same way: 8 rows of whole vectors. */
 static GCKPTI_TARGET void V(quant_axpy)(const gckpt_dequantisation *u, int64_t j0,
-                                          const V(gemv) *gemv)
+                                        const V(gemv) * gemv)
 {
     enum { COLS = 256 };
     const int bytes = u->storage == GCKPT_STORAGE_I8, each = bytes ? 1 : 2;
@@ -35642,15 +36089,23 @@ static GCKPTI_TARGET void V(quant_axpy)(const gckpt_dequantisation *u, int64_t j
 #undef GCKPTI_BY_STORAGE
 #endif
 
-/* >>kernels/piece */
+/* >>kernels/product_block */
 /* Where it is a single row. */
 static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, const gckpti_c_block *block)
 {
     const int64_t i = block->i0, j0 = block->j0;
     const int use_dots = t->b.k_stride == 1;
-    V(gemv) u = { t->k, block->j1 - j0, t->a.f32 + i * t->a.stride, t->a.k_stride, NULL,
-                  use_dots ? t->b.stride : t->b.k_stride, NULL, gckpti_chain_starts(t, i, j0),
-                  t->c + i * t->c_stride + j0, NULL };
+    V(gemv)
+    u = { t->k,
+          block->j1 - j0,
+          t->a.f32 + i * t->a.stride,
+          t->a.k_stride,
+          NULL,
+          use_dots ? t->b.stride : t->b.k_stride,
+          NULL,
+          gckpti_chain_starts(t, i, j0),
+          t->c + i * t->c_stride + j0,
+          NULL };
     size_t bytes = (size_t)u.n * sizeof *u.c;
     if (!use_dots && !u.from)
         memset(u.c, 0, bytes);
@@ -35665,13 +36120,15 @@ static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, const gckpti_c
 }
 
 /* Links p.., columns j.. of b, within so many tiles. */
-static GCKPTI_TARGET gckpti_prefetch V(prefetch_block)(const gckpti_product *t, int64_t p, int64_t k,
-                                                 int64_t j, int64_t n, int64_t tiles)
+static GCKPTI_TARGET gckpti_prefetch V(prefetch_block)(const gckpti_product *t, int64_t p,
+                                                       int64_t k, int64_t j, int64_t n,
+                                                       int64_t tiles)
 {
     const gckpti_operand *b = &t->b;
     const int64_t at = p * b->k_stride + j * b->stride;
-    gckpti_prefetch f = b->stride == 1 ? gckpti_prefetch_of(b, at, b->k_stride, k, n)
-                                 : gckpti_prefetch_of(b, at, b->stride, b->k_stride == 1 ? n : 0, k);
+    gckpti_prefetch f = b->stride == 1
+                            ? gckpti_prefetch_of(b, at, b->k_stride, k, n)
+                            : gckpti_prefetch_of(b, at, b->stride, b->k_stride == 1 ? n : 0, k);
     f.pace = 1 + f.rows * ((f.width + 63) / 64) / tiles;
     return f;
 }
@@ -35700,17 +36157,19 @@ static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti
     }
     do {
         const float *a = t->a.f32 + p * t->a.k_stride;
-        const float *b = gckpti_has_quant(&t->b) ? NULL : t->b.f32 + p * t->b.k_stride + j * t->b.stride;
+        const float *b =
+            gckpti_has_quant(&t->b) ? NULL : t->b.f32 + p * t->b.k_stride + j * t->b.stride;
         const int64_t n = gckpti_min(j1 - j, sizes.nc), k = gckpti_min(t->k - p, sizes.kc);
         const int64_t count = (n + most - 1) / most;
-        gckpti_tile u = { k, a, t->a.stride, t->a.k_stride, b, 0, NULL, 0, NULL, t->c_stride, 0, NULL };
+        gckpti_tile u = { k,    a, t->a.stride, t->a.k_stride, b, 0,
+                          NULL, 0, NULL,        t->c_stride,   0, NULL };
         gckpti_prefetch next_b = { NULL, 0, 0, 0, 0, 0 }, next_a = next_b;
         next_j = j + n < j1 ? j + n : j0;
         next_p = j + n < j1 ? p : p + sizes.kc;
         if (next_p < t->k)
             next_b = V(prefetch_block)(t, next_p, gckpti_min(t->k - next_p, sizes.kc), next_j,
-                                   gckpti_min(j1 - next_j, sizes.nc),
-                                   (i1 - i0 + high - 1) / high * count);
+                                       gckpti_min(j1 - next_j, sizes.nc),
+                                       (i1 - i0 + high - 1) / high * count);
         if (gckpti_has_quant(&t->b))
             GCKPTI_IF_QUANTISED(V(pack_quant)(t, p, j, n, k, panels, sizes.kc));
         else if (!sizes.in_place || n % W)
@@ -35720,17 +36179,20 @@ static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti
             const int64_t in_strip = (i - i0) % GCKPTI_STRIP;
             rows = gckpti_min(i1 - i, high);
             u.a = a + i * t->a.stride;
-            if (!sizes.packs_a && t->a.k_stride == 1 && t->m >= MANY && j == j0 && i + 2 * high <= i1) {
-                next_a = gckpti_prefetch_of(&t->a, p * t->a.k_stride + (i + high) * t->a.stride, t->a.stride,
-                                        high, k);
+            if (!sizes.packs_a && t->a.k_stride == 1 && t->m >= MANY && j == j0 &&
+                i + 2 * high <= i1) {
+                next_a = gckpti_prefetch_of(&t->a, p * t->a.k_stride + (i + high) * t->a.stride,
+                                            t->a.stride, high, k);
                 next_a.pace = 1 + high * ((k + 15) / 16) / count;
             }
             if (sizes.packs_a && in_strip == 0 && i + GCKPTI_STRIP < i1) {
-                next_a = gckpti_prefetch_of(&t->a, p * t->a.k_stride + i + GCKPTI_STRIP, t->a.k_stride, k, 1);
+                next_a = gckpti_prefetch_of(&t->a, p * t->a.k_stride + i + GCKPTI_STRIP,
+                                            t->a.k_stride, k, 1);
                 next_a.pace = 1 + k * high / (GCKPTI_STRIP * count);
             }
             if (sizes.packs_a && in_strip == 0)
-                V(pack_strip)(u.a, t->a.k_stride, gckpti_min(i1 - i, GCKPTI_STRIP), k, pack, sizes.kc);
+                V(pack_strip)
+                (u.a, t->a.k_stride, gckpti_min(i1 - i, GCKPTI_STRIP), k, pack, sizes.kc);
             if (sizes.packs_a)
                 u.a = pack + in_strip * sizes.kc, u.a_row = 1, u.a_step = high;
             for (int64_t col = 0, width; col < n; col += width) {
@@ -35854,8 +36316,8 @@ static GCKPTI_TARGET float V(row_max)(const float *x, int64_t n)
 }
 
 /* gckpti_online: p[j] = exp(x[j] - max), p may be x or NULL. */
-static GCKPTI_TARGET float V(online_softmax)(const float *x, float *p, int64_t n, int first, float *max,
-                                     float *sum)
+static GCKPTI_TARGET float V(online_softmax)(const float *x, float *p, int64_t n, int first,
+                                             float *max, float *sum)
 {
     gckpti_row_args row = { GCKPTI_ROW_EXP, x, NULL, NULL, p, 0.0f, 0.0f, 0.0f };
     float factor = 0.0f, added;
@@ -35894,8 +36356,8 @@ static GCKPTI_TARGET void V(add_to)(float *to, const float *from, int64_t n)
 
 /* gckpti_plain_update_block in one pass: sum and quotient stay in registers unless they are wanted.
  * By a power of two it is divided by multiplying, which rounds the same numbers. */
-static GCKPTI_TARGET float V(update)(const gckpt_update_pass *p, const float *extra, int64_t at, int64_t n,
-                                     int update)
+static GCKPTI_TARGET float V(update)(const gckpt_update_pass *p, const float *extra, int64_t at,
+                                     int64_t n, int update)
 {
     enum { LANES = 32 / W };
     const gckpt_update_constants a = p->rates;
@@ -35963,7 +36425,7 @@ GCKPTI_INLINED void V(prefetch)(const gckpti_hints *a, int64_t at)
     __builtin_prefetch(a->z + 2 * at, 0, 2);
 }
 
-/* >>kernels/curves */
+/* >>kernels/elementwise */
 /* ---- elementwise ops: a loop for each, over whole vectors ---- */
 /* to (+)= what the loop says of x and y, n of them, and of the op's attributes o. Forward: of the
  * inputs, a curve's twice. Backward: of the gradient g that comes, where x is where the slope is
@@ -35980,13 +36442,13 @@ typedef struct {
     case GCKPTI_KIND_##name:                                                                       \
         for (int64_t j = 0; j < s.n; j += W) {                                                     \
             const FLOATS x = V(load)(s.x + j), y = V(load)(s.y + j);                               \
-            V(prefetch)(&s.ahead, j);                                                                 \
+            V(prefetch)(&s.ahead, j);                                                              \
             statement;                                                                             \
             (void)y;                                                                               \
         }                                                                                          \
         break;
 
-static GCKPTI_TARGET void V(forward_loops)(const V(args) *args)
+static GCKPTI_TARGET void V(forward_loops)(const V(args) * args)
 {
     const V(args) s = *args; /* which no store changes */
 #define GCKPTI_VALUE(name, value) GCKPTI_LOOP(name, V(store)(s.to + j, value))
@@ -36027,16 +36489,15 @@ GCKPTI_INLINED void V(put)(float *d, FLOATS g, int accumulate, int64_t n)
 }
 
 /* g times a slope, or g changed. */
-static GCKPTI_TARGET void V(backward_loops)(const V(args) *args)
+static GCKPTI_TARGET void V(backward_loops)(const V(args) * args)
 {
     const V(args) s = *args;
     const FLOATS zero = V(zero)(), one = V(set1)(1.0f), half = V(set1)(0.5f);
-#define GCKPTI_PUT_PRODUCT(name, value, deriv)                                                          \
+#define GCKPTI_PUT_PRODUCT(name, value, deriv)                                                     \
     GCKPTI_LOOP(name, const FLOATS g = V(load)(s.g + j);                                           \
                 V(put_product)(s.to + j, value, deriv, s.accumulate, W))
 #define GCKPTI_PUT(name, value)                                                                    \
-    GCKPTI_LOOP(name, const FLOATS g = V(load)(s.g + j);                                           \
-                V(put)(s.to + j, value, s.accumulate, W))
+    GCKPTI_LOOP(name, const FLOATS g = V(load)(s.g + j); V(put)(s.to + j, value, s.accumulate, W))
 #define GCKPTI_DERIV(name) GCKPTI_PUT_PRODUCT(name, g, V(name##_deriv)(x))
     switch (s.kind) {
         GCKPTI_DERIV(gelu)
@@ -36054,7 +36515,8 @@ static GCKPTI_TARGET void V(backward_loops)(const V(args) *args)
         GCKPTI_PUT(log, g / x)
         GCKPTI_PUT(sqrt, g / (x + x))
         GCKPTI_PUT(relu, V(if_less)(zero, x, g, zero))
-        GCKPTI_PUT(clamp, V(if_less)(V(set1)(s.o[0]), x, V(if_less)(x, V(set1)(s.o[1]), g, zero), zero))
+        GCKPTI_PUT(clamp,
+                   V(if_less)(V(set1)(s.o[0]), x, V(if_less)(x, V(set1)(s.o[1]), g, zero), zero))
         GCKPTI_PUT_PRODUCT(pow, g, s.o[0] * V(pow_dispatch)(x, s.o[0] - 1.0f))
         GCKPTI_PUT_PRODUCT(mul, g, x)
         GCKPTI_PUT_PRODUCT(maximum, V(if_less)(y, x, zero, g), V(if_equal)(x, y, half, one))
@@ -36069,7 +36531,7 @@ static GCKPTI_TARGET void V(backward_loops)(const V(args) *args)
 #undef GCKPTI_LOOP
 
 /* Elements after the last whole vector go through one of their own. */
-static GCKPTI_TARGET void V(run_loops)(V(args) *s, void (*loops)(const V(args) *args))
+static GCKPTI_TARGET void V(run_loops)(V(args) * s, void (*loops)(const V(args) * args))
 {
     const int64_t left = s->n % W, at = s->n - left;
     float x[W], y[W], g[W], all[W], *to = s->to + at;
@@ -36110,10 +36572,16 @@ static GCKPTI_TARGET void V(where_select)(const gckpt_call *call, int i)
 static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kind)
 {
     const gckpt_arg *x = &call->in[0], *y = &call->in[kind >= GCKPTI_FIRST_BINARY];
-    V(args) s = { x->data, y->data, NULL, (const float *)call->attributes, call->out,
-                   gckpti_elements(&call->shape), kind, 0,
-                   gckpti_hints_of(call, x->data, x->bf16, call->out_bf16,
-                                   x == y ? NULL : y->bf16) };
+    V(args)
+    s = { x->data,
+          y->data,
+          NULL,
+          (const float *)call->attributes,
+          call->out,
+          gckpti_elements(&call->shape),
+          kind,
+          0,
+          gckpti_hints_of(call, x->data, x->bf16, call->out_bf16, x == y ? NULL : y->bf16) };
     if (kind == GCKPTI_KIND_where)
         V(where_select)(call, -1);
     else
@@ -36126,11 +36594,17 @@ static GCKPTI_TARGET void V(elementwise_grad)(const gckpt_call *call, int kind, 
     const gckpt_arg *self = &call->in[i], *at = &call->in[kind < GCKPTI_FIRST_BINARY ? 0 : 1 - i];
     const float *x = at_out ? call->out : at->data;
     const int divisor = kind == GCKPTI_KIND_div && i, both = divisor || kind > GCKPTI_KIND_div;
-    V(args) s = { x, both ? self->data : x, call->grad_out, (const float *)call->attributes,
-                   self->grad, gckpti_elements(&call->shape), divisor ? GCKPTI_KIND_divisor : kind,
-                   self->accumulate,
-                   gckpti_hints_of(call, call->grad_out, at_out ? call->out_bf16 : at->bf16,
-                                   call->grad_out_bf16, self->grad_bf16) };
+    V(args)
+    s = { x,
+          both ? self->data : x,
+          call->grad_out,
+          (const float *)call->attributes,
+          self->grad,
+          gckpti_elements(&call->shape),
+          divisor ? GCKPTI_KIND_divisor : kind,
+          self->accumulate,
+          gckpti_hints_of(call, call->grad_out, at_out ? call->out_bf16 : at->bf16,
+                          call->grad_out_bf16, self->grad_bf16) };
     V(run_loops)(&s, V(backward_loops));
 }
 
@@ -36150,7 +36624,7 @@ static GCKPTI_TARGET void V(elementwise_backward)(const gckpt_call *call, int ki
                 V(where_select)(call, i);
 }
 
-/* >>kernels/rows */
+/* >>kernels/rowwise */
 /* ---- softmax, layernorm and rmsnorm: a row ---- */
 static GCKPTI_TARGET void V(softmax_forward)(const gckpt_call *call, int64_t r)
 {
@@ -36169,7 +36643,8 @@ static GCKPTI_TARGET void V(softmax_backward)(const gckpt_call *call, int64_t r)
     int accumulate = call->in[0].accumulate;
     const FLOATS dot = V(set1)(V(dot)(g, y, n));
     for (int64_t j = 0; j < n; j += W)
-        V(put_product)(d + j, V(load_n)(y + j, n - j), V(load_n)(g + j, n - j) - dot, accumulate, n - j);
+        V(put_product)
+        (d + j, V(load_n)(y + j, n - j), V(load_n)(g + j, n - j) - dot, accumulate, n - j);
 }
 
 static GCKPTI_TARGET void V(log_softmax_forward)(const gckpt_call *call, int64_t r)
@@ -36212,7 +36687,8 @@ static GCKPTI_TARGET void V(norm_forward)(const gckpt_call *call, int64_t r)
     }
     row.rstd = gckpti_rsqrt(V(reduce)(&row, n) / (float)n + gckpti_norm_epsilon(o));
     const FLOATS center = V(set1)(row.mean), rstd = V(set1)(row.rstd);
-    const FLOATS first = V(set1)(row.first), neg_zero = V(set1)(-0.0f); /* which changes no product */
+    const FLOATS first = V(set1)(row.first),
+                 neg_zero = V(set1)(-0.0f); /* which changes no product */
     const gckpti_hints hints =
         gckpti_hints_of(call, call->in[0].data, call->in[0].bf16, call->out_bf16, NULL);
     for (int64_t j = 0; call->out && j < n; j += W) {
@@ -36240,7 +36716,9 @@ static GCKPTI_TARGET void V(norm_backward)(const gckpt_call *call, int64_t r)
     int64_t n = gckpti_last(&call->shape);
     const FLOATS mean = V(set1)(row.mean), rstd = V(set1)(row.rstd);
     const FLOATS first = V(set1)(row.first), zero = V(zero)();
-    const gckpti_row_args products = { GCKPTI_ROW_PRODUCTS, row.y, row.z, NULL, NULL, 0.0f, 0.0f, 0.0f };
+    const gckpti_row_args products = {
+        GCKPTI_ROW_PRODUCTS, row.y, row.z, NULL, NULL, 0.0f, 0.0f, 0.0f
+    };
     float sum = !o->center ? 0.0f : row.z ? V(reduce)(&products, n) : V(sum)(row.y, n, 0.0f);
     const FLOATS a = V(set1)(sum / (float)n);
     const FLOATS b = V(set1)(V(reduce)(&row, n) / (float)n);
@@ -36459,7 +36937,8 @@ static GCKPTI_TARGET void V(narrow)(const float *x, uint16_t *y, int64_t n)
 }
 
 /* Elements first..end-1 of a conversion that rounds by chance (cpu/convert). */
-static GCKPTI_TARGET void V(round_stochastic)(const gckpti_convert_state *s, int64_t first, int64_t end)
+static GCKPTI_TARGET void V(round_stochastic)(const gckpti_convert_state *s, int64_t first,
+                                              int64_t end)
 {
     const gckpt_conversion *c = s->c;
     uint16_t increment[9 * W] = { 0 }, last[W]; /* of 8 W elements, and what is read past them */
@@ -36518,11 +36997,20 @@ static GCKPTI_TARGET void V(block_tile)(const gckpti_tile *t, int64_t vectors)
 static GCKPTI_TARGET void V(mixed_tile_by)(const gckpti_mixed_tile *t, int chain)
 {
     static const float zeros[GCKPTI_PANEL] GCKPTI_ALIGNED = { 0.0f };
-    float a[32 * GCKPTI_K_BLOCK] GCKPTI_ALIGNED, b[(int)GCKPTI_K_BLOCK * GCKPTI_PANEL] GCKPTI_ALIGNED;
-    gckpti_tile tile = {
-        0,    a,        GCKPTI_K_BLOCK, 2 - chain, b, t->width, NULL, t->from ? t->from_row : 0,
-        NULL, t->c_row, W,            a
-    };
+    float a[32 * GCKPTI_K_BLOCK] GCKPTI_ALIGNED,
+        b[(int)GCKPTI_K_BLOCK * GCKPTI_PANEL] GCKPTI_ALIGNED;
+    gckpti_tile tile = { 0,
+                         a,
+                         GCKPTI_K_BLOCK,
+                         2 - chain,
+                         b,
+                         t->width,
+                         NULL,
+                         t->from ? t->from_row : 0,
+                         NULL,
+                         t->c_row,
+                         W,
+                         a };
     const int64_t high = chain ? GCKPTI_TILE_ROWS : GCKPTI_TILE_ROWS / 2;
     for (int64_t p = 0; p < t->blocks; p++, tile.from_row = t->c_row) {
         const float *from = p ? t->c : t->from ? t->from : chain ? NULL : zeros;
@@ -36558,10 +37046,11 @@ static GCKPTI_TARGET void V(mixed_chain)(const gckpti_mixed_tile *t) { V(mixed_t
 /* A block of s from link p on as the kernels of packing take it: what is stored comes to `room` as
  * floats. *at: its first element. */
 GCKPTI_INLINED gckpti_operand V(block_operand)(const gckpti_pack_lanes *s, int64_t p, int64_t terms,
-                                           float *buffer, int64_t *at)
+                                               float *buffer, int64_t *at)
 {
     gckpti_operand x = *s->x;
-    const int64_t across = x.stride == 1, lines = across ? terms : s->n, each = across ? s->n : terms;
+    const int64_t across = x.stride == 1, lines = across ? terms : s->n,
+                  each = across ? s->n : terms;
     int64_t *row = across ? &x.k_stride : &x.stride; /* from line to line */
     *at = s->at + p * x.k_stride;
     (void)lines, (void)each;
@@ -36592,7 +37081,8 @@ GCKPTI_INLINED INTS V(load_upper)(const gckpti_operand *x, int64_t at)
 static GCKPTI_TARGET void V(mixed_put)(const V(subblock) * s, uint32_t *d, int64_t row)
 {
     const gckpti_operand x = *s->x;
-    const int across = x.stride == 1, transposed = s->as_a == across, swap = !gckpti_little_endian();
+    const int across = x.stride == 1, transposed = s->as_a == across,
+              swap = !gckpti_little_endian();
     uint16_t buffer[16 * GCKPTI_K_BLOCK];
     const int64_t to_row = transposed ? 2 * GCKPTI_K_BLOCK : 4 * row;
     const int in_place = transposed && !across && x.bf16;
@@ -36622,7 +37112,7 @@ static GCKPTI_TARGET void V(mixed_put)(const V(subblock) * s, uint32_t *d, int64
 
 /* The same of a block of which `lanes` and `links` exist; other places of a are -0, of b +0. */
 static GCKPTI_TARGET void V(mixed_put_partial)(const V(subblock) * s, int64_t lanes, int64_t terms,
-                                            uint32_t *d, int64_t row, V(put_subblock) * put)
+                                               uint32_t *d, int64_t row, V(put_subblock) * put)
 {
     const int across = s->x->stride == 1;
     const int64_t lines = across ? terms : lanes, each = across ? lanes : terms;
@@ -36632,7 +37122,8 @@ static GCKPTI_TARGET void V(mixed_put_partial)(const V(subblock) * s, int64_t la
     const V(subblock) padded = { &x, 0, s->words, s->as_a };
     for (int i = 0; i < 16 * GCKPTI_K_BLOCK; i++)
         words[i] = s->as_a ? 0x8000 : 0;
-    for (int64_t i = 0, at = s->at; i < lines && each > 0; i++, at += across ? x.k_stride : x.stride)
+    for (int64_t i = 0, at = s->at; i < lines && each > 0;
+         i++, at += across ? x.k_stride : x.stride)
         if (x.bf16)
             memcpy(words + i * line_terms, x.bf16 + at, (size_t)each * sizeof *words);
         else
@@ -36676,7 +37167,7 @@ static GCKPTI_TARGET void V(mixed_pack_b)(const gckpti_pack_lanes *s, int words,
 }
 #endif
 
-/* >>kernels/dots */
+/* >>kernels/avx512_bf16 */
 #if GCKPTI_AVX512_BF16 && GCKPTI_ISA == 3
 /* ---- bf16 with AVX-512's instructions for it ---- */
 #define GCKPTI_TARGET_BF16                                                                         \
@@ -36849,7 +37340,7 @@ GCKPTI_INLINED_BF16 __m512i gckpti_mixed_words(const V(subblock) * s, int i, int
 
 /* Four of words, turned: v[w], 128 bits q: their places 4 q + w. */
 GCKPTI_INLINED_BF16 void gckpti_mixed_transpose4(__m512i r0, __m512i r1, __m512i r2, __m512i r3,
-                                           __m512i *v)
+                                                 __m512i *v)
 {
     const __m512i l01 = _mm512_unpacklo_epi32(r0, r1), h01 = _mm512_unpackhi_epi32(r0, r1);
     const __m512i l23 = _mm512_unpacklo_epi32(r2, r3), h23 = _mm512_unpackhi_epi32(r2, r3);
@@ -36882,8 +37373,8 @@ GCKPTI_INLINED_BF16 __m512 gckpti_mixed_concat_f32(const float *x, const float *
 }
 
 /* A quarter each: 8 elements from place `at` on, and as many that lie apart, twice, thrice. */
-GCKPTI_INLINED_BF16 __m512i gckpti_mixed_quarters(const gckpti_operand *x, int64_t at, int64_t apart,
-                                                  int narrow)
+GCKPTI_INLINED_BF16 __m512i gckpti_mixed_quarters(const gckpti_operand *x, int64_t at,
+                                                  int64_t apart, int narrow)
 {
     if (narrow) {
         const uint16_t *b = x->bf16 + at, *c = b + 2 * apart;
@@ -36908,10 +37399,12 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_put_pairs(const V(subblock) * s, int acros
         GCKPTI_UNROLL
         for (int k = 0; k < 8; k++)
             if (across && i % 2 == 0)
-                term[k] = gckpti_mixed_quarters(&x, at + 4 * i + k * x.k_stride, 8 * x.k_stride, narrow);
+                term[k] =
+                    gckpti_mixed_quarters(&x, at + 4 * i + k * x.k_stride, 8 * x.k_stride, narrow);
         GCKPTI_UNROLL
         for (int k = 0; k < 4; k++)
-            r[k] = !across ? gckpti_mixed_quarters(&x, at + 8 * i + k * x.stride, 4 * x.stride, narrow)
+            r[k] = !across
+                       ? gckpti_mixed_quarters(&x, at + 8 * i + k * x.stride, 4 * x.stride, narrow)
                    : i % 2 ? _mm512_unpackhi_epi16(term[2 * k], term[2 * k + 1])
                            : _mm512_unpacklo_epi16(term[2 * k], term[2 * k + 1]);
         gckpti_mixed_transpose4(r[0], r[1], r[2], r[3], v);
@@ -36987,7 +37480,7 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_b_bf16(const gckpti_pack_lanes 
 #undef GCKPTI_INLINED_BF16
 #endif
 
-/* >>kernels/sums */
+/* >>kernels/column_sums */
 /* ---- sums over rows, from the first to the last: bias += g, gain += g * normalised x, as
  * gckpti_sum_add does; those of 4 vectors of columns stay in registers ---- */
 GCKPTI_INLINED void V(sum_add)(FLOATS *sum, FLOATS *comp, FLOATS x)
@@ -37027,8 +37520,8 @@ GCKPTI_INLINED int64_t V(sum_columns)(int64_t left)
 
 /* Columns j..j+n-1, n being whole vectors (`vectors` is 4) or less than one (1); `gain` (0: none)
  * and `vectors` are constants. */
-GCKPTI_INLINED void V(column_sums_of)(const gckpti_column_sums *s, int64_t j, int64_t n, int vectors,
-                                  int gain)
+GCKPTI_INLINED void V(column_sums_of)(const gckpti_column_sums *s, int64_t j, int64_t n,
+                                      int vectors, int gain)
 {
     const int64_t c = gckpti_last(&s->call->shape), rows = gckpti_rows(&s->call->shape);
     const uint16_t *narrow = s->call->grad_out_bf16;
@@ -37143,8 +37636,8 @@ static GCKPTI_TARGET void V(pack_taps)(const gckpti_conv_gemm *s, int64_t p, int
 /* The tiles of some rows of c, whose part of a is gathered: u without what changes from tile to
  * tile. (Seven parameters: three are of all tiles, two say how many, two where b is.) */
 static GCKPTI_TARGET void V(conv_tiles)(const gckpti_conv_gemm *s, gckpti_tile u, int64_t rows,
-                                           int64_t n, const float *b, const float *panels,
-                                           const gckpti_blocking *sizes)
+                                        int64_t n, const float *b, const float *panels,
+                                        const gckpti_blocking *sizes)
 {
     const gckpti_tile first = u;
     for (int64_t i = 0, high; i < rows; i += high) {
@@ -37167,7 +37660,7 @@ static GCKPTI_TARGET void V(conv_tiles)(const gckpti_conv_gemm *s, gckpti_tile u
 /* As V(product_piece), for a matrix of windows: rows of a are gathered, as many as `some`, before
  * their tiles; where c has those of other phases between them, no more than a line. */
 static GCKPTI_TARGET void V(conv_block)(const gckpti_conv_gemm *s, const gckpti_c_block *block,
-                                           float *pack, int64_t floats)
+                                        float *pack, int64_t floats)
 {
     const int64_t i1 = block->i1, j1 = block->j1;
     const gckpti_product *t = &s->t;
@@ -37190,9 +37683,9 @@ static GCKPTI_TARGET void V(conv_block)(const gckpti_conv_gemm *s, const gckpti_
                 V(pack_taps)(s, p, k, j, n, panels, sizes.kc);
             for (int64_t i = block->i0, some; i < i1; i += some) {
                 const int64_t at = gckpti_conv_gemm_c(s, i) + j;
-                gckpti_tile u = { k,    pack, 1,       GCKPTI_GATHER_ROWS,
+                gckpti_tile u = { k,    pack, 1,          GCKPTI_GATHER_ROWS,
                                   NULL, 0,    t->initial, t->initial_stride,
-                                  NULL, 0,    0,       NULL };
+                                  NULL, 0,    0,          NULL };
                 some = gckpti_min(i1 - i, most);
                 if (lines)
                     some = gckpti_min(some, s->r[1].results - i % s->r[1].results);
@@ -37369,8 +37862,8 @@ typedef struct {
 } V(chains);
 
 /* Links p..end-1. (Seven parameters: two of them constants.) */
-GCKPTI_INLINED void V(attn_terms)(const gckpti_attn_gemm *s, const V(attn_part) *t, int vectors, int corner,
-                                  int64_t p, int64_t end, V(chains) *acc)
+GCKPTI_INLINED void V(attn_terms)(const gckpti_attn_gemm *s, const V(attn_part) * t, int vectors,
+                                  int corner, int64_t p, int64_t end, V(chains) * acc)
 {
     for (; p < end; p++, acc->b += s->b_step) {
         const FLOATS b0 = V(load)(acc->b), b1 = vectors > 1 ? V(load)(acc->b + W) : b0;
@@ -37389,8 +37882,8 @@ GCKPTI_INLINED void V(attn_terms)(const gckpti_attn_gemm *s, const V(attn_part) 
 
 /* c += chain of a(i,p) b(p) (from +0 if `fresh`). rows and n, its columns, are those of
  * t, but constants where they can be, as `vectors` is. */
-GCKPTI_INLINED void V(attn_tile)(const gckpti_attn_gemm *s, const V(attn_part) *t, int64_t rows, int64_t n,
-                               int vectors)
+GCKPTI_INLINED void V(attn_tile)(const gckpti_attn_gemm *s, const V(attn_part) * t, int64_t rows,
+                                 int64_t n, int vectors)
 {
     V(chains) acc;
     acc.b = t->b;
@@ -37421,8 +37914,8 @@ GCKPTI_INLINED void V(attn_tile)(const gckpti_attn_gemm *s, const V(attn_part) *
 }
 
 /* Columns from..end-1 of rows of a token of the head of keys each, into L2. */
-GCKPTI_INLINED void V(prefetch_rows)(const gckpti_attn_state *h, const float *x, int64_t rows, int64_t from,
-                                  int64_t end)
+GCKPTI_INLINED void V(prefetch_rows)(const gckpti_attn_state *h, const float *x, int64_t rows,
+                                     int64_t from, int64_t end)
 {
     for (end = gckpti_min(end, h->d); rows > 0; rows--, x += h->kv_c)
         for (int64_t j = from; j < end; j += 16)
@@ -37430,7 +37923,7 @@ GCKPTI_INLINED void V(prefetch_rows)(const gckpti_attn_state *h, const float *x,
 }
 
 /* Of k links, from c's row i on, what the diagonal and the window leave. */
-GCKPTI_INLINED void V(attn_range)(const gckpti_attn_gemm *s, int64_t i, int64_t k, V(attn_part) *t)
+GCKPTI_INLINED void V(attn_range)(const gckpti_attn_gemm *s, int64_t i, int64_t k, V(attn_part) * t)
 {
     const int64_t window = s->attn->window, to = s->edge == GCKPTI_TERMS_TO;
     int64_t at[4];
@@ -37449,11 +37942,12 @@ GCKPTI_INLINED void V(attn_range)(const gckpti_attn_gemm *s, int64_t i, int64_t 
 /* c (m,n) += chains of k links, or what the diagonal leaves of these. (What is the same for all of
  * a head is in s; the rest is another at each call, so a struct of it would be filled for one.) */
 static GCKPTI_TARGET void V(attn_gemm)(const gckpti_attn_gemm *s, int64_t m, int64_t n, int64_t k,
-                                   const float *a, const float *b, float *c)
+                                       const float *a, const float *b, float *c)
 {
     for (int64_t i = 0; i < m; i += GCKPTI_ATTN_ROWS) {
-        V(attn_part) t = { gckpti_min(m - i, GCKPTI_ATTN_ROWS), 0, 0, 0, 0, 0, 0, 0, NULL, NULL,
-                      s->row_scale ? s->row_scale + i : NULL, NULL };
+        V(attn_part)
+        t = { gckpti_min(m - i, GCKPTI_ATTN_ROWS),    0,   0, 0, 0, 0, 0, 0, NULL, NULL,
+              s->row_scale ? s->row_scale + i : NULL, NULL };
         int64_t at = s->edge == GCKPTI_COLUMNS_FROM && i > s->diagonal ? i - s->diagonal : 0;
         V(attn_range)(s, i, k, &t);
         if (t.first >= t.end && !s->from_zero)
@@ -37477,15 +37971,15 @@ static GCKPTI_TARGET void V(attn_gemm)(const gckpti_attn_gemm *s, int64_t m, int
 }
 
 /* Rows of a token of the head each, `c` apart, side by side: d[i * wide + j]. */
-static GCKPTI_TARGET void V(gather)(const gckpti_attn_state *h, const float *x, int64_t c, int64_t rows,
-                                    float *d)
+static GCKPTI_TARGET void V(gather)(const gckpti_attn_state *h, const float *x, int64_t c,
+                                    int64_t rows, float *d)
 {
     for (int64_t i = 0; i < rows; i++, x += c, d += h->d_vec)
         for (int64_t j = 0; j < h->d; j += W)
             V(store)(d + j, V(load_n)(x + j, h->d - j));
 }
 
-/* >>kernels/online */
+/* >>kernels/online_softmax */
 #if !GCKPTI_OPTIMISED && !defined(__clang__) /* as in kernels/vectors */
 #pragma GCC pop_options
 #endif
@@ -37494,8 +37988,8 @@ static GCKPTI_TARGET void V(gather)(const gckpti_attn_state *h, const float *x, 
  * exponentials. Column i sees the rows 0..i+diagonal only, of these `window` (they count from the
  * last one on), and has a zero in the others; if none of the W sees any, x stays: 0. (max, sum,
  * factor: W of three rows of the caller's, in no struct.) */
-GCKPTI_INLINED int V(online_columns)(float *x, int64_t n, int64_t diagonal, int64_t window, float scale,
-                                int first, float *max, float *sum, float *factor)
+GCKPTI_INLINED int V(online_columns)(float *x, int64_t n, int64_t diagonal, int64_t window,
+                                     float scale, int first, float *max, float *sum, float *factor)
 {
     const int64_t first_row = diagonal + 1 - window; /* column 0's first row */
 
@@ -37575,12 +38069,13 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_attn_state *h, int64_t
     if (out)
         memset(out, 0, (size_t)h->d * sizeof *out);
     for (int64_t j = first; j < visible; j += GCKPTI_QK_TILE) {
-        const int64_t n = gckpti_min(visible - j, GCKPTI_QK_TILE), at_j = keys + gckpti_attn_offset(h, j);
+        const int64_t n = gckpti_min(visible - j, GCKPTI_QK_TILE),
+                      at_j = keys + gckpti_attn_offset(h, j);
         const int64_t from = gckpti_attn_masked(h, i, j, n);
         const float *k = call->in[1].data + at_j, *v = call->in[2].data + at_j;
         const V(gemv) scores = { h->d, n, q, 1, k, h->kv_c, NULL, NULL, p, v };
-        const V(gemv) values = { n - from, h->d, p + from, 1, v + from * h->kv_c, h->kv_c,
-                                 NULL,     NULL, out,      NULL };
+        const V(gemv) values = { n - from, h->d, p + from, 1,   v + from * h->kv_c,
+                                 h->kv_c,  NULL, NULL,     out, NULL };
         V(gemv_dot)(&scores);
         if (h->cap > 0.0f)
             V(softcap)(p, n, h->dot_scale, h->cap);
@@ -37625,13 +38120,15 @@ static GCKPTI_TARGET void V(heads_init)(const gckpti_attn_state *h, float *max, 
 }
 
 /* Queries `first`.. of a head. */
-static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn_state *h, int64_t row, int64_t head,
-                                               int64_t first, float *scratch)
+static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn_state *h, int64_t row,
+                                               int64_t head, int64_t first, float *scratch)
 {
     const gckpt_call *call = h->call;
-    gckpti_attn_gemm scores = { h->kv_c, 1, GCKPTI_QK_TILE, GCKPTI_QK_TILE, GCKPTI_COLUMNS_FROM, 1, 0,
-                           NULL,  h, NULL };
-    gckpti_attn_gemm values = { 1, GCKPTI_QK_TILE, h->d_vec, h->c, GCKPTI_TERMS_TO, 0, 0, NULL, h, NULL };
+    gckpti_attn_gemm scores = {
+        h->kv_c, 1, GCKPTI_QK_TILE, GCKPTI_QK_TILE, GCKPTI_COLUMNS_FROM, 1, 0, NULL, h, NULL
+    };
+    gckpti_attn_gemm values = { 1, GCKPTI_QK_TILE, h->d_vec, h->c, GCKPTI_TERMS_TO, 0,
+                                0, NULL,           h,        NULL };
     int64_t m = gckpti_min(h->t - first, GCKPTI_QK_TILE), ahead = first + h->visible.ahead;
     int64_t visible = gckpti_min(h->visible.keys, ahead + m), j0 = gckpti_attn_first_tile(h, first);
     int64_t at = (row * h->t + first) * h->c + head * h->d;
@@ -37652,7 +38149,8 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn_state *h, int64
     V(prefetch_rows)(h, k, gckpti_min(visible - j0, GCKPTI_QK_TILE), 0, h->d);
     V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, GCKPTI_QK_TILE);
     for (int64_t j = j0; j < visible; j += GCKPTI_QK_TILE) {
-        const int64_t n = gckpti_min(visible - j, GCKPTI_QK_TILE), at_j = keys + gckpti_attn_offset(h, j);
+        const int64_t n = gckpti_min(visible - j, GCKPTI_QK_TILE),
+                      at_j = keys + gckpti_attn_offset(h, j);
         k = call->in[1].data + at_j;
         scores.diagonal = values.diagonal = ahead - j;
         scores.prefetch = out ? call->in[2].data + at_j : NULL;
@@ -37661,14 +38159,14 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn_state *h, int64
             V(softcap)(p, n * GCKPTI_QK_TILE, h->dot_scale, h->cap);
         for (int64_t i = 0; i < m; i += W)
             (void)V(online_columns)(p + i, n, ahead - j + i, h->window, after, j == j0, max + i,
-                               sum + i, factor + i);
+                                    sum + i, factor + i);
         if (!out)
             continue;
         V(gather)(h, call->in[2].data + at_j, h->kv_c, n, v);
         values.from_zero = j == j0, values.row_scale = factor;
         values.prefetch = visible - j - GCKPTI_QK_TILE >= m
-                          ? call->in[1].data + keys + gckpti_attn_offset(h, j + GCKPTI_QK_TILE)
-                          : NULL;
+                              ? call->in[1].data + keys + gckpti_attn_offset(h, j + GCKPTI_QK_TILE)
+                              : NULL;
         V(attn_gemm)(&values, m, h->d, n, p, v, out);
     }
     V(head_end)(h, row, head, first, m, max, sum);
@@ -37679,7 +38177,7 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn_state *h, int64
 /* A key's scores of queries from..m-1 become probabilities p = exp(s - lse), its dp become ds = p
  * (dp - delta) scale, where delta = sum(g out) of the query. (Its only caller opens it.) */
 static GCKPTI_TARGET void V(head_grads)(const gckpti_attn_state *h, int64_t from, int64_t m,
-                                         const float *lse, const float *delta, float *p, float *ds)
+                                        const float *lse, const float *delta, float *p, float *ds)
 {
     const FLOATS scale = V(set1)(h->scale), zero = V(zero)();
     const FLOATS times = V(set1)(gckpti_attn_post_scale(h));
@@ -37700,18 +38198,19 @@ static GCKPTI_TARGET void V(head_grads)(const gckpti_attn_state *h, int64_t from
 /* A head: for each block of 64 queries, over all blocks of keys that it sees, the scores and the
  * gradients of probabilities (both transposed), and from these what they add to dv, dq and dk (of
  * shared keys after the head before). (More than 60 lines: two loops over the same blocks.) */
-static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn_state *h, int64_t row, int64_t head,
-                                                float *scratch)
+static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn_state *h, int64_t row,
+                                                int64_t head, float *scratch)
 {
     const gckpt_call *call = h->call;
-    gckpti_attn_gemm scores = { h->kv_c, 1, GCKPTI_QK_TILE, GCKPTI_QK_TILE, GCKPTI_COLUMNS_FROM, 1, 0,
-                           NULL,  h, NULL };
-    gckpti_attn_gemm dkv_tile = { GCKPTI_QK_TILE, 1, h->d_vec, h->kv_c, GCKPTI_TERMS_FROM, 0, 0,
-                                 NULL,         h, NULL };
-    gckpti_attn_gemm dq_tile = {
-        1, GCKPTI_QK_TILE, h->d_vec, h->c, GCKPTI_TERMS_TO, 0, 0, NULL, h, NULL
+    gckpti_attn_gemm scores = {
+        h->kv_c, 1, GCKPTI_QK_TILE, GCKPTI_QK_TILE, GCKPTI_COLUMNS_FROM, 1, 0, NULL, h, NULL
     };
-    int64_t c = h->c, kc = h->kv_c, packed = GCKPTI_QK_TILE * (h->d + W), rows = GCKPTI_QK_TILE * h->d_vec;
+    gckpti_attn_gemm dkv_tile = { GCKPTI_QK_TILE, 1, h->d_vec, h->kv_c, GCKPTI_TERMS_FROM, 0, 0,
+                                  NULL,           h, NULL };
+    gckpti_attn_gemm dq_tile = { 1, GCKPTI_QK_TILE, h->d_vec, h->c, GCKPTI_TERMS_TO, 0,
+                                 0, NULL,           h,        NULL };
+    int64_t c = h->c, kc = h->kv_c, packed = GCKPTI_QK_TILE * (h->d + W),
+            rows = GCKPTI_QK_TILE * h->d_vec;
     int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * kc + head / h->group * h->d;
     float *qt = scratch, *gt = qt + packed, *q = gt + packed, *g = q + rows, *k = g + rows;
     float *p = k + rows, *ds = p + GCKPTI_QK_TILE * GCKPTI_QK_TILE;
@@ -37789,8 +38288,9 @@ static GCKPTI_TARGET void V(head_pack)(const gckpti_mixed_kernels *kernels, cons
 }
 
 /* A block's product: b's panel of n lanes, and where results rest, in rows of `row`; a is added. */
-GCKPTI_INLINED gckpti_packed_product V(head_product)(const gckpti_mixed_kernels *kernels, const uint32_t *b,
-                                              int64_t n, float *c, int64_t row)
+GCKPTI_INLINED gckpti_packed_product V(head_product)(const gckpti_mixed_kernels *kernels,
+                                                     const uint32_t *b, int64_t n, float *c,
+                                                     int64_t row)
 {
     gckpti_packed_product s;
     memset(&s, 0, sizeof s);
@@ -37802,11 +38302,11 @@ GCKPTI_INLINED gckpti_packed_product V(head_product)(const gckpti_mixed_kernels 
 /* Its a: m rows of a head. They stay where they are, if they can: `back` rows of the head stand
  * before them. */
 static GCKPTI_TARGET void V(head_set_a)(const gckpti_attn_state *h, gckpti_packed_product *s,
-                                       const gckpti_operand *x, int64_t back, int64_t m,
-                                       uint16_t *scratch)
+                                        const gckpti_operand *x, int64_t back, int64_t m,
+                                        uint16_t *scratch)
 {
-    const int in_place =
-        gckpti_is_in_place(s->kernels, x) && h->d == h->d_block && back + m >= s->kernels->tiles[0].row_step;
+    const int in_place = gckpti_is_in_place(s->kernels, x) && h->d == h->d_block &&
+                         back + m >= s->kernels->tiles[0].row_step;
     s->tile.m = in_place ? m : gckpti_ceil_to(m, 16), s->rows_before = in_place ? back : 0;
     s->tile.a = in_place ? x->bf16 : scratch, s->tile.a_row = in_place ? x->stride : h->d_block;
     if (!in_place)
@@ -37868,7 +38368,8 @@ GCKPTI_INLINED int V(head_cut)(const gckpti_attn_state *h, int64_t diagonal, int
 }
 
 /* A row of a result, x, in place or rounded. */
-GCKPTI_INLINED void V(store_row)(const gckpti_attn_state *h, const float *x, float *to, uint16_t *narrow)
+GCKPTI_INLINED void V(store_row)(const gckpti_attn_state *h, const float *x, float *to,
+                                 uint16_t *narrow)
 {
     if (to)
         memcpy(to, x, (size_t)h->d * sizeof *x);
@@ -37897,9 +38398,9 @@ static GCKPTI_TARGET void V(queries_online)(V(query_block) * s)
     if (h->cap > 0.0f)
         V(softcap)(s->p, s->n * GCKPTI_QK_TILE, h->dot_scale, h->cap);
     for (int64_t i = 0; i < s->m; i += W) {
-        const int any = V(online_columns)(s->p + i, s->n, s->diagonal + i, h->window,
-                                     gckpti_attn_post_scale(h), s->j == s->first, s->max + i,
-                                     s->sum + i, s->factor + i);
+        const int any =
+            V(online_columns)(s->p + i, s->n, s->diagonal + i, h->window, gckpti_attn_post_scale(h),
+                              s->j == s->first, s->max + i, s->sum + i, s->factor + i);
         for (int64_t r = 0; !any && r < s->n; r++) /* it returned at once */
             V(store)(s->p + r * GCKPTI_QK_TILE + i, V(zero)());
     }
@@ -37910,7 +38411,8 @@ static GCKPTI_TARGET void V(queries_values)(V(query_block) * s, const gckpti_ope
 {
     const int64_t d = s->h->d, width = s->h->d_vec, row = gckpti_ceil_to(s->n, GCKPTI_K_BLOCK);
     const int cut = V(head_cut)(s->h, s->diagonal, s->m, s->n), fresh = s->j == s->first;
-    const gckpti_operand transposed = gckpti_transpose(v), p = gckpti_matrix(s->p, 1, GCKPTI_QK_TILE);
+    const gckpti_operand transposed = gckpti_transpose(v),
+                         p = gckpti_matrix(s->p, 1, GCKPTI_QK_TILE);
     for (int64_t r = 0; !fresh && r < s->m; r++)
         V(rescale)(s->out + r * width, s->factor[r], d);
     V(head_pack)(s->kernels, &transposed, d, s->n, NULL, s->a);
@@ -37942,7 +38444,8 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn_state *h, int64_t r
     const int64_t at = (row * h->t + first) * c + head * h->d;
     const int64_t keys = row * h->s * kc + head / h->group * h->d;
     V(query_block) s;
-    s.h = h, s.kernels = gckpti_kernels_of(call)->mixed, s.m = gckpti_min(h->t - first, GCKPTI_QK_TILE);
+    s.h = h, s.kernels = gckpti_kernels_of(call)->mixed,
+    s.m = gckpti_min(h->t - first, GCKPTI_QK_TILE);
     s.p = scratch, s.out = s.p + GCKPTI_QK_TILE * GCKPTI_QK_TILE;
     void *rest = s.out + GCKPTI_QK_TILE * h->d_vec;
     s.q = (uint32_t *)rest, s.a = s.q + GCKPTI_QK_TILE / 2 * h->d_block, rest = s.a;
@@ -38008,8 +38511,8 @@ GCKPTI_INLINED float V(head_delta)(const gckpti_attn_state *h, const gckpti_oper
 }
 
 /* n rows of a gradient, `wide` apart in x: what it holds, or +0; in the end they go back. */
-static GCKPTI_TARGET void V(load_gradient)(const gckpti_attn_state *h, const gckpt_arg *arg, int64_t at,
-                                       int64_t n, float *x)
+static GCKPTI_TARGET void V(load_gradient)(const gckpti_attn_state *h, const gckpt_arg *arg,
+                                           int64_t at, int64_t n, float *x)
 {
     const gckpti_mixed_kernels *kernels = gckpti_kernels_of(h->call)->mixed;
     if (!arg->accumulate)
@@ -38021,8 +38524,8 @@ static GCKPTI_TARGET void V(load_gradient)(const gckpti_attn_state *h, const gck
             kernels->widen(arg->grad_bf16 + at, x, h->d);
 }
 
-static GCKPTI_TARGET void V(store_gradient)(const gckpti_attn_state *h, const gckpt_arg *arg, int64_t at,
-                                        int64_t n, float *x)
+static GCKPTI_TARGET void V(store_gradient)(const gckpti_attn_state *h, const gckpt_arg *arg,
+                                            int64_t at, int64_t n, float *x)
 {
     for (int64_t i = 0; i < n; i++, at += arg->shape.d[2], x += h->d_vec) {
         for (int64_t e = 0; e < h->d; e += W)
@@ -38049,16 +38552,18 @@ typedef struct {
     int cut, fresh[3]; /* these blocks of dq, dk and dv start at +0 */
 } V(key_block);
 
-static GCKPTI_TARGET void V(key_block_begin)(V(key_block) * s, const gckpti_attn_state *h, int64_t head,
-                                        float *scratch)
+static GCKPTI_TARGET void V(key_block_begin)(V(key_block) * s, const gckpti_attn_state *h,
+                                             int64_t head, float *scratch)
 {
     const gckpt_arg *in = h->call->in;
-    const int64_t all = gckpti_ceil_to(h->t, GCKPTI_QK_TILE), half = GCKPTI_QK_TILE / 2 * h->d_block;
+    const int64_t all = gckpti_ceil_to(h->t, GCKPTI_QK_TILE),
+                  half = GCKPTI_QK_TILE / 2 * h->d_block;
     s->h = h, s->kernels = gckpti_kernels_of(h->call)->mixed, s->head = head;
     s->lse = (const float *)h->call->saved + head * h->t;
     s->p = scratch, s->ds = s->p + GCKPTI_QK_TILE * GCKPTI_QK_TILE;
     const int64_t key_floats = gckpti_ceil_to(h->shared_keys ? h->s : 1, GCKPTI_QK_TILE) * h->d_vec;
-    float *dk = s->ds + GCKPTI_QK_TILE * GCKPTI_QK_TILE, *dv = dk + key_floats, *dq = dv + key_floats;
+    float *dk = s->ds + GCKPTI_QK_TILE * GCKPTI_QK_TILE, *dv = dk + key_floats,
+          *dq = dv + key_floats;
     s->delta = dq + all * h->d_vec;
     s->dq = in[0].grad || in[0].grad_bf16 ? dq : NULL;
     s->dk = in[1].grad || in[1].grad_bf16 ? dk : NULL;
@@ -38200,8 +38705,10 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn_state *h, int64_t 
         s.dk = to[0], s.dv = to[1];
         s.n = gckpti_min(h->visible.keys - s.j, GCKPTI_QK_TILE);
         s.i = query0 > 0 ? query0 / GCKPTI_QK_TILE * GCKPTI_QK_TILE : 0;
-        const int64_t covered = gckpti_min(s.i + GCKPTI_QK_TILE, h->t) - query0; /* by the first block */
-        const int64_t end = gckpti_min(h->t, query0 + s.n - 1 + h->window); /* queries that see one */
+        const int64_t covered =
+            gckpti_min(s.i + GCKPTI_QK_TILE, h->t) - query0; /* by the first block */
+        const int64_t end =
+            gckpti_min(h->t, query0 + s.n - 1 + h->window); /* queries that see one */
         s.fresh[0] = s.j == 0 && !in[0].accumulate && !windowed;
         for (int i = 0; i < 2; i++) {
             s.fresh[1 + i] = member == 0 && covered >= s.n && !in[1 + i].accumulate && !windowed;
@@ -38329,7 +38836,8 @@ static __attribute__((target("prfchw"))) void gckpti_mixed_tile_amx(const gckpti
         GCKPTI_AMX_ZERO(3);
     }
     t->prefetch->pace = 8;
-    for (int64_t n = t->blocks; n > 0; n--, a += GCKPTI_K_BLOCK, b += GCKPTI_K_BLOCK / 2 * t->b_row) {
+    for (int64_t n = t->blocks; n > 0;
+         n--, a += GCKPTI_K_BLOCK, b += GCKPTI_K_BLOCK / 2 * t->b_row) {
         GCKPTI_AMX_LOAD(4, a, a_row);
         GCKPTI_AMX_LOAD(6, b, b_row);
         GCKPTI_AMX_BLOCK(0, 4, 6);
@@ -38407,19 +38915,19 @@ static GCKPTI_TARGET float V(surprisal)(const float *x, int64_t n, const gckpti_
     return gckpti_lanes_sum(lane);
 }
 
-/* >>kernels/errors */
+/* >>kernels/element_losses */
 /* ---- losses of elements: an entry of axis 0, by the steps of gckpti_plain_element_sum ---- */
 /* Runs one of four loops in which the kind of loss is a constant: asked for at every vector, it
  * takes half as long again. */
 #define GCKPTI_OF_KIND(run)                                                                        \
-    (gckpti_loss_is(e->kind, GCKPTI_LOSS_SUM)   ? V(run)(e, GCKPTI_LOSS_SUM, row)                     \
-     : gckpti_loss_is(e->kind, GCKPTI_LOSS_HUBER)  ? V(run)(e, GCKPTI_LOSS_HUBER, row)                      \
-     : gckpti_loss_is(e->kind, GCKPTI_LOSS_BINARY) ? V(run)(e, GCKPTI_LOSS_BINARY, row)                     \
-                                               : V(run)(e, GCKPTI_LOSS_SQUARED, row))
+    (gckpti_loss_is(e->kind, GCKPTI_LOSS_SUM)      ? V(run)(e, GCKPTI_LOSS_SUM, row)               \
+     : gckpti_loss_is(e->kind, GCKPTI_LOSS_HUBER)  ? V(run)(e, GCKPTI_LOSS_HUBER, row)             \
+     : gckpti_loss_is(e->kind, GCKPTI_LOSS_BINARY) ? V(run)(e, GCKPTI_LOSS_BINARY, row)            \
+                                                   : V(run)(e, GCKPTI_LOSS_SQUARED, row))
 
 /* The weights of W elements of which n exist; *until: the same for all elements before that. */
 GCKPTI_INLINED FLOATS V(element_weights)(const gckpti_element_loss *e, int64_t at, int64_t n,
-                                       int64_t *until)
+                                         int64_t *until)
 {
     float w[W];
     if (e->per_weight == 1)
@@ -38435,8 +38943,8 @@ GCKPTI_INLINED FLOATS V(element_weights)(const gckpti_element_loss *e, int64_t a
 }
 
 /* The loss of W elements of which n exist, with weights w, added to `sum`. */
-GCKPTI_INLINED FLOATS V(element_loss_add)(const gckpti_element_loss *e, gckpti_loss_kind kind, int64_t at,
-                                   int64_t n, FLOATS w, FLOATS sum)
+GCKPTI_INLINED FLOATS V(element_loss_add)(const gckpti_element_loss *e, gckpti_loss_kind kind,
+                                          int64_t at, int64_t n, FLOATS w, FLOATS sum)
 {
     const int summed = gckpti_loss_is(kind, GCKPTI_LOSS_SUM);
     const FLOATS zero = V(zero)(), one = V(set1)(1.0f), delta = V(set1)(e->delta);
@@ -38455,7 +38963,7 @@ GCKPTI_INLINED FLOATS V(element_loss_add)(const gckpti_element_loss *e, gckpti_l
 }
 
 GCKPTI_INLINED float V(element_loss_forward_of)(const gckpti_element_loss *e, gckpti_loss_kind kind,
-                                          int64_t row)
+                                                int64_t row)
 {
     float lane[32] = { 0.0f };
     FLOATS w = V(set1)(1.0f);
@@ -38476,16 +38984,17 @@ static GCKPTI_TARGET float V(element_loss_forward)(const gckpti_element_loss *e,
 }
 
 /* Of W elements of which n exist: w d, which a weight 0 passes on as 0. */
-GCKPTI_INLINED void V(element_loss_put)(const gckpti_element_loss *e, const gckpt_arg *to, int64_t at, int64_t n,
-                                 FLOATS w, FLOATS d)
+GCKPTI_INLINED void V(element_loss_put)(const gckpti_element_loss *e, const gckpt_arg *to,
+                                        int64_t at, int64_t n, FLOATS w, FLOATS d)
 {
     if (to->grad)
-        V(put_product)(to->grad + at, V(if_less)(V(zero)(), V(abs)(w), w * d, w),
-               V(set1)(e->call->loss_scale), to->accumulate, n);
+        V(put_product)
+        (to->grad + at, V(if_less)(V(zero)(), V(abs)(w), w * d, w), V(set1)(e->call->loss_scale),
+         to->accumulate, n);
 }
 
 GCKPTI_INLINED void V(element_loss_backward_of)(const gckpti_element_loss *e, gckpti_loss_kind kind,
-                                          int64_t row)
+                                                int64_t row)
 {
     const int binary = gckpti_loss_is(kind, GCKPTI_LOSS_BINARY);
     const FLOATS delta = V(set1)(e->delta);
@@ -38518,7 +39027,7 @@ static GCKPTI_TARGET void V(element_loss_backward)(const gckpti_element_loss *e,
 }
 #undef GCKPTI_OF_KIND
 
-/* >>kernels/cells */
+/* >>kernels/recurrent */
 #ifndef GCKPT_NO_RECURRENT
 /* ---- gru, lstm: a row at a step, by the steps of gckpti_gru_gates and the others ---- */
 /* Gate `gate` of n at x, of W units from j on. */
@@ -38567,7 +39076,7 @@ static GCKPTI_TARGET void V(lstm_gates)(const gckpti_cell *s)
 
 /* gckpti_gate_backward; what da is. */
 GCKPTI_INLINED FLOATS V(gate_backward)(const gckpti_cell *s, int gate, int64_t j, FLOATS x,
-                                   FLOATS deriv)
+                                       FLOATS deriv)
 {
     V(gate_store)(s->da, gate, s, j, x * deriv);
     if (s->dp)
@@ -38612,14 +39121,14 @@ static GCKPTI_TARGET void V(lstm_backward)(const gckpti_cell *s)
 /* In the order of struct gckpti_kernels (cpu/cpu.h). */
 #define GCKPTI_TRAINED(name) GCKPTI_IF_TRAINING(V(name))
 #define GCKPTI_KERNELS(mixed)                                                                      \
-    V(product_block), V(online_softmax), V(divide), V(dot), GCKPTI_TRAINED(update), V(add_to),             \
+    V(product_block), V(online_softmax), V(divide), V(dot), GCKPTI_TRAINED(update), V(add_to),     \
         V(elementwise_forward), GCKPTI_TRAINED(elementwise_backward), V(softmax_forward),          \
         GCKPTI_TRAINED(softmax_backward), V(log_softmax_forward),                                  \
         GCKPTI_TRAINED(log_softmax_backward), V(norm_forward), GCKPTI_TRAINED(norm_backward),      \
-        V(rotary), V(column_sums), V(attention_forward), GCKPTI_TRAINED(attention_backward),           \
-        GCKPTI_TRAINED(classes_backward), V(surprisal), V(element_loss_forward),                         \
-        GCKPTI_TRAINED(element_loss_backward), V(exp_scalar), V(log_scalar), V(softcap), GCKPTI_TRAINED(dropout),    \
-        GCKPTI_TRAINED(initialise), GCKPTI_IF_BF16(V(round_stochastic)),                                           \
+        V(rotary), V(column_sums), V(attention_forward), GCKPTI_TRAINED(attention_backward),       \
+        GCKPTI_TRAINED(classes_backward), V(surprisal), V(element_loss_forward),                   \
+        GCKPTI_TRAINED(element_loss_backward), V(exp_scalar), V(log_scalar), V(softcap),           \
+        GCKPTI_TRAINED(dropout), GCKPTI_TRAINED(initialise), GCKPTI_IF_BF16(V(round_stochastic)),  \
         mixed GCKPTI_RECURRENT_KERNELS(V) GCKPTI_IMAGE_KERNELS(V)
 GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(GCKPTI_IF_BF16(&V(mixed_kernels))) };
 #if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16

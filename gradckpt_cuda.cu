@@ -14,17 +14,17 @@
  * A product never feeds an addition unless by fma, and -fmad=false keeps the compiler from it.
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
- *     >>device    streams, memory, errors, launching, recordings                               620
- *                 ptx, memory, repeat
- *     >>between   fill, add, convert, update, unpack                                           670
- *                 map, tiles, convert, update, unpack
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3729
- *                 curves, axes, sums, broadcast, shapes, reduce, greatest, upsample, rotary,
- *                 errors, panel, products, linear, windows, pools, embed, softmax, norms,
- *                 channels, recurrent, losses, head, scores, attention
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1728
- *                 ends, products, linear, attention, losses, elementwise, norms
- *     >>backend   which kernels there are, the self-test, the table                            293
+ *     >>device    streams, memory, errors, launching, recordings                               621
+ *                 ptx, memory, replay
+ *     >>common    fill, add, convert, update, unpack                                           673
+ *                 map, tiles, convert, update, dequantise
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3737
+ *                 unary, axes, sums, broadcast, shapes, reduce, max, upsample, rotary,
+ *                 element_losses, panel, products, linear, conv, pools, embed, softmax, norms,
+ *                 channels, recurrent, losses, linear_loss, scores, attention
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1733
+ *                 epilogue, products, linear, attention, losses, elementwise, norms
+ *     >>backend   which kernels there are, the self-test, the table                            321
  *                 find, self_test, open
  */
 #ifndef GCKPT_CUDA_SHIM /* tests/cuda/cuda_shim.h, included before, runs kernels on the processor */
@@ -198,7 +198,8 @@ void check_kernel(Device *d, cudaError_t error, const char *name)
     check(d, error, text);
 }
 
-void launch_pending(Device *d); /* launches what waits for what is asked for next (between/update.cu) */
+void launch_pending(
+    Device *d); /* launches what waits for what is asked for next (common/update.cu) */
 
 /* In each of the table's functions: one thread at a time, with this device as CUDA's current one,
  * which it stays: to set the one before again would make a context there, if it has none. more:
@@ -231,7 +232,7 @@ dim3 blocks_for(int64_t n, int threads)
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                           \
     i += (int64_t)gridDim.x * blockDim.x
 
-#define CHECKED_LAUNCH(device, kernel, grid, block, shared, ...)                                         \
+#define CHECKED_LAUNCH(device, kernel, grid, block, shared, ...)                                   \
     do {                                                                                           \
         LAUNCH(kernel, grid, block, shared, (device)->stream, __VA_ARGS__);                        \
         check_kernel(device, cudaGetLastError(), name_of<(kernel)>());                             \
@@ -239,13 +240,13 @@ dim3 blocks_for(int64_t n, int threads)
     } while (0)
 #define RUN_ON(device, ...)                                                                        \
     do {                                                                                           \
-        launch_pending(device);                                                                             \
-        CHECKED_LAUNCH(device, __VA_ARGS__);                                                             \
+        launch_pending(device);                                                                    \
+        CHECKED_LAUNCH(device, __VA_ARGS__);                                                       \
     } while (0)
 #define RUN(call, kernel, grid, block, shared, ...)                                                \
     RUN_ON(device_of(call), kernel, grid, block, shared, __VA_ARGS__)
 /* An op's functions, both by one: F(call, backward). */
-#define BOTH_PASSES(name, ...)                                                                       \
+#define BOTH_PASSES(name, ...)                                                                     \
     void name##_forward(const gckpt_call *call) { __VA_ARGS__(call, false); }                      \
     void name##_backward(const gckpt_call *call) { __VA_ARGS__(call, true); }
 /* A thread for each of n items, or a warp for each row. */
@@ -564,7 +565,7 @@ void wait_comm_queue(void *context, int keep_last)
     queue_join(d, &d->comm, keep_last);
 }
 
-/* >>device/repeat */
+/* >>device/replay */
 /* ---- repeated micro-batches ---- */
 void destroy_capture(Device *d, Capture *r)
 {
@@ -842,7 +843,7 @@ __device__ __forceinline__ void write_vec(const Results &y, int64_t i, int64_t l
         put_at(y, i + k, accumulate ? v[k] + value_at(y, i + k) : v[k]);
 }
 
-/* >>between/map */
+/* >>common/map */
 /* d[i] = f(a[i], b[i]); f also gets d[i], if it is to be accumulated, but where D may be bf16: what
  * may be rounded is added when it is done. An element is one thread's, so that bytes may coincide.
  * F::READS: which of a and b there are. */
@@ -902,7 +903,7 @@ void add(const gckpt_call *call, float *to, const float *from, int64_t n)
     map(call, Copy(), from, NULL, to, n, 1);
 }
 
-/* >>between/tiles */
+/* >>common/tiles */
 /* A matrix whose line i begins at x + i stride. */
 template <class T> struct Matrix {
     const T *x;
@@ -976,8 +977,8 @@ __device__ __forceinline__ void stage_lines(const Matrix<T> &m, int first, int l
     const T *from = m.x + (int64_t)(first + line) * m.stride + at + chunk * ELEMENTS;
 #pragma unroll(sizeof(T) == 4 ? 4 : 1)
     for (int k = 0; k < COUNT; k += STEP, from += STEP * m.stride)
-        stage<ALIGNED, MIXED>(from, first + line + k < lines ? length - at - chunk * ELEMENTS : 0, m.x,
-                           tile + LAYOUT::at(line + k, chunk));
+        stage<ALIGNED, MIXED>(from, first + line + k < lines ? length - at - chunk * ELEMENTS : 0,
+                              m.x, tile + LAYOUT::at(line + k, chunk));
 }
 
 /* The same of bf16 that is all there, its lines at multiples of 16. */
@@ -1006,7 +1007,7 @@ __device__ __forceinline__ void stage_tile(const Matrix<T> &m, int first, int li
                                                                   tile);
 }
 
-/* >>between/convert */
+/* >>common/convert */
 /* word[i % 4], without an array that has an address. */
 __device__ inline uint32_t word_at(const uint32_t word[4], uint64_t i)
 {
@@ -1039,8 +1040,9 @@ struct Convert {
             if (params && (k == 0 || at % 8 == 0))
                 gckpti_philox(params->seed, at / 8, c.stream, (uint32_t)params->step, word);
             uint32_t two = word_at(word, at / 2);
-            half.v[k] = params ? gckpti_bits_to_bf16(gckpti_bits(x.v[k]), two >> 16 * (at % 2) & 0xffffu)
-                            : gckpti_to_bf16(x.v[k]);
+            half.v[k] =
+                params ? gckpti_bits_to_bf16(gckpti_bits(x.v[k]), two >> 16 * (at % 2) & 0xffffu)
+                       : gckpti_to_bf16(x.v[k]);
             x.v[k] = gckpti_from_bf16(half.v[k]);
         }
         if (c.kind == GCKPT_NARROW)
@@ -1058,7 +1060,8 @@ void convert_by(const gckpt_call *call, const Convert &o)
 void convert(const gckpt_call *call, const gckpt_conversion *c)
 {
     int stochastic = call->precision == GCKPT_BF16_STOCHASTIC;
-    convert_by(call, { *c, stochastic ? c->n / call->rows : 0, stochastic ? params_of(call) : NULL });
+    convert_by(call,
+               { *c, stochastic ? c->n / call->rows : 0, stochastic ? params_of(call) : NULL });
 }
 
 void widen(const gckpt_call *call, const uint16_t *from, float *to, int64_t n)
@@ -1071,7 +1074,7 @@ void narrow(const gckpt_call *call, const float *from, uint16_t *to, int64_t n)
     convert_by(call, { { GCKPT_NARROW, (float *)from, NULL, to, n, 0 }, 0, NULL });
 }
 
-/* >>between/update */
+/* >>common/update */
 /* ---- fills and updates come one by one and wait until there are MOST, or until something else is
  * asked for: then one launch does them all, each in blocks of its own ---- */
 struct Fills {
@@ -1113,7 +1116,8 @@ struct AddOffsets { /* further accumulators of a pass, bytes from its base */
 
 /* All that a pass has for N elements; the divided gradient goes to `divided`, too. */
 template <int N>
-__device__ void update_at(const gckpt_update_pass &p, const AddOffsets &more, int64_t i, float *divided)
+__device__ void update_at(const gckpt_update_pass &p, const AddOffsets &more, int64_t i,
+                          float *divided)
 {
     Vec<float, N> g = load<N>(p.gradient + i), w, m = {}, v = {};
     for (int u = 0; u < p.adds; u++) {
@@ -1278,7 +1282,7 @@ void update(const gckpt_call *call, const gckpt_update_pass *pass)
     w->blocks += (unsigned)((p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK);
 }
 
-/* >>between/unpack */
+/* >>common/dequantise */
 /* T: what is stored. Four values may lie in two rows. */
 template <class T> struct Dequantise {
     gckpt_dequantisation u;
@@ -1346,7 +1350,7 @@ void nonfinite(const gckpt_call *call, const float *x, int64_t n, uint32_t *foun
         RUN_EACH(call, nonfinite_kernel, n, x, n, found);
 }
 
-/* >>exact/curves */
+/* >>exact/unary */
 /* y = f(x), and dx by a rule from g and the slope, all three being gradckpt.h's; `at`: x, or y
  * where the slope needs it. o: the N attributes that these take. */
 template <auto F, int N = 0> struct Unary {
@@ -1393,15 +1397,16 @@ template <class F> void map_forward(const gckpt_call *call, F f)
     map(call, f, call->in[0].data, NULL, call->out, gckpti_elements(&call->shape), 0);
 }
 
-#define UNARY_WITH(name, n, value, deriv, rule, at)                                                  \
+#define UNARY_WITH(name, n, value, deriv, rule, at)                                                \
     void name##_forward(const gckpt_call *call)                                                    \
     {                                                                                              \
         map_forward(call, by_attributes<Unary<value, n>>(call));                                   \
     }                                                                                              \
     void name##_backward(const gckpt_call *call)                                                   \
     {                                                                                              \
-        map_gradient(call, call->in[0], by_attributes<UnaryGrad<deriv, gckpti_put_##rule, n>>(call),   \
-                     at, call->grad_out);                                                          \
+        map_gradient(call, call->in[0],                                                            \
+                     by_attributes<UnaryGrad<deriv, gckpti_put_##rule, n>>(call), at,              \
+                     call->grad_out);                                                              \
     }
 #define UNARY(name, rule, at) UNARY_WITH(name, 0, gckpti_##name, gckpti_##name##_deriv, rule, at)
 UNARY(relu, masked, call->out)
@@ -1699,7 +1704,7 @@ void combine(const gckpt_call *call, const Axes<int64_t> &x, F f, float *d, cons
             four = four && (repeated || x.step[t][k] % 4 == 0);
     }
 #define COMBINE(N, I)                                                                              \
-    RUN_EACH(call, (combine_kernel<N, I, F>), n / N, axes_in<I>(x, N), f, d, a, b, self, n / N,     \
+    RUN_EACH(call, (combine_kernel<N, I, F>), n / N, axes_in<I>(x, N), f, d, a, b, self, n / N,    \
              accumulate)
     if (four && fits_int32(x))
         COMBINE(4, uint32_t);
@@ -1928,7 +1933,8 @@ void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *
         combine(call, x, BinaryGradient{ rule, 1.0f }, in->grad, call->grad_out, other, self,
                 in->accumulate);
     } else if (other) {
-        combine(call, x, Binary{ MUL, 1.0f }, in->grad, call->grad_out, other, NULL, in->accumulate);
+        combine(call, x, Binary{ MUL, 1.0f }, in->grad, call->grad_out, other, NULL,
+                in->accumulate);
     } else {
         map_gradient(call, *in, Scale<gckpti_put_product>{ sign }, call->grad_out, NULL);
     }
@@ -1998,8 +2004,8 @@ void where_backward(const gckpt_call *call)
 
 /* >>exact/shapes */
 /* d = s, or d += s, for s / by: axes with step[0] of d and step[1] of s. */
-void copy_axes(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s, float divisor,
-               int accumulate)
+void copy_axes(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s,
+               float divisor, int accumulate)
 {
     combine(call, x, Binary{ DIVIDE, divisor }, d, s, NULL, NULL, accumulate);
 }
@@ -2270,7 +2276,7 @@ template <bool MEAN> void reduce(const gckpt_call *call, bool backward)
 BOTH_PASSES(sum, reduce<false>)
 BOTH_PASSES(mean, reduce<true>)
 
-/* >>exact/greatest */
+/* >>exact/max */
 /* ---- max, argmax: the first element that no other is greater than, or the first NaN ---- */
 /* Whether v, number k, comes before another one; at < 0: there is none. */
 __device__ bool is_better(float v, int32_t k, float best, int32_t at)
@@ -2446,8 +2452,8 @@ struct Rotation {
 
 /* rotary: the table (T,R/2,2) of cosines and sines, a thread a pair; from position `first` on, and
  * with `now` further. */
-__global__ void rotary_table_kernel(float *table, uint64_t first, const StepParams *params, Rotation rotation,
-                                    int64_t t, int half)
+__global__ void rotary_table_kernel(float *table, uint64_t first, const StepParams *params,
+                                    Rotation rotation, int64_t t, int half)
 {
     uint64_t begin = first + (params ? (uint64_t)params->position : 0);
     for (EACH(at, t * half)) {
@@ -2515,7 +2521,7 @@ void rotary_by(const gckpt_call *call, bool backward)
         memcpy(rotation.frequency, listed, (size_t)half * sizeof *listed);
     RUN_EACH(call, rotary_table_kernel, t * half, table, (uint64_t)o->position,
              call->training ? NULL : params_of(call), rotation, t, (int)half);
-#define ROTATE(N)                                                                                    \
+#define ROTATE(N)                                                                                  \
     RUN_EACH(call, rotary_kernel<N>, n / N, x, y, table, n / N, t, o->heads, (int)half / N,        \
              (int)d, backward && in.accumulate)
     if (aligned(x) && aligned(y) && aligned(table) && half % 8 == 0 && d % 8 == 0)
@@ -2526,7 +2532,7 @@ void rotary_by(const gckpt_call *call, bool backward)
 }
 BOTH_PASSES(rotary, rotary_by)
 
-/* >>exact/errors */
+/* >>exact/element_losses */
 enum { CHAIN_ROWS = 1024 }; /* of rows at a time */
 
 /* The sum of losses is one binary64 chain over rows (5e): thread 0 adds, the other warps fetch what
@@ -2589,8 +2595,9 @@ struct ByLossScale {
 };
 
 /* ---- losses of elements, which may have targets, weights; sum_loss backward has no data ---- */
-__global__ void loss_grads_kernel(gckpti_element_loss e, float *dx, float *dy, const StepParams *params,
-                                       int64_t n, int x_accumulate, int y_accumulate)
+__global__ void loss_grads_kernel(gckpti_element_loss e, float *dx, float *dy,
+                                  const StepParams *params, int64_t n, int x_accumulate,
+                                  int y_accumulate)
 {
     for (EACH(i, n)) {
         float w = gckpti_element_weight(&e, i), x = e.x ? e.x[i] : 0.0f;
@@ -2677,7 +2684,8 @@ struct Product {
 /* all: rows of C for A, columns for B. */
 Operand operand_of(const gckpti_operand *x, int64_t all, int64_t k, int mixed)
 {
-    int64_t size = x->bf16 ? 2 : 4, along = x->k_stride < x->stride, stride = along ? x->k_stride : x->stride;
+    int64_t size = x->bf16 ? 2 : 4, along = x->k_stride < x->stride,
+            stride = along ? x->k_stride : x->stride;
     int64_t pitch = along ? x->stride : x->k_stride, count = along ? k : all;
     const char *base = x->bf16 ? (const char *)x->bf16 : (const char *)x->f32;
     int flags = (along ? ALONG : 0) | (x->bf16 ? NARROW : 0);
@@ -3185,7 +3193,7 @@ void linear_by(const gckpt_call *call, bool backward)
 }
 BOTH_PASSES(linear, linear_by)
 
-/* >>exact/windows */
+/* >>exact/conv */
 #ifndef GCKPT_NO_IMAGES
 /* ---- conv2d and its transpose: products with a matrix that is never made ----
  * m results (places of all rows; of dw taps and channels) of some columns are chains of k links:
@@ -3351,9 +3359,8 @@ template <bool DW, int BM, int THREADS> struct PatchLoader {
     }
     __device__ __forceinline__ void put(float *to) const
     {
-        UNROLL for (int i = 0; i < EACH; i++)
-            to[(DW ? p + i * (THREADS / BM) : p) * (BM + 4) + (DW ? r : r + i * (THREADS / CONV_K))] =
-                v[i];
+        UNROLL for (int i = 0; i < EACH; i++) to[(DW ? p + i * (THREADS / BM) : p) * (BM + 4) +
+                                                 (DW ? r : r + i * (THREADS / CONV_K))] = v[i];
     }
 };
 
@@ -3841,14 +3848,14 @@ void layernorm_by(const gckpt_call *call, bool backward)
     float *saved = (float *)call->saved;
     const Sum gain = sum_of(call, o->gain);
     if (!backward)
-        RUN_ROWS(call, norm_forward_kernel, rows, o->center, gckpti_norm_epsilon(o), x->data, gain_data,
-                 o->bias ? call->in[o->bias].data : NULL, call->out, saved, rows, n);
+        RUN_ROWS(call, norm_forward_kernel, rows, o->center, gckpti_norm_epsilon(o), x->data,
+                 gain_data, o->bias ? call->in[o->bias].data : NULL, call->out, saved, rows, n);
     else
         column_sums(call, NormTerms{ {}, o->center, x->data, saved, g, wanted(gain.at), n }, gain,
                     sum_of(call, o->bias), rows, n);
     if (backward && x->grad)
-        RUN_ROWS(call, norm_backward_kernel, rows, o->center, x->data, gain_data, saved, g, x->grad, rows, n,
-                 x->accumulate);
+        RUN_ROWS(call, norm_backward_kernel, rows, o->center, x->data, gain_data, saved, g, x->grad,
+                 rows, n, x->accumulate);
 }
 BOTH_PASSES(layernorm, layernorm_by)
 
@@ -4002,7 +4009,8 @@ void groupnorm_backward(const gckpt_call *call)
     float *sums = (float *)call->workspace, *more = sums + s.images * s.channels;
     float *a = more + s.images * s.channels, *b = a + s.images * s.groups;
     const float unbiased = s.n > 1 ? s.n / (s.n - 1) : 1.0f;
-    const ImageTerms stats = { {}, saved, saved + s.channels, s.channels, unbiased, (float)call->rows };
+    const ImageTerms stats = { {},         saved,    saved + s.channels,
+                               s.channels, unbiased, (float)call->rows };
     if (!o->groups)
         column_sums(call, stats, sum_of(call, 1), sum_of(call, 2), 1, s.channels);
     if (s.to || (o->gain && call->in[o->gain].grad)) /* else x and aux need not be there */
@@ -4102,7 +4110,8 @@ template <int GATES> __global__ void cells_backward_kernel(const __grid_constant
         const float top = s.g[u.out] + (last ? 0.0f : s.d[i]);
         s.before[u.before] = h;
         if (GATES == 3) {
-            const float da = gate_backward(s, u.at + 2 * n, top * (1.0f - z), gckpti_tanh_deriv(new_gate));
+            const float da =
+                gate_backward(s, u.at + 2 * n, top * (1.0f - z), gckpti_tanh_deriv(new_gate));
             gate_backward(s, u.at, da * o, gckpti_sigmoid_deriv(r));
             gate_backward(s, u.at + n, top * (h - new_gate), gckpti_sigmoid_deriv(z));
             s.da[u.at + 2 * n] = da * r;
@@ -4149,7 +4158,8 @@ template <int GATES> void cells_forward(const gckpt_call *call, const gckpti_seq
 template <int GATES> void cells_backward(const gckpt_call *call, const gckpti_sequence &q, Cells s)
 {
     const int64_t n = s.rows * s.units, terms = s.rows * s.steps;
-    s.d = (float *)call->workspace, s.e = s.d + n, s.da = s.e + n, s.before = s.da + terms * q.gates;
+    s.d = (float *)call->workspace, s.e = s.d + n, s.da = s.e + n,
+    s.before = s.da + terms * q.gates;
     const gckpti_operand wh = { q.wh->data, NULL, q.gates, 1, 0, NULL };
     for (s.t = s.steps; s.t-- > 0;) {
         RUN(call, cells_backward_kernel<GATES>, blocks_for(n, 128), 128, 0, s);
@@ -4363,7 +4373,7 @@ void cross_entropy_by(const gckpt_call *call, bool backward)
 }
 BOTH_PASSES(cross_entropy, cross_entropy_by)
 
-/* >>exact/head */
+/* >>exact/linear_loss */
 /* ---- linear_cross_entropy: gckpti_run_linear_cross_entropy, on blocks of rows whose logits of some
  * classes are there at a time. 2048 x 4096 are 32 MiB, most of which stays in an H200's L2, and 512
  * tiles of 128 x 128 for its 132 multiprocessors. ---- */
@@ -4605,8 +4615,8 @@ __device__ bool is_visible(int lag, int window) { return (unsigned)lag < (unsign
 /* o: the next links of chains over keys, of this thread's rows: p_j v_j, j = 0..keys-1; row i has
  * none of keys beyond i + sight, or before the window that ends there. */
 template <int R, int N, bool MIXED>
-__device__ void sum_over_keys(float (&o)[R][N], const float *p, const float *v, int keys, int visible,
-                              int window)
+__device__ void sum_over_keys(float (&o)[R][N], const float *p, const float *v, int keys,
+                              int visible, int window)
 {
     constexpr int ROW = 16 * N + 4, STEP = TILE / R, PAIR = 1 + MIXED; /* even and odd place */
     const int row = (int)threadIdx.x / 16;
@@ -4693,8 +4703,8 @@ __device__ void init_rows(float (&o)[R][N], const float *x, const Attention &a, 
 
 /* Stores it. */
 template <int R, int N, int STEP>
-__device__ void store_rows(const float (&o)[R][N], float *x, const Attention &a, int first, int rows,
-                         int e0)
+__device__ void store_rows(const float (&o)[R][N], float *x, const Attention &a, int first,
+                           int rows, int e0)
 {
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < N; n += 4)
     {
@@ -4794,7 +4804,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
         }
         __syncthreads();
-        const int ahead = first + at_position(a.keys).ahead - j0; /* anew: a register less in dots */
+        const int ahead =
+            first + at_position(a.keys).ahead - j0; /* anew: a register less in dots */
         if (a.cap > 0.0f)
             cap_scores<R>(x, a, p);
         UNROLLED(r, R) {
@@ -5061,7 +5072,8 @@ void attention_by(const gckpt_call *call, bool)
         for (int i = 0; i < 3; i++)
             a.accumulate[i] = call->in[i].grad && call->in[i].accumulate;
     }
-    a.aligned = a.d % 4 == 0 && aligned(a.q, a.k, a.v) && aligned(a.g, a.out, a.dq) && aligned(a.dk, a.dv);
+    a.aligned =
+        a.d % 4 == 0 && aligned(a.q, a.k, a.v) && aligned(a.g, a.out, a.dq) && aligned(a.dk, a.dv);
     const int64_t queries = shape->d[0] * a.heads * a.t;
     if (a.dq || a.dk)
         RUN_ROWS(call, attention_delta_kernel, queries, grad_out_of(call), value_out_of(call),
@@ -5179,7 +5191,7 @@ __global__ void fast_delta_kernel(Values g, Values out, float *delta, int64_t n,
     }
 }
 
-/* >>fast/ends */
+/* >>fast/epilogue */
 /* ---- products: c (m,n) = a (m,k) b (k,n), from bias, from what c holds, or from 0 ----
  * Lines of a matrix are along k (a: rows, b: columns), or across it (a: columns, b: rows; a line
  * for each link). */
@@ -5378,7 +5390,8 @@ __device__ inline void mma_write_fused(const MmaProduct &p, int i0, int j0, cons
 
 /* Elements go where they are wanted; bf16 by way of the room of the factors, `tiles`. */
 template <int size, Epilogue epilogue, int DOWN, int ACROSS>
-__device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS][4], uint16_t *tiles)
+__device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS][4],
+                                    uint16_t *tiles)
 {
     static_assert(size <= STAGES * BK, "room for two tiles of c");
     const MmaCoords<size> at(p, gckpti_block_index(), gckpti_thread_index());
@@ -5387,8 +5400,8 @@ __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS
     if (writes_bf16) {
         __syncthreads(); /* nobody reads factors any more */
         if (p.fusion.op > GELU)
-            stage_tile<size, size, 128, Swizzled<size>, false>(p.fusion.other, at.i0, p.m, at.j0, p.n,
-                                                               tiles + size * size);
+            stage_tile<size, size, 128, Swizzled<size>, false>(p.fusion.other, at.i0, p.m, at.j0,
+                                                               p.n, tiles + size * size);
     }
     UNROLL for (int y = 0; y < 2 * DOWN; y++)
     {
@@ -5615,7 +5628,8 @@ void mma_product(const gckpt_call *call, const MmaProduct &p, int a_along, int b
 struct DeferredMma {
     MmaProduct p;
     int a_along, b_along;
-    const uint16_t *overlap_x; /* a factor of the twin, with as many elements as c has; NULL: none */
+    const uint16_t
+        *overlap_x; /* a factor of the twin, with as many elements as c has; NULL: none */
 } deferred_mma[sizeof devices / sizeof *devices];
 
 /* With factors of lines without gaps. */
@@ -5814,7 +5828,8 @@ void linear_backward(const gckpt_call *original)
     const Matrix<uint16_t> g = matrix(operand(call, workspace, grad_out_of(call), s.m * s.n), s.n);
     const uint16_t *overlap_x = NULL;
     if (wanted(in[1])) {
-        const Matrix<uint16_t> x = matrix(operand(call, workspace, value_of(in[0]), s.m * s.k), s.k);
+        const Matrix<uint16_t> x =
+            matrix(operand(call, workspace, value_of(in[0]), s.m * s.k), s.k);
         const MmaProduct dw =
             transposed ? mma_of(s.n, s.k, s.m, g, x, NONE, in[1].accumulate, grad_of(in[1]))
                        : mma_of(s.k, s.n, s.m, x, g, NONE, in[1].accumulate, grad_of(in[1]));
@@ -5889,7 +5904,8 @@ template <int D, int n>
 __device__ inline void stage_head(const MmaAttention &p, const uint16_t *x, int b, int h, int first,
                                   int lines, int end, uint16_t *tile)
 {
-    const Matrix<uint16_t> m = { x + ((int64_t)b * lines) * p.c + (int64_t)h * p.d, p.c, p.aligned };
+    const Matrix<uint16_t> m = { x + ((int64_t)b * lines) * p.c + (int64_t)h * p.d, p.c,
+                                 p.aligned };
     stage_tile<n, D, 128, Swizzled<D>, false>(m, first, end, 0, p.d, tile);
 }
 
@@ -5964,8 +5980,8 @@ __device__ inline void add_product(const float s[n][4], const uint16_t *b, float
         if (FROM ? edge > 15 : edge < -15)
             continue;
         const bool cut = FROM ? edge > -15 : edge < 15;
-        uint32_t left[4] = { bf16_pair(s0[0], s0[1]), bf16_pair(s0[2], s0[3]), bf16_pair(s1[0], s1[1]),
-                             bf16_pair(s1[2], s1[3]) };
+        uint32_t left[4] = { bf16_pair(s0[0], s0[1]), bf16_pair(s0[2], s0[3]),
+                             bf16_pair(s1[0], s1[1]), bf16_pair(s1[2], s1[3]) };
         uint32_t right[4];
 #pragma unroll
         for (int x = 0; x < D / 8; x += 2) {
@@ -6089,8 +6105,8 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
 
 /* s becomes p = exp(s scale - aux), d, which is dp, becomes p (dp - delta) scale, of one element;
  * not `here`: 0. */
-__device__ inline void softmax_grad(const MmaAttention &p, float saved, float delta, int here, float *s,
-                             float *d)
+__device__ inline void softmax_grad(const MmaAttention &p, float saved, float delta, int here,
+                                    float *s, float *d)
 {
     *s = here ? exp2_of((*s * p.scale - saved) * LOG2E) : 0.0f;
     *d = here ? *s * (*d - delta) * p.scale : 0.0f;
@@ -6237,8 +6253,8 @@ MmaAttention attention_of(const gckpt_call *call, Workspace &workspace, bool bac
     p.saved = (float *)call->saved;
     p.out = out_of(call);
     p.dq = grad_of(in[0]), p.dk = grad_of(in[1]), p.dv = grad_of(in[2]);
-    p.aligned = p.d % 8 == 0 && aligned(p.q, p.k, p.v) && aligned(p.g) && aligned(p.out) && aligned(p.dq) &&
-             aligned(p.dk) && aligned(p.dv);
+    p.aligned = p.d % 8 == 0 && aligned(p.q, p.k, p.v) && aligned(p.g) && aligned(p.out) &&
+                aligned(p.dq) && aligned(p.dk) && aligned(p.dv);
     return p;
 }
 
@@ -6317,8 +6333,8 @@ enum { LOSS_ROWS = 4096, LOSS_CLASSES = 4096 }; /* forward: four times the rows 
 
 /* Adds the groups of a chunk of classes, one after the other, a thread a row. */
 __global__ void loss_rows_kernel(const float *parts, int groups, const int32_t *target,
-                                 RowLoss *state, float *saved, float *losses, int64_t rows, int begin,
-                                 int end)
+                                 RowLoss *state, float *saved, float *losses, int64_t rows,
+                                 int begin, int end)
 {
     for (EACH(r, rows)) {
         float max = begin ? -INFINITY : state[r].max, sum = begin ? 0.0f : state[r].sum;
@@ -6502,7 +6518,7 @@ template <class F> void map_grad(const gckpt_call *call, F f, const Values &at)
     }                                                                                              \
     void name##_backward(const gckpt_call *call)                                                   \
     {                                                                                              \
-        map_grad(call, UnaryGrad<gckpti_##name##_deriv, put>(), at);                                   \
+        map_grad(call, UnaryGrad<gckpti_##name##_deriv, put>(), at);                               \
     }
 using ::dropout_backward, ::dropout_forward, ::rotary_backward, ::rotary_forward; /* take bf16 */
 UNARY(gelu_erf, put_product, value_of(call->in[0]))
@@ -6611,7 +6627,8 @@ void mul_backward(const gckpt_call *call)
     combine_backward(call, 0, Both<times>(), value_of(call->in[1]));
     combine_backward(call, 1, Both<times>(), value_of(call->in[0]));
 }
-gckpt_result add_workspace(gckpt_call *call) /* the second may be repeated: the last axes of the first */
+gckpt_result add_workspace(
+    gckpt_call *call) /* the second may be repeated: the last axes of the first */
 {
     const gckpt_shape *a = &call->shape, *b = &call->in[1].shape;
     bool last = b->n < a->n && gckpti_same_shape(&call->in[0].shape, a) &&
@@ -6862,17 +6879,17 @@ gckpt_kernel find(void *, const gckpt_op *op, gckpt_kind kind)
 }
 
 /* Of GCKPT_BF16_FAST: those that need room, tie splits or decline shapes; all. */
-#define FAST_WORKSPACES(X)                                                                              \
+#define FAST_WORKSPACES(X)                                                                         \
     X(linear) X(attention) X(linear_cross_entropy) X(add) X(sub) X(mul) X(layernorm) X(rmsnorm)
 #define FAST_OPS(X)                                                                                \
-    FAST_WORKSPACES(X) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(slice)         \
-    X(rotary) X(dropout)
+    FAST_WORKSPACES(X)                                                                             \
+    X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(slice) X(rotary) X(dropout)
 
 gckpt_kernel find_fast(void *, const gckpt_op *op, gckpt_kind kind)
 {
 #define X(which)                                                                                   \
     if (is_op(op, #which))                                                                         \
-        return kind == GCKPT_FORWARD ? locked_no_flush<fast::which##_forward>                         \
+        return kind == GCKPT_FORWARD ? locked_no_flush<fast::which##_forward>                      \
                                      : locked_no_flush<fast::which##_backward>;
     FAST_OPS(X)
 #undef X
@@ -6890,7 +6907,8 @@ gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)
         call->workspace_forward = call->workspace_backward = 0;
 #ifndef GCKPT_NO_IMAGES
     if (is_op(op, "groupnorm") || is_op(op, "batchnorm"))
-        call->workspace_forward = call->workspace_backward = sizeof(float) * (size_t)channel_workspace(call);
+        call->workspace_forward = call->workspace_backward =
+            sizeof(float) * (size_t)channel_workspace(call);
 #endif
 #ifndef GCKPT_NO_RECURRENT
     if (is_op(op, "gru") || is_op(op, "lstm")) {
@@ -6904,8 +6922,9 @@ gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)
         int64_t rows = classes ? gckpti_rows(&call->in[0].shape) : loss_rows(call);
         call->workspace_forward = (size_t)rows * sizeof(float);
         if (call->inputs == 3) /* and, for each weight, of those behind it */
-            call->workspace_backward = sizeof(float) * (size_t)(gckpti_elements(&call->in[2].shape) +
-                                                           (classes ? rows : 0));
+            call->workspace_backward =
+                sizeof(float) *
+                (size_t)(gckpti_elements(&call->in[2].shape) + (classes ? rows : 0));
     }
     if (is_op(op, "embed") || is_op(op, "gather"))
         call->workspace_backward =
@@ -7088,10 +7107,36 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
         return NULL;
     static int at_exit = atexit(close_all);
     (void)at_exit;
-    d->backend = { "cuda", d, 1, 0, allocate, release<cudaFree>, copy_in, copy_out, copy, workspace,
-                   find, fill, Locked<add>::run, Locked<convert>::run, update, finish, replay, end_capture,
-                   discard_captures, memory_hint, find_fast, host_get, release<cudaFreeHost>, copy_async, wait_copies,
-                   Locked<nonfinite>::run, Locked<dequantise>::run, wait_copies_until, use_comm_queue, wait_comm_queue };
+    d->backend = { "cuda",
+                   d,
+                   1,
+                   0,
+                   allocate,
+                   release<cudaFree>,
+                   copy_in,
+                   copy_out,
+                   copy,
+                   workspace,
+                   find,
+                   fill,
+                   Locked<add>::run,
+                   Locked<convert>::run,
+                   update,
+                   finish,
+                   replay,
+                   end_capture,
+                   discard_captures,
+                   memory_hint,
+                   find_fast,
+                   host_get,
+                   release<cudaFreeHost>,
+                   copy_async,
+                   wait_copies,
+                   Locked<nonfinite>::run,
+                   Locked<dequantise>::run,
+                   wait_copies_until,
+                   use_comm_queue,
+                   wait_comm_queue };
     d->ready = 1;
     return &d->backend;
 }

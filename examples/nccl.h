@@ -104,7 +104,8 @@ static inline int nccl_ranks_done(void *user)
 {
     nccl_ranks *m = (nccl_ranks *)user;
     int status = nccl_ranks_query(m->comm, m->done_event);
-    if (status > 0 && m->incoming_bytes > 0 && cudaMemcpy(m->host_target, m->incoming, m->incoming_bytes, cudaMemcpyDeviceToHost))
+    if (status > 0 && m->incoming_bytes > 0 &&
+        cudaMemcpy(m->host_target, m->incoming, m->incoming_bytes, cudaMemcpyDeviceToHost))
         status = -1;
     return status;
 }

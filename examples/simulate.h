@@ -56,7 +56,13 @@ typedef struct {
 } simulate_exchange;
 /* Bytes of a meeting, in which ranks tell each other what failed or must be alike; of a loss's sum
  * and count, and the rows; bytes of memory that an element's update touches: norm and AdamW. */
-enum { SIMULATE_PENDING = 8, SIMULATE_LEVELS = 31, SIMULATE_AGREE_BYTES = 320, SIMULATE_TOTAL_BYTES = 32, SIMULATE_UPDATE_BYTES = 36 };
+enum {
+    SIMULATE_PENDING = 8,
+    SIMULATE_LEVELS = 31,
+    SIMULATE_AGREE_BYTES = 320,
+    SIMULATE_TOTAL_BYTES = 32,
+    SIMULATE_UPDATE_BYTES = 36
+};
 
 /* ---- what is exchanged ----------------------------------------------------------------------- */
 static inline int64_t simulate_blocks(int64_t elements)

@@ -219,12 +219,12 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
  * no digits back. External ones become the store's own. Pointers to values and state of before are
  * no longer valid; plans made before are refused, and steps that are under way are over. */
 GCKPT_API gckpt_result gckpt_store_quantise(gckpt_store *store, const char *pattern,
-                                        gckpt_storage storage);
+                                            gckpt_storage storage);
 /* gckpt_store_external of a packed parameter: values as `storage` says, aligned to their size (I4's
  * blocks need not be), scales of I8's rows (else NULL). */
 GCKPT_API gckpt_result gckpt_store_external_quantised(gckpt_store *store, const char *name,
-                                                   gckpt_shape shape, gckpt_storage storage,
-                                                   const void *values, const float *scales);
+                                                      gckpt_shape shape, gckpt_storage storage,
+                                                      const void *values, const float *scales);
 #endif
 
 /* Parameters are numbered 0, 1, ... in creation order. */
@@ -237,7 +237,7 @@ typedef struct {
     int frozen;
     float lr_scale, decay_scale;
     gckpt_storage storage; /* not F32: values is NULL, */
-    const void *quantised;    /* and they are here, */
+    const void *quantised; /* and they are here, */
     const float *scales;   /* I8: with a scale for each row; else NULL */
     /* What this rank updates, and has the state of (gckpt_store_ranks): all, or the blocks of its
      * share; with GCKPT_SHARD_VALUES `values` are those `count` elements alone. */
@@ -497,8 +497,8 @@ GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base);
 typedef struct {
     int heads;
     float base;     /* 0: 10000 */
-    int64_t position;  /* position of the first row, as of gckpt_rotary_at */
-    int64_t columns; /* so many columns R of each head, from its first on, are turned as pairs
+    int64_t position; /* position of the first row, as of gckpt_rotary_at */
+    int64_t columns;  /* so many columns R of each head, from its first on, are turned as pairs
                      * (i, i + R/2); the others pass. Even; 0: all */
     const float *frequencies; /* R/2 <= 512 angles a position, radians, 0 and more, which are copied
                                * (Llama 3's, linear or YaRN's scaling); NULL: base^(-2i/R) */
@@ -706,7 +706,7 @@ typedef struct {
     const int32_t *index; /* the same for i32 tensors */
     float *grad;          /* backward: where this input's gradient goes; NULL: not wanted */
     int accumulate;       /* 1: add to what grad holds (or start chains from it); 0: store */
-    float *compensation;           /* GCKPT_SUMS: what grad's sums are rounded by; NULL: nothing is summed */
+    float *compensation;  /* GCKPT_SUMS: what grad's sums are rounded by; NULL: nothing is summed */
     gckpt_shape shape;
     /* GCKPT_TAKES_BF16 and find_fast, in bf16 plans: where values are, gradients go, instead */
     const uint16_t *bf16;
@@ -719,15 +719,16 @@ struct gckpt_call {
     gckpt_shape shape;     /* of the output */
     float *out;            /* forward: NULL where nobody reads it; backward: when in needs */
     const float *grad_out; /* backward: the output's gradient; NULL for losses */
-    void *saved;             /* what forward leaves for backward; forward: NULL when not wanted */
-    void *workspace;            /* scratch for this instruction only */
+    void *saved;           /* what forward leaves for backward; forward: NULL when not wanted */
+    void *workspace;       /* scratch for this instruction only */
     const void *attributes;
     /* set by shape(): */
     size_t saved_bytes, workspace_forward, workspace_backward;
     int mixes_rows; /* moves the batch axis or combines rows: splits are no longer exact */
-    int64_t elements_per_count;   /* losses without i32 inputs: elements of input 0 that count as one; 0: 1 */
+    int64_t
+        elements_per_count; /* losses without i32 inputs: elements of input 0 that count as one; 0: 1 */
     /* set for kernels: */
-    int64_t first_row;      /* first row of this micro-batch in the step's batch */
+    int64_t first_row; /* first row of this micro-batch in the step's batch */
     int64_t rows;     /* rows in this micro-batch; functions of parameters: row 0, rows 1 */
     int64_t position; /* gckpt_position; 0 without caches */
     uint64_t seed, step;
@@ -742,7 +743,7 @@ struct gckpt_call {
     double *loss_sum; /* losses, forward: add the sum and count here; NULL in a recompute */
     int64_t *loss_count;
     float loss_scale;    /* losses, backward: the gradient of the sum */
-    const void *quantised;  /* private: the parameter that is read as it is stored */
+    const void *quantised; /* private: the parameter that is read as it is stored */
     const void *runner;  /* private: how threads are started */
     const void *kernels; /* private: those of an instruction set */
     void *backend;       /* its context (gckpt_backend); NULL: the processor */
@@ -751,7 +752,7 @@ struct gckpt_call {
 /* What an input's gradient reads (needs): */
 #define GCKPT_IN(i) (1u << (i))
 #define GCKPT_OUT   (1u << 8)
-#define GCKPT_SAVED   (1u << 9)
+#define GCKPT_SAVED (1u << 9)
 /* besides: its gradient sums over rows (bias, gain, broadcasting). Where `low` is given (as many
  * floats as grad, +0 at first), set grad to +0 if it does not accumulate, then add each
  * contribution x by gckpt_sum_add(&grad[k], &low[k], x): rows do not cost accuracy. */
@@ -763,7 +764,7 @@ struct gckpt_call {
 /* flags: */
 #define GCKPT_INPLACE(i) (1u << (i)) /* out may be the same bytes as input i (elementwise) */
 /* the gradient of input i is grad_out itself when shapes agree: grad == grad_out: nothing to do */
-#define GCKPT_PASSES_GRAD(i)    (1u << (8 + (i)))
+#define GCKPT_PASSES_GRAD(i) (1u << (8 + (i)))
 #define GCKPT_INPLACE_GRAD (1u << 16) /* in[0].grad may be the bytes of grad_out (elementwise) */
 /* A (sum, count) loss; shape() leaves shape.n = 0. Beside other losses of a plan it must count the
  * elements of input 0 (or as shape() says by `unit`: rows) or, with i32 inputs, those of the last
@@ -879,10 +880,10 @@ typedef enum {
     GCKPT_FORWARD,
     GCKPT_BACKWARD,
     GCKPT_UPDATE,
-    GCKPT_OFFLOAD, /* copies what the forward before it left to slower memory */
-    GCKPT_RELOAD,  /* and back, to wherever there is room then */
-    GCKPT_REDUCE,  /* leaves' sums of a gradient are added up, of this rank and of all ranks */
-    GCKPT_OFFLOAD_DONE     /* what is being offloaded keeps its bytes until here (desc.offload_beside) */
+    GCKPT_OFFLOAD,     /* copies what the forward before it left to slower memory */
+    GCKPT_RELOAD,      /* and back, to wherever there is room then */
+    GCKPT_REDUCE,      /* leaves' sums of a gradient are added up, of this rank and of all ranks */
+    GCKPT_OFFLOAD_DONE /* what is being offloaded keeps its bytes until here (desc.offload_beside) */
 } gckpt_kind;
 typedef struct {
     gckpt_kind kind;
@@ -898,7 +899,7 @@ typedef struct {
     /* most rows of one step, no fewer than the graph's; 0: the graph's own (one micro-batch) */
     int64_t batch;
     gckpt_optimiser optimiser; /* of what is trained; 0: AdamW */
-    int custom_state;             /* GCKPT_CUSTOM_OPTIMISER: floats of state per element, 0..4 */
+    int custom_state;          /* GCKPT_CUSTOM_OPTIMISER: floats of state per element, 0..4 */
     /* update parameters as soon as gradients are complete: 0, 1; gckpt_fit: GCKPT_IF_USEFUL */
     int update_in_backward;
     /* 1: what runs is the graph as it was built; 0: AUTO, OPTIMAL, frontiers and gckpt_fit choose
@@ -979,7 +980,7 @@ GCKPT_API void gckpt_plan_free(const gckpt_plan *plan); /* executors go on witho
 /* parameters + state + caches + copies + step arena */
 GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan);
 GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan); /* the step arena alone */
-GCKPT_API size_t gckpt_plan_peak(const gckpt_plan *plan); /* greatest sum of live arena bytes */
+GCKPT_API size_t gckpt_plan_peak(const gckpt_plan *plan);  /* greatest sum of live arena bytes */
 enum {
     GCKPT_BYTES_PARAMETERS,
     GCKPT_BYTES_STATE,
@@ -988,10 +989,10 @@ enum {
     GCKPT_BYTES_WORKSPACE,
     GCKPT_BYTES_TABLES,
     GCKPT_BYTES_CACHES,
-    GCKPT_BYTES_COPIES,   /* of parameters (desc.bf16_weights) */
-    GCKPT_BYTES_REDUCTION,     /* arena: sums of leaves that wait, what comes from another rank */
-    GCKPT_BYTES_GATHERED, /* arena: values of sharded parameters, whole */
-    GCKPT_BYTES_PADDING,  /* contained in the others: what a rank holds above 1 / ranks of what is
+    GCKPT_BYTES_COPIES,    /* of parameters (desc.bf16_weights) */
+    GCKPT_BYTES_REDUCTION, /* arena: sums of leaves that wait, what comes from another rank */
+    GCKPT_BYTES_GATHERED,  /* arena: values of sharded parameters, whole */
+    GCKPT_BYTES_PADDING,   /* contained in the others: what a rank holds above 1 / ranks of what is
                              sharded */
     GCKPT_BYTES_KINDS
 };
@@ -1027,7 +1028,8 @@ GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan);  /* of a micro-batch 
 GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan); /* of a step, at most */
 /* How many rows of a step of `rows` rows (INFERENCE: of a call) a rank is to be fed, the first
  * being number *first (may be NULL); all of them when there is one rank. */
-GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *plan, int64_t rows, int rank, int64_t *first);
+GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *plan, int64_t rows, int rank,
+                                       int64_t *first);
 GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan); /* 1: updates in the backward */
 GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan); /* what AUTO chose */
 GCKPT_API const char *gckpt_mode_name(gckpt_mode mode);       /* "store-all" */
@@ -1038,7 +1040,7 @@ GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instr
 typedef struct {
     uint64_t cost; /* gckpt_cost; 0 for an update or a reduce */
     size_t live;   /* bytes of the arena that are in use while it runs */
-    int recompute;     /* 1: a forward that has run before, a recompute */
+    int recompute; /* 1: a forward that has run before, a recompute */
     size_t moved;  /* bytes that an offload or a reload copies */
     int once;      /* 1: runs once a step; 0: for each micro-batch */
 } gckpt_usage;
@@ -1050,11 +1052,11 @@ GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op);
  * instruction add up to its live bytes (gckpt_plan_usage); no two live ones overlap. */
 typedef enum {
     GCKPT_BUFFER_VALUE,
-    GCKPT_BUFFER_SAVED,                /* what a forward keeps for its backward */
+    GCKPT_BUFFER_SAVED,              /* what a forward keeps for its backward */
     GCKPT_BUFFER_GRADIENT,           /* of an activation */
     GCKPT_BUFFER_PARAMETER_GRADIENT, /* of a parameter, or of what depends on parameters only */
     GCKPT_BUFFER_WORKSPACE,          /* of one instruction */
-    GCKPT_BUFFER_REDUCTION                /* a leaf's sum that waits, or room for another rank's */
+    GCKPT_BUFFER_REDUCTION           /* a leaf's sum that waits, or room for another rank's */
 } gckpt_buffer_kind;
 typedef struct {
     int start, end;      /* first and last instruction; the plan's length: after all of them */
@@ -1126,7 +1128,7 @@ enum { GCKPT_IF_USEFUL = 2 }; /* update_in_backward, of gckpt_fit: it may be cho
 typedef int (*gckpt_build_fn)(gckpt_graph *graph, int64_t rows, gckpt_term *terms, void *user);
 /* Fills the costs of a graph that build has just made, e.g. by gckpt_calibrate. */
 typedef gckpt_result (*gckpt_measure_fn)(gckpt_graph *graph, const gckpt_term *terms, int count,
-                                      gckpt_cost *costs, int cost_count, void *user);
+                                         gckpt_cost *costs, int cost_count, void *user);
 /* The plan with the least gckpt_plan_step_cost, among those of all micro-batch sizes (and update
  * rules, with GCKPT_IF_USEFUL) that fit desc.budget; then the one with fewer bytes, then with more
  * rows. measure NULL: by the costs of the model, the same plan on every machine. A graph that mixes
@@ -1237,7 +1239,8 @@ typedef struct {
     int write_back; /* 1: what was divided is to stand in `gradient` after this, 0: the sum */
     float *squares; /* square sums, by block; NULL: not wanted */
     int update;     /* 0: no; what follows is unused */
-    const uint32_t *skip_flag; /* nothing is updated if it finds something but 0 here; NULL: it does */
+    const uint32_t
+        *skip_flag; /* nothing is updated if it finds something but 0 here; NULL: it does */
     gckpt_optimiser optimiser;
     float *values, *state[4];
     float momentum;
@@ -1387,7 +1390,7 @@ typedef struct {
 } gckpt_progress;
 
 /* Debug aids, off in plain use; each costs time, none changes the result: */
-#define GCKPT_DEBUG_POISON     1u /* fill what is dead with NaN after its last use */
+#define GCKPT_DEBUG_POISON    1u /* fill what is dead with NaN after its last use */
 #define GCKPT_DEBUG_RECOMPUTE 2u /* hash values when first computed and again; E_DATA: the op */
 #define GCKPT_DEBUG_MEASURE   4u /* paint the arena before the first 2 steps, see what they touch */
 #define GCKPT_DEBUG_PLAIN     8u /* plain kernels only */
@@ -1578,7 +1581,8 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report);
 GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                         int64_t rows, const gckpt_hyper *hyper);
 GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report);
-GCKPT_API gckpt_instruction gckpt_next_instruction(const gckpt_exec *exec); /* run_some's next; id -1: none */
+GCKPT_API gckpt_instruction
+gckpt_next_instruction(const gckpt_exec *exec); /* run_some's next; id -1: none */
 /* Gradients and nothing else: as gckpt_step, but for the update: parameters, state and step stay,
  * bit for bit; masks of dropout are those of the step that would come next. Gradients are had by
  * gckpt_fetch and gckpt_collect; not for plans that update in the backward (E_ARG). */
@@ -1680,10 +1684,12 @@ typedef struct {
 typedef struct {
     double (*clock)(void *user); /* a clock that starts anywhere */
     void *user;
-    gckpt_profile_entry *entries; /* `count` of them, the plan's length; all 0 at first, as what follows is */
+    gckpt_profile_entry
+        *entries; /* `count` of them, the plan's length; all 0 at first, as what follows is */
     int count;
     int64_t steps;
-    double total_seconds; /* seconds of the calls; beside the instructions': checks, feeds, the norm */
+    double
+        total_seconds; /* seconds of the calls; beside the instructions': checks, feeds, the norm */
     gckpt_report report; /* of the last one */
 } gckpt_profile;
 /* A gckpt_step (hyper NULL: gckpt_forward) that adds what it takes to `profile`. Results, weights

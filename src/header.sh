@@ -1,11 +1,11 @@
 #!/bin/sh
-# Puts a file together from those of a folder, in the order of its ORDER:
+# Puts a file together from those of a folder, in the order of its MANIFEST:
 #     sh src/header.sh src > gradckpt.h
 #     sh src/header.sh src/cuda > gradckpt_cuda.cu
-# What has an ORDER of its own within the folder is none of it.
+# What has an MANIFEST of its own within the folder is none of it.
 #
-# A line of ORDER is a file with its budget of lines and, in the third column, the condition that the whole file
-# stands under (- : none; rooms: it is for compiling the files by themselves, and left out here), or a folder
+# A line of MANIFEST is a file with its budget of lines and, in the third column, the condition that the whole file
+# stands under (- : none; separate: it is for compiling the files by themselves, and left out here), or a folder
 # ("plan/") with words for the table of contents. Left out are, too, what the files include of each other
 # (#include "..." but "gradckpt.h", #pragma once) and what stands under #ifdef GCKPTI_SEPARATE_TU; each file is marked by its
 # name (>>).
@@ -14,18 +14,18 @@
 # Says what is wrong and fails: a file that is missing, listed twice or not listed, or not under its condition; a
 # function or table of file scope (static, GCKPTI_FN, GCKPTI_DATA) that has a body in two files.
 dir=$1
-[ -f "$dir/ORDER" ] || { echo "src/header.sh: $dir has no ORDER: sh src/header.sh src > gradckpt.h" >&2; exit 1; }
+[ -f "$dir/MANIFEST" ] || { echo "src/header.sh: $dir has no MANIFEST: sh src/header.sh src > gradckpt.h" >&2; exit 1; }
 {
-    find "$dir"/* -type d -exec test -f '{}/ORDER' ';' -prune -o \
+    find "$dir"/* -type d -exec test -f '{}/MANIFEST' ';' -prune -o \
         '(' -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' ')' -print | sed "s,^$dir/,/ ," | sort
-    sed 's/^/+ /' "$dir/ORDER"
+    sed 's/^/+ /' "$dir/MANIFEST"
 } | awk -v dir="$dir" '
     function wrong(text) { print "src/header.sh: " text > "/dev/stderr"; bad = 1 }
-    # The name of a file that is no door (num/num.h) and holds what others do not (own.h).
-    function room(file,    at, door) {
+    # The name of a file that is no door (num/num.h) and holds what others do not (internal.h).
+    function stem(file,    at, door) {
         split(file, at, /[\/.]/)
         door = at[2] == at[1] && at[3] ~ /^(h|cuh)$/
-        return index(file, "/") && !door && at[2] !~ /^(own|config)$/ ? at[2] : ""
+        return index(file, "/") && !door && at[2] !~ /^(internal|config)$/ ? at[2] : ""
     }
     function put(line) { text[++lines] = line; count[part]++ }
     # Private macros that are defined, in order.
@@ -59,19 +59,19 @@ dir=$1
             home[name] = file
         name = ""
     }
-    function place(file, condition,    line, rooms, depth, blank) {
+    function place(file, condition,    line, separate, depth, blank) {
         blank = 1 # none at the beginning, and no two
         name = ""
-        if (room(file) != "" && !marked[part, room(file)]++)
-            put("/* >>" part "/" room(file) " */")
+        if (stem(file) != "" && !marked[part, stem(file)]++)
+            put("/* >>" part "/" stem(file) " */")
         while ((getline line < (dir "/" file)) > 0) {
             if (condition != "" && line ~ /^#if/) {
                 if (line != condition)
-                    wrong(dir "/" file " does not begin with " condition ", as ORDER says")
+                    wrong(dir "/" file " does not begin with " condition ", as MANIFEST says")
                 condition = ""
             }
             if (line == "#ifdef GCKPTI_SEPARATE_TU" || line == "#ifndef GCKPTI_SEPARATE_TU") {
-                rooms = line
+                separate = line
                 depth = 0
                 continue
             }
@@ -82,9 +82,9 @@ dir=$1
                 instead = 1
             else if (line ~ /^#endif/ && depth < part_at)
                 instead = part_at = 0
-            if (rooms != "" && depth < 0)
-                rooms = ""
-            else if (rooms != "#ifdef GCKPTI_SEPARATE_TU" && (line !~ /^#include "|^#pragma once$/ || line == "#include \"gradckpt.h\"") && !(blank && line == "")) {
+            if (separate != "" && depth < 0)
+                separate = ""
+            else if (separate != "#ifdef GCKPTI_SEPARATE_TU" && (line !~ /^#include "|^#pragma once$/ || line == "#include \"gradckpt.h\"") && !(blank && line == "")) {
                 look(line, file)
                 note_macro(line)
                 if (line == "@undef@")
@@ -95,7 +95,7 @@ dir=$1
             }
         }
         if (condition != "")
-            wrong(dir "/" file " does not begin with " condition ", as ORDER says")
+            wrong(dir "/" file " does not begin with " condition ", as MANIFEST says")
         if (!blank)
             put("")
         close(dir "/" file)
@@ -108,14 +108,14 @@ dir=$1
         sub(/^\+ *[^ ]+ */, "", words[part])
         next
     }
-    listed[$2]++ { wrong(dir "/ORDER lists " $2 " twice"); next }
-    !($2 in there) && system("test -f " dir "/" $2) { wrong(dir "/ORDER lists " $2 ", which is not there"); next }
-    $4 == "rooms" { next }
+    listed[$2]++ { wrong(dir "/MANIFEST lists " $2 " twice"); next }
+    !($2 in there) && system("test -f " dir "/" $2) { wrong(dir "/MANIFEST lists " $2 ", which is not there"); next }
+    $4 == "separate" { next }
     {
         if (!index($2, "/"))
             part = ""
-        else if (index(rooms_of[part] " ", " " room($2) " ") == 0)
-            rooms_of[part] = rooms_of[part] " " room($2)
+        else if (index(files_of[part] " ", " " stem($2) " ") == 0)
+            files_of[part] = files_of[part] " " stem($2)
         condition = ""
         for (i = 4; i <= NF && $4 != "-"; i++)
             condition = condition (i > 4 ? " " : "") $i
@@ -125,7 +125,7 @@ dir=$1
         for (i = 1; i <= n; i++) {
             row = "     >>" folders[i]
             printf " *%-16s %-74s%6d\n", row, words[folders[i]], count[folders[i]]
-            m = split(rooms_of[folders[i]], file, " ")
+            m = split(files_of[folders[i]], file, " ")
             row = ""
             for (k = 1; k <= m; k++) {
                 if (length(row) + length(file[k]) > 74) {
@@ -141,7 +141,7 @@ dir=$1
     END {
         for (file in there)
             if (!listed[file])
-                wrong(dir "/" file " is not in " dir "/ORDER")
+                wrong(dir "/" file " is not in " dir "/MANIFEST")
         while (text[lines] == "")
             lines--
         for (i = 1; i <= lines && !bad; i++)

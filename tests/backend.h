@@ -7,9 +7,9 @@
 #include <setjmp.h>
 #include <sys/mman.h>
 
-#include "store/own.h"
+#include "store/internal.h"
 #include "ops/ops.h"
-#include "cpu/own.h"
+#include "cpu/internal.h"
 #include "check.h"
 
 enum { DEVICE_BYTES = 64 << 20, DEVICE_BLOCKS = 256 };

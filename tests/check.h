@@ -3,8 +3,8 @@
  *   CHECK(condition);                        counts one check; prints file, line and text when it fails
  *   CHECK_MSG(condition, "fmt", ...);        the same, with a message of your own
  *   return check_report("name");             prints "name: N passed, N failed"; the exit status
- *   for (.. check_tries(n) ..)               the number of random tries to make of n: a ninth; TRIES=third, TRIES=all
- *   if (check_share(i, n))                   true for every n-th case i of a sweep; for all of them with TRIES
+ *   for (.. check_tries(n) ..)               the number of random tries to make of n: a ninth; ITERATIONS=third, ITERATIONS=all
+ *   if (check_share(i, n))                   true for every n-th case i of a sweep; for all of them with ITERATIONS
  *   check_seed()                             the first random seed: the environment's SEED, or 1
  */
 #ifndef TESTS_CHECK_H
@@ -59,17 +59,17 @@ static inline unsigned check_seed(void)
     return seed && *seed ? (unsigned)strtoul(seed, NULL, 10) & 0xfffffu : 1;
 }
 
-/* Returns how many of n random tries to make: a ninth (make test), a third with TRIES=third (make check) or all
- * of them with TRIES=all (make check-all). Cases that are listed are not tries. */
+/* Returns how many of n random tries to make: a ninth (make test), a third with ITERATIONS=third (make check) or all
+ * of them with ITERATIONS=all (make check-all). Cases that are listed are not tries. */
 static inline int check_iterations(int n)
 {
-    const char *iterations = getenv("TRIES");
+    const char *iterations = getenv("ITERATIONS");
     const int of = !iterations || !*iterations ? 9 : strcmp(iterations, "all") == 0 ? 1 : 3;
     return (n + of - 1) / of;
 }
 
 /* Returns nonzero if case i of a sweep is run: every n-th one, beginning at one that the seed chooses, so that
- * successive commits run all of them; with TRIES set (make check) every case. */
+ * successive commits run all of them; with ITERATIONS set (make check) every case. */
 static inline int check_sampled(unsigned i, unsigned n)
 {
     return check_iterations(9) > 1 || (i + check_seed()) % n == 0;

@@ -7,7 +7,7 @@
 #     sh tests/check_all.sh NAME...      some; `sh tests/check_all.sh list` names all
 #
 # The last table compares the time of each check with its budget in tests/budgets (tests/times.sh). A check above 1.3
-# times its budget fails. Most checks compute the golden hash (tests/whole/test_hash.c), so a pass also means equal bits.
+# times its budget fails. Most checks compute the golden hash (tests/integration/test_hash.c), so a pass also means equal bits.
 #
 # make check omits what a commit cannot have changed. A check that reads only some folders is skipped when these folders
 # are as they were at the commit that tests/last_full names, the last at which make check-all passed (skip_unless_changed).
@@ -49,7 +49,7 @@ can()
     return $result
 }
 
-floors=$(awk 'sub("/$", "", $1) { printf "%s%s", bar, $1; bar = "|" }' src/ORDER)
+floors=$(awk 'sub("/$", "", $1) { printf "%s%s", bar, $1; bar = "|" }' src/MANIFEST)
 looks_inside()          # does one of these tests include doors of src/?
 {
     grep -qE "^#include \"(($floors)/|backend.h)" "$@"
@@ -117,7 +117,7 @@ object()
 plain="${CC:-cc} -std=gnu99 -O2"
 plain_object()
 {
-    object "plain-$(echo "${CC:-cc}" | tr -c 'A-Za-z0-9\n' _)" $plain $W -DGCKPTI_WHOLE -include tests/compile/whole.c
+    object "plain-$(echo "${CC:-cc}" | tr -c 'A-Za-z0-9\n' _)" $plain $W -DGCKPTI_WHOLE -include tests/compile/unused.c
 }
 
 # linked OUTPUT source options...: a program of public names, linked with the object that checks share
@@ -144,13 +144,13 @@ debug_object()
     object debug-gcc gcc -std=gnu99 -O0 -fno-pic $W "$@"
 }
 
-# rooms NAME compiler options...: $B/rooms-NAME/rooms.a, the files of src/ each compiled so; once, whoever asks first.
+# libsrc NAME compiler options...: $B/libsrc-NAME/libsrc.a, the files of src/ each compiled so; once, whoever asks first.
 # Where level=-O1 -O2 is for those that compute.
 level=-O2
-rooms()
+libsrc()
 {
-    at=$B/rooms-$1
-    rooms=$at/rooms.a
+    at=$B/libsrc-$1
+    libsrc=$at/libsrc.a
     compiler=$2
     shift 2
     mkdir -p "$at"
@@ -158,9 +158,9 @@ rooms()
         ! have flock || flock 9
         depends=
         [ "$compiler" != tcc ] || depends=DEPENDS= # which it cannot tell
-        MAKEFLAGS= make -s -j"$JOBS" AT="$at" CC="$compiler" CFLAGS="$*" $depends LEVEL=$level WARNINGS=-w OPENMP= "$rooms"
+        MAKEFLAGS= make -s -j"$JOBS" OBJ_DIR="$at" CC="$compiler" CFLAGS="$*" $depends OPT_LEVEL=$level WARNINGS=-w OPENMP= "$libsrc"
     ) 9> "$at.lock" || return 1
-    case $* in *--target=wasm*) rooms=$(echo "$at"/src/*/*.o) ;; esac # ar makes no index of these
+    case $* in *--target=wasm*) libsrc=$(echo "$at"/src/*/*.o) ;; esac # ar makes no index of these
 }
 
 # hash OUTPUT compiler options...: the golden hash with that build of the header
@@ -168,12 +168,12 @@ hash()
 {
     out=$B/$1
     shift
-    "$@" -DGRADCKPT_IMPLEMENTATION -I. -Itests tests/whole/test_hash.c -o "$out" && $run "$out"
+    "$@" -DGRADCKPT_IMPLEMENTATION -I. -Itests tests/integration/test_hash.c -o "$out" && $run "$out"
 }
 
 tests=$(ls tests/*/test_*.c | grep -v '^tests/cuda/')
 # tests_with OUTPUT compiler options...: all tests, or $tests, built so, run by $run. Where one of them looks inside, all are
-# linked with the rooms of that name, or of the name $shared: $lib; else with the header's object. $some: what is given to
+# linked with the libsrc of that name, or of the name $shared: $lib; else with the header's object. $some: what is given to
 # tests that try some of their cases, as in "kernels:10 offload:1,100".
 some=kernels:10
 shared=
@@ -183,12 +183,12 @@ tests_with()
     lib=${shared:-$1}
     shift
     if [ -n "$shared" ] || looks_inside $tests; then
-        rooms "$lib" "$@" && lib=$rooms
+        libsrc "$lib" "$@" && lib=$libsrc
     else
         object "$lib" "$@" && lib=$object
     fi || return 1
     plan_check=$B/$(basename "$lib")-plan_check.o
-    case $lib in */rooms.a) plan_check=${lib%.a}-plan_check.o ;; esac
+    case $lib in */libsrc.a) plan_check=${lib%.a}-plan_check.o ;; esac
     (
         ! have flock || flock 9
         [ "$plan_check" -nt gradckpt.h ] ||
@@ -310,7 +310,7 @@ run_check()
             text=$(size "$object" | awk 'NR == 2 { print $1 }')
             echo "$text bytes"
             [ "$text" -le 1500000 ] || { echo "more than 1,500,000"; return 1; }
-            $plain -O0 -no-pie -I. -Itests -DGRADCKPT_IMPLEMENTED tests/whole/test_hash.c "$object" -lm -o $B/debug && $B/debug ||
+            $plain -O0 -no-pie -I. -Itests -DGRADCKPT_IMPLEMENTED tests/integration/test_hash.c "$object" -lm -o $B/debug && $B/debug ||
                 return 1
             [ "$(uname -m)" = x86_64 ] || continue
             have=               # every instruction set of the processor: one with wrong bits would be missing
@@ -338,8 +338,8 @@ run_check()
         need "$compiler"
         can "$compiler" "$@" || skip "$compiler $* does not build here"
         level=-O1
-        rooms "$name-rooms" "$compiler" -std=gnu99 "$@" &&
-            "$compiler" -std=gnu99 "$@" -I. -Isrc -Itests tests/cpu/test_kernels.c "$rooms" -lm -lpthread -o "$B/$name" ||
+        libsrc "$name-libsrc" "$compiler" -std=gnu99 "$@" &&
+            "$compiler" -std=gnu99 "$@" -I. -Isrc -Itests tests/cpu/test_kernels.c "$libsrc" -lm -lpthread -o "$B/$name" ||
             return 1
         case " $* " in
         *" -O0 "*) "$B/$name" 10 ;;
@@ -351,16 +351,16 @@ run_check()
             skip "this processor has them: make test runs the real instructions"
         can gcc -Werror -include tests/cpu/avx512.h || skip "no gcc for it"
         emulated="gcc -std=gnu99 -O1 -w -Wno-psabi -include tests/cpu/avx512.h -I. -Isrc -Itests"
-        rooms wide $plain &&
+        libsrc wide $plain &&
             $emulated -DGCKPTI_ISA=3 -c src/kernels/all.c -o $B/$1-kernels.o &&
             $emulated -c src/cpu/kernels.c -o $B/$1-choice.o || return 1
         objdump -d $B/$1-kernels.o | grep -q ymm && ! objdump -d $B/$1-kernels.o | grep -q zmm || return 1
-        for test in "cpu/test_kernels.c 10" "cpu/test_bf16.c quick" "cpu/test_amx.c quick" whole/test_hash.c \
+        for test in "cpu/test_kernels.c 10" "cpu/test_bf16.c quick" "cpu/test_amx.c quick" integration/test_hash.c \
             store/test_pack.c ops/test_special.c ops/test_user_ops.c num/test_numerics.c; do
             echo "== $test"
             what=
             case $test in *amx*) ;; *) what="$B/$1-kernels.o $B/$1-choice.o" ;; esac # amx has its own
-            $emulated -DGRADCKPT_IMPLEMENTED "tests/${test% *}" $what "$rooms" -lm -lpthread -o $B/$1 &&
+            $emulated -DGRADCKPT_IMPLEMENTED "tests/${test% *}" $what "$libsrc" -lm -lpthread -o $B/$1 &&
                 $B/$1 $(echo "$test " | cut -d ' ' -f 2) > $B/$1.txt || { cat $B/$1.txt; return 1; }
             cat $B/$1.txt
             case $test in
@@ -389,7 +389,7 @@ run_check()
             [ "$CHECK_ALL" ] || [ $((turn % 3)) -eq 0 ] || continue
             case " $tests $(test_of plan) " in *" $test "*) ;; *) tests="$tests $test" ;; esac
         done
-        export TRIES=$([ "$CHECK_ALL" ] && echo all || echo third)
+        export ITERATIONS=$([ "$CHECK_ALL" ] && echo all || echo third)
         shared=wide
         tests_with "$1" $plain ;;
     # ---- other processors, emulated: the golden hash, numerics, files, failing allocations; files exchanged ----
@@ -414,7 +414,7 @@ run_check()
             some=hash:quick ;;
         esac
         tests_with "$@" -O1 || return 1
-        linked "$1-plans" tests/whole/test_hash.c && "$B/$1-plans" plans > "$B/$1-plans.txt" &&
+        linked "$1-plans" tests/integration/test_hash.c && "$B/$1-plans" plans > "$B/$1-plans.txt" &&
             "$emulator" "$B/$1-test_hash.exe" plans | cmp - "$B/$1-plans.txt" || return 1
         # plans made here run there: as a constant and as a file; the machines write the same of both
         firmware="-ffp-contract=off -I. -I$B tests/firmware"
@@ -484,23 +484,23 @@ END
         ${CC:-cc} -O1 -I. tests/compile/static_a.c tests/compile/static_b.c -o $B/$1 && $B/$1 ;;
     include-c-and-cxx)      # the implementation in C, its users in C++
         need "${CXX:-c++}"
-        plain_object && ${CXX:-c++} -std=c++11 -O1 -I. -Itests -DGRADCKPT_IMPLEMENTED -x c++ tests/whole/test_hash.c \
+        plain_object && ${CXX:-c++} -std=c++11 -O1 -I. -Itests -DGRADCKPT_IMPLEMENTED -x c++ tests/integration/test_hash.c \
             -x none "$object" -o $B/$1 && $B/$1 ;;
     include-renamed)        # the header includes itself: under another name it needs GRADCKPT_FILE
         rm -rf $B/$1
         mkdir -p $B/$1
         cp gradckpt.h $B/$1/renamed.h
         echo '#include "renamed.h"' > $B/$1/bare.c
-        sed 's/"gradckpt.h"/"renamed.h"/' tests/whole/test_hash.c > $B/$1/hash.c
+        sed 's/"gradckpt.h"/"renamed.h"/' tests/integration/test_hash.c > $B/$1/hash.c
         implementation="${CC:-cc} -std=gnu99 -O1 -DGRADCKPT_IMPLEMENTATION -I$B/$1 -Itests"
         $implementation '-DGRADCKPT_FILE="renamed.h"' $B/$1/hash.c -o $B/$1/hash && $B/$1/hash &&
             $implementation -DGCKPT_NO_FAST $B/$1/hash.c -o $B/$1/hash && $B/$1/hash &&
             ${CC:-cc} -fsyntax-only $B/$1/bare.c || return 1
         ! $implementation -fsyntax-only $B/$1/hash.c 2> $B/$1/said.txt &&
             grep '#error.*define GRADCKPT_FILE' $B/$1/said.txt ;;
-    parts)                  # each part left out compiles; three sets train (docs/parts.md). make check-all: all train
+    features)                  # each part left out compiles; three sets train (docs/parts.md). make check-all: all train
         need gcc nm size
-        plain_object && sh tests/compile/parts.sh check "$object" ;;
+        plain_object && sh tests/compile/features.sh check "$object" ;;
     # ---- symbols and macros ----
     symbols)                # exported names, no writable data, what it links to; static; what a device must bring
         need gcc nm
@@ -534,7 +534,7 @@ END
             { ! have nm || ! nm $B/$1 | grep -E ' U (malloc|realloc|calloc|free|fopen|fwrite)(@|$)'; } ;;
     firmware)               # what make test does, and a device whose functions stand open: which are linked?
         skip_unless_changed $device
-        plain_object && LINKED="$plain -DGRADCKPT_IMPLEMENTED -I. $object" WHOLE=1 sh tests/firmware/test_firmware.sh ;;
+        plain_object && LINKED="$plain -DGRADCKPT_IMPLEMENTED -I. $object" ALL_PROGRAMS=1 sh tests/firmware/test_firmware.sh ;;
     firmware-wide)          # make test does some of it
         WIDE=1 sh tests/firmware/test_firmware.sh ;;
     firmware-clang)
@@ -546,11 +546,11 @@ END
         plain_object && LINKED="${CC:-cc} -O1 -I. -DGRADCKPT_IMPLEMENTED $object" BOARDS="$boards" LEVELS="${CHECK_ALL:+O2 O3}" \
             sh tests/firmware/test_mcu.sh ;;
     power)                  # make test cuts off each operation in one of four ways
-        ${CC:-cc} -std=gnu99 -O1 -DGCKPT_STATIC -I. -Itests tests/examples/test_power.c -lm -o "$B/$1" && "$B/$1" all ;;
+        ${CC:-cc} -std=gnu99 -O1 -DGCKPT_STATIC -I. -Itests tests/examples/test_power_cut.c -lm -o "$B/$1" && "$B/$1" all ;;
     fast-math-refused)      # not compiled, or not run, or the same bits
         for c in gcc clang; do
             have $c || continue
-            if $c -O1 -ffast-math -DGCKPT_NO_FAST -DGRADCKPT_IMPLEMENTATION -I. -Itests tests/whole/test_hash.c -o $B/$1 2> /dev/null; then
+            if $c -O1 -ffast-math -DGCKPT_NO_FAST -DGRADCKPT_IMPLEMENTATION -I. -Itests tests/integration/test_hash.c -o $B/$1 2> /dev/null; then
                 $B/$1 > $B/$1.txt 2>&1 || grep 'self-test' $B/$1.txt || return 1
             fi
         done ;;
@@ -587,15 +587,15 @@ END
         c=gcc
         can gcc -fsanitize=thread || c=clang
         can $c -fsanitize=thread || skip "no thread sanitizer"
-        rooms tsan $c -std=gnu99 -O1 -g -fsanitize=thread &&
-            $c -std=gnu99 -O1 -g -fsanitize=thread -DGRADCKPT_IMPLEMENTED -I. tests/compile/two_contexts.c "$rooms" \
+        libsrc tsan $c -std=gnu99 -O1 -g -fsanitize=thread &&
+            $c -std=gnu99 -O1 -g -fsanitize=thread -DGRADCKPT_IMPLEMENTED -I. tests/compile/two_contexts.c "$libsrc" \
                 -lm -lpthread -o $B/$1 && $B/$1 ;;
     tsan-teams)             # how threads claim items; OpenMP's own barriers are beyond the sanitizer
         c=gcc
         can gcc -fsanitize=thread || c=clang
         can $c -fsanitize=thread || skip "no thread sanitizer"
-        rooms tsan $c -std=gnu99 -O1 -g -fsanitize=thread &&
-            $c -std=gnu99 -O1 -g -fsanitize=thread -I. -Isrc -Itests tests/cpu/test_threads.c "$rooms" -lm -lpthread \
+        libsrc tsan $c -std=gnu99 -O1 -g -fsanitize=thread &&
+            $c -std=gnu99 -O1 -g -fsanitize=thread -I. -Isrc -Itests tests/cpu/test_threads.c "$libsrc" -lm -lpthread \
                 -o $B/$1 && $B/$1 5000 ;;
     tsan-ranks)             # threads as ranks: what one has under way another may not touch
         c=gcc
@@ -613,9 +613,9 @@ END
         plain_object && sh tests/contract/contract.sh "$object" "$(all_or_third 200)" $SEED ;;
     scripts)                # tests that are scripts: every case, of which make test has a part
         need make
-        one_make -s build/rooms.o examples || return 1
-        for script in house/test_house examples/test_small examples/test_course examples/test_docs examples/test_programs; do
-            TRIES=third LINKED="$plain -ffp-contract=off -Ibuild/api -I. -DGRADCKPT_IMPLEMENTED build/rooms.o -fopenmp" \
+        one_make -s build/libsrc.o examples || return 1
+        for script in layout/test_layout examples/test_small examples/test_course examples/test_docs examples/test_programs; do
+            ITERATIONS=third LINKED="$plain -ffp-contract=off -Ibuild/api -I. -DGRADCKPT_IMPLEMENTED build/libsrc.o -fopenmp" \
                 sh tests/$script.sh || return 1
         done ;;
     power-cut | power-cut-fat | power-cut-wide)     # blocks of real file systems; root
@@ -625,7 +625,7 @@ END
         [ "$1" != power-cut-wide ] || { tries=1000; fs=; }
         need python3
         plain_object && LINKED="${CC:-cc} -O1 -std=gnu99 -I. -DGRADCKPT_IMPLEMENTED $object" \
-            sh tests/power/power.sh $tries $fs ;;
+            sh tests/power_cut/power_cut.sh $tries $fs ;;
     long | long-wide)       # lives of 50 steps, threads, clocks, ranks; a million steps
         steps=20000
         [ "$1" = long ] || steps=1000000
@@ -657,12 +657,12 @@ END
         need mpicc mpicxx mpirun make
         for c in gcc clang; do
             have $c || continue
-            for p in "examples/gpt.c -DGPT_MPI" "examples/accumulation.c -DACCUMULATION_MPI" tests/ranks/mpi_engine.c \
+            for p in "examples/gpt.c -DGPT_MPI" "examples/accumulation.c -DACCUMULATION_MPI" tests/ranks/mpi_transport.c \
                 tests/ranks/mpi_predict.c tests/bench/scaling.c; do
                 OMPI_CC=$c mpicc -std=gnu99 $W -Itests -Wstrict-prototypes -DGRADCKPT_IMPLEMENTED -c -o $B/$1.o $p || return 1
             done
         done
-        mpicxx -std=c++11 -x c++ -DOMPI_SKIP_MPICXX $W -Itests -DGRADCKPT_IMPLEMENTED -fsyntax-only tests/ranks/mpi_engine.c || return 1
+        mpicxx -std=c++11 -x c++ -DOMPI_SKIP_MPICXX $W -Itests -DGRADCKPT_IMPLEMENTED -fsyntax-only tests/ranks/mpi_transport.c || return 1
         one_make -s mpi-programs && sh tests/ranks/test_mpi.sh ;;
     nccl)                   # examples/nccl.h compiles in both languages, and links; it is not run
         need nvcc
@@ -732,9 +732,9 @@ END
             linked openblas-dir/own examples/gpt.c || return 1
         blas="$plain -w -DGCKPT_OPENBLAS -I. -Isrc -Itests -DGRADCKPT_IMPLEMENTED"
         # shellcheck disable=SC2086
-        rooms wide $plain && $blas -c src/cpu/products.c -o $dir/products.o $flags &&
+        libsrc wide $plain && $blas -c src/cpu/products.c -o $dir/products.o $flags &&
             $blas -c src/cpu/calls.c -o $dir/calls.o $flags &&
-            $blas tests/ops/test_user_ops.c $dir/products.o $dir/calls.o "$rooms" $flags -lm -lpthread -o $dir/user_ops &&
+            $blas tests/ops/test_user_ops.c $dir/products.o $dir/calls.o "$libsrc" $flags -lm -lpthread -o $dir/user_ops &&
             $dir/user_ops || return 1
         for mode in store-all memory-poor sqrt; do
             $dir/blas --steps 20 --eval-every 0 --checkpoint $mode --json $dir/$mode.json > /dev/null 2>&1 || return 1
@@ -774,10 +774,10 @@ END
         need g++ make
         g++ -std=c++17 -O1 -ffp-contract=off -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SLOT_BYTES=4096 -DGCKPT_CUDA_WIDE=64 -I. \
             -include tests/cuda/cuda_shim.h -x c++ -c gradckpt_cuda.cu -o $B/$1.o || return 1
-        rooms cuda-indexes-rooms gcc -std=gnu99 -O1 || return 1
+        libsrc cuda-indexes-libsrc gcc -std=gnu99 -O1 || return 1
         for test in cuda_elementwise cuda_rows cuda_images cuda_golden; do
             gcc -std=gnu99 -O1 -DGRADCKPT_IMPLEMENTED -DGCKPT_CUDA_SHIM -I. -Isrc -Itests -c "tests/cuda/$test.c" \
-                -o $B/$1-t.o && g++ $B/$1-t.o $B/$1.o "$rooms" -o $B/$1-t -lm -pthread && $B/$1-t || return 1
+                -o $B/$1-t.o && g++ $B/$1-t.o $B/$1.o "$libsrc" -o $B/$1-t -lm -pthread && $B/$1-t || return 1
         done ;;
     cuda-asan | cuda-asan-wide) # a part of its tests, by the commit; the latter: all of them, and undefined behaviour
         need g++ make
@@ -791,19 +791,19 @@ END
         fi
         g++ -std=c++17 -O1 -ffp-contract=off $a -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SLOT_BYTES=4096 -I. \
             -include tests/cuda/cuda_shim.h -x c++ -c gradckpt_cuda.cu -o $B/$1.o || return 1
-        rooms asan-ubsan-gcc gcc $asan || return 1
+        libsrc asan-ubsan-gcc gcc $asan || return 1
         for test in $some; do
             echo "== $test"
             gcc $asan -DGRADCKPT_IMPLEMENTED -DGCKPT_CUDA_SHIM -I. -Isrc -Itests -c "tests/cuda/$test.c" \
                 -o $B/$1-t.o &&
-                g++ $a -fsanitize=undefined $B/$1-t.o $B/$1.o "$rooms" -lm -lpthread -o "$B/$1-$test" &&
+                g++ $a -fsanitize=undefined $B/$1-t.o $B/$1.o "$libsrc" -lm -lpthread -o "$B/$1-$test" &&
                 ASAN_OPTIONS=detect_leaks=0 CUDA_SHIM_SCHEDULE=2 CUDA_SHIM_LAZY=1 "$B/$1-$test" 1 1 || return 1
         done
         [ "$1" = cuda-asan-wide ] || return 0
-        g++ -std=c++17 -O1 $a -DGCKPT_CUDA_SHIM -I. -Itests/cuda -include tests/cuda/cuda_shim.h -c tests/cuda/nccl_engine.cpp \
+        g++ -std=c++17 -O1 $a -DGCKPT_CUDA_SHIM -I. -Itests/cuda -include tests/cuda/cuda_shim.h -c tests/cuda/nccl_transport.cpp \
             -o $B/$1-e.o &&
             gcc $asan -DGRADCKPT_IMPLEMENTED -DGCKPT_CUDA_SHIM -I. -Itests -c tests/cuda/nccl_ranks.c -o $B/$1-t.o &&
-            g++ $a $B/$1-t.o $B/$1-e.o $B/$1.o "$rooms" -lm -lpthread -o $B/$1-nccl &&
+            g++ $a $B/$1-t.o $B/$1-e.o $B/$1.o "$libsrc" -lm -lpthread -o $B/$1-nccl &&
             ASAN_OPTIONS=detect_leaks=0 CUDA_SHIM_LAZY=1 $B/$1-nccl ;;
     cuda-refused)           # what rounds otherwise (as by nvcc without -fmad=false) is no backend
         need g++
@@ -811,9 +811,9 @@ END
         sed 's/near \* near - far/gckpti_fma(near, near, -far)/' gradckpt_cuda.cu > $B/$1.cu
         ! cmp -s gradckpt_cuda.cu $B/$1.cu || return 1
         g++ -std=c++17 -O0 -DGCKPT_CUDA_SHIM -I. -include tests/cuda/cuda_shim.h -x c++ -c $B/$1.cu -o $B/$1.o &&
-            rooms wide $plain &&
+            libsrc wide $plain &&
             gcc -std=gnu99 -O0 -DGCKPT_CUDA_SHIM -I. -Isrc -Itests -c tests/cuda/test_cuda.c -o $B/$1-t.o &&
-            g++ $B/$1-t.o $B/$1.o "$rooms" -lm -lpthread -o $B/$1 || return 1
+            g++ $B/$1-t.o $B/$1.o "$libsrc" -lm -lpthread -o $B/$1 || return 1
         ! $B/$1 > $B/$1.txt &&
             grep 'self-test: products and sums are contracted; compile gradckpt_cuda.cu by nvcc -fmad=false' $B/$1.txt ;;
     cuda-nvcc-*)            # no warning; no spills in products, convolutions, cells and attention; every operation of exact mode is .rn
@@ -841,7 +841,7 @@ END
         nvcc -O3 -std=c++17 -fmad=false -arch=sm_80 -ptx gradckpt_cuda.cu -o $B/$1.ptx &&
             g++ -std=c++17 -O1 -ffp-contract=off $(grep -qsw fma /proc/cpuinfo && echo -mfma) -DGCKPT_CUDA_SHIM \
                 -DGCKPT_CUDA_SLOT_BYTES=4096 -DGCKPT_CUDA_WIDE=512 -I. -include tests/cuda/cuda_shim.h -x c++ \
-                -c gradckpt_cuda.cu -o $B/$1.o && rooms wide $plain || return 1
+                -c gradckpt_cuda.cu -o $B/$1.o && libsrc wide $plain || return 1
         runs=
         for test in test_cuda cuda_elementwise cuda_rows cuda_products cuda_images cuda_fast; do
             at=$B/$1-$test
@@ -850,16 +850,16 @@ END
             rm -rf "$at.dump"
             mkdir -p "$at.dump"
             gcc -std=gnu99 -O1 -DGCKPT_CUDA_SHIM -I. -Isrc -Itests -c "tests/cuda/$test.c" -o "$at.o" &&
-                g++ "$at.o" $B/$1.o "$rooms" -o "$at" -lm -pthread && GCKPT_SHIM_DUMP=$at.dump "$at" $seed 4 || return 1
+                g++ "$at.o" $B/$1.o "$libsrc" -o "$at" -lm -pthread && GCKPT_SHIM_DUMP=$at.dump "$at" $seed 4 || return 1
             runs="$runs $at $at.dump"
         done
         python3 tests/cuda/ptx/check.py $B/$1.ptx $runs || return 1
         rm -rf $B/$1-*.dump ;;
-    house)                  # gradckpt.h, gradckpt_cuda.cu are what src/ gives; budgets, doors; <= 100 columns, no tabs
-        sh tests/house/house.sh src gradckpt.h && sh tests/house/house.sh src/cuda gradckpt_cuda.cu &&
+    layout)                  # gradckpt.h, gradckpt_cuda.cu are what src/ gives; budgets, doors; <= 100 columns, no tabs
+        sh tests/layout/layout.sh src gradckpt.h && sh tests/layout/layout.sh src/cuda gradckpt_cuda.cu &&
             ! grep -n -E '^.{101,}' gradckpt.h gradckpt_cuda.cu &&
             ! grep -n "$(printf '\t')" gradckpt.h gradckpt_cuda.cu || return 1
-        [ -f build/rooms.a ] || return 0    # after make test: an edit of one file compiles that file
+        [ -f build/libsrc.a ] || return 0    # after make test: an edit of one file compiles that file
         one_make -s programs && touch src/plan/place.c && one_make V=1 programs > $B/$1.txt || return 1
         test "$(grep -c -e ' -c -o ' $B/$1.txt)" -eq 1 && grep -q -e '-c -o build/src/plan/place.o ' $B/$1.txt ;;
     *)
@@ -877,7 +877,7 @@ debug hash-gcc,-O3,-funroll-loops,-ffp-contract=fast hash-gcc,-O2,-DGCKPT_NO_FAS
 hash-gcc,-Os,-DGCKPT_NO_STDIO,-DNDEBUG hash-clang,-O2,-mfma,-ffp-contract=fast hash-g++,-std=c++11,-O1
 include-alone include-renamed include-two-units include-c-and-cxx
 symbols
-fast-math-refused power firmware no-heap nccl macros parts house contract long"
+fast-math-refused power firmware no-heap nccl macros features layout contract long"
 more="asan-ubsan-clang cuda-asan-wide faults-wide cuda-shim cuda-stages cuda-indexes cuda-ptx cuda-nvcc-100 cuda-nvcc-80
 warnings-gcc-c17 warnings-g++-cxx17 firmware-wide firmware-clang wide-cross-arm-linux-gnueabihf wide-cross-riscv64-linux-gnu
 wide-cross-aarch64-linux-gnu wide-cross-s390x-linux-gnu wide-cross-i686-linux-gnu
@@ -925,7 +925,7 @@ table=show
 case $* in
 '' | all)
     table=table
-    [ -z "$1" ] || export CHECK_ALL=1 TRIES=third
+    [ -z "$1" ] || export CHECK_ALL=1 ITERATIONS=third
     set -- $all ${1:+$more} ;;
 *)
     export CHECK_NAMED=1 ;;

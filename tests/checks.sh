@@ -30,8 +30,8 @@ fails_with()
     [ "$status" -eq "$want" ] && grep -q -e "$pattern" "$work/stderr"
 }
 
-# with_tries: true with TRIES set (make check): all cases are run
-with_tries() { [ -n "$TRIES" ]; }
+# with_tries: true with ITERATIONS set (make check): all cases are run
+with_tries() { [ -n "$ITERATIONS" ]; }
 
 # in_turn N: true for every N-th call, beginning at one that SEED chooses, so that successive commits run all cases; if
 # with_tries, always

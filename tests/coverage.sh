@@ -6,7 +6,7 @@
 # reached, or where what has a reason is run. The aim is 100 and 98. What is taken without reasons is printed, too.
 # Kernels of AVX-512 and AMX run by tests/cpu/avx512.h, whatever the processor has beyond AVX2.
 # Reasons that begin with "this processor" are those of some: another one may do without.
-# Takes some 35 minutes on two cores; with TRIES= in the environment (as many tries as make test has), less. Checks for
+# Takes some 35 minutes on two cores; with ITERATIONS= in the environment (as many tries as make test has), less. Checks for
 # symbols fail in such a build ("no heap"); other failures are real.
 #
 #     sh tests/coverage.sh               all of it
@@ -68,7 +68,7 @@ merge() # raw profiles are large: one file at a time
 }
 make() # make with what all of it has: public names are linked with the files of src/, too (OF)
 {
-    run env MAKEFLAGS= make OF=rooms CC=counting WARNINGS=-w JOBS="$JOBS" "$@"
+    run env MAKEFLAGS= make FROM=src CC=counting WARNINGS=-w JOBS="$JOBS" "$@"
 }
 # with NAME OPTIONS 'TEST' ARGUMENTS...: a test, which may have options of its own, with the files of src/ built so
 with()
@@ -77,8 +77,8 @@ with()
     options="-O1 -std=gnu99 $2"
     test=$3
     shift 3
-    make -s -j"$JOBS" AT=$at CFLAGS="$options" OPENMP= $at/rooms.a &&
-        run counting $options -w -I. -Isrc -Itests -DGRADCKPT_IMPLEMENTED $test $at/rooms.a -lm -lpthread -o $at/test &&
+    make -s -j"$JOBS" AT=$at CFLAGS="$options" OPENMP= $at/libsrc.a &&
+        run counting $options -w -I. -Isrc -Itests -DGRADCKPT_IMPLEMENTED $test $at/libsrc.a -lm -lpthread -o $at/test &&
         run $at/test "$@"
 }
 # tests by kernels of AVX-512 that are compiled for AVX2 (sh tests/check_all.sh avx512)
@@ -87,13 +87,13 @@ emulated()
     avx512="-O1 -std=gnu99 -w -include tests/cpu/avx512.h -I. -Isrc -Itests -DGRADCKPT_IMPLEMENTED"
     run counting $avx512 -DGCKPTI_ISA=3 -c src/kernels/all.c -o build/avx512.o &&
         run counting $avx512 -c src/cpu/kernels.c -o build/avx512-choice.o || return
-    for test in "cpu/test_kernels.c 30" "cpu/test_bf16.c all" "cpu/test_amx.c quick" "whole/test_hash.c all" \
+    for test in "cpu/test_kernels.c 30" "cpu/test_bf16.c all" "cpu/test_amx.c quick" "integration/test_hash.c all" \
         "store/test_pack.c " "ops/test_special.c " "ops/test_user_ops.c " "num/test_numerics.c "; do
         objects="build/avx512.o build/avx512-choice.o"
         case $test in *amx*) objects= ;; esac # its own
         program=build/avx512-$(basename "${test% *}" .c)
         # shellcheck disable=SC2086
-        run counting $avx512 "tests/${test% *}" $objects build/rooms.a -lm -lpthread -o "$program" &&
+        run counting $avx512 "tests/${test% *}" $objects build/libsrc.a -lm -lpthread -o "$program" &&
             run "$program" ${test#* }
     done
 }
@@ -104,10 +104,10 @@ shimmed()
     shim="-ffp-contract=off -mfma -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SLOT_BYTES=4096 -I."
     cxx="g++ -std=c++17 -O1 $shim -include tests/cuda/cuda_shim.h"
     run $cxx -x c++ -c gradckpt_cuda.cu -o build/cuda.o &&
-        run $cxx -Itests/cuda -c tests/cuda/nccl_engine.cpp -o build/nccl_engine.o || return
+        run $cxx -Itests/cuda -c tests/cuda/nccl_transport.cpp -o build/nccl_engine.o || return
     for name in test_cuda cuda_fast nccl_ranks; do
         run counting -O1 -std=gnu99 -w $shim -Isrc -Itests -DGRADCKPT_IMPLEMENTED tests/cuda/$name.c build/cuda.o \
-            build/nccl_engine.o build/rooms.a -lstdc++ -lm -lpthread -o build/$name &&
+            build/nccl_engine.o build/libsrc.a -lstdc++ -lm -lpthread -o build/$name &&
             run env CUDA_SHIM_SCHEDULE=1 CUDA_SHIM_LAZY=1 build/$name 1 1
     done
 }
@@ -115,12 +115,12 @@ shimmed()
 # what other builds run: soft fma, plain C kernels (which need an fma at compile time), no heap
 builds()
 {
-    with soft -DGCKPT_FORCE_SOFT_FMA tests/whole/test_hash.c
+    with soft -DGCKPT_FORCE_SOFT_FMA tests/integration/test_hash.c
     with plain -mfma tests/cpu/test_kernels.c 10
     with plain -mfma tests/cpu/test_bf16.c quick
     with heapless -DGCKPT_NO_HEAP tests/compile/no_heap.c
     left=$(printf -- '-DGCKPT_NO_%s ' FAST SEARCH RANKS PICKS CACHES DEBUG BANDS PACK BF16)
-    with fewer "$left" '-include plan/plan.h tests/compile/parts.c'
+    with fewer "$left" '-include plan/plan.h tests/compile/features.c'
 }
 
 if [ "$1" != report ]; then
@@ -136,7 +136,7 @@ if [ "$1" != report ]; then
             make -s CFLAGS='-O1 -std=gnu99' "build/$name" && run "build/$name"
         done
     else
-        TRIES=${TRIES-all} make CFLAGS='-O1 -std=gnu99' test
+        ITERATIONS=${ITERATIONS-all} make CFLAGS='-O1 -std=gnu99' test
         merge
         builds
         emulated
@@ -198,7 +198,7 @@ FILENAME == "tests/uncovered.txt" {     # FILE: code of the line: why
         listed[part[1] SUBSEP part[2]] = part[3]
     next
 }
-FILENAME == "src/ORDER" {
+FILENAME == "src/MANIFEST" {
     if (sub("/$", "", $1))
         order[++floors] = $1
     next
@@ -313,14 +313,14 @@ END {
         "asked; %d sides of branches: %.2f %% are taken (%.2f %%) or have one, %s are\n",
         left, good, lines_limit, t[3] - t[4] - excused, taken, 100 * t[4] / t[3], limit
     exit stale > 0 || good < lines_limit || taken < limit
-}' tests/uncovered.txt src/ORDER $B/show.txt > $B/coverage.txt
+}' tests/uncovered.txt src/MANIFEST $B/show.txt > $B/coverage.txt
 status=$?
 sed '/^$/q' $B/coverage.txt
 tail -n 1 $B/coverage.txt
 if [ -n "$mcdc" ]; then # of numerics, layout, readers of files
     # shellcheck disable=SC2086
     "$cov" report -show-mcdc-summary -show-region-summary=false -instr-profile $B/all.profdata $objects \
-        $(find $B/tree/src/num $B/tree/src/files -name '*.[ch]') $B/tree/src/plan/place.c $B/tree/src/tables/file.c \
+        $(find $B/tree/src/num $B/tree/src/files -name '*.[ch]') $B/tree/src/plan/place.c $B/tree/src/export/file.c \
         > $B/mcdc.txt 2>> $B/show.err
     sed -n '1p;$p' $B/mcdc.txt
 fi

@@ -150,15 +150,15 @@ agree "microgpt's flash" "make mcu" "$(cell 'bytes of flash' microgpt 4)" \
     "$(tells docs/device.md 'names, C library | not said | \([0-9,]*\) bytes')"
 agree "microgpt's instructions" "make mcu" "$(cell 'instructions a step' microgpt 4)" \
     "$(tells docs/device.md '| instructions a step | not said | \([0-9,]*\) |')"
-agree "lines of the whole" "make parts" "$(tells docs/parts.md 'The whole: \([0-9]*\) lines of code')" \
+agree "lines of the whole" "make features" "$(tells docs/parts.md 'The whole: \([0-9]*\) lines of code')" \
     "$(tells docs/parts.md '| the whole | \([0-9]*\) |')"
 
 least()                 # least STORAGE: of Llama-3.2-1B's shape, GB
 {
     sed -n '/^| Llama-3.2-1B, weights as/,/^$/p' docs/finetuning.md | awk -F '|' -v s=" $1 " '$2 == s { printf "%.2f\n", $4 / 1000 }'
 }
-agree "the least of Llama-3.2-1B's shape as int8, GB" "make stack" "$(tells README.md 'takes \([0-9.]*\) GB at least as int8')" "$(least int8)"
-agree "the least of Llama-3.2-1B's shape as int4, GB" "make stack" "$(tells README.md 'and \([0-9.]*\) GB as int4')" "$(least int4)"
+agree "the least of Llama-3.2-1B's shape as int8, GB" "make lora-memory" "$(tells README.md 'takes \([0-9.]*\) GB at least as int8')" "$(least int8)"
+agree "the least of Llama-3.2-1B's shape as int4, GB" "make lora-memory" "$(tells README.md 'and \([0-9.]*\) GB as int4')" "$(least int4)"
 
 # ---- what a program says ----
 if [ "$1" = gpt ]; then

@@ -32,7 +32,7 @@
  * fails the tests until it is drawn here. */
 #ifndef TESTS_NET_H
 #define TESTS_NET_H
-#include "rig.h"
+#include "util.h"
 #include <math.h>
 
 typedef gckpt_tensor T;
@@ -408,7 +408,8 @@ static void add_loss(T *x)
         t = net.targets[index], w = weight(V, gckpt_shape_of(x).d[2]);
         if (kind < 4) {
             const gckpt_linear_loss_desc capped = { chance(50) ? 2.5f : 0 };
-            t = note3(chance(50) ? B(linear_cross_entropy)(x, w, t) : B(linear_cross_entropy_with)(x, w, t, &capped), x, w, t);
+            t = note3(chance(50) ? B(linear_cross_entropy)(x, w, t) : B(linear_cross_entropy_with)(x, w, t, &capped), x,
+                      w, t);
         } else {
             x = note2(B(linear_transposed)(x, w, NULL), x, w);
             w = kind == 9 ? loss_weights(x, 1 + (int)below(2)) : NULL;
@@ -519,7 +520,8 @@ static T *attention(T *x, T *y, T *z, int heads)
     if (!cached && s.d[0] == net.rows && s.d[1] >= NET_LENGTH && chance(50))
         desc.lengths = net.lengths;
     if (chance(40))
-        desc.cap = chance(50) ? 1.5f : 0, desc.scale = chance(50) ? 0.4f : 0, desc.window = desc.causal ? (int64_t)below(5) : 0;
+        desc.cap = chance(50) ? 1.5f : 0, desc.scale = chance(50) ? 0.4f : 0,
+        desc.window = desc.causal ? (int64_t)below(5) : 0;
     if (!shared && !desc.lengths && !desc.window && !(desc.cap > 0) && !(desc.scale > 0) && chance(50))
         return note3(B(attention)(x, y, z, heads, desc.causal), x, y, z);
     return note4(B(attention_with)(x, y, z, &desc), x, y, z, desc.lengths);

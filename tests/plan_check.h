@@ -403,7 +403,7 @@ static inline size_t pc_copy(const plan_facts *f, int i)
     return 0;
 }
 
-/* What stands in the file, in the order of its description (src/tables/tables.h); what getters tell, too, must
+/* What stands in the file, in the order of its description (src/export/export.h); what getters tell, too, must
  * be the same. */
 static inline void pc_read_file(plan_facts *f, const gckpt_plan *plan, pc_text *t)
 {
@@ -1539,7 +1539,8 @@ static inline int pc_start(pc_state *w)
 {
     const plan_facts *f = w->f;
     int x = 0;
-    int64_t vrank_rows = f->virtual_ranks > 0 ? f->batch / f->virtual_ranks + (f->batch % f->virtual_ranks != 0) : f->batch;
+    int64_t vrank_rows =
+        f->virtual_ranks > 0 ? f->batch / f->virtual_ranks + (f->batch % f->virtual_ranks != 0) : f->batch;
     w->pending = w->before = -1;
     w->accumulates = f->mode != GCKPT_INFERENCE && (f->virtual_ranks > f->ranks || vrank_rows > f->rows);
     for (int i = 0; i < f->count; i++)

@@ -1,7 +1,7 @@
 /* power.c - a training whose power may fail at any instant. After every third step its state goes
  * to flash (flash.h); at the start the newest one that is whole is read, and training goes on to
  * the same bits as if nothing had happened. The number that the run is started with says when the
- * power fails (chip.h); without one it does not, unless somebody kills QEMU. tests/examples/test_power.c
+ * power fails (chip.h); without one it does not, unless somebody kills QEMU. tests/examples/test_power_cut.c
  * tries every instant. */
 #include "job.h"
 #include "transformer.h"

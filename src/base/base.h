@@ -171,13 +171,13 @@ GCKPTI_FN int gckpti_reserve(gckpti_scratch *s, void *array, size_t n, size_t si
 /* Gives such an array back, if it is large: it is NULL then. */
 GCKPTI_FN void gckpti_release(gckpti_scratch *s, void *array);
 #ifdef GCKPTI_SEPARATE_TU
-/* A test can have each place fail that takes some, whatever memory has: host.h. */
-#define gckpti_scratch_alloc(s, n, size) gckpti_hook_alloc(s, n, size, __FILE__, __LINE__)
-#define gckpti_reserve(s, array, n, size)  gckpti_hook_reserve(s, array, n, size, __FILE__, __LINE__)
+/* A test can have each place fail that takes some, whatever memory has: test_hooks.h. */
+#define gckpti_scratch_alloc(s, n, size)  gckpti_hook_alloc(s, n, size, __FILE__, __LINE__)
+#define gckpti_reserve(s, array, n, size) gckpti_hook_reserve(s, array, n, size, __FILE__, __LINE__)
 GCKPTI_FN void *gckpti_hook_alloc(gckpti_scratch *s, size_t n, size_t size, const char *file,
-                                 int line);
+                                  int line);
 GCKPTI_FN int gckpti_hook_reserve(gckpti_scratch *s, void *array, size_t n, size_t size,
-                               const char *file, int line);
+                                  const char *file, int line);
 #endif
 
 /* ---- base/sort.c ---- */

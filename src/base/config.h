@@ -1,5 +1,5 @@
 #pragma once
-#include "base/rooms.h"
+#include "base/separate_tu.h"
 
 #include <float.h>
 #include <stdarg.h>
@@ -106,9 +106,10 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 
 /* What runs now and then, not in each step, is compiled for size where gcc optimises: from
  * GCKPTI_COLD_BEGIN to GCKPTI_COLD_END. Of .text that is 7 %. */
-#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(GCKPTI_SEPARATE_TU)
+#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) &&                           \
+    !defined(GCKPTI_SEPARATE_TU)
 #define GCKPTI_COLD_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"Os\")")
-#define GCKPTI_COLD_END _Pragma("GCC pop_options")
+#define GCKPTI_COLD_END   _Pragma("GCC pop_options")
 #else
 #define GCKPTI_COLD_BEGIN
 #define GCKPTI_COLD_END
@@ -178,8 +179,8 @@ extern "C" {
 #define GCKPTI_DATA GCKPTI_UNUSED static
 #endif
 #define GCKPTI_INLINE      GCKPTI_DEVICE static inline
-#define GCKPTI_ARENA_MAX (PTRDIFF_MAX / 8) /* bytes in a step arena, at most */
-#define GCKPTI_NO_OFFSET        SIZE_MAX          /* "no offset" */
+#define GCKPTI_ARENA_MAX   (PTRDIFF_MAX / 8) /* bytes in a step arena, at most */
+#define GCKPTI_NO_OFFSET   SIZE_MAX          /* "no offset" */
 #ifdef GCKPT_NO_TEXT
 #define GCKPTI_TEXT_BYTES 1
 #else
@@ -192,7 +193,7 @@ extern "C" {
 #ifdef GCKPT_SMALL
 #define GCKPTI_WITH_PLANNER  0
 #define GCKPTI_WITH_BACKENDS 0
-#define GCKPTI_IS_SMALL          1
+#define GCKPTI_IS_SMALL      1
 #pragma push_macro("int64_t")
 #pragma push_macro("INT64_MAX")
 #undef INT64_MAX
@@ -201,13 +202,13 @@ extern "C" {
 #else
 #define GCKPTI_WITH_PLANNER  1
 #define GCKPTI_WITH_BACKENDS 1
-#define GCKPTI_IS_SMALL          0
+#define GCKPTI_IS_SMALL      0
 #endif
 /* Parts that may be left out, for doors, which show callers what then stands in their place. The
  * text of a name that is defined, of GCKPT_NO_RANKS say, is not the name: "1", or nothing. */
-#define GCKPTI_STRINGIFY(text)   #text
+#define GCKPTI_STRINGIFY(text)  #text
 #define GCKPTI_STRING_OF(macro) GCKPTI_STRINGIFY(macro)
-#define GCKPTI_WITH(part)     (sizeof GCKPTI_STRING_OF(GCKPT_NO_##part) == sizeof "GCKPT_NO_" #part)
+#define GCKPTI_WITH(part)       (sizeof GCKPTI_STRING_OF(GCKPT_NO_##part) == sizeof "GCKPT_NO_" #part)
 enum {
     GCKPTI_WITH_TRAINING = GCKPTI_WITH(TRAINING),
     GCKPTI_WITH_RANKS = GCKPTI_WITH(RANKS),

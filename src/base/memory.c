@@ -153,7 +153,7 @@ GCKPTI_FN void(gckpti_hint_block)(void *object, const char *owner, const gckpti_
     if (a->desc.memory && a->needed > a->desc.size)
         gckpti_text_add(&t,
                         enough ? "; the %s's block has %z bytes, %z would do"
-                              : "; the %s's block has %z bytes, so far it takes %z",
+                               : "; the %s's block has %z bytes, so far it takes %z",
                         owner, a->desc.size, enough ? enough : a->needed);
 }
 
@@ -229,7 +229,8 @@ GCKPTI_FN void *(gckpti_scratch_alloc)(gckpti_scratch *s, size_t n, size_t size)
     while (s->current && s->current->size - s->current->used < bytes && s->current->next)
         s->current = s->current->next;
     if (!s->current || s->current->size - s->current->used < bytes) {
-        gckpti_chunk chunk = { NULL, s->next_size > bytes ? s->next_size : bytes, GCKPTI_CHUNK_HEADER };
+        gckpti_chunk chunk = { NULL, s->next_size > bytes ? s->next_size : bytes,
+                               GCKPTI_CHUNK_HEADER };
         chunk.size += bytes < SIZE_MAX ? GCKPTI_CHUNK_HEADER : 0;
         void *block = gckpti_resize(s->memory, NULL, 0, chunk.size);
         if (!block) {

@@ -166,7 +166,7 @@ GCKPTI_FN int gckpti_check_ranges(void *object, const char *who, const gckpti_ra
         if (r[i].value < r[i].min || r[i].value > r[i].max) {
             gckpti_error(object, GCKPT_E_ARG,
                          r[i].max < INT32_MAX ? "%s: desc.%s is %I; allowed is %I to %I"
-                                               : "%s: desc.%s is %I; allowed is %I or more",
+                                              : "%s: desc.%s is %I; allowed is %I or more",
                          who, r[i].name, r[i].value, r[i].min, r[i].max);
             return 0;
         }
@@ -209,7 +209,8 @@ GCKPT_API const char *gckpt_error_text(const void *object)
 
 GCKPTI_FN gckpt_result gckpti_sink_flush(gckpti_sink *out)
 {
-    if (out->write && !out->failed && out->used && out->write(out->user, out->buf, out->used) != out->used)
+    if (out->write && !out->failed && out->used &&
+        out->write(out->user, out->buf, out->used) != out->used)
         out->failed = 1;
     out->used = 0;
     return out->failed ? GCKPT_E_FILE : GCKPT_OK;

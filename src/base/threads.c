@@ -120,8 +120,8 @@ static void gckpti_team_run(gckpti_team *team, int64_t n, void (*body)(void *con
 #endif
 
 /* Runs body(context, i) for i = 0..n-1 on up to call->threads threads, in any order. */
-GCKPTI_FN void gckpti_parallel_for(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
-                          void *context)
+GCKPTI_FN void gckpti_parallel_for(const gckpt_call *call, int64_t n,
+                                   void (*body)(void *context, int64_t i), void *context)
 {
 #if GCKPTI_HAS_FAST
     const gckpti_runner *runner = (const gckpti_runner *)call->runner;

@@ -1,4 +1,4 @@
-#include "check/own.h"
+#include "check/internal.h"
 
 #ifndef GCKPT_NO_CHECK
 /* ---- what ops cost on this machine ---- */
@@ -31,7 +31,8 @@ static double *gckpti_time_spent(const gckpti_timing *t, size_t x)
 }
 
 /* Saves what an update changes of a parameter, or puts it back. */
-static void gckpti_backup_param(gckpt_store *s, gckpti_param *q, float *copy, int slots, int restore)
+static void gckpti_backup_param(gckpt_store *s, gckpti_param *q, float *copy, int slots,
+                                int restore)
 {
     size_t n = (size_t)q->p.elements;
     gckpti_pull(s, q);
@@ -174,7 +175,8 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
     t.copy = (float *)gckpti_new(&exec->memory, copy_floats, sizeof(float));
     t.spent = (double *)gckpti_new(&exec->memory, steps, most * sizeof *t.spent);
     if (!t.copy || !t.spent)
-        t.result = gckpti_error(exec, GCKPT_E_MEMORY, "calibrate: no memory for %z floats", copy_floats);
+        t.result =
+            gckpti_error(exec, GCKPT_E_MEMORY, "calibrate: no memory for %z floats", copy_floats);
     unsigned debug = exec->desc.debug;
     exec->desc.debug &= ~GCKPT_DEBUG_MEASURE;
     double start = seconds(user);

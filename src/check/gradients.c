@@ -1,4 +1,4 @@
-#include "check/own.h"
+#include "check/internal.h"
 #include "num/num.h"
 #include "ops/ops.h"
 
@@ -54,7 +54,8 @@ static const float *gckpti_gradient_of(const gckpt_exec *e, int param)
     while (e->plan->ins[x].kind != GCKPT_UPDATE || e->plan->ins[x].id != param)
         x++;
     gckpti_operands_of(e->plan->operands, &e->plan->ins[x], 0, &o);
-    return gckpti_host_floats(e, gckpti_arena_f32(e, o.gradient), (size_t)e->plan->params[param].elements);
+    return gckpti_host_floats(e, gckpti_arena_f32(e, o.gradient),
+                              (size_t)e->plan->params[param].elements);
 }
 
 /* FLAT: there is no slope to see, and the gradient is nothing but its own rounding. */
@@ -72,7 +73,7 @@ typedef struct {
     double change;     /* of the loss, as the gradient has it, at width 1 */
     double noise;      /* of the loss: its rounding */
     double rounding;   /* relative: what that may make of the slope */
-    int status;            /* GCKPTI_RIGHT, ... */
+    int status;        /* GCKPTI_RIGHT, ... */
 } gckpti_probe;
 
 static double gckpti_fmax(double tally, double batch) { return tally > batch ? tally : batch; }
@@ -104,7 +105,7 @@ typedef struct {
 
 /* Runs both sides of w, a distance of h or h/2 along the direction, and puts w back. */
 static gckpt_result gckpti_eval_sides(const gckpti_batch *batch, const gckpti_probe *t, int half,
-                                       double gg, gckpti_sides *sides)
+                                      double gg, gckpti_sides *sides)
 {
     gckpti_param *q = gckpti_param_of(batch->exec, t->param);
     float *values = gckpti_array(q, -1);
@@ -165,7 +166,7 @@ static gckpt_result gckpti_eval_direction(const gckpti_batch *batch, double widt
     int flat = !sides.reproduced && t->error * h <= t->noise && t->change * width <= t->noise;
     /* what the losses themselves disagree by about the slope, what rounding them may make of it */
     double spread = gckpti_fmax(gckpti_fabs(sides.deriv[1] - sides.deriv[0]),
-                                   gckpti_fabs(sides.even[0] - 4 * sides.even[1]) / (4 * h));
+                                gckpti_fabs(sides.even[0] - 4 * sides.even[1]) / (4 * h));
     double scale = gckpti_fmax(gckpti_fabs(deriv), gckpti_fabs(sides.expected));
     scale = gckpti_fmax(gckpti_fmax(sides.scale, scale), 1e-12);
     t->error /= scale;
@@ -173,10 +174,10 @@ static gckpt_result gckpti_eval_direction(const gckpti_batch *batch, double widt
     t->rounding = t->noise / h / scale;
     double doubt = gckpti_fmax(spread, t->rounding), bound = (width > 1 ? 4 : 2) * doubt;
     t->bound = bound * scale;
-    t->status = flat                                                         ? GCKPTI_FLAT
-            : t->error <= 0.01 && (t->rounding <= 0.005 || spread <= 0.01) ? GCKPTI_RIGHT
-            : t->error <= bound                                              ? GCKPTI_COARSE
-                                                                         : GCKPTI_WRONG;
+    t->status = flat                                                           ? GCKPTI_FLAT
+                : t->error <= 0.01 && (t->rounding <= 0.005 || spread <= 0.01) ? GCKPTI_RIGHT
+                : t->error <= bound                                            ? GCKPTI_COARSE
+                                                                               : GCKPTI_WRONG;
     t->resolution = t->status != GCKPTI_RIGHT ? doubt : t->rounding <= 0.005 ? t->rounding : spread;
     return result;
 }
@@ -248,8 +249,9 @@ static gckpt_result gckpti_tally_end(gckpti_tally *tally, gckpt_exec *e)
     gckpt_check *c = &tally->check;
     gckpt_result result = GCKPT_OK;
     if (tally->flat_count) {
-        double seen = tally->noise > 0 && tally->change > 0 ? tally->noise / tally->change
-                                                    : (double)(tally->noise > 0 ? GCKPTI_INFINITY : 0);
+        double seen = tally->noise > 0 && tally->change > 0
+                          ? tally->noise / tally->change
+                          : (double)(tally->noise > 0 ? GCKPTI_INFINITY : 0);
         c->resolution = gckpti_fmax(c->resolution, seen);
         c->unresolved += seen > 0.01 ? tally->flat_count : 0;
         tally->coarse = seen > 0.01 && seen > tally->coarsest ? tally->flat : tally->coarse;
@@ -271,7 +273,8 @@ static gckpt_result gckpti_tally_end(gckpti_tally *tally, gckpt_exec *e)
 }
 
 /* Checks parameter i along its gradient and along a random direction. copy: room for it twice. */
-static gckpt_result gckpti_check_param(const gckpti_batch *batch, int i, float *copy, gckpti_tally *tally)
+static gckpt_result gckpti_check_param(const gckpti_batch *batch, int i, float *copy,
+                                       gckpti_tally *tally)
 {
     const gckpt_plan *p = batch->exec->plan;
     size_t n = (size_t)p->params[i].elements;

@@ -1,4 +1,4 @@
-#include "cpu/own.h"
+#include "cpu/internal.h"
 
 #if GCKPTI_HAS_FAST
 /* ---- attention: an item is a block of queries of a head (forward), heads that share keys ---- */
@@ -18,11 +18,11 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
     if (h.mixed)
         gckpti_mixed_configure(mixed, 1);
     for (int64_t end = i + h.group; backward && i < end; i++)
-        (h.mixed ? mixed->attention_backward : kernels->attention_backward)(&h, i / h.heads, i % h.heads,
-                                                                       scratch);
+        (h.mixed ? mixed->attention_backward : kernels->attention_backward)(&h, i / h.heads,
+                                                                            i % h.heads, scratch);
     if (!backward)
-        (h.mixed ? mixed->attention_forward : kernels->attention_forward)(&h, i / h.heads, i % h.heads,
-                                                                     block * GCKPTI_QK_TILE, scratch);
+        (h.mixed ? mixed->attention_forward : kernels->attention_forward)(
+            &h, i / h.heads, i % h.heads, block * GCKPTI_QK_TILE, scratch);
     if (h.mixed)
         gckpti_mixed_configure(mixed, 0);
 }
@@ -32,12 +32,12 @@ static void gckpti_fast_attention(const gckpt_call *call, int backward, gckpti_a
     int64_t items = call->shape.d[0] * h.heads / h.group, cost = h.group * h.t * h.s * h.d;
     if (!backward) {
         items *= h.group * h.blocks;
-        cost = (gckpti_min(h.t, GCKPTI_QK_TILE) + 8) *
-               gckpti_min(h.visible.keys, h.window) * h.d; /* 8: to read */
+        cost = (gckpti_min(h.t, GCKPTI_QK_TILE) + 8) * gckpti_min(h.visible.keys, h.window) *
+               h.d; /* 8: to read */
     }
     gckpt_parallel(call, items, cost, gckpti_attention_item, &h);
 }
 
 GCKPTI_OP_KERNELS(fast_attention,
-                 gckpti_fast_attention(call, backward, gckpti_attention_begin(call, backward)))
+                  gckpti_fast_attention(call, backward, gckpti_attention_begin(call, backward)))
 #endif

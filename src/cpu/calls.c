@@ -1,4 +1,4 @@
-#include "cpu/own.h"
+#include "cpu/internal.h"
 
 GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels)
 {

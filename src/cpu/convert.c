@@ -1,4 +1,4 @@
-#include "cpu/own.h"
+#include "cpu/internal.h"
 
 #ifndef GCKPT_NO_BF16
 /* ---- to bf16 and back, between the ops of bf16 plans ---- */
@@ -19,8 +19,8 @@ static void gckpti_convert_each(const gckpti_convert_state *s, int64_t first, in
         if (stochastic && (i == first || at % 8 == 0))
             gckpti_philox(s->random.key, at / 8, s->random.stream, s->random.step, word);
         const uint32_t random_bits = word[at / 2 % 4] >> 16 * (at % 2) & 0xffffu;
-        const uint16_t half =
-            stochastic ? gckpti_bits_to_bf16(gckpti_bits(c->x[i]), random_bits) : gckpti_to_bf16(c->x[i]);
+        const uint16_t half = stochastic ? gckpti_bits_to_bf16(gckpti_bits(c->x[i]), random_bits)
+                                         : gckpti_to_bf16(c->x[i]);
         if (c->kind == GCKPT_NARROW)
             c->to[i] = half;
         else

@@ -103,11 +103,11 @@ typedef struct {
 
 /* Elements from number `at` of an operand on. */
 static inline gckpti_prefetch gckpti_prefetch_of(const gckpti_operand *x, int64_t at, int64_t row,
-                                           int64_t rows, int64_t width)
+                                                 int64_t rows, int64_t width)
 {
     const int narrow = gckpti_has_bf16(x->bf16), quant = gckpti_has_quant(x);
     const int size = quant ? 1 : narrow ? 2 : 4, storage = quant ? (int)x->quant->storage : 0;
-    const void *base = quant   ? x->quant->quantised
+    const void *base = quant    ? x->quant->quantised
                        : narrow ? (const void *)x->bf16
                                 : (const void *)x->f32;
     gckpti_prefetch f = { (const char *)base, row * size, rows, width * size, 0, 1 };
@@ -178,7 +178,7 @@ typedef struct {
 typedef struct {
     int64_t kc, nc;
     int in_place; /* full vectors of b are read where they are, not packed */
-    int packs_a;   /* a is packed, GCKPTI_STRIP rows at a time */
+    int packs_a;  /* a is packed, GCKPTI_STRIP rows at a time */
 } gckpti_blocking;
 
 /* What a tile works on: some rows and vectors of c that stay in registers while they take k links.
@@ -202,9 +202,9 @@ typedef struct {
  * is wide: what the two halves of word q hold is the kernels' choice. What is missing of a block
  * goes as -0 x +0, which changes no chain, not even one at -0. */
 enum gckpti_words {
-    GCKPTI_WORDS_PAIRS, /* links 2 q (the half that comes first in memory) and 2 q + 1 */
+    GCKPTI_WORDS_PAIRS,       /* links 2 q (the half that comes first in memory) and 2 q + 1 */
     GCKPTI_WORDS_INTERLEAVED, /* q even: 2 q + 2 (lower) and 2 q; odd: 2 q + 1 (lower) and 2 q - 1 */
-    GCKPTI_WORDS_SWAPPED /* 2 q + 1 (lower), 2 q */
+    GCKPTI_WORDS_SWAPPED      /* 2 q + 1 (lower), 2 q */
 };
 
 /* m rows of c, `width` columns (16, 32 or 48), `blocks` blocks: row i of a at a + i * a_row.
@@ -217,7 +217,7 @@ typedef struct {
     const float *from;
     float *c;
     uint16_t *c_bf16;
-    int64_t c_rows;        /* rows that c has from here on: some past the tile may be fetched, as */
+    int64_t c_rows; /* rows that c has from here on: some past the tile may be fetched, as */
     gckpti_prefetch *prefetch; /* is this */
 } gckpti_mixed_tile;
 
@@ -250,7 +250,8 @@ typedef struct {
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
     void (*attention_forward)(const gckpti_attn_state *h, int64_t row, int64_t head, int64_t first,
                               float *scratch);
-    void (*attention_backward)(const gckpti_attn_state *h, int64_t row, int64_t head, float *scratch);
+    void (*attention_backward)(const gckpti_attn_state *h, int64_t row, int64_t head,
+                               float *scratch);
 } gckpti_mixed_kernels;
 
 static inline void gckpti_mixed_configure(const gckpti_mixed_kernels *kernels, int start)
@@ -382,7 +383,8 @@ typedef struct {
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     void (*divide)(float *x, float divisor, int64_t n);
     float (*dot)(const float *x, const float *y, int64_t n);
-    float (*update)(const gckpt_update_pass *p, const float *more, int64_t block, int64_t n, int update);
+    float (*update)(const gckpt_update_pass *p, const float *more, int64_t block, int64_t n,
+                    int update);
     void (*add)(float *to, const float *from, int64_t n); /* to += from */
     void (*elementwise_forward)(const gckpt_call *call, int kind);
     void (*elementwise_backward)(const gckpt_call *call, int kind);
@@ -396,7 +398,8 @@ typedef struct {
     void (*column_sums)(const gckpti_column_sums *s, int64_t first, int64_t end);
     void (*attention_forward)(const gckpti_attn_state *h, int64_t row, int64_t head, int64_t first,
                               float *scratch);
-    void (*attention_backward)(const gckpti_attn_state *h, int64_t row, int64_t head, float *scratch);
+    void (*attention_backward)(const gckpti_attn_state *h, int64_t row, int64_t head,
+                               float *scratch);
     void (*classes_backward)(const float *x, float *d, int64_t n, const gckpti_class_row *c);
     float (*surprisal)(const float *x, int64_t n, const gckpti_class_row *c);
     float (*element_loss_forward)(const gckpti_element_loss *e, int64_t row);
@@ -409,7 +412,7 @@ typedef struct {
     const gckpti_mixed_kernels *mixed;
 #ifndef GCKPT_NO_RECURRENT
 #define GCKPTI_RECURRENT_KERNELS(V)                                                                \
-    , V(gru_gates), GCKPTI_IF_TRAINING(V(gru_backward)), V(lstm_gates),                              \
+    , V(gru_gates), GCKPTI_IF_TRAINING(V(gru_backward)), V(lstm_gates),                            \
         GCKPTI_IF_TRAINING(V(lstm_backward))
     void (*gru_gates)(const gckpti_cell *cell);
     void (*gru_backward)(const gckpti_cell *cell);
@@ -420,10 +423,10 @@ typedef struct {
 #endif
 #ifndef GCKPT_NO_IMAGES
 #define GCKPTI_IMAGE_KERNELS(V)                                                                    \
-    , V(conv_block), V(multiply_add), V(max_window), V(channel_sums), V(channel_out),           \
+    , V(conv_block), V(multiply_add), V(max_window), V(channel_sums), V(channel_out),              \
         GCKPTI_IF_TRAINING(V(channel_dx)), V(scaled_add)
     void (*conv_block)(const gckpti_conv_gemm *s, const gckpti_c_block *block, float *pack,
-                          int64_t scratch);
+                       int64_t scratch);
     void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
     void (*max_window)(const gckpti_pool_state *s, const float *x, int64_t p, int64_t q, float *y,
                        uint16_t *tap);

@@ -1,4 +1,4 @@
-#include "cpu/own.h"
+#include "cpu/internal.h"
 
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_IMAGES)
 /* ---- pools, upsample, norms: as in ops; conv2d: products as in cpu/products, by phases, groups;
@@ -8,8 +8,8 @@ typedef struct {
     gckpti_conv_gemm w;
 } gckpti_conv_job;
 
-static void gckpti_conv_c_block(const gckpti_products *base, const gckpti_c_block *block, float *scratch,
-                               int64_t floats)
+static void gckpti_conv_c_block(const gckpti_products *base, const gckpti_c_block *block,
+                                float *scratch, int64_t floats)
 {
     gckpti_conv_gemm w = ((const gckpti_conv_job *)(const void *)base)->w;
     w.from += block->matrix * w.from_next, w.t.b.f32 += block->matrix * w.t.b.batch_stride;
@@ -57,7 +57,7 @@ static void gckpti_conv_item(void *context, int64_t i, int64_t worker)
     (void)worker;
     if (s->kind == GCKPTI_CONV_DW)
         gckpti_conv_results(s, 0, s->z->rows * s->r[0].results * line, c,
-                         gckpti_min(s->z->c - c, GCKPTI_COLUMNS));
+                            gckpti_min(s->z->c - c, GCKPTI_COLUMNS));
     else
         gckpti_conv_results(s, i * line, (i + 1) * line, 0, s->z->c);
 }
@@ -69,7 +69,7 @@ static void gckpti_conv_fast(const gckpt_call *call, gckpti_conv *s)
     const int64_t windows = z->rows * s->r[0].results, taps = s->r[0].taps * s->r[1].taps;
     if (z->group_c > 1 || z->group_o > 1) {
         gckpti_conv_job job = { { call, NULL, 0, 0, 0, 0, 0, gckpti_conv_c_block },
-                                   gckpti_conv_gemm_of(s) };
+                                gckpti_conv_gemm_of(s) };
         job.w.t.workspace = call->workspace, job.base.t = &job.w.t;
         job.base.floats = gckpti_conv_workspace(job.w.t.m, job.w.t.n, job.w.t.k);
         gckpti_products_split(&job.base);
@@ -86,17 +86,17 @@ static void gckpti_conv_fast(const gckpt_call *call, gckpti_conv *s)
 }
 
 GCKPTI_OP_KERNELS(fast_conv2d, gckpti_run_conv(call, backward, gckpti_conv_fast,
-                                             gckpti_kernels_of(call)->multiply_add);
-                 if (backward) gckpti_run_column_sums(call, 0, call->inputs == 3 ? 2 : 0))
+                                               gckpti_kernels_of(call)->multiply_add);
+                  if (backward) gckpti_run_column_sums(call, 0, call->inputs == 3 ? 2 : 0))
 
 GCKPTI_OP_KERNELS(fast_max_pool,
-                 gckpti_run_max_pool(call, backward, gckpti_kernels_of(call)->max_window))
+                  gckpti_run_max_pool(call, backward, gckpti_kernels_of(call)->max_window))
 GCKPTI_OP_KERNELS(fast_average_pool,
-                 gckpti_run_average_pool(call, backward, gckpti_kernels_of(call)->add,
-                                        gckpti_kernels_of(call)->divide))
+                  gckpti_run_average_pool(call, backward, gckpti_kernels_of(call)->add,
+                                          gckpti_kernels_of(call)->divide))
 
 GCKPTI_OP_KERNELS(fast_upsample, (void)backward;
-                 gckpti_run_upsample(call, gckpti_kernels_of(call)->scaled_add))
+                  gckpti_run_upsample(call, gckpti_kernels_of(call)->scaled_add))
 
 static void gckpti_fast_channels(const gckpt_call *call, int backward)
 {

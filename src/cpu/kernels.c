@@ -1,4 +1,4 @@
-#include "cpu/own.h"
+#include "cpu/internal.h"
 
 #if GCKPTI_HAS_FAST
 /* ---- one set of kernels for each instruction set: kernels, at the end of this file ---- */
@@ -61,7 +61,9 @@ GCKPTI_FN int gckpti_kernels_match(const gckpti_kernels *kernels)
 {
     enum { N = 45 };
     float x[N], fast[3][N], plain[3][N], squares[2];
-    const gckpt_update_constants a = { 0.7f, 0.01f, 0.9f, 0.1f, 0.999f, 0.001f, 1e-8f, 0.003f, 1.3f };
+    const gckpt_update_constants a = {
+        0.7f, 0.01f, 0.9f, 0.1f, 0.999f, 0.001f, 1e-8f, 0.003f, 1.3f
+    };
     gckpt_update_pass p;
     gckpt_call c;
     memset(&p, 0, sizeof p);

@@ -1,4 +1,4 @@
-#include "cpu/own.h"
+#include "cpu/internal.h"
 
 #if GCKPTI_HAS_FAST
 /* ---- losses: an item is a row, or an entry of axis 0 (of products, as in matmul) ---- */
@@ -6,20 +6,20 @@ GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
     gckpti_loss_kernels kernels = { { k->element_loss_forward, k->element_loss_backward },
-                               gckpti_fast_products(call),
-                               k->online,
-                               k->surprisal,
-                               k->classes_backward,
-                               gckpti_mixed_of(k)->widen,
-                               gckpti_mixed_of(k)->narrow,
-                               k->exp,
-                               k->log,
-                               k->cap };
+                                    gckpti_fast_products(call),
+                                    k->online,
+                                    k->surprisal,
+                                    k->classes_backward,
+                                    gckpti_mixed_of(k)->widen,
+                                    gckpti_mixed_of(k)->narrow,
+                                    k->exp,
+                                    k->log,
+                                    k->cap };
     return kernels;
 }
 
 GCKPTI_OP_KERNELS(fast_linear_cross_entropy,
-                 gckpti_run_linear_cross_entropy(call, backward, gckpti_fast_loss))
+                  gckpti_run_linear_cross_entropy(call, backward, gckpti_fast_loss))
 GCKPTI_FAST_CLASSES(cross_entropy)
 GCKPTI_FAST_ELEMENT_LOSS(sum_loss, GCKPTI_LOSS_SUM)
 GCKPTI_FAST_ELEMENT_LOSS(mean_squared_error, GCKPTI_LOSS_SQUARED)

@@ -1,4 +1,4 @@
-#include "cpu/own.h"
+#include "cpu/internal.h"
 
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_BF16)
 /* ---- products of bf16 plans: an item is some rows and columns of c. Some blocks of links at a
@@ -48,7 +48,7 @@ static int gckpti_never_flushes(gckpti_packed_product *s)
         s->min_exponent = i == 0 || e < s->min_exponent ? e : s->min_exponent;
     }
     return s->min_exponent + gckpti_min_exponent((const uint16_t *)words,
-                                            t->blocks * GCKPTI_K_BLOCK * t->b_row) >=
+                                                 t->blocks * GCKPTI_K_BLOCK * t->b_row) >=
            127 + 127 + 14 - 126;
 }
 
@@ -100,13 +100,14 @@ static void gckpti_copy_rows(const float *x, int64_t x_row, float *y, int64_t y_
 /* Tile t, of whose columns n exist: where it has fewer rows or columns than tiles take, or c has no
  * floats, it works in `rest`. Of an a in place that ends too early it begins with rows before t's.
  * start: as s->start, for t. */
-static void gckpti_mixed_run_tile(const gckpti_packed_product *s, const gckpti_tile_kernel *kernel, int exact,
-                              gckpti_mixed_tile *t, int64_t n, const uint16_t *start)
+static void gckpti_mixed_run_tile(const gckpti_packed_product *s, const gckpti_tile_kernel *kernel,
+                                  int exact, gckpti_mixed_tile *t, int64_t n, const uint16_t *start)
 {
     float temp[32 * GCKPTI_PANEL] GCKPTI_ALIGNED;
     const gckpti_mixed_tile all = *t;
     const int few_rows = exact && t->m < kernel->row_step;
-    const int64_t skip = few_rows ? gckpti_min(s->rows_before, kernel->row_step - t->m) : 0, m = t->m;
+    const int64_t skip = few_rows ? gckpti_min(s->rows_before, kernel->row_step - t->m) : 0,
+                  m = t->m;
     float *at = temp + skip * GCKPTI_PANEL;
     const int edge = few_rows || n < t->width;
     if (edge || !t->c) {
@@ -142,14 +143,16 @@ GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s)
     const gckpti_mixed_tile *all = &s->tile;
     const gckpti_tile_kernel *kernel = &s->kernels->tiles[s->chain];
     const int exact = gckpti_never_flushes(s);
-    const int64_t columns = s->n > kernel->columns && s->n % kernel->columns < 32 ? 32 : kernel->columns;
+    const int64_t columns =
+        s->n > kernel->columns && s->n % kernel->columns < 32 ? 32 : kernel->columns;
     const unsigned mode = gckpti_ftz_begin();
     const int64_t back = s->rows_before;
     for (int64_t j = 0; j < s->n; j += columns)
         for (int64_t r = 0, m; r < all->m; r += m) {
             const int64_t n = gckpti_min(s->n - j, columns);
             gckpti_mixed_tile t = *all;
-            m = gckpti_min(all->m - r, kernel->rows), m -= m < kernel->row_step ? 0 : m % kernel->row_step;
+            m = gckpti_min(all->m - r, kernel->rows),
+            m -= m < kernel->row_step ? 0 : m % kernel->row_step;
             t.m = m, t.width = gckpti_ceil_to(n, 16);
             t.a += r * t.a_row, t.b += j, s->rows_before = back + r;
             t.from = t.from ? t.from + r * t.from_row + j : NULL;
@@ -158,7 +161,7 @@ GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s)
             t.c_rows = t.c ? all->c_rows - r : 0;
             t.prefetch = t.prefetch && t.prefetch->rows > 0 ? t.prefetch : &s->next_prefetch;
             gckpti_mixed_run_tile(s, kernel, exact, &t, n,
-                              s->start ? s->start + r * t.bf16_row + j : NULL);
+                                  s->start ? s->start + r * t.bf16_row + j : NULL);
         }
     s->rows_before = back;
     gckpti_ftz_end(mode);
@@ -167,7 +170,7 @@ GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s)
 typedef struct {
     gckpti_products base;
     const gckpti_mixed_kernels *kernels;
-    int in_place, keeps_partial;   /* a is not packed; rest has all rows of an item */
+    int in_place, keeps_partial; /* a is not packed; rest has all rows of an item */
     int64_t blocks, panel; /* at a time; columns of a panel */
 } gckpti_mixed_job;
 
@@ -175,7 +178,7 @@ typedef struct {
 typedef struct {
     gckpti_packed_product packed;
     int64_t matrix, i, p, end, j; /* rows i.., links p..end-1, columns j.. */
-    float *partial;                  /* of columns j.., or NULL */
+    float *partial;               /* of columns j.., or NULL */
 } gckpti_mixed_panel;
 
 /* Where elements of a panel start, rest and end. */
@@ -197,7 +200,7 @@ static void gckpti_mixed_set_c(const gckpti_mixed_job *s, gckpti_mixed_panel *w)
 /* What of b comes next: the panel beside this one, links after these, or, as it is expected to
  * work on the next item but the other threads', that. */
 static gckpti_prefetch gckpti_mixed_next_b(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
-                                      const gckpti_c_block *block)
+                                           const gckpti_c_block *block)
 {
     const gckpti_product *t = s->base.t;
     const gckpti_operand *b = &t->b;
@@ -210,13 +213,13 @@ static gckpti_prefetch gckpti_mixed_next_b(const gckpti_mixed_job *s, const gckp
     int64_t n = gckpti_min(t->n - j, s->panel);
     int64_t terms = gckpti_min(t->k - p, s->blocks * GCKPTI_K_BLOCK);
     return b->stride == 1 ? gckpti_prefetch_of(b, at, b->k_stride, n > 0 ? terms : 0, n)
-                       : gckpti_prefetch_of(b, at, b->stride, n, terms);
+                          : gckpti_prefetch_of(b, at, b->stride, n, terms);
 }
 
 /* What of a is packed next, if it is another part: links after these or, as above, those of the
  * next item. */
 static gckpti_prefetch gckpti_mixed_next_a(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
-                                       int64_t item)
+                                           int64_t item)
 {
     const gckpti_products *base = &s->base;
     const gckpti_operand *a = &base->t->a;
@@ -224,11 +227,12 @@ static gckpti_prefetch gckpti_mixed_next_a(const gckpti_mixed_job *s, const gckp
     int64_t next = last ? item + base->call->threads : item, p = last ? 0 : w->end;
     int64_t i = next / base->col_blocks % base->row_blocks * base->rows;
     int64_t at = w->matrix * a->batch_stride + i * a->stride + p * a->k_stride;
-    int other = !s->in_place && next < base->col_blocks * base->row_blocks && (i != w->i || p != w->p);
+    int other =
+        !s->in_place && next < base->col_blocks * base->row_blocks && (i != w->i || p != w->p);
     int64_t terms = other ? gckpti_min(base->t->k - p, s->blocks * GCKPTI_K_BLOCK) : 0;
     int64_t rows = gckpti_min(base->t->m - i, base->rows);
     return a->k_stride == 1 ? gckpti_prefetch_of(a, at, a->stride, other ? rows : 0, terms)
-                        : gckpti_prefetch_of(a, at, a->k_stride, terms, rows);
+                            : gckpti_prefetch_of(a, at, a->k_stride, terms, rows);
 }
 
 /* As many blocks as are taken at a time, from link p on: where they end. */
@@ -242,8 +246,8 @@ static int64_t gckpti_mixed_k_end(const gckpti_mixed_job *s, int64_t p, gckpti_m
     return p;
 }
 
-static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_block *block, float *scratch,
-                               int64_t floats)
+static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_block *block,
+                                 float *scratch, int64_t floats)
 {
     const gckpti_mixed_job *s = (const gckpti_mixed_job *)(const void *)base;
     const gckpti_product *t = base->t;
@@ -257,24 +261,25 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
     const int64_t deep = GCKPTI_K_BLOCK / 2 * s->blocks;
     float *partial = scratch;
     scratch += s->keeps_partial ? s->base.rows * s->base.cols : 0;
-    void *a = scratch, *b = scratch + (s->in_place ? 0 : s->base.rows * deep); /* tiles read past a */
+    void *a = scratch,
+         *b = scratch + (s->in_place ? 0 : s->base.rows * deep); /* tiles read past a */
     gckpti_mixed_configure(s->kernels, 1);
     tile->b = (const uint32_t *)b;
     for (; w.p < t->k; w.p = w.end) {
-        gckpti_pack_lanes of_a = {
-            t, &t->a, w.matrix * t->a.batch_stride + w.i * t->a.stride, tile->m, w.p, 0
-        };
+        gckpti_pack_lanes of_a = { t,       &t->a, w.matrix * t->a.batch_stride + w.i * t->a.stride,
+                                   tile->m, w.p,   0 };
         w.end = gckpti_mixed_k_end(s, w.p, tile);
         of_a.blocks = tile->blocks, w.packed.min_exponent = 0;
         tile->a = (const uint16_t *)a, tile->a_row = 2 * deep, w.packed.rows_before = 0;
         if (s->in_place)
-            tile->a = t->a.bf16 + of_a.at + w.p, tile->a_row = t->a.stride, w.packed.rows_before = w.i;
+            tile->a = t->a.bf16 + of_a.at + w.p, tile->a_row = t->a.stride,
+            w.packed.rows_before = w.i;
         else
             s->kernels->pack_a(&of_a, words, (uint16_t *)a, tile->a_row);
         w.packed.next_prefetch = gckpti_mixed_next_a(s, &w, block->item);
         for (w.j = block->j0; w.j < block->j1; w.j += w.packed.n) {
             gckpti_pack_lanes of_b = { t, &t->b, w.matrix * t->b.batch_stride + w.j * t->b.stride,
-                                        0, w.p,   tile->blocks };
+                                       0, w.p,   tile->blocks };
             of_b.n = w.packed.n = gckpti_min(block->j1 - w.j, s->panel);
             tile->b_row = gckpti_ceil_to(w.packed.n, 16);
             w.partial = s->keeps_partial ? partial + s->base.rows * (w.j - block->j0) : NULL;
@@ -322,8 +327,8 @@ GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t
     s.base.call = call, s.base.t = t, s.base.run_block = gckpti_mixed_c_block;
     s.kernels = gckpti_kernels_of(call)->mixed;
     s.panel = s.kernels->tiles[gckpti_is_chain(t)].columns;
-    s.in_place = gckpti_is_in_place(s.kernels, &t->a) && t->k % GCKPTI_K_BLOCK == 0 && !t->k_period &&
-                 t->m >= s.kernels->tiles[0].row_step;
+    s.in_place = gckpti_is_in_place(s.kernels, &t->a) && t->k % GCKPTI_K_BLOCK == 0 &&
+                 !t->k_period && t->m >= s.kernels->tiles[0].row_step;
     s.base.floats = gckpti_mixed_workspace(t->m, t->n, t->k);
     if (s.base.floats)
         gckpti_mixed_fit(&s, s.in_place ? 2 * GCKPTI_MIXED_MC : GCKPTI_MIXED_MC,
@@ -389,7 +394,8 @@ static int gckpti_product_matches(const gckpti_mixed_kernels *kernels, int64_t r
     a[4 * K] = 0x3f80, a[4 * K + 2] = 0x1a40, a[5 * K + 48] = 0x3f00, a[6 * K + 1] = 0x7f80;
     gckpti_product t;
     memset(&t, 0, sizeof t);
-    t.batch = 1, t.m = M, t.n = N, t.k = K, t.k_period = run, t.c = c, t.c_stride = N, t.accumulate = 1;
+    t.batch = 1, t.m = M, t.n = N, t.k = K, t.k_period = run, t.c = c, t.c_stride = N,
+    t.accumulate = 1;
     for (int i = 0; i < (M + N) * K; i++)
         f32[i] = gckpti_from_bf16(a[i]) * 1.00390625f;
     t.a.f32 = f32, t.b.f32 = f32 + M * K, t.a.bf16 = wide ? NULL : a, t.b.bf16 = wide ? NULL : b;
@@ -400,7 +406,8 @@ static int gckpti_product_matches(const gckpti_mixed_kernels *kernels, int64_t r
     gckpt_call call;
     memset(&call, 0, sizeof call);
     call.threads = 1;
-    s.base.call = &call, s.base.t = &t, s.base.rows = 32, s.base.cols = GCKPTI_PANEL, s.base.col_blocks = 1;
+    s.base.call = &call, s.base.t = &t, s.base.rows = 32, s.base.cols = GCKPTI_PANEL,
+    s.base.col_blocks = 1;
     s.base.row_blocks = 1, s.kernels = kernels, s.blocks = 2, s.panel = GCKPTI_PANEL;
     for (int i = 0; i < M * N; i++)
         c[i] = i / N > 3 ? -0.0f : i % 5 ? 1.0f / (float)(i - 300) : 1e-38f;

@@ -1,4 +1,4 @@
-#include "cpu/own.h"
+#include "cpu/internal.h"
 
 GCKPTI_FN void gckpti_cpu_copy(void *context, void *to, const void *from, size_t bytes)
 {
@@ -97,8 +97,8 @@ static void gckpti_update_values(const gckpt_update_pass *p, const float *g, int
 
 /* Elements at..at+n-1 of a pass; more: its last accumulator, from there on, which is still to be
  * added, or NULL. Returns the square sum. The plain one always divides where the gradient lies. */
-GCKPTI_FN float gckpti_plain_update_block(const gckpt_update_pass *p, const float *addend, int64_t at,
-                                          int64_t n, int update)
+GCKPTI_FN float gckpti_plain_update_block(const gckpt_update_pass *p, const float *addend,
+                                          int64_t at, int64_t n, int update)
 {
     float *g = p->gradient + at;
     if (addend)
@@ -114,7 +114,8 @@ typedef struct { /* a pass, and who does it */
     const gckpt_call *call;
     const gckpt_update_pass *pass;
     gckpti_adder add;
-    float (*block)(const gckpt_update_pass *p, const float *addend, int64_t at, int64_t n, int update);
+    float (*block)(const gckpt_update_pass *p, const float *addend, int64_t at, int64_t n,
+                   int update);
 } gckpti_update_state;
 
 static void gckpti_cpu_update_item(void *context, int64_t b, int64_t worker)

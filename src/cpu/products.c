@@ -1,4 +1,4 @@
-#include "cpu/own.h"
+#include "cpu/internal.h"
 
 #if GCKPTI_HAS_FAST
 /* ---- linear, matmul: `batch` products, each cut into pieces of c ---- */
@@ -15,7 +15,8 @@ static void gckpti_openblas_block(const gckpti_product *t, const gckpti_c_block 
     int b_next = (int)(b->stride != 1 ? b->stride : t->k == 1 ? t->n : b->k_stride);
     float *c = t->c + i0 * t->c_stride + j0;
     for (int64_t i = i0; t->initial && !t->accumulate && i < i1; i++)
-        memcpy(t->c + i * t->c_stride + j0, gckpti_chain_starts(t, i, j0), (size_t)cols * sizeof(float));
+        memcpy(t->c + i * t->c_stride + j0, gckpti_chain_starts(t, i, j0),
+               (size_t)cols * sizeof(float));
     cblas_sgemm(CblasRowMajor, a->k_stride == 1 ? CblasNoTrans : CblasTrans,
                 b->stride == 1 ? CblasNoTrans : CblasTrans, rows, cols, (int)t->k, 1.0f,
                 a->f32 + i0 * a->stride, a_next, b->f32 + j0 * b->stride, b_next,
@@ -36,8 +37,8 @@ static int gckpti_openblas_can_run(const gckpti_product *t)
 }
 #endif
 
-static void gckpti_fp32_c_block(const gckpti_products *s, const gckpti_c_block *block, float *scratch,
-                              int64_t floats)
+static void gckpti_fp32_c_block(const gckpti_products *s, const gckpti_c_block *block,
+                                float *scratch, int64_t floats)
 {
     gckpti_product t = *s->t;
     const int64_t c_next = block->matrix * t.m * t.c_stride;
@@ -53,7 +54,8 @@ static void gckpti_fp32_c_block(const gckpti_products *s, const gckpti_c_block *
     gckpti_kernels_of(s->call)->product_block(&t, block, scratch, floats);
 }
 
-static void gckpti_products_block(const gckpti_products *s, int64_t i, float *scratch, int64_t floats)
+static void gckpti_products_block(const gckpti_products *s, int64_t i, float *scratch,
+                                  int64_t floats)
 {
     gckpti_c_block block = { 0, 0, 0, 0, i / (s->row_blocks * s->col_blocks), i };
     block.i0 = i / s->col_blocks % s->row_blocks * s->rows, block.j0 = i % s->col_blocks * s->cols;
@@ -78,7 +80,8 @@ static void gckpti_products_small_item(void *context, int64_t i, int64_t worker)
 /* All pieces of all products; s: the first member of what s->piece needs to know. */
 GCKPTI_FN void gckpti_run_products(gckpti_products *s)
 {
-    gckpt_parallel(s->call, s->t->batch * s->row_blocks * s->col_blocks, s->rows * s->cols * s->t->k,
+    gckpt_parallel(s->call, s->t->batch * s->row_blocks * s->col_blocks,
+                   s->rows * s->cols * s->t->k,
                    s->floats ? gckpti_products_item : gckpti_products_small_item, s);
 }
 
@@ -121,5 +124,5 @@ GCKPTI_FN gckpti_product_fn gckpti_fast_products(const gckpt_call *call)
 }
 
 GCKPTI_OP_KERNELS(fast_matmul, (backward ? gckpti_linear_gradients
-                                        : gckpti_linear_output)(call, gckpti_fast_products(call)))
+                                         : gckpti_linear_output)(call, gckpti_fast_products(call)))
 #endif

@@ -1,4 +1,4 @@
-#include "cpu/own.h"
+#include "cpu/internal.h"
 
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_RECURRENT)
 /* ---- gru, lstm: chains of an item's rows are products; wh is transposed for the backward ---- */
@@ -71,19 +71,19 @@ static void gckpti_cells_add_grads(const gckpti_sequence *s)
 }
 
 static void gckpti_run_cells(const gckpt_call *call, int backward, gckpti_cell_fn gates,
-                            gckpti_cell_fn gate_grads)
+                             gckpti_cell_fn gate_grads)
 {
     const gckpti_cell_kernels kernels = { gates,
-                                     gate_grads,
-                                     gckpti_cells_transpose,
-                                     gckpti_cells_forward,
-                                     gckpti_cells_backward,
-                                     gckpti_cells_add_grads };
+                                          gate_grads,
+                                          gckpti_cells_transpose,
+                                          gckpti_cells_forward,
+                                          gckpti_cells_backward,
+                                          gckpti_cells_add_grads };
     gckpti_run_sequence(call, backward, &kernels);
 }
 
 GCKPTI_OP_KERNELS(fast_gru, gckpti_run_cells(call, backward, gckpti_kernels_of(call)->gru_gates,
-                                           gckpti_kernels_of(call)->gru_backward))
+                                             gckpti_kernels_of(call)->gru_backward))
 GCKPTI_OP_KERNELS(fast_lstm, gckpti_run_cells(call, backward, gckpti_kernels_of(call)->lstm_gates,
-                                            gckpti_kernels_of(call)->lstm_backward))
+                                              gckpti_kernels_of(call)->lstm_backward))
 #endif

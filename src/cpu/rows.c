@@ -1,4 +1,4 @@
-#include "cpu/own.h"
+#include "cpu/internal.h"
 
 #if GCKPTI_HAS_FAST
 /* Items that need no scratch and nothing but the call: item(call, 0..n-1). */
@@ -15,7 +15,7 @@ static void gckpti_call_item(void *context, int64_t i, int64_t worker)
 }
 
 static void gckpti_for_each(const gckpt_call *call, int64_t n, int64_t cost,
-                        void (*item)(const gckpt_call *call, int64_t i))
+                            void (*item)(const gckpt_call *call, int64_t i))
 {
     gckpti_call_items s = { call, item };
     gckpt_parallel(call, n, cost, gckpti_call_item, &s);
@@ -87,9 +87,9 @@ static void gckpti_add_backward_broadcast(const gckpt_call *call)
     gckpti_add_backward(&plain);
 }
 
-#define GCKPTI_ELEMENTWISE_WITH(name, gradients)                                                      \
-    GCKPTI_OP_KERNELS(fast_##name, if (!gckpti_elementwise(call, backward, GCKPTI_KIND_##name))     \
-                                      (backward ? gradients : gckpti_##name##_forward)(call))
+#define GCKPTI_ELEMENTWISE_WITH(name, gradients)                                                   \
+    GCKPTI_OP_KERNELS(fast_##name, if (!gckpti_elementwise(call, backward, GCKPTI_KIND_##name))(   \
+                                       backward ? gradients : gckpti_##name##_forward)(call))
 #define GCKPTI_ELEMENTWISE(name) GCKPTI_ELEMENTWISE_WITH(name, gckpti_##name##_backward)
 GCKPTI_UNARY_OPS(GCKPTI_ELEMENTWISE)
 GCKPTI_ELEMENTWISE_WITH(add, gckpti_add_backward_broadcast)
@@ -115,8 +115,9 @@ static void gckpti_fast_dropout(const gckpt_call *call)
     const int64_t each = GCKPTI_ELEMENTS, n = gckpti_elements(&call->shape);
     gckpti_for_each(call, (n + each - 1) / each, 16 * each, gckpti_dropout_item);
 }
-GCKPTI_OP_KERNELS(fast_dropout, (backward || gckpti_is_training(call) ? gckpti_fast_dropout
-                                                                : gckpti_dropout_forward)(call))
+GCKPTI_OP_KERNELS(fast_dropout,
+                  (backward || gckpti_is_training(call) ? gckpti_fast_dropout
+                                                        : gckpti_dropout_forward)(call))
 
 /* ---- embed, gather: forward an item is a row; backward, 64 columns of all rows of an entry, so
  * that each element's sum keeps its order ---- */
@@ -166,7 +167,7 @@ static void gckpti_fast_take(const gckpt_call *call, int backward)
     if (!table->accumulate)
         gckpti_cpu_fill(call, table->grad, 0, gckpti_elements(&table->shape));
     gckpti_for_each(call, samples * ((n + size - 1) / size), 4 * rows / samples * size,
-                gckpti_take_columns);
+                    gckpti_take_columns);
 }
 GCKPTI_OP_KERNELS(fast_embed, gckpti_fast_take(call, backward))
 GCKPTI_OP_KERNELS(fast_gather, gckpti_fast_take(call, backward))
@@ -178,14 +179,14 @@ static void gckpti_fast_rows(const gckpt_call *call, int backward,
 {
     if (!backward || call->in[0].grad)
         gckpti_for_each(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape),
-                    backward ? gradients : forward);
+                        backward ? gradients : forward);
 }
 GCKPTI_OP_KERNELS(fast_softmax,
-                 gckpti_fast_rows(call, backward, gckpti_kernels_of(call)->softmax_forward,
-                                  gckpti_kernels_of(call)->softmax_backward))
+                  gckpti_fast_rows(call, backward, gckpti_kernels_of(call)->softmax_forward,
+                                   gckpti_kernels_of(call)->softmax_backward))
 GCKPTI_OP_KERNELS(fast_log_softmax,
-                 gckpti_fast_rows(call, backward, gckpti_kernels_of(call)->log_softmax_forward,
-                                  gckpti_kernels_of(call)->log_softmax_backward))
+                  gckpti_fast_rows(call, backward, gckpti_kernels_of(call)->log_softmax_forward,
+                                   gckpti_kernels_of(call)->log_softmax_backward))
 
 /* ---- sums over rows: bias += g, gain += g * normalised x; an item is 64 columns ---- */
 
@@ -194,7 +195,8 @@ static void gckpti_column_sums_item(void *context, int64_t i, int64_t worker)
     const gckpti_column_sums *s = (const gckpti_column_sums *)context;
     int64_t n = gckpti_last(&s->call->shape), first = i * GCKPTI_COLUMNS;
     (void)worker;
-    gckpti_kernels_of(s->call)->column_sums(s, first, first + gckpti_min(n - first, GCKPTI_COLUMNS));
+    gckpti_kernels_of(s->call)->column_sums(s, first,
+                                            first + gckpti_min(n - first, GCKPTI_COLUMNS));
 }
 
 /* gain, bias: numbers of the inputs, 0 for none. A single row may have no low parts: then they stay
@@ -213,13 +215,13 @@ GCKPTI_FN void gckpti_run_column_sums(const gckpt_call *call, int gain, int bias
     if (s.bias)
         gckpti_zero_unless(s.bias, n, b->accumulate);
     if (s.gain || s.bias)
-        gckpt_parallel(call, items, gckpti_rows(&call->shape) * GCKPTI_COLUMNS, gckpti_column_sums_item,
-                       &s);
+        gckpt_parallel(call, items, gckpti_rows(&call->shape) * GCKPTI_COLUMNS,
+                       gckpti_column_sums_item, &s);
 }
 
 GCKPTI_OP_KERNELS(fast_linear,
-                 (backward ? gckpti_fast_matmul_backward : gckpti_fast_matmul_forward)(call);
-                 if (backward) gckpti_run_column_sums(call, 0, call->inputs == 3 ? 2 : 0))
+                  (backward ? gckpti_fast_matmul_backward : gckpti_fast_matmul_forward)(call);
+                  if (backward) gckpti_run_column_sums(call, 0, call->inputs == 3 ? 2 : 0))
 
 /* ---- layernorm, rmsnorm: an item is a row, then 64 columns ---- */
 static void gckpti_fast_norm(const gckpt_call *call, int backward)
@@ -248,8 +250,8 @@ static void gckpti_fast_rotary(const gckpt_call *call, int backward)
     if (!(backward ? call->in[0].grad : call->out))
         return;
     gckpti_for_each(call, (t + GCKPTI_POSITIONS - 1) / GCKPTI_POSITIONS,
-                16 * GCKPTI_POSITIONS * n / ((const gckpti_rotary *)call->attributes)->heads,
-                gckpti_rotary_positions);
+                    16 * GCKPTI_POSITIONS * n / ((const gckpti_rotary *)call->attributes)->heads,
+                    gckpti_rotary_positions);
     gckpti_for_each(call, gckpti_rows(&call->shape), 2 * n, gckpti_kernels_of(call)->rotary);
 }
 GCKPTI_OP_KERNELS(fast_rotary, gckpti_fast_rotary(call, backward))

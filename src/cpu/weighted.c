@@ -1,4 +1,4 @@
-#include "cpu/own.h"
+#include "cpu/internal.h"
 
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_LOSSES)
 GCKPTI_FAST_CLASSES(cross_entropy_with)

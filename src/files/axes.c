@@ -1,12 +1,12 @@
-#include "files/own.h"
+#include "files/internal.h"
 #include "store/store.h"
 
 #ifndef GCKPT_NO_FILES
 /* ---- the order of axes in a file ---- */
 
 /* What desc.axes says of a parameter of this shape. 0: no order of all its axes. */
-GCKPTI_FN int gckpti_get_axis_order(gckpti_axis_order *order, const gckpt_file_desc *d, const char *name,
-                              const gckpt_shape *shape)
+GCKPTI_FN int gckpti_get_axis_order(gckpti_axis_order *order, const gckpt_file_desc *d,
+                                    const char *name, const gckpt_shape *shape)
 {
     int axes[GCKPT_MAX_DIMS], seen = 0;
     memset(order, 0, sizeof *order);
@@ -25,7 +25,8 @@ GCKPTI_FN int gckpti_get_axis_order(gckpti_axis_order *order, const gckpt_file_d
 }
 
 /* Where element k of the file's tensor stands in the parameter, which has this shape. */
-GCKPTI_FN int64_t gckpti_permuted_index(const gckpti_axis_order *order, const gckpt_shape *shape, int64_t k)
+GCKPTI_FN int64_t gckpti_permuted_index(const gckpti_axis_order *order, const gckpt_shape *shape,
+                                        int64_t k)
 {
     int64_t step[GCKPT_MAX_DIMS], n = 1, index = 0;
     for (int i = shape->n; i-- > 0; n *= shape->d[i])
@@ -36,7 +37,8 @@ GCKPTI_FN int64_t gckpti_permuted_index(const gckpti_axis_order *order, const gc
 }
 
 /* The shape in the file of what has this one here; or (not to_file) the other way. */
-GCKPTI_FN gckpt_shape gckpti_permuted_shape(const gckpti_axis_order *order, gckpt_shape shape, int to_file)
+GCKPTI_FN gckpt_shape gckpti_permuted_shape(const gckpti_axis_order *order, gckpt_shape shape,
+                                            int to_file)
 {
     gckpt_shape out = shape;
     for (int i = 0; i < shape.n; i++)

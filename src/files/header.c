@@ -1,4 +1,4 @@
-#include "files/own.h"
+#include "files/internal.h"
 #include "store/store.h"
 
 #ifndef GCKPT_NO_FILES
@@ -48,7 +48,8 @@ GCKPTI_FN int gckpti_json_fail(gckpti_loader *load, const char *what)
 
 static void gckpti_json_space(gckpti_loader *load)
 {
-    while (load->pos < load->end && (*load->pos == ' ' || *load->pos == '\n' || *load->pos == '\r' || *load->pos == '\t'))
+    while (load->pos < load->end &&
+           (*load->pos == ' ' || *load->pos == '\n' || *load->pos == '\r' || *load->pos == '\t'))
         load->pos++;
 }
 
@@ -121,8 +122,9 @@ static char *gckpti_json_string(gckpti_loader *load)
             n = gckpti_utf8_put(gckpti_json_escape(load), out);
             continue;
         }
-        n = (unsigned char)*load->pos < 0x20 ? 0
-                                         : gckpti_utf8_length(load->pos, (size_t)(load->end - load->pos));
+        n = (unsigned char)*load->pos < 0x20
+                ? 0
+                : gckpti_utf8_length(load->pos, (size_t)(load->end - load->pos));
         memmove(out, load->pos, (size_t)n);
         load->pos += n;
     }
@@ -186,7 +188,8 @@ static void gckpti_json_skip(gckpti_loader *load)
     int depth = 0;
     do {
         gckpti_json_space(load);
-        const char c = load->pos < load->end && (depth || !strchr(",]}:", *load->pos)) ? *load->pos : '"';
+        const char c =
+            load->pos < load->end && (depth || !strchr(",]}:", *load->pos)) ? *load->pos : '"';
         if (c == '"' && !gckpti_json_string(load))
             return;
         depth += (c == '{' || c == '[') - (c == '}' || c == ']');
@@ -200,7 +203,8 @@ static gckpti_file_entry *gckpti_add_entry(gckpti_loader *load, char *name, size
 {
     const int state = slot >= 0 && slot != GCKPTI_SCALE;
     gckpti_file_entry *e;
-    if (!gckpti_grow(&load->store->memory, &load->entries, &load->capacity, load->count, sizeof *e)) {
+    if (!gckpti_grow(&load->store->memory, &load->entries, &load->capacity, load->count,
+                     sizeof *e)) {
         gckpti_refuse(load, GCKPT_E_MEMORY, NULL, "no memory for over %z tensors", load->count);
         return NULL;
     }
@@ -237,13 +241,14 @@ static int gckpti_parse_metadata(gckpti_loader *load)
 {
     const char *const *keys = gckpti_metadata_keys;
     const size_t tensors = load->count;
-    uint64_t *const numbers[] = { NULL, &load->contract, &load->step, &load->seed, &load->optimiser,
-                                  &load->file_hash };
+    uint64_t *const numbers[] = { NULL,        &load->contract,  &load->step,
+                                  &load->seed, &load->optimiser, &load->file_hash };
     char *key, *value, *found[] = { NULL, NULL, NULL, NULL, NULL, NULL, NULL };
     gckpti_json_space(load);
     const int none = load->end - load->pos >= 4 && !memcmp(load->pos, "null", 4);
     load->pos += none ? 4 : 0;
-    for (int n = 0; !none && (key = gckpti_json_key(load, &n)) && (value = gckpti_json_string(load));) {
+    for (int n = 0;
+         !none && (key = gckpti_json_key(load, &n)) && (value = gckpti_json_string(load));) {
         for (int i = 0; i < GCKPTI_METADATA_KEYS; i++) {
             if (strcmp(key, keys[i]))
                 continue;
@@ -263,11 +268,12 @@ static int gckpti_parse_metadata(gckpti_loader *load)
     const char *axes = found[GCKPTI_AXES];
     load->axes_unknown = GCKPTI_USES_AXES && (axes ? strcmp(axes, "HWIO") != 0 : !load->own_format);
     if (found[0] && !strcmp(found[0], gckpti_part_format))
-        return gckpti_refuse(load, GCKPT_E_DATA, NULL,
-                             "one rank's part of a checkpoint: its index is read by "
-                             GCKPTI_RANKS_LOAD);
+        return gckpti_refuse(
+            load, GCKPT_E_DATA, NULL,
+            "one rank's part of a checkpoint: its index is read by " GCKPTI_RANKS_LOAD);
     load->verify_sum = GCKPTI_USES_AXES && found[GCKPTI_DATA_HASH] && !load->file && !load->source;
-    for (int i = load->own_format ? 1 : GCKPTI_DATA_HASH; i < GCKPTI_DATA_HASH + load->verify_sum; i++) {
+    for (int i = load->own_format ? 1 : GCKPTI_DATA_HASH; i < GCKPTI_DATA_HASH + load->verify_sum;
+         i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
         if (!end || gckpti_digits(found[i], end, numbers[i]) != end ||
             load->optimiser > GCKPT_CUSTOM_OPTIMISER + 1)

@@ -1,6 +1,6 @@
-#include "files/own.h"
+#include "files/internal.h"
 #include "store/store.h"
-#include "base/host.h"
+#include "base/test_hooks.h"
 
 #ifndef GCKPT_NO_STDIO
 /* ---- by path ---- */
@@ -124,7 +124,8 @@ static void gckpti_sync_folder(gckpti_file *file, char *path)
 
 /* Makes `target`, in a block of `room` bytes, what it leads to. Returns the permissions of the file
  * there, or else of `like`; -1: neither is there, or this system has no such things. */
-GCKPTI_FN int gckpti_resolve_target(gckpti_file *file, char *target, size_t size, const char *mode_of)
+GCKPTI_FN int gckpti_resolve_target(gckpti_file *file, char *target, size_t size,
+                                    const char *mode_of)
 {
 #if GCKPTI_POSIX
     struct stat old;

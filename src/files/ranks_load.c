@@ -1,8 +1,8 @@
-#include "files/own.h"
+#include "files/internal.h"
 #include "num/num.h"
 #include "store/store.h"
 #include "run/run.h"
-#include "base/host.h"
+#include "base/test_hooks.h"
 
 #if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 /* ---- by all ranks: an index, and beside it a file of each rank ----
@@ -29,7 +29,8 @@
 static const char *const gckpti_separators = GCKPTI_POSIX ? "/" : "/\\:";
 
 /* Where files beside the index go. 0: no memory, or (errno) links that lead nowhere. */
-GCKPTI_FN int gckpti_parts_path(gckpti_rank_files *parts, gckpti_allocator *memory, const char *path)
+GCKPTI_FN int gckpti_parts_path(gckpti_rank_files *parts, gckpti_allocator *memory,
+                                const char *path)
 {
     parts->path_size = strlen(path) + 1024;
     parts->path = (char *)gckpti_new(memory, 2 * parts->path_size, 1);
@@ -69,7 +70,8 @@ static int gckpti_index_check(gckpti_loader *load)
     const size_t most = sizeof check - 1;
     char *tail = load->end;
     gckpti_text t = { check, most };
-    while (tail > load->pos && (size_t)(load->end - tail) < most && (tail == load->end || *tail != ','))
+    while (tail > load->pos && (size_t)(load->end - tail) < most &&
+           (tail == load->end || *tail != ','))
         tail--;
     gckpti_text_add(&t, ",\"check\":\"%u\"}\n",
                     gckpti_fnv(GCKPTI_FNV_START, load->pos, (size_t)(tail - load->pos)));
@@ -99,8 +101,10 @@ GCKPTI_FN int gckpti_load_index(gckpti_loader *load)
             return gckpti_json_fail(load, "a file's name is no name in this folder");
         if (gckpti_json_numbers(load, file, 2, 0) < 2)
             return 0;
-        if (!gckpti_grow(&load->store->memory, &parts->files, &parts->capacity, parts->count, sizeof *parts->files))
-            return gckpti_refuse(load, GCKPT_E_MEMORY, NULL, "no memory for over %z files", parts->count);
+        if (!gckpti_grow(&load->store->memory, &parts->files, &parts->capacity, parts->count,
+                         sizeof *parts->files))
+            return gckpti_refuse(load, GCKPT_E_MEMORY, NULL, "no memory for over %z files",
+                                 parts->count);
         memset(&parts->files[parts->count], 0, sizeof *parts->files);
         parts->files[parts->count].name = name;
         parts->files[parts->count].bytes = file[0];
@@ -132,7 +136,8 @@ static int gckpti_hash_read(FILE *f, unsigned char *out, int64_t n, uint64_t *ha
 
 /* Bytes and sum of a file that should have so many tensors with `data` bytes, and sums. 0: it is
  * not so, or cannot be read. */
-GCKPTI_FN int gckpti_part_hash(FILE *f, int64_t data, int64_t tensors, int64_t *bytes, int64_t *hash)
+GCKPTI_FN int gckpti_part_hash(FILE *f, int64_t data, int64_t tensors, int64_t *bytes,
+                               int64_t *hash)
 {
     unsigned char little[8];
     uint64_t all = GCKPTI_FNV_START;
@@ -168,7 +173,7 @@ static int gckpti_part_open(gckpti_loader *load, gckpti_rank_file *p)
         return gckpti_refuse(load, GCKPT_E_FILE, NULL, "%s: could not read \"%s\", which it names",
                              strerror(errno), p->name);
     p->verified = p->verified || (gckpti_part_hash(p->file, p->data, p->tensors, &bytes, &hash) &&
-                            bytes == p->bytes && hash == p->hash);
+                                  bytes == p->bytes && hash == p->hash);
     return p->verified ||
            gckpti_refuse(load, GCKPT_E_DATA, NULL,
                          "\"%s\" is not what was saved with it: damaged, cut off, or of "
@@ -194,7 +199,8 @@ static int gckpti_shard_read(gckpti_loader *load, unsigned char *out, int64_t n)
     uint64_t none = 0;
     parts->pos += n;
     if (!gckpti_hash_read(p->file, out, n, &parts->hash))
-        return gckpti_refuse(load, GCKPT_E_FILE, NULL, "\"%s\" could not be read to its end", p->name);
+        return gckpti_refuse(load, GCKPT_E_FILE, NULL, "\"%s\" could not be read to its end",
+                             p->name);
     if (parts->pos < parts->end)
         return 1;
     if (!gckpti_seek(p->file, p->bytes - 8 * (p->tensors - p->read_tensors)) ||
@@ -202,8 +208,8 @@ static int gckpti_shard_read(gckpti_loader *load, unsigned char *out, int64_t n)
         return gckpti_refuse(load, GCKPT_E_FILE, NULL, "the sums of \"%s\" could not be read",
                              p->name);
     return gckpti_read_le64(little) == parts->hash ||
-           gckpti_refuse(load, GCKPT_E_DATA, &load->entries[parts->entry], "its data in \"%s\" are damaged",
-                         p->name);
+           gckpti_refuse(load, GCKPT_E_DATA, &load->entries[parts->entry],
+                         "its data in \"%s\" are damaged", p->name);
 }
 
 /* Goes to byte `at` of all data, in the share that has it. */
@@ -212,7 +218,8 @@ static int gckpti_shard_seek(gckpti_loader *load, int64_t at)
     gckpti_rank_files *parts = load->parts;
     for (; at >= load->entries[parts->entry].offsets[1]; parts->entry++)
         for (size_t i = 0; i < parts->count; i++) {
-            const int64_t n = gckpti_byte_shard(&load->entries[parts->entry], parts->count, i).count;
+            const int64_t n =
+                gckpti_byte_shard(&load->entries[parts->entry], parts->count, i).count;
             parts->files[i].read_bytes += n;
             parts->files[i].read_tensors += n > 0;
         }

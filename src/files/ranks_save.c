@@ -1,8 +1,8 @@
-#include "files/own.h"
+#include "files/internal.h"
 #include "num/num.h"
 #include "store/store.h"
 #include "run/run.h"
-#include "base/host.h"
+#include "base/test_hooks.h"
 
 #if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 /* ---- a save by all ranks, step by step ---- */
@@ -27,7 +27,8 @@ static int gckpti_is_part(const char *path, uint64_t rank)
                     gckpti_part_format, rank);
     const size_t length = strlen(expected);
     FILE *f = gckpti_file_open(path);
-    int matches = f && fread(begin, 1, 8 + length, f) == 8 + length && !memcmp(begin + 8, expected, length);
+    int matches =
+        f && fread(begin, 1, 8 + length, f) == 8 + length && !memcmp(begin + 8, expected, length);
     if (f)
         fclose(f);
     return matches;
@@ -140,7 +141,8 @@ static gckpt_result gckpti_rank_save_read_old(gckpti_rank_save *save)
 }
 
 /* Before the ranks agree on `number`, which is rank 0's. */
-GCKPTI_FN gckpt_result gckpti_rank_save_start(gckpti_rank_save *save, gckpt_store *s, const char *path)
+GCKPTI_FN gckpt_result gckpti_rank_save_start(gckpti_rank_save *save, gckpt_store *s,
+                                              const char *path)
 {
     memset(save, 0, sizeof *save);
     save->store = s;
@@ -154,7 +156,8 @@ GCKPTI_FN gckpt_result gckpti_rank_save_start(gckpti_rank_save *save, gckpt_stor
     int found = gckpti_parts_path(&save->old, &s->memory, path);
     save->spec.hashes = (uint64_t *)gckpti_new(&s->memory, 6 * s->count, sizeof(uint64_t));
     if (!s->rank)
-        save->files = (gckpti_rank_file *)gckpti_new(&s->memory, (size_t)s->ranks, sizeof *save->files);
+        save->files =
+            (gckpti_rank_file *)gckpti_new(&s->memory, (size_t)s->ranks, sizeof *save->files);
     if (!save->old.path || !save->spec.hashes || (!s->rank && !save->files))
         return gckpti_error(s, GCKPT_E_MEMORY, "save: no memory for names and sums");
     if (!found)
@@ -169,7 +172,8 @@ GCKPTI_FN gckpt_result gckpti_rank_save_start(gckpti_rank_save *save, gckpt_stor
 /* Each rank writes its file. */
 GCKPTI_FN gckpt_result gckpti_rank_save_part(gckpti_rank_save *save)
 {
-    gckpti_content content = { save->store, &save->store->memory, gckpti_write, &save->spec, save->path, 0 };
+    gckpti_content content = { save->store, &save->store->memory, gckpti_write,
+                               &save->spec, save->path,           0 };
     return gckpti_save(&content, gckpti_part_path(save, save->number, save->spec.rank));
 }
 
@@ -303,7 +307,8 @@ GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
         if (result != GCKPT_OK && result != GCKPT_E_PEER) /* which leaves open what others do */
             remove(gckpti_part_path(&save, save.number, save.spec.rank));
         else if (result == GCKPT_OK)
-            result = gckpti_rank_save_agree(exec, 3, save.files ? gckpti_rank_save_commit(&save) : GCKPT_OK);
+            result = gckpti_rank_save_agree(exec, 3,
+                                            save.files ? gckpti_rank_save_commit(&save) : GCKPT_OK);
     }
     gckpti_rank_save_end(&save);
     return result == GCKPT_OK ? gckpti_ok(exec) : result;

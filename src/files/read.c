@@ -1,4 +1,4 @@
-#include "files/own.h"
+#include "files/internal.h"
 #include "num/num.h"
 #include "store/store.h"
 
@@ -29,8 +29,8 @@ static int gckpti_load_bytes(gckpti_loader *load, void *out, size_t n)
     }
     if (load->result != GCKPT_OK) /* the source has said why */
         return 0;
-    return done ||
-           gckpti_refuse(load, GCKPT_E_FILE, NULL, "it could not be read to byte %z", load->bytes_read);
+    return done || gckpti_refuse(load, GCKPT_E_FILE, NULL, "it could not be read to byte %z",
+                                 load->bytes_read);
 }
 
 /* The next n elements of `size` bytes, in the order of bytes that this machine has. */
@@ -64,20 +64,21 @@ static int gckpti_load_floats(gckpti_loader *load, int type, float *x, int64_t n
     return 1;
 }
 
-static int gckpti_refuse_values(gckpti_loader *load, const gckpti_file_entry *e, gckpt_storage storage)
+static int gckpti_refuse_values(gckpti_loader *load, const gckpti_file_entry *e,
+                                gckpt_storage storage)
 {
     return gckpti_refuse(load, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
                          gckpti_storage_name(storage),
                          storage == GCKPT_STORAGE_I8   ? "not finite"
                          : storage == GCKPT_STORAGE_I4 ? "beyond 524032, or not finite"
-                                                      : "beyond 65504");
+                                                       : "beyond 65504");
 }
 
 /* An element at a time: of what has its axes in another order, to where it belongs, where a share
  * is held of that; of values that are not the store's to change, are they the file's? to: a copy of
  * the parameter. */
-static int gckpti_load_elementwise(gckpti_loader *load, const gckpti_file_entry *e, gckpti_param *to,
-                             float buf[GCKPTI_CHUNK])
+static int gckpti_load_elementwise(gckpti_loader *load, const gckpti_file_entry *e,
+                                   gckpti_param *to, float buf[GCKPTI_CHUNK])
 {
     const gckpt_storage stored = e->slot < 0 ? to->p.storage : GCKPT_STORAGE_F32;
     const size_t size = (size_t)gckpti_storages[stored].bytes;
@@ -94,14 +95,14 @@ static int gckpti_load_elementwise(gckpti_loader *load, const gckpti_file_entry 
     for (int64_t at = 0, n; at < count && fits; at += n) {
         n = gckpti_min(count - at, GCKPTI_CHUNK);
         if (same_type ? !gckpti_load_elements(load, buf, n, (int)size)
-                  : !gckpti_load_floats(load, e->type, buf, n))
+                      : !gckpti_load_floats(load, e->type, buf, n))
             return 0;
         for (int64_t i = 0; i < n; i++) {
             const void *from = (const unsigned char *)buf + (size_t)i * size;
-            const int64_t k =
-                (gckpti_is_permuted(&e->order) ? gckpti_permuted_index(&e->order, &to->p.shape, at + i)
-                                            : at + i) -
-                shard.first;
+            const int64_t k = (gckpti_is_permuted(&e->order)
+                                   ? gckpti_permuted_index(&e->order, &to->p.shape, at + i)
+                                   : at + i) -
+                              shard.first;
             if (k < 0 || k >= shard.count)
                 continue;
             if (!e->dest)
@@ -113,9 +114,9 @@ static int gckpti_load_elementwise(gckpti_loader *load, const gckpti_file_entry 
         }
     }
     return fits || (e->dest ? gckpti_refuse_values(load, e, stored)
-                          : gckpti_refuse(load, GCKPT_E_DATA, e,
-                                          "is external, not writable, and not what the file has; "
-                                          "bind it as writable, or leave it out"));
+                            : gckpti_refuse(load, GCKPT_E_DATA, e,
+                                            "is external, not writable, and not what the file has; "
+                                            "bind it as writable, or leave it out"));
 }
 
 static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
@@ -136,7 +137,8 @@ static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
     gckpti_set_block(&to, e->dest);
     if ((int)to.p.storage == e->type)
         return gckpti_load_elements(load, e->dest + gckpti_scale_bytes(&to.p),
-                                    gckpti_file_count(e->type, count), gckpti_storages[e->type].bytes);
+                                    gckpti_file_count(e->type, count),
+                                    gckpti_storages[e->type].bytes);
     if (to.p.storage == GCKPT_STORAGE_F32)
         return gckpti_load_floats(load, e->type, to.p.values, count);
     const int scaled = to.p.storage == GCKPT_STORAGE_I8;
@@ -248,8 +250,9 @@ static gckpt_result gckpti_load_text(gckpti_loader *load, size_t bytes)
     if (!text)
         gckpti_refuse(load, GCKPT_E_MEMORY, NULL, "no memory for a header of %z bytes", bytes);
     else if (gckpti_load_bytes(load, text, bytes) && (!source || source->read_index(load)) &&
-             gckpti_parse_header(load) && gckpti_load_check(load) && (!source || source->open_parts(load)) &&
-             gckpti_load_create(load) && gckpti_load_data(load))
+             gckpti_parse_header(load) && gckpti_load_check(load) &&
+             (!source || source->open_parts(load)) && gckpti_load_create(load) &&
+             gckpti_load_data(load))
         gckpti_load_commit(load);
     gckpti_delete(&s->memory, load->spare, load->spare_bytes, 1);
     if (load->result != GCKPT_OK)

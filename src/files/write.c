@@ -1,4 +1,4 @@
-#include "files/own.h"
+#include "files/internal.h"
 #include "num/num.h"
 #include "store/store.h"
 
@@ -65,9 +65,9 @@ typedef struct {
     int slot, size;   /* size: bytes of an element */
     gckpt_storage type;
     gckpt_shape shape;
-    gckpti_axis_order order;     /* of q */
+    gckpti_axis_order order; /* of q */
     int64_t first, count; /* its elements, as the file has them */
-    uint64_t *hash;        /* where the FNV-1a of its data goes; NULL: nowhere */
+    uint64_t *hash;       /* where the FNV-1a of its data goes; NULL: nowhere */
 } gckpti_out_tensor;
 
 /* Makes w the next one in the order of the header. 0: there is none. Of a part, those that it has
@@ -82,7 +82,8 @@ static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tenso
         w->slot = slots[w->next++ % sizeof slots];
         if (w->slot == GCKPTI_VALUES) {
             w->name = gckpti_renamed(d, q->p.name);
-            gckpti_get_axis_order(&w->order, d, q->p.name, &q->p.shape); /* what is wrong was refused */
+            gckpti_get_axis_order(&w->order, d, q->p.name,
+                                  &q->p.shape); /* what is wrong was refused */
         }
         const int scale = w->slot == GCKPTI_SCALE, state = w->slot >= 0 && !scale;
         if (!w->name || (scale && q->p.storage != GCKPT_STORAGE_I8) ||
@@ -101,7 +102,8 @@ static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tenso
         if (shard.count < all)
             w->shape = gckpt_shape1(w->count);
         else if (w->type == GCKPT_STORAGE_I4)
-            w->shape.d[w->shape.n - 1] = gckpti_file_count(GCKPT_STORAGE_I4, w->shape.d[w->shape.n - 1]);
+            w->shape.d[w->shape.n - 1] =
+                gckpti_file_count(GCKPT_STORAGE_I4, w->shape.d[w->shape.n - 1]);
         if (w->count)
             return 1;
     }
@@ -153,10 +155,12 @@ static void gckpti_sink_metadata(gckpti_sink *out, const gckpti_save_spec *spec)
         optimiser = s->params[i].optimiser;
     gckpti_print(out, "{\"__metadata__\":{\"format\":\"%s\"", d->values_only ? "pt" : "gradckpt");
     if (!d->values_only)
-        gckpti_print(out, ",\"contract\":\"%i\",\"step\":\"%u\",\"seed\":\"%u\",\"optimiser\":\"%i\"",
+        gckpti_print(out,
+                     ",\"contract\":\"%i\",\"step\":\"%u\",\"seed\":\"%u\",\"optimiser\":\"%i\"",
                      GCKPT_CONTRACT, s->step, s->seed, optimiser);
     if (spec->total_hash)
-        gckpti_print(out, ",\"%s\":\"%u\"", gckpti_metadata_keys[GCKPTI_DATA_HASH], *spec->total_hash);
+        gckpti_print(out, ",\"%s\":\"%u\"", gckpti_metadata_keys[GCKPTI_DATA_HASH],
+                     *spec->total_hash);
     if (GCKPTI_USES_AXES)
         gckpti_sink_axes(out, spec);
     for (size_t i = 0; i < s->count && !d->values_only; i++) {
@@ -179,7 +183,8 @@ static void gckpti_sink_metadata(gckpti_sink *out, const gckpti_save_spec *spec)
 
 /* The JSON of all tensors. Their data lie in this order, too, but those of 4 bytes an element come
  * first, those of 1 last: so all are aligned. Returns the bytes of data; *tensors: how many. */
-GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *out, const gckpti_save_spec *spec, size_t *tensors)
+GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *out, const gckpti_save_spec *spec,
+                                     size_t *tensors)
 {
     int64_t bytes[5] = { 0, 0, 0, 0, 0 }; /* by bytes an element */
     gckpti_out_tensor w;
@@ -200,14 +205,16 @@ GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *out, const gckpti_save_spec *s
     }
     const int64_t hash_bytes = spec->hashes ? 8 * (int64_t)*tensors : 0;
     if (spec->hashes)
-        gckpti_print(out, ",\"__sums__\":{\"dtype\":\"U8\",\"shape\":[%I],\"data_offsets\":[%I,%I]}",
+        gckpti_print(out,
+                     ",\"__sums__\":{\"dtype\":\"U8\",\"shape\":[%I],\"data_offsets\":[%I,%I]}",
                      hash_bytes, at[1], at[1] + hash_bytes);
     gckpti_print(out, "}");
     return at[1] + hash_bytes;
 }
 
 /* n of its elements, little-endian: all at once, or each byte from where it stands. */
-static void gckpti_sink_elements(gckpti_sink *out, const gckpti_out_tensor *w, const void *x, int64_t n)
+static void gckpti_sink_elements(gckpti_sink *out, const gckpti_out_tensor *w, const void *x,
+                                 int64_t n)
 {
     const size_t size = (size_t)w->size, all = (size_t)n * size;
     const int little = gckpti_little_endian();
@@ -241,7 +248,8 @@ static int gckpti_sink_tensor(gckpti_sink *out, const gckpt_store *s, const gckp
         n = permuted ? gckpti_min(end - at, GCKPTI_CHUNK) : end - at;
         for (int64_t i = 0; permuted && i < n; i++, x = buf)
             memcpy((char *)buf + (size_t)i * size,
-                   all + (size_t)gckpti_permuted_index(&w->order, &w->q->p.shape, at + i) * size, size);
+                   all + (size_t)gckpti_permuted_index(&w->order, &w->q->p.shape, at + i) * size,
+                   size);
         if (!x)
             x = gckpti_values_at(s, w->q, at, buf, &n);
         n = gckpti_min(end - at, n);
@@ -314,8 +322,8 @@ static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
         if (!gckpti_renamed(d, q->p.name))
             continue;
         if (!gckpti_get_axis_order(&order, d, q->p.name, &q->p.shape))
-            result = gckpti_error(s, GCKPT_E_ARG, "save: \"%s\": " GCKPTI_PERMUTE_PROBLEM, q->p.name,
-                                  order.count, &q->p.shape);
+            result = gckpti_error(s, GCKPT_E_ARG, "save: \"%s\": " GCKPTI_PERMUTE_PROBLEM,
+                                  q->p.name, order.count, &q->p.shape);
         else if (gckpti_is_permuted(&order) && q->p.storage >= GCKPT_STORAGE_I8)
             result = gckpti_error(s, GCKPT_E_DATA, "save: \"%s\": " GCKPTI_PERMUTE_ROWS, q->p.name);
         else if (gckpti_is_permuted(&order) || q->p.storage != GCKPT_STORAGE_F32)
@@ -328,7 +336,8 @@ static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
 }
 
 /* The data of all tensors; of a part, their sums after them. If not NULL, *sum grows by theirs. */
-static gckpt_result gckpti_sink_data(gckpti_sink *out, const gckpti_save_spec *spec, uint64_t *total)
+static gckpt_result gckpti_sink_data(gckpti_sink *out, const gckpti_save_spec *spec,
+                                     uint64_t *total)
 {
     gckpt_result result = GCKPT_OK;
     gckpti_out_tensor w;

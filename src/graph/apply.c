@@ -1,4 +1,4 @@
-#include "graph/own.h"
+#include "graph/internal.h"
 
 GCKPTI_FN gckpt_call gckpti_shape_call(gckpt_tensor *const *in, int n, const void *attributes)
 {
@@ -37,9 +37,10 @@ static int gckpti_check_inputs(gckpt_graph *g, const gckpt_op *op, gckpt_tensor 
             gckpti_fail_cached(g, op->name, in[i]);
         else if (in[i]->base->running != needs_running && (needs_running || op->backward))
             gckpti_fail(g, GCKPT_E_ARG,
-                        needs_running ? "%s: input %i, %T, must be a gckpt_running"
-                                 : "%s: input %i, %T, is measured, not trained: ops that measure "
-                                   "can read it, and gckpt_detach",
+                        needs_running
+                            ? "%s: input %i, %T, must be a gckpt_running"
+                            : "%s: input %i, %T, is measured, not trained: ops that measure "
+                              "can read it, and gckpt_detach",
                         op->name, i, in[i]);
         else if (type != needed && !any)
             gckpti_fail(g, GCKPT_E_ARG,
@@ -89,8 +90,8 @@ GCKPTI_FN int gckpti_has_running(const gckpt_op *op)
 
 /* Whether an op whose inputs have rows mixes them. If not, two or three times the rows of its
  * inputs make two or three times those of its output (call->shape), and nothing else changes. */
-static int gckpti_mixes_rows(const gckpt_op *op, gckpt_tensor *const *in, int n, const gckpt_call *call,
-                        int64_t rows)
+static int gckpti_mixes_rows(const gckpt_op *op, gckpt_tensor *const *in, int n,
+                             const gckpt_call *call, int64_t rows)
 {
     const gckpt_shape *s = &call->shape;
     int loss = (op->flags & GCKPT_LOSS) != 0;

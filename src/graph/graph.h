@@ -33,10 +33,11 @@ struct gckpt_tensor {
     int index;       /* of the parameter in the store */
     int segment;     /* innermost, -1 none */
     int batch_invariant, must_save, must_recompute;
-    int f32_uses;       /* of a parameter: uses that cannot read it as it is stored */
-    int mixes_rows;        /* rows, so that splits of the batch are not exact: GCKPTI_ALWAYS, .. */
-    int64_t cache_capacity; /* of the gckpt_cache whose rows are its last ones (axis 1); 0: of none */
-    int64_t cache_window;   /* of the gckpt_cache_window that it is; 0: it keeps all rows */
+    int f32_uses;   /* of a parameter: uses that cannot read it as it is stored */
+    int mixes_rows; /* rows, so that splits of the batch are not exact: GCKPTI_ALWAYS, .. */
+    int64_t
+        cache_capacity;   /* of the gckpt_cache whose rows are its last ones (axis 1); 0: of none */
+    int64_t cache_window; /* of the gckpt_cache_window that it is; 0: it keeps all rows */
 };
 
 /* Ops that measure mix rows by statistics, which inference has from before. */
@@ -51,7 +52,7 @@ struct gckpt_graph {
     gckpti_allocator memory;
     gckpt_store *store;
     gckpti_scratch scratch; /* all it has is there, tensors never move */
-    int no_memory;               /* there was no memory for more */
+    int no_memory;          /* there was no memory for more */
     gckpt_tensor **tensors;
     gckpti_segment *segments;
     size_t count, segment_count;
@@ -59,11 +60,12 @@ struct gckpt_graph {
     int top_segments, max_depth; /* segments without a parent; levels */
     int param_limit;             /* 1 + the greatest number in the store of those it has */
     int64_t rows;           /* of every input; 0: no input yet */
-    int64_t cache_capacity, new_positions;   /* positions its caches have room for, 0: it has none; a call adds */
-    int64_t min_positions;      /* the least that gckpt_positions_at has for them; 0: not used */
-    int uses_positions;            /* gckpt_positions is used */
-    int depends_on_rows;         /* its error depends on the rows: a graph with others may do */
-    size_t min_bytes;           /* bytes that would have sufficed, after E_BUDGET */
+    int64_t cache_capacity,
+        new_positions;     /* positions its caches have room for, 0: it has none; a call adds */
+    int64_t min_positions; /* the least that gckpt_positions_at has for them; 0: not used */
+    int uses_positions;    /* gckpt_positions is used */
+    int depends_on_rows;   /* its error depends on the rows: a graph with others may do */
+    size_t min_bytes;      /* bytes that would have sufficed, after E_BUDGET */
 };
 
 enum { GCKPTI_HAS_GRAPHS = GCKPTI_WITH_PLANNER }; /* there can be graphs */

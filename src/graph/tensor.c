@@ -1,4 +1,4 @@
-#include "graph/own.h"
+#include "graph/internal.h"
 #include "store/store.h"
 
 static const char *gckpti_kind_name(const gckpt_tensor *t)
@@ -19,7 +19,8 @@ GCKPTI_FN void gckpti_text_tensor(gckpti_text *t, const gckpt_tensor *tensor)
 }
 
 /* The first error of a graph stays. */
-static void gckpti_set_graph_error(gckpt_graph *g, gckpt_result result, const char *format, va_list args)
+static void gckpti_set_graph_error(gckpt_graph *g, gckpt_result result, const char *format,
+                                   va_list args)
 {
     if (!g || g->object.sticky != GCKPT_OK)
         return;
@@ -140,7 +141,7 @@ GCKPTI_FN gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_
 
 /* A tensor that is given, by its name; checks what all of them need. */
 static gckpt_tensor *gckpti_leaf_new(gckpt_graph *g, int kind, const char *name, gckpt_type type,
-                                  const gckpt_shape *shape)
+                                     const gckpt_shape *shape)
 {
     if (!g || g->object.sticky != GCKPT_OK)
         return NULL;
@@ -322,7 +323,7 @@ GCKPT_API void gckpt_segment_begin(gckpt_graph *graph)
     if (!graph || graph->object.sticky != GCKPT_OK)
         return;
     if (!gckpti_reserve(&graph->scratch, &graph->segments, graph->segment_count,
-                     sizeof *graph->segments)) {
+                        sizeof *graph->segments)) {
         gckpti_fail_memory(graph, "graph: no memory for segment %z", graph->segment_count);
         return;
     }

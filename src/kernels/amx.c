@@ -65,7 +65,8 @@ static __attribute__((target("prfchw"))) void gckpti_mixed_tile_amx(const gckpti
         GCKPTI_AMX_ZERO(3);
     }
     t->prefetch->pace = 8;
-    for (int64_t n = t->blocks; n > 0; n--, a += GCKPTI_K_BLOCK, b += GCKPTI_K_BLOCK / 2 * t->b_row) {
+    for (int64_t n = t->blocks; n > 0;
+         n--, a += GCKPTI_K_BLOCK, b += GCKPTI_K_BLOCK / 2 * t->b_row) {
         GCKPTI_AMX_LOAD(4, a, a_row);
         GCKPTI_AMX_LOAD(6, b, b_row);
         GCKPTI_AMX_BLOCK(0, 4, 6);

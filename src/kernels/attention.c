@@ -24,8 +24,8 @@ typedef struct {
 } V(chains);
 
 /* Links p..end-1. (Seven parameters: two of them constants.) */
-GCKPTI_INLINED void V(attn_terms)(const gckpti_attn_gemm *s, const V(attn_part) *t, int vectors, int corner,
-                                  int64_t p, int64_t end, V(chains) *acc)
+GCKPTI_INLINED void V(attn_terms)(const gckpti_attn_gemm *s, const V(attn_part) * t, int vectors,
+                                  int corner, int64_t p, int64_t end, V(chains) * acc)
 {
     for (; p < end; p++, acc->b += s->b_step) {
         const FLOATS b0 = V(load)(acc->b), b1 = vectors > 1 ? V(load)(acc->b + W) : b0;
@@ -44,8 +44,8 @@ GCKPTI_INLINED void V(attn_terms)(const gckpti_attn_gemm *s, const V(attn_part) 
 
 /* c += chain of a(i,p) b(p) (from +0 if `fresh`). rows and n, its columns, are those of
  * t, but constants where they can be, as `vectors` is. */
-GCKPTI_INLINED void V(attn_tile)(const gckpti_attn_gemm *s, const V(attn_part) *t, int64_t rows, int64_t n,
-                               int vectors)
+GCKPTI_INLINED void V(attn_tile)(const gckpti_attn_gemm *s, const V(attn_part) * t, int64_t rows,
+                                 int64_t n, int vectors)
 {
     V(chains) acc;
     acc.b = t->b;
@@ -76,8 +76,8 @@ GCKPTI_INLINED void V(attn_tile)(const gckpti_attn_gemm *s, const V(attn_part) *
 }
 
 /* Columns from..end-1 of rows of a token of the head of keys each, into L2. */
-GCKPTI_INLINED void V(prefetch_rows)(const gckpti_attn_state *h, const float *x, int64_t rows, int64_t from,
-                                  int64_t end)
+GCKPTI_INLINED void V(prefetch_rows)(const gckpti_attn_state *h, const float *x, int64_t rows,
+                                     int64_t from, int64_t end)
 {
     for (end = gckpti_min(end, h->d); rows > 0; rows--, x += h->kv_c)
         for (int64_t j = from; j < end; j += 16)
@@ -85,7 +85,7 @@ GCKPTI_INLINED void V(prefetch_rows)(const gckpti_attn_state *h, const float *x,
 }
 
 /* Of k links, from c's row i on, what the diagonal and the window leave. */
-GCKPTI_INLINED void V(attn_range)(const gckpti_attn_gemm *s, int64_t i, int64_t k, V(attn_part) *t)
+GCKPTI_INLINED void V(attn_range)(const gckpti_attn_gemm *s, int64_t i, int64_t k, V(attn_part) * t)
 {
     const int64_t window = s->attn->window, to = s->edge == GCKPTI_TERMS_TO;
     int64_t at[4];
@@ -104,11 +104,12 @@ GCKPTI_INLINED void V(attn_range)(const gckpti_attn_gemm *s, int64_t i, int64_t 
 /* c (m,n) += chains of k links, or what the diagonal leaves of these. (What is the same for all of
  * a head is in s; the rest is another at each call, so a struct of it would be filled for one.) */
 static GCKPTI_TARGET void V(attn_gemm)(const gckpti_attn_gemm *s, int64_t m, int64_t n, int64_t k,
-                                   const float *a, const float *b, float *c)
+                                       const float *a, const float *b, float *c)
 {
     for (int64_t i = 0; i < m; i += GCKPTI_ATTN_ROWS) {
-        V(attn_part) t = { gckpti_min(m - i, GCKPTI_ATTN_ROWS), 0, 0, 0, 0, 0, 0, 0, NULL, NULL,
-                      s->row_scale ? s->row_scale + i : NULL, NULL };
+        V(attn_part)
+        t = { gckpti_min(m - i, GCKPTI_ATTN_ROWS),    0,   0, 0, 0, 0, 0, 0, NULL, NULL,
+              s->row_scale ? s->row_scale + i : NULL, NULL };
         int64_t at = s->edge == GCKPTI_COLUMNS_FROM && i > s->diagonal ? i - s->diagonal : 0;
         V(attn_range)(s, i, k, &t);
         if (t.first >= t.end && !s->from_zero)
@@ -132,8 +133,8 @@ static GCKPTI_TARGET void V(attn_gemm)(const gckpti_attn_gemm *s, int64_t m, int
 }
 
 /* Rows of a token of the head each, `c` apart, side by side: d[i * wide + j]. */
-static GCKPTI_TARGET void V(gather)(const gckpti_attn_state *h, const float *x, int64_t c, int64_t rows,
-                                    float *d)
+static GCKPTI_TARGET void V(gather)(const gckpti_attn_state *h, const float *x, int64_t c,
+                                    int64_t rows, float *d)
 {
     for (int64_t i = 0; i < rows; i++, x += c, d += h->d_vec)
         for (int64_t j = 0; j < h->d; j += W)

@@ -54,7 +54,8 @@ static GCKPTI_TARGET void V(narrow)(const float *x, uint16_t *y, int64_t n)
 }
 
 /* Elements first..end-1 of a conversion that rounds by chance (cpu/convert). */
-static GCKPTI_TARGET void V(round_stochastic)(const gckpti_convert_state *s, int64_t first, int64_t end)
+static GCKPTI_TARGET void V(round_stochastic)(const gckpti_convert_state *s, int64_t first,
+                                              int64_t end)
 {
     const gckpt_conversion *c = s->c;
     uint16_t increment[9 * W] = { 0 }, last[W]; /* of 8 W elements, and what is read past them */
@@ -113,11 +114,20 @@ static GCKPTI_TARGET void V(block_tile)(const gckpti_tile *t, int64_t vectors)
 static GCKPTI_TARGET void V(mixed_tile_by)(const gckpti_mixed_tile *t, int chain)
 {
     static const float zeros[GCKPTI_PANEL] GCKPTI_ALIGNED = { 0.0f };
-    float a[32 * GCKPTI_K_BLOCK] GCKPTI_ALIGNED, b[(int)GCKPTI_K_BLOCK * GCKPTI_PANEL] GCKPTI_ALIGNED;
-    gckpti_tile tile = {
-        0,    a,        GCKPTI_K_BLOCK, 2 - chain, b, t->width, NULL, t->from ? t->from_row : 0,
-        NULL, t->c_row, W,            a
-    };
+    float a[32 * GCKPTI_K_BLOCK] GCKPTI_ALIGNED,
+        b[(int)GCKPTI_K_BLOCK * GCKPTI_PANEL] GCKPTI_ALIGNED;
+    gckpti_tile tile = { 0,
+                         a,
+                         GCKPTI_K_BLOCK,
+                         2 - chain,
+                         b,
+                         t->width,
+                         NULL,
+                         t->from ? t->from_row : 0,
+                         NULL,
+                         t->c_row,
+                         W,
+                         a };
     const int64_t high = chain ? GCKPTI_TILE_ROWS : GCKPTI_TILE_ROWS / 2;
     for (int64_t p = 0; p < t->blocks; p++, tile.from_row = t->c_row) {
         const float *from = p ? t->c : t->from ? t->from : chain ? NULL : zeros;
@@ -153,10 +163,11 @@ static GCKPTI_TARGET void V(mixed_chain)(const gckpti_mixed_tile *t) { V(mixed_t
 /* A block of s from link p on as the kernels of packing take it: what is stored comes to `room` as
  * floats. *at: its first element. */
 GCKPTI_INLINED gckpti_operand V(block_operand)(const gckpti_pack_lanes *s, int64_t p, int64_t terms,
-                                           float *buffer, int64_t *at)
+                                               float *buffer, int64_t *at)
 {
     gckpti_operand x = *s->x;
-    const int64_t across = x.stride == 1, lines = across ? terms : s->n, each = across ? s->n : terms;
+    const int64_t across = x.stride == 1, lines = across ? terms : s->n,
+                  each = across ? s->n : terms;
     int64_t *row = across ? &x.k_stride : &x.stride; /* from line to line */
     *at = s->at + p * x.k_stride;
     (void)lines, (void)each;
@@ -187,7 +198,8 @@ GCKPTI_INLINED INTS V(load_upper)(const gckpti_operand *x, int64_t at)
 static GCKPTI_TARGET void V(mixed_put)(const V(subblock) * s, uint32_t *d, int64_t row)
 {
     const gckpti_operand x = *s->x;
-    const int across = x.stride == 1, transposed = s->as_a == across, swap = !gckpti_little_endian();
+    const int across = x.stride == 1, transposed = s->as_a == across,
+              swap = !gckpti_little_endian();
     uint16_t buffer[16 * GCKPTI_K_BLOCK];
     const int64_t to_row = transposed ? 2 * GCKPTI_K_BLOCK : 4 * row;
     const int in_place = transposed && !across && x.bf16;
@@ -217,7 +229,7 @@ static GCKPTI_TARGET void V(mixed_put)(const V(subblock) * s, uint32_t *d, int64
 
 /* The same of a block of which `lanes` and `links` exist; other places of a are -0, of b +0. */
 static GCKPTI_TARGET void V(mixed_put_partial)(const V(subblock) * s, int64_t lanes, int64_t terms,
-                                            uint32_t *d, int64_t row, V(put_subblock) * put)
+                                               uint32_t *d, int64_t row, V(put_subblock) * put)
 {
     const int across = s->x->stride == 1;
     const int64_t lines = across ? terms : lanes, each = across ? lanes : terms;
@@ -227,7 +239,8 @@ static GCKPTI_TARGET void V(mixed_put_partial)(const V(subblock) * s, int64_t la
     const V(subblock) padded = { &x, 0, s->words, s->as_a };
     for (int i = 0; i < 16 * GCKPTI_K_BLOCK; i++)
         words[i] = s->as_a ? 0x8000 : 0;
-    for (int64_t i = 0, at = s->at; i < lines && each > 0; i++, at += across ? x.k_stride : x.stride)
+    for (int64_t i = 0, at = s->at; i < lines && each > 0;
+         i++, at += across ? x.k_stride : x.stride)
         if (x.bf16)
             memcpy(words + i * line_terms, x.bf16 + at, (size_t)each * sizeof *words);
         else

@@ -58,8 +58,8 @@ static GCKPTI_TARGET void V(pack_taps)(const gckpti_conv_gemm *s, int64_t p, int
 /* The tiles of some rows of c, whose part of a is gathered: u without what changes from tile to
  * tile. (Seven parameters: three are of all tiles, two say how many, two where b is.) */
 static GCKPTI_TARGET void V(conv_tiles)(const gckpti_conv_gemm *s, gckpti_tile u, int64_t rows,
-                                           int64_t n, const float *b, const float *panels,
-                                           const gckpti_blocking *sizes)
+                                        int64_t n, const float *b, const float *panels,
+                                        const gckpti_blocking *sizes)
 {
     const gckpti_tile first = u;
     for (int64_t i = 0, high; i < rows; i += high) {
@@ -82,7 +82,7 @@ static GCKPTI_TARGET void V(conv_tiles)(const gckpti_conv_gemm *s, gckpti_tile u
 /* As V(product_piece), for a matrix of windows: rows of a are gathered, as many as `some`, before
  * their tiles; where c has those of other phases between them, no more than a line. */
 static GCKPTI_TARGET void V(conv_block)(const gckpti_conv_gemm *s, const gckpti_c_block *block,
-                                           float *pack, int64_t floats)
+                                        float *pack, int64_t floats)
 {
     const int64_t i1 = block->i1, j1 = block->j1;
     const gckpti_product *t = &s->t;
@@ -105,9 +105,9 @@ static GCKPTI_TARGET void V(conv_block)(const gckpti_conv_gemm *s, const gckpti_
                 V(pack_taps)(s, p, k, j, n, panels, sizes.kc);
             for (int64_t i = block->i0, some; i < i1; i += some) {
                 const int64_t at = gckpti_conv_gemm_c(s, i) + j;
-                gckpti_tile u = { k,    pack, 1,       GCKPTI_GATHER_ROWS,
+                gckpti_tile u = { k,    pack, 1,          GCKPTI_GATHER_ROWS,
                                   NULL, 0,    t->initial, t->initial_stride,
-                                  NULL, 0,    0,       NULL };
+                                  NULL, 0,    0,          NULL };
                 some = gckpti_min(i1 - i, most);
                 if (lines)
                     some = gckpti_min(some, s->r[1].results - i % s->r[1].results);

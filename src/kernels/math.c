@@ -94,8 +94,8 @@ static GCKPTI_TARGET float V(row_max)(const float *x, int64_t n)
 }
 
 /* gckpti_online: p[j] = exp(x[j] - max), p may be x or NULL. */
-static GCKPTI_TARGET float V(online_softmax)(const float *x, float *p, int64_t n, int first, float *max,
-                                     float *sum)
+static GCKPTI_TARGET float V(online_softmax)(const float *x, float *p, int64_t n, int first,
+                                             float *max, float *sum)
 {
     gckpti_row_args row = { GCKPTI_ROW_EXP, x, NULL, NULL, p, 0.0f, 0.0f, 0.0f };
     float factor = 0.0f, added;
@@ -134,8 +134,8 @@ static GCKPTI_TARGET void V(add_to)(float *to, const float *from, int64_t n)
 
 /* gckpti_plain_update_block in one pass: sum and quotient stay in registers unless they are wanted.
  * By a power of two it is divided by multiplying, which rounds the same numbers. */
-static GCKPTI_TARGET float V(update)(const gckpt_update_pass *p, const float *extra, int64_t at, int64_t n,
-                                     int update)
+static GCKPTI_TARGET float V(update)(const gckpt_update_pass *p, const float *extra, int64_t at,
+                                     int64_t n, int update)
 {
     enum { LANES = 32 / W };
     const gckpt_update_constants a = p->rates;

@@ -18,8 +18,9 @@ static GCKPTI_TARGET void V(head_pack)(const gckpti_mixed_kernels *kernels, cons
 }
 
 /* A block's product: b's panel of n lanes, and where results rest, in rows of `row`; a is added. */
-GCKPTI_INLINED gckpti_packed_product V(head_product)(const gckpti_mixed_kernels *kernels, const uint32_t *b,
-                                              int64_t n, float *c, int64_t row)
+GCKPTI_INLINED gckpti_packed_product V(head_product)(const gckpti_mixed_kernels *kernels,
+                                                     const uint32_t *b, int64_t n, float *c,
+                                                     int64_t row)
 {
     gckpti_packed_product s;
     memset(&s, 0, sizeof s);
@@ -31,11 +32,11 @@ GCKPTI_INLINED gckpti_packed_product V(head_product)(const gckpti_mixed_kernels 
 /* Its a: m rows of a head. They stay where they are, if they can: `back` rows of the head stand
  * before them. */
 static GCKPTI_TARGET void V(head_set_a)(const gckpti_attn_state *h, gckpti_packed_product *s,
-                                       const gckpti_operand *x, int64_t back, int64_t m,
-                                       uint16_t *scratch)
+                                        const gckpti_operand *x, int64_t back, int64_t m,
+                                        uint16_t *scratch)
 {
-    const int in_place =
-        gckpti_is_in_place(s->kernels, x) && h->d == h->d_block && back + m >= s->kernels->tiles[0].row_step;
+    const int in_place = gckpti_is_in_place(s->kernels, x) && h->d == h->d_block &&
+                         back + m >= s->kernels->tiles[0].row_step;
     s->tile.m = in_place ? m : gckpti_ceil_to(m, 16), s->rows_before = in_place ? back : 0;
     s->tile.a = in_place ? x->bf16 : scratch, s->tile.a_row = in_place ? x->stride : h->d_block;
     if (!in_place)
@@ -97,7 +98,8 @@ GCKPTI_INLINED int V(head_cut)(const gckpti_attn_state *h, int64_t diagonal, int
 }
 
 /* A row of a result, x, in place or rounded. */
-GCKPTI_INLINED void V(store_row)(const gckpti_attn_state *h, const float *x, float *to, uint16_t *narrow)
+GCKPTI_INLINED void V(store_row)(const gckpti_attn_state *h, const float *x, float *to,
+                                 uint16_t *narrow)
 {
     if (to)
         memcpy(to, x, (size_t)h->d * sizeof *x);
@@ -126,9 +128,9 @@ static GCKPTI_TARGET void V(queries_online)(V(query_block) * s)
     if (h->cap > 0.0f)
         V(softcap)(s->p, s->n * GCKPTI_QK_TILE, h->dot_scale, h->cap);
     for (int64_t i = 0; i < s->m; i += W) {
-        const int any = V(online_columns)(s->p + i, s->n, s->diagonal + i, h->window,
-                                     gckpti_attn_post_scale(h), s->j == s->first, s->max + i,
-                                     s->sum + i, s->factor + i);
+        const int any =
+            V(online_columns)(s->p + i, s->n, s->diagonal + i, h->window, gckpti_attn_post_scale(h),
+                              s->j == s->first, s->max + i, s->sum + i, s->factor + i);
         for (int64_t r = 0; !any && r < s->n; r++) /* it returned at once */
             V(store)(s->p + r * GCKPTI_QK_TILE + i, V(zero)());
     }
@@ -139,7 +141,8 @@ static GCKPTI_TARGET void V(queries_values)(V(query_block) * s, const gckpti_ope
 {
     const int64_t d = s->h->d, width = s->h->d_vec, row = gckpti_ceil_to(s->n, GCKPTI_K_BLOCK);
     const int cut = V(head_cut)(s->h, s->diagonal, s->m, s->n), fresh = s->j == s->first;
-    const gckpti_operand transposed = gckpti_transpose(v), p = gckpti_matrix(s->p, 1, GCKPTI_QK_TILE);
+    const gckpti_operand transposed = gckpti_transpose(v),
+                         p = gckpti_matrix(s->p, 1, GCKPTI_QK_TILE);
     for (int64_t r = 0; !fresh && r < s->m; r++)
         V(rescale)(s->out + r * width, s->factor[r], d);
     V(head_pack)(s->kernels, &transposed, d, s->n, NULL, s->a);
@@ -171,7 +174,8 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn_state *h, int64_t r
     const int64_t at = (row * h->t + first) * c + head * h->d;
     const int64_t keys = row * h->s * kc + head / h->group * h->d;
     V(query_block) s;
-    s.h = h, s.kernels = gckpti_kernels_of(call)->mixed, s.m = gckpti_min(h->t - first, GCKPTI_QK_TILE);
+    s.h = h, s.kernels = gckpti_kernels_of(call)->mixed,
+    s.m = gckpti_min(h->t - first, GCKPTI_QK_TILE);
     s.p = scratch, s.out = s.p + GCKPTI_QK_TILE * GCKPTI_QK_TILE;
     void *rest = s.out + GCKPTI_QK_TILE * h->d_vec;
     s.q = (uint32_t *)rest, s.a = s.q + GCKPTI_QK_TILE / 2 * h->d_block, rest = s.a;

@@ -26,8 +26,8 @@ GCKPTI_INLINED float V(head_delta)(const gckpti_attn_state *h, const gckpti_oper
 }
 
 /* n rows of a gradient, `wide` apart in x: what it holds, or +0; in the end they go back. */
-static GCKPTI_TARGET void V(load_gradient)(const gckpti_attn_state *h, const gckpt_arg *arg, int64_t at,
-                                       int64_t n, float *x)
+static GCKPTI_TARGET void V(load_gradient)(const gckpti_attn_state *h, const gckpt_arg *arg,
+                                           int64_t at, int64_t n, float *x)
 {
     const gckpti_mixed_kernels *kernels = gckpti_kernels_of(h->call)->mixed;
     if (!arg->accumulate)
@@ -39,8 +39,8 @@ static GCKPTI_TARGET void V(load_gradient)(const gckpti_attn_state *h, const gck
             kernels->widen(arg->grad_bf16 + at, x, h->d);
 }
 
-static GCKPTI_TARGET void V(store_gradient)(const gckpti_attn_state *h, const gckpt_arg *arg, int64_t at,
-                                        int64_t n, float *x)
+static GCKPTI_TARGET void V(store_gradient)(const gckpti_attn_state *h, const gckpt_arg *arg,
+                                            int64_t at, int64_t n, float *x)
 {
     for (int64_t i = 0; i < n; i++, at += arg->shape.d[2], x += h->d_vec) {
         for (int64_t e = 0; e < h->d; e += W)
@@ -67,16 +67,18 @@ typedef struct {
     int cut, fresh[3]; /* these blocks of dq, dk and dv start at +0 */
 } V(key_block);
 
-static GCKPTI_TARGET void V(key_block_begin)(V(key_block) * s, const gckpti_attn_state *h, int64_t head,
-                                        float *scratch)
+static GCKPTI_TARGET void V(key_block_begin)(V(key_block) * s, const gckpti_attn_state *h,
+                                             int64_t head, float *scratch)
 {
     const gckpt_arg *in = h->call->in;
-    const int64_t all = gckpti_ceil_to(h->t, GCKPTI_QK_TILE), half = GCKPTI_QK_TILE / 2 * h->d_block;
+    const int64_t all = gckpti_ceil_to(h->t, GCKPTI_QK_TILE),
+                  half = GCKPTI_QK_TILE / 2 * h->d_block;
     s->h = h, s->kernels = gckpti_kernels_of(h->call)->mixed, s->head = head;
     s->lse = (const float *)h->call->saved + head * h->t;
     s->p = scratch, s->ds = s->p + GCKPTI_QK_TILE * GCKPTI_QK_TILE;
     const int64_t key_floats = gckpti_ceil_to(h->shared_keys ? h->s : 1, GCKPTI_QK_TILE) * h->d_vec;
-    float *dk = s->ds + GCKPTI_QK_TILE * GCKPTI_QK_TILE, *dv = dk + key_floats, *dq = dv + key_floats;
+    float *dk = s->ds + GCKPTI_QK_TILE * GCKPTI_QK_TILE, *dv = dk + key_floats,
+          *dq = dv + key_floats;
     s->delta = dq + all * h->d_vec;
     s->dq = in[0].grad || in[0].grad_bf16 ? dq : NULL;
     s->dk = in[1].grad || in[1].grad_bf16 ? dk : NULL;
@@ -218,8 +220,10 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn_state *h, int64_t 
         s.dk = to[0], s.dv = to[1];
         s.n = gckpti_min(h->visible.keys - s.j, GCKPTI_QK_TILE);
         s.i = query0 > 0 ? query0 / GCKPTI_QK_TILE * GCKPTI_QK_TILE : 0;
-        const int64_t covered = gckpti_min(s.i + GCKPTI_QK_TILE, h->t) - query0; /* by the first block */
-        const int64_t end = gckpti_min(h->t, query0 + s.n - 1 + h->window); /* queries that see one */
+        const int64_t covered =
+            gckpti_min(s.i + GCKPTI_QK_TILE, h->t) - query0; /* by the first block */
+        const int64_t end =
+            gckpti_min(h->t, query0 + s.n - 1 + h->window); /* queries that see one */
         s.fresh[0] = s.j == 0 && !in[0].accumulate && !windowed;
         for (int i = 0; i < 2; i++) {
             s.fresh[1 + i] = member == 0 && covered >= s.n && !in[1 + i].accumulate && !windowed;

@@ -48,11 +48,11 @@ GCKPTI_ALWAYS void V(store_block_sum)(const float *x, FLOATS even, FLOATS odd, f
     }
 #define GCKPTI_TILE_ADD(i, k)                                                                      \
     if (rows > i) {                                                                                \
-        V(store_block_sum)(from, l##i, l##k, c);                                                       \
+        V(store_block_sum)(from, l##i, l##k, c);                                                   \
         if (vectors > 1)                                                                           \
-            V(store_block_sum)(from + W, m##i, m##k, c + W);                                           \
+            V(store_block_sum)(from + W, m##i, m##k, c + W);                                       \
         if (vectors > 2)                                                                           \
-            V(store_block_sum)(from + 2 * W, h##i, h##k, c + 2 * W);                                   \
+            V(store_block_sum)(from + 2 * W, h##i, h##k, c + 2 * W);                               \
         from += t->from_row, c += t->c_row;                                                        \
     }
 #define GCKPTI_TILE_STORE(i, at)                                                                   \
@@ -202,7 +202,8 @@ static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b
             const int64_t terms = gckpti_min(k - p, chunk), cols = n - j;
             float *to = d + j * deep + p * (width = V(panel_width)(n, j));
             if (!in_place || cols < width)
-                V(pack)(from, t->b.k_stride, t->b.stride, gckpti_min(cols, width), terms, to, width);
+                V(pack)
+                (from, t->b.k_stride, t->b.stride, gckpti_min(cols, width), terms, to, width);
         }
 }
 

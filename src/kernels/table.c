@@ -1,14 +1,14 @@
 /* In the order of struct gckpti_kernels (cpu/cpu.h). */
 #define GCKPTI_TRAINED(name) GCKPTI_IF_TRAINING(V(name))
 #define GCKPTI_KERNELS(mixed)                                                                      \
-    V(product_block), V(online_softmax), V(divide), V(dot), GCKPTI_TRAINED(update), V(add_to),             \
+    V(product_block), V(online_softmax), V(divide), V(dot), GCKPTI_TRAINED(update), V(add_to),     \
         V(elementwise_forward), GCKPTI_TRAINED(elementwise_backward), V(softmax_forward),          \
         GCKPTI_TRAINED(softmax_backward), V(log_softmax_forward),                                  \
         GCKPTI_TRAINED(log_softmax_backward), V(norm_forward), GCKPTI_TRAINED(norm_backward),      \
-        V(rotary), V(column_sums), V(attention_forward), GCKPTI_TRAINED(attention_backward),           \
-        GCKPTI_TRAINED(classes_backward), V(surprisal), V(element_loss_forward),                         \
-        GCKPTI_TRAINED(element_loss_backward), V(exp_scalar), V(log_scalar), V(softcap), GCKPTI_TRAINED(dropout),    \
-        GCKPTI_TRAINED(initialise), GCKPTI_IF_BF16(V(round_stochastic)),                                           \
+        V(rotary), V(column_sums), V(attention_forward), GCKPTI_TRAINED(attention_backward),       \
+        GCKPTI_TRAINED(classes_backward), V(surprisal), V(element_loss_forward),                   \
+        GCKPTI_TRAINED(element_loss_backward), V(exp_scalar), V(log_scalar), V(softcap),           \
+        GCKPTI_TRAINED(dropout), GCKPTI_TRAINED(initialise), GCKPTI_IF_BF16(V(round_stochastic)),  \
         mixed GCKPTI_RECURRENT_KERNELS(V) GCKPTI_IMAGE_KERNELS(V)
 GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(GCKPTI_IF_BF16(&V(mixed_kernels))) };
 #if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16

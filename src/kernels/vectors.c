@@ -77,7 +77,7 @@ GCKPTI_ALWAYS FLOATS V(dequantised)(int storage, const void *b, FLOATS scale)
 
 /* The same of the first ones, so many bytes; the others are 0. */
 GCKPTI_ISA_NOINLINE FLOATS V(dequantised_part)(int storage, const unsigned char *x, FLOATS scale,
-                                      int64_t bytes)
+                                               int64_t bytes)
 {
     unsigned char padded[2 * W] = { 0 };
     memcpy(padded, x, (size_t)bytes);
@@ -89,7 +89,8 @@ GCKPTI_ISA_NOINLINE FLOATS V(dequantised_part)(int storage, const unsigned char 
 }
 
 /* Elements at..at+W-1, of which `left` exist, of what stands at b; storage: a constant, not F32. */
-GCKPTI_ALWAYS FLOATS V(load_quant)(int storage, const void *b, int64_t at, FLOATS scale, int64_t left)
+GCKPTI_ALWAYS FLOATS V(load_quant)(int storage, const void *b, int64_t at, FLOATS scale,
+                                   int64_t left)
 {
     const int each = storage == GCKPT_STORAGE_I8 ? 1 : 2;
     const unsigned char *x = (const unsigned char *)b + at * each;

@@ -165,7 +165,8 @@ GCKPTI_ISA_NOINLINE FLOATS V(pow)(FLOATS x, float e)
     l = (l - k * (double)GCKPTI_LN2_HI) - k * (double)GCKPTI_LN2_LO;
     r = V(to_floats)(&l);
     r = V(exp_scale)(V(exp_poly)(r), r, t);
-    r = V(if_less)(u, V(set1)(GCKPTI_EXP_MIN), zero, V(if_less)(V(set1)(GCKPTI_EXP_MAX), u, inf, r));
+    r = V(if_less)(u, V(set1)(GCKPTI_EXP_MIN), zero,
+                   V(if_less)(V(set1)(GCKPTI_EXP_MAX), u, inf, r));
     r = V(if_less)(a, inf, V(if_less)(zero, a, r, e > 0.0f ? zero : inf), e > 0.0f ? inf : zero);
     if (parity == 1)
         r = V(bit_or)(r, V(sign_bit)(x));
@@ -340,13 +341,14 @@ GCKPTI_INLINED void V(step_sgd)(const gckpt_update_constants *a, FLOATS g, FLOAT
 {
     *w = V(fma)(V(set1)(-a->rate), g * a->scale, V(decayed)(a, *w));
 }
-GCKPTI_INLINED void V(step_momentum)(const gckpt_update_constants *a, float momentum, FLOATS g, FLOATS *w,
-                                     FLOATS *m)
+GCKPTI_INLINED void V(step_momentum)(const gckpt_update_constants *a, float momentum, FLOATS g,
+                                     FLOATS *w, FLOATS *m)
 {
     *m = V(fma)(V(set1)(momentum), *m, g * a->scale);
     *w = V(fma)(V(set1)(-a->rate), *m, V(decayed)(a, *w));
 }
-GCKPTI_INLINED void V(step_adamw)(const gckpt_update_constants *a, FLOATS g, FLOATS *w, FLOATS *m, FLOATS *v)
+GCKPTI_INLINED void V(step_adamw)(const gckpt_update_constants *a, FLOATS g, FLOATS *w, FLOATS *m,
+                                  FLOATS *v)
 {
     FLOATS d = g * a->scale;
     *m = V(fma)(V(set1)(a->beta1), *m, a->rest1 * d);

@@ -8,7 +8,8 @@ GCKPTI_DEVICE GCKPTI_FN float gckpti_tiny_fma(float a, float b, float c, float d
     const float scale = 18446744073709551616.0f;
     const uint32_t u = gckpti_bits(d), x = gckpti_bits(a) << 1, y = gckpti_bits(b) << 1;
     if (u << 1 == 0x01000000u &&
-        gckpti_bits(gckpti_fma(x < y ? a * scale : a, x < y ? b : b * scale, c * scale)) << 1 >= 0x41000000u)
+        gckpti_bits(gckpti_fma(x < y ? a * scale : a, x < y ? b : b * scale, c * scale)) << 1 >=
+            0x41000000u)
         return d;
     return gckpti_float(u & 0x80000000u);
 }

@@ -86,10 +86,7 @@ GCKPTI_INLINE float gckpti_vmax(float a, float b) { return a > b ? a : b; }
 GCKPTI_INLINE float gckpti_vmin(float a, float b) { return a < b ? a : b; }
 GCKPTI_INLINE float gckpti_fnma(float a, float b, float c) { return gckpti_fma(-a, b, c); }
 GCKPTI_INLINE float gckpti_floats(uint32_t a) { return gckpti_float(a); }
-GCKPTI_INLINE float gckpti_if_less(float a, float b, float c, float d)
-{
-    return a < b ? c : d;
-}
+GCKPTI_INLINE float gckpti_if_less(float a, float b, float c, float d) { return a < b ? c : d; }
 /* By a mask, so that a loop over it vectorises. */
 GCKPTI_INLINE float gckpti_if_equal(float a, float b, float c, float d)
 {

@@ -1,4 +1,4 @@
-#include "ops/own.h"
+#include "ops/internal.h"
 #include "graph/graph.h"
 
 /* ---- attention: q (B,T,C), k and v (B,S,C); head h is columns hD..hD+D-1, D = C / heads ----
@@ -33,8 +33,8 @@ static int64_t gckpti_attention_d_vec(const gckpt_call *call, int64_t d)
     return gckpti_ceil_to(d, gckpti_is_mixed(call) ? 16 : 32);
 }
 
-GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, int64_t s, int64_t d,
-                                        int backward)
+GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
+                                             int64_t d, int backward)
 {
     int64_t d_vec = gckpti_attention_d_vec(call, d), along = GCKPTI_KEY_TILE * d_vec;
     int64_t across = GCKPTI_KEY_TILE * (d + 16), scores = GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
@@ -119,23 +119,23 @@ static gckpti_attn_state gckpti_attn_state_of(const gckpt_call *call)
     const float cap = o->extras ? o->cap : 0.0f; /* no copy: stacks of firmware are short */
     const float scale = o->extras && o->scale > 0.0f ? o->scale : 1.0f / gckpti_sqrt((float)d);
     gckpti_attn_state h = { call,
-                       t,
-                       s,
-                       c,
-                       d,
-                       o->heads,
-                       (t + GCKPTI_KEY_TILE - 1) / GCKPTI_KEY_TILE,
-                       gckpti_attention_d_vec(call, d),
-                       gckpti_ceil_to(d, GCKPTI_K_BLOCK),
-                       gckpti_visible_keys(call),
-                       gckpti_is_mixed(call),
-                       scale,
-                       cap > 0.0f ? scale / cap : scale,
-                       cap,
-                       kv_c,
-                       group,
-                       group > 1 ? s : 0,
-                       o->extras && o->window ? o->window : INT64_MAX / 4 };
+                            t,
+                            s,
+                            c,
+                            d,
+                            o->heads,
+                            (t + GCKPTI_KEY_TILE - 1) / GCKPTI_KEY_TILE,
+                            gckpti_attention_d_vec(call, d),
+                            gckpti_ceil_to(d, GCKPTI_K_BLOCK),
+                            gckpti_visible_keys(call),
+                            gckpti_is_mixed(call),
+                            scale,
+                            cap > 0.0f ? scale / cap : scale,
+                            cap,
+                            kv_c,
+                            group,
+                            group > 1 ? s : 0,
+                            o->extras && o->window ? o->window : INT64_MAX / 4 };
     return h;
 }
 
@@ -192,15 +192,16 @@ GCKPTI_FN gckpti_attn_state gckpti_attention_begin(const gckpt_call *call, int b
 
 /* D products of a row of the head, of f32 plans: out[j] = chain of a and row j of b from +0, for n
  * rows. */
-static void gckpti_attention_dots(const gckpti_attn_state *h, const float *a, const float *b, int64_t n,
-                                  float *out)
+static void gckpti_attention_dots(const gckpti_attn_state *h, const float *a, const float *b,
+                                  int64_t n, float *out)
 {
     gckpti_zero_unless(out, n, 0);
     gckpti_chains(a, 1, b, h->kv_c, n, h->d, out);
 }
 
 /* Queries first..end-1, numbered through heads and rows; rest: D floats, where out is bf16. */
-static void gckpti_attention_queries(const gckpti_attn_state *h, int64_t first, int64_t end, float *scratch)
+static void gckpti_attention_queries(const gckpti_attn_state *h, int64_t first, int64_t end,
+                                     float *scratch)
 {
     const gckpt_call *call = h->call;
     const int64_t t = h->t, c = h->c, d = h->d;
@@ -337,15 +338,15 @@ static int64_t gckpti_attention_lengths(const gckpt_call *call, int i)
 
 /* Gradients read lengths, too: these lie in no arena, and old plans keep their hash. */
 GCKPTI_OP_DESC_WITH(attention, GCKPTI_FAST, gckpti_attention_shape, gckpti_attention_flops,
-                gckpti_attention_flops_backward, gckpti_attention_lengths,
-                (unsigned)GCKPTI_CACHED | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(3),
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
+                    gckpti_attention_flops_backward, gckpti_attention_lengths,
+                    (unsigned)GCKPTI_CACHED | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(3),
+                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
+                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
+                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
 
 /* desc's window, cap and scale. A window as long as k's rows is none, but of a ring. */
 static int gckpti_attention_set_extras(gckpti_attention *o, const gckpt_attention_desc *desc,
-                                 const gckpt_tensor *k)
+                                       const gckpt_tensor *k)
 {
     gckpt_graph *g = k->graph;
     const int64_t keys = k->shape.n == 3 ? k->shape.d[1] : 0;
@@ -355,7 +356,8 @@ static int gckpti_attention_set_extras(gckpti_attention *o, const gckpt_attentio
                     "attention: a window of %I keys%s; causal attention can have one, of 1 to %i "
                     "keys (0: none)",
                     desc->window, desc->causal ? "" : " without causal", INT32_MAX);
-    else if (!gckpti_is_valid_cap(desc->cap) || !(desc->scale >= 0.0f && desc->scale < GCKPTI_INFINITY) ||
+    else if (!gckpti_is_valid_cap(desc->cap) ||
+             !(desc->scale >= 0.0f && desc->scale < GCKPTI_INFINITY) ||
              (desc->cap > 0.0f && desc->scale > 0.0f &&
               !(dot_scale >= FLT_MIN && dot_scale < GCKPTI_INFINITY)))
         gckpti_fail(g, GCKPT_E_ARG,
@@ -394,7 +396,8 @@ GCKPT_API gckpt_tensor *gckpt_attention_with(gckpt_tensor *q, gckpt_tensor *k, g
         return gckpti_fail(g, GCKPT_E_ARG,
                            "attention: lengths beside keys of a gckpt_cache, of which all rows "
                            "have as many as were added");
-    if (g && k->cache_capacity && (!o.causal || !v->cache_capacity || q->cache_capacity || q->shape.d[1] != g->new_positions))
+    if (g && k->cache_capacity &&
+        (!o.causal || !v->cache_capacity || q->cache_capacity || q->shape.d[1] != g->new_positions))
         return gckpti_fail(g, GCKPT_E_ARG,
                            "attention: keys of a gckpt_cache need causal attention, values of one, "
                            "and queries for the %I rows that a call adds; q %S",
@@ -406,7 +409,7 @@ GCKPT_API gckpt_tensor *gckpt_attention_with(gckpt_tensor *q, gckpt_tensor *k, g
     if (g && k->cache_capacity)
         o.causal += (int)((k->cache_window ? k->shape.d[1] : g->cache_capacity) - g->new_positions);
     return gckpt_apply(&gckpti_op_attention, in, desc->lengths ? 4 : 3, &o,
-                       o.extras        ? sizeof o
+                       o.extras      ? sizeof o
                        : o.key_heads ? offsetof(gckpti_attention, extras)
                                      : offsetof(gckpti_attention, key_heads));
 }

@@ -1,4 +1,4 @@
-#include "ops/own.h"
+#include "ops/internal.h"
 #include "graph/graph.h"
 
 /* ---- ops along one axis see a tensor as (outer, size, inner). */
@@ -74,7 +74,8 @@ static void gckpti_run_slice(const gckpt_call *call, int backward)
         gckpti_put_blocks(call->out, n, x->data + at, all, v.outer, n, 0);
 }
 GCKPTI_OP_KERNELS(slice, gckpti_run_slice(call, backward))
-static int gckpti_slice_field(const gckpt_call *call, void *attributes, gckpt_receptive_field *field)
+static int gckpti_slice_field(const gckpt_call *call, void *attributes,
+                              gckpt_receptive_field *field)
 {
     const gckpti_slice *p = (const gckpti_slice *)attributes;
     const gckpt_receptive_field same = { 1, 1, 0, 1, 0.0f };
@@ -94,8 +95,8 @@ GCKPTI_FN gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin
     p.end[0] = (uint32_t)end, p.end[1] = (uint32_t)((uint64_t)end >> 32);
     p.axis = axis;
     p.relative = relative;
-    gckpt_tensor *t =
-        gckpt_apply(&gckpti_op_slice, &x, 1, &p, relative ? sizeof p : offsetof(gckpti_slice, relative));
+    gckpt_tensor *t = gckpt_apply(&gckpti_op_slice, &x, 1, &p,
+                                  relative ? sizeof p : offsetof(gckpti_slice, relative));
     if (t && axis == 0)
         x->f32_uses--;
     return t;
@@ -158,7 +159,8 @@ static void gckpti_run_concat(const gckpt_call *call, int backward)
     }
 }
 GCKPTI_OP_KERNELS(concat, gckpti_run_concat(call, backward))
-static int gckpti_concat_field(const gckpt_call *call, void *attributes, gckpt_receptive_field *field)
+static int gckpti_concat_field(const gckpt_call *call, void *attributes,
+                               gckpt_receptive_field *field)
 {
     const gckpt_receptive_field same = { call->inputs, 1, 0, 1, 0.0f };
     const int axis = *(const int *)attributes;
@@ -166,7 +168,7 @@ static int gckpti_concat_field(const gckpt_call *call, void *attributes, gckpt_r
     return (axis < 0 ? axis + call->shape.n : axis) > 1;
 }
 GCKPTI_OP_DESC_FIELD(concat, GCKPTI_PLAIN, gckpti_concat_shape, NULL, gckpti_concat_field,
-                   GCKPTI_CACHED, 0);
+                     GCKPTI_CACHED, 0);
 GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
 {
     gckpt_tensor *t = gckpt_apply(&gckpti_op_concat, x, n, &axis, sizeof axis);
@@ -239,7 +241,7 @@ static gckpt_result gckpti_reduce_shape(gckpt_call *call, const char *op)
     return GCKPT_OK;
 }
 /* The rule of shapes of the op of that name. */
-#define GCKPTI_REDUCE_SHAPE(op, rule)                                                                   \
+#define GCKPTI_REDUCE_SHAPE(op, rule)                                                              \
     static gckpt_result gckpti_##op##_shape(gckpt_call *call) { return rule(call, #op); }
 GCKPTI_REDUCE_SHAPE(sum, gckpti_reduce_shape)
 GCKPTI_REDUCE_SHAPE(mean, gckpti_reduce_shape)
@@ -301,7 +303,8 @@ static void gckpti_max_item(void *context, int64_t item, int64_t worker)
     const gckpt_arg *x = &s->call->in[0];
     const float *g = s->call->grad_out;
     const int64_t inner = s->v.inner, from = item % s->chunks * GCKPTI_MAX_CHUNK;
-    const int64_t n = gckpti_min(inner - from, GCKPTI_MAX_CHUNK), to = item / s->chunks * inner + from;
+    const int64_t n = gckpti_min(inner - from, GCKPTI_MAX_CHUNK),
+                  to = item / s->chunks * inner + from;
     float best[GCKPTI_MAX_CHUNK];
     int32_t index[GCKPTI_MAX_CHUNK];
     (void)worker;
@@ -350,7 +353,7 @@ GCKPTI_REDUCE_SHAPE(max, gckpti_max_index_shape)
 GCKPTI_REDUCE_SHAPE(argmax, gckpti_max_index_shape)
 GCKPTI_OP_DESC(max, GCKPTI_PLAIN, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_SAVED);
 GCKPTI_OP_DESC_ALL(argmax, NULL, GCKPTI_PLAIN, gckpti_argmax_shape, gckpti_flops_1, NULL,
-               gckpti_argmax_limit, NULL, GCKPTI_INDICES, 0);
+                   gckpti_argmax_limit, NULL, GCKPTI_INDICES, 0);
 GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis)
 {
     return gckpt_apply(&gckpti_op_max, &x, 1, &axis, sizeof axis);

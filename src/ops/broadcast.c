@@ -1,4 +1,4 @@
-#include "ops/own.h"
+#include "ops/internal.h"
 #include "graph/graph.h"
 
 /* ---- walking a tensor in row-major order while two others are read or written at their own steps.
@@ -90,8 +90,8 @@ typedef struct {
 
 /* Adds part(), times the factor that it may leave, where it sees data at all. */
 static inline void gckpti_grad_run_add(const gckpti_grad_run *r, int reads_self, int reads_other,
-                                        float (*part)(float g, float self, float other,
-                                                      float *factor))
+                                       float (*part)(float g, float self, float other,
+                                                     float *factor))
 {
     const int64_t n = r->n, step = r->step, other_step = r->other_step;
     const float *g = r->g, *self = r->self, *other = r->other;
@@ -112,10 +112,10 @@ static inline void gckpti_grad_run_add(const gckpti_grad_run *r, int reads_self,
                 gckpti_put(&d[j], u, r->accumulate);
         }
 }
-#define GCKPTI_BINARY_GRAD(name, reads_self, reads_other)                                                    \
+#define GCKPTI_BINARY_GRAD(name, reads_self, reads_other)                                          \
     static void gckpti_grad_run_##name(const gckpti_grad_run *r)                                   \
     {                                                                                              \
-        gckpti_grad_run_add(r, reads_self, reads_other, gckpti_grad_##name);                         \
+        gckpti_grad_run_add(r, reads_self, reads_other, gckpti_grad_##name);                       \
     }
 GCKPTI_BINARY_GRAD(identity, 0, 0)
 GCKPTI_BINARY_GRAD(negate, 0, 0)
@@ -128,7 +128,7 @@ GCKPTI_BINARY_GRAD(minimum, 1, 1)
 
 /* Input i's gradient, run by run. */
 static void gckpti_binary_gradient(const gckpt_call *call, int i,
-                                 void (*run)(const gckpti_grad_run *r))
+                                   void (*run)(const gckpti_grad_run *r))
 {
     const gckpt_arg *in = &call->in[i], *other = &call->in[1 - i];
     gckpti_grad_run r = { call->grad_out, NULL, NULL, NULL, NULL, 0, 0, 0, in->accumulate };
@@ -140,7 +140,8 @@ static void gckpti_binary_gradient(const gckpt_call *call, int i,
     if (in->compensation && !in->accumulate)
         memset(in->grad, 0, (size_t)gckpti_elements(&in->shape) * sizeof(float));
     do {
-        r.d = in->grad + it.offset[i], r.comp = in->compensation ? in->compensation + it.offset[i] : NULL;
+        r.d = in->grad + it.offset[i],
+        r.comp = in->compensation ? in->compensation + it.offset[i] : NULL;
         r.self = in->data ? in->data + it.offset[i] : NULL;
         r.other = other->data ? other->data + it.offset[1 - i] : NULL;
         run(&r);
@@ -165,14 +166,14 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
 
 /* All of an op of two inputs, from gckpti_binary_<name> and the parts of its gradients, which see
  * `first` and `second`. */
-#define GCKPTI_BINARY_OP(name, grad_first, grad_second, flops, flags, first, second)                    \
-    GCKPTI_OP_KERNELS(name, backward                                                                \
-                               ? (gckpti_binary_gradient(call, 0, gckpti_grad_run_##grad_first),     \
-                                  gckpti_binary_gradient(call, 1, gckpti_grad_run_##grad_second))    \
-                               : gckpti_binary_forward(call, gckpti_binary_##name))                  \
-    GCKPTI_OP_DESC(name, GCKPTI_FAST, gckpti_broadcast_shape, flops,                                   \
-               GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_IS_ELEMENTWISE | (flags),                  \
-               (first) | GCKPT_SUMS, (second) | GCKPT_SUMS);                                       \
+#define GCKPTI_BINARY_OP(name, grad_first, grad_second, flops, flags, first, second)               \
+    GCKPTI_OP_KERNELS(name, backward                                                               \
+                                ? (gckpti_binary_gradient(call, 0, gckpti_grad_run_##grad_first),  \
+                                   gckpti_binary_gradient(call, 1, gckpti_grad_run_##grad_second)) \
+                                : gckpti_binary_forward(call, gckpti_binary_##name))               \
+    GCKPTI_OP_DESC(name, GCKPTI_FAST, gckpti_broadcast_shape, flops,                               \
+                   GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_IS_ELEMENTWISE | (flags),          \
+                   (first) | GCKPT_SUMS, (second) | GCKPT_SUMS);                                   \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *a, gckpt_tensor *b)                         \
     {                                                                                              \
         return gckpti_apply_to(&gckpti_op_##name, a, b, NULL, NULL, 0);                            \
@@ -214,7 +215,8 @@ static void gckpti_where_take(const gckpt_call *call, int i, int backward)
     gckpti_broadcast_iter(&it, call, i);
     do
         for (int64_t j = 0; j < it.size[0]; j++, o++) {
-            const int64_t at = it.offset[1] + j * it.step[1][0], k = it.offset[0] + j * it.step[0][0];
+            const int64_t at = it.offset[1] + j * it.step[1][0],
+                          k = it.offset[0] + j * it.step[0][0];
             const int taken = (c->index ? c->index[k] != 0 : c->data[k] != 0.0f) == (i == 1);
             const float g = backward && taken ? call->grad_out[o] : 0.0f;
             if (in->compensation)
@@ -228,8 +230,8 @@ static void gckpti_where_take(const gckpt_call *call, int i, int backward)
 }
 GCKPTI_OP_KERNELS(where, for (int i = !backward; i < 3; i++) gckpti_where_take(call, i, backward))
 GCKPTI_OP_DESC(where, GCKPTI_FAST, gckpti_broadcast_shape, NULL,
-           GCKPT_INPLACE(1) | GCKPT_INPLACE(2) | GCKPTI_IS_ELEMENTWISE, GCKPTI_ANY_TYPE,
-           GCKPT_IN(0) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS);
+               GCKPT_INPLACE(1) | GCKPT_INPLACE(2) | GCKPTI_IS_ELEMENTWISE, GCKPTI_ANY_TYPE,
+               GCKPT_IN(0) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS);
 GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gckpt_tensor *b)
 {
     const int kind = condition && condition->type == GCKPT_F32 ? condition->base->kind : -1;

@@ -1,5 +1,5 @@
 #ifndef GCKPT_NO_CACHES
-#include "ops/own.h"
+#include "ops/internal.h"
 #include "graph/graph.h"
 
 /* cache: its T rows of x after the `position` that are there; of a window, position p is row p %
@@ -25,7 +25,7 @@ GCKPTI_FN void gckpti_cache_forward(const gckpt_call *call)
     }
 }
 GCKPTI_OP_DESC_ALL(cache, NULL, GCKPTI_PLAIN, gckpti_cache_shape, gckpti_flops_1, NULL, NULL, NULL,
-               GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16, 0);
+                   GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16, 0);
 GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, int64_t window)
 {
     gckpt_graph *g = x ? x->graph : NULL;
@@ -39,13 +39,14 @@ GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, in
     if (x->batch_invariant || x->cache_capacity)
         return gckpti_fail(g, GCKPT_E_ARG, "cache: %T %s", x,
                            x->cache_capacity ? "is one already"
-                                       : "depends on parameters only; it needs none");
+                                             : "depends on parameters only; it needs none");
     o.window = window < capacity ? (int)window : 0;
     if (gckpti_cache_rows(&o) >= capacity)
         o.window = 0;
     gckpt_tensor *t = gckpt_apply(&gckpti_op_cache, &x, 1, &o,
                                   o.window ? sizeof o : offsetof(gckpti_cache, window));
-    if (t && g->cache_capacity && (g->cache_capacity != capacity || g->new_positions != x->shape.d[1]))
+    if (t && g->cache_capacity &&
+        (g->cache_capacity != capacity || g->new_positions != x->shape.d[1]))
         return gckpti_fail(
             g, GCKPT_E_SHAPE,
             "cache: %T %S, capacity %I: all caches of a graph have the same, and the "

@@ -1,4 +1,4 @@
-#include "ops/own.h"
+#include "ops/internal.h"
 
 #ifndef GCKPT_NO_IMAGES
 /* ---- groupnorm, batchnorm: x (B,..,C) as images of places times C channels ----
@@ -23,7 +23,7 @@ typedef struct {
     int64_t images, pixels, channels, groups, m;
     float n;           /* values of a group in an image */
     int64_t width, items; /* channels of an item; items an image */
-    int has_stats;         /* mean and variance are (inference of batchnorm) */
+    int has_stats;        /* mean and variance are (inference of batchnorm) */
 } gckpti_channel_state;
 
 /* All inputs behind x are (C). */
@@ -61,7 +61,7 @@ static gckpt_result gckpti_channels_shape(gckpt_call *call)
 
 /* Each channel's sum becomes the mean of its group: of sums, or with gain of gain sums. */
 static void gckpti_channels_average(const gckpti_channel_state *s, float *sums, const float *gain,
-                                  int64_t first, int64_t end)
+                                    int64_t first, int64_t end)
 {
     for (int64_t c = first; c < end; c += s->m) {
         float lane[32] = { 0.0f };
@@ -77,7 +77,7 @@ static void gckpti_channels_average(const gckpti_channel_state *s, float *sums, 
 
 /* Statistics of groups, each at its first channel, to all channels; variances become rstds. */
 static void gckpti_channels_broadcast(const gckpti_channel_state *s, float *mean, float *variance,
-                                   int64_t first, int64_t end)
+                                      int64_t first, int64_t end)
 {
     for (int64_t c = first; c < end; c += s->m) {
         float group_mean = mean[c], rstd = gckpti_rsqrt(variance[c] + 1e-5f);
@@ -193,7 +193,7 @@ static void gckpti_batchnorm_add_stats(const gckpti_channel_state *s)
 }
 
 GCKPTI_FN void gckpti_run_channels(const gckpt_call *call, int backward,
-                                  const gckpti_channel_kernels *kernels)
+                                   const gckpti_channel_kernels *kernels)
 {
     const int groups = *(const int *)call->attributes;
     const gckpt_shape *x = &call->in[0].shape;
@@ -277,11 +277,13 @@ GCKPTI_OP_KERNELS(batchnorm, gckpti_run_channels(call, backward, &gckpti_plain_c
 /* The input behind x, or behind the statistics, is the gain, or a bias without gain, which needs
  * less than this says. */
 GCKPTI_OP_DESC(groupnorm, GCKPTI_FAST, gckpti_channels_shape, gckpti_flops_8, 0,
-           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS, GCKPT_SUMS);
+               GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS,
+               GCKPT_SUMS);
 GCKPTI_OP_DESC(batchnorm, GCKPTI_FAST, gckpti_channels_shape, gckpti_flops_8, 0,
-           GCKPT_IN(0) | GCKPT_IN(3) | GCKPT_SAVED, GCKPT_SAVED | GCKPT_SUMS | GCKPT_UPDATES_RUNNING,
-           GCKPT_SAVED | GCKPT_SUMS | GCKPT_UPDATES_RUNNING, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS,
-           GCKPT_SUMS);
+               GCKPT_IN(0) | GCKPT_IN(3) | GCKPT_SAVED,
+               GCKPT_SAVED | GCKPT_SUMS | GCKPT_UPDATES_RUNNING,
+               GCKPT_SAVED | GCKPT_SUMS | GCKPT_UPDATES_RUNNING,
+               GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS, GCKPT_SUMS);
 
 GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
                                         gckpt_tensor *bias)

@@ -1,4 +1,4 @@
-#include "ops/own.h"
+#include "ops/internal.h"
 #include "graph/graph.h"
 
 #ifndef GCKPT_NO_IMAGES
@@ -99,7 +99,8 @@ static void gckpti_conv_set_workspace(gckpt_call *call, int transposed)
     if (gckpti_is_plain(call) || z.group_c * z.group_o == 1)
         return;
     int64_t down = gckpti_conv_workspace(windows, z.group_o, taps * z.group_c);
-    int64_t up = gckpti_conv_workspace(z.rows * z.image[0] * z.image[1], z.group_c, taps * z.group_o);
+    int64_t up =
+        gckpti_conv_workspace(z.rows * z.image[0] * z.image[1], z.group_c, taps * z.group_o);
     int64_t dw = gckpti_conv_workspace(taps * z.group_c, z.group_o, windows);
     size_t bytes = (size_t)call->threads * sizeof(float);
     call->workspace_forward = (size_t)(transposed ? up : down) * bytes;
@@ -146,15 +147,15 @@ static gckpti_axis_map gckpti_axis_map_down(const gckpti_conv_sizes *z, int axis
 {
     const gckpt_window *w = &z->window;
     gckpti_axis_map r = { z->image[axis],
-                       z->windows[axis],
-                       z->taps[axis],
-                       w->stride[axis],
-                       w->dilation[axis],
-                       -w->padding[axis],
-                       0,
-                       1,
-                       0,
-                       1 };
+                          z->windows[axis],
+                          z->taps[axis],
+                          w->stride[axis],
+                          w->dilation[axis],
+                          -w->padding[axis],
+                          0,
+                          1,
+                          0,
+                          1 };
     return r;
 }
 
@@ -170,15 +171,15 @@ static gckpti_axis_map gckpti_axis_map_up(const gckpti_conv_sizes *z, int axis, 
     while (k < gckpti_min(each, z->taps[axis]) && (from - k * dilation) % stride)
         k++;
     gckpti_axis_map r = { z->windows[axis],
-                       (z->image[axis] - phase + stride - 1) / stride,
-                       k < each ? (z->taps[axis] - k + each - 1) / each : 0,
-                       1,
-                       -(dilation / common),
-                       (from - k * dilation) / stride,
-                       phase,
-                       stride,
-                       k,
-                       each };
+                          (z->image[axis] - phase + stride - 1) / stride,
+                          k < each ? (z->taps[axis] - k + each - 1) / each : 0,
+                          1,
+                          -(dilation / common),
+                          (from - k * dilation) / stride,
+                          phase,
+                          stride,
+                          k,
+                          each };
     return r;
 }
 
@@ -197,7 +198,7 @@ static void gckpti_plain_multiply_add(float *d, const float *x, const float *y, 
 /* Tap number `tap` of w, for all groups: links of d, a result's chains or (dw) those of all w, from
  * the channels x of the image or (up) of a place; step 0: x is one 0. */
 GCKPTI_OWN_FRAME static void gckpti_conv_add_tap(const gckpti_conv *s, const float *x, int64_t step,
-                                           int64_t tap, const float *w, float *d)
+                                                 int64_t tap, const float *w, float *d)
 {
     const int64_t gc = s->z->group_c, go = s->z->group_o, o = s->z->o, at = tap * gc * o;
     const int up = s->kind == GCKPTI_CONV_UP, dw = s->kind == GCKPTI_CONV_DW;
@@ -214,7 +215,7 @@ GCKPTI_OWN_FRAME static void gckpti_conv_add_tap(const gckpti_conv *s, const flo
 }
 
 GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end, int64_t c,
-                                int64_t n)
+                                   int64_t n)
 {
     const gckpti_conv_sizes *z = s->z;
     const gckpti_axis_map *r = s->r;
@@ -253,7 +254,7 @@ GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t 
 }
 
 GCKPTI_FN void gckpti_run_conv(const gckpt_call *call, int backward, gckpti_conv_fn run,
-                              gckpti_multiply_add multiply_add)
+                               gckpti_multiply_add multiply_add)
 {
     const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
     const int transposed = ((const gckpti_conv2d *)call->attributes)->transposed;
@@ -289,8 +290,8 @@ static void gckpti_conv_plain(const gckpt_call *call, gckpti_conv *s)
 }
 
 GCKPTI_OP_KERNELS(conv2d,
-                 gckpti_run_conv(call, backward, gckpti_conv_plain, gckpti_plain_multiply_add);
-                 if (backward) gckpti_bias_backward(call))
+                  gckpti_run_conv(call, backward, gckpti_conv_plain, gckpti_plain_multiply_add);
+                  if (backward) gckpti_bias_backward(call))
 
 GCKPTI_FN uint64_t gckpti_conv2d_flops(const gckpt_call *call)
 {
@@ -301,19 +302,20 @@ GCKPTI_FN uint64_t gckpti_conv2d_flops(const gckpt_call *call)
 }
 
 /* Zeros of the padding take part: rows of them give the same bits. */
-static int gckpti_conv2d_field(const gckpt_call *call, void *attributes, gckpt_receptive_field *field)
+static int gckpti_conv2d_field(const gckpt_call *call, void *attributes,
+                               gckpt_receptive_field *field)
 {
     gckpti_conv2d *a = (gckpti_conv2d *)attributes;
     const int64_t gaps = (call->in[1].shape.d[0] - 1) * a->window.dilation[0];
-    const gckpt_receptive_field window = { 1, a->window.stride[0], a->window.padding[0], (int32_t)gaps + 1,
-                                0.0f };
+    const gckpt_receptive_field window = { 1, a->window.stride[0], a->window.padding[0],
+                                           (int32_t)gaps + 1, 0.0f };
     *field = window;
     a->window.padding[0] = 0;
     return !a->transposed && gaps < INT32_MAX;
 }
 
 GCKPTI_OP_DESC_FIELD(conv2d, GCKPTI_FAST, gckpti_conv2d_shape, gckpti_conv2d_flops,
-                   gckpti_conv2d_field, 0, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
+                     gckpti_conv2d_field, 0, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
 /* The parameter whose axes w has: reshaped, or element by element. NULL: none has, since w was
  * permuted, say. */
@@ -323,7 +325,8 @@ static gckpti_param *gckpti_conv_parameter(const gckpt_tensor *w)
     const gckpt_tensor *t = w->base, *next;
     for (; t && t->kind == GCKPTI_OP; t = next) {
         next = NULL;
-        for (int i = 0; t->batch_invariant && t->op != &gckpti_op_permute && i < t->inputs && !next; i++)
+        for (int i = 0; t->batch_invariant && t->op != &gckpti_op_permute && i < t->inputs && !next;
+             i++)
             if (gckpti_elements(&t->in[i]->shape) == elements)
                 next = t->in[i]->base;
     }

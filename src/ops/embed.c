@@ -1,4 +1,4 @@
-#include "ops/own.h"
+#include "ops/internal.h"
 #include "graph/graph.h"
 
 /* ---- embed: out[r] = table[index[r]]; dtable[index[r]] += g[r], row by row ----
@@ -75,9 +75,9 @@ GCKPTI_FN int64_t gckpti_table_rows(const gckpt_call *call, int i)
 }
 
 GCKPTI_OP_DESC_WITH(embed, GCKPTI_FAST, gckpti_embed_shape, NULL, NULL, gckpti_table_rows,
-                GCKPT_TAKES_BF16 | GCKPT_INDEX(1), GCKPT_IN(1));
+                    GCKPT_TAKES_BF16 | GCKPT_INDEX(1), GCKPT_IN(1));
 GCKPTI_OP_DESC_WITH(gather, GCKPTI_FAST, gckpti_gather_shape, NULL, NULL, gckpti_table_rows,
-                GCKPT_INDEX(1), GCKPT_IN(1));
+                    GCKPT_INDEX(1), GCKPT_IN(1));
 
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
 {

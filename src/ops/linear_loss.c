@@ -1,4 +1,4 @@
-#include "ops/own.h"
+#include "ops/internal.h"
 #include "graph/graph.h"
 
 /* ---- linear_cross_entropy: cross_entropy(linear_transposed(x, w)), in f32 plans to the same bits
@@ -11,7 +11,8 @@
  * A form of it (gckpti_set_lowering) says how many rows: the backward computes loss and gradient of so
  * many rows at a time, whose logits are computed once, and kept meanwhile; the forward counts. */
 typedef struct {
-    int64_t block, chunk, logits, dx, saved, size; /* rows, classes at a time; in floats: where parts
+    int64_t block, chunk, logits, dx, saved,
+        size; /* rows, classes at a time; in floats: where parts
                                                     of work begin; all */
 } gckpti_loss_layout;
 
@@ -61,7 +62,8 @@ static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
                           "linear_cross_entropy: x %S, w %S must be (..,C), (V,C)", x, w);
     if (!gckpti_same_shape(&rows, targets))
         return gckpti_targets_fail(call, "linear_cross_entropy", targets, &rows, "x", x);
-    call->saved_bytes = gckpti_linear_loss_block(call) ? 0 : (size_t)gckpti_rows(x) * 2 * sizeof(float);
+    call->saved_bytes =
+        gckpti_linear_loss_block(call) ? 0 : (size_t)gckpti_rows(x) * 2 * sizeof(float);
     call->workspace_forward = (size_t)gckpti_loss_layout_of(call, 0).size * sizeof(float);
     call->workspace_backward = (size_t)gckpti_loss_layout_of(call, 1).size * sizeof(float);
     return GCKPT_OK;
@@ -71,7 +73,8 @@ GCKPTI_FN int64_t gckpti_loss_block_rows(const gckpt_call *call, int64_t row, in
 {
     const gckpt_shape *x = &call->in[0].shape;
     const int64_t left = gckpti_rows(x) - row, sample_rows = gckpti_sample_rows(x);
-    if (left <= most || most < GCKPTI_K_BLOCK || !gckpti_is_mixed(call) || sample_rows < GCKPTI_K_BLOCK)
+    if (left <= most || most < GCKPTI_K_BLOCK || !gckpti_is_mixed(call) ||
+        sample_rows < GCKPTI_K_BLOCK)
         return gckpti_min(left, most);
     return most - (row + most) % sample_rows % GCKPTI_K_BLOCK;
 }
@@ -98,12 +101,14 @@ static void gckpti_loss_products(gckpti_loss *loss, int backward, const gckpti_l
         loss->kernels.widen(dx_bf16, dx, loss->rows * c);
     for (loss->first = 0; loss->first < v; loss->first += loss->n) {
         loss->n = gckpti_min(v - loss->first, layout->chunk);
-        loss->x = loss->d = workspace + layout->logits + (block_rows ? loss->rows * loss->first : 0);
+        loss->x = loss->d =
+            workspace + layout->logits + (block_rows ? loss->rows * loss->first : 0);
         const gckpti_operand d = { loss->d, NULL, loss->n, 1, 0, NULL };
         gckpt_dequantisation rows;
         gckpti_product t;
         t.k_period = t.k_offset = 0;
-        t.a = gckpti_arg_operand(x, at, c, 1, 0), t.b = gckpti_arg_operand(w, loss->first * c, c, 1, 0);
+        t.a = gckpti_arg_operand(x, at, c, 1, 0),
+        t.b = gckpti_arg_operand(w, loss->first * c, c, 1, 0);
         if (gckpti_call_quant(call)) {
             rows = gckpti_quant_from(gckpti_call_quant(call), loss->first * c);
             gckpti_operand_set_quant(call, &rows, &t.b);
@@ -117,20 +122,20 @@ static void gckpti_loss_products(gckpti_loss *loss, int backward, const gckpti_l
         t.a = d, t.b = gckpti_transpose(&t.b);
         if (dx)
             gckpti_gemm(call, loss->kernels.product, &t, loss->rows, c, loss->n, dx,
-                              x->accumulate || loss->first > 0);
+                        x->accumulate || loss->first > 0);
         t.b = gckpti_arg_operand(x, at, c, 1, 0);
         t.a = gckpti_transpose(&d), t.b = gckpti_transpose(&t.b);
         t.k_period = gckpti_sample_rows(&x->shape), t.k_offset = loss->row % t.k_period;
         if (dw)
-            gckpti_gemm(call, loss->kernels.product, &t, loss->n, c, loss->rows, dw + loss->first * c,
-                              w->accumulate || loss->row > 0);
+            gckpti_gemm(call, loss->kernels.product, &t, loss->n, c, loss->rows,
+                        dw + loss->first * c, w->accumulate || loss->row > 0);
     }
     if (dx_bf16)
         loss->kernels.narrow(dx, dx_bf16, loss->rows * c);
 }
 
 GCKPTI_FN void gckpti_run_linear_cross_entropy(const gckpt_call *call, int backward,
-                                              gckpti_loss_select select)
+                                               gckpti_loss_select select)
 {
     const gckpti_loss_layout layout = gckpti_loss_layout_of(call, backward);
     int64_t rows = gckpti_rows(&call->in[0].shape);
@@ -160,13 +165,14 @@ GCKPTI_FN void gckpti_run_linear_cross_entropy(const gckpt_call *call, int backw
 }
 
 GCKPTI_OP_KERNELS(linear_cross_entropy,
-                 gckpti_run_linear_cross_entropy(call, backward, gckpti_plain_loss))
+                  gckpti_run_linear_cross_entropy(call, backward, gckpti_plain_loss))
 
 static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
 {
     const gckpt_shape *x = &call->in[0].shape;
     uint64_t logits = (uint64_t)gckpti_rows(x) * (uint64_t)call->in[1].shape.d[0];
-    return logits * (2 * (uint64_t)gckpti_last(x) + (gckpti_linear_loss_cap(call) > 0.0f ? 33 : 13));
+    return logits *
+           (2 * (uint64_t)gckpti_last(x) + (gckpti_linear_loss_cap(call) > 0.0f ? 33 : 13));
 }
 
 /* The logits are computed again, or here only; blocks smaller than usual go over w and dw more
@@ -177,17 +183,19 @@ static uint64_t gckpti_linear_cross_entropy_flops_backward(const gckpt_call *cal
     uint64_t forward = gckpti_linear_cross_entropy_flops(call), more = 0;
     uint64_t rows = (uint64_t)gckpti_rows(&call->in[0].shape);
     if (block_rows && !gckpti_is_plain(call) && block_rows < GCKPTI_LOSS_ROWS)
-        more = (rows + block_rows - 1) / block_rows - (rows + GCKPTI_LOSS_ROWS - 1) / GCKPTI_LOSS_ROWS;
+        more =
+            (rows + block_rows - 1) / block_rows - (rows + GCKPTI_LOSS_ROWS - 1) / GCKPTI_LOSS_ROWS;
     return gckpti_gradients_flops(call, forward) + forward +
            more * 40 * (uint64_t)gckpti_elements(&call->in[1].shape);
 }
 
 GCKPTI_OP_DESC_WITH(linear_cross_entropy, GCKPTI_FAST, gckpti_linear_cross_entropy_shape,
-                gckpti_linear_cross_entropy_flops, gckpti_linear_cross_entropy_flops_backward,
-                gckpti_table_rows,
-                GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPT_TAKES_BF16 | GCKPT_INDEX(2) | GCKPTI_BACKWARD_LOSS,
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED);
+                    gckpti_linear_cross_entropy_flops, gckpti_linear_cross_entropy_flops_backward,
+                    gckpti_table_rows,
+                    GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPT_TAKES_BF16 | GCKPT_INDEX(2) |
+                        GCKPTI_BACKWARD_LOSS,
+                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
+                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED);
 
 GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy_with(gckpt_tensor *x, gckpt_tensor *w,
                                                         gckpt_tensor *targets,

@@ -1,4 +1,4 @@
-#include "ops/own.h"
+#include "ops/internal.h"
 
 /* ---- cross_entropy: sum over rows of -log softmax(x)[target] ----
  * Classes go through gckpti_online in chunks of 1024; maximum and log of the sum stay apart, so
@@ -70,7 +70,9 @@ static void gckpti_plain_softcap(float *x, int64_t n, float scale, float cap)
 GCKPTI_FN gckpti_element_loss gckpti_element_loss_of(const gckpt_call *call, gckpti_loss_kind kind)
 {
     const gckpt_shape *shape = &call->in[0].shape;
-    gckpti_element_loss e = { call, kind, gckpti_elements(shape), 1, call->in[0].data, NULL, NULL, 0 };
+    gckpti_element_loss e = {
+        call, kind, gckpti_elements(shape), 1, call->in[0].data, NULL, NULL, 0
+    };
     e.y = call->inputs > 1 ? call->in[1].data : NULL;
     if (gckpti_has_weights(call)) {
         e.weights = call->in[2].data;
@@ -104,8 +106,9 @@ static void gckpti_plain_element_grads(const gckpti_element_loss *e, int64_t row
             gckpti_put_product(&x->grad[i], gckpti_weighted(w, d), scale, x->accumulate);
         if (y->grad)
             gckpti_put_product(
-                &y->grad[i], gckpti_weighted(w, gckpti_loss_is(e->kind, GCKPTI_LOSS_BINARY) ? -p : -d),
-                scale, y->accumulate);
+                &y->grad[i],
+                gckpti_weighted(w, gckpti_loss_is(e->kind, GCKPTI_LOSS_BINARY) ? -p : -d), scale,
+                y->accumulate);
     }
 }
 
@@ -113,15 +116,15 @@ GCKPTI_FN gckpti_loss_kernels gckpti_plain_loss(const gckpt_call *call)
 {
     (void)call;
     gckpti_loss_kernels kernels = { { NULL, NULL },
-                               NULL,
-                               gckpti_online,
-                               gckpti_plain_surprisal,
-                               gckpti_plain_class_grads,
-                               gckpti_from_bf16s,
-                               gckpti_to_bf16s,
-                               gckpti_exp,
-                               gckpti_log,
-                               gckpti_plain_softcap };
+                                    NULL,
+                                    gckpti_online,
+                                    gckpti_plain_surprisal,
+                                    gckpti_plain_class_grads,
+                                    gckpti_from_bf16s,
+                                    gckpti_to_bf16s,
+                                    gckpti_exp,
+                                    gckpti_log,
+                                    gckpti_plain_softcap };
     return kernels;
 }
 
@@ -141,8 +144,8 @@ static int64_t gckpti_loss_target(const gckpti_loss *loss, int64_t r)
 
 /* The loss of a row that is not left out, before its weight; x: all its classes, read where targets
  * are soft or smoothed. */
-static float gckpti_loss_of_row(const gckpti_loss *loss, int64_t r, const float *x, float logit, float max,
-                            float log_sum)
+static float gckpti_loss_of_row(const gckpti_loss *loss, int64_t r, const float *x, float logit,
+                                float max, float log_sum)
 {
     gckpti_class_row c = { max, log_sum, NULL, 0, 0, 0, 0, 0 };
     if (gckpti_loss_soft(loss)) {
@@ -150,9 +153,10 @@ static float gckpti_loss_of_row(const gckpti_loss *loss, int64_t r, const float 
         return loss->kernels.surprisal(x, loss->v, &c);
     }
     float nll = log_sum - (logit - max), smoothing = gckpti_loss_smoothing(loss);
-    return smoothing > 0.0f ? gckpti_fma(smoothing / (float)loss->v, loss->kernels.surprisal(x, loss->v, &c),
-                                         gckpti_mul(1.0f - smoothing, nll))
-                            : nll;
+    return smoothing > 0.0f
+               ? gckpti_fma(smoothing / (float)loss->v, loss->kernels.surprisal(x, loss->v, &c),
+                            gckpti_mul(1.0f - smoothing, nll))
+               : nll;
 }
 
 GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
@@ -196,8 +200,8 @@ static void gckpti_loss_soft_row(const gckpti_loss *loss, const float *x, float 
 
 /* d of n classes from x, of which `target` is number `at`, if it is one of them: its part is added
  * apart, to what d (which may be x) held. */
-static void gckpti_loss_gradients(const gckpti_loss *loss, const gckpti_class_row *c, const float *x,
-                               float *d, int64_t n, int64_t at)
+static void gckpti_loss_gradients(const gckpti_loss *loss, const gckpti_class_row *c,
+                                  const float *x, float *d, int64_t n, int64_t at)
 {
     int here = !gckpti_loss_soft(loss) && (uint64_t)at < (uint64_t)n;
     float logit = here ? x[at] : 0.0f, held = here ? d[at] : 0.0f;
@@ -221,14 +225,16 @@ GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker
     const float w = gckpti_loss_weight(loss, r), *saved = loss->saved + 2 * r, *x = loss->x;
     float uniform = gckpti_loss_smoothing(loss) / (float)loss->v, *d = loss->d;
     float wide[GCKPTI_LOSS_F32], gradient[GCKPTI_LOSS_F32];
-    gckpti_class_row c = { saved[0], saved[1], NULL, uniform, 1.0f, 0.0f, loss->accumulate, loss->cap };
+    gckpti_class_row c = { saved[0], saved[1],         NULL,     uniform, 1.0f,
+                           0.0f,     loss->accumulate, loss->cap };
     c.scale = w * loss->call->loss_scale;
     (void)worker;
     if (gckpti_loss_soft(loss)) {
         c.targets = loss->soft + (loss->row + r) * loss->v;
         c.target_sum = w == 0.0f ? 0.0f : gckpti_sum(c.targets, loss->v); /* no such row is read */
         if (loss->call->in[1].grad)
-            gckpti_loss_soft_row(loss, x + begin, loss->call->in[1].grad + (loss->row + r) * loss->v, w, &c);
+            gckpti_loss_soft_row(loss, x + begin,
+                                 loss->call->in[1].grad + (loss->row + r) * loss->v, w, &c);
     }
     for (int64_t j = 0, n = loss->n; j < loss->n && (d || gckpti_has_bf16(loss->d_bf16)); j += n) {
         if (gckpti_has_bf16(loss->x_bf16) || gckpti_has_bf16(loss->d_bf16))
@@ -241,8 +247,8 @@ GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker
         if (target < 0 || w == 0.0f)
             gckpti_zero_unless(to, n, loss->accumulate);
         else
-            gckpti_loss_gradients(loss, &c, gckpti_has_bf16(loss->x_bf16) ? wide : x + begin + j, to, n,
-                               target - loss->first - j);
+            gckpti_loss_gradients(loss, &c, gckpti_has_bf16(loss->x_bf16) ? wide : x + begin + j,
+                                  to, n, target - loss->first - j);
         if (gckpti_has_bf16(loss->d_bf16))
             loss->kernels.narrow(gradient, loss->d_bf16 + begin + j, n);
     }
@@ -272,10 +278,12 @@ static void gckpti_loss_weight_item(void *context, int64_t k, int64_t worker)
         const float *x = loss->x + at * loss->n;
         const int64_t target = gckpti_loss_target(loss, at);
         if (target >= 0)
-            lane[i & 31] += gckpti_loss_of_row(loss, at, x, x[target], loss->saved[2 * at], loss->saved[2 * at + 1]);
+            lane[i & 31] += gckpti_loss_of_row(loss, at, x, x[target], loss->saved[2 * at],
+                                               loss->saved[2 * at + 1]);
     }
     gckpti_put_product(&w->grad[k],
-                       e.kind == GCKPTI_LOSS_CLASSES ? gckpti_lanes_sum(lane) : loss->kernels.element.sum(&e, k),
+                       e.kind == GCKPTI_LOSS_CLASSES ? gckpti_lanes_sum(lane)
+                                                     : loss->kernels.element.sum(&e, k),
                        loss->call->loss_scale, w->accumulate);
 }
 
@@ -296,7 +304,8 @@ GCKPTI_FN void gckpti_loss_finish_block(const gckpti_loss *loss)
         if (gckpti_loss_target(loss, r) >= 0)
             *call->loss_sum += (double)gckpti_weighted(gckpti_loss_weight(loss, r), loss->value[r]);
     if (call->loss_count)
-        *call->loss_count += loss->e.kind == GCKPTI_LOSS_CLASSES ? loss->counted : loss->rows * loss->n;
+        *call->loss_count +=
+            loss->e.kind == GCKPTI_LOSS_CLASSES ? loss->counted : loss->rows * loss->n;
     for (int64_t r = 0; loss->saved && r < loss->rows; r++)
         loss->saved[2 * r] = loss->max[r], loss->saved[2 * r + 1] = loss->sum[r];
 }
@@ -324,36 +333,40 @@ static void gckpti_run_loss_rows(gckpti_loss *loss, int64_t rows, gckpti_loss_ro
 }
 
 GCKPTI_FN void gckpti_run_element_loss(const gckpt_call *call, int backward, gckpti_loss_kind kind,
-                                gckpti_element_kernels kernels)
+                                       gckpti_element_kernels kernels)
 {
     const gckpt_shape *shape = &call->in[0].shape;
     gckpti_loss loss;
     memset(&loss, 0, offsetof(gckpti_loss, max));
-    loss.call = call, loss.kernels.element = kernels, loss.e = gckpti_element_loss_of(call, kind), loss.n = loss.e.n;
+    loss.call = call, loss.kernels.element = kernels, loss.e = gckpti_element_loss_of(call, kind),
+    loss.n = loss.e.n;
     loss.backward = backward;
     gckpti_run_loss_rows(&loss, shape->n ? shape->d[0] : 1, gckpti_element_loss_row);
 }
 
-GCKPTI_FN void gckpti_run_cross_entropy(const gckpt_call *call, int backward, gckpti_loss_select select)
+GCKPTI_FN void gckpti_run_cross_entropy(const gckpt_call *call, int backward,
+                                        gckpti_loss_select select)
 {
     const gckpt_arg *x = &call->in[0];
     gckpti_loss loss;
     memset(&loss, 0, offsetof(gckpti_loss, max));
     loss.call = call, loss.kernels = select(call), loss.accumulate = x->accumulate;
-    loss.e = gckpti_element_loss_of(call, GCKPTI_LOSS_CLASSES), loss.n = loss.v = gckpti_last(&x->shape);
+    loss.e = gckpti_element_loss_of(call, GCKPTI_LOSS_CLASSES),
+    loss.n = loss.v = gckpti_last(&x->shape);
     loss.e.per_weight /= loss.v;
     loss.targets = call->in[1].index, loss.soft = call->in[1].data;
     loss.x = x->data, loss.d = x->grad, loss.x_bf16 = x->bf16, loss.d_bf16 = x->grad_bf16;
     loss.backward = backward;
     gckpti_run_loss_rows(&loss, gckpti_rows(&x->shape),
-                     backward ? gckpti_loss_backward_row : gckpti_loss_forward_row);
+                         backward ? gckpti_loss_backward_row : gckpti_loss_forward_row);
 }
 
 GCKPTI_FN gckpt_result gckpti_targets_fail(gckpt_call *call, const char *name,
                                            const gckpt_shape *targets, const gckpt_shape *expected,
                                            const char *input, const gckpt_shape *x)
 {
-    const int alike = targets->n != expected->n && gckpti_elements(targets) == gckpti_elements(expected);
+    const int alike =
+        targets->n != expected->n && gckpti_elements(targets) == gckpti_elements(expected);
     return gckpt_fail(call, GCKPT_E_SHAPE, "%s: targets %S must be %S for %s %S: %s", name, targets,
                       expected, input, x, alike ? "use gckpt_reshape" : "declare and feed them so");
 }
@@ -397,9 +410,9 @@ GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
 
 GCKPTI_OP_KERNELS(cross_entropy, gckpti_run_cross_entropy(call, backward, gckpti_plain_loss))
 GCKPTI_OP_DESC_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
-                gckpti_cross_entropy_classes,
-                GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(1),
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
+                    gckpti_cross_entropy_classes,
+                    GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(1),
+                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
 GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets)
 {
     return gckpti_apply_to(&gckpti_op_cross_entropy, logits, targets, NULL, NULL, 0);
@@ -407,7 +420,7 @@ GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *
 
 GCKPTI_ELEMENT_LOSS(sum_loss, GCKPTI_LOSS_SUM, gckpti_flops_1, 0);
 GCKPTI_ELEMENT_LOSS(mean_squared_error, GCKPTI_LOSS_SQUARED, gckpti_flops_3, GCKPTI_READS_MORE(0),
-              GCKPTI_READS_MORE(0));
+                    GCKPTI_READS_MORE(0));
 
 GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
 {

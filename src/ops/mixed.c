@@ -1,4 +1,4 @@
-#include "ops/own.h"
+#include "ops/internal.h"
 
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN int gckpti_has_builtin_flag(const gckpt_op *op, int flag)
@@ -26,8 +26,8 @@ static float gckpti_mixed_term(const gckpti_terms *a, const gckpti_terms *b, int
 {
     const uint16_t x = a->bf16 ? a->bf16[p * a->step] : gckpti_to_bf16(a->f32[p * a->step]);
     const uint16_t y = b->bf16 ? b->bf16[p * b->step] : gckpti_to_bf16(b->f32[p * b->step]);
-    return gckpti_flushed_fma(gckpti_flush_to_zero(gckpti_from_bf16(x)), gckpti_flush_to_zero(gckpti_from_bf16(y)),
-                              d);
+    return gckpti_flushed_fma(gckpti_flush_to_zero(gckpti_from_bf16(x)),
+                              gckpti_flush_to_zero(gckpti_from_bf16(y)), d);
 }
 
 GCKPTI_FN float gckpti_mixed_block(const gckpti_terms *a, const gckpti_terms *b, int64_t first,
@@ -36,7 +36,8 @@ GCKPTI_FN float gckpti_mixed_block(const gckpti_terms *a, const gckpti_terms *b,
     float chain[2] = { 0.0f, 0.0f };
     for (int64_t p = first; p < end; p++)
         chain[p & 1] = gckpti_mixed_term(a, b, p, chain[p & 1]);
-    return gckpti_flush_to_zero(gckpti_flush_to_zero(element) + gckpti_flush_to_zero(chain[0] + chain[1]));
+    return gckpti_flush_to_zero(gckpti_flush_to_zero(element) +
+                                gckpti_flush_to_zero(chain[0] + chain[1]));
 }
 
 GCKPTI_FN float gckpti_mixed_blocks(const gckpti_terms *a, const gckpti_terms *b, int64_t first,
@@ -120,7 +121,8 @@ GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *
             gckpti_mixed_column(t, i, j);
     for (int64_t i = 0; i < t->batch * t->m && !quant; i++)
         for (int64_t j = 0; j < t->n; j++) {
-            const int64_t a = i / t->m * t->a.batch_stride + i % t->m * t->a.stride, at = i * t->n + j;
+            const int64_t a = i / t->m * t->a.batch_stride + i % t->m * t->a.stride,
+                          at = i * t->n + j;
             const int64_t b = i / t->m * t->b.batch_stride + j * t->b.stride;
             const float d = gckpti_mixed_element(t, a, b, gckpti_mixed_start(t, at, j));
             gckpti_mixed_set(t, at, d);
@@ -133,12 +135,13 @@ GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *
 static float gckpti_mixed_score(const gckpti_operand *a, int64_t i, const gckpti_operand *b,
                                 int64_t j, int64_t d)
 {
-    const gckpti_terms x = gckpti_terms_of(a, i * a->stride, 1), y = gckpti_terms_of(b, j * b->stride, 1);
+    const gckpti_terms x = gckpti_terms_of(a, i * a->stride, 1),
+                       y = gckpti_terms_of(b, j * b->stride, 1);
     return gckpti_mixed_blocks(&x, &y, 0, d, 0.0f);
 }
 
-GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn_state *h, int64_t at, int64_t key, int64_t first,
-                                   int64_t end, float *out)
+GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn_state *h, int64_t at, int64_t key,
+                                   int64_t first, int64_t end, float *out)
 {
     const gckpti_operand q = gckpti_arg_operand(&h->call->in[0], at, h->c, 1, 0);
     const gckpti_operand k = gckpti_arg_operand(&h->call->in[1], key, h->kv_c, 1, 0);
@@ -160,8 +163,8 @@ GCKPTI_FN void gckpti_mixed_values(const gckpti_attn_state *h, const float *p, i
 /* Where elements of n rows of a gradient are, d or (in place) a row of it apart: in place, or in
  * `rest`, in which they may have been opened, and from which gckpti_mixed_store_grad rounds them to
  * bf16; NULL: not wanted. */
-static float *gckpti_mixed_load_grad(const gckpt_arg *arg, int64_t at, int64_t n, int64_t d, float *scratch,
-                                int loaded)
+static float *gckpti_mixed_load_grad(const gckpt_arg *arg, int64_t at, int64_t n, int64_t d,
+                                     float *scratch, int loaded)
 {
     const int64_t row = arg->shape.d[2];
     if (arg->grad || !gckpti_has_bf16(arg->grad_bf16))
@@ -174,7 +177,8 @@ static float *gckpti_mixed_load_grad(const gckpt_arg *arg, int64_t at, int64_t n
     return scratch;
 }
 
-static void gckpti_mixed_store_grad(const gckpt_arg *arg, int64_t at, int64_t n, int64_t d, float *x)
+static void gckpti_mixed_store_grad(const gckpt_arg *arg, int64_t at, int64_t n, int64_t d,
+                                    float *x)
 {
     const int64_t row = arg->shape.d[2], step = arg->grad ? row : d;
     for (int64_t i = 0; x && i < n; i++, x += step) {
@@ -186,8 +190,8 @@ static void gckpti_mixed_store_grad(const gckpt_arg *arg, int64_t at, int64_t n,
 }
 
 /* D elements of either of the two; of bf16 as a copy in `rest`. */
-static const float *gckpti_mixed_f32_row(const gckpti_attn_state *h, const float *x, const uint16_t *x_bf16,
-                                     int64_t at, float *scratch)
+static const float *gckpti_mixed_f32_row(const gckpti_attn_state *h, const float *x,
+                                         const uint16_t *x_bf16, int64_t at, float *scratch)
 {
     if (gckpti_has_f32(x))
         return x + at;
@@ -217,7 +221,7 @@ static int64_t gckpti_tile_visible_queries(const gckpti_attn_tile *s, int64_t r,
 
 /* p and ds of the block, rounded, in rows of GCKPTI_K_BLOCK; rest: two rows of a head. */
 static void gckpti_tile_p_and_ds(const gckpti_attn_tile *s, uint16_t *p, uint16_t *ds,
-                                float *scratch)
+                                 float *scratch)
 {
     const gckpti_attn_state *h = s->h;
     const gckpt_call *call = h->call;
@@ -230,8 +234,9 @@ static void gckpti_tile_p_and_ds(const gckpti_attn_tile *s, uint16_t *p, uint16_
         const float lse = ((const float *)call->saved)[s->head * h->t + query];
         float delta = 0.0f;
         if (n && needs_ds) /* delta: sum(g out) */
-            delta = gckpti_dot(gckpti_mixed_f32_row(h, call->grad_out, call->grad_out_bf16, at, scratch),
-                               gckpti_mixed_f32_row(h, call->out, call->out_bf16, at, scratch + d), d);
+            delta = gckpti_dot(
+                gckpti_mixed_f32_row(h, call->grad_out, call->grad_out_bf16, at, scratch),
+                gckpti_mixed_f32_row(h, call->out, call->out_bf16, at, scratch + d), d);
         for (int64_t j = from; j < n; j++) {
             const float score = gckpti_attn_score(h, gckpti_mixed_score(&s->q, r, &s->k, j, d));
             const float x = gckpti_exp(score - lse);
@@ -246,7 +251,7 @@ static void gckpti_tile_p_and_ds(const gckpti_attn_tile *s, uint16_t *p, uint16_
 
 /* Places first..end-1 of p times rows of x, added to a row of a gradient. */
 static void gckpti_tile_gradient(const gckpti_terms *p, int64_t first, int64_t end,
-                                  const gckpti_operand *x, const gckpti_grad_rows *to, int64_t d)
+                                 const gckpti_operand *x, const gckpti_grad_rows *to, int64_t d)
 {
     for (int64_t e = 0; first < end && e < d; e++) {
         const gckpti_terms y = gckpti_terms_of(x, e, x->stride);
@@ -294,9 +299,11 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn_state *h, int64_t head, 
     gckpti_attn_tile s;
     memset(&s, 0, sizeof s);
     s.h = h, s.head = head, s.dq.step = s.dk.step = s.dv.step = 1;
-    s.dq.row = in[0].grad ? c : d, s.dk.row = in[1].grad ? kv_c : d, s.dv.row = in[2].grad ? kv_c : d;
+    s.dq.row = in[0].grad ? c : d, s.dk.row = in[1].grad ? kv_c : d,
+    s.dv.row = in[2].grad ? kv_c : d;
     s.p.bf16 = p, s.ds.bf16 = ds, s.p.stride = s.ds.stride = GCKPTI_K_BLOCK;
-    float *dq = gckpti_mixed_load_grad(&in[0], at_q, h->t, d, p_ds + GCKPTI_K_BLOCK * GCKPTI_K_BLOCK, 0);
+    float *dq =
+        gckpti_mixed_load_grad(&in[0], at_q, h->t, d, p_ds + GCKPTI_K_BLOCK * GCKPTI_K_BLOCK, 0);
     for (s.j = gckpti_attn_first_tile(h, 0); s.j < h->visible.keys; s.j += GCKPTI_K_BLOCK) {
         const int64_t key = at_k + s.j * kv_c;
         float *dk = scratch + s.j * key_step, *dv = dk + all_keys;
@@ -310,7 +317,8 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn_state *h, int64_t head, 
             if (gckpti_attn_first_key(h, s.i) >= s.j + s.n)
                 break;
             s.m = gckpti_min(h->t - s.i, GCKPTI_K_BLOCK);
-            s.q = gckpti_arg_operand(&in[0], at, c, 1, 0), s.g = gckpti_arg_operand(&grad, at, c, 1, 0);
+            s.q = gckpti_arg_operand(&in[0], at, c, 1, 0),
+            s.g = gckpti_arg_operand(&grad, at, c, 1, 0);
             s.dq.x = dq ? dq + s.i * s.dq.row : NULL;
             gckpti_tile_p_and_ds(&s, p, ds, row_pair);
             gckpti_attn_tile_add(&s);

@@ -1,4 +1,4 @@
-#include "ops/own.h"
+#include "ops/internal.h"
 #include "graph/graph.h"
 
 /* ---- layernorm, rmsnorm over the last axis of size n; rmsnorm is layernorm with mean 0 ----
@@ -88,7 +88,8 @@ GCKPTI_FN void gckpti_layernorm_backward(const gckpt_call *call)
         const float *x = in[0].data + r * n;
         float c = o->center ? *saved++ : 0.0f, mean = o->center ? *saved++ : 0.0f, rstd = *saved++;
         for (int64_t i = 0; dgain && i < n; i++)
-            gckpti_add_to_grad(&in[o->gain], i, gckpti_mul(g[i], gckpti_centered(x[i], c, mean) * rstd));
+            gckpti_add_to_grad(&in[o->gain], i,
+                               gckpti_mul(g[i], gckpti_centered(x[i], c, mean) * rstd));
         if (!in[0].grad)
             continue;
         float sum[32] = { 0.0f }, lane[32] = { 0.0f };
@@ -112,9 +113,10 @@ GCKPTI_OP_KERNELS(rmsnorm, (backward ? gckpti_layernorm_backward : gckpti_layern
 
 /* in[1] is the gain, or a bias without gain, which needs less than this says. */
 GCKPTI_OP_DESC(layernorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
-           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS, GCKPT_SUMS);
+               GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS,
+               GCKPT_SUMS);
 GCKPTI_OP_DESC(rmsnorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
-           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS);
+               GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS);
 
 /* in: x, gain, bias, of which both may be NULL. */
 static gckpt_tensor *gckpti_norm_new(const gckpt_op *op, gckpt_tensor *const *in, float epsilon)

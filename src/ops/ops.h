@@ -64,8 +64,9 @@ GCKPTI_COLD_END /* since graph */
 
 /* Of a row or a table: what only training needs. */
 #define GCKPTI_IF_TRAINING(x) (GCKPTI_WITH_TRAINING ? (x) : NULL)
-/* Of a plan that trains: masks are drawn, statistics are the batch's. */
-static inline int gckpti_is_training(const gckpt_call *call)
+    /* Of a plan that trains: masks are drawn, statistics are the batch's. */
+    static inline int
+    gckpti_is_training(const gckpt_call *call)
 {
     return GCKPTI_WITH_TRAINING && call->training;
 }
@@ -157,15 +158,18 @@ typedef struct {
 static inline gckpti_dropout gckpti_dropout_of(const gckpt_call *call, int backward)
 {
     const float p = *(const float *)call->attributes, limit = p > 0.0f ? p * 16777216.0f : 0.0f;
-    gckpti_dropout d = { gckpti_io_of(call, backward), 1.0f / (1.0f - p), (uint32_t)limit, 0,
-                          { call->seed, (uint32_t)call->id, (uint32_t)call->step } };
+    gckpti_dropout d = { gckpti_io_of(call, backward),
+                         1.0f / (1.0f - p),
+                         (uint32_t)limit,
+                         0,
+                         { call->seed, (uint32_t)call->id, (uint32_t)call->step } };
     d.threshold += (float)d.threshold < limit;
     d.offset = call->first_row ? (uint64_t)call->first_row * (uint64_t)(d.io.n / call->rows) : 0;
     return d;
 }
 
 /* An op's kernels, both by one function: run, a call with `backward` in it. */
-#define GCKPTI_OP_KERNELS(name, run)                                                                \
+#define GCKPTI_OP_KERNELS(name, run)                                                               \
     GCKPTI_FN void gckpti_##name##_forward(const gckpt_call *call)                                 \
     {                                                                                              \
         const int backward = 0;                                                                    \
@@ -303,10 +307,10 @@ GCKPTI_FN void gckpti_take_row(const gckpt_call *call, int64_t r);
 /* ---- ops/products.c ---- */
 enum {
     GCKPTI_KEY_TILE = 64,     /* keys an attention step takes at once: part of the contract */
-    GCKPTI_K_BLOCK = 32,        /* of a block in bf16 plans: the same */
+    GCKPTI_K_BLOCK = 32,      /* of a block in bf16 plans: the same */
     GCKPTI_LOSS_CHUNK = 1024, /* classes a cross-entropy step takes at once: the same */
 #ifndef GCKPT_NO_FAST
-    GCKPTI_LOSS_ROWS = 256,      /* rows that share one pass over a chunk of w: speed only */
+    GCKPTI_LOSS_ROWS = 256,     /* rows that share one pass over a chunk of w: speed only */
     GCKPTI_LOSS_MAX_ROWS = 1024 /* in bf16 plans, which pack w's chunk each time; without w */
 #else
     GCKPTI_LOSS_ROWS = 1, /* plain plans take one row in any case: this spares the stack */
@@ -316,15 +320,15 @@ enum {
 
 /* Scratch of the fast kernels, the same whatever their instruction set, in floats a thread. */
 enum {
-    GCKPTI_KC = 384,        /* links of a chain at a time; between, it rests in c */
+    GCKPTI_KC = 384,         /* links of a chain at a time; between, it rests in c */
     GCKPTI_KC_STRIDED = 256, /* the same where every link is in another line of a */
-    GCKPTI_NC = 192,        /* columns at a time: with KC, a third of a 1 MB L2 */
-    GCKPTI_PANEL = 48,      /* columns of a panel of packed b, at most */
-    GCKPTI_STRIP = 16,      /* rows of a packed at a time: a cache line */
-    GCKPTI_GATHER_ROWS = 64,   /* rows of a at a time of a convolution's dw: a pixel's channels */
+    GCKPTI_NC = 192,         /* columns at a time: with KC, a third of a 1 MB L2 */
+    GCKPTI_PANEL = 48,       /* columns of a panel of packed b, at most */
+    GCKPTI_STRIP = 16,       /* rows of a packed at a time: a cache line */
+    GCKPTI_GATHER_ROWS = 64, /* rows of a at a time of a convolution's dw: a pixel's channels */
     GCKPTI_STACK_FLOATS = 128 * (GCKPTI_PANEL + GCKPTI_STRIP), /* 32 KiB: on the stack */
     GCKPTI_MIXED_MC = 256, /* of bf16 plans: rows of c that share a packed panel of b, twice as */
-    GCKPTI_MIXED_KC = 256 /* many if a is not packed; links at a time */
+    GCKPTI_MIXED_KC = 256  /* many if a is not packed; links at a time */
 };
 
 GCKPTI_FN int64_t gckpti_ceil_to(int64_t n, int64_t step);
@@ -341,8 +345,8 @@ GCKPTI_FN int64_t gckpti_mixed_workspace(int64_t m, int64_t n, int64_t k);
  * vectors. In bf16 plans factors are packed, in whole blocks of links, and dq rests here, as do dk
  * and dv of s keys where heads share them (0: they do not). Plain kernels need less: in a bf16 plan
  * rows of what is narrow. */
-GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, int64_t s, int64_t d,
-                                        int backward);
+GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
+                                             int64_t d, int backward);
 
 /* A gradient's chains start at what it holds, or at +0; those of inputs first..end-1. */
 GCKPTI_FN void gckpti_zero_unless(float *d, int64_t n, int accumulate);
@@ -378,13 +382,13 @@ GCKPTI_FN int64_t gckpti_loss_block_rows(const gckpt_call *call, int64_t row, in
 
 /* arg's values from `at` on. */
 GCKPTI_FN gckpti_operand gckpti_arg_operand(const gckpt_arg *arg, int64_t at, int64_t row,
-                                         int64_t step, int64_t next);
+                                            int64_t step, int64_t next);
 GCKPTI_FN gckpti_operand gckpti_transpose(const gckpti_operand *x); /* transposed */
 
 /* c (m,n) = a b, or +=; of t there are a, b, run and before. (Eight parameters: a struct in place
  * of the sizes is more code, which firmware notices.) */
 GCKPTI_FN void gckpti_gemm(const gckpt_call *call, gckpti_product_fn run, gckpti_product *t,
-                                 int64_t m, int64_t n, int64_t k, float *c, int accumulate);
+                           int64_t m, int64_t n, int64_t k, float *c, int accumulate);
 
 /* In f32 plans. Where b's columns lie side by side, a row of c takes link after link; else (b's
  * links do, and a's) chain after chain. */
@@ -453,7 +457,7 @@ typedef struct {
     int heads;
     int causal; /* 0, or 1 + how many of the S keys are not there yet at position 0 (gckpt_cache) */
     int key_heads; /* 0: as many as heads; then left out, as in a slice, and all that follows */
-    int extras;      /* 0: what follows is 0, and left out; 2: keys of a ring that a call fills */
+    int extras;    /* 0: what follows is 0, and left out; 2: keys of a ring that a call fills */
     int window;    /* keys that a query sees at most; 0: all */
     float cap, scale;
 } gckpti_attention;
@@ -478,11 +482,12 @@ GCKPTI_FN gckpti_visible gckpti_visible_keys(const gckpt_call *call);
 typedef struct { /* an attention call's */
     const gckpt_call *call;
     int64_t t, s, c, d, heads, blocks; /* blocks: of 64 queries */
-    int64_t d_vec, d_block;                /* D in whole vectors; in whole blocks of links */
-    gckpti_visible visible;                /* of the row that is under way: see gckpti_attn_set_row */
+    int64_t d_vec, d_block;            /* D in whole vectors; in whole blocks of links */
+    gckpti_visible visible;            /* of the row that is under way: see gckpti_attn_set_row */
     int mixed;
-    float scale, dot_scale, cap;   /* of slopes, of dots; cap of what these give, 0: none */
-    int64_t kv_c, group, shared_keys; /* columns of k and v; heads that share one of these; S, if any do */
+    float scale, dot_scale, cap; /* of slopes, of dots; cap of what these give, 0: none */
+    int64_t kv_c, group,
+        shared_keys;           /* columns of k and v; heads that share one of these; S, if any do */
     int64_t window;            /* keys that a query sees at most */
 } gckpti_attn_state;
 
@@ -497,7 +502,8 @@ static inline int64_t gckpti_attn_first_tile(const gckpti_attn_state *h, int64_t
 {
     return gckpti_attn_first_key(h, i) / GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
 }
-static inline int64_t gckpti_attn_masked(const gckpti_attn_state *h, int64_t i, int64_t j, int64_t n)
+static inline int64_t gckpti_attn_masked(const gckpti_attn_state *h, int64_t i, int64_t j,
+                                         int64_t n)
 {
     const int64_t first = gckpti_attn_first_key(h, i) - j;
     return first < 0 ? 0 : gckpti_min(first, n);
@@ -566,8 +572,8 @@ GCKPTI_FN void gckpti_attn_tile_add(const gckpti_attn_tile *s);
 typedef struct {
     int heads;
     float base;
-    int position;  /* left out where it is 0, as in a slice, and all that follows is usual: */
-    int columns; /* columns of each head; 0: all, and what follows is left out */
+    int position; /* left out where it is 0, as in a slice, and all that follows is usual: */
+    int columns;  /* columns of each head; 0: all, and what follows is left out */
     float scale;
     int has_frequencies; /* turned / 2 frequencies follow, as floats */
 } gckpti_rotary;
@@ -641,7 +647,7 @@ GCKPTI_INLINE int gckpti_loss_is(gckpti_loss_kind kind, gckpti_loss_kind is)
 typedef struct gckpti_element_loss {
     const gckpt_call *call;
     gckpti_loss_kind kind;
-    int64_t n, per_weight;             /* elements of an entry of axis 0; elements to a weight */
+    int64_t n, per_weight;        /* elements of an entry of axis 0; elements to a weight */
     const float *x, *y, *weights; /* y, weights: NULL: none */
     float delta;
 } gckpti_element_loss;
@@ -650,7 +656,7 @@ GCKPTI_FN gckpti_element_loss gckpti_element_loss_of(const gckpt_call *call, gck
 
 /* The factor a of an element, and b. */
 GCKPTI_INLINE float gckpti_element_factors(gckpti_loss_kind kind, float x, float y, float delta,
-                                         float *b)
+                                           float *b)
 {
     float d = x - y, size = gckpti_abs(d);
     int linear = gckpti_loss_is(kind, GCKPTI_LOSS_HUBER) && !(size < delta);
@@ -682,7 +688,7 @@ GCKPTI_INLINE float gckpti_element_weight(const gckpti_element_loss *e, int64_t 
 typedef struct gckpti_class_row {
     float max, log_sum;
     const float *targets; /* of the classes; NULL: that of each is `other` */
-    float uniform, target_sum;    /* mass: the sum of all */
+    float uniform, target_sum; /* mass: the sum of all */
     float scale;
     int accumulate;
     float cap; /* of the logits, which have it already; 0: none */
@@ -700,7 +706,7 @@ typedef struct { /* of an entry: its sum; its gradients */
 
 typedef struct {
     gckpti_element_kernels element; /* over classes: none */
-    gckpti_product_fn product;  /* of linear_cross_entropy; NULL: the plain one */
+    gckpti_product_fn product;      /* of linear_cross_entropy; NULL: the plain one */
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     float (*surprisal)(const float *x, int64_t n, const gckpti_class_row *c); /* targets NULL: 1 */
     void (*gradient)(const float *x, float *d, int64_t n, const gckpti_class_row *c);
@@ -712,12 +718,13 @@ typedef struct {
 typedef gckpti_loss_kernels (*gckpti_loss_select)(const gckpt_call *call);
 
 GCKPTI_FN void gckpti_run_element_loss(const gckpt_call *call, int backward, gckpti_loss_kind kind,
-                                gckpti_element_kernels kernels);
-GCKPTI_FN void gckpti_run_cross_entropy(const gckpt_call *call, int backward, gckpti_loss_select select);
+                                       gckpti_element_kernels kernels);
+GCKPTI_FN void gckpti_run_cross_entropy(const gckpt_call *call, int backward,
+                                        gckpti_loss_select select);
 
 /* ---- ops/linear_loss.c ---- */
 typedef struct {
-    int block_rows;  /* 0, or a form: see there */
+    int block_rows; /* 0, or a form: see there */
     float cap; /* left out where it is 0, as in a slice */
 } gckpti_linear_loss;
 
@@ -731,7 +738,7 @@ static inline float gckpti_linear_loss_cap(const gckpt_call *call)
 }
 
 GCKPTI_FN void gckpti_run_linear_cross_entropy(const gckpt_call *call, int backward,
-                                              gckpti_loss_select select);
+                                               gckpti_loss_select select);
 
 #ifndef GCKPT_NO_IMAGES
 /* ---- ops/pools.c ---- */
@@ -761,14 +768,14 @@ typedef struct gckpti_pool_state {
 } gckpti_pool_state;
 
 GCKPTI_FN void gckpti_run_max_pool(const gckpt_call *call, int backward,
-                                  gckpti_max_window max_window);
+                                   gckpti_max_window max_window);
 GCKPTI_FN void gckpti_run_average_pool(const gckpt_call *call, int backward,
-                                      void (*add)(float *to, const float *from, int64_t n),
-                                      void (*divide)(float *x, float divisor, int64_t n));
+                                       void (*add)(float *to, const float *from, int64_t n),
+                                       void (*divide)(float *x, float divisor, int64_t n));
 
 /* Taps begin..end-1 along an axis of window number `at` are within x; the first is at *first. */
-GCKPTI_FN int64_t gckpti_valid_taps(const gckpti_pool_state *s, int axis, int64_t at, int64_t *first,
-                              int64_t *end);
+GCKPTI_FN int64_t gckpti_valid_taps(const gckpti_pool_state *s, int axis, int64_t at,
+                                    int64_t *first, int64_t *end);
 
 /* ---- ops/upsample.c ---- */
 typedef struct {
@@ -821,7 +828,7 @@ typedef struct {
 } gckpti_channel_kernels;
 
 GCKPTI_FN void gckpti_run_channels(const gckpt_call *call, int backward,
-                                  const gckpti_channel_kernels *kernels);
+                                   const gckpti_channel_kernels *kernels);
 
 /* ---- ops/conv.c ---- */
 typedef struct { /* [0]: rows, [1]: columns */
@@ -863,12 +870,12 @@ typedef struct {
 /* Results begin..end-1 of all rows, whose chains begin at `start`, at what is there, or at +0; or,
  * place after place, these places' links of dw. Of groups of one channel: channels c..c+n-1. */
 GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end, int64_t c,
-                                int64_t n);
+                                   int64_t n);
 
 /* All results, phase after phase, and then all of dw, by `run`, from which it knows whose. */
 typedef void (*gckpti_conv_fn)(const gckpt_call *call, gckpti_conv *s);
 GCKPTI_FN void gckpti_run_conv(const gckpt_call *call, int backward, gckpti_conv_fn run,
-                              gckpti_multiply_add multiply_add);
+                               gckpti_multiply_add multiply_add);
 #endif
 
 /* ---- ops/recurrent.c ---- */
@@ -893,7 +900,8 @@ typedef struct {
                     float *a); /* a = chains of h wh */
     void (*backward)(const struct gckpti_sequence *s, const float *da, int64_t m,
                      float *d);                   /* D += chains of da wh */
-    void (*add_grads)(const struct gckpti_sequence *s); /* what a block's rows add to dwh and dbias */
+    void (*add_grads)(
+        const struct gckpti_sequence *s); /* what a block's rows add to dwh and dbias */
 } gckpti_cell_kernels;
 
 /* An item is some rows; a block has all (forward), as many as the threads have at once, or one. */
@@ -902,11 +910,11 @@ typedef struct gckpti_sequence {
     const gckpti_cell_kernels *kernels;
     int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
     const gckpt_arg *p, *wh, *bias, *h0, *c0; /* the last three: NULL: none */
-    int64_t first, block, item_rows;               /* rows of a block, of an item */
-    float *wh_t, *zero, *d;                 /* wh' (G,H); H zeros; of the block D [and E], */
+    int64_t first, block, item_rows;          /* rows of a block, of an item */
+    float *wh_t, *zero, *d;                   /* wh' (G,H); H zeros; of the block D [and E], */
     float *h, *da, *pack;                     /* h of before (rows,T,H), da (rows,T,G) */
 } gckpti_sequence;
 
 GCKPTI_FN void gckpti_run_sequence(const gckpt_call *call, int backward,
-                                  const gckpti_cell_kernels *kernels);
+                                   const gckpti_cell_kernels *kernels);
 #endif

@@ -1,4 +1,4 @@
-#include "ops/own.h"
+#include "ops/internal.h"
 #include "graph/graph.h"
 
 #ifndef GCKPT_NO_IMAGES
@@ -31,8 +31,8 @@ static gckpti_pool_state gckpti_pool_state_of(const gckpt_call *call)
     return s;
 }
 
-GCKPTI_FN int64_t gckpti_valid_taps(const gckpti_pool_state *s, int axis, int64_t at, int64_t *first,
-                              int64_t *end)
+GCKPTI_FN int64_t gckpti_valid_taps(const gckpti_pool_state *s, int axis, int64_t at,
+                                    int64_t *first, int64_t *end)
 {
     *first = at * s->o.stride[axis] - s->o.padding[axis];
     *end = gckpti_min(s->o.size[axis], s->in[axis] - *first);
@@ -86,8 +86,8 @@ static gckpt_result gckpti_average_pool_shape(gckpt_call *call)
     return gckpti_pool_shape(call, "average_pool");
 }
 
-static void gckpti_plain_max_window(const gckpti_pool_state *s, const float *x, int64_t p, int64_t q,
-                                    float *y, uint16_t *tap)
+static void gckpti_plain_max_window(const gckpti_pool_state *s, const float *x, int64_t p,
+                                    int64_t q, float *y, uint16_t *tap)
 {
     int64_t h, w, h_end, w_end, h_begin = gckpti_valid_taps(s, 0, p, &h, &h_end);
     int64_t w_begin = gckpti_valid_taps(s, 1, q, &w, &w_end);
@@ -156,7 +156,7 @@ static void gckpti_max_pool_windows(const gckpti_pool_state *s, const gckpti_win
 }
 
 GCKPTI_FN void gckpti_run_max_pool(const gckpt_call *call, int backward,
-                                  gckpti_max_window max_window)
+                                   gckpti_max_window max_window)
 {
     gckpti_pool_state s = gckpti_pool_state_of(call);
     s.windows = gckpti_max_pool_windows, s.max_window = max_window;
@@ -207,8 +207,8 @@ static void gckpti_average_pool_windows(const gckpti_pool_state *s, const gckpti
 }
 
 GCKPTI_FN void gckpti_run_average_pool(const gckpt_call *call, int backward,
-                                      void (*add)(float *to, const float *from, int64_t n),
-                                      void (*divide)(float *x, float divisor, int64_t n))
+                                       void (*add)(float *to, const float *from, int64_t n),
+                                       void (*divide)(float *x, float divisor, int64_t n))
 {
     gckpti_pool_state s = gckpti_pool_state_of(call);
     s.windows = gckpti_average_pool_windows, s.add = add, s.divide = divide;
@@ -227,7 +227,7 @@ static uint64_t gckpti_pool_flops(const gckpt_call *call)
 /* Taps beyond x that are there, as -inf, are the greatest only where all are -inf; as +0 they add
  * nothing to a sum that starts at +0, and count (they do anyway). */
 static int gckpti_pool_field(const gckpt_call *call, void *attributes, float fill,
-                            gckpt_receptive_field *field)
+                             gckpt_receptive_field *field)
 {
     gckpti_pool *o = (gckpti_pool *)attributes;
     const int i = call->in[0].shape.n == 3;
@@ -236,19 +236,21 @@ static int gckpti_pool_field(const gckpt_call *call, void *attributes, float fil
     o->padding[i] = 0;
     return 1;
 }
-static int gckpti_max_pool_field(const gckpt_call *call, void *attributes, gckpt_receptive_field *field)
+static int gckpti_max_pool_field(const gckpt_call *call, void *attributes,
+                                 gckpt_receptive_field *field)
 {
     return gckpti_pool_field(call, attributes, -GCKPTI_INFINITY, field);
 }
-static int gckpti_average_pool_field(const gckpt_call *call, void *attributes, gckpt_receptive_field *field)
+static int gckpti_average_pool_field(const gckpt_call *call, void *attributes,
+                                     gckpt_receptive_field *field)
 {
     return gckpti_pool_field(call, attributes, 0.0f, field);
 }
 
 GCKPTI_OP_DESC_FIELD(max_pool, GCKPTI_FAST, gckpti_max_pool_shape, gckpti_pool_flops,
-                   gckpti_max_pool_field, 0, GCKPT_SAVED);
+                     gckpti_max_pool_field, 0, GCKPT_SAVED);
 GCKPTI_OP_DESC_FIELD(average_pool, GCKPTI_FAST, gckpti_average_pool_shape, gckpti_pool_flops,
-                   gckpti_average_pool_field, 0, 0);
+                     gckpti_average_pool_field, 0, 0);
 
 static gckpt_tensor *gckpti_pool_new(const gckpt_op *op, gckpt_tensor *x,
                                      const gckpt_window *window)

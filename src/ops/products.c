@@ -1,4 +1,4 @@
-#include "ops/own.h"
+#include "ops/internal.h"
 #include "graph/graph.h"
 
 /* =================================================================================================
@@ -43,8 +43,8 @@ GCKPTI_FN int64_t gckpti_threads_workspace(const gckpt_call *call, int64_t m, in
 {
     if (gckpti_is_plain(call))
         return 0;
-    return call->threads *
-           (gckpti_is_mixed(call) ? gckpti_mixed_workspace(m, n, k) : gckpti_product_workspace(m, n, k));
+    return call->threads * (gckpti_is_mixed(call) ? gckpti_mixed_workspace(m, n, k)
+                                                  : gckpti_product_workspace(m, n, k));
 }
 
 /* A product forward (m,k) (k,n) and its two gradients; that of b may be either way round, for which
@@ -53,8 +53,8 @@ static void gckpti_matmul_set_workspace(gckpt_call *call, int64_t m, int64_t n, 
 {
     int transposed = gckpti_is_mixed(call) ? *(const int *)call->attributes : k > n;
     int64_t da = gckpti_threads_workspace(call, m, k, n);
-    int64_t db =
-        transposed ? gckpti_threads_workspace(call, n, k, m) : gckpti_threads_workspace(call, k, n, m);
+    int64_t db = transposed ? gckpti_threads_workspace(call, n, k, m)
+                            : gckpti_threads_workspace(call, k, n, m);
     call->workspace_forward = (size_t)gckpti_threads_workspace(call, m, n, k) * sizeof(float);
     call->workspace_backward = (size_t)(da > db ? da : db) * sizeof(float);
 }
@@ -109,7 +109,7 @@ GCKPTI_FN void gckpti_zero_gradients(const gckpt_call *call, int first, int end)
     for (int i = first; i < end; i++)
         if (call->in[i].grad)
             gckpti_zero_unless(call->in[i].grad, gckpti_elements(&call->in[i].shape),
-                         call->in[i].accumulate);
+                               call->in[i].accumulate);
 }
 
 /* ---- products: c(i,j) = chain over p of a(i,p) b(p,j) ----
@@ -119,7 +119,7 @@ GCKPTI_FN void gckpti_zero_gradients(const gckpt_call *call, int first, int end)
  * or bf16. */
 
 GCKPTI_FN gckpti_operand gckpti_arg_operand(const gckpt_arg *arg, int64_t at, int64_t row,
-                                         int64_t step, int64_t next)
+                                            int64_t step, int64_t next)
 {
     gckpti_operand x = {
         arg->data ? arg->data + at : NULL, arg->bf16 ? arg->bf16 + at : NULL, row, step, next, NULL
@@ -134,7 +134,7 @@ GCKPTI_FN gckpti_operand gckpti_transpose(const gckpti_operand *x) /* transposed
 }
 
 GCKPTI_FN void gckpti_operand_set_quant(const gckpt_call *call, const gckpt_dequantisation *u,
-                                  gckpti_operand *x)
+                                        gckpti_operand *x)
 {
     const int is_bf16 = u && gckpti_is_mixed(call) && u->storage == GCKPT_STORAGE_BF16;
     if (is_bf16)
@@ -145,7 +145,7 @@ GCKPTI_FN void gckpti_operand_set_quant(const gckpt_call *call, const gckpt_dequ
 
 /* All of t but a, b, run and before (as many parameters as that are). */
 static void gckpti_set_product(const gckpt_call *call, gckpti_product *t, int64_t batch, int64_t m,
-                              int64_t n, int64_t k, float *c, uint16_t *c_bf16)
+                               int64_t n, int64_t k, float *c, uint16_t *c_bf16)
 {
     t->batch = batch, t->m = m, t->n = n, t->k = k;
     t->initial = NULL, t->initial_stride = 0, t->accumulate = 0;
@@ -153,7 +153,7 @@ static void gckpti_set_product(const gckpt_call *call, gckpti_product *t, int64_
 }
 
 GCKPTI_FN void gckpti_gemm(const gckpt_call *call, gckpti_product_fn run, gckpti_product *t,
-                                 int64_t m, int64_t n, int64_t k, float *c, int accumulate)
+                           int64_t m, int64_t n, int64_t k, float *c, int accumulate)
 {
     gckpti_set_product(call, t, 1, m, n, k, c, NULL);
     t->accumulate = accumulate;
@@ -247,9 +247,9 @@ GCKPTI_FN void gckpti_bias_backward(const gckpt_call *call)
 }
 
 GCKPTI_OP_KERNELS(matmul, (backward ? gckpti_linear_gradients
-                                   : gckpti_linear_output)(call, gckpti_plain_products(call)))
+                                    : gckpti_linear_output)(call, gckpti_plain_products(call)))
 GCKPTI_OP_KERNELS(linear, (backward ? gckpti_matmul_backward : gckpti_matmul_forward)(call);
-                 if (backward) gckpti_bias_backward(call))
+                  if (backward) gckpti_bias_backward(call))
 
 static uint64_t gckpti_matmul_flops(const gckpt_call *call)
 {
@@ -257,7 +257,8 @@ static uint64_t gckpti_matmul_flops(const gckpt_call *call)
 }
 
 /* x's rows, where one w serves all. */
-static int gckpti_matmul_field(const gckpt_call *call, void *attributes, gckpt_receptive_field *field)
+static int gckpti_matmul_field(const gckpt_call *call, void *attributes,
+                               gckpt_receptive_field *field)
 {
     const gckpt_receptive_field same = { 1, 1, 0, 1, 0.0f };
     (void)attributes;
@@ -266,7 +267,7 @@ static int gckpti_matmul_field(const gckpt_call *call, void *attributes, gckpt_r
 }
 
 GCKPTI_OP_DESC_FIELD(matmul, GCKPTI_FAST, gckpti_matmul_shape, gckpti_matmul_flops,
-                   gckpti_matmul_field, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0));
+                     gckpti_matmul_field, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0));
 
 static gckpt_tensor *gckpti_linear_new(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b,
                                        gckpt_tensor *bias, int transposed)
@@ -310,7 +311,7 @@ static gckpt_result gckpti_linear_shape(gckpt_call *call)
 }
 
 GCKPTI_OP_DESC_FIELD(linear, GCKPTI_FAST, gckpti_linear_shape, gckpti_matmul_flops,
-                   gckpti_matmul_field, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
+                     gckpti_matmul_field, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
 GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias)
 {

@@ -1,4 +1,4 @@
-#include "ops/own.h"
+#include "ops/internal.h"
 #include "graph/graph.h"
 
 #ifndef GCKPT_NO_RECURRENT
@@ -101,7 +101,8 @@ static void gckpti_gru_gates(const gckpti_cell *s)
         float new_gate = gckpti_tanh(gckpti_fma(r, a, s->p[2 * n + j]));
         s->state[j] = gckpti_fma(z, s->state[j] - new_gate, new_gate);
         if (s->saved)
-            s->saved[j] = r, s->saved[n + j] = z, s->saved[2 * n + j] = new_gate, s->saved[3 * n + j] = a;
+            s->saved[j] = r, s->saved[n + j] = z, s->saved[2 * n + j] = new_gate,
+            s->saved[3 * n + j] = a;
     }
 }
 
@@ -145,7 +146,8 @@ static void gckpti_lstm_gate_grads(const gckpti_cell *s)
 {
     int64_t n = s->units;
     for (int64_t j = 0; j < n; j++) {
-        float i = s->saved[j], f = s->saved[n + j], g = s->saved[2 * n + j], o = s->saved[3 * n + j];
+        float i = s->saved[j], f = s->saved[n + j], g = s->saved[2 * n + j],
+              o = s->saved[3 * n + j];
         float dh = s->g[j] + s->d[j], t = gckpti_tanh(s->out[n + j]);
         float c = gckpti_fma(dh * o, gckpti_tanh_deriv(t), s->d[n + j]) + s->g[n + j];
         gckpti_gate_backward(s, j, c * g, gckpti_sigmoid_deriv(i));
@@ -245,7 +247,7 @@ static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
 }
 
 GCKPTI_FN void gckpti_run_sequence(const gckpt_call *call, int backward,
-                                  const gckpti_cell_kernels *kernels)
+                                   const gckpti_cell_kernels *kernels)
 {
     const int fast = GCKPTI_HAS_FAST && kernels->transpose;
     gckpti_sequence s = gckpti_sequence_of(call, !fast);
@@ -268,8 +270,8 @@ GCKPTI_FN void gckpti_run_sequence(const gckpt_call *call, int backward,
     for (; s.first < s.rows; s.first += s.block) {
         s.block = gckpti_min(s.rows - s.first, most);
         if (fast)
-            gckpt_parallel(call, (s.block - 1) / s.item_rows + 1, s.item_rows * s.steps * s.units * s.gates,
-                           item, &s);
+            gckpt_parallel(call, (s.block - 1) / s.item_rows + 1,
+                           s.item_rows * s.steps * s.units * s.gates, item, &s);
         else
             item(&s, 0, 0);
         if (backward)
@@ -309,8 +311,8 @@ static void gckpti_plain_cells_add_grads(const gckpti_sequence *s)
 
 #define GCKPTI_CELLS(name)                                                                         \
     static const gckpti_cell_kernels gckpti_plain_##name = {                                       \
-        gckpti_##name##_gates,      gckpti_##name##_gate_grads,      NULL,                             \
-        gckpti_plain_cells_forward, gckpti_plain_cells_backward, gckpti_plain_cells_add_grads            \
+        gckpti_##name##_gates,      gckpti_##name##_gate_grads,  NULL,                             \
+        gckpti_plain_cells_forward, gckpti_plain_cells_backward, gckpti_plain_cells_add_grads      \
     };                                                                                             \
     GCKPTI_OP_KERNELS(name, gckpti_run_sequence(call, backward, &gckpti_plain_##name))
 GCKPTI_CELLS(gru)
@@ -320,11 +322,11 @@ GCKPTI_CELLS(lstm)
 /* in[2] may be the bias or h0: then it needs less than this says. */
 #define GCKPTI_READS GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_SAVED
 GCKPTI_OP_DESC_WITH(gru, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops,
-                gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
-                GCKPTI_READS | GCKPT_SUMS, GCKPTI_READS);
+                    gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
+                    GCKPTI_READS | GCKPT_SUMS, GCKPTI_READS);
 GCKPTI_OP_DESC_WITH(lstm, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops,
-                gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS, GCKPTI_READS,
-                GCKPTI_READS);
+                    gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
+                    GCKPTI_READS, GCKPTI_READS);
 #undef GCKPTI_READS
 
 GCKPT_API gckpt_tensor *gckpt_gru(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *bx,

@@ -1,4 +1,4 @@
-#include "ops/own.h"
+#include "ops/internal.h"
 #include "graph/graph.h"
 
 /* ---- rotary: x (B,T,C), D = C / heads; of each head's first R columns (R <= D) pairs x_i, x_j,
@@ -49,8 +49,10 @@ GCKPTI_FN void gckpti_rotary_table(const gckpt_call *call, int64_t begin, int64_
 {
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
     const float *given = gckpti_rotary_frequencies(o), scale = o->columns ? o->scale : 1.0f;
-    const int64_t columns = gckpti_rotary_columns(o, call->shape.d[2] / o->heads), half = columns / 2;
-    double ratio = given ? 1.0 : gckpti_rotary_ratio(o->base, half), count = GCKPTI_TICKS_PER_RADIAN;
+    const int64_t columns = gckpti_rotary_columns(o, call->shape.d[2] / o->heads),
+                  half = columns / 2;
+    double ratio = given ? 1.0 : gckpti_rotary_ratio(o->base, half),
+           count = GCKPTI_TICKS_PER_RADIAN;
     uint64_t first = (uint64_t)o->position + (uint64_t)call->position;
     for (int64_t i = 0; i < half; i++, count *= ratio) {
         uint64_t frequency =
@@ -76,7 +78,8 @@ static void gckpti_run_rotary(const gckpt_call *call, int backward)
         gckpti_rotary_table(call, 0, t);
     for (int64_t at = 0, row = 0; at < p.n; row++)
         for (int64_t head = 0; head < o->heads; head++, at += d) {
-            const float *table = (const float *)call->workspace + row % t * columns, *from = p.from + at;
+            const float *table = (const float *)call->workspace + row % t * columns,
+                        *from = p.from + at;
             float *to = p.to + at; /* may be `from` */
             for (int64_t i = 0; i < half; i++, table++) {
                 float a = from[i], b = from[i + half];
@@ -90,7 +93,7 @@ static void gckpti_run_rotary(const gckpt_call *call, int backward)
 
 GCKPTI_OP_KERNELS(rotary, gckpti_run_rotary(call, backward))
 GCKPTI_OP_DESC(rotary, GCKPTI_FAST, gckpti_rotary_shape, gckpti_flops_3,
-           GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
+               GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
 
 GCKPT_API gckpt_tensor *gckpt_rotary_with(gckpt_tensor *x, const gckpt_rotary_desc *desc)
 {
@@ -109,7 +112,8 @@ GCKPT_API gckpt_tensor *gckpt_rotary_with(gckpt_tensor *x, const gckpt_rotary_de
                               0,
                               scale,
                               f != NULL };
-    size_t bytes = desc->position ? offsetof(gckpti_rotary, columns) : offsetof(gckpti_rotary, position);
+    size_t bytes =
+        desc->position ? offsetof(gckpti_rotary, columns) : offsetof(gckpti_rotary, position);
     if (desc->position < 0 || desc->position > INT32_MAX)
         return gckpti_fail(x->graph, GCKPT_E_ARG, "rotary: first position %I; 0 to %i are possible",
                            desc->position, INT32_MAX);

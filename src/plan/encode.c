@@ -1,4 +1,4 @@
-#include "plan/own.h"
+#include "plan/internal.h"
 #include "num/num.h"
 #include "graph/graph.h"
 #include "ops/ops.h"
@@ -8,10 +8,13 @@ GCKPTI_COLD_BEGIN
 /* ---- the hash of a graph: of all that a plan's bytes and bits depend on, in an order and a size
  * that all machines share ---- */
 /* name: of leaves (a parameter's is the store's); others have none that matters. */
-static uint64_t gckpti_hash_fields(uint64_t hash, const gckpti_plan_node *q, const gckpt_shape *shape,
-                                 const void *attributes, const char *name)
+static uint64_t gckpti_hash_fields(uint64_t hash, const gckpti_plan_node *q,
+                                   const gckpt_shape *shape, const void *attributes,
+                                   const char *name)
 {
-    const int numbers[6] = { q->kind, (int)q->type, q->batch_invariant, q->base, q->inputs, shape->n };
+    const int numbers[6] = {
+        q->kind, (int)q->type, q->batch_invariant, q->base, q->inputs, shape->n
+    };
     for (int i = 0; i < 6; i++)
         hash = gckpti_fnv_number(hash, (uint64_t)numbers[i]);
     for (int i = 0; i < q->inputs; i++)
@@ -58,9 +61,9 @@ GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t)
     const gckpt_store *s = t->graph->store;
     gckpti_plan_node node = gckpti_plan_node_of(t);
     return gckpti_hash_fields(hash, &node, &t->shape, t->attributes,
-                            t->kind == GCKPTI_PARAM  ? s->params[t->index].p.name
-                            : t->kind == GCKPTI_VIEW ? NULL
-                                                     : t->name);
+                              t->kind == GCKPTI_PARAM  ? s->params[t->index].p.name
+                              : t->kind == GCKPTI_VIEW ? NULL
+                                                       : t->name);
 }
 
 GCKPTI_FN uint64_t gckpti_hash_vranks(uint64_t hash, int vranks)
@@ -77,9 +80,8 @@ GCKPTI_FN uint64_t gckpti_hash_plan_node(uint64_t hash, const gckpt_plan *p, siz
     if (q->index < 0)
         q->op = NULL;
     const gckpt_shape shape = gckpti_planned_shape(p, q);
-    return gckpti_hash_fields(hash, q, &shape,
-                            q->attribute_bytes ? p->words + q->attributes : NULL,
-                            q->kind == GCKPTI_VIEW ? NULL : name);
+    return gckpti_hash_fields(hash, q, &shape, q->attribute_bytes ? p->words + q->attributes : NULL,
+                              q->kind == GCKPTI_VIEW ? NULL : name);
 }
 
 /* ---- from draft to plan; a plan's block ---- */
@@ -98,7 +100,7 @@ GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from)
     gckpt_plan p = *from;
     size_t n = sizeof p;
     p.block = block;
-#define GCKPTI_COPY(type, name, count, optional)                                                      \
+#define GCKPTI_COPY(type, name, count, optional)                                                   \
     p.name = (type *)gckpti_copy_array(block, &n, p.name, p.count, sizeof *p.name);
     GCKPTI_PLAN_ARRAYS(GCKPTI_COPY)
 #undef GCKPTI_COPY
@@ -192,7 +194,8 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         for (int k = 0; k < t->inputs && t->op; k++)
             node->compensated |= (gckpti_byte)((gckpti_sum_scope(p, t, k) != 0) << k);
         info->hash = plan->hash;
-        info->cost = t->kind == GCKPTI_OP && p->node_of[i] < 0 && p->built_cost ? p->built_cost[i] : p->cost[i];
+        info->cost = t->kind == GCKPTI_OP && p->node_of[i] < 0 && p->built_cost ? p->built_cost[i]
+                                                                                : p->cost[i];
         info->host_value = info->host_saved = GCKPTI_NO_OFFSET;
         if (t->attribute_bytes)
             memcpy((uint32_t *)gckpti_writable(plan, plan->words) + offset, t->attributes,
@@ -228,10 +231,10 @@ static int gckpti_find_mixer(const gckpti_planner *p, const gckpti_lowered *d)
 
 static int gckpti_state_floats(const gckpt_plan_desc *d)
 {
-    return d->optimiser == GCKPT_ADAMW           ? 2
-           : d->optimiser == GCKPT_MOMENTUM      ? 1
+    return d->optimiser == GCKPT_ADAMW              ? 2
+           : d->optimiser == GCKPT_MOMENTUM         ? 1
            : d->optimiser == GCKPT_CUSTOM_OPTIMISER ? d->custom_state
-                                                 : 0;
+                                                    : 0;
 }
 
 /* Bytes that a rank has in its shares of values and state above its part of them, cut anywhere. */
@@ -389,8 +392,8 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *
         if (ins[x].kind == GCKPT_UPDATE)
             ins[x].id = plan->nodes[ins[x].id].index;
     for (size_t i = 0; i < d->operand_count; i++)
-        operand[i] =
-            d->operands[i] == GCKPTI_NO_OFFSET ? GCKPTI_NO_OFFSET : d->buffers[d->operands[i]].offset;
+        operand[i] = d->operands[i] == GCKPTI_NO_OFFSET ? GCKPTI_NO_OFFSET
+                                                        : d->buffers[d->operands[i]].offset;
     for (size_t x = 0; x < d->length; x++)
         gckpti_encode_copies(p, &d->ins[x], operand);
     for (size_t i = 0; i < plan->term_count; i++) {
@@ -400,7 +403,9 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *
         call.plain = 1;
         (void)t->op->shape(&call); /* it fits: its graph was built */
         gckpti_plan_term q = { id, gckpti_bits(p->terms[i].weight), p->terms[i].regulariser,
-                               !gckpti_counted_input(t->op) && call.elements_per_count > 1 ? call.elements_per_count : 1,
+                               !gckpti_counted_input(t->op) && call.elements_per_count > 1
+                                   ? call.elements_per_count
+                                   : 1,
                                p->built_cost ? p->built_cost[id] : p->cost[id] };
         term[i] = q;
     }
@@ -409,15 +414,16 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *
         int id = q->tensor->base->id;
         fetch[i].id = q->tensor->id;
         fetch[i].gradient = q->gradient;
-        fetch[i].offset =
-            d->buffers[q->gradient ? d->gradient[p->total[id]] : d->value[d->latest_def[p->node_of[id]]]]
-                .offset;
+        fetch[i].offset = d->buffers[q->gradient ? d->gradient[p->total[id]]
+                                                 : d->value[d->latest_def[p->node_of[id]]]]
+                              .offset;
     }
     for (size_t i = 0; i < d->buffer_count; i++)
         buffers[i] = d->buffers[order[i]];
 }
 
-GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, const gckpti_lowered *d, gckpt_mode mode)
+GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, const gckpti_lowered *d,
+                                         gckpt_mode mode)
 {
     gckpt_plan header, *plan = NULL;
     gckpti_scratch_clear(&p->temp);

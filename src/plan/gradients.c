@@ -1,4 +1,4 @@
-#include "plan/own.h"
+#include "plan/internal.h"
 #include "graph/graph.h"
 
 /* ---- the model's gradients: their uses, sums, memory, by the order of backwards ---- */
@@ -14,8 +14,8 @@ GCKPTI_FN void gckpti_list_uses(gckpti_planner *p)
     size_t ids = (size_t)p->n * sizeof(int), n = 0;
     for (int u = 0; u < p->nodes; u++)
         n += p->node[u].backward_index < 0 ? 0 : (size_t)p->tensors[p->node[u].id]->inputs;
-    size_t sums =
-        p->virtual_ranks > 1 ? n * (size_t)(3 + p->tree_depth) : n; /* REDUCE: what waits, work, shard */
+    size_t sums = p->virtual_ranks > 1 ? n * (size_t)(3 + p->tree_depth)
+                                       : n; /* REDUCE: what waits, work, shard */
     p->gradient = (gckpti_gradient *)gckpti_scratch_alloc(&p->scratch, sums, sizeof *p->gradient);
     p->target = (gckpti_target *)gckpti_scratch_alloc(&p->scratch, n, sizeof *p->target);
     memset(p->first_use, 0xff, ids);
@@ -156,7 +156,8 @@ static void gckpti_find_target(gckpti_planner *p, gckpti_node *u, const gckpt_te
     } else {
         target->total = so_far;
         target->gradient = gckpti_gradient_new(
-            p, q, so_far < 0 ? gckpti_gradient_bytes(p, q) : gckpti_tensor_bytes(p, q, 0), u->backward_index);
+            p, q, so_far < 0 ? gckpti_gradient_bytes(p, q) : gckpti_tensor_bytes(p, q, 0),
+            u->backward_index);
         if (sums) {
             u->accumulate |= bit;
             u->zero |= bit;
@@ -236,7 +237,8 @@ static void gckpti_sum_gradient_bytes(gckpti_planner *p)
         p->gradient_between[r] += p->gradient_between[r - 1];
     }
     for (int r = 0; r < p->backwards && !p->failed; r++)
-        p->gradient_at[r] += gckpti_model_size(p, p->workspace_backward[p->node[p->backward[r]].id]);
+        p->gradient_at[r] +=
+            gckpti_model_size(p, p->workspace_backward[p->node[p->backward[r]].id]);
 }
 
 /* Whether the ranks need no more than their shares of a parameter's gradient behind its REDUCE. */

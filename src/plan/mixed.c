@@ -1,4 +1,4 @@
-#include "plan/own.h"
+#include "plan/internal.h"
 #include "graph/graph.h"
 #include "ops/ops.h"
 
@@ -21,7 +21,8 @@ GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p)
 {
     for (int i = 0; i < p->n && p->desc->precision != GCKPT_FP32; i++) {
         const gckpt_tensor *t = p->tensors[i];
-        if (t->kind == GCKPTI_OP && t->type == GCKPT_F32 && !t->batch_invariant && !gckpti_is_loss(t))
+        if (t->kind == GCKPTI_OP && t->type == GCKPT_F32 && !t->batch_invariant &&
+            !gckpti_is_loss(t))
             p->rounding[i] = GCKPTI_ROUNDED | GCKPTI_BF16_VALUE | GCKPTI_BF16_GRADIENT;
     }
     for (int i = 0; i < p->desc->fetches; i++) {
@@ -44,15 +45,16 @@ static int gckpti_has_strips(const gckpti_planner *p, const gckpt_tensor *t)
     const int rows = gckpti_has_builtin_flag(t->op, GCKPTI_IS_ROWWISE);
     const int bf16_flag = GCKPTI_BF16_VALUE | GCKPTI_BF16_GRADIENT;
     int strips = rows ? gckpti_last(&t->shape) <= GCKPTI_STRIP_ROW
-                        : gckpti_has_builtin_flag(t->op, GCKPTI_IS_ELEMENTWISE);
+                      : gckpti_has_builtin_flag(t->op, GCKPTI_IS_ELEMENTWISE);
     for (int i = 0; i < t->inputs && strips; i++)
         strips = rows ? i == 0 || !gckpti_is_bf16(p, t->in[i], bf16_flag)
-                        : gckpti_elements(&t->in[i]->shape) == gckpti_elements(&t->shape);
+                      : gckpti_elements(&t->in[i]->shape) == gckpti_elements(&t->shape);
     return strips;
 }
 
 /* Notes what op t computes in, and whether it runs in portions. */
-GCKPTI_FN void gckpti_mark_precision(gckpti_planner *p, const gckpt_tensor *t, gckpt_precision precision)
+GCKPTI_FN void gckpti_mark_precision(gckpti_planner *p, const gckpt_tensor *t,
+                                     gckpt_precision precision)
 {
     int on_cpu = precision != GCKPT_FP32 && !p->desc->backend;
     int strips = on_cpu && gckpti_has_strips(p, t) ? GCKPTI_IN_STRIPS : 0;
@@ -72,7 +74,7 @@ static int gckpti_bf16_inputs(const gckpti_planner *p, const gckpt_tensor *t)
 /* Where in the workspace of op t copies lie, in the order of gckpti_f32_copies. Returns their
  * bytes. A kernel that computes in place does so in a copy. */
 GCKPTI_FN size_t gckpti_place_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
-                                    size_t *copy)
+                                     size_t *copy)
 {
     const int takes = gckpti_bf16_inputs(p, t);
     const int stochastic = gckpti_precision_of(p->rounding[t->id]) == GCKPT_BF16_STOCHASTIC;
@@ -123,7 +125,8 @@ GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *i
             copy[2 * i + 1] = copy[out + 1];
     for (int k = 0; k < out + 2; k++)
         copy[k] += copy[k] == GCKPTI_NO_OFFSET ? 0 : o.workspace;
-    operand[ins->operands + 2] = all > bytes ? o.workspace + gckpti_round_up(bytes, 64) : GCKPTI_NO_OFFSET;
+    operand[ins->operands + 2] =
+        all > bytes ? o.workspace + gckpti_round_up(bytes, 64) : GCKPTI_NO_OFFSET;
 }
 
 /* ---- copies of parameters, as bf16 (gckpt_plan_desc.bf16_weights) ---- */

@@ -1,4 +1,4 @@
-#include "plan/own.h"
+#include "plan/internal.h"
 #include "graph/graph.h"
 #include "ops/ops.h"
 
@@ -74,13 +74,14 @@ GCKPTI_FN uint64_t gckpti_mul_div(uint64_t x, uint64_t a, uint64_t b)
 static gckpt_cost gckpti_lowering_cost(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const gckpt_tensor *replaced = p->g->tensors[t->id]->in[0]->base;
-    const gckpt_cost *given = p->desc->costs, *model = p->built_model_cost, *lowered = &p->model_cost[t->id];
+    const gckpt_cost *given = p->desc->costs, *model = p->built_model_cost,
+                     *lowered = &p->model_cost[t->id];
     uint64_t before = model[t->id].forward + model[t->id].backward;
     uint64_t cost = gckpti_add_cost(given[t->id].forward, given[t->id].backward);
     if (replaced != t->in[0]->base) {
         before += model[replaced->id].forward + model[replaced->id].backward;
-        cost = gckpti_add_cost(cost,
-                               gckpti_add_cost(given[replaced->id].forward, given[replaced->id].backward));
+        cost = gckpti_add_cost(
+            cost, gckpti_add_cost(given[replaced->id].forward, given[replaced->id].backward));
     }
     gckpt_cost c = { gckpti_mul_div(cost, lowered->forward, before),
                      gckpti_mul_div(cost, lowered->backward, before) };
@@ -154,7 +155,7 @@ static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
         return gckpti_error(p->g, result, "%T: backend %s does not plan it", t,
                             p->desc->backend->name);
     p->g->depends_on_rows = result != GCKPT_OK || call.workspace_forward > PTRDIFF_MAX / 4 ||
-                  call.workspace_backward > PTRDIFF_MAX / 4;
+                            call.workspace_backward > PTRDIFF_MAX / 4;
     if (p->g->depends_on_rows)
         return gckpti_error(p->g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
                             p->threads);
@@ -175,9 +176,9 @@ static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
     p->workspace_backward[i] += call.workspace_backward ? gckpti_round_up(backward, 64) : backward;
     call.shape = t->shape;
     p->model_cost[i] = gckpti_model_cost(p, t, &call);
-    p->cost[i] = !p->desc->costs                           ? p->model_cost[i]
+    p->cost[i] = !p->desc->costs                                ? p->model_cost[i]
                  : p->built_model_cost && t != p->g->tensors[i] ? gckpti_lowering_cost(p, t)
-                                                           : p->desc->costs[i];
+                                                                : p->desc->costs[i];
     return GCKPT_OK;
 }
 
@@ -194,7 +195,8 @@ GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
             gckpti_find_active(p);
     }
     for (int i = 0;
-         i < p->n && !p->failed && result == GCKPT_OK && (p->has_lowering || !p->variant.lowering); i++)
+         i < p->n && !p->failed && result == GCKPT_OK && (p->has_lowering || !p->variant.lowering);
+         i++)
         if (p->tensors[i]->kind == GCKPTI_OP)
             result = gckpti_query_op(p, p->tensors[i]);
     if (p->variant.fused && p->desc->precision == GCKPT_FP32 && !p->failed && result == GCKPT_OK)
@@ -307,13 +309,15 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
             if (!gckpti_is_staged(p, q) || p->node_of[q->id] >= 0)
                 continue;
             const gckpt_parameter *param = &p->g->store->params[q->index].p;
-            const uint64_t bytes_moved = (uint64_t)gckpti_values_bytes(param) + gckpti_value_bytes(p, q);
+            const uint64_t bytes_moved =
+                (uint64_t)gckpti_values_bytes(param) + gckpti_value_bytes(p, q);
             const gckpt_cost copy = { 10 * bytes_moved + GCKPTI_INSTRUCTION_COST, 0 };
             p->cost[q->id] = p->desc->costs ? p->desc->costs[q->id] : copy;
             if (gckpti_is_gathered(p, q)) {
                 size_t bytes = gckpti_value_bytes(p, q) - gckpti_shard_bytes(p, q);
-                p->cost[q->id].forward = gckpti_add_cost(
-                    p->cost[q->id].forward, gckpti_transfer_cost(p->desc->link_cost, (int64_t)bytes));
+                p->cost[q->id].forward =
+                    gckpti_add_cost(p->cost[q->id].forward,
+                                    gckpti_transfer_cost(p->desc->link_cost, (int64_t)bytes));
             }
             gckpti_add_node(p, q, prologue);
             if (!prologue)
@@ -336,8 +340,8 @@ static gckpt_result gckpti_check_costs(const gckpti_planner *p)
         sum = gckpti_add_cost(sum, p->cost[i].forward); /* 0 for what is no op */
         sum = gckpti_add_cost(sum, p->cost[i].backward);
         if (p->node_of[i] >= 0 && p->node[p->node_of[i]].can_offload)
-            sum =
-                gckpti_add_cost(sum, 2 * gckpti_parts_cost(p, p->node_of[i], GCKPTI_VALUE | GCKPTI_SAVED));
+            sum = gckpti_add_cost(
+                sum, 2 * gckpti_parts_cost(p, p->node_of[i], GCKPTI_VALUE | GCKPTI_SAVED));
     }
     return sum <= most ? GCKPT_OK
                        : gckpti_error(p->g, GCKPT_E_ARG,
@@ -404,7 +408,8 @@ static void gckpti_find_late(gckpti_planner *p)
     }
     for (int u = p->nodes; u-- > p->prologue && !p->failed;) { /* for what that reads, in turn */
         const gckpti_node *q = &p->node[u];
-        if (fixed || p->needed_by[u] == INT32_MAX || (q->side_effect && p->desc->update_in_backward))
+        if (fixed || p->needed_by[u] == INT32_MAX ||
+            (q->side_effect && p->desc->update_in_backward))
             p->needed_by[u] = 0;
         before[u] = fixed || reader[u] - u <= APART ? u : before[u];
         for (int k = q->in; k < q->in + q->inputs; k++) {
@@ -435,7 +440,8 @@ GCKPTI_FN gckpt_result gckpti_model_nodes(gckpti_planner *p)
     for (int u = 0; u < p->nodes; u++) {
         const gckpt_cost *cost = &p->cost[p->node[u].id];
         p->forward_cost = gckpti_add_cost(p->forward_cost, cost->forward);
-        p->base_cost = gckpti_add_cost(p->base_cost, p->node[u].backward_index < 0 ? 0 : cost->backward);
+        p->base_cost =
+            gckpti_add_cost(p->base_cost, p->node[u].backward_index < 0 ? 0 : cost->backward);
     }
     p->least_cost = p->base_cost = gckpti_add_cost(p->base_cost, p->forward_cost);
     return p->failed ? GCKPT_E_MEMORY : gckpti_check_costs(p);

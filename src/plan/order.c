@@ -1,4 +1,4 @@
-#include "plan/own.h"
+#include "plan/internal.h"
 #include "graph/graph.h"
 
 /* ---- the order of backwards ----
@@ -18,10 +18,10 @@ typedef struct {
 } gckpti_edge;
 typedef struct {
     gckpti_planner *p;
-    int *wait_count, *first_edge;        /* by unit: for how many it waits; its first edge */
-    int *reads_left;                /* by unit: backwards that are still to read its value */
+    int *wait_count, *first_edge; /* by unit: for how many it waits; its first edge */
+    int *reads_left;              /* by unit: backwards that are still to read its value */
     gckpti_edge *edge;        /* to units that wait for it */
-    unsigned char *has_gradient;      /* by id: its gradient is there */
+    unsigned char *has_gradient; /* by id: its gradient is there */
     int *ready;               /* units whose turn may be next */
     int edges, ready_count, count_values; /* count: of ready; values: they have bytes */
 } gckpti_ordering;
@@ -46,7 +46,8 @@ static void gckpti_order_begin(gckpti_ordering *o)
     memset(o->wait_count, 0, (size_t)p->nodes * sizeof(int));
     memset(o->reads_left, 0, (size_t)p->nodes * sizeof(int));
     for (int id = 0; id < p->n; id++) {
-        int unordered = gckpti_is_use_sum(p->tensors[id]), k = p->active[id] ? p->first_use[id] : -1;
+        int unordered = gckpti_is_use_sum(p->tensors[id]),
+            k = p->active[id] ? p->first_use[id] : -1;
         for (int n = 0, u; k >= 0 && (u = p->target[k].node) >= p->prologue; n++) {
             int next = p->target[k].next, later = next;
             if (unordered && n == 0 && next >= 0)
@@ -85,14 +86,16 @@ static int64_t gckpti_order_freed(const gckpti_ordering *o, int u, int64_t *peak
     const gckpt_tensor *t = p->tensors[q->id];
     int64_t added = 0, last = q->reads_saved ? q->saved : 0, reads = last;
     for (int i = 0; i < t->inputs; i++)
-        if (p->active[t->in[i]->base->id] && !o->has_gradient[t->in[i]->base->id] && !gckpti_is_repeated(t, i))
+        if (p->active[t->in[i]->base->id] && !o->has_gradient[t->in[i]->base->id] &&
+            !gckpti_is_repeated(t, i))
             added += gckpti_order_bytes(p, t->in[i]->base);
     for (int k = q->read; k < q->read + q->reads; k++) {
         int v = p->edges[k];
         reads += p->node[v].out;
         last += o->reads_left[v] == 1 && v >= p->prologue ? p->node[v].out : 0;
     }
-    *peak = added + gckpti_model_size(p, p->workspace_backward[q->id]) + (o->count_values ? 0 : reads);
+    *peak =
+        added + gckpti_model_size(p, p->workspace_backward[q->id]) + (o->count_values ? 0 : reads);
     return gckpti_order_bytes(p, t) - added + (o->count_values ? last : 0);
 }
 
@@ -126,7 +129,8 @@ static int gckpti_order_choose(const gckpti_ordering *o)
 
 /* Finds an order, or (given) goes through one. *most: its bytes, beyond those at the beginning.
  * Returns whether there was a choice. */
-static int gckpti_order_find(gckpti_ordering *o, int count_values, int given, int *order, int64_t *most)
+static int gckpti_order_find(gckpti_ordering *o, int count_values, int given, int *order,
+                             int64_t *most)
 {
     int64_t live = 0, peak;
     int choice = 0;
@@ -174,7 +178,8 @@ static void gckpti_order_compare(gckpti_ordering *o)
     gckpti_planner *p = o->p;
     size_t n = (size_t)p->body_backwards, bytes = n * sizeof(int);
     int64_t most, least;
-    int chosen = p->variant.order, *order = (int *)gckpti_scratch_alloc(&p->scratch, 2 * n, sizeof chosen);
+    int chosen = p->variant.order,
+        *order = (int *)gckpti_scratch_alloc(&p->scratch, 2 * n, sizeof chosen);
     if (chosen && order)
         gckpti_order_find(o, chosen == 1, 0, p->backward, &least);
     for (int k = 1; k < GCKPTI_ORDER_COUNT && !chosen && order; k++, order += n) {

@@ -1,4 +1,4 @@
-#include "plan/own.h"
+#include "plan/internal.h"
 
 /* ---- place: offsets ----
  * Seen over the instructions, what is placed has a skyline. A level of it (a run of instructions of
@@ -142,9 +142,9 @@ GCKPTI_FN void gckpti_set_priorities(gckpti_skyline *s, int order)
         const gckpt_buffer *b = s->placements[s->keys[i].value].buffer;
         uint64_t lifetime = (uint64_t)(b->end - b->start) + 1, size = b->size;
         uint64_t area = size > UINT64_MAX / lifetime ? UINT64_MAX : size * lifetime;
-        s->keys[i].key = UINT64_MAX - (order == GCKPTI_BY_AREA   ? area
+        s->keys[i].key = UINT64_MAX - (order == GCKPTI_BY_AREA       ? area
                                        : order == GCKPTI_BY_LIFETIME ? lifetime
-                                                                 : size);
+                                                                     : size);
     }
     gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
     for (size_t i = 0; i < s->n; i++) /* far apart: moves to the front differ */
@@ -220,7 +220,7 @@ GCKPTI_FN int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gck
 /* Gives each buffer an offset, so that no two that live at the same time overlap. Returns the
  * arena; SIZE_MAX: out of memory, or more bytes than can be addressed. */
 GCKPTI_FN size_t gckpti_assign_offsets(gckpti_scratch *scratch, gckpt_buffer *buffers, size_t n,
-                              size_t alignment)
+                                       size_t alignment)
 {
     gckpti_skyline s;
     if (!gckpti_skyline_new(scratch, &s, buffers, n, alignment))

@@ -20,9 +20,9 @@
  *   ahead     gathers that begin earlier: another draft.
  *   encode    the plan: constant data that points to no graph.
  * The calls, in their order; each needs those above it:
- *   gckpti_build_model (ask/open.c) of a planner whose request is filled in and checked:
+ *   gckpti_build_model (planner/planner.c) of a planner whose request is filled in and checked:
  *     gckpti_model_ops, gckpti_model_nodes
- *   gckpti_plan_mode (ask/request.c): a maker, gckpti_lower_schedule, gckpti_place_buffers,
+ *   gckpti_plan_mode (planner/request.c): a maker, gckpti_lower_schedule, gckpti_place_buffers,
  *     gckpti_keep_lowered; or gckpti_search_open, gckpti_find_best, gckpti_place_candidate (search)
  *   gckpti_prefetch_gathers
  *   gckpti_encode_plan
@@ -67,7 +67,7 @@ typedef struct {
     size_t saved_bytes;
     gckpti_offset attributes, attribute_bytes; /* first of the plan's words */
     gckpti_offset shape; /* of the plan's sizes, with all rows of the micro-batch */
-    gckpti_offset name; /* offset into the plan's names; GCKPTI_NAMELESS: none */
+    gckpti_offset name;  /* offset into the plan's names; GCKPTI_NAMELESS: none */
     gckpti_id base;
     gckpti_id index; /* of the parameter or input in the plan; -1: of an op that does not run */
     gckpti_id in[GCKPT_MAX_INPUTS];
@@ -78,7 +78,8 @@ typedef struct {
 /* What else is known of a node. To run a plan, only where it offloads to is read. */
 typedef struct {
     gckpt_cost cost;
-    size_t host_value, host_saved; /* where slower memory has what is offloaded; GCKPTI_NO_OFFSET: nowhere */
+    size_t host_value,
+        host_saved; /* where slower memory has what is offloaded; GCKPTI_NO_OFFSET: nowhere */
     uint64_t hash; /* of the graph up to it as it was built; the node has the form that runs */
 } gckpti_plan_info;
 
@@ -88,8 +89,8 @@ typedef struct {
     uint32_t momentum; /* of a gckpt_running, bits */
     gckpti_offset name;
     gckpti_id node;
-    gckpti_id store_index;    /* its number in the store it was planned with */
-    gckpti_id running; /* not trained but measured by so many ops; 0: neither */
+    gckpti_id store_index; /* its number in the store it was planned with */
+    gckpti_id running;     /* not trained but measured by so many ops; 0: neither */
     gckpti_byte trained;
     gckpti_byte external; /* its values are the program's */
     gckpti_byte storage;  /* gckpt_storage */
@@ -138,19 +139,21 @@ static inline const size_t *gckpti_f32_copies(const gckpti_ins *ins, const gckpt
     return o->addends + ins->uses - 1;
 }
 
-/* Of a run of ops in bands of rows (plan/bands.c), the op `bands` in place of its last one:
+/* Of a run of ops in bands of rows (plan/fused_op.c), the op `bands` in place of its last one:
  * its attributes, behind it steps, links and, from byte `own`, the last op's own. Its node's `data`
  * is that op's row. Its inputs are those of the run, without parameters, which ops find as ever. */
 typedef struct {
-    int32_t steps, edges, tile_rows, ranges_offset; /* rows: of a band; at: in the workspace, gckpti_row_range */
-    int32_t inputs, last_offset, last_inputs, last_in[GCKPT_MAX_INPUTS]; /* in: the last op's, as it was built */
+    int32_t steps, edges, tile_rows,
+        ranges_offset; /* rows: of a band; at: in the workspace, gckpti_row_range */
+    int32_t inputs, last_offset, last_inputs,
+        last_in[GCKPT_MAX_INPUTS]; /* in: the last op's, as it was built */
     uint32_t kiloflops;
 } gckpti_fused;
 typedef struct {
     int32_t id, height, width; /* id -1: it copies an input; height: rows; width: floats of one */
-    int32_t offset, workspace;          /* its rows, its kernel's, in the workspace; in place of step ~at */
+    int32_t offset, workspace; /* its rows, its kernel's, in the workspace; in place of step ~at */
     int32_t edge, edges;       /* links[link..]: what it reads that has rows, or is an input */
-    uint32_t padding;           /* what rows of a padding have, bits of a float */
+    uint32_t padding;          /* what rows of a padding have, bits of a float */
 } gckpti_fused_step;
 typedef struct {
     int32_t input, from, stride, before,
@@ -162,7 +165,8 @@ typedef struct {
 } gckpti_row_range;
 /* Room for the call of an op of a run, in front of them: stacks of firmware are short. */
 enum { GCKPTI_FUSED_CALL = 1536 };
-typedef char gckpti_fused_call_fits[sizeof(gckpt_call) + GCKPTI_ALIGN <= GCKPTI_FUSED_CALL ? 1 : -1];
+typedef char
+    gckpti_fused_call_fits[sizeof(gckpt_call) + GCKPTI_ALIGN <= GCKPTI_FUSED_CALL ? 1 : -1];
 
 /* The first row that is not there yet, and the last + 1 that is made for the next band. */
 static inline int32_t gckpti_tile_first(const gckpti_row_range *range)
@@ -176,17 +180,17 @@ static inline int32_t gckpti_tile_end(const gckpti_fused_step *step, const gckpt
 
 /* What a request leaves open before there is any schedule; all 0: the graph as it was built. */
 typedef struct {
-    int lowering;  /* of the ops that have several (gckpti_take_lowering) */
+    int lowering; /* of the ops that have several (gckpti_take_lowering) */
     int order; /* of backwards; 0: reverse order of creation */
     int fused; /* runs of ops without gradients are bands (gckpti_fuse_ops) */
-    int no_offload;  /* nothing is offloaded, though the request allows it */
+    int no_offload; /* nothing is offloaded, though the request allows it */
 } gckpti_variant;
 
 typedef struct {
     int id;
     uint32_t weight; /* bits of a float */
     int regulariser;
-    int64_t sample_size;     /* elements of input 0 that count as one, or 1 */
+    int64_t sample_size;   /* elements of input 0 that count as one, or 1 */
     gckpt_cost built_cost; /* of the op that was built, if not of the one that runs */
 } gckpti_plan_term;
 
@@ -203,7 +207,7 @@ enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
 enum { GCKPTI_LOWERINGS = 5, GCKPTI_MAX_VRANKS = 32768 };
 
 /* The numbers of a plan, in their order: declared below, printed as C in this order, and those with
- * a limit, the most that a file may have, are what files have of them (tables/file.c). */
+ * a limit, the most that a file may have, are what files have of them (export/file.c). */
 /* clang-format off */
 #define GCKPTI_PLAN_NUMBERS(X)                                                                     \
     X(uint64_t, hash, 0) X(uint64_t, check, 0) /* gckpt_plan_hash; the same of what runs */        \
@@ -313,19 +317,20 @@ typedef struct {
     int id;
     int in, inputs;         /* links[in..]: units whose values the forward reads, each once */
     int read, reads;        /* links[read..]: units whose values the backward reads */
-    int backward_index;                /* of its backward; -1: none */
+    int backward_index;     /* of its backward; -1: none */
     int target;             /* target[target..]: where its backward puts gradients, by input */
-    int64_t out, saved, workspace; /* bytes of its results; of its forward's workspace; rounded up */
+    int64_t out, saved,
+        workspace;          /* bytes of its results; of its forward's workspace; rounded up */
     uint64_t cost;          /* of the forward */
     int reduce, reduces;    /* reduction[reduce..]: behind its backward */
     unsigned char accumulate, zero; /* of its backward, as gckpti_ins has them */
-    unsigned char reads_saved;        /* the backward does */
-    unsigned char runs_once;            /* computed once: pins, side effects, the prologue */
-    unsigned char side_effect;           /* the first forward stays, read or not */
-    unsigned char must_recompute;        /* gckpt_recompute: computed anew for the backwards */
+    unsigned char reads_saved;      /* the backward does */
+    unsigned char runs_once;        /* computed once: pins, side effects, the prologue */
+    unsigned char side_effect;      /* the first forward stays, read or not */
+    unsigned char must_recompute;   /* gckpt_recompute: computed anew for the backwards */
     unsigned char fetched;          /* its last value is read at the end */
     unsigned char in_place;         /* bit i: the result may replace the value of links[in + i] */
-    unsigned char can_offload;         /* what it leaves may be offloaded */
+    unsigned char can_offload;      /* what it leaves may be offloaded */
 } gckpti_node;
 
 /* A REDUCE: sums of leaves of a tensor's gradient, behind the last backward of the body that adds
@@ -333,7 +338,7 @@ typedef struct {
 typedef struct {
     int id;
     int partials; /* the first of p->levels sums that wait */
-    int recv;  /* room for another rank's part, of all that are behind one backward */
+    int recv;     /* room for another rank's part, of all that are behind one backward */
     int shard; /* this rank's share of the sum, if that leaves the rest */
 } gckpti_reduction;
 
@@ -346,8 +351,9 @@ typedef struct {
     int resident;    /* it lives through the whole step */
     /* Gradients that have the same bytes (one is written in place of another, or is passed on) are
      * a list that begins at `storage`, by the backward they begin at. Of a gradient: */
-    int alias_root, next_alias;    /* where its list begins, itself if it is alone; the next in it */
-    int last_alias, first_live, last_use; /* of the one that begins it: last; first still used; their last use */
+    int alias_root, next_alias; /* where its list begins, itself if it is alone; the next in it */
+    int last_alias, first_live,
+        last_use; /* of the one that begins it: last; first still used; their last use */
     gckpt_buffer_kind kind;
     size_t size;
 } gckpti_gradient;
@@ -364,12 +370,13 @@ typedef struct {
 typedef struct {
     int *entry, length; /* u: forward of unit u; ~u: its backward; u + units: reload; hold */
     int *value_end, *saved_end; /* of a forward or a reload: last uses of what it makes, or -1 */
-    int *offload_parts;           /* of a forward: GCKPTI_VALUE, ..: what is offloaded behind it; */
-                              /* of a hold: what of that it keeps */
-    int64_t *live_bytes, peak;      /* bytes; INT64_MAX: more is offloaded than may be */
-    uint64_t recompute_cost, transfer_cost;    /* cost of all forwards but the first ones; of copies; */
-    uint64_t overhead;           /* of both, at the search's price of copies */
-    int64_t host_bytes;              /* bytes of slower memory */
+    int *offload_parts;         /* of a forward: GCKPTI_VALUE, ..: what is offloaded behind it; */
+                                /* of a hold: what of that it keeps */
+    int64_t *live_bytes, peak;  /* bytes; INT64_MAX: more is offloaded than may be */
+    uint64_t recompute_cost,
+        transfer_cost;  /* cost of all forwards but the first ones; of copies; */
+    uint64_t overhead;  /* of both, at the search's price of copies */
+    int64_t host_bytes; /* bytes of slower memory */
 } gckpti_schedule;
 
 /* A schedule's items in little memory: runs, in which each item is one more than the one before. */
@@ -380,15 +387,16 @@ typedef struct {
 /* What a pass over a schedule notes of a unit; of its version where the pass is, or -1 for none. */
 typedef struct {
     int64_t out, saved;       /* bytes */
-    int64_t stamp;           /* search: the stamp of the last closure that has seen it */
-    uint64_t ready;         /* gckpti_schedule_time: when its reload has come */
+    int64_t stamp;            /* search: the stamp of the last closure that has seen it */
+    uint64_t ready;           /* gckpti_schedule_time: when its reload has come */
     int value_end, saved_end; /* last uses */
-    int start, prev_use;        /* its forward; the use before, or start */
-    int run_count;               /* forwards before the position */
+    int start, prev_use;      /* its forward; the use before, or start */
+    int run_count;            /* forwards before the position */
     int touched;            /* search: moves chosen so far compute or read it */
-    int persistent;               /* of the prologue, and every micro-batch reads its value */
-    int reload_parts, offload_parts;        /* parts that a later reload brings back; that are ever offloaded */
-    int dropped;              /* pins: its result is let go */
+    int persistent;         /* of the prologue, and every micro-batch reads its value */
+    int reload_parts,
+        offload_parts; /* parts that a later reload brings back; that are ever offloaded */
+    int dropped;       /* pins: its result is let go */
 } gckpti_node_state;
 
 /* What a schedule comes to: instructions, and the buffers they use, yet to be placed. It owns all
@@ -399,18 +407,20 @@ typedef struct {
     int *entry_ins;    /* by item of the schedule: its instruction; of its end, too */
     int *backward_ins; /* by nth: its instruction; then the last of the body, and the end */
     gckpti_ins *ins;
-    size_t *live_bytes;                  /* bytes, by instruction */
+    size_t *live_bytes;            /* bytes, by instruction */
     size_t length, body, epilogue; /* instructions; where these parts begin */
     gckpt_buffer *buffers;         /* in the order they begin */
     size_t buffer_count;
     size_t *operands; /* numbers of buffers */
     size_t operand_count;
     int *value, *saved, *gradient; /* buffers, by position and by gradient; -1: none */
-    int *latest_def; /* by unit: has it run; when buffers are listed: where what is read now was made */
+    int *
+        latest_def; /* by unit: has it run; when buffers are listed: where what is read now was made */
     size_t peak, arena, kind_bytes[GCKPT_BYTES_KINDS];
-    double peak_estimate; /* the bound, even when this machine cannot address it */
+    double peak_estimate;  /* the bound, even when this machine cannot address it */
     uint64_t cost, hidden; /* hidden: of copies, beside what is computed */
-    size_t *host_offset, offloaded; /* far[2u], [2u + 1]: where that has a unit's value, aux; its bytes */
+    size_t *host_offset,
+        offloaded; /* far[2u], [2u + 1]: where that has a unit's value, aux; its bytes */
 } gckpti_lowered;
 
 typedef struct {
@@ -425,11 +435,12 @@ typedef struct gckpti_planner {
     const gckpt_term *terms;
     gckpti_variant variant;
     uint64_t base_cost, forward_cost; /* of a step that computes nothing twice; of its forwards */
-    uint64_t least_cost;             /* the same, whatever the variant */
+    uint64_t least_cost;              /* the same, whatever the variant */
     uint64_t fast_cost; /* if nonzero, a search that finds no plan lowers `fast` to the fewest */
-    size_t fast_bytes;        /* bytes of an arena in which it finds no more work than that */
+    size_t fast_bytes;  /* bytes of an arena in which it finds no more work than that */
     int term_count, n, threads;      /* n: tensors */
-    int plain, accumulates, inference; /* no fast kernels; several micro-batches; nothing is trained */
+    int plain, accumulates,
+        inference; /* no fast kernels; several micro-batches; nothing is trained */
     int orders; /* bit i: order i of backwards may take fewer bytes than order 0, which it has */
     size_t alignment;
     gckpti_allocator *memory;
@@ -438,43 +449,45 @@ typedef struct gckpti_planner {
     /* the model */
     unsigned char *active, *rounding; /* by id: GCKPTI_HAS_GRADIENT, ..; GCKPTI_ROUNDED, .. */
     size_t *workspace_forward, *workspace_backward;
-    gckpt_cost *cost, *model_cost;              /* model: by the model, whatever desc.costs say */
-    const gckpt_cost *built_cost, *built_model_cost; /* the same of the graph as it was built, if it is not */
+    gckpt_cost *cost, *model_cost; /* model: by the model, whatever desc.costs say */
+    const gckpt_cost *built_cost,
+        *built_model_cost; /* the same of the graph as it was built, if it is not */
     int *body, body_count; /* ids of what a body's schedule is made of, read by anybody or not */
     gckpti_node *node;
-    int nodes, prologue; /* prologue: the first units, computed once a step */
-    int recompute_count;          /* how many have gckpt_recompute */
-    int can_offload;        /* whether some may be offloaded, */
+    int nodes, prologue;                /* prologue: the first units, computed once a step */
+    int recompute_count;                /* how many have gckpt_recompute */
+    int can_offload;                    /* whether some may be offloaded, */
     int64_t host_limit, max_host_limit; /* to so many bytes, in the present search; at the most; */
-    int overlap;          /* copies run beside what is computed: work is a time */
-    int copy_cost;           /* of copies, to the search (gckpti_scaled_cost) */
-    int *node_of;             /* unit of a tensor id, or -1 */
+    int overlap;                        /* copies run beside what is computed: work is a time */
+    int copy_cost;                      /* of copies, to the search (gckpti_scaled_cost) */
+    int *node_of;                       /* unit of a tensor id, or -1 */
     int *edges, edge_count;
     int *backward, backwards, body_backwards; /* units by nth; how many; of these, the body's */
     gckpti_gradient *gradient;
     int gradients;
     gckpti_target *target;
     int targets;
-    int virtual_ranks, tree_depth;                      /* of a step; sums of a rank's own that may wait */
+    int virtual_ranks, tree_depth;           /* of a step; sums of a rank's own that may wait */
     gckpti_reduction *reduction;             /* in the order of their backwards */
     int reductions, *reduction_of;           /* by id, or -1 */
     int64_t *gradient_at, *gradient_between; /* bytes of gradients, by nth */
     struct gckpti_bound *bound; /* by price, the whole one first; NULL: not asked yet */
     int *first_use; /* by id: the first target for its gradient, as the contract has it, or -1 */
     int *total;     /* by id: the gradient that all of it is added up in, or -1 */
-    int has_lowering;    /* some op has the variant's form */
-    int has_fused, *fused_into;     /* some run is in bands; by id: the last op of its run, or -1 */
-    int *late, *late_index, *needed_by; /* gckpti_find_late: units in its order; by unit: turns, first ranks */
+    int has_lowering;           /* some op has the variant's form */
+    int has_fused, *fused_into; /* some run is in bands; by id: the last op of its run, or -1 */
+    int *late, *late_index,
+        *needed_by; /* gckpti_find_late: units in its order; by unit: turns, first ranks */
     /* by unit, for one pass over a schedule, nothing from one to the next but what is marked */
     gckpti_node_state *state;
-    int *queue;                        /* of pins (gckpti_recompute_dropped): what to compute again */
+    int *queue; /* of pins (gckpti_recompute_dropped): what to compute again */
     unsigned char *computed;           /* has it run */
-    gckpti_segment_frame *segment_stack;       /* gckpti_build_segments: the segments it is in */
-    int *entries;                         /* what a maker writes: the body of a schedule, */
-    size_t entry_count, entry_capacity; /* empty between two makers */
-    gckpti_lowered lowered, best;          /* the latest; the one to keep */
-    gckpti_scratch temp; /* for one pass over a draft, cleared by the next that needs it */
-    double store_all_peak;         /* of store-all; 0: not drafted yet */
+    gckpti_segment_frame *segment_stack; /* gckpti_build_segments: the segments it is in */
+    int *entries;                        /* what a maker writes: the body of a schedule, */
+    size_t entry_count, entry_capacity;  /* empty between two makers */
+    gckpti_lowered lowered, best;        /* the latest; the one to keep */
+    gckpti_scratch temp;   /* for one pass over a draft, cleared by the next that needs it */
+    double store_all_peak; /* of store-all; 0: not drafted yet */
 } gckpti_planner;
 
 /* ---- plan/tensors.c ---- */
@@ -581,11 +594,12 @@ static inline int gckpti_variant_applies(const gckpti_planner *p)
  * or fewer bytes. */
 GCKPTI_FN int gckpti_is_cheaper(const gckpti_planner *q, const gckpti_planner *p);
 
-/* ---- plan/bands.c ---- */
+/* ---- plan/fused_op.c ---- */
 #ifndef GCKPT_NO_TILES
 /* What the next band, to row `end` of the output, needs and lets go, by step. */
 GCKPTI_FN void gckpti_next_tile(const gckpti_fused *b, const gckpti_fused_step *step,
-                                 const gckpti_fused_edge *edges, gckpti_row_range *range, int32_t end);
+                                const gckpti_fused_edge *edges, gckpti_row_range *range,
+                                int32_t end);
 
 /* Runs a run; in run. */
 GCKPTI_FN void gckpti_fused_forward(const gckpt_call *call);
@@ -602,7 +616,7 @@ enum { GCKPTI_ORDER_COUNT = 3 }; /* orders of backwards; 0 is the reverse of cre
 GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p);
 GCKPTI_FN gckpt_result gckpti_model_nodes(gckpti_planner *p);
 
-/* ---- plan/makers.c ---- */
+/* ---- plan/builders.c ---- */
 /* Appends an item to p->made; p->failed where there is no memory. */
 GCKPTI_FN void gckpti_emit(gckpti_planner *p, int entry);
 
@@ -651,8 +665,8 @@ GCKPTI_FN int gckpti_to_spans(const int *entry, int length, gckpti_span *spans);
 GCKPTI_FN void gckpti_from_spans(const gckpti_span *spans, int length, int *entry);
 
 /* Makes a schedule of a body: with pins, without what nobody reads; its lives. 0: no memory. */
-GCKPTI_FN int gckpti_finish_schedule(gckpti_planner *p, const int *entries, int length, gckpti_scratch *scratch,
-                            gckpti_schedule *s);
+GCKPTI_FN int gckpti_finish_schedule(gckpti_planner *p, const int *entries, int length,
+                                     gckpti_scratch *scratch, gckpti_schedule *s);
 
 /* Begins a pass: forgets what the one before noted. */
 GCKPTI_FN void gckpti_reset_states(gckpti_planner *p);
@@ -704,9 +718,9 @@ static inline uint64_t gckpti_entry_cost(const gckpti_planner *p, int entry)
  * the items) what is offloaded is held, which is written there, as long as it is copied and a limit
  * of live bytes has room. */
 GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, int64_t limit,
-                               gckpti_schedule *out);
+                                        gckpti_schedule *out);
 
-/* ---- plan/draft.c, plan/place.c, plan/makers.c ---- */
+/* ---- plan/lowered.c, plan/place.c, plan/builders.c ---- */
 /* Drafts the body of a schedule: p->draft, all but offsets, in place of what it was. E_MEMORY and
  * not p->failed: more bytes than this machine can address (gckpti_is_too_large). */
 GCKPTI_FN gckpt_result gckpti_lower_schedule(gckpti_planner *p, const int *entries, int length);
@@ -736,7 +750,7 @@ GCKPTI_FN int gckpti_group_size(const gckpti_planner *p, size_t i);
 /* Drafts a mode, placed: p->best. */
 GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode);
 
-/* ---- plan/ahead.c ---- */
+/* ---- plan/prefetch.c ---- */
 #ifndef GCKPT_NO_RANKS
 /* desc.link_beside: gathers of p->best begin as much ahead of their readers as hides them, where
  * its arena stays within `arena` bytes. */
@@ -774,4 +788,5 @@ GCKPTI_FN int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_lowered *d)
 GCKPTI_FN int gckpti_counted_input(const gckpt_op *op);
 
 /* The plan of a draft that is placed, written where it stays; NULL without memory. */
-GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, const gckpti_lowered *d, gckpt_mode mode);
+GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, const gckpti_lowered *d,
+                                         gckpt_mode mode);

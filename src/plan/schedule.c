@@ -1,4 +1,4 @@
-#include "plan/own.h"
+#include "plan/internal.h"
 #include "graph/graph.h"
 
 /* ---- lives: a walk over a schedule from its end, which comes to a value's last use first ---- */
@@ -56,13 +56,14 @@ static int64_t gckpti_begin_offload(gckpti_planner *p, gckpti_schedule *t, int u
 /* Where the walk comes to a forward (runs) or a reload of a unit, at position x: its work, its last
  * uses. Returns the bytes that do not live before it. */
 static int64_t gckpti_begin_def(gckpti_planner *p, gckpti_schedule *t, int node, int is_forward,
-                                    int x)
+                                int x)
 {
     gckpti_node_state *v = &p->state[node];
     t->value_end[x] = v->value_end;
     t->saved_end[x] = v->saved_end;
     if (is_forward) {
-        t->recompute_cost = v->start < 0 ? t->recompute_cost : gckpti_add_cost(t->recompute_cost, p->node[node].cost);
+        t->recompute_cost = v->start < 0 ? t->recompute_cost
+                                         : gckpti_add_cost(t->recompute_cost, p->node[node].cost);
         v->start = x;
     } else {
         int parts = gckpti_parts(v->value_end, v->saved_end);
@@ -109,28 +110,36 @@ GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *t)
         }
         const int is_done = gckpti_is_offload_done(p, i);
         v->run_count -= is_forward;
-        if (is_done ? !v->reload_parts
-                  : i >= 0 && v->value_end < 0 && v->saved_end < 0 &&
-                        !(is_forward && (v->reload_parts || (u->side_effect && v->run_count == 0))))
+        if (is_done
+                ? !v->reload_parts
+                : i >= 0 && v->value_end < 0 && v->saved_end < 0 &&
+                      !(is_forward && (v->reload_parts || (u->side_effect && v->run_count == 0))))
             continue;
         t->entry[--kept] = i;
-        t->offload_parts[kept] = is_forward ? v->reload_parts : is_done ? gckpti_extend_offload(p, self, kept, &live) : 0;
+        t->offload_parts[kept] = is_forward ? v->reload_parts
+                                 : is_done  ? gckpti_extend_offload(p, self, kept, &live)
+                                            : 0;
         live += is_forward && v->reload_parts ? gckpti_begin_offload(p, t, self, kept) : 0;
         int in_place = gckpti_mark_uses(p, 0, i, kept, &live);
         int64_t reused = i >= 0 && in_place && v->value_end >= 0 ? v->out : 0;
-        int64_t sum = live + (i < 0 ? p->gradient_at[--index]
-                                    : p->gradient_between[index] + (is_forward ? u->workspace : 0) - reused);
+        int64_t sum =
+            live + (i < 0 ? p->gradient_at[--index]
+                          : p->gradient_between[index] + (is_forward ? u->workspace : 0) - reused);
         t->live_bytes[kept] = sum;
         t->peak = sum > t->peak ? sum : t->peak;
         live -= i < 0 || is_done ? 0 : gckpti_begin_def(p, t, self, is_forward, kept);
     }
     gckpti_compact_schedule(t, kept);
-    t->overhead = gckpti_add_cost(t->recompute_cost, gckpti_scaled_cost(p->copy_cost, t->transfer_cost));
+    t->overhead =
+        gckpti_add_cost(t->recompute_cost, gckpti_scaled_cost(p->copy_cost, t->transfer_cost));
     t->peak = t->host_bytes > p->host_limit ? INT64_MAX : t->peak;
 }
 
 /* ---- schedules: what a maker wrote becomes one ---- */
-GCKPTI_FN int gckpti_is_offload_done(const gckpti_planner *p, int entry) { return entry >= 2 * p->nodes; }
+GCKPTI_FN int gckpti_is_offload_done(const gckpti_planner *p, int entry)
+{
+    return entry >= 2 * p->nodes;
+}
 
 GCKPTI_FN int gckpti_is_reload(const gckpti_planner *p, int entry)
 {
@@ -199,7 +208,8 @@ static void gckpti_recompute_dropped(gckpti_planner *p, int entry, gckpti_schedu
 
 /* Prologue, body without what pins forbid and with what they demand, epilogue. What gckpt_recompute
  * lets go is there again when it has run anew behind all that runs for the first time. */
-static void gckpti_apply_policy(gckpti_planner *p, const int *entries, int length, gckpti_schedule *s)
+static void gckpti_apply_policy(gckpti_planner *p, const int *entries, int length,
+                                gckpti_schedule *s)
 {
     int backward_seen = 0, firsts = 0;
     gckpti_reset_states(p);
@@ -226,8 +236,8 @@ static void gckpti_apply_policy(gckpti_planner *p, const int *entries, int lengt
         s->entry[s->length++] = ~p->backward[r];
 }
 
-GCKPTI_FN int gckpti_finish_schedule(gckpti_planner *p, const int *entries, int length, gckpti_scratch *scratch,
-                            gckpti_schedule *s)
+GCKPTI_FN int gckpti_finish_schedule(gckpti_planner *p, const int *entries, int length,
+                                     gckpti_scratch *scratch, gckpti_schedule *s)
 {
     int most = length + p->recompute_count + p->prologue + p->backwards - p->body_backwards;
     if (p->failed || !gckpti_schedule_reserve(scratch, s, most))
@@ -249,10 +259,10 @@ GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedu
             missing = p->computed[edges[count]] ? missing : edges[count];
         if (missing >= 0)
             return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %s of %T before any forward of %T",
-                                i < 0                  ? "backward"
+                                i < 0                          ? "backward"
                                 : gckpti_is_offload_done(p, i) ? "hold"
-                                : gckpti_is_reload(p, i) ? "reload"
-                                                       : "forward",
+                                : gckpti_is_reload(p, i)       ? "reload"
+                                                               : "forward",
                                 p->tensors[p->node[self].id], p->tensors[p->node[missing].id]);
         p->computed[self] |= i == self;
     }

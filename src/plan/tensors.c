@@ -1,4 +1,4 @@
-#include "plan/own.h"
+#include "plan/internal.h"
 #include "graph/graph.h"
 #include "ops/ops.h"
 
@@ -74,10 +74,9 @@ GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes)
 /* ---- bytes of values and gradients; copies and low parts of sums in front of a workspace ---- */
 GCKPTI_FN size_t gckpti_tensor_bytes(const gckpti_planner *p, const gckpt_tensor *t, int bf16_flag)
 {
-    return (size_t)gckpti_elements(&t->shape) *
-           (p->rounding[t->base->id] & bf16_flag ? 2
-            : t->type == GCKPT_U8             ? 1
-                                              : sizeof(float));
+    return (size_t)gckpti_elements(&t->shape) * (p->rounding[t->base->id] & bf16_flag ? 2
+                                                 : t->type == GCKPT_U8                ? 1
+                                                                       : sizeof(float));
 }
 
 GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t)

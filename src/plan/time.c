@@ -1,4 +1,4 @@
-#include "plan/own.h"
+#include "plan/internal.h"
 
 /* ---- time: two engines, one that computes items in their order, and one that copies ----
  * A copy begins where it stands, an offload behind its forward, when those begun before are done.
@@ -9,9 +9,9 @@ typedef struct {
     const gckpti_planner *p;
     gckpti_schedule *sched, *out; /* to: s with holds is written there; or NULL */
     int64_t limit;           /* of live bytes with what is held */
-    uint64_t compute_end, copy_end;      /* when what was computed, and what was copied so far, ends */
-    uint64_t free_at;           /* when bytes are free that were let go */
-    gckpti_keyed *in_flight;    /* offloads under way: item: position of the forward; key: its end */
+    uint64_t compute_end, copy_end; /* when what was computed, and what was copied so far, ends */
+    uint64_t free_at;               /* when bytes are free that were let go */
+    gckpti_keyed *in_flight; /* offloads under way: item: position of the forward; key: its end */
     int count;               /* of them */
 } gckpti_timeline;
 
@@ -36,7 +36,8 @@ static int64_t gckpti_kept_bytes(const gckpti_timeline *c, int from, int x)
     const gckpti_node *u = &c->p->node[s->entry[from]];
     int value = s->offload_parts[from] & GCKPTI_VALUE && s->value_end[from] <= x;
     int saved = s->offload_parts[from] & GCKPTI_SAVED && s->saved_end[from] < x;
-    return gckpti_offload_until(c->p, s, from) < x ? (value ? u->out : 0) + (saved ? u->saved : 0) : 0;
+    return gckpti_offload_until(c->p, s, from) < x ? (value ? u->out : 0) + (saved ? u->saved : 0)
+                                                   : 0;
 }
 
 /* In front of position x goes of what is being offloaded: what is copied, what the item there makes
@@ -71,11 +72,11 @@ static void gckpti_release_offloads(gckpti_timeline *c, int x)
 static void gckpti_start_copy(gckpti_timeline *c, int u, int parts)
 {
     c->copy_end = gckpti_add_cost(c->copy_end > c->compute_end ? c->copy_end : c->compute_end,
-                              gckpti_parts_cost(c->p, u, parts));
+                                  gckpti_parts_cost(c->p, u, parts));
 }
 
 GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, int64_t limit,
-                               gckpti_schedule *out)
+                                        gckpti_schedule *out)
 {
     gckpti_timeline c = { p, s, out, limit, 0, 0, 0, NULL, 0 };
     gckpti_scratch_clear(&p->temp);
@@ -101,7 +102,8 @@ GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, i
             c.free_at = c.copy_end;
         c.compute_end = c.compute_end > c.free_at ? c.compute_end : c.free_at;
         for (int k = 0; k < count; k++)
-            c.compute_end = c.compute_end > p->state[edges[k]].ready ? c.compute_end : p->state[edges[k]].ready;
+            c.compute_end =
+                c.compute_end > p->state[edges[k]].ready ? c.compute_end : p->state[edges[k]].ready;
         if (i < 0 && p->node[u].reads_saved && p->state[u].ready > c.compute_end)
             c.compute_end = p->state[u].ready;
         c.compute_end = gckpti_add_cost(c.compute_end, gckpti_entry_cost(p, i));

@@ -1,4 +1,4 @@
-#include "plan/own.h"
+#include "plan/internal.h"
 #include "num/num.h"
 #include "graph/graph.h"
 #include "ops/ops.h"
@@ -101,7 +101,8 @@ GCKPTI_FN int64_t gckpti_vrank_rows(const gckpt_plan *p, int64_t rows, int64_t v
 
 GCKPTI_FN int gckpti_is_single_norm(const gckpt_op *op, const gckpt_shape *shape, int64_t rows)
 {
-    return op && op->flags & GCKPTI_BUILTIN_OP && gckpti_has_running(op) && gckpti_rows(shape) == rows;
+    return op && op->flags & GCKPTI_BUILTIN_OP && gckpti_has_running(op) &&
+           gckpti_rows(shape) == rows;
 }
 
 GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p, int64_t rows)
@@ -115,13 +116,17 @@ GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p, int64_t rows)
     return single;
 }
 
-GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *plan, int64_t rows, int rank, int64_t *first)
+GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *plan, int64_t rows, int rank,
+                                       int64_t *first)
 {
     int64_t begin = 0, end = rows > 0 ? rows : 0;
-    if (plan && plan->ranks > 1 && plan->virtual_ranks >= plan->ranks && rank >= 0 && rank < plan->ranks) {
+    if (plan && plan->ranks > 1 && plan->virtual_ranks >= plan->ranks && rank >= 0 &&
+        rank < plan->ranks) {
         int64_t per_rank = plan->virtual_ranks / plan->ranks, batch = gckpti_vrank_batch(plan, end);
-        begin = gckpti_min(gckpti_vrank_first_row(batch, plan->virtual_ranks, rank * per_rank), end);
-        end = gckpti_min(gckpti_vrank_first_row(batch, plan->virtual_ranks, (rank + 1) * per_rank), end);
+        begin =
+            gckpti_min(gckpti_vrank_first_row(batch, plan->virtual_ranks, rank * per_rank), end);
+        end = gckpti_min(gckpti_vrank_first_row(batch, plan->virtual_ranks, (rank + 1) * per_rank),
+                         end);
     }
     if (first)
         *first = begin;

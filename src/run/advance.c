@@ -1,12 +1,12 @@
-#include "run/own.h"
+#include "run/internal.h"
 #include "num/num.h"
 #include "graph/graph.h"
 
 /* ---- an op, forward and backward ---- */
 /* The call of an op's instruction: shapes and attributes, its operands, and where they are; values
  * in the arena, where they have been brought there, else a leaf's. */
-static inline void gckpti_set_ins_call(const gckpt_exec *e, const gckpti_ins *ins, gckpti_operands *o,
-                                  gckpt_call *c)
+static inline void gckpti_set_ins_call(const gckpt_exec *e, const gckpti_ins *ins,
+                                       gckpti_operands *o, gckpt_call *c)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_plan_node *node = &p->nodes[ins->id];
@@ -18,7 +18,7 @@ static inline void gckpti_set_ins_call(const gckpt_exec *e, const gckpti_ins *in
     for (int i = 0; i < node->inputs; i++) {
         const int base = p->nodes[node->in[i]].base;
         const void *data = o->in[i].value != GCKPTI_NO_OFFSET ? gckpti_arena_ptr(e, o->in[i].value)
-                                                         : e->tables.nodes[base].data;
+                                                              : e->tables.nodes[base].data;
         if (p->nodes[base].rounding & GCKPTI_BF16_VALUE)
             c->in[i].bf16 = (const uint16_t *)data;
         else if (p->nodes[base].type == GCKPT_I32)
@@ -44,7 +44,8 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
 }
 
 /* A parameter's version in the arena: a copy, or what packed values stand for. */
-static void gckpti_stage_param(gckpt_exec *e, const gckpti_plan_node *node, float *to, gckpt_call *c)
+static void gckpti_stage_param(gckpt_exec *e, const gckpti_plan_node *node, float *to,
+                               gckpt_call *c)
 {
     const gckpti_param *q = gckpti_param_of(e, node->index);
     const gckpt_backend *b = gckpti_backend(e);
@@ -87,20 +88,23 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gck
     c->graph = e; /* of bands, which run others */
     gckpti_run_kernel(e, ins, c);
     if (c->out && node->rounding & GCKPTI_ROUNDED)
-        gckpti_round_bf16(e, c, gckpti_rng_stream(ins->id, 0), c->out, narrow, gckpti_elements(&c->shape));
-    return gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? gckpti_check_recompute(e, ins, c, narrow) : GCKPT_OK;
+        gckpti_round_bf16(e, c, gckpti_rng_stream(ins->id, 0), c->out, narrow,
+                          gckpti_elements(&c->shape));
+    return gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? gckpti_check_recompute(e, ins, c, narrow)
+                                                   : GCKPT_OK;
 }
 
 /* Of the gradient of input i: GCKPTI_SUM_IN_OP, _ON or 0. */
 static int gckpti_sum_mode(const gckpt_plan *p, const gckpti_plan_node *node, int i)
 {
-    int accumulates = p->accumulates && !node->batch_invariant && p->nodes[node->in[i]].batch_invariant;
+    int accumulates =
+        p->accumulates && !node->batch_invariant && p->nodes[node->in[i]].batch_invariant;
     return !(node->compensated >> i & 1) ? 0 : accumulates ? GCKPTI_SUM_IN_STEP : GCKPTI_SUM_IN_OP;
 }
 
 /* Where the gradient of input i goes, and its low part: the next of the workspace, or behind it. */
 static void gckpti_begin_input_grad(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
-                                  gckpt_call *c, int i)
+                                    gckpt_call *c, int i)
 {
     const gckpti_plan_node *node = &e->plan->nodes[ins->id];
     gckpt_arg *arg = &c->in[i];
@@ -112,7 +116,8 @@ static void gckpti_begin_input_grad(gckpt_exec *e, const gckpti_ins *ins, const 
         gckpti_backend(e)->fill(c, arg->grad, 0, n);
     if (sums == GCKPTI_SUM_IN_OP) {
         arg->compensation = (float *)c->workspace;
-        c->workspace = (unsigned char *)c->workspace + gckpti_round_up((size_t)n * sizeof(float), 64);
+        c->workspace =
+            (unsigned char *)c->workspace + gckpti_round_up((size_t)n * sizeof(float), 64);
         gckpti_backend(e)->fill(c, arg->compensation, 0, n);
     } else if (arg->grad && sums == GCKPTI_SUM_IN_STEP)
         arg->compensation = arg->grad + n;
@@ -120,7 +125,7 @@ static void gckpti_begin_input_grad(gckpt_exec *e, const gckpti_ins *ins, const 
 
 /* What remains to do with it: rounding, and adding what was computed apart. */
 static void gckpti_end_input_grad(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
-                                gckpt_call *c, int i)
+                                  gckpt_call *c, int i)
 {
     if (!gckpti_is_bf16_plan(e->plan) && o->in[i].total == GCKPTI_NO_OFFSET)
         return;
@@ -151,7 +156,7 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
     float *grad_out = gckpti_arena_f32(e, o.gradient);
     for (int u = 1; u < ins->uses; u++)
         gckpti_backend(e)->add(c, grad_out, gckpti_arena_f32(e, o.addends[u - 1]),
-                          gckpti_planned_elements(p, node));
+                               gckpti_planned_elements(p, node));
     c->grad_out = grad_out;
     GCKPT_ASSERT(grad_out || node->op->flags & GCKPT_LOSS);
     for (int i = 0; i < node->inputs; i++)
@@ -163,7 +168,8 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
     if (node->op->flags & GCKPT_LOSS) {
         int term = gckpti_term_of(p, ins->id);
         c->loss_scale = gckpti_loss_scale(e, term);
-        c->loss_sum = node->op->flags & GCKPTI_BACKWARD_LOSS ? &gckpti_running_loss(e, term)->sum : NULL;
+        c->loss_sum =
+            node->op->flags & GCKPTI_BACKWARD_LOSS ? &gckpti_running_loss(e, term)->sum : NULL;
     }
     gckpti_run_kernel(e, ins, c);
     for (int i = 0; i < node->inputs; i++)
@@ -184,8 +190,9 @@ GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
             float *sum = gckpti_arena_f32(e, o.in[i].gradient);
             int64_t n = gckpti_planned_elements(p, q);
             if (sum && q->batch_invariant)
-                gckpti_fill(e, sum, 0,
-                            4 * (size_t)(gckpti_sum_mode(p, node, i) == GCKPTI_SUM_IN_STEP ? 2 * n : n));
+                gckpti_fill(
+                    e, sum, 0,
+                    4 * (size_t)(gckpti_sum_mode(p, node, i) == GCKPTI_SUM_IN_STEP ? 2 * n : n));
         }
     }
 }
@@ -215,15 +222,17 @@ static gckpt_result gckpti_report_progress(gckpt_exec *e, const gckpti_ins *ins)
     };
     if (!e->desc.progress(e->desc.user, &progress) || e->update.begun)
         return GCKPT_OK;
-    return gckpti_defer_error(e, gckpti_error(e, GCKPT_CANCELLED,
-                                        "cancelled by the progress callback before instruction "
-                                        "%i; nothing was changed",
-                                        e->step.pc));
+    return gckpti_defer_error(e,
+                              gckpti_error(e, GCKPT_CANCELLED,
+                                           "cancelled by the progress callback before instruction "
+                                           "%i; nothing was changed",
+                                           e->step.pc));
 }
 
 /* GCKPT_SMALL: a call is on the stack only while an op runs (c is NULL), not beneath an update,
  * which has one of its own. */
-GCKPTI_OWN_FRAME static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
+GCKPTI_OWN_FRAME static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_ins *ins,
+                                                   gckpt_call *c)
 {
     gckpt_call local_call;
     c = GCKPTI_IS_SMALL ? &local_call : c;
@@ -252,8 +261,8 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins,
 typedef enum {
     GCKPTI_ACTION_STOP, /* at its goal, at the end of the rows at hand, cancelled, or by an error */
     GCKPTI_ACTION_REPLAYED, /* a micro-batch, which the backend has done by now */
-    GCKPTI_ACTION_SKIP,   /* an instruction that is not to be run here, or not any more */
-    GCKPTI_ACTION_RUN      /* the instruction */
+    GCKPTI_ACTION_SKIP,     /* an instruction that is not to be run here, or not any more */
+    GCKPTI_ACTION_RUN       /* the instruction */
 } gckpti_action;
 
 /* The move from where e stands; in *result what the run has come to. */
@@ -263,8 +272,10 @@ static gckpti_action gckpti_next_action(gckpt_exec *e, gckpt_result *result)
     if (GCKPTI_RUNS_TRAINING && !e->update.grads_cleared) /* here, where a team can do it */
         gckpti_clear_accumulators(e, p->length);
     e->update.grads_cleared = 1;
-    const int at_boundary = e->step.pc == p->body || e->step.pc == p->epilogue; /* what comes next */
-    *result = gckpti_defer_error(e, gckpti_wait_copies(e, at_boundary ? INT32_MAX : e->step.pc, GCKPT_OK));
+    const int at_boundary =
+        e->step.pc == p->body || e->step.pc == p->epilogue; /* what comes next */
+    *result = gckpti_defer_error(
+        e, gckpti_wait_copies(e, at_boundary ? INT32_MAX : e->step.pc, GCKPT_OK));
     if (e->step.pc == p->epilogue && *result == GCKPT_OK)
         *result = gckpti_next_micro_batch(e);
     if (e->step.pc >= (int)p->length || *result != GCKPT_OK) {

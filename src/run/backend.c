@@ -1,4 +1,4 @@
-#include "run/own.h"
+#include "run/internal.h"
 
 GCKPTI_COLD_BEGIN
 
@@ -26,11 +26,13 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     const gckpt_backend *b = e->desc.backend;
     const gckpt_isa requested = e->desc.isa;
-    if (p->backend_id > GCKPTI_BACKEND_PLAIN ? !b || gckpti_backend_id(b, 0) != p->backend_id : b != NULL)
+    if (p->backend_id > GCKPTI_BACKEND_PLAIN ? !b || gckpti_backend_id(b, 0) != p->backend_id
+                                             : b != NULL)
         return gckpti_error(e->store, GCKPT_E_ARG,
                             "exec: the plan was made for %s, desc.backend is %s; plan with "
                             "gckpt_plan_desc.backend = the one that runs it",
-                            p->backend_id > GCKPTI_BACKEND_PLAIN ? "another backend" : "the processor",
+                            p->backend_id > GCKPTI_BACKEND_PLAIN ? "another backend"
+                                                                 : "the processor",
                             b ? b->name : "NULL");
     e->device.isa = GCKPT_ISA_PLAIN;
     if (!GCKPTI_RUNS_BACKENDS && requested <= GCKPT_ISA_PLAIN)
@@ -104,8 +106,9 @@ GCKPTI_FN gckpt_result gckpti_wait_backend(gckpt_exec *e)
 {
     gckpti_wait_in_flight(e, 0);
     const char *problem = gckpti_backend(e)->finish(gckpti_backend(e)->context);
-    return !problem ? GCKPT_OK
-                    : gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", gckpti_backend(e)->name, problem);
+    return !problem
+               ? GCKPT_OK
+               : gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", gckpti_backend(e)->name, problem);
 }
 
 GCKPTI_COLD_END

@@ -1,5 +1,5 @@
 #ifndef GCKPT_NO_CACHES
-#include "run/own.h"
+#include "run/internal.h"
 #include "graph/graph.h"
 
 GCKPTI_COLD_BEGIN
@@ -20,7 +20,8 @@ static int64_t gckpti_first_resumable(const gckpt_exec *e)
     int64_t from = 0;
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_plan_node *node = &p->nodes[i];
-        const gckpti_plan_node *keys = node->inputs > 1 ? &p->nodes[p->nodes[node->in[1]].base] : node;
+        const gckpti_plan_node *keys =
+            node->inputs > 1 ? &p->nodes[p->nodes[node->in[1]].base] : node;
         const gckpti_attention *o = (const gckpti_attention *)(p->words + node->attributes);
         const int64_t rows = gckpti_planned_shape(p, keys).d[1];
         if (keys == node || !gckpti_cache_window(p, keys) || written <= rows)
@@ -37,9 +38,10 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
     const gckpt_plan *p = e->plan, *owner = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
     size_t bytes = p->kind_bytes[GCKPT_BYTES_CACHES], k = 0;
     e->caches.owner = e->desc.caches_of && bytes ? e->desc.caches_of->caches.owner : e;
-    int fit = e->caches.owner == e ||
-              (e->desc.backend == e->caches.owner->desc.backend && e->store == e->caches.owner->store &&
-               p->rows == owner->rows && bytes == owner->kind_bytes[GCKPT_BYTES_CACHES]);
+    int fit =
+        e->caches.owner == e ||
+        (e->desc.backend == e->caches.owner->desc.backend && e->store == e->caches.owner->store &&
+         p->rows == owner->rows && bytes == owner->kind_bytes[GCKPT_BYTES_CACHES]);
     if (e->caches.owner == e && bytes && e->blocks.caches)
         gckpti_fill(e, e->blocks.caches, gckpti_debug(e) & GCKPT_DEBUG_POISON ? 0x7fc00000u : 0,
                     bytes);
@@ -51,9 +53,11 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
         while (owner && k < owner->node_count && !gckpti_is_cache(owner->nodes[k].op))
             k++;
         const gckpt_shape s = gckpti_planned_shape(p, node);
-        const gckpt_shape other = owner && k < owner->node_count ? gckpti_planned_shape(owner, &owner->nodes[k]) : s;
-        fit = !owner || (k < owner->node_count && gckpti_same_shape(&s, &other) &&
-                     !gckpti_cache_window(p, node) == !gckpti_cache_window(owner, &owner->nodes[k]));
+        const gckpt_shape other =
+            owner && k < owner->node_count ? gckpti_planned_shape(owner, &owner->nodes[k]) : s;
+        fit = !owner ||
+              (k < owner->node_count && gckpti_same_shape(&s, &other) &&
+               !gckpti_cache_window(p, node) == !gckpti_cache_window(owner, &owner->nodes[k]));
         k++;
         e->caches.capacity = ((const gckpti_cache *)(p->words + node->attributes))->capacity;
         e->caches.new_positions = gckpti_planned_shape(p, &p->nodes[node->in[0]]).d[1];
@@ -94,7 +98,8 @@ GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
         return gckpti_error(e, GCKPT_E_ARG,
                             "forward: at position %I; calls went up to %I, and windows keep so "
                             "much that %I is the first one from which attention can go on",
-                            position, e->caches.owner->caches.max_written, gckpti_first_resumable(e));
+                            position, e->caches.owner->caches.max_written,
+                            gckpti_first_resumable(e));
     return GCKPT_OK;
 }
 
@@ -122,7 +127,8 @@ GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
         return gckpti_error(exec, GCKPT_E_ARG,
                             "rewind: to position %I; calls went up to %I, and windows keep so much "
                             "that %I is the first one from which attention can go on (or 0)",
-                            position, exec->caches.owner->caches.max_written, gckpti_first_resumable(exec));
+                            position, exec->caches.owner->caches.max_written,
+                            gckpti_first_resumable(exec));
     exec->caches.owner->caches.position = position;
     if (position == 0)
         exec->caches.owner->caches.max_written = 0;

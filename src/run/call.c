@@ -1,4 +1,4 @@
-#include "run/own.h"
+#include "run/internal.h"
 #include "graph/graph.h"
 
 GCKPTI_FN float *gckpti_exec_array(const gckpt_exec *e, const gckpti_param *q, int slot)
@@ -26,7 +26,8 @@ GCKPTI_FN uint16_t *gckpti_arena_bf16(const gckpt_exec *e, size_t offset)
 }
 
 /* A node's shape with the rows of this micro-batch. */
-GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_plan_node *node, int64_t rows)
+GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_plan_node *node,
+                                        int64_t rows)
 {
     gckpt_shape s = gckpti_planned_shape(e->plan, node);
     if (!node->batch_invariant && s.n && rows != e->plan->rows)
@@ -80,8 +81,8 @@ static void gckpti_clear_call(gckpt_call *c, int inputs)
 
 /* Shapes, attributes and everything else that does not come from the arena, into the call that is
  * all of a run's: bare, or as an earlier instruction left it; with GCKPT_SMALL any. */
-GCKPTI_FN void gckpti_set_op_call(const gckpt_exec *e, const gckpti_plan_node *node, int id, int64_t rows,
-                                gckpt_call *c)
+GCKPTI_FN void gckpti_set_op_call(const gckpt_exec *e, const gckpti_plan_node *node, int id,
+                                  int64_t rows, gckpt_call *c)
 {
     const gckpt_plan *p = e->plan;
     if (GCKPTI_IS_SMALL)
@@ -105,8 +106,8 @@ GCKPTI_FN void gckpti_set_op_call(const gckpt_exec *e, const gckpti_plan_node *n
 }
 
 /* The same into any call: of what is no instruction of a run. */
-GCKPTI_FN void gckpti_init_op_call(const gckpt_exec *e, const gckpti_plan_node *node, int id, int64_t rows,
-                                 gckpt_call *c)
+GCKPTI_FN void gckpti_init_op_call(const gckpt_exec *e, const gckpti_plan_node *node, int id,
+                                   int64_t rows, gckpt_call *c)
 {
     if (!GCKPTI_IS_SMALL)
         gckpti_init_call(e, c);

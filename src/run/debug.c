@@ -1,12 +1,12 @@
 #ifndef GCKPT_NO_DEBUG
-#include "run/own.h"
+#include "run/internal.h"
 #include "graph/graph.h"
 #include "num/num.h"
 
 /* From element `at` of n floats of the backend's, or as many bf16, on: the next, widened. Returns
  * how many these are. */
 static int64_t gckpti_read_chunk(const gckpt_exec *e, const void *from, int narrow, int64_t at,
-                                  int64_t n, float wide[64])
+                                 int64_t n, float wide[64])
 {
     uint16_t half[64];
     const int64_t size = narrow ? 2 : 4, count = gckpti_min(n - at, 64);
@@ -24,8 +24,8 @@ GCKPTI_FN void gckpti_alloc_hashes(gckpt_exec *e, gckpti_bump *bump)
     e->debug.hashes = (uint64_t *)gckpti_bump_alloc(bump, n, sizeof *e->debug.hashes);
 }
 
-GCKPTI_FN gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
-                                      const uint16_t *narrow)
+GCKPTI_FN gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *ins,
+                                              const gckpt_call *c, const uint16_t *narrow)
 {
     const gckpti_plan_node *node = &e->plan->nodes[ins->id];
     const void *data[2] = { narrow ? (const void *)narrow : c->out, c->saved };
@@ -113,7 +113,8 @@ GCKPTI_FN void gckpti_measure_end(gckpt_exec *e)
         gckpti_high_water(e, e->debug.high_water, e->debug.poisoned_steps ? 0x5a : 0xa5);
     for (size_t i = 0; i < e->plan->buffer_count; i++) { /* what kernels use of it differs */
         const gckpt_buffer *buffer = &e->plan->buffers[i];
-        if (buffer->kind == GCKPT_BUFFER_WORKSPACE && buffer->offset + buffer->size > e->debug.high_water)
+        if (buffer->kind == GCKPT_BUFFER_WORKSPACE &&
+            buffer->offset + buffer->size > e->debug.high_water)
             e->debug.high_water = buffer->offset + buffer->size;
     }
     e->debug.poisoned_steps++;
@@ -134,7 +135,7 @@ typedef struct {
     const gckpt_exec *e;
     unsigned kinds, sought;
     int id, gradient; /* the node whose value or gradient has it; -1: there is none */
-    int64_t element;       /* its element; -1: the sum of a loss */
+    int64_t element;  /* its element; -1: the sum of a loss */
     double value;
 } gckpti_scan;
 
@@ -153,10 +154,11 @@ static void gckpti_scan_value(gckpti_scan *scan, double x, int id, int gradient,
 /* All n floats of an array of the backend's, or as many bf16. NULL: none, or, as a value, a packed
  * parameter's, as ops read it. */
 static void gckpti_scan_array(gckpti_scan *scan, const void *x, int narrow, int64_t n, int id,
-                           int gradient)
+                              int gradient)
 {
     const gckpti_plan_node *node = &scan->e->plan->nodes[id];
-    const gckpti_param *q = node->kind == GCKPTI_PARAM ? gckpti_param_of(scan->e, node->index) : NULL;
+    const gckpti_param *q =
+        node->kind == GCKPTI_PARAM ? gckpti_param_of(scan->e, node->index) : NULL;
     int quant = !x && !gradient && q && gckpti_is_quantised((int)q->p.storage);
     float chunk[64];
     n = quant ? q->p.elements : x ? n : 0;
@@ -195,11 +197,12 @@ static void gckpti_scan_operands(gckpti_scan *scan, const gckpti_ins *ins, int w
         needs |= o.in[i].gradient != GCKPTI_NO_OFFSET ? node->op->needs[i] : 0;
     if (loss && (!backward || node->op->flags & GCKPTI_BACKWARD_LOSS)) {
         gckpti_loss_total sum;
-        gckpti_from_backend(e, &sum, gckpti_running_loss(e, gckpti_term_of(p, ins->id)), sizeof sum);
+        gckpti_from_backend(e, &sum, gckpti_running_loss(e, gckpti_term_of(p, ins->id)),
+                            sizeof sum);
         gckpti_scan_value(scan, sum.sum, ins->id, 0, -1);
     } else if (!loss && written != backward) { /* a forward's; a backward reads it, perhaps */
-        gckpti_scan_node(scan, cache ? e->tables.nodes[ins->id].data : gckpti_arena_ptr(e, o.out), ins->id,
-                        0, 0);
+        gckpti_scan_node(scan, cache ? e->tables.nodes[ins->id].data : gckpti_arena_ptr(e, o.out),
+                         ins->id, 0, 0);
     }
     if (backward && !written)
         gckpti_scan_node(scan, gckpti_arena_ptr(e, o.gradient), ins->id, 1, 0);
@@ -209,9 +212,9 @@ static void gckpti_scan_operands(gckpti_scan *scan, const gckpti_ins *ins, int w
         int id = p->nodes[node->in[i]].base, scratch = o.in[i].total != GCKPTI_NO_OFFSET;
         if (!written && needs & GCKPT_IN(i))
             gckpti_scan_node(scan,
-                            o.in[i].value != GCKPTI_NO_OFFSET ? gckpti_arena_ptr(e, o.in[i].value)
-                                                         : e->tables.nodes[id].data,
-                            id, 0, 0);
+                             o.in[i].value != GCKPTI_NO_OFFSET ? gckpti_arena_ptr(e, o.in[i].value)
+                                                               : e->tables.nodes[id].data,
+                             id, 0, 0);
         if (backward && (written || (ins->accumulate & ~ins->zero) >> i & 1))
             gckpti_scan_node(scan, gckpti_arena_ptr(e, o.in[i].gradient), id, 1, scratch);
         if (backward)
@@ -221,7 +224,7 @@ static void gckpti_scan_operands(gckpti_scan *scan, const gckpti_ins *ins, int w
 
 /* The error about what was seen: who made it, and what is known. */
 static gckpt_result gckpti_nonfinite_error(gckpt_exec *e, const gckpti_scan *scan, const char *who,
-                                      const char *name, const char *why)
+                                           const char *name, const char *why)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_plan_node *q = &p->nodes[scan->id];
@@ -238,9 +241,9 @@ static gckpt_result gckpti_nonfinite_error(gckpt_exec *e, const gckpti_scan *sca
                         e->step.row + scan->element / (gckpti_elements(&shape) / rows));
     return gckpti_error(e, GCKPT_E_DATA, "finite: %s%s made %g in %s \"%s\" #%i%s; %s", who, name,
                         scan->value,
-                        scan->element < 0     ? "the sum of"
-                        : scan->gradient ? "the gradient of"
-                                      : "the value of",
+                        scan->element < 0 ? "the sum of"
+                        : scan->gradient  ? "the gradient of"
+                                          : "the value of",
                         gckpti_planned_name(p, scan->id), scan->id, where, why);
 }
 
@@ -274,8 +277,9 @@ GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins,
                            : "all it read is finite; nothing was changed";
     if (e->update.begun) /* in the backward */
         why = "parameters have changed, go back to what was saved";
-    return gckpti_nonfinite_error(e, &scan, ins->kind == GCKPT_FORWARD ? "forward of " : "backward of ",
-                             node->op ? node->op->name : "param", why);
+    return gckpti_nonfinite_error(e, &scan,
+                                  ins->kind == GCKPT_FORWARD ? "forward of " : "backward of ",
+                                  node->op ? node->op->name : "param", why);
 }
 
 GCKPTI_FN gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_ins *ins, int done)
@@ -293,7 +297,7 @@ GCKPTI_FN gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_in
     int slot = done ? -1 : p->state_slots;
     for (; slot < p->state_slots && scan.id < 0; slot++)
         gckpti_scan_array(&scan, slot < 0 ? pass.values : gckpti_exec_array(e, q, slot), 0,
-                       pass.elements, id, 0);
+                          pass.elements, id, 0);
     scan.element += pass.elements < q->p.elements ? q->p.first : 0;
     const char *who = !done      ? "the batch"
                       : slot > 0 ? "the update's optimiser state"
@@ -316,9 +320,9 @@ GCKPTI_FN gckpt_result gckpti_check_finite_params(gckpt_exec *e)
         gckpti_scan scan = { e, 0, GCKPTI_KIND_NAN, -1, 0, 0, 0 };
         scan.sought |= param && p->params[node->index].trained ? GCKPTI_KIND_INF : 0;
         if ((param || node->kind == GCKPTI_CONSTANT) && node->type == GCKPT_F32)
-            gckpti_scan_array(&scan,
-                           q && gckpti_is_quantised((int)q->p.storage) ? NULL : e->tables.nodes[i].data,
-                           0, sharded ? q->p.count : gckpti_planned_elements(p, node), (int)i, 0);
+            gckpti_scan_array(
+                &scan, q && gckpti_is_quantised((int)q->p.storage) ? NULL : e->tables.nodes[i].data,
+                0, sharded ? q->p.count : gckpti_planned_elements(p, node), (int)i, 0);
         if (scan.id >= 0)
             return gckpti_error(e, GCKPT_E_DATA,
                                 "finite: \"%s\" is %g at position %I: an earlier step, or "

@@ -1,5 +1,5 @@
 #ifndef GCKPT_NO_RANKS
-#include "run/own.h"
+#include "run/internal.h"
 #include "num/num.h"
 
 /* =================================================================================================
@@ -33,7 +33,8 @@ GCKPTI_FN void gckpti_exchange(gckpti_comm *comm, int peer, const void *send, si
         return;
     comm->bytes_sent += send_bytes;
     comm->busy = 1;
-    if (!comm->transport->exchange(comm->transport->user, peer, send, send_bytes, receive, recv_bytes))
+    if (!comm->transport->exchange(comm->transport->user, peer, send, send_bytes, receive,
+                                   recv_bytes))
         gckpti_abort_comm(comm);
 }
 
@@ -45,7 +46,8 @@ static int gckpti_is_done(gckpti_comm *comm)
     if (done < 0)
         gckpti_abort_comm(comm);
     else if (done && comm->busy && comm->copy_to)
-        comm->backend->copy_in(comm->backend->context, comm->copy_to, comm->recv_buf, comm->recv_bytes);
+        comm->backend->copy_in(comm->backend->context, comm->copy_to, comm->recv_buf,
+                               comm->recv_bytes);
     if (done)
         comm->busy = 0;
     return done != 0;
@@ -57,7 +59,8 @@ GCKPTI_FN int gckpti_wait_exchange(gckpti_comm *comm)
     const gckpt_transport *transport = comm->transport;
     double start = transport && transport->clock ? transport->clock(transport->user) : 0;
     while (!gckpti_is_done(comm))
-        if (transport->clock && transport->timeout > 0 && transport->clock(transport->user) - start > transport->timeout)
+        if (transport->clock && transport->timeout > 0 &&
+            transport->clock(transport->user) - start > transport->timeout)
             gckpti_abort_comm(comm);
     return !comm->aborted;
 }
@@ -95,8 +98,8 @@ static void gckpti_exchange_floats(gckpti_comm *comm, int peer, const float *fro
     if (comm->queue) {
         comm->peer = -1; /* any may be missing, later */
         comm->bytes_sent += peer < 0 ? 0 : size;
-        if (n + m > 0 &&
-            !comm->transport->enqueue(comm->transport->user, comm->queue, peer, from, size, to, comm->recv_bytes))
+        if (n + m > 0 && !comm->transport->enqueue(comm->transport->user, comm->queue, peer, from,
+                                                   size, to, comm->recv_bytes))
             gckpti_abort_comm(comm);
         return;
     }
@@ -133,7 +136,7 @@ static void gckpti_exchange_level(gckpti_comm *comm)
     /* one block goes whole */
     const int parts = tree->n > GCKPT_UPDATE_BLOCK && peer >= 0 ? 2 * tree->bit : 1;
     const gckpti_shard_range mine = gckpti_shard_of(tree->n, comm->rank, parts),
-                       theirs = gckpti_shard_of(tree->n, peer, parts);
+                             theirs = gckpti_shard_of(tree->n, peer, parts);
     const int64_t first = theirs.first, n = theirs.count;
     tree->first = mine.first;
     tree->count = mine.count;
@@ -151,7 +154,8 @@ static void gckpti_exchange_level(gckpti_comm *comm)
 static void gckpti_begin_tree(gckpti_comm *comm, const gckpti_pending *pending)
 {
     const int bit = comm->aborted ? 0 : pending->kind == GCKPTI_ALL_GATHER ? comm->ranks / 2 : 1;
-    const gckpti_tree tree = { pending->kind, pending->x, pending->workspace, pending->shard, pending->n, 0, pending->n, bit };
+    const gckpti_tree tree = { pending->kind, pending->x, pending->workspace, pending->shard,
+                               pending->n,    0,          pending->n,         bit };
     comm->tree = tree;
     if (bit)
         gckpti_exchange_level(comm);
@@ -183,7 +187,7 @@ static int gckpti_poll_tree(gckpti_comm *comm, const gckpt_call *c, int wait)
             gckpti_exchange_level(comm);
         else if (tree->shard)
             comm->backend->copy(comm->backend->context, tree->shard, tree->x + shard.first,
-                        (size_t)shard.count * sizeof(float));
+                                (size_t)shard.count * sizeof(float));
     }
     return !tree->bit;
 }
@@ -196,11 +200,14 @@ static void gckpti_poll_pending(gckpti_process_group *group, const gckpt_call *c
     gckpti_comm *comm = &group->comm;
     if (comm->uses_queue && group->pending_count > max_pending) {
         comm->backend->wait_comm_queue(comm->backend->context, max_pending);
-        memmove(group->pending, group->pending + group->pending_count - max_pending, (size_t)max_pending * sizeof *group->pending);
+        memmove(group->pending, group->pending + group->pending_count - max_pending,
+                (size_t)max_pending * sizeof *group->pending);
         group->pending_count = max_pending;
     }
-    while (!comm->uses_queue && group->pending_count && gckpti_poll_tree(comm, c, group->pending_count > max_pending)) {
-        memmove(&group->pending[0], &group->pending[1], (size_t)--group->pending_count * sizeof *group->pending);
+    while (!comm->uses_queue && group->pending_count &&
+           gckpti_poll_tree(comm, c, group->pending_count > max_pending)) {
+        memmove(&group->pending[0], &group->pending[1],
+                (size_t)--group->pending_count * sizeof *group->pending);
         if (group->pending_count)
             gckpti_begin_tree(comm, group->pending);
     }
@@ -232,7 +239,8 @@ GCKPTI_FN void gckpti_start_collective(gckpt_exec *e, const gckpti_pending *pend
     gckpti_init_call(e, &c);
     gckpti_poll_pending(group, &c, GCKPTI_MAX_PENDING - 1);
     group->pending[group->pending_count++] = *pending;
-    comm->queue = comm->uses_queue ? comm->backend->use_comm_queue(comm->backend->context, 1) : NULL;
+    comm->queue =
+        comm->uses_queue ? comm->backend->use_comm_queue(comm->backend->context, 1) : NULL;
     if (group->pending_count == 1 || comm->queue)
         gckpti_begin_tree(comm, pending);
     if (comm->queue) {

@@ -1,4 +1,4 @@
-#include "run/own.h"
+#include "run/internal.h"
 #include "graph/graph.h"
 #include "num/num.h"
 
@@ -172,7 +172,8 @@ GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
         const gckpti_plan_node *node = &p->nodes[p->terms[i].id];
         if (e->losses.terms[i].expected < 0)
             continue;
-        const gckpti_plan_node *q = &p->nodes[p->nodes[node->in[gckpti_counted_input(node->op)]].base];
+        const gckpti_plan_node *q =
+            &p->nodes[p->nodes[node->in[gckpti_counted_input(node->op)]].base];
         int64_t n = gckpti_planned_elements(p, q);
         int64_t times = gckpti_count_micro_batches(e, rows), ignored = 0;
         if (!q->batch_invariant && n % p->rows == 0) {
@@ -209,10 +210,11 @@ GCKPTI_FN gckpt_result gckpti_check_same_counts(gckpt_exec *e)
         const gckpti_plan_node *node = &p->nodes[p->terms[i].id];
         const gckpti_plan_node *a = &p->nodes[first->in[gckpti_counted_input(first->op)]];
         const gckpti_plan_node *b = &p->nodes[node->in[gckpti_counted_input(node->op)]];
-        int same = a->type == b->type &&
-                   (a->type == GCKPT_I32 ? a->base == b->base
-                                         : gckpti_planned_elements(p, a) / p->terms[0].sample_size ==
-                                               gckpti_planned_elements(p, b) / p->terms[i].sample_size);
+        int same =
+            a->type == b->type &&
+            (a->type == GCKPT_I32 ? a->base == b->base
+                                  : gckpti_planned_elements(p, a) / p->terms[0].sample_size ==
+                                        gckpti_planned_elements(p, b) / p->terms[i].sample_size);
         if (!p->terms[i].regulariser && !same)
             return gckpti_error(
                 e, GCKPT_E_ARG,
@@ -249,7 +251,7 @@ GCKPTI_FN int gckpti_has_known_counts(const gckpt_exec *e)
     int known = gckpti_backend(e)->own_memory && !gckpti_is_inference(p);
     for (size_t i = 0; i < p->term_count; i++)
         known = known && (p->terms[i].regulariser ||
-                                p->nodes[p->terms[i].id].op->flags & GCKPT_COUNT_FROM_FEEDS);
+                          p->nodes[p->terms[i].id].op->flags & GCKPT_COUNT_FROM_FEEDS);
     return known;
 }
 

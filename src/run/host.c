@@ -1,4 +1,4 @@
-#include "run/own.h"
+#include "run/internal.h"
 #include "graph/graph.h"
 
 /* ---- own memory: what the host does itself, it does on copies ---- */
@@ -73,8 +73,10 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
         arg->bf16 = (const uint16_t *)gckpti_host_copy(&copies, arg->bf16, NULL, size * 2);
         arg->bytes = (const uint8_t *)gckpti_host_copy(&copies, arg->bytes, NULL, size);
         arg->grad = (float *)gckpti_host_copy(&copies, arg->grad, arg->grad, size * 4);
-        arg->compensation = (float *)gckpti_host_copy(&copies, arg->compensation, arg->compensation, size * 4);
-        arg->grad_bf16 = (uint16_t *)gckpti_host_copy(&copies, arg->grad_bf16, arg->grad_bf16, size * 2);
+        arg->compensation =
+            (float *)gckpti_host_copy(&copies, arg->compensation, arg->compensation, size * 4);
+        arg->grad_bf16 =
+            (uint16_t *)gckpti_host_copy(&copies, arg->grad_bf16, arg->grad_bf16, size * 2);
     }
     c.grad_out = (const float *)gckpti_host_copy(&copies, c.grad_out, NULL, n * 4);
     c.grad_out_bf16 = (const uint16_t *)gckpti_host_copy(&copies, c.grad_out_bf16, NULL, n * 2);
@@ -82,7 +84,8 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
     c.out_bf16 = (uint16_t *)gckpti_host_copy(&copies, c.out_bf16, c.out_bf16, n * 2);
     c.saved = gckpti_host_copy(&copies, c.saved, c.saved, e->plan->nodes[c.id].saved_bytes);
     c.loss_sum = (double *)gckpti_host_copy(&copies, c.loss_sum, c.loss_sum, sizeof *c.loss_sum);
-    c.loss_count = (int64_t *)gckpti_host_copy(&copies, c.loss_count, c.loss_count, sizeof *c.loss_count);
+    c.loss_count =
+        (int64_t *)gckpti_host_copy(&copies, c.loss_count, c.loss_count, sizeof *c.loss_count);
     c.workspace = c.workspace ? copies.scratch.base + copies.scratch.used : NULL; /* all the rest */
     c.plain = 1;
     c.kernels = NULL;
@@ -90,7 +93,8 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
     kernel(&c);
     for (int i = 0; i < copies.count; i++)
         if (copies.entry[i].back_to)
-            gckpti_to_backend(e, copies.entry[i].back_to, copies.entry[i].host, copies.entry[i].bytes);
+            gckpti_to_backend(e, copies.entry[i].back_to, copies.entry[i].host,
+                              copies.entry[i].bytes);
 }
 
 /* ---- copies beside what is computed: begun, and waited for when they must be ---- */
@@ -152,18 +156,19 @@ static void gckpti_add_pending_copy(gckpt_exec *e, int out, size_t offset, size_
 }
 
 /* Copies `bytes` bytes between the arena, from an offset on, and slower memory. */
-static gckpt_result gckpti_copy_offloaded(gckpt_exec *e, const gckpti_ins *ins, size_t host_offset, size_t offset,
-                                    size_t bytes)
+static gckpt_result gckpti_copy_offloaded(gckpt_exec *e, const gckpti_ins *ins, size_t host_offset,
+                                          size_t offset, size_t bytes)
 {
     const gckpt_exec_desc *d = &e->desc;
     size_t done = bytes;
     void *here = gckpti_arena_ptr(e, offset);
-    void *host = !d->offload                ? e->offload.host + host_offset
+    void *host = !d->offload                     ? e->offload.host + host_offset
                  : gckpti_backend(e)->own_memory ? e->blocks.host_scratch
-                                            : here;
+                                                 : here;
     const int out = ins->kind == GCKPT_OFFLOAD;
     if (e->offload.by_backend) {
-        gckpti_backend(e)->copy_async(gckpti_backend(e)->context, out ? host : here, out ? here : host, bytes, out);
+        gckpti_backend(e)->copy_async(gckpti_backend(e)->context, out ? host : here,
+                                      out ? here : host, bytes, out);
     } else {
         if (out && host != here)
             gckpti_from_backend(e, host, here, bytes);
@@ -202,7 +207,8 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
     if (o.out != GCKPTI_NO_OFFSET)
         result = gckpti_copy_offloaded(e, ins, p->info[ins->id].host_value, o.out, value);
     if (o.saved != GCKPTI_NO_OFFSET && result == GCKPT_OK)
-        result = gckpti_copy_offloaded(e, ins, p->info[ins->id].host_saved, o.saved, node->saved_bytes);
+        result =
+            gckpti_copy_offloaded(e, ins, p->info[ins->id].host_saved, o.saved, node->saved_bytes);
     if (ins->kind == GCKPT_OFFLOAD || !(gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE) ||
         (result = gckpti_wait_copies(e, INT32_MAX, result)) != GCKPT_OK)
         return result;
@@ -210,6 +216,6 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
     gckpti_init_op_call(e, node, ins->id, rows, &c);
     c.out = gckpti_arena_f32(e, o.out);
     c.saved = gckpti_arena_f32(e, o.saved);
-    return gckpti_check_recompute(e, ins, &c,
-                          node->rounding & GCKPTI_BF16_VALUE ? gckpti_arena_bf16(e, o.out) : NULL);
+    return gckpti_check_recompute(
+        e, ins, &c, node->rounding & GCKPTI_BF16_VALUE ? gckpti_arena_bf16(e, o.out) : NULL);
 }

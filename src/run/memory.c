@@ -1,4 +1,4 @@
-#include "run/own.h"
+#include "run/internal.h"
 #include "graph/graph.h"
 
 GCKPTI_COLD_BEGIN
@@ -14,7 +14,9 @@ GCKPTI_FN void *gckpti_bump_alloc(gckpti_bump *bump, size_t n, size_t size)
 /* More about a lack of the backend's memory. */
 GCKPTI_FN const char *gckpti_memory_hint(const gckpt_exec *e)
 {
-    return gckpti_backend(e)->memory_hint ? gckpti_backend(e)->memory_hint(gckpti_backend(e)->context) : "";
+    return gckpti_backend(e)->memory_hint
+               ? gckpti_backend(e)->memory_hint(gckpti_backend(e)->context)
+               : "";
 }
 
 /* Repeats a word over so many bytes, the last ones in part. */
@@ -32,7 +34,8 @@ GCKPTI_FN void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t 
 static int gckpti_is_fed(const gckpt_plan *p, size_t id)
 {
     for (size_t x = 0; x < p->length && p->nodes[id].kind == GCKPTI_INPUT; x++) {
-        const gckpti_plan_node *node = p->ins[x].kind == GCKPT_UPDATE ? NULL : &p->nodes[p->ins[x].id];
+        const gckpti_plan_node *node =
+            p->ins[x].kind == GCKPT_UPDATE ? NULL : &p->nodes[p->ins[x].id];
         for (int i = 0; node && node->op && i < node->inputs; i++)
             if (p->nodes[node->in[i]].base == (int)id)
                 return 1;
@@ -74,9 +77,9 @@ static size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     size_t most = e->update.square_count * sizeof(float);
     for (size_t i = 0; i < p->param_count; i++) {
-        int64_t n = p->params[i].trained                       ? p->params[i].elements
+        int64_t n = p->params[i].trained                        ? p->params[i].elements
                     : p->params[i].storage != GCKPT_STORAGE_F32 ? GCKPTI_GRAIN_SIZE
-                                                               : 0;
+                                                                : 0;
         most = (size_t)n * sizeof(float) > most ? (size_t)n * sizeof(float) : most;
     }
     for (size_t id = 0; id < p->node_count; id++) {
@@ -90,7 +93,8 @@ static size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
         gckpti_init_op_call(e, node, (int)id, p->rows, &c);
         c.plain = 1;
         (void)node->op->shape(&c);
-        size_t bytes = c.workspace_forward > c.workspace_backward ? c.workspace_forward : c.workspace_backward;
+        size_t bytes =
+            c.workspace_forward > c.workspace_backward ? c.workspace_forward : c.workspace_backward;
         bytes += node->saved_bytes + 8 * (size_t)gckpti_planned_elements(p, node);
         for (int i = 0; i < node->inputs; i++) /* values, gradient, low part */
             bytes += 12 * (size_t)gckpti_elements(&c.in[i].shape);
@@ -105,12 +109,17 @@ static void gckpti_alloc_tables(gckpt_exec *e, gckpti_bump *bump)
 {
     const gckpt_plan *p = e->plan;
     (void)gckpti_bump_alloc(bump, gckpti_plan_copy_bytes(p), 1);
-    e->tables.nodes = (gckpti_exec_node *)gckpti_bump_alloc(bump, p->node_count, sizeof *e->tables.nodes);
-    e->tables.params = (gckpti_exec_param *)gckpti_bump_alloc(bump, p->param_count, sizeof *e->tables.params);
+    e->tables.nodes =
+        (gckpti_exec_node *)gckpti_bump_alloc(bump, p->node_count, sizeof *e->tables.nodes);
+    e->tables.params =
+        (gckpti_exec_param *)gckpti_bump_alloc(bump, p->param_count, sizeof *e->tables.params);
     if (gckpti_is_bf16_plan(p) && p->bf16_weights)
-        e->tables.bf16_copies = (gckpti_bf16_copy *)gckpti_bump_alloc(bump, p->param_count, sizeof *e->tables.bf16_copies);
-    e->feeds.inputs = (gckpti_exec_input *)gckpti_bump_alloc(bump, p->inputs, sizeof *e->feeds.inputs);
-    e->losses.terms = (gckpti_exec_term *)gckpti_bump_alloc(bump, p->term_count, sizeof *e->losses.terms);
+        e->tables.bf16_copies = (gckpti_bf16_copy *)gckpti_bump_alloc(
+            bump, p->param_count, sizeof *e->tables.bf16_copies);
+    e->feeds.inputs =
+        (gckpti_exec_input *)gckpti_bump_alloc(bump, p->inputs, sizeof *e->feeds.inputs);
+    e->losses.terms =
+        (gckpti_exec_term *)gckpti_bump_alloc(bump, p->term_count, sizeof *e->losses.terms);
     gckpti_alloc_capture(e, bump);
     e->update.square_count = gckpti_count_squares(e);
     gckpti_alloc_hashes(e, bump);
@@ -130,7 +139,8 @@ static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *host_bump, gckpti_bump
         const gckpti_plan_node *q = &p->nodes[i];
         const int fed = gckpti_is_fed(p, i), constant = q->kind == GCKPTI_CONSTANT;
         const size_t bytes = gckpti_planned_bytes(p, q);
-        void *copy = copies && fed ? gckpti_bump_alloc(host_bump, rows, gckpti_row_bytes(p, q)) : NULL;
+        void *copy =
+            copies && fed ? gckpti_bump_alloc(host_bump, rows, gckpti_row_bytes(p, q)) : NULL;
         void *to = own_memory && (fed || constant) ? gckpti_bump_alloc(bump, bytes, 1) : NULL;
         if (!host_bump->base)
             continue;
@@ -173,7 +183,8 @@ static size_t gckpti_exec_layout(gckpt_exec *e)
     const size_t tables = host_bump.used;
     gckpti_bind_nodes(e, &host_bump, bump);
     if (own_memory)
-        e->blocks.host_scratch = (unsigned char *)gckpti_bump_alloc(&host_bump, gckpti_host_scratch_bytes(e), 1);
+        e->blocks.host_scratch =
+            (unsigned char *)gckpti_bump_alloc(&host_bump, gckpti_host_scratch_bytes(e), 1);
     if (GCKPTI_RUNS_BACKENDS && !e->offload.by_backend && !e->desc.offload)
         e->offload.host = (unsigned char *)gckpti_bump_alloc(&host_bump, p->offloaded, 1);
     e->losses.totals = (gckpti_loss_total *)gckpti_bump_alloc(
@@ -234,16 +245,18 @@ GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan)
         q.storage = (gckpt_storage)plan->params[i].storage;
         if (q.storage == GCKPT_STORAGE_F32)
             q.elements =
-                gckpti_shard_from(q.elements, 0, plan->ranks, plan->shard, GCKPT_SHARD_VALUES).capacity;
+                gckpti_shard_from(q.elements, 0, plan->ranks, plan->shard, GCKPT_SHARD_VALUES)
+                    .capacity;
         gckpti_count_alloc(&used, !plan->params[i].external, gckpti_values_bytes(&q));
     }
     for (size_t i = 0; i < n; i++) {
         const gckpti_shard_range share = gckpti_shard_from(plan->params[i].elements, 0, plan->ranks,
-                                                 plan->shard, GCKPT_SHARD_STATE);
+                                                           plan->shard, GCKPT_SHARD_STATE);
         for (int slot = 0; slot < plan->state_slots && plan->params[i].trained; slot++)
             gckpti_count_alloc(&used, (size_t)share.capacity, sizeof(float));
     }
-    if (plan && plan->backend_id > GCKPTI_BACKEND_PLAIN) /* its backend may have memory of its own */
+    if (plan &&
+        plan->backend_id > GCKPTI_BACKEND_PLAIN) /* its backend may have memory of its own */
         gckpti_count_alloc(&used, n, sizeof(gckpti_mirror));
     return gckpti_count_block(used + names);
 }
@@ -270,8 +283,8 @@ GCKPTI_FN gckpt_result gckpti_alloc_exec(gckpt_exec *e)
         e->blocks.backend = (unsigned char *)b->allocate(b->context, backend_size, p->alignment);
     if (backend_size && !e->blocks.backend)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
-                            "exec: no memory for %z bytes of arena, sums, feeds, caches%s", backend_size,
-                            gckpti_memory_hint(e));
+                            "exec: no memory for %z bytes of arena, sums, feeds, caches%s",
+                            backend_size, gckpti_memory_hint(e));
     if (e->offload.by_backend)
         e->offload.host = (unsigned char *)b->host_get(b->context, p->offloaded);
     if (e->offload.by_backend && !e->offload.host)

@@ -1,4 +1,4 @@
-#include "run/own.h"
+#include "run/internal.h"
 #include "num/num.h"
 #include "ops/ops.h"
 
@@ -87,13 +87,13 @@ typedef struct {
     const gckpt_call *call;
     gckpt_kernel kernel;
     int backward, sums; /* sums: portions come in turn, and add to gradients that have none */
-    int64_t n, row_size;     /* elements of a portion; of a row: inputs but the first have none. Or 0 */
-    size_t saved_bytes;         /* bytes a row */
+    int64_t n, row_size; /* elements of a portion; of a row: inputs but the first have none. Or 0 */
+    size_t saved_bytes;  /* bytes a row */
 } gckpti_strips;
 
 /* n floats at *next, which moves on: those of `narrow`, if they are read. */
 static float *gckpti_open_strip(const gckpti_strips *strips, const gckpt_call *c,
-                                  const uint16_t *narrow, int read, float **next)
+                                const uint16_t *narrow, int read, float **next)
 {
     int64_t n = gckpti_elements(&c->shape);
     float *x = *next;
@@ -114,12 +114,16 @@ static void gckpti_strip_item(void *context, int64_t i, int64_t worker)
     gckpt_call c = *strips->call;
     int64_t first = i * strips->n, n = gckpti_min(gckpti_elements(&c.shape) - first, strips->n);
     (void)worker;
-    c.shape = strips->row_size ? gckpt_shape2(n / strips->row_size, strips->row_size) : gckpt_shape1(n);
-    c.saved = c.saved ? (unsigned char *)c.saved + (size_t)(first / strips->row_size) * strips->saved_bytes : NULL;
+    c.shape =
+        strips->row_size ? gckpt_shape2(n / strips->row_size, strips->row_size) : gckpt_shape1(n);
+    c.saved = c.saved ? (unsigned char *)c.saved +
+                            (size_t)(first / strips->row_size) * strips->saved_bytes
+                      : NULL;
     c.threads = 1;
     c.out_bf16 = c.out_bf16 ? c.out_bf16 + first : NULL;
     c.grad_out_bf16 = c.grad_out_bf16 ? c.grad_out_bf16 + first : NULL;
-    c.out = c.out ? c.out + first : gckpti_open_strip(strips, &c, c.out_bf16, strips->backward, &next);
+    c.out =
+        c.out ? c.out + first : gckpti_open_strip(strips, &c, c.out_bf16, strips->backward, &next);
     c.grad_out =
         c.grad_out ? c.grad_out + first : gckpti_open_strip(strips, &c, c.grad_out_bf16, 1, &next);
     for (int k = 0; k < c.inputs; k++) {
@@ -148,17 +152,19 @@ static void gckpti_strip_item(void *context, int64_t i, int64_t worker)
 }
 
 /* Fast kernels sum over all rows at once, when all portions are done. */
-GCKPTI_FN void gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins,
-                                   const gckpt_call *call, gckpt_kernel kernel)
+GCKPTI_FN void gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *call,
+                                 gckpt_kernel kernel)
 {
     const gckpti_plan_node *node = &e->plan->nodes[ins->id];
     const gckpt_op *op = node->op;
     gckpt_call strip_call = *call, sum_call = *call; /* rest: gradients that are sums over rows */
-    gckpti_strips strips = { e, &strip_call, kernel, ins->kind == GCKPT_BACKWARD, 0, GCKPTI_STRIP_FLOATS, 0, 0 };
+    gckpti_strips strips = { e, &strip_call,         kernel, ins->kind == GCKPT_BACKWARD,
+                             0, GCKPTI_STRIP_FLOATS, 0,      0 };
     if (gckpti_has_builtin_flag(op, GCKPTI_IS_ROWWISE)) {
         const gckpt_shape planned = gckpti_planned_shape(e->plan, node);
         strips.row_size = gckpti_last(&call->shape);
-        strips.n = strips.row_size > strips.n ? strips.row_size : strips.n / strips.row_size * strips.row_size;
+        strips.n = strips.row_size > strips.n ? strips.row_size
+                                              : strips.n / strips.row_size * strips.row_size;
         strips.saved_bytes = node->saved_bytes / (size_t)gckpti_rows(&planned);
     }
     int parts = !strips.backward, sums = 0;
@@ -178,7 +184,8 @@ GCKPTI_FN void gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins,
     for (int64_t i = 0; i < items && strips.sums; i++)
         gckpti_strip_item(&strips, i, 0);
     if (parts && !strips.sums)
-        gckpt_parallel(call, items, 4 * strips.n, gckpti_strip_item, &strips); /* each fetches the next */
+        gckpt_parallel(call, items, 4 * strips.n, gckpti_strip_item,
+                       &strips); /* each fetches the next */
     if (sums && !strips.sums)
         kernel(&sum_call);
 }

@@ -1,4 +1,4 @@
-#include "run/own.h"
+#include "run/internal.h"
 #include "graph/graph.h"
 #include "cpu/cpu.h"
 #include "num/num.h"
@@ -47,7 +47,7 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
 
 /* What can be refused before there is an executor. */
 static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
-                                         const gckpt_exec_desc *d)
+                                           const gckpt_exec_desc *d)
 {
     if (!p)
         return gckpti_error(s, GCKPT_E_ARG,
@@ -63,7 +63,8 @@ static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
                             "exec: the plan was made for %i ranks and shard %i, the store is for "
                             "%i and %i (gckpt_store_ranks): make a new plan",
                             p->ranks, (int)p->shard, s->ranks, (int)s->shard);
-    if (p->optimiser == GCKPT_CUSTOM_OPTIMISER && p->mode != GCKPT_INFERENCE && !d->custom_optimiser)
+    if (p->optimiser == GCKPT_CUSTOM_OPTIMISER && p->mode != GCKPT_INFERENCE &&
+        !d->custom_optimiser)
         return gckpti_error(
             s, GCKPT_E_ARG,
             "exec: the plan has GCKPT_CUSTOM_OPTIMISER; desc.own_optimiser is missing");
@@ -89,7 +90,8 @@ static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
     return GCKPT_OK;
 }
 
-GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpti_param *q, int in_step)
+GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpti_param *q,
+                                               int in_step)
 {
     const gckpti_plan_param *planned = &e->plan->params[i];
     const char *who = in_step ? "step" : "exec", *name = q->p.name;
@@ -206,11 +208,11 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
     const size_t needs = gckpti_store_bytes_needed(e), bytes = needs - s->memory.used;
     size_t states = 0;
     if (bytes && !gckpti_has_memory(&s->memory, bytes))
-        result =
-            gckpti_error(s, GCKPT_E_MEMORY,
-                         "exec: no memory for the %z bytes of values and optimiser state that "
-                         "the plan's %z parameters, \"%s\" first, still need",
-                         bytes, p->param_count, gckpti_param_of(e, e->tables.params[0].store_order)->p.name);
+        result = gckpti_error(s, GCKPT_E_MEMORY,
+                              "exec: no memory for the %z bytes of values and optimiser state that "
+                              "the plan's %z parameters, \"%s\" first, still need",
+                              bytes, p->param_count,
+                              gckpti_param_of(e, e->tables.params[0].store_order)->p.name);
     for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++)
         result = gckpti_values_new(s, gckpti_param_of(e, e->tables.params[i].store_order), "exec");
     for (; states < p->param_count && result == GCKPT_OK; states++) {
@@ -228,7 +230,8 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
     }
     gckpti_hint_block(s, "store", &s->memory, gckpti_count_block(needs + s->memory.name_bytes));
     while (GCKPTI_RUNS_TRAINING && states-- > 0)
-        gckpti_state_shrink(s, gckpti_param_of(e, (int)states), e->tables.params[states].slots_before);
+        gckpti_state_shrink(s, gckpti_param_of(e, (int)states),
+                            e->tables.params[states].slots_before);
     gckpti_values_undo(s);
     return result;
 }
@@ -244,7 +247,8 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
     for (int done = -1; result == GCKPT_OK;) { /* in the order they were created */
         const gckpti_plan_param *next = NULL;
         for (size_t i = 0; i < plan->param_count; i++)
-            if (plan->params[i].store_index > done && (!next || plan->params[i].store_index < next->store_index))
+            if (plan->params[i].store_index > done &&
+                (!next || plan->params[i].store_index < next->store_index))
                 next = &plan->params[i];
         if (!next)
             return gckpti_ok(store);
@@ -289,8 +293,9 @@ static int gckpti_bind_exec(gckpt_exec *e)
     }
     if (gckpti_bind_state(e) != GCKPT_OK)
         return 0;
-    if (GCKPTI_RUNS_BACKENDS && !gckpti_bind(e->store, &e->device.binding,
-                                             gckpti_backend(e)->own_memory ? e->desc.backend : NULL)) {
+    if (GCKPTI_RUNS_BACKENDS &&
+        !gckpti_bind(e->store, &e->device.binding,
+                     gckpti_backend(e)->own_memory ? e->desc.backend : NULL)) {
         gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the list of copies");
         return 0;
     }
@@ -351,7 +356,8 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     int team = GCKPTI_RUNS_BACKENDS && !gckpti_backend(e)->own_memory && plan->threads > 1 &&
                gckpti_is_team_worthwhile(e);
     e->device.team = team ? plan->threads : 1;
-    e->update.writes_back = gckpti_backend(e)->writes_back || plan->optimiser == GCKPT_CUSTOM_OPTIMISER ||
+    e->update.writes_back = gckpti_backend(e)->writes_back ||
+                            plan->optimiser == GCKPT_CUSTOM_OPTIMISER ||
                             gckpti_has_gradient_fetch(plan);
     gckpti_init_capture(e);
     gckpti_ok(store);

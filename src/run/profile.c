@@ -1,10 +1,11 @@
 #ifndef GCKPT_NO_CHECK
-#include "run/own.h"
+#include "run/internal.h"
 #include "graph/graph.h"
 #include "ops/ops.h"
 
 /* What one run of an op's instruction computes, reads and writes. */
-static void gckpti_profile_cost(const gckpt_exec *e, const gckpti_ins *ins, gckpt_profile_entry *entry)
+static void gckpti_profile_cost(const gckpt_exec *e, const gckpti_ins *ins,
+                                gckpt_profile_entry *entry)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_plan_node *node = &p->nodes[ins->id];
@@ -13,13 +14,14 @@ static void gckpti_profile_cost(const gckpt_exec *e, const gckpti_ins *ins, gckp
     gckpt_call c;
     gckpti_init_op_call(e, node, ins->id, p->rows, &c);
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
-    entry->bytes = gckpti_planned_bytes(p, node) + (o.saved != GCKPTI_NO_OFFSET ? node->saved_bytes : 0);
+    entry->bytes =
+        gckpti_planned_bytes(p, node) + (o.saved != GCKPTI_NO_OFFSET ? node->saved_bytes : 0);
     for (int i = 0; i < node->inputs; i++) {
         const gckpti_plan_node *in = &p->nodes[node->in[i]], *q = &p->nodes[in->base];
         const int here = o.in[i].value != GCKPTI_NO_OFFSET;
         if (!here && q->kind == GCKPTI_PARAM) /* where it is, as it is stored */
             entry->bytes += (size_t)gckpti_storage_bytes(p->params[q->index].storage,
-                                                     p->params[q->index].elements);
+                                                         p->params[q->index].elements);
         else if (here || !q->op)
             entry->bytes += gckpti_planned_bytes(p, in);
         if (o.in[i].gradient == GCKPTI_NO_OFFSET)
@@ -66,8 +68,8 @@ GCKPT_API gckpt_result gckpt_profile_step(gckpt_exec *exec, const gckpt_feed *fe
         return GCKPT_E_ARG;
     const gckpt_plan *p = exec->plan;
     if (!profile || !profile->clock || !profile->entries || profile->count != (int)p->length) {
-        state.result = gckpti_error(exec, GCKPT_E_ARG,
-                                "profile_step: needs a clock and room for gckpt_plan_length times");
+        state.result = gckpti_error(
+            exec, GCKPT_E_ARG, "profile_step: needs a clock and room for gckpt_plan_length times");
         if (gckpti_is_under_way(exec))
             return GCKPT_E_ARG;
         exec->step.goal = goal;

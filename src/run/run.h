@@ -6,7 +6,7 @@
 
 GCKPTI_COLD_END /* since ask */
 
-/* =================================================================================================
+    /* =================================================================================================
  * >>run: an executor: runs a plan over one arena, steps, streams
  *
  * An executor interprets: for each instruction it fills a gckpt_call with addresses (operands in
@@ -50,9 +50,13 @@ GCKPTI_COLD_END /* since ask */
  * and ranks of a step; peers: exchanges with other ranks; meeting: all tell whether they failed.
  * ============================================================================================== */
 
-/* ---- run/open.c ---- */
-/* STREAMING: rows may come; then the step is RUNNING to its end, as others are all the time. */
-enum { GCKPTI_IDLE, GCKPTI_RUNNING, GCKPTI_STREAMING };
+    /* ---- run/open.c ---- */
+    /* STREAMING: rows may come; then the step is RUNNING to its end, as others are all the time. */
+    enum {
+        GCKPTI_IDLE,
+        GCKPTI_RUNNING,
+        GCKPTI_STREAMING
+    };
 
 /* What a run is for: a step; one whose rows stream in, so that nothing is known of those to come;
  * what of a step comes before its first update; all of it but updates; a call without training. */
@@ -69,7 +73,7 @@ typedef struct { /* what a loss's kernels add to, in the backend's memory */
     int64_t count;
 } gckpti_loss_total;
 
-/* ---- run/exchange.c, run/crew.c, run/rounds.c ---- */
+/* ---- run/exchange.c, run/group.c, run/micro_batches.c ---- */
 enum { GCKPTI_MUST_MATCH = 7 };
 
 /* What ranks tell each other when they meet: the first failure of all, or what must be alike: the
@@ -84,7 +88,12 @@ typedef struct {
 /* What is under way, level by level: partners differ in bit `bit`. SCATTER: a sum of which each
  * rank gets its share; SUM_ALL: one that all get whole; GATHER: brings shares together; ENGINE: a
  * sum by the program's own all_reduce. */
-typedef enum { GCKPTI_REDUCE_SCATTER, GCKPTI_ALL_REDUCE, GCKPTI_ALL_GATHER, GCKPTI_FAST_REDUCE } gckpti_collective;
+typedef enum {
+    GCKPTI_REDUCE_SCATTER,
+    GCKPTI_ALL_REDUCE,
+    GCKPTI_ALL_GATHER,
+    GCKPTI_FAST_REDUCE
+} gckpti_collective;
 
 typedef struct {
     gckpti_collective kind;
@@ -109,13 +118,13 @@ typedef struct {
 /* This rank and what it has under way with the others. */
 typedef struct {
     const gckpt_transport *transport; /* NULL: there is one rank */
-    const gckpt_backend *backend;   /* where floats lie */
+    const gckpt_backend *backend;     /* where floats lie */
     int rank, ranks;
-    int busy, peer, aborted;  /* broken: an exchange failed, there will be none any more */
-    int uses_queue;       /* floats are exchanged in a queue of the backend's: no host waits, and */
+    int busy, peer, aborted; /* broken: an exchange failed, there will be none any more */
+    int uses_queue; /* floats are exchanged in a queue of the backend's: no host waits, and */
     int in_flight, waiting; /* something was since all was known to be over; that is waited for */
     void *queue;      /* it is just now */
-    size_t copied_in;   /* bytes copied in since */
+    size_t copied_in; /* bytes copied in since */
     unsigned char *send_buf, *recv_buf; /* room on the host */
     void *copy_to; /* what comes in is to be copied there, from the host; NULL: it is not */
     size_t recv_bytes;
@@ -130,15 +139,15 @@ typedef struct {
  * meeting of all. */
 typedef struct gckpti_process_group {
     gckpti_comm comm;
-    int micro_done;       /* rounds of the leaf that are done */
+    int micro_done;  /* rounds of the leaf that are done */
     int in_body;     /* 1: rounds still run; 0: the step is behind them */
-    int last_micro;        /* this round is the last of its leaf */
-    int padding;      /* it has no rows */
-    int call_ended;        /* a meeting has ended the call; until the next one begins */
-    int squares_summed;     /* square sums are */
-    int losses_summed;      /* losses are, over leaves and ranks */
-    int replicas_checked;        /* values that all have whole were compared */
-    int agree_count;    /* how often all met */
+    int last_micro;  /* this round is the last of its leaf */
+    int padding;     /* it has no rows */
+    int call_ended;  /* a meeting has ended the call; until the next one begins */
+    int squares_summed;   /* square sums are */
+    int losses_summed;    /* losses are, over leaves and ranks */
+    int replicas_checked; /* values that all have whole were compared */
+    int agree_count;      /* how often all met */
     int pending_count; /* how many there are, in the order they were begun; the first is under way */
     gckpti_pending pending[GCKPTI_MAX_PENDING];
     uint64_t exchange_hash; /* hash of what is run */
@@ -153,14 +162,14 @@ typedef struct {
 
 typedef struct {
     int index;     /* in the store */
-    int store_order;       /* not its own: params[i].nth is the one that is i-th in the store */
-    int slots_before;       /* state arrays before this executor was made */
+    int store_order;     /* not its own: params[i].nth is the one that is i-th in the store */
+    int slots_before;    /* state arrays before this executor was made */
     size_t first_square; /* its first block's in update.squares */
 } gckpti_exec_param;
 
 typedef struct {      /* run/mixed: a parameter's bf16 copy */
     uint16_t *values; /* NULL: there is none */
-    uint32_t changes;    /* changes that the parameter had seen by then; 0: it is not made */
+    uint32_t changes; /* changes that the parameter had seen by then; 0: it is not made */
 } gckpti_bf16_copy;
 
 typedef struct {
@@ -199,10 +208,11 @@ struct gckpt_exec {
         int team; /* threads of a run */
     } device;
     struct { /* memory */
-        unsigned char *host, *backend; /* all of it; own: what lies in memory of the backend's own */
+        unsigned char *host,
+            *backend; /* all of it; own: what lies in memory of the backend's own */
         size_t host_size, backend_size;
         unsigned char *arena, *caches; /* in one of them, unless given, or another's */
-        unsigned char *host_scratch; /* own memory: what the host looks at or works on just now */
+        unsigned char *host_scratch;   /* own memory: what the host looks at or works on just now */
     } blocks;
     struct { /* memory, open; if given, or a cache, `data` by who has it */
         gckpti_exec_node *nodes;
@@ -212,11 +222,11 @@ struct gckpt_exec {
     struct {                    /* step, advance: where this step is */
         uint64_t number, quantise_count; /* the store's when it began */
         int64_t rows;           /* so far, those of all ranks */
-        int64_t first_row;          /* of this rank's */
+        int64_t first_row;      /* of this rank's */
         int64_t row, row_end;   /* this micro-batch; end of the rows fed */
-        int64_t vrank_end;           /* end of those of this leaf that are here */
-        int vrank;               /* number of this rank's that is run */
-        int prologue_done;              /* a micro-batch is done: the prologue is not run again */
+        int64_t vrank_end;      /* end of those of this leaf that are here */
+        int vrank;              /* number of this rank's that is run */
+        int prologue_done;      /* a micro-batch is done: the prologue is not run again */
         int state;              /* GCKPTI_IDLE, .. */
         gckpti_goal goal;
         int pc, finished; /* finished: it came to its end */
@@ -229,34 +239,35 @@ struct gckpt_exec {
         gckpti_exec_term *terms;
         gckpti_loss_total *totals; /* by term and leaf */
         unsigned char finalized; /* what they counted was checked, or promised: a step may update */
-        unsigned char valid; /* `seen` is what the last call came to */
+        unsigned char valid;     /* `seen` is what the last call came to */
     } losses;
     struct { /* update */
         double grad_norm;
-        double bias_correction[2];    /* 1 - beta^number, */
-        uint64_t bias_step; /* of the update with this number, or 0 */
+        double bias_correction[2]; /* 1 - beta^number, */
+        uint64_t bias_step;        /* of the update with this number, or 0 */
         gckpt_hyper hyper;
         float clip_scale;
         float *squares; /* square sums by block, of all parameters */
         size_t square_count;
         uint32_t *nonfinite; /* the backend's: one of them is not; NULL: the host looks itself */
-        unsigned char grads_cleared;     /* accumulators of this step are */
+        unsigned char grads_cleared; /* accumulators of this step are */
         unsigned char begun;       /* a parameter was changed, or the sums were divided */
         unsigned char writes_back; /* divided gradients: one is read, or the backend does anyway */
     } update;
 #ifndef GCKPT_SMALL
     struct {                      /* advance: micro-batches that the backend repeats, or parts */
         gckpt_loss_scale *scales; /* by term */
-        unsigned char supported;   /* it may, */
-        unsigned char enabled;      /* and is asked to: this run is not in pieces; */
-        unsigned char active;        /* it had none, and is told at this one's end */
-        int begin, end;            /* instructions of the part that was asked for last */
+        unsigned char supported;  /* it may, */
+        unsigned char enabled;    /* and is asked to: this run is not in pieces; */
+        unsigned char active;     /* it had none, and is told at this one's end */
+        int begin, end;           /* instructions of the part that was asked for last */
     } capture;
 #endif
     struct {                /* host */
-        unsigned char *host; /* what is offloaded, unless the program has callbacks for it */
+        unsigned char *host;   /* what is offloaded, unless the program has callbacks for it */
         int by_backend, async; /* the backend moves it; copies are begun, to be waited for later */
-        int *due, pending_count; /* what instruction is to wait, of each copy that was begun, in order */
+        int *due,
+            pending_count; /* what instruction is to wait, of each copy that was begun, in order */
     } offload;
 #ifndef GCKPT_NO_RANKS
     struct gckpti_process_group *group; /* NULL: one leaf and one rank */
@@ -266,16 +277,16 @@ struct gckpt_exec {
 #endif
 #ifndef GCKPT_NO_CACHES
     struct {
-        gckpt_exec *owner;         /* whose they are: this executor, if they are its own */
+        gckpt_exec *owner;               /* whose they are: this executor, if they are its own */
         int64_t capacity, new_positions; /* positions of each; those that a call adds */
         int64_t position, rows; /* what they hold: positions, of so many rows of the batch */
-        int64_t max_written;        /* calls came as far since position 0 */
+        int64_t max_written;    /* calls came as far since position 0 */
     } caches;
 #endif
 #ifndef GCKPT_NO_DEBUG
     struct {
         uint64_t *hashes; /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
-        size_t high_water;   /* GCKPT_DEBUG_MEASURE */
+        size_t high_water; /* GCKPT_DEBUG_MEASURE */
         int poisoned_steps;
     } debug;
 #endif
@@ -319,7 +330,10 @@ static inline void gckpti_to_backend(const gckpt_exec *e, void *to, const void *
 }
 
 /* Rows stream in: how many, and what losses will count, is not known before the end. */
-static inline int gckpti_is_streaming(const gckpt_exec *e) { return e->step.goal == GCKPTI_GOAL_STREAM; }
+static inline int gckpti_is_streaming(const gckpt_exec *e)
+{
+    return e->step.goal == GCKPTI_GOAL_STREAM;
+}
 
 /* A plan of inference, the only one that a build without training runs. */
 static inline int gckpti_is_inference(const gckpt_plan *p)
@@ -370,7 +384,7 @@ typedef enum { GCKPTI_GRAD_SUMS, GCKPTI_GRAD_DIVIDED } gckpti_grad_state;
 #ifndef GCKPT_NO_TRAINING
 /* Updates a parameter; what is missing from sums to a divided gradient is done on the way. */
 GCKPTI_OWN_FRAME GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
-                                              gckpti_grad_state grad_state);
+                                                  gckpti_grad_state grad_state);
 /* run/train.c: of GCKPTI_GOAL_GRADIENTS: divides them, takes their norm, and finishes the step. */
 GCKPTI_FN gckpt_result gckpti_finish_grad_step(gckpt_exec *e, gckpt_report *report);
 #endif
@@ -400,13 +414,14 @@ GCKPTI_FN gckpt_result gckpti_enter_call(gckpt_exec *e);
 
 /* Everything before the first instruction of a run over `rows` rows (STREAM: none yet). */
 GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                      int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper);
+                                           int64_t rows, gckpti_goal goal,
+                                           const gckpt_hyper *hyper);
 
 /* The end of a run that reached its goal: waits for the backend, adds up the losses, counts the
  * step, and reports. */
 GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report);
 
-/* ---- run/crew.c ---- */
+/* ---- run/group.c ---- */
 /* Calls that all ranks make. */
 typedef enum {
     GCKPTI_CALL_NONE,
@@ -423,12 +438,12 @@ GCKPTI_FN int64_t gckpti_count_micro_batches(const gckpt_exec *e, int64_t rows);
 
 /* All ranks meet in a call, with a number that must be alike, and with what it has come to here. */
 GCKPTI_FN gckpt_result gckpti_agree_on_call(gckpt_exec *e, gckpti_group_call call, int64_t number,
-                                        gckpt_result result);
+                                            gckpt_result result);
 
 /* Merges each rank's bytes, 64 KB at most, with those of all others. */
 typedef void (*gckpti_merge_fn)(void *mine, const void *received, size_t bytes);
 GCKPTI_FN gckpt_result gckpti_merge_ranks(gckpt_exec *e, void *mine, size_t bytes,
-                                         gckpti_merge_fn merge);
+                                          gckpti_merge_fn merge);
 
 /* The rank whose share has element `at`. */
 GCKPTI_FN int gckpti_shard_owner(int64_t elements, int64_t index, int ranks);

@@ -1,4 +1,4 @@
-#include "run/own.h"
+#include "run/internal.h"
 #include "graph/graph.h"
 #include "num/num.h"
 
@@ -32,8 +32,8 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
             e, GCKPT_E_ARG,
             "step: %I rows are not a multiple of the micro-batch of %I%s, which they must be "
             "because %s #%i mixes rows",
-            rows, p->rows, p->virtual_ranks > 1 ? " in each leaf" : "", gckpti_planned_name(p, p->mixer),
-            p->mixer);
+            rows, p->rows, p->virtual_ranks > 1 ? " in each leaf" : "",
+            gckpti_planned_name(p, p->mixer), p->mixer);
     if (!inference && !whole && gckpti_has_single_norm(p, rows))
         return gckpti_error(
             e, GCKPT_E_ARG,
@@ -108,7 +108,7 @@ static gckpt_result gckpti_sync_params(gckpt_exec *e)
 /* What is asked for fits the plan, and all that belongs to a step is as before its first
  * instruction. */
 static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal goal,
-                                 const gckpt_hyper *hyper)
+                                     const gckpt_hyper *hyper)
 {
     const gckpt_plan *p = e->plan;
     const int inference = !GCKPTI_RUNS_TRAINING || goal == GCKPTI_GOAL_FORWARD;
@@ -203,7 +203,7 @@ GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, i
 }
 
 GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                      int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper)
+                                           int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper)
 {
     const int streams = GCKPTI_RUNS_TRAINING && goal == GCKPTI_GOAL_STREAM;
     if (!e || gckpti_is_under_way(e) || gckpti_enter_call(e) != GCKPT_OK)

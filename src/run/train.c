@@ -1,5 +1,5 @@
 #ifndef GCKPT_NO_TRAINING
-#include "run/own.h"
+#include "run/internal.h"
 
 GCKPTI_FN gckpt_result gckpti_finish_grad_step(gckpt_exec *e, gckpt_report *report)
 {
@@ -26,7 +26,8 @@ GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds
         return gckpti_error(exec, GCKPT_E_ARG,
                             "gradients: this plan updates in the backward "
                             "(desc.update_in_backward); make one that does not");
-    gckpt_result result = gckpti_prepare_step(exec, feeds, count, rows, GCKPTI_GOAL_GRADIENTS, &none);
+    gckpt_result result =
+        gckpti_prepare_step(exec, feeds, count, rows, GCKPTI_GOAL_GRADIENTS, &none);
     if (result == GCKPT_OK)
         result = gckpti_run(exec, INT64_MAX);
     return result == GCKPT_OK ? gckpti_finish_grad_step(exec, report) : result;
@@ -54,8 +55,9 @@ GCKPT_API gckpt_instruction gckpt_next_instruction(const gckpt_exec *exec)
         return next;
     const gckpti_process_group *group = gckpti_group_of(exec);
     int more = exec->step.pc == exec->plan->epilogue &&
-               (group ? group->in_body && !(group->last_micro && exec->step.vrank + 1 == gckpti_local_vranks(exec->plan))
-                  : exec->step.row_end - exec->step.row > exec->plan->rows);
+               (group ? group->in_body && !(group->last_micro &&
+                                            exec->step.vrank + 1 == gckpti_local_vranks(exec->plan))
+                      : exec->step.row_end - exec->step.row > exec->plan->rows);
     gckpt_plan_get(exec->plan, more ? exec->plan->body : exec->step.pc, &next);
     return next;
 }

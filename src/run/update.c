@@ -1,5 +1,5 @@
 #ifndef GCKPT_NO_TRAINING
-#include "run/own.h"
+#include "run/internal.h"
 #include "num/num.h"
 
 GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr)
@@ -64,7 +64,8 @@ static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
     const gckpti_plan_param *bad = NULL;
     double sum = 0;
     for (size_t i = 0; i < p->param_count; i++) {
-        size_t param = (size_t)e->tables.params[i].store_order, first = e->tables.params[param].first_square;
+        size_t param = (size_t)e->tables.params[i].store_order,
+               first = e->tables.params[param].first_square;
         size_t n =
             ((size_t)p->params[param].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
         double param_sum = 0;
@@ -87,7 +88,7 @@ GCKPTI_OWN_FRAME static void gckpti_flag_nonfinite(gckpt_exec *e)
     gckpt_call c;
     gckpti_init_opless_call(e, &c);
     gckpti_backend(e)->nonfinite(&c, e->update.squares, (int64_t)e->update.square_count,
-                            e->update.nonfinite);
+                                 e->update.nonfinite);
 }
 
 /* Before the first update of a step that clips, may be skipped or is looked at, and where nothing
@@ -111,7 +112,8 @@ GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e)
 }
 
 /* The user's optimiser runs on the host, with memory of its own on copies of a parameter. */
-static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param *q, uint64_t step)
+static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param *q,
+                                 uint64_t step)
 {
     gckpt_update u;
     gckpt_update_pass pass;
@@ -138,8 +140,8 @@ static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_pa
 
 /* The optimiser's constants for parameter q, whose update is number `step`. Those of running
  * statistics are of SGD: w + momentum (g - w) = fma(momentum, g, fma(-momentum, w, w)). */
-static void gckpti_set_pass_constants(gckpt_exec *e, const gckpti_plan_param *param, const gckpti_param *q,
-                              uint64_t step, gckpt_update_pass *pass)
+static void gckpti_set_pass_constants(gckpt_exec *e, const gckpti_plan_param *param,
+                                      const gckpti_param *q, uint64_t step, gckpt_update_pass *pass)
 {
     const gckpt_hyper *h = &e->update.hyper;
     gckpt_update_constants *constants = &pass->rates;
@@ -168,7 +170,7 @@ static void gckpti_set_pass_constants(gckpt_exec *e, const gckpti_plan_param *pa
 }
 
 GCKPTI_OWN_FRAME GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
-                                              gckpti_grad_state grad_state)
+                                                  gckpti_grad_state grad_state)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_plan_param *param = &p->params[ins->id];

@@ -1,4 +1,4 @@
-#include "search/own.h"
+#include "search/internal.h"
 #include "base/base.h"
 #include "graph/graph.h"
 
@@ -45,7 +45,8 @@ static void gckpti_flag_nodes(const gckpti_planner *p, gckpti_cut_point *point)
 {
     for (int i = 0; i < p->nodes; i++) {
         const gckpti_node *u = &p->node[i];
-        int now = u->backward_index == point->backward_index, later = u->backward_index >= point->backward_index;
+        int now = u->backward_index == point->backward_index,
+            later = u->backward_index >= point->backward_index;
         int earlier = u->backward_index >= 0 && u->backward_index <= point->backward_index;
         unsigned char *flags = &point->node[i].flags;
         *flags |= u->fetched ? GCKPTI_READ : 0;
@@ -110,8 +111,8 @@ static int gckpti_append_cut(gckpti_cut *v, int n, const gckpti_cut *q, int hull
         return n;
     while (hull && n > 1 &&
            gckpti_is_product_within(v[n - 2].cost - v[n - 1].cost,
-                                 (uint64_t)(q->bytes - v[n - 1].bytes), v[n - 1].cost - q->cost,
-                                 (uint64_t)(v[n - 1].bytes - v[n - 2].bytes)))
+                                    (uint64_t)(q->bytes - v[n - 1].bytes), v[n - 1].cost - q->cost,
+                                    (uint64_t)(v[n - 1].bytes - v[n - 2].bytes)))
         n--;
     v[n] = *q;
     return n + 1;
@@ -120,14 +121,14 @@ static int gckpti_append_cut(gckpti_cut *v, int n, const gckpti_cut *q, int hull
 /* Adds `more`, continued by a unit with such bytes and work, to a list; its cuts are numbered from
  * `first`. */
 static void gckpti_merge_cuts(gckpti_bound *b, gckpti_cut_list *to, const gckpti_cut_list *more,
-                             int64_t bytes, uint64_t cost, uint32_t first)
+                              int64_t bytes, uint64_t cost, uint32_t first)
 {
     gckpti_cut *out = b->pool[2], *old = to->cut, *end = old + to->n;
     int n = 0;
     b->examined += to->n + more->n;
     for (int k = 0; k < more->n; k++) {
         gckpti_cut q = { more->cut[k].bytes + bytes, more->cut[k].cost + cost,
-                          first + (uint32_t)k };
+                         first + (uint32_t)k };
         while (old < end && (old->bytes < q.bytes || (old->bytes == q.bytes && old->cost < q.cost)))
             n = gckpti_append_cut(out, n, old++, b->hulls_only);
         n = gckpti_append_cut(out, n, &q, b->hulls_only);
@@ -147,7 +148,7 @@ typedef struct {
 /* The list behind unit i of state y, from those in front of it: of all states x that the unit may
  * turn into y, as its value is needed no more, and its inputs are where it runs again. */
 static void gckpti_extend_cuts(gckpti_bound *b, const gckpti_cut_point *point, int i,
-                            const gckpti_cut_states *front, unsigned y, gckpti_cut_list *to)
+                               const gckpti_cut_states *front, unsigned y, gckpti_cut_list *to)
 {
     const gckpti_node *u = &b->p->node[i];
     const gckpti_cut_node *c = &point->node[i];
@@ -171,8 +172,9 @@ static void gckpti_extend_cuts(gckpti_bound *b, const gckpti_cut_point *point, i
             gckpti_merge_cuts(b, to, from, bytes, 0, first);
         for (int q = (x & ~own_bit) == y && u->can_offload ? parts : 0; q > 0; q = (q - 1) & parts)
             gckpti_merge_cuts(b, to, from, bytes - gckpti_parts_bytes(u, q),
-                             gckpti_scaled_cost(b->copy_cost, 2 * gckpti_parts_cost(b->p, i, q)) >> b->shift,
-                             first | UINT32_C(1) << 30);
+                              gckpti_scaled_cost(b->copy_cost, 2 * gckpti_parts_cost(b->p, i, q)) >>
+                                  b->shift,
+                              first | UINT32_C(1) << 30);
         if (((x | c->input_bits) & ~own_bit) == y && bytes > 0 && !(c->flags & GCKPTI_RUNS_ONCE))
             gckpti_merge_cuts(b, to, from, live, cost, first | UINT32_C(1) << 31);
         part = (part - some) & some;
@@ -194,7 +196,8 @@ static int gckpti_reserve_pools(gckpti_bound *b, int hulls_only)
 }
 
 /* Finds cuts of an instant; none, when there are too many. */
-static void gckpti_find_cuts(gckpti_bound *b, const gckpti_cut_point *point, gckpti_cut_table *table)
+static void gckpti_find_cuts(gckpti_bound *b, const gckpti_cut_point *point,
+                             gckpti_cut_table *table)
 {
     gckpti_cut_states states[2], *front = &states[0], *next = &states[1];
     size_t used = 0, n = 1, branches = b->p->can_offload ? 5 : 2;
@@ -392,7 +395,8 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int c
     b->points = count < GCKPTI_POINTS ? count : GCKPTI_POINTS;
     for (int k = 0; k < b->points; k++) { /* the first ones, then evenly to the last */
         const int first = GCKPTI_POINTS / 2 - 1;
-        int offset = (int)((int64_t)(k - first) * (count - 1 - first) / (GCKPTI_POINTS - 1 - first));
+        int offset =
+            (int)((int64_t)(k - first) * (count - 1 - first) / (GCKPTI_POINTS - 1 - first));
         gckpti_cut_point *point = &b->point[k];
         point->backward_index = record[k <= first || count <= GCKPTI_POINTS ? k : first + offset];
         point->base = p->gradient_at[point->backward_index];

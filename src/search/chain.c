@@ -1,4 +1,4 @@
-#include "search/own.h"
+#include "search/internal.h"
 #include "base/base.h"
 
 #ifndef GCKPT_NO_SEARCH
@@ -20,12 +20,12 @@
  * least work for each amount of memory. What it says is an estimate all the same, as options may
  * peak at different moments; its schedules are seeds, evaluated like all others. */
 enum {
-    GCKPTI_MAX_ROWS = 40000, /* most rows of its table times stages; else stages are fewer */
-    GCKPTI_MEMORY_STEPS = 256,  /* its steps of memory; or up to FINE, when they are exact */
+    GCKPTI_MAX_ROWS = 40000,   /* most rows of its table times stages; else stages are fewer */
+    GCKPTI_MEMORY_STEPS = 256, /* its steps of memory; or up to FINE, when they are exact */
     GCKPTI_EXACT_STEPS = 1024,
     GCKPTI_EFFORT = 300000, /* items of lists looked at to find options, for all stages */
-    GCKPTI_SPACING = 11000    /* its seeds are units / SEEDS of their bytes apart, 1/50 to 1/8, */
-}; /* or, of up to GCKPTI_LARGE_N units, 1/1000 of a step's work */
+    GCKPTI_SPACING = 11000  /* its seeds are units / SEEDS of their bytes apart, 1/50 to 1/8, */
+};                          /* or, of up to GCKPTI_LARGE_N units, 1/1000 of a step's work */
 
 /* ---- its table ---- */
 /* Steps for some bytes; a small part of a step does not count. */
@@ -146,9 +146,10 @@ static void gckpti_choose_step(gckpti_chain *c, int64_t most)
             o->dominated = 0;
             for (int k = 0; k < i && !o->dominated; k++) {
                 o->dominated = !first[k].dominated &&
-                             gckpti_no_worse(first[k].steps, first[k].cost, o->steps, o->cost);
+                               gckpti_no_worse(first[k].steps, first[k].cost, o->steps, o->cost);
                 first[k].dominated |=
-                    !o->dominated && gckpti_no_worse(o->steps, o->cost, first[k].steps, first[k].cost);
+                    !o->dominated &&
+                    gckpti_no_worse(o->steps, o->cost, first[k].steps, first[k].cost);
             }
         }
 }
@@ -216,7 +217,8 @@ static void gckpti_add_table_initials(gckpti_chain *c, int64_t least, int64_t mo
     for (int m = (int)(least / c->step), before = 0; m <= c->steps && !s->p->failed; m++) {
         uint64_t cost = c->cost[gckpti_cells(c, c->row[c->n - 1]) + (size_t)m];
         int equal = small && c->step == s->grain && cost == apart; /* it may lie in fewer bytes */
-        int chosen = (cost < apart || equal) && (small || (int64_t)(m - before) * spacing >= before);
+        int chosen =
+            (cost < apart || equal) && (small || (int64_t)(m - before) * spacing >= before);
         int dense = !chosen && !many && cost < last - (s->p->base_cost + cost) / 1000;
         if (cost == GCKPTI_INFINITE_COST || !(chosen || dense))
             continue;

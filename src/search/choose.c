@@ -1,4 +1,4 @@
-#include "search/own.h"
+#include "search/internal.h"
 #include "base/base.h"
 
 #ifndef GCKPT_NO_SEARCH
@@ -46,23 +46,25 @@ static int gckpti_is_useless(const gckpti_search *s, const gckpti_candidate *can
     const gckpti_candidate *old = &s->winner;
     const uint64_t cost = gckpti_min_time(s, candidate->overhead, candidate->recompute_cost);
     const int64_t least = candidate->peak - s->bound->padding; /* bytes of its arena */
-    return least > (int64_t)most ||
-           (old->length && !s->minimise_bytes && cost > old->time) ||
-           (old->length && least >= (int64_t)old->arena && (s->minimise_bytes || cost == old->time));
+    return least > (int64_t)most || (old->length && !s->minimise_bytes && cost > old->time) ||
+           (old->length && least >= (int64_t)old->arena &&
+            (s->minimise_bytes || cost == old->time));
 }
 
 /* Makes an answer the winner if its arena has at most `most` bytes and at least `floor`, and it has
  * less work (or time) than the one before, or as much in fewer bytes; s->hunting: fewer bytes. */
-static void gckpti_consider(gckpti_search *s, gckpti_candidate *candidate, size_t lower, size_t most)
+static void gckpti_consider(gckpti_search *s, gckpti_candidate *candidate, size_t lower,
+                            size_t most)
 {
     const gckpti_candidate *old = &s->winner;
     if (!gckpti_is_ok(s) || candidate->length == 0 || gckpti_is_useless(s, candidate, most))
         return;
     gckpti_place_once(s, candidate);
-    int better = !old->length || (s->minimise_bytes ? candidate->arena < old->arena
-                                             : candidate->time < old->time ||
-                                                   (candidate->time == old->time &&
-                                                    gckpti_candidate_before(candidate, old, NULL)));
+    int better =
+        !old->length || (s->minimise_bytes ? candidate->arena < old->arena
+                                           : candidate->time < old->time ||
+                                                 (candidate->time == old->time &&
+                                                  gckpti_candidate_before(candidate, old, NULL)));
     if (gckpti_is_ok(s) && candidate->arena >= lower && candidate->arena <= most && better)
         s->winner = *candidate;
 }
@@ -82,12 +84,14 @@ static void gckpti_place_level(gckpti_search *s, int k)
     gckpti_solve_level(s, k);
     gckpti_candidate *candidate = &s->level[k];
     gckpti_place_once(s, candidate);
-    if (candidate->arena <= (size_t)candidate->limit || candidate->arena == SIZE_MAX || candidate->tight)
+    if (candidate->arena <= (size_t)candidate->limit || candidate->arena == SIZE_MAX ||
+        candidate->tight)
         return;
     candidate->tight = (gckpti_candidate *)gckpti_scratch_alloc(&s->scratch, 1, sizeof *candidate);
-    if (candidate->tight && gckpti_reduce_to(s, candidate, 2 * candidate->limit - (int64_t)candidate->arena) &&
+    if (candidate->tight &&
+        gckpti_reduce_to(s, candidate, 2 * candidate->limit - (int64_t)candidate->arena) &&
         (s->tiny || gckpti_min_time(s, s->now.overhead, s->now.recompute_cost) >=
-                         gckpti_min_time(s, candidate->overhead, candidate->recompute_cost))) {
+                        gckpti_min_time(s, candidate->overhead, candidate->recompute_cost))) {
         gckpti_candidate_store(s, candidate->tight, &s->now);
         gckpti_place_once(s, candidate->tight);
     }
@@ -95,7 +99,7 @@ static void gckpti_place_level(gckpti_search *s, int k)
 
 /* Considers an answer with what it copies hidden, within so many live bytes. */
 static void gckpti_consider_hidden(gckpti_search *s, gckpti_candidate *candidate, int64_t limit,
-                                  size_t lower, size_t most)
+                                   size_t lower, size_t most)
 {
     if (!s->p->overlap || candidate->length == 0 || candidate->transfer_cost == 0)
         return;
@@ -108,9 +112,11 @@ static void gckpti_consider_hidden(gckpti_search *s, gckpti_candidate *candidate
 /* Whether what rung k has, which is laid, fits into its own limit. */
 static int gckpti_level_fits(const gckpti_search *s, int k)
 {
-    const gckpti_candidate *candidate = &s->level[k], *tight = candidate->tight ? candidate->tight : candidate;
+    const gckpti_candidate *candidate = &s->level[k],
+                           *tight = candidate->tight ? candidate->tight : candidate;
     const size_t most = (size_t)(candidate->limit - s->bound->padding);
-    return (candidate->length && candidate->arena <= most) || (tight->length && tight->arena <= most);
+    return (candidate->length && candidate->arena <= most) ||
+           (tight->length && tight->arena <= most);
 }
 
 /* Considers seeds of some rungs, k and those below; of k alone: those that its limit has room for
@@ -170,11 +176,12 @@ static void gckpti_consider_cuts(gckpti_search *s, int index, size_t most)
     const int64_t absent = gckpti_absent_bytes(s->p, point->backward_index);
     const int64_t space = limit - point->base + absent;
     if (!s->tried[index] && all->n > 0)
-        s->tried[index] =
-            (gckpti_tried *)gckpti_scratch_alloc(&s->scratch, (size_t)all->n, sizeof *s->tried[index]);
+        s->tried[index] = (gckpti_tried *)gckpti_scratch_alloc(&s->scratch, (size_t)all->n,
+                                                               sizeof *s->tried[index]);
     gckpti_tried *known = s->tried[index];
     for (int e = gckpti_cut_within(all, space); known && e >= 0 && gckpti_is_ok(s); e--) {
-        if (s->winner.length && !s->minimise_bytes && !s->late && gckpti_cut_cost(point, e) >= s->winner.overhead)
+        if (s->winner.length && !s->minimise_bytes && !s->late &&
+            gckpti_cut_cost(point, e) >= s->winner.overhead)
             break;
         if (known[e].arena > most || known[e].peak > limit)
             continue;

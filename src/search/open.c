@@ -1,4 +1,4 @@
-#include "search/own.h"
+#include "search/internal.h"
 #include "base/base.h"
 
 #ifndef GCKPT_NO_SEARCH
@@ -6,12 +6,9 @@
 /* Ways to search: a price of copies; and how many eighths of what could be copied there and back
  * while each op runs once may be offloaded, or 0: no limit but the request's. With a limit, where
  * many values are alike, some are offloaded and some computed again. */
-static const signed char gckpti_strategies[][2] = { { GCKPTI_FULL_COPY_COST, 0 },
-                                                     { 1, 0 },
-                                                     { 0, 0 },
-                                                     { 0, 4 },
-                                                     { 0, 3 },
-                                                     { 0, 2 } };
+static const signed char gckpti_strategies[][2] = {
+    { GCKPTI_FULL_COPY_COST, 0 }, { 1, 0 }, { 0, 0 }, { 0, 4 }, { 0, 3 }, { 0, 2 }
+};
 
 GCKPTI_FN int gckpti_count_strategies(const gckpti_planner *p)
 {
@@ -26,7 +23,8 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
     memset(s, 0, sizeof *s);
     s->p = p;
     p->copy_cost = copy_cost;
-    p->host_limit = offload && offload < (uint64_t)(p->max_host_limit >> 7) ? (int64_t)offload << 7 : p->max_host_limit;
+    p->host_limit = offload && offload < (uint64_t)(p->max_host_limit >> 7) ? (int64_t)offload << 7
+                                                                            : p->max_host_limit;
     s->scratch = gckpti_scratch_new(p->memory, &p->failed);
     s->excluded = -1;
     s->started = -1;
@@ -34,7 +32,8 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
         s->late = s->late || p->needed_by[u] > 0;
     s->tiny = p->nodes <= GCKPTI_TINY_N;
     s->margin = s->tiny ? 0 : p->least_cost / 1000;
-    gckpt_result result = p->store_all_peak > 0 ? GCKPT_OK : gckpti_lower_mode(p, GCKPT_STORE_ALL, 0);
+    gckpt_result result =
+        p->store_all_peak > 0 ? GCKPT_OK : gckpti_lower_mode(p, GCKPT_STORE_ALL, 0);
     if (p->store_all_peak > GCKPTI_SEARCH_LIMIT && p->store_all_peak <= (double)GCKPTI_ARENA_MAX)
         return gckpti_error(p->g, GCKPT_E_MEMORY,
                             "plan: %g bytes without recomputing are too many to search below; "
@@ -50,7 +49,8 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
     gckpti_open_bounds(p);
     if (!p->failed) {
         s->bound = &p->bound[GCKPTI_FULL_COPY_COST - copy_cost];
-        gckpti_build_levels(s, gckpti_try_actions(s, s->upper_cut)); /* which has nothing to do again */
+        gckpti_build_levels(
+            s, gckpti_try_actions(s, s->upper_cut)); /* which has nothing to do again */
     }
     if (!p->failed)
         gckpti_candidate_update(s, &s->level[0]);

@@ -1,4 +1,4 @@
-#include "search/own.h"
+#include "search/internal.h"
 #include "base/base.h"
 
 #ifndef GCKPT_NO_SEARCH

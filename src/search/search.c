@@ -1,4 +1,4 @@
-#include "search/own.h"
+#include "search/internal.h"
 #include "base/base.h"
 #include "num/num.h"
 
@@ -149,7 +149,8 @@ GCKPTI_FN int gckpti_begin_scan(gckpti_search *s, int64_t limit)
  * before is from before the backwards, as gckpti_apply_policy sees it. */
 GCKPTI_FN int gckpti_must_recompute(const gckpti_search *s, int node, int x)
 {
-    return s->p->node[node].must_recompute && x >= s->first_backward && s->state[node].start < s->firsts_end;
+    return s->p->node[node].must_recompute && x >= s->first_backward &&
+           s->state[node].start < s->firsts_end;
 }
 
 /* ---- the present schedule, s->now; answers that keep one, and make it better ---- */
@@ -189,10 +190,11 @@ GCKPTI_FN void gckpti_reapply_policy(gckpti_search *s)
 
 /* Keeps a schedule, which is not laid out yet, in place of what the answer has. */
 GCKPTI_FN void gckpti_candidate_store(gckpti_search *s, gckpti_candidate *candidate,
-                                   const gckpti_schedule *schedule)
+                                      const gckpti_schedule *schedule)
 {
     candidate->spans = gckpti_to_spans(schedule->entry, schedule->length, NULL);
-    if (!gckpti_reserve(&s->scratch, &candidate->span, (size_t)candidate->spans, sizeof *candidate->span))
+    if (!gckpti_reserve(&s->scratch, &candidate->span, (size_t)candidate->spans,
+                        sizeof *candidate->span))
         return;
     gckpti_to_spans(schedule->entry, schedule->length, candidate->span);
     candidate->length = schedule->length;
@@ -216,7 +218,8 @@ GCKPTI_FN int gckpti_candidate_load(gckpti_search *s, const gckpti_candidate *ca
 }
 
 /* Appends an empty answer to *answers, where those there may move to. NULL: no memory. */
-GCKPTI_FN gckpti_candidate *gckpti_candidate_new(gckpti_search *s, gckpti_candidate **list, int *count)
+GCKPTI_FN gckpti_candidate *gckpti_candidate_new(gckpti_search *s, gckpti_candidate **list,
+                                                 int *count)
 {
     if (!gckpti_reserve(&s->scratch, list, (size_t)*count + 1, sizeof **list))
         return NULL;
@@ -254,15 +257,16 @@ static int gckpti_span_before(const gckpti_span *a, const gckpti_span *b)
  * (number by number: as bytes the order would depend on the machine). */
 GCKPTI_FN int gckpti_candidate_before(const void *first, const void *second, const void *context)
 {
-    const gckpti_candidate *a = (const gckpti_candidate *)first, *b = (const gckpti_candidate *)second;
+    const gckpti_candidate *a = (const gckpti_candidate *)first,
+                           *b = (const gckpti_candidate *)second;
     int x = 0, k = 0;
     (void)context;
     while (a->length == b->length && x < a->length && a->span[k].first == b->span[k].first &&
            a->span[k].count == b->span[k].count)
         x += a->span[k++].count;
-    return a->arena != b->arena     ? a->arena < b->arena
-           : a->overhead != b->overhead   ? a->overhead < b->overhead
-           : a->length != b->length ? a->length < b->length
+    return a->arena != b->arena         ? a->arena < b->arena
+           : a->overhead != b->overhead ? a->overhead < b->overhead
+           : a->length != b->length     ? a->length < b->length
                                     : x < a->length && gckpti_span_before(a->span + k, b->span + k);
 }
 

@@ -54,27 +54,28 @@ typedef struct {
 } gckpti_cut_table;
 
 typedef struct {
-    int backward_index;           /* its backward */
-    int64_t base; /* bytes of them and of the workspace, then */
+    int backward_index; /* its backward */
+    int64_t base;       /* bytes of them and of the workspace, then */
     gckpti_cut_node *node;
     gckpti_cut_table table[GCKPTI_TABLES]; /* found when asked for (gckpti_cuts) */
-    unsigned computed;                        /* bits of those that were */
+    unsigned computed;                     /* bits of those that were */
 } gckpti_cut_point;
 
 typedef struct gckpti_bound {
     const gckpti_planner *p;
     gckpti_scratch *scratch;
     gckpti_cut_point point[GCKPTI_POINTS];
-    size_t capacity;          /* of a pool */
-    int points, hulls_only;  /* hulls: lists have their hulls' cuts; */
-    int copy_cost;            /* of copies (gckpti_scaled_cost); */
-    int shift;            /* and they count for 2^-cheap of that */
-    int64_t min_bytes;        /* bytes that no schedule can do without */
+    size_t capacity;        /* of a pool */
+    int points, hulls_only; /* hulls: lists have their hulls' cuts; */
+    int copy_cost;          /* of copies (gckpti_scaled_cost); */
+    int shift;              /* and they count for 2^-cheap of that */
+    int64_t min_bytes;      /* bytes that no schedule can do without */
     int64_t padding;        /* by which live sizes, rounded up, may exceed an arena */
-    uint64_t base_cost;        /* of a step that computes nothing twice */
-    gckpti_cut *pool[3]; /* cuts in front of a unit, behind it, and of a merge */
-    unsigned char *action; /* of the cut that was asked for last: GCKPTI_CUT_RECOMPUTE, GCKPTI_CUT_OFFLOAD or 0 */
-    int64_t examined;        /* cuts looked at */
+    uint64_t base_cost;     /* of a step that computes nothing twice */
+    gckpti_cut *pool[3];    /* cuts in front of a unit, behind it, and of a merge */
+    unsigned char *
+        action; /* of the cut that was asked for last: GCKPTI_CUT_RECOMPUTE, GCKPTI_CUT_OFFLOAD or 0 */
+    int64_t examined; /* cuts looked at */
 } gckpti_bound;
 
 /* The work that no schedule within `limit` live bytes can do without repeating: by hulls, and by
@@ -102,14 +103,15 @@ typedef struct gckpti_candidate {
     gckpti_span *span; /* so many, its items */
     int spans, length;
     int64_t limit, peak;
-    uint64_t overhead, bound;       /* bound: proven for the limit */
+    uint64_t overhead, bound;    /* bound: proven for the limit */
     size_t arena;                /* 0 until it is laid out; then */
-    uint64_t recompute_cost, transfer_cost;       /* of what is computed again; of copies */
+    uint64_t recompute_cost, transfer_cost; /* of what is computed again; of copies */
     uint64_t time;               /* where it is laid out: all of it, above what repeats nothing */
     int state, dominated;        /* of a rung; of a seed: another is as good in bytes and work; */
-    int dense;                 /* or it lies near others, and is looked at as it is */
+    int dense;                   /* or it lies near others, and is looked at as it is */
     struct gckpti_candidate *tight; /* of a rung whose arena exceeds its limit: one that may not */
-    struct gckpti_candidate *hidden; /* the same with reloads ahead and holds (gckpti_hide_copies) */
+    struct gckpti_candidate
+        *hidden; /* the same with reloads ahead and holds (gckpti_hide_copies) */
 } gckpti_candidate;
 
 /* What was found of a cut's schedule; 0: nothing yet. */
@@ -124,7 +126,7 @@ typedef struct {
 typedef struct {
     uint64_t key; /* the least is tried first */
     int node, start, from, to;
-    int first, count;     /* its closure: s->set[set..]. Or what goes with the repeated forward */
+    int first, count;   /* its closure: s->set[set..]. Or what goes with the repeated forward */
     int truncated;      /* the closure would have been larger */
     uint64_t cost;      /* of that */
     int64_t penalty;    /* excess that keeping its inputs adds */
@@ -150,24 +152,24 @@ typedef struct {
     gckpti_bound *bound;
     int64_t grain;   /* common divisor of all sizes */
     int late;        /* some forwards come late: a cut may then repeat less than it says */
-    int tiny;       /* a small graph: whatever was found counts for every budget */
+    int tiny;        /* a small graph: whatever was found counts for every budget */
     uint64_t margin; /* so little above the bound is good enough */
     /* a pass over the present schedule (gckpti_begin_scan, gckpti_scan_entry) */
     gckpti_schedule now, next;
-    gckpti_node_state *state;   /* the planner's */
+    gckpti_node_state *state; /* the planner's */
     int first_backward;  /* its position; */
-    int firsts_end;          /* behind the last forward before it that is no repeated one */
+    int firsts_end;      /* behind the last forward before it that is no repeated one */
     int64_t *excess_sum; /* bytes over the limit before a position */
     int *excess_count;   /* positions with excess before it */
     /* moves of squeeze or of polish */
     gckpti_move *move, *sorted;
     int moves;
-    int *pool, pooled;       /* of moves: closures; or what goes too */
+    int *pool, pooled;    /* of moves: closures; or what goes too */
     int *chosen;          /* of them */
     gckpti_keyed *key;    /* to sort with */
     gckpti_keyed *insert; /* key: position << 32 | unit */
     int64_t stamp;        /* closures so far */
-    int excluded;           /* a unit whose gaps stay open; -1: none */
+    int excluded;         /* a unit whose gaps stay open; -1: none */
     gckpti_leftover left;
     gckpti_slack_tree slack;
     uint64_t *saving; /* by position of a repeated forward: work that goes with it */
@@ -177,12 +179,12 @@ typedef struct {
     unsigned char *lower_cut, *upper_cut; /* what the two cuts around a limit compute again */
     /* how much was done: gckpti_is_exhausted */
     int64_t evaluated, examined; /* counted so far */
-    int64_t started;       /* when one attempt of several began, or -1 */
+    int64_t started;             /* when one attempt of several began, or -1 */
     int incomplete;        /* a closure that was used was truncated, or the search ended early */
     /* the choice for a budget */
     gckpti_candidate winner, trial;
-    gckpti_tried *tried[GCKPTI_POINTS]; /* by cut of an instant */
-    unsigned decider_bits;                    /* bits of instants that decide for some budget */
+    gckpti_tried *tried[GCKPTI_POINTS];   /* by cut of an instant */
+    unsigned decider_bits;                /* bits of instants that decide for some budget */
     gckpt_result result;                  /* of what was laid: GCKPT_OK, or the first error */
     int minimise_bytes; /* gckpti_find_min_budget: fewer bytes are better, whatever the work */
 } gckpti_search;
@@ -213,7 +215,9 @@ GCKPTI_FN int gckpti_count_strategies(const gckpti_planner *p);
 GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least);
 enum { GCKPTI_HAS_SEARCH = 1 };
 #else
-enum { GCKPTI_HAS_SEARCH = 0 }; /* AUTO is store-all; nothing is proven but what every schedule has */
+enum {
+    GCKPTI_HAS_SEARCH = 0
+}; /* AUTO is store-all; nothing is proven but what every schedule has */
 static inline void gckpti_open_bounds(gckpti_planner *p) { (void)p; }
 
 static inline uint64_t gckpti_proven_cost(const gckpti_planner *p, size_t arena)

@@ -1,4 +1,4 @@
-#include "search/own.h"
+#include "search/internal.h"
 #include "base/base.h"
 #include "num/num.h"
 #include "graph/graph.h"
@@ -43,9 +43,10 @@ static int gckpti_is_border(const gckpti_chain *c, int kind, int u, int64_t wide
             segment[k] = g->segments[segment[k]].parent;
     }
     return kind == GCKPTI_AT_UNITS ||
-           (kind == GCKPTI_AT_SEGMENTS ? segment[0] != segment[1]
-                                      : c->livein[u] <= widest && c->livein[u] < c->livein[u - 1] &&
-                                            c->livein[u] <= c->livein[u + 1]);
+           (kind == GCKPTI_AT_SEGMENTS
+                ? segment[0] != segment[1]
+                : c->livein[u] <= widest && c->livein[u] < c->livein[u - 1] &&
+                      c->livein[u] <= c->livein[u + 1]);
 }
 
 /* Makes stages of the body; when they are too many, at the cheapest border of each window. */
@@ -93,19 +94,20 @@ static uint64_t gckpti_hash_stage(const gckpti_chain *c, const gckpti_stage *q)
         const gckpti_node *x = &p->node[u];
         const int trains = x->backward_index >= 0;
         const int64_t values[] = { x->out,
-                               x->saved,
-                               x->workspace,
-                               (int64_t)x->cost,
-                               x->inputs,
-                               x->in_place,
-                               x->runs_once,
-                               x->reads_saved,
-                               trains ? x->backward_index - q->backward : -1,
-                               trains ? x->reads : 0,
-                               c->last_reader[u] < q->end };
+                                   x->saved,
+                                   x->workspace,
+                                   (int64_t)x->cost,
+                                   x->inputs,
+                                   x->in_place,
+                                   x->runs_once,
+                                   x->reads_saved,
+                                   trains ? x->backward_index - q->backward : -1,
+                                   trains ? x->reads : 0,
+                                   c->last_reader[u] < q->end };
         for (size_t k = 0; k < sizeof values / sizeof *values; k++)
             hash = gckpti_fnv_number(hash, (uint64_t)values[k]);
-        for (int backward = 0, count; backward < 1 + trains; backward++) /* links: to places in it, or out of it */
+        for (int backward = 0, count; backward < 1 + trains;
+             backward++) /* links: to places in it, or out of it */
             for (const int *v = gckpti_entry_reads(p, backward ? ~u : u, &count); count-- > 0; v++)
                 hash = gckpti_fnv_number(hash, (uint64_t)(*v < q->first ? -1 : *v - q->first));
     }

@@ -1,4 +1,4 @@
-#include "store/own.h"
+#include "store/internal.h"
 #include "num/num.h"
 
 /* ---- shares of ranks ---- */
@@ -16,8 +16,8 @@ GCKPTI_FN gckpti_shard_range gckpti_shard_of(int64_t elements, int rank, int ran
     return shard;
 }
 
-GCKPTI_FN gckpti_shard_range gckpti_shard_from(int64_t elements, int rank, int ranks, gckpt_shard shard,
-                                     gckpt_shard min_level)
+GCKPTI_FN gckpti_shard_range gckpti_shard_from(int64_t elements, int rank, int ranks,
+                                               gckpt_shard shard, gckpt_shard min_level)
 {
     const gckpti_shard_range full = { 0, elements, elements, elements };
     if (!GCKPTI_HAS_SHARDS || shard < min_level || elements <= GCKPT_UPDATE_BLOCK)
@@ -25,18 +25,19 @@ GCKPTI_FN gckpti_shard_range gckpti_shard_from(int64_t elements, int rank, int r
     return gckpti_shard_of(elements, rank, ranks);
 }
 
-GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckpti_param *q, int slot)
+GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckpti_param *q,
+                                                int slot)
 {
     const int full = slot < 0 && (q->external || q->p.storage != GCKPT_STORAGE_F32);
     return gckpti_shard_from(q->p.elements, s->rank, s->ranks, full ? GCKPT_SHARD_NONE : s->shard,
-                         slot < 0 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE);
+                             slot < 0 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE);
 }
 
 /* ---- the arrays of a parameter: values, however they are stored, and state ---- */
 GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage)
 {
     return (unsigned)storage <= GCKPT_STORAGE_I4 ? gckpti_storages[storage].name
-                                                : "not a gckpt_storage";
+                                                 : "not a gckpt_storage";
 }
 
 GCKPTI_FN int gckpti_can_store(gckpt_storage storage, const gckpt_shape *shape)
@@ -200,7 +201,8 @@ GCKPTI_FN void gckpti_dequantise(const gckpt_dequantisation *u, int64_t at, int6
 GCKPTI_FN gckpt_dequantisation gckpti_quant_from(const gckpt_dequantisation *u, int64_t at)
 {
     gckpt_dequantisation rest = *u;
-    rest.quantised = (const unsigned char *)u->quantised + gckpti_storage_bytes((int)u->storage, at);
+    rest.quantised =
+        (const unsigned char *)u->quantised + gckpti_storage_bytes((int)u->storage, at);
     rest.scales = u->scales ? u->scales + at / u->row : NULL;
     rest.n -= at;
     return rest;
@@ -209,9 +211,8 @@ GCKPTI_FN gckpt_dequantisation gckpti_quant_from(const gckpt_dequantisation *u, 
 GCKPTI_FN gckpt_dequantisation gckpti_param_quant(const gckpti_param *q)
 {
     const gckpt_parameter *p = &q->p;
-    gckpt_dequantisation u = {
-        p->storage, p->quantised, p->scales, gckpti_row_length(p), p->elements, NULL
-    };
+    gckpt_dequantisation u = { p->storage,           p->quantised, p->scales,
+                               gckpti_row_length(p), p->elements,  NULL };
     return u;
 }
 

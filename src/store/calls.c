@@ -1,4 +1,4 @@
-#include "store/own.h"
+#include "store/internal.h"
 #include "num/num.h"
 
 GCKPTI_COLD_BEGIN
@@ -100,8 +100,8 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
 
 /* A parameter whose values are the program's. */
 GCKPTI_FN gckpt_result gckpti_add_external(gckpt_store *store, const char *name,
-                                       const gckpt_shape *shape, const void *values, int writable,
-                                       gckpti_param **q)
+                                           const gckpt_shape *shape, const void *values,
+                                           int writable, gckpti_param **q)
 {
     if (!store || !name || !values)
         return gckpti_error(store, GCKPT_E_ARG,

@@ -1,4 +1,4 @@
-#include "store/own.h"
+#include "store/internal.h"
 
 GCKPTI_COLD_BEGIN
 
@@ -89,7 +89,7 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
     if (!*key || !gckpti_is_utf8(key))
         return gckpti_error(store, GCKPT_E_ARG, "note: the key is %s",
                             *key ? "not UTF-8" : "empty");
-    const char *problem = gckpti_is_reserved_note(key)         ? "files mean something else by this; "
+    const char *problem = gckpti_is_reserved_note(key)      ? "files mean something else by this; "
                                                               "choose another"
                           : value && !gckpti_is_utf8(value) ? "the value is not UTF-8"
                                                             : NULL;

@@ -1,4 +1,4 @@
-#include "store/own.h"
+#include "store/internal.h"
 #include "num/num.h"
 
 GCKPTI_COLD_BEGIN
@@ -185,7 +185,8 @@ GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exporte
         return gckpti_error(s, GCKPT_E_ARG,
                             "bind: printed weights are for an empty store of one rank; bind them "
                             "before anything else");
-    while (exported < all + n && gckpti_param_new(s, exported->name, &exported->shape, exported->frozen, none))
+    while (exported < all + n &&
+           gckpti_param_new(s, exported->name, &exported->shape, exported->frozen, none))
         exported++; /* all, so that the list grows no more when values come to lie behind it */
     gckpt_result result = gckpti_ok(s);
     if (exported < all + n)

@@ -17,16 +17,17 @@
 typedef struct {
     /* what gckpt_store_get shows; p.name is owned; p.values and p.packed NULL: not made */
     gckpt_parameter p;
-    unsigned char *new_block; /* in gckpt_store_quantise: memory for what will stand in their place, */
-    unsigned char new_storage; /* stored as this */
+    unsigned char
+        *new_block; /* in gckpt_store_quantise: memory for what will stand in their place, */
+    unsigned char new_storage;  /* stored as this */
     unsigned char convolution;  /* one reads it: its axes have an order that files may not have */
-    unsigned char axes_unknown;       /* a file filled it that does not say which order it has */
+    unsigned char axes_unknown; /* a file filled it that does not say which order it has */
     unsigned char assigned;     /* its values were loaded, set or trained: they are not initial */
-    int bucket; /* newest of the names whose hash modulo the capacity is this place; -1: none */
-    int hash_next;  /* the next older one of the list that this name is in; -1: none */
+    int bucket;    /* newest of the names whose hash modulo the capacity is this place; -1: none */
+    int hash_next; /* the next older one of the list that this name is in; -1: none */
     unsigned char external;  /* values belong to the user */
     unsigned char locked;    /* external and not writable: stays frozen */
-    unsigned char uninitialised;       /* values have memory, but what stands there are not yet they */
+    unsigned char uninitialised; /* values have memory, but what stands there are not yet they */
     unsigned char optimiser; /* whose state: gckpt_optimiser + 1; 0: nobody's yet, or not known */
     gckpt_init init;         /* what values that are not made will be */
 #ifndef GCKPT_NO_BF16
@@ -55,8 +56,8 @@ typedef struct gckpti_binding {
 typedef struct gckpti_operand {
     const float *f32;
     const uint16_t *bf16;          /* one of the two, */
-    int64_t stride, k_stride, batch_stride;       /* to the next row of c (column for b), link, matrix */
-    const gckpt_dequantisation *quant; /* or this, of one matrix */
+    int64_t stride, k_stride, batch_stride; /* to the next row of c (column for b), link, matrix */
+    const gckpt_dequantisation *quant;      /* or this, of one matrix */
 } gckpti_operand;
 
 /* c(i,j) = chain over p of a(i,p) b(p,j), p ascending; of a batch, for each matrix. A chain starts
@@ -68,7 +69,8 @@ typedef struct gckpti_product {
     int64_t batch, m, n, k;
     gckpti_operand a, b; /* fast where one stride of each is 1 */
     const float *initial;
-    int64_t initial_stride; /* but 0: of one matrix; and c_row but n: the fast kernels' in f32 only */
+    int64_t
+        initial_stride; /* but 0: of one matrix; and c_row but n: the fast kernels' in f32 only */
     int accumulate;
     float *c;
     uint16_t *c_bf16; /* one of the two */
@@ -77,7 +79,10 @@ typedef struct gckpti_product {
     int64_t k_period, k_offset;
 } gckpti_product;
 
-static inline int gckpti_has_quant(const gckpti_operand *x) { return GCKPTI_WITH_QUANT && x->quant; }
+static inline int gckpti_has_quant(const gckpti_operand *x)
+{
+    return GCKPTI_WITH_QUANT && x->quant;
+}
 
 /* The parameter that an op reads as it is stored; NULL: there is none. */
 static inline const gckpt_dequantisation *gckpti_call_quant(const gckpt_call *call)
@@ -89,7 +94,8 @@ struct gckpt_store {
     gckpti_object object;
     gckpti_allocator memory;
     uint64_t seed, step;
-    uint64_t quantise_count; /* calls of gckpt_store_quantise, which moves values and takes state away */
+    uint64_t
+        quantise_count; /* calls of gckpt_store_quantise, which moves values and takes state away */
     gckpti_param *params;
     size_t count, capacity;
     size_t elements;        /* of all values but external ones, however they are stored */
@@ -120,12 +126,13 @@ typedef struct {
 GCKPTI_FN gckpti_shard_range gckpti_shard_of(int64_t elements, int rank, int ranks);
 
 /* Of an array that is cut from the shard `least` on: what is no longer than a block is whole. */
-GCKPTI_FN gckpti_shard_range gckpti_shard_from(int64_t elements, int rank, int ranks, gckpt_shard shard,
-                                     gckpt_shard min_level);
+GCKPTI_FN gckpti_shard_range gckpti_shard_from(int64_t elements, int rank, int ranks,
+                                               gckpt_shard shard, gckpt_shard min_level);
 
 /* Of a parameter's values (slot below 0), of each of its states. Neither values that are the
  * program's nor packed ones are cut; an update is cut as states are. */
-GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckpti_param *q, int slot);
+GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckpti_param *q,
+                                                int slot);
 static inline int gckpti_is_sharded(gckpti_shard_range shard)
 {
     return GCKPTI_HAS_SHARDS && shard.capacity < shard.total;
@@ -276,7 +283,7 @@ GCKPTI_FN gckpt_dequantisation gckpti_param_quant(const gckpti_param *q);
 /* The floats that n values from element `at` on stand for. */
 GCKPTI_FN void gckpti_dequantise_at(const gckpti_param *q, int64_t at, int64_t n, float *x);
 
-/* ---- store/pack.c ---- */
+/* ---- store/quant.c ---- */
 /* Whether values of this gckpt_storage are packed; whether there may be such. */
 static inline int gckpti_is_quantised(int storage)
 {

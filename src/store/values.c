@@ -1,11 +1,12 @@
-#include "store/own.h"
+#include "store/internal.h"
 #include "num/num.h"
 
 /* ---- where the newest copy of a parameter is ---- */
 static gckpti_mirror *gckpti_mirror_of(const gckpt_store *s, const gckpti_param *q)
 {
     size_t i = (size_t)(q - s->params);
-    return GCKPTI_HAS_MIRRORS && i < s->mirror_count && s->mirrors[i].backend ? &s->mirrors[i] : NULL;
+    return GCKPTI_HAS_MIRRORS && i < s->mirror_count && s->mirrors[i].backend ? &s->mirrors[i]
+                                                                              : NULL;
 }
 
 GCKPTI_FN void gckpti_mark_changed(const gckpt_store *s, gckpti_param *q, int newest)
@@ -73,7 +74,8 @@ GCKPTI_FN int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gck
 GCKPTI_FN int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_backend *b)
 {
     if (b && s->mirror_count < s->count) {
-        size_t old_bytes = s->mirror_count * sizeof *s->mirrors, bytes = s->count * sizeof *s->mirrors;
+        size_t old_bytes = s->mirror_count * sizeof *s->mirrors,
+               bytes = s->count * sizeof *s->mirrors;
         void *more = gckpti_resize(&s->memory, s->mirrors, old_bytes, bytes);
         if (!more)
             return 0;
@@ -131,7 +133,8 @@ static void gckpti_init_values(const gckpt_store *s, const gckpti_param *q, gckp
         d->out[i] = constant;
     if (random && init_fn)
         init_fn(d);
-    for (int64_t i = -(d->at & 1); i < d->n && random && !init_fn; i += 2) { /* pairs, or half a one */
+    for (int64_t i = -(d->at & 1); i < d->n && random && !init_fn;
+         i += 2) { /* pairs, or half a one */
         float normal[2] = { 0, 0 };
         uint32_t word[4];
         gckpti_philox(d->random.key, (uint64_t)(d->at + i) / 2, 0, 0, word);
@@ -165,8 +168,7 @@ GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param
         return q->p.values + at;
     *n = gckpti_min(*n, GCKPTI_CHUNK);
     if (on_device)
-        m->backend->copy_out(m->backend->context, buf, m->array[0] + at,
-                             (size_t)*n * sizeof *buf);
+        m->backend->copy_out(m->backend->context, buf, m->array[0] + at, (size_t)*n * sizeof *buf);
     else
         gckpti_dequantise_at(q, at, *n, buf);
     return buf;

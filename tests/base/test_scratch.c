@@ -1,5 +1,5 @@
 /* test_scratch.c - each place of src/ that takes scratch memory has none, at its first time and at
- * its last (TRIES=all: at four between, too): plans of every mode, frontiers, plans that are read,
+ * its last (ITERATIONS=all: at four between, too): plans of every mode, frontiers, plans that are read,
  * gckpt_fit and the graphs themselves, of random nets and of deep ones. Each time E_MEMORY, nothing
  * leaked, and asked again the same as before. A heap that fails (test_alloc.c) meets few of these
  * places, since scratch is taken a large piece at a time.
@@ -7,7 +7,7 @@
 #define PLAN_CHECK_OFF "plans are those of other tests, again and again"
 #include "base/base.h"
 #include "graph/graph.h"
-#include "base/host.h"
+#include "base/test_hooks.h"
 
 #include "net.h"
 

@@ -12,7 +12,7 @@
 #include <time.h>
 
 #define PLAN_CHECK_OFF "plans are timed"
-#include "search/made.h"
+#include "search/synthetic.h"
 
 enum { NETS = 9, GRAPHS = 500, BUDGET_PARTS = 12, LINES = 8192 };
 

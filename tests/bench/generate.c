@@ -31,7 +31,8 @@ static const char *const storages[] = { "f32", "bf16", "f16", "int8", "int4", "a
 enum { STORAGES = 5 };
 static const options_desc rows[] = {
     { "only", OPTIONS_CHOICE, &o.only, "all", 0, 0, storages, "how weights are stored" },
-    { "model", OPTIONS_TEXT, &o.model, NULL, 0, 0, NULL, "a folder, or a GGUF file; not given: GPT-2 124M, all constants" },
+    { "model", OPTIONS_TEXT, &o.model, NULL, 0, 0, NULL,
+      "a folder, or a GGUF file; not given: GPT-2 124M, all constants" },
     { "threads", OPTIONS_INT, &o.threads, "0", 0, 1024, NULL, "0: all" },
     { "tokens", OPTIONS_INT, &o.tokens, "24", 1, 512, NULL, "that are generated" },
     { "prompt", OPTIONS_INT, &o.prompt, "257", 2, 512, NULL, "tokens of the prompt" },

@@ -110,7 +110,7 @@ struct Cost {
     double bytes, flops, rate, on_its_way; /* of a thread, in bytes */
     double least;                          /* seconds, whatever else */
     double more;                           /* after it */
-    double idle;                           /* flops take so many times as long, as not all processors have as many tiles */
+    double idle; /* flops take so many times as long, as not all processors have as many tiles */
 };
 
 Cost cost_of(const tally::Launch &l, const std::string &name)
@@ -123,14 +123,17 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
         double m = p.m, n = p.n, k = p.k;
         c.flops = 2 * m * n * k;
         c.bytes = 2 * (m * k + n * k) + (parts ? 0 : m * n * (p.c.bf16 ? 2 : 4) * (1 + p.accumulate));
-        c.rate *= name.find("<128") != std::string::npos ? std::min(1.0, 416 / of_large) : std::min(0.8, 104 / of_small);
+        c.rate *=
+            name.find("<128") != std::string::npos ? std::min(1.0, 416 / of_large) : std::min(0.8, 104 / of_small);
         double each = (double)l.grid.x / tally::PROCESSORS;
         c.idle = std::ceil(each) / each;
         c.on_its_way = 3 * 2 * 2 * 32; /* three stages of a thread's eight copies */
         c.more = 2 * m * n * ((p.fusion.op > fast::GELU) + (p.fusion.op && p.fusion.out != p.c.bf16)) / 3.35e12;
     } else if (is("mma_attention")) {
         auto p = std::get<0>(*std::any_cast<std::tuple<fast::MmaAttention>>(&l.arguments));
-        double rows = (double)l.grid.x / (p.heads * ((p.t + 63) / 64)) * p.t, products = is("mma_attention_forward") ? 2 : is("mma_attention_dq") ? 3 : 4;
+        double rows = (double)l.grid.x / (p.heads * ((p.t + 63) / 64)) * p.t, products = is("mma_attention_forward") ? 2
+                                                                                         : is("mma_attention_dq")    ? 3
+                                                                                                                  : 4;
         c.flops = products * 2 * rows * p.s * p.c / 2; /* causal */
         c.bytes = (products + 2) * 2 * rows * p.c;
         c.rate *= 0.5;
@@ -172,7 +175,8 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
         c.bytes = (l.element - 4) * 2 * (double)std::get<3>(p) * atoi(name.c_str() + strlen("rotary_kernel<"));
     } else if (is("packs_kernel<8, Mask>")) {
         auto p = tally::of(l, vecs_kernel<8, DropoutMask>);
-        c.bytes = (tally::Width<Values>::of(std::get<0>(p).x) + tally::Width<Results>::of(std::get<0>(p).y)) * l.elements;
+        c.bytes =
+            (tally::Width<Values>::of(std::get<0>(p).x) + tally::Width<Results>::of(std::get<0>(p).y)) * l.elements;
     } else if (is("packs_kernel<8, Rows>")) {
         c.bytes = 6 * l.elements;
     } else if (is("packs_kernel<8, Repeated>")) {
@@ -322,8 +326,8 @@ gckpt_tensor *gru(gckpt_tensor *tokens)
 {
     gckpt_tensor *x = gckpt_embed(weight(gckpt_shape2(10000, 256)), tokens);
     for (int layer = 0; layer < 2; layer++)
-        x = gckpt_gru(x, weight(gckpt_shape2(x->shape.d[2], 3 * 512)), weight(gckpt_shape1(3 * 512)), weight(gckpt_shape2(512, 3 * 512)),
-                      weight(gckpt_shape1(3 * 512)), NULL);
+        x = gckpt_gru(x, weight(gckpt_shape2(x->shape.d[2], 3 * 512)), weight(gckpt_shape1(3 * 512)),
+                      weight(gckpt_shape2(512, 3 * 512)), weight(gckpt_shape1(3 * 512)), NULL);
     return gckpt_linear(gckpt_max(x, 1), weight(gckpt_shape2(512, 1000)), NULL);
 }
 
@@ -341,14 +345,16 @@ void watched_update(const gckpt_call *call, const gckpt_update_pass *pass)
 }
 
 /* A step of two micro-batches: what is counted of it, as a row of a table. False: the host is in it. */
-bool count_of(const char *name, gckpt_tensor *(*build)(gckpt_tensor *), gckpt_type type, gckpt_shape shape, gckpt_precision precision)
+bool count_of(const char *name, gckpt_tensor *(*build)(gckpt_tensor *), gckpt_type type, gckpt_shape shape,
+              gckpt_precision precision)
 {
     gckpt_backend watched = *device;
     watched.copy_out = watched_out, watched.update = watched_update;
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = graph = gckpt_graph_new(s, NULL);
     named = 0;
-    gckpt_tensor *in = gckpt_input(g, "x", type, shape), *to = gckpt_input(g, "to", GCKPT_I32, gckpt_shape1(shape.d[0]));
+    gckpt_tensor *in = gckpt_input(g, "x", type, shape),
+                 *to = gckpt_input(g, "to", GCKPT_I32, gckpt_shape1(shape.d[0]));
     gckpt_term term = { gckpt_cross_entropy(build(in), to), 1, 0 };
     const int64_t rows = 2 * shape.d[0];
     gckpt_plan_desc d = {};
@@ -374,7 +380,8 @@ bool count_of(const char *name, gckpt_tensor *(*build)(gckpt_tensor *), gckpt_ty
     gckpt_parameter q;
     for (int i = 0; i < gckpt_store_count(s); i++)
         parameters += gckpt_store_peek(s, i, &q) == GCKPT_OK && q.name[0] == 'w' ? q.elements : 0;
-    printf("| %s | %lld | %zu | %ld | %ld |\n", name, (long long)parameters, tally::launches.size(), within, outs - within);
+    printf("| %s | %lld | %zu | %ld | %ld |\n", name, (long long)parameters, tally::launches.size(), within,
+           outs - within);
     gckpt_exec_free(e);
     gckpt_plan_free(p);
     gckpt_graph_free(g);
@@ -384,12 +391,15 @@ bool count_of(const char *name, gckpt_tensor *(*build)(gckpt_tensor *), gckpt_ty
 
 int count_others()
 {
-    printf("| a step of two micro-batches | parameters | launches | copies to the host before the last update | after it |\n|---|--:|--:|--:|--:|\n");
+    printf(
+        "| a step of two micro-batches | parameters | launches | copies to the host before the last update | after it |\n|---|--:|--:|--:|--:|\n");
     bool none = true;
     for (int fast = 0; fast < 2; fast++) {
         const gckpt_precision precision = fast ? GCKPT_BF16_FAST : GCKPT_FP32;
-        none &= count_of(fast ? "ResNet-18, bf16 fast" : "ResNet-18, 32 images of 224 x 224", resnet18, GCKPT_U8, gckpt_shape4(32, 224, 224, 3), precision);
-        none &= count_of(fast ? "GRU, bf16 fast" : "GRU of two layers, 64 rows of 128 tokens", gru, GCKPT_I32, gckpt_shape2(64, 128), precision);
+        none &= count_of(fast ? "ResNet-18, bf16 fast" : "ResNet-18, 32 images of 224 x 224", resnet18, GCKPT_U8,
+                         gckpt_shape4(32, 224, 224, 3), precision);
+        none &= count_of(fast ? "GRU, bf16 fast" : "GRU of two layers, 64 rows of 128 tokens", gru, GCKPT_I32,
+                         gckpt_shape2(64, 128), precision);
     }
     return none ? 0 : 1;
 }
@@ -398,13 +408,16 @@ void print(const char *what, const Table &t)
 {
     Row all = {};
     std::vector<std::pair<std::string, Row>> rows(t.begin(), t.end());
-    std::sort(rows.begin(), rows.end(), [](const auto &a, const auto &b) { return a.second.seconds > b.second.seconds; });
+    std::sort(rows.begin(), rows.end(),
+              [](const auto &a, const auto &b) { return a.second.seconds > b.second.seconds; });
     printf("| %s | launches | MB | Gflop | ms (estimated) |\n|---|---|---|---|---|\n", what);
     for (const auto &r : rows) {
         if (std::abs(r.second.count) < 0.5 && std::abs(r.second.seconds) < 5e-6)
             continue;
-        printf("| %s | %.0f | %.0f | %.0f | %.2f |\n", r.first.c_str(), r.second.count, r.second.bytes / 1e6, r.second.flops / 1e9, 1e3 * r.second.seconds);
-        all.count += r.second.count, all.bytes += r.second.bytes, all.flops += r.second.flops, all.seconds += r.second.seconds;
+        printf("| %s | %.0f | %.0f | %.0f | %.2f |\n", r.first.c_str(), r.second.count, r.second.bytes / 1e6,
+               r.second.flops / 1e9, 1e3 * r.second.seconds);
+        all.count += r.second.count, all.bytes += r.second.bytes, all.flops += r.second.flops,
+            all.seconds += r.second.seconds;
     }
     printf("| all | %.0f | %.0f | %.0f | %.2f |\n\n", all.count, all.bytes / 1e6, all.flops / 1e9, 1e3 * all.seconds);
 }
@@ -432,13 +445,15 @@ int main(int argc, char **argv)
     double micro = 0, update = 0;
     for (auto &r : two) {
         Row &a = one[r.first];
-        Row more = { r.second.count - a.count, r.second.bytes - a.bytes, r.second.flops - a.flops, r.second.seconds - a.seconds };
+        Row more = { r.second.count - a.count, r.second.bytes - a.bytes, r.second.flops - a.flops,
+                     r.second.seconds - a.seconds };
         a.count -= more.count, a.bytes -= more.bytes, a.flops -= more.flops, a.seconds -= more.seconds;
         r.second = more;
         micro += more.seconds, update += a.seconds;
     }
     print("a micro-batch", two);
     print("an update, and what only the first micro-batch has", one);
-    printf("%d rows of 1024 tokens, one micro-batch a step: %.1f ms, %.0f tokens/s (estimated)\n", rows, 1e3 * (micro + update), rows * 1024 / (micro + update));
+    printf("%d rows of 1024 tokens, one micro-batch a step: %.1f ms, %.0f tokens/s (estimated)\n", rows,
+           1e3 * (micro + update), rows * 1024 / (micro + update));
     return 0;
 }

@@ -2,7 +2,7 @@
  * Llama 13B at 512 tokens, planned, not run; and the bytes that Llama-3.2-1B's shape needs, by what
  * its weights are stored as. No weight is made.
  *
- *     build/stack            the tables of docs/finetuning.md        (make stack)
+ *     build/stack            the tables of docs/finetuning.md        (make lora-memory)
  */
 #define GRADCKPT_IMPLEMENTATION
 #include "graphs.h"

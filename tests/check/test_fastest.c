@@ -3,7 +3,7 @@
  * counter, or says what the test wants it to. */
 #include "gradckpt.h"
 
-#include "rig.h"
+#include "util.h"
 
 enum { B = 12, T = 5, C = 8, V = 11 };
 

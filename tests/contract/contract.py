@@ -2,7 +2,7 @@
 
 Arrays are float32. What a gradient adds to what is there comes as one of the classes Value, Product, Some, Chain and
 Sums: a sum may store, add, or go on, and the bits depend on which (5a, 5c, 5e, 5f).
-curves.py has exp, log, tanh, erf, sin, cos and pow. Of the library there is only what it says (Program)."""
+unary.py has exp, log, tanh, erf, sin, cos and pow. Of the library there is only what it says (Program)."""
 import subprocess
 import threading
 import numpy as np

@@ -5,7 +5,7 @@
 #include "num/num.h"
 #include "store/store.h"
 #include "ops/ops.h"
-#include "cpu/own.h"
+#include "cpu/internal.h"
 #include "check.h"
 
 #if GCKPTI_HAS_FAST && GCKPTI_AMX

@@ -4,12 +4,12 @@
 #include "num/num.h"
 #include "store/store.h"
 #include "ops/ops.h"
-#include "cpu/own.h"
+#include "cpu/internal.h"
 #include "graph/graph.h"
-#include "plan/own.h"
-#include "edge.h"
-#include "attend.h"
-#include "rig.h"
+#include "plan/internal.h"
+#include "underflow.h"
+#include "attention_block.h"
+#include "util.h"
 #include <math.h>
 
 #if defined(GCKPT_NO_FAST) || defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||               \
@@ -1356,9 +1356,10 @@ static void test_entries(void)
         const int t = lengths[i / 2], vranks = i % 2 ? 4 : 1;
         const uint64_t want = entries_trained(t, vranks, 4, 1, 1);
         for (int k = 0; k < 16; k++)
-            CHECK_MSG(!check_sampled((unsigned)(16 * i + k), 7) || entries_trained(t, vranks, 4 - k % 4, 1 + k / 4 % 2, k / 8) == want,
-                      "entries of %d, %d leaves, %d at once, %d threads, plain %d: other bits", t,
-                      vranks, 4 - k % 4, 1 + k / 4 % 2, k / 8);
+            CHECK_MSG(!check_sampled((unsigned)(16 * i + k), 7) ||
+                          entries_trained(t, vranks, 4 - k % 4, 1 + k / 4 % 2, k / 8) == want,
+                      "entries of %d, %d leaves, %d at once, %d threads, plain %d: other bits", t, vranks, 4 - k % 4,
+                      1 + k / 4 % 2, k / 8);
     }
 }
 
@@ -1801,9 +1802,9 @@ static void test_strips(void)
         const gckpt_precision precision = i / 5 ? GCKPT_BF16_STOCHASTIC : GCKPT_BF16;
         const uint64_t want = strips(0, precision, widths[i % 5], 6);
         for (int how = 1; how < 5; how++)
-            CHECK_MSG(!check_sampled((unsigned)(5 * i + how), 3) || strips(how, precision, widths[i % 5], how == 3 ? 4 : 6) == want,
-                      "portions of %d, way %d, precision %d: other bits", (int)widths[i % 5], how,
-                      (int)precision);
+            CHECK_MSG(!check_sampled((unsigned)(5 * i + how), 3) ||
+                          strips(how, precision, widths[i % 5], how == 3 ? 4 : 6) == want,
+                      "portions of %d, way %d, precision %d: other bits", (int)widths[i % 5], how, (int)precision);
     }
 }
 

@@ -1,7 +1,7 @@
 /* test_kernels.c - every fast kernel of every instruction set this machine has, against the plain op
  * that defines it: all bits are equal, and nothing is written beyond outputs and planned scratch.
  *
- *     test_kernels [-v] [percent] [part of an op's name]     percent of the cases: 10, or 50 with TRIES;
+ *     test_kernels [-v] [percent] [part of an op's name]     percent of the cases: 10, or 50 with ITERATIONS;
  *                                                              of the random ones check_tries(50)
  *
  * Sizes go past every edge: vectors, tiles, blocks of 64 keys, 384 links, 1024 classes, 256 rows.
@@ -9,9 +9,9 @@
  * gets what its row of the op table says that it needs, and NULL for the rest. NaN equals NaN. */
 #include "base/base.h"
 #include "num/num.h"
-#include "ops/own.h"
-#include "cpu/own.h"
-#include "rig.h"
+#include "ops/internal.h"
+#include "cpu/internal.h"
+#include "util.h"
 #include <math.h>
 #include <string.h>
 

@@ -22,7 +22,7 @@
 #include "base/base.h"
 #include "num/num.h"
 #include "run/run.h"
-#include "rig.h"
+#include "util.h"
 
 enum { B = 4, T = 64, C = 64, V = 97 };
 

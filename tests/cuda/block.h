@@ -12,7 +12,7 @@
  * drawn is each test's own: those that are hard for its kernels. */
 #ifndef TESTS_CUDA_BLOCK_H
 #define TESTS_CUDA_BLOCK_H
-#include "rig.h"
+#include "util.h"
 
 static const gckpt_backend *device;
 enum { SPACE = 1 << 22, WORKSPACE = 1 << 16, GUARD = 8 }; /* floats; those behind are compared, too */

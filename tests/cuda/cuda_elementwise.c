@@ -3,8 +3,8 @@
  * any float. Then small trainings.
  *     build/cuda_elementwise [first seed] */
 #include "num/num.h"
-#include "ops/own.h"
-#include "cpu/own.h"
+#include "ops/internal.h"
+#include "cpu/internal.h"
 #include "block.h"
 #include <math.h>
 #ifdef GCKPT_CUDA_SHIM
@@ -149,7 +149,8 @@ static void unary(const gckpt_op *op, const void *attributes)
 
 static void test_unary(void)
 {
-    static const float factor = -0.3f, p = 0.25f, slopes[] = { 0.0f, 0.01f, 2.5f }, exponents[] = { 0.0f, 1.0f, 2.0f, 3.0f, -1.7f, 4.0f };
+    static const float factor = -0.3f, p = 0.25f, slopes[] = { 0.0f, 0.01f, 2.5f },
+                       exponents[] = { 0.0f, 1.0f, 2.0f, 3.0f, -1.7f, 4.0f };
     static const float clamps[][2] = { { -1.0f, 2.0f }, { 0.0f, 0.0f }, { -INFINITY, -0.001f } };
     unary(&gckpti_op_relu, NULL);
     unary(&gckpti_op_gelu, NULL);
@@ -534,7 +535,9 @@ static void test_update(void)
             for (int64_t i = 0; i < n && p.state[1]; i++)
                 p.state[1][i] = fabsf(p.state[1][i]);
             p.momentum = 0.9f;
-            gckpt_update_constants rates = { chance(50) ? 1.0f : 0.7f, 1e-3f, 0.9f, 0.1f, 0.99f, 0.01f, 1e-8f, 3e-3f, 1.7f };
+            gckpt_update_constants rates = {
+                chance(50) ? 1.0f : 0.7f, 1e-3f, 0.9f, 0.1f, 0.99f, 0.01f, 1e-8f, 3e-3f, 1.7f
+            };
             p.rates = rates;
         }
         q = p;
@@ -619,7 +622,9 @@ static uint64_t train(const training *o, const gckpt_backend *backend)
     uint64_t hash = 1;
     for (int step = 0; step < 3 && e; step++) {
         gckpt_report r = { 0 };
-        gckpt_hyper hyper = { .lr = o->optimiser == GCKPT_ADAMW ? 0.01f : 1e-4f, .weight_decay = 0.1f, .clip = o->clip };
+        gckpt_hyper hyper = { .lr = o->optimiser == GCKPT_ADAMW ? 0.01f : 1e-4f,
+                              .weight_decay = 0.1f,
+                              .clip = o->clip };
         gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(target), y } };
         for (int i = 0; i < B * T * C; i++)
             x[i] = (float)((i * 37 + step * 11) % 101 - 50) / 30;

@@ -7,7 +7,7 @@
 #include "ops/ops.h"
 
 #include "check.h"
-#include "rig.h"
+#include "util.h"
 #ifdef GCKPT_CUDA_SHIM
 #include "cuda_shim.h"
 #include <sys/wait.h>
@@ -130,7 +130,10 @@ static void prepare(trial *t)
         if (t->op->flags & GCKPT_INDEX(i)) {
             t->index = (int32_t *)calloc((size_t)n, 4);
             for (int64_t k = 0; k < n; k++)
-                t->index[k] = k % 7 == 3 ? -1 : (int32_t)below(t->op->classes(&(gckpt_call){ .in = { { .shape = t->shape[0] }, { .shape = t->shape[1] } } }, i));
+                t->index[k] =
+                    k % 7 == 3 ? -1
+                               : (int32_t)below(t->op->classes(
+                                     &(gckpt_call){ .in = { { .shape = t->shape[0] }, { .shape = t->shape[1] } } }, i));
             continue;
         }
         t->x[i] = values(n, t->scale, t->narrow >> i & 1);
@@ -257,8 +260,9 @@ static void device_runs(trial *t)
 static int near(const trial *t, const char *what, int64_t i, float got, double want, double error, int narrow)
 {
     double allowed = error + (narrow ? HALF * (fabs(want) + error) : 0) + 1e-37;
-    return CHECK_MSG(fabs((double)got - want) <= allowed, "%s (narrow %x, held %x): %s[%ld] is %.9g, not %.9g: off by %.3g of %.3g",
-                     t->name, t->narrow, t->held, what, (long)i, (double)got, want, fabs((double)got - want), allowed);
+    return CHECK_MSG(fabs((double)got - want) <= allowed,
+                     "%s (narrow %x, held %x): %s[%ld] is %.9g, not %.9g: off by %.3g of %.3g", t->name, t->narrow,
+                     t->held, what, (long)i, (double)got, want, fabs((double)got - want), allowed);
 }
 
 static double narrowed(double x, int already) { return already ? x : (double)gckpt_from_bf16(gckpt_to_bf16((float)x)); }
@@ -272,7 +276,8 @@ static void test_linear_of(int64_t m, int64_t k, int64_t n, int transposed, int 
     prepare(&t);
     device_runs(&t);
     /* factors, to which those that are binary32 are rounded */
-    double *x = (double *)malloc((size_t)(m * k) * 8), *w = (double *)malloc((size_t)(n * k) * 8), *g = (double *)malloc((size_t)(m * n) * 8);
+    double *x = (double *)malloc((size_t)(m * k) * 8), *w = (double *)malloc((size_t)(n * k) * 8),
+           *g = (double *)malloc((size_t)(m * n) * 8);
     for (int64_t i = 0; i < m * k; i++)
         x[i] = narrowed(t.x[0][i], narrow & 1);
     for (int64_t i = 0; i < n * k; i++) /* as (n,k) */
@@ -314,8 +319,10 @@ static void test_linear_of(int64_t m, int64_t k, int64_t n, int transposed, int 
 
 static void test_linear(int large)
 {
-    static const int64_t some[][3] = { { 1, 1, 1 },   { 16, 32, 8 },  { 33, 17, 31 }, { 64, 64, 64 }, { 65, 63, 66 },
-                                       { 31, 127, 2 }, { 128, 40, 72 }, { 130, 129, 9 }, { 15, 8, 129 }, { 200, 24, 16 } };
+    static const int64_t some[][3] = {
+        { 1, 1, 1 },    { 16, 32, 8 },   { 33, 17, 31 },  { 64, 64, 64 }, { 65, 63, 66 },
+        { 31, 127, 2 }, { 128, 40, 72 }, { 130, 129, 9 }, { 15, 8, 129 }, { 200, 24, 16 }
+    };
     static const int64_t wide[][3] = { { 65, 128, 66 }, { 200, 70, 101 }, { 193, 250, 256 } };
     const int64_t(*sizes)[3] = large ? wide : some;
     for (int i = 0; i < (large ? 3 : 10); i++)
@@ -324,19 +331,29 @@ static void test_linear(int large)
                 continue;
             unsigned keeps = 1 | OUT | GRAD_OUT | 1 << GRAD; /* as plans keep it; all wide; weights narrow, too */
             unsigned narrow = way == 0 ? keeps : way == 1 ? 0 : way == 2 ? keeps | 2 | 1 << (GRAD + 1) : 1 | GRAD_OUT;
-            test_linear_of(sizes[i][0], sizes[i][1], sizes[i][2], (way + (int)i) % 2, way != 2, narrow, way == 1 ? 7 : way == 2 ? 1 : 2);
+            test_linear_of(sizes[i][0], sizes[i][1], sizes[i][2], (way + (int)i) % 2, way != 2, narrow,
+                           way == 1   ? 7
+                           : way == 2 ? 1
+                                      : 2);
         }
 }
 
 /* ---- attention; causal: 1 + how many of the keys are not there ---- */
-static void test_shared_attention(int64_t b, int64_t queries, int64_t keys, int heads, int group, int64_t d, int causal, int few,
-                                  unsigned narrow, unsigned held, unsigned unwanted)
+static void test_shared_attention(int64_t b, int64_t queries, int64_t keys, int heads, int group, int64_t d, int causal,
+                                  int few, unsigned narrow, unsigned held, unsigned unwanted)
 {
     const gckpti_attention o = { heads, causal, group > 1 ? heads / group : 0, 0, 0, 0, 0 };
     int64_t c = heads * d, kc = c / group;
-    trial t = { .name = "attention", .op = &gckpti_op_attention, .attributes = &o, .inputs = 3 + few,
-                .shape = { gckpt_shape3(b, queries, c), gckpt_shape3(b, keys, kc), gckpt_shape3(b, keys, kc), gckpt_shape1(b) },
-                .narrow = narrow, .held = held, .no_gradient = unwanted, .scale = 1 };
+    trial t = { .name = "attention",
+                .op = &gckpti_op_attention,
+                .attributes = &o,
+                .inputs = 3 + few,
+                .shape = { gckpt_shape3(b, queries, c), gckpt_shape3(b, keys, kc), gckpt_shape3(b, keys, kc),
+                           gckpt_shape1(b) },
+                .narrow = narrow,
+                .held = held,
+                .no_gradient = unwanted,
+                .scale = 1 };
     prepare(&t);
     const int64_t whole = causal ? keys + 1 - causal : keys;
     for (int64_t i = 0; few && i < b; i++)
@@ -345,7 +362,8 @@ static void test_shared_attention(int64_t b, int64_t queries, int64_t keys, int 
         if (i / kc % keys >= (few ? t.index[i / kc / keys] : whole))
             t.x[1][i] = t.x[2][i] = NAN;
     int64_t nq = b * queries * c, nk = b * keys * kc;
-    double *out = (double *)calloc((size_t)nq, 8), *out_error = (double *)calloc((size_t)nq, 8), scale = 1 / sqrt((double)d);
+    double *out = (double *)calloc((size_t)nq, 8), *out_error = (double *)calloc((size_t)nq, 8),
+           scale = 1 / sqrt((double)d);
     double *want[3], *error[3], *p = (double *)malloc((size_t)keys * 8), *all = (double *)malloc((size_t)keys * 8);
     t.given_out = floats(nq);
     t.given_saved = floats(b * heads * queries);
@@ -359,7 +377,8 @@ static void test_shared_attention(int64_t b, int64_t queries, int64_t keys, int 
         for (int64_t h = 0; h < heads; h++)
             for (int64_t i = 0; i < queries; i++) {
                 const int64_t there = few ? t.index[row] : keys, last = causal ? whole - queries + i + 1 : keys;
-                int64_t seen = last < there ? last : there, at = ((row * queries + i) * heads + h) * d, n = (row * heads + h) * queries + i;
+                int64_t seen = last < there ? last : there, at = ((row * queries + i) * heads + h) * d,
+                        n = (row * heads + h) * queries + i;
                 double max = -INFINITY, sum = 0, most = 0, delta = 0, around = 0;
                 for (int64_t j = 0; j < seen; j++) {
                     p[j] = all[j] = 0;
@@ -382,7 +401,8 @@ static void test_shared_attention(int64_t b, int64_t queries, int64_t keys, int 
                         out[at + e] += p[j] * V(j, e), out_error[at + e] += p[j] * fabs(V(j, e));
                     out_error[at + e] *= HALF + 2 * off + (double)(seen + 4) * 2 * CUT;
                     t.given_out[at + e] = gckpt_from_bf16(gckpt_to_bf16((float)out[at + e]));
-                    delta += t.g[at + e] * (double)t.given_out[at + e], around += fabs(t.g[at + e] * (double)t.given_out[at + e]);
+                    delta += t.g[at + e] * (double)t.given_out[at + e],
+                        around += fabs(t.g[at + e] * (double)t.given_out[at + e]);
                 }
                 for (int64_t j = 0; j < seen; j++) {
                     double dp = 0, wide = 0;
@@ -390,7 +410,8 @@ static void test_shared_attention(int64_t b, int64_t queries, int64_t keys, int 
                     for (int64_t e = 0; e < d; e++)
                         dp += G(i, e) * V(j, e), wide += fabs(G(i, e) * V(j, e));
                     double ds = p[j] * (dp - delta) * scale;
-                    double slack = p[j] * scale * (2 * off * fabs(dp - delta) + ((double)d + 4) * 2 * CUT * (wide + around)) * 1.01;
+                    double slack = p[j] * scale *
+                                   (2 * off * fabs(dp - delta) + ((double)d + 4) * 2 * CUT * (wide + around)) * 1.01;
                     slack += HALF * (fabs(ds) + slack);
                     double slip = p[j] * (HALF + 2 * off + (double)(queries + keys) * 2 * CUT);
                     slack += fabs(ds) * (double)(queries + keys) * 2 * CUT;
@@ -413,7 +434,11 @@ static void test_shared_attention(int64_t b, int64_t queries, int64_t keys, int 
     for (int k = 0; k < 3; k++)
         for (int64_t i = 0; i < (k ? nk : nq) && !(unwanted >> k & 1); i++) {
             double start = held >> k & 1 ? t.start[k][i] : 0;
-            near(&t, k == 0 ? "dq" : k == 1 ? "dk" : "dv", i, t.grad[k][i], start + want[k][i], error[k][i] + 2 * CUT * fabs(start), narrow >> (GRAD + k) & 1);
+            near(&t,
+                 k == 0   ? "dq"
+                 : k == 1 ? "dk"
+                          : "dv",
+                 i, t.grad[k][i], start + want[k][i], error[k][i] + 2 * CUT * fabs(start), narrow >> (GRAD + k) & 1);
         }
     for (int i = 0; i < 3; i++)
         free(want[i]), free(error[i]);
@@ -421,7 +446,8 @@ static void test_shared_attention(int64_t b, int64_t queries, int64_t keys, int 
     finish(&t);
 }
 
-static void test_attention_of(int64_t b, int64_t queries, int64_t keys, int heads, int64_t d, int causal, unsigned narrow, unsigned held, unsigned unwanted)
+static void test_attention_of(int64_t b, int64_t queries, int64_t keys, int heads, int64_t d, int causal,
+                              unsigned narrow, unsigned held, unsigned unwanted)
 {
     test_shared_attention(b, queries, keys, heads, 1, d, causal, 0, narrow, held, unwanted);
 }
@@ -456,7 +482,8 @@ static void test_masked(int64_t d, int64_t queries, int64_t keys)
             for (int64_t i = 0; i < n[1]; i++) /* keys that come after it */
                 if (of_query && i / d > token + ahead)
                     wrong += t.grad[1][i] != clean[1][i] || t.grad[2][i] != clean[2][i];
-            CHECK_MSG(wrong == 0 && spoilt > 0, "attention %ld over %ld, heads of %ld: %c of token %ld is infinite: %ld others changed",
+            CHECK_MSG(wrong == 0 && spoilt > 0,
+                      "attention %ld over %ld, heads of %ld: %c of token %ld is infinite: %ld others changed",
                       (long)queries, (long)keys, (long)d, "qkvg"[which], (long)token, (long)wrong);
             *x = before;
             for (int i = 0; i < 3; i++)
@@ -502,15 +529,18 @@ static void test_attention(void)
 }
 
 /* ---- linear_cross_entropy ---- */
-static void test_loss_of(int64_t rows, int64_t c, int64_t v, float scale, unsigned narrow, unsigned held, unsigned unwanted)
+static void test_loss_of(int64_t rows, int64_t c, int64_t v, float scale, unsigned narrow, unsigned held,
+                         unsigned unwanted)
 {
     trial t = { .name = "linear_cross_entropy", .op = &gckpti_op_linear_cross_entropy, .inputs = 3,
                 .shape = { gckpt_shape2(rows, c), gckpt_shape2(v, c), gckpt_shape1(rows) },
                 .narrow = narrow, .held = held, .no_gradient = unwanted, .scale = scale };
     prepare(&t);
     device_runs(&t);
-    double *x = (double *)malloc((size_t)(rows * c) * 8), *w = (double *)malloc((size_t)(v * c) * 8), *p = (double *)malloc((size_t)v * 8);
-    double *dw = (double *)calloc((size_t)(v * c), 8), *dw_error = (double *)calloc((size_t)(v * c), 8), *d = (double *)malloc((size_t)c * 8), *d_error = (double *)malloc((size_t)c * 8);
+    double *x = (double *)malloc((size_t)(rows * c) * 8), *w = (double *)malloc((size_t)(v * c) * 8),
+           *p = (double *)malloc((size_t)v * 8);
+    double *dw = (double *)calloc((size_t)(v * c), 8), *dw_error = (double *)calloc((size_t)(v * c), 8),
+           *d = (double *)malloc((size_t)c * 8), *d_error = (double *)malloc((size_t)c * 8);
     for (int64_t i = 0; i < rows * c; i++)
         x[i] = narrowed(t.x[0][i], narrow & 1);
     for (int64_t i = 0; i < v * c; i++)
@@ -542,16 +572,20 @@ static void test_loss_of(int64_t rows, int64_t c, int64_t v, float scale, unsign
             double slack = q * 0.75 * (4 * off + sums + 4 * CUT * (fabs(log(sum)) + 2 * most)) + 2 * CUT * fabs(deriv);
             slack += HALF * (fabs(deriv) + slack);
             for (int64_t e = 0; e < c; e++) {
-                d[e] += deriv * w[j * c + e], d_error[e] += (slack + (double)(v + 2) * 2 * CUT * fabs(deriv)) * fabs(w[j * c + e]);
-                dw[j * c + e] += deriv * x[r * c + e], dw_error[j * c + e] += (slack + (double)(rows + 2) * 2 * CUT * fabs(deriv)) * fabs(x[r * c + e]);
+                d[e] += deriv * w[j * c + e],
+                    d_error[e] += (slack + (double)(v + 2) * 2 * CUT * fabs(deriv)) * fabs(w[j * c + e]);
+                dw[j * c + e] += deriv * x[r * c + e],
+                    dw_error[j * c + e] += (slack + (double)(rows + 2) * 2 * CUT * fabs(deriv)) * fabs(x[r * c + e]);
             }
         }
         for (int64_t e = 0; e < c && !(unwanted & 1); e++) {
             double start = held & 1 ? t.start[0][r * c + e] : 0;
-            near(&t, "dx", r * c + e, t.grad[0][r * c + e], start + d[e], d_error[e] + (double)(v + 2) * 2 * CUT * fabs(start), narrow >> GRAD & 1);
+            near(&t, "dx", r * c + e, t.grad[0][r * c + e], start + d[e],
+                 d_error[e] + (double)(v + 2) * 2 * CUT * fabs(start), narrow >> GRAD & 1);
         }
     }
-    CHECK_MSG(t.count == count && fabs(t.sum - loss) <= loss_error, "%s: %ld rows of %ld, loss %.9g, not %.9g", t.name, (long)t.count, (long)count, t.sum, loss);
+    CHECK_MSG(t.count == count && fabs(t.sum - loss) <= loss_error, "%s: %ld rows of %ld, loss %.9g, not %.9g", t.name,
+              (long)t.count, (long)count, t.sum, loss);
     for (int64_t i = 0; i < v * c && !(unwanted & 2); i++) {
         double start = held & 2 ? t.start[1][i] : 0;
         near(&t, "dw", i, t.grad[1][i], start + dw[i], dw_error[i] + (double)(rows + 2) * 2 * CUT * fabs(start), 0);
@@ -573,13 +607,19 @@ static void test_loss(void)
 }
 
 /* ---- norms ---- */
-static void test_norm_of(int64_t rows, int64_t n, int center, int gain, int bias, float offset, unsigned narrow, unsigned held)
+static void test_norm_of(int64_t rows, int64_t n, int center, int gain, int bias, float offset, unsigned narrow,
+                         unsigned held)
 {
     const float epsilon = n % 2 ? 0.03125f : 1e-5f;
     const gckpti_norm o = { center, gain, bias ? gain + 1 : 0, n % 2 ? epsilon : 0 };
-    trial t = { .name = center ? "layernorm" : "rmsnorm", .op = center ? &gckpti_op_layernorm : &gckpti_op_rmsnorm, .attributes = &o,
-                .inputs = 1 + gain + bias, .shape = { gckpt_shape2(rows, n), gckpt_shape1(n), gckpt_shape1(n) },
-                .narrow = narrow, .held = held, .scale = 1 };
+    trial t = { .name = center ? "layernorm" : "rmsnorm",
+                .op = center ? &gckpti_op_layernorm : &gckpti_op_rmsnorm,
+                .attributes = &o,
+                .inputs = 1 + gain + bias,
+                .shape = { gckpt_shape2(rows, n), gckpt_shape1(n), gckpt_shape1(n) },
+                .narrow = narrow,
+                .held = held,
+                .scale = 1 };
     prepare(&t);
     for (int64_t i = 0; i < rows * n; i++) {
         t.x[0][i] += offset;
@@ -588,7 +628,8 @@ static void test_norm_of(int64_t rows, int64_t n, int center, int gain, int bias
     }
     device_runs(&t);
     const float *gains = gain ? t.x[1] : NULL, *biases = bias ? t.x[1 + gain] : NULL;
-    double *dgain = (double *)calloc((size_t)n, 8), *gain_error = (double *)calloc((size_t)n, 8), *h = (double *)malloc((size_t)n * 8), *h_error = (double *)malloc((size_t)n * 8);
+    double *dgain = (double *)calloc((size_t)n, 8), *gain_error = (double *)calloc((size_t)n, 8),
+           *h = (double *)malloc((size_t)n * 8), *h_error = (double *)malloc((size_t)n * 8);
     double each = ((double)n / 32 + 16) * 2 * CUT; /* of a sum by 32 lanes */
     for (int64_t r = 0; r < rows; r++) {
         const float *x = t.x[0] + r * n, *g = t.g + r * n;
@@ -610,15 +651,19 @@ static void test_norm_of(int64_t rows, int64_t n, int center, int gain, int bias
         }
         for (int64_t i = 0; i < n; i++) {
             double by = gains ? gains[i] : 1, plus = biases ? biases[i] : 0, u = g[i] * by;
-            near(&t, "out", r * n + i, t.out[r * n + i], h[i] * by + plus, fabs(by) * h_error[i] + 4 * CUT * (fabs(h[i] * by) + fabs(plus)), narrow & OUT);
+            near(&t, "out", r * n + i, t.out[r * n + i], h[i] * by + plus,
+                 fabs(by) * h_error[i] + 4 * CUT * (fabs(h[i] * by) + fabs(plus)), narrow & OUT);
             double start = held & 1 ? t.start[0][r * n + i] : 0, dx = rstd * (u - a - h[i] * b);
-            double error = rstd * (each * around + fabs(h[i]) * slip + h_error[i] * fabs(b)) + (rstd * rstd * off + each + 8 * CUT) * rstd * (fabs(u) + fabs(a) + fabs(h[i] * b));
-            near(&t, "dx", r * n + i, t.grad[0][r * n + i], start + dx, error + 2 * CUT * (fabs(start) + fabs(dx)), narrow >> GRAD & 1);
+            double error = rstd * (each * around + fabs(h[i]) * slip + h_error[i] * fabs(b)) +
+                           (rstd * rstd * off + each + 8 * CUT) * rstd * (fabs(u) + fabs(a) + fabs(h[i] * b));
+            near(&t, "dx", r * n + i, t.grad[0][r * n + i], start + dx, error + 2 * CUT * (fabs(start) + fabs(dx)),
+                 narrow >> GRAD & 1);
         }
     }
     for (int64_t i = 0; i < n && gain; i++) {
         double start = held & 2 ? t.start[1][i] : 0;
-        near(&t, "dgain", i, t.grad[1][i], start + dgain[i], gain_error[i] + 4 * CUT * (fabs(start) + fabs(dgain[i])), 0);
+        near(&t, "dgain", i, t.grad[1][i], start + dgain[i], gain_error[i] + 4 * CUT * (fabs(start) + fabs(dgain[i])),
+             0);
     }
     for (int64_t i = 0; i < n && bias; i++) {
         double want = held >> (1 + gain) & 1 ? t.start[1 + gain][i] : 0, all = fabs(want);
@@ -646,14 +691,16 @@ static void test_norms(void)
 /* ---- elementwise, slice: a few roundings of one binary32 formula ---- */
 static double plain(const trial *t, const gckpt_call *call, int i, int64_t at)
 {
-    return i < 0 ? (double)call->out[at] : (double)call->in[i].grad[at] + (t->held >> i & 1 ? (double)t->start[i][at] : 0);
+    return i < 0 ? (double)call->out[at]
+                 : (double)call->in[i].grad[at] + (t->held >> i & 1 ? (double)t->start[i][at] : 0);
 }
 
 /* gelu has a formula of its own here, y = x s, s = 1 / (1 + exp(-2 u)). Its value and slope, and what these are off by: s
  * by four roundings in 2 u, 2 ulp of exp2, a sum and 1 ulp of a quotient, 1 - s by that of s and one more. */
 static void gelu_of(double x, double *y, double *off, double *deriv, double *slip)
 {
-    const double c = sqrt(2 / acos(-1)), u = 2 * c * (x + 0.044715 * x * x * x), s = 1 / (1 + exp(-u)), r = (2 * fabs(u) + 6) * CUT;
+    const double c = sqrt(2 / acos(-1)), u = 2 * c * (x + 0.044715 * x * x * x), s = 1 / (1 + exp(-u)),
+                 r = (2 * fabs(u) + 6) * CUT;
     const double by = 2 * c * (1 + 3 * 0.044715 * x * x), around = fabs(x * s * by);
     *y = x * s, *off = fabs(*y) * (r + CUT);
     *deriv = s + x * s * (1 - s) * by;
@@ -709,8 +756,9 @@ static void test_alike(trial t)
 
 static void test_elementwise(void)
 {
-    const gckpt_op *const ops[] = { &gckpti_op_gelu, &gckpti_op_gelu_erf, &gckpti_op_silu, &gckpti_op_tanh, &gckpti_op_sigmoid,
-                                    &gckpti_op_add,  &gckpti_op_sub,      &gckpti_op_mul,  &gckpti_op_slice, &gckpti_op_relu, &gckpti_op_scale };
+    const gckpt_op *const ops[] = { &gckpti_op_gelu,    &gckpti_op_gelu_erf, &gckpti_op_silu, &gckpti_op_tanh,
+                                    &gckpti_op_sigmoid, &gckpti_op_add,      &gckpti_op_sub,  &gckpti_op_mul,
+                                    &gckpti_op_slice,   &gckpti_op_relu,     &gckpti_op_scale };
     static const float factor = 0.3f;
     static const int64_t sizes[] = { 1, 7, 8, 65, 256 };
     for (int k = 0; k < 11; k++)
@@ -719,8 +767,16 @@ static void test_elementwise(void)
                 aside = way == 4 ? 4 : 0; /* no 16 bytes at once */
                 const gckpti_slice part = { .axis = 1, .begin = { sizes[i], 0 }, .end = { 3 * sizes[i], 0 } };
                 gckpt_shape s = gckpt_shape2(5, k == 8 ? 4 * sizes[i] : sizes[i]);
-                trial t = { .name = ops[k]->name, .op = ops[k], .attributes = k == 8 ? (const void *)&part : &factor, .inputs = k < 5 || k >= 8 ? 1 : 2, .shape = { s, s }, .scale = 2 };
-                t.narrow = way % 4 == 0 ? 3u | OUT | GRAD_OUT | 3 << GRAD : way == 1 ? 0 : way == 2 ? 1u | GRAD_OUT : 2u | OUT | 1 << GRAD;
+                trial t = { .name = ops[k]->name,
+                            .op = ops[k],
+                            .attributes = k == 8 ? (const void *)&part : &factor,
+                            .inputs = k < 5 || k >= 8 ? 1 : 2,
+                            .shape = { s, s },
+                            .scale = 2 };
+                t.narrow = way % 4 == 0 ? 3u | OUT | GRAD_OUT | 3 << GRAD
+                           : way == 1   ? 0
+                           : way == 2   ? 1u | GRAD_OUT
+                                        : 2u | OUT | 1 << GRAD;
                 t.held = (unsigned)(way + i);
                 test_alike(t);
             }
@@ -731,10 +787,20 @@ static void test_elementwise(void)
                 const gckpti_rotary rotary = { 2, 10000, 5, i < 5 ? 0 : i == 5 ? 16 : 8, 1.5f, 0 };
                 const float *p = &factor;
                 aside = way == 4 ? 4 : 0;
-                trial t = { .name = k == 0 ? "rotary" : k == 1 ? "dropout" : "a repeated add", .attributes = k ? (const void *)p : &rotary, .inputs = 1 + k / 2,
-                            .op = k == 0 ? &gckpti_op_rotary : k == 1 ? &gckpti_op_dropout : &gckpti_op_add,
-                            .shape = { gckpt_shape3(3, 5, c), gckpt_shape2(5, c) }, .scale = 2 };
-                t.narrow = way % 4 == 0 ? 1u | OUT | GRAD_OUT | 1 << GRAD : way == 1 ? 0 : way == 2 ? 1u | GRAD_OUT : 2u | OUT | 3 << GRAD;
+                trial t = { .name = k == 0   ? "rotary"
+                                    : k == 1 ? "dropout"
+                                             : "a repeated add",
+                            .attributes = k ? (const void *)p : &rotary,
+                            .inputs = 1 + k / 2,
+                            .op = k == 0   ? &gckpti_op_rotary
+                                  : k == 1 ? &gckpti_op_dropout
+                                           : &gckpti_op_add,
+                            .shape = { gckpt_shape3(3, 5, c), gckpt_shape2(5, c) },
+                            .scale = 2 };
+                t.narrow = way % 4 == 0 ? 1u | OUT | GRAD_OUT | 1 << GRAD
+                           : way == 1   ? 0
+                           : way == 2   ? 1u | GRAD_OUT
+                                        : 2u | OUT | 3 << GRAD;
                 t.held = (unsigned)(way + i);
                 test_alike(t);
             }
@@ -774,13 +840,18 @@ static void run_chain(chain *o)
     const int back = o->next == DERIVATIVE;
     random_state = (uint64_t)(m * 31 + k * 7 + n);
     float *x = values(most, 1, 1), *w = values(k * n, 1, 0), *bias = values(n, 1, 0), *other = values(m * n, 2, 1);
-    uint16_t *factor = (uint16_t *)put(x, most, 1), *c = (uint16_t *)put(NULL, m * n, 1), *workspace = (uint16_t *)put(NULL, 2 * most + 4096, 1);
+    uint16_t *factor = (uint16_t *)put(x, most, 1), *c = (uint16_t *)put(NULL, m * n, 1),
+             *workspace = (uint16_t *)put(NULL, 2 * most + 4096, 1);
     const uint16_t *with = (const uint16_t *)put(other, m * n, 1);
     uint16_t *twin = (uint16_t *)put(x, m * n, 1);
     float *dw = (float *)put(NULL, k * n, 0);
-    uint16_t *out = o->place == IN_PLACE ? c : o->place == OVER_OPERAND ? factor : o->place == OVER_WORKSPACE ? workspace
-                    : o->place == OVER_X ? twin : (uint16_t *)put(NULL, m * n, 1);
-    gckpt_call first = bare(&gckpti_op_linear, back ? 2 : 3, &plain_w, back ? mn : mk, back ? gckpt_shape2(n, k) : gckpt_shape2(k, n));
+    uint16_t *out = o->place == IN_PLACE         ? c
+                    : o->place == OVER_OPERAND   ? factor
+                    : o->place == OVER_WORKSPACE ? workspace
+                    : o->place == OVER_X         ? twin
+                                                 : (uint16_t *)put(NULL, m * n, 1);
+    gckpt_call first =
+        bare(&gckpti_op_linear, back ? 2 : 3, &plain_w, back ? mn : mk, back ? gckpt_shape2(n, k) : gckpt_shape2(k, n));
     first.workspace = workspace;
     first.in[1].data = (const float *)put(w, k * n, 0);
     if (back) {
@@ -795,7 +866,8 @@ static void run_chain(chain *o)
     if (back)
         second.in[0].bf16 = with, second.grad_out_bf16 = c, second.in[0].grad_bf16 = out;
     else
-        second.in[o->next == ADD_BEFORE].bf16 = c, second.in[o->next == ADD].bf16 = op == &gckpti_op_add ? with : c, second.out_bf16 = out;
+        second.in[o->next == ADD_BEFORE].bf16 = c, second.in[o->next == ADD].bf16 = op == &gckpti_op_add ? with : c,
+                             second.out_bf16 = out;
     const gckpt_step_params step_key = { .owner = &plain_w, .rows = 1 };
     for (int i = 0; i < 2 && o->between == CAPTURED; i++) { /* at first sight nothing is recorded */
         CHECK(!gpu->replay(gpu->context, &step_key));
@@ -827,17 +899,22 @@ static void run_chain(chain *o)
 
 static void test_folded(void)
 {
-    static const int64_t sizes[][3] = { { 64, 32, 64 }, { 130, 40, 72 }, { 33, 17, 31 }, { 129, 8, 136 }, { 5, 64, 2 } };
+    static const int64_t sizes[][3] = {
+        { 64, 32, 64 }, { 130, 40, 72 }, { 33, 17, 31 }, { 129, 8, 136 }, { 5, 64, 2 }
+    };
     for (int i = 0; i < 5 * 4 * 6; i++) {
         const int64_t *z = sizes[i % 5];
         aside = i / 20 == 5 ? 4 : 0; /* no 16 bytes at once */
-        chain by = { .m = z[0], .k = z[1], .n = z[2], .next = i / 5 % 4, .place = i / 20 % 5 }, wait = by, fill = by, filled = by, recorded = by;
+        chain by = { .m = z[0], .k = z[1], .n = z[2], .next = i / 5 % 4, .place = i / 20 % 5 }, wait = by, fill = by,
+              filled = by, recorded = by;
         wait.between = WAIT, recorded.between = CAPTURED;
         run_chain(&by), run_chain(&wait), run_chain(&recorded);
         CHECK_MSG(by.hash == wait.hash, "chain %d: other bits", i);
         CHECK_MSG(by.hash == recorded.hash, "chain %d: other bits where it is recorded", i);
 #ifdef GCKPT_CUDA_SHIM
-        CHECK_MSG(by.launches == wait.launches - (by.place <= IN_PLACE || (by.place == OVER_X && by.next != DERIVATIVE)), "chain %d: %ld launches, apart %ld", i, by.launches, wait.launches);
+        CHECK_MSG(by.launches ==
+                      wait.launches - (by.place <= IN_PLACE || (by.place == OVER_X && by.next != DERIVATIVE)),
+                  "chain %d: %ld launches, apart %ld", i, by.launches, wait.launches);
 #endif
         fill.between = FILL;
         run_chain(&fill);
@@ -893,7 +970,8 @@ static void test_late_failure(void)
     if (child == 0) {
         static const int plain_w = 0;
         gckpt_call call = bare(&gckpti_op_linear, 2, &plain_w, gckpt_shape2(16, 16), gckpt_shape2(16, 8));
-        call.in[0].bf16 = call.in[1].bf16 = (const uint16_t *)put(NULL, 256, 1), call.out_bf16 = (uint16_t *)put(NULL, 128, 1);
+        call.in[0].bf16 = call.in[1].bf16 = (const uint16_t *)put(NULL, 256, 1),
+        call.out_bf16 = (uint16_t *)put(NULL, 128, 1);
         CHECK(!gpu->finish(gpu->context));
         cuda_shim.fail_launch = 1;
         check_failed = 0;
@@ -1012,7 +1090,8 @@ static void test_training(void)
     exact.precision = GCKPT_BF16, first.precision = GCKPT_BF16_FAST;
     train(&wide), train(&exact);
     uint64_t want = train(&first);
-    CHECK_MSG(fabs(first.loss - wide.loss) < 0.02 * wide.loss, "loss %.9g, fp32 %.9g, bf16 %.9g", first.loss, wide.loss, exact.loss);
+    CHECK_MSG(fabs(first.loss - wide.loss) < 0.02 * wide.loss, "loss %.9g, fp32 %.9g, bf16 %.9g", first.loss, wide.loss,
+              exact.loss);
     CHECK_MSG(first.exact && !*first.mixer, "16 tokens: %s ties splits", first.mixer);
     /* of them 4 are updates of 20 parameters, which is clipped: 2 passes each, 16 a launch; zeros are hardly written */
     CHECK_MSG(first.launches <= 197, "a step has %ld launches", first.launches);
@@ -1023,11 +1102,13 @@ static void test_training(void)
     for (int i = 0; i < 9; i++) { /* 1 row: 16 tokens; 3 rows: then 1 */
         setting o = first;
         o.mode = modes[i % 3], o.micro = i / 3 == 0 ? BATCH : i / 3 == 1 ? 1 : 3, o.fetch = i % 2, o.bare = i / 2 % 2;
-        CHECK_MSG(train(&o) == want && (i / 3 == 2 || o.loss == first.loss) && o.exact, "mode %d, micro-batches of %d, fetch %d: other bits; loss %.17g, not %.17g",
-                  (int)o.mode, (int)o.micro, o.fetch, o.loss, first.loss);
+        CHECK_MSG(train(&o) == want && (i / 3 == 2 || o.loss == first.loss) && o.exact,
+                  "mode %d, micro-batches of %d, fetch %d: other bits; loss %.17g, not %.17g", (int)o.mode,
+                  (int)o.micro, o.fetch, o.loss, first.loss);
     }
     setting odd = { .tokens = 66, .micro = 3, .precision = GCKPT_BF16_FAST };
-    setting whole = { .tokens = 66, .micro = BATCH, .precision = GCKPT_BF16_FAST, .mode = GCKPT_MEMORY_POOR }, same = whole;
+    setting whole = { .tokens = 66, .micro = BATCH, .precision = GCKPT_BF16_FAST, .mode = GCKPT_MEMORY_POOR },
+            same = whole;
     same.mode = GCKPT_STORE_ALL;
     CHECK(train(&whole) == train(&same) && whole.loss == same.loss);
     train(&odd);
@@ -1038,7 +1119,8 @@ static void test_training(void)
     for (int i = 0; i < 9; i++) {
         setting o = first;
         o.mode = modes[i % 3], o.micro = i / 3 == 0 ? BATCH : i / 3 == 1 ? 1 : 3;
-        CHECK_MSG(train(&o) == want && o.exact, "turned, mode %d, micro-batches of %d: other bits", (int)o.mode, (int)o.micro);
+        CHECK_MSG(train(&o) == want && o.exact, "turned, mode %d, micro-batches of %d: other bits", (int)o.mode,
+                  (int)o.micro);
     }
     use_rotary = 0;
     setting two = first, poor = first;

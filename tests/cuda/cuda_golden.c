@@ -1,7 +1,7 @@
 /* cuda_golden.c - the golden hashes (test_hash.c) on the CUDA backend: for modes and splits, and with updates in
  * the backward. Steps after the first two repeat recorded micro-batches. */
 #define main hash_main
-#include "whole/test_hash.c"
+#include "integration/test_hash.c"
 #undef main
 
 int main(void)

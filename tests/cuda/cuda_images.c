@@ -4,7 +4,7 @@
  * repeated micro-batches among them, and nothing comes back to the host within a step.
  *     build/cuda_images [first seed] [rounds] */
 #include "graph/graph.h"
-#include "ops/own.h"
+#include "ops/internal.h"
 #include "block.h"
 #ifdef GCKPT_CUDA_SHIM
 #include "cuda_shim.h"
@@ -338,24 +338,29 @@ static gckpt_tensor *images(const net *o, gckpt_tensor *in)
     x = gckpt_conv2d(x, weight("stem", gckpt_shape4(3, 3, 3, 8), 0), NULL, &same);
     x = gckpt_max_pool(gckpt_relu(normed(o, x, "n0")), &pool);
     y = gckpt_relu(normed(o, gckpt_conv2d(x, weight("a", gckpt_shape4(3, 3, 8, 8), 0), NULL, &same), "n1"));
-    x = gckpt_relu(gckpt_add(x, normed(o, gckpt_conv2d(y, weight("b", gckpt_shape4(3, 3, 4, 8), 0), NULL, &groups), "n2")));
+    x = gckpt_relu(
+        gckpt_add(x, normed(o, gckpt_conv2d(y, weight("b", gckpt_shape4(3, 3, 4, 8), 0), NULL, &groups), "n2")));
     y = gckpt_relu(normed(o, gckpt_conv2d(x, weight("c", gckpt_shape4(3, 3, 8, 12), 0), NULL, &half), "n3"));
     y = normed(o, gckpt_conv2d(y, weight("d", gckpt_shape4(3, 3, 12, 12), 0), NULL, &same), "n4");
-    x = gckpt_relu(gckpt_add(normed(o, gckpt_conv2d(x, weight("e", gckpt_shape4(1, 1, 8, 12), 0), NULL, &less), "n5"), y));
+    x = gckpt_relu(
+        gckpt_add(normed(o, gckpt_conv2d(x, weight("e", gckpt_shape4(1, 1, 8, 12), 0), NULL, &less), "n5"), y));
     y = gckpt_conv2d_transposed(x, weight("up", gckpt_shape4(2, 2, 3, 12), 0), weight("ub", gckpt_shape1(3), 0), &less);
     y = gckpt_global_average_pool(gckpt_average_pool(y, &mean));
     y = gckpt_linear(y, weight("side", gckpt_shape2(3, CLASSES), 0), NULL);
-    x = gckpt_linear(gckpt_global_average_pool(x), weight("head", gckpt_shape2(12, CLASSES), 0), weight("hb", gckpt_shape1(CLASSES), 0));
+    x = gckpt_linear(gckpt_global_average_pool(x), weight("head", gckpt_shape2(12, CLASSES), 0),
+                     weight("hb", gckpt_shape1(CLASSES), 0));
     return gckpt_add(x, y);
 }
 
 static gckpt_tensor *sequences(gckpt_tensor *in, gckpt_tensor *order)
 {
     gckpt_tensor *h0 = gckpt_scale(gckpt_mean(in, 1), 0.5f);
-    gckpt_tensor *x = gckpt_gru(in, weight("wx", gckpt_shape2(WIDTH, 3 * WIDTH), 0), NULL, weight("wh", gckpt_shape2(WIDTH, 3 * WIDTH), 0),
-                                weight("bh", gckpt_shape1(3 * WIDTH), 0), h0);
+    gckpt_tensor *x =
+        gckpt_gru(in, weight("wx", gckpt_shape2(WIDTH, 3 * WIDTH), 0), NULL,
+                  weight("wh", gckpt_shape2(WIDTH, 3 * WIDTH), 0), weight("bh", gckpt_shape1(3 * WIDTH), 0), h0);
     x = gckpt_gather(x, order);
-    x = gckpt_conv1d(x, weight("conv", gckpt_shape3(3, WIDTH, WIDTH), 0), weight("cb", gckpt_shape1(WIDTH), 0), &(gckpt_window){ .padding = { 0, 1 } });
+    x = gckpt_conv1d(x, weight("conv", gckpt_shape3(3, WIDTH, WIDTH), 0), weight("cb", gckpt_shape1(WIDTH), 0),
+                     &(gckpt_window){ .padding = { 0, 1 } });
     x = gckpt_lstm(x, weight("vx", gckpt_shape2(WIDTH, 4 * WIDTH), 0), weight("vh", gckpt_shape2(WIDTH, 4 * WIDTH), 0),
                    weight("vb", gckpt_shape1(4 * WIDTH), 0), h0, gckpt_tanh(h0));
     return gckpt_linear(gckpt_max(x, 1), weight("head", gckpt_shape2(2 * WIDTH, CLASSES), 0), NULL);
@@ -388,7 +393,9 @@ static uint64_t train(const net *o, const gckpt_backend *backend)
     for (int step = 0; step < STEPS && e; step++) {
         gckpt_report r = { 0 };
         gckpt_hyper hyper = { .lr = 0.02f, .weight_decay = 0.1f };
-        gckpt_feed feeds[3] = { { gckpt_id(in), o->recurrent ? (void *)signals : (void *)pixels }, { gckpt_id(to), wanted }, { 0, order } };
+        gckpt_feed feeds[3] = { { gckpt_id(in), o->recurrent ? (void *)signals : (void *)pixels },
+                                { gckpt_id(to), wanted },
+                                { 0, order } };
         for (int i = 0; i < BATCH * SIDE * SIDE * 3; i++)
             pixels[i] = (uint8_t)((i * 37 + step * 11) % 251);
         for (int i = 0; i < BATCH * TIME * WIDTH; i++)
@@ -413,12 +420,16 @@ static void trainings(void)
     watched.copy_out = watched_out, watched.update = watched_update;
     watched.replay = watched_repeat, watched.captured = watched_recorded;
     for (int i = 0; i < 12; i++) {
-        net o = { i % 3 == 2, i % 3 == 1, modes[i / 3 % 3], i < 3 ? BATCH : i < 6 ? 2 : 3, (gckpt_precision)(i / 3 % 2) };
+        net o = { i % 3 == 2, i % 3 == 1, modes[i / 3 % 3],
+                  i < 3   ? BATCH
+                  : i < 6 ? 2
+                          : 3,
+                  (gckpt_precision)(i / 3 % 2) };
         const uint64_t want = train(&o, NULL), got = train(&o, &watched);
         CHECK_MSG(got == want, "training %d: other bits", i);
         CHECK_MSG(within == 0, "training %d: %ld copies to the host within its steps", i, within);
-        CHECK_MSG(repeated > asked / 4 && !refused, "training %d: of %ld micro-batches %ld repeated, %ld not recorded", i, asked,
-                  repeated, refused);
+        CHECK_MSG(repeated > asked / 4 && !refused, "training %d: of %ld micro-batches %ld repeated, %ld not recorded",
+                  i, asked, repeated, refused);
     }
 }
 

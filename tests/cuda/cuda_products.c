@@ -5,7 +5,7 @@
 #include "num/num.h"
 #include "ops/ops.h"
 #include "block.h"
-#include "edge.h"
+#include "underflow.h"
 #ifdef GCKPT_CUDA_SHIM
 #include "cuda_shim.h"
 #endif
@@ -150,7 +150,8 @@ static void embed_of(int64_t table, int64_t rows, int64_t n, gckpt_precision pre
 
 static int64_t odd_size(int most)
 {
-    static const int sizes[] = { 1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 24, 31, 32, 33, 36, 47, 48, 49, 63, 64, 65, 96, 97, 127, 128, 129, 132 };
+    static const int sizes[] = { 1,  2,  3,  4,  5,  7,  8,  9,  12, 16,  24,  31,  32, 33,
+                                 36, 47, 48, 49, 63, 64, 65, 96, 97, 127, 128, 129, 132 };
     int n = sizes[below(sizeof sizes / sizeof *sizes)];
     return n <= most ? n : 1 + (int)below(most);
 }

@@ -3,7 +3,7 @@
  *
  *     build/shim/nccl_ranks [table]    the counts of docs/gpu.md */
 #include "gradckpt.h"
-#include "ranks/ranked.h"
+#include "ranks/rank_training.h"
 #include "cuda_shim.h"
 
 enum { DEVICES = 4, ID = 128 };
@@ -181,8 +181,14 @@ static void cancels(setting s, int rank, long at, const outcome *want)
 
 static void test_faults(void)
 {
-    setting s = { .mode = GCKPT_STORE_ALL, .virtual_ranks = 4, .flags = SMALL, .rows = 2, .ranks = 2, .backends = backends,
-                  .transport = transport_of, .on_backend = 1 };
+    setting s = { .mode = GCKPT_STORE_ALL,
+                  .virtual_ranks = 4,
+                  .flags = SMALL,
+                  .rows = 2,
+                  .ranks = 2,
+                  .backends = backends,
+                  .transport = transport_of,
+                  .on_backend = 1 };
     static const long at[] = { 1, 15, 22 }; /* a sum, a gather after updates, one within a step */
     for (int i = 0; i < 3; i++) {
         s.shard = i == 2 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE;
@@ -263,7 +269,9 @@ int main(int argc, char **argv)
     }
     fill();
     for (int i = 0; i < 2; i++) {
-        setting s = { .virtual_ranks = VRANKS, .flags = DROPOUT | SECOND | SMALL, .rows = 1, .repeats = 3, .unclipped = i };
+        setting s = {
+            .virtual_ranks = VRANKS, .flags = DROPOUT | SECOND | SMALL, .rows = 1, .repeats = 3, .unclipped = i
+        };
         one_process(&s, &want[i]);
     }
     if (argc > 1 && strcmp(argv[1], "table") == 0) {

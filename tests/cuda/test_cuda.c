@@ -117,7 +117,8 @@ static net2 net2_make(gckpt_store *s, const gckpt_backend *b, int64_t rows, gckp
     gckpt_tensor *v = gckpt_param(m.g, "v", gckpt_shape2(HIDDEN, OUT), init);
     gckpt_tensor *gain = gckpt_param(m.g, "gain", gckpt_shape1(HIDDEN), init);
     gckpt_tensor *fixed = gckpt_param(m.g, "fixed", gckpt_shape2(HIDDEN, HIDDEN), init);
-    CHECK(gckpt_store_freeze(m.s, "fixed", 1) == GCKPT_OK && gckpt_store_quantise(m.s, "fixed", GCKPT_STORAGE_I8) == GCKPT_OK);
+    CHECK(gckpt_store_freeze(m.s, "fixed", 1) == GCKPT_OK &&
+          gckpt_store_quantise(m.s, "fixed", GCKPT_STORAGE_I8) == GCKPT_OK);
     gckpt_tensor *h = gckpt_gelu(gckpt_mul(gckpt_linear(x, w, NULL), gain));
     h = gckpt_linear(gckpt_dropout(gckpt_linear(h, fixed, NULL), 0.3f), v, NULL);
     gckpt_term terms[3] = { { gckpt_cross_entropy(h, t), 1, 0 },
@@ -240,8 +241,8 @@ static void test_no_waits(void)
             m.e = gckpt_exec_new(m.p, m.s, &skips);
         }
         net2_step(&m, step, N, step % 2 ? 0.05f : 0, 0);
-        CHECK_MSG(first_update == step % 2 && last_update == step % 2, "step %d: %ld waits before the first update, %ld before the last",
-                  step, first_update, last_update);
+        CHECK_MSG(first_update == step % 2 && last_update == step % 2,
+                  "step %d: %ld waits before the first update, %ld before the last", step, first_update, last_update);
     }
     net2_free(&m, 0);
 }
@@ -275,12 +276,14 @@ static void break_it(long launch, long copy)
         CHECK_MSG(strstr(gckpt_error_text(m.e), "step: cuda: CUDA device 0: "), "%s", gckpt_error_text(m.e));
         CHECK_MSG(strstr(gckpt_error_text(m.e), "start again from what was saved"), "%s", gckpt_error_text(m.e));
         if (launch && !cuda_shim.lazy) /* then a kernel is what notices: its arguments are no template's parameters */
-            CHECK_MSG(strstr(gckpt_error_text(m.e), "_kernel") && !strstr(gckpt_error_text(m.e), " T>"), "%s", gckpt_error_text(m.e));
+            CHECK_MSG(strstr(gckpt_error_text(m.e), "_kernel") && !strstr(gckpt_error_text(m.e), " T>"), "%s",
+                      gckpt_error_text(m.e));
     }
     const gckpt_exec_desc x = { .backend = gpu[0] };
     gckpt_store *s = gckpt_store_new(NULL);
     CHECK(gckpt_plan_params(m.p, s) == GCKPT_OK && !gckpt_exec_new(m.p, s, &x));
-    CHECK_MSG(gckpt_error(s) == GCKPT_E_MEMORY && strstr(gckpt_error_text(s), "start again"), "%s", gckpt_error_text(s));
+    CHECK_MSG(gckpt_error(s) == GCKPT_E_MEMORY && strstr(gckpt_error_text(s), "start again"), "%s",
+              gckpt_error_text(s));
     gckpt_store_free(s);
     small_free(&m, 0);
 }
@@ -337,7 +340,8 @@ static uint64_t offload_run(const gckpt_backend *b, int64_t rows, int offloads)
     gckpt_tensor *y = gckpt_input(g, "y", GCKPT_F32, gckpt_shape3(rows, 4, 8));
     for (int i = 0; i < 6; i++) {
         char name[2][8] = { { 'u', (char)('a' + i) }, { 'v', (char)('a' + i) } };
-        gckpt_tensor *a = gckpt_linear(gckpt_layernorm(h, NULL, NULL), gckpt_param(g, name[0], gckpt_shape2(8, 16), init), NULL);
+        gckpt_tensor *a =
+            gckpt_linear(gckpt_layernorm(h, NULL, NULL), gckpt_param(g, name[0], gckpt_shape2(8, 16), init), NULL);
         a = gckpt_linear(gckpt_gelu(a), gckpt_param(g, name[1], gckpt_shape2(16, 8), init), NULL);
         h = gckpt_add(h, a);
     }
@@ -423,7 +427,8 @@ static void test_unpack(void)
     const gckpt_backend *b = gpu[0];
     gckpt_call call = { .backend = b->context, .threads = 1 };
     unsigned char *packed = (unsigned char *)b->allocate(b->context, sizeof quantised + 16, 64);
-    float *there = (float *)b->allocate(b->context, sizeof scales, 64), *to = (float *)b->allocate(b->context, PLACES * sizeof *to, 64);
+    float *there = (float *)b->allocate(b->context, sizeof scales, 64),
+          *to = (float *)b->allocate(b->context, PLACES * sizeof *to, 64);
     for (int i = 0; i < MOST; i++) {
         quantised[i] = (uint16_t)(i * 40503 + 77);
         scales[i] = 0.01f * (float)(1 + i % 9);
@@ -443,8 +448,8 @@ static void test_unpack(void)
                 b->copy_in(b->context, packed + (size_t)shift * each, quantised, (size_t)u.n * each);
                 b->dequantise(&call, &u);
                 b->copy_out(b->context, got, u.to, (size_t)u.n * sizeof *got);
-                CHECK_MSG(!memcmp(got, want, (size_t)u.n * sizeof *got), "storage %d, rows of %d, shifted by %d", storage,
-                          (int)row, shift);
+                CHECK_MSG(!memcmp(got, want, (size_t)u.n * sizeof *got), "storage %d, rows of %d, shifted by %d",
+                          storage, (int)row, shift);
             }
     unsigned char *bytes = (unsigned char *)quantised; /* blocks of I4, at odd addresses, too; no NaN */
     for (int blocks = 1; blocks <= 5; blocks++)

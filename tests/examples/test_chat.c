@@ -134,9 +134,10 @@ static size_t text_of(const bpe_tokens *t, const chat_mask *marks, int learns, c
  * asks for it; the special tokens of the template are ids, those that are said are text. */
 static void test_tokens(void)
 {
-    static const char *const words[] = { "one", "\n", " two", "", "1 2 3", "<|endoftext|>", "<|user|>", "\xc3\xbc ", "a\nb" };
-    static const char *const formats[] = { "own", "chatml", "qwen2", "qwen3", "llama3", "llama3.1", "gemma", "mistral-v1",
-                                           "mistral-v3", "zephyr" };
+    static const char *const words[] = { "one",           "\n",       " two",      "",    "1 2 3",
+                                         "<|endoftext|>", "<|user|>", "\xc3\xbc ", "a\nb" };
+    static const char *const formats[] = { "own",      "chatml", "qwen2",      "qwen3",      "llama3",
+                                           "llama3.1", "gemma",  "mistral-v1", "mistral-v3", "zephyr" };
     static char said[8][128], text[8192], want[8192];
     static page p;
     static chat c;
@@ -170,7 +171,8 @@ static void test_tokens(void)
         CHECK_MSG(chat_encode(&c, &tokenizer, turns, count, 0, 0, &all, &marks) == 0, "%s: %s", format, c.error);
         p.size = 0;
         CHECK(chat_render(&c, turns, count, 0, put_page, &p) == 0);
-        CHECK_MSG(text_of(&all, &marks, -1, text) == p.size && memcmp(text, p.text, p.size) == 0, "%s: %s", format, text);
+        CHECK_MSG(text_of(&all, &marks, -1, text) == p.size && memcmp(text, p.text, p.size) == 0, "%s: %s", format,
+                  text);
         size_t ids = 0;
         for (size_t i = 0; i < all.count; i++)
             ids += all.ids[i] == 0 || all.ids[i] == 600;
@@ -179,7 +181,8 @@ static void test_tokens(void)
             begin.count = 0;
             CHECK(chat_encode(&c, &tokenizer, turns, i, 1, 0, &begin, NULL) == 0);
             const int same = begin.count < all.count && memcmp(begin.ids, all.ids, begin.count * sizeof *all.ids) == 0;
-            CHECK_MSG(same && marks.flags[begin.count] == 1 && marks.flags[begin.count - 1] == 0, "%s, turn %d", format, (int)i);
+            CHECK_MSG(same && marks.flags[begin.count] == 1 && marks.flags[begin.count - 1] == 0, "%s, turn %d", format,
+                      (int)i);
             const char *lead = (c.format.rules & CHAT_LEADS_LAST) == 0 || i + 1 == count ? c.format.prefix : "";
             const char *end = c.format.turns[CHAT_ASSISTANT][1];
             const char *answer = said[i];
@@ -189,7 +192,8 @@ static void test_tokens(void)
             if (*lead == '<')
                 for (; size > 0 && *answer == '\n'; size--)
                     answer++;
-            wanted += (size_t)sprintf(want + wanted, "%s%.*s%s", lead, (int)size, answer, *end == 2 ? c.bos_eos[1] : end);
+            wanted +=
+                (size_t)sprintf(want + wanted, "%s%.*s%s", lead, (int)size, answer, *end == 2 ? c.bos_eos[1] : end);
         }
         CHECK_MSG(text_of(&all, &marks, 1, text) == wanted && memcmp(text, want, wanted) == 0, "%s: learns %s, not %s",
                   format, text, want);
@@ -201,7 +205,8 @@ static void test_tokens(void)
     const chat_turn spells[] = { { CHAT_USER, "<|user|>", 8 }, { CHAT_ASSISTANT, "a<|endoftext|>", 14 } };
     bpe_tokens t = { 0 };
     CHECK(chat_set_turn(&c, CHAT_USER, "{}:") == 0 && chat_set_turn(&c, CHAT_ASSISTANT, "{};") == 0);
-    CHECK(chat_encode(&c, &tokenizer, spells, 2, 0, 1, &t, NULL) == 0 && t.count == 5 && t.ids[0] == 600 && t.ids[3] == 0);
+    CHECK(chat_encode(&c, &tokenizer, spells, 2, 0, 1, &t, NULL) == 0 && t.count == 5 && t.ids[0] == 600 &&
+          t.ids[3] == 0);
     bpe_tokens_free(&t);
 }
 
@@ -231,14 +236,15 @@ static void test_families(void)
         strcpy(c.bos_eos[1], json_text(&d, json_find(&d, JSON_ROOT, "eos")));
         const size_t n = turns_of(&d, turns);
         bpe_tokens t = { 0 };
-        CHECK_MSG(chat_encode(&c, &family, turns, n, json_bool(&d, JSON_ROOT, "asks", 0), 0, &t, NULL) == 0, "%s", c.error);
+        CHECK_MSG(chat_encode(&c, &family, turns, n, json_bool(&d, JSON_ROOT, "asks", 0), 0, &t, NULL) == 0, "%s",
+                  c.error);
         size_t i = 0;
         const uint32_t ids = json_find(&d, JSON_ROOT, "ids");
         for (uint32_t k = json_first(&d, ids); k != 0; k = json_next(&d, k), i++)
             if (i >= t.count || t.ids[i] != (int32_t)json_int_of(&d, k))
                 break;
-        CHECK_MSG(i == t.count && i == json_size(&d, ids), "%s, %s, line %d: token %d of %d", folder, name, lines + 1, (int)i,
-                  (int)json_size(&d, ids));
+        CHECK_MSG(i == t.count && i == json_size(&d, ids), "%s, %s, line %d: token %d of %d", folder, name, lines + 1,
+                  (int)i, (int)json_size(&d, ids));
         bpe_tokens_free(&t);
         lines++;
     }
@@ -254,14 +260,17 @@ static void test_folders(void)
 {
     static const struct {
         const char *config, *format, *found;
-    } folders[] = { { "{}", NULL, "" },
-                    { "{\"chat_template\": null}", NULL, "" },
-                    { "{\"chat_template\": \"%s\"}", "chatml", "tokenizer_config.json" },
-                    { "{\"chat_template\": \"%s \"}", NULL, "tokenizer_config.json" },
-                    { "{\"chat_template\": [{\"name\": \"rag\", \"template\": \"\"}, {\"name\": \"default\", \"template\": "
-                      "\"%s\"}], \"bos_token\": {\"content\": \"<b>\"}}", "chatml", "tokenizer_config.json" },
-                    { "{\"chat_template\": [{\"name\": \"rag\", \"template\": \"%s\"}]}", NULL, "tokenizer_config.json" },
-                    { "{\"bos_token\": \"<b>\", \"eos_token\": \"</b>\"}", NULL, "" } };
+    } folders[] = {
+        { "{}", NULL, "" },
+        { "{\"chat_template\": null}", NULL, "" },
+        { "{\"chat_template\": \"%s\"}", "chatml", "tokenizer_config.json" },
+        { "{\"chat_template\": \"%s \"}", NULL, "tokenizer_config.json" },
+        { "{\"chat_template\": [{\"name\": \"rag\", \"template\": \"\"}, {\"name\": \"default\", \"template\": "
+          "\"%s\"}], \"bos_token\": {\"content\": \"<b>\"}}",
+          "chatml", "tokenizer_config.json" },
+        { "{\"chat_template\": [{\"name\": \"rag\", \"template\": \"%s\"}]}", NULL, "tokenizer_config.json" },
+        { "{\"bos_token\": \"<b>\", \"eos_token\": \"</b>\"}", NULL, "" }
+    };
     static char template[1024], escaped[2048], config[4096];
     static chat c;
     FILE *f = fopen("tests/golden/chat_template.jinja", "rb");
@@ -276,8 +285,8 @@ static void test_folders(void)
     CHECK(chat_open(&c, "build/chat_folder", NULL) == 0 && c.format.name == NULL && c.source[0] == 0);
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
         const char *at = strstr(folders[i].config, "%s");
-        snprintf(config, sizeof config, "%.*s%s%s", at != NULL ? (int)(at - folders[i].config) : 1000, folders[i].config,
-                 at != NULL ? escaped : "", at != NULL ? at + 2 : "");
+        snprintf(config, sizeof config, "%.*s%s%s", at != NULL ? (int)(at - folders[i].config) : 1000,
+                 folders[i].config, at != NULL ? escaped : "", at != NULL ? at + 2 : "");
         put_file("build/chat_folder/tokenizer_config.json", config);
         CHECK_MSG(chat_open(&c, "build/chat_folder", NULL) == 0, "%s", c.error);
         CHECK_MSG(c.format.name == NULL ? folders[i].format == NULL
@@ -286,10 +295,12 @@ static void test_folders(void)
         CHECK(strcmp(c.source, folders[i].found) == 0 && strcmp(c.bos_eos[0], i == 4 || i == 6 ? "<b>" : "") == 0);
     }
     CHECK(strcmp(c.bos_eos[1], "</b>") == 0);
-    CHECK(chat_open(&c, "build/chat_folder", "gemma") == 0 && !strcmp(c.format.name, "gemma") && !strcmp(c.bos_eos[0], "<b>"));
+    CHECK(chat_open(&c, "build/chat_folder", "gemma") == 0 && !strcmp(c.format.name, "gemma") &&
+          !strcmp(c.bos_eos[0], "<b>"));
     CHECK(chat_open(&c, "build/chat_folder", "klingon") != 0 && strstr(c.error, "klingon: allowed is chatml, "));
     put_file("build/chat_folder/chat_template.jinja", template);
-    CHECK(chat_open(&c, "build/chat_folder", NULL) == 0 && !strcmp(c.format.name, "chatml") && !strcmp(c.source, "chat_template.jinja"));
+    CHECK(chat_open(&c, "build/chat_folder", NULL) == 0 && !strcmp(c.format.name, "chatml") &&
+          !strcmp(c.source, "chat_template.jinja"));
     char *to = escaped; /* of Windows */
     for (char *from = template; *from != 0; *to++ = *from++)
         if (*from == '\n')
@@ -299,7 +310,8 @@ static void test_folders(void)
     CHECK(chat_open(&c, "build/chat_folder", NULL) == 0 && c.format.name != NULL && !strcmp(c.format.name, "chatml"));
     template[3]++;
     put_file("build/chat_folder/chat_template.jinja", template);
-    CHECK(chat_open(&c, "build/chat_folder", NULL) == 0 && c.format.name == NULL && !strcmp(c.source, "chat_template.jinja"));
+    CHECK(chat_open(&c, "build/chat_folder", NULL) == 0 && c.format.name == NULL &&
+          !strcmp(c.source, "chat_template.jinja"));
     put_file("build/chat_folder/tokenizer_config.json", "{");
     CHECK(chat_open(&c, "build/chat_folder", NULL) != 0 && strstr(c.error, "tokenizer_config.json"));
     for (int i = 0; i < CHAT_FORMATS; i++)
@@ -313,7 +325,8 @@ static void test_refusals(void)
     chat_turn turns[3] = { { CHAT_SYSTEM, "s", 1 }, { CHAT_USER, "u", 1 }, { CHAT_USER, "v", 1 } };
     bpe_tokens t = { 0 };
     memset(&c, 0, sizeof c);
-    CHECK(chat_set_turn(&c, CHAT_USER, "no place") != 0 && strstr(c.error, "a turn of the user, \"no place\": expected {}"));
+    CHECK(chat_set_turn(&c, CHAT_USER, "no place") != 0 &&
+          strstr(c.error, "a turn of the user, \"no place\": expected {}"));
     CHECK(chat_select(&c, "gemma") == 0 && chat_encode(&c, &tokenizer, turns, 2, 0, 0, &t, NULL) != 0 &&
           strstr(c.error, "a turn of the system has no place in this chat template, gemma"));
     CHECK(chat_encode(&c, &tokenizer, turns + 1, 2, 0, 0, &t, NULL) != 0 && strstr(c.error, "turn 2 is of the user"));

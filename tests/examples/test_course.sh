@@ -3,7 +3,7 @@
 # block of their lesson says. Exercises, those of docs/exercises.md, too: the answer passes its check, also with the
 # check's other values, and prints the text block behind it; the starter compiles and does not pass, nor does what
 # hangs, crashes or prints a constant; a folder of submissions gives the table that it should. Slides. Links lead somewhere.
-# make test tries one exercise of six; the others with TRIES.
+# make test tries one exercise of six; the others with ITERATIONS.
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -I. -DGRADCKPT_IMPLEMENTATION=}
 work=build/course

@@ -82,7 +82,8 @@ static void test_answers(void)
             last = targets[t] >= 0 ? t : last;
             counted += targets[t] >= 0;
         }
-        CHECK_MSG(counted == (e->end - first_target < T ? e->end - first_target : T), "row %d: %d targets", (int)i, (int)counted);
+        CHECK_MSG(counted == (e->end - first_target < T ? e->end - first_target : T), "row %d: %d targets", (int)i,
+                  (int)counted);
         CHECK(counted == last - first + 1 && targets[first] == d.tokens.ids[first_target]);
         CHECK(tokens[first] == d.tokens.ids[first_target - 1]);
         if (answer <= T)
@@ -99,7 +100,8 @@ static void test_answers(void)
         const char *text, *says;
     } wrong[] = { { "", "no lines: expected {" },
                   { "{\"prompt\": \"a\"}", ":1: expected {\"prompt\"" },
-                  { "{\"prompt\": \"a\", \"answer\": \"b\"}\n{\"prompt\": 1, \"answer\": \"b\"}", ":2: prompt: expected a string" },
+                  { "{\"prompt\": \"a\", \"answer\": \"b\"}\n{\"prompt\": 1, \"answer\": \"b\"}",
+                    ":2: prompt: expected a string" },
                   { "[]", ":1: an array: expected an object a line" },
                   { " [\n{\"prompt\": \"a\", \"answer\": \"b\"}]", ":1: an array: expected an object a line" },
                   { "{\"prompt\": \"a\", \"answer\": \"b\"", ":1: " } };
@@ -178,7 +180,8 @@ static void test_lines(void)
     tokenizer.prefix_count = 1;
     CHECK(open_text(&d, path, "") != 0);
     put_file(path, lines[0].line, strlen(lines[0].line));
-    CHECK(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &desc) == 0 && !strcmp(shown(&d, 0), "<|user|>1 2| 3<|endoftext|>"));
+    CHECK(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &desc) == 0 &&
+          !strcmp(shown(&d, 0), "<|user|>1 2| 3<|endoftext|>"));
     dataset_free(&d);
     static const char spells[] = "{\"prompt\": \"<|user|><|endoftext|>\", \"completion\": \"<|user|>:<\"}";
     put_file(path, spells, sizeof spells - 1);
@@ -199,12 +202,17 @@ static void test_lines(void)
         { "{\"instruction\": \"a\", \"input\": [], \"output\": \"b\"}", ":1: input: expected a string", 1 },
         { "\n{\"text\": null}", ":2: text: expected a string", 0 },
         { "{\"conversations\": []}", ":1: expected {\"prompt\": \"..\", \"completion\"", 1 },
-        { "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}", "the model has no template; --chat NAME takes a known one: chatml, ", 0 },
-        { "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}", "no turn of the assistant: nothing to learn", 1 },
-        { "{\"messages\": [{\"role\": \"tool\", \"content\": \"a\"}]}", "message 1: expected \"role\" system, user or assistant", 1 },
+        { "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}",
+          "the model has no template; --chat NAME takes a known one: chatml, ", 0 },
+        { "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}", "no turn of the assistant: nothing to learn",
+          1 },
+        { "{\"messages\": [{\"role\": \"tool\", \"content\": \"a\"}]}",
+          "message 1: expected \"role\" system, user or assistant", 1 },
         { "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"tool_calls\": [1]}]}", "and no tools", 1 },
-        { "{\"messages\": [{\"role\": \"user\", \"content\": 1}]}", "content: expected a string, or a list of {\"type\"", 1 },
-        { "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]}", "content: expected a string", 1 },
+        { "{\"messages\": [{\"role\": \"user\", \"content\": 1}]}",
+          "content: expected a string, or a list of {\"type\"", 1 },
+        { "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]}", "content: expected a string",
+          1 },
         { "{\"messages\": [{\"content\": \"a\"}]}", "role", 1 },
         { "{\"messages\": \"a\"}", "messages: expected an array", 1 },
         { "{\"messages\": []}", "a chat without a turn", 1 },
@@ -230,24 +238,30 @@ static void test_lines(void)
 /* Lines that are read but seldom meant are counted; a line without a target is left out. */
 static void test_counts(void)
 {
-    static const char lines[] = "{\"text\": \"\"}\n{\"text\": \"one two\"}\n{\"text\": \"a\"}\n"
-                                "{\"prompt\": \"1\", \"completion\": \"\"}\n"
-                                "{\"instruction\": \"add\", \"output\": \"\"}\n"
-                                "{\"prompt\": \"\\ud83d\\ude00\", \"completion\": \"a\\ud83d\\udc00\\ud800\"}\n"
-                                "{\"prompt\": \"\\ud800b\", \"completion\": \"\\ud800\\u0041\\ude00\", \"\\ud801\": 1}\n";
-    static const char same[] = "{\"prompt\": \"a\", " PAIR("\"b\"", "\"b\"") "\n{\"prompt\": \"a\", " PAIR("\"b\"", "\"c\"")
-        "\n{\"prompt\": \"a\", " PAIR("\"\"", "\"c\"") "\n";
+    static const char lines[] =
+        "{\"text\": \"\"}\n{\"text\": \"one two\"}\n{\"text\": \"a\"}\n"
+        "{\"prompt\": \"1\", \"completion\": \"\"}\n"
+        "{\"instruction\": \"add\", \"output\": \"\"}\n"
+        "{\"prompt\": \"\\ud83d\\ude00\", \"completion\": \"a\\ud83d\\udc00\\ud800\"}\n"
+        "{\"prompt\": \"\\ud800b\", \"completion\": \"\\ud800\\u0041\\ude00\", \"\\ud801\": 1}\n";
+    static const char same[] = "{\"prompt\": \"a\", " PAIR("\"b\"", "\"b\"") "\n{\"prompt\": \"a\", " PAIR(
+        "\"b\"", "\"c\"") "\n{\"prompt\": \"a\", " PAIR("\"\"", "\"c\"") "\n";
     static chat c;
     dataset d;
     const dataset_desc plain = { END, 0, NULL }, chats = { END, 0, &c }, endless = { -1, 0, NULL };
     put_file(path, lines, sizeof lines - 1);
     CHECK_MSG(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &plain) == 0, "%s", d.error);
-    CHECK_MSG(d.count == 6 && d.skipped == 1 && d.empty == 2 && d.replaced == 5, "%d rows, %d left out, %d empty, %d replaced",
-              (int)d.count, (int)d.skipped, (int)d.empty, (int)d.replaced);
+    CHECK_MSG(d.count == 6 && d.skipped == 1 && d.empty == 2 && d.replaced == 5,
+              "%d rows, %d left out, %d empty, %d replaced", (int)d.count, (int)d.skipped, (int)d.empty,
+              (int)d.replaced);
     if (d.count == 6) {
         CHECK(!strcmp(shown(&d, 0), "one two<|endoftext|>") && !strcmp(shown(&d, 2), "1|<|endoftext|>"));
-        CHECK_MSG(!strcmp(shown(&d, 4), "\xf0\x9f\x98\x80|a\xf0\x9f\x90\x80\xef\xbf\xbd<|endoftext|>"), "%s", shown(&d, 4));
-        CHECK_MSG(!strcmp(shown(&d, 5), "\xef\xbf\xbd" "b|\xef\xbf\xbd" "A\xef\xbf\xbd<|endoftext|>"), "%s", shown(&d, 5));
+        CHECK_MSG(!strcmp(shown(&d, 4), "\xf0\x9f\x98\x80|a\xf0\x9f\x90\x80\xef\xbf\xbd<|endoftext|>"), "%s",
+                  shown(&d, 4));
+        CHECK_MSG(!strcmp(shown(&d, 5), "\xef\xbf\xbd"
+                                        "b|\xef\xbf\xbd"
+                                        "A\xef\xbf\xbd<|endoftext|>"),
+                  "%s", shown(&d, 5));
     }
     dataset_free(&d);
     CHECK(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &endless) == 0 && d.skipped == 4 && d.count == 3);
@@ -271,7 +285,8 @@ static void test_counts(void)
     static const char marked[] = "{\"text\": \"one<|endoftext|>\"}";
     put_file(path, marked, sizeof marked - 1);
     const dataset_desc specials = { END, 1, NULL };
-    CHECK(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &specials) == 0 && !strcmp(shown(&d, 0), "one<|endoftext|>"));
+    CHECK(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &specials) == 0 &&
+          !strcmp(shown(&d, 0), "one<|endoftext|>"));
     CHECK(d.tokens.ids[d.tokens.count - 2] != END);
     dataset_free(&d);
 }
@@ -331,10 +346,11 @@ static void test_batches(void)
         }
         CHECK(steps == 3 * dataset_steps(&b) && (batch > 8 || same < rows / 4));
         if (batch == 8) {
-            CHECK_MSG(padded / real > 3.5 && computed / real <= 1.15, "%.2f computed tokens a real one, padded %.2f, %d classes",
-                      computed / real, padded / real, classes);
-            printf("%.3f computed tokens a real one in %d classes, padded to the longest %.3f (mean %.1f)\n", computed / real,
-                   classes, padded / real, real / 360);
+            CHECK_MSG(padded / real > 3.5 && computed / real <= 1.15,
+                      "%.2f computed tokens a real one, padded %.2f, %d classes", computed / real, padded / real,
+                      classes);
+            printf("%.3f computed tokens a real one in %d classes, padded to the longest %.3f (mean %.1f)\n",
+                   computed / real, classes, padded / real, real / 360);
         }
         dataset_batches_free(&b);
         dataset_batches_free(&other);
@@ -455,7 +471,8 @@ static void test_kinds(void)
     }
     static const char utf16[] = "\xff\xfe{\0\"\0\n\0";
     put_file(path, utf16, sizeof utf16 - 1);
-    CHECK_MSG(dataset_open(&d, path, &tokenizer, tokenizer.count, END) != 0 && strstr(d.error, "in UTF-16"), "%s", d.error);
+    CHECK_MSG(dataset_open(&d, path, &tokenizer, tokenizer.count, END) != 0 && strstr(d.error, "in UTF-16"), "%s",
+              d.error);
     CHECK_MSG(open_text(&d, path, "{\"prompt\": \"\", \"answer\": \"b\"}\n\xef\xbb\xbf{}") != 0 &&
                   strstr(d.error, ":2: expected a value"), "%s", d.error);
 }
@@ -489,12 +506,16 @@ static void test_pairs(void)
     } lines[] = {
         { "{\"prompt\": \"1 2\", " PAIR("\" 3\"", "\" 4 5\""), "1 2| 3<|endoftext|>", "1 2| 4 5<|endoftext|>" },
         { "{" PAIR("\"1 2 3\"", "\"1 2 4 5\""), "1 2| 3<|endoftext|>", "1 2| 4 5<|endoftext|>" },
-        { "{\"prompt\": null, " PAIR("\"\\u00fca\"", "\"\\u00f6a\""), "\xc3\xbc" "a<|endoftext|>",
-          "\xc3\xb6" "a<|endoftext|>" },
+        { "{\"prompt\": null, " PAIR("\"\\u00fca\"", "\"\\u00f6a\""),
+          "\xc3\xbc"
+          "a<|endoftext|>",
+          "\xc3\xb6"
+          "a<|endoftext|>" },
         { "{\"prompt\": [" SAYS("user", "one") "], \"messages\": [], " PAIR("[" SAYS("assistant", "two") "]",
-                                                                        "[" SAYS("assistant", "six") "]"),
+                                                                            "[" SAYS("assistant", "six") "]"),
           "<|user|>one\nA:|two<|endoftext|>", "<|user|>one\nA:|six<|endoftext|>" },
-        { "{" PAIR("[" SAYS("user", "one") "," SAYS("assistant", "two") "]", "[" SAYS("user", "one") "," SAYS("assistant", "six") "]"),
+        { "{" PAIR("[" SAYS("user", "one") "," SAYS("assistant", "two") "]",
+                   "[" SAYS("user", "one") "," SAYS("assistant", "six") "]"),
           "<|user|>one\nA:|two<|endoftext|>", "<|user|>one\nA:|six<|endoftext|>" },
         { "{\"prompt\": \"one\", " PAIR("[" SAYS("user", "one") "," SAYS("assistant", "two") "]",
                                         "[" SAYS("user", "one") "," SAYS("assistant", "six") "]"),
@@ -510,16 +531,19 @@ static void test_pairs(void)
     static const struct {
         const char *text, *says;
     } wrong[] = {
-        { "{\"prompt\": \"a\", \"rejected\": \"b\"}", ":1: \"chosen\" is missing: expected {\"prompt\": \"..\", \"chosen\"" },
+        { "{\"prompt\": \"a\", \"rejected\": \"b\"}",
+          ":1: \"chosen\" is missing: expected {\"prompt\": \"..\", \"chosen\"" },
         { "\n{\"prompt\": \"a\", \"chosen\": \"b\"}", ":2: \"rejected\" is missing" },
         { "{\"prompt\": \"a\", \"completion\": \"b\"}", "\"chosen\" is missing" },
         { "{\"prompt\": 1, " PAIR("\"a\"", "\"b\""), "\"prompt\": expected a text, as the answers are" },
-        { "{\"prompt\": [" SAYS("user", "a") "], " PAIR("\"a\"", "\"b\""), "\"prompt\": expected a text, as the answers are" },
+        { "{\"prompt\": [" SAYS("user", "a") "], " PAIR("\"a\"", "\"b\""),
+          "\"prompt\": expected a text, as the answers are" },
         { "{\"prompt\": 1, " PAIR("[" SAYS("assistant", "a") "]", "[" SAYS("assistant", "b") "]"),
           "\"prompt\": expected a text, or a list of messages" },
         { "{" PAIR("1", "2"), "\"chosen\": expected a text, or a list of messages" },
         { "{" PAIR("\"a\"", "[" SAYS("assistant", "b") "]"), "\"rejected\": expected what \"chosen\" is" },
-        { "{" PAIR("[" SAYS("user", "a") "]", "[" SAYS("assistant", "b") "]"), "\"chosen\" has no turn of the assistant" },
+        { "{" PAIR("[" SAYS("user", "a") "]", "[" SAYS("assistant", "b") "]"),
+          "\"chosen\" has no turn of the assistant" },
         { "{" PAIR("[" SAYS("user", "a") "," SAYS("assistant", "b") "]", "[" SAYS("user", "a") "]"),
           "\"rejected\" has no turn of the assistant behind the prompt" },
         { "{" PAIR("[" SAYS("tool", "a") "]", "[" SAYS("assistant", "b") "]"), "message 1: expected \"role\" system" },
@@ -534,7 +558,8 @@ static void test_pairs(void)
     const dataset_desc desc = { END, 0, &c }, plain = { END, 0, NULL };
     int32_t tokens[2 * LONG], targets[2 * LONG];
     memset(&c, 0, sizeof c);
-    CHECK(chat_set_turn(&c, CHAT_USER, "<|user|>{}\n") == 0 && chat_set_turn(&c, CHAT_ASSISTANT, "A:{}<|endoftext|>\n") == 0);
+    CHECK(chat_set_turn(&c, CHAT_USER, "<|user|>{}\n") == 0 &&
+          chat_set_turn(&c, CHAT_ASSISTANT, "A:{}<|endoftext|>\n") == 0);
     FILE *f = fopen(path, "wb");
     for (int i = 0; i < LINES; i++)
         fprintf(f, "%s\n", lines[i].line);
@@ -546,7 +571,8 @@ static void test_pairs(void)
         for (int k = 0; k < 2; k++) {
             const dataset_example *e = &d.examples[2 * i + (uint64_t)k];
             const char *want = k == 0 ? lines[i].chosen : lines[i].rejected;
-            CHECK_MSG(strcmp(shown(&d, 2 * i + (uint64_t)k), want) == 0, "pair %d: %s", (int)i, shown(&d, 2 * i + (uint64_t)k));
+            CHECK_MSG(strcmp(shown(&d, 2 * i + (uint64_t)k), want) == 0, "pair %d: %s", (int)i,
+                      shown(&d, 2 * i + (uint64_t)k));
             length[k] = (int64_t)(e->end - e->begin) - 1;
             length[k] = length[k] < LONG ? length[k] : LONG;
         }
@@ -564,21 +590,25 @@ static void test_pairs(void)
     dataset_free(&d);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         put_file(path, wrong[i].text, strlen(wrong[i].text));
-        CHECK_MSG(dataset_open_pairs(&d, path, &tokenizer, tokenizer.count, &desc) != 0 && strstr(d.error, wrong[i].says),
+        CHECK_MSG(dataset_open_pairs(&d, path, &tokenizer, tokenizer.count, &desc) != 0 &&
+                      strstr(d.error, wrong[i].says),
                   "%s: %s", wrong[i].text, d.error);
     }
     put_file(path, lines[3].line, strlen(lines[3].line));
-    CHECK(dataset_open_pairs(&d, path, &tokenizer, tokenizer.count, &plain) != 0 && strstr(d.error, "the model has no template"));
+    CHECK(dataset_open_pairs(&d, path, &tokenizer, tokenizer.count, &plain) != 0 &&
+          strstr(d.error, "the model has no template"));
     put_file(path, lines[1].line, strlen(lines[1].line));
-    CHECK(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &desc) != 0 && strstr(d.error, ":1: a pair of answers, which --objective dpo"));
+    CHECK(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &desc) != 0 &&
+          strstr(d.error, ":1: a pair of answers, which --objective dpo"));
     CHECK(dataset_open_pairs(&d, "build/test_dataset.txt", &tokenizer, tokenizer.count, &desc) != 0 &&
           strstr(d.error, "pairs are lines of FILE.jsonl"));
 }
 
 static void test_memory(void)
 {
-    static const char *const files[] = { "build/test_dataset.jsonl", "build/test_dataset.txt", "build/test_dataset.bin",
-                                         "build/test_dataset.md", "build/test_dataset2.jsonl", "build/test_dataset3.jsonl" };
+    static const char *const files[] = { "build/test_dataset.jsonl",  "build/test_dataset.txt",
+                                         "build/test_dataset.bin",    "build/test_dataset.md",
+                                         "build/test_dataset2.jsonl", "build/test_dataset3.jsonl" };
     static const char pairs[] =
         "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}\n{\"prompt\": \"a\", " PAIR(
             "[" SAYS("assistant", "a") "]", "[" SAYS("assistant", "b") "]") "\n";

@@ -86,7 +86,8 @@ static void test_augmentation(void)
                     times[from[0] + 2][from[1] + 2]++;
                     flips += mirrored;
                 }
-                const int down = (int)(5 + 2 * s.padding - images_side(&s, 0)), right = (int)(7 + 2 * s.padding - images_side(&s, 1));
+                const int down = (int)(5 + 2 * s.padding - images_side(&s, 0)),
+                          right = (int)(7 + 2 * s.padding - images_side(&s, 1));
                 for (int y = 0; y <= down; y++) /* every place is as likely */
                     for (int x = 0; x <= right; x++) {
                         const int n = times[y + 2 - s.padding][x + 2 - s.padding];
@@ -160,8 +161,10 @@ static void refused(const char *why)
 /* What a file says of itself takes no memory before its pixels are there; no images are no set. */
 static void test_lies(void)
 {
-    static const char *const files[] = { "train-images-idx3-ubyte", "train-labels-idx1-ubyte", "train/tea/1.ppm", "data_batch_1.bin" };
-    static const unsigned char head[] = { 0, 0, 8, 3, 255, 255, 255, 255, 0, 0, 16, 0, 0, 0, 16, 0, 0, 0, 8, 1, 255, 255, 255, 255 };
+    static const char *const files[] = { "train-images-idx3-ubyte", "train-labels-idx1-ubyte", "train/tea/1.ppm",
+                                         "data_batch_1.bin" };
+    static const unsigned char head[] = { 0, 0, 8,  3, 255, 255, 255, 255, 0,   0,   16,  0,
+                                          0, 0, 16, 0, 0,   0,   8,   1,   255, 255, 255, 255 };
     char path[200];
     images_set s;
     mkdir(AT, 0777), mkdir(AT "/train", 0777), mkdir(AT "/train/tea", 0777);
@@ -204,23 +207,27 @@ static void test_lies(void)
 
 static void test_folders(void)
 {
-    static const char *const folders[] = { "", "/train", "/train/tea", "/train/coffee", "/val", "/val/tea", "/val/coffee" };
+    static const char *const folders[] = { "",     "/train",   "/train/tea", "/train/coffee",
+                                           "/val", "/val/tea", "/val/coffee" };
     static const char *const more[] = { "m", "c", "x", "d", "b", "a" };
     char(*names)[256];
-    static const char *const files[] = { "train/tea/b.ppm", "train/tea/a.ppm", "train/coffee/x.ppm", "val/tea/1.ppm", "val/coffee/2.ppm" };
+    static const char *const files[] = { "train/tea/b.ppm", "train/tea/a.ppm", "train/coffee/x.ppm", "val/tea/1.ppm",
+                                         "val/coffee/2.ppm" };
     char path[200];
     images_set s;
     for (int i = 0; i < 7; i++) {
         snprintf(path, sizeof path, AT "%s", folders[i]);
         mkdir(path, 0777);
         if (i == 0)
-            refused("has neither data_batch_1.bin nor MNIST's train-images-idx3-ubyte and its labels, nor train/CLASS/NAME.ppm");
+            refused(
+                "has neither data_batch_1.bin nor MNIST's train-images-idx3-ubyte and its labels, nor train/CLASS/NAME.ppm");
     }
     refused("train/coffee: no folder with pictures of a class");
     for (int i = 0; i < 5; i++)
         put(files[i], i == 1 ? "P6 # a comment\n# another\n2\t3\n#\n255\n" : "P6\n2 3\n255\n", 18, 20 * i);
     put("train/tea/.hidden", "", 0, 0);
-    put("train/tea/Thumbs.db", "", 0, 0), put("train/desktop.ini", "", 0, 0), put("val/coffee/Desktop.ini", "", 0, 0); /* Windows' */
+    put("train/tea/Thumbs.db", "", 0, 0), put("train/desktop.ini", "", 0, 0),
+        put("val/coffee/Desktop.ini", "", 0, 0); /* Windows' */
     mkdir(AT "/names", 0777);
     for (int i = 0; i < 6; i++)
         snprintf(path, sizeof path, "names/%s", more[i]), put(path, "", 0, 0);
@@ -257,7 +264,14 @@ static void test_folders(void)
     refused("images of 3 x 2 x 1 behind");
     put("val/tea/1.ppm", "P6\n2 3\n255\n", 17, 0);
     refused("val/tea/1.ppm: ends within the picture");
-    static const char *const heads[] = { "", "P", "P6", "P6\n2 3\n65535\n", "P3\n2 3\n255\n", "P6\n99999999999999999999 3\n255\n", "P6\n-2 3\n255\n", "P6 # no end" };
+    static const char *const heads[] = { "",
+                                         "P",
+                                         "P6",
+                                         "P6\n2 3\n65535\n",
+                                         "P3\n2 3\n255\n",
+                                         "P6\n99999999999999999999 3\n255\n",
+                                         "P6\n-2 3\n255\n",
+                                         "P6 # no end" };
     for (int i = 0; i < 8; i++) {
         put("val/tea/1.ppm", heads[i], 18, 0);
         refused("val/tea/1.ppm: not a .ppm or .pgm with bytes of 0 to 255 (P6, P5)");

@@ -92,8 +92,8 @@ static void test_model(const char *folder, int64_t micro)
         train(folder, i, micro, loss[i], norm[i], &s[i]);
     for (int i = 0; i < STEPS; i++) {
         CHECK_MSG(near(loss[0][i], loss[1][i], 1e-6) && near(norm[0][i], norm[1][i], 1e-5),
-                  "%s, step %d: loss %.9g, padded %.9g; gradient %.9g, %.9g", folder, i, loss[1][i], loss[0][i], norm[1][i],
-                  norm[0][i]);
+                  "%s, step %d: loss %.9g, padded %.9g; gradient %.9g, %.9g", folder, i, loss[1][i], loss[0][i],
+                  norm[1][i], norm[0][i]);
         same = same && loss[0][i] == loss[1][i] && norm[0][i] == norm[1][i];
     }
     for (int i = 0; gckpt_store_get(s[0], i, &p) == GCKPT_OK && gckpt_store_get(s[1], i, &q) == GCKPT_OK; i++)

@@ -57,7 +57,8 @@ static int fill(void *user, train_batch *b)
         v->wrong |= b->rows[i] < 0 || b->rows[i] >= ROWS || (b->rows[i] >= ROWS - VALID) != (b->epoch == 0);
         v->wrong |= b->values[1] != NULL && ((const float *)b->values[1])[2 * i] != y[b->rows[i]][0];
         for (int k = 0; k < WIDE; k++)
-            to[i * WIDE + k] = x[b->rows[i]][k] + (b->epoch > 0 && v->augments ? 50 * train_uniform(b, i, (uint64_t)k) : 0);
+            to[i * WIDE + k] =
+                x[b->rows[i]][k] + (b->epoch > 0 && v->augments ? 50 * train_uniform(b, i, (uint64_t)k) : 0);
     }
     return 0;
 }
@@ -132,7 +133,8 @@ static void test_rows(void)
 {
     static training_log v;
     const train_data floats = rows_of(GCKPT_F32, x), narrow = rows_of(TRAIN_U8, bytes);
-    const train_data nowhere = rows_of(GCKPT_F32, NULL), half = rows_of(TRAIN_F16, halves), whole = rows_of(GCKPT_F32, of_halves);
+    const train_data nowhere = rows_of(GCKPT_F32, NULL), half = rows_of(TRAIN_F16, halves),
+                     whole = rows_of(GCKPT_F32, of_halves);
     train_options o = options(&v);
     train_report r, other;
     const uint64_t hash = train(&floats, &o, 0, &r);
@@ -262,7 +264,8 @@ static void test_schedules(void)
             for (int warmup = 0; warmup < 6; warmup++)
                 for (int at = 0; at < 8; at++) {
                     const float lr = schedule_lr((schedule_kind)kind, at, warmup, steps, 0.5f, 0.25f);
-                    CHECK_MSG(lr >= 0.02f && lr <= 0.5f, "%d, step %d of %d, warmup %d: %g", kind, at, steps, warmup, (double)lr);
+                    CHECK_MSG(lr >= 0.02f && lr <= 0.5f, "%d, step %d of %d, warmup %d: %g", kind, at, steps, warmup,
+                              (double)lr);
                     CHECK(at < steps || at < warmup || lr == (kind == SCHEDULE_CONSTANT ? 0.5f : 0.25f));
                 }
 }
@@ -331,7 +334,8 @@ static void test_resume(void)
             remove(path);
             remove(best);
             int more = 1, times = 0;
-            for (const int least = sizes[piece] == 0 ? 4 : 60 /* all of validation is done at once */; more && times < 400; times++) {
+            for (const int least = sizes[piece] == 0 ? 4 : 60 /* all of validation is done at once */;
+                 more && times < 400; times++) {
                 train_run t;
                 gckpt_store *s = gckpt_store_new(NULL);
                 terminated = 0;
@@ -510,7 +514,8 @@ static void test_refusals(void)
     CHECK(train(&data, &o, 0, &r) == 0 && strstr(r.error, "no values (options.batch can fill it)"));
     o.batch = fill;
     v.fails_at = 4;
-    CHECK(train(&data, &o, 0, &r) == 0 && strstr(r.error, "options.batch returned 5: row ") && strstr(r.error, " is damp"));
+    CHECK(train(&data, &o, 0, &r) == 0 && strstr(r.error, "options.batch returned 5: row ") &&
+          strstr(r.error, " is damp"));
     CHECK(v.steps == 3);
     v.fails_at = STEPS + 2; /* for validation */
     CHECK(train(&data, &o, 0, &r) == 0 && strstr(r.error, "rows 76 ..: options.batch returned 5: row 83 is damp"));
@@ -596,7 +601,8 @@ static void losses(train_net *net, void *user)
 {
     static const gckpt_term none = { NULL, 0, 0 };
     classifier(net, user);
-    gckpt_tensor *w = layers_param_shared(net->graph, "fc", "weight", gckpt_shape2(3, WIDE), (gckpt_init){ 0.1f, 0, 0 });
+    gckpt_tensor *w =
+        layers_param_shared(net->graph, "fc", "weight", gckpt_shape2(3, WIDE), (gckpt_init){ 0.1f, 0, 0 });
     gckpt_tensor *squares = gckpt_sum_loss(gckpt_mul(net->output, net->output));
     for (int i = 0; i < 2; i++)
         net->extra[i] = none;
@@ -638,7 +644,8 @@ static void test_losses(void)
         CHECK(way == 2 || gckpt_store_hash(s) == hash);
         r = way == 0 ? other : r;
         for (int i = 0; i < 3 && way != 2; i++)
-            CHECK(r.term_loss[i] == other.term_loss[i] && r.term_validation[i] == other.term_validation[i] && r.term_validation[i] > 0);
+            CHECK(r.term_loss[i] == other.term_loss[i] && r.term_validation[i] == other.term_validation[i] &&
+                  r.term_validation[i] > 0);
         CHECK(way == 2 || same(&r, &other));
         if (way == 0) { /* the sums of all rows at once */
             alone = data;
@@ -652,15 +659,16 @@ static void test_losses(void)
             CHECK(train_predict(s, losses, &alone, &o, NULL, &other) == 0 && other.losses == 3);
             o.plan.batch = BATCH;
             for (int i = 0; i < 3; i++)
-                CHECK_MSG(fabs(other.term_loss[i] - r.term_validation[i]) <= 1e-14 * r.term_validation[i], "%d: %.17g, in batches %.17g",
-                          i, other.term_loss[i], r.term_validation[i]);
+                CHECK_MSG(fabs(other.term_loss[i] - r.term_validation[i]) <= 1e-14 * r.term_validation[i],
+                          "%d: %.17g, in batches %.17g", i, other.term_loss[i], r.term_validation[i]);
             CHECK(fabs(other.loss - r.validation) <= 1e-14 * r.validation);
             const double sum = r.term_loss[0] + (double)0.01f * r.term_loss[1] + (double)0.001f * r.term_loss[2];
             CHECK(fabs(sum - r.loss) <= 1e-14 * sum && r.losses == 3);
             FILE *f = fopen(log_path, "rb");
             char line[300] = "";
-            CHECK(f != NULL && fgets(line, sizeof line, f) && strcmp(line, "epoch,step,lr,loss,validation,accuracy,best,loss.0,"
-                  "validation.0,loss.1,validation.1,loss.2,validation.2\n") == 0);
+            CHECK(f != NULL && fgets(line, sizeof line, f) &&
+                  strcmp(line, "epoch,step,lr,loss,validation,accuracy,best,loss.0,"
+                               "validation.0,loss.1,validation.1,loss.2,validation.2\n") == 0);
             int commas = 0;
             for (const char *c = f != NULL ? fgets(line, sizeof line, f) : NULL; c != NULL && *c != 0; c++)
                 commas += *c == ',';

@@ -7,7 +7,7 @@
 #include "check.h"
 #include "examples/adapters.h"
 #include "examples/generate.h"
-#include "rig.h"
+#include "util.h"
 #include <unistd.h>
 
 enum { ROWS = 4, T = 10, V = 40, CONTEXT = 24, LAYERS = 3, C = 8 };

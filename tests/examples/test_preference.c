@@ -8,7 +8,7 @@
 #include "examples/dataset.h"
 #include "examples/teacher.h"
 #include "golden/preference.h"
-#include "rig.h"
+#include "util.h"
 
 #include <sys/stat.h>
 
@@ -160,7 +160,8 @@ static void check_gradients(gckpt_exec *e, const loaded *l, const built *b, int6
         if (!CHECK_MSG(i < count, "%s: the oracle has no gradient of %s", what, node.name))
             continue;
         const double difference = sum - want[i].sum, root = model_sqrt(want[i].squares);
-        CHECK_MSG(!apart(squares, want[i].squares, 1e-4) && difference <= 1e-5 * root + 1e-6 && difference >= -1e-5 * root - 1e-6,
+        CHECK_MSG(!apart(squares, want[i].squares, 1e-4) && difference <= 1e-5 * root + 1e-6 &&
+                      difference >= -1e-5 * root - 1e-6,
                   "%s: gradient of %s: squares %.9g, sum %.9g, not %.9g, %.9g", what, node.name, squares, sum,
                   want[i].squares, want[i].sum);
         seen++;
@@ -272,7 +273,8 @@ static const struct {
     { { "tests/golden/gpt2/model", NULL, NULL, GCKPT_STORAGE_F32, 5e-4, 0.1, 0 }, DPO(gpt2) },
     { { "tests/golden/gpt2/model", "tests/golden/gpt2/lora", NULL, GCKPT_STORAGE_F32, 5e-3, 0.1, 0 }, DPO(gpt2_lora) },
     { { "tests/golden/llama/gqa", NULL, NULL, GCKPT_STORAGE_F32, 5e-4, 0.1, 0 }, DPO(llama) },
-    { { "tests/golden/llama/gqa", "tests/golden/llama/lora", NULL, GCKPT_STORAGE_F32, 5e-3, 0.5, 0.1 }, DPO(llama_lora) },
+    { { "tests/golden/llama/gqa", "tests/golden/llama/lora", NULL, GCKPT_STORAGE_F32, 5e-3, 0.5, 0.1 },
+      DPO(llama_lora) },
 };
 
 static void test_dpo(int i)
@@ -293,21 +295,22 @@ static void test_dpo(int i)
     logps_of(&l, d, T, begin);
     unload(&l);
     for (int k = 0; k < 2 * PREFERENCE_PAIRS; k++)
-        CHECK_MSG(!apart((double)reference[k], dpo[i].reference[k], 1e-6), "%s: answer %d: %.9g by the reference, not %.9g",
-                  what, k, (double)reference[k], dpo[i].reference[k]);
+        CHECK_MSG(!apart((double)reference[k], dpo[i].reference[k], 1e-6),
+                  "%s: answer %d: %.9g by the reference, not %.9g", what, k, (double)reference[k], dpo[i].reference[k]);
     for (int k = 0; k < PREFERENCE_PAIRS; k++)
         preference_add(&said, begin + 2 * k, reference + 2 * k, d->beta, 0);
     preference_mean(&said);
     const double have[4] = { said.chosen, said.rejected, said.accuracy, said.margin };
     for (int k = 0; k < 4; k++) {
         const double difference = have[k] - dpo[i].rewards[k];
-        CHECK_MSG(difference <= 2e-6 && difference >= -2e-6, "%s: reward %d is %.9g, not %.9g", what, k, have[k], dpo[i].rewards[k]);
+        CHECK_MSG(difference <= 2e-6 && difference >= -2e-6, "%s: reward %d is %.9g, not %.9g", what, k, have[k],
+                  dpo[i].rewards[k]);
     }
     const result first = run(d, &hows[0], dpo[i].gradients, dpo[i].count, what, after);
     check_run(&first, dpo[i].losses, dpo[i].norms, what);
     for (int k = 0; k < 2 * PREFERENCE_PAIRS; k++)
-        CHECK_MSG(!apart((double)after[k], dpo[i].after[k], 1e-5), "%s: answer %d after ten steps: %.9g, not %.9g", what, k,
-                  (double)after[k], dpo[i].after[k]);
+        CHECK_MSG(!apart((double)after[k], dpo[i].after[k], 1e-5), "%s: answer %d after ten steps: %.9g, not %.9g",
+                  what, k, (double)after[k], dpo[i].after[k]);
     for (int k = 1; k < (d->adapter != NULL ? HOWS : SAME_PIECES); k++) {
         const result r = run(d, &hows[k], NULL, 0, what, NULL);
         check_same(&r, &first, what, k);
@@ -367,7 +370,8 @@ static void test_wrong_teacher(void)
     m.config.vocabulary++;
     CHECK(teacher_load(&teacher, s, "tests/golden/llama/gqa", NULL, &m) != 0 &&
           strstr(teacher.error, "has a vocabulary of 128 tokens, the model that learns one of 129") != NULL);
-    CHECK(teacher_load(&teacher, s, "tests/golden/none", NULL, &m) != 0 && strstr(teacher.error, "config.json") != NULL);
+    CHECK(teacher_load(&teacher, s, "tests/golden/none", NULL, &m) != 0 &&
+          strstr(teacher.error, "config.json") != NULL);
     gckpt_store_free(s);
     model_close(&m);
 }

@@ -563,7 +563,8 @@ static void test_resume(void)
     CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, "batch 16, seed 7; this: 150 rows"));
     o.seed--;
     data.rows--;
-    CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, "this: 149 rows, 37 for validation, batch 16, seed 7): remove"));
+    CHECK(fit(&data, &o, &other) == 0 &&
+          strstr(other.error, "this: 149 rows, 37 for validation, batch 16, seed 7): remove"));
     data.rows++;
     class_of[ROWS - 1] ^= 1; /* for validation */
     CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, "is of a training with other values in its rows: remove"));
@@ -758,8 +759,12 @@ static void test_warnings(void)
     for (int i = 0; i < ROWS; i++)
         target[i] = x[i][0], order[i] = (float)i, sorted[i] = i / 50;
     for (int i = 0; i < 6; i++) {
-        static const char *const says[] = {
-            "sub mixes the rows", NULL, "sub mixes the rows", "\"class\" is 2 to 2 in the rows for validation", "the validation loss of epoch 1 is not a number", NULL };
+        static const char *const says[] = { "sub mixes the rows",
+                                            NULL,
+                                            "sub mixes the rows",
+                                            "\"class\" is 2 to 2 in the rows for validation",
+                                            "the validation loss of epoch 1 is not a number",
+                                            NULL };
         train_data data = rows_of(ROWS, VALID);
         gckpt_store *s = gckpt_store_new(NULL);
         v.store = s;

@@ -6,7 +6,7 @@
 #include "check.h"
 #include "examples/generate.h"
 #include "golden/gpt2.h"
-#include "rig.h"
+#include "util.h"
 
 #ifndef GOLDEN
 #define GOLDEN       "tests/golden/gpt2/"

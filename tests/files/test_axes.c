@@ -6,7 +6,7 @@
  * number of axes, of values and state, whatever they are stored as, is what moving each element by
  * itself makes; what cannot be is refused by name, and nothing is half read. */
 #include "gradckpt.h"
-#include "rig.h"
+#include "util.h"
 #include "examples/layers.h"
 #include "golden/cnn.h"
 #include <math.h>

@@ -3,9 +3,9 @@
  * As in test_save.c, a load that is refused must leave the store as it was, bit for bit, and leak
  * nothing. */
 #include "num/num.h"
-#include "store/own.h"
-#include "files/own.h"
-#include "rig.h"
+#include "store/internal.h"
+#include "files/internal.h"
+#include "util.h"
 
 #include <time.h>
 
@@ -41,9 +41,11 @@ static void add_tensor(file_builder *m, const char *name, const char *type, cons
             b[k] = (unsigned char)(u >> 8 * k);
         file_write(&m->data, b, !strcmp(type, "F32") ? 4 : strstr(type, "F16") ? 2 : 1);
     }
-    snprintf(text, sizeof text,
-             "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%u,%u]}",
-             m->length == 0 ? "{" : m->header[m->length - 1] == '{' ? "" : ",", name, type, shape, (unsigned)begin, (unsigned)m->data.size);
+    snprintf(text, sizeof text, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%u,%u]}",
+             m->length == 0                    ? "{"
+             : m->header[m->length - 1] == '{' ? ""
+                                               : ",",
+             name, type, shape, (unsigned)begin, (unsigned)m->data.size);
     add_header_text(m, text);
 }
 
@@ -309,7 +311,8 @@ static void test_unfit(void)
     CHECK(gckpt_store_freeze(s, "w", 1) == GCKPT_OK && gckpt_store_quantise(s, "w", GCKPT_STORAGE_I4) == GCKPT_OK);
     const uint64_t before = snapshot(s);
     CHECK(read_as(s, &f, NULL) == GCKPT_E_DATA && snapshot(s) == before);
-    CHECK_MSG(strstr(gckpt_error_text(s), "\"w\": has values that I4 cannot hold: beyond 524032"), "%s", gckpt_error_text(s));
+    CHECK_MSG(strstr(gckpt_error_text(s), "\"w\": has values that I4 cannot hold: beyond 524032"), "%s",
+              gckpt_error_text(s));
     gckpt_store_free(s);
     free(f.bytes);
 }
@@ -679,7 +682,8 @@ static void test_legal(void)
         { "", "\"dtype\":\"F8_E4M3\",\"shape\":[2,0,3]", 0, "" },
         { "", "\"dtype\":\"I64\",\"shape\":[0]", 0, "" },
         { "\"__metadata__\":null,", "\"dtype\":\"F32\",\"shape\":[0]", 0, "" },
-        { "", "\"more\":{\"a\":[1,-2.5e3,null,{}],\"b\":\"}]\\\"\"},\"dtype\":\"F32\",\"shape\":[0],\"x\":true", 0, "" },
+        { "", "\"more\":{\"a\":[1,-2.5e3,null,{}],\"b\":\"}]\\\"\"},\"dtype\":\"F32\",\"shape\":[0],\"x\":true", 0,
+          "" },
         { "", "\"more\":1 ,\"dtype\":\"F32\",\"a\": [ ] \n,\"shape\":[0],\"x\": {} ", 0, "" },
         { "", "\"dtype\":\"I64\",\"shape\":[1]", 8,
           "load: tensor \"extra\": F32, F16 or BF16 is needed; convert it from dtype I64, or leave it out "
@@ -703,7 +707,8 @@ static void test_legal(void)
         if (good)
             snprintf(text, sizeof text, "\"extra\":{%s,\"data_offsets\":[0,%d]}", cases[i].extra, bytes);
         else
-            snprintf(text, sizeof text, "\"extra\":{\"more\":%s,\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}", wrong[bad]);
+            snprintf(text, sizeof text,
+                     "\"extra\":{\"more\":%s,\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}", wrong[bad]);
         add_header_text(&m, text);
         if (bytes)
             file_write(&m.data, "01234567", 8);
@@ -843,7 +848,8 @@ static void test_refused_more(void)
     free(f.bytes);
     add_tensor(&m, "w", "F32", "4", four, 4);
     f = build_file(&m, 0);
-    CHECK(read_as(s, &f, &d) == GCKPT_E_DATA && calls == 2 && strstr(gckpt_error_text(s), "\"w\": is none of the store's 0"));
+    CHECK(read_as(s, &f, &d) == GCKPT_E_DATA && calls == 2 &&
+          strstr(gckpt_error_text(s), "\"w\": is none of the store's 0"));
     CHECK(s->count == 0 && read_as(s, &f, NULL) == GCKPT_OK && values(s, "w")[3] == four[3]);
     free(f.bytes);
     add_tensor(&m, "a.attn.bias", "BOOL", "700", NULL, 700); /* read in three pieces */
@@ -860,7 +866,8 @@ static void test_refused_more(void)
     add_tensor(&m, "w", "F32", "2,2", four, 4);
     add_tensor(&m, "w#state0", "F32", "4", four, 4);
     f = build_file(&m, 0);
-    CHECK(read_as(s, &f, &permuting) == GCKPT_E_SHAPE && strstr(gckpt_error_text(s), "\"w#state0\": [4], but its parameter is [2,2]"));
+    CHECK(read_as(s, &f, &permuting) == GCKPT_E_SHAPE &&
+          strstr(gckpt_error_text(s), "\"w#state0\": [4], but its parameter is [2,2]"));
     free(f.bytes);
     gckpt_store_free(s);
     s = store_new();
@@ -929,7 +936,10 @@ static void test_map(void)
                 CHECK(gckpt_store_peek(t, i, &p) == GCKPT_OK);
                 CHECK(gckpt_store_peek(s, gckpt_store_find(s, p.name), &was) == GCKPT_OK);
                 int there = strcmp(p.name, "h") && little;
-                there = there && shift % (was.storage == GCKPT_STORAGE_F16 ? 2 : was.storage == GCKPT_STORAGE_I4 ? 1 : 4) == 0;
+                there = there && shift % (was.storage == GCKPT_STORAGE_F16  ? 2
+                                          : was.storage == GCKPT_STORAGE_I4 ? 1
+                                                                            : 4) ==
+                                     0;
                 CHECK_MSG(inside(&at, p.quantised ? p.quantised : p.values) == there, "%s at %d", p.name,
                           shift);
                 CHECK(p.frozen == (there && (was.storage || !d.writable)));
@@ -945,7 +955,8 @@ static void test_map(void)
                 int locked = little && (shift == 0 || i4); /* I8 with its scales; I4 anywhere */
                 *last ^= 1;
                 CHECK(read_as(t, &f, &d) == (locked ? GCKPT_E_DATA : GCKPT_OK));
-                CHECK(!locked || strstr(gckpt_error_text(t), i4 ? "\"n\": is external, not writable" : "\"i\": is external, not writable"));
+                CHECK(!locked || strstr(gckpt_error_text(t),
+                                        i4 ? "\"n\": is external, not writable" : "\"i\": is external, not writable"));
                 *last ^= 1;
             }
             gckpt_store_free(t);
@@ -1086,11 +1097,13 @@ static void test_state_of_packed(void)
         add(t, "v", gckpt_shape2(2, 32));
         const size_t bytes = gckpt_store_bytes(t);
         CHECK_MSG(read_as(t, &f, NULL) == GCKPT_OK, "%s", gckpt_error_text(t));
-        CHECK_MSG(gckpt_store_bytes(t) == bytes + 2 * sizeof x, "%d: %zu bytes, %zu before", k, gckpt_store_bytes(t), bytes);
+        CHECK_MSG(gckpt_store_bytes(t) == bytes + 2 * sizeof x, "%d: %zu bytes, %zu before", k, gckpt_store_bytes(t),
+                  bytes);
         CHECK(!t->params[0].p.state[0] && !t->params[0].optimiser && !t->params[0].updates);
         CHECK(t->params[1].p.state[1] && !memcmp(t->params[1].p.state[1], x, sizeof x) && t->params[1].updates == 8);
         file g = write_as(t, NULL);
-        CHECK_MSG(read_as(t, &g, NULL) == GCKPT_OK && gckpt_store_bytes(t) == bytes + 2 * sizeof x, "%s", gckpt_error_text(t));
+        CHECK_MSG(read_as(t, &g, NULL) == GCKPT_OK && gckpt_store_bytes(t) == bytes + 2 * sizeof x, "%s",
+                  gckpt_error_text(t));
         free(f.bytes);
         free(g.bytes);
         gckpt_store_free(s);

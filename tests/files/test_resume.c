@@ -15,8 +15,8 @@
 #define GCKPTI_NO_HOOKS /* here calls of the system are what they are */
 #include "num/num.h"
 #include "store/store.h"
-#include "files/own.h"
-#include "base/host.h"
+#include "files/internal.h"
+#include "base/test_hooks.h"
 
 #if TEST_POSIX
 static int fsync_calls, fsync_fails, fsync_error; /* the call that fails, from 1; 0: none */
@@ -50,7 +50,7 @@ static void watch(void)
 #else
 static void watch(void) {}
 #endif
-#include "rig.h"
+#include "util.h"
 #include <math.h>
 
 /* ---- a file in memory ---- */
@@ -605,7 +605,8 @@ static void test_memory_of_paths(void)
     const long calls = h.calls, blocks = h.blocks;
     CHECK(!symlink("m.st", "to m") && gckpt_store_save(s, "to m") == GCKPT_OK && h.calls > calls);
     CHECK(gckpt_store_load(s, "m.st") == GCKPT_OK && gckpt_store_save(s, "no/such") == GCKPT_E_FILE);
-    CHECK_MSG(h.wrong_sizes == 0 && h.blocks <= blocks + 1, "%ld of %ld calls told another size", h.wrong_sizes, h.calls);
+    CHECK_MSG(h.wrong_sizes == 0 && h.blocks <= blocks + 1, "%ld of %ld calls told another size", h.wrong_sizes,
+              h.calls);
     gckpt_store_free(s);
     CHECK(h.blocks == 0 && h.wrong_sizes == 0);
 }

@@ -14,8 +14,8 @@
 #endif
 #include "num/num.h"
 #include "store/store.h"
-#include "files/own.h"
-#include "rig.h"
+#include "files/internal.h"
+#include "util.h"
 #include <time.h>
 
 /* ---- memory that counts, and files in it ---- */
@@ -250,7 +250,8 @@ static void check_accepted(gckpt_store *s, const file *f, uint64_t step, uint64_
 {
     file b = write_all(s);
     if (!same_file(&b, f)) {
-        const char *x = strstr((const char *)b.bytes + 8, ",\"w\":{"), *y = strstr((const char *)f->bytes + 8, ",\"w\":{");
+        const char *x = strstr((const char *)b.bytes + 8, ",\"w\":{"),
+                   *y = strstr((const char *)f->bytes + 8, ",\"w\":{");
         const int hashed = strstr((const char *)f->bytes + 8, "\"data_fnv1a\"") != NULL;
         CHECK(((s->step == step && s->seed == seed) || !hashed) && b.size > 300 && f->size > 300);
         CHECK_MSG(x && y && strstr(x, "}}") && !strncmp(x, y, (size_t)(strstr(x, "}}") + 2 - x)) &&
@@ -361,7 +362,8 @@ static void test_garbage(void)
 #define W "\"w\":" T("2", 0, 8)
 #define B "\"b\":" T("1", 8, 12)
 
-static const struct { const char *header; int data; gckpt_result want; const char *text; } evil[] = {
+static const struct { const char *header; int data; gckpt_result want; const char *text;
+} evil[] = {
     /* the good ones: any order, any spaces, any key order, escapes, foreign metadata */
     { "{" W "," B "}", 12, GCKPT_OK, "" },
     { "{" OURS W "," B "}", 12, GCKPT_OK, "" },
@@ -417,16 +419,21 @@ static const struct { const char *header; int data; gckpt_result want; const cha
     { "{\"w\":{\"dtype\":\"F32\",\"shape\":[2]}," B "}", 12, GCKPT_E_DATA, "data_offsets" },
     { "{\"w\":{\"dtype\":\"F32\",\"data_offsets\":[0,8]}," B "}", 12, GCKPT_E_DATA, "shape" },
     { "{\"w\":{\"shape\":[2],\"data_offsets\":[0,8]}," B "}", 12, GCKPT_E_DATA, "dtype" },
-    { "{\"w\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}," B "}", 12, GCKPT_E_DATA, "once" },
-    { "{\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"shape\":[2],\"data_offsets\":[0,8]}," B "}", 12, GCKPT_E_DATA, "once" },
+    { "{\"w\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}," B "}", 12, GCKPT_E_DATA,
+      "once" },
+    { "{\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"shape\":[2],\"data_offsets\":[0,8]}," B "}", 12, GCKPT_E_DATA,
+      "once" },
     { "{\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8],\"x\":1}," B "}", 12, GCKPT_OK, "" },
     { "{\"w\":{\"dtype\":\"F64\",\"shape\":[1],\"data_offsets\":[0,8]}," B "}", 12, GCKPT_E_DATA, "F64" },
     { "{\"w\":{\"dtype\":\"\",\"shape\":[2],\"data_offsets\":[0,8]}," B "}", 12, GCKPT_E_DATA, "F32" },
     { "{\"w\":{\"dtype\":32,\"shape\":[2],\"data_offsets\":[0,8]}," B "}", 12, GCKPT_E_DATA, "'\"'" },
     { "{\"w\":{\"dtype\":\"F32\",\"shape\":2,\"data_offsets\":[0,8]}," B "}", 12, GCKPT_E_DATA, "'['" },
-    { "{\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8]}," B "}", 12, GCKPT_E_DATA, "byte 49: a list of whole numbers < 2^63" },
-    { "{\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[]}," B "}", 12, GCKPT_E_DATA, "byte 49: a list of whole numbers < 2^63" },
-    { "{\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8,9]}," B "}", 12, GCKPT_E_DATA, "byte 53: a list of whole numbers < 2^63" },
+    { "{\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8]}," B "}", 12, GCKPT_E_DATA,
+      "byte 49: a list of whole numbers < 2^63" },
+    { "{\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[]}," B "}", 12, GCKPT_E_DATA,
+      "byte 49: a list of whole numbers < 2^63" },
+    { "{\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8,9]}," B "}", 12, GCKPT_E_DATA,
+      "byte 53: a list of whole numbers < 2^63" },
     { "{\"w\":" T("1,1,1,1,1,1,2", 0, 8) "," B "}", 12, GCKPT_E_DATA, "7 axes, and 6 is the most" },
     { "{\"w\":" T("-2", 0, 8) "," B "}", 12, GCKPT_E_DATA, "byte 29: a list of whole numbers < 2^63" },
     { "{\"w\":" T("02", 0, 8) "," B "}", 12, GCKPT_E_DATA, "byte 29: a list of whole numbers < 2^63" },
@@ -435,7 +442,8 @@ static const struct { const char *header; int data; gckpt_result want; const cha
     { "{\"w\":" T("2,", 0, 8) "," B "}", 12, GCKPT_E_DATA, "byte 31: a list of whole numbers < 2^63" },
     { "{\"w\":" T(",2", 0, 8) "," B "}", 12, GCKPT_E_DATA, "byte 29: a list of whole numbers < 2^63" },
     { "{\"w\":" T("\"2\"", 0, 8) "," B "}", 12, GCKPT_E_DATA, "byte 29: a list of whole numbers < 2^63" },
-    { "{\"w\":" T("18446744073709551618", 0, 8) "," B "}", 12, GCKPT_E_DATA, "byte 29: a list of whole numbers < 2^63" },
+    { "{\"w\":" T("18446744073709551618", 0, 8) "," B "}", 12, GCKPT_E_DATA,
+      "byte 29: a list of whole numbers < 2^63" },
     { "{\"w\":" T("9223372036854775808", 0, 8) "," B "}", 12, GCKPT_E_DATA, "byte 29: a list of whole numbers < 2^63" },
     { "{\"w\":" T("9223372036854775807", 0, 8) "," B "}", 12, GCKPT_E_DATA, "than this machine can address" },
     { "{\"w\":" T("4611686018427387905,4,2", 0, 8) "," B "}", 12, GCKPT_E_DATA, "than this machine can address" },
@@ -466,14 +474,16 @@ static const struct { const char *header; int data; gckpt_result want; const cha
     { "{" W "," B ",\"\\u00e9\\u20ac\\ud83d\\ude00\":" T("1", 12, 16) "}", 16, GCKPT_E_DATA,
       "\"\303\251\342\202\254\360\237\230\200\": is none of the store's" },
     { "{" W "," B ",\"\":" T("1", 12, 16) "}", 16, GCKPT_E_DATA, "reserved" },
-    { "{\"w\":" T("1", 0, 4) ",\"b\":" T("2", 4, 12) "}", 12, GCKPT_E_SHAPE, "\"w\": the file has it as [1], the store as [2]" },
+    { "{\"w\":" T("1", 0, 4) ",\"b\":" T("2", 4, 12) "}", 12, GCKPT_E_SHAPE,
+      "\"w\": the file has it as [1], the store as [2]" },
     { "{\"w\":" T("1,2", 0, 8) "," B "}", 12, GCKPT_E_SHAPE, "[1,2]" },
     { "{" W "," B ",\"b#state1\":" T("1", 12, 16) "}", 16, GCKPT_E_DATA, "gap" },
     { "{" W "," B ",\"b#state0\":" T("1", 12, 16) ",\"b#state2\":" T("1", 16, 20) "}", 20, GCKPT_E_DATA, "gap" },
     { "{" W "," B ",\"b#state0\":" T("1", 12, 16) ",\"b#state0\":" T("1", 16, 20) "}", 20, GCKPT_E_DATA, "twice" },
     { "{" W "," B ",\"b#state9\":" T("1", 12, 16) "}", 16, GCKPT_E_DATA, "gap" },
-    { "{" W "," B ",\"b#state0\":" T("1", 12, 16) ",\"b#state1\":" T("1", 16, 20) ",\"b#state2\":" T("1", 20, 24)
-      ",\"b#state3\":" T("1", 24, 28) ",\"b#state4\":" T("1", 28, 32) "}", 32, GCKPT_E_DATA, "without a gap" },
+    { "{" W "," B ",\"b#state0\":" T("1", 12, 16) ",\"b#state1\":" T("1", 16, 20) ",\"b#state2\":" T(
+          "1", 20, 24) ",\"b#state3\":" T("1", 24, 28) ",\"b#state4\":" T("1", 28, 32) "}",
+      32, GCKPT_E_DATA, "without a gap" },
     { "{" W "," B ",\"c#state0\":" T("1", 12, 16) "}", 16, GCKPT_E_DATA, "without its parameter" },
     { "{" W "," B ",\"#state0\":" T("1", 12, 16) "}", 16, GCKPT_E_DATA, "reserved" },
     { "{" W "," B ",\"b#state0#state0\":" T("1", 12, 16) "}", 16, GCKPT_E_DATA, "ends like" },
@@ -487,14 +497,19 @@ static const struct { const char *header; int data; gckpt_result want; const cha
     { "{" META "{\"format\":\"gradckpt\"}," W "," B "}", 12, GCKPT_E_DATA, "contract" },
     { "{" META "{\"format\":\"gradckpt\",\"contract\":\"3\",\"seed\":\"1\"}," W "," B "}", 12, GCKPT_E_DATA, "step" },
     { "{" META "{\"format\":\"gradckpt\",\"contract\":\"3\",\"step\":\"1\"}," W "," B "}", 12, GCKPT_E_DATA, "seed" },
-    { "{" META "{\"format\":\"gradckpt\",\"contract\":\"3\",\"step\":\"NaN\",\"seed\":\"1\"}," W "," B "}", 12, GCKPT_E_DATA,
-      "step must be a whole number" },
-    { "{" META "{\"format\":\"gradckpt\",\"contract\":\"3\",\"step\":\"-1\",\"seed\":\"1\"}," W "," B "}", 12, GCKPT_E_DATA, "step" },
-    { "{" META "{\"format\":\"gradckpt\",\"contract\":\"3\",\"step\":\"\",\"seed\":\"1\"}," W "," B "}", 12, GCKPT_E_DATA, "step" },
-    { "{" META "{\"format\":\"gradckpt\",\"contract\":\"3\",\"step\":\"01\",\"seed\":\"1\"}," W "," B "}", 12, GCKPT_E_DATA, "step" },
-    { "{" META "{\"format\":\"gradckpt\",\"contract\":\"3\",\"step\":\"1 \",\"seed\":\"1\"}," W "," B "}", 12, GCKPT_E_DATA, "step" },
-    { "{" META "{\"format\":\"gradckpt\",\"contract\":\"3\",\"step\":\"1\",\"seed\":\"18446744073709551616\"}," W "," B "}", 12,
-      GCKPT_E_DATA, "seed" },
+    { "{" META "{\"format\":\"gradckpt\",\"contract\":\"3\",\"step\":\"NaN\",\"seed\":\"1\"}," W "," B "}", 12,
+      GCKPT_E_DATA, "step must be a whole number" },
+    { "{" META "{\"format\":\"gradckpt\",\"contract\":\"3\",\"step\":\"-1\",\"seed\":\"1\"}," W "," B "}", 12,
+      GCKPT_E_DATA, "step" },
+    { "{" META "{\"format\":\"gradckpt\",\"contract\":\"3\",\"step\":\"\",\"seed\":\"1\"}," W "," B "}", 12,
+      GCKPT_E_DATA, "step" },
+    { "{" META "{\"format\":\"gradckpt\",\"contract\":\"3\",\"step\":\"01\",\"seed\":\"1\"}," W "," B "}", 12,
+      GCKPT_E_DATA, "step" },
+    { "{" META "{\"format\":\"gradckpt\",\"contract\":\"3\",\"step\":\"1 \",\"seed\":\"1\"}," W "," B "}", 12,
+      GCKPT_E_DATA, "step" },
+    { "{" META "{\"format\":\"gradckpt\",\"contract\":\"3\",\"step\":\"1\",\"seed\":\"18446744073709551616\"}," W "," B
+      "}",
+      12, GCKPT_E_DATA, "seed" },
 };
 
 static void test_evil(void)
@@ -508,12 +523,14 @@ static void test_evil(void)
     for (size_t i = 0; i < sizeof evil / sizeof *evil; i++) {
         gckpt_result result = read_text(s, evil[i].header, strlen(evil[i].header), (size_t)evil[i].data);
         CHECK_MSG(result == evil[i].want && gckpt_error(s) == result, "%s: %s", evil[i].header, gckpt_error_text(s));
-        CHECK_MSG(result == GCKPT_OK || strstr(gckpt_error_text(s), evil[i].text), "%s\n  %s\n  wanted: %s", evil[i].header,
-                  gckpt_error_text(s), evil[i].text);
+        CHECK_MSG(result == GCKPT_OK || strstr(gckpt_error_text(s), evil[i].text), "%s\n  %s\n  wanted: %s",
+                  evil[i].header, gckpt_error_text(s), evil[i].text);
         if (result == GCKPT_OK) {
             int ours = strstr(evil[i].header, "gradckpt") != NULL;
             int with_state = strstr(evil[i].header, "b#state1") != NULL;
-            unsigned char w[8], first = strstr(evil[i].header, T("2", 12, 20)) ? 12 : strstr(evil[i].header, "[4,12]") ? 4 : 0;
+            unsigned char w[8], first = strstr(evil[i].header, T("2", 12, 20)) ? 12
+                                        : strstr(evil[i].header, "[4,12]")     ? 4
+                                                                               : 0;
             for (int k = 0; k < 8; k++) { /* as a file has them, little-endian */
                 uint32_t word;
                 memcpy(&word, &s->params[0].p.values[k / 4], 4);
@@ -541,9 +558,14 @@ static void test_evil(void)
     CHECK(read_text(s, text, strlen(text), 16) == GCKPT_E_DATA &&
           strstr(gckpt_error_text(s), "00\303\251...\": is none of"));
     unsigned char bytes[16] = { 0 };
-    static const unsigned char lengths[][8] = { { 0 }, { 1 }, { 9 }, { 0, 0, 0, 0, 0, 0, 0, 0x80 }, { 1, 0xe1, 0xf5, 5 },
+    static const unsigned char lengths[][8] = { { 0 },
+                                                { 1 },
+                                                { 9 },
+                                                { 0, 0, 0, 0, 0, 0, 0, 0x80 },
+                                                { 1, 0xe1, 0xf5, 5 },
                                                 { 255, 255, 255, 255, 255, 255, 255, 255 },
-                                                { 8, 0, 0, 0, 1 }, { 248, 255, 255, 255, 255, 255, 255, 255 } };
+                                                { 8, 0, 0, 0, 1 },
+                                                { 248, 255, 255, 255, 255, 255, 255, 255 } };
     for (size_t i = 0; i < sizeof lengths / 8; i++) {
         memcpy(bytes, lengths[i], 8);
         CHECK(read_size(s, bytes, 16, i == 4 ? (size_t)1 << 30 : 16) == GCKPT_E_DATA);
@@ -633,8 +655,11 @@ static void test_write_fails(void)
 
 static void test_names(void)
 {
-    static const char *const wrong[] = { "w#state0", "#state9", "__metadata__", "__sums__", "\200", "a\303", "\355\260\200" };
-    static const char *const right[] = { "w#state", "w#state10", "w#State0", "#state0.", "__metadata", "a b\t\"\303\251" };
+    static const char *const wrong[] = { "w#state0", "#state9", "__metadata__", "__sums__",
+                                         "\200",     "a\303",   "\355\260\200" };
+    static const char *const right[] = {
+        "w#state", "w#state10", "w#State0", "#state0.", "__metadata", "a b\t\"\303\251"
+    };
     file b = { 0 };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         gckpt_store *s = store_new();
@@ -683,7 +708,8 @@ static void test_names(void)
     s = store_new();
     *at = 0;
     replace(text, "\"t10\":", "\"t11\":");
-    CHECK(read_text(s, text, (size_t)(at - text), 4 * n) == GCKPT_E_DATA && strstr(gckpt_error_text(s), "\"t11\": comes twice: \"t11\""));
+    CHECK(read_text(s, text, (size_t)(at - text), 4 * n) == GCKPT_E_DATA &&
+          strstr(gckpt_error_text(s), "\"t11\": comes twice: \"t11\""));
     gckpt_store_free(s);
     free(text);
     CHECK(mem.live == 0);
@@ -725,7 +751,8 @@ static void test_python(void)
 {
     gckpt_store *s = store_new();
     s->step = 11;
-    CHECK_MSG(read_size(s, (const unsigned char *)python_file, sizeof python_file - 1, sizeof python_file - 1) == GCKPT_OK,
+    CHECK_MSG(read_size(s, (const unsigned char *)python_file, sizeof python_file - 1, sizeof python_file - 1) ==
+                  GCKPT_OK,
               "%s", gckpt_error_text(s));
     CHECK(gckpt_store_count(s) == 3 && gckpt_store_step(s) == 11 && s->seed == 3);
     CHECK(gckpt_store_find(s, "gr\303\266\303\237e") == 0 && gckpt_store_find(s, "layer.weight") == 2);
@@ -811,7 +838,8 @@ static void test_path(void)
         gckpt_result result = gckpt_store_save(s, path);
         CHECK(!setrlimit(RLIMIT_FSIZE, &old));
         CHECK(result == GCKPT_E_FILE && gckpt_error(s) == result && snapshot(s) == now);
-        CHECK_MSG(strstr(gckpt_error_text(s), path) && strstr(gckpt_error_text(s), "disk full"), "%s", gckpt_error_text(s));
+        CHECK_MSG(strstr(gckpt_error_text(s), path) && strstr(gckpt_error_text(s), "disk full"), "%s",
+                  gckpt_error_text(s));
         CHECK(!file_exists(temporary));
         gckpt_store *u = store_new();
         CHECK(gckpt_store_load(u, path) == GCKPT_OK && snapshot(u) == before);
@@ -823,7 +851,8 @@ static void test_path(void)
     CHECK(!mkdir(path, 0700));
     CHECK(gckpt_store_save(s, path) == GCKPT_E_FILE && !file_exists(temporary));
     CHECK_MSG(strstr(gckpt_error_text(s), "a folder"), "%s", gckpt_error_text(s));
-    CHECK_MSG(gckpt_store_load(s, path) == GCKPT_E_FILE && strstr(gckpt_error_text(s), path), "%s", gckpt_error_text(s));
+    CHECK_MSG(gckpt_store_load(s, path) == GCKPT_E_FILE && strstr(gckpt_error_text(s), path), "%s",
+              gckpt_error_text(s));
     char inside[80];
     sprintf(inside, "%s/x", path);
     CHECK(gckpt_store_save(s, inside) == GCKPT_OK && gckpt_store_load(t, inside) != GCKPT_OK);

@@ -1,6 +1,6 @@
 /* device.c - trains the model of model.h with the plan that host.c printed as PLAN (TABLE): no graph, no
  * planner, no heap; everything lies in two blocks of the sizes that the plan names; with PACKED 1 but for some
- * weights, which lie in flash. Compiles as C99 and as C++11. tables.c includes it several times. */
+ * weights, which lie in flash. Compiles as C99 and as C++11. several_plans.c includes it several times. */
 #ifndef GCKPT_SMALL /* implies these */
 #define GCKPT_NO_HEAP
 #define GCKPT_NO_STDIO

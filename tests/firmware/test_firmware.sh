@@ -5,11 +5,11 @@
 #
 # LINKED compiles what only uses the header's public names (make test: against build/gradckpt.o). A table needs the
 # implementation in its file, so each program below compiles that, by default as the functions that its file uses
-# (GCKPT_STATIC). WHOLE=1 (make check): all programs; without it one of each kind. WIDE=1 (make check-all): all languages
+# (GCKPT_STATIC). ALL_PROGRAMS=1 (make check): all programs; without it one of each kind. WIDE=1 (make check-all): all languages
 # with all macros, nothing static, and the fast kernels left in.
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -I.}
-WHOLE=${WHOLE:-$TRIES}
+ALL_PROGRAMS=${ALL_PROGRAMS:-$ITERATIONS}
 work=build/firmware
 . tests/checks.sh
 warnings="-Wall -Wextra -pedantic -Wconversion -Wsign-conversion -Wshadow -Wdouble-promotion -Wcast-qual
@@ -81,13 +81,13 @@ if [ -n "$WIDE" ]; then
     done
     device "$c" "$work/device_fast" -DFAST
 fi
-[ -z "$WIDE$WHOLE" ] || device "$c" "$work/device"
-[ -z "$WIDE$WHOLE" ] || device "$cxx" "$work/device_small" -DGCKPT_NO_TEXT -DGCKPT_STATIC
+[ -z "$WIDE$ALL_PROGRAMS" ] || device "$c" "$work/device"
+[ -z "$WIDE$ALL_PROGRAMS" ] || device "$cxx" "$work/device_small" -DGCKPT_NO_TEXT -DGCKPT_STATIC
 device "$c" "$work/device_small" -DGCKPT_SMALL -DGCKPT_STATIC
 
-whole() { [ -n "$WIDE$WHOLE" ]; }
+whole() { [ -n "$WIDE$ALL_PROGRAMS" ]; }
 # Tables of other plans, wrong ones, and two of one graph, all in one program.
-check "host prints another form" sh -c "$work/host c chosen auto > $work/chosen.h && grep -q ' 1, .. form ..' $work/chosen.h"
+check "host prints another form" sh -c "$work/host c chosen auto > $work/input_hash.h && grep -q ' 1, .. form ..' $work/input_hash.h"
 check "host trains with weights in flash" sh -c "$work/host run - packed > $work/want_packed"
 check "and prints that plan" sh -c "$work/host c packed packed > $work/packed.h"
 check "host trains with leaves" sh -c "$work/host run - leaves > $work/want_leaves && ! cmp -s $work/want $work/want_leaves"
@@ -95,7 +95,7 @@ check "and prints that plan" sh -c "$work/host c leaves leaves > $work/leaves.h"
 check "and others of its graph" sh -c "$work/host c twice1 > $work/twice1.h && $work/host c twice2 > $work/twice2.h"
 "$work/host" c wrong | sed 's/gckpti_op_rmsnorm/gckpti_op_layernorm/' > "$work/wrong.h"
 if whole; then
-    check "device compiles them" $CC -std=c99 $warnings $include $one -UTABLE tests/firmware/tables.c -o "$work/tables"
+    check "device compiles them" $CC -std=c99 $warnings $include $one -UTABLE tests/firmware/several_plans.c -o "$work/tables"
     check "another form trains to the same bits" sh -c "$work/tables chosen | cmp - $work/want"
     check "weights in flash do" sh -c "$work/tables packed | cmp - $work/want_packed"
     check "leaves do" sh -c "$work/tables leaves | cmp - $work/want_leaves"
@@ -107,11 +107,11 @@ check "GCKPT_SMALL has no leaves" fails_saying "and have one leaf" $CC -std=c99 
     '-DTABLE="leaves.h"' -DPLAN=leaves -fsyntax-only tests/firmware/device.c
 
 # Weights in flash that are read where they are.
-check "a forward over stored weights" $LINKED -std=c99 -O1 $warnings -I. tests/firmware/stored.c -o "$work/stored"
+check "a forward over stored weights" $LINKED -std=c99 -O1 $warnings -I. tests/firmware/quantised.c -o "$work/stored"
 check "is printed" sh -c "$work/stored > $work/want_stored && $work/stored c > $work/stored.h"
 if whole; then
     check "is compiled small" $CC -std=c99 -O0 $warnings -Wno-unused-function -I. -I$work -DDEVICE '-DTABLE="stored.h"' \
-        $(without "$work/stored.h") tests/firmware/stored.c -o "$work/device_stored"
+        $(without "$work/stored.h") tests/firmware/quantised.c -o "$work/device_stored"
     check "to the same bits" sh -c "$work/device_stored | cmp - $work/want_stored"
 fi
 
@@ -147,7 +147,7 @@ lacks bf16 "precision GCKPT_BF16" GCKPT_NO_BF16
 lacks packed "packed parameters" GCKPT_NO_QUANT
 lacks leaves leaves GCKPT_NO_RANKS
 lacks small gradients GCKPT_NO_TRAINING
-if [ -n "$WIDE$WHOLE" ]; then
+if [ -n "$WIDE$ALL_PROGRAMS" ]; then
     check "host without both" $CC -std=c99 -O0 $include -DGCKPT_NO_FAST -DGCKPT_NO_BF16 -DGCKPT_NO_PACK tests/firmware/host.c \
         -lm -o "$work/lean"
     check "it trains in fp32 to the same bits" sh -c "$work/lean run | cmp - $work/want"
@@ -160,7 +160,7 @@ fi
 
 # What is in the device compiled as C with nothing static: no planner, no graph, no files, only the rows of the plan's ops; no
 # writable constant.
-if [ -n "$WIDE$WHOLE" ] && [ "$sections" != -Os ] && command -v nm > /dev/null; then
+if [ -n "$WIDE$ALL_PROGRAMS" ] && [ "$sections" != -Os ] && command -v nm > /dev/null; then
     check "no planner, graph or files in it" planless "$work/device"
     sed -n 's/.* gckpti_op_//p' "$work/symbols" | sort > "$work/rows"
     printf '%s\n' add attention dropout embed linear linear_cross_entropy mul rmsnorm slice sum_loss > "$work/want_rows"
@@ -246,17 +246,17 @@ check "takes at most 4 KiB of stack here, with pointers of 8 bytes" \
 [ ! -f "$work/device2.su" ] || check "the frames of its step" frames "$work/device2.su" 1400 2800
 
 # A plan with caches.
-check "a model that generates" $LINKED -std=c99 -O0 $warnings tests/firmware/talk.c -o "$work/talk"
+check "a model that generates" $LINKED -std=c99 -O0 $warnings tests/firmware/generate.c -o "$work/talk"
 check "generates" sh -c "$work/talk > $work/spoken && [ \$(grep -c '^1 ' $work/spoken) = 3 ]"
-check "its plan is printed" sh -c "$work/talk c > $work/talk.h"
+check "its plan is printed" sh -c "$work/talk c > $work/generation.h"
 if whole; then
-    check "is compiled without training" $CC -std=c99 -O0 $warnings $one -I. -I$work '-DTABLE="talk.h"' \
-        $(without "$work/talk.h") tests/firmware/talk.c -o "$work/talk_device"
+    check "is compiled without training" $CC -std=c99 -O0 $warnings $one -I. -I$work '-DTABLE="generation.h"' \
+        $(without "$work/generation.h") tests/firmware/generate.c -o "$work/talk_device"
     check "and generates the same" sh -c "$work/talk_device | cmp - $work/spoken"
 fi
 for part in PICKS CACHES; do
-    check "not without what it needs" fails_saying "compile without GCKPT_NO_$part" $CC -std=c99 -I. -I$work '-DTABLE="talk.h"' \
-        -DGCKPT_NO_$part -fsyntax-only tests/firmware/talk.c
+    check "not without what it needs" fails_saying "compile without GCKPT_NO_$part" $CC -std=c99 -I. -I$work '-DTABLE="generation.h"' \
+        -DGCKPT_NO_$part -fsyntax-only tests/firmware/generate.c
 done
 
 # A table of another time.

@@ -117,7 +117,7 @@ erased()                # flash.bin, all of it
     head -c 32768 /dev/zero | tr '\000' '\377' > flash.bin
 }
 
-# The power fails at some of the instants that tests/examples/test_power.c tries all of, twice in a row; and QEMU is
+# The power fails at some of the instants that tests/examples/test_power_cut.c tries all of, twice in a row; and QEMU is
 # killed whenever it happens to be. Each time training goes on, to the end in the last run.
 cut_off()
 {

@@ -141,8 +141,9 @@ static int fill(gckpt_store *s, const char *name, const uint32_t *bits, size_t n
 
 int main(int argc, char **argv)
 {
-    static const uint32_t odd[] = { 0, 0x80000000u, 1, 0x80000001u, 0x007fffffu, 0x00800000u, 0x7f7fffffu, 0xff7fffffu, 0x7f800000u,
-                                    0xff800000u, 0x7fc00000u, 0xffc00000u, 0x7fa12345u, 0xff800001u, 0x3eaaaaabu };
+    static const uint32_t odd[] = { 0,           0x80000000u, 1,           0x80000001u, 0x007fffffu,
+                                    0x00800000u, 0x7f7fffffu, 0xff7fffffu, 0x7f800000u, 0xff800000u,
+                                    0x7fc00000u, 0xffc00000u, 0x7fa12345u, 0xff800001u, 0x3eaaaaabu };
     static float mine[6] = { 1, -2, 3, -4, 5, -6 };
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_store_external(s, "mine", gckpt_shape2(2, 3), mine, 1);

@@ -13,8 +13,8 @@
 # A target includes gradckpt.h (GRADCKPT_IMPLEMENTED), is linked with those files of src/ that it uses, and says on top
 # what it tries and what must hold. Its seeds are those of the library at hand: with FUZZ_SEEDS=DIR in the environment
 # LLVMFuzzerInitialize writes them there and exits. tests/fuzz/NAME.dict is its dictionary, if it has one.
-# tests/fuzz/found/NAME has the inputs that once found something: they run first, each time. What grows from run to run
-# is in build/fuzz/NAME; tests/fuzz/kept/NAME.tar.xz is what was kept of it once, which each run begins with. A
+# tests/fuzz/regressions/NAME has the inputs that once found something: they run first, each time. What grows from run to run
+# is in build/fuzz/NAME; tests/fuzz/corpus/NAME.tar.xz is what was kept of it once, which each run begins with. A
 # finding's input is left in build/fuzz/NAME.found; its minimal form goes to tests/fuzz/found, beside a test of what was
 # mended. A timeout is by the clock: where others take the processor, FUZZ_OPTIONS=-timeout=300. FUZZ_DIR in the
 # environment is a folder in memory, of this run.
@@ -60,10 +60,10 @@ rm -f $B/can.$$ $B/can.$$.c
 
 # Each file of src/ by itself: a target is linked with those that it uses. What these compare is never traced, sums and
 # products would be, too.
-rooms=$B/$san/rooms.a
+libsrc=$B/$san/libsrc.a
 MAKEFLAGS= make -s AT=$B/$san CC="$CLANG" WARNINGS= OPENMP= \
     CFLAGS="$compiled -fsanitize=$sanitizers -fsanitize-coverage=inline-8bit-counters,pc-table" \
-    $rooms build/api/gradckpt.h || exit 1
+    $libsrc build/api/gradckpt.h || exit 1
 
 [ $# -gt 0 ] || set -- $(ls tests/fuzz/fuzz_*.c | sed 's,.*/fuzz_\(.*\)\.c,\1,')
 # What a file claims to hold may not be allocated before it is there: 512 MB at once are a finding. No memory is an error.
@@ -83,13 +83,13 @@ for name; do
     log=$B/$name.log
     target=$B/fuzz_$name.$san${FUZZ_TRACE:+.traced}
     echo "fuzz.sh: $name"
-    [ -f "$target" ] && [ -z "$(find "$0" tests/fuzz/*.[ch] tests/*.h examples/*.h $rooms -newer "$target")" ] || {
+    [ -f "$target" ] && [ -z "$(find "$0" tests/fuzz/*.[ch] tests/*.h examples/*.h $libsrc -newer "$target")" ] || {
         # what it has in the place of __real_NAME, of libc's or the library's
         wrapped=$("$CLANG" $options -DGRADCKPT_IMPLEMENTED -E "tests/fuzz/fuzz_$name.c" |
             sed -n 's/^[^ ].*__real_\([a-z_]*\)(.*);$/-Wl,--wrap=\1/p')
-        once=$(sed -n 's,^#include "once.h",-Isrc tests/fuzz/once.c,p' "tests/fuzz/fuzz_$name.c")
+        once=$(sed -n 's,^#include "per_isa_end.h",-Isrc tests/fuzz/once.c,p' "tests/fuzz/fuzz_$name.c")
         "$CLANG" $options -fsanitize=fuzzer,$sanitizers $untraced -DGRADCKPT_IMPLEMENTED "tests/fuzz/fuzz_$name.c" \
-            $once $rooms -lm -lpthread $wrapped -o "$target" || exit 1
+            $once $libsrc -lm -lpthread $wrapped -o "$target" || exit 1
     }
     rm -rf "$at.seeds"
     mkdir -p "$at" "$at.seeds" "$at.found"
@@ -99,13 +99,13 @@ for name; do
         echo "fuzz.sh: $name did not write its seeds"
         exit 1
     }
-    kept=tests/fuzz/kept/$name.tar.xz
+    kept=tests/fuzz/corpus/$name.tar.xz
     rm -rf "$at.kept"
     mkdir "$at.kept"
     [ ! -f "$kept" ] || tar -C "$at.kept" -xJf "$kept" || exit 1
     if [ "$seconds" = keep ]; then
         rm -rf "$at.fewest" # of one that did not end
-        mkdir -p "$at.fewest" tests/fuzz/kept
+        mkdir -p "$at.fewest" tests/fuzz/corpus
         "$target" -set_cover_merge=1 $FUZZ_OPTIONS "$at.fewest" "$at" "$at.seeds" "$at.kept" > "$log" 2>&1 || {
             tail -n 40 "$log"
             exit 1
@@ -116,7 +116,7 @@ for name; do
         echo "    $(tail -n 1 "$log"): $(wc -c < "$kept") bytes"
         continue
     fi
-    past=$(ls -d "tests/fuzz/found/$name"/* 2> /dev/null)
+    past=$(ls -d "tests/fuzz/regressions/$name"/* 2> /dev/null)
     dict=
     [ ! -f "tests/fuzz/$name.dict" ] || dict=-dict=tests/fuzz/$name.dict
     set -- "$target" -artifact_prefix="$at.found/" -rss_limit_mb=1024 -malloc_limit_mb=512 -timeout=20 -entropic=0 \
@@ -129,7 +129,7 @@ for name; do
         }
     done
     if [ "$seconds" -gt 0 ]; then # 72: an interrupt ended it
-        "$@" -max_total_time="$seconds" "$at" "$at.seeds" "$at.kept" ${past:+"tests/fuzz/found/$name"} > "$log" 2>&1 ||
+        "$@" -max_total_time="$seconds" "$at" "$at.seeds" "$at.kept" ${past:+"tests/fuzz/regressions/$name"} > "$log" 2>&1 ||
             [ $? -eq 72 ] || {
             findings=$((findings + 1))
             grep -v '^#[0-9]' "$log" | tail -n 60

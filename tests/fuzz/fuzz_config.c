@@ -10,9 +10,9 @@
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "generate.h"
-#include "chosen.h"
-#include "held.h"
-#include "once.h"
+#include "input_hash.h"
+#include "memfs.h"
+#include "per_isa_end.h"
 #include "reader.h"
 
 enum { VALUES_MOST = 1 << 18 };

@@ -11,7 +11,7 @@
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "safetensors.h"
-#include "chosen.h"
+#include "input_hash.h"
 #include "examples/mcu/board.h"
 #include "examples/mcu/flash.h"
 #include "examples/mcu/chip.h"

@@ -9,9 +9,9 @@
 #include "gradckpt.h"
 #include "adapters.h"
 #include "gguf_tokenizer.h"
-#include "chosen.h"
-#include "held.h"
-#include "once.h"
+#include "input_hash.h"
+#include "memfs.h"
+#include "per_isa_end.h"
 #include "reader.h"
 
 static char path[64]; /* where the bytes lie */

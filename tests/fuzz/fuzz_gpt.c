@@ -2,12 +2,12 @@
  *
  * The input has parts: the words, a line each (FILE is the file, GONE is not there), then notes of
  * options, "name=value", which FILE is a training's file with, or, in a third part, FILE's bytes: an
- * index of ranks, a checkpoint, a text. What must hold, beside what words.h asks:
+ * index of ranks, a checkpoint, a text. What must hold, beside what command_line.h asks:
  *   - an index of ranks is known by its first eight bytes, and by nothing else;
  *   - what cannot be gone on from has a line on stderr; what can has options that are allowed;
  *   - a text that is taken has a window to learn and one to validate with, of bytes. */
 #define PROGRAM "examples/gpt.c"
-#include "words.h"
+#include "command_line.h"
 
 enum { LINE, KEPT, RAW };
 

@@ -8,8 +8,8 @@
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "images.h"
-#include "chosen.h"
-#include "held.h"
+#include "input_hash.h"
+#include "memfs.h"
 #include "reader.h"
 
 static const char *const names[] = { "data_batch_1.bin",

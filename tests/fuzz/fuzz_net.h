@@ -3,7 +3,7 @@
  * with nets give to the library. Behind fuzz's bytes.h. */
 #ifndef FUZZ_NET_H
 #define FUZZ_NET_H
-#include "rig.h"
+#include "util.h"
 #include <sanitizer/asan_interface.h>
 
 typedef gckpt_tensor T;
@@ -24,7 +24,7 @@ static inline void net_data(void)
     }
 }
 
-/* ---- memory: rig.h's heap, from one room that each input has from its beginning on, so that it is
+/* ---- memory: util.h's heap, from one room that each input has from its beginning on, so that it is
  * touched but once. Nothing in it is given twice to one input, so whoever reads what was given back
  * is found out; between blocks there is what nobody may touch. ---- */
 enum { NET_HEAP_BYTES = 96 << 20, NET_BETWEEN = 32 };

@@ -8,7 +8,7 @@
  *     or "--name=value"; of an option given twice the last one counts;
  *   - the log's end is the end of a line, before events of later steps; a log that is none stays. */
 #define PROGRAM "examples/finetune.c"
-#include "words.h"
+#include "command_line.h"
 
 enum { LINE, KEPT, EVENTS };
 

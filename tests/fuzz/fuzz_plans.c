@@ -129,7 +129,7 @@ static void net_end(net *n)
 }
 
 /* ---- what bits depend on, and what a step gives ---- */
-/* Numbers of a file, as tables/tables.h has them: behind those of the tensors, */
+/* Numbers of a file, as export/export.h has them: behind those of the tensors, */
 enum {
     LEAST_WORK,
     PROVEN_WORK,

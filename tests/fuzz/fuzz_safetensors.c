@@ -13,8 +13,8 @@
  *   - a mapped file that is not writable stays as it is;
  *   - blocks are given back with their size, all of them. */
 #include "gradckpt.h"
-#include "chosen.h"
-#include "once.h"
+#include "input_hash.h"
+#include "per_isa_end.h"
 #include "safetensors.h"
 
 enum { OPTIONS = 8, KINDS = 9, ROWS = 4 };

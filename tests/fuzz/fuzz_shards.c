@@ -13,9 +13,9 @@
  *   - blocks are given back with their size, all of them. */
 #define _GNU_SOURCE
 #include "gradckpt.h"
-#include "chosen.h"
-#include "once.h"
-#include "held.h"
+#include "input_hash.h"
+#include "per_isa_end.h"
+#include "memfs.h"
 #include "safetensors.h"
 
 enum { OPTIONS = 8, RANKS = 8, DATA = 1 << 17 };

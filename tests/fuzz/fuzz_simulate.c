@@ -1,13 +1,13 @@
 /* fuzz_simulate.c - command lines of examples/simulate.c, whose numbers of ranks are a list, and
  * steps that are simulated by them.
  *
- * The input is words, a line each. What must hold, beside what words.h asks: a list that is taken
+ * The input is words, a line each. What must hold, beside what command_line.h asks: a list that is taken
  * has powers of two only, and is the same when it is written anew; a step of a small model by the
  * options is told in lines of JSON, or there is a line on stderr; it takes what it computes and what
  * it waits, and one rank sends nothing. One input in four that asks for few ranks and rounds is
  * simulated. */
 #define PROGRAM "examples/simulate.c"
-#include "words.h"
+#include "command_line.h"
 
 /* Of a step; more take seconds. */
 enum { RANKS = 64, MICRO_BATCHES = 256 };

@@ -10,8 +10,8 @@
 #define BPE_CACHE 256 /* words remembered: 1 MB to clear for each input took a fourth of the time */
 #include "gradckpt.h"
 #include "tokenizer.h"
-#include "chosen.h"
-#include "held.h"
+#include "input_hash.h"
+#include "memfs.h"
 #include "reader.h"
 
 enum { TEXT_MOST = 600 };

@@ -1,7 +1,7 @@
 /* once.c - src/store/params.c with a test of numbers that is made once a process, not for each store. A target
- * that includes once.h is linked with this; the library's own stays out then. */
+ * that includes per_isa_end.h is linked with this; the library's own stays out then. */
 #include "num/num.h"
-#include "store/own.h"
+#include "store/internal.h"
 
 static int once_tested(void)
 {

@@ -2,8 +2,8 @@
  * reader.h. */
 #ifndef ROWS_H
 #define ROWS_H
-#include "chosen.h"
-#include "held.h"
+#include "input_hash.h"
+#include "memfs.h"
 
 /* Rows of T tokens: each token and target is of the vocabulary, or padding and -1, the batches of an
  * epoch have each row once. */

@@ -4,7 +4,7 @@
 #include "store/store.h"
 #include "check.h"
 #include "examples/pictures.h"
-#include "rig.h"
+#include "util.h"
 #include "text.h"
 
 static const gckpt_init normal = { 0.3f, 0, 0 };

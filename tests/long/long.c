@@ -17,7 +17,7 @@
 #include "gradckpt.h"
 
 #include "ranks/rank_threads.h"
-#include "rig.h"
+#include "util.h"
 
 enum {
     BATCH = 8,

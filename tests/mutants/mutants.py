@@ -12,11 +12,11 @@
     python3 tests/mutants/mutants.py --stale                 entries of explained.txt whose mutant src/ no longer has
 
 A mutant stands in a copy (build/mutants/tree; src/ is never touched), is compiled as the Makefile compiles that file,
-and linked before build/rooms.a, whose own object of it then stays out. Of a header's function, the files that name it
+and linked before build/libsrc.a, whose own object of it then stays out. Of a header's function, the files that name it
 are compiled, and of num its tests, which have them in themselves; of kernels, the widest instruction set of this
 machine (--widest draws what no narrower one compiles), and AMX as test_amx has it, its instructions written out. What
 this machine does not compile (AVX-512 or NEON elsewhere, other systems) is not tried. Where objects have the same bytes
-nothing changed, and nothing is run. Else tests of the file's floor and of tests/whole run in
+nothing changed, and nothing is run. Else tests of the file's floor and of tests/integration run in
 build/mutants/run, those first that have killed much of the floor in little time, for --total seconds of their normal
 time; the first that fails, crashes, or takes over 5 times its time kills it.
 
@@ -339,7 +339,7 @@ class Builder:
         self.objects, self.own = self.wanted(), {}
 
     def wanted(self):
-        """(source, options, object of rooms.a, or of a test): what a change in the file changes."""
+        """(source, options, object of libsrc.a, or of a test): what a change in the file changes."""
         if self.file == "src/kernels/amx.c":
             return [TEST_AMX]
         if self.file.startswith("src/kernels/"):
@@ -418,7 +418,7 @@ class Builder:
         return seen
 
     def build(self, mutant, text):
-        """Objects that differ from those of rooms.a; None where it does not compile."""
+        """Objects that differ from those of libsrc.a; None where it does not compile."""
         with open(self.copy, "w", encoding="utf-8") as f:
             f.write(text[:mutant.start] + mutant.text + text[mutant.end:])
         made = []
@@ -459,7 +459,7 @@ class Builder:
                 return False
         extra = ["build/ref.o"] if name == "test_ops" else []
         return subprocess.run(self.with_ld + ["-o", out, self.own.get(name, object_of(test))] + objects + extra +
-                              ["build/plan_check.o", "build/rooms.a", "-lm", "-pthread"],
+                              ["build/plan_check.o", "build/libsrc.a", "-lm", "-pthread"],
                               stderr=subprocess.DEVNULL).returncode == 0
 
 
@@ -521,7 +521,7 @@ def run(at, test, seconds=None, most=600):
 
 
 class Times:
-    """What each test takes, by itself and by rooms.a as it is; it must pass. Minus n: more than n seconds."""
+    """What each test takes, by itself and by libsrc.a as it is; it must pass. Minus n: more than n seconds."""
 
     def __init__(self, most):
         self.most = most
@@ -538,7 +538,7 @@ class Times:
             return self.measured(test, at)
 
     def measured(self, test, at):
-        stamp = str(max(os.path.getmtime(p) for p in (object_of(test), "build/rooms.a", "build/plan_check.o")))
+        stamp = str(max(os.path.getmtime(p) for p in (object_of(test), "build/libsrc.a", "build/plan_check.o")))
         seconds, known = self.known.get(test, (0, ""))
         if known != stamp or -self.most < seconds < 0:
             if not Builder("src/base/text.c", at).link(test, []):
@@ -618,14 +618,14 @@ def write_result(mutant, verdict, test, seconds):
 
 
 def floors():
-    """{floor: files}, by src/ORDER; doors and own.h without bodies have no mutants and do no harm."""
+    """{floor: files}, by src/MANIFEST; doors and internal.h without bodies have no mutants and do no harm."""
     out = collections.OrderedDict()
-    with open("src/ORDER", encoding="utf-8") as f:
+    with open("src/MANIFEST", encoding="utf-8") as f:
         for line in f:
             word = line.split()[0] if line.split() else ""
             if word.endswith("/"):
                 out[word[:-1]] = []
-            elif "/" in word and os.path.basename(word) not in ("host.c", "host.h", "rooms.h", "all.c"):
+            elif "/" in word and os.path.basename(word) not in ("host.c", "test_hooks.h", "separate_tu.h", "all.c"):
                 out[word.split("/")[0]].append("src/" + word)
     return out
 
@@ -820,7 +820,7 @@ def main():
     ask.add_argument("--minutes", type=float, default=1e6, help="when to stop")
     ask.add_argument("--jobs", type=int, default=1, help="mutants at work at the same time")
     ask.add_argument("--total", type=float, help="seconds of tests that a mutant meets; 20, all with --rest or --tests")
-    ask.add_argument("--tests", type=lambda names: names.split(","), help="by these alone, as test_draft,test_bf16:kernels (its argument)")
+    ask.add_argument("--tests", type=lambda names: names.split(","), help="by these alone, as test_lowered,test_bf16:kernels (its argument)")
     ask.add_argument("--widest", action="store_true", help="of kernels: what no narrower instruction set compiles")
     ask.add_argument("--again", action="store_true", help="survivors once more")
     ask.add_argument("--rest", action="store_true", help="by the tests of other floors, too")
@@ -842,7 +842,7 @@ def main():
         sys.exit("another run is at work in " + AT)
     for which in (signal.SIGTERM, signal.SIGINT):
         signal.signal(which, stop)
-    make("build/rooms.a", "build/plan_check.o", "build/ref.o", TEST_AMX[2])
+    make("build/libsrc.a", "build/plan_check.o", "build/ref.o", TEST_AMX[2])
     total = options.total or (1e6 if options.rest or options.tests else 20)
     campaign = Campaign(options.rest, total, options.tests, time.monotonic() + 60 * options.minutes,
                         options.jobs, options.widest)

@@ -340,7 +340,8 @@ static void test_special_values(void)
     CHECK(gckpti_pow(1.0f, inf) == 1.0f && same(gckpti_pow(2.0f, nan), nan));
     CHECK(gckpti_pow_dispatch(1.2f, 1.0f) == 1.2f && gckpti_pow_dispatch(1.2f, 2.0f) == 1.2f * 1.2f &&
           gckpti_pow_dispatch(1.2f, 3.0f) == 1.2f * 1.2f * 1.2f);
-    CHECK(gckpti_pow_dispatch(1.2f, 2.5f) == gckpti_pow(1.2f, 2.5f) && gckpti_pow_dispatch(1.2f, -3.0f) == gckpti_pow(1.2f, -3.0f));
+    CHECK(gckpti_pow_dispatch(1.2f, 2.5f) == gckpti_pow(1.2f, 2.5f) &&
+          gckpti_pow_dispatch(1.2f, -3.0f) == gckpti_pow(1.2f, -3.0f));
     CHECK(gckpti_pow(2.0f, 3e38f) == inf && gckpti_pow(2.0f, 128.0f) == inf &&
           gckpti_pow(2.0f, 127.0f) < inf);
     CHECK(gckpti_powi(0.5, 3) == 0.125 && gckpti_powi(0.9, 0) == 1.0 &&

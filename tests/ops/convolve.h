@@ -3,7 +3,7 @@
  * gradckpt.h. */
 #ifndef TESTS_CONVOLVE_H
 #define TESTS_CONVOLVE_H
-#include "rig.h"
+#include "util.h"
 #include <math.h>
 
 enum { CONVOLVE_CAPACITY = 70000 };

@@ -63,7 +63,7 @@ ref_value *ref_cap(const ref_value *x, double cap);
 typedef struct { int heads; double base; long first, turned; const float *frequencies; double scale; } ref_rotation;
 ref_value *ref_rotary(const ref_value *x, const ref_rotation *by);
 ref_value *ref_positions(const ref_value *x, const ref_value *table, long first);
-ref_value *ref_binary(char op, const ref_value *a, const ref_value *b);   /* '+', '-', '*', '/', '>': the greater, '<' */
+ref_value *ref_binary(char op, const ref_value *a, const ref_value *b); /* '+', '-', '*', '/', '>': the greater, '<' */
 ref_value *ref_scale(const ref_value *x, double factor);
 ref_value *ref_reshape(const ref_value *x, int n, const long *d);         /* one size may be -1 */
 ref_value *ref_permute(const ref_value *x, const int *axes);

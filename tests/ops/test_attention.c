@@ -3,7 +3,7 @@
  * and rows written out with gckpt_attention, and that what is out of sight changes nothing. On every instruction
  * set of this machine, in fp32 and bf16 plans, on threads, whole and row by row, stored and recomputed. */
 #include "gradckpt.h"
-#include "rig.h"
+#include "util.h"
 #include "golden/attention.h"
 #include <math.h>
 #include <string.h>
@@ -81,7 +81,9 @@ static void solve(const problem *p, const way *w, arrays *a)
     if (!CHECK_MSG(e != NULL, "%s %s", gckpt_error_text(g), gckpt_error_text(s)))
         exit(check_report("test_attention"));
     CHECK(gckpt_plan_split_exact(plan, NULL) == 1);
-    gckpt_feed feeds[5] = { { 0, NULL }, { 0, NULL }, { 0, NULL }, { 0, NULL }, { gckpt_id(desc.lengths), p->lengths } };
+    gckpt_feed feeds[5] = {
+        { 0, NULL }, { 0, NULL }, { 0, NULL }, { 0, NULL }, { gckpt_id(desc.lengths), p->lengths }
+    };
     for (int i = 0; i < 4; i++) {
         feeds[i].input = gckpt_id(in[i]), feeds[i].data = a->x[i];
         CHECK(gckpt_collect(e, gckpt_id(i ? in[i - 1] : out), i > 0, a->x[OUT + i], CAPACITY) == GCKPT_OK);
@@ -194,8 +196,9 @@ static void written_out(void)
             for (int which = OUT; which < ARRAYS; which++)
                 for (int64_t k = 0; k < elements_of(p, which == OUT ? Q : which - DQ); k++) {
                     const double x = (double)a.x[which][k], y = want[which][k];
-                    CHECK_MSG(fabs(x - y) < 4e-6 * (1 + fabs(y)), "problem %d, %s: array %d, element %d is %.9g, not %.9g",
-                              (int)i, gckpt_isa_name(w.isa), which, (int)k, x, y);
+                    CHECK_MSG(fabs(x - y) < 4e-6 * (1 + fabs(y)),
+                              "problem %d, %s: array %d, element %d is %.9g, not %.9g", (int)i, gckpt_isa_name(w.isa),
+                              which, (int)k, x, y);
                 }
         }
 }
@@ -219,7 +222,8 @@ static void same_ways(const problem *p, gckpt_precision precision)
             solve(p, &w, &got);
             for (int which = OUT; which < ARRAYS; which++)
                 CHECK_MSG(!differ(want.x[which], got.x[which], elements_of(p, which == OUT ? Q : which - DQ)),
-                          "%s, way %d, precision %d: array %d differs", gckpt_isa_name(w.isa), i, (int)precision, which);
+                          "%s, way %d, precision %d: array %d differs", gckpt_isa_name(w.isa), i, (int)precision,
+                          which);
         }
 }
 
@@ -261,8 +265,8 @@ static void rows_alone(const problem *p, const way *w)
             words |= bits_of(dk[i]) | bits_of(dv[i]);
         for (int64_t i = 0; keys == 0 && i < p->t * c; i++)
             words |= bits_of(all.x[OUT][q + i]) | bits_of(all.x[DQ][q + i]);
-        CHECK_MSG(words == 0, "%s, precision %d: row %d of %d keys is not +0", gckpt_isa_name(w->isa), (int)w->precision,
-                  (int)b, (int)keys);
+        CHECK_MSG(words == 0, "%s, precision %d: row %d of %d keys is not +0", gckpt_isa_name(w->isa),
+                  (int)w->precision, (int)b, (int)keys);
         if (keys == 0 || (p->causal && keys < p->s)) /* causal: other queries see the last key */
             continue;
         memcpy(one.x[Q], all.x[Q] + q, (size_t)(p->t * c) * sizeof(float));
@@ -321,7 +325,8 @@ static void refusals(void)
         gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(desc.lengths), lengths } };
         const int fits = length >= 0 && length <= 3;
         char want[80];
-        snprintf(want, sizeof want, "\"lengths\": index %d at row 1, position 0: attention #2 takes 0 to 3", (int)length);
+        snprintf(want, sizeof want, "\"lengths\": index %d at row 1, position 0: attention #2 takes 0 to 3",
+                 (int)length);
         CHECK(gckpt_forward(e, feeds, 2, 2, NULL) == (fits ? GCKPT_OK : GCKPT_E_DATA));
         CHECK_MSG(fits || strstr(gckpt_error_text(e), want), "%s", gckpt_error_text(e));
         if (!fits)

@@ -2,7 +2,7 @@
  * contract, equal values exactly 0; running statistics: once a step, right whatever plan, optimiser and way of feeding,
  * nothing when nothing is to change, saved, frozen, printed. */
 #include "gradckpt.h"
-#include "rig.h"
+#include "util.h"
 #include "golden/norms.h"
 #include <math.h>
 
@@ -348,15 +348,16 @@ static void test_golden_net(void)
     const char *op = NULL;
     CHECK_MSG(!gckpt_plan_split_exact(p, &op) && op && !strcmp(op, "batchnorm"), "split: %s", op ? op : "exact");
     file c = { 0 }; /* a printed plan has each momentum, 0.25 and 0.5 */
-    CHECK(gckpt_plan_c(p, "net", file_write, &c) == GCKPT_OK && strstr((char *)c.bytes, "{ 0U, 0U, 0U }, 1048576000U,"));
+    CHECK(gckpt_plan_c(p, "net", file_write, &c) == GCKPT_OK &&
+          strstr((char *)c.bytes, "{ 0U, 0U, 0U }, 1048576000U,"));
     CHECK(strstr((char *)c.bytes, "{ 0U, 0U, 1065353216U }, 1056964608U,") != NULL);
     free(c.bytes);
     gckpt_hyper sgd = gckpt_hyper_lr(0.25f);
     for (int step = 0; step < STEPS; step++) {
         gckpt_report report = { 0 };
         gckpt_result result = util_step(e, net_feed, &n, BATCH_ROWS, 0, 0, &sgd, &report);
-        CHECK_MSG(result == GCKPT_OK && fabs(report.loss - golden_losses[step]) < 2e-6, "step %d: %s: loss %.9g, PyTorch %.9g",
-                  step, gckpt_error_text(e), report.loss, golden_losses[step]);
+        CHECK_MSG(result == GCKPT_OK && fabs(report.loss - golden_losses[step]) < 2e-6,
+                  "step %d: %s: loss %.9g, PyTorch %.9g", step, gckpt_error_text(e), report.loss, golden_losses[step]);
     }
     const double *golden = golden_parameters;
     for (int i = 0; i < 4; golden += parameters[i++].n) {
@@ -631,8 +632,8 @@ static int two_norms(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user
     if (user && rows != *(const int64_t *)user)
         return -1;
     h = gckpt_name(gckpt_batchnorm(h, NULL, NULL, running(g, "m", C, 0, 0.1f), running(g, "v", C, 1, 0.1f)), "wide");
-    h = gckpt_batchnorm(gckpt_mean(h, 1), NULL, gckpt_param(g, "b", gckpt_shape1(C), zero), running(g, "m2", C, 0, 0.1f),
-                        running(g, "v2", C, 1, 0.1f));
+    h = gckpt_batchnorm(gckpt_mean(h, 1), NULL, gckpt_param(g, "b", gckpt_shape1(C), zero),
+                        running(g, "m2", C, 0, 0.1f), running(g, "v2", C, 1, 0.1f));
     terms[0] = (gckpt_term){ gckpt_sum_loss(gckpt_tanh(gckpt_name(h, "flat"))), 1, 0 };
     return 1;
 }
@@ -658,7 +659,8 @@ static void test_one_value(void)
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         g = gckpt_graph_new(s, NULL);
         two_norms(g, steps[i].micro, &term, NULL);
-        p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .batch = steps[i].batch, .virtual_ranks = steps[i].leaves });
+        p = gckpt_plan_new(g, &term, 1,
+                           &(gckpt_plan_desc){ .batch = steps[i].batch, .virtual_ranks = steps[i].leaves });
         gckpt_exec *e = gckpt_exec_new(p, s, NULL);
         gckpt_feed feed = { 0, data };
         const uint64_t before = gckpt_store_hash(s);
@@ -673,13 +675,19 @@ static void test_one_value(void)
         CHECK((gckpt_store_hash(s) == before) == steps[i].is_refused);
         util_free(e, p, g, NULL);
     }
-    static const struct { int leaves; int64_t batch, only, rows; const char *says; } fits[] = {
-        { 1, 6, 0, 6, "" }, { 2, 6, 0, 3, "" }, { 1, 1, 0, 0, "one value per channel" },
-        { 1, 6, 1, 0, "one value per channel" }, { 2, 2, 0, 0, "one value per channel" }, { 4, 6, 0, 0, "one value per channel" },
+    static const struct { int leaves; int64_t batch, only, rows; const char *says;
+    } fits[] = {
+        { 1, 6, 0, 6, "" },
+        { 2, 6, 0, 3, "" },
+        { 1, 1, 0, 0, "one value per channel" },
+        { 1, 6, 1, 0, "one value per channel" },
+        { 2, 2, 0, 0, "one value per channel" },
+        { 4, 6, 0, 0, "one value per channel" },
     };
     for (size_t i = 0; i < sizeof fits / sizeof *fits; i++) {
         int64_t only = fits[i].only;
-        p = gckpt_fit(s, two_norms, only ? &only : NULL, fits[i].batch, &(gckpt_plan_desc){ .virtual_ranks = fits[i].leaves }, NULL);
+        p = gckpt_fit(s, two_norms, only ? &only : NULL, fits[i].batch,
+                      &(gckpt_plan_desc){ .virtual_ranks = fits[i].leaves }, NULL);
         CHECK_MSG(gckpt_plan_rows(p) == fits[i].rows && (p || strstr(gckpt_error_text(s), fits[i].says)),
                   "one value, fit %d: %d rows: %s", (int)i, (int)gckpt_plan_rows(p), gckpt_error_text(s));
         gckpt_plan_free(p);
@@ -757,7 +765,8 @@ static void test_refusals(void)
     x = X4, p = running(g, "r6", 6, 0, 0.1f);
     REFUSED(gckpt_add(x, gckpt_reshape(p, gckpt_shape2(1, 6))), GCKPT_E_ARG, "gckpt_detach");
     x = X4, p = running(g, "r6", 6, 0, 0.1f); /* but that is fine, as are two values per group */
-    CHECK(gckpt_groupnorm(x, 6, NULL, NULL) && gckpt_groupnorm(gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(2, 6)), 3, NULL, NULL));
+    CHECK(gckpt_groupnorm(x, 6, NULL, NULL) &&
+          gckpt_groupnorm(gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(2, 6)), 3, NULL, NULL));
     CHECK_MSG(gckpt_add(x, gckpt_detach(p)) != NULL, "%s", gckpt_error_text(g));
     REFUSED(running(g, "r6", 6, 0, 0.2f), GCKPT_E_ARG, "another momentum");
     p = gckpt_param(g, "p6", gckpt_shape1(6), zero);

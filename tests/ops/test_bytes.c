@@ -2,7 +2,7 @@
  * bits of one that is fed these floats, whatever plan, split, precision and debug mode, from a quarter of the memory;
  * a saved plan; ops of a user's that read bytes; what is refused. */
 #include "gradckpt.h"
-#include "rig.h"
+#include "util.h"
 #include <math.h>
 
 typedef gckpt_tensor T;
@@ -70,7 +70,8 @@ static const model *fed_model;
 static int fill(const void *user, int64_t row, gckpt_feed *f)
 {
     const int as_floats = *(const int *)user == 2;
-    f[0] = (gckpt_feed){ gckpt_id(fed_model->x), as_floats ? (const void *)(floats + row * PIXELS) : bytes + row * PIXELS };
+    f[0] = (gckpt_feed){ gckpt_id(fed_model->x),
+                         as_floats ? (const void *)(floats + row * PIXELS) : bytes + row * PIXELS };
     f[1] = (gckpt_feed){ gckpt_id(fed_model->y), target + row };
     return 2;
 }
@@ -183,7 +184,8 @@ static void test_user(void)
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     T *in[2] = { gckpt_input(g, "x", GCKPT_U8, gckpt_shape2(2, 3)), gckpt_input(g, "z", GCKPT_F32, gckpt_shape1(2)) };
     gckpt_fetch_spec fetch = { gckpt_apply(&plain, (T *[]){ gckpt_apply(&counts, in, 2, NULL, 0) }, 1, NULL, 0), 0 };
-    gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 });
+    gckpt_plan *p =
+        gckpt_plan_new(g, NULL, 0, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 });
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     const gckpt_feed feeds[2] = { { gckpt_id(in[0]), "\377\377\1\2\3\4" }, { gckpt_id(in[1]), (float[]){ 5, 6 } } };
     CHECK_MSG(gckpt_forward(e, feeds, 2, 2, NULL) == GCKPT_OK, "%s%s", gckpt_error_text(g), gckpt_error_text(e));
@@ -197,11 +199,12 @@ static void test_user(void)
     do {                                                                                                               \
         gckpt_store *s = gckpt_store_new(NULL);                                                                        \
         gckpt_graph *g = gckpt_graph_new(s, NULL);                                                                     \
-        T *x = gckpt_input(g, "x", GCKPT_U8, gckpt_shape2(2, 3)), *f = gckpt_input(g, "f", GCKPT_F32, gckpt_shape2(2, 3)), \
+        T *x = gckpt_input(g, "x", GCKPT_U8, gckpt_shape2(2, 3)),                                                      \
+          *f = gckpt_input(g, "f", GCKPT_F32, gckpt_shape2(2, 3)),                                                     \
           *i = gckpt_input(g, "i", GCKPT_I32, gckpt_shape2(2, 3));                                                     \
-        CHECK(x && f && i && !(call) && gckpt_error(g) == GCKPT_E_ARG);                                                \
+        CHECK(x &&f &&i && !(call) && gckpt_error(g) == GCKPT_E_ARG);                                                  \
         CHECK_MSG(strstr(gckpt_error_text(g), text), "\"%s\", not \"%s\"", gckpt_error_text(g), text);                 \
-        util_free(NULL, NULL, g, s);                                                                                    \
+        util_free(NULL, NULL, g, s);                                                                                   \
     } while (0)
 
 static void test_refused(void)

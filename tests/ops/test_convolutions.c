@@ -37,8 +37,9 @@ static void test_golden(int number, gckpt_isa isa, int threads)
                      differ(z.dx, golden_convolutions[number].dx, count_of(&z.x), 1),
                      differ(z.dw, golden_convolutions[number].dw, count_of(&z.w), z.count),
                      differ(z.db, golden_convolutions[number].db, z.o, z.count) };
-    CHECK_MSG(!wrong[0] && !wrong[1] && !wrong[2] && !wrong[3], "case %d, %s, %d threads: %d values, %d of dx, %d of dw, %d of db",
-              number, gckpt_isa_name(isa), threads, wrong[0], wrong[1], wrong[2], wrong[3]);
+    CHECK_MSG(!wrong[0] && !wrong[1] && !wrong[2] && !wrong[3],
+              "case %d, %s, %d threads: %d values, %d of dx, %d of dw, %d of db", number, gckpt_isa_name(isa), threads,
+              wrong[0], wrong[1], wrong[2], wrong[3]);
 }
 
 /* ---- the chains of the manual (5o), from its text, of any floats ---- */
@@ -178,21 +179,27 @@ static void test_refusals(void)
     refused(2, 1, x, gckpt_shape2(6, 4), 0, usual, GCKPT_E_SHAPE, "conv2d_transposed: |w [6,4]|(KH,KW,O/groups,I)");
     refused(1, 0, x, w, 0, usual, GCKPT_E_SHAPE, "conv1d: x [2,5,5,6]|(B,T,I)|(K,I/groups,O)");
     refused(1, 1, gckpt_shape3(2, 5, 6), w, 0, usual, GCKPT_E_SHAPE, "conv1d_transposed: |[3,3,6,4]|(K,O/groups,I)");
-    refused(2, 0, x, gckpt_shape4(3, 3, 5, 4), 0, usual, GCKPT_E_SHAPE, "x [2,5,5,6] in 1 groups|with 6 as axis 2|[3,3,5,4]");
+    refused(2, 0, x, gckpt_shape4(3, 3, 5, 4), 0, usual, GCKPT_E_SHAPE,
+            "x [2,5,5,6] in 1 groups|with 6 as axis 2|[3,3,5,4]");
     refused(2, 0, x, gckpt_shape4(3, 3, 3, 4), 0, (gckpt_window){ .groups = 4 }, GCKPT_E_SHAPE,
             "4 groups do not divide the 6 channels");
-    refused(2, 0, x, gckpt_shape4(3, 3, 2, 4), 0, (gckpt_window){ .groups = 3 }, GCKPT_E_SHAPE, "3 groups do not divide|4 of w");
+    refused(2, 0, x, gckpt_shape4(3, 3, 2, 4), 0, (gckpt_window){ .groups = 3 }, GCKPT_E_SHAPE,
+            "3 groups do not divide|4 of w");
     refused(2, 0, x, w, 0, (gckpt_window){ .groups = 2 }, GCKPT_E_SHAPE, "in 2 groups needs a w with 3 as axis 2");
     refused(2, 1, x, w, 0, usual, GCKPT_E_SHAPE, "conv2d_transposed: |with 6 as axis 3, not [3,3,6,4]");
     refused(2, 0, x, w, 3, usual, GCKPT_E_SHAPE, "w [3,3,6,4] needs a bias of shape [4], not [3]");
     refused(2, 1, gckpt_shape4(1, INT64_C(1) << 40, 1, 6), gckpt_shape4(3, 3, 4, 6), 0,
-            (gckpt_window){ .stride = { 1 << 30, 1 } }, GCKPT_E_SHAPE, "conv2d_transposed: |stride 1073741824: too large a result");
-    refused(2, 1, x, gckpt_shape4(3, 3, 2, 6), 2, (gckpt_window){ .groups = 2 }, GCKPT_E_SHAPE, "bias of shape [4], not [2]");
-    refused(2, 0, x, gckpt_shape4(3, 6, 6, 4), 0, usual, GCKPT_E_SHAPE, "w [3,6,6,4] reaches over 6 of axis 2|5 with padding 0|padding");
+            (gckpt_window){ .stride = { 1 << 30, 1 } }, GCKPT_E_SHAPE,
+            "conv2d_transposed: |stride 1073741824: too large a result");
+    refused(2, 1, x, gckpt_shape4(3, 3, 2, 6), 2, (gckpt_window){ .groups = 2 }, GCKPT_E_SHAPE,
+            "bias of shape [4], not [2]");
+    refused(2, 0, x, gckpt_shape4(3, 6, 6, 4), 0, usual, GCKPT_E_SHAPE,
+            "w [3,6,6,4] reaches over 6 of axis 2|5 with padding 0|padding");
     refused(2, 0, x, w, 0, (gckpt_window){ .dilation = { 4, 1 }, .padding = { 1, 0 } }, GCKPT_E_SHAPE,
             "reaches over 9 of axis 1|7 with padding 1|dilation");
     const gckpt_shape signal = gckpt_shape3(2, 9, 6), taps = gckpt_shape3(3, 6, 6);
-    refused(1, 0, signal, taps, 0, (gckpt_window){ .padding = { 1 } }, GCKPT_E_ARG, "conv1d: of a signal's window [1] counts");
+    refused(1, 0, signal, taps, 0, (gckpt_window){ .padding = { 1 } }, GCKPT_E_ARG,
+            "conv1d: of a signal's window [1] counts");
     refused(1, 0, signal, taps, 0, (gckpt_window){ .stride = { 2 } }, GCKPT_E_ARG, "conv1d: |[1] counts");
     refused(1, 1, signal, taps, 0, (gckpt_window){ .dilation = { 2 } }, GCKPT_E_ARG, "conv1d_transposed: |[1] counts");
     refused(2, 0, x, w, 0, (gckpt_window){ .stride = { -1, 1 } }, GCKPT_E_ARG, "stride -1 x 1|negative");
@@ -203,12 +210,12 @@ static void test_refusals(void)
     refused(2, 0, x, w, 0, (gckpt_window){ .output_padding = { 0, 1 } }, GCKPT_E_ARG, "output_padding 0 x 1");
     refused(2, 1, x, gckpt_shape4(3, 3, 4, 6), 0, (gckpt_window){ .stride = { 2, 3 }, .output_padding = { 2, 0 } },
             GCKPT_E_ARG, "output_padding 2 x 0|0 to 1");
-    refused(2, 1, gckpt_shape4(2, 1, 5, 6), gckpt_shape4(3, 3, 4, 6), 0, (gckpt_window){ .padding = { 2, 0 } }, GCKPT_E_SHAPE,
-            "padding 2 leaves nothing of axis 1 of x [2,1,5,6]|less");
+    refused(2, 1, gckpt_shape4(2, 1, 5, 6), gckpt_shape4(3, 3, 4, 6), 0, (gckpt_window){ .padding = { 2, 0 } },
+            GCKPT_E_SHAPE, "padding 2 leaves nothing of axis 1 of x [2,1,5,6]|less");
     refused(2, 1, x, gckpt_shape4(3, 3, 4, 6), 0, (gckpt_window){ .stride = { 0x7fffffff, 0x7fffffff } }, GCKPT_E_SHAPE,
             "does not fit");
-    refused(2, 1, x, gckpt_shape4(3, 3, 4, 6), 0, (gckpt_window){ .dilation = { 0x7fffffff, 0x7fffffff } }, GCKPT_E_SHAPE,
-            "does not fit");
+    refused(2, 1, x, gckpt_shape4(3, 3, 4, 6), 0, (gckpt_window){ .dilation = { 0x7fffffff, 0x7fffffff } },
+            GCKPT_E_SHAPE, "does not fit");
     refused(2, 0, gckpt_shape4(1, 1, 1, 1), gckpt_shape4(1, (1 << 25) + 2, 1, 1), 0,
             (gckpt_window){ .dilation = { 1, 0x7fffffff } }, GCKPT_E_SHAPE, "reaches over");
 }

@@ -4,7 +4,7 @@
  * does not fit is refused with the shapes. */
 #include "num/num.h"
 #include "backend.h"
-#include "rig.h"
+#include "util.h"
 #include <math.h>
 
 enum { HARD, SOFT, SQUARED, HUBER, BINARY, KINDS };

@@ -2,7 +2,7 @@
  * that are looked at; NaN, infinities and equal values; what argmax gives as indices: the same bits whatever plan and
  * split, fetched, collected, in bf16 plans, in a saved plan, behind other ops; what is refused. */
 #include "gradckpt.h"
-#include "rig.h"
+#include "util.h"
 #include "golden/moves.h"
 #include <math.h>
 
@@ -70,8 +70,8 @@ static void test_case(int i)
     for (int k = 0; k < 2 && result == GCKPT_OK; golden += count_of(&of[k++]))
         for (int64_t j = 0; j < count_of(&of[k]); j++) {
             const float got = gckpt_fetch(e, gckpt_id(fetches[k].tensor), k)[j];
-            CHECK_MSG(fabs((double)got - golden[j]) < 5e-7, "%s: %s %d: %g, not %g", cases[i].name, k ? "dx" : "y", (int)j,
-                      (double)got, golden[j]);
+            CHECK_MSG(fabs((double)got - golden[j]) < 5e-7, "%s: %s %d: %g, not %g", cases[i].name, k ? "dx" : "y",
+                      (int)j, (double)got, golden[j]);
         }
     free(data[0]);
     free(data[1]);
@@ -95,8 +95,8 @@ static void test_places(int m, int n, int how, const double *golden)
     CHECK(gckpt_forward(e, &feed, 1, 1, NULL) == GCKPT_OK);
     const float *y = gckpt_fetch(e, gckpt_id(fetch.tensor), 0);
     for (int i = 0; i < n; i++)
-        CHECK_MSG(fabs((double)y[i] - golden[i]) <= (how ? 2e-5 : 0), "%d of %d from %d, %d: %g, not %.9g", i, n, m, how,
-                  (double)y[i], golden[i]);
+        CHECK_MSG(fabs((double)y[i] - golden[i]) <= (how ? 2e-5 : 0), "%d of %d from %d, %d: %g, not %.9g", i, n, m,
+                  how, (double)y[i], golden[i]);
     util_free(e, p, g, s);
 }
 
@@ -104,7 +104,8 @@ static void test_argmax(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
-    T *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape4(2, 3, 4, 2)), *l = gckpt_input(g, "l", GCKPT_F32, gckpt_shape2(2, 30));
+    T *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape4(2, 3, 4, 2)),
+      *l = gckpt_input(g, "l", GCKPT_F32, gckpt_shape2(2, 30));
     gckpt_fetch_spec fetches[2] = { { gckpt_argmax(x, 2), 0 }, { gckpt_argmax(l, -1), 0 } };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0,
                                    &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .fetch = fetches, .fetches = 2 });
@@ -144,7 +145,8 @@ static void test_greatest(gckpt_isa isa, int inner)
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .fetch = fetches, .fetches = 3 });
     gckpt_exec *e = gckpt_exec_new(p, s, &(gckpt_exec_desc){ .isa = isa });
     gckpt_feed feed = { gckpt_id(t), x };
-    CHECK_MSG(gckpt_gradients(e, &feed, 1, 8, NULL) == GCKPT_OK, "%s %s %s", gckpt_error_text(g), gckpt_error_text(s), gckpt_error_text(e));
+    CHECK_MSG(gckpt_gradients(e, &feed, 1, 8, NULL) == GCKPT_OK, "%s %s %s", gckpt_error_text(g), gckpt_error_text(s),
+              gckpt_error_text(e));
     const float *y = gckpt_fetch(e, gckpt_id(fetches[0].tensor), 0), *dx = gckpt_fetch(e, gckpt_id(t), 1);
     const int32_t *at = (const int32_t *)gckpt_fetch(e, gckpt_id(fetches[1].tensor), 0);
     for (int i = 0; i < 8 * inner; i++) {
@@ -187,8 +189,9 @@ static void build(net *n, int64_t rows)
     T *logits = gckpt_linear(gckpt_reshape(h, gckpt_shape2(rows * STEPS, WIDE)),
                              gckpt_param(n->g, "head", gckpt_shape2(WIDE, WIDE), some), NULL);
     n->terms[0] = (gckpt_term){ gckpt_cross_entropy(logits, targets), 1, 0 };
-    n->terms[1] = (gckpt_term){ gckpt_linear_cross_entropy(h, gckpt_param(n->g, "head", gckpt_shape2(WIDE, WIDE), some), n->at),
-                                0.5f, 0 };
+    n->terms[1] =
+        (gckpt_term){ gckpt_linear_cross_entropy(h, gckpt_param(n->g, "head", gckpt_shape2(WIDE, WIDE), some), n->at),
+                      0.5f, 0 };
 }
 
 /* The weights after three steps, and of the last one the loss; rows a micro-batch. */
@@ -216,7 +219,9 @@ static uint64_t train(const gckpt_plan_desc *by, int64_t rows, int stream, gckpt
         CHECK_MSG(p != NULL, "%s", gckpt_error_text(n.g));
         free(f.bytes);
     }
-    gckpt_exec *e = gckpt_exec_new(p, n.s, &(gckpt_exec_desc){ .isa = isa, .debug = GCKPT_DEBUG_POISON | GCKPT_DEBUG_RECOMPUTE | GCKPT_DEBUG_FINITE });
+    gckpt_exec *e = gckpt_exec_new(
+        p, n.s,
+        &(gckpt_exec_desc){ .isa = isa, .debug = GCKPT_DEBUG_POISON | GCKPT_DEBUG_RECOMPUTE | GCKPT_DEBUG_FINITE });
     float *data = numbers(19, ROWS * STEPS * WIDE);
     gckpt_hyper hyper = { .lr = 0.1f };
     gckpt_report report = { 0 };
@@ -316,7 +321,8 @@ static void test_refusals(void)
     REFUSED(GCKPT_E_ARG, "gckpt_slice", gckpt_pad(x, 1, 3, -2, 0));
     REFUSED(GCKPT_E_ARG, "pad: [2,3,4,5] has no axis 4", gckpt_pad(x, 4, 1, 1, 0));
     REFUSED(GCKPT_E_ARG, "0 to 2^31 - 1", gckpt_pad(x, 3, big, 0, 0));
-    REFUSED(GCKPT_E_SHAPE, "does not fit", gckpt_pad(gckpt_pad(x, 2, 1 << 30, INT32_MAX, 0), 3, INT32_MAX, INT32_MAX, 0));
+    REFUSED(GCKPT_E_SHAPE, "does not fit",
+            gckpt_pad(gckpt_pad(x, 2, 1 << 30, INT32_MAX, 0), 3, INT32_MAX, INT32_MAX, 0));
     REFUSED(GCKPT_E_ARG, "max: [2,3,4,5] has no axis -5", gckpt_max(x, -5));
     REFUSED(GCKPT_E_ARG, "argmax: [2,3,4,5] has no axis 4", gckpt_argmax(x, 4));
     REFUSED(GCKPT_E_ARG, "needs f32", gckpt_max(gckpt_argmax(x, 1), 1));

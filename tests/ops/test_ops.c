@@ -6,7 +6,7 @@
  * A case is a function that is written once and run twice: with a graph it builds tensors, without
  * one it evaluates the reference (calls with NULL return NULL on both sides). Needs ref.c, -lm. */
 #include "gradckpt.h"
-#include "rig.h"
+#include "util.h"
 #include "ref.h"
 #include <math.h>
 
@@ -1022,7 +1022,8 @@ static void build_argmax(net *n, const int *a)
     else if (a[0] == 1)
         finish(n, gather(mul(x, x), argmax(permute(x, 3, 0, 2, 1, 0), -1)), 1);
     else if (a[0] == 2)
-        n->out = unary(TANH, x), term(n, cross_entropy(linear(n->out, param(n, "v", 1, 5, 6, 0), none, 0), argmax(x, -1)), 1, 0);
+        n->out = unary(TANH, x),
+        term(n, cross_entropy(linear(n->out, param(n, "v", 1, 5, 6, 0), none, 0), argmax(x, -1)), 1, 0);
     else if (a[0] == 3)
         n->out = mul(x, x), term(n, linear_cross_entropy(x, param(n, "v", 1, 7, 5, 0), argmax(n->out, 2)), 1, 0);
     else if (a[0] == 4) { /* of a parameter */

@@ -1,7 +1,7 @@
 /* test_recurrent.c - gather, gru and lstm against PyTorch (golden/make_recurrent.py), sequences in
  * pieces, what is not finite, and what is refused. Their bits are test_kernels' and test_ops'. */
 #include "gradckpt.h"
-#include "rig.h"
+#include "util.h"
 #include "golden/recurrent.h"
 #include <math.h>
 
@@ -352,7 +352,8 @@ static size_t workspace_of(int lstm, int64_t steps)
     gckpt_tensor *wh = gckpt_param(g, "wh", gckpt_shape2(H, wide), init);
     gckpt_tensor *out = lstm ? gckpt_lstm(x, wx, wh, NULL, NULL, NULL) : gckpt_gru(x, wx, NULL, wh, NULL, NULL);
     gckpt_fetch_spec fetch = { out, 0 };
-    gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 });
+    gckpt_plan *p =
+        gckpt_plan_new(g, NULL, 0, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 });
     gckpt_buffer b;
     size_t room = 0;
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));

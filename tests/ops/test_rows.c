@@ -89,8 +89,10 @@ static gckpt_plan *all_ops(gckpt_graph *g, const gckpt_op *more)
     T *mean = gckpt_running(g, "mean", gckpt_shape1(8), (gckpt_init){ 0, 0, 0 }, 0.1f);
     T *variance = gckpt_running(g, "variance", gckpt_shape1(8), (gckpt_init){ 0, 0, 1 }, 0.1f);
     x = gckpt_batchnorm(x, one, one, mean, variance);
-    x = gckpt_slice(gckpt_pad(gckpt_add(x, gckpt_reshape(gckpt_max(x, 1), gckpt_shape3(2, 1, 8))), 1, 1, 1, 0), 1, 1, 5);
-    x = gckpt_reshape(gckpt_upsample(gckpt_reshape(x, gckpt_shape4(2, 4, 1, 8)), 4, 1, GCKPT_BILINEAR), gckpt_shape3(2, 4, 8));
+    x = gckpt_slice(gckpt_pad(gckpt_add(x, gckpt_reshape(gckpt_max(x, 1), gckpt_shape3(2, 1, 8))), 1, 1, 1, 0), 1, 1,
+                    5);
+    x = gckpt_reshape(gckpt_upsample(gckpt_reshape(x, gckpt_shape4(2, 4, 1, 8)), 4, 1, GCKPT_BILINEAR),
+                      gckpt_shape3(2, 4, 8));
     x = gckpt_add(x, gckpt_embed(weight(g, 9, 8), gckpt_argmax(x, 2)));
     x = gckpt_gru(gckpt_gather(x, ids), weight(g, 8, 24), NULL, weight(g, 8, 24), NULL, NULL);
     x = gckpt_lstm(x, weight(g, 8, 16), weight(g, 4, 16), NULL, NULL, NULL);
@@ -194,7 +196,8 @@ static uint64_t user_cost(unsigned wanted, uint64_t (*flops)(const gckpt_call *)
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     T *in[4], *loss;
     for (int i = 0; i < 3; i++)
-        in[i] = wanted >> i & 1 ? weight(g, 4, 4) : gckpt_input(g, i ? i > 1 ? "c" : "b" : "a", GCKPT_F32, gckpt_shape2(4, 4));
+        in[i] = wanted >> i & 1 ? weight(g, 4, 4)
+                                : gckpt_input(g, i ? i > 1 ? "c" : "b" : "a", GCKPT_F32, gckpt_shape2(4, 4));
     T *y = gckpt_apply(&op, in, 3, NULL, 0);
     in[3] = gckpt_mul(y, weight(g, 4, 4)); /* there is something to train, and data */
     loss = gckpt_sum_loss(gckpt_mul(in[3], gckpt_input(g, "d", GCKPT_F32, gckpt_shape2(4, 4))));
@@ -215,10 +218,12 @@ static void users(void)
 {
     for (unsigned wanted = 0; wanted < 8; wanted++) {
         int count = (int)(wanted & 1) + (int)(wanted >> 1 & 1) + (int)(wanted >> 2);
-        uint64_t before, after, rule = user_cost(wanted, NULL, &before), own_cost = user_cost(wanted, backward_flops, &after);
+        uint64_t before, after, rule = user_cost(wanted, NULL, &before),
+                                own_cost = user_cost(wanted, backward_flops, &after);
         CHECK_MSG(rule == (count ? (uint64_t)(count > 1 ? 2 : 1) * (FLOPS + 4) + 16384 : 0), "%u: %lu", wanted,
                   (unsigned long)rule);
-        CHECK_MSG(own_cost == (count ? 5 + (uint64_t)FLOPS * wanted + 16384 : 0), "%u: %lu", wanted, (unsigned long)own_cost);
+        CHECK_MSG(own_cost == (count ? 5 + (uint64_t)FLOPS * wanted + 16384 : 0), "%u: %lu", wanted,
+                  (unsigned long)own_cost);
         CHECK_MSG(after - before == own_cost - rule, "%u: the plan's work %lu, then %lu", wanted, (unsigned long)before,
                   (unsigned long)after);
     }

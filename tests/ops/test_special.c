@@ -5,7 +5,7 @@
  * -0, which PyTorch's vectors and scalars answer differently); the rest, of which both sides round
  * a few steps, within 4 units of the last place. */
 #include "gradckpt.h"
-#include "rig.h"
+#include "util.h"
 #include "golden/special.h"
 #include <math.h>
 #include <string.h>

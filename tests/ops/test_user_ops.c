@@ -185,9 +185,10 @@ static const int16_t sizes[][3] = { { 1, 1, 1 },       { 7, 5, 3 },     { 33, 50
 enum { SIZES = sizeof sizes / sizeof sizes[0] };
 /* Those with a last vector that is not full: on the stack, and in the scratch; what of A, B, C lies how. */
 static const int16_t edges[][3] = { { 64, 47, 128 }, { 240, 191, 384 }, { 9, 49, 17 }, { 1, 40, 9 }, { 40, 1, 9 } };
-static const char over[][3] = { { 3, 3, 0 }, { 3, 3, 1 }, { 0, 3, 0 }, { 3, 0, 1 }, { 1, 3, 0 }, { 3, 1, 1 }, { 4, 4, 0 },
-                                { 4, 5, 1 }, { 5, 4, 0 }, { 5, 5, 1 }, { 0, 4, 0 }, { 0, 5, 0 }, { 6, 6, 0 }, { 6, 6, 1 },
-                                { 3, 6, 0 }, { 6, 3, 1 }, { 4, 0, 2 }, { 0, 0, 7 }, { 7, 7, 7 } };
+static const char over[][3] = { { 3, 3, 0 }, { 3, 3, 1 }, { 0, 3, 0 }, { 3, 0, 1 }, { 1, 3, 0 },
+                                { 3, 1, 1 }, { 4, 4, 0 }, { 4, 5, 1 }, { 5, 4, 0 }, { 5, 5, 1 },
+                                { 0, 4, 0 }, { 0, 5, 0 }, { 6, 6, 0 }, { 6, 6, 1 }, { 3, 6, 0 },
+                                { 6, 3, 1 }, { 4, 0, 2 }, { 0, 0, 7 }, { 7, 7, 7 } };
 enum { EDGES = sizeof edges / sizeof edges[0], OVER = sizeof over / sizeof over[0] };
 
 static size_t product_scratch(const gckpt_call *call)
@@ -245,8 +246,8 @@ static void try_product(const gckpt_call *call, const int16_t *size, int a, int 
         wrong += guard[i] != 0x5a;
     for (int64_t i = begin; i < end; i++) /* nothing beside C either */
         wrong += bits_of(buffer_c[i]) != bits_of(buffer_d[i]);
-    CHECK_MSG(!wrong, "%d x %d x %d, strides %d %d %d, add %d, %d threads: %d wrong", size[0], size[1], size[2], a, b, c,
-              accumulate, call->threads, wrong);
+    CHECK_MSG(!wrong, "%d x %d x %d, strides %d %d %d, add %d, %d threads: %d wrong", size[0], size[1], size[2], a, b,
+              c, accumulate, call->threads, wrong);
 }
 
 /* Of all ways an executor tries one in so many, and each instruction set all of them, where all is tried. */
@@ -344,10 +345,10 @@ static void test_values(void)
         for (int k = 0; k < GCKPT_ISA_COUNT * 3; k++) {
             if (!gckpt_isa_available((gckpt_isa)(k / 3)) || !convolve(&z, (gckpt_isa)(k / 3), k % 3 + 1))
                 continue;
-            const int wrong[4] = { differ(z.values, sums, ny, 1), differ(z.dx, dx, nx, 1), differ(z.dw, dw, nw, z.count),
-                                   differ(z.db, db, z.o, z.count) };
-            CHECK_MSG(!wrong[0] && !wrong[1] && !wrong[2] && !wrong[3], "problem %d, %s, %d threads: %d %d %d %d", (int)i,
-                      gckpt_isa_name((gckpt_isa)(k / 3)), k % 3 + 1, wrong[0], wrong[1], wrong[2], wrong[3]);
+            const int wrong[4] = { differ(z.values, sums, ny, 1), differ(z.dx, dx, nx, 1),
+                                   differ(z.dw, dw, nw, z.count), differ(z.db, db, z.o, z.count) };
+            CHECK_MSG(!wrong[0] && !wrong[1] && !wrong[2] && !wrong[3], "problem %d, %s, %d threads: %d %d %d %d",
+                      (int)i, gckpt_isa_name((gckpt_isa)(k / 3)), k % 3 + 1, wrong[0], wrong[1], wrong[2], wrong[3]);
             if (i == 0) /* PyTorch's */
                 CHECK(!differ(z.values, golden_y, ny, 1) && !differ(z.dx, golden_dx, nx, 1) &&
                       !differ(z.dw, golden_dw, nw, z.count) && !differ(z.db, golden_db, z.o, z.count));

@@ -6,12 +6,12 @@
 
 #include "base/base.h"
 #include "graph/graph.h"
-#include "plan/own.h"
-#include "search/own.h"
-#include "ask/own.h"
+#include "plan/internal.h"
+#include "search/internal.h"
+#include "planner/internal.h"
 
 #include "backend.h"
-#include "listed.h"
+#include "lowered_cost.h"
 #include "net.h"
 
 /* ---- slower memory: between canaries; it notes what is touched; call fail_at copies a byte less ---- */
@@ -279,7 +279,8 @@ static void check_usage(const gckpt_plan *p, size_t *out, size_t *in)
     for (int x = 0; gckpt_plan_usage(p, x, &u) == GCKPT_OK && gckpt_plan_get(p, x, &ins) == GCKPT_OK; x++) {
         work += u.cost;
         most = u.live > most ? u.live : most;
-        CHECK((u.moved > 0) == (ins.kind == GCKPT_OFFLOAD || ins.kind == GCKPT_RELOAD) && (!u.moved || (!u.once && !u.recompute)));
+        CHECK((u.moved > 0) == (ins.kind == GCKPT_OFFLOAD || ins.kind == GCKPT_RELOAD) &&
+              (!u.moved || (!u.once && !u.recompute)));
         *(ins.kind == GCKPT_OFFLOAD ? out : in) += u.moved;
     }
     CHECK(work == gckpt_plan_cost(p) + gckpt_plan_hidden_cost(p) && most == gckpt_plan_peak(p));
@@ -650,7 +651,8 @@ static void abandoned(void)
         gckpt_exec *a = gckpt_exec_new(p, s, &e), *b = gckpt_exec_new(p, s, &e);
         fill(NULL, 0, feeds);
         CHECK(!stop || gckpt_step_start(a, feeds, 4, 4, &h) == GCKPT_OK);
-        for (int k = 0; k < stop && gckpt_next_instruction(a).id >= 0 && gckpt_next_instruction(a).kind != GCKPT_UPDATE; k++)
+        for (int k = 0; k < stop && gckpt_next_instruction(a).id >= 0 && gckpt_next_instruction(a).kind != GCKPT_UPDATE;
+             k++)
             gckpt_run_some(a, 1, NULL);
         int end = stop && gckpt_next_instruction(a).kind == GCKPT_UPDATE;
         CHECK(gckpt_step(b, feeds, 4, 4, &h, NULL) == GCKPT_OK);
@@ -695,7 +697,8 @@ static void by_the_host(void)
         copier.fail_at = k > 1; /* the first that goes out, then the first that comes back */
         const gckpt_result result = gckpt_run_some(e, INT32_MAX, NULL);
         CHECK_MSG(result == (k > 1 ? GCKPT_E_FILE : GCKPT_OK), "%s", gckpt_error_text(e));
-        CHECK(k < 2 || (strstr(gckpt_error_text(e), k > 2 ? "reload" : "offload") && gckpt_store_hash(net.s) == before));
+        CHECK(k < 2 ||
+              (strstr(gckpt_error_text(e), k > 2 ? "reload" : "offload") && gckpt_store_hash(net.s) == before));
         copier_close();
         if (k < 2) /* all of it was needed */
             host_close();
@@ -735,7 +738,8 @@ static void odd_forward(const gckpt_call *call)
 static void odd_backward(const gckpt_call *call)
 {
     for (int64_t i = 0, n = count_of(&call->in[0].shape); i < n; i++)
-        call->in[0].grad[i] = (call->in[0].accumulate ? call->in[0].grad[i] : 0) + call->in[0].data[i] * call->loss_scale;
+        call->in[0].grad[i] =
+            (call->in[0].accumulate ? call->in[0].grad[i] : 0) + call->in[0].data[i] * call->loss_scale;
 }
 static const gckpt_op odd_op = { .name = "odd", .shape = odd_shape, .forward = odd_forward, .backward = odd_backward,
                                  .needs = { GCKPT_IN(0) }, .flags = GCKPT_LOSS };
@@ -1007,7 +1011,8 @@ static void schedules(unsigned first, unsigned n)
             memcpy(s.now.entry, q->sched.entry, (size_t)q->sched.length * sizeof(int));
             s.now.length = q->sched.length;
             gckpti_evaluate(&s, &s.now);
-            CHECK(s.now.length == q->sched.length && !memcmp(s.now.entry, q->sched.entry, (size_t)q->sched.length * sizeof(int)));
+            CHECK(s.now.length == q->sched.length &&
+                  !memcmp(s.now.entry, q->sched.entry, (size_t)q->sched.length * sizeof(int)));
             uint64_t least, work = lowered_cost(&p, q, &least);
             CHECK_MSG(s.now.overhead == work - least && q->cost + q->hidden == work && p.base_cost == least &&
                           (d.overlap_offload || !q->hidden), "seed %u: work", seed);
@@ -1285,7 +1290,8 @@ static uint64_t oracle_overlapped(const gckpti_planner *p, int64_t memory, int64
             }
             w = v;
             const int store = v.live & bit && !(v.offloaded & bit) && !(in & bit) && kept + q->out <= slow;
-            const int reload = !(v.live & bit) && v.offloaded & bit && held + q->out + p->gradient_between[v.rank] <= memory;
+            const int reload =
+                !(v.live & bit) && v.offloaded & bit && held + q->out + p->gradient_between[v.rank] <= memory;
             if (store || reload) {
                 w.live |= (unsigned char)bit;
                 w.offloaded |= (unsigned char)bit;
@@ -1309,7 +1315,8 @@ static void every_schedule(int chains)
         gckpt_store *s = gckpt_store_new(NULL);
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         gckpt_init normal = { 0.3f, 0, 0 };
-        T *h = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(64, 2)), *y = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(64, 2));
+        T *h = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(64, 2)),
+          *y = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(64, 2));
         int64_t width = 2;
         for (int l = 0; l < CHAIN - 1; l++) {
             int64_t next = l == CHAIN - 2 ? 2 : 1 + (int64_t)below(6);
@@ -1330,7 +1337,8 @@ static void every_schedule(int chains)
         d.mode = GCKPT_OPTIMAL;
         d.offload_bytes = chance(50) ? 16384 : 64 * (size_t)(4 + below(40));
         d.offload_cost = (uint64_t)below(60) << 13;
-        if (CHECK_MSG(all && gckpti_planner_open(&p, &memory, g, &term, 1, &d) == GCKPT_OK, "%s", gckpt_error_text(g))) {
+        if (CHECK_MSG(all && gckpti_planner_open(&p, &memory, g, &term, 1, &d) == GCKPT_OK, "%s",
+                      gckpt_error_text(g))) {
             uint64_t backward = 0;
             for (int i = 0; i < p.nodes; i++)
                 backward += p.node[i].backward_index < 0 ? 0 : p.cost[p.node[i].id].backward;
@@ -1462,7 +1470,9 @@ static void waits(void)
             int entry[3] = { 0, 1, 2 }, value_end[3] = { 1, -1, -1 }, saved_end[3] = { 1, -1, -1 };
             int offloaded[3] = { parts, 0, 0 }, edges[1] = { 0 }, with[6];
             int64_t live[3] = { 0, 0, LIVE };
-            gckpti_node node[3] = { { .out = OUT, .saved = SAVED, .cost = 1 }, { .inputs = 1, .cost = 1 }, { .cost = 5 } };
+            gckpti_node node[3] = { { .out = OUT, .saved = SAVED, .cost = 1 },
+                                    { .inputs = 1, .cost = 1 },
+                                    { .cost = 5 } };
             gckpti_node_state note[3] = { { 0 } };
             gckpt_plan_desc desc = { .offload_cost = 1 << 20 };
             gckpti_schedule a = { .entry = entry, .length = 3, .value_end = value_end, .saved_end = saved_end,
@@ -1474,9 +1484,10 @@ static void waits(void)
             p.node = node, p.nodes = 3, p.edges = edges, p.state = note, p.desc = &desc;
             p.temp = gckpti_scratch_new(&memory, &p.failed);
             const int64_t held = (parts & GCKPTI_VALUE ? OUT : 0) + (parts & GCKPTI_SAVED ? SAVED : 0);
-            const uint64_t copy = 1 + gckpti_parts_cost(&p, 0, parts), time = gckpti_schedule_time(&p, &a, LIVE + spare, &to);
-            CHECK_MSG(copy > 50 && time == copy + (spare < held ? 5 : 0), "parts %d, room for %d of %d: %d behind %d", parts,
-                      (int)spare, (int)held, (int)time, (int)copy);
+            const uint64_t copy = 1 + gckpti_parts_cost(&p, 0, parts),
+                           time = gckpti_schedule_time(&p, &a, LIVE + spare, &to);
+            CHECK_MSG(copy > 50 && time == copy + (spare < held ? 5 : 0), "parts %d, room for %d of %d: %d behind %d",
+                      parts, (int)spare, (int)held, (int)time, (int)copy);
             gckpti_scratch_free(&p.temp);
         }
 }

@@ -28,7 +28,8 @@ static uint64_t train(unsigned seed, int64_t rows, gckpt_plan_desc d, const char
     CHECK(!p || !d.budget || gckpt_plan_bytes(p) <= d.budget);
     uint64_t hash = 0;
     for (int i = 0; i < STEPS && e; i++) {
-        CHECK_MSG(gckpt_step(e, feeds, net_feed(NULL, 0, feeds), net.batch, &hyper, &report) == GCKPT_OK, "seed %u %s: %s", seed, what, gckpt_error_text(e));
+        CHECK_MSG(gckpt_step(e, feeds, net_feed(NULL, 0, feeds), net.batch, &hyper, &report) == GCKPT_OK,
+                  "seed %u %s: %s", seed, what, gckpt_error_text(e));
         hash = hash * 31 + gckpt_store_hash(net.s);
         for (int k = 0; k < 8; k++)
             hash = hash * 31 + ((const unsigned char *)&report.loss)[k];
@@ -62,7 +63,8 @@ static int random_order(unsigned seed)
         accepted += p != NULL;
         refused += p == NULL;
         if (!p) {
-            CHECK_MSG(strstr(gckpt_error_text(net.g), "comes before that of") != NULL, "seed %u: %s", seed, gckpt_error_text(net.g));
+            CHECK_MSG(strstr(gckpt_error_text(net.g), "comes before that of") != NULL, "seed %u: %s", seed,
+                      gckpt_error_text(net.g));
             list[at + 1] = list[at], list[at] = swap;
         }
         gckpt_plan_free(p);
@@ -89,7 +91,8 @@ static void test_random_orders(unsigned seed)
             d.mode = GCKPT_SCHEDULE;
             d.schedule = list;
             d.instructions = random_order(seed);
-            CHECK_MSG(train(seed, rows, d, names[way]) == want, "seed %u %s: a random order gives other bits", seed, names[way]);
+            CHECK_MSG(train(seed, rows, d, names[way]) == want, "seed %u %s: a random order gives other bits", seed,
+                      names[way]);
         }
     }
 }
@@ -111,7 +114,8 @@ static void test_chosen_orders(unsigned seed)
     uint64_t want = train(seed, 0, all, "store-all");
     for (int i = 0; i < 4; i++) {
         d.budget = budget[i];
-        CHECK_MSG(train(seed, 0, d, "budget") == want, "seed %u: %lu bytes give other bits", seed, (unsigned long)budget[i]);
+        CHECK_MSG(train(seed, 0, d, "budget") == want, "seed %u: %lu bytes give other bits", seed,
+                  (unsigned long)budget[i]);
     }
 }
 
@@ -183,10 +187,10 @@ static void test_heads(void)
     uint64_t got = train_heads(d, &chosen, &chosen_falls);
     CHECK(got == want && built_falls && !chosen_falls);
     /* two gradients of heads fewer, at least */
-    CHECK_MSG(chosen + 2 * ROWS * WIDE * sizeof(float) <= built, "%lu bytes as built, %lu in another order", (unsigned long)built,
-              (unsigned long)chosen);
-    printf("heads                 %lu bytes at least in the reverse of creation, %lu in another order\n", (unsigned long)built,
-           (unsigned long)chosen);
+    CHECK_MSG(chosen + 2 * ROWS * WIDE * sizeof(float) <= built, "%lu bytes as built, %lu in another order",
+              (unsigned long)built, (unsigned long)chosen);
+    printf("heads                 %lu bytes at least in the reverse of creation, %lu in another order\n",
+           (unsigned long)built, (unsigned long)chosen);
 }
 
 /* Why an activation's contributions keep their order: a sum that goes on from another is not the two of them
@@ -224,8 +228,8 @@ static void test_apart(void)
     gradient_of(2, other);
     for (int i = 0; i < ROWS * 3; i++) {
         differ += one[i] + other[i] != both[i];
-        CHECK_MSG(one[i] + other[i] - both[i] < 1e-3f && both[i] - one[i] - other[i] < 1e-3f, "%g + %g = %g", (double)one[i],
-                  (double)other[i], (double)both[i]);
+        CHECK_MSG(one[i] + other[i] - both[i] < 1e-3f && both[i] - one[i] - other[i] < 1e-3f, "%g + %g = %g",
+                  (double)one[i], (double)other[i], (double)both[i]);
     }
     CHECK_MSG(differ > 0, "a sum that goes on is the sum of two: contributions need no order");
 }

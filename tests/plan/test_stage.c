@@ -4,10 +4,10 @@
  * are those without staging.        build/test_stage [first seed] [graphs] */
 #include "base/base.h"
 #include "graph/graph.h"
-#include "plan/own.h"
+#include "plan/internal.h"
 
 #include "net.h"
-#include "talk.h"
+#include "generation.h"
 
 enum { STEPS = 2 };
 

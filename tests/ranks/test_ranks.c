@@ -4,7 +4,7 @@
  *
  *     build/test_ranks [wide]    all settings of the matrix, not some */
 #include "gradckpt.h"
-#include "ranked.h"
+#include "rank_training.h"
 #if RANKS_THREADS
 
 /* ---- the engine: what it is told and what it tells ---- */
@@ -463,7 +463,9 @@ static void call_transport(ranks_world *w, int rank, void *context)
         x = gckpt_linear(x, gckpt_param(g, name, gckpt_shape2(SQUARE, SQUARE), (gckpt_init){ 0.05f, 0, 0 }), NULL);
     }
     gckpt_term term = { gckpt_sum_loss(x), 1, 0 };
-    gckpt_plan_desc desc = { .batch = 2 * THEIRS, .threads = 2, .virtual_ranks = 2, .link_cost = 1 << 24, .overlap_communication = 1 };
+    gckpt_plan_desc desc = {
+        .batch = 2 * THEIRS, .threads = 2, .virtual_ranks = 2, .link_cost = 1 << 24, .overlap_communication = 1
+    };
     gckpt_exec_desc how = { .transport = &w->rank[rank].transport, .parallel_for = c->program_threads ? by_two : NULL };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, &how);

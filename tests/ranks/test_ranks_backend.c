@@ -4,7 +4,7 @@
 #if defined(__unix__) || defined(__APPLE__)
 #include "gradckpt.h"
 #include "backend.h"
-#include "ranked.h"
+#include "rank_training.h"
 
 enum { DEVICES = 4 };
 static device devices[DEVICES];

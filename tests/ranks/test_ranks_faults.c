@@ -5,7 +5,7 @@
  *
  *     build/test_ranks_faults [wide]    every call, not some */
 #include "gradckpt.h"
-#include "ranked.h"
+#include "rank_training.h"
 #if RANKS_THREADS
 
 static const setting base = { .ranks = 4,

@@ -33,7 +33,8 @@ static model build(int ranks, gckpt_shard shard)
     gckpt_init normal = { 0.3f, 0, 0 };
     memset(&m, 0, sizeof m);
     m.s = gckpt_store_new(NULL);
-    CHECK(gckpt_store_ranks(m.s, ranks, ranks, shard) == GCKPT_E_ARG && gckpt_store_ranks(m.s, 0, ranks, shard) == GCKPT_OK);
+    CHECK(gckpt_store_ranks(m.s, ranks, ranks, shard) == GCKPT_E_ARG &&
+          gckpt_store_ranks(m.s, 0, ranks, shard) == GCKPT_OK);
     m.g = gckpt_graph_new(m.s, NULL);
     m.x = gckpt_input(m.g, "x", GCKPT_F32, gckpt_shape2(2, 80));
     m.y = gckpt_input(m.g, "y", GCKPT_F32, gckpt_shape2(2, 70));
@@ -89,7 +90,8 @@ static void test_transports(void)
     refused(gckpt_exec_new(p, state.s, NULL), &state, "2 ranks and shard 0, the store is for 2 and 1");
     int64_t first = 0;
     CHECK(gckpt_plan_rank_rows(p, 8, 1, &first) == 4 && first == 4);
-    CHECK(gckpt_plan_rank_rows(p, 8, -1, &first) == 8 && gckpt_plan_rank_rows(p, 8, 2, NULL) == 8 && first == 0); /* all of them */
+    CHECK(gckpt_plan_rank_rows(p, 8, -1, &first) == 8 && gckpt_plan_rank_rows(p, 8, 2, NULL) == 8 &&
+          first == 0); /* all of them */
     gckpt_plan_free(p);
     end(&state);
     end(&m);
@@ -217,7 +219,8 @@ static void test_ranks_later(void)
     for (int k = 0; k < 4; k++) {
         model m = { .s = gckpt_store_new(NULL) };
         CHECK(gckpt_store_external(m.s, "w", gckpt_shape2(80, 70), w, 1) == GCKPT_OK);
-        CHECK(gckpt_store_ranks(m.s, 1, 2, GCKPT_SHARD_STATE) == GCKPT_OK && gckpt_store_ranks(m.s, 0, 1, GCKPT_SHARD_NONE) == GCKPT_OK);
+        CHECK(gckpt_store_ranks(m.s, 1, 2, GCKPT_SHARD_STATE) == GCKPT_OK &&
+              gckpt_store_ranks(m.s, 0, 1, GCKPT_SHARD_NONE) == GCKPT_OK);
         m.g = gckpt_graph_new(m.s, NULL);
         m.x = gckpt_input(m.g, "x", GCKPT_F32, gckpt_shape2(2, 80));
         m.y = gckpt_input(m.g, "y", GCKPT_F32, gckpt_shape2(2, 70));

@@ -14,10 +14,10 @@
 
 #define GCKPTI_NO_HOOKS /* here calls of the system are what they are */
 #include "num/num.h"
-#include "store/own.h"
-#include "run/own.h"
-#include "files/own.h"
-#include "base/host.h"
+#include "store/internal.h"
+#include "run/internal.h"
+#include "files/internal.h"
+#include "base/test_hooks.h"
 
 /* ---- the n-th thing calls_made of the system fails, or the process ends instead ---- */
 static long calls_made, fails_at, ends_at; /* from 1; 0: never */
@@ -100,7 +100,7 @@ static void watch(void)
     gckpti_hooks = here;
 }
 #include "rank_threads.h"
-#include "rig.h"
+#include "util.h"
 
 static heap mem;
 
@@ -978,14 +978,14 @@ static void test_many_pieces(void)
     }
     file_write(&f, "},\"tensors\":{", 13);
     for (int i = 0; i < TENSORS; i++) {
-        snprintf(text, sizeof text, "%s\"t%d\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[%d,%d]}", i ? "," : "", i, 4 * i,
-                 4 * i + 4);
+        snprintf(text, sizeof text, "%s\"t%d\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[%d,%d]}",
+                 i ? "," : "", i, 4 * i, 4 * i + 4);
         file_write(&f, text, strlen(text));
     }
     file_write(&f, "},\"check\":\"0\"}\n", 15);
     put_index(&f, "{\"gckpt\"", "{\"gckpt\"");
-    CHECK_MSG(gckpt_ranks_load(s, path) == GCKPT_E_DATA && strstr(gckpt_error_text(s), "8193 tensors in 32768 files"), "%s",
-              gckpt_error_text(s));
+    CHECK_MSG(gckpt_ranks_load(s, path) == GCKPT_E_DATA && strstr(gckpt_error_text(s), "8193 tensors in 32768 files"),
+              "%s", gckpt_error_text(s));
     CHECK(gckpt_store_count(s) == 0);
     free(f.bytes);
     gckpt_store_free(s);
@@ -1389,9 +1389,11 @@ static void test_within_a_step(void)
     ranks_run(&w, within_a_step, &t);
     for (int k = 0; k < 2; k++) {
         member *m = &t.m[k];
-        CHECK_MSG(m->loaded == GCKPT_OK && m->saved == GCKPT_E_ARG && strstr(m->text, "step: one is under way"), "%s", m->text);
+        CHECK_MSG(m->loaded == GCKPT_OK && m->saved == GCKPT_E_ARG && strstr(m->text, "step: one is under way"), "%s",
+                  m->text);
         CHECK(m->stepped == GCKPT_OK && gckpt_store_step(m->s) == 1 && files() == 0);
-        CHECK_MSG(m->agreed == GCKPT_E_ARG && strstr(m->differs, "ranks 0 and 1 differ in the call they make"), "%s", m->differs);
+        CHECK_MSG(m->agreed == GCKPT_E_ARG && strstr(m->differs, "ranks 0 and 1 differ in the call they make"), "%s",
+                  m->differs);
         util_free(m->e, m->p, m->g, m->s);
     }
     ranks_close(&w);
@@ -1406,7 +1408,8 @@ static void test_alone(void)
     make_plan(&m, NULL, 0, 1, GCKPT_SHARD_NONE);
     m.e = gckpt_exec_new(m.p, m.s, NULL);
     train(&m, 0, BATCH, 2);
-    CHECK_MSG(m.stepped == GCKPT_OK && gckpt_ranks_save(m.e, path) == GCKPT_OK && files() == 2, "%s", gckpt_error_text(m.e));
+    CHECK_MSG(m.stepped == GCKPT_OK && gckpt_ranks_save(m.e, path) == GCKPT_OK && files() == 2, "%s",
+              gckpt_error_text(m.e));
     CHECK_MSG(gckpt_ranks_load(s, path) == GCKPT_OK && gckpt_store_step(s) == 2, "%s", gckpt_error_text(s));
     CHECK(gckpt_store_hash(s) == gckpt_store_hash(m.s));
     gckpt_store_free(s);

@@ -4,7 +4,7 @@
 #include "store/store.h"
 #include "examples/simulate.h"
 #include "rank_threads.h"
-#include "rig.h"
+#include "util.h"
 #include <math.h>
 
 enum { BLOCK = GCKPT_UPDATE_BLOCK };
@@ -154,7 +154,9 @@ static void whole_steps(void)
             const int b = i % 20, overlap_on = i >= 20;
             const simulate_ranks r = { 1, 2, 2, (gckpt_shard)shard };
             const simulate_machine m = { 10, 1e30, 1, { 0, 0 }, { 4 * 2 * BLOCK, 0 }, b % 4 == 3 };
-            const double each = b / m.throughput, agree_time = (4 * SIMULATE_AGREE_BYTES + 2 * SIMULATE_TOTAL_BYTES + (shard ? blocks : 0)) / m.inter_node.bandwidth;
+            const double each = b / m.throughput,
+                         agree_time = (4 * SIMULATE_AGREE_BYTES + 2 * SIMULATE_TOTAL_BYTES + (shard ? blocks : 0)) /
+                                      m.inter_node.bandwidth;
             /* what is left of a sum when the next one wants to begin */
             const double end = shard == GCKPT_SHARD_NONE ? 2 * t : t;
             const double left = m.no_overlap ? end

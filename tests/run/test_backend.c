@@ -43,9 +43,9 @@ static void tested_fails(int i, long index)
 static const gckpt_backend *backend_of_graph;
 #define RANDOM_BACKEND(wanted) ((wanted) ? backend_of_graph : NULL)
 #define main                   random_main
-#include "whole/test_random.c"
+#include "integration/test_random.c"
 #undef main
-#include "talk.h"
+#include "generation.h"
 
 /* ---- one small training, told in full: (x, tokens) -> cross-entropy + squares + a regulariser ---- */
 enum { ROWS = 6, WIDTH = 24, CLASSES = 7, WIDE = 200 };

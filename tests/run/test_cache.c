@@ -1,9 +1,9 @@
-/* test_cache.c - a model that generates token by token (talk.h) has the logits of one call with all tokens;
+/* test_cache.c - a model that generates token by token (generation.h) has the logits of one call with all tokens;
  * what is refused; bytes, memory that fails, executors that share caches; plans as files. test_backend.c has
  * runs on memory that the host cannot read, test_firmware.sh plans as C constants. */
 #include "gradckpt.h"
 
-#include "talk.h"
+#include "generation.h"
 
 static void everywhere(void)
 {
@@ -43,27 +43,27 @@ static void failures(void)
     gckpt_store *s = gckpt_store_new(NULL);
     generator all = gen_start(s, B, 8, 0, LEARNED, &d, NULL), r = gen_start(s, B, 4, 11, LEARNED, &d, &x);
     cancel_at = -1;
-    CHECK(talk(&all, B, 0, want) == GCKPT_OK && talk(&r, B, 0, got) == GCKPT_OK);
+    CHECK(gen_call(&all, B, 0, want) == GCKPT_OK && gen_call(&r, B, 0, got) == GCKPT_OK);
     for (cancel_at = 0; cancel_at < gckpt_plan_length(r.p); cancel_at++)
-        CHECK(talk(&r, B, 0, got) == GCKPT_CANCELLED && gckpt_position(r.e) == 4);
+        CHECK(gen_call(&r, B, 0, got) == GCKPT_CANCELLED && gckpt_position(r.e) == 4);
     cancel_at = -1;
     gen_words[5] += WORDS;
-    CHECK(talk(&r, B, 4, got) == GCKPT_E_DATA && gckpt_position(r.e) == 4);
+    CHECK(gen_call(&r, B, 4, got) == GCKPT_E_DATA && gckpt_position(r.e) == 4);
     gen_words[5] -= WORDS;
     CHECK(gckpt_rewind(r.e, 5) == GCKPT_E_ARG && says(r.e, "to position 5; the caches hold 4"));
     CHECK(gckpt_rewind(r.e, -1) == GCKPT_E_ARG && gckpt_position(r.e) == 4);
-    CHECK(talk(&r, B, 4, got) == GCKPT_OK && gckpt_position(r.e) == 8);
+    CHECK(gen_call(&r, B, 4, got) == GCKPT_OK && gckpt_position(r.e) == 8);
     for (int b = 0; b < B; b++)
         CHECK(!memcmp(want + b * ALL * WORDS, got + b * ALL * WORDS, 8 * WORDS * sizeof *got));
-    CHECK(talk(&r, B, 8, got) == GCKPT_E_ARG && gckpt_position(r.e) == 8);
+    CHECK(gen_call(&r, B, 8, got) == GCKPT_E_ARG && gckpt_position(r.e) == 8);
     CHECK(says(r.e, "adds 4 positions to the 8") && says(r.e, "room for 11") && says(r.e, "gckpt_rewind"));
     /* rows: no more than before, unless it begins anew; never more than the graph's */
     CHECK(gckpt_rewind(r.e, 0) == GCKPT_OK && gckpt_error(r.e) == GCKPT_OK);
-    CHECK(talk(&r, 2, 0, got) == GCKPT_OK);
-    CHECK(talk(&r, B, 4, got) == GCKPT_E_ARG && says(r.e, "3 rows; the caches hold 2"));
+    CHECK(gen_call(&r, 2, 0, got) == GCKPT_OK);
+    CHECK(gen_call(&r, B, 4, got) == GCKPT_E_ARG && says(r.e, "3 rows; the caches hold 2"));
     memset(got, 0, sizeof got);
-    CHECK(talk(&r, 1, 4, got) == GCKPT_OK && !memcmp(want + 4 * WORDS, got + 4 * WORDS, 4 * WORDS * sizeof *got));
-    CHECK(gckpt_rewind(r.e, 0) == GCKPT_OK && talk(&r, B, 0, got) == GCKPT_OK);
+    CHECK(gen_call(&r, 1, 4, got) == GCKPT_OK && !memcmp(want + 4 * WORDS, got + 4 * WORDS, 4 * WORDS * sizeof *got));
+    CHECK(gckpt_rewind(r.e, 0) == GCKPT_OK && gen_call(&r, B, 0, got) == GCKPT_OK);
     CHECK(gckpt_rewind(r.e, 0) == GCKPT_OK);
     gckpt_feed feed = { r.tokens, gen_words };
     CHECK(gckpt_forward(r.e, &feed, 1, B + 1, NULL) == GCKPT_E_ARG && says(r.e, "the plan's 3 at most"));
@@ -196,9 +196,9 @@ static void sharing(void)
     x.caches_of = first.e;
     generator second = gen_start(s, B, 3, 20, ROTARY, &d, &x);
     float got[B * ALL * WORDS];
-    CHECK(talk(&own, B, 0, got) == GCKPT_OK && talk(&first, B, 4, got) == GCKPT_OK);
+    CHECK(gen_call(&own, B, 0, got) == GCKPT_OK && gen_call(&first, B, 4, got) == GCKPT_OK);
     gen_end(&first);
-    CHECK(talk(&second, B, 6, got) == GCKPT_OK && gckpt_position(own.e) == 9);
+    CHECK(gen_call(&second, B, 6, got) == GCKPT_OK && gckpt_position(own.e) == 9);
     gen_end(&second);
     CHECK(gckpt_rewind(own.e, 9) == GCKPT_OK);
     gen_end(&own);
@@ -320,8 +320,10 @@ static void windows_kept(void)
     REFUSED(GCKPT_E_ARG, "keeps a window of 20 keys; attention to it needs", windows(3, 1000, 20, 0));
     REFUSED(GCKPT_E_ARG, "at most so many, not 21", windows(3, 1000, 20, 21));
     REFUSED(GCKPT_E_ARG, "at most so many, not 1000", windows(3, 1000, 20, 1000));
-    REFUSED(GCKPT_E_ARG, "keeps 128 rows; with a window of 20 a call can add 109 of them, not 110", windows(110, 1000, 20, 20));
-    REFUSED(GCKPT_E_ARG, "whose rows stand in no order", pair_of(of(2, 2, 4), gckpt_cache_window(of(2, 3, 4), 1000, 20), 1));
+    REFUSED(GCKPT_E_ARG, "keeps 128 rows; with a window of 20 a call can add 109 of them, not 110",
+            windows(110, 1000, 20, 20));
+    REFUSED(GCKPT_E_ARG, "whose rows stand in no order",
+            pair_of(of(2, 2, 4), gckpt_cache_window(of(2, 3, 4), 1000, 20), 1));
     REFUSED(GCKPT_E_ARG, "relu: cache #", gckpt_relu(gckpt_cache_window(of(2, 3, 4), 1000, 20)));
     graph = gckpt_graph_new(store, NULL);
     CHECK(!gckpt_cache_window(NULL, 4, 2) && windows(109, 1000, 20, 20) && gckpt_error(graph) == GCKPT_OK);

@@ -428,7 +428,8 @@ static void test_condition(gckpt_isa isa, int repeated)
     gckpt_plan *plan = gckpt_plan_new(graph, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(plan, store, &(gckpt_exec_desc){ .isa = isa });
     CHECK_MSG(gckpt_gradients(e, feeds, 2, 2, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
-    const float *dx = gckpt_fetch(e, gckpt_id(fetches[0].tensor), 1), *dy = gckpt_fetch(e, gckpt_id(fetches[1].tensor), 1);
+    const float *dx = gckpt_fetch(e, gckpt_id(fetches[0].tensor), 1),
+                *dy = gckpt_fetch(e, gckpt_id(fetches[1].tensor), 1);
     const float *dk = gckpt_fetch(e, gckpt_id(fetches[2].tensor), 1);
     for (int i = 0; dx && dy && dk && i < 2 * N; i++) {
         const int held = repeated ? x[0][i / N] != 0 : (&x[0][0])[i] != 0, constant = k[i % N] != 0;
@@ -720,7 +721,9 @@ static void test_changes_nothing(void)
             gckpt_tensor *loss = gckpt_cross_entropy(gckpt_dropout(m.logits, 0.5f), m.y);
             m.term.loss = loss; /* the mask is that of the next step */
             gckpt_fetch_spec fetch = { w2, 1 };
-            gckpt_plan_desc d = { .batch = ROWS, .fetch = &fetch, .fetches = 1, .optimiser = (gckpt_optimiser)optimiser };
+            gckpt_plan_desc d = {
+                .batch = ROWS, .fetch = &fetch, .fetches = 1, .optimiser = (gckpt_optimiser)optimiser
+            };
             plan(&m, &d, NULL);
             feed(&m, 0, f);
             CHECK(gckpt_step(m.e, f, 2, ROWS, &adamw, NULL) == GCKPT_OK);
@@ -794,7 +797,8 @@ static void test_gradients_refusals(void)
     CHECK(!gckpt_plan_new(m.g, &m.term, 1, &d) && strstr(gckpt_error_text(m.g), "no loss of the plan depends on it"));
     fetch.tensor = m.x;
     d.mode = GCKPT_INFERENCE;
-    CHECK(!gckpt_plan_new(m.g, &m.term, 1, &d) && strstr(gckpt_error_text(m.g), "GCKPT_INFERENCE plan has no gradients"));
+    CHECK(!gckpt_plan_new(m.g, &m.term, 1, &d) &&
+          strstr(gckpt_error_text(m.g), "GCKPT_INFERENCE plan has no gradients"));
     d.mode = GCKPT_AUTO; /* all that leads from x passes detach; what leads from there does not */
     gckpt_tensor *cut = gckpt_detach(m.logits);
     gckpt_term term = { gckpt_cross_entropy(cut, m.y), 1, 0 };
@@ -933,8 +937,9 @@ static void finite_one(const finite_case *c, gckpt_plan_desc d, int64_t rows, in
     uint64_t hash = gckpt_store_hash(s);
     gckpt_result result = GCKPT_OK;
     if (steps) {
-        CHECK(gckpt_step_start(e, &f, 1, FB, &sgd) == (strstr(c->text ? c->text : "", "\" is ") ||
-                                                       strstr(c->text ? c->text : "", "fed") ? GCKPT_E_DATA : GCKPT_OK));
+        CHECK(gckpt_step_start(e, &f, 1, FB, &sgd) ==
+              (strstr(c->text ? c->text : "", "\" is ") || strstr(c->text ? c->text : "", "fed") ? GCKPT_E_DATA
+                                                                                                 : GCKPT_OK));
         for (result = gckpt_error(e) == GCKPT_OK ? GCKPT_MORE : GCKPT_E_DATA; result == GCKPT_MORE;)
             result = gckpt_run_some(e, steps, &report);
     } else {

@@ -4,7 +4,7 @@
  * what is refused changes nothing.
  *     build/test_rings [first seed, how many] */
 #include "gradckpt.h"
-#include "rig.h"
+#include "util.h"
 
 enum { ROWS = 3, LONGEST = 420, WIDEST = 24, LAYERS = 2, EXECS = 4 };
 
@@ -155,7 +155,8 @@ static void calls(unsigned seed, const model *m, runner *whole, runner *r)
         if (!CHECK_MSG(result == GCKPT_OK, "seed %u: at %d: %s", seed, (int)position, gckpt_error_text(u->e)))
             return;
         for (int64_t b = 0; b < rows; b++)
-            memcpy(history + (b * m->length + position) * m->c, fed + b * u->t * m->c, (size_t)(u->t * m->c) * sizeof *fed);
+            memcpy(history + (b * m->length + position) * m->c, fed + b * u->t * m->c,
+                   (size_t)(u->t * m->c) * sizeof *fed);
         for (int64_t p = position; p < position + u->t; p++)
             for (int l = 0; l < LAYERS; l++)
                 ring[l][p % rows_of(m, l)] = p;
@@ -207,7 +208,8 @@ static void limits(void)
     runner none = start(s, &one, 10, &d, &x);
     CHECK(!none.e && strstr(gckpt_error_text(s), "has other caches"));
     for (int i = 0; i < 2; i++)
-        CHECK(gckpt_forward(whole.e, &feed, 1, 1, NULL) == GCKPT_OK && gckpt_forward(own.e, &feed, 1, 1, NULL) == GCKPT_OK);
+        CHECK(gckpt_forward(whole.e, &feed, 1, 1, NULL) == GCKPT_OK &&
+              gckpt_forward(own.e, &feed, 1, 1, NULL) == GCKPT_OK);
     CHECK_MSG(gckpt_rewind(whole.e, 1) == GCKPT_OK, "%s", gckpt_error_text(whole.e));
     CHECK(gckpt_rewind(own.e, 71) == GCKPT_E_ARG && gckpt_rewind(own.e, 100) == GCKPT_OK);
     const model short_one = { 1, 128, 0, { 1, 1 }, { 0, 0 }, 2, 2, 8, 1, 0, 0 };
@@ -218,8 +220,10 @@ static void limits(void)
     runner far = start(s, &more, 5, &d, &x), near = start(s, &one, 5, &d, &x);
     feed.input = gckpt_id(far.in);
     CHECK(gckpt_forward(far.e, &feed, 1, 1, NULL) == GCKPT_E_ARG);
-    CHECK_MSG(strstr(gckpt_error_text(far.e), "forward: at position 100; calls went up to 200, and windows keep so much "
-                                              "that 136 is the first one"), "%s", gckpt_error_text(far.e));
+    CHECK_MSG(strstr(gckpt_error_text(far.e),
+                     "forward: at position 100; calls went up to 200, and windows keep so much "
+                     "that 136 is the first one"),
+              "%s", gckpt_error_text(far.e));
     CHECK(gckpt_position(far.e) == 100 && gckpt_forward(near.e, &feed, 1, 1, NULL) == GCKPT_OK);
     CHECK(gckpt_rewind(far.e, 0) == GCKPT_OK && gckpt_forward(far.e, &feed, 1, 1, NULL) == GCKPT_OK);
     end(&none), end(&same), end(&near), end(&far), end(&whole), end(&own);

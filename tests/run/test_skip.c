@@ -1,7 +1,7 @@
 /* test_skip.c - gckpt_exec_desc.skip_nonfinite: a step whose gradient is not finite leaves values, state, counts
  * and what comes after as if it had not been, however it is fed and whatever the optimiser, plan and precision. */
 #include "gradckpt.h"
-#include "rig.h"
+#include "util.h"
 
 enum { ROWS = 6, IN = 8, OUT = 3, GOOD = 4 };
 

@@ -2,13 +2,13 @@
  *
  *   promise_all(seed, way)    asks for plans of every mode and many budgets, of the net of this
  *                             seed, and compares them with each other and with the frontier
- *   promise_made(..)          the same of the made graph that is there (made.h)
+ *   promise_made(..)          the same of the made graph that is there (synthetic.h)
  *   promise_runs(seed, way)   trains by one of them: the bits of a plain plan, the bytes promised
  *   promise_fit(seed, way)    gckpt_fit against all micro-batches, one by one
  *   promise_tell()            prints how often each was asked and broken
  *
  * The checker of plans (plan_check.h) sees each of them, too. Include it behind doors
- * of src/ (ask/own.h) and net.h. */
+ * of src/ (planner/internal.h) and net.h. */
 #ifndef TESTS_PROMISES_H
 #define TESTS_PROMISES_H
 
@@ -276,7 +276,8 @@ static inline int promise_least(gckpt_mode mode)
             "%s, %s: a byte less than the least, %lu: %s", promise_request.who, what, (unsigned long)least,
             p ? "a plan" : gckpt_error_text(promise_request.g));
     gckpt_plan_free(p);
-    const size_t named[2] = { fast, util_fast_budget(promise_request.g) }; /* both hold; schedules of one work may differ in bytes */
+    const size_t named[2] = { fast, util_fast_budget(
+                                        promise_request.g) }; /* both hold; schedules of one work may differ in bytes */
     gckpt_plan *free_of = promise_new_plan(mode, 0); /* gckpt_recompute may ask for more, always */
     for (int i = 0; i < 2; i++) {
         p = promise_new_plan(mode, named[i] ? named[i] : least);
@@ -294,7 +295,8 @@ static inline int promise_least(gckpt_mode mode)
 
 static inline gckpt_frontier *promise_frontier(void)
 {
-    gckpt_frontier *f = gckpt_frontier_new(promise_request.g, promise_request.term, promise_request.terms, &promise_request.d);
+    gckpt_frontier *f =
+        gckpt_frontier_new(promise_request.g, promise_request.term, promise_request.terms, &promise_request.d);
     gckpt_point last = { 0, 0, 0, 0, 0 }, now;
     const int n = gckpt_frontier_points(f);
     if (!promise(PROMISE_PLANNED, n > 0, "%s, frontier: %s", promise_request.who,
@@ -529,7 +531,7 @@ static inline void promise_all(unsigned seed, int way)
     random_state = saved;
 }
 
-/* Of the made graph that is there (made.h). */
+/* Of the made graph that is there (synthetic.h). */
 #ifdef TESTS_SYNTHETIC_H
 static inline void promise_synthetic(const char *kind, int ops, int64_t which)
 {
@@ -648,7 +650,8 @@ static inline uint64_t promise_sizes(unsigned seed, gckpt_plan_desc d, size_t bu
             d.batch = net.batch;
             d.update_in_backward = rule;
             d.budget = budget;
-            gckpt_plan *p = net.mixes && (rows < net.batch || d.virtual_ranks > 1) ? NULL : gckpt_plan_new(g, terms, n, &d);
+            gckpt_plan *p =
+                net.mixes && (rows < net.batch || d.virtual_ranks > 1) ? NULL : gckpt_plan_new(g, terms, n, &d);
             if (p && p->fused)
                 net_cover("runs in bands");
             if (p && (gckpt_plan_step_cost(p) < best ||

@@ -4,11 +4,11 @@
 #include "base/base.h"
 #include "graph/graph.h"
 #include "plan/plan.h"
-#include "search/own.h"
-#include "ask/own.h"
+#include "search/internal.h"
+#include "planner/internal.h"
 
-#include "listed.h"
-#include "made.h"
+#include "lowered_cost.h"
+#include "synthetic.h"
 #include "net.h"
 
 enum { LIST = 4096, FETCHES = 4, TRIED = 12 };

@@ -8,10 +8,10 @@
 #include "graph/graph.h"
 #include "cpu/cpu.h"
 #include "plan/plan.h"
-#include "search/own.h"
-#include "ask/own.h"
+#include "search/internal.h"
+#include "planner/internal.h"
 
-#include "made.h"
+#include "synthetic.h"
 #include "net.h"
 
 #include "promises.h"

@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-#include "made.h"
+#include "synthetic.h"
 
 enum { POINTS = 600, PLANS = 100 };
 

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #include "gradckpt.h"
-#include "rig.h"
+#include "util.h"
 
 enum { STEPS = 2, ROWS = 3, RANK = 2, RESERVE = 8 };
 typedef struct { int t, c, h, v; } sizes;
@@ -51,8 +51,11 @@ static void external(gckpt_store *s, weights *w, const char *name, int64_t rows,
     } else {
         uint16_t *halves = (uint16_t *)weights_take(w, (size_t)n * sizeof *halves);
         for (int64_t i = 0; i < n; i++) {
-            const uint16_t any = (uint16_t)(below(65536) & 0xbfff), bits = gckpt_to_bf16(((float)below(2001) - 1000) * 1e-4f);
-            halves[i] = storage == GCKPT_STORAGE_BF16 ? bits : (uint16_t)(0x2000u + below(0x1000) + (chance(50) ? 0x8000u : 0u));
+            const uint16_t any = (uint16_t)(below(65536) & 0xbfff),
+                           bits = gckpt_to_bf16(((float)below(2001) - 1000) * 1e-4f);
+            halves[i] = storage == GCKPT_STORAGE_BF16
+                            ? bits
+                            : (uint16_t)(0x2000u + below(0x1000) + (chance(50) ? 0x8000u : 0u));
             halves[i] = chance(6) ? any : halves[i];
         }
         result = gckpt_store_external_quantised(s, name, shape, storage, halves, NULL);
@@ -221,13 +224,14 @@ static uint64_t run(const way *y, int floats, int threads, int k, int first, uin
     for (int isa = first; p && isa < (floats ? first + 1 : GCKPT_ISA_COUNT); isa++) {
         char what[160];
         weights w = { .count = 0 };
-        gckpt_exec_desc x = { .isa = (gckpt_isa)isa, .debug = threads == 1 ? GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_POISON : 0,
+        gckpt_exec_desc x = { .isa = (gckpt_isa)isa,
+                              .debug = threads == 1 ? GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_POISON : 0,
                               .parallel_for = threads > 1 ? any_order : NULL };
         if (!gckpt_isa_available((gckpt_isa)isa))
             continue;
-        snprintf(what, sizeof what, "C %d, storage %d, precision %d, %d rows, two %d, %s, %d threads, plan %d%s", y->z.c,
-                 (int)y->storage, (int)y->precision, y->rows, y->two, gckpt_isa_name((gckpt_isa)isa), threads, k,
-                 floats ? ", floats" : "");
+        snprintf(what, sizeof what, "C %d, storage %d, precision %d, %d rows, two %d, %s, %d threads, plan %d%s",
+                 y->z.c, (int)y->storage, (int)y->precision, y->rows, y->two, gckpt_isa_name((gckpt_isa)isa), threads,
+                 k, floats ? ", floats" : "");
         gckpt_store *s = store_new(&w, y->z, y->storage, floats);
         CHECK_MSG(gckpt_plan_params(p, s) == GCKPT_OK, "%s: %s", what, gckpt_error_text(s));
         if (!floats)

@@ -6,7 +6,7 @@
 #include "store/store.h"
 #include "graph/graph.h"
 #include "ops/ops.h"
-#include "cpu/own.h"
+#include "cpu/internal.h"
 #include "plan/plan.h"
 
 #include <math.h>
@@ -68,7 +68,8 @@ static void test_reading(void)
             gckpti_dequantise(&across, 0, N, want);
             gckpti_fp32_fast(&call, &t);
             for (int i = 0; i < N; i++)
-                CHECK_MSG(bits_of(got[i]) == (want[i] == want[i] ? bits_of(want[i] + 0.0f) : bits_of(want[i]) | 0x400000),
+                CHECK_MSG(bits_of(got[i]) ==
+                              (want[i] == want[i] ? bits_of(want[i] + 0.0f) : bits_of(want[i]) | 0x400000),
                           "%s, %s: %x", gckpt_isa_name((gckpt_isa)isa), gckpti_storage_name((gckpt_storage)k), i);
             t = gckpti_product_of(1, ROWS, K, gckpti_matrix(a, K, 1), gckpti_matrix(NULL, K, 1), got);
             t.b.quant = &down;
@@ -253,10 +254,12 @@ static void test_blocks(void)
     gckpt_store *s = store_of(gckpt_shape3(4, ROWS / 4, WIDTH), x, NULL);
     gckpt_parameter p;
     CHECK_MSG(gckpt_store_quantise(s, "w", GCKPT_STORAGE_I4) == GCKPT_OK, "%s", gckpt_error_text(s));
-    CHECK(gckpt_store_peek(s, 0, &p) == GCKPT_OK && p.storage == GCKPT_STORAGE_I4 && p.quantised && !p.scales && !p.values);
+    CHECK(gckpt_store_peek(s, 0, &p) == GCKPT_OK && p.storage == GCKPT_STORAGE_I4 && p.quantised && !p.scales &&
+          !p.values);
     CHECK(gckpt_store_bytes(s) == BYTES);
     for (int i = 0; i < BYTES / BLOCK_BYTES && p.quantised; i++)
-        CHECK_MSG(!memcmp((const char *)p.quantised + i * BLOCK_BYTES, want + i * BLOCK_BYTES, BLOCK_BYTES), "block %d, kind %d", i, i % 12);
+        CHECK_MSG(!memcmp((const char *)p.quantised + i * BLOCK_BYTES, want + i * BLOCK_BYTES, BLOCK_BYTES),
+                  "block %d, kind %d", i, i % 12);
     for (int at = 0; at < N; at += 1 + at % 7) { /* any piece */
         const int n = 1 + (int)below(at + 70 < N ? 70 : (unsigned)(N - at));
         gckpti_dequantise_at(&s->params[0], at, n, piece);
@@ -271,7 +274,10 @@ static void test_blocks(void)
         for (int k = i / BLOCK * BLOCK; k < i / BLOCK * BLOCK + BLOCK; k++)
             top = fabsf(x[k]) > fabsf(top) ? x[k] : top;
         const float scale = gckpti_from_f16(gckpti_to_f16(top / -8));
-        const float q = scale < 0 || scale > 0 ? nearbyintf(x[i] / scale) : 0, y = (q < -8 ? -8 : q > 7 ? 7 : q) * scale;
+        const float q = scale < 0 || scale > 0 ? nearbyintf(x[i] / scale) : 0, y = (q < -8  ? -8
+                                                                                    : q > 7 ? 7
+                                                                                            : q) *
+                                                                                   scale;
         gckpti_dequantise_at(&s->params[0], i, 1, piece);
         squares[0] += i / BLOCK % 12 > 7 ? ((double)x[i] - (double)piece[0]) * ((double)x[i] - (double)piece[0]) : 0;
         squares[1] += i / BLOCK % 12 > 7 ? ((double)x[i] - (double)y) * ((double)x[i] - (double)y) : 0;
@@ -283,10 +289,12 @@ static void test_blocks(void)
     CHECK(gckpt_store_hash(s) == hash && gckpt_store_quantise(s, "w", GCKPT_STORAGE_I4) == GCKPT_OK);
     CHECK(gckpt_store_peek(s, 0, &p) == GCKPT_OK && p.quantised);
     for (int i = 0; i < BYTES / BLOCK_BYTES && p.quantised; i++) /* but for scales of few digits */
-        CHECK_MSG(!memcmp((const char *)p.quantised + i * BLOCK_BYTES, want + i * BLOCK_BYTES, BLOCK_BYTES) || (i % 12 > 0 && i % 12 < 4),
+        CHECK_MSG(!memcmp((const char *)p.quantised + i * BLOCK_BYTES, want + i * BLOCK_BYTES, BLOCK_BYTES) ||
+                      (i % 12 > 0 && i % 12 < 4),
                   "again: block %d, kind %d", i, i % 12);
     /* as I8, from it, and before values are made */
-    CHECK(gckpt_store_quantise(s, "w", GCKPT_STORAGE_I8) == GCKPT_OK && gckpt_store_quantise(s, "w", GCKPT_STORAGE_I4) == GCKPT_OK);
+    CHECK(gckpt_store_quantise(s, "w", GCKPT_STORAGE_I8) == GCKPT_OK &&
+          gckpt_store_quantise(s, "w", GCKPT_STORAGE_I4) == GCKPT_OK);
     gckpt_store_free(s);
     heap h = { 0 };
     gckpt_memory memory = heap_memory(&h);
@@ -315,8 +323,8 @@ static void test_blocks(void)
         x[77] = large[i];
         s = store_of(gckpt_shape2(2, 64), x, NULL);
         const gckpt_result result = gckpt_store_quantise(s, "w", GCKPT_STORAGE_I4);
-        CHECK_MSG(i > 1 ? result == GCKPT_E_DATA && strstr(gckpt_error_text(s), "524032") : result == GCKPT_OK, "%g: %s", (double)large[i],
-                  gckpt_error_text(s));
+        CHECK_MSG(i > 1 ? result == GCKPT_E_DATA && strstr(gckpt_error_text(s), "524032") : result == GCKPT_OK,
+                  "%g: %s", (double)large[i], gckpt_error_text(s));
         CHECK(s->params[0].p.storage == (i > 1 ? GCKPT_STORAGE_F32 : GCKPT_STORAGE_I4));
         gckpt_store_free(s);
     }
@@ -332,15 +340,17 @@ static void test_blocks(void)
           strstr(gckpt_error_text(s), "multiple of 32"));
     float odd[4]; /* scales, and values of 2 bytes, that are not where they may be */
     const char *const at = (const char *)odd + 1;
-    CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape2(2, 4), GCKPT_STORAGE_I8, want, (const float *)(const void *)at) ==
-              GCKPT_E_ARG && strstr(gckpt_error_text(s), "\"w\": values or scales are not aligned"));
+    CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape2(2, 4), GCKPT_STORAGE_I8, want,
+                                         (const float *)(const void *)at) == GCKPT_E_ARG &&
+          strstr(gckpt_error_text(s), "\"w\": values or scales are not aligned"));
     CHECK(gckpt_store_external_quantised(s, NULL, gckpt_shape2(2, 4), GCKPT_STORAGE_BF16, at, NULL) == GCKPT_E_ARG &&
           strstr(gckpt_error_text(s), "\"\": values or scales are not aligned"));
     CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape1(64), GCKPT_STORAGE_I4, want, NULL) == GCKPT_E_ARG);
     CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape2(2, 64), GCKPT_STORAGE_I4, want, x) == GCKPT_E_ARG);
     gckpt_shape many = gckpt_shape2(2, 64);
     many.n = INT32_MAX; /* nothing behind its axes is read */
-    CHECK(gckpt_store_external_quantised(s, "w", many, GCKPT_STORAGE_I4, want, NULL) == GCKPT_E_SHAPE && strstr(gckpt_error_text(s), "axes"));
+    CHECK(gckpt_store_external_quantised(s, "w", many, GCKPT_STORAGE_I4, want, NULL) == GCKPT_E_SHAPE &&
+          strstr(gckpt_error_text(s), "axes"));
     memmove(want + 1, want, BYTES - 1);
     CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape2(2, 64), GCKPT_STORAGE_I4, want + 1, NULL) == GCKPT_OK);
     CHECK(s->params[1].p.quantised == want + 1 && s->params[1].p.frozen);
@@ -402,9 +412,11 @@ static void test_errors(void)
     CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape1(6), GCKPT_STORAGE_I8, bytes, scales) == GCKPT_E_ARG);
     CHECK(gckpt_store_external_quantised(s, "w", two, GCKPT_STORAGE_I8, NULL, scales) == GCKPT_E_ARG);
     CHECK(gckpt_store_external_quantised(s, NULL, two, GCKPT_STORAGE_I8, bytes, scales) == GCKPT_E_ARG);
-    CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape2(2, -3), GCKPT_STORAGE_I8, bytes, scales) == GCKPT_E_SHAPE);
+    CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape2(2, -3), GCKPT_STORAGE_I8, bytes, scales) ==
+          GCKPT_E_SHAPE);
     CHECK(gckpt_store_external_quantised(NULL, "w", two, GCKPT_STORAGE_I8, bytes, scales) == GCKPT_E_ARG);
-    CHECK(gckpt_store_external_quantised(s, "w", two, GCKPT_STORAGE_F16, (const char *)halves + 1, NULL) == GCKPT_E_ARG &&
+    CHECK(gckpt_store_external_quantised(s, "w", two, GCKPT_STORAGE_F16, (const char *)halves + 1, NULL) ==
+              GCKPT_E_ARG &&
           strstr(gckpt_error_text(s), "aligned"));
     CHECK(gckpt_store_count(s) == 0);
     CHECK(gckpt_store_external_quantised(s, "w", two, GCKPT_STORAGE_I8, bytes, scales) == GCKPT_OK);
@@ -443,7 +455,10 @@ static void test_memory(void)
             size_t bytes = gckpt_store_bytes(s), live = h.live;
             h.calls = 0;
             h.fail_at = n;
-            gckpt_result result = gckpt_store_quantise(s, "*", k == 0 ? GCKPT_STORAGE_I8 : k == 1 ? GCKPT_STORAGE_F16 : GCKPT_STORAGE_F32);
+            gckpt_result result = gckpt_store_quantise(s, "*",
+                                                       k == 0   ? GCKPT_STORAGE_I8
+                                                       : k == 1 ? GCKPT_STORAGE_F16
+                                                                : GCKPT_STORAGE_F32);
             worked = result == GCKPT_OK && h.calls < n;
             if (result != GCKPT_OK)
                 CHECK_MSG(result == GCKPT_E_MEMORY && strstr(gckpt_error_text(s), "pack:") && h.live == live &&
@@ -506,7 +521,8 @@ static int trains(unsigned of, unsigned seed)
 /* The store, and the losses, after some steps. */
 static uint64_t train(const gckpt_plan *p, const char *what, const gckpt_backend *backend, int64_t stream)
 {
-    gckpt_exec_desc x = { .debug = GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_POISON | GCKPT_DEBUG_RECOMPUTE, .backend = backend };
+    gckpt_exec_desc x = { .debug = GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_POISON | GCKPT_DEBUG_RECOMPUTE,
+                          .backend = backend };
     gckpt_exec *e = gckpt_exec_new(p, net.s, &x);
     gckpt_hyper hyper = { .lr = 0.02f, .weight_decay = 0.1f };
     gckpt_report report = { 0, 0, 0, 0 };
@@ -536,7 +552,8 @@ static void test_modes(unsigned seed, gckpt_precision precision)
         build(seed, rows);
         gckpt_plan_desc d = { .mode = modes[k], .batch = net.batch, .schedule = list, .precision = precision,
                               .threads = 1 + k % 3, .stage_parameters = k == 4, .plain = k == 5 };
-        snprintf(what, sizeof what, "seed %u, mode %d, %d rows, precision %d", seed, (int)d.mode, (int)rows, (int)precision);
+        snprintf(what, sizeof what, "seed %u, mode %d, %d rows, precision %d", seed, (int)d.mode, (int)rows,
+                 (int)precision);
         pack_net(seed, k == 0);
         if (d.mode == GCKPT_SCHEDULE)
             d.instructions = random_schedule(net.g, net.term, net.terms, list, 10000);
@@ -734,7 +751,8 @@ static tower tower_new(int low, int high, gckpt_storage storage)
         t.inner[i] = part.inner;
         t.added = t.added ? t.added : part.added;
     }
-    t.term.loss = gckpt_linear_cross_entropy(gckpt_layernorm(x, frozen(t.g, "gain", 9, WIDE, 0), NULL), table, t.targets);
+    t.term.loss =
+        gckpt_linear_cross_entropy(gckpt_layernorm(x, frozen(t.g, "gain", 9, WIDE, 0), NULL), table, t.targets);
     t.term.weight = 1;
     CHECK(gckpt_store_freeze(t.s, "frozen.*", 1) == GCKPT_OK);
     CHECK_MSG(gckpt_store_quantise(t.s, "frozen.*", storage) == GCKPT_OK, "%s", gckpt_error_text(t.s));
@@ -778,9 +796,11 @@ static void test_frozen(gckpt_storage storage)
     CHECK(updates == 2 * HIGH && backward > 0);
     for (int i = 0; gckpt_plan_buffer(p, i, &b) == GCKPT_OK; i++) {
         const char *name = gckpt_plan_name(p, b.id);
-        int below = b.id < gckpt_id(t.added), gradient = b.kind == GCKPT_BUFFER_GRADIENT || b.kind == GCKPT_BUFFER_PARAMETER_GRADIENT;
+        int below = b.id < gckpt_id(t.added),
+            gradient = b.kind == GCKPT_BUFFER_GRADIENT || b.kind == GCKPT_BUFFER_PARAMETER_GRADIENT;
         CHECK_MSG(!gradient || strncmp(name, "frozen.", 7), "a gradient of %s", name);
-        CHECK_MSG(!gradient || !below || p->nodes[b.id].kind == GCKPTI_PARAM, "a gradient of %s, below what is trained", name);
+        CHECK_MSG(!gradient || !below || p->nodes[b.id].kind == GCKPTI_PARAM, "a gradient of %s, below what is trained",
+                  name);
         CHECK_MSG(!below || b.kind != GCKPT_BUFFER_SAVED, "%s keeps aux for no backward", name);
     }
     for (int i = 0; i < LOW + HIGH; i++) { /* the input of a frozen linear layer */
@@ -799,7 +819,8 @@ static void test_frozen(gckpt_storage storage)
     /* blocks below the lowest that is trained take no more bytes of the arena */
     t = tower_new(LOW + 3, HIGH, storage);
     p = tower_plan(&t, &d);
-    CHECK_MSG(gckpt_plan_arena(p) == arena, "%lu bytes, %lu with more blocks below", (unsigned long)arena, (unsigned long)gckpt_plan_arena(p));
+    CHECK_MSG(gckpt_plan_arena(p) == arena, "%lu bytes, %lu with more blocks below", (unsigned long)arena,
+              (unsigned long)gckpt_plan_arena(p));
     CHECK(gckpt_plan_length(p) > length);
     gckpt_plan_free(p);
     util_free(NULL, NULL, t.g, t.s);
@@ -818,8 +839,8 @@ static void test_plans(void)
     CHECK(gckpt_plan_hash(p) == gckpt_plan_hash(q)); /* it is one graph */
     gckpt_exec *e = gckpt_exec_new(p, t.s, NULL), *none = gckpt_exec_new(q, t.s, NULL);
     CHECK_MSG(e && gckpt_step(e, feeds, 2, B, &hyper, NULL) == GCKPT_OK, "%s", gckpt_error_text(t.s));
-    CHECK_MSG(!none && strstr(gckpt_error_text(t.s), "\"frozen.table.0\" is stored as I8, the plan was made for F32"), "%s",
-              gckpt_error_text(t.s));
+    CHECK_MSG(!none && strstr(gckpt_error_text(t.s), "\"frozen.table.0\" is stored as I8, the plan was made for F32"),
+              "%s", gckpt_error_text(t.s));
     CHECK(!gckpt_exec_new(p, other.s, NULL) && strstr(gckpt_error_text(other.s), "stored as F32"));
     /* packed anew between steps: this executor runs no more, the next one does */
     CHECK(gckpt_store_quantise(t.s, "frozen.fc.0", GCKPT_STORAGE_BF16) == GCKPT_OK);
@@ -830,7 +851,8 @@ static void test_plans(void)
     /* files: read where all is stored as it was, refused elsewhere */
     file f = { 0 };
     CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK);
-    CHECK(!gckpt_plan_read(t.g, file_read, &f, NULL) && strstr(gckpt_error_text(t.g), "stored as I8 when the plan was made, now as BF16"));
+    CHECK(!gckpt_plan_read(t.g, file_read, &f, NULL) &&
+          strstr(gckpt_error_text(t.g), "stored as I8 when the plan was made, now as BF16"));
     f.at = 0;
     CHECK(!gckpt_plan_read(other.g, file_read, &f, NULL) && strstr(gckpt_error_text(other.g), "now as F32"));
     CHECK(gckpt_store_quantise(t.s, "frozen.fc.0", GCKPT_STORAGE_I8) == GCKPT_OK);
@@ -838,10 +860,12 @@ static void test_plans(void)
     gckpt_plan *again = gckpt_plan_read(t.g, file_read, &f, NULL);
     CHECK_MSG(again != NULL, "%s", gckpt_error_text(t.g));
     f.size = 0;
-    CHECK(gckpt_plan_c(again, "tower", file_write, &f) == GCKPT_OK && strstr((const char *)f.bytes, "has packed parameters"));
+    CHECK(gckpt_plan_c(again, "tower", file_write, &f) == GCKPT_OK &&
+          strstr((const char *)f.bytes, "has packed parameters"));
     /* a store made by the plan has them so, too */
     gckpt_store *s = gckpt_store_new(NULL);
-    CHECK(gckpt_plan_params(again, s) == GCKPT_OK && gckpt_store_bytes(s) == gckpt_plan_kind_bytes(p, GCKPT_BYTES_PARAMETERS));
+    CHECK(gckpt_plan_params(again, s) == GCKPT_OK &&
+          gckpt_store_bytes(s) == gckpt_plan_kind_bytes(p, GCKPT_BYTES_PARAMETERS));
     e = gckpt_exec_new(again, s, NULL);
     CHECK_MSG(e && gckpt_step(e, feeds, 2, B, &hyper, NULL) == GCKPT_OK, "%s", gckpt_error_text(s));
     /* packed within a step: that one is over, and reads nothing more */
@@ -881,15 +905,17 @@ static void test_state_lost(void)
         gckpt_exec *e = gckpt_exec_new(p, t.s, NULL);
         CHECK_MSG(e && gckpt_step(e, feeds, 2, B, &hyper, NULL) == GCKPT_OK, "%s", gckpt_error_text(t.s));
         const size_t bytes = gckpt_store_bytes(t.s);
-        CHECK(gckpt_store_freeze(t.s, "down.*", 1) == GCKPT_OK && gckpt_store_quantise(t.s, "down.*", GCKPT_STORAGE_BF16) == GCKPT_OK &&
-              gckpt_store_quantise(t.s, "down.*", GCKPT_STORAGE_F32) == GCKPT_OK && gckpt_store_freeze(t.s, "down.*", 0) == GCKPT_OK);
+        CHECK(gckpt_store_freeze(t.s, "down.*", 1) == GCKPT_OK &&
+              gckpt_store_quantise(t.s, "down.*", GCKPT_STORAGE_BF16) == GCKPT_OK &&
+              gckpt_store_quantise(t.s, "down.*", GCKPT_STORAGE_F32) == GCKPT_OK &&
+              gckpt_store_freeze(t.s, "down.*", 0) == GCKPT_OK);
         CHECK((gckpt_store_bytes(t.s) < bytes) == has_state);
         const uint64_t hash = gckpt_store_hash(t.s);
-        CHECK_MSG(gckpt_step(e, feeds, 2, B, &hyper, NULL) == (has_state ? GCKPT_E_ARG : GCKPT_OK), "optimiser %d: %s", optimiser,
-                  gckpt_error_text(e));
+        CHECK_MSG(gckpt_step(e, feeds, 2, B, &hyper, NULL) == (has_state ? GCKPT_E_ARG : GCKPT_OK), "optimiser %d: %s",
+                  optimiser, gckpt_error_text(e));
         if (has_state) {
-            CHECK_MSG(strstr(gckpt_error_text(e), "\"down.0\"") && strstr(gckpt_error_text(e), "make a new executor"), "%s",
-                      gckpt_error_text(e));
+            CHECK_MSG(strstr(gckpt_error_text(e), "\"down.0\"") && strstr(gckpt_error_text(e), "make a new executor"),
+                      "%s", gckpt_error_text(e));
             CHECK(gckpt_store_hash(t.s) == hash && gckpt_store_step(t.s) == 1);
             double now = 0;
             gckpt_cost costs[64];
@@ -922,7 +948,8 @@ static void test_device(void)
         gckpt_exec *e[2];
         gckpt_plan *p[2];
         for (int i = 0; i < 2; i++)
-            y = gckpt_tanh(gckpt_linear(y, gckpt_param(g, i ? "w1" : "w0", gckpt_shape2(8, 8), (gckpt_init){ 0.3f, 0, 0 }), NULL));
+            y = gckpt_tanh(
+                gckpt_linear(y, gckpt_param(g, i ? "w1" : "w0", gckpt_shape2(8, 8), (gckpt_init){ 0.3f, 0, 0 }), NULL));
         gckpt_term term = { gckpt_sum_loss(y), 1, 0 };
         gckpt_feed feed = { gckpt_id(x), data };
         gckpt_plan_desc plan_desc = { .backend = k ? &b : NULL };
@@ -936,7 +963,8 @@ static void test_device(void)
             }
             p[packed] = gckpt_plan_new(g, &term, 1, &plan_desc);
             e[packed] = gckpt_exec_new(p[packed], s, &exec_desc);
-            CHECK_MSG(e[packed] && gckpt_step(e[packed], &feed, 1, 2, &hyper, NULL) == GCKPT_OK, "%s", gckpt_error_text(s));
+            CHECK_MSG(e[packed] && gckpt_step(e[packed], &feed, 1, 2, &hyper, NULL) == GCKPT_OK, "%s",
+                      gckpt_error_text(s));
         }
         hash[k] = gckpt_store_hash(s);
         gckpt_exec_free(e[1]);
@@ -987,7 +1015,8 @@ static gckpt_tensor *low_rank(void *user, const model_site *at, const char *modu
     snprintf(name, sizeof name, "%s.A", module);
     a = gckpt_param(g, name, gckpt_shape2(8, shape.d[0]), init);
     snprintf(name, sizeof name, "%s.B", module);
-    a = gckpt_linear_transposed(gckpt_linear_transposed(x, a, NULL), gckpt_param(g, name, gckpt_shape2(shape.d[1], 8), init), NULL);
+    a = gckpt_linear_transposed(gckpt_linear_transposed(x, a, NULL),
+                                gckpt_param(g, name, gckpt_shape2(shape.d[1], 8), init), NULL);
     return gckpt_add(y, a);
 }
 
@@ -995,7 +1024,8 @@ static void test_large(void)
 {
     enum { LAYERS = 48, C = 1600, VOCABULARY = 50257, CONTEXT = 512, WPE = 1024 };
     const uint64_t matrices = (uint64_t)LAYERS * 12 * C * C + (uint64_t)(VOCABULARY + WPE) * C;
-    const uint64_t rows = LAYERS * (C + C + C + 4 * C) + VOCABULARY + WPE, vectors = LAYERS * (2 + 3 + 1 + 2 + 4 + 1) * C + 2 * C;
+    const uint64_t rows = LAYERS * (C + C + C + 4 * C) + VOCABULARY + WPE,
+                   vectors = LAYERS * (2 + 3 + 1 + 2 + 4 + 1) * C + 2 * C;
     const uint64_t trained = LAYERS * 8 * (C + 3 * C), bytes = matrices + 4 * (rows + vectors + trained);
     if (sizeof(size_t) < 8)
         return;
@@ -1011,7 +1041,8 @@ static void test_large(void)
     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(1, CONTEXT));
     gckpt_term term = { model_loss(&m, model_hidden(&m, tokens, &how), targets), 1, 0 };
     gckpt_tensor *table = gckpt_param(g, "wte.weight", gckpt_shape2(VOCABULARY, C), (gckpt_init){ 0, 0, 0 });
-    CHECK_MSG(gckpt_store_bytes(s) == bytes, "%lu bytes stored, not %lu", (unsigned long)gckpt_store_bytes(s), (unsigned long)bytes);
+    CHECK_MSG(gckpt_store_bytes(s) == bytes, "%lu bytes stored, not %lu", (unsigned long)gckpt_store_bytes(s),
+              (unsigned long)bytes);
     for (int k = 0; k < 2; k++) {
         gckpt_plan_desc d = { .budget = (size_t)(k ? 2000000000u : 3100000000u) };
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
@@ -1020,9 +1051,11 @@ static void test_large(void)
             break;
         for (size_t x = 0; x < p->length; x++)
             times += p->ins[x].kind == GCKPT_FORWARD && p->ins[x].id == gckpt_id(table);
-        CHECK(gckpt_plan_kind_bytes(p, GCKPT_BYTES_PARAMETERS) == bytes && gckpt_plan_kind_bytes(p, GCKPT_BYTES_STATE) == 8 * trained);
+        CHECK(gckpt_plan_kind_bytes(p, GCKPT_BYTES_PARAMETERS) == bytes &&
+              gckpt_plan_kind_bytes(p, GCKPT_BYTES_STATE) == 8 * trained);
         CHECK_MSG(times == 0, "%lu bytes: the table comes %d times", (unsigned long)d.budget, times);
-        CHECK_MSG(gckpt_plan_overhead(p) < (k ? 0.3 : 0.05), "%lu bytes cost %g", (unsigned long)d.budget, gckpt_plan_overhead(p));
+        CHECK_MSG(gckpt_plan_overhead(p) < (k ? 0.3 : 0.05), "%lu bytes cost %g", (unsigned long)d.budget,
+                  gckpt_plan_overhead(p));
         gckpt_plan_free(p);
     }
     util_free(NULL, NULL, g, s);
@@ -1052,12 +1085,14 @@ static void test_allocations(void)
         gckpt_feed feed = { gckpt_id(x), data };
         gckpt_plan *p = NULL;
         gckpt_exec *e = NULL;
-        if (gckpt_store_quantise(s, "w1", GCKPT_STORAGE_I8) == GCKPT_OK && gckpt_store_quantise(s, "w3", GCKPT_STORAGE_F16) == GCKPT_OK)
+        if (gckpt_store_quantise(s, "w1", GCKPT_STORAGE_I8) == GCKPT_OK &&
+            gckpt_store_quantise(s, "w3", GCKPT_STORAGE_F16) == GCKPT_OK)
             p = gckpt_plan_new(g, &term, 1, NULL);
         size_t before = gckpt_store_bytes(s), live = h.live;
         e = p ? gckpt_exec_new(p, s, &how) : NULL;
         if (p && !e)
-            CHECK_MSG(gckpt_store_bytes(s) == before && h.live == live && gckpt_error(s) == GCKPT_E_MEMORY, "%s", gckpt_error_text(s));
+            CHECK_MSG(gckpt_store_bytes(s) == before && h.live == live && gckpt_error(s) == GCKPT_E_MEMORY, "%s",
+                      gckpt_error_text(s));
         worked = e && gckpt_step(e, &feed, 1, 2, &hyper, NULL) == GCKPT_OK && h.calls < n;
         CHECK(!e || s->params[1].p.quantised);
         util_free(e, p, g, s);
@@ -1086,8 +1121,8 @@ static gckpt_graph *readers(gckpt_store *s, sizes z, int64_t rows, gckpt_fetch_s
 }
 
 /* Floats are as they are but for their least digits, which infinities and NaN have none of. */
-static uint64_t read_all(gckpt_store *s, sizes z, gckpt_plan_desc d, gckpt_exec_desc x, const float *in, const int32_t *index,
-                         size_t *arena, const char *what)
+static uint64_t read_all(gckpt_store *s, sizes z, gckpt_plan_desc d, gckpt_exec_desc x, const float *in,
+                         const int32_t *index, size_t *arena, const char *what)
 {
     gckpt_fetch_spec fetch[READERS];
     gckpt_graph *g = readers(s, z, 1, fetch);
@@ -1102,7 +1137,8 @@ static uint64_t read_all(gckpt_store *s, sizes z, gckpt_plan_desc d, gckpt_exec_
     free(f.bytes);
     gckpt_plan_free(made);
     gckpt_feed feeds[2] = { { 0, in }, { 1, index } };
-    CHECK_MSG(e && gckpt_forward(e, feeds, 2, 1, NULL) == GCKPT_OK, "%s: %s %s", what, gckpt_error_text(g), gckpt_error_text(s));
+    CHECK_MSG(e && gckpt_forward(e, feeds, 2, 1, NULL) == GCKPT_OK, "%s: %s %s", what, gckpt_error_text(g),
+              gckpt_error_text(s));
     *arena = gckpt_plan_arena(p);
     for (int k = 0; e && k < READERS; k++)
         hash = gckpti_hash_floats(hash, gckpt_fetch(e, gckpt_id(fetch[k].tensor), 0), z.m * (k > 2 ? z.k : z.n));
@@ -1113,7 +1149,8 @@ static uint64_t read_all(gckpt_store *s, sizes z, gckpt_plan_desc d, gckpt_exec_
 
 static void test_reads(gckpt_storage storage)
 {
-    static const sizes fours[] = { { 1, 128, 64 },  { 1, 160, 32 },  { 1, 32, 96 }, { 1, 2144, 96 }, { 3, 96, 160 }, { 2, 64, 32 }, { 37, 224, 128 } };
+    static const sizes fours[] = { { 1, 128, 64 }, { 1, 160, 32 }, { 1, 32, 96 },   { 1, 2144, 96 },
+                                   { 3, 96, 160 }, { 2, 64, 32 },  { 37, 224, 128 } };
     static const sizes others[] = { { 1, 131, 67 },  { 1, 100, 64 },  { 1, 1, 48 }, { 1, 33, 1 },
                                  { 1, 2100, 80 }, { 3, 131, 67 }, { 2, 64, 16 }, { 37, 200, 130 } };
     static float in[37 * 130];
@@ -1140,9 +1177,11 @@ static void test_reads(gckpt_storage storage)
         for (int64_t i = 0; i < z.m; i++)
             index[i] = (int32_t)below((unsigned)z.n);
         /* the second at an odd address */
-        CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape2(z.k, z.n), storage, bytes, row == 1 && !blocks ? scales : NULL) == GCKPT_OK);
-        CHECK(gckpt_store_external_quantised(s, "v", gckpt_shape2(z.n, z.k), storage, bytes + row * (blocks ? 18 * (int64_t)t : count + (int64_t)t % 3),
-                                          row == 1 && !blocks ? scales + z.k : NULL) == GCKPT_OK);
+        CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape2(z.k, z.n), storage, bytes,
+                                             row == 1 && !blocks ? scales : NULL) == GCKPT_OK);
+        CHECK(gckpt_store_external_quantised(s, "v", gckpt_shape2(z.n, z.k), storage,
+                                             bytes + row * (blocks ? 18 * (int64_t)t : count + (int64_t)t % 3),
+                                             row == 1 && !blocks ? scales + z.k : NULL) == GCKPT_OK);
         gckpt_plan_desc d = { .threads = 1, .stage_parameters = 1 };
         gckpt_exec_desc x = { .isa = GCKPT_ISA_PLAIN };
         const uint64_t want = read_all(s, z, d, x, in, index, &staged, "staged");
@@ -1150,13 +1189,15 @@ static void test_reads(gckpt_storage storage)
         for (int isa = 0; isa < GCKPT_ISA_COUNT; isa++)
             for (int threads = 1; threads < 4; threads++) {
                 d.threads = threads;
-                x = (gckpt_exec_desc){ .isa = (gckpt_isa)isa, .debug = threads == 1 ? GCKPT_DEBUG_MEASURE : GCKPT_DEBUG_POISON,
+                x = (gckpt_exec_desc){ .isa = (gckpt_isa)isa,
+                                       .debug = threads == 1 ? GCKPT_DEBUG_MEASURE : GCKPT_DEBUG_POISON,
                                        .parallel_for = threads == 3 ? any_order : NULL };
                 snprintf(what, sizeof what, "%s, %d threads, %s: (%d,%d,%d)", gckpt_isa_name((gckpt_isa)isa), threads,
                          gckpti_storage_name(storage), (int)z.m, (int)z.n, (int)z.k);
                 if (gckpt_isa_available((gckpt_isa)isa))
                     CHECK_MSG(read_all(s, z, d, x, in, index, &arena, what) == want, "%s", what);
-                CHECK_MSG(arena + 4 * (size_t)count <= staged, "%s: %lu bytes, staged %lu", what, (unsigned long)arena, (unsigned long)staged);
+                CHECK_MSG(arena + 4 * (size_t)count <= staged, "%s: %lu bytes, staged %lu", what, (unsigned long)arena,
+                          (unsigned long)staged);
             }
         gckpt_store_free(s);
         free(bytes);
@@ -1175,7 +1216,9 @@ static void test_finite(void)
         CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape2(3, 2), GCKPT_STORAGE_BF16, halves, NULL) == GCKPT_OK);
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, 3));
-        const gckpt_fetch_spec fetch = { gckpt_linear(x, gckpt_param(g, "w", gckpt_shape2(3, 2), (gckpt_init){ 0, 0, 0 }), NULL), 0 };
+        const gckpt_fetch_spec fetch = {
+            gckpt_linear(x, gckpt_param(g, "w", gckpt_shape2(3, 2), (gckpt_init){ 0, 0, 0 }), NULL), 0
+        };
         gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1, .stage_parameters = i / 2 };
         gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
         gckpt_exec *e = gckpt_exec_new(p, s, &(gckpt_exec_desc){ .debug = GCKPT_DEBUG_FINITE });

@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-#include "rig.h"
+#include "util.h"
 
 /* sanitizers: a size that no heap has is refused, as malloc does it */
 const char *__asan_default_options(void);

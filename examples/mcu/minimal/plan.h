@@ -15,7 +15,11 @@ enum {
     plan_degrees = 1
 };
 #define plan_store_bytes ((1 * sizeof(gckpt_store) + 15) / 16 * 16 + (4 * sizeof(gckpti_param) + 15) / 16 * 16 + 495)
-#define plan_exec_bytes ((1 * sizeof(gckpt_exec) + 15) / 16 * 16 + (10 * sizeof(gckpti_exec_node) + 15) / 16 * 16 + (4 * sizeof(gckpti_exec_param) + 15) / 16 * 16 + (2 * sizeof(gckpti_exec_input) + 15) / 16 * 16 + (1 * sizeof(gckpti_exec_term) + 15) / 16 * 16 + (0 * sizeof(gckpti_exec_fetch) + 15) / 16 * 16 + (0 * sizeof(gckpti_bf16_copy) + 15) / 16 * 16 + (0 * sizeof(gckpti_process_group) + 15) / 16 * 16 + 447)
+#define plan_exec_bytes                                                                                                \
+    ((1 * sizeof(gckpt_exec) + 15) / 16 * 16 + (10 * sizeof(gckpti_exec_node) + 15) / 16 * 16 +                        \
+     (4 * sizeof(gckpti_exec_param) + 15) / 16 * 16 + (2 * sizeof(gckpti_exec_input) + 15) / 16 * 16 +                 \
+     (1 * sizeof(gckpti_exec_term) + 15) / 16 * 16 + (0 * sizeof(gckpti_exec_fetch) + 15) / 16 * 16 +                  \
+     (0 * sizeof(gckpti_bf16_copy) + 15) / 16 * 16 + (0 * sizeof(gckpti_process_group) + 15) / 16 * 16 + 447)
 static const gckpti_plan_node gckpti_plan_nodes[] = {
     { NULL, NULL, 0, 0, 0, 0, 0, 0, 0, { 0, 0, 0, 0, 0, 0, 0, 0 }, 1, 0, 0, 0, 0, 0 },
     { NULL, NULL, 0, 0, 0, 0, 8, 1, 1, { 0, 0, 0, 0, 0, 0, 0, 0 }, 1, 0, 0, 0, 0, 0 },
@@ -23,10 +27,55 @@ static const gckpti_plan_node gckpti_plan_nodes[] = {
     { NULL, NULL, 0, 0, 0, 6, 22, 3, 1, { 0, 0, 0, 0, 0, 0, 0, 0 }, 2, 0, 0, 1, 0, 0 },
     { NULL, NULL, 0, 0, 0, 8, 28, 4, 2, { 0, 0, 0, 0, 0, 0, 0, 0 }, 2, 0, 0, 1, 0, 0 },
     { NULL, NULL, 0, 0, 0, 11, 34, 5, 3, { 0, 0, 0, 0, 0, 0, 0, 0 }, 2, 0, 0, 1, 0, 0 },
-    { &gckpti_op_linear, NULL, 0, 0, 4, 3, (gckpti_offset)SIZE_MAX, 6, 0, { 0, 2, 3, 0, 0, 0, 0, 0 }, 0, 3, 0, 0, 0, 4 },
+    { &gckpti_op_linear,
+      NULL,
+      0,
+      0,
+      4,
+      3,
+      (gckpti_offset)SIZE_MAX,
+      6,
+      0,
+      { 0, 2, 3, 0, 0, 0, 0, 0 },
+      0,
+      3,
+      0,
+      0,
+      0,
+      4 },
     { &gckpti_op_tanh, NULL, 0, 4, 0, 3, (gckpti_offset)SIZE_MAX, 7, 0, { 6, 0, 0, 0, 0, 0, 0, 0 }, 0, 1, 0, 0, 0, 0 },
-    { &gckpti_op_linear, NULL, 0, 4, 4, 0, (gckpti_offset)SIZE_MAX, 8, 0, { 7, 4, 5, 0, 0, 0, 0, 0 }, 0, 3, 0, 0, 0, 4 },
-    { &gckpti_op_mean_squared_error, NULL, 0, 8, 0, 13, (gckpti_offset)SIZE_MAX, 9, 0, { 8, 1, 0, 0, 0, 0, 0, 0 }, 0, 2, 0, 0, 0, 0 },
+    { &gckpti_op_linear,
+      NULL,
+      0,
+      4,
+      4,
+      0,
+      (gckpti_offset)SIZE_MAX,
+      8,
+      0,
+      { 7, 4, 5, 0, 0, 0, 0, 0 },
+      0,
+      3,
+      0,
+      0,
+      0,
+      4 },
+    { &gckpti_op_mean_squared_error,
+      NULL,
+      0,
+      8,
+      0,
+      13,
+      (gckpti_offset)SIZE_MAX,
+      9,
+      0,
+      { 8, 1, 0, 0, 0, 0, 0, 0 },
+      0,
+      2,
+      0,
+      0,
+      0,
+      0 },
 };
 #ifndef GCKPT_SMALL
 static const gckpti_plan_info gckpti_plan_told[] = {
@@ -99,9 +148,9 @@ static const union {
     0U, 0U, 0U, 0U, 0U, 0U, 0U, 0U,
 } };
 static const char gckpti_plan_names[] = {
-    '\162', '\145', '\141', '\144', '\151', '\156', '\147', '\000', '\144', '\145', '\147', '\162', '\145', '\145', '\163', '\000',
-    '\167', '\061', '\000', '\167', '\061', '\000', '\142', '\061', '\000', '\142', '\061', '\000', '\167', '\062', '\000', '\167',
-    '\062', '\000', '\142', '\062', '\000', '\142', '\062', '\000',
+    '\162', '\145', '\141', '\144', '\151', '\156', '\147', '\000', '\144', '\145', '\147', '\162', '\145', '\145',
+    '\163', '\000', '\167', '\061', '\000', '\167', '\061', '\000', '\142', '\061', '\000', '\142', '\061', '\000',
+    '\167', '\062', '\000', '\167', '\062', '\000', '\142', '\062', '\000', '\142', '\062', '\000',
 };
 extern const gckpt_plan plan;
 const gckpt_plan plan = {

@@ -56,17 +56,17 @@ gckpt_kernel find(void *, const gckpt_op *op, gckpt_kind kind)
 }
 
 /* Of GCKPT_BF16_FAST: those that need room, tie splits or decline shapes; all. */
-#define FAST_WORKSPACES(X)                                                                              \
+#define FAST_WORKSPACES(X)                                                                         \
     X(linear) X(attention) X(linear_cross_entropy) X(add) X(sub) X(mul) X(layernorm) X(rmsnorm)
 #define FAST_OPS(X)                                                                                \
-    FAST_WORKSPACES(X) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(slice)         \
-    X(rotary) X(dropout)
+    FAST_WORKSPACES(X)                                                                             \
+    X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(slice) X(rotary) X(dropout)
 
 gckpt_kernel find_fast(void *, const gckpt_op *op, gckpt_kind kind)
 {
 #define X(which)                                                                                   \
     if (is_op(op, #which))                                                                         \
-        return kind == GCKPT_FORWARD ? locked_no_flush<fast::which##_forward>                         \
+        return kind == GCKPT_FORWARD ? locked_no_flush<fast::which##_forward>                      \
                                      : locked_no_flush<fast::which##_backward>;
     FAST_OPS(X)
 #undef X
@@ -84,7 +84,8 @@ gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)
         call->workspace_forward = call->workspace_backward = 0;
 #ifndef GCKPT_NO_IMAGES
     if (is_op(op, "groupnorm") || is_op(op, "batchnorm"))
-        call->workspace_forward = call->workspace_backward = sizeof(float) * (size_t)channel_workspace(call);
+        call->workspace_forward = call->workspace_backward =
+            sizeof(float) * (size_t)channel_workspace(call);
 #endif
 #ifndef GCKPT_NO_RECURRENT
     if (is_op(op, "gru") || is_op(op, "lstm")) {
@@ -98,8 +99,9 @@ gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)
         int64_t rows = classes ? gckpti_rows(&call->in[0].shape) : loss_rows(call);
         call->workspace_forward = (size_t)rows * sizeof(float);
         if (call->inputs == 3) /* and, for each weight, of those behind it */
-            call->workspace_backward = sizeof(float) * (size_t)(gckpti_elements(&call->in[2].shape) +
-                                                           (classes ? rows : 0));
+            call->workspace_backward =
+                sizeof(float) *
+                (size_t)(gckpti_elements(&call->in[2].shape) + (classes ? rows : 0));
     }
     if (is_op(op, "embed") || is_op(op, "gather"))
         call->workspace_backward =

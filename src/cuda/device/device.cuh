@@ -140,7 +140,8 @@ void check_kernel(Device *d, cudaError_t error, const char *name)
     check(d, error, text);
 }
 
-void launch_pending(Device *d); /* launches what waits for what is asked for next (between/update.cu) */
+void launch_pending(
+    Device *d); /* launches what waits for what is asked for next (common/update.cu) */
 
 /* In each of the table's functions: one thread at a time, with this device as CUDA's current one,
  * which it stays: to set the one before again would make a context there, if it has none. more:
@@ -173,7 +174,7 @@ dim3 blocks_for(int64_t n, int threads)
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                           \
     i += (int64_t)gridDim.x * blockDim.x
 
-#define CHECKED_LAUNCH(device, kernel, grid, block, shared, ...)                                         \
+#define CHECKED_LAUNCH(device, kernel, grid, block, shared, ...)                                   \
     do {                                                                                           \
         LAUNCH(kernel, grid, block, shared, (device)->stream, __VA_ARGS__);                        \
         check_kernel(device, cudaGetLastError(), name_of<(kernel)>());                             \
@@ -181,13 +182,13 @@ dim3 blocks_for(int64_t n, int threads)
     } while (0)
 #define RUN_ON(device, ...)                                                                        \
     do {                                                                                           \
-        launch_pending(device);                                                                             \
-        CHECKED_LAUNCH(device, __VA_ARGS__);                                                             \
+        launch_pending(device);                                                                    \
+        CHECKED_LAUNCH(device, __VA_ARGS__);                                                       \
     } while (0)
 #define RUN(call, kernel, grid, block, shared, ...)                                                \
     RUN_ON(device_of(call), kernel, grid, block, shared, __VA_ARGS__)
 /* An op's functions, both by one: F(call, backward). */
-#define BOTH_PASSES(name, ...)                                                                       \
+#define BOTH_PASSES(name, ...)                                                                     \
     void name##_forward(const gckpt_call *call) { __VA_ARGS__(call, false); }                      \
     void name##_backward(const gckpt_call *call) { __VA_ARGS__(call, true); }
 /* A thread for each of n items, or a warp for each row. */

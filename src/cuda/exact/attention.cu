@@ -71,7 +71,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
         }
         __syncthreads();
-        const int ahead = first + at_position(a.keys).ahead - j0; /* anew: a register less in dots */
+        const int ahead =
+            first + at_position(a.keys).ahead - j0; /* anew: a register less in dots */
         if (a.cap > 0.0f)
             cap_scores<R>(x, a, p);
         UNROLLED(r, R) {
@@ -338,7 +339,8 @@ void attention_by(const gckpt_call *call, bool)
         for (int i = 0; i < 3; i++)
             a.accumulate[i] = call->in[i].grad && call->in[i].accumulate;
     }
-    a.aligned = a.d % 4 == 0 && aligned(a.q, a.k, a.v) && aligned(a.g, a.out, a.dq) && aligned(a.dk, a.dv);
+    a.aligned =
+        a.d % 4 == 0 && aligned(a.q, a.k, a.v) && aligned(a.g, a.out, a.dq) && aligned(a.dk, a.dv);
     const int64_t queries = shape->d[0] * a.heads * a.t;
     if (a.dq || a.dk)
         RUN_ROWS(call, attention_delta_kernel, queries, grad_out_of(call), value_out_of(call),

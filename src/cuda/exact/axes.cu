@@ -171,7 +171,7 @@ void combine(const gckpt_call *call, const Axes<int64_t> &x, F f, float *d, cons
             four = four && (repeated || x.step[t][k] % 4 == 0);
     }
 #define COMBINE(N, I)                                                                              \
-    RUN_EACH(call, (combine_kernel<N, I, F>), n / N, axes_in<I>(x, N), f, d, a, b, self, n / N,     \
+    RUN_EACH(call, (combine_kernel<N, I, F>), n / N, axes_in<I>(x, N), f, d, a, b, self, n / N,    \
              accumulate)
     if (four && fits_int32(x))
         COMBINE(4, uint32_t);

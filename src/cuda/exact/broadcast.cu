@@ -28,7 +28,8 @@ void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *
         combine(call, x, BinaryGradient{ rule, 1.0f }, in->grad, call->grad_out, other, self,
                 in->accumulate);
     } else if (other) {
-        combine(call, x, Binary{ MUL, 1.0f }, in->grad, call->grad_out, other, NULL, in->accumulate);
+        combine(call, x, Binary{ MUL, 1.0f }, in->grad, call->grad_out, other, NULL,
+                in->accumulate);
     } else {
         map_gradient(call, *in, Scale<gckpti_put_product>{ sign }, call->grad_out, NULL);
     }

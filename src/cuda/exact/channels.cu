@@ -147,7 +147,8 @@ void groupnorm_backward(const gckpt_call *call)
     float *sums = (float *)call->workspace, *more = sums + s.images * s.channels;
     float *a = more + s.images * s.channels, *b = a + s.images * s.groups;
     const float unbiased = s.n > 1 ? s.n / (s.n - 1) : 1.0f;
-    const ImageTerms stats = { {}, saved, saved + s.channels, s.channels, unbiased, (float)call->rows };
+    const ImageTerms stats = { {},         saved,    saved + s.channels,
+                               s.channels, unbiased, (float)call->rows };
     if (!o->groups)
         column_sums(call, stats, sum_of(call, 1), sum_of(call, 2), 1, s.channels);
     if (s.to || (o->gain && call->in[o->gain].grad)) /* else x and aux need not be there */

@@ -96,13 +96,13 @@ void layernorm_by(const gckpt_call *call, bool backward)
     float *saved = (float *)call->saved;
     const Sum gain = sum_of(call, o->gain);
     if (!backward)
-        RUN_ROWS(call, norm_forward_kernel, rows, o->center, gckpti_norm_epsilon(o), x->data, gain_data,
-                 o->bias ? call->in[o->bias].data : NULL, call->out, saved, rows, n);
+        RUN_ROWS(call, norm_forward_kernel, rows, o->center, gckpti_norm_epsilon(o), x->data,
+                 gain_data, o->bias ? call->in[o->bias].data : NULL, call->out, saved, rows, n);
     else
         column_sums(call, NormTerms{ {}, o->center, x->data, saved, g, wanted(gain.at), n }, gain,
                     sum_of(call, o->bias), rows, n);
     if (backward && x->grad)
-        RUN_ROWS(call, norm_backward_kernel, rows, o->center, x->data, gain_data, saved, g, x->grad, rows, n,
-                 x->accumulate);
+        RUN_ROWS(call, norm_backward_kernel, rows, o->center, x->data, gain_data, saved, g, x->grad,
+                 rows, n, x->accumulate);
 }
 BOTH_PASSES(layernorm, layernorm_by)

@@ -38,7 +38,8 @@ struct Product {
 /* all: rows of C for A, columns for B. */
 Operand operand_of(const gckpti_operand *x, int64_t all, int64_t k, int mixed)
 {
-    int64_t size = x->bf16 ? 2 : 4, along = x->k_stride < x->stride, stride = along ? x->k_stride : x->stride;
+    int64_t size = x->bf16 ? 2 : 4, along = x->k_stride < x->stride,
+            stride = along ? x->k_stride : x->stride;
     int64_t pitch = along ? x->stride : x->k_stride, count = along ? k : all;
     const char *base = x->bf16 ? (const char *)x->bf16 : (const char *)x->f32;
     int flags = (along ? ALONG : 0) | (x->bf16 ? NARROW : 0);

@@ -72,7 +72,8 @@ template <int GATES> __global__ void cells_backward_kernel(const __grid_constant
         const float top = s.g[u.out] + (last ? 0.0f : s.d[i]);
         s.before[u.before] = h;
         if (GATES == 3) {
-            const float da = gate_backward(s, u.at + 2 * n, top * (1.0f - z), gckpti_tanh_deriv(new_gate));
+            const float da =
+                gate_backward(s, u.at + 2 * n, top * (1.0f - z), gckpti_tanh_deriv(new_gate));
             gate_backward(s, u.at, da * o, gckpti_sigmoid_deriv(r));
             gate_backward(s, u.at + n, top * (h - new_gate), gckpti_sigmoid_deriv(z));
             s.da[u.at + 2 * n] = da * r;
@@ -119,7 +120,8 @@ template <int GATES> void cells_forward(const gckpt_call *call, const gckpti_seq
 template <int GATES> void cells_backward(const gckpt_call *call, const gckpti_sequence &q, Cells s)
 {
     const int64_t n = s.rows * s.units, terms = s.rows * s.steps;
-    s.d = (float *)call->workspace, s.e = s.d + n, s.da = s.e + n, s.before = s.da + terms * q.gates;
+    s.d = (float *)call->workspace, s.e = s.d + n, s.da = s.e + n,
+    s.before = s.da + terms * q.gates;
     const gckpti_operand wh = { q.wh->data, NULL, q.gates, 1, 0, NULL };
     for (s.t = s.steps; s.t-- > 0;) {
         RUN(call, cells_backward_kernel<GATES>, blocks_for(n, 128), 128, 0, s);

@@ -22,8 +22,8 @@ struct Rotation {
 
 /* rotary: the table (T,R/2,2) of cosines and sines, a thread a pair; from position `first` on, and
  * with `now` further. */
-__global__ void rotary_table_kernel(float *table, uint64_t first, const StepParams *params, Rotation rotation,
-                                    int64_t t, int half)
+__global__ void rotary_table_kernel(float *table, uint64_t first, const StepParams *params,
+                                    Rotation rotation, int64_t t, int half)
 {
     uint64_t begin = first + (params ? (uint64_t)params->position : 0);
     for (EACH(at, t * half)) {
@@ -91,7 +91,7 @@ void rotary_by(const gckpt_call *call, bool backward)
         memcpy(rotation.frequency, listed, (size_t)half * sizeof *listed);
     RUN_EACH(call, rotary_table_kernel, t * half, table, (uint64_t)o->position,
              call->training ? NULL : params_of(call), rotation, t, (int)half);
-#define ROTATE(N)                                                                                    \
+#define ROTATE(N)                                                                                  \
     RUN_EACH(call, rotary_kernel<N>, n / N, x, y, table, n / N, t, o->heads, (int)half / N,        \
              (int)d, backward && in.accumulate)
     if (aligned(x) && aligned(y) && aligned(table) && half % 8 == 0 && d % 8 == 0)

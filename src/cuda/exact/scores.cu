@@ -147,8 +147,8 @@ __device__ bool is_visible(int lag, int window) { return (unsigned)lag < (unsign
 /* o: the next links of chains over keys, of this thread's rows: p_j v_j, j = 0..keys-1; row i has
  * none of keys beyond i + sight, or before the window that ends there. */
 template <int R, int N, bool MIXED>
-__device__ void sum_over_keys(float (&o)[R][N], const float *p, const float *v, int keys, int visible,
-                              int window)
+__device__ void sum_over_keys(float (&o)[R][N], const float *p, const float *v, int keys,
+                              int visible, int window)
 {
     constexpr int ROW = 16 * N + 4, STEP = TILE / R, PAIR = 1 + MIXED; /* even and odd place */
     const int row = (int)threadIdx.x / 16;
@@ -235,8 +235,8 @@ __device__ void init_rows(float (&o)[R][N], const float *x, const Attention &a, 
 
 /* Stores it. */
 template <int R, int N, int STEP>
-__device__ void store_rows(const float (&o)[R][N], float *x, const Attention &a, int first, int rows,
-                         int e0)
+__device__ void store_rows(const float (&o)[R][N], float *x, const Attention &a, int first,
+                           int rows, int e0)
 {
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < N; n += 4)
     {

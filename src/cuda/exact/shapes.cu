@@ -1,6 +1,6 @@
 /* d = s, or d += s, for s / by: axes with step[0] of d and step[1] of s. */
-void copy_axes(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s, float divisor,
-               int accumulate)
+void copy_axes(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s,
+               float divisor, int accumulate)
 {
     combine(call, x, Binary{ DIVIDE, divisor }, d, s, NULL, NULL, accumulate);
 }

@@ -29,7 +29,8 @@ template <int D, int n>
 __device__ inline void stage_head(const MmaAttention &p, const uint16_t *x, int b, int h, int first,
                                   int lines, int end, uint16_t *tile)
 {
-    const Matrix<uint16_t> m = { x + ((int64_t)b * lines) * p.c + (int64_t)h * p.d, p.c, p.aligned };
+    const Matrix<uint16_t> m = { x + ((int64_t)b * lines) * p.c + (int64_t)h * p.d, p.c,
+                                 p.aligned };
     stage_tile<n, D, 128, Swizzled<D>, false>(m, first, end, 0, p.d, tile);
 }
 
@@ -104,8 +105,8 @@ __device__ inline void add_product(const float s[n][4], const uint16_t *b, float
         if (FROM ? edge > 15 : edge < -15)
             continue;
         const bool cut = FROM ? edge > -15 : edge < 15;
-        uint32_t left[4] = { bf16_pair(s0[0], s0[1]), bf16_pair(s0[2], s0[3]), bf16_pair(s1[0], s1[1]),
-                             bf16_pair(s1[2], s1[3]) };
+        uint32_t left[4] = { bf16_pair(s0[0], s0[1]), bf16_pair(s0[2], s0[3]),
+                             bf16_pair(s1[0], s1[1]), bf16_pair(s1[2], s1[3]) };
         uint32_t right[4];
 #pragma unroll
         for (int x = 0; x < D / 8; x += 2) {
@@ -229,8 +230,8 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
 
 /* s becomes p = exp(s scale - aux), d, which is dp, becomes p (dp - delta) scale, of one element;
  * not `here`: 0. */
-__device__ inline void softmax_grad(const MmaAttention &p, float saved, float delta, int here, float *s,
-                             float *d)
+__device__ inline void softmax_grad(const MmaAttention &p, float saved, float delta, int here,
+                                    float *s, float *d)
 {
     *s = here ? exp2_of((*s * p.scale - saved) * LOG2E) : 0.0f;
     *d = here ? *s * (*d - delta) * p.scale : 0.0f;
@@ -377,8 +378,8 @@ MmaAttention attention_of(const gckpt_call *call, Workspace &workspace, bool bac
     p.saved = (float *)call->saved;
     p.out = out_of(call);
     p.dq = grad_of(in[0]), p.dk = grad_of(in[1]), p.dv = grad_of(in[2]);
-    p.aligned = p.d % 8 == 0 && aligned(p.q, p.k, p.v) && aligned(p.g) && aligned(p.out) && aligned(p.dq) &&
-             aligned(p.dk) && aligned(p.dv);
+    p.aligned = p.d % 8 == 0 && aligned(p.q, p.k, p.v) && aligned(p.g) && aligned(p.out) &&
+                aligned(p.dq) && aligned(p.dk) && aligned(p.dv);
     return p;
 }
 

@@ -24,7 +24,7 @@ template <class F> void map_grad(const gckpt_call *call, F f, const Values &at)
     }                                                                                              \
     void name##_backward(const gckpt_call *call)                                                   \
     {                                                                                              \
-        map_grad(call, UnaryGrad<gckpti_##name##_deriv, put>(), at);                                   \
+        map_grad(call, UnaryGrad<gckpti_##name##_deriv, put>(), at);                               \
     }
 using ::dropout_backward, ::dropout_forward, ::rotary_backward, ::rotary_forward; /* take bf16 */
 UNARY(gelu_erf, put_product, value_of(call->in[0]))
@@ -133,7 +133,8 @@ void mul_backward(const gckpt_call *call)
     combine_backward(call, 0, Both<times>(), value_of(call->in[1]));
     combine_backward(call, 1, Both<times>(), value_of(call->in[0]));
 }
-gckpt_result add_workspace(gckpt_call *call) /* the second may be repeated: the last axes of the first */
+gckpt_result add_workspace(
+    gckpt_call *call) /* the second may be repeated: the last axes of the first */
 {
     const gckpt_shape *a = &call->shape, *b = &call->in[1].shape;
     bool last = b->n < a->n && gckpti_same_shape(&call->in[0].shape, a) &&

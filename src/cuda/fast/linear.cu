@@ -136,7 +136,8 @@ void linear_backward(const gckpt_call *original)
     const Matrix<uint16_t> g = matrix(operand(call, workspace, grad_out_of(call), s.m * s.n), s.n);
     const uint16_t *overlap_x = NULL;
     if (wanted(in[1])) {
-        const Matrix<uint16_t> x = matrix(operand(call, workspace, value_of(in[0]), s.m * s.k), s.k);
+        const Matrix<uint16_t> x =
+            matrix(operand(call, workspace, value_of(in[0]), s.m * s.k), s.k);
         const MmaProduct dw =
             transposed ? mma_of(s.n, s.k, s.m, g, x, NONE, in[1].accumulate, grad_of(in[1]))
                        : mma_of(s.k, s.n, s.m, x, g, NONE, in[1].accumulate, grad_of(in[1]));

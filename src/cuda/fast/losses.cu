@@ -6,8 +6,8 @@ enum { LOSS_ROWS = 4096, LOSS_CLASSES = 4096 }; /* forward: four times the rows 
 
 /* Adds the groups of a chunk of classes, one after the other, a thread a row. */
 __global__ void loss_rows_kernel(const float *parts, int groups, const int32_t *target,
-                                 RowLoss *state, float *saved, float *losses, int64_t rows, int begin,
-                                 int end)
+                                 RowLoss *state, float *saved, float *losses, int64_t rows,
+                                 int begin, int end)
 {
     for (EACH(r, rows)) {
         float max = begin ? -INFINITY : state[r].max, sum = begin ? 0.0f : state[r].sum;

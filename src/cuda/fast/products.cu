@@ -186,7 +186,8 @@ void mma_product(const gckpt_call *call, const MmaProduct &p, int a_along, int b
 struct DeferredMma {
     MmaProduct p;
     int a_along, b_along;
-    const uint16_t *overlap_x; /* a factor of the twin, with as many elements as c has; NULL: none */
+    const uint16_t
+        *overlap_x; /* a factor of the twin, with as many elements as c has; NULL: none */
 } deferred_mma[sizeof devices / sizeof *devices];
 
 /* With factors of lines without gaps. */

@@ -1,0 +1,77 @@
+#pragma once
+#include "cpu/cpu.h"
+
+/* What the files of cpu share; no other folder uses it. */
+
+/* ---- cpu/plain.c ---- */
+enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats that no cache is thought to hold */
+
+/* ---- cpu/convert.c ---- */
+#ifndef GCKPT_NO_BF16
+GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c);
+#else
+#define gckpti_cpu_convert(call, c) ((void)(call), (void)(c))
+#endif
+
+#if GCKPTI_HAS_FAST
+/* ---- cpu/mixed.c ---- */
+#ifndef GCKPT_NO_BF16
+GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t);
+GCKPTI_FN int gckpti_mixed_matches(const gckpti_kernels *kernels);
+#else
+static inline void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t)
+{
+    (void)call, (void)t;
+}
+static inline int gckpti_mixed_matches(const gckpti_kernels *kernels) { return !kernels->mixed; }
+#endif
+
+/* ---- cpu/products.c ---- */
+typedef struct gckpti_products {
+    const gckpt_call *call;
+    const gckpti_product *t;
+    int64_t rows, cols, row_blocks, col_blocks; /* of a piece; pieces below and beside each other */
+    int64_t floats; /* floats of t->room for a worker; 0: its stack is enough */
+    void (*run_block)(const struct gckpti_products *s, const gckpti_c_block *block, float *scratch,
+                      int64_t floats);
+} gckpti_products;
+
+/* ---- cpu/rows.c ---- */
+enum { GCKPTI_COLUMNS = 64 };
+GCKPTI_FN void gckpti_run_column_sums(const gckpt_call *call, int gain, int bias);
+#endif
+
+/* ---- cpu/losses.c ---- */
+#define GCKPTI_FAST_CLASSES(name)                                                                  \
+    GCKPTI_OP_KERNELS(fast_##name, gckpti_run_cross_entropy(call, backward, gckpti_fast_loss))
+#define GCKPTI_FAST_ELEMENT_LOSS(name, kind)                                                       \
+    GCKPTI_OP_KERNELS(fast_##name, gckpti_run_element_loss(call, backward, kind,                   \
+                                                           gckpti_fast_loss(call).element))
+
+#ifdef GCKPTI_SEPARATE_TU
+/* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
+ * order, and need no prototypes. What each does is said where it is defined. */
+
+/* cpu/plain.c */
+GCKPTI_FN void gckpti_cpu_fill(const gckpt_call *call, void *to, uint32_t word, int64_t n);
+GCKPTI_FN void gckpti_cpu_add(const gckpt_call *call, float *to, const float *from, int64_t n);
+GCKPTI_FN float gckpti_plain_update_block(const gckpt_update_pass *p, const float *addend,
+                                          int64_t at, int64_t n, int update);
+GCKPTI_FN void gckpti_cpu_update(const gckpt_call *call, const gckpt_update_pass *pass);
+
+#if GCKPTI_HAS_FAST
+/* cpu/products.c */
+GCKPTI_FN void gckpti_products_split(gckpti_products *s);
+GCKPTI_FN void gckpti_run_products(gckpti_products *s);
+GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *t);
+GCKPTI_FN gckpti_product_fn gckpti_fast_products(const gckpt_call *call);
+
+/* cpu/losses.c */
+GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call);
+
+/* cpu/kernels.c */
+GCKPTI_FN int gckpti_kernels_match(const gckpti_kernels *kernels);
+GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa);
+extern const gckpt_backend gckpti_backend_fast;
+#endif
+#endif

@@ -1,0 +1,102 @@
+/* A matrix whose line i begins at x + i stride. */
+template <class T> struct Matrix {
+    const T *x;
+    int64_t stride;
+    bool aligned; /* addresses of lines are multiples of 16 */
+};
+
+template <class T> Matrix<T> matrix(const T *x, int64_t stride)
+{
+    return { x, stride, aligned(x) && stride % (16 / (int)sizeof(T)) == 0 };
+}
+
+/* A factor of a bf16 plan, MIXED, is rounded. */
+template <bool MIXED> __device__ float rounded(float x)
+{
+    return MIXED ? gckpti_from_bf16(gckpti_to_bf16(x)) : x;
+}
+
+/* Brings 16 bytes to shared memory, elements from[0..], of which `there` are there; the others are
+ * zeros. WIDE: `from` is a multiple of 16, and all are there, or none. */
+template <bool ALIGNED, bool MIXED>
+__device__ inline void stage(const float *from, int valid, const float *, float *to)
+{
+    float4 f = { 0.0f, 0.0f, 0.0f, 0.0f };
+    if (ALIGNED && valid > 0) {
+        f = *(const float4 *)from;
+    } else if (!ALIGNED) {
+        f.x = valid > 0 ? from[0] : 0.0f;
+        f.y = valid > 1 ? from[1] : 0.0f;
+        f.z = valid > 2 ? from[2] : 0.0f;
+        f.w = valid > 3 ? from[3] : 0.0f;
+    }
+    *(float4 *)to = { rounded<MIXED>(f.x), rounded<MIXED>(f.y), rounded<MIXED>(f.z),
+                      rounded<MIXED>(f.w) };
+}
+
+/* bf16 by cp.async: there when it is waited for; some of them may be. any: an address to name. */
+template <bool ALIGNED, bool MIXED>
+__device__ inline void stage(const uint16_t *from, int valid, const uint16_t *base, uint16_t *to)
+{
+    valid = valid < 0 ? 0 : valid < 8 ? valid : 8;
+    if (ALIGNED)
+        gckpti_cp_async16(to, valid ? from : base, valid * 2);
+    for (int i = 0; i < 8 && !ALIGNED; i++)
+        to[i] = i < valid ? from[i] : (uint16_t)0;
+}
+
+/* Where chunk `chunk`, of 16 bytes, of a line is in a tile: in lines PITCH elements apart; */
+template <int PITCH> struct Padded {
+    static __device__ inline int at(int line, int chunk) { return line * PITCH + 4 * chunk; }
+};
+
+/* in lines of LINE bf16, whose chunks change places from line to line, so that ldmatrix finds 8
+ * lines in 8 different groups of banks. */
+template <int LINE> struct Swizzled {
+    static __device__ inline int at(int line, int chunk)
+    {
+        int swizzle = LINE == 32 ? line >> 1 & 3 : line & 7;
+        return line * LINE + ((chunk ^ swizzle) << 3);
+    }
+};
+
+/* A block of THREADS brings lines first.. of `lines`, COUNT of them, and LENGTH elements of each,
+ * at.. of `length`. */
+template <int COUNT, int LENGTH, int THREADS, class LAYOUT, bool ALIGNED, bool MIXED, class T>
+__device__ __forceinline__ void stage_lines(const Matrix<T> &m, int first, int lines, int at,
+                                            int length, T *tile)
+{
+    enum { ELEMENTS = 16 / sizeof(T), CHUNKS = LENGTH / ELEMENTS, STEP = THREADS / CHUNKS };
+    const int chunk = (int)threadIdx.x % CHUNKS, line = (int)threadIdx.x / CHUNKS;
+    const T *from = m.x + (int64_t)(first + line) * m.stride + at + chunk * ELEMENTS;
+#pragma unroll(sizeof(T) == 4 ? 4 : 1)
+    for (int k = 0; k < COUNT; k += STEP, from += STEP * m.stride)
+        stage<ALIGNED, MIXED>(from, first + line + k < lines ? length - at - chunk * ELEMENTS : 0,
+                              m.x, tile + LAYOUT::at(line + k, chunk));
+}
+
+/* The same of bf16 that is all there, its lines at multiples of 16. */
+template <int COUNT, int LENGTH, int THREADS, class LAYOUT>
+__device__ __forceinline__ void stage_full(const uint16_t *from, int64_t stride, uint16_t *tile)
+{
+    enum { CHUNKS = LENGTH / 8, STEP = THREADS / CHUNKS };
+    const int chunk = (int)threadIdx.x % CHUNKS, line = (int)threadIdx.x / CHUNKS;
+    uint16_t *to = tile + LAYOUT::at(line, chunk);
+    from += line * stride + chunk * 8;
+    UNROLL for (int k = 0; k < COUNT; k += STEP, from += STEP * stride)
+        gckpti_cp_async16_full(to + k * LENGTH, from);
+}
+
+template <int COUNT, int LENGTH, int THREADS, class LAYOUT, bool MIXED, class T>
+__device__ __forceinline__ void stage_tile(const Matrix<T> &m, int first, int lines, int at,
+                                           int length, T *tile)
+{
+    if (sizeof(T) == 2 && m.aligned && first + COUNT <= lines && at + LENGTH <= length)
+        stage_full<COUNT, LENGTH, THREADS, LAYOUT>(
+            (const uint16_t *)m.x + (int64_t)first * m.stride + at, m.stride, (uint16_t *)tile);
+    else if (m.aligned)
+        stage_lines<COUNT, LENGTH, THREADS, LAYOUT, true, MIXED>(m, first, lines, at, length, tile);
+    else
+        stage_lines<COUNT, LENGTH, THREADS, LAYOUT, false, MIXED>(m, first, lines, at, length,
+                                                                  tile);
+}

@@ -1,0 +1,206 @@
+/* ---- fills and updates come one by one and wait until there are MOST, or until something else is
+ * asked for: then one launch does them all, each in blocks of its own ---- */
+struct Fills {
+    enum { MOST = 64, WORDS = 8192 }; /* of a block */
+    struct Fill {
+        uint32_t *to;
+        int64_t n;
+        uint32_t word;
+        unsigned first; /* block */
+    } at[MOST];
+    int n;
+};
+
+/* Whose block this is. */
+template <class W> __device__ int entry_of(const W &all)
+{
+    int of = 0;
+    while (of + 1 < all.n && blockIdx.x >= all.at[of + 1].first)
+        of++;
+    return of;
+}
+
+__global__ void fill_kernel(const __grid_constant__ Fills all)
+{
+    const Fills::Fill &f = all.at[entry_of(all)];
+    const int64_t at = (int64_t)(blockIdx.x - f.first) * Fills::WORDS;
+    const int n = (int)gckpti_min(f.n - at, Fills::WORDS), fours = (uintptr_t)f.to & 15 ? 0 : n / 4;
+    const Vec<uint32_t, 4> vec = { { f.word, f.word, f.word, f.word } };
+    for (int i = (int)threadIdx.x; i < fours; i += (int)blockDim.x)
+        store(f.to + at + i * 4, vec);
+    for (int i = fours * 4 + (int)threadIdx.x; i < n; i += (int)blockDim.x)
+        f.to[at + i] = f.word;
+}
+
+struct AddOffsets { /* further accumulators of a pass, bytes from its base */
+    enum { MOST = 8 };
+    size_t at[MOST];
+};
+
+/* All that a pass has for N elements; the divided gradient goes to `divided`, too. */
+template <int N>
+__device__ void update_at(const gckpt_update_pass &p, const AddOffsets &more, int64_t i,
+                          float *divided)
+{
+    Vec<float, N> g = load<N>(p.gradient + i), w, m = {}, v = {};
+    for (int u = 0; u < p.adds; u++) {
+        Vec<float, N> x = load<N>((const float *)((const char *)p.base + more.at[u]) + i);
+        for (int k = 0; k < N; k++)
+            g.v[k] += x.v[k];
+    }
+    if (p.adds && !(p.count > 0 && p.write_back))
+        store(p.gradient + i, g);
+    for (int k = 0; k < N && p.count > 0; k++)
+        g.v[k] /= p.count;
+    if (p.count > 0 && p.write_back)
+        store(p.gradient + i, g);
+    if (p.squares)
+        store(divided, g);
+    if (!p.update || (p.skip_flag && *p.skip_flag))
+        return;
+    w = load<N>(p.values + i);
+    if (p.optimiser != GCKPT_SGD)
+        m = load<N>(p.state[0] + i);
+    if (p.optimiser == GCKPT_ADAMW)
+        v = load<N>(p.state[1] + i);
+    for (int k = 0; k < N; k++) {
+        if (p.optimiser == GCKPT_ADAMW)
+            gckpti_step_adamw(&p.rates, g.v[k], &w.v[k], &m.v[k], &v.v[k]);
+        else if (p.optimiser == GCKPT_MOMENTUM)
+            gckpti_step_momentum(&p.rates, p.momentum, g.v[k], &w.v[k], &m.v[k]);
+        else
+            gckpti_step_sgd(&p.rates, g.v[k], &w.v[k]);
+    }
+    store(p.values + i, w);
+    if (p.optimiser != GCKPT_SGD)
+        store(p.state[0] + i, m);
+    if (p.optimiser == GCKPT_ADAMW)
+        store(p.state[1] + i, v);
+}
+
+/* Of other parameters each. */
+struct Passes {
+    enum { MOST = 16 };
+    struct Pass {
+        gckpt_update_pass p;
+        AddOffsets more;
+        unsigned first; /* block */
+        int four;       /* all addresses are multiples of 16 */
+    } at[MOST];
+    unsigned blocks;
+    int n;
+};
+static_assert(sizeof(Passes) <= 4096 && sizeof(Fills) <= 4096, "arguments of a kernel");
+
+/* The threads of a block take GCKPT_UPDATE_BLOCK elements through everything, so that gradient,
+ * values and state cross memory once. The square sum's lanes (5d) are the first warp's, which
+ * finds the divided gradient in shared memory, while others of the chip's blocks use the memory. */
+__global__ void update_kernel(const __grid_constant__ Passes all)
+{
+    typedef Vec<float, 4> Four;
+    SHARED(Four, staging, [GCKPT_UPDATE_BLOCK / 4]);
+    float *divided = (float *)(void *)staging;
+    const int of = entry_of(all);
+    const gckpt_update_pass &p = all.at[of].p;
+    const AddOffsets &more = all.at[of].more;
+    unsigned block = blockIdx.x - all.at[of].first;
+    int64_t at = (int64_t)block * GCKPT_UPDATE_BLOCK;
+    int n = p.elements - at < GCKPT_UPDATE_BLOCK ? (int)(p.elements - at) : GCKPT_UPDATE_BLOCK;
+    int fours = all.at[of].four ? n / 4 * 4 : 0;
+    for (int i = (int)threadIdx.x * 4; i < fours; i += (int)blockDim.x * 4)
+        update_at<4>(p, more, at + i, divided + i);
+    for (int i = fours + (int)threadIdx.x; i < n; i += (int)blockDim.x)
+        update_at<1>(p, more, at + i, divided + i);
+    if (!p.squares)
+        return;
+    __syncthreads();
+    if (threadIdx.x >= 32)
+        return;
+    float sum = 0.0f;
+#pragma unroll 16
+    for (int i = (int)threadIdx.x; i < n; i += 32)
+        sum = gckpti_fma(divided[i], divided[i], sum);
+    sum = warp_sum(sum);
+    if (threadIdx.x == 0)
+        p.squares[block] = sum;
+}
+
+struct Deferred { /* a product is alone; the fills are first */
+    void (*product)(Device *); /* launches it (fast/products.cu) */
+    Fills fills;
+    Passes passes;
+} deferred[sizeof devices / sizeof *devices];
+
+void launch_pending(Device *d)
+{
+    Fills *f = &deferred[d->number].fills;
+    Passes *p = &deferred[d->number].passes;
+    unsigned blocks = 0;
+    if (void (*product)(Device *) = deferred[d->number].product) {
+        const int pending = d->overlap.pending; /* it goes beside the twin, too */
+        deferred[d->number].product = NULL, d->overlap.pending = 0;
+        product(d);
+        d->overlap.pending = pending;
+    }
+    queue_join(d, &d->overlap, 0); /* which may read what is written from here on */
+    for (int i = 0; i < f->n; i++) {
+        f->at[i].first = blocks;
+        blocks += (unsigned)((f->at[i].n + Fills::WORDS - 1) / Fills::WORDS);
+    }
+    if (f->n)
+        CHECKED_LAUNCH(d, fill_kernel, blocks, 256, 0, *f);
+    if (p->n)
+        CHECKED_LAUNCH(d, update_kernel, p->blocks, 256, 0, *p);
+    f->n = p->n = 0, p->blocks = 0;
+}
+
+/* An entry of the table. Those that wait are of other memory. */
+void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
+{
+    DeviceLock d(device_of(call), true);
+    Fills *f = &deferred[d->number].fills;
+    uint32_t *words = (uint32_t *)to;
+    bool full = f->n == Fills::MOST || deferred[d->number].passes.n ||
+                deferred[d->number].product;
+    for (int i = 0; i < f->n; i++)
+        full = full || (words < f->at[i].to + f->at[i].n && f->at[i].to < words + n);
+    if (full)
+        launch_pending(d);
+    if (n > 0)
+        f->at[f->n++] = { words, n, word, 0 };
+}
+
+/* true: just these words wait to become zeros, and now nobody writes them but the caller. */
+bool take_zero_fill(Device *d, const void *at, int64_t n)
+{
+    Fills *f = &deferred[d->number].fills;
+    for (int i = 0; i < f->n; i++)
+        if (f->at[i].to == at && f->at[i].n == n && f->at[i].word == 0) {
+            f->at[i] = f->at[--f->n];
+            return true;
+        }
+    return false;
+}
+
+/* An entry of the table. */
+void update(const gckpt_call *call, const gckpt_update_pass *pass)
+{
+    if (pass->elements == 0) /* a rank's share may be */
+        return;
+    DeviceLock d(device_of(call), true);
+    Passes *w = &deferred[d->number].passes;
+    gckpt_update_pass p = *pass;
+    for (; p.adds > AddOffsets::MOST; p.adds--, p.more++) /* in the same order, but on their own */
+        add(call, p.gradient, (const float *)((const char *)p.base + p.more[0]), p.elements);
+    if (w->n == Passes::MOST || deferred[d->number].product)
+        launch_pending(d);
+    Passes::Pass *to = &w->at[w->n++];
+    to->p = p;
+    to->four = aligned(p.gradient, p.values, p.state[0]) && aligned(p.state[1]);
+    for (int u = 0; u < p.adds; u++) {
+        to->more.at[u] = p.more[u];
+        to->four = to->four && aligned((const char *)p.base + p.more[u]);
+    }
+    to->first = w->blocks;
+    w->blocks += (unsigned)((p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK);
+}

@@ -1,0 +1,288 @@
+#ifndef GCKPT_NO_IMAGES
+/* ---- conv2d and its transpose: products with a matrix that is never made ----
+ * m results (places of all rows; of dw taps and channels) of some columns are chains of k links:
+ * taps and channels (of dw places), 0 beyond the image. The way up goes in phases (gckpti_run_conv),
+ * each of which is such a product. Axes are shorter than 2^31, addresses of 64 bits throughout. */
+struct ConvGemm {
+    gckpti_conv_sizes z;
+    gckpti_axis_map r[2];
+    const float *from, *w, *start;
+    float *out;
+    int64_t m, k;
+    int source, all;            /* channels of a pixel, of a result */
+    int depth, columns;         /* of a group: those that are links, those of results */
+    int term_step, column_step; /* in w */
+    int accumulate;
+    bool up, aligned; /* whole: results may be written 16 bytes at a time */
+};
+
+ConvGemm conv_gemm_of(const gckpti_conv *s)
+{
+    const gckpti_conv_sizes *z = s->z;
+    const int c = (int)z->c, o = (int)z->o, gc = (int)z->group_c, go = (int)z->group_o;
+    const bool up = s->kind == GCKPTI_CONV_UP, dw = s->kind == GCKPTI_CONV_DW;
+    const int64_t places = z->rows * s->r[0].results * s->r[1].results;
+    const int64_t terms = s->r[0].taps * s->r[1].taps * (up ? go : gc);
+    ConvGemm q = { *z, { s->r[0], s->r[1] }, s->from, s->w, s->start, s->out };
+    q.m = dw ? terms : places, q.k = dw ? places : terms;
+    q.source = up ? o : c, q.all = up ? c : o;
+    q.depth = up ? go : gc, q.columns = up ? gc : go;
+    q.term_step = up ? 1 : o, q.column_step = up ? o : 1;
+    q.accumulate = s->accumulate, q.up = up;
+    q.aligned = q.all % 4 == 0 && q.columns % 4 == 0 && aligned(q.out);
+    if (terms == 0) /* no tap meets this phase */
+        q.r[0].taps = 0, q.r[1].taps = 1;
+    return q;
+}
+
+/* A result: of which row, at which place; where it is. */
+struct ConvCoords {
+    int64_t row;
+    int i, j;
+    __device__ __forceinline__ ConvCoords(const ConvGemm &s, int64_t place)
+    {
+        const int64_t line = place / s.r[1].results;
+        row = line / s.r[0].results;
+        i = (int)(line - row * s.r[0].results), j = (int)(place - line * s.r[1].results);
+    }
+    __device__ __forceinline__ int64_t out(const ConvGemm &s) const
+    {
+        const int64_t *side = s.up ? s.z.image : s.z.windows;
+        const int64_t line = row * side[0] + i * s.r[0].out_step + s.r[0].out_first;
+        return (line * side[1] + j * s.r[1].out_step + s.r[1].out_first) * s.all;
+    }
+};
+
+/* What result i meets by tap k of an axis. */
+__device__ __forceinline__ int src_pos(const gckpti_axis_map &r, int i, int k)
+{
+    return i * (int)r.stride + k * (int)r.dilation + (int)r.first;
+}
+
+__device__ __forceinline__ int64_t pixel(const ConvGemm &s, int64_t row, int y, int x)
+{
+    return ((row * s.r[0].size + y) * s.r[1].size + x) * s.source;
+}
+
+/* A channel of a pixel, or 0 beyond the image. */
+__device__ __forceinline__ float src(const ConvGemm &s, int y, int x, int64_t at)
+{
+    const bool inside = y >= 0 && y < (int)s.r[0].size && x >= 0 && x < (int)s.r[1].size;
+    return inside ? s.from[at] : 0.0f;
+}
+
+__device__ __forceinline__ int64_t tap_of(const ConvGemm &s, int ky, int kx)
+{
+    const int64_t y = s.r[0].tap_first + ky * s.r[0].tap_step;
+    return (y * s.z.taps[1] + s.r[1].tap_first + kx * s.r[1].tap_step) * s.z.group_c * s.z.o;
+}
+
+__device__ __forceinline__ float chain_start(const ConvGemm &s, int64_t at, int channel)
+{
+    return s.accumulate ? s.out[at] : s.start ? s.start[channel] : 0.0f;
+}
+
+/* Groups of few columns: a thread a result, neighbours in one place's channels. */
+__global__ void conv_direct_kernel(const __grid_constant__ ConvGemm s)
+{
+    for (EACH(e, s.m * s.all)) {
+        const int64_t place = e / s.all;
+        const int channel = (int)(e - place * s.all), group = channel / s.columns;
+        const ConvCoords here(s, place);
+        const float *w =
+            s.w + group * s.z.group_o + (int64_t)(channel - group * s.columns) * s.column_step;
+        float d = chain_start(s, here.out(s) + channel, channel);
+        for (int ky = 0; ky < (int)s.r[0].taps; ky++)
+            for (int kx = 0; kx < (int)s.r[1].taps; kx++) {
+                const int y = src_pos(s.r[0], here.i, ky), x = src_pos(s.r[1], here.j, kx);
+                const int64_t at = pixel(s, here.row, y, x) + group * s.depth;
+                const float *tap_w = w + tap_of(s, ky, kx);
+                for (int c = 0; c < s.depth; c++)
+                    d = gckpti_fma(src(s, y, x, at + c), tap_w[(int64_t)c * s.term_step], d);
+            }
+        s.out[here.out(s) + channel] = d;
+    }
+}
+
+/* All others: a block a tile of BM x BN, a thread TM x TN of it, each one chain in a register. DEEP
+ * links at a time come through registers to shared memory while those before are worked on. Lanes
+ * that read what the window meets have neighbouring channels of one tap or place, and count taps or
+ * places as they go. */
+enum { CONV_K = 16 };
+
+template <bool DW, int BM, int THREADS> struct PatchLoader {
+    enum { EACH = BM * CONV_K / THREADS, ROWS = DW ? 1 : EACH };
+    float v[EACH];
+    int p, r;            /* reads link p at rows r, ..; of dw links p, .. at row r */
+    int channel, ky, kx; /* of the link */
+    int64_t at[ROWS];    /* of what tap 0 meets, its channel 0 */
+    int y[ROWS], x[ROWS];
+    ConvCoords place;
+
+    __device__ __forceinline__ PatchLoader(const ConvGemm &s, int thread, int group, int64_t m0)
+        : p(DW ? thread / BM : thread % CONV_K), r(DW ? thread % BM : thread / CONV_K),
+          place(s, DW ? p : 0)
+    {
+        const int64_t term = !DW ? p : m0 + r < s.m ? m0 + r : 0; /* 0: of what is not written */
+        const int tap = (int)(term / s.depth);
+        channel = group * s.depth + (int)(term - (int64_t)tap * s.depth);
+        ky = tap / (int)s.r[1].taps, kx = tap - ky * (int)s.r[1].taps;
+        UNROLL for (int i = 0; i < ROWS && !DW; i++)
+        {
+            const int64_t m = m0 + r + i * (THREADS / CONV_K);
+            const ConvCoords coords(s, m < s.m ? m : 0);
+            y[i] = src_pos(s.r[0], coords.i, 0), x[i] = src_pos(s.r[1], coords.j, 0);
+            at[i] = pixel(s, coords.row, y[i], x[i]);
+        }
+    }
+    /* The next links, of which there are so many. */
+    __device__ __forceinline__ void read(const ConvGemm &s, int64_t left)
+    {
+        const int down = ky * (int)s.r[0].dilation, across = kx * (int)s.r[1].dilation;
+        const int64_t off = pixel(s, 0, down, across) + channel;
+        UNROLLED(i, EACH) {
+            v[i] = 0.0f;
+            if (!DW && p < left)
+                v[i] = src(s, y[DW ? 0 : i] + down, x[DW ? 0 : i] + across, at[DW ? 0 : i] + off);
+            if (DW && p + i * (THREADS / BM) < left) {
+                const int y1 = src_pos(s.r[0], place.i, ky), x1 = src_pos(s.r[1], place.j, kx);
+                v[i] = src(s, y1, x1, pixel(s, place.row, y1, x1) + channel);
+            }
+            for (place.j += DW ? THREADS / BM : 0; DW && place.j >= (int)s.r[1].results;) {
+                place.j -= (int)s.r[1].results;
+                if (++place.i == (int)s.r[0].results)
+                    place.i = 0, place.row++;
+            }
+        }
+    }
+    __device__ __forceinline__ void next(const ConvGemm &s, int end)
+    {
+        for (channel += DW ? 0 : CONV_K; !DW && channel >= end; channel -= s.depth)
+            if (++kx == (int)s.r[1].taps)
+                kx = 0, ky++;
+    }
+    __device__ __forceinline__ void put(float *to) const
+    {
+        UNROLL for (int i = 0; i < EACH; i++) to[(DW ? p + i * (THREADS / BM) : p) * (BM + 4) +
+                                                 (DW ? r : r + i * (THREADS / CONV_K))] = v[i];
+    }
+};
+
+template <int TM, int TN>
+__device__ __forceinline__ void outer_product(const float *x, const float *y, float (*c)[TN])
+{
+    const Vec<float, TM> a = load<TM>(x);
+    const Vec<float, TN> b = load<TN>(y);
+    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++) c[i][j] =
+        gckpti_fma(a.v[i], b.v[j], c[i][j]);
+}
+
+/* Chains of rows m.., columns n.. of a group begin, or are written. */
+template <bool DW, bool END, int TM, int TN>
+__device__ __forceinline__ void init_or_store(const ConvGemm &s, int64_t m, int group, int n,
+                                       float (*c)[TN])
+{
+    UNROLLED(i, TM) {
+        const bool some = m + i < s.m && (END || s.accumulate || s.start);
+        const int64_t row = !some ? 0 : DW ? (m + i) * s.all : ConvCoords(s, m + i).out(s);
+        const int channel = group * s.columns + n;
+        UNROLL for (int j = 0; j < TN && !END; j++) c[i][j] =
+            some && n + j < s.columns ? chain_start(s, row + channel + j, channel + j) : 0.0f;
+        if (END && some)
+            write_vec<TN>(Results{ s.out, NULL }, row + channel, s.columns - n, s.aligned, c[i]);
+    }
+}
+
+template <int KIND, int BM, int BN, int TM, int TN>
+__global__ void __launch_bounds__(BM *BN / (TM * TN), TM * TN > 1 ? 2 : 3)
+    conv_gemm_kernel(const __grid_constant__ ConvGemm s)
+{
+    enum {
+        THREADS = BM * BN / (TM * TN),
+        DW = KIND == GCKPTI_CONV_DW,
+        UP = KIND == GCKPTI_CONV_UP,
+        EACH = BN * CONV_K / THREADS,
+        STAGE = CONV_K * (BM + BN + 8)
+    };
+    SHARED(float4, ring, [2 * STAGE / 4]);
+    const int thread = (int)threadIdx.x, across = (s.columns + BN - 1) / BN;
+    const int tile = (int)blockIdx.x / across, n0 = ((int)blockIdx.x - tile * across) * BN;
+    const int down = (int)((s.m + BM - 1) / BM), group = tile / down;
+    const int mine = thread / (BN / TN) * TM, column = thread % (BN / TN) * TN;
+    const int64_t m0 = (int64_t)(tile - group * down) * BM;
+    float c[TM][TN], b[EACH];
+    init_or_store<DW, false, TM, TN>(s, m0 + mine, group, n0 + column, c);
+
+    PatchLoader<DW, BM, THREADS> a(s, thread, group, m0);
+    const int n = UP ? thread / CONV_K : thread % BN, p = UP ? thread % CONV_K : thread / BN;
+    const float *w = s.w + group * s.z.group_o + (int64_t)(n0 + n) * s.column_step;
+    float *now = (float *)ring, *next = now + STAGE;
+    for (int64_t left = s.k + CONV_K; left > 0; left -= CONV_K) {
+        const int64_t unread = left - CONV_K;
+        if (unread > 0) {
+            a.read(s, unread);
+            const int64_t at = UP ? tap_of(s, a.ky, a.kx) + a.channel - group * s.depth
+                                  : (s.k - unread + p) * s.z.o;
+            UNROLLED(j, EACH) {
+                const int term = UP ? p : p + j * (THREADS / BN),
+                          off = UP ? j * (THREADS / CONV_K) : 0;
+                const bool inside = term < unread && n0 + n + off < s.columns;
+                b[j] = inside ? w[at + (UP ? off : term - p) * s.z.o] : 0.0f;
+            }
+            a.next(s, (group + 1) * s.depth);
+        }
+        const float *rows = now + mine, *columns = now + CONV_K * (BM + 4) + column;
+        if (left <= s.k && left >= CONV_K)
+            UNROLL for (int l = 0; l < CONV_K; l++)
+                outer_product<TM, TN>(rows + l * (BM + 4), columns + l * (BN + 4), c);
+        for (int l = 0; left <= s.k && left < CONV_K && l < left; l++)
+            outer_product<TM, TN>(rows + l * (BM + 4), columns + l * (BN + 4), c);
+        if (unread > 0)
+            a.put(next);
+        UNROLL for (int j = 0; j < EACH && unread > 0; j++)
+            next[CONV_K * (BM + 4) + (UP ? p : p + j * (THREADS / BN)) * (BN + 4) +
+                 (UP ? n + j * (THREADS / CONV_K) : n)] = b[j];
+        __syncthreads();
+        float *other = now;
+        now = next, next = other;
+    }
+    init_or_store<DW, true, TM, TN>(s, m0 + mine, group, n0 + column, c);
+}
+
+/* Large tiles where they fill the chip, small ones for few results of long chains. */
+template <int KIND> void conv_gemm_by(const gckpt_call *call, const ConvGemm &s)
+{
+    const int64_t groups = s.z.window.groups;
+#define TILES(M, N) ((s.m + M - 1) / M * ((s.columns + N - 1) / N) * groups)
+#define TILE(M, N, TM, TN)                                                                         \
+    RUN(call, (conv_gemm_kernel<KIND, M, N, TM, TN>), dim3((unsigned)TILES(M, N)), 256, 0, s)
+    if (TILES(64, 64) * 2 < sm_count(call))
+        TILE(16, 16, 1, 1);
+    else if (s.columns <= 32)
+        TILE(64, 16, 4, 1);
+    else
+        TILE(64, 64, 4, 4);
+#undef TILE
+#undef TILES
+}
+
+/* A gckpti_conv_fn. */
+void conv_gemm(const gckpt_call *call, gckpti_conv *conv)
+{
+    const ConvGemm s = conv_gemm_of(conv);
+    if (conv->kind == GCKPTI_CONV_DW)
+        conv_gemm_by<GCKPTI_CONV_DW>(call, s);
+    else if (s.columns < 8)
+        RUN_EACH(call, conv_direct_kernel, s.m * s.all, s);
+    else
+        s.up ? conv_gemm_by<GCKPTI_CONV_UP>(call, s) : conv_gemm_by<GCKPTI_CONV_DOWN>(call, s);
+}
+
+void conv2d_by(const gckpt_call *call, bool backward)
+{
+    gckpti_run_conv(call, backward, conv_gemm, NULL);
+    if (backward)
+        bias_gradient(call);
+}
+BOTH_PASSES(conv2d, conv2d_by)
+#endif

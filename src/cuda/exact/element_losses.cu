@@ -1,0 +1,109 @@
+enum { CHAIN_ROWS = 1024 }; /* of rows at a time */
+
+/* The sum of losses is one binary64 chain over rows (5e): thread 0 adds, the other warps fetch what
+ * comes next. Targets that are not left out are counted, or all rows; `each` a row. One block. */
+__global__ void loss_sum_kernel(const float *losses, const int32_t *target, int64_t rows,
+                                int64_t each, double *sum, int64_t *count)
+{
+    SHARED(float, part, [2][CHAIN_ROWS]);
+    SHARED(int, counted, [1]);
+    double total = sum && threadIdx.x == 0 ? *sum : 0.0;
+    int mine = 0;
+    if (threadIdx.x == 0)
+        counted[0] = 0;
+    for (int64_t first = -CHAIN_ROWS; first < rows; first += CHAIN_ROWS) {
+        int now = (int)(first / CHAIN_ROWS & 1);
+        if (threadIdx.x == 0 && first >= 0) {
+            int n = (int)(rows - first < CHAIN_ROWS ? rows - first : CHAIN_ROWS);
+#pragma unroll 16
+            for (int k = 0; k < n; k++)
+                total += (double)part[now][k];
+        }
+        for (int k = (int)threadIdx.x - 32; k >= 0 && k < CHAIN_ROWS; k += (int)blockDim.x - 32) {
+            int64_t r = first + CHAIN_ROWS + k;
+            part[!now][k] = r < rows ? losses[r] : 0.0f;
+            mine += r < rows && (!target || target[r] >= 0);
+        }
+        __syncthreads();
+    }
+    atomicAdd(&counted[0], mine);
+    __syncthreads();
+    if (threadIdx.x == 0 && sum)
+        *sum = total;
+    if (threadIdx.x == 0 && count)
+        *count += counted[0] * each;
+}
+
+/* To the call's sum and count (NULL: not wanted) go `rows` losses in the device's memory. */
+void add_losses(const gckpt_call *call, const float *losses, const int32_t *target, int64_t rows,
+                int64_t each)
+{
+    if (call->loss_sum || call->loss_count)
+        RUN(call, loss_sum_kernel, 1, 288, 0, losses, target, rows, each, call->loss_sum,
+            call->loss_count);
+}
+
+/* A loss's rows: entries of axis 0. */
+int64_t loss_rows(const gckpt_call *call)
+{
+    return call->in[0].shape.n ? call->in[0].shape.d[0] : 1;
+}
+
+/* d = loss_scale * x */
+struct ByLossScale {
+    static constexpr int READS = READS_A;
+    const StepParams *params;
+    __device__ void operator()(float *d, float x, float, int accumulate) const
+    {
+        gckpti_put_product(d, x, params->loss_scale, accumulate);
+    }
+};
+
+/* ---- losses of elements, which may have targets, weights; sum_loss backward has no data ---- */
+__global__ void loss_grads_kernel(gckpti_element_loss e, float *dx, float *dy,
+                                  const StepParams *params, int64_t n, int x_accumulate,
+                                  int y_accumulate)
+{
+    for (EACH(i, n)) {
+        float w = gckpti_element_weight(&e, i), x = e.x ? e.x[i] : 0.0f;
+        float d = gckpti_element_deriv(e.kind, x, e.y ? e.y[i] : 0.0f, e.delta);
+        if (dx)
+            gckpti_put_product(&dx[i], gckpti_weighted(w, d), params->loss_scale, x_accumulate);
+        if (e.kind == GCKPTI_LOSS_BINARY)
+            d = x;
+        if (dy)
+            gckpti_put_product(&dy[i], gckpti_weighted(w, -d), params->loss_scale, y_accumulate);
+    }
+}
+
+/* The gradient of weights, from sums of the losses behind each. */
+void weights_gradient(const gckpt_call *call, const float *sums)
+{
+    map_gradient(call, call->in[2], ByLossScale{ params_of(call) }, sums, NULL);
+}
+
+/* work: a float a row; backward: one a weight. */
+template <gckpti_loss_kind KIND> void element_loss_by(const gckpt_call *call, bool backward)
+{
+    ElementLoss f = { gckpti_element_loss_of(call, KIND) };
+    const gckpt_arg *x = &call->in[0], *y = &call->in[1];
+    int64_t n = gckpti_elements(&x->shape), per_weight = f.e.per_weight, rows = loss_rows(call);
+    float *sums = (float *)call->workspace;
+    if (!backward && call->loss_sum)
+        row_sums(call, f, sums, rows, n / rows, 1.0f);
+    if (!backward)
+        return add_losses(call, sums, NULL, rows, n / rows);
+    if (x->grad || y->grad)
+        RUN_EACH(call, loss_grads_kernel, n, f.e, x->grad, y->grad, params_of(call), n,
+                 x->accumulate, y->accumulate);
+    if (!call->in[2].grad)
+        return;
+    f.e.weights = NULL;
+    row_sums(call, f, sums, n / per_weight, per_weight, 1.0f);
+    weights_gradient(call, sums);
+}
+
+BOTH_PASSES(sum_loss, element_loss_by<GCKPTI_LOSS_SUM>)
+BOTH_PASSES(mean_squared_error, element_loss_by<GCKPTI_LOSS_SQUARED>)
+BOTH_PASSES(huber, element_loss_by<GCKPTI_LOSS_HUBER>)
+BOTH_PASSES(binary_cross_entropy, element_loss_by<GCKPTI_LOSS_BINARY>)

@@ -1,0 +1,178 @@
+/* y = f(x), and dx by a rule from g and the slope, all three being gradckpt.h's; `at`: x, or y
+ * where the slope needs it. o: the N attributes that these take. */
+template <auto F, int N = 0> struct Unary {
+    static constexpr int READS = READS_A, ATTRIBUTES = N;
+    float o[N + 1];
+    __device__ void operator()(float *d, float x, float, int) const
+    {
+        if constexpr (N > 0)
+            *d = F(x, o);
+        else
+            *d = F(x);
+    }
+};
+
+template <auto DERIV, void (*PUT)(float *, float, float, int), int N = 0> struct UnaryGrad {
+    static constexpr int READS = READS_BOTH, ATTRIBUTES = N;
+    float o[N + 1];
+    __device__ void operator()(float *d, float at, float g, int accumulate) const
+    {
+        if constexpr (N > 0)
+            PUT(d, g, DERIV(at, o), accumulate);
+        else
+            PUT(d, g, DERIV(at), accumulate);
+    }
+};
+
+template <class F> F by_attributes(const gckpt_call *call)
+{
+    F f = {};
+    for (int i = 0; i < F::ATTRIBUTES; i++)
+        f.o[i] = ((const float *)call->attributes)[i];
+    return f;
+}
+
+/* x's gradient from a and b, which lie as it does. */
+template <class F>
+void map_gradient(const gckpt_call *call, const gckpt_arg &x, F f, const float *a, const float *b)
+{
+    map(call, f, a, b, x.grad, gckpti_elements(&x.shape), x.accumulate);
+}
+
+template <class F> void map_forward(const gckpt_call *call, F f)
+{
+    map(call, f, call->in[0].data, NULL, call->out, gckpti_elements(&call->shape), 0);
+}
+
+#define UNARY_WITH(name, n, value, deriv, rule, at)                                                \
+    void name##_forward(const gckpt_call *call)                                                    \
+    {                                                                                              \
+        map_forward(call, by_attributes<Unary<value, n>>(call));                                   \
+    }                                                                                              \
+    void name##_backward(const gckpt_call *call)                                                   \
+    {                                                                                              \
+        map_gradient(call, call->in[0],                                                            \
+                     by_attributes<UnaryGrad<deriv, gckpti_put_##rule, n>>(call), at,              \
+                     call->grad_out);                                                              \
+    }
+#define UNARY(name, rule, at) UNARY_WITH(name, 0, gckpti_##name, gckpti_##name##_deriv, rule, at)
+UNARY(relu, masked, call->out)
+UNARY(gelu, product, call->in[0].data)
+UNARY(gelu_erf, product, call->in[0].data)
+UNARY(silu, product, call->in[0].data)
+UNARY(tanh, product, call->out)
+UNARY(sigmoid, product, call->out)
+UNARY(exp, product, call->out)
+UNARY(log, quotient, call->in[0].data)
+UNARY(sqrt, quotient, call->out)
+UNARY(abs, product, call->in[0].data)
+UNARY(reciprocal, product, call->out)
+UNARY(softplus, product, call->out)
+UNARY(sin, product, call->in[0].data)
+UNARY(cos, product, call->in[0].data)
+UNARY_WITH(clamp, 2, gckpti_value_clamp, gckpti_deriv_clamp, masked, call->in[0].data)
+UNARY_WITH(leaky_relu, 1, gckpti_value_leaky_relu, gckpti_deriv_leaky_relu, product, call->out)
+#undef UNARY
+#undef UNARY_WITH
+
+struct PowerGradient {
+    static constexpr int READS = READS_BOTH, ATTRIBUTES = 1;
+    float o[1];
+    __device__ void operator()(float *d, float x, float g, int accumulate) const
+    {
+        if (*o == 0.0f)
+            gckpti_put(d, 0.0f, accumulate);
+        else
+            gckpti_put_product(d, g, gckpti_deriv_pow(x, o), accumulate);
+    }
+};
+
+void pow_by(const gckpt_call *call, bool backward)
+{
+    const gckpt_arg &x = call->in[0];
+    if (backward)
+        map_gradient(call, x, by_attributes<PowerGradient>(call), x.data, call->grad_out);
+    else
+        map_forward(call, by_attributes<Unary<gckpti_value_pow, 1>>(call));
+}
+BOTH_PASSES(pow, pow_by)
+
+void detach_forward(const gckpt_call *call)
+{
+    const Values x = value_of(call->in[0]);
+    const Results y = out_of(call);
+    if (x.f32 != y.f32 || x.bf16 != y.bf16)
+        map(call, Copy(), x, NONE, y, gckpti_elements(&call->shape), 0);
+}
+
+__global__ void from_u8_kernel(const uint8_t *x, float scale, float shift, float *out, int64_t n)
+{
+    for (EACH(i, n))
+        out[i] = gckpti_fma((float)x[i], scale, shift);
+}
+
+void from_u8_forward(const gckpt_call *call)
+{
+    const float *o = (const float *)call->attributes;
+    const int64_t n = gckpti_elements(&call->shape);
+    RUN_EACH(call, from_u8_kernel, n, call->in[0].bytes, o[0], o[1], call->out, n);
+}
+
+template <void (*PUT)(float *, float, float, int)> struct Scale {
+    static constexpr int READS = READS_A;
+    float factor;
+    __device__ void operator()(float *d, float x, float, int accumulate) const
+    {
+        PUT(d, factor, x, accumulate);
+    }
+};
+
+void scale_by(const gckpt_call *call, bool backward)
+{
+    const Scale<gckpti_put_product> f = { *(const float *)call->attributes };
+    backward ? map_gradient(call, call->in[0], f, call->grad_out, NULL) : map_forward(call, f);
+}
+BOTH_PASSES(scale, scale_by)
+
+/* Four elements of the batch share random bits; a pack's may begin among them. */
+struct DropoutMask {
+    float p, factor;
+    int64_t each; /* elements of a row */
+    int id;
+    const StepParams *params;
+    Values x;
+    Results y;
+    int accumulate;
+    template <int N> __device__ void at(int64_t i) const
+    {
+        Vec<float, N> from = load<N>(x, i), to = {};
+        uint64_t at = (uint64_t)(i + params->first_row * each);
+        uint32_t word[4];
+        if (accumulate)
+            to = load<N>(y, i);
+        for (int k = 0; k < N; k++, at++) {
+            if (k == 0 || at % 4 == 0)
+                gckpti_philox(params->seed, at / 4, (uint32_t)id, (uint32_t)params->step, word);
+            if (gckpti_uniform(word_at(word, at)) >= p)
+                gckpti_put_product(&to.v[k], factor, from.v[k], accumulate);
+            else
+                gckpti_put(&to.v[k], 0.0f, accumulate);
+        }
+        store(y, i, to);
+    }
+};
+
+void dropout_by(const gckpt_call *call, bool backward)
+{
+    const gckpt_arg &in = call->in[0];
+    const Values x = backward ? grad_out_of(call) : value_of(in);
+    const Results y = backward ? grad_of(in) : out_of(call);
+    if (!backward && !call->training)
+        return detach_forward(call);
+    const int64_t n = gckpti_elements(&call->shape), each = n / call->rows;
+    const float p = *(const float *)call->attributes;
+    const DropoutMask o = { p, 1.0f / (1.0f - p), each, call->id, params_of(call), x, y,
+                     backward && in.accumulate };
+    for_each_vec<8>(call, o, wanted(y) ? n : 0, aligned(x) && aligned(y));
+}
+BOTH_PASSES(dropout, dropout_by)

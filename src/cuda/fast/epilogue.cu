@@ -1,0 +1,247 @@
+/* ---- products: c (m,n) = a (m,k) b (k,n), from bias, from what c holds, or from 0 ----
+ * Lines of a matrix are along k (a: rows, b: columns), or across it (a: columns, b: rows; a line
+ * for each link). */
+
+/* Where c becomes something else, of the rows' losses: PARTS, a maximum and a sum of exponentials
+ * of each row's 64 columns (and the target's element); SLOPES, gradients, by aux, loss_scale. */
+enum Epilogue { STORE, ROW_STATS, GRADIENTS };
+struct RowLoss;
+struct Loss {
+    const int32_t *target;
+    int first;        /* the class that is column 0 */
+    float *parts;     /* (columns / 64, rows, 2) */
+    RowLoss *state;   /* (rows) */
+    const float *saved; /* (rows,2): max, log(sum) */
+    const StepParams *params;
+};
+/* What the next op, elementwise, makes of c as c is kept, rounded; c is written, too, unless the
+ * op's results go there. So bits are those of the op on its own. */
+enum FusedOp { NO_OP, GELU, GELU_GRAD, PLUS };
+struct Fusion {
+    FusedOp op;
+    uint16_t *out;
+    Matrix<uint16_t> other; /* its other operand */
+};
+struct MmaProduct {
+    int m, n, k;
+    Matrix<uint16_t> a, b;
+    Values bias;
+    int accumulate;
+    Results c;
+    int c_row; /* elements of a row */
+    bool aligned; /* two of them are written at once, or 8 */
+    Loss loss;
+    Fusion fusion;
+};
+
+MmaProduct mma_of(int64_t m, int64_t n, int64_t k, Matrix<uint16_t> a, Matrix<uint16_t> b,
+                  const Values &bias, int accumulate, const Results &c)
+{
+    return { (int)m, (int)n, (int)k, a, b, bias, accumulate, c, (int)n, n % 2 == 0 && aligned(c),
+             {},     {} };
+}
+
+enum { BK = 32 }; /* in shared memory at once, STAGES times */
+
+/* What a thread's elements start from: what c holds, the bias, or 0. What a tile needs once is kept
+ * short: its instructions come from the L2. */
+template <int DOWN, int ACROSS>
+__device__ inline void mma_start(const MmaProduct &p, bool whole, int i, int j,
+                                 float (&c)[DOWN][ACROSS][4])
+{
+    const bool bias = !p.accumulate && (p.bias.f32 || p.bias.bf16);
+    UNROLL for (int e = 0; e < 2 * ACROSS; e++)
+    {
+        const int column = j + e / 2 * 8 + e % 2;
+        const float first = bias && column < p.n ? value_at(p.bias, column) : 0.0f;
+        UNROLL for (int y = 0; y < 2 * DOWN; y++) c[y / 2][e / 2][y % 2 * 2 + e % 2] = first;
+    }
+    UNROLL for (int y = 0; y < 2 * DOWN && p.accumulate; y++)
+    {
+        const int64_t at = (int64_t)(i + y * 8) * p.c_row + j;
+        UNROLL for (int x = 0; x < ACROSS && whole; x++)
+        {
+            const Vec<float, 2> pair = load<2>(p.c, at + x * 8);
+            c[y / 2][x][y % 2 * 2] = pair.v[0], c[y / 2][x][y % 2 * 2 + 1] = pair.v[1];
+        }
+        const int left = i + y * 8 < p.m ? p.n - j : 0;
+        UNROLL for (int e = 0; e < 2 * ACROSS && !whole; e++) if (e / 2 * 8 + e % 2 < left)
+            c[y / 2][e / 2][y % 2 * 2 + e % 2] = value_at(p.c, at + e / 2 * 8 + e % 2);
+    }
+}
+
+/* So far, of a row: the maximum, the sum, the target's logit. */
+struct RowLoss {
+    float max, sum, logit;
+};
+
+/* Columns j, j+1, j+8, .. of row i, in two of the four elements of each c[x]; four lanes have one
+ * row's. */
+template <int across>
+__device__ inline void finish_row_stats(const MmaProduct &p, int i, int j, const float c[across][4],
+                                   int which)
+{
+    int at = i < p.m ? p.loss.target[i] - p.loss.first : -1, group = j / (8 * across);
+    float top = -INFINITY, sum = 0.0f;
+#pragma unroll
+    for (int x = 0; x < 2 * across; x++) {
+        int column = j + x / 2 * 8 + x % 2;
+        float v = c[x / 2][which + x % 2];
+        top = column < p.n && v > top ? v : top;
+        if (column == at && column < p.n)
+            p.loss.state[i].logit = v;
+    }
+    for (int with = 1; with < 4; with *= 2) {
+        float other = __shfl_xor_sync(0xffffffffu, top, with);
+        top = other > top ? other : top;
+    }
+    float shift = gckpti_shift(top);
+#pragma unroll
+    for (int x = 0; x < 2 * across; x++)
+        if (j + x / 2 * 8 + x % 2 < p.n)
+            sum += exp2_of((c[x / 2][which + x % 2] - shift) * LOG2E);
+    for (int with = 1; with < 4; with *= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, with);
+    if (i < p.m && j % 8 == 0) {
+        float *part = p.loss.parts + 2 * ((int64_t)group * p.m + i);
+        part[0] = top, part[1] = sum;
+    }
+}
+
+/* The same elements become gradients. */
+template <int across>
+__device__ inline void finish_gradients(const MmaProduct &p, int i, int j, float c[across][4],
+                                     int which)
+{
+    int target = i < p.m ? p.loss.target[i] : -1, at = target - p.loss.first;
+    float max = target < 0 ? 0.0f : p.loss.saved[2 * i];
+    float log_sum = target < 0 ? 0.0f : p.loss.saved[2 * i + 1], scale = p.loss.params->loss_scale;
+#pragma unroll
+    for (int x = 0; x < 2 * across; x++) {
+        float *v = &c[x / 2][which + x % 2];
+        float grad = exp2_of(((*v - max) - log_sum) * LOG2E);
+        grad = j + x / 2 * 8 + x % 2 == at ? grad - 1.0f : grad;
+        *v = target < 0 ? 0.0f : grad * scale;
+    }
+}
+
+/* The tile of a block, the quarter of its warp, and where this thread's elements begin. */
+template <int size> struct MmaCoords {
+    int i0, j0, row, column, i, j;
+    __device__ MmaCoords(const MmaProduct &p, int block, int thread)
+    {
+        int across = (p.n + size - 1) / size, lane = thread % 32, warp = thread / 32;
+        i0 = block / across * size, j0 = block % across * size;
+        row = warp / 2 * (size / 2), column = warp % 2 * (size / 2);
+        i = i0 + row + lane / 4, j = j0 + column + lane % 4 * 2;
+    }
+};
+
+template <FusedOp op> __device__ inline float fused_value(float v, float other)
+{
+    return op == GELU ? gelu_of(v) : op == GELU_GRAD ? v * gelu_deriv_of(other) : v + other;
+}
+
+/* A tile of bf16 leaves shared memory in runs of 8, four at once where all is there (WHOLE); behind
+ * it lies that of the other operand. */
+template <int size, bool WHOLE, FusedOp op>
+__device__ inline void mma_write(const MmaProduct &p, int i0, int j0, const uint16_t *tile)
+{
+    enum { CHUNKS = size / 8, STEP = 128 / CHUNKS, ONCE = WHOLE ? 4 : 1 };
+    const int chunk = (int)threadIdx.x % CHUNKS, j = j0 + chunk * 8, left = p.n - j;
+    const auto put = [&](uint16_t *to, int k, const Vec<uint32_t, 4> &vec) {
+        to += (int64_t)(i0 + k) * p.c_row + j;
+        if (WHOLE)
+            store((uint32_t *)(void *)to, vec);
+        UNROLL for (int e = 0; e < 8; e++) if (!WHOLE && e < left) to[e] =
+            (uint16_t)(vec.v[e / 2] >> e % 2 * 16);
+    };
+#pragma unroll 1
+    for (int k = (int)threadIdx.x / CHUNKS; k < size && i0 + k < p.m; k += ONCE * STEP) {
+        Vec<uint32_t, 4> vec[ONCE], other[ONCE];
+        UNROLL for (int q = 0; q < ONCE; q++)
+        {
+            const int at = Swizzled<size>::at(k + q * STEP, chunk);
+            vec[q] = load<4>((const uint32_t *)(const void *)(tile + at));
+            if (op > GELU)
+                other[q] = load<4>((const uint32_t *)(const void *)(tile + size * size + at));
+        }
+        if (p.c.bf16 != p.fusion.out)
+            UNROLL for (int q = 0; q < ONCE; q++) put(p.c.bf16, k + q * STEP, vec[q]);
+        UNROLL for (int q = 0; q < ONCE && op != NO_OP; q++)
+        {
+            UNROLL for (int e = 0; e < 4; e++)
+            {
+                const uint32_t v = vec[q].v[e], u = op > GELU ? other[q].v[e] : 0,
+                               high = 0xffff0000u;
+                vec[q].v[e] = gckpti_to_bf16_pair(
+                    fused_value<op>(gckpti_float(v << 16), gckpti_float(u << 16)),
+                    fused_value<op>(gckpti_float(v & high), gckpti_float(u & high)));
+            }
+            put(p.fusion.out, k + q * STEP, vec[q]);
+        }
+    }
+}
+
+template <int size, bool WHOLE>
+__device__ inline void mma_write_fused(const MmaProduct &p, int i0, int j0, const uint16_t *tile)
+{
+    switch (p.fusion.op) {
+    case NO_OP: return mma_write<size, WHOLE, NO_OP>(p, i0, j0, tile);
+    case GELU: return mma_write<size, WHOLE, GELU>(p, i0, j0, tile);
+    case GELU_GRAD: return mma_write<size, WHOLE, GELU_GRAD>(p, i0, j0, tile);
+    default: return mma_write<size, WHOLE, PLUS>(p, i0, j0, tile);
+    }
+}
+
+/* Elements go where they are wanted; bf16 by way of the room of the factors, `tiles`. */
+template <int size, Epilogue epilogue, int DOWN, int ACROSS>
+__device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS][4],
+                                    uint16_t *tiles)
+{
+    static_assert(size <= STAGES * BK, "room for two tiles of c");
+    const MmaCoords<size> at(p, gckpti_block_index(), gckpti_thread_index());
+    const bool writes_bf16 = epilogue != ROW_STATS && p.c.bf16,
+               whole = p.aligned && at.i0 + size <= p.m && at.j0 + size <= p.n;
+    if (writes_bf16) {
+        __syncthreads(); /* nobody reads factors any more */
+        if (p.fusion.op > GELU)
+            stage_tile<size, size, 128, Swizzled<size>, false>(p.fusion.other, at.i0, p.m, at.j0,
+                                                               p.n, tiles + size * size);
+    }
+    UNROLL for (int y = 0; y < 2 * DOWN; y++)
+    {
+        if (epilogue == ROW_STATS)
+            finish_row_stats<ACROSS>(p, at.i + y * 8, at.j, c[y / 2], y % 2 * 2);
+        else if (epilogue == GRADIENTS)
+            finish_gradients<ACROSS>(p, at.i + y * 8, at.j, c[y / 2], y % 2 * 2);
+    }
+    if (writes_bf16) {
+        UNROLL for (int x = 0; x < ACROSS; x++)
+        {
+            uint16_t *to = tiles + at.j % 8 +
+                           Swizzled<size>::at(at.i - at.i0, (at.j - at.j0) / 8 + x);
+            UNROLL for (int y = 0; y < 2 * DOWN; y++) /* 8 lines further chunks lie as here */
+                *(uint32_t *)(void *)(to + y * 8 * size) =
+                    gckpti_to_bf16_pair(c[y / 2][x][y % 2 * 2], c[y / 2][x][y % 2 * 2 + 1]);
+        }
+        gckpti_cp_async_commit();
+        gckpti_cp_async_wait<0>();
+        __syncthreads();
+        if (whole && p.c_row % 8 == 0)
+            mma_write_fused<size, true>(p, at.i0, at.j0, tiles);
+        else
+            mma_write_fused<size, false>(p, at.i0, at.j0, tiles);
+    } else if (epilogue != ROW_STATS) {
+        UNROLL for (int y = 0; y < 2 * DOWN; y++)
+        {
+            float *to = p.c.f32 + (int64_t)(at.i + y * 8) * p.c_row + at.j;
+            const int left = at.i + y * 8 < p.m ? p.n - at.j : 0;
+            UNROLL for (int x = 0; x < ACROSS && whole; x++)
+                store(to + x * 8, load<2>(c[y / 2][x] + y % 2 * 2));
+            UNROLL for (int e = 0; e < 2 * ACROSS && !whole; e++) if (e / 2 * 8 + e % 2 < left)
+                to[e / 2 * 8 + e % 2] = c[y / 2][e / 2][y % 2 * 2 + e % 2];
+        }
+    }
+}
+

@@ -1,0 +1,432 @@
+#include "export/export.h"
+#include "export/internal.h"
+#include "base/base.h"
+#include "graph/graph.h"
+#include "ops/ops.h"
+#include "plan/plan.h"
+#include "planner/planner.h"
+#include "run/run.h"
+
+#ifndef GCKPT_NO_EXPORT
+/* ---- as C. Numbers that a 32-bit compiler could cut are guarded by the #if at the top. ---- */
+/* A number and what follows it. */
+static void gckpti_c_offset(gckpti_sink *out, size_t offset, const char *after)
+{
+    gckpti_print(out, offset == GCKPTI_NO_OFFSET ? "SIZE_MAX" : "%z", offset);
+    gckpti_print(out, "%s", after);
+}
+
+GCKPTI_FN void gckpti_c_words(gckpti_sink *out, const void *data, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t word;
+        memcpy(&word, (const char *)data + 4 * i, 4);
+        gckpti_print(out, i % 8 ? " %zU," : "\n    %zU,", (size_t)word);
+    }
+}
+
+/* Behind its axes 0: whoever made it may have left those sizes as they were. */
+GCKPTI_FN void gckpti_c_shape(gckpti_sink *out, const gckpt_shape *shape)
+{
+    gckpti_print(out, "{ %i, {", shape->n);
+    for (int d = 0; d < GCKPT_MAX_DIMS; d++)
+        gckpti_print(out, d ? ", %I" : " %I", d < shape->n ? shape->d[d] : (int64_t)0);
+    gckpti_print(out, " } }");
+}
+
+static int gckpti_c_is_letter(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+}
+
+GCKPTI_FN int gckpti_c_identifier(const char *s)
+{
+    int good = gckpti_c_is_letter(*s);
+    for (; *s; s++)
+        good = good && (gckpti_c_is_letter(*s) || (*s >= '0' && *s <= '9'));
+    return good;
+}
+
+/* A row of this header, gckpti_op_<name>, not the user's variable <name>, be it a copy of one. */
+static int gckpti_c_is_builtin(const gckpt_op *op)
+{
+#define GCKPTI_IS(listed) || !strcmp(op->name, #listed)
+    return op->flags & GCKPTI_BUILTIN_OP && (0 GCKPTI_OPS(GCKPTI_IS, GCKPTI_IS) GCKPTI_IS(bands));
+#undef GCKPTI_IS
+}
+
+/* Is it in the enum: an input or something to fetch? */
+static int gckpti_c_in_enum(const gckpt_plan *p, int id)
+{
+    int listed = p->nodes[id].kind == GCKPTI_INPUT;
+    for (size_t i = 0; i < p->fetch_count && !listed; i++)
+        listed = p->fetches[i].id == id;
+    return listed;
+}
+
+/* Its name with '_' for what an identifier cannot have. */
+static void gckpti_c_label(const gckpt_plan *p, int id, char *label, size_t size)
+{
+    const gckpti_plan_node *q = &p->nodes[id];
+    const char *name =
+        q->kind == GCKPTI_PARAM ? p->names + p->params[q->index].name : gckpti_planned_name(p, id);
+    gckpti_text t = { label, size - 1 };
+    *label = 0;
+    for (; *name; name++)
+        gckpti_text_put(
+            &t, gckpti_c_is_letter(*name) || (*name >= '0' && *name <= '9') ? name : "_", 1);
+    if (t.end == label || (q->kind != GCKPTI_PARAM && q->name == GCKPTI_NAMELESS))
+        gckpti_text_add(&t, "_%i", id);
+}
+
+/* enum { NAME_tokens = 0, ... }; a second of the same name gets its id behind it. */
+static void gckpti_c_enum(gckpti_sink *out, const gckpt_plan *p, const char *name)
+{
+    char label[128], other[128];
+    int n = (int)p->node_count, first = 1;
+    for (int id = 0; id < n; id++) {
+        if (!gckpti_c_in_enum(p, id))
+            continue;
+        gckpti_c_label(p, id, label, sizeof label);
+        int taken = !strcmp(label, "store_bytes") || !strcmp(label, "exec_bytes");
+        for (int i = 0; i < n && !taken; i++)
+            if (i != id && gckpti_c_in_enum(p, i)) {
+                gckpti_c_label(p, i, other, sizeof other);
+                taken = !strcmp(label, other);
+            }
+        gckpti_print(out, "%s    %s_%s", first ? "enum {\n" : ",\n", name, label);
+        gckpti_print(out, taken ? "__%i = %i" : " = %i", id, id);
+        first = 0;
+    }
+    gckpti_print(out, first ? "" : "\n};\n");
+}
+
+/* The blocks that a device needs, by defaults, with structures as its compiler makes them. */
+static void gckpti_c_memory(gckpti_sink *out, const gckpt_plan *p, const char *name)
+{
+#define GCKPTI_ADD_BYTES(n, type)                                                                  \
+    gckpti_print(out, "(%z * sizeof(" #type ") + 15) / 16 * 16 + ", (size_t)(n));                  \
+    bytes -= gckpti_round_up((size_t)(n) * sizeof(type), GCKPTI_ALIGN)
+    size_t capacity = 0;
+    while (capacity < p->param_count)
+        capacity = gckpti_next_capacity(capacity, 1);
+    gckpt_plan constant = *p;
+    constant.block = NULL; /* nobody copies it */
+    size_t bytes = gckpt_store_need(&constant);
+    gckpti_print(out, "#define %s_store_bytes (", name);
+    GCKPTI_ADD_BYTES(1, gckpt_store);
+    GCKPTI_ADD_BYTES(capacity, gckpti_param);
+    gckpti_print(out, "%z)\n#define %s_exec_bytes (", bytes, name);
+    bytes = gckpt_exec_need(&constant, NULL);
+    GCKPTI_ADD_BYTES(1, gckpt_exec);
+    GCKPTI_ADD_BYTES(p->node_count, gckpti_exec_node);
+    GCKPTI_ADD_BYTES(p->param_count, gckpti_exec_param);
+    GCKPTI_ADD_BYTES(p->inputs, gckpti_exec_input);
+    GCKPTI_ADD_BYTES(p->term_count, gckpti_exec_term);
+    GCKPTI_ADD_BYTES(p->fetch_count, gckpti_exec_fetch);
+    GCKPTI_ADD_BYTES(p->bf16_weights ? p->param_count : 0, gckpti_bf16_copy);
+    GCKPTI_ADD_BYTES(p->virtual_ranks > 1, gckpti_process_group);
+#undef GCKPTI_ADD_BYTES
+    gckpti_print(out, "%z)\n", bytes);
+}
+
+/* The tensors, and the data of those that are constants. */
+static void gckpti_c_nodes(gckpti_sink *out, const gckpt_plan *p, const char *name)
+{
+    for (size_t i = 0; i < p->node_count; i++)
+        if (p->nodes[i].kind == GCKPTI_CONSTANT) {
+            gckpti_print(out, "static const uint32_t gckpti_%s_data%z[] = {", name, i);
+            gckpti_c_words(out, p->nodes[i].data, (size_t)gckpti_planned_elements(p, &p->nodes[i]));
+            gckpti_print(out, "\n};\n");
+        }
+    gckpti_print(out, "static const gckpti_plan_node gckpti_%s_nodes[] = {\n", name);
+    for (size_t i = 0; i < p->node_count; i++) {
+        const gckpti_plan_node *q = &p->nodes[i];
+        const gckpt_op *op = q->index < 0 ? NULL : q->op; /* what does not run is not linked */
+        const gckpt_op *last = (const gckpt_op *)q->data;
+        const char *prefix = op && gckpti_c_is_builtin(op) ? "gckpti_op_" : "";
+        gckpti_print(out, op ? "    { &%s%s, " : "    { NULL, ", prefix, op ? op->name : "");
+        if (op && q->data) /* the op of the last of a run */
+            gckpti_print(out, gckpti_c_is_builtin(last) ? "&gckpti_op_%s" : "&%s", last->name);
+        else
+            gckpti_print(out, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
+        gckpti_print(out, ", %z, %z, %z, %z, ", q->saved_bytes, (size_t)q->attributes,
+                     (size_t)q->attribute_bytes, (size_t)q->shape);
+        gckpti_print(out, q->name == GCKPTI_NAMELESS ? "(gckpti_offset)SIZE_MAX" : "%z",
+                     (size_t)q->name);
+        gckpti_print(out, ", %i, %i, {", q->base, q->index);
+        for (int d = 0; d < GCKPT_MAX_INPUTS; d++)
+            gckpti_print(out, d ? ", %i" : " %i", q->in[d]);
+        gckpti_print(out, " }, %i, %i, %i, %i, %i, %i },\n", q->kind, q->inputs, q->type,
+                     q->batch_invariant, q->rounding, q->compensated);
+    }
+    gckpti_print(out, "};\n");
+}
+
+/* Begins and ends an array; an empty one, which C does not allow, is not there. */
+static void gckpti_c_begin(gckpti_sink *out, const char *type, const char *name, const char *array,
+                           size_t count)
+{
+    if (count)
+        gckpti_print(out, "static const %s gckpti_%s_%s[] = {\n", type, name, array);
+}
+
+static void gckpti_c_end(gckpti_sink *out, size_t count) { gckpti_print(out, count ? "};\n" : ""); }
+
+/* What does not run, for builds that have it: GCKPT_SMALL has not. */
+static void gckpti_c_info(gckpti_sink *out, const gckpt_plan *p, const char *name)
+{
+    gckpti_print(out, "#ifndef GCKPT_SMALL\n");
+    gckpti_c_begin(out, "gckpti_plan_info", name, "told", p->node_count);
+    for (size_t i = 0; i < p->node_count; i++) {
+        const gckpti_plan_info *q = &p->info[i];
+        gckpti_print(out, "    { { UINT64_C(%u), UINT64_C(%u) }, ", q->cost.forward,
+                     q->cost.backward);
+        gckpti_c_offset(out, q->host_value, ", ");
+        gckpti_c_offset(out, q->host_saved, ", ");
+        gckpti_print(out, "UINT64_C(%u) },\n", q->hash);
+    }
+    gckpti_c_end(out, p->node_count);
+    gckpti_c_begin(out, "size_t", name, "live", p->length);
+    for (size_t x = 0; x < p->length; x++)
+        gckpti_print(out, x % 8 == 7 ? "%z,\n" : "%z, ", p->live_bytes[x]);
+    gckpti_c_end(out, p->length);
+    gckpti_c_begin(out, "gckpt_buffer", name, "lives", p->buffer_count);
+    for (size_t i = 0; i < p->buffer_count; i++) {
+        const gckpt_buffer *b = &p->buffers[i];
+        gckpti_print(out, "    { %i, %i, %z, %z, %i, (gckpt_buffer_kind)%i },\n", b->start, b->end,
+                     b->offset, b->size, b->id, (int)b->kind);
+    }
+    gckpti_c_end(out, p->buffer_count);
+    gckpti_print(out, "#endif\n");
+}
+
+/* What else is an array of structs or offsets, in the order of the plan's fields. */
+static void gckpti_c_arrays(gckpti_sink *out, const gckpt_plan *p, const char *name)
+{
+    gckpti_c_begin(out, "gckpti_extent", name, "sizes", p->size_count);
+    for (size_t i = 0; i < p->size_count; i++)
+        gckpti_print(out, i % 8 == 7 ? "%I,\n" : "%I, ", p->sizes[i]);
+    gckpti_c_end(out, p->size_count);
+    gckpti_c_begin(out, "gckpti_plan_param", name, "params", p->param_count);
+    for (size_t i = 0; i < p->param_count; i++) {
+        const gckpti_plan_param *q = &p->params[i];
+        gckpti_print(out, "    { %I, { %zU, %zU, %zU }, %zU, %z, %i, %i, %i, %i, %i, %i },\n",
+                     q->elements, (size_t)q->init[0], (size_t)q->init[1], (size_t)q->init[2],
+                     (size_t)q->momentum, (size_t)q->name, q->node, q->store_index, q->running,
+                     q->trained, q->external, q->storage);
+    }
+    gckpti_c_end(out, p->param_count);
+    gckpti_c_begin(out, "gckpti_ins", name, "list", p->length);
+    for (size_t x = 0; x < p->length; x++) {
+        const gckpti_ins *ins = &p->ins[x];
+        gckpti_print(out, "    { %i, %i, %i, %i, %i, %i, %z },\n", ins->kind, ins->first,
+                     ins->accumulate, ins->zero, ins->id, ins->uses, (size_t)ins->operands);
+    }
+    gckpti_c_end(out, p->length);
+    gckpti_c_begin(out, "size_t", name, "operands", p->operand_count);
+    for (size_t i = 0; i < p->operand_count; i++)
+        gckpti_c_offset(out, p->operands[i], i % 8 == 7 ? ",\n" : ", ");
+    gckpti_c_end(out, p->operand_count);
+    gckpti_c_begin(out, "gckpti_plan_term", name, "terms", p->term_count);
+    for (size_t i = 0; i < p->term_count; i++)
+        gckpti_print(out, "    { %i, %zU, %i, %I, { UINT64_C(%u), UINT64_C(%u) } },\n",
+                     p->terms[i].id, (size_t)p->terms[i].weight, p->terms[i].regulariser,
+                     p->terms[i].sample_size, p->terms[i].built_cost.forward,
+                     p->terms[i].built_cost.backward);
+    gckpti_c_end(out, p->term_count);
+    gckpti_c_begin(out, "gckpti_plan_fetch", name, "picks", p->fetch_count);
+    for (size_t i = 0; i < p->fetch_count; i++) {
+        gckpti_print(out, "    { %i, %i, ", p->fetches[i].id, p->fetches[i].gradient);
+        gckpti_c_offset(out, p->fetches[i].offset, " },\n");
+    }
+    gckpti_c_end(out, p->fetch_count);
+}
+
+/* Attributes, aligned for any of them, and names: at least one of each. */
+static void gckpti_c_words_and_names(gckpti_sink *out, const gckpt_plan *p, const char *name)
+{
+    gckpti_print(out,
+                 "static const union {\n    uint32_t words[%z];\n"
+                 "    double number;\n    int64_t wide;\n} gckpti_%s_words = { {",
+                 p->word_count + !p->word_count, name);
+    gckpti_c_words(out, p->word_count ? (const void *)p->words : "\0\0\0",
+                   p->word_count + !p->word_count);
+    gckpti_print(out, "\n} };\nstatic const char gckpti_%s_names[] = {", name);
+    for (size_t i = 0; i < p->name_bytes; i++) {
+        unsigned u = (unsigned char)p->names[i];
+        gckpti_print(out, i % 16 ? " '\\%i%i%i'," : "\n    '\\%i%i%i',", (int)(u >> 6),
+                     (int)(u >> 3 & 7), (int)(u & 7));
+    }
+    gckpti_print(out, "%s\n};\n", p->name_bytes ? "" : "0");
+}
+
+/* A number of the plan, and one of its arrays. */
+static void gckpti_c_number(gckpti_sink *out, const char *type, const char *field, uint64_t value)
+{
+    if (!strcmp(type, "uint64_t"))
+        gckpti_print(out, "    UINT64_C(%u), /* %s */\n", value, field);
+    else if (*type == 'g') /* an enum */
+        gckpti_print(out, "    (%s)%u, /* %s */\n", type, value, field);
+    else
+        gckpti_print(out, "    %I, /* %s */\n", (int64_t)value, field);
+}
+
+static void gckpti_c_array(gckpti_sink *out, const char *name, const char *array, size_t count,
+                           int optional)
+{
+    gckpti_print(out, optional ? "#ifdef GCKPT_SMALL\n    NULL,\n#else\n" : "");
+    gckpti_print(out, count ? "    gckpti_%s_%s,\n" : "    NULL,\n", name, array);
+    gckpti_print(out, optional ? "#endif\n" : "");
+}
+
+/* The plan itself, field by field. */
+static void gckpti_c_plan(gckpti_sink *out, const gckpt_plan *p, const char *name)
+{
+    uint64_t cost[2] = { 0, 0 }; /* of forwards: again, the first time */
+    for (size_t x = 0; x < p->length; x++)
+        if (p->ins[x].kind == GCKPT_FORWARD)
+            cost[p->ins[x].first] += p->info[p->ins[x].id].cost.forward;
+    gckpti_print(out,
+                 "extern const gckpt_plan %s;\nconst gckpt_plan %s = {\n"
+                 "    { %zU, GCKPT_OK, GCKPT_OK, { 0 } }, { { NULL, NULL, NULL, 0 }, 0, 0, 0 }, "
+                 "NULL,\n",
+                 name, name, (size_t)GCKPTI_MAGIC);
+#define GCKPTI_PRINTED(type, field, most) gckpti_c_number(out, #type, #field, (uint64_t)p->field);
+    GCKPTI_PLAN_NUMBERS(GCKPTI_PRINTED)
+#undef GCKPTI_PRINTED
+    gckpti_print(out, "#ifdef GCKPT_SMALL\n    0,\n#else\n    %z,\n#endif\n    {", p->buffer_count);
+    for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
+        gckpti_print(out, i ? ", %z" : " %z", p->kind_bytes[i]);
+    gckpti_print(out, " },\n    (double)UINT64_C(%u) / (double)UINT64_C(%u),\n", cost[0],
+                 cost[1] ? cost[1] : 1);
+#define GCKPTI_PRINTED(type, field, count, tells)                                                  \
+    gckpti_c_array(out, name, #field, p->count, tells);
+    GCKPTI_PLAN_ARRAYS(GCKPTI_PRINTED)
+#undef GCKPTI_PRINTED
+    gckpti_print(out, "    gckpti_%s_words.words, gckpti_%s_names\n};\n", name, name);
+}
+
+/* Whether it can run where GCKPT_SMALL is defined, and the types of its tables have room. */
+static int gckpti_c_fits_small(const gckpt_plan *p)
+{
+    return p->precision == GCKPT_FP32 && !p->offloaded && p->virtual_ranks == 1 &&
+           p->batch <= INT32_MAX && p->node_count <= INT16_MAX && p->operand_count <= UINT16_MAX &&
+           p->word_count <= UINT16_MAX && p->size_count <= UINT16_MAX && p->name_bytes < UINT16_MAX;
+}
+
+/* The op of this part of the header, a list of their names, that the plan has; NULL: none. */
+static const char *gckpti_c_find_op(const gckpt_plan *p, const char *const *part)
+{
+    for (; *part; part++)
+        for (size_t n = 0; n < p->node_count; n++) {
+            const gckpti_plan_node *q = &p->nodes[n];
+            const gckpt_op *op = q->op && q->data ? (const gckpt_op *)q->data : q->op;
+            if (q->index >= 0 && op && gckpti_c_is_builtin(op) && !strcmp(op->name, *part))
+                return *part;
+        }
+    return NULL;
+}
+
+/* Parts of the header that a build may leave out: those that the plan can do without, in its
+ * comment, and those that it cannot: it is not compiled without them, and says why. */
+static void gckpti_c_parts(gckpti_sink *out, const gckpt_plan *p, const char *name)
+{
+#define GCKPTI_NO(op)
+#define GCKPTI_NAME(op) #op,
+#define GCKPTI_NAMES(recurrent, image, loss)                                                       \
+    {                                                                                              \
+        GCKPTI_ALL_OPS(GCKPTI_NO, GCKPTI_NO, recurrent, image, loss) NULL                          \
+    }
+    static const char *const recurrent[] = GCKPTI_NAMES(GCKPTI_NAME, GCKPTI_NO, GCKPTI_NO);
+    static const char *const images[] = GCKPTI_NAMES(GCKPTI_NO, GCKPTI_NAME, GCKPTI_NO);
+    static const char *const losses[] = GCKPTI_NAMES(GCKPTI_NO, GCKPTI_NO, GCKPTI_NAME);
+#undef GCKPTI_NAMES
+#undef GCKPTI_NAME
+#undef GCKPTI_NO
+    const struct {
+        const char *part, *has; /* has: what of it the plan has; NULL: nothing */
+    } parts[] = { { "TRAINING", p->mode != GCKPT_INFERENCE ? "gradients" : NULL },
+                  { "RANKS", p->virtual_ranks > 1 ? "leaves" : NULL },
+                  { "PICKS", p->fetch_count ? "tensors to fetch" : NULL },
+                  { "CACHES", p->kind_bytes[GCKPT_BYTES_CACHES] ? "caches" : NULL },
+                  { "PACK", p->quantised ? "packed parameters" : NULL },
+                  { "BANDS", p->fused ? "runs of ops in bands of rows" : NULL },
+                  { "BF16", gckpti_is_bf16_plan(p) ? "precision GCKPT_BF16" : NULL },
+                  { "RECURRENT", gckpti_c_find_op(p, recurrent) },
+                  { "IMAGES", gckpti_c_find_op(p, images) },
+                  { "LOSSES", gckpti_c_find_op(p, losses) } };
+    const size_t n = sizeof parts / sizeof *parts;
+    size_t without = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!parts[i].has)
+            gckpti_print(out, "%s GCKPT_NO_%s", without++ ? "," : " * It runs with", parts[i].part);
+    gckpti_print(out, without ? ", too. */\n" : " */\n");
+    for (size_t i = 0; i < n; i++)
+        if (parts[i].has)
+            gckpti_print(out,
+                         "#ifdef GCKPT_NO_%s\n#error \"plan %s: it has %s: compile without "
+                         "GCKPT_NO_%s\"\n#endif\n",
+                         parts[i].part, name, parts[i].has, parts[i].part);
+}
+
+GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
+                                    void *user)
+{
+    gckpti_sink out = { write, user, 0, 0, 0, { 0 } };
+    const char *problem = NULL;
+    size_t i = 0;
+    if (!plan || !plan->info || !name || !write)
+        return GCKPT_E_ARG;
+    if (plan->backend_id > GCKPTI_BACKEND_PLAIN)
+        problem = "#error \"plan: it was made for another backend than the processor\"\n";
+    else if (plan->ranks > 1)
+        problem = "#error \"plan: it was made for several processes (gckpt_store_ranks); printed "
+                  "plans run on one\"\n";
+    else if (!gckpti_c_identifier(name) || strlen(name) > 60)
+        problem = "#error \"plan: its name must be a C identifier of at most 60 letters\"\n";
+    for (const gckpt_op *op; i < plan->node_count && !problem; i += !problem) {
+        op = plan->nodes[i].index < 0 ? NULL : plan->nodes[i].op;
+        if (op && !gckpti_c_is_builtin(op) && !gckpti_c_identifier(op->name))
+            problem = "#error \"plan %s: the op of tensor %z must have the name of the C variable "
+                      "that holds its row\"\n";
+    }
+    if (problem) {
+        gckpti_print(&out, problem, name, i);
+        gckpti_sink_flush(&out);
+        return GCKPT_E_ARG;
+    }
+    gckpti_print(&out,
+                 "/* Plan %s, printed by gckpt_plan_c: compile it in the file that holds the\n"
+                 " * implementation of gradckpt.h, after the #include. Not to be edited.\n",
+                 name);
+    gckpti_c_parts(&out, plan, name);
+    const size_t bytes = gckpt_plan_bytes(plan), offloaded = plan->offloaded;
+    gckpti_print(&out,
+                 "#if GCKPT_PLAN_FORMAT != %i || GCKPT_CONTRACT != %i\n#error \"plan %s: printed "
+                 "by another version of gradckpt.h: print it again (gckpt_plan_c)\"\n#endif\n"
+                 "#if SIZE_MAX / 16 < %z\n#error \"plan %s: too large for this machine's "
+                 "addresses\"\n#endif\n",
+                 plan->format, plan->contract, name, offloaded > bytes ? offloaded : bytes, name);
+    if (!gckpti_c_fits_small(plan))
+        gckpti_print(
+            &out,
+            "#ifdef GCKPT_SMALL\n#error \"plan %s: GCKPT_SMALL is for plans in f32 that "
+            "offload nothing and have one leaf, fewer than 32768 tensors, and 65536 operands\"\n"
+            "#endif\n",
+            name);
+    if (plan->backend_id == GCKPTI_BACKEND_CPU)
+        gckpti_print(&out,
+                     "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
+                     "with gckpt_plan_desc.plain = 1\"\n#endif\n",
+                     name);
+    gckpti_c_enum(&out, plan, name);
+    gckpti_c_memory(&out, plan, name);
+    gckpti_c_nodes(&out, plan, name);
+    gckpti_c_info(&out, plan, name);
+    gckpti_c_arrays(&out, plan, name);
+    gckpti_c_words_and_names(&out, plan, name);
+    gckpti_c_plan(&out, plan, name);
+    return gckpti_sink_flush(&out);
+}
+#endif

@@ -1,0 +1,93 @@
+/* ---- sums over rows, from the first to the last: bias += g, gain += g * normalised x, as
+ * gckpti_sum_add does; those of 4 vectors of columns stay in registers ---- */
+GCKPTI_INLINED void V(sum_add)(FLOATS *sum, FLOATS *comp, FLOATS x)
+{
+    FLOATS y = x - *comp, s = *sum + y;
+    *comp = s - *sum - y;
+    *sum = s;
+}
+
+GCKPTI_INLINED FLOATS V(sum_load)(const float *x, int64_t at, int64_t n)
+{
+    return x && n > 0 ? V(load_n)(x + at, n) : V(zero)();
+}
+
+GCKPTI_INLINED void V(sum_store)(float *d, int64_t at, FLOATS x, int64_t n)
+{
+    if (d && n > 0)
+        V(store_n)(d + at, x, n);
+}
+
+/* n floats from x[at] on, or, where there is no x, bf16 from narrow[at] on. */
+GCKPTI_INLINED FLOATS V(load_any)(const float *x, const uint16_t *narrow, int64_t at, int64_t n)
+{
+    if (__builtin_expect(gckpti_has_f32(x), 1)) /* else gcc jumps at each vector */
+        return V(load_n)(x + at, n);
+    return V(load_quant)(GCKPT_STORAGE_BF16, narrow + at, 0, V(zero)(), n);
+}
+
+/* Where vector i of n columns begins: of 4 at most, what is missing is the first once more. */
+GCKPTI_INLINED int64_t V(col_at)(int64_t j, int64_t n, int i) { return W * i < n ? j + W * i : j; }
+
+/* Columns of a block from j on that go together: whole vectors, at most 4, or what is left. */
+GCKPTI_INLINED int64_t V(sum_columns)(int64_t left)
+{
+    return left < W ? left : gckpti_min(left, 4 * W) / W * W;
+}
+
+/* Columns j..j+n-1, n being whole vectors (`vectors` is 4) or less than one (1); `gain` (0: none)
+ * and `vectors` are constants. */
+GCKPTI_INLINED void V(column_sums_of)(const gckpti_column_sums *s, int64_t j, int64_t n,
+                                      int vectors, int gain)
+{
+    const int64_t c = gckpti_last(&s->call->shape), rows = gckpti_rows(&s->call->shape);
+    const uint16_t *narrow = s->call->grad_out_bf16;
+    const gckpt_arg *in = s->call->in;
+    const int64_t each = vectors > 1 ? W : n;
+    gckpti_row_args row = { GCKPTI_ROW_NORM, NULL, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
+    FLOATS b[4], b_comp[4], g[4], g_comp[4];
+    int64_t at[4];
+    GCKPTI_UNROLL
+    for (int i = 0; i < vectors; i++) {
+        at[i] = V(col_at)(j, n, i);
+        b[i] = V(sum_load)(s->bias, at[i], each);
+        g[i] = V(sum_load)(s->gain, at[i], each);
+        b_comp[i] = V(sum_load)(s->bias_comp, at[i], each);
+        g_comp[i] = V(sum_load)(s->gain_comp, at[i], each);
+    }
+    for (int64_t r = 0, row_start = 0; r < rows; r++, row_start += c) {
+        if (gain)
+            row = gckpti_norm_row_args(s->call, r);
+        GCKPTI_UNROLL
+        for (int i = 0; i < vectors; i++) {
+            FLOATS x = V(load_any)(s->call->grad_out, narrow, row_start + at[i], each);
+            if (s->bias)
+                V(sum_add)(&b[i], &b_comp[i], x);
+            if (gain) {
+                FLOATS h = V(load_any)(in->data, in->bf16, row_start + at[i], each);
+                h = (h - row.first - row.mean) * row.rstd;
+                V(sum_add)(&g[i], &g_comp[i], V(fma)(x, h, V(zero)()));
+            }
+        }
+    }
+    GCKPTI_UNROLL
+    for (int i = 0; i < vectors; i++) {
+        V(sum_store)(s->bias, at[i], b[i], each);
+        V(sum_store)(s->gain, at[i], g[i], each);
+        V(sum_store)(s->bias_comp, at[i], b_comp[i], each);
+        V(sum_store)(s->gain_comp, at[i], g_comp[i], each);
+    }
+}
+
+static GCKPTI_TARGET void V(column_sums)(const gckpti_column_sums *s, int64_t first, int64_t end)
+{
+    for (int64_t j = first, n; j < end; j += n) {
+        n = V(sum_columns)(end - j);
+        if (n < W)
+            V(column_sums_of)(s, j, n, 1, s->gain != NULL);
+        else if (s->gain)
+            V(column_sums_of)(s, j, n, 4, 1);
+        else
+            V(column_sums_of)(s, j, n, 4, 0);
+    }
+}

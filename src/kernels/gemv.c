@@ -1,0 +1,164 @@
+/* ---- a row of c alone: b is read once, as it lies, and not packed ---- */
+/* Its columns 0..n-1 take k links. A row of b has those of a column (dots) or a link's columns
+ * (sweeps), in floats or, `storage` being a constant, as they are stored: then dots go over words,
+ * k, a multiple of 4, in each row, and sweeps over whole vectors. */
+typedef struct {
+    int64_t k, n;
+    const float *a;
+    int64_t a_step;
+    const void *b;
+    int64_t row;         /* elements, or words, from one row of b to the next */
+    const float *scales; /* of I8, one for each row of b */
+    const float *from;   /* where chains of dots start (NULL: at +0); those of sweeps do in c */
+    float *c;
+    const void *next; /* dots: NULL, or as many rows that are read then, fetched meanwhile */
+} V(gemv);
+
+/* W columns, or `left`, from column j on, take `links` links; x: these of a, then their scales. */
+GCKPTI_ALWAYS void V(axpy_vector)(int storage, int terms, const V(gemv) * t, int64_t j,
+                                  int64_t left, const FLOATS *x)
+{
+    const int each = storage == GCKPT_STORAGE_I8 ? 1 : 2;
+    FLOATS sum = V(load_n)(t->c + j, left);
+    GCKPTI_UNROLL
+    for (int p = 0; p < terms; p++) {
+        const int64_t at = p * t->row + j;
+        FLOATS y;
+        if (storage == GCKPT_STORAGE_F32)
+            y = V(load_n)((const float *)t->b + at, left);
+        else
+            y = V(dequantised)(storage, (const char *)t->b + at * each, x[8 + p]);
+        sum = V(fma)(x[p], y, sum);
+    }
+    V(store_n)(t->c + j, sum, left);
+}
+
+/* All columns take 8 links or (constants) 1; the next 8 are fetched. */
+GCKPTI_ALWAYS void V(gemv_axpy_of)(int storage, int terms, const V(gemv) * gemv)
+{
+    const V(gemv) t = *gemv; /* which no store changes */
+    const int each = storage == GCKPT_STORAGE_F32 ? 4 : storage == GCKPT_STORAGE_I8 ? 1 : 2;
+    const char *next = (const char *)t.b + 8 * t.row * each;
+    FLOATS x[16];
+    int64_t j = 0;
+    GCKPTI_UNROLL
+    for (int p = 0; p < terms; p++) {
+        x[p] = V(set1)(t.a[p * t.a_step]);
+        x[8 + p] = V(set1)(storage == GCKPT_STORAGE_I8 ? t.scales[p] : 0.0f);
+    }
+    for (; j + W <= t.n; j += W) {
+        for (int64_t i = j / 16 % (4 / each) * 2 * each, end = i + 2 * each;
+             terms == 8 && j % 16 == 0 && i < end; i++)
+            __builtin_prefetch(next + (i * t.row + j / (64 / each) * (64 / each)) * each, 0, 2);
+        V(axpy_vector)(storage, terms, &t, j, W, x);
+    }
+    if (storage == GCKPT_STORAGE_F32 && j < t.n)
+        V(axpy_vector)(storage, terms, &t, j, t.n - j, x);
+}
+
+static GCKPTI_TARGET void V(gemv_axpy)(const V(gemv) * gemv)
+{
+    V(gemv) t = *gemv;
+    const float *b = (const float *)t.b;
+    for (; t.k >= 8; t.k -= 8, t.a += 8 * t.a_step, t.b = b += 8 * t.row)
+        V(gemv_axpy_of)(GCKPT_STORAGE_F32, 8, &t);
+    for (; t.k > 0; t.k--, t.a += t.a_step, t.b = b += t.row)
+        V(gemv_axpy_of)(GCKPT_STORAGE_F32, 1, &t);
+}
+
+/* The next 2 links or 4 (I8), which words of b hold, lowest first. */
+GCKPTI_ALWAYS FLOATS V(word_terms)(int storage, FLOATS words, FLOATS scale, const float *x,
+                                   FLOATS sum)
+{
+    const INTS word = V(bits)(words);
+    if (storage == GCKPT_STORAGE_BF16) {
+        sum = V(fma)(V(set1)(x[0]), V(floats)(word << 16), sum);
+        return V(fma)(V(set1)(x[1]), V(floats)(word & 0xffff0000u), sum);
+    }
+    if (storage == GCKPT_STORAGE_F16) {
+        sum = V(fma)(V(set1)(x[0]), V(low_half)(word), sum);
+        return V(fma)(V(set1)(x[1]), V(low_half)(word >> 16), sum);
+    }
+    sum = V(fma)(V(set1)(x[0]), V(low_byte)(word) * scale, sum);
+    sum = V(fma)(V(set1)(x[1]), V(low_byte)(word >> 8) * scale, sum);
+    sum = V(fma)(V(set1)(x[2]), V(low_byte)(word >> 16) * scale, sum);
+    return V(fma)(V(set1)(x[3]), V(low_byte)(word >> 24) * scale, sum);
+}
+
+/* The same of `vectors` vectors of columns, whose words lie 4 apart. */
+GCKPTI_ALWAYS void V(dot_words)(int storage, int vectors, const FLOATS *words, const FLOATS *scale,
+                                const float *x, FLOATS *sum)
+{
+    GCKPTI_UNROLL
+    for (int i = 0; i < vectors; i++)
+        sum[i] = V(word_terms)(storage, words[4 * i], scale[i], x, sum[i]);
+}
+
+/* The columns, 32 or, if `vectors` (a constant) is 1, at most W, take all links. */
+GCKPTI_ALWAYS void V(gemv_dot_of)(int storage, int vectors, const V(gemv) * gemv)
+{
+    const V(gemv) t = *gemv;
+    const int each = storage == GCKPT_STORAGE_I8 ? 4 : storage == GCKPT_STORAGE_F32 ? 1 : 2;
+    const float *b = (const float *)t.b;
+    FLOATS sum[32 / W], scale[32 / W];
+    int64_t p = 0;
+    GCKPTI_UNROLL
+    for (int i = 0; i < vectors; i++) {
+        sum[i] = t.from ? V(load_n)(t.from + W * i, t.n - W * i) : V(zero)();
+        scale[i] = storage == GCKPT_STORAGE_I8 ? V(load)(t.scales + W * i) : V(zero)();
+    }
+    for (; t.n >= W && p + 4 <= t.k; p += 4) {
+        const float *x = t.a + p * each * t.a_step;
+        const float *lines = vectors > 1 ? (const float *)t.next + p / 16 * 16 : NULL;
+        FLOATS r[4 * (32 / W)];
+        for (int64_t i = p / 4 % 4; vectors > 1 && i < 32; i += 4)
+            __builtin_prefetch(lines + i * t.row, 0, 2);
+        GCKPTI_UNROLL
+        for (int i = 0; i < vectors; i++) {
+            V(transpose4)(b + W * i * t.row + p, 4 * t.row, r + 4 * i);
+            GCKPTI_UNROLL
+            for (int q = 0; q < 4 && storage == GCKPT_STORAGE_F32; q++)
+                sum[i] = V(fma)(V(set1)(x[q * t.a_step]), r[4 * i + q], sum[i]);
+        }
+        if (storage == GCKPT_STORAGE_F32)
+            continue;
+        if (W < 16 && storage != GCKPT_STORAGE_BF16) { /* no slower, and less code */
+            for (int q = 0; q < 4; q++)
+                V(dot_words)(storage, vectors, r + q, scale, x + q * each, sum);
+            continue;
+        }
+        GCKPTI_UNROLL
+        for (int q = 0; q < 4; q++)
+            V(dot_words)(storage, vectors, r + q, scale, x + q * each, sum);
+    }
+    for (; storage == GCKPT_STORAGE_F32 && p < t.k; p++) {
+        GCKPTI_UNROLL
+        for (int i = 0; i < vectors; i++) {
+            float e[W] = { 0.0f };
+            for (int64_t l = W * i; l < W * i + W && l < t.n; l++)
+                e[l - W * i] = b[l * t.row + p];
+            sum[i] = V(fma)(V(set1)(t.a[p * t.a_step]), V(load)(e), sum[i]);
+        }
+    }
+    GCKPTI_UNROLL
+    for (int i = 0; i < vectors; i++)
+        V(store_n)(t.c + W * i, sum[i], t.n - W * i);
+}
+
+static GCKPTI_TARGET void V(gemv_dot)(const V(gemv) * gemv)
+{
+    V(gemv) t = *gemv;
+    const float *b = (const float *)t.b;
+    for (int64_t j = 0; j < gemv->n; j += t.n) {
+        t.n = gemv->n - j < 32 ? gckpti_min(gemv->n - j, W) : 32;
+        t.b = b + j * t.row, t.c = gemv->c + j;
+        t.from = gemv->from ? gemv->from + j : NULL;
+        if (t.n < 32) {
+            V(gemv_dot_of)(GCKPT_STORAGE_F32, 1, &t);
+            continue;
+        }
+        t.next = gemv->next ? (const float *)gemv->next + j * t.row
+                            : b + gckpti_min(j + 32, gemv->n - 32) * t.row;
+        V(gemv_dot_of)(GCKPT_STORAGE_F32, 32 / W, &t);
+    }
+}

@@ -1,0 +1,286 @@
+#if !GCKPTI_OPTIMISED && !defined(__clang__) /* as in kernels/vectors */
+#pragma GCC pop_options
+#endif
+
+/* gckpti_online down W columns of x, [64][64] scores of which n rows exist: they become their
+ * exponentials. Column i sees the rows 0..i+diagonal only, of these `window` (they count from the
+ * last one on), and has a zero in the others; if none of the W sees any, x stays: 0. (max, sum,
+ * factor: W of three rows of the caller's, in no struct.) */
+GCKPTI_INLINED int V(online_columns)(float *x, int64_t n, int64_t diagonal, int64_t window,
+                                     float scale, int first, float *max, float *sum, float *factor)
+{
+    const int64_t first_row = diagonal + 1 - window; /* column 0's first row */
+
+    const FLOATS zero = V(zero)(), lowest = V(set1)(-GCKPTI_INFINITY), times = V(set1)(scale);
+    FLOATS top = lowest, other = lowest, shift, e[16], correction = zero;
+    n = diagonal + W < n ? diagonal + W : n;
+    if (n <= 0 || first_row >= n) { /* none */
+        V(store)(factor, V(set1)(1.0f));
+        return 0;
+    }
+    for (int64_t j = first_row > 0 ? first_row : 0; j < n; j++) {
+        FLOATS s = V(load)(x + j * GCKPTI_QK_TILE);
+        if (j > diagonal)
+            s = V(blend_n)(j - diagonal, lowest, s);
+        if (j < first_row + W - 1)
+            s = V(blend_n)(j + 1 - first_row, s, lowest);
+        if (j & 1)
+            other = V(vmax)(s, other);
+        else
+            top = V(vmax)(s, top);
+    }
+    top = V(fma)(V(vmax)(top, other), times, zero);
+    if (!first) {
+        other = V(load)(max);
+        top = V(vmax)(top, other);
+    }
+    shift = V(if_less)(lowest, top, top, zero);
+    if (!first)
+        correction = V(exp_below)(other - shift);
+    /* the 32 lanes of a column's sum: l has rows l and l + 32; the first fold adds lane l + 16 */
+    for (int l = 0; l < 16; l += 2) {
+        FLOATS s[8];
+        for (int i = 0; i < 8; i++) {
+            const int64_t j = l + i / 2 * 16 + i % 2;
+            s[i] = V(set1)(-0.0f); /* none: changes no sum and, against a +0, no chain */
+            if (j < n && j >= first_row)
+                s[i] = V(exp_below)(V(fma)(V(load)(x + j * GCKPTI_QK_TILE), times, zero) - shift);
+            if (j < n && j > diagonal)
+                s[i] = V(blend_n)(j - diagonal, zero, s[i]);
+            if (j >= first_row && j < first_row + W - 1)
+                s[i] = V(blend_n)(j + 1 - first_row, s[i], zero);
+            V(store)(x + j * GCKPTI_QK_TILE, s[i]);
+        }
+        e[l] = s[0] + s[4] + (s[2] + s[6]);
+        e[l + 1] = s[1] + s[5] + (s[3] + s[7]);
+    }
+    for (int half = 8; half; half /= 2)
+        for (int l = 0; l < half; l++)
+            e[l] = e[l] + e[l + half];
+    if (!first)
+        e[0] = V(fma)(V(load)(sum), correction, e[0]);
+    V(store)(max, top);
+    V(store)(sum, e[0]);
+    V(store)(factor, correction);
+    return 1;
+}
+
+/* out *= factor, of a query */
+GCKPTI_INLINED void V(rescale)(float *out, float factor, int64_t d)
+{
+    for (int64_t e = 0; factor != 1.0f && e < d; e += W)
+        V(store_n)(out + e, V(load_n)(out + e, d - e) * V(set1)(factor), d - e);
+}
+
+/* Query i of a head by itself, with its scores side by side. */
+static GCKPTI_TARGET void V(attention_query)(const gckpti_attn_state *h, int64_t row, int64_t head,
+                                             int64_t i)
+{
+    const gckpt_call *call = h->call;
+    int64_t at = (row * h->t + i) * h->c + head * h->d;
+    int64_t keys = row * h->s * h->kv_c + head / h->group * h->d;
+    const float *q = call->in[0].data + at, scale = gckpti_attn_post_scale(h);
+    float p[GCKPTI_QK_TILE] = { 0.0f }, max = 0.0f, sum = 0.0f;
+    float *out = call->out ? call->out + at : NULL, *saved = (float *)call->saved;
+    int64_t visible = gckpti_min(h->visible.keys, i + 1 + h->visible.ahead);
+    const int64_t first = gckpti_attn_first_tile(h, i);
+    if (out)
+        memset(out, 0, (size_t)h->d * sizeof *out);
+    for (int64_t j = first; j < visible; j += GCKPTI_QK_TILE) {
+        const int64_t n = gckpti_min(visible - j, GCKPTI_QK_TILE),
+                      at_j = keys + gckpti_attn_offset(h, j);
+        const int64_t from = gckpti_attn_masked(h, i, j, n);
+        const float *k = call->in[1].data + at_j, *v = call->in[2].data + at_j;
+        const V(gemv) scores = { h->d, n, q, 1, k, h->kv_c, NULL, NULL, p, v };
+        const V(gemv) values = { n - from, h->d, p + from, 1,   v + from * h->kv_c,
+                                 h->kv_c,  NULL, NULL,     out, NULL };
+        V(gemv_dot)(&scores);
+        if (h->cap > 0.0f)
+            V(softcap)(p, n, h->dot_scale, h->cap);
+        for (int64_t e = 0; e < n; e += W)
+            V(store)(p + e, V(fma)(V(load)(p + e), V(set1)(scale), V(zero)()));
+        for (int64_t e = 0; e < from; e++)
+            p[e] = -GCKPTI_INFINITY;
+        float factor = V(online_softmax)(p, p, n, j == first, &max, &sum);
+        if (!out)
+            continue;
+        if (j > first)
+            V(rescale)(out, factor, h->d);
+        V(gemv_axpy)(&values);
+    }
+    gckpti_softmax_end(&max, &sum);
+    if (out)
+        V(divide)(out, sum, h->d);
+    if (saved)
+        saved[(row * h->heads + head) * h->t + i] = max + V(log_scalar)(sum);
+}
+
+/* m queries from `first` on have seen all: their sums, and aux. (Seven parameters: which, and two
+ * rows of the caller's.) */
+static GCKPTI_TARGET void V(head_end)(const gckpti_attn_state *h, int64_t row, int64_t head,
+                                      int64_t first, int64_t m, float *max, float *sum)
+{
+    float *saved = (float *)h->call->saved;
+    for (int64_t r = 0; r < m; r++)
+        gckpti_softmax_end(&max[r], &sum[r]);
+    if (!saved)
+        return;
+    saved += (row * h->heads + head) * h->t + first;
+    for (int64_t i = 0; i < m; i += W)
+        V(store_n)(saved + i, V(load)(max + i) + V(log_noinline)(V(load)(sum + i)), m - i);
+}
+
+/* Maximum and sum of what sees nothing in its block's first tile of keys. */
+static GCKPTI_TARGET void V(heads_init)(const gckpti_attn_state *h, float *max, float *sum)
+{
+    for (int64_t i = 0; h->window < h->s && i < GCKPTI_QK_TILE; i++)
+        max[i] = -GCKPTI_INFINITY, sum[i] = 0.0f;
+}
+
+/* Queries `first`.. of a head. */
+static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn_state *h, int64_t row,
+                                               int64_t head, int64_t first, float *scratch)
+{
+    const gckpt_call *call = h->call;
+    gckpti_attn_gemm scores = {
+        h->kv_c, 1, GCKPTI_QK_TILE, GCKPTI_QK_TILE, GCKPTI_COLUMNS_FROM, 1, 0, NULL, h, NULL
+    };
+    gckpti_attn_gemm values = { 1, GCKPTI_QK_TILE, h->d_vec, h->c, GCKPTI_TERMS_TO, 0,
+                                0, NULL,           h,        NULL };
+    int64_t m = gckpti_min(h->t - first, GCKPTI_QK_TILE), ahead = first + h->visible.ahead;
+    int64_t visible = gckpti_min(h->visible.keys, ahead + m), j0 = gckpti_attn_first_tile(h, first);
+    int64_t at = (row * h->t + first) * h->c + head * h->d;
+    int64_t keys = row * h->s * h->kv_c + head / h->group * h->d;
+    float *q = scratch, *v = q + GCKPTI_QK_TILE * (h->d + W), *p = v + GCKPTI_QK_TILE * h->d_vec;
+    float max[GCKPTI_QK_TILE], sum[GCKPTI_QK_TILE], factor[GCKPTI_QK_TILE];
+    float *out = call->out ? call->out + at : NULL;
+    if (m <= 3) { /* more fill vectors */
+        for (int64_t r = 0; r < m; r++)
+            V(attention_query)(h, row, head, first + r);
+        return;
+    }
+    if (j0 >= visible) /* they see none; what is theirs is zeros */
+        return;
+    const float *k = call->in[1].data + keys + gckpti_attn_offset(h, j0);
+    const float after = gckpti_attn_post_scale(h);
+    V(heads_init)(h, max, sum);
+    V(prefetch_rows)(h, k, gckpti_min(visible - j0, GCKPTI_QK_TILE), 0, h->d);
+    V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, GCKPTI_QK_TILE);
+    for (int64_t j = j0; j < visible; j += GCKPTI_QK_TILE) {
+        const int64_t n = gckpti_min(visible - j, GCKPTI_QK_TILE),
+                      at_j = keys + gckpti_attn_offset(h, j);
+        k = call->in[1].data + at_j;
+        scores.diagonal = values.diagonal = ahead - j;
+        scores.prefetch = out ? call->in[2].data + at_j : NULL;
+        V(attn_gemm)(&scores, n, m, h->d, k, q, p);
+        if (h->cap > 0.0f)
+            V(softcap)(p, n * GCKPTI_QK_TILE, h->dot_scale, h->cap);
+        for (int64_t i = 0; i < m; i += W)
+            (void)V(online_columns)(p + i, n, ahead - j + i, h->window, after, j == j0, max + i,
+                                    sum + i, factor + i);
+        if (!out)
+            continue;
+        V(gather)(h, call->in[2].data + at_j, h->kv_c, n, v);
+        values.from_zero = j == j0, values.row_scale = factor;
+        values.prefetch = visible - j - GCKPTI_QK_TILE >= m
+                              ? call->in[1].data + keys + gckpti_attn_offset(h, j + GCKPTI_QK_TILE)
+                              : NULL;
+        V(attn_gemm)(&values, m, h->d, n, p, v, out);
+    }
+    V(head_end)(h, row, head, first, m, max, sum);
+    for (int64_t r = 0; out && r < m; r++)
+        V(divide)(out + r * h->c, sum[r], h->d);
+}
+
+/* A key's scores of queries from..m-1 become probabilities p = exp(s - lse), its dp become ds = p
+ * (dp - delta) scale, where delta = sum(g out) of the query. (Its only caller opens it.) */
+static GCKPTI_TARGET void V(head_grads)(const gckpti_attn_state *h, int64_t from, int64_t m,
+                                        const float *lse, const float *delta, float *p, float *ds)
+{
+    const FLOATS scale = V(set1)(h->scale), zero = V(zero)();
+    const FLOATS times = V(set1)(gckpti_attn_post_scale(h));
+    const FLOATS inverse = V(set1)(h->cap > 0.0f ? 1.0f / h->cap : 0.0f);
+    for (int64_t i = from; i < m; i += W) {
+        const FLOATS s = V(fma)(V(load)(p + i), times, zero);
+        FLOATS x = V(exp_below)(s - V(load)(lse + i)), y;
+        V(store)(p + i, x);
+        if (!ds)
+            continue;
+        y = V(load)(ds + i) - V(load)(delta + i);
+        if (h->cap > 0.0f)
+            y = V(softcap_deriv)(y, s, inverse);
+        V(store)(ds + i, x * y * scale);
+    }
+}
+
+/* A head: for each block of 64 queries, over all blocks of keys that it sees, the scores and the
+ * gradients of probabilities (both transposed), and from these what they add to dv, dq and dk (of
+ * shared keys after the head before). (More than 60 lines: two loops over the same blocks.) */
+static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn_state *h, int64_t row,
+                                                int64_t head, float *scratch)
+{
+    const gckpt_call *call = h->call;
+    gckpti_attn_gemm scores = {
+        h->kv_c, 1, GCKPTI_QK_TILE, GCKPTI_QK_TILE, GCKPTI_COLUMNS_FROM, 1, 0, NULL, h, NULL
+    };
+    gckpti_attn_gemm dkv_tile = { GCKPTI_QK_TILE, 1, h->d_vec, h->kv_c, GCKPTI_TERMS_FROM, 0, 0,
+                                  NULL,           h, NULL };
+    gckpti_attn_gemm dq_tile = { 1, GCKPTI_QK_TILE, h->d_vec, h->c, GCKPTI_TERMS_TO, 0,
+                                 0, NULL,           h,        NULL };
+    int64_t c = h->c, kc = h->kv_c, packed = GCKPTI_QK_TILE * (h->d + W),
+            rows = GCKPTI_QK_TILE * h->d_vec;
+    int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * kc + head / h->group * h->d;
+    float *qt = scratch, *gt = qt + packed, *q = gt + packed, *g = q + rows, *k = g + rows;
+    float *p = k + rows, *ds = p + GCKPTI_QK_TILE * GCKPTI_QK_TILE;
+    float lse[GCKPTI_QK_TILE] = { 0.0f }, delta[GCKPTI_QK_TILE] = { 0.0f };
+    float *dq = call->in[0].grad, *dk = call->in[1].grad, *dv = call->in[2].grad;
+    for (int64_t first = 0; first < h->t; first += GCKPTI_QK_TILE) {
+        int64_t m = gckpti_min(h->t - first, GCKPTI_QK_TILE), at = at_q + first * c;
+        int64_t ahead = first + h->visible.ahead, visible = gckpti_min(h->visible.keys, ahead + m);
+        const int64_t j0 = gckpti_attn_first_tile(h, first);
+        const float *grad = call->grad_out + at;
+        memcpy(lse, (const float *)call->saved + (row * h->heads + head) * h->t + first,
+               (size_t)m * sizeof *lse);
+        V(pack)(call->in[0].data + at, 1, c, m, h->d, qt, GCKPTI_QK_TILE);
+        V(gather)(h, grad, c, m, g);
+        if (dk)
+            V(gather)(h, call->in[0].data + at, c, m, q);
+        if (dq || dk)
+            V(pack)(grad, 1, c, m, h->d, gt, GCKPTI_QK_TILE);
+        for (int64_t r = 0; (dq || dk) && r < m; r++)
+            delta[r] = V(dot)(grad + r * c, call->out + at + r * c, h->d);
+        for (int64_t j = j0; j < visible; j += GCKPTI_QK_TILE) {
+            int64_t n = gckpti_min(h->visible.keys - j, GCKPTI_QK_TILE), key = at_k + j * kc;
+            int full_next = h->visible.keys - j >= 2 * GCKPTI_QK_TILE; /* the next one, too */
+            scores.diagonal = dkv_tile.diagonal = dq_tile.diagonal = ahead - j;
+            scores.prefetch = dq || dk ? call->in[2].data + key : NULL;
+            V(attn_gemm)(&scores, n, m, h->d, call->in[1].data + key, qt, p);
+            scores.prefetch = dv ? dv + key : NULL;
+            if (dq || dk)
+                V(attn_gemm)(&scores, n, m, h->d, call->in[2].data + key, gt, ds);
+            if (h->cap > 0.0f)
+                V(softcap)(p, n * GCKPTI_QK_TILE, h->dot_scale, h->cap);
+            for (int64_t r = 0; r < n; r++) {
+                float *pr = p + r * GCKPTI_QK_TILE, *dr = dq || dk ? ds + r * GCKPTI_QK_TILE : NULL;
+                int64_t from = r > ahead - j ? r - (ahead - j) : 0;
+                V(head_grads)(h, from - from % W, m, lse, delta, pr, dr);
+            }
+            /* chains start with the first block a query meets, and with the first one of queries
+             * that meets a block of keys (those of it that meet none yet get +0) */
+            int first_use = head % h->group == 0 && (first == 0 || j >= ahead);
+            dkv_tile.from_zero = first_use && !call->in[2].accumulate;
+            dkv_tile.prefetch = dk ? dk + key : NULL;
+            if (dv)
+                V(attn_gemm)(&dkv_tile, n, h->d, m, p, g, dv + key);
+            dq_tile.from_zero = j == j0 && !call->in[0].accumulate;
+            if (dq) {
+                V(gather)(h, call->in[1].data + key, kc, n, k);
+                V(attn_gemm)(&dq_tile, m, h->d, n, ds, k, dq + at);
+            }
+            dkv_tile.from_zero = first_use && !call->in[1].accumulate;
+            dkv_tile.prefetch = full_next ? call->in[1].data + key + GCKPTI_QK_TILE * kc : NULL;
+            if (dk)
+                V(attn_gemm)(&dkv_tile, n, h->d, m, ds, q, dk + key);
+        }
+    }
+}

@@ -1,0 +1,157 @@
+#ifndef GCKPT_NO_QUANT
+/* ---- products whose b is read as it is stored ---- */
+/* n stored values at b, as gckpti_dequantise. storage: a constant. */
+GCKPTI_ALWAYS void V(dequantise_row)(int storage, const unsigned char *b, float scale, int64_t n,
+                                     float *x)
+{
+    const int each = storage == GCKPT_STORAGE_I8 ? 1 : 2;
+    const FLOATS s = V(set1)(scale);
+    int64_t i = 0;
+    for (; i + W <= n; i += W)
+        V(store)(x + i, V(dequantised)(storage, b + i * each, s));
+    if (i < n)
+        V(store_n)(x + i, V(load_quant)(storage, b, i, s, n - i), n - i);
+}
+
+/* `rows` of u, `row` elements apart, the first from element `at` on: n elements of each, as
+ * gckpti_dequantise, to rows of `width` floats; as many rows that come then are fetched. (As many
+ * parameters as a rectangle of one matrix in another has. So too pack_stored.) */
+static GCKPTI_TARGET void V(dequantise)(const gckpt_dequantisation *u, int64_t at, int64_t row,
+                                        int64_t rows, int64_t n, float *x, int64_t width)
+{
+    const int each = u->storage >= GCKPT_STORAGE_I8 ? 1 : 2, storage = (int)u->storage;
+    const int64_t ahead = gckpti_storage_bytes(storage, rows * row);
+    for (; rows > 0; rows--, at += row, x += width) {
+        const unsigned char *b =
+            (const unsigned char *)u->quantised + gckpti_storage_bytes(storage, at);
+        for (int64_t i = 0; i < n * each; i += 64)
+            __builtin_prefetch(b + ahead + i, 0, 2);
+        if (storage == GCKPT_STORAGE_BF16)
+            V(dequantise_row)(GCKPT_STORAGE_BF16, b, 0.0f, n, x);
+        else if (storage == GCKPT_STORAGE_F16)
+            V(dequantise_row)(GCKPT_STORAGE_F16, b, 0.0f, n, x);
+        else if (u->scales && at + n <= (at / u->row + 1) * u->row)
+            V(dequantise_row)(GCKPT_STORAGE_I8, b, u->scales[at / u->row], n, x);
+        else if (storage == GCKPT_STORAGE_I4 && at % W == 0)
+            V(dequantise_int4)((const unsigned char *)u->quantised, at, n, x);
+        else
+            gckpti_dequantise(u, at, n, x);
+    }
+}
+
+/* V(pack_panels) of all panels, links p.., columns from j on, of b as it is stored. */
+static GCKPTI_TARGET void V(pack_quant)(const gckpti_product *t, int64_t p, int64_t j, int64_t n,
+                                        int64_t k, float *d, int64_t deep)
+{
+    enum { TERMS = 64, BUFFER = GCKPTI_PANEL * TERMS };
+    float buffer[BUFFER];
+    const int64_t chunk = t->b.stride == 1 ? 8 : TERMS;
+    for (int64_t l = 0; l < k; l += chunk)
+        for (int64_t at = 0, width; at < n; at += width) {
+            width = V(panel_width)(n, at);
+            const int64_t cols = gckpti_min(n - at, width), terms = gckpti_min(k - l, chunk);
+            float *to = d + at * deep + l * width;
+            if (t->b.stride == 1) {
+                V(dequantise)
+                (t->b.quant, (p + l) * t->b.k_stride + j + at, t->b.k_stride, terms, cols, to,
+                 width);
+                for (int64_t i = 0; cols < width && i < terms; i++)
+                    memset(to + i * width + cols, 0, (size_t)(width - cols) * sizeof *to);
+            } else {
+                V(dequantise)
+                (t->b.quant, (j + at) * t->b.stride + p + l, t->b.stride, cols, terms, buffer,
+                 TERMS);
+                V(pack)(buffer, 1, TERMS, cols, terms, to, width);
+            }
+        }
+}
+
+/* V(dots_of) or V(sweep_of), for which what is stored is a constant. */
+#define GCKPTI_BY_STORAGE(what, size)                                                              \
+    if (u->storage == GCKPT_STORAGE_BF16)                                                          \
+        V(what)(GCKPT_STORAGE_BF16, size, &t);                                                     \
+    else if (u->storage == GCKPT_STORAGE_F16)                                                      \
+        V(what)(GCKPT_STORAGE_F16, size, &t);                                                      \
+    else                                                                                           \
+        V(what)(GCKPT_STORAGE_I8, size, &t);
+
+/* V(dots) of rows j0.. of b as they are stored: 32 at a time, if these are whole words; else they
+ * come to the stack as floats. */
+static GCKPTI_TARGET void V(quant_dot)(const gckpt_dequantisation *u, int64_t j0,
+                                       const V(gemv) * gemv)
+{
+    enum { TERMS = 64, COLS = 32, MOST = W < 16 ? 32 : 64 };
+    const int bytes = u->storage == GCKPT_STORAGE_I8, in_word = bytes ? 4 : 2;
+    const float *b = (const float *)u->quantised;
+    float buffer[TERMS * COLS];
+    const int blocks = u->storage == GCKPT_STORAGE_I4;
+    const int words =
+        gemv->k % 16 == 0 && (uintptr_t)b % sizeof *b == 0 && (!bytes || u->row == gemv->k);
+    const int full_blocks =
+        gemv->k % GCKPTI_INT4_BLOCK == 0 && gemv->row == gemv->k && gemv->k < 1 << 27;
+    const int direct =
+        gckpti_little_endian() && gemv->a_step == 1 && (blocks ? full_blocks : words);
+    const int64_t most = blocks ? MOST : COLS;
+    V(gemv) t = *gemv;
+    for (int64_t j = 0; j < gemv->n; j += t.n) {
+        t.n = gckpti_min(gemv->n - j, most), t.c = gemv->c + j;
+        t.from = gemv->from ? gemv->from + j : NULL;
+        if (t.n == most && direct && blocks) {
+            t.k = gemv->k / GCKPTI_INT4_BLOCK, t.row = t.k * GCKPTI_INT4_BYTES;
+            t.b = (const char *)u->quantised + (j0 + j) * t.row;
+            t.next = (const char *)t.b + gckpti_min(most, gemv->n - most - j) * t.row;
+            V(gemv_dot_int4)(MOST / W, &t);
+            continue;
+        }
+        t.n = gckpti_min(t.n, COLS);
+        if (t.n == COLS && direct && !blocks) {
+            t.k = gemv->k / in_word, t.row = gemv->row / in_word;
+            t.b = b + (j0 + j) * t.row, t.scales = bytes ? u->scales + j0 + j : NULL;
+            t.next = b + (j0 + gckpti_min(j + COLS, gemv->n - COLS)) * t.row;
+            GCKPTI_BY_STORAGE(gemv_dot_of, COLS / W)
+            continue;
+        }
+        for (int64_t p = 0; p < gemv->k; p += t.k, t.from = t.c) {
+            t.k = gckpti_min(gemv->k - p, TERMS), t.a = gemv->a + p * t.a_step;
+            V(dequantise)(u, (j0 + j) * gemv->row + p, gemv->row, t.n, t.k, buffer, TERMS);
+            t.b = buffer, t.row = TERMS, t.next = NULL;
+            V(gemv_dot)(&t);
+        }
+        t.a = gemv->a;
+    }
+}
+
+/* V(sweep) of columns j0.. of b in the same way: 8 rows of whole vectors. */
+static GCKPTI_TARGET void V(quant_axpy)(const gckpt_dequantisation *u, int64_t j0,
+                                        const V(gemv) * gemv)
+{
+    enum { COLS = 256 };
+    const int bytes = u->storage == GCKPT_STORAGE_I8, each = bytes ? 1 : 2;
+    float buffer[8 * COLS];
+    V(gemv) t = *gemv;
+    for (int64_t p = 0; p < gemv->k; p += t.k, t.a += t.k * t.a_step) {
+        const int64_t at = p * gemv->row + j0;
+        int64_t j = 0;
+        t.k = gckpti_min(gemv->k - p, 8);
+        if (t.k == 8 && u->storage == GCKPT_STORAGE_I4 && at % GCKPTI_INT4_BLOCK == 0 &&
+            gemv->row % GCKPTI_INT4_BLOCK == 0) {
+            t.b = (const char *)u->quantised + gckpti_file_count(GCKPT_STORAGE_I4, at);
+            t.row = gckpti_file_count(GCKPT_STORAGE_I4, gemv->row);
+            t.n = j = gemv->n / GCKPTI_INT4_BLOCK * GCKPTI_INT4_BLOCK, t.c = gemv->c;
+            V(gemv_axpy_int4)(&t);
+        } else if (t.k == 8 && u->storage != GCKPT_STORAGE_I4 && (!bytes || u->row == gemv->row)) {
+            t.b = (const char *)u->quantised + at * each, t.row = gemv->row;
+            t.scales = bytes ? u->scales + p : NULL;
+            t.n = j = gemv->n / W * W, t.c = gemv->c;
+            GCKPTI_BY_STORAGE(gemv_axpy_of, 8)
+        }
+        for (; j < gemv->n; j += t.n) {
+            t.n = gckpti_min(gemv->n - j, COLS), t.c = gemv->c + j;
+            V(dequantise)(u, at + j, gemv->row, t.k, t.n, buffer, COLS);
+            t.b = buffer, t.row = COLS;
+            V(gemv_axpy)(&t);
+        }
+    }
+}
+#undef GCKPTI_BY_STORAGE
+#endif

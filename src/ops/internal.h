@@ -1,0 +1,220 @@
+#pragma once
+#include "ops/ops.h"
+
+/* What the files of ops share; no other folder uses it. */
+
+/* Flops for each element of the first input; a transcendental is worth about 20 additions. */
+#define GCKPTI_FLOPS(count)                                                                        \
+    static inline uint64_t gckpti_flops_##count(const gckpt_call *call)                            \
+    {                                                                                              \
+        return count * (uint64_t)gckpti_elements(&call->in[0].shape);                              \
+    }
+GCKPTI_FLOPS(1)
+GCKPTI_FLOPS(3)
+GCKPTI_FLOPS(8)
+GCKPTI_FLOPS(13)
+GCKPTI_FLOPS(20)
+#undef GCKPTI_FLOPS
+
+/* Of a row: what only planning calls. */
+typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
+typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
+typedef int (*gckpti_field_rule)(const gckpt_call *call, void *attributes,
+                                 gckpt_receptive_field *field);
+
+#define GCKPTI_IF_PLANNER(type, function) (GCKPTI_WITH_PLANNER ? (function) : (type)0)
+
+/* The gckpt_op of an op (one that is not listed does not compile): its kernels are
+ * gckpti_<name>_forward and _backward, and GCKPTI_FAST or _PLAIN as listed; last what each input's
+ * gradient reads. */
+/* clang-format off */
+#define GCKPTI_OP_DESC_ALL(name, backward, kernels, shape, flops, flops_backward, classes, rows,       \
+                       flags, ...)                                                                 \
+    GCKPTI_DATA const gckpt_op gckpti_op_##name = {                                                \
+        #name, GCKPTI_IF_PLANNER(gckpti_shape_rule, shape), gckpti_##name##_forward, backward,          \
+        GCKPTI_IF_PLANNER(gckpti_flops_rule, flops), classes, { __VA_ARGS__ },                          \
+        (unsigned)(flags) | GCKPTI_BUILTIN_##name, kernels(name),                                      \
+        GCKPTI_IF_PLANNER(gckpti_flops_rule, flops_backward), GCKPTI_IF_PLANNER(gckpti_field_rule, rows) }
+#define GCKPTI_OP_DESC_WITH(name, kernels, shape, flops, flops_backward, classes, flags, ...)          \
+    GCKPTI_OP_DESC_ALL(name, GCKPTI_IF_TRAINING(gckpti_##name##_backward), kernels, shape, flops,      \
+                   flops_backward, classes, NULL, flags, __VA_ARGS__)
+#define GCKPTI_OP_DESC_FIELD(name, kernels, shape, flops, rows, flags, ...)                          \
+    GCKPTI_OP_DESC_ALL(name, GCKPTI_IF_TRAINING(gckpti_##name##_backward), kernels, shape, flops,      \
+                   NULL, NULL, rows, flags, __VA_ARGS__)
+#define GCKPTI_OP_DESC(name, kernels, shape, flops, flags, ...)                                        \
+    GCKPTI_OP_DESC_FIELD(name, kernels, shape, flops, NULL, flags, __VA_ARGS__)
+/* clang-format on */
+#define GCKPTI_PLAIN(name) NULL, NULL
+
+#if GCKPTI_HAS_FAST
+#define GCKPTI_FAST(name)                                                                          \
+    gckpti_fast_##name##_forward, GCKPTI_IF_TRAINING(gckpti_fast_##name##_backward)
+#else
+#define GCKPTI_FAST(name) NULL, NULL
+#endif
+
+/* An op of a, b and, where it is given, c: a builder's last lines. */
+static inline gckpt_tensor *gckpti_apply_to(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b,
+                                            gckpt_tensor *c, const void *attributes, size_t size)
+{
+    gckpt_tensor *in[3] = { a, b, c };
+    return gckpt_apply(op, in, c ? 3 : 2, attributes, size);
+}
+
+/* ---- ops/broadcast.c ---- */
+typedef struct {
+    int n, axes[GCKPT_MAX_DIMS];
+} gckpti_permute;
+
+/* ---- ops/products.c ---- */
+GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
+{
+    return gckpti_has_f32(call->grad_out) ? call->grad_out[at]
+                                          : gckpti_from_bf16(call->grad_out_bf16[at]);
+}
+
+/* ---- ops/mixed.c ---- */
+/* Attention of bf16 plans: products of a query (element `at`) and keys first..end-1 from element
+ * `key` on; what of the latter's values, times p, is added to out; what queries of a head (of all
+ * rows') add to gradients (rest: see gckpti_attention_workspace; dk and dv stay there until the last
+ * head that shares them). */
+#ifndef GCKPT_NO_BF16
+GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn_state *h, int64_t at, int64_t key,
+                                   int64_t first, int64_t end, float *out);
+GCKPTI_FN void gckpti_mixed_values(const gckpti_attn_state *h, const float *p, int64_t key,
+                                   int64_t first, int64_t end, float *out);
+GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn_state *h, int64_t head, float *scratch);
+#else
+static inline void gckpti_mixed_scores(const gckpti_attn_state *h, int64_t at, int64_t key,
+                                       int64_t first, int64_t end, float *out)
+{
+    (void)h, (void)at, (void)key, (void)first, (void)end, (void)out;
+}
+static inline void gckpti_mixed_values(const gckpti_attn_state *h, const float *p, int64_t key,
+                                       int64_t first, int64_t end, float *out)
+{
+    (void)h, (void)p, (void)key, (void)first, (void)end, (void)out;
+}
+static inline void gckpti_mixed_gradients(const gckpti_attn_state *h, int64_t head, float *scratch)
+{
+    (void)h, (void)head, (void)scratch;
+}
+#endif
+
+/* ---- ops/losses.c ---- */
+/* Where chunks of bf16 logits are widened. */
+enum { GCKPTI_LOSS_F32 = GCKPTI_WITH_BF16 ? GCKPTI_LOSS_CHUNK : 1 };
+
+/* A block of rows, a chunk of their classes. */
+typedef struct {
+    const gckpt_call *call;
+    gckpti_loss_kernels kernels;
+    int backward;
+    int64_t row, rows, first, n, v; /* rows of the call from `row` on, classes from `first` on, of
+                                       v in all */
+    int64_t counted;                /* rows that are not left out */
+    const int32_t *targets;         /* of all rows; NULL: */
+    const float *soft;              /* (.., V) */
+    gckpti_element_loss e;          /* of all rows; over classes: weights, of `share` rows each, and
+                                       delta, which is the smoothing */
+    int64_t begin;                  /* rows of x and d before the block's */
+    const float *x;                 /* logits (rows,n) */
+    float *d;                       /* backward: their gradient; may be x; NULL: not wanted */
+    const uint16_t *x_bf16;         /* of cross_entropy: instead of x, of d */
+    uint16_t *d_bf16;
+    float *saved; /* (rows,2): max, log(sum); forward: NULL when not wanted */
+    int accumulate;
+    float cap; /* of logits; 0: none */
+    /* A row's, while its classes go by; then log of the sum, and the loss. */
+    float max[GCKPTI_LOSS_MAX_ROWS], sum[GCKPTI_LOSS_MAX_ROWS], value[GCKPTI_LOSS_MAX_ROWS];
+} gckpti_loss;
+
+/* What a build without these losses has none of. */
+static inline const float *gckpti_loss_soft(const gckpti_loss *loss)
+{
+    return GCKPTI_WITH_LOSSES ? loss->soft : NULL;
+}
+static inline float gckpti_loss_smoothing(const gckpti_loss *loss)
+{
+    return GCKPTI_WITH_LOSSES ? loss->e.delta : 0.0f;
+}
+static inline float gckpti_loss_weight(const gckpti_loss *loss, int64_t r)
+{
+    return loss->e.kind == GCKPTI_LOSS_CLASSES ? gckpti_element_weight(&loss->e, loss->row + r)
+                                               : 1.0f;
+}
+static inline int gckpti_has_weights(const gckpt_call *call)
+{
+    return GCKPTI_WITH_LOSSES && call->inputs == 3;
+}
+
+#define GCKPTI_ELEMENT_LOSS(name, kind, flops, ...)                                                \
+    static gckpt_result gckpti_##name##_shape(gckpt_call *call)                                    \
+    {                                                                                              \
+        return gckpti_element_loss_shape(call, #name);                                             \
+    }                                                                                              \
+    GCKPTI_OP_KERNELS(name,                                                                        \
+                      gckpti_run_element_loss(call, backward, kind, gckpti_plain_element_loss()))  \
+    GCKPTI_OP_DESC(name, GCKPTI_FAST, gckpti_##name##_shape, flops,                                \
+                   GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS, __VA_ARGS__)
+#define GCKPTI_READS_MORE(more) GCKPT_IN(0) | GCKPT_IN(1) | (more)
+
+/* ---- ops/conv.c ---- */
+#ifndef GCKPT_NO_IMAGES
+typedef struct {
+    gckpt_window window;
+    int transposed;
+} gckpti_conv2d;
+#endif
+
+/* ---- ops/recurrent.c ---- */
+enum { GCKPTI_CELL_ROWS = 32 }; /* rows of an item of the fast kernels: speed only */
+
+typedef struct {
+    int gates;       /* 3: gru, 4: lstm */
+    int bias, state; /* which input; of two the first; 0: none */
+} gckpti_recurrent;
+
+#ifdef GCKPTI_SEPARATE_TU
+/* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
+ * order, and need no prototypes. What each does is said where it is defined. */
+
+/* ops/unary.c */
+extern const gckpt_op gckpti_op_detach;
+
+/* ops/axis.c */
+GCKPTI_FN gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, int64_t end,
+                                        int relative);
+GCKPTI_FN int gckpti_check_positions(gckpt_graph *g);
+
+/* ops/embed.c */
+GCKPTI_FN int64_t gckpti_table_rows(const gckpt_call *call, int i);
+
+/* ops/products.c */
+GCKPTI_FN int64_t gckpti_threads_workspace(const gckpt_call *call, int64_t m, int64_t n, int64_t k);
+GCKPTI_FN gckpti_product_fn gckpti_plain_products(const gckpt_call *call);
+
+/* x is what is stored so (NULL: nothing is): where factors are bf16, BF16 is one of these. */
+GCKPTI_FN void gckpti_operand_set_quant(const gckpt_call *call, const gckpt_dequantisation *u,
+                                        gckpti_operand *x);
+GCKPTI_FN void gckpti_bias_backward(const gckpt_call *call);
+
+/* ops/losses.c */
+GCKPTI_FN gckpti_loss_kernels gckpti_plain_loss(const gckpt_call *call);
+GCKPTI_FN gckpti_element_kernels gckpti_plain_element_loss(void);
+GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker);
+GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker);
+GCKPTI_FN void gckpti_loss_begin_block(gckpti_loss *loss, int64_t row, int64_t rows);
+GCKPTI_FN void gckpti_loss_finish_block(const gckpti_loss *loss);
+GCKPTI_FN gckpt_result gckpti_targets_fail(gckpt_call *call, const char *name,
+                                           const gckpt_shape *targets, const gckpt_shape *expected,
+                                           const char *input, const gckpt_shape *x);
+GCKPTI_FN gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name, int soft);
+GCKPTI_FN gckpt_result gckpti_element_loss_shape(gckpt_call *call, const char *name);
+GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i);
+
+/* ops/conv.c */
+#ifndef GCKPT_NO_IMAGES
+GCKPTI_FN uint64_t gckpti_conv2d_flops(const gckpt_call *call);
+#endif
+#endif

@@ -1,0 +1,279 @@
+#include "plan/internal.h"
+#include "graph/graph.h"
+
+GCKPTI_COLD_BEGIN
+
+/* ---- makers: each writes the body of a schedule, p->made ---- */
+GCKPTI_FN void gckpti_emit(gckpti_planner *p, int entry)
+{
+    if (p->failed)
+        return;
+    if (p->entry_count > INT32_MAX / 4 || !gckpti_grow(p->memory, &p->entries, &p->entry_capacity,
+                                                       p->entry_count, sizeof *p->entries))
+        p->failed = 1;
+    else
+        p->entries[p->entry_count++] = entry;
+}
+
+static void gckpti_emit_forwards(gckpti_planner *p, int begin, int end)
+{
+    for (int i = begin; i < end; i++)
+        if (p->node_of[p->body[i]] >= 0)
+            gckpti_emit(p, p->node_of[p->body[i]]);
+}
+
+GCKPTI_FN void gckpti_build_store_all(gckpti_planner *p)
+{
+    gckpti_emit_forwards(p, 0, p->body_count);
+    for (int r = 0; r < p->body_backwards; r++)
+        gckpti_emit(p, ~p->backward[r]);
+}
+
+GCKPTI_FN void gckpti_emit_late(gckpti_planner *p, int *next, int r)
+{
+    for (; *next < p->nodes && p->needed_by[p->late[*next]] <= r; ++*next)
+        gckpti_emit(p, p->late[*next]);
+}
+
+GCKPTI_FN void gckpti_build_late(gckpti_planner *p, int group)
+{
+    int next = p->prologue, last_group = -1;
+    for (int r = 0; r < p->body_backwards; r++) {
+        int late_index = p->late_index[p->backward[r]],
+            this_group = group > 0 ? (late_index - p->prologue) / group : r;
+        int i = group > 0 ? p->prologue + this_group * group : p->prologue;
+        int end = group > 0 ? i + group : group < 0 ? late_index + 1 : 0;
+        gckpti_set_min(&end, next);
+        for (; i < end && this_group != last_group; i++)
+            gckpti_emit(p, p->late[i]);
+        gckpti_emit_late(p, &next, r);
+        gckpti_emit(p, ~p->backward[r]);
+        last_group = this_group;
+    }
+    gckpti_emit_late(p, &next, INT32_MAX); /* losses, where nothing has a backward */
+}
+
+/* The segment directly inside `segment` (-1: the whole body) that entry `at` of the body belongs
+ * to, or -1; a staged parameter to that of its first reader. group 0: the user's; -n: of n of the
+ * user's outermost segments. */
+static int gckpti_child_segment(const gckpti_planner *p, int group, int segment, int index)
+{
+    int child = -1;
+    while (p->tensors[p->body[index]]->kind == GCKPTI_PARAM)
+        index++;
+    for (int s = p->tensors[p->body[index]]->segment; s >= 0 && s != segment;
+         s = p->g->segments[s].parent)
+        child = s;
+    if (group < 0)
+        return segment < 0 && child >= 0 ? p->g->segments[child].ordinal / -group : -1;
+    return child;
+}
+
+GCKPTI_FN void gckpti_build_segments(gckpti_planner *p, int group)
+{
+    if (group > 0) {
+        gckpti_build_late(p, group);
+        return;
+    }
+    if (!gckpti_reserve(&p->scratch, &p->segment_stack, (size_t)p->g->max_depth + 2,
+                        sizeof *p->segment_stack))
+        return;
+    gckpti_segment_frame *stack = p->segment_stack;
+    gckpti_emit_forwards(p, 0, p->body_count);
+    int depth = 1, high = p->body_count; /* what was just computed ends at high */
+    stack[0].segment = -1;
+    stack[0].begin = 0;
+    stack[0].last = p->body_count - 1;
+    while (depth > 0) {
+        gckpti_segment_frame *f = &stack[depth - 1];
+        if (f->last < f->begin) {
+            depth--;
+            continue;
+        }
+        int child = gckpti_child_segment(p, group, f->segment, f->last), low = f->last,
+            end = f->last + 1;
+        if (child < 0) {
+            int u = p->node_of[p->body[f->last--]];
+            if (u >= 0 && p->node[u].backward_index >= 0)
+                gckpti_emit(p, ~u);
+            continue;
+        }
+        while (low > f->begin && gckpti_child_segment(p, group, f->segment, low - 1) == child)
+            low--;
+        f->last = low - 1;
+        if (end != high)
+            gckpti_emit_forwards(p, low, end);
+        high = end;
+        stack[depth].segment = child;
+        stack[depth].begin = low;
+        stack[depth++].last = end - 1;
+    }
+}
+
+/* Whether instruction i of the user's schedule can be one; *nth: of the next backward. */
+static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int *index)
+{
+    gckpt_instruction in = p->desc->schedule[i];
+    const gckpt_tensor *t = in.id < 0 || in.id >= p->n ? NULL : p->tensors[in.id];
+    int copies = t && gckpti_is_staged(p, t) && in.kind == GCKPT_FORWARD;
+    if (!copies && (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE ||
+                    in.kind == GCKPT_REDUCE || (unsigned)in.kind > GCKPT_OFFLOAD_DONE))
+        return gckpti_error(p->g, GCKPT_E_ARG,
+                            "schedule: instruction %i: %i is not the id of an op's result", i,
+                            in.id);
+    int u = in.kind == GCKPT_BACKWARD ? p->node_of[in.id] : -1;
+    if (u >= p->prologue && p->node[u].backward_index >= 0 &&
+        p->node[u].backward_index != (*index)++)
+        return gckpti_error(p->g, GCKPT_E_ARG,
+                            "schedule: instruction %i: backward of %T is there twice, or comes "
+                            "before that of what reads it or of what adds to a gradient before it "
+                            "(users in reverse order of creation)",
+                            i, t);
+    if (in.kind >= GCKPT_OFFLOAD && p->node_of[in.id] >= 0 &&
+        !p->node[p->node_of[in.id]].can_offload)
+        return gckpti_error(p->g, GCKPT_E_ARG,
+                            "schedule: instruction %i: %T cannot be offloaded: no "
+                            "desc.offload_bytes, updates in the backward, gckpt_recompute, or a "
+                            "function of parameters only",
+                            i, t);
+    return GCKPT_OK;
+}
+
+/* Copies the user's schedule. Staged parameters that it does not bring in come before their first
+ * reader. */
+static gckpt_result gckpti_build_user(gckpti_planner *p)
+{
+    enum { FORWARD = 1, BACKWARD = 2 };
+    unsigned char *seen =
+        (unsigned char *)gckpti_scratch_alloc(&p->scratch, (size_t)p->n, 1); /* by id */
+    int index = 0;
+    for (int i = 0; i < p->desc->instructions && seen; i++) {
+        gckpt_instruction in = p->desc->schedule[i];
+        gckpt_result result = gckpti_check_instruction(p, i, &index);
+        if (result != GCKPT_OK)
+            return result;
+        const gckpt_tensor *t = p->tensors[in.id];
+        for (int k = 0; k < t->inputs; k++) {
+            int q = t->in[k]->base->id;
+            if (!gckpti_is_staged(p, p->tensors[q]))
+                continue;
+            if (p->node_of[q] >= p->prologue && !seen[q])
+                gckpti_emit(p, p->node_of[q]);
+            seen[q] = 1;
+        }
+        int u = p->node_of[in.id];
+        if ((in.kind == GCKPT_RELOAD || in.kind == GCKPT_OFFLOAD_DONE) && u >= 0)
+            gckpti_emit(p, u + (in.kind == GCKPT_OFFLOAD_DONE ? 2 : 1) * p->nodes);
+        if (in.kind >= GCKPT_OFFLOAD) /* offloads follow from reloads */
+            continue;
+        seen[in.id] |= in.kind == GCKPT_FORWARD ? FORWARD : BACKWARD;
+        if (u >= p->prologue && (in.kind == GCKPT_FORWARD || p->node[u].backward_index >= 0))
+            gckpti_emit(p, in.kind == GCKPT_FORWARD ? u : ~u);
+    }
+    for (int u = p->prologue; u < p->nodes && seen; u++) {
+        const gckpti_node *q = &p->node[u];
+        int required = q->backward_index >= 0 ? FORWARD | BACKWARD : q->side_effect || q->fetched;
+        if ((seen[q->id] & required) != required)
+            return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward%s",
+                                p->tensors[q->id], q->backward_index >= 0 ? " and a backward" : "");
+    }
+    return GCKPT_OK;
+}
+
+/* ---- modes: the drafts of all but a search, and of SQRT the best of many ---- */
+GCKPTI_FN gckpt_result gckpti_lower_mode(gckpti_planner *p, gckpt_mode mode, int group)
+{
+    gckpt_result result = GCKPT_OK;
+    switch (mode) {
+    case GCKPT_MEMORY_POOR: gckpti_build_late(p, -1); break;
+    case GCKPT_SEGMENTS: gckpti_build_segments(p, 0); break;
+    case GCKPT_SQRT: gckpti_build_segments(p, group); break;
+    case GCKPT_SCHEDULE: result = gckpti_build_user(p); break;
+    default: gckpti_build_store_all(p); break;
+    }
+    if (p->failed)
+        return GCKPT_E_MEMORY;
+    if (result == GCKPT_OK)
+        result = gckpti_lower_schedule(p, p->entries, (int)p->entry_count);
+    p->entry_count = 0;
+    if (mode == GCKPT_STORE_ALL)
+        p->store_all_peak = p->lowered.peak_estimate;
+    return result;
+}
+
+GCKPTI_FN int gckpti_is_too_large(const gckpti_planner *p, gckpt_result result)
+{
+    return result == GCKPT_E_MEMORY && !p->failed;
+}
+
+/* The same draft, placed. */
+static gckpt_result gckpti_place_mode(gckpti_planner *p, gckpt_mode mode, int group)
+{
+    gckpt_result result = gckpti_lower_mode(p, mode, group);
+    return result == GCKPT_OK ? gckpti_place_buffers(p) : result;
+}
+
+GCKPTI_FN void gckpti_keep_lowered(gckpti_planner *p)
+{
+    gckpti_lowered swap = p->best;
+    p->best = p->lowered;
+    p->lowered = swap;
+}
+
+GCKPTI_FN int gckpti_group_size(const gckpti_planner *p, size_t i)
+{
+    size_t ops = (size_t)p->body_count, count = i < ops ? ops : (size_t)p->g->top_segments;
+    size_t group = i < ops ? i + 1 : i - ops + 1;
+    if (count > 512 && group > 1 &&
+        (count + group - 1) / group == (count + group - 2) / (group - 1))
+        return 0;
+    return i < ops ? (int)group : -(int)group;
+}
+
+/* Drafts the uniform segmentation whose arena is least: p->best. An arena is never below its bound,
+ * so they are laid out in the order of their bounds, until the next bound is no better than the
+ * least arena. */
+static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
+{
+    size_t least = SIZE_MAX, ops = (size_t)p->body_count, n = ops + (size_t)p->g->top_segments;
+    size_t *peak = (size_t *)gckpti_scratch_alloc(&p->scratch, n + 1, sizeof *peak);
+    gckpt_result result = peak ? GCKPT_OK : GCKPT_E_MEMORY;
+    for (size_t i = 0; i < n && result == GCKPT_OK; i++) {
+        peak[i] = SIZE_MAX;
+        if (!gckpti_group_size(p, i))
+            continue;
+        result = gckpti_lower_mode(p, GCKPT_SQRT, gckpti_group_size(p, i));
+        result = gckpti_is_too_large(p, result) ? GCKPT_OK : result; /* its bound is SIZE_MAX */
+        peak[i] = p->lowered.peak;
+    }
+    while (result == GCKPT_OK) {
+        size_t next = 0;
+        for (size_t i = 1; i < n; i++)
+            if (peak[i] < peak[next])
+                next = i;
+        if (n == 0 || peak[next] >= least)
+            break;
+        peak[next] = SIZE_MAX;
+        result = gckpti_place_mode(p, GCKPT_SQRT, gckpti_group_size(p, next));
+        result = gckpti_is_too_large(p, result) ? GCKPT_OK : result;
+        if (result == GCKPT_OK && p->lowered.arena < least) {
+            least = p->lowered.arena;
+            gckpti_keep_lowered(p);
+        }
+    }
+    if (result != GCKPT_OK || least < SIZE_MAX)
+        return result;
+    return gckpti_place_mode(p, GCKPT_SQRT, 1); /* none can be addressed: says so */
+}
+
+GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
+{
+    if (mode == GCKPT_SQRT && p->desc->segment_size == 0)
+        return gckpti_find_sqrt(p);
+    gckpt_result result = gckpti_place_mode(p, mode, p->desc->segment_size);
+    if (result == GCKPT_OK)
+        gckpti_keep_lowered(p);
+    return result;
+}
+
+GCKPTI_COLD_END

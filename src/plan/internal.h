@@ -1,0 +1,162 @@
+#pragma once
+#include "plan/plan.h"
+
+/* What the files of plan share; no other folder uses it. */
+
+/* ---- plan/model.c ---- */
+/* p->active of a tensor: it gets a gradient; its backward runs, since an input gets one. */
+enum { GCKPTI_HAS_GRADIENT = 1, GCKPTI_HAS_BACKWARD = 2 };
+
+/* ---- plan/model.c ---- */
+enum { GCKPTI_INSTRUCTION_COST = 16384 }; /* what an instruction costs, however small it is */
+
+/* ---- plan/place.c ---- */
+/* By what the first turns go; AREA: size x lifetime. */
+enum { GCKPTI_BY_AREA, GCKPTI_BY_LIFETIME, GCKPTI_BY_SIZE, GCKPTI_PLACE_ORDERS };
+
+/* See place.c: a level of the skyline, by its first and last instruction; a node of the tree; a
+ * block, a leaf of it; a layout. */
+typedef struct {
+    size_t height;  /* at its first instruction */
+    int begin, end; /* its last instruction knows the first, the first knows the last */
+} gckpti_skyline_level;
+
+typedef struct {
+    int start, end; /* of the blocks below it that have no offset yet: the latest start, the */
+    uint32_t priority; /* earliest end, the first turn */
+} gckpti_branch;
+
+typedef struct {
+    gckpt_buffer *buffer;
+    size_t offset; /* of this round; the block has the best */
+    uint32_t priority;
+} gckpti_placement;
+
+typedef struct {
+    size_t n, length, alignment, visited; /* work: nodes and levels looked at */
+    size_t goal;         /* greatest sum of live sizes, rounded up: the bound or a little more */
+    size_t resident;     /* bytes of what lives all the time; n, goal and offsets are without it */
+    gckpti_skyline_level *level; /* by instruction */
+    gckpti_branch *tree; /* 1 is the root, n + i belongs to candidate i */
+    gckpti_placement *placements; /* in Z-order */
+    int *first, *begins; /* begins[first[x]..]: candidates that begin with instruction x or later */
+    gckpti_keyed *keys;  /* to sort, and as many to spare */
+} gckpti_skyline;
+
+/* ---- plan/mixed.c ---- */
+#ifndef GCKPT_NO_BF16
+GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p);
+GCKPTI_FN void gckpti_mark_precision(gckpti_planner *p, const gckpt_tensor *t,
+                                     gckpt_precision precision);
+GCKPTI_FN size_t gckpti_place_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
+                                     size_t *copy);
+GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *ins,
+                                    size_t *operand);
+/* Whether a plan that is otherwise complete has copies of parameters. */
+GCKPTI_FN void gckpti_encode_weights(const gckpti_planner *p, gckpt_plan *plan);
+#else
+static inline void gckpti_mark_rounding(gckpti_planner *p) { (void)p; }
+#define gckpti_mark_precision(...)                ((void)0)
+#define gckpti_place_copies(p, t, backward, copy) ((void)(copy), (size_t)0)
+#define gckpti_encode_copies(...)                ((void)0)
+#define gckpti_encode_weights(...)               ((void)0)
+#endif
+
+/* ---- plan/fused_op.c, plan/fuse.c ---- */
+#ifndef GCKPT_NO_TILES
+enum { GCKPTI_FUSED_OPS = 64, GCKPTI_FUSED_STEPS = GCKPTI_FUSED_OPS + GCKPT_MAX_INPUTS };
+
+/* What is known of an op: rows.inputs 0: it is in no run. */
+typedef struct {
+    gckpt_receptive_field rows;
+    void *attributes; /* for bands */
+    int last_reader;  /* the last op that reads it; p->n: the program does */
+    int step;         /* of a run that is being made; -1: none */
+    int64_t live_bytes; /* bytes that are there before it and are read by it or later ops */
+} gckpti_row_op;
+
+/* Of the buffer of a step: rows; those that are made at once; from one band to the next some stay;
+ * steps that write there first, and read it last; how many read it; rows of a padding are there. */
+typedef struct {
+    int32_t rows, new_rows;
+    int keeps_rows, first_writer, last_reader, readers, has_padding;
+} gckpti_step_buffer;
+
+/* A run that is being made, of p's ops. */
+typedef struct {
+    gckpti_planner *p;
+    gckpti_row_op *op; /* by id */
+    gckpti_fused header;
+    gckpti_fused_step step[GCKPTI_FUSED_STEPS];
+    gckpti_fused_edge edge[GCKPT_MAX_INPUTS * GCKPTI_FUSED_STEPS];
+    gckpti_row_range range[GCKPTI_FUSED_STEPS];
+    gckpti_step_buffer step_buffer[GCKPTI_FUSED_STEPS];
+    const gckpt_tensor *out[GCKPTI_FUSED_STEPS]; /* what a step makes */
+    gckpt_buffer buffers[2 * GCKPTI_FUSED_STEPS + 1];
+    int buffer_count;
+    uint64_t extra_cost; /* work that the ops run whole do not have */
+    int64_t workspace;   /* bytes of the workspace */
+} gckpti_fused_builder;
+
+/* Puts runs in bands in place of ops that were asked for bytes and work: p->banded. */
+GCKPTI_FN void gckpti_fuse_ops(gckpti_planner *p);
+#else
+static inline void gckpti_fuse_ops(gckpti_planner *p) { (void)p; }
+#endif
+
+#ifdef GCKPTI_SEPARATE_TU
+/* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
+ * order, and need no prototypes. What each does is said where it is defined. */
+
+/* plan/tensors.c */
+GCKPTI_FN int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor *t);
+GCKPTI_FN gckpti_shard_range gckpti_update_shard(const gckpti_planner *p, const gckpt_tensor *t);
+GCKPTI_FN size_t gckpti_shard_bytes(const gckpti_planner *p, const gckpt_tensor *t);
+GCKPTI_FN unsigned gckpti_backward_needs(const gckpti_planner *p, const gckpt_tensor *t);
+GCKPTI_FN int gckpti_is_repeated(const gckpt_tensor *t, int i);
+GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes);
+
+GCKPTI_FN size_t gckpti_tensor_bytes(const gckpti_planner *p, const gckpt_tensor *t, int bf16_flag);
+GCKPTI_FN size_t gckpti_gradient_bytes(const gckpti_planner *p, const gckpt_tensor *t);
+GCKPTI_FN int gckpti_sum_scope(const gckpti_planner *p, const gckpt_tensor *t, int i);
+GCKPTI_FN size_t gckpti_add_floats(size_t *bytes, const gckpt_tensor *t);
+GCKPTI_FN size_t gckpti_f32_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t,
+                                       int backward);
+
+/* plan/gradients.c */
+GCKPTI_FN int gckpti_is_use_sum(const gckpt_tensor *t);
+GCKPTI_FN void gckpti_list_uses(gckpti_planner *p);
+GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p);
+GCKPTI_FN int gckpti_is_in_body(const gckpti_planner *p, int target);
+GCKPTI_FN int gckpti_is_scattered(const gckpti_planner *p, int id);
+
+/* plan/model.c */
+GCKPTI_FN uint64_t gckpti_mul_div(uint64_t x, uint64_t a, uint64_t b);
+
+#ifndef GCKPT_NO_TILES
+/* plan/fused_op.c */
+extern GCKPTI_DATA const gckpt_op gckpti_op_fused;
+GCKPTI_FN void gckpti_find_row_ops(gckpti_fused_builder *r);
+GCKPTI_FN int gckpti_build_fused(gckpti_fused_builder *r, const int *id, int n);
+#endif
+
+/* plan/op_lowerings.c */
+GCKPTI_FN void gckpti_take_lowering(gckpti_planner *p);
+
+/* plan/order.c */
+GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p);
+
+/* plan/schedule.c */
+GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedule *s);
+
+/* plan/lowered.c */
+GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind);
+
+/* plan/place.c */
+GCKPTI_FN size_t gckpti_place_by_priority(gckpti_skyline *s);
+GCKPTI_FN void gckpti_set_priorities(gckpti_skyline *s, int order);
+GCKPTI_FN int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gckpt_buffer *buffers,
+                                 size_t n, size_t alignment);
+GCKPTI_FN size_t gckpti_assign_offsets(gckpti_scratch *scratch, gckpt_buffer *buffers, size_t n,
+                                       size_t alignment);
+#endif

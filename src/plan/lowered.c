@@ -1,0 +1,435 @@
+#include "plan/internal.h"
+#include "graph/graph.h"
+
+/* ---- drafts: a schedule's instructions, the buffers they use, and how long these live ---- */
+static int gckpti_reserve_lowered(gckpti_planner *p, gckpti_lowered *d)
+{
+    size_t n = (size_t)d->sched.length + 1, operands = 0, offloads = 0;
+    size_t buffers = (size_t)p->gradients;
+    const size_t copies = p->desc->precision != GCKPT_FP32;
+    for (int x = 0; x < d->sched.length; x++) {
+        int i = d->sched.entry[x], id = p->node[gckpti_entry_node(p, i)].id;
+        size_t inputs = (size_t)p->tensors[id]->inputs;
+        operands += (i < 0 ? 4 + 3 * inputs : 3 + inputs) + copies * (2 + 2 * inputs);
+        buffers += i < 0 ? p->workspace_backward[id] > 0
+                         : (p->workspace_forward[id] > 0) + (size_t)(d->sched.value_end[x] >= 0) +
+                               (d->sched.saved_end[x] >= 0);
+        offloads += i >= 0 && d->sched.offload_parts[x];
+    }
+    gckpti_scratch *s = &d->scratch;
+    operands +=
+        (size_t)(2 * p->targets + p->n) + 2 * offloads; /* added up, of updates and offloads */
+    size_t reductions = (size_t)p->reductions, most = n + offloads + (size_t)p->n + reductions;
+    operands += reductions * (size_t)(3 + p->tree_depth);
+    d->entry_ins = (int *)gckpti_scratch_alloc(s, n, sizeof(int));
+    d->backward_ins = (int *)gckpti_scratch_alloc(s, (size_t)p->backwards + 2, sizeof(int));
+    d->ins = (gckpti_ins *)gckpti_scratch_alloc(s, most, sizeof *d->ins);
+    d->live_bytes = (size_t *)gckpti_scratch_alloc(s, most, sizeof *d->live_bytes);
+    d->buffers = (gckpt_buffer *)gckpti_scratch_alloc(s, buffers, sizeof *d->buffers);
+    d->operands = (size_t *)gckpti_scratch_alloc(s, operands, sizeof *d->operands);
+    d->value = (int *)gckpti_scratch_alloc(s, n, sizeof(int));
+    d->saved = (int *)gckpti_scratch_alloc(s, n, sizeof(int));
+    d->gradient = (int *)gckpti_scratch_alloc(s, (size_t)p->gradients, sizeof(int));
+    d->latest_def = (int *)gckpti_scratch_alloc(s, (size_t)p->nodes, sizeof(int));
+    d->host_offset =
+        (size_t *)gckpti_scratch_alloc(s, 2 * (size_t)p->nodes, sizeof *d->host_offset);
+    d->length = d->buffer_count = d->operand_count = 0;
+    return !p->failed;
+}
+
+static void gckpti_add_instruction(gckpti_lowered *d, gckpt_kind kind, int id)
+{
+    gckpti_ins *ins = &d->ins[d->length++];
+    ins->kind = (unsigned char)kind;
+    ins->id = (gckpti_id)id;
+    ins->uses = 1;
+}
+
+/* Puts updates behind item x of the schedule if it is the last to touch a parameter, but not before
+ * all losses have counted what gradients are divided by, which they have with item `counted` (a
+ * schedule may run them late). */
+static void gckpti_update_after(gckpti_planner *p, gckpti_lowered *d, int x, int counted, int *last)
+{
+    int i = d->sched.entry[x];
+    const gckpt_tensor *t = p->tensors[p->node[i < 0 ? ~i : i].id];
+    int all = x == counted;
+    for (int k = 0; k < (all ? p->n : t->inputs) && x >= counted; k++) {
+        int q = all ? k : t->in[k]->base->id;
+        if (!gckpti_is_updated(p, q) || last[q] < 0 || last[q] > x)
+            continue;
+        gckpti_add_instruction(d, GCKPT_UPDATE, q);
+        last[q] = -1;
+    }
+}
+
+/* Finds the last item that touches each parameter, by id, and the one by which all losses have
+ * counted. */
+static int gckpti_last_touch(const gckpti_planner *p, const gckpti_lowered *d, int *last)
+{
+    int counted = 0;
+    for (int x = 0; x < d->sched.length; x++) {
+        int i = d->sched.entry[x], u = i < 0 ? ~i : i;
+        const gckpt_tensor *t = p->tensors[p->node[u].id];
+        if (i >= p->prologue && gckpti_is_loss(t) && !d->latest_def[u])
+            counted = x;
+        if (i >= 0)
+            d->latest_def[u] = 1;
+        for (int k = 0; k < t->inputs; k++)
+            last[t->in[k]->base->id] = x;
+    }
+    return counted;
+}
+
+/* The instructions of a schedule, updates included; which forwards are first. */
+static void gckpti_list_instructions(gckpti_planner *p, gckpti_lowered *d)
+{
+    int early = !p->inference && p->desc->update_in_backward, counted = 0;
+    int *last = early ? (int *)gckpti_scratch_alloc(&d->scratch, (size_t)p->n, sizeof(int)) : NULL;
+    if (early && last)
+        counted = gckpti_last_touch(p, d, last);
+    memset(d->latest_def, 0, (size_t)p->nodes * sizeof(int));
+    d->body = (size_t)p->prologue; /* each runs once and is needed */
+    for (int x = 0; x < d->sched.length && !p->failed; x++) {
+        int i = d->sched.entry[x], u = gckpti_entry_node(p, i);
+        if (i < 0 && p->node[u].backward_index == p->body_backwards)
+            d->epilogue = d->length;
+        d->entry_ins[x] = (int)d->length;
+        gckpti_add_instruction(d,
+                               i < 0                          ? GCKPT_BACKWARD
+                               : gckpti_is_offload_done(p, i) ? GCKPT_OFFLOAD_DONE
+                               : gckpti_is_reload(p, i)       ? GCKPT_RELOAD
+                                                              : GCKPT_FORWARD,
+                               p->node[u].id);
+        if (i < 0) {
+            d->backward_ins[p->node[u].backward_index] = d->entry_ins[x];
+            for (int k = 0; k < p->node[u].reduces; k++) {
+                int id = p->reduction[p->node[u].reduce + k].id;
+                gckpti_add_instruction(d, GCKPT_REDUCE, id);
+                d->ins[d->length - 1].accumulate = (unsigned char)gckpti_is_scattered(p, id);
+            }
+        } else if (i == u) {
+            d->ins[d->entry_ins[x]].first = !d->latest_def[u];
+            d->latest_def[u] = 1;
+            if (d->sched.offload_parts[x])
+                gckpti_add_instruction(d, GCKPT_OFFLOAD, p->node[u].id);
+        }
+        if (early)
+            gckpti_update_after(p, d, x, counted, last);
+    }
+    if (p->body_backwards == p->backwards)
+        d->epilogue = d->length;
+    for (int id = 0; id < p->n && !p->inference && !early; id++)
+        if (gckpti_is_updated(p, id))
+            gckpti_add_instruction(d, GCKPT_UPDATE, id);
+    d->backward_ins[p->backwards] = (int)d->epilogue - 1;
+    d->backward_ins[p->backwards + 1] = d->entry_ins[d->sched.length] = (int)d->length;
+}
+
+/* A new buffer, from instruction `start` to `end`. Returns its number. */
+static int gckpti_buffer_new(gckpti_lowered *d, size_t size, int start, int end, int id,
+                             gckpt_buffer_kind kind)
+{
+    gckpt_buffer b = { start, end, 0, size, id, kind };
+    d->buffers[d->buffer_count] = b;
+    return (int)d->buffer_count++;
+}
+
+/* Notes that an instruction uses a buffer (-1: none), as its next operand. */
+static void gckpti_add_operand(gckpti_lowered *d, int buffer, int x)
+{
+    if (buffer >= 0 && d->buffers[buffer].end < x)
+        d->buffers[buffer].end = x;
+    d->operands[d->operand_count++] = buffer < 0 ? GCKPTI_NO_OFFSET : (size_t)buffer;
+}
+
+/* The buffer of a gradient (-1: of none), which begins at instruction x if it is not there yet: its
+ * own, or that of the gradient which passes its bytes on. */
+static int gckpti_gradient_buffer(const gckpti_planner *p, gckpti_lowered *d, int gradient, int x)
+{
+    if (gradient < 0)
+        return -1;
+    const gckpti_gradient *v = &p->gradient[gradient];
+    if (d->gradient[gradient] < 0)
+        d->gradient[gradient] = v->alias_root != gradient
+                                    ? d->gradient[v->alias_root]
+                                    : gckpti_buffer_new(d, v->size, x, x, v->id, v->kind);
+    return d->gradient[gradient];
+}
+
+/* The buffer of the value of a tensor that an instruction reads; -1: it is not in the arena. */
+static int gckpti_value_buffer(const gckpti_planner *p, const gckpti_lowered *d, int id)
+{
+    int u = p->node_of[id];
+    return u < 0 ? -1 : d->value[d->latest_def[u]];
+}
+
+/* The buffer of a value that the forward of unit u, at position at of the schedule, reads for the
+ * last time and may replace; -1: there is none. The next micro-batch may not read it again. */
+static int gckpti_in_place_buffer(const gckpti_planner *p, const gckpti_lowered *d,
+                                  const gckpti_node *u, int position)
+{
+    for (int k = 0; u->in_place >> k; k++) {
+        int from = u->in_place >> k & 1 ? d->latest_def[p->edges[u->in + k]] : -1;
+        int reread = p->accumulates && from < p->prologue && position >= p->prologue;
+        if (from >= 0 && d->sched.value_end[from] == position && !reread)
+            return d->value[from];
+    }
+    return -1;
+}
+
+/* Buffers and operands of a forward or a reload, position at of the schedule. */
+static void gckpti_forward_buffers(gckpti_planner *p, gckpti_lowered *d, int position, int x)
+{
+    const int entry = d->sched.entry[position], node = gckpti_entry_node(p, entry),
+              reload = entry != node;
+    const gckpt_tensor *t = p->tensors[p->node[node].id];
+    int out = -1, saved = -1, workspace = -1;
+    if (d->sched.value_end[position] >= 0) {
+        int end = d->entry_ins[d->sched.value_end[position]];
+        out = reload ? -1 : gckpti_in_place_buffer(p, d, &p->node[node], position);
+        if (out < 0)
+            out = gckpti_buffer_new(d, gckpti_value_bytes(p, t), x, x, t->id, GCKPT_BUFFER_VALUE);
+        d->buffers[out].end = d->buffers[out].end > end ? d->buffers[out].end : end;
+    }
+    if (d->sched.saved_end[position] >= 0)
+        saved = gckpti_buffer_new(d, t->saved_bytes, x, d->entry_ins[d->sched.saved_end[position]],
+                                  t->id, GCKPT_BUFFER_SAVED);
+    if (p->workspace_forward[t->id] && !reload)
+        workspace =
+            gckpti_buffer_new(d, p->workspace_forward[t->id], x, x, t->id, GCKPT_BUFFER_WORKSPACE);
+    gckpti_add_operand(d, out, x);
+    gckpti_add_operand(d, saved, x);
+    if (!reload)
+        gckpti_add_operand(d, workspace, x);
+    for (int i = 0; i < t->inputs && !reload; i++)
+        gckpti_add_operand(d, gckpti_value_buffer(p, d, t->in[i]->base->id), x);
+    d->value[position] = out;
+    d->saved[position] = saved;
+    d->latest_def[node] = position;
+}
+
+/* The REDUCE of a tensor's gradient, or NULL. */
+static const gckpti_reduction *gckpti_reduction_of(const gckpti_planner *p, int id)
+{
+    int k = p->reductions > 0 ? p->reduction_of[id] : -1;
+    return k < 0 ? NULL : &p->reduction[k];
+}
+
+/* Operands that are added up to the gradient of a tensor (none of a loss): the first one, or the
+ * others, which only a looped plan's sums over uses have: those of the body by a REDUCE, where
+ * there is one. Returns how many there are in all. */
+static int gckpti_sum_operands(const gckpti_planner *p, gckpti_lowered *d, int id, int others,
+                               int x)
+{
+    int count = 1, several = p->accumulates && gckpti_is_use_sum(p->tensors[id]);
+    int use = others && several ? p->first_use[id] : -1, reduces = d->ins[x].kind == GCKPT_REDUCE;
+    const gckpti_reduction *sum = gckpti_reduction_of(p, id);
+    int first =
+        d->ins[x].kind == GCKPT_UPDATE && sum && sum->shard >= 0 ? sum->shard : p->total[id];
+    if (!others)
+        gckpti_add_operand(d, gckpti_gradient_buffer(p, d, first, x), x);
+    for (use = use < 0 ? -1 : p->target[use].next; use >= 0; use = p->target[use].next) {
+        if (sum && gckpti_is_in_body(p, use) != reduces)
+            continue;
+        gckpti_add_operand(d, gckpti_gradient_buffer(p, d, p->target[use].gradient, x), x);
+        count++;
+    }
+    return count;
+}
+
+/* Buffers and operands of a REDUCE; what it exchanges with has room since the backward before. */
+static void gckpti_reduce_buffers(const gckpti_planner *p, gckpti_lowered *d, int x)
+{
+    gckpti_ins *ins = &d->ins[x];
+    const gckpti_reduction *sum = gckpti_reduction_of(p, ins->id);
+    gckpti_add_operand(d, gckpti_gradient_buffer(p, d, sum->recv, x), x);
+    gckpti_sum_operands(p, d, ins->id, 0, x);
+    gckpti_add_operand(d, gckpti_gradient_buffer(p, d, sum->shard, x), x);
+    ins->uses = (gckpti_id)gckpti_sum_operands(p, d, ins->id, 1, x);
+    for (int k = 0; k < p->tree_depth; k++)
+        gckpti_add_operand(d, gckpti_gradient_buffer(p, d, sum->partials + k, x), x);
+}
+
+/* Buffers and operands of the backward of unit u. */
+static void gckpti_backward_buffers(gckpti_planner *p, gckpti_lowered *d, int node, int x)
+{
+    const gckpti_node *u = &p->node[node];
+    const gckpt_tensor *t = p->tensors[u->id];
+    unsigned mask = gckpti_backward_needs(p, t);
+    int workspace = -1;
+    gckpti_ins *ins = &d->ins[x];
+    ins->accumulate = u->accumulate;
+    ins->zero = u->zero;
+    gckpti_add_operand(d, mask & GCKPT_OUT ? gckpti_value_buffer(p, d, u->id) : -1, x);
+    gckpti_add_operand(d, u->reads_saved ? d->saved[d->latest_def[node]] : -1, x);
+    if (p->workspace_backward[u->id])
+        workspace =
+            gckpti_buffer_new(d, p->workspace_backward[u->id], x, x, u->id, GCKPT_BUFFER_WORKSPACE);
+    gckpti_add_operand(d, workspace, x);
+    gckpti_sum_operands(p, d, u->id, 0, x);
+    for (int i = 0; i < t->inputs; i++) {
+        const gckpti_target *target = &p->target[u->target + i];
+        int value = mask & GCKPT_IN(i) ? gckpti_value_buffer(p, d, t->in[i]->base->id) : -1;
+        gckpti_add_operand(d, value, x);
+        gckpti_add_operand(d, gckpti_gradient_buffer(p, d, target->gradient, x), x);
+        gckpti_add_operand(d, gckpti_gradient_buffer(p, d, target->total, x), x);
+    }
+    ins->uses = (gckpti_id)gckpti_sum_operands(p, d, u->id, 1, x);
+    for (int k = u->reduce; k < u->reduce + u->reduces; k++) { /* for the REDUCEs behind it */
+        gckpti_gradient_buffer(p, d, p->reduction[k].recv, x);
+        gckpti_gradient_buffer(p, d, p->reduction[k].shard, x);
+    }
+}
+
+/* What is offloaded of each unit has a place of its own in slower memory, one behind the other. */
+static void gckpti_place_offloaded(const gckpti_planner *p, gckpti_lowered *d)
+{
+    size_t offset = 0;
+    for (int x = 0; x < d->sched.length; x++)
+        for (int part = 0; part < 2; part++)
+            d->host_offset[2 * gckpti_entry_node(p, d->sched.entry[x]) + part] |=
+                d->sched.offload_parts[x] >> part & 1;
+    for (int k = 0; k < 2 * p->nodes; k++) {
+        const gckpt_tensor *t = p->tensors[p->node[k / 2].id];
+        int offloaded = d->host_offset[k] != 0;
+        offset = offloaded ? gckpti_round_up(offset, p->alignment) : offset;
+        d->host_offset[k] = offloaded ? offset : GCKPTI_NO_OFFSET;
+        offset += !offloaded ? 0 : k % 2 ? t->saved_bytes : gckpti_value_bytes(p, t);
+        offset = offset < PTRDIFF_MAX / 2 ? offset : PTRDIFF_MAX / 2;
+    }
+    d->offloaded = offset;
+}
+
+/* Buffers and operands of all instructions, in their order. */
+static void gckpti_list_buffers(gckpti_planner *p, gckpti_lowered *d)
+{
+    int end = (int)d->length;
+    memset(d->gradient, 0xff, (size_t)p->gradients * sizeof(int));
+    for (int v = 0; v < p->gradients && p->gradient[v].resident; v++)
+        gckpti_gradient_buffer(p, d, v, 0);
+    for (int y = 0, x = 0; y < end; y++) {
+        gckpti_ins *ins = &d->ins[y];
+        const gckpt_tensor *t = p->tensors[ins->id];
+        int copies = p->desc->precision != GCKPT_FP32 && t->op && ins->kind <= GCKPT_BACKWARD;
+        ins->operands = (gckpti_offset)d->operand_count;
+        if (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) {
+            gckpti_forward_buffers(p, d, x++, y);
+        } else if (ins->kind == GCKPT_OFFLOAD || ins->kind == GCKPT_OFFLOAD_DONE) {
+            int v = d->latest_def[p->node_of[ins->id]];
+            int parts = d->sched.offload_parts[ins->kind == GCKPT_OFFLOAD_DONE ? x++ : v];
+            gckpti_add_operand(d, parts & GCKPTI_VALUE ? d->value[v] : -1, y);
+            gckpti_add_operand(d, parts & GCKPTI_SAVED ? d->saved[v] : -1, y);
+        } else if (ins->kind == GCKPT_BACKWARD) {
+            gckpti_backward_buffers(p, d, ~d->sched.entry[x++], y);
+        } else if (ins->kind == GCKPT_REDUCE) {
+            gckpti_reduce_buffers(p, d, y);
+        } else {
+            gckpti_sum_operands(p, d, ins->id, 0, y);
+            ins->uses = (gckpti_id)gckpti_sum_operands(p, d, ins->id, 1, y);
+        }
+        for (int k = 0; k < copies * (2 + 2 * t->inputs); k++) /* gckpti_encode_copies */
+            gckpti_add_operand(d, -1, y);
+    }
+    for (int v = 0; v < p->gradients; v++) { /* some live longer than instructions use them */
+        int b = d->gradient[v], last_use = d->backward_ins[p->gradient[v].last_use];
+        if (b >= 0 && d->buffers[b].end < last_use)
+            d->buffers[b].end = last_use;
+    }
+}
+
+/* ---- live bytes of a draft ---- */
+GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind)
+{
+    return kind == GCKPT_BUFFER_WORKSPACE            ? GCKPT_BYTES_WORKSPACE
+           : kind == GCKPT_BUFFER_PARAMETER_GRADIENT ? GCKPT_BYTES_GRADIENTS
+           : kind == GCKPT_BUFFER_REDUCTION          ? GCKPT_BYTES_REDUCTION
+                                                     : GCKPT_BYTES_ACTIVATIONS;
+}
+
+/* Live bytes at each instruction, from a difference array; the bound: the greatest of these sums,
+ * and what it is made of. They are exact in size_t; in double, whether they are too many. */
+static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_lowered *d)
+{
+    double estimate = 0;
+    size_t live = 0, slots = d->length + 2;
+    int peak = 0;
+    gckpti_scratch_clear(&p->temp);
+    double *estimates = (double *)gckpti_scratch_alloc(&p->temp, slots, sizeof *estimates);
+    size_t *change = (size_t *)gckpti_scratch_alloc(&p->temp, slots, sizeof *change);
+    if (p->failed)
+        return GCKPT_E_MEMORY;
+    for (size_t i = 0; i < d->buffer_count; i++) {
+        const gckpt_buffer *b = &d->buffers[i];
+        estimates[b->start] += (double)b->size;
+        estimates[b->end + 1] -= (double)b->size;
+        change[b->start] += b->size;
+        change[b->end + 1] -= b->size; /* wraps, and back when summed */
+    }
+    for (int x = 0; x <= (int)d->length; x++) {
+        estimate += estimates[x];
+        live += change[x];
+        d->live_bytes[x] = live;
+        d->peak_estimate = estimate > d->peak_estimate ? estimate : d->peak_estimate;
+        peak = live > d->peak ? x : peak;
+        d->peak = live > d->peak ? live : d->peak;
+    }
+    d->peak = d->peak_estimate > (double)GCKPTI_ARENA_MAX ? SIZE_MAX : d->peak;
+    for (size_t i = 0; i < d->buffer_count && d->peak < SIZE_MAX; i++) {
+        const gckpt_buffer *b = &d->buffers[i];
+        const gckpt_tensor *t = p->tensors[b->id];
+        if (b->start > peak || b->end < peak)
+            continue;
+        size_t full = gckpti_tensor_bytes(p, t, 0);
+        int gathered = b->kind == GCKPT_BUFFER_VALUE && gckpti_is_gathered(p, t);
+        int kind = gathered ? GCKPT_BYTES_GATHERED : gckpti_bytes_kind(b->kind);
+        d->kind_bytes[kind] += b->size;
+        if (kind == GCKPT_BYTES_GRADIENTS && b->size < full) /* a shard */
+            d->kind_bytes[GCKPT_BYTES_PADDING] += b->size - full / (size_t)p->g->store->ranks;
+    }
+    if (d->peak < SIZE_MAX)
+        return GCKPT_OK;
+    return gckpti_error(p->g, GCKPT_E_MEMORY,
+                        "plan: the step arena would need %g bytes, more than "
+                        "this machine can address; use fewer rows or another mode",
+                        d->peak_estimate);
+}
+
+GCKPTI_FN gckpt_result gckpti_lower_schedule(gckpti_planner *p, const int *entries, int length)
+{
+    gckpti_lowered *d = &p->lowered;
+    gckpti_scratch scratch = d->scratch;
+    memset(d, 0, sizeof *d);
+    d->scratch = scratch;
+    gckpti_scratch_clear(&d->scratch);
+    if (!gckpti_finish_schedule(p, entries, length, &d->scratch, &d->sched))
+        return GCKPT_E_MEMORY;
+    gckpt_result result = gckpti_check_reads(p, &d->sched);
+    if (result != GCKPT_OK)
+        return result;
+    if (!gckpti_reserve_lowered(p, d))
+        return GCKPT_E_MEMORY;
+    d->cost = gckpti_add_cost(p->base_cost,
+                              gckpti_add_cost(d->sched.recompute_cost, d->sched.transfer_cost));
+    d->hidden = p->overlap ? d->cost - gckpti_schedule_time(p, &d->sched, 0, NULL) : 0;
+    d->cost -= d->hidden;
+    gckpti_list_instructions(p, d);
+    if (p->failed)
+        return GCKPT_E_MEMORY;
+    gckpti_place_offloaded(p, d);
+    gckpti_list_buffers(p, d);
+    if (d->offloaded > p->desc->offload_bytes || d->offloaded >= PTRDIFF_MAX / 2)
+        return gckpti_error(p->g, GCKPT_E_BUDGET,
+                            "schedule: it offloads %z bytes; desc.offload_bytes is %z",
+                            d->offloaded, p->desc->offload_bytes);
+    return gckpti_sum_live(p, d);
+}
+
+GCKPTI_FN gckpt_result gckpti_lower_spans(gckpti_planner *p, const gckpti_span *spans, int length)
+{
+    gckpti_scratch_clear(&p->temp);
+    int *entry = (int *)gckpti_scratch_alloc(&p->temp, (size_t)length, sizeof *entry);
+    if (!entry)
+        return GCKPT_E_MEMORY;
+    gckpti_from_spans(spans, length, entry);
+    return gckpti_lower_schedule(p, entry, length);
+}

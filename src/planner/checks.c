@@ -1,0 +1,244 @@
+#include "planner/internal.h"
+#include "store/store.h"
+#include "graph/graph.h"
+
+/* =================================================================================================
+ * plans: from a request to a plan; the frontier; the micro-batch
+ *
+ * gckpti_planner_open checks a request and makes the model of the graph as it was built;
+ * gckpti_add_variants makes a planner for each other variant. gckpti_plan_request decides: the mode
+ * asked for; or store-all if it fits, else the search, variant by variant. The best is encoded, and
+ * gckpti_prove_plan notes what is proven. A frontier asks the searches for budget after budget from
+ * the largest down. gckpt_fit does all of it for each micro-batch size.
+ * ============================================================================================== */
+
+/* What can be wrong with term i of a request. */
+static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, int i, int inference)
+{
+    const gckpt_tensor *t = terms[i].loss;
+    if (!t && g->count)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: the loss of term %i is NULL, as calls are that get nothing but "
+                            "NULL; the last tensor that was made in this graph is %T",
+                            i, g->tensors[g->count - 1]);
+    if (!t || t->graph != g)
+        return gckpti_error(g, GCKPT_E_ARG, "plan: the loss of term %i is %s", i,
+                            t ? "of another graph" : "NULL, and the graph has no tensor");
+    if (!gckpti_is_loss(t))
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: term %i: %T is not a loss; gckpt_sum_loss makes one of it", i,
+                            t);
+    if (i == 0 && (terms[0].regulariser || t->batch_invariant) && !inference)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: the first term counts the step and must depend on an input");
+    if (!(terms[i].weight >= -FLT_MAX && terms[i].weight <= FLT_MAX))
+        return gckpti_error(g, GCKPT_E_ARG, "plan: the weight of term %i is not finite", i);
+    if (terms[i].regulariser && !t->batch_invariant)
+        return gckpti_error(
+            g, GCKPT_E_ARG,
+            "plan: term %i: a regulariser may depend on parameters only, %T depends on "
+            "inputs",
+            i, t);
+    if (!terms[i].regulariser && t->batch_invariant)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: term %i: %T depends on parameters only; mark it as regulariser",
+                            i, t);
+    for (int k = 0; k < i; k++)
+        if (terms[k].loss == t)
+            return gckpti_error(g, GCKPT_E_ARG, "plan: terms %i and %i are the same loss", k, i);
+    return GCKPT_OK;
+}
+
+/* What can be wrong with leaves, and ranks. */
+static gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d)
+{
+    int vranks = d->virtual_ranks ? d->virtual_ranks : 1, ranks = g->store->ranks;
+    if (vranks & (vranks - 1))
+        return gckpti_error(g, GCKPT_E_ARG, "plan: %i leaves: must be a power of two", vranks);
+    if (vranks > 1 && !GCKPTI_RUNS_RANKS)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: desc.leaves is %i; this build leaves out leaves and ranks "
+                            "(GCKPT_NO_RANKS)",
+                            vranks);
+    if (d->mode == GCKPT_INFERENCE)
+        return GCKPT_OK;
+    if (ranks > vranks)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: %i ranks, %i leaves: each rank needs leaves of its own: set "
+                            "desc.leaves to %i or more, the same however many ranks there are",
+                            ranks, vranks, ranks);
+    if (vranks > 1 && d->update_in_backward)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: update_in_backward: gradients are complete when all %i leaves "
+                            "are added up; it needs desc.leaves 1",
+                            vranks);
+    return GCKPT_OK;
+}
+
+/* What can be wrong with a desc by itself. */
+static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
+{
+    const gckpti_range ranges[] = { { "mode", (int)d->mode, 0, GCKPT_INFERENCE },
+                                    { "optimiser", (int)d->optimiser, 0, GCKPT_CUSTOM_OPTIMISER },
+                                    { "own_state", d->custom_state, 0, 4 },
+                                    { "threads", d->threads, 0, 1024 },
+                                    { "leaves", d->virtual_ranks, 0, GCKPTI_MAX_VRANKS },
+                                    { "group", d->segment_size, -INT32_MAX, INT32_MAX },
+                                    { "batch", d->batch, 0, INT64_MAX },
+                                    { "precision", (int)d->precision, 0, GCKPT_BF16_FAST },
+                                    { "update_in_backward", d->update_in_backward, 0, 2 },
+                                    { "fetches", d->fetches, 0, INT32_MAX } };
+    if (!gckpti_check_ranges(g, "plan", ranges, sizeof ranges / sizeof *ranges))
+        return GCKPT_E_ARG;
+    if (gckpti_check_vranks(g, d) != GCKPT_OK)
+        return GCKPT_E_ARG;
+    if (d->mode != GCKPT_INFERENCE && !GCKPTI_RUNS_TRAINING)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: %s: this build (GCKPT_NO_TRAINING) makes GCKPT_INFERENCE only",
+                            gckpt_mode_name(d->mode));
+    if (d->fetches > 0 && !GCKPTI_RUNS_FETCHES)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: desc.fetch: this build leaves out what fetches tensors "
+                            "(GCKPT_NO_FETCH)");
+    if (!gckpti_has_precision(d->precision))
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: desc.precision is one of GCKPT_BF16, which this build leaves "
+                            "out (GCKPT_NO_BF16)");
+    if (d->mode == GCKPT_OPTIMAL && !GCKPTI_HAS_SEARCH)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: GCKPT_OPTIMAL needs the search, which this build leaves out "
+                            "(GCKPT_NO_SEARCH); it has the other modes");
+    if (d->precision == GCKPT_BF16_FAST && !(d->backend && d->backend->find_fast))
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: %s has no kernels of GCKPT_BF16_FAST; GCKPT_BF16 takes the same "
+                            "bytes and runs everywhere",
+                            d->backend ? d->backend->name : "the processor");
+    if (d->alignment & (d->alignment - 1) || d->alignment > 65536 ||
+        (d->alignment && d->alignment < sizeof(float)))
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: alignment %z must be a power of two from 4 to 65536",
+                            d->alignment);
+    return GCKPT_OK;
+}
+
+/* What can be wrong with a request before any planning. */
+GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms, int count,
+                                            const gckpt_plan_desc *d)
+{
+    int inference = d->mode == GCKPT_INFERENCE;
+    if (gckpti_check_desc(g, d) != GCKPT_OK)
+        return GCKPT_E_ARG;
+    if (count < 0 || (count > 0 && !terms))
+        return gckpti_error(g, GCKPT_E_ARG, "plan: terms is %s, their count %i",
+                            terms ? "there" : "NULL", count);
+    if (d->fetches > 0 && !d->fetch)
+        return gckpti_error(g, GCKPT_E_ARG, "plan: desc.fetches is %i, desc.fetch is NULL",
+                            d->fetches);
+    if (d->mode == GCKPT_SCHEDULE && (!d->schedule || d->instructions <= 0))
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: GCKPT_SCHEDULE needs desc.schedule and desc.instructions; they "
+                            "are %s and %i",
+                            d->schedule ? "there" : "NULL", d->instructions);
+    if (!inference && d->batch && d->batch < g->rows)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: desc.batch is %I, but the graph has %I rows: build it with at "
+                            "most %I, or leave desc.batch 0 (steps may have fewer rows)",
+                            d->batch, g->rows, d->batch);
+    if (count == 0 && (!inference || d->fetches == 0))
+        return gckpti_error(
+            g, GCKPT_E_ARG,
+            "plan: training needs at least one loss term; inference a term or a fetch");
+    if (g->cache_capacity && (!inference || d->precision == GCKPT_BF16_STOCHASTIC))
+        return gckpti_error(g, GCKPT_E_ARG,
+                            inference
+                                ? "plan: caches are for calls that add up to one, and what is "
+                                  "rounded by chance does not; GCKPT_BF16 rounds to nearest"
+                                : "plan: gckpt_cache is for GCKPT_INFERENCE; build the graph "
+                                  "that is trained without it");
+    if (d->costs && (d->cost_count < 0 || (size_t)d->cost_count != g->count))
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: costs are given for %i tensors; the graph has %z", d->cost_count,
+                            g->count);
+    if (g->segment >= 0)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: a segment is still open; gckpt_segment_end is missing");
+    for (int i = 0; i < count; i++)
+        if (gckpti_check_term(g, terms, i, inference) != GCKPT_OK)
+            return GCKPT_E_ARG;
+    if (d->update_in_backward == GCKPT_IF_USEFUL)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: update_in_backward must be 0 or 1; gckpt_fit can choose");
+    if (d->update_in_backward && (inference || (d->batch > g->rows)))
+        return gckpti_error(
+            g, GCKPT_E_ARG,
+            "plan: update_in_backward needs the whole batch in one micro-batch (batch %I, the "
+            "graph has %I rows)",
+            d->batch, g->rows);
+    return GCKPT_OK;
+}
+
+/* Why a picked tensor gets no gradient. `seen`: room for a mark by id. */
+static gckpt_result gckpti_report_no_gradient(const gckpti_planner *p, int i, unsigned char *seen)
+{
+    const gckpt_tensor *t = p->desc->fetch[i].tensor, *end = NULL;
+    int reaches_loss = 0;
+    if (p->inference)
+        return gckpti_error(p->g, GCKPT_E_ARG,
+                            "plan: fetch %i: a GCKPT_INFERENCE plan has no gradients; plan for "
+                            "training, and gckpt_gradients changes nothing (%T)",
+                            i, t);
+    if (t->type != GCKPT_F32 || gckpti_is_loss(t))
+        return gckpti_error(p->g, GCKPT_E_ARG, "plan: fetch %i: %T has no gradient: it is %s", i, t,
+                            t->type == GCKPT_I32  ? "i32"
+                            : t->type == GCKPT_U8 ? "u8"
+                                                  : "a loss");
+    seen[t->base->id] = 1;
+    for (int id = 0; id < p->n; id++) { /* where does it lead? */
+        const gckpt_tensor *user = p->tensors[id];
+        for (int k = 0; user->kind == GCKPTI_OP && k < user->inputs; k++) {
+            seen[id] |= seen[user->in[k]->base->id];
+            end = seen[user->in[k]->base->id] && !user->op->backward ? user : end;
+        }
+    }
+    for (int k = 0; k < p->term_count; k++)
+        reaches_loss = reaches_loss || seen[p->terms[k].loss->id];
+    return gckpti_error(p->g, GCKPT_E_ARG,
+                        reaches_loss && end
+                            ? "plan: fetch %i: %T has no gradient: all that leads from it to a "
+                              "loss passes ops without a backward, like %T"
+                            : "plan: fetch %i: %T has no gradient: no loss of the plan depends on "
+                              "it",
+                        i, t, end);
+}
+
+/* Whether all that is to be fetched has a value or a gradient in the arena. */
+GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
+{
+    for (int i = 0; i < p->desc->fetches; i++) {
+        const gckpt_tensor *t = p->desc->fetch[i].tensor;
+        if (!t || t->graph != p->g)
+            return gckpti_error(p->g, GCKPT_E_ARG, "plan: fetch %i is %s", i,
+                                t ? "of another graph" : "NULL");
+        if (!p->desc->fetch[i].gradient &&
+            (t->base->kind != GCKPTI_OP || gckpti_is_loss(t) || t->cache_capacity))
+            return gckpti_error(
+                p->g, GCKPT_E_ARG,
+                "plan: fetch %i: %T is not the result of an op (values of inputs are the "
+                "caller's, of parameters the store's, of losses the report's, of caches the "
+                "executor's)",
+                i, t);
+        if (p->desc->fetch[i].gradient && gckpti_is_updated(p, t->base->id) &&
+            gckpti_is_sharded(
+                gckpti_array_shard(p->g->store, &p->g->store->params[t->base->index], 0)))
+            return gckpti_error(p->g, GCKPT_E_ARG,
+                                "plan: fetch %i: each rank has its share of the gradient of %T "
+                                "only; GCKPT_SHARD_NONE leaves it whole",
+                                i, t);
+        if (p->desc->fetch[i].gradient && (!p->active[t->base->id] || gckpti_is_loss(t))) {
+            unsigned char *seen =
+                (unsigned char *)gckpti_scratch_alloc(&p->scratch, (size_t)p->n, 1);
+            return seen ? gckpti_report_no_gradient(p, i, seen) : GCKPT_E_MEMORY;
+        }
+    }
+    return GCKPT_OK;
+}

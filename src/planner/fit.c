@@ -1,0 +1,374 @@
+#include "planner/internal.h"
+#include "num/num.h"
+#include "store/store.h"
+#include "graph/graph.h"
+
+#ifndef GCKPT_NO_FIT
+/* ---- the micro-batch, chosen together with the plan ---- */
+typedef struct {
+    gckpt_store *store;
+    gckpt_build_fn build;
+    gckpt_measure_fn measure;
+    void *user;
+    gckpt_plan_desc desc;
+    int64_t least_rows; /* of a micro-batch */
+    gckpt_plan *best;
+    uint64_t key;         /* of the first graph; 0: none yet */
+    size_t param_count,
+        min_bytes;        /* parameters it left in the store; bytes that some size can do with */
+    uint64_t least_cost;  /* of a step, of all sizes; */
+    size_t fast_bytes;    /* bytes in which some size has at most gckpti_fast_cost of that */
+    int unproven;         /* gckpti_prove has not seen the best yet */
+    int phase;            /* nothing fits: 1: what is the least? 2: what is fast? */
+    int counted;          /* the size that was tried last has its part in `least` */
+    int too_large;        /* some size has more bytes than this machine addresses */
+    char mixer[64];       /* an op for which some size was no candidate; "": none */
+    int other_rows;       /* gckpt_graph.other_rows of some size, with this error: */
+    char error_text[GCKPTI_TEXT_BYTES];
+} gckpti_fit_state;
+
+/* The greatest divisor of n below d; 0: there is none. */
+static int64_t gckpti_next_divisor(int64_t n, int64_t d)
+{
+    int64_t k = n / d + 1;
+    for (; k <= n / k; k++)
+        if (n % k == 0)
+            return n / k;
+    for (k = k <= d ? k - 1 : d - 1; k > 0; k--)
+        if (n % k == 0)
+            return k;
+    return 0;
+}
+
+/* What must not depend on the micro-batch: tensors, by kind, op and inputs; attributes may (a slice
+ * of rows). Never 0. */
+static uint64_t gckpti_graph_key(const gckpt_graph *g)
+{
+    uint64_t key = gckpti_fnv(GCKPTI_FNV_START, &g->count, sizeof g->count);
+    for (size_t i = 0; i < g->count; i++) {
+        const gckpt_tensor *t = g->tensors[i];
+        int words[2 + GCKPT_MAX_INPUTS];
+        words[0] = t->kind;
+        words[1] = t->index;
+        for (int k = 0; k < t->inputs; k++)
+            words[2 + k] = t->in[k]->id;
+        key = gckpti_fnv(key, words, (size_t)(2 + t->inputs) * sizeof *words);
+        if (t->op)
+            key = gckpti_fnv(key, t->op->name, strlen(t->op->name));
+    }
+    return key ? key : 1;
+}
+
+/* Bytes that no plan of a graph can do without, from its store-all draft: what the greediest
+ * backward reads and writes (a buffer is used where it begins and ends), and what lives all through
+ * a loop. */
+GCKPTI_FN size_t gckpti_min_plan_bytes(gckpti_planner *p, gckpti_lowered *lowered)
+{
+    size_t most = 0, resident = gckpti_resident_bytes(p, NULL);
+    size_t *used =
+        (size_t *)gckpti_scratch_alloc(&lowered->scratch, lowered->length + 1, sizeof *used);
+    for (size_t i = 0; i < lowered->buffer_count && used; i++) {
+        const gckpt_buffer *b = &lowered->buffers[i];
+        if (p->accumulates && b->start == 0 &&
+            (b->kind == GCKPT_BUFFER_PARAMETER_GRADIENT || b->kind == GCKPT_BUFFER_REDUCTION)) {
+            resident += b->size;
+            continue;
+        }
+        used[b->start] += b->size;
+        used[b->end] += b->end > b->start ? b->size : 0;
+    }
+    for (size_t x = 0; x < lowered->length && used; x++)
+        if (lowered->ins[x].kind == GCKPT_BACKWARD && used[x] > most)
+            most = used[x];
+    return resident + most;
+}
+
+/* Returns whether a plan is no candidate: what mixes rows has just the rows of a leaf (without
+ * leaves, of the batch) in a micro-batch, and no leaf is one row that cannot be normalised. */
+static int gckpti_cannot_split(const gckpt_plan *p)
+{
+    return p->mixer >= 0 && (p->rows != (p->batch + p->virtual_ranks - 1) / p->virtual_ranks ||
+                             gckpti_has_single_norm(p, p->batch));
+}
+
+/* Keeps a plan if it is the best so far: has least work, then the fewest bytes but copies. */
+static void gckpti_fit_keep(gckpti_fit_state *f, gckpt_plan *plan)
+{
+    const gckpt_plan *best = f->best;
+    uint64_t cost = best ? gckpt_plan_step_cost(best) : UINT64_MAX,
+             plan_cost = gckpt_plan_step_cost(plan);
+    int fewer = plan_cost == cost && gckpti_required_bytes(plan) < gckpti_required_bytes(best);
+    int better = !gckpti_cannot_split(plan) && (!best || plan_cost < cost || fewer);
+    gckpt_plan_free(better ? best : plan);
+    f->best = better ? plan : f->best;
+    f->unproven = better || f->unproven;
+}
+
+/* Whether nothing that an open planner plans can be of use, by its store-all plan: it has the least
+ * work of all, and `floor` bytes are the fewest. */
+static int gckpti_is_hopeless(const gckpti_fit_state *f, gckpti_planner *p, const gckpt_plan *plan)
+{
+    size_t budget = p->desc->budget, most = f->phase ? f->min_bytes - 1 : budget;
+    most = f->phase == 2 ? f->fast_bytes - 1 : most;
+    int no_repeats = p->best.cost == p->base_cost; /* gckpt_recompute may ask for more */
+    return (no_repeats && f->best && gckpt_plan_step_cost(plan) > gckpt_plan_step_cost(f->best)) ||
+           gckpti_cannot_split(plan) ||
+           (budget && gckpt_plan_bytes(plan) > budget && gckpti_min_plan_bytes(p, &p->best) > most);
+}
+
+/* Notes the least work of a step. If hunting is 2, asks the planner for the bytes in which a step
+ * is fast, and returns whether none can be: with the store-all plan it has too much work. */
+static int gckpti_is_slow(gckpti_fit_state *f, gckpti_planner *p, const gckpt_plan *plan)
+{
+    const uint64_t cost = plan ? gckpt_plan_step_cost(plan) : UINT64_MAX;
+    const uint64_t most = gckpti_fast_cost(f->least_cost);
+    const int64_t vrank_rows = gckpti_largest_vrank(&f->desc, NULL), rows = p->g->rows;
+    const int64_t step_rows = (vrank_rows > rows ? vrank_rows : rows) * p->virtual_ranks;
+    if (f->phase < 2) {
+        f->least_cost = cost < f->least_cost && !gckpti_cannot_split(plan) ? cost : f->least_cost;
+        return 0;
+    }
+    p->fast_cost = p->base_cost + (most - cost) / (uint64_t)step_rows * (uint64_t)rows;
+    p->fast_bytes =
+        f->fast_bytes < SIZE_MAX ? f->fast_bytes - gckpti_resident_bytes(p, NULL) : SIZE_MAX;
+    return cost > most;
+}
+
+/* Plans what an open planner was asked for, in its variant. */
+static gckpt_result gckpti_fit_plan(gckpti_fit_state *f, gckpti_planner *p)
+{
+    gckpt_mode mode = p->desc->mode;
+    int try_store_all = mode == GCKPT_AUTO || mode == GCKPT_STORE_ALL;
+    size_t least = 0;
+    gckpt_result result = gckpti_plan_mode(p, GCKPT_STORE_ALL);
+    if (result != GCKPT_OK && !gckpti_is_too_large(p, result))
+        return result;
+    gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode_plan(p, &p->best, GCKPT_STORE_ALL) : NULL;
+    int has_store_all = plan != NULL, hopeless = plan && gckpti_is_hopeless(f, p, plan);
+    hopeless = gckpti_is_slow(f, p, plan) || hopeless;
+    gckpti_text mixer = { f->mixer, sizeof f->mixer - 1 };
+    if (plan && gckpti_cannot_split(plan))
+        gckpti_text_add(&mixer, "%s", gckpti_planned_name(plan, plan->mixer));
+    gckpt_plan_free(plan);
+    if (p->failed)
+        return GCKPT_E_MEMORY;
+    if (hopeless) {
+        f->counted = 0;
+        return GCKPT_OK;
+    }
+    plan = gckpti_plan_request(p, p->next, has_store_all && try_store_all, &result, &least);
+    f->too_large = f->too_large || gckpti_is_too_large(p, result);
+    if (plan)
+        gckpti_fit_keep(f, plan);
+    else if (result == GCKPT_OK)
+        f->min_bytes = least < f->min_bytes ? least : f->min_bytes;
+    if (!plan && p->fast_cost && p->fast_bytes < SIZE_MAX)
+        f->fast_bytes = gckpti_resident_bytes(p, NULL) + p->fast_bytes;
+    return gckpti_is_too_large(p, result) ? GCKPT_OK : result;
+}
+
+/* Builds the graph of one micro-batch size. *count: its terms, or less than 0: not wanted. */
+static gckpt_result gckpti_fit_build(gckpti_fit_state *f, gckpt_graph *g, int64_t rows,
+                                     gckpt_term *terms, int *count)
+{
+    *count = f->build(g, rows, terms, f->user);
+    if (*count < 0 && g->object.sticky != GCKPT_E_MEMORY && !g->depends_on_rows)
+        return GCKPT_OK;
+    if (g->object.sticky != GCKPT_OK || *count > GCKPT_MAX_TERMS)
+        gckpti_error(g, GCKPT_E_ARG, "build returned %i terms; %i is the most", *count,
+                     GCKPT_MAX_TERMS);
+    else if (g->rows != rows)
+        gckpti_error(g, GCKPT_E_ARG, "build made inputs of %I rows", g->rows);
+    else if (f->key && (f->key != gckpti_graph_key(g) || f->param_count != f->store->count))
+        gckpti_error(g, GCKPT_E_ARG,
+                     "build made other tensors or parameters than for the batch's other "
+                     "divisors; only shapes may depend on rows");
+    else {
+        f->key = gckpti_graph_key(g);
+        f->param_count = f->store->count;
+        return GCKPT_OK;
+    }
+    return g->object.sticky != GCKPT_OK ? g->object.sticky : GCKPT_E_ARG;
+}
+
+/* Plans a graph under each update rule that is possible. */
+static gckpt_result gckpti_fit_rules(gckpti_fit_state *f, gckpt_graph *g, const gckpt_term *terms,
+                                     int count)
+{
+    gckpt_result result = GCKPT_OK;
+    gckpt_plan_desc d = f->desc;
+    int in_backward = d.update_in_backward;
+    for (int rule = 0; rule < 2 && result == GCKPT_OK; rule++) {
+        gckpti_planner p;
+        gckpti_allocator memory = gckpti_allocator_of(&d.memory);
+        if (rule ? !in_backward || g->rows != d.batch || d.virtual_ranks > 1 : in_backward == 1)
+            continue;
+        d.update_in_backward = rule;
+        result = gckpti_planner_open(&p, &memory, g, terms, count, &d);
+        if (result == GCKPT_OK)
+            result = gckpti_add_variants(&p);
+        for (gckpti_planner *q = &p; q && result == GCKPT_OK; q = q->next)
+            result = gckpti_fit_plan(f, q);
+        if (p.failed)
+            result = GCKPT_E_MEMORY;
+        gckpti_planner_report(&p, result);
+        if (f->best && f->unproven) {
+            int budget = d.mode == GCKPT_AUTO || d.mode == GCKPT_OPTIMAL;
+            gckpti_open_bounds(&p);
+            gckpti_prove_plan(&p, budget ? d.budget : 0, f->best);
+            f->unproven = 0;
+        }
+        gckpti_planner_free(&p);
+    }
+    return result;
+}
+
+/* One micro-batch size: builds its graph, measures it, plans it. f->named: all that was not planned
+ * of it has its part in f->least. */
+static gckpt_result gckpti_fit_rows(gckpti_fit_state *f, int64_t rows)
+{
+    gckpt_term terms[GCKPT_MAX_TERMS];
+    gckpti_allocator memory = gckpti_allocator_of(&f->desc.memory);
+    gckpt_cost *costs = NULL;
+    size_t before = f->store->count;
+    int count = 0;
+    f->counted = 1;
+    if (rows < f->least_rows || (f->desc.update_in_backward == 1 && rows < f->desc.batch))
+        return GCKPT_OK;
+    memset(terms, 0, sizeof terms);
+    gckpt_graph *g = gckpt_graph_new(f->store, &f->desc.memory);
+    if (!g)
+        return GCKPT_E_MEMORY;
+    gckpt_result result = gckpti_fit_build(f, g, rows, terms, &count);
+    if (result == GCKPT_OK && f->measure && count >= 0) {
+        costs = (gckpt_cost *)gckpti_new(&memory, g->count, sizeof *costs);
+        result = costs ? f->measure(g, terms, count, costs, (int)g->count, f->user)
+                       : gckpti_error(g, GCKPT_E_MEMORY, "no memory for costs");
+        if (costs && result != GCKPT_OK)
+            gckpti_error(g, result, "measure failed: %s", gckpt_result_text(result));
+    }
+    f->desc.costs = costs;
+    f->desc.cost_count = costs ? (int)g->count : 0;
+    if (result == GCKPT_OK && count >= 0)
+        result = gckpti_fit_rules(f, g, terms, count);
+    if (result != GCKPT_OK)
+        gckpti_error(f->store, result, "fit: micro-batches of %I rows: %s", rows,
+                     gckpt_error_text(g));
+    if (result == GCKPT_E_SHAPE && g->depends_on_rows) {
+        count = g->object.sticky == GCKPT_OK ? count : -1;
+        f->other_rows = 1;
+        memcpy(f->error_text, f->store->object.text, sizeof f->error_text);
+        result = GCKPT_OK;
+    }
+    gckpti_delete(&memory, costs, g->count, sizeof *costs);
+    gckpt_graph_free(g);
+    if (result == GCKPT_OK && count < 0)
+        gckpti_store_shrink(f->store, before);
+    return result;
+}
+
+/* What can be wrong with a request before anything is built. */
+static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build_fn build, int64_t batch,
+                                     const gckpt_plan_desc *d)
+{
+    if (!build || batch < 1 || batch > INT32_MAX)
+        return gckpti_error(store, GCKPT_E_ARG, "fit: %s",
+                            build ? "the batch must be 1 to 2147483647" : "build is NULL");
+    if (d->fetches || d->costs || d->mode == GCKPT_SCHEDULE || d->mode == GCKPT_INFERENCE ||
+        d->memory.memory)
+        return gckpti_error(store, GCKPT_E_ARG,
+                            "fit: fetch, costs, a schedule and memory in a block belong to one "
+                            "graph, and inference has no batch: use gckpt_plan_new");
+    if (d->update_in_backward < 0 || d->update_in_backward > GCKPT_IF_USEFUL)
+        return gckpti_error(store, GCKPT_E_ARG,
+                            "fit: update_in_backward must be 0, 1 or GCKPT_IF_USEFUL");
+    if (d->update_in_backward == 1 && d->virtual_ranks > 1)
+        return gckpti_error(store, GCKPT_E_ARG, "fit: update_in_backward needs desc.leaves 1");
+    return GCKPT_OK;
+}
+
+/* Why no size has a plan. */
+static void gckpti_report_no_fit(const gckpti_fit_state *f)
+{
+    const int64_t batch = f->desc.batch;
+    gckpti_text text;
+    if (f->min_bytes < SIZE_MAX) {
+        gckpti_error(f->store, GCKPT_E_BUDGET,
+                     "fit: budget %z bytes is too small: a batch of %I rows needs at least %z, "
+                     "whatever the micro-batch",
+                     f->desc.budget, batch, f->min_bytes);
+        text = gckpti_append_text(&f->store->object);
+        if (f->fast_bytes < SIZE_MAX && f->fast_bytes > f->min_bytes)
+            gckpti_text_add(&text, ", and %z for at most 1.5 times the least work", f->fast_bytes);
+    } else if (f->too_large)
+        gckpti_error(f->store, GCKPT_E_MEMORY,
+                     "fit: whatever the micro-batch of a batch of %I rows, the step arena has more "
+                     "bytes than this machine can address; try GCKPT_MEMORY_POOR or a smaller "
+                     "network",
+                     batch);
+    else if (f->other_rows)
+        gckpti_error(f->store, GCKPT_E_SHAPE, "%s", f->error_text);
+    else if (*f->mixer)
+        gckpti_error(f->store, GCKPT_E_ARG,
+                     f->desc.virtual_ranks > 1
+                         ? "fit: %s mixes rows, so micro-batches must have the %I rows of a leaf, "
+                           "which build does not want or do not divide the batch of %I rows: make "
+                           "it a multiple of desc.leaves"
+                         : "fit: %s mixes rows, so micro-batches must have the %I rows of the "
+                           "batch, which build does not want",
+                     f->mixer, gckpti_largest_vrank(&f->desc, NULL), batch);
+    else
+        gckpti_error(f->store, GCKPT_E_ARG, "fit: build wanted no divisor of the batch of %I rows",
+                     batch);
+}
+
+GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void *user,
+                                 int64_t batch, const gckpt_plan_desc *desc,
+                                 gckpt_measure_fn measure, int64_t least_rows)
+{
+    gckpti_fit_state f;
+    memset(&f, 0, sizeof f);
+    if (!store)
+        return NULL;
+    if (desc)
+        f.desc = *desc;
+    unsigned char counted[1536 / 8] = { 0 }; /* by divisor, descending; no batch has more */
+    int sizes = 0;
+    size_t before = store->count;
+    gckpt_result result = gckpti_check_fit(store, build, batch, &f.desc);
+    f.store = store;
+    f.build = build;
+    f.measure = measure;
+    f.user = user;
+    f.desc.batch = batch;
+    f.least_rows = least_rows;
+    f.min_bytes = f.fast_bytes = SIZE_MAX, f.least_cost = UINT64_MAX;
+    for (; f.phase < (f.min_bytes < SIZE_MAX ? 3 : 2) && !f.best && result == GCKPT_OK; f.phase++) {
+        int index = f.phase ? sizes : 0; /* hunting 1: from 1 row up */
+        for (int64_t d = batch; d > 0 && result == GCKPT_OK; d = gckpti_next_divisor(batch, d)) {
+            index -= f.phase == 1;
+            if (f.phase != 1 || !(counted[index / 8] >> index % 8 & 1))
+                result = gckpti_fit_rows(&f, f.phase == 1 ? batch / d : d);
+            if (!f.phase) {
+                counted[index / 8] |= (unsigned char)(f.counted << index % 8);
+                sizes = ++index;
+            }
+        }
+    }
+    if (result == GCKPT_OK && f.best) {
+        gckpti_ok(store);
+        return f.best;
+    }
+    if (result == GCKPT_OK)
+        gckpti_report_no_fit(&f);
+    gckpt_plan_free(f.best);
+    gckpti_store_shrink(store, before);
+    return NULL;
+}
+
+GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build_fn build, void *user, int64_t batch,
+                                const gckpt_plan_desc *desc, gckpt_measure_fn measure)
+{
+    return gckpti_fit(store, build, user, batch, desc, measure, 1);
+}
+#endif

@@ -1,0 +1,272 @@
+#include "planner/internal.h"
+#include "graph/graph.h"
+
+#ifndef GCKPT_NO_FRONTIER
+/* ---- the frontier ---- */
+
+GCKPT_API void gckpt_frontier_free(gckpt_frontier *f)
+{
+    if (!f)
+        return;
+    gckpti_allocator a = f->memory;
+    gckpti_planner_free(&f->p);
+    gckpti_delete(&a, f, 1, sizeof *f);
+}
+
+/* Copies what desc points to into the frontier, as its planner has it. */
+static gckpt_result gckpti_frontier_copy(gckpt_frontier *f)
+{
+    gckpti_planner *p = &f->p;
+    gckpt_plan_desc *d = &f->desc;
+    gckpti_scratch *s = &p->scratch;
+    if (d->costs)
+        d->costs = (gckpt_cost *)gckpti_scratch_copy(s, d->costs, (size_t)p->n, sizeof *d->costs);
+    d->fetch =
+        (gckpt_fetch_spec *)gckpti_scratch_copy(s, d->fetch, (size_t)d->fetches, sizeof *d->fetch);
+    p->terms =
+        (gckpt_term *)gckpti_scratch_copy(s, p->terms, (size_t)p->term_count, sizeof *p->terms);
+    return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
+}
+
+/* The most bytes of an arena, up to `budget`, in which a variant may have less work than the points
+ * there are. */
+static size_t gckpti_frontier_next(const gckpt_frontier *f, const gckpti_planner *p, size_t budget)
+{
+    for (size_t i = 0; i < f->count;) {
+        size_t bytes = f->solutions[i].point.bytes - f->resident;
+        int known = bytes <= budget && f->solutions[i].point.cost <= gckpti_proven_cost(p, budget);
+        budget = known ? bytes - 1 : budget;
+        i = known ? 0 : i + 1;
+    }
+    return budget;
+}
+
+/* What has least work in `budget` bytes, behind a winner in more; or in fewer, down to `least`, if
+ * nothing in `budget` bytes can have less work by 0.1 % of a step: points need be no nearer. */
+static gckpt_result gckpti_find_next(gckpti_search *s, size_t budget, size_t least)
+{
+    const size_t align = s->p->alignment;
+    size_t low = least, high = budget;
+    uint64_t best = gckpti_bound_time(s->p, (int64_t)gckpti_round_up(budget, align), 1);
+    if (!s->tiny && best < UINT64_MAX - s->margin && s->winner.time <= best + s->margin / 2) {
+        while (low < high) {
+            size_t middle = low + (high - low) / 2;
+            int64_t limit = (int64_t)gckpti_round_up(middle, align);
+            if (gckpti_bound_time(s->p, limit, 1) <= best + s->margin / 2)
+                high = middle;
+            else
+                low = middle + 1;
+        }
+        gckpt_result result = gckpti_find_best(s, high);
+        if (result != GCKPT_OK || (s->winner.length && s->winner.time <= best + s->margin))
+            return result;
+    }
+    return gckpti_find_best(s, budget);
+}
+
+/* Adds the points of a variant's search, which is laid out, where they may be better than those
+ * there are. */
+static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
+{
+    gckpti_planner *p = s->p;
+    uint64_t forward = p->forward_cost, least = p->least_cost;
+    size_t budget = 0, fewest = SIZE_MAX;
+    for (size_t i = 0; i < f->count; i++)
+        if (f->solutions[i].point.bytes - f->resident < fewest)
+            fewest = f->solutions[i].point.bytes - f->resident;
+    gckpt_result result = gckpti_find_min_budget(s, fewest, &budget);
+    if (result == GCKPT_OK && budget == SIZE_MAX && f->count == 0)
+        result = GCKPT_E_MEMORY; /* none that this machine can address: the error is there */
+    size_t least_bytes = budget < fewest ? budget : fewest;
+    for (budget = SIZE_MAX; result == GCKPT_OK;) {
+        budget = gckpti_frontier_next(f, p, budget);
+        if (budget < least_bytes)
+            break;
+        result = budget == SIZE_MAX ? gckpti_find_best(s, budget)
+                                    : gckpti_find_next(s, budget, least_bytes);
+        const gckpti_candidate *candidate = &s->winner;
+        if (result != GCKPT_OK || candidate->length == 0)
+            break;
+        uint64_t cost = p->base_cost + candidate->time;
+        double recompute = forward ? (double)candidate->recompute_cost / (double)forward : 0;
+        gckpti_solution next = {
+            { f->resident + candidate->arena, cost, recompute, 0, 0 }, p, NULL, candidate->length
+        };
+        next.point.overhead = least ? (double)(cost - least) / (double)least : 0;
+        next.span = (gckpti_span *)gckpti_scratch_copy(&p->scratch, candidate->span,
+                                                       (size_t)candidate->spans, sizeof *next.span);
+        if (!next.span || !gckpti_reserve(&f->p.scratch, &f->solutions, f->count, sizeof next))
+            return GCKPT_E_MEMORY;
+        f->solutions[f->count++] = next;
+        if (s->winner.arena <= least_bytes)
+            break;
+        budget = s->winner.arena - 1;
+        budget = budget > least_bytes ? budget : least_bytes;
+    }
+    f->complete = f->complete && !s->incomplete;
+    return result;
+}
+
+/* By bytes, then work, then variant. */
+static int gckpti_solution_before(const void *first, const void *second, const void *context)
+{
+    const gckpti_solution *a = (const gckpti_solution *)first, *b = (const gckpti_solution *)second;
+    (void)context;
+    if (a->point.bytes != b->point.bytes)
+        return a->point.bytes < b->point.bytes;
+    const gckpti_variant *v = &a->p->variant, *w = &b->p->variant;
+    return a->point.cost != b->point.cost ? a->point.cost < b->point.cost
+           : v->lowering != w->lowering   ? v->lowering < w->lowering
+           : v->order != w->order         ? v->order < w->order
+                                          : v->no_offload < w->no_offload;
+}
+
+/* Leaves of all points those that no other one is better than. */
+static gckpt_result gckpti_frontier_merge(gckpt_frontier *f)
+{
+    size_t n = f->count;
+    f->points = (gckpt_point *)gckpti_scratch_alloc(&f->p.scratch, n, sizeof *f->points);
+    if (!f->points)
+        return GCKPT_E_MEMORY;
+    gckpti_sort(f->solutions, n, sizeof *f->solutions, gckpti_solution_before, NULL);
+    f->count = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!f->count || f->solutions[i].point.cost < f->points[f->count - 1].cost) {
+            f->solutions[f->count] = f->solutions[i];
+            f->points[f->count++] = f->solutions[i].point;
+        }
+    return GCKPT_OK;
+}
+
+/* Searches all variants, lays everything out, and keeps the points. */
+static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
+{
+    gckpt_result result = GCKPT_OK;
+    f->resident = gckpti_resident_bytes(&f->p, NULL);
+    f->complete = 1;
+    gckpti_planner *p = f->p.next ? f->p.next : &f->p, *next;
+    for (; p && result == GCKPT_OK; p = next) { /* what is chosen most often first */
+        next = p == &f->p ? NULL : p->next ? p->next : &f->p;
+        for (int k = 0; k < gckpti_count_strategies(p) && result == GCKPT_OK; k++) {
+            gckpti_search s;
+            result = gckpti_search_open(&s, p, k);
+            if (result == GCKPT_OK)
+                result = gckpti_frontier_add(f, &s);
+            gckpti_scratch_free(&s.scratch);
+        }
+        gckpti_planner_release(p);
+    }
+    if (result == GCKPT_OK)
+        result = gckpti_frontier_merge(f);
+    if (result == GCKPT_OK)
+        result = gckpti_prove(&f->p, f->points, f->count, &f->proven_bytes);
+    for (size_t i = f->count; result == GCKPT_OK && i-- > 1;) /* holds in fewer bytes, too */
+        if (f->points[i - 1].proven_cost < f->points[i].proven_cost)
+            f->points[i - 1].proven_cost = f->points[i].proven_cost;
+    return result;
+}
+
+GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_term *terms, int count,
+                                             const gckpt_plan_desc *desc)
+{
+    gckpt_plan_desc d;
+    if (!graph || graph->object.sticky != GCKPT_OK)
+        return NULL;
+    memset(&d, 0, sizeof d);
+    if (desc)
+        d = *desc;
+    gckpti_allocator memory = gckpti_allocator_of(&d.memory);
+    if (d.mode == GCKPT_INFERENCE || d.memory.memory) {
+        gckpti_error(graph, GCKPT_E_ARG, "frontier: %s",
+                     d.memory.memory
+                         ? "its plans would overwrite it in a block of memory; use the heap"
+                         : "an inference plan recomputes nothing");
+        return NULL;
+    }
+    d.mode = GCKPT_OPTIMAL;
+    d.budget = 0;
+    d.bf16_weights = 0;
+    gckpt_frontier *f = (gckpt_frontier *)gckpti_new(&memory, 1, sizeof *f);
+    if (!f) {
+        gckpti_error(graph, GCKPT_E_MEMORY, "plan: no memory to plan %z tensors", graph->count);
+        return NULL;
+    }
+    f->object.magic = GCKPTI_MAGIC;
+    f->memory = memory;
+    f->desc = d;
+    gckpt_result result = gckpti_planner_open(&f->p, &f->memory, graph, terms, count, &f->desc);
+    if (result == GCKPT_OK)
+        result = gckpti_frontier_copy(f);
+    if (result == GCKPT_OK)
+        result = gckpti_add_variants(&f->p);
+    if (result == GCKPT_OK)
+        result = gckpti_frontier_search(f);
+    gckpti_planner_report(&f->p, result);
+    if (result == GCKPT_OK)
+        return f;
+    gckpt_frontier_free(f);
+    return NULL;
+}
+
+GCKPT_API int gckpt_frontier_points(const gckpt_frontier *f) { return f ? (int)f->count : 0; }
+
+GCKPT_API int gckpt_frontier_complete(const gckpt_frontier *f) { return f ? f->complete : 0; }
+
+GCKPT_API size_t gckpt_frontier_proven_bytes(const gckpt_frontier *f)
+{
+    return f ? f->proven_bytes : 0;
+}
+
+GCKPT_API gckpt_result gckpt_frontier_get(const gckpt_frontier *f, int i, gckpt_point *out)
+{
+    if (!f || !out || i < 0 || (size_t)i >= f->count)
+        return GCKPT_E_ARG;
+    *out = f->points[i];
+    return GCKPT_OK;
+}
+
+GCKPT_API int gckpt_frontier_find(const gckpt_frontier *f, size_t budget)
+{
+    int found = -1;
+    for (size_t i = 0; f && i < f->count && (!budget || f->points[i].bytes <= budget); i++)
+        found = (int)i;
+    return found;
+}
+
+GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget)
+{
+    if (!f || f->p.g->object.sticky != GCKPT_OK)
+        return NULL;
+    int i = gckpt_frontier_find(f, budget);
+    if (i < 0) {
+        size_t k = 0;
+        while (k < f->count && f->points[k].cost > gckpti_fast_cost(f->p.least_cost))
+            k++;
+        gckpti_budget_error(&f->p, budget, f->count ? f->points[0].bytes : 0,
+                            k < f->count ? f->points[k].bytes : 0);
+        return NULL;
+    }
+    gckpti_allocator memory = f->memory;
+    gckpti_planner p = *f->solutions[i].p; /* shares the model, and the marks of passes over it */
+    p.memory = &memory;
+    p.next = NULL;
+    p.failed = 0; /* a proof had no memory, if anything */
+    gckpti_planner_reset(&p);
+    gckpt_result result = gckpti_lower_spans(&p, f->solutions[i].span, f->solutions[i].length);
+    if (result == GCKPT_OK)
+        result = gckpti_place_buffers(&p);
+    gckpti_keep_lowered(&p);
+    if (result == GCKPT_OK)
+        result = gckpti_prefetch_gathers(&p, p.best.arena);
+    gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode_plan(&p, &p.best, GCKPT_OPTIMAL) : NULL;
+    if (plan) {
+        const gckpt_point *next = budget && (size_t)i + 1 < f->count ? &f->points[i + 1] : NULL;
+        gckpti_prove_plan(&f->p, budget, plan);
+        if (next && next->proven_cost > plan->proven_cost)
+            plan->proven_cost = next->proven_cost;
+    }
+    gckpti_planner_release(&p);
+    gckpti_planner_report(&p, result);
+    return plan;
+}
+#endif

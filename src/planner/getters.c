@@ -1,0 +1,144 @@
+#include "planner/internal.h"
+#include "graph/graph.h"
+
+/* Work more than the least there is, as a part of that. */
+static double gckpti_relative_cost(const gckpt_plan *plan, uint64_t least)
+{
+    return plan->least_cost ? (double)(plan->cost - least) / (double)plan->least_cost : 0;
+}
+
+/* What is one number of a plan; 0 without one. */
+#define GCKPTI_GETTER(type, name, value)                                                           \
+    GCKPT_API type gckpt_plan_##name(const gckpt_plan *plan) { return plan ? (value) : (type)0; }
+GCKPTI_GETTER(gckpt_mode, mode, plan->mode)
+GCKPTI_GETTER(size_t, bytes,
+              plan->kind_bytes[GCKPT_BYTES_PARAMETERS] + plan->kind_bytes[GCKPT_BYTES_STATE] +
+                  plan->kind_bytes[GCKPT_BYTES_CACHES] + plan->kind_bytes[GCKPT_BYTES_COPIES] +
+                  plan->arena)
+GCKPTI_GETTER(size_t, arena, plan->arena)
+GCKPTI_GETTER(size_t, peak, plan->peak)
+GCKPTI_GETTER(size_t, offloaded, plan->offloaded)
+GCKPTI_GETTER(size_t, proven_bytes, plan->proven_bytes)
+GCKPTI_GETTER(double, recompute, plan->recompute)
+GCKPTI_GETTER(double, overhead, gckpti_relative_cost(plan, plan->least_cost))
+GCKPTI_GETTER(double, gap, gckpti_relative_cost(plan, plan->proven_cost))
+GCKPTI_GETTER(uint64_t, cost, plan->cost)
+GCKPTI_GETTER(uint64_t, hidden_cost, plan->hidden)
+GCKPTI_GETTER(uint64_t, proven_cost, plan->proven_cost)
+GCKPTI_GETTER(uint64_t, hash, plan->hash)
+GCKPTI_GETTER(int64_t, rows, plan->rows)
+GCKPTI_GETTER(int64_t, batch, plan->batch)
+GCKPTI_GETTER(int, in_backward, plan->update_in_backward != 0)
+GCKPTI_GETTER(int, length, (int)plan->length)
+GCKPTI_GETTER(int, buffers, (int)plan->buffer_count)
+#undef GCKPTI_GETTER
+
+GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out)
+{
+    if (!plan || !plan->info || !out || i < 0 || (size_t)i >= plan->length)
+        return GCKPT_E_ARG;
+    const gckpti_ins *ins = &plan->ins[i];
+    const int id = gckpti_ins_node(plan, ins);
+    const gckpti_plan_node *node = &plan->nodes[id];
+    const gckpt_cost *cost = &plan->info[id].cost;
+    gckpti_operands o;
+    size_t planned = 0; /* as the work is reckoned, rounded up */
+    out->moved = 0;
+    gckpti_operands_of(plan->operands, ins, node->inputs, &o);
+    for (int part = 0; part < 2 && ins->kind >= GCKPT_OFFLOAD && ins->kind < GCKPT_REDUCE; part++) {
+        size_t bytes = (part ? o.saved : o.out) == GCKPTI_NO_OFFSET ? 0
+                       : part                                       ? node->saved_bytes
+                              : gckpti_planned_bytes(plan, node);
+        out->moved += bytes;
+        planned += gckpti_round_up(bytes, plan->alignment);
+    }
+    out->cost = ins->kind == GCKPT_FORWARD ? cost->forward
+                : ins->kind == GCKPT_BACKWARD
+                    ? cost->backward
+                    : gckpti_transfer_cost(plan->offload_cost, (int64_t)planned);
+    out->live = plan->live_bytes[i];
+    out->recompute = ins->kind == GCKPT_FORWARD && !ins->first;
+    out->once = i < plan->body || i >= plan->epilogue;
+    return GCKPT_OK;
+}
+
+GCKPT_API uint64_t gckpt_plan_step_cost(const gckpt_plan *plan)
+{
+    uint64_t body = 0, once = 0, micro_batches = 1;
+    gckpt_usage u;
+    if (!plan)
+        return 0;
+    uint64_t rows = (uint64_t)plan->rows, batch = (uint64_t)plan->batch;
+    if (plan->virtual_ranks > 1) { /* of a rank's leaves */
+        uint64_t vranks = (uint64_t)plan->virtual_ranks, vrank_rows = (batch + vranks - 1) / vranks;
+        vranks = vranks > (uint64_t)plan->ranks ? vranks / (uint64_t)plan->ranks : 1;
+        micro_batches = (vrank_rows + rows - 1) / rows * vranks;
+        batch = (vrank_rows > rows ? vrank_rows : rows) *
+                vranks; /* a leaf's only micro-batch counts whole */
+    }
+    for (int i = 0; gckpt_plan_usage(plan, i, &u) == GCKPT_OK; i++) {
+        int gathers =
+            plan->ranks > 1 && !u.once && plan->nodes[plan->ins[i].id].kind == GCKPTI_PARAM;
+        uint64_t *sum = u.once || gathers ? &once : &body;
+        const uint64_t repeats = gathers ? micro_batches : 1; /* whatever the rows */
+        *sum = gckpti_add_cost(*sum, u.cost > UINT64_MAX / repeats ? UINT64_MAX : u.cost * repeats);
+    }
+    if (body / rows >= UINT64_MAX / 2 / batch)
+        return UINT64_MAX;
+    body -= plan->hidden;
+    body = body / rows * batch + body % rows * batch / rows; /* a short one: in proportion */
+    return gckpti_add_cost(once, body);
+}
+
+GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind)
+{
+    if (plan && kind == GCKPT_BYTES_TABLES)
+        return gckpti_plan_copy(NULL, plan);
+    return plan && kind >= 0 && kind < GCKPT_BYTES_KINDS ? plan->kind_bytes[kind] : 0;
+}
+
+GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out)
+{
+    if (!plan || !out || i < 0 || (size_t)i >= plan->length)
+        return GCKPT_E_ARG;
+    out->kind = (gckpt_kind)plan->ins[i].kind;
+    out->id = gckpti_ins_node(plan, &plan->ins[i]);
+    return GCKPT_OK;
+}
+
+GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id)
+{
+    return plan && id >= 0 && (size_t)id < plan->node_count ? gckpti_planned_name(plan, id) : "";
+}
+
+GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id)
+{
+    const gckpt_op *op =
+        plan && id >= 0 && (size_t)id < plan->node_count ? plan->nodes[id].op : NULL;
+    return op ? op->name : "";
+}
+
+GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_buffer *out)
+{
+    if (!plan || !out || i < 0 || (size_t)i >= plan->buffer_count)
+        return GCKPT_E_ARG;
+    *out = plan->buffers[i];
+    return GCKPT_OK;
+}
+
+GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op)
+{
+    int mixer = plan ? plan->mixer : -1;
+    for (size_t i = 0; plan && mixer < 0 && i < plan->node_count; i++)
+        mixer = plan->nodes[i].rounding & GCKPTI_MIXES ? (int)i : -1;
+    if (op)
+        *op = mixer < 0 ? NULL : gckpti_planned_name(plan, mixer);
+    return plan && mixer < 0;
+}
+
+GCKPT_API const char *gckpt_mode_name(gckpt_mode mode)
+{
+    static const char *const names[] = { "auto", "store-all", "memory-poor", "segments",
+                                         "sqrt", "optimal",   "schedule",    "inference" };
+    return (unsigned)mode <= GCKPT_INFERENCE ? names[mode] : "not a gckpt_mode";
+}

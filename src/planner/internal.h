@@ -1,0 +1,61 @@
+#pragma once
+#include "planner/planner.h"
+#include "search/search.h"
+
+/* What the files of ask share; no other folder uses it. */
+
+/* ---- planner/frontier.c ---- */
+/* Where a point comes from: a variant's schedule. */
+typedef struct {
+    gckpt_point point;
+    gckpti_planner *p;
+    gckpti_span *span; /* its items, */
+    int length;      /* so many */
+} gckpti_solution;
+
+struct gckpt_frontier {
+    gckpti_object object;
+    gckpti_allocator memory;
+    gckpti_planner p;     /* and those behind it: their models serve for the plans of all points */
+    gckpt_plan_desc desc; /* with copies of what it points to */
+    gckpt_point *points;
+    gckpti_solution *solutions; /* the same, with their schedules */
+    size_t count, resident; /* resident: bytes of parameters and optimiser state */
+    size_t proven_bytes;
+    int complete;
+};
+
+/* Returns the most work of a step whose bytes a refusal names beside the least bytes. */
+static inline uint64_t gckpti_fast_cost(uint64_t least) { return least + least / 2; }
+
+#ifdef GCKPTI_SEPARATE_TU
+/* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
+ * order, and need no prototypes. What each does is said where it is defined. */
+
+/* planner/checks.c */
+GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms, int count,
+                                            const gckpt_plan_desc *d);
+GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p);
+
+/* planner/planner.c */
+GCKPTI_FN void gckpti_planner_reset(gckpti_planner *p);
+GCKPTI_FN void gckpti_planner_release(gckpti_planner *p);
+GCKPTI_FN int64_t gckpti_largest_vrank(const gckpt_plan_desc *d, const gckpt_graph *g);
+GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
+                                           gckpt_graph *graph, const gckpt_term *terms, int count,
+                                           const gckpt_plan_desc *d);
+GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p);
+GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result result);
+GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_t least,
+                                   size_t fast);
+
+/* planner/request.c */
+GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_planner *end,
+                                          int has_store_all, gckpt_result *result, size_t *least);
+GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *point, size_t n,
+                                    size_t *least);
+GCKPTI_FN void gckpti_prove_plan(const gckpti_planner *first, size_t budget, gckpt_plan *plan);
+
+/* planner/fit.c */
+GCKPTI_FN size_t gckpti_min_plan_bytes(gckpti_planner *p, gckpti_lowered *lowered);
+#endif

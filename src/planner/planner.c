@@ -1,0 +1,225 @@
+#include "planner/internal.h"
+#include "graph/graph.h"
+
+/* A planner without drafts, yet. */
+GCKPTI_FN void gckpti_planner_reset(gckpti_planner *p)
+{
+    memset(&p->lowered, 0, sizeof p->lowered);
+    p->lowered.scratch = p->temp = gckpti_scratch_new(p->memory, &p->failed);
+    p->best = p->lowered;
+}
+
+/* Gives back all but the model. */
+GCKPTI_FN void gckpti_planner_release(gckpti_planner *p)
+{
+    gckpti_delete(p->memory, p->entries, p->entry_capacity, sizeof *p->entries);
+    gckpti_scratch_free(&p->lowered.scratch);
+    gckpti_scratch_free(&p->best.scratch);
+    gckpti_scratch_free(&p->temp);
+    p->entries = NULL;
+    p->entry_capacity = 0;
+}
+
+GCKPTI_FN void gckpti_planner_free(gckpti_planner *p)
+{
+    for (gckpti_planner *q = p, *next; q; q = next) {
+        next = q->next;
+        gckpti_planner_release(q);
+        gckpti_scratch_free(&q->scratch);
+        if (q != p)
+            gckpti_delete(p->memory, q, 1, sizeof *q);
+    }
+    p->next = NULL;
+}
+
+GCKPTI_FN gckpt_result gckpti_build_model(gckpti_planner *p)
+{
+    gckpti_planner_reset(p);
+    p->max_host_limit = p->host_limit = p->variant.no_offload ? 0 : p->host_limit;
+    p->overlap = p->host_limit > 0 && p->desc->overlap_offload;
+    p->copy_cost = GCKPTI_FULL_COPY_COST;
+    gckpt_result result = gckpti_model_ops(p);
+    int trains = p->inference;
+    if (result != GCKPT_OK || !gckpti_variant_applies(p))
+        return result;
+    for (int i = 0; i < p->n; i++)
+        trains = trains || p->active[i];
+    result = gckpti_check_fetches(p);
+    if (result == GCKPT_OK && !trains)
+        result = gckpti_error(p->g, GCKPT_E_ARG,
+                              "plan: no trainable parameter leads to a loss (all frozen?) and "
+                              "no gradient is picked; there is nothing to train");
+    if (result != GCKPT_OK)
+        return result;
+    result = gckpti_model_nodes(p);
+    return result != GCKPT_OK || gckpti_resident_bytes(p, NULL) <= PTRDIFF_MAX
+               ? result
+               : gckpti_error(p->g, GCKPT_E_MEMORY,
+                              "plan: parameters, their state and caches have more bytes than this "
+                              "machine can address; use a smaller network, or shorter caches");
+}
+
+/* Rows of a request's largest leaf. */
+GCKPTI_FN int64_t gckpti_largest_vrank(const gckpt_plan_desc *d, const gckpt_graph *g)
+{
+    int64_t batch = g && d->batch <= 0 ? g->rows : d->batch,
+            vranks = d->virtual_ranks ? d->virtual_ranks : 1;
+    return batch / vranks + (batch % vranks > 0);
+}
+
+GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *memory,
+                                            gckpt_graph *graph, const gckpt_term *terms, int count,
+                                            const gckpt_plan_desc *d)
+{
+    memset(p, 0, sizeof *p);
+    p->memory = memory;
+    p->g = graph;
+    p->desc = d;
+    p->terms = terms;
+    p->term_count = count;
+    p->n = (int)graph->count;
+    p->threads = d->threads ? d->threads : 1;
+    p->alignment = d->alignment ? d->alignment : 64;
+    p->inference = d->mode == GCKPT_INFERENCE;
+    p->virtual_ranks = d->virtual_ranks ? d->virtual_ranks : 1;
+    p->tree_depth = p->inference ? 0 : gckpti_tree_depth(p->virtual_ranks / graph->store->ranks);
+    p->accumulates =
+        !p->inference && (p->tree_depth > 0 || gckpti_largest_vrank(d, graph) > graph->rows);
+    if (!p->inference && !d->update_in_backward)
+        p->host_limit = (int64_t)(d->offload_bytes < PTRDIFF_MAX / 2 ? d->offload_bytes
+                                                                     : (size_t)PTRDIFF_MAX / 2);
+    p->plain = GCKPTI_ALWAYS_PLAIN || d->plain != 0 || d->backend;
+    return gckpti_check_request(graph, terms, count, d);
+}
+
+/* Checks a request and readies a planner of the graph as it was built; the caller frees it either
+ * way. */
+GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
+                                           gckpt_graph *graph, const gckpt_term *terms, int count,
+                                           const gckpt_plan_desc *d)
+{
+    gckpt_result result = gckpti_planner_start(p, memory, graph, terms, count, d);
+    return result == GCKPT_OK ? gckpti_build_model(p) : result;
+}
+
+/* Adds the planner of one more variant of p's request behind the last one, where it is offered and
+ * of use. */
+static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_planner **last, gckpti_variant v)
+{
+    gckpti_planner *q = (gckpti_planner *)gckpti_new(p->memory, 1, sizeof *q);
+    gckpt_result result =
+        q ? gckpti_planner_start(q, p->memory, p->g, p->terms, p->term_count, p->desc)
+          : GCKPT_E_MEMORY;
+    if (result == GCKPT_OK) {
+        q->variant = v;
+        q->built_cost = p->cost;
+        q->built_model_cost = p->model_cost;
+        result = gckpti_build_model(q);
+    }
+    int of_use = result == GCKPT_OK && (v.order > 0 || v.no_offload || gckpti_variant_applies(q));
+    for (const gckpti_planner *r = p; r && of_use && v.order == 0 && !v.no_offload; r = r->next)
+        of_use = gckpti_is_cheaper(q, r);
+    p->failed = result == GCKPT_E_MEMORY;
+    if (of_use) {
+        *last = (*last)->next = q;
+        p->least_cost = q->least_cost < p->least_cost ? q->least_cost : p->least_cost;
+        return GCKPT_OK;
+    }
+    if (q)
+        gckpti_planner_free(q);
+    gckpti_delete(p->memory, q, 1, sizeof *q);
+    return result;
+}
+
+/* Whether ops might be in a run in bands of rows: to look takes memory. */
+static int gckpti_may_fuse(const gckpti_planner *p)
+{
+    int ops = 0;
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = p->tensors[i];
+        ops += t->kind == GCKPTI_OP && !t->batch_invariant && !p->active[i] && t->shape.n > 2;
+    }
+    return ops > 1;
+}
+
+/* Adds planners behind an open one, for the other variants that its request may choose from: forms,
+ * of each the orders that promise fewer bytes, and all of these without slower memory, which a
+ * search without it may find more for. Backends may have kernels of their own; what
+ * OpenBLAS adds up depends on sizes. */
+GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
+{
+    const gckpt_plan_desc *d = p->desc;
+    gckpti_planner *last = p;
+    gckpt_result result = GCKPT_OK;
+    gckpti_variant v = { 1, 0, 0, 0 };
+    int optimal = d->mode == GCKPT_AUTO || d->mode == GCKPT_OPTIMAL;
+    int chooses = optimal && !d->as_built && !d->backend;
+#ifdef GCKPT_OPENBLAS
+    chooses = 0;
+#endif
+    const int fuses = GCKPTI_RUNS_FUSED && !d->as_built && !d->backend &&
+                      d->precision == GCKPT_FP32 && (chooses || p->inference) && gckpti_may_fuse(p);
+    for (; chooses && v.lowering < GCKPTI_LOWERINGS && result == GCKPT_OK; v.lowering++)
+        result = gckpti_add_variant(p, &last, v);
+    v.fused = GCKPTI_RUNS_FUSED;
+    for (const gckpti_planner *lowering = p, *end = last; fuses && result == GCKPT_OK;
+         lowering = lowering->next) {
+        v.lowering =
+            lowering->variant.lowering; /* of the head's as built and those of fewest bytes */
+        if (v.lowering == 0 || v.lowering >= GCKPTI_LOWERINGS - 2)
+            result = gckpti_add_variant(p, &last, v);
+        if (lowering == end)
+            break;
+    }
+    for (const gckpti_planner *lowering = p; lowering; lowering = lowering->next)
+        for (v.lowering = lowering->variant.lowering, v.fused = lowering->variant.fused,
+            v.order = 1;
+             v.order < GCKPTI_ORDER_COUNT; v.order++)
+            if (lowering->orders >> v.order & 1 && result == GCKPT_OK)
+                result = gckpti_add_variant(p, &last, v);
+    for (const gckpti_planner *q = p, *end = last;
+         optimal && p->host_limit > 0 && result == GCKPT_OK; q = q->next) {
+        v = q->variant;
+        v.no_offload = 1;
+        result = gckpti_add_variant(p, &last, v);
+        if (q == end)
+            break;
+    }
+    for (gckpti_planner *q = p->next; q; q = q->next)
+        q->least_cost = p->least_cost;
+    return result;
+}
+
+/* Reports what a planner ended with on its graph; other errors are there already. */
+GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result result)
+{
+    int failed = 0;
+    for (const gckpti_planner *q = p; q; q = q->next)
+        failed = failed || q->failed;
+    if (failed) {
+        gckpti_error(p->g, GCKPT_E_MEMORY, "plan: no memory to plan %z tensors", p->g->count);
+        gckpti_hint_block(p->g, "plan", p->memory, 0);
+    } else if (result == GCKPT_OK) {
+        gckpti_ok(p->g);
+    }
+}
+
+/* Reports that a budget is too small, the least that is not, and, if more, the bytes in which a
+ * step has little more than the least work. */
+GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_t least,
+                                   size_t fast)
+{
+    gckpt_mode mode = p->desc->mode;
+    int searched = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL;
+    p->g->min_bytes = least;
+    gckpti_error(p->g, GCKPT_E_BUDGET,
+                 "budget %z bytes is too small: this graph needs at least %z%s", budget, least,
+                 mode == GCKPT_INFERENCE ? ""
+                 : !GCKPTI_HAS_SEARCH ? " in this mode (GCKPT_SQRT or GCKPT_MEMORY_POOR may need "
+                                        "less; a build without GCKPT_NO_SEARCH finds the least)"
+                 : searched           ? ""
+                                      : " in this mode (GCKPT_AUTO needs least)");
+    gckpti_text text = gckpti_append_text(&p->g->object);
+    if (fast > least)
+        gckpti_text_add(&text, ", and %z for at most 1.5 times the least work", fast);
+}

@@ -1,0 +1,165 @@
+#include "planner/internal.h"
+#include "graph/graph.h"
+
+/* Bytes that a budget leaves for the arena, as many as can be addressed; *fits: what is resident
+ * fits into it, and be there no arena. */
+static size_t gckpti_arena_budget(const gckpti_planner *p, int *fits)
+{
+    size_t resident = gckpti_resident_bytes(p, NULL);
+    size_t budget = p->desc->budget ? p->desc->budget : SIZE_MAX;
+    size_t left = budget > resident ? budget - resident : 0;
+    *fits = budget >= resident;
+    return left < PTRDIFF_MAX ? left : (size_t)PTRDIFF_MAX;
+}
+
+/* Whether a draft is better than another: it has less work or, with as much, fewer bytes. */
+static int gckpti_is_better(const gckpti_lowered *d, const gckpti_lowered *than)
+{
+    return d->cost != than->cost ? d->cost < than->cost : d->arena < than->arena;
+}
+
+/* The variant whose proven work is least; their bounds are open afterwards. */
+static gckpti_planner *gckpti_most_promising(gckpti_planner *first, const gckpti_planner *end,
+                                             size_t arena)
+{
+    gckpti_planner *least = first;
+    gckpti_open_bounds(first);
+    for (gckpti_planner *p = first; p != end && !p->failed; p = p->next)
+        if (gckpti_proven_cost(p, arena) < gckpti_proven_cost(least, arena))
+            least = p;
+    return least;
+}
+
+/* The variant to look at behind p: `promising`, then the others in their order. */
+static gckpti_planner *gckpti_next_variant(gckpti_planner *p, const gckpti_planner *promising,
+                                           gckpti_planner *first, const gckpti_planner *end)
+{
+    p = p == promising ? first : p->next;
+    p = p && p != end && p == promising ? p->next : p;
+    return p == end ? NULL : p;
+}
+
+/* Plans what open planners were asked for, from `first` up to `end`; `drafted`: the store-all draft
+ * of the first is its best already. NULL: *result says why, or the budget is too small and *least
+ * bytes would do. */
+GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_planner *end,
+                                          int has_store_all, gckpt_result *result, size_t *least)
+{
+    gckpt_mode mode = first->desc->mode;
+    int automatic = mode == GCKPT_AUTO, too_large = 0, fits;
+    size_t arena = gckpti_arena_budget(first, &fits), needed, bytes = SIZE_MAX;
+    gckpti_planner *best;
+    for (mode = automatic ? GCKPT_STORE_ALL : mode;; mode = GCKPT_OPTIMAL) {
+        uint64_t base_cost = UINT64_MAX; /* the least work that repeats nothing */
+        best = NULL;
+        needed = SIZE_MAX;
+        gckpti_planner *promising =
+            mode == GCKPT_OPTIMAL ? gckpti_most_promising(first, end, arena) : first;
+        for (gckpti_planner *p = promising; p; p = gckpti_next_variant(p, promising, first, end)) {
+            *result = p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
+            if (p->failed)
+                return NULL;
+            if (mode == GCKPT_OPTIMAL) {
+                if (best && best->best.cost <= gckpti_proven_cost(p, arena) && !p->failed)
+                    continue;
+                p->fast_cost = first->fast_cost, p->fast_bytes = first->fast_bytes;
+                *result = gckpti_plan_optimal(p, arena, &bytes);
+                first->fast_bytes = p->fast_bytes;
+            } else {
+                *result = has_store_all ? GCKPT_OK : gckpti_plan_mode(p, mode);
+                bytes = p->best.arena;
+                if (p->inference && p->best.cost <= first->fast_cost && bytes < first->fast_bytes)
+                    first->fast_bytes = bytes; /* among variants: nothing is searched */
+            }
+            if (gckpti_is_too_large(p, *result)) { /* this machine cannot address its bytes */
+                bytes = SIZE_MAX;
+                too_large = 1;
+            } else if (*result != GCKPT_OK) {
+                return NULL;
+            } else if (p->base_cost < base_cost) {
+                base_cost = p->base_cost;
+            }
+            if (fits && bytes <= arena && (!best || gckpti_is_better(&p->best, &best->best)))
+                best = p;
+            needed = bytes < needed ? bytes : needed;
+            has_store_all = 0;
+        }
+        if (!automatic || mode == GCKPT_OPTIMAL || !GCKPTI_HAS_SEARCH || !first->desc->budget ||
+            (best && best->best.cost <= base_cost))
+            break;
+    }
+    *result = !best && too_large && needed == SIZE_MAX ? GCKPT_E_MEMORY : GCKPT_OK;
+    *least = gckpti_resident_bytes(first, NULL) + needed;
+    if (best)
+        *result = gckpti_prefetch_gathers(best, first->desc->budget ? arena : best->best.arena);
+    gckpt_plan *plan =
+        best && *result == GCKPT_OK ? gckpti_encode_plan(best, &best->best, mode) : NULL;
+    if (best && !plan && *result == GCKPT_OK)
+        *result = GCKPT_E_MEMORY;
+    return plan;
+}
+
+/* What is proven about all plans of a request within the bytes of each of n points, and *least, the
+ * bytes that none can do without: the least of all its variants. */
+GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *point, size_t n,
+                                    size_t *least)
+{
+    size_t resident = gckpti_resident_bytes(first, NULL);
+    *least = SIZE_MAX;
+    for (const gckpti_planner *p = first; p; p = p->next) {
+        for (size_t i = 0; i < n && !p->failed; i++) {
+            uint64_t cost = gckpti_proven_cost(p, point[i].bytes - resident);
+            if (p == first || cost < point[i].proven_cost)
+                point[i].proven_cost = cost;
+        }
+        if (p->failed)
+            return GCKPT_E_MEMORY;
+        size_t bytes = resident + gckpti_proven_bytes(p);
+        *least = bytes < *least ? bytes : *least;
+    }
+    return GCKPT_OK;
+}
+
+/* Notes it for a plan and its budget (0: its own bytes). Without memory for a proof it is what
+ * holds of any: the plan is there, and may be all that is wanted of it. */
+GCKPTI_FN void gckpti_prove_plan(const gckpti_planner *first, size_t budget, gckpt_plan *plan)
+{
+    gckpt_point point = { budget ? budget : gckpti_required_bytes(plan), 0, 0, 0, 0 };
+    size_t least;
+    const int proven = gckpti_prove(first, &point, 1, &least) == GCKPT_OK;
+    plan->proven_cost = proven ? point.proven_cost : first->least_cost;
+    plan->proven_bytes = proven ? least : gckpti_resident_bytes(first, NULL);
+}
+
+GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
+                                     const gckpt_plan_desc *desc)
+{
+    gckpt_plan_desc d;
+    gckpti_planner p;
+    gckpt_plan *plan = NULL;
+    size_t least = 0;
+    if (!graph || graph->object.sticky != GCKPT_OK)
+        return NULL;
+    memset(&d, 0, sizeof d);
+    if (desc)
+        d = *desc;
+    gckpti_allocator memory = gckpti_allocator_of(&d.memory);
+    gckpt_result result = gckpti_planner_open(&p, &memory, graph, terms, count, &d);
+    if (result == GCKPT_OK)
+        result = gckpti_add_variants(&p);
+    p.fast_cost = gckpti_fast_cost(p.least_cost);
+    p.fast_bytes = SIZE_MAX;
+    if (result == GCKPT_OK)
+        plan = gckpti_plan_request(&p, NULL, 0, &result, &least);
+    size_t fast = p.fast_bytes < SIZE_MAX ? gckpti_resident_bytes(&p, NULL) + p.fast_bytes : 0;
+    gckpti_planner_report(&p, result);
+    if (plan) {
+        int budget = d.mode == GCKPT_AUTO || d.mode == GCKPT_OPTIMAL;
+        gckpti_open_bounds(&p);
+        gckpti_prove_plan(&p, budget ? d.budget : 0, plan);
+    }
+    gckpti_planner_free(&p);
+    if (result == GCKPT_OK && !plan && !p.failed)
+        gckpti_budget_error(&p, d.budget, least, fast);
+    return gckpti_plan_compact(plan);
+}

@@ -1,0 +1,194 @@
+#ifndef GCKPT_NO_FETCH
+#include "run/internal.h"
+#include "graph/graph.h"
+
+GCKPTI_COLD_BEGIN
+
+static size_t gckpti_fetch_bytes(const gckpt_plan *p, const gckpti_plan_fetch *fetch)
+{
+    return (size_t)gckpti_planned_elements(p, &p->nodes[fetch->id]) * sizeof(float);
+}
+
+/* Whether node `user` is of an op that reads node `id`, or a view of it. */
+static int gckpti_reads_node(const gckpt_plan *p, int user, int id)
+{
+    for (int i = 0; i < p->nodes[user].inputs && p->nodes[user].op; i++)
+        if (p->nodes[p->nodes[user].in[i]].base == id)
+            return 1;
+    return 0;
+}
+
+/* Whether an instruction makes the value of node `id`, or a part of its gradient; of what has no
+ * batch axis, whether it adds all parts up. */
+static int gckpti_computes(const gckpt_plan *p, const gckpti_ins *ins, int id, int gradient)
+{
+    int tensor = gckpti_ins_node(p, ins);
+    int backward = ins->kind == GCKPT_BACKWARD || ins->kind == GCKPT_UPDATE;
+    if (!gradient)
+        return tensor == id && (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) &&
+               p->operands[ins->operands] != GCKPTI_NO_OFFSET;
+    return backward &&
+           (p->nodes[id].batch_invariant ? tensor == id : gckpti_reads_node(p, tensor, id));
+}
+
+/* The instruction that a pick is complete with; the plan's length: the end of the step. */
+static int gckpti_fetch_ready_at(const gckpt_plan *p, const gckpti_plan_fetch *fetch)
+{
+    int x = (int)p->length;
+    while (x-- > 0 && !gckpti_computes(p, &p->ins[x], p->nodes[fetch->id].base, fetch->gradient))
+        continue;
+    return x < 0 ? (int)p->length : x;
+}
+
+GCKPTI_FN void gckpti_alloc_fetches(gckpt_exec *e, gckpti_bump *bump)
+{
+    e->fetches =
+        (gckpti_exec_fetch *)gckpti_bump_alloc(bump, e->plan->fetch_count, sizeof *e->fetches);
+    for (size_t k = 0; k < e->plan->fetch_count && gckpti_backend(e)->own_memory; k++) {
+        void *copy = gckpti_bump_alloc(bump, gckpti_fetch_bytes(e->plan, &e->plan->fetches[k]), 1);
+        if (copy)
+            e->fetches[k].copy = (float *)copy;
+    }
+}
+
+GCKPTI_FN int gckpti_has_gradient_fetch(const gckpt_plan *p)
+{
+    int fetched = 0;
+    for (size_t i = 0; i < p->fetch_count; i++)
+        fetched |= p->fetches[i].gradient &&
+                   p->nodes[p->nodes[p->fetches[i].id].base].kind == GCKPTI_PARAM;
+    return fetched;
+}
+
+/* A pick's number; -1, and an error: it is none. */
+static int gckpti_fetch_index(gckpt_exec *e, const char *who, int id, int gradient)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t k = 0; k < p->fetch_count; k++)
+        if (p->fetches[k].id == id && !p->fetches[k].gradient == !gradient)
+            return (int)k;
+    gckpti_error(e, GCKPT_E_ARG,
+                 "%s: %s %i, \"%s\", is not picked: name it in gckpt_plan_desc.fetch", who,
+                 gradient ? "the gradient of tensor" : "tensor", id, gckpt_plan_name(p, id));
+    return -1;
+}
+
+GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient)
+{
+    int k = exec ? gckpti_fetch_index(exec, "fetch", id, gradient) : -1;
+    if (k < 0)
+        return NULL;
+    const gckpti_plan_fetch *fetch = &exec->plan->fetches[k];
+    const int ready = exec->step.finished ? -1 : gckpti_fetch_ready_at(exec->plan, fetch);
+    if (exec->step.pc <= ready) {
+        gckpti_error(exec, GCKPT_E_ARG, "fetch: %s \"%s\" #%i is not computed yet: %s",
+                     gradient ? "the gradient of" : "the value of", gckpt_plan_name(exec->plan, id),
+                     id,
+                     ready < (int)exec->plan->length ? "the step has not come so far"
+                                                     : "it is complete at the end of the step");
+        return NULL;
+    }
+    const float *here = gckpti_arena_f32(exec, fetch->offset);
+    if (!gckpti_backend(exec)->own_memory)
+        return here;
+    gckpti_from_backend(exec, exec->fetches[k].copy, here, gckpti_fetch_bytes(exec->plan, fetch));
+    return exec->fetches[k].copy;
+}
+
+/* Elements of so many rows, n being those of a micro-batch (what mixes rows has whole ones). */
+static int64_t gckpti_row_elements(const gckpt_plan *p, int64_t n, int64_t rows)
+{
+    return rows / p->rows * n + n / p->rows * (rows % p->rows);
+}
+
+GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t k = 0; k < p->fetch_count; k++) {
+        const gckpti_exec_fetch *fetch = &e->fetches[k];
+        int64_t n = gckpti_planned_elements(p, &p->nodes[p->fetches[k].id]);
+        const int64_t room = (int64_t)fetch->size; /* PTRDIFF_MAX / 4 at most */
+        if (fetch->to && (rows / p->rows > room / n || gckpti_row_elements(p, n, rows) > room))
+            return gckpti_error(e, GCKPT_E_ARG,
+                                "collect: %I rows of \"%s\" #%i are more than the %z floats there "
+                                "is room for (%I a micro-batch of %I rows)",
+                                rows, gckpti_planned_name(p, p->fetches[k].id), p->fetches[k].id,
+                                fetch->size, n, p->rows);
+    }
+    return GCKPT_OK;
+}
+
+GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, float *to, size_t size)
+{
+    int k = exec ? gckpti_fetch_index(exec, "collect", id, gradient) : -1;
+    if (k < 0)
+        return GCKPT_E_ARG;
+    if (exec->plan->nodes[id].batch_invariant)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "collect: \"%s\" #%i has no batch axis, so no rows: gckpt_fetch has it",
+                            gckpt_plan_name(exec->plan, id), id);
+    gckpti_exec_fetch before = exec->fetches[k];
+    exec->fetches[k].to = to;
+    exec->fetches[k].size = size < PTRDIFF_MAX / 4 ? size : PTRDIFF_MAX / 4;
+    const int64_t rows = exec->step.row_end - exec->step.first_row; /* of this rank */
+    if (gckpti_check_collected(exec, exec->step.state == GCKPTI_IDLE ? 0 : rows) == GCKPT_OK)
+        return gckpti_ok(exec);
+    exec->fetches[k] = before;
+    return GCKPT_E_ARG;
+}
+
+GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t k = 0; k < p->fetch_count && e->step.pc == p->epilogue; k++) {
+        int64_t n = gckpti_planned_elements(p, &p->nodes[p->fetches[k].id]);
+        int64_t at = gckpti_row_elements(p, n, e->step.row - e->step.first_row);
+        size_t count = (size_t)gckpti_row_elements(p, n, gckpti_micro_rows(e));
+        if (e->fetches[k].to)
+            gckpti_from_backend(e, e->fetches[k].to + at, e->blocks.arena + p->fetches[k].offset,
+                                count * sizeof(float));
+    }
+}
+
+/* Adds the accumulators of node `id` that a user's backward wrote, but for `sum` itself, to it. */
+static void gckpti_sum_accumulators(gckpt_exec *e, const gckpti_ins *backward, int id, float *sum)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_plan_node *node = &p->nodes[backward->id];
+    gckpti_operands o;
+    gckpt_call c;
+    gckpti_init_call(e, &c);
+    gckpti_operands_of(p->operands, backward, node->inputs, &o);
+    for (int i = 0; i < node->inputs; i++) {
+        float *more = gckpti_arena_f32(e, o.in[i].gradient);
+        if (p->nodes[node->in[i]].base == id && more != sum)
+            gckpti_backend(e)->add(&c, sum, more, gckpti_planned_elements(p, &p->nodes[id]));
+    }
+}
+
+/* Looped plans: adds up the accumulators of each picked gradient for which no instruction does it,
+ * of what depends on neither the batch nor a parameter that is trained; in the contract's order
+ * (manual, 5f). A REDUCE has added up the body's uses. */
+GCKPTI_FN void gckpti_sum_fetched_grads(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t k = 0; k < p->fetch_count && p->accumulates && e->step.rows > 0; k++) {
+        int id = p->nodes[p->fetches[k].id].base, done = 0;
+        float *sum = gckpti_arena_f32(e, p->fetches[k].offset);
+        for (size_t i = 0; i < k; i++) /* picked twice */
+            done = done || (p->fetches[i].gradient && p->nodes[p->fetches[i].id].base == id);
+        if (done || !p->fetches[k].gradient || !p->nodes[id].batch_invariant ||
+            gckpti_fetch_ready_at(p, &p->fetches[k]) < (int)p->length)
+            continue;
+        for (size_t i = gckpti_group_of(e) ? p->node_count : 0; i < 2 * p->node_count; i++) {
+            int user = (int)(p->node_count - 1 - i % p->node_count);
+            const int selected = p->nodes[user].batch_invariant == (i >= p->node_count);
+            for (size_t x = 0; x < p->length && selected && gckpti_reads_node(p, user, id); x++)
+                if (p->ins[x].kind == GCKPT_BACKWARD && p->ins[x].id == user)
+                    gckpti_sum_accumulators(e, &p->ins[x], id, sum);
+        }
+    }
+}
+
+GCKPTI_COLD_END
+#endif

@@ -1,0 +1,158 @@
+#include "run/internal.h"
+#include "graph/graph.h"
+
+#ifndef GCKPT_NO_TILES
+/* ---- a run of ops in bands of rows (plan/fused_op.c) ---- */
+typedef struct {
+    const gckpt_exec *e;
+    const gckpt_call *call; /* the run's: its inputs, output, workspace */
+    const gckpti_fused *fused;
+    const gckpti_fused_step *step;
+    const gckpti_fused_edge *edges;
+    gckpti_row_range *ranges;
+    gckpt_kernel last_kernel; /* of the last op */
+    int64_t sample; /* of the batch, which is as many as the axis 0 of all its values has */
+} gckpti_tile_run;
+
+/* Row `row` of a step's value, of which there may be none. */
+static float *gckpti_tile_row(const gckpti_tile_run *run, int i, int32_t row)
+{
+    while (run->step[i].offset < 0)
+        i = ~run->step[i].offset;
+    const gckpti_fused_step *q = &run->step[i];
+    if (i == run->fused->steps - 1)
+        return run->call->out + (run->sample * q->height + row) * q->width;
+    float *first = (float *)(void *)((unsigned char *)run->call->workspace + q->offset);
+    return first + (ptrdiff_t)(row - run->ranges[i].low) * q->width;
+}
+
+/* An input of the run, from a row on; `whole`: that is the same for all rows. */
+static const void *gckpti_tile_input(const gckpti_tile_run *run, int input, int broadcast,
+                                     int64_t row)
+{
+    const gckpt_arg *x = &run->call->in[input];
+    const int64_t rows = run->sample * x->shape.d[1] + row;
+    const int64_t offset =
+        broadcast ? 0 : rows * (gckpti_elements(&x->shape) / (x->shape.d[0] * x->shape.d[1]));
+    return x->bytes   ? (const void *)(x->bytes + offset)
+           : x->index ? (const void *)(x->index + offset)
+                      : (const void *)(x->data + offset);
+}
+
+/* Rows of a padding. */
+static void gckpti_fill_padding_rows(const gckpti_tile_run *run, int i, int32_t first, int32_t end)
+{
+    const float padding = gckpti_float(run->step[i].padding);
+    float *x = first < end ? gckpti_tile_row(run, i, first) : NULL;
+    for (int64_t k = 0; x && k < (int64_t)(end - first) * run->step[i].width; k++)
+        x[k] = padding;
+}
+
+/* What a step reads: leaves, rows of other steps, inputs of the run. */
+static void gckpti_set_tile_inputs(const gckpti_tile_run *run, const gckpti_plan_node *node,
+                                   const gckpti_fused_step *q, int32_t first, int32_t count,
+                                   gckpt_call *c)
+{
+    const gckpt_plan *p = run->e->plan;
+    const void *from[GCKPT_MAX_INPUTS];
+    for (int k = 0; k < node->inputs; k++)
+        from[k] = run->e->tables.nodes[p->nodes[node->in[k]].base].data;
+    for (int k = q->edge; k < q->edge + q->edges; k++) {
+        const gckpti_fused_edge *in = &run->edges[k];
+        gckpt_shape *shape = &c->in[in->input].shape;
+        const int32_t row = first * in->stride - in->before;
+        from[in->input] = in->from < 0 ? gckpti_tile_input(run, ~in->from, !in->reach, row)
+                                       : gckpti_tile_row(run, in->from, row);
+        if (in->reach)
+            shape->d[0] = 1, shape->d[1] = (count - 1) * in->stride + in->reach;
+    }
+    for (int k = 0; k < node->inputs; k++) {
+        const int type = p->nodes[p->nodes[node->in[k]].base].type;
+        if (type == GCKPT_U8)
+            c->in[k].bytes = (const uint8_t *)from[k];
+        else if (type == GCKPT_I32)
+            c->in[k].index = (const int32_t *)from[k];
+        else
+            c->in[k].data = (const float *)from[k];
+    }
+}
+
+/* Makes a step's rows for the next band. */
+static void gckpti_compute_tile(const gckpti_tile_run *run, int i, gckpt_call *c)
+{
+    const gckpti_fused_step *q = &run->step[i];
+    const gckpti_row_range *range = &run->ranges[i];
+    const int32_t first = gckpti_tile_first(range), stop = gckpti_tile_end(q, range);
+    const int is_last = i == run->fused->steps - 1;
+    gckpt_dequantisation quant;
+    gckpti_fill_padding_rows(run, i, range->high, range->need < 0 ? range->need : 0);
+    gckpti_fill_padding_rows(run, i, range->high > q->height ? range->high : q->height,
+                             range->need);
+    if (first >= stop)
+        return;
+    if (q->id < 0) {
+        memcpy(gckpti_tile_row(run, i, first),
+               gckpti_tile_input(run, ~run->edges[q->edge].from, 0, first),
+               sizeof(float) * (size_t)(stop - first) * (size_t)q->width);
+        return;
+    }
+    gckpti_plan_node node = run->e->plan->nodes[q->id];
+    if (is_last) {
+        node.op = (const gckpt_op *)node.data;
+        node.inputs = (gckpti_byte)run->fused->last_inputs;
+        for (int k = 0; k < node.inputs; k++)
+            node.in[k] = (gckpti_id)run->fused->last_in[k];
+        node.attributes = (gckpti_offset)(node.attributes + (uint32_t)run->fused->last_offset / 4);
+    }
+    gckpti_init_op_call(run->e, &node, q->id, gckpti_micro_rows(run->e), c);
+    c->first_row += run->sample * c->rows / c->shape.d[0];
+    c->rows = 1;
+    c->shape.d[0] = 1, c->shape.d[1] = stop - first;
+    c->out = gckpti_tile_row(run, i, first);
+    c->workspace = (unsigned char *)run->call->workspace + q->workspace;
+    gckpti_set_tile_inputs(run, &node, q, first, stop - first, c);
+    if (run->e->plan->quantised)
+        gckpti_set_quant_operand(run->e, &node, GCKPT_FORWARD, c, &quant);
+    (is_last ? run->last_kernel : run->e->tables.nodes[q->id].forward)(c);
+}
+
+GCKPTI_FN void gckpti_fused_forward(const gckpt_call *call)
+{
+    const gckpti_fused *fused = (const gckpti_fused *)call->attributes;
+    const gckpti_fused_step *step = (const gckpti_fused_step *)(const void *)(fused + 1);
+    unsigned char *scratch = (unsigned char *)call->workspace + fused->ranges_offset;
+    const size_t misaligned = (uintptr_t)scratch % GCKPTI_ALIGN;
+    gckpt_call *c = (gckpt_call *)(void *)(scratch + (misaligned ? GCKPTI_ALIGN - misaligned : 0));
+    gckpti_tile_run run = { (const gckpt_exec *)call->graph,
+                            call,
+                            fused,
+                            step,
+                            (const gckpti_fused_edge *)(const void *)(step + fused->steps),
+                            (gckpti_row_range *)(void *)(scratch + GCKPTI_FUSED_CALL),
+                            NULL,
+                            0 };
+    const int32_t height = step[fused->steps - 1].height;
+    gckpti_plan_node last_node = run.e->plan->nodes[step[fused->steps - 1].id];
+    last_node.op = (const gckpt_op *)last_node.data;
+    run.last_kernel = gckpti_op_kernels(run.e, &last_node).forward;
+    for (; run.sample < call->shape.d[0]; run.sample++) {
+        for (int32_t end = 0; end < height;) {
+            end = end < height - fused->tile_rows ? end + fused->tile_rows : height;
+            gckpti_next_tile(fused, step, run.edges, run.ranges, end);
+            for (int i = 0; i < fused->steps; i++) { /* what is kept moves to the front */
+                gckpti_row_range *range = &run.ranges[i];
+                const int32_t kept = range->high - range->drop;
+                const float *from = kept > 0 ? gckpti_tile_row(&run, i, range->drop) : NULL;
+                range->low = range->drop;
+                float *to = kept > 0 ? gckpti_tile_row(&run, i, range->drop) : NULL;
+                if (from != to)
+                    memmove(to, from, (size_t)kept * (size_t)step[i].width * sizeof(float));
+            }
+            for (int i = 0; i < fused->steps; i++) {
+                gckpti_compute_tile(&run, i, c);
+                run.ranges[i].high = run.ranges[i].need;
+            }
+        }
+    }
+}
+#endif

@@ -1,0 +1,272 @@
+#ifndef GCKPT_NO_RANKS
+#include "run/internal.h"
+#include "num/num.h"
+
+/* ---- an executor among others ---- */
+/* Bytes of host memory for exchanges, each way: small things and, where floats do not go from and
+ * to where they are, half of the largest array. */
+GCKPTI_FN size_t gckpti_comm_buffer_bytes(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_transport *transport = e->desc.transport;
+    const int copies = gckpti_backend(e)->own_memory && transport && !transport->device_aware;
+    size_t most = 16 * GCKPT_UPDATE_BLOCK, squares = e->update.square_count * sizeof(float);
+    const size_t totals = (p->term_count + 1) * sizeof(gckpti_loss_total);
+    most = most > squares ? most : squares;
+    most = most > totals ? most : totals;
+    for (size_t id = 0; id < p->node_count && copies; id++) {
+        int64_t n = gckpti_planned_elements(p, &p->nodes[id]);
+        if (n > GCKPT_UPDATE_BLOCK && !e->desc.fast_reduce)
+            n = gckpti_shard_of(n, 0, 2).count;
+        if (p->nodes[id].batch_invariant && (size_t)n * sizeof(float) > most)
+            most = (size_t)n * sizeof(float);
+    }
+    return most;
+}
+
+GCKPTI_FN void gckpti_alloc_group(gckpt_exec *e, gckpti_bump *bump)
+{
+    if (!gckpti_has_group(e->plan))
+        return;
+    const gckpt_plan *p = e->plan;
+    const size_t several = p->ranks > 1, vranks = (size_t)gckpti_local_vranks(p);
+    const size_t totals = p->term_count + 1;
+    gckpti_process_group counted,
+        *group = (gckpti_process_group *)gckpti_bump_alloc(bump, 1, sizeof *group);
+    e->group = group;
+    group = group ? group : &counted;
+    group->buffer_bytes = several ? gckpti_comm_buffer_bytes(e) : 0;
+    group->comm.send_buf = (unsigned char *)gckpti_bump_alloc(bump, group->buffer_bytes, 1);
+    group->comm.recv_buf = (unsigned char *)gckpti_bump_alloc(bump, group->buffer_bytes, 1);
+    group->totals = (gckpti_loss_total *)gckpti_bump_alloc(bump, totals > vranks ? totals : vranks,
+                                                           sizeof *group->totals);
+}
+
+GCKPTI_FN gckpt_result gckpti_bind_group(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_transport *transport = p->ranks > 1 ? e->desc.transport : NULL;
+    if (p->ranks > 1 &&
+        (!transport || !transport->exchange || transport->rank != e->store->rank ||
+         transport->size != e->store->ranks || (e->desc.fast_reduce && !transport->all_reduce)))
+        return gckpti_error(e->store, GCKPT_E_ARG,
+                            "exec: the store is rank %i of %i: desc.ranks must be these, with "
+                            "exchange%s",
+                            e->store->rank, e->store->ranks,
+                            e->desc.fast_reduce ? " and, for fast_reduce, all_reduce" : "");
+    if (!e->group)
+        return GCKPT_OK;
+    gckpti_comm *comm = &e->group->comm;
+    comm->transport = transport;
+    comm->backend = gckpti_backend(e);
+    comm->rank = comm->status.rank = e->store->rank;
+    comm->ranks = p->ranks;
+    comm->uses_queue = transport && comm->backend->use_comm_queue &&
+                       comm->backend->wait_comm_queue && transport->enqueue &&
+                       transport->enqueued_done && transport->abort;
+    return GCKPT_OK;
+}
+
+GCKPTI_FN void gckpti_abort_step(gckpt_exec *e)
+{
+    if (e->group && e->group->comm.transport && e->step.state != GCKPTI_IDLE)
+        gckpti_abort_comm(&e->group->comm);
+}
+
+GCKPTI_FN gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result result)
+{
+    if (!e->group)
+        return result;
+    gckpti_comm *comm = &e->group->comm;
+    if (comm->aborted) {
+        e->group->call_ended = 1;
+        e->step.state = GCKPTI_IDLE;
+        return gckpti_error(e, GCKPT_E_PEER,
+                            "%s%i does not answer: it ended, hangs or cannot be reached; this "
+                            "executor is of no more use%s",
+                            comm->peer < 0 ? "one of ranks 0 to " : "rank ",
+                            comm->peer < 0 ? comm->ranks - 1 : comm->peer,
+                            e->update.begun
+                                ? ", and parameters may have changed: go back to what was "
+                                  "saved"
+                                : "");
+    }
+    if (result == GCKPT_OK || comm->ranks == 1 || e->group->call_ended)
+        return result;
+    if (comm->status.result == GCKPT_OK) {
+        comm->status.result = (int32_t)result;
+        memcpy(comm->status.text, e->object.text, sizeof comm->status.text);
+    }
+    return GCKPT_OK;
+}
+
+GCKPTI_FN gckpt_result gckpti_local_failure(gckpt_exec *e)
+{
+    const gckpti_status *status = e->group ? &e->group->comm.status : NULL;
+    return status && status->result != GCKPT_OK
+               ? gckpti_error(e, (gckpt_result)status->result, "%s", status->text)
+               : GCKPT_OK;
+}
+
+/* A merge: what both have heard so far: the failure of the lowest rank that failed, else the first
+ * thing in which they differ. */
+static void gckpti_merge_statuses(void *mine, const void *received, size_t bytes)
+{
+    static const char *const names[GCKPTI_MUST_MATCH] = {
+        "the call they make",
+        "rows",
+        "the store's step",
+        "the store's seed",
+        "plans, or how they are run",
+        "hyper",
+        "what they hold that should be the same"
+    };
+    gckpti_status *a = (gckpti_status *)mine;
+    const gckpti_status *b = (const gckpti_status *)received;
+    int32_t low = a->rank < b->rank ? a->rank : b->rank, high = a->rank + b->rank - low;
+    if (b->result != GCKPT_OK && (a->result == GCKPT_OK || b->rank < a->rank))
+        memcpy(a, b, bytes);
+    for (int i = 0; a->result == GCKPT_OK && i < GCKPTI_MUST_MATCH; i++) {
+        gckpti_object text;
+        if (a->must_match[i] == b->must_match[i])
+            continue;
+        memset(&text, 0, sizeof text);
+        a->result = (int32_t)gckpti_error(&text, GCKPT_E_ARG, "ranks %i and %i differ in %s",
+                                          (int)low, (int)high, names[i]);
+        memcpy(a->text, text.text, sizeof a->text);
+        low = -1;
+    }
+    if (a->result == GCKPT_OK || low < 0)
+        a->rank = low;
+}
+
+GCKPTI_FN gckpt_result gckpti_agree(gckpt_exec *e, gckpt_result result)
+{
+    if (!e->group)
+        return result;
+    gckpti_process_group *group = e->group;
+    gckpti_comm *comm = &group->comm;
+    if (comm->ranks == 1 || group->call_ended)
+        return result;
+    (void)gckpti_defer_error(e, result);
+    gckpti_wait_pending(e, 0);
+    comm->status.must_match[0] += (uint64_t)++group->agree_count << 8;
+    gckpti_merge_all(comm, &comm->status, sizeof comm->status, gckpti_merge_statuses);
+    const gckpti_status agreed = comm->status;
+    memset(&comm->status, 0, sizeof comm->status);
+    comm->status.rank = comm->rank;
+    if (comm->aborted)
+        return gckpti_defer_error(e, GCKPT_OK);
+    if (agreed.result == GCKPT_OK)
+        return GCKPT_OK;
+    group->call_ended = 1;
+    e->step.state = GCKPTI_IDLE;
+    return agreed.rank < 0 ? gckpti_error(e, (gckpt_result)agreed.result, "%s", agreed.text)
+                           : gckpti_error(e, (gckpt_result)agreed.result, "rank %i: %s",
+                                          (int)agreed.rank, agreed.text);
+}
+
+GCKPTI_FN gckpt_result gckpti_merge_ranks(gckpt_exec *e, void *mine, size_t bytes,
+                                          gckpti_merge_fn merge)
+{
+    if (!e->group)
+        return GCKPT_OK;
+    gckpti_merge_all(&e->group->comm, mine, bytes, merge);
+    return gckpti_defer_error(e, GCKPT_OK);
+}
+
+GCKPTI_FN gckpt_result gckpti_agree_on_call(gckpt_exec *e, gckpti_group_call call, int64_t number,
+                                            gckpt_result result)
+{
+    if (!e->group)
+        return result;
+    const uint64_t must_match[2] = { (uint64_t)call, (uint64_t)number };
+    e->group->call_ended = 0;
+    memcpy(e->group->comm.status.must_match, must_match, sizeof must_match);
+    return gckpti_agree(e, result);
+}
+
+GCKPT_API uint64_t gckpt_exec_bytes_sent(const gckpt_exec *exec)
+{
+    return exec && exec->group ? exec->group->comm.bytes_sent : 0;
+}
+
+/* ---- values of which each rank has a share ---- */
+GCKPTI_FN int gckpti_shard_owner(int64_t elements, int64_t index, int ranks)
+{
+    int rank = 0;
+    for (gckpti_shard_range shard; rank + 1 < ranks; rank++) {
+        shard = gckpti_shard_of(elements, rank, ranks);
+        if (index >= shard.first && index - shard.first < shard.count)
+            break;
+    }
+    return rank;
+}
+
+/* The next values of a parameter from element `at` on, *n of them, on all ranks. */
+static const float *gckpti_gather_chunk(gckpt_exec *e, const gckpti_param *q, int64_t at,
+                                        float scratch[GCKPTI_CHUNK], int64_t *n)
+{
+    int64_t end, count;
+    if (!gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES)))
+        return gckpti_values_at(e->store, q, at, scratch, n);
+    gckpti_comm *comm = &e->group->comm;
+    void *out = comm->send_buf;
+    const int owner = gckpti_shard_owner(q->p.elements, at, e->store->ranks);
+    const gckpti_shard_range shard = gckpti_shard_of(q->p.elements, owner, e->store->ranks);
+    end = shard.first + shard.count;
+    *n = gckpti_min(end - at, (int64_t)(e->group->buffer_bytes / sizeof(float)));
+    for (int64_t i = 0; i < *n && owner == comm->rank; i += count) {
+        const float *x = gckpti_values_at(e->store, q, at + i, scratch, &count);
+        count = gckpti_min(count, *n - i);
+        memcpy((float *)out + i, x, (size_t)count * sizeof *x);
+    }
+    for (int bit = 1; bit < comm->ranks && !comm->aborted; bit *= 2) {
+        int has = (comm->rank ^ owner) < bit, gets = (comm->rank ^ bit ^ owner) < bit;
+        gckpti_exchange(comm, comm->rank ^ bit, out, has ? (size_t)*n * sizeof(float) : 0, out,
+                        gets ? (size_t)*n * sizeof(float) : 0);
+        gckpti_wait_exchange(comm);
+    }
+    return (const float *)out;
+}
+
+/* All values of parameters first..last, where they are wanted. */
+static gckpt_result gckpti_gather_all(gckpt_exec *e, int first, int last, float *to, uint64_t *hash)
+{
+    float scratch[GCKPTI_CHUNK];
+    gckpt_result result = GCKPT_OK;
+    if (gckpti_is_under_way(e))
+        return GCKPT_E_ARG;
+    if (first < 0 || last >= (int)e->store->count)
+        result = gckpti_error(e, GCKPT_E_ARG, "gather: no parameter has index %i", first);
+    result = gckpti_agree_on_call(e, GCKPTI_CALL_GATHER, first, result);
+    for (int i = first; i <= last && result == GCKPT_OK; i++) {
+        const gckpti_param *q = &e->store->params[i];
+        for (int64_t at = 0, n; at < q->p.elements && result == GCKPT_OK; at += n) {
+            const float *x = gckpti_gather_chunk(e, q, at, scratch, &n);
+            if (to)
+                memcpy(to + at, x, (size_t)n * sizeof *x);
+            if (hash)
+                *hash = gckpti_hash_floats(*hash, x, n);
+            result = gckpti_defer_error(e, GCKPT_OK);
+        }
+    }
+    return result == GCKPT_OK ? gckpti_ok(e) : result;
+}
+
+GCKPT_API gckpt_result gckpt_gather_values(gckpt_exec *exec, int index, float *to)
+{
+    return exec ? gckpti_gather_all(exec, index, index, to, NULL) : GCKPT_E_ARG;
+}
+
+GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash)
+{
+    uint64_t all = GCKPTI_FNV_START;
+    if (!exec)
+        return GCKPT_E_ARG;
+    gckpt_result result = gckpti_gather_all(exec, 0, (int)exec->store->count - 1, NULL, &all);
+    if (hash)
+        *hash = result == GCKPT_OK ? all : 0;
+    return result;
+}
+#endif

@@ -1,0 +1,454 @@
+#ifndef GCKPT_NO_RANKS
+#include "run/internal.h"
+#include "num/num.h"
+#include "graph/graph.h"
+
+static void gckpti_merge_totals(void *mine, const void *received, size_t bytes)
+{
+    gckpti_loss_total *a = (gckpti_loss_total *)mine;
+    const gckpti_loss_total *b = (const gckpti_loss_total *)received;
+    for (size_t i = 0; i < bytes / sizeof *a; i++) {
+        a[i].sum += b[i].sum;
+        a[i].count += b[i].count;
+    }
+}
+
+/* Totals of all ranks that have rows of their own, and behind them their rows. */
+static void gckpti_sum_totals(gckpt_exec *e, int64_t rows)
+{
+    gckpti_process_group *group = e->group;
+    const gckpti_loss_total last = { 0, rows };
+    group->totals[e->plan->term_count] = last;
+    if (gckpti_is_data_parallel(e->plan))
+        gckpti_merge_all(&group->comm, group->totals,
+                         (e->plan->term_count + 1) * sizeof *group->totals, gckpti_merge_totals);
+}
+
+/* What the losses will count on all ranks, and the rows they have. */
+static void gckpti_sum_counts(gckpt_exec *e, int64_t rows)
+{
+    gckpti_process_group *group = e->group;
+    for (size_t i = 0; i < e->plan->term_count; i++) {
+        group->totals[i].sum = 0;
+        group->totals[i].count = e->losses.terms[i].expected;
+    }
+    gckpti_sum_totals(e, rows);
+    for (size_t i = 0; i < e->plan->term_count; i++)
+        e->losses.terms[i].expected = e->losses.terms[i].expected < 0 ? -1 : group->totals[i].count;
+}
+
+/* A hash of what exchanges, and what they bring, depend on: of the plan and of the desc. Steps that
+ * may be skipped, or look at their gradients, exchange square sums earlier than others. */
+static uint64_t gckpti_hash_exchanges(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const uint64_t settings[] = { (uint64_t)p->batch,
+                                  (uint64_t)p->precision,
+                                  (uint64_t)p->optimiser,
+                                  e->desc.fast_reduce != 0,
+                                  e->desc.skip_nonfinite != 0,
+                                  gckpti_debug(e) & GCKPT_DEBUG_FINITE,
+                                  (uint64_t)e->group->comm.uses_queue };
+    uint64_t hash = p->check;
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+        hash = gckpti_fnv_number(hash, settings[i]);
+    for (size_t i = 0; i < p->term_count; i++) {
+        hash = gckpti_fnv_number(hash, (uint64_t)p->terms[i].id);
+        hash = gckpti_fnv_number(hash, p->terms[i].weight);
+    }
+    for (size_t x = 0; x < p->length; x++)
+        hash = gckpti_fnv_number(hash, (uint64_t)p->ins[x].id * 8 + (uint64_t)p->ins[x].kind);
+    return hash;
+}
+
+/* A hash of values and state that all ranks have whole. */
+static uint64_t gckpti_hash_replicated(gckpt_exec *e)
+{
+    void *out = e->group->comm.send_buf;
+    uint64_t hash = GCKPTI_FNV_START;
+    for (size_t i = 0; i < e->plan->param_count; i++) {
+        const gckpti_param *q = gckpti_param_of(e, (int)i);
+        hash = gckpti_fnv_number(hash, q->updates);
+        hash = gckpti_fnv_number(hash, gckpti_bits(q->p.lr_scale));
+        hash = gckpti_fnv_number(hash, gckpti_bits(q->p.decay_scale));
+        for (int slot = -1; slot < gckpti_state_slots(q); slot++) {
+            const float *x = gckpti_exec_array(e, q, slot);
+            const int replicated = q->p.storage == GCKPT_STORAGE_F32 &&
+                                   !gckpti_is_sharded(gckpti_array_shard(e->store, q, slot));
+            for (int64_t at = 0, n; replicated && at < q->p.elements; at += n) {
+                n = gckpti_min(q->p.elements - at, (int64_t)(e->group->buffer_bytes / sizeof *x));
+                gckpti_from_backend(e, out, x + at, (size_t)n * sizeof *x);
+                for (int64_t k = 0; k < n; k++)
+                    hash = (hash ^ gckpti_bits(((const float *)out)[k])) * UINT64_C(0x100000001b3);
+            }
+        }
+    }
+    return hash;
+}
+
+GCKPTI_FN gckpt_result gckpti_agree_on_step(gckpt_exec *e, int64_t rows, gckpt_result result)
+{
+    if (!e->group)
+        return result;
+    gckpti_process_group *group = e->group;
+    uint64_t *must_match = group->comm.status.must_match;
+    group->micro_done = group->squares_summed = group->losses_summed = 0;
+    group->in_body = 1;
+    must_match[2] = e->store->step;
+    must_match[3] = e->store->seed;
+    if (!group->replicas_checked)
+        group->exchange_hash = gckpti_hash_exchanges(e);
+    must_match[4] = group->exchange_hash;
+    must_match[5] = gckpti_fnv(GCKPTI_FNV_START, &e->update.hyper, sizeof e->update.hyper);
+    if (!group->replicas_checked && group->comm.ranks > 1 && result == GCKPT_OK)
+        must_match[6] = gckpti_hash_replicated(e);
+    result = gckpti_agree_on_call(e, gckpti_is_streaming(e) ? GCKPTI_CALL_STREAM : GCKPTI_CALL_STEP,
+                                  rows, result);
+    if (result != GCKPT_OK)
+        return result;
+    group->replicas_checked = 1;
+    if (rows > 0)
+        gckpti_sum_counts(e, 0);
+    return gckpti_defer_error(e, GCKPT_OK);
+}
+
+GCKPTI_FN int64_t gckpti_count_micro_batches(const gckpt_exec *e, int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    const int64_t batch = gckpti_vrank_batch(p, e->step.rows), end = e->step.row_end;
+    int64_t n = 0, at = end - rows; /* what is before it is counted */
+    for (int vrank = 0; vrank < p->virtual_ranks; vrank++) {
+        int64_t to = gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, vrank + 1), end);
+        n += to > at ? (to - at + p->rows - 1) / p->rows : 0;
+        at = to > at ? to : at;
+    }
+    return n;
+}
+
+/* Rounds of a leaf: as many as the rank has micro-batches whose leaf it is that has most rows. */
+static int gckpti_lockstep_count(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    int64_t most = 1, vrank = e->step.vrank, stride = gckpti_local_vranks(p);
+    for (; vrank < p->virtual_ranks; vrank += stride) {
+        int64_t n = (gckpti_vrank_rows(p, e->step.rows, vrank) + p->rows - 1) / p->rows;
+        most = n > most ? n : most;
+    }
+    return (int)most;
+}
+
+/* Of a stream only step_end ends the rank's last leaf, since the sums of that are exchanged. */
+GCKPTI_FN int gckpti_set_micro_batch(gckpt_exec *e)
+{
+    if (!e->group) {
+        gckpti_feed_rows(e);
+        return 1;
+    }
+    const gckpt_plan *p = e->plan;
+    gckpti_process_group *group = e->group;
+    const int vranks = gckpti_local_vranks(p), per_rank = gckpti_is_data_parallel(p) ? vranks : 0;
+    if (e->step.vrank == vranks)
+        return 0;
+    int64_t end = gckpti_vrank_first_row(gckpti_vrank_batch(p, e->step.rows), p->virtual_ranks,
+                                         group->comm.rank * per_rank + e->step.vrank + 1);
+    e->step.vrank_end = gckpti_min(end, e->step.row_end);
+    if (!gckpti_is_streaming(e))
+        group->last_micro = group->micro_done + 1 == gckpti_lockstep_count(e);
+    else if (e->step.state == GCKPTI_STREAMING)
+        group->last_micro = e->step.row + gckpti_micro_rows(e) == end && e->step.vrank + 1 < vranks;
+    else
+        group->last_micro = 1;
+    group->padding = e->step.row == e->step.vrank_end;
+    if (group->padding && !group->last_micro && e->step.state == GCKPTI_STREAMING)
+        return 0;
+    e->step.pc = e->step.prologue_done && p->mode != GCKPT_INFERENCE ? p->body : 0;
+    if (!group->padding)
+        gckpti_feed_rows(e);
+    return 1;
+}
+
+GCKPTI_FN gckpt_result gckpti_sum_losses(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    gckpti_process_group *group = e->group;
+    if (!group || group->losses_summed || !e->step.rows)
+        return GCKPT_OK;
+    group->losses_summed = 1;
+    gckpti_wait_pending(e, 0);
+    gckpt_result result = gckpti_wait_backend(e);
+    for (size_t i = 0; i < p->term_count; i++) {
+        const size_t n = (size_t)gckpti_local_vranks(p);
+        gckpti_loss_total *t = group->totals;
+        gckpti_from_backend(e, t, &e->losses.totals[i * n], n * sizeof *t);
+        for (size_t stride = 1; stride < n; stride *= 2) /* the tree's levels */
+            for (size_t k = 0; k < n; k += 2 * stride)
+                gckpti_merge_totals(&t[k], &t[k + stride], sizeof *t);
+        e->losses.terms[i].total = *t;
+    }
+    result = gckpti_agree(e, result);
+    if (result != GCKPT_OK)
+        return result;
+    for (size_t i = 0; i < p->term_count; i++)
+        group->totals[i] = e->losses.terms[i].total;
+    gckpti_sum_totals(e, 0);
+    for (size_t i = 0; i < p->term_count; i++)
+        e->losses.terms[i].total = group->totals[i];
+    return gckpti_defer_error(e, GCKPT_OK);
+}
+
+GCKPTI_FN gckpt_result gckpti_next_micro_batch(gckpt_exec *e)
+{
+    if (!e->group)
+        return gckpti_next_rows(e);
+    gckpti_process_group *group = e->group;
+    e->step.row += gckpti_micro_rows(e);
+    e->step.prologue_done = 1;
+    group->micro_done++;
+    if (group->last_micro) {
+        e->step.vrank++;
+        group->micro_done = 0;
+        if (e->step.vrank < gckpti_local_vranks(e->plan))
+            gckpti_clear_accumulators(e, (size_t)e->plan->epilogue);
+    }
+    if (gckpti_set_micro_batch(e))
+        return GCKPT_OK;
+    if (e->step.state == GCKPTI_STREAMING)
+        return GCKPT_MORE;
+    group->in_body = 0;
+    const int deferred = e->plan->ranks == 1 || group->comm.uses_queue; /* nobody needs them */
+    return deferred && gckpti_has_known_counts(e) && e->losses.terms[0].expected >= 0
+               ? gckpti_agree(e, GCKPT_OK)
+               : gckpti_sum_losses(e);
+}
+
+GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
+{
+    if (!e->group)
+        return GCKPT_OK;
+    const gckpt_plan *p = e->plan;
+    gckpti_process_group *group = e->group;
+    int64_t rank_rows = e->step.row_end - e->step.first_row;
+    gckpt_result result = gckpti_agree(e, GCKPT_OK);
+    if (result != GCKPT_OK)
+        return result;
+    gckpti_sum_counts(e, rank_rows);
+    e->step.rows = group->totals[p->term_count].count;
+    result = gckpti_defer_error(e, GCKPT_OK);
+    if (result == GCKPT_OK &&
+        rank_rows != gckpt_plan_rank_rows(p, e->step.rows, group->comm.rank, NULL))
+        result = gckpti_error(e, GCKPT_E_ARG,
+                              "step_end: %I rows streamed in here, %I on all ranks; of so many "
+                              "%I are this rank's (gckpt_plan_rank_rows)",
+                              rank_rows, e->step.rows,
+                              gckpt_plan_rank_rows(p, e->step.rows, group->comm.rank, NULL));
+    result = gckpti_agree(e, result);
+    if (result == GCKPT_OK)
+        gckpti_set_micro_batch(e);
+    return result;
+}
+
+/* Whether it brings a parameter's shares together. */
+static int gckpti_is_gather(const gckpt_exec *e, const gckpti_ins *ins)
+{
+    const gckpti_plan_node *node = &e->plan->nodes[gckpti_ins_node(e->plan, ins)];
+    return ins->kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM &&
+           gckpti_is_sharded(
+               gckpti_array_shard(e->store, gckpti_param_of(e, node->index), GCKPTI_VALUES));
+}
+
+GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
+{
+    if (!e->group)
+        return 0;
+    const gckpt_plan *p = e->plan;
+    const gckpti_process_group *group = e->group;
+    int padding = e->step.pc >= p->body && e->step.pc < p->epilogue && group->padding;
+    int max_pending = GCKPTI_MAX_PENDING;
+    for (int i = 0; i < group->pending_count; i++)
+        max_pending =
+            group->pending[i].due <= e->step.pc ? group->pending_count - 1 - i : max_pending;
+    if (!gckpti_is_capturing(e)) /* nothing is due within a part */
+        gckpti_wait_pending(e, max_pending);
+    const int threads = e->device.runner.team || p->threads == 1; /* whose numbers are known */
+    e->device.runner.poll = group->pending_count && threads && !gckpti_backend(e)->own_memory
+                                ? gckpti_poll_in_kernel
+                                : NULL;
+    e->device.runner.poll_context = e->group;
+    if (ins->kind == GCKPT_REDUCE)
+        return !group->last_micro;
+    if (ins->kind == GCKPT_UPDATE || gckpti_is_gather(e, ins))
+        return 0;
+    return padding || (group->comm.status.result != GCKPT_OK && !e->update.begun);
+}
+
+GCKPTI_FN int gckpti_capture_part_end(gckpt_exec *e, int64_t *part)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_process_group *group = e->group;
+    const int pc = e->step.pc,
+              last_vrank = e->step.vrank + 1 == gckpti_local_vranks(p) && p->ranks > 1;
+    int end = p->epilogue, x, copies = pc > p->body; /* where the body begins none is under way */
+    if (gckpti_skips(e, &p->ins[pc]) || group->padding || group->comm.status.result != GCKPT_OK)
+        return pc;
+    for (int i = 0; i < group->pending_count; i++)
+        gckpti_set_min(&end, group->pending[i].due);
+    for (int i = 0; i < e->offload.pending_count; i++)
+        gckpti_set_min(&end, e->offload.due[i]);
+    do { /* copies stand alone, but in a micro-batch that is one part */
+        for (x = pc; x < end && !gckpti_is_gather(e, &p->ins[x]); x++)
+            if (p->ins[x].kind == GCKPT_REDUCE ? group->last_micro && last_vrank
+                                               : copies && p->ins[x].kind > GCKPT_UPDATE)
+                break;
+    } while (x < p->epilogue && !copies++);
+    *part =
+        ((2 * e->step.vrank + group->last_micro) * (int64_t)p->length + pc) * (int64_t)p->length +
+        x;
+    return x;
+}
+
+/* Whether an instruction reads what the FORWARD of a parameter brought into the arena. */
+static int gckpti_reads_staged(const gckpt_plan *p, const gckpti_ins *ins, int id)
+{
+    const gckpti_plan_node *node = &p->nodes[gckpti_ins_node(p, ins)];
+    int reads = 0;
+    gckpti_operands o;
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    for (int i = 0; ins->kind <= GCKPT_BACKWARD && i < node->inputs; i++)
+        reads |= o.in[i].value != GCKPTI_NO_OFFSET && p->nodes[node->in[i]].base == id;
+    return reads;
+}
+
+/* The first instruction that needs over what this one begins (gckpti_pending). */
+static int gckpti_due_instruction(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_ins *ins = &p->ins[e->step.pc], *next = ins + 1;
+    const int sum = ins->kind == GCKPT_REDUCE;
+    while (next < p->ins + p->length &&
+           !(sum ? next->kind == GCKPT_REDUCE || next->kind == GCKPT_UPDATE
+                 : gckpti_reads_staged(p, next, ins->id)))
+        next++;
+    return (int)(next - p->ins);
+}
+
+/* A leaf's sum of a gradient: its uses, and with them the sums of leaves before that wait for it,
+ * like the digits of a binary counter. The rank's own sum is then added to the others'. */
+GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
+{
+    const gckpt_plan *p = e->plan;
+    gckpti_process_group *group = e->group;
+    int64_t n = gckpti_planned_elements(p, &p->nodes[ins->id]);
+    int level = 0, last_vrank = e->step.vrank + 1 == gckpti_local_vranks(p);
+    gckpti_operands o;
+    gckpt_call c;
+    gckpti_init_call(e, &c);
+    gckpti_operands_of(p->operands, ins, 0, &o);
+    float *sum = gckpti_arena_f32(e, o.gradient);
+    const size_t *carries = o.addends + ins->uses - 1;
+    if (group->padding && !p->accumulates) /* no backward has begun it */
+        gckpti_backend(e)->fill(&c, sum, 0, n);
+    for (int u = 1; u < ins->uses && (p->accumulates || !group->padding); u++)
+        gckpti_backend(e)->add(&c, sum, gckpti_arena_f32(e, o.addends[u - 1]), n);
+    for (; e->step.vrank >> level & 1; level++)
+        gckpti_backend(e)->add(&c, sum, gckpti_arena_f32(e, carries[level]), n);
+    if (!last_vrank)
+        gckpti_backend(e)->copy(c.backend, gckpti_arena_f32(e, carries[level]), sum,
+                                (size_t)n * sizeof *sum);
+    else if (p->ranks > 1) {
+        const gckpti_pending pending = { e->desc.fast_reduce ? GCKPTI_FAST_REDUCE
+                                         : ins->accumulate   ? GCKPTI_REDUCE_SCATTER
+                                                             : GCKPTI_ALL_REDUCE,
+                                         gckpti_due_instruction(e),
+                                         sum,
+                                         gckpti_arena_f32(e, o.workspace),
+                                         gckpti_arena_f32(e, o.shard),
+                                         n };
+        gckpti_start_collective(e, &pending);
+        if (gckpti_debug(e) & GCKPT_DEBUG_POISON) /* it paints too early */
+            gckpti_wait_pending(e, 0);
+    }
+}
+
+/* Brings the shares of n floats together, before instruction `due`. */
+static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n, int due)
+{
+    const gckpti_pending pending = { GCKPTI_ALL_GATHER, due, x, NULL, NULL, n };
+    gckpti_start_collective(e, &pending);
+    if (gckpti_debug(e) & GCKPT_DEBUG_FINITE) /* it looks at once */
+        gckpti_wait_pending(e, 0);
+}
+
+GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *shard, float *to)
+{
+    if (!gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES)))
+        return 0;
+    gckpti_backend(e)->copy(gckpti_backend(e)->context, to + q->p.first, shard,
+                            (size_t)q->p.count * sizeof *to);
+    gckpti_gather_floats(e, to, q->p.elements, gckpti_due_instruction(e));
+    return 1;
+}
+
+/* Of a parameter that is cut each rank updates its share. Its sum stands in its place in the whole
+ * gradient, or, where REDUCE has put it elsewhere, UPDATE's gradient is nothing but the share;
+ * further accumulators are whole, so they are read from the share on. */
+GCKPTI_FN void gckpti_shard_pass(const gckpt_exec *e, const gckpti_ins *ins,
+                                 gckpt_update_pass *pass)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_param *q = gckpti_param_of(e, ins->id);
+    const int64_t first = q->p.first;
+    size_t shard = GCKPTI_NO_OFFSET;
+    gckpti_operands o;
+    if (!gckpti_is_sharded(gckpti_array_shard(e->store, q, 0)))
+        return;
+    for (size_t x = 0; x < p->length && shard == GCKPTI_NO_OFFSET; x++)
+        if (p->ins[x].kind == GCKPT_REDUCE && p->ins[x].id == p->params[ins->id].node) {
+            gckpti_operands_of(p->operands, &p->ins[x], 0, &o);
+            shard = o.shard;
+        }
+    pass->elements = q->p.count;
+    pass->gradient += shard == GCKPTI_NO_OFFSET ? first : 0;
+    pass->base = e->blocks.arena + (size_t)first * sizeof(float);
+    pass->squares = pass->squares ? pass->squares + first / GCKPT_UPDATE_BLOCK : NULL;
+    pass->values += gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES)) ? 0 : first;
+}
+
+GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
+{
+    if (gckpti_is_sharded(gckpti_array_shard(e->store, q, 0)) &&
+        !gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES)))
+        gckpti_gather_floats(e, gckpti_exec_array(e, q, -1), q->p.elements, (int)e->plan->length);
+}
+
+static void gckpti_merge_floats(void *mine, const void *received, size_t bytes)
+{
+    gckpti_add_into((float *)mine, (const float *)received, (int64_t)(bytes / sizeof(float)));
+}
+
+/* Square sums of all: of what is not in its share a rank has 0, but rank 0 has what is not cut. */
+GCKPTI_FN void gckpti_sum_squares(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    gckpti_process_group *group = e->group;
+    size_t bytes = e->update.square_count * sizeof(float);
+    if (p->ranks == 1 || p->shard == GCKPT_SHARD_NONE || group->squares_summed)
+        return;
+    float *squares = (float *)(void *)group->comm.send_buf;
+    group->squares_summed = 1;
+    gckpti_wait_pending(e, 0);
+    gckpti_from_backend(e, squares, e->update.squares, bytes);
+    for (size_t i = 0; i < p->param_count; i++) {
+        const gckpti_param *q = gckpti_param_of(e, (int)i);
+        int64_t n = (q->p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+        int64_t first = q->p.first / GCKPT_UPDATE_BLOCK;
+        int64_t last = first + (q->p.count + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+        if (!gckpti_is_sharded(gckpti_array_shard(e->store, q, 0)))
+            last = group->comm.rank ? 0 : n;
+        for (int64_t k = 0; k < n && p->params[i].trained; k++)
+            if (k < first || k >= last)
+                squares[e->tables.params[i].first_square + (size_t)k] = 0;
+    }
+    gckpti_merge_all(&group->comm, squares, bytes, gckpti_merge_floats);
+    gckpti_to_backend(e, e->update.squares, squares, bytes);
+}
+#endif

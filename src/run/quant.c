@@ -1,0 +1,44 @@
+#include "run/internal.h"
+#include "graph/graph.h"
+
+#ifndef GCKPT_NO_QUANT
+/* ---- packed parameters: unpacked into the arena, or read as they are stored ---- */
+GCKPTI_FN void gckpti_run_dequantise(const gckpt_exec *e, const gckpti_param *q,
+                                     const float *values, float *to, gckpt_call *c)
+{
+    const gckpt_backend *b = gckpti_backend(e);
+    gckpt_dequantisation u = gckpti_param_quant(q);
+    u.to = to;
+    if (b->own_memory && b->dequantise) { /* the mirror of a block */
+        u.scales = u.scales ? values : NULL;
+        u.quantised = (const unsigned char *)(const void *)values + gckpti_scale_bytes(&q->p);
+    }
+    gckpti_init_call(e, c);
+    if (!GCKPTI_RUNS_BACKENDS)
+        gckpti_dequantise_all(c, &u);
+    else if (b->dequantise)
+        b->dequantise(c, &u);
+    for (int64_t at = 0, n; GCKPTI_RUNS_BACKENDS && !b->dequantise && at < u.n; at += n) {
+        n = gckpti_min(u.n - at, GCKPTI_GRAIN_SIZE);
+        gckpti_dequantise_at(q, at, n, (float *)(void *)e->blocks.host_scratch);
+        gckpti_to_backend(e, to + at, e->blocks.host_scratch, (size_t)n * sizeof *to);
+    }
+}
+
+/* Where it is in no arena: the packed parameter that this op reads. (What a backward does not read
+ * is in no arena, either: so only what the gradients at hand need, of linear's x not x.) */
+GCKPTI_FN void gckpti_set_quant_operand(const gckpt_exec *e, const gckpti_plan_node *node, int kind,
+                                        gckpt_call *c, gckpt_dequantisation *quant)
+{
+    unsigned reads = kind == GCKPT_FORWARD ? UINT32_MAX : 0;
+    for (int i = 0; i < node->inputs; i++)
+        reads |= c->in[i].grad ? node->op->needs[i] : 0;
+    for (int i = 0; i < node->inputs; i++) {
+        const gckpti_plan_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
+        if (q->kind != GCKPTI_PARAM || c->in[i].data || !(reads & GCKPT_IN(i)))
+            continue;
+        *quant = gckpti_param_quant(gckpti_param_of(e, q->index));
+        c->quantised = quant;
+    }
+}
+#endif

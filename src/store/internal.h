@@ -1,0 +1,48 @@
+#pragma once
+#include "store/store.h"
+
+/* What the files of store share; no other folder uses it. */
+
+/* ---- store/quant.c ---- */
+#ifndef GCKPT_NO_QUANT
+GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to);
+GCKPTI_FN void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q, int64_t at,
+                                     int64_t *n, float *x);
+#else
+static inline void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q, int64_t at,
+                                         int64_t *n, float *x)
+{
+    (void)s, (void)q, (void)at, (void)n, (void)x;
+}
+static inline int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from,
+                                     gckpti_param *to)
+{
+    return (void)s, (void)from, (void)to, 1;
+}
+#endif
+
+/* Another change of values, for copies of them; 0 is none. */
+#ifndef GCKPT_NO_BF16
+#define gckpti_count_change(q) ((q)->changes += (q)->changes == UINT32_MAX ? 2 : 1)
+#else
+#define gckpti_count_change(q) ((void)0)
+#endif
+
+#ifdef GCKPTI_SEPARATE_TU
+/* What each does is said where it is defined. */
+/* store/arrays.c */
+GCKPTI_FN void gckpti_values_free(gckpt_store *s, gckpti_param *q);
+
+/* store/values.c */
+GCKPTI_FN void gckpti_free_mirror(const gckpt_store *s, const gckpti_param *q);
+
+/* store/params.c */
+GCKPTI_FN void gckpti_set_param_shard(const gckpt_store *s, gckpt_parameter *p);
+
+/* store/calls.c */
+GCKPTI_FN gckpti_param *gckpti_next_match(gckpt_store *s, const char *pattern,
+                                          const gckpti_param *q, gckpt_result *result);
+GCKPTI_FN gckpt_result gckpti_add_external(gckpt_store *store, const char *name,
+                                           const gckpt_shape *shape, const void *values,
+                                           int writable, gckpti_param **q);
+#endif

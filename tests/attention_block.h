@@ -1,0 +1,31 @@
+/* attention_block.h - parameters and the attention block of the small transformers that test_hash.c and
+ * test_bf16.c train. Values of parameters come of their names, and the golden hash of all of it: a
+ * change here changes GOLDEN. C99 and C++11; include after gradckpt.h. */
+#ifndef TESTS_ATTENTION_BLOCK_H
+#define TESTS_ATTENTION_BLOCK_H
+
+static inline gckpt_tensor *weight(gckpt_tensor *x, const char *name, int64_t a, int64_t b)
+{
+    const gckpt_init init = { 0.2f, 0.05f, 0 };
+    return gckpt_param(gckpt_graph_of(x), name, b > 0 ? gckpt_shape2(a, b) : gckpt_shape1(a), init);
+}
+
+/* (B,T,C) -> (B,T,C): attention with rotary positions, for gckpt_checkpoint. Nodes and parameters
+ * are made one statement at a time: C does not order a call's arguments, and the order of creation
+ * is part of the result. */
+static inline gckpt_tensor *attention_block(gckpt_tensor *x, void *user)
+{
+    const gckpt_shape shape = gckpt_shape_of(x);
+    const int64_t C = shape.d[shape.n - 1];
+    (void)user;
+    gckpt_tensor *gain = weight(x, "ln.gain", C, 0), *bias = weight(x, "ln.bias", C, 0);
+    gckpt_tensor *w = weight(x, "qkv", C, 3 * C), *b = weight(x, "qkv.bias", 3 * C, 0);
+    gckpt_tensor *qkv = gckpt_linear(gckpt_layernorm(x, gain, bias), w, b);
+    gckpt_tensor *q = gckpt_rotary(gckpt_slice(qkv, -1, 0, C), 2, 0);
+    gckpt_tensor *k = gckpt_rotary(gckpt_slice(qkv, -1, C, 2 * C), 2, 0);
+    gckpt_tensor *v = gckpt_slice(qkv, -1, 2 * C, 3 * C);
+    gckpt_tensor *a = gckpt_attention(q, k, v, 2, 1);
+    a = gckpt_linear_transposed(a, weight(x, "proj", C, C), NULL);
+    return gckpt_add(x, gckpt_dropout(a, 0.25f));
+}
+#endif

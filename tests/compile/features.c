@@ -1,0 +1,594 @@
+/* features.c - what a build with some parts left out (manual, 4) still does: it trains a small GPT to the bits that the
+ * whole has, calls something of every part that is there, and refuses by name what only shows when it runs.
+ *
+ * Without training (GCKPT_NO_TRAINING) it runs them forward, over weights that are set.
+ *
+ * Prints the hash of what a forward gives, that of the trained weights, then a line of each part. tests/compile/features.sh compiles it in many ways. */
+#define GRADCKPT_IMPLEMENTATION
+#include "gradckpt.h"
+#include <stdio.h>
+#include <string.h>
+
+enum { ROWS = 2, BATCH = 4, T = 6, C = 8, V = 20 };
+static int failed;
+
+static void expect(int holds, const char *what, const void *object)
+{
+    if (holds)
+        return;
+    printf("FAIL %s: %s\n", what, object ? gckpt_error_text(object) : "");
+    failed = 1;
+}
+
+static gckpt_tensor *weight(gckpt_tensor *x, const char *name, int64_t rows, int64_t columns)
+{
+    const gckpt_init init = { 0.3f, 0, 0 };
+    return gckpt_param(gckpt_graph_of(x), name, gckpt_shape2(rows, columns), init);
+}
+
+typedef struct {
+    gckpt_store *store;
+    gckpt_graph *graph;
+    gckpt_tensor *in, *target, *h;
+    gckpt_term term;
+} model;
+
+/* Tokens (rows,T), next to a model whose loss is a cross-entropy. */
+static int build(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
+{
+    model *m = (model *)user;
+    m->graph = g;
+    m->in = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(rows, T));
+    m->target = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(rows, T));
+    const gckpt_init normal = { 0.3f, 0, 0 };
+    gckpt_tensor *table = gckpt_param(g, "table", gckpt_shape2(V, C), normal);
+    gckpt_tensor *x = gckpt_embed(table, m->in);
+    for (int i = 0; i < 3; i++) {
+        const char *names[3][3] = { { "q0", "up0", "down0" }, { "q1", "up1", "down1" }, { "q2", "up2", "down2" } };
+        gckpt_tensor *n = gckpt_layernorm(x, NULL, NULL);
+        gckpt_tensor *q = gckpt_rotary(gckpt_linear(n, weight(x, names[i][0], C, C), NULL), 2, 0);
+        x = gckpt_add(x, gckpt_attention(q, n, n, 2, 1));
+        n = gckpt_gelu(gckpt_linear(gckpt_rmsnorm(x, NULL), weight(x, names[i][1], C, 4 * C), NULL));
+        x = gckpt_add(x, gckpt_linear(gckpt_dropout(n, 0.1f), weight(x, names[i][2], 4 * C, C), NULL));
+    }
+    m->h = x;
+    term->loss = gckpt_linear_cross_entropy(gckpt_layernorm(x, NULL, NULL), table, m->target);
+    term->weight = 1;
+    term->regulariser = 0;
+    return 1;
+}
+
+/* Weights as a file might have them: a build without training draws none. */
+static void set_values(gckpt_store *s)
+{
+    gckpt_parameter p;
+    for (int i = 0; gckpt_store_get(s, i, &p) == GCKPT_OK; i++)
+        for (int k = 0; k < p.elements; k++)
+            p.values[k] = (float)((k * 37 + i * 11) % 101 - 50) / 150.0f;
+}
+
+/* The desc that tests begin with. */
+static gckpt_plan_desc usual(void)
+{
+    gckpt_plan_desc desc;
+    memset(&desc, 0, sizeof desc);
+#ifdef GCKPT_NO_TRAINING
+    desc.mode = GCKPT_INFERENCE;
+#endif
+    return desc;
+}
+
+static model model_new(int64_t rows)
+{
+    model m;
+    gckpt_store_desc seed = { { NULL, NULL, NULL, 0 }, 7 };
+    memset(&m, 0, sizeof m);
+    m.store = gckpt_store_new(&seed);
+    build(gckpt_graph_new(m.store, NULL), rows, &m.term, &m);
+#ifdef GCKPT_NO_TRAINING
+    set_values(m.store);
+#endif
+    return m;
+}
+
+static void model_free(model *m)
+{
+    gckpt_graph_free(m->graph);
+    gckpt_store_free(m->store);
+}
+
+static int32_t tokens[BATCH * T], targets[BATCH * T];
+
+/* What a forward gives: the bits of its loss, 0 for an error. */
+static uint64_t forward(model *m, const gckpt_plan *p, const char *what)
+{
+    gckpt_exec *e = gckpt_exec_new(p, m->store, NULL);
+    expect(p && e, what, p ? (const void *)m->store : m->graph);
+    gckpt_feed feeds[2] = { { gckpt_id(m->in), tokens }, { gckpt_id(m->target), targets } };
+    gckpt_report report = { 0, 0, 0, 0 };
+    uint64_t bits;
+    expect(e && gckpt_forward(e, feeds, 2, BATCH, &report) == GCKPT_OK, what, e);
+    gckpt_exec_free(e);
+    memcpy(&bits, &report.loss, sizeof bits);
+    return bits;
+}
+
+#ifdef GCKPT_NO_TRAINING
+#define train forward
+#else
+/* Three steps; returns the hash of the weights, 0 for an error. */
+static uint64_t train(model *m, const gckpt_plan *p, const char *what)
+{
+    gckpt_exec *e = gckpt_exec_new(p, m->store, NULL);
+    expect(p && e, what, p ? (const void *)m->store : m->graph);
+    gckpt_feed feeds[2] = { { gckpt_id(m->in), tokens }, { gckpt_id(m->target), targets } };
+    gckpt_hyper hyper = gckpt_hyper_lr(0.01f);
+    hyper.clip = 0.5f;
+    for (int i = 0; i < 3 && e; i++)
+        expect(gckpt_step(e, feeds, 2, BATCH, &hyper, NULL) == GCKPT_OK, what, e);
+    gckpt_exec_free(e);
+    return e ? gckpt_store_hash(m->store) : 0;
+}
+#endif
+
+/* A model of its own, planned as desc says: the hash, 0 where it is refused. */
+static uint64_t trained(gckpt_plan_desc desc, const char *what, const char *refusal)
+{
+    model m = model_new(ROWS);
+    desc.batch = BATCH;
+    gckpt_plan *p = gckpt_plan_new(m.graph, &m.term, 1, &desc);
+    uint64_t hash = 0;
+    if (refusal)
+        expect(!p && strstr(gckpt_error_text(m.graph), refusal), what, m.graph);
+    else
+        hash = train(&m, p, what);
+    gckpt_plan_free(p);
+    model_free(&m);
+    return hash;
+}
+
+#if !defined(GCKPT_NO_RECURRENT) || !defined(GCKPT_NO_IMAGES) || !defined(GCKPT_NO_LOSSES)
+/* Plans a loss on a graph that is the only one of a store, and takes a step of it. */
+static void run_loss(gckpt_graph *g, gckpt_store *s, gckpt_tensor *loss, const gckpt_feed *feeds, int count,
+                     const char *what)
+{
+    gckpt_term term = { loss, 1, 0 };
+    gckpt_plan_desc desc = usual();
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+    set_values(s);
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+#ifdef GCKPT_NO_TRAINING
+    expect(e && gckpt_forward(e, feeds, count, ROWS, NULL) == GCKPT_OK, what, e ? (const void *)e : g);
+#else
+    gckpt_hyper hyper = gckpt_hyper_lr(0.01f);
+    expect(e && gckpt_step(e, feeds, count, ROWS, &hyper, NULL) == GCKPT_OK, what, e ? (const void *)e : g);
+#endif
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+    printf("%s\n", what);
+}
+#endif
+
+typedef struct {
+    size_t size, at;
+    unsigned char bytes[1 << 16]; /* aligned, as what is mapped must be */
+} memory_file;
+
+size_t put(void *user, const void *bytes, size_t size);
+size_t put(void *user, const void *bytes, size_t size)
+{
+    memory_file *f = (memory_file *)user;
+    if (size > sizeof f->bytes - f->size)
+        return 0;
+    memcpy(f->bytes + f->size, bytes, size);
+    f->size += size;
+    return size;
+}
+
+size_t get(void *user, void *bytes, size_t size);
+size_t get(void *user, void *bytes, size_t size)
+{
+    memory_file *f = (memory_file *)user;
+    size = size < f->size - f->at ? size : f->size - f->at;
+    memcpy(bytes, f->bytes + f->at, size);
+    f->at += size;
+    return size;
+}
+
+static memory_file file;
+
+/* GCKPT_NO_TRAINING: and RANKS */
+#if !defined(GCKPT_NO_EXPORT) && (defined(GCKPT_NO_RANKS) || defined(GCKPT_NO_BF16) || defined(GCKPT_NO_TILES))
+/* A plan's file that has another number `at`, behind those of its tensors (export/file.c). */
+static void refuses_file(const model *m, int at, unsigned char number, const char *refusal)
+{
+    size_t byte = 8 * (4 + 3 * ((size_t)gckpt_id(m->term.loss) + 1) + (size_t)at);
+    unsigned char was = file.bytes[byte];
+    file.bytes[byte] = number;
+    file.at = 0;
+    expect(!gckpt_plan_read(m->graph, get, &file, NULL) && strstr(gckpt_error_text(m->graph), refusal), "a plan's file",
+           m->graph);
+    file.bytes[byte] = was;
+    file.at = 0;
+}
+#endif
+
+#if defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_FILES)
+static int as_it_is(void *user, const char *name, gckpt_shape shape, int *axes)
+{
+    return (void)user, (void)name, (void)shape, (void)axes, 0;
+}
+#endif
+
+/* What reads and writes plans and stores. */
+static void files(uint64_t hash)
+{
+    model m = model_new(ROWS);
+    gckpt_plan_desc desc = usual();
+    desc.batch = BATCH;
+    gckpt_plan *p = gckpt_plan_new(m.graph, &m.term, 1, &desc);
+    file.size = file.at = 0;
+#ifndef GCKPT_NO_EXPORT
+    expect(gckpt_plan_write(p, put, &file) == GCKPT_OK, "tables", m.graph);
+    gckpt_plan_free(p);
+#ifdef GCKPT_NO_BF16
+    refuses_file(&m, 11, GCKPT_BF16, "GCKPT_NO_BF16");
+#endif
+#ifdef GCKPT_NO_TRAINING
+    refuses_file(&m, 5, GCKPT_STORE_ALL, "GCKPT_NO_TRAINING");
+#endif
+#ifdef GCKPT_NO_TILES
+    refuses_file(&m, 13, 1, "GCKPT_NO_TILES");
+#endif
+#ifdef GCKPT_NO_RANKS
+    refuses_file(&m, 14, 2, "GCKPT_NO_RANKS");
+    refuses_file(&m, 15, 2, "GCKPT_NO_RANKS");
+#endif
+    p = gckpt_plan_read(m.graph, get, &file, NULL);
+    file.size = file.at = 0;
+    expect(p && gckpt_plan_c(p, "plan", put, &file) == GCKPT_OK, "tables", m.graph);
+    expect(gckpt_store_c(m.store, "weights", put, &file) == GCKPT_OK, "tables", m.store);
+    printf("TABLES\n");
+#endif
+#ifndef GCKPT_NO_PRINT
+    file.size = file.at = 0;
+    expect(gckpt_plan_print(p, put, &file) == GCKPT_OK, "pictures", m.graph);
+    file.size = file.at = 0;
+    expect(gckpt_plan_trace(p, put, &file) == GCKPT_OK, "pictures", m.graph);
+    printf("PICTURES\n");
+#endif
+#ifndef GCKPT_NO_NOTES
+    expect(gckpt_store_set_note(m.store, "key", "value") == GCKPT_OK, "notes", m.store);
+    expect(!strcmp(gckpt_store_note(m.store, "key"), "value"), "notes", m.store);
+    printf("NOTES\n");
+#endif
+    expect(train(&m, p, "a plan that was read") == hash, "a plan that was read", m.store);
+#ifndef GCKPT_NO_FILES
+    file.size = file.at = 0;
+    expect(gckpt_store_write(m.store, put, &file) == GCKPT_OK, "files", m.store);
+    gckpt_store *other = gckpt_store_new(NULL);
+    expect(gckpt_store_read(other, get, &file, file.size) == GCKPT_OK &&
+               gckpt_store_hash(other) == gckpt_store_hash(m.store), "files",
+           other);
+#ifdef GCKPT_NO_RANKS
+    memcpy(file.bytes, "{\"gckpt\":", 9);
+    file.at = 0;
+    expect(gckpt_store_read(other, get, &file, file.size) == GCKPT_E_DATA &&
+               strstr(gckpt_error_text(other), "GCKPT_NO_RANKS"),
+           "a checkpoint by ranks", other);
+#endif
+    gckpt_store_free(other);
+#ifdef GCKPT_NO_STDIO
+    gckpt_file_desc turned; /* as much as convolutions: not asked, and not passed over either */
+    memset(&turned, 0, sizeof turned);
+    turned.axes = as_it_is;
+    file.size = file.at = 0;
+    expect(gckpt_store_write_as(m.store, put, &file, &turned) == GCKPT_E_ARG && file.size == 0 &&
+               strstr(gckpt_error_text(m.store), "GCKPT_NO_STDIO"),
+           "axes without stdio", m.store);
+    expect(gckpt_store_read_as(m.store, get, &file, 9, &turned) == GCKPT_E_ARG && file.at == 0,
+           "axes without stdio", m.store);
+#endif
+    gckpt_file_desc narrow; /* what is mapped as bf16 stays frozen, packed or not */
+    gckpt_parameter first;
+    memset(&narrow, 0, sizeof narrow);
+    narrow.values_only = 1;
+    narrow.storage = GCKPT_STORAGE_BF16;
+    file.size = file.at = 0;
+    expect(gckpt_store_write_as(m.store, put, &file, &narrow) == GCKPT_OK, "a file in bf16", m.store);
+    other = gckpt_store_new(NULL);
+    expect(gckpt_store_map(other, file.bytes, file.size, NULL) == GCKPT_OK &&
+               gckpt_store_peek(other, 0, &first) == GCKPT_OK && first.frozen,
+           "a mapped file in bf16", other);
+    gckpt_store_free(other);
+    printf("FILES\n");
+#endif
+    gckpt_plan_free(p);
+    model_free(&m);
+}
+
+/* A run of ops in bands of rows, where a budget asks for it. */
+static void row_tiles(void)
+{
+    gckpt_plan_desc desc;
+    gckpt_init init = { 0.1f, 0, 0 };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(1, 64, 4));
+    x = gckpt_relu(gckpt_linear(x, gckpt_param(g, "up", gckpt_shape2(4, 64), init), NULL));
+    x = gckpt_linear(x, gckpt_param(g, "down", gckpt_shape2(64, 4), init), NULL);
+    gckpt_term term = { gckpt_sum_loss(x), 1, 0 };
+    memset(&desc, 0, sizeof desc);
+    desc.mode = GCKPT_INFERENCE;
+    desc.plain = 1;
+    desc.budget = 2 * 4 * 64 * 4 + 4096;
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+#ifndef GCKPT_NO_TILES
+    expect(p && !strcmp(gckpt_plan_op(p, gckpt_id(x)), "bands"), "bands", g);
+    printf("BANDS\n");
+#else
+    expect(!p && gckpt_error(g) == GCKPT_E_BUDGET, "bands", g);
+#endif
+    gckpt_plan_free(p);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+}
+
+/* What plans for a budget. */
+static void budgets(uint64_t hash)
+{
+    gckpt_plan_desc desc = usual();
+    model m = model_new(ROWS);
+    desc.batch = BATCH;
+    gckpt_plan *all = gckpt_plan_new(m.graph, &m.term, 1, &desc);
+    desc.budget = gckpt_plan_bytes(all) - 3000;
+    gckpt_plan_free(all);
+#ifndef GCKPT_NO_SEARCH
+    expect(trained(desc, "a budget", NULL) == hash, "a budget", NULL);
+    printf("SEARCH\n");
+#else
+    (void)hash;
+#ifndef GCKPT_NO_TRAINING
+    trained(desc, "a budget without a search", "GCKPT_NO_SEARCH");
+    desc.mode = GCKPT_OPTIMAL;
+    trained(desc, "OPTIMAL without a search", "GCKPT_NO_SEARCH");
+#endif
+    desc.mode = GCKPT_INFERENCE;
+    desc.budget = 1;
+    expect(!gckpt_plan_new(m.graph, &m.term, 1, &desc) && !strstr(gckpt_error_text(m.graph), "GCKPT_NO_SEARCH"),
+           "INFERENCE has one schedule", m.graph);
+#endif
+#ifndef GCKPT_NO_FRONTIER
+    gckpt_frontier *f = gckpt_frontier_new(m.graph, &m.term, 1, &desc);
+    expect(gckpt_frontier_points(f) > 1, "frontier", m.graph);
+#ifndef GCKPT_NO_PRINT
+    file.size = file.at = 0;
+    expect(gckpt_frontier_print(f, 0, put, &file) == GCKPT_OK && gckpt_frontier_json(f, 0, put, &file) == GCKPT_OK,
+           "pictures of a frontier", m.graph);
+#endif
+    gckpt_frontier_free(f);
+    printf("FRONTIER\n");
+#endif
+#ifndef GCKPT_NO_FIT
+    gckpt_store *s = gckpt_store_new(NULL);
+    model other;
+    gckpt_plan *fits = gckpt_fit(s, build, &other, BATCH, &desc, NULL);
+    expect(fits != NULL, "fit", s);
+    gckpt_plan_free(fits);
+    gckpt_store_free(s);
+    printf("FIT\n");
+#endif
+    model_free(&m);
+}
+
+static float numbers[ROWS * 6 * 6 * 2];
+
+/* Ops that may be missing. */
+static void ops(void)
+{
+    gckpt_store *s;
+    gckpt_graph *g;
+    gckpt_tensor *x, *y;
+    gckpt_feed feeds[2];
+#ifndef GCKPT_NO_RECURRENT
+    s = gckpt_store_new(NULL);
+    g = gckpt_graph_new(s, NULL);
+    x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(ROWS, 6, 4));
+    feeds[0].input = gckpt_id(x);
+    feeds[0].data = numbers;
+    y = weight(x, "wx", 4, 9);
+    y = gckpt_gru(x, y, NULL, weight(x, "wh", 3, 9), NULL, NULL);
+    run_loss(g, s, gckpt_sum_loss(y), feeds, 1, "RECURRENT");
+#endif
+#ifndef GCKPT_NO_IMAGES
+    s = gckpt_store_new(NULL);
+    g = gckpt_graph_new(s, NULL);
+    x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape4(ROWS, 6, 6, 2));
+    feeds[0].input = gckpt_id(x);
+    feeds[0].data = numbers;
+    gckpt_window window;
+    memset(&window, 0, sizeof window);
+    window.size[0] = window.size[1] = 2;
+    y = gckpt_reshape(weight(x, "w", 18, 3), gckpt_shape4(3, 3, 2, 3));
+    y = gckpt_max_pool(gckpt_conv2d(x, y, NULL, NULL), &window);
+    y = gckpt_upsample(y, 5, 3, GCKPT_BILINEAR);
+    run_loss(g, s, gckpt_sum_loss(gckpt_global_average_pool(y)), feeds, 1, "IMAGES");
+#endif
+#ifndef GCKPT_NO_LOSSES
+    s = gckpt_store_new(NULL);
+    g = gckpt_graph_new(s, NULL);
+    x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, 4));
+    y = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(ROWS, 4));
+    feeds[0].input = gckpt_id(x);
+    feeds[1].input = gckpt_id(y);
+    feeds[0].data = feeds[1].data = numbers;
+    x = gckpt_linear(x, weight(x, "w", 4, 4), NULL);
+    run_loss(g, s, gckpt_huber(x, y, NULL, 1), feeds, 2, "LOSSES");
+#endif
+    (void)s, (void)g, (void)x, (void)y, (void)feeds;
+}
+
+/* Other ways to run. */
+static void runs(void)
+{
+    gckpt_plan_desc desc = usual();
+    desc.precision = GCKPT_BF16;
+#ifndef GCKPT_NO_BF16
+    expect(trained(desc, "bf16", NULL) != 0, "bf16", NULL);
+    printf("BF16\n");
+#else
+    trained(desc, "bf16", "GCKPT_NO_BF16");
+#endif
+    desc.precision = GCKPT_FP32;
+    desc.virtual_ranks = 2;
+#ifndef GCKPT_NO_RANKS
+    expect(trained(desc, "leaves", NULL) != 0, "leaves", NULL);
+    printf("RANKS\n");
+#else
+    trained(desc, "leaves", "GCKPT_NO_RANKS");
+#endif
+    desc.virtual_ranks = 0;
+    model m = model_new(BATCH);
+    gckpt_fetch_spec fetch;
+    fetch.tensor = m.h;
+    fetch.gradient = desc.mode != GCKPT_INFERENCE;
+    desc.fetch = &fetch;
+    desc.fetches = 1;
+    gckpt_plan *p = gckpt_plan_new(m.graph, &m.term, 1, &desc);
+#ifndef GCKPT_NO_FETCH
+    gckpt_exec *e = gckpt_exec_new(p, m.store, NULL);
+    gckpt_feed feeds[2] = { { gckpt_id(m.in), tokens }, { gckpt_id(m.target), targets } };
+#ifdef GCKPT_NO_TRAINING
+    expect(e && gckpt_forward(e, feeds, 2, BATCH, NULL) == GCKPT_OK, "picks", e);
+#else
+    expect(e && gckpt_gradients(e, feeds, 2, BATCH, NULL) == GCKPT_OK, "picks", e);
+#endif
+    expect(e && gckpt_fetch(e, gckpt_id(m.h), fetch.gradient), "picks", e);
+    gckpt_exec_free(e);
+    printf("PICKS\n");
+#else
+    expect(!p && strstr(gckpt_error_text(m.graph), "GCKPT_NO_FETCH"), "picks", m.graph);
+#endif
+    gckpt_plan_free(p);
+    desc.fetches = 0;
+    p = gckpt_plan_new(m.graph, &m.term, 1, &desc);
+    gckpt_exec_desc how;
+    memset(&how, 0, sizeof how);
+    how.debug = GCKPT_DEBUG_MEASURE;
+    gckpt_exec *looked_at = gckpt_exec_new(p, m.store, &how);
+#ifndef GCKPT_NO_DEBUG
+    expect(looked_at && gckpt_bytes_measured(looked_at) == gckpt_store_bytes(m.store), "debug", m.store);
+    printf("DEBUG\n");
+#else
+    expect(!looked_at && strstr(gckpt_error_text(m.store), "GCKPT_NO_DEBUG"), "debug", m.store);
+#endif
+    gckpt_exec_free(looked_at);
+#ifdef GCKPT_NO_CACHES
+    how.debug = 0;
+    how.caches_of = gckpt_exec_new(p, m.store, NULL);
+    expect(!gckpt_exec_new(p, m.store, &how) && strstr(gckpt_error_text(m.store), "GCKPT_NO_CACHES"), "caches",
+           m.store);
+    gckpt_exec_free(how.caches_of);
+#endif
+#ifndef GCKPT_NO_CHECK
+    gckpt_exec *whole = gckpt_exec_new(p, m.store, NULL);
+    const gckpt_feed fed[2] = { { gckpt_id(m.in), tokens }, { gckpt_id(m.target), targets } };
+    gckpt_result checked = gckpt_check_gradients(whole, fed, 2, BATCH, NULL);
+    expect(checked == GCKPT_OK || checked == GCKPT_UNRESOLVED, "check", whole);
+    gckpt_exec_free(whole);
+    printf("CHECK\n");
+#endif
+#ifdef GCKPT_NO_QUANT
+    p->packed = 1; /* as that of a constant may be */
+    expect(!gckpt_exec_new(p, m.store, NULL), "packed", m.store);
+    expect(strstr(gckpt_error_text(m.store), "GCKPT_NO_QUANT") != NULL, "packed, by name", m.store);
+#endif
+    gckpt_plan_free(p);
+#ifndef GCKPT_NO_QUANT
+    gckpt_store_freeze(m.store, "q0", 1);
+    expect(gckpt_store_quantise(m.store, "q0", GCKPT_STORAGE_BF16) == GCKPT_OK, "pack", m.store);
+    printf("PACK\n");
+#endif
+    model_free(&m);
+#ifndef GCKPT_NO_CACHES
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(1, 1, 4));
+    gckpt_tensor *k = gckpt_cache(gckpt_scale(x, 2), 8);
+    expect(gckpt_attention(x, k, k, 1, 1) != NULL, "caches", g);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+    printf("CACHES\n");
+#endif
+}
+
+#ifdef GCKPT_NO_TRAINING
+/* What trains is refused, and weights that would have to be drawn. */
+static void refusals(void)
+{
+    gckpt_plan_desc desc;
+    memset(&desc, 0, sizeof desc);
+    trained(desc, "AUTO", "GCKPT_NO_TRAINING");
+    desc.mode = GCKPT_SQRT;
+    trained(desc, "SQRT", "GCKPT_NO_TRAINING");
+    desc = usual();
+    model m = model_new(ROWS);
+    gckpt_plan *p = gckpt_plan_new(m.graph, &m.term, 1, &desc);
+    p->mode = GCKPT_STORE_ALL; /* as that of a constant may be */
+    expect(!gckpt_exec_new(p, m.store, NULL) && strstr(gckpt_error_text(m.store), "GCKPT_NO_TRAINING"),
+           "a plan that trains", m.store);
+    p->mode = GCKPT_INFERENCE;
+    gckpt_store *bare = gckpt_store_new(NULL);
+    expect(gckpt_plan_params(p, bare) == GCKPT_OK && !gckpt_exec_new(p, bare, NULL) &&
+               strstr(gckpt_error_text(bare), "GCKPT_NO_TRAINING"),
+           "weights that nobody gave", bare);
+#ifndef GCKPT_NO_EXPORT
+    file.size = file.at = 0;
+    expect(gckpt_store_c(bare, "weights", put, &file) == GCKPT_E_ARG, "weights that nobody gave are not printed", bare);
+#endif
+    set_values(bare);
+    gckpt_exec *e = gckpt_exec_new(p, bare, NULL);
+    expect(e && gckpt_store_hash(bare) == gckpt_store_hash(m.store), "weights that were given", bare);
+    gckpt_exec_free(e);
+    gckpt_store_free(bare);
+    gckpt_plan_free(p);
+    model_free(&m);
+}
+#endif
+
+int main(void)
+{
+    gckpt_plan_desc desc = usual();
+    uint64_t hash;
+    for (int i = 0; i < BATCH * T; i++) {
+        tokens[i] = i * 7 % V;
+        targets[i] = (i * 11 + 3) % V;
+    }
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        numbers[i] = (float)(i % 7) - 3;
+    model m = model_new(ROWS);
+    desc.mode = GCKPT_INFERENCE;
+    set_values(m.store);
+    gckpt_plan *p = gckpt_plan_new(m.graph, &m.term, 1, &desc);
+    hash = forward(&m, p, "forward");
+    printf("forward %08x%08x\n", (unsigned)(hash >> 32), (unsigned)hash);
+    gckpt_plan_free(p);
+    model_free(&m);
+#ifdef GCKPT_NO_TRAINING
+    refusals();
+#else
+    desc = usual();
+    hash = trained(desc, "store-all", NULL);
+    printf("trained %08x%08x\nTRAINING\n", (unsigned)(hash >> 32), (unsigned)hash);
+    desc.mode = GCKPT_SQRT;
+    expect(trained(desc, "sqrt", NULL) == hash, "sqrt", NULL);
+#endif
+    files(hash);
+    budgets(hash);
+    row_tiles();
+    ops();
+    runs();
+    return failed;
+}

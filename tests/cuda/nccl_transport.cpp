@@ -1,0 +1,21 @@
+/* nccl_transport.cpp - examples/nccl.h itself, for nccl_ranks.c: on the shim's devices and its NCCL (nccl.h). */
+#define GRADCKPT_IMPLEMENTED
+#include "gradckpt.h"
+#include "examples/nccl.h"
+
+extern "C" void nccl_transport_id(void *id) { ncclGetUniqueId((ncclUniqueId *)id); }
+
+/* On device `rank`; all ranks must call it. */
+extern "C" gckpt_transport *nccl_transport_open(int rank, int size, const void *id, double timeout)
+{
+    nccl_ranks *m = new nccl_ranks;
+    cudaSetDevice(rank);
+    return nccl_ranks_open(m, rank, size, *(const ncclUniqueId *)id, timeout) ? &m->ranks : NULL;
+}
+extern "C" void nccl_transport_close(gckpt_transport *ranks)
+{
+    nccl_ranks *m = (nccl_ranks *)ranks->user;
+    cudaSetDevice(ranks->rank);
+    nccl_ranks_close(m);
+    delete m;
+}

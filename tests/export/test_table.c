@@ -1,0 +1,672 @@
+/* test_table.c - plans as data: files and C constants. A plan that is read is the plan that was written;
+ * another graph, a damaged or a hostile file is refused with the reason, or gives a plan with the same
+ * bits; what was compiled in is checked before it runs. tests/firmware/test_firmware.sh compiles the constants. */
+#include "graph/graph.h"
+#include "ops/ops.h"
+#include "plan/plan.h"
+
+#include "util.h"
+
+/* The graph's hash, on every machine. It changes with the needs, flags and aux of the ops in it. */
+#define GOLDEN UINT64_C(0x6440916ab4e91e48)
+
+static uint64_t file_number(const file *f, size_t i)
+{
+    uint64_t v = 0;
+    for (size_t k = 8; k-- > 0;)
+        v = v << 8 | f->bytes[8 * i + k];
+    return v;
+}
+
+static void file_set(file *f, size_t i, uint64_t v)
+{
+    for (size_t k = 0; k < 8; k++)
+        f->bytes[8 * i + k] = (unsigned char)(v >> (8 * k));
+}
+
+/* Makes the hash at the end right again, as one who means harm would. */
+static void file_seal(file *f)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i + 8 < f->size; i++)
+        hash = (hash ^ f->bytes[i]) * UINT64_C(0x100000001b3);
+    file_set(f, f->size / 8 - 1, hash);
+}
+
+/* ---- the net ---- */
+enum { BATCH = 5, ROWS = 2, T = 6, C = 8, V = 40 };
+enum { PLAIN_NET, OTHER_WIDTH, OTHER_OP, OTHER_ATTRIBUTE, OTHER_NAME, OTHER_PARAM, OTHER_INPUTS, LONGER, SHORTER,
+       OTHER_KEEP, FROZEN, NETS };
+
+typedef struct {
+    gckpt_store *s;
+    gckpt_graph *g;
+    gckpt_tensor *tokens, *targets, *top;
+    gckpt_term terms[2];
+} net;
+
+static net net_new(int which, const gckpt_memory *memory)
+{
+    static const float shift[C] = { 0.5f, -0.25f, 0, 1, 0, -1, 0.125f, 3 };
+    const gckpt_init normal = { 0.3f, 0, 0 };
+    gckpt_store_desc desc = { 0 };
+    if (memory)
+        desc.memory = *memory;
+    desc.seed = 7;
+    net n = { .s = gckpt_store_new(&desc) };
+    n.g = gckpt_graph_new(n.s, memory);
+    n.tokens = gckpt_input(n.g, which == OTHER_NAME ? "words" : "tokens", GCKPT_I32, gckpt_shape2(ROWS, T));
+    n.targets = gckpt_input(n.g, "targets", GCKPT_I32, gckpt_shape2(ROWS, T));
+    gckpt_tensor *table = gckpt_param(n.g, "table", gckpt_shape2(V, C), normal);
+    gckpt_tensor *x = gckpt_embed(table, n.tokens);
+    x = gckpt_add(x, gckpt_constant(n.g, "shift", GCKPT_F32, gckpt_shape1(C), shift));
+    for (int i = 0; i < 2; i++) {
+        char name[] = "w0";
+        name[1] = (char)('0' + i);
+        if (i == 1 && which == OTHER_PARAM)
+            name[1] = '0';
+        gckpt_segment_begin(n.g);
+        int64_t width = which == OTHER_WIDTH && i == 1 ? 5 : 3;
+        gckpt_tensor *w = gckpt_param(n.g, name, gckpt_shape2(C, width * C), normal);
+        gckpt_tensor *a = gckpt_linear(gckpt_layernorm(x, NULL, NULL), w, NULL);
+        int64_t begin = which == OTHER_ATTRIBUTE ? i * (C - 1) : i * C;
+        gckpt_tensor *b = gckpt_slice(a, -1, begin, begin + 2 * C);
+        gckpt_tensor *v = gckpt_param(n.g, i ? "v1" : "v0", gckpt_shape2(2 * C, C), normal);
+        b = gckpt_linear(gckpt_gelu(b), v, NULL);
+        b = which == OTHER_OP && i == 1 ? gckpt_silu(b) : gckpt_tanh(b);
+        x = which == OTHER_INPUTS && i == 1 ? gckpt_add(b, x) : gckpt_add(x, b);
+        if (which == OTHER_KEEP && i == 0)
+            gckpt_keep(a);
+        gckpt_segment_end(n.g);
+    }
+    if (which == LONGER)
+        x = gckpt_scale(x, 2);
+    n.top = which == SHORTER ? x : gckpt_name(gckpt_reshape(x, gckpt_shape2(ROWS * T, C)), "top");
+    n.terms[0].loss = gckpt_linear_cross_entropy(x, table, n.targets);
+    n.terms[0].weight = 0.7f;
+    n.terms[1].loss = gckpt_sum_loss(gckpt_mul(table, table));
+    n.terms[1].weight = 0.01f;
+    n.terms[1].regulariser = 1;
+    if (which == FROZEN)
+        gckpt_store_freeze(n.s, "v1", 1);
+    return n;
+}
+
+static void net_free(net *n)
+{
+    util_free(NULL, NULL, n->g, n->s);
+}
+
+/* A fresh store, a few steps (or forwards) with the plan; what is left, or 0. */
+static uint64_t run(const gckpt_plan *p, unsigned debug, const gckpt_memory *memory)
+{
+    int32_t tokens[BATCH * T], targets[BATCH * T];
+    gckpt_hyper hyper = { 0.01f, 0.1f, 0, 0, 0, 0, gckpt_plan_in_backward(p) ? 0.0f : 1.0f };
+    gckpt_report report = { 0, 0, 0, 0 };
+    gckpt_result result = GCKPT_OK;
+    net n = net_new(PLAIN_NET, memory);
+    gckpt_exec_desc desc = { 0 };
+    if (memory)
+        desc.memory = *memory;
+    desc.debug = debug | GCKPT_DEBUG_MEASURE;
+    gckpt_exec *e = gckpt_exec_new(p, n.s, &desc);
+    uint64_t hash = 0;
+    for (int step = 0; step < 3 && e && result == GCKPT_OK; step++) {
+        for (int i = 0; i < BATCH * T; i++) {
+            tokens[i] = (i * 7 + step * 3) % V;
+            targets[i] = i % 9 == 4 ? -1 : (i * 5 + step) % V;
+        }
+        gckpt_feed feeds[2] = { { gckpt_id(n.tokens), tokens }, { gckpt_id(n.targets), targets } };
+        int64_t rows = p->batch < BATCH ? p->batch : BATCH;
+        result = gckpt_plan_mode(p) == GCKPT_INFERENCE ? gckpt_forward(e, feeds, 2, rows, &report)
+                                                       : gckpt_step(e, feeds, 2, rows, &hyper, &report);
+        CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(e));
+        hash = hash * 31 + gckpt_store_hash(n.s);
+        for (size_t i = 0; i < 8; i++)
+            hash = (hash ^ ((unsigned char *)&report.loss)[i]) * UINT64_C(0x100000001b3);
+    }
+    if (e)
+        CHECK(gckpt_bytes_measured(e) == gckpt_plan_bytes(p));
+    gckpt_exec_free(e);
+    net_free(&n);
+    return hash;
+}
+
+/* ---- round trips ---- */
+static gckpt_plan_desc request(int i)
+{
+    static gckpt_cost costs[100];
+    gckpt_plan_desc d = { .mode = i < 5 ? (gckpt_mode)(GCKPT_STORE_ALL + i % 4) : GCKPT_SEGMENTS,
+            .batch = BATCH };
+    if (i == 5)
+        d.mode = GCKPT_INFERENCE;
+    if (i == 6)
+        d.batch = 0, d.update_in_backward = 1, d.optimiser = GCKPT_MOMENTUM;
+    if (i == 7)
+        d.alignment = 4, d.threads = 3, d.plain = 1;
+    if (i == 8)
+        d.batch = ROWS, d.optimiser = GCKPT_SGD, d.alignment = 256;
+    if (i == 9) {
+        for (int k = 0; k < 100; k++)
+            costs[k] = (gckpt_cost){ (uint64_t)(k * k), (uint64_t)(1000 - k) };
+        d.costs = costs;
+    }
+    return d;
+}
+enum { REQUESTS = 12 };
+
+static gckpt_plan *request_plan(const net *n, int i)
+{
+    gckpt_plan_desc d = request(i);
+    gckpt_fetch_spec fetches[2];
+    memset(fetches, 0, sizeof fetches);
+    fetches[0].tensor = n->top;
+    fetches[1] = (gckpt_fetch_spec){ n->top, 1 };
+    d.cost_count = d.costs ? (int)n->g->count : 0;
+    if (i >= 10) { /* under a budget between the extremes */
+        for (int k = 0; k < 2; k++) {
+            size_t budget = d.budget;
+            d.mode = k ? GCKPT_STORE_ALL : GCKPT_MEMORY_POOR;
+            d.budget = 0;
+            gckpt_plan *p = gckpt_plan_new(n->g, n->terms, 2, &d);
+            d.budget = budget + gckpt_plan_bytes(p) / 2;
+            gckpt_plan_free(p);
+        }
+        d.mode = i == 10 ? GCKPT_OPTIMAL : GCKPT_AUTO;
+    }
+    d.fetch = fetches;
+    d.fetches = d.mode == GCKPT_INFERENCE ? 1 : 2;
+    gckpt_plan *p = gckpt_plan_new(n->g, n->terms, 2, &d);
+    CHECK_MSG(p != NULL, "%s", gckpt_error_text(n->g));
+    return p;
+}
+
+static int same_text(const gckpt_plan *a, const gckpt_plan *b,
+                     gckpt_result (*print)(const gckpt_plan *, gckpt_write_fn, void *))
+{
+    file x = { 0 };
+    file y = { 0 };
+    int good = print(a, file_write, &x) == GCKPT_OK && print(b, file_write, &y) == GCKPT_OK &&
+               same_file(&x, &y);
+    free(x.bytes);
+    free(y.bytes);
+    return good;
+}
+
+static gckpt_result print_c(const gckpt_plan *p, gckpt_write_fn write, void *user)
+{
+    return gckpt_plan_c(p, "table", write, user);
+}
+
+static void round_trips(void)
+{
+    for (int i = 0; i < REQUESTS; i++) {
+        file f = { 0 };
+        net n = net_new(PLAIN_NET, NULL), again = net_new(PLAIN_NET, NULL);
+        gckpt_plan *p = request_plan(&n, i);
+        CHECK_MSG(gckpt_plan_hash(p) == GOLDEN, "hash %016llx", (unsigned long long)gckpt_plan_hash(p));
+        CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK && f.size % 8 == 0 && !memcmp(f.bytes, "gkcptpln", 8));
+        gckpt_plan *q = gckpt_plan_read(again.g, file_read, &f, NULL);
+        CHECK_MSG(q != NULL, "%s", gckpt_error_text(again.g));
+        CHECK(f.at == f.size); /* not a byte more */
+        CHECK(gckpt_plan_hash(q) == GOLDEN);
+        CHECK(same_text(p, q, gckpt_plan_print) && same_text(p, q, gckpt_plan_write) && same_text(p, q, print_c));
+        CHECK(gckpt_plan_cost(p) == gckpt_plan_cost(q) && gckpt_plan_step_cost(p) == gckpt_plan_step_cost(q));
+        CHECK(memcmp(&p->recompute, &q->recompute, sizeof p->recompute) == 0);
+        for (int k = 0; k < GCKPT_BYTES_KINDS; k++)
+            CHECK(gckpt_plan_kind_bytes(p, k) == gckpt_plan_kind_bytes(q, k));
+        for (int k = 0; k < gckpt_plan_buffers(p); k++) {
+            gckpt_buffer a, b;
+            CHECK(gckpt_plan_buffer(p, k, &a) == GCKPT_OK && gckpt_plan_buffer(q, k, &b) == GCKPT_OK);
+            CHECK(a.start == b.start && a.end == b.end && a.offset == b.offset && a.size == b.size &&
+                  a.id == b.id && a.kind == b.kind);
+        }
+        net_free(&n);     /* a plan needs no graph */
+        net_free(&again);
+        uint64_t hash = run(p, 0, NULL);
+        CHECK(hash != 0 && run(q, GCKPT_DEBUG_POISON | GCKPT_DEBUG_RECOMPUTE, NULL) == hash);
+        gckpt_plan_free(p);
+        gckpt_plan_free(q);
+        free(f.bytes);
+    }
+}
+
+/* What a desc may say is read again: any number of rows, whatever counts as true. */
+static void any_desc(void)
+{
+    static const int64_t batches[] = { INT64_MAX, INT64_MAX - 1, INT64_C(1) << 60, INT64_C(1) << 28 };
+    for (size_t i = 0; i < 6; i++) {
+        net n = net_new(PLAIN_NET, NULL);
+        gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL };
+        d.batch = i < 4 ? batches[i] : ROWS;
+        d.offload_bytes = i < 4 ? 0 : 1 << 16;
+        d.offload_cost = 1 << 20;
+        d.overlap_offload = i < 4 ? 0 : i == 4 ? 2 : -1;
+        file f = { 0 };
+        gckpt_plan *p = gckpt_plan_new(n.g, n.terms, 2, &d);
+        CHECK_MSG(p && gckpt_plan_write(p, file_write, &f) == GCKPT_OK, "%s", gckpt_error_text(n.g));
+        gckpt_plan *q = gckpt_plan_read(n.g, file_read, &f, NULL);
+        CHECK_MSG(q && same_text(p, q, gckpt_plan_write), "%d: %s", (int)i, gckpt_error_text(n.g));
+        CHECK(q && q->overlap_offload == (i >= 4) && gckpt_plan_batch(q) == d.batch);
+        gckpt_plan_free(p);
+        gckpt_plan_free(q);
+        net_free(&n);
+        free(f.bytes);
+    }
+}
+
+/* ---- another graph ---- */
+static void other_graphs(void)
+{
+    static const struct { const char *text; gckpt_result result; } want[NETS] = {
+        { "", GCKPT_OK }, { "param \"w1\" [8,40]", GCKPT_E_ARG }, { "silu #", GCKPT_E_ARG },
+        { "slice #", GCKPT_E_ARG }, { "input \"words\"", GCKPT_E_ARG }, { "layernorm #", GCKPT_E_ARG },
+        { "add #", GCKPT_E_ARG }, { "scale #", GCKPT_E_ARG }, { "linear_cross_entropy #", GCKPT_E_ARG },
+        { "gckpt_keep", GCKPT_E_DATA }, { "param \"v1\" was trained", GCKPT_E_ARG }
+    };
+    net n = net_new(PLAIN_NET, NULL);
+    gckpt_plan *p = request_plan(&n, 2);
+    file f = { 0 };
+    gckpt_plan_write(p, file_write, &f);
+    for (int i = 1; i < NETS; i++) {
+        net other = net_new(i, NULL);
+        f.at = 0;
+        gckpt_plan *q = gckpt_plan_read(other.g, file_read, &f, NULL);
+        CHECK_MSG(!q && strstr(gckpt_error_text(other.g), want[i].text) && gckpt_error(other.g) == want[i].result,
+                  "net %d: %s", i, gckpt_error_text(other.g));
+        gckpt_plan_free(q);
+        /* and the graph goes on */
+        q = gckpt_plan_new(other.g, other.terms, 2, NULL);
+        CHECK(q != NULL && (gckpt_plan_hash(q) == GOLDEN) == (i == OTHER_KEEP || i == FROZEN));
+        gckpt_plan_free(q);
+        net_free(&other);
+    }
+    /* a graph that is the beginning of the plan's, and the other way round */
+    net less = net_new(PLAIN_NET, NULL);
+    gckpt_relu(less.top);
+    f.at = 0;
+    CHECK(!gckpt_plan_read(less.g, file_read, &f, NULL) && strstr(gckpt_error_text(less.g), "tensors"));
+    net_free(&less);
+    CHECK(!gckpt_plan_read(NULL, file_read, &f, NULL) && !gckpt_plan_read(n.g, NULL, NULL, NULL));
+    CHECK(gckpt_plan_write(NULL, file_write, &f) == GCKPT_E_ARG && gckpt_plan_write(p, NULL, NULL) == GCKPT_E_ARG);
+    gckpt_plan_free(p);
+    net_free(&n);
+    free(f.bytes);
+}
+
+/* ---- damaged and hostile files ---- */
+static void damage(int which, int rounds)
+{
+    net n = net_new(PLAIN_NET, NULL);
+    gckpt_plan *p = request_plan(&n, which), *q;
+    file f;
+    file whole = { 0 };
+    gckpt_plan_write(p, file_write, &whole);
+    f = whole;
+    f.bytes = (unsigned char *)malloc(whole.size);
+    uint64_t hash = run(p, 0, NULL);
+    int accepted = 0, refused = 0;
+    for (size_t size = 0; size < whole.size; size += size < 64 ? 1 : 7) { /* cut off */
+        memcpy(f.bytes, whole.bytes, whole.size);
+        f.size = size;
+        f.at = 0;
+        q = gckpt_plan_read(n.g, file_read, &f, NULL);
+        CHECK(!q && gckpt_error(n.g) == GCKPT_E_FILE);
+        gckpt_plan_free(q);
+    }
+    f.size = whole.size;
+    for (int i = 0; i < rounds; i++) { /* flipped bits */
+        memcpy(f.bytes, whole.bytes, whole.size);
+        for (uint32_t k = 0; k <= below(3); k++)
+            f.bytes[below((uint32_t)f.size)] ^= (unsigned char)(1 << below(8));
+        f.at = 0;
+        if (!memcmp(f.bytes, whole.bytes, f.size))
+            continue;
+        q = gckpt_plan_read(n.g, file_read, &f, NULL);
+        CHECK(!q && gckpt_error(n.g) != GCKPT_OK);
+        gckpt_plan_free(q);
+    }
+    size_t numbers = whole.size / 8;
+    for (size_t at = 0; at + 1 < numbers; at++) /* every number takes other values; then sealed */
+        for (int k = 0; k < rounds / 200 + 2; k++) {
+            static const uint64_t odd[] = { 0, 1, 2, 0x7fffffff, 0xffffffff, UINT64_C(0x7fffffffffffffff),
+                                            UINT64_C(0xffffffffffffffff), 64 };
+            memcpy(f.bytes, whole.bytes, whole.size);
+            uint64_t was = file_number(&f, at), now = k < 8 ? odd[k] : k % 2 ? was + 1 + below(8) : below(1 << 12);
+            file_set(&f, at, now);
+            if (k > 10) /* and another one */
+                file_set(&f, below((uint32_t)numbers), below(64));
+            file_seal(&f);
+            f.at = 0;
+            q = gckpt_plan_read(n.g, file_read, &f, NULL);
+            CHECK(q || gckpt_error(n.g) != GCKPT_OK);
+            if (!file_number(&f, 4 + 3 * (size_t)gckpt_graph_size(n.g)))
+                CHECK(!q); /* no step has a least work of 0, against which its overhead would be told */
+            if (q && q->arena < 1 << 20 && q->alignment >= 4 && gckpt_plan_mode(q) != GCKPT_INFERENCE &&
+                gckpt_plan_mode(p) != GCKPT_INFERENCE && q->batch >= p->batch && q->optimiser == p->optimiser &&
+                q->state_slots == p->state_slots && q->update_in_backward == p->update_in_backward &&
+                q->term_count == p->term_count && !memcmp(q->terms, p->terms, p->term_count * sizeof *p->terms) &&
+                accepted < 200)
+                CHECK_MSG(run(q, GCKPT_DEBUG_POISON, NULL) == hash, "number %d as %llu", (int)at,
+                          (unsigned long long)now);
+            accepted += q != NULL;
+            refused += !q;
+            gckpt_plan_free(q);
+        }
+    CHECK_MSG(refused > (int)numbers && accepted > 0, "%d accepted, %d refused", accepted, refused);
+    /* versions */
+    for (size_t at = 1; at < 3; at++) {
+        memcpy(f.bytes, whole.bytes, whole.size);
+        file_set(&f, at, 77);
+        file_seal(&f);
+        f.at = 0;
+        CHECK(!gckpt_plan_read(n.g, file_read, &f, NULL) && strstr(gckpt_error_text(n.g), "another version"));
+    }
+    for (size_t limit = 1; limit < whole.size; limit += 501) { /* writing fails */
+        file g = { .limit = limit };
+        CHECK(gckpt_plan_write(p, file_write, &g) == GCKPT_E_FILE);
+        free(g.bytes);
+    }
+    gckpt_plan_free(p);
+    net_free(&n);
+    free(f.bytes);
+    free(whole.bytes);
+}
+
+/* ---- allocations that fail ---- */
+static void every_allocation(void)
+{
+    net n = net_new(PLAIN_NET, NULL);
+    gckpt_plan *p = request_plan(&n, 4);
+    file f = { 0 };
+    gckpt_plan_write(p, file_write, &f);
+    int worked = 0;
+    for (long i = 1; !worked && i < 1000; i++) {
+        heap h = { .fail_at = i };
+        gckpt_memory memory = heap_memory(&h);
+        f.at = 0;
+        gckpt_plan *q = gckpt_plan_read(n.g, file_read, &f, &memory);
+        CHECK_MSG(q || gckpt_error(n.g) == GCKPT_E_MEMORY, "%s", gckpt_error_text(n.g));
+        worked = q && h.calls < i;
+        gckpt_plan_free(q);
+        CHECK(h.live == 0);
+    }
+    CHECK(worked);
+    worked = 0;
+    for (long i = 1; !worked && i < 1000; i++) { /* gckpt_plan_params: all or none */
+        heap h = { .fail_at = i };
+        gckpt_store_desc desc = { .memory = heap_memory(&h) };
+        gckpt_store *s = gckpt_store_new(&desc);
+        gckpt_result result = gckpt_plan_params(p, s);
+        CHECK(result == GCKPT_OK || !s || (result == GCKPT_E_MEMORY && gckpt_store_count(s) == 0));
+        worked = result == GCKPT_OK && h.calls < i;
+        gckpt_store_free(s);
+        CHECK(h.live == 0);
+    }
+    CHECK(worked);
+    static union { double align; unsigned char bytes[1 << 17]; } room; /* in a block */
+    gckpt_memory block = { NULL, NULL, NULL, 0 };
+    block.memory = room.bytes;
+    for (size_t size = 0; size <= sizeof room.bytes; size += 509) {
+        memset(room.bytes, 0x77, sizeof room.bytes);
+        block.size = size;
+        f.at = 0;
+        gckpt_plan *q = gckpt_plan_read(n.g, file_read, &f, &block);
+        CHECK_MSG(q || gckpt_error(n.g) == GCKPT_E_MEMORY, "%s", gckpt_error_text(n.g));
+        if (q && !worked--)
+            CHECK(run(p, 0, NULL) == run(q, 0, NULL));
+        CHECK(size == sizeof room.bytes || room.bytes[size] == 0x77);
+    }
+    CHECK(worked < 0);
+    gckpt_plan_free(p);
+    net_free(&n);
+    free(f.bytes);
+}
+
+/* ---- what is compiled in is checked; parameters without a graph ---- */
+static void constants(void)
+{
+    net n = net_new(PLAIN_NET, NULL);
+    gckpt_plan *p = request_plan(&n, 2);
+    gckpt_plan copy = *p;
+    file f = { 0 };
+    copy.block = NULL; /* as a constant */
+    gckpt_plan_free(&copy);
+    CHECK(run(&copy, 0, NULL) == run(p, 0, NULL));
+    for (int i = 0; i < 8; i++) {
+        static const char *const text[8] = { "another version", "another version", "hash",         "hash",
+                                             "threads",         "alignment",       "1025 threads", "alignment 48" };
+        copy = *p;
+        copy.format += i == 0;
+        copy.contract += i == 1;
+        copy.hash += i == 2;
+        gckpti_plan_node *nodes = (gckpti_plan_node *)malloc(p->node_count * sizeof *nodes);
+        memcpy(nodes, p->nodes, p->node_count * sizeof *nodes);
+        copy.nodes = nodes;
+        for (size_t k = 0; i == 3 && k < p->node_count; k++)
+            if (nodes[k].op == &gckpti_op_tanh)
+                nodes[k].op = &gckpti_op_sigmoid;
+        copy.threads = i == 4 ? 0 : i == 6 ? 1025 : copy.threads;
+        copy.alignment = i == 5 ? 3 : i == 7 ? 48 : copy.alignment;
+        CHECK(!gckpt_exec_new(&copy, n.s, NULL) && gckpt_error(n.s) == GCKPT_E_ARG);
+        CHECK_MSG(strstr(gckpt_error_text(n.s), text[i]) && strstr(gckpt_error_text(n.s), "print it again"), "%s",
+                  gckpt_error_text(n.s));
+        CHECK(gckpt_plan_params(&copy, n.s) == GCKPT_E_ARG);
+        free(nodes);
+    }
+    gckpt_store_desc desc = { .seed = 7 };
+    gckpt_store *s = gckpt_store_new(&desc);
+    gckpt_plan_free(p);
+    p = request_plan(&n, 2);
+    CHECK(gckpt_exec_new(p, s, NULL) == NULL && strstr(gckpt_error_text(s), "gckpt_plan_params"));
+    CHECK(gckpt_plan_params(p, s) == GCKPT_OK && gckpt_store_count(s) == gckpt_store_count(n.s));
+    CHECK(gckpt_store_hash(s) == gckpt_store_hash(n.s) && gckpt_store_hash(s) != 0);
+    for (int i = 0; i < gckpt_store_count(s); i++) {
+        gckpt_parameter a, b;
+        gckpt_store_get(s, i, &a);
+        gckpt_store_get(n.s, i, &b);
+        CHECK(!strcmp(a.name, b.name) && a.elements == b.elements && a.decay_scale == b.decay_scale);
+        a.values[0] = 5; /* what exists is left alone */
+    }
+    uint64_t hash = gckpt_store_hash(s);
+    CHECK(gckpt_plan_params(p, s) == GCKPT_OK && gckpt_store_hash(s) == hash);
+    gckpt_store_free(s);
+    float own[4] = { 0 };
+    s = gckpt_store_new(&desc);
+    gckpt_store_external(s, "v1", gckpt_shape2(2, 2), own, 1);
+    CHECK(gckpt_plan_params(p, s) == GCKPT_E_SHAPE && gckpt_store_count(s) == 1 && strstr(gckpt_error_text(s), "v1"));
+    CHECK(gckpt_plan_params(NULL, s) == GCKPT_E_ARG && gckpt_plan_params(p, NULL) == GCKPT_E_ARG);
+    gckpt_store_free(s);
+    /* C: names */
+    static const char *const bad[] = { "", "9a", "a-b", "\xc3\xa4",
+                                       "a234567890123456789012345678901234567890123456789012345678901" };
+    for (int i = 0; i < 5; i++) {
+        f.size = 0;
+        CHECK(gckpt_plan_c(p, bad[i], file_write, &f) == GCKPT_E_ARG && f.size > 6 && !memcmp(f.bytes, "#error", 6));
+    }
+    CHECK(gckpt_plan_c(NULL, "a", file_write, &f) == GCKPT_E_ARG &&
+          gckpt_plan_c(p, NULL, file_write, &f) == GCKPT_E_ARG);
+    CHECK(gckpt_plan_c(p, "a", NULL, &f) == GCKPT_E_ARG);
+    f.size = 0;
+    CHECK(gckpt_plan_c(p, "a", file_write, &f) == GCKPT_OK && file_write(&f, "", 1) == 1);
+    char *at = strstr((char *)f.bytes, "a_names[] = {"), life[200]; /* every byte of a name, every life */
+    for (size_t i = 0; i < p->name_bytes && at; i++) {
+        at = strstr(at, "'\\");
+        CHECK(at && strtol(at + 2, &at, 8) == (unsigned char)p->names[i] && *at == '\'');
+    }
+    for (size_t i = 0; i < p->buffer_count; i++) {
+        const gckpt_buffer *b = &p->buffers[i];
+        snprintf(life, sizeof life, "{ %d, %d, %lu, %lu, %d, (gckpt_buffer_kind)%d }", b->start, b->end,
+                 (unsigned long)b->offset, (unsigned long)b->size, b->id, (int)b->kind);
+        CHECK_MSG(strstr((char *)f.bytes, life) != NULL, "life %d: %s", (int)i, life);
+    }
+    for (size_t limit = 1; limit < f.size; limit += 997) {
+        file g = { .limit = limit };
+        CHECK(gckpt_plan_c(p, "a", file_write, &g) == GCKPT_E_FILE);
+        free(g.bytes);
+    }
+    gckpt_plan_free(p);
+    gckpt_op odd = gckpti_op_relu; /* an op of the user's, with no name for C */
+    odd.name = "my op";
+    gckpt_tensor *x = gckpt_apply(&odd, &n.top, 1, NULL, 0);
+    gckpt_term term = { gckpt_sum_loss(x), 1, 0 };
+    p = gckpt_plan_new(n.g, &term, 1, NULL);
+    f.size = 0;
+    CHECK(p && gckpt_plan_c(p, "a", file_write, &f) == GCKPT_E_ARG && !memcmp(f.bytes, "#error", 6));
+    gckpt_plan_free(p);
+    net_free(&n);
+    free(f.bytes);
+}
+
+static int says(const gckpt_plan *p, const char *what)
+{
+    file f = { 0 };
+    const int good = p && gckpt_plan_c(p, "a", file_write, &f) == GCKPT_OK;
+    file_write(&f, "", 1);
+    const int found = good && strstr((char *)f.bytes, what);
+    free(f.bytes);
+    return found;
+}
+
+/* What a printed plan tells of builds that lack something: what it needs, be that the first tensor or the last, and
+ * nothing else. */
+static void needs(void)
+{
+    static const char refusal[] = "#ifdef GCKPT_%s\n#error \"plan a: ";
+    const gckpt_init normal = { 0.3f, 0, 0 };
+    for (int kind = 0; kind < 4; kind++) {
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(2, 3, 4));
+        gckpt_tensor *y = x;
+        if (kind == 1)
+            y = gckpt_lstm(x, gckpt_param(g, "wx", gckpt_shape2(4, 12), normal),
+                           gckpt_param(g, "wh", gckpt_shape2(3, 12), normal), NULL, NULL, NULL);
+        else
+            y = gckpt_mul(x, gckpt_param(g, "w", gckpt_shape1(4), normal));
+        gckpt_term term = { gckpt_sum_loss(y), 1, 0 };
+        gckpt_plan_desc d = { .precision = kind == 2 ? GCKPT_BF16 : GCKPT_FP32,
+                              .mode = kind == 3 ? GCKPT_INFERENCE : GCKPT_STORE_ALL };
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
+        CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
+        static const struct {
+            const char *what;
+            int kinds;
+        } all[] = { { "NO_RECURRENT", 2 }, { "NO_IMAGES", 0 }, { "NO_BF16", 4 }, { "NO_TRAINING", 7 },
+                    { "NO_LOSSES", 0 }, { "NO_CACHES", 0 }, { "SMALL", 4 } };
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+            char text[80];
+            snprintf(text, sizeof text, refusal, all[i].what);
+            CHECK_MSG(says(p, text) == (all[i].kinds >> kind & 1), "kind %d: %s", kind, all[i].what);
+        }
+        gckpt_plan_free(p);
+        gckpt_graph_free(g);
+        gckpt_store_free(s);
+    }
+}
+
+/* What is beyond GCKPT_SMALL, and what is no plan of this processor and one process; labels that C lets nobody have. */
+static void beyond(void)
+{
+    static const char small[] = "#ifdef GCKPT_SMALL\n#error \"plan a: GCKPT_SMALL is for";
+    net n = net_new(PLAIN_NET, NULL);
+    gckpt_plan *p = request_plan(&n, 2);
+    file f = { 0 };
+    CHECK(!says(p, small));
+    for (int i = 0; i < 6; i++) {
+        gckpt_plan copy = *p;
+        copy.offloaded = i == 0 ? 64 : copy.offloaded;
+        copy.virtual_ranks = i == 1 ? 2 : copy.virtual_ranks;
+        copy.batch = i == 2 ? (int64_t)INT32_MAX + 1 : copy.batch;
+        copy.backend_id = i == 3 ? GCKPTI_BACKEND_PLAIN + 1 : copy.backend_id;
+        copy.ranks = i == 4 ? 2 : copy.ranks;
+        copy.info = i == 5 ? NULL : copy.info;
+        if (i < 3) {
+            CHECK_MSG(says(&copy, small), "%d", i);
+            continue;
+        }
+        f.size = 0;
+        CHECK(gckpt_plan_c(&copy, "a", file_write, &f) == GCKPT_E_ARG && (i == 5) == !f.size);
+        file_write(&f, "", 1);
+        CHECK(i == 5 || strstr((char *)f.bytes, i == 3 ? "another backend" : "several processes"));
+        f.size = 0;
+        CHECK(gckpt_plan_write(&copy, file_write, &f) == (i == 4 ? GCKPT_OK : GCKPT_E_ARG));
+    }
+    CHECK(gckpt_plan_write(p, NULL, NULL) == GCKPT_E_ARG);
+    for (int i = 0; i < 2; i++) { /* places in slower memory are numbers of the machine's size, too */
+        gckpt_plan copy = *p;
+        char want[60];
+        copy.offloaded = i ? SIZE_MAX / 3 : 64;
+        snprintf(want, sizeof want, "#if SIZE_MAX / 16 < %lu\n",
+                 (unsigned long)(i ? copy.offloaded : gckpt_plan_bytes(p)));
+        CHECK_MSG(says(&copy, want), "%s", want);
+    }
+    gckpt_plan_free(p);
+    net_free(&n);
+    /* names of more bytes than a word counts; of an input: one that is taken, without letters, with others */
+    static const char *const names[] = { "store_bytes", "\xc3\xa4", "x1:", "exec_bytes" };
+    static const char *const labels[] = { "a_store_bytes__0 = 0", "a___ = 0", "a_x1_ = 0", "a_exec_bytes__0 = 0",
+                                          "a_x = 0" };
+    char *name = (char *)malloc(66001);
+    memset(name, 'n', 66000);
+    name[66000] = 0;
+    for (int i = 0; i < 5; i++) {
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        const gckpt_init normal = { 0.3f, 0, 0 };
+        gckpt_tensor *x = gckpt_input(g, i < 4 ? names[i] : "x", GCKPT_F32, gckpt_shape2(2, 4));
+        gckpt_tensor *y = gckpt_mul(x, gckpt_param(g, i < 4 ? "w" : name, gckpt_shape1(4), normal));
+        gckpt_term term = { gckpt_sum_loss(y), 1, 0 };
+        const gckpt_fetch_spec fetch = { y, 0 }; /* an op has its kind's name and its number */
+        const gckpt_plan_desc d = { .fetch = &fetch, .fetches = 1 };
+        p = gckpt_plan_new(g, &term, 1, &d);
+        CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
+        CHECK(says(p, small) == (i == 4) && says(p, ",\n    a_mul_2 = 2\n"));
+        CHECK(says(p, labels[i]));
+        gckpt_plan_free(p);
+        util_free(NULL, NULL, g, s);
+    }
+    free(name);
+    free(f.bytes);
+}
+
+/* Workspace for plain kernels is the plan's choice: fewer bytes, the same bits. */
+static void plain(void)
+{
+    net n = net_new(PLAIN_NET, NULL);
+    gckpt_plan_desc d = { .batch = BATCH };
+    gckpt_plan *fast = gckpt_plan_new(n.g, n.terms, 2, &d);
+    d.plain = 1;
+    gckpt_plan *small = gckpt_plan_new(n.g, n.terms, 2, &d);
+    CHECK(fast && small && gckpt_plan_arena(small) <= gckpt_plan_arena(fast));
+    CHECK(run(small, 0, NULL) == run(fast, 0, NULL) &&
+          run(fast, GCKPT_DEBUG_PLAIN, NULL) == run(small, GCKPT_DEBUG_PLAIN, NULL));
+#ifdef GCKPT_NO_FAST
+    CHECK(gckpt_plan_arena(small) == gckpt_plan_arena(fast));
+    gckpt_plan copy = *small;
+    copy.made_for = GCKPTI_BACKEND_CPU;
+    CHECK(!gckpt_exec_new(&copy, n.s, NULL) && strstr(gckpt_error_text(n.s), "plain = 1"));
+#endif
+    gckpt_plan_free(fast);
+    gckpt_plan_free(small);
+    net_free(&n);
+}
+
+int main(int argc, char **argv)
+{
+    int rounds = argc > 1 ? atoi(argv[1]) : check_iterations(2000);
+    round_trips();
+    any_desc();
+#ifndef GCKPT_NO_STDIO
+#endif
+    other_graphs();
+    damage(2, rounds);
+    damage(6, rounds);
+    damage(4, rounds);
+    every_allocation();
+    constants();
+    needs();
+    beyond();
+    plain();
+    return check_report("test_table");
+}

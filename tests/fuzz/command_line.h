@@ -1,0 +1,227 @@
+/* command_line.h - command lines of a program of examples/, of any words: what fuzz_options.c, fuzz_gpt.c
+ * and fuzz_simulate.c share. Include first, with PROGRAM the program's file; `fresh` brings its
+ * variables back to how it begins. */
+#ifndef COMMAND_LINE_H
+#define COMMAND_LINE_H
+#define _GNU_SOURCE
+#include <stdio.h>
+static FILE *messages;
+#undef stderr
+#define stderr messages
+#define main   program_main
+#include PROGRAM
+#undef main
+#undef stderr
+#define stderr stderr_of_libc
+extern FILE *stderr_of_libc __asm__("stderr");
+#include "input_hash.h"
+#include "reader.h"
+
+enum { WORDS = 24, TEXT = 1 << 14 };
+
+static char message_text[1 << 13];
+static char file[256], missing[256]; /* what the words FILE and GONE stand for: it is there, or not */
+static void fresh(void);
+
+static void reset_messages(void)
+{
+    memset(message_text, 0, sizeof message_text);
+    rewind(messages);
+}
+
+/* A text that ended; of status 0 there may be one, too. */
+static void must_have_message(int status)
+{
+    fflush(messages);
+    const size_t n = strlen(message_text);
+    must(status == 0 || (n > 1 && (message_text[n - 1] == '\n' || n + 2 > sizeof message_text)));
+}
+
+static void must_be_allowed(void)
+{
+    for (int i = 0; i < options_count(&options); i++) {
+        const options_desc *p = options_at(&options, i);
+        if (p->kind == OPTIONS_REAL) {
+            const double x = *(double *)p->variable;
+            must((x >= p->min && x <= p->max) || (x == 0 && options_default(&options, p) == NULL));
+        } else if (p->kind == OPTIONS_CHOICE) {
+            const int64_t x = *(int64_t *)p->variable;
+            int count = 0;
+            while (p->choices[count] != NULL)
+                count++;
+            must(x >= 0 && x < count);
+        } else if (p->kind == OPTIONS_FLAG) {
+            must(*(int64_t *)p->variable == 0 || *(int64_t *)p->variable == 1);
+        } else if (!options_is_text(p->kind)) {
+            const int64_t x = *(int64_t *)p->variable;
+            must(((double)x >= p->min && (double)x <= p->max) ||
+                 (p->kind == OPTIONS_INT_OR_AUTO && x == OPTIONS_AUTO) ||
+                 (x == 0 && options_default(&options, p) == NULL));
+        }
+    }
+}
+
+/* All options as they are now. */
+static uint64_t hash_of(void)
+{
+    uint64_t h = 0;
+    for (int i = 0; i < options_count(&options); i++) {
+        const options_desc *p = options_at(&options, i);
+        const char *value = options_is_text(p->kind) ? *(const char **)p->variable : NULL;
+        h = h * UINT64_C(1099511628211) + (uint64_t)i;
+        if (!options_is_text(p->kind))
+            h ^= input_hash(p->variable, 8);
+        else if (value != NULL)
+            h ^= input_hash(value, strlen(value) + 1);
+    }
+    return h;
+}
+
+/* Lines as words; how many. `line` is cut up. */
+static int parse_line(char *line, char **argv)
+{
+    int argc = 1;
+    argv[0] = (char *)(uintptr_t)options.program;
+    for (char *at = line; argc < WORDS; argc++) {
+        char *end = strchr(at, '\n');
+        if (end != NULL)
+            *end = 0;
+        argv[argc] = strcmp(at, "FILE") == 0 ? file : strcmp(at, "GONE") == 0 ? missing : at;
+        if (end == NULL) {
+            argc++;
+            break;
+        }
+        at = end + 1;
+    }
+    argv[argc] = NULL;
+    return argc;
+}
+
+/* Whether the program takes the words; then the options are what they say, the same if each is
+ * written the other way: "--name value" or "--name=value". */
+static int parse_both_ways(int argc, char **argv)
+{
+    static char joined[2 * TEXT];
+    char *other[WORDS + 1];
+    size_t used = 0;
+    int n = 1;
+    fresh();
+    int status = options_parse(&options, argc, argv);
+    must_have_message(status);
+    if (status != 0)
+        return 0;
+    must_be_allowed();
+    const uint64_t hash = hash_of();
+    other[0] = argv[0];
+    for (int i = 1; i < argc; i++, n++) {
+        const char *value, *word = argv[i];
+        const options_desc *p = options_parse_one(&options, argc, argv, &i, &value);
+        must(p != NULL && value != NULL);
+        const int flag = p->kind == OPTIONS_FLAG || used + strlen(value) + 64 > sizeof joined;
+        other[n] = flag ? (char *)(uintptr_t)word : joined + used;
+        if (!flag && strchr(word, '=') == NULL)
+            used += (size_t)sprintf(joined + used, "--%s=%s", p->name, value) + 1;
+        else if (!flag && n + 1 < WORDS) {
+            used += (size_t)sprintf(joined + used, "--%s", p->name) + 1;
+            other[++n] = (char *)(uintptr_t)value;
+        } else if (!flag)
+            other[n] = (char *)(uintptr_t)word;
+        if (strcmp(options_given(&options, argc, argv, p->name), value) == 0 &&
+            p->kind == OPTIONS_TEXT)
+            must(strcmp(*(const char **)p->variable, value) == 0);
+        if (n + 1 >= WORDS)
+            return 0;
+    }
+    other[n] = NULL;
+    must(options_parse(&options, n, other) == 0 && hash_of() == hash);
+    fresh();
+    must(options_parse(&options, argc, argv) == 0 && hash_of() == hash);
+    return 1;
+}
+
+/* FILE becomes a training's file with these notes: lines "name=value" of options, ".name=value" of
+ * others. */
+static void words_note(const char *from, size_t size)
+{
+    static gckpt_store *kept;
+    if (kept == NULL)
+        kept = gckpt_store_new(NULL);
+    for (int i = 0; i < options_count(&options); i++) {
+        char key[64];
+        snprintf(key, sizeof key, "option.%s", options_at(&options, i)->name);
+        gckpt_store_set_note(kept, key, NULL);
+    }
+    for (const char *at = from, *end = from + size; at < end;) {
+        char key[64], value[512];
+        const char *line = (const char *)memchr(at, '\n', (size_t)(end - at));
+        line = line != NULL ? line : end;
+        const char *is = (const char *)memchr(at, '=', (size_t)(line - at));
+        if (is != NULL && is - at < 50 && line - is < 500) {
+            snprintf(key, sizeof key, "%s%.*s", at[0] == '.' ? "" : "option.",
+                     (int)(is - at) - (at[0] == '.'), at + (at[0] == '.'));
+            snprintf(value, sizeof value, "%.*s", (int)(line - is - 1), is + 1);
+            gckpt_store_set_note(kept, key, value);
+        }
+        at = line + 1;
+    }
+    must(gckpt_store_save(kept, file) == GCKPT_OK);
+}
+
+/* An option of the table, with a value or without, comes in, goes or gets another value. */
+static size_t words_mutate(uint8_t *bytes, size_t size, size_t most, unsigned seed,
+                           const char *const *values, size_t count)
+{
+    char word[256];
+    reader_state = seed;
+    if (reader_draw(4) == 0)
+        return reader_mutate_bytes(bytes, size, most);
+    size_t begins[256], n = 0; /* of lines */
+    begins[n++] = 0;
+    for (size_t i = 0; i + 1 < size && n < 256; i++)
+        if (bytes[i] == '\n' || bytes[i] == READER_BETWEEN)
+            begins[n++] = i + 1;
+    const size_t from = begins[reader_draw(n)];
+    size_t to = from;
+    while (to < size && bytes[to] != '\n' && bytes[to] != READER_BETWEEN)
+        to++;
+    const uint8_t *between = (const uint8_t *)memchr(bytes, READER_BETWEEN, size);
+    const int in_line = between == NULL || from <= (size_t)(between - bytes);
+    const options_desc *p = options_at(&options, (int)reader_draw((size_t)options_count(&options)));
+    const char *value = values[reader_draw(count)];
+    if (p->kind == OPTIONS_CHOICE && reader_draw(2) == 0)
+        value = p->choices[0];
+    switch (reader_draw(4)) {
+    case 0: /* away, with its end */
+        return reader_splice(bytes, size, most, from, to + (to < size && bytes[to] == '\n'), "", 0);
+    case 1: /* another value */
+        snprintf(word, sizeof word, "%s", value);
+        return reader_splice(bytes, size, most, from, to, word, strlen(word));
+    default: /* one more */
+        snprintf(word, sizeof word, in_line ? "--%s%s%s\n" : "%s%s%s\n", p->name,
+                 !in_line || (p->kind != OPTIONS_FLAG && reader_draw(2)) ? "="
+                 : p->kind == OPTIONS_FLAG                               ? ""
+                                                                         : "\n",
+                 in_line && p->kind == OPTIONS_FLAG ? "" : value);
+        return reader_splice(bytes, size, most, from, from, word, strlen(word));
+    }
+}
+
+/* Before the first input; the end of the program where seeds are asked for. */
+static void words_begin(const char *const *seeds, size_t count)
+{
+    messages = fmemopen(message_text, sizeof message_text, "w");
+    must(messages != NULL && freopen("/dev/null", "w", stdout) != NULL); /* help */
+    snprintf(file, sizeof file, "%s", reader_path("file"));
+    snprintf(missing, sizeof missing, "%s.none", file);
+    if (reader_seeds() == NULL)
+        return;
+    for (size_t i = 0; i < count; i++) {
+        reader_seed seed = { NULL, 0 };
+        char name[16];
+        reader_add(&seed, seeds[i], strlen(seeds[i]));
+        snprintf(name, sizeof name, "%02d", (int)i);
+        reader_end_seed(&seed, name);
+    }
+    exit(0);
+}
+#endif

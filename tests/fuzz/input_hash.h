@@ -1,0 +1,22 @@
+/* input_hash.h - which of the checks that take long an input gets: by its own bytes, so the same ones each
+ * time. An input one byte apart gets others, and all are reached by what grows from it. */
+#ifndef TESTS_FUZZ_INPUT_HASH_H
+#define TESTS_FUZZ_INPUT_HASH_H
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/* Words of 8 bytes, each mixed in; draws are made of it by / and %. */
+static inline uint64_t input_hash(const void *bytes, size_t size)
+{
+    const uint8_t *at = (const uint8_t *)bytes;
+    uint64_t hash = 0x9e3779b97f4a7c15u ^ size;
+    for (uint64_t word; size > 0; at += 8, size -= size < 8 ? size : 8) {
+        word = 0;
+        memcpy(&word, at, size < 8 ? size : 8);
+        hash = (hash ^ word) * 0xbf58476d1ce4e5b9u;
+        hash ^= hash >> 29;
+    }
+    return hash >> 8;
+}
+#endif

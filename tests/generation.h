@@ -1,0 +1,171 @@
+/* generation.h - a small model that generates: whether the logits of calls that go on in caches are, bit for bit,
+ * those of one call with all tokens (talk_is_same). Include after gradckpt.h. */
+#ifndef TESTS_GENERATION_H
+#define TESTS_GENERATION_H
+#include "util.h"
+
+enum { B = 3, ALL = 140, C = 16, WORDS = 13, HEADS = 2, DEPTH = 2, PREFIX = 5 };
+/* SHARED: all heads share one of keys; WINDOWED: the first layer sees WINDOW keys and its caches keep KEPT
+ * rows, the second sees more of its own, which keep all; both cap scores. */
+enum { LEARNED, ROTARY, PREFIXED, SHARED, WINDOWED, STYLES };
+enum { WINDOW = 20, KEPT = 128 };
+
+typedef struct {
+    gckpt_graph *g;
+    gckpt_tensor *tokens, *logits;
+} gen_model;
+
+/* (i,o), or (i) where o is 0 */
+static inline gckpt_tensor *gen_weight(gckpt_graph *g, const char *name, int layer, int64_t i, int64_t o)
+{
+    char full[32];
+    snprintf(full, sizeof full, "%s.%d", name, layer);
+    return gckpt_param(g, full, o ? gckpt_shape2(i, o) : gckpt_shape1(i), (gckpt_init){ 0.3f, 0, 0 });
+}
+
+/* Rows of keys or values that stand before all others, the same in each row of the batch: 0 * x + p. */
+static inline gckpt_tensor *gen_prefixed(gckpt_tensor *x, gckpt_tensor *all, const char *name, int layer)
+{
+    gckpt_tensor *p = gen_weight(gckpt_graph_of(x), name, layer, PREFIX, C);
+    gckpt_tensor *zero = gckpt_scale(gckpt_slice(x, 1, 0, 1), 0);
+    gckpt_tensor *in[2] = { gckpt_add(zero, p), all };
+    return gckpt_concat(in, 2, 1);
+}
+
+/* t tokens a call; capacity 0: no caches */
+static inline gen_model gen_build(gckpt_store *s, int64_t rows, int64_t t, int64_t capacity, int style)
+{
+    gen_model m = { gckpt_graph_new(s, NULL), NULL, NULL };
+    gckpt_attention_desc desc = { HEADS, style == SHARED ? 1 : HEADS, 1, NULL, 0, 0, 0 };
+    const int64_t K = C / HEADS * desc.key_heads;
+    m.tokens = gckpt_input(m.g, "tokens", GCKPT_I32, gckpt_shape2(rows, t));
+    gckpt_tensor *table = gen_weight(m.g, "wte", 0, WORDS, C), *h = gckpt_embed(table, m.tokens);
+    if (style != ROTARY) {
+        gckpt_tensor *wpe = gen_weight(m.g, "wpe", 0, ALL + 2, C);
+        h = gckpt_positions_at(h, wpe, 2);
+    }
+    for (int l = 0; l < DEPTH; l++) {
+        gckpt_tensor *x = gckpt_layernorm(h, NULL, NULL);
+        gckpt_tensor *q = gckpt_linear(x, gen_weight(m.g, "q", l, C, C), NULL);
+        gckpt_tensor *k = gckpt_linear(x, gen_weight(m.g, "k", l, C, K), NULL);
+        gckpt_tensor *bias = gen_weight(m.g, "b", l, K, 0);
+        gckpt_tensor *v = gckpt_linear(x, gen_weight(m.g, "v", l, C, K), bias);
+        if (style == ROTARY) {
+            q = gckpt_rotary(q, HEADS, 0);
+            k = gckpt_rotary_at(k, HEADS, 0, 0);
+        }
+        if (style == WINDOWED)
+            desc.window = WINDOW * (1 + 3 * l), desc.cap = 1.5f, desc.scale = l ? 0.5f : 0;
+        gckpt_tensor *keys = capacity ? gckpt_cache_window(k, capacity, l ? 0 : desc.window) : k;
+        gckpt_tensor *values = capacity ? gckpt_cache_window(v, capacity, l ? 0 : desc.window) : v;
+        if (style == PREFIXED) {
+            keys = gckpt_reshape(gen_prefixed(k, keys, "pk", l), gckpt_shape3(rows, -1, C));
+            values = gen_prefixed(v, values, "pv", l);
+        }
+        gckpt_tensor *a = gckpt_attention_with(q, keys, values, &desc);
+        h = gckpt_add(h, gckpt_linear(a, gen_weight(m.g, "o", l, C, C), NULL));
+        x = gckpt_linear(gckpt_rmsnorm(h, NULL), gen_weight(m.g, "up", l, C, 2 * C), NULL);
+        x = gckpt_linear(gckpt_gelu(x), gen_weight(m.g, "down", l, 2 * C, C), NULL);
+        h = gckpt_add(h, x);
+    }
+    m.logits = gckpt_linear_transposed(h, table, NULL);
+    CHECK_MSG(m.logits != NULL, "%s", gckpt_error_text(m.g));
+    return m;
+}
+
+/* What runs one graph, `t` tokens a call: those of row b begin at talk_words + b * ALL. */
+typedef struct {
+    gckpt_plan *p;
+    gckpt_exec *e;
+    int64_t t;
+    int tokens, logits;
+} generator;
+
+static inline generator gen_start(gckpt_store *s, int64_t rows, int64_t t, int64_t capacity, int style,
+                                const gckpt_plan_desc *desc, const gckpt_exec_desc *x)
+{
+    gen_model m = gen_build(s, rows, t, capacity, style);
+    gckpt_plan_desc d = *desc;
+    gckpt_fetch_spec fetch = { m.logits, 0 };
+    d.mode = GCKPT_INFERENCE;
+    d.fetch = &fetch;
+    d.fetches = 1;
+    generator r = { gckpt_plan_new(m.g, NULL, 0, &d), NULL, t, gckpt_id(m.tokens), gckpt_id(m.logits) };
+    CHECK_MSG(r.p != NULL, "%s", gckpt_error_text(m.g));
+    r.e = gckpt_exec_new(r.p, s, x);
+    CHECK_MSG(r.e != NULL, "%s", gckpt_error_text(s));
+    gckpt_graph_free(m.g);
+    return r;
+}
+
+static inline void gen_end(generator *r) { util_free(r->e, r->p, NULL, NULL); }
+
+static int32_t gen_words[B * ALL];
+
+static inline void gen_fill(void)
+{
+    for (int i = 0; i < B * ALL; i++)
+        gen_words[i] = (int32_t)below(WORDS);
+}
+
+/* The next tokens, from position `at`; logits (rows,ALL,V) get theirs. */
+static inline gckpt_result gen_call(generator *r, int64_t rows, int64_t at, float *logits)
+{
+    int32_t tokens[B * ALL];
+    for (int64_t b = 0; b < rows; b++)
+        memcpy(tokens + b * r->t, gen_words + b * ALL + at, (size_t)r->t * sizeof *tokens);
+    gckpt_feed feed = { r->tokens, tokens };
+    gckpt_result result = gckpt_forward(r->e, &feed, 1, rows, NULL);
+    const float *out = gckpt_fetch(r->e, r->logits, 0);
+    for (int64_t b = 0; b < rows && result == GCKPT_OK; b++)
+        memcpy(logits + (b * ALL + at) * WORDS, out + b * r->t * WORDS, (size_t)(r->t * WORDS) * sizeof *logits);
+    return result;
+}
+
+/* ---- the same logits, however they come ---- */
+/* All tokens, in pieces of 8 and then one by one, against one call on the processor; from a position on once
+ * more (of windows the first one that is possible). */
+static inline void gen_check_same(int style, const gckpt_plan_desc *d, const gckpt_exec_desc *x, const char *what)
+{
+    static float whole[B * ALL * WORDS], parts[B * ALL * WORDS];
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_plan_desc processor = *d;
+    gckpt_exec_desc other = *x;
+    processor.backend = other.backend = NULL;
+    generator all = gen_start(s, B, ALL, 0, style, &processor, &other);
+    other.backend = x->backend;
+    generator eight = gen_start(s, B, 8, ALL, style, d, x);
+    other.caches_of = eight.e;
+    generator one = gen_start(s, B, 1, ALL, style, d, &other);
+    const int64_t kept = style == WINDOWED ? KEPT + ALL : DEPTH * ALL, restart = style == WINDOWED ? 31 : 11;
+    size_t caches = (size_t)(2 * B * kept * (style == SHARED ? C / HEADS : C) * (d->precision ? 2 : 4));
+    CHECK(gckpt_plan_kind_bytes(eight.p, GCKPT_BYTES_CACHES) == caches);
+    CHECK(gckpt_plan_bytes(one.p) == gckpt_store_bytes(s) + gckpt_plan_arena(one.p) + caches);
+    CHECK(gckpt_plan_kind_bytes(all.p, GCKPT_BYTES_CACHES) == 0);
+    CHECK(gen_call(&all, B, 0, whole) == GCKPT_OK && gckpt_position(all.e) == 0);
+    for (int round = 0; round < 2; round++) {
+        int64_t at = restart * round;
+        CHECK(style != WINDOWED || !round || gckpt_rewind(one.e, at - 1) == GCKPT_E_ARG);
+        CHECK(style != WINDOWED || !round || strstr(gckpt_error_text(one.e), "that 31 is the first one from which"));
+        CHECK_MSG(gckpt_rewind(one.e, at) == GCKPT_OK, "%s", gckpt_error_text(one.e));
+        memset(parts + at * WORDS, 0x7f, sizeof parts - (size_t)(at * WORDS) * sizeof *parts);
+        while (at < ALL) {
+            CHECK(gckpt_position(one.e) == at && gckpt_position(eight.e) == at);
+            generator *r = at + 8 <= (round ? ALL - 15 : ALL - 9) ? &eight : &one;
+            gckpt_result result = gen_call(r, B, at, parts);
+            CHECK_MSG(result == GCKPT_OK, "%s: at %d: %s", what, (int)at, gckpt_error_text(r->e));
+            at += result == GCKPT_OK ? r->t : ALL;
+        }
+        for (int b = 0, from = (int)restart * round; b < B; b++)
+            CHECK_MSG(!memcmp(whole + (b * ALL + from) * WORDS, parts + (b * ALL + from) * WORDS,
+                              (size_t)((ALL - from) * WORDS) * sizeof *whole),
+                      "%s, style %d, round %d, row %d: other logits", what, style, round, b);
+    }
+    if (x->debug & GCKPT_DEBUG_MEASURE)
+        CHECK(gckpt_bytes_measured(one.e) == gckpt_plan_bytes(one.p) &&
+              gckpt_bytes_measured(eight.e) == gckpt_plan_bytes(eight.p));
+    gen_end(&one), gen_end(&eight), gen_end(&all);
+    gckpt_store_free(s);
+}
+
+#endif

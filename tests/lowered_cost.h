@@ -1,0 +1,25 @@
+/* lowered_cost.h - what a draft's own list of instructions comes to: the planner's sums are compared with it. */
+#pragma once
+#include "plan/plan.h"
+
+/* The work of all instructions of a draft; *least: without what runs again and what is copied. */
+static uint64_t lowered_cost(const gckpti_planner *p, const gckpti_lowered *d, uint64_t *least)
+{
+    uint64_t recomputed = 0;
+    *least = 0;
+    for (size_t x = 0; x < d->length; x++) {
+        const gckpti_ins *ins = &d->ins[x];
+        const size_t *operand = d->operands + ins->operands; /* of copies: the value, what else is kept */
+        if (ins->kind == GCKPT_FORWARD && ins->first)
+            *least = gckpti_add_cost(*least, p->cost[ins->id].forward);
+        else if (ins->kind == GCKPT_FORWARD)
+            recomputed = gckpti_add_cost(recomputed, p->cost[ins->id].forward);
+        else if (ins->kind == GCKPT_BACKWARD)
+            *least = gckpti_add_cost(*least, p->cost[ins->id].backward);
+        else if (ins->kind == GCKPT_OFFLOAD || ins->kind == GCKPT_RELOAD)
+            recomputed = gckpti_add_cost(recomputed, gckpti_parts_cost(p, p->node_of[ins->id],
+                                                             (operand[0] != GCKPTI_NO_OFFSET ? GCKPTI_VALUE : 0) |
+                                                                 (operand[1] != GCKPTI_NO_OFFSET ? GCKPTI_SAVED : 0)));
+    }
+    return gckpti_add_cost(*least, recomputed);
+}

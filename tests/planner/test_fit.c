@@ -1,0 +1,620 @@
+/* test_fit.c - gckpt_fit against brute force over micro-batches, update rules and plans; what it does
+ * to the store when it fails; gckpt_calibrate: positive costs, and nothing changed by a bit. */
+#include "gradckpt.h"
+
+#include "util.h"
+
+enum { B = 12, T = 5, C = 8, V = 11 };
+
+static int32_t tokens[B * T], targets[B * T];
+
+/* What build does; NULL: the plain model. */
+typedef struct {
+    int layers, terms, calls, measured;
+    int64_t refuse, spoil, odd, junk;   /* at this many rows: < 0, an error, another graph, another parameter   */
+    int64_t other_end;                  /* its last tensor reads another                                         */
+    int64_t wrong_rows, too_many, mixes, no_memory;
+    gckpt_result measure_result;
+    int as_built;
+    gckpt_store *store;                 /* for measure                                                           */
+    int input, target;                  /* ids                                                                   */
+} model;
+
+static int build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
+{
+    model *m = (model *)user;
+    gckpt_init init = { 0.3f, 0, 0 };
+    m->calls++;
+    int64_t asked = rows;
+    if (rows == m->wrong_rows)
+        rows++;
+    gckpt_tensor *in = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(rows, T));
+    gckpt_tensor *target = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(rows, T));
+    gckpt_tensor *table = gckpt_param(g, "table", gckpt_shape2(V, C), init), *x = gckpt_embed(table, in);
+    m->input = gckpt_id(in), m->target = gckpt_id(target);
+    gckpt_tensor *first = x;
+    for (int i = 0; i < m->layers; i++)
+        x = gckpt_checkpoint(util_block, x, &i);
+    if (asked == m->junk)
+        gckpt_param(g, "junk", gckpt_shape1(1000), init);
+    if (asked == m->odd)
+        x = gckpt_gelu(x);
+    if (asked == m->spoil)
+        x = gckpt_add(x, table);
+    if (m->mixes)
+        x = gckpt_sub(x, gckpt_name(gckpt_mean(x, 0), "batch mean"));
+    terms[0].loss = gckpt_linear_cross_entropy(asked == m->other_end ? first : x, table, target);
+    terms[0].weight = 1;
+    if (m->terms > 1) {
+        terms[1].loss = gckpt_sum_loss(gckpt_mul(table, table));
+        terms[1].weight = 0.01f;
+        terms[1].regulariser = 1;
+    }
+    return asked == m->refuse ? -1 : asked == m->too_many ? 1000 : m->terms;
+}
+
+static model plain(void)
+{
+    model m = { .layers = 3, .terms = 1 };
+    return m;
+}
+
+/* The store's weights after three steps of the plan. */
+static uint64_t train(gckpt_store *s, const gckpt_plan *p, const model *m)
+{
+    gckpt_exec_desc ed = { .debug = GCKPT_DEBUG_MEASURE };
+    gckpt_exec *e = gckpt_exec_new(p, s, &ed);
+    gckpt_feed feeds[2] = { { m->input, tokens }, { m->target, targets } };
+    gckpt_hyper hyper = { .lr = 0.01f };
+    for (int i = 0; i < 3; i++)
+        CHECK(gckpt_step(e, feeds, 2, B, &hyper, NULL) == GCKPT_OK);
+    CHECK(gckpt_bytes_measured(e) == gckpt_plan_bytes(p));
+    gckpt_exec_free(e);
+    return gckpt_store_hash(s);
+}
+
+/* The least step work and, among those, bytes that gckpt_plan_new finds at any size and rule. */
+static int brute_force(model *m, const gckpt_plan_desc *desc, uint64_t *work, size_t *bytes, int64_t *rows,
+                       int *in_backward)
+{
+    int found = 0;
+    for (int64_t n = B; n > 0; n--) {
+        for (int rule = 0; rule < 2 && B % n == 0; rule++) {
+            gckpt_store *s = gckpt_store_new(NULL);
+            gckpt_graph *g = gckpt_graph_new(s, NULL);
+            gckpt_term terms[GCKPT_MAX_TERMS];
+            gckpt_plan_desc d = *desc;
+            memset(terms, 0, sizeof terms);
+            int count = build(g, n, terms, m);
+            d.batch = B;
+            d.update_in_backward = rule;
+            int allowed = rule ? desc->update_in_backward && n == B : desc->update_in_backward != 1;
+            gckpt_plan *p = allowed ? gckpt_plan_new(g, terms, count, &d) : NULL;
+            uint64_t w = gckpt_plan_step_cost(p);
+            if (p && (!found || w < *work || (w == *work && gckpt_plan_bytes(p) < *bytes))) {
+                found = 1;
+                *work = w;
+                *bytes = gckpt_plan_bytes(p);
+                *rows = n;
+                *in_backward = rule;
+            }
+            util_free(NULL, p, g, s);
+        }
+    }
+    return found;
+}
+
+/* From far too few bytes to more than enough, every mode and update rule. */
+static int wide;
+
+static void test_against_brute_force(void)
+{
+    static const gckpt_mode modes[] = { GCKPT_AUTO, GCKPT_STORE_ALL, GCKPT_SEGMENTS, GCKPT_MEMORY_POOR };
+    model m = plain();                  /* a plain plan's weights: all others must have them too                 */
+    gckpt_term term = { 0 };
+    gckpt_store *store = gckpt_store_new(NULL);
+    gckpt_graph *graph = gckpt_graph_new(store, NULL);
+    gckpt_plan_desc d = { .batch = B };
+    build(graph, 4, &term, &m);
+    gckpt_plan *whole = gckpt_plan_new(graph, &term, 1, &d);
+    const uint64_t hash = train(store, whole, &m);
+    util_free(NULL, whole, graph, store);
+    for (int setting = 0; setting < 4 * 3 * 2; setting++) {
+        if (!wide && !check_sampled((unsigned)setting, 7))
+            continue;
+        const int budgets = (setting < 6 ? 3 : 6) * (1 + wide); /* searching takes longer than the fixed modes   */
+        m = plain();
+        memset(&d, 0, sizeof d);
+        m.terms = 1 + setting % 2;
+        d.mode = modes[setting / 6];
+        d.update_in_backward = setting / 2 % 3;
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, NULL);
+        CHECK_MSG(p != NULL, "%s", gckpt_error_text(s));
+        size_t most = gckpt_plan_bytes(p);
+        const uint64_t fewest = gckpt_plan_step_cost(p);
+        util_free(NULL, p, NULL, s);
+        s = gckpt_store_new(NULL);
+        d.budget = 1;
+        CHECK(gckpt_fit(s, build, &m, B, &d, NULL) == NULL && gckpt_error(s) == GCKPT_E_BUDGET);
+        size_t least = util_least_budget(s);
+        CHECK_MSG(gckpt_store_count(s) == 0 && least > 1 && least <= most, "%s", gckpt_error_text(s));
+        const size_t fast = util_fast_budget(s);
+        d.budget = least - 1;
+        CHECK(gckpt_fit(s, build, &m, B, &d, NULL) == NULL && util_least_budget(s) == least &&
+              util_fast_budget(s) == fast);
+        d.budget = fast;
+        p = gckpt_fit(s, build, &m, B, &d, NULL);
+        CHECK_MSG(d.mode == GCKPT_AUTO ? fast > least && fast < most && gckpt_plan_step_cost(p) <= fewest / 2 * 3
+                                       : fast == 0,
+                  "setting %d: step work %.0f of at least %.0f in %lu of %lu to %lu bytes", setting,
+                  (double)gckpt_plan_step_cost(p), (double)fewest, (unsigned long)fast, (unsigned long)least,
+                  (unsigned long)most);
+        util_free(NULL, p, NULL, NULL);
+        uint64_t before = UINT64_MAX;
+        for (int i = 0; i <= budgets; i++) {
+            d.budget = i == budgets ? 0 : least + (most - least) * (size_t)i / (size_t)(budgets - 1);
+            gckpt_store *fresh = gckpt_store_new(NULL);
+            p = gckpt_fit(fresh, build, &m, B, &d, NULL);
+            CHECK_MSG(p != NULL, "%s", gckpt_error_text(fresh));
+            uint64_t work = 0, found = gckpt_plan_step_cost(p);
+            size_t bytes = 0;
+            int64_t rows = 0;
+            int in_backward = 0, any = brute_force(&m, &d, &work, &bytes, &rows, &in_backward);
+            CHECK_MSG(any && found == work && gckpt_plan_bytes(p) == bytes && gckpt_plan_rows(p) == rows &&
+                          gckpt_plan_in_backward(p) == in_backward,
+                      "setting %d, budget %lu: rows %d, work %.0f, %lu bytes; brute force %d, %.0f, %lu",
+                      setting, (unsigned long)d.budget, (int)gckpt_plan_rows(p), (double)found,
+                      (unsigned long)gckpt_plan_bytes(p), (int)rows, (double)work, (unsigned long)bytes);
+            CHECK(!d.budget || gckpt_plan_bytes(p) <= d.budget);
+            CHECK_MSG(found <= before, "setting %d: more bytes, more time", setting);
+            before = found;
+            if (i % 4 == 0 && m.terms == 1)
+                CHECK(train(fresh, p, &m) == hash);
+            util_free(NULL, p, NULL, fresh);
+        }
+        gckpt_store_free(s);
+    }
+}
+
+/* Failing builds: an error that says which size and why, and a store as it was. */
+static void test_builds(void)
+{
+    static const struct { const char *says; int64_t rows; size_t where; gckpt_result result; } cases[] = {
+        { "micro-batches of 6 rows: broadcast", 6, offsetof(model, spoil), GCKPT_E_SHAPE },
+        { "micro-batches of 12 rows: broadcast", 12, offsetof(model, spoil), GCKPT_E_SHAPE },
+        { "micro-batches of 4 rows: build made other tensors", 4, offsetof(model, odd), GCKPT_E_ARG },
+        { "micro-batches of 3 rows: build made other tensors", 3, offsetof(model, other_end), GCKPT_E_ARG },
+        { "micro-batches of 1 rows: build made other tensors", 1, offsetof(model, junk), GCKPT_E_ARG },
+        { "micro-batches of 3 rows: build made inputs of 4 rows", 3, offsetof(model, wrong_rows), GCKPT_E_ARG },
+        { "micro-batches of 2 rows: build returned 1000 terms", 2, offsetof(model, too_many), GCKPT_E_ARG },
+    };
+    gckpt_plan_desc d = { 0 };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        model m = plain();
+        gckpt_init init = { 1, 0, 0 };
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_param(g, "mine", gckpt_shape1(3), init);
+        gckpt_graph_free(g);
+        memcpy((char *)&m + cases[i].where, &cases[i].rows, sizeof cases[i].rows);
+        uint64_t hash = gckpt_store_hash(s);
+        size_t bytes = gckpt_store_bytes(s);
+        CHECK(gckpt_fit(s, build, &m, B, &d, NULL) == NULL && gckpt_error(s) == cases[i].result);
+        CHECK_MSG(strstr(gckpt_error_text(s), cases[i].says) != NULL, "%s", gckpt_error_text(s));
+        CHECK(gckpt_store_count(s) == 1 && gckpt_store_hash(s) == hash && gckpt_store_bytes(s) == bytes);
+        m = plain();                    /* and it can be done again                                              */
+        gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, NULL);
+        CHECK(p && gckpt_plan_rows(p) == B && gckpt_error(s) == GCKPT_OK && gckpt_store_count(s) == 8);
+        util_free(NULL, p, NULL, s);
+    }
+    model m = plain();                  /* a size that is not wanted is passed over, with what it made           */
+    gckpt_store *s = gckpt_store_new(NULL);
+    m.refuse = m.junk = B;
+    gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, NULL);
+    CHECK(p && gckpt_plan_rows(p) == 6 && gckpt_store_find(s, "junk") < 0 && gckpt_store_count(s) == 7);
+    gckpt_plan_free(p);
+    m = plain();
+    m.refuse = 1;
+    CHECK(gckpt_fit(s, build, &m, 1, &d, NULL) == NULL && strstr(gckpt_error_text(s), "no divisor"));
+    m = plain();
+    m.terms = 0;
+    CHECK(gckpt_fit(s, build, &m, B, &d, NULL) == NULL && strstr(gckpt_error_text(s), "at least one loss"));
+    m = plain();                        /* what mixes rows is never cut                                          */
+    m.mixes = 1;
+    p = gckpt_fit(s, build, &m, B, &d, NULL);
+    CHECK(p && gckpt_plan_rows(p) == B);
+    size_t all = gckpt_plan_bytes(p);
+    gckpt_plan_free(p);
+    for (d.budget = 1; d.budget < all; d.budget += all / 7 + 1) {
+        p = gckpt_fit(s, build, &m, B, &d, NULL);
+        CHECK(!p || gckpt_plan_rows(p) == B);
+        gckpt_plan_free(p);
+    }
+    d.budget = 1;
+    CHECK(!gckpt_fit(s, build, &m, B, &d, NULL));
+    d.budget = util_least_budget(s);
+    p = gckpt_fit(s, build, &m, B, &d, NULL);
+    CHECK(p && gckpt_plan_bytes(p) <= d.budget);
+    gckpt_plan_free(p);
+    d.budget = 0;
+    for (d.virtual_ranks = 2; d.virtual_ranks <= 4;
+         d.virtual_ranks *= 2) { /* leaves are what is cut: one is a micro-batch */
+        p = gckpt_fit(s, build, &m, B, &d, NULL);
+        CHECK_MSG(p && gckpt_plan_rows(p) == B / d.virtual_ranks && !gckpt_plan_split_exact(p, NULL), "%s",
+                  gckpt_error_text(s));
+        gckpt_plan_free(p);
+    }
+    static const struct { int leaves; int64_t batch, refuse; const char *says; } none[] = {
+        { 0, B, B, "batch mean mixes rows, so micro-batches must have the 12 rows of the batch" },
+        { 2, B, 6, "batch mean mixes rows, so micro-batches must have the 6 rows of a leaf" },
+        { 8, B, -1, "the 2 rows of a leaf" }, /* of 1 and 2 rows */
+        { 2, 9, -1, "the 5 rows of a leaf, which build does not want or do not divide the batch of 9 rows" } };
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        d.virtual_ranks = none[i].leaves;
+        m.refuse = none[i].refuse;
+        p = gckpt_fit(s, build, &m, none[i].batch, &d, NULL);
+        if (i == 2)
+            CHECK_MSG(p && gckpt_plan_rows(p) == 2, "%s", gckpt_error_text(s));
+        else
+            CHECK_MSG(!p && gckpt_error(s) == GCKPT_E_ARG && strstr(gckpt_error_text(s), none[i].says), "%s",
+                      gckpt_error_text(s));
+        gckpt_plan_free(p);
+    }
+    gckpt_store_free(s);
+}
+
+static void test_arguments(void)
+{
+    static char memory[1 << 16];
+    model m = plain();
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_plan_desc d;
+    gckpt_fetch_spec fetch = { NULL, 0 };
+    gckpt_cost cost = { 1, 1 };
+    CHECK(gckpt_fit(NULL, build, &m, B, NULL, NULL) == NULL);
+    CHECK(gckpt_fit(s, NULL, &m, B, NULL, NULL) == NULL && gckpt_error(s) == GCKPT_E_ARG);
+    static const int64_t batches[] = { 0, -1, INT64_MIN, INT64_MAX, (int64_t)INT32_MAX + 1 };
+    for (int i = 0; i < 5; i++)
+        CHECK(gckpt_fit(s, build, &m, batches[i], NULL, NULL) == NULL && gckpt_error(s) == GCKPT_E_ARG);
+    for (int i = 0; i < 11; i++) {
+        d = (gckpt_plan_desc){ .fetch = &fetch };
+        switch (i) {
+        case 0: d.fetches = 1; break;
+        case 1: d.costs = &cost, d.cost_count = 1; break;
+        case 2: d.mode = GCKPT_SCHEDULE; break;
+        case 3: d.mode = GCKPT_INFERENCE; break;
+        case 4: d.memory.memory = memory, d.memory.size = sizeof memory; break;
+        case 5: d.update_in_backward = 3; break;
+        case 6: d.update_in_backward = -1; break;
+        case 7: d.threads = -1; break;
+        case 8: d.alignment = 3; break;
+        case 9: d.mode = (gckpt_mode)77; break;
+        default: d.optimiser = (gckpt_optimiser)77; break;
+        }
+        CHECK_MSG(gckpt_fit(s, build, &m, B, &d, NULL) == NULL && gckpt_error(s) == GCKPT_E_ARG, "case %d", i);
+    }
+    CHECK(m.calls <= 4 && gckpt_store_count(s) == 0);
+    for (int early = 1; early >= 0; early--) { /* updates in the backward are not for leaves, nor are leaves refused */
+        d = (gckpt_plan_desc){ .update_in_backward = early, .virtual_ranks = 2 };
+        gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, NULL);
+        CHECK_MSG(early ? !p && strstr(gckpt_error_text(s), "needs desc.leaves 1") : p != NULL, "%s",
+                  gckpt_error_text(s));
+        gckpt_plan_free(p);
+    }
+    memset(&d, 0, sizeof d);
+    d.update_in_backward = GCKPT_IF_USEFUL;         /* is gckpt_fit's                                            */
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_term terms[GCKPT_MAX_TERMS];
+    memset(terms, 0, sizeof terms);
+    CHECK(build(g, B, terms, &m) == 1 && gckpt_plan_new(g, terms, 1, &d) == NULL);
+    CHECK(strstr(gckpt_error_text(g), "gckpt_fit") != NULL);
+    gckpt_graph_free(g);
+    CHECK(gckpt_plan_rows(NULL) == 0 && gckpt_plan_step_cost(NULL) == 0 && !gckpt_plan_in_backward(NULL));
+    static const int64_t large[] = { 2147483647, 1 << 30, 720720 };     /* prime; powers of two; 240 divisors    */
+    for (int i = 0; i < 3; i++) {
+        if (!check_sampled((unsigned)i, 3))
+            continue;
+        d.budget = 200000;
+        d.update_in_backward = 0;
+        gckpt_plan *p = gckpt_fit(s, build, &m, large[i], &d, NULL);
+        CHECK_MSG(p && gckpt_plan_bytes(p) <= d.budget && large[i] % gckpt_plan_rows(p) == 0, "%s",
+                  gckpt_error_text(s));
+        gckpt_plan_free(p);
+    }
+    gckpt_store_free(s);
+}
+
+/* Step work: micro-batches, a short last one in proportion, what runs once once. */
+static void test_step_cost(void)
+{
+    for (int terms = 1; terms <= 2; terms++) {
+        uint64_t whole = 0;
+        for (int64_t batch = 4; batch <= 14; batch += 2) {
+            model m = plain();
+            gckpt_store *s = gckpt_store_new(NULL);
+            gckpt_graph *g = gckpt_graph_new(s, NULL);
+            gckpt_term t[GCKPT_MAX_TERMS];
+            gckpt_cost costs[256];
+            memset(t, 0, sizeof t);
+            m.terms = terms;
+            build(g, 4, t, &m);
+            gckpt_plan_desc d = { .batch = batch, .costs = costs,
+                    .cost_count = gckpt_id(t[terms - 1].loss) + 1 };
+            for (int i = 0; i < 256; i++)
+                costs[i] = (gckpt_cost){ 4000, 8000 };
+            gckpt_plan *p = gckpt_plan_new(g, t, terms, &d);
+            uint64_t once = terms > 1 ? 2 * 12000 : 0;  /* table * table and its sum                             */
+            if (batch == 4) {
+                whole = gckpt_plan_cost(p) - once;
+                CHECK(gckpt_plan_step_cost(p) == gckpt_plan_cost(p));
+            }
+            CHECK_MSG(gckpt_plan_step_cost(p) == once + whole * (uint64_t)batch / 4, "batch %d", (int)batch);
+            util_free(NULL, p, g, s);
+        }
+    }
+}
+
+/* Micro-batches larger than a leaf: each is short, and counts whole. gckpt_fit takes them where no size between does. */
+static void test_larger_than_vrank(void)
+{
+    static const struct { int64_t batch, rows; } cases[] = { { 4, 2 }, { 6, 3 }, { 7, 7 }, { 11, 11 } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        model m = plain();
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_plan_desc d = { .virtual_ranks = 2 };
+        gckpt_plan *fit = gckpt_fit(s, build, &m, cases[i].batch, &d, NULL);
+        CHECK_MSG(gckpt_plan_rows(fit) == cases[i].rows, "a batch of %d in 2 leaves: %d rows: %s", (int)cases[i].batch,
+                  (int)gckpt_plan_rows(fit), gckpt_error_text(s));
+        d.batch = cases[i].batch;
+        for (int64_t rows = 1; rows <= d.batch; rows++) {
+            gckpt_graph *g = gckpt_graph_new(s, NULL);
+            gckpt_term t[GCKPT_MAX_TERMS];
+            build(g, rows, t, &m);
+            gckpt_plan *p = gckpt_plan_new(g, t, 1, &d);
+            CHECK_MSG(gckpt_plan_step_cost(p) >= gckpt_plan_step_cost(fit) || d.batch % rows, "%d rows have less work",
+                      (int)rows);
+            CHECK(rows * 2 < d.batch || gckpt_plan_step_cost(p) == 2 * gckpt_plan_cost(p));
+            util_free(NULL, p, g, NULL);
+        }
+        util_free(NULL, fit, NULL, s);
+    }
+}
+
+/* ---- calibrate ---- */
+static double ticks;    /* a clock that moves by a microsecond whenever it is read */
+static double tick(void *user) { return ticks += *(double *)user; }
+static int cancel(void *user, const gckpt_progress *p) { return p->instruction == *(int *)user; }
+
+static int floats_hash(const gckpt_store *s, uint64_t *hash)
+{
+    gckpt_parameter q;
+    *hash = gckpt_store_hash(s);
+    for (int i = 0; gckpt_store_peek(s, i, &q) == GCKPT_OK; i++)
+        for (int k = 0; k < 4 && q.state[k]; k++)
+            for (int64_t j = 0; j < q.elements; j++) {
+                uint32_t bits;
+                memcpy(&bits, &q.state[k][j], sizeof bits);
+                *hash = (*hash ^ bits) * 1099511628211u;
+            }
+    return 1;
+}
+
+static void own_optimiser(void *user, const gckpt_update *u) { (void)user, (void)u; ticks = -1e30; }
+
+static void test_calibrate(void)
+{
+    for (int setting = 0; setting < 4 * 4 * 2; setting++) {
+        model m = plain();
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_term t[GCKPT_MAX_TERMS];
+        memset(t, 0, sizeof t);
+        m.terms = 1 + setting % 2;
+        build(g, 4, t, &m);
+        gckpt_gelu(gckpt_gelu(t[0].loss ? gckpt_input(g, "aside", GCKPT_F32, gckpt_shape2(4, C)) : NULL));
+        gckpt_plan_desc d = { .mode = (gckpt_mode)(GCKPT_STORE_ALL + setting / 8),
+                .batch = setting / 4 % 2 ? B : 4,
+                .optimiser = setting / 2 % 2 ? GCKPT_CUSTOM_OPTIMISER : GCKPT_ADAMW, .custom_state = 1 };
+        gckpt_exec_desc ed = { .custom_optimiser = own_optimiser, .debug = GCKPT_DEBUG_MEASURE };
+        gckpt_plan *p = gckpt_plan_new(g, t, m.terms, &d);
+        gckpt_exec *e = gckpt_exec_new(p, s, &ed);
+        CHECK_MSG(p && e, "%s %s", gckpt_error_text(g), gckpt_error_text(s));
+        gckpt_feed feeds[2] = { { m.input, tokens }, { m.target, targets } };
+        gckpt_hyper hyper = { .lr = 0.01f };
+        if (d.optimiser == GCKPT_ADAMW)
+            for (int i = 0; i < 2; i++)
+                CHECK(gckpt_step(e, feeds, 2, 4, &hyper, NULL) == GCKPT_OK);
+        gckpt_cost costs[256];
+        uint64_t before, after, update = 0;
+        double dt = 1e-6;
+        int n = m.input + 1;
+        while (n < 256 && *gckpt_plan_name(p, n))
+            n++;
+        memset(costs, 0, sizeof costs);
+        floats_hash(s, &before);
+        uint64_t step = gckpt_store_step(s);
+        size_t measured = gckpt_bytes_measured(e);
+        ticks = 0;
+        gckpt_result result = gckpt_calibrate(e, feeds, 2, d.batch, tick, &dt, costs, n, &update);
+        CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(e));
+        CHECK(ticks > 0);                           /* the own optimiser was not called                          */
+        CHECK(floats_hash(s, &after) && after == before && gckpt_store_step(s) == step);
+        CHECK(gckpt_bytes_measured(e) == measured);
+        CHECK(update >= 1000 && update < 1000000);
+        for (int i = 0; i < n; i++)
+            CHECK(costs[i].forward >= 1 && costs[i].backward >= 1);
+        for (int i = 0; i < gckpt_plan_length(p); i++) {        /* each instruction took one tick                */
+            gckpt_instruction ins;
+            gckpt_plan_get(p, i, &ins);
+            if (ins.kind == GCKPT_FORWARD)
+                CHECK(costs[ins.id].forward == 1000);
+            else if (ins.kind == GCKPT_BACKWARD)
+                CHECK(costs[ins.id].backward == 1000);
+        }
+        CHECK(costs[n - 1].forward > 1);            /* never run: in proportion                                  */
+        d.costs = costs;
+        d.cost_count = n;
+        d.mode = GCKPT_STORE_ALL;
+        gckpt_plan *by_costs = gckpt_plan_new(g, t, m.terms, &d);
+        CHECK_MSG(by_costs && gckpt_plan_cost(by_costs) % 1000 == 0, "%s", gckpt_error_text(g));
+        gckpt_plan_free(by_costs);
+        /* errors change nothing either */
+        int at = 7;
+        double zero = 0, back = -1;
+        CHECK(gckpt_calibrate(NULL, feeds, 2, 4, tick, &dt, costs, n, NULL) == GCKPT_E_ARG);
+        CHECK(gckpt_calibrate(e, feeds, 2, 4, NULL, &dt, costs, n, NULL) == GCKPT_E_ARG);
+        CHECK(gckpt_calibrate(e, feeds, 2, 4, tick, &dt, NULL, n, NULL) == GCKPT_E_ARG);
+        CHECK(gckpt_calibrate(e, feeds, 2, 4, tick, &dt, costs, n - 1, NULL) == GCKPT_E_ARG);
+        CHECK(gckpt_calibrate(e, feeds, 2, 4, tick, &dt, costs, -1, NULL) == GCKPT_E_ARG);
+        CHECK(gckpt_calibrate(e, feeds, 2, 3, tick, &dt, costs, n, NULL) == GCKPT_E_ARG);
+        CHECK(gckpt_calibrate(e, feeds, 2, 0, tick, &dt, costs, n, NULL) == GCKPT_E_ARG);
+        CHECK(gckpt_calibrate(e, feeds, 2, -4, tick, &dt, costs, n, NULL) == GCKPT_E_ARG);
+        CHECK(gckpt_calibrate(e, feeds, 2, 4000, tick, &dt, costs, n, NULL) == GCKPT_E_ARG);
+        CHECK(gckpt_calibrate(e, feeds, 1, 4, tick, &dt, costs, n, NULL) == GCKPT_E_ARG);
+        CHECK(gckpt_calibrate(e, NULL, 2, 4, tick, &dt, costs, n, NULL) == GCKPT_E_ARG);
+        CHECK(gckpt_calibrate(e, feeds, 2, 4, tick, &zero, costs, n, NULL) == GCKPT_E_DATA);
+        CHECK(strstr(gckpt_error_text(e), "clock") != NULL);
+        CHECK(gckpt_calibrate(e, feeds, 2, 4, tick, &back, costs, n, NULL) == GCKPT_E_DATA);
+        ticks = 0;
+        int32_t none[B * T];
+        for (int i = 0; i < B * T; i++)
+            none[i] = -1;
+        feeds[1].data = none;
+        CHECK(gckpt_calibrate(e, feeds, 2, 4, tick, &dt, costs, n, NULL) == GCKPT_E_DATA);
+        CHECK(strstr(gckpt_error_text(e), "no valid target") != NULL);
+        feeds[1].data = targets;
+        CHECK(floats_hash(s, &after) && after == before && gckpt_store_step(s) == step);
+        gckpt_exec_free(e);
+        ed.progress = cancel;
+        ed.user = &at;
+        e = gckpt_exec_new(p, s, &ed);
+        CHECK(gckpt_calibrate(e, feeds, 2, 4, tick, &dt, costs, n, NULL) == GCKPT_CANCELLED);
+        CHECK(floats_hash(s, &after) && after == before && gckpt_store_step(s) == step);
+        util_free(e, p, g, s);
+    }
+    model m = plain();                              /* plans that it does not time                               */
+    gckpt_store *s = gckpt_store_new(NULL);
+    for (int i = 0; i < 2; i++) {
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_term t[GCKPT_MAX_TERMS];
+        gckpt_cost costs[256];
+        double dt = 1;
+        memset(t, 0, sizeof t);
+        gckpt_plan_desc d = { .mode = i ? GCKPT_INFERENCE : GCKPT_STORE_ALL,
+                .update_in_backward = !i };
+        build(g, 4, t, &m);
+        gckpt_plan *p = gckpt_plan_new(g, t, 1, &d);
+        gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+        gckpt_feed feeds[2] = { { m.input, tokens }, { m.target, targets } };
+        int n = gckpt_id(t[0].loss) + 1;
+        CHECK(gckpt_calibrate(e, feeds, 2, 4, tick, &dt, costs, n, NULL) == GCKPT_E_ARG);
+        util_free(e, p, g, NULL);
+    }
+    gckpt_store_free(s);
+}
+
+/* ---- measured costs: a callback that calibrates ---- */
+static gckpt_result measure(gckpt_graph *g, const gckpt_term *terms, int count, gckpt_cost *costs, int n, void *user)
+{
+    model *m = (model *)user;
+    gckpt_result result = m->measure_result;
+    double dt = 1e-6;
+    m->measured++;
+    gckpt_plan_desc d = { .as_built = m->as_built };
+    gckpt_plan *p = gckpt_plan_new(g, terms, count, &d);
+    gckpt_exec *e = gckpt_exec_new(p, m->store, NULL);
+    gckpt_feed feeds[2] = { { m->input, tokens }, { m->target, targets } };
+    if (result == GCKPT_OK)
+        result = gckpt_calibrate(e, feeds, 2, gckpt_plan_rows(p), tick, &dt, costs, n, NULL);
+    util_free(e, p, NULL, NULL);
+    return result;
+}
+
+static void test_measure(void)
+{
+    model m = plain();
+    gckpt_plan_desc d = { .as_built = 1 };
+    gckpt_store *s = gckpt_store_new(NULL);
+    m.store = s;
+    m.as_built = 1;
+    gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, measure), *q;
+    CHECK_MSG(p && gckpt_plan_rows(p) == B && m.measured == 6, "%s", gckpt_error_text(s));
+    CHECK(gckpt_plan_step_cost(p) % 1000 == 0);     /* ticks: the fewest instructions win                        */
+    m.as_built = d.as_built = 0;                    /* another form is timed: it costs what it took  */
+    q = gckpt_fit(s, build, &m, B, &d, measure);
+    CHECK_MSG(q && gckpt_plan_step_cost(q) <= gckpt_plan_step_cost(p) + 100 &&
+                  gckpt_plan_step_cost(q) + 100 >= gckpt_plan_step_cost(p),
+              "%lu, %lu", (unsigned long)gckpt_plan_step_cost(q), (unsigned long)gckpt_plan_step_cost(p));
+    gckpt_plan_free(q);
+    util_free(NULL, p, NULL, s);
+    m.store = s = gckpt_store_new(NULL);
+    m.measure_result = GCKPT_E_DATA;
+    CHECK(!gckpt_fit(s, build, &m, B, &d, measure) && gckpt_error(s) == GCKPT_E_DATA && gckpt_store_count(s) == 0);
+    CHECK(strstr(gckpt_error_text(s), "measure failed") != NULL);
+    gckpt_store_free(s);
+}
+
+/* ---- the n-th allocation fails ---- */
+static void test_allocations(void)
+{
+    int worked = 0;
+    for (long n = 1; !worked && n < 20000; n += 1 + n / (check_iterations(9) > 1 ? 12 : 3)) {
+        heap h = { 0 };
+        model m = plain();
+        gckpt_plan_desc d = { 0 };
+        gckpt_exec_desc ed = { 0 };
+        gckpt_store_desc sd = { .memory = heap_memory(&h) };
+        d.memory = ed.memory = sd.memory;
+        d.budget = 20000;
+        d.update_in_backward = GCKPT_IF_USEFUL;
+        m.layers = 2;
+        gckpt_store *s = gckpt_store_new(&sd);
+        h.fail_at = h.calls + n;
+        gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, NULL);
+        if (!p)
+            CHECK_MSG(gckpt_error(s) == GCKPT_E_MEMORY && gckpt_store_count(s) == 0, "allocation %ld: %s", n,
+                      gckpt_error_text(s));
+        worked = h.calls < h.fail_at;
+        h.fail_at = 0;
+        CHECK(!worked || p);
+        gckpt_plan_free(p);
+        d.update_in_backward = 0;
+        d.as_built = 1;                                     /* what is timed                                 */
+        p = gckpt_fit(s, build, &m, B, &d, NULL);
+        CHECK_MSG(p != NULL, "%s", gckpt_error_text(s));
+        gckpt_exec *e = gckpt_exec_new(p, s, &ed);
+        gckpt_feed feeds[2] = { { m.input, tokens }, { m.target, targets } };
+        gckpt_cost costs[256];
+        double dt = 1e-6;
+        uint64_t hash = gckpt_store_hash(s);
+        int ids = 0;
+        while (ids < 256 && *gckpt_plan_name(p, ids))
+            ids++;
+        h.fail_at = n < 3 ? h.calls + n : 0;
+        gckpt_result result = gckpt_calibrate(e, feeds, 2, B, tick, &dt, costs, ids, NULL);
+        CHECK(result == (n < 3 ? GCKPT_E_MEMORY : GCKPT_OK) && gckpt_store_hash(s) == hash);
+        util_free(e, p, NULL, s);
+        CHECK_MSG(h.blocks == 0 && h.wrong_sizes == 0, "allocation %ld: %ld blocks leaked", n, h.blocks);
+    }
+    CHECK(worked);
+}
+
+/* With an argument: twice the budgets. */
+int main(int argc, char **argv)
+{
+    wide = argc > 1 && argv[1] != NULL;
+    for (int i = 0; i < B * T; i++) {
+        tokens[i] = (i * 7 + i / 3) % V;
+        targets[i] = i % 9 == 4 ? -1 : (i * 5 + 1) % V;
+    }
+    test_against_brute_force();
+    test_builds();
+    test_arguments();
+    test_step_cost();
+    test_larger_than_vrank();
+    test_calibrate();
+    test_measure();
+    test_allocations();
+    return check_report("test_fit");
+}

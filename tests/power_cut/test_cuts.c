@@ -1,0 +1,496 @@
+/* test_cuts.c - floor files: the power is cut within saves, of one process and by ranks, on a file system that keeps
+ * no more than it must.
+ *
+ * What a save asks of the system is written down: files created, written, synchronised, renamed, removed, the folder
+ * synchronised. Then the power is cut behind each of these, and folders are made of what a file system may have by
+ * then: of a file what was written before its last fsync, and of what was written since any sectors, the others zero
+ * or the file shorter; of the folder what was before its own last fsync, and of later creations, renames and removals
+ * any, each by itself. What is loaded must be the last state whose save had returned, or the one being saved, and the
+ * next save must go well and leave nothing else. No file system forgets more than this (tests/power_cut/blocks.py has real
+ * ones, of blocks). Saves that leave an fsync out must be found. */
+#define _XOPEN_SOURCE 700
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define GCKPTI_NO_HOOKS /* here calls of the system are what they are */
+#include "num/num.h"
+#include "store/internal.h"
+#include "files/internal.h"
+#include "base/test_hooks.h"
+#include "util.h"
+
+static heap mem;
+
+/* ---- what was asked of the system ---- */
+enum { MOST_OPS = 800, MOST_FILES = 300, MOST_FD = 64, NAMES = 100, SECTOR = 512 };
+typedef enum { CREATE, WRITE, SYNC, RENAME, REMOVE, SYNC_FOLDER } op_kind;
+typedef struct {
+    op_kind kind;
+    int inode;
+    char name[NAMES], to[NAMES];
+    size_t bytes; /* of the file behind it */
+} op;
+static op ops[MOST_OPS];
+static int op_count;
+static file inodes[MOST_FILES]; /* what was written to them; in order, as saves do */
+static int inode_count;
+static struct {
+    char name[NAMES];
+    int inode;
+} names[MOST_FILES]; /* as they are now */
+static int name_count;
+static int of_fd[MOST_FD]; /* inode + 1 of an open file that is written; -1: the folder */
+static file unflushed[MOST_FD];
+static int op_log_on;
+enum { NOTHING, FILE_SYNC, FOLDER_SYNC, FLUSH };
+static int broken; /* what is left out */
+
+/* ---- what a save does on FAT, in order: (o)pens and (c)loses what was there, (s)ynchronises the file or the (f)older,
+ * (r)enames ---- */
+static int on_fat;
+static char order[16];
+static int locked_fd = -1;
+static void note(char c)
+{
+    const char text[] = { c, 0 };
+    if (on_fat && strlen(order) < sizeof order - 1)
+        strcat(order, text);
+}
+
+static op *add_op(op_kind kind, int inode, const char *name, const char *to)
+{
+    op *o = &ops[op_count++];
+    if (op_count >= MOST_OPS || inode_count >= MOST_FILES || strlen(name) >= NAMES ||
+        strlen(to) >= NAMES) {
+        fprintf(stderr, "test_cuts: too much is written down\n");
+        exit(1);
+    }
+    o->kind = kind;
+    o->inode = inode;
+    strcpy(o->name, name);
+    strcpy(o->to, to);
+    return o;
+}
+
+static const char *base_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+static int find_name(const char *name)
+{
+    for (int i = 0; i < name_count; i++)
+        if (!strcmp(names[i].name, name))
+            return i;
+    return -1;
+}
+
+static void forget_name(const char *name)
+{
+    const int i = find_name(name);
+    if (i >= 0)
+        names[i] = names[--name_count];
+}
+
+static void bind_name(const char *name, int inode)
+{
+    forget_name(name);
+    strcpy(names[name_count].name, name);
+    names[name_count++].inode = inode;
+}
+
+static int test_open(const char *path, int flags, unsigned mode)
+{
+    const char *name = base_of(path);
+    const int fd = open(path, flags, mode), created = fd >= 0 && (flags & O_CREAT);
+    if (on_fat && fd >= 0 && flags == O_RDONLY && !strcmp(name, "ckpt"))
+        note('o'), locked_fd = fd;
+    if (!op_log_on || fd < 0 || fd >= MOST_FD)
+        return fd;
+    of_fd[fd] = !strcmp(name, ".") ? -1 : 0;
+    unflushed[fd].size = 0;
+    if (created) {
+        bind_name(name, inode_count);
+        add_op(CREATE, inode_count, name, "");
+        of_fd[fd] = ++inode_count;
+    }
+    return fd;
+}
+
+static size_t test_fwrite(const void *from, size_t size, size_t n, FILE *f)
+{
+    const int fd = fileno(f);
+    if (op_log_on && of_fd[fd] > 0)
+        file_write(&unflushed[fd], from, size * n);
+    return fwrite(from, size, n, f);
+}
+
+static void flushed(FILE *f)
+{
+    const int fd = fileno(f);
+    if (!op_log_on || of_fd[fd] <= 0 || !unflushed[fd].size)
+        return;
+    file *inode = &inodes[of_fd[fd] - 1];
+    file_write(inode, unflushed[fd].bytes, unflushed[fd].size);
+    add_op(WRITE, of_fd[fd] - 1, "", "")->bytes = inode->size;
+    unflushed[fd].size = 0;
+}
+
+static int test_fflush(FILE *f)
+{
+    if (broken == FLUSH)
+        return 0;
+    flushed(f);
+    return fflush(f);
+}
+
+static int test_fclose(FILE *f)
+{
+    flushed(f);
+    return fclose(f);
+}
+
+static int test_close(int fd)
+{
+    if (on_fat && fd == locked_fd)
+        note('c'), locked_fd = -1;
+    return close(fd);
+}
+
+#ifdef __linux__
+static int test_statfs(const char *at, struct statfs *s)
+{
+    const int failed = statfs(at, s);
+    s->f_type = on_fat ? 0x4d44 : 0;
+    return failed;
+}
+#endif
+
+static int test_fsync(int fd)
+{
+    struct stat is;
+    if (on_fat && !fstat(fd, &is))
+        note(S_ISDIR(is.st_mode) ? 'f' : 's');
+    if (op_log_on && of_fd[fd] && broken != (of_fd[fd] < 0 ? FOLDER_SYNC : FILE_SYNC))
+        add_op(of_fd[fd] < 0 ? SYNC_FOLDER : SYNC, of_fd[fd] - 1, "", "");
+    return fd < 0;
+}
+
+static int test_rename(const char *from, const char *to)
+{
+    const int failed = rename(from, to);
+    note('r');
+    if (op_log_on && !failed) {
+        const int i = find_name(base_of(from));
+        CHECK(i >= 0);
+        const int inode = names[i].inode;
+        add_op(RENAME, inode, base_of(from), base_of(to));
+        forget_name(base_of(from));
+        bind_name(base_of(to), inode);
+    }
+    return failed;
+}
+
+static int test_remove(const char *path)
+{
+    const int failed = remove(path);
+    if (op_log_on && !failed) {
+        add_op(REMOVE, 0, base_of(path), "");
+        forget_name(base_of(path));
+    }
+    return failed;
+}
+
+static void watch(void)
+{
+    gckpti_hooks.open = test_open;
+    gckpti_hooks.fwrite = test_fwrite;
+    gckpti_hooks.fflush = test_fflush;
+    gckpti_hooks.fclose = test_fclose;
+    gckpti_hooks.fsync = test_fsync;
+    gckpti_hooks.rename = test_rename;
+    gckpti_hooks.remove = test_remove;
+    gckpti_hooks.close = test_close;
+#ifdef __linux__
+    gckpti_hooks.statfs = test_statfs;
+#endif
+}
+
+/* ---- trainings: one of a block and less, of more, with state; another length each time ---- */
+static const char path[] = "cuts/ckpt";
+enum { SAVES = 4, STATES = SAVES + 2 };
+static file state[STATES]; /* as gckpt_store_write has it */
+
+static gckpt_store *store_new(int rank, int ranks, unsigned salt)
+{
+    static const int64_t elements[] = { 7, 4096, 9001 };
+    const gckpt_init zero = { 0, 0, 0 };
+    gckpt_store_desc desc = { .memory = heap_memory(&mem), .seed = 3 };
+    gckpt_store *s = gckpt_store_new(&desc);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    char note[200];
+    CHECK(gckpt_store_ranks(s, rank, ranks, GCKPT_SHARD_VALUES) == GCKPT_OK);
+    for (int i = 0; i < 3; i++) {
+        const char name[] = { 'p', (char)('0' + i), 0 };
+        gckpt_parameter p;
+        CHECK(gckpt_param(g, name, gckpt_shape1(elements[i]), zero) != NULL);
+        if (!salt)
+            continue;
+        gckpti_param *q = &s->params[i];
+        CHECK(gckpt_store_get(s, i, &p) == GCKPT_OK && gckpti_ensure_state(s, q, 1));
+        for (int slot = -1; slot < 1; slot++) {
+            const gckpti_shard_range shard = gckpti_array_shard(s, q, slot);
+            for (int64_t k = 0; k < shard.count; k++)
+                gckpti_array(q, slot)[k] =
+                    (float)(shard.first + k + 1) * (float)(salt * 3 + (unsigned)i + 1 + (slot < 0));
+        }
+        q->optimiser = GCKPT_MOMENTUM + 1;
+        q->updates = salt;
+    }
+    gckpt_graph_free(g);
+    s->step = salt;
+    memset(note, 'n', sizeof note);
+    note[salt * 41 % sizeof note] = 0;
+    if (salt)
+        CHECK(gckpt_store_set_note(s, "note", note) == GCKPT_OK);
+    return s;
+}
+
+/* ranks: 0: gckpt_store_save; else as gckpt_ranks_save has it done. */
+static gckpt_result save(int ranks, unsigned salt)
+{
+    gckpt_store *s[4];
+    gckpti_rank_save x[4];
+    gckpt_result result = GCKPT_OK;
+    const int n = ranks ? ranks : 1;
+    for (int k = 0; k < n; k++)
+        s[k] = store_new(k, n, salt);
+    if (!ranks)
+        result = gckpt_store_save(s[0], path);
+    for (int k = 0; k < ranks; k++) {
+        const gckpt_result each = gckpti_rank_save_start(&x[k], s[k], path);
+        result = result == GCKPT_OK ? each : result;
+        x[k].number = x[0].number;
+    }
+    for (int k = 0; k < ranks && result == GCKPT_OK; k++)
+        result = gckpti_rank_save_part(&x[k]);
+    if (ranks && result == GCKPT_OK)
+        result = gckpti_rank_save_commit(&x[0]);
+    for (int k = 0; k < ranks; k++)
+        gckpti_rank_save_end(&x[k]);
+    CHECK_MSG(result == GCKPT_OK, "save %u by %d: %s", salt, ranks, gckpt_error_text(s[0]));
+    for (int k = 0; k < n; k++)
+        gckpt_store_free(s[k]);
+    return result;
+}
+
+/* The state that is loaded; 0: nothing is there; -1: something else, or it is refused. */
+static int load(int ranks)
+{
+    gckpt_store *s = store_new(0, 1, 0);
+    struct stat is;
+    int found = -1;
+    file f = { 0 };
+    if ((ranks ? gckpt_ranks_load(s, path) : gckpt_store_load(s, path)) == GCKPT_OK) {
+        CHECK(gckpt_store_write(s, file_write, &f) == GCKPT_OK);
+        for (int i = 1; i < STATES; i++)
+            found = same_file(&f, &state[i]) ? i : found;
+    } else if (stat(path, &is) && errno == ENOENT) {
+        found = 0;
+    }
+    free(f.bytes);
+    gckpt_store_free(s);
+    return found;
+}
+
+/* ---- what may be there after a cut ---- */
+typedef enum { ALL, NONE, ANY } kept; /* of what is not synchronised */
+
+static int keeps(kept how) { return how == ALL || (how == ANY && below(2)); }
+
+/* A file of this inode as it may be behind the first `cut` of ops. */
+static void put_file(const char *name, int inode, int cut, kept how)
+{
+    static unsigned char bytes[1 << 18];
+    const file *all = &inodes[inode];
+    size_t synced = 0, size = 0;
+    char full[NAMES + 8];
+    for (int i = 0; i < cut; i++)
+        if (ops[i].inode == inode && ops[i].kind == WRITE)
+            size = ops[i].bytes;
+        else if (ops[i].inode == inode && ops[i].kind == SYNC)
+            synced = size;
+    CHECK(size <= sizeof bytes);
+    size_t end = how == ALL    ? size
+                 : how == NONE ? synced
+                               : synced + below((int64_t)(size - synced) + 1);
+    if (size)
+        memcpy(bytes, all->bytes, end);
+    for (size_t at = synced; at < end; at += SECTOR - at % SECTOR)
+        if (!keeps(how))
+            memset(bytes + at, 0,
+                   end - at < SECTOR - at % SECTOR ? end - at : SECTOR - at % SECTOR);
+    snprintf(full, sizeof full, "cuts/%s", name);
+    FILE *f = fopen(full, "wb");
+    CHECK(f && fwrite(bytes, 1, end, f) == end && !fclose(f));
+}
+
+static void clear(void)
+{
+    struct dirent *e;
+    char full[400];
+    DIR *d = opendir("cuts");
+    while (d && (e = readdir(d)) != NULL) {
+        snprintf(full, sizeof full, "cuts/%s", e->d_name);
+        if (e->d_name[0] != '.')
+            remove(full);
+    }
+    if (d)
+        closedir(d);
+}
+
+static int files(void)
+{
+    int n = 0;
+    struct dirent *e;
+    DIR *d = opendir("cuts");
+    while (d && (e = readdir(d)) != NULL)
+        n += e->d_name[0] != '.';
+    if (d)
+        closedir(d);
+    return n;
+}
+
+/* The folder as it may be. */
+static void put_folder(int cut, kept in_folder, kept in_files)
+{
+    int synced = 0;
+    for (int i = 0; i < cut; i++)
+        synced = ops[i].kind == SYNC_FOLDER ? i : synced;
+    clear();
+    name_count = 0;
+    for (int i = 0; i < cut; i++) {
+        const op *o = &ops[i];
+        if ((o->kind != CREATE && o->kind != RENAME && o->kind != REMOVE) ||
+            (i > synced && !keeps(in_folder)))
+            continue;
+        if (o->kind != CREATE)
+            forget_name(o->name);
+        if (o->kind != REMOVE)
+            bind_name(o->kind == CREATE ? o->name : o->to, o->inode);
+    }
+    for (int i = 0; i < name_count; i++)
+        put_file(names[i].name, names[i].inode, cut, in_files);
+}
+
+/* ---- */
+static long cuts, old_ones, new_ones;
+
+/* Saves by these ranks (0: one process, by itself), cut everywhere in so many ways; how often it was wrong. */
+static long cut_saves(const int *ranks, int ways, int what)
+{
+    int begun[SAVES], done[SAVES];
+    long wrong = 0;
+    clear();
+    name_count = op_count = 0;
+    for (int i = 0; i < inode_count; i++)
+        inodes[i].size = 0;
+    inode_count = 0;
+    broken = what;
+    op_log_on = 1;
+    for (int n = 0; n < SAVES; n++) {
+        begun[n] = op_count;
+        CHECK(save(ranks[n], (unsigned)n + 1) == GCKPT_OK);
+        done[n] = op_count;
+    }
+    op_log_on = broken = 0;
+    CHECK(load(ranks[0]) == SAVES);
+    for (int cut = 0; cut <= op_count; cut++)
+        for (int way = 0; way < ways; way++) {
+            int old = 0, last = 0;
+            for (int n = 0; n < SAVES; n++) {
+                old = done[n] <= cut ? n + 1 : old;
+                last = begun[n] <= cut ? n + 1 : last;
+            }
+            put_folder(cut, way < 4 ? (kept)(way % 2) : ANY,
+                       way < 4   ? (kept)(way / 2)
+                       : way % 3 ? ANY
+                                 : ALL);
+            const int found = load(ranks[0]);
+            const int right = found == old || found == last;
+            cuts++;
+            old_ones += found == old;
+            new_ones += found == last && last != old;
+            wrong += !right;
+            if (what)
+                continue;
+            CHECK_MSG(right, "cut behind %d of %d, way %d: %d saved, %d being saved, %d found", cut,
+                      op_count, way, old, last, found);
+            if (way % 8 == 5) {
+                const int now = ranks[found < SAVES ? found : 1];
+                CHECK(save(now, (unsigned)found + 1) == GCKPT_OK && load(now) == found + 1);
+                CHECK_MSG(files() == now + 1, "cut behind %d, way %d: %d files of %d", cut, way,
+                          files(), now + 1);
+            }
+        }
+    return wrong;
+}
+
+/* What is replaced stays open until the new file, too, has its name there, which on FAT only the file's own fsync
+ * brings about; behind the folder's, so that no two names lead to it (blocks.py has the real one). */
+static void test_fat(void)
+{
+#ifdef __linux__
+    static const char *const right[] = { "srfs", "sorfsc" };
+    clear();
+    for (unsigned n = 0; n < 2; n++) {
+        *order = 0;
+        on_fat = 1;
+        CHECK(save(0, n + 1) == GCKPT_OK);
+        on_fat = 0;
+        CHECK_MSG(!strcmp(order, right[n]), "save %u: %s", n, order);
+    }
+    CHECK(load(0) == 2);
+#endif
+}
+
+int main(void)
+{
+    static const int one[SAVES] = { 0, 0, 0, 0 }, by_ranks[SAVES] = { 2, 4, 1, 2 };
+    const int ways = 4 + check_iterations(60);
+    CHECK(!mkdir("cuts", 0777) || errno == EEXIST);
+    for (unsigned i = 1; i < STATES; i++) {
+        gckpt_store *s = store_new(0, 1, i);
+        CHECK(gckpt_store_write(s, file_write, &state[i]) == GCKPT_OK);
+        gckpt_store_free(s);
+    }
+    watch();
+    CHECK(cut_saves(one, ways, NOTHING) == 0);
+    CHECK(cut_saves(by_ranks, ways, NOTHING) == 0);
+    printf("%ld cuts: %ld old, %ld new\n", cuts, old_ones, new_ones);
+    CHECK(new_ones > cuts / 100 && old_ones > cuts / 2);
+    /* what a save must not leave out is found */
+    for (int what = FILE_SYNC; what <= FLUSH; what++) {
+        const long of_one = cut_saves(one, 12, what), of_ranks = cut_saves(by_ranks, 12, what);
+        printf("without %s: %ld and %ld wrong\n",
+               what == FILE_SYNC     ? "fsync of files"
+               : what == FOLDER_SYNC ? "fsync of the folder"
+                                     : "fflush",
+               of_one, of_ranks);
+        CHECK(of_one > 0 && of_ranks > 0);
+    }
+    test_fat();
+    clear();
+    CHECK(!rmdir("cuts") && mem.live == 0 && mem.wrong_sizes == 0);
+    for (int i = 0; i < STATES; i++)
+        free(state[i].bytes);
+    for (int i = 0; i < MOST_FILES; i++)
+        free(inodes[i].bytes);
+    for (int i = 0; i < MOST_FD; i++)
+        free(unflushed[i].bytes);
+    return check_report("test_cuts");
+}

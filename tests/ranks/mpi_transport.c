@@ -1,0 +1,105 @@
+/* mpi_transport.c - examples/mpi.h alone, under mpirun (test_mpi.sh): what is exchanged arrives, in
+ * pieces too, sums are sums, what MPI refuses is an error, and who gives up is heard.
+ *
+ *     mpi_engine [large]      large: more than 2^31 bytes, for which 5 GB must be free */
+#include "gradckpt.h"
+
+#include "examples/mpi.h"
+#include "check.h"
+#include <stdlib.h>
+
+static mpi_ranks m;
+
+static int finish(void)
+{
+    int done;
+    const double until = MPI_Wtime() + 30;
+    do
+        done = m.ranks.done(m.ranks.user);
+    while (done == 0 && MPI_Wtime() < until);
+    return done;
+}
+
+static unsigned char byte_of(int from, int to, size_t i)
+{
+    return (unsigned char)((size_t)(31 * from + 7 * to) + i * 2654435761u % 251);
+}
+
+/* A rank sends more, or less, than it receives. */
+static void test_exchange(int peer, size_t low_sends, size_t high_sends)
+{
+    const int low = m.ranks.rank < peer, rank = m.ranks.rank;
+    const size_t out = low ? low_sends : high_sends, in = low ? high_sends : low_sends;
+    unsigned char *send = (unsigned char *)calloc(out + 1, 1);
+    unsigned char *receive = (unsigned char *)calloc(in + 1, 1);
+    const size_t step = in + out > 1 << 24 ? 65521 : 1; /* untouched pages take no memory */
+    int wrong = send == NULL || receive == NULL;
+    for (size_t i = 0; i < out && !wrong; i += step)
+        send[i] = byte_of(rank, peer, i);
+    CHECK(!wrong && m.ranks.exchange(m.ranks.user, peer, send, out, receive, in) && finish() == 1);
+    for (size_t i = 0; i < in && !wrong; i += step)
+        wrong = receive[i] != byte_of(peer, rank, i);
+    CHECK(!wrong && receive[in] == 0);
+    free(send);
+    free(receive);
+}
+
+static void test_sum(void)
+{
+    enum { N = 100003 };
+    static float x[N];
+    const int size = m.ranks.size;
+    int wrong = 0;
+    for (int i = 0; i < N; i++)
+        x[i] = (float)(m.ranks.rank + 1) * (float)(i % 17);
+    CHECK(m.ranks.all_reduce(m.ranks.user, x, N) && finish() == 1);
+    for (int i = 0; i < N; i++)
+        wrong += x[i] != (float)(size * (size + 1) / 2 * (i % 17));
+    CHECK(wrong == 0);
+}
+
+/* The last rank gives up: all that is under way ends. */
+static void test_give_up(void)
+{
+    const int last = m.ranks.size - 1, peer = m.ranks.rank ^ 1;
+    const double begin = MPI_Wtime();
+    test_exchange(peer, 100, 100);
+    MPI_Barrier(MPI_COMM_WORLD); /* it ends what the others are at, too */
+    if (m.ranks.rank == last) {
+        m.ranks.abort(m.ranks.user);
+    } else {
+        char nothing[10];
+        CHECK(m.ranks.exchange(m.ranks.user, last, NULL, 0, nothing, sizeof nothing));
+        CHECK(finish() == -1);
+    }
+    CHECK(MPI_Wtime() - begin < 10);
+    CHECK(!m.ranks.exchange(m.ranks.user, peer, NULL, 0, NULL, 0));
+    CHECK(m.ranks.done(m.ranks.user) == -1);
+}
+
+int main(int argc, char **argv)
+{
+    static const size_t sizes[][2] = {
+        { 0, 0 },        { 1, 0 },       { 0, 100 }, { 4, 4 },
+        { 1000, 70000 }, { 3000017, 5 }, { 16, 16 }, { 65536, 65536 }
+    };
+    MPI_Init(&argc, &argv);
+    CHECK(mpi_ranks_open(&m, MPI_COMM_WORLD, 30) && m.ranks.size > 1);
+    if (argc > 1) {
+        if (m.ranks.rank < 2)
+            test_exchange(m.ranks.rank ^ 1, ((size_t)1 << 31) + 12345, 0);
+    } else {
+        for (int bit = 1; bit < m.ranks.size; bit *= 2)
+            for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+                test_exchange(m.ranks.rank ^ bit, sizes[i][0], sizes[i][1]);
+        test_sum();
+        mpi_ranks bad; /* of its own: it is of no more use then */
+        CHECK(mpi_ranks_open(&bad, MPI_COMM_WORLD, 30));
+        CHECK(!bad.ranks.exchange(bad.ranks.user, m.ranks.size, "", 1, NULL, 0));
+        CHECK(bad.ranks.done(bad.ranks.user) == -1);
+        test_give_up();
+    }
+    const int status = check_report("mpi_engine");
+    MPI_Finalize(); /* all are alive */
+    return status;
+}

@@ -1,0 +1,498 @@
+/* rank_training.h - one model trained by threads as ranks, in any setting, with what may go wrong on one of them; what
+ * they get, and whether it is what one process with as many leaves gets. Include after gradckpt.h. */
+#ifndef TESTS_RANK_TRAINING_H
+#define TESTS_RANK_TRAINING_H
+#include "rank_threads.h"
+#include "util.h"
+#if RANKS_THREADS
+#include <math.h>
+
+/* ---- not a net of net.h, whose parameters are too small to be cut (ranks of those: test_ranks_random.c):
+ * a model with all that sums up: a tied table, products with and without a bias, gains, what
+ * broadcasting repeats, functions of parameters, a regulariser, losses with counts of their own ---- */
+enum { BATCH = 16, T = 3, D = 5, C = 20, V = 250, WIDE = 700, VRANKS = 8, STEPS = 4 };
+enum {
+    DROPOUT = 1,
+    SECOND = 2, /* a loss with other targets */
+    FROZEN = 4,
+    PACKED = 8,
+    RUNNING = 16,
+    INFINITE = 32, /* an infinity in the last rank's rows of the second step, which is skipped */
+    COPIED = 64,   /* copy_feeds */
+    FAST = 128,    /* the engine's own sums */
+    SMALL = 256,   /* fewer units: two blocks are the most */
+    LARGE = 512    /* more units: halves of their parameters are more than 16 blocks of bytes */
+};
+typedef enum { WHOLE, PIECES, STREAM, FEEDINGS } feeding;
+typedef struct {
+    int ranks;
+    gckpt_shard shard;
+    gckpt_mode mode; /* OPTIMAL: half way between the least bytes and store-all's */
+    int rows, virtual_ranks;
+    unsigned flags;
+    gckpt_optimiser optimiser;
+    gckpt_precision precision;
+    feeding feed;
+    int blocking, threads, overlap;
+    int steps;                     /* 0: STEPS */
+    int repeats;                      /* all of them so often; 0: once */
+    int no_debug, unclipped;      /* no debug: what can be recorded is; no clipping */
+    int batch; /* 0: BATCH */
+    unsigned debug;                /* 0: GCKPT_DEBUG_MEASURE */
+    const gckpt_backend *backends; /* by rank; NULL: the processor */
+    int on_backend, queued; /* queued: and what is exchanged there goes into a queue of its own */
+    gckpt_transport *(*transport)(ranks_world *w, int rank); /* NULL: the threads' own */
+    void (*on_step)(int rank, int begins);           /* around each step; may be NULL */
+    size_t offload; /* bytes of slower memory */
+} setting;
+/* What goes wrong on one rank, in the first step that is at least `step`; all do that step once more. */
+typedef struct {
+    ranks_fault fault; /* of the engine */
+    int silent;        /* it has no give_up */
+    int odd, clock;    /* as in ranks_world */
+    int rank, step;
+    long cancel_at; /* that call of its progress callback, counted from its first step, cancels */
+    int bad_index;  /* it is fed one */
+    int differs;    /* it wants something else than the others: what `DIFFERENCES` says */
+    int no_memory;  /* it has no executor */
+} injection;
+enum {
+    SAME,
+    OTHER_ROWS,
+    RATE,
+    SEED,
+    VALUES_OF,
+    PLAN_OF,
+    BATCH_OF,
+    PRECISION_OF,
+    SKIPPING,
+    DEBUG_OF,
+    DIFFERENCES
+};
+typedef struct {
+    gckpt_result result[STEPS], hashed;
+    gckpt_report report[STEPS];
+    uint64_t hash, sent;
+    size_t measured, planned, offloaded;
+    int64_t updated; /* elements, by own optimisers */
+    char text[300];  /* of the first error that was not expected */
+    /* of a mishap: */
+    int failed;               /* calls that returned an error */
+    gckpt_result first, last; /* of them */
+    char first_text[300];
+    int changed;  /* a step that failed before its updates left other values */
+    long progress_calls;    /* calls of progress */
+    int updating; /* this step's updates have begun */
+} outcome;
+typedef struct {
+    gckpt_store *s;
+    gckpt_graph *g;
+    gckpt_tensor *tokens, *x, *targets, *others, *before_head;
+    gckpt_term terms[4];
+    int term_count;
+} model;
+typedef struct trial trial;
+typedef struct { /* what callbacks of a rank are told */
+    trial *t;
+    int rank;
+} watcher;
+struct trial {
+    setting s;
+    injection bad;
+    const gckpt_plan *plan; /* of rank 0's store; all ranks run it */
+    outcome out[RANKS_MOST];
+    model m[RANKS_MOST]; /* here, since a rank may die */
+    gckpt_exec *e[RANKS_MOST];
+    watcher user[RANKS_MOST];
+};
+
+static float x_data[2][BATCH * T * D]; /* with an infinity in row 9, too */
+static int32_t token_data[BATCH * T], target_data[STEPS][BATCH * T], other_data[BATCH * T];
+/* The third step has no target at all; the second is short, and has none from row 6 on. */
+static const int step_rows[STEPS] = { BATCH, 11, 5, BATCH };
+
+static inline void fill(void)
+{
+    uint64_t state = 5;
+    for (int i = 0; i < BATCH * T * D; i++)
+        x_data[0][i] = x_data[1][i] = (float)(int)(next_random(&state) % 2001) / 700.0f - 1.4f;
+    x_data[1][9 * T * D + 2] = HUGE_VALF;
+    for (int i = 0; i < BATCH * T; i++) {
+        token_data[i] = (int32_t)(next_random(&state) % V);
+        other_data[i] = (int32_t)(next_random(&state) % 9) - 2 - (i / T == 3) * 9;
+        other_data[i] = other_data[i] < -1 ? -1 : other_data[i];
+        for (int step = 0; step < STEPS; step++) {
+            int none = step == 2 || (step == 1 && i / T >= 6) || next_random(&state) % 4 == 0;
+            target_data[step][i] = none ? -1 : (int32_t)(next_random(&state) % V);
+        }
+    }
+}
+
+static inline gckpt_tensor *weight(const model *m, const char *name, int64_t a, int64_t b)
+{
+    gckpt_init init = { b ? 0.15f : 0.05f, 0, b ? 0.0f : 0.5f };
+    return gckpt_param(m->g, name, b ? gckpt_shape2(a, b) : gckpt_shape1(a), init);
+}
+
+static inline model build(gckpt_store *store, const setting *s)
+{
+    model m = { .s = store, .g = gckpt_graph_new(store, NULL) };
+    m.tokens = gckpt_input(m.g, "tokens", GCKPT_I32, gckpt_shape2(s->rows, T));
+    m.x = gckpt_input(m.g, "x", GCKPT_F32, gckpt_shape3(s->rows, T, D));
+    m.targets = gckpt_input(m.g, "targets", GCKPT_I32, gckpt_shape2(s->rows, T));
+    const int64_t U = s->flags & SMALL ? 210 : s->flags & LARGE ? 1700 : WIDE;
+    gckpt_tensor *table = weight(&m, "table", V, C), *up = weight(&m, "up", C, U);
+    gckpt_tensor *h =
+        gckpt_add(gckpt_embed(table, m.tokens),
+                  gckpt_linear(m.x, weight(&m, "in", D, C), weight(&m, "bias", C, 0)));
+    if (s->flags & RUNNING) {
+        gckpt_init one = { 0, 0, 1 };
+        h = gckpt_batchnorm(h, NULL, NULL, gckpt_running(m.g, "mean", gckpt_shape1(C), one, 0.25f),
+                            gckpt_running(m.g, "variance", gckpt_shape1(C), one, 0.25f));
+    }
+    if (s->flags & DROPOUT)
+        h = gckpt_dropout(h, 0.25f);
+    gckpt_tensor *n = gckpt_layernorm(h, weight(&m, "gain", C, 0), weight(&m, "shift", C, 0));
+    gckpt_tensor *a = gckpt_gelu(gckpt_linear(n, up, weight(&m, "wide", U, 0)));
+    h = gckpt_add(h, gckpt_linear(a, weight(&m, "down", U, C), NULL));
+    gckpt_tensor *both = gckpt_tanh(weight(&m, "both", C, U)); /* cut; the epilogue adds to it */
+    gckpt_tensor *side = gckpt_tanh(weight(&m, "side", C, 0)); /* read twice, and once there */
+    h = gckpt_add(gckpt_mul(h, side),
+                  gckpt_linear_transposed(gckpt_linear(h, both, NULL), both, NULL));
+    h = gckpt_mul(gckpt_rmsnorm(h, weight(&m, "last", C, 0)), side);
+    m.before_head = h;
+    m.terms[0] = (gckpt_term){ gckpt_linear_cross_entropy(h, table, m.targets), 1, 0 };
+    m.terms[1] = (gckpt_term){ gckpt_sum_loss(gckpt_mul(up, up)), 0.0005f, 1 };
+    m.terms[2] = (gckpt_term){ gckpt_sum_loss(gckpt_mul(side, side)), 0.001f, 1 };
+    m.term_count = 3;
+    if (s->flags & SECOND) {
+        m.others = gckpt_input(m.g, "others", GCKPT_I32, gckpt_shape2(s->rows, T));
+        gckpt_tensor *l = gckpt_linear(h, weight(&m, "head", C, 7), NULL);
+        m.terms[m.term_count++] = (gckpt_term){ gckpt_cross_entropy(l, m.others), 0.3f, 0 };
+    }
+    if (s->flags & (FROZEN | PACKED))
+        gckpt_store_freeze(store, "down", 1);
+    if (s->flags & PACKED)
+        gckpt_store_quantise(store, "down", GCKPT_STORAGE_I8);
+    return m;
+}
+
+/* A plan for this rank of them. */
+static inline gckpt_plan *plan_of(const model *m, const setting *s)
+{
+    gckpt_plan_desc desc = { .mode = s->mode,
+                             .batch = s->batch ? s->batch : BATCH,
+                             .optimiser = s->optimiser,
+                             .custom_state = s->optimiser == GCKPT_CUSTOM_OPTIMISER,
+                             .threads = s->threads,
+                             .virtual_ranks = s->virtual_ranks,
+                             .link_cost = s->overlap ? 1 << 24 : 1000,
+                             .overlap_communication = s->overlap,
+                             .precision = s->precision,
+                             .offload_bytes = s->offload,
+                             .offload_cost = s->overlap ? 1 << 24 : 1,
+                             .overlap_offload = s->overlap,
+                             .backend = s->backends };
+    if (s->mode == GCKPT_OPTIMAL) {
+        desc.mode = GCKPT_STORE_ALL;
+        gckpt_plan *all = gckpt_plan_new(m->g, m->terms, m->term_count, &desc);
+        desc.mode = GCKPT_MEMORY_POOR;
+        gckpt_plan *poor = gckpt_plan_new(m->g, m->terms, m->term_count, &desc);
+        desc.mode = GCKPT_OPTIMAL;
+        desc.budget = (gckpt_plan_bytes(all) + gckpt_plan_bytes(poor)) / 2;
+        gckpt_plan_free(all);
+        gckpt_plan_free(poor);
+    }
+    return gckpt_plan_new(m->g, m->terms, m->term_count, &desc);
+}
+
+static inline gckpt_store *store_of(const setting *s, int rank, uint64_t seed)
+{
+    gckpt_store_desc desc = { .seed = seed };
+    gckpt_store *store = gckpt_store_new(&desc);
+    if (s->ranks > 1)
+        gckpt_store_ranks(store, rank, s->ranks, s->shard);
+    return store;
+}
+
+/* Momentum, on a share or all. */
+static inline void own_optimiser(void *user, const gckpt_update *u)
+{
+    const watcher *o = (const watcher *)user;
+    o->t->out[o->rank].updated += u->elements;
+    for (int64_t i = 0; i < u->elements; i++) {
+        u->state[0][i] = 0.75f * u->state[0][i] + u->gradient[i] * u->clip_scale;
+        u->values[i] -= 0.5f * u->hyper->lr * u->state[0][i];
+    }
+}
+
+static inline int watch(void *user, const gckpt_progress *p)
+{
+    const watcher *o = (const watcher *)user;
+    outcome *out = &o->t->out[o->rank];
+    out->updating |= p->kind == GCKPT_UPDATE;
+    return ++out->progress_calls == o->t->bad.cancel_at && o->rank == o->t->bad.rank;
+}
+
+static inline int feeds_of(const model *m, const setting *s, int step, int64_t row, gckpt_feed *f)
+{
+    int infinite = (s->flags & INFINITE) && step == 1;
+    f[0] = (gckpt_feed){ gckpt_id(m->tokens), token_data + row * T };
+    f[1] = (gckpt_feed){ gckpt_id(m->x), x_data[infinite] + row * T * D };
+    f[2] = (gckpt_feed){ gckpt_id(m->targets), target_data[step] + row * T };
+    if (m->others)
+        f[3] = (gckpt_feed){ gckpt_id(m->others), other_data + row * T };
+    return m->others ? 4 : 3;
+}
+
+/* The rank's own rows of a step, as it is fed them; bad: as the mishap says. */
+static inline gckpt_result take_step(gckpt_exec *e, const model *m, const trial *t, int rank,
+                                     int step, int bad, gckpt_report *report)
+{
+    const int differs = bad ? t->bad.differs : SAME;
+    const gckpt_hyper hyper = { .lr = differs == RATE ? 0.021f : 0.02f,
+                                .weight_decay = 0.1f,
+                                .clip = t->s.unclipped ? 0 : 0.05f };
+    gckpt_feed feeds[4];
+    int64_t rows = step_rows[step], first, share = gckpt_plan_rank_rows(t->plan, rows, rank, &first);
+    int32_t indices[BATCH * T];
+    int n = feeds_of(m, &t->s, step, first, feeds);
+    memcpy(indices, token_data, sizeof indices);
+    indices[first * T + 1] = V;
+    if (bad && t->bad.bad_index)
+        feeds[0].data = indices + first * T;
+    if (t->s.feed == WHOLE)
+        return gckpt_step(e, feeds, n, rows - (differs == OTHER_ROWS), &hyper, report);
+    gckpt_result result;
+    if (t->s.feed == PIECES) {
+        result = gckpt_step_start(e, feeds, n, rows - (differs == OTHER_ROWS), &hyper);
+        for (result = result ? result : GCKPT_MORE; result == GCKPT_MORE;)
+            result = gckpt_run_some(e, 3 + rank, report);
+        return result;
+    }
+    result = gckpt_step_begin(e, &hyper);
+    const int begun = result == GCKPT_OK;
+    for (int64_t row = first, take; row < first + share && result == GCKPT_OK; row += take) {
+        take = 1 + rank % 3;
+        take = take < first + share - row ? take : first + share - row;
+        n = feeds_of(m, &t->s, step, row, feeds);
+        const void *good = feeds[0].data;
+        if (bad && t->bad.bad_index)
+            feeds[0].data = indices + row * T;
+        result = gckpt_step_add(e, feeds, n, take);
+        feeds[0].data = good;
+        if (result == GCKPT_E_DATA) /* refused; nothing was lost */
+            result = gckpt_step_add(e, feeds, n, take);
+    }
+    /* what ended it here all are told at the end */
+    return result == GCKPT_E_PEER || !begun ? result : gckpt_step_end(e, report);
+}
+
+/* All steps; one that fails once more, as it should be. */
+static inline void take_steps(gckpt_exec *e, const model *m, trial *t, int rank)
+{
+    outcome *o = &t->out[rank];
+    const int steps = t->s.steps ? t->s.steps : STEPS;
+    for (int at = 0; at < steps * (t->s.repeats ? t->s.repeats : 1); at++) {
+        const int step = at % steps;
+        uint64_t before = gckpt_store_hash(m->s);
+        int bad = o->failed == 0 && step >= t->bad.step && rank == t->bad.rank;
+        o->updating = 0;
+        if (t->s.on_step)
+            t->s.on_step(rank, 1);
+        gckpt_result result = take_step(e, m, t, rank, step, bad, &o->report[step]);
+        if (t->s.on_step)
+            t->s.on_step(rank, 0);
+        o->result[step] = result;
+        if (result == GCKPT_OK || result == GCKPT_SKIPPED)
+            continue;
+        o->changed |= !o->updating && gckpt_store_hash(m->s) != before;
+        o->last = result;
+        if (o->failed++ == 0) {
+            o->first = result;
+            snprintf(o->first_text, sizeof o->first_text, "%s", gckpt_error_text(e));
+        }
+        if (o->failed > 1)
+            snprintf(o->text, sizeof o->text, "step %d: %s", step, gckpt_error_text(e));
+        if (o->failed > 1)
+            return;
+        at--;
+    }
+}
+
+/* What a rank has of its own before the first step. */
+static inline void prepare(trial *t, ranks_world *w, int rank)
+{
+    const int bad = rank == t->bad.rank, differs = bad ? t->bad.differs : SAME;
+    const int watched = t->bad.cancel_at || t->bad.fault.at;
+    model *m = &t->m[rank];
+    gckpt_parameter q;
+    t->user[rank] = (watcher){ t, rank };
+    *m = build(store_of(&t->s, rank, differs == SEED ? 12 : 11), &t->s);
+    const unsigned debug = differs == DEBUG_OF ? GCKPT_DEBUG_FINITE
+                           : t->s.no_debug   ? 0
+                           : t->s.debug       ? t->s.debug
+                                              : GCKPT_DEBUG_MEASURE;
+    gckpt_exec_desc desc = { .debug = watched ? 0 : debug,
+                             .copy_feeds = (t->s.flags & COPIED) != 0,
+                             .skip_nonfinite = (t->s.flags & INFINITE) != 0 || differs == SKIPPING,
+                             .transport = t->s.ranks == 1 ? NULL
+                                      : t->s.transport   ? t->s.transport(w, rank)
+                                                      : &w->rank[rank].transport,
+                             .fast_reduce = (t->s.flags & FAST) != 0,
+                             .backend = t->s.backends ? &t->s.backends[rank] : NULL,
+                             .progress = watched ? watch : NULL,
+                             .custom_optimiser = own_optimiser,
+                             .user = &t->user[rank],
+                             .parallel_for = t->s.threads > 1 ? any_order : NULL };
+    const gckpt_plan *plan = t->plan;
+    gckpt_plan *device = NULL;
+    if (differs >= PLAN_OF && differs <= PRECISION_OF) {
+        setting s = t->s;
+        if (differs == PLAN_OF)
+            s.mode = s.mode == GCKPT_STORE_ALL ? GCKPT_MEMORY_POOR : GCKPT_STORE_ALL;
+        s.batch = differs == BATCH_OF ? 2 * BATCH : 0;
+        s.precision = differs == PRECISION_OF ? GCKPT_BF16 : s.precision;
+        plan = device = plan_of(m, &s);
+    }
+    t->e[rank] = bad && t->bad.no_memory ? NULL : gckpt_exec_new(plan, m->s, &desc);
+    gckpt_plan_free(device);
+    if (differs == VALUES_OF &&
+        gckpt_store_get(m->s, gckpt_store_find(m->s, "shift"), &q) == GCKPT_OK)
+        q.values[3] += 1;
+}
+
+static inline void train(ranks_world *w, int rank, void *context)
+{
+    trial *t = (trial *)context;
+    outcome *o = &t->out[rank];
+    prepare(t, w, rank);
+    gckpt_exec *e = t->e[rank];
+    gckpt_store *store = t->m[rank].s;
+    if (e == NULL)
+        snprintf(o->text, sizeof o->text, "no executor: %s", gckpt_error_text(store));
+    else
+        take_steps(e, &t->m[rank], t, rank);
+    if (e && o->failed < 2) {
+        o->offloaded = gckpt_plan_offloaded(t->plan);
+        o->hashed = t->s.ranks > 1 ? gckpt_gather_hash(e, &o->hash) : GCKPT_OK;
+        o->hash = t->s.ranks > 1 ? o->hash : gckpt_store_hash(store);
+        o->measured = gckpt_bytes_measured(e);
+        o->sent = gckpt_exec_bytes_sent(e);
+        o->planned = gckpt_plan_bytes(t->plan);
+    }
+}
+
+static inline void name_of(const setting *s, char *to, size_t size)
+{
+    static const char *const shards[] = { "none", "state", "gradients", "values" };
+    snprintf(
+        to, size,
+        "%d ranks, %s, %s, %d rows, %d leaves, with %x, optimiser %d, precision %d, feeding %d%s",
+        s->ranks, shards[s->shard], gckpt_mode_name(s->mode), s->rows, s->virtual_ranks, s->flags,
+        (int)s->optimiser, (int)s->precision, (int)s->feed, s->blocking ? ", blocking" : "");
+}
+
+/* Runs all ranks; 0: there was no plan. */
+static inline int run(trial *t, const setting *s, const injection *bad, ranks_world *w)
+{
+    char name[200];
+    name_of(s, name, sizeof name);
+    memset(t, 0, sizeof *t);
+    t->s = *s;
+    model m = build(store_of(s, 0, 11), s);
+    gckpt_plan *p = plan_of(&m, s);
+    CHECK_MSG(p != NULL, "%s: %s", name, gckpt_error_text(m.g));
+    t->plan = p;
+    ranks_open(w, s->ranks);
+    w->blocking = s->blocking;
+    for (int i = 0; i < s->ranks; i++)
+        w->rank[i].transport.device_aware = s->on_backend;
+    for (int i = 0; i < s->ranks && s->queued; i++) {
+        w->rank[i].transport.enqueue = ranks_enqueue;
+        w->rank[i].transport.enqueued_done = ranks_landed;
+    }
+    if (bad) {
+        t->bad = *bad;
+        w->fault = bad->fault;
+        w->odd = bad->odd;
+        w->clock = bad->clock;
+        for (int i = 0; i < s->ranks && bad->silent; i++)
+            w->rank[i].transport.abort = NULL;
+    } else {
+        t->bad.rank = -1;
+    }
+    if (p)
+        ranks_run(w, train, t);
+    for (int i = 0; i < s->ranks; i++)
+        util_free(t->e[i], NULL, t->m[i].g, t->m[i].s);
+    ranks_close(w);
+    gckpt_plan_free(p);
+    gckpt_graph_free(m.g);
+    gckpt_store_free(m.s);
+    t->plan = NULL;
+    return p != NULL;
+}
+
+static inline int same_number(double a, double b) { return a == b || (a != a && b != b); }
+static inline int same_report(const gckpt_report *a, const gckpt_report *b)
+{
+    return same_number(a->loss, b->loss) && same_number(a->grad_norm, b->grad_norm) &&
+           a->count == b->count && a->step == b->step;
+}
+
+/* What these ranks got is what one process gets, which is `want`. Returns what rank 0 got. */
+static inline const outcome *compare(const setting *s, const outcome *want)
+{
+    static trial t;
+    ranks_world w;
+    char name[200];
+    name_of(s, name, sizeof name);
+    if (!run(&t, s, NULL, &w))
+        return &t.out[0];
+    for (int i = 0; i < s->ranks; i++) {
+        const outcome *o = &t.out[i];
+        if (!CHECK_MSG(o->text[0] == 0, "%s: rank %d: %s", name, i, o->text))
+            continue;
+        for (int step = 0; step < STEPS; step++)
+            CHECK_MSG(o->result[step] == want->result[step] &&
+                          same_report(&o->report[step], &want->report[step]),
+                      "%s: rank %d, step %d: loss %.17g of %d, norm %.17g, not %.17g of %d, %.17g",
+                      name, i, step, o->report[step].loss, (int)o->report[step].count,
+                      o->report[step].grad_norm, want->report[step].loss,
+                      (int)want->report[step].count, want->report[step].grad_norm);
+        CHECK_MSG(o->hashed == GCKPT_OK && o->hash == want->hash, "%s: rank %d: other weights",
+                  name, i);
+        CHECK_MSG(s->debug || s->no_debug || s->rows > BATCH / s->virtual_ranks || o->measured == o->planned,
+                  "%s: rank %d: %zu bytes measured, %zu planned", name, i, o->measured, o->planned);
+        CHECK_MSG(s->transport || o->sent == w.rank[i].sent, "%s: rank %d: sent %.0f bytes, says %.0f", name, i,
+                  (double)w.rank[i].sent, (double)o->sent);
+    }
+    return &t.out[0];
+}
+
+static inline void one_process(const setting *s, outcome *o)
+{
+    static trial t;
+    ranks_world w;
+    setting one = *s;
+    char name[200];
+    one.ranks = 1;
+    one.shard = GCKPT_SHARD_NONE;
+    one.mode = GCKPT_STORE_ALL;
+    one.feed = WHOLE;
+    one.blocking = 0;
+    one.debug = 0;
+    one.backends = NULL;
+    one.transport = NULL;
+    one.on_step = NULL;
+    one.no_debug = one.queued = 0;
+    name_of(&one, name, sizeof name);
+    run(&t, &one, NULL, &w);
+    *o = t.out[0];
+    CHECK_MSG(o->text[0] == 0 || (one.flags & INFINITE), "%s: %s", name, o->text);
+    CHECK(one.rows > BATCH / one.virtual_ranks || o->measured == o->planned);
+}
+
+#endif
+#endif

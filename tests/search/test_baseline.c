@@ -1,0 +1,81 @@
+/* test_baseline.c - how good plans are, kept: of fixed graphs, the least bytes and the work at budgets between these and
+ * store-all's are no more than they were. Where a search finds better, it prints what to write here.
+ *                                             build/test_baseline 1    prints all */
+#include "gradckpt.h"
+
+#include "synthetic.h"
+
+enum { GRAPHS = 25, BUDGETS = 6, LARGE = 1 << 26 };
+
+typedef struct {
+    unsigned long long bytes,
+        recomputed; /* the least; millionths of a step's work, beside store-all's, of all budgets */
+} found;
+
+static const found baseline[GRAPHS] = {
+    { 756, 1205605 }, { 412, 1124998 }, { 396, 37146 }, { 892, 122352 }, { 132, 610389 },
+    { 788, 192000 }, { 388, 812497 }, { 488, 875446 }, { 940, 62404 }, { 30870077440, 92306 },
+    { 896, 486483 }, { 380, 427350 }, { 588, 587411 }, { 668, 0 }, { 484, 93331 },
+    { 1000, 946233 }, { 352, 4347414 }, { 504, 39865 }, { 1056, 1038957 }, { 14495514624, 0 },
+    { 1252, 289097 }, { 464, 4258372 }, { 616, 1132983 }, { 776, 42015 }, { 848, 378378 },
+};
+
+static void build(unsigned i)
+{
+    random_state = i * 0x9e3779b97f4a7c15u + 7;
+    const int n = 8 + (int)(i / 5) * 3;
+    switch (i % 5) {
+    case 0: skip_chain(n, 30, 60, 0); break;
+    case 1: skip_chain(n, 60, 20, 1); break;
+    case 2: large_graph(n, 1, 40); break;
+    case 3: large_graph(n, 0, 40); break;
+    default: flagged_graph(n, 30, i % 10 == 9 ? LARGE : 1, 5); /* gigabytes, too */
+    }
+    m.d.as_built = 0;
+    if (i % 3 == 2)
+        m.d.offload_bytes = 2000, m.d.offload_cost = 3;
+}
+
+static uint64_t work_in(size_t budget)
+{
+    gckpt_plan_desc d = m.d;
+    d.budget = budget;
+    gckpt_plan *p = gckpt_plan_new(m.g, m.term, 1, &d);
+    const uint64_t work = gckpt_plan_cost(p);
+    CHECK_MSG(p && gckpt_plan_bytes(p) <= budget, "%s", gckpt_error_text(m.g));
+    gckpt_plan_free(p);
+    return work;
+}
+
+int main(int argc, char **argv)
+{
+    (void)argv;
+    for (unsigned i = 0; i < GRAPHS; i++) {
+        if (i % 10 == 9 && sizeof(size_t) < 8)
+            continue;
+        gckpt_point least = { 0, 0, 0, 0, 0 }, most = least;
+        build(i);
+        gckpt_plan_desc d = m.d;
+        d.mode = GCKPT_STORE_ALL;
+        gckpt_plan *all = gckpt_plan_new(m.g, m.term, 1, &d);
+        gckpt_frontier *f = gckpt_frontier_new(m.g, m.term, 1, &m.d);
+        CHECK_MSG(gckpt_frontier_get(f, 0, &least) == GCKPT_OK, "%s", gckpt_error_text(m.g));
+        CHECK(gckpt_frontier_get(f, gckpt_frontier_points(f) - 1, &most) == GCKPT_OK &&
+              most.cost <= gckpt_plan_cost(all));
+        const double step = (double)gckpt_plan_cost(all);
+        const size_t range = gckpt_plan_bytes(all) - least.bytes;
+        found now = { least.bytes, 0 };
+        for (size_t k = 0; k < BUDGETS && all && f; k++)
+            now.recomputed +=
+                (unsigned long long)(1e6 * (double)work_in(least.bytes + range * k / BUDGETS) / step) - 1000000;
+        if (argc > 1 || now.bytes < baseline[i].bytes || now.recomputed < baseline[i].recomputed)
+            printf("{ %llu, %llu },%s", now.bytes, now.recomputed, i % 5 == 4 ? "\n" : " ");
+        CHECK_MSG(argc > 1 || (now.bytes <= baseline[i].bytes && now.recomputed <= baseline[i].recomputed),
+                  "graph %u: %llu bytes, not %llu; %llu millionths of a step, not %llu", i, now.bytes,
+                  baseline[i].bytes, now.recomputed, baseline[i].recomputed);
+        gckpt_frontier_free(f);
+        gckpt_plan_free(all);
+        synth_free();
+    }
+    return check_report("test_baseline");
+}
