@@ -153,7 +153,7 @@ static int build_model(method *w)
     gckpt_tensor *q = linear(x, "q", C, C), *k = linear(x, "k", C, C), *v = linear(x, "v", C, C);
     x = gckpt_add(x, gckpt_attention(q, k, v, 2, 1));
     x = gckpt_add(x, linear(gckpt_gelu(linear(x, "in", C, 2 * C)), "out", 2 * C, C));
-    gckpt_term loss = { gckpt_linear_cross_entropy(gckpt_layernorm(x, NULL, NULL), table, targets),
+    gckpt_term loss = { gckpt_linear_cross_entropy(gckpt_layernorm(x, NULL, NULL, 0), table, targets),
                         1, 0 };
 
     gckpt_plan_desc desc = { .batch = w->rows,

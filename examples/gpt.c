@@ -280,7 +280,7 @@ static gckpt_tensor *norm(gckpt_tensor *x, int layer, const char *part)
     snprintf(weight, sizeof weight, "%s.weight", part);
     snprintf(bias, sizeof bias, "%s.bias", part);
     gckpt_tensor *gain = parameter(g, layer, weight, gckpt_shape1(o.dim), 0, 1);
-    x = gckpt_layernorm(x, gain, parameter(g, layer, bias, gckpt_shape1(o.dim), 0, 0));
+    x = gckpt_layernorm(x, gain, parameter(g, layer, bias, gckpt_shape1(o.dim), 0, 0), 0);
     return name_tensor(x, layer, part);
 }
 

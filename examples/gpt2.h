@@ -71,7 +71,7 @@ static inline gckpt_tensor *gpt2_norm(const model_site *at, gckpt_tensor *x, con
 {
     gckpt_graph *g = gckpt_graph_of(x);
     gckpt_tensor *gain = model_param(g, at, part, ".weight");
-    return gckpt_layernorm(x, gain, model_param(g, at, part, ".bias"));
+    return gckpt_layernorm(x, gain, model_param(g, at, part, ".bias"), 0);
 }
 
 /* (B,T,C) -> (B,T,C), one segment (gckpt_checkpoint). */

@@ -87,12 +87,12 @@ static int gpt(const char *path)
     gckpt_tensor *table = gckpt_param(g, "table", gckpt_shape2(V, C), normal);
     gckpt_tensor *x = gckpt_embed(table, tokens);
     x = gckpt_positions(x, gckpt_param(g, "places", gckpt_shape2(T, C), normal));
-    gckpt_tensor *h = gckpt_rmsnorm(x, gckpt_param(g, "gain1", gckpt_shape1(C), one));
+    gckpt_tensor *h = gckpt_rmsnorm(x, gckpt_param(g, "gain1", gckpt_shape1(C), one), 0);
     gckpt_tensor *q = gckpt_name(dense(h, "wq", C, C), "q");
     gckpt_tensor *k = gckpt_name(dense(h, "wk", C, C), "k");
     gckpt_tensor *v = gckpt_name(dense(h, "wv", C, C), "v");
     x = gckpt_add(x, dense(gckpt_attention(q, k, v, HEADS, 1), "wo", C, C));
-    h = gckpt_rmsnorm(x, gckpt_param(g, "gain2", gckpt_shape1(C), one));
+    h = gckpt_rmsnorm(x, gckpt_param(g, "gain2", gckpt_shape1(C), one), 0);
     x = gckpt_add(x, dense(gckpt_gelu(dense(h, "up", C, 4 * C)), "down", 4 * C, C));
     const gckpt_term loss = { gckpt_linear_cross_entropy(x, table, targets), 1, 0 };
     gckpt_store_freeze(s, "places", 1);

@@ -148,7 +148,7 @@ static inline gckpt_tensor *layers_layernorm(gckpt_tensor *x, const char *name)
     gckpt_graph *g = gckpt_graph_of(x);
     gckpt_tensor *gain = layers_param(g, name, "weight", gckpt_shape1(layers_width(x)), one);
     gckpt_tensor *bias = layers_param(g, name, "bias", gckpt_shape1(layers_width(x)), zero);
-    return gckpt_layernorm(x, gain, bias);
+    return gckpt_layernorm(x, gain, bias, 0);
 }
 
 /* gckpt_conv2d, _conv1d, or one of their _transposed, with NAME.weight of this shape, and NAME.bias
@@ -313,7 +313,7 @@ static inline gckpt_tensor *layers_rmsnorm(gckpt_tensor *x, const char *name)
 {
     const gckpt_init one = { 0, 0, 1 };
     gckpt_graph *g = gckpt_graph_of(x);
-    return gckpt_rmsnorm(x, layers_param(g, name, "weight", gckpt_shape1(layers_width(x)), one));
+    return gckpt_rmsnorm(x, layers_param(g, name, "weight", gckpt_shape1(layers_width(x)), one), 0);
 }
 
 /* Block `layer` of a Llama, (B,T,C) -> (B,T,C), with `inner` units in its MLP: Touvron 2023, names

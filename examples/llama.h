@@ -229,7 +229,7 @@ static inline int llama_bit(const uint64_t *mask, int64_t layer)
 static inline gckpt_tensor *llama_norm(const llama_site *p, gckpt_tensor *x, const char *part)
 {
     gckpt_tensor *gain = model_param(gckpt_graph_of(x), &p->site, part, ".weight");
-    return gckpt_rmsnorm_eps(x, p->one != NULL ? gckpt_add(gain, p->one) : gain,
+    return gckpt_rmsnorm(x, p->one != NULL ? gckpt_add(gain, p->one) : gain,
                              (float)p->site.config->llama.epsilon);
 }
 

@@ -430,14 +430,12 @@ GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_ten
 /* The same with w as (O,I), as PyTorch keeps it. */
 GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w,
                                                 gckpt_tensor *bias);
-/* (x - mean) * rsqrt(variance + 1e-5) * gain + bias over the last axis (Ba 2016); gain, bias: (C),
- * or NULL for none. _eps: with epsilon > 0 instead of 1e-5. */
-GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias);
-GCKPT_API gckpt_tensor *gckpt_layernorm_eps(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
-                                            float epsilon);
-/* x * rsqrt(mean(x^2) + 1e-5) * gain; gain (C) or NULL. Zhang & Sennrich 2019. */
-GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain);
-GCKPT_API gckpt_tensor *gckpt_rmsnorm_eps(gckpt_tensor *x, gckpt_tensor *gain, float epsilon);
+/* (x - mean) * rsqrt(variance + epsilon) * gain + bias over the last axis; gain and bias are (C) or
+ * NULL; an epsilon of 0 selects 1e-5. Ba 2016. */
+GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
+                                        float epsilon);
+/* x * rsqrt(mean(x^2) + epsilon) * gain; gain (C) or NULL; 0: 1e-5. Zhang & Sennrich 2019. */
+GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain, float epsilon);
 GCKPT_API gckpt_tensor *gckpt_relu(gckpt_tensor *x); /* max(x, 0) */
 /* x where x > 0, else slope x; slope 0 or above, and finite; gradient at 0: slope */
 GCKPT_API gckpt_tensor *gckpt_leaky_relu(gckpt_tensor *x, float slope);

@@ -45,7 +45,7 @@ static inline gen_model gen_build(gckpt_store *s, int64_t rows, int64_t t, int64
         h = gckpt_positions_at(h, wpe, 2);
     }
     for (int l = 0; l < DEPTH; l++) {
-        gckpt_tensor *x = gckpt_layernorm(h, NULL, NULL);
+        gckpt_tensor *x = gckpt_layernorm(h, NULL, NULL, 0);
         gckpt_tensor *q = gckpt_linear(x, gen_weight(m.g, "q", l, C, C), NULL);
         gckpt_tensor *k = gckpt_linear(x, gen_weight(m.g, "k", l, C, K), NULL);
         gckpt_tensor *bias = gen_weight(m.g, "b", l, K, 0);
@@ -64,7 +64,7 @@ static inline gen_model gen_build(gckpt_store *s, int64_t rows, int64_t t, int64
         }
         gckpt_tensor *a = gckpt_attention_with(q, keys, values, &desc);
         h = gckpt_add(h, gckpt_linear(a, gen_weight(m.g, "o", l, C, C), NULL));
-        x = gckpt_linear(gckpt_rmsnorm(h, NULL), gen_weight(m.g, "up", l, C, 2 * C), NULL);
+        x = gckpt_linear(gckpt_rmsnorm(h, NULL, 0), gen_weight(m.g, "up", l, C, 2 * C), NULL);
         x = gckpt_linear(gckpt_gelu(x), gen_weight(m.g, "down", l, 2 * C, C), NULL);
         h = gckpt_add(h, x);
     }

@@ -314,7 +314,7 @@ static T *weight(int64_t i, int64_t o)
     case 5: t = o % 2 ? NULL : weight(i, o / 2), t = t ? concat(t, t, NULL, 1) : NULL; break;
     case 6: t = weight(i, 3), u = weight(3, o), t = note2(B(matmul)(t, u), t, u); break;
     case 7:
-        t = weight(i, o), t = note(chance(50) ? B(softmax)(t) : B(layernorm)(t, NULL, NULL), t);
+        t = weight(i, o), t = note(chance(50) ? B(softmax)(t) : B(layernorm)(t, NULL, NULL, 0), t);
         break;
     case 8:
         t = weight(i, o), u = note(B(sum)(t, 1), t), t = mul(t, view(u, gckpt_shape2(i, 1)));
@@ -589,10 +589,10 @@ static T *random_op(T *x)
         return note3(B(linear_transposed)(x, y, z), x, y, z);
     case 6:
         y = a ? vector(c, 1) : NULL, z = b ? vector(c, 0) : NULL;
-        return note3(chance(70) ? B(layernorm)(x, y, z) : B(layernorm_eps)(x, y, z, 0.0625f), x, y, z);
+        return note3(chance(70) ? B(layernorm)(x, y, z, 0) : B(layernorm)(x, y, z, 0.0625f), x, y, z);
     case 7:
         y = a ? vector(c, 1) : NULL;
-        return note2(b ? B(rmsnorm)(x, y) : B(rmsnorm_eps)(x, y, 1e-6f), x, y);
+        return note2(b ? B(rmsnorm)(x, y, 0) : B(rmsnorm)(x, y, 1e-6f), x, y);
     case 8:
     case 9:
         x = even && b ? note(B(rotary)(x, heads, 0), x) : x;

@@ -234,7 +234,7 @@ static inline gckpt_tensor *util_block(gckpt_tensor *x, void *number)
     snprintf(name, sizeof name, "up.%d", *(int *)number);
     gckpt_tensor *w = gckpt_param(g, name, gckpt_shape2(c, 2 * c), init);
     snprintf(name, sizeof name, "down.%d", *(int *)number);
-    gckpt_tensor *h = gckpt_gelu(gckpt_linear(gckpt_rmsnorm(x, NULL), w, NULL));
+    gckpt_tensor *h = gckpt_gelu(gckpt_linear(gckpt_rmsnorm(x, NULL, 0), w, NULL));
     return gckpt_add(x, gckpt_linear(h, gckpt_param(g, name, gckpt_shape2(2 * c, c), init), NULL));
 }
 

@@ -79,7 +79,7 @@ static gckpt_tensor *dense(gckpt_tensor *x, const char *part, int number, int64_
 static gckpt_tensor *norm(gckpt_tensor *x, const char *part, int number)
 {
     gckpt_tensor *gain = weight(x, part, number, gckpt_shape1(width_of(x)), 0, 1);
-    return named(gckpt_rmsnorm(x, gain), part, number);
+    return named(gckpt_rmsnorm(x, gain, 0), part, number);
 }
 
 /* size: layers, width; segments of six layers */

@@ -39,13 +39,13 @@ static gckpt_tensor *transformer_linear(gckpt_tensor *x, const transformer_size 
 static gckpt_tensor *transformer_block(gckpt_tensor *x, const transformer_size *z, int block)
 {
     gckpt_graph *g = gckpt_graph_of(x);
-    gckpt_tensor *n = gckpt_rmsnorm(x, NULL);
+    gckpt_tensor *n = gckpt_rmsnorm(x, NULL, 0);
     gckpt_tensor *q = transformer_linear(n, z, block, "q", 1);
     gckpt_tensor *k = transformer_linear(n, z, block, "k", 0);
     gckpt_tensor *v = transformer_linear(n, z, block, "v", 1);
     gckpt_tensor *a = gckpt_attention(q, k, v, z->heads, 1);
     x = gckpt_add(x, transformer_linear(a, z, block, "o", 0));
-    n = gckpt_rmsnorm(x, NULL);
+    n = gckpt_rmsnorm(x, NULL, 0);
     n = gckpt_linear(n, transformer_param(g, block, "up", z->width, z->hidden, 0.2f), NULL);
     n = gckpt_gelu(n);
     n = gckpt_linear(n, transformer_param(g, block, "down", z->hidden, z->width, 0.1f), NULL);
@@ -64,7 +64,7 @@ static gckpt_term transformer_build(gckpt_graph *g, const transformer_size *z, i
     x = gckpt_positions(x, transformer_param(g, -1, "places", z->time, z->width, 0.1f));
     for (int i = 0; i < z->blocks; i++)
         x = transformer_block(x, z, i);
-    term.loss = gckpt_linear_cross_entropy(gckpt_rmsnorm(x, NULL), letters, targets);
+    term.loss = gckpt_linear_cross_entropy(gckpt_rmsnorm(x, NULL, 0), letters, targets);
     return term;
 }
 #endif

@@ -23,7 +23,7 @@ static void put_halves(int from, int stride, int count)
 static gckpt_tensor *tower(gckpt_tensor *x, const char *name)
 {
     static const int64_t widths[] = { 64, 32 };
-    return gckpt_rmsnorm(layers_mlp(x, name, widths, 2, 0), NULL); /* all of one length */
+    return gckpt_rmsnorm(layers_mlp(x, name, widths, 2, 0), NULL, 0); /* all of one length */
 }
 
 int main(void)

@@ -122,36 +122,26 @@ GCKPTI_OP_DESC(rmsnorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_I
 static gckpt_tensor *gckpti_norm_new(const gckpt_op *op, gckpt_tensor *const *in, float epsilon)
 {
     gckpt_tensor *x[3] = { in[0], in[1] ? in[1] : in[2], in[2] };
-    const int gain = in[1] != NULL, usual = epsilon >= 1e-5f && epsilon <= 1e-5f;
+    const int gain = in[1] != NULL, is_default = epsilon <= 0.0f || (epsilon >= 1e-5f && epsilon <= 1e-5f);
     gckpti_norm o = { op == &gckpti_op_layernorm, gain, in[2] ? 1 + gain : 0,
-                      usual ? 0.0f : epsilon };
-    if (in[0] && !(epsilon > 0.0f && epsilon <= FLT_MAX))
+                      is_default ? 0.0f : epsilon };
+    if (in[0] && !(epsilon >= 0.0f && epsilon <= FLT_MAX))
         return gckpti_fail(in[0]->graph, GCKPT_E_ARG,
-                           "%s: epsilon %g must be positive, such as 1e-5", op->name,
+                           "%s: epsilon %g must be positive, or 0 for 1e-5", op->name,
                            (double)epsilon);
     return gckpt_apply(op, x, 1 + gain + (in[2] != NULL), &o,
-                       usual ? offsetof(gckpti_norm, epsilon) : sizeof o);
+                       is_default ? offsetof(gckpti_norm, epsilon) : sizeof o);
 }
 
-GCKPT_API gckpt_tensor *gckpt_layernorm_eps(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
-                                            float epsilon)
+GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
+                                        float epsilon)
 {
     gckpt_tensor *const in[3] = { x, gain, bias };
     return gckpti_norm_new(&gckpti_op_layernorm, in, epsilon);
 }
 
-GCKPT_API gckpt_tensor *gckpt_rmsnorm_eps(gckpt_tensor *x, gckpt_tensor *gain, float epsilon)
+GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain, float epsilon)
 {
     gckpt_tensor *const in[3] = { x, gain, NULL };
     return gckpti_norm_new(&gckpti_op_rmsnorm, in, epsilon);
-}
-
-GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias)
-{
-    return gckpt_layernorm_eps(x, gain, bias, 1e-5f);
-}
-
-GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain)
-{
-    return gckpt_rmsnorm_eps(x, gain, 1e-5f);
 }

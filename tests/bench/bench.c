@@ -386,7 +386,7 @@ static int build_kernel(op_fixture *f, const kernel *k)
         return 2;
     case OP_LAYERNORM:
         w = gckpt_param(g, "w", vector, uniform);
-        y = gckpt_layernorm(x, w, gckpt_param(g, "wb", vector, uniform));
+        y = gckpt_layernorm(x, w, gckpt_param(g, "wb", vector, uniform), 0);
         break;
     case OP_EMBED:
         x = feed(f, 0, GCKPT_I32, gckpt_shape1(k->a), VOCABULARY);

@@ -43,7 +43,7 @@ static gckpt_tensor *dense(net *n, gckpt_tensor *x, const char *part, int layer,
 
 static gckpt_tensor *norm(net *n, gckpt_tensor *x, const char *part, int layer, int width)
 {
-    return gckpt_rmsnorm(x, param(n, part, layer, gckpt_shape1(width), 0, 1));
+    return gckpt_rmsnorm(x, param(n, part, layer, gckpt_shape1(width), 0, 1), 0);
 }
 
 static void build_gpt(net *n, const family *of, int width)

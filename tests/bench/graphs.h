@@ -100,7 +100,7 @@ static inline gckpt_tensor *net_norm(const place *p, const char *part, gckpt_ten
     snprintf(name, sizeof name, "%s.gain", part);
     gckpt_tensor *gain = net_weight(p, name, p->dim, 0);
     snprintf(name, sizeof name, "%s.bias", part);
-    return gckpt_layernorm(x, gain, net_weight(p, name, p->dim, 0));
+    return gckpt_layernorm(x, gain, net_weight(p, name, p->dim, 0), 0);
 }
 
 static inline gckpt_tensor *net_linear(const place *p, const char *part, gckpt_tensor *x,
@@ -186,13 +186,13 @@ static inline gckpt_tensor *net_llama_block(gckpt_tensor *x, void *user)
     const place *p = (const place *)user;
     const int64_t C = p->dim, I = C * 8 / 3;
     gckpt_attention_desc desc = { .heads = p->heads, .key_heads = p->heads / 3, .causal = 1 };
-    gckpt_tensor *h = gckpt_rmsnorm(x, net_weight(p, "before", C, 0));
+    gckpt_tensor *h = gckpt_rmsnorm(x, net_weight(p, "before", C, 0), 0);
     gckpt_tensor *q = gckpt_rotary(net_project(p, "q", h, C, C), desc.heads, 0);
     gckpt_tensor *k = gckpt_rotary(net_project(p, "k", h, C, C / 3), desc.key_heads, 0);
     gckpt_tensor *v = net_project(p, "v", h, C, C / 3);
     h = gckpt_attention_with(q, k, v, &desc);
     x = gckpt_add(x, net_project(p, "proj", h, C, C));
-    h = gckpt_rmsnorm(x, net_weight(p, "between", C, 0));
+    h = gckpt_rmsnorm(x, net_weight(p, "between", C, 0), 0);
     gckpt_tensor *gate = gckpt_silu(net_project(p, "gate", h, C, I));
     h = gckpt_mul(gate, net_project(p, "up", h, C, I));
     return gckpt_add(x, net_project(p, "down", h, I, C));
@@ -210,7 +210,7 @@ static inline int net_llama(net *n, const char *name, int64_t context)
     for (p.layer = 0; p.layer < 30; p.layer++)
         x = gckpt_checkpoint(net_llama_block, x, &p);
     gckpt_tensor *target = gckpt_input(n->graph, "targets", GCKPT_I32, gckpt_shape2(1, context));
-    x = gckpt_rmsnorm(x, net_weight(&p, "last", dim, 0));
+    x = gckpt_rmsnorm(x, net_weight(&p, "last", dim, 0), 0);
     return net_close(n, gckpt_linear_cross_entropy(x, table, target));
 }
 

@@ -86,7 +86,7 @@ static gckpt_tensor *weight(gckpt_graph *g, int layer, const char *part, int64_t
 static gckpt_tensor *norm(gckpt_tensor *x, int layer, const char *gain, const char *bias, int64_t C)
 {
     gckpt_tensor *by = weight(gckpt_graph_of(x), layer, gain, C, 0, 1);
-    return gckpt_layernorm(x, by, weight(gckpt_graph_of(x), layer, bias, C, 0, 0));
+    return gckpt_layernorm(x, by, weight(gckpt_graph_of(x), layer, bias, C, 0, 0), 0);
 }
 
 static gckpt_tensor *dense(gckpt_tensor *x, int layer, const char *part, const char *bias,

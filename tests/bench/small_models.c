@@ -60,12 +60,12 @@ static void build_transformer(bench *b)
     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(1, GPT_T));
     gckpt_tensor *x = gckpt_embed(param(g, "letters", GPT_V, GPT_C), tokens);
     x = gckpt_positions(x, param(g, "places", GPT_T, GPT_C));
-    gckpt_tensor *n = gckpt_rmsnorm(x, NULL), *q = square(n, "q"), *k = square(n, "k");
+    gckpt_tensor *n = gckpt_rmsnorm(x, NULL, 0), *q = square(n, "q"), *k = square(n, "k");
     n = gckpt_attention(q, k, square(n, "v"), GPT_HEADS, 1);
     x = gckpt_add(x, square(n, "o"));
-    n = gckpt_linear(gckpt_rmsnorm(x, NULL), param(g, "up", GPT_C, GPT_UP), NULL);
+    n = gckpt_linear(gckpt_rmsnorm(x, NULL, 0), param(g, "up", GPT_C, GPT_UP), NULL);
     n = gckpt_linear(gckpt_gelu(n), param(g, "down", GPT_UP, GPT_C), NULL);
-    x = gckpt_rmsnorm(gckpt_add(x, n), NULL);
+    x = gckpt_rmsnorm(gckpt_add(x, n), NULL, 0);
     b->loss.loss = gckpt_cross_entropy(square(x, "head"), targets);
     b->feeds[0] = (gckpt_feed){ gckpt_id(tokens), letters };
     b->feeds[1] = (gckpt_feed){ gckpt_id(targets), next };

@@ -221,9 +221,9 @@ static T build(const char *name, const T *x, int n)
         return (name[0] == 'm' ? gckpt_max_pool : gckpt_average_pool)(x[0], &w);
     }
     if (!strcmp(name, "layernorm"))
-        return gckpt_layernorm_eps(x[0], x[1], x[2], real());
+        return gckpt_layernorm(x[0], x[1], x[2], real());
     if (!strcmp(name, "rmsnorm"))
-        return gckpt_rmsnorm_eps(x[0], x[1], real());
+        return gckpt_rmsnorm(x[0], x[1], real());
     if (!strcmp(name, "groupnorm"))
         return gckpt_groupnorm(x[0], whole(), x[1], x[2]);
     if (!strcmp(name, "batchnorm"))

@@ -1134,7 +1134,7 @@ enum { BATCH = 4, T = 34, C = 32, V = 61 };
 static gckpt_tensor *feed_forward(gckpt_tensor *x, void *user)
 {
     (void)user;
-    gckpt_tensor *a = gckpt_rmsnorm(x, weight(x, "rms.gain", C, 0)), *part[2];
+    gckpt_tensor *a = gckpt_rmsnorm(x, weight(x, "rms.gain", C, 0), 0), *part[2];
     gckpt_tensor *w = weight(x, "fc", C, 4 * C), *b = weight(x, "fc.bias", 4 * C, 0);
     a = gckpt_linear(a, w, b);
     part[0] = gckpt_gelu(gckpt_slice(a, 2, 0, 2 * C));
@@ -1191,7 +1191,7 @@ static uint64_t train(trial *o)
     gckpt_tensor *guess = gckpt_sub(gckpt_mean(x, 1), value);
     guess = gckpt_linear(guess, weight(x, "value.w", C, C), NULL);
     gckpt_term terms[3];
-    terms[0].loss = gckpt_linear_cross_entropy(gckpt_layernorm(x, NULL, NULL), table, target);
+    terms[0].loss = gckpt_linear_cross_entropy(gckpt_layernorm(x, NULL, NULL, 0), table, target);
     terms[1].loss = gckpt_mean_squared_error(guess, value);
     terms[2].loss = gckpt_sum_loss(gckpt_mul(table, table));
     for (int i = 0; i < 3; i++) {
@@ -1760,12 +1760,12 @@ static uint64_t strips(int how, gckpt_precision precision, int64_t width, int64_
     gckpt_tensor *y = gckpt_input(g, "y", GCKPT_I32, gckpt_shape2(micro, WORDS));
     h = gckpt_add(h, gckpt_embed(gckpt_param(g, "table", gckpt_shape2(7, width), normal), t));
     gckpt_tensor *early = gckpt_cross_entropy(h, y); /* adds to the others' gradient of h */
-    gckpt_tensor *a = gckpt_gelu(gckpt_layernorm(h, gain, bias));
-    a = gckpt_add(h, gckpt_layernorm(a, NULL, NULL));
-    a = gckpt_mul(gckpt_softmax(a), gckpt_exp(gckpt_rmsnorm(a, gain)));
+    gckpt_tensor *a = gckpt_gelu(gckpt_layernorm(h, gain, bias, 0));
+    a = gckpt_add(h, gckpt_layernorm(a, NULL, NULL, 0));
+    a = gckpt_mul(gckpt_softmax(a), gckpt_exp(gckpt_rmsnorm(a, gain, 0)));
     gckpt_tensor *b = gckpt_log_softmax(gckpt_sub(gckpt_scale(h, 0.7f), gckpt_relu(a)));
     b = gckpt_div(b, gckpt_add(gckpt_sigmoid(h), gckpt_exp(gckpt_tanh(gckpt_maximum(a, h)))));
-    b = gckpt_add(gckpt_layernorm(b, NULL, bias), gckpt_detach(gckpt_silu(gckpt_pow(a, 3))));
+    b = gckpt_add(gckpt_layernorm(b, NULL, bias, 0), gckpt_detach(gckpt_silu(gckpt_pow(a, 3))));
     gckpt_term terms[3] = { { early, 1, 0 }, { NULL, 0.1f, 0 }, { NULL, 0.5f, 0 } };
     terms[1].loss = gckpt_sum_loss(gckpt_clamp(gckpt_mul(b, b), -9, 9));
     terms[2].loss = gckpt_cross_entropy(h, y);
@@ -1828,7 +1828,7 @@ static uint64_t sums(int how, int which)
     gckpt_tensor *h = gckpt_linear(x, gckpt_param(g, "w", gckpt_shape2(IN, width), normal), NULL);
     gckpt_tensor *b = gckpt_param(g, "b", gckpt_shape1(width), normal);
     if (which < 2)
-        y = gckpt_layernorm(h, gain = gckpt_mean(h, 0), b);
+        y = gckpt_layernorm(h, gain = gckpt_mean(h, 0), b, 0);
     else if (which == 2)
         y = gckpt_mul(gckpt_add(h, b), b);
     else

@@ -75,7 +75,7 @@ static void train(training *t)
     gckpt_tensor *table = weight(g, 0, "table", V, C);
     gckpt_tensor *x = gckpt_embed(table, in), *wide = NULL;
     for (int i = 0; i < 2; i++) {
-        gckpt_tensor *a = gckpt_layernorm(x, NULL, NULL);
+        gckpt_tensor *a = gckpt_layernorm(x, NULL, NULL, 0);
         gckpt_tensor *q = gckpt_linear(a, weight(g, i, "q", C, C), NULL);
         x = gckpt_add(x, gckpt_attention(q, a, a, 4, 1));
         wide = weight(g, i, "fc", C, 8 * C);

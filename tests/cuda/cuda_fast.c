@@ -1002,7 +1002,7 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
 {
     const char *const *names = (const char *const *)user;
     gckpt_tensor *gain = weight(x, names[0], WIDTH, 0), *bias = weight(x, names[1], WIDTH, 0);
-    gckpt_tensor *h = gckpt_layernorm(x, gain, bias);
+    gckpt_tensor *h = gckpt_layernorm(x, gain, bias, 0);
     gckpt_tensor *w = weight(x, names[2], WIDTH, 3 * WIDTH), *b = weight(x, names[3], 3 * WIDTH, 0);
     h = gckpt_linear(h, w, b);
     gckpt_tensor *q = gckpt_slice(h, -1, 0, WIDTH), *k = gckpt_slice(h, -1, WIDTH, 2 * WIDTH);
@@ -1011,7 +1011,7 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
     h = gckpt_attention(q, k, gckpt_slice(h, -1, 2 * WIDTH, 3 * WIDTH), HEADS, 1);
     x = gckpt_add(x, gckpt_linear_transposed(h, weight(x, names[4], WIDTH, WIDTH), NULL));
     w = weight(x, names[5], WIDTH, 4 * WIDTH), b = weight(x, names[6], 4 * WIDTH, 0);
-    h = gckpt_gelu(gckpt_linear(gckpt_rmsnorm(x, weight(x, names[7], WIDTH, 0)), w, b));
+    h = gckpt_gelu(gckpt_linear(gckpt_rmsnorm(x, weight(x, names[7], WIDTH, 0), 0), w, b));
     return gckpt_add(x, gckpt_linear(h, weight(x, names[8], 4 * WIDTH, WIDTH), NULL));
 }
 
@@ -1050,7 +1050,7 @@ static uint64_t train(setting *o)
     x = gckpt_checkpoint(block, x, (void *)(uintptr_t)names[0]);
     gckpt_tensor *middle = x;
     x = gckpt_checkpoint(block, x, (void *)(uintptr_t)names[1]);
-    x = gckpt_layernorm(x, NULL, NULL);
+    x = gckpt_layernorm(x, NULL, NULL, 0);
     gckpt_term term = { o->two_ops ? gckpt_cross_entropy(gckpt_linear_transposed(x, table, NULL), target)
                                    : gckpt_linear_cross_entropy(x, table, target), 1, 0 };
     const gckpt_fetch_spec fetches[2] = { { middle, 0 }, { middle, 1 } };

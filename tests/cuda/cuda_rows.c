@@ -337,10 +337,10 @@ static uint64_t train(const gckpt_backend *backend, gckpt_mode mode, int64_t mic
     gckpt_tensor *to = gckpt_input(g, "wanted", GCKPT_I32, gckpt_shape2(micro, TOKENS));
     gckpt_tensor *table = weight(g, "table", CLASSES, WIDTH), *gain = weight(g, "gain", WIDTH, 0);
     gckpt_tensor *bias = weight(g, "bias", WIDTH, 0), *head = weight(g, "head", WIDTH, CLASSES);
-    gckpt_tensor *x = gckpt_layernorm(gckpt_embed(table, in), gain, bias);
-    gckpt_tensor *a = gckpt_attention(x, x, x, 3, 1), *y = gckpt_rmsnorm(gckpt_add(x, a), gain);
+    gckpt_tensor *x = gckpt_layernorm(gckpt_embed(table, in), gain, bias, 0);
+    gckpt_tensor *a = gckpt_attention(x, x, x, 3, 1), *y = gckpt_rmsnorm(gckpt_add(x, a), gain, 0);
     y = gckpt_add(y, gckpt_attention(y, x, a, 2, 0));
-    y = gckpt_add(gckpt_softmax(gckpt_layernorm(y, NULL, bias)), y);
+    y = gckpt_add(gckpt_softmax(gckpt_layernorm(y, NULL, bias, 0)), y);
     gckpt_tensor *logits = gckpt_linear(y, head, NULL), *soft = gckpt_exp(gckpt_log_softmax(gckpt_scale(logits, 2)));
     gckpt_tensor *weights = gckpt_sigmoid(gckpt_mean(y, 2));
     gckpt_term terms[4] = { { gckpt_linear_cross_entropy(y, table, to), 1, 0 },

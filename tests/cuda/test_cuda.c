@@ -341,7 +341,7 @@ static uint64_t offload_run(const gckpt_backend *b, int64_t rows, int offloads)
     for (int i = 0; i < 6; i++) {
         char name[2][8] = { { 'u', (char)('a' + i) }, { 'v', (char)('a' + i) } };
         gckpt_tensor *a =
-            gckpt_linear(gckpt_layernorm(h, NULL, NULL), gckpt_param(g, name[0], gckpt_shape2(8, 16), init), NULL);
+            gckpt_linear(gckpt_layernorm(h, NULL, NULL, 0), gckpt_param(g, name[0], gckpt_shape2(8, 16), init), NULL);
         a = gckpt_linear(gckpt_gelu(a), gckpt_param(g, name[1], gckpt_shape2(16, 8), init), NULL);
         h = gckpt_add(h, a);
     }

@@ -68,7 +68,7 @@ static net net_new(int which, const gckpt_memory *memory)
         gckpt_segment_begin(n.g);
         int64_t width = which == OTHER_WIDTH && i == 1 ? 5 : 3;
         gckpt_tensor *w = gckpt_param(n.g, name, gckpt_shape2(C, width * C), normal);
-        gckpt_tensor *a = gckpt_linear(gckpt_layernorm(x, NULL, NULL), w, NULL);
+        gckpt_tensor *a = gckpt_linear(gckpt_layernorm(x, NULL, NULL, 0), w, NULL);
         int64_t begin = which == OTHER_ATTRIBUTE ? i * (C - 1) : i * C;
         gckpt_tensor *b = gckpt_slice(a, -1, begin, begin + 2 * C);
         gckpt_tensor *v = gckpt_param(n.g, i ? "v1" : "v0", gckpt_shape2(2 * C, C), normal);

@@ -58,7 +58,7 @@ int main(int argc, char **argv)
     x = gckpt_add(x, gckpt_constant(g, "shift", GCKPT_F32, gckpt_shape1(C), shift));
     gckpt_segment_begin(g);
     gckpt_tensor *gain = gckpt_param(g, "gain", gckpt_shape1(C), uniform);
-    gckpt_tensor *a = gckpt_rmsnorm(x, gain);
+    gckpt_tensor *a = gckpt_rmsnorm(x, gain, 0);
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(C, 3 * C), normal);
     a = gckpt_linear(a, w, NULL);
     gckpt_tensor *q = gckpt_slice(a, -1, 0, C), *k = gckpt_slice(a, -1, C, 2 * C);

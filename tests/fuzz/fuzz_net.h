@@ -328,10 +328,10 @@ static T *net_layer(fuzz_net *n, bytes *b, T *x)
     case 3:
         w = bias ? net_weight(n, b, gckpt_shape1(c)) : NULL;
         v = choose(b, 2) ? net_weight(n, b, gckpt_shape1(c)) : NULL;
-        return choose(b, 2) ? gckpt_layernorm(x, w, v) : gckpt_layernorm_eps(x, w, v, real(b));
+        return choose(b, 2) ? gckpt_layernorm(x, w, v, 0) : gckpt_layernorm(x, w, v, real(b));
     case 4:
         w = bias ? net_weight(n, b, gckpt_shape1(c)) : NULL;
-        return choose(b, 2) ? gckpt_rmsnorm(x, w) : gckpt_rmsnorm_eps(x, w, real(b));
+        return choose(b, 2) ? gckpt_rmsnorm(x, w, 0) : gckpt_rmsnorm(x, w, real(b));
     case 5:
         w = net_weight(n, b, gckpt_shape2(2 + number(b, 6), o));
         v = choose(b, 3) && s.n == 3 ? gckpt_argmax(x, 2) : net_index(n, b, net_rows_of(x, s.n > 1));

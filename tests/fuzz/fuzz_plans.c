@@ -64,7 +64,7 @@ static void net_begin(net *n, int kind)
         gckpt_tensor *ids = input(n, "ids", GCKPT_I32, gckpt_shape2(ROWS, 8), tokens);
         y = input(n, "y", GCKPT_I32, gckpt_shape2(ROWS, 8), classes);
         x = n->first = gckpt_embed(weight(n, "table", 16, 8), ids);
-        h = gckpt_rmsnorm(x, weight(n, "gain", 8, 0));
+        h = gckpt_rmsnorm(x, weight(n, "gain", 8, 0), 0);
         h = gckpt_attention(gckpt_linear(h, weight(n, "q", 8, 8), NULL),
                             gckpt_linear(h, weight(n, "k", 8, 8), NULL),
                             gckpt_linear(h, weight(n, "v", 8, 8), NULL), 2, 1);

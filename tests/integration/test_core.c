@@ -51,11 +51,11 @@ static gckpt_tensor *outer_block(gckpt_tensor *x, void *user)
     layer *l = (layer *)user;
     gckpt_graph *g = gckpt_graph_of(x);
     gckpt_tensor *a = gckpt_layernorm(x, param(g, "g", l->index, gckpt_shape1(C), 0, 1),
-                                      param(g, "b", l->index, gckpt_shape1(C), 0, 0));
+                                      param(g, "b", l->index, gckpt_shape1(C), 0, 0), 0);
     gckpt_tensor *q = gckpt_linear(a, param(g, "q", l->index, gckpt_shape2(C, C), 0.3f, 0), NULL);
     a = gckpt_attention(q, a, a, 2, 1);             /* one tensor for keys and values                    */
     x = gckpt_add(x, a);
-    a = gckpt_checkpoint(inner_block, gckpt_rmsnorm(x, NULL), l);       /* nested                        */
+    a = gckpt_checkpoint(inner_block, gckpt_rmsnorm(x, NULL, 0), l);       /* nested                        */
     if (l->setting & DROPOUT)
         a = gckpt_dropout(a, 0.2f);
     return gckpt_add(x, a);
@@ -327,10 +327,10 @@ static gckpt_tensor *gpt_block(gckpt_tensor *x, void *user)
     gckpt_tensor *w[6];
     for (int i = 0; i < 6; i++)
         w[i] = param(gckpt_graph_of(x), kinds[i], *index, gckpt_shape2(rows[i], columns[i]), 0.1f, 0);
-    gckpt_tensor *h = gckpt_layernorm(x, NULL, NULL);
+    gckpt_tensor *h = gckpt_layernorm(x, NULL, NULL, 0);
     gckpt_tensor *q = gckpt_linear(h, w[0], NULL), *k = gckpt_linear(h, w[1], NULL);
     x = gckpt_add(x, gckpt_linear(gckpt_attention(q, k, gckpt_linear(h, w[2], NULL), 2, 1), w[3], NULL));
-    h = gckpt_gelu(gckpt_linear(gckpt_layernorm(x, NULL, NULL), w[4], NULL));
+    h = gckpt_gelu(gckpt_linear(gckpt_layernorm(x, NULL, NULL, 0), w[4], NULL));
     return gckpt_add(x, gckpt_linear(h, w[5], NULL));
 }
 
@@ -811,7 +811,7 @@ static void test_corners(void)
         util_free(e, p, g, NULL);
         g = gckpt_graph_new(s, NULL);
         in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape1(4));
-        gckpt_term t = { gckpt_sum_loss(gckpt_mul(k ? gckpt_softmax(in) : gckpt_rmsnorm(in, NULL),
+        gckpt_term t = { gckpt_sum_loss(gckpt_mul(k ? gckpt_softmax(in) : gckpt_rmsnorm(in, NULL, 0),
                                                   gckpt_param(g, "v", gckpt_shape1(1), one))), 1, 0 };
         p = gckpt_plan_new(g, &t, 1, NULL);
         CHECK(p != NULL && gckpt_plan_split_exact(p, NULL) == 0);

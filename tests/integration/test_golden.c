@@ -43,8 +43,8 @@ static gckpt_tensor *build(int i, gckpt_tensor **a)
     case 9: return gckpt_tanh(a[0]);
     case 10: return gckpt_sigmoid(a[0]);
     case 11: return gckpt_softmax(a[0]);
-    case 12: return gckpt_layernorm(a[0], a[1], a[2]);
-    case 13: return gckpt_rmsnorm(a[0], a[1]);
+    case 12: return gckpt_layernorm(a[0], a[1], a[2], 0);
+    case 13: return gckpt_rmsnorm(a[0], a[1], 0);
     case 14: return gckpt_linear(a[0], a[1], a[2]);
     case 15: return gckpt_linear_transposed(a[0], a[1], a[2]);
     case 16: return gckpt_linear(a[0], a[1], NULL);
@@ -76,8 +76,8 @@ static gckpt_tensor *build(int i, gckpt_tensor **a)
     case 42: return gckpt_huber(a[0], a[1], NULL, 0.5f);
     case 43: return gckpt_huber(a[0], a[1], a[2], 0.5f);
     case 44: return gckpt_binary_cross_entropy(a[0], a[1], a[2]);
-    case 45: return gckpt_layernorm_eps(a[0], a[1], a[2], 0.015625f);
-    case 46: return gckpt_rmsnorm_eps(a[0], a[1], 0.015625f);
+    case 45: return gckpt_layernorm(a[0], a[1], a[2], 0.015625f);
+    case 46: return gckpt_rmsnorm(a[0], a[1], 0.015625f);
     default: return gckpt_rotary_with(a[0], &turns);
     }
 }
@@ -252,12 +252,12 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
 {
     gckpt_graph *g = gckpt_graph_of(x);
     const char *p = (const char *)user;
-    gckpt_tensor *a = gckpt_layernorm(x, weight(g, p, "ln1.gain"), weight(g, p, "ln1.bias"));
+    gckpt_tensor *a = gckpt_layernorm(x, weight(g, p, "ln1.gain"), weight(g, p, "ln1.bias"), 0);
     a = gckpt_attention(gckpt_linear(a, weight(g, p, "q"), NULL),
                         gckpt_linear(a, weight(g, p, "k"), NULL),
                         gckpt_linear(a, weight(g, p, "v"), NULL), GOLDEN_HEADS, 1);
     x = gckpt_add(x, gckpt_linear(a, weight(g, p, "proj.w"), weight(g, p, "proj.b")));
-    a = gckpt_layernorm(x, weight(g, p, "ln2.gain"), weight(g, p, "ln2.bias"));
+    a = gckpt_layernorm(x, weight(g, p, "ln2.gain"), weight(g, p, "ln2.bias"), 0);
     a = gckpt_gelu(gckpt_linear(a, weight(g, p, "up.w"), weight(g, p, "up.b")));
     return gckpt_add(x, gckpt_linear(a, weight(g, p, "down.w"), weight(g, p, "down.b")));
 }
@@ -280,7 +280,7 @@ static void test_gpt(const char *what, gckpt_mode mode, int64_t micro, int64_t r
     h = gckpt_positions(gckpt_embed(wte, x), weight(graph, "", "wpe"));
     for (int i = 0; i < GOLDEN_LAYERS; i++)
         h = gckpt_checkpoint(block, h, prefix[i]);
-    h = gckpt_layernorm(h, weight(graph, "", "ln.gain"), weight(graph, "", "ln.bias"));
+    h = gckpt_layernorm(h, weight(graph, "", "ln.gain"), weight(graph, "", "ln.bias"), 0);
     term.loss = gckpt_linear_cross_entropy(h, wte, y);
     for (int i = 0; i < PARAMETERS; i++) {
         fetches[i] = (gckpt_fetch_spec){ weight(graph, "", golden_parameters[i].initial.name), 1 };

@@ -28,7 +28,7 @@ static gckpt_tensor *feed_forward(gckpt_tensor *x, void *user)
 {
     (void)user;
     gckpt_tensor *quarter[4], *part[4];
-    gckpt_tensor *a = gckpt_rmsnorm(x, weight(x, "rms.gain", C, 0));
+    gckpt_tensor *a = gckpt_rmsnorm(x, weight(x, "rms.gain", C, 0), 0);
     gckpt_tensor *w = weight(x, "fc", C, 4 * C), *b = weight(x, "fc.bias", 4 * C, 0);
     a = gckpt_linear(a, w, b);
     for (int i = 0; i < 4; i++)
@@ -90,7 +90,7 @@ static uint64_t train(gckpt_mode mode, int64_t micro, int threads, int update_in
     gckpt_tensor *guess = gckpt_mean(x, 1);
     guess = gckpt_linear(guess, weight(x, "value", C, 1), NULL);
     gckpt_term terms[3];
-    terms[0].loss = gckpt_linear_cross_entropy(gckpt_layernorm(x, NULL, NULL), table, target);
+    terms[0].loss = gckpt_linear_cross_entropy(gckpt_layernorm(x, NULL, NULL, 0), table, target);
     terms[1].loss = gckpt_mean_squared_error(gckpt_sum(guess, 1), value);
     terms[2].loss = gckpt_sum_loss(gckpt_mul(table, table));
     for (int i = 0; i < 3; i++) {
@@ -175,7 +175,7 @@ static gckpt_term random_net(gckpt_graph *g, int ops, uint64_t *random)
             gckpt_tensor *w = gckpt_param(g, name, gckpt_shape2(8, 8), init);
             x = width == 8 ? gckpt_linear(x, w, NULL) : gckpt_slice(x, -1, 8, 16);
         } else if (kind == 3) {
-            x = gckpt_layernorm(x, NULL, NULL);
+            x = gckpt_layernorm(x, NULL, NULL, 0);
         } else if (kind == 4) {
             gckpt_tensor *pair[2];
             pair[0] = pair[1] = x;

@@ -196,23 +196,22 @@ static void layers(void)
             gckpt_linear(f2(3, 4), f2(4, 5), f2(1, 5)));
     REFUSED(E_S, "needs a bias of shape [4]", gckpt_linear_transposed(f2(3, 5), f2(4, 5), f1(5)));
 
-    TAKEN(gckpt_layernorm(f2(3, 4), f1(4), f1(4)));
-    REFUSED(E_S, "layernorm: x has no axis", gckpt_layernorm(f0(), NULL, NULL));
+    TAKEN(gckpt_layernorm(f2(3, 4), f1(4), f1(4), 0));
+    REFUSED(E_S, "layernorm: x has no axis", gckpt_layernorm(f0(), NULL, NULL, 0));
     REFUSED(E_S, "layernorm: x [3,4] needs a gain of [4], not [3]",
-            gckpt_layernorm(f2(3, 4), f1(3), f1(4)));
+            gckpt_layernorm(f2(3, 4), f1(3), f1(4), 0));
     REFUSED(E_S, "layernorm: x [3,4] needs a bias of [4], not [5]",
-            gckpt_layernorm(f2(3, 4), f1(4), f1(5)));
+            gckpt_layernorm(f2(3, 4), f1(4), f1(5), 0));
     REFUSED(E_S, "layernorm: x [3,4] needs a bias of [4], not [5]",
-            gckpt_layernorm(f2(3, 4), NULL, f1(5)));
-    REFUSED(E_S, "needs a gain of [4], not [1,4]", gckpt_layernorm(f2(3, 4), f2(1, 4), NULL));
-    REFUSED(E_S, "rmsnorm: x has no axis", gckpt_rmsnorm(f0(), NULL));
-    TAKEN(gckpt_rmsnorm_eps(f2(3, 4), NULL, 1e-6f));
-    REFUSED(E_A, "rmsnorm: epsilon 0 must be positive, such as 1e-5",
-            gckpt_rmsnorm_eps(f2(3, 4), f1(4), 0));
-    REFUSED(E_A, "rmsnorm: epsilon nan must be", gckpt_rmsnorm_eps(f2(3, 4), f1(4), NAN));
-    REFUSED(E_A, "layernorm: epsilon inf must be", gckpt_layernorm_eps(f2(3, 4), NULL, NULL, INFINITY));
-    REFUSED(E_A, "layernorm: epsilon -1 must be", gckpt_layernorm_eps(f2(3, 4), NULL, NULL, -1));
-    REFUSED(E_S, "rmsnorm: x [3,4] needs a gain of [4], not [3]", gckpt_rmsnorm(f2(3, 4), f1(3)));
+            gckpt_layernorm(f2(3, 4), NULL, f1(5), 0));
+    REFUSED(E_S, "needs a gain of [4], not [1,4]", gckpt_layernorm(f2(3, 4), f2(1, 4), NULL, 0));
+    REFUSED(E_S, "rmsnorm: x has no axis", gckpt_rmsnorm(f0(), NULL, 0));
+    TAKEN(gckpt_rmsnorm(f2(3, 4), NULL, 1e-6f));
+    TAKEN(gckpt_rmsnorm(f2(3, 4), f1(4), 0));
+    REFUSED(E_A, "rmsnorm: epsilon nan must be", gckpt_rmsnorm(f2(3, 4), f1(4), NAN));
+    REFUSED(E_A, "layernorm: epsilon inf must be", gckpt_layernorm(f2(3, 4), NULL, NULL, INFINITY));
+    REFUSED(E_A, "layernorm: epsilon -1 must be positive, or 0 for 1e-5", gckpt_layernorm(f2(3, 4), NULL, NULL, -1));
+    REFUSED(E_S, "rmsnorm: x [3,4] needs a gain of [4], not [3]", gckpt_rmsnorm(f2(3, 4), f1(3), 0));
 
     TAKEN(gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), 2, 0));
     REFUSED(E_S, "attention: q [3,8]", gckpt_attention(f2(3, 8), f3(2, 5, 8), f3(2, 5, 8), 2, 0));
@@ -829,7 +828,7 @@ static void null_ops(void)
         CHECK(!two[i](NULL, NULL));
     CHECK(!gckpt_positions(x, NULL) && !gckpt_positions(NULL, x));
     CHECK(!gckpt_linear(NULL, NULL, NULL) && !gckpt_linear_transposed(NULL, NULL, NULL));
-    CHECK(!gckpt_layernorm(NULL, NULL, NULL) && !gckpt_linear_cross_entropy(NULL, NULL, NULL));
+    CHECK(!gckpt_layernorm(NULL, NULL, NULL, 0) && !gckpt_linear_cross_entropy(NULL, NULL, NULL));
     CHECK(!gckpt_attention(NULL, NULL, NULL, 1, 0) && !gckpt_attention_with(NULL, NULL, NULL, NULL) &&
           !gckpt_rotary(NULL, 1, 0) && !gckpt_scale(NULL, 1));
     CHECK(!gckpt_pow(NULL, 2) && !gckpt_clamp(NULL, 0, 1) && !gckpt_leaky_relu(NULL, 0.1f));
@@ -844,8 +843,8 @@ static void null_ops(void)
     CHECK(gckpt_error(g) == GCKPT_OK && gckpt_graph_of(x) == g);
     REFUSED(E_A, "linear: input 1 is NULL", gckpt_linear(f2(2, 3), NULL, NULL));
     REFUSED(E_A, "linear: input 0 is NULL", gckpt_linear(NULL, f2(2, 3), NULL));
-    REFUSED(E_A, "layernorm: input 0 is NULL", gckpt_layernorm(NULL, f1(3), NULL));
-    REFUSED(E_A, "rmsnorm: input 0 is NULL", gckpt_rmsnorm(NULL, f1(3)));
+    REFUSED(E_A, "layernorm: input 0 is NULL", gckpt_layernorm(NULL, f1(3), NULL, 0));
+    REFUSED(E_A, "rmsnorm: input 0 is NULL", gckpt_rmsnorm(NULL, f1(3), 0));
     REFUSED(E_A, "add: input 1 is NULL", gckpt_add(f1(3), NULL));
     gckpt_graph *none = NULL;
     CHECK(!gckpt_input(none, "x", GCKPT_F32, sizes(1)) &&

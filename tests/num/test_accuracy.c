@@ -181,7 +181,7 @@ static gckpt_tensor *norms(net *n)
     gckpt_tensor *bias = parameter(n, "bias", gckpt_shape1(4), 5);
     gckpt_tensor *other = parameter(n, "other", gckpt_shape1(4), 1);
     n->y = gckpt_input(n->graph, "y", GCKPT_F32, gckpt_shape2(n->rows, 4));
-    gckpt_tensor *h = gckpt_rmsnorm(gckpt_layernorm(x, gain, bias), other);
+    gckpt_tensor *h = gckpt_rmsnorm(gckpt_layernorm(x, gain, bias, 0), other, 0);
     return gckpt_mean_squared_error(h, n->y);
 }
 
@@ -331,21 +331,21 @@ static gckpt_tensor *one_column(net *n)
     gckpt_tensor *w = parameter(n, "w", gckpt_shape1(1), 1);
     gckpt_tensor *gain = parameter(n, "gain", gckpt_shape1(1), 1.1f);
     n->y = gckpt_input(n->graph, "y", GCKPT_F32, gckpt_shape2(n->rows, 1));
-    return gckpt_mean_squared_error(gckpt_layernorm(gckpt_mul(x, w), gain, NULL), n->y);
+    return gckpt_mean_squared_error(gckpt_layernorm(gckpt_mul(x, w), gain, NULL, 0), n->y);
 }
 
 enum { WIDE = 96 };
 static gckpt_tensor *wide_row(net *n)
 {
     gckpt_tensor *x = input(n, gckpt_shape2(0, WIDE));
-    n->out = gckpt_layernorm(x, NULL, NULL);
+    n->out = gckpt_layernorm(x, NULL, NULL, 0);
     return NULL;
 }
 
 enum { MANY = 4096 };
 static gckpt_tensor *long_row(net *n)
 {
-    n->out = gckpt_layernorm(input(n, gckpt_shape2(0, MANY)), NULL, NULL);
+    n->out = gckpt_layernorm(input(n, gckpt_shape2(0, MANY)), NULL, NULL, 0);
     return NULL;
 }
 

@@ -280,11 +280,11 @@ static pair convolution(pair x, pair w, pair b, const ref_window *z, int axes)
 }
 static pair layernorm(pair x, pair gain, pair bias)
 {
-    return both(gckpt_layernorm(x.t, gain.t, bias.t), ref_layernorm(x.r, gain.r, bias.r, 1e-5));
+    return both(gckpt_layernorm(x.t, gain.t, bias.t, 0), ref_layernorm(x.r, gain.r, bias.r, 1e-5));
 }
 static pair rmsnorm(pair x, pair gain)
 {
-    return both(gckpt_rmsnorm(x.t, gain.t), ref_rmsnorm(x.r, gain.r, 1e-5));
+    return both(gckpt_rmsnorm(x.t, gain.t, 0), ref_rmsnorm(x.r, gain.r, 1e-5));
 }
 static pair groupnorm(pair x, int groups, pair gain, pair bias)
 {
@@ -836,8 +836,8 @@ static void build_norm_epsilon(net *n, const int *a)
     pair x = scale(batched(n, "x", 3, a[0], 0), 0.0625), gain = param(n, "gain", 1, a[0], 0, 0);
     pair bias = a[1] ? none : param(n, "bias", 1, a[0], 0, 0);
     finish(n,
-           a[1] ? both(gckpt_rmsnorm_eps(x.t, gain.t, 0.015625f), ref_rmsnorm(x.r, gain.r, 0.015625))
-                : both(gckpt_layernorm_eps(x.t, gain.t, bias.t, 0.015625f),
+           a[1] ? both(gckpt_rmsnorm(x.t, gain.t, 0.015625f), ref_rmsnorm(x.r, gain.r, 0.015625))
+                : both(gckpt_layernorm(x.t, gain.t, bias.t, 0.015625f),
                        ref_layernorm(x.r, gain.r, bias.r, 0.015625)),
            1);
 }

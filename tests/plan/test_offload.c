@@ -402,9 +402,9 @@ static gckpt_plan *gpt(int64_t rows, const gckpt_plan_desc *like)
             snprintf(name, sizeof name, "w%d.%d", l, k);
             w[k] = gckpt_param(net.g, name, gckpt_shape2(k == 2 ? 2 * c : c, k == 1 ? 2 * c : c), normal);
         }
-        y = gckpt_linear(gckpt_layernorm(h, NULL, NULL), w[0], NULL);
+        y = gckpt_linear(gckpt_layernorm(h, NULL, NULL, 0), w[0], NULL);
         h = gckpt_add(h, gckpt_attention(y, y, y, 2, 1));
-        y = gckpt_gelu(gckpt_linear(gckpt_rmsnorm(h, NULL), w[1], NULL));
+        y = gckpt_gelu(gckpt_linear(gckpt_rmsnorm(h, NULL, 0), w[1], NULL));
         h = gckpt_add(h, gckpt_linear(y, w[2], NULL));
     }
     net.term[0] = (gckpt_term){ gckpt_linear_cross_entropy(h, table, net.targets[0]), 1, 0 };

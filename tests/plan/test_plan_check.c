@@ -30,7 +30,7 @@ static T *layer(T *x, void *user)
     gckpt_graph *g = gckpt_graph_of(x);
     T *gain = weight_of(g, "gain", i, WIDTH, 0), *w = weight_of(g, "w", i % 3, WIDTH, WIDTH);
     T *b = weight_of(g, "b", i, WIDTH, 0);
-    T *y = gckpt_gelu(gckpt_linear(gckpt_rmsnorm(x, gain), i % 2 ? w : gckpt_tanh(w), b));
+    T *y = gckpt_gelu(gckpt_linear(gckpt_rmsnorm(x, gain, 0), i % 2 ? w : gckpt_tanh(w), b));
     return gckpt_add(x, gckpt_dropout(i == 2 ? gckpt_mul(y, y) : y, 0.1f));
 }
 

@@ -62,7 +62,7 @@ static gckpt_tensor *random_op(net *n, gckpt_tensor *x, gckpt_tensor *other)
     case 8:
         return gckpt_mul(x,
                          chance(50) ? weight(n, gckpt_shape1(c), 1) : gckpt_sigmoid(weight(n, gckpt_shape2(w, c), 1)));
-    case 9: return gckpt_layernorm(x, weight(n, gckpt_shape1(c), 1), weight(n, gckpt_shape1(c), 1));
+    case 9: return gckpt_layernorm(x, weight(n, gckpt_shape1(c), 1), weight(n, gckpt_shape1(c), 1), 0);
     case 10: return gckpt_linear(x, weight(n, gckpt_shape2(c, 5), 1), weight(n, gckpt_shape1(5), 1));
     case 11: return c > 1 ? gckpt_slice(x, 3, chance(50), c) : gckpt_scale(x, 0.5f);
     case 12:

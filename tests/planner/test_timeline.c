@@ -172,7 +172,7 @@ static model make(int layers, int64_t rows, const char *const *names, int count)
         snprintf(name, sizeof name, "gain%d", i);
         gckpt_tensor *gain = gckpt_param(m.graph, name, gckpt_shape1(8), one);
         gckpt_segment_begin(m.graph);
-        gckpt_tensor *h = gckpt_linear(gckpt_rmsnorm(x, gain), w, NULL);
+        gckpt_tensor *h = gckpt_linear(gckpt_rmsnorm(x, gain, 0), w, NULL);
         if (count > 0)
             gckpt_name(h, names[i % count]);
         x = gckpt_add(x, gckpt_dropout(gckpt_gelu(h), 0.1f));

@@ -152,14 +152,14 @@ static inline model build(gckpt_store *store, const setting *s)
     }
     if (s->flags & DROPOUT)
         h = gckpt_dropout(h, 0.25f);
-    gckpt_tensor *n = gckpt_layernorm(h, weight(&m, "gain", C, 0), weight(&m, "shift", C, 0));
+    gckpt_tensor *n = gckpt_layernorm(h, weight(&m, "gain", C, 0), weight(&m, "shift", C, 0), 0);
     gckpt_tensor *a = gckpt_gelu(gckpt_linear(n, up, weight(&m, "wide", U, 0)));
     h = gckpt_add(h, gckpt_linear(a, weight(&m, "down", U, C), NULL));
     gckpt_tensor *both = gckpt_tanh(weight(&m, "both", C, U)); /* cut; the epilogue adds to it */
     gckpt_tensor *side = gckpt_tanh(weight(&m, "side", C, 0)); /* read twice, and once there */
     h = gckpt_add(gckpt_mul(h, side),
                   gckpt_linear_transposed(gckpt_linear(h, both, NULL), both, NULL));
-    h = gckpt_mul(gckpt_rmsnorm(h, weight(&m, "last", C, 0)), side);
+    h = gckpt_mul(gckpt_rmsnorm(h, weight(&m, "last", C, 0), 0), side);
     m.before_head = h;
     m.terms[0] = (gckpt_term){ gckpt_linear_cross_entropy(h, table, m.targets), 1, 0 };
     m.terms[1] = (gckpt_term){ gckpt_sum_loss(gckpt_mul(up, up)), 0.0005f, 1 };

@@ -172,7 +172,7 @@ static small make(const setting *o, int wanted)
     gckpt_tensor *gain = gckpt_param(m.g, "gain", gckpt_shape1(WIDE), one);
     gckpt_tensor *h = gckpt_linear(x, w, NULL);
     h = gckpt_mul(h, gckpt_constant(m.g, "scale", GCKPT_F32, gckpt_shape1(WIDE), scale));
-    h = gckpt_rmsnorm(h, gain);
+    h = gckpt_rmsnorm(h, gain, 0);
     h = gckpt_apply(&square_op, &h, 1, NULL, 0);
     m.h = h = gckpt_dropout(gckpt_tanh(h), 0.2f);
     gckpt_tensor *logits = gckpt_linear(packed_layers(h), v, NULL);

@@ -74,7 +74,7 @@ static void graph(classes *m, int64_t rows)
     gckpt_tensor *w2 = gckpt_param(m->g, "w2", gckpt_shape2(WIDE, OUT), none);
     gckpt_segment_begin(m->g);
     m->h = gckpt_linear(gckpt_add(gckpt_mul(m->x, m->k), m->k), w1, b1);
-    m->h = gckpt_name(gckpt_gelu(gckpt_layernorm(m->h, gain, NULL)), "h");
+    m->h = gckpt_name(gckpt_gelu(gckpt_layernorm(m->h, gain, NULL, 0)), "h");
     gckpt_segment_end(m->g);
     m->logits = gckpt_linear(m->h, w2, NULL);
     m->term = (gckpt_term){ gckpt_cross_entropy(m->logits, m->y), 1, 0 };

@@ -127,7 +127,7 @@ static net net_new(sizes z, int rows, int two, gckpt_storage storage, int floats
     x = gckpt_add(x, gckpt_linear(x, gckpt_scale(scaled, 0.5f), NULL));
     x = gckpt_add(x, gckpt_matmul(x, scaled));
     h = gckpt_linear(x, weight(&n, "own", z.c, z.h), weight(&n, "bias", 0, z.h)); /* trained, beside a packed bias */
-    x = gckpt_rmsnorm(gckpt_add(x, gckpt_linear(h, weight(&n, "back", z.h, z.c), NULL)), NULL);
+    x = gckpt_rmsnorm(gckpt_add(x, gckpt_linear(h, weight(&n, "back", z.h, z.c), NULL)), NULL, 0);
     n.term.loss = two ? gckpt_cross_entropy(gckpt_linear_transposed(x, table, NULL), n.targets)
                       : gckpt_linear_cross_entropy(x, table, n.targets);
     n.term.weight = 1;

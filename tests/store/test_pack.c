@@ -709,7 +709,7 @@ static block_parts gpt_block(gckpt_tensor *x, int layer, int trained)
     block_parts p = { NULL, NULL, NULL };
     gckpt_tensor *gain = frozen(g, "gain", layer, WIDE, 0), *bias = frozen(g, "bias", layer, WIDE, 0);
     gckpt_tensor *w = frozen(g, "qkv", layer, WIDE, 3 * WIDE), *b = frozen(g, "qkv_bias", layer, 3 * WIDE, 0);
-    gckpt_tensor *h = gckpt_layernorm(x, gain, bias), *a = gckpt_linear(h, w, b);
+    gckpt_tensor *h = gckpt_layernorm(x, gain, bias, 0), *a = gckpt_linear(h, w, b);
     if (trained) {
         char name[32];
         snprintf(name, sizeof name, "down.%d", layer);
@@ -722,7 +722,7 @@ static block_parts gpt_block(gckpt_tensor *x, int layer, int trained)
     gckpt_tensor *q = gckpt_slice(a, -1, 0, WIDE), *k = gckpt_slice(a, -1, WIDE, 2 * WIDE);
     a = gckpt_attention(q, k, gckpt_slice(a, -1, 2 * WIDE, 3 * WIDE), 2, 1);
     x = gckpt_add(x, gckpt_linear(a, frozen(g, "out", layer, WIDE, WIDE), NULL));
-    h = gckpt_rmsnorm(x, frozen(g, "gain2", layer, WIDE, 0));
+    h = gckpt_rmsnorm(x, frozen(g, "gain2", layer, WIDE, 0), 0);
     w = frozen(g, "fc", layer, WIDE, 4 * WIDE);
     p.inner = gckpt_gelu(gckpt_linear(h, w, frozen(g, "fc_bias", layer, 4 * WIDE, 0)));
     w = frozen(g, "proj", layer, 4 * WIDE, WIDE);
@@ -752,7 +752,7 @@ static tower tower_new(int low, int high, gckpt_storage storage)
         t.added = t.added ? t.added : part.added;
     }
     t.term.loss =
-        gckpt_linear_cross_entropy(gckpt_layernorm(x, frozen(t.g, "gain", 9, WIDE, 0), NULL), table, t.targets);
+        gckpt_linear_cross_entropy(gckpt_layernorm(x, frozen(t.g, "gain", 9, WIDE, 0), NULL, 0), table, t.targets);
     t.term.weight = 1;
     CHECK(gckpt_store_freeze(t.s, "frozen.*", 1) == GCKPT_OK);
     CHECK_MSG(gckpt_store_quantise(t.s, "frozen.*", storage) == GCKPT_OK, "%s", gckpt_error_text(t.s));

@@ -528,7 +528,7 @@ static gckpt_result check_net(int kind, float by, float target, gckpt_check *che
         gckpt_tensor *same = gckpt_param(g, "same", gckpt_shape1(1), normal);
         gckpt_tensor *gain = gckpt_param(g, "gain", gckpt_shape1(wide), one);
         gckpt_tensor *offset = gckpt_param(g, "offset", gckpt_shape1(wide), normal);
-        h = gckpt_layernorm(gckpt_add(h, same), gain, offset);
+        h = gckpt_layernorm(gckpt_add(h, same), gain, offset, 0);
     }
     if (kind)
         h = gckpt_matmul(h, gckpt_param(g, "v", gckpt_shape2(wide, 1), normal));
