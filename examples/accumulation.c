@@ -149,11 +149,11 @@ static int build_model(method *w)
     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(w->micro, T));
     gckpt_tensor *table = gckpt_param(g, "table", gckpt_shape2(V, C), normal);
     gckpt_tensor *x = gckpt_embed(table, tokens);
-    x = gckpt_positions(x, gckpt_param(g, "places", gckpt_shape2(T, C), normal));
+    x = gckpt_positions(x, gckpt_param(g, "places", gckpt_shape2(T, C), normal), 0);
     gckpt_tensor *q = linear(x, "q", C, C), *k = linear(x, "k", C, C), *v = linear(x, "v", C, C);
-    x = gckpt_add(x, gckpt_attention(q, k, v, 2, 1));
+    x = gckpt_add(x, gckpt_attention(q, k, v, &(gckpt_attention_desc){ .heads = 2, .causal = 1 }));
     x = gckpt_add(x, linear(gckpt_gelu(linear(x, "in", C, 2 * C)), "out", 2 * C, C));
-    gckpt_term loss = { gckpt_linear_cross_entropy(gckpt_layernorm(x, NULL, NULL, 0), table, targets),
+    gckpt_term loss = { gckpt_linear_cross_entropy(gckpt_layernorm(x, NULL, NULL, 0), table, targets, NULL),
                         1, 0 };
 
     gckpt_plan_desc desc = { .batch = w->rows,

@@ -25,7 +25,7 @@ int main(void)
     gckpt_tensor *y = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(1, 32));
     gckpt_tensor *a = gckpt_linear(x, gckpt_param(g, "w1", gckpt_shape2(8, 16), normal), NULL);
     gckpt_tensor *b = gckpt_linear(a, gckpt_param(g, "w2", gckpt_shape2(16, 32), normal), NULL);
-    gckpt_term loss = { gckpt_mean_squared_error(gckpt_name(b, "b"), y), 1, 0 };
+    gckpt_term loss = { gckpt_mean_squared_error(gckpt_name(b, "b"), y, NULL), 1, 0 };
     gckpt_name(a, "a");
 
     gckpt_plan_desc desc = { .mode = GCKPT_STORE_ALL, .optimiser = GCKPT_SGD, .alignment = 4 };

@@ -70,7 +70,7 @@ static void model(train_net *net, void *user)
         for (int64_t k = 0; k < o.blocks; k++)
             h = block(h, stage[i], k, o.width << i, i > 0 && k == 0 ? 2 : 1);
     net->output = layers_dense(gckpt_global_average_pool(h), "fc", s->classes);
-    net->loss = gckpt_cross_entropy(net->output, net->in[1]);
+    net->loss = gckpt_cross_entropy(net->output, net->in[1], NULL, 0);
 }
 
 static int run(images_set *s)

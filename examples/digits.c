@@ -9,7 +9,7 @@ static void model(train_net *net, void *user)
     static const int64_t widths[] = { 64, 64, 10 };
     (void)user;
     net->output = layers_mlp(net->in[0], "mlp", widths, 3, 0.1f); /* dropout: 0.1 */
-    net->loss = gckpt_cross_entropy(net->output, net->in[1]);
+    net->loss = gckpt_cross_entropy(net->output, net->in[1], NULL, 0);
 }
 
 int main(void)

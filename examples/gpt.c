@@ -303,14 +303,14 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
     const int64_t C = o.dim;
     const double small = 0.02 / square_root(2.0 * (double)o.layers);
     gckpt_tensor *a = norm(x, i, "ln_1");
-    gckpt_tensor *q = gckpt_rotary(dense(a, i, "attn.q", C, C, 0.02), (int)o.heads, 0);
-    gckpt_tensor *k = gckpt_rotary(dense(a, i, "attn.k", C, C, 0.02), (int)o.heads, 0);
+    gckpt_tensor *q = gckpt_rotary(dense(a, i, "attn.q", C, C, 0.02), &(gckpt_rotary_desc){ .heads = (int)o.heads });
+    gckpt_tensor *k = gckpt_rotary(dense(a, i, "attn.k", C, C, 0.02), &(gckpt_rotary_desc){ .heads = (int)o.heads });
     gckpt_tensor *v = dense(a, i, "attn.v", C, C, 0.02);
     if (at->capacity > 0) {
         k = gckpt_cache(k, at->capacity);
         v = gckpt_cache(v, at->capacity);
     }
-    a = name_tensor(gckpt_attention(q, k, v, (int)o.heads, 1), i, "attn");
+    a = name_tensor(gckpt_attention(q, k, v, &(gckpt_attention_desc){ .heads = (int)o.heads, .causal = 1 }), i, "attn");
     x = gckpt_add(x, dropout(dense(a, i, "attn.proj", C, C, small)));
     a = dense(norm(name_tensor(x, i, "attn.sum"), i, "ln_2"), i, "mlp.fc", C, 4 * C, 0.02);
     a = name_tensor(gckpt_gelu(a), i, "mlp");
@@ -341,7 +341,7 @@ static int build_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user
     lm_stage *m = (lm_stage *)user;
     gckpt_tensor *head, *x = trunk(g, rows, 0, m, &head);
     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(rows, o.context));
-    term->loss = gckpt_linear_cross_entropy(x, head, targets);
+    term->loss = gckpt_linear_cross_entropy(x, head, targets, NULL);
     term->weight = 1;
     m->loss = term->loss;
     m->feeds[1].input = gckpt_id(targets);

@@ -47,7 +47,7 @@ static int neuron(const char *path)
     gckpt_tensor *sum = gckpt_sum(product, 1);
     gckpt_tensor *n = gckpt_name(gckpt_add(sum, b), "n");
     gckpt_tensor *out = gckpt_name(gckpt_tanh(n), "out");
-    const gckpt_term loss = { gckpt_mean_squared_error(out, y), 1, 0 };
+    const gckpt_term loss = { gckpt_mean_squared_error(out, y, NULL), 1, 0 };
     const gckpt_fetch_spec picks[] = { { product, 0 }, { sum, 0 }, { n, 0 }, { out, 0 },
                                  { product, 1 }, { sum, 1 }, { n, 1 }, { out, 1 },
                                  { x, 1 },       { w, 1 },   { b, 1 } };
@@ -86,15 +86,15 @@ static int gpt(const char *path)
     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(B, T));
     gckpt_tensor *table = gckpt_param(g, "table", gckpt_shape2(V, C), normal);
     gckpt_tensor *x = gckpt_embed(table, tokens);
-    x = gckpt_positions(x, gckpt_param(g, "places", gckpt_shape2(T, C), normal));
+    x = gckpt_positions(x, gckpt_param(g, "places", gckpt_shape2(T, C), normal), 0);
     gckpt_tensor *h = gckpt_rmsnorm(x, gckpt_param(g, "gain1", gckpt_shape1(C), one), 0);
     gckpt_tensor *q = gckpt_name(dense(h, "wq", C, C), "q");
     gckpt_tensor *k = gckpt_name(dense(h, "wk", C, C), "k");
     gckpt_tensor *v = gckpt_name(dense(h, "wv", C, C), "v");
-    x = gckpt_add(x, dense(gckpt_attention(q, k, v, HEADS, 1), "wo", C, C));
+    x = gckpt_add(x, dense(gckpt_attention(q, k, v, &(gckpt_attention_desc){ .heads = HEADS, .causal = 1 }), "wo", C, C));
     h = gckpt_rmsnorm(x, gckpt_param(g, "gain2", gckpt_shape1(C), one), 0);
     x = gckpt_add(x, dense(gckpt_gelu(dense(h, "up", C, 4 * C)), "down", 4 * C, C));
-    const gckpt_term loss = { gckpt_linear_cross_entropy(x, table, targets), 1, 0 };
+    const gckpt_term loss = { gckpt_linear_cross_entropy(x, table, targets, NULL), 1, 0 };
     gckpt_store_freeze(s, "places", 1);
     gckpt_plan *plan = gckpt_plan_new(g, &loss, 1, NULL);
     const pictures_overlay overlay = { .plan = plan };

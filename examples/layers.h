@@ -285,7 +285,7 @@ static inline gckpt_tensor *layers_gpt_block(gckpt_tensor *x, const layers_gpt *
         snprintf(name[i], sizeof name[i], "h.%i.%s", layer, parts[i]);
     gckpt_tensor *a = layers_dense_with(layers_layernorm(x, name[0]), name[1], 3 * C, normal, zero);
     gckpt_tensor *q = gckpt_slice(a, -1, 0, C), *k = gckpt_slice(a, -1, C, 2 * C);
-    a = gckpt_attention(q, k, gckpt_slice(a, -1, 2 * C, 3 * C), gpt->heads, gpt->causal);
+    a = gckpt_attention(q, k, gckpt_slice(a, -1, 2 * C, 3 * C), &(gckpt_attention_desc){ .heads = gpt->heads, .causal = gpt->causal });
     x = gckpt_add(x, gckpt_dropout(layers_dense_with(a, name[2], C, branch, zero), gpt->dropout));
     a = gckpt_gelu(layers_dense_with(layers_layernorm(x, name[3]), name[4], 4 * C, normal, zero));
     return gckpt_add(x,
@@ -332,9 +332,9 @@ static inline gckpt_tensor *layers_llama_block(gckpt_tensor *x, int heads, int64
     for (int i = 0; i < 9; i++)
         snprintf(name[i], sizeof name[i], "model.layers.%i.%s", layer, parts[i]);
     gckpt_tensor *h = layers_rmsnorm(x, name[0]);
-    gckpt_tensor *q = gckpt_rotary(layers_dense_nobias_with(h, name[1], C, normal), heads, 0);
-    gckpt_tensor *k = gckpt_rotary(layers_dense_nobias_with(h, name[2], C, normal), heads, 0);
-    h = gckpt_attention(q, k, layers_dense_nobias_with(h, name[3], C, normal), heads, 1);
+    gckpt_tensor *q = gckpt_rotary(layers_dense_nobias_with(h, name[1], C, normal), &(gckpt_rotary_desc){ .heads = heads });
+    gckpt_tensor *k = gckpt_rotary(layers_dense_nobias_with(h, name[2], C, normal), &(gckpt_rotary_desc){ .heads = heads });
+    h = gckpt_attention(q, k, layers_dense_nobias_with(h, name[3], C, normal), &(gckpt_attention_desc){ .heads = heads, .causal = 1 });
     x = gckpt_add(x, layers_dense_nobias_with(h, name[4], C, normal));
     h = layers_rmsnorm(x, name[5]);
     gckpt_tensor *gate = gckpt_silu(layers_dense_nobias_with(h, name[6], inner, normal));

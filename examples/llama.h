@@ -249,7 +249,7 @@ static inline gckpt_tensor *llama_rope(const llama_site *p, gckpt_tensor *x, int
     const llama_config *l = &p->site.config->llama;
     gckpt_rotary_desc desc = p->rotary[llama_bit(l->sliding, p->site.layer)];
     desc.heads = (int)heads;
-    return llama_bit(l->no_rope, p->site.layer) ? x : gckpt_rotary_with(x, &desc);
+    return llama_bit(l->no_rope, p->site.layer) ? x : gckpt_rotary(x, &desc);
 }
 
 /* Of queries, keys and values with positions, which caches keep where there are some. */
@@ -273,7 +273,7 @@ static inline gckpt_tensor *llama_attention(const llama_site *p, gckpt_tensor *q
         k = gckpt_cache_window(k, capacity, kept);
         v = gckpt_cache_window(v, capacity, kept);
     }
-    return gckpt_attention_with(q, k, v, &desc);
+    return gckpt_attention(q, k, v, &desc);
 }
 
 /* What a branch adds to x: behind a norm, where the model has such. */

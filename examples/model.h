@@ -368,7 +368,7 @@ static inline gckpt_tensor *model_attention(const model_config *c, gckpt_tensor 
                                             gckpt_tensor *v, int causal)
 {
     const gckpt_attention_desc desc = { (int)c->heads, (int)c->key_heads, causal, NULL, 0, 0, 0 };
-    return gckpt_attention_with(q, k, v, &desc);
+    return gckpt_attention(q, k, v, &desc);
 }
 
 /* Rows (width of x) and columns that a matrix of this shape has as a layer. */
@@ -427,7 +427,7 @@ static inline gckpt_tensor *model_loss(const model_any *m, gckpt_tensor *hidden,
 {
     const gckpt_linear_loss_desc desc = { (float)m->config.logit_cap };
     gckpt_graph *g = gckpt_graph_of(targets);
-    return gckpt_linear_cross_entropy_with(hidden, model_lm_head(m, g), targets, &desc);
+    return gckpt_linear_cross_entropy(hidden, model_lm_head(m, g), targets, &desc);
 }
 
 /* hidden (..,C) -> (..,V) */

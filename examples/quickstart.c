@@ -18,7 +18,7 @@ static void train(size_t budget)
         gckpt_tensor *z = gckpt_linear(h, gckpt_param(g, name, shape, normal), NULL);
         h = i == 0 || i == 11 ? z : gckpt_add(h, gckpt_gelu(z));
     }
-    gckpt_term loss = { gckpt_mean_squared_error(h, target), 1, 0 };
+    gckpt_term loss = { gckpt_mean_squared_error(h, target, NULL), 1, 0 };
     static gckpt_plan_desc desc; /* all zero: the defaults */
     desc.budget = budget;
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc); /* the price, before the first step: */

@@ -124,7 +124,7 @@ static int plan_chain(strategy *s, size_t budget)
         x = gckpt_linear(x, gckpt_param(g, name, gckpt_shape2(8, 8), normal), NULL);
         ids[i] = gckpt_id(x);
     }
-    const gckpt_term loss = { gckpt_mean_squared_error(x, y), 1, 0 };
+    const gckpt_term loss = { gckpt_mean_squared_error(x, y, NULL), 1, 0 };
     gckpt_plan_desc desc;
     memset(&desc, 0, sizeof desc);
     desc.mode = s->mode;

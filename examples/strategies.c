@@ -46,7 +46,7 @@ static network network_new(int layers)
     gckpt_tensor *y = gckpt_input(n.graph, "y", GCKPT_F32, gckpt_shape2(BATCH, WIDTH));
     for (int i = 0; i < layers; i++)
         h = gckpt_checkpoint(layer, h, &i);
-    n.loss.loss = gckpt_mean_squared_error(h, y);
+    n.loss.loss = gckpt_mean_squared_error(h, y, NULL);
     n.feeds[0].input = gckpt_id(x);
     n.feeds[1].input = gckpt_id(y);
     return n;

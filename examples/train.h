@@ -7,7 +7,7 @@
  *     {
  *         gckpt_tensor *h = gckpt_relu(layers_dense(net->in[0], "fc1", 64)); // (rows,64)
  *         net->output = layers_dense(h, "fc2", 10);                          // (rows,10)
- *         net->loss = gckpt_cross_entropy(net->output, net->in[1]);
+ *         net->loss = gckpt_cross_entropy(net->output, net->in[1], NULL, 0);
  *     }
  *     ...
  *     train_data data = { { { "pixels", GCKPT_F32, 64, pixels }, // 1797 x 64 floats

@@ -467,50 +467,40 @@ GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high);
 GCKPT_API gckpt_tensor *gckpt_from_u8(gckpt_tensor *x, float scale, float shift);
 /* x, as something that does not depend on parameters: no gradient passes. */
 GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x);
-/* q (B,T,C), k and v (B,S,C) -> (B,T,C): softmax(q k' / sqrt(C/heads)) v per head, T x S never held
- * (Milakov & Gimelshein 2018, Dao 2022). causal: query t sees keys 0..S-T+t (S >= T), so the last
- * one sees all; keys from a gckpt_cache: all that are there by then. */
-GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
-                                        int heads, int causal);
 typedef struct {
     int heads;
-    int key_heads; /* 0: heads; it divides heads: neighbours, heads / key_heads, share one */
-    int causal;
+    int key_heads; /* heads of k and v, a divisor of heads: neighbours share one; 0: heads */
+    int causal;    /* if nonzero, query t sees keys 0..S-T+t (S >= T), so that the last sees all */
     gckpt_tensor *lengths; /* NULL, or i32 (B), 0..S (else a step is E_DATA): keys of each row */
-    int64_t window;        /* causal: of keys 0..S-T+t a query sees the last so many, its own one
-                            * included (transformers' sliding_window); 0, or S and more: all */
-    float cap;             /* scores s become cap * tanh(s / cap) (Gemma 2): 1e-30..1e30; 0: not */
-    float scale;           /* of scores, which are q k' times it; 0: 1 / sqrt(D) */
+    int64_t window; /* causal: a query sees the last `window` of its keys, its own one included
+                     * (transformers' sliding_window); 0, or S and more: all */
+    float cap;      /* scores s become cap * tanh(s / cap) (Gemma 2), 1e-30 to 1e30; 0: none */
+    float scale;    /* factor of q k'; 0: 1 / sqrt(D) */
 } gckpt_attention_desc;
-/* The same of k and v (B,S,key_heads D), D = C/heads, never repeated in memory (Ainslie 2023). A
- * row sees its first `lengths` keys and, causal, of these 0..S-T+t: what stands behind changes
- * nothing, whatever it holds, and its gradient is 0; a row of length 0 gives 0, as does a query
- * that sees no key. No lengths with keys of a gckpt_cache (E_ARG). Keys before a window are not
- * touched: the work goes with the window, not with S. */
-GCKPT_API gckpt_tensor *gckpt_attention_with(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
-                                             const gckpt_attention_desc *desc);
-/* (B,T,C) with C = heads * D, D even: turns each pair (i, i + D/2) of a head by position *
- * base^(-2i/D). base 0: 10000. Su 2021, the half-split pairing of GPT-NeoX and Llama. */
-GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base);
+/* q (B,T,C), k and v (B,S,key_heads D), D = C/heads -> (B,T,C): softmax(q k' / sqrt(D)) v per head.
+ * T x S is never held (Milakov & Gimelshein 2018, Dao 2022), shared heads are never repeated in
+ * memory (Ainslie 2023). Keys that a row or query does not see change nothing, whatever they hold,
+ * and their gradient is 0; a query without keys gives 0. Keys of a gckpt_cache: all that are there
+ * by then; causal only, without lengths (E_ARG). Keys before a window cost nothing. */
+GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
+                                        const gckpt_attention_desc *desc);
 typedef struct {
     int heads;
-    float base;     /* 0: 10000 */
-    int64_t position; /* position of the first row, as of gckpt_rotary_at */
-    int64_t columns;  /* so many columns R of each head, from its first on, are turned as pairs
-                     * (i, i + R/2); the others pass. Even; 0: all */
-    const float *frequencies; /* R/2 <= 512 angles a position, radians, 0 and more, which are copied
-                               * (Llama 3's, linear or YaRN's scaling); NULL: base^(-2i/R) */
+    float base;       /* 0: 10000 */
+    int64_t position; /* of the first row, without caches */
+    int64_t columns;  /* R: the first R columns of each head are rotated as pairs (i, i + R/2), the
+                       * others stay as they are; even; 0: all */
+    const float *frequencies; /* R/2 <= 512 angles a position, radians, 0 and more, copied (Llama
+                               * 3's, linear or YaRN's scaling); NULL: base^(-2i/R) */
     float scale;              /* of cosines and sines (YaRN's attention factor); 0: 1 */
 } gckpt_rotary_desc;
-/* The same of some of a head's columns, or by other angles than base gives. */
-GCKPT_API gckpt_tensor *gckpt_rotary_with(gckpt_tensor *x, const gckpt_rotary_desc *desc);
-/* x (B,T,C) + rows 0..T-1 of a learned table (Tmax,C), Tmax >= T. */
-GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table);
-/* The same from position `first` on; with caches, which go on from call to call, rotary, rotary_at
- * and positions_at begin at first + gckpt_position (positions cannot: E_ARG), and the table, which
- * depends on no input, has first + capacity rows or more. */
-GCKPT_API gckpt_tensor *gckpt_rotary_at(gckpt_tensor *x, int heads, float base, int64_t first);
-GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table, int64_t first);
+/* (B,T,C) with C = heads * D, D even: rotates each pair (i, i + D/2) of a head by position *
+ * base^(-2i/D). Su 2021, the half-split pairing of GPT-NeoX and Llama. */
+GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *desc);
+/* x (B,T,C) + rows first..first+T-1 of a learned table (Tmax,C), which depends on no input. With
+ * caches, which go on from call to call, this and gckpt_rotary begin at their first position +
+ * gckpt_position, and the table has first + capacity rows or more. */
+GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table, int64_t first);
 #ifndef GCKPT_NO_IMAGES
 /* ---- Windows: images are (B,H,W,C), signals (B,T,C), channels last, as all features are; a signal
  * is an image with H = 1. Sizes 0 stand for what is usual, so that a window is written

@@ -21,10 +21,10 @@ static inline gckpt_tensor *attention_block(gckpt_tensor *x, void *user)
     gckpt_tensor *gain = weight(x, "ln.gain", C, 0), *bias = weight(x, "ln.bias", C, 0);
     gckpt_tensor *w = weight(x, "qkv", C, 3 * C), *b = weight(x, "qkv.bias", 3 * C, 0);
     gckpt_tensor *qkv = gckpt_linear(gckpt_layernorm(x, gain, bias, 0), w, b);
-    gckpt_tensor *q = gckpt_rotary(gckpt_slice(qkv, -1, 0, C), 2, 0);
-    gckpt_tensor *k = gckpt_rotary(gckpt_slice(qkv, -1, C, 2 * C), 2, 0);
+    gckpt_tensor *q = gckpt_rotary(gckpt_slice(qkv, -1, 0, C), &(gckpt_rotary_desc){ .heads = 2 });
+    gckpt_tensor *k = gckpt_rotary(gckpt_slice(qkv, -1, C, 2 * C), &(gckpt_rotary_desc){ .heads = 2 });
     gckpt_tensor *v = gckpt_slice(qkv, -1, 2 * C, 3 * C);
-    gckpt_tensor *a = gckpt_attention(q, k, v, 2, 1);
+    gckpt_tensor *a = gckpt_attention(q, k, v, &(gckpt_attention_desc){ .heads = 2, .causal = 1 });
     a = gckpt_linear_transposed(a, weight(x, "proj", C, C), NULL);
     return gckpt_add(x, gckpt_dropout(a, 0.25f));
 }

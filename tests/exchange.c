@@ -25,7 +25,7 @@ int main(int argc, char **argv)
     for (int i = 1; i < 3; i++)
         x = gckpt_linear(x, gckpt_param(g, packed[i], gckpt_shape2(C, C), normal), NULL);
     x = gckpt_linear(gckpt_gelu(x), gckpt_param(g, "head", gckpt_shape2(C, WORDS), normal), NULL);
-    gckpt_term loss = { gckpt_cross_entropy(x, word), 1, 0 };
+    gckpt_term loss = { gckpt_cross_entropy(x, word, NULL, 0), 1, 0 };
     int wrong = 0;
     for (int i = 0; i < 3; i++)
         wrong |= gckpt_store_freeze(s, packed[i], 1) || gckpt_store_quantise(s, packed[i], as[i]);

@@ -42,7 +42,7 @@ static inline gen_model gen_build(gckpt_store *s, int64_t rows, int64_t t, int64
     gckpt_tensor *table = gen_weight(m.g, "wte", 0, WORDS, C), *h = gckpt_embed(table, m.tokens);
     if (style != ROTARY) {
         gckpt_tensor *wpe = gen_weight(m.g, "wpe", 0, ALL + 2, C);
-        h = gckpt_positions_at(h, wpe, 2);
+        h = gckpt_positions(h, wpe, 2);
     }
     for (int l = 0; l < DEPTH; l++) {
         gckpt_tensor *x = gckpt_layernorm(h, NULL, NULL, 0);
@@ -51,8 +51,8 @@ static inline gen_model gen_build(gckpt_store *s, int64_t rows, int64_t t, int64
         gckpt_tensor *bias = gen_weight(m.g, "b", l, K, 0);
         gckpt_tensor *v = gckpt_linear(x, gen_weight(m.g, "v", l, C, K), bias);
         if (style == ROTARY) {
-            q = gckpt_rotary(q, HEADS, 0);
-            k = gckpt_rotary_at(k, HEADS, 0, 0);
+            q = gckpt_rotary(q, &(gckpt_rotary_desc){ .heads = HEADS });
+            k = gckpt_rotary(k, &(gckpt_rotary_desc){ .heads = HEADS });
         }
         if (style == WINDOWED)
             desc.window = WINDOW * (1 + 3 * l), desc.cap = 1.5f, desc.scale = l ? 0.5f : 0;
@@ -62,7 +62,7 @@ static inline gen_model gen_build(gckpt_store *s, int64_t rows, int64_t t, int64
             keys = gckpt_reshape(gen_prefixed(k, keys, "pk", l), gckpt_shape3(rows, -1, C));
             values = gen_prefixed(v, values, "pv", l);
         }
-        gckpt_tensor *a = gckpt_attention_with(q, keys, values, &desc);
+        gckpt_tensor *a = gckpt_attention(q, keys, values, &desc);
         h = gckpt_add(h, gckpt_linear(a, gen_weight(m.g, "o", l, C, C), NULL));
         x = gckpt_linear(gckpt_rmsnorm(h, NULL, 0), gen_weight(m.g, "up", l, C, 2 * C), NULL);
         x = gckpt_linear(gckpt_gelu(x), gen_weight(m.g, "down", l, 2 * C, C), NULL);

@@ -373,7 +373,7 @@ static T *loss_elements(int kind, T *x, T *t)
 {
     T *w = loss_weights(x, 1 + (int)below(gckpt_shape_of(x).n));
     if (kind == 5)
-        return note3(B(mean_squared_error_with)(x, t, w), x, t, w);
+        return note3(B(mean_squared_error)(x, t, w), x, t, w);
     if (kind == 6)
         return note3(B(huber)(x, t, w, 0.7f), x, t, w);
     t = note(B(sigmoid)(t), t);
@@ -389,7 +389,7 @@ static void add_loss(T *x)
         return;
     if (kind == 0) {
         t = t != x ? t : elements(x) == elements(net.x) ? view(net.x, s) : note(B(sigmoid)(x), x);
-        t = note2(B(mean_squared_error)(x, t), x, t);
+        t = note2(B(mean_squared_error)(x, t, NULL), x, t);
     } else if (kind == 1) {
         /* a sum that cancels drowns differences in rounding */
         t = net.smooth || chance(70) ? mul(x, x) : x;
@@ -408,13 +408,13 @@ static void add_loss(T *x)
         t = net.targets[index], w = weight(V, gckpt_shape_of(x).d[2]);
         if (kind < 4) {
             const gckpt_linear_loss_desc capped = { chance(50) ? 2.5f : 0 };
-            t = note3(chance(50) ? B(linear_cross_entropy)(x, w, t) : B(linear_cross_entropy_with)(x, w, t, &capped), x,
+            t = note3(chance(50) ? B(linear_cross_entropy)(x, w, t, NULL) : B(linear_cross_entropy)(x, w, t, &capped), x,
                       w, t);
         } else {
             x = note2(B(linear_transposed)(x, w, NULL), x, w);
             w = kind == 9 ? loss_weights(x, 1 + (int)below(2)) : NULL;
-            t = kind == 9 ? note3(B(cross_entropy_with)(x, t, w, 0.125f), x, t, w)
-                          : note2(B(cross_entropy)(x, t), x, t);
+            t = kind == 9 ? note3(B(cross_entropy)(x, t, w, 0.125f), x, t, w)
+                          : note2(B(cross_entropy)(x, t, NULL, 0), x, t);
         }
     }
     net.term[net.terms] = (gckpt_term){ t, net.terms == 0 || chance(50) ? 1.0f : 0.3f, 0 };
@@ -523,8 +523,8 @@ static T *attention(T *x, T *y, T *z, int heads)
         desc.cap = chance(50) ? 1.5f : 0, desc.scale = chance(50) ? 0.4f : 0,
         desc.window = desc.causal ? (int64_t)below(5) : 0;
     if (!shared && !desc.lengths && !desc.window && !(desc.cap > 0) && !(desc.scale > 0) && chance(50))
-        return note3(B(attention)(x, y, z, heads, desc.causal), x, y, z);
-    return note4(B(attention_with)(x, y, z, &desc), x, y, z, desc.lengths);
+        return note3(B(attention)(x, y, z, &(gckpt_attention_desc){ .heads = heads, .causal = desc.causal }), x, y, z);
+    return note4(B(attention)(x, y, z, &desc), x, y, z, desc.lengths);
 }
 
 /* One random op on x, or a few; NULL when the one drawn does not fit. */
@@ -539,7 +539,7 @@ static T *rotary_of(T *x, int heads)
         return NULL;
     desc.columns = 2 * (1 + below(pairs < 3 ? (unsigned)pairs : 3));
     desc.scale = chance(50) ? 1.25f : 0;
-    return note(B(rotary_with)(x, &desc), x);
+    return note(B(rotary)(x, &desc), x);
 }
 /* a or b, one of them perhaps repeated */
 static T *choice(T *condition, T *a, T *b)
@@ -595,12 +595,12 @@ static T *random_op(T *x)
         return note2(b ? B(rmsnorm)(x, y, 0) : B(rmsnorm)(x, y, 1e-6f), x, y);
     case 8:
     case 9:
-        x = even && b ? note(B(rotary)(x, heads, 0), x) : x;
+        x = even && b ? note(B(rotary)(x, &(gckpt_rotary_desc){ .heads = heads }), x) : x;
         y = partner(x, 1), z = a ? y : partner(y, 1);
         return s.n == 3 ? attention(x, y, z, heads) : NULL;
     case 10:
         return even && chance(60)
-                   ? note(b ? B(rotary)(x, heads, a ? 0 : 100.0f) : B(rotary_at)(x, heads, 0, 3), x)
+                   ? note(b ? B(rotary)(x, &(gckpt_rotary_desc){ .heads = heads, .base = a ? 0 : 100.0f }) : B(rotary)(x, &(gckpt_rotary_desc){ .heads = heads, .position = 3 }), x)
                    : rotary_of(x, heads);
     case 11: y = partner(x, 1); return a ? concat(x, y, x, axis) : concat(y, x, NULL, axis - s.n);
     case 12:
@@ -640,7 +640,7 @@ static T *random_op(T *x)
         y = s.n == 3 ? weight(net.cached ? 2 + NET_CAPACITY : s.d[1] + 2, c) : NULL;
         if (!y || (net.cached && s.d[1] > NET_CAPACITY))
             return NULL;
-        return note2(a || net.cached ? B(positions_at)(x, y, 2) : B(positions)(x, y), x, y);
+        return note2(a || net.cached ? B(positions)(x, y, 2) : B(positions)(x, y, 0), x, y);
     case 25: /* what wants positive values */
         y = note(B(sigmoid)(x), x);
         return note(a ? (b ? B(log)(y) : B(sqrt)(y)) : B(pow)(y, b ? 2.5f : -0.5f), y);

@@ -17,7 +17,7 @@ static unsigned long long train(int at_once, double *loss)
     gckpt_tensor *row_weight = gckpt_input(g, "weight", GCKPT_F32, gckpt_shape1(at_once));
     gckpt_tensor *x = gckpt_embed(gckpt_param(g, "table", gckpt_shape2(CLASSES, 16), small), in);
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(16, CLASSES), small);
-    gckpt_term term = { gckpt_cross_entropy_with(gckpt_linear(x, w, NULL), out, row_weight, 0), 1, 0 };
+    gckpt_term term = { gckpt_cross_entropy(gckpt_linear(x, w, NULL), out, row_weight, 0), 1, 0 };
     const gckpt_plan_desc desc = { .batch = ROWS }; /* of a step: ROWS / at_once micro-batches */
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);

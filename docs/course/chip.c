@@ -27,7 +27,7 @@ int main(void)
         h = gckpt_tanh(gckpt_linear(h, gckpt_param(g, "w1", gckpt_shape2(2, 16), half), NULL));
         h = gckpt_tanh(gckpt_linear(h, gckpt_param(g, "w2", gckpt_shape2(16, 16), half), NULL));
         h = gckpt_linear(h, gckpt_param(g, "w3", gckpt_shape2(16, 1), half), NULL);
-        const gckpt_term loss = { gckpt_mean_squared_error(h, b), 1, 0 };
+        const gckpt_term loss = { gckpt_mean_squared_error(h, b, NULL), 1, 0 };
         const gckpt_plan_desc desc = { .mode = GCKPT_OPTIMAL,
                                        .budget = budget,
                                        .memory = in(tables, sizeof tables) };

@@ -39,7 +39,7 @@ static int machine(int me, int machines, int fault)
     gckpt_tensor *row_weight = gckpt_input(g, "weight", GCKPT_F32, gckpt_shape1(1));
     gckpt_tensor *x = gckpt_embed(gckpt_param(g, "table", gckpt_shape2(CLASSES, WIDTH), small), in);
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(WIDTH, CLASSES), small);
-    gckpt_term loss = { gckpt_cross_entropy_with(gckpt_linear(x, w, NULL), out, row_weight, 0), 1, 0 };
+    gckpt_term loss = { gckpt_cross_entropy(gckpt_linear(x, w, NULL), out, row_weight, 0), 1, 0 };
     const gckpt_plan_desc desc = { .batch = ROWS, .virtual_ranks = MOST }; /* parts, whoever has them */
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
     const gckpt_transport others = { .rank = me, .size = machines, .exchange = exchange, .user = &me };

@@ -12,7 +12,7 @@ int main(void)
     gckpt_tensor *y = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(1, 1));
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(2, 1), half);
     gckpt_tensor *out = gckpt_tanh(gckpt_linear(x, w, NULL)); /* tanh(x1 w1 + x2 w2) */
-    gckpt_term loss = { gckpt_mean_squared_error(out, y), 1, 0 };
+    gckpt_term loss = { gckpt_mean_squared_error(out, y, NULL), 1, 0 };
     const gckpt_fetch_spec picks[2] = { { out, 0 }, { w, 1 } };
     gckpt_plan_desc desc = { .fetch = picks, .fetches = 2 };
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);

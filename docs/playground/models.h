@@ -108,7 +108,7 @@ static gckpt_tensor *mlp_logits(gckpt_graph *g, const sizes *s)
 static inline gckpt_tensor *mlp(gckpt_graph *g, const sizes *s)
 {
     gckpt_tensor *logits = mlp_logits(g, s);
-    return gckpt_cross_entropy(logits, gckpt_input(g, "class", GCKPT_I32, gckpt_shape1(s->rows)));
+    return gckpt_cross_entropy(logits, gckpt_input(g, "class", GCKPT_I32, gckpt_shape1(s->rows)), NULL, 0);
 }
 
 typedef struct {
@@ -120,7 +120,7 @@ typedef struct {
 static gckpt_tensor *turned(gckpt_tensor *x, const char *part, const place *at)
 {
     char name[40];
-    return named(gckpt_rotary(x, at->heads, 0), joined(name, "rotary", part), at->layer);
+    return named(gckpt_rotary(x, &(gckpt_rotary_desc){ .heads = at->heads }), joined(name, "rotary", part), at->layer);
 }
 
 static gckpt_tensor *attend(gckpt_tensor *x, gckpt_tensor *to, const char *q, const char *k,
@@ -130,7 +130,7 @@ static gckpt_tensor *attend(gckpt_tensor *x, gckpt_tensor *to, const char *q, co
     gckpt_tensor *queries = turned(dense(x, q, at->layer, c), q, at);
     gckpt_tensor *keys = turned(dense(to, k, at->layer, c), k, at);
     gckpt_tensor *a =
-        gckpt_attention(queries, keys, dense(to, v, at->layer, c), at->heads, at->causal);
+        gckpt_attention(queries, keys, dense(to, v, at->layer, c), &(gckpt_attention_desc){ .heads = at->heads, .causal = at->causal });
     return dense(named(a, "attention", at->layer), out, at->layer, c);
 }
 
@@ -185,7 +185,7 @@ static inline gckpt_tensor *gpt(gckpt_graph *g, const sizes *s)
 {
     gckpt_tensor *logits = gpt_logits(g, s);
     return gckpt_cross_entropy(
-        logits, gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(s->rows, s->size[3])));
+        logits, gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(s->rows, s->size[3])), NULL, 0);
 }
 
 /* size: blocks of each, heads, width, tokens, vocabulary */
@@ -199,7 +199,7 @@ static inline gckpt_tensor *encoder_decoder(gckpt_graph *g, const sizes *s)
     x = tokens_of(g, "target", s->rows, t, &table, s->size[4], s->size[2]);
     x = norm(blocks(x, s->size[0], at), "last", 0);
     return gckpt_cross_entropy(gckpt_linear_transposed(x, table, NULL),
-                               gckpt_input(g, "next", GCKPT_I32, gckpt_shape2(s->rows, t)));
+                               gckpt_input(g, "next", GCKPT_I32, gckpt_shape2(s->rows, t)), NULL, 0);
 }
 
 /* So many convolutions of 3 x 3, one behind the other, with out channels. */
@@ -236,7 +236,7 @@ static inline gckpt_tensor *u_net(gckpt_graph *g, const sizes *s)
         x = convolve(named(gckpt_concat(both, 2, 3), "both", i), "up", n * i, n, c / 2);
     }
     x = dense(x, "guess", 0, 1);
-    return gckpt_mean_squared_error(x, gckpt_input(g, "mask", GCKPT_F32, image));
+    return gckpt_mean_squared_error(x, gckpt_input(g, "mask", GCKPT_F32, image), NULL);
 }
 
 typedef gckpt_tensor *(*preset)(gckpt_graph *g, const sizes *s);

@@ -121,7 +121,7 @@ static int tiny_prepare(tiny *t)
         o->points ? gckpt_shape1(o->micro) : gckpt_shape2(o->micro, o->context);
     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, shape);
     gckpt_tensor *weights = gckpt_input(g, "weights", GCKPT_F32, gckpt_shape1(o->micro));
-    const gckpt_term term = { gckpt_cross_entropy_with(logits, targets, weights, 0), 1, 0 };
+    const gckpt_term term = { gckpt_cross_entropy(logits, targets, weights, 0), 1, 0 };
     gckpt_plan_desc d;
     memset(&d, 0, sizeof d);
     d.mode = o->mode, d.budget = o->budget, d.batch = o->rows, d.memory = t->memory;

@@ -53,7 +53,7 @@ static int train(gckpt_store *s)
     static float rows[ROWS][READINGS];
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, READINGS));
-    const gckpt_term term = { gckpt_mean_squared_error(autoencoder(g, x), x), 1, 0 };
+    const gckpt_term term = { gckpt_mean_squared_error(autoencoder(g, x), x, NULL), 1, 0 };
     gckpt_exec *e = gckpt_exec_new(gckpt_plan_new(g, &term, 1, NULL), s, NULL);
     const gckpt_feed feed = { gckpt_id(x), rows };
     for (uint32_t step = 0; step < STEPS; step++) {

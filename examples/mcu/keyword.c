@@ -73,7 +73,7 @@ static int learn(gckpt_store *s)
     static int32_t y[TRAIN_ROWS];
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *in = heard(g, TRAIN_ROWS), *target = meant(g, TRAIN_ROWS);
-    const gckpt_term term = { gckpt_cross_entropy(last_layer(features_of(in)), target), 1, 0 };
+    const gckpt_term term = { gckpt_cross_entropy(last_layer(features_of(in)), target, NULL, 0), 1, 0 };
     gckpt_exec *e = gckpt_exec_new(gckpt_plan_new(g, &term, 1, NULL), s, NULL);
     const gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(target), y } };
     gckpt_report report;
@@ -111,7 +111,7 @@ int main(void)
         return 1;
     g = gckpt_graph_new(s, NULL);
     features = gckpt_input(g, "features", GCKPT_F32, gckpt_shape2(ROWS, FEATURES));
-    const gckpt_term term = { gckpt_cross_entropy(last_layer(features), meant(g, ROWS)), 1, 0 };
+    const gckpt_term term = { gckpt_cross_entropy(last_layer(features), meant(g, ROWS), NULL, 0), 1, 0 };
     gckpt_plan_desc learns = { .optimiser = GCKPT_SGD };
     return job_print_plan_as(g, &term, &learns, "learn");
 }

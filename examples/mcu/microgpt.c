@@ -24,15 +24,15 @@ int main(void)
     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(1, TIME));
     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(1, TIME));
     gckpt_tensor *x = gckpt_embed(param(g, "wte", LETTERS, C), tokens);
-    x = gckpt_rmsnorm(gckpt_positions(x, param(g, "wpe", TIME, C)), NULL, 0);
+    x = gckpt_rmsnorm(gckpt_positions(x, param(g, "wpe", TIME, C), 0), NULL, 0);
     gckpt_tensor *n = gckpt_rmsnorm(x, NULL, 0);
     gckpt_tensor *q = dense(n, "wq", C, C), *k = dense(n, "wk", C, C);
-    n = gckpt_attention(q, k, dense(n, "wv", C, C), 4, 1);
+    n = gckpt_attention(q, k, dense(n, "wv", C, C), &(gckpt_attention_desc){ .heads = 4, .causal = 1 });
     x = gckpt_add(x, dense(n, "wo", C, C));
     n = gckpt_relu(dense(gckpt_rmsnorm(x, NULL, 0), "up", C, 4 * C));
     x = gckpt_add(x, dense(n, "down", 4 * C, C));
     gckpt_tensor *head = param(g, "head", LETTERS, C);
-    const gckpt_term term = { gckpt_linear_cross_entropy(x, head, targets), 1, 0 };
+    const gckpt_term term = { gckpt_linear_cross_entropy(x, head, targets, NULL), 1, 0 };
     gckpt_plan_desc desc = { .budget = 68000, .update_in_backward = 1 };
     return job_print_plan(g, &term, &desc);
 }

@@ -107,7 +107,7 @@ int main(void)
         fprintf(stderr, "%s\n", gckpt_error_text(s));
         return 1;
     }
-    const gckpt_term term = { gckpt_cross_entropy(scores_of(features), shows), 1, 0 };
+    const gckpt_term term = { gckpt_cross_entropy(scores_of(features), shows, NULL, 0), 1, 0 };
     learns.budget = gckpt_store_bytes(s) + ARENA;
     return job_print_plan(g, &term, &learns);
 }

@@ -30,7 +30,7 @@ int main(void)
     x = gckpt_reshape(gckpt_max_pool(x, &two), gckpt_shape2(1, 32));
     w = param(g, "w3", gckpt_shape2(32, CLASSES), 0.2f);
     x = gckpt_linear(x, w, param(g, "b3", gckpt_shape1(CLASSES), 0));
-    const gckpt_term term = { gckpt_cross_entropy(x, y), 1, 0 };
+    const gckpt_term term = { gckpt_cross_entropy(x, y, NULL, 0), 1, 0 };
     const gckpt_fetch_spec logits = { gckpt_name(x, "logits"), 0 };
     gckpt_plan_desc desc = { .batch = ROWS, .fetch = &logits, .fetches = 1 };
     return job_print_plan(g, &term, &desc);

@@ -43,7 +43,7 @@ static gckpt_tensor *transformer_block(gckpt_tensor *x, const transformer_size *
     gckpt_tensor *q = transformer_linear(n, z, block, "q", 1);
     gckpt_tensor *k = transformer_linear(n, z, block, "k", 0);
     gckpt_tensor *v = transformer_linear(n, z, block, "v", 1);
-    gckpt_tensor *a = gckpt_attention(q, k, v, z->heads, 1);
+    gckpt_tensor *a = gckpt_attention(q, k, v, &(gckpt_attention_desc){ .heads = z->heads, .causal = 1 });
     x = gckpt_add(x, transformer_linear(a, z, block, "o", 0));
     n = gckpt_rmsnorm(x, NULL, 0);
     n = gckpt_linear(n, transformer_param(g, block, "up", z->width, z->hidden, 0.2f), NULL);
@@ -61,10 +61,10 @@ static gckpt_term transformer_build(gckpt_graph *g, const transformer_size *z, i
     gckpt_tensor *letters =
         transformer_param(g, -1, "letters", TRANSFORMER_LETTERS, z->width, 0.3f);
     gckpt_tensor *x = gckpt_embed(letters, tokens);
-    x = gckpt_positions(x, transformer_param(g, -1, "places", z->time, z->width, 0.1f));
+    x = gckpt_positions(x, transformer_param(g, -1, "places", z->time, z->width, 0.1f), 0);
     for (int i = 0; i < z->blocks; i++)
         x = transformer_block(x, z, i);
-    term.loss = gckpt_linear_cross_entropy(gckpt_rmsnorm(x, NULL, 0), letters, targets);
+    term.loss = gckpt_linear_cross_entropy(gckpt_rmsnorm(x, NULL, 0), letters, targets, NULL);
     return term;
 }
 #endif

@@ -30,8 +30,8 @@ int main()
     auto *action_in = in("did", GCKPT_I32), *advantage_in = in("gain", GCKPT_F32),
          *return_in = in("worth", GCKPT_F32);
     auto *log_p = gckpt_log_softmax(train_net.policy), *p = gckpt_exp(log_p);
-    gckpt_term terms[] = { { gckpt_cross_entropy_with(train_net.policy, action_in, advantage_in, 0), 1, 0 },
-                           { gckpt_mean_squared_error(train_net.value, return_in), 0.5f, 0 },
+    gckpt_term terms[] = { { gckpt_cross_entropy(train_net.policy, action_in, advantage_in, 0), 1, 0 },
+                           { gckpt_mean_squared_error(train_net.value, return_in, NULL), 0.5f, 0 },
                            { gckpt_sum_loss(gckpt_mul(p, log_p)), 0.04f, 0 } }; /* - entropy */
     gckpt_fetch_spec picks[] = { { gckpt_softmax(act_net.policy), 0 }, { act_net.value, 0 } };
     gckpt_plan_desc desc{};

@@ -15,7 +15,7 @@ static void model(train_net *net, void *user)
     (void)user;
     net->output = layers_mlp(net->in[0], "mlp", widths, 3, 0);
     net->loss =
-        gckpt_mean_squared_error(gckpt_reshape(net->output, gckpt_shape1(net->rows)), net->in[1]);
+        gckpt_mean_squared_error(gckpt_reshape(net->output, gckpt_shape1(net->rows)), net->in[1], NULL);
 }
 
 /* The batch has the triangles as they are; epoch 0 is validation, and they stay so. */

@@ -16,7 +16,7 @@ static void model(train_net *net, void *user)
     static const int64_t widths[] = { 96, 24, 96, 64 };
     (void)user;
     net->output = gckpt_sigmoid(layers_mlp(net->in[0], "ae", widths, 4, 0));
-    net->loss = gckpt_mean_squared_error(net->output, net->in[1]);
+    net->loss = gckpt_mean_squared_error(net->output, net->in[1], NULL);
 }
 
 static double error_of(float image[DIGITS][64])

@@ -19,7 +19,7 @@ static void model(train_net *net, void *user)
     h = gckpt_relu(layers_conv(h, "conv2", 32, 3, 2));
     h = gckpt_relu(layers_conv(h, "conv3", 64, 3, 2));
     net->output = layers_dense(gckpt_global_average_pool(h), "fc", s->classes);
-    net->loss = gckpt_cross_entropy(net->output, net->in[1]);
+    net->loss = gckpt_cross_entropy(net->output, net->in[1], NULL, 0);
 }
 
 /* The digits as FOLDER/train/3/17.pgm; the last 360, by other people: FOLDER/val/3/1700.pgm. */

@@ -34,7 +34,7 @@ static size_t train(size_t budget, double *loss, uint64_t *hash)
     gckpt_tensor *target = gckpt_input(g, "sum", GCKPT_F32, gckpt_shape2(ROWS, 1)), *h = NULL;
     for (int t = 0; t < STEPS; t++) /* the steps share their weights: they have one name */
         h = layers_gru_cell(gckpt_sum(gckpt_slice(in, 1, t, t + 1), 1), h, "gru", HIDDEN);
-    gckpt_term term = { gckpt_mean_squared_error(layers_dense(h, "out", 1), target), 1, 0 };
+    gckpt_term term = { gckpt_mean_squared_error(layers_dense(h, "out", 1), target, NULL), 1, 0 };
     static gckpt_plan_desc desc;
     desc.budget = budget;
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);

@@ -36,7 +36,7 @@ int main(void)
     gckpt_tensor *a = tower(up, "upper");
     gckpt_tensor *similarity = gckpt_matmul_transposed(a, tower(low, "lower")); /* (64,64) */
     similarity = gckpt_name(gckpt_scale(similarity, 0.2f), "alike");
-    gckpt_term term = { gckpt_cross_entropy(similarity, labels), 1, 0 };
+    gckpt_term term = { gckpt_cross_entropy(similarity, labels, NULL, 0), 1, 0 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, NULL);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     const gckpt_fetch_spec pick = { similarity, 0 };

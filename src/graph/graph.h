@@ -62,8 +62,7 @@ struct gckpt_graph {
     int64_t rows;           /* of every input; 0: no input yet */
     int64_t cache_capacity,
         new_positions;     /* positions its caches have room for, 0: it has none; a call adds */
-    int64_t min_positions; /* the least that gckpt_positions_at has for them; 0: not used */
-    int uses_positions;    /* gckpt_positions is used */
+    int64_t min_positions; /* the least that gckpt_positions has for them; 0: not used */
     int depends_on_rows;   /* its error depends on the rows: a graph with others may do */
     size_t min_bytes;      /* bytes that would have sufficed, after E_BUDGET */
 };

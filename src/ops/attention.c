@@ -380,8 +380,8 @@ static int gckpti_attention_set_extras(gckpti_attention *o, const gckpt_attentio
     return g->object.sticky == GCKPT_OK;
 }
 
-GCKPT_API gckpt_tensor *gckpt_attention_with(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
-                                             const gckpt_attention_desc *desc)
+GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
+                                        const gckpt_attention_desc *desc)
 {
     gckpt_tensor *in[4] = { q, k, v, desc ? desc->lengths : NULL };
     gckpt_graph *g = q && k && v ? q->graph : NULL;
@@ -412,11 +412,4 @@ GCKPT_API gckpt_tensor *gckpt_attention_with(gckpt_tensor *q, gckpt_tensor *k, g
                        o.extras      ? sizeof o
                        : o.key_heads ? offsetof(gckpti_attention, extras)
                                      : offsetof(gckpti_attention, key_heads));
-}
-
-GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
-                                        int heads, int causal)
-{
-    const gckpt_attention_desc desc = { heads, 0, causal, NULL, 0, 0.0f, 0.0f };
-    return gckpt_attention_with(q, k, v, &desc);
 }

@@ -109,11 +109,7 @@ GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, in
 /* Positions move on where there are caches; the tables must have them all. */
 GCKPTI_FN int gckpti_check_positions(gckpt_graph *g)
 {
-    if (g->cache_capacity && g->uses_positions)
-        gckpti_fail(g, GCKPT_E_ARG,
-                    "positions: they would begin at 0 in each call, where caches go on; "
-                    "gckpt_positions_at goes on, too");
-    else if (g->cache_capacity && g->min_positions && g->min_positions < g->cache_capacity)
+    if (g->cache_capacity && g->min_positions && g->min_positions < g->cache_capacity)
         gckpti_fail(
             g, GCKPT_E_SHAPE,
             "positions: caches have a capacity of %I rows, and a table has %I positions from "

@@ -95,7 +95,7 @@ GCKPTI_OP_KERNELS(rotary, gckpti_run_rotary(call, backward))
 GCKPTI_OP_DESC(rotary, GCKPTI_FAST, gckpti_rotary_shape, gckpti_flops_3,
                GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
 
-GCKPT_API gckpt_tensor *gckpt_rotary_with(gckpt_tensor *x, const gckpt_rotary_desc *desc)
+GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *desc)
 {
     struct {
         gckpti_rotary o;
@@ -137,48 +137,24 @@ GCKPT_API gckpt_tensor *gckpt_rotary_with(gckpt_tensor *x, const gckpt_rotary_de
     return gckpt_apply(&gckpti_op_rotary, &x, 1, &a, bytes);
 }
 
-GCKPT_API gckpt_tensor *gckpt_rotary_at(gckpt_tensor *x, int heads, float base, int64_t first)
-{
-    const gckpt_rotary_desc desc = { heads, base, first, 0, NULL, 0.0f };
-    return gckpt_rotary_with(x, &desc);
-}
-
-GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base)
-{
-    return gckpt_rotary_at(x, heads, base, 0);
-}
-
 /* ---- positions: x + table[first..first+T-1], by slice and gckpt_add: dtable has low parts ---- */
-static gckpt_tensor *gckpti_positions(gckpt_tensor *x, gckpt_tensor *table, int64_t first,
-                                      int relative)
+GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table, int64_t first)
 {
     if (!x || !table)
         return NULL;
-    if (relative && !table->batch_invariant)
-        return gckpti_fail(x->graph, GCKPT_E_ARG,
+    gckpt_graph *g = x->graph;
+    if (!table->batch_invariant)
+        return gckpti_fail(g, GCKPT_E_ARG,
                            "positions: %T depends on inputs; the table may not", table);
     if (first < 0 || x->shape.n != 3 || table->shape.n != 2 ||
         table->shape.d[0] - x->shape.d[1] < first || table->shape.d[1] != x->shape.d[2])
-        return gckpti_fail(x->graph, GCKPT_E_SHAPE,
+        return gckpti_fail(g, GCKPT_E_SHAPE,
                            "positions: %T %S must be (B,T,C) and %T %S "
                            "(Tmax,C) with Tmax >= T + first, which is %I",
                            x, &x->shape, table, &table->shape, first);
-    return gckpt_add(x, gckpti_slice_of(table, 0, first, first + x->shape.d[1], relative));
-}
-
-GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table)
-{
-    gckpt_tensor *t = gckpti_positions(x, table, 0, 0);
-    if (t)
-        t->graph->uses_positions = 1;
-    return t && gckpti_check_positions(t->graph) ? t : NULL;
-}
-
-GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table, int64_t first)
-{
-    gckpt_tensor *t = gckpti_positions(x, table, first, 1);
-    gckpt_graph *g = t ? t->graph : NULL;
-    int64_t rows_left = t ? table->shape.d[0] - first : 0;
+    gckpt_tensor *t =
+        gckpt_add(x, gckpti_slice_of(table, 0, first, first + x->shape.d[1], 1));
+    int64_t rows_left = table->shape.d[0] - first;
     if (t && (!g->min_positions || g->min_positions > rows_left))
         g->min_positions = rows_left;
     return t && gckpti_check_positions(g) ? t : NULL;

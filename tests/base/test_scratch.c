@@ -67,7 +67,7 @@ static void deep(gckpt_graph *g, int layers, int64_t rows, gckpt_term *term)
         skip = i % 7 == 1 ? x : skip;
         gckpt_segment_end(g);
     }
-    *term = (gckpt_term){ gckpt_mean_squared_error(x, y), 1, 0 };
+    *term = (gckpt_term){ gckpt_mean_squared_error(x, y, NULL), 1, 0 };
 }
 static int build_deep(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
 {

@@ -373,16 +373,16 @@ static int build_kernel(op_fixture *f, const kernel *k)
     case OP_NARROW_HEADS:
         y = gckpt_add(x, gckpt_param(g, "q", vector, uniform));
         w = gckpt_add(x, gckpt_param(g, "v", vector, uniform));
-        y = gckpt_attention(y, x, w, (int)k->c, 1);
+        y = gckpt_attention(y, x, w, &(gckpt_attention_desc){ .heads = (int)k->c, .causal = 1 });
         break;
     case OP_LINEAR_LOSS:
         target = feed(f, 1, GCKPT_I32, gckpt_shape1(k->a), k->c);
         w = gckpt_param(g, "w", gckpt_shape2(k->c, k->b), uniform);
-        f->timed = f->term.loss = gckpt_linear_cross_entropy(x, w, target);
+        f->timed = f->term.loss = gckpt_linear_cross_entropy(x, w, target, NULL);
         return 2;
     case OP_LOSS:
         target = feed(f, 1, GCKPT_I32, gckpt_shape1(k->a), k->b);
-        f->timed = f->term.loss = gckpt_cross_entropy(x, target);
+        f->timed = f->term.loss = gckpt_cross_entropy(x, target, NULL, 0);
         return 2;
     case OP_LAYERNORM:
         w = gckpt_param(g, "w", vector, uniform);

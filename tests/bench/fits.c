@@ -56,17 +56,17 @@ static void build_gpt(net *n, const family *of, int width)
     }
     gckpt_tensor *words = param(n, "words", 0, gckpt_shape2(VOCABULARY, C), 0.1f, 0);
     gckpt_tensor *x = gckpt_embed(words, n->in[0]);
-    x = gckpt_positions(x, param(n, "places", 0, gckpt_shape2(T, C), 0.1f, 0));
+    x = gckpt_positions(x, param(n, "places", 0, gckpt_shape2(T, C), 0.1f, 0), 0);
     for (int l = 0; l < layers; l++) {
         gckpt_tensor *a = dense(n, norm(n, x, "norm1", l, C), "qkv", l, C, 3 * C);
         gckpt_tensor *q = gckpt_slice(a, -1, 0, C), *k = gckpt_slice(a, -1, C, 2 * C);
-        a = gckpt_attention(q, k, gckpt_slice(a, -1, 2 * C, 3 * C), 2, 1);
+        a = gckpt_attention(q, k, gckpt_slice(a, -1, 2 * C, 3 * C), &(gckpt_attention_desc){ .heads = 2, .causal = 1 });
         x = gckpt_add(x, dense(n, a, "proj", l, C, C));
         a = gckpt_gelu(dense(n, norm(n, x, "norm2", l, C), "up", l, C, 4 * C));
         x = gckpt_add(x, dense(n, a, "down", l, 4 * C, C));
     }
     x = norm(n, x, "norm", 0, C);
-    n->loss.loss = gckpt_linear_cross_entropy(x, words, n->in[1]);
+    n->loss.loss = gckpt_linear_cross_entropy(x, words, n->in[1], NULL);
     snprintf(n->size, sizeof n->size, "%d x %d x %d", layers, C, T);
 }
 
@@ -98,7 +98,7 @@ static void build_cnn(net *n, const family *of, int width)
         channels = wide;
     }
     x = dense(n, gckpt_global_average_pool(x), "head", 0, channels, CLASSES);
-    n->loss.loss = gckpt_cross_entropy(x, n->in[1]);
+    n->loss.loss = gckpt_cross_entropy(x, n->in[1], NULL, 0);
     snprintf(n->size, sizeof n->size, "%d x %d", 2 * of->stages, width);
 }
 

@@ -127,7 +127,7 @@ static inline gckpt_tensor *net_attend(const place *p, const char *part, gckpt_t
     gckpt_tensor *q = net_linear(p, name[1], h, C, C);
     gckpt_tensor *k = net_linear(p, name[2], source != NULL ? source : h, C, C);
     gckpt_tensor *v = net_linear(p, name[3], source != NULL ? source : h, C, C);
-    h = gckpt_attention(q, k, v, p->heads, causal);
+    h = gckpt_attention(q, k, v, &(gckpt_attention_desc){ .heads = p->heads, .causal = causal });
     return gckpt_add(x, net_linear(p, name[4], h, C, C));
 }
 
@@ -170,7 +170,7 @@ static inline int net_gpt(net *n, const char *name, const gpt_size *z)
         x = gckpt_checkpoint(net_block, x, &p);
     gckpt_tensor *target =
         gckpt_input(n->graph, "targets", GCKPT_I32, gckpt_shape2(z->batch, z->context));
-    return net_close(n, gckpt_linear_cross_entropy(net_norm(&p, "last", x), table, target));
+    return net_close(n, gckpt_linear_cross_entropy(net_norm(&p, "last", x), table, target, NULL));
 }
 
 /* x @ w without a bias. */
@@ -187,10 +187,10 @@ static inline gckpt_tensor *net_llama_block(gckpt_tensor *x, void *user)
     const int64_t C = p->dim, I = C * 8 / 3;
     gckpt_attention_desc desc = { .heads = p->heads, .key_heads = p->heads / 3, .causal = 1 };
     gckpt_tensor *h = gckpt_rmsnorm(x, net_weight(p, "before", C, 0), 0);
-    gckpt_tensor *q = gckpt_rotary(net_project(p, "q", h, C, C), desc.heads, 0);
-    gckpt_tensor *k = gckpt_rotary(net_project(p, "k", h, C, C / 3), desc.key_heads, 0);
+    gckpt_tensor *q = gckpt_rotary(net_project(p, "q", h, C, C), &(gckpt_rotary_desc){ .heads = desc.heads });
+    gckpt_tensor *k = gckpt_rotary(net_project(p, "k", h, C, C / 3), &(gckpt_rotary_desc){ .heads = desc.key_heads });
     gckpt_tensor *v = net_project(p, "v", h, C, C / 3);
-    h = gckpt_attention_with(q, k, v, &desc);
+    h = gckpt_attention(q, k, v, &desc);
     x = gckpt_add(x, net_project(p, "proj", h, C, C));
     h = gckpt_rmsnorm(x, net_weight(p, "between", C, 0), 0);
     gckpt_tensor *gate = gckpt_silu(net_project(p, "gate", h, C, I));
@@ -211,7 +211,7 @@ static inline int net_llama(net *n, const char *name, int64_t context)
         x = gckpt_checkpoint(net_llama_block, x, &p);
     gckpt_tensor *target = gckpt_input(n->graph, "targets", GCKPT_I32, gckpt_shape2(1, context));
     x = gckpt_rmsnorm(x, net_weight(&p, "last", dim, 0), 0);
-    return net_close(n, gckpt_linear_cross_entropy(x, table, target));
+    return net_close(n, gckpt_linear_cross_entropy(x, table, target, NULL));
 }
 
 /* An encoder and a decoder of `layers` layers each; all of the decoder's read the encoder's end. */
@@ -231,7 +231,7 @@ static inline int net_encoder_decoder(net *n, const char *name, int layers)
         x = gckpt_checkpoint(net_block, x, &d);
     gckpt_tensor *target =
         gckpt_input(n->graph, "targets", GCKPT_I32, gckpt_shape2(batch, context));
-    return net_close(n, gckpt_linear_cross_entropy(net_norm(&d, "last", x), table, target));
+    return net_close(n, gckpt_linear_cross_entropy(net_norm(&d, "last", x), table, target, NULL));
 }
 
 /* ---- a plain chain ---- */
@@ -251,7 +251,7 @@ static inline int net_mlp(net *n, const char *name, int layers)
         x = gckpt_checkpoint(net_layer, x, &p);
     x = net_linear(&p, "head", x, p.dim, head);
     gckpt_tensor *target = gckpt_input(n->graph, "y", GCKPT_F32, gckpt_shape2(batch, head));
-    return net_close(n, gckpt_mean_squared_error(x, target));
+    return net_close(n, gckpt_mean_squared_error(x, target, NULL));
 }
 
 /* ---- a U-Net. The library does not convolve: these rows say what planning asks of an op (shape,
@@ -400,6 +400,6 @@ static inline int net_unet(net *n, const char *name)
     x = image_conv(&up, "last", x, channels);
     gckpt_tensor *target =
         gckpt_input(n->graph, "y", GCKPT_F32, gckpt_shape4(batch, side, side, channels));
-    return net_close(n, gckpt_mean_squared_error(x, target));
+    return net_close(n, gckpt_mean_squared_error(x, target, NULL));
 }
 #endif

@@ -355,7 +355,7 @@ bool count_of(const char *name, gckpt_tensor *(*build)(gckpt_tensor *), gckpt_ty
     named = 0;
     gckpt_tensor *in = gckpt_input(g, "x", type, shape),
                  *to = gckpt_input(g, "to", GCKPT_I32, gckpt_shape1(shape.d[0]));
-    gckpt_term term = { gckpt_cross_entropy(build(in), to), 1, 0 };
+    gckpt_term term = { gckpt_cross_entropy(build(in), to, NULL, 0), 1, 0 };
     const int64_t rows = 2 * shape.d[0];
     gckpt_plan_desc d = {};
     d.batch = rows, d.precision = precision, d.backend = &watched;

@@ -107,8 +107,8 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
     gckpt_tensor *v = dense(a, i, "v", "vb", C, C);
     const float drop = bench_rotary ? 0.1f : 0;
     if (bench_rotary)
-        q = gckpt_rotary(q, p->z->heads, 0), k = gckpt_rotary(k, p->z->heads, 0);
-    a = gckpt_attention(q, k, v, p->z->heads, 1);
+        q = gckpt_rotary(q, &(gckpt_rotary_desc){ .heads = p->z->heads }), k = gckpt_rotary(k, &(gckpt_rotary_desc){ .heads = p->z->heads });
+    a = gckpt_attention(q, k, v, &(gckpt_attention_desc){ .heads = p->z->heads, .causal = 1 });
     x = gckpt_add(x, gckpt_dropout(dense(a, i, "proj", "projb", C, C), drop));
     a = gckpt_gelu(dense(norm(x, i, "n2", "n2b", C), i, "fc", "fcb", C, 4 * C));
     return gckpt_add(x, gckpt_dropout(dense(a, i, "out", "outb", 4 * C, C), drop));
@@ -124,7 +124,7 @@ static gckpt_tensor *gpt_logits(gckpt_graph *g, bench *b, int64_t rows, gckpt_te
     *table = weight(g, -1, "table", z->vocabulary, C, 0);
     gckpt_tensor *x = gckpt_embed(*table, in);
     if (!bench_rotary)
-        x = gckpt_positions(x, weight(g, -1, "places", T, C, 0));
+        x = gckpt_positions(x, weight(g, -1, "places", T, C, 0), 0);
     for (int i = 0; i < z->layers; i++) {
         place p = { z, i };
         x = gckpt_checkpoint(block, x, &p);
@@ -150,8 +150,8 @@ static int bench_build(gckpt_graph *g, int64_t rows, gckpt_term *term, void *use
         if (z->logits)
             x = gckpt_linear_transposed(x, table, NULL);
     }
-    term->loss = z->inputs > 0 || z->logits ? gckpt_cross_entropy(x, target)
-                                            : gckpt_linear_cross_entropy(x, table, target);
+    term->loss = z->inputs > 0 || z->logits ? gckpt_cross_entropy(x, target, NULL, 0)
+                                            : gckpt_linear_cross_entropy(x, table, target, NULL);
     term->weight = 1;
     b->feeds[1].input = gckpt_id(target);
     return 1;

@@ -156,10 +156,10 @@ static T *op(int i)
     OP("layernorm", gckpt_layernorm(in2(512, 256), p1(256), p1(256), 0))
     OP("layernorm 48", gckpt_layernorm(in2(2048, 48), p1(48), p1(48), 0))
     OP("rmsnorm", gckpt_rmsnorm(in2(512, 256), p1(256), 0))
-    OP("attention", gckpt_attention(in3(2, 128, 64), in3(2, 128, 64), in3(2, 128, 64), 2, 1))
-    OP("attention small", gckpt_attention(in3(4, 16, 32), in3(4, 16, 32), in3(4, 16, 32), 2, 1))
-    OP("rotary", gckpt_rotary(in3(8, 128, 128), 4, 0))
-    OP("positions", gckpt_positions(in3(8, 128, 128), p2(128, 128)))
+    OP("attention", gckpt_attention(in3(2, 128, 64), in3(2, 128, 64), in3(2, 128, 64), &(gckpt_attention_desc){ .heads = 2, .causal = 1 }))
+    OP("attention small", gckpt_attention(in3(4, 16, 32), in3(4, 16, 32), in3(4, 16, 32), &(gckpt_attention_desc){ .heads = 2, .causal = 1 }))
+    OP("rotary", gckpt_rotary(in3(8, 128, 128), &(gckpt_rotary_desc){ .heads = 4 }))
+    OP("positions", gckpt_positions(in3(8, 128, 128), p2(128, 128), 0))
 #ifndef GCKPT_NO_IMAGES
     OP("conv2d", gckpt_conv2d(in4(4, 16, 16, 16), p4(3, 3, 16, 32), p1(32), &same))
     OP("conv2d 3", gckpt_conv2d(in4(4, 16, 16, 3), p4(3, 3, 3, 8), p1(8), &same))
@@ -185,17 +185,17 @@ static T *op(int i)
     OP("gru small", gckpt_gru(in3(2, 16, 8), p2(8, 24), p1(24), p2(8, 24), p1(24), NULL))
     OP("lstm", gckpt_lstm(in3(16, 16, 32), p2(32, 256), p2(64, 256), p1(256), NULL, NULL))
 #endif
-    OP("cross_entropy", gckpt_cross_entropy(in2(256, 1000), index1(256, 1000)))
-    OP("cross_entropy 10", gckpt_cross_entropy(in2(4096, 10), index1(4096, 10)))
-    OP("cross_entropy 3", gckpt_cross_entropy(in2(8192, 3), index1(8192, 3)))
+    OP("cross_entropy", gckpt_cross_entropy(in2(256, 1000), index1(256, 1000), NULL, 0))
+    OP("cross_entropy 10", gckpt_cross_entropy(in2(4096, 10), index1(4096, 10), NULL, 0))
+    OP("cross_entropy 3", gckpt_cross_entropy(in2(8192, 3), index1(8192, 3), NULL, 0))
     OP("linear_cross_entropy",
-       gckpt_linear_cross_entropy(in2(256, 64), p2(1000, 64), index1(256, 1000)))
-    OP("mean_squared_error", gckpt_mean_squared_error(in2(64, 4096), in2(64, 4096)))
-    OP("mean_squared_error 4", gckpt_mean_squared_error(in2(4096, 4), in2(4096, 4)))
+       gckpt_linear_cross_entropy(in2(256, 64), p2(1000, 64), index1(256, 1000), NULL))
+    OP("mean_squared_error", gckpt_mean_squared_error(in2(64, 4096), in2(64, 4096), NULL))
+    OP("mean_squared_error 4", gckpt_mean_squared_error(in2(4096, 4), in2(4096, 4), NULL))
     OP("sum_loss", gckpt_sum_loss(in2(64, 4096)))
 #ifndef GCKPT_NO_LOSSES
     OP("cross_entropy_with",
-       gckpt_cross_entropy_with(in2(256, 1000), index1(256, 1000), in1(256), 0.1f))
+       gckpt_cross_entropy(in2(256, 1000), index1(256, 1000), in1(256), 0.1f))
     OP("soft_cross_entropy", gckpt_soft_cross_entropy(in2(256, 1000), in2(256, 1000), NULL))
     OP("binary_cross_entropy", gckpt_binary_cross_entropy(in2(64, 4096), in2(64, 4096), NULL))
     OP("binary_cross_entropy, weights of 64",
@@ -203,7 +203,7 @@ static T *op(int i)
     OP("huber", gckpt_huber(in2(64, 4096), in2(64, 4096), NULL, 0.3f))
     OP("huber, weights of 4096", gckpt_huber(in2(64, 4096), in2(64, 4096), in1(64), 0.3f))
     OP("mean_squared_error_with, weights of 64",
-       gckpt_mean_squared_error_with(in3(64, 64, 64), in3(64, 64, 64), in2(64, 64)))
+       gckpt_mean_squared_error(in3(64, 64, 64), in3(64, 64, 64), in2(64, 64)))
 #endif
 #undef OP
     return NULL;

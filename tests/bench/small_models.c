@@ -48,7 +48,7 @@ static void build_mlp(bench *b, int rows)
     gckpt_tensor *h = gckpt_relu(gckpt_linear(x, w, param(g, "b1", MLP_HIDDEN, 0)));
     w = param(g, "w2", MLP_HIDDEN, MLP_OUT);
     h = gckpt_linear(h, w, param(g, "b2", MLP_OUT, 0));
-    b->loss.loss = gckpt_cross_entropy(h, y);
+    b->loss.loss = gckpt_cross_entropy(h, y, NULL, 0);
     b->feeds[0] = (gckpt_feed){ gckpt_id(x), pictures };
     b->feeds[1] = (gckpt_feed){ gckpt_id(y), digits };
 }
@@ -59,14 +59,14 @@ static void build_transformer(bench *b)
     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(1, GPT_T));
     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(1, GPT_T));
     gckpt_tensor *x = gckpt_embed(param(g, "letters", GPT_V, GPT_C), tokens);
-    x = gckpt_positions(x, param(g, "places", GPT_T, GPT_C));
+    x = gckpt_positions(x, param(g, "places", GPT_T, GPT_C), 0);
     gckpt_tensor *n = gckpt_rmsnorm(x, NULL, 0), *q = square(n, "q"), *k = square(n, "k");
-    n = gckpt_attention(q, k, square(n, "v"), GPT_HEADS, 1);
+    n = gckpt_attention(q, k, square(n, "v"), &(gckpt_attention_desc){ .heads = GPT_HEADS, .causal = 1 });
     x = gckpt_add(x, square(n, "o"));
     n = gckpt_linear(gckpt_rmsnorm(x, NULL, 0), param(g, "up", GPT_C, GPT_UP), NULL);
     n = gckpt_linear(gckpt_gelu(n), param(g, "down", GPT_UP, GPT_C), NULL);
     x = gckpt_rmsnorm(gckpt_add(x, n), NULL, 0);
-    b->loss.loss = gckpt_cross_entropy(square(x, "head"), targets);
+    b->loss.loss = gckpt_cross_entropy(square(x, "head"), targets, NULL, 0);
     b->feeds[0] = (gckpt_feed){ gckpt_id(tokens), letters };
     b->feeds[1] = (gckpt_feed){ gckpt_id(targets), next };
 }
@@ -82,7 +82,7 @@ static void build_chain(bench *b, int ops)
     gckpt_tensor *h = gckpt_mul(x, param(g, "w", 4, 0));
     for (int i = 0; i < ops; i++)
         h = gckpt_relu(h);
-    b->loss.loss = gckpt_mean_squared_error(h, y);
+    b->loss.loss = gckpt_mean_squared_error(h, y, NULL);
     b->feeds[0] = (gckpt_feed){ gckpt_id(x), four };
     b->feeds[1] = (gckpt_feed){ gckpt_id(y), zeros };
 }

@@ -55,11 +55,11 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
     const int heads = s->model->heads, dim = s->model->dim, inner = s->model->inner;
     const int keys = dim / heads * s->model->key_heads;
     gckpt_tensor *h = gckpt_rmsnorm(x, NULL, 0);
-    gckpt_tensor *q = gckpt_rotary(dense(p, "q", h, dim, dim, RANK), heads, 0);
-    gckpt_tensor *k = gckpt_rotary(dense(p, "k", h, dim, keys, 0), s->model->key_heads, 0);
+    gckpt_tensor *q = gckpt_rotary(dense(p, "q", h, dim, dim, RANK), &(gckpt_rotary_desc){ .heads = heads });
+    gckpt_tensor *k = gckpt_rotary(dense(p, "k", h, dim, keys, 0), &(gckpt_rotary_desc){ .heads = s->model->key_heads });
     gckpt_tensor *v = dense(p, "v", h, dim, keys, RANK);
     const gckpt_attention_desc causal = { heads, s->model->key_heads, 1, NULL, 0, 0, 0 };
-    h = gckpt_attention_with(q, k, v, &causal);
+    h = gckpt_attention(q, k, v, &causal);
     x = gckpt_add(x, dense(p, "o", h, dim, dim, 0));
     h = gckpt_rmsnorm(x, NULL, 0);
     gckpt_tensor *gate = gckpt_silu(dense(p, "gate", h, dim, inner, 0));
@@ -81,7 +81,7 @@ static int open_stack(net *n, const shape_of_model *model, gckpt_storage storage
     gckpt_tensor *target = gckpt_input(n->graph, "targets", GCKPT_I32, shape);
     gckpt_store_freeze(n->store, "frozen.*", 1);
     gckpt_store_quantise(n->store, "frozen.*", storage);
-    return net_close(n, gckpt_linear_cross_entropy(gckpt_rmsnorm(x, NULL, 0), head, target));
+    return net_close(n, gckpt_linear_cross_entropy(gckpt_rmsnorm(x, NULL, 0), head, target, NULL));
 }
 
 static gckpt_plan *plan_of(const net *n, gckpt_precision precision, gckpt_mode mode, size_t budget)

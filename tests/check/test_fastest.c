@@ -29,7 +29,7 @@ static int build(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
         x = gckpt_checkpoint(util_block, x, &i);
     if (m->mixes)
         x = gckpt_sub(x, gckpt_mean(x, 0));
-    term->loss = gckpt_linear_cross_entropy(x, table, target);
+    term->loss = gckpt_linear_cross_entropy(x, table, target, NULL);
     term->weight = 1;
     return rows == m->refuse ? -1 : 1;
 }
@@ -154,7 +154,7 @@ static int build_heavy(gckpt_graph *g, int64_t rows, gckpt_term *term, void *use
     for (int i = 0; i < 6; i++)
         x = gckpt_gelu(gckpt_linear(x, gckpt_param(g, names[i], gckpt_shape2(64, 64), init), NULL));
     m->feeds[0].input = gckpt_id(in), m->feeds[1].input = gckpt_id(target);
-    term->loss = gckpt_mean_squared_error(x, target);
+    term->loss = gckpt_mean_squared_error(x, target, NULL);
     term->weight = 1;
     return 1;
 }
@@ -267,7 +267,7 @@ static int build_slow(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user
     gckpt_tensor *x = gckpt_embed(table, in);
     x = m->slow = gckpt_apply(&slow, &x, 1, NULL, 0);
     m->feeds[0].input = gckpt_id(in), m->feeds[1].input = gckpt_id(target);
-    term->loss = gckpt_linear_cross_entropy(x, table, target);
+    term->loss = gckpt_linear_cross_entropy(x, table, target, NULL);
     term->weight = 1;
     return 1;
 }
@@ -318,7 +318,7 @@ static int build_wide(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user
     for (int i = 0; i < 4; i++)
         x = gckpt_gelu(gckpt_mul(x, gckpt_param(g, "gain", gckpt_shape1(4096), init)));
     m->feeds[0].input = gckpt_id(in), m->feeds[1].input = gckpt_id(target);
-    term->loss = gckpt_mean_squared_error(x, target);
+    term->loss = gckpt_mean_squared_error(x, target, NULL);
     term->weight = 1;
     return 1;
 }

@@ -46,13 +46,13 @@ static int build(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
     for (int i = 0; i < 3; i++) {
         const char *names[3][3] = { { "q0", "up0", "down0" }, { "q1", "up1", "down1" }, { "q2", "up2", "down2" } };
         gckpt_tensor *n = gckpt_layernorm(x, NULL, NULL, 0);
-        gckpt_tensor *q = gckpt_rotary(gckpt_linear(n, weight(x, names[i][0], C, C), NULL), 2, 0);
-        x = gckpt_add(x, gckpt_attention(q, n, n, 2, 1));
+        gckpt_tensor *q = gckpt_rotary(gckpt_linear(n, weight(x, names[i][0], C, C), NULL), &(gckpt_rotary_desc){ .heads = 2 });
+        x = gckpt_add(x, gckpt_attention(q, n, n, &(gckpt_attention_desc){ .heads = 2, .causal = 1 }));
         n = gckpt_gelu(gckpt_linear(gckpt_rmsnorm(x, NULL, 0), weight(x, names[i][1], C, 4 * C), NULL));
         x = gckpt_add(x, gckpt_linear(gckpt_dropout(n, 0.1f), weight(x, names[i][2], 4 * C, C), NULL));
     }
     m->h = x;
-    term->loss = gckpt_linear_cross_entropy(gckpt_layernorm(x, NULL, NULL, 0), table, m->target);
+    term->loss = gckpt_linear_cross_entropy(gckpt_layernorm(x, NULL, NULL, 0), table, m->target, NULL);
     term->weight = 1;
     term->regulariser = 0;
     return 1;
@@ -517,7 +517,7 @@ static void runs(void)
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(1, 1, 4));
     gckpt_tensor *k = gckpt_cache(gckpt_scale(x, 2), 8);
-    expect(gckpt_attention(x, k, k, 1, 1) != NULL, "caches", g);
+    expect(gckpt_attention(x, k, k, &(gckpt_attention_desc){ .heads = 1, .causal = 1 }) != NULL, "caches", g);
     gckpt_graph_free(g);
     gckpt_store_free(s);
     printf("CACHES\n");

@@ -37,7 +37,7 @@ int main(void)
     gckpt_tensor *h =
         gckpt_tanh(gckpt_linear(in, gckpt_param(g, "a", gckpt_shape2(4, 12), init), NULL));
     h = gckpt_linear(h, gckpt_param(g, "b", gckpt_shape2(12, 1), init), NULL);
-    gckpt_term loss = { gckpt_mean_squared_error(h, target), 1, 0 };
+    gckpt_term loss = { gckpt_mean_squared_error(h, target, NULL), 1, 0 };
     static gckpt_plan_desc desc;
     desc.batch = 8;
     desc.memory = piece(32768);

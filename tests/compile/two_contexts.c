@@ -18,10 +18,10 @@ static void *train(void *user)
     gckpt_tensor *x = gckpt_embed(table, in);
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(16, 16), init);
     for (int i = 0; i < 3; i++) {
-        x = gckpt_add(x, gckpt_attention(x, gckpt_linear(x, w, NULL), x, 2, 1));
+        x = gckpt_add(x, gckpt_attention(x, gckpt_linear(x, w, NULL), x, &(gckpt_attention_desc){ .heads = 2, .causal = 1 }));
         x = gckpt_gelu(gckpt_layernorm(x, NULL, NULL, 0));
     }
-    gckpt_term loss = { gckpt_linear_cross_entropy(x, table, target), 1, 0 };
+    gckpt_term loss = { gckpt_linear_cross_entropy(x, table, target, NULL), 1, 0 };
     gckpt_plan_desc desc = { .mode = GCKPT_SQRT, .batch = 2 };
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);

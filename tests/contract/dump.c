@@ -244,7 +244,7 @@ static T build(const char *name, const T *x, int n)
         gckpt_attention_desc d = { 0 };
         d.heads = whole(), d.key_heads = whole(), d.causal = whole(), d.window = whole();
         d.cap = real(), d.scale = real(), d.lengths = x[3];
-        return gckpt_attention_with(x[0], x[1], x[2], &d);
+        return gckpt_attention(x[0], x[1], x[2], &d);
     }
     if (!strcmp(name, "rotary")) {
         gckpt_rotary_desc d = { 0 };
@@ -255,10 +255,10 @@ static T build(const char *name, const T *x, int n)
         for (int i = 0; i < given && i < 512; i++)
             frequencies[i] = real();
         d.frequencies = given ? frequencies : NULL;
-        return gckpt_rotary_with(x[0], &d);
+        return gckpt_rotary(x[0], &d);
     }
     if (!strcmp(name, "positions_at"))
-        return gckpt_positions_at(x[0], x[1], whole());
+        return gckpt_positions(x[0], x[1], whole());
     if (!strcmp(name, "upsample")) {
         const int h = whole(), w = whole();
         return gckpt_upsample(x[0], h, w, (gckpt_upsampling)whole());
@@ -301,10 +301,10 @@ static T build(const char *name, const T *x, int n)
         return gckpt_argmax(x[0], whole());
     if (!strcmp(name, "linear_cross_entropy_with")) {
         const gckpt_linear_loss_desc d = { real() };
-        return gckpt_linear_cross_entropy_with(x[0], x[1], x[2], &d);
+        return gckpt_linear_cross_entropy(x[0], x[1], x[2], &d);
     }
     if (!strcmp(name, "cross_entropy_with"))
-        return gckpt_cross_entropy_with(x[0], x[1], x[2], real());
+        return gckpt_cross_entropy(x[0], x[1], x[2], real());
     if (!strcmp(name, "huber"))
         return gckpt_huber(x[0], x[1], x[2], real());
     printf("error no builder %s\n", name);

@@ -521,7 +521,7 @@ static void test_written_out(void)
         gckpt_tensor *c = gckpt_param(g, "c", gckpt_shape1(O), init);
         gckpt_tensor *h = gckpt_linear(tx, w, b);
         gckpt_tensor *m = gckpt_mul(gckpt_relu(h), h);
-        gckpt_term term = { gckpt_mean_squared_error(gckpt_linear(m, v, c), ty), 1, 0 };
+        gckpt_term term = { gckpt_mean_squared_error(gckpt_linear(m, v, c), ty, NULL), 1, 0 };
         gckpt_plan_desc desc = { .optimiser = GCKPT_SGD, .precision = GCKPT_BF16 };
         gckpt_exec_desc exec = { .debug = debug ? GCKPT_DEBUG_PLAIN : 0 };
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
@@ -610,9 +610,9 @@ static uint64_t two_trained(const two_losses *start, two_losses *p, int micro, i
     gckpt_term terms[2] = { { NULL, 1, 0 }, { NULL, 0.5f, 0 } };
     for (int i = 0; i < 2; i++)
         if (i == !start->entropy_first)
-            terms[0].loss = gckpt_linear_cross_entropy(h, v, y);
+            terms[0].loss = gckpt_linear_cross_entropy(h, v, y, NULL);
         else
-            terms[1].loss = gckpt_mean_squared_error(h, z);
+            terms[1].loss = gckpt_mean_squared_error(h, z, NULL);
     const gckpt_fetch_spec pick = { h, 1 };
     gckpt_plan_desc desc = { .precision = p ? GCKPT_BF16 : GCKPT_BF16_STOCHASTIC,
                              .optimiser = GCKPT_SGD,
@@ -1183,7 +1183,7 @@ static uint64_t train(trial *o)
     const gckpt_init init = { 0.3f, 0, 0 };
     gckpt_tensor *table = gckpt_param(g, "table", gckpt_shape2(V, C), init);
     gckpt_tensor *x = gckpt_embed(gckpt_scale(table, 1.25f), in);
-    x = gckpt_positions(x, weight(x, "places", T, C));
+    x = gckpt_positions(x, weight(x, "places", T, C), 0);
     gckpt_tensor *start = x;
     x = gckpt_checkpoint(attention_block, x, NULL);
     x = gckpt_checkpoint(feed_forward, x, NULL);
@@ -1191,8 +1191,8 @@ static uint64_t train(trial *o)
     gckpt_tensor *guess = gckpt_sub(gckpt_mean(x, 1), value);
     guess = gckpt_linear(guess, weight(x, "value.w", C, C), NULL);
     gckpt_term terms[3];
-    terms[0].loss = gckpt_linear_cross_entropy(gckpt_layernorm(x, NULL, NULL, 0), table, target);
-    terms[1].loss = gckpt_mean_squared_error(guess, value);
+    terms[0].loss = gckpt_linear_cross_entropy(gckpt_layernorm(x, NULL, NULL, 0), table, target, NULL);
+    terms[1].loss = gckpt_mean_squared_error(guess, value, NULL);
     terms[2].loss = gckpt_sum_loss(gckpt_mul(table, table));
     for (int i = 0; i < 3; i++) {
         terms[i].weight = i == 0 ? 1.0f : i == 1 ? 0.5f : 0.01f;
@@ -1317,12 +1317,12 @@ static uint64_t entries_trained(int t, int vranks, int micro, int threads, int p
     gckpt_tensor *h = gckpt_linear(x, w, gckpt_param(g, "b", gckpt_shape1(WIDTH), init)), *k,
                  *loss[2];
     k = gckpt_linear_transposed(h, gckpt_param(g, "k", gckpt_shape2(WIDTH, WIDTH), init), NULL);
-    h = gckpt_add(h, gckpt_attention(h, k, k, 2, 1));
+    h = gckpt_add(h, gckpt_attention(h, k, k, &(gckpt_attention_desc){ .heads = 2, .causal = 1 }));
     h = gckpt_add(h, gckpt_matmul(gckpt_softmax(gckpt_matmul_transposed(h, k)), k));
     w = gckpt_param(g, "v", gckpt_shape2(CLASSES, WIDTH), init);
-    loss[0] = gckpt_linear_cross_entropy(h, w, y);
+    loss[0] = gckpt_linear_cross_entropy(h, w, y, NULL);
     k = gckpt_gelu(gckpt_matmul(k, gckpt_param(g, "u", gckpt_shape2(WIDTH, WIDTH), init)));
-    loss[1] = gckpt_cross_entropy(gckpt_linear_transposed(k, w, NULL), y);
+    loss[1] = gckpt_cross_entropy(gckpt_linear_transposed(k, w, NULL), y, NULL, 0);
     gckpt_term terms[2] = { { loss[0], 1, 0 }, { loss[1], 0.5f, 0 } };
     gckpt_plan_desc desc = { .precision = GCKPT_BF16,
                              .optimiser = GCKPT_SGD,
@@ -1615,7 +1615,7 @@ static uint64_t fetched(int which, int fetch)
                          : which == 1 ? gckpt_add(wide, slim)
                                       : gckpt_sub(slim, wide);
     gckpt_term term = { NULL, 1, 0 };
-    term.loss = gckpt_mean_squared_error(both, target);
+    term.loss = gckpt_mean_squared_error(both, target, NULL);
     const gckpt_fetch_spec picks[3] = { { slim, 1 }, { both, 0 }, { wide, 1 } };
     gckpt_plan_desc desc = { .precision = GCKPT_BF16, .fetch = picks, .fetches = fetch };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
@@ -1720,7 +1720,7 @@ static void test_two_users(void)
         gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(24, 40), normal);
         gckpt_tensor *v = gckpt_param(g, "v", gckpt_shape2(1200, 40), normal);
         gckpt_tensor *h = gckpt_gelu(gckpt_linear(x, w, NULL));
-        gckpt_term terms[2] = { { gckpt_linear_cross_entropy(h, v, y), 1, 0 }, { NULL, 0.1f, 0 } };
+        gckpt_term terms[2] = { { gckpt_linear_cross_entropy(h, v, y, NULL), 1, 0 }, { NULL, 0.1f, 0 } };
         gckpt_plan_desc desc = { .precision = GCKPT_BF16, .batch = 32 };
         gckpt_exec_desc how = { .isa = i % 2 ? GCKPT_ISA_AUTO : GCKPT_ISA_PLAIN };
         gckpt_hyper hyper = { .lr = 0.01f };
@@ -1759,7 +1759,7 @@ static uint64_t strips(int how, gckpt_precision precision, int64_t width, int64_
     gckpt_tensor *t = gckpt_input(g, "t", GCKPT_I32, gckpt_shape2(micro, WORDS));
     gckpt_tensor *y = gckpt_input(g, "y", GCKPT_I32, gckpt_shape2(micro, WORDS));
     h = gckpt_add(h, gckpt_embed(gckpt_param(g, "table", gckpt_shape2(7, width), normal), t));
-    gckpt_tensor *early = gckpt_cross_entropy(h, y); /* adds to the others' gradient of h */
+    gckpt_tensor *early = gckpt_cross_entropy(h, y, NULL, 0); /* adds to the others' gradient of h */
     gckpt_tensor *a = gckpt_gelu(gckpt_layernorm(h, gain, bias, 0));
     a = gckpt_add(h, gckpt_layernorm(a, NULL, NULL, 0));
     a = gckpt_mul(gckpt_softmax(a), gckpt_exp(gckpt_rmsnorm(a, gain, 0)));
@@ -1768,7 +1768,7 @@ static uint64_t strips(int how, gckpt_precision precision, int64_t width, int64_
     b = gckpt_add(gckpt_layernorm(b, NULL, bias, 0), gckpt_detach(gckpt_silu(gckpt_pow(a, 3))));
     gckpt_term terms[3] = { { early, 1, 0 }, { NULL, 0.1f, 0 }, { NULL, 0.5f, 0 } };
     terms[1].loss = gckpt_sum_loss(gckpt_clamp(gckpt_mul(b, b), -9, 9));
-    terms[2].loss = gckpt_cross_entropy(h, y);
+    terms[2].loss = gckpt_cross_entropy(h, y, NULL, 0);
     /* Fetched values and gradients are f32: beside what is not. */
     const gckpt_fetch_spec pick = { h, width == 4100 };
     const int fetches = width >= 2100;
@@ -2073,7 +2073,7 @@ static uint64_t weights_trained(int how, int with, const gckpt_plan_desc *way)
     h = gckpt_linear(in, gckpt_param(g, "w", gckpt_shape2(IN, OUT), init), NULL);
     h = gckpt_linear_transposed(gckpt_gelu(h), gckpt_reshape(v, gckpt_shape2(IN, OUT)), NULL);
     h = gckpt_add(h, gckpt_embed(turned, target)); /* reads floats, as its update does */
-    const gckpt_term term = { gckpt_linear_cross_entropy(h, turned, target), 1, 0 };
+    const gckpt_term term = { gckpt_linear_cross_entropy(h, turned, target, NULL), 1, 0 };
     const gckpt_fetch_spec pick = { h, 0 };
     gckpt_plan_desc d = *way, sees = { .mode = GCKPT_INFERENCE, .precision = way->precision };
     d.batch = ROWS, d.bf16_weights = with, sees.bf16_weights = with;

@@ -77,12 +77,12 @@ static void train(training *t)
     for (int i = 0; i < 2; i++) {
         gckpt_tensor *a = gckpt_layernorm(x, NULL, NULL, 0);
         gckpt_tensor *q = gckpt_linear(a, weight(g, i, "q", C, C), NULL);
-        x = gckpt_add(x, gckpt_attention(q, a, a, 4, 1));
+        x = gckpt_add(x, gckpt_attention(q, a, a, &(gckpt_attention_desc){ .heads = 4, .causal = 1 }));
         wide = weight(g, i, "fc", C, 8 * C);
         a = gckpt_gelu(gckpt_linear(x, wide, weight(g, i, "b", 8 * C, 0)));
         x = gckpt_add(x, gckpt_linear(a, weight(g, i, "out", 8 * C, C), NULL));
     }
-    gckpt_term loss = { gckpt_linear_cross_entropy(x, table, target), 1, 0 };
+    gckpt_term loss = { gckpt_linear_cross_entropy(x, table, target, NULL), 1, 0 };
     gckpt_fetch_spec pick = { wide, 1 };
     gckpt_plan_desc desc = { .threads = t->threads,
                              .batch = B,

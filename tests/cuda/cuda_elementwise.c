@@ -587,12 +587,12 @@ static uint64_t train(const training *o, const gckpt_backend *backend)
     gckpt_tensor *time = gckpt_param(g, "time", gckpt_shape2(T, 1), normal);
     gckpt_tensor *all = gckpt_param(g, "all", none, one);
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(C, C), normal);
-    gckpt_tensor *h = gckpt_positions(in, place), *k, *parts[3];
+    gckpt_tensor *h = gckpt_positions(in, place, 0), *k, *parts[3];
     const int axes[3] = { 0, 2, 1 };
     h = gckpt_mul(h, gain);
     h = gckpt_sub(h, time);
     h = gckpt_mul(all, gckpt_linear(h, w, NULL));
-    k = gckpt_relu(gckpt_rotary(h, 3, 0));
+    k = gckpt_relu(gckpt_rotary(h, &(gckpt_rotary_desc){ .heads = 3 }));
     h = gckpt_mul(gckpt_dropout(h, 0.3f), gckpt_scale(k, 0.7f));
     h = gckpt_add(h, gckpt_slice(gckpt_pad(gckpt_embed(w, gckpt_argmax(k, 2)), 1, 1, 1, 0.1f), 1, 0, T));
     k = gckpt_upsample(gckpt_reshape(k, gckpt_shape4(o->rows, T, C, 1)), T + 2, C / 2, GCKPT_BILINEAR);
@@ -606,7 +606,7 @@ static uint64_t train(const training *o, const gckpt_backend *backend)
     parts[1] = gckpt_div(parts[1], gckpt_exp(gckpt_clamp(parts[2], -1.0f, 1.0f)));
     h = gckpt_add(parts[0], gckpt_reshape(gckpt_sum(h, 1), gckpt_shape3(o->rows, 1, C)));
     parts[0] = gckpt_mul(h, h);
-    gckpt_term terms[4] = { { gckpt_mean_squared_error(gckpt_concat(parts, 3, 2), target), 1, 0 },
+    gckpt_term terms[4] = { { gckpt_mean_squared_error(gckpt_concat(parts, 3, 2), target, NULL), 1, 0 },
                             { gckpt_sum_loss(gckpt_sigmoid(parts[1])), 0.5f, 0 },
                             { gckpt_huber(parts[1], parts[2], gckpt_exp(gckpt_mean(target, 2)), 0.5f), 0.3f, 0 },
                             { gckpt_sum_loss(gckpt_mul(w, w)), 0.01f, 1 } };

@@ -253,7 +253,7 @@ static uint64_t train(const training *o, const gckpt_backend *backend)
     h = gckpt_linear_transposed(h, v, NULL);
     h = gckpt_matmul(gckpt_scale(gckpt_matmul_transposed(h, h), 0.1f), h); /* h three times */
     h = gckpt_matmul(h, gckpt_linear_transposed(w, v, NULL)); /* one of parameters for all */
-    gckpt_term terms[2] = { { gckpt_cross_entropy(gckpt_linear_transposed(h, table, NULL), target), 1, 0 },
+    gckpt_term terms[2] = { { gckpt_cross_entropy(gckpt_linear_transposed(h, table, NULL), target, NULL, 0), 1, 0 },
                             { gckpt_sum_loss(gckpt_mul(b, b)), 0.01f, 1 } };
     gckpt_plan_desc d = { .mode = o->mode, .batch = B, .precision = o->precision, .backend = backend };
     gckpt_plan *p = gckpt_plan_new(g, terms, 2, &d);

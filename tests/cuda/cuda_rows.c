@@ -338,14 +338,14 @@ static uint64_t train(const gckpt_backend *backend, gckpt_mode mode, int64_t mic
     gckpt_tensor *table = weight(g, "table", CLASSES, WIDTH), *gain = weight(g, "gain", WIDTH, 0);
     gckpt_tensor *bias = weight(g, "bias", WIDTH, 0), *head = weight(g, "head", WIDTH, CLASSES);
     gckpt_tensor *x = gckpt_layernorm(gckpt_embed(table, in), gain, bias, 0);
-    gckpt_tensor *a = gckpt_attention(x, x, x, 3, 1), *y = gckpt_rmsnorm(gckpt_add(x, a), gain, 0);
-    y = gckpt_add(y, gckpt_attention(y, x, a, 2, 0));
+    gckpt_tensor *a = gckpt_attention(x, x, x, &(gckpt_attention_desc){ .heads = 3, .causal = 1 }), *y = gckpt_rmsnorm(gckpt_add(x, a), gain, 0);
+    y = gckpt_add(y, gckpt_attention(y, x, a, &(gckpt_attention_desc){ .heads = 2 }));
     y = gckpt_add(gckpt_softmax(gckpt_layernorm(y, NULL, bias, 0)), y);
     gckpt_tensor *logits = gckpt_linear(y, head, NULL), *soft = gckpt_exp(gckpt_log_softmax(gckpt_scale(logits, 2)));
     gckpt_tensor *weights = gckpt_sigmoid(gckpt_mean(y, 2));
-    gckpt_term terms[4] = { { gckpt_linear_cross_entropy(y, table, to), 1, 0 },
-                            { gckpt_cross_entropy(logits, to), 0.5f, 0 },
-                            { gckpt_cross_entropy_with(logits, to, weights, 0.1f), 0.5f, 0 },
+    gckpt_term terms[4] = { { gckpt_linear_cross_entropy(y, table, to, NULL), 1, 0 },
+                            { gckpt_cross_entropy(logits, to, NULL, 0), 0.5f, 0 },
+                            { gckpt_cross_entropy(logits, to, weights, 0.1f), 0.5f, 0 },
                             { gckpt_soft_cross_entropy(logits, soft, weights), 0.5f, 0 } };
     gckpt_plan_desc desc;
     gckpt_exec_desc how;

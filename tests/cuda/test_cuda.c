@@ -121,8 +121,8 @@ static net2 net2_make(gckpt_store *s, const gckpt_backend *b, int64_t rows, gckp
           gckpt_store_quantise(m.s, "fixed", GCKPT_STORAGE_I8) == GCKPT_OK);
     gckpt_tensor *h = gckpt_gelu(gckpt_mul(gckpt_linear(x, w, NULL), gain));
     h = gckpt_linear(gckpt_dropout(gckpt_linear(h, fixed, NULL), 0.3f), v, NULL);
-    gckpt_term terms[3] = { { gckpt_cross_entropy(h, t), 1, 0 },
-                            { gckpt_mean_squared_error(h, y), 0.5f, 0 },
+    gckpt_term terms[3] = { { gckpt_cross_entropy(h, t, NULL, 0), 1, 0 },
+                            { gckpt_mean_squared_error(h, y, NULL), 0.5f, 0 },
                             { gckpt_sum_loss(gckpt_mul(w, w)), 0.01f, 1 } };
     gckpt_plan_desc d = { .mode = inference ? GCKPT_INFERENCE : GCKPT_MEMORY_POOR, .batch = N,
                           .precision = precision, .backend = b };
@@ -345,7 +345,7 @@ static uint64_t offload_run(const gckpt_backend *b, int64_t rows, int offloads)
         a = gckpt_linear(gckpt_gelu(a), gckpt_param(g, name[1], gckpt_shape2(16, 8), init), NULL);
         h = gckpt_add(h, a);
     }
-    gckpt_term term = { gckpt_mean_squared_error(h, y), 1, 0 };
+    gckpt_term term = { gckpt_mean_squared_error(h, y, NULL), 1, 0 };
     gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .batch = 4, .backend = b };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
     if (offloads) {

@@ -103,7 +103,7 @@ static void model(train_net *net, void *user)
 {
     (void)user;
     net->output = layers_dense(net->in[0], "fc", 10);
-    net->loss = gckpt_cross_entropy(net->output, net->in[1]);
+    net->loss = gckpt_cross_entropy(net->output, net->in[1], NULL, 0);
 }
 
 static void test_training(void)

@@ -33,7 +33,7 @@ static void model(train_net *net, void *user)
     static const int64_t widths[] = { 12, 2 };
     (void)user;
     net->output = layers_mlp(gckpt_scale(net->in[0], 0.01f), "mlp", widths, 2, 0.1f);
-    net->loss = gckpt_mean_squared_error(net->output, net->in[1]);
+    net->loss = gckpt_mean_squared_error(net->output, net->in[1], NULL);
 }
 
 static int watch(void *user, const train_report *now)
@@ -559,7 +559,7 @@ static void classifier(train_net *net, void *user)
 {
     (void)user;
     net->output = layers_dense(gckpt_scale(net->in[0], 0.01f), "fc", 3);
-    net->loss = gckpt_cross_entropy(net->output, net->in[1]);
+    net->loss = gckpt_cross_entropy(net->output, net->in[1], NULL, 0);
 }
 
 static void test_classes(void)

@@ -30,7 +30,7 @@ static gckpt_graph *small_net(gckpt_store *s, gckpt_term *term)
     h = gckpt_linear(gckpt_linear_transposed(gckpt_linear(h, shared, NULL), shared, NULL),
                      gckpt_param(g, "out", gckpt_shape2(16, 10), normal),
                      gckpt_param(g, "out_bias", gckpt_shape1(10), none));
-    *term = (gckpt_term){ gckpt_cross_entropy(h, y), 1, 0 };
+    *term = (gckpt_term){ gckpt_cross_entropy(h, y, NULL, 0), 1, 0 };
     return g;
 }
 

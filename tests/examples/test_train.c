@@ -253,7 +253,7 @@ static void classifier(train_net *net, void *user)
     static const int64_t widths[] = { 24, 24, CLASSES };
     (void)user;
     net->output = layers_mlp(net->in[0], "mlp", widths, 3, 0.2f);
-    net->loss = gckpt_cross_entropy(net->output, net->in[1]);
+    net->loss = gckpt_cross_entropy(net->output, net->in[1], NULL, 0);
 }
 
 /* What a training is watched for. */
@@ -660,7 +660,7 @@ static void words(train_net *net, void *user)
 {
     (void)user;
     net->output = layers_dense(layers_embed(net->in[0], "wte", WORDS, 8), "head", WORDS);
-    net->loss = gckpt_cross_entropy(net->output, net->in[1]);
+    net->loss = gckpt_cross_entropy(net->output, net->in[1], NULL, 0);
     const gckpt_term small = { gckpt_sum_loss(gckpt_mul(net->output, net->output)), 0.01f, 0 };
     net->extra[net->extra_count++] = small;
 }
@@ -702,7 +702,7 @@ static void pairs(train_net *net, void *user)
     (void)user;
     gckpt_tensor *a = layers_dense(net->in[0], "a", 6);
     net->output = gckpt_matmul_transposed(a, layers_dense(net->in[0], "b", 6));
-    net->loss = gckpt_mean_squared_error(gckpt_mean(net->output, -1), net->in[1]);
+    net->loss = gckpt_mean_squared_error(gckpt_mean(net->output, -1), net->in[1], NULL);
 }
 
 static void test_mixed(void)

@@ -82,7 +82,7 @@ static net net_new(int which, const gckpt_memory *memory)
     if (which == LONGER)
         x = gckpt_scale(x, 2);
     n.top = which == SHORTER ? x : gckpt_name(gckpt_reshape(x, gckpt_shape2(ROWS * T, C)), "top");
-    n.terms[0].loss = gckpt_linear_cross_entropy(x, table, n.targets);
+    n.terms[0].loss = gckpt_linear_cross_entropy(x, table, n.targets, NULL);
     n.terms[0].weight = 0.7f;
     n.terms[1].loss = gckpt_sum_loss(gckpt_mul(table, table));
     n.terms[1].weight = 0.01f;

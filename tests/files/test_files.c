@@ -1210,7 +1210,7 @@ static training training_new(gckpt_store *s)
     gckpt_tensor *y = gckpt_input(t.g, "y", GCKPT_F32, gckpt_shape2(4, 3));
     gckpt_tensor *h = gckpt_linear(x, gckpt_param(t.g, "base", gckpt_shape2(6, 5), normal), NULL);
     h = gckpt_linear(gckpt_tanh(h), gckpt_param(t.g, "top", gckpt_shape2(5, 3), normal), NULL);
-    gckpt_term loss = { gckpt_mean_squared_error(h, y), 1, 0 };
+    gckpt_term loss = { gckpt_mean_squared_error(h, y, NULL), 1, 0 };
     CHECK(gckpt_store_freeze(s, "base", 1) == GCKPT_OK);
     t.x = gckpt_id(x);
     t.y = gckpt_id(y);

@@ -155,7 +155,7 @@ static training training_new(gckpt_store *s, gckpt_optimiser optimiser, int own_
     gckpt_tensor *y = gckpt_input(t.graph, "y", GCKPT_F32, gckpt_shape2(ROWS, OUT));
     gckpt_tensor *a = gckpt_param(t.graph, "a", gckpt_shape2(IN, OUT), normal);
     gckpt_tensor *b = gckpt_param(t.graph, "b", gckpt_shape1(OUT), normal);
-    gckpt_term loss = { gckpt_mean_squared_error(gckpt_linear(x, a, b), y), 1, 0 };
+    gckpt_term loss = { gckpt_mean_squared_error(gckpt_linear(x, a, b), y, NULL), 1, 0 };
     t.x = gckpt_id(x);
     t.y = gckpt_id(y);
     t.plan = gckpt_plan_new(t.graph, &loss, 1, &desc);

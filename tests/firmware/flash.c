@@ -44,12 +44,12 @@ static T *transformer(gckpt_graph *g, T *x, int64_t capacity)
 {
     T *table = param(g, "words", WORDS, C, 0.1f), *h = gckpt_embed(table, x);
     T *places = param(g, "places", capacity ? CAPACITY : TIME, C, 0.1f);
-    h = capacity ? gckpt_positions_at(h, places, 0) : gckpt_positions(h, places);
+    h = capacity ? gckpt_positions(h, places, 0) : gckpt_positions(h, places, 0);
     T *n = gckpt_layernorm(h, NULL, NULL, 0), *q = gckpt_linear(n, param(g, "q", C, C, 0.2f), NULL);
     T *k = gckpt_linear(n, param(g, "k", C, C, 0.2f), NULL), *v = gckpt_linear(n, param(g, "v", C, C, 0.2f), NULL);
     if (capacity)
         k = gckpt_cache(k, capacity), v = gckpt_cache(v, capacity);
-    h = gckpt_add(h, gckpt_linear(gckpt_attention(q, k, v, 2, 1), param(g, "o", C, C, 0.2f), NULL));
+    h = gckpt_add(h, gckpt_linear(gckpt_attention(q, k, v, &(gckpt_attention_desc){ .heads = 2, .causal = 1 }), param(g, "o", C, C, 0.2f), NULL));
     n = gckpt_gelu(dense(gckpt_layernorm(h, NULL, NULL, 0), "up", "up.b", C, 2 * C));
     return gckpt_layernorm(gckpt_add(h, dense(n, "down", "down.b", 2 * C, C)), NULL, NULL, 0);
 }
@@ -90,13 +90,13 @@ static gckpt_term build(gckpt_graph *g, gckpt_fetch_spec *fetch)
         fetch->tensor = gckpt_name(dense(h, "w4", "b4", 8, IN), "y");
     } else if (SET == TRANSFORMER) {
         T *y = gckpt_input(g, "y", GCKPT_I32, tokens), *h = transformer(g, x, 0);
-        term.loss = gckpt_linear_cross_entropy(h, param(g, "words", WORDS, C, 0.1f), y);
+        term.loss = gckpt_linear_cross_entropy(h, param(g, "words", WORDS, C, 0.1f), y, NULL);
     } else {
         T *h = SET >= CONVOLUTIONS ? classify(g, x)
                                    : dense(gckpt_relu(dense(x, "w1", "b1", IN, HIDDEN)), "w2", "b2", HIDDEN, CLASSES);
         T *y = gckpt_input(g, "y", SET == DENSE ? GCKPT_F32 : GCKPT_I32,
                            SET == DENSE ? gckpt_shape2(ROWS, CLASSES) : gckpt_shape1(ROWS));
-        term.loss = SET == DENSE ? gckpt_mean_squared_error(h, y) : gckpt_cross_entropy(h, y);
+        term.loss = SET == DENSE ? gckpt_mean_squared_error(h, y, NULL) : gckpt_cross_entropy(h, y, NULL, 0);
     }
     return term;
 }

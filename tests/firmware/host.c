@@ -63,13 +63,13 @@ int main(int argc, char **argv)
     a = gckpt_linear(a, w, NULL);
     gckpt_tensor *q = gckpt_slice(a, -1, 0, C), *k = gckpt_slice(a, -1, C, 2 * C);
     gckpt_tensor *v = gckpt_slice(a, -1, 2 * C, 3 * C);
-    x = gckpt_add(x, gckpt_dropout(gckpt_attention(q, k, v, 2, 1), 0.25f));
+    x = gckpt_add(x, gckpt_dropout(gckpt_attention(q, k, v, &(gckpt_attention_desc){ .heads = 2, .causal = 1 }), 0.25f));
     gckpt_segment_end(g);
     gckpt_segment_begin(g);
     x = gckpt_name(gckpt_apply(&bend, &x, 1, &factor, sizeof factor), "bent");
     gckpt_segment_end(g);
     gckpt_term terms[2];
-    terms[0].loss = gckpt_linear_cross_entropy(x, table, targets);
+    terms[0].loss = gckpt_linear_cross_entropy(x, table, targets, NULL);
     terms[0].weight = 0.7f;
     terms[0].regulariser = 0;
     terms[1].loss = gckpt_sum_loss(gckpt_mul(w, w));

@@ -353,8 +353,8 @@ static T *net_layer(fuzz_net *n, bytes *b, T *x)
         d.cap = choose(b, 3) == 0 ? real(b) : 0;
         d.lengths = choose(b, 3) == 0 ? net_index(n, b, net_rows_of(x, 2)) : NULL;
         w = net_like(n, b, 3, x), v = net_like(n, b, 3, w);
-        return bias ? gckpt_attention_with(x, w, v, &d)
-                    : gckpt_attention(x, w, v, d.heads, d.causal);
+        return bias ? gckpt_attention(x, w, v, &d)
+                    : gckpt_attention(x, w, v, &(gckpt_attention_desc){ .heads = d.heads, .causal = d.causal });
     }
     case 11: {
         static const float angles[4] = { 1, 0.5f, 0.25f, 0.125f };
@@ -366,13 +366,13 @@ static T *net_layer(fuzz_net *n, bytes *b, T *x)
         d.columns = choose(b, 2) ? number(b, 5) : 0;
         d.frequencies = d.columns == 4 || d.columns == 2 ? angles : NULL;
         d.scale = choose(b, 2) ? real(b) : 0;
-        return bias         ? gckpt_rotary_with(x, &d)
-               : choose(b, 2) ? gckpt_rotary(x, d.heads, d.base)
-                            : gckpt_rotary_at(x, d.heads, d.base, d.position);
+        return bias         ? gckpt_rotary(x, &d)
+               : choose(b, 2) ? gckpt_rotary(x, &(gckpt_rotary_desc){ .heads = d.heads, .base = d.base })
+                            : gckpt_rotary(x, &(gckpt_rotary_desc){ .heads = d.heads, .base = d.base, .position = d.position });
     }
     case 12:
         w = net_weight(n, b, gckpt_shape2(s.n == 3 ? s.d[1] + 9 : 9, c));
-        return bias ? gckpt_positions(x, w) : gckpt_positions_at(x, w, number(b, 9));
+        return bias ? gckpt_positions(x, w, 0) : gckpt_positions(x, w, number(b, 9));
     case 13:
         w = net_weight(n, b, gckpt_shape2(c, 3 * o)), v = net_weight(n, b, gckpt_shape2(o, 3 * o));
         u = choose(b, 2) ? net_weight(n, b, gckpt_shape1(3 * o)) : NULL;
@@ -441,20 +441,20 @@ static T *net_loss(fuzz_net *n, bytes *b, T *x)
     const gckpt_shape rows = net_rows_of(x, 1);
     T *w = choose(b, 2) ? gckpt_sigmoid(x) : NULL, *y;
     switch (choose(b, 10)) {
-    case 0: return gckpt_cross_entropy(x, net_index(n, b, rows));
+    case 0: return gckpt_cross_entropy(x, net_index(n, b, rows), NULL, 0);
     case 1:
     case 2:
         y = net_weight(n, b, gckpt_shape2(2 + number(b, 6), net_last(x)));
-        return choose(b, 2) ? gckpt_linear_cross_entropy(x, y, net_index(n, b, rows))
-                          : gckpt_linear_cross_entropy_with(x, y, net_index(n, b, rows), &cap);
-    case 3: return gckpt_mean_squared_error(x, net_like(n, b, 0, x));
+        return choose(b, 2) ? gckpt_linear_cross_entropy(x, y, net_index(n, b, rows), NULL)
+                          : gckpt_linear_cross_entropy(x, y, net_index(n, b, rows), &cap);
+    case 3: return gckpt_mean_squared_error(x, net_like(n, b, 0, x), NULL);
     case 4:
-        return gckpt_cross_entropy_with(x, net_index(n, b, rows), w ? gckpt_mean(w, -1) : NULL,
+        return gckpt_cross_entropy(x, net_index(n, b, rows), w ? gckpt_mean(w, -1) : NULL,
                                         real(b));
     case 5: return gckpt_soft_cross_entropy(x, gckpt_softmax(net_like(n, b, 0, x)), NULL);
     case 6: return gckpt_binary_cross_entropy(x, gckpt_sigmoid(net_like(n, b, 0, x)), w);
     case 7: return gckpt_huber(x, net_like(n, b, 0, x), w, real(b));
-    case 8: return gckpt_mean_squared_error_with(x, net_like(n, b, 0, x), w);
+    case 8: return gckpt_mean_squared_error(x, net_like(n, b, 0, x), w);
     default: return gckpt_sum_loss(choose(b, 2) ? x : gckpt_mul(x, x));
     }
 }
@@ -579,7 +579,7 @@ static int net_built(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint3
             if (caches) {
                 T *k = choose(&b, 2) ? gckpt_cache(x, 1 + number(&b, 16))
                                    : gckpt_cache_window(x, 1 + number(&b, 200), number(&b, 4));
-                t = gckpt_attention(x, k, k, 1, b.odd ? choose(&b, 2) : 1);
+                t = gckpt_attention(x, k, k, &(gckpt_attention_desc){ .heads = 1, .causal = b.odd ? choose(&b, 2) : 1 });
                 n->caches += t != NULL;
             }
             break;

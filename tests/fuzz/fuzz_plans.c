@@ -67,9 +67,9 @@ static void net_begin(net *n, int kind)
         h = gckpt_rmsnorm(x, weight(n, "gain", 8, 0), 0);
         h = gckpt_attention(gckpt_linear(h, weight(n, "q", 8, 8), NULL),
                             gckpt_linear(h, weight(n, "k", 8, 8), NULL),
-                            gckpt_linear(h, weight(n, "v", 8, 8), NULL), 2, 1);
+                            gckpt_linear(h, weight(n, "v", 8, 8), NULL), &(gckpt_attention_desc){ .heads = 2, .causal = 1 });
         h = n->middle = gckpt_add(x, gckpt_dropout(h, 0.1f));
-        minimise(n, gckpt_cross_entropy(gckpt_linear(h, weight(n, "head", 8, 16), NULL), y), 1, 0);
+        minimise(n, gckpt_cross_entropy(gckpt_linear(h, weight(n, "head", 8, 16), NULL), y, NULL, 0), 1, 0);
         return;
     }
     if (kind == 3) {
@@ -81,7 +81,7 @@ static void net_begin(net *n, int kind)
             gckpt_conv2d(x, gckpt_param(g, "c", gckpt_shape4(3, 3, 2, 4), normal), NULL, NULL));
         h = n->middle = gckpt_max_pool(h, &two);
         h = gckpt_reshape(h, gckpt_shape2(ROWS, -1));
-        minimise(n, gckpt_cross_entropy(gckpt_linear(h, weight(n, "head", 36, 8), NULL), y), 1, 0);
+        minimise(n, gckpt_cross_entropy(gckpt_linear(h, weight(n, "head", 36, 8), NULL), y, NULL, 0), 1, 0);
         return;
     }
     if (kind == 6) {
@@ -92,7 +92,7 @@ static void net_begin(net *n, int kind)
         MUST(gckpt_store_freeze(n->store, "w0", 1) == GCKPT_OK);
         MUST(gckpt_store_freeze(n->store, "w1", 1) == GCKPT_OK);
         h = n->first = n->middle = gckpt_linear(h, weight(n, "head", 8, 8), NULL);
-        minimise(n, gckpt_mean_squared_error(h, y), 1, 0);
+        minimise(n, gckpt_mean_squared_error(h, y, NULL), 1, 0);
         return;
     }
     const int wide = kind == 4 ? 64 : 8, layers = kind == 1 ? 5 : kind == 4 ? 6 : 3;
@@ -114,11 +114,11 @@ static void net_begin(net *n, int kind)
         gckpt_keep(n->first);
         gckpt_recompute(n->middle);
         gckpt_tensor *w = weight(n, "w0", 8, 8);
-        minimise(n, gckpt_mean_squared_error(n->middle, y), 0.5f, 0);
+        minimise(n, gckpt_mean_squared_error(n->middle, y, NULL), 0.5f, 0);
         minimise(n, gckpt_sum_loss(gckpt_mul(w, w)), 0.25f, 1);
         MUST(gckpt_store_freeze(n->store, "b1", 1) == GCKPT_OK);
     }
-    minimise(n, gckpt_mean_squared_error(h, y), 1, 0);
+    minimise(n, gckpt_mean_squared_error(h, y, NULL), 1, 0);
 }
 
 static void net_end(net *n)

@@ -111,7 +111,7 @@ static int step(gckpt_store *s, gckpt_optimiser optimiser)
     gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, 4));
     gckpt_tensor *target = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(ROWS, 32));
     gckpt_tensor *out = gckpt_linear(in, param(g, "a"), param(g, "b"));
-    gckpt_term loss = { gckpt_mean_squared_error(out, target), 1, 0 };
+    gckpt_term loss = { gckpt_mean_squared_error(out, target, NULL), 1, 0 };
     gckpt_plan_desc desc;
     memset(&desc, 0, sizeof desc);
     desc.mode = GCKPT_STORE_ALL;

@@ -31,7 +31,7 @@ static void model(train_net *net, void *user)
     (void)user;
     gckpt_tensor *w = gckpt_param(net->graph, "w", gckpt_shape2(2, 1), normal);
     net->output = gckpt_reshape(gckpt_linear(net->in[0], w, NULL), gckpt_shape1(net->rows));
-    net->loss = gckpt_mean_squared_error(net->output, net->in[1]);
+    net->loss = gckpt_mean_squared_error(net->output, net->in[1], NULL);
 }
 
 static int watch(void *user, const train_report *now)

@@ -40,7 +40,7 @@ static void nodes(void)
     gckpt_tensor *view = gckpt_reshape(product, gckpt_shape3(3, 2, 4));
     gckpt_tensor *again = gckpt_param(g, "table", gckpt_shape2(5, 2), normal);
     gckpt_tensor *mean = gckpt_mean(gckpt_reshape(view, gckpt_shape3(3, 4, 2)), 1);
-    gckpt_tensor *loss = gckpt_linear_cross_entropy(mean, again, y);
+    gckpt_tensor *loss = gckpt_linear_cross_entropy(mean, again, y, NULL);
     gckpt_tensor *square = gckpt_mul(w, w);
     gckpt_node n;
     CHECK_MSG(square != NULL && gckpt_graph_size(g) == gckpt_id(square) + 1, "%s",
@@ -225,7 +225,7 @@ static gckpt_graph *blocks(gckpt_store *s, int depth, int width, const char *nam
         x = gckpt_add(sum, i % 3 ? x : first);
         first = i % 5 ? first : x;
     }
-    gckpt_mean_squared_error(x, first);
+    gckpt_mean_squared_error(x, first, NULL);
     return g;
 }
 

@@ -39,7 +39,7 @@ static int lifecycle(const gckpt_memory *memory, gckpt_mode mode, int check)
         h = gckpt_checkpoint(block, h, names[i]);
     gckpt_fetch_spec fetches[2] = { { gckpt_name(h, "top"), 1 }, { in, 1 } };
     float dx[4 * 6];
-    gckpt_term term = { gckpt_mean_squared_error(h, target), 1, 0 };
+    gckpt_term term = { gckpt_mean_squared_error(h, target, NULL), 1, 0 };
     pd.mode = mode;
     pd.batch = 4;
     pd.fetch = fetches;
@@ -165,7 +165,7 @@ static void every_planning(int layers)
         first = first ? first : x;
         gckpt_segment_end(g);
     }
-    gckpt_term term = { gckpt_mean_squared_error(gckpt_add(x, first), y), 1, 0 };
+    gckpt_term term = { gckpt_mean_squared_error(gckpt_add(x, first), y, NULL), 1, 0 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
     gckpt_frontier *f = gckpt_frontier_new(g, &term, 1, &d);
     gckpt_point least = { 0, 0, 0, 0, 0 };

@@ -255,7 +255,7 @@ static void test_printed(int more)
     gckpt_tensor *x = gckpt_input(g, "store bytes", GCKPT_F32, gckpt_shape2(3, 5));
     gckpt_tensor *y = gckpt_input(g, "exec_bytes", GCKPT_F32, gckpt_shape2(3, 7));
     const gckpt_fetch_spec fetch = { gckpt_linear(x, some_param(g, 0), NULL), 0 };
-    gckpt_term term = { gckpt_mean_squared_error(fetch.tensor, y), 1, 0 };
+    gckpt_term term = { gckpt_mean_squared_error(fetch.tensor, y, NULL), 1, 0 };
     gckpt_plan_desc d = { .optimiser = GCKPT_CUSTOM_OPTIMISER, .custom_state = 2 };
     if (more) /* of other structures */
         d = (gckpt_plan_desc){ .batch = 6, .virtual_ranks = 2, .precision = GCKPT_BF16, .bf16_weights = 1,

@@ -53,7 +53,7 @@ static gckpt_tensor *outer_block(gckpt_tensor *x, void *user)
     gckpt_tensor *a = gckpt_layernorm(x, param(g, "g", l->index, gckpt_shape1(C), 0, 1),
                                       param(g, "b", l->index, gckpt_shape1(C), 0, 0), 0);
     gckpt_tensor *q = gckpt_linear(a, param(g, "q", l->index, gckpt_shape2(C, C), 0.3f, 0), NULL);
-    a = gckpt_attention(q, a, a, 2, 1);             /* one tensor for keys and values                    */
+    a = gckpt_attention(q, a, a, &(gckpt_attention_desc){ .heads = 2, .causal = 1 });             /* one tensor for keys and values                    */
     x = gckpt_add(x, a);
     a = gckpt_checkpoint(inner_block, gckpt_rmsnorm(x, NULL, 0), l);       /* nested                        */
     if (l->setting & DROPOUT)
@@ -86,11 +86,11 @@ static model build(gckpt_store *s, int64_t rows, int setting)
     m.top = h;
     m.weight = param(m.graph, "up", 1, gckpt_shape2(C, H), 0.3f, 0);
     gckpt_tensor *head = setting & TIED ? wte : param(m.graph, "head", 0, gckpt_shape2(V, C), 0.3f, 0);
-    m.terms[0].loss = gckpt_linear_cross_entropy(h, head, m.targets);
+    m.terms[0].loss = gckpt_linear_cross_entropy(h, head, m.targets, NULL);
     m.terms[0].weight = 1;
     m.term_count = 1;
     if (setting & TWO_LOSSES) {
-        m.terms[m.term_count].loss = gckpt_mean_squared_error(gckpt_mean(h, 1), m.side);
+        m.terms[m.term_count].loss = gckpt_mean_squared_error(gckpt_mean(h, 1), m.side, NULL);
         m.terms[m.term_count++].weight = 0.25f;
     }
     if (setting & REGULARISED) {
@@ -329,7 +329,7 @@ static gckpt_tensor *gpt_block(gckpt_tensor *x, void *user)
         w[i] = param(gckpt_graph_of(x), kinds[i], *index, gckpt_shape2(rows[i], columns[i]), 0.1f, 0);
     gckpt_tensor *h = gckpt_layernorm(x, NULL, NULL, 0);
     gckpt_tensor *q = gckpt_linear(h, w[0], NULL), *k = gckpt_linear(h, w[1], NULL);
-    x = gckpt_add(x, gckpt_linear(gckpt_attention(q, k, gckpt_linear(h, w[2], NULL), 2, 1), w[3], NULL));
+    x = gckpt_add(x, gckpt_linear(gckpt_attention(q, k, gckpt_linear(h, w[2], NULL), &(gckpt_attention_desc){ .heads = 2, .causal = 1 }), w[3], NULL));
     h = gckpt_gelu(gckpt_linear(gckpt_layernorm(x, NULL, NULL, 0), w[4], NULL));
     return gckpt_add(x, gckpt_linear(h, w[5], NULL));
 }
@@ -344,7 +344,7 @@ static void test_bytes(void)
     enum { LAYERS = 24, OPS = 12 };
     for (int i = 0; i < LAYERS; i++)
         h = gckpt_checkpoint(gpt_block, h, &i);
-    gckpt_term term = { gckpt_mean_squared_error(h, x), 1, 0 };
+    gckpt_term term = { gckpt_mean_squared_error(h, x, NULL), 1, 0 };
     size_t arena[5], bytes[5];
     gckpt_plan_desc d = { 0 };
     for (int mode = 1; mode <= 4; mode++) {
@@ -562,7 +562,7 @@ static void test_mixed_rows(void)
     gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(4, 4));
     gckpt_tensor *h = gckpt_linear(in, gckpt_param(g, "w", gckpt_shape2(4, 4), init), NULL);
     gckpt_tensor *centred = gckpt_sub(h, gckpt_name(gckpt_mean(h, 0), "batch mean"));
-    gckpt_term term = { gckpt_mean_squared_error(centred, in), 1, 0 };
+    gckpt_term term = { gckpt_mean_squared_error(centred, in, NULL), 1, 0 };
     gckpt_plan_desc d = { .batch = 8 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
     CHECK(p && gckpt_plan_split_exact(p, &op) == 0 && op && !strcmp(op, "batch mean"));
@@ -686,7 +686,7 @@ static void test_external_writable(void)
         gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 2));
         gckpt_tensor *a = gckpt_linear(in, gckpt_param(g, "w", gckpt_shape2(2, 2), half), NULL);
         gckpt_tensor *b = gckpt_linear(in, gckpt_param(g, "v", gckpt_shape2(2, 2), half), NULL);
-        gckpt_term term = { gckpt_mean_squared_error(gckpt_add(a, b), in), 1, 0 };
+        gckpt_term term = { gckpt_mean_squared_error(gckpt_add(a, b), in, NULL), 1, 0 };
         CHECK(frozen < 0 || (gckpt_store_freeze(s, "w", 1) == GCKPT_OK &&
                              gckpt_store_freeze(s, "w", frozen) == GCKPT_OK));
         gckpt_plan *plan = gckpt_plan_new(g, &term, 1, NULL);
@@ -717,7 +717,7 @@ static void test_external(void)
     gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(4, 4));
     gckpt_tensor *h = gckpt_linear(in, gckpt_param(g, "w", gckpt_shape2(4, 4), init), NULL);
     h = gckpt_linear(h, gckpt_param(g, "v", gckpt_shape2(4, 4), init), NULL);
-    gckpt_term term = { gckpt_mean_squared_error(h, in), 1, 0 };
+    gckpt_term term = { gckpt_mean_squared_error(h, in, NULL), 1, 0 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, NULL);
     CHECK(gckpt_plan_kind_bytes(p, GCKPT_BYTES_PARAMETERS) == 64 && gckpt_plan_kind_bytes(p, GCKPT_BYTES_STATE) == 128);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);

@@ -416,7 +416,7 @@ static int build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
         index_id = gckpt_id(two[1]);
         h = gckpt_apply(&indexed, two, 2, NULL, 0);
     }
-    terms[0].loss = gckpt_mean_squared_error(h, target);
+    terms[0].loss = gckpt_mean_squared_error(h, target, NULL);
     terms[0].weight = 1;
     terms[0].regulariser = 0;
     if (!is_faulty(BUILD))

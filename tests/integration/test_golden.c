@@ -52,33 +52,33 @@ static gckpt_tensor *build(int i, gckpt_tensor **a)
     case 18: return gckpt_matmul(a[0], a[1]);
     case 19: return gckpt_matmul_transposed(a[0], a[1]);
     case 20: return gckpt_embed(a[0], a[1]);
-    case 21: return gckpt_positions(a[0], a[1]);
-    case 22: return gckpt_attention(a[0], a[1], a[2], 2, 1);
-    case 23: return gckpt_attention(a[0], a[1], a[2], 3, 0);
-    case 24: return gckpt_attention(a[0], a[0], a[0], 1, 1);
-    case 25: return gckpt_rotary(a[0], 2, 0);
+    case 21: return gckpt_positions(a[0], a[1], 0);
+    case 22: return gckpt_attention(a[0], a[1], a[2], &(gckpt_attention_desc){ .heads = 2, .causal = 1 });
+    case 23: return gckpt_attention(a[0], a[1], a[2], &(gckpt_attention_desc){ .heads = 3 });
+    case 24: return gckpt_attention(a[0], a[0], a[0], &(gckpt_attention_desc){ .heads = 1, .causal = 1 });
+    case 25: return gckpt_rotary(a[0], &(gckpt_rotary_desc){ .heads = 2 });
     case 26: return gckpt_permute(a[0], axes, 4);
     case 27: return gckpt_slice(a[0], 1, 1, 4);
     case 28: return gckpt_concat(three, 3, 1);
     case 29: return gckpt_reshape(a[0], gckpt_shape2(-1, 12));
     case 30: return gckpt_sum(a[0], 1);
     case 31: return gckpt_mean(a[0], -1);
-    case 32: return gckpt_cross_entropy(a[0], a[1]);
-    case 33: return gckpt_linear_cross_entropy(a[0], a[1], a[2]);
-    case 34: return gckpt_mean_squared_error(a[0], a[1]);
+    case 32: return gckpt_cross_entropy(a[0], a[1], NULL, 0);
+    case 33: return gckpt_linear_cross_entropy(a[0], a[1], a[2], NULL);
+    case 34: return gckpt_mean_squared_error(a[0], a[1], NULL);
     case 35: return gckpt_sum_loss(a[0]);
-    case 36: return gckpt_attention(a[0], a[1], a[2], 2, 1);
-    case 37: return gckpt_cross_entropy_with(a[0], a[1], a[2], 0);
-    case 38: return gckpt_cross_entropy_with(a[0], a[1], NULL, 0.1f);
-    case 39: return gckpt_cross_entropy_with(a[0], a[1], a[2], 0.25f);
+    case 36: return gckpt_attention(a[0], a[1], a[2], &(gckpt_attention_desc){ .heads = 2, .causal = 1 });
+    case 37: return gckpt_cross_entropy(a[0], a[1], a[2], 0);
+    case 38: return gckpt_cross_entropy(a[0], a[1], NULL, 0.1f);
+    case 39: return gckpt_cross_entropy(a[0], a[1], a[2], 0.25f);
     case 40: return gckpt_soft_cross_entropy(a[0], a[1], a[2]);
-    case 41: return gckpt_mean_squared_error_with(a[0], a[1], a[2]);
+    case 41: return gckpt_mean_squared_error(a[0], a[1], a[2]);
     case 42: return gckpt_huber(a[0], a[1], NULL, 0.5f);
     case 43: return gckpt_huber(a[0], a[1], a[2], 0.5f);
     case 44: return gckpt_binary_cross_entropy(a[0], a[1], a[2]);
     case 45: return gckpt_layernorm(a[0], a[1], a[2], 0.015625f);
     case 46: return gckpt_rmsnorm(a[0], a[1], 0.015625f);
-    default: return gckpt_rotary_with(a[0], &turns);
+    default: return gckpt_rotary(a[0], &turns);
     }
 }
 
@@ -204,7 +204,7 @@ static void test_weighted_mean(int64_t micro)
     gckpt_tensor *t = gckpt_input(graph, "t", GCKPT_I32, gckpt_shape2(micro, 3));
     gckpt_tensor *w = gckpt_input(graph, "w", GCKPT_F32, gckpt_shape2(micro, 3));
     gckpt_tensor *h = gckpt_mul(x, gckpt_param(graph, "one", gckpt_shape1(1), one));
-    gckpt_term term = { gckpt_cross_entropy_with(h, t, w, 0), 1, 0 };
+    gckpt_term term = { gckpt_cross_entropy(h, t, w, 0), 1, 0 };
     gckpt_fetch_spec fetch = { h, 1 };
     gckpt_plan_desc desc = { .batch = 2, .fetch = &fetch, .fetches = 1 };
     gckpt_plan *plan = gckpt_plan_new(graph, &term, 1, &desc);
@@ -255,7 +255,7 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
     gckpt_tensor *a = gckpt_layernorm(x, weight(g, p, "ln1.gain"), weight(g, p, "ln1.bias"), 0);
     a = gckpt_attention(gckpt_linear(a, weight(g, p, "q"), NULL),
                         gckpt_linear(a, weight(g, p, "k"), NULL),
-                        gckpt_linear(a, weight(g, p, "v"), NULL), GOLDEN_HEADS, 1);
+                        gckpt_linear(a, weight(g, p, "v"), NULL), &(gckpt_attention_desc){ .heads = GOLDEN_HEADS, .causal = 1 });
     x = gckpt_add(x, gckpt_linear(a, weight(g, p, "proj.w"), weight(g, p, "proj.b")));
     a = gckpt_layernorm(x, weight(g, p, "ln2.gain"), weight(g, p, "ln2.bias"), 0);
     a = gckpt_gelu(gckpt_linear(a, weight(g, p, "up.w"), weight(g, p, "up.b")));
@@ -277,11 +277,11 @@ static void test_gpt(const char *what, gckpt_mode mode, int64_t micro, int64_t r
     gckpt_fetch_spec fetches[PARAMETERS];
     gckpt_feed feeds[2];
 
-    h = gckpt_positions(gckpt_embed(wte, x), weight(graph, "", "wpe"));
+    h = gckpt_positions(gckpt_embed(wte, x), weight(graph, "", "wpe"), 0);
     for (int i = 0; i < GOLDEN_LAYERS; i++)
         h = gckpt_checkpoint(block, h, prefix[i]);
     h = gckpt_layernorm(h, weight(graph, "", "ln.gain"), weight(graph, "", "ln.bias"), 0);
-    term.loss = gckpt_linear_cross_entropy(h, wte, y);
+    term.loss = gckpt_linear_cross_entropy(h, wte, y, NULL);
     for (int i = 0; i < PARAMETERS; i++) {
         fetches[i] = (gckpt_fetch_spec){ weight(graph, "", golden_parameters[i].initial.name), 1 };
         set_parameter(store, golden_parameters[i].initial.name,

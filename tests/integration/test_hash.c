@@ -83,15 +83,15 @@ static uint64_t train(gckpt_mode mode, int64_t micro, int threads, int update_in
     const gckpt_init init = { 0.3f, 0, 0 };
     gckpt_tensor *table = gckpt_param(g, "table", gckpt_shape2(V, C), init);
     gckpt_tensor *x = gckpt_embed(table, in);
-    x = gckpt_positions(x, weight(x, "places", T + 1, C));
+    x = gckpt_positions(x, weight(x, "places", T + 1, C), 0);
     x = gckpt_checkpoint(attention_block, x, NULL);
     x = gckpt_checkpoint(feed_forward, x, NULL);
     x = gckpt_checkpoint(by_hand, x, NULL);
     gckpt_tensor *guess = gckpt_mean(x, 1);
     guess = gckpt_linear(guess, weight(x, "value", C, 1), NULL);
     gckpt_term terms[3];
-    terms[0].loss = gckpt_linear_cross_entropy(gckpt_layernorm(x, NULL, NULL, 0), table, target);
-    terms[1].loss = gckpt_mean_squared_error(gckpt_sum(guess, 1), value);
+    terms[0].loss = gckpt_linear_cross_entropy(gckpt_layernorm(x, NULL, NULL, 0), table, target, NULL);
+    terms[1].loss = gckpt_mean_squared_error(gckpt_sum(guess, 1), value, NULL);
     terms[2].loss = gckpt_sum_loss(gckpt_mul(table, table));
     for (int i = 0; i < 3; i++) {
         terms[i].weight = i == 0 ? 1.0f : i == 1 ? 0.5f : 0.01f;
@@ -189,7 +189,7 @@ static gckpt_term random_net(gckpt_graph *g, int ops, uint64_t *random)
     }
     gckpt_tensor *out = gckpt_slice(at[ops - 1], -1, 0, 8);
     gckpt_tensor *w = gckpt_param(g, "last", gckpt_shape2(8, 8), init);
-    gckpt_term term = { gckpt_mean_squared_error(gckpt_linear(out, w, NULL), y), 1, 0 };
+    gckpt_term term = { gckpt_mean_squared_error(gckpt_linear(out, w, NULL), y, NULL), 1, 0 };
     return term;
 }
 

@@ -136,8 +136,8 @@ static losses losses_new(void)
     l.w = gckpt_param(l.g, "w", gckpt_shape2(IN, CLASSES), normal);
     gckpt_tensor *h = gckpt_linear(l.x, l.w, NULL);
     gckpt_tensor *c = gckpt_constant(l.g, "c", GCKPT_I32, gckpt_shape1(ROWS), fixed);
-    l.loss[FED] = gckpt_cross_entropy(h, l.y);
-    l.loss[FIXED] = gckpt_cross_entropy(h, c);
+    l.loss[FED] = gckpt_cross_entropy(h, l.y, NULL, 0);
+    l.loss[FIXED] = gckpt_cross_entropy(h, c, NULL, 0);
     l.loss[COLUMNS] = gckpt_sum_loss(gckpt_sum(gckpt_tanh(h), 0)); /* 3 elements, 4 rows */
     l.loss[SQUARES] = gckpt_sum_loss(gckpt_mul(h, h));
     return l;
@@ -784,8 +784,8 @@ static void index_inputs(void)
     gckpt_tensor *loss[2][2];
     in[1][0] = mine;
     loss[0][0] = gckpt_apply(&scored, in[1], 3, NULL, 0);
-    loss[0][1] = gckpt_cross_entropy(mine, action);
-    loss[1][1] = gckpt_cross_entropy(theirs, action);
+    loss[0][1] = gckpt_cross_entropy(mine, action, NULL, 0);
+    loss[1][1] = gckpt_cross_entropy(theirs, action, NULL, 0);
     in[1][0] = theirs;
     loss[1][0] = gckpt_apply(&scored, in[1], 3, NULL, 0);
     CHECK_MSG(gckpt_error(g) == GCKPT_OK, "%s", gckpt_error_text(g));

@@ -134,28 +134,28 @@ static void refuse_rotary(void)
 {
     const float f[4] = { 1, 0.5f, 0, -1 }, odd[2] = { NAN, INFINITY };
     gckpt_rotary_desc d = { .heads = 2, .columns = 6, .frequencies = f, .scale = 1.5f };
-    TAKEN(gckpt_rotary_with(f3(2, 3, 12), &d));
+    TAKEN(gckpt_rotary(f3(2, 3, 12), &d));
     REFUSED(E_S, "rotary: 6 columns of a head are to be turned; an even number up to its 4 can be",
-            gckpt_rotary_with(f3(2, 3, 8), &d));
-    REFUSED(E_S, "C = 2 heads of even size", gckpt_rotary_with(f3(2, 3, 9), &d));
+            gckpt_rotary(f3(2, 3, 8), &d));
+    REFUSED(E_S, "C = 2 heads of even size", gckpt_rotary(f3(2, 3, 9), &d));
     d.columns = 3;
-    REFUSED(E_S, "rotary: 3 columns of a head", gckpt_rotary_with(f3(2, 3, 8), &d));
+    REFUSED(E_S, "rotary: 3 columns of a head", gckpt_rotary(f3(2, 3, 8), &d));
     d.columns = -2;
-    REFUSED(E_S, "rotary: -1 columns of a head", gckpt_rotary_with(f3(2, 3, 8), &d));
+    REFUSED(E_S, "rotary: -1 columns of a head", gckpt_rotary(f3(2, 3, 8), &d));
     d.columns = 8;
     REFUSED(E_A, "rotary: frequency 3 is -1; 0 and more is possible",
-            gckpt_rotary_with(f3(2, 3, 16), &d));
+            gckpt_rotary(f3(2, 3, 16), &d));
     d.frequencies = odd, d.columns = 2;
-    REFUSED(E_A, "rotary: frequency 0 is nan", gckpt_rotary_with(f3(2, 3, 8), &d));
+    REFUSED(E_A, "rotary: frequency 0 is nan", gckpt_rotary(f3(2, 3, 8), &d));
     d.frequencies = odd + 1;
-    REFUSED(E_A, "rotary: frequency 0 is inf", gckpt_rotary_with(f3(2, 3, 8), &d));
+    REFUSED(E_A, "rotary: frequency 0 is inf", gckpt_rotary(f3(2, 3, 8), &d));
     d.columns = 1026;
-    REFUSED(E_A, "frequencies at most 512, not 513", gckpt_rotary_with(f3(1, 1, 2052), &d));
+    REFUSED(E_A, "frequencies at most 512, not 513", gckpt_rotary(f3(1, 1, 2052), &d));
     d.frequencies = NULL, d.columns = 4, d.scale = -1;
-    REFUSED(E_A, "rotary: scale -1 must be positive", gckpt_rotary_with(f3(2, 3, 8), &d));
+    REFUSED(E_A, "rotary: scale -1 must be positive", gckpt_rotary(f3(2, 3, 8), &d));
     d.scale = 0, d.position = -1;
-    REFUSED(E_A, "rotary: first position -1;", gckpt_rotary_with(f3(2, 3, 8), &d));
-    REFUSED(E_A, "rotary: a desc is needed", gckpt_rotary_with(f3(2, 3, 8), NULL));
+    REFUSED(E_A, "rotary: first position -1;", gckpt_rotary(f3(2, 3, 8), &d));
+    REFUSED(E_A, "rotary: a desc is needed", gckpt_rotary(f3(2, 3, 8), NULL));
 }
 
 static void layers(void)
@@ -213,47 +213,47 @@ static void layers(void)
     REFUSED(E_A, "layernorm: epsilon -1 must be positive, or 0 for 1e-5", gckpt_layernorm(f2(3, 4), NULL, NULL, -1));
     REFUSED(E_S, "rmsnorm: x [3,4] needs a gain of [4], not [3]", gckpt_rmsnorm(f2(3, 4), f1(3), 0));
 
-    TAKEN(gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), 2, 0));
-    REFUSED(E_S, "attention: q [3,8]", gckpt_attention(f2(3, 8), f3(2, 5, 8), f3(2, 5, 8), 2, 0));
-    REFUSED(E_S, "k [5,8], v [5,8]", gckpt_attention(f3(2, 3, 8), f2(5, 8), f2(5, 8), 2, 0));
-    REFUSED(E_S, "v [2,4,8] must be", gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 4, 8), 2, 0));
-    REFUSED(E_S, "v [2,5,4] must be", gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 4), 2, 0));
-    REFUSED(E_S, "v [1,5,8] must be", gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(1, 5, 8), 2, 0));
-    REFUSED(E_S, "v [2,5] must be", gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f2(2, 5), 2, 0));
-    REFUSED(E_S, "k [3,5,8]", gckpt_attention(f3(2, 3, 8), f3(3, 5, 8), f3(3, 5, 8), 2, 0));
-    REFUSED(E_S, "k [2,5,6]", gckpt_attention(f3(2, 3, 8), f3(2, 5, 6), f3(2, 5, 6), 2, 0));
+    TAKEN(gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &(gckpt_attention_desc){ .heads = 2 }));
+    REFUSED(E_S, "attention: q [3,8]", gckpt_attention(f2(3, 8), f3(2, 5, 8), f3(2, 5, 8), &(gckpt_attention_desc){ .heads = 2 }));
+    REFUSED(E_S, "k [5,8], v [5,8]", gckpt_attention(f3(2, 3, 8), f2(5, 8), f2(5, 8), &(gckpt_attention_desc){ .heads = 2 }));
+    REFUSED(E_S, "v [2,4,8] must be", gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 4, 8), &(gckpt_attention_desc){ .heads = 2 }));
+    REFUSED(E_S, "v [2,5,4] must be", gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 4), &(gckpt_attention_desc){ .heads = 2 }));
+    REFUSED(E_S, "v [1,5,8] must be", gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(1, 5, 8), &(gckpt_attention_desc){ .heads = 2 }));
+    REFUSED(E_S, "v [2,5] must be", gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f2(2, 5), &(gckpt_attention_desc){ .heads = 2 }));
+    REFUSED(E_S, "k [3,5,8]", gckpt_attention(f3(2, 3, 8), f3(3, 5, 8), f3(3, 5, 8), &(gckpt_attention_desc){ .heads = 2 }));
+    REFUSED(E_S, "k [2,5,6]", gckpt_attention(f3(2, 3, 8), f3(2, 5, 6), f3(2, 5, 6), &(gckpt_attention_desc){ .heads = 2 }));
     REFUSED(E_S, "8 columns cannot be cut into 3 heads",
-            gckpt_attention(f3(2, 3, 8), f3(2, 3, 8), f3(2, 3, 8), 3, 0));
+            gckpt_attention(f3(2, 3, 8), f3(2, 3, 8), f3(2, 3, 8), &(gckpt_attention_desc){ .heads = 3 }));
     REFUSED(E_S, "cannot be cut into 0 heads",
-            gckpt_attention(f3(2, 3, 8), f3(2, 3, 8), f3(2, 3, 8), 0, 0));
+            gckpt_attention(f3(2, 3, 8), f3(2, 3, 8), f3(2, 3, 8), &(gckpt_attention_desc){ .heads = 0 }));
     REFUSED(E_S, "cannot be cut into -2 heads",
-            gckpt_attention(f3(2, 3, 8), f3(2, 3, 8), f3(2, 3, 8), -2, 0));
-    TAKEN(gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), 2, 1));
+            gckpt_attention(f3(2, 3, 8), f3(2, 3, 8), f3(2, 3, 8), &(gckpt_attention_desc){ .heads = -2 }));
+    TAKEN(gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &(gckpt_attention_desc){ .heads = 2, .causal = 1 }));
     REFUSED(E_S, "a key for each of q's 5 queries, but k has 4; q [2,5,8], k [2,4,8]",
-            gckpt_attention(f3(2, 5, 8), f3(2, 4, 8), f3(2, 4, 8), 2, 1));
+            gckpt_attention(f3(2, 5, 8), f3(2, 4, 8), f3(2, 4, 8), &(gckpt_attention_desc){ .heads = 2, .causal = 1 }));
     REFUSED(E_A, "attention: input 2 is NULL",
-            gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), NULL, 2, 0));
+            gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), NULL, &(gckpt_attention_desc){ .heads = 2 }));
 
     static const gckpt_attention_desc two = { 4, 2, 0, NULL, 0, 0, 0 }, three = { 4, 3, 0, NULL, 0, 0, 0 },
                                       eight = { 4, 8, 0, NULL, 0, 0, 0 }, less = { 4, -2, 1, NULL, 0, 0, 0 },
                                       none = { 0, 0, 0, NULL, 0, 0, 0 };
     gckpt_attention_desc few = { 4, 0, 0, NULL, 0, 0, 0 };
-    TAKEN(gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 4), f3(2, 5, 4), &two));
-    REFUSED(E_A, "attention: desc is NULL", gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), NULL));
+    TAKEN(gckpt_attention(f3(2, 3, 8), f3(2, 5, 4), f3(2, 5, 4), &two));
+    REFUSED(E_A, "attention: desc is NULL", gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), NULL));
     REFUSED(E_S, "key_heads 2 must divide the 4 heads, and k [2,5,8], v have key_heads * 2 columns",
-            gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &two));
-    REFUSED(E_S, "key_heads 3 must divide", gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 6), f3(2, 5, 6), &three));
-    REFUSED(E_S, "key_heads 8 must divide", gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 16), f3(2, 5, 16), &eight));
-    REFUSED(E_S, "key_heads -2 must divide", gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &less));
-    REFUSED(E_S, "cut into 0 heads", gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &none));
-    REFUSED(E_S, "v [2,5,8] must be", gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 4), f3(2, 5, 8), &two));
+            gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &two));
+    REFUSED(E_S, "key_heads 3 must divide", gckpt_attention(f3(2, 3, 8), f3(2, 5, 6), f3(2, 5, 6), &three));
+    REFUSED(E_S, "key_heads 8 must divide", gckpt_attention(f3(2, 3, 8), f3(2, 5, 16), f3(2, 5, 16), &eight));
+    REFUSED(E_S, "key_heads -2 must divide", gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &less));
+    REFUSED(E_S, "cut into 0 heads", gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &none));
+    REFUSED(E_S, "v [2,5,8] must be", gckpt_attention(f3(2, 3, 8), f3(2, 5, 4), f3(2, 5, 8), &two));
     REFUSED(E_S, "lengths [3] must be (B), one for each row of q [2,3,8]",
-            (few.lengths = i1(3), gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &few)));
+            (few.lengths = i1(3), gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &few)));
     REFUSED(E_S, "lengths [2,1] must be",
-            (few.lengths = i2(2, 1), gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &few)));
+            (few.lengths = i2(2, 1), gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &few)));
     REFUSED(E_A, "needs i32",
-            (few.lengths = f1(2), gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &few)));
-    TAKEN((few.lengths = i1(2), gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &few)));
+            (few.lengths = f1(2), gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &few)));
+    TAKEN((few.lengths = i1(2), gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &few)));
     static const gckpt_attention_desc odd[] = { { 2, 0, 0, NULL, 3, 0, 0 },
                                                 { 2, 0, 1, NULL, -1, 0, 0 },
                                                 { 2, 0, 1, NULL, INT64_C(2147483648), 0, 0 },
@@ -281,56 +281,56 @@ static void layers(void)
                                        "scale 1e-9;",
                                        "scale inf;" };
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++)
-        REFUSED(E_A, why[i], gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &odd[i]));
+        REFUSED(E_A, why[i], gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &odd[i]));
     static const gckpt_attention_desc good = { 2, 0, 1, NULL, 2147483647, 1e-30f, 1e8f };
-    TAKEN(gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &good));
+    TAKEN(gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &good));
     static const gckpt_linear_loss_desc below = { -1 }, nan = { NAN }, capped = { 30 }, tiny = { 1e-39f },
                                         huge = { 2e38f };
     REFUSED(E_A, "a cap of 1e-39; it must be 1e-30 to 1e30, or 0",
-            gckpt_linear_cross_entropy_with(f2(2, 3), f2(5, 3), i1(2), &tiny));
-    REFUSED(E_A, "a cap of 2e38;", gckpt_linear_cross_entropy_with(f2(2, 3), f2(5, 3), i1(2), &huge));
+            gckpt_linear_cross_entropy(f2(2, 3), f2(5, 3), i1(2), &tiny));
+    REFUSED(E_A, "a cap of 2e38;", gckpt_linear_cross_entropy(f2(2, 3), f2(5, 3), i1(2), &huge));
     REFUSED(E_A, "linear_cross_entropy: a cap of -1;",
-            gckpt_linear_cross_entropy_with(f2(2, 3), f2(5, 3), i1(2), &below));
-    REFUSED(E_A, "a cap of nan;", gckpt_linear_cross_entropy_with(f2(2, 3), f2(5, 3), i1(2), &nan));
-    TAKEN(gckpt_linear_cross_entropy_with(f2(2, 3), f2(5, 3), i1(2), &capped));
+            gckpt_linear_cross_entropy(f2(2, 3), f2(5, 3), i1(2), &below));
+    REFUSED(E_A, "a cap of nan;", gckpt_linear_cross_entropy(f2(2, 3), f2(5, 3), i1(2), &nan));
+    TAKEN(gckpt_linear_cross_entropy(f2(2, 3), f2(5, 3), i1(2), &capped));
 
-    TAKEN(gckpt_rotary(f3(2, 3, 8), 4, 0));
-    REFUSED(E_S, "rotary: x [3,8] must be", gckpt_rotary(f2(3, 8), 2, 0));
-    REFUSED(E_S, "C = 0 heads", gckpt_rotary(f3(2, 3, 8), 0, 0));
-    REFUSED(E_S, "C = 3 heads of even size", gckpt_rotary(f3(2, 3, 8), 3, 0));
-    REFUSED(E_S, "C = 8 heads of even size", gckpt_rotary(f3(2, 3, 8), 8, 0));
-    REFUSED(E_A, "rotary: base -1 must be positive", gckpt_rotary(f3(2, 3, 8), 2, -1));
-    REFUSED(E_A, "rotary: base inf must be positive", gckpt_rotary(f3(2, 3, 8), 2, INFINITY));
-    REFUSED(E_A, "rotary: base nan must be positive", gckpt_rotary(f3(2, 3, 8), 2, NAN));
+    TAKEN(gckpt_rotary(f3(2, 3, 8), &(gckpt_rotary_desc){ .heads = 4 }));
+    REFUSED(E_S, "rotary: x [3,8] must be", gckpt_rotary(f2(3, 8), &(gckpt_rotary_desc){ .heads = 2 }));
+    REFUSED(E_S, "C = 0 heads", gckpt_rotary(f3(2, 3, 8), &(gckpt_rotary_desc){ .heads = 0 }));
+    REFUSED(E_S, "C = 3 heads of even size", gckpt_rotary(f3(2, 3, 8), &(gckpt_rotary_desc){ .heads = 3 }));
+    REFUSED(E_S, "C = 8 heads of even size", gckpt_rotary(f3(2, 3, 8), &(gckpt_rotary_desc){ .heads = 8 }));
+    REFUSED(E_A, "rotary: base -1 must be positive", gckpt_rotary(f3(2, 3, 8), &(gckpt_rotary_desc){ .heads = 2, .base = -1 }));
+    REFUSED(E_A, "rotary: base inf must be positive", gckpt_rotary(f3(2, 3, 8), &(gckpt_rotary_desc){ .heads = 2, .base = INFINITY }));
+    REFUSED(E_A, "rotary: base nan must be positive", gckpt_rotary(f3(2, 3, 8), &(gckpt_rotary_desc){ .heads = 2, .base = NAN }));
     refuse_rotary();
 
-    TAKEN(gckpt_positions(f3(2, 3, 4), f2(3, 4)));
-    REFUSED(E_S, "positions: constant", gckpt_positions(f2(3, 4), f2(3, 4)));
-    REFUSED(E_S, "[4] (Tmax,C) with Tmax >= T", gckpt_positions(f3(2, 3, 4), f1(4)));
-    REFUSED(E_S, "[2,4] (Tmax,C)", gckpt_positions(f3(2, 3, 4), f2(2, 4)));
-    REFUSED(E_S, "[3,5] (Tmax,C)", gckpt_positions(f3(2, 3, 4), f2(3, 5)));
+    TAKEN(gckpt_positions(f3(2, 3, 4), f2(3, 4), 0));
+    REFUSED(E_S, "positions: constant", gckpt_positions(f2(3, 4), f2(3, 4), 0));
+    REFUSED(E_S, "[4] (Tmax,C) with Tmax >= T", gckpt_positions(f3(2, 3, 4), f1(4), 0));
+    REFUSED(E_S, "[2,4] (Tmax,C)", gckpt_positions(f3(2, 3, 4), f2(2, 4), 0));
+    REFUSED(E_S, "[3,5] (Tmax,C)", gckpt_positions(f3(2, 3, 4), f2(3, 5), 0));
 }
 
 static void losses(void)
 {
-    TAKEN(gckpt_cross_entropy(f3(2, 3, 5), i2(2, 3)));
+    TAKEN(gckpt_cross_entropy(f3(2, 3, 5), i2(2, 3), NULL, 0));
     REFUSED(E_S, "cross_entropy: targets [2] must be [2,3] for logits [2,3,5]",
-            gckpt_cross_entropy(f3(2, 3, 5), i1(2)));
-    REFUSED(E_S, "targets [2,3] must be", gckpt_cross_entropy(f2(2, 5), i2(2, 3)));
-    REFUSED(E_S, "targets [3] must be", gckpt_cross_entropy(f2(2, 5), i1(3)));
-    REFUSED(E_S, "logits []", gckpt_cross_entropy(f0(), i1(1)));
-    TAKEN(gckpt_linear_cross_entropy(f3(2, 3, 5), f2(7, 5), i2(2, 3)));
+            gckpt_cross_entropy(f3(2, 3, 5), i1(2), NULL, 0));
+    REFUSED(E_S, "targets [2,3] must be", gckpt_cross_entropy(f2(2, 5), i2(2, 3), NULL, 0));
+    REFUSED(E_S, "targets [3] must be", gckpt_cross_entropy(f2(2, 5), i1(3), NULL, 0));
+    REFUSED(E_S, "logits []", gckpt_cross_entropy(f0(), i1(1), NULL, 0));
+    TAKEN(gckpt_linear_cross_entropy(f3(2, 3, 5), f2(7, 5), i2(2, 3), NULL));
     REFUSED(E_S, "linear_cross_entropy: targets [2,5] must be [2] for x [2,5]",
-            gckpt_linear_cross_entropy(f2(2, 5), f2(7, 5), i2(2, 5)));
-    REFUSED(E_S, "w [7] must be", gckpt_linear_cross_entropy(f2(2, 5), f1(7), i1(2)));
-    REFUSED(E_S, "w [7,5,1]", gckpt_linear_cross_entropy(f2(2, 5), f3(7, 5, 1), i1(2)));
-    REFUSED(E_S, "w [5,7]", gckpt_linear_cross_entropy(f2(2, 5), f2(5, 7), i1(2)));
-    TAKEN(gckpt_mean_squared_error(f2(2, 3), f2(2, 3)));
-    REFUSED(E_S, "prediction [2,3], target [2] differ", gckpt_mean_squared_error(f2(2, 3), f1(2)));
+            gckpt_linear_cross_entropy(f2(2, 5), f2(7, 5), i2(2, 5), NULL));
+    REFUSED(E_S, "w [7] must be", gckpt_linear_cross_entropy(f2(2, 5), f1(7), i1(2), NULL));
+    REFUSED(E_S, "w [7,5,1]", gckpt_linear_cross_entropy(f2(2, 5), f3(7, 5, 1), i1(2), NULL));
+    REFUSED(E_S, "w [5,7]", gckpt_linear_cross_entropy(f2(2, 5), f2(5, 7), i1(2), NULL));
+    TAKEN(gckpt_mean_squared_error(f2(2, 3), f2(2, 3), NULL));
+    REFUSED(E_S, "prediction [2,3], target [2] differ", gckpt_mean_squared_error(f2(2, 3), f1(2), NULL));
     REFUSED(E_S, "prediction [2,3], target [2,1] differ",
-            gckpt_mean_squared_error(f2(2, 3), f2(2, 1)));
+            gckpt_mean_squared_error(f2(2, 3), f2(2, 1), NULL));
     REFUSED(E_S, "prediction [2,3], target [3,2] differ",
-            gckpt_mean_squared_error(f2(2, 3), f2(3, 2)));
+            gckpt_mean_squared_error(f2(2, 3), f2(3, 2), NULL));
     REFUSED(E_A, "is a loss; only a gckpt_term can use it", gckpt_relu(gckpt_sum_loss(f1(2))));
     REFUSED(E_S, "do not multiply to", gckpt_reshape(gckpt_sum_loss(f1(2)), sizes(1)));
 }
@@ -619,7 +619,7 @@ static void user_ops(void)
     CHECK(gckpt_name(x, NULL) == x && !gckpt_name(NULL, "x"));
     gckpt_tensor *y = gckpt_relu(f1(2));
     gckpt_name(y, "short");
-    refused(__LINE__, gckpt_mean_squared_error(x, y), E_S, "(inputs relu #1, relu \"short\")");
+    refused(__LINE__, gckpt_mean_squared_error(x, y, NULL), E_S, "(inputs relu #1, relu \"short\")");
 }
 
 /* A spread below 0 is the same one the other way round. */
@@ -735,10 +735,10 @@ static void one_by_one(void)
 {
 #define WINDOW(...) &(const gckpt_window){ __VA_ARGS__ }
     const int64_t far = INT64_C(1) << 32;
-    REFUSED(E_S, "linear_cross_entropy: x [], w [7,5]", gckpt_linear_cross_entropy(f0(), f2(7, 5), i1(2)));
-    REFUSED(E_A, "linear_cross_entropy: input 1 is NULL", gckpt_linear_cross_entropy(f2(2, 5), NULL, i1(2)));
-    REFUSED(E_A, "linear_cross_entropy: input 2 is NULL", gckpt_linear_cross_entropy(f2(2, 5), f2(7, 5), NULL));
-    REFUSED(E_S, "weights [] must have the first axes", gckpt_mean_squared_error_with(f2(2, 3), f2(2, 3), f0()));
+    REFUSED(E_S, "linear_cross_entropy: x [], w [7,5]", gckpt_linear_cross_entropy(f0(), f2(7, 5), i1(2), NULL));
+    REFUSED(E_A, "linear_cross_entropy: input 1 is NULL", gckpt_linear_cross_entropy(f2(2, 5), NULL, i1(2), NULL));
+    REFUSED(E_A, "linear_cross_entropy: input 2 is NULL", gckpt_linear_cross_entropy(f2(2, 5), f2(7, 5), NULL, NULL));
+    REFUSED(E_S, "weights [] must have the first axes", gckpt_mean_squared_error(f2(2, 3), f2(2, 3), f0()));
     REFUSED(E_S, "gather: x [2,3,4], index [3,2]", gckpt_gather(f3(2, 3, 4), i2(3, 2)));
     REFUSED(E_A, "pad: 0 and 4294967296", gckpt_pad(f2(2, 3), 1, 0, far, 0));
     REFUSED(E_A, "upsample: 4294967299 x 3", gckpt_upsample(f4(1, 2, 2, 1), far + 3, 3, GCKPT_NEAREST));
@@ -778,13 +778,13 @@ static void one_by_one(void)
 
     const gckpt_rotary_desc plain = { .heads = 2 }, less = { .heads = 2, .scale = 0.5f },
                             endless = { .heads = 2, .scale = INFINITY };
-    REFUSED(E_A, "rotary: scale inf must be positive", gckpt_rotary_with(f3(2, 3, 8), &endless));
+    REFUSED(E_A, "rotary: scale inf must be positive", gckpt_rotary(f3(2, 3, 8), &endless));
     begin();
-    CHECK(gckpt_rotary_with(f3(2, 3, 8), &less)->attribute_bytes >
-          gckpt_rotary_with(f3(2, 3, 8), &plain)->attribute_bytes);
-    CHECK(gckpt_positions_at(f3(1, 3, 4), f2(9, 4), 2) && g->min_positions == 7); /* the shortest table's */
-    CHECK(gckpt_positions_at(f3(1, 3, 4), f2(8, 4), 2) && g->min_positions == 6);
-    CHECK(gckpt_positions_at(f3(1, 3, 4), f2(12, 4), 2) && g->min_positions == 6);
+    CHECK(gckpt_rotary(f3(2, 3, 8), &less)->attribute_bytes >
+          gckpt_rotary(f3(2, 3, 8), &plain)->attribute_bytes);
+    CHECK(gckpt_positions(f3(1, 3, 4), f2(9, 4), 2) && g->min_positions == 7); /* the shortest table's */
+    CHECK(gckpt_positions(f3(1, 3, 4), f2(8, 4), 2) && g->min_positions == 6);
+    CHECK(gckpt_positions(f3(1, 3, 4), f2(12, 4), 2) && g->min_positions == 6);
     begin(); /* what has no axis has no rows, either */
     CHECK(gckpt_reshape(gckpt_input(g, "one", GCKPT_F32, gckpt_shape1(1)), sizes(0))->mixes_rows & GCKPTI_MIXES_ALWAYS);
     begin(); /* a condition that is a parameter gets no gradient */
@@ -826,11 +826,11 @@ static void null_ops(void)
     };
     for (size_t i = 0; i < sizeof two / sizeof *two; i++)
         CHECK(!two[i](NULL, NULL));
-    CHECK(!gckpt_positions(x, NULL) && !gckpt_positions(NULL, x));
+    CHECK(!gckpt_positions(x, NULL, 0) && !gckpt_positions(NULL, x, 0));
     CHECK(!gckpt_linear(NULL, NULL, NULL) && !gckpt_linear_transposed(NULL, NULL, NULL));
-    CHECK(!gckpt_layernorm(NULL, NULL, NULL, 0) && !gckpt_linear_cross_entropy(NULL, NULL, NULL));
-    CHECK(!gckpt_attention(NULL, NULL, NULL, 1, 0) && !gckpt_attention_with(NULL, NULL, NULL, NULL) &&
-          !gckpt_rotary(NULL, 1, 0) && !gckpt_scale(NULL, 1));
+    CHECK(!gckpt_layernorm(NULL, NULL, NULL, 0) && !gckpt_linear_cross_entropy(NULL, NULL, NULL, NULL));
+    CHECK(!gckpt_attention(NULL, NULL, NULL, &(gckpt_attention_desc){ .heads = 1 }) && !gckpt_attention(NULL, NULL, NULL, NULL) &&
+          !gckpt_rotary(NULL, &(gckpt_rotary_desc){ .heads = 1 }) && !gckpt_scale(NULL, 1));
     CHECK(!gckpt_pow(NULL, 2) && !gckpt_clamp(NULL, 0, 1) && !gckpt_leaky_relu(NULL, 0.1f));
     CHECK(!gckpt_where(NULL, NULL, NULL));
     CHECK(!gckpt_dropout(NULL, 0.5f) && !gckpt_reshape(NULL, gckpt_shape1(1)) &&
@@ -965,7 +965,7 @@ static net build(void)
     n.table = gckpt_param(g, "table", gckpt_shape2(V, C), normal);
     n.hidden = gckpt_tanh(gckpt_linear(gckpt_embed(n.table, n.tokens),
                                        gckpt_param(g, "w", gckpt_shape2(C, C), normal), NULL));
-    n.terms[0].loss = gckpt_cross_entropy(gckpt_matmul_transposed(n.hidden, n.table), n.targets);
+    n.terms[0].loss = gckpt_cross_entropy(gckpt_matmul_transposed(n.hidden, n.table), n.targets, NULL, 0);
     n.terms[0].weight = 1;
     return n;
 }
@@ -1030,19 +1030,19 @@ static void step_refused(int line, const net *n, gckpt_feed a, gckpt_feed b, int
 static void wordings(void)
 {
     REFUSED(E_A, "input \"y\" is i32, mean_squared_error needs f32: declare and feed it as floats",
-            gckpt_mean_squared_error(f1(4), gckpt_input(g, "y", GCKPT_I32, gckpt_shape1(4))));
+            gckpt_mean_squared_error(f1(4), gckpt_input(g, "y", GCKPT_I32, gckpt_shape1(4)), NULL));
     REFUSED(E_A, "input \"y\" is f32, embed needs i32: declare and feed it as int32_t",
             gckpt_embed(f2(4, 3), gckpt_input(g, "y", GCKPT_F32, gckpt_shape1(4))));
     REFUSED(E_A, "input \"y\" is u8, relu needs f32: gckpt_from_u8 makes floats of it",
             gckpt_relu(gckpt_input(g, "y", GCKPT_U8, gckpt_shape1(4))));
     REFUSED(E_S, "cross_entropy: targets [4,1] must be [4] for logits [4,3]: use gckpt_reshape",
-            gckpt_cross_entropy(f2(4, 3), i2(4, 1)));
+            gckpt_cross_entropy(f2(4, 3), i2(4, 1), NULL, 0));
     REFUSED(E_S, "cross_entropy: targets [5] must be [4] for logits [4,3]: declare and feed them so",
-            gckpt_cross_entropy(f2(4, 3), i1(5)));
+            gckpt_cross_entropy(f2(4, 3), i1(5), NULL, 0));
     REFUSED(E_S, "soft_cross_entropy: targets [4] must be [4,3] for logits [4,3]: declare and feed them so",
             gckpt_soft_cross_entropy(f2(4, 3), f1(4), NULL));
     REFUSED(E_S, "linear_cross_entropy: targets [4,1] must be [4] for x [4,3]: use gckpt_reshape",
-            gckpt_linear_cross_entropy(f2(4, 3), f2(5, 3), i2(4, 1)));
+            gckpt_linear_cross_entropy(f2(4, 3), f2(5, 3), i2(4, 1), NULL));
     begin();
     gckpt_parameter p;
     CHECK(gckpt_store_get(s, -1, &p) == E_A);
@@ -1536,13 +1536,13 @@ static void streaming(void)
         gckpt_tensor *other = gckpt_input(g, "other", GCKPT_I32, gckpt_shape2(ROWS, T));
         gckpt_tensor *logits = gckpt_matmul_transposed(n.hidden, n.table);
         if (kind == 0)
-            n.terms[1].loss = gckpt_mean_squared_error(n.hidden, more);
+            n.terms[1].loss = gckpt_mean_squared_error(n.hidden, more, NULL);
         else if (kind == 1)
-            n.terms[1].loss = gckpt_cross_entropy(logits, other);
+            n.terms[1].loss = gckpt_cross_entropy(logits, other, NULL, 0);
         else if (kind == 2)
-            n.terms[1].loss = gckpt_linear_cross_entropy(n.hidden, n.table, n.targets);
+            n.terms[1].loss = gckpt_linear_cross_entropy(n.hidden, n.table, n.targets, NULL);
         else
-            n.terms[1].loss = gckpt_mean_squared_error(n.hidden, more);
+            n.terms[1].loss = gckpt_mean_squared_error(n.hidden, more, NULL);
         if (kind == 3)
             n.terms[0].loss = gckpt_sum_loss(gckpt_mul(n.hidden, n.hidden));
         if (kind == 4)
@@ -2405,7 +2405,7 @@ static void plans_refused(void)
     begin();
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, 3));
     gckpt_tensor *y = gckpt_input(g, "y", GCKPT_I32, gckpt_shape1(ROWS));
-    refused(__LINE__, gckpt_linear_cross_entropy(x, gckpt_reshape(x, gckpt_shape2(ROWS, 3)), y),
+    refused(__LINE__, gckpt_linear_cross_entropy(x, gckpt_reshape(x, gckpt_shape2(ROWS, 3)), y, NULL),
             E_A, "depends on the batch; it must be a function of parameters");
 
     begin();
@@ -2429,7 +2429,7 @@ static void plans_refused(void)
     w = gckpt_param(g, "w", gckpt_shape1(3), normal);
     gckpt_tensor *h = gckpt_mul(x, w), *t = gckpt_tanh(h), *idle = gckpt_tanh(x);
     y = gckpt_input(g, "y", GCKPT_I32, gckpt_shape1(ROWS));
-    terms[0].loss = gckpt_cross_entropy(t, y);
+    terms[0].loss = gckpt_cross_entropy(t, y, NULL, 0);
     terms[1].loss = gckpt_sum_loss(idle); /* leads to no parameter */
     const gckpt_instruction F = { GCKPT_FORWARD, 0 }, Bw = { GCKPT_BACKWARD, 0 };
     gckpt_instruction list[8];

@@ -72,7 +72,7 @@ static gckpt_plan *plan_of(gckpt_graph *g, int shape, const way *w, const gckpt_
         h = i == 3 ? h : gckpt_tanh(h);
         gckpt_segment_end(g);
     }
-    gckpt_term loss = { gckpt_mean_squared_error(gckpt_dropout(h, 0.1f), y), 1, 0 };
+    gckpt_term loss = { gckpt_mean_squared_error(gckpt_dropout(h, 0.1f), y, NULL), 1, 0 };
     gckpt_plan_desc d = { .memory = *memory,
                           .mode = w->mode,
                           .batch = BATCH,

@@ -182,7 +182,7 @@ static gckpt_tensor *norms(net *n)
     gckpt_tensor *other = parameter(n, "other", gckpt_shape1(4), 1);
     n->y = gckpt_input(n->graph, "y", GCKPT_F32, gckpt_shape2(n->rows, 4));
     gckpt_tensor *h = gckpt_rmsnorm(gckpt_layernorm(x, gain, bias, 0), other, 0);
-    return gckpt_mean_squared_error(h, n->y);
+    return gckpt_mean_squared_error(h, n->y, NULL);
 }
 
 /* h = layernorm, z = h + 5, r = z / rms(z), g = 2 (r - y) = dr. */
@@ -239,7 +239,7 @@ static gckpt_tensor *places(net *n)
     gckpt_tensor *table = parameter(n, "table", gckpt_shape2(3, 2), 0);
     gckpt_tensor *middle = gckpt_reshape(gckpt_sum(x, 1), gckpt_shape3(n->rows, 1, 2));
     middle = gckpt_mul(middle, parameter(n, "middle", gckpt_shape1(2), 1));
-    return gckpt_sum_loss(gckpt_add(gckpt_positions(x, table), middle));
+    return gckpt_sum_loss(gckpt_add(gckpt_positions(x, table, 0), middle));
 }
 
 static void test_places(float *x)
@@ -331,7 +331,7 @@ static gckpt_tensor *one_column(net *n)
     gckpt_tensor *w = parameter(n, "w", gckpt_shape1(1), 1);
     gckpt_tensor *gain = parameter(n, "gain", gckpt_shape1(1), 1.1f);
     n->y = gckpt_input(n->graph, "y", GCKPT_F32, gckpt_shape2(n->rows, 1));
-    return gckpt_mean_squared_error(gckpt_layernorm(gckpt_mul(x, w), gain, NULL, 0), n->y);
+    return gckpt_mean_squared_error(gckpt_layernorm(gckpt_mul(x, w), gain, NULL, 0), n->y, NULL);
 }
 
 enum { WIDE = 96 };
@@ -403,24 +403,24 @@ static void test_layernorm(float *x, float *y)
 enum { DISTANT = 100001 };
 static gckpt_tensor *distant(net *n)
 {
-    n->out = gckpt_rotary(input(n, gckpt_shape3(0, DISTANT, 8)), 1, 0);
+    n->out = gckpt_rotary(input(n, gckpt_shape3(0, DISTANT, 8)), &(gckpt_rotary_desc){ .heads = 1 });
     return NULL;
 }
 static gckpt_tensor *distant_slow(net *n)
 {
-    n->out = gckpt_rotary(input(n, gckpt_shape3(0, DISTANT, 8)), 2, 500000);
+    n->out = gckpt_rotary(input(n, gckpt_shape3(0, DISTANT, 8)), &(gckpt_rotary_desc){ .heads = 2, .base = 500000 });
     return NULL;
 }
 static gckpt_tensor *distant_fast(net *n) /* frequencies above a turn */
 {
-    n->out = gckpt_rotary(input(n, gckpt_shape3(0, DISTANT, 8)), 1, 0.001f);
+    n->out = gckpt_rotary(input(n, gckpt_shape3(0, DISTANT, 8)), &(gckpt_rotary_desc){ .heads = 1, .base = 0.001f });
     return NULL;
 }
 
 /* Frequencies of 2^96 turns and more count as none: the second pair stays where it is. */
 static gckpt_tensor *beyond(net *n)
 {
-    n->out = gckpt_rotary(input(n, gckpt_shape3(0, 3, 4)), 1, 1e-38f * 1e-3f);
+    n->out = gckpt_rotary(input(n, gckpt_shape3(0, 3, 4)), &(gckpt_rotary_desc){ .heads = 1, .base = 1e-38f * 1e-3f });
     return NULL;
 }
 
@@ -457,7 +457,7 @@ static gckpt_tensor *classes(net *n)
     gckpt_tensor *x = input(n, gckpt_shape2(0, V));
     gckpt_tensor *b = parameter(n, "b", gckpt_shape1(V), 0);
     n->y = gckpt_input(n->graph, "y", GCKPT_I32, gckpt_shape1(n->rows));
-    return gckpt_cross_entropy(gckpt_add(x, b), n->y);
+    return gckpt_cross_entropy(gckpt_add(x, b), n->y, NULL, 0);
 }
 
 /* The logits are x times 1e30, of which -1e38 becomes -inf. */
@@ -470,7 +470,7 @@ static gckpt_tensor *linear_classes(net *n)
     gckpt_store_get(n->store, 0, &p);
     for (int i = 0; i < V; i++)
         p.values[i] = i < 1024 || n->weight > 1 ? -1e38f : (float)(i % 3) * 1e-30f;
-    return gckpt_linear_cross_entropy(x, w, n->y);
+    return gckpt_linear_cross_entropy(x, w, n->y, NULL);
 }
 
 static gckpt_tensor *probabilities(net *n)
@@ -524,7 +524,7 @@ static gckpt_tensor *keys(net *n)
     gckpt_tensor *w = parameter(n, "w", gckpt_shape1(3), 1);
     x = gckpt_mul(x, w);
     gckpt_tensor *q = gckpt_slice(x, 2, 0, 1), *k = gckpt_slice(x, 2, 1, 2);
-    return gckpt_sum_loss(gckpt_attention(q, k, gckpt_slice(x, 2, 2, 3), 1, 0));
+    return gckpt_sum_loss(gckpt_attention(q, k, gckpt_slice(x, 2, 2, 3), &(gckpt_attention_desc){ .heads = 1 }));
 }
 
 static void test_keys(float *x)

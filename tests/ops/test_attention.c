@@ -69,8 +69,8 @@ static void solve(const problem *p, const way *w, arrays *a)
     gckpt_attention_desc desc = { p->heads, p->key_heads, p->causal, NULL, p->window, p->cap, p->scale };
     if (p->lengths)
         desc.lengths = gckpt_input(g, "lengths", GCKPT_I32, gckpt_shape1(w->rows));
-    gckpt_tensor *out = p->repeat ? gckpt_attention(in[Q], repeated(p, in[K]), repeated(p, in[V]), p->heads, p->causal)
-                                  : gckpt_attention_with(in[Q], in[K], in[V], &desc);
+    gckpt_tensor *out = p->repeat ? gckpt_attention(in[Q], repeated(p, in[K]), repeated(p, in[V]), &(gckpt_attention_desc){ .heads = p->heads, .causal = p->causal })
+                                  : gckpt_attention(in[Q], in[K], in[V], &desc);
     gckpt_term term = { gckpt_sum_loss(gckpt_mul(out, in[G])), 1, 0 };
     const gckpt_fetch_spec fetches[4] = { { out, 0 }, { in[Q], 1 }, { in[K], 1 }, { in[V], 1 } };
     gckpt_plan_desc d = { .mode = w->mode, .batch = p->b, .threads = w->threads, .precision = w->precision,
@@ -316,7 +316,7 @@ static void refusals(void)
     gckpt_graph *g = gckpt_graph_new(s, NULL), *old = gckpt_graph_new(s, NULL);
     gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(2, 3, 4));
     gckpt_attention_desc desc = { 2, 0, 0, gckpt_input(g, "lengths", GCKPT_I32, gckpt_shape1(2)), 0, 0, 0 };
-    gckpt_fetch_spec fetch = { gckpt_attention_with(in, in, in, &desc), 0 };
+    gckpt_fetch_spec fetch = { gckpt_attention(in, in, in, &desc), 0 };
     gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d), *q, *same;
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
@@ -338,9 +338,9 @@ static void refusals(void)
     desc.lengths = NULL, desc.key_heads = 2;
     g = gckpt_graph_new(s, NULL);
     gckpt_tensor *in2 = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(2, 3, 4));
-    fetch.tensor = gckpt_attention(in, in, in, 2, 0);
+    fetch.tensor = gckpt_attention(in, in, in, &(gckpt_attention_desc){ .heads = 2 });
     q = gckpt_plan_new(old, NULL, 0, &d);
-    fetch.tensor = gckpt_attention_with(in2, in2, in2, &desc);
+    fetch.tensor = gckpt_attention(in2, in2, in2, &desc);
     same = gckpt_plan_new(g, NULL, 0, &d);
     file one = { 0 }, two = { 0 };
     CHECK(gckpt_plan_write(q, file_write, &one) == GCKPT_OK && gckpt_plan_write(same, file_write, &two) == GCKPT_OK);
@@ -348,7 +348,7 @@ static void refusals(void)
     free(one.bytes), free(two.bytes);
     gckpt_plan_free(q);
     desc.cap = -1; /* of two mistakes q's graph is told that which is its own */
-    CHECK(!gckpt_attention_with(in2, in, in, &desc) && gckpt_error(old) == GCKPT_OK);
+    CHECK(!gckpt_attention(in2, in, in, &desc) && gckpt_error(old) == GCKPT_OK);
     CHECK(gckpt_error(g) == GCKPT_E_ARG && strstr(gckpt_error_text(g), "belongs to another graph"));
     util_free(NULL, same, g, NULL);
     util_free(NULL, NULL, old, s);

@@ -287,7 +287,7 @@ static void net_graph(net *n, int64_t rows)
     gckpt_tensor *mean = running(g, "mean2", C, 0, 0.5f), *variance = running(g, "variance2", C, 1, 0.5f);
     h = gckpt_batchnorm(h, NULL, NULL, mean, variance);
     h = gckpt_global_average_pool(gckpt_mul(h, h));
-    n->term = (gckpt_term){ gckpt_mean_squared_error(h, n->t), 1, 0 };
+    n->term = (gckpt_term){ gckpt_mean_squared_error(h, n->t, NULL), 1, 0 };
     CHECK_MSG(n->term.loss != NULL, "build: %s", gckpt_error_text(g));
 }
 
@@ -558,7 +558,7 @@ static void small_new(small *n, float momentum, int twice, int trains)
                                          variance));
     if (!trains)
         CHECK(gckpt_store_freeze(n->s, "w", 1) == GCKPT_OK);
-    gckpt_term term = { gckpt_cross_entropy(h, n->y), 1, 0 };
+    gckpt_term term = { gckpt_cross_entropy(h, n->y, NULL, 0), 1, 0 };
     gckpt_fetch_spec fetch = { n->mean, 1 };
     n->p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .fetch = &fetch, .fetches = 1 });
     n->e = gckpt_exec_new(n->p, n->s, NULL);

@@ -62,7 +62,7 @@ static model model_new(int fed, int rows)
     y = gckpt_mul(y, gckpt_linear(h, gckpt_param(m.g, "u", gckpt_shape2(C, 6), some), NULL));
     y = gckpt_linear(gckpt_reshape(y, gckpt_shape2(rows, -1)), gckpt_param(m.g, "v", gckpt_shape2(H * W * 6, 4), some),
                      NULL);
-    m.term = (gckpt_term){ gckpt_cross_entropy(y, m.y), 1, 0 };
+    m.term = (gckpt_term){ gckpt_cross_entropy(y, m.y, NULL, 0), 1, 0 };
     return m;
 }
 
@@ -212,7 +212,7 @@ static void test_refused(void)
     REFUSED("input \"x\" is u8, relu needs f32: gckpt_from_u8 makes floats of it", gckpt_relu(x));
     REFUSED("reshape #3 is u8, add needs f32: gckpt_from_u8", gckpt_add(f, gckpt_reshape(x, gckpt_shape2(2, 3))));
     REFUSED("is u8, where needs f32: gckpt_from_u8", gckpt_where(x, f, f));
-    REFUSED("cross_entropy needs i32", gckpt_cross_entropy(gckpt_reshape(f, gckpt_shape3(2, 3, 1)), x));
+    REFUSED("cross_entropy needs i32", gckpt_cross_entropy(gckpt_reshape(f, gckpt_shape3(2, 3, 1)), x, NULL, 0));
     REFUSED("input \"f\" is f32, from_u8 needs u8: declare and feed it as uint8_t", gckpt_from_u8(f, 1, 0));
     REFUSED("input \"i\" is i32, from_u8 needs u8", gckpt_from_u8(i, 1, 0));
     REFUSED("scale = nan and shift = 0 must be finite", gckpt_from_u8(x, (float)NAN, 0));

@@ -52,9 +52,9 @@ static gckpt_tensor *loss_of(const trial *o, gckpt_tensor *x, gckpt_tensor *y, g
                              gckpt_tensor *w)
 {
     switch (o->kind) {
-    case HARD: return gckpt_cross_entropy_with(x, t, w, o->smoothing);
+    case HARD: return gckpt_cross_entropy(x, t, w, o->smoothing);
     case SOFT: return gckpt_soft_cross_entropy(x, y, w);
-    case SQUARED: return gckpt_mean_squared_error_with(x, y, w);
+    case SQUARED: return gckpt_mean_squared_error(x, y, w);
     case HUBER: return gckpt_huber(x, y, w, 0.75f);
     default: return gckpt_binary_cross_entropy(x, y, w);
     }
@@ -171,9 +171,9 @@ static void become_plain(void)
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 3));
     gckpt_tensor *t = gckpt_input(g, "t", GCKPT_I32, gckpt_shape1(2));
     gckpt_node node;
-    gckpt_tensor *a = gckpt_cross_entropy_with(x, t, NULL, 0);
+    gckpt_tensor *a = gckpt_cross_entropy(x, t, NULL, 0);
     CHECK(gckpt_graph_node(g, gckpt_id(a), &node) == GCKPT_OK && !strcmp(node.op, "cross_entropy"));
-    a = gckpt_mean_squared_error_with(x, x, NULL);
+    a = gckpt_mean_squared_error(x, x, NULL);
     CHECK(gckpt_graph_node(g, gckpt_id(a), &node) == GCKPT_OK &&
           !strcmp(node.op, "mean_squared_error"));
     util_free(NULL, NULL, g, s);
@@ -368,16 +368,16 @@ static void user_counts(void)
 static void refusals(void)
 {
     REFUSED(GCKPT_E_SHAPE, "cross_entropy_with: weights [4,5] must have the first axes of [4,2]",
-            gckpt_cross_entropy_with(x, t, v, 0));
+            gckpt_cross_entropy(x, t, v, 0));
     REFUSED(GCKPT_E_SHAPE, "cross_entropy_with: weights [4,2,5] must have the first axes of [4,2]",
-            gckpt_cross_entropy_with(x, t, x, 0));
+            gckpt_cross_entropy(x, t, x, 0));
     REFUSED(GCKPT_E_SHAPE, "cross_entropy_with: targets [4,2] must be [4] for logits [4,5]",
-            gckpt_cross_entropy_with(v, t, w, 0));
-    REFUSED(GCKPT_E_ARG, "smoothing 1.1 must be 0 to 1", gckpt_cross_entropy_with(x, t, w, 1.1f));
-    REFUSED(GCKPT_E_ARG, "smoothing -0.1", gckpt_cross_entropy_with(x, t, NULL, -0.1f));
-    REFUSED(GCKPT_E_ARG, "smoothing nan", gckpt_cross_entropy_with(x, t, NULL, NAN));
+            gckpt_cross_entropy(v, t, w, 0));
+    REFUSED(GCKPT_E_ARG, "smoothing 1.1 must be 0 to 1", gckpt_cross_entropy(x, t, w, 1.1f));
+    REFUSED(GCKPT_E_ARG, "smoothing -0.1", gckpt_cross_entropy(x, t, NULL, -0.1f));
+    REFUSED(GCKPT_E_ARG, "smoothing nan", gckpt_cross_entropy(x, t, NULL, NAN));
     REFUSED(GCKPT_E_ARG, "input \"w\" is f32, cross_entropy_with needs i32",
-            gckpt_cross_entropy_with(x, w, w, 0));
+            gckpt_cross_entropy(x, w, w, 0));
     REFUSED(GCKPT_E_SHAPE, "soft_cross_entropy: targets [4,5] must be [4,2,5] for logits",
             gckpt_soft_cross_entropy(x, v, NULL));
     REFUSED(GCKPT_E_SHAPE, "soft_cross_entropy: weights [4,2,5] must have the first axes of [4,2]",
@@ -392,11 +392,11 @@ static void refusals(void)
     REFUSED(GCKPT_E_SHAPE, "binary_cross_entropy: prediction [4,2], target [4,5] differ",
             gckpt_binary_cross_entropy(w, v, NULL));
     REFUSED(GCKPT_E_SHAPE, "mean_squared_error_with: weights [4,5] must have the first axes",
-            gckpt_mean_squared_error_with(x, x, v));
-    CHECK(!gckpt_cross_entropy_with(NULL, NULL, NULL, 0.5f) && !gckpt_huber(NULL, NULL, NULL, 1) &&
+            gckpt_mean_squared_error(x, x, v));
+    CHECK(!gckpt_cross_entropy(NULL, NULL, NULL, 0.5f) && !gckpt_huber(NULL, NULL, NULL, 1) &&
           !gckpt_soft_cross_entropy(NULL, NULL, NULL) &&
           !gckpt_binary_cross_entropy(NULL, NULL, NULL) &&
-          !gckpt_mean_squared_error_with(NULL, NULL, NULL));
+          !gckpt_mean_squared_error(NULL, NULL, NULL));
 }
 
 /* ---- log(1 + x): to 2.5 ulp ---- */

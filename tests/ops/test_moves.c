@@ -183,14 +183,14 @@ static void build(net *n, int64_t rows)
                   gckpt_reshape(gckpt_max(seen, 1), gckpt_shape3(rows, 1, WIDE)));
     h = gckpt_slice(h, 1, 2, 2 + STEPS);
     n->lengths = gckpt_argmax(gckpt_slice(gckpt_mean(h, 1), 1, 0, STEPS), 1);
-    h = gckpt_attention_with(h, h, h, &(gckpt_attention_desc){ .heads = 1, .lengths = n->lengths });
+    h = gckpt_attention(h, h, h, &(gckpt_attention_desc){ .heads = 1, .lengths = n->lengths });
     h = gckpt_add(h, gckpt_scale(seen, 0.5f));
     T *targets = gckpt_reshape(n->at, gckpt_shape1(rows * STEPS));
     T *logits = gckpt_linear(gckpt_reshape(h, gckpt_shape2(rows * STEPS, WIDE)),
                              gckpt_param(n->g, "head", gckpt_shape2(WIDE, WIDE), some), NULL);
-    n->terms[0] = (gckpt_term){ gckpt_cross_entropy(logits, targets), 1, 0 };
+    n->terms[0] = (gckpt_term){ gckpt_cross_entropy(logits, targets, NULL, 0), 1, 0 };
     n->terms[1] =
-        (gckpt_term){ gckpt_linear_cross_entropy(h, gckpt_param(n->g, "head", gckpt_shape2(WIDE, WIDE), some), n->at),
+        (gckpt_term){ gckpt_linear_cross_entropy(h, gckpt_param(n->g, "head", gckpt_shape2(WIDE, WIDE), some), n->at, NULL),
                       0.5f, 0 };
 }
 
@@ -337,7 +337,7 @@ static void test_refusals(void)
     REFUSED(GCKPT_E_SHAPE, "is up to 4: embed takes 0 to 3",
             gckpt_embed(table(x, 4), gckpt_argmax(x, 3)));
     REFUSED(GCKPT_E_SHAPE, "cross_entropy takes 0 to 3",
-            gckpt_cross_entropy(gckpt_slice(x, 3, 0, 4), gckpt_argmax(x, 3)));
+            gckpt_cross_entropy(gckpt_slice(x, 3, 0, 4), gckpt_argmax(x, 3), NULL, 0));
     CHECK(!gckpt_pad(NULL, 0, 0, 0, 0) && !gckpt_max(NULL, 0) && !gckpt_argmax(NULL, 0) &&
           !gckpt_upsample(NULL, 1, 1, GCKPT_NEAREST));
 

@@ -312,31 +312,31 @@ static pair pool(pair x, const gckpt_window *w, int average)
 static pair attention(pair q, pair k, pair v, int heads, int causal)
 {
     const ref_mask o = { heads, heads, causal, NULL, 0, 0, 0 };
-    return both(gckpt_attention(q.t, k.t, v.t, heads, causal), ref_attention(q.r, k.r, v.r, &o));
+    return both(gckpt_attention(q.t, k.t, v.t, &(gckpt_attention_desc){ .heads = heads, .causal = causal }), ref_attention(q.r, k.r, v.r, &o));
 }
 static pair attention_with(pair q, pair k, pair v, int heads, int key_heads, int causal, pair lengths)
 {
     const gckpt_attention_desc desc = { heads, key_heads, causal, lengths.t, 0, 0, 0 };
     const ref_mask o = { heads, key_heads, causal, lengths.r, 0, 0, 0 };
-    return both(gckpt_attention_with(q.t, k.t, v.t, &desc), ref_attention(q.r, k.r, v.r, &o));
+    return both(gckpt_attention(q.t, k.t, v.t, &desc), ref_attention(q.r, k.r, v.r, &o));
 }
 /* Causal, with a window (0: none), a cap and a scale in hundredths (0: none, usual). */
 static pair attention_more(pair q, pair k, pair v, int heads, int key_heads, pair lengths, const int *a)
 {
     const gckpt_attention_desc desc = { heads, key_heads, 1, lengths.t, a[0], (float)a[1] / 100, (float)a[2] / 100 };
     const ref_mask o = { heads, key_heads, 1, lengths.r, a[0], (double)desc.cap, (double)desc.scale };
-    return both(gckpt_attention_with(q.t, k.t, v.t, &desc), ref_attention(q.r, k.r, v.r, &o));
+    return both(gckpt_attention(q.t, k.t, v.t, &desc), ref_attention(q.r, k.r, v.r, &o));
 }
 static pair rotary(pair x, int heads, double base, int first)
 {
     const ref_rotation by = { heads, base, first, 0, NULL, 0 };
-    return both(first ? gckpt_rotary_at(x.t, heads, (float)base, first)
-                      : gckpt_rotary(x.t, heads, (float)base),
+    return both(first ? gckpt_rotary(x.t, &(gckpt_rotary_desc){ .heads = heads, .base = (float)base, .position = first })
+                      : gckpt_rotary(x.t, &(gckpt_rotary_desc){ .heads = heads, .base = (float)base }),
                 ref_rotary(x.r, &by));
 }
 static pair positions(pair x, pair table, int first)
 {
-    return both(first ? gckpt_positions_at(x.t, table.t, first) : gckpt_positions(x.t, table.t),
+    return both(first ? gckpt_positions(x.t, table.t, first) : gckpt_positions(x.t, table.t, 0),
                 ref_positions(x.r, table.r, first));
 }
 static pair reshape(pair x, int a, int b, int c, int d)
@@ -385,27 +385,27 @@ static pair upsample(pair x, int height, int width, int how)
 static pair dropout(pair x, double p) { return both(gckpt_dropout(x.t, (float)p), x.r); }
 static pair cross_entropy(pair logits, pair targets)
 {
-    return both(gckpt_cross_entropy(logits.t, targets.t), ref_cross_entropy(logits.r, targets.r));
+    return both(gckpt_cross_entropy(logits.t, targets.t, NULL, 0), ref_cross_entropy(logits.r, targets.r));
 }
 static pair linear_cross_entropy(pair x, pair w, pair targets)
 {
-    return both(gckpt_linear_cross_entropy(x.t, w.t, targets.t),
+    return both(gckpt_linear_cross_entropy(x.t, w.t, targets.t, NULL),
                 ref_cross_entropy(ref_linear(x.r, w.r, NULL, 1), targets.r));
 }
 static pair capped_head(pair x, pair w, pair targets, double cap)
 {
     const gckpt_linear_loss_desc desc = { (float)cap };
-    return both(gckpt_linear_cross_entropy_with(x.t, w.t, targets.t, &desc),
+    return both(gckpt_linear_cross_entropy(x.t, w.t, targets.t, &desc),
                 ref_cross_entropy(ref_cap(ref_linear(x.r, w.r, NULL, 1), cap), targets.r));
 }
 static pair mean_squared_error(pair p, pair t)
 {
-    return both(gckpt_mean_squared_error(p.t, t.t), ref_mean_squared_error(p.r, t.r));
+    return both(gckpt_mean_squared_error(p.t, t.t, NULL), ref_mean_squared_error(p.r, t.r));
 }
 static pair cross_entropy_with(pair logits, pair targets, pair weights, int soft, double smoothing)
 {
     return both(soft ? gckpt_soft_cross_entropy(logits.t, targets.t, weights.t)
-                     : gckpt_cross_entropy_with(logits.t, targets.t, weights.t, (float)smoothing),
+                     : gckpt_cross_entropy(logits.t, targets.t, weights.t, (float)smoothing),
                 ref_cross_entropy_with(logits.r, targets.r, weights.r, smoothing));
 }
 enum { SQUARED, HUBER, BINARY_ENTROPY };
@@ -414,7 +414,7 @@ static pair error(int kind, pair p, pair t, pair w)
     const double delta = 0.75;
     switch (kind) {
     case SQUARED:
-        return both(gckpt_mean_squared_error_with(p.t, t.t, w.t),
+        return both(gckpt_mean_squared_error(p.t, t.t, w.t),
                     ref_errors(p.r, t.r, w.r, ref_squared, 0));
     case HUBER:
         return both(gckpt_huber(p.t, t.t, w.t, (float)delta),
@@ -903,7 +903,7 @@ static void build_rotary_with(net *n, const int *a)
     const ref_rotation by = { a[2], 0, a[4], a[3], a[5] % 2 ? NULL : frequencies, a[5] / 8.0 };
     const gckpt_rotary_desc desc = { by.heads,       0, by.first, by.turned,
                                      by.frequencies, (float)by.scale };
-    finish(n, both(gckpt_rotary_with(x.t, &desc), ref_rotary(x.r, &by)), 1);
+    finish(n, both(gckpt_rotary(x.t, &desc), ref_rotary(x.r, &by)), 1);
 }
 static void build_rotary_free(net *n, const int *a)
 {

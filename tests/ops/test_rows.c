@@ -80,8 +80,8 @@ static gckpt_plan *all_ops(gckpt_graph *g, const gckpt_op *more)
     T *half[2] = { gckpt_slice(x, 2, 0, 4), gckpt_slice(x, 2, 4, 8) };
     x = gckpt_concat(half, 2, 2);
     x = gckpt_rmsnorm(gckpt_layernorm(x, one, one, 0), one, 0);
-    x = gckpt_rotary(gckpt_linear(gckpt_matmul(x, weight(g, 8, 8)), weight(g, 8, 8), one), 2, 0);
-    x = gckpt_attention(x, x, x, 2, 1);
+    x = gckpt_rotary(gckpt_linear(gckpt_matmul(x, weight(g, 8, 8)), weight(g, 8, 8), one), &(gckpt_rotary_desc){ .heads = 2 });
+    x = gckpt_attention(x, x, x, &(gckpt_attention_desc){ .heads = 2, .causal = 1 });
     x = gckpt_conv1d(x, gckpt_reshape(weight(g, 8, 8), gckpt_shape3(1, 8, 8)), one, NULL);
     const gckpt_window window = { .size = { 1, 2 }, .stride = { 1, 1 } };
     x = gckpt_average_pool(gckpt_max_pool(gckpt_concat((T *[]){ x, x }, 2, 1), &window), &window);
@@ -98,13 +98,13 @@ static gckpt_plan *all_ops(gckpt_graph *g, const gckpt_op *more)
     x = gckpt_lstm(x, weight(g, 8, 16), weight(g, 4, 16), NULL, NULL, NULL);
     for (int i = 0; more && i < 1; i++)
         x = gckpt_apply(more, &x, 1, NULL, 0);
-    gckpt_term terms[9] = { { gckpt_cross_entropy(x, ids), 1, 0 },
-                            { gckpt_linear_cross_entropy(x, weight(g, 9, 8), ids), 1, 0 },
-                            { gckpt_mean_squared_error(x, x), 1, 0 },
+    gckpt_term terms[9] = { { gckpt_cross_entropy(x, ids, NULL, 0), 1, 0 },
+                            { gckpt_linear_cross_entropy(x, weight(g, 9, 8), ids, NULL), 1, 0 },
+                            { gckpt_mean_squared_error(x, x, NULL), 1, 0 },
                             { gckpt_sum_loss(gckpt_mean(gckpt_sum(x, -1), -1)), 1, 0 },
-                            { gckpt_cross_entropy_with(x, ids, NULL, 0.1f), 1, 0 },
+                            { gckpt_cross_entropy(x, ids, NULL, 0.1f), 1, 0 },
                             { gckpt_soft_cross_entropy(x, x, NULL), 1, 0 },
-                            { gckpt_mean_squared_error_with(x, x, x), 1, 0 },
+                            { gckpt_mean_squared_error(x, x, x), 1, 0 },
                             { gckpt_huber(x, x, NULL, 1), 1, 0 },
                             { gckpt_binary_cross_entropy(x, x, NULL), 1, 0 } };
     gckpt_plan *p = gckpt_plan_new(g, terms, 9, NULL);
@@ -118,7 +118,7 @@ static gckpt_plan *cached(gckpt_graph *g)
     gckpt_fetch_spec fetch = { gckpt_input(g, "rows", GCKPT_F32, gckpt_shape3(2, 4, 8)), 0 };
     gckpt_tensor *keys = gckpt_cache(fetch.tensor, 16);
     gckpt_plan_desc desc = { 0 };
-    fetch.tensor = gckpt_attention(fetch.tensor, keys, keys, 2, 1);
+    fetch.tensor = gckpt_attention(fetch.tensor, keys, keys, &(gckpt_attention_desc){ .heads = 2, .causal = 1 });
     desc.mode = GCKPT_INFERENCE, desc.fetch = &fetch, desc.fetches = 1;
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
@@ -238,10 +238,10 @@ static void own_backward_costs(void)
         T *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(1, 512, 64));
         T *ids = gckpt_input(g, "ids", GCKPT_I32, gckpt_shape2(1, 512));
         T *q = gckpt_linear(x, weight(g, 64, 64), NULL), *w = param(g, "head", 512, 64);
-        T *y = gckpt_attention(q, frozen ? x : q, frozen ? x : q, 1, 0);
+        T *y = gckpt_attention(q, frozen ? x : q, frozen ? x : q, &(gckpt_attention_desc){ .heads = 1 });
         if (frozen)
             gckpt_store_freeze(s, "head", 1);
-        gckpt_term term = { gckpt_linear_cross_entropy(y, w, ids), 1, 0 };
+        gckpt_term term = { gckpt_linear_cross_entropy(y, w, ids, NULL), 1, 0 };
         gckpt_plan_desc built = { .as_built = 1 };
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &built);
         uint64_t flops = 512 * 512 * (4 * 64 + 14), gradients = frozen ? 1 : 2;

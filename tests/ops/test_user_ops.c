@@ -387,7 +387,7 @@ static uint64_t train(const training *t)
     h = gckpt_add(h, gckpt_tanh(convolution(h, w2, b2, 1, 1))); /* h's gradient accumulates */
     out = convolution(h, w3, NULL, 2, 0);
     out = gckpt_linear(gckpt_reshape(out, gckpt_shape2(t->rows, 6 * 6 * 5)), w4, NULL);
-    gckpt_term loss = { gckpt_mean_squared_error(out, y), 1, 0 };
+    gckpt_term loss = { gckpt_mean_squared_error(out, y, NULL), 1, 0 };
     gckpt_plan_desc desc = { .mode = t->mode,
                              .batch = BATCH,
                              .threads = t->threads,

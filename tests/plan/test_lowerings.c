@@ -41,7 +41,7 @@ static net net_new(const size *z)
     n.h = gckpt_tanh(gckpt_linear(gckpt_embed(table, n.tokens), w, NULL));
     if (z->kind == FUSED) {
         const gckpt_linear_loss_desc desc = { z->flags & CAPPED ? 1.5f : 0 };
-        n.terms[0].loss = gckpt_linear_cross_entropy_with(n.h, head, n.targets, &desc);
+        n.terms[0].loss = gckpt_linear_cross_entropy(n.h, head, n.targets, &desc);
     } else {
         gckpt_tensor *bias = z->flags & BIAS ? gckpt_param(g, "bias", gckpt_shape1(z->v), normal) : NULL;
         n.logits = z->flags & NOT_TRANSPOSED ? gckpt_linear(n.h, head, bias)
@@ -55,9 +55,9 @@ static net net_new(const size *z)
             gckpt_recompute(n.logits);
         if (z->flags & VIEW)
             n.terms[0].loss =
-                gckpt_cross_entropy(gckpt_reshape(n.logits, gckpt_shape3(z->rows, z->t, z->v)), n.targets);
+                gckpt_cross_entropy(gckpt_reshape(n.logits, gckpt_shape3(z->rows, z->t, z->v)), n.targets, NULL, 0);
         else
-            n.terms[0].loss = gckpt_cross_entropy(n.logits, n.targets);
+            n.terms[0].loss = gckpt_cross_entropy(n.logits, n.targets, NULL, 0);
         if (z->flags & LOGITS_READ)
             aside = gckpt_sum_loss(gckpt_tanh(n.logits));
     }
@@ -466,13 +466,13 @@ static void test_not_taken(void)
             gckpt_tensor *fed =
                 gckpt_input(g, "w of the batch", GCKPT_F32, k ? gckpt_shape2(2, 4) : gckpt_shape3(2, 5, 4));
             targets = gckpt_input(g, "t", GCKPT_I32, k ? gckpt_shape1(2) : gckpt_shape2(2, 3));
-            n.terms[0] = (gckpt_term){ gckpt_cross_entropy(gckpt_matmul_transposed(x, fed), targets), 1, 0 };
+            n.terms[0] = (gckpt_term){ gckpt_cross_entropy(gckpt_matmul_transposed(x, fed), targets, NULL, 0), 1, 0 };
         } else {
             targets = gckpt_constant(g, "t", GCKPT_I32, gckpt_shape1(3), classes);
             logits = k == 2 ? gckpt_matmul_transposed(p, w) : NULL;
             n.terms[0] = (gckpt_term){ gckpt_sum_loss(gckpt_mul(x, x)), 1, 0 };
             n.terms[1] =
-                (gckpt_term){ logits ? gckpt_cross_entropy(logits, targets) : gckpt_linear_cross_entropy(p, w, targets),
+                (gckpt_term){ logits ? gckpt_cross_entropy(logits, targets, NULL, 0) : gckpt_linear_cross_entropy(p, w, targets, NULL),
                               1, 1 };
             n.count = 2;
         }

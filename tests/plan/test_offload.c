@@ -403,11 +403,11 @@ static gckpt_plan *gpt(int64_t rows, const gckpt_plan_desc *like)
             w[k] = gckpt_param(net.g, name, gckpt_shape2(k == 2 ? 2 * c : c, k == 1 ? 2 * c : c), normal);
         }
         y = gckpt_linear(gckpt_layernorm(h, NULL, NULL, 0), w[0], NULL);
-        h = gckpt_add(h, gckpt_attention(y, y, y, 2, 1));
+        h = gckpt_add(h, gckpt_attention(y, y, y, &(gckpt_attention_desc){ .heads = 2, .causal = 1 }));
         y = gckpt_gelu(gckpt_linear(gckpt_rmsnorm(h, NULL, 0), w[1], NULL));
         h = gckpt_add(h, gckpt_linear(y, w[2], NULL));
     }
-    net.term[0] = (gckpt_term){ gckpt_linear_cross_entropy(h, table, net.targets[0]), 1, 0 };
+    net.term[0] = (gckpt_term){ gckpt_linear_cross_entropy(h, table, net.targets[0], NULL), 1, 0 };
     net.terms = 1;
     if (d.budget == 1) {
         gckpt_plan_desc all = d;
@@ -1325,7 +1325,7 @@ static void every_schedule(int chains)
             h = gckpt_linear(h, gckpt_param(g, name, gckpt_shape2(width, next), normal), NULL);
             width = next;
         }
-        gckpt_term term = { gckpt_mean_squared_error(h, y), 1, 0 };
+        gckpt_term term = { gckpt_mean_squared_error(h, y, NULL), 1, 0 };
         gckpt_cost costs[32] = { { 0, 0 } };
         for (int i = 0; i < 32; i++)
             costs[i] = (gckpt_cost){ 1 + below(100), 1 + below(100) };

@@ -58,7 +58,7 @@ static void make(sample *n, int64_t rows, int what)
     if (what & AGAIN)
         gckpt_recompute(n->middle);
     T *end = what & ONLY ? gckpt_detach(n->last) : n->last; /* ONLY regularisers train anything */
-    n->terms[n->count++] = (gckpt_term){ gckpt_mean_squared_error(end, y), 1, 0 };
+    n->terms[n->count++] = (gckpt_term){ gckpt_mean_squared_error(end, y, NULL), 1, 0 };
     if (what & SEVERAL)
         n->terms[n->count++] = (gckpt_term){ gckpt_huber(n->middle, y, NULL, 1), 0.5f, 0 };
     if (what & (REGULAR | ONLY))

@@ -189,7 +189,7 @@ static net net_new(unsigned seed, int64_t rows)
         n.top = gckpt_conv2d(n.top, weight(&n, gckpt_shape4(1, 1, side(n.top, 3), 3), 0), NULL, NULL);
     gckpt_tensor *z = gckpt_global_average_pool(n.top);
     z = gckpt_linear(z, weight(&n, gckpt_shape2(side(n.top, 3), 3), 0), weight(&n, gckpt_shape1(3), 0));
-    n.term.loss = gckpt_cross_entropy(z, n.y);
+    n.term.loss = gckpt_cross_entropy(z, n.y, NULL, 0);
     n.term.weight = 1;
     for (int i = 0; i < n.params && seed % 5 == 4; i++) { /* those of linear layers are read in place */
         char name[16];
@@ -327,7 +327,7 @@ static net net_block(void)
     h = n.top = gckpt_add(skip, gckpt_linear(h, weight(&n, gckpt_shape2(24, 8), 1), NULL));
     h = gckpt_linear(gckpt_global_average_pool(gckpt_max_pool(h, &(gckpt_window){ .size = { 2, 2 } })),
                      weight(&n, gckpt_shape2(8, 3), 0), weight(&n, gckpt_shape1(3), 0));
-    n.term.loss = gckpt_cross_entropy(h, n.y);
+    n.term.loss = gckpt_cross_entropy(h, n.y, NULL, 0);
     n.term.weight = 1;
     return n;
 }
@@ -531,7 +531,7 @@ static gckpt_plan *two_groups(int large, int wide)
     h = gckpt_relu(gckpt_conv2d(h, weight(&n, gckpt_shape4(3, 3, 8, 24), 1), NULL, &each));
     h = gckpt_global_average_pool(gckpt_conv2d(h, weight(&n, gckpt_shape4(3, 3, 24, 8), 1), NULL, &each));
     n.y = gckpt_input(n.g, "y", GCKPT_I32, gckpt_shape1(1));
-    n.term.loss = gckpt_cross_entropy(gckpt_linear(h, weight(&n, gckpt_shape2(8, wide), 0), NULL), n.y);
+    n.term.loss = gckpt_cross_entropy(gckpt_linear(h, weight(&n, gckpt_shape2(8, wide), 0), NULL), n.y, NULL, 0);
     n.term.weight = 1;
     gckpt_plan *p = plan_of(&n, &(gckpt_plan_desc){ .mode = GCKPT_STORE_ALL, .plain = 1, .alignment = 4 }, 1);
     util_free(NULL, NULL, n.g, n.s);

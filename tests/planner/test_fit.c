@@ -43,7 +43,7 @@ static int build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
         x = gckpt_add(x, table);
     if (m->mixes)
         x = gckpt_sub(x, gckpt_name(gckpt_mean(x, 0), "batch mean"));
-    terms[0].loss = gckpt_linear_cross_entropy(asked == m->other_end ? first : x, table, target);
+    terms[0].loss = gckpt_linear_cross_entropy(asked == m->other_end ? first : x, table, target, NULL);
     terms[0].weight = 1;
     if (m->terms > 1) {
         terms[1].loss = gckpt_sum_loss(gckpt_mul(table, table));

@@ -45,7 +45,7 @@ static void make(model *m, int layers, int64_t rows, int64_t width)
         x = gckpt_add(x, gckpt_tanh(gckpt_linear(x, w, NULL)));
         gckpt_segment_end(m->graph);
     }
-    m->term.loss = gckpt_mean_squared_error(x, y);
+    m->term.loss = gckpt_mean_squared_error(x, y, NULL);
     m->term.weight = 1;
     m->desc.memory = heap_memory(&m->h);
 }
@@ -360,7 +360,7 @@ static void nothing_kept(void)
     gckpt_term terms[2] = { { NULL, 1, 0 }, { NULL, 1, 0 } };
     for (int i = 0; i < 2; i++) {
         gckpt_segment_begin(g);
-        terms[i].loss = gckpt_mean_squared_error(gckpt_param(g, i ? "v" : "w", gckpt_shape2(2, 3), init), y);
+        terms[i].loss = gckpt_mean_squared_error(gckpt_param(g, i ? "v" : "w", gckpt_shape2(2, 3), init), y, NULL);
         gckpt_segment_end(g);
     }
     gckpt_frontier *f = gckpt_frontier_new(g, terms, 2, &desc);

@@ -178,7 +178,7 @@ static model make(int layers, int64_t rows, const char *const *names, int count)
         x = gckpt_add(x, gckpt_dropout(gckpt_gelu(h), 0.1f));
         gckpt_segment_end(m.graph);
     }
-    m.term.loss = gckpt_linear_cross_entropy(x, table, targets);
+    m.term.loss = gckpt_linear_cross_entropy(x, table, targets, NULL);
     m.term.weight = 1;
     m.term.regulariser = 0;
     return m;
@@ -243,7 +243,7 @@ static void tiny_and_huge(void)
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, 1));
     gckpt_tensor *y = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(1, 1));
     gckpt_tensor *h = gckpt_linear(x, gckpt_param(g, "w", gckpt_shape2(1, 1), init), NULL);
-    gckpt_term term = { gckpt_mean_squared_error(h, y), 1, 0 };
+    gckpt_term term = { gckpt_mean_squared_error(h, y, NULL), 1, 0 };
     gckpt_plan *plan = gckpt_plan_new(g, &term, 1, NULL);
     CHECK(gckpt_plan_length(plan) == 5);
     check_buffers(plan);
@@ -254,7 +254,7 @@ static void tiny_and_huge(void)
     g = gckpt_graph_new(s, NULL);
     x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, 1));
     y = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(1, 1));
-    term.loss = gckpt_mean_squared_error(x, y);
+    term.loss = gckpt_mean_squared_error(x, y, NULL);
     gckpt_plan_desc d = { .mode = GCKPT_INFERENCE };
     plan = gckpt_plan_new(g, &term, 1, &d);
     CHECK(gckpt_plan_arena(plan) == 0 && gckpt_plan_buffers(plan) == 0);

@@ -83,7 +83,7 @@ static int open_training(training *t, int rank, int ranks, gckpt_shard shard,
     gckpt_tensor *a = gckpt_param(t->g, "a", gckpt_shape2(IN, WIDE), uniform);
     gckpt_tensor *b = gckpt_param(t->g, "b", gckpt_shape2(WIDE, OUT), uniform);
     gckpt_tensor *h = gckpt_linear(gckpt_relu(gckpt_linear(x, a, NULL)), b, NULL);
-    gckpt_term loss = { gckpt_mean_squared_error(h, y), 1, 0 };
+    gckpt_term loss = { gckpt_mean_squared_error(h, y, NULL), 1, 0 };
     t->p = gckpt_plan_new(t->g, &loss, 1, &plan);
     t->e = t->p ? gckpt_exec_new(t->p, t->s, &exec) : NULL;
     t->failed = !t->e && fail("open", gckpt_error_text(t->p ? (void *)t->s : (void *)t->g));
@@ -171,7 +171,7 @@ static void net(train_net *n, void *user)
     gckpt_tensor *a = gckpt_param(g, "a", gckpt_shape2(IN, WIDE), uniform);
     gckpt_tensor *b = gckpt_param(g, "b", gckpt_shape2(WIDE, OUT), uniform);
     n->output = gckpt_linear(gckpt_relu(gckpt_linear(n->in[0], a, NULL)), b, NULL);
-    n->loss = gckpt_mean_squared_error(n->output, n->in[1]);
+    n->loss = gckpt_mean_squared_error(n->output, n->in[1], NULL);
 }
 
 /* Goes on to so many epochs from what is saved at `path`, if anything is. */

@@ -161,14 +161,14 @@ static inline model build(gckpt_store *store, const setting *s)
                   gckpt_linear_transposed(gckpt_linear(h, both, NULL), both, NULL));
     h = gckpt_mul(gckpt_rmsnorm(h, weight(&m, "last", C, 0), 0), side);
     m.before_head = h;
-    m.terms[0] = (gckpt_term){ gckpt_linear_cross_entropy(h, table, m.targets), 1, 0 };
+    m.terms[0] = (gckpt_term){ gckpt_linear_cross_entropy(h, table, m.targets, NULL), 1, 0 };
     m.terms[1] = (gckpt_term){ gckpt_sum_loss(gckpt_mul(up, up)), 0.0005f, 1 };
     m.terms[2] = (gckpt_term){ gckpt_sum_loss(gckpt_mul(side, side)), 0.001f, 1 };
     m.term_count = 3;
     if (s->flags & SECOND) {
         m.others = gckpt_input(m.g, "others", GCKPT_I32, gckpt_shape2(s->rows, T));
         gckpt_tensor *l = gckpt_linear(h, weight(&m, "head", C, 7), NULL);
-        m.terms[m.term_count++] = (gckpt_term){ gckpt_cross_entropy(l, m.others), 0.3f, 0 };
+        m.terms[m.term_count++] = (gckpt_term){ gckpt_cross_entropy(l, m.others, NULL, 0), 0.3f, 0 };
     }
     if (s->flags & (FROZEN | PACKED))
         gckpt_store_freeze(store, "down", 1);

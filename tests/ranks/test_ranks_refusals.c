@@ -39,7 +39,7 @@ static model build(int ranks, gckpt_shard shard)
     m.x = gckpt_input(m.g, "x", GCKPT_F32, gckpt_shape2(2, 80));
     m.y = gckpt_input(m.g, "y", GCKPT_F32, gckpt_shape2(2, 70));
     gckpt_tensor *w = gckpt_param(m.g, "w", gckpt_shape2(80, 70), normal);
-    m.loss.loss = gckpt_mean_squared_error(gckpt_linear(m.x, w, NULL), m.y);
+    m.loss.loss = gckpt_mean_squared_error(gckpt_linear(m.x, w, NULL), m.y, NULL);
     m.loss.weight = 1;
     return m;
 }
@@ -225,7 +225,7 @@ static void test_ranks_later(void)
         m.x = gckpt_input(m.g, "x", GCKPT_F32, gckpt_shape2(2, 80));
         m.y = gckpt_input(m.g, "y", GCKPT_F32, gckpt_shape2(2, 70));
         gckpt_tensor *q = gckpt_param(m.g, "w", gckpt_shape2(80, 70), (gckpt_init){ 0, 0, 0 });
-        m.loss.loss = gckpt_mean_squared_error(gckpt_linear(m.x, q, NULL), m.y);
+        m.loss.loss = gckpt_mean_squared_error(gckpt_linear(m.x, q, NULL), m.y, NULL);
         m.loss.weight = 1;
         gckpt_plan_desc desc = { .batch = 8, .virtual_ranks = 1 + k % 2, .optimiser = GCKPT_SGD };
         gckpt_plan *p = gckpt_plan_new(m.g, &m.loss, 1, &desc);

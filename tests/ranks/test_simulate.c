@@ -126,7 +126,7 @@ static void chain_open(chain *c, const simulate_ranks *r, int64_t rows, uint64_t
         snprintf(name, sizeof name, "w%d", i);
         h = gckpt_linear(h, gckpt_param(c->g, name, gckpt_shape2(WIDTH, WIDTH), normal), NULL);
     }
-    const gckpt_term loss = { gckpt_mean_squared_error(h, c->y), 1, 0 };
+    const gckpt_term loss = { gckpt_mean_squared_error(h, c->y, NULL), 1, 0 };
     gckpt_node node;
     d.cost_count = gckpt_graph_size(c->g);
     for (int i = 0; i < d.cost_count; i++) {

@@ -34,7 +34,7 @@ static int build(gckpt_graph *g, int64_t rows, gckpt_term *t, void *user)
         x = gckpt_checkpoint(util_block, x, &i);
         x = gckpt_add(x, gckpt_linear(gckpt_gelu(gckpt_linear(x, up, NULL)), down, NULL));
     }
-    t[0].loss = gckpt_linear_cross_entropy(x, table, target);
+    t[0].loss = gckpt_linear_cross_entropy(x, table, target, NULL);
     t[0].weight = 1;
     if (*(const int *)user < 2)
         return 1;

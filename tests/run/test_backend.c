@@ -176,7 +176,7 @@ static small make(const setting *o, int wanted)
     h = gckpt_apply(&square_op, &h, 1, NULL, 0);
     m.h = h = gckpt_dropout(gckpt_tanh(h), 0.2f);
     gckpt_tensor *logits = gckpt_linear(packed_layers(h), v, NULL);
-    gckpt_term terms[3] = { { gckpt_cross_entropy(logits, t), 1, 0 },
+    gckpt_term terms[3] = { { gckpt_cross_entropy(logits, t, NULL, 0), 1, 0 },
                             { gckpt_sum_loss(gckpt_mul(v, v)), 0.01f, 1 },
                             { NULL, 0.5f, 0 } };
     if (o->odd) /* 2: it says that it counts targets */
@@ -704,7 +704,7 @@ static int build_rows(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(WIDTH, WIDTH), init);
     for (int i = 0; i < 4; i++)
         x = gckpt_gelu(gckpt_linear(x, w, NULL));
-    term->loss = gckpt_cross_entropy(x, target);
+    term->loss = gckpt_cross_entropy(x, target, NULL, 0);
     term->weight = 1;
     feeds[0].input = gckpt_id(in);
     feeds[1].input = gckpt_id(target);

@@ -96,8 +96,8 @@ static void apart(void)
         gckpt_store *s = gckpt_store_new(NULL);
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(2, 4, C)), *k = gckpt_cache(in, 8);
-        gckpt_tensor *alone = gckpt_attention(gckpt_apply(&probe, &in, 1, NULL, 0), in, in, HEADS, 1);
-        gckpt_tensor *all = gckpt_attention(in, k, k, HEADS, 1);
+        gckpt_tensor *alone = gckpt_attention(gckpt_apply(&probe, &in, 1, NULL, 0), in, in, &(gckpt_attention_desc){ .heads = HEADS, .causal = 1 });
+        gckpt_tensor *all = gckpt_attention(in, k, k, &(gckpt_attention_desc){ .heads = HEADS, .causal = 1 });
         gckpt_fetch_spec fetches[2] = { { alone, 0 }, { all, 0 } };
         gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = fetches, .fetches = 2 };
         gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
@@ -131,7 +131,7 @@ static gckpt_exec *merged(gckpt_store *s, int64_t rows, gckpt_exec *caches_of, c
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(rows, 24 / rows, C));
     gckpt_tensor *q = gckpt_reshape(x, gckpt_shape3(6, 4, C)), *k = gckpt_cache(q, 8);
-    gckpt_fetch_spec fetch = { gckpt_attention(q, k, k, HEADS, 1), 0 };
+    gckpt_fetch_spec fetch = { gckpt_attention(q, k, k, &(gckpt_attention_desc){ .heads = HEADS, .causal = 1 }), 0 };
     gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1, .backend = backend };
     gckpt_exec_desc desc = { .caches_of = caches_of, .backend = backend };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
@@ -146,7 +146,7 @@ static void cut_by_vranks(gckpt_store *s)
     static const float rows[6 * 4 * C];
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(6, 4, C)), *k = gckpt_cache(x, 8);
-    const gckpt_fetch_spec fetch = { gckpt_attention(x, k, k, HEADS, 1), 0 };
+    const gckpt_fetch_spec fetch = { gckpt_attention(x, k, k, &(gckpt_attention_desc){ .heads = HEADS, .causal = 1 }), 0 };
     const gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1, .virtual_ranks = 2 };
     const gckpt_feed feed = { gckpt_id(x), rows };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
@@ -279,7 +279,7 @@ static gckpt_tensor *cached(int64_t t, int64_t capacity) { return gckpt_cache(of
 static gckpt_tensor *lengths_with(gckpt_tensor *k)
 {
     const gckpt_attention_desc desc = { 2, 0, 1, gckpt_input(graph, "lengths", GCKPT_I32, gckpt_shape1(2)), 0, 0, 0 };
-    return gckpt_attention_with(of(2, 3, 4), k, k, &desc);
+    return gckpt_attention(of(2, 3, 4), k, k, &desc);
 }
 static gckpt_tensor *after(gckpt_tensor *first, gckpt_tensor *then) { return first && then ? then : NULL; }
 static gckpt_tensor *pair_of(gckpt_tensor *a, gckpt_tensor *b, int axis)
@@ -290,7 +290,7 @@ static gckpt_tensor *pair_of(gckpt_tensor *a, gckpt_tensor *b, int axis)
 static gckpt_tensor *attends(int64_t t, int causal, int which)
 {
     gckpt_tensor *q = of(2, t, 4), *x = of(2, 6, 4), *c = cached(3, 6);
-    return gckpt_attention(which & 4 ? c : q, which & 2 ? c : x, which & 1 ? c : x, 1, causal);
+    return gckpt_attention(which & 4 ? c : q, which & 2 ? c : x, which & 1 ? c : x, &(gckpt_attention_desc){ .heads = 1, .causal = causal });
 }
 
 /* A cache of a window (0: not), and attention with one. */
@@ -298,7 +298,7 @@ static gckpt_tensor *windows(int64_t t, int64_t capacity, int64_t keeps, int64_t
 {
     gckpt_tensor *c = gckpt_cache_window(of(2, t, 4), capacity, keeps);
     const gckpt_attention_desc desc = { 1, 0, 1, NULL, sees, 0, 0 };
-    return gckpt_attention_with(of(2, t, 4), c, c, &desc);
+    return gckpt_attention(of(2, t, 4), c, c, &desc);
 }
 static int64_t rows_of(int64_t t, int64_t capacity, int64_t window)
 {
@@ -360,24 +360,22 @@ static void refusals(void)
     REFUSED(GCKPT_E_ARG, "need causal attention", attends(3, 1, 7));
     REFUSED(GCKPT_E_ARG, "v where k is not of one: cache #", attends(3, 1, 1));
     REFUSED(GCKPT_E_ARG, "attention: q, ", attends(3, 1, 4));
-    REFUSED(GCKPT_E_ARG, "gckpt_positions_at goes on", after(gckpt_positions(of(2, 3, 4), table(9)), cached(3, 6)));
-    REFUSED(GCKPT_E_ARG, "gckpt_positions_at goes on", after(cached(3, 6), gckpt_positions(of(2, 3, 4), table(9))));
     REFUSED(GCKPT_E_SHAPE, "capacity of 6 rows, and a table has 5",
-            after(cached(3, 6), gckpt_positions_at(of(2, 3, 4), table(9), 4)));
+            after(cached(3, 6), gckpt_positions(of(2, 3, 4), table(9), 4)));
     REFUSED(GCKPT_E_SHAPE, "capacity of 6 rows, and a table has 5",
-            after(gckpt_positions_at(of(2, 3, 4), table(9), 4), cached(3, 6)));
-    REFUSED(GCKPT_E_SHAPE, "T + first, which is 7", gckpt_positions_at(of(2, 3, 4), table(9), 7));
-    REFUSED(GCKPT_E_SHAPE, "which is -1", gckpt_positions_at(of(2, 3, 4), table(9), -1));
-    REFUSED(GCKPT_E_SHAPE, "which is", gckpt_positions_at(of(2, 3, 4), table(9), INT64_MAX));
+            after(gckpt_positions(of(2, 3, 4), table(9), 4), cached(3, 6)));
+    REFUSED(GCKPT_E_SHAPE, "T + first, which is 7", gckpt_positions(of(2, 3, 4), table(9), 7));
+    REFUSED(GCKPT_E_SHAPE, "which is -1", gckpt_positions(of(2, 3, 4), table(9), -1));
+    REFUSED(GCKPT_E_SHAPE, "which is", gckpt_positions(of(2, 3, 4), table(9), INT64_MAX));
     REFUSED(GCKPT_E_ARG, "the table may not",
-            gckpt_positions_at(of(2, 3, 4), gckpt_reshape(of(2, 3, 4), gckpt_shape2(6, 4)), 0));
-    REFUSED(GCKPT_E_ARG, "first position -1", gckpt_rotary_at(of(2, 3, 4), 2, 0, -1));
-    REFUSED(GCKPT_E_ARG, "first position 2147483648", gckpt_rotary_at(of(2, 3, 4), 2, 0, INT64_C(2147483648)));
+            gckpt_positions(of(2, 3, 4), gckpt_reshape(of(2, 3, 4), gckpt_shape2(6, 4)), 0));
+    REFUSED(GCKPT_E_ARG, "first position -1", gckpt_rotary(of(2, 3, 4), &(gckpt_rotary_desc){ .heads = 2, .position = -1 }));
+    REFUSED(GCKPT_E_ARG, "first position 2147483648", gckpt_rotary(of(2, 3, 4), &(gckpt_rotary_desc){ .heads = 2, .position = INT64_C(2147483648) }));
     graph = gckpt_graph_new(store, NULL);
-    CHECK(!gckpt_cache(NULL, 4) && !gckpt_rotary_at(NULL, 1, 0, 1) && !gckpt_positions_at(NULL, NULL, 1));
+    CHECK(!gckpt_cache(NULL, 4) && !gckpt_rotary(NULL, &(gckpt_rotary_desc){ .heads = 1, .position = 1 }) && !gckpt_positions(NULL, NULL, 1));
     CHECK(gckpt_error(graph) == GCKPT_OK);
     gckpt_tensor *c = cached(3, 6), *k = pair_of(of(2, 2, 4), c, 1), *all;
-    gckpt_tensor *a = gckpt_linear(gckpt_attention(of(2, 3, 4), k, k, 1, 1), table(4), NULL);
+    gckpt_tensor *a = gckpt_linear(gckpt_attention(of(2, 3, 4), k, k, &(gckpt_attention_desc){ .heads = 1, .causal = 1 }), table(4), NULL);
     gckpt_term loss = { gckpt_sum_loss(a), 1, 0 };
     gckpt_fetch_spec fetch = { c, 0 };
     gckpt_plan_desc d = { .threads = 1 };

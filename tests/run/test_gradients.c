@@ -77,7 +77,7 @@ static void graph(classes *m, int64_t rows)
     m->h = gckpt_name(gckpt_gelu(gckpt_layernorm(m->h, gain, NULL, 0)), "h");
     gckpt_segment_end(m->g);
     m->logits = gckpt_linear(m->h, w2, NULL);
-    m->term = (gckpt_term){ gckpt_cross_entropy(m->logits, m->y), 1, 0 };
+    m->term = (gckpt_term){ gckpt_cross_entropy(m->logits, m->y, NULL, 0), 1, 0 };
     set(m->s, "w1", 29, 0);
     set(m->s, "b1", 5, 0);
     set(m->s, "gain", 7, 1);
@@ -140,8 +140,8 @@ static void test_golden_attention(void)
         gckpt_tensor *w = gckpt_param(m.g, "w", gckpt_shape2(C_, 3 * C_), none);
         gckpt_tensor *qkv = gckpt_linear(m.x, w, NULL), *q = gckpt_slice(qkv, 2, 0, C_);
         gckpt_tensor *k = gckpt_slice(qkv, 2, C_, 2 * C_), *v = gckpt_slice(qkv, 2, 2 * C_, 3 * C_);
-        m.h = gckpt_add(m.x, gckpt_attention(q, k, v, 2, 1));
-        m.term = (gckpt_term){ gckpt_mean_squared_error(m.h, m.y), 1, 0 };
+        m.h = gckpt_add(m.x, gckpt_attention(q, k, v, &(gckpt_attention_desc){ .heads = 2, .causal = 1 }));
+        m.term = (gckpt_term){ gckpt_mean_squared_error(m.h, m.y, NULL), 1, 0 };
         set(m.s, "w", 3, 0);
         gckpt_store_freeze(m.s, "*", 1);
         gckpt_fetch_spec fetches[2] = { { m.x, 1 }, { m.y, 1 } };
@@ -626,7 +626,7 @@ static void test_updates_in_backward(void)
         gckpt_tensor *w1 = gckpt_param(g, "w1", gckpt_shape2(1, 1), (gckpt_init){ 0, 0, 1 });
         gckpt_tensor *w2 = gckpt_param(g, "w2", gckpt_shape2(1, 3), (gckpt_init){ 0, 0, 1 });
         gckpt_tensor *h = gckpt_sqrt(gckpt_mul(in, w1)), *y = gckpt_matmul(h, w2);
-        gckpt_term term = { finite ? gckpt_sum_loss(y) : gckpt_cross_entropy(y, ids), 1, 0 };
+        gckpt_term term = { finite ? gckpt_sum_loss(y) : gckpt_cross_entropy(y, ids, NULL, 0), 1, 0 };
         gckpt_fetch_spec fetch = { h, 0 };
         gckpt_plan_desc d = { .optimiser = GCKPT_SGD, .update_in_backward = 1, .fetch = &fetch, .fetches = 1 };
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
@@ -718,7 +718,7 @@ static void test_changes_nothing(void)
             float dw[WIDE * OUT], state[2][WIDE * OUT];
             graph(&m, rows);
             gckpt_tensor *w2 = gckpt_param(m.g, "w2", gckpt_shape2(WIDE, OUT), (gckpt_init){ 0, 0, 0 });
-            gckpt_tensor *loss = gckpt_cross_entropy(gckpt_dropout(m.logits, 0.5f), m.y);
+            gckpt_tensor *loss = gckpt_cross_entropy(gckpt_dropout(m.logits, 0.5f), m.y, NULL, 0);
             m.term.loss = loss; /* the mask is that of the next step */
             gckpt_fetch_spec fetch = { w2, 1 };
             gckpt_plan_desc d = {
@@ -801,7 +801,7 @@ static void test_gradients_refusals(void)
           strstr(gckpt_error_text(m.g), "GCKPT_INFERENCE plan has no gradients"));
     d.mode = GCKPT_AUTO; /* all that leads from x passes detach; what leads from there does not */
     gckpt_tensor *cut = gckpt_detach(m.logits);
-    gckpt_term term = { gckpt_cross_entropy(cut, m.y), 1, 0 };
+    gckpt_term term = { gckpt_cross_entropy(cut, m.y, NULL, 0), 1, 0 };
     CHECK(!gckpt_plan_new(m.g, &term, 1, &d) && strstr(gckpt_error_text(m.g), "without a backward, like detach"));
     fetch.tensor = cut;
     gckpt_plan *p = gckpt_plan_new(m.g, &term, 1, &d);

@@ -43,8 +43,8 @@ static void graph(net *m, int64_t rows)
     gckpt_segment_end(m->g);
     m->logits =
         gckpt_linear(inner, gckpt_param(m->g, "head", gckpt_shape2(WIDE, OUT), normal), NULL);
-    m->terms[0] = (gckpt_term){ gckpt_cross_entropy(m->logits, m->y), 0.5f, 0 };
-    m->terms[1] = (gckpt_term){ gckpt_mean_squared_error(m->h, m->want), 2, 0 };
+    m->terms[0] = (gckpt_term){ gckpt_cross_entropy(m->logits, m->y, NULL, 0), 0.5f, 0 };
+    m->terms[1] = (gckpt_term){ gckpt_mean_squared_error(m->h, m->want, NULL), 2, 0 };
     m->terms[2] = (gckpt_term){ gckpt_sum_loss(gckpt_mul(w, w)), 0.25f, 1 };
 }
 
@@ -194,7 +194,7 @@ static void test_streamed(void)
     gckpt_report r;
     gckpt_feed f[3];
     graph(&m, 1);
-    m.terms[1].loss = gckpt_cross_entropy(gckpt_scale(m.logits, 0.5f), m.y);
+    m.terms[1].loss = gckpt_cross_entropy(gckpt_scale(m.logits, 0.5f), m.y, NULL, 0);
     gckpt_plan_desc d = { .batch = ROWS };
     m.p = gckpt_plan_new(m.g, m.terms, TERMS, &d);
     const gckpt_exec_desc x = { .skip_nonfinite = 1 };

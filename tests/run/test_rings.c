@@ -42,10 +42,10 @@ static runner start(gckpt_store *s, const model *m, int64_t t, const gckpt_plan_
         gckpt_tensor *q = projected(h, "q", l, m->c, m->c), *k = projected(h, "k", l, m->c, keys);
         gckpt_tensor *v = m->shared ? NULL : projected(h, "v", l, m->c, keys);
         if (m->rotary)
-            q = gckpt_rotary(q, m->heads, 0), k = gckpt_rotary_at(k, m->key_heads, 0, 0);
+            q = gckpt_rotary(q, &(gckpt_rotary_desc){ .heads = m->heads }), k = gckpt_rotary(k, &(gckpt_rotary_desc){ .heads = m->key_heads });
         k = t ? gckpt_cache_window(k, m->length, m->kept[l]) : k;
         v = v && t ? gckpt_cache_window(v, m->length, m->kept[l]) : v;
-        h = gckpt_add(h, gckpt_tanh(gckpt_attention_with(q, k, v ? v : k, &desc)));
+        h = gckpt_add(h, gckpt_tanh(gckpt_attention(q, k, v ? v : k, &desc)));
     }
     const gckpt_fetch_spec fetch = { r.out = h, 0 };
     gckpt_plan_desc d = *request;

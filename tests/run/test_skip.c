@@ -83,7 +83,7 @@ static void make(net *m, const way *o, void *arena, size_t arena_size)
     gckpt_tensor *c = gckpt_param(m->g, "c", gckpt_shape2(OUT, OUT), normal);
     gckpt_tensor *h = gckpt_linear(gckpt_dropout(m->x, 0.1f), w, b);
     h = gckpt_add(h, gckpt_linear(gckpt_tanh(h), c, NULL));
-    gckpt_term terms[2] = { { gckpt_mean_squared_error(h, m->y), 1, 0 },
+    gckpt_term terms[2] = { { gckpt_mean_squared_error(h, m->y, NULL), 1, 0 },
                             { gckpt_sum_loss(gckpt_mul(c, c)), 0.01f, 1 } };
     gckpt_plan_desc d = { .mode = o->mode, .batch = ROWS, .optimiser = o->optimiser, .precision = o->precision,
                           .custom_state = o->optimiser == GCKPT_CUSTOM_OPTIMISER, .stage_parameters = o->stage };
@@ -172,7 +172,7 @@ static void test_refused(void)
     gckpt_exec_free(m.e);
     gckpt_plan_free(m.p);
     gckpt_tensor *w = gckpt_param(m.g, "w", gckpt_shape2(IN, OUT), (gckpt_init){ 0, 0, 0 });
-    gckpt_term term = { gckpt_mean_squared_error(gckpt_linear(m.x, w, NULL), m.y), 1, 0 };
+    gckpt_term term = { gckpt_mean_squared_error(gckpt_linear(m.x, w, NULL), m.y, NULL), 1, 0 };
     gckpt_plan_desc d = { .update_in_backward = 1 };
     gckpt_exec_desc x = { .skip_nonfinite = 1 };
     m.p = gckpt_plan_new(m.g, &term, 1, &d);

@@ -539,7 +539,7 @@ static void test_chain(void)
         x = i % 10 ? gckpt_scale(x, 2) : gckpt_add(x, gckpt_param(g, name, gckpt_shape1(8), init));
         x = i % 10 == 5 ? gckpt_tanh(x) : x;
     }
-    gckpt_term term = { gckpt_mean_squared_error(x, x0), 1, 0 };
+    gckpt_term term = { gckpt_mean_squared_error(x, x0, NULL), 1, 0 };
     memset(&request.d, 0, sizeof request.d);
     request.g = g;
     request.term = &term;
@@ -569,7 +569,7 @@ static void test_long(void)
         x = gckpt_tanh(x);
         cost[gckpt_id(x)].forward = 1000 + (uint64_t)(i * 7919 % 1009);
     }
-    gckpt_term term = { gckpt_mean_squared_error(x, x0), 1, 0 };
+    gckpt_term term = { gckpt_mean_squared_error(x, x0, NULL), 1, 0 };
     memset(&request.d, 0, sizeof request.d);
     request.g = g;
     request.term = &term;

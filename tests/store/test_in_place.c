@@ -117,7 +117,7 @@ static net net_new(sizes z, int rows, int two, gckpt_storage storage, int floats
     n.tokens = gckpt_input(n.g, "tokens", GCKPT_I32, gckpt_shape2(rows, z.t));
     n.targets = gckpt_input(n.g, "targets", GCKPT_I32, gckpt_shape2(rows, z.t));
     gckpt_tensor *table = weight(&n, "table", z.v, z.c), *scaled = weight(&n, "scaled", z.c, z.c);
-    gckpt_tensor *x = gckpt_positions(gckpt_embed(table, n.tokens), weight(&n, "places", z.t + 3, z.c));
+    gckpt_tensor *x = gckpt_positions(gckpt_embed(table, n.tokens), weight(&n, "places", z.t + 3, z.c), 0);
     x = gckpt_add(x, weight(&n, "prompt", 0, z.c)); /* trained: the backward goes all the way down */
     gckpt_tensor *h = gckpt_linear(x, weight(&n, "up", z.c, z.h), weight(&n, "bias", 0, z.h));
     h = gckpt_silu(adapted(&n, x, h, "up", z.c, z.h));
@@ -128,8 +128,8 @@ static net net_new(sizes z, int rows, int two, gckpt_storage storage, int floats
     x = gckpt_add(x, gckpt_matmul(x, scaled));
     h = gckpt_linear(x, weight(&n, "own", z.c, z.h), weight(&n, "bias", 0, z.h)); /* trained, beside a packed bias */
     x = gckpt_rmsnorm(gckpt_add(x, gckpt_linear(h, weight(&n, "back", z.h, z.c), NULL)), NULL, 0);
-    n.term.loss = two ? gckpt_cross_entropy(gckpt_linear_transposed(x, table, NULL), n.targets)
-                      : gckpt_linear_cross_entropy(x, table, n.targets);
+    n.term.loss = two ? gckpt_cross_entropy(gckpt_linear_transposed(x, table, NULL), n.targets, NULL, 0)
+                      : gckpt_linear_cross_entropy(x, table, n.targets, NULL);
     n.term.weight = 1;
     CHECK_MSG(n.term.loss != NULL, "%s", gckpt_error_text(n.g));
     return n;

@@ -720,7 +720,7 @@ static block_parts gpt_block(gckpt_tensor *x, int layer, int trained)
         a = gckpt_add(a, gckpt_linear(p.added, up, NULL));
     }
     gckpt_tensor *q = gckpt_slice(a, -1, 0, WIDE), *k = gckpt_slice(a, -1, WIDE, 2 * WIDE);
-    a = gckpt_attention(q, k, gckpt_slice(a, -1, 2 * WIDE, 3 * WIDE), 2, 1);
+    a = gckpt_attention(q, k, gckpt_slice(a, -1, 2 * WIDE, 3 * WIDE), &(gckpt_attention_desc){ .heads = 2, .causal = 1 });
     x = gckpt_add(x, gckpt_linear(a, frozen(g, "out", layer, WIDE, WIDE), NULL));
     h = gckpt_rmsnorm(x, frozen(g, "gain2", layer, WIDE, 0), 0);
     w = frozen(g, "fc", layer, WIDE, 4 * WIDE);
@@ -744,7 +744,7 @@ static tower tower_new(int low, int high, gckpt_storage storage)
     t.tokens = gckpt_input(t.g, "tokens", GCKPT_I32, gckpt_shape2(B, TOKENS));
     t.targets = gckpt_input(t.g, "targets", GCKPT_I32, gckpt_shape2(B, TOKENS));
     gckpt_tensor *table = frozen(t.g, "table", 0, WORDS, WIDE), *x = gckpt_embed(table, t.tokens);
-    x = gckpt_positions(x, frozen(t.g, "positions", 0, TOKENS + 5, WIDE));
+    x = gckpt_positions(x, frozen(t.g, "positions", 0, TOKENS + 5, WIDE), 0);
     for (int i = 0; i < low + high; i++) {
         block_parts part = gpt_block(x, i, i >= low);
         x = part.x;
@@ -752,7 +752,7 @@ static tower tower_new(int low, int high, gckpt_storage storage)
         t.added = t.added ? t.added : part.added;
     }
     t.term.loss =
-        gckpt_linear_cross_entropy(gckpt_layernorm(x, frozen(t.g, "gain", 9, WIDE, 0), NULL, 0), table, t.targets);
+        gckpt_linear_cross_entropy(gckpt_layernorm(x, frozen(t.g, "gain", 9, WIDE, 0), NULL, 0), table, t.targets, NULL);
     t.term.weight = 1;
     CHECK(gckpt_store_freeze(t.s, "frozen.*", 1) == GCKPT_OK);
     CHECK_MSG(gckpt_store_quantise(t.s, "frozen.*", storage) == GCKPT_OK, "%s", gckpt_error_text(t.s));
@@ -1114,7 +1114,7 @@ static gckpt_graph *readers(gckpt_store *s, sizes z, int64_t rows, gckpt_fetch_s
     gckpt_tensor *v = gckpt_param(g, "v", gckpt_shape2(z.n, z.k), (gckpt_init){ 0, 0, 0 });
     gckpt_tensor *bias = gckpt_param(g, "bias", gckpt_shape1(z.n), (gckpt_init){ 0, 0, 0.5f });
     gckpt_tensor *const made[READERS] = { gckpt_linear(x, w, bias), gckpt_linear_transposed(x, v, NULL),
-                                              gckpt_matmul_transposed(x, v), gckpt_embed(v, i), gckpt_positions(x, v) };
+                                              gckpt_matmul_transposed(x, v), gckpt_embed(v, i), gckpt_positions(x, v, 0) };
     for (int k = 0; k < READERS; k++)
         fetch[k] = (gckpt_fetch_spec){ made[k], 0 };
     return g;

@@ -62,7 +62,7 @@ static int build_net(net *n, gckpt_store *s, int64_t rows)
     memset(n, 0, sizeof *n);
     n->g = g;
     n->top = gckpt_linear(h, v, odd);
-    n->loss.loss = gckpt_mean_squared_error(n->top, y);
+    n->loss.loss = gckpt_mean_squared_error(n->top, y, NULL);
     n->loss.weight = 1;
     n->feeds[0].input = gckpt_id(x), n->feeds[0].data = x_data;
     n->feeds[1].input = gckpt_id(y), n->feeds[1].data = y_data;
@@ -123,7 +123,7 @@ static void test_planning_takes_none(void)
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, (int64_t)wide));
     gckpt_tensor *top =
         gckpt_matmul(x, gckpt_param(g, "m", gckpt_shape2((int64_t)wide, (int64_t)wide), normal));
-    gckpt_term loss = { gckpt_mean_squared_error(top, x), 1, 0 };
+    gckpt_term loss = { gckpt_mean_squared_error(top, x, NULL), 1, 0 };
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, NULL);
     CHECK(p && gckpt_store_bytes(s) == bytes);
     CHECK(gckpt_plan_kind_bytes(p, GCKPT_BYTES_PARAMETERS) == bytes);
@@ -532,7 +532,7 @@ static gckpt_result check_net(int kind, float by, float target, gckpt_check *che
     }
     if (kind)
         h = gckpt_matmul(h, gckpt_param(g, "v", gckpt_shape2(wide, 1), normal));
-    gckpt_term loss = { gckpt_mean_squared_error(h, want), 1, 0 };
+    gckpt_term loss = { gckpt_mean_squared_error(h, want, NULL), 1, 0 };
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, NULL);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_feed feeds[2];
@@ -634,8 +634,8 @@ static gckpt_result check_certain(int kind, float by, float margin, gckpt_check 
         h = gckpt_add(gckpt_apply(&op, &h, 1, NULL, 0), plus);
         gckpt_tensor *some = kind == 1 ? gckpt_sigmoid(gckpt_mean(h, 1)) : NULL;
         loss = kind == 2   ? gckpt_soft_cross_entropy(h, gckpt_softmax(h), NULL)
-               : kind == 3 ? gckpt_linear_cross_entropy(h, same, want)
-                           : gckpt_cross_entropy_with(h, want, some, 0);
+               : kind == 3 ? gckpt_linear_cross_entropy(h, same, want, NULL)
+                           : gckpt_cross_entropy(h, want, some, 0);
     }
     gckpt_term term = { loss, 1, 0 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, NULL);
@@ -696,7 +696,7 @@ static void test_check_refused(void)
         gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 1));
         gckpt_tensor *target = gckpt_input(g, "y", GCKPT_I32, gckpt_shape1(2));
         gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(1, 3), init);
-        gckpt_term term = { gckpt_cross_entropy(gckpt_linear(in, w, NULL), target), 1, 0 };
+        gckpt_term term = { gckpt_cross_entropy(gckpt_linear(in, w, NULL), target, NULL, 0), 1, 0 };
         gckpt_plan_desc desc;
         memset(&desc, 0, sizeof desc);
         desc.update_in_backward = early;
@@ -735,7 +735,7 @@ static void test_check_cancelled(void)
     gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 1));
     gckpt_tensor *target = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(2, 1));
     gckpt_tensor *h = gckpt_linear(in, gckpt_param(g, "w", gckpt_shape2(1, 1), init), NULL);
-    gckpt_term term = { gckpt_mean_squared_error(gckpt_tanh(h), target), 1, 0 };
+    gckpt_term term = { gckpt_mean_squared_error(gckpt_tanh(h), target, NULL), 1, 0 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, NULL);
     gckpt_exec *e = gckpt_exec_new(p, s, &desc);
     const gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(target), y } };

@@ -16,7 +16,7 @@ int main(void)
     gckpt_tensor *w1 = gckpt_param(g, "w1", gckpt_shape2(4, 8), normal);
     gckpt_tensor *w2 = gckpt_param(g, "w2", gckpt_shape2(8, 1), normal);
     gckpt_tensor *out = gckpt_linear(gckpt_relu(gckpt_linear(in, w1, NULL)), w2, NULL);
-    gckpt_term loss = { gckpt_mean_squared_error(out, target), 1, 0 };
+    gckpt_term loss = { gckpt_mean_squared_error(out, target, NULL), 1, 0 };
     static gckpt_plan_desc desc;
     desc.batch = 16;
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);

@@ -25,7 +25,7 @@ int main(void)
     gckpt_tensor *b2 = gckpt_param(g, "b2", gckpt_shape1(1), zero);
     gckpt_tensor *hidden = gckpt_tanh(gckpt_linear(when, w1, b1));
     gckpt_tensor *guess = gckpt_name(gckpt_linear(hidden, w2, b2), "guess");
-    const gckpt_term loss = { gckpt_mean_squared_error(guess, light), 1, 0 };
+    const gckpt_term loss = { gckpt_mean_squared_error(guess, light, NULL), 1, 0 };
     const gckpt_fetch_spec pick = { guess, 0 };
     const gckpt_plan_desc learn = { .batch = 16, .plain = 1, .alignment = 8 };
     const gckpt_plan_desc tell = {
