@@ -29,11 +29,11 @@
  *                 halves, sums, chains
  *     >>store     parameters and optimiser state, however they are stored                     1807
  *                 arrays, values, params, ranks, notes, calls, quant
- *     >>graph     tensors, views, segments, gckpt_apply                                        683
+ *     >>graph     tensors, views, segments, gckpt_apply                                        682
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          5803
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          5760
  *                 unary, broadcast, axis, cache, embed, products, mixed, norms, attention,
- *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
+ *                 rotary, losses, weighted, linear_loss, pools, upsample, channels, conv,
  *                 recurrent
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2088
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
@@ -729,14 +729,12 @@ GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_ten
 /* The same with w as (O,I), as PyTorch keeps it. */
 GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w,
                                                 gckpt_tensor *bias);
-/* (x - mean) * rsqrt(variance + 1e-5) * gain + bias over the last axis (Ba 2016); gain, bias: (C),
- * or NULL for none. _eps: with epsilon > 0 instead of 1e-5. */
-GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias);
-GCKPT_API gckpt_tensor *gckpt_layernorm_eps(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
-                                            float epsilon);
-/* x * rsqrt(mean(x^2) + 1e-5) * gain; gain (C) or NULL. Zhang & Sennrich 2019. */
-GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain);
-GCKPT_API gckpt_tensor *gckpt_rmsnorm_eps(gckpt_tensor *x, gckpt_tensor *gain, float epsilon);
+/* (x - mean) * rsqrt(variance + epsilon) * gain + bias over the last axis; gain and bias are (C) or
+ * NULL; an epsilon of 0 selects 1e-5. Ba 2016. */
+GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
+                                        float epsilon);
+/* x * rsqrt(mean(x^2) + epsilon) * gain; gain (C) or NULL; 0: 1e-5. Zhang & Sennrich 2019. */
+GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain, float epsilon);
 GCKPT_API gckpt_tensor *gckpt_relu(gckpt_tensor *x); /* max(x, 0) */
 /* x where x > 0, else slope x; slope 0 or above, and finite; gradient at 0: slope */
 GCKPT_API gckpt_tensor *gckpt_leaky_relu(gckpt_tensor *x, float slope);
@@ -768,50 +766,40 @@ GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high);
 GCKPT_API gckpt_tensor *gckpt_from_u8(gckpt_tensor *x, float scale, float shift);
 /* x, as something that does not depend on parameters: no gradient passes. */
 GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x);
-/* q (B,T,C), k and v (B,S,C) -> (B,T,C): softmax(q k' / sqrt(C/heads)) v per head, T x S never held
- * (Milakov & Gimelshein 2018, Dao 2022). causal: query t sees keys 0..S-T+t (S >= T), so the last
- * one sees all; keys from a gckpt_cache: all that are there by then. */
-GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
-                                        int heads, int causal);
 typedef struct {
     int heads;
-    int key_heads; /* 0: heads; it divides heads: neighbours, heads / key_heads, share one */
-    int causal;
+    int key_heads; /* heads of k and v, a divisor of heads: neighbours share one; 0: heads */
+    int causal;    /* if nonzero, query t sees keys 0..S-T+t (S >= T), so that the last sees all */
     gckpt_tensor *lengths; /* NULL, or i32 (B), 0..S (else a step is E_DATA): keys of each row */
-    int64_t window;        /* causal: of keys 0..S-T+t a query sees the last so many, its own one
-                            * included (transformers' sliding_window); 0, or S and more: all */
-    float cap;             /* scores s become cap * tanh(s / cap) (Gemma 2): 1e-30..1e30; 0: not */
-    float scale;           /* of scores, which are q k' times it; 0: 1 / sqrt(D) */
+    int64_t window; /* causal: a query sees the last `window` of its keys, its own one included
+                     * (transformers' sliding_window); 0, or S and more: all */
+    float cap;      /* scores s become cap * tanh(s / cap) (Gemma 2), 1e-30 to 1e30; 0: none */
+    float scale;    /* factor of q k'; 0: 1 / sqrt(D) */
 } gckpt_attention_desc;
-/* The same of k and v (B,S,key_heads D), D = C/heads, never repeated in memory (Ainslie 2023). A
- * row sees its first `lengths` keys and, causal, of these 0..S-T+t: what stands behind changes
- * nothing, whatever it holds, and its gradient is 0; a row of length 0 gives 0, as does a query
- * that sees no key. No lengths with keys of a gckpt_cache (E_ARG). Keys before a window are not
- * touched: the work goes with the window, not with S. */
-GCKPT_API gckpt_tensor *gckpt_attention_with(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
-                                             const gckpt_attention_desc *desc);
-/* (B,T,C) with C = heads * D, D even: turns each pair (i, i + D/2) of a head by position *
- * base^(-2i/D). base 0: 10000. Su 2021, the half-split pairing of GPT-NeoX and Llama. */
-GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base);
+/* q (B,T,C), k and v (B,S,key_heads D), D = C/heads -> (B,T,C): softmax(q k' / sqrt(D)) v per head.
+ * T x S is never held (Milakov & Gimelshein 2018, Dao 2022), shared heads are never repeated in
+ * memory (Ainslie 2023). Keys that a row or query does not see change nothing, whatever they hold,
+ * and their gradient is 0; a query without keys gives 0. Keys of a gckpt_cache: all that are there
+ * by then; causal only, without lengths (E_ARG). Keys before a window cost nothing. */
+GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
+                                        const gckpt_attention_desc *desc);
 typedef struct {
     int heads;
-    float base;     /* 0: 10000 */
-    int64_t position; /* position of the first row, as of gckpt_rotary_at */
-    int64_t columns;  /* so many columns R of each head, from its first on, are turned as pairs
-                     * (i, i + R/2); the others pass. Even; 0: all */
-    const float *frequencies; /* R/2 <= 512 angles a position, radians, 0 and more, which are copied
-                               * (Llama 3's, linear or YaRN's scaling); NULL: base^(-2i/R) */
+    float base;       /* 0: 10000 */
+    int64_t position; /* of the first row, without caches */
+    int64_t columns;  /* R: the first R columns of each head are rotated as pairs (i, i + R/2), the
+                       * others stay as they are; even; 0: all */
+    const float *frequencies; /* R/2 <= 512 angles a position, radians, 0 and more, copied (Llama
+                               * 3's, linear or YaRN's scaling); NULL: base^(-2i/R) */
     float scale;              /* of cosines and sines (YaRN's attention factor); 0: 1 */
 } gckpt_rotary_desc;
-/* The same of some of a head's columns, or by other angles than base gives. */
-GCKPT_API gckpt_tensor *gckpt_rotary_with(gckpt_tensor *x, const gckpt_rotary_desc *desc);
-/* x (B,T,C) + rows 0..T-1 of a learned table (Tmax,C), Tmax >= T. */
-GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table);
-/* The same from position `first` on; with caches, which go on from call to call, rotary, rotary_at
- * and positions_at begin at first + gckpt_position (positions cannot: E_ARG), and the table, which
- * depends on no input, has first + capacity rows or more. */
-GCKPT_API gckpt_tensor *gckpt_rotary_at(gckpt_tensor *x, int heads, float base, int64_t first);
-GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table, int64_t first);
+/* (B,T,C) with C = heads * D, D even: rotates each pair (i, i + D/2) of a head by position *
+ * base^(-2i/D). Su 2021, the half-split pairing of GPT-NeoX and Llama. */
+GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *desc);
+/* x (B,T,C) + rows first..first+T-1 of a learned table (Tmax,C), which depends on no input. With
+ * caches, which go on from call to call, this and gckpt_rotary begin at their first position +
+ * gckpt_position, and the table has first + capacity rows or more. */
+GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table, int64_t first);
 #ifndef GCKPT_NO_IMAGES
 /* ---- Windows: images are (B,H,W,C), signals (B,T,C), channels last, as all features are; a signal
  * is an image with H = 1. Sizes 0 stand for what is usual, so that a window is written
@@ -931,38 +919,36 @@ GCKPT_API gckpt_tensor *gckpt_argmax(gckpt_tensor *x, int axis);
 
 /* >>api-losses ------------------------------------------------------------------------------------
  * A loss is a (sum, count) pair and only a gckpt_term can use it (manual, 3). */
-/* logits (..,V), targets i32 (..): sum of -log softmax[target]; targets < 0 do not count. */
-GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets);
-/* The same from x (..,C) and w (V,C) (an embedding table: tied heads), holding the logits of some
- * rows or classes at a time. */
-GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
-                                                   gckpt_tensor *targets);
+/* Weights of losses, NULL or f32, have the first axes, one or more, of the rows (cross-entropies:
+ * (..) of (..,V)) or of the elements; each scales the losses below it. They scale the sum; the
+ * count stays what it is without them (valid targets, rows, elements). To divide by the sum of the
+ * weights instead, feed weights times count / sum, over the whole batch, where the sum takes each
+ * weight once for every row or element that counts below it. A weight of 0 leaves out what is below
+ * it, NaN and infinities too, and passes no gradient on; the weight of a row whose target is
+ * negative is ignored. Weights by class: gckpt_embed of a (V,1) table by the targets (if none is
+ * ignored), reshaped. All float inputs get gradients. GCKPT_NO_LOSSES: weights are NULL, smoothing
+ * is 0 (else E_ARG).
+ *
+ * logits (..,V), targets i32 (..): sum of -log softmax[target]; targets < 0 do not count. With
+ * smoothing, 0 to 1: against 1 - smoothing of the target and smoothing / V of every class (Szegedy
+ * 2015). */
+GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
+                                            gckpt_tensor *weights, float smoothing);
 typedef struct {
     float cap; /* logits z become cap * tanh(z / cap) (Gemma 2), 1e-30 to 1e30; 0: none */
 } gckpt_linear_loss_desc;
-/* The same, as desc says. */
-GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy_with(gckpt_tensor *x, gckpt_tensor *w,
-                                                        gckpt_tensor *targets,
-                                                        const gckpt_linear_loss_desc *desc);
+/* Cross-entropy of x (..,C) and w (V,C) (an embedding table: tied heads), holding the logits of
+ * some rows or classes at a time. desc NULL: no cap. */
+GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
+                                                   gckpt_tensor *targets,
+                                                   const gckpt_linear_loss_desc *desc);
 /* sum of (prediction - target)^2 over elements; count = elements. */
-GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target);
+GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target,
+                                                 gckpt_tensor *weights);
 /* Any tensor as a loss: the sum of its elements, count = elements. For losses made of ops, and for
  * regularisers: gckpt_sum_loss(gckpt_mul(w, w)). */
 GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x);
 #ifndef GCKPT_NO_LOSSES
-/* ---- Losses with weights: `weights`, NULL or f32, has the first axes, one or more, of the rows
- * (cross-entropies: (..) of (..,V)) or of the elements: each scales what is lost behind it. They
- * scale the sum; the count stays what it is without them (valid targets, rows, elements). To divide
- * by the sum of weights instead, feed weights times count / sum, over the whole batch, each weight
- * taken into the sum for every row or element that counts behind it. A weight of 0 leaves out what
- * is behind it, NaN and infinities too, and passes no gradient on; that of a row whose target is
- * negative is not looked at. Weights of classes: gckpt_embed of a (V,1) table by the targets (if
- * none is ignored), reshaped. All float inputs get gradients. ----
- *
- * Cross-entropy against (1 - smoothing) of the target and smoothing / V of every class (Szegedy
- * 2015), smoothing 0 to 1. */
-GCKPT_API gckpt_tensor *gckpt_cross_entropy_with(gckpt_tensor *logits, gckpt_tensor *targets,
-                                                 gckpt_tensor *weights, float smoothing);
 /* Against targets (..,V) f32: sum over rows of -sum_j target_j log softmax_j; count = rows. They
  * may add up to anything; where one is 0, a logit of -inf does no harm. */
 GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
@@ -975,9 +961,6 @@ GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_t
  * target (Huber 1964); delta > 0. Count = elements. */
 GCKPT_API gckpt_tensor *gckpt_huber(gckpt_tensor *prediction, gckpt_tensor *target,
                                     gckpt_tensor *weights, float delta);
-/* gckpt_mean_squared_error with weights. */
-GCKPT_API gckpt_tensor *gckpt_mean_squared_error_with(gckpt_tensor *prediction,
-                                                      gckpt_tensor *target, gckpt_tensor *weights);
 #endif /* GCKPT_NO_LOSSES */
 typedef struct {
     gckpt_tensor *loss;
@@ -6603,8 +6586,7 @@ struct gckpt_graph {
     int64_t rows;           /* of every input; 0: no input yet */
     int64_t cache_capacity,
         new_positions;     /* positions its caches have room for, 0: it has none; a call adds */
-    int64_t min_positions; /* the least that gckpt_positions_at has for them; 0: not used */
-    int uses_positions;    /* gckpt_positions is used */
+    int64_t min_positions; /* the least that gckpt_positions has for them; 0: not used */
     int depends_on_rows;   /* its error depends on the rows: a graph with others may do */
     size_t min_bytes;      /* bytes that would have sufficed, after E_BUDGET */
 };
@@ -8306,6 +8288,13 @@ typedef struct {
     int bias, state; /* which input; of two the first; 0: none */
 } gckpti_recurrent;
 
+/* The op of a loss with weights; NULL where GCKPT_NO_LOSSES leaves it out. */
+#ifndef GCKPT_NO_LOSSES
+#define GCKPTI_WEIGHTED_OP(name) (&gckpti_op_##name)
+#else
+#define GCKPTI_WEIGHTED_OP(name) NULL
+#endif
+
 /* >>ops/unary */
 /* ---- elementwise ops of one input: y = f(x); dx by a rule from g and the slope, which is taken at
  * x or at y: g times it, g over it (the inverse function's), or g where it is above 0, else +0. o:
@@ -9018,11 +9007,7 @@ GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, in
 /* Positions move on where there are caches; the tables must have them all. */
 GCKPTI_FN int gckpti_check_positions(gckpt_graph *g)
 {
-    if (g->cache_capacity && g->uses_positions)
-        gckpti_fail(g, GCKPT_E_ARG,
-                    "positions: they would begin at 0 in each call, where caches go on; "
-                    "gckpt_positions_at goes on, too");
-    else if (g->cache_capacity && g->min_positions && g->min_positions < g->cache_capacity)
+    if (g->cache_capacity && g->min_positions && g->min_positions < g->cache_capacity)
         gckpti_fail(
             g, GCKPT_E_SHAPE,
             "positions: caches have a capacity of %I rows, and a table has %I positions from "
@@ -10214,38 +10199,28 @@ GCKPTI_OP_DESC(rmsnorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_I
 static gckpt_tensor *gckpti_norm_new(const gckpt_op *op, gckpt_tensor *const *in, float epsilon)
 {
     gckpt_tensor *x[3] = { in[0], in[1] ? in[1] : in[2], in[2] };
-    const int gain = in[1] != NULL, usual = epsilon >= 1e-5f && epsilon <= 1e-5f;
+    const int gain = in[1] != NULL, is_default = epsilon <= 0.0f || (epsilon >= 1e-5f && epsilon <= 1e-5f);
     gckpti_norm o = { op == &gckpti_op_layernorm, gain, in[2] ? 1 + gain : 0,
-                      usual ? 0.0f : epsilon };
-    if (in[0] && !(epsilon > 0.0f && epsilon <= FLT_MAX))
+                      is_default ? 0.0f : epsilon };
+    if (in[0] && !(epsilon >= 0.0f && epsilon <= FLT_MAX))
         return gckpti_fail(in[0]->graph, GCKPT_E_ARG,
-                           "%s: epsilon %g must be positive, such as 1e-5", op->name,
+                           "%s: epsilon %g must be positive, or 0 for 1e-5", op->name,
                            (double)epsilon);
     return gckpt_apply(op, x, 1 + gain + (in[2] != NULL), &o,
-                       usual ? offsetof(gckpti_norm, epsilon) : sizeof o);
+                       is_default ? offsetof(gckpti_norm, epsilon) : sizeof o);
 }
 
-GCKPT_API gckpt_tensor *gckpt_layernorm_eps(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
-                                            float epsilon)
+GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
+                                        float epsilon)
 {
     gckpt_tensor *const in[3] = { x, gain, bias };
     return gckpti_norm_new(&gckpti_op_layernorm, in, epsilon);
 }
 
-GCKPT_API gckpt_tensor *gckpt_rmsnorm_eps(gckpt_tensor *x, gckpt_tensor *gain, float epsilon)
+GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain, float epsilon)
 {
     gckpt_tensor *const in[3] = { x, gain, NULL };
     return gckpti_norm_new(&gckpti_op_rmsnorm, in, epsilon);
-}
-
-GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias)
-{
-    return gckpt_layernorm_eps(x, gain, bias, 1e-5f);
-}
-
-GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain)
-{
-    return gckpt_rmsnorm_eps(x, gain, 1e-5f);
 }
 
 /* >>ops/attention */
@@ -10628,8 +10603,8 @@ static int gckpti_attention_set_extras(gckpti_attention *o, const gckpt_attentio
     return g->object.sticky == GCKPT_OK;
 }
 
-GCKPT_API gckpt_tensor *gckpt_attention_with(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
-                                             const gckpt_attention_desc *desc)
+GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
+                                        const gckpt_attention_desc *desc)
 {
     gckpt_tensor *in[4] = { q, k, v, desc ? desc->lengths : NULL };
     gckpt_graph *g = q && k && v ? q->graph : NULL;
@@ -10660,13 +10635,6 @@ GCKPT_API gckpt_tensor *gckpt_attention_with(gckpt_tensor *q, gckpt_tensor *k, g
                        o.extras      ? sizeof o
                        : o.key_heads ? offsetof(gckpti_attention, extras)
                                      : offsetof(gckpti_attention, key_heads));
-}
-
-GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
-                                        int heads, int causal)
-{
-    const gckpt_attention_desc desc = { heads, 0, causal, NULL, 0, 0.0f, 0.0f };
-    return gckpt_attention_with(q, k, v, &desc);
 }
 
 /* >>ops/rotary */
@@ -10764,7 +10732,7 @@ GCKPTI_OP_KERNELS(rotary, gckpti_run_rotary(call, backward))
 GCKPTI_OP_DESC(rotary, GCKPTI_FAST, gckpti_rotary_shape, gckpti_flops_3,
                GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
 
-GCKPT_API gckpt_tensor *gckpt_rotary_with(gckpt_tensor *x, const gckpt_rotary_desc *desc)
+GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *desc)
 {
     struct {
         gckpti_rotary o;
@@ -10806,48 +10774,24 @@ GCKPT_API gckpt_tensor *gckpt_rotary_with(gckpt_tensor *x, const gckpt_rotary_de
     return gckpt_apply(&gckpti_op_rotary, &x, 1, &a, bytes);
 }
 
-GCKPT_API gckpt_tensor *gckpt_rotary_at(gckpt_tensor *x, int heads, float base, int64_t first)
-{
-    const gckpt_rotary_desc desc = { heads, base, first, 0, NULL, 0.0f };
-    return gckpt_rotary_with(x, &desc);
-}
-
-GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base)
-{
-    return gckpt_rotary_at(x, heads, base, 0);
-}
-
 /* ---- positions: x + table[first..first+T-1], by slice and gckpt_add: dtable has low parts ---- */
-static gckpt_tensor *gckpti_positions(gckpt_tensor *x, gckpt_tensor *table, int64_t first,
-                                      int relative)
+GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table, int64_t first)
 {
     if (!x || !table)
         return NULL;
-    if (relative && !table->batch_invariant)
-        return gckpti_fail(x->graph, GCKPT_E_ARG,
+    gckpt_graph *g = x->graph;
+    if (!table->batch_invariant)
+        return gckpti_fail(g, GCKPT_E_ARG,
                            "positions: %T depends on inputs; the table may not", table);
     if (first < 0 || x->shape.n != 3 || table->shape.n != 2 ||
         table->shape.d[0] - x->shape.d[1] < first || table->shape.d[1] != x->shape.d[2])
-        return gckpti_fail(x->graph, GCKPT_E_SHAPE,
+        return gckpti_fail(g, GCKPT_E_SHAPE,
                            "positions: %T %S must be (B,T,C) and %T %S "
                            "(Tmax,C) with Tmax >= T + first, which is %I",
                            x, &x->shape, table, &table->shape, first);
-    return gckpt_add(x, gckpti_slice_of(table, 0, first, first + x->shape.d[1], relative));
-}
-
-GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table)
-{
-    gckpt_tensor *t = gckpti_positions(x, table, 0, 0);
-    if (t)
-        t->graph->uses_positions = 1;
-    return t && gckpti_check_positions(t->graph) ? t : NULL;
-}
-
-GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table, int64_t first)
-{
-    gckpt_tensor *t = gckpti_positions(x, table, first, 1);
-    gckpt_graph *g = t ? t->graph : NULL;
-    int64_t rows_left = t ? table->shape.d[0] - first : 0;
+    gckpt_tensor *t =
+        gckpt_add(x, gckpti_slice_of(table, 0, first, first + x->shape.d[1], 1));
+    int64_t rows_left = table->shape.d[0] - first;
     if (t && (!g->min_positions || g->min_positions > rows_left))
         g->min_positions = rows_left;
     return t && gckpti_check_positions(g) ? t : NULL;
@@ -11267,11 +11211,6 @@ GCKPTI_OP_DESC_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckp
                     gckpti_cross_entropy_classes,
                     GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(1),
                     GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
-GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets)
-{
-    return gckpti_apply_to(&gckpti_op_cross_entropy, logits, targets, NULL, NULL, 0);
-}
-
 GCKPTI_ELEMENT_LOSS(sum_loss, GCKPTI_LOSS_SUM, gckpti_flops_1, 0);
 GCKPTI_ELEMENT_LOSS(mean_squared_error, GCKPTI_LOSS_SQUARED, gckpti_flops_3, GCKPTI_READS_MORE(0),
                     GCKPTI_READS_MORE(0));
@@ -11281,10 +11220,64 @@ GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
     return gckpt_apply(&gckpti_op_sum_loss, &x, 1, NULL, 0);
 }
 
-GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target)
+/* >>ops/weighted */
+#ifndef GCKPT_NO_LOSSES
+/* ---- cross_entropy_with, soft_cross_entropy: as cross_entropy (losses.c) ---- */
+static gckpt_result gckpti_cross_entropy_with_shape(gckpt_call *call)
 {
-    return gckpti_apply_to(&gckpti_op_mean_squared_error, prediction, target, NULL, NULL, 0);
+    float smoothing = *(const float *)call->attributes;
+    if (!(smoothing >= 0.0f && smoothing <= 1.0f))
+        return gckpt_fail(call, GCKPT_E_ARG, "cross_entropy: smoothing %g must be 0 to 1",
+                          (double)smoothing);
+    return gckpti_classes_shape(call, "cross_entropy", 0);
 }
+static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
+{
+    return gckpti_classes_shape(call, "soft_cross_entropy", 1);
+}
+
+GCKPTI_OP_KERNELS(cross_entropy_with, gckpti_run_cross_entropy(call, backward, gckpti_plain_loss))
+GCKPTI_OP_KERNELS(soft_cross_entropy, gckpti_run_cross_entropy(call, backward, gckpti_plain_loss))
+
+GCKPTI_OP_DESC_WITH(cross_entropy_with, GCKPTI_FAST, gckpti_cross_entropy_with_shape,
+                    gckpti_flops_20, NULL, gckpti_cross_entropy_classes,
+                    GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPT_INDEX(1),
+                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED, 0,
+                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
+GCKPTI_OP_DESC(soft_cross_entropy, GCKPTI_FAST, gckpti_soft_cross_entropy_shape, gckpti_flops_20,
+               GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS,
+               GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
+               GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
+               GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
+
+GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
+                                                 gckpt_tensor *weights)
+{
+    return gckpti_apply_to(&gckpti_op_soft_cross_entropy, logits, targets, weights, NULL, 0);
+}
+
+/* ---- mean_squared_error_with, huber, binary_cross_entropy: as mean_squared_error ---- */
+GCKPTI_ELEMENT_LOSS(mean_squared_error_with, GCKPTI_LOSS_SQUARED, gckpti_flops_3,
+                    GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(GCKPT_IN(2)),
+                    GCKPTI_READS_MORE(0));
+GCKPTI_ELEMENT_LOSS(huber, GCKPTI_LOSS_HUBER, gckpti_flops_8, GCKPTI_READS_MORE(GCKPT_IN(2)),
+                    GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(0));
+GCKPTI_ELEMENT_LOSS(binary_cross_entropy, GCKPTI_LOSS_BINARY, gckpti_flops_20,
+                    GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(GCKPT_IN(2)),
+                    GCKPTI_READS_MORE(0));
+
+GCKPT_API gckpt_tensor *gckpt_huber(gckpt_tensor *prediction, gckpt_tensor *target,
+                                    gckpt_tensor *weights, float delta)
+{
+    return gckpti_apply_to(&gckpti_op_huber, prediction, target, weights, &delta, sizeof delta);
+}
+
+GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
+                                                   gckpt_tensor *weights)
+{
+    return gckpti_apply_to(&gckpti_op_binary_cross_entropy, logits, targets, weights, NULL, 0);
+}
+#endif
 
 /* >>ops/linear_loss */
 /* ---- linear_cross_entropy: cross_entropy(linear_transposed(x, w)), in f32 plans to the same bits
@@ -11483,9 +11476,9 @@ GCKPTI_OP_DESC_WITH(linear_cross_entropy, GCKPTI_FAST, gckpti_linear_cross_entro
                     GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
                     GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED);
 
-GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy_with(gckpt_tensor *x, gckpt_tensor *w,
-                                                        gckpt_tensor *targets,
-                                                        const gckpt_linear_loss_desc *desc)
+GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
+                                                   gckpt_tensor *targets,
+                                                   const gckpt_linear_loss_desc *desc)
 {
     gckpt_tensor *in[3] = { x, w, targets };
     const gckpti_linear_loss o = { 0, desc ? desc->cap : 0.0f };
@@ -11506,88 +11499,34 @@ GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy_with(gckpt_tensor *x, gckpt_t
     return t;
 }
 
-GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
-                                                   gckpt_tensor *targets)
+/* ---- losses that may have weights: ops of losses.c and weighted.c ---- */
+/* Adds a loss with weights or smoothing. */
+static gckpt_tensor *gckpti_weighted_loss(const gckpt_op *op, gckpt_tensor *x, gckpt_tensor *target,
+                                          gckpt_tensor *weights, const float *smoothing)
 {
-    return gckpt_linear_cross_entropy_with(x, w, targets, NULL);
+    if (!op)
+        return gckpti_fail(x ? x->graph : NULL, GCKPT_E_ARG,
+                           "GCKPT_NO_LOSSES leaves out weights and smoothing of losses");
+    return gckpti_apply_to(op, x, target, weights, smoothing, smoothing ? sizeof *smoothing : 0);
 }
 
-/* >>ops/weighted */
-#ifndef GCKPT_NO_LOSSES
-/* ---- cross_entropy_with, soft_cross_entropy: as cross_entropy (losses.c) ---- */
-static gckpt_result gckpti_cross_entropy_with_shape(gckpt_call *call)
+GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
+                                            gckpt_tensor *weights, float smoothing)
 {
-    float smoothing = *(const float *)call->attributes;
-    if (!(smoothing >= 0.0f && smoothing <= 1.0f))
-        return gckpt_fail(call, GCKPT_E_ARG, "cross_entropy_with: smoothing %g must be 0 to 1",
-                          (double)smoothing);
-    return gckpti_classes_shape(call, "cross_entropy_with", 0);
-}
-static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
-{
-    return gckpti_classes_shape(call, "soft_cross_entropy", 1);
+    if (weights || smoothing < 0.0f || !(smoothing <= 0.0f))
+        return gckpti_weighted_loss(GCKPTI_WEIGHTED_OP(cross_entropy_with), logits, targets,
+                                    weights, &smoothing);
+    return gckpti_apply_to(&gckpti_op_cross_entropy, logits, targets, NULL, NULL, 0);
 }
 
-GCKPTI_OP_KERNELS(cross_entropy_with, gckpti_run_cross_entropy(call, backward, gckpti_plain_loss))
-GCKPTI_OP_KERNELS(soft_cross_entropy, gckpti_run_cross_entropy(call, backward, gckpti_plain_loss))
-
-GCKPTI_OP_DESC_WITH(cross_entropy_with, GCKPTI_FAST, gckpti_cross_entropy_with_shape,
-                    gckpti_flops_20, NULL, gckpti_cross_entropy_classes,
-                    GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPT_INDEX(1),
-                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED, 0,
-                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
-GCKPTI_OP_DESC(soft_cross_entropy, GCKPTI_FAST, gckpti_soft_cross_entropy_shape, gckpti_flops_20,
-               GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS,
-               GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
-               GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
-               GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
-
-GCKPT_API gckpt_tensor *gckpt_cross_entropy_with(gckpt_tensor *logits, gckpt_tensor *targets,
-                                                 gckpt_tensor *weights, float smoothing)
-{
-    if (!weights && smoothing == 0.0f)
-        return gckpt_cross_entropy(logits, targets);
-    return gckpti_apply_to(&gckpti_op_cross_entropy_with, logits, targets, weights, &smoothing,
-                           sizeof smoothing);
-}
-
-GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
+GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target,
                                                  gckpt_tensor *weights)
 {
-    return gckpti_apply_to(&gckpti_op_soft_cross_entropy, logits, targets, weights, NULL, 0);
+    if (weights)
+        return gckpti_weighted_loss(GCKPTI_WEIGHTED_OP(mean_squared_error_with), prediction, target,
+                                    weights, NULL);
+    return gckpti_apply_to(&gckpti_op_mean_squared_error, prediction, target, NULL, NULL, 0);
 }
-
-/* ---- mean_squared_error_with, huber, binary_cross_entropy: as mean_squared_error ---- */
-GCKPTI_ELEMENT_LOSS(mean_squared_error_with, GCKPTI_LOSS_SQUARED, gckpti_flops_3,
-                    GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(GCKPT_IN(2)),
-                    GCKPTI_READS_MORE(0));
-GCKPTI_ELEMENT_LOSS(huber, GCKPTI_LOSS_HUBER, gckpti_flops_8, GCKPTI_READS_MORE(GCKPT_IN(2)),
-                    GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(0));
-GCKPTI_ELEMENT_LOSS(binary_cross_entropy, GCKPTI_LOSS_BINARY, gckpti_flops_20,
-                    GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(GCKPT_IN(2)),
-                    GCKPTI_READS_MORE(0));
-
-GCKPT_API gckpt_tensor *gckpt_mean_squared_error_with(gckpt_tensor *prediction,
-                                                      gckpt_tensor *target, gckpt_tensor *weights)
-{
-    if (!weights)
-        return gckpt_mean_squared_error(prediction, target);
-    return gckpti_apply_to(&gckpti_op_mean_squared_error_with, prediction, target, weights, NULL,
-                           0);
-}
-
-GCKPT_API gckpt_tensor *gckpt_huber(gckpt_tensor *prediction, gckpt_tensor *target,
-                                    gckpt_tensor *weights, float delta)
-{
-    return gckpti_apply_to(&gckpti_op_huber, prediction, target, weights, &delta, sizeof delta);
-}
-
-GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
-                                                   gckpt_tensor *weights)
-{
-    return gckpti_apply_to(&gckpti_op_binary_cross_entropy, logits, targets, weights, NULL, 0);
-}
-#endif
 
 /* >>ops/pools */
 #ifndef GCKPT_NO_IMAGES
@@ -35114,6 +35053,7 @@ GCKPTI_COLD_END /* since check */
 #undef GCKPTI_FAST
 #undef GCKPTI_ELEMENT_LOSS
 #undef GCKPTI_READS_MORE
+#undef GCKPTI_WEIGHTED_OP
 #undef GCKPTI_UNARY_FLAGS
 #undef GCKPTI_ELEMENT_FLAGS
 #undef GCKPTI_REDUCE_SHAPE

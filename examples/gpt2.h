@@ -108,8 +108,7 @@ static inline gckpt_tensor *gpt2_hidden(const model_any *m, gckpt_tensor *tokens
         x = hooks->embedded(hooks->user, &at, x);
     gckpt_tensor *table = model_param(g, &at, "wpe", ".weight");
     const int64_t first = o->capacity == 0 && hooks != NULL ? hooks->prefix : 0;
-    x = o->capacity == 0 && first == 0 ? gckpt_positions(x, table, 0)
-                                       : gckpt_positions(x, table, first);
+    x = gckpt_positions(x, table, first);
     if (o->dropout > 0)
         x = gckpt_dropout(x, (float)o->dropout);
     for (at.layer = 0; at.layer < m->config.layers; at.layer++)

@@ -91,7 +91,8 @@ static int gpt(const char *path)
     gckpt_tensor *q = gckpt_name(dense(h, "wq", C, C), "q");
     gckpt_tensor *k = gckpt_name(dense(h, "wk", C, C), "k");
     gckpt_tensor *v = gckpt_name(dense(h, "wv", C, C), "v");
-    x = gckpt_add(x, dense(gckpt_attention(q, k, v, &(gckpt_attention_desc){ .heads = HEADS, .causal = 1 }), "wo", C, C));
+    x = gckpt_add(x,
+                  dense(gckpt_attention(q, k, v, &(gckpt_attention_desc){ .heads = HEADS, .causal = 1 }), "wo", C, C));
     h = gckpt_rmsnorm(x, gckpt_param(g, "gain2", gckpt_shape1(C), one), 0);
     x = gckpt_add(x, dense(gckpt_gelu(dense(h, "up", C, 4 * C)), "down", 4 * C, C));
     const gckpt_term loss = { gckpt_linear_cross_entropy(x, table, targets, NULL), 1, 0 };

@@ -6,8 +6,8 @@
  *         h = layers_block(h, &gpt, i);                 // (B,T,C) -> (B,T,C)
  *
  * Names, shapes and initial values are PyTorch's (a whole block's those of its model, GPT-2 or
- * Llama): dense layers are its nn.Linear, "fc1.weight" (64,I) and "fc1.bias". Images have their channels last here: a convolution's weights are
- * (KH,KW,I,O), PyTorch's (O,I,KH,KW). With layers_pytorch_axes as gckpt_file_desc.axes files are
+ * Llama): dense layers are its nn.Linear, "fc1.weight" (64,I) and "fc1.bias". Images have their
+ * channels last here: a convolution's weights are (KH,KW,I,O), PyTorch's (O,I,KH,KW). With layers_pytorch_axes as gckpt_file_desc.axes files are
  * read and written in PyTorch's order; layers_flatten is its nn.Flatten. So
  *
  *     gckpt_file_desc torch = { .values_only = 1, .axes = layers_pytorch_axes };
@@ -264,6 +264,27 @@ static inline gckpt_tensor *layers_embed(gckpt_tensor *index, const char *name, 
     return layers_embed_with(index, name, count, width, normal);
 }
 
+/* Returns gckpt_attention of (B,T,C) with `heads` heads; if causal is nonzero, a token sees itself and
+ * earlier ones only. (A desc, not a compound literal, since C++ has none.) */
+static inline gckpt_tensor *layers_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
+                                             int heads, int causal)
+{
+    gckpt_attention_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.heads = heads;
+    desc.causal = causal;
+    return gckpt_attention(q, k, v, &desc);
+}
+
+/* Returns gckpt_rotary of (B,T,C) with `heads` heads, from position 0 on. */
+static inline gckpt_tensor *layers_rotary(gckpt_tensor *x, int heads)
+{
+    gckpt_rotary_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.heads = heads;
+    return gckpt_rotary(x, &desc);
+}
+
 typedef struct {
     int layers, heads;
     int causal; /* 1: a token sees those before it */
@@ -285,7 +306,7 @@ static inline gckpt_tensor *layers_gpt_block(gckpt_tensor *x, const layers_gpt *
         snprintf(name[i], sizeof name[i], "h.%i.%s", layer, parts[i]);
     gckpt_tensor *a = layers_dense_with(layers_layernorm(x, name[0]), name[1], 3 * C, normal, zero);
     gckpt_tensor *q = gckpt_slice(a, -1, 0, C), *k = gckpt_slice(a, -1, C, 2 * C);
-    a = gckpt_attention(q, k, gckpt_slice(a, -1, 2 * C, 3 * C), &(gckpt_attention_desc){ .heads = gpt->heads, .causal = gpt->causal });
+    a = layers_attention(q, k, gckpt_slice(a, -1, 2 * C, 3 * C), gpt->heads, gpt->causal);
     x = gckpt_add(x, gckpt_dropout(layers_dense_with(a, name[2], C, branch, zero), gpt->dropout));
     a = gckpt_gelu(layers_dense_with(layers_layernorm(x, name[3]), name[4], 4 * C, normal, zero));
     return gckpt_add(x,
@@ -332,9 +353,9 @@ static inline gckpt_tensor *layers_llama_block(gckpt_tensor *x, int heads, int64
     for (int i = 0; i < 9; i++)
         snprintf(name[i], sizeof name[i], "model.layers.%i.%s", layer, parts[i]);
     gckpt_tensor *h = layers_rmsnorm(x, name[0]);
-    gckpt_tensor *q = gckpt_rotary(layers_dense_nobias_with(h, name[1], C, normal), &(gckpt_rotary_desc){ .heads = heads });
-    gckpt_tensor *k = gckpt_rotary(layers_dense_nobias_with(h, name[2], C, normal), &(gckpt_rotary_desc){ .heads = heads });
-    h = gckpt_attention(q, k, layers_dense_nobias_with(h, name[3], C, normal), &(gckpt_attention_desc){ .heads = heads, .causal = 1 });
+    gckpt_tensor *q = layers_rotary(layers_dense_nobias_with(h, name[1], C, normal), heads);
+    gckpt_tensor *k = layers_rotary(layers_dense_nobias_with(h, name[2], C, normal), heads);
+    h = layers_attention(q, k, layers_dense_nobias_with(h, name[3], C, normal), heads, 1);
     x = gckpt_add(x, layers_dense_nobias_with(h, name[4], C, normal));
     h = layers_rmsnorm(x, name[5]);
     gckpt_tensor *gate = gckpt_silu(layers_dense_nobias_with(h, name[6], inner, normal));

@@ -620,38 +620,36 @@ GCKPT_API gckpt_tensor *gckpt_argmax(gckpt_tensor *x, int axis);
 
 /* >>api-losses ------------------------------------------------------------------------------------
  * A loss is a (sum, count) pair and only a gckpt_term can use it (manual, 3). */
-/* logits (..,V), targets i32 (..): sum of -log softmax[target]; targets < 0 do not count. */
-GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets);
-/* The same from x (..,C) and w (V,C) (an embedding table: tied heads), holding the logits of some
- * rows or classes at a time. */
-GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
-                                                   gckpt_tensor *targets);
+/* Weights of losses, NULL or f32, have the first axes, one or more, of the rows (cross-entropies:
+ * (..) of (..,V)) or of the elements; each scales the losses below it. They scale the sum; the
+ * count stays what it is without them (valid targets, rows, elements). To divide by the sum of the
+ * weights instead, feed weights times count / sum, over the whole batch, where the sum takes each
+ * weight once for every row or element that counts below it. A weight of 0 leaves out what is below
+ * it, NaN and infinities too, and passes no gradient on; the weight of a row whose target is
+ * negative is ignored. Weights by class: gckpt_embed of a (V,1) table by the targets (if none is
+ * ignored), reshaped. All float inputs get gradients. GCKPT_NO_LOSSES: weights are NULL, smoothing
+ * is 0 (else E_ARG).
+ *
+ * logits (..,V), targets i32 (..): sum of -log softmax[target]; targets < 0 do not count. With
+ * smoothing, 0 to 1: against 1 - smoothing of the target and smoothing / V of every class (Szegedy
+ * 2015). */
+GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
+                                            gckpt_tensor *weights, float smoothing);
 typedef struct {
     float cap; /* logits z become cap * tanh(z / cap) (Gemma 2), 1e-30 to 1e30; 0: none */
 } gckpt_linear_loss_desc;
-/* The same, as desc says. */
-GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy_with(gckpt_tensor *x, gckpt_tensor *w,
-                                                        gckpt_tensor *targets,
-                                                        const gckpt_linear_loss_desc *desc);
+/* Cross-entropy of x (..,C) and w (V,C) (an embedding table: tied heads), holding the logits of
+ * some rows or classes at a time. desc NULL: no cap. */
+GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
+                                                   gckpt_tensor *targets,
+                                                   const gckpt_linear_loss_desc *desc);
 /* sum of (prediction - target)^2 over elements; count = elements. */
-GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target);
+GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target,
+                                                 gckpt_tensor *weights);
 /* Any tensor as a loss: the sum of its elements, count = elements. For losses made of ops, and for
  * regularisers: gckpt_sum_loss(gckpt_mul(w, w)). */
 GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x);
 #ifndef GCKPT_NO_LOSSES
-/* ---- Losses with weights: `weights`, NULL or f32, has the first axes, one or more, of the rows
- * (cross-entropies: (..) of (..,V)) or of the elements: each scales what is lost behind it. They
- * scale the sum; the count stays what it is without them (valid targets, rows, elements). To divide
- * by the sum of weights instead, feed weights times count / sum, over the whole batch, each weight
- * taken into the sum for every row or element that counts behind it. A weight of 0 leaves out what
- * is behind it, NaN and infinities too, and passes no gradient on; that of a row whose target is
- * negative is not looked at. Weights of classes: gckpt_embed of a (V,1) table by the targets (if
- * none is ignored), reshaped. All float inputs get gradients. ----
- *
- * Cross-entropy against (1 - smoothing) of the target and smoothing / V of every class (Szegedy
- * 2015), smoothing 0 to 1. */
-GCKPT_API gckpt_tensor *gckpt_cross_entropy_with(gckpt_tensor *logits, gckpt_tensor *targets,
-                                                 gckpt_tensor *weights, float smoothing);
 /* Against targets (..,V) f32: sum over rows of -sum_j target_j log softmax_j; count = rows. They
  * may add up to anything; where one is 0, a logit of -inf does no harm. */
 GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
@@ -664,9 +662,6 @@ GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_t
  * target (Huber 1964); delta > 0. Count = elements. */
 GCKPT_API gckpt_tensor *gckpt_huber(gckpt_tensor *prediction, gckpt_tensor *target,
                                     gckpt_tensor *weights, float delta);
-/* gckpt_mean_squared_error with weights. */
-GCKPT_API gckpt_tensor *gckpt_mean_squared_error_with(gckpt_tensor *prediction,
-                                                      gckpt_tensor *target, gckpt_tensor *weights);
 #endif /* GCKPT_NO_LOSSES */
 typedef struct {
     gckpt_tensor *loss;

@@ -408,8 +408,8 @@ static void add_loss(T *x)
         t = net.targets[index], w = weight(V, gckpt_shape_of(x).d[2]);
         if (kind < 4) {
             const gckpt_linear_loss_desc capped = { chance(50) ? 2.5f : 0 };
-            t = note3(chance(50) ? B(linear_cross_entropy)(x, w, t, NULL) : B(linear_cross_entropy)(x, w, t, &capped), x,
-                      w, t);
+            t = note3(chance(50) ? B(linear_cross_entropy)(x, w, t, NULL) : B(linear_cross_entropy)(x, w, t, &capped),
+                      x, w, t);
         } else {
             x = note2(B(linear_transposed)(x, w, NULL), x, w);
             w = kind == 9 ? loss_weights(x, 1 + (int)below(2)) : NULL;
@@ -600,7 +600,9 @@ static T *random_op(T *x)
         return s.n == 3 ? attention(x, y, z, heads) : NULL;
     case 10:
         return even && chance(60)
-                   ? note(b ? B(rotary)(x, &(gckpt_rotary_desc){ .heads = heads, .base = a ? 0 : 100.0f }) : B(rotary)(x, &(gckpt_rotary_desc){ .heads = heads, .position = 3 }), x)
+                   ? note(b ? B(rotary)(x, &(gckpt_rotary_desc){ .heads = heads, .base = a ? 0 : 100.0f })
+                            : B(rotary)(x, &(gckpt_rotary_desc){ .heads = heads, .position = 3 }),
+                          x)
                    : rotary_of(x, heads);
     case 11: y = partner(x, 1); return a ? concat(x, y, x, axis) : concat(y, x, NULL, axis - s.n);
     case 12:
@@ -640,7 +642,7 @@ static T *random_op(T *x)
         y = s.n == 3 ? weight(net.cached ? 2 + NET_CAPACITY : s.d[1] + 2, c) : NULL;
         if (!y || (net.cached && s.d[1] > NET_CAPACITY))
             return NULL;
-        return note2(a || net.cached ? B(positions)(x, y, 2) : B(positions)(x, y, 0), x, y);
+        return note2(B(positions)(x, y, a || net.cached ? 2 : 0), x, y);
     case 25: /* what wants positive values */
         y = note(B(sigmoid)(x), x);
         return note(a ? (b ? B(log)(y) : B(sqrt)(y)) : B(pow)(y, b ? 2.5f : -0.5f), y);

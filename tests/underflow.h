@@ -31,7 +31,8 @@ static void check_underflow(const gckpt_backend *backend, gckpt_isa isa, int pla
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(K, N), init);
     gckpt_tensor *b = gckpt_param(g, "b", gckpt_shape1(N), init);
     gckpt_tensor *h = gckpt_linear(in[0], w, b);
-    gckpt_tensor *attended = gckpt_attention(gckpt_slice(in[2], 1, 0, 1), in[3], in[4], &(gckpt_attention_desc){ .heads = 1 });
+    gckpt_tensor *attended =
+        gckpt_attention(gckpt_slice(in[2], 1, 0, 1), in[3], in[4], &(gckpt_attention_desc){ .heads = 1 });
     gckpt_term terms[2] = { { NULL, 1, 0 }, { NULL, 1, 0 } };
     terms[0].loss = gckpt_sum_loss(gckpt_mul(h, in[1]));
     terms[1].loss = gckpt_sum_loss(gckpt_reshape(attended, gckpt_shape2(R, 1)));

@@ -129,8 +129,8 @@ static gckpt_tensor *attend(gckpt_tensor *x, gckpt_tensor *to, const char *q, co
     const int64_t c = width_of(x);
     gckpt_tensor *queries = turned(dense(x, q, at->layer, c), q, at);
     gckpt_tensor *keys = turned(dense(to, k, at->layer, c), k, at);
-    gckpt_tensor *a =
-        gckpt_attention(queries, keys, dense(to, v, at->layer, c), &(gckpt_attention_desc){ .heads = at->heads, .causal = at->causal });
+    gckpt_tensor *a = gckpt_attention(queries, keys, dense(to, v, at->layer, c),
+                                      &(gckpt_attention_desc){ .heads = at->heads, .causal = at->causal });
     return dense(named(a, "attention", at->layer), out, at->layer, c);
 }
 

@@ -175,6 +175,13 @@ typedef struct {
     int bias, state; /* which input; of two the first; 0: none */
 } gckpti_recurrent;
 
+/* The op of a loss with weights; NULL where GCKPT_NO_LOSSES leaves it out. */
+#ifndef GCKPT_NO_LOSSES
+#define GCKPTI_WEIGHTED_OP(name) (&gckpti_op_##name)
+#else
+#define GCKPTI_WEIGHTED_OP(name) NULL
+#endif
+
 #ifdef GCKPTI_SEPARATE_TU
 /* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
  * order, and need no prototypes. What each does is said where it is defined. */

@@ -197,9 +197,9 @@ GCKPTI_OP_DESC_WITH(linear_cross_entropy, GCKPTI_FAST, gckpti_linear_cross_entro
                     GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
                     GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED);
 
-GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy_with(gckpt_tensor *x, gckpt_tensor *w,
-                                                        gckpt_tensor *targets,
-                                                        const gckpt_linear_loss_desc *desc)
+GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
+                                                   gckpt_tensor *targets,
+                                                   const gckpt_linear_loss_desc *desc)
 {
     gckpt_tensor *in[3] = { x, w, targets };
     const gckpti_linear_loss o = { 0, desc ? desc->cap : 0.0f };
@@ -220,8 +220,31 @@ GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy_with(gckpt_tensor *x, gckpt_t
     return t;
 }
 
-GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
-                                                   gckpt_tensor *targets)
+/* ---- losses that may have weights: ops of losses.c and weighted.c ---- */
+/* Adds a loss with weights or smoothing. */
+static gckpt_tensor *gckpti_weighted_loss(const gckpt_op *op, gckpt_tensor *x, gckpt_tensor *target,
+                                          gckpt_tensor *weights, const float *smoothing)
 {
-    return gckpt_linear_cross_entropy_with(x, w, targets, NULL);
+    if (!op)
+        return gckpti_fail(x ? x->graph : NULL, GCKPT_E_ARG,
+                           "GCKPT_NO_LOSSES leaves out weights and smoothing of losses");
+    return gckpti_apply_to(op, x, target, weights, smoothing, smoothing ? sizeof *smoothing : 0);
+}
+
+GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
+                                            gckpt_tensor *weights, float smoothing)
+{
+    if (weights || smoothing < 0.0f || !(smoothing <= 0.0f))
+        return gckpti_weighted_loss(GCKPTI_WEIGHTED_OP(cross_entropy_with), logits, targets,
+                                    weights, &smoothing);
+    return gckpti_apply_to(&gckpti_op_cross_entropy, logits, targets, NULL, NULL, 0);
+}
+
+GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target,
+                                                 gckpt_tensor *weights)
+{
+    if (weights)
+        return gckpti_weighted_loss(GCKPTI_WEIGHTED_OP(mean_squared_error_with), prediction, target,
+                                    weights, NULL);
+    return gckpti_apply_to(&gckpti_op_mean_squared_error, prediction, target, NULL, NULL, 0);
 }

@@ -413,11 +413,6 @@ GCKPTI_OP_DESC_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckp
                     gckpti_cross_entropy_classes,
                     GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(1),
                     GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
-GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets)
-{
-    return gckpti_apply_to(&gckpti_op_cross_entropy, logits, targets, NULL, NULL, 0);
-}
-
 GCKPTI_ELEMENT_LOSS(sum_loss, GCKPTI_LOSS_SUM, gckpti_flops_1, 0);
 GCKPTI_ELEMENT_LOSS(mean_squared_error, GCKPTI_LOSS_SQUARED, gckpti_flops_3, GCKPTI_READS_MORE(0),
                     GCKPTI_READS_MORE(0));
@@ -425,9 +420,4 @@ GCKPTI_ELEMENT_LOSS(mean_squared_error, GCKPTI_LOSS_SQUARED, gckpti_flops_3, GCK
 GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
 {
     return gckpt_apply(&gckpti_op_sum_loss, &x, 1, NULL, 0);
-}
-
-GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target)
-{
-    return gckpti_apply_to(&gckpti_op_mean_squared_error, prediction, target, NULL, NULL, 0);
 }

@@ -122,7 +122,8 @@ GCKPTI_OP_DESC(rmsnorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_I
 static gckpt_tensor *gckpti_norm_new(const gckpt_op *op, gckpt_tensor *const *in, float epsilon)
 {
     gckpt_tensor *x[3] = { in[0], in[1] ? in[1] : in[2], in[2] };
-    const int gain = in[1] != NULL, is_default = epsilon <= 0.0f || (epsilon >= 1e-5f && epsilon <= 1e-5f);
+    const int gain = in[1] != NULL,
+              is_default = epsilon <= 0.0f || (epsilon >= 1e-5f && epsilon <= 1e-5f);
     gckpti_norm o = { op == &gckpti_op_layernorm, gain, in[2] ? 1 + gain : 0,
                       is_default ? 0.0f : epsilon };
     if (in[0] && !(epsilon >= 0.0f && epsilon <= FLT_MAX))

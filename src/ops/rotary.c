@@ -144,16 +144,15 @@ GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table, in
         return NULL;
     gckpt_graph *g = x->graph;
     if (!table->batch_invariant)
-        return gckpti_fail(g, GCKPT_E_ARG,
-                           "positions: %T depends on inputs; the table may not", table);
+        return gckpti_fail(g, GCKPT_E_ARG, "positions: %T depends on inputs; the table may not",
+                           table);
     if (first < 0 || x->shape.n != 3 || table->shape.n != 2 ||
         table->shape.d[0] - x->shape.d[1] < first || table->shape.d[1] != x->shape.d[2])
         return gckpti_fail(g, GCKPT_E_SHAPE,
                            "positions: %T %S must be (B,T,C) and %T %S "
                            "(Tmax,C) with Tmax >= T + first, which is %I",
                            x, &x->shape, table, &table->shape, first);
-    gckpt_tensor *t =
-        gckpt_add(x, gckpti_slice_of(table, 0, first, first + x->shape.d[1], 1));
+    gckpt_tensor *t = gckpt_add(x, gckpti_slice_of(table, 0, first, first + x->shape.d[1], 1));
     int64_t rows_left = table->shape.d[0] - first;
     if (t && (!g->min_positions || g->min_positions > rows_left))
         g->min_positions = rows_left;

@@ -6,9 +6,9 @@ static gckpt_result gckpti_cross_entropy_with_shape(gckpt_call *call)
 {
     float smoothing = *(const float *)call->attributes;
     if (!(smoothing >= 0.0f && smoothing <= 1.0f))
-        return gckpt_fail(call, GCKPT_E_ARG, "cross_entropy_with: smoothing %g must be 0 to 1",
+        return gckpt_fail(call, GCKPT_E_ARG, "cross_entropy: smoothing %g must be 0 to 1",
                           (double)smoothing);
-    return gckpti_classes_shape(call, "cross_entropy_with", 0);
+    return gckpti_classes_shape(call, "cross_entropy", 0);
 }
 static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
 {
@@ -29,15 +29,6 @@ GCKPTI_OP_DESC(soft_cross_entropy, GCKPTI_FAST, gckpti_soft_cross_entropy_shape,
                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
 
-GCKPT_API gckpt_tensor *gckpt_cross_entropy_with(gckpt_tensor *logits, gckpt_tensor *targets,
-                                                 gckpt_tensor *weights, float smoothing)
-{
-    if (!weights && smoothing == 0.0f)
-        return gckpt_cross_entropy(logits, targets);
-    return gckpti_apply_to(&gckpti_op_cross_entropy_with, logits, targets, weights, &smoothing,
-                           sizeof smoothing);
-}
-
 GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
                                                  gckpt_tensor *weights)
 {
@@ -53,15 +44,6 @@ GCKPTI_ELEMENT_LOSS(huber, GCKPTI_LOSS_HUBER, gckpti_flops_8, GCKPTI_READS_MORE(
 GCKPTI_ELEMENT_LOSS(binary_cross_entropy, GCKPTI_LOSS_BINARY, gckpti_flops_20,
                     GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(GCKPT_IN(2)),
                     GCKPTI_READS_MORE(0));
-
-GCKPT_API gckpt_tensor *gckpt_mean_squared_error_with(gckpt_tensor *prediction,
-                                                      gckpt_tensor *target, gckpt_tensor *weights)
-{
-    if (!weights)
-        return gckpt_mean_squared_error(prediction, target);
-    return gckpti_apply_to(&gckpti_op_mean_squared_error_with, prediction, target, weights, NULL,
-                           0);
-}
 
 GCKPT_API gckpt_tensor *gckpt_huber(gckpt_tensor *prediction, gckpt_tensor *target,
                                     gckpt_tensor *weights, float delta)

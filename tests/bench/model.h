@@ -107,7 +107,8 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
     gckpt_tensor *v = dense(a, i, "v", "vb", C, C);
     const float drop = bench_rotary ? 0.1f : 0;
     if (bench_rotary)
-        q = gckpt_rotary(q, &(gckpt_rotary_desc){ .heads = p->z->heads }), k = gckpt_rotary(k, &(gckpt_rotary_desc){ .heads = p->z->heads });
+        q = gckpt_rotary(q, &(gckpt_rotary_desc){ .heads = p->z->heads }),
+        k = gckpt_rotary(k, &(gckpt_rotary_desc){ .heads = p->z->heads });
     a = gckpt_attention(q, k, v, &(gckpt_attention_desc){ .heads = p->z->heads, .causal = 1 });
     x = gckpt_add(x, gckpt_dropout(dense(a, i, "proj", "projb", C, C), drop));
     a = gckpt_gelu(dense(norm(x, i, "n2", "n2b", C), i, "fc", "fcb", C, 4 * C));

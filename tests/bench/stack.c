@@ -56,7 +56,8 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
     const int keys = dim / heads * s->model->key_heads;
     gckpt_tensor *h = gckpt_rmsnorm(x, NULL, 0);
     gckpt_tensor *q = gckpt_rotary(dense(p, "q", h, dim, dim, RANK), &(gckpt_rotary_desc){ .heads = heads });
-    gckpt_tensor *k = gckpt_rotary(dense(p, "k", h, dim, keys, 0), &(gckpt_rotary_desc){ .heads = s->model->key_heads });
+    gckpt_tensor *k =
+        gckpt_rotary(dense(p, "k", h, dim, keys, 0), &(gckpt_rotary_desc){ .heads = s->model->key_heads });
     gckpt_tensor *v = dense(p, "v", h, dim, keys, RANK);
     const gckpt_attention_desc causal = { heads, s->model->key_heads, 1, NULL, 0, 0, 0 };
     h = gckpt_attention(q, k, v, &causal);

@@ -46,7 +46,8 @@ static int build(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
     for (int i = 0; i < 3; i++) {
         const char *names[3][3] = { { "q0", "up0", "down0" }, { "q1", "up1", "down1" }, { "q2", "up2", "down2" } };
         gckpt_tensor *n = gckpt_layernorm(x, NULL, NULL, 0);
-        gckpt_tensor *q = gckpt_rotary(gckpt_linear(n, weight(x, names[i][0], C, C), NULL), &(gckpt_rotary_desc){ .heads = 2 });
+        gckpt_tensor *q =
+            gckpt_rotary(gckpt_linear(n, weight(x, names[i][0], C, C), NULL), &(gckpt_rotary_desc){ .heads = 2 });
         x = gckpt_add(x, gckpt_attention(q, n, n, &(gckpt_attention_desc){ .heads = 2, .causal = 1 }));
         n = gckpt_gelu(gckpt_linear(gckpt_rmsnorm(x, NULL, 0), weight(x, names[i][1], C, 4 * C), NULL));
         x = gckpt_add(x, gckpt_linear(gckpt_dropout(n, 0.1f), weight(x, names[i][2], 4 * C, C), NULL));

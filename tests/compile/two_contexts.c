@@ -18,7 +18,8 @@ static void *train(void *user)
     gckpt_tensor *x = gckpt_embed(table, in);
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(16, 16), init);
     for (int i = 0; i < 3; i++) {
-        x = gckpt_add(x, gckpt_attention(x, gckpt_linear(x, w, NULL), x, &(gckpt_attention_desc){ .heads = 2, .causal = 1 }));
+        x = gckpt_add(
+            x, gckpt_attention(x, gckpt_linear(x, w, NULL), x, &(gckpt_attention_desc){ .heads = 2, .causal = 1 }));
         x = gckpt_gelu(gckpt_layernorm(x, NULL, NULL, 0));
     }
     gckpt_term loss = { gckpt_linear_cross_entropy(x, table, target, NULL), 1, 0 };

@@ -177,9 +177,6 @@ static T build(const char *name, const T *x, int n)
         { "div", gckpt_div },
         { "maximum", gckpt_maximum },
         { "minimum", gckpt_minimum },
-        { "positions", gckpt_positions },
-        { "cross_entropy", gckpt_cross_entropy },
-        { "mean_squared_error", gckpt_mean_squared_error },
     };
     static const struct {
         const char *name;
@@ -188,10 +185,8 @@ static T build(const char *name, const T *x, int n)
         { "linear", gckpt_linear },
         { "linear_transposed", gckpt_linear_transposed },
         { "where", gckpt_where },
-        { "linear_cross_entropy", gckpt_linear_cross_entropy },
         { "soft_cross_entropy", gckpt_soft_cross_entropy },
         { "binary_cross_entropy", gckpt_binary_cross_entropy },
-        { "mean_squared_error_with", gckpt_mean_squared_error_with },
     };
     static const struct {
         const char *name;
@@ -299,6 +294,16 @@ static T build(const char *name, const T *x, int n)
         return gckpt_max(x[0], whole());
     if (!strcmp(name, "argmax"))
         return gckpt_argmax(x[0], whole());
+    if (!strcmp(name, "positions"))
+        return gckpt_positions(x[0], x[1], 0);
+    if (!strcmp(name, "cross_entropy"))
+        return gckpt_cross_entropy(x[0], x[1], NULL, 0);
+    if (!strcmp(name, "mean_squared_error"))
+        return gckpt_mean_squared_error(x[0], x[1], NULL);
+    if (!strcmp(name, "mean_squared_error_with"))
+        return gckpt_mean_squared_error(x[0], x[1], x[2]);
+    if (!strcmp(name, "linear_cross_entropy"))
+        return gckpt_linear_cross_entropy(x[0], x[1], x[2], NULL);
     if (!strcmp(name, "linear_cross_entropy_with")) {
         const gckpt_linear_loss_desc d = { real() };
         return gckpt_linear_cross_entropy(x[0], x[1], x[2], &d);

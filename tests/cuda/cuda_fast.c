@@ -1007,8 +1007,10 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
     h = gckpt_linear(h, w, b);
     gckpt_tensor *q = gckpt_slice(h, -1, 0, WIDTH), *k = gckpt_slice(h, -1, WIDTH, 2 * WIDTH);
     if (use_rotary)
-        q = gckpt_rotary(q, &(gckpt_rotary_desc){ .heads = HEADS }), k = gckpt_rotary(k, &(gckpt_rotary_desc){ .heads = HEADS }), x = gckpt_dropout(x, 0.3f);
-    h = gckpt_attention(q, k, gckpt_slice(h, -1, 2 * WIDTH, 3 * WIDTH), &(gckpt_attention_desc){ .heads = HEADS, .causal = 1 });
+        q = gckpt_rotary(q, &(gckpt_rotary_desc){ .heads = HEADS }),
+        k = gckpt_rotary(k, &(gckpt_rotary_desc){ .heads = HEADS }), x = gckpt_dropout(x, 0.3f);
+    h = gckpt_attention(q, k, gckpt_slice(h, -1, 2 * WIDTH, 3 * WIDTH),
+                        &(gckpt_attention_desc){ .heads = HEADS, .causal = 1 });
     x = gckpt_add(x, gckpt_linear_transposed(h, weight(x, names[4], WIDTH, WIDTH), NULL));
     w = weight(x, names[5], WIDTH, 4 * WIDTH), b = weight(x, names[6], 4 * WIDTH, 0);
     h = gckpt_gelu(gckpt_linear(gckpt_rmsnorm(x, weight(x, names[7], WIDTH, 0), 0), w, b));
@@ -1139,7 +1141,7 @@ static void test_limits(void)
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(2, 16, 130));
         gckpt_tensor *x = gckpt_add(in, weight(in, "w", 16, 130)); /* broadcasts */
-        x = gckpt_attention(x, x, x, &(gckpt_attention_desc){ .heads = 1, .causal = 1 });                        /* a head of 130 */
+        x = gckpt_attention(x, x, x, &(gckpt_attention_desc){ .heads = 1, .causal = 1 }); /* a head of 130 */
         gckpt_term term = { gckpt_sum_loss(gckpt_mul(x, x)), 1, 0 };
         gckpt_plan_desc desc = { .precision = way ? GCKPT_BF16 : GCKPT_BF16_FAST, .backend = &without };
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);

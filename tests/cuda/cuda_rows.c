@@ -338,7 +338,8 @@ static uint64_t train(const gckpt_backend *backend, gckpt_mode mode, int64_t mic
     gckpt_tensor *table = weight(g, "table", CLASSES, WIDTH), *gain = weight(g, "gain", WIDTH, 0);
     gckpt_tensor *bias = weight(g, "bias", WIDTH, 0), *head = weight(g, "head", WIDTH, CLASSES);
     gckpt_tensor *x = gckpt_layernorm(gckpt_embed(table, in), gain, bias, 0);
-    gckpt_tensor *a = gckpt_attention(x, x, x, &(gckpt_attention_desc){ .heads = 3, .causal = 1 }), *y = gckpt_rmsnorm(gckpt_add(x, a), gain, 0);
+    gckpt_tensor *a = gckpt_attention(x, x, x, &(gckpt_attention_desc){ .heads = 3, .causal = 1 }),
+                 *y = gckpt_rmsnorm(gckpt_add(x, a), gain, 0);
     y = gckpt_add(y, gckpt_attention(y, x, a, &(gckpt_attention_desc){ .heads = 2 }));
     y = gckpt_add(gckpt_softmax(gckpt_layernorm(y, NULL, bias, 0)), y);
     gckpt_tensor *logits = gckpt_linear(y, head, NULL), *soft = gckpt_exp(gckpt_log_softmax(gckpt_scale(logits, 2)));

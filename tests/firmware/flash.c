@@ -44,12 +44,13 @@ static T *transformer(gckpt_graph *g, T *x, int64_t capacity)
 {
     T *table = param(g, "words", WORDS, C, 0.1f), *h = gckpt_embed(table, x);
     T *places = param(g, "places", capacity ? CAPACITY : TIME, C, 0.1f);
-    h = capacity ? gckpt_positions(h, places, 0) : gckpt_positions(h, places, 0);
+    h = gckpt_positions(h, places, 0);
     T *n = gckpt_layernorm(h, NULL, NULL, 0), *q = gckpt_linear(n, param(g, "q", C, C, 0.2f), NULL);
     T *k = gckpt_linear(n, param(g, "k", C, C, 0.2f), NULL), *v = gckpt_linear(n, param(g, "v", C, C, 0.2f), NULL);
     if (capacity)
         k = gckpt_cache(k, capacity), v = gckpt_cache(v, capacity);
-    h = gckpt_add(h, gckpt_linear(gckpt_attention(q, k, v, &(gckpt_attention_desc){ .heads = 2, .causal = 1 }), param(g, "o", C, C, 0.2f), NULL));
+    h = gckpt_add(h, gckpt_linear(gckpt_attention(q, k, v, &(gckpt_attention_desc){ .heads = 2, .causal = 1 }),
+                                  param(g, "o", C, C, 0.2f), NULL));
     n = gckpt_gelu(dense(gckpt_layernorm(h, NULL, NULL, 0), "up", "up.b", C, 2 * C));
     return gckpt_layernorm(gckpt_add(h, dense(n, "down", "down.b", 2 * C, C)), NULL, NULL, 0);
 }

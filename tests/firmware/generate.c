@@ -32,8 +32,10 @@ static void plan(gckpt_store *s)
     gckpt_tensor *table = gckpt_param(g, "table", gckpt_shape2(V, C), normal);
     gckpt_tensor *places = gckpt_param(g, "places", gckpt_shape2(CAPACITY + 1, C), normal);
     gckpt_tensor *x = gckpt_positions(gckpt_embed(table, tokens), places, 1);
-    gckpt_tensor *k = gckpt_cache(gckpt_rotary(x, &(gckpt_rotary_desc){ .heads = 2, .position = 5 }), CAPACITY), *v = gckpt_cache(x, CAPACITY);
-    gckpt_tensor *y = gckpt_linear_transposed(gckpt_attention(x, k, v, &(gckpt_attention_desc){ .heads = 2, .causal = 1 }), table, NULL);
+    gckpt_tensor *k = gckpt_cache(gckpt_rotary(x, &(gckpt_rotary_desc){ .heads = 2, .position = 5 }), CAPACITY),
+                 *v = gckpt_cache(x, CAPACITY);
+    gckpt_tensor *y = gckpt_linear_transposed(
+        gckpt_attention(x, k, v, &(gckpt_attention_desc){ .heads = 2, .causal = 1 }), table, NULL);
     gckpt_fetch_spec fetch = { gckpt_name(y, "logits"), 0 };
     static gckpt_plan_desc desc;
     desc.mode = GCKPT_INFERENCE;

@@ -63,7 +63,8 @@ int main(int argc, char **argv)
     a = gckpt_linear(a, w, NULL);
     gckpt_tensor *q = gckpt_slice(a, -1, 0, C), *k = gckpt_slice(a, -1, C, 2 * C);
     gckpt_tensor *v = gckpt_slice(a, -1, 2 * C, 3 * C);
-    x = gckpt_add(x, gckpt_dropout(gckpt_attention(q, k, v, &(gckpt_attention_desc){ .heads = 2, .causal = 1 }), 0.25f));
+    x = gckpt_add(x,
+                  gckpt_dropout(gckpt_attention(q, k, v, &(gckpt_attention_desc){ .heads = 2, .causal = 1 }), 0.25f));
     gckpt_segment_end(g);
     gckpt_segment_begin(g);
     x = gckpt_name(gckpt_apply(&bend, &x, 1, &factor, sizeof factor), "bent");

@@ -87,7 +87,7 @@ for name; do
         # what it has in the place of __real_NAME, of libc's or the library's
         wrapped=$("$CLANG" $options -DGRADCKPT_IMPLEMENTED -E "tests/fuzz/fuzz_$name.c" |
             sed -n 's/^[^ ].*__real_\([a-z_]*\)(.*);$/-Wl,--wrap=\1/p')
-        once=$(sed -n 's,^#include "per_isa_end.h",-Isrc tests/fuzz/once.c,p' "tests/fuzz/fuzz_$name.c")
+        once=$(sed -n 's,^#include "once.h",-Isrc tests/fuzz/once.c,p' "tests/fuzz/fuzz_$name.c")
         "$CLANG" $options -fsanitize=fuzzer,$sanitizers $untraced -DGRADCKPT_IMPLEMENTED "tests/fuzz/fuzz_$name.c" \
             $once $libsrc -lm -lpthread $wrapped -o "$target" || exit 1
     }

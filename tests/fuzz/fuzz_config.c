@@ -12,7 +12,7 @@
 #include "generate.h"
 #include "input_hash.h"
 #include "memfs.h"
-#include "per_isa_end.h"
+#include "once.h"
 #include "reader.h"
 
 enum { VALUES_MOST = 1 << 18 };

@@ -11,7 +11,7 @@
 #include "gguf_tokenizer.h"
 #include "input_hash.h"
 #include "memfs.h"
-#include "per_isa_end.h"
+#include "once.h"
 #include "reader.h"
 
 static char path[64]; /* where the bytes lie */

@@ -366,13 +366,13 @@ static T *net_layer(fuzz_net *n, bytes *b, T *x)
         d.columns = choose(b, 2) ? number(b, 5) : 0;
         d.frequencies = d.columns == 4 || d.columns == 2 ? angles : NULL;
         d.scale = choose(b, 2) ? real(b) : 0;
-        return bias         ? gckpt_rotary(x, &d)
-               : choose(b, 2) ? gckpt_rotary(x, &(gckpt_rotary_desc){ .heads = d.heads, .base = d.base })
-                            : gckpt_rotary(x, &(gckpt_rotary_desc){ .heads = d.heads, .base = d.base, .position = d.position });
+        if (!bias)
+            d.columns = 0, d.frequencies = NULL, d.scale = 0, d.position = choose(b, 2) ? 0 : d.position;
+        return gckpt_rotary(x, &d);
     }
     case 12:
         w = net_weight(n, b, gckpt_shape2(s.n == 3 ? s.d[1] + 9 : 9, c));
-        return bias ? gckpt_positions(x, w, 0) : gckpt_positions(x, w, number(b, 9));
+        return gckpt_positions(x, w, bias ? 0 : number(b, 9));
     case 13:
         w = net_weight(n, b, gckpt_shape2(c, 3 * o)), v = net_weight(n, b, gckpt_shape2(o, 3 * o));
         u = choose(b, 2) ? net_weight(n, b, gckpt_shape1(3 * o)) : NULL;
@@ -579,7 +579,8 @@ static int net_built(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint3
             if (caches) {
                 T *k = choose(&b, 2) ? gckpt_cache(x, 1 + number(&b, 16))
                                    : gckpt_cache_window(x, 1 + number(&b, 200), number(&b, 4));
-                t = gckpt_attention(x, k, k, &(gckpt_attention_desc){ .heads = 1, .causal = b.odd ? choose(&b, 2) : 1 });
+                t = gckpt_attention(x, k, k,
+                                    &(gckpt_attention_desc){ .heads = 1, .causal = b.odd ? choose(&b, 2) : 1 });
                 n->caches += t != NULL;
             }
             break;

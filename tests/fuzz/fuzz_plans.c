@@ -65,9 +65,9 @@ static void net_begin(net *n, int kind)
         y = input(n, "y", GCKPT_I32, gckpt_shape2(ROWS, 8), classes);
         x = n->first = gckpt_embed(weight(n, "table", 16, 8), ids);
         h = gckpt_rmsnorm(x, weight(n, "gain", 8, 0), 0);
-        h = gckpt_attention(gckpt_linear(h, weight(n, "q", 8, 8), NULL),
-                            gckpt_linear(h, weight(n, "k", 8, 8), NULL),
-                            gckpt_linear(h, weight(n, "v", 8, 8), NULL), &(gckpt_attention_desc){ .heads = 2, .causal = 1 });
+        h = gckpt_attention(gckpt_linear(h, weight(n, "q", 8, 8), NULL), gckpt_linear(h, weight(n, "k", 8, 8), NULL),
+                            gckpt_linear(h, weight(n, "v", 8, 8), NULL),
+                            &(gckpt_attention_desc){ .heads = 2, .causal = 1 });
         h = n->middle = gckpt_add(x, gckpt_dropout(h, 0.1f));
         minimise(n, gckpt_cross_entropy(gckpt_linear(h, weight(n, "head", 8, 16), NULL), y, NULL, 0), 1, 0);
         return;

@@ -14,7 +14,7 @@
  *   - blocks are given back with their size, all of them. */
 #include "gradckpt.h"
 #include "input_hash.h"
-#include "per_isa_end.h"
+#include "once.h"
 #include "safetensors.h"
 
 enum { OPTIONS = 8, KINDS = 9, ROWS = 4 };

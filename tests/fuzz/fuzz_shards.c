@@ -14,7 +14,7 @@
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "input_hash.h"
-#include "per_isa_end.h"
+#include "once.h"
 #include "memfs.h"
 #include "safetensors.h"
 

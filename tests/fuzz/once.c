@@ -1,5 +1,5 @@
 /* once.c - src/store/params.c with a test of numbers that is made once a process, not for each store. A target
- * that includes per_isa_end.h is linked with this; the library's own stays out then. */
+ * that includes once.h is linked with this; the library's own stays out then. */
 #include "num/num.h"
 #include "store/internal.h"
 

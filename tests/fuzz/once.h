@@ -1,4 +1,4 @@
-/* per_isa_end.h - what the library asks of its build and the processor has the same answer each time: whether
+/* once.h - what the library asks of its build and the processor has the same answer each time: whether
  * numbers are the contract's, for each store (once.c), and whether the fast kernels give the bits of the
  * plain ones, for each executor. Here both are asked once a process, which saves readers of small files a
  * seventh of their time, those that make executors a third. fuzz.sh links a target that includes this

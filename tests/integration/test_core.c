@@ -53,7 +53,9 @@ static gckpt_tensor *outer_block(gckpt_tensor *x, void *user)
     gckpt_tensor *a = gckpt_layernorm(x, param(g, "g", l->index, gckpt_shape1(C), 0, 1),
                                       param(g, "b", l->index, gckpt_shape1(C), 0, 0), 0);
     gckpt_tensor *q = gckpt_linear(a, param(g, "q", l->index, gckpt_shape2(C, C), 0.3f, 0), NULL);
-    a = gckpt_attention(q, a, a, &(gckpt_attention_desc){ .heads = 2, .causal = 1 });             /* one tensor for keys and values                    */
+    a = gckpt_attention(
+        q, a, a,
+        &(gckpt_attention_desc){ .heads = 2, .causal = 1 }); /* one tensor for keys and values                    */
     x = gckpt_add(x, a);
     a = gckpt_checkpoint(inner_block, gckpt_rmsnorm(x, NULL, 0), l);       /* nested                        */
     if (l->setting & DROPOUT)
@@ -329,7 +331,9 @@ static gckpt_tensor *gpt_block(gckpt_tensor *x, void *user)
         w[i] = param(gckpt_graph_of(x), kinds[i], *index, gckpt_shape2(rows[i], columns[i]), 0.1f, 0);
     gckpt_tensor *h = gckpt_layernorm(x, NULL, NULL, 0);
     gckpt_tensor *q = gckpt_linear(h, w[0], NULL), *k = gckpt_linear(h, w[1], NULL);
-    x = gckpt_add(x, gckpt_linear(gckpt_attention(q, k, gckpt_linear(h, w[2], NULL), &(gckpt_attention_desc){ .heads = 2, .causal = 1 }), w[3], NULL));
+    x = gckpt_add(x, gckpt_linear(gckpt_attention(q, k, gckpt_linear(h, w[2], NULL),
+                                                  &(gckpt_attention_desc){ .heads = 2, .causal = 1 }),
+                                  w[3], NULL));
     h = gckpt_gelu(gckpt_linear(gckpt_layernorm(x, NULL, NULL, 0), w[4], NULL));
     return gckpt_add(x, gckpt_linear(h, w[5], NULL));
 }

@@ -253,9 +253,9 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
     gckpt_graph *g = gckpt_graph_of(x);
     const char *p = (const char *)user;
     gckpt_tensor *a = gckpt_layernorm(x, weight(g, p, "ln1.gain"), weight(g, p, "ln1.bias"), 0);
-    a = gckpt_attention(gckpt_linear(a, weight(g, p, "q"), NULL),
-                        gckpt_linear(a, weight(g, p, "k"), NULL),
-                        gckpt_linear(a, weight(g, p, "v"), NULL), &(gckpt_attention_desc){ .heads = GOLDEN_HEADS, .causal = 1 });
+    a = gckpt_attention(gckpt_linear(a, weight(g, p, "q"), NULL), gckpt_linear(a, weight(g, p, "k"), NULL),
+                        gckpt_linear(a, weight(g, p, "v"), NULL),
+                        &(gckpt_attention_desc){ .heads = GOLDEN_HEADS, .causal = 1 });
     x = gckpt_add(x, gckpt_linear(a, weight(g, p, "proj.w"), weight(g, p, "proj.b")));
     a = gckpt_layernorm(x, weight(g, p, "ln2.gain"), weight(g, p, "ln2.bias"), 0);
     a = gckpt_gelu(gckpt_linear(a, weight(g, p, "up.w"), weight(g, p, "up.b")));

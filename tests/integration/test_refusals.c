@@ -214,14 +214,22 @@ static void layers(void)
     REFUSED(E_S, "rmsnorm: x [3,4] needs a gain of [4], not [3]", gckpt_rmsnorm(f2(3, 4), f1(3), 0));
 
     TAKEN(gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &(gckpt_attention_desc){ .heads = 2 }));
-    REFUSED(E_S, "attention: q [3,8]", gckpt_attention(f2(3, 8), f3(2, 5, 8), f3(2, 5, 8), &(gckpt_attention_desc){ .heads = 2 }));
-    REFUSED(E_S, "k [5,8], v [5,8]", gckpt_attention(f3(2, 3, 8), f2(5, 8), f2(5, 8), &(gckpt_attention_desc){ .heads = 2 }));
-    REFUSED(E_S, "v [2,4,8] must be", gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 4, 8), &(gckpt_attention_desc){ .heads = 2 }));
-    REFUSED(E_S, "v [2,5,4] must be", gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 4), &(gckpt_attention_desc){ .heads = 2 }));
-    REFUSED(E_S, "v [1,5,8] must be", gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(1, 5, 8), &(gckpt_attention_desc){ .heads = 2 }));
-    REFUSED(E_S, "v [2,5] must be", gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f2(2, 5), &(gckpt_attention_desc){ .heads = 2 }));
-    REFUSED(E_S, "k [3,5,8]", gckpt_attention(f3(2, 3, 8), f3(3, 5, 8), f3(3, 5, 8), &(gckpt_attention_desc){ .heads = 2 }));
-    REFUSED(E_S, "k [2,5,6]", gckpt_attention(f3(2, 3, 8), f3(2, 5, 6), f3(2, 5, 6), &(gckpt_attention_desc){ .heads = 2 }));
+    REFUSED(E_S, "attention: q [3,8]",
+            gckpt_attention(f2(3, 8), f3(2, 5, 8), f3(2, 5, 8), &(gckpt_attention_desc){ .heads = 2 }));
+    REFUSED(E_S, "k [5,8], v [5,8]",
+            gckpt_attention(f3(2, 3, 8), f2(5, 8), f2(5, 8), &(gckpt_attention_desc){ .heads = 2 }));
+    REFUSED(E_S, "v [2,4,8] must be",
+            gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 4, 8), &(gckpt_attention_desc){ .heads = 2 }));
+    REFUSED(E_S, "v [2,5,4] must be",
+            gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 4), &(gckpt_attention_desc){ .heads = 2 }));
+    REFUSED(E_S, "v [1,5,8] must be",
+            gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(1, 5, 8), &(gckpt_attention_desc){ .heads = 2 }));
+    REFUSED(E_S, "v [2,5] must be",
+            gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f2(2, 5), &(gckpt_attention_desc){ .heads = 2 }));
+    REFUSED(E_S, "k [3,5,8]",
+            gckpt_attention(f3(2, 3, 8), f3(3, 5, 8), f3(3, 5, 8), &(gckpt_attention_desc){ .heads = 2 }));
+    REFUSED(E_S, "k [2,5,6]",
+            gckpt_attention(f3(2, 3, 8), f3(2, 5, 6), f3(2, 5, 6), &(gckpt_attention_desc){ .heads = 2 }));
     REFUSED(E_S, "8 columns cannot be cut into 3 heads",
             gckpt_attention(f3(2, 3, 8), f3(2, 3, 8), f3(2, 3, 8), &(gckpt_attention_desc){ .heads = 3 }));
     REFUSED(E_S, "cannot be cut into 0 heads",
@@ -299,9 +307,12 @@ static void layers(void)
     REFUSED(E_S, "C = 0 heads", gckpt_rotary(f3(2, 3, 8), &(gckpt_rotary_desc){ .heads = 0 }));
     REFUSED(E_S, "C = 3 heads of even size", gckpt_rotary(f3(2, 3, 8), &(gckpt_rotary_desc){ .heads = 3 }));
     REFUSED(E_S, "C = 8 heads of even size", gckpt_rotary(f3(2, 3, 8), &(gckpt_rotary_desc){ .heads = 8 }));
-    REFUSED(E_A, "rotary: base -1 must be positive", gckpt_rotary(f3(2, 3, 8), &(gckpt_rotary_desc){ .heads = 2, .base = -1 }));
-    REFUSED(E_A, "rotary: base inf must be positive", gckpt_rotary(f3(2, 3, 8), &(gckpt_rotary_desc){ .heads = 2, .base = INFINITY }));
-    REFUSED(E_A, "rotary: base nan must be positive", gckpt_rotary(f3(2, 3, 8), &(gckpt_rotary_desc){ .heads = 2, .base = NAN }));
+    REFUSED(E_A, "rotary: base -1 must be positive",
+            gckpt_rotary(f3(2, 3, 8), &(gckpt_rotary_desc){ .heads = 2, .base = -1 }));
+    REFUSED(E_A, "rotary: base inf must be positive",
+            gckpt_rotary(f3(2, 3, 8), &(gckpt_rotary_desc){ .heads = 2, .base = INFINITY }));
+    REFUSED(E_A, "rotary: base nan must be positive",
+            gckpt_rotary(f3(2, 3, 8), &(gckpt_rotary_desc){ .heads = 2, .base = NAN }));
     refuse_rotary();
 
     TAKEN(gckpt_positions(f3(2, 3, 4), f2(3, 4), 0));
@@ -820,16 +831,19 @@ static void null_ops(void)
     for (size_t i = 0; i < sizeof one / sizeof *one; i++)
         CHECK(!one[i](NULL));
     gckpt_tensor *(*const two[])(gckpt_tensor *, gckpt_tensor *) = {
-        gckpt_embed, gckpt_matmul, gckpt_matmul_transposed,  gckpt_rmsnorm,       gckpt_add,
-        gckpt_sub,   gckpt_mul,    gckpt_mean_squared_error, gckpt_cross_entropy, gckpt_positions,
-        gckpt_div,   gckpt_maximum, gckpt_minimum
+        gckpt_embed, gckpt_matmul, gckpt_matmul_transposed, gckpt_add,    gckpt_sub,
+        gckpt_mul,   gckpt_div,    gckpt_maximum,           gckpt_minimum
     };
     for (size_t i = 0; i < sizeof two / sizeof *two; i++)
         CHECK(!two[i](NULL, NULL));
     CHECK(!gckpt_positions(x, NULL, 0) && !gckpt_positions(NULL, x, 0));
+    CHECK(!gckpt_rmsnorm(NULL, NULL, 0) && !gckpt_mean_squared_error(NULL, NULL, NULL) &&
+          !gckpt_cross_entropy(NULL, NULL, NULL, 0) && !gckpt_cross_entropy(NULL, NULL, NULL, 0.1f) &&
+          !gckpt_positions(NULL, NULL, 0));
     CHECK(!gckpt_linear(NULL, NULL, NULL) && !gckpt_linear_transposed(NULL, NULL, NULL));
     CHECK(!gckpt_layernorm(NULL, NULL, NULL, 0) && !gckpt_linear_cross_entropy(NULL, NULL, NULL, NULL));
-    CHECK(!gckpt_attention(NULL, NULL, NULL, &(gckpt_attention_desc){ .heads = 1 }) && !gckpt_attention(NULL, NULL, NULL, NULL) &&
+    CHECK(!gckpt_attention(NULL, NULL, NULL, &(gckpt_attention_desc){ .heads = 1 }) &&
+          !gckpt_attention(NULL, NULL, NULL, NULL) &&
           !gckpt_rotary(NULL, &(gckpt_rotary_desc){ .heads = 1 }) && !gckpt_scale(NULL, 1));
     CHECK(!gckpt_pow(NULL, 2) && !gckpt_clamp(NULL, 0, 1) && !gckpt_leaky_relu(NULL, 0.1f));
     CHECK(!gckpt_where(NULL, NULL, NULL));

@@ -69,7 +69,8 @@ static void solve(const problem *p, const way *w, arrays *a)
     gckpt_attention_desc desc = { p->heads, p->key_heads, p->causal, NULL, p->window, p->cap, p->scale };
     if (p->lengths)
         desc.lengths = gckpt_input(g, "lengths", GCKPT_I32, gckpt_shape1(w->rows));
-    gckpt_tensor *out = p->repeat ? gckpt_attention(in[Q], repeated(p, in[K]), repeated(p, in[V]), &(gckpt_attention_desc){ .heads = p->heads, .causal = p->causal })
+    gckpt_tensor *out = p->repeat ? gckpt_attention(in[Q], repeated(p, in[K]), repeated(p, in[V]),
+                                                    &(gckpt_attention_desc){ .heads = p->heads, .causal = p->causal })
                                   : gckpt_attention(in[Q], in[K], in[V], &desc);
     gckpt_term term = { gckpt_sum_loss(gckpt_mul(out, in[G])), 1, 0 };
     const gckpt_fetch_spec fetches[4] = { { out, 0 }, { in[Q], 1 }, { in[K], 1 }, { in[V], 1 } };

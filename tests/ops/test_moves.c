@@ -189,9 +189,9 @@ static void build(net *n, int64_t rows)
     T *logits = gckpt_linear(gckpt_reshape(h, gckpt_shape2(rows * STEPS, WIDE)),
                              gckpt_param(n->g, "head", gckpt_shape2(WIDE, WIDE), some), NULL);
     n->terms[0] = (gckpt_term){ gckpt_cross_entropy(logits, targets, NULL, 0), 1, 0 };
-    n->terms[1] =
-        (gckpt_term){ gckpt_linear_cross_entropy(h, gckpt_param(n->g, "head", gckpt_shape2(WIDE, WIDE), some), n->at, NULL),
-                      0.5f, 0 };
+    n->terms[1] = (gckpt_term){
+        gckpt_linear_cross_entropy(h, gckpt_param(n->g, "head", gckpt_shape2(WIDE, WIDE), some), n->at, NULL), 0.5f, 0
+    };
 }
 
 /* The weights after three steps, and of the last one the loss; rows a micro-batch. */

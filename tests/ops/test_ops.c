@@ -312,7 +312,8 @@ static pair pool(pair x, const gckpt_window *w, int average)
 static pair attention(pair q, pair k, pair v, int heads, int causal)
 {
     const ref_mask o = { heads, heads, causal, NULL, 0, 0, 0 };
-    return both(gckpt_attention(q.t, k.t, v.t, &(gckpt_attention_desc){ .heads = heads, .causal = causal }), ref_attention(q.r, k.r, v.r, &o));
+    return both(gckpt_attention(q.t, k.t, v.t, &(gckpt_attention_desc){ .heads = heads, .causal = causal }),
+                ref_attention(q.r, k.r, v.r, &o));
 }
 static pair attention_with(pair q, pair k, pair v, int heads, int key_heads, int causal, pair lengths)
 {
@@ -330,14 +331,12 @@ static pair attention_more(pair q, pair k, pair v, int heads, int key_heads, pai
 static pair rotary(pair x, int heads, double base, int first)
 {
     const ref_rotation by = { heads, base, first, 0, NULL, 0 };
-    return both(first ? gckpt_rotary(x.t, &(gckpt_rotary_desc){ .heads = heads, .base = (float)base, .position = first })
-                      : gckpt_rotary(x.t, &(gckpt_rotary_desc){ .heads = heads, .base = (float)base }),
-                ref_rotary(x.r, &by));
+    const gckpt_rotary_desc desc = { .heads = heads, .base = (float)base, .position = first };
+    return both(gckpt_rotary(x.t, &desc), ref_rotary(x.r, &by));
 }
 static pair positions(pair x, pair table, int first)
 {
-    return both(first ? gckpt_positions(x.t, table.t, first) : gckpt_positions(x.t, table.t, 0),
-                ref_positions(x.r, table.r, first));
+    return both(gckpt_positions(x.t, table.t, first), ref_positions(x.r, table.r, first));
 }
 static pair reshape(pair x, int a, int b, int c, int d)
 {

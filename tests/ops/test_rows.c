@@ -80,7 +80,8 @@ static gckpt_plan *all_ops(gckpt_graph *g, const gckpt_op *more)
     T *half[2] = { gckpt_slice(x, 2, 0, 4), gckpt_slice(x, 2, 4, 8) };
     x = gckpt_concat(half, 2, 2);
     x = gckpt_rmsnorm(gckpt_layernorm(x, one, one, 0), one, 0);
-    x = gckpt_rotary(gckpt_linear(gckpt_matmul(x, weight(g, 8, 8)), weight(g, 8, 8), one), &(gckpt_rotary_desc){ .heads = 2 });
+    x = gckpt_rotary(gckpt_linear(gckpt_matmul(x, weight(g, 8, 8)), weight(g, 8, 8), one),
+                     &(gckpt_rotary_desc){ .heads = 2 });
     x = gckpt_attention(x, x, x, &(gckpt_attention_desc){ .heads = 2, .causal = 1 });
     x = gckpt_conv1d(x, gckpt_reshape(weight(g, 8, 8), gckpt_shape3(1, 8, 8)), one, NULL);
     const gckpt_window window = { .size = { 1, 2 }, .stride = { 1, 1 } };

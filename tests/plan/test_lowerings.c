@@ -471,9 +471,9 @@ static void test_not_taken(void)
             targets = gckpt_constant(g, "t", GCKPT_I32, gckpt_shape1(3), classes);
             logits = k == 2 ? gckpt_matmul_transposed(p, w) : NULL;
             n.terms[0] = (gckpt_term){ gckpt_sum_loss(gckpt_mul(x, x)), 1, 0 };
-            n.terms[1] =
-                (gckpt_term){ logits ? gckpt_cross_entropy(logits, targets, NULL, 0) : gckpt_linear_cross_entropy(p, w, targets, NULL),
-                              1, 1 };
+            n.terms[1] = (gckpt_term){ logits ? gckpt_cross_entropy(logits, targets, NULL, 0)
+                                              : gckpt_linear_cross_entropy(p, w, targets, NULL),
+                                       1, 1 };
             n.count = 2;
         }
         for (int lowering = 0; lowering < GCKPTI_LOWERINGS; lowering++) {

@@ -96,7 +96,8 @@ static void apart(void)
         gckpt_store *s = gckpt_store_new(NULL);
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(2, 4, C)), *k = gckpt_cache(in, 8);
-        gckpt_tensor *alone = gckpt_attention(gckpt_apply(&probe, &in, 1, NULL, 0), in, in, &(gckpt_attention_desc){ .heads = HEADS, .causal = 1 });
+        gckpt_tensor *alone = gckpt_attention(gckpt_apply(&probe, &in, 1, NULL, 0), in, in,
+                                              &(gckpt_attention_desc){ .heads = HEADS, .causal = 1 });
         gckpt_tensor *all = gckpt_attention(in, k, k, &(gckpt_attention_desc){ .heads = HEADS, .causal = 1 });
         gckpt_fetch_spec fetches[2] = { { alone, 0 }, { all, 0 } };
         gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = fetches, .fetches = 2 };
@@ -146,7 +147,8 @@ static void cut_by_vranks(gckpt_store *s)
     static const float rows[6 * 4 * C];
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(6, 4, C)), *k = gckpt_cache(x, 8);
-    const gckpt_fetch_spec fetch = { gckpt_attention(x, k, k, &(gckpt_attention_desc){ .heads = HEADS, .causal = 1 }), 0 };
+    const gckpt_fetch_spec fetch = { gckpt_attention(x, k, k, &(gckpt_attention_desc){ .heads = HEADS, .causal = 1 }),
+                                     0 };
     const gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &fetch, .fetches = 1, .virtual_ranks = 2 };
     const gckpt_feed feed = { gckpt_id(x), rows };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
@@ -290,7 +292,8 @@ static gckpt_tensor *pair_of(gckpt_tensor *a, gckpt_tensor *b, int axis)
 static gckpt_tensor *attends(int64_t t, int causal, int which)
 {
     gckpt_tensor *q = of(2, t, 4), *x = of(2, 6, 4), *c = cached(3, 6);
-    return gckpt_attention(which & 4 ? c : q, which & 2 ? c : x, which & 1 ? c : x, &(gckpt_attention_desc){ .heads = 1, .causal = causal });
+    return gckpt_attention(which & 4 ? c : q, which & 2 ? c : x, which & 1 ? c : x,
+                           &(gckpt_attention_desc){ .heads = 1, .causal = causal });
 }
 
 /* A cache of a window (0: not), and attention with one. */
@@ -369,13 +372,17 @@ static void refusals(void)
     REFUSED(GCKPT_E_SHAPE, "which is", gckpt_positions(of(2, 3, 4), table(9), INT64_MAX));
     REFUSED(GCKPT_E_ARG, "the table may not",
             gckpt_positions(of(2, 3, 4), gckpt_reshape(of(2, 3, 4), gckpt_shape2(6, 4)), 0));
-    REFUSED(GCKPT_E_ARG, "first position -1", gckpt_rotary(of(2, 3, 4), &(gckpt_rotary_desc){ .heads = 2, .position = -1 }));
-    REFUSED(GCKPT_E_ARG, "first position 2147483648", gckpt_rotary(of(2, 3, 4), &(gckpt_rotary_desc){ .heads = 2, .position = INT64_C(2147483648) }));
+    REFUSED(GCKPT_E_ARG, "first position -1",
+            gckpt_rotary(of(2, 3, 4), &(gckpt_rotary_desc){ .heads = 2, .position = -1 }));
+    REFUSED(GCKPT_E_ARG, "first position 2147483648",
+            gckpt_rotary(of(2, 3, 4), &(gckpt_rotary_desc){ .heads = 2, .position = INT64_C(2147483648) }));
     graph = gckpt_graph_new(store, NULL);
-    CHECK(!gckpt_cache(NULL, 4) && !gckpt_rotary(NULL, &(gckpt_rotary_desc){ .heads = 1, .position = 1 }) && !gckpt_positions(NULL, NULL, 1));
+    CHECK(!gckpt_cache(NULL, 4) && !gckpt_rotary(NULL, &(gckpt_rotary_desc){ .heads = 1, .position = 1 }) &&
+          !gckpt_positions(NULL, NULL, 1));
     CHECK(gckpt_error(graph) == GCKPT_OK);
     gckpt_tensor *c = cached(3, 6), *k = pair_of(of(2, 2, 4), c, 1), *all;
-    gckpt_tensor *a = gckpt_linear(gckpt_attention(of(2, 3, 4), k, k, &(gckpt_attention_desc){ .heads = 1, .causal = 1 }), table(4), NULL);
+    gckpt_tensor *a = gckpt_linear(
+        gckpt_attention(of(2, 3, 4), k, k, &(gckpt_attention_desc){ .heads = 1, .causal = 1 }), table(4), NULL);
     gckpt_term loss = { gckpt_sum_loss(a), 1, 0 };
     gckpt_fetch_spec fetch = { c, 0 };
     gckpt_plan_desc d = { .threads = 1 };

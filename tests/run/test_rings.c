@@ -42,7 +42,8 @@ static runner start(gckpt_store *s, const model *m, int64_t t, const gckpt_plan_
         gckpt_tensor *q = projected(h, "q", l, m->c, m->c), *k = projected(h, "k", l, m->c, keys);
         gckpt_tensor *v = m->shared ? NULL : projected(h, "v", l, m->c, keys);
         if (m->rotary)
-            q = gckpt_rotary(q, &(gckpt_rotary_desc){ .heads = m->heads }), k = gckpt_rotary(k, &(gckpt_rotary_desc){ .heads = m->key_heads });
+            q = gckpt_rotary(q, &(gckpt_rotary_desc){ .heads = m->heads }),
+            k = gckpt_rotary(k, &(gckpt_rotary_desc){ .heads = m->key_heads });
         k = t ? gckpt_cache_window(k, m->length, m->kept[l]) : k;
         v = v && t ? gckpt_cache_window(v, m->length, m->kept[l]) : v;
         h = gckpt_add(h, gckpt_tanh(gckpt_attention(q, k, v ? v : k, &desc)));

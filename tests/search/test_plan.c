@@ -394,7 +394,7 @@ static void uniform_chain(int n)
         const gckpt_cost unit = { 1, 1 };
         last = synth_op(&last, 1, i == 0 ? synth_param(4) : -1, &a, needs, 0, unit);
     }
-    const synth_attributes loss = { .workspace_backward = 4 };
+    const synth_attributes loss = { .work_backward = 4 };
     const gckpt_cost cost = { 0, 1 };
     synth_op(&last, 1, -1, &loss, needs, 1, cost);
     synth_finish();

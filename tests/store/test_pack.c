@@ -720,7 +720,8 @@ static block_parts gpt_block(gckpt_tensor *x, int layer, int trained)
         a = gckpt_add(a, gckpt_linear(p.added, up, NULL));
     }
     gckpt_tensor *q = gckpt_slice(a, -1, 0, WIDE), *k = gckpt_slice(a, -1, WIDE, 2 * WIDE);
-    a = gckpt_attention(q, k, gckpt_slice(a, -1, 2 * WIDE, 3 * WIDE), &(gckpt_attention_desc){ .heads = 2, .causal = 1 });
+    a = gckpt_attention(q, k, gckpt_slice(a, -1, 2 * WIDE, 3 * WIDE),
+                        &(gckpt_attention_desc){ .heads = 2, .causal = 1 });
     x = gckpt_add(x, gckpt_linear(a, frozen(g, "out", layer, WIDE, WIDE), NULL));
     h = gckpt_rmsnorm(x, frozen(g, "gain2", layer, WIDE, 0), 0);
     w = frozen(g, "fc", layer, WIDE, 4 * WIDE);
@@ -751,8 +752,8 @@ static tower tower_new(int low, int high, gckpt_storage storage)
         t.inner[i] = part.inner;
         t.added = t.added ? t.added : part.added;
     }
-    t.term.loss =
-        gckpt_linear_cross_entropy(gckpt_layernorm(x, frozen(t.g, "gain", 9, WIDE, 0), NULL, 0), table, t.targets, NULL);
+    t.term.loss = gckpt_linear_cross_entropy(gckpt_layernorm(x, frozen(t.g, "gain", 9, WIDE, 0), NULL, 0), table,
+                                             t.targets, NULL);
     t.term.weight = 1;
     CHECK(gckpt_store_freeze(t.s, "frozen.*", 1) == GCKPT_OK);
     CHECK_MSG(gckpt_store_quantise(t.s, "frozen.*", storage) == GCKPT_OK, "%s", gckpt_error_text(t.s));
@@ -1114,7 +1115,7 @@ static gckpt_graph *readers(gckpt_store *s, sizes z, int64_t rows, gckpt_fetch_s
     gckpt_tensor *v = gckpt_param(g, "v", gckpt_shape2(z.n, z.k), (gckpt_init){ 0, 0, 0 });
     gckpt_tensor *bias = gckpt_param(g, "bias", gckpt_shape1(z.n), (gckpt_init){ 0, 0, 0.5f });
     gckpt_tensor *const made[READERS] = { gckpt_linear(x, w, bias), gckpt_linear_transposed(x, v, NULL),
-                                              gckpt_matmul_transposed(x, v), gckpt_embed(v, i), gckpt_positions(x, v, 0) };
+                                          gckpt_matmul_transposed(x, v), gckpt_embed(v, i), gckpt_positions(x, v, 0) };
     for (int k = 0; k < READERS; k++)
         fetch[k] = (gckpt_fetch_spec){ made[k], 0 };
     return g;
