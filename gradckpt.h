@@ -80,7 +80,7 @@
  *        gckpt_tensor *b1 = gckpt_param(g, "b1", gckpt_shape1(16), zero);
  *        gckpt_tensor *h = gckpt_relu(gckpt_linear(x, w1, b1));
  *        h = gckpt_linear(h, gckpt_param(g, "w2", gckpt_shape2(16, 1), normal), NULL);
- *        gckpt_term loss = { gckpt_mean_squared_error(h, y), 1, 0 };
+ *        gckpt_term loss = { gckpt_mean_squared_error(h, y, NULL), 1, 0 };
  *        gckpt_plan *p = gckpt_plan_new(g, &loss, 1, NULL);
  *        gckpt_exec *e = gckpt_exec_new(p, s, NULL);
  *        gckpt_feed feeds[2] = { { gckpt_id(x), x_data }, { gckpt_id(y), y_data } };
@@ -10199,7 +10199,8 @@ GCKPTI_OP_DESC(rmsnorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_I
 static gckpt_tensor *gckpti_norm_new(const gckpt_op *op, gckpt_tensor *const *in, float epsilon)
 {
     gckpt_tensor *x[3] = { in[0], in[1] ? in[1] : in[2], in[2] };
-    const int gain = in[1] != NULL, is_default = epsilon <= 0.0f || (epsilon >= 1e-5f && epsilon <= 1e-5f);
+    const int gain = in[1] != NULL,
+              is_default = epsilon <= 0.0f || (epsilon >= 1e-5f && epsilon <= 1e-5f);
     gckpti_norm o = { op == &gckpti_op_layernorm, gain, in[2] ? 1 + gain : 0,
                       is_default ? 0.0f : epsilon };
     if (in[0] && !(epsilon >= 0.0f && epsilon <= FLT_MAX))
@@ -10781,16 +10782,15 @@ GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table, in
         return NULL;
     gckpt_graph *g = x->graph;
     if (!table->batch_invariant)
-        return gckpti_fail(g, GCKPT_E_ARG,
-                           "positions: %T depends on inputs; the table may not", table);
+        return gckpti_fail(g, GCKPT_E_ARG, "positions: %T depends on inputs; the table may not",
+                           table);
     if (first < 0 || x->shape.n != 3 || table->shape.n != 2 ||
         table->shape.d[0] - x->shape.d[1] < first || table->shape.d[1] != x->shape.d[2])
         return gckpti_fail(g, GCKPT_E_SHAPE,
                            "positions: %T %S must be (B,T,C) and %T %S "
                            "(Tmax,C) with Tmax >= T + first, which is %I",
                            x, &x->shape, table, &table->shape, first);
-    gckpt_tensor *t =
-        gckpt_add(x, gckpti_slice_of(table, 0, first, first + x->shape.d[1], 1));
+    gckpt_tensor *t = gckpt_add(x, gckpti_slice_of(table, 0, first, first + x->shape.d[1], 1));
     int64_t rows_left = table->shape.d[0] - first;
     if (t && (!g->min_positions || g->min_positions > rows_left))
         g->min_positions = rows_left;

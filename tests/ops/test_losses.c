@@ -367,11 +367,11 @@ static void user_counts(void)
 
 static void refusals(void)
 {
-    REFUSED(GCKPT_E_SHAPE, "cross_entropy_with: weights [4,5] must have the first axes of [4,2]",
+    REFUSED(GCKPT_E_SHAPE, "cross_entropy: weights [4,5] must have the first axes of [4,2]",
             gckpt_cross_entropy(x, t, v, 0));
-    REFUSED(GCKPT_E_SHAPE, "cross_entropy_with: weights [4,2,5] must have the first axes of [4,2]",
+    REFUSED(GCKPT_E_SHAPE, "cross_entropy: weights [4,2,5] must have the first axes of [4,2]",
             gckpt_cross_entropy(x, t, x, 0));
-    REFUSED(GCKPT_E_SHAPE, "cross_entropy_with: targets [4,2] must be [4] for logits [4,5]",
+    REFUSED(GCKPT_E_SHAPE, "cross_entropy: targets [4,2] must be [4] for logits [4,5]",
             gckpt_cross_entropy(v, t, w, 0));
     REFUSED(GCKPT_E_ARG, "smoothing 1.1 must be 0 to 1", gckpt_cross_entropy(x, t, w, 1.1f));
     REFUSED(GCKPT_E_ARG, "smoothing -0.1", gckpt_cross_entropy(x, t, NULL, -0.1f));
