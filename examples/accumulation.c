@@ -14,7 +14,7 @@
  *
  * Processes that share a batch (data parallelism) make the same mistake when each takes the mean of
  * its rows and then all take the mean of that. The right rule again adds up all tokens' gradients
- * and divides once; with 4 leaves (gckpt_plan_desc.leaves) 1, 2 and 4 processes get the same bits.
+ * and divides once; with 4 leaves (gckpt_plan_desc.virtual_ranks) 1, 2 and 4 processes get the same bits.
  *
  * What a way reports is not what it has learned: the mean of means reports less, as short sentences
  * are easier. So every model is also judged by the loss per token of all sentences.
@@ -52,7 +52,7 @@ static const char *const sentences[] = {
     "A river runs behind the old mill.",
     "The gradient of a sum is the sum of gradients.",
     "What is thrown away can be computed again.",
-    "Every morning the baker opens the door at five.",
+    "Every morning the baker opens the shop at five.",
     "It was colder in the valley than on the hill.",
     "Divide once, at the very end, by all the tokens.",
     "Short lines should not shout louder than long ones.",

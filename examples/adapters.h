@@ -1,9 +1,9 @@
 /* adapters.h - ways to fine-tune a language model that train few parameters, for model.h: to copy
  * and change.
  *
- *     adapters_options o = { ADAPTERS_LORA };           // zeros are usual values
+ *     adapters_options o = { ADAPTERS_LORA };           // zeros select the defaults
  *     adapters a;
- *     if (adapters_begin(&a, &model, store, &o) != 0)   // makes its parameters, freezes the rest
+ *     if (adapters_begin(&a, &model, store, &o) != 0)   // creates its parameters, freezes the rest
  *         fprintf(stderr, "%s\n", model.error);
  *     model_options how = { 0, 0, 0, &a.hooks };         // for model_hidden and generator
  *     ... build, plan, train ...
@@ -12,22 +12,22 @@
  *
  *     adapters_load(&a, &model, store, "adapter");      // instead of adapters_begin
  *
- * method    trains                                                         file
- * full      all parameters                                                 model_save
- * last      the last `layers` blocks and the last norm                     own, model_save
- * head      a head of its own, which begins as a copy of the embeddings    own, model_save
- * bias      all biases (BitFit: Ben Zaken 2021)                            own, model_save
- * added     `layers` new blocks on top, which begin as identities          own, model_save
- * lora      x A' B' alpha / r beside targeted layers (Hu 2021); with       peft LORA
- *           their rows' lengths (DoRA: Liu 2024); with whole modules
- * houlsby   a bottleneck behind attention and MLP; norms (Houlsby 2019)    own
- * llama     prompts with a gate that begins at 0 (LLaMA-Adapter, 2023)     peft ADAPTION_PROMPT
- * prefix    keys and values before the first in each layer (Li 2021)       peft PREFIX_TUNING
- * prompt    vectors before the first embedding (Lester 2021)               peft PROMPT_TUNING
+ * method      trains                                                       file
+ * full        all parameters                                               model_save
+ * last        the last `layers` blocks and the last norm                   own, model_save
+ * head        a separate head, which begins as a copy of the embeddings      own, model_save
+ * bias        all biases (BitFit: Ben Zaken 2021)                            own, model_save
+ * new-blocks  `layers` new blocks on top, which begin as identities        own, model_save
+ * lora        x A' B' alpha / r added to targeted layers (Hu 2021); with the peft LORA
+ *             norms of their rows (DoRA: Liu 2024); with whole modules
+ * houlsby     a bottleneck after attention and MLP; norms (Houlsby 2019)   own
+ * llama       prompts with a gate that begins at 0 (LLaMA-Adapter, 2023)   peft ADAPTION_PROMPT
+ * prefix      keys and values before the first in each layer (Li 2021)     peft PREFIX_TUNING
+ * prompt      vectors before the first embedding (Lester 2021)             peft PROMPT_TUNING
  *
- * A file of our own has what is trained, under the names of the store, and an adapter_config.json
- * of the options (peft.h). Functions return 0, or -1 after writing the model's `error`. C99 or
- * C++11, with what model.h needs, pattern.h, peft.h and gguf_adapter.h. */
+ * Files of the methods that peft does not have hold the trained parameters under their names in the
+ * store, with an adapter_config.json of the options (peft.h). Functions return 0, or -1 after writing
+ * the model's `error`. C99 or C++11, with what model.h needs, pattern.h, peft.h and gguf_adapter.h. */
 #ifndef ADAPTERS_H
 #define ADAPTERS_H
 #include "model.h"
@@ -38,7 +38,7 @@ typedef enum {
     ADAPTERS_LAST,
     ADAPTERS_HEAD,
     ADAPTERS_BIAS,
-    ADAPTERS_ADDED,
+    ADAPTERS_NEW_BLOCKS,
     ADAPTERS_LORA,
     ADAPTERS_HOULSBY,
     ADAPTERS_LLAMA,
@@ -47,37 +47,37 @@ typedef enum {
     ADAPTERS_METHODS
 } adapters_method;
 static const char *const adapters_names[] = { "full",   "last",   "head",    "bias",
-                                              "added",  "lora",   "houlsby", "llama",
+                                              "new-blocks", "lora", "houlsby", "llama",
                                               "prefix", "prompt", NULL };
 typedef enum { ADAPTERS_NO_BIAS, ADAPTERS_ALL_BIASES, ADAPTERS_LORA_BIASES } adapters_bias;
 
 typedef struct {
     adapters_method method;
-    int64_t layers; /* LAST, ADDED (0: 1), LLAMA (0: all): so many, counted from the top */
+    int64_t layers; /* LAST, NEW_BLOCKS (0: 1), LLAMA (0: all): number of blocks, counted from the top */
     int64_t size;   /* LORA: rank (0: 8); HOULSBY: bottleneck (0: 64); others: tokens (0: 10) */
-    int64_t hidden; /* PREFIX: of an MLP that makes keys and values in training; 0: there is none */
-    double alpha;   /* LORA, 0: 8. The product is scaled by alpha / rank, */
-    int rslora;     /* 1: by alpha / sqrt(rank) (Kalajdzievski 2023) */
+    int64_t hidden; /* PREFIX: width of an MLP that computes keys and values in training; 0 for none */
+    double alpha;   /* LORA: the product is scaled by alpha / rank; 0 selects 8 */
+    int rslora;     /* If nonzero, it is scaled by alpha / sqrt(rank) (Kalajdzievski 2023). */
     double dropout; /* LORA: of its input */
-    /* LORA, NULL: as peft, "c_attn" of GPT-2, "q_proj,v_proj" of Llama. Regular expressions, with
-     * commas between them, that match the end of a module's name, behind a dot: "c_attn,mlp.c_fc",
-     * "h.[0-5].attn.c_(attn|proj)"; "all-linear" is all but the head. */
+    /* LORA: the target modules; NULL selects peft's: "c_attn" of GPT-2, "q_proj,v_proj" of Llama.
+     * Regular expressions, with commas between them, that match the end of a module's name, after a
+     * dot: "c_attn,mlp.c_fc", "h.[0-5].attn.c_(attn|proj)"; "all-linear" is all but the head. */
     const char *targets;
-    const char *excluded;       /* LORA, or NULL: patterns of targets to leave out */
+    const char *excluded;       /* LORA: patterns of targets to leave out, or NULL */
     const char *rank_pattern, *alpha_pattern; /* LORA, for some modules: "mlp.c_fc=4,h.0.attn.c_attn=16" */
     adapters_bias bias;         /* LORA: biases that are trained, too */
-    int lenient; /* LORA, 1: names above that match nothing are passed over, as peft does */
-    /* LORA, 1: a layer's weights become m (W + s B A) / |W + s B A|, by rows of (out,in), m (out)
-     * trained, too, and |..| taken as a constant (DoRA: Liu 2024); m begins as |W|. */
+    int lenient; /* LORA: if nonzero, names above that match nothing are ignored, as in peft */
+    /* LORA: if nonzero, a layer's weights become m (W + s B A) / |W + s B A|, by rows of (out,in).
+     * m (out) is trained and begins as |W|; |..| counts as a constant (DoRA: Liu 2024). */
     int dora;
-    /* LORA, NULL: none. Modules that are trained as they are, and saved with it: names with commas
-     * between them, each the end of a module's name ("lm_head,embed_tokens"); what is in such a
-     * module belongs to it. Of embeddings that are the head, too, one of them becomes a copy,
-     * unless `tied`: then both are trained as one (peft's ensure_weight_tying). */
+    /* LORA: modules that are trained as they are and saved with it, or NULL. Names with commas
+     * between them, each the end of a module's name ("lm_head,embed_tokens"); all that is in such a
+     * module belongs to it. Of embeddings that are also the head, one becomes a copy, unless
+     * `tied`: then both are trained as one (peft's ensure_weight_tying). */
     const char *modules_to_save;
     int tied;
-    const char *layers_to_transform; /* LORA, NULL: all. Blocks that have it: "0,2,5", "4-7" */
-    int64_t file_bytes; /* 0: any. Of the file that its values will come from, which bounds them */
+    const char *layers_to_transform; /* LORA: blocks that have it: "0,2,5", "4-7"; NULL for all */
+    int64_t file_bytes; /* size of the file that the values will come from, which bounds them; 0 for any */
 } adapters_options;
 
 typedef struct {
@@ -86,7 +86,7 @@ typedef struct {
     model_any *model;
     gckpt_store *store;
     gckpt_tensor *zeros, *mlp_hidden; /* of the graph that is being built: adapters_embedded */
-    float *merged;               /* what merged weights were before; NULL: none is merged */
+    float *merged;               /* what merged weights were before, or NULL if none is merged */
     float *dora_scales;              /* of DoRA, where texts are generated: adapters_prepare */
     char *texts;                 /* of the options */
     double elements;                 /* values of the method's parameters */
@@ -108,7 +108,7 @@ static inline int adapters_ends_with(const char *text, const char *end)
     return n >= k && strcmp(text + n - k, end) == 0;
 }
 
-/* MODULE + end: its module; 0: it has another end. */
+/* Writes the module of a name MODULE + end. Returns 0 if the name has another end. */
 static inline int adapters_module_of(const char *name, const char *end, char *module)
 {
     const int ends = adapters_ends_with(name, end);
@@ -120,11 +120,11 @@ static inline int adapters_module_of(const char *name, const char *end, char *mo
 }
 
 #define ADAPTERS_MAX_ALPHA 1e12                                        /* the greatest alpha */
-static const char adapters_magnitude[] = ".lora_magnitude_vector"; /* DoRA's m, beside a module */
+static const char adapters_magnitude[] = ".lora_magnitude_vector"; /* DoRA's m, next to a module */
 
 /* ---- patterns -------------------------------------------------------------------------------- */
-/* 1: pattern p[n] matches the end of a module's name, behind a dot, or all of it (so does peft with
- * names of target_modules and keys of rank_pattern); 0: it does not; -1: it is wrong. */
+/* Returns 1 if pattern p[n] matches a module's name or its end after a dot (as peft does with names
+ * of target_modules and keys of rank_pattern), 0 if not, -1 if it is malformed. */
 static inline int adapters_matches(const model_config *c, const char *p, size_t n,
                                    const char *module)
 {
@@ -148,8 +148,8 @@ static inline size_t adapters_pattern_len(const char *p, int numbered, size_t *r
     return k > 0 ? k : n;
 }
 
-/* The first of a list's patterns that matches a module's name. *value, NULL: none: what follows its
- * '='. 1, or 0: none does; -1: one of them is wrong, m->error. */
+/* Finds the first of a list's patterns that matches a module's name. *value (may be NULL) becomes
+ * what follows its '='. Returns 1, 0 if none matches, or -1 with m->error if one is malformed. */
 static inline int adapters_match_list(model_any *m, const char *list, const char *module, double *value)
 {
     int found = 0;
@@ -219,8 +219,8 @@ static inline int adapters_check_list(model_any *m, const char *list, const char
     return 0;
 }
 
-/* 1: block `layer` is in a list of layers_to_transform ("": all are); 0: it is not; -1: the list is
- * none. *greatest, NULL: not asked: the greatest in the list. */
+/* Returns 1 if block `layer` is in a list of layers_to_transform ("": all are), 0 if not, -1 if the
+ * list is malformed. *greatest (may be NULL) becomes the greatest in the list. */
 static inline int adapters_in_layers(const char *list, int64_t layer, int64_t *greatest)
 {
     int found = *list == 0;
@@ -252,7 +252,8 @@ static inline int64_t adapters_layer_of(const model_config *c, const char *modul
     return strtoll(module + strlen(c->family->blocks) + 1, NULL, 10);
 }
 
-/* Refuses layers that the model does not have, and what peft does not take beside them. */
+/* Refuses layers that the model does not have, and options that peft does not take together with
+ * them. */
 static inline int adapters_check_layers(model_any *m, const adapters_options *o)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyz_.,0123456789";
@@ -312,9 +313,10 @@ static inline int64_t adapters_dora_offset(const adapters *a, const char *module
     return n;
 }
 
-/* DoRA's m / |W + s B A| (out), of parameters only, so computed once a step: the squares of the
- * rows are |W|^2, which is kept, + 2 s B (A W') + s^2 B (A A') B', by products that read W as it is
- * stored; W + s B A is never there. peft takes |..| as a constant, too. NULL: there is no m. */
+/* Returns DoRA's m / |W + s B A| (out), or NULL if there is no m. It reads parameters only, so it
+ * is computed once a step: the squares of the rows are |W|^2, which is stored, + 2 s B (A W') + s^2
+ * B (A A') B', by products that read W as it is stored. W + s B A is never formed. Like peft, it
+ * treats |..| as a constant. */
 static inline gckpt_tensor *adapters_dora_scale(const adapters *a, const char *module, gckpt_tensor *w,
                                              gckpt_tensor *down, gckpt_tensor *up, double scale)
 {
@@ -395,8 +397,8 @@ static inline gckpt_tensor *adapters_prefix_mlp(const adapters *a, gckpt_graph *
     return gckpt_tanh(gckpt_linear_transposed(x, w, bias));
 }
 
-/* Prompt tuning; and what the other hooks need of this graph: zeros (B,1,1), made of what nothing
- * trains, and adapters_inner. */
+/* Adds the vectors of prompt tuning, and what the other hooks need in this graph: zeros (B,1,1),
+ * computed from frozen parameters, and adapters_prefix_mlp. */
 static inline gckpt_tensor *adapters_embedded(void *user, const model_site *at, gckpt_tensor *x)
 {
     adapters *a = (adapters *)user;
@@ -529,7 +531,7 @@ static inline int adapters_full(adapters *a, gckpt_graph *g)
     return adapters_unfreeze(a, "*");
 }
 
-/* How many of the model's layers are meant; 0: an error. */
+/* Returns the number of the model's layers that are meant, or 0 after an error. */
 static inline int64_t adapters_layer_count(adapters *a, int64_t fallback, int64_t most)
 {
     a->options.layers = a->options.layers != 0 ? a->options.layers : fallback;
@@ -552,8 +554,8 @@ static inline int adapters_last(adapters *a, gckpt_graph *g)
     return failed ? -1 : 0;
 }
 
-/* To `to`: the values of matrices that depend on parameters only, one behind the other; by an
- * inference plan. */
+/* Computes matrices that depend on parameters only, by an inference plan, and writes them to `to`
+ * one after the other. */
 static inline int adapters_compute(adapters *a, gckpt_graph *g, gckpt_tensor *const *tensors,
                                   int count, float *to)
 {
@@ -562,13 +564,13 @@ static inline int adapters_compute(adapters *a, gckpt_graph *g, gckpt_tensor *co
     memset(&desc, 0, sizeof desc);
     memset(&initial, 0, sizeof initial);
     initial.allow_initial = 1; /* adapters that begin */
-    gckpt_fetch_spec *picks = (gckpt_fetch_spec *)calloc((size_t)count, sizeof *picks);
-    for (int i = 0; i < count && picks != NULL; i++)
-        picks[i].tensor = tensors[i];
+    gckpt_fetch_spec *fetches = (gckpt_fetch_spec *)calloc((size_t)count, sizeof *fetches);
+    for (int i = 0; i < count && fetches != NULL; i++)
+        fetches[i].tensor = tensors[i];
     desc.mode = GCKPT_INFERENCE;
-    desc.fetch = picks;
+    desc.fetch = fetches;
     desc.fetches = count;
-    gckpt_plan *plan = picks != NULL ? gckpt_plan_new(g, NULL, 0, &desc) : NULL;
+    gckpt_plan *plan = fetches != NULL ? gckpt_plan_new(g, NULL, 0, &desc) : NULL;
     gckpt_exec *e = plan != NULL ? gckpt_exec_new(plan, a->store, &initial) : NULL;
     int failed = e == NULL
                      ? model_fail(a->model, "%s", gckpt_error_text(plan ? (void *)a->store : g))
@@ -583,7 +585,7 @@ static inline int adapters_compute(adapters *a, gckpt_graph *g, gckpt_tensor *co
     }
     gckpt_exec_free(e);
     gckpt_plan_free(plan);
-    free(picks);
+    free(fetches);
     return failed;
 }
 
@@ -662,7 +664,7 @@ static inline int adapters_biases(adapters *a, gckpt_graph *g)
     return adapters_unfreeze(a, "*.bias");
 }
 
-/* 1: what this module computes is added to the residual stream. */
+/* Returns whether the result of this module is added to the residual stream. */
 static inline int adapters_is_residual(const model_config *c, const char *module)
 {
     const char *last = strrchr(module, '.');
@@ -678,8 +680,9 @@ static inline int adapters_is_residual(const model_config *c, const char *module
     return 0;
 }
 
-/* New blocks are new layers of the model; their branches add nothing at first (LLaMA Pro: Wu 2024).
- * Behind a branch that is 0 a norm has a gradient of 1 / sqrt(epsilon): there its gain is 0. */
+/* Adds new blocks as new layers of the model; their branches add nothing at first (LLaMA Pro: Wu
+ * 2024). After a branch that is 0 a norm has a gradient of 1 / sqrt(epsilon), so there its gain is
+ * 0. */
 static inline int adapters_added(adapters *a, gckpt_graph *g)
 {
     model_config *c = &a->model->config;
@@ -858,7 +861,7 @@ static inline void adapters_lora_module(adapters *a, gckpt_graph *g, const model
     }
 }
 
-/* 1: LoRA is beside this module; -1: an error. */
+/* Returns 1 if the module has LoRA, 0 if not, -1 after an error. */
 static inline int adapters_is_target(adapters *a, const char *module)
 {
     const adapters_options *o = &a->options;
@@ -1089,8 +1092,8 @@ static inline int adapters_begin(adapters *a, model_any *m, gckpt_store *store,
 /* ---- merging --------------------------------------------------------------------------------- */
 typedef enum { ADAPTERS_COUNT, ADAPTERS_MERGE, ADAPTERS_RESTORE } adapters_action;
 
-/* w (in,out), or transposed (out,in): what it was + scale A' B'; with m (DoRA; values NULL: not),
- * its rows as (out,in) as long as m says. */
+/* Adds scale A' B' to w (in,out), or transposed (out,in). With m (DoRA; values may be NULL), scales
+ * its rows as (out,in) to the norms m. */
 static inline int adapters_add_lora(gckpt_parameter *w, const gckpt_parameter *down,
                                const gckpt_parameter *up, const gckpt_parameter *m, double scale,
                                int transposed)
@@ -1115,7 +1118,7 @@ static inline int adapters_add_lora(gckpt_parameter *w, const gckpt_parameter *d
     return row != NULL ? 0 : -1;
 }
 
-/* For each weight that has a branch, which lie in a->merged one behind the other. */
+/* Calls act for each weight that has a branch; they are in a->merged one after the other. */
 static inline int adapters_each_weight(adapters *a, adapters_action act, int64_t *elements)
 {
     gckpt_parameter down, up, w, m;

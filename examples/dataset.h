@@ -4,19 +4,19 @@
  *     dataset d;
  *     if (dataset_open(&d, "chat.jsonl", &tokenizer, vocabulary, end_of_text) != 0)
  *         fprintf(stderr, "%s\n", d.error);
- *     for (uint64_t p = 0; p < n; p++) // the p-th row that is learned; an epoch has each row once
+ *     for (uint64_t p = 0; p < n; p++) // the p-th training row; an epoch has each row once
  *         dataset_row(&d, dataset_shuffled(seed, p, dataset_rows(&d, T)), T, tokens, targets);
  *     dataset_free(&d);
  *
- * Text and tokens are cut into windows of T, each target the token behind. A line of FILE.jsonl is a
- * row of its own, whose kind its keys say:
+ * Text and tokens are cut into windows of T, each target the next token. A line of FILE.jsonl is a
+ * row, whose kind follows from its keys:
  *     {"messages": [{"role": "user", "content": ".."}, ..]}    a chat, by dataset_desc.chats; answers
  *                                           (role assistant) with their ends are targets
  *     {"prompt": "..", "completion": ".."}  the completion (or "answer") and the end of text are
  *     {"instruction": "..", "input": "..", "output": ".."}     the output and the end of text are;
  *                                           "input" may be missing or empty
  *     {"text": ".."}                        all of it is, and the end of text, except for the first
- *                                           token, unless the tokenizer's template puts one before
+ *                                           token, unless the tokenizer's template begins with one
  *     {"prompt": .., "chosen": .., "rejected": ..}    dataset_open_pairs: two answers to compare, as
  *                                           texts or as messages; the prompt may be missing: it is
  *                                           then what both begin with
@@ -24,9 +24,9 @@
  *     "### Instruction:\n" instruction "\n\n### Input:\n" input "\n\n### Response:\n"
  * without the middle part where there is no input; with a chat template it is a turn of the user
  * instead, an empty line between the two. A row that is too long loses the beginning of its prompt,
- * then its end. dataset_batch groups rows of like length. What is no text is refused by name: bytes
- * of 0, archives, pictures, weights, UTF-16, an array of JSON. A line without a target is left out;
- * half of a surrogate pair in a line is learned as U+FFFD; the dataset counts both. C99 or C++11. */
+ * then its end. dataset_batch groups rows of like length. Data that is not text is refused by name: bytes
+ * of 0, archives, images, weights, UTF-16, an array of JSON. A line without a target is left out;
+ * half of a surrogate pair in a line becomes U+FFFD; the dataset counts both. C99 or C++11. */
 #ifndef DATASET_H
 #define DATASET_H
 #include "chat.h"
@@ -34,14 +34,14 @@
 #include "tokenizer.h"
 
 typedef struct {
-    size_t begin, answer, end; /* in tokens; answer: the first that is learned */
+    size_t begin, answer, end; /* in tokens; answer is the first target */
 } dataset_example;
 
 enum { DATASET_CHATS, DATASET_PROMPTS, DATASET_INSTRUCTIONS, DATASET_TEXTS, DATASET_KINDS };
 
 /* How lines of JSON become tokens. */
 typedef struct {
-    int32_t end;  /* of a text; -1: there is none */
+    int32_t end;  /* the end-of-text token, or -1 */
     int specials; /* special tokens count in lines, too; else they are text there */
     chat *
         chats; /* of messages and instructions; NULL, or its format without a name: there is none */
@@ -49,16 +49,16 @@ typedef struct {
 
 typedef struct {
     bpe_tokens tokens;
-    dataset_example *examples; /* NULL: windows */
+    dataset_example *examples; /* NULL for windows */
     size_t count, capacity;        /* of examples */
     size_t lines[DATASET_KINDS];
     chat_mask targets; /* of examples: which tokens are targets */
     size_t replaced;    /* bytes that are not UTF-8, or halves of surrogate pairs: now U+FFFD */
     size_t special_texts;     /* special tokens that are spelled out */
-    size_t empty;       /* answers without text, of which only the end is learned */
+    size_t empty;       /* answers without text, of which only the end is a target */
     size_t same_pairs;        /* pairs whose two answers are the same tokens */
     size_t skipped;     /* lines without a target, which are left out */
-    int pairs;          /* 1: a row is two examples, chosen and rejected */
+    int pairs;          /* If nonzero, a row is two examples, chosen and rejected. */
     int32_t padding;
     char error[512];
 } dataset;
@@ -87,8 +87,8 @@ static inline int dataset_push(bpe_tokens *t, int32_t id)
     return 0;
 }
 
-/* What is no text, by how it begins, '?' being any byte. No text of any language begins so: one of the
- * bytes is not UTF-8's, or a control character, but for bzip2 and PDF. */
+/* Beginnings of files that are not text, '?' being any byte. No text in any language begins like
+ * this: one of the bytes is not UTF-8, or a control character, except for bzip2 and PDF. */
 static const struct {
     unsigned char size;
     const char *head, *name, *remedy;
@@ -143,8 +143,8 @@ static inline int dataset_kind(json *line)
     return kind;
 }
 
-/* JSON that is no text: an array, or lines with the keys of examples. 0: it is none; -1: out of
- * memory, file->error. */
+/* Returns 1 if a text is JSON: an array, or lines with the keys of examples; 0 if not; -1 with
+ * file->error when out of memory. */
 static inline int dataset_is_json(json *file, const char *text, size_t size)
 {
     const size_t first = strspn(text, " \t\r\n");
@@ -184,7 +184,7 @@ static inline void dataset_refuse_magic(json *line, FILE *f)
         }
 }
 
-/* Says what a text is that is none; 0: it is one. */
+/* Refuses a file that is not text, by the name of what it is. Returns 0 if it is text. */
 static inline int dataset_refuse(json *file, const char *text, size_t size)
 {
     const char *zero = (const char *)memchr(text, 0, size);
@@ -289,7 +289,7 @@ static inline int dataset_encode(dataset *d, json *line, dataset_reader *r, cons
 {
     const size_t first = d->tokens.count;
     const int flags = r->desc->specials ? BPE_SPECIALS : 0;
-    const size_t done = is_target ? r->size : 0; /* what is learned goes on behind r->text */
+    const size_t done = is_target ? r->size : 0; /* the targets go on after r->text */
     d->special_texts += chat_count_special(r->tokenizer, text, n);
     if (done > 0 && dataset_append(line, r, text, n) != 0)
         return -1;
@@ -312,8 +312,8 @@ static inline dataset_span dataset_string(json *line, uint32_t at)
     return s;
 }
 
-/* Adds a row of two texts, of which the second is learned with the end of text after it, unless it
- * spells that out. As in TRL, nothing but the tokenizer's template comes before them. */
+/* Adds a row of two texts. The second is a target, with the end of text after it unless it spells
+ * that out. As in TRL, only the tokenizer's template comes before them. */
 static inline int dataset_add_prompt(dataset *d, json *line, dataset_reader *r, dataset_span prompt,
                                dataset_span answer)
 {
@@ -336,7 +336,7 @@ static inline int dataset_add_prompt(dataset *d, json *line, dataset_reader *r, 
     return desc->end >= 0 && !ends ? dataset_put(d, line, desc->end, 1) : 0;
 }
 
-/* Tokens of turns; up to the last that is learned. */
+/* Adds the tokens of turns, up to the last target. */
 static inline int dataset_add_chat(dataset *d, json *line, dataset_reader *r, const chat_turn *turns,
                                size_t count)
 {
@@ -449,8 +449,8 @@ static inline int dataset_reserve_turns(json *line, dataset_reader *r, size_t tu
     return 0;
 }
 
-/* Adds an array of messages to the *n turns of r; their texts to r->text, where dataset_place_turns
- * finds them. */
+/* Adds an array of messages to the *n turns of r, and their texts to r->text, where
+ * dataset_place_turns finds them. */
 static inline int dataset_read_turns(json *line, dataset_reader *r, uint32_t messages, size_t *n)
 {
     int number = 1;
@@ -590,7 +590,7 @@ static inline size_t dataset_common_size(dataset_span a, dataset_span b)
     return n > 0 && a.text[n - 1] == ' ' ? n - 1 : n;
 }
 
-/* Both answers as texts; prompt 0: what both begin with. */
+/* Adds both answers as texts. If prompt is 0, the prompt is what both begin with. */
 static inline int dataset_add_text_pair(dataset *d, json *line, dataset_reader *r, uint32_t prompt,
                                     const uint32_t answers[2])
 {
@@ -614,7 +614,7 @@ static inline int dataset_add_text_pair(dataset *d, json *line, dataset_reader *
     return 0;
 }
 
-/* Only answers behind the first `before` count: those of a prompt are given. */
+/* Makes only the answers after the first `before` targets; those of a prompt are given. */
 static inline int dataset_unmark(dataset *d, json *line, size_t before, size_t answers)
 {
     const size_t begin = d->examples[d->count - 1].begin;
@@ -640,8 +640,8 @@ static inline size_t dataset_count_answers(const chat_turn *turns, size_t count)
     return n;
 }
 
-/* The turns of a prompt and each answer to r->turns; counts: how many of each. prompt: messages, a
- * text of the user's, or 0. */
+/* Reads the turns of a prompt and each answer into r->turns, and their numbers into counts. prompt
+ * is messages, a text of the user's, or 0. */
 static inline int dataset_read_pair(json *line, dataset_reader *r, uint32_t prompt,
                                      const uint32_t answers[2], size_t counts[2])
 {
@@ -839,7 +839,7 @@ static inline int dataset_open_pairs(dataset *d, const char *path, bpe *tokenize
     return dataset_read(d, path, tokenizer, vocabulary, desc);
 }
 
-/* Without a chat template. end: of a text, -1: there is none. */
+/* Opens a dataset without a chat template. end is the end-of-text token, or -1. */
 static inline int dataset_open(dataset *d, const char *path, bpe *tokenizer, int32_t vocabulary,
                                int32_t end)
 {
@@ -854,7 +854,7 @@ static inline uint64_t dataset_rows(const dataset *d, int64_t T)
     return d->examples != NULL ? d->count >> d->pairs : (targets + (size_t)T - 1) / (size_t)T;
 }
 
-/* The least T that cuts no example; 0: windows, which may have any. */
+/* Returns the least T that cuts no example, or 0 for windows, which may have any. */
 static inline int64_t dataset_longest(const dataset *d)
 {
     size_t most = 1;
@@ -902,8 +902,8 @@ static inline void dataset_row(const dataset *d, uint64_t row, int64_t T, int32_
                      targets + i * T);
 }
 
-/* The row that comes at a position: in each epoch of n rows all of them, in an order of its own. A
- * Feistel network over the next power of 4, walked until it falls below n (Black 2002). */
+/* Returns the row at a position. Each epoch of n rows has all of them in a different order: a
+ * Feistel network over the next power of 4, iterated until it falls below n (Black 2002). */
 static inline uint64_t dataset_shuffled(uint64_t seed, uint64_t position, uint64_t n)
 {
     const uint64_t epoch = position / n;
@@ -924,9 +924,9 @@ static inline uint64_t dataset_shuffled(uint64_t seed, uint64_t position, uint64
 /* ---- rows of like length together ------------------------------------------------------------ */
 enum { DATASET_WINDOW = 256, DATASET_MAX_CLASSES = 16 };
 
-/* The order of a part's rows, [first, first + rows), in steps of `batch`. Each epoch is shuffled as by
- * dataset_shuffled, sorted by length within windows of DATASET_WINDOW batches and cut into batches,
- * which come in an order of their own; rows that are left over, of a length drawn, come last. */
+/* The order of a split's rows, [first, first + rows), in steps of `batch`. Each epoch is shuffled
+ * as by dataset_shuffled, sorted by length within windows of DATASET_WINDOW batches and cut into
+ * batches, whose order is shuffled as well. Rows that are left over, of a random length, come last. */
 typedef struct {
     uint64_t row, length, position;
 } dataset_entry;
@@ -948,7 +948,7 @@ static inline void dataset_batches_free(dataset_batches *b)
     b->current = NULL;
 }
 
-/* Of what `data` to `T` say. 0, or -1: out of memory. */
+/* Initialises b from its fields `data` to `T`. Returns 0, or -1 when out of memory. */
 static inline int dataset_batches_new(dataset_batches *b)
 {
     const uint64_t most = DATASET_WINDOW * b->batch + b->batch;
@@ -1010,8 +1010,9 @@ static inline void dataset_sort(dataset_batches *b, uint64_t window, uint64_t wi
     qsort(b->entries, (size_t)b->count, sizeof *b->entries, dataset_by_length);
 }
 
-/* The rows of the step at a position (rows learned before it), b->now; how many: `batch`, or fewer
- * at the end of an epoch. A function of the position and what the batches are made of alone. */
+/* Writes the rows of the step at a position (the number of rows before it) to b->now. Returns how
+ * many: `batch`, or fewer at the end of an epoch. They depend only on the position and the fields
+ * of b. */
 static inline uint64_t dataset_batch(dataset_batches *b, uint64_t position)
 {
     const uint64_t full = b->rows / b->batch, remainder = b->rows % b->batch;
@@ -1072,10 +1073,10 @@ static inline void dataset_split_classes(const int64_t *lengths, const uint64_t 
         }
 }
 
-/* The lengths T of at most `most` classes (up to DATASET_MOST_CLASSES), rising, which pad least what
- * the batches of the first epoch have (Bellman's recursion over the lengths of batches); the last one
- * is the longest row's. The fewest are taken that are within 1 % of what any number of them pads.
- * 0: out of memory. */
+/* Chooses the lengths T of at most `most` classes (up to DATASET_MOST_CLASSES), ascending, that pad
+ * the batches of the first epoch least (Bellman's recursion over the lengths of batches). The last
+ * one is the longest row's length. Takes the smallest number of classes that is within 1 % of the
+ * least padding. Returns the number, or 0 when out of memory. */
 static inline int dataset_classes(dataset_batches *b, int most, int64_t *lengths)
 {
     enum { DATASET_LENGTHS = 512 };

@@ -3,7 +3,7 @@
  *     cc -O2 -fopenmp -I. examples/finetune.c -o finetune
  *     ./finetune --model gpt2 --method lora --data my.txt --budget 1G --save tuned
  *     ./finetune --model gpt2 --method full --data chat.jsonl --budget 750M --save tuned
- *     ./finetune --model gpt2 --method all --data my.txt --general wiki.txt --save compared
+ *     ./finetune --model gpt2 --method all --data my.txt --retention-data wiki.txt --save compared
  *     ./finetune --model gpt2 --objective dpo --data pairs.jsonl --save tuned
  *     ./finetune --model gpt2 --objective distill --teacher gpt2-large --data my.txt --save tuned
  *     ./finetune --resume tuned/training.safetensors
@@ -34,9 +34,9 @@
 
 /* ---- options: those that gpt.c does not have, too -------------------------------------------- */
 static struct {
-    int64_t method, store, context, in_order, layers, size, hidden, rslora, bias, map;
+    int64_t method, store, context, no_shuffle, layers, size, hidden, rslora, bias, map;
     double alpha, lora_dropout;
-    const char *model, *new_model, *general, *adapter, *targets, *ranks, *alphas, *picture;
+    const char *model, *new_model, *retention_data, *adapter, *targets, *rank_pattern, *alpha_pattern, *memory_svg;
     const char *chat, *turns[CHAT_ROLES];
     const char *merge, *gguf, *modules_to_save, *layers_to_transform;
     int64_t dora, tied;
@@ -46,10 +46,10 @@ static struct {
     const char *reference, *teacher;
 } o;
 
-static const char *const method_names[] = { "full",    "last",  "head",   "bias",   "added", "lora",
+static const char *const method_names[] = { "full",    "last",  "head",   "bias",   "new-blocks", "lora",
                                             "houlsby", "llama", "prefix", "prompt", "all",   NULL };
 enum { OBJECTIVE_NEXT_TOKEN, OBJECTIVE_DPO, OBJECTIVE_DISTILL };
-static const char *const objective_names[] = { "plain", "dpo", "distill", NULL };
+static const char *const objective_names[] = { "next-token", "dpo", "distill", NULL };
 static const char *const storage_names[] = { "f32", "bf16", "f16", "int8", "int4", "auto", NULL };
 enum { STORE_AUTO = 5 };
 enum { KEEP_BEST, KEEP_LAST, KEEP_BOTH };
@@ -69,7 +69,7 @@ static const options_desc option_descs[] = {
       "model as a FILE.gguf of llama.cpp's" },
     { "method", OPTIONS_CHOICE, &o.method, "lora", 0, 0, method_names,
       "what is trained; all: one after the other, and a table of them" },
-    { "objective", OPTIONS_CHOICE, &o.objective, "plain", 0, 0, objective_names,
+    { "objective", OPTIONS_CHOICE, &o.objective, "next-token", 0, 0, objective_names,
       "what is minimised: the loss of the next token; dpo: that of pairs of answers, against a "
       "reference; distill: of the next token, and how far the probabilities are from --teacher's" },
     { "data", OPTIONS_FILE, &lm.data, NULL, 0, 0, NULL,
@@ -95,7 +95,7 @@ static const options_desc option_descs[] = {
       "distill: the share of the next token's loss; the rest is of the teacher's probabilities" },
     { "validation", OPTIONS_FILE, &lm.validation, NULL, 0, 0, NULL,
       "what to evaluate with; not given: the last 10 % of --data" },
-    { "general", OPTIONS_FILE, &o.general, NULL, 0, 0, NULL,
+    { "retention-data", OPTIONS_FILE, &o.retention_data, NULL, 0, 0, NULL,
       "text of another kind: how much of it is forgotten" },
     { "save", OPTIONS_FOLDER, &lm.save, NULL, 0, 0, NULL,
       "folder for what evaluates best, and for training.safetensors, with which a run goes on" },
@@ -105,7 +105,7 @@ static const options_desc option_descs[] = {
       "the type of a whole model that --save (--method full) or --merge writes" },
     { "merge", OPTIONS_FOLDER, &o.merge, NULL, 0, 0, NULL,
       "folder for a whole model in Hugging Face's format: --model with what lora, last, head, bias or "
-      "added made of it; of --adapter, without --data, or of what a training saved" },
+      "new-blocks made of it; of --adapter, without --data, or of what a training saved" },
     { "export-gguf", OPTIONS_FILE, &o.gguf, NULL, 0, 0, NULL,
       "lora: also write the adapter to this file, for llama.cpp's --lora; of --adapter, without "
       "--data, or of what a training saves" },
@@ -140,7 +140,7 @@ static const options_desc option_descs[] = {
     { "size", OPTIONS_INT, &o.size, "0", 0, 65536, NULL,
       "lora: rank (0: 8); houlsby: bottleneck (0: 64); llama, prefix, prompt: tokens (0: 10)" },
     { "layers", OPTIONS_INT, &o.layers, "0", 0, 1000, NULL,
-      "last, added (0: 1), llama (0: all): so many, from the top" },
+      "last, new-blocks (0: 1), llama (0: all): so many, from the top" },
     { "alpha", OPTIONS_REAL, &o.alpha, "0", 0, 1e6, NULL,
       "lora: its product is scaled by alpha / rank; 0: 8" },
     { "rslora", OPTIONS_FLAG, &o.rslora, NULL, 0, 0, NULL, "lora: scaled by alpha / sqrt(rank)" },
@@ -148,8 +148,8 @@ static const options_desc option_descs[] = {
     { "targets", OPTIONS_TEXT, &o.targets, NULL, 0, 0, NULL,
       "lora: modules, as in peft: c_attn,mlp.c_fc, or all-linear; not given: c_attn of a GPT-2, "
       "q_proj,v_proj of a Llama" },
-    { "ranks", OPTIONS_TEXT, &o.ranks, NULL, 0, 0, NULL, "lora: ranks of some: mlp.c_fc=4" },
-    { "alphas", OPTIONS_TEXT, &o.alphas, NULL, 0, 0, NULL, "lora: alphas of some" },
+    { "rank-pattern", OPTIONS_TEXT, &o.rank_pattern, NULL, 0, 0, NULL, "lora: ranks of some: mlp.c_fc=4" },
+    { "alpha-pattern", OPTIONS_TEXT, &o.alpha_pattern, NULL, 0, 0, NULL, "lora: alphas of some" },
     { "bias", OPTIONS_CHOICE, &o.bias, "none", 0, 0, bias_names, "lora: biases trained, too" },
     { "dora", OPTIONS_FLAG, &o.dora, NULL, 0, 0, NULL,
       "lora: DoRA, which trains the lengths of the weights' rows, too (peft's use_dora)" },
@@ -166,7 +166,7 @@ static const options_desc option_descs[] = {
       "line of JSON" },
     { "lr", OPTIONS_REAL, &lm.lr, "0", 0, 10, NULL,
       "learning rate after the warm-up; 0: the method's, 5e-5 (full) to 3e-2 (prompt)" },
-    { "in-order", OPTIONS_FLAG, &o.in_order, NULL, 0, 0, NULL,
+    { "no-shuffle", OPTIONS_FLAG, &o.no_shuffle, NULL, 0, 0, NULL,
       "rows as they stand in --data; else in each epoch in an order of its own" },
     { "epochs", OPTIONS_INT, &o.epochs, "0", 0, 1e6, NULL,
       "instead of --steps: so often each row of --data" },
@@ -183,7 +183,7 @@ static const options_desc option_descs[] = {
     { "sample", OPTIONS_INT, &lm.sample, "0", 0, 1e9, NULL,
       "tokens to generate; fewer where the model's context is full; with --generate 0: 200" },
     { "plan", OPTIONS_FLAG, &lm.plan, NULL, 0, 0, NULL, "print what the plan needs, and stop" },
-    { "picture", OPTIONS_FILE, &o.picture, NULL, 0, 0, NULL,
+    { "memory-svg", OPTIONS_FILE, &o.memory_svg, NULL, 0, 0, NULL,
       "with --method all: draw what each keeps in memory (SVG)" },
 };
 static const char *const defaults[] = { "top-k", "40", NULL };
@@ -202,18 +202,18 @@ static const char *const groups[] = {
     "The model",
     "model new adapter store map",
     "What is learned, and where it goes",
-    "data validation general context special-tokens chat user-turn assistant-turn system-turn save "
+    "data validation retention-data context special-tokens chat user-turn assistant-turn system-turn save "
     "keep save-every resume export merge export-gguf",
     "The method",
     "method size layers hidden",
     "LoRA",
-    "alpha rslora lora-dropout targets ranks alphas bias dora modules-to-save "
+    "alpha rslora lora-dropout targets rank-pattern alpha-pattern bias dora modules-to-save "
     "ensure-weight-tying layers-to-transform",
     "The objective",
     "objective beta label-smoothing reference teacher teacher-store "
     "distill-temperature distill-alpha",
     "Steps",
-    "steps epochs batch in-order lr min-lr warmup weight-decay beta1 beta2 clip dropout seed "
+    "steps epochs batch no-shuffle lr min-lr warmup weight-decay beta1 beta2 clip dropout seed "
     "eval-every eval-iters",
     "Bytes and time: what changes no result",
     "budget micro-batch checkpoint threads device",
@@ -222,17 +222,17 @@ static const char *const groups[] = {
     "Samples",
     "generate sample prompt samples temperature top-k top-p",
     "What it tells",
-    "eval plan timeline picture json help",
+    "eval plan timeline memory-svg json help",
     NULL
 };
 /* Options that make what is trained, and those that are not kept in training.safetensors. */
 static const char fixed[] =
-    "method size layers alpha rslora targets ranks alphas bias hidden store dora modules-to-save "
+    "method size layers alpha rslora targets rank-pattern alpha-pattern bias hidden store dora modules-to-save "
     "ensure-weight-tying layers-to-transform objective";
-static const char other_notes[] = "data base model skipped position best before general cut.step "
-                                  "cut.row rows.validation rows.general";
+static const char other_notes[] = "data base model skipped position best before retention cut.step "
+                                  "cut.row rows.validation rows.retention";
 static const char not_kept[] =
-    "resume save new json timeline picture plan help eval generate merge export-gguf";
+    "resume save new json timeline memory-svg plan help eval generate merge export-gguf";
 
 static const char *join(char *path, size_t size, const char *folder, const char *name)
 {
@@ -252,7 +252,7 @@ static int check_steps(int argc, char **argv)
     return 0;
 }
 
-/* Options of an objective that is not asked for, or what one lacks. */
+/* Refuses options of an objective that is not selected, and missing ones of the one that is. */
 static int check_objective(int argc, char **argv)
 {
     static const struct {
@@ -273,8 +273,8 @@ static int check_objective(int argc, char **argv)
     if (o.objective == OBJECTIVE_DISTILL && o.teacher == NULL && !o.eval && !o.generate)
         return session_fail(2, "--objective distill needs --teacher DIR: a model of the same "
                                "vocabulary to learn from");
-    if (o.objective == OBJECTIVE_DPO && o.general != NULL)
-        return session_fail(2, "--general is a text, and --objective dpo evaluates pairs; --eval "
+    if (o.objective == OBJECTIVE_DPO && o.retention_data != NULL)
+        return session_fail(2, "--retention-data is a text, and --objective dpo evaluates pairs; --eval "
                                "without it says how much of a text is forgotten");
     return 0;
 }
@@ -310,11 +310,12 @@ static int as_file(const char *model, adapters_method method)
            method != ADAPTERS_LAST && gguf_is_file(model);
 }
 
-/* 1: with what the method trains a model is still one, which any file of weights has room for. */
+/* Returns whether what the method trains is still a whole model, which any file of weights can
+ * hold. */
 static int is_plain_model(adapters_method method)
 {
     return method == ADAPTERS_LAST || method == ADAPTERS_HEAD || method == ADAPTERS_BIAS ||
-           method == ADAPTERS_ADDED;
+           method == ADAPTERS_NEW_BLOCKS;
 }
 
 static int check_merge(void)
@@ -502,22 +503,22 @@ static int check_options(void)
                                "--store auto keeps them in about as many bytes as the file");
     if (o.adapter != NULL && (o.size > 0 || o.layers > 0 || o.hidden > 0 || o.alpha > 0 ||
                               o.rslora || o.lora_dropout > 0 || o.targets != NULL ||
-                              o.ranks != NULL || o.alphas != NULL || o.bias != 0 || o.dora ||
+                              o.rank_pattern != NULL || o.alpha_pattern != NULL || o.bias != 0 || o.dora ||
                               o.modules_to_save != NULL || o.tied || o.layers_to_transform != NULL))
         return session_fail(2,
                             "--adapter %s: its adapter_config.json says sizes and scales; leave "
                             "--size, --alpha, --dora and the like out",
                             o.adapter);
-    if (o.picture != NULL && o.method != ADAPTERS_METHODS)
+    if (o.memory_svg != NULL && o.method != ADAPTERS_METHODS)
         return session_fail(2,
-                            "--picture compares methods: it needs --method all; --timeline draws "
+                            "--memory-svg compares methods: it needs --method all; --timeline draws "
                             "one");
     const int status =
         check_lora() != 0 || check_modes() != 0 || check_paths() != 0 ? 2 : check_chat();
     return status != 0 ? status : lm_check_options();
 }
 
-/* ---- the run: what all methods share --------------------------------------------------------- */
+/* ---- the run: what all methods have in common ------------------------------------------------ */
 enum { DEFAULT_CONTEXT = 1024 };
 
 typedef struct { /* rows first, first + 1, .. of a data set */
@@ -528,33 +529,33 @@ typedef struct { /* rows first, first + 1, .. of a data set */
 static struct {
     bpe tokenizer;
     chat chat; /* the template; */
-    int chats; /* 1: what is learned, or continued, is chats */
-    dataset data, validation, general;
-    split train, valid, other;    /* of T tokens; count 0: there are none */
+    int chats; /* whether the data, or the text that is continued, is chats */
+    dataset data, validation, retention;
+    split train, valid, other;    /* of T tokens; count is 0 where there are none */
     dataset_batches batches;     /* of what is trained, where rows of like length come together, */
     int64_t lengths[LM_CLASSES]; /* and the T of their classes, rising; the last is the run's */
     int grouped, classes;
     double padding, unsorted;     /* computed tokens a real one, and without classes */
-    int32_t end;                  /* of a text; -1: none */
+    int32_t end;                  /* the end-of-text token, or -1 */
     int32_t stops[MODEL_EOS + 1]; /* what ends a sample, then -1 */
     lm_run first;                 /* what the runs of all methods begin with: device, feeds */
     uint64_t resumed_at;          /* step */
-    uint64_t cut_step, cut_row;   /* where --batch became what it is; 0: at the beginning */
-    int64_t cut_was;              /* and what it was until now; 0: the same */
-    int biases;                   /* 1: the model has some */
+    uint64_t cut_step, cut_row;   /* where --batch became what it is, or 0 */
+    int64_t cut_was;              /* the batch before that, or 0 if it was the same */
+    int biases;                   /* whether the model has biases */
     int64_t vocabulary;           /* its own */
     /* Of pairs: log-probabilities by the reference, (rows,2) of --data and of --validation; those of
      * a batch, and its labels, which are fed. */
     float *references[2], *reference, *label;
-    int refers;   /* 1: they are being computed */
-    int exported; /* 1: --export-gguf is written */
+    int refers;   /* whether they are being computed */
+    int exported; /* whether --export-gguf is written */
 } run;
 
 typedef struct { /* what came of a method: a row of the table */
     int64_t parameters;
     size_t bytes, file, kinds[GCKPT_BYTES_KINDS];
     double seconds; /* of a step, the median */
-    double before, after, best, general_before, general_after;
+    double before, after, best, retention_before, retention_after;
 } outcome; /* losses: 0 where there is none */
 
 typedef struct {
@@ -562,10 +563,10 @@ typedef struct {
     model_any model, teacher;
     adapters adapters;
     model_options options;
-    int training;     /* 1: what is built is to train with */
+    int training;     /* whether the graph that is built is for training */
     int64_t teacher_params;   /* parameters of the teacher */
-    const char *save; /* folder; NULL: nothing is saved */
-    int saved;        /* 1: what others load from there has the weights as they are now */
+    const char *save; /* folder, or NULL if nothing is saved */
+    int saved;        /* whether the files that other programs load have the present weights */
     lm_run run;
     outcome result;
 } tuning;
@@ -610,7 +611,7 @@ static int write_template(void)
     return f == NULL || fclose(f) != 0 ? session_fail(1, "%s: %s", path, strerror(errno)) : 0;
 }
 
-/* --new: the numbers of AxBx.., into n; 1, or 0: it is something else. */
+/* Reads the numbers of AxBx.. (--new) into n. Returns 1, or 0 if the text is something else. */
 static int read_sizes(const char *text, int least, int most, long long *n)
 {
     char *end = NULL;
@@ -624,7 +625,7 @@ static int read_sizes(const char *text, int least, int most, long long *n)
     return count >= least && *end == 0;
 }
 
-/* The sizes of a new model; 1, or 0: they are none. */
+/* Reads the sizes of a new model. Returns 1, or 0 if the text has none. */
 static int size_model(model_any *m)
 {
     enum { LAYERS, DIM, HEADS, CONTEXT, VOCABULARY };
@@ -747,7 +748,8 @@ static int open_data(const char *option, const char *path, const model_any *m, d
     return 0;
 }
 
-/* What an adapter's own vectors take of the positions; 0: nothing, or loading it says what is wrong. */
+/* Returns the positions that an adapter's own vectors take, or 0 (also where loading will report an
+ * error). */
 static int64_t virtual_tokens(const char *adapter)
 {
     char path[MODEL_PATH];
@@ -810,7 +812,7 @@ static void note_unknown_template(const char *what)
                 run.chat.source, what);
 }
 
-/* What is learned are chats: their end stops samples, too. */
+/* Prints the chat template. The end of an answer also stops samples. */
 static void print_chats(void)
 {
     const int32_t end = chat_end_token(&run.chat, &run.tokenizer);
@@ -866,7 +868,7 @@ static int group_rows(void)
                                 NULL };
     const int64_t width = row_width();
     double real = 0, computed = 0;
-    run.grouped = run.train.data->examples != NULL && !o.in_order;
+    run.grouped = run.train.data->examples != NULL && !o.no_shuffle;
     if (!run.grouped)
         return 0;
     run.batches = b;
@@ -965,7 +967,7 @@ static int load_data(void)
     if (status == 0)
         status = open_data("validation", lm.validation, &m, &run.validation);
     if (status == 0)
-        status = open_data("general", o.general, &m, &run.general);
+        status = open_data("retention-data", o.retention_data, &m, &run.retention);
     if (status != 0)
         return status;
     if (run.data.lines[DATASET_CHATS] > 0 ||
@@ -1000,7 +1002,7 @@ static int load_data(void)
     const uint64_t held_out = lm.eval_every > 0 && !o.eval ? tenth : 0;
     const split train = { &run.data, 0, rows - held_out }, last = { &run.data, rows - tenth, tenth },
                own = { &run.validation, 0, dataset_rows(&run.validation, run.first.T) },
-               other = { &run.general, 0, dataset_rows(&run.general, run.first.T) };
+               other = { &run.retention, 0, dataset_rows(&run.retention, run.first.T) };
     run.train = train;
     run.valid = lm.validation != NULL ? own : last;
     run.other = other;
@@ -1086,7 +1088,7 @@ static void note_storage(void)
 }
 
 /* ---- a method: loading and planning ---------------------------------------------------------- */
-/* 1: the table of the head is trained. */
+/* Returns whether the table of the head is trained. */
 static int trains_head(const tuning *t)
 {
     const model_config *c = &t->model.config;
@@ -1171,7 +1173,7 @@ static int check_tokens(const char *option, const char *dir)
     return failed;
 }
 
-/* The teacher, beside what is trained. */
+/* Loads the teacher, in addition to the model that is trained. */
 static int load_teacher(tuning *t)
 {
     const int as_is = o.teacher_store == STORE_AUTO;
@@ -1214,7 +1216,7 @@ static void note_tying(const tuning *t)
                 both ? "" : c->family->embeddings);
 }
 
-/* Of the folders of a model and, or NULL: a new one, of an adapter. */
+/* Loads a model's folder and, unless it is NULL (a new one), an adapter's. */
 static int load_model(tuning *t, adapters_method method, const char *model, const char *adapter)
 {
     static const char words[] = ",embed_tokens,wte"; /* what a tied head is */
@@ -1232,7 +1234,7 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
                                                                         : NULL,
                                   .as_file = as_file(model, method) };
     const int lora = method == ADAPTERS_LORA;
-    const adapters_options options = { .method = method,
+    const adapters_options adapter_options = { .method = method,
                                       .layers = o.layers,
                                       .size = o.size,
                                       .hidden = o.hidden,
@@ -1240,8 +1242,8 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
                                       .rslora = (int)o.rslora,
                                       .dropout = o.lora_dropout,
                                       .targets = o.targets,
-                                      .rank_pattern = o.ranks,
-                                      .alpha_pattern = o.alphas,
+                                      .rank_pattern = o.rank_pattern,
+                                      .alpha_pattern = o.alpha_pattern,
                                       .bias = (adapters_bias)o.bias,
                                       .dora = lora && o.dora,
                                       .modules_to_save = lora ? o.modules_to_save : NULL,
@@ -1258,7 +1260,7 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
     if (t->model.note[0] != 0)
         fprintf(session.out, "note   %s\n", t->model.note);
     int failed = adapter != NULL ? adapters_load(&t->adapters, &t->model, t->run.store, adapter)
-                                 : adapters_begin(&t->adapters, &t->model, t->run.store, &options);
+                                 : adapters_begin(&t->adapters, &t->model, t->run.store, &adapter_options);
     const int quantised = strstr(t->model.error, "packed, and so frozen") != NULL;
     if (failed)
         return session_fail(1, "%s%s%s",
@@ -1298,7 +1300,7 @@ static int make_plans(tuning *t)
     gckpt_plan_desc desc = lm_plan_desc(&t->run, LM_EVALUATION);
     lm_run *r = &t->run;
     lm_stage *m;
-    desc.batch = 1; /* row by row: the mean of their means is wanted, too */
+    desc.batch = 1; /* row by row, for the mean of the rows' means */
     r->classes = run.classes > 0 ? run.classes - 1 : 0;
     for (int i = 0; (m = lm_stage_at(r, i)) != NULL; i++) {
         const int training = lm_purpose(i) == LM_TRAINING, evaluates = o.eval || run.refers;
@@ -1329,7 +1331,7 @@ static void report_classes(tuning *t)
         fprintf(session.out, " %lld", (long long)run.lengths[i]);
     fprintf(session.out, "; %.3f computed tokens a real one (%.3f if all were as long)\n",
             run.padding, run.unsorted);
-    session_event(",\"classes\":%d,\"computed_a_real\":%.9g,\"computed_unsorted\":%.9g",
+    session_event(",\"classes\":%d,\"tokens_computed_per_real\":%.9g,\"tokens_computed_per_real_unsorted\":%.9g",
                   r->classes + 1, run.padding, run.unsorted);
 }
 
@@ -1338,7 +1340,7 @@ static void report_classes(tuning *t)
 static void report_process(tuning *t)
 {
     size_t arena;
-    const dataset *const all[] = { &run.data, &run.validation, &run.general };
+    const dataset *const all[] = { &run.data, &run.validation, &run.retention };
     double bytes = (double)lm_total_bytes(&t->run, &arena) + 30e6;
     for (int i = 0; i < 3; i++)
         bytes += (double)all[i]->tokens.capacity * sizeof(int32_t) + (double)all[i]->targets.capacity +
@@ -1406,7 +1408,7 @@ static int stop(void *user, int64_t at, const int32_t *tokens)
     return session.interrupted != 0;
 }
 
-/* What is continued: --prompt, of chats as a turn of the user, or the end of a text. */
+/* Encodes the text to continue: --prompt (of chats, as a turn of the user), or the end of a text. */
 static int encode_prompt(bpe_tokens *prompt)
 {
     int failed;
@@ -1592,7 +1594,7 @@ static int evaluate(tuning *t, uint64_t step, double *loss)
     return 0;
 }
 
-static int evaluate_general(tuning *t, uint64_t step, double *loss)
+static int evaluate_retention(tuning *t, uint64_t step, double *loss)
 {
     double of_means;
     if (run.other.count == 0)
@@ -1601,8 +1603,8 @@ static int evaluate_general(tuning *t, uint64_t step, double *loss)
         return 1;
     if (*loss == 0)
         return 0;
-    session_print_line("step %llu: general loss %.4f", (unsigned long long)step, *loss);
-    session_event("{\"event\":\"general\",\"step\":%llu,\"loss\":%.9g}\n", (unsigned long long)step,
+    session_print_line("step %llu: retention loss %.4f", (unsigned long long)step, *loss);
+    session_event("{\"event\":\"retention\",\"step\":%llu,\"loss\":%.9g}\n", (unsigned long long)step,
                   *loss);
     return 0;
 }
@@ -1658,7 +1660,7 @@ static int write_gguf_files(model_any *m, const char *folder)
     return failed ? session_fail(1, "--save: %s", g.error[0] != 0 ? g.error : m->error) : 0;
 }
 
-/* What others need beside the weights. */
+/* Copies the files that other programs need in addition to the weights. */
 static int copy_files(model_any *m, const char *folder)
 {
     static const char *const files[] = { "vocab.json",
@@ -1747,7 +1749,7 @@ static int save_training(tuning *t)
         session_note_number(t->notes, "cut.row", run.cut_row) != 0 ||
         note_real(t, "best", t->result.best) != 0 ||
         note_real(t, "before", t->result.before) != 0 ||
-        note_real(t, "general", t->result.general_before) != 0)
+        note_real(t, "retention", t->result.retention_before) != 0)
         return 1;
     join(path, sizeof path, t->save, "training.safetensors");
     int failed = session_copy_notes(t->run.store, t->notes, &options, other_notes);
@@ -1756,9 +1758,9 @@ static int save_training(tuning *t)
     return session_copy_notes(t->run.store, NULL, &options, other_notes) || failed;
 }
 
-/* After an evaluation (loss 0: there was none) or at the end. What is worse than the best, or may
- * be, is kept for --resume only: also where the best of before counts no longer, until there is
- * another. */
+/* Saves after an evaluation (loss is 0 if there was none) or at the end. Weights that are worse
+ * than the best, or may be, are kept for --resume only; also where the earlier best no longer
+ * counts, until there is another. */
 static int save(tuning *t, double loss)
 {
     if (t->save == NULL)
@@ -1781,7 +1783,7 @@ static int save(tuning *t, double loss)
 }
 
 /* ---- training -------------------------------------------------------------------------------- */
-/* A row that is learned, to place i of a batch of rows of T tokens. */
+/* Puts a training row at place i of a batch of rows of T tokens. */
 static void put_row(lm_run *r, uint64_t row, int64_t i, int64_t T)
 {
     const int64_t at = i * row_width() * T;
@@ -1809,7 +1811,7 @@ static void put_batch(lm_run *r, uint64_t step)
     r->real_tokens = 0;
     for (int64_t i = 0; i < lm.batch; i++) {
         const uint64_t n = run.train.count, at = r->position + (uint64_t)i;
-        const uint64_t row = o.in_order ? at % n : dataset_shuffled((uint64_t)lm.seed, at, n);
+        const uint64_t row = o.no_shuffle ? at % n : dataset_shuffled((uint64_t)lm.seed, at, n);
         r->real_tokens += dataset_real_tokens(run.train.data, run.train.first + row, r->T);
         put_row(r, run.train.first + row, i, r->T);
     }
@@ -1831,7 +1833,7 @@ static int evaluate_now(lm_run *r, uint64_t step)
 }
 
 /* ---- the reference of pairs ------------------------------------------------------------------ */
-/* Rows that are learned, or evaluated. */
+/* Computes the reference's log-probabilities of the rows of a split. */
 static int fill_references(tuning *t, const split *p, int evaluated, uint64_t *pairs)
 {
     float *to = run.references[p->data == &run.validation];
@@ -1852,7 +1854,7 @@ static int fill_references(tuning *t, const split *p, int evaluated, uint64_t *p
     return 0;
 }
 
-/* 1: --reference names an adapter. */
+/* Returns whether --reference names an adapter. */
 static int is_adapter_reference(void)
 {
     char path[MODEL_PATH];
@@ -1884,8 +1886,8 @@ static int load_reference(tuning *t, adapters_method of)
     return 0;
 }
 
-/* A budget that is too small for the training is no reason to compute log-probabilities first: the
- * least bytes that are not, by what an error names; 0: it fits. */
+/* Checks the training's budget before any log-probability is computed. *least becomes the bytes
+ * that it needs, as an error names them, or 0 if it fits. */
 static int find_training_bytes(adapters_method method, size_t *least)
 {
     tuning t = { .run = run.first };
@@ -1907,8 +1909,8 @@ static int find_training_bytes(adapters_method method, size_t *least)
     return failed;
 }
 
-/* --budget is for the reference and for the training behind it, of which one is in memory at a time.
- */
+/* Checks --budget for the reference and for the training after it; only one of them is in memory at
+ * a time. */
 static int check_budget(lm_run *r, size_t training)
 {
     size_t arena;
@@ -1928,8 +1930,9 @@ static int check_budget(lm_run *r, size_t training)
                         o.reference != NULL ? "the reference " : "its reference ", reference, hint);
 }
 
-/* Log-probabilities of all answers by the reference, before the model that learns takes its place:
- * they are numbers from then on, and one model at a time is in memory. --plan: what they would need. */
+/* Computes the reference's log-probabilities of all answers before the trained model is loaded:
+ * only the numbers are kept, so that one model at a time is in memory. With --plan, prints the
+ * bytes it would need. */
 static int compute_references(adapters_method method)
 {
     tuning t = { .run = run.first };
@@ -1966,8 +1969,8 @@ static int compute_references(adapters_method method)
 }
 
 /* ---- a method from beginning to end ---------------------------------------------------------- */
-/* 1: what a loss is of, now `hash`, is not what it was, by the note; where an older version wrote
- * none, by what is given now. */
+/* Returns whether the data of a loss, now `hash`, has changed since the note was written; for files
+ * of an older version without the note, whether the options given now change it. */
 static int has_changed(tuning *t, const char *key, uint64_t hash, const char *options_too, int argc,
                     char **argv)
 {
@@ -2024,7 +2027,8 @@ static const char *model_digest(const tuning *t, char *text, size_t size)
     return text;
 }
 
-/* 1: the model is not what the run began with; -1: nor is it given now. */
+/* Returns 1 if the model is not the one that the run began with, -1 if that one is not given
+ * either. */
 static int has_model_changed(const tuning *t, int argc, char **argv)
 {
     char now[40];
@@ -2051,10 +2055,10 @@ static int restore_losses(tuning *t, int argc, char **argv)
     if (t->save != NULL && file_bytes(t->save, saved_name(t)) > 0) /* else the best is elsewhere */
         r->best = read_real_note(t, "best");
     r->before = read_real_note(t, "before");
-    r->general_before = read_real_note(t, "general");
-    if (other || has_changed(t, "rows.general", split_hash(&run.other),
-                          "general context eval-iters batch bf16", argc, argv))
-        r->general_before = 0;
+    r->retention_before = read_real_note(t, "retention");
+    if (other || has_changed(t, "rows.retention", split_hash(&run.other),
+                          "retention-data context eval-iters batch bf16", argc, argv))
+        r->retention_before = 0;
     if (!other && !has_changed(t, "rows.validation", split_hash(&run.valid),
                             "data validation context eval-iters batch bf16", argc, argv))
         return 0;
@@ -2088,7 +2092,7 @@ static int begin(tuning *t)
     outcome *r = &t->result;
     if (lm.resume != NULL || lm.eval_every == 0)
         return 0;
-    return evaluate(t, 0, &r->before) || evaluate_general(t, 0, &r->general_before);
+    return evaluate(t, 0, &r->before) || evaluate_retention(t, 0, &r->retention_before);
 }
 
 /* Before, where that is known (a run may be resumed with more options), and after. */
@@ -2118,12 +2122,12 @@ static int end(tuning *t, const char *method)
     r->seconds = t->run.seconds;
     if (evaluates && r->after == 0 && evaluate(t, step, &r->after) != 0)
         return 1;
-    if (evaluates && evaluate_general(t, step, &r->general_after) != 0)
+    if (evaluates && evaluate_retention(t, step, &r->retention_after) != 0)
         return 1;
     r->file = t->save != NULL ? file_bytes(t->save, saved_name(t)) : 0;
     lm_report_end(&t->run);
     print_losses("loss  ", r->before, r->after);
-    print_losses("general", r->general_before, r->general_after);
+    print_losses("retention", r->retention_before, r->retention_after);
     if (t->save != NULL && r->best > 0 && o.keep != KEEP_LAST)
         fprintf(session.out, "saved  %s: what evaluated best, loss %.4f, %zu bytes\n", t->save,
                 r->best, r->file);
@@ -2131,11 +2135,11 @@ static int end(tuning *t, const char *method)
         fprintf(session.out, "saved  %s: the last step's, %zu bytes\n", t->save, r->file);
     if (t->save != NULL && o.keep == KEEP_BOTH)
         fprintf(session.out, "saved  %s/last: the last step's\n", t->save);
-    session_event(",\"method\":\"%s\",\"seconds_a_step\":%.9g,\"file_bytes\":%zu,"
-                  "\"before\":%.9g,\"after\":%.9g,\"general_before\":%.9g,"
-                  "\"general_after\":%.9g}\n",
-                  method, r->seconds, r->file, r->before, r->after, r->general_before,
-                  r->general_after);
+    session_event(",\"method\":\"%s\",\"seconds_per_step\":%.9g,\"file_bytes\":%zu,"
+                  "\"before\":%.9g,\"after\":%.9g,\"retention_before\":%.9g,"
+                  "\"retention_after\":%.9g}\n",
+                  method, r->seconds, r->file, r->before, r->after, r->retention_before,
+                  r->retention_after);
     return 0;
 }
 
@@ -2150,7 +2154,7 @@ static int note_base(tuning *t, const char *method)
         gckpt_store_set_note(t->notes, "option.method", method) == GCKPT_OK)
         return session_note_number(t->notes, "option.context", (uint64_t)run.first.T) ||
                session_check_data(t->notes, "rows.validation", NULL, split_hash(&run.valid), 1) ||
-               session_check_data(t->notes, "rows.general", NULL, split_hash(&run.other), 1);
+               session_check_data(t->notes, "rows.retention", NULL, split_hash(&run.other), 1);
     return session_fail(1, "%s", gckpt_error_text(t->notes));
 }
 
@@ -2264,10 +2268,10 @@ static int write_only(void)
 static int evaluate_only(void)
 {
     tuning t = { .run = run.first };
-    double loss = 0, general = 0;
+    double loss = 0, retention = 0;
     const int failed = compute_references((adapters_method)o.method) || load_untrained(&t) ||
                        make_plans(&t) || lm_new_execs(&t.run) || evaluate(&t, 0, &loss) ||
-                       evaluate_general(&t, 0, &general);
+                       evaluate_retention(&t, 0, &retention);
     free_tuning(&t);
     return failed;
 }
@@ -2290,12 +2294,12 @@ static int draw_methods(const outcome *all)
         to[4] = k[GCKPT_BYTES_ACTIVATIONS];
         to[5] = k[GCKPT_BYTES_WORKSPACE];
     }
-    FILE *f = fopen(o.picture, "w");
+    FILE *f = fopen(o.memory_svg, "w");
     int bad = f == NULL ||
               pictures_bars("What each method keeps in memory, by its plan", adapters_names,
                             ADAPTERS_METHODS, kinds, KINDS, bytes, session_write, f) != GCKPT_OK;
     if ((f != NULL && fclose(f) != 0) || bad)
-        return session_fail(1, "--picture %s: %s", o.picture, strerror(errno));
+        return session_fail(1, "--memory-svg %s: %s", o.memory_svg, strerror(errno));
     return 0;
 }
 
@@ -2318,11 +2322,11 @@ static int compare(int argc, char **argv)
     if (failed || session.interrupted)
         return failed;
     const int ran = !lm.plan, evaluated = ran && lm.eval_every > 0,
-              general = evaluated && run.other.count > 0;
+              retention = evaluated && run.other.count > 0;
     fprintf(session.out, "\n| method | trained parameters | bytes |%s%s%s\n|---|--:|--:|%s%s%s\n",
             ran ? " a step | file |" : "", evaluated ? " loss before | after |" : "",
-            general ? " general before | after |" : "", ran ? "--:|--:|" : "",
-            evaluated ? "--:|--:|" : "", general ? "--:|--:|" : "");
+            retention ? " retention before | after |" : "", ran ? "--:|--:|" : "",
+            evaluated ? "--:|--:|" : "", retention ? "--:|--:|" : "");
     for (int i = 0; i < ADAPTERS_METHODS; i++) {
         const outcome *r = &all[i];
         if (i == ADAPTERS_BIAS && !run.biases)
@@ -2333,11 +2337,11 @@ static int compare(int argc, char **argv)
             fprintf(session.out, " %.3f s | %zu |", r->seconds, r->file);
         if (evaluated)
             fprintf(session.out, " %.4f | %.4f |", r->before, r->after);
-        if (general)
-            fprintf(session.out, " %.4f | %.4f |", r->general_before, r->general_after);
+        if (retention)
+            fprintf(session.out, " %.4f | %.4f |", r->retention_before, r->retention_after);
         fputc('\n', session.out);
     }
-    return o.picture != NULL ? draw_methods(all) : 0;
+    return o.memory_svg != NULL ? draw_methods(all) : 0;
 }
 
 /* ---- the program ----------------------------------------------------------------------------- */
@@ -2405,7 +2409,7 @@ static int check_outputs(void)
 {
     char path[MODEL_PATH];
     const session_file own[] = {
-        { "general", o.general, SESSION_READS, -1 },
+        { "retention-data", o.retention_data, SESSION_READS, -1 },
         { "model", gguf_is_file(o.model) ? o.model : NULL, SESSION_READS, -1 },
         { "adapter", o.adapter != NULL && gguf_is_file(o.adapter) ? o.adapter : NULL, SESSION_READS,
           -1 },
@@ -2413,7 +2417,7 @@ static int check_outputs(void)
           -1 },
         { "reference", o.reference != NULL && gguf_is_file(o.reference) ? o.reference : NULL,
           SESSION_READS, -1 },
-        { "picture", o.picture, SESSION_WRITES, -1 },
+        { "memory-svg", o.memory_svg, SESSION_WRITES, -1 },
         { "export-gguf", o.gguf, SESSION_SAVES, -1 }
     };
     struct stat model, info;
@@ -2482,7 +2486,7 @@ int main(int argc, char **argv)
     dataset_batches_free(&run.batches);
     dataset_free(&run.data);
     dataset_free(&run.validation);
-    dataset_free(&run.general);
+    dataset_free(&run.retention);
     bpe_free(&run.tokenizer);
     free(run.first.tokens);
     free(run.first.targets);

@@ -4,13 +4,12 @@
  *     model_load(&m, store, "model.gguf", NULL); // a path instead of a folder
  *
  * Architectures llama (also Mistral's and SmolLM2's), qwen2, qwen3, smollm3, gemma, gemma2, gemma3
- * and gpt2, where the model's family has them. Keys become what config.json would say, and are read
+ * and gpt2, where the model's family has them. Keys become the text of a config.json, and are read
  * as that; names and layouts of tensors become Hugging Face's: rows of queries and keys that the
  * converter has put in another order for llama's and smollm3's rotary positions go back, gemma's
- * norms lose the 1 that it adds, and GPT-2's matrices are turned. The store reads the file as a
- * stream in safetensors' format, made piece by piece (gguf_stream): no file is held in memory.
- * Keys and tensors that are not known here are refused by name: they would change what the model
- * computes. */
+ * norms lose the 1 that it adds, and GPT-2's matrices are transposed. The store reads the file as a
+ * stream in safetensors' format, produced piece by piece (gguf_stream): no file is in memory as a whole.
+ * Unknown keys and tensors are refused by name, since they would change what the model computes. */
 #ifndef GGUF_MODEL_H
 #define GGUF_MODEL_H
 #ifndef MODEL_H
@@ -22,9 +21,9 @@ typedef struct {
     const char *name; /* general.architecture */
     const char *type; /* model_type of config.json */
     const char *activation;
-    int interleaved; /* 1: rows of queries and keys lie in pairs, as ggml's rotary positions take them */
-    int plus_one; /* 1: norms are stored as 1 + weight */
-    int sandwich; /* 1: norms before and behind both branches */
+    int interleaved; /* whether rows of queries and keys are in pairs, as ggml's rotary positions take them */
+    int plus_one; /* whether norms are stored as 1 + weight */
+    int sandwich; /* whether norms are before and after both branches */
 } gguf_architecture;
 
 static const gguf_architecture gguf_architectures[] = {
@@ -39,8 +38,8 @@ static const gguf_architecture gguf_architectures[] = {
 };
 enum { GGUF_ARCHITECTURES = sizeof gguf_architectures / sizeof gguf_architectures[0] };
 
-/* Modules of tensors, and of parameters: of a block behind "blk.N.", then those outside. Where a
- * block has norms behind its branches, the one before the MLP is called otherwise. */
+/* Modules of tensors and of parameters: of a block, after "blk.N.", then those outside. Where a
+ * block has norms after its branches, the one before the MLP has another name. */
 static const struct {
     const char *name, *llama, *sandwich, *gpt2;
 } gguf_modules[] = {
@@ -65,7 +64,7 @@ static const struct {
 };
 enum { GGUF_BLOCK_MODULES = 14, GGUF_MODULES = sizeof gguf_modules / sizeof gguf_modules[0] };
 
-/* What row i of gguf_modules is called in an architecture; NULL: it has no such. */
+/* Returns the name of row i of gguf_modules in an architecture, or NULL if it has none. */
 static inline const char *gguf_module_of(const gguf_architecture *a, int i)
 {
     if (strcmp(a->name, "gpt2") == 0)
@@ -74,7 +73,7 @@ static inline const char *gguf_module_of(const gguf_architecture *a, int i)
                                                            : gguf_modules[i].llama;
 }
 
-/* The parameter that a tensor is for; 0: it is for none. */
+/* Writes the name of the parameter that a tensor belongs to. Returns 0 if it belongs to none. */
 static inline int gguf_param_name(const gguf_architecture *a, const model_config *c,
                                  const char *tensor, char *name)
 {
@@ -100,20 +99,21 @@ static inline int gguf_param_name(const gguf_architecture *a, const model_config
     return 0;
 }
 
-/* 1: a tensor that says what keys say too, or that is made anew here. */
+/* Returns whether a tensor is redundant: keys have its values, or they are computed here. */
 static inline int gguf_is_skipped(const char *tensor)
 {
     return strcmp(tensor, "rope_freqs.weight") == 0 || strstr(tensor, ".attn_rot_embd") != NULL;
 }
 
-/* 1: the name is one of GGUF files. */
+/* Returns whether the name is that of a GGUF file. */
 static inline int gguf_is_file_name(const char *path)
 {
     const size_t n = strlen(path);
     return n > 5 && strcmp(path + n - 5, ".gguf") == 0;
 }
 
-/* 1: the path is of a GGUF file: by its first bytes, or its name's end; a folder is none. */
+/* Returns whether the path is a GGUF file, by its first bytes or the end of its name. A folder is
+ * not. */
 static inline int gguf_is_file(const char *path)
 {
     char magic[4] = { 0, 0, 0, 0 };
@@ -336,7 +336,7 @@ typedef struct {
     double factor, low, high, original;
 } gguf_llama3;
 
-/* Its factor of a frequency: transformers' modeling_rope_utils. */
+/* Returns llama3's scaling factor of a frequency: transformers' modeling_rope_utils. */
 static inline double gguf_llama3_factor(const gguf_llama3 *l, double frequency)
 {
     const double rotations = l->original * frequency / 6.28318530717958647693;
@@ -344,7 +344,7 @@ static inline double gguf_llama3_factor(const gguf_llama3 *l, double frequency)
     return 1 / ((1 - kept) / l->factor + kept);
 }
 
-/* How far its factors are from `want`, relatively, at most. */
+/* Returns the greatest relative distance of its factors from `expected`. */
 static inline double gguf_llama3_error(const gguf_llama3 *l, const float *expected, int64_t n,
                                        double base)
 {
@@ -366,8 +366,8 @@ static inline double gguf_round4(double x)
     return error < 2e-5 && error > -2e-5 ? y : x;
 }
 
-/* Low and high from two known points of the straight line that the kept shares are between them:
- * the last frequency that is kept whole, the first and the last between, the first divided. */
+/* Computes low and high from two known points of the straight line between which the kept fractions
+ * lie: the last frequency that is unchanged, the first and the last between, the first divided. */
 static inline void gguf_llama3_fit(gguf_llama3 *l, const float *expected, int64_t n, double base)
 {
     static const int pairs[][2] = { { 1, 2 }, { 1, 3 }, { 0, 1 }, { 0, 3 } };
@@ -382,7 +382,7 @@ static inline void gguf_llama3_fit(gguf_llama3 *l, const float *expected, int64_
         rotations[to] = x;
         fraction[to] = to == 0 ? 1 : to == 3 ? 0 : y;
     }
-    for (int i = -1; i < 4; i++) { /* -1: one point, and high is 4 low, as usual */
+    for (int i = -1; i < 4; i++) { /* -1 is one point, with high = 4 low, the usual value */
         const int p = i < 0 ? 1 : pairs[i][0], q = i < 0 ? 1 : pairs[i][1];
         if (!(rotations[p] > 0) || !(rotations[q] > 0))
             continue;
@@ -422,7 +422,7 @@ static inline void gguf_print_llama3(gguf_reader *r, const gguf_tensor *t, doubl
     gguf_print(r, "\"original_max_position_embeddings\": %.9g}", l.original);
 }
 
-/* What the angles of positions are made of. */
+/* Prints the keys of the positions' angles. */
 static inline void gguf_print_positions(gguf_reader *r)
 {
     gguf *g = &r->g;
@@ -517,7 +517,7 @@ static inline void gguf_print_gemma(gguf_reader *r)
                       gguf_real(&r->g, gguf_key_of(r, "rope.freq_base_swa"), 10000));
 }
 
-/* Tokens that end a text: of texts, of turns, of messages. */
+/* Prints the tokens that end a text, a turn or a message. */
 static inline void gguf_print_eos(gguf_reader *r)
 {
     static const char *const keys[] = { "tokenizer.ggml.eos_token_id",
@@ -596,7 +596,7 @@ typedef struct { /* a tensor as the store is shown it */
     gckpt_storage storage;
     int64_t rows, columns; /* of the parameter, in values */
     int64_t heads;         /* 0, or of so many heads rows go back to halves from pairs */
-    int transposed;            /* 1: a row is a column of the file */
+    int transposed;            /* whether a row is a column of the file */
     float subtract;           /* from each value */
     size_t row_bytes;
     uint64_t begin; /* in the stream's data */
@@ -608,10 +608,10 @@ typedef struct {
     size_t count, current;
     char *header;
     size_t header_bytes;
-    uint64_t at;            /* bytes given so far */
+    uint64_t at;            /* bytes returned so far */
     unsigned char *rows;    /* of part `now`: */
     int64_t first, n;       /* these */
-    size_t capacity, raw_bytes; /* of rows; of what is read of the file at once, behind them */
+    size_t capacity, raw_bytes; /* of rows; of what is read of the file at once, after them */
 } gguf_stream;
 
 /* Where a row of a parameter is in the file. */
@@ -786,7 +786,7 @@ static inline gckpt_storage gguf_storage_of(int type, int transposed)
                                             : GCKPT_STORAGE_I8;
 }
 
-/* 1: a matrix that the family has (in,out), whose tensors are (out,in). */
+/* Returns whether the family has a matrix as (in,out) and its tensors are (out,in). */
 static inline int gguf_is_transposed(const model_config *c, const model_parameter *p)
 {
     static const char *const tables[] = { "wte.", "wpe.", "lm_head." };

@@ -6,7 +6,7 @@
  *     ./gpt --summary                          # what the model has; --profile: where the time goes
  *     ./gpt --help
  *     mpicc -DGPT_MPI -O2 -fopenmp -I. examples/gpt.c -o gpt-mpi
- *     mpirun -n 4 ./gpt-mpi --leaves 8         # by 4 processes, to the bits of one with 8 leaves
+ *     mpirun -n 4 ./gpt-mpi --virtual-ranks 8  # on 4 processes: the same bits as 1 with the option
  *
  * One store holds the weights. Three graphs of different shapes share it: training (micro-batches
  * of windows), evaluation (the same without gradients) and sampling (one window). Their step arenas
@@ -14,7 +14,7 @@
  *
  * The batch of a step is a function of --seed and the step number alone. So the same weights come
  * out, bit for bit, for every --checkpoint, --budget, --micro-batch and --threads, every number of
- * processes and --shard with the same --leaves, and for a run that was stopped and resumed.
+ * processes and --shard with the same --virtual-ranks, and for a run that was stopped and resumed.
  */
 #define _XOPEN_SOURCE 700 /* clock_gettime, isatty, realpath */
 #define GRADCKPT_IMPLEMENTATION
@@ -30,7 +30,7 @@ enum { BYTES = 256 }; /* tokens that the text has: a token is a byte */
 
 static struct {
     int64_t layers, heads, dim, context, vocabulary, tie, bf16_fast, summary, profile;
-    double fastest;
+    double tune_seconds;
     const char *frontier;
 #ifdef GPT_MPI
     int64_t shard;
@@ -53,11 +53,12 @@ static const options_desc option_descs[] = {
       "tokens that the model knows; the text has 256, more make a model of another's size" },
     { "tie", OPTIONS_INT, &o.tie, "1", 0, 1, NULL,
       "1: the head is the embedding table; 0: a matrix of its own" },
-    { "fastest", OPTIONS_REAL, &o.fastest, "0", 0, 1e6, NULL,
-      "seconds for trials: of the plans that --micro-batch auto finds best, the fastest here" },
+    { "tune-seconds", OPTIONS_REAL, &o.tune_seconds, "0", 0, 1e6, NULL,
+      "seconds for trial runs of the best plans of --micro-batch auto; the fastest here is used" },
     { "lr", OPTIONS_REAL, &lm.lr, "1e-3", 0, 10, NULL, "learning rate after the warm-up" },
-    { "leaves", OPTIONS_INT, &lm.virtual_ranks, "1", 1, 1 << 20, NULL,
-      "parts that a batch is summed up in, a power of two, and processes at most: changes results" },
+    { "virtual-ranks", OPTIONS_INT, &lm.virtual_ranks, "1", 1, 1 << 20, NULL,
+      "parts of a batch whose gradients are summed in a fixed order; a power of two, at least the "
+      "number of processes; changes results" },
 #ifdef GPT_MPI
     { "shard", OPTIONS_CHOICE, &o.shard, "none", 0, 0, shards,
       "what each process has only its part of, and all that is named before it: optimiser state, "
@@ -113,8 +114,8 @@ static const char *const groups[] = {
     "Data and files", "data validation save save-every resume json",
     "The model", "layers heads dim context vocabulary tie dropout seed",
     "Steps", "steps batch lr min-lr warmup weight-decay beta1 beta2 clip eval-every eval-iters",
-    "Bytes and time: what changes no result", "budget micro-batch checkpoint fastest threads device",
-    "Bytes and time: what changes results", "bf16 bf16-fast leaves",
+    "Bytes and time: what changes no result", "budget micro-batch checkpoint tune-seconds threads device",
+    "Bytes and time: what changes results", "bf16 bf16-fast virtual-ranks",
 #ifdef GPT_MPI
     "Processes", "shard fast-reduce timeout",
 #endif
@@ -132,9 +133,10 @@ static int only_reports(void) { return lm.plan || o.summary || o.profile; }
 /* 0, or the exit status after saying what is allowed. */
 static int check_options(void)
 {
-    if (o.fastest > 0 && lm.micro_batch > 0)
-        return session_fail(2, "--fastest chooses the micro-batch; allowed is --micro-batch auto");
-    if (o.fastest > 0)
+    if (o.tune_seconds > 0 && lm.micro_batch > 0)
+        return session_fail(2, "--tune-seconds chooses the micro-batch; allowed is --micro-batch "
+                               "auto");
+    if (o.tune_seconds > 0)
         lm.micro_batch = OPTIONS_AUTO;
     if (o.dim % (2 * o.heads) != 0) /* rotary positions turn pairs of a head's numbers */
         return session_fail(
@@ -362,7 +364,7 @@ static lm_run run;
 static struct {
     gckpt_frontier *frontier; /* of training, when asked for */
     pictures_modes modes;     /* beside it */
-    gckpt_fit_timing timed;        /* --fastest: what was tried */
+    gckpt_fit_timing timed;        /* the trials of --tune-seconds */
     char note[256];           /* of the file that was resumed */
 } reports;
 
@@ -387,12 +389,12 @@ static int make_plans(void)
     lm_stage *m = &run.stages[LM_TRAINING];
     gckpt_plan_desc desc = lm_plan_desc(&run, LM_SAMPLING);
     reports.timed.clock = seconds;
-    reports.timed.limit = o.fastest;
+    reports.timed.limit = o.tune_seconds;
     reports.timed.feeds = m->feeds;
     reports.timed.feed_count = 2;
     m->feeds[0].data = run.tokens;
     m->feeds[1].data = run.targets;
-    int failed = lm_plan_training(&run, m, build_loss, o.fastest > 0 ? &reports.timed : NULL);
+    int failed = lm_plan_training(&run, m, build_loss, o.tune_seconds > 0 ? &reports.timed : NULL);
     if (!failed && lm.eval_every > 0 && !only_reports())
         failed = lm_plan(&run, &run.stages[LM_EVALUATION], LM_EVALUATION, build_loss,
                          gckpt_plan_rows(m->plan), &desc);
@@ -405,7 +407,7 @@ static int make_plans(void)
     return failed;
 }
 
-/* --fastest: what was predicted, as seconds of the first, beside what was measured. */
+/* Prints the trials of --tune-seconds: the predicted time, scaled to the first, and the measured. */
 static void report_trials(void)
 {
     const gckpt_fit_timing *t = &reports.timed;
@@ -417,7 +419,7 @@ static void report_trials(void)
                 "%.2f%s\n",
                 (long long)a->rows, a->bytes, 100 * a->overhead, 1e3 * predicted, 1e3 * a->seconds,
                 i == t->fastest ? ", the fastest" : "");
-        session_event("{\"event\":\"trial\",\"micro_batch\":%lld,\"bytes\":%zu,\"work\":%llu,"
+        session_event("{\"event\":\"trial\",\"micro_batch\":%lld,\"bytes\":%zu,\"cost\":%llu,"
                       "\"seconds\":%.9g,\"runs\":%d}\n",
                       (long long)a->rows, a->bytes, (unsigned long long)a->cost, a->seconds,
                       a->runs);

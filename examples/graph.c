@@ -48,10 +48,10 @@ static int neuron(const char *path)
     gckpt_tensor *n = gckpt_name(gckpt_add(sum, b), "n");
     gckpt_tensor *out = gckpt_name(gckpt_tanh(n), "out");
     const gckpt_term loss = { gckpt_mean_squared_error(out, y, NULL), 1, 0 };
-    const gckpt_fetch_spec picks[] = { { product, 0 }, { sum, 0 }, { n, 0 }, { out, 0 },
+    const gckpt_fetch_spec fetches[] = { { product, 0 }, { sum, 0 }, { n, 0 }, { out, 0 },
                                  { product, 1 }, { sum, 1 }, { n, 1 }, { out, 1 },
                                  { x, 1 },       { w, 1 },   { b, 1 } };
-    gckpt_plan_desc desc = { .fetch = picks, .fetches = sizeof picks / sizeof picks[0] };
+    gckpt_plan_desc desc = { .fetch = fetches, .fetches = sizeof fetches / sizeof fetches[0] };
     const gckpt_feed feeds[2] = { { gckpt_id(x), x_data }, { gckpt_id(y), y_data } };
     gckpt_report report;
     gckpt_plan *plan = gckpt_plan_new(g, &loss, 1, &desc);
@@ -91,8 +91,7 @@ static int gpt(const char *path)
     gckpt_tensor *q = gckpt_name(dense(h, "wq", C, C), "q");
     gckpt_tensor *k = gckpt_name(dense(h, "wk", C, C), "k");
     gckpt_tensor *v = gckpt_name(dense(h, "wv", C, C), "v");
-    x = gckpt_add(x,
-                  dense(gckpt_attention(q, k, v, &(gckpt_attention_desc){ .heads = HEADS, .causal = 1 }), "wo", C, C));
+    x = gckpt_add(x, dense(gckpt_attention(q, k, v, &(gckpt_attention_desc){ .heads = HEADS, .causal = 1 }), "wo", C, C));
     h = gckpt_rmsnorm(x, gckpt_param(g, "gain2", gckpt_shape1(C), one), 0);
     x = gckpt_add(x, dense(gckpt_gelu(dense(h, "up", C, 4 * C)), "down", 4 * C, C));
     const gckpt_term loss = { gckpt_linear_cross_entropy(x, table, targets, NULL), 1, 0 };

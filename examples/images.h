@@ -116,7 +116,7 @@ static inline int images_set_label(images_set *s, int64_t row, int label, const 
     return -1;
 }
 
-/* Bytes from here to the end of a file; -1: that cannot be told. */
+/* Returns the bytes from here to the end of a file, or -1 if unknown. */
 static inline int64_t images_bytes_left(FILE *f)
 {
     const long here = ftell(f), end = here >= 0 && fseek(f, 0, SEEK_END) == 0 ? ftell(f) : -1;

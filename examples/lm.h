@@ -27,8 +27,8 @@ static const gckpt_mode lm_modes[] = { GCKPT_AUTO,     GCKPT_STORE_ALL, GCKPT_ME
 static const options_desc lm_options[] = {
     { "batch", OPTIONS_INT, &lm.batch, "8", 1, 1 << 20, NULL, "rows of a step" },
     { "micro-batch", OPTIONS_INT_OR_AUTO, &lm.micro_batch, "auto", 0, 1 << 20, NULL,
-      "rows computed at once; changes bytes, never results; 0: --batch, or a leaf's; auto: the "
-      "divisor of it that is fastest within --budget" },
+      "rows computed at once; changes bytes, never results; 0: --batch, or that of a virtual "
+      "rank; auto: the divisor of it that is fastest within --budget" },
     { "steps", OPTIONS_INT, &lm.steps, "100", 0, 1e12, NULL,
       "steps in all, those of a resumed file included" },
     { "min-lr", OPTIONS_REAL, &lm.min_lr, NULL, 0, 10, NULL,
@@ -452,13 +452,13 @@ static void lm_report_plan(lm_run *r)
             kinds[GCKPT_BYTES_GRADIENTS], kinds[GCKPT_BYTES_ACTIVATIONS],
             kinds[GCKPT_BYTES_WORKSPACE]);
     if (kinds[GCKPT_BYTES_REDUCTION] + kinds[GCKPT_BYTES_GATHERED] + kinds[GCKPT_BYTES_PADDING] > 0)
-        fprintf(session.out, "       sums of leaves %zu, gathered %zu; padding, contained %zu\n",
+        fprintf(session.out, "       sums of virtual ranks %zu, gathered %zu; padding, contained %zu\n",
                 kinds[GCKPT_BYTES_REDUCTION], kinds[GCKPT_BYTES_GATHERED], kinds[GCKPT_BYTES_PADDING]);
-    session_event("{\"event\":\"plan\",\"bytes\":%zu,\"work\":%llu,\"overhead\":%.9g,"
+    session_event("{\"event\":\"plan\",\"bytes\":%zu,\"cost\":%llu,\"overhead\":%.9g,"
                   "\"recompute\":%.9g,\"checkpoint\":\"%s\","
                   "\"micro_batch\":%lld,\"parameters\":%lld,\"budget\":%lld,"
                   "\"parameter_bytes\":%zu,\"state_bytes\":%zu,\"gradient_bytes\":%zu,"
-                  "\"activation_bytes\":%zu,\"workspace_bytes\":%zu,\"tree_bytes\":%zu,"
+                  "\"activation_bytes\":%zu,\"workspace_bytes\":%zu,\"reduction_bytes\":%zu,"
                   "\"gathered_bytes\":%zu,\"padding_bytes\":%zu",
                   lm_plan_bytes(r), (unsigned long long)gckpt_plan_step_cost(p), gckpt_plan_overhead(p),
                   gckpt_plan_recompute(p), name, (long long)gckpt_plan_rows(p),
@@ -468,7 +468,7 @@ static void lm_report_plan(lm_run *r)
                   kinds[GCKPT_BYTES_WORKSPACE], kinds[GCKPT_BYTES_REDUCTION],
                   kinds[GCKPT_BYTES_GATHERED], kinds[GCKPT_BYTES_PADDING]);
     if (lm.virtual_ranks > 1)
-        fprintf(session.out, "ranks  %d, each with %lld of %lld leaves\n", lm_world_size(r),
+        fprintf(session.out, "ranks  %d, each with %lld of %lld virtual ranks\n", lm_world_size(r),
                 (long long)lm.virtual_ranks / lm_world_size(r), (long long)lm.virtual_ranks);
     session_event(",\"ranks\":%d", lm_world_size(r));
 }
@@ -515,7 +515,7 @@ static int lm_report_end(const lm_run *r)
                   (unsigned long long)step, measured, hash, seconds,
                   (unsigned long long)r->skipped);
     if (r->ranks != NULL)
-        session_event(",\"sent\":%llu", (unsigned long long)gckpt_exec_bytes_sent(exec));
+        session_event(",\"bytes_sent\":%llu", (unsigned long long)gckpt_exec_bytes_sent(exec));
     return 0;
 }
 

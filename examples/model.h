@@ -60,24 +60,24 @@ typedef struct {
 typedef struct {
     double epsilon; /* of norms */
     int plus_one;   /* gemma: norms times 1 + weight, embeddings times sqrt(width) */
-    int post_norms; /* gemma 2 and 3: norms behind attention and the MLP, too */
-    int head_norms, qkv_bias, output_bias, mlp_bias; /* 1: there are such */
+    int post_norms; /* gemma 2 and 3: norms also after attention and the MLP */
+    int head_norms, qkv_bias, output_bias, mlp_bias; /* whether the model has them */
     uint64_t no_rope[LLAMA_MASK_BITS / 64];            /* bits: layers without positions */
     uint64_t sliding[LLAMA_MASK_BITS / 64];             /* layers that see a window of keys */
     int64_t window;                                  /* of so many, a query's own included */
-    double score_cap, score_scale;                   /* of attention; 0: none; 1 / sqrt(head) */
+    double score_cap, score_scale;                   /* of attention; cap 0: no cap; scale 0: 1 / sqrt(head) */
     llama_positions positions[2];                    /* of layers that see all; of sliding ones */
 } llama_config;                                      /* of llama.h; GPT-2 has none of it */
 
 typedef struct {
     const model_family *family;
     const char *type;  /* model_type of config.json */
-    const char *name_prefix; /* before its parameters' names in the store; NULL: nothing */
+    const char *name_prefix; /* prefix of its parameters' names in the store, or NULL */
     int64_t layers, width, inner, context, vocabulary; /* inner: of the MLP */
     int64_t heads, key_heads, head_dim; /* of queries; of keys and values; columns of each */
     model_activation activation;
-    int tied;         /* 1: the head is the embedding table */
-    double logit_cap; /* logits z are cap * tanh(z / cap) (Gemma 2); 0: z */
+    int tied;         /* If nonzero, the head is the embedding table. */
+    double logit_cap; /* logits z become cap * tanh(z / cap) (Gemma 2); if 0, they stay z */
     /* Tokens that end a text, then -1; the first is put between texts. */
     int32_t eos[MODEL_EOS + 1];
     double init_range; /* initializer_range: of new weights */
@@ -112,21 +112,21 @@ struct model_family {
     const char *name;          /* in messages: "GPT-2" */
     const char *model_types;         /* values of model_type, with ", " between them */
     int (*read_config)(model_any *m); /* sizes from m->file, where json_wrong says what is wrong */
-    /* What saving writes anew in config.json, beside what all have: the keys with ' ' around each,
-     * and a function that writes them; what a new model says beside that. */
+    /* What saving adds to config.json besides the keys of every model: the keys with ' ' around
+     * each, a function that writes them, and one that writes the other keys of a new model. */
     const char *keys;
     void (*write_config)(const model_any *m, FILE *f);
     void (*write_new_config)(const model_config *c, FILE *f);
     const char *(*architecture)(const model_config *c); /* "GPT2LMHeadModel" */
 
-    /* Parameters: so many before the blocks, in each, and behind them; the head, where it has a
-     * table of its own, is the last. get: number `part` of a block, or, layer -1, of those outside
-     * of blocks; its name without "h.LAYER.". */
+    /* Numbers of parameters before the blocks, in each block, and after the blocks. The head, where
+     * it has a table of its own, is the last. get returns the name, without "h.LAYER.", of
+     * parameter `part` of a block or, for layer -1, of those outside the blocks. */
     int params_before, params_after;
     int (*block_params)(const model_config *c);
     void (*get_param)(const model_config *c, int64_t layer, int part, model_parameter *p);
-    int (*is_skipped)(const char *name); /* 1: a tensor of files that is no parameter; NULL: none */
-    int transposed;                 /* 1: weights are (out,in), torch's Linear; 0: (in,out) */
+    int (*is_skipped)(const char *name); /* whether a tensor of a file is no parameter; may be NULL */
+    int transposed;                 /* If nonzero, weights are (out,in), as torch's Linear; if 0, (in,out). */
 
     const char *prefix;            /* of names in files, but the head's: "transformer." */
     const char *blocks;            /* "h": block 3 is "h.3" */
@@ -137,14 +137,14 @@ struct model_family {
     const char *norms;    /* all norms, as gckpt_store_freeze names them: "*ln_*" */
     const char *(*lora_targets)(const model_config *c); /* LoRA's usual targets in peft */
 
-    /* tokens (B,T) -> hidden states behind the last norm, (B,T,C) */
+    /* Builds the hidden states (B,T,C) after the last norm from tokens (B,T). */
     gckpt_tensor *(*hidden)(const model_any *m, gckpt_tensor *tokens, const model_options *options);
     /* prompts (1,P,C) -> their keys and values (1,P,key_heads head), without positions */
     void (*keys_values)(const model_site *at, gckpt_tensor *prompts, gckpt_tensor **k,
                         gckpt_tensor **v);
-    const char *attn_output; /* the layer that takes what prompts are attended to; NULL: none (peft) */
-    /* 1: a norm in a block, this parameter, is behind a branch, which with *gain in it adds nothing
-     * (what `residual` is for in models without such norms). NULL: none is. */
+    const char *attn_output; /* the layer that receives what attends to prompts (peft), or NULL */
+    /* Returns whether this parameter is a norm at the end of a branch, which adds nothing if its
+     * gain is *gain (`residual` has that use in models without such norms). NULL if there is none. */
     int (*is_post_norm)(const model_config *c, const char *name, float *gain);
 };
 
@@ -271,9 +271,8 @@ static inline int model_module(const model_config *c, int64_t i, model_parameter
     return 1;
 }
 
-/* 1: a module of a list (names with ',' between them) has this parameter: as in peft's
- * modules_to_save, a name is the end of a module's, and what is in that module belongs to it, too.
- */
+/* Returns whether a module of a list (names with ',' between them) has this parameter. As in peft's
+ * modules_to_save, a name is the end of a module's name and covers all that is in the module. */
 static inline int model_is_in_modules(const model_config *c, const char *list, const char *name)
 {
     char full[2 * MODEL_NAME];
@@ -330,20 +329,21 @@ typedef struct {
 
 struct model_options {
     double dropout; /* of embeddings and of both residual branches; not of attention */
-    /* > 0: for generation, with gckpt_cache of so many positions. Then what hooks put before the
-     * tokens is brought there once, by a graph with `prime` of prefix + prompt tokens (any). */
+    /* If above 0, for generation: the capacity of gckpt_cache, in positions. What hooks put before
+     * the tokens then enters the cache once, by a graph with `prime` of prefix + prompt tokens
+     * (any). */
     int64_t capacity;
     int prime;
-    const model_hooks *hooks; /* NULL: none */
+    const model_hooks *hooks; /* may be NULL */
 };
 
 struct model_site { /* where a hook is called */
     const model_config *config;
     const model_options *options;
-    int64_t layer; /* -1: outside of blocks */
+    int64_t layer; /* -1 outside the blocks */
 };
 
-/* Parameter PART + end, e.g. "attn.c_attn" and ".weight"; NULL: there is none. */
+/* Returns parameter PART + end, e.g. "attn.c_attn" and ".weight", or NULL if there is none. */
 static inline gckpt_tensor *model_param(gckpt_graph *g, const model_site *at, const char *part,
                                         const char *end)
 {
@@ -405,7 +405,8 @@ static inline gckpt_tensor *model_branch(const model_site *at, gckpt_tensor *q, 
     return hooks != NULL && hooks->branch != NULL ? hooks->branch(hooks->user, at, q, x) : x;
 }
 
-/* tokens (B,T) -> hidden states behind the last norm, (B,T,C). options NULL: all zero. */
+/* Builds the hidden states (B,T,C) after the last norm from tokens (B,T). options may be NULL: all
+ * zero. */
 static inline gckpt_tensor *model_hidden(const model_any *m, gckpt_tensor *tokens,
                                          const model_options *options)
 {
@@ -443,11 +444,12 @@ static inline gckpt_tensor *model_logits(const model_any *m, gckpt_tensor *hidde
 typedef struct {
     /* what matrices are kept as, frozen then (gckpt_store_quantise). F32: as floats; */
     gckpt_storage storage;
-    /* or, 1: in the file itself, as F32, or as BF16 or F16 and frozen. What is trained there
-     * becomes the process's own copy, page by page; the file stays as it is. The mapping lasts
-     * until model_close. Vectors are read, as are all where there is no mmap, and those of a GGUF. */
+    /* If nonzero, weights stay in the file: as F32, or as BF16 or F16 and frozen. Pages that are
+     * trained become private copies of the process; the file does not change. The mapping lasts
+     * until model_close. Vectors are read into memory, and so is everything without mmap, or from a
+     * GGUF. */
     int map;
-    const char *floats; /* modules that stay floats, to be trained: model_in_modules; NULL: none */
+    const char *floats; /* modules that stay floats so that they can be trained (model_in_modules), or NULL */
     /* or, 1, of a GGUF: each as near to what the file has as there is a storage (gguf_near), and
      * frozen where that is not F32. */
     int as_file;
@@ -472,7 +474,7 @@ static inline int model_path(model_any *m, char *path, const char *dir, const ch
     return n >= 0 && n < MODEL_PATH ? 0 : model_fail(m, "%s: the path is too long", dir);
 }
 
-/* A size of config.json; `usual` where it is absent, and 0: it must be there. */
+/* Reads a size of config.json. Returns `fallback` where it is absent; if that is 0, it is required. */
 static inline int64_t model_read_size(json *d, const char *key, int64_t fallback)
 {
     if (fallback == 0 && json_find_nonnull(d, JSON_ROOT, key) == 0) {
@@ -496,7 +498,7 @@ static inline model_activation model_read_activation(json *d, uint32_t at)
     return NULL;
 }
 
-/* 1: the token ends a text. */
+/* Returns whether the token ends a text. */
 static inline int model_is_eos(const model_config *c, int32_t token)
 {
     const int32_t *p = c->eos;
@@ -533,7 +535,7 @@ static inline void model_read_eos(json *d, model_config *c)
 static const model_family *const model_families[] = { &gpt2_family, &llama_family };
 enum { MODEL_FAMILIES = sizeof model_families / sizeof model_families[0] };
 
-/* 1: `name` is in a list with ", " between its items. */
+/* Returns whether `name` is in a list with ", " between its items. */
 static inline int model_is_listed(const char *list, const char *name)
 {
     const size_t n = strlen(name);
@@ -570,7 +572,8 @@ static inline int model_has_file(model_any *m, char *path, const char *dir, cons
     return f != NULL && fclose(f) == 0;
 }
 
-/* What DIR/generation_config.json, if there is one, has a text end at beside config.json's. */
+/* Reads the end-of-text tokens that DIR/generation_config.json, if there is one, has besides those
+ * of config.json. */
 static inline int model_read_generation(model_any *m, const char *dir)
 {
     char path[MODEL_PATH];
@@ -759,7 +762,7 @@ typedef struct {
     unsigned char *found; /* by parameter */
     char unknown[MODEL_NAME], store_name[MODEL_NAME], bare_name[MODEL_NAME];
     model_tensor table, head; /* of the embeddings; lm_head.weight: only for models that tie them */
-    const char *shared[2];    /* NULL, or a tensor of the file and a name that shares its memory */
+    const char *shared[2];    /* a tensor of the file and a name that shares its memory, or NULL */
 } model_loader;
 
 /* Returns a tensor's name without the family's prefix. */
@@ -796,7 +799,7 @@ static inline const char *model_load_name(void *user, const char *name)
 
 #include "gguf_model.h"
 
-/* The mapped bytes of a file, which model_close gives back; NULL: m->error. */
+/* Maps a file, which model_close unmaps. Returns its bytes, or NULL with m->error. */
 static inline void *model_map_file(model_any *m, const char *path, size_t *size)
 {
 #if MODEL_MMAP
@@ -935,8 +938,9 @@ static inline int model_load_tensors(model_loader *l, const char *path)
     return 0;
 }
 
-/* Loads one file of the model: its tensors, and those that its metadata maps to a tensor whose memory
- * they share, as safetensors.torch.save_model writes it: {"a": "b"} for an a that is stored as b. */
+/* Loads one file of the model: its tensors, and those that its metadata maps to a tensor whose
+ * memory they share, as safetensors.torch.save_model writes it: {"a": "b"} for an a that is stored
+ * as b. */
 static inline int model_load_file(model_loader *l, const char *dir, const char *name)
 {
     const model_config *c = &l->model->config;
@@ -1016,8 +1020,8 @@ static inline int model_resolve_head(model_loader *l, const char *dir)
     return 0;
 }
 
-/* Refuses a config.json of a model that its files are far too short for, before there is memory for
- * it; where they lack a little, loading says what. */
+/* Refuses, before memory is allocated, a config.json of a model much larger than its files. Where
+ * only a little is missing, loading names it. */
 static inline int model_check_bytes(model_loader *l, const char *dir)
 {
     const model_config *c = &l->model->config;
@@ -1035,7 +1039,8 @@ static inline int model_check_bytes(model_loader *l, const char *dir)
                       weights, l->bytes, model_type_hint(l->model));
 }
 
-/* Freezes and packs matrices, but those of some modules (NULL: none), before they have values. */
+/* Freezes and quantises matrices, except those of some modules (NULL: none), before they have
+ * values. */
 static inline int model_quantise_except(model_any *m, gckpt_store *store, gckpt_storage storage,
                                     const char *floats)
 {
@@ -1099,8 +1104,8 @@ static inline int model_load_prefixed(model_any *m, gckpt_store *store, const ch
                                                            : 0; /* of mapped ones: the shapes */
 }
 
-/* Reads a model's directory, or a GGUF file, into a store that has none of its parameters; source
- * NULL: all zero. After an error, free the store, then model_close. */
+/* Reads a model's directory, or a GGUF file, into a store that has none of its parameters. source
+ * may be NULL: all zero. After an error, free the store, then call model_close. */
 static inline int model_load(model_any *m, gckpt_store *store, const char *dir,
                              const model_source *source)
 {
@@ -1112,7 +1117,7 @@ typedef struct {
     char name[MODEL_NAME + 16];
 } model_saver;
 
-/* The name of a parameter in a file of transformers' causal models; NULL: it is none of it. */
+/* Returns the name of a parameter in a file of transformers' causal models, or NULL if it has none. */
 static inline const char *model_save_name(void *user, const char *name)
 {
     model_saver *s = (model_saver *)user;
@@ -1134,8 +1139,8 @@ static inline int model_make_folder(model_any *m, const char *dir)
     return (void)m, (void)dir, 0;
 }
 
-/* A file that takes DIR/NAME's place when all of it is written (model_end_file): path gets the name
- * it has until then. NULL: m->error. */
+/* Opens a file that replaces DIR/NAME once it is complete (model_end_file). `path` receives its
+ * temporary name. Returns NULL with m->error on failure. */
 static inline FILE *model_begin_file(model_any *m, char *path, const char *dir, const char *name)
 {
     char file[MODEL_NAME];
@@ -1147,7 +1152,8 @@ static inline FILE *model_begin_file(model_any *m, char *path, const char *dir, 
     return f;
 }
 
-/* What a file or a folder has outlasts a power cut; 0: not. Systems without the call: as they do. */
+/* Makes a file or a folder survive a power cut. Returns 0 on failure. Systems without the call
+ * succeed without it. */
 static inline int model_sync(const char *path)
 {
 #if MODEL_MMAP
@@ -1202,8 +1208,9 @@ static inline int model_close_json(model_any *m, FILE *f, const char *path)
     return failed ? -1 : 0;
 }
 
-/* Opens what a rename replaces where it lies on FAT, which gives a file's clusters away at once if it
- * is not open, while its name on the disk still leads there. -1: there is no need. */
+/* Opens the file that a rename is about to replace. FAT frees the clusters of a replaced file at
+ * once unless it is open, while its name on the disk still refers to them. Returns -1 if that is
+ * not needed. */
 static inline int model_keep_open(const char *path)
 {
 #ifdef __linux__
@@ -1244,8 +1251,9 @@ static inline int model_end_file(model_any *m, FILE *f, const char *path)
     return model_close_file(m, f, path) != 0 ? -1 : model_commit_file(m, path);
 }
 
-/* Writes weights to DIR/NAME, of which the file that says what they are is written and closed
- * (path): both take their places when both are whole, so that a full disk leaves what was there. */
+/* Writes weights to DIR/NAME together with `path`, the written and closed file that describes them.
+ * Both replace the older files only when both are complete, so that a full disk leaves the old
+ * ones. */
 static inline int model_save_weights(model_any *m, gckpt_store *store, const char *dir,
                                      const char *name, const gckpt_file_desc *desc,
                                      const char *path)
@@ -1267,7 +1275,8 @@ static inline int model_save_weights(model_any *m, gckpt_store *store, const cha
     return -1;
 }
 
-/* What methods and files change is written anew; all else as config.json had it, known or not. */
+/* Writes the keys that methods and files change; all other keys stay as config.json had them, known
+ * or not. */
 static inline void model_write_config(const model_any *m, FILE *f, const char *type)
 {
     static const char ours[] = " architectures model_type tie_word_embeddings torch_dtype dtype ";

@@ -239,7 +239,7 @@ typedef struct {
     size_t most_at[PICTURES_WIDTH]; /* of a column's instructions, the one with most live bytes */
     size_t peak, body, body_end;    /* the body runs for each micro-batch */
     uint64_t work;                  /* of all instructions, or 1 */
-    int kinds;                      /* of buffers: the last are there where leaves are summed up */
+    int kinds;                      /* of buffers; the last is there where virtual ranks are summed */
 } pictures_timeline;
 
 /* A forward, backward or update (gckpt_kind), a recompute, a copy to slower memory or back, or a
@@ -255,7 +255,7 @@ static inline int pictures_phase(const gckpt_plan *plan, size_t x, gckpt_usage *
                                        : (int)ins.kind;
 }
 
-/* Walks the plan once: its work, where the peak and the body are, what each column shows. */
+/* Reads the plan once: its costs, the peak, the body, and what each column shows. */
 static inline void pictures_measure(pictures_timeline *s)
 {
     size_t most[PICTURES_WIDTH] = { 0 }, top = 0; /* live bytes + 1 */
@@ -516,7 +516,7 @@ static inline void pictures_side_label(pictures_timeline *s, double x, double y,
     pictures_printf(&s->out, "</text>\n");
 }
 
-/* Beside the chart of live bytes: the peak and what it is made of. */
+/* Writes, next to the chart of live bytes, the peak and what it consists of. */
 static inline void pictures_side_live(pictures_timeline *s)
 {
     static const char *const verbs[] = { "forward of", "backward of", "update of",
@@ -547,7 +547,7 @@ static inline void pictures_side_live(pictures_timeline *s)
     }
 }
 
-/* Beside the arena: how much it is above the peak, as a line, too. */
+/* Writes, next to the arena, how much it is above the peak. */
 static inline void pictures_side_arena(pictures_timeline *s)
 {
     pictures_out *o = &s->out;
@@ -590,8 +590,8 @@ static inline void pictures_peak(pictures_timeline *s)
 }
 
 /* Draws a step: which phase runs when, live bytes over the instructions, the arena with all
- * buffers, what makes the peak. Any size of plan; beyond 860 instructions several share a
- * column. */
+ * buffers, and the buffers at the peak. The plan may have any size; above 860 instructions several
+ * share a column. */
 static inline gckpt_result pictures_plan(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
     pictures_timeline s;
@@ -619,7 +619,7 @@ static inline gckpt_result pictures_plan(const gckpt_plan *plan, gckpt_write_fn 
     return pictures_close(&s.out);
 }
 
-/* ---- a frontier, beside the fixed ways to plan ---- */
+/* ---- a frontier, compared with the fixed modes ---- */
 enum { PICTURES_MODES = 4, PICTURES_POOR_OPS = 400 };
 static const char *const pictures_mode_names[] = {
     "store-all", "segments", "sqrt", "memory-poor", "optimal, least bytes", "optimal, this budget"
@@ -630,9 +630,9 @@ typedef struct {
     int ops;
 } pictures_modes;
 
-/* Plans each mode with desc, which the frontier was made with (NULL: as there), but memory-poor not
- * where ops are many: its list grows with their square. What cannot be planned is left out, its
- * error stays on the graph; E_MEMORY: there is no memory to plan it with. */
+/* Plans each mode with desc, with which the frontier was made (NULL if without). Memory-poor is
+ * left out where there are many ops, since its list grows with their square. A mode without a plan
+ * is left out, and its error stays on the graph. Returns E_MEMORY when out of memory for planning. */
 static inline gckpt_result pictures_compare(gckpt_graph *graph, const gckpt_term *terms, int count,
                                             const gckpt_plan_desc *desc, pictures_modes *modes)
 {
@@ -677,19 +677,19 @@ typedef struct {
     const pictures_modes *modes;
     double top, beyond;       /* extra time where the axis breaks; the greatest, if it is more */
     double least, most, unit; /* bytes */
-    double step;              /* work of the fastest plan that computes nothing twice */
+    double step;              /* cost of the fastest plan without recomputation */
     const char *unit_name;
-    int log; /* the axis of bytes is logarithmic: they differ by more than a factor of four */
+    int log; /* whether the axis of bytes is logarithmic: they differ by more than a factor of four */
 } pictures_chart;
 
-/* Extra time of so much work. That of a mode is against the frontier's step: its own may be longer,
- * where the frontier chose a faster form of an op. */
+/* Returns the extra time of a cost. For a mode it is relative to the frontier's step; the mode's
+ * own may be longer, where the frontier chose a faster lowering of an op. */
 static inline double pictures_overhead(const pictures_chart *c, uint64_t work)
 {
     return c->step > 0 && (double)work > c->step ? (double)work / c->step - 1 : 0;
 }
 
-/* What the axes span, and the unit of the tables. */
+/* Sets the ranges of the axes and the unit of the tables. */
 static inline gckpt_result pictures_chart_open(pictures_chart *c, const gckpt_frontier *f,
                                                const pictures_modes *modes, gckpt_write_fn write,
                                                void *user)
@@ -767,7 +767,8 @@ static inline gckpt_result pictures_table(const gckpt_frontier *f, const picture
     return pictures_close(&c.out);
 }
 
-/* The natural logarithm of x >= 1: x = 2^n m, log m = 2 (z + z^3 / 3 + ...), z = (m-1) / (m+1). */
+/* Returns the natural logarithm of x >= 1: x = 2^n m, log m = 2 (z + z^3 / 3 + ...), z = (m-1) /
+ * (m+1). */
 static inline double pictures_log(double x)
 {
     double n = 0, sum = 0;
@@ -798,7 +799,8 @@ static inline double pictures_chart_y(const pictures_chart *c, double overhead)
     return pictures_round(begin - (begin - end) * (part < 1 ? part : 1));
 }
 
-/* Between ticks: 1, 2 or 5 times a power of ten times the unit; at most `most` of them in range */
+/* Returns the distance between ticks: 1, 2 or 5 times a power of ten times the unit; at most `most`
+ * of them in range. */
 static inline double pictures_tick(double range, double unit, double most)
 {
     double step = unit / 10000;
@@ -845,8 +847,8 @@ static inline void pictures_axes(pictures_chart *c)
                      "extra time of a step</text>\n");
 }
 
-/* Shaded: from the line down to the least extra time that is proven for so many bytes. Between two
- * points that of the next one holds. */
+/* Shades the area from the line down to the least extra time that is proven for that many bytes.
+ * Between two points, the bound of the next one applies. */
 static inline void pictures_unproven(pictures_chart *c)
 {
     pictures_out *o = &c->out;
@@ -913,8 +915,8 @@ static inline void pictures_point(pictures_chart *c, int i, const gckpt_point *p
     pictures_printf(o, "</text>\n");
 }
 
-/* Draws what every budget costs, beside the modes (NULL: none) and the plan that a budget of `mark`
- * bytes gets (0: none). */
+/* Draws what every budget costs, compared with the modes (or NULL) and the plan of a budget of
+ * `mark` bytes (or 0). */
 static inline gckpt_result pictures_frontier(const gckpt_frontier *f, const pictures_modes *modes,
                                              size_t mark, gckpt_write_fn write, void *user)
 {
@@ -972,7 +974,7 @@ static inline gckpt_result pictures_frontier(const gckpt_frontier *f, const pict
 #define PICTURES_LINE 16
 #define PICTURES_GAP  30
 enum { PICTURES_NODES = 4096, PICTURES_CELLS = 4096, PICTURES_NUMBERS = 6, PICTURES_SWEEPS = 24 };
-/* What is told beside ops and shapes; all of it may be NULL. */
+/* What a graph shows in addition to ops and shapes; all of it may be NULL. */
 typedef struct {
     const gckpt_plan *plan; /* which tensors get a gradient */
     gckpt_exec *exec;       /* values and gradients that its plan fetches, of the last call */
@@ -983,7 +985,7 @@ typedef struct {
 } pictures_overlay;
 
 typedef struct {
-    int id, row, box;     /* box 0: a line on its way past this row */
+    int id, row, box;     /* box is 0 for a line that passes this row */
     double x, half, height; /* its centre, half its width, its height */
     double target, weight;  /* where it should be, and how much so */
     int group;            /* the first of those that lie side by side up to this one */
@@ -995,7 +997,7 @@ typedef struct {
     const pictures_overlay *overlay;
     int nodes, rows, cells, losses, params;
     int64_t floats;                   /* of parameters */
-    int draw, lines, columns, length; /* a box is measured, then drawn: lines, the longest */
+    int draw, lines, columns, length; /* a box is measured, then drawn: its lines, and the longest */
     double x, y, box, width;          /* of the present box; of the page */
     short row[PICTURES_NODES], last[PICTURES_NODES]; /* last: the row of the last reader */
     short readers[PICTURES_NODES];
@@ -1018,7 +1020,7 @@ static inline int64_t pictures_elements(const gckpt_shape *s)
     return n;
 }
 
-/* 0.125, -3.46, 120, nan: three digits behind the point at most, six where it is small. */
+/* Formats 0.125, -3.46, 120, nan: at most three digits after the point, six for small numbers. */
 static inline pictures_number pictures_short(double v)
 {
     pictures_number out;
@@ -1037,7 +1039,7 @@ static inline void pictures_word(pictures_layout *m, const char *s)
     m->length += pictures_name(&m->line, s, 40);
 }
 
-/* Ends a line: it counts, or is drawn. style: its background; NULL: none. */
+/* Ends a line, which is counted or drawn. style: its background, or NULL. */
 static inline void pictures_line_end(pictures_layout *m, const char *style, const char *look, int bar)
 {
     pictures_out *o = &m->out;
@@ -1057,7 +1059,7 @@ static inline void pictures_line_end(pictures_layout *m, const char *style, cons
     m->length = 0;
 }
 
-/* "value 0.5 -1.2; 3 4": a row of the last axis behind each semicolon; the first few. */
+/* Writes "value 0.5 -1.2; 3 4": the first few rows of the last axis, with semicolons between them. */
 static inline void pictures_numbers(pictures_layout *m, const char *what, const float *x,
                                     const int32_t *index, const gckpt_shape *shape, double unit)
 {
@@ -1169,7 +1171,7 @@ static inline void pictures_rows(pictures_layout *m)
                 m->row[id] = (short)(m->row[n.input[i]] + 1);
         }
     }
-    for (int id = m->nodes - 1; id >= 0; id--) { /* last holds the first reader's row here */
+    for (int id = m->nodes - 1; id >= 0; id--) { /* last has the row of the first reader here */
         gckpt_graph_node(m->graph, id, &n);
         if (m->last[id] > 0)
             m->row[id] = (short)(m->last[id] - 1);
@@ -1232,7 +1234,7 @@ static inline void pictures_pull(pictures_cell *c, const pictures_cell *other, d
     c->weight += weight;
 }
 
-/* Where the neighbours of a cell above (1), below (2) or both want it. */
+/* Computes where the neighbours of a cell above (1), below (2) or both pull it. */
 static inline void pictures_target(pictures_layout *m, pictures_cell *c, int sides)
 {
     gckpt_node n;
@@ -1257,13 +1259,13 @@ static inline void pictures_target(pictures_layout *m, pictures_cell *c, int sid
     c->weight = c->weight > 0 ? c->weight : 0.01;
 }
 
-/* Gives the cells of a row places in their order, as near as can be to where they are wanted: those
- * that would overlap lie side by side around their mean (pool adjacent violators). */
+/* Places the cells of a row in their order, as near to their targets as possible: cells that would
+ * overlap are put next to each other around their mean (pool adjacent violators). */
 static inline void pictures_place(pictures_layout *m, int row)
 {
     const int begin = m->first[row], end = m->first[row + 1];
     pictures_cell *const all = m->cell;
-    double at = 0; /* if all lay side by side */
+    double at = 0; /* the position if all were next to each other */
     for (int i = begin; i < end; i++) {
         if (i > begin)
             at += all[i - 1].half + all[i].half + (all[i - 1].box || all[i].box ? 20 : 4);
@@ -1286,7 +1288,7 @@ static inline void pictures_place(pictures_layout *m, int row)
     }
 }
 
-/* Sorts a row by where its cells are wanted, and places them. */
+/* Sorts a row by the targets of its cells, and places them. */
 static inline void pictures_sort_row(pictures_layout *m, int row, int sides, int sort)
 {
     for (int i = m->first[row]; i < m->first[row + 1]; i++) {
@@ -1300,8 +1302,8 @@ static inline void pictures_sort_row(pictures_layout *m, int row, int sides, int
     pictures_place(m, row);
 }
 
-/* Downwards and upwards by turns; then, in the order that was found, each between all neighbours.
- * In the end x begins at the page's margin. */
+/* Passes downwards and upwards alternately, then, in the order that was found, places each cell
+ * between all its neighbours. In the end x begins at the page's margin. */
 static inline void pictures_arrange(pictures_layout *m)
 {
     double left = 0, right = 0, y = 130;
@@ -1412,7 +1414,8 @@ static inline void pictures_graph_header(pictures_layout *m)
     }
 }
 
-/* Marks what a plan computes gradients of: results by their backwards, leaves by their bytes. */
+/* Marks the tensors whose gradients a plan computes: results by their backwards, leaves of the
+ * graph by their bytes. */
 static inline void pictures_mark_grads(pictures_layout *m, const gckpt_plan *plan)
 {
     gckpt_instruction ins;
@@ -1432,8 +1435,8 @@ static inline void pictures_mark_grads(pictures_layout *m, const gckpt_plan *pla
     }
 }
 
-/* Draws a graph: ops, names, shapes, and what is `shown` beside. E_MEMORY: more than
- * PICTURES_NODES tensors, or rows so long that they take more than PICTURES_CELLS cells. */
+/* Draws a graph: ops, names, shapes, and what `shown` adds. Returns E_MEMORY above PICTURES_NODES
+ * tensors, or if a row needs more than PICTURES_CELLS cells. */
 static inline gckpt_result pictures_graph(const gckpt_graph *graph, const pictures_overlay *overlay,
                                           gckpt_write_fn write, void *user)
 {

@@ -1,13 +1,13 @@
-/* simulate.c - plans models that nobody trains on one machine for 8 to 1,024 ranks, and simulates a
- * step from each plan: seconds, what of them is waiting, bytes a rank. Nothing runs.
+/* simulate.c - plans models too large for one machine for 8 to 1,024 ranks, and simulates a step of
+ * each plan: its seconds, how many of them wait for communication, and the bytes of a rank. Nothing runs.
  *
  *     cc -O2 -I. examples/simulate.c -o simulate && ./simulate
- *     ./simulate --model llama-7b --ranks 64 --shard values --link 10gb --json -
+ *     ./simulate --model llama-7b --ranks 64 --shard values --network 10gb --json -
  *     ./simulate --help
  *
- * Every rank has --budget bytes; the planner keeps what fits of activations (and, with shards of
- * values, of gathered parameters) and computes or gathers the rest again. examples/simulate.h has
- * the model of time. Without options: the table of docs/distributed.md.
+ * Every rank has --budget bytes. The planner keeps the activations that fit (with sharded values, also
+ * the gathered parameters) and recomputes or gathers the rest again. examples/simulate.h has the model
+ * of time. Without options, the program prints the table of docs/distributed.md.
  */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #define GRADCKPT_IMPLEMENTATION
@@ -18,11 +18,11 @@
 #include <errno.h>
 #include <time.h>
 
-/* ---- what can be asked for ------------------------------------------------------------------- */
-enum { MODELS = 3, SHARDS = 4, LINKS = 4, MAX_RANKS = 16 };
+/* ---- options --------------------------------------------------------------------------------- */
+enum { MODELS = 3, SHARDS = 4, NETWORKS = 4, MAX_RANKS = 16 };
 typedef struct {
     const char *name, *title;
-    int64_t layers, heads, width, inner, context, vocabulary; /* inner 0: a GPT-2 */
+    int64_t layers, heads, width, inner, context, vocabulary; /* inner is 0 for a GPT-2 */
     int64_t batch, rows;                                      /* of a step, of a micro-batch */
     double budget;
 } model;
@@ -34,40 +34,40 @@ static const model models[MODELS] = {
 static const char *const model_names[] = { "gpt2", "gpt2-xl", "llama-7b", "all", NULL };
 static const char *const shard_names[] = { "none", "state", "gradients", "values", "all", NULL };
 static const char *const shard_titles[SHARDS] = { "none", "state", "gradients", "values" };
-/* Of a rank, each way. What makers say of NVLink 4 is 450 GB/s. */
+/* Bytes per second of a rank in each direction, and seconds of latency. NVLink 4 is sold as 450 GB/s. */
 static const simulate_link nvlink = { 450e9, 5e-6 };
 static const simulate_link link_100gb = { 12.5e9, 10e-6 }, link_10gb = { 1.25e9, 30e-6 };
-static const char *const link_names[] = { "nodes", "nvlink", "100gb", "10gb", "all", NULL };
-static const char *const link_titles[LINKS] = { "NVLink in nodes of 8, 100 Gb/s", "NVLink",
+static const char *const network_names[] = { "nodes", "nvlink", "100gb", "10gb", "all", NULL };
+static const char *const network_titles[NETWORKS] = { "NVLink in nodes of 8, 100 Gb/s", "NVLink",
                                                 "100 Gb/s", "10 Gb/s" };
 
 static struct {
-    int64_t model, shard, link, batch, rows, virtual_ranks, budget, ahead, help;
-    double work, memory, bandwidth, latency;
+    int64_t model, shard, network, batch, rows, virtual_ranks, budget, overlap, help;
+    double flops, mem_bandwidth, bandwidth, latency;
     const char *ranks, *json;
 } o;
 static const options_desc option_descs[] = {
     { "model", OPTIONS_CHOICE, &o.model, "all", 0, 0, model_names, "all: gpt2-xl and llama-7b" },
     { "ranks", OPTIONS_TEXT, &o.ranks, "8,64,256,1024", 0, 0, NULL, "powers of two" },
-    { "shard", OPTIONS_CHOICE, &o.shard, "all", 0, 0, shard_names, "what is cut among ranks" },
-    { "link", OPTIONS_CHOICE, &o.link, "all", 0, 0, link_names,
+    { "shard", OPTIONS_CHOICE, &o.shard, "all", 0, 0, shard_names, "what is sharded among ranks" },
+    { "network", OPTIONS_CHOICE, &o.network, "all", 0, 0, network_names,
       "what joins ranks; nodes: 8 by NVLink, 100 Gb/s a rank between nodes" },
     { "bandwidth", OPTIONS_REAL, &o.bandwidth, "0", 0, 1e6, NULL,
-      "of the link, GB/s a rank each way, at least 1e-6; 0: as --link" },
+      "of the network, GB/s a rank each way, at least 1e-6; 0: that of --network" },
     { "latency", OPTIONS_REAL, &o.latency, "0", 0, 1e6, NULL,
-      "microseconds an exchange, with --bandwidth" },
+      "microseconds per exchange, with --bandwidth" },
     { "batch", OPTIONS_INT, &o.batch, "0", 0, 1 << 20, NULL, "rows of a step; 0: the model's" },
     { "micro-batch", OPTIONS_INT, &o.rows, "0", 0, 1 << 20, NULL,
       "rows of a rank at once; 0: the model's, at most what a rank has" },
-    { "leaves", OPTIONS_INT, &o.virtual_ranks, "0", 0, 1 << 20, NULL, "0: as many as ranks" },
+    { "virtual-ranks", OPTIONS_INT, &o.virtual_ranks, "0", 0, 1 << 20, NULL, "0: the number of ranks" },
     { "budget", OPTIONS_BYTES, &o.budget, "0", 0, 9007199254740992.0, NULL,
       "bytes of a rank; 0: the model's, 8, 32 or 80 GB" },
-    { "ahead", OPTIONS_INT, &o.ahead, "1", 0, 1, NULL,
-      "1: values that are cut are gathered ahead of their readers" },
-    { "work", OPTIONS_REAL, &o.work, "50", 0.001, 1e6, NULL,
-      "operations a second, in units of 10^12: an H200 in fp32" },
-    { "memory", OPTIONS_REAL, &o.memory, "4.8", 0.0001, 1e6, NULL,
-      "bytes a second, in units of 10^12" },
+    { "overlap", OPTIONS_INT, &o.overlap, "1", 0, 1, NULL,
+      "1: all-gathers of sharded values overlap computation; 0: each is issued at its first use" },
+    { "flops", OPTIONS_REAL, &o.flops, "50", 0.001, 1e6, NULL,
+      "10^12 floating-point operations per second; 50: an H200 in fp32" },
+    { "memory-bandwidth", OPTIONS_REAL, &o.mem_bandwidth, "4.8", 0.0001, 1e6, NULL,
+      "10^12 bytes of device memory per second" },
     { "json", OPTIONS_FILE, &o.json, NULL, 0, 0, NULL, "an object a line; -: standard output" },
     { "help", OPTIONS_FLAG, &o.help, NULL, 0, 0, NULL, "this text" },
 };
@@ -98,8 +98,8 @@ typedef struct {
     gckpt_graph *graph;
     gckpt_plan *plan;
     int64_t parameters;
-    double planning; /* seconds it took */
-    size_t least;    /* no plan: the bytes it would take, 0: another error */
+    double planning; /* seconds of planning */
+    size_t least;    /* without a plan: the bytes that one needs, or 0 after another error */
 } plan_result;
 
 static double now(void)
@@ -109,11 +109,11 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static simulate_machine machine(int link)
+static simulate_machine machine(int network)
 {
-    simulate_machine m = { 1e12 * o.work, 1e12 * o.memory, 1, nvlink, nvlink, 0 };
-    m.node_size = link == 0 ? 8 : 1;
-    m.inter_node = link == 1 ? nvlink : link == 3 ? link_10gb : link_100gb;
+    simulate_machine m = { 1e12 * o.flops, 1e12 * o.mem_bandwidth, 1, nvlink, nvlink, 0 };
+    m.node_size = network == 0 ? 8 : 1;
+    m.inter_node = network == 1 ? nvlink : network == 3 ? link_10gb : link_100gb;
     if (o.bandwidth > 0) {
         m.node_size = 1;
         m.inter_node.bandwidth = 1e9 * o.bandwidth;
@@ -122,14 +122,14 @@ static simulate_machine machine(int link)
     return m;
 }
 
-/* gckpt_plan_desc.link_work: of 2^20 bytes that come together from so many ranks. */
-static uint64_t link_work(const simulate_machine *m, int ranks)
+/* Returns gckpt_plan_desc.link_cost: the cost of gathering 2^20 bytes from that many ranks. */
+static uint64_t link_cost(const simulate_machine *m, int ranks)
 {
     const double near = m->node_size < ranks ? m->node_size : ranks;
     const double seconds = (1 - 1 / near) / m->intra_node.bandwidth +
                            (1 / near - 1 / (double)ranks) / m->inter_node.bandwidth;
-    const double work = m->throughput * seconds * 1048576;
-    return work < 1e19 ? (uint64_t)work : UINT64_MAX;
+    const double cost = m->throughput * seconds * 1048576;
+    return cost < 1e19 ? (uint64_t)cost : UINT64_MAX;
 }
 
 static plan_result plan(const model *m, const simulate_ranks *r, const simulate_machine *at)
@@ -146,8 +146,8 @@ static plan_result plan(const model *m, const simulate_ranks *r, const simulate_
                   n = o.rows > 0 ? o.rows : m->rows;
     desc.virtual_ranks = r->virtual_ranks;
     desc.budget = o.budget > 0 ? (size_t)o.budget : (size_t)m->budget;
-    desc.link_cost = r->shard == GCKPT_SHARD_VALUES ? link_work(at, r->ranks) : 0;
-    desc.overlap_communication = o.ahead != 0;
+    desc.link_cost = r->shard == GCKPT_SHARD_VALUES ? link_cost(at, r->ranks) : 0;
+    desc.overlap_communication = o.overlap != 0;
     p.store = gckpt_store_new(NULL);
     gckpt_store_ranks(p.store, r->rank, r->ranks, r->shard);
     p.graph = gckpt_graph_new(p.store, NULL);
@@ -169,20 +169,20 @@ static void plan_result_free(plan_result *p)
     gckpt_store_free(p->store);
 }
 
-/* ---- what is told ---------------------------------------------------------------------------- */
-static void write_json(FILE *f, const model *m, const simulate_ranks *r, int link, const plan_result *p,
+/* ---- output ---------------------------------------------------------------------------------- */
+static void write_json(FILE *f, const model *m, const simulate_ranks *r, int network, const plan_result *p,
                       const simulate_step *s)
 {
     static const char *const kinds[] = { "parameters", "state",    "gradients", "activations",
                                          "workspace",  "tables",   "caches",    "copies",
-                                         "tree",       "gathered", "padding" };
+                                         "reduction",  "gathered", "padding" };
     enum { ALL_HAVE_NAMES = 1 / (sizeof kinds / sizeof *kinds == GCKPT_BYTES_KINDS) };
     char text[512];
     fprintf(f,
-            "{\"model\":\"%s\",\"parameters\":%lld,\"ranks\":%d,\"leaves\":%d,\"shard\":\"%s\","
-            "\"link\":\"%s\"",
+            "{\"model\":\"%s\",\"parameters\":%lld,\"ranks\":%d,\"virtual_ranks\":%d,\"shard\":\"%s\","
+            "\"network\":\"%s\"",
             m->name, (long long)p->parameters, r->ranks, r->virtual_ranks, shard_names[r->shard],
-            o.bandwidth > 0 ? "given" : link_names[link]);
+            o.bandwidth > 0 ? "given" : network_names[network]);
     if (p->plan == NULL) {
         fprintf(f, ",\"least_bytes\":%zu}\n", p->least);
         return;
@@ -194,21 +194,21 @@ static void write_json(FILE *f, const model *m, const simulate_ranks *r, int lin
         fprintf(f, ",\"%s_bytes\":%zu", kinds[i], gckpt_plan_kind_bytes(p->plan, i));
     snprintf(text, sizeof text,
              ",\"overhead\":%.6g,\"planning_seconds\":%.3f,\"seconds\":%.6g,\"compute\":%.6g,"
-             "\"exposed\":%.6g,\"link_seconds\":%.6g,\"sent\":%llu,\"exchanges\":%llu}\n",
+             "\"exposed\":%.6g,\"communication_seconds\":%.6g,\"bytes_sent\":%llu,\"exchanges\":%llu}\n",
              gckpt_plan_overhead(p->plan), p->planning, s->seconds, s->compute, s->exposed, s->comm,
              (unsigned long long)s->sent, (unsigned long long)s->exchanges);
     json_write_finite(f, text);
 }
 
-/* GB of a rank: weights and state, their gradients (with sums that wait), what is gathered, and
- * the activations with their gradients and workspace. */
+/* Prints the GB of a rank: weights and optimiser state; gradients with reduction buffers; gathered
+ * values; activations with their gradients and workspace. */
 static void print_bytes(const simulate_ranks *r, const plan_result *p)
 {
     double kind[GCKPT_BYTES_KINDS];
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
         kind[i] = 1e-9 * (double)gckpt_plan_kind_bytes(p->plan, i);
     const int64_t most = gckpt_plan_rows(p->plan);
-    const int64_t rows = (gckpt_plan_batch(p->plan) + r->virtual_ranks - 1) / r->virtual_ranks; /* of a leaf */
+    const int64_t rows = (gckpt_plan_batch(p->plan) + r->virtual_ranks - 1) / r->virtual_ranks; /* of a virtual rank */
     printf("| %d | %s | %lld x %lld | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f %%", r->ranks,
            shard_titles[r->shard], (long long)(r->virtual_ranks / r->ranks * ((rows + most - 1) / most)),
            (long long)most, 1e-9 * (double)gckpt_plan_bytes(p->plan),
@@ -218,17 +218,17 @@ static void print_bytes(const simulate_ranks *r, const plan_result *p)
            100 * gckpt_plan_overhead(p->plan));
 }
 
-static int first_link(void) { return o.bandwidth > 0 ? 2 : o.link < LINKS ? (int)o.link : 0; }
-static int last_link(void) { return o.link < LINKS || o.bandwidth > 0 ? first_link() : LINKS - 1; }
+static int first_network(void) { return o.bandwidth > 0 ? 2 : o.network < NETWORKS ? (int)o.network : 0; }
+static int last_network(void) { return o.network < NETWORKS || o.bandwidth > 0 ? first_network() : NETWORKS - 1; }
 
-/* All links; a plan for each where it depends on the link. */
+/* Simulates every network, with a plan for each where the plan depends on it. Returns 1, or 0 after an error. */
 static int simulate(const model *m, simulate_ranks r, FILE *events)
 {
     plan_result p;
     int printed = 0;
     memset(&p, 0, sizeof p);
-    for (int link = first_link(); link <= last_link(); link++) {
-        const simulate_machine at = machine(link);
+    for (int network = first_network(); network <= last_network(); network++) {
+        const simulate_machine at = machine(network);
         if (p.store == NULL || r.shard == GCKPT_SHARD_VALUES) {
             plan_result_free(&p);
             p = plan(m, &r, &at);
@@ -240,7 +240,7 @@ static int simulate(const model *m, simulate_ranks r, FILE *events)
         if (p.plan != NULL)
             s = simulate_run(p.plan, p.graph, &r, &at);
         if (events != NULL)
-            write_json(events, m, &r, link, &p, &s);
+            write_json(events, m, &r, network, &p, &s);
         if (events != stdout && p.plan == NULL && !printed)
             printf("| %d | %s | - | needs %.1f | | | | | |", r.ranks, shard_titles[r.shard],
                    1e-9 * (double)p.least);
@@ -264,7 +264,7 @@ static int simulate(const model *m, simulate_ranks r, FILE *events)
     return good;
 }
 
-/* Numbers of --ranks; 0: one is no power of two. */
+/* Reads --ranks. Returns how many numbers it has, or 0 if one is not a power of two. */
 static int read_ranks(int *to)
 {
     int n = 0;
@@ -280,7 +280,7 @@ static int read_ranks(int *to)
     return *s == 0 ? n : 0;
 }
 
-/* 0, or the exit status after saying what is allowed; the numbers of ranks, and how many. */
+/* Checks the options and reads --ranks. Returns 0, or the exit status after printing what is allowed. */
 static int check_options(int *ranks, int *count)
 {
     *count = read_ranks(ranks);
@@ -290,11 +290,11 @@ static int check_options(int *ranks, int *count)
         return 2;
     }
     if ((o.virtual_ranks & (o.virtual_ranks - 1)) != 0) {
-        fprintf(stderr, "simulate: --leaves %lld: allowed is 0 or a power of two\n",
+        fprintf(stderr, "simulate: --virtual-ranks %lld: allowed is 0 or a power of two\n",
                 (long long)o.virtual_ranks);
         return 2;
     }
-    if (o.bandwidth > 0 && o.bandwidth < 1e-6) { /* a step's seconds are to be a number */
+    if (o.bandwidth > 0 && o.bandwidth < 1e-6) { /* else a step's seconds overflow */
         fprintf(stderr, "simulate: --bandwidth %g: allowed is 0, or from 1e-6 to 1e6\n",
                 o.bandwidth);
         return 2;
@@ -309,10 +309,10 @@ static int simulate_model(const model *m, const int *ranks, int count, FILE *eve
                "rank | weights, state | gradients | gathered | activations | again | GB sent",
                m->title, (long long)((o.batch > 0 ? o.batch : m->batch) * m->context),
                1e-9 * (o.budget > 0 ? (double)o.budget : m->budget));
-        for (int i = first_link(); i <= last_link(); i++)
-            printf(" | %s", o.bandwidth > 0 ? "s" : link_titles[i]);
+        for (int i = first_network(); i <= last_network(); i++)
+            printf(" | %s", o.bandwidth > 0 ? "s" : network_titles[i]);
         printf(" |\n|---|---|---|---|---|---|---|---|---|---");
-        for (int i = first_link(); i <= last_link(); i++)
+        for (int i = first_network(); i <= last_network(); i++)
             printf("|---");
         printf("|\n");
     }

@@ -1,25 +1,25 @@
-/* simulate.h - how long a step of many ranks takes and what it sends, told from its plan: nothing
- * runs, no values are made. To copy: public calls only. C99 or C++11; include gradckpt.h first.
- *
- *     simulate_ranks all = { 0, 64, 64, GCKPT_SHARD_STATE }; // rank 0 of 64, 64 leaves
+/* simulate.h - simulates a step of many ranks from its plan: how long it takes and what it sends;
+ * nothing runs, and no values are computed. To copy: public calls only. C99 or C++11; include gradckpt.h first.
+ * 
+ *     simulate_ranks all = { 0, 64, 64, GCKPT_SHARD_STATE }; // rank 0 of 64, 64 virtual ranks
  *     simulate_step s = simulate_run(plan, graph, &all, &machine);
  *     printf("%g s, of it %g s waiting; %.0f bytes sent\n", s.seconds, s.exposed, (double)s.sent);
- *
- * What is simulated is what the executor does, one rank standing for all:
+ * 
+ * It simulates what the executor does, with one rank standing for all:
  * - Instructions run one after the other, as long as gckpt_plan_usage says, in every micro-batch of
- *   every leaf; what depends on parameters only, once a step.
- * - An exchange with a rank takes latency + bytes / bandwidth, sending and receiving at once, and
- *   one is under way at a time. Partners differ in one bit of their number; those of a node are
- *   joined by another link than nodes.
- * - A REDUCE waits for the one before, adds up the leaf, and starts exchanging: a half of what it
- *   has with each partner. What it receives, the processor adds.
- * - A FORWARD of a parameter that is cut copies this rank's share into place and starts gathering
- *   the rest; the first instruction that reads it waits for that. So do, after the updates, those of
- *   values that are cut but held whole, for which only the step's end waits.
- * - What is started follows what is under way, and is looked after between instructions only, so
- *   that an exchange that ends within one waits for its end.
- * - All meet at the begin, before the first update (the norm needs square sums), and at the end.
- * Terms that are regularisers and gradients that are picked are not looked at. */
+ *   every virtual rank; those that depend on parameters only, once a step.
+ * - An exchange with a rank takes latency + bytes / bandwidth, sending and receiving at once, and one
+ *   is in flight at a time. Partners differ in one bit of their number; those of a node have another
+ *   network between them than nodes.
+ * - A REDUCE waits for the previous one, adds up the virtual rank, and starts a reduce-scatter: half of
+ *   what a rank has goes to each partner. The processor adds what it receives.
+ * - A FORWARD of a sharded parameter copies this rank's shard into place and starts an all-gather; the
+ *   first instruction that reads the parameter waits for it. After the updates, values that are sharded
+ *   but held whole are gathered too; only the end of the step waits for those.
+ * - A collective starts after the pending ones and makes progress between instructions only, so one
+ *   that could finish during an instruction waits for its end.
+ * - All ranks agree at the beginning, before the first update (the norm needs square sums), and at the end.
+ * Regularisers and fetched gradients are not simulated. */
 #ifndef SIMULATE_H
 #define SIMULATE_H
 #include <stdint.h>
@@ -32,13 +32,14 @@ typedef struct {
 typedef struct {
     double throughput;   /* gckpt_cost a second */
     double mem_bandwidth; /* bytes a second that sums, copies and updates read and write */
-    int node_size;      /* so many ranks, a power of two, are joined by `inside`; 1: none */
+    int node_size;      /* number of ranks, a power of two, joined by `intra_node`; 1 for none */
     simulate_link intra_node, inter_node;
-    int no_overlap; /* 1: it moves the bytes itself (MPI within a machine): nothing runs beside */
+    /* If nonzero, the processor moves the bytes itself (MPI within a machine): nothing overlaps. */
+    int no_overlap;
 } simulate_machine;
 
 typedef struct {
-    int rank, ranks, virtual_ranks; /* powers of two; leaves: of the plan */
+    int rank, ranks, virtual_ranks; /* powers of two; virtual_ranks: of the plan */
     gckpt_shard shard;
 } simulate_ranks;
 
@@ -54,7 +55,7 @@ typedef struct {
     int bit;
     int64_t send, receive, add;
 } simulate_exchange;
-/* Bytes of a meeting, in which ranks tell each other what failed or must be alike; of a loss's sum
+/* Bytes of a status barrier, in which ranks exchange errors and what must be alike; of a loss's sum
  * and count, and the rows; bytes of memory that an element's update touches: norm and AdamW. */
 enum {
     SIMULATE_PENDING = 8,
@@ -70,8 +71,8 @@ static inline int64_t simulate_blocks(int64_t elements)
     return (elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
 }
 
-/* Elements that are left of a tensor, in blocks, for a rank when those halves that belong to others
- * were given away to all that differ from it in a bit below `bit`. With bit = ranks: its share. */
+/* Returns the elements of a tensor, in blocks, that a rank still has after it gave away the halves
+ * of all ranks that differ from it in a bit below `bit`. With bit = ranks: its shard. */
 static inline int64_t simulate_shard_size(int64_t elements, int rank, int bit)
 {
     int64_t low = 0, high = simulate_blocks(elements);
@@ -87,7 +88,7 @@ static inline int64_t simulate_shard_size(int64_t elements, int rank, int bit)
     return (high < elements ? high : elements) - (low < elements ? low : elements);
 }
 
-/* Shares of the sum over all ranks, from sums of each (recursive halving); how many levels. */
+/* Reduces to shards of the sum over all ranks (recursive halving). Returns the number of levels. */
 static inline int simulate_reduce_scatter(simulate_exchange *x, int64_t elements, const simulate_ranks *r)
 {
     int n = 0;
@@ -99,7 +100,7 @@ static inline int simulate_reduce_scatter(simulate_exchange *x, int64_t elements
     return n;
 }
 
-/* All of it, from shares: the way back (recursive doubling). */
+/* Gathers all of a tensor from its shards (recursive doubling). Returns the number of levels. */
 static inline int simulate_all_gather(simulate_exchange *x, int64_t elements, const simulate_ranks *r)
 {
     int n = 0;
@@ -131,7 +132,7 @@ static inline double simulate_seconds(const simulate_machine *m, const simulate_
     return most > 0 ? l->latency + 4 * (double)most / l->bandwidth : 0;
 }
 
-/* ---- a rank at work -------------------------------------------------------------------------- */
+/* ---- the simulated rank ---------------------------------------------------------------------- */
 /* A sum or a gather: its exchanges, and the instruction that waits for it. */
 typedef struct {
     simulate_exchange x[2 * SIMULATE_LEVELS];
@@ -141,7 +142,7 @@ typedef struct {
 typedef struct {
     const simulate_machine *machine;
     const simulate_ranks *ranks;
-    int accumulates; /* several micro-batches or leaves: gradients are whole all through the step */
+    int accumulates; /* whether gradients persist through the step: several micro-batches or virtual ranks */
     simulate_pending pending[SIMULATE_PENDING]; /* in the order they were begun; the first is under way */
     int pending_count;
     double end_time; /* when its next exchange is */
@@ -247,7 +248,7 @@ static inline int simulate_is_sharded(const simulate_state *s, int64_t elements,
            elements > GCKPT_UPDATE_BLOCK;
 }
 
-/* At the end of a rank's leaf `leaf`: merged with what waits; after the last one, with all ranks. */
+/* Ends a virtual rank: merges its sum with those that wait; after the last one, with all ranks. */
 static inline void simulate_reduce(simulate_state *s, int64_t elements, int parameter, int vrank,
                                    int due)
 {
@@ -272,7 +273,7 @@ static inline void simulate_reduce(simulate_state *s, int64_t elements, int para
     simulate_start(s, n, due);
 }
 
-/* Brings a parameter together from shares. */
+/* Gathers a parameter from its shards. */
 static inline void simulate_start_gather(simulate_state *s, int64_t elements, int due)
 {
     simulate_exchange *x = simulate_slot(s);
@@ -303,8 +304,8 @@ static inline int simulate_reads(const gckpt_graph *graph, int op, int id)
     return 0;
 }
 
-/* The first instruction behind instruction i that needs over what that begins: behind a REDUCE the
- * next one, or the first update; of a parameter brought together the first that reads it. */
+/* Returns the first instruction after i that needs the collective that i starts: after a REDUCE the
+ * next one, or the first update; for a gathered parameter the first that reads it. */
 static inline int simulate_due(const gckpt_plan *plan, const gckpt_graph *graph, int i)
 {
     gckpt_instruction in, next;
@@ -317,7 +318,7 @@ static inline int simulate_due(const gckpt_plan *plan, const gckpt_graph *graph,
     return i;
 }
 
-/* Instruction i in a round that has `part` of the plan's rows. */
+/* Simulates instruction i in a micro-batch that has `part` of the plan's rows. */
 static inline void simulate_instruction(simulate_state *s, const gckpt_plan *plan,
                                         const gckpt_graph *graph, int i, double fraction, int vrank)
 {
@@ -352,13 +353,14 @@ static inline simulate_step simulate_run(const gckpt_plan *plan, const gckpt_gra
 {
     const int per_rank = ranks->virtual_ranks / ranks->ranks, length = gckpt_plan_length(plan);
     const int64_t batch = gckpt_plan_batch(plan), most = gckpt_plan_rows(plan);
-    const int64_t rows = (batch + ranks->virtual_ranks - 1) / ranks->virtual_ranks; /* of a leaf, at most */
+    /* of a virtual rank, at most */
+    const int64_t rows = (batch + ranks->virtual_ranks - 1) / ranks->virtual_ranks;
     const int64_t micros = (rows + most - 1) / most;
     gckpt_instruction in;
     gckpt_usage usage;
     simulate_state s;
     int64_t blocks = 0;
-    int body = 0, parameter; /* body: behind the last instruction of each micro-batch */
+    int body = 0, parameter; /* body: after the last instruction of each micro-batch */
     memset(&s, 0, sizeof s);
     s.machine = machine;
     s.ranks = ranks;

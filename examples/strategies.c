@@ -1,4 +1,4 @@
-/* strategies.c - every way to trade time for memory, on one network: bytes, price, and the same
+/* strategies.c - every way to trade time for memory, on one network: bytes, cost, and the same
  * loss to the last bit.
  *
  *     cc -O2 -I. examples/strategies.c -o strategies && ./strategies

@@ -56,7 +56,7 @@ enum {
 /* How bpe_encode takes a text. */
 enum {
     BPE_SPECIALS = 1, /* special tokens that it spells out are recognised */
-    BPE_TEMPLATE = 2, /* the tokens that the template puts before and behind a text are added */
+    BPE_TEMPLATE = 2, /* adds the tokens that the template puts before and after a text */
     BPE_NOT_FIRST = 4    /* it stands not at the start: for Metaspace's prepend_scheme "first" */
 };
 
@@ -100,7 +100,7 @@ typedef enum {
     BPE_QWEN2,
     BPE_DIGIT,    /* each digit */
     BPE_DIGITS,   /* each run of digits */
-    BPE_ISOLATED, /* each `from`; or a piece ends behind it, or before it */
+    BPE_ISOLATED, /* each `from` is a piece; or a piece ends after it, or before it */
     BPE_SPLIT_AFTER,
     BPE_SPLIT_BEFORE,
     BPE_SPACES /* before a run of U+2581, where no merge reaches across */
@@ -121,14 +121,14 @@ typedef struct {
     uint32_t *start; /* token i is bytes[start[i]] up to start[i + 1] */
     char *names;     /* as the model sees them: their bytes in a byte-level one, else their text */
     uint32_t *name_start;
-    int32_t *ids; /* a hash table of names in the vocabulary; -1: an empty slot */
+    int32_t *ids; /* a hash table of names in the vocabulary; -1 is an empty slot */
     uint32_t ids_mask;
     int byte_level;            /* a word is its bytes; else its characters */
     int byte_fallback, fuse_unk;        /* bytes for characters without a token; those as one unk_token */
     int ignore_merges;                 /* a word that is a token is not merged (ignore_merges) */
     int strip;                 /* spaces that decoding takes off the start of a text */
-    int32_t unknown;           /* unk_token; -1: none */
-    int32_t byte[256];         /* the token of one byte; -1: none */
+    int32_t unknown;           /* unk_token, or -1 */
+    int32_t byte[256];         /* the token of one byte, or -1 */
     int32_t ascii[128];        /* of one character, where not byte-level */
     bpe_step steps[BPE_STEPS]; /* the normalizers, then the others */
     int step_count, normalizers;
@@ -145,7 +145,7 @@ typedef struct {
         special_texts; /* special tokens that texts spelled out and that were taken for text; to reset */
     bpe_word *words; /* a hash table that forgets */
     uint64_t *heap;  /* of one word that is being merged, rank << 32 | place: */
-    int32_t *symbol; /* the token that starts at a place, -1: none, */
+    int32_t *symbol; /* the token that starts at a place, or -1, */
     uint32_t *next, *prev;
     size_t capacity; /* of the four, in bytes of the word */
     char error[512];
@@ -190,7 +190,8 @@ static inline const char *bpe_search(const char *s, const char *end, const char 
     return end;
 }
 
-/* Writes s with each p->from replaced by p->to (to NULL: nowhere); how many bytes that is. */
+/* Writes s to `to`, unless that is NULL, with each p->from replaced by p->to. Returns the number of
+ * bytes. */
 static inline size_t bpe_put_replaced(const bpe_step *p, const char *s, size_t n, char *to)
 {
     const char *end = s + n;
@@ -210,8 +211,8 @@ static inline size_t bpe_put_replaced(const bpe_step *p, const char *s, size_t n
     return size;
 }
 
-/* Sorts characters, class << 21 | character each, by their classes; those of one class stay in
- * order. Linear: few by insertion, many by counting, for which there is room behind them. */
+/* Sorts characters, class << 21 | character each, stably by their classes. Linear: few by
+ * insertion, many by counting, in space that the caller has after them. */
 static inline void bpe_sort_marks(uint32_t *c, size_t n)
 {
     size_t at[257] = { 0 };
@@ -235,12 +236,12 @@ static inline void bpe_sort_marks(uint32_t *c, size_t n)
 }
 
 /* Writes the composed form of the text s: decomposed, marks in order, composed (Unicode Standard
- * Annex 15). c: 8 numbers for each of its characters. How many bytes. */
+ * Annex 15). c has space for 8 numbers per character. Returns the number of bytes. */
 static inline size_t bpe_put_composed(const char *s, size_t n, uint32_t *c, char *to)
 {
     size_t count = 0, first = 0, kept = 0, starter = SIZE_MAX, size = 0;
     uint32_t before = 0;
-    for (size_t i = 0; i < n;) { /* first: of the marks behind a starter */
+    for (size_t i = 0; i < n;) { /* first of the marks after a starter */
         uint32_t x = 0, parts[UNICODE_DECOMPOSED];
         i += (size_t)json_utf8(s + i, n - i, &x);
         size_t more = unicode_decompose(x, parts);
@@ -271,9 +272,9 @@ static inline size_t bpe_put_composed(const char *s, size_t n, uint32_t *c, char
     return size;
 }
 
-/* Puts the composed form of a text into *to, or NULL where it is that already; 0, or -1 when memory
- * ends. There is something to do only where characters that may change stand between two that stay,
- * from the first of these on. */
+/* Puts the composed form of a text into *to, or NULL if the text is composed already. Returns 0, or
+ * -1 when out of memory. Only the characters between two that cannot change are composed, from the
+ * first one that may change. */
 static inline int bpe_compose(const char *s, size_t n, char **to, size_t *size)
 {
     uint32_t *c = NULL;
@@ -363,7 +364,7 @@ static inline uint32_t bpe_character_of(int byte)
     return (uint32_t)(byte < 33 ? 256 + byte : byte < 161 ? 256 + byte - 127 + 33 : 323);
 }
 
-/* The other way round; -1: no byte. */
+/* Returns the byte of a character, the inverse of the above, or -1. */
 static inline int bpe_byte_of(uint32_t character)
 {
     if (character < 256)
@@ -393,7 +394,7 @@ static inline size_t bpe_name_bytes(const char *name, size_t size, char *to, int
     return n;
 }
 
-/* The byte of a name like <0x0A>; -1: it is another. */
+/* Returns the byte of a name like <0x0A>, or -1. */
 static inline int bpe_fallback_of(const char *name, size_t size)
 {
     int byte = 0;
@@ -409,7 +410,7 @@ static inline int bpe_fallback_of(const char *name, size_t size)
 }
 
 typedef struct {
-    uint32_t at; /* the string or key in the file; 0: an empty slot */
+    uint32_t at; /* the string or key in the file; 0 is an empty slot */
     int32_t id;
 } bpe_name;
 
@@ -419,7 +420,7 @@ typedef struct {
     json d;          /* vocab.json or tokenizer.json */
     bpe_name *names; /* a hash table of all tokens */
     uint32_t mask;
-    char *joined; /* two names, one behind the other */
+    char *joined; /* two names, one after the other */
     size_t joined_capacity;
     bpe_step replace; /* the decoder's; of no size: none */
     int byte_fallback;        /* whether it has ByteFallback */
@@ -447,7 +448,7 @@ static inline bpe_name *bpe_slot(const bpe_loader *l, const char *name, size_t s
     }
 }
 
-/* The id of a token of the vocabulary, without added ones; -1: none. */
+/* Returns the id of a token of the vocabulary without added ones, or -1. */
 static inline int32_t bpe_find(const bpe_loader *l, const char *name, size_t size)
 {
     const bpe_name *p = bpe_slot(l, name, size);
@@ -537,7 +538,8 @@ static inline int bpe_load_names(bpe_loader *l, uint32_t vocabulary, uint32_t ad
     return 0;
 }
 
-/* The bytes that a token decodes to (to NULL: only how many at most). */
+/* Writes the bytes that a token decodes to. If `to` is NULL, returns only an upper bound of their
+ * number. */
 static inline size_t bpe_load_decoded(const bpe_loader *l, const char *name, size_t n, char *to)
 {
     int visible, byte;
@@ -1064,7 +1066,7 @@ static inline void bpe_load_decoder(bpe_loader *l, uint32_t object, int *before)
     }
 }
 
-/* The special tokens before and behind the text, of a template. */
+/* Reads the special tokens that a template puts before and after the text. */
 static inline void bpe_load_template(bpe_loader *l, uint32_t object)
 {
     bpe *b = l->b;
@@ -1155,7 +1157,7 @@ static inline void bpe_finish_load(bpe_loader *l, uint32_t model)
     bpe_load_step(l, &p);
 }
 
-/* All of a tokenizer.json that l->d holds. */
+/* Reads a tokenizer.json, which is in l->d. */
 static inline int bpe_load_json(bpe_loader *l)
 {
     json *d = &l->d;
@@ -1227,7 +1229,7 @@ static inline int bpe_read_files(bpe *b, const char *vocabulary, const char *mer
         const size_t n = sizeof end - 1;
         bpe_added special = { end, n, bpe_find(&l, end, n), 1, 0, 0, end, n, NULL };
         if (special.id >= 0)
-            b->added[0][b->added_count[0]++] = special; /* bpe_array leaves room for one */
+            b->added[0][b->added_count[0]++] = special; /* bpe_array has space for one more */
         bpe_sort_added(b);
     }
     return bpe_load_end(&l);
@@ -1294,8 +1296,8 @@ static inline int bpe_reserve(bpe_tokens *t, size_t n)
     return 0;
 }
 
-/* Of bytes that may be no UTF-8 the text that Python's decode("utf-8", errors="replace") gives, to
- * be freed; NULL: out of memory. It ends in a 0 that *size does not count. */
+/* Returns the text that Python's decode("utf-8", errors="replace") makes of bytes that may not be
+ * UTF-8, to be freed, or NULL when out of memory. It ends in a 0 that *size does not count. */
 static inline char *bpe_to_utf8(const char *s, size_t n, size_t *size)
 {
     char *to = n < SIZE_MAX / 3 ? (char *)malloc(3 * n + 1) : NULL;
@@ -1360,7 +1362,7 @@ static inline uint64_t bpe_pop(bpe *b, size_t count)
     return least;
 }
 
-/* The token of the vocabulary with this name; -1: none. */
+/* Returns the token of the vocabulary with this name, or -1. */
 static inline int32_t bpe_id_of(const bpe *b, const char *name, size_t n)
 {
     return *bpe_id_slot(b, name, n);
@@ -1506,7 +1508,7 @@ static inline size_t bpe_contraction(const char *s, const char *end, int any_cas
     return 0;
 }
 
-/* Behind the characters of this class from s on. */
+/* Returns the end of the characters of this class from s on. */
 static inline const char *bpe_run_end(const char *s, const char *end, int kind)
 {
     size_t size;
@@ -1515,14 +1517,14 @@ static inline const char *bpe_run_end(const char *s, const char *end, int kind)
     return s;
 }
 
-/* Behind the word that starts at s, by BPE_REGEX_GPT2. */
+/* Returns the end of the word that starts at s, by BPE_REGEX_GPT2. */
 static inline const char *bpe_word_end(const char *s, const char *end)
 {
     size_t size, length = *s == '\'' ? bpe_contraction(s, end, 0) : 0;
     if (length > 0)
         return s + length;
     int kind = bpe_class(s, end, &size), next;
-    const char *p = s + size, *last = s; /* behind the run, and at its last character */
+    const char *p = s + size, *last = s; /* end of the run, and its last character */
     if (*s == ' ' && p < end && (next = bpe_class(p, end, &length)) != UNICODE_SPACE) {
         kind = next;
         p += length;
@@ -1563,7 +1565,7 @@ static inline const char *bpe_llama_end(const char *s, const char *end, int digi
     return line != NULL ? line : p < end && last > s ? last : p;
 }
 
-/* Behind the first piece of s. */
+/* Returns the end of the first piece of s. */
 static inline const char *bpe_piece_end(const bpe_step *p, const char *s, const char *end)
 {
     const char *found = s;
@@ -1602,7 +1604,8 @@ typedef struct {
     int first; /* it stands at the start of the text */
 } bpe_piece;
 
-/* Whether PREFIX or METASPACE changes a piece, which is then *own, to be freed; -1: no memory. */
+/* Returns whether PREFIX or METASPACE changes a piece, which *own then holds, to be freed; -1 when
+ * out of memory. */
 static inline int bpe_add_spaces(const bpe_step *p, const bpe_piece *piece, char **owned, size_t *size)
 {
     const bpe_step spaces = { BPE_REPLACE, " ", "", 1, p->to_size, BPE_NEVER };
@@ -1690,7 +1693,7 @@ static inline const char *bpe_space_start(const char *s, const char *end)
 
 static inline int bpe_encode_part(bpe *b, bpe_piece piece, int specials, int list, bpe_tokens *t);
 
-/* A piece without the added tokens of list 0: the normalizers, then list 1. */
+/* Encodes a piece without the added tokens of list 0: the normalizers, then list 1. */
 static inline int bpe_encode_normal(bpe *b, bpe_piece piece, int specials, bpe_tokens *t)
 {
     size_t n = (size_t)(piece.end - piece.s);
@@ -1709,7 +1712,7 @@ static inline int bpe_encode_part(bpe *b, bpe_piece piece, int specials, int lis
     const bpe_added *found;
     const char *p = piece.s, *end = piece.end, *spaces = p; /* spaces: of a run of them the end */
     int status = 0;
-    bpe_piece part = piece; /* behind the last token */
+    bpe_piece part = piece; /* after the last token */
     while (status == 0) {
         for (found = NULL; p < end && found == NULL && b->added_count[list] > 0;) {
             found = bpe_added_at(b, list, p, end);
@@ -1788,9 +1791,9 @@ static inline const bpe_added *bpe_find_added(const bpe *b, const char *text)
 }
 
 /* ---- tokens to text -------------------------------------------------------------------------- */
-/* The bytes of a token. Those of several, one behind the other, are the text; it is UTF-8 only as a
- * whole, and not even that where a model ends in the middle of a character (then bpe_replace, or
- * bpe_decode). */
+/* Returns the bytes of a token. Those of several tokens, concatenated, are the text. It is UTF-8
+ * only as a whole, and not even that where a model ends in the middle of a character (then use
+ * bpe_replace or bpe_decode). */
 static inline const char *bpe_bytes(const bpe *b, int32_t id, size_t *size)
 {
     int known = id >= 0 && id < b->count;
@@ -1808,9 +1811,10 @@ static inline const char *bpe_first_bytes(const bpe *b, int32_t id, size_t *size
     return bytes + strip;
 }
 
-/* The text of n tokens, as Hugging Face's decode gives it with special tokens kept, to be freed;
- * NULL: out of memory. What is no UTF-8 becomes U+FFFD; with byte_fallback each byte of a run of
- * such tokens that is no UTF-8 as a whole. It ends in a 0 that *size does not count. */
+/* Returns the text of n tokens, as Hugging Face's decode gives it with special tokens kept, to be
+ * freed, or NULL when out of memory. Bytes that are not UTF-8 become U+FFFD; with byte_fallback,
+ * each byte of a run of such tokens that as a whole is not UTF-8. It ends in a 0 that *size does
+ * not count. */
 static inline char *bpe_decode(const bpe *b, const int32_t *ids, size_t n, size_t *size)
 {
     size_t capacity = 1, at = 0, run = SIZE_MAX, length; /* run: where a run of bytes starts */

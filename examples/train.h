@@ -23,15 +23,16 @@
  *
  *     train_run t;
  *     int more = train_begin(&t, store, model, &data, &o, &r) == 0;
- *     while (more && !quit)                    // ... and whatever else there is to do
+ *     while (more && !quit)                    // ... and whatever else the program does
  *         more = train_tick(&t, 0) > 0;        // a step, or a batch for validation
- *     if (train_end(&t) != 0)                  // with o.save: goes on from here another time
+ *     if (train_end(&t) != 0)                  // with o.save: a later run resumes here
  *         fprintf(stderr, "%s\n", r.error);
  *
  * Rows are shuffled by seed and epoch alone, so weights have the same bits for every budget,
  * micro-batch, thread count and machine. Where a model compares rows (gckpt_plan_split_exact), a
- * batch is computed whole: the last rows of an epoch that fill none are left out, and of those for
- * validation, if it compares them in inference as well (batch norms do not: a note names the op). */
+ * batch is computed whole: the last rows of an epoch that do not fill a batch are left out. So are
+ * those of validation, if the model compares rows in inference as well (batch norms do not).
+ * A note names the op. */
 #ifndef TRAIN_H
 #define TRAIN_H
 #include "schedule.h"
@@ -59,7 +60,7 @@ typedef struct {
     int64_t rows;                      /* of a micro-batch */
     gckpt_tensor *in[TRAIN_COLUMNS];   /* the columns */
     gckpt_tensor *loss;                /* set it: what is minimised */
-    gckpt_tensor *output;              /* set it: (rows,..), what is predicted; NULL: nothing */
+    gckpt_tensor *output;              /* set it: the prediction (rows,..), or NULL */
     gckpt_term extra[TRAIN_LOSSES - 1]; /* further losses, */
     int extra_count;                         /* so many */
 } train_net;
@@ -68,18 +69,19 @@ typedef void (*train_model)(train_net *net, void *user);
 /* After a step, after an epoch, and in the end: of the epoch whose weights stay. */
 typedef struct {
     int epoch, epochs;   /* from 1 */
-    int64_t step, steps; /* of the epoch, from 1; 0: the epoch is over */
+    int64_t step, steps; /* of the epoch, from 1; step is 0 when the epoch is over */
     double loss;         /* of the step; of an epoch: the mean of its steps */
     double validation;   /* of the rows for validation: the mean of their batches; else as loss */
     int losses;          /* net->loss and so many more, each by itself and without its weight: */
     double term_loss[TRAIN_LOSSES], term_validation[TRAIN_LOSSES];
-    double accuracy;     /* 0 to 1: how often the greatest of an output (..,V) is at the last column
-                            (..), i32; negative ones do not count. -1: no such columns */
+    /* 0 to 1: how often the greatest of an output (..,V) is the label in the last column (..), i32;
+     * negative labels do not count. -1 if there are no such columns. */
+    double accuracy;
     const float *output; /* of the rows for validation, in order; in `watch` after an epoch */
-    int is_best;            /* 1: no epoch before had less validation loss */
+    int is_best;            /* whether no earlier epoch had less validation loss */
     float lr;
     size_t bytes;    /* parameters, optimiser state and the one arena of training and validation */
-    int log_failed;    /* the first epoch whose line the log could not take; 0: none */
+    int log_failed;    /* the first epoch whose line could not be written to the log, or 0 */
     char notes[768]; /* warnings, a line each, which are also printed on stderr; "" if none */
     char error[512]; /* what went wrong, and what helps; "" */
 } train_report;
@@ -87,27 +89,27 @@ typedef struct {
 typedef struct {
     gckpt_hyper hyper;    /* lr, weight_decay, clip, .. */
     gckpt_plan_desc plan; /* budget, batch (0: 32 rows a step), threads, ..: as for gckpt_fit */
-    int64_t micro_batch;  /* rows computed at once, a divisor of the batch; 0: gckpt_fit chooses */
-    int epochs;           /* 0: 10 */
+    int64_t micro_batch;  /* rows computed at once, a divisor of the batch; if 0, gckpt_fit chooses */
+    int epochs;           /* 0 selects 10 */
     schedule_kind schedule; /* of lr, over all steps: SCHEDULE_COSINE, .. (schedule.h) */
     int64_t warmup;         /* steps in which lr rises */
     float min_lr;           /* and what it falls to */
-    int patience;           /* ends after so many epochs without a better one; 0: never */
+    int patience;           /* stops after this many epochs without a better one; 0 for never */
     uint64_t seed; /* of the rows' order and train_random (the store's: of weights, dropout) */
-    /* A file for all that is needed to go on, written after each epoch and where a training ends
-     * within one; if it is there, training goes on from it. SAVE.best: the best weights so far. */
+    /* A file with all that is needed to resume, written after each epoch and where a training ends
+     * within one. If it exists, training resumes from it. SAVE.best has the best weights so far. */
     const char *save;
-    int64_t save_steps; /* also after so many steps of each epoch; 0: not */
-    /* A CSV file, a line an epoch. A training that goes on from SAVE goes on with it, without what
-     * it has of later epochs; else it begins anew. A disk that fills up costs the log's further
-     * lines, not the training: report.unlogged, and a line on stderr. */
+    int64_t save_steps; /* also saves after this many steps of each epoch; 0 for never */
+    /* A CSV file with a line per epoch. A training that resumes from SAVE appends to it, after
+     * removing the lines of later epochs; else it is overwritten. A full disk ends the log, not the
+     * training: see report.log_failed, and a line on stderr. */
     const char *log;
     int print_every; /* epochs between lines on stdout (0 means 1); -1 hides these and stderr's clock */
-    int (*watch)(void *user, const train_report *now); /* after steps and epochs; 1: enough */
-    /* Fills columns without values, or changes rows: called once for the rows of a step, or of a
-     * batch for validation (train_data.h says more). Anything but 0: an error. */
+    int (*watch)(void *user, const train_report *now); /* called after steps and epochs; returns 1 to stop */
+    /* Fills columns without values, or changes rows. Called once for the rows of a step, or of a
+     * batch for validation (see train_data.h). Returns 0, or another value after an error. */
     int (*batch)(void *user, train_batch *batch);
-    int known;  /* train_predict, with `batch`: so many columns are known; 0: all */
+    int known;  /* train_predict with `batch`: number of columns that are known; 0 for all */
     void *user; /* for watch, batch and the model's function */
 } train_options;
 
@@ -122,7 +124,7 @@ static inline train_options train_defaults(float lr)
 #include "train_run.h"
 
 /* ---- the loop ---- */
-/* 1: there is one; goes to it, or on in the one that a file ended in. */
+/* Goes to the next epoch, or continues the one in which a file ended. Returns 0 if there is none. */
 static inline int train_next_epoch(train_run *t)
 {
     train_report *r = t->r;
@@ -173,9 +175,10 @@ static inline int train_end_epoch(train_run *t)
     return t->o.save != NULL ? train_save(t) : 0;
 }
 
-/* Begins a training of the model's parameters in `store`; those that are there are taken, and
- * frozen ones stay. Store, report and what data and options point to must live until train_end.
- * Plans and reads a file to go on from. -1: r->error says why; train_end may be left out. */
+/* Begins a training of the model's parameters in `store`. Existing parameters are used, and frozen
+ * ones stay frozen. Plans, and reads a file to resume from. Store, report and what data and options
+ * point to must live until train_end. Returns -1 with r->error on failure; train_end is then
+ * optional. */
 static inline int train_begin(train_run *t, gckpt_store *store, train_model model,
                               const train_data *data, const train_options *options, train_report *r)
 {
@@ -193,9 +196,10 @@ static inline int train_begin(train_run *t, gckpt_store *store, train_model mode
     return 0;
 }
 
-/* A piece of it: so many instructions of a step (gckpt_run_some), or (0) a step; or a batch of rows
- * for validation. With an epoch's last also what follows: lines, log, files. 1: there is more; 0:
- * it is over, or `watch` had enough; -1: r->error says why. */
+/* Runs a piece of the training: that many instructions of a step (gckpt_run_some), or for 0 a step;
+ * or a batch of rows for validation. The last one of an epoch also writes lines, log and files.
+ * Returns 1 if there is more, 0 if it is over or `watch` stopped it, -1 with r->error after an
+ * error. */
 static inline int train_tick(train_run *t, int instructions)
 {
     train_report *r = t->r;
@@ -224,11 +228,11 @@ static inline int train_tick(train_run *t, int instructions)
     return failed ? -1 : t->ended == 0;
 }
 
-/* Ends it, over or not: a step under way is done first, so that no weights are half updated; then
- * options.save has what is needed to go on from there, to the same bits. With rows for validation
- * the weights of the best epoch stay, and r is of that; else the last ones, those of the last step,
- * also where no epoch ends (then r is of that step: r->step > 0). -1: an error, that of train_tick
- * if it had one. */
+/* Ends the training, over or not. A step in progress is completed first, so that no weights are
+ * half updated; then options.save receives all that is needed to resume to the same bits. With rows
+ * for validation the weights of the best epoch stay, and r describes it. Otherwise the last step's
+ * weights stay, also where no epoch ended (then r describes that step: r->step > 0). Returns -1
+ * after an error, or with that of train_tick. */
 static inline int train_end(train_run *t)
 {
     train_report *r = t->r;
@@ -265,10 +269,11 @@ static inline int train_fit(gckpt_store *store, train_model model, const train_d
     return train_end(&t);
 }
 
-/* Outputs of all rows, to `out` (rows times the output's width; NULL: not wanted); where all
- * columns are known also loss, the mean of the batches, which is r->validation, too, and accuracy.
- * Of the options count `user`, `batch`, `known`, `seed` and `plan`: rows at once (batch), threads,
- * precision, backend. An error if a parameter of the model was neither loaded, set nor trained. */
+/* Writes the outputs of all rows to `out` (rows times the output's width), which may be NULL. Where
+ * all columns are known, also computes the loss, the mean of the batches (also r->validation), and
+ * the accuracy. Used options: `user`, `batch`, `known`, `seed`, and of `plan` the rows at once
+ * (batch), threads, precision and backend. Fails if a parameter of the model was neither loaded,
+ * set nor trained. */
 static inline int train_predict(gckpt_store *store, train_model model, const train_data *data,
                                 const train_options *options, float *out, train_report *r)
 {

@@ -31,7 +31,7 @@ typedef struct {
     int64_t done, validated;          /* of the epoch: steps; rows for validation */
     train_sums sums, validation;      /* of these */
     int64_t resumed_steps;                  /* steps that others did */
-    time_t start_time, printed_at;               /* told: when the clock on stderr was last written, */
+    time_t start_time, printed_at;               /* printed_at: last line of the clock on stderr, */
     int line_length;                        /* and its length */
     int nan_noted;                     /* nonzero after a note of a validation loss of NaN */
     char path[1024];                  /* of the best weights */
@@ -520,7 +520,7 @@ static inline int train_read_notes(train_run *t)
     return 0;
 }
 
-/* Nothing is there to go on from. A folder that no file can be written to is told before the first
+/* Nothing is there to go on from. A folder that no file can be written to is reported before the first
  * epoch, not behind it. */
 static inline int train_check_save(train_run *t)
 {

@@ -52,42 +52,42 @@ wait_for()
     done
 }
 
-# ---- compile lines as pages tell them, run in $work/told, where cc is the compiler that is tested ----
+# ---- compile lines as pages have them, run in $work/page, where cc is the compiler under test ----
 # line PAGE BEGIN: the first line of a page's code that begins so
 line() { sed -n "s/^    \($2.*\)/\1/p" "$1" | head -n 1; }
 
-told()
+run_line()
 {
     (
-        cc() { command $told_cc "$@" $told_last; }
-        cd "$work/told" && eval "$1"
+        cc() { command $page_cc "$@" $page_flags; }
+        cd "$work/page" && eval "$1"
     )
 }
 
 # prints FILE LINE: what that line runs prints this
-prints() { told "$2" > "$work/printed" && diff "$1" "$work/printed"; }
+prints() { run_line "$2" > "$work/printed" && diff "$1" "$work/printed"; }
 
-# told_by PAGE: there are the repository's files, and gradckpt.o: that of LINKED, or what the page's lines make
-told_by()
+# lines_of PAGE: there are the repository's files, and gradckpt.o: that of LINKED, or what the page's lines make
+lines_of()
 {
     object=''
     for word in $LINKED; do
         case $word in
         *.o) object=$word ;;
         -I. | -DGRADCKPT_IMPLEMENT*) ;; # as the page has it
-        -l* | -L*) told_last="$told_last $word" ;;
-        *) told_cc="$told_cc $word" ;;
+        -l* | -L*) page_flags="$page_flags $word" ;;
+        *) page_cc="$page_cc $word" ;;
         esac
     done
-    mkdir "$work/told"
-    ln -s "$PWD/gradckpt.h" "$PWD/docs" "$PWD/examples" "$work/told"
-    check "$1 makes gradckpt.c" told "$(line "$1" printf)"
-    check "$1: it is the implementation" sh -c "sed 1d tests/compile/implementation.c | cmp - $work/told/gradckpt.c"
+    mkdir "$work/page"
+    ln -s "$PWD/gradckpt.h" "$PWD/docs" "$PWD/examples" "$work/page"
+    check "$1 makes gradckpt.c" run_line "$(line "$1" printf)"
+    check "$1: it is the implementation" sh -c "sed 1d tests/compile/implementation.c | cmp - $work/page/gradckpt.c"
     check "$1 compiles it as the README does" [ "$(line "$1" 'cc .*-c ')" = "$(line README.md 'cc .*-c ')" ]
     if [ "$object" ]; then
-        cp "$object" "$work/told/gradckpt.o"
+        cp "$object" "$work/page/gradckpt.o"
     else
-        check "$1: it compiles" told "$(line "$1" 'cc .*-c ')"
+        check "$1: it compiles" run_line "$(line "$1" 'cc .*-c ')"
     fi
 }
 

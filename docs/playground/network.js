@@ -135,7 +135,7 @@ function edge(p, q, here) {
   const turn = (lane, way) => `H${lane - 4}q4,0 4,${4 * way}V${middle - 4 * way}`;
   if (p.column === q.column && q.row > p.row)
     return `M${side},${y + BOX.high / 2}${turn(p.lane, 1)}q0,4 -4,4H${q.x + q.wide / 2}`;
-  if (p.column === q.column) // up the second leg of a U
+  if (p.column === q.column) // up the second side of a U
     return `M${x},${y}L${q.x},${top + BOX.high}`;
   const left = q.x - q.wide / 2;
   if (q.gutter && p.row !== q.row) {

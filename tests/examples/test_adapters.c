@@ -116,7 +116,7 @@ static void test_methods(void)
         { { .method = ADAPTERS_LAST, .layers = L }, L * BLOCK + 2 * C, 1 },
         { { .method = ADAPTERS_HEAD }, V * C, 1 },
         { { .method = ADAPTERS_BIAS }, L * 11 * C + C, 1 },
-        { { .method = ADAPTERS_ADDED }, BLOCK, 1 },
+        { { .method = ADAPTERS_NEW_BLOCKS }, BLOCK, 1 },
         { { .method = ADAPTERS_LORA, .size = 2 }, L * 2 * 4 * C, 1 },
         { { .method = ADAPTERS_LORA, .targets = "h.0.mlp.c_(fc|proj)", .size = 1 }, 10 * C, 1 },
         { { .method = ADAPTERS_HOULSBY, .size = 4 }, L * (2 * (9 * C + 4) + 4 * C) + 2 * C, 0 },

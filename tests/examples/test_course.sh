@@ -8,7 +8,7 @@ CC=${CC:-cc}
 LINKED=${LINKED:-$CC -I. -DGRADCKPT_IMPLEMENTATION=}
 work=build/course
 . tests/checks.sh
-told_by docs/course/README.md
+lines_of docs/course/README.md
 lesson=$(line docs/course/README.md 'cc .*neuron') answers=$(line docs/course/README.md 'cc .*answer')
 check "docs/course/README.md tells how to compile both" test -n "$lesson" -a -n "$answers"
 
@@ -17,7 +17,7 @@ for page in docs/course/[0-9]-*.md; do
     name=${name%.md} number=${number%%-*}
     check "lesson $number: its program has fewer than 80 lines" test "$(wc -l < "docs/course/$name.c")" -lt 80
     awk '/^```text$/ { on = 1; next } /^```/ && on { exit } on' "$page" > "$work/$name.text"
-    check "lesson $number: compiles as told, and prints what the page says" \
+    check "lesson $number: compiles by the line of the page, and prints what the page says" \
         prints "$work/$name.text" "$(echo "$lesson" | sed "s/neuron/$name/g")"
     check "docs/course/README.md names lesson $number" grep -q "(${page#docs/course/})" docs/course/README.md
     check "lesson $number leads to the playground" grep -qE '\(../../build/playground.html#[^)]*\)' "$page"
@@ -32,7 +32,7 @@ for page in docs/course/*.md; do
 done
 
 # ---- exercises ----
-[ "$object" ] || LINKED="$CC -I. -DGRADCKPT_IMPLEMENTED $work/told/gradckpt.o"
+[ "$object" ] || LINKED="$CC -I. -DGRADCKPT_IMPLEMENTED $work/page/gradckpt.o"
 export LIMIT=10 AT=$work/class LINKED="$LINKED -O0 -w"
 course() { sh docs/course/tools/course.sh "$@"; }
 # says WORDS NUMBER FILE: so the check of a file ends; passes only if it is right
@@ -50,8 +50,8 @@ check "each lesson has two exercises" \
     test "$(grep -c '^[0-9]\.[12] ' "$AT/list")" = $((2 * $(ls docs/course/[0-9]-*.md | wc -l)))
 check "each heading of exercises.md is one" \
     test "$(grep -c '^[0-9]* ' "$AT/list")" = "$(grep -c '^## ' docs/exercises.md)"
-cp "$AT/1.1.c" "$work/told/answer.c"
-check "an answer compiles as told, and prints what the page says" prints "$AT/1.1.text" "$answers"
+cp "$AT/1.1.c" "$work/page/answer.c"
+check "an answer compiles by the line of the page, and prints what the page says" prints "$AT/1.1.text" "$answers"
 while read -r number page; do
     in_turn 6 || continue
     check "exercise $number: the answer is right" says right "$number" "$AT/$number.c"

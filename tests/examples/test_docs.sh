@@ -16,14 +16,14 @@ awk -v work="$work" '
     /^```/ { file = "" }
     file { print > file }
 ' docs/exercises.md
-told_by docs/exercises.md
+lines_of docs/exercises.md
 answers=$(line docs/exercises.md 'cc .*answer')
 count=0
 for program in "$work"/*.c; do
     name=${program%.c}
     count=$((count + 1))
-    cp "$program" "$work/told/answer.c"
-    check "exercise ${name##*/}: compiles as told, and prints what the page says" prints "$name.text" "$answers"
+    cp "$program" "$work/page/answer.c"
+    check "exercise ${name##*/}: compiles by the line of the page, and prints what the page says" prints "$name.text" "$answers"
 done
 check "every exercise has an answer" test "$count" -ge 12 -a "$count" = "$(grep -c '^## ' docs/exercises.md)"
 

@@ -31,7 +31,7 @@ head -c 3000 LICENSE > "$work/general"
 awk 'BEGIN { for (i = 0; i < 120; i++) printf("{\"prompt\": \"%d+%d=\", \"answer\": \"%d%s\"}\n", i, i % 7,
     i + i % 7, i % 3 ? "" : ", which is a longer answer") }' > "$work/sums.jsonl"
 run="$model --threads 1 --context 24 --batch 4 --lr 1e-2 --warmup 2 --json -"
-text="$run --data $work/text --general $work/general --eval-iters 4"
+text="$run --data $work/text --retention-data $work/general --eval-iters 4"
 
 # ---- options and a new model -----------------------------------------------------------------------------
 check "--help" sh -c "build/finetune --help | grep -q 'fine-tunes a language model'"
@@ -116,7 +116,7 @@ check "--device cuda without one" fails_with 2 "build/finetune-cuda makes one" b
 check "--store of what is trained" fails_with 2 "which only frozen ones" build/finetune $text --method full --store int8
 
 # ---- every method: it learns, its plan's bytes are exact, and a run that was stopped goes on to the same bits
-for method in full last head bias added lora houlsby llama prefix prompt; do
+for method in full last head bias new-blocks lora houlsby llama prefix prompt; do
     a="$work/$method.a"
     b="$work/$method.b"
     lr=1e-2
@@ -178,7 +178,7 @@ check "--resume with the text given: as it is now" sh -c "build/finetune --resum
 # ---- what validates changes: the best of before counts no longer, and what is saved is of now --------------
 i=0
 while [ $((i += 1)) -le 1000 ]; do printf 'abc '; done > "$work/easy"
-build/finetune $run --data "$work/easy" --validation "$work/easy" --general "$work/general" --eval-iters 1 --steps 6 \
+build/finetune $run --data "$work/easy" --validation "$work/easy" --retention-data "$work/general" --eval-iters 1 --steps 6 \
     --save "$work/moved" > "$work/moved.json" 2> "$work/stderr"
 cp "$work/moved/adapter_model.safetensors" "$work/moved.best"
 cp -r "$work/moved" "$work/older"
@@ -222,7 +222,7 @@ check "what evaluates best then is saved" sh -c "! cmp -s $work/moved.best $work
 now=$(sed -n 's/^step 7: validation loss \([0-9.]*\).*/\1/p' "$work/stdout")
 check "and what is said is of now" grep -q "^saved .* loss ${now:-none}," "$work/stdout"
 check "with no loss of before beside it" grep -q "^loss   ${now:-none} after" "$work/stdout"
-check "--general is not changed: its loss of before is" grep -q "^general [0-9.]* before" "$work/stdout"
+check "--retention-data is not changed: its loss of before is" grep -q "^retention [0-9.]* before" "$work/stdout"
 build/finetune $text --eval-every 0 --steps 1 --save "$work/unjudged" > "$work/stdout" 2> "$work/stderr"
 check "nothing evaluated: the last step's is saved" grep -q "^saved .*unjudged: the last step's, [1-9]" "$work/stderr"
 
@@ -309,7 +309,7 @@ build/finetune $how --budget 1 > "$work/stdout" 2> "$work/stderr"
 least=$(sed -n 's/.*at least \([0-9]*\).*/\1/p' "$work/stderr")
 build/finetune $how --budget "${least:-1}" > "$work/plan.json" 2> "$work/stderr"
 check "the least budget named is enough, for the same bits" test "$(field "$work/plan.json" end weights_hash)" = "$hash"
-check "and costs work, as it says" sh -c "test '$(field "$work/plan.json" plan work)' -gt '$(field "$work/lora.a.json" plan work)' &&
+check "and costs work, as it says" sh -c "test '$(field "$work/plan.json" plan cost)' -gt '$(field "$work/lora.a.json" plan cost)' &&
     grep -q '^plan .* bytes, [1-9][0-9.]* % extra work, [0-9.e+]* units of work in all' $work/stderr"
 check "and is not exceeded" test "$(field "$work/plan.json" end bytes_measured)" -le "${least:-0}"
 check "a budget too small for samples" fails_with 1 "sampling needs" build/finetune $how --budget "${least:-1}" \
@@ -417,12 +417,12 @@ awk 'BEGIN { srand(1); for (i = 0; i < 120; i++) { n = i == 77 ? 90 : int(5 - 19
 check "--new with more context" build/finetune --new 1x16x2x96 --model "$work/wide"
 ragged="--model $work/wide --threads 1 --method full --batch 4 --clip 0 --data $work/ragged.jsonl --eval-every 0 --json -"
 build/finetune $ragged --validation "$work/sums.jsonl" --epochs 1 --lr 1e-9 > "$work/grouped.json" 2> "$work/grouped.out"
-build/finetune $ragged --validation "$work/sums.jsonl" --epochs 1 --lr 1e-9 --in-order > "$work/padded.json" 2> "$work/stderr"
-less_work=$(field "$work/grouped.json" plan computed_a_real)
-check "computed tokens a real one: $less_work, $(field "$work/grouped.json" plan computed_unsorted) padded to the longest" \
+build/finetune $ragged --validation "$work/sums.jsonl" --epochs 1 --lr 1e-9 --no-shuffle > "$work/padded.json" 2> "$work/stderr"
+less_work=$(field "$work/grouped.json" plan tokens_computed_per_real)
+check "computed tokens a real one: $less_work, $(field "$work/grouped.json" plan tokens_computed_per_real_unsorted) padded to the longest" \
     less "${less_work:-9}" 1.15
-check "padded to the longest there are many more" less 3 "$(field "$work/grouped.json" plan computed_unsorted)"
-check "--in-order has one plan" sh -c "! grep -q computed_a_real $work/padded.json && grep -q '^rows   of like length together, [1-9][0-9]* plans' $work/grouped.out"
+check "padded to the longest there are many more" less 3 "$(field "$work/grouped.json" plan tokens_computed_per_real_unsorted)"
+check "--no-shuffle has one plan" sh -c "! grep -q tokens_computed_per_real $work/padded.json && grep -q '^rows   of like length together, [1-9][0-9]* plans' $work/grouped.out"
 whole() # FILE: steps, targets, the sum of their losses
 {
     sed -n 's/^{"event":"step".*"loss":\([^,]*\).*"targets":\([0-9]*\).*/\1 \2/p' "$1" |
@@ -510,7 +510,7 @@ check "--store int8 packs the others, too" build/finetune $owns --method head --
 check "an adapter of what is packed there" fails_with 1 "load the model as F32 (--store f32)" build/finetune \
     --model "$work/own.gguf" --adapter "$work/own.last" --generate
 check "--method all of such a GGUF" sh -c "build/finetune $owns --method all --steps 1 --eval-every 0 --save $work/own.all \
-    > $work/all.out 2>&1 && test \$(grep -c '^| [a-z]* | [0-9]' $work/all.out) -eq 9"
+    > $work/all.out 2>&1 && test \$(grep -c '^| [a-z-]* | [0-9]' $work/all.out) -eq 9"
 check "--map of a GGUF" fails_with 2 "leave it out" build/finetune --model $gguf/llama-q8_0.gguf --map --generate
 
 # ---- --eval, --generate, --merge, --export, --keep ----------------------------------------------------------
@@ -524,7 +524,7 @@ check "whose name is said" fails_with 1 "validation: .*none: cannot open it" bui
 build/finetune $model $on --data "$work/text" --validation "$work/sums.jsonl" --eval --json - > "$work/evalp.json" 2> "$work/stderr"
 check "beside --data the same" test "$(evaluated "$work/eval.json")" = "$(evaluated "$work/evalp.json")"
 check "perplexity is e to the loss" sh -c "awk 'BEGIN { x = $(field "$work/eval.json" eval perplexity) / exp($(evaluated "$work/eval.json")); exit !(x > 0.9999 && x < 1.0001) }'"
-build/finetune $model $on --eval --in-order --json - > "$work/evalp.json" 2> "$work/stderr"
+build/finetune $model $on --eval --no-shuffle --json - > "$work/evalp.json" 2> "$work/stderr"
 check "--eval: padded to the longest the same" test "$(evaluated "$work/eval.json")" = "$(evaluated "$work/evalp.json")"
 build/finetune $model $on --batch 8 --lr 3e-2 --eval-every 5 --steps 15 --save "$work/kept" --keep both --merge "$work/merged" --json - \
     > "$work/kept.json" 2> "$work/kept.out"
@@ -562,7 +562,7 @@ check "--export bf16" sh -c "build/finetune $model --adapter $work/kept --merge 
 check "--export of an adapter" fails_with 2 "it needs --method full or --merge" build/finetune $text --export bf16
 check "--merge of nothing" fails_with 2 "needs --adapter DIR" build/finetune $model --merge "$work/x"
 check "--merge of packed weights" fails_with 2 "leave --store" build/finetune $model --adapter "$work/kept" --merge "$work/x" --store int8
-for method in last head bias added; do
+for method in last head bias new-blocks; do
     build/finetune $model $on --eval --method $method --adapter "$work/$method.a" --json - > "$work/eval1.json" 2> "$work/stderr"
     build/finetune $model --method $method --adapter "$work/$method.a" --merge "$work/whole" > "$work/stdout" 2>&1
     build/finetune --model "$work/whole" $on --eval --json - > "$work/eval2.json" 2> "$work/stderr"
@@ -612,12 +612,12 @@ head -c 4000 "$work/text" | od -An -v -to1 | awk '{ for (i = 1; i <= NF; i++) pr
 printf "$(cat "$work/octal")" > "$work/tokens.bin"
 head -c 4000 "$work/text" > "$work/start"
 for kind in start tokens.bin; do
-    build/finetune $run --data "$work/$kind" --in-order --eval-every 0 --steps 6 > "$work/$kind.json" 2> "$work/stderr"
+    build/finetune $run --data "$work/$kind" --no-shuffle --eval-every 0 --steps 6 > "$work/$kind.json" 2> "$work/stderr"
 done
 check "a .bin file: $(tail -n 1 "$work/stderr")" test -n "$(field "$work/tokens.bin.json" end weights_hash)" -a \
     "$(field "$work/tokens.bin.json" end weights_hash)" = "$(field "$work/start.json" end weights_hash)"
 build/finetune $run --data "$work/start" --eval-every 0 --steps 6 > "$work/mixed.json" 2> "$work/stderr"
-check "--in-order is another order" test "$(field "$work/mixed.json" end weights_hash)" != \
+check "--no-shuffle is another order" test "$(field "$work/mixed.json" end weights_hash)" != \
     "$(field "$work/start.json" end weights_hash)"
 check "tokens of another vocabulary" fails_with 1 "the vocabulary has 257" sh -c "printf '\377\377' > $work/far.bin &&
     build/finetune $model --data $work/far.bin"
@@ -649,9 +649,9 @@ check "a misspelt option" fails_with 2 "no such option; --method? see --help" bu
 
 # ---- all methods ------------------------------------------------------------------------------------------
 check "--method all" sh -c "build/finetune $model --threads 1 --context 24 --batch 4 --data $work/text \
-    --general $work/general --eval-iters 2 --eval-every 5 --steps 5 --method all --save $work/all \
-    --picture $work/all.svg > $work/all.out"
-check "--method all: a table of ten rows" test "$(grep -c '^| [a-z]* | [0-9]* | [0-9]* | [0-9.]* s | [0-9]* |' \
+    --retention-data $work/general --eval-iters 2 --eval-every 5 --steps 5 --method all --save $work/all \
+    --memory-svg $work/all.svg > $work/all.out"
+check "--method all: a table of ten rows" test "$(grep -c '^| [a-z-]* | [0-9]* | [0-9]* | [0-9.]* s | [0-9]* |' \
     "$work/all.out")" -eq 10
 check "--method all: a picture" sh -c "grep -q '</svg>' $work/all.svg && grep -q houlsby $work/all.svg"
 check "--method all: a folder each" test -s "$work/all/lora/adapter_model.safetensors" -a \
@@ -661,7 +661,7 @@ check "--method all: each can go on" sh -c "build/finetune --resume $work/all/lo
 check "--method all: nothing packed" fails_with 2 "which only frozen ones" build/finetune $text --method all \
     --save "$work/packed" --store int8
 check "--method all without --save" fails_with 2 "needs --save" build/finetune $text --method all
-check "--picture of one" fails_with 2 "method all" build/finetune $text --picture "$work/x.svg"
+check "--memory-svg of one" fails_with 2 "method all" build/finetune $text --memory-svg "$work/x.svg"
 
 # ---- a Llama: the same program; it asks config.json --------------------------------------------------------
 llama="--model $work/llama"
@@ -672,7 +672,7 @@ check "--new llama: without the heads of keys" fails_with 2 "llama:LAYERSxDIMxHE
     --new llama:2x32x4x48 --model "$work/x"
 check "its config.json" grep -q '"num_key_value_heads": 2' "$work/llama/config.json"
 learns="$llama --threads 1 --context 24 --batch 4 --lr 1e-2 --warmup 2 --json - --data $work/text --eval-iters 4"
-for method in full last head added lora houlsby llama prefix prompt; do
+for method in full last head new-blocks lora houlsby llama prefix prompt; do
     a="$work/l$method.a"
     b="$work/l$method.b"
     lr=1e-2
@@ -705,7 +705,7 @@ check "llama: a model that was tuned in full is one" sh -c "build/finetune --mod
     test \$(grep -ac '^The ' $work/stdout) -eq 2"
 check "llama, --method all leaves bias out" sh -c "build/finetune $llama --threads 1 --context 24 --batch 4 --data \
     $work/text --eval-iters 2 --eval-every 2 --steps 2 --method all --save $work/lall > $work/all.out &&
-    grep -q '^note   --method bias is left out' $work/all.out && test \$(grep -c '^| [a-z]* | [0-9]' $work/all.out) -eq 9"
+    grep -q '^note   --method bias is left out' $work/all.out && test \$(grep -c '^| [a-z-]* | [0-9]' $work/all.out) -eq 9"
 sed -i.old 's/"eos_token_id": 256/"eos_token_id": [256, 10, 32]/' "$work/llama/config.json"
 build/finetune $llama --threads 1 --data "$work/text" --context 24 --eval-every 0 --steps 0 --sample 40 --samples 8 \
     --temperature 3 --prompt 'The' > "$work/stdout" 2> "$work/stderr"
@@ -758,7 +758,7 @@ check "--modules-to-save of nonsense" fails_with 1 "heads. is no module; there a
 check "--ensure-weight-tying alone" fails_with 2 "needs --modules-to-save" build/finetune $text --ensure-weight-tying
 check "--adapter with --dora" fails_with 2 "its adapter_config.json says" build/finetune $text --adapter "$work/lora.a" --dora
 check "--method all --dora" sh -c "build/finetune $model --threads 1 --context 24 --batch 4 --data $work/text --plan --dora \
-    --eval-every 0 --method all --save $work/none > $work/all.out && grep -c '^| [a-z]* | [0-9]' $work/all.out | grep -q '^10\$'"
+    --eval-every 0 --method all --save $work/none > $work/all.out && grep -c '^| [a-z-]* | [0-9]' $work/all.out | grep -q '^10\$'"
 
 # ---- other batches of a resumed run; what is broken is named -----------------------------------------------
 rm -rf "$work/recut"

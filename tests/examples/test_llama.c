@@ -176,7 +176,7 @@ static const struct {
     { { .method = ADAPTERS_HEAD }, "gqa", V *C, 1 },
     { { .method = ADAPTERS_HEAD }, "gemma", V *C, 1 },
     { { .method = ADAPTERS_BIAS }, "qwen2", L *(C + 2 * K), 1 },
-    { { .method = ADAPTERS_ADDED }, "gqa", BLOCK, 1 },
+    { { .method = ADAPTERS_NEW_BLOCKS }, "gqa", BLOCK, 1 },
     { { .method = ADAPTERS_LORA, .size = 2 }, "gqa", L * 2 * (2 * C + C + K), 1 },
     { { .method = ADAPTERS_LORA,
         .size = 2,
@@ -289,7 +289,7 @@ static void test_added(void)
         "\"full_attention\", \"full_attention\", \"full_attention\"]",
         "\"SmolLM3ForCausalLM\""
     };
-    const adapters_options o = { .method = ADAPTERS_ADDED, .layers = 2 };
+    const adapters_options o = { .method = ADAPTERS_NEW_BLOCKS, .layers = 2 };
     char folder[96], path[128];
     float before[LOGITS], after[LOGITS];
     tuned t;

@@ -546,7 +546,7 @@ static void test_refusals(void)
     }
     o = options(&v);
     o.batch = NULL;
-    o.save = "build/no/such/file"; /* told before the first step */
+    o.save = "build/no/such/file"; /* refused before the first step */
     CHECK_MSG(train(&data, &o, 0, &r) == 0 && strstr(r.error, "save: build/no/such/file.best: ") && v.steps == 0, "%s",
               r.error);
     char best[64];

@@ -90,7 +90,7 @@ static const struct {
     { { .method = ADAPTERS_LAST, .layers = 2 }, 2 * 872 + 16, 1 },
     { { .method = ADAPTERS_HEAD }, 40 * 8, 1 },
     { { .method = ADAPTERS_BIAS }, 3 * 88 + 8, 1 },
-    { { .method = ADAPTERS_ADDED, .layers = 2 }, 2 * 872, 1 },
+    { { .method = ADAPTERS_NEW_BLOCKS, .layers = 2 }, 2 * 872, 1 },
     { { .method = ADAPTERS_LORA }, 3 * 8 * (8 + 24), 1 },
     { { .method = ADAPTERS_LORA,
         .size = 4,
@@ -381,7 +381,7 @@ static void test_options(void)
         { { .method = ADAPTERS_HEAD, .layers_to_transform = "1" }, "are of lora" },
         { { .method = ADAPTERS_LAST, .layers = 4 }, "1 to 3" },
         { { .method = ADAPTERS_LLAMA, .layers = -1 }, "1 to 3" },
-        { { .method = ADAPTERS_ADDED, .layers = -1 }, "1 to 1000" },
+        { { .method = ADAPTERS_NEW_BLOCKS, .layers = -1 }, "1 to 1000" },
         { { .method = ADAPTERS_PREFIX, .hidden = -2 }, "-2" },
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {

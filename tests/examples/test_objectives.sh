@@ -46,7 +46,7 @@ done
 check "dpo: --min-lr above its rate" fails_with 2 "min-lr 0.0001: .* the learning rate, which is 2e-05 by --method lora" \
     build/finetune $small --data "$work/pairs.jsonl" --objective dpo --min-lr 1e-4
 check "--resume with another objective" fails_with 2 "was made with --objective dpo" build/finetune --resume "$work/lora.a" \
-    --objective plain
+    --objective next-token
 build/finetune $dpo --epochs 0 --steps 1 --budget 1 > "$work/stdout" 2> "$work/stderr"
 check "a budget too small names what is needed" grep -q 'at least [1-9][0-9]* bytes are needed: training [0-9]*, its reference [0-9]*' "$work/stderr"
 least=$(sed -n 's/.*at least \([0-9]*\) bytes are needed.*/\1/p' "$work/stderr")
@@ -123,7 +123,7 @@ check "dpo of prompts" fails_with 1 'prompts.jsonl:1: "chosen" is missing' build
     --data "$work/prompts.jsonl" --objective dpo
 check "pairs without dpo" fails_with 1 "a pair of answers, which --objective dpo compares" build/finetune $small \
     --data "$work/pairs.jsonl"
-check "dpo with --general" fails_with 2 "general is a text" build/finetune $dpo --general "$work/text"
+check "dpo with --retention-data" fails_with 2 "retention-data is a text" build/finetune $dpo --retention-data "$work/text"
 check "--beta without dpo" fails_with 2 "beta is of --objective dpo" build/finetune $run --data "$work/text" --beta 1
 check "--teacher without distill" fails_with 2 "teacher is of --objective distill" build/finetune $dpo --teacher "$work/big"
 check "distill without a teacher" fails_with 2 "needs --teacher DIR" build/finetune $run --data "$work/text" --objective distill

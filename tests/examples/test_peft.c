@@ -234,7 +234,7 @@ static void test_dropout(void)
 }
 
 /* From weights in fewer bytes: m is the length of what is stored, so that it begins as that model;
- * the same bits by any plan. W is never brought into the arena as floats. */
+ * the same bits by any plan. W is never in the arena as floats. */
 static void test_packed(void)
 {
     static const gckpt_storage types[] = { GCKPT_STORAGE_BF16, GCKPT_STORAGE_F16, GCKPT_STORAGE_I8 };

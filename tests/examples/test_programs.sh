@@ -47,15 +47,15 @@ block c 1 > "$work/readme.c"
 block text 1 > "$work/readme.out"
 check "README has a program and its output" test -s "$work/readme.c" -a -s "$work/readme.out"
 check "README's program is examples/quickstart.c" cmp "$work/readme.c" examples/quickstart.c
-told_by README.md
-! in_turn 3 || check "gradckpt.c compiles as README says" told "$(line README.md 'cc .*-c ') -fsyntax-only"
-cp "$work/readme.c" "$work/told/program.c"
-told_last="$told_last -std=c99 -Wall -Wextra -pedantic -Werror"
-check "README's program compiles as told, as C99, and prints what README says" \
+lines_of README.md
+! in_turn 3 || check "gradckpt.c compiles as README says" run_line "$(line README.md 'cc .*-c ') -fsyntax-only"
+cp "$work/readme.c" "$work/page/program.c"
+page_flags="$page_flags -std=c99 -Wall -Wextra -pedantic -Werror"
+check "README's program compiles by the line of the page, as C99, and prints what README says" \
     prints "$work/readme.out" "$(line README.md 'cc .*program.c gradckpt.o')"
 for begin in 'cc .*-c ' 'cc .*program.c gradckpt.o'; do
-    told_line=$(line README.md "$begin" | sed 's/ && .*//')
-    check "the manual tells the same: $told_line" grep -q "\`$told_line\`" gradckpt.h
+    page_line=$(line README.md "$begin" | sed 's/ && .*//')
+    check "the manual has the same line: $page_line" grep -q "\`$page_line\`" gradckpt.h
 done
 if [ $has_cxx -eq 1 ]; then
     cp "$work/readme.c" "$work/readme.cpp"
@@ -124,19 +124,19 @@ check "strategies on a full disk" sh -c "test ! -w /dev/full || ! build/strategi
 # ---- simulate: plans of many ranks -----------------------------------------------------------------------
 check "simulate --help" sh -c "build/simulate --help | grep -q -e '--ranks TEXT'"
 check "simulate: what is no power of two" fails_with 2 "powers of two" build/simulate --ranks 8,12
-check "simulate: leaves" fails_with 2 "a power of two" build/simulate --ranks 8 --leaves 12
-check "simulate: a link that is too slow" fails_with 2 "1e-6" build/simulate --ranks 8 --bandwidth 1e-300
-check "simulate: fewer leaves than ranks" fails_with 1 "leaves" build/simulate --ranks 8 --leaves 4 --model gpt2
+check "simulate: --virtual-ranks" fails_with 2 "a power of two" build/simulate --ranks 8 --virtual-ranks 12
+check "simulate: a network that is too slow" fails_with 2 "1e-6" build/simulate --ranks 8 --bandwidth 1e-300
+check "simulate: fewer virtual ranks than ranks" fails_with 1 "leaves\|virtual.ranks" build/simulate --ranks 8 --virtual-ranks 4 --model gpt2
 check "simulate: a path that cannot be written" fails_with 1 "nonexistent" build/simulate --json /nonexistent/s.json
-check "simulate: a table" sh -c "build/simulate --model gpt2 --ranks 8,32 --link 10gb > $work/simulate.md"
+check "simulate: a table" sh -c "build/simulate --model gpt2 --ranks 8,32 --network 10gb > $work/simulate.md"
 check "simulate: eight plans" test "$(grep -c '^| [38]' "$work/simulate.md")" = 8
-check "simulate: what does not fit" sh -c "build/simulate --model gpt2 --ranks 8 --budget 100MB --link 10gb --shard none |
+check "simulate: what does not fit" sh -c "build/simulate --model gpt2 --ranks 8 --budget 100MB --network 10gb --shard none |
     grep -q 'needs [0-9]'"
 check "simulate: JSON" sh -c "build/simulate --model gpt2 --ranks 1,64 --shard values --bandwidth 5 --latency 3 \
     --json - > $work/simulate.json"
 # one rank sends nothing and waits for nobody; 64 send 63 / 64 of 8 P, and twice of P where values are gathered
-check "simulate: one rank" grep -q '"ranks":1,.*"exposed":0,"link_seconds":0,"sent":0,' "$work/simulate.json"
-check "simulate: 64 ranks" grep -q '"ranks":64,.*"link":"given".*"sent":[1-9]' "$work/simulate.json"
+check "simulate: one rank" grep -q '"ranks":1,.*"exposed":0,"communication_seconds":0,"bytes_sent":0,' "$work/simulate.json"
+check "simulate: 64 ranks" grep -q '"ranks":64,.*"network":"given".*"bytes_sent":[1-9]' "$work/simulate.json"
 
 # ---- cnn: the same weights in fewer bytes; files of other sets -------------------------------------------
 cnn="build/cnn --width 4 --batch 32 --epochs 1"
@@ -203,11 +203,11 @@ check "cnn: no labels" fails_with 1 "MNIST's t10k-images-idx3-ubyte and its labe
 # ---- gpt: options ----------------------------------------------------------------------------------------
 small="--layers 3 --heads 2 --dim 32 --context 32 --batch 8 --threads 1"
 check "--help" sh -c "build/gpt --help > $work/help && tr -s ' \n' ' ' < $work/help > $work/flat"
-for name in layers heads dim context batch micro-batch fastest steps lr min-lr warmup weight-decay beta1 beta2 clip \
+for name in layers heads dim context batch micro-batch tune-seconds steps lr min-lr warmup weight-decay beta1 beta2 clip \
     dropout seed threads tie checkpoint budget plan frontier timeline save resume sample samples temperature top-k top-p prompt data validation eval-every eval-iters save-every json help; do
     check "--help names --$name" grep -q -e "--$name " "$work/help"
 done
-for option in layers heads dim context batch micro-batch fastest steps lr min-lr warmup weight-decay beta1 beta2 clip \
+for option in layers heads dim context batch micro-batch tune-seconds steps lr min-lr warmup weight-decay beta1 beta2 clip \
     dropout seed threads tie checkpoint budget sample samples temperature top-k top-p eval-every eval-iters save-every; do
     check "--$option wants a value" fails_with 2 "needs a value" build/gpt --$option
     check "--$option banana" fails_with 2 "allowed is" build/gpt --$option banana
@@ -263,7 +263,7 @@ check "--checkpoint lists its modes" fails_with 2 "auto, store-all, memory-poor,
 number='-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?'
 check "--json -" sh -c "build/gpt $small --steps 20 --eval-every 10 --sample 5 --json - > $work/a.json"
 check "options event" grep -qE "^\{\"event\":\"options\",\"program\":\"gpt\",\"begin\":0,\"layers\":3,.*\"lr\":0.001,.*\"save\":null,.*\"min-lr\":0.001,.*\"device\":\"cpu\",.*\"json\":\"-\",\"help\":false\}\$" "$work/a.json"
-check "plan event" grep -qE "^\{\"event\":\"plan\",\"bytes\":[0-9]+,\"work\":[0-9]+,\"overhead\":$number,\"recompute\":$number,\"checkpoint\":\"store-all\",\"micro_batch\":8,\"parameters\":[0-9]+,\"budget\":0(,\"[a-z]+_bytes\":[0-9]+){8},\"ranks\":1,\"lower_bound\":[0-9]+,\"gap\":0,\"proven_bytes\":[0-9]+\}\$" "$work/a.json"
+check "plan event" grep -qE "^\{\"event\":\"plan\",\"bytes\":[0-9]+,\"cost\":[0-9]+,\"overhead\":$number,\"recompute\":$number,\"checkpoint\":\"store-all\",\"micro_batch\":8,\"parameters\":[0-9]+,\"budget\":0(,\"[a-z]+_bytes\":[0-9]+){8},\"ranks\":1,\"lower_bound\":[0-9]+,\"gap\":0,\"proven_bytes\":[0-9]+\}\$" "$work/a.json"
 check "step events" test "$(grep -cE "^\{\"event\":\"step\",\"step\":[0-9]+,\"loss\":$number,\"grad_norm\":$number,\"lr\":$number,\"targets\":256,\"seconds\":$number,\"tokens_per_second\":$number,\"elapsed\":$number\}\$" "$work/a.json")" -eq 20
 check "eval events" test "$(grep -cE "^\{\"event\":\"eval\",\"step\":[12]0,\"val_loss\":$number,\"elapsed\":$number\}\$" "$work/a.json")" -eq 2
 check "end event" grep -qE "^\{\"event\":\"end\",\"step\":20,\"bytes_measured\":[0-9]+,\"weights_hash\":\"[0-9a-f]{16}\",\"seconds\":$number,\"skipped\":0\}\$" "$work/a.json"
@@ -323,12 +323,12 @@ for clip in 1 0; do
     check "--micro-batch auto: $free, whole without a limit" test -n "$h" -a "$free" = "8 $h"
     check "--micro-batch auto: $least, the same hash in the least bytes" test "${least#* }" = "$h"
     check "a small micro-batch in the least bytes: $least" test "${least% *}" -lt 8
-    timed=$(auto 0 --clip $clip --fastest 0.2)
-    check "--fastest: $timed, the same hash" test "${timed#* }" = "$h" -a "$(grep -c '"trial"' "$work/auto.json")" -ge 1
+    timed=$(auto 0 --clip $clip --tune-seconds 0.2)
+    check "--tune-seconds: $timed, the same hash" test "${timed#* }" = "$h" -a "$(grep -c '"trial"' "$work/auto.json")" -ge 1
 done
 check "--micro-batch auto with too few bytes" fails_with 1 "at least" \
     build/gpt $small --micro-batch auto --budget 1
-check "--fastest chooses the micro-batch" fails_with 2 "micro-batch auto" build/gpt --fastest 1 --micro-batch 2
+check "--tune-seconds chooses the micro-batch" fails_with 2 "micro-batch auto" build/gpt --tune-seconds 1 --micro-batch 2
 check "auto is no number of layers" fails_with 2 "allowed is" build/gpt --layers auto
 check "--micro-batch names auto" fails_with 2 "or auto" build/gpt --micro-batch x
 
@@ -396,9 +396,9 @@ MAKEFLAGS= make --no-print-directory -n shakespeare | sed -n '/build\/gpt --data
 check "make shakespeare names its text and a budget" grep -q -e '--data examples/shakespeare.txt .*' "$work/shakespeare"
 check "the text is the usual one" sh -c "cksum < examples/shakespeare.txt | grep -q '^1901475708 1115394\$'"
 check "make shakespeare begins, in its budget" sh -c "{ tr -d '\\\\\n' < $work/shakespeare; echo ' --steps 2 \
-    --eval-iters 1 --sample 20 --save $work/shaken --json $work/shaken.json'; } > $work/shaken.sh &&
-    sh $work/shaken.sh > $work/shaken.out && grep -q '^ROMEO:' $work/shaken.out"
-check "which is kept" test "$(field "$work/shaken.json" end bytes_measured)" -le 16000000
+    --eval-iters 1 --sample 20 --save $work/verse --json $work/verse.json'; } > $work/verse.sh &&
+    sh $work/verse.sh > $work/verse.out && grep -q '^ROMEO:' $work/verse.out"
+check "which is kept" test "$(field "$work/verse.json" end bytes_measured)" -le 16000000
 
 # ---- gpt: a log that goes on, saving every few steps, interrupts
 once="build/gpt $small --steps 12 --eval-every 6 --save $work/log.safetensors --json $work/log.json"

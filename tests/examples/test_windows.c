@@ -161,7 +161,7 @@ static const struct {
     { { .method = ADAPTERS_FULL }, V *C + L *BLOCK + C, 1 },
     { { .method = ADAPTERS_LAST }, BLOCK + C, 1 },
     { { .method = ADAPTERS_HEAD }, V *C, 1 },
-    { { .method = ADAPTERS_ADDED, .layers = 2 }, 2 * BLOCK, 1 },
+    { { .method = ADAPTERS_NEW_BLOCKS, .layers = 2 }, 2 * BLOCK, 1 },
     { { .method = ADAPTERS_LORA, .size = 2 }, L * 2 * (2 * C + Q + K), 1 },
     { { .method = ADAPTERS_LORA, .size = 1, .targets = "all-linear" },
       L *(2 * (C + Q) + 2 * (C + K) + 3 * (C + I)),
@@ -263,7 +263,7 @@ static void test_added(void)
         { "mistral", 3, "\"sliding_window\": 5" },
         { "qwen2", 3, "\"max_window_layers\": 1" },
     };
-    const adapters_options o = { .method = ADAPTERS_ADDED, .layers = 2 };
+    const adapters_options o = { .method = ADAPTERS_NEW_BLOCKS, .layers = 2 };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         char folder[96], path[128];
         float before[LOGITS], after[LOGITS];

@@ -182,27 +182,27 @@ static inline void tuning_generate(model_any *m, gckpt_store *s, const model_hoo
     CHECK_MSG(result == GCKPT_OK, "%s: %s", what, gckpt_error_text(e));
     const float *want = gckpt_fetch(e, gckpt_id(fetch.tensor), 0);
 
-    generator maker;
+    generator gen;
     int64_t count = -1;
-    if (generator_new(&maker, m, s, &cached) == 0)
-        count = generator_text(&maker, golden_prompt, GOLDEN_PROMPT, &greedy, GOLDEN_NEW, NULL, out,
+    if (generator_new(&gen, m, s, &cached) == 0)
+        count = generator_text(&gen, golden_prompt, GOLDEN_PROMPT, &greedy, GOLDEN_NEW, NULL, out,
                                NULL, NULL);
     CHECK_MSG(count == GOLDEN_NEW, "%s: %d tokens: %s", what, (int)count, m->error);
     for (int i = 0; i < GOLDEN_NEW && count == GOLDEN_NEW; i++)
         CHECK_MSG(out[i] == made[i] && out[GOLDEN_NEW + i] == made[i],
                   "%s: token %d is %d and %d, not %d", what, i, out[i], out[GOLDEN_NEW + i],
                   made[i]);
-    const float *have = count < 0 ? NULL : generator_prompt(&maker, golden_prompt, GOLDEN_PROMPT);
+    const float *have = count < 0 ? NULL : generator_prompt(&gen, golden_prompt, GOLDEN_PROMPT);
     for (int at = GOLDEN_PROMPT; at < ALL && have && want; at++) {
         CHECK_MSG(!memcmp(have, want + (at - 1) * V, V * sizeof *have) &&
                       !memcmp(have + V, have, V * sizeof *have),
                   "%s: logits of token %d differ with caches", what, at);
         next[0] = next[1] = tokens[at];
-        have = generator_next(&maker, next);
+        have = generator_next(&gen, next);
     }
     CHECK(have != NULL);
     if (count >= 0)
-        generator_free(&maker);
+        generator_free(&gen);
     util_free(e, p, g, NULL);
 }
 

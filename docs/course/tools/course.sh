@@ -9,7 +9,7 @@
 #
 # LINKED: what compiles a program of gradckpt.h and links it. LIMIT, MEGABYTES: what a program may take, 10 seconds and
 # 1024 (0: any number). ONLY: these exercises are graded, "3.1 3.2"; without, those of which there is a file. AT: where
-# to put things. Submissions are run as programs of whoever runs this: strangers' code belongs into a container, or to a
+# to put things. Submissions are run as programs of whoever runs this: untrusted code belongs into a container, or to a
 # user of its own.
 at=${AT:-build/class}
 seconds=${LIMIT:-10}

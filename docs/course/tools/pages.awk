@@ -42,11 +42,11 @@ FNR == 1 {
     lesson = FILENAME
     sub(/.*\//, "", lesson)
     lesson = lesson ~ /^[0-9]+-/ ? lesson + 0 : 0
-    nth = asking = code = 0
+    number = asking = code = 0
     id = ""
 }
 lesson && /^\*\*(First|Second)\.\*\*/ {
-    begin_exercise(lesson "." ++nth)
+    begin_exercise(lesson "." ++number)
     sub(/^\*\*[A-Za-z]*\.\*\* */, "")
 }
 !lesson && /^## [0-9]+\. / { begin_exercise($2 + 0); sub(/^## [0-9]+\. /, "") }

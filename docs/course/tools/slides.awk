@@ -62,8 +62,8 @@ function begin_slide(title, kind)
 {
     close_slide()
     slides++
-    nth++
-    print "<section id=\"" lesson "-" nth "\"" (kind ? " class=\"" kind "\"" : "") ">\n<h2>" markdown(title) "</h2>"
+    slide_number++
+    print "<section id=\"" lesson "-" slide_number "\"" (kind ? " class=\"" kind "\"" : "") ">\n<h2>" markdown(title) "</h2>"
     within = 1
 }
 function close_slide()
@@ -185,7 +185,7 @@ function finish(    text, i)
 FNR == 1 { headings[++lessons] = substr($0, 3) }
 END {
     head()
-    lesson = nth = 0
+    lesson = slide_number = 0
     begin_slide("Training in a byte budget", "title")
     print "<ol>"
     for (i = 1; i <= lessons; i++) {
@@ -225,7 +225,7 @@ function read(s,    title, part)
     if (s ~ /^# /) {
         close_slide()
         name = substr(s, 3)
-        nth = 0
+        slide_number = 0
         title = name
         sub(/^[0-9]+\. /, "", title)
         begin_slide(title, "title")

@@ -3,7 +3,7 @@ const main = document.querySelector('main'), slides = [...document.querySelector
 let at = Math.max(0, slides.findIndex(s => `#${s.id}` === location.hash));
 function go(n) {
   at = Math.min(Math.max(n, 0), slides.length - 1);
-  main.scrollTo({ left: at * main.clientWidth, behavior: 'instant' });
+  main.scrollTo({ left: at * main.clientWidth });
   tell();
 }
 function tell() {

@@ -1,5 +1,5 @@
 /* Anomaly - watches a machine: an autoencoder, 16-8-3-8-16, that a computer has trained on how the
- * machine shakes when all is well, gives back what it knows and little else. What it gives back
+ * machine vibrates when all is well, gives back what it knows and little else. What it gives back
  * badly is an anomaly; the LED is on for it. Nothing is learned on the board, so weights stay in
  * flash, and all that trains is left out (GCKPT_NO_TRAINING, in parts.h).
  *
