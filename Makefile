@@ -280,7 +280,7 @@ methods: build/finetune
 	cat README.md docs/*.md > build/methods/prose.txt
 	build/finetune --model build/methods --method full --data gradckpt.h --lr 1e-3 --min-lr 1e-4 --steps 600 \
 	    --warmup 50 --eval-every 300 --eval-iters 8 --save build/methods/c
-	build/finetune --model build/methods/c --method all --data build/methods/prose.txt --general gradckpt.h \
+	build/finetune --model build/methods/c --method all --data build/methods/prose.txt --retention-data gradckpt.h \
 	    --steps 150 --eval-every 50 --eval-iters 4 --save build/methods/tuned
 
 pictures: build/steps build/graph build/gpt

@@ -169,7 +169,7 @@ def run_torch(o, method, environment):
 def run_ours(o, method, budget):
     method, _, store = method.partition("+")
     command = [o.binary, "--model", os.path.join(o.folder, "model"), "--method", method,
-               "--data", os.path.join(o.folder, "tokens.bin"), "--in-order",
+               "--data", os.path.join(o.folder, "tokens.bin"), "--no-shuffle",
                "--context", str(o.context), "--batch", str(o.batch),
                "--steps", str(o.steps), "--lr", str(LR), "--warmup", "0", "--clip", "0",
                "--weight-decay", str(DECAY), "--eval-every", "0",

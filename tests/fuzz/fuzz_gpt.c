@@ -116,7 +116,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
         "--resume\nFILE\n--lr\n1e-4\x1elayers=2\ndim=16\nheads=2\nsteps=100\n.data=00",
         "--resume=FILE\x1e\x1e{\"gckpt\":[1,7,2],\"files\":{\"file.0\":[8,1]}}",
         "--resume=FILE\n--save\nGONE\x1e\x1e{\"gckpt",
-        "--micro-batch=auto\n--fastest\n2\n--checkpoint\n1",
+        "--micro-batch=auto\n--tune-seconds\n2\n--checkpoint\n1",
         "--layers\n8\n--summary\n--dim=64\n--heads\n4\n--tie=0\n--vocabulary\n512",
         "--plan\n--bf16-fast\n--device=cuda",
         "--help"

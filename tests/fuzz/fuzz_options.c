@@ -120,7 +120,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     static const char *const seeds[] = {
         "--model\nGONE\n--data\nGONE\n--steps\n10\n--save=tuned",
-        "--model=GONE\n--method=all\n--data=x\n--save\nd\n--picture\np.svg\n--budget\n20MB",
+        "--model=GONE\n--method=all\n--data=x\n--save\nd\n--memory-svg\np.svg\n--budget\n20MB",
         "--resume\nFILE\n--lr\n1e-4\x1emodel=GONE\nmethod=lora\ndata=GONE\nsize=4\nsteps=100\n.data=00",
         "--model\nm\n--generate\n--prompt\nx\n--sample\n5\n--temperature=0.5",
         "--model\nm\n--objective\ndpo\n--beta\n0.2\n--data\nd.jsonl\n--reference\nr",

@@ -71,9 +71,9 @@ static void try_step(int ranks, uint64_t chosen)
             json_real(&line, JSON_ROOT, "compute", -1) + json_real(&line, JSON_ROOT, "exposed", -1);
         must(seconds >= 0 && sum <= seconds * 1.0001 && sum >= seconds * 0.9999);
         must(json_int(&line, JSON_ROOT, "bytes", 0) <= (o.budget > 0 ? o.budget : 4000000));
-        must(ranks > 1 || json_int(&line, JSON_ROOT, "sent", -1) == 0);
+        must(ranks > 1 || json_int(&line, JSON_ROOT, "bytes_sent", -1) == 0);
     }
-    must(line.error[0] == 0 && (lines == last_link() - first_link() + 1 || !good));
+    must(line.error[0] == 0 && (lines == last_network() - first_network() + 1 || !good));
     json_free(&line);
     if (f != NULL)
         fclose(f);
@@ -135,12 +135,12 @@ size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigne
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     static const char *const seeds[] = {
-        "--model\nllama-7b\n--ranks\n64\n--shard\nvalues\n--link\n10gb",
-        "--ranks=1,2,4\n--leaves\n8\n--batch=32\n--micro-batch\n4",
-        "--ranks\n2\n--bandwidth=12.5\n--latency\n10\n--ahead=0",
-        "--ranks\n4\n--shard=gradients\n--work\n0.5\n--memory=1",
-        "--ranks\n1\n--link=nvlink\n--budget=5MB",
-        "--ranks\n8\n--shard=state\n--link=nodes\n--json\n-",
+        "--model\nllama-7b\n--ranks\n64\n--shard\nvalues\n--network\n10gb",
+        "--ranks=1,2,4\n--virtual-ranks\n8\n--batch=32\n--micro-batch\n4",
+        "--ranks\n2\n--bandwidth=12.5\n--latency\n10\n--overlap=0",
+        "--ranks\n4\n--shard=gradients\n--flops\n0.5\n--memory-bandwidth=1",
+        "--ranks\n1\n--network=nvlink\n--budget=5MB",
+        "--ranks\n8\n--shard=state\n--network=nodes\n--json\n-",
         "--ranks\n16\n--shard=values\n--budget=900K\n--bandwidth\n1",
         "-h"
     };

@@ -47,7 +47,7 @@ fi
 # ---- one process, or many: the same losses and weights ------------------------------------------------------
 small="--data examples/shakespeare.txt --layers 2 --heads 2 --dim 48 --context 16 --batch 9 --threads 1"
 small="$small --warmup 2 --lr 3e-3 --dropout 0.1 --eval-iters 2"
-run="$small --steps 4 --eval-every 2 --leaves 8"
+run="$small --steps 4 --eval-every 2 --virtual-ranks 8"
 check "one process" sh -c "build/gpt $run --json $work/one.json && build/gpt-mpi $run --json $work/alone.json"
 check "its build for MPI, alone" test "$(losses "$work/one.json")" = "$(losses "$work/alone.json")"
 budget=$(field "$work/one.json" plan bytes)
@@ -68,7 +68,7 @@ for n in 1 2 4 8; do
         done
     done
 done
-check "other leaves, other bits" test "$(build/gpt $small --steps 4 --eval-every 0 --leaves 4 --json - 2> "$work/log" |
+check "other leaves, other bits" test "$(build/gpt $small --steps 4 --eval-every 0 --virtual-ranks 4 --json - 2> "$work/log" |
     sed -n 's/.*"weights_hash":"\([^"]*\).*/\1/p')" != "${expected##* }"
 check "--fast-reduce" ranks 4 build/gpt-mpi $run --fast-reduce --json "$work/fast.json"
 check "--fast-reduce: nearly the same" sh -c "awk -v a=$(field "$work/one.json" eval val_loss) \
@@ -85,9 +85,9 @@ refused()
     shift 2
     check "refused: $pattern" fails_with "$status" "$pattern" ranks "$@"
 }
-refused 1 'leaves' 4 build/gpt-mpi $small --steps 2 --leaves 2
+refused 1 'leaves' 4 build/gpt-mpi $small --steps 2 --virtual-ranks 2
 refused 2 'shard' 2 build/gpt-mpi $small --shard all
-refused 1 'power of two' 3 build/gpt-mpi $small --leaves 4
+refused 1 'power of two' 3 build/gpt-mpi $small --virtual-ranks 4
 refused 1 'No such file' 2 sh -c "exec build/gpt-mpi $run --data \$([ \$OMPI_COMM_WORLD_RANK = 0 ] && echo README.md || echo none)"
 refused 1 'differ' 2 sh -c "exec build/gpt-mpi $run --lr 1e-\$((3 + OMPI_COMM_WORLD_RANK))"
 check "--help by one process only" sh -c "test \"\$(mpirun $root --oversubscribe -n 2 build/gpt-mpi --help | grep -c '^Exit')\" = 1"
@@ -146,7 +146,7 @@ struck()
     [ -z "$but" ] || kill -KILL "$(cat "$work/pid.$rank")" 2> /dev/null
     wait $mpirun
 }
-long="$small --eval-every 0 --leaves 8 --seed 5"
+long="$small --eval-every 0 --virtual-ranks 8 --seed 5"
 saving="$long --save $work/struck.index --save-every 1"
 # resumed N OPTION...: what was struck goes on by N ranks for two more steps, to the bits of one process
 resumed()
