@@ -4,43 +4,42 @@
 
 #ifndef GCKPT_NO_SEARCH
 /* =================================================================================================
- * cuts: work and bytes that no schedule can do without, from minimal cuts
+ * cuts: lower bounds of the cost and the bytes of any schedule, from minimal cuts
  *
- * Take any schedule whose live bytes never exceed M, and an instant: some backward. Let
- * r(u) be 1 where unit u runs again behind it. Whatever a later backward, a fetch or a later run
- * reads is either in the arena at the instant or made by such a run. So with n(u) = 1 where a
- * backward from this one on, or a run j with r(j) = 1, reads the value of u, all values with
- * n(u) = 1 and r(u) = 0 lie in the arena, and aux likewise, beside the gradients and the workspace
- * of that backward, which are the same in every schedule; what it reads itself lies there whatever
- * r is. Each u that has surely run before costs its work again. Hence no schedule within M repeats
- * less work than, for any instant,
- *     min sum work(u) r(u)  where  sum out(u) n(u) (1 - r(u)) + aux(u) (1 - r(u)) <= M - gradients.
- * A value or aux that a reload brings back behind the instant takes no bytes then, but the work of
- * its offload and its reload: a third choice beside those of r. What slower memory holds is not
- * limited here, which only lowers the bound.
- * This is a cut (project selection, Picard 1976) with a knapsack. A programme over the units from
- * last to first solves it for all M at once: its states are the sets of values that only repeated
- * forwards would read, few at a time (beyond GCKPTI_OPEN the others are free, which only lowers the
- * bound), and each has a list of cuts, (bytes, work) pairs of which none is better than another
- * (Nemhauser and Ullmann 1969). Such lists may be long. Their lower convex hulls are short, and as
- * pairs are only moved and united, the hull of the last list comes from the hulls of those before:
- * all prices of a byte together (Gallo, Grigoriadis and Tarjan 1989). Lines between its corners are
- * a bound too. So each instant has its hull, and where one decides, and the graph is small enough,
- * all its cuts.
+ * Take any schedule whose live bytes never exceed M, and a point: some backward. Let r(u) be 1 if
+ * node u runs again after the point, else 0. Whatever a later backward, a fetch or a later run
+ * reads is in the arena at the point or the result of such a run. Let n(u) be 1 if a backward from
+ * the point on, or a run of some j with r(j) = 1, reads the value of u. Then all values with
+ * n(u) (1 - r(u)) = 1 and what nodes with r(u) = 0 saved are in the arena, next to the gradients
+ * and the workspace of that backward, which are the same in every schedule. What that backward
+ * reads is in the arena whatever r is. Each u that has certainly run before costs its forward
+ * again. Hence no schedule within M recomputes at less cost than, for any point,
+ *     min sum cost(u) r(u) where sum (out(u) n(u) + saved(u)) (1 - r(u)) <= M - gradients.
+ * Offloading is a third choice: a result that is reloaded after the point takes no bytes there, and
+ * costs its offload and reload. Host memory is not limited, which only lowers the bound.
+ * This is a cut (project selection, Picard 1976) with a knapsack. A dynamic programme over the
+ * nodes from last to first solves it for all M at once. Its states are the sets of values that only
+ * recomputation would read (beyond GCKPTI_MAX_OPEN at a time they are free). Each state has a list
+ * of cuts: (bytes, cost) pairs of which none dominates another (Nemhauser and Ullmann 1969). Such
+ * lists may be long. Their lower convex hulls are short, and since pairs are only shifted and
+ * united, the hull of the last list follows from the earlier hulls: the solutions for all Lagrange
+ * multipliers of a byte at once (Gallo, Grigoriadis and Tarjan 1989). Lines between corners of the
+ * hull are a bound as well. So each point has its hull; the point that decides has all its cuts if
+ * the graph is small enough.
  *
- * Instants that matter are those at which more lies in the arena whatever a schedule does than at
- * any before; where gradients of parameters pile up these are many, and some are taken. All holds
- * for the model's order of backwards and forms of ops. Of two values that share bytes (in place)
- * only one is read later. It is optimistic, never wrong, about gckpt_recompute, what a loop keeps
- * from the prologue, updates in the backward, and ops that may first run behind the instant (free).
+ * Points are the backwards at which more bytes are live in every schedule than at any earlier one,
+ * a selection if there are many. Bounds hold for the model's order of backwards and lowerings. Of
+ * two values that share bytes (in place) only one is read later. The bound is optimistic, never
+ * wrong, about gckpt_recompute, values of the prologue that stay live, updates in the backward, and
+ * nodes that may first run after the point (free).
  *
- * Bytes that no schedule can do without: the most of any instant, with the closure that keeps
- * least, of any backward, and of any forward that has its inputs and its result in the arena.
+ * The least bytes of any schedule are the maximum over: all points, with the closure that keeps
+ * least; all backwards; all forwards with their inputs and their result in the arena.
  * ============================================================================================== */
-/* OPEN: as above; cuts behind a unit, at the most, on hulls and in all; units, for all of them. */
+/* Most values with bits; most cuts after a node, on hulls and in all; most nodes for all cuts. */
 enum { GCKPTI_MAX_OPEN = 6, GCKPTI_MAX_HULL = 1024, GCKPTI_MAX_FULL = 16384, GCKPTI_FULL_N = 256 };
 
-/* Marks what an instant knows. */
+/* Sets the flags of the nodes at a point. */
 static void gckpti_flag_nodes(const gckpti_planner *p, gckpti_cut_point *point)
 {
     for (int i = 0; i < p->nodes; i++) {
@@ -69,8 +68,7 @@ static void gckpti_flag_nodes(const gckpti_planner *p, gckpti_cut_point *point)
     }
 }
 
-/* Gives bits to values that only repeated forwards read, from their last reader back to their unit;
- * without one such a value is free. */
+/* Assigns bits to values that only recomputation reads; a value for which none is left is free. */
 static void gckpti_assign_bits(const gckpti_planner *p, gckpti_cut_point *point)
 {
     unsigned taken = 0;
@@ -90,7 +88,7 @@ static void gckpti_assign_bits(const gckpti_planner *p, gckpti_cut_point *point)
     }
 }
 
-/* Whether a * b <= c * d, in 128 bits. */
+/* Returns whether a * b <= c * d, in 128 bits. */
 static int gckpti_is_product_within(uint64_t a, uint64_t b, uint64_t c, uint64_t d)
 {
     uint64_t high[2], low[2];
@@ -103,8 +101,8 @@ static int gckpti_is_product_within(uint64_t a, uint64_t b, uint64_t c, uint64_t
     return high[0] < high[1] || (high[0] == high[1] && low[0] <= low[1]);
 }
 
-/* Appends a cut with more bytes to a list if it has less work than all there; with hull, corners
- * that are none any more go. */
+/* Appends a cut with more bytes to a list if it costs less than all there. If `hull` is nonzero,
+ * removes cuts that are no longer corners. */
 static int gckpti_append_cut(gckpti_cut *v, int n, const gckpti_cut *q, int hull)
 {
     if (n > 0 && q->cost >= v[n - 1].cost)
@@ -118,8 +116,7 @@ static int gckpti_append_cut(gckpti_cut *v, int n, const gckpti_cut *q, int hull
     return n + 1;
 }
 
-/* Adds `more`, continued by a unit with such bytes and work, to a list; its cuts are numbered from
- * `first`. */
+/* Merges `more`, shifted by the bytes and cost of a node, into a list; numbered from `first`. */
 static void gckpti_merge_cuts(gckpti_bound *b, gckpti_cut_list *to, const gckpti_cut_list *more,
                               int64_t bytes, uint64_t cost, uint32_t first)
 {
@@ -139,14 +136,14 @@ static void gckpti_merge_cuts(gckpti_bound *b, gckpti_cut_list *to, const gckpti
     memcpy(to->cut, out, (size_t)n * sizeof *out);
 }
 
-/* The lists of some unit's border, by state: sets of bits of `open`. */
+/* The lists before or after a node, by state: a subset of the bits `open`. */
 typedef struct {
     gckpti_cut_list list[1 << GCKPTI_MAX_OPEN];
     unsigned open;
 } gckpti_cut_states;
 
-/* The list behind unit i of state y, from those in front of it: of all states x that the unit may
- * turn into y, as its value is needed no more, and its inputs are where it runs again. */
+/* Merges into `to`, state y after node i, the lists of all states before it that the node can turn
+ * into y: its own value is no longer needed, and its inputs are if it runs again. */
 static void gckpti_extend_cuts(gckpti_bound *b, const gckpti_cut_point *point, int i,
                                const gckpti_cut_states *front, unsigned y, gckpti_cut_list *to)
 {
@@ -181,12 +178,12 @@ static void gckpti_extend_cuts(gckpti_bound *b, const gckpti_cut_point *point, i
     } while (part);
 }
 
-/* Readies lists of hulls, or of all cuts. 0: out of memory. */
+/* Allocates pools for lists of hulls or of all cuts. Returns 0 if out of memory. */
 static int gckpti_reserve_pools(gckpti_bound *b, int hulls_only)
 {
     size_t before = b->capacity, limit = hulls_only ? GCKPTI_MAX_HULL : GCKPTI_MAX_FULL;
     limit *= b->p->can_offload ? 4 : 1;
-    size_t nodes = (size_t)b->p->nodes; /* small graphs are planned in small blocks */
+    size_t nodes = (size_t)b->p->nodes;
     b->hulls_only = hulls_only;
     b->capacity = nodes < 40 ? 64 + (hulls_only ? 32 : 64) * nodes : limit;
     b->capacity = b->capacity < limit ? b->capacity : limit;
@@ -195,7 +192,7 @@ static int gckpti_reserve_pools(gckpti_bound *b, int hulls_only)
     return !b->p->failed;
 }
 
-/* Finds cuts of an instant; none, when there are too many. */
+/* Computes the cuts of a point; the table stays empty if they are too many. */
 static void gckpti_find_cuts(gckpti_bound *b, const gckpti_cut_point *point,
                              gckpti_cut_table *table)
 {
@@ -215,7 +212,7 @@ static void gckpti_find_cuts(gckpti_bound *b, const gckpti_cut_point *point,
             !gckpti_reserve(b->scratch, &table->parent, used + branches * n, sizeof(uint32_t)))
             return;
         n = 0;
-        do { /* side by side, so that they are numbered through */
+        do { /* lists are contiguous, so that cuts are numbered through */
             next->list[y].cut = cut + n;
             next->list[y].n = 0;
             gckpti_extend_cuts(b, point, i, front, y, &next->list[y]);
@@ -234,8 +231,8 @@ static void gckpti_find_cuts(gckpti_bound *b, const gckpti_cut_point *point,
     table->last.n = b->p->failed ? 0 : (int)n;
 }
 
-/* One of an instant's tables. Why cheap ones: where several values would have to be computed again
- * one after the other, a cut, which counts each once, offloads too few. */
+/* Returns a table of a point, computed on demand. Tables with cheaper copies offload more: a cut
+ * counts each recomputation once, too few where values must be recomputed one after another. */
 GCKPTI_FN const gckpti_cut_table *gckpti_cuts(gckpti_bound *b, gckpti_cut_point *point, int which)
 {
     int found = point->computed >> which & 1, all = which == GCKPTI_FULL;
@@ -247,7 +244,7 @@ GCKPTI_FN const gckpti_cut_table *gckpti_cuts(gckpti_bound *b, gckpti_cut_point 
     return &point->table[which];
 }
 
-/* The last cut that keeps no more than `room` bytes; -1: there is none. */
+/* Returns the index of the last cut that keeps at most `space` bytes, or -1 if there is none. */
 GCKPTI_FN int gckpti_cut_within(const gckpti_cut_list *v, int64_t space)
 {
     int low = -1, high = v->n - 1;
@@ -261,14 +258,14 @@ GCKPTI_FN int gckpti_cut_within(const gckpti_cut_list *v, int64_t space)
     return low;
 }
 
-/* The work of one of an instant's cuts, without what its lateness added. */
+/* Returns the cost of a cut of the full table without the surcharge on late nodes. */
 GCKPTI_FN uint64_t gckpti_cut_cost(const gckpti_cut_point *point, int cut)
 {
     uint64_t cost = point->table[GCKPTI_FULL].last.cut[cut].cost;
     return cost - (cost >> GCKPTI_TIE_SHIFT);
 }
 
-/* Notes in b->again what a cut computes again. */
+/* Sets b->action to what a cut does with each node. */
 GCKPTI_FN void gckpti_mark_cut(gckpti_bound *b, const gckpti_cut_table *table, int cut)
 {
     uint32_t k = (uint32_t)cut;
@@ -278,14 +275,13 @@ GCKPTI_FN void gckpti_mark_cut(gckpti_bound *b, const gckpti_cut_table *table, i
         k = from & 0x3fffffff;
     }
 }
-/* ---- bounds: what is proven, by the cuts of all instants ---- */
 
-/* The least work on an instant's hull for so many bytes, rounded down a little. */
+/* Returns the least cost on a point's hull within `space` bytes, rounded down a little. */
 GCKPTI_FN uint64_t gckpti_hull_cost(const gckpti_cut_list *hull, int64_t space)
 {
     int i = gckpti_cut_within(hull, space), shift = 0;
     if (hull->n == 0)
-        return 0; /* it had too many corners: nothing is known */
+        return 0; /* it had too many corners: nothing is proven */
     if (i < 0 || i == hull->n - 1)
         return i < 0 ? UINT64_MAX : hull->cut[i].cost;
     const gckpti_cut *a = &hull->cut[i], *z = a + 1;
@@ -296,8 +292,8 @@ GCKPTI_FN uint64_t gckpti_hull_cost(const gckpti_cut_list *hull, int64_t space)
     return off < cost ? a->cost - off : z->cost;
 }
 
-/* The work that no schedule within `limit` live bytes can do without repeating, by hulls;
- * UINT64_MAX: there is no such schedule. *at: the instant that decides. */
+/* Returns the least recomputation cost of any schedule within `limit` live bytes by the hulls, or
+ * UINT64_MAX if there is no such schedule. *decider is the index of the deciding point. */
 GCKPTI_FN uint64_t gckpti_hulls_cost(const gckpti_bound *b, int64_t limit, int *decider)
 {
     uint64_t most = 0;
@@ -327,8 +323,8 @@ GCKPTI_FN uint64_t gckpti_bound_cost(gckpti_bound *b, int64_t limit, int *decide
     return cost > most ? cost : most;
 }
 
-/* Bytes that are live in every schedule at a backward, or at some forward of a unit; read: units
- * whose values somebody reads. */
+/* Returns bytes that are live in every schedule at an entry. read[u] is nonzero if the value of u
+ * is read; not used for backwards. */
 static int64_t gckpti_min_live(const gckpti_planner *p, int entry, const unsigned char *read)
 {
     const gckpti_node *u = &p->node[entry < 0 ? ~entry : entry];
@@ -336,19 +332,19 @@ static int64_t gckpti_min_live(const gckpti_planner *p, int entry, const unsigne
     const int *edges = gckpti_entry_reads(p, entry, &count);
     int64_t bytes = u->reads_saved ? u->saved : 0;
     if (entry >= 0 && !u->in_place && read[entry] && u->out > bytes)
-        bytes = u->out; /* versions may differ: one is read, the other leaves aux */
+        bytes = u->out; /* two definitions may exist: the value of one, what the other saved */
     bytes += entry < 0 ? p->gradient_at[u->backward_index] : p->gradient_between[0] + u->workspace;
     while (count-- > 0)
         bytes += p->node[edges[count]].out;
     return bytes;
 }
 
-/* Sums over the model, and what is live at its items. */
+/* Computes base_cost, min_bytes by entry, and padding. */
 static void gckpti_sum_bounds(gckpti_bound *b)
 {
     const gckpti_planner *p = b->p;
     unsigned char *read = (unsigned char *)gckpti_scratch_alloc(b->scratch, (size_t)p->nodes, 1);
-    size_t sizes = p->alignment; /* all of them: they are multiples of its lowest bit */
+    size_t sizes = p->alignment; /* their OR has the lowest set bit of all */
     for (int i = 0; i < p->edge_count && read; i++)
         read[p->edges[i]] = 1;
     for (int i = 0; i < p->gradients; i++)
@@ -372,7 +368,7 @@ static void gckpti_sum_bounds(gckpti_bound *b)
     b->padding = (int64_t)(p->alignment - (sizes & (~sizes + 1)));
 }
 
-/* Readies the bound of a model. */
+/* Initialises the bound of a model for one copy cost. */
 GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int copy_cost,
                                  gckpti_scratch *scratch)
 {
@@ -393,7 +389,7 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int c
         most = live > most ? live : most;
     }
     b->points = count < GCKPTI_POINTS ? count : GCKPTI_POINTS;
-    for (int k = 0; k < b->points; k++) { /* the first ones, then evenly to the last */
+    for (int k = 0; k < b->points; k++) { /* the first ones, then evenly spaced to the last */
         const int first = GCKPTI_POINTS / 2 - 1;
         int offset =
             (int)((int64_t)(k - first) * (count - 1 - first) / (GCKPTI_POINTS - 1 - first));

@@ -3,32 +3,32 @@
 
 #ifndef GCKPT_NO_SEARCH
 /* ---- the chain programme ----
- * The body is cut into stages. A stage by itself can run in many ways (options), from keeping all
- * to keeping nothing: each of its units has a level, which says behind how many of its runs its
- * results are let go again; 0: they are kept while the rest of the chain runs forward and backward;
- * 1: they are held when they have run again; .. Options are looked for once for all stages that are
- * the same: among those that differ in one level from an option that no other beats.
+ * The body is divided into stages. A stage can run in many ways (options), from keeping everything
+ * to keeping nothing. An option has a drop count for each node: after that many more runs its
+ * results are no longer dropped. With 0 they are kept while the rest of the chain runs forward and
+ * backward; with 1 once they are recomputed; .. Options are found once for all equal stages, among
+ * those that differ in one count from an option that none dominates.
  *
  * A dynamic programme combines them (Beaumont et al. 2019; with options as in Zhao et al. 2023,
  * "Rockmate"). To run stages a to b forward and backward, either a runs by one of its options, and
- * a + 1 to b in the middle of that; or all run forward to some stage k keeping only what crosses
- * there, then k to b runs, then a to k - 1. Bytes are counted in steps, without what enters a, and
- * above the gradients that wait when the backwards of b begin: so equal runs of stages have equal
- * rows of the table, and share them. Why that is the best of all schedules that hold a checkpoint
- * until its stage's backward: whichever way a to b begin, what is left are one or two runs of
- * stages that share no bytes but those that are held meanwhile, and of these the table has the
- * least work for each amount of memory. What it says is an estimate all the same, as options may
- * peak at different moments; its schedules are seeds, evaluated like all others. */
+ * a + 1 to b in the middle of that; or a to k - 1 run forward keeping only what crosses the border
+ * before some stage k, then k to b run, then a to k - 1. Bytes are counted in steps, without what
+ * enters a, and above the gradients live when the backwards of b begin, so that equal ranges of
+ * stages share a row of the table. This is optimal among schedules that keep a checkpoint until its
+ * stage's backward: however a to b begin, the rest is one or two ranges that share no bytes but
+ * checkpoints, and the table has their least cost for each amount of memory. It is an estimate,
+ * since options may peak at different times; its schedules are initials, evaluated like all. */
 enum {
-    GCKPTI_MAX_ROWS = 40000,   /* most rows of its table times stages; else stages are fewer */
-    GCKPTI_MEMORY_STEPS = 256, /* its steps of memory; or up to FINE, when they are exact */
+    GCKPTI_MAX_ROWS = 40000,   /* most rows times stages; beyond, stages are merged */
+    GCKPTI_MEMORY_STEPS = 256, /* steps of memory; up to EXACT_STEPS if a step is the grain */
     GCKPTI_EXACT_STEPS = 1024,
-    GCKPTI_EFFORT = 300000, /* items of lists looked at to find options, for all stages */
-    GCKPTI_SPACING = 11000  /* its seeds are units / SEEDS of their bytes apart, 1/50 to 1/8, */
-};                          /* or, of up to GCKPTI_LARGE_N units, 1/1000 of a step's work */
+    GCKPTI_EFFORT = 300000, /* entries examined to find options, of all stages */
+    /* Initials are nodes / SPACING of their bytes apart (1/50 to 1/8) or 1/1000 of a step's cost */
+    GCKPTI_SPACING = 11000
+};
 
 /* ---- its table ---- */
-/* Steps for some bytes; a small part of a step does not count. */
+/* Returns the steps for some bytes; a small part of a step does not count. */
 static int gckpti_to_steps(const gckpti_chain *c, int64_t bytes)
 {
     int64_t n = bytes <= 0 ? 0 : (bytes + c->step - 1 - c->step / 16) / c->step;
@@ -40,7 +40,7 @@ static size_t gckpti_cells(const gckpti_chain *c, int rows)
     return (size_t)rows * ((size_t)c->steps + 1);
 }
 
-/* Steps that a run which ends with stage k has more than one that ends with b. */
+/* Returns by how many steps a range that ends with stage k may exceed one that ends with b. */
 static int gckpti_extra_steps(const gckpti_chain *c, int k, int b)
 {
     int64_t more = c->stage[b].base - c->stage[k].base;
@@ -49,17 +49,16 @@ static int gckpti_extra_steps(const gckpti_chain *c, int k, int b)
                                        : (int)(more / c->step);
 }
 
-/* One way to run stages a to b: the i-th option of a; or, behind these, one for each stage to keep
- * what enters it. In m steps, at least `need`, it costs `work` and, by rows of the table, what
- * `later` does in m - kept and `sooner` in m + more. */
+/* A way to run stages a to b: option i of a, or for larger i a checkpoint before a later stage. In
+ * m >= need steps it costs cost + later[m - kept] + sooner[m + more], rows of the table. */
 typedef struct {
     int a, b, i, need, kept, more;
     const uint64_t *later, *sooner;
     uint64_t cost, forward_cost;
-    int64_t forward_peak; /* most bytes on the way forward */
+    int64_t forward_peak; /* most bytes in the forward */
 } gckpti_choice;
 
-/* The next way to run w->a to w->b; 0: no more. Begins with i = -1. */
+/* Moves to the next way to run w->a to w->b, from i = -1. Returns 0 if there is none. */
 static int gckpti_next_choice(const gckpti_chain *c, gckpti_choice *w)
 {
     const gckpti_stage *stage = c->stage, *q = &stage[stage[w->a].owner];
@@ -102,7 +101,7 @@ static int gckpti_next_choice(const gckpti_chain *c, gckpti_choice *w)
     return 1;
 }
 
-/* Fills in the row of stages a to b: checkpoints only where options take more than least work. */
+/* Fills in the row of stages a to b: checkpoints only where options cost more than the least. */
 static void gckpti_fill_row(gckpti_chain *c, int a, int b, int row)
 {
     uint64_t *cost = c->cost + gckpti_cells(c, row), least = 0;
@@ -126,8 +125,7 @@ static void gckpti_fill_row(gckpti_chain *c, int a, int b, int row)
         ++*fewest;
 }
 
-/* A step for up to `most` bytes: the grain, if few sizes differ; else it divides the smallest large
- * result. The options in these steps; what another is as good as drops out. */
+/* Chooses a step for up to `most` bytes (the grain, or a divisor of the smallest large result). */
 static void gckpti_choose_step(gckpti_chain *c, int64_t most)
 {
     const gckpti_planner *p = c->s->p;
@@ -154,12 +152,12 @@ static void gckpti_choose_step(gckpti_chain *c, int64_t most)
         }
 }
 
-/* Makes the schedule of all stages in m steps. */
+/* Emits the schedule of all stages in m steps. */
 static void gckpti_emit_table(gckpti_chain *c, int m)
 {
     gckpti_planner *p = c->s->p;
     struct {
-        int a, b, m; /* b < 0: what stage a does behind the rest by option m */
+        int a, b, m; /* b < 0: the backwards of stage a, by option m */
     } todo[2 * GCKPTI_MAX_STAGES + 3], now = { 0, c->n - 1, m };
     todo[0] = now;
     for (int count = 1; count > 0;) {
@@ -193,12 +191,12 @@ static void gckpti_emit_table(gckpti_chain *c, int m)
     }
 }
 
-/* The schedules for amounts of memory from `least` up to `most` become seeds. */
+/* Adds the schedules for amounts of memory from `least` to `most` as initials. */
 static void gckpti_add_table_initials(gckpti_chain *c, int64_t least, int64_t most)
 {
     gckpti_search *s = c->s;
     gckpti_choose_step(c, most);
-    size_t cells = ((size_t)c->rows + 1) * ((size_t)c->steps + 1); /* one of zeros */
+    size_t cells = ((size_t)c->rows + 1) * ((size_t)c->steps + 1); /* one row of zeros */
     int rows = 0, small = s->p->nodes <= GCKPTI_SMALL_N, many = s->p->nodes > GCKPTI_LARGE_N;
     gckpti_reserve(&c->scratch, &c->cost, cells, sizeof *c->cost);
     gckpti_reserve(&c->scratch, &c->need, (size_t)c->rows, sizeof(int));
@@ -213,10 +211,10 @@ static void gckpti_add_table_initials(gckpti_chain *c, int64_t least, int64_t mo
     s->evaluated += (int64_t)cells * c->n / 24;
     int spacing = GCKPTI_SPACING / s->p->nodes; /* 8 to 50 */
     spacing = spacing < 8 ? 8 : spacing > 50 ? 50 : spacing;
-    uint64_t last = UINT64_MAX, apart = last; /* of the last seed; of the last not between */
+    uint64_t last = UINT64_MAX, apart = last; /* cost of the last initial; of the last not dense */
     for (int m = (int)(least / c->step), before = 0; m <= c->steps && !s->p->failed; m++) {
         uint64_t cost = c->cost[gckpti_cells(c, c->row[c->n - 1]) + (size_t)m];
-        int equal = small && c->step == s->grain && cost == apart; /* it may lie in fewer bytes */
+        int equal = small && c->step == s->grain && cost == apart; /* it may need fewer bytes */
         int chosen =
             (cost < apart || equal) && (small || (int64_t)(m - before) * spacing >= before);
         int dense = !chosen && !many && cost < last - (s->p->base_cost + cost) / 1000;
@@ -230,7 +228,7 @@ static void gckpti_add_table_initials(gckpti_chain *c, int64_t least, int64_t mo
     }
 }
 
-/* The programme on the stages of one way to cut: seeds. 0: there are no stages. */
+/* Adds initials of the chain programme for a kind of borders. Returns 0 if there are no stages. */
 GCKPTI_FN int gckpti_add_chain_initials(gckpti_search *s, int kind, int64_t most)
 {
     gckpti_planner *p = s->p;

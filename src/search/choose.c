@@ -2,13 +2,13 @@
 #include "base/base.h"
 
 #ifndef GCKPT_NO_SEARCH
-/* ---- exact bytes of a schedule ---- */
-/* Drafts and places an answer's schedule: p->draft, answer->arena, answer->time. What this
- * machine cannot address is no error here: GCKPT_OK, an arena of SIZE_MAX. */
+/* ---- placing a candidate ---- */
+/* Lowers and places a candidate: sets p->lowered, candidate->arena and candidate->time. An arena
+ * too large to address is SIZE_MAX, not an error. */
 GCKPTI_FN gckpt_result gckpti_place_candidate(gckpti_search *s, gckpti_candidate *candidate)
 {
     gckpti_planner *p = s->p;
-    gckpti_release(&s->scratch, &s->move); /* a draft takes as much, and needs no moves */
+    gckpti_release(&s->scratch, &s->move); /* frees memory for lowering, which needs no moves */
     gckpti_release(&s->scratch, &s->sorted);
     gckpti_release(&s->scratch, &s->key);
     gckpti_release(&s->scratch, &s->pool);
@@ -22,25 +22,25 @@ GCKPTI_FN gckpt_result gckpti_place_candidate(gckpti_search *s, gckpti_candidate
     return large ? GCKPT_OK : result;
 }
 
-/* ---- what counts for a budget, and what is found ---- */
-/* Whether nothing has gone wrong so far. */
+/* ---- candidates that count for a budget ---- */
+/* Returns whether no error has occurred. */
 static int gckpti_is_ok(const gckpti_search *s) { return s->result == GCKPT_OK && !s->p->failed; }
 
-/* Lays out what an answer has, if nobody has. */
+/* Places a candidate unless it is placed or empty. */
 static void gckpti_place_once(gckpti_search *s, gckpti_candidate *candidate)
 {
     if (gckpti_is_ok(s) && candidate->length && candidate->arena == 0)
         s->result = gckpti_place_candidate(s, candidate);
 }
 
-/* What a schedule takes at least, whatever it hides. */
+/* Returns the least time of a schedule above base_cost, if all its copies overlap. */
 static uint64_t gckpti_min_time(const gckpti_search *s, uint64_t overhead, uint64_t recompute_cost)
 {
     return s->p->overlap ? recompute_cost : overhead;
 }
 
-/* Whether an answer, of which the arena need not be known, is no better than the winner, or larger
- * than `most` bytes. */
+/* Returns whether a candidate, placed or not, is no better than the winner or larger than `most`
+ * bytes. */
 static int gckpti_is_useless(const gckpti_search *s, const gckpti_candidate *candidate, size_t most)
 {
     const gckpti_candidate *old = &s->winner;
@@ -51,8 +51,8 @@ static int gckpti_is_useless(const gckpti_search *s, const gckpti_candidate *can
             (s->minimise_bytes || cost == old->time));
 }
 
-/* Makes an answer the winner if its arena has at most `most` bytes and at least `floor`, and it has
- * less work (or time) than the one before, or as much in fewer bytes; s->hunting: fewer bytes. */
+/* Makes a candidate the winner if it has `lower` to `most` bytes, and less time or, of equal time,
+ * fewer bytes. With s->minimise_bytes only bytes count. */
 static void gckpti_consider(gckpti_search *s, gckpti_candidate *candidate, size_t lower,
                             size_t most)
 {
@@ -69,35 +69,34 @@ static void gckpti_consider(gckpti_search *s, gckpti_candidate *candidate, size_
         s->winner = *candidate;
 }
 
-/* The least budget for which rung k counts: the least that rounded up is the rung below's limit. */
+/* Returns the least budget for which level k counts: it rounds up to the limit of the next lower
+ * level. */
 static size_t gckpti_min_budget(const gckpti_search *s, int k)
 {
     int64_t limit = k + 1 < s->levels && !s->tiny ? s->level[k + 1].limit : 0;
     return limit > s->bound->padding ? (size_t)(limit - s->bound->padding) : 0;
 }
 
-/* Solves rung k and places what it has: its schedule and, when that has a larger arena than the
- * limit, the same squeezed a little further, if that takes no less work: a rung whose schedule is
- * of no use is not laid, so that no such one may be missed. */
+/* Solves level k and places its schedule. If the arena exceeds the limit, places also the same with
+ * its peak reduced further, if that costs no less: levels that cannot win are never placed, and a
+ * cheaper schedule must not be missed. */
 static void gckpti_place_level(gckpti_search *s, int k)
 {
     gckpti_solve_level(s, k);
-    gckpti_candidate *candidate = &s->level[k];
-    gckpti_place_once(s, candidate);
-    if (candidate->arena <= (size_t)candidate->limit || candidate->arena == SIZE_MAX ||
-        candidate->tight)
+    gckpti_candidate *level = &s->level[k];
+    gckpti_place_once(s, level);
+    if (level->arena <= (size_t)level->limit || level->arena == SIZE_MAX || level->tight)
         return;
-    candidate->tight = (gckpti_candidate *)gckpti_scratch_alloc(&s->scratch, 1, sizeof *candidate);
-    if (candidate->tight &&
-        gckpti_reduce_to(s, candidate, 2 * candidate->limit - (int64_t)candidate->arena) &&
+    level->tight = (gckpti_candidate *)gckpti_scratch_alloc(&s->scratch, 1, sizeof *level);
+    if (level->tight && gckpti_reduce_to(s, level, 2 * level->limit - (int64_t)level->arena) &&
         (s->tiny || gckpti_min_time(s, s->now.overhead, s->now.recompute_cost) >=
-                        gckpti_min_time(s, candidate->overhead, candidate->recompute_cost))) {
-        gckpti_candidate_store(s, candidate->tight, &s->now);
-        gckpti_place_once(s, candidate->tight);
+                        gckpti_min_time(s, level->overhead, level->recompute_cost))) {
+        gckpti_candidate_store(s, level->tight, &s->now);
+        gckpti_place_once(s, level->tight);
     }
 }
 
-/* Considers an answer with what it copies hidden, within so many live bytes. */
+/* Considers a candidate with its copies overlapped as far as `limit` live bytes allow. */
 static void gckpti_consider_hidden(gckpti_search *s, gckpti_candidate *candidate, int64_t limit,
                                    size_t lower, size_t most)
 {
@@ -109,18 +108,15 @@ static void gckpti_consider_hidden(gckpti_search *s, gckpti_candidate *candidate
         gckpti_consider(s, candidate->hidden, lower, most);
 }
 
-/* Whether what rung k has, which is laid, fits into its own limit. */
+/* Returns whether a schedule of level k, which is placed, fits its own limit. */
 static int gckpti_level_fits(const gckpti_search *s, int k)
 {
-    const gckpti_candidate *candidate = &s->level[k],
-                           *tight = candidate->tight ? candidate->tight : candidate;
-    const size_t most = (size_t)(candidate->limit - s->bound->padding);
-    return (candidate->length && candidate->arena <= most) ||
-           (tight->length && tight->arena <= most);
+    const gckpti_candidate *level = &s->level[k], *tight = level->tight ? level->tight : level;
+    const size_t most = (size_t)(level->limit - s->bound->padding);
+    return (level->length && level->arena <= most) || (tight->length && tight->arena <= most);
 }
 
-/* Considers seeds of some rungs, k and those below; of k alone: those that its limit has room for
- * and that of the next rung has not. */
+/* Considers the initials within level k's limit; if `alone` is 1, not those within the next's. */
 static void gckpti_consider_initials(gckpti_search *s, int k, int alone, size_t most)
 {
     const int64_t high = s->tiny ? INT64_MAX : s->level[k].limit;
@@ -134,27 +130,25 @@ static void gckpti_consider_initials(gckpti_search *s, int k, int alone, size_t 
         }
 }
 
-/* Considers what rung k offers: what it has, unless that fits into the rung below, which then has
- * better or what is all but the best possible; and, where it is not certified or is one of the
- * lowest, the seeds between the two. */
+/* Considers level k: its schedule, unless that fits the next lower level; and if it is not
+ * near-optimal or one of the lowest, the initials between the two. */
 static void gckpti_consider_level(gckpti_search *s, int k, int lowest, size_t most)
 {
-    gckpti_candidate *candidate = &s->level[k];
+    gckpti_candidate *level = &s->level[k];
     gckpti_solve_level(s, k);
-    if (s->tiny || candidate->length == 0 || !gckpti_is_useless(s, candidate, SIZE_MAX / 4)) {
+    if (s->tiny || level->length == 0 || !gckpti_is_useless(s, level, SIZE_MAX / 4)) {
         gckpti_place_level(s, k);
-        gckpti_consider(s, candidate, gckpti_min_budget(s, k), most);
-        if (candidate->tight)
-            gckpti_consider(s, candidate->tight, gckpti_min_budget(s, k), most);
-        gckpti_consider_hidden(s, candidate, candidate->limit, gckpti_min_budget(s, k), most);
+        gckpti_consider(s, level, gckpti_min_budget(s, k), most);
+        if (level->tight)
+            gckpti_consider(s, level->tight, gckpti_min_budget(s, k), most);
+        gckpti_consider_hidden(s, level, level->limit, gckpti_min_budget(s, k), most);
     }
-    if (s->tiny || lowest || !gckpti_is_proven(s, candidate))
+    if (s->tiny || lowest || !gckpti_is_proven(s, level))
         gckpti_consider_initials(s, k, 1, most);
 }
 
-/* Bytes that a cut may keep though they are not there at its instant, the nth backward: what runs
- * for the first time later, what gckpt_recompute lets go, and what is offloaded with its other
- * part. */
+/* Returns bytes that a cut may keep though they are not live at its point: of nodes that first run
+ * later, that gckpt_recompute drops, or that are offloaded in part. */
 static int64_t gckpti_absent_bytes(const gckpti_planner *p, int backward_index)
 {
     int64_t bytes = 0;
@@ -165,8 +159,7 @@ static int64_t gckpti_absent_bytes(const gckpti_planner *p, int backward_index)
     return bytes;
 }
 
-/* Considers cuts of an instant themselves, those with least work first that may lie within `most`
- * bytes. */
+/* Considers the cuts of a point that may fit `most` bytes, those of least cost first. */
 static void gckpti_consider_cuts(gckpti_search *s, int index, size_t most)
 {
     gckpti_cut_point *point = &s->bound->point[index];
@@ -187,21 +180,20 @@ static void gckpti_consider_cuts(gckpti_search *s, int index, size_t most)
             continue;
         known[e].peak = gckpti_try_cut(s, cuts, e);
         if (!s->late && s->now.overhead < gckpti_cut_cost(point, e))
-            known[e].peak = INT64_MAX; /* with less offloaded: another cut, or it would not count */
+            known[e].peak = INT64_MAX; /* less is offloaded: it is another cut, or does not count */
         if (known[e].peak > limit || s->p->failed)
             continue;
         gckpti_candidate_store(s, &s->trial, &s->now);
         int64_t lower = all->cut[e].bytes + point->base - absent - s->bound->padding;
-        /* in fewer bytes it is no cut */
+        /* with fewer bytes it would not be this cut */
         gckpti_consider(s, &s->trial, lower > 0 ? (size_t)lower : 0, most);
         known[e].arena = s->trial.arena;
         if (s->winner.span == s->trial.span)
-            memset(&s->trial, 0, sizeof s->trial); /* the winner keeps the list */
+            memset(&s->trial, 0, sizeof s->trial); /* the winner owns the spans */
     }
 }
 
-/* Considers cuts of all instants that decide for some budget; not for time, their order is that of
- * work. */
+/* Considers the cuts of all points that decide for some level; not for time, which cuts ignore. */
 static void gckpti_consider_points(gckpti_search *s, size_t most)
 {
     for (int index = 0; index < s->bound->points && gckpti_is_ok(s) && !s->p->overlap; index++)
@@ -209,16 +201,16 @@ static void gckpti_consider_points(gckpti_search *s, size_t most)
             gckpti_consider_cuts(s, index, most);
 }
 
-/* Whether rung k serves, and what fits into its limit has no less work than the winner. */
+/* Returns whether level k fits its limit, and no schedule within that limit is better than the
+ * winner. */
 static int gckpti_is_level_beaten(const gckpti_search *s, int k)
 {
     return s->winner.length && gckpti_level_fits(s, k) &&
            s->winner.time <= gckpti_bound_time(s->p, s->level[k].limit, 1);
 }
 
-/* Considers the seeds of the lowest rungs, which count whatever is proven: of the last one up to
- * the first that serves, which is behind rung i, or between k and that. What has no less work than
- * a rung proves needs no seeds of that or of one below. */
+/* Considers the initials of the lowest levels, which always count: from the last level up to the
+ * first that fits its own limit (from i on, else from k), unless one is proven no better. */
 static void gckpti_consider_lowest(gckpti_search *s, int k, int i, size_t most)
 {
     int low = -1;
@@ -249,7 +241,7 @@ GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most)
         k++;
     k = s->tiny || k == 0 ? 0 : k - 1;
     uint64_t bound = gckpti_bound_time(s->p, limit, 1);
-    gckpti_consider(s, &s->store_all, 0, most); /* has the work of some that have larger arenas */
+    gckpti_consider(s, &s->store_all, 0, most); /* as cheap as some with larger arenas */
     int i = k, proven = s->winner.length && s->winner.time <= bound;
     for (; i < s->levels && !proven && gckpti_is_ok(s); i++) {
         if (s->level[i].limit <= limit)

@@ -2,10 +2,10 @@
 #include "base/base.h"
 
 #ifndef GCKPT_NO_SEARCH
-/* ---- copies that hide: what is offloaded is held while it is copied, reloads begin ahead, both as
- * far as a limit has room (plan/time) ---- */
-/* How far ahead of position x its reload may stand: where, by the clock (s->saving), it ends before
- * `by`, or as far as there is room. Adds its bytes to what lives meanwhile. */
+/* ---- overlapping copies with computation: offloaded values stay live until copied, and
+ * reloads start early, as far as the limit allows (plan/time) ---- */
+/* Returns how early the reload at position x may start: where by the clock (s->saving) it ends
+ * before it is due, `start`, or as far as the limit allows. Adds its bytes to those positions. */
 static int gckpti_place_reload(gckpti_search *s, int x, uint64_t start, int64_t limit)
 {
     const gckpti_planner *p = s->p;
@@ -25,8 +25,8 @@ static int gckpti_place_reload(gckpti_search *s, int x, uint64_t start, int64_t 
     return to;
 }
 
-/* Writes the present schedule with reloads ahead, to s->next: from the last one on, each as late as
- * it is there for its reader, and the link free for the next one, in an ideal run. */
+/* Sets s->next to the current schedule with early reloads. From the last reload on, each starts as
+ * late as it is done for its reader, and before the next copy, in an ideal execution. */
 static void gckpti_advance_reloads(gckpti_search *s, int64_t limit)
 {
     const gckpti_planner *p = s->p;
@@ -64,8 +64,8 @@ static void gckpti_advance_reloads(gckpti_search *s, int64_t limit)
     }
 }
 
-/* An answer with as much hidden as so many live bytes allow: answer->ahead, empty where that does
- * not fit. */
+/* Sets candidate->hidden to the schedule with as much overlap as `limit` live bytes allow; it stays
+ * empty if that does not fit. */
 GCKPTI_FN void gckpti_hide_copies(gckpti_search *s, gckpti_candidate *candidate, int64_t limit)
 {
     candidate->hidden = (gckpti_candidate *)gckpti_scratch_alloc(&s->scratch, 1, sizeof *candidate);

@@ -2,12 +2,13 @@
 #include "search/search.h"
 #include "base/base.h"
 
-/* What the files of search share; no other folder uses it. */
+/* Shared by the files of search/; no other folder includes it. */
 
 #ifndef GCKPT_NO_SEARCH
 /* ---- search/bound.c ---- */
-/* Flags of gckpti_cut_node: is its value read from there on, by that backward itself; its
- * aux; has it run before; only once. */
+/* Flags of gckpti_cut_node. READ: a backward from the point on, or a fetch, reads the value; LIVE:
+ * the backward at the point does; .._SAVED: the same of what the forward saved; RAN: the node has
+ * run before the point; RUNS_ONCE: and may not run again. */
 enum {
     GCKPTI_READ = 1,
     GCKPTI_LIVE = 2,
@@ -17,96 +18,90 @@ enum {
     GCKPTI_RUNS_ONCE = 32
 };
 
-/* What a cut does with a unit's results: computes them again; offloads some or all. 0: keeps. */
+/* A cut's action on a node: recompute, offload some or all results, or 0: keep them. */
 enum { GCKPTI_CUT_RECOMPUTE = 1, GCKPTI_CUT_OFFLOAD };
 
-enum {
-    GCKPTI_TIE_SHIFT = 14
-}; /* in lists of all cuts late units cost up to 2^-14 more, to be kept */
+/* In lists of all cuts late nodes cost up to 2^-14 more, so that ties keep them. */
+enum { GCKPTI_TIE_SHIFT = 14 };
 
 /* ---- search/reduce_peak.c ---- */
 #define GCKPTI_DOUBLE_SCORE (UINT64_C(1) << 32) /* added to a score, it doubles it */
 
-/* Work of copying so many bytes there and back, at the search's price. */
+/* Returns the cost of an offload and a reload of `bytes`, at the search's copy cost. */
 static inline uint64_t gckpti_round_trip_cost(const gckpti_search *s, int64_t bytes)
 {
     return gckpti_scaled_cost(s->p->copy_cost,
                               2 * gckpti_transfer_cost(s->p->desc->offload_cost, bytes));
 }
 
-/* What moves do: gaps are closed; repeated forwards and reloads go; or they become reloads. */
+/* Kinds of moves: insert a closure; remove recomputations or reloads; turn them into reloads. */
 enum { GCKPTI_MOVE_INSERT, GCKPTI_MOVE_REMOVE, GCKPTI_MOVE_RELOAD };
 
 /* ---- search/levels.c ---- */
-enum {
-    GCKPTI_LEVEL_NEW,
-    GCKPTI_LEVEL_BEGUN,
-    GCKPTI_LEVEL_DONE
-}; /* gckpti_candidate.state of a rung */
+/* gckpti_candidate.state of a level */
+enum { GCKPTI_LEVEL_NEW, GCKPTI_LEVEL_BEGUN, GCKPTI_LEVEL_DONE };
 
+/* Largest graphs, in nodes, for which .. */
 enum {
-    GCKPTI_TINY_N = 64,    /* most units for which all that was found counts for every budget; */
-    GCKPTI_SMALL_N = 100,  /* for which rungs are shaken, and each is a stage, too; */
-    GCKPTI_MEDIUM_N = 400, /* for memory-poor (a quadratic list); */
-    GCKPTI_LARGE_N = 1000  /* for fine ladders and many seeds of the chain */
+    GCKPTI_TINY_N = 64,    /* every candidate counts for every budget */
+    GCKPTI_SMALL_N = 100,  /* levels are perturbed; each node may be a stage */
+    GCKPTI_MEDIUM_N = 400, /* memory-poor initials (a quadratic list) */
+    GCKPTI_LARGE_N = 1000  /* fine level grids and many initials of the chain */
 };
 
 /* ---- search/stages.c ---- */
-enum {
-    GCKPTI_MAX_STAGES = 257,
-    GCKPTI_DROP_CHOICES = 4
-}; /* of a chain; of a unit in one: at the most */
-/* Bytes of an option: while the rest of the chain runs; at most, before that and behind it. */
+enum { GCKPTI_MAX_STAGES = 257, GCKPTI_DROP_CHOICES = 4 }; /* most, of a chain; per node */
+/* Most bytes of an option before the rest of the chain runs and after it; bytes kept during it. */
 enum { GCKPTI_DURING, GCKPTI_BEFORE, GCKPTI_AFTER, GCKPTI_PHASES };
-#define GCKPTI_REST          INT32_MAX /* in a stage's list: where the rest of the chain runs */
-#define GCKPTI_INFINITE_COST (UINT64_C(1) << 62) /* more than any work */
-/* One way to run a stage. Bytes are its own, and gradients' above those that wait. */
+#define GCKPTI_REST          INT32_MAX /* entry of a stage's list: the rest of the chain runs */
+#define GCKPTI_INFINITE_COST (UINT64_C(1) << 62) /* more than any cost */
+/* A way to run a stage. Bytes count its own values, and gradients above those already live. */
 typedef struct {
     int64_t bytes[GCKPTI_PHASES];
-    int64_t steps[GCKPTI_PHASES]; /* the same in steps of the present table */
+    int64_t steps[GCKPTI_PHASES]; /* the bytes in steps of the current table */
     uint64_t cost;
-    int drop, expanded; /* where its levels begin; whether others were made of it */
-    int dominated;      /* in steps another is as good */
+    int drop, expanded; /* its drop counts, in c->drop; expanded: its neighbours were tried */
+    int dominated;      /* another is as good, counted in steps */
 } gckpti_stage_option;
 
 typedef struct {
-    int first, end, backward, backward_end; /* units; nth of their backwards */
-    uint64_t inside_hash, hash; /* hashes: of what it is inside; and of what it sends on */
-    int owner, first_equal;     /* the first stage that is the same inside; in all */
+    int first, end, backward, backward_end; /* nodes, and backwards by index */
+    uint64_t inside_hash, hash; /* of what is inside; the same and of what it sends on */
+    int owner, first_equal;     /* the first stage with equal inside_hash; with equal hash */
     int option, options;        /* of the owner */
-    int64_t base;               /* bytes of gradients that wait when its backwards begin */
-    int64_t forward_peak; /* most bytes of its own while it runs forward and keeps what leaves it */
-    uint64_t forward_cost, min_cost; /* work of that; of its cheapest option */
+    int64_t base;               /* bytes of gradients live when its backwards begin */
+    int64_t forward_peak; /* most bytes of its own when it runs forward keeping only its outputs */
+    uint64_t forward_cost, min_cost; /* cost of that forward; of the cheapest option */
 } gckpti_stage;
 
 typedef struct {
     gckpti_search *s;
     gckpti_scratch scratch;
-    int *last_reader; /* by unit: the last of the body that reads its value, in either direction */
-    int64_t *livein;  /* bytes of values from before a unit that it or later ones read */
+    int *last_reader; /* by node: the last node whose forward or backward reads its value */
+    int64_t *livein;  /* bytes of values from before a node that it or later ones read */
     gckpti_stage stage[GCKPTI_MAX_STAGES + 1];
-    int n, borders;    /* stages; borders that there were */
-    int64_t *crossing; /* [a * (n + 1) + k]: bytes that stages a to k - 1 make and k, .. read */
+    int n, borders;    /* number of stages; of possible borders */
+    int64_t *crossing; /* [a * (n + 1) + k]: bytes that stages a to k - 1 produce and k, .. read */
     gckpti_stage_option *option;
     int options, drops;
-    unsigned char *drop, *trial; /* by unit of the stage: of options; of the one that is tried */
-    unsigned char *present, *needed; /* by unit: results that are there; that backwards read */
-    int *runs;                       /* by unit: so far */
+    unsigned char *drop, *trial; /* by node of the stage: of the options; of the one being tried */
+    unsigned char *present, *needed; /* by node: its results are live; backwards read them */
+    int *runs;                       /* by node: forwards so far */
     int *entry, length, capacity;    /* a stage's list */
-    int *row, rows;                  /* [a * (n + 1) + b - a]: the row of stages a to b */
-    int *need;                       /* by row: the fewest steps that do */
-    uint64_t *cost;                  /* [row * (steps + 1) + m]: least work in m steps */
+    int *row, rows;                  /* [a * (n + 1) + b - a]: the table row of stages a to b */
+    int *need;                       /* by row: the fewest steps that suffice */
+    uint64_t *cost;                  /* [row * (steps + 1) + m]: least cost in m steps */
     int steps;
     int64_t step;
 } gckpti_chain;
 
-/* Whether a border of stages may be before unit u: where the user's outermost segments have one;
- * where no more bytes cross than at such a border, and fewer than before; or everywhere. */
-enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_UNITS, GCKPTI_BORDERS };
+/* Borders of stages: between the outermost segments of the user; where no more bytes cross than
+ * there, and fewer than before; between any two nodes. */
+enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_NODES, GCKPTI_BORDERS };
 
 #ifdef GCKPTI_SEPARATE_TU
-/* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
- * order, and need no prototypes. What each does is said where it is defined. */
+/* Prototypes for files compiled separately; gradckpt.h defines functions in order of use. Comments
+ * are at the definitions. */
 
 /* search/bound.c */
 GCKPTI_FN const gckpti_cut_table *gckpti_cuts(gckpti_bound *b, gckpti_cut_point *point, int which);
@@ -117,7 +112,6 @@ GCKPTI_FN uint64_t gckpti_hull_cost(const gckpti_cut_list *hull, int64_t space);
 GCKPTI_FN uint64_t gckpti_hulls_cost(const gckpti_bound *b, int64_t limit, int *decider);
 GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int copy_cost,
                                  gckpti_scratch *scratch);
-
 /* search/search.c */
 GCKPTI_FN int64_t gckpti_size_grain(const gckpti_planner *p);
 GCKPTI_FN int gckpti_should_stop(gckpti_search *s, int64_t first, int64_t now);
@@ -138,7 +132,6 @@ GCKPTI_FN void gckpti_candidate_update(gckpti_search *s, gckpti_candidate *candi
 GCKPTI_FN int gckpti_is_proven(const gckpti_search *s, const gckpti_candidate *candidate);
 GCKPTI_FN int gckpti_candidate_before(const void *first, const void *second, const void *context);
 GCKPTI_FN void gckpti_add_initial(gckpti_search *s, int dense);
-
 /* search/reduce_peak.c */
 GCKPTI_FN uint64_t gckpti_score(uint64_t cost, int64_t gain);
 GCKPTI_FN void gckpti_add_move(gckpti_search *s, const gckpti_move *m);
@@ -149,12 +142,10 @@ GCKPTI_FN int gckpti_apply_moves(gckpti_search *s, int kind, int64_t limit, int 
 GCKPTI_FN int gckpti_apply_best_move(gckpti_search *s, int kind, int64_t limit, int exact);
 GCKPTI_FN void gckpti_find_holes(gckpti_search *s, int64_t limit, int any_score, int all_kinds);
 GCKPTI_FN int gckpti_reduce_peak(gckpti_search *s, int64_t limit, int exact);
-
 /* search/remove_recomputes.c */
 GCKPTI_FN int gckpti_reduce_to(gckpti_search *s, const gckpti_candidate *candidate, int64_t limit);
 GCKPTI_FN void gckpti_improve(gckpti_search *s, gckpti_candidate *candidate, int exact);
 GCKPTI_FN void gckpti_perturb(gckpti_search *s, gckpti_candidate *candidate, int count, int exact);
-
 /* search/stages.c */
 GCKPTI_FN int gckpti_find_borders(gckpti_chain *c);
 GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, int kind, int most);
@@ -162,20 +153,16 @@ GCKPTI_FN void gckpti_compare_stages(gckpti_chain *c);
 GCKPTI_FN int gckpti_list_stage(gckpti_chain *c, const gckpti_stage *q, const unsigned char *drop);
 GCKPTI_FN int gckpti_no_worse(const int64_t *a, uint64_t cost_a, const int64_t *b, uint64_t cost_b);
 GCKPTI_FN void gckpti_find_options(gckpti_chain *c, gckpti_stage *q, int64_t effort);
-
 /* search/chain.c */
 GCKPTI_FN int gckpti_add_chain_initials(gckpti_search *s, int kind, int64_t most);
-
 /* search/hide_copies.c */
 GCKPTI_FN void gckpti_hide_copies(gckpti_search *s, gckpti_candidate *candidate, int64_t limit);
-
 /* search/levels.c */
 GCKPTI_FN int64_t gckpti_try_actions(gckpti_search *s, unsigned char *action);
 GCKPTI_FN int64_t gckpti_try_cut(gckpti_search *s, const gckpti_cut_table *table, int cut);
 GCKPTI_FN void gckpti_find_initials(gckpti_search *s);
 GCKPTI_FN void gckpti_build_levels(gckpti_search *s, int64_t most);
 GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k);
-
 /* search/choose.c */
 GCKPTI_FN gckpt_result gckpti_place_candidate(gckpti_search *s, gckpti_candidate *candidate);
 #endif

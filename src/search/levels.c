@@ -4,9 +4,8 @@
 #include "graph/graph.h"
 
 #ifndef GCKPT_NO_SEARCH
-/* ---- cuts as schedules, and a rung's schedule by cuts ---- */
-/* Writes the body that computes all, as late as it is needed, keeps through the turn what `again`
- * does not mark, and computes or reloads the rest just before the first backward that needs it. */
+/* Emits a body that runs all nodes as late as they are needed, keeps what `action` does not mark,
+ * and recomputes or reloads the rest just before the first backward that needs it. */
 static void gckpti_build_cut(gckpti_planner *p, const unsigned char *action)
 {
     int *stack = p->queue, next = p->prologue;
@@ -36,11 +35,10 @@ static void gckpti_build_cut(gckpti_planner *p, const unsigned char *action)
         }
         gckpti_emit(p, ~p->backward[r]);
     }
-    gckpti_emit_late(p, &next, INT32_MAX); /* losses, where nothing has a backward */
+    gckpti_emit_late(p, &next, INT32_MAX); /* losses, if nothing has a backward */
 }
 
-/* Where a cut offloads more than slower memory holds, those that cost least to compute again, by
- * byte, are computed again (or kept, if they may not be). */
+/* If a cut offloads more than the host limit, recomputes (or keeps) what is cheapest per byte. */
 static void gckpti_limit_offload(gckpti_search *s, unsigned char *action)
 {
     const gckpti_planner *p = s->p;
@@ -66,7 +64,7 @@ static void gckpti_limit_offload(gckpti_search *s, unsigned char *action)
     }
 }
 
-/* Makes the present schedule of what a cut marks. Returns its peak; INT64_MAX: out of memory. */
+/* Makes the schedule of a cut's actions the current one. Returns its peak, or INT64_MAX. */
 GCKPTI_FN int64_t gckpti_try_actions(gckpti_search *s, unsigned char *action)
 {
     gckpti_planner *p = s->p;
@@ -75,43 +73,42 @@ GCKPTI_FN int64_t gckpti_try_actions(gckpti_search *s, unsigned char *action)
     return gckpti_take_built(s) ? s->now.peak : INT64_MAX;
 }
 
-/* The present schedule is that of a cut. Returns its peak. */
+/* Makes the schedule of a cut the current one. Returns its peak, or INT64_MAX without memory. */
 GCKPTI_FN int64_t gckpti_try_cut(gckpti_search *s, const gckpti_cut_table *table, int cut)
 {
     gckpti_mark_cut(s->bound, table, cut);
     return gckpti_try_actions(s, s->bound->action);
 }
 
-/* An answer's schedule from all cuts of the instant that decides: the first that fits; else, or
- * when it is not good enough, one that keeps a little more (three for a small graph), squeezed. */
-static void gckpti_solve_full(gckpti_search *s, gckpti_candidate *candidate,
+/* Solves a level from all cuts of the deciding point: takes the first that fits. If that is not
+ * near-optimal, reduces the peak of one that keeps a little more (three for a small graph). */
+static void gckpti_solve_full(gckpti_search *s, gckpti_candidate *level,
                               const gckpti_cut_point *point)
 {
     const gckpti_cut_table *all = &point->table[GCKPTI_FULL];
-    int64_t space = candidate->limit - point->base;
+    int64_t space = level->limit - point->base;
     const int small = s->p->nodes <= GCKPTI_SMALL_N;
     int cut = gckpti_cut_within(&all->last, space), fits = 0;
     for (int tried = 0; cut >= 0 && tried < 6 && !fits && !s->p->failed; cut--, tried++) {
-        fits = gckpti_try_cut(s, all, cut) <= candidate->limit;
+        fits = gckpti_try_cut(s, all, cut) <= level->limit;
         if (fits)
-            gckpti_candidate_update(s, candidate);
-        if ((fits || tried == 0) && !gckpti_is_proven(s, candidate))
-            gckpti_improve(s, candidate, 0);
+            gckpti_candidate_update(s, level);
+        if ((fits || tried == 0) && !gckpti_is_proven(s, level))
+            gckpti_improve(s, level, 0);
     }
     for (int part = small ? 80 : 40; part >= (small ? 20 : 40); part /= 2) {
-        if (gckpti_is_proven(s, candidate))
+        if (gckpti_is_proven(s, level))
             return;
-        cut = gckpti_cut_within(&all->last, space + candidate->limit / part);
+        cut = gckpti_cut_within(&all->last, space + level->limit / part);
         if (cut < 0)
             continue;
         gckpti_try_cut(s, all, cut);
-        gckpti_improve(s, candidate, 0);
+        gckpti_improve(s, level, 0);
     }
 }
 
-/* Marks in `out` what is computed again when of the ties between two cuts of a hull, from the last
- * unit to the first, `bytes` are kept: as late as possible (way 0), with gaps that grow with the
- * root of what the backwards have freed (1), or evenly (2). */
+/* Marks in `out` what is recomputed if `bytes` of what only the upper cut keeps are kept: the last
+ * (spacing 0), at distances growing as the root of the bytes freed by backwards (1), evenly (2). */
 static void gckpti_keep_part(gckpti_search *s, int spacing, int64_t total, int64_t bytes,
                              unsigned char *out)
 {
@@ -136,14 +133,13 @@ static void gckpti_keep_part(gckpti_search *s, int spacing, int64_t total, int64
     }
 }
 
-/* An answer's schedule from the two cuts of a hull around its limit: what one keeps and the other
- * does not may be kept in part; with gaps that grow only, where all cuts were tried. */
-static void gckpti_solve_between(gckpti_search *s, gckpti_candidate *candidate,
+/* Solves a level from the two cuts around it on a hull, keeping a part of their difference. */
+static void gckpti_solve_between(gckpti_search *s, gckpti_candidate *level,
                                  const gckpti_cut_point *point, const gckpti_cut_table *cuts)
 {
     const gckpti_cut_list *hull = &cuts->last;
-    int64_t space = candidate->limit - point->base, total = 0;
-    const int one =
+    int64_t space = level->limit - point->base, total = 0;
+    const int growing =
         s->p->nodes > GCKPTI_SMALL_N && point->table[GCKPTI_FULL].last.n && !s->p->can_offload;
     int cut = gckpti_cut_within(hull, space);
     if (cut < 0)
@@ -157,26 +153,26 @@ static void gckpti_solve_between(gckpti_search *s, gckpti_candidate *candidate,
     }
     for (int u = 0; u < s->p->nodes; u++)
         total += s->lower_cut[u] && !s->upper_cut[u] ? s->p->node[u].out + s->p->node[u].saved : 0;
-    for (int spacing = one; spacing < (one ? 2 : 3) && !s->p->failed; spacing++) {
+    for (int spacing = growing; spacing < (growing ? 2 : 3) && !s->p->failed; spacing++) {
         int64_t bytes = space - hull->cut[cut].bytes, excess = 0;
         for (int iteration = 0; iteration < 2 && bytes >= 0; iteration++, bytes -= excess) {
-            if (gckpti_is_proven(s, candidate) || gckpti_is_exhausted(s))
+            if (gckpti_is_proven(s, level) || gckpti_is_exhausted(s))
                 return;
             gckpti_keep_part(s, spacing, total, bytes < total ? bytes : total, s->bound->action);
-            excess = gckpti_try_actions(s, s->bound->action) - candidate->limit;
-            if (excess > candidate->limit / 4)
-                return; /* far above whatever is kept */
-            gckpti_improve(s, candidate, 0);
+            excess = gckpti_try_actions(s, s->bound->action) - level->limit;
+            if (excess > level->limit / 4)
+                return; /* too far above the limit to be reduced */
+            gckpti_improve(s, level, 0);
             if (excess <= 0)
                 break;
         }
     }
 }
 
-/* ---- seeds: schedules that know no limit, made once (search/search) ---- */
-enum { GCKPTI_REDUCED = 16 }; /* most seeds that are squeezed a little */
+/* ---- initial schedules: built once without a limit (search/search) ---- */
+enum { GCKPTI_REDUCED = 16 }; /* most initials of which a reduced copy is made */
 
-/* Orders seeds: by live bytes, then work. */
+/* Orders initials by peak, then cost. */
 static int gckpti_initial_before(const void *first, const void *second, const void *context)
 {
     const gckpti_candidate *a = (const gckpti_candidate *)first,
@@ -186,31 +182,30 @@ static int gckpti_initial_before(const void *first, const void *second, const vo
                                         : gckpti_candidate_before(a, b, context);
 }
 
-/* Where bytes are fewest, a little less may lead far: seeds squeezed by 1/1000 are seeds, too. */
+/* Adds initials with their peak reduced by 1/1000, from which a level may get much further. */
 static void gckpti_reduce_initials(gckpti_search *s)
 {
     const gckpti_planner *p = s->p;
     uint64_t least = UINT64_MAX;
-    for (int i = 0, tried = 0, n = s->initials; i < n && tried < GCKPTI_REDUCED && !p->failed;
-         i++) {
-        const gckpti_candidate *initial = &s->initial[i];
-        if (initial->dense || initial->overhead / 8 * 7 >= least ||
-            initial->overhead < p->least_cost / 4 || initial->overhead / 4 > p->least_cost)
+    for (int i = 0, done = 0, n = s->initials; i < n && done < GCKPTI_REDUCED && !p->failed; i++) {
+        const gckpti_candidate *from = &s->initial[i];
+        if (from->dense || from->overhead / 8 * 7 >= least || from->overhead < p->least_cost / 4 ||
+            from->overhead / 4 > p->least_cost)
             continue;
-        least = initial->overhead < least ? initial->overhead : least;
-        tried++;
-        int64_t limit = initial->peak - (initial->peak - p->gradient_between[0]) / 1000 - 1;
-        gckpti_candidate *candidate = gckpti_reduce_to(s, initial, limit)
-                                          ? gckpti_candidate_new(s, &s->initial, &s->initials)
-                                          : NULL;
-        if (candidate)
-            gckpti_candidate_store(s, candidate, &s->now);
+        least = from->overhead < least ? from->overhead : least;
+        done++;
+        int64_t limit = from->peak - (from->peak - p->gradient_between[0]) / 1000 - 1;
+        gckpti_candidate *reduced = gckpti_reduce_to(s, from, limit)
+                                        ? gckpti_candidate_new(s, &s->initial, &s->initials)
+                                        : NULL;
+        if (reduced)
+            gckpti_candidate_store(s, reduced, &s->now);
     }
     gckpti_sort(s->initial, (size_t)s->initials, sizeof *s->initial, gckpti_initial_before, NULL);
 }
 
-/* Store-all, the same with late forwards, uniform segments, the user's, the chain's, memory-poor;
- * the user's and the chain's for backwards in order 0. */
+/* Finds the initials: store-all, the same with late forwards, uniform segments, the user's, the
+ * chain's, memory-poor. The user's and the chain's only for backwards in order 0. */
 GCKPTI_FN void gckpti_find_initials(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
@@ -228,11 +223,10 @@ GCKPTI_FN void gckpti_find_initials(gckpti_search *s)
         gckpti_build_segments(p, group);
         gckpti_add_initial(s, 0);
     }
-    for (int kind = 0, finer = 0; kind < GCKPTI_BORDERS && !p->variant.order && !p->failed;
-         kind++) {
-        if (kind == GCKPTI_AT_UNITS && p->nodes > (finer ? GCKPTI_SMALL_N : GCKPTI_MEDIUM_N))
+    for (int kind = 0, fine = 0; kind < GCKPTI_BORDERS && !p->variant.order && !p->failed; kind++) {
+        if (kind == GCKPTI_AT_NODES && p->nodes > (fine ? GCKPTI_SMALL_N : GCKPTI_MEDIUM_N))
             break;
-        finer = gckpti_add_chain_initials(s, kind, most);
+        fine = gckpti_add_chain_initials(s, kind, most);
     }
     if (s->p->nodes <= GCKPTI_MEDIUM_N && !p->failed) {
         gckpti_build_late(p, -1);
@@ -242,13 +236,10 @@ GCKPTI_FN void gckpti_find_initials(gckpti_search *s)
     gckpti_reduce_initials(s);
 }
 
-/* ---- the ladder: its rungs, and what is done to solve one ---- */
-/* Most units for which every single move is tried; seeds that a rung polishes exactly; how often it
- * is shaken; rungs that depend on one another, at the most. */
+/* Most nodes to try every move; initials improved exactly; perturbations; dependent levels. */
 enum { GCKPTI_EXACT_N = 32, GCKPTI_EXACT_TRIES = 12, GCKPTI_PERTURBS = 4, GCKPTI_LEVEL_GROUP = 4 };
 
-/* The limits: from store-all's bytes down to what is proven to be needed, each a little below the
- * one above. Rungs never depend on a budget. */
+/* Builds the level grid: limits from store-all's bytes to the proven minimum, for all budgets. */
 GCKPTI_FN void gckpti_build_levels(gckpti_search *s, int64_t most)
 {
     int64_t resident = s->p->gradient_between[0], least = s->bound->min_bytes;
@@ -259,19 +250,19 @@ GCKPTI_FN void gckpti_build_levels(gckpti_search *s, int64_t most)
         int64_t step = every ? s->grain : (limit - resident) / part, parts = 1;
         const uint64_t cost = gckpti_hulls_cost(s->bound, limit, &decider);
         if (!every && cost > steep_cost)
-            step *= nodes <= 300 ? 2 : 3;  /* where proofs are weak, rungs are dear */
+            step *= nodes <= 300 ? 2 : 3;  /* few levels where bounds are weak */
         step = step / s->grain * s->grain; /* as live bytes are */
         step = step > 0 ? step : s->grain;
         next = limit - least > step ? limit - step : limit > least ? least : least - 1;
-        while (fine && next >= least && parts < 8 && /* steep, and no list of all cuts */
+        while (fine && next >= least && parts < 8 && /* steep, and no table of all cuts */
                gckpti_hulls_cost(s->bound, next, &decider) - cost > (uint64_t)parts * 2 * s->margin)
             parts *= 2;
         step = (limit - next) / parts / s->grain * s->grain;
         for (int k = 0; k < parts && (k == 0 || step > 0); k++) {
-            gckpti_candidate *candidate = gckpti_candidate_new(s, &s->level, &s->levels);
-            if (!candidate)
+            gckpti_candidate *level = gckpti_candidate_new(s, &s->level, &s->levels);
+            if (!level)
                 return;
-            candidate->limit = limit - k * step;
+            level->limit = limit - k * step;
         }
     }
     for (int k = 0; k < s->levels; k++)
@@ -279,91 +270,88 @@ GCKPTI_FN void gckpti_build_levels(gckpti_search *s, int64_t most)
             s->decider_bits |= 1u << decider;
 }
 
-/* Begins a rung: what its limit proves, and what cuts find. Returns whether more may be found. */
-static int gckpti_begin_level(gckpti_search *s, gckpti_candidate *candidate)
+/* Begins a level: its bound, and candidates from cuts. Returns 0 if the level is done. */
+static int gckpti_begin_level(gckpti_search *s, gckpti_candidate *level)
 {
     int decider;
-    if (candidate->state != GCKPTI_LEVEL_NEW)
-        return candidate->state == GCKPTI_LEVEL_BEGUN;
+    if (level->state != GCKPTI_LEVEL_NEW)
+        return level->state == GCKPTI_LEVEL_BEGUN;
     s->evaluated = s->examined = 0;
-    candidate->state = GCKPTI_LEVEL_BEGUN;
-    candidate->bound = gckpti_bound_cost(s->bound, candidate->limit, &decider);
-    if (candidate->bound < UINT64_MAX && s->bound->points > 0) {
+    level->state = GCKPTI_LEVEL_BEGUN;
+    level->bound = gckpti_bound_cost(s->bound, level->limit, &decider);
+    if (level->bound < UINT64_MAX && s->bound->points > 0) {
         gckpti_cut_point *point = &s->bound->point[decider];
-        gckpti_solve_full(s, candidate, point);
-        for (int c = 0;
-             c < (s->p->can_offload ? GCKPTI_FULL : 1) && !gckpti_is_proven(s, candidate); c++)
-            gckpti_solve_between(s, candidate, point, gckpti_cuts(s->bound, point, c));
+        gckpti_solve_full(s, level, point);
+        for (int c = 0; c < (s->p->can_offload ? GCKPTI_FULL : 1) && !gckpti_is_proven(s, level);
+             c++)
+            gckpti_solve_between(s, level, point, gckpti_cuts(s->bound, point, c));
     }
-    if (candidate->bound == UINT64_MAX || gckpti_is_proven(s, candidate))
-        candidate->state = GCKPTI_LEVEL_DONE;
-    return candidate->state == GCKPTI_LEVEL_BEGUN;
+    if (level->bound == UINT64_MAX || gckpti_is_proven(s, level))
+        level->state = GCKPTI_LEVEL_DONE;
+    return level->state == GCKPTI_LEVEL_BEGUN;
 }
 
-/* Whether a rung takes up what the one above found. */
+/* Returns whether a level starts from the schedule of the one above. */
 static int gckpti_uses_above(const gckpti_search *s, int k)
 {
     return s->tiny ? k > 0 : k % GCKPTI_LEVEL_GROUP != 0;
 }
 
-/* Ends it: the best seed within its limit, polished; seeds not far above it and the rung above,
- * squeezed. */
+/* Finishes a level: improves initials within or near its limit, and the level above's schedule. */
 static void gckpti_finish_level(gckpti_search *s, int k)
 {
-    gckpti_candidate *candidate = &s->level[k];
+    gckpti_candidate *level = &s->level[k];
     int exact = s->p->nodes <= GCKPTI_EXACT_N, best = -1, above = 0, tried = 0;
-    if (candidate->state != GCKPTI_LEVEL_BEGUN)
+    if (level->state != GCKPTI_LEVEL_BEGUN)
         return;
     if (s->initials == 0)
         gckpti_find_initials(s);
     s->evaluated = s->examined = 0;
-    candidate->state = GCKPTI_LEVEL_DONE;
-    for (; above < s->initials && s->initial[above].peak <= candidate->limit; above++) {
+    level->state = GCKPTI_LEVEL_DONE;
+    for (; above < s->initials && s->initial[above].peak <= level->limit; above++) {
         if (!s->initial[above].dense &&
             (best < 0 || s->initial[above].overhead <= s->initial[best].overhead))
             best = above;
     }
     for (int i = above, most = GCKPTI_EXACT_TRIES; exact && i-- > 0 && most > 0;)
         if (!s->initial[i].dominated && most-- && gckpti_candidate_load(s, &s->initial[i]))
-            gckpti_improve(s, candidate, 1);
+            gckpti_improve(s, level, 1);
     if (best >= 0 && gckpti_candidate_load(s, &s->initial[best])) {
-        gckpti_candidate_update(s, candidate);
-        gckpti_improve(s, candidate, 0);
+        gckpti_candidate_update(s, level);
+        gckpti_improve(s, level, 0);
     }
     if (gckpti_uses_above(s, k) && s->level[k - 1].length == 0)
-        return; /* with more bytes nothing was found */
+        return; /* nothing was found in more bytes */
     for (uint64_t least = UINT64_MAX; above < s->initials && tried < 4; above++) {
         const gckpti_candidate *initial = &s->initial[above];
         if (!initial->dense && initial->overhead / 8 * 7 <= least &&
             initial->overhead / 4 <= s->p->least_cost && gckpti_candidate_load(s, initial)) {
             least = initial->overhead < least ? initial->overhead : least;
-            gckpti_improve(s, candidate, 0);
+            gckpti_improve(s, level, 0);
             tried++;
         }
     }
     for (int exactness = 0; exactness <= exact && gckpti_uses_above(s, k); exactness++)
         if (gckpti_candidate_load(s, &s->level[k - 1]))
-            gckpti_improve(s, candidate, exactness);
+            gckpti_improve(s, level, exactness);
     if (s->p->nodes <= GCKPTI_SMALL_N)
-        gckpti_perturb(s, candidate, exact ? s->p->nodes : GCKPTI_PERTURBS, exact);
+        gckpti_perturb(s, level, exact ? s->p->nodes : GCKPTI_PERTURBS, exact);
 }
 
-/* Finds the schedule of rung k. The rung above has a part in it, unless that is certified or
- * belongs to another group and something else was found. */
+/* Solves level k and those it depends on. If nothing is found, takes that of the level above. */
 GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
 {
     int top = k;
     while (gckpti_begin_level(s, &s->level[top]) && gckpti_uses_above(s, top) && !s->p->failed)
         top--;
     for (; top <= k && !s->p->failed; top++) {
-        gckpti_candidate *candidate = &s->level[top];
+        gckpti_candidate *level = &s->level[top];
         gckpti_finish_level(s, top);
-        if (candidate->length || candidate->bound == UINT64_MAX || top == 0 ||
-            gckpti_uses_above(s, top))
+        if (level->length || level->bound == UINT64_MAX || top == 0 || gckpti_uses_above(s, top))
             continue;
         gckpti_solve_level(s, top - 1);
         if (gckpti_candidate_load(s, &s->level[top - 1]))
-            gckpti_candidate_update(s, candidate);
+            gckpti_candidate_update(s, level);
     }
 }
 #endif

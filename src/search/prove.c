@@ -2,12 +2,11 @@
 #include "base/base.h"
 
 #ifndef GCKPT_NO_SEARCH
-/* ---- what is proven of a model, by its bounds at all prices of copies (search/bound) ----
- * Where copies run beside what is computed (gckpti_planner.beside), neither of the two engines is
- * done before its own work is: with C computed and M copied a schedule takes at least the time
- * ((8 - a) C + a M) / 8, for each a. That is (8 - a) / 8 of C + M a / (8 - a), which cuts bound:
- * copies have a price there. (Rounded down unit by unit, which only lowers it.) With a of 0 to 4: M
- * is rarely more than C. */
+/* ---- lower bounds from the bounds for all copy costs (search/bound) ----
+ * If copies overlap computation (gckpti_planner.overlap), a schedule that computes for C and copies
+ * for M takes at least max(C, M), hence at least ((8 - a) C + a M) / 8 for each a. That is
+ * (8 - a) / 8 of C + M a / (8 - a), which cuts bound with that copy cost. (It is rounded down per
+ * node, which only lowers the bound.) a is 0 to 4, since M rarely exceeds C. */
 GCKPTI_FN void gckpti_open_bounds(gckpti_planner *p)
 {
     for (; p; p = p->next) {
@@ -40,7 +39,7 @@ GCKPTI_FN uint64_t gckpti_bound_time(const gckpti_planner *p, int64_t limit, int
 
 GCKPTI_FN uint64_t gckpti_proven_cost(const gckpti_planner *p, size_t arena)
 {
-    const gckpti_bound *b = p->bound; /* at the whole price */
+    const gckpti_bound *b = p->bound; /* at full copy cost */
     gckpt_mode mode = p->desc->mode;
     int searched = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL;
     int64_t limit = b->padding + (int64_t)(arena < PTRDIFF_MAX / 2 ? arena : PTRDIFF_MAX / 2);
@@ -49,7 +48,7 @@ GCKPTI_FN uint64_t gckpti_proven_cost(const gckpti_planner *p, size_t arena)
 
 GCKPTI_FN size_t gckpti_proven_bytes(const gckpti_planner *p)
 {
-    const gckpti_bound *b = p->bound; /* at the whole price */
+    const gckpti_bound *b = p->bound; /* at full copy cost */
     int64_t least = b->min_bytes - b->padding;
     return least < 0 ? 0 : (uint64_t)least < PTRDIFF_MAX ? (size_t)least : (size_t)PTRDIFF_MAX;
 }

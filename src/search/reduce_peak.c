@@ -2,8 +2,8 @@
 #include "base/base.h"
 
 #ifndef GCKPT_NO_SEARCH
-/* ---- moves, of squeeze and of polish: their list, what they cost ---- */
-/* cost / gain as an integer that orders like a floating-point number: 6 bits of exponent and more
+/* ---- moves of gckpti_reduce_peak and gckpti_remove_recomputes: their list, their scores ---- */
+/* Returns (cost + 1) / gain as an integer that orders like a floating-point number: the exponent
  * above 32 bits of mantissa, so that adding GCKPTI_DOUBLE_SCORE doubles it. */
 GCKPTI_FN uint64_t gckpti_score(uint64_t cost, int64_t gain)
 {
@@ -32,8 +32,7 @@ GCKPTI_FN void gckpti_add_move(gckpti_search *s, const gckpti_move *m)
         s->move[s->moves++] = *m;
 }
 
-/* Sorts s->move by key; of those with the same, what is later in the schedule comes first. All of
- * them may be chosen. */
+/* Sorts s->move by key; of equal keys, the later position comes first. Reserves s->chosen. */
 GCKPTI_FN void gckpti_sort_moves(gckpti_search *s)
 {
     size_t n = (size_t)s->moves;
@@ -53,8 +52,8 @@ GCKPTI_FN void gckpti_sort_moves(gckpti_search *s)
     s->sorted = swap;
 }
 
-/* ---- what moves do to the present schedule: s->next; the better one is kept ---- */
-/* s->next = s->now with what n moves compute. 0: no memory. */
+/* ---- applying moves to the current schedule, s->now: builds s->next, keeps the better ---- */
+/* Sets s->next to s->now with the closures of n moves inserted. Returns 0 if out of memory. */
 static int gckpti_insert_closures(gckpti_search *s, const int *move, int n)
 {
     const gckpti_schedule *now = &s->now;
@@ -88,7 +87,7 @@ static int gckpti_insert_closures(gckpti_search *s, const int *move, int n)
     return 1;
 }
 
-/* s->next = s->now without the forwards of n moves, or with reloads there. 0: no memory. */
+/* Sets s->next to s->now with n forwards removed or made reloads. Returns 0 if out of memory. */
 static int gckpti_replace_entries(gckpti_search *s, int kind, const int *move, int n)
 {
     const gckpti_schedule *now = &s->now;
@@ -107,7 +106,7 @@ static int gckpti_replace_entries(gckpti_search *s, int kind, const int *move, i
     return 1;
 }
 
-/* s->next = s->now changed by n moves, without what nobody reads; evaluated. */
+/* Sets s->next to s->now changed by n moves, without entries nobody reads; evaluated. */
 static void gckpti_try_moves(gckpti_search *s, int kind, const int *move, int n)
 {
     if (kind == GCKPTI_MOVE_INSERT ? gckpti_insert_closures(s, move, n)
@@ -115,7 +114,7 @@ static void gckpti_try_moves(gckpti_search *s, int kind, const int *move, int n)
         gckpti_evaluate(s, &s->next);
 }
 
-/* s->next becomes the present schedule. */
+/* Makes s->next the current schedule. */
 GCKPTI_FN void gckpti_accept_next(gckpti_search *s)
 {
     gckpti_schedule swap = s->now;
@@ -123,15 +122,15 @@ GCKPTI_FN void gckpti_accept_next(gckpti_search *s)
     s->next = swap;
 }
 
-/* Makes one move, whether it is of use or not. */
+/* Applies one move, whether it helps or not. */
 GCKPTI_FN void gckpti_apply_move(gckpti_search *s, int kind, int move)
 {
     gckpti_try_moves(s, kind, &move, 1);
     gckpti_accept_next(s);
 }
 
-/* How good s->next is, the least best: where s->now exceeds the limit by `excess`, the work of each
- * byte less; else its work. UINT64_MAX: it is no better. */
+/* Rates s->next, the less the better: by cost per byte taken off the excess of s->now or, without
+ * excess, by cost. Returns UINT64_MAX if it is no better than s->now. */
 static uint64_t gckpti_rate_next(const gckpti_search *s, int64_t limit, int64_t excess)
 {
     int64_t gain = excess - gckpti_excess(&s->next, limit);
@@ -141,7 +140,7 @@ static uint64_t gckpti_rate_next(const gckpti_search *s, int64_t limit, int64_t 
     return excess == 0 && gain == 0 && cost < before ? cost : UINT64_MAX;
 }
 
-/* Makes n moves, s->chosen; half of them until it helps. Returns 0 when none does. */
+/* Applies n moves, s->chosen, or half of them, and so on until it helps. Returns 0 if none does. */
 GCKPTI_FN int gckpti_apply_moves(gckpti_search *s, int kind, int64_t limit, int n)
 {
     int64_t excess = gckpti_excess(&s->now, limit);
@@ -155,8 +154,8 @@ GCKPTI_FN int gckpti_apply_moves(gckpti_search *s, int kind, int64_t limit, int 
     return 0;
 }
 
-/* Tries moves one at a time, in order, and makes the best; if not exact, of 8 that help, among the
- * first 200. Returns 0 when none helps. */
+/* Tries moves one at a time, in order, and applies the best; if `exact` is 0, of 8 that help, among
+ * the first 200. Returns 0 if none helps. */
 GCKPTI_FN int gckpti_apply_best_move(gckpti_search *s, int kind, int64_t limit, int exact)
 {
     const int attempts = exact ? s->moves : 200, most = exact ? s->moves : 8;
@@ -176,23 +175,23 @@ GCKPTI_FN int gckpti_apply_best_move(gckpti_search *s, int kind, int64_t limit, 
     return !s->p->failed;
 }
 
-/* ---- squeeze: takes the present schedule below a limit, by closing gaps (search/search) ---- */
-enum { GCKPTI_MAX_CLOSURE = 400 }; /* most forwards that one gap may cost */
+/* ---- reducing the peak below a limit by closing live-range holes (search/search) ---- */
+enum { GCKPTI_MAX_CLOSURE = 400 }; /* most forwards to close one hole */
 
-/* Whether the present schedule may offload some bytes of a unit more. */
+/* Returns whether the current schedule may offload `bytes` more, of a node. */
 static int gckpti_can_offload(const gckpti_search *s, int node, int64_t bytes)
 {
     return s->p->node[node].can_offload && s->now.host_bytes <= s->p->host_limit - bytes;
 }
 
-/* How a closure is made. CHEAPEST: an input that is not live is kept where that exceeds nothing,
- * else computed (or reloaded, if that is cheaper); COMPUTED: always that; KEPT: always kept;
- * RELOADED: the unit itself is reloaded, and no input needed. */
+/* Kinds of closures. An input that is not live is kept live where that adds no excess, else
+ * recomputed, or reloaded if that is cheaper (CHEAPEST); never kept (RECOMPUTED); always kept
+ * (KEPT_INPUTS). RELOADED: the node itself is reloaded, and needs no inputs. */
 enum { GCKPTI_CHEAPEST, GCKPTI_RECOMPUTED, GCKPTI_KEPT_INPUTS, GCKPTI_RELOADED, GCKPTI_CLOSURES };
 
-/* The items that give m's unit anew at the position of the pass, into s->set behind `first`;
- * m->cost. m->penalty: excess that keeping inputs adds. Returns 1 where one is kept, 2 where one is
- * computed, 0: but for RELOADED, policies do not differ. */
+/* Finds the closure of m's node at the position of the pass: entries in s->pool from `first` on,
+ * m->cost and m->penalty. Returns bits: 1 if an input is kept, 2 if one is recomputed. If 0, all
+ * kinds except RELOADED are equal. */
 static int gckpti_find_closure(gckpti_search *s, gckpti_move *m, int first, int kind)
 {
     int choice = 0, h = first, end = first, x = m->to;
@@ -241,7 +240,7 @@ static int gckpti_find_closure(gckpti_search *s, gckpti_move *m, int first, int 
     return choice;
 }
 
-/* Excess over positions low to x - 1 that `size` bytes less remove. */
+/* Returns the excess over positions low to x - 1 that `size` bytes less remove. */
 static int64_t gckpti_gain(const gckpti_search *s, int low, int x, int64_t size)
 {
     if (low >= x)
@@ -251,14 +250,14 @@ static int64_t gckpti_gain(const gckpti_search *s, int low, int x, int64_t size)
     return sum < most ? sum : most;
 }
 
-/* What gaps are looked for: with their best policy, or (all) with each that is of use; wide: all of
- * them, not just those within twice the best, `worst`. */
+/* Which holes are found: each with its best kind of closure, or (all_kinds) every useful one; only
+ * those within twice the best, `worst`, or (any_score) all. */
 typedef struct {
     int any_score, all_kinds;
     uint64_t worst;
 } gckpti_hole_filter;
 
-/* The gap of `unit` before position x, where the pass is, if closing it lowers the excess. */
+/* Adds the move that closes the hole of `node` before position x, if it lowers the excess. */
 static void gckpti_try_hole(gckpti_search *s, int node, int x, gckpti_hole_filter *filter)
 {
     const gckpti_node_state *v = &s->state[node];
@@ -281,7 +280,7 @@ static void gckpti_try_hole(gckpti_search *s, int node, int x, gckpti_hole_filte
         return;
     best.key = UINT64_MAX;
     for (int kind = fixed ? GCKPTI_RELOADED : 0; kind < GCKPTI_CLOSURES && !s->p->failed; kind++) {
-        /* alone COMPUTED costs no less than CHEAPEST; and KEPT is that if nothing is computed */
+        /* RECOMPUTED costs no less than CHEAPEST; KEPT_INPUTS equals it if nothing is recomputed */
         if (kind == GCKPTI_RELOADED
                 ? !reload
                 : !(choice & (all_kinds ? 3 : 2)) || (kind == GCKPTI_RECOMPUTED && !all_kinds))
@@ -296,14 +295,13 @@ static void gckpti_try_hole(gckpti_search *s, int node, int x, gckpti_hole_filte
             gckpti_add_move(s, &m);
     }
     if (all_kinds || best.key == UINT64_MAX || best.key > filter->worst)
-        return; /* a pinned value may have no way: slower memory is full */
+        return; /* e.g. a fixed value when the host limit is reached */
     if (!filter->any_score && best.key < filter->worst - GCKPTI_DOUBLE_SCORE)
         filter->worst = best.key + GCKPTI_DOUBLE_SCORE;
     gckpti_add_move(s, &best);
 }
 
-/* The gaps of the present schedule that would lower the excess, best first: those within twice the
- * best; wide: all of them. */
+/* Lists the holes whose closing would lower the excess, best first (gckpti_hole_filter). */
 GCKPTI_FN void gckpti_find_holes(gckpti_search *s, int64_t limit, int any_score, int all_kinds)
 {
     gckpti_hole_filter filter = { any_score, all_kinds, UINT64_MAX };
@@ -328,8 +326,8 @@ GCKPTI_FN void gckpti_find_holes(gckpti_search *s, int64_t limit, int any_score,
     gckpti_sort_moves(s);
 }
 
-/* Excess that `size` bytes less take off, of what moves have left over, at those positions above
- * the limit that are number a to b - 1; in chunks of them, one each up to some hundreds. */
+/* Returns the excess that `size` bytes less remove of what moves have left, from number a to b - 1
+ * of the positions above the limit, by chunks. If `commit` is nonzero, removes it. */
 static int64_t gckpti_relief(gckpti_search *s, int a, int b, int64_t size, int commit)
 {
     gckpti_leftover *left = &s->left;
@@ -340,7 +338,7 @@ static int64_t gckpti_relief(gckpti_search *s, int a, int b, int64_t size, int c
         end = (c + 1) << left->shift;
         end = end < b ? end : b;
         most = size * (end - a);
-        if (end - a < 1 << left->shift) /* its share of the chunk */
+        if (end - a < 1 << left->shift) /* in proportion */
             sum = sum * (end - a) >> left->shift;
         sum = sum < most ? sum : most;
         gain += sum;
@@ -351,7 +349,7 @@ static int64_t gckpti_relief(gckpti_search *s, int a, int b, int64_t size, int c
     return gain;
 }
 
-/* The same for all that a move takes off. */
+/* Does the same for all bytes of a move. */
 static int64_t gckpti_move_relief(gckpti_search *s, const gckpti_move *m, int commit)
 {
     const int *count = s->excess_count;
@@ -360,7 +358,7 @@ static int64_t gckpti_move_relief(gckpti_search *s, const gckpti_move *m, int co
            gckpti_relief(s, count[from], count[m->to], m->value + m->saved, commit);
 }
 
-/* Whether an item's unit or one of those it reads was touched; then notes that they all are. */
+/* Returns whether the node of an entry or one it reads is touched; if `mark` is 1, touches all. */
 static int gckpti_touch_nodes(gckpti_search *s, int entry, int mark)
 {
     int node = gckpti_entry_node(s->p, entry), touched = s->state[node].touched, count;
@@ -373,7 +371,7 @@ static int gckpti_touch_nodes(gckpti_search *s, int entry, int mark)
     return touched;
 }
 
-/* Cuts the positions above the limit into chunks and sums the excess of each, for gckpti_relief. */
+/* Divides the positions above the limit into chunks and sums the excess of each. */
 static int gckpti_sum_chunks(gckpti_search *s)
 {
     gckpti_leftover *left = &s->left;
@@ -390,8 +388,8 @@ static int gckpti_sum_chunks(gckpti_search *s)
     return 1;
 }
 
-/* Chooses gaps to close from s->move, in order, that score within twice the best and touch no unit
- * of another, until nothing is left over. Returns how many. */
+/* Chooses holes to close from s->move, in order, that score within twice the best and touch no node
+ * of another, until no excess is left. Returns how many. */
 static int gckpti_choose_holes(gckpti_search *s)
 {
     int n = 0;
@@ -416,7 +414,7 @@ static int gckpti_choose_holes(gckpti_search *s)
     return n;
 }
 
-/* Takes the present schedule below the limit. Returns 0 when it cannot. */
+/* Reduces the peak of the current schedule to the limit. Returns 0 if it cannot. */
 GCKPTI_FN int gckpti_reduce_peak(gckpti_search *s, int64_t limit, int exact)
 {
     int64_t first = 0;

@@ -2,8 +2,8 @@
 #include "base/base.h"
 
 #ifndef GCKPT_NO_SEARCH
-/* ---- polish: takes repeated forwards out. Room below the limit by position: a tree of minima;
- * what a node holds is relative to its parent; leaf size + 1 + x is position x ---- */
+/* ---- removing recomputations; bytes left below the limit by position: a tree of minima, each
+ * relative to its parent; leaf width + 1 + x is position x ---- */
 static int64_t gckpti_slack_min(const gckpti_slack_tree *tree, int from, int to)
 {
     int64_t left = INT64_MAX / 2, right = left;
@@ -19,7 +19,7 @@ static int64_t gckpti_slack_min(const gckpti_slack_tree *tree, int from, int to)
     return left;
 }
 
-/* Makes a node hold the least of its children's. */
+/* Restores the minimum of a vertex after its children changed. */
 static void gckpti_slack_update(gckpti_slack_tree *tree, int parent)
 {
     int64_t *child = &tree->min[2 * parent], least = child[0] < child[1] ? child[0] : child[1];
@@ -56,15 +56,15 @@ static int gckpti_slack_build(gckpti_search *s, int64_t limit)
     return 1;
 }
 
-/* Gives or takes back the bytes of what only the repeated forward still keeps. */
+/* Adds (sign 1) or subtracts the bytes of inputs that only the recomputation keeps live. */
 static void gckpti_slack_add_inputs(gckpti_search *s, const gckpti_move *m, int sign)
 {
     for (int k = m->first; k < m->first + m->count; k += 2)
         gckpti_slack_add(&s->slack, s->pool[k + 1], m->to, sign * s->state[s->pool[k]].out);
 }
 
-/* Whether the version before can serve the repeated forward's uses too: its bytes must fit between;
- * take: takes them. The inputs' bytes are given back only where they may decide, or for good. */
+/* Returns whether the previous definition can serve the uses of the recomputation: its bytes must
+ * fit in between. If `commit` is nonzero, takes them. */
 static int gckpti_extend_range(gckpti_search *s, const gckpti_move *m, int commit)
 {
     const gckpti_schedule *now = &s->now;
@@ -94,15 +94,15 @@ static int gckpti_extend_range(gckpti_search *s, const gckpti_move *m, int commi
     return fits;
 }
 
-/* Work of an offload and a reload of what is read of unit u's version that begins at x. */
+/* Returns the cost of an offload and a reload of what is read of u's definition at x. */
 static uint64_t gckpti_reload_cost(const gckpti_search *s, int u, int x)
 {
     int parts = gckpti_parts(s->now.value_end[x], s->now.saved_end[x]);
     return gckpti_round_trip_cost(s, gckpti_parts_bytes(&s->p->node[u], parts));
 }
 
-/* Notes what only the repeated item at m->to still keeps: pairs of a unit and the position from
- * which its value goes, too. */
+/* Records what only the recomputation at m->to keeps live: pairs of a node and the position from
+ * which its value would be freed. */
 static void gckpti_record_freed(gckpti_search *s, gckpti_move *m, const int *edges, int count)
 {
     m->first = s->pooled;
@@ -119,9 +119,9 @@ static void gckpti_record_freed(gckpti_search *s, gckpti_move *m, const int *edg
     m->count = s->pooled - m->first;
 }
 
-/* Repeated forwards and reloads of the present schedule, largest saving first, in s->move: `start`
- * is the version before; with a limit only those whose bytes fit below it. What only a repeated
- * forward reads goes with it; such forwards are a tree, so each is counted once. */
+/* Lists the recomputations and reloads of the current schedule in s->move, largest saving first;
+ * `start` is the previous definition. With a limit, only those that fit. A recomputation takes
+ * along those that only it reads; they form a tree, so each is counted once. */
 static void gckpti_find_recomputes(gckpti_search *s, int64_t limit)
 {
     if (!gckpti_begin_scan(s, limit) || !gckpti_slack_build(s, limit) ||
@@ -158,7 +158,8 @@ static void gckpti_find_recomputes(gckpti_search *s, int64_t limit)
     gckpti_sort_moves(s);
 }
 
-/* Chooses all repeated forwards whose predecessors' bytes fit, one after another: how many. */
+/* Chooses all recomputations whose previous definitions fit, one after another. Returns how
+ * many. */
 static int gckpti_choose_recomputes(gckpti_search *s)
 {
     int n = 0;
@@ -168,8 +169,7 @@ static int gckpti_choose_recomputes(gckpti_search *s)
     return n;
 }
 
-/* Reloads what is computed again with more work, all of it or, where that does not fit, the half
- * that saves most, and so on. */
+/* Turns recomputations into cheaper reloads: all, or the half that saves most, and so on. */
 static void gckpti_reload_recomputes(gckpti_search *s, int64_t limit)
 {
     int n = 0;
@@ -183,8 +183,7 @@ static void gckpti_reload_recomputes(gckpti_search *s, int64_t limit)
     gckpti_apply_moves(s, GCKPTI_MOVE_RELOAD, limit, n);
 }
 
-/* Takes out repeated forwards while the limit holds; exact: one at a time, whichever leaves least
- * work. */
+/* Removes recomputations within the limit; if `exact` is 1, one by one, the best each time. */
 static void gckpti_remove_recomputes(gckpti_search *s, int64_t limit, int exact)
 {
     if (s->p->can_offload && s->now.overhead > 0)
@@ -199,8 +198,7 @@ static void gckpti_remove_recomputes(gckpti_search *s, int64_t limit, int exact)
     }
 }
 
-/* ---- squeezed and polished ---- */
-/* An answer's schedule, squeezed below a limit and polished, is the present one. 0: it is not. */
+/* Makes a candidate's schedule, improved below a limit, the current one. Returns 0 if it cannot. */
 GCKPTI_FN int gckpti_reduce_to(gckpti_search *s, const gckpti_candidate *candidate, int64_t limit)
 {
     s->evaluated = s->examined = 0;
@@ -211,13 +209,13 @@ GCKPTI_FN int gckpti_reduce_to(gckpti_search *s, const gckpti_candidate *candida
     return !s->p->failed;
 }
 
-/* Gives the present schedule to an answer, squeezed if it must be and is not far above the limit,
- * and polished. */
+/* Reduces the peak of the current schedule if it is not far above a candidate's limit, removes
+ * recomputations, and stores it in the candidate if it is better. */
 GCKPTI_FN void gckpti_improve(gckpti_search *s, gckpti_candidate *candidate, int exact)
 {
     if (s->now.peak / 5 * 4 > candidate->limit)
         return;
-    s->started = exact ? -1 : s->evaluated + s->examined / 4; /* one of many: an eighth of it all */
+    s->started = exact ? -1 : s->evaluated + s->examined / 4; /* an attempt: an eighth of all */
     if (gckpti_reduce_peak(s, candidate->limit, exact)) {
         gckpti_remove_recomputes(s, candidate->limit, exact);
         gckpti_candidate_update(s, candidate);
@@ -225,9 +223,9 @@ GCKPTI_FN void gckpti_improve(gckpti_search *s, gckpti_candidate *candidate, int
     s->started = -1;
 }
 
-/* Takes one repeated forward out of an answer's schedule, over the limit if need be, and squeezes
- * it back without touching that unit: a way out of where single moves end. Tries the `tries`
- * largest savings, anew after each success. */
+/* Removes one recomputation of a candidate's schedule, beyond the limit if need be, and reduces the
+ * peak without that node: a way out of local optima. Tries the `count` largest savings; starts
+ * again after a success. */
 GCKPTI_FN void gckpti_perturb(gckpti_search *s, gckpti_candidate *candidate, int count, int exact)
 {
     for (int i = 0; i < count && candidate->length && !gckpti_is_exhausted(s); i++) {

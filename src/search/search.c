@@ -4,37 +4,37 @@
 
 #ifndef GCKPT_NO_SEARCH
 /* =================================================================================================
- * search: the least work for every budget: cuts, seeds, squeeze, polish
+ * search: the schedule of least cost for every budget
  *
- * A ladder of rungs, which depends on the model alone, has byte limits from store-all's down to the
- * proven least. A rung is solved once, when a budget needs it (gckpti_solve_level):
- *   cuts     The cut of the instant that decides says what to keep through the turn; the rest is
- *            computed again just before its first reader. If all cuts are known these are tried,
- *            else the two of the hull around the limit, with a part of what only one of them keeps.
- *            A schedule within 0.1 % of a step of the bound is certified, and the rung is done.
- *   seeds    Else schedules that know no limit, made once: store-all, segments, memory-poor, and
- *            those of a dynamic programme over a chain of stages (chain). The best that fits is
- *            polished; a few others, and what the rung above has, are squeezed first. At most
- *            GCKPTI_GROUP rungs depend on one another.
- *   squeeze  takes a schedule below a limit: a gap between two uses of a value is closed by
- *            computing it again before the second one, with what that reads and is gone (its
- *            closure). All gaps whose work per excess byte is within twice the best and which do
- *            not touch one another are closed at once, and the result is evaluated exactly.
- *   polish   takes repeated forwards out again, largest saving first, while the limit holds.
- * gckpti_find_best finds the least work that counts for a budget: of cuts, and of rungs from the one
- * above it down, until the next is proven to have no less work than the best so far. A schedule
- * counts if its arena fits, unless it fits into the limit of the rung below, too, where smaller
- * budgets would not look. So what counts for a budget counts for all larger ones: more bytes never
- * cost more work. Seeds count where a rung is not certified and for the lowest rungs, up to the
- * first with something in its own limit. Up to GCKPTI_TINY_N units everything always counts.
+ * The level grid, which depends on the model alone, has byte limits from store-all's down to the
+ * proven minimum. A level is solved once, when a budget needs it (gckpti_solve_level):
+ *   cuts     The cut of the deciding point says what to keep there; the rest is recomputed just
+ *            before its first reader. If all cuts are known these are tried, else the two of the
+ *            hull around the limit, with a part of what only one of them keeps. A schedule within
+ *            0.1 % of a step of the bound is proven near-optimal; then the level is done.
+ *   initial  Else schedules built once without a limit: store-all, segments, memory-poor, and those
+ *            of a dynamic programme over a chain of stages (search/chain). The best that fits is
+ *            improved by 2.; a few others, and the next larger level's, by 1. and 2. (At most
+ *            GCKPTI_LEVEL_GROUP levels depend on one another.)
+ *   1. gckpti_reduce_peak closes live-range holes until the schedule is within the limit: before
+ *      the use after a hole it recomputes the value with its closure (what that reads and is not
+ *      live). All holes whose cost per excess byte is within twice the best, and whose closures
+ *      share no node, are closed at once; the result is evaluated exactly.
+ *   2. gckpti_remove_recomputes removes recomputations, largest saving first, within the limit.
+ * gckpti_find_best takes the candidate of least cost: of cuts, and of levels from the one above the
+ * budget down, until the next is proven to cost no less. It ignores a level's schedule that would
+ * also fit the next lower level, because smaller budgets never search this level. This keeps
+ * results monotone: more memory never costs more time. Initial schedules count where a level is not
+ * near-optimal, and for the lowest levels up to the first that fits its own limit. Up to
+ * GCKPTI_TINY_N nodes everything always counts.
  *
- * Invariants: 1. gckpti_evaluate finds at each position the bytes that are live in the draft of the
- * same schedule (sizes rounded up to the alignment). 2. What a rung has is within its limit and
- * depends neither on the budget nor on earlier calls. 3. Limits of effort count list items, never
+ * Invariants: 1. gckpti_evaluate computes for each position the live bytes of the lowered plan of
+ * the same schedule (sizes rounded up to the alignment). 2. A level's schedule is within its limit
+ * and depends neither on the budget nor on earlier calls. 3. Effort limits count entries, never
  * time, and all numbers are integers, so that a plan is the same on every machine.
  * ============================================================================================== */
 
-/* The greatest that divides both. */
+/* Returns the greatest common divisor. */
 static int64_t gckpti_gcd(int64_t a, int64_t b)
 {
     while (b) {
@@ -45,7 +45,7 @@ static int64_t gckpti_gcd(int64_t a, int64_t b)
     return a;
 }
 
-/* What all sizes of a model are multiples of. */
+/* Returns the common divisor of all sizes of a model. */
 GCKPTI_FN int64_t gckpti_size_grain(const gckpti_planner *p)
 {
     int64_t grain = 0;
@@ -58,13 +58,10 @@ GCKPTI_FN int64_t gckpti_size_grain(const gckpti_planner *p)
     return grain;
 }
 
-/* What one rung may cost, for each unit: list items evaluated; four times as many items and links
- * looked at to find moves. */
+/* Effort limit of a level, per node: entries evaluated, and 1/4 of those examined to find moves. */
 #define GCKPTI_EFFORT_LIMIT INT64_C(700)
 
-/* Whether the search has counted as much as it may, or one attempt of several, which lags when a
- * quarter or half of its work took no such part off `first`, its excess, of which `now` is left;
- * then it ends, wherever it is. */
+/* Returns whether the effort is used up, or an attempt has too much `left` of `first`, its excess. */
 GCKPTI_FN int gckpti_should_stop(gckpti_search *s, int64_t first, int64_t left)
 {
     int64_t nodes = (s->p->nodes + 200) * (s->tiny ? 20 : 1), most = GCKPTI_EFFORT_LIMIT * nodes;
@@ -77,7 +74,7 @@ GCKPTI_FN int gckpti_should_stop(gckpti_search *s, int64_t first, int64_t left)
 
 GCKPTI_FN int gckpti_is_exhausted(gckpti_search *s) { return gckpti_should_stop(s, 0, 0); }
 
-/* Finds the lives of a schedule, without what nobody reads. */
+/* Computes the live ranges of a schedule, without entries whose results nobody reads. */
 GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *schedule)
 {
     s->evaluated += schedule->length;
@@ -85,7 +82,7 @@ GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *schedule)
         gckpti_find_live_ranges(s->p, schedule);
 }
 
-/* Bytes by which a schedule exceeds the limit, summed over its positions. */
+/* Returns the bytes by which a schedule exceeds the limit, summed over positions. */
 GCKPTI_FN int64_t gckpti_excess(const gckpti_schedule *schedule, int64_t limit)
 {
     int64_t sum = schedule->peak == INT64_MAX ? INT64_MAX / 2 : 0;
@@ -96,8 +93,8 @@ GCKPTI_FN int64_t gckpti_excess(const gckpti_schedule *schedule, int64_t limit)
     return sum;
 }
 
-/* ---- passes from the front of the present schedule: s->note has the versions where it is ---- */
-/* Passes position x. */
+/* ---- forward passes over the current schedule, with the definitions in s->state ---- */
+/* Advances the pass over position x. */
 GCKPTI_FN void gckpti_scan_entry(gckpti_search *s, int x)
 {
     const gckpti_schedule *now = &s->now;
@@ -117,7 +114,7 @@ GCKPTI_FN void gckpti_scan_entry(gckpti_search *s, int x)
     v->run_count += !gckpti_is_reload(s->p, i);
 }
 
-/* Sums the excess over a limit, and begins a pass. */
+/* Sums the excess over a limit, and begins a pass. Returns 0 if out of memory. */
 GCKPTI_FN int gckpti_begin_scan(gckpti_search *s, int64_t limit)
 {
     const gckpti_schedule *now = &s->now;
@@ -145,16 +142,16 @@ GCKPTI_FN int gckpti_begin_scan(gckpti_search *s, int64_t limit)
     return 1;
 }
 
-/* Whether gckpt_recompute asks for a unit's value anew for who reads it at position x: the last
- * before is from before the backwards, as gckpti_apply_policy sees it. */
+/* Returns whether gckpt_recompute demands that a reader at position x gets a recomputed value: the
+ * last definition is from before the backwards, as gckpti_apply_policy sees it. */
 GCKPTI_FN int gckpti_must_recompute(const gckpti_search *s, int node, int x)
 {
     return s->p->node[node].must_recompute && x >= s->first_backward &&
            s->state[node].start < s->firsts_end;
 }
 
-/* ---- the present schedule, s->now; answers that keep one, and make it better ---- */
-/* Writes the present schedule as a maker does. */
+/* ---- the current schedule, s->now; candidates that store one and improve it ---- */
+/* Emits the current schedule as a builder does. */
 static void gckpti_emit_now(gckpti_search *s)
 {
     s->p->entry_count = 0;
@@ -162,8 +159,8 @@ static void gckpti_emit_now(gckpti_search *s)
         gckpti_emit(s->p, s->now.entry[x]);
 }
 
-/* What a maker wrote becomes the present schedule: finished until that changes nothing, as it is
- * again when it is drafted, and what is dropped may tell gckpt_recompute's turn otherwise. */
+/* Makes what a builder emitted the current schedule. Finishes it until that changes nothing, since
+ * lowering finishes it again, and dropped entries may change what gckpt_recompute demands. */
 GCKPTI_FN int gckpti_take_built(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
@@ -179,7 +176,7 @@ GCKPTI_FN int gckpti_take_built(gckpti_search *s)
     return 1;
 }
 
-/* Gives the present schedule what gckpt_recompute asks for behind moves, too. */
+/* Applies gckpt_recompute to the current schedule again after moves. */
 GCKPTI_FN void gckpti_reapply_policy(gckpti_search *s)
 {
     if (s->p->recompute_count) {
@@ -188,7 +185,7 @@ GCKPTI_FN void gckpti_reapply_policy(gckpti_search *s)
     }
 }
 
-/* Keeps a schedule, which is not laid out yet, in place of what the answer has. */
+/* Replaces a candidate's schedule, which is not placed yet. */
 GCKPTI_FN void gckpti_candidate_store(gckpti_search *s, gckpti_candidate *candidate,
                                       const gckpti_schedule *schedule)
 {
@@ -206,7 +203,7 @@ GCKPTI_FN void gckpti_candidate_store(gckpti_search *s, gckpti_candidate *candid
     candidate->hidden = NULL;
 }
 
-/* Makes what an answer has the present schedule, evaluated. 0: it has nothing, or no memory. */
+/* Makes a candidate's schedule the current one, evaluated. Returns 0 if it has none. */
 GCKPTI_FN int gckpti_candidate_load(gckpti_search *s, const gckpti_candidate *candidate)
 {
     if (candidate->length == 0 || !gckpti_schedule_reserve(&s->scratch, &s->now, candidate->length))
@@ -217,7 +214,7 @@ GCKPTI_FN int gckpti_candidate_load(gckpti_search *s, const gckpti_candidate *ca
     return 1;
 }
 
-/* Appends an empty answer to *answers, where those there may move to. NULL: no memory. */
+/* Appends an empty candidate to *list, whose others may move. Returns NULL if out of memory. */
 GCKPTI_FN gckpti_candidate *gckpti_candidate_new(gckpti_search *s, gckpti_candidate **list,
                                                  int *count)
 {
@@ -228,7 +225,7 @@ GCKPTI_FN gckpti_candidate *gckpti_candidate_new(gckpti_search *s, gckpti_candid
     return candidate;
 }
 
-/* Gives the present schedule to an answer if it fits there and is better than what that has. */
+/* Stores the current schedule in a candidate if it is within its limit and better. */
 GCKPTI_FN void gckpti_candidate_update(gckpti_search *s, gckpti_candidate *candidate)
 {
     const gckpti_schedule *now = &s->now;
@@ -239,13 +236,13 @@ GCKPTI_FN void gckpti_candidate_update(gckpti_search *s, gckpti_candidate *candi
         gckpti_candidate_store(s, candidate, now);
 }
 
-/* Whether an answer's schedule is as good as proven, nearly. */
+/* Returns whether a candidate is proven near-optimal for its limit. */
 GCKPTI_FN int gckpti_is_proven(const gckpti_search *s, const gckpti_candidate *candidate)
 {
     return candidate->length > 0 && candidate->overhead - candidate->bound <= s->margin;
 }
 
-/* Whether of two lists of runs that differ from here on the first one has the lesser item first. */
+/* Returns whether the first of two span lists, which differ from here on, sorts before. */
 static int gckpti_span_before(const gckpti_span *a, const gckpti_span *b)
 {
     return a->first != b->first  ? a->first < b->first
@@ -253,8 +250,7 @@ static int gckpti_span_before(const gckpti_span *a, const gckpti_span *b)
                                  : a->first + b->count < b[1].first;
 }
 
-/* Orders schedules that are laid out: by bytes, then work, then anything that tells them apart
- * (number by number: as bytes the order would depend on the machine). */
+/* Orders placed candidates: by bytes, cost, then length and entries, alike on every machine. */
 GCKPTI_FN int gckpti_candidate_before(const void *first, const void *second, const void *context)
 {
     const gckpti_candidate *a = (const gckpti_candidate *)first,
@@ -270,7 +266,7 @@ GCKPTI_FN int gckpti_candidate_before(const void *first, const void *second, con
                                     : x < a->length && gckpti_span_before(a->span + k, b->span + k);
 }
 
-/* Whether runs have these items. */
+/* Returns whether spans have these entries. */
 static int gckpti_same_entries(const gckpti_span *span, const int *entry, int length)
 {
     for (int x = 0; x < length; span++)
@@ -280,7 +276,7 @@ static int gckpti_same_entries(const gckpti_span *span, const int *entry, int le
     return 1;
 }
 
-/* What a maker wrote becomes the present schedule and a seed, if it is none yet. */
+/* Makes what a builder emitted the current schedule, and a new initial one. */
 GCKPTI_FN void gckpti_add_initial(gckpti_search *s, int dense)
 {
     const gckpti_schedule *now = &s->now;

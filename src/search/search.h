@@ -3,37 +3,36 @@
 #include "plan/plan.h"
 
 /* =================================================================================================
- * >>search: what no schedule can do without; the least work for every budget
+ * >>search: proven bounds of any schedule; the schedule of least cost for every budget
  *
- * gckpti_bound holds what is proven of a model (plan): work against bytes, by minimal cuts (bound).
- * gckpti_search holds a ladder of byte limits, and schedules below each (search/search tells how).
- * gckpti_search_open begins, gckpti_find_best answers a budget.
- *
- * Words, beside those of plan:
- *   instant  a backward at which it is counted what must lie in the arena
- *   cut      at an instant: which results lie there, which are made again behind it, or reloaded
- *   rung     a byte limit, and the best schedule that was found under it
- *   answer   a schedule that is kept: a rung's, a seed, the winner
- *   seed     a schedule that was made without regard to a limit
+ * gckpti_bound holds what is proven of a model: cost as a function of bytes, by minimal cuts
+ * (search/bound). gckpti_search holds a grid of memory levels with a schedule below each
+ * (search/search describes the method). gckpti_search_open opens a search; gckpti_find_best solves
+ * it for a budget. Terms, in addition to those of plan:
+ *   point      a program point at a backward, at which the bytes live in the arena are counted
+ *   cut        at a point: which results are kept, recomputed after it, or offloaded and reloaded
+ *   level      a byte limit, and the best schedule found under it
+ *   candidate  a stored schedule: of a level, an initial schedule, or the winner
+ *   initial    a schedule built without regard to a limit, from which levels are solved
  * ============================================================================================== */
 
 #ifndef GCKPT_NO_SEARCH
 /* ---- search/bound.c ---- */
-enum { GCKPTI_POINTS = 8 }; /* of a model, at the most */
+enum { GCKPTI_POINTS = 8 }; /* maximum number of points of a model */
 
-/* Tables of an instant's cuts: those of the hull; of hulls with copies of 1/2, 1/4 of their work,
- * and as if they were free, which prove nothing; all. */
+/* Cut tables of a point: the hull; hulls with copies at 1/2, 1/4 and none of their cost, which
+ * prove nothing; all cuts. */
 enum { GCKPTI_HULL, GCKPTI_CHEAP_HULL, GCKPTI_FULL = GCKPTI_CHEAP_HULL + 3, GCKPTI_TABLES };
 
-/* What an instant knows of a unit: bits of values that only repeated forwards read, its inputs' and
- * its own; GCKPTI_READ, .. */
+/* Per node and point: bit masks of the values that only recomputation reads (input_bits: its
+ * inputs, own_bit: its output), and flags GCKPTI_READ, .. */
 typedef struct {
     unsigned char input_bits, own_bit;
     unsigned char flags;
 } gckpti_cut_node;
 
-/* Bytes kept and work repeated; from: the cut it continues (bit 31: r of the unit between; bit 30:
- * it is offloaded, in part at least). */
+/* Bytes kept, cost of what is recomputed, and the cut that this one extends (in `parent` bit 31:
+ * the node between them is recomputed; bit 30: at least some of its results are offloaded). */
 typedef struct {
     int64_t bytes;
     uint64_t cost;
@@ -41,12 +40,12 @@ typedef struct {
 } gckpti_cut;
 
 typedef struct {
-    gckpti_cut *cut; /* by rising bytes and falling work */
+    gckpti_cut *cut; /* by increasing bytes and decreasing cost */
     int n;
 } gckpti_cut_list;
 
-/* Some cuts of an instant (none: there are too many); and what each continues, of those behind each
- * unit, too: of cut k behind unit i from[first[i] + k]. */
+/* The cuts of a point (none if there are too many), and the parent of each cut of each node's list:
+ * that of cut k after node i is parent[first[i] + k]. */
 typedef struct {
     gckpti_cut_list last;
     uint32_t *parent;
@@ -54,93 +53,92 @@ typedef struct {
 } gckpti_cut_table;
 
 typedef struct {
-    int backward_index; /* its backward */
-    int64_t base;       /* bytes of them and of the workspace, then */
+    int backward_index; /* index of the backward at the point */
+    int64_t base;       /* bytes of gradients and workspace at the point */
     gckpti_cut_node *node;
-    gckpti_cut_table table[GCKPTI_TABLES]; /* found when asked for (gckpti_cuts) */
-    unsigned computed;                     /* bits of those that were */
+    gckpti_cut_table table[GCKPTI_TABLES]; /* each computed on demand (gckpti_cuts) */
+    unsigned computed;                     /* bit set of the tables that exist */
 } gckpti_cut_point;
 
 typedef struct gckpti_bound {
     const gckpti_planner *p;
     gckpti_scratch *scratch;
     gckpti_cut_point point[GCKPTI_POINTS];
-    size_t capacity;        /* of a pool */
-    int points, hulls_only; /* hulls: lists have their hulls' cuts; */
-    int copy_cost;          /* of copies (gckpti_scaled_cost); */
-    int shift;              /* and they count for 2^-cheap of that */
-    int64_t min_bytes;      /* bytes that no schedule can do without */
-    int64_t padding;        /* by which live sizes, rounded up, may exceed an arena */
-    uint64_t base_cost;     /* of a step that computes nothing twice */
-    gckpti_cut *pool[3];    /* cuts in front of a unit, behind it, and of a merge */
-    unsigned char *
-        action; /* of the cut that was asked for last: GCKPTI_CUT_RECOMPUTE, GCKPTI_CUT_OFFLOAD or 0 */
-    int64_t examined; /* cuts looked at */
+    size_t capacity;        /* of each pool, in cuts */
+    int points, hulls_only; /* hulls_only: lists keep only the cuts of their hulls */
+    int copy_cost;          /* of offload and reload (gckpti_scaled_cost) */
+    int shift;              /* copies cost 2^-shift of copy_cost */
+    int64_t min_bytes;      /* least arena bytes of any schedule */
+    int64_t padding;        /* how far live bytes, which are rounded up, may exceed an arena */
+    uint64_t base_cost;     /* of a step that recomputes nothing */
+    gckpti_cut *pool[3];    /* lists before a node, after it, and of a merge */
+    unsigned char *action;  /* by node, of the cut marked last: GCKPTI_CUT_RECOMPUTE, .. or 0 */
+    int64_t examined;       /* cuts examined */
 } gckpti_bound;
 
-/* The work that no schedule within `limit` live bytes can do without repeating: by hulls, and by
- * all cuts of the instant that decides, *at; UINT64_MAX: there is no such schedule. */
+/* Returns the least recomputation cost of any schedule within `limit` live bytes, by the hulls and
+ * by all cuts of the deciding point, or UINT64_MAX if there is no such schedule. *decider is the
+ * index of that point. */
 GCKPTI_FN uint64_t gckpti_bound_cost(gckpti_bound *b, int64_t limit, int *decider);
 
-/* The same of the time (gckpti_planner.beside; else the same) that no schedule can do without
- * above the work that repeats nothing: by the bounds of all prices. all: by all cuts, too. */
+/* Returns the least time above base_cost of any schedule within `limit`, by the bounds of all copy
+ * costs (without gckpti_planner.overlap the same as gckpti_bound_cost). If `all` is 0, hulls
+ * only. */
 GCKPTI_FN uint64_t gckpti_bound_time(const gckpti_planner *p, int64_t limit, int all);
 
-/* Opens the bounds of a planner's model and of its other variants', if nobody has. */
+/* Opens the bounds of a planner and of the variants after it, unless they are open. */
 GCKPTI_FN void gckpti_open_bounds(gckpti_planner *p);
 
-/* The work of a micro-batch that no schedule of a model within `arena` bytes can do without, where
- * bounds are open; UINT64_MAX: there is none. Modes that do not search are planned in little
- * memory, so their hulls will do. */
+/* Returns the least cost of a micro-batch of any schedule within `arena` bytes, or UINT64_MAX if
+ * there is none. Bounds must be open. Uses hulls only for modes that do not search. */
 GCKPTI_FN uint64_t gckpti_proven_cost(const gckpti_planner *p, size_t arena);
 
-/* The bytes of an arena that no schedule of the model can do without. */
+/* Returns the least arena bytes of any schedule of the model. */
 GCKPTI_FN size_t gckpti_proven_bytes(const gckpti_planner *p);
 
 /* ---- search/search.c ---- */
-/* A schedule that is kept: the best found under a rung's limit, a seed, the winner. */
+/* A stored schedule: the best found under the limit of a level, an initial one, or the winner. */
 typedef struct gckpti_candidate {
-    gckpti_span *span; /* so many, its items */
+    gckpti_span *span; /* its entries */
     int spans, length;
     int64_t limit, peak;
-    uint64_t overhead, bound;    /* bound: proven for the limit */
-    size_t arena;                /* 0 until it is laid out; then */
-    uint64_t recompute_cost, transfer_cost; /* of what is computed again; of copies */
-    uint64_t time;               /* where it is laid out: all of it, above what repeats nothing */
-    int state, dominated;        /* of a rung; of a seed: another is as good in bytes and work; */
-    int dense;                   /* or it lies near others, and is looked at as it is */
-    struct gckpti_candidate *tight; /* of a rung whose arena exceeds its limit: one that may not */
-    struct gckpti_candidate
-        *hidden; /* the same with reloads ahead and holds (gckpti_hide_copies) */
+    uint64_t overhead, bound;               /* bound: least overhead proven for the limit */
+    size_t arena;                           /* 0 until it is placed */
+    uint64_t recompute_cost, transfer_cost; /* of recomputation; of copies */
+    uint64_t time;                          /* once placed: time of a step above base_cost */
+    int state, dominated;                   /* dominated: an earlier initial is as good in both */
+    int dense;                              /* an initial close to others, considered as it is */
+    struct gckpti_candidate *tight;  /* a level whose arena exceeds its limit: a smaller schedule */
+    struct gckpti_candidate *hidden; /* the same with overlapped copies (gckpti_hide_copies) */
 } gckpti_candidate;
 
-/* What was found of a cut's schedule; 0: nothing yet. */
+/* The result of placing a cut's schedule; all 0 before that. */
 typedef struct {
     int64_t peak;
     size_t arena;
 } gckpti_tried;
 
-/* A gap between two uses of a value, at `from` and `to`, to be closed by computing its unit again
- * before the second, with its closure; or the repeated forward at `to`, to be taken out. `start` is
- * the forward that the value is from; or the one before. */
+/* A change of the schedule. Insertion: closes the live-range hole between uses at `from` and `to`,
+ * by recomputing the node with its closure before `to`; `start` is the forward that defines the
+ * value. Removal: deletes the recomputation at `to`; `start` is the previous definition. */
 typedef struct {
     uint64_t key; /* the least is tried first */
     int node, start, from, to;
-    int first, count;   /* its closure: s->set[set..]. Or what goes with the repeated forward */
-    int truncated;      /* the closure would have been larger */
-    uint64_t cost;      /* of that */
-    int64_t penalty;    /* excess that keeping its inputs adds */
-    int64_t value, saved; /* bytes that go behind from and start, or that must fit */
+    int first, count;     /* in s->pool: the closure, or the inputs freed by a removal */
+    int truncated;        /* GCKPTI_MAX_CLOSURE was reached */
+    uint64_t cost;        /* of the closure */
+    int64_t penalty;      /* excess added by keeping its inputs */
+    int64_t value, saved; /* bytes freed after `from` and `start`, or needed */
 } gckpti_move;
 
-/* What several moves leave over of the excess: of 2^shift positions above the limit, a chunk; of
- * all. */
+/* Excess that the chosen moves have not removed: in total, and per chunk of 2^shift positions above
+ * the limit. */
 typedef struct {
     int shift;
     int64_t *chunk, total;
 } gckpti_leftover;
 
-/* Bytes left below a limit, by position: a tree of minima, so wide. */
+/* Bytes left below a limit, by position: a tree of minima with `width` leaves. */
 typedef struct {
     int64_t *min;
     int width;
@@ -151,73 +149,71 @@ typedef struct {
     gckpti_scratch scratch;
     gckpti_bound *bound;
     int64_t grain;   /* common divisor of all sizes */
-    int late;        /* some forwards come late: a cut may then repeat less than it says */
-    int tiny;        /* a small graph: whatever was found counts for every budget */
-    uint64_t margin; /* so little above the bound is good enough */
-    /* a pass over the present schedule (gckpti_begin_scan, gckpti_scan_entry) */
+    int late;        /* some forwards run late: a cut may cost less than it says */
+    int tiny;        /* a small graph: every schedule found counts for every budget */
+    uint64_t margin; /* this far above the bound is near-optimal */
+    /* a forward pass over the schedule `now` (gckpti_begin_scan, gckpti_scan_entry) */
     gckpti_schedule now, next;
     gckpti_node_state *state; /* the planner's */
-    int first_backward;  /* its position; */
-    int firsts_end;      /* behind the last forward before it that is no repeated one */
-    int64_t *excess_sum; /* bytes over the limit before a position */
-    int *excess_count;   /* positions with excess before it */
-    /* moves of squeeze or of polish */
+    int first_backward;       /* position of the first backward */
+    int firsts_end;           /* position after the last first run before it */
+    int64_t *excess_sum;      /* excess bytes before a position, summed */
+    int *excess_count;        /* positions with excess before a position */
+    /* moves of gckpti_reduce_peak or gckpti_remove_recomputes */
     gckpti_move *move, *sorted;
     int moves;
-    int *pool, pooled;    /* of moves: closures; or what goes too */
-    int *chosen;          /* of them */
-    gckpti_keyed *key;    /* to sort with */
-    gckpti_keyed *insert; /* key: position << 32 | unit */
-    int64_t stamp;        /* closures so far */
-    int excluded;         /* a unit whose gaps stay open; -1: none */
+    int *pool, pooled;    /* closures, or freed inputs, of moves */
+    int *chosen;          /* indices of moves */
+    gckpti_keyed *key;    /* for sorting */
+    gckpti_keyed *insert; /* key: position << 32 | node */
+    int64_t stamp;        /* number of closures so far */
+    int excluded;         /* a node whose holes stay open, or -1 */
     gckpti_leftover left;
     gckpti_slack_tree slack;
-    uint64_t *saving; /* by position of a repeated forward: work that goes with it */
-    /* the ladder */
-    gckpti_candidate *level, *initial, store_all; /* rung: by falling limit; all: kept */
+    uint64_t *saving; /* by position of a recomputation: cost saved by its removal */
+    gckpti_candidate *level, *initial, store_all; /* levels by decreasing limit */
     int levels, initials;
-    unsigned char *lower_cut, *upper_cut; /* what the two cuts around a limit compute again */
-    /* how much was done: gckpti_is_exhausted */
-    int64_t evaluated, examined; /* counted so far */
-    int64_t started;             /* when one attempt of several began, or -1 */
-    int incomplete;        /* a closure that was used was truncated, or the search ended early */
+    unsigned char *lower_cut, *upper_cut; /* what the two cuts around a limit recompute */
+    /* effort so far (gckpti_is_exhausted) */
+    int64_t evaluated, examined;
+    int64_t started; /* effort when the current attempt began, or -1 */
+    int incomplete;  /* a truncated closure was used, or the search ended early */
     /* the choice for a budget */
     gckpti_candidate winner, trial;
-    gckpti_tried *tried[GCKPTI_POINTS];   /* by cut of an instant */
-    unsigned decider_bits;                /* bits of instants that decide for some budget */
-    gckpt_result result;                  /* of what was laid: GCKPT_OK, or the first error */
-    int minimise_bytes; /* gckpti_find_min_budget: fewer bytes are better, whatever the work */
+    gckpti_tried *tried[GCKPTI_POINTS]; /* by cut of a point */
+    unsigned decider_bits;              /* bit set of the points that decide for some level */
+    gckpt_result result;                /* of placing: GCKPT_OK, or the first error */
+    int minimise_bytes; /* compare candidates by bytes only (gckpti_find_min_budget) */
 } gckpti_search;
 
 /* ---- search/choose.c ---- */
-/* Finds what has least work in an arena of `most` bytes: s->winner, whose length is 0 when there is
- * nothing (GCKPT_OK, too). p->draft need not be the winner's. What counts is the same for all
- * budgets: cuts, what a rung offers above the rung below, and seeds; looked at is only what is not
- * proven to have as much work as the best so far. */
+/* Finds the schedule of least cost in an arena of at most `most` bytes: s->winner, whose length is
+ * 0 if there is none (also GCKPT_OK). p->lowered may be another's. The candidates are the same for
+ * all budgets: cuts, levels and initial schedules. Skips those proven to cost no less than the best
+ * so far. */
 GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most);
 
-/* The least budget for which gckpti_find_best finds something, where that is below `enough`; SIZE_MAX:
- * it is not. s->winner is what it would find. */
+/* Stores in *least the least budget for which gckpti_find_best finds a schedule, s->winner, if that
+ * is below `upper`, or else SIZE_MAX. */
 GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, size_t *least);
 
 /* ---- search/open.c ---- */
-/* Readies a search of a model (gckpti_build_model), in one of its ways:
- * sizes, the bound, the ladder, whose first rung is store-all; p->most and p->draft too, where
- * store-all was not drafted yet. The caller frees s->scratch, whatever the result; E_MEMORY and not
- * p->failed: too many bytes to search below. */
+/* Opens a search of a model (gckpti_build_model) with one of its strategies: sizes, the bound, and
+ * the levels, of which the first is store-all. Lowers store-all (p->store_all_peak, p->lowered) if
+ * nobody has. The caller frees s->scratch, whatever the result. GCKPT_E_MEMORY without p->failed:
+ * too many bytes to search below. */
 GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int strategy);
 
-/* In how many ways a model is to be searched. */
+/* Returns the number of strategies with which a model is searched. */
 GCKPTI_FN int gckpti_count_strategies(const gckpti_planner *p);
 
-/* Drafts what has least work in most_bytes of the arena, by a search: p->best, placed. Otherwise
- * *least is what the smallest needs. */
+/* Searches for the plan of least cost in an arena of most_bytes: p->best, placed. If there is none,
+ * *least is the least arena found. */
 GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least);
 enum { GCKPTI_HAS_SEARCH = 1 };
 #else
-enum {
-    GCKPTI_HAS_SEARCH = 0
-}; /* AUTO is store-all; nothing is proven but what every schedule has */
+/* AUTO is store-all; the proven cost is that of store-all */
+enum { GCKPTI_HAS_SEARCH = 0 };
 static inline void gckpti_open_bounds(gckpti_planner *p) { (void)p; }
 
 static inline uint64_t gckpti_proven_cost(const gckpti_planner *p, size_t arena)
@@ -235,6 +231,6 @@ static inline size_t gckpti_proven_bytes(const gckpti_planner *p)
 static inline gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least)
 {
     (void)p, (void)most_bytes, (void)least;
-    return GCKPT_E_ARG; /* refused already: gckpti_check_request */
+    return GCKPT_E_ARG; /* unreachable: gckpti_check_request refuses the mode */
 }
 #endif

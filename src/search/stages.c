@@ -4,11 +4,11 @@
 #include "graph/graph.h"
 
 #ifndef GCKPT_NO_SEARCH
-/* ---- stages of the chain programme (search/chain): borders, which ones are the same ---- */
-static const unsigned char gckpti_drop_choices[GCKPTI_DROP_CHOICES] = { 0, 1, 2, 255 }; /* tried */
+/* ---- stages of the chain programme (search/chain): borders, which stages are equal ---- */
+static const unsigned char gckpti_drop_choices[GCKPTI_DROP_CHOICES] = { 0, 1, 2, 255 };
 
-/* Finds who reads each value last, and the bytes that cross the border before each unit. Backwards
- * come in the reverse order of the units: those in other orders have no chain. */
+/* Finds the last reader of each value, and the bytes that cross the border before each node.
+ * Assumes backwards in reverse order of the nodes; other orders have no chain. */
 GCKPTI_FN int gckpti_find_borders(gckpti_chain *c)
 {
     const gckpti_planner *p = c->s->p;
@@ -42,14 +42,14 @@ static int gckpti_is_border(const gckpti_chain *c, int kind, int u, int64_t wide
         while (segment[k] >= 0 && g->segments[segment[k]].parent >= 0)
             segment[k] = g->segments[segment[k]].parent;
     }
-    return kind == GCKPTI_AT_UNITS ||
+    return kind == GCKPTI_AT_NODES ||
            (kind == GCKPTI_AT_SEGMENTS
                 ? segment[0] != segment[1]
                 : c->livein[u] <= widest && c->livein[u] < c->livein[u - 1] &&
                       c->livein[u] <= c->livein[u + 1]);
 }
 
-/* Makes stages of the body; when they are too many, at the cheapest border of each window. */
+/* Divides the body into at most `most` stages, at the cheapest border of each window of them. */
 GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, int kind, int most)
 {
     const gckpti_planner *p = c->s->p;
@@ -84,7 +84,7 @@ GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, int kind, int most)
     }
 }
 
-/* All that tells a stage from others inside: two with the same number have the same options. */
+/* Returns a hash of everything inside a stage; stages with equal hashes have the same options. */
 static uint64_t gckpti_hash_stage(const gckpti_chain *c, const gckpti_stage *q)
 {
     const gckpti_planner *p = c->s->p;
@@ -107,7 +107,7 @@ static uint64_t gckpti_hash_stage(const gckpti_chain *c, const gckpti_stage *q)
         for (size_t k = 0; k < sizeof values / sizeof *values; k++)
             hash = gckpti_fnv_number(hash, (uint64_t)values[k]);
         for (int backward = 0, count; backward < 1 + trains;
-             backward++) /* links: to places in it, or out of it */
+             backward++) /* edges by offset into the stage, or -1 */
             for (const int *v = gckpti_entry_reads(p, backward ? ~u : u, &count); count-- > 0; v++)
                 hash = gckpti_fnv_number(hash, (uint64_t)(*v < q->first ? -1 : *v - q->first));
     }
@@ -119,7 +119,7 @@ static uint64_t gckpti_hash_stage(const gckpti_chain *c, const gckpti_stage *q)
     return hash;
 }
 
-/* What each run of stages sends on; which stages, and which runs of them, are the same. */
+/* Computes the bytes that each range of stages sends on, and which stages and ranges are equal. */
 GCKPTI_FN void gckpti_compare_stages(gckpti_chain *c)
 {
     const int n = c->n, wide = n + 1;
@@ -142,7 +142,7 @@ GCKPTI_FN void gckpti_compare_stages(gckpti_chain *c)
         for (int k = a + 2; k < n; k++)
             sends[a * wide + k] += sends[(a + 1) * wide + k];
     for (int length = 1; length <= n; length++)
-        for (int a = 0; a + length <= n; a++) { /* the same but for its last stage, and there */
+        for (int a = 0; a + length <= n; a++) { /* equal without its last stage, and in that */
             int k = 0, b = length - 1, *row = c->row + b;
             while (k < a && (c->stage[k + b].first_equal != c->stage[a + b].first_equal ||
                              (b > 0 && row[k * wide - 1] != row[a * wide - 1])))
@@ -152,10 +152,9 @@ GCKPTI_FN void gckpti_compare_stages(gckpti_chain *c)
 }
 
 /* ---- options of a stage of the chain programme (search/chain) ---- */
-enum { GCKPTI_MAX_OPTIONS = 128 }; /* most ways to run a stage */
+enum { GCKPTI_MAX_OPTIONS = 128 }; /* most options of a stage */
 
-/* Finds what the list of a stage takes: a walk from its end, as gckpti_find_live_ranges, of its own units
- * only. Nothing is dropped that nobody reads, it just counts nothing. */
+/* Measures a stage's list, as gckpti_find_live_ranges does; entries that nobody reads are free. */
 static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, gckpti_stage_option *o)
 {
     const gckpti_planner *p = c->s->p;
@@ -194,7 +193,7 @@ static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, gckpti
     }
 }
 
-/* Appends unit i to the list, behind what it reads and is not there. */
+/* Appends node i to the list, after what it reads and is not live. */
 static void gckpti_list_node(gckpti_chain *c, const gckpti_stage *q, int i)
 {
     enum { PRESENT = 1, NEEDED = 2 };
@@ -219,8 +218,8 @@ static void gckpti_list_node(gckpti_chain *c, const gckpti_stage *q, int i)
         }
 }
 
-/* Lists a stage by levels: its forwards, the rest, then its backwards, with what runs again for
- * them. 0: that is too long. */
+/* Lists a stage by drop counts: its forwards, the rest, then its backwards with what is recomputed
+ * for them. Returns 0 if that is too long. */
 GCKPTI_FN int gckpti_list_stage(gckpti_chain *c, const gckpti_stage *q, const unsigned char *drop)
 {
     const gckpti_planner *p = c->s->p;
@@ -255,7 +254,7 @@ GCKPTI_FN int gckpti_no_worse(const int64_t *a, uint64_t cost_a, const int64_t *
            a[GCKPTI_BEFORE] <= b[GCKPTI_BEFORE] && a[GCKPTI_AFTER] <= b[GCKPTI_AFTER];
 }
 
-/* The levels of c->trial become an option, unless one is as good in all. */
+/* Adds the drop counts c->trial as an option, unless another is as good in everything. */
 static void gckpti_try_option(gckpti_chain *c, gckpti_stage *q)
 {
     size_t size = (size_t)(q->end - q->first);
@@ -283,8 +282,7 @@ static void gckpti_try_option(gckpti_chain *c, gckpti_stage *q)
     c->option[c->options++] = o;
 }
 
-/* Tries levels to begin with: none let go; all on the same level, but what is at every border of
- * segments, or at every 2nd, 4th, .. */
+/* Tries first options: no drops; one count for all, except at each border, each 2nd, 4th, .. */
 static void gckpti_try_first_options(gckpti_chain *c, gckpti_stage *q)
 {
     const gckpti_node *node = &c->s->p->node[q->first];
@@ -305,7 +303,7 @@ static void gckpti_try_first_options(gckpti_chain *c, gckpti_stage *q)
         }
 }
 
-/* Finds the options of a stage that owns them, within some work. */
+/* Finds the options of a stage that owns them, within an effort. */
 GCKPTI_FN void gckpti_find_options(gckpti_chain *c, gckpti_stage *q, int64_t effort)
 {
     const gckpti_search *s = c->s;
@@ -341,7 +339,7 @@ GCKPTI_FN void gckpti_find_options(gckpti_chain *c, gckpti_stage *q, int64_t eff
             c->trial[u] = gckpti_drop_choices[k % GCKPTI_DROP_CHOICES];
             gckpti_try_option(c, q);
         }
-        i = q->option - 1; /* options before it may have gone */
+        i = q->option - 1; /* earlier options may have been removed */
     }
     q->options = c->options - q->option;
     q->min_cost = GCKPTI_INFINITE_COST;
