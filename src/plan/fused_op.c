@@ -10,17 +10,17 @@ GCKPTI_COLD_BEGIN
  * value between them there are the rows that its readers still need: the last ones move to the
  * front when new ones are made, so that nothing is computed twice. Rows of a padding are there like
  * others; they count as below 0, or as `height` and above. */
-GCKPTI_FN void gckpti_next_tile(const gckpti_fused *b, const gckpti_fused_step *step,
+GCKPTI_FN void gckpti_next_tile(const gckpti_fused *group, const gckpti_fused_step *step,
                                 const gckpti_fused_edge *edges, gckpti_row_range *ranges,
                                 int32_t end)
 {
-    for (int i = 0; i < b->steps; i++) {
+    for (int i = 0; i < group->steps; i++) {
         if (end <=
-            b->tile_rows) /* the first band: nothing is there; rows of the output begin at 0 */
-            ranges[i].low = ranges[i].high = i + 1 < b->steps ? INT32_MIN : 0;
-        ranges[i].drop = INT32_MAX, ranges[i].need = i + 1 < b->steps ? ranges[i].high : end;
+            group->tile_rows) /* the first band: nothing is there; rows of the output begin at 0 */
+            ranges[i].low = ranges[i].high = i + 1 < group->steps ? INT32_MIN : 0;
+        ranges[i].drop = INT32_MAX, ranges[i].need = i + 1 < group->steps ? ranges[i].high : end;
     }
-    for (int i = b->steps; i-- > 0;) {
+    for (int i = group->steps; i-- > 0;) {
         gckpti_row_range *q = &ranges[i];
         q->drop = q->drop == INT32_MAX ? q->high : q->drop; /* nobody reads it any more */
         q->high = q->high < q->drop ? q->drop : q->high;    /* nor what is in between */
@@ -224,13 +224,13 @@ static void gckpti_fused_in_place(gckpti_fused_builder *r)
 /* Goes through all bands of a row of the batch: rows of buffers, what moves, how often ops run. */
 static void gckpti_fused_simulate(gckpti_fused_builder *r)
 {
-    const gckpti_fused *b = &r->header;
-    const int32_t height = r->step[b->steps - 1].height;
+    const gckpti_fused *group = &r->header;
+    const int32_t height = r->step[group->steps - 1].height;
     r->extra_cost = 0;
     for (int32_t end = 0; end < height;) {
-        end = end < height - b->tile_rows ? end + b->tile_rows : height;
-        gckpti_next_tile(b, r->step, r->edge, r->range, end);
-        for (int i = 0; i < b->steps; i++) {
+        end = end < height - group->tile_rows ? end + group->tile_rows : height;
+        gckpti_next_tile(group, r->step, r->edge, r->range, end);
+        for (int i = 0; i < group->steps; i++) {
             gckpti_row_range *range = &r->range[i];
             gckpti_step_buffer *buf = &r->step_buffer[i];
             const int32_t new_rows = gckpti_tile_end(&r->step[i], range) - gckpti_tile_first(range);
@@ -247,7 +247,7 @@ static void gckpti_fused_simulate(gckpti_fused_builder *r)
             range->low = range->drop, range->high = range->need;
         }
     }
-    r->extra_cost *= (uint64_t)r->out[b->steps - 1]->shape.d[0];
+    r->extra_cost *= (uint64_t)r->out[group->steps - 1]->shape.d[0];
 }
 
 /* Workspace of a step's op, of as many rows as it makes at once. */

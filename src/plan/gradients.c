@@ -1,21 +1,19 @@
 #include "plan/internal.h"
 #include "graph/graph.h"
 
-/* ---- the model's gradients: their uses, sums, memory, by the order of backwards ---- */
-/* A gradient that is a sum over uses has an accumulator for each in a looped plan, or scratch for
- * all but the first (manual, 5f): that of whatever has no batch axis, whenever it is computed. */
+/* ---- the model's gradients: their uses, sums and memory, for a fixed order of backwards ---- */
+/* Returns whether t's gradient is a sum over uses (manual, 5f): t is batch-invariant. Each use has
+ * an accumulator in a plan that accumulates; else each use but the first has scratch. */
 GCKPTI_FN int gckpti_is_use_sum(const gckpt_tensor *t) { return t->batch_invariant; }
 
-/* Numbers the targets, and links those that are part of one tensor's gradient in the contract's
- * order: users that depend on the batch in reverse order, then the others in reverse order, inputs
- * of one op ascending. */
+/* Numbers the targets, and lists those of one tensor's gradient in the contract's order: users that
+ * depend on the batch, then others, both in reverse order; inputs of one op ascending. */
 GCKPTI_FN void gckpti_list_uses(gckpti_planner *p)
 {
     size_t ids = (size_t)p->n * sizeof(int), n = 0;
     for (int u = 0; u < p->nodes; u++)
         n += p->node[u].backward_index < 0 ? 0 : (size_t)p->tensors[p->node[u].id]->inputs;
-    size_t sums = p->virtual_ranks > 1 ? n * (size_t)(3 + p->tree_depth)
-                                       : n; /* REDUCE: what waits, work, shard */
+    size_t sums = p->virtual_ranks > 1 ? n * (size_t)(3 + p->tree_depth) : n; /* gckpti_reduction */
     p->gradient = (gckpti_gradient *)gckpti_scratch_alloc(&p->scratch, sums, sizeof *p->gradient);
     p->target = (gckpti_target *)gckpti_scratch_alloc(&p->scratch, n, sizeof *p->target);
     memset(p->first_use, 0xff, ids);
@@ -47,7 +45,7 @@ static int gckpti_gradient_new(gckpti_planner *p, const gckpt_tensor *t, size_t 
     return p->gradients++;
 }
 
-/* Whether a target is the body's. */
+/* Returns whether a target belongs to the body. */
 GCKPTI_FN int gckpti_is_in_body(const gckpti_planner *p, int target)
 {
     return p->target[target].node >= p->prologue;
@@ -58,8 +56,8 @@ static int gckpti_is_larger(const gckpti_planner *p, int id, int than)
     return gckpti_elements(&p->tensors[id]->shape) > gckpti_elements(&p->tensors[than]->shape);
 }
 
-/* Which backward after `nth` that is that adds to the gradient of `id`: of the body if one there
- * does, of an activation the next; INT32_MAX: none does, or id is -1. */
+/* Returns a backward after `index` that adds to the gradient of `id`: of an activation the next, of
+ * a sum over uses one in the body if there is any. INT32_MAX: none does, or id is -1. */
 static int gckpti_next_write(const gckpti_planner *p, int id, int index)
 {
     for (int k = id < 0 ? -1 : p->first_use[id]; k >= 0; k = p->target[k].next)
@@ -68,7 +66,7 @@ static int gckpti_next_write(const gckpti_planner *p, int id, int index)
     return INT32_MAX;
 }
 
-/* Where the body ends, sums of leaves of gradients it adds to are made: behind which backwards. */
+/* Finds the backwards of the body that are followed by REDUCEs: the last ones of a gradient. */
 static void gckpti_list_reductions(gckpti_planner *p)
 {
     size_t n = (size_t)p->n;
@@ -87,7 +85,7 @@ static void gckpti_list_reductions(gckpti_planner *p)
             if (!p->active[q->id] || !gckpti_is_use_sum(q) || gckpti_is_repeated(t, i) ||
                 gckpti_next_write(p, q->id, r) < p->body_backwards)
                 continue;
-            int k = p->reductions++; /* the largest last, to go on beside backwards */
+            int k = p->reductions++; /* the largest last, to overlap the next backward */
             for (; k > u->reduce && gckpti_is_larger(p, p->reduction[k - 1].id, q->id); k--)
                 p->reduction[k] = p->reduction[k - 1];
             p->reduction[k] = sum;
@@ -98,7 +96,7 @@ static void gckpti_list_reductions(gckpti_planner *p)
     }
 }
 
-/* A sum that waits all through the step. */
+/* Adds a sum that lives through the whole step. */
 static int gckpti_add_resident(gckpti_planner *p, const gckpt_tensor *t, size_t size)
 {
     int v = gckpti_gradient_new(p, t, size, 0);
@@ -107,8 +105,8 @@ static int gckpti_add_resident(gckpti_planner *p, const gckpt_tensor *t, size_t 
     return v;
 }
 
-/* The accumulators of a looped plan: one for each use, all through the step; and what waits in the
- * binary counters of leaves. */
+/* Adds the gradients of a plan that accumulates: an accumulator for each use, and the partial sums
+ * of the reduction over virtual ranks. */
 static void gckpti_add_accumulators(gckpti_planner *p)
 {
     for (int i = 0; i < p->n; i++) {
@@ -134,10 +132,10 @@ static void gckpti_add_accumulators(gckpti_planner *p)
             p->total[id] = p->target[p->first_use[id]].gradient;
 }
 
-/* Where unit u's backward puts the gradient of input i of its op t. A looped sum has its
- * accumulator already. Else the first use makes the gradient (cleared if it is a sum over uses) and
- * a later one adds to it in place; but one of a sum over uses, or of an input that occurs twice, is
- * scratch that is added to it (total). */
+/* Finds where node u's backward writes the gradient of input i of its op t. If the plan
+ * accumulates, a sum over uses has its accumulator already. Else the first use defines the gradient
+ * (set to zero if it is such a sum). A later use adds to it in place, or is scratch that is added
+ * to it (total) if it is part of such a sum or the input occurs twice. */
 static void gckpti_find_target(gckpti_planner *p, gckpti_node *u, const gckpt_tensor *t, int i)
 {
     const gckpt_tensor *q = t->in[i]->base;
@@ -170,9 +168,9 @@ static void gckpti_find_target(gckpti_planner *p, gckpti_node *u, const gckpt_te
     p->gradient[*total].last = u->backward_index;
 }
 
-/* Gives gradient v, which begins at `nth`, the bytes of w, which ends or is passed on there, when
- * they have the same size. `copy` (passed on): v and all that has these bytes may go on together
- * until one of them is written again; by then the others must be dead. Else all must end there. */
+/* Gives gradient v, which begins at backward `index`, the bytes of w if they have the same size. If
+ * copy is 1, the op passes the values of w on: all gradients with these bytes may live on until one
+ * of them is written again; by then the others must be dead. If 0, all must end at `index`. */
 static void gckpti_alias_gradient(gckpti_planner *p, int v, int w, int index, int copy)
 {
     gckpti_gradient *all = p->gradient;
@@ -195,7 +193,7 @@ static void gckpti_alias_gradient(gckpti_planner *p, int v, int w, int index, in
     all[v].alias_root = all[w].alias_root;
 }
 
-/* Lets the backward of unit u write into the gradient that comes in where its op allows it. */
+/* Lets the backward of node u write into its incoming gradient where its op allows it. */
 static void gckpti_alias_targets(gckpti_planner *p, const gckpti_node *u)
 {
     const gckpt_tensor *t = p->tensors[u->id];
@@ -215,8 +213,8 @@ static void gckpti_alias_targets(gckpti_planner *p, const gckpti_node *u)
     }
 }
 
-/* What gradients and workspaces of backwards take depends on the backwards alone: by nth, rounded
- * up. gradient_at: at a backward; gradient_between: between it and the one before. */
+/* Sums the bytes of gradients and of backwards' workspaces, rounded up, by backward_index.
+ * gradient_at: during the backward; gradient_between: between it and the one before. */
 static void gckpti_sum_gradient_bytes(gckpti_planner *p)
 {
     size_t n = (size_t)p->backwards + 3;
@@ -241,7 +239,7 @@ static void gckpti_sum_gradient_bytes(gckpti_planner *p)
             gckpti_model_size(p, p->workspace_backward[p->node[p->backward[r]].id]);
 }
 
-/* Whether the ranks need no more than their shares of a parameter's gradient behind its REDUCE. */
+/* Returns whether the ranks need only their shards of a parameter's gradient after its REDUCE. */
 GCKPTI_FN int gckpti_is_scattered(const gckpti_planner *p, int id)
 {
     int use = p->first_use[id];
@@ -251,8 +249,8 @@ GCKPTI_FN int gckpti_is_scattered(const gckpti_planner *p, int id)
            gckpti_is_sharded(gckpti_update_shard(p, p->tensors[id]));
 }
 
-/* Room for what other ranks send, and for shares where sums do not stay: until the next backward
- * with REDUCEs behind it has run, since exchanges may be under way as long. */
+/* Adds receive buffers, and shards of sums that are stored apart. Receive buffers live until the
+ * next backward that is followed by REDUCEs, since collectives may be in flight until then. */
 static void gckpti_add_recv_buffers(gckpti_planner *p)
 {
     for (int r = 0; r < p->body_backwards && p->g->store->ranks > 1; r++) {
@@ -288,7 +286,7 @@ static void gckpti_add_recv_buffers(gckpti_planner *p)
     }
 }
 
-/* All gradients, by nth: targets, sums, what shares bytes. */
+/* Models all gradients: targets, sums, shared bytes. */
 GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
 {
     if (p->virtual_ranks > 1)

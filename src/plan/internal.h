@@ -1,46 +1,45 @@
 #pragma once
 #include "plan/plan.h"
 
-/* What the files of plan share; no other folder uses it. */
+/* Declarations shared by the files of plan/; no other folder includes this file. */
 
 /* ---- plan/model.c ---- */
 /* p->active of a tensor: it gets a gradient; its backward runs, since an input gets one. */
 enum { GCKPTI_HAS_GRADIENT = 1, GCKPTI_HAS_BACKWARD = 2 };
-
-/* ---- plan/model.c ---- */
-enum { GCKPTI_INSTRUCTION_COST = 16384 }; /* what an instruction costs, however small it is */
+enum { GCKPTI_INSTRUCTION_COST = 16384 }; /* overhead of an instruction */
 
 /* ---- plan/place.c ---- */
-/* By what the first turns go; AREA: size x lifetime. */
+/* Orders of the initial priorities; AREA is size x lifetime. */
 enum { GCKPTI_BY_AREA, GCKPTI_BY_LIFETIME, GCKPTI_BY_SIZE, GCKPTI_PLACE_ORDERS };
 
-/* See place.c: a level of the skyline, by its first and last instruction; a node of the tree; a
- * block, a leaf of it; a layout. */
+/* A level of the skyline (place.c), stored at its first and its last instruction. */
 typedef struct {
-    size_t height;  /* at its first instruction */
-    int begin, end; /* its last instruction knows the first, the first knows the last */
+    size_t height;  /* at the first instruction */
+    int begin, end; /* begin at the last instruction, end at the first */
 } gckpti_skyline_level;
 
+/* A tree node: over the buffers below it that have no offset yet, the latest start, the earliest
+ * end, the first priority. */
 typedef struct {
-    int start, end; /* of the blocks below it that have no offset yet: the latest start, the */
-    uint32_t priority; /* earliest end, the first turn */
+    int start, end;
+    uint32_t priority;
 } gckpti_branch;
 
 typedef struct {
-    gckpt_buffer *buffer;
-    size_t offset; /* of this round; the block has the best */
+    gckpt_buffer *buffer; /* buffer->offset is the best so far */
+    size_t offset;        /* in this iteration */
     uint32_t priority;
 } gckpti_placement;
 
 typedef struct {
-    size_t n, length, alignment, visited; /* work: nodes and levels looked at */
-    size_t goal;         /* greatest sum of live sizes, rounded up: the bound or a little more */
-    size_t resident;     /* bytes of what lives all the time; n, goal and offsets are without it */
-    gckpti_skyline_level *level; /* by instruction */
-    gckpti_branch *tree; /* 1 is the root, n + i belongs to candidate i */
+    size_t n, length, alignment, visited; /* visited: tree nodes and levels, the effort */
+    size_t goal;                          /* greatest sum of live sizes, each rounded up */
+    size_t resident;              /* bytes that are live all the time; not in n, goal and offsets */
+    gckpti_skyline_level *level;  /* by instruction */
+    gckpti_branch *tree;          /* 1 is the root, n + i belongs to placement i */
     gckpti_placement *placements; /* in Z-order */
-    int *first, *begins; /* begins[first[x]..]: candidates that begin with instruction x or later */
-    gckpti_keyed *keys;  /* to sort, and as many to spare */
+    int *first, *begins; /* begins[first[x]..]: placements that begin at instruction x or later */
+    gckpti_keyed *keys;  /* 2 n, for sorting */
 } gckpti_skyline;
 
 /* ---- plan/mixed.c ---- */
@@ -52,37 +51,37 @@ GCKPTI_FN size_t gckpti_place_copies(const gckpti_planner *p, const gckpt_tensor
                                      size_t *copy);
 GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *ins,
                                     size_t *operand);
-/* Whether a plan that is otherwise complete has copies of parameters. */
+/* Decides whether a plan that is otherwise complete has bf16 copies of parameters. */
 GCKPTI_FN void gckpti_encode_weights(const gckpti_planner *p, gckpt_plan *plan);
 #else
 static inline void gckpti_mark_rounding(gckpti_planner *p) { (void)p; }
 #define gckpti_mark_precision(...)                ((void)0)
 #define gckpti_place_copies(p, t, backward, copy) ((void)(copy), (size_t)0)
-#define gckpti_encode_copies(...)                ((void)0)
-#define gckpti_encode_weights(...)               ((void)0)
+#define gckpti_encode_copies(...)                 ((void)0)
+#define gckpti_encode_weights(...)                ((void)0)
 #endif
 
 /* ---- plan/fused_op.c, plan/fuse.c ---- */
 #ifndef GCKPT_NO_TILES
 enum { GCKPTI_FUSED_OPS = 64, GCKPTI_FUSED_STEPS = GCKPTI_FUSED_OPS + GCKPT_MAX_INPUTS };
 
-/* What is known of an op: rows.inputs 0: it is in no run. */
+/* An op that may be in a fused group. */
 typedef struct {
-    gckpt_receptive_field rows;
-    void *attributes; /* for bands */
-    int last_reader;  /* the last op that reads it; p->n: the program does */
-    int step;         /* of a run that is being made; -1: none */
-    int64_t live_bytes; /* bytes that are there before it and are read by it or later ops */
+    gckpt_receptive_field rows; /* rows.inputs 0: it cannot be in a group */
+    void *attributes;           /* for row tiles */
+    int last_reader;            /* the last op that reads it; p->n: the program does */
+    int step;                   /* in the group that is being built, or -1 */
+    int64_t live_bytes;         /* bytes live before it that it or later ops read */
 } gckpti_row_op;
 
-/* Of the buffer of a step: rows; those that are made at once; from one band to the next some stay;
- * steps that write there first, and read it last; how many read it; rows of a padding are there. */
 typedef struct {
-    int32_t rows, new_rows;
-    int keeps_rows, first_writer, last_reader, readers, has_padding;
+    int32_t rows, new_rows;        /* the most rows, and the most that one tile computes */
+    int keeps_rows;                /* some rows stay from one tile to the next */
+    int first_writer, last_reader; /* steps */
+    int readers, has_padding;
 } gckpti_step_buffer;
 
-/* A run that is being made, of p's ops. */
+/* A fused group that is being built from ops of p. */
 typedef struct {
     gckpti_planner *p;
     gckpti_row_op *op; /* by id */
@@ -91,22 +90,21 @@ typedef struct {
     gckpti_fused_edge edge[GCKPT_MAX_INPUTS * GCKPTI_FUSED_STEPS];
     gckpti_row_range range[GCKPTI_FUSED_STEPS];
     gckpti_step_buffer step_buffer[GCKPTI_FUSED_STEPS];
-    const gckpt_tensor *out[GCKPTI_FUSED_STEPS]; /* what a step makes */
+    const gckpt_tensor *out[GCKPTI_FUSED_STEPS]; /* results of steps */
     gckpt_buffer buffers[2 * GCKPTI_FUSED_STEPS + 1];
     int buffer_count;
-    uint64_t extra_cost; /* work that the ops run whole do not have */
-    int64_t workspace;   /* bytes of the workspace */
+    uint64_t extra_cost; /* compared with the ops outside a group */
+    int64_t workspace;   /* bytes */
 } gckpti_fused_builder;
 
-/* Puts runs in bands in place of ops that were asked for bytes and work: p->banded. */
+/* Replaces ops, whose bytes and cost are known, by fused groups; sets p->has_fused. */
 GCKPTI_FN void gckpti_fuse_ops(gckpti_planner *p);
 #else
 static inline void gckpti_fuse_ops(gckpti_planner *p) { (void)p; }
 #endif
 
 #ifdef GCKPTI_SEPARATE_TU
-/* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
- * order, and need no prototypes. What each does is said where it is defined. */
+/* Prototypes for files that tests compile separately; gradckpt.h defines functions before use. */
 
 /* plan/tensors.c */
 GCKPTI_FN int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor *t);

@@ -3,20 +3,19 @@
 #include "ops/ops.h"
 
 #ifndef GCKPT_NO_BF16
-/* ---- bf16 plans (manual, 5l). Values and gradients that depend on the batch are rounded, and lie
- * in the arena as bf16 unless they are fetched, as floats. All of this is decided here, once:
- *   by tensor (`rounding`)  whether its value and its gradient are rounded, and whether they are
- *       bf16; of an op, what it computes in, and whether it runs in portions;
- *   by instruction (gckpti_f32_copies)  where its kernel finds as floats what is bf16. Such copies
- *       lie in front of the op's own workspace. Without one the kernel takes the bf16 themselves.
- * A run only follows: it widens copies that are read, and rounds what the kernel has left in them.
- * That holds for any rows: what is bf16 depends on the batch, so two of them that are equally long
- * in the plan are so in a short micro-batch, too.
+/* ---- bf16 plans (manual, 5l) ----
+ * Values and gradients that depend on the batch are rounded. They are bf16 in the arena, unless
+ * they are fetched as floats. All of this is decided here:
+ *   `rounding`, by tensor: whether its value and gradient are rounded, and whether they are bf16;
+ *       the precision of an op, and whether it runs in strips
+ *   gckpti_f32_copies, by instruction: where the fp32 copies of bf16 operands are, before the op's
+ *       own workspace. Without a copy the kernel takes the bf16 operand itself.
+ * The executor widens the copies that are read and rounds those that the kernel has written.
  *
  * A kernel takes as bf16: nothing; inputs 0 and 1, their gradients, the output and its gradient
- * (GCKPT_TAKES_BF16); or all operands: a backend's fast kernels, and on the processor those with
- * GCKPTI_TAKES_ALL_BF16, or that run in portions, which are widened on the stack. What is rounded by chance
- * has copies all the same: which numbers are drawn depends on the place in the whole. ---- */
+ * (GCKPT_TAKES_BF16); or all operands (fast kernels of a backend; on the CPU, kernels with
+ * GCKPTI_TAKES_ALL_BF16 or in strips). Stochastic rounding takes copies nevertheless, as its random
+ * numbers depend on the index in the whole tensor. */
 GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p)
 {
     for (int i = 0; i < p->n && p->desc->precision != GCKPT_FP32; i++) {
@@ -38,8 +37,7 @@ static int gckpti_is_bf16(const gckpti_planner *p, const gckpt_tensor *t, int bf
     return p->rounding[t->base->id] & bf16_flag;
 }
 
-/* Whether an op's kernel runs in portions: no input is repeated; of rows, only the first is
- * bf16. */
+/* Returns whether an op can run in strips: no broadcast input; of a row op only input 0 is bf16. */
 static int gckpti_has_strips(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const int rows = gckpti_has_builtin_flag(t->op, GCKPTI_IS_ROWWISE);
@@ -52,7 +50,7 @@ static int gckpti_has_strips(const gckpti_planner *p, const gckpt_tensor *t)
     return strips;
 }
 
-/* Notes what op t computes in, and whether it runs in portions. */
+/* Sets the precision of op t, and whether it runs in strips. */
 GCKPTI_FN void gckpti_mark_precision(gckpti_planner *p, const gckpt_tensor *t,
                                      gckpt_precision precision)
 {
@@ -61,7 +59,7 @@ GCKPTI_FN void gckpti_mark_precision(gckpti_planner *p, const gckpt_tensor *t,
     p->rounding[t->id] |= (unsigned char)((int)precision * GCKPTI_PRECISION | strips);
 }
 
-/* Inputs that the kernel of t takes as bf16, from the first on; if any, the output, too. */
+/* Returns how many of t's first inputs its kernel takes as bf16; if any, also the output. */
 static int gckpti_bf16_inputs(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const int rounding = p->rounding[t->id];
@@ -71,8 +69,7 @@ static int gckpti_bf16_inputs(const gckpti_planner *p, const gckpt_tensor *t)
     return t->op->flags & GCKPT_TAKES_BF16 ? 2 : 0;
 }
 
-/* Where in the workspace of op t copies lie, in the order of gckpti_f32_copies. Returns their
- * bytes. A kernel that computes in place does so in a copy. */
+/* Places the fp32 copies of op t, in the order of gckpti_f32_copies. Returns their bytes. */
 GCKPTI_FN size_t gckpti_place_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
                                      size_t *copy)
 {
@@ -105,8 +102,8 @@ GCKPTI_FN size_t gckpti_place_copies(const gckpti_planner *p, const gckpt_tensor
     return bytes;
 }
 
-/* The same in a plan's operands, of an instruction: a gradient that is passed on is the one that
- * came in. What is left of the workspace, if anything, is the op's own. */
+/* Writes the copies of an instruction into a plan's operands. A gradient that the op passes on is
+ * the incoming one. The rest of the workspace, if any, is the op's own. */
 GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *ins, size_t *operand)
 {
     const gckpt_tensor *t = p->tensors[ins->id];
@@ -129,7 +126,7 @@ GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *i
         all > bytes ? o.workspace + gckpti_round_up(bytes, 64) : GCKPTI_NO_OFFSET;
 }
 
-/* ---- copies of parameters, as bf16 (gckpt_plan_desc.bf16_weights) ---- */
+/* ---- bf16 copies of parameters (gckpt_plan_desc.bf16_weights) ---- */
 GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_plan_node *node)
 {
     if (!plan->bf16_weights || !node->op || node->index < 0 || node->inputs < 2 ||

@@ -2,8 +2,8 @@
 #include "graph/graph.h"
 #include "ops/ops.h"
 
-/* ---- the model: what gets a gradient, what ops ask for, units and their links ---- */
-/* Takes what lives as long as a planner of p->n tensors. 0: no memory. */
+/* ---- the model: which tensors get gradients, bytes and cost of ops, nodes and their edges ---- */
+/* Allocates the arrays of a planner of p->n tensors. Returns 0 if it is out of memory. */
 static int gckpti_model_memory(gckpti_planner *p)
 {
     gckpti_scratch *s = &p->scratch;
@@ -31,8 +31,8 @@ static int gckpti_model_memory(gckpti_planner *p)
     return !p->failed;
 }
 
-/* Which tensors get a gradient: they reach a loss and are picked, or depend on a trainable
- * parameter or on what is picked. Which backwards run: those of which an input gets one. */
+/* Finds which tensors get a gradient: they reach a loss, and their gradient is fetched, or they are
+ * or depend on a trainable parameter or such a tensor. A backward runs if an input gets one. */
 static void gckpti_find_active(gckpti_planner *p)
 {
     const gckpt_plan_desc *d = p->desc;
@@ -61,7 +61,7 @@ static void gckpti_find_active(gckpti_planner *p)
     }
 }
 
-/* x * a / b, cut down, for a / b that is not much more than 1; b > 0. */
+/* Returns about x * a / b, rounded down, for a / b that is not much more than 1; b > 0. */
 GCKPTI_FN uint64_t gckpti_mul_div(uint64_t x, uint64_t a, uint64_t b)
 {
     for (; a >> 31 || b >> 31; a /= 2)
@@ -69,8 +69,8 @@ GCKPTI_FN uint64_t gckpti_mul_div(uint64_t x, uint64_t a, uint64_t b)
     return x / b * a + x % b * a / b;
 }
 
-/* What op t, a form, would cost by desc.costs, which are of the graph as it was built: as much as
- * what it runs in place of, in proportion to the model's. */
+/* Returns the cost of op t, a lowering, from desc.costs, which are of the graph as it was built:
+ * that of the ops it replaces, scaled by the ratio of the model's costs. */
 static gckpt_cost gckpti_lowering_cost(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const gckpt_tensor *replaced = p->g->tensors[t->id]->in[0]->base;
@@ -88,11 +88,10 @@ static gckpt_cost gckpti_lowering_cost(const gckpti_planner *p, const gckpt_tens
     return c;
 }
 
-/* The work of op t by the roofline model (Williams 2009): flops, or 10 x bytes moved when that is
- * more, + what an instruction costs however small it is (about 100 ns where a flop is 7 ps);
- * integers, so that a plan is the same on every machine. A backward does the forward's flops for
- * one or two of its inputs (as a matmul does), or what the op says; it moves what it reads, the
- * gradient that comes in and those that go out. */
+/* Returns the cost of op t by the roofline model (Williams 2009): the greater of flops and 10 x
+ * bytes moved, plus the overhead of an instruction (about 100 ns where a flop is 7 ps). Costs are
+ * integers, so that a plan is the same on every machine. A backward does the forward's flops once
+ * or twice (as a matmul does), or as many as the op says, and moves what it reads and writes. */
 static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor *t,
                                     gckpt_call *call)
 {
@@ -122,7 +121,7 @@ static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor 
     return cost;
 }
 
-/* Asks op t for its workspace at this thread count and its work. */
+/* Queries op t for its workspace at this thread count and its cost. */
 static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
 {
     int i = t->id, mixes;
@@ -204,14 +203,14 @@ GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
     return p->failed ? GCKPT_E_MEMORY : result;
 }
 
-/* Whether an op finds a tensor in the arena, since a unit makes it. */
+/* Returns whether a tensor is in the arena, as the result of a node. */
 static int gckpti_is_in_arena(const gckpti_planner *p, const gckpt_tensor *t)
 {
     return t->kind == GCKPTI_OP ? !gckpti_is_cache(t->op) : gckpti_is_staged(p, t);
 }
 
-/* Marks, by id, what any schedule computes: what backwards, losses, side effects and fetches read,
- * and what that reads in turn. */
+/* Marks, by id, what every schedule computes: whatever backwards, losses, side effects and fetches
+ * read, directly or not. */
 static void gckpti_find_needed(const gckpti_planner *p, unsigned char *needed)
 {
     for (int i = 0; i < p->term_count; i++)
@@ -232,7 +231,7 @@ static void gckpti_find_needed(const gckpti_planner *p, unsigned char *needed)
     }
 }
 
-/* Adds a link to a unit, unless it is among those from `first` on. Returns its place there. */
+/* Adds an edge to a node, unless it is among those from `first` on. Returns its index there. */
 static int gckpti_add_edge(gckpti_planner *p, int first, int node)
 {
     int index = first;
@@ -243,7 +242,7 @@ static int gckpti_add_edge(gckpti_planner *p, int first, int node)
     return index - first;
 }
 
-/* What unit u, an op, reads: its forward, its backward; what it may replace. */
+/* Adds the edges of node u, an op: what its forward and its backward read, and may overwrite. */
 static void gckpti_add_edges(gckpti_planner *p, gckpti_node *u, const gckpt_tensor *t)
 {
     unsigned mask = p->active[u->id] & GCKPTI_HAS_BACKWARD ? gckpti_backward_needs(p, t) : 0;
@@ -269,7 +268,7 @@ static void gckpti_add_edges(gckpti_planner *p, gckpti_node *u, const gckpt_tens
     u->reads_saved = mask & GCKPT_SAVED && t->saved_bytes > 0;
 }
 
-/* Appends tensor t, an op or a staged parameter, to the units; prologue: it is computed there. */
+/* Appends a node for tensor t, an op or a staged parameter. */
 static void gckpti_add_node(gckpti_planner *p, const gckpt_tensor *t, int prologue)
 {
     gckpti_node *u = &p->node[p->nodes];
@@ -295,9 +294,8 @@ static void gckpti_add_node(gckpti_planner *p, const gckpt_tensor *t, int prolog
         gckpti_add_edges(p, u, t);
 }
 
-/* The units of one part: of the prologue, which depends on parameters only and is computed once a
- * step, or of the body. A staged parameter stands before its first reader, and belongs to the
- * prologue if that does. */
+/* Adds the nodes of the prologue or of the body. A staged parameter comes right before its first
+ * reader, and belongs to the prologue if that does. */
 static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char *needed)
 {
     for (int i = 0; i < p->n; i++) {
@@ -330,14 +328,13 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
     }
 }
 
-/* Sums of work must stay below 2^64, although the search and the makers repeat a forward for each
- * backward there is. */
+/* Checks that costs add up to less than 2^64, even if a forward is repeated for every backward. */
 static gckpt_result gckpti_check_costs(const gckpti_planner *p)
 {
     uint64_t most = UINT64_MAX / 2 / ((uint64_t)p->n + 1), sum = 0;
     most = most < UINT64_C(1) << 53 ? most : UINT64_C(1) << 53;
     for (int i = 0; i < p->n; i++) {
-        sum = gckpti_add_cost(sum, p->cost[i].forward); /* 0 for what is no op */
+        sum = gckpti_add_cost(sum, p->cost[i].forward); /* 0 unless it is an op */
         sum = gckpti_add_cost(sum, p->cost[i].backward);
         if (p->node_of[i] >= 0 && p->node[p->node_of[i]].can_offload)
             sum = gckpti_add_cost(
@@ -347,11 +344,11 @@ static gckpt_result gckpti_check_costs(const gckpti_planner *p)
                        : gckpti_error(p->g, GCKPT_E_ARG,
                                       "plan: the work of all ops adds up to more than %u; %s", most,
                                       p->desc->costs || p->can_offload || p->g->rows < 2
-                                          ? "give costs in a larger unit (desc.costs, link_work)"
+                                          ? "give costs in a larger unit (desc.costs, link_cost)"
                                           : "use fewer rows, or desc.costs in a larger unit");
 }
 
-/* All units; what losses and fetches ask of them; the order of their backwards. */
+/* Finds all nodes, their edges, and the order of their backwards. */
 static void gckpti_find_nodes(gckpti_planner *p)
 {
     unsigned char *needed = (unsigned char *)gckpti_scratch_alloc(&p->scratch, (size_t)p->n, 1);
@@ -379,13 +376,13 @@ static void gckpti_find_nodes(gckpti_planner *p)
         gckpti_order_backwards(p);
 }
 
-/* Finds p->late, the body's forwards, each as late as it may come: before the first backward (of
- * nth is p->when) that needs it for what it reads, or for its loss; and, where its first reader is
- * far away, just before that. What one loss keeps is gone, then, before the next is computed. Side
- * effects stay where they are, and losses that updates wait for. */
+/* Finds p->late, the body's forwards, each as late as possible: before the first backward that
+ * needs it (p->needed_by), and right before its first reader if that is far away. So the values of
+ * one loss are dead before the next loss is computed. Side effects keep their order, as do losses
+ * that updates wait for. */
 static void gckpti_find_late(gckpti_planner *p)
 {
-    enum { APART = 8 }; /* units between it and its first reader (reader[]) */
+    enum { APART = 8 }; /* a first reader more than so many nodes away is far */
     size_t n = (size_t)p->nodes, from = (size_t)p->prologue;
     int fixed = 0;
     gckpti_keyed *key = (gckpti_keyed *)gckpti_scratch_alloc(&p->scratch, 2 * n, sizeof *key);
@@ -393,20 +390,20 @@ static void gckpti_find_late(gckpti_planner *p)
     p->late_index = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
     p->needed_by = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
     int *reader = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
-    int *before = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int)); /* what it precedes */
+    int *before = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int)); /* its successor */
     for (int u = 0; u < p->nodes && !p->failed; u++) {
         fixed = fixed || (p->node[u].side_effect && !gckpti_is_loss(p->tensors[p->node[u].id]));
         reader[u] = before[u] = u;
         p->needed_by[u] = INT32_MAX;
     }
-    for (int u = p->prologue; u < p->nodes && !p->failed; u++) { /* for what backwards read */
+    for (int u = p->prologue; u < p->nodes && !p->failed; u++) { /* read by a backward */
         const gckpti_node *q = &p->node[u];
         for (int k = q->read; k < q->read + q->reads && q->backward_index >= 0; k++)
             gckpti_set_min(&p->needed_by[p->edges[k]], q->backward_index);
         if (q->backward_index >= 0 && (q->side_effect || q->reads_saved))
             gckpti_set_min(&p->needed_by[u], q->backward_index);
     }
-    for (int u = p->nodes; u-- > p->prologue && !p->failed;) { /* for what that reads, in turn */
+    for (int u = p->nodes; u-- > p->prologue && !p->failed;) { /* read by such a node */
         const gckpti_node *q = &p->node[u];
         if (fixed || p->needed_by[u] == INT32_MAX ||
             (q->side_effect && p->desc->update_in_backward))

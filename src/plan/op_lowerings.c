@@ -4,9 +4,9 @@
 
 GCKPTI_COLD_BEGIN
 
-/* ---- forms: what else returns the bits of an op, with other bytes and other work ---- */
-/* Makes of a copy of a loss what runs in its place; 0: it has no such form. All but the last form
- * of a head compute each logit once, of so many rows at a time; the last twice, in chunks. */
+/* ---- alternative lowerings of an op: the same bits, with other bytes and another cost ---- */
+/* Turns t, a copy of a loss, into a lowering of it; returns 0 if it has no such one. Those of cross
+ * entropy compute each logit of a linear layer once, `rows` rows at a time; the last one twice. */
 static int gckpti_set_lowering(gckpti_planner *p, gckpt_tensor *t, int lowering)
 {
     enum { LAST = GCKPTI_LOWERINGS - 1 };
@@ -38,17 +38,16 @@ static int gckpti_set_lowering(gckpti_planner *p, gckpt_tensor *t, int lowering)
     return 1;
 }
 
-/* Whether `as` may run in place of t. A tensor it does not read any more is not computed: nobody
- * else may want it, nor may its rounding be part of the numbers; and what sent gradients to the
- * inputs of that tensor sends them from t, so nobody may add to them in between. */
-static int gckpti_can_lower(const gckpti_planner *p, const gckpt_tensor *t,
-                            const gckpt_tensor *lowered)
+/* Returns whether `alt` may run instead of t. The input that it replaces is not computed: it
+ * may have no other user, and no rounding. Gradients of that input's inputs then come from t, so no
+ * op in between may add to them. */
+static int gckpti_can_lower(const gckpti_planner *p, const gckpt_tensor *t, const gckpt_tensor *alt)
 {
     const gckpt_tensor *replaced = t->in[0]->base;
     if (t->batch_invariant || !(p->active[t->id] & GCKPTI_HAS_BACKWARD) ||
         p->desc->precision == GCKPT_BF16_FAST)
-        return 0; /* a backend's fast kernels have one form */
-    if (lowered->in[0]->base == replaced)
+        return 0; /* a backend's fast kernels have one lowering */
+    if (alt->in[0]->base == replaced)
         return 1;
     if (replaced->must_save || replaced->must_recompute || p->rounding[replaced->id])
         return 0;
@@ -59,35 +58,32 @@ static int gckpti_can_lower(const gckpti_planner *p, const gckpt_tensor *t,
         const gckpt_tensor *user = p->g->tensors[i];
         for (int k = 0; user != t && user->kind == GCKPTI_OP && k < user->inputs; k++) {
             const gckpt_tensor *q = user->in[k]->base;
-            if (q == replaced ||
-                (i < t->id && (q == lowered->in[0]->base || q == lowered->in[1]->base)))
+            if (q == replaced || (i < t->id && (q == alt->in[0]->base || q == alt->in[1]->base)))
                 return 0;
         }
     }
     return 1;
 }
 
-/* Puts what runs in the planner's form in place of what was built: an op that has fewer forms takes
- * its last. */
+/* Replaces ops by their lowering of the planner's variant, or their last one if they have fewer. */
 GCKPTI_FN void gckpti_take_lowering(gckpti_planner *p)
 {
     for (int i = 0; i < p->n && !p->failed; i++) {
         const gckpt_tensor *t = p->g->tensors[i];
-        for (int lowering = gckpti_is_loss(t) ? p->variant.lowering : 0; lowering > 0; lowering--) {
-            gckpt_tensor lowered = *t;
-            if (!gckpti_set_lowering(p, &lowered, lowering) ||
-                (lowered.attribute_bytes && !lowered.attributes) ||
-                !gckpti_can_lower(p, t, &lowered))
+        for (int k = gckpti_is_loss(t) ? p->variant.lowering : 0; k > 0; k--) {
+            gckpt_tensor alt = *t;
+            if (!gckpti_set_lowering(p, &alt, k) || (alt.attribute_bytes && !alt.attributes) ||
+                !gckpti_can_lower(p, t, &alt))
                 continue;
             p->tensors[i] =
-                (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &lowered, 1, sizeof lowered);
-            p->has_lowering = p->has_lowering || lowering == p->variant.lowering;
+                (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &alt, 1, sizeof alt);
+            p->has_lowering = p->has_lowering || k == p->variant.lowering;
             break;
         }
     }
 }
 
-/* Bytes that an op, which runs forward and backward once, takes beside its operands. */
+/* Returns the bytes that an op takes in addition to its operands, forward and backward. */
 static size_t gckpti_op_extra_bytes(const gckpti_planner *p, int id)
 {
     size_t forward = p->workspace_forward[id], backward = p->workspace_backward[id];

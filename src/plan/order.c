@@ -2,28 +2,26 @@
 #include "graph/graph.h"
 
 /* ---- the order of backwards ----
- * A backward comes after those of all that reads its result, and what is added to one activation's
- * gradient comes in the contract's order (manual, 5f): a later part goes on from the sum that is
- * there, as a chain of fma, so it cannot be computed before its turn; what waits instead is the
- * gradient that it is computed from. The parts of a sum over uses are computed apart: in a looped
- * plan in any order; else the first two may change places, since a + b = b + a.
- *   order 0  the reverse of creation.
- *   order 1  next is what leaves no more bytes than there are, with the least on the way; else what
- *            became possible last, so that one branch is finished before the next begins. As if
- *            values were kept until they are read for the last time.
- *   order 2  the same for gradients alone, as where values are computed anew.
+ * A backward comes after the backwards of all users of its result. Contributions to an activation's
+ * gradient come in the contract's order (manual, 5f), since each one continues the sum as a chain
+ * of fma. Contributions to a sum over uses are computed apart: in any order if the plan
+ * accumulates; else the first two may change places, since a + b = b + a.
+ *   order 0  the reverse of creation
+ *   order 1  greedy: the ready backward of the lowest peak that does not increase the live bytes;
+ *            else the latest to be ready, to finish a branch. Values count until their last use.
+ *   order 2  the same with gradients only, for schedules that recompute values
  * A user's schedule has its own. The prologue's backwards come last, in reverse. */
 typedef struct {
     int to, next;
 } gckpti_edge;
 typedef struct {
     gckpti_planner *p;
-    int *wait_count, *first_edge; /* by unit: for how many it waits; its first edge */
-    int *reads_left;              /* by unit: backwards that are still to read its value */
-    gckpti_edge *edge;        /* to units that wait for it */
-    unsigned char *has_gradient; /* by id: its gradient is there */
-    int *ready;               /* units whose turn may be next */
-    int edges, ready_count, count_values; /* count: of ready; values: they have bytes */
+    int *wait_count, *first_edge;         /* by node: predecessors left; its first edge */
+    int *reads_left;                      /* by node: backwards that have yet to read its value */
+    gckpti_edge *edge;                    /* to nodes that wait for it */
+    unsigned char *has_gradient;          /* by id: its gradient exists */
+    int *ready;                           /* nodes without predecessors left */
+    int edges, ready_count, count_values; /* count_values: bytes of values count */
 } gckpti_ordering;
 
 static void gckpti_order_edge(gckpti_ordering *o, int from, int to)
@@ -36,7 +34,7 @@ static void gckpti_order_edge(gckpti_ordering *o, int from, int to)
     o->wait_count[to]++;
 }
 
-/* Begins anew: who waits for whom in the body, and what may be first. */
+/* Resets the ordering: the edges among the body's backwards, and which are ready. */
 static void gckpti_order_begin(gckpti_ordering *o)
 {
     const gckpti_planner *p = o->p;
@@ -68,17 +66,15 @@ static void gckpti_order_begin(gckpti_ordering *o)
     }
 }
 
-/* Bytes of a gradient while it lives; 0 where no order changes that. */
+/* Returns the bytes of a gradient, or 0 if no order changes its live range. */
 static int64_t gckpti_order_bytes(const gckpti_planner *p, const gckpt_tensor *t)
 {
     int fixed = gckpti_is_use_sum(t) && (p->accumulates || p->desc->update_in_backward);
-    if (gckpti_is_loss(t) || fixed)
-        return 0;
-    return gckpti_model_size(p, gckpti_gradient_bytes(p, t));
+    return gckpti_is_loss(t) || fixed ? 0 : gckpti_model_size(p, gckpti_gradient_bytes(p, t));
 }
 
-/* By how many bytes fewer there are after the backward of unit u; *peak: how many more while it
- * runs, with what it reads where values count nothing. */
+/* Returns how many bytes the backward of node u frees. *peak: how many more are live while it runs,
+ * including the values it reads if those do not count. */
 static int64_t gckpti_order_freed(const gckpti_ordering *o, int u, int64_t *peak)
 {
     const gckpti_planner *p = o->p;
@@ -99,7 +95,7 @@ static int64_t gckpti_order_freed(const gckpti_ordering *o, int u, int64_t *peak
     return gckpti_order_bytes(p, t) - added + (o->count_values ? last : 0);
 }
 
-/* The backward of unit u is next. */
+/* Runs the backward of node u. */
 static void gckpti_order_run(gckpti_ordering *o, int u)
 {
     const gckpti_node *q = &o->p->node[u];
@@ -114,7 +110,7 @@ static void gckpti_order_run(gckpti_ordering *o, int u)
     o->wait_count[u] = -1;
 }
 
-/* The place in `ready` of what is next. Only the newest are looked at. */
+/* Returns the index in `ready` of the next backward. Considers only the newest. */
 static int gckpti_order_choose(const gckpti_ordering *o)
 {
     int64_t peak, least = INT64_MAX;
@@ -127,7 +123,7 @@ static int gckpti_order_choose(const gckpti_ordering *o)
     return best;
 }
 
-/* Finds an order, or (given) goes through one. *most: its bytes, beyond those at the beginning.
+/* Finds an order, or measures `order` if given is 1. *most: its peak, above the bytes at the start.
  * Returns whether there was a choice. */
 static int gckpti_order_find(gckpti_ordering *o, int count_values, int given, int *order,
                              int64_t *most)
@@ -153,7 +149,7 @@ static int gckpti_order_find(gckpti_ordering *o, int count_values, int given, in
     return choice;
 }
 
-/* The user's order as far as it is one, and what is left in reverse (gckpti_build_user compares). */
+/* Takes the user's order as far as it is valid, then the rest in reverse. */
 static void gckpti_order_user(gckpti_ordering *o)
 {
     gckpti_planner *p = o->p;
@@ -172,14 +168,14 @@ static void gckpti_order_user(gckpti_ordering *o)
             p->backward[n++] = u;
 }
 
-/* Finds the model's order; of order 0, which others promise fewer bytes. */
+/* Finds the model's order, or for order 0 which others may take fewer bytes. */
 static void gckpti_order_compare(gckpti_ordering *o)
 {
     gckpti_planner *p = o->p;
     size_t n = (size_t)p->body_backwards, bytes = n * sizeof(int);
     int64_t most, least;
-    int chosen = p->variant.order,
-        *order = (int *)gckpti_scratch_alloc(&p->scratch, 2 * n, sizeof chosen);
+    int chosen = p->variant.order;
+    int *order = (int *)gckpti_scratch_alloc(&p->scratch, 2 * n, sizeof *order);
     if (chosen && order)
         gckpti_order_find(o, chosen == 1, 0, p->backward, &least);
     for (int k = 1; k < GCKPTI_ORDER_COUNT && !chosen && order; k++, order += n) {
@@ -192,7 +188,7 @@ static void gckpti_order_compare(gckpti_ordering *o)
     }
 }
 
-/* Orders the backwards: sets their nth. */
+/* Orders the backwards: sets backward_index. */
 GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p)
 {
     gckpti_ordering o;

@@ -3,53 +3,54 @@
 #include "store/store.h"
 
 /* =================================================================================================
- * >>plan: the model of a request, schedules, drafts, layout, plans
+ * >>plan: the model of a request, schedules, lowered plans, placement of buffers, encoded plans
  *
- * From a request to a plan each step is a function of the one before:
- *   model     what is known of one variant of a request (forms of ops, an order of backwards)
- *             before there is a schedule: gradients, their memory and lives, too; then only read
- *   schedule  a list of items. Makers (store-all, memory-poor, segments, the user, a file, search)
- *             write the body; gckpti_finish_schedule adds the rest and what pins ask for.
- *   lives     one walk over a schedule from its end (gckpti_find_live_ranges), for drafts and for the
- *             search: it drops every forward nobody reads, so that a recompute stops at the last
- *             value that is needed, and finds how long each result lives, bytes and work.
- *   draft     what a schedule comes to: instructions, the buffers they use as operands, how long
- *             each buffer lives, the bytes live at each instruction, the work. A value may take
- *             over the buffer of one that dies where it begins.
- *   place     an offset for each buffer.
- *   ahead     gathers that begin earlier: another draft.
- *   encode    the plan: constant data that points to no graph.
- * The calls, in their order; each needs those above it:
- *   gckpti_build_model (planner/planner.c) of a planner whose request is filled in and checked:
+ * Planning runs these steps. Each step reads only the results of the steps above it:
+ *   model        of one variant (lowering of ops, order of backwards) of a request (graph, loss
+ *                terms, desc): its nodes, their cost, the memory of gradients; then read-only
+ *   schedule     a list of entries (see below). Builders (store-all, memory-poor, segments, the
+ *                user, a file, the search) write the body; gckpti_finish_schedule adds the other
+ *                parts and applies gckpt_keep (must_save) and gckpt_recompute (must_recompute).
+ *   live ranges  gckpti_find_live_ranges scans a schedule once, from its end. It removes forwards
+ *                whose results nobody reads, and finds live ranges, live bytes and cost.
+ *   lower        the instructions, the buffers that are their operands, and the live bytes at each
+ *                instruction. A value may take over the buffer of an input that dies there.
+ *   place        an offset in the arena for each buffer
+ *   prefetch     lowers once more, with gathers that begin earlier
+ *   encode       the plan: constant data without pointers into the graph
+ * The calls, in order:
+ *   gckpti_build_model (planner/planner.c), for a planner whose request is complete and checked:
  *     gckpti_model_ops, gckpti_model_nodes
- *   gckpti_plan_mode (planner/request.c): a maker, gckpti_lower_schedule, gckpti_place_buffers,
+ *   gckpti_plan_mode (planner/request.c): a builder, gckpti_lower_schedule, gckpti_place_buffers,
  *     gckpti_keep_lowered; or gckpti_search_open, gckpti_find_best, gckpti_place_candidate (search)
- *   gckpti_prefetch_gathers
- *   gckpti_encode_plan
- * A draft owns its arrays (its numbers of units and gradients are the model's); gckpti_planner has
- * the model, what is proven about it (search), and two drafts, the latest and the best so far.
+ *   gckpti_prefetch_gathers, gckpti_encode_plan
  *
- * A schedule has three parts. The prologue computes what depends on parameters only, once a step;
- * the body runs for each micro-batch; the epilogue sends gradients through the prologue's ops and
- * updates. A plan whose batch is larger than the graph's rows is "looped": parameter gradients live
- * through the whole step, one accumulator per use (manual, 5f), with its low part behind it where
- * it is a sum over rows (5e).
+ * A schedule is an array of int. With n = p->nodes and 0 <= u < n, an entry is
+ *     u         the forward of node u; every forward of u but the first is a recompute
+ *     ~u        the backward of node u
+ *     u + n     a reload: copies the results of u back from slower memory
+ *     u + 2n    an offload_done: results of u that are being offloaded stay live until here
+ * An offload has no entry: it follows the last forward before a reload. Schedules of 3 nodes:
+ *     0 1 2 ~2 ~1 ~0      stores everything
+ *     0 1 2 ~2 1 ~1 ~0    drops the results of node 1 and recomputes them
+ *     0 1 2 ~2 4 ~1 ~0    offloads the results of node 1 and reloads them (4 = 1 + 3)
+ * The prologue of a schedule computes what depends on parameters only, once a step; the body runs
+ * once per micro-batch; the epilogue, once a step, runs the prologue's backwards and the updates.
  *
- * Words, here and in search:
- *   request  graph, terms and desc of a gckpt_plan_new
- *   unit     an op that every plan runs, or a staged parameter: one that is copied into the arena
- *   nth      of a backward: its place in the order of backwards
- *   item     of a schedule: u the forward of unit u (it may be there again), ~u its backward,
- *            u + units a reload, u + 2 units a hold: what is offloaded lives at least until there
- *   version  of a unit's results: a forward makes it, uses up to the next one read it
- *   turn     of a unit: its place in p->late; of a block: when it is placed
- *   bound    of a draft: its greatest live bytes; gckpti_bound: what is proven of all schedules
- *   far      in slower memory: offloaded
- *   pins     gckpt_keep, gckpt_recompute: what a user asks of a tensor's schedule
+ * If the batch is larger than the graph's rows, the plan `accumulates`: a parameter gradient lives
+ * through the whole step, in one accumulator per use (manual, 5f). The compensation of a sum over
+ * rows follows its accumulator (5e).
+ *
+ * Terms, here and in search:
+ *   node            an op that every plan runs, or a staged parameter (one copied into the arena)
+ *   position        index of an entry in a schedule
+ *   backward_index  position of a backward in the order of all backwards
+ *   definition      the results of one forward or reload; its uses end before the next definition
+ *   peak            of a schedule or lowered plan: its greatest live bytes
  * ============================================================================================== */
 
 /* ---- plan/types.c ---- */
-/* Numbers that plans store: flags, ids, places in arrays; small where only compiled plans run. */
+/* Numbers in plans: flags, ids, array indices. They are small where only compiled plans run. */
 #if GCKPTI_IS_SMALL
 typedef unsigned char gckpti_byte;
 typedef int16_t gckpti_id;
@@ -58,117 +59,120 @@ typedef uint16_t gckpti_offset;
 typedef int gckpti_byte, gckpti_id;
 typedef size_t gckpti_offset;
 #endif
-typedef int64_t gckpti_extent; /* of an axis; what is printed as C knows it by this name */
+typedef int64_t gckpti_extent; /* of an axis; the name in plans that are printed as C */
 #define GCKPTI_NAMELESS ((gckpti_offset)GCKPTI_NO_OFFSET)
 
 typedef struct {
     const gckpt_op *op;
-    const void *data; /* of constants; of bands the gckpt_op of the last op */
+    const void *data; /* of a constant; of a fused group the gckpt_op of its last op */
     size_t saved_bytes;
-    gckpti_offset attributes, attribute_bytes; /* first of the plan's words */
-    gckpti_offset shape; /* of the plan's sizes, with all rows of the micro-batch */
-    gckpti_offset name;  /* offset into the plan's names; GCKPTI_NAMELESS: none */
+    gckpti_offset attributes, attribute_bytes; /* attributes: index of the first word */
+    gckpti_offset shape;                       /* index into `sizes`; with all rows */
+    gckpti_offset name;                        /* offset into `names`, or GCKPTI_NAMELESS */
     gckpti_id base;
-    gckpti_id index; /* of the parameter or input in the plan; -1: of an op that does not run */
+    gckpti_id index; /* of the parameter or input; -1: an op that does not run */
     gckpti_id in[GCKPT_MAX_INPUTS];
     gckpti_byte kind, inputs, type, batch_invariant, rounding; /* rounding: GCKPTI_ROUNDED, .. */
-    gckpti_byte compensated; /* bit i: the gradient of input i is a sum with a low part */
+    gckpti_byte compensated; /* bit i: the gradient of input i is a compensated sum */
 } gckpti_plan_node;
 
-/* What else is known of a node. To run a plan, only where it offloads to is read. */
+/* More about a node. Running a plan needs only host_value and host_saved. */
 typedef struct {
     gckpt_cost cost;
-    size_t host_value,
-        host_saved; /* where slower memory has what is offloaded; GCKPTI_NO_OFFSET: nowhere */
-    uint64_t hash; /* of the graph up to it as it was built; the node has the form that runs */
+    size_t host_value, host_saved; /* offsets in slower memory, or GCKPTI_NO_OFFSET */
+    uint64_t hash;                 /* of the graph as it was built, up to this node */
 } gckpti_plan_info;
 
 typedef struct {
     int64_t elements;
     uint32_t init[3];  /* bits of gckpt_init */
-    uint32_t momentum; /* of a gckpt_running, bits */
+    uint32_t momentum; /* bits of the momentum of a gckpt_running */
     gckpti_offset name;
     gckpti_id node;
-    gckpti_id store_index; /* its number in the store it was planned with */
-    gckpti_id running;     /* not trained but measured by so many ops; 0: neither */
+    gckpti_id store_index; /* in the store that the plan was made with */
+    gckpti_id running;     /* number of ops that update it as a running statistic; 0: none */
     gckpti_byte trained;
-    gckpti_byte external; /* its values are the program's */
+    gckpti_byte external; /* the program owns its values */
     gckpti_byte storage;  /* gckpt_storage */
 } gckpti_plan_param;
 
-/* Whether a step changes it: it is trained, or measured. */
+/* Returns whether a step changes the parameter: it is trained or a running statistic. */
 GCKPTI_FN int gckpti_has_update(const gckpti_plan_param *q);
 
 typedef struct {
     unsigned char kind;  /* gckpt_kind */
     unsigned char first; /* the first forward of its tensor */
-    /* bit i: input i's gradient is added to; is cleared before. REDUCE: `accumulate` is 1 where
-     * each rank needs its share of the sum only. */
+    /* Bit i: adds to the gradient of input i; sets it to zero first. In a REDUCE, accumulate is 1
+     * if each rank needs only its shard of the sum. */
     unsigned char accumulate, zero;
-    gckpti_id id;        /* tensor; UPDATE: parameter of the plan */
-    gckpti_id uses;      /* accumulators to add up first */
-    gckpti_offset operands; /* where its offsets begin: gckpti_operands_of */
+    gckpti_id id;           /* tensor; UPDATE: index of the parameter */
+    gckpti_id uses;         /* number of accumulators to add up first */
+    gckpti_offset operands; /* index of its first operand (gckpti_operands_of) */
 } gckpti_ins;
 
-/* Where an instruction's operands lie, by name: offsets into the arena (in a draft: its buffers),
- * or GCKPTI_NO_OFFSET. `gradient` is that of the output, of an UPDATE the parameter's (or its shard); it
- * has uses - 1 `more` accumulators. An input's gradient that has a `total` is scratch, to be added
- * to that. REDUCE: `gradient` is the first accumulator of the tensor's uses in the body, where the
- * sum is in the end; `more` are the others, then the sums of leaves that wait (gckpti_tree_depth);
- * `work`: room for what another rank sends; `shard`: where this rank's share of the sum goes, NONE:
- * it stays where it is. Of what is reduced, UPDATE and BACKWARD add up the epilogue's uses only. */
+/* The operands of an instruction: offsets into the arena (in a lowered plan: indices of buffers),
+ * or GCKPTI_NO_OFFSET. After a REDUCE, UPDATE and BACKWARD add up only the epilogue's uses. */
 typedef struct {
-    size_t out, saved, workspace, gradient, shard;
+    size_t out, saved;
+    size_t workspace; /* REDUCE: receive buffer */
+    size_t gradient;  /* of the output; UPDATE: of the parameter, or its shard; REDUCE: the first */
+                      /* accumulator of the body's uses, which then holds the sum */
+    size_t shard;     /* REDUCE: where this rank's shard of the sum goes; none: it stays in place */
     struct {
-        size_t value, gradient, total;
+        size_t value, gradient, total; /* if there is a total, `gradient` is scratch added to it */
     } in[GCKPT_MAX_INPUTS];
-    const size_t *addends;
-} gckpti_operands;
+    const size_t *addends; /* the other uses - 1 accumulators; REDUCE: followed by the partial */
+} gckpti_operands;         /* sums of the virtual ranks (gckpti_tree_depth) */
 
-/* Names them in the order they are stored: FORWARD: out, aux, work, values; BACKWARD: out, aux,
- * work, gradient, then value, gradient, total of each input, more; UPDATE: gradient, more; OFFLOAD,
- * RELOAD, HOLD: out, aux; REDUCE: work, gradient, shard, more, waiting sums. */
+/* Reads the operands of an instruction, which are stored in this order:
+ *   FORWARD   out, saved, workspace, the value of each input
+ *   BACKWARD  out, saved, workspace, gradient, (value, gradient, total) of each input, addends
+ *   UPDATE    gradient, addends
+ *   REDUCE    workspace, gradient, shard, addends, partial sums
+ *   OFFLOAD, RELOAD, OFFLOAD_DONE  out, saved */
 GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, int inputs,
                                   gckpti_operands *o);
 
-/* Behind the operands of a FORWARD or BACKWARD of a bf16 plan (plan/mixed.c): where its kernel has
- * as floats what is bf16 in the arena; NONE: it takes that as it is. Of input i [2 * i] is the
- * value's copy, [2 * i + 1] the gradient's; behind them the output's. */
+/* Returns the fp32 copies for the kernel of a FORWARD or BACKWARD in a bf16 plan (plan/mixed.c): of
+ * input i's value [2 * i], its gradient [2 * i + 1], the output's last; none if it takes bf16. */
 static inline const size_t *gckpti_f32_copies(const gckpti_ins *ins, const gckpti_operands *o)
 {
     return o->addends + ins->uses - 1;
 }
 
-/* Of a run of ops in bands of rows (plan/fused_op.c), the op `bands` in place of its last one:
- * its attributes, behind it steps, links and, from byte `own`, the last op's own. Its node's `data`
- * is that op's row. Its inputs are those of the run, without parameters, which ops find as ever. */
+/* Attributes of gckpti_op_fused (plan/fused_op.c), which replaces the last op of a fused group: ops
+ * that run together, a tile of rows at a time. Steps, edges and the last op's own attributes follow
+ * them. The op's inputs are those of the group except parameters. */
 typedef struct {
-    int32_t steps, edges, tile_rows,
-        ranges_offset; /* rows: of a band; at: in the workspace, gckpti_row_range */
-    int32_t inputs, last_offset, last_inputs,
-        last_in[GCKPT_MAX_INPUTS]; /* in: the last op's, as it was built */
+    int32_t steps, edges, tile_rows;
+    int32_t ranges_offset;       /* of gckpti_row_range[steps] in the workspace */
+    int32_t inputs, last_offset; /* last_offset: of the last op's attributes */
+    int32_t last_inputs, last_in[GCKPT_MAX_INPUTS]; /* of the last op as it was built */
     uint32_t kiloflops;
 } gckpti_fused;
 typedef struct {
-    int32_t id, height, width; /* id -1: it copies an input; height: rows; width: floats of one */
-    int32_t offset, workspace; /* its rows, its kernel's, in the workspace; in place of step ~at */
-    int32_t edge, edges;       /* links[link..]: what it reads that has rows, or is an input */
-    uint32_t padding;          /* what rows of a padding have, bits of a float */
+    int32_t id;            /* node; -1: copies an input of the group */
+    int32_t height, width; /* rows; floats of a row */
+    int32_t offset;        /* of its rows in the workspace; ~i: in the place of step i */
+    int32_t workspace;     /* offset of its kernel's workspace */
+    int32_t edge, edges;   /* first and number: inputs that have rows or are the group's */
+    uint32_t padding;      /* value of padding rows, bits of a float */
 } gckpti_fused_step;
 typedef struct {
-    int32_t input, from, stride, before,
-        reach; /* from: a step, ~input of the run; reach 0: whole */
+    int32_t input;                 /* index among the op's inputs */
+    int32_t from;                  /* a step, or ~index of an input of the group */
+    int32_t stride, before, reach; /* rows that a row reads (gckpt_receptive_field); reach 0: all */
 } gckpti_fused_edge;
 typedef struct {
-    int32_t low, high;  /* the rows that are there */
-    int32_t drop, need; /* of the next band: rows below drop go, there are those before need */
+    int32_t low, high;  /* the rows present */
+    int32_t drop, need; /* the next tile drops rows below `drop` and needs those below `need` */
 } gckpti_row_range;
-/* Room for the call of an op of a run, in front of them: stacks of firmware are short. */
+/* Bytes for a gckpt_call at the start of the workspace, since stacks of firmware are small. */
 enum { GCKPTI_FUSED_CALL = 1536 };
 typedef char
     gckpti_fused_call_fits[sizeof(gckpt_call) + GCKPTI_ALIGN <= GCKPTI_FUSED_CALL ? 1 : -1];
 
-/* The first row that is not there yet, and the last + 1 that is made for the next band. */
+/* Returns the first row that is missing, and the end of the rows computed for the next tile. */
 static inline int32_t gckpti_tile_first(const gckpti_row_range *range)
 {
     return range->high > 0 ? range->high : 0;
@@ -178,12 +182,12 @@ static inline int32_t gckpti_tile_end(const gckpti_fused_step *step, const gckpt
     return range->need < step->height ? range->need : step->height;
 }
 
-/* What a request leaves open before there is any schedule; all 0: the graph as it was built. */
+/* The choices before there is a schedule. All 0: the graph as it was built. */
 typedef struct {
-    int lowering; /* of the ops that have several (gckpti_take_lowering) */
-    int order; /* of backwards; 0: reverse order of creation */
-    int fused; /* runs of ops without gradients are bands (gckpti_fuse_ops) */
-    int no_offload; /* nothing is offloaded, though the request allows it */
+    int lowering;   /* of ops that have several (gckpti_take_lowering) */
+    int order;      /* of backwards; 0: reverse order of creation */
+    int fused;      /* ops without gradients run in fused groups (gckpti_fuse_ops) */
+    int no_offload; /* offloads nothing, although the request allows it */
 } gckpti_variant;
 
 typedef struct {
@@ -191,7 +195,7 @@ typedef struct {
     uint32_t weight; /* bits of a float */
     int regulariser;
     int64_t sample_size;   /* elements of input 0 that count as one, or 1 */
-    gckpt_cost built_cost; /* of the op that was built, if not of the one that runs */
+    gckpt_cost built_cost; /* of the op as it was built, if another one runs */
 } gckpti_plan_term;
 
 typedef struct {
@@ -199,61 +203,61 @@ typedef struct {
     size_t offset;
 } gckpti_plan_fetch;
 
-/* One block of memory holds it all, or (gckpt_plan_c) the program's constants do. A change of any
- * of these types is a change of GCKPT_PLAN_FORMAT. */
-/* What its workspace is for: fast kernels, plain ones, a backend's (gckpti_backend_id). Forms of ops;
- * 0 is the graph as it was built. Leaves of a batch, at most: squares fit into 32 bits. */
+/* backend_id of plans without a backend; numbers of lowerings (0: as built); the most virtual ranks
+ * (their square fits into 32 bits). */
 enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
 enum { GCKPTI_LOWERINGS = 5, GCKPTI_MAX_VRANKS = 32768 };
 
-/* The numbers of a plan, in their order: declared below, printed as C in this order, and those with
- * a limit, the most that a file may have, are what files have of them (export/file.c). */
+/* The scalars of a plan, in the order of plans printed as C. The third argument is the greatest
+ * value in a file (export/file.c), or 0 if files do not have it. A change of any type of this
+ * section is a change of GCKPT_PLAN_FORMAT. */
 /* clang-format off */
 #define GCKPTI_PLAN_NUMBERS(X)                                                                     \
     X(uint64_t, hash, 0) X(uint64_t, check, 0) /* gckpt_plan_hash; the same of what runs */        \
     X(uint64_t, cost, 0) X(uint64_t, least_cost, UINT64_MAX) X(uint64_t, proven_cost, UINT64_MAX)  \
-    X(uint64_t, hidden, 0) /* work of copies beside what is computed */                            \
+    X(uint64_t, hidden, 0) /* cost of copies that overlap computation */                           \
     X(uint64_t, offload_cost, UINT64_MAX) X(uint64_t, comm_cost, UINT64_MAX)                       \
     X(int64_t, batch, INT64_MAX) X(int64_t, rows, 0)                                               \
     X(int, format, 0) X(int, contract, 0) /* GCKPT_PLAN_FORMAT, GCKPT_CONTRACT */                  \
-    X(gckpt_mode, mode, GCKPT_INFERENCE) X(gckpt_optimiser, optimiser, GCKPT_CUSTOM_OPTIMISER)        \
+    X(gckpt_mode, mode, GCKPT_INFERENCE) X(gckpt_optimiser, optimiser, GCKPT_CUSTOM_OPTIMISER)     \
     X(int, state_slots, 4) X(int, update_in_backward, 1) X(int, threads, 1024)                     \
-    X(int, backend_id, GCKPTI_BACKEND_PLAIN) X(gckpt_precision, precision, GCKPT_BF16_STOCHASTIC)        \
-    X(int, lowering, GCKPTI_LOWERINGS - 1) X(int, fused, 1)      /* gckpti_variant */                      \
-    X(int, virtual_ranks, GCKPTI_MAX_VRANKS) X(int, ranks, INT32_MAX) /* 1, 1: REDUCE does not occur */       \
-    X(gckpt_shard, shard, GCKPT_SHARD_VALUES) X(int, overlap_offload, 1) X(int, accumulates, 0)          \
-    X(int, bf16_weights, 1)              /* products read copies of parameters */                  \
-    X(int, quantised, 0)                    /* some parameter is */                                   \
-    X(int, mixer, 0)                     /* node that mixes rows, or -1 */                         \
-    X(int, body, 0) X(int, epilogue, 0)  /* where these parts of the list begin */                 \
+    X(int, backend_id, GCKPTI_BACKEND_PLAIN)                                                       \
+    X(gckpt_precision, precision, GCKPT_BF16_STOCHASTIC)                                           \
+    X(int, lowering, GCKPTI_LOWERINGS - 1) X(int, fused, 1) /* gckpti_variant */                   \
+    X(int, virtual_ranks, GCKPTI_MAX_VRANKS) X(int, ranks, INT32_MAX) /* 1, 1: has no REDUCE */    \
+    X(gckpt_shard, shard, GCKPT_SHARD_VALUES) X(int, overlap_offload, 1) X(int, accumulates, 0)    \
+    X(int, bf16_weights, 1)              /* matrix products read bf16 copies of parameters */      \
+    X(int, quantised, 0)                 /* some parameter is */                                   \
+    X(int, mixer, 0)                     /* a node that mixes rows, or -1 */                       \
+    X(int, body, 0) X(int, epilogue, 0)  /* first instructions of these parts */                   \
     X(size_t, alignment, 65536) X(size_t, proven_bytes, SIZE_MAX)                                  \
     X(size_t, offloaded, PTRDIFF_MAX / 2) /* bytes of slower memory */                             \
-    X(size_t, term_count, INT32_MAX) X(size_t, arena, 0) X(size_t, peak, 0) X(size_t, inputs, 0)  \
+    X(size_t, term_count, INT32_MAX) X(size_t, arena, 0) X(size_t, peak, 0) X(size_t, inputs, 0)   \
     X(size_t, node_count, 0) X(size_t, param_count, 0) X(size_t, length, 0)                        \
-    X(size_t, operand_count, 0) X(size_t, fetch_count, 0) X(size_t, word_count, 0)                  \
+    X(size_t, operand_count, 0) X(size_t, fetch_count, 0) X(size_t, word_count, 0)                 \
     X(size_t, size_count, 0) X(size_t, name_bytes, 0)
 
-/* Its arrays, by type and count; 1: what only tells of it, and is NULL where that is left out
- * (GCKPT_SMALL). */
+/* The arrays of a plan: type, name, length, and 1 if only reports read it (GCKPT_SMALL: NULL). */
 #define GCKPTI_PLAN_ARRAYS(X)                                                                      \
-    X(gckpti_plan_node, nodes, node_count, 0)                                                           \
-    X(gckpti_plan_info, info, node_count, 1) /* by node */                                              \
-    X(gckpti_extent, sizes, size_count, 0) /* shapes, which nodes share: axes, then their sizes */ \
+    X(gckpti_plan_node, nodes, node_count, 0)                                                      \
+    X(gckpti_plan_info, info, node_count, 1) /* by node */                                         \
+    X(gckpti_extent, sizes, size_count, 0) /* shapes, shared by nodes: rank, then its sizes */     \
     X(gckpti_plan_param, params, param_count, 0)                                                   \
-    X(gckpti_ins, ins, length, 0)                                                                 \
-    X(size_t, live_bytes, length, 1) /* bytes live while an instruction runs */                          \
+    X(gckpti_ins, ins, length, 0)                                                                  \
+    X(size_t, live_bytes, length, 1) /* at each instruction */                                     \
     X(size_t, operands, operand_count, 0) /* of all instructions */                                \
     X(gckpti_plan_term, terms, term_count, 0)                                                      \
-    X(gckpti_plan_fetch, fetches, fetch_count, 0)                                                      \
-    X(gckpt_buffer, buffers, buffer_count, 1) /* by end */
+    X(gckpti_plan_fetch, fetches, fetch_count, 0)                                                  \
+    X(gckpt_buffer, buffers, buffer_count, 1) /* in the order they end */
 /* clang-format on */
 
-#define GCKPTI_NUMBER(type, name, most)        type name;
+/* A plan: one block of memory, or constants of a program (gckpt_plan_c). */
+#define GCKPTI_NUMBER(type, name, most)           type name;
 #define GCKPTI_ARRAY(type, name, count, optional) const type *name;
 struct gckpt_plan {
     gckpti_object object;
     gckpti_allocator memory;
-    void *block; /* this; NULL: a constant of the program */
+    void *block; /* the plan itself; NULL: constants of a program */
     GCKPTI_PLAN_NUMBERS(GCKPTI_NUMBER)
     size_t buffer_count, kind_bytes[GCKPT_BYTES_KINDS];
     double recompute;
@@ -264,39 +268,39 @@ struct gckpt_plan {
 #undef GCKPTI_NUMBER
 #undef GCKPTI_ARRAY
 
-/* What plans may have that run in this build. */
+/* Which features the plans that this build runs may have. */
 enum {
     GCKPTI_RUNS_TRAINING = GCKPTI_WITH_TRAINING,
     GCKPTI_RUNS_RANKS = GCKPTI_WITH_RANKS,
     GCKPTI_RUNS_FETCHES = GCKPTI_WITH_FETCH,
     GCKPTI_RUNS_CACHES = GCKPTI_WITH_CACHES,
     GCKPTI_RUNS_FUSED = GCKPTI_WITH_TILES,
-    GCKPTI_RUNS_BUILT = GCKPTI_WITH_PLANNER /* those that were made here; else constants */
+    GCKPTI_RUNS_BUILT = GCKPTI_WITH_PLANNER /* plans built at run time; else constants only */
 };
 
-/* The node that an instruction is about; an update's is its parameter's. */
+/* Returns the node of an instruction; of an update its parameter's. */
 GCKPTI_FN int gckpti_ins_node(const gckpt_plan *plan, const gckpti_ins *ins);
 
-/* Bytes of a node's value in the arena, or as it is fed. */
+/* Returns the bytes of a node's value in the arena, or as it is fed. */
 GCKPTI_FN size_t gckpti_planned_bytes(const gckpt_plan *p, const gckpti_plan_node *q);
 
-/* A node's shape, and its elements, with all rows of the micro-batch. */
+/* Return a node's shape and its elements, with all rows of the micro-batch. */
 GCKPTI_FN gckpt_shape gckpti_planned_shape(const gckpt_plan *p, const gckpti_plan_node *q);
 GCKPTI_FN int64_t gckpti_planned_elements(const gckpt_plan *p, const gckpti_plan_node *q);
 
-/* For errors: as it was named, else its op's name, else "". */
+/* Returns a node's name for errors: its own, else its op's, else "". */
 GCKPTI_FN const char *gckpti_planned_name(const gckpt_plan *plan, int id);
 
-/* Sums that wait in the binary counter of so many leaves, a power of two. */
+/* Returns how many partial sums the reduction tree of a power of two of virtual ranks keeps. */
 GCKPTI_FN int gckpti_tree_depth(int vranks);
 
-/* The first row of a leaf: the least r with floor(r leaves / batch) >= leaf. */
+/* Returns the first row of a virtual rank: the least r with floor(r * vranks / batch) >= vrank. */
 GCKPTI_FN int64_t gckpti_vrank_first_row(int64_t batch, int vranks, int64_t vrank);
 
-/* What the rows of a step of `rows` rows are cut into leaves as. */
+/* Returns the batch that virtual ranks divide in a step of `rows` rows. */
 GCKPTI_FN int64_t gckpti_vrank_batch(const gckpt_plan *p, int64_t rows);
 
-/* How many of a step's rows a leaf has. */
+/* Returns how many rows of a step a virtual rank has. */
 GCKPTI_FN int64_t gckpti_vrank_rows(const gckpt_plan *p, int64_t rows, int64_t vrank);
 
 /* Returns whether op is batch norm of one value per channel in each of `rows` rows of a shape. */
@@ -305,126 +309,119 @@ GCKPTI_FN int gckpti_is_single_norm(const gckpt_op *op, const gckpt_shape *shape
 /* Returns whether plan->mixer would normalise one value per channel in a step of so many rows. */
 GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p, int64_t rows);
 
-/* A hash goes on with each tensor of a graph (of a plan: each node, as it runs: gckpt_plan.check),
- * then with leaves, which bits depend on too. */
+/* Extend a hash by a tensor of a graph, by a node of a plan as it runs (plan->check), and by the
+ * number of virtual ranks, on which the bits of results depend. */
 GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t);
 GCKPTI_FN uint64_t gckpti_hash_plan_node(uint64_t hash, const gckpt_plan *p, size_t i);
 GCKPTI_FN uint64_t gckpti_hash_vranks(uint64_t hash, int vranks);
 
-/* ---- the model, schedules, drafts, and the planner that has them ---- */
-/* A unit. Units are numbered so that inputs come before users, those of the prologue first. */
+/* ---- the model, schedules, lowered plans, and the planner that owns them ---- */
+/* A node. Nodes are in topological order, those of the prologue first. */
 typedef struct {
     int id;
-    int in, inputs;         /* links[in..]: units whose values the forward reads, each once */
-    int read, reads;        /* links[read..]: units whose values the backward reads */
-    int backward_index;     /* of its backward; -1: none */
-    int target;             /* target[target..]: where its backward puts gradients, by input */
-    int64_t out, saved,
-        workspace;          /* bytes of its results; of its forward's workspace; rounded up */
-    uint64_t cost;          /* of the forward */
-    int reduce, reduces;    /* reduction[reduce..]: behind its backward */
-    unsigned char accumulate, zero; /* of its backward, as gckpti_ins has them */
-    unsigned char reads_saved;      /* the backward does */
-    unsigned char runs_once;        /* computed once: pins, side effects, the prologue */
-    unsigned char side_effect;      /* the first forward stays, read or not */
-    unsigned char must_recompute;   /* gckpt_recompute: computed anew for the backwards */
+    int in, inputs;     /* edges[in..]: nodes whose values the forward reads, each once */
+    int read, reads;    /* edges[read..]: nodes whose values the backward reads */
+    int backward_index; /* -1: has no backward */
+    int target;         /* target[target..]: its backward's gradients, by input */
+    int64_t out, saved, workspace;  /* bytes of its results and its forward's workspace, aligned */
+    uint64_t cost;                  /* of the forward */
+    int reduce, reduces;            /* reduction[reduce..]: those that follow its backward */
+    unsigned char accumulate, zero; /* as in gckpti_ins */
+    unsigned char reads_saved;      /* the backward reads `saved` */
+    unsigned char runs_once;        /* must_save, a side effect, or in the prologue */
+    unsigned char side_effect;      /* the first forward stays, even if nobody reads it */
+    unsigned char must_recompute;   /* recomputed for the backwards */
     unsigned char fetched;          /* its last value is read at the end */
-    unsigned char in_place;         /* bit i: the result may replace the value of links[in + i] */
-    unsigned char can_offload;      /* what it leaves may be offloaded */
+    unsigned char in_place;         /* bit i: may overwrite the value of edges[in + i] */
+    unsigned char can_offload;
 } gckpti_node;
 
-/* A REDUCE: sums of leaves of a tensor's gradient, behind the last backward of the body that adds
- * to it. Numbers of gradients, or -1. */
+/* A REDUCE adds up a tensor's gradient over virtual ranks, after the last backward of the body that
+ * writes it. Fields are indices of gradients, or -1. */
 typedef struct {
     int id;
-    int partials; /* the first of p->levels sums that wait */
-    int recv;     /* room for another rank's part, of all that are behind one backward */
-    int shard; /* this rank's share of the sum, if that leaves the rest */
+    int partials; /* the first of p->tree_depth partial sums */
+    int recv;     /* receive buffer, shared by all REDUCEs after one backward */
+    int shard;    /* this rank's shard of the sum, if that is stored apart */
 } gckpti_reduction;
 
-/* Memory of a gradient. Backwards have a fixed order, their ranks, so all but its place in a
- * schedule is known before there is one. */
+/* The memory of a gradient. It depends on the order of backwards only, not on the schedule. */
 typedef struct {
-    int id, owner;   /* the tensor it is for; the activation whose whole gradient it is, or -1 */
-    int first, last; /* ranks of the backwards that write it first and use it last; last may be */
-                     /* p->backwards, the end of the body, or one more, the end of the step */
-    int resident;    /* it lives through the whole step */
-    /* Gradients that have the same bytes (one is written in place of another, or is passed on) are
-     * a list that begins at `storage`, by the backward they begin at. Of a gradient: */
-    int alias_root, next_alias; /* where its list begins, itself if it is alone; the next in it */
-    int last_alias, first_live,
-        last_use; /* of the one that begins it: last; first still used; their last use */
+    int id, owner;   /* its tensor; the activation whose complete gradient it is, or -1 */
+    int first, last; /* backward_index of the first write and of the last use; last may be */
+                     /* p->backwards (end of the body) or p->backwards + 1 (end of the step) */
+    int resident;    /* lives through the whole step */
+    /* Gradients that share their bytes form a list, in the order they begin. */
+    int alias_root, next_alias; /* first gradient of the list, itself if alone; the next one */
+    int last_alias, first_live; /* of the root: the last of its list; the first still in use */
+    int last_use;               /* of the root: the last use of the whole list */
     gckpt_buffer_kind kind;
     size_t size;
 } gckpti_gradient;
 
-/* Where the backward of a unit puts the gradient of an input; with a total it is scratch to be
- * added to that. Numbers of gradients, or -1. */
+/* Where the backward of a node writes the gradient of an input. Indices of gradients, or -1. */
 typedef struct {
-    int node, gradient, total;
-    int next; /* target for the gradient of the same tensor, as the contract adds them, or -1 */
+    int node, gradient;
+    int total; /* if >= 0, `gradient` is scratch that is added to it */
+    int next;  /* the next target of the same tensor's gradient, in the order of addition, or -1 */
 } gckpti_target;
 
-/* A schedule, and how long what it makes lives (gckpti_find_live_ranges): by position. What a reload
- * brings back is offloaded right behind the last forward before it: that is no item. */
+/* A schedule with its live ranges (gckpti_find_live_ranges). Arrays are by position. */
 typedef struct {
-    int *entry, length; /* u: forward of unit u; ~u: its backward; u + units: reload; hold */
-    int *value_end, *saved_end; /* of a forward or a reload: last uses of what it makes, or -1 */
-    int *offload_parts;         /* of a forward: GCKPTI_VALUE, ..: what is offloaded behind it; */
-                                /* of a hold: what of that it keeps */
-    int64_t *live_bytes, peak;  /* bytes; INT64_MAX: more is offloaded than may be */
-    uint64_t recompute_cost,
-        transfer_cost;  /* cost of all forwards but the first ones; of copies; */
-    uint64_t overhead;  /* of both, at the search's price of copies */
-    int64_t host_bytes; /* bytes of slower memory */
+    int *entry, length;
+    int *value_end, *saved_end; /* last uses of what a forward or reload defines, or -1 */
+    int *offload_parts;         /* of a forward: GCKPTI_VALUE, .. that are offloaded after it; */
+                                /* of an offload_done: those it keeps live */
+    int64_t *live_bytes, peak;  /* peak INT64_MAX: offloads more than the limit */
+    uint64_t recompute_cost;    /* of all forwards but the first of each node */
+    uint64_t transfer_cost;     /* of offloads and reloads */
+    uint64_t overhead;          /* of both, transfers scaled by p->copy_cost */
+    int64_t host_bytes;         /* bytes of slower memory */
 } gckpti_schedule;
 
-/* A schedule's items in little memory: runs, in which each item is one more than the one before. */
+/* A compressed schedule consists of spans: `count` entries, each 1 more than the one before. */
 typedef struct {
     int first, count;
 } gckpti_span;
 
-/* What a pass over a schedule notes of a unit; of its version where the pass is, or -1 for none. */
+/* State of a node during a pass over a schedule; about its current definition, -1 if none. */
 typedef struct {
     int64_t out, saved;       /* bytes */
-    int64_t stamp;            /* search: the stamp of the last closure that has seen it */
-    uint64_t ready;           /* gckpti_schedule_time: when its reload has come */
+    int64_t stamp;            /* search: the stamp of the last closure that visited it */
+    uint64_t ready;           /* gckpti_schedule_time: when its reload has finished */
     int value_end, saved_end; /* last uses */
-    int start, prev_use;      /* its forward; the use before, or start */
+    int start, prev_use;      /* its forward; the use before this one, or start */
     int run_count;            /* forwards before the position */
-    int touched;            /* search: moves chosen so far compute or read it */
-    int persistent;         /* of the prologue, and every micro-batch reads its value */
-    int reload_parts,
-        offload_parts; /* parts that a later reload brings back; that are ever offloaded */
-    int dropped;       /* pins: its result is let go */
+    int touched;              /* search: the moves chosen so far compute or read it */
+    int persistent;           /* in the prologue, and every micro-batch reads its value */
+    int reload_parts;         /* parts that a later reload copies back */
+    int offload_parts;        /* parts that are ever offloaded */
+    int dropped;              /* its result was dropped (must_recompute) */
 } gckpti_node_state;
 
-/* What a schedule comes to: instructions, and the buffers they use, yet to be placed. It owns all
- * it points to. */
+/* A lowered plan: the instructions of a schedule and their buffers. It owns its arrays. */
 typedef struct {
     gckpti_scratch scratch;
     gckpti_schedule sched;
-    int *entry_ins;    /* by item of the schedule: its instruction; of its end, too */
-    int *backward_ins; /* by nth: its instruction; then the last of the body, and the end */
+    int *entry_ins;    /* by position, and of the schedule's end: the instruction */
+    int *backward_ins; /* by backward_index: the instruction; then the body's last, and the end */
     gckpti_ins *ins;
-    size_t *live_bytes;            /* bytes, by instruction */
-    size_t length, body, epilogue; /* instructions; where these parts begin */
+    size_t *live_bytes;            /* by instruction */
+    size_t length, body, epilogue; /* number of instructions; first ones of these parts */
     gckpt_buffer *buffers;         /* in the order they begin */
     size_t buffer_count;
-    size_t *operands; /* numbers of buffers */
+    size_t *operands; /* indices of buffers */
     size_t operand_count;
-    int *value, *saved, *gradient; /* buffers, by position and by gradient; -1: none */
-    int *
-        latest_def; /* by unit: has it run; when buffers are listed: where what is read now was made */
+    int *value, *saved, *gradient; /* buffers by position (gradient: by gradient), or -1 */
+    int *latest_def;               /* by node: position of the current definition */
     size_t peak, arena, kind_bytes[GCKPT_BYTES_KINDS];
-    double peak_estimate;  /* the bound, even when this machine cannot address it */
-    uint64_t cost, hidden; /* hidden: of copies, beside what is computed */
-    size_t *host_offset,
-        offloaded; /* far[2u], [2u + 1]: where that has a unit's value, aux; its bytes */
+    double peak_estimate;           /* the peak even if it exceeds the address space */
+    uint64_t cost, hidden;          /* hidden: cost of copies that overlap computation */
+    size_t *host_offset, offloaded; /* [2u], [2u + 1]: of node u's value and saved; bytes of all */
 } gckpti_lowered;
 
 typedef struct {
-    int segment, begin, last; /* entries low to at of the body, yet to be written */
+    int segment, begin, last; /* the body's ops that have yet to be written */
 } gckpti_segment_frame;
 
 typedef struct gckpti_planner {
@@ -434,83 +431,78 @@ typedef struct gckpti_planner {
     const gckpt_plan_desc *desc;
     const gckpt_term *terms;
     gckpti_variant variant;
-    uint64_t base_cost, forward_cost; /* of a step that computes nothing twice; of its forwards */
-    uint64_t least_cost;              /* the same, whatever the variant */
-    uint64_t fast_cost; /* if nonzero, a search that finds no plan lowers `fast` to the fewest */
-    size_t fast_bytes;  /* bytes of an arena in which it finds no more work than that */
-    int term_count, n, threads;      /* n: tensors */
-    int plain, accumulates,
-        inference; /* no fast kernels; several micro-batches; nothing is trained */
-    int orders; /* bit i: order i of backwards may take fewer bytes than order 0, which it has */
+    uint64_t base_cost, forward_cost; /* of a step without recomputes; of its forwards */
+    uint64_t least_cost;              /* of a step without recomputes, over all variants */
+    uint64_t fast_cost;               /* if nonzero, a failed search lowers fast_bytes */
+    size_t fast_bytes;                /* least arena known to have a plan of at most fast_cost */
+    int term_count, n, threads;       /* n: tensors */
+    int plain, accumulates, inference;
+    int orders; /* bit i: order i of backwards may take fewer bytes than order 0 */
     size_t alignment;
     gckpti_allocator *memory;
-    int failed; /* out of memory somewhere */
+    int failed; /* an allocation failed */
     gckpti_scratch scratch;
-    /* the model */
+    /* The model. */
     unsigned char *active, *rounding; /* by id: GCKPTI_HAS_GRADIENT, ..; GCKPTI_ROUNDED, .. */
     size_t *workspace_forward, *workspace_backward;
-    gckpt_cost *cost, *model_cost; /* model: by the model, whatever desc.costs say */
-    const gckpt_cost *built_cost,
-        *built_model_cost; /* the same of the graph as it was built, if it is not */
-    int *body, body_count; /* ids of what a body's schedule is made of, read by anybody or not */
+    gckpt_cost *cost, *model_cost;                   /* model_cost: without desc.costs */
+    const gckpt_cost *built_cost, *built_model_cost; /* of the graph as built; NULL: variant 0 */
+    int *body, body_count; /* ids of the body's tensors in creation order, read or not */
     gckpti_node *node;
-    int nodes, prologue;                /* prologue: the first units, computed once a step */
-    int recompute_count;                /* how many have gckpt_recompute */
-    int can_offload;                    /* whether some may be offloaded, */
-    int64_t host_limit, max_host_limit; /* to so many bytes, in the present search; at the most; */
-    int overlap;                        /* copies run beside what is computed: work is a time */
-    int copy_cost;                      /* of copies, to the search (gckpti_scaled_cost) */
-    int *node_of;                       /* unit of a tensor id, or -1 */
+    int nodes, prologue;                /* the first `prologue` nodes are computed once a step */
+    int recompute_count;                /* nodes with must_recompute */
+    int can_offload;                    /* some node may be offloaded */
+    int64_t host_limit, max_host_limit; /* bytes of slower memory: in this search; at most */
+    int overlap;                        /* copies overlap computation: costs are times */
+    int copy_cost;                      /* weight of copies in the search (gckpti_scaled_cost) */
+    int *node_of;                       /* node by id, or -1 */
     int *edges, edge_count;
-    int *backward, backwards, body_backwards; /* units by nth; how many; of these, the body's */
+    int *backward, backwards, body_backwards; /* nodes by backward_index; how many; in the body */
     gckpti_gradient *gradient;
     int gradients;
     gckpti_target *target;
     int targets;
-    int virtual_ranks, tree_depth;           /* of a step; sums of a rank's own that may wait */
-    gckpti_reduction *reduction;             /* in the order of their backwards */
-    int reductions, *reduction_of;           /* by id, or -1 */
-    int64_t *gradient_at, *gradient_between; /* bytes of gradients, by nth */
-    struct gckpti_bound *bound; /* by price, the whole one first; NULL: not asked yet */
-    int *first_use; /* by id: the first target for its gradient, as the contract has it, or -1 */
-    int *total;     /* by id: the gradient that all of it is added up in, or -1 */
-    int has_lowering;           /* some op has the variant's form */
-    int has_fused, *fused_into; /* some run is in bands; by id: the last op of its run, or -1 */
-    int *late, *late_index,
-        *needed_by; /* gckpti_find_late: units in its order; by unit: turns, first ranks */
-    /* by unit, for one pass over a schedule, nothing from one to the next but what is marked */
+    int virtual_ranks, tree_depth; /* tree_depth: most partial sums that this rank keeps */
+    gckpti_reduction *reduction;   /* in the order of their backwards */
+    int reductions, *reduction_of; /* by id, or -1 */
+    int64_t *gradient_at, *gradient_between; /* by backward_index: bytes of gradients */
+    struct gckpti_bound *bound; /* by copy_cost, GCKPTI_FULL_COPY_COST first; NULL: not computed */
+    int *first_use;             /* by id: the first target of its gradient, or -1 */
+    int *total;                 /* by id: the gradient that sums all its uses, or -1 */
+    int has_lowering;           /* some op has the variant's lowering */
+    int has_fused, *fused_into; /* some group is fused; by id: last op of its group, or -1 */
+    int *late, *late_index;     /* nodes in the late order (gckpti_find_late); by node: position */
+    int *needed_by;             /* by node: first backward that needs it */
+    /* By node, for one pass over a schedule. */
     gckpti_node_state *state;
-    int *queue; /* of pins (gckpti_recompute_dropped): what to compute again */
-    unsigned char *computed;           /* has it run */
-    gckpti_segment_frame *segment_stack; /* gckpti_build_segments: the segments it is in */
-    int *entries;                        /* what a maker writes: the body of a schedule, */
-    size_t entry_count, entry_capacity;  /* empty between two makers */
-    gckpti_lowered lowered, best;        /* the latest; the one to keep */
-    gckpti_scratch temp;   /* for one pass over a draft, cleared by the next that needs it */
-    double store_all_peak; /* of store-all; 0: not drafted yet */
+    int *queue;                          /* nodes to recompute (gckpti_recompute_dropped) */
+    unsigned char *computed;             /* by node: it has run */
+    gckpti_segment_frame *segment_stack; /* gckpti_build_segments: the enclosing segments */
+    int *entries;                        /* output of a builder: the body of a schedule */
+    size_t entry_count, entry_capacity;  /* entry_count is 0 between two builders */
+    gckpti_lowered lowered, best;        /* the latest; the best so far */
+    gckpti_scratch temp;                 /* for one pass; the next one that needs it clears it */
+    double store_all_peak;               /* estimated peak of store-all; 0: not known yet */
 } gckpti_planner;
 
 /* ---- plan/tensors.c ---- */
-GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t); /* its op is one */
+GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t);
 
-/* A parameter that ops read in the arena: gathered ones, or by desc.stage_parameters all; packed
- * ones, unless the processor's kernels of all that reads them take what is stored. */
+/* Returns whether t is a parameter that ops read in the arena: a gathered one, any if
+ * desc.stage_parameters, or a quantised one unless the CPU kernels of all its readers take it. */
 GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t);
 
-/* A parameter that is updated: trained or measured. */
+/* Returns whether the tensor is a parameter that a step changes. */
 GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id);
 
-/* Bits of `rounding`; those of bf16 plans are 0 where there are none. Of a tensor: its value and
- * gradient are rounded; they are bf16 in the arena. Of an op: its kernel runs in portions
- * (run/mixed.c); fast kernels tie its bits to the micro-batch; from PRECISION on, what it computes
- * in. */
+/* Bits of `rounding`. Those of bf16 plans are 0 in builds without bf16. */
 enum {
-    GCKPTI_ROUNDED = 1 * GCKPTI_WITH_BF16,
-    GCKPTI_BF16_VALUE = 2 * GCKPTI_WITH_BF16,
-    GCKPTI_BF16_GRADIENT = 4 * GCKPTI_WITH_BF16,
-    GCKPTI_IN_STRIPS = 8 * GCKPTI_WITH_BF16,
-    GCKPTI_MIXES = 16,
-    GCKPTI_PRECISION = 32 * GCKPTI_WITH_BF16
+    GCKPTI_ROUNDED = 1 * GCKPTI_WITH_BF16,       /* value and gradient are rounded to bf16 */
+    GCKPTI_BF16_VALUE = 2 * GCKPTI_WITH_BF16,    /* the value is bf16 in the arena */
+    GCKPTI_BF16_GRADIENT = 4 * GCKPTI_WITH_BF16, /* the gradient is bf16 in the arena */
+    GCKPTI_IN_STRIPS = 8 * GCKPTI_WITH_BF16,     /* the kernel runs in strips (run/mixed.c) */
+    GCKPTI_MIXES = 16, /* with fast kernels, the op's bits depend on the size of the micro-batch */
+    GCKPTI_PRECISION = 32 * GCKPTI_WITH_BF16 /* times the op's gckpt_precision */
 };
 
 static inline gckpt_precision gckpti_precision_of(int rounding)
@@ -518,23 +510,23 @@ static inline gckpt_precision gckpti_precision_of(int rounding)
     return (gckpt_precision)(GCKPTI_WITH_BF16 ? rounding >> 5 : 0);
 }
 
-/* Bytes of t's values in the arena. */
+/* Returns the bytes of t's value in the arena. */
 GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t);
 
-/* Floats of an operand's portion, of all (at most six; three if they are rows), and of a row. */
+/* Floats of an operand's strip, of the strips of all (at most six; three of rows), of a row. */
 enum {
     GCKPTI_STRIP_FLOATS = 2048,
     GCKPTI_STRIP_BUFFER = 6 * GCKPTI_STRIP_FLOATS,
     GCKPTI_STRIP_ROW = 2 * GCKPTI_STRIP_FLOATS
 };
 
-/* Whether the gradient of an op's input is a sum with a low part, over rows of the batch or over
- * repetitions. HERE: it begins and ends with the instruction, its low part lies in the workspace;
- * ON: in a looped plan it goes on through the step, its low part lies behind the accumulator. */
+/* Scope of a gradient that is a compensated sum over rows of the batch or over repetitions. IN_OP:
+ * one instruction computes it; the compensation is in the workspace. IN_STEP (a plan that
+ * accumulates): it continues through the step; the compensation follows the accumulator. */
 enum { GCKPTI_SUM_IN_OP = 1, GCKPTI_SUM_IN_STEP = 2 };
 
 /* ---- plan/mixed.c ---- */
-/* Whether it is a bf16 plan; whether there may be such. */
+/* Return whether a plan is a bf16 plan, and whether this build has a precision. */
 static inline int gckpti_is_bf16_plan(const gckpt_plan *p)
 {
     return GCKPTI_WITH_BF16 && p->precision != GCKPT_FP32;
@@ -543,34 +535,32 @@ static inline int gckpti_has_precision(gckpt_precision precision)
 {
     return GCKPTI_WITH_BF16 || precision == GCKPT_FP32;
 }
-/* Without copies of parameters, which are had where bytes are left. */
+/* Returns the plan's bytes without the optional bf16 copies of parameters. */
 static inline size_t gckpti_required_bytes(const gckpt_plan *p)
 {
     return gckpt_plan_bytes(p) - p->kind_bytes[GCKPT_BYTES_COPIES];
 }
 #ifndef GCKPT_NO_BF16
-/* The parameter of which a node's op reads a bf16 copy; -1: none. What that of one takes. */
+/* Return the parameter of which a node's op reads a bf16 copy, or -1; and that copy's bytes. */
 GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_plan_node *node);
 GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param);
 #endif
 
-/* Work only adds up to what can be counted: a user's schedule may repeat a forward at will. */
+/* Returns sum + more, saturating, since a user's schedule may repeat a forward without limit. */
 GCKPTI_FN uint64_t gckpti_add_cost(uint64_t sum, uint64_t more);
 
-/* Parts of what a forward leaves, as they are read and offloaded: those that have a last use (not
- * -1), and their bytes. */
+/* Return the parts of a definition that have a last use (not -1), and the bytes of such parts. */
 enum { GCKPTI_VALUE = 1, GCKPTI_SAVED = 2 };
 GCKPTI_FN int gckpti_parts(int value_end, int saved_end);
 GCKPTI_FN int64_t gckpti_parts_bytes(const gckpti_node *u, int parts);
 
-/* Work of copying so many bytes to slower memory or back, rounded up: two copies never have less
- * than one of all their bytes. */
+/* Returns the cost of copying so many bytes, rounded up: one copy never costs more than two. */
 GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes);
 
-/* Of an offload or a reload of such parts of a unit. */
+/* Returns the cost of an offload or a reload of such parts of a node. */
 GCKPTI_FN uint64_t gckpti_parts_cost(const gckpti_planner *p, int node, int parts);
 
-/* What a search for less time takes copies for: at price a, a / (8 - a) of their work. */
+/* Returns what copies count in a search for less time: a / (8 - a) of their cost at copy_cost a. */
 enum { GCKPTI_FULL_COPY_COST = 4, GCKPTI_COPY_COSTS };
 static inline uint64_t gckpti_scaled_cost(int copy_cost, uint64_t cost)
 {
@@ -578,67 +568,66 @@ static inline uint64_t gckpti_scaled_cost(int copy_cost, uint64_t cost)
     return cost / divisor * factor + cost % divisor * factor / divisor;
 }
 
-/* The lowest price for which something is proven: none, or the whole one. */
+/* Returns the lowest copy_cost for which a bound is proven: 0 if copies overlap computation. */
 static inline int gckpti_lowest_copy_cost(const gckpti_planner *p)
 {
     return p->overlap ? 0 : GCKPTI_FULL_COPY_COST;
 }
 
-/* Whether some op has the variant's form, some run is in bands. */
+/* Returns whether the variant differs: some op has its lowering, some group is fused. */
 static inline int gckpti_variant_applies(const gckpti_planner *p)
 {
     return (!p->variant.lowering || p->has_lowering) && (!p->variant.fused || p->has_fused);
 }
 
-/* Whether q's model, of another form of p's request, is worth a search: some op of it has less work
- * or fewer bytes. */
+/* Returns whether an op of q, another variant of p's request, costs less or takes fewer bytes. */
 GCKPTI_FN int gckpti_is_cheaper(const gckpti_planner *q, const gckpti_planner *p);
 
 /* ---- plan/fused_op.c ---- */
 #ifndef GCKPT_NO_TILES
-/* What the next band, to row `end` of the output, needs and lets go, by step. */
-GCKPTI_FN void gckpti_next_tile(const gckpti_fused *b, const gckpti_fused_step *step,
+/* Finds the rows that each step drops and needs for the next tile, to row `end` of the output. */
+GCKPTI_FN void gckpti_next_tile(const gckpti_fused *group, const gckpti_fused_step *step,
                                 const gckpti_fused_edge *edges, gckpti_row_range *range,
                                 int32_t end);
 
-/* Runs a run; in run. */
+/* Runs a fused group (run/). */
 GCKPTI_FN void gckpti_fused_forward(const gckpt_call *call);
 #endif
 
 /* ---- plan/order.c, plan/model.c ---- */
 enum { GCKPTI_ORDER_COUNT = 3 }; /* orders of backwards; 0 is the reverse of creation */
 
-/* Bytes of a store-all plan that are searched below, at most: sums stay below 2^63. */
+/* The largest peak of store-all that is searched below, so that sums of bytes stay below 2^63. */
 #define GCKPTI_SEARCH_LIMIT 17592186044416.0
 
-/* The model of a planner, in two steps: the form of ops, what gets a gradient, bytes and work of
- * each op (of ops that are not offered nothing else); then units, gradients, the late order. */
+/* Build a planner's model: first the lowering of ops, which tensors get gradients, and each op's
+ * bytes and cost (skipped if no op has the lowering); then nodes, gradients and the late order. */
 GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p);
 GCKPTI_FN gckpt_result gckpti_model_nodes(gckpti_planner *p);
 
 /* ---- plan/builders.c ---- */
-/* Appends an item to p->made; p->failed where there is no memory. */
+/* Appends an entry to p->entries; sets p->failed if it is out of memory. */
 GCKPTI_FN void gckpti_emit(gckpti_planner *p, int entry);
 
-/* Each forward once, as they were created, then the backwards. */
+/* Builds the schedule that runs each forward once, in the order of creation, then the backwards. */
 GCKPTI_FN void gckpti_build_store_all(gckpti_planner *p);
 
-/* Emits those of p->late from number *next on that the r-th backward needs. */
+/* Emits the nodes of p->late, from index *next on, that backward r needs. */
 GCKPTI_FN void gckpti_emit_late(gckpti_planner *p, int *next, int r);
 
-/* Late forwards, each kept till its last use (group 0), or computed anew with every backward (less
- * than 0: memory-poor), or where backwards enter a group of so many: Chen's uniform segments, for
- * any order of backwards. */
+/* Builds a schedule of late forwards. If group is 0, values are kept until their last use; if < 0,
+ * every backward recomputes all (memory-poor); if > 0, the first backward in each group of so many
+ * nodes recomputes the group: Chen's uniform segments, for any order of backwards. */
 GCKPTI_FN void gckpti_build_late(gckpti_planner *p, int group);
 
-/* Chen 2016, nested: a segment's inside is computed again just before its backwards, then its child
- * segments in turn. A segment at the very end of what was just computed is still there. group 0:
- * the user's segments, -n: of n of the outermost ones each (both for order 0); n > 0: uniform, of n
- * units (gckpti_build_late). */
+/* Builds nested segments (Chen 2016): recomputes the inside of a segment right before its
+ * backwards, then its child segments one by one, except one at the end, which is still there. If
+ * group is 0, segments are the user's; if -n, n outermost ones each (both for order 0 of
+ * backwards); if n > 0, they are uniform, of n nodes (gckpti_build_late). */
 GCKPTI_FN void gckpti_build_segments(gckpti_planner *p, int group);
 
 /* ---- plan/schedule.c ---- */
-/* Whether an item of a schedule is a hold; a reload; the unit of an item. */
+/* Return whether an entry is an offload_done or a reload, and the node of an entry. */
 GCKPTI_FN int gckpti_is_offload_done(const gckpti_planner *p, int entry);
 GCKPTI_FN int gckpti_is_reload(const gckpti_planner *p, int entry);
 
@@ -647,7 +636,7 @@ static inline int gckpti_entry_node(const gckpti_planner *p, int entry)
     return entry < 0 ? ~entry : entry >= p->nodes ? entry % p->nodes : entry;
 }
 
-/* The units whose values an item of a schedule reads. */
+/* Returns the nodes whose values an entry reads. */
 static inline const int *gckpti_entry_reads(const gckpti_planner *p, int entry, int *count)
 {
     const gckpti_node *u = &p->node[gckpti_entry_node(p, entry)];
@@ -655,29 +644,29 @@ static inline const int *gckpti_entry_reads(const gckpti_planner *p, int entry, 
     return p->edges + (entry < 0 ? u->read : u->in);
 }
 
-/* Room for a schedule of `length` items; what it held stays. 0: out of memory. */
+/* Reserves space for `length` entries, keeping the contents. Returns 0 if it is out of memory. */
 GCKPTI_FN int gckpti_schedule_reserve(gckpti_scratch *scratch, gckpti_schedule *s, int length);
 
-/* Writes items as runs; NULL: only counts these. Returns how many there are. */
+/* Writes entries as spans (if `spans` is not NULL) and returns the number of spans. */
 GCKPTI_FN int gckpti_to_spans(const int *entry, int length, gckpti_span *spans);
 
-/* Writes the `length` items of runs. */
+/* Expands spans into `length` entries. */
 GCKPTI_FN void gckpti_from_spans(const gckpti_span *spans, int length, int *entry);
 
-/* Makes a schedule of a body: with pins, without what nobody reads; its lives. 0: no memory. */
+/* Completes a body to a schedule, with its live ranges. Returns 0 if it is out of memory. */
 GCKPTI_FN int gckpti_finish_schedule(gckpti_planner *p, const int *entries, int length,
                                      gckpti_scratch *scratch, gckpti_schedule *s);
 
-/* Begins a pass: forgets what the one before noted. */
+/* Resets p->state before a pass. */
 GCKPTI_FN void gckpti_reset_states(gckpti_planner *p);
 
-/* Drops what nobody reads; losses and side effects stay in their first forward. Finds the lives of
- * what is left: all of a schedule but its items. Sizes are rounded up to the alignment. */
+/* Removes forwards that nobody reads, except the first of a loss or side effect, and fills in the
+ * rest of the schedule. Sizes are rounded up to the alignment. */
 GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s);
 
-/* A step of a walk from the end: item i at position x uses values, and its aux, for the last time
- * unless they are used behind it, of units from `first` on. Adds their bytes to *live; returns
- * whether what i makes may take over the bytes of one that dies here. */
+/* One step of a scan from the end, at entry i and position x: of nodes from `first` on, what i
+ * reads has its last use here unless it has one already. Adds these bytes to *live. Returns whether
+ * the result of i may take over the bytes of a value that dies here. */
 static inline int gckpti_mark_uses(const gckpti_planner *p, int first, int i, int x, int64_t *live)
 {
     gckpti_node_state *state = p->state;
@@ -699,7 +688,7 @@ static inline int gckpti_mark_uses(const gckpti_planner *p, int first, int i, in
     return in_place & 1;
 }
 
-/* Likewise: where a version begins, it lives no more. Returns its bytes. */
+/* Ends a live range, where the scan has reached its definition. Returns its bytes. */
 static inline int64_t gckpti_end_live_range(gckpti_node_state *v)
 {
     int64_t bytes = (v->value_end < 0 ? 0 : v->out) + (v->saved_end < 0 ? 0 : v->saved);
@@ -708,63 +697,61 @@ static inline int64_t gckpti_end_live_range(gckpti_node_state *v)
 }
 
 /* ---- plan/time.c ---- */
-/* Work of unit u's backward, or of its forward. */
+/* Returns the cost of a forward or backward. */
 static inline uint64_t gckpti_entry_cost(const gckpti_planner *p, int entry)
 {
     return entry < 0 ? p->cost[p->node[~entry].id].backward : p->node[entry].cost;
 }
 
-/* The time of a schedule whose lives were found. With `to` (its length is 0, with room for twice
- * the items) what is offloaded is held, which is written there, as long as it is copied and a limit
- * of live bytes has room. */
+/* Returns the time of a schedule whose live ranges are known. If `out` is not NULL (length 0, space
+ * for twice the entries), copies the schedule there, with an offload_done entry for each offload
+ * whose buffers may stay live until it has finished, within `limit` live bytes. */
 GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, int64_t limit,
                                         gckpti_schedule *out);
 
 /* ---- plan/lowered.c, plan/place.c, plan/builders.c ---- */
-/* Drafts the body of a schedule: p->draft, all but offsets, in place of what it was. E_MEMORY and
- * not p->failed: more bytes than this machine can address (gckpti_is_too_large). */
+/* Lowers the body of a schedule to p->lowered, without offsets. Returns E_MEMORY without p->failed
+ * if the peak is more than this machine can address (gckpti_is_too_large). */
 GCKPTI_FN gckpt_result gckpti_lower_schedule(gckpti_planner *p, const int *entries, int length);
 
-/* The same of a schedule of `length` items in runs. */
+/* Does the same for a schedule of `length` entries in spans. */
 GCKPTI_FN gckpt_result gckpti_lower_spans(gckpti_planner *p, const gckpti_span *spans, int length);
 
-/* Places the draft's buffers: p->draft.arena. Results as above. */
+/* Places the buffers of p->lowered and sets its arena. Errors: as gckpti_lower_schedule. */
 GCKPTI_FN gckpt_result gckpti_place_buffers(gckpti_planner *p);
 
-/* The draft of a mode; of those that compute nothing twice (INFERENCE too) store-all's. group: of
- * SQRT, as gckpti_build_segments has it. STORE_ALL notes p->most. */
+/* Lowers the schedule of a mode; modes that recompute nothing take that of store-all, which sets
+ * p->store_all_peak. group: as in gckpti_build_segments, for SQRT. */
 GCKPTI_FN gckpt_result gckpti_lower_mode(gckpti_planner *p, gckpt_mode mode, int group);
 
-/* Whether that result says only that this machine cannot address so much: a schedule with fewer
- * bytes may be a plan. */
+/* Returns whether a result only means that this schedule exceeds the address space. */
 GCKPTI_FN int gckpti_is_too_large(const gckpti_planner *p, gckpt_result result);
 
-/* Makes p->draft the best one, p->best; what that was is p->draft, to be overwritten. */
+/* Swaps p->lowered and p->best. */
 GCKPTI_FN void gckpti_keep_lowered(gckpti_planner *p);
 
-/* The i-th uniform segmentation: groups of 1, 2, ... ops, then of 1, 2, ... of the user's outermost
- * segments. 0: it may be left out: of long graphs one group is tried for each number of segments,
- * and the one before has as many. */
+/* Returns the group of uniform segmentation i: 1, 2, .. ops, then -1, -2, .. (as many of the user's
+ * outermost segments); 0 to skip it, in long graphs, if the one before has as many segments. */
 GCKPTI_FN int gckpti_group_size(const gckpti_planner *p, size_t i);
 
-/* Drafts a mode, placed: p->best. */
+/* Lowers and places the schedule of a mode as p->best. */
 GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode);
 
 /* ---- plan/prefetch.c ---- */
 #ifndef GCKPT_NO_RANKS
-/* desc.link_beside: gathers of p->best begin as much ahead of their readers as hides them, where
- * its arena stays within `arena` bytes. */
+/* For desc.overlap_communication: lets gathers of p->best begin early enough to finish before their
+ * first readers, as far as the arena stays within `arena` bytes. */
 GCKPTI_FN gckpt_result gckpti_prefetch_gathers(gckpti_planner *p, size_t arena);
 #else
 #define gckpti_prefetch_gathers(p, arena) ((void)(arena), GCKPT_OK)
 #endif
 
 /* ---- plan/encode.c ---- */
-/* Copies a plan and its arrays, wherever these lie, into one block; NULL block: nothing. Returns
- * its bytes. What is one block already may overlap it, further back. */
+/* Copies a plan and its arrays into one block, unless that is NULL. Returns its bytes. The plan may
+ * be a block that overlaps the new one at a higher address. */
 GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from);
 
-/* gckpt_plan.made_for: whose workspace it has; above these the hash of a backend's name. */
+/* Returns a plan's backend_id: GCKPTI_BACKEND_CPU, .., or above these a hash of the name. */
 #ifdef GCKPT_NO_FAST
 enum { GCKPTI_ALWAYS_PLAIN = 1 };
 #else
@@ -772,21 +759,19 @@ enum { GCKPTI_ALWAYS_PLAIN = 0 };
 #endif
 GCKPTI_FN int gckpti_backend_id(const gckpt_backend *backend, int plain);
 
-/* Bytes of the store: parameters, and the state they have or will get; and those of caches: their
- * sum, SIZE_MAX if that cannot be counted. kind_bytes (or NULL) gets each, and padding is added to
- * what it has of that. */
+/* Returns the bytes of parameters, of the optimiser state they have or will have, and of caches,
+ * saturating at SIZE_MAX. If not NULL, kind_bytes gets each; padding is added to its entry. */
 GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_bytes);
 
-/* In a caller's block a plan lies behind what planning took: moves it to the beginning. */
+/* Moves a plan in a caller's block to the block's beginning, over the memory that planning used. */
 GCKPTI_FN gckpt_plan *gckpti_plan_compact(gckpt_plan *plan);
 
-/* The numbers of a draft's buffers as a plan has them: by end; then smaller, then younger. NULL
- * without memory. */
+/* Returns indices of buffers by end, then size, the youngest first; NULL if out of memory. */
 GCKPTI_FN int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_lowered *d);
 
-/* Which input's elements a loss counts; of an i32 input those that are not ignored. */
+/* Returns the input whose elements a loss counts; of an i32 input those that are not ignored. */
 GCKPTI_FN int gckpti_counted_input(const gckpt_op *op);
 
-/* The plan of a draft that is placed, written where it stays; NULL without memory. */
+/* Returns the plan of a lowered plan that is placed, or NULL if it is out of memory. */
 GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, const gckpti_lowered *d,
                                          gckpt_mode mode);

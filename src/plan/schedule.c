@@ -12,16 +12,16 @@ GCKPTI_FN void gckpti_reset_states(gckpti_planner *p)
 }
 
 /* Moves the items that a walk kept to the front. */
-static void gckpti_compact_schedule(gckpti_schedule *t, int dropped)
+static void gckpti_compact_schedule(gckpti_schedule *s, int dropped)
 {
-    t->length -= dropped;
-    for (int x = 0; x < t->length && dropped > 0; x++) {
-        int value_end = t->value_end[x + dropped], saved_end = t->saved_end[x + dropped];
-        t->entry[x] = t->entry[x + dropped];
-        t->live_bytes[x] = t->live_bytes[x + dropped];
-        t->offload_parts[x] = t->offload_parts[x + dropped];
-        t->value_end[x] = value_end < 0 ? -1 : value_end - dropped;
-        t->saved_end[x] = saved_end < 0 ? -1 : saved_end - dropped;
+    s->length -= dropped;
+    for (int x = 0; x < s->length && dropped > 0; x++) {
+        int value_end = s->value_end[x + dropped], saved_end = s->saved_end[x + dropped];
+        s->entry[x] = s->entry[x + dropped];
+        s->live_bytes[x] = s->live_bytes[x + dropped];
+        s->offload_parts[x] = s->offload_parts[x + dropped];
+        s->value_end[x] = value_end < 0 ? -1 : value_end - dropped;
+        s->saved_end[x] = saved_end < 0 ? -1 : saved_end - dropped;
     }
 }
 
@@ -40,12 +40,12 @@ static int64_t gckpti_extend_prologue(gckpti_planner *p, int end)
 
 /* What is offloaded behind the forward of unit u at position x, for the reloads behind: its work;
  * it is live then. Returns the bytes that nobody else reads. */
-static int64_t gckpti_begin_offload(gckpti_planner *p, gckpti_schedule *t, int u, int x)
+static int64_t gckpti_begin_offload(gckpti_planner *p, gckpti_schedule *s, int u, int x)
 {
     gckpti_node_state *v = &p->state[u];
     int only_reload = v->reload_parts & ~gckpti_parts(v->value_end, v->saved_end);
-    t->transfer_cost = gckpti_add_cost(t->transfer_cost, gckpti_parts_cost(p, u, v->reload_parts));
-    t->host_bytes += gckpti_parts_bytes(&p->node[u], v->reload_parts & ~v->offload_parts);
+    s->transfer_cost = gckpti_add_cost(s->transfer_cost, gckpti_parts_cost(p, u, v->reload_parts));
+    s->host_bytes += gckpti_parts_bytes(&p->node[u], v->reload_parts & ~v->offload_parts);
     v->offload_parts |= v->reload_parts;
     v->value_end = only_reload & GCKPTI_VALUE ? x : v->value_end;
     v->saved_end = only_reload & GCKPTI_SAVED ? x : v->saved_end;
@@ -55,19 +55,19 @@ static int64_t gckpti_begin_offload(gckpti_planner *p, gckpti_schedule *t, int u
 
 /* Where the walk comes to a forward (runs) or a reload of a unit, at position x: its work, its last
  * uses. Returns the bytes that do not live before it. */
-static int64_t gckpti_begin_def(gckpti_planner *p, gckpti_schedule *t, int node, int is_forward,
+static int64_t gckpti_begin_def(gckpti_planner *p, gckpti_schedule *s, int node, int is_forward,
                                 int x)
 {
     gckpti_node_state *v = &p->state[node];
-    t->value_end[x] = v->value_end;
-    t->saved_end[x] = v->saved_end;
+    s->value_end[x] = v->value_end;
+    s->saved_end[x] = v->saved_end;
     if (is_forward) {
-        t->recompute_cost = v->start < 0 ? t->recompute_cost
-                                         : gckpti_add_cost(t->recompute_cost, p->node[node].cost);
+        s->recompute_cost = v->start < 0 ? s->recompute_cost
+                                         : gckpti_add_cost(s->recompute_cost, p->node[node].cost);
         v->start = x;
     } else {
         int parts = gckpti_parts(v->value_end, v->saved_end);
-        t->transfer_cost = gckpti_add_cost(t->transfer_cost, gckpti_parts_cost(p, node, parts));
+        s->transfer_cost = gckpti_add_cost(s->transfer_cost, gckpti_parts_cost(p, node, parts));
         v->reload_parts |= parts;
     }
     return gckpti_end_live_range(v);
@@ -85,23 +85,23 @@ static int gckpti_extend_offload(gckpti_planner *p, int node, int x, int64_t *li
     return v->reload_parts;
 }
 
-GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *t)
+GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
 {
-    int kept = t->length, index = p->backwards, body_end = p->accumulates ? p->body_backwards : -1;
+    int kept = s->length, index = p->backwards, body_end = p->accumulates ? p->body_backwards : -1;
     int64_t live = 0;
-    t->peak = t->host_bytes = 0;
-    t->recompute_cost = t->transfer_cost = 0;
+    s->peak = s->host_bytes = 0;
+    s->recompute_cost = s->transfer_cost = 0;
     gckpti_reset_states(p);
     for (int u = 0; u < p->nodes; u++)
         if (p->node[u].fetched) { /* read at the end */
             p->state[u].value_end = kept;
             live += p->state[u].out;
         }
-    for (int x = 0; x < t->length; x++)
-        if (t->entry[x] >= 0 && t->entry[x] < p->nodes)
-            p->state[t->entry[x]].run_count++;
-    for (int x = t->length; x-- > 0;) {
-        int i = t->entry[x], self = gckpti_entry_node(p, i), is_forward = i == self;
+    for (int x = 0; x < s->length; x++)
+        if (s->entry[x] >= 0 && s->entry[x] < p->nodes)
+            p->state[s->entry[x]].run_count++;
+    for (int x = s->length; x-- > 0;) {
+        int i = s->entry[x], self = gckpti_entry_node(p, i), is_forward = i == self;
         const gckpti_node *u = &p->node[self];
         gckpti_node_state *v = &p->state[self];
         if (index == body_end) {
@@ -115,24 +115,24 @@ GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *t)
                 : i >= 0 && v->value_end < 0 && v->saved_end < 0 &&
                       !(is_forward && (v->reload_parts || (u->side_effect && v->run_count == 0))))
             continue;
-        t->entry[--kept] = i;
-        t->offload_parts[kept] = is_forward ? v->reload_parts
+        s->entry[--kept] = i;
+        s->offload_parts[kept] = is_forward ? v->reload_parts
                                  : is_done  ? gckpti_extend_offload(p, self, kept, &live)
                                             : 0;
-        live += is_forward && v->reload_parts ? gckpti_begin_offload(p, t, self, kept) : 0;
+        live += is_forward && v->reload_parts ? gckpti_begin_offload(p, s, self, kept) : 0;
         int in_place = gckpti_mark_uses(p, 0, i, kept, &live);
         int64_t reused = i >= 0 && in_place && v->value_end >= 0 ? v->out : 0;
         int64_t sum =
             live + (i < 0 ? p->gradient_at[--index]
                           : p->gradient_between[index] + (is_forward ? u->workspace : 0) - reused);
-        t->live_bytes[kept] = sum;
-        t->peak = sum > t->peak ? sum : t->peak;
-        live -= i < 0 || is_done ? 0 : gckpti_begin_def(p, t, self, is_forward, kept);
+        s->live_bytes[kept] = sum;
+        s->peak = sum > s->peak ? sum : s->peak;
+        live -= i < 0 || is_done ? 0 : gckpti_begin_def(p, s, self, is_forward, kept);
     }
-    gckpti_compact_schedule(t, kept);
-    t->overhead =
-        gckpti_add_cost(t->recompute_cost, gckpti_scaled_cost(p->copy_cost, t->transfer_cost));
-    t->peak = t->host_bytes > p->host_limit ? INT64_MAX : t->peak;
+    gckpti_compact_schedule(s, kept);
+    s->overhead =
+        gckpti_add_cost(s->recompute_cost, gckpti_scaled_cost(p->copy_cost, s->transfer_cost));
+    s->peak = s->host_bytes > p->host_limit ? INT64_MAX : s->peak;
 }
 
 /* ---- schedules: what a maker wrote becomes one ---- */

@@ -2,10 +2,10 @@
 #include "graph/graph.h"
 #include "ops/ops.h"
 
-/* ---- what planning asks of a tensor ---- */
+/* ---- properties of a tensor in a plan ---- */
 GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags & GCKPT_LOSS; }
 
-/* A parameter of which other ranks have most values: they are gathered in the arena. */
+/* Returns whether t is a sharded parameter, whose values are gathered in the arena. */
 GCKPTI_FN int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const gckpt_store *s = p->g->store;
@@ -22,7 +22,7 @@ GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)
            (d->backend || t->f32_uses);
 }
 
-/* What ranks share of a parameter's updates. All plan with the largest share. */
+/* Returns this rank's shard of a parameter's update. All ranks plan with the largest one. */
 GCKPTI_FN gckpti_shard_range gckpti_update_shard(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const gckpt_store *s = p->g->store;
@@ -40,8 +40,8 @@ GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id)
     return t->kind == GCKPTI_PARAM && p->active[id] && !p->g->store->params[t->index].p.frozen;
 }
 
-/* What t's backward reads: GCKPT_IN, GCKPT_OUT, GCKPT_SAVED bits. Indices that an op gave it may read
- * without saying so, since those that are fed are always there. */
+/* Returns what t's backward reads, as GCKPT_IN, GCKPT_OUT, GCKPT_SAVED bits. A backward may read
+ * indices that an op computed without declaring it, since fed indices are always there. */
 GCKPTI_FN unsigned gckpti_backward_needs(const gckpti_planner *p, const gckpt_tensor *t)
 {
     unsigned mask = 0;
@@ -54,7 +54,7 @@ GCKPTI_FN unsigned gckpti_backward_needs(const gckpti_planner *p, const gckpt_te
     return mask;
 }
 
-/* Input i's tensor is an earlier input of the same op too: its gradient is computed apart. */
+/* Returns whether input i is also an earlier input of the op: its gradient is computed apart. */
 GCKPTI_FN int gckpti_is_repeated(const gckpt_tensor *t, int i)
 {
     for (int k = 0; k < i; k++)
@@ -63,15 +63,14 @@ GCKPTI_FN int gckpti_is_repeated(const gckpt_tensor *t, int i)
     return 0;
 }
 
-/* Bytes, rounded up. What takes more than can be searched counts as so many, so that sums stay
- * whole numbers. */
+/* Returns bytes, rounded up, and at most GCKPTI_SEARCH_LIMIT, so that sums do not overflow. */
 GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes)
 {
     const size_t most = sizeof(size_t) > 4 ? (size_t)((uint64_t)GCKPTI_SEARCH_LIMIT) : SIZE_MAX / 2;
     return (int64_t)gckpti_round_up(bytes < most ? bytes : most, p->alignment);
 }
 
-/* ---- bytes of values and gradients; copies and low parts of sums in front of a workspace ---- */
+/* ---- bytes of values and gradients; fp32 copies and compensations at a workspace's start ---- */
 GCKPTI_FN size_t gckpti_tensor_bytes(const gckpti_planner *p, const gckpt_tensor *t, int bf16_flag)
 {
     return (size_t)gckpti_elements(&t->shape) * (p->rounding[t->base->id] & bf16_flag ? 2
@@ -89,7 +88,7 @@ GCKPTI_FN size_t gckpti_gradient_bytes(const gckpti_planner *p, const gckpt_tens
     return gckpti_tensor_bytes(p, t, GCKPTI_BF16_GRADIENT);
 }
 
-/* Adds room for as many floats as t has behind *bytes. Returns where it begins. */
+/* Adds space for as many floats as t has to *bytes. Returns its offset. */
 GCKPTI_FN size_t gckpti_add_floats(size_t *bytes, const gckpt_tensor *t)
 {
     size_t offset = gckpti_round_up(*bytes, 64);
@@ -100,8 +99,8 @@ GCKPTI_FN size_t gckpti_add_floats(size_t *bytes, const gckpt_tensor *t)
 GCKPTI_FN int gckpti_sum_scope(const gckpti_planner *p, const gckpt_tensor *t, int i)
 {
     const gckpt_tensor *q = t->in[i];
-    const int rows = q->batch_invariant && !t->batch_invariant; /* over all of the batch */
-    const int one = /* added to each; as many elements alone are gru's bias, 3 H, of 3 steps, too */
+    const int rows = q->batch_invariant && !t->batch_invariant; /* a sum over the batch */
+    const int one = /* one addend; not gru's bias (3 H) for 3 steps, which has as many elements */
         gckpti_elements(&q->shape) == gckpti_elements(&t->shape) &&
         gckpti_last(&q->shape) == gckpti_last(&t->shape);
     if (!(t->op->needs[i] & GCKPT_SUMS) || (!rows && one))
@@ -109,7 +108,7 @@ GCKPTI_FN int gckpti_sum_scope(const gckpti_planner *p, const gckpt_tensor *t, i
     return rows && p->accumulates ? GCKPTI_SUM_IN_STEP : GCKPTI_SUM_IN_OP;
 }
 
-/* Bytes of an op's copies and low parts in front of its workspace, forward or backward. */
+/* Returns the bytes of an op's fp32 copies and compensations, forward or backward. */
 GCKPTI_FN size_t gckpti_f32_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, int backward)
 {
     size_t copy[2 * GCKPT_MAX_INPUTS + 2], bytes = gckpti_place_copies(p, t, backward, copy);
@@ -119,7 +118,7 @@ GCKPTI_FN size_t gckpti_f32_copy_bytes(const gckpti_planner *p, const gckpt_tens
     return bytes;
 }
 
-/* ---- work: of ops, by the cost model, and of copies; sums of it ---- */
+/* ---- cost ---- */
 GCKPTI_FN uint64_t gckpti_add_cost(uint64_t sum, uint64_t more)
 {
     return more < UINT64_MAX - sum ? sum + more : UINT64_MAX;

@@ -81,7 +81,6 @@ GCKPTI_FN int gckpti_tree_depth(int vranks)
     return n;
 }
 
-/* ---- leaves: equal parts of a step's rows, as far as they go ---- */
 GCKPTI_FN int64_t gckpti_vrank_first_row(int64_t batch, int vranks, int64_t vrank)
 {
     return batch / vranks * vrank + (batch % vranks * vrank + vranks - 1) / vranks;
@@ -116,19 +115,15 @@ GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p, int64_t rows)
     return single;
 }
 
-GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *plan, int64_t rows, int rank,
-                                       int64_t *first)
+GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *p, int64_t rows, int rank, int64_t *first)
 {
     int64_t begin = 0, end = rows > 0 ? rows : 0;
-    if (plan && plan->ranks > 1 && plan->virtual_ranks >= plan->ranks && rank >= 0 &&
-        rank < plan->ranks) {
-        int64_t per_rank = plan->virtual_ranks / plan->ranks, batch = gckpti_vrank_batch(plan, end);
-        begin =
-            gckpti_min(gckpti_vrank_first_row(batch, plan->virtual_ranks, rank * per_rank), end);
-        end = gckpti_min(gckpti_vrank_first_row(batch, plan->virtual_ranks, (rank + 1) * per_rank),
-                         end);
+    if (p && p->ranks > 1 && p->virtual_ranks >= p->ranks && rank >= 0 && rank < p->ranks) {
+        int64_t n = p->virtual_ranks / p->ranks, batch = gckpti_vrank_batch(p, end);
+        begin = gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, rank * n), end);
+        end = gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, (rank + 1) * n), end);
     }
     if (first)
         *first = begin;
-    return plan ? end - begin : 0;
+    return p ? end - begin : 0;
 }
