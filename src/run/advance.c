@@ -3,8 +3,8 @@
 #include "graph/graph.h"
 
 /* ---- an op, forward and backward ---- */
-/* The call of an op's instruction: shapes and attributes, its operands, and where they are; values
- * in the arena, where they have been brought there, else a leaf's. */
+/* Sets the call of an op's instruction: shapes, attributes and operands. A value is in the arena or
+ * where its parameter, input or constant is. */
 static inline void gckpti_set_ins_call(const gckpt_exec *e, const gckpti_ins *ins,
                                        gckpti_operands *o, gckpt_call *c)
 {
@@ -43,7 +43,7 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
         gckpti_run_on_host(e, ins->kind == GCKPT_FORWARD ? op->forward : op->backward, c);
 }
 
-/* A parameter's version in the arena: a copy, or what packed values stand for. */
+/* Writes a parameter's values into the arena: gathered, dequantised or copied. */
 static void gckpti_stage_param(gckpt_exec *e, const gckpti_plan_node *node, float *to,
                                gckpt_call *c)
 {
@@ -58,7 +58,7 @@ static void gckpti_stage_param(gckpt_exec *e, const gckpti_plan_node *node, floa
         b->copy(b->context, to, values, (size_t)q->p.elements * sizeof *to);
 }
 
-/* A parameter comes into the arena, or an op is computed. */
+/* Stages a parameter in the arena, or computes an op. */
 static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
 {
     const gckpt_plan *p = e->plan;
@@ -70,10 +70,10 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gck
         return GCKPT_OK;
     }
     gckpti_set_ins_call(e, ins, &o, c);
-    int prologue = ins < p->ins + p->body; /* which inference repeats */
-    int first = ins->first && !(prologue && e->step.prologue_done);
+    int repeated = ins < p->ins + p->body && e->step.prologue_done; /* a prologue, by inference */
+    int first = ins->first && !repeated;
     int term = node->op->flags & GCKPT_LOSS && first ? gckpti_term_of(p, ins->id) : -1;
-    if (gckpti_is_cache(node->op)) /* data are const, since leaves' are */
+    if (gckpti_is_cache(node->op)) /* const for all other nodes */
         c->out = (float *)(uintptr_t)e->tables.nodes[ins->id].data;
     void *out = c->out;
     uint16_t *narrow = node->rounding & GCKPTI_BF16_VALUE ? (uint16_t *)out : NULL;
@@ -85,7 +85,7 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gck
         c->loss_sum = &gckpti_running_loss(e, term)->sum;
         c->loss_count = &gckpti_running_loss(e, term)->count;
     }
-    c->graph = e; /* of bands, which run others */
+    c->graph = e; /* for gckpti_fused_forward, which runs other nodes */
     gckpti_run_kernel(e, ins, c);
     if (c->out && node->rounding & GCKPTI_ROUNDED)
         gckpti_round_bf16(e, c, gckpti_rng_stream(ins->id, 0), c->out, narrow,
@@ -94,7 +94,7 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gck
                                                    : GCKPT_OK;
 }
 
-/* Of the gradient of input i: GCKPTI_SUM_IN_OP, _ON or 0. */
+/* Returns how the gradient of input i is compensated: GCKPTI_SUM_IN_OP, _IN_STEP or 0. */
 static int gckpti_sum_mode(const gckpt_plan *p, const gckpti_plan_node *node, int i)
 {
     int accumulates =
@@ -102,7 +102,7 @@ static int gckpti_sum_mode(const gckpt_plan *p, const gckpti_plan_node *node, in
     return !(node->compensated >> i & 1) ? 0 : accumulates ? GCKPTI_SUM_IN_STEP : GCKPTI_SUM_IN_OP;
 }
 
-/* Where the gradient of input i goes, and its low part: the next of the workspace, or behind it. */
+/* Sets the gradient of input i and its compensation: from the workspace, or after the gradient. */
 static void gckpti_begin_input_grad(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
                                     gckpt_call *c, int i)
 {
@@ -116,14 +116,14 @@ static void gckpti_begin_input_grad(gckpt_exec *e, const gckpti_ins *ins, const 
         gckpti_backend(e)->fill(c, arg->grad, 0, n);
     if (sums == GCKPTI_SUM_IN_OP) {
         arg->compensation = (float *)c->workspace;
-        c->workspace =
-            (unsigned char *)c->workspace + gckpti_round_up((size_t)n * sizeof(float), 64);
+        const size_t bytes = gckpti_round_up((size_t)n * sizeof(float), 64);
+        c->workspace = (unsigned char *)c->workspace + bytes;
         gckpti_backend(e)->fill(c, arg->compensation, 0, n);
     } else if (arg->grad && sums == GCKPTI_SUM_IN_STEP)
         arg->compensation = arg->grad + n;
 }
 
-/* What remains to do with it: rounding, and adding what was computed apart. */
+/* Finishes the gradient of input i: rounds it, or adds it to the total if it was separate. */
 static void gckpti_end_input_grad(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
                                   gckpt_call *c, int i)
 {
@@ -145,7 +145,7 @@ static void gckpti_end_input_grad(gckpt_exec *e, const gckpti_ins *ins, const gc
         gckpti_round_bf16(e, c, gckpti_rng_stream(ins->id, 1 + i), x, narrow, n);
 }
 
-/* Sends the gradient of an op's output, its accumulators added up, on to its inputs. */
+/* Adds up the accumulators of the output's gradient and runs the op's backward. */
 static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
 {
     const gckpt_plan *p = e->plan;
@@ -168,15 +168,15 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
     if (node->op->flags & GCKPT_LOSS) {
         int term = gckpti_term_of(p, ins->id);
         c->loss_scale = gckpti_loss_scale(e, term);
-        c->loss_sum =
-            node->op->flags & GCKPTI_BACKWARD_LOSS ? &gckpti_running_loss(e, term)->sum : NULL;
+        const int sums = node->op->flags & GCKPTI_BACKWARD_LOSS;
+        c->loss_sum = sums ? &gckpti_running_loss(e, term)->sum : NULL;
     }
     gckpti_run_kernel(e, ins, c);
     for (int i = 0; i < node->inputs; i++)
         gckpti_end_input_grad(e, ins, &o, c, i);
 }
 
-/* ---- through the list ---- */
+/* ---- the list of instructions ---- */
 GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
 {
     const gckpt_plan *p = e->plan;
@@ -188,11 +188,10 @@ GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
         for (int i = 0; ins->kind == GCKPT_BACKWARD && i < node->inputs; i++) {
             const gckpti_plan_node *q = &p->nodes[node->in[i]];
             float *sum = gckpti_arena_f32(e, o.in[i].gradient);
-            int64_t n = gckpti_planned_elements(p, q);
+            size_t bytes = 4 * (size_t)gckpti_planned_elements(p, q);
+            bytes *= gckpti_sum_mode(p, node, i) == GCKPTI_SUM_IN_STEP ? 2 : 1;
             if (sum && q->batch_invariant)
-                gckpti_fill(
-                    e, sum, 0,
-                    4 * (size_t)(gckpti_sum_mode(p, node, i) == GCKPTI_SUM_IN_STEP ? 2 * n : n));
+                gckpti_fill(e, sum, 0, bytes);
         }
     }
 }
@@ -210,7 +209,7 @@ GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* The user's callback may cancel the step. */
+/* Calls desc.progress, which may cancel the step. */
 static gckpt_result gckpti_report_progress(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
@@ -222,15 +221,13 @@ static gckpt_result gckpti_report_progress(gckpt_exec *e, const gckpti_ins *ins)
     };
     if (!e->desc.progress(e->desc.user, &progress) || e->update.begun)
         return GCKPT_OK;
-    return gckpti_defer_error(e,
-                              gckpti_error(e, GCKPT_CANCELLED,
-                                           "cancelled by the progress callback before instruction "
-                                           "%i; nothing was changed",
-                                           e->step.pc));
+    gckpti_error(e, GCKPT_CANCELLED,
+                 "cancelled by the progress callback before instruction %i; nothing was changed",
+                 e->step.pc);
+    return gckpti_defer_error(e, GCKPT_CANCELLED);
 }
 
-/* GCKPT_SMALL: a call is on the stack only while an op runs (c is NULL), not beneath an update,
- * which has one of its own. */
+/* With GCKPT_SMALL c is NULL, and a call is on the stack only while an op runs. */
 GCKPTI_OWN_FRAME static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_ins *ins,
                                                    gckpt_call *c)
 {
@@ -259,23 +256,22 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins,
 
 /* What a run does next. */
 typedef enum {
-    GCKPTI_ACTION_STOP, /* at its goal, at the end of the rows at hand, cancelled, or by an error */
-    GCKPTI_ACTION_REPLAYED, /* a micro-batch, which the backend has done by now */
-    GCKPTI_ACTION_SKIP,     /* an instruction that is not to be run here, or not any more */
-    GCKPTI_ACTION_RUN       /* the instruction */
+    GCKPTI_ACTION_STOP,     /* at the goal or the end of the rows so far; cancelled; an error */
+    GCKPTI_ACTION_REPLAYED, /* the backend has replayed a micro-batch, or a part */
+    GCKPTI_ACTION_SKIP,     /* an instruction that must not run here, or no more */
+    GCKPTI_ACTION_RUN       /* an instruction */
 } gckpti_action;
 
-/* The move from where e stands; in *result what the run has come to. */
+/* Returns the next action; *result is that of the run so far. */
 static gckpti_action gckpti_next_action(gckpt_exec *e, gckpt_result *result)
 {
     const gckpt_plan *p = e->plan;
-    if (GCKPTI_RUNS_TRAINING && !e->update.grads_cleared) /* here, where a team can do it */
+    if (GCKPTI_RUNS_TRAINING && !e->update.grads_cleared) /* here a team does it */
         gckpti_clear_accumulators(e, p->length);
     e->update.grads_cleared = 1;
-    const int at_boundary =
-        e->step.pc == p->body || e->step.pc == p->epilogue; /* what comes next */
-    *result = gckpti_defer_error(
-        e, gckpti_wait_copies(e, at_boundary ? INT32_MAX : e->step.pc, GCKPT_OK));
+    const int all = e->step.pc == p->body || e->step.pc == p->epilogue; /* may go back */
+    *result = gckpti_wait_copies(e, all ? INT32_MAX : e->step.pc, GCKPT_OK);
+    *result = gckpti_defer_error(e, *result);
     if (e->step.pc == p->epilogue && *result == GCKPT_OK)
         *result = gckpti_next_micro_batch(e);
     if (e->step.pc >= (int)p->length || *result != GCKPT_OK) {
@@ -351,7 +347,7 @@ GCKPTI_FN gckpt_result gckpti_run_in_team(gckpt_exec *e, void (*job)(void *conte
 {
     gckpti_with_team(&e->device.runner, e->device.team, job, context);
     gckpti_enable_capture(e, 0);
-    /* what comes next may be another executor's, in the same arena */
+    /* another executor may use the arena next */
     gckpt_result waited = gckpti_wait_copies(e, INT32_MAX, *result);
     waited = waited == *result ? GCKPT_OK : gckpti_defer_error(e, waited);
     if (waited == GCKPT_OK)
@@ -366,9 +362,10 @@ GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
     if (gckpti_enter_call(e) != GCKPT_OK)
         return GCKPT_E_ARG;
     if (e->step.quantise_count != e->store->quantise_count) {
-        gckpt_result result = gckpti_defer_error(
-            e, gckpti_error(e, GCKPT_E_ARG,
-                            "step: parameters were packed within it; it is over, begin it anew"));
+        gckpti_error(e, GCKPT_E_ARG,
+                     "step: parameters were packed within it; it is over, "
+                     "begin it anew");
+        gckpt_result result = gckpti_defer_error(e, GCKPT_E_ARG);
         if (result != GCKPT_OK) {
             e->step.state = GCKPTI_IDLE;
             e->device.in_call = 0;

@@ -19,8 +19,8 @@ GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec)
     return exec ? exec->device.isa : GCKPT_ISA_AUTO;
 }
 
-/* The one that the plan's workspace and bytes are for: the processor's, from the widest vectors on,
- * or the user's: what that leaves out is as the processor's plain one does it. */
+/* Chooses the backend for which the plan was made: the CPU with the widest vectors, or
+ * desc.backend, whose missing functions are those of the CPU's plain backend. */
 GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -82,7 +82,7 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* The kernels of an op. */
+/* Returns the kernels of an op. */
 GCKPTI_FN gckpti_exec_node gckpti_op_kernels(const gckpt_exec *e, const gckpti_plan_node *node)
 {
     const gckpt_backend *b = gckpti_backend(e);

@@ -4,15 +4,15 @@
 
 GCKPTI_COLD_BEGIN
 
-/* The window of the gckpt_cache_window that a node is, or 0. */
+/* Returns the window of a node that is a gckpt_cache_window, or 0. */
 static int gckpti_cache_window(const gckpt_plan *p, const gckpti_plan_node *node)
 {
     return gckpti_is_cache(node->op) ? ((const gckpti_cache *)(p->words + node->attributes))->window
                                      : 0;
 }
 
-/* The first position from which attention, which alone reads such caches, can go on: they have let
- * go of what it needs before. */
+/* Returns the first position from which attention can resume: windowed caches have overwritten what
+ * earlier positions need. */
 static int64_t gckpti_first_resumable(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -31,8 +31,9 @@ static int64_t gckpti_first_resumable(const gckpt_exec *e)
     return from;
 }
 
-/* The caches, one behind the other in graph order, so that other plans of a model have them in the
- * same places; or those of another executor. Without tables: do they fit? */
+/* Places the caches one after the other in graph order, so that other plans of the model have them
+ * at the same offsets; or uses those of desc.caches_of. Without tables, only checks that they
+ * fit. */
 GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan, *owner = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
@@ -79,8 +80,8 @@ GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
         return GCKPT_OK;
     if (e->plan->virtual_ranks > 1)
         return gckpti_error(e, GCKPT_E_ARG,
-                            "forward: caches hold rows of a whole call, %i leaves would cut it: "
-                            "plan with desc.leaves 1",
+                            "forward: caches hold rows of a whole call, %i virtual ranks would "
+                            "divide it: plan with desc.virtual_ranks 1",
                             e->plan->virtual_ranks);
     if (rows > e->plan->rows || (position > 0 && rows > held))
         return gckpti_error(

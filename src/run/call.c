@@ -8,7 +8,7 @@ GCKPTI_FN float *gckpti_exec_array(const gckpt_exec *e, const gckpti_param *q, i
     return gckpti_array(q, slot);
 }
 
-/* As gckpti_arena_f32, of other types. */
+/* As gckpti_arena_f32, for other types. */
 GCKPTI_FN void *gckpti_arena_ptr(const gckpt_exec *e, size_t offset)
 {
     GCKPT_ASSERT(offset == GCKPTI_NO_OFFSET || offset < e->plan->arena);
@@ -25,7 +25,7 @@ GCKPTI_FN uint16_t *gckpti_arena_bf16(const gckpt_exec *e, size_t offset)
     return (uint16_t *)gckpti_arena_ptr(e, offset);
 }
 
-/* A node's shape with the rows of this micro-batch. */
+/* Returns a node's shape with the rows of this micro-batch. */
 GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_plan_node *node,
                                         int64_t rows)
 {
@@ -40,8 +40,8 @@ GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e)
     return gckpti_min(e->step.vrank_end - e->step.row, e->plan->rows);
 }
 
-/* A call without op or inputs, for what is done between ops. Of inputs only that there are none is
- * set: to clear them all would take longer than a small update. */
+/* Initialises a call without op or inputs, for use between ops. Does not clear the inputs'
+ * operands: that would take longer than a small update. */
 GCKPTI_FN void gckpti_init_opless_call(const gckpt_exec *e, gckpt_call *c)
 {
     const size_t rest = offsetof(gckpt_call, shape);
@@ -63,8 +63,8 @@ GCKPTI_FN void gckpti_init_call(const gckpt_exec *e, gckpt_call *c)
     gckpti_init_opless_call(e, c);
 }
 
-/* Of a call that an earlier instruction of this run has left, clears what gckpti_set_op_call does not
- * set, for an op of so many inputs: clearing all of it would take longer than many an op. */
+/* Clears, in the call of an earlier instruction, the fields that gckpti_set_op_call does not set.
+ * To clear all of it would take longer than many an op. */
 static void gckpti_clear_call(gckpt_call *c, int inputs)
 {
     for (int i = inputs; i < c->inputs; i++)
@@ -79,8 +79,8 @@ static void gckpti_clear_call(gckpt_call *c, int inputs)
     c->rounded = 0, c->quantised = NULL;
 }
 
-/* Shapes, attributes and everything else that does not come from the arena, into the call that is
- * all of a run's: bare, or as an earlier instruction left it; with GCKPT_SMALL any. */
+/* Sets shapes, attributes and all else that is not in the arena, in the call that all instructions
+ * of a run share (with GCKPT_SMALL, in any call). */
 GCKPTI_FN void gckpti_set_op_call(const gckpt_exec *e, const gckpti_plan_node *node, int id,
                                   int64_t rows, gckpt_call *c)
 {
@@ -100,12 +100,12 @@ GCKPTI_FN void gckpti_set_op_call(const gckpt_exec *e, const gckpti_plan_node *n
     c->id = id;
     c->precision = gckpti_precision_of(node->rounding);
     for (int i = 0; i < node->inputs && gckpti_is_bf16_plan(p); i++)
-        c->rounded |=
-            p->nodes[p->nodes[node->in[i]].base].rounding & GCKPTI_ROUNDED ? GCKPT_IN(i) : 0;
+        if (p->nodes[p->nodes[node->in[i]].base].rounding & GCKPTI_ROUNDED)
+            c->rounded |= GCKPT_IN(i);
     c->rounded |= node->rounding & GCKPTI_ROUNDED ? GCKPT_OUT : 0;
 }
 
-/* The same into any call: of what is no instruction of a run. */
+/* As gckpti_set_op_call, for any call. */
 GCKPTI_FN void gckpti_init_op_call(const gckpt_exec *e, const gckpti_plan_node *node, int id,
                                    int64_t rows, gckpt_call *c)
 {

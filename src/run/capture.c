@@ -3,7 +3,7 @@
 
 GCKPTI_COLD_BEGIN
 
-/* May a backend repeat micro-batches? Nothing in them may need the host. */
+/* Returns 1 if the backend can replay micro-batches: nothing in them needs the host. */
 static int gckpti_can_replay(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -11,10 +11,9 @@ static int gckpti_can_replay(const gckpt_exec *e)
               !e->desc.progress;
     for (int x = p->body; x < p->epilogue && can; x++) {
         const gckpti_ins *ins = &p->ins[x];
-        const gckpti_exec_node *kernels =
-            ins->kind == GCKPT_UPDATE ? NULL : &e->tables.nodes[ins->id];
+        const gckpti_exec_node *kernels = &e->tables.nodes[ins->id];
         const gckpti_plan_node *node = &p->nodes[ins->id];
-        if (!kernels)
+        if (ins->kind == GCKPT_UPDATE)
             can = 0;
         else if (ins->kind >= GCKPT_OFFLOAD && ins->kind != GCKPT_REDUCE)
             can = e->offload.by_backend;
@@ -97,8 +96,7 @@ GCKPTI_FN void gckpti_end_capture(gckpt_exec *e)
     if (!e->capture.active)
         return;
     if (e->capture.begin == e->plan->body && e->step.pc == e->plan->epilogue)
-        gckpti_wait_copies(e, INT32_MAX,
-                           GCKPT_OK); /* copies in it end in it; a part of it has none */
+        gckpti_wait_copies(e, INT32_MAX, GCKPT_OK); /* copies of a micro-batch end in it */
     e->capture.active = 0;
     if (!gckpti_backend(e)->captured(gckpti_backend(e)->context)) {
         e->capture.supported = e->capture.enabled = 0;

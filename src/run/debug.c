@@ -3,8 +3,8 @@
 #include "graph/graph.h"
 #include "num/num.h"
 
-/* From element `at` of n floats of the backend's, or as many bf16, on: the next, widened. Returns
- * how many these are. */
+/* Copies the next elements, from `at` on, of n floats or bf16 of the backend's to `wide`, and
+ * returns their number. */
 static int64_t gckpti_read_chunk(const gckpt_exec *e, const void *from, int narrow, int64_t at,
                                  int64_t n, float wide[64])
 {
@@ -17,7 +17,7 @@ static int64_t gckpti_read_chunk(const gckpt_exec *e, const void *from, int narr
     return count;
 }
 
-/* ---- GCKPT_DEBUG_RECOMPUTE: a recomputed value must be what it was ---- */
+/* ---- GCKPT_DEBUG_RECOMPUTE: a recomputed value must be the same ---- */
 GCKPTI_FN void gckpti_alloc_hashes(gckpt_exec *e, gckpti_bump *bump)
 {
     size_t n = gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? 2 * e->plan->node_count : 0;
@@ -43,13 +43,13 @@ GCKPTI_FN gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *i
             count = gckpti_read_chunk(e, data[k], narrow && k == 0, at, n[k], chunk);
             hash = gckpti_hash_floats(hash, chunk, count);
         }
-        hash |= 1; /* 0: none was seen */
+        hash |= 1; /* 0: no value yet */
         if (*expected && *expected != hash)
             return gckpti_error(
                 e, GCKPT_E_DATA,
                 "recompute: %s of %s (%s #%i) differs from what it was the first time: %s",
-                k ? "aux" : "the value", gckpti_planned_name(e->plan, ins->id), node->op->name,
-                ins->id,
+                k ? "the saved data" : "the value", gckpti_planned_name(e->plan, ins->id),
+                node->op->name, ins->id,
                 ins->kind == GCKPT_RELOAD ? "slower memory returned other bytes"
                                           : "the op is not a function of its inputs");
         *expected = hash;
@@ -57,10 +57,10 @@ GCKPTI_FN gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *i
     return GCKPT_OK;
 }
 
-/* ---- GCKPT_DEBUG_POISON, GCKPT_DEBUG_MEASURE: what is written ---- */
+/* ---- GCKPT_DEBUG_POISON, GCKPT_DEBUG_MEASURE ---- */
 enum { GCKPTI_POISON = 0x7fc07fc0 }; /* NaN, two of them as bf16 */
 
-/* What began before a loop's body outlives each round. */
+/* A buffer that began before the body is needed by the next micro-batch. */
 GCKPTI_FN void gckpti_poison_dead(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -79,7 +79,7 @@ static int gckpti_is_measuring(const gckpt_exec *e)
     return gckpti_debug(e) & GCKPT_DEBUG_MEASURE && e->debug.poisoned_steps < 2;
 }
 
-/* The arena is all paint; each step that measures has another. */
+/* Fills the arena with a pattern; each of the two steps that measure has another. */
 GCKPTI_FN void gckpti_measure_start(gckpt_exec *e)
 {
     if (gckpti_is_measuring(e))
@@ -89,7 +89,7 @@ GCKPTI_FN void gckpti_measure_start(gckpt_exec *e)
         gckpti_fill(e, e->blocks.arena, GCKPTI_POISON, e->plan->arena / 4 * 4);
 }
 
-/* Where the arena's last byte that is not `paint` ends; `low`: not below this. */
+/* Returns the end of the arena's last byte that is not `poison`, at least `low`. */
 static size_t gckpti_high_water(const gckpt_exec *e, size_t low, unsigned char poison)
 {
     unsigned char chunk[256];
@@ -111,7 +111,7 @@ GCKPTI_FN void gckpti_measure_end(gckpt_exec *e)
         return;
     e->debug.high_water =
         gckpti_high_water(e, e->debug.high_water, e->debug.poisoned_steps ? 0x5a : 0xa5);
-    for (size_t i = 0; i < e->plan->buffer_count; i++) { /* what kernels use of it differs */
+    for (size_t i = 0; i < e->plan->buffer_count; i++) { /* kernels use different amounts of it */
         const gckpt_buffer *buffer = &e->plan->buffers[i];
         if (buffer->kind == GCKPT_BUFFER_WORKSPACE &&
             buffer->offset + buffer->size > e->debug.high_water)
@@ -127,15 +127,15 @@ GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
                 : 0;
 }
 
-/* ---- GCKPT_DEBUG_FINITE: who made the first NaN or infinity? ---- */
+/* ---- GCKPT_DEBUG_FINITE: finds the first NaN or infinity ---- */
 enum { GCKPTI_KIND_NAN = 1, GCKPTI_KIND_INF = 2 };
 
-/* A look at arrays: what kinds there are, and the first element that is of a kind sought. */
+/* A scan of arrays: the kinds found, and the first element of a kind sought. */
 typedef struct {
     const gckpt_exec *e;
     unsigned kinds, sought;
-    int id, gradient; /* the node whose value or gradient has it; -1: there is none */
-    int64_t element;  /* its element; -1: the sum of a loss */
+    int id, gradient; /* its node; -1: none. Whether it is in the gradient */
+    int64_t element;  /* its index; -1: the sum of a loss */
     double value;
 } gckpti_scan;
 
@@ -151,8 +151,8 @@ static void gckpti_scan_value(gckpti_scan *scan, double x, int id, int gradient,
     }
 }
 
-/* All n floats of an array of the backend's, or as many bf16. NULL: none, or, as a value, a packed
- * parameter's, as ops read it. */
+/* Scans n floats or bf16 of the backend's. If x is NULL, scans the values of a quantised parameter,
+ * dequantised, or nothing. */
 static void gckpti_scan_array(gckpti_scan *scan, const void *x, int narrow, int64_t n, int id,
                               int gradient)
 {
@@ -172,7 +172,7 @@ static void gckpti_scan_array(gckpti_scan *scan, const void *x, int narrow, int6
     }
 }
 
-/* A node's value or gradient in this micro-batch; scratch: as floats, whatever the plan keeps. */
+/* Scans a node's value or gradient in this micro-batch. If scratch is nonzero, x is always f32. */
 static void gckpti_scan_node(gckpti_scan *scan, const void *x, int id, int gradient, int scratch)
 {
     const gckpti_plan_node *q = &scan->e->plan->nodes[id];
@@ -182,7 +182,7 @@ static void gckpti_scan_node(gckpti_scan *scan, const void *x, int id, int gradi
         gckpti_scan_array(scan, x, narrow && !scratch, gckpti_elements(&shape), id, gradient);
 }
 
-/* What an instruction is about to read, or has written. */
+/* Scans the operands that an instruction is about to read, or has written. */
 static void gckpti_scan_operands(gckpti_scan *scan, const gckpti_ins *ins, int written)
 {
     const gckpt_exec *e = scan->e;
@@ -200,7 +200,7 @@ static void gckpti_scan_operands(gckpti_scan *scan, const gckpti_ins *ins, int w
         gckpti_from_backend(e, &sum, gckpti_running_loss(e, gckpti_term_of(p, ins->id)),
                             sizeof sum);
         gckpti_scan_value(scan, sum.sum, ins->id, 0, -1);
-    } else if (!loss && written != backward) { /* a forward's; a backward reads it, perhaps */
+    } else if (!loss && written != backward) { /* a forward's; a backward may read it */
         gckpti_scan_node(scan, cache ? e->tables.nodes[ins->id].data : gckpti_arena_ptr(e, o.out),
                          ins->id, 0, 0);
     }
@@ -222,7 +222,7 @@ static void gckpti_scan_operands(gckpti_scan *scan, const gckpti_ins *ins, int w
     }
 }
 
-/* The error about what was seen: who made it, and what is known. */
+/* Returns the error about the element found: `who` and `name` computed it. */
 static gckpt_result gckpti_nonfinite_error(gckpt_exec *e, const gckpti_scan *scan, const char *who,
                                            const char *name, const char *why)
 {
@@ -253,7 +253,8 @@ GCKPTI_FN unsigned gckpti_nonfinite_kinds(const gckpt_exec *e, const gckpti_ins 
     if (!(gckpti_debug(e) & GCKPT_DEBUG_FINITE) || ins->kind > GCKPT_BACKWARD)
         return 0;
     const gckpti_plan_node *node = &e->plan->nodes[ins->id];
-    for (size_t i = 0; i < node->attribute_bytes / 4; i++) { /* no integer attribute looks so */
+    for (size_t i = 0; i < node->attribute_bytes / 4;
+         i++) { /* no integer attribute has these bits */
         const uint32_t word = e->plan->words[node->attributes + i] & 0x7fffffff;
         scan.kinds |= word == 0x7f800000 ? (unsigned)GCKPTI_KIND_INF : 0u;
         scan.kinds |= word == 0x7fc00000 ? (unsigned)GCKPTI_KIND_NAN : 0u;
@@ -268,7 +269,7 @@ GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins,
     if (!(gckpti_debug(e) & GCKPT_DEBUG_FINITE) || ins->kind > GCKPT_BACKWARD)
         return GCKPT_OK;
     const gckpti_plan_node *node = &e->plan->nodes[ins->id];
-    if (read || node->kind == GCKPTI_PARAM) /* a NaN may come of a NaN, an infinity of either */
+    if (read || node->kind == GCKPTI_PARAM) /* a NaN read explains a NaN, either an infinity */
         scan.sought = read & GCKPTI_KIND_NAN ? 0u : (unsigned)GCKPTI_KIND_NAN;
     gckpti_scan_operands(&scan, ins, 1);
     if (scan.id < 0)
@@ -308,7 +309,7 @@ GCKPTI_FN gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_in
     return scan.id < 0 ? GCKPT_OK : gckpti_nonfinite_error(e, &scan, who, "", why);
 }
 
-/* Neither may have a NaN; a parameter that is trained, no infinity either. */
+/* Neither parameters nor constants may have a NaN; trained parameters, no infinity. */
 GCKPTI_FN gckpt_result gckpti_check_finite_params(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -333,7 +334,7 @@ GCKPTI_FN gckpt_result gckpti_check_finite_params(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* An infinity may be meant, a NaN is not. */
+/* Infinities may be intended, NaNs are not. */
 GCKPTI_FN gckpt_result gckpti_check_finite_feeds(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;

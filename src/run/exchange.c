@@ -3,19 +3,16 @@
 #include "num/num.h"
 
 /* =================================================================================================
- * exchange: sums and values of several processes, by exchanges
+ * exchange: collectives of several processes, by exchanges between pairs
  *
- * There are N = 2^k ranks. What is added up over all of them goes by a fixed binary tree: first the
- * sums of ranks that differ in bit 0 of their number, then those that differ in bit 1, and so on
- * (two numbers have the same sum either way round, so each rank adds its partner's to its own). Of
- * a gradient of P elements a rank sends its partner, at each level, the half that the partner will
- * keep (recursive halving), so that each ends with its share (gckpti_shard_range) of the whole sum;
- * shares are brought together the way back (recursive doubling). Each way a rank sends P (N - 1) /
- * N elements, the least possible. Small things (losses, counts, results, square sums, tensors of
- * one block) are exchanged whole at each level.
+ * There are N = 2^k ranks. A sum over ranks goes by a fixed binary tree: first over ranks that
+ * differ in bit 0 of their number, then in bit 1, and so on (a + b = b + a, so each rank adds its
+ * partner's floats to its own). At each level a rank sends its partner the half of a gradient that
+ * the partner will keep (recursive halving), so that each ends with its shard (gckpti_shard_range)
+ * of the sum. A gather goes the other way (recursive doubling). Each way a rank sends (N - 1) / N
+ * of the elements, the minimum. Small arrays are exchanged whole at each level.
  * ============================================================================================== */
-/* ---- exchanges ---- */
-/* There will be no exchange any more; the program is told to give up. */
+/* Calls transport.abort, and ends all communication. */
 GCKPTI_FN void gckpti_abort_comm(gckpti_comm *comm)
 {
     if (!comm->aborted && comm->transport->abort)
@@ -24,7 +21,7 @@ GCKPTI_FN void gckpti_abort_comm(gckpti_comm *comm)
     comm->busy = comm->tree.bit = 0;
 }
 
-/* Begins to send bytes of the host to a rank, and to receive from it. */
+/* Starts to send host memory to a rank, and to receive from it. */
 GCKPTI_FN void gckpti_exchange(gckpti_comm *comm, int peer, const void *send, size_t send_bytes,
                                void *receive, size_t recv_bytes)
 {
@@ -38,7 +35,7 @@ GCKPTI_FN void gckpti_exchange(gckpti_comm *comm, int peer, const void *send, si
         gckpti_abort_comm(comm);
 }
 
-/* 1: nothing is under way, or (broken) ever will be. */
+/* Returns 1 if no exchange is in progress (or aborted), else 0. */
 static int gckpti_is_done(gckpti_comm *comm)
 {
     int (*poll)(void *) = comm->waiting ? comm->transport->enqueued_done : comm->transport->done;
@@ -53,7 +50,7 @@ static int gckpti_is_done(gckpti_comm *comm)
     return done != 0;
 }
 
-/* Until it is done; 0: it never will be. */
+/* Waits for the exchange. Returns 0 if it failed or timed out: aborted. */
 GCKPTI_FN int gckpti_wait_exchange(gckpti_comm *comm)
 {
     const gckpt_transport *transport = comm->transport;
@@ -70,7 +67,7 @@ GCKPTI_FN void gckpti_wait_in_flight(const gckpt_exec *e, size_t copied_in)
     gckpti_comm *comm = e->group ? &e->group->comm : NULL;
     if (!comm || !comm->in_flight)
         return;
-    const size_t least = (size_t)1 << 19, most = 32 * least; /* as beside says of copy_in */
+    const size_t least = (size_t)1 << 19, most = 32 * least; /* see copy_in in api.h */
     comm->copied_in += copied_in < least ? least : copied_in;
     if (copied_in && comm->copied_in < most)
         return;
@@ -81,14 +78,14 @@ GCKPTI_FN void gckpti_wait_in_flight(const gckpt_exec *e, size_t copied_in)
     comm->waiting = comm->in_flight = 0;
 }
 
-/* Begins to send n floats from where the backend has them, and to receive m; peer -1: the engine's
- * own sum of the n floats `from` over all ranks, to the same place. */
+/* Starts to send n floats of backend memory to a rank, and to receive m. If peer is -1, starts the
+ * transport's all_reduce of the n floats at `from`, in place. */
 static void gckpti_exchange_floats(gckpti_comm *comm, int peer, const float *from, int64_t n,
                                    float *to, int64_t m)
 {
     const gckpt_backend *b = comm->backend;
     const int copies = b->own_memory && !comm->transport->device_aware;
-    const gckpti_tree *tree = &comm->tree; /* what a gather sends on has come from others */
+    const gckpti_tree *tree = &comm->tree; /* a gather passes on floats received */
     const int is_own = tree->kind != GCKPTI_ALL_GATHER || tree->bit == comm->ranks / 2;
     const size_t size = (size_t)n * sizeof *from;
     void *out = !copies ? (void *)(uintptr_t)from : peer < 0 ? comm->recv_buf : comm->send_buf;
@@ -96,7 +93,7 @@ static void gckpti_exchange_floats(gckpti_comm *comm, int peer, const float *fro
     comm->recv_bytes = (size_t)m * sizeof *to;
     comm->copy_to = copies ? to : NULL;
     if (comm->queue) {
-        comm->peer = -1; /* any may be missing, later */
+        comm->peer = -1; /* if it fails later, any may be the cause */
         comm->bytes_sent += peer < 0 ? 0 : size;
         if (n + m > 0 && !comm->transport->enqueue(comm->transport->user, comm->queue, peer, from,
                                                    size, to, comm->recv_bytes))
@@ -106,7 +103,7 @@ static void gckpti_exchange_floats(gckpti_comm *comm, int peer, const float *fro
     if (copies && n)
         b->copy_out(b->context, out, from, size);
     else if (b->own_memory && is_own)
-        (void)b->finish(b->context); /* what failed it says again in each later call */
+        (void)b->finish(b->context); /* an error shows again in each later call */
     if (peer >= 0) {
         gckpti_exchange(comm, peer, out, size, in, comm->recv_bytes);
         return;
@@ -117,7 +114,7 @@ static void gckpti_exchange_floats(gckpti_comm *comm, int peer, const float *fro
         gckpti_abort_comm(comm);
 }
 
-/* Leaves off where an exchange fails (s->broken). */
+/* Merges `mine` with that of all ranks; stops if an exchange fails (comm->aborted). */
 GCKPTI_FN void gckpti_merge_all(gckpti_comm *comm, void *mine, size_t bytes, gckpti_merge_fn merge)
 {
     comm->copy_to = NULL;
@@ -128,13 +125,12 @@ GCKPTI_FN void gckpti_merge_all(gckpti_comm *comm, void *mine, size_t bytes, gck
     }
 }
 
-/* ---- large ones, level by level, while something else is computed ---- */
+/* ---- collectives of large arrays, level by level, overlapped with computation ---- */
 static void gckpti_exchange_level(gckpti_comm *comm)
 {
     gckpti_tree *tree = &comm->tree;
     int peer = tree->kind == GCKPTI_FAST_REDUCE ? -1 : comm->rank ^ tree->bit;
-    /* one block goes whole */
-    const int parts = tree->n > GCKPT_UPDATE_BLOCK && peer >= 0 ? 2 * tree->bit : 1;
+    const int parts = tree->n > GCKPT_UPDATE_BLOCK && peer >= 0 ? 2 * tree->bit : 1; /* 1: whole */
     const gckpti_shard_range mine = gckpti_shard_of(tree->n, comm->rank, parts),
                              theirs = gckpti_shard_of(tree->n, peer, parts);
     const int64_t first = theirs.first, n = theirs.count;
@@ -148,9 +144,8 @@ static void gckpti_exchange_level(gckpti_comm *comm)
         gckpti_exchange_floats(comm, peer, tree->x + first, n, tree->workspace, tree->count);
 }
 
-/* Begins a sum of n floats, or brings their shares together; one at a time. Sums, but for
- * ENGINE, need `work`: floats of the larger half, or n where that is one block. Who began it polls
- * it to its end, before anything else is exchanged. */
+/* Starts a collective; the caller polls it to its end before it exchanges anything else. Sums
+ * except FAST_REDUCE need a workspace for the larger half of the floats (one block: for n). */
 static void gckpti_begin_tree(gckpti_comm *comm, const gckpti_pending *pending)
 {
     const int bit = comm->aborted ? 0 : pending->kind == GCKPTI_ALL_GATHER ? comm->ranks / 2 : 1;
@@ -161,8 +156,8 @@ static void gckpti_begin_tree(gckpti_comm *comm, const gckpti_pending *pending)
         gckpti_exchange_level(comm);
 }
 
-/* Goes on as far as it can without waiting, or to its end; c NULL: as far as nothing is to be
- * added. 1: it is over. */
+/* Advances the collective: if wait is nonzero, to its end; if 0, as far as it can without waiting.
+ * If c is NULL, only as far as there is nothing to add. Returns 1 if it is complete. */
 static int gckpti_poll_tree(gckpti_comm *comm, const gckpt_call *c, int wait)
 {
     gckpti_tree *tree = &comm->tree;
@@ -192,24 +187,24 @@ static int gckpti_poll_tree(gckpti_comm *comm, const gckpt_call *c, int wait)
     return !tree->bit;
 }
 
-/* ---- what instructions have begun: one after the other, in their order ---- */
-/* What was begun goes on as far as it can without waiting, and until no more than `left` of it are
- * not over. c: as gckpti_poll_tree has it. */
+/* ---- pending collectives ---- */
+/* Advances pending collectives without waiting, except while more than max_pending are pending. If
+ * c is NULL, only as far as there is nothing to add. */
 static void gckpti_poll_pending(gckpti_process_group *group, const gckpt_call *c, int max_pending)
 {
     gckpti_comm *comm = &group->comm;
+    gckpti_pending *list = group->pending;
     if (comm->uses_queue && group->pending_count > max_pending) {
         comm->backend->wait_comm_queue(comm->backend->context, max_pending);
-        memmove(group->pending, group->pending + group->pending_count - max_pending,
-                (size_t)max_pending * sizeof *group->pending);
+        const int done = group->pending_count - max_pending;
+        memmove(list, list + done, (size_t)max_pending * sizeof *list);
         group->pending_count = max_pending;
     }
     while (!comm->uses_queue && group->pending_count &&
            gckpti_poll_tree(comm, c, group->pending_count > max_pending)) {
-        memmove(&group->pending[0], &group->pending[1],
-                (size_t)--group->pending_count * sizeof *group->pending);
+        memmove(list, list + 1, (size_t)--group->pending_count * sizeof *list);
         if (group->pending_count)
-            gckpti_begin_tree(comm, group->pending);
+            gckpti_begin_tree(comm, list);
     }
 }
 
@@ -222,7 +217,7 @@ GCKPTI_FN void gckpti_wait_pending(gckpt_exec *e, int max_pending)
     gckpti_poll_pending(e->group, &c, max_pending);
 }
 
-/* Within an instruction. */
+/* runner.poll: called by kernels, between their work items. */
 GCKPTI_FN void gckpti_poll_in_kernel(void *group_context)
 {
     gckpti_process_group *group = (gckpti_process_group *)group_context;
@@ -230,22 +225,22 @@ GCKPTI_FN void gckpti_poll_in_kernel(void *group_context)
         gckpti_poll_pending(group, NULL, GCKPTI_MAX_PENDING);
 }
 
-/* Begins it, or lets it follow what is under way, or puts all of it into the backend's queue. */
+/* Starts a collective, or appends it to the pending ones, or (uses_queue) enqueues all of it. */
 GCKPTI_FN void gckpti_start_collective(gckpt_exec *e, const gckpti_pending *pending)
 {
     gckpti_process_group *group = e->group;
     gckpti_comm *comm = &group->comm;
+    const gckpt_backend *b = comm->backend;
     gckpt_call c;
     gckpti_init_call(e, &c);
     gckpti_poll_pending(group, &c, GCKPTI_MAX_PENDING - 1);
     group->pending[group->pending_count++] = *pending;
-    comm->queue =
-        comm->uses_queue ? comm->backend->use_comm_queue(comm->backend->context, 1) : NULL;
+    comm->queue = comm->uses_queue ? b->use_comm_queue(b->context, 1) : NULL;
     if (group->pending_count == 1 || comm->queue)
         gckpti_begin_tree(comm, pending);
     if (comm->queue) {
-        comm->in_flight = gckpti_poll_tree(comm, &c, 0); /* nothing is under way for the host */
-        comm->backend->use_comm_queue(comm->backend->context, 0);
+        comm->in_flight = gckpti_poll_tree(comm, &c, 0); /* the host waits for nothing */
+        b->use_comm_queue(b->context, 0);
         comm->queue = NULL;
     }
     gckpti_poll_pending(group, &c, GCKPTI_MAX_PENDING);

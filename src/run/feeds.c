@@ -2,15 +2,15 @@
 #include "graph/graph.h"
 #include "num/num.h"
 
-/* ---- rows that are fed ---- */
-/* Of a constant, or as fed: all rows of the latest feeds. */
+/* ---- feeds ---- */
+/* Returns the values of an i32 constant or input: all rows of the latest feeds. */
 static const int32_t *gckpti_indices(const gckpt_exec *e, const gckpti_plan_node *q)
 {
     const void *data = q->kind == GCKPTI_CONSTANT ? q->data : e->feeds.inputs[q->index].feed;
     return (const int32_t *)data;
 }
 
-/* The values of i32 input i of a node, in all rows. */
+/* Checks the range of i32 input i of a node, in all rows. */
 static gckpt_result gckpti_check_indices(gckpt_exec *e, const gckpti_plan_node *node, int id, int i,
                                          int64_t rows)
 {
@@ -36,7 +36,7 @@ static gckpt_result gckpti_check_indices(gckpt_exec *e, const gckpti_plan_node *
     return GCKPT_OK;
 }
 
-/* Which input each feed is for; every input that is read must have one. */
+/* Assigns each feed to its input; every input that is read must have one. */
 static gckpt_result gckpti_match_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count)
 {
     const gckpt_plan *p = e->plan;
@@ -66,7 +66,7 @@ static gckpt_result gckpti_match_feeds(gckpt_exec *e, const gckpt_feed *feeds, i
     return GCKPT_OK;
 }
 
-/* Takes the feeds for the next rows of the step and checks what indices they hold. */
+/* Takes the feeds for the next rows of the step, and checks their indices. */
 GCKPTI_FN gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                          int64_t rows)
 {
@@ -107,8 +107,8 @@ GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e)
     }
 }
 
-/* ---- what losses count of them, and sum up ---- */
-/* The term whose loss node `id` is; -1: none. */
+/* ---- counts and sums of losses ---- */
+/* Returns the loss term whose loss is node `id`, or -1. */
 GCKPTI_FN int gckpti_term_of(const gckpt_plan *p, int id)
 {
     for (size_t i = 0; i < p->term_count; i++)
@@ -117,7 +117,7 @@ GCKPTI_FN int gckpti_term_of(const gckpt_plan *p, int id)
     return -1;
 }
 
-/* What a loss adds to now; regularisers have no leaves. */
+/* Returns the total that a loss adds to now: of this virtual rank, except for regularisers. */
 GCKPTI_FN gckpti_loss_total *gckpti_running_loss(const gckpt_exec *e, int term)
 {
     const gckpt_plan *p = e->plan;
@@ -125,15 +125,14 @@ GCKPTI_FN gckpti_loss_total *gckpti_running_loss(const gckpt_exec *e, int term)
     return &e->losses.totals[term * gckpti_local_vranks(p) + vrank];
 }
 
-/* What the losses counted and summed up so far; the backend is waited for. */
+/* Waits for the backend and copies counts and sums of the losses to the host. */
 static gckpt_result gckpti_read_losses(gckpt_exec *e)
 {
     gckpt_result result = gckpti_wait_backend(e);
     if (result != GCKPT_OK)
         return result;
     for (size_t i = 0; i < e->plan->term_count; i++)
-        if (!gckpti_group_of(e) ||
-            e->plan->terms[i].regulariser) /* else they are summed up already */
+        if (!gckpti_group_of(e) || e->plan->terms[i].regulariser) /* else gckpti_sum_losses did */
             gckpti_from_backend(e, &e->losses.terms[i].total, gckpti_running_loss(e, (int)i),
                                 sizeof *e->losses.totals);
     return GCKPT_OK;
@@ -145,7 +144,7 @@ GCKPTI_FN int64_t gckpti_loss_count(const gckpt_exec *e)
                                             : e->losses.terms[0].total.count;
 }
 
-/* What the gradient of a loss's sum is worth in units of the first loss's count (manual, 3). */
+/* Returns the factor of the gradient of a loss's sum, relative to the first loss (manual, 3). */
 GCKPTI_FN float gckpti_loss_scale(gckpt_exec *e, int term)
 {
     const gckpti_plan_term *t = &e->plan->terms[term];
@@ -154,7 +153,7 @@ GCKPTI_FN float gckpti_loss_scale(gckpt_exec *e, int term)
     if (term == 0)
         return weight;
     if (t->regulariser && e->losses.terms[0].expected < 0)
-        (void)gckpti_read_losses(e); /* an error comes again before the first update */
+        (void)gckpti_read_losses(e); /* an error shows again before the first update */
     if (t->regulariser)
         return (float)((double)weight * (double)gckpti_loss_count(e));
     if (gckpti_is_streaming(e)) /* the same count */
@@ -162,9 +161,9 @@ GCKPTI_FN float gckpti_loss_scale(gckpt_exec *e, int term)
     return count > 0 ? (float)((double)weight * (double)gckpti_loss_count(e) / count) : 0;
 }
 
-/* Adds what each loss will count over the rows just fed, where a rule says what that is: the loss
- * has GCKPT_COUNT_FROM_FEEDS, or there are several, which then must keep to it (check_counts). What
- * does not depend on the batch, or mixes its rows, is counted once a micro-batch. */
+/* Adds to each loss's expected count that of the rows just fed, if it follows from the feeds: the
+ * loss has GCKPT_COUNT_FROM_FEEDS, or there are several losses (gckpti_check_counts checks them). A
+ * batch-invariant input, or one that mixes rows, counts once a micro-batch. */
 GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
@@ -186,7 +185,8 @@ GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
     }
 }
 
-/* Before the first rows: 0 where they will be counted, -1 where they cannot be. */
+/* Before the first rows, sets expected counts to 0, or to -1 if they do not follow from the
+ * feeds. */
 GCKPTI_FN void gckpti_init_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -201,7 +201,8 @@ GCKPTI_FN void gckpti_init_counts(gckpt_exec *e)
     }
 }
 
-/* Streaming cannot count ahead: all losses of the batch must share the first one's count. */
+/* For streaming, checks that all losses of the batch have the same count, as it is not known
+ * yet. */
 GCKPTI_FN gckpt_result gckpti_check_same_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -225,7 +226,7 @@ GCKPTI_FN gckpt_result gckpti_check_same_counts(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* What losses counted and summed up; in a step that changes anything, what the feeds say. */
+/* Reads the losses. If the step trains, their counts must be the expected ones. */
 GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -255,8 +256,8 @@ GCKPTI_FN int gckpti_has_known_counts(const gckpt_exec *e)
     return known;
 }
 
-/* Before anything is changed: the first loss's count, and that all counted as they should. Where
- * all have promised so nothing waits for it, and a broken promise shows at the end of the step. */
+/* Before the first update, checks the counts of losses; if all are known from the feeds, does not
+ * wait for that: gckpti_finish_step checks them. */
 GCKPTI_FN gckpt_result gckpti_finalize_counts(gckpt_exec *e)
 {
     gckpt_result result = GCKPT_OK;

@@ -9,7 +9,7 @@ static size_t gckpti_fetch_bytes(const gckpt_plan *p, const gckpti_plan_fetch *f
     return (size_t)gckpti_planned_elements(p, &p->nodes[fetch->id]) * sizeof(float);
 }
 
-/* Whether node `user` is of an op that reads node `id`, or a view of it. */
+/* Returns 1 if node `user` is an op that reads node `id`, or a view of it. */
 static int gckpti_reads_node(const gckpt_plan *p, int user, int id)
 {
     for (int i = 0; i < p->nodes[user].inputs && p->nodes[user].op; i++)
@@ -18,8 +18,8 @@ static int gckpti_reads_node(const gckpt_plan *p, int user, int id)
     return 0;
 }
 
-/* Whether an instruction makes the value of node `id`, or a part of its gradient; of what has no
- * batch axis, whether it adds all parts up. */
+/* Returns 1 if an instruction computes the value of node `id`, or a part of its gradient; if it is
+ * batch-invariant, adds up all parts. */
 static int gckpti_computes(const gckpt_plan *p, const gckpti_ins *ins, int id, int gradient)
 {
     int tensor = gckpti_ins_node(p, ins);
@@ -31,7 +31,7 @@ static int gckpti_computes(const gckpt_plan *p, const gckpti_ins *ins, int id, i
            (p->nodes[id].batch_invariant ? tensor == id : gckpti_reads_node(p, tensor, id));
 }
 
-/* The instruction that a pick is complete with; the plan's length: the end of the step. */
+/* Returns the instruction that completes a fetch; the plan's length for the end of the step. */
 static int gckpti_fetch_ready_at(const gckpt_plan *p, const gckpti_plan_fetch *fetch)
 {
     int x = (int)p->length;
@@ -60,7 +60,7 @@ GCKPTI_FN int gckpti_has_gradient_fetch(const gckpt_plan *p)
     return fetched;
 }
 
-/* A pick's number; -1, and an error: it is none. */
+/* Returns the index of a fetch; -1, with an error, if the plan does not have it. */
 static int gckpti_fetch_index(gckpt_exec *e, const char *who, int id, int gradient)
 {
     const gckpt_plan *p = e->plan;
@@ -68,7 +68,7 @@ static int gckpti_fetch_index(gckpt_exec *e, const char *who, int id, int gradie
         if (p->fetches[k].id == id && !p->fetches[k].gradient == !gradient)
             return (int)k;
     gckpti_error(e, GCKPT_E_ARG,
-                 "%s: %s %i, \"%s\", is not picked: name it in gckpt_plan_desc.fetch", who,
+                 "%s: %s %i, \"%s\", is not fetched: name it in gckpt_plan_desc.fetch", who,
                  gradient ? "the gradient of tensor" : "tensor", id, gckpt_plan_name(p, id));
     return -1;
 }
@@ -95,7 +95,7 @@ GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient)
     return exec->fetches[k].copy;
 }
 
-/* Elements of so many rows, n being those of a micro-batch (what mixes rows has whole ones). */
+/* Returns the elements of `rows` rows, if a micro-batch has n. */
 static int64_t gckpti_row_elements(const gckpt_plan *p, int64_t n, int64_t rows)
 {
     return rows / p->rows * n + n / p->rows * (rows % p->rows);
@@ -150,7 +150,7 @@ GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
     }
 }
 
-/* Adds the accumulators of node `id` that a user's backward wrote, but for `sum` itself, to it. */
+/* Adds the accumulators of node `id` that a backward wrote, except `sum` itself, to `sum`. */
 static void gckpti_sum_accumulators(gckpt_exec *e, const gckpti_ins *backward, int id, float *sum)
 {
     const gckpt_plan *p = e->plan;
@@ -166,8 +166,8 @@ static void gckpti_sum_accumulators(gckpt_exec *e, const gckpti_ins *backward, i
     }
 }
 
-/* Looped plans: adds up the accumulators of each picked gradient for which no instruction does it,
- * of what depends on neither the batch nor a parameter that is trained; in the contract's order
+/* If gradients accumulate over micro-batches, adds up the fetched ones that no instruction adds up:
+ * of nodes that depend on neither the batch nor a trained parameter, in the contract's order
  * (manual, 5f). A REDUCE has added up the body's uses. */
 GCKPTI_FN void gckpti_sum_fetched_grads(gckpt_exec *e)
 {
@@ -175,7 +175,7 @@ GCKPTI_FN void gckpti_sum_fetched_grads(gckpt_exec *e)
     for (size_t k = 0; k < p->fetch_count && p->accumulates && e->step.rows > 0; k++) {
         int id = p->nodes[p->fetches[k].id].base, done = 0;
         float *sum = gckpti_arena_f32(e, p->fetches[k].offset);
-        for (size_t i = 0; i < k; i++) /* picked twice */
+        for (size_t i = 0; i < k; i++) /* fetched twice */
             done = done || (p->fetches[i].gradient && p->nodes[p->fetches[i].id].base == id);
         if (done || !p->fetches[k].gradient || !p->nodes[id].batch_invariant ||
             gckpti_fetch_ready_at(p, &p->fetches[k]) < (int)p->length)

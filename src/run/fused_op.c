@@ -2,19 +2,19 @@
 #include "graph/graph.h"
 
 #ifndef GCKPT_NO_TILES
-/* ---- a run of ops in bands of rows (plan/fused_op.c) ---- */
+/* ---- a fused group of ops in row tiles (plan/fused_op.c) ---- */
 typedef struct {
     const gckpt_exec *e;
-    const gckpt_call *call; /* the run's: its inputs, output, workspace */
+    const gckpt_call *call; /* of the group: inputs, output, workspace */
     const gckpti_fused *fused;
     const gckpti_fused_step *step;
     const gckpti_fused_edge *edges;
     gckpti_row_range *ranges;
     gckpt_kernel last_kernel; /* of the last op */
-    int64_t sample; /* of the batch, which is as many as the axis 0 of all its values has */
+    int64_t sample;           /* index along axis 0 of all values */
 } gckpti_tile_run;
 
-/* Row `row` of a step's value, of which there may be none. */
+/* Returns the address of a row of step i's value. */
 static float *gckpti_tile_row(const gckpti_tile_run *run, int i, int32_t row)
 {
     while (run->step[i].offset < 0)
@@ -26,7 +26,7 @@ static float *gckpti_tile_row(const gckpti_tile_run *run, int i, int32_t row)
     return first + (ptrdiff_t)(row - run->ranges[i].low) * q->width;
 }
 
-/* An input of the run, from a row on; `whole`: that is the same for all rows. */
+/* Returns an input of the group from a row on; if broadcast is nonzero, from its start. */
 static const void *gckpti_tile_input(const gckpti_tile_run *run, int input, int broadcast,
                                      int64_t row)
 {
@@ -39,7 +39,7 @@ static const void *gckpti_tile_input(const gckpti_tile_run *run, int input, int 
                       : (const void *)(x->data + offset);
 }
 
-/* Rows of a padding. */
+/* Fills rows first to end - 1 of step i with its padding. */
 static void gckpti_fill_padding_rows(const gckpti_tile_run *run, int i, int32_t first, int32_t end)
 {
     const float padding = gckpti_float(run->step[i].padding);
@@ -48,7 +48,7 @@ static void gckpti_fill_padding_rows(const gckpti_tile_run *run, int i, int32_t 
         x[k] = padding;
 }
 
-/* What a step reads: leaves, rows of other steps, inputs of the run. */
+/* Sets what a step reads: parameters and constants, rows of other steps, inputs of the group. */
 static void gckpti_set_tile_inputs(const gckpti_tile_run *run, const gckpti_plan_node *node,
                                    const gckpti_fused_step *q, int32_t first, int32_t count,
                                    gckpt_call *c)
@@ -77,17 +77,17 @@ static void gckpti_set_tile_inputs(const gckpti_tile_run *run, const gckpti_plan
     }
 }
 
-/* Makes a step's rows for the next band. */
+/* Computes step i's rows for the next tile. */
 static void gckpti_compute_tile(const gckpti_tile_run *run, int i, gckpt_call *c)
 {
     const gckpti_fused_step *q = &run->step[i];
     const gckpti_row_range *range = &run->ranges[i];
     const int32_t first = gckpti_tile_first(range), stop = gckpti_tile_end(q, range);
     const int is_last = i == run->fused->steps - 1;
+    const int32_t after = range->high > q->height ? range->high : q->height;
     gckpt_dequantisation quant;
     gckpti_fill_padding_rows(run, i, range->high, range->need < 0 ? range->need : 0);
-    gckpti_fill_padding_rows(run, i, range->high > q->height ? range->high : q->height,
-                             range->need);
+    gckpti_fill_padding_rows(run, i, after, range->need);
     if (first >= stop)
         return;
     if (q->id < 0) {
@@ -123,14 +123,10 @@ GCKPTI_FN void gckpti_fused_forward(const gckpt_call *call)
     unsigned char *scratch = (unsigned char *)call->workspace + fused->ranges_offset;
     const size_t misaligned = (uintptr_t)scratch % GCKPTI_ALIGN;
     gckpt_call *c = (gckpt_call *)(void *)(scratch + (misaligned ? GCKPTI_ALIGN - misaligned : 0));
-    gckpti_tile_run run = { (const gckpt_exec *)call->graph,
-                            call,
-                            fused,
-                            step,
-                            (const gckpti_fused_edge *)(const void *)(step + fused->steps),
-                            (gckpti_row_range *)(void *)(scratch + GCKPTI_FUSED_CALL),
-                            NULL,
-                            0 };
+    const gckpt_exec *e = (const gckpt_exec *)call->graph;
+    const gckpti_fused_edge *edges = (const gckpti_fused_edge *)(const void *)(step + fused->steps);
+    gckpti_row_range *ranges = (gckpti_row_range *)(void *)(scratch + GCKPTI_FUSED_CALL);
+    gckpti_tile_run run = { e, call, fused, step, edges, ranges, NULL, 0 };
     const int32_t height = step[fused->steps - 1].height;
     gckpti_plan_node last_node = run.e->plan->nodes[step[fused->steps - 1].id];
     last_node.op = (const gckpt_op *)last_node.data;
@@ -139,7 +135,7 @@ GCKPTI_FN void gckpti_fused_forward(const gckpt_call *call)
         for (int32_t end = 0; end < height;) {
             end = end < height - fused->tile_rows ? end + fused->tile_rows : height;
             gckpti_next_tile(fused, step, run.edges, run.ranges, end);
-            for (int i = 0; i < fused->steps; i++) { /* what is kept moves to the front */
+            for (int i = 0; i < fused->steps; i++) { /* moves rows that are kept to the front */
                 gckpti_row_range *range = &run.ranges[i];
                 const int32_t kept = range->high - range->drop;
                 const float *from = kept > 0 ? gckpti_tile_row(&run, i, range->drop) : NULL;

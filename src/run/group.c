@@ -2,9 +2,8 @@
 #include "run/internal.h"
 #include "num/num.h"
 
-/* ---- an executor among others ---- */
-/* Bytes of host memory for exchanges, each way: small things and, where floats do not go from and
- * to where they are, half of the largest array. */
+/* Returns the bytes of send_buf, and of recv_buf: for small arrays and, if the transport cannot
+ * access the backend's memory, for half of the largest one. */
 GCKPTI_FN size_t gckpti_comm_buffer_bytes(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -81,15 +80,13 @@ GCKPTI_FN gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result result)
     if (comm->aborted) {
         e->group->call_ended = 1;
         e->step.state = GCKPTI_IDLE;
+        const char *changed = ", and parameters may have changed: go back to what was saved";
         return gckpti_error(e, GCKPT_E_PEER,
                             "%s%i does not answer: it ended, hangs or cannot be reached; this "
                             "executor is of no more use%s",
                             comm->peer < 0 ? "one of ranks 0 to " : "rank ",
                             comm->peer < 0 ? comm->ranks - 1 : comm->peer,
-                            e->update.begun
-                                ? ", and parameters may have changed: go back to what was "
-                                  "saved"
-                                : "");
+                            e->update.begun ? changed : "");
     }
     if (result == GCKPT_OK || comm->ranks == 1 || e->group->call_ended)
         return result;
@@ -108,8 +105,7 @@ GCKPTI_FN gckpt_result gckpti_local_failure(gckpt_exec *e)
                : GCKPT_OK;
 }
 
-/* A merge: what both have heard so far: the failure of the lowest rank that failed, else the first
- * thing in which they differ. */
+/* Merges statuses: keeps the failure of the lowest rank that failed, or the first mismatch. */
 static void gckpti_merge_statuses(void *mine, const void *received, size_t bytes)
 {
     static const char *const names[GCKPTI_MUST_MATCH] = {
@@ -119,7 +115,7 @@ static void gckpti_merge_statuses(void *mine, const void *received, size_t bytes
         "the store's seed",
         "plans, or how they are run",
         "hyper",
-        "what they hold that should be the same"
+        "values that should be the same on all ranks"
     };
     gckpti_status *a = (gckpti_status *)mine;
     const gckpti_status *b = (const gckpti_status *)received;
@@ -191,7 +187,7 @@ GCKPT_API uint64_t gckpt_exec_bytes_sent(const gckpt_exec *exec)
     return exec && exec->group ? exec->group->comm.bytes_sent : 0;
 }
 
-/* ---- values of which each rank has a share ---- */
+/* ---- sharded values ---- */
 GCKPTI_FN int gckpti_shard_owner(int64_t elements, int64_t index, int ranks)
 {
     int rank = 0;
@@ -203,7 +199,7 @@ GCKPTI_FN int gckpti_shard_owner(int64_t elements, int64_t index, int ranks)
     return rank;
 }
 
-/* The next values of a parameter from element `at` on, *n of them, on all ranks. */
+/* Returns the next *n values of a parameter, from element `at` on, on all ranks. */
 static const float *gckpti_gather_chunk(gckpt_exec *e, const gckpti_param *q, int64_t at,
                                         float scratch[GCKPTI_CHUNK], int64_t *n)
 {
@@ -230,7 +226,7 @@ static const float *gckpti_gather_chunk(gckpt_exec *e, const gckpti_param *q, in
     return (const float *)out;
 }
 
-/* All values of parameters first..last, where they are wanted. */
+/* Gathers the values of parameters first to last into `to` and *hash, which may be NULL. */
 static gckpt_result gckpti_gather_all(gckpt_exec *e, int first, int last, float *to, uint64_t *hash)
 {
     float scratch[GCKPTI_CHUNK];

@@ -1,7 +1,7 @@
 #include "run/internal.h"
 #include "graph/graph.h"
 
-/* ---- own memory: what the host does itself, it does on copies ---- */
+/* ---- own memory: the host works on copies ---- */
 GCKPTI_FN const float *gckpti_host_floats(const gckpt_exec *e, const float *x, size_t n)
 {
     if (!gckpti_backend(e)->own_memory)
@@ -16,13 +16,14 @@ typedef struct {
     int count;
     struct {
         const void *from;
-        void *back_to, *host; /* to: where it goes back; NULL: it was read only */
+        void *back_to,
+            *host; /* back_to: where to copy it after the kernel; NULL: it is read only */
         size_t bytes;
     } entry[4 * GCKPT_MAX_INPUTS + 8];
 } gckpti_host_copies;
 
-/* The host's copy of an operand, which goes back to `to`, if that is not NULL; the same one for the
- * same address. */
+/* Returns the host copy of an operand, one for an address. It is later copied to `to`, or, if that
+ * is NULL, discarded. */
 static void *gckpti_host_copy(gckpti_host_copies *copies, const void *from, void *to, size_t bytes)
 {
     int i = 0;
@@ -41,8 +42,8 @@ static void *gckpti_host_copy(gckpti_host_copies *copies, const void *from, void
     return copies->entry[i].host;
 }
 
-/* Whether what is bound for input i is less than its values: packed, or a rank's share. Then it is
- * not read (what is read was brought into the arena). */
+/* Returns 1 if the data of input i are quantised or a shard: then the kernel does not read them
+ * (those that it reads were staged in the arena). */
 static int gckpti_is_partial(const gckpt_exec *e, const gckpt_call *c, int i)
 {
     const gckpti_plan_node *nodes = e->plan->nodes;
@@ -54,7 +55,7 @@ static int gckpti_is_partial(const gckpt_exec *e, const gckpt_call *c, int i)
            gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES));
 }
 
-/* Runs an op's own kernel on copies of its operands. */
+/* Runs an op's plain kernel on host copies of its operands. */
 GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, const gckpt_call *call)
 {
     gckpt_call c = *call;
@@ -83,10 +84,9 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
     c.out = (float *)gckpti_host_copy(&copies, c.out, c.out, n * 4);
     c.out_bf16 = (uint16_t *)gckpti_host_copy(&copies, c.out_bf16, c.out_bf16, n * 2);
     c.saved = gckpti_host_copy(&copies, c.saved, c.saved, e->plan->nodes[c.id].saved_bytes);
-    c.loss_sum = (double *)gckpti_host_copy(&copies, c.loss_sum, c.loss_sum, sizeof *c.loss_sum);
-    c.loss_count =
-        (int64_t *)gckpti_host_copy(&copies, c.loss_count, c.loss_count, sizeof *c.loss_count);
-    c.workspace = c.workspace ? copies.scratch.base + copies.scratch.used : NULL; /* all the rest */
+    c.loss_sum = (double *)gckpti_host_copy(&copies, c.loss_sum, c.loss_sum, sizeof(double));
+    c.loss_count = (int64_t *)gckpti_host_copy(&copies, c.loss_count, c.loss_count, 8);
+    c.workspace = c.workspace ? copies.scratch.base + copies.scratch.used : NULL; /* the rest */
     c.plain = 1;
     c.kernels = NULL;
     c.backend = NULL;
@@ -97,9 +97,9 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
                               copies.entry[i].bytes);
 }
 
-/* ---- copies beside what is computed: begun, and waited for when they must be ---- */
-/* Waits for copies that were begun and must be done before instruction x, and for those before
- * them. Returns what a run has come to: result or, where that was well, what failed. */
+/* ---- pending copies of offloaded values, overlapped with computation ---- */
+/* Waits for pending copies that are due at instruction x or before, and for those started before
+ * them. Returns `result` or, if that is OK or MORE, the error of a copy. */
 GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result result)
 {
     int *due = e->offload.due, n = GCKPTI_RUNS_BACKENDS ? e->offload.pending_count : 0, failed = 0;
@@ -109,7 +109,7 @@ GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result res
         return result;
     int later = e->offload.pending_count - n;
     if (!e->offload.by_backend && (failed = e->desc.wait(e->desc.user, later)) != 0) {
-        e->desc.wait(e->desc.user, later = 0); /* nothing may be written any more */
+        e->desc.wait(e->desc.user, later = 0); /* no callback may write any more */
     } else if (e->offload.by_backend && gckpti_backend(e)->wait_copies_until && later) {
         gckpti_backend(e)->wait_copies_until(gckpti_backend(e)->context, later);
     } else if (e->offload.by_backend) {
@@ -119,12 +119,13 @@ GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result res
     memmove(due, due + e->offload.pending_count - later, (size_t)later * sizeof *due);
     e->offload.pending_count = later;
     return failed && (result == GCKPT_OK || result == GCKPT_MORE)
-               ? gckpti_error(e, GCKPT_E_FILE, "step: a copy to slower memory or back failed; "
-                                               "nothing was changed")
+               ? gckpti_error(e, GCKPT_E_FILE,
+                              "step: a copy to slower memory or back failed; "
+                              "nothing was changed")
                : result;
 }
 
-/* Whether instruction x has an operand at an offset of the arena. */
+/* Returns 1 if instruction x has an operand at this offset of the arena. */
 static int gckpti_has_operand(const gckpt_plan *p, int x, size_t offset)
 {
     size_t k = p->ins[x].operands;
@@ -134,8 +135,8 @@ static int gckpti_has_operand(const gckpt_plan *p, int x, size_t offset)
     return k < end && p->ins[x].kind != GCKPT_OFFLOAD_DONE;
 }
 
-/* Notes a copy that was begun, and the first instruction that must wait for it: the first one that
- * reads what comes in; or that writes where something goes out from, which painting does, too. */
+/* Records a pending copy and the first instruction that must wait for it: that reads a reloaded
+ * value, or that overwrites (as POISON does) one that is being offloaded. */
 static void gckpti_add_pending_copy(gckpt_exec *e, int out, size_t offset, size_t bytes)
 {
     const gckpt_plan *p = e->plan;
@@ -155,7 +156,7 @@ static void gckpti_add_pending_copy(gckpt_exec *e, int out, size_t offset, size_
     e->offload.due[e->offload.pending_count++] = due;
 }
 
-/* Copies `bytes` bytes between the arena, from an offset on, and slower memory. */
+/* Offloads or reloads `bytes` bytes at an offset of the arena. */
 static gckpt_result gckpti_copy_offloaded(gckpt_exec *e, const gckpti_ins *ins, size_t host_offset,
                                           size_t offset, size_t bytes)
 {
@@ -190,7 +191,7 @@ static gckpt_result gckpti_copy_offloaded(gckpt_exec *e, const gckpti_ins *ins, 
                                         gckpti_planned_name(e->plan, ins->id), done, bytes);
 }
 
-/* A value and aux go to slower memory or come back; of a short micro-batch the rows it has. */
+/* Offloads or reloads a node's value and saved data; of a short micro-batch, the rows it has. */
 GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
@@ -200,15 +201,15 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
     gckpt_result result = GCKPT_OK;
     gckpti_operands o;
     if (ins->kind == GCKPT_OFFLOAD_DONE)
-        return GCKPT_OK; /* lives tell how long bytes are kept */
+        return GCKPT_OK; /* it only extends the live range of the buffer */
+    const gckpti_plan_info *info = &p->info[ins->id];
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
     if (!node->batch_invariant)
         value = value / (size_t)p->rows * (size_t)rows;
     if (o.out != GCKPTI_NO_OFFSET)
-        result = gckpti_copy_offloaded(e, ins, p->info[ins->id].host_value, o.out, value);
+        result = gckpti_copy_offloaded(e, ins, info->host_value, o.out, value);
     if (o.saved != GCKPTI_NO_OFFSET && result == GCKPT_OK)
-        result =
-            gckpti_copy_offloaded(e, ins, p->info[ins->id].host_saved, o.saved, node->saved_bytes);
+        result = gckpti_copy_offloaded(e, ins, info->host_saved, o.saved, node->saved_bytes);
     if (ins->kind == GCKPT_OFFLOAD || !(gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE) ||
         (result = gckpti_wait_copies(e, INT32_MAX, result)) != GCKPT_OK)
         return result;

@@ -11,7 +11,7 @@ GCKPTI_FN void *gckpti_bump_alloc(gckpti_bump *bump, size_t n, size_t size)
     return bump->base ? bump->base + offset : NULL;
 }
 
-/* More about a lack of the backend's memory. */
+/* Returns the backend's advice after an allocation failed, or "". */
 GCKPTI_FN const char *gckpti_memory_hint(const gckpt_exec *e)
 {
     return gckpti_backend(e)->memory_hint
@@ -19,7 +19,7 @@ GCKPTI_FN const char *gckpti_memory_hint(const gckpt_exec *e)
                : "";
 }
 
-/* Repeats a word over so many bytes, the last ones in part. */
+/* Fills `bytes` bytes of backend memory with a repeated word; the last one may be partial. */
 GCKPTI_FN void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t bytes)
 {
     gckpt_call c;
@@ -30,7 +30,7 @@ GCKPTI_FN void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t 
         gckpti_to_backend(e, (unsigned char *)to + bytes / 4 * 4, &word, bytes % 4);
 }
 
-/* Is it an input that an instruction reads, so that it must be fed? */
+/* Returns 1 if node `id` is an input that an instruction reads, so that it must be fed. */
 static int gckpti_is_fed(const gckpt_plan *p, size_t id)
 {
     for (size_t x = 0; x < p->length && p->nodes[id].kind == GCKPTI_INPUT; x++) {
@@ -43,19 +43,19 @@ static int gckpti_is_fed(const gckpt_plan *p, size_t id)
     return 0;
 }
 
-/* Bytes of one row of an input, as it is fed. */
+/* Returns the bytes of one row of an input. */
 GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_plan_node *q)
 {
     return gckpti_planned_bytes(p, q) / (size_t)p->rows;
 }
 
-/* Bytes of an executor's own copy of its plan; a constant of the program is not copied. */
+/* Returns the bytes of the executor's copy of the plan; a constant of the program is not copied. */
 static size_t gckpti_plan_copy_bytes(const gckpt_plan *p)
 {
     return GCKPTI_RUNS_BUILT && p->block ? gckpti_plan_copy(NULL, p) : 0;
 }
 
-/* Blocks of square sums; with tables, where each parameter's are. */
+/* Returns the number of square sums. With tables, sets each parameter's first_square. */
 static size_t gckpti_count_squares(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -69,17 +69,15 @@ static size_t gckpti_count_squares(gckpt_exec *e)
     return n;
 }
 
-/* What the host may borrow at once: a parameter's gradient, a piece of one that it unpacks, all
- * square sums, the operands of an op that the backend has no kernel for, or what a callback
- * offloads. */
+/* Returns the bytes of blocks.host_scratch: the largest of a parameter's gradient, a dequantised
+ * block, all square sums, the operands of an op that runs on the host, and an offloaded value. */
 static size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     size_t most = e->update.square_count * sizeof(float);
     for (size_t i = 0; i < p->param_count; i++) {
-        int64_t n = p->params[i].trained                        ? p->params[i].elements
-                    : p->params[i].storage != GCKPT_STORAGE_F32 ? GCKPTI_GRAIN_SIZE
-                                                                : 0;
+        const int quant = p->params[i].storage != GCKPT_STORAGE_F32;
+        int64_t n = p->params[i].trained ? p->params[i].elements : quant ? GCKPTI_GRAIN_SIZE : 0;
         most = (size_t)n * sizeof(float) > most ? (size_t)n * sizeof(float) : most;
     }
     for (size_t id = 0; id < p->node_count; id++) {
@@ -96,7 +94,7 @@ static size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
         size_t bytes =
             c.workspace_forward > c.workspace_backward ? c.workspace_forward : c.workspace_backward;
         bytes += node->saved_bytes + 8 * (size_t)gckpti_planned_elements(p, node);
-        for (int i = 0; i < node->inputs; i++) /* values, gradient, low part */
+        for (int i = 0; i < node->inputs; i++) /* values, gradient, compensation */
             bytes += 12 * (size_t)gckpti_elements(&c.in[i].shape);
         bytes += GCKPTI_ALIGN * (size_t)(6 + 3 * node->inputs);
         most = bytes > most ? bytes : most;
@@ -104,15 +102,14 @@ static size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
     return e->desc.offload && p->offloaded > most ? p->offloaded : most; /* no copy is larger */
 }
 
-/* The host's copy of the plan, and the tables. */
+/* Allocates the copy of the plan, and the tables. */
 static void gckpti_alloc_tables(gckpt_exec *e, gckpti_bump *bump)
 {
     const gckpt_plan *p = e->plan;
     (void)gckpti_bump_alloc(bump, gckpti_plan_copy_bytes(p), 1);
-    e->tables.nodes =
-        (gckpti_exec_node *)gckpti_bump_alloc(bump, p->node_count, sizeof *e->tables.nodes);
-    e->tables.params =
-        (gckpti_exec_param *)gckpti_bump_alloc(bump, p->param_count, sizeof *e->tables.params);
+    const size_t node_size = sizeof *e->tables.nodes, param_size = sizeof *e->tables.params;
+    e->tables.nodes = (gckpti_exec_node *)gckpti_bump_alloc(bump, p->node_count, node_size);
+    e->tables.params = (gckpti_exec_param *)gckpti_bump_alloc(bump, p->param_count, param_size);
     if (gckpti_is_bf16_plan(p) && p->bf16_weights)
         e->tables.bf16_copies = (gckpti_bf16_copy *)gckpti_bump_alloc(
             bump, p->param_count, sizeof *e->tables.bf16_copies);
@@ -127,8 +124,8 @@ static void gckpti_alloc_tables(gckpt_exec *e, gckpti_bump *bump)
     gckpti_alloc_group(e, bump);
 }
 
-/* What nodes are to a run: inputs that must be fed, with room for the batch (desc.copy_feeds), in
- * memory of the backend's own for a micro-batch; constants, which are copied there; kernels. */
+/* Allocates copies of inputs (of the batch for desc.copy_feeds; of a micro-batch in own memory) and
+ * of constants (in own memory). Sets feeds.inputs, constants' values and ops' kernels. */
 static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *host_bump, gckpti_bump *bump)
 {
     const gckpt_plan *p = e->plan;
@@ -139,8 +136,8 @@ static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *host_bump, gckpti_bump
         const gckpti_plan_node *q = &p->nodes[i];
         const int fed = gckpti_is_fed(p, i), constant = q->kind == GCKPTI_CONSTANT;
         const size_t bytes = gckpti_planned_bytes(p, q);
-        void *copy =
-            copies && fed ? gckpti_bump_alloc(host_bump, rows, gckpti_row_bytes(p, q)) : NULL;
+        const size_t row = gckpti_row_bytes(p, q);
+        void *copy = copies && fed ? gckpti_bump_alloc(host_bump, rows, row) : NULL;
         void *to = own_memory && (fed || constant) ? gckpti_bump_alloc(bump, bytes, 1) : NULL;
         if (!host_bump->base)
             continue;
@@ -158,10 +155,9 @@ static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *host_bump, gckpti_bump
     }
 }
 
-/* All it has beside itself, counted, or carved from two blocks: the host's, and where the backend
- * computes: the same one, but for memory of its own. There lie what losses and updates leave for
- * the host, the caches, the arena, unless one was given, and a canary, which a kernel changes that
- * writes too far. Returns the bytes of plan and tables, which come first. */
+/* Counts, or allocates from the blocks, all memory of the executor. Host block: plan, tables, host
+ * copies. Backend block (the same one without own memory): feeds, loss totals, square sums, bf16
+ * copies, caches, arena, canary. Returns the bytes of plan and tables. */
 static size_t gckpti_exec_layout(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -175,7 +171,7 @@ static size_t gckpti_exec_layout(gckpt_exec *e)
     gckpti_bump *bump = own_memory ? &backend_bump : &host_bump;
     e->offload.by_backend = own_memory && backend->copy_async && !e->desc.offload && p->offloaded;
     e->offload.async = e->offload.by_backend || (!own_memory && e->desc.wait);
-    size_t copies = 0; /* begun at once, at the most */
+    size_t copies = 0; /* pending at a time, at most */
     for (size_t x = 0; x < p->length && e->offload.async; x++)
         copies += p->ins[x].kind == GCKPT_OFFLOAD || p->ins[x].kind == GCKPT_RELOAD ? 2 : 0;
     gckpti_alloc_tables(e, &host_bump);
@@ -187,10 +183,10 @@ static size_t gckpti_exec_layout(gckpt_exec *e)
             (unsigned char *)gckpti_bump_alloc(&host_bump, gckpti_host_scratch_bytes(e), 1);
     if (GCKPTI_RUNS_BACKENDS && !e->offload.by_backend && !e->desc.offload)
         e->offload.host = (unsigned char *)gckpti_bump_alloc(&host_bump, p->offloaded, 1);
-    e->losses.totals = (gckpti_loss_total *)gckpti_bump_alloc(
-        bump, p->term_count * (size_t)gckpti_local_vranks(p), sizeof *e->losses.totals);
-    e->update.squares =
-        (float *)gckpti_bump_alloc(bump, e->update.square_count, sizeof *e->update.squares);
+    const size_t totals = p->term_count * (size_t)gckpti_local_vranks(p);
+    e->losses.totals =
+        (gckpti_loss_total *)gckpti_bump_alloc(bump, totals, sizeof *e->losses.totals);
+    e->update.squares = (float *)gckpti_bump_alloc(bump, e->update.square_count, sizeof(float));
     if (e->desc.skip_nonfinite && backend->nonfinite && p->optimiser != GCKPT_CUSTOM_OPTIMISER)
         e->update.nonfinite = (uint32_t *)gckpti_bump_alloc(bump, 1, sizeof *e->update.nonfinite);
     const size_t aligned = gckpti_add_bytes(gckpti_add_bytes(copied, caches), arena);
@@ -233,35 +229,33 @@ GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan)
         capacity = gckpti_next_capacity(capacity, 1);
     gckpti_count_alloc(&used, 1, sizeof(gckpt_store));
     gckpti_count_alloc(&used, capacity, sizeof(gckpti_param));
-    used = gckpti_round_up(used, GCKPTI_ALIGN); /* as gckpti_c_memory has it */
+    used = gckpti_round_up(used, GCKPTI_ALIGN); /* as gckpti_c_memory does */
     for (size_t i = 0; i < n; i++) {
         last = plan->params[i].store_index > plan->params[last].store_index ? i : last;
         names += gckpti_strlen(plan->names + plan->params[i].name) + 1;
     }
-    for (size_t k = 0; k < n; k++) { /* values, in the end those that are made last */
+    for (size_t k = 0; k < n; k++) { /* values; the parameter created last comes last */
         size_t i = k + 1 == n ? last : k == last ? n - 1 : k;
         q.shape = gckpti_planned_shape(plan, &plan->nodes[plan->params[i].node]);
         q.elements = plan->params[i].elements;
         q.storage = (gckpt_storage)plan->params[i].storage;
-        if (q.storage == GCKPT_STORAGE_F32)
-            q.elements =
-                gckpti_shard_from(q.elements, 0, plan->ranks, plan->shard, GCKPT_SHARD_VALUES)
-                    .capacity;
+        const gckpti_shard_range shard =
+            gckpti_shard_from(q.elements, 0, plan->ranks, plan->shard, GCKPT_SHARD_VALUES);
+        q.elements = q.storage == GCKPT_STORAGE_F32 ? shard.capacity : q.elements;
         gckpti_count_alloc(&used, !plan->params[i].external, gckpti_values_bytes(&q));
     }
     for (size_t i = 0; i < n; i++) {
-        const gckpti_shard_range share = gckpti_shard_from(plan->params[i].elements, 0, plan->ranks,
+        const gckpti_shard_range shard = gckpti_shard_from(plan->params[i].elements, 0, plan->ranks,
                                                            plan->shard, GCKPT_SHARD_STATE);
         for (int slot = 0; slot < plan->state_slots && plan->params[i].trained; slot++)
-            gckpti_count_alloc(&used, (size_t)share.capacity, sizeof(float));
+            gckpti_count_alloc(&used, (size_t)shard.capacity, sizeof(float));
     }
-    if (plan &&
-        plan->backend_id > GCKPTI_BACKEND_PLAIN) /* its backend may have memory of its own */
+    if (plan && plan->backend_id > GCKPTI_BACKEND_PLAIN) /* it may have own memory */
         gckpti_count_alloc(&used, n, sizeof(gckpti_mirror));
     return gckpti_count_block(used + names);
 }
 
-/* All memory a run will need, and what is known of nodes. */
+/* Allocates all memory of the executor, copies the plan, and binds the nodes. */
 GCKPTI_FN gckpt_result gckpti_alloc_exec(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -302,7 +296,7 @@ GCKPTI_FN gckpt_result gckpti_alloc_exec(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* That nothing was written behind the arena. */
+/* Checks that no kernel wrote after the end of the arena. */
 GCKPTI_FN gckpt_result gckpti_check_canary(gckpt_exec *e)
 {
     unsigned char canary[GCKPTI_CANARY];

@@ -13,7 +13,7 @@ static void gckpti_merge_totals(void *mine, const void *received, size_t bytes)
     }
 }
 
-/* Totals of all ranks that have rows of their own, and behind them their rows. */
+/* Sums group->totals over ranks that divide the rows; the last one counts their rows. */
 static void gckpti_sum_totals(gckpt_exec *e, int64_t rows)
 {
     gckpti_process_group *group = e->group;
@@ -24,7 +24,7 @@ static void gckpti_sum_totals(gckpt_exec *e, int64_t rows)
                          (e->plan->term_count + 1) * sizeof *group->totals, gckpti_merge_totals);
 }
 
-/* What the losses will count on all ranks, and the rows they have. */
+/* Sums the expected counts of the losses, and the rows, over ranks. */
 static void gckpti_sum_counts(gckpt_exec *e, int64_t rows)
 {
     gckpti_process_group *group = e->group;
@@ -37,16 +37,16 @@ static void gckpti_sum_counts(gckpt_exec *e, int64_t rows)
         e->losses.terms[i].expected = e->losses.terms[i].expected < 0 ? -1 : group->totals[i].count;
 }
 
-/* A hash of what exchanges, and what they bring, depend on: of the plan and of the desc. Steps that
- * may be skipped, or look at their gradients, exchange square sums earlier than others. */
+/* Returns a hash of all that the order and the results of exchanges depend on. */
 static uint64_t gckpti_hash_exchanges(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
+    const gckpt_exec_desc *d = &e->desc; /* skip_nonfinite, FINITE: square sums come earlier */
     const uint64_t settings[] = { (uint64_t)p->batch,
                                   (uint64_t)p->precision,
                                   (uint64_t)p->optimiser,
-                                  e->desc.fast_reduce != 0,
-                                  e->desc.skip_nonfinite != 0,
+                                  d->fast_reduce != 0,
+                                  d->skip_nonfinite != 0,
                                   gckpti_debug(e) & GCKPT_DEBUG_FINITE,
                                   (uint64_t)e->group->comm.uses_queue };
     uint64_t hash = p->check;
@@ -61,7 +61,7 @@ static uint64_t gckpti_hash_exchanges(const gckpt_exec *e)
     return hash;
 }
 
-/* A hash of values and state that all ranks have whole. */
+/* Returns a hash of values and state that every rank has whole. */
 static uint64_t gckpti_hash_replicated(gckpt_exec *e)
 {
     void *out = e->group->comm.send_buf;
@@ -116,7 +116,7 @@ GCKPTI_FN int64_t gckpti_count_micro_batches(const gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     const int64_t batch = gckpti_vrank_batch(p, e->step.rows), end = e->step.row_end;
-    int64_t n = 0, at = end - rows; /* what is before it is counted */
+    int64_t n = 0, at = end - rows; /* rows before it are counted */
     for (int vrank = 0; vrank < p->virtual_ranks; vrank++) {
         int64_t to = gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, vrank + 1), end);
         n += to > at ? (to - at + p->rows - 1) / p->rows : 0;
@@ -125,7 +125,7 @@ GCKPTI_FN int64_t gckpti_count_micro_batches(const gckpt_exec *e, int64_t rows)
     return n;
 }
 
-/* Rounds of a leaf: as many as the rank has micro-batches whose leaf it is that has most rows. */
+/* Returns the lockstep micro-batches of the current virtual rank: the maximum over all ranks. */
 static int gckpti_lockstep_count(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -137,7 +137,7 @@ static int gckpti_lockstep_count(const gckpt_exec *e)
     return (int)most;
 }
 
-/* Of a stream only step_end ends the rank's last leaf, since the sums of that are exchanged. */
+/* In a stream only step_end ends the last virtual rank, since its sums are exchanged. */
 GCKPTI_FN int gckpti_set_micro_batch(gckpt_exec *e)
 {
     if (!e->group) {
@@ -180,7 +180,7 @@ GCKPTI_FN gckpt_result gckpti_sum_losses(gckpt_exec *e)
         const size_t n = (size_t)gckpti_local_vranks(p);
         gckpti_loss_total *t = group->totals;
         gckpti_from_backend(e, t, &e->losses.totals[i * n], n * sizeof *t);
-        for (size_t stride = 1; stride < n; stride *= 2) /* the tree's levels */
+        for (size_t stride = 1; stride < n; stride *= 2) /* levels of the tree */
             for (size_t k = 0; k < n; k += 2 * stride)
                 gckpti_merge_totals(&t[k], &t[k + stride], sizeof *t);
         e->losses.terms[i].total = *t;
@@ -215,7 +215,8 @@ GCKPTI_FN gckpt_result gckpti_next_micro_batch(gckpt_exec *e)
     if (e->step.state == GCKPTI_STREAMING)
         return GCKPT_MORE;
     group->in_body = 0;
-    const int deferred = e->plan->ranks == 1 || group->comm.uses_queue; /* nobody needs them */
+    /* then gckpti_finish_step sums them */
+    const int deferred = e->plan->ranks == 1 || group->comm.uses_queue;
     return deferred && gckpti_has_known_counts(e) && e->losses.terms[0].expected >= 0
                ? gckpti_agree(e, GCKPT_OK)
                : gckpti_sum_losses(e);
@@ -237,8 +238,8 @@ GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
     if (result == GCKPT_OK &&
         rank_rows != gckpt_plan_rank_rows(p, e->step.rows, group->comm.rank, NULL))
         result = gckpti_error(e, GCKPT_E_ARG,
-                              "step_end: %I rows streamed in here, %I on all ranks; of so many "
-                              "%I are this rank's (gckpt_plan_rank_rows)",
+                              "step_end: %I rows streamed in here, %I on all ranks, of which "
+                              "%I must be this rank's (gckpt_plan_rank_rows)",
                               rank_rows, e->step.rows,
                               gckpt_plan_rank_rows(p, e->step.rows, group->comm.rank, NULL));
     result = gckpti_agree(e, result);
@@ -247,7 +248,7 @@ GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
     return result;
 }
 
-/* Whether it brings a parameter's shares together. */
+/* Returns 1 if the instruction gathers a parameter's shards. */
 static int gckpti_is_gather(const gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpti_plan_node *node = &e->plan->nodes[gckpti_ins_node(e->plan, ins)];
@@ -265,14 +266,12 @@ GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
     int padding = e->step.pc >= p->body && e->step.pc < p->epilogue && group->padding;
     int max_pending = GCKPTI_MAX_PENDING;
     for (int i = 0; i < group->pending_count; i++)
-        max_pending =
-            group->pending[i].due <= e->step.pc ? group->pending_count - 1 - i : max_pending;
+        if (group->pending[i].due <= e->step.pc)
+            max_pending = group->pending_count - 1 - i;
     if (!gckpti_is_capturing(e)) /* nothing is due within a part */
         gckpti_wait_pending(e, max_pending);
-    const int threads = e->device.runner.team || p->threads == 1; /* whose numbers are known */
-    e->device.runner.poll = group->pending_count && threads && !gckpti_backend(e)->own_memory
-                                ? gckpti_poll_in_kernel
-                                : NULL;
+    const int polls = (e->device.runner.team || p->threads == 1) && !gckpti_backend(e)->own_memory;
+    e->device.runner.poll = group->pending_count && polls ? gckpti_poll_in_kernel : NULL;
     e->device.runner.poll_context = e->group;
     if (ins->kind == GCKPT_REDUCE)
         return !group->last_micro;
@@ -287,26 +286,25 @@ GCKPTI_FN int gckpti_capture_part_end(gckpt_exec *e, int64_t *part)
     const gckpti_process_group *group = e->group;
     const int pc = e->step.pc,
               last_vrank = e->step.vrank + 1 == gckpti_local_vranks(p) && p->ranks > 1;
-    int end = p->epilogue, x, copies = pc > p->body; /* where the body begins none is under way */
+    int end = p->epilogue, x, copies = pc > p->body; /* at p->body no copy is pending */
     if (gckpti_skips(e, &p->ins[pc]) || group->padding || group->comm.status.result != GCKPT_OK)
         return pc;
     for (int i = 0; i < group->pending_count; i++)
         gckpti_set_min(&end, group->pending[i].due);
     for (int i = 0; i < e->offload.pending_count; i++)
         gckpti_set_min(&end, e->offload.due[i]);
-    do { /* copies stand alone, but in a micro-batch that is one part */
+    do { /* copies are no part, unless the whole micro-batch is one part */
         for (x = pc; x < end && !gckpti_is_gather(e, &p->ins[x]); x++)
             if (p->ins[x].kind == GCKPT_REDUCE ? group->last_micro && last_vrank
                                                : copies && p->ins[x].kind > GCKPT_UPDATE)
                 break;
     } while (x < p->epilogue && !copies++);
-    *part =
-        ((2 * e->step.vrank + group->last_micro) * (int64_t)p->length + pc) * (int64_t)p->length +
-        x;
+    const int64_t n = (int64_t)p->length;
+    *part = ((2 * e->step.vrank + group->last_micro) * n + pc) * n + x;
     return x;
 }
 
-/* Whether an instruction reads what the FORWARD of a parameter brought into the arena. */
+/* Returns 1 if an instruction reads the copy of parameter `id` in the arena. */
 static int gckpti_reads_staged(const gckpt_plan *p, const gckpti_ins *ins, int id)
 {
     const gckpti_plan_node *node = &p->nodes[gckpti_ins_node(p, ins)];
@@ -318,7 +316,7 @@ static int gckpti_reads_staged(const gckpt_plan *p, const gckpti_ins *ins, int i
     return reads;
 }
 
-/* The first instruction that needs over what this one begins (gckpti_pending). */
+/* Returns `due` of the collective that the current instruction starts (gckpti_pending). */
 static int gckpti_due_instruction(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -331,8 +329,8 @@ static int gckpti_due_instruction(const gckpt_exec *e)
     return (int)(next - p->ins);
 }
 
-/* A leaf's sum of a gradient: its uses, and with them the sums of leaves before that wait for it,
- * like the digits of a binary counter. The rank's own sum is then added to the others'. */
+/* Adds up a virtual rank's uses of a gradient, and the partial sums of earlier virtual ranks, like
+ * the carries of a binary counter. The last virtual rank starts the sum over ranks. */
 GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
@@ -345,7 +343,7 @@ GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
     gckpti_operands_of(p->operands, ins, 0, &o);
     float *sum = gckpti_arena_f32(e, o.gradient);
     const size_t *carries = o.addends + ins->uses - 1;
-    if (group->padding && !p->accumulates) /* no backward has begun it */
+    if (group->padding && !p->accumulates) /* no backward wrote it */
         gckpti_backend(e)->fill(&c, sum, 0, n);
     for (int u = 1; u < ins->uses && (p->accumulates || !group->padding); u++)
         gckpti_backend(e)->add(&c, sum, gckpti_arena_f32(e, o.addends[u - 1]), n);
@@ -355,26 +353,24 @@ GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
         gckpti_backend(e)->copy(c.backend, gckpti_arena_f32(e, carries[level]), sum,
                                 (size_t)n * sizeof *sum);
     else if (p->ranks > 1) {
-        const gckpti_pending pending = { e->desc.fast_reduce ? GCKPTI_FAST_REDUCE
-                                         : ins->accumulate   ? GCKPTI_REDUCE_SCATTER
-                                                             : GCKPTI_ALL_REDUCE,
-                                         gckpti_due_instruction(e),
-                                         sum,
-                                         gckpti_arena_f32(e, o.workspace),
-                                         gckpti_arena_f32(e, o.shard),
-                                         n };
+        const gckpti_collective kind = e->desc.fast_reduce ? GCKPTI_FAST_REDUCE
+                                       : ins->accumulate   ? GCKPTI_REDUCE_SCATTER
+                                                           : GCKPTI_ALL_REDUCE;
+        float *workspace = gckpti_arena_f32(e, o.workspace), *shard = gckpti_arena_f32(e, o.shard);
+        const int due = gckpti_due_instruction(e);
+        const gckpti_pending pending = { kind, due, sum, workspace, shard, n };
         gckpti_start_collective(e, &pending);
-        if (gckpti_debug(e) & GCKPT_DEBUG_POISON) /* it paints too early */
+        if (gckpti_debug(e) & GCKPT_DEBUG_POISON) /* it does not know `due` */
             gckpti_wait_pending(e, 0);
     }
 }
 
-/* Brings the shares of n floats together, before instruction `due`. */
+/* Starts to gather n floats from their shards, before instruction `due`. */
 static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n, int due)
 {
     const gckpti_pending pending = { GCKPTI_ALL_GATHER, due, x, NULL, NULL, n };
     gckpti_start_collective(e, &pending);
-    if (gckpti_debug(e) & GCKPT_DEBUG_FINITE) /* it looks at once */
+    if (gckpti_debug(e) & GCKPT_DEBUG_FINITE) /* it reads them at once */
         gckpti_wait_pending(e, 0);
 }
 
@@ -388,9 +384,8 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
     return 1;
 }
 
-/* Of a parameter that is cut each rank updates its share. Its sum stands in its place in the whole
- * gradient, or, where REDUCE has put it elsewhere, UPDATE's gradient is nothing but the share;
- * further accumulators are whole, so they are read from the share on. */
+/* Each rank updates its shard of a sharded parameter. The shard's sum is at its place in the whole
+ * gradient, unless REDUCE copied it to UPDATE's gradient. Other accumulators are whole. */
 GCKPTI_FN void gckpti_shard_pass(const gckpt_exec *e, const gckpti_ins *ins,
                                  gckpt_update_pass *pass)
 {
@@ -425,7 +420,7 @@ static void gckpti_merge_floats(void *mine, const void *received, size_t bytes)
     gckpti_add_into((float *)mine, (const float *)received, (int64_t)(bytes / sizeof(float)));
 }
 
-/* Square sums of all: of what is not in its share a rank has 0, but rank 0 has what is not cut. */
+/* A rank contributes the blocks of its shards; rank 0, also those of unsharded parameters. */
 GCKPTI_FN void gckpti_sum_squares(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;

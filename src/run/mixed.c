@@ -3,9 +3,9 @@
 #include "ops/ops.h"
 
 #ifndef GCKPT_NO_BF16
-/* ---- bf16 plans: kernels get bf16, or floats in copies, as the plan has it (plan/mixed.c) ---- */
-/* The copy at `offset`, NONE: there is none, of n numbers that are bf16 in the arena; what they are
- * is in it if the kernel reads it. */
+/* ---- bf16 plans: kernels get bf16 or f32 copies, as the plan has it (plan/mixed.c) ---- */
+/* Returns the f32 copy at `offset` of n bf16 numbers, converted if the kernel reads them; NULL for
+ * GCKPTI_NO_OFFSET. */
 static float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, size_t offset,
                                 const uint16_t *narrow, int read, int64_t n)
 {
@@ -30,8 +30,8 @@ GCKPTI_FN void gckpti_mark_bf16_fresh(const gckpt_exec *e, int i)
         e->tables.bf16_copies[i].changes = gckpti_param_of(e, i)->changes;
 }
 
-/* The copy from which an op reads parameter i: made anew if values were changed, but by an update
- * of this executor's, which wrote both. */
+/* Returns parameter i's bf16 copy, refreshed if the values were changed (by this executor's
+ * updates, which write both, it is fresh). */
 static const uint16_t *gckpti_refresh_bf16(const gckpt_exec *e, int i)
 {
     const gckpti_bf16_copy *copy = &e->tables.bf16_copies[i];
@@ -81,17 +81,18 @@ GCKPTI_FN void gckpti_mixed_operands(const gckpt_exec *e, const gckpti_ins *ins,
     }
 }
 
-/* ---- kernels in portions: of so many elements, or of whole rows ---- */
+/* ---- kernels in strips: of a number of elements, or of whole rows ---- */
 typedef struct {
     const gckpt_exec *e;
     const gckpt_call *call;
     gckpt_kernel kernel;
-    int backward, sums; /* sums: portions come in turn, and add to gradients that have none */
-    int64_t n, row_size; /* elements of a portion; of a row: inputs but the first have none. Or 0 */
-    size_t saved_bytes;  /* bytes a row */
+    int backward, sums; /* sums: strips run in order and add to gradients that are sums over rows */
+    int64_t n;          /* elements of a strip */
+    int64_t row_size; /* elements of a row; only the first input has rows. 0: all have the shape */
+    size_t saved_bytes; /* of a row */
 } gckpti_strips;
 
-/* n floats at *next, which moves on: those of `narrow`, if they are read. */
+/* Allocates a strip's floats at *next and, if they are read, converts `narrow` to them. */
 static float *gckpti_open_strip(const gckpti_strips *strips, const gckpt_call *c,
                                 const uint16_t *narrow, int read, float **next)
 {
@@ -105,8 +106,8 @@ static float *gckpti_open_strip(const gckpti_strips *strips, const gckpt_call *c
     return x;
 }
 
-/* Portion i, as a call of its own. It knows where its bf16 are, too: fast kernels fetch those of
- * the next one, which lie behind them, meanwhile. */
+/* Runs strip i as a separate call. It also has the addresses of its bf16, so that fast kernels can
+ * prefetch those of the next strip. */
 static void gckpti_strip_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_strips *strips = (const gckpti_strips *)context;
@@ -114,11 +115,10 @@ static void gckpti_strip_item(void *context, int64_t i, int64_t worker)
     gckpt_call c = *strips->call;
     int64_t first = i * strips->n, n = gckpti_min(gckpti_elements(&c.shape) - first, strips->n);
     (void)worker;
-    c.shape =
-        strips->row_size ? gckpt_shape2(n / strips->row_size, strips->row_size) : gckpt_shape1(n);
-    c.saved = c.saved ? (unsigned char *)c.saved +
-                            (size_t)(first / strips->row_size) * strips->saved_bytes
-                      : NULL;
+    const int64_t row_size = strips->row_size;
+    c.shape = row_size ? gckpt_shape2(n / row_size, row_size) : gckpt_shape1(n);
+    if (c.saved)
+        c.saved = (unsigned char *)c.saved + (size_t)(first / row_size) * strips->saved_bytes;
     c.threads = 1;
     c.out_bf16 = c.out_bf16 ? c.out_bf16 + first : NULL;
     c.grad_out_bf16 = c.grad_out_bf16 ? c.grad_out_bf16 + first : NULL;
@@ -151,20 +151,19 @@ static void gckpti_strip_item(void *context, int64_t i, int64_t worker)
             gckpti_round_bf16(strips->e, &c, 0, c.in[k].grad, c.in[k].grad_bf16, n);
 }
 
-/* Fast kernels sum over all rows at once, when all portions are done. */
+/* Fast kernels compute sums over rows at once, after all strips. */
 GCKPTI_FN void gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *call,
                                  gckpt_kernel kernel)
 {
     const gckpti_plan_node *node = &e->plan->nodes[ins->id];
     const gckpt_op *op = node->op;
-    gckpt_call strip_call = *call, sum_call = *call; /* rest: gradients that are sums over rows */
+    gckpt_call strip_call = *call, sum_call = *call; /* sum_call: sums over rows */
     gckpti_strips strips = { e, &strip_call,         kernel, ins->kind == GCKPT_BACKWARD,
                              0, GCKPTI_STRIP_FLOATS, 0,      0 };
     if (gckpti_has_builtin_flag(op, GCKPTI_IS_ROWWISE)) {
         const gckpt_shape planned = gckpti_planned_shape(e->plan, node);
-        strips.row_size = gckpti_last(&call->shape);
-        strips.n = strips.row_size > strips.n ? strips.row_size
-                                              : strips.n / strips.row_size * strips.row_size;
+        const int64_t size = strips.row_size = gckpti_last(&call->shape);
+        strips.n = size > strips.n ? size : strips.n / size * size;
         strips.saved_bytes = node->saved_bytes / (size_t)gckpti_rows(&planned);
     }
     int parts = !strips.backward, sums = 0;
@@ -184,8 +183,7 @@ GCKPTI_FN void gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, con
     for (int64_t i = 0; i < items && strips.sums; i++)
         gckpti_strip_item(&strips, i, 0);
     if (parts && !strips.sums)
-        gckpt_parallel(call, items, 4 * strips.n, gckpti_strip_item,
-                       &strips); /* each fetches the next */
+        gckpt_parallel(call, items, 4 * strips.n, gckpti_strip_item, &strips);
     if (sums && !strips.sums)
         kernel(&sum_call);
 }

@@ -5,8 +5,8 @@
 
 GCKPTI_COLD_BEGIN
 
-/* A plan may come from a table that was compiled in (gckpt_plan_c): refuses one that is not of this
- * header, of the ops that are linked now, or for this build. */
+/* Refuses a plan, which may be a table that was compiled in (gckpt_plan_c), that was not made by
+ * this version of the header and the ops linked now, or that this build cannot run. */
 static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
 {
     uint64_t hash = GCKPTI_FNV_START;
@@ -45,7 +45,7 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
     return GCKPT_OK;
 }
 
-/* What can be refused before there is an executor. */
+/* Checks plan and desc before the executor is created. */
 static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
                                            const gckpt_exec_desc *d)
 {
@@ -65,9 +65,9 @@ static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
                             p->ranks, (int)p->shard, s->ranks, (int)s->shard);
     if (p->optimiser == GCKPT_CUSTOM_OPTIMISER && p->mode != GCKPT_INFERENCE &&
         !d->custom_optimiser)
-        return gckpti_error(
-            s, GCKPT_E_ARG,
-            "exec: the plan has GCKPT_CUSTOM_OPTIMISER; desc.own_optimiser is missing");
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: the plan has GCKPT_CUSTOM_OPTIMISER; "
+                            "desc.custom_optimiser is missing");
     if (d->skip_nonfinite && p->update_in_backward)
         return gckpti_error(
             s, GCKPT_E_ARG,
@@ -75,7 +75,7 @@ static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
             "in the backward (desc.update_in_backward)");
     if (!GCKPTI_RUNS_BACKENDS && (d->copy_feeds || d->custom_optimiser || d->parallel_for))
         return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: GCKPT_SMALL has no copy_feeds, own_optimiser, parallel_for");
+                            "exec: GCKPT_SMALL has no copy_feeds, custom_optimiser, parallel_for");
     if (d->debug && !GCKPTI_RUNS_DEBUG)
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: desc.debug: this build leaves out debug modes (GCKPT_NO_DEBUG)");
@@ -131,8 +131,7 @@ GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_
     return GCKPT_OK;
 }
 
-/* Finds the plan's parameters in the store; they must be what the plan was made for. Without
- * tables: are they? */
+/* Finds the plan's parameters in the store, and checks them. Without tables, only checks. */
 static gckpt_result gckpti_bind_params(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -164,7 +163,7 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* What the store's memory ends with when the values and states that are still missing are there. */
+/* Returns store.memory.used as it will be after the missing values and states are allocated. */
 static size_t gckpti_store_bytes_needed(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -184,8 +183,8 @@ static size_t gckpti_store_bytes_needed(gckpt_exec *e)
     return used;
 }
 
-/* Draws raw values, by vectors where the processor runs the plan by them, or another backend does
- * (whatever desc.isa says). By one thread: a program may still want to fork. */
+/* Initialises uninitialised values: by vector kernels, if the CPU runs the plan by them or another
+ * backend runs it (whatever desc.isa says). In one thread, since the program may fork later. */
 static void gckpti_initialise_params(const gckpt_exec *e)
 {
     gckpti_init_fn *initialise = NULL;
@@ -198,8 +197,7 @@ static void gckpti_initialise_params(const gckpt_exec *e)
     gckpti_init_all_values(e->store, initialise);
 }
 
-/* Values, and optimiser state for what the plan trains: what is not there yet, all or none. Values
- * are drawn when nothing can fail any more. */
+/* Allocates the missing values and optimiser states, all or none, then initialises the values. */
 static gckpt_result gckpti_bind_state(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -277,8 +275,8 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
     return result;
 }
 
-/* Binds it: a backend, memory, values and state, and these to where the backend has them. What does
- * not fit is found before memory is taken. 0: it is refused. */
+/* Binds a new executor: backend, memory, values and state. Checks all before it allocates. Returns
+ * 0, with an error in the store, if it failed. */
 static int gckpti_bind_exec(gckpt_exec *e)
 {
     if (gckpti_choose_backend(e) != GCKPT_OK)
@@ -306,7 +304,7 @@ static int gckpti_bind_exec(gckpt_exec *e)
     return 1;
 }
 
-/* A team takes up to a hundred microseconds to wake and to end: is there work for it? */
+/* Returns 1 if a step takes longer than to start and end a team, up to a hundred microseconds. */
 static int gckpti_is_team_worthwhile(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -353,9 +351,8 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
         gckpt_exec_free(e);
         return NULL;
     }
-    int team = GCKPTI_RUNS_BACKENDS && !gckpti_backend(e)->own_memory && plan->threads > 1 &&
-               gckpti_is_team_worthwhile(e);
-    e->device.team = team ? plan->threads : 1;
+    int teams = GCKPTI_RUNS_BACKENDS && !gckpti_backend(e)->own_memory && plan->threads > 1;
+    e->device.team = teams && gckpti_is_team_worthwhile(e) ? plan->threads : 1;
     e->update.writes_back = gckpti_backend(e)->writes_back ||
                             plan->optimiser == GCKPT_CUSTOM_OPTIMISER ||
                             gckpti_has_gradient_fetch(plan);

@@ -3,7 +3,7 @@
 #include "graph/graph.h"
 #include "ops/ops.h"
 
-/* What one run of an op's instruction computes, reads and writes. */
+/* Adds the flops and bytes of one run of an op's instruction. */
 static void gckpti_profile_cost(const gckpt_exec *e, const gckpti_ins *ins,
                                 gckpt_profile_entry *entry)
 {
@@ -19,14 +19,14 @@ static void gckpti_profile_cost(const gckpt_exec *e, const gckpti_ins *ins,
     for (int i = 0; i < node->inputs; i++) {
         const gckpti_plan_node *in = &p->nodes[node->in[i]], *q = &p->nodes[in->base];
         const int here = o.in[i].value != GCKPTI_NO_OFFSET;
-        if (!here && q->kind == GCKPTI_PARAM) /* where it is, as it is stored */
+        if (!here && q->kind == GCKPTI_PARAM) /* as it is stored */
             entry->bytes += (size_t)gckpti_storage_bytes(p->params[q->index].storage,
                                                          p->params[q->index].elements);
         else if (here || !q->op)
             entry->bytes += gckpti_planned_bytes(p, in);
         if (o.in[i].gradient == GCKPTI_NO_OFFSET)
             continue;
-        c.in[i].grad = &c.loss_scale; /* is wanted */
+        c.in[i].grad = &c.loss_scale; /* nonzero: computed */
         entry->bytes += o.in[i].gradient != o.gradient ? gckpti_planned_bytes(p, in) : 0;
     }
     entry->flops = op->flops ? op->flops(&c) : (uint64_t)gckpti_elements(&c.shape);
@@ -39,7 +39,7 @@ static void gckpti_profile_cost(const gckpt_exec *e, const gckpti_ins *ins,
 typedef struct {
     gckpt_exec *e;
     gckpt_profile *profile;
-    double last_time; /* when it was looked at the clock last */
+    double last_time; /* the end of the last instruction */
     gckpt_result result;
 } gckpti_profile_state;
 
@@ -73,7 +73,7 @@ GCKPT_API gckpt_result gckpt_profile_step(gckpt_exec *exec, const gckpt_feed *fe
         if (gckpti_is_under_way(exec))
             return GCKPT_E_ARG;
         exec->step.goal = goal;
-        return gckpti_agree_on_step(exec, rows, state.result); /* the other ranks refuse it, too */
+        return gckpti_agree_on_step(exec, rows, state.result); /* so all ranks refuse it */
     }
     for (size_t x = 0; x < p->length; x++)
         if (p->ins[x].kind <= GCKPT_BACKWARD && p->nodes[p->ins[x].id].op)

@@ -2,14 +2,14 @@
 #include "graph/graph.h"
 
 #ifndef GCKPT_NO_QUANT
-/* ---- packed parameters: unpacked into the arena, or read as they are stored ---- */
+/* ---- quantised parameters: dequantised into the arena, or read by kernels as they are ---- */
 GCKPTI_FN void gckpti_run_dequantise(const gckpt_exec *e, const gckpti_param *q,
                                      const float *values, float *to, gckpt_call *c)
 {
     const gckpt_backend *b = gckpti_backend(e);
     gckpt_dequantisation u = gckpti_param_quant(q);
     u.to = to;
-    if (b->own_memory && b->dequantise) { /* the mirror of a block */
+    if (b->own_memory && b->dequantise) { /* the backend's mirror */
         u.scales = u.scales ? values : NULL;
         u.quantised = (const unsigned char *)(const void *)values + gckpti_scale_bytes(&q->p);
     }
@@ -25,8 +25,8 @@ GCKPTI_FN void gckpti_run_dequantise(const gckpt_exec *e, const gckpti_param *q,
     }
 }
 
-/* Where it is in no arena: the packed parameter that this op reads. (What a backward does not read
- * is in no arena, either: so only what the gradients at hand need, of linear's x not x.) */
+/* Sets the quantised parameter that the op reads, if it is not dequantised in the arena. A backward
+ * reads only the inputs that its gradients need. */
 GCKPTI_FN void gckpti_set_quant_operand(const gckpt_exec *e, const gckpti_plan_node *node, int kind,
                                         gckpt_call *c, gckpt_dequantisation *quant)
 {

@@ -2,14 +2,14 @@
 #include "graph/graph.h"
 #include "num/num.h"
 
-/* This rank's of so many rows of a step, from *first on. */
+/* Returns this rank's number of a step's rows, from *first on. */
 static int64_t gckpti_rank_rows(const gckpt_exec *e, int64_t rows, int64_t *first)
 {
     *first = 0;
     return gckpti_group_of(e) ? gckpt_plan_rank_rows(e->plan, rows, e->store->rank, first) : rows;
 }
 
-/* As many rows as the plan takes in a step or call. */
+/* Checks the number of rows of a step or call. */
 GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
@@ -27,12 +27,12 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
     int64_t rest = rows % p->rows;
     for (int vrank = 0; vrank < p->virtual_ranks && gckpti_group_of(e) && !rest; vrank++)
         rest = gckpti_vrank_rows(p, streams ? p->batch : rows, vrank) % p->rows;
-    if (whole && rest) /* the last one may be short where rows mix by statistics */
+    if (whole && rest) /* with running statistics the last one may be short */
         return gckpti_error(
             e, GCKPT_E_ARG,
             "step: %I rows are not a multiple of the micro-batch of %I%s, which they must be "
             "because %s #%i mixes rows",
-            rows, p->rows, p->virtual_ranks > 1 ? " in each leaf" : "",
+            rows, p->rows, p->virtual_ranks > 1 ? " in each virtual rank" : "",
             gckpti_planned_name(p, p->mixer), p->mixer);
     if (!inference && !whole && gckpti_has_single_norm(p, rows))
         return gckpti_error(
@@ -43,7 +43,7 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
     return gckpti_check_collected(e, before + (streams ? rows : gckpti_rank_rows(e, rows, &first)));
 }
 
-/* Finite and in range, each of them. */
+/* Checks that each setting is finite and in range. */
 static gckpt_result gckpti_check_hyper(gckpt_exec *e, const gckpt_hyper *h)
 {
     const struct {
@@ -65,7 +65,7 @@ static gckpt_result gckpti_check_hyper(gckpt_exec *e, const gckpt_hyper *h)
     return GCKPT_OK;
 }
 
-/* Refuses inference on a parameter that nobody gave values, and lists those that have some. */
+/* Refuses inference with a parameter's initial values, and lists parameters that have others. */
 static gckpt_result gckpti_refuse_initial(gckpt_exec *e, const gckpti_param *q)
 {
     int n = 0;
@@ -82,8 +82,8 @@ static gckpt_result gckpti_refuse_initial(gckpt_exec *e, const gckpti_param *q)
     return GCKPT_E_ARG;
 }
 
-/* The plan's parameters: as they were when it was made, and their newest values where this executor
- * reads them. */
+/* Checks the plan's parameters, and copies their newest values to where this executor reads
+ * them. */
 static gckpt_result gckpti_sync_params(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -105,8 +105,7 @@ static gckpt_result gckpti_sync_params(gckpt_exec *e)
     return gckpti_check_finite_params(e);
 }
 
-/* What is asked for fits the plan, and all that belongs to a step is as before its first
- * instruction. */
+/* Checks the request against the plan, and resets the state of the step. */
 static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal goal,
                                      const gckpt_hyper *hyper)
 {
@@ -152,8 +151,9 @@ static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal go
 GCKPTI_FN gckpt_result gckpti_enter_call(gckpt_exec *e)
 {
     if (GCKPTI_RUNS_BACKENDS && !e->device.binding.store)
-        return gckpti_error(e, GCKPT_E_ARG, "step: the executor's store was freed: free a store "
-                                            "after its executors");
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "step: the executor's store was freed: free a store "
+                            "after its executors");
     if (GCKPTI_RUNS_BACKENDS && e->device.in_call)
         return gckpti_error(e, GCKPT_E_ARG,
                             "step: a call of this executor is under way, in another thread or "
@@ -171,7 +171,7 @@ GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
     return 1;
 }
 
-/* Streaming: what plans and losses it is not for. */
+/* Refuses plans and losses for which rows cannot stream in. */
 static gckpt_result gckpti_check_stream(gckpt_exec *e)
 {
     if (!e->plan->accumulates)
@@ -187,7 +187,7 @@ static gckpt_result gckpti_check_stream(gckpt_exec *e)
     return gckpti_check_same_counts(e);
 }
 
-/* Takes the feeds of `rows` rows more, which losses will count. */
+/* Takes the feeds of `rows` more rows, and adds to the expected counts. */
 GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                        int64_t rows)
 {
@@ -223,7 +223,7 @@ GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feed
     e->device.in_call = 0;
     if (result != GCKPT_OK)
         return result;
-    /* nothing can refuse the step any more */
+    /* from here on nothing refuses the step */
     gckpti_measure_start(e);
     gckpti_mark_written(e);
     e->step.pc = e->step.finished = 0;
@@ -284,7 +284,7 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
                                p->names + bad->name, loss);
 }
 
-/* Runs what was prepared, so many instructions of it, and ends it with the last. */
+/* Runs up to `instructions` instructions of a prepared step; after the last one, finishes it. */
 GCKPTI_FN gckpt_result gckpti_run_step(gckpt_exec *e, int64_t instructions, gckpt_report *report)
 {
     gckpt_result result = gckpti_run(e, instructions);

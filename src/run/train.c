@@ -44,7 +44,7 @@ GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_
 {
     if (!exec || exec->step.state != GCKPTI_RUNNING)
         return gckpti_error(exec, GCKPT_E_ARG, "run_some: no step was started (gckpt_step_start)");
-    gckpti_ok(exec); /* of what was fetched too early */
+    gckpti_ok(exec); /* clears the error of a fetch that was too early */
     return gckpti_run_step(exec, instructions, report);
 }
 
@@ -75,11 +75,11 @@ GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds,
         return gckpti_error(exec, GCKPT_E_ARG, "step_add: no step was begun (gckpt_step_begin)");
     const int64_t before = exec->step.row_end;
     gckpt_result result = gckpti_local_failure(exec);
-    if (result == GCKPT_OK) /* else all ranks' gckpt_step_end will say so */
+    if (result == GCKPT_OK) /* else gckpt_step_end returns it on all ranks */
         result = gckpti_check_rows(exec, rows);
     if (result == GCKPT_OK)
         result = gckpti_add_rows(exec, feeds, count, rows);
-    if (result != GCKPT_OK) /* the rows before stay counted; the caller may go on */
+    if (result != GCKPT_OK) /* earlier rows stay; the caller may go on */
         return result;
     gckpti_ok(exec);
     if (before > 0)
@@ -102,7 +102,7 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
         return result;
     if (exec->step.rows > 0)
         return gckpti_run_step(exec, INT64_MAX, report);
-    exec->step.pc = 0; /* nothing was added: nothing to do, and nothing is there */
+    exec->step.pc = 0; /* no rows: nothing was computed */
     return gckpti_finish_step(exec, report);
 }
 #endif

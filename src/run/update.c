@@ -20,13 +20,13 @@ GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, 
     return gckpti_fma(0.5f * (lr - min_lr), 1 + cosine, min_lr);
 }
 
-/* Of gckpt_hyper: 0 is the default, negative is none. */
+/* Returns a setting of gckpt_hyper: 0 selects the default, a negative value none. */
 static float gckpti_hyper_value(float value, float fallback)
 {
     return value < 0 ? 0 : value > 0 ? value : fallback;
 }
 
-/* Of what is measured: from sums weighted by rows to the mean. */
+/* Running statistics are sums weighted by rows: divides them by the rows. */
 GCKPTI_FN void gckpti_init_pass(const gckpt_exec *e, const gckpti_ins *ins, gckpt_update_pass *pass)
 {
     const gckpti_plan_param *q = &e->plan->params[ins->id];
@@ -55,8 +55,8 @@ GCKPTI_OWN_FRAME static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_
     gckpti_backend(e)->update(&c, &pass);
 }
 
-/* The norm of all gradients from their blocks' square sums, and what clipping makes of it. Returns
- * the first parameter with one that is not finite; NULL: there is none. */
+/* Computes the norm of all gradients from their blocks' square sums, and the clipping scale.
+ * Returns the first parameter whose sum is not finite, or NULL. */
 static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -64,14 +64,13 @@ static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
     const gckpti_plan_param *bad = NULL;
     double sum = 0;
     for (size_t i = 0; i < p->param_count; i++) {
-        size_t param = (size_t)e->tables.params[i].store_order,
-               first = e->tables.params[param].first_square;
-        size_t n =
-            ((size_t)p->params[param].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+        size_t x = (size_t)e->tables.params[i].store_order,
+               first = e->tables.params[x].first_square;
+        size_t n = ((size_t)p->params[x].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
         double param_sum = 0;
-        for (size_t b = 0; b < n && p->params[param].trained; b++)
+        for (size_t b = 0; b < n && p->params[x].trained; b++)
             param_sum += (double)squares[first + b];
-        bad = bad || gckpti_is_finite(param_sum) ? bad : &p->params[param];
+        bad = bad || gckpti_is_finite(param_sum) ? bad : &p->params[x];
         sum += param_sum;
     }
     e->update.grad_norm = gckpti_sqrt_double(sum);
@@ -82,7 +81,7 @@ static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
     return bad;
 }
 
-/* Square sums that are not finite: the step is to be skipped. */
+/* Sets update.nonfinite if a square sum is not finite: then updates are skipped. */
 GCKPTI_OWN_FRAME static void gckpti_flag_nonfinite(gckpt_exec *e)
 {
     gckpt_call c;
@@ -91,8 +90,8 @@ GCKPTI_OWN_FRAME static void gckpti_flag_nonfinite(gckpt_exec *e)
                                  e->update.nonfinite);
 }
 
-/* Before the first update of a step that clips, may be skipped or is looked at, and where nothing
- * is updated: all gradients, then norm and clipping factor. */
+/* Finishes all gradients, then computes norm and clipping scale: before the first update of a step
+ * that clips, may be skipped or checks its gradients, and if nothing is updated. */
 GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e)
 {
     for (size_t x = 0; x < e->plan->length; x++)
@@ -111,7 +110,7 @@ GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e)
     return gckpti_wait_backend(e);
 }
 
-/* The user's optimiser runs on the host, with memory of its own on copies of a parameter. */
+/* Calls desc.custom_optimiser on the host, with own memory on copies of the parameter. */
 static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param *q,
                                  uint64_t step)
 {
@@ -135,11 +134,11 @@ static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_pa
     u.hyper = &e->update.hyper;
     e->desc.custom_optimiser(e->desc.user, &u);
     gckpti_mark_changed(e->store, q, GCKPTI_HOST);
-    (void)gckpti_sync_param(e, q, 1); /* it has a mirror: nothing can fail */
+    (void)gckpti_sync_param(e, q, 1); /* cannot fail: it has a mirror */
 }
 
-/* The optimiser's constants for parameter q, whose update is number `step`. Those of running
- * statistics are of SGD: w + momentum (g - w) = fma(momentum, g, fma(-momentum, w, w)). */
+/* Sets the optimiser's constants for update number `step` of parameter q. Running statistics use
+ * SGD: w + momentum (g - w) = fma(momentum, g, fma(-momentum, w, w)). */
 static void gckpti_set_pass_constants(gckpt_exec *e, const gckpti_plan_param *param,
                                       const gckpti_param *q, uint64_t step, gckpt_update_pass *pass)
 {
@@ -178,7 +177,7 @@ GCKPTI_OWN_FRAME GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_in
     uint64_t step = e->step.number + 1;
     gckpt_call c;
     gckpt_update_pass pass;
-    if (p->state_slots > 0 && param->trained) { /* state that was nobody's is new */
+    if (p->state_slots > 0 && param->trained) { /* unused state is new */
         step = q->optimiser ? q->updates + 1 : 1;
         q->optimiser = (unsigned char)(p->optimiser + 1);
         q->updates = step;
@@ -192,7 +191,7 @@ GCKPTI_OWN_FRAME GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_in
     }
     gckpti_init_opless_call(e, &c);
     gckpti_init_pass(e, ins, &pass);
-    if (grad_state == GCKPTI_GRAD_DIVIDED) { /* where it was not kept it is divided again */
+    if (grad_state == GCKPTI_GRAD_DIVIDED) { /* if not written back, divides again */
         pass.adds = 0;
         pass.squares = NULL;
         pass.count = e->update.writes_back ? 0 : pass.count;
@@ -209,8 +208,8 @@ GCKPTI_OWN_FRAME GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_in
     gckpti_gather_updated(e, q);
 }
 
-/* An update; before the first one of a step that clips, may be skipped or looks at its gradients,
- * all of these and the norm (else that is only reported: one pass is enough). */
+/* Runs an update. Before the first one of a step that clips, may be skipped or checks its
+ * gradients, finishes all gradients (otherwise one pass a parameter is enough). */
 GCKPTI_FN gckpt_result gckpti_run_checked_update(gckpt_exec *e, const gckpti_ins *ins)
 {
     int finite = (gckpti_debug(e) & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
@@ -228,15 +227,15 @@ GCKPTI_FN gckpt_result gckpti_run_checked_update(gckpt_exec *e, const gckpti_ins
     return gckpti_check_finite_update(e, ins, 1);
 }
 
-/* The norm of the gradients, which counts a step, or finds that it was to be skipped: NULL: it was
- * not, else a parameter whose gradient is not finite. */
+/* Computes the norm of the gradients, and counts the step unless it was skipped. Returns NULL, or,
+ * if it was skipped, a parameter whose gradient is not finite. */
 GCKPTI_FN const gckpti_plan_param *gckpti_count_step(gckpt_exec *e)
 {
     const gckpti_plan_param *bad = gckpti_total_norm(e);
     const gckpt_plan *p = e->plan;
     bad = e->desc.skip_nonfinite && e->update.begun ? bad : NULL;
     for (size_t i = 0; bad && e->update.nonfinite && i < p->param_count; i++) {
-        gckpti_param *q = gckpti_param_of(e, (int)i); /* the backend did not do what was counted */
+        gckpti_param *q = gckpti_param_of(e, (int)i); /* the backend skipped its update */
         if (p->state_slots > 0 && p->params[i].trained && --q->updates == 0)
             q->optimiser = 0;
     }

@@ -148,7 +148,7 @@ static void check_training(void)
             CHECK_MSG(t.hash == base.hash && t.norm == base.norm, "way %d, %d threads", way,
                       t.threads);
 #if FAST && defined(_OPENMP)
-            CHECK(t.team_main == t.threads); /* the step is large enough to be worth one */
+            CHECK(t.team_threads == t.threads); /* the step is large enough to be worth one */
 #endif
         }
         training t = base;
