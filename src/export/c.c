@@ -8,8 +8,8 @@
 #include "run/run.h"
 
 #ifndef GCKPT_NO_EXPORT
-/* ---- as C. Numbers that a 32-bit compiler could cut are guarded by the #if at the top. ---- */
-/* A number and what follows it. */
+/* ---- as C. An #if at the top of the output refuses machines whose size_t is too small. ---- */
+/* Prints an offset, then `after`. */
 static void gckpti_c_offset(gckpti_sink *out, size_t offset, const char *after)
 {
     gckpti_print(out, offset == GCKPTI_NO_OFFSET ? "SIZE_MAX" : "%z", offset);
@@ -25,7 +25,7 @@ GCKPTI_FN void gckpti_c_words(gckpti_sink *out, const void *data, size_t n)
     }
 }
 
-/* Behind its axes 0: whoever made it may have left those sizes as they were. */
+/* Sizes after the last axis are printed as 0: the caller may have left them uninitialised. */
 GCKPTI_FN void gckpti_c_shape(gckpti_sink *out, const gckpt_shape *shape)
 {
     gckpti_print(out, "{ %i, {", shape->n);
@@ -47,15 +47,15 @@ GCKPTI_FN int gckpti_c_identifier(const char *s)
     return good;
 }
 
-/* A row of this header, gckpti_op_<name>, not the user's variable <name>, be it a copy of one. */
+/* Returns 1 for an op of this header, gckpti_op_<name>; 0 for the user's variable <name>. */
 static int gckpti_c_is_builtin(const gckpt_op *op)
 {
 #define GCKPTI_IS(listed) || !strcmp(op->name, #listed)
-    return op->flags & GCKPTI_BUILTIN_OP && (0 GCKPTI_OPS(GCKPTI_IS, GCKPTI_IS) GCKPTI_IS(bands));
+    return op->flags & GCKPTI_BUILTIN_OP && (0 GCKPTI_OPS(GCKPTI_IS, GCKPTI_IS) GCKPTI_IS(fused));
 #undef GCKPTI_IS
 }
 
-/* Is it in the enum: an input or something to fetch? */
+/* Returns 1 if the tensor is in the printed enum: an input, or one to fetch. */
 static int gckpti_c_in_enum(const gckpt_plan *p, int id)
 {
     int listed = p->nodes[id].kind == GCKPTI_INPUT;
@@ -64,7 +64,7 @@ static int gckpti_c_in_enum(const gckpt_plan *p, int id)
     return listed;
 }
 
-/* Its name with '_' for what an identifier cannot have. */
+/* Writes the tensor's name, with '_' for each character that an identifier cannot have. */
 static void gckpti_c_label(const gckpt_plan *p, int id, char *label, size_t size)
 {
     const gckpti_plan_node *q = &p->nodes[id];
@@ -79,7 +79,7 @@ static void gckpti_c_label(const gckpt_plan *p, int id, char *label, size_t size
         gckpti_text_add(&t, "_%i", id);
 }
 
-/* enum { NAME_tokens = 0, ... }; a second of the same name gets its id behind it. */
+/* Prints enum { NAME_tokens = 0, .. }; a name that occurs twice has the tensor's id appended. */
 static void gckpti_c_enum(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
     char label[128], other[128];
@@ -101,7 +101,7 @@ static void gckpti_c_enum(gckpti_sink *out, const gckpt_plan *p, const char *nam
     gckpti_print(out, first ? "" : "\n};\n");
 }
 
-/* The blocks that a device needs, by defaults, with structures as its compiler makes them. */
+/* Prints the sizes of a device's memory blocks, with sizeof as its own compiler evaluates it. */
 static void gckpti_c_memory(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
 #define GCKPTI_ADD_BYTES(n, type)                                                                  \
@@ -130,7 +130,7 @@ static void gckpti_c_memory(gckpti_sink *out, const gckpt_plan *p, const char *n
     gckpti_print(out, "%z)\n", bytes);
 }
 
-/* The tensors, and the data of those that are constants. */
+/* Prints the nodes, and the data of constants. */
 static void gckpti_c_nodes(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
     for (size_t i = 0; i < p->node_count; i++)
@@ -142,11 +142,11 @@ static void gckpti_c_nodes(gckpti_sink *out, const gckpt_plan *p, const char *na
     gckpti_print(out, "static const gckpti_plan_node gckpti_%s_nodes[] = {\n", name);
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_plan_node *q = &p->nodes[i];
-        const gckpt_op *op = q->index < 0 ? NULL : q->op; /* what does not run is not linked */
+        const gckpt_op *op = q->index < 0 ? NULL : q->op; /* link no op of a node that never runs */
         const gckpt_op *last = (const gckpt_op *)q->data;
         const char *prefix = op && gckpti_c_is_builtin(op) ? "gckpti_op_" : "";
         gckpti_print(out, op ? "    { &%s%s, " : "    { NULL, ", prefix, op ? op->name : "");
-        if (op && q->data) /* the op of the last of a run */
+        if (op && q->data) /* the last op of a fused group */
             gckpti_print(out, gckpti_c_is_builtin(last) ? "&gckpti_op_%s" : "&%s", last->name);
         else
             gckpti_print(out, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
@@ -163,7 +163,7 @@ static void gckpti_c_nodes(gckpti_sink *out, const gckpt_plan *p, const char *na
     gckpti_print(out, "};\n");
 }
 
-/* Begins and ends an array; an empty one, which C does not allow, is not there. */
+/* Begins an array. Nothing is printed for an empty one, which C does not allow. */
 static void gckpti_c_begin(gckpti_sink *out, const char *type, const char *name, const char *array,
                            size_t count)
 {
@@ -173,11 +173,11 @@ static void gckpti_c_begin(gckpti_sink *out, const char *type, const char *name,
 
 static void gckpti_c_end(gckpti_sink *out, size_t count) { gckpti_print(out, count ? "};\n" : ""); }
 
-/* What does not run, for builds that have it: GCKPT_SMALL has not. */
+/* Prints the arrays that execution does not read, for builds without GCKPT_SMALL. */
 static void gckpti_c_info(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
     gckpti_print(out, "#ifndef GCKPT_SMALL\n");
-    gckpti_c_begin(out, "gckpti_plan_info", name, "told", p->node_count);
+    gckpti_c_begin(out, "gckpti_plan_info", name, "info", p->node_count);
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_plan_info *q = &p->info[i];
         gckpti_print(out, "    { { UINT64_C(%u), UINT64_C(%u) }, ", q->cost.forward,
@@ -187,11 +187,11 @@ static void gckpti_c_info(gckpti_sink *out, const gckpt_plan *p, const char *nam
         gckpti_print(out, "UINT64_C(%u) },\n", q->hash);
     }
     gckpti_c_end(out, p->node_count);
-    gckpti_c_begin(out, "size_t", name, "live", p->length);
+    gckpti_c_begin(out, "size_t", name, "live_bytes", p->length);
     for (size_t x = 0; x < p->length; x++)
         gckpti_print(out, x % 8 == 7 ? "%z,\n" : "%z, ", p->live_bytes[x]);
     gckpti_c_end(out, p->length);
-    gckpti_c_begin(out, "gckpt_buffer", name, "lives", p->buffer_count);
+    gckpti_c_begin(out, "gckpt_buffer", name, "buffers", p->buffer_count);
     for (size_t i = 0; i < p->buffer_count; i++) {
         const gckpt_buffer *b = &p->buffers[i];
         gckpti_print(out, "    { %i, %i, %z, %z, %i, (gckpt_buffer_kind)%i },\n", b->start, b->end,
@@ -201,7 +201,7 @@ static void gckpti_c_info(gckpti_sink *out, const gckpt_plan *p, const char *nam
     gckpti_print(out, "#endif\n");
 }
 
-/* What else is an array of structs or offsets, in the order of the plan's fields. */
+/* Prints the other arrays of structs and offsets, in the order of the plan's fields. */
 static void gckpti_c_arrays(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
     gckpti_c_begin(out, "gckpti_extent", name, "sizes", p->size_count);
@@ -217,7 +217,7 @@ static void gckpti_c_arrays(gckpti_sink *out, const gckpt_plan *p, const char *n
                      q->trained, q->external, q->storage);
     }
     gckpti_c_end(out, p->param_count);
-    gckpti_c_begin(out, "gckpti_ins", name, "list", p->length);
+    gckpti_c_begin(out, "gckpti_ins", name, "ins", p->length);
     for (size_t x = 0; x < p->length; x++) {
         const gckpti_ins *ins = &p->ins[x];
         gckpti_print(out, "    { %i, %i, %i, %i, %i, %i, %z },\n", ins->kind, ins->first,
@@ -235,7 +235,7 @@ static void gckpti_c_arrays(gckpti_sink *out, const gckpt_plan *p, const char *n
                      p->terms[i].sample_size, p->terms[i].built_cost.forward,
                      p->terms[i].built_cost.backward);
     gckpti_c_end(out, p->term_count);
-    gckpti_c_begin(out, "gckpti_plan_fetch", name, "picks", p->fetch_count);
+    gckpti_c_begin(out, "gckpti_plan_fetch", name, "fetches", p->fetch_count);
     for (size_t i = 0; i < p->fetch_count; i++) {
         gckpti_print(out, "    { %i, %i, ", p->fetches[i].id, p->fetches[i].gradient);
         gckpti_c_offset(out, p->fetches[i].offset, " },\n");
@@ -243,7 +243,7 @@ static void gckpti_c_arrays(gckpti_sink *out, const gckpt_plan *p, const char *n
     gckpti_c_end(out, p->fetch_count);
 }
 
-/* Attributes, aligned for any of them, and names: at least one of each. */
+/* Prints the attributes, aligned for each type, and the names: at least one element of each. */
 static void gckpti_c_words_and_names(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
     gckpti_print(out,
@@ -261,7 +261,7 @@ static void gckpti_c_words_and_names(gckpti_sink *out, const gckpt_plan *p, cons
     gckpti_print(out, "%s\n};\n", p->name_bytes ? "" : "0");
 }
 
-/* A number of the plan, and one of its arrays. */
+/* Prints a number of the plan. */
 static void gckpti_c_number(gckpti_sink *out, const char *type, const char *field, uint64_t value)
 {
     if (!strcmp(type, "uint64_t"))
@@ -280,10 +280,10 @@ static void gckpti_c_array(gckpti_sink *out, const char *name, const char *array
     gckpti_print(out, optional ? "#endif\n" : "");
 }
 
-/* The plan itself, field by field. */
+/* Prints the plan, field by field. */
 static void gckpti_c_plan(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
-    uint64_t cost[2] = { 0, 0 }; /* of forwards: again, the first time */
+    uint64_t cost[2] = { 0, 0 }; /* of recomputed forwards, of first ones */
     for (size_t x = 0; x < p->length; x++)
         if (p->ins[x].kind == GCKPT_FORWARD)
             cost[p->ins[x].first] += p->info[p->ins[x].id].cost.forward;
@@ -300,14 +300,14 @@ static void gckpti_c_plan(gckpti_sink *out, const gckpt_plan *p, const char *nam
         gckpti_print(out, i ? ", %z" : " %z", p->kind_bytes[i]);
     gckpti_print(out, " },\n    (double)UINT64_C(%u) / (double)UINT64_C(%u),\n", cost[0],
                  cost[1] ? cost[1] : 1);
-#define GCKPTI_PRINTED(type, field, count, tells)                                                  \
-    gckpti_c_array(out, name, #field, p->count, tells);
+#define GCKPTI_PRINTED(type, field, count, optional)                                               \
+    gckpti_c_array(out, name, #field, p->count, optional);
     GCKPTI_PLAN_ARRAYS(GCKPTI_PRINTED)
 #undef GCKPTI_PRINTED
     gckpti_print(out, "    gckpti_%s_words.words, gckpti_%s_names\n};\n", name, name);
 }
 
-/* Whether it can run where GCKPT_SMALL is defined, and the types of its tables have room. */
+/* Returns 1 if a GCKPT_SMALL build can run the plan, and its narrower types hold the numbers. */
 static int gckpti_c_fits_small(const gckpt_plan *p)
 {
     return p->precision == GCKPT_FP32 && !p->offloaded && p->virtual_ranks == 1 &&
@@ -315,7 +315,7 @@ static int gckpti_c_fits_small(const gckpt_plan *p)
            p->word_count <= UINT16_MAX && p->size_count <= UINT16_MAX && p->name_bytes < UINT16_MAX;
 }
 
-/* The op of this part of the header, a list of their names, that the plan has; NULL: none. */
+/* Returns the name of the first op of `part`, a list of op names, that the plan has, or NULL. */
 static const char *gckpti_c_find_op(const gckpt_plan *p, const char *const *part)
 {
     for (; *part; part++)
@@ -328,8 +328,8 @@ static const char *gckpti_c_find_op(const gckpt_plan *p, const char *const *part
     return NULL;
 }
 
-/* Parts of the header that a build may leave out: those that the plan can do without, in its
- * comment, and those that it cannot: it is not compiled without them, and says why. */
+/* Prints which parts of the header the plan needs: a comment lists the optional parts that it does
+ * not need, and an #error refuses a build that leaves out one that it does. */
 static void gckpti_c_parts(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
 #define GCKPTI_NO(op)
@@ -345,13 +345,13 @@ static void gckpti_c_parts(gckpti_sink *out, const gckpt_plan *p, const char *na
 #undef GCKPTI_NAME
 #undef GCKPTI_NO
     const struct {
-        const char *part, *has; /* has: what of it the plan has; NULL: nothing */
+        const char *part, *has; /* has: what the plan needs of it, or NULL */
     } parts[] = { { "TRAINING", p->mode != GCKPT_INFERENCE ? "gradients" : NULL },
-                  { "RANKS", p->virtual_ranks > 1 ? "leaves" : NULL },
-                  { "PICKS", p->fetch_count ? "tensors to fetch" : NULL },
+                  { "RANKS", p->virtual_ranks > 1 ? "virtual ranks" : NULL },
+                  { "FETCH", p->fetch_count ? "tensors to fetch" : NULL },
                   { "CACHES", p->kind_bytes[GCKPT_BYTES_CACHES] ? "caches" : NULL },
-                  { "PACK", p->quantised ? "packed parameters" : NULL },
-                  { "BANDS", p->fused ? "runs of ops in bands of rows" : NULL },
+                  { "QUANT", p->quantised ? "quantised parameters" : NULL },
+                  { "TILES", p->fused ? "fused groups of ops" : NULL },
                   { "BF16", gckpti_is_bf16_plan(p) ? "precision GCKPT_BF16" : NULL },
                   { "RECURRENT", gckpti_c_find_op(p, recurrent) },
                   { "IMAGES", gckpti_c_find_op(p, images) },
@@ -379,7 +379,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     if (!plan || !plan->info || !name || !write)
         return GCKPT_E_ARG;
     if (plan->backend_id > GCKPTI_BACKEND_PLAIN)
-        problem = "#error \"plan: it was made for another backend than the processor\"\n";
+        problem = "#error \"plan: it was made for a backend other than the CPU\"\n";
     else if (plan->ranks > 1)
         problem = "#error \"plan: it was made for several processes (gckpt_store_ranks); printed "
                   "plans run on one\"\n";
@@ -389,7 +389,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
         op = plan->nodes[i].index < 0 ? NULL : plan->nodes[i].op;
         if (op && !gckpti_c_is_builtin(op) && !gckpti_c_identifier(op->name))
             problem = "#error \"plan %s: the op of tensor %z must have the name of the C variable "
-                      "that holds its row\"\n";
+                      "that holds its gckpt_op\"\n";
     }
     if (problem) {
         gckpti_print(&out, problem, name, i);
@@ -398,8 +398,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     }
     gckpti_print(&out,
                  "/* Plan %s, printed by gckpt_plan_c: compile it in the file that holds the\n"
-                 " * implementation of gradckpt.h, after the #include. Not to be edited.\n",
-                 name);
+                 " * implementation of gradckpt.h, after the #include. Not to be edited.\n", name);
     gckpti_c_parts(&out, plan, name);
     const size_t bytes = gckpt_plan_bytes(plan), offloaded = plan->offloaded;
     gckpti_print(&out,
@@ -411,10 +410,9 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     if (!gckpti_c_fits_small(plan))
         gckpti_print(
             &out,
-            "#ifdef GCKPT_SMALL\n#error \"plan %s: GCKPT_SMALL is for plans in f32 that "
-            "offload nothing and have one leaf, fewer than 32768 tensors, and 65536 operands\"\n"
-            "#endif\n",
-            name);
+            "#ifdef GCKPT_SMALL\n#error \"plan %s: GCKPT_SMALL is for plans in f32 that offload "
+            "nothing and have one virtual rank, fewer than 32768 tensors, and 65536 operands\"\n"
+            "#endif\n", name);
     if (plan->backend_id == GCKPTI_BACKEND_CPU)
         gckpti_print(&out,
                      "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "

@@ -8,10 +8,9 @@
 #include "run/run.h"
 
 #ifndef GCKPT_NO_EXPORT
-/* ---- as a file ---- */
 #define GCKPTI_PLAN_MAGIC UINT64_C(0x6e6c707470636b67)
 
-/* Numbers, and into the hash of all that were written. */
+/* Writes numbers, and adds them to the hash of all that were written. */
 static void gckpti_write_numbers(gckpti_sink *out, uint64_t *check, const uint64_t *numbers, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -70,21 +69,22 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
     gckpti_write_number(&out, &check, check);
     return gckpti_sink_flush(&out);
 }
-/* ---- read again ---- */
+/* ---- reading ---- */
 typedef struct {
     gckpt_read_fn read;
     void *user;
-    uint64_t check, list_hash;
-    size_t bytes_read;      /* bytes read */
-    int truncated, invalid; /* nothing more to read; a number was out of range */
+    uint64_t check, schedule_hash;
+    size_t bytes_read;
+    int truncated; /* read() returned too few bytes */
+    int invalid;   /* a number was out of range */
     gckpti_planner planner;
-    gckpt_plan head; /* its numbers alone */
+    gckpt_plan head; /* only its numbers are used */
     gckpt_plan_desc desc;
     gckpt_cost *costs, *built;
     gckpt_term *terms;
     gckpt_fetch_spec *fetches;
     gckpt_instruction *schedule;
-    gckpti_scratch scratch; /* of the arrays above */
+    gckpti_scratch scratch; /* holds the arrays above */
 } gckpti_plan_reader;
 
 static uint64_t gckpti_read_number(gckpti_plan_reader *r)
@@ -102,7 +102,7 @@ static uint64_t gckpti_read_number(gckpti_plan_reader *r)
     return value;
 }
 
-/* A number from 0 to most; 0 and `bad` when it is another one. */
+/* Reads a number from 0 to `most`; sets `invalid` and returns 0 if it is greater. */
 static uint64_t gckpti_read_up_to(gckpti_plan_reader *r, uint64_t most)
 {
     uint64_t value = gckpti_read_number(r);
@@ -110,7 +110,7 @@ static uint64_t gckpti_read_up_to(gckpti_plan_reader *r, uint64_t most)
     return value > most ? 0 : value;
 }
 
-/* E_OK, or the error that reading met. */
+/* Reports the first error of reading, or returns GCKPT_OK. */
 static gckpt_result gckpti_reader_result(gckpti_plan_reader *r)
 {
     if (r->planner.failed)
@@ -125,7 +125,7 @@ static gckpt_result gckpti_reader_result(gckpti_plan_reader *r)
     return GCKPT_OK;
 }
 
-/* Is it a plan, of this version, of this graph? */
+/* Checks that it is a plan, of this version, of this graph. */
 static gckpt_result gckpti_read_graph(gckpti_plan_reader *r)
 {
     gckpt_graph *g = r->planner.g;
@@ -162,18 +162,18 @@ static gckpt_result gckpti_read_graph(gckpti_plan_reader *r)
                               g->count);
 }
 
-/* The schedule, without what the library adds to any. */
-static void gckpti_read_list(gckpti_plan_reader *r)
+/* Reads the schedule, without the instructions that the library adds to every schedule. */
+static void gckpti_read_schedule(gckpti_plan_reader *r)
 {
     const gckpt_graph *g = r->planner.g;
     int length = (int)gckpti_read_up_to(r, INT32_MAX);
-    r->list_hash = GCKPTI_FNV_START;
+    r->schedule_hash = GCKPTI_FNV_START;
     for (int x = 0; x < length && !r->planner.failed; x++) {
         int word = (int)gckpti_read_up_to(r, 8 * g->count - 1);
         gckpt_instruction in = { (gckpt_kind)(word % 8), word / 8 };
-        r->list_hash = gckpti_fnv_number(r->list_hash, (uint64_t)word);
+        r->schedule_hash = gckpti_fnv_number(r->schedule_hash, (uint64_t)word);
         if (r->truncated || r->invalid || !g->count)
-            break; /* the id is none */
+            break; /* `word` is not valid */
         const gckpt_tensor *t = g->tensors[in.id];
         if (in.kind == GCKPT_UPDATE || in.kind == GCKPT_OFFLOAD || in.kind == GCKPT_REDUCE ||
             (t->batch_invariant && t->kind == GCKPTI_OP))
@@ -185,8 +185,7 @@ static void gckpti_read_list(gckpti_plan_reader *r)
     }
 }
 
-/* What was asked for, and the list, as gckpt_plan_new takes them. (More than 60 lines: the
- * fields in the order in which a file has them, and what each may be.) */
+/* Reads the desc for gckpt_plan_new and the schedule, field by field, with the limits of each. */
 static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
 {
     gckpt_graph *g = r->planner.g;
@@ -203,8 +202,8 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
         return gckpt_error(g);
     if (head->fused && !GCKPTI_RUNS_FUSED)
         return gckpti_error(g, GCKPT_E_ARG,
-                            "load plan: it has runs of ops in bands of rows, which this build "
-                            "leaves out (GCKPT_NO_TILES)");
+                            "load plan: it has fused groups of ops, which this build leaves out "
+                            "(GCKPT_NO_TILES)");
     d->mode = head->mode == GCKPT_INFERENCE ? GCKPT_INFERENCE : GCKPT_SCHEDULE;
     d->optimiser = head->optimiser;
     d->custom_state = head->state_slots;
@@ -218,7 +217,7 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     d->offload_bytes = head->offloaded;
     d->offload_cost = head->offload_cost;
     d->overlap_offload = head->overlap_offload;
-    d->virtual_ranks = head->virtual_ranks; /* link_work: the costs have it already */
+    d->virtual_ranks = head->virtual_ranks; /* the costs include link_cost */
     r->planner.term_count = (int)head->term_count;
     for (int i = 0; i < r->planner.term_count; i++) {
         int id = (int)gckpti_read_up_to(r, n - 1);
@@ -234,7 +233,7 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
         r->fetches[i].gradient = (int)gckpti_read_up_to(r, 1);
     }
     r->planner.desc = d;
-    gckpti_read_list(r);
+    gckpti_read_schedule(r);
     if (gckpti_reader_result(r) != GCKPT_OK)
         return gckpt_error(g);
     if (head->ranks != g->store->ranks || head->shard != g->store->shard)
@@ -257,7 +256,7 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     return GCKPT_OK;
 }
 
-/* Are the parameters trained that were when it was made? Their gradients are in the list. */
+/* Checks that the same parameters are trained: the schedule has their gradients. */
 static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
 {
     const gckpt_graph *g = r->planner.g;
@@ -283,7 +282,7 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
         if (word / 2 != (int)storage)
             return gckpti_error(r->planner.g, GCKPT_E_ARG,
                                 "load plan: %T was stored as %s when the plan was made, now as %s: "
-                                "pack it so, or make it again",
+                                "quantise it so, or make it again",
                                 g->tensors[i], gckpti_storage_name((gckpt_storage)(word / 2)),
                                 gckpti_storage_name(storage));
     }
@@ -291,7 +290,7 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
     return gckpti_reader_result(r);
 }
 
-/* Whether a buffer lies apart from those that live with it: `live`, by offset, which it joins. */
+/* Returns 1 if the buffer overlaps none of `live`, the live ones by offset, and adds it. */
 static int gckpti_is_disjoint(const gckpt_buffer *all, int number, int *live, size_t *count)
 {
     const gckpt_buffer *b = &all[number];
@@ -310,7 +309,7 @@ static int gckpti_is_disjoint(const gckpt_buffer *all, int number, int *live, si
     return disjoint;
 }
 
-/* Takes the offsets instead of a layout's: aligned, addressable, without overlaps at any time. */
+/* Reads the offsets that replace placement: aligned, addressable, and never overlapping. */
 static gckpt_result gckpti_read_offsets(gckpti_plan_reader *r)
 {
     gckpti_planner *p = &r->planner;
@@ -322,11 +321,11 @@ static gckpt_result gckpti_read_offsets(gckpti_plan_reader *r)
     uint64_t saved = gckpti_read_number(r);
     if (gckpti_reader_result(r) != GCKPT_OK)
         return gckpt_error(p->g);
-    if (r->list_hash != hash || saved != n)
-        return gckpti_error(
-            p->g, GCKPT_E_DATA,
-            "load plan: this graph keeps or recomputes other tensors (gckpt_keep, "
-            "gckpt_recompute) than the plan, or the file is damaged; make it again");
+    if (r->schedule_hash != hash || saved != n)
+        return gckpti_error(p->g, GCKPT_E_DATA,
+                            "load plan: this graph keeps or recomputes other tensors "
+                            "(gckpt_keep, gckpt_recompute) than the plan, or the file is damaged; "
+                            "make it again");
     const int *order = gckpti_buffers_by_end(p, d);
     for (size_t i = 0; i < n && order; i++) {
         gckpt_buffer *b = &d->buffers[order[i]];
@@ -348,7 +347,7 @@ static gckpt_result gckpti_read_offsets(gckpti_plan_reader *r)
     return gckpti_reader_result(r);
 }
 
-/* The steps of planning, with the file's decisions; NULL: the graph's error, or no memory. */
+/* Plans with the file's decisions. Returns NULL after the graph's error, or without memory. */
 static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
 {
     gckpti_planner *p = &r->planner;
@@ -368,7 +367,7 @@ static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
     r->invalid = !gckpti_variant_applies(p) || r->head.least_cost > p->least_cost ||
                  !r->head.least_cost != !p->least_cost;
     p->least_cost = r->head.least_cost;
-    for (int i = 0; i < p->n; i++) /* of what does not run as well */
+    for (int i = 0; i < p->n; i++) /* nodes that never run have it too */
         r->built[i] = p->node_of[i] < 0 ? p->cost[i] : r->built[i];
     p->built_cost = r->built;
     if (gckpti_reader_result(r) != GCKPT_OK ||

@@ -5,7 +5,7 @@
 
 #ifndef GCKPT_NO_EXPORT
 /* ---- a store's parameters as C ---- */
-/* Begins an array of n elements, bits that may be read as floats. */
+/* Begins an array of the bits of n elements; the union lets floats be read from it. */
 static void gckpti_c_bits(gckpti_sink *out, int bytes, int64_t n, const char *name,
                           const char *what, size_t i)
 {
@@ -14,7 +14,7 @@ static void gckpti_c_bits(gckpti_sink *out, int bytes, int64_t n, const char *na
     gckpti_print(out, "gckpti_%s_%s%z = { {", name, what, i);
 }
 
-/* Parameter i: its values as they are stored, its scales. */
+/* Prints parameter i's values in their storage type, and its scales. */
 static void gckpti_c_values(gckpti_sink *out, const gckpt_store *s, const char *name, size_t i)
 {
     const gckpti_param *q = &s->params[i];
@@ -39,7 +39,7 @@ static void gckpti_c_values(gckpti_sink *out, const gckpt_store *s, const char *
     gckpti_print(out, "\n} };\n");
 }
 
-/* Its gckpti_exported. */
+/* Prints parameter i's gckpti_exported. */
 static void gckpti_c_param(gckpti_sink *out, const gckpt_store *s, const char *name, size_t i)
 {
     const gckpt_parameter *p = &s->params[i].p;
@@ -58,7 +58,7 @@ GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
 {
     gckpti_sink out = { write, user, 0, 0, 0, { 0 } };
     size_t i = 0, bytes = 0;
-    int packed = 0;
+    int quantised = 0;
     if (!store || !name || !write)
         return GCKPT_E_ARG;
     const char *problem = NULL;
@@ -68,7 +68,7 @@ GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
         problem = "#error \"weights %s: the store is one of several ranks (gckpt_store_ranks)\"\n";
     else if (!store->count)
         problem = "#error \"weights %s: the store has no parameters\"\n";
-    for (; i < store->count && !problem; i += !problem) { /* only floats can be drawn in passing */
+    for (; i < store->count && !problem; i += !problem) { /* only floats can be made here */
         const gckpti_param *q = &store->params[i];
         if (!gckpti_has_values(q) && (gckpti_is_quantised((int)q->p.storage) ||
                                       (!GCKPTI_RANDOM && gckpti_is_random(&q->init))))
@@ -88,14 +88,14 @@ GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
         name, GCKPT_PLAN_FORMAT, name);
     for (i = 0; i < store->count; i++) {
         const gckpti_param *q = &store->params[i];
-        packed = packed || gckpti_is_quantised((int)q->p.storage);
+        quantised = quantised || gckpti_is_quantised((int)q->p.storage);
         bytes += q->p.frozen && !q->external ? gckpti_values_bytes(&q->p) : 0;
         gckpti_c_values(&out, store, name, i);
     }
-    if (packed)
+    if (quantised)
         gckpti_print(&out,
-                     "#ifdef GCKPT_NO_QUANT\n#error \"weights %s: some are packed: compile without "
-                     "GCKPT_NO_QUANT\"\n#endif\n",
+                     "#ifdef GCKPT_NO_QUANT\n#error \"weights %s: some are quantised: compile "
+                     "without GCKPT_NO_QUANT\"\n#endif\n",
                      name);
     gckpti_print(
         &out, "#define %s_flash_bytes %z\nstatic const gckpti_exported gckpti_%s_weights[] = {\n",

@@ -251,14 +251,14 @@ static void files(uint64_t hash)
     file.size = file.at = 0;
     expect(p && gckpt_plan_c(p, "plan", put, &file) == GCKPT_OK, "tables", m.graph);
     expect(gckpt_store_c(m.store, "weights", put, &file) == GCKPT_OK, "tables", m.store);
-    printf("TABLES\n");
+    printf("EXPORT\n");
 #endif
 #ifndef GCKPT_NO_PRINT
     file.size = file.at = 0;
     expect(gckpt_plan_print(p, put, &file) == GCKPT_OK, "pictures", m.graph);
     file.size = file.at = 0;
     expect(gckpt_plan_trace(p, put, &file) == GCKPT_OK, "pictures", m.graph);
-    printf("PICTURES\n");
+    printf("PRINT\n");
 #endif
 #ifndef GCKPT_NO_NOTES
     expect(gckpt_store_set_note(m.store, "key", "value") == GCKPT_OK, "notes", m.store);
@@ -328,7 +328,7 @@ static void row_tiles(void)
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
 #ifndef GCKPT_NO_TILES
     expect(p && !strcmp(gckpt_plan_op(p, gckpt_id(x)), "bands"), "bands", g);
-    printf("BANDS\n");
+    printf("TILES\n");
 #else
     expect(!p && gckpt_error(g) == GCKPT_E_BUDGET, "bands", g);
 #endif
@@ -468,7 +468,7 @@ static void runs(void)
 #endif
     expect(e && gckpt_fetch(e, gckpt_id(m.h), fetch.gradient), "picks", e);
     gckpt_exec_free(e);
-    printf("PICKS\n");
+    printf("FETCH\n");
 #else
     expect(!p && strstr(gckpt_error_text(m.graph), "GCKPT_NO_FETCH"), "picks", m.graph);
 #endif
@@ -510,7 +510,7 @@ static void runs(void)
 #ifndef GCKPT_NO_QUANT
     gckpt_store_freeze(m.store, "q0", 1);
     expect(gckpt_store_quantise(m.store, "q0", GCKPT_STORAGE_BF16) == GCKPT_OK, "pack", m.store);
-    printf("PACK\n");
+    printf("QUANT\n");
 #endif
     model_free(&m);
 #ifndef GCKPT_NO_CACHES

@@ -1,6 +1,6 @@
 /* device.c - trains the model of model.h with the plan that host.c printed as PLAN (TABLE): no graph, no
- * planner, no heap; everything lies in two blocks of the sizes that the plan names; with PACKED 1 but for some
- * weights, which lie in flash. Compiles as C99 and as C++11. several_plans.c includes it several times. */
+ * planner, no heap. Everything is in two blocks of the sizes that the plan names, except some weights in
+ * flash if QUANTISED is 1. Compiles as C99 and as C++11. several_plans.c includes it several times. */
 #ifndef GCKPT_SMALL /* implies these */
 #define GCKPT_NO_HEAP
 #define GCKPT_NO_STDIO
@@ -17,8 +17,8 @@
 #ifndef PLAN
 #define PLAN small
 #endif
-#ifndef PACKED
-#define PACKED 0
+#ifndef QUANTISED
+#define QUANTISED 0
 #endif
 #define JOINED(plan, what) plan##_##what
 #define JOIN(plan, what)   JOINED(plan, what)
@@ -29,7 +29,7 @@ int main(void)
     static char store_block[OF(store_bytes)], exec_block[OF(exec_bytes)];
     gckpt_store_desc store = { { NULL, NULL, store_block, sizeof store_block }, SEED };
     gckpt_store *s = gckpt_store_new(&store);
-    if ((PACKED && model_flash(s) != GCKPT_OK) || gckpt_plan_params(&PLAN, s) != GCKPT_OK) {
+    if ((QUANTISED && model_flash(s) != GCKPT_OK) || gckpt_plan_params(&PLAN, s) != GCKPT_OK) {
         puts(gckpt_error_text(s));
         return 2;
     }
@@ -37,7 +37,7 @@ int main(void)
     bind.memory.memory = exec_block;
     bind.memory.size = sizeof exec_block;
 #ifdef GCKPT_SMALL
-    bind.debug = GCKPT_DEBUG_MEASURE; /* which it has not */
+    bind.debug = GCKPT_DEBUG_MEASURE; /* GCKPT_SMALL leaves it out */
     if (gckpt_exec_new(&PLAN, s, &bind) || gckpt_error(s) != GCKPT_E_ARG ||
         gckpt_error_text(s) != gckpt_result_text(GCKPT_E_ARG) || gckpt_graph_new(s, NULL) ||
         gckpt_error(s) != GCKPT_E_ARG)

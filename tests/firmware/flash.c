@@ -135,14 +135,14 @@ int main(void)
     return gckpt_plan_c(p, "small", to_stdout, NULL) != GCKPT_OK;
 }
 #else
-static double zeros[512]; /* data: as far as a training goes, all the same */
+static double zeros[512]; /* the data; their values do not matter here */
 
 static int train(const gckpt_plan *p, gckpt_store *s, const gckpt_memory *memory, int x, int y)
 {
     static gckpt_exec_desc bind;
     const gckpt_feed feeds[2] = { { x, zeros }, { y, zeros } };
     bind.memory = *memory;
-#if INFERS /* a build without training draws no weights; the others fetch nothing */
+#if INFERS /* a build without training cannot initialise weights; the others fetch nothing */
     gckpt_parameter weights;
     for (int i = 0; gckpt_store_get(s, i, &weights) == GCKPT_OK; i++)
         memset(weights.values, 0, (size_t)weights.elements * sizeof *weights.values);
@@ -183,8 +183,8 @@ static int run_training(void)
     gckpt_store *s = gckpt_store_new(&desc);
     gckpt_graph *g = gckpt_graph_new(s, &memory[0]);
 #ifdef READS
-    gckpt_fetch_spec pick;
-    gckpt_term term = build(g, &pick);
+    gckpt_fetch_spec fetch;
+    gckpt_term term = build(g, &fetch);
     gckpt_plan *p = term.loss ? gckpt_plan_read(g, nothing, NULL, &memory[1]) : NULL;
 #else
     gckpt_plan *p = plan(g, &memory[1]);
@@ -194,7 +194,7 @@ static int run_training(void)
 #endif
 
 #ifdef STACK
-/* Painted below this function, and looked at from the far end. */
+/* Fills the stack below this function with 0xa5, and later counts from its end what is unchanged. */
 enum { DEEP = 1 << 16 };
 static __attribute__((noinline)) size_t deepest(int paint)
 {

@@ -76,7 +76,7 @@ int main(int argc, char **argv)
     if (argc > 1)
         return gckpt_plan_c(generator_plan, "small", to_stdout, NULL) != GCKPT_OK;
 #endif
-    gckpt_parameter p; /* as if they were loaded: a build without training draws none */
+    gckpt_parameter p; /* as if they were loaded: a build without training cannot initialise them */
     for (int i = 0; gckpt_store_get(s, i, &p) == GCKPT_OK; i++)
         for (int k = 0; k < (int)p.elements; k++)
             p.values[k] = (float)((k * 37 + i * 11) % 101 - 50) / 120.0f;

@@ -3,8 +3,8 @@
  *     host file       writes it as a file to standard output
  *     host run        trains with it and prints what device.c prints
  *     host read       the same with the plan that standard input has
- * A further word: auto, for a plan of that mode; packed, for weights in flash (model_flash); leaves, for a
- * batch that is summed up in four; bf16, for a plan of that precision. */
+ * An optional last argument: auto, for a plan of that mode; quantised, for weights in flash (model_flash);
+ * virtual_ranks, for four of them; bf16, for a plan of that precision. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "model.h"
@@ -48,7 +48,7 @@ int main(int argc, char **argv)
     const char *command = argc > 1 ? argv[1] : "", *how = argc > 3 ? argv[3] : "";
     gckpt_store_desc seed = { { NULL, NULL, NULL, 0 }, SEED };
     gckpt_store *s = gckpt_store_new(&seed);
-    if (!strcmp(how, "packed") && model_flash(s) != GCKPT_OK)
+    if (!strcmp(how, "quantised") && model_flash(s) != GCKPT_OK)
         return 1;
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(ROWS, T));
@@ -78,9 +78,9 @@ int main(int argc, char **argv)
     terms[1].regulariser = 1;
     gckpt_fetch_spec fetch = { x, 1 };
     static gckpt_plan_desc desc;
-    desc.mode = strcmp(how, "auto") ? GCKPT_SEGMENTS : GCKPT_AUTO; /* which may choose another form of the loss */
+    desc.mode = strcmp(how, "auto") ? GCKPT_SEGMENTS : GCKPT_AUTO; /* which may choose another lowering of the loss */
     desc.batch = BATCH;
-    desc.virtual_ranks = strcmp(how, "leaves") ? 1 : 4;
+    desc.virtual_ranks = strcmp(how, "virtual_ranks") ? 1 : 4;
     desc.precision = strcmp(how, "bf16") ? GCKPT_FP32 : GCKPT_BF16;
     desc.plain = 1;
     desc.alignment = 8;

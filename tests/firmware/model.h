@@ -5,7 +5,7 @@
 
 enum { BATCH = 5, ROWS = 2, T = 6, C = 8, V = 40, STEPS = 4, SEED = 99 };
 
-/* bend: y = x + factor x^2;  dx = g (1 + 2 factor x). The row has the name of its variable. */
+/* bend: y = x + factor x^2;  dx = g (1 + 2 factor x). The op has the name of its variable. */
 static gckpt_result bend_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
@@ -40,7 +40,7 @@ static const gckpt_op bend = { "bend",          bend_shape,       bend_forward, 
                                { GCKPT_IN(0) }, GCKPT_INPLACE(0), NULL,         NULL,          NULL, NULL };
 
 #ifndef GCKPT_NO_QUANT
-/* Weights that lie in flash: "w" as bytes, with a scale a row. */
+/* Weights in flash: "w" as bytes with a scale per row. */
 static gckpt_result model_flash(gckpt_store *s)
 {
     static int8_t w[C * 3 * C];

@@ -1,5 +1,5 @@
-/* quantised.c - a forward whose products and rows of a table read weights as they are stored, in flash, as bytes with a
- * scale a row: no FORWARD brings them into the arena.
+/* quantised.c - a forward whose products and embedding read quantised weights in flash, bytes with a scale per row: no
+ * FORWARD instruction copies them into the arena.
  *     stored          what it gives, printed
  *     stored c        its plan as C (TABLE), with which this file, compiled for a device, prints the same */
 #ifdef DEVICE

@@ -1,21 +1,21 @@
-/* several_plans.c - device.c for several tables in one program, whose argument says which: the implementation is
- * compiled once for all. two: of two tables of one graph that their hashes are one. */
+/* several_plans.c - device.c for several printed plans in one program, whose argument says which: the implementation is
+ * compiled once for all. "two" checks that two plans of one graph have the same hash. */
 #define main   train_small
 #define TABLE  "small.h"
-#define PACKED 1 /* whose plan is of weights in memory */
+#define QUANTISED 1 /* a plan for weights in memory */
 #include "device.c"
 #undef main
 #undef TABLE
 #undef PLAN
 
-#define main  train_packed
-#define TABLE "packed.h"
-#define PLAN  packed
+#define main  train_quantised
+#define TABLE "quantised.h"
+#define PLAN  quantised
 #include "device.c"
 #undef main
 #undef TABLE
 #undef PLAN
-#undef PACKED
+#undef QUANTISED
 
 #define main  train_chosen
 #define TABLE "input_hash.h"
@@ -25,9 +25,9 @@
 #undef TABLE
 #undef PLAN
 
-#define main  train_leaves
-#define TABLE "leaves.h"
-#define PLAN  leaves
+#define main  train_virtual_ranks
+#define TABLE "virtual_ranks.h"
+#define PLAN  virtual_ranks
 #include "device.c"
 #undef main
 #undef TABLE
@@ -48,9 +48,9 @@ int main(int argc, char **argv)
         const char *name;
         int (*train)(void);
     } all[] = { { "small", train_small },
-                { "packed", train_packed },
+                { "quantised", train_quantised },
                 { "chosen", train_chosen },
-                { "leaves", train_leaves },
+                { "virtual_ranks", train_virtual_ranks },
                 { "wrong", train_wrong } };
     for (size_t i = 0; argc > 1 && i < sizeof all / sizeof *all; i++)
         if (!strcmp(argv[1], all[i].name))

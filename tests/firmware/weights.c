@@ -1,7 +1,7 @@
 /* weights.c - a store printed as C: every kind of values, floats of all classes, names of all letters.
  *     weights            what the store has, bit by bit
  *     weights c          its parameters as C (TABLE), from which this file, compiled for a device, makes the same
- * FLOATS: nothing is packed. */
+ * FLOATS: no parameter is quantised. */
 #ifdef DEVICE
 #define GCKPT_NO_EXPORT
 #endif
@@ -71,7 +71,7 @@ static int bound(gckpt_store *s, char *block, size_t size)
     for (int i = 0; i < gckpt_store_count(s); i++) {
         gckpt_parameter p;
         gckpt_store_peek(s, i, &p);
-        if (in_block(p.packed ? p.packed : p.values, block, size) == p.frozen || p.state[0])
+        if (in_block(p.quantised ? p.quantised : p.values, block, size) == p.frozen || p.state[0])
             return 1;
         if (p.storage == GCKPT_STORAGE_F32)
             flash += p.frozen ? 4 * (size_t)p.elements : 0;

@@ -4,7 +4,7 @@
 #ifdef GCKPT_NO_TRAINING
 #error "plan plan: it has gradients: compile without GCKPT_NO_TRAINING"
 #endif
-#if GCKPT_PLAN_FORMAT != 14 || GCKPT_CONTRACT != 3
+#if GCKPT_PLAN_FORMAT != 15 || GCKPT_CONTRACT != 3
 #error "plan plan: printed by another version of gradckpt.h: print it again (gckpt_plan_c)"
 #endif
 #if SIZE_MAX / 16 < 744
@@ -15,11 +15,7 @@ enum {
     plan_degrees = 1
 };
 #define plan_store_bytes ((1 * sizeof(gckpt_store) + 15) / 16 * 16 + (4 * sizeof(gckpti_param) + 15) / 16 * 16 + 495)
-#define plan_exec_bytes                                                                                                \
-    ((1 * sizeof(gckpt_exec) + 15) / 16 * 16 + (10 * sizeof(gckpti_exec_node) + 15) / 16 * 16 +                        \
-     (4 * sizeof(gckpti_exec_param) + 15) / 16 * 16 + (2 * sizeof(gckpti_exec_input) + 15) / 16 * 16 +                 \
-     (1 * sizeof(gckpti_exec_term) + 15) / 16 * 16 + (0 * sizeof(gckpti_exec_fetch) + 15) / 16 * 16 +                  \
-     (0 * sizeof(gckpti_bf16_copy) + 15) / 16 * 16 + (0 * sizeof(gckpti_process_group) + 15) / 16 * 16 + 447)
+#define plan_exec_bytes ((1 * sizeof(gckpt_exec) + 15) / 16 * 16 + (10 * sizeof(gckpti_exec_node) + 15) / 16 * 16 + (4 * sizeof(gckpti_exec_param) + 15) / 16 * 16 + (2 * sizeof(gckpti_exec_input) + 15) / 16 * 16 + (1 * sizeof(gckpti_exec_term) + 15) / 16 * 16 + (0 * sizeof(gckpti_exec_fetch) + 15) / 16 * 16 + (0 * sizeof(gckpti_bf16_copy) + 15) / 16 * 16 + (0 * sizeof(gckpti_process_group) + 15) / 16 * 16 + 447)
 static const gckpti_plan_node gckpti_plan_nodes[] = {
     { NULL, NULL, 0, 0, 0, 0, 0, 0, 0, { 0, 0, 0, 0, 0, 0, 0, 0 }, 1, 0, 0, 0, 0, 0 },
     { NULL, NULL, 0, 0, 0, 0, 8, 1, 1, { 0, 0, 0, 0, 0, 0, 0, 0 }, 1, 0, 0, 0, 0, 0 },
@@ -27,58 +23,13 @@ static const gckpti_plan_node gckpti_plan_nodes[] = {
     { NULL, NULL, 0, 0, 0, 6, 22, 3, 1, { 0, 0, 0, 0, 0, 0, 0, 0 }, 2, 0, 0, 1, 0, 0 },
     { NULL, NULL, 0, 0, 0, 8, 28, 4, 2, { 0, 0, 0, 0, 0, 0, 0, 0 }, 2, 0, 0, 1, 0, 0 },
     { NULL, NULL, 0, 0, 0, 11, 34, 5, 3, { 0, 0, 0, 0, 0, 0, 0, 0 }, 2, 0, 0, 1, 0, 0 },
-    { &gckpti_op_linear,
-      NULL,
-      0,
-      0,
-      4,
-      3,
-      (gckpti_offset)SIZE_MAX,
-      6,
-      0,
-      { 0, 2, 3, 0, 0, 0, 0, 0 },
-      0,
-      3,
-      0,
-      0,
-      0,
-      4 },
+    { &gckpti_op_linear, NULL, 0, 0, 4, 3, (gckpti_offset)SIZE_MAX, 6, 0, { 0, 2, 3, 0, 0, 0, 0, 0 }, 0, 3, 0, 0, 0, 4 },
     { &gckpti_op_tanh, NULL, 0, 4, 0, 3, (gckpti_offset)SIZE_MAX, 7, 0, { 6, 0, 0, 0, 0, 0, 0, 0 }, 0, 1, 0, 0, 0, 0 },
-    { &gckpti_op_linear,
-      NULL,
-      0,
-      4,
-      4,
-      0,
-      (gckpti_offset)SIZE_MAX,
-      8,
-      0,
-      { 7, 4, 5, 0, 0, 0, 0, 0 },
-      0,
-      3,
-      0,
-      0,
-      0,
-      4 },
-    { &gckpti_op_mean_squared_error,
-      NULL,
-      0,
-      8,
-      0,
-      13,
-      (gckpti_offset)SIZE_MAX,
-      9,
-      0,
-      { 8, 1, 0, 0, 0, 0, 0, 0 },
-      0,
-      2,
-      0,
-      0,
-      0,
-      0 },
+    { &gckpti_op_linear, NULL, 0, 4, 4, 0, (gckpti_offset)SIZE_MAX, 8, 0, { 7, 4, 5, 0, 0, 0, 0, 0 }, 0, 3, 0, 0, 0, 4 },
+    { &gckpti_op_mean_squared_error, NULL, 0, 8, 0, 13, (gckpti_offset)SIZE_MAX, 9, 0, { 8, 1, 0, 0, 0, 0, 0, 0 }, 0, 2, 0, 0, 0, 0 },
 };
 #ifndef GCKPT_SMALL
-static const gckpti_plan_info gckpti_plan_told[] = {
+static const gckpti_plan_info gckpti_plan_info[] = {
     { { UINT64_C(0), UINT64_C(0) }, SIZE_MAX, SIZE_MAX, UINT64_C(13444200830944031606) },
     { { UINT64_C(0), UINT64_C(0) }, SIZE_MAX, SIZE_MAX, UINT64_C(8206182469841537591) },
     { { UINT64_C(0), UINT64_C(0) }, SIZE_MAX, SIZE_MAX, UINT64_C(16562720989075426483) },
@@ -90,10 +41,10 @@ static const gckpti_plan_info gckpti_plan_told[] = {
     { { UINT64_C(17424), UINT64_C(18384) }, SIZE_MAX, SIZE_MAX, UINT64_C(689475712848349435) },
     { { UINT64_C(16504), UINT64_C(16544) }, SIZE_MAX, SIZE_MAX, UINT64_C(12594003835212723371) },
 };
-static const size_t gckpti_plan_live[] = {
+static const size_t gckpti_plan_live_bytes[] = {
 248, 248, 252, 252, 256, 300, 296, 248,
 200, 200, 200, 200, };
-static const gckpt_buffer gckpti_plan_lives[] = {
+static const gckpt_buffer gckpti_plan_buffers[] = {
     { 2, 4, 248, 4, 8, (gckpt_buffer_kind)0 },
     { 4, 5, 296, 4, 8, (gckpt_buffer_kind)2 },
     { 0, 6, 200, 48, 6, (gckpt_buffer_kind)0 },
@@ -113,7 +64,7 @@ static const gckpti_plan_param gckpti_plan_params[] = {
     { 12, { 1036831949U, 0U, 0U }, 0U, 31, 4, 2, 0, 1, 0, 0 },
     { 1, { 0U, 0U, 0U }, 0U, 37, 5, 3, 0, 1, 0, 0 },
 };
-static const gckpti_ins gckpti_plan_list[] = {
+static const gckpti_ins gckpti_plan_ins[] = {
     { 0, 1, 0, 0, 6, 1, 0 },
     { 0, 1, 0, 0, 7, 1, 6 },
     { 0, 1, 0, 0, 8, 1, 10 },
@@ -148,41 +99,41 @@ static const union {
     0U, 0U, 0U, 0U, 0U, 0U, 0U, 0U,
 } };
 static const char gckpti_plan_names[] = {
-    '\162', '\145', '\141', '\144', '\151', '\156', '\147', '\000', '\144', '\145', '\147', '\162', '\145', '\145',
-    '\163', '\000', '\167', '\061', '\000', '\167', '\061', '\000', '\142', '\061', '\000', '\142', '\061', '\000',
-    '\167', '\062', '\000', '\167', '\062', '\000', '\142', '\062', '\000', '\142', '\062', '\000',
+    '\162', '\145', '\141', '\144', '\151', '\156', '\147', '\000', '\144', '\145', '\147', '\162', '\145', '\145', '\163', '\000',
+    '\167', '\061', '\000', '\167', '\061', '\000', '\142', '\061', '\000', '\142', '\061', '\000', '\167', '\062', '\000', '\167',
+    '\062', '\000', '\142', '\062', '\000', '\142', '\062', '\000',
 };
 extern const gckpt_plan plan;
 const gckpt_plan plan = {
     { 1734568816U, GCKPT_OK, GCKPT_OK, { 0 } }, { { NULL, NULL, NULL, 0 }, 0, 0, 0 }, NULL,
     UINT64_C(12594003835212723371), /* hash */
     UINT64_C(12594003835212723371), /* check */
-    UINT64_C(139752), /* work */
-    UINT64_C(139752), /* least_work */
-    UINT64_C(139752), /* proven_work */
+    UINT64_C(139752), /* cost */
+    UINT64_C(139752), /* least_cost */
+    UINT64_C(139752), /* proven_cost */
     UINT64_C(0), /* hidden */
-    UINT64_C(0), /* offload_work */
-    UINT64_C(0), /* link_work */
+    UINT64_C(0), /* offload_cost */
+    UINT64_C(0), /* comm_cost */
     16, /* batch */
     1, /* rows */
-    14, /* format */
+    15, /* format */
     3, /* contract */
     (gckpt_mode)1, /* mode */
     (gckpt_optimiser)0, /* optimiser */
     2, /* state_slots */
     0, /* update_in_backward */
     1, /* threads */
-    1, /* made_for */
+    1, /* backend_id */
     (gckpt_precision)0, /* precision */
-    0, /* form */
-    0, /* bands */
-    1, /* leaves */
+    0, /* lowering */
+    0, /* fused */
+    1, /* virtual_ranks */
     1, /* ranks */
     (gckpt_shard)0, /* shard */
-    0, /* offload_beside */
-    1, /* looped */
+    0, /* overlap_offload */
+    1, /* accumulates */
     0, /* bf16_weights */
-    0, /* packed */
+    0, /* quantised */
     -1, /* mixer */
     0, /* body */
     8, /* epilogue */
@@ -191,13 +142,13 @@ const gckpt_plan plan = {
     0, /* offloaded */
     1, /* term_count */
     300, /* arena */
-    300, /* bound */
+    300, /* peak */
     2, /* inputs */
     10, /* node_count */
     4, /* param_count */
     12, /* length */
     68, /* operand_count */
-    0, /* pick_count */
+    0, /* fetch_count */
     8, /* word_count */
     14, /* size_count */
     40, /* name_bytes */
@@ -212,15 +163,15 @@ const gckpt_plan plan = {
 #ifdef GCKPT_SMALL
     NULL,
 #else
-    gckpti_plan_told,
+    gckpti_plan_info,
 #endif
     gckpti_plan_sizes,
     gckpti_plan_params,
-    gckpti_plan_list,
+    gckpti_plan_ins,
 #ifdef GCKPT_SMALL
     NULL,
 #else
-    gckpti_plan_live,
+    gckpti_plan_live_bytes,
 #endif
     gckpti_plan_operands,
     gckpti_plan_terms,
@@ -228,7 +179,7 @@ const gckpt_plan plan = {
 #ifdef GCKPT_SMALL
     NULL,
 #else
-    gckpti_plan_lives,
+    gckpti_plan_buffers,
 #endif
     gckpti_plan_words.words, gckpti_plan_names
 };
