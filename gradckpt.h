@@ -31,22 +31,22 @@
  *                 arrays, values, params, ranks, notes, calls, quant
  *     >>graph     tensors, views, segments, gckpt_apply                                        682
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          5760
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          5730
  *                 unary, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, weighted, linear_loss, pools, upsample, channels, conv,
  *                 recurrent
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2088
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            4887
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            4849
  *                 types, tensors, mixed, op_lowerings, gradients, order, model, builders,
  *                 schedule, time, lowered, place, prefetch, fused_op, fuse, encode
- *     >>search    what no schedule can do without; the least work for every budget            3289
+ *     >>search    what no schedule can do without; the least work for every budget            3242
  *                 bound, prove, search, reduce_peak, remove_recomputes, stages, chain, levels,
  *                 hide_copies, choose, open
  *     >>planner   from a request to a plan; the frontier; the micro-batch; what a plan tells  1795
  *                 getters, checks, planner, request, frontier, fit, print, frontier_print
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5540
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5482
  *                 call, backend, memory, exchange, group, micro_batches, caches, open, host,
  *                 feeds, mixed, debug, quant, fused_op, update, fetches, capture, advance,
  *                 step, train, profile
@@ -54,7 +54,7 @@
  *                 gradients, calibrate, trials
  *     >>files     safetensors                                                                 2687
  *                 axes, write, header, resolve, read, path, ranks_load, ranks_save
- *     >>export    plans as files and as C constants                                            972
+ *     >>export    plans as files and as C constants                                            961
  *                 file, c, weights
  *     >>kernels   what is done with an item, for each instruction set                         3964
  *                 begin, vectors, products, gemv, int4, quantised, product_block, math,
@@ -312,7 +312,7 @@
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         3  /* version of the numeric contract (manual, 5) */
-#define GCKPT_PLAN_FORMAT      14 /* version of saved and printed plans */
+#define GCKPT_PLAN_FORMAT      15 /* version of saved and printed plans */
 
 /* What cannot be without what is left out (manual, 4). */
 #ifdef GCKPT_SMALL
@@ -2253,13 +2253,13 @@ extern "C" {
 enum {
     GCKPTI_WITH_TRAINING = GCKPTI_WITH(TRAINING),
     GCKPTI_WITH_RANKS = GCKPTI_WITH(RANKS),
-    GCKPTI_WITH_FETCH = GCKPTI_WITH(PICKS),
+    GCKPTI_WITH_FETCH = GCKPTI_WITH(FETCH),
     GCKPTI_WITH_DEBUG = GCKPTI_WITH(DEBUG),
     GCKPTI_WITH_CACHES = GCKPTI_WITH(CACHES),
     GCKPTI_WITH_LOSSES = GCKPTI_WITH(LOSSES),
     GCKPTI_WITH_BF16 = GCKPTI_WITH(BF16),
-    GCKPTI_WITH_TILES = GCKPTI_WITH(BANDS),
-    GCKPTI_WITH_QUANT = GCKPTI_WITH(PACK)
+    GCKPTI_WITH_TILES = GCKPTI_WITH(TILES),
+    GCKPTI_WITH_QUANT = GCKPTI_WITH(QUANT)
 };
 #if GCKPTI_IS_SMALL && defined(__GNUC__)
 #define GCKPTI_OWN_FRAME __attribute__((noinline)) /* its frame is there only while it runs */
@@ -7207,28 +7207,27 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
     return attribute_bytes && !t->attributes ? NULL : t;
 }
 
-GCKPTI_COLD_END /* since graph */
+GCKPTI_COLD_END
 
 /* =================================================================================================
- * >>ops: what each op is: shape rule, forward, backward, row, builder
+ * >>ops: what each op is: shape rule, forward, backward, descriptor, builder
  *
  * An op is one block: formula; shape rule (from in[].shape to shape, pure); forward; backward; the
- * row that names them, with what each input's gradient reads (needs) and which bytes may coincide
- * (flags); the public builder, which only passes inputs and attributes on: gckpt_apply handles NULL
- * and whatever shape() refuses.
+ * descriptor (gckpt_op): what each input's gradient reads (needs), which buffers may share bytes
+ * (flags); the public builder, which only calls gckpt_apply: that checks NULL and calls shape().
  *
- * A gradient element that is a product, g * slope, is stored rounded when it is the first
- * contribution and is one fma when it is added: no product feeds an addition (manual, 5a and 5f).
+ * A gradient element that is a product, g * derivative, is stored rounded if it is the first
+ * contribution and is one fma if it is added: no product feeds an addition (manual, 5a and 5f).
  *
- * GCKPTI_OPS lists them all. The kernels here are plain C, and the definition of the numbers
- * (manual, 5); those of cpu return the same bits faster. What this door shows besides are the
- * pieces that these need, too: sizes of convolutions, tiles of attention, rows of losses.
+ * GCKPTI_OPS lists all ops. The kernels here are plain C, and the definition of the numbers
+ * (manual, 5); those of cpu return the same bits faster. This header also declares what they need:
+ * sizes of convolutions, tiles of attention, rows of losses.
  * ============================================================================================== */
 
-/* ---- which there are; what their rows say ---- */
+/* ---- the list of ops; flags of their descriptors ---- */
 /* clang-format off */
-/* All ops: fast(name) has kernels in cpu, too; plain(name) has not; recurrent, image and loss have,
- * and can be left out. */
+/* All ops: fast(name) also has kernels in cpu; plain(name) has none; recurrent, image and loss
+ * have, and can be left out. */
 #define GCKPTI_ALL_OPS(fast, plain, recurrent, image, loss)                                        \
     fast(relu) fast(gelu) fast(gelu_erf) fast(silu) fast(tanh) fast(sigmoid) fast(softmax)         \
     fast(log_softmax) fast(exp) fast(log) fast(sqrt) fast(abs) fast(reciprocal) fast(pow)          \
@@ -7246,7 +7245,7 @@ GCKPTI_COLD_END /* since graph */
     image(conv2d)
 /* clang-format on */
 
-/* Those of this build, from which their fast kernels and printed C (gckpt_plan_c) follow. */
+/* The ops of this build, from which their fast kernels and printed C (gckpt_plan_c) follow. */
 #define GCKPTI_OPS(fast, plain)                                                                    \
     GCKPTI_ALL_OPS(fast, plain, GCKPTI_RECURRENT(fast), GCKPTI_IMAGES(fast), GCKPTI_LOSSES(fast))
 #define GCKPTI_LEFT_OUT(name)
@@ -7266,16 +7265,16 @@ GCKPTI_COLD_END /* since graph */
 #define GCKPTI_LOSSES(fast) GCKPTI_LEFT_OUT
 #endif
 
-/* Of a row or a table: what only training needs. */
+/* A table entry that only training needs. */
 #define GCKPTI_IF_TRAINING(x) (GCKPTI_WITH_TRAINING ? (x) : NULL)
-    /* Of a plan that trains: masks are drawn, statistics are the batch's. */
-    static inline int
-    gckpti_is_training(const gckpt_call *call)
+
+/* Returns whether the plan trains: dropout masks are random, statistics are the batch's. */
+static inline int gckpti_is_training(const gckpt_call *call)
 {
     return GCKPTI_WITH_TRAINING && call->training;
 }
 
-/* The flag of this header's own rows. */
+/* The flag of the built-in ops. */
 #define GCKPTI_BUILTIN(name) GCKPTI_BUILTIN_##name = 1 << 20,
 enum { GCKPTI_OPS(GCKPTI_BUILTIN, GCKPTI_BUILTIN) GCKPTI_BUILTIN_OP = 1 << 20 };
 #undef GCKPTI_BUILTIN
@@ -7291,18 +7290,16 @@ GCKPTI_OPS(GCKPTI_DECLARE, GCKPTI_LEFT_OUT)
 /* A loss whose backward, when it has attributes, adds to the loss's sum; its forward counts. */
 enum { GCKPTI_BACKWARD_LOSS = 1 << 21 };
 
-/* As GCKPT_TAKES_BF16, but of all inputs, and only the processor's own kernels: those of backends
- * get f32 copies. No bit is left: this and the next two are bits of indices as inputs 4 to 6, of
- * which such ops have none, and a user's may; gckpti_has_builtin_flag tells. */
+/* Like GCKPT_TAKES_BF16, but for all inputs, and only in the CPU's kernels; backends get f32
+ * copies. This flag and the next two reuse the GCKPT_INDEX bits of inputs 4 to 6, which these ops
+ * do not have. */
 enum { GCKPTI_TAKES_ALL_BF16 = 1 << 30 };
 
-/* Of ops that work element by element where no input is repeated, or row by row: in bf16 plans the
- * processor runs their kernels in portions, of which f32 copies lie on the stack. They use no
- * workspace; fast ones take bf16 where they sum over rows. */
+/* Ops that work element by element (if no input is repeated) or row by row: in bf16 plans the CPU
+ * runs their kernels in strips, with f32 copies on the stack. They use no workspace. */
 enum { GCKPTI_IS_ELEMENTWISE = 1 << 29, GCKPTI_IS_ROWWISE = 1 << 28 };
 
-/* What the gradients of a product are worth: each as much as the forward, and no op has more than
- * two that are. */
+/* The cost of a product's gradients: each as much as the forward; no op has more than two. */
 GCKPTI_FN uint64_t gckpti_gradients_flops(const gckpt_call *call, uint64_t forward);
 
 GCKPTI_INLINE void gckpti_put_product(float *d, float a, float b, int accumulate)
@@ -7320,8 +7317,7 @@ GCKPTI_INLINE void gckpti_put_masked(float *d, float g, float mask, int accumula
     gckpti_put(d, mask > 0.0f ? g : 0.0f, accumulate);
 }
 
-/* A linear op does backward to g what it does forward to x: n elements, none where no gradient is
- * wanted. */
+/* A linear op does to g what it does to x. n is 0 if no gradient is required. */
 typedef struct {
     const float *from;
     float *to;
@@ -7339,8 +7335,8 @@ static inline gckpti_io gckpti_io_of(const gckpt_call *call, int backward)
     return p;
 }
 
-/* dropout: element i passes, times factor, where 24 bits of its random word (the (at + i)th, four
- * to a block) are `least` at least; else it is +0. */
+/* dropout: element i is x times `scale` if 24 bits of its random word (number offset + i, four
+ * to a block) are at least `threshold`; else it is +0. */
 typedef struct {
     gckpti_io io;
     float scale;
@@ -7363,7 +7359,7 @@ static inline gckpti_dropout gckpti_dropout_of(const gckpt_call *call, int backw
     return d;
 }
 
-/* An op's kernels, both by one function: run, a call with `backward` in it. */
+/* Defines an op's kernels by one expression, `run`, which uses `backward`. */
 #define GCKPTI_OP_KERNELS(name, run)                                                               \
     GCKPTI_FN void gckpti_##name##_forward(const gckpt_call *call)                                 \
     {                                                                                              \
@@ -7376,7 +7372,7 @@ static inline gckpti_dropout gckpti_dropout_of(const gckpt_call *call, int backw
         run;                                                                                       \
     }
 
-/* Element i of a gradient is a sum, with a low part where the plan has one. */
+/* Adds x to element i of a gradient, compensated if the plan says so. */
 GCKPTI_INLINE void gckpti_add_to_grad(const gckpt_arg *arg, int64_t i, float x)
 {
     gckpti_sum_add(&arg->grad[i], arg->compensation ? arg->compensation + i : NULL, x);
@@ -7386,22 +7382,22 @@ GCKPTI_INLINE void gckpti_add_to_grad(const gckpt_arg *arg, int64_t i, float x)
 typedef struct {
     int n;
     int64_t size[GCKPT_MAX_DIMS], step[2][GCKPT_MAX_DIMS], index[GCKPT_MAX_DIMS];
-    int64_t offset[2]; /* where the present run begins */
+    int64_t offset[2]; /* where the current run begins */
 } gckpti_iter;
 
 GCKPTI_FN void gckpti_iter_begin(gckpti_iter *it);
 
-/* The next axis, going outwards. */
+/* Adds the next axis, from the innermost outwards. */
 GCKPTI_FN void gckpti_iter_add_axis(gckpti_iter *it, int64_t size, int64_t step0, int64_t step1);
 
-/* Over the output; at[0] follows input 0, at[1] input i. Its innermost step is 1, or 0 where it is
- * repeated. */
+/* Iterates over the output; offset[0] follows input 0, offset[1] input i. The innermost step is 1,
+ * or 0 for a repeated input. */
 GCKPTI_FN void gckpti_broadcast_iter(gckpti_iter *it, const gckpt_call *call, int i);
 
 GCKPTI_INLINE float gckpti_binary_maximum(float a, float b) { return a < b || b != b ? b : a; }
 GCKPTI_INLINE float gckpti_binary_minimum(float a, float b) { return b < a || b != b ? b : a; }
 
-/* Parts of gradients (see gckpti_binary_gradient), in the formulas' order there. */
+/* The gradients of the binary ops, in the order of the formulas of gckpti_binary_gradient. */
 GCKPTI_INLINE float gckpti_grad_identity(float g, float self, float other, float *factor)
 {
     return (void)self, (void)other, (void)factor, g;
@@ -7438,7 +7434,7 @@ GCKPTI_INLINE float gckpti_grad_minimum(float g, float self, float other, float 
     return gckpti_grad_maximum(g, other, self, factor);
 }
 
-/* Over the output; at[0] follows x, which forward reads and backward adds to. */
+/* Iterates over the output; offset[0] follows x, which forward reads and backward adds to. */
 GCKPTI_FN void gckpti_permute_iter(gckpti_iter *it, const gckpt_call *call);
 
 /* ---- ops/axis.c ---- */
@@ -7446,13 +7442,13 @@ typedef struct {
     int64_t outer, size, inner;
 } gckpti_axis_split;
 
-/* axis negative: from the last. */
+/* A negative axis counts from the last. */
 GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s, int axis);
 
 typedef struct {
     uint32_t begin[2], end[2]; /* low word, high word: attributes are words (gckpt_apply) */
     int axis;
-    int relative; /* left out where it is 0: behind the attributes of a node are zeros to 16 bytes */
+    int relative; /* omitted if 0: zeros follow the attributes of a node, to 16 bytes */
 } gckpti_slice;
 
 GCKPTI_INLINE int64_t gckpti_join_words(const uint32_t *words)
@@ -7467,10 +7463,10 @@ typedef struct {
 
 typedef struct {
     int capacity;
-    int window; /* left out where it is 0, as in a slice: all rows are kept */
+    int window; /* omitted if 0: all rows are kept */
 } gckpti_cache;
 
-/* Rows that a cache has: a window, and what a call may add to it before the oldest may go. */
+/* Rows of a cache: a window, and the rows that a call may add before the oldest is overwritten. */
 enum { GCKPTI_CACHE_STEP = 64 };
 static inline int64_t gckpti_cache_rows(const gckpti_cache *o)
 {
@@ -7489,7 +7485,7 @@ GCKPTI_INLINE void gckpti_cache_put(const gckpt_arg *x, int64_t i, float *out, u
 }
 
 /* ---- ops/embed.c ---- */
-/* Which row of the tables row r of the output is; copies it. */
+/* Returns the table row that is row r of the output. */
 GCKPTI_INLINE int64_t gckpti_source_row(const gckpt_call *call, int64_t r)
 {
     const gckpt_shape *table = &call->in[0].shape;
@@ -7502,48 +7498,47 @@ GCKPTI_FN void gckpti_take_row(const gckpt_call *call, int64_t r);
 /* ---- ops/products.c ---- */
 enum {
     GCKPTI_KEY_TILE = 64,     /* keys an attention step takes at once: part of the contract */
-    GCKPTI_K_BLOCK = 32,      /* of a block in bf16 plans: the same */
+    GCKPTI_K_BLOCK = 32,      /* terms of a block in bf16 plans: the same */
     GCKPTI_LOSS_CHUNK = 1024, /* classes a cross-entropy step takes at once: the same */
 #ifndef GCKPT_NO_FAST
-    GCKPTI_LOSS_ROWS = 256,     /* rows that share one pass over a chunk of w: speed only */
+    GCKPTI_LOSS_ROWS = 256,     /* rows per pass over a chunk of w: speed only */
     GCKPTI_LOSS_MAX_ROWS = 1024 /* in bf16 plans, which pack w's chunk each time; without w */
 #else
-    GCKPTI_LOSS_ROWS = 1, /* plain plans take one row in any case: this spares the stack */
+    GCKPTI_LOSS_ROWS = 1, /* plain plans take one row at a time: less stack */
     GCKPTI_LOSS_MAX_ROWS = GCKPTI_WITH_BF16 ? GCKPTI_K_BLOCK : 1
 #endif
 };
 
-/* Scratch of the fast kernels, the same whatever their instruction set, in floats a thread. */
+/* Scratch of the fast kernels, for all instruction sets, in floats per thread. */
 enum {
-    GCKPTI_KC = 384,         /* links of a chain at a time; between, it rests in c */
-    GCKPTI_KC_STRIDED = 256, /* the same where every link is in another line of a */
+    GCKPTI_KC = 384,         /* terms of a chain at a time; in between it is kept in c */
+    GCKPTI_KC_STRIDED = 256, /* the same if each term is in another line of a */
     GCKPTI_NC = 192,         /* columns at a time: with KC, a third of a 1 MB L2 */
     GCKPTI_PANEL = 48,       /* columns of a panel of packed b, at most */
-    GCKPTI_STRIP = 16,       /* rows of a packed at a time: a cache line */
+    GCKPTI_STRIP = 16,       /* rows of packed a at a time: a cache line */
     GCKPTI_GATHER_ROWS = 64, /* rows of a at a time of a convolution's dw: a pixel's channels */
     GCKPTI_STACK_FLOATS = 128 * (GCKPTI_PANEL + GCKPTI_STRIP), /* 32 KiB: on the stack */
-    GCKPTI_MIXED_MC = 256, /* of bf16 plans: rows of c that share a packed panel of b, twice as */
-    GCKPTI_MIXED_KC = 256  /* many if a is not packed; links at a time */
+    GCKPTI_MIXED_MC = 256, /* of bf16 plans: rows of c per packed panel of b, twice as */
+    GCKPTI_MIXED_KC = 256  /* many if a is not packed; terms at a time */
 };
 
 GCKPTI_FN int64_t gckpti_ceil_to(int64_t n, int64_t step);
 
-/* A product of m rows, n columns and k links: 320 KiB at most. It can do with less, down to 16
- * links: 16 * (GCKPTI_PANEL + GCKPTI_STRIP); 0: what the stack has is enough. */
+/* Floats for a product of m rows, n columns and k terms: 320 KiB at most. Less is allowed, down
+ * to 16 terms: 16 * (GCKPTI_PANEL + GCKPTI_STRIP). Returns 0 if the stack suffices. */
 GCKPTI_FN int64_t gckpti_product_workspace(int64_t m, int64_t n, int64_t k);
 
-/* The same of a bf16 plan (344 KiB at most; a block of links is the least): a's rows and a panel of
- * b as bf16, for some links; if there are more, where elements of rows x GCKPTI_NC columns rest. */
+/* The same for a bf16 plan (344 KiB at most, at least a block of terms): some terms of a's rows
+ * and of a panel of b as bf16; if k is larger, also rows x GCKPTI_NC partial results. */
 GCKPTI_FN int64_t gckpti_mixed_workspace(int64_t m, int64_t n, int64_t k);
 
-/* Attention, for heads of d columns, t queries: blocks of 64 queries or keys, rows in whole
- * vectors. In bf16 plans factors are packed, in whole blocks of links, and dq rests here, as do dk
- * and dv of s keys where heads share them (0: they do not). Plain kernels need less: in a bf16 plan
- * rows of what is narrow. */
+/* Workspace of attention, for heads of d columns, t queries: blocks of 64 queries or keys, rows in
+ * whole vectors. In bf16 plans it has packed operands, dq, and, if heads share keys (s > 0), dk and
+ * dv of s keys. Plain kernels need only f32 copies of bf16 rows. */
 GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
                                              int64_t d, int backward);
 
-/* A gradient's chains start at what it holds, or at +0; those of inputs first..end-1. */
+/* Zeroes d, or the gradients of inputs first..end-1, unless they accumulate. */
 GCKPTI_FN void gckpti_zero_unless(float *d, int64_t n, int accumulate);
 GCKPTI_FN void gckpti_zero_gradients(const gckpt_call *call, int first, int end);
 
@@ -7554,8 +7549,7 @@ typedef struct {
 GCKPTI_FN gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call); /* linear: a is x, b is w */
 typedef void (*gckpti_product_fn)(const gckpt_call *call, const gckpti_product *t);
 
-/* Whether each element of t is one chain; links of the block that begins at link p, or, of a chain,
- * that are packed as one. */
+/* Whether t's elements are one chain each; the terms of the block (or of the chain) at term p. */
 GCKPTI_INLINE int gckpti_is_chain(const gckpti_product *t)
 {
     return t->k_period > 0 && t->k_period < GCKPTI_K_BLOCK;
@@ -7567,8 +7561,8 @@ GCKPTI_INLINE int64_t gckpti_block_terms(const gckpti_product *t, int64_t p)
     return gckpti_min(gckpti_min(left, t->k - p), GCKPTI_K_BLOCK);
 }
 
-/* Rows of the batch's entries are a gradient's links (manual, 5l): of how many rows an entry of x
- * is; how many rows, `most` or less, a call may take from a row on. */
+/* Returns the rows of a sample of x, which are a gradient's terms (manual, 5l); and how many rows,
+ * at most `most`, a call may take from `row` on. */
 GCKPTI_INLINE int64_t gckpti_sample_rows(const gckpt_shape *x)
 {
     return x->n > 1 && x->d[0] > 0 ? gckpti_rows(x) / x->d[0] : 1;
@@ -7578,15 +7572,13 @@ GCKPTI_FN int64_t gckpti_loss_block_rows(const gckpt_call *call, int64_t row, in
 /* arg's values from `at` on. */
 GCKPTI_FN gckpti_operand gckpti_arg_operand(const gckpt_arg *arg, int64_t at, int64_t row,
                                             int64_t step, int64_t next);
-GCKPTI_FN gckpti_operand gckpti_transpose(const gckpti_operand *x); /* transposed */
+GCKPTI_FN gckpti_operand gckpti_transpose(const gckpti_operand *x);
 
-/* c (m,n) = a b, or +=; of t there are a, b, run and before. (Eight parameters: a struct in place
- * of the sizes is more code, which firmware notices.) */
+/* Computes c (m,n) = a b, or +=; a, b, k_period and k_offset of t are set. */
 GCKPTI_FN void gckpti_gemm(const gckpt_call *call, gckpti_product_fn run, gckpti_product *t,
                            int64_t m, int64_t n, int64_t k, float *c, int accumulate);
 
-/* In f32 plans. Where b's columns lie side by side, a row of c takes link after link; else (b's
- * links do, and a's) chain after chain. */
+/* In f32 plans: a row of c term by term if b's columns are adjacent, else chain by chain. */
 GCKPTI_FN void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t);
 
 /* Forward of matmul and linear: out = a b + bias. */
@@ -7596,12 +7588,12 @@ GCKPTI_FN void gckpti_linear_output(const gckpt_call *call, gckpti_product_fn ru
 GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_fn run);
 
 /* ---- ops/mixed.c ---- */
-/* Whether a row of this header has one of the flags above; a product of bf16 plans. */
+/* Returns whether a built-in op has a flag. */
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN int gckpti_has_builtin_flag(const gckpt_op *op, int flag);
 GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t);
 
-/* Links of an element, as they come: in floats, which are rounded, or bf16. */
+/* The terms of an element in order: floats, which are rounded, or bf16. */
 typedef struct {
     const float *f32;
     const uint16_t *bf16;
@@ -7610,9 +7602,8 @@ typedef struct {
 
 GCKPTI_FN gckpti_terms gckpti_terms_of(const gckpti_operand *x, int64_t at, int64_t step);
 
-/* What an element is after a block of links, of which those from `first` to end - 1 take part;
- * after such links of all blocks; what an element of t, d so far, is after all of its links,
- * which begin at elements a and b. */
+/* Return the element after: a block of terms, of which first..end-1 take part; such terms of all
+ * blocks; all terms of an element d of t, whose operands begin at elements a and b. */
 GCKPTI_FN float gckpti_mixed_block(const gckpti_terms *a, const gckpti_terms *b, int64_t first,
                                    int64_t end, float element);
 GCKPTI_FN float gckpti_mixed_blocks(const gckpti_terms *a, const gckpti_terms *b, int64_t first,
@@ -7628,7 +7619,7 @@ static inline void gckpti_mixed_plain(const gckpt_call *call, const gckpti_produ
 /* ---- ops/norms.c ---- */
 typedef struct {
     int center, gain, bias; /* gain, bias: which input, 0: none */
-    float epsilon;          /* left out, and 0, where it is 1e-5 */
+    float epsilon;          /* omitted if it is 1e-5 */
 } gckpti_norm;
 
 static inline float gckpti_norm_epsilon(const gckpti_norm *o)
@@ -7650,71 +7641,71 @@ GCKPTI_INLINE float gckpti_norm_out(float d, float rstd, const float *gain, cons
 /* ---- ops/attention.c ---- */
 typedef struct {
     int heads;
-    int causal; /* 0, or 1 + how many of the S keys are not there yet at position 0 (gckpt_cache) */
-    int key_heads; /* 0: as many as heads; then left out, as in a slice, and all that follows */
-    int extras;    /* 0: what follows is 0, and left out; 2: keys of a ring that a call fills */
+    int causal;    /* 0, or 1 + how many of the S keys are missing at position 0 (gckpt_cache) */
+    int key_heads; /* 0: as many as heads; then all that follows is omitted, as in a slice */
+    int extras;    /* 0: what follows is 0, and omitted; 2: keys of a ring that a call fills */
     int window;    /* keys that a query sees at most; 0: all */
     float cap, scale;
 } gckpti_attention;
 
-/* Of the keys, 0..keys-1 are there; query t sees those below t + 1 + ahead of them. */
+/* The keys 0..keys-1 exist; query t sees those below t + 1 + ahead. */
 typedef struct {
     int64_t keys, ahead;
 } gckpti_visible;
 
-/* Whether the position changes what is there. */
+/* Returns whether the visible keys depend on the position. */
 static inline int gckpti_uses_position(const gckpti_attention *o)
 {
     return o->causal > 1 || o->extras > 1;
 }
 
-/* The attributes, whole, with the scale that is meant. */
+/* Returns the complete attributes, with the scale resolved. */
 GCKPTI_FN gckpti_attention gckpti_attention_of(const gckpt_call *call);
 
-/* All kernels ask here, and touch no other keys. Not causal: every query sees all. */
+/* Returns the visible keys; all kernels use it, and read no other keys. Not causal: all keys. */
 GCKPTI_FN gckpti_visible gckpti_visible_keys(const gckpt_call *call);
 
-typedef struct { /* an attention call's */
+typedef struct { /* the state of an attention call */
     const gckpt_call *call;
     int64_t t, s, c, d, heads, blocks; /* blocks: of 64 queries */
-    int64_t d_vec, d_block;            /* D in whole vectors; in whole blocks of links */
-    gckpti_visible visible;            /* of the row that is under way: see gckpti_attn_set_row */
+    int64_t d_vec, d_block;            /* D rounded up to whole vectors; to whole blocks of terms */
+    gckpti_visible visible;            /* of the current row: see gckpti_attn_set_row */
     int mixed;
-    float scale, dot_scale, cap; /* of slopes, of dots; cap of what these give, 0: none */
-    int64_t kv_c, group,
-        shared_keys;           /* columns of k and v; heads that share one of these; S, if any do */
-    int64_t window;            /* keys that a query sees at most */
-} gckpti_attn_state;
+    float scale, dot_scale, cap; /* of gradients, of dots; cap of scaled dots, 0: none */
+    int64_t kv_c;                /* columns of k and v */
+    int64_t group;               /* heads per key head */
+    int64_t shared_keys;         /* S if heads share keys, else 0 */
+    int64_t window;              /* keys that a query sees at most */
+} gckpti_attn;
 
-/* The first key in query i's window, and of its tile; of n keys of a tile, from j on, how many
- * stand before the window; where key j is (rows may be a ring). */
-static inline int64_t gckpti_attn_first_key(const gckpti_attn_state *h, int64_t i)
+/* Return: the first key of query i's window; the start of its tile; how many of the n keys from j
+ * on are before the window; the offset of key j (rows may be a ring). */
+static inline int64_t gckpti_attn_first_key(const gckpti_attn *h, int64_t i)
 {
     const int64_t first = i + 1 + h->visible.ahead - h->window;
     return first < 0 ? 0 : first;
 }
-static inline int64_t gckpti_attn_first_tile(const gckpti_attn_state *h, int64_t i)
+static inline int64_t gckpti_attn_first_tile(const gckpti_attn *h, int64_t i)
 {
     return gckpti_attn_first_key(h, i) / GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
 }
-static inline int64_t gckpti_attn_masked(const gckpti_attn_state *h, int64_t i, int64_t j,
-                                         int64_t n)
+static inline int64_t gckpti_attn_masked(const gckpti_attn *h, int64_t i, int64_t j, int64_t n)
 {
     const int64_t first = gckpti_attn_first_key(h, i) - j;
     return first < 0 ? 0 : gckpti_min(first, n);
 }
-static inline int64_t gckpti_attn_offset(const gckpti_attn_state *h, int64_t j)
+static inline int64_t gckpti_attn_offset(const gckpti_attn *h, int64_t j)
 {
     return (j % h->s) * h->kv_c;
 }
 
-/* Of a cap, inverse and results keep their digits. */
+/* A valid cap's inverse and results keep their digits. */
 static inline int gckpti_is_valid_cap(float cap)
 {
     return cap >= 1e-30f ? cap <= 1e30f : cap >= 0.0f && cap <= 0.0f;
 }
 
-/* cap tanh(x times), and its slope; a score from q k; ds, from p and dp - delta. */
+/* cap tanh(x scale), and its derivative; a score from q k; ds from p and dp - delta. */
 GCKPTI_INLINE float gckpti_softcap(float x, float scale, float cap)
 {
     return gckpti_mul(cap, gckpti_tanh(gckpti_mul(x, scale)));
@@ -7724,37 +7715,37 @@ GCKPTI_INLINE float gckpti_softcap_deriv(float score, float cap)
     const float y = score * (1.0f / cap);
     return gckpti_fma(-y, y, 1.0f);
 }
-static inline float gckpti_attn_score(const gckpti_attn_state *h, float x)
+static inline float gckpti_attn_score(const gckpti_attn *h, float x)
 {
     return h->cap > 0.0f ? gckpti_softcap(x, h->dot_scale, h->cap) : gckpti_mul(x, h->dot_scale);
 }
-/* What makes scores of what gckpti_softcap gives, or of dots. */
-static inline float gckpti_attn_post_scale(const gckpti_attn_state *h)
+/* Returns the factor from softcapped or raw dots to scores. */
+static inline float gckpti_attn_post_scale(const gckpti_attn *h)
 {
     return h->cap > 0.0f ? 1.0f : h->scale;
 }
-static inline float gckpti_attn_ds(const gckpti_attn_state *h, float p, float dp, float score)
+static inline float gckpti_attn_ds(const gckpti_attn *h, float p, float dp, float score)
 {
     return p * (h->cap > 0.0f ? dp * gckpti_softcap_deriv(score, h->cap) : dp) * h->scale;
 }
 
-/* Begins: where lengths leave keys out, what no query adds to becomes +0, unless it accumulates. */
-GCKPTI_FN gckpti_attn_state gckpti_attention_begin(const gckpt_call *call, int backward);
+/* Begins a call. Zeroes gradients that no query adds to, unless they accumulate. */
+GCKPTI_FN gckpti_attn gckpti_attention_begin(const gckpt_call *call, int backward);
 
-/* Turns to a row, of which it returns the number of keys; 0: it is done. */
-GCKPTI_FN int64_t gckpti_attn_set_row(gckpti_attn_state *h, int64_t row);
+/* Selects a row and returns its number of keys, or 0 if it is finished. */
+GCKPTI_FN int64_t gckpti_attn_set_row(gckpti_attn *h, int64_t row);
 
 #ifndef GCKPT_NO_BF16
-/* Where rows of a gradient are; NULL: it is not wanted. */
+/* Where the rows of a gradient are; x is NULL if it is not required. */
 typedef struct {
     float *x;
     int64_t row, step;
 } gckpti_grad_rows;
 
-/* Queries from i on (m) and keys from j on (n, both at most GCKPTI_K_BLOCK) of a head: their rows; p
- * and ds, [query][key]; and what gckpti_attn_tile_add adds to, element by element. */
+/* m queries from i on and n keys from j on of a head, each at most GCKPTI_K_BLOCK: their rows; p
+ * and ds, [query][key]; and the gradients of gckpti_attn_tile_add. */
 typedef struct {
-    const gckpti_attn_state *h;
+    const gckpti_attn *h;
     gckpti_operand q, k, v, g, p, ds;
     gckpti_grad_rows dq, dk, dv;
     int64_t head, i, m, j, n;
@@ -7767,21 +7758,20 @@ GCKPTI_FN void gckpti_attn_tile_add(const gckpti_attn_tile *s);
 typedef struct {
     int heads;
     float base;
-    int position; /* left out where it is 0, as in a slice, and all that follows is usual: */
-    int columns;  /* columns of each head; 0: all, and what follows is left out */
+    int position; /* omitted if 0, as in a slice, and all that follows is the default */
+    int columns;  /* columns of each head; 0: all, and the rest is omitted */
     float scale;
-    int has_frequencies; /* turned / 2 frequencies follow, as floats */
+    int has_frequencies; /* columns / 2 floats follow */
 } gckpti_rotary;
 
 enum { GCKPTI_ROTARY_MAX = 512 }; /* frequencies */
 
-/* Columns of a head of d that are turned. */
+/* Returns the columns of a head of d that are rotated. */
 static inline int64_t gckpti_rotary_columns(const gckpti_rotary *o, int64_t d)
 {
     return o->columns ? o->columns : d;
 }
 
-/* The frequencies that were given, or NULL. */
 static inline const float *gckpti_rotary_frequencies(const gckpti_rotary *o)
 {
     return o->columns && o->has_frequencies ? (const float *)(const void *)(o + 1) : NULL;
@@ -7791,11 +7781,11 @@ static inline const float *gckpti_rotary_frequencies(const gckpti_rotary *o)
  * gckpti_pow(base, -1.0f / n): r = r - r (r^n - 1/base) / (n r^n), r^n by gckpti_powi. */
 GCKPTI_FN double gckpti_rotary_ratio(float base, int64_t n);
 
-/* To work: cos and sin (with a grad_out: -sin) of rows begin..end-1 of a call's entries. */
+/* Writes cos and sin (with a grad_out: -sin) of rows begin..end-1 of each sample to workspace. */
 GCKPTI_FN void gckpti_rotary_table(const gckpt_call *call, int64_t begin, int64_t end);
 
-/* The angle of p, a turn being 2^64, to 5e-8: q = (p + 2^61) >> 62 quadrants, and with the sign of
- * p - 2^62 q and its size m: fma(m >> 38, pi/2 2^-24, mul(next 24 bits of m, pi/2 2^-48)). */
+/* Returns the angle p / 2^64 of a turn to 5e-8: q = (p + 2^61) >> 62 quadrants, and, m being
+ * |p - 2^62 q|, with its sign: fma(m >> 38, pi/2 2^-24, mul(next 24 bits of m, pi/2 2^-48)). */
 GCKPTI_INLINE gckpti_angle gckpti_rotary_angle(uint64_t p)
 {
     gckpti_angle r = { (uint32_t)((p + (UINT64_C(1) << 61)) >> 62), 0.0f, 0.0f };
@@ -7809,11 +7799,11 @@ GCKPTI_INLINE gckpti_angle gckpti_rotary_angle(uint64_t p)
 
 #define GCKPTI_TICKS_PER_RADIAN 2935890503282001226.0 /* 2^64 / 2 pi */
 
-/* Of x >= 0 counts of 2^-64 of a turn, whole turns left out; the fraction is cut. */
+/* Returns x >= 0, in 2^-64 of a turn, modulo whole turns; the fraction is cut. */
 GCKPTI_INLINE uint64_t gckpti_rotary_wrap(double x)
 {
     const double turn = 18446744073709551616.0;
-    if (!(x < turn * 4503599627370496.0)) /* then whole turns are all it can hold */
+    if (!(x < turn * 4503599627370496.0)) /* then x is a multiple of a turn */
         return 0;
     x -= turn * (double)(uint64_t)(x / turn); /* exact */
     uint64_t half = x < 0.5 * turn ? 0 : UINT64_C(1) << 63;
@@ -7821,10 +7811,10 @@ GCKPTI_INLINE uint64_t gckpti_rotary_wrap(double x)
 }
 
 /* ---- ops/losses.c ---- */
-/* w x; where w is 0 (or NaN) w, whatever x is. (w may be -0: in a sum from +0 that is nothing.) */
+/* Returns w x, or w where w is 0 (or NaN), whatever x is. (-0 adds nothing to a sum from +0.) */
 GCKPTI_INLINE float gckpti_weighted(float w, float x) { return w > 0.0f || w < 0.0f ? w * x : w; }
 
-/* What a loss adds up: errors of elements, or of rows over classes. */
+/* What a loss sums: losses of elements, or of rows over classes. */
 typedef enum {
     GCKPTI_LOSS_SUM,
     GCKPTI_LOSS_SQUARED,
@@ -7833,7 +7823,7 @@ typedef enum {
     GCKPTI_LOSS_CLASSES
 } gckpti_loss_kind;
 
-/* kind == is; a constant 0 of those that this build has not. */
+/* Returns kind == is; constant 0 for kinds that this build lacks. */
 GCKPTI_INLINE int gckpti_loss_is(gckpti_loss_kind kind, gckpti_loss_kind is)
 {
     return kind == is && (GCKPTI_WITH_LOSSES || is == GCKPTI_LOSS_SUM || is == GCKPTI_LOSS_SQUARED);
@@ -7842,14 +7832,14 @@ GCKPTI_INLINE int gckpti_loss_is(gckpti_loss_kind kind, gckpti_loss_kind is)
 typedef struct gckpti_element_loss {
     const gckpt_call *call;
     gckpti_loss_kind kind;
-    int64_t n, per_weight;        /* elements of an entry of axis 0; elements to a weight */
-    const float *x, *y, *weights; /* y, weights: NULL: none */
+    int64_t n, per_weight;        /* elements of a sample; elements per weight */
+    const float *x, *y, *weights; /* y, weights: NULL if none */
     float delta;
 } gckpti_element_loss;
 
 GCKPTI_FN gckpti_element_loss gckpti_element_loss_of(const gckpt_call *call, gckpti_loss_kind kind);
 
-/* The factor a of an element, and b. */
+/* Returns the factor a of an element's loss, and sets b. */
 GCKPTI_INLINE float gckpti_element_factors(gckpti_loss_kind kind, float x, float y, float delta,
                                            float *b)
 {
@@ -7863,7 +7853,7 @@ GCKPTI_INLINE float gckpti_element_factors(gckpti_loss_kind kind, float x, float
     return linear ? delta : gckpti_loss_is(kind, GCKPTI_LOSS_HUBER) ? 0.5f * d : d;
 }
 
-/* dx */
+/* Returns the derivative by x. */
 GCKPTI_INLINE float gckpti_element_deriv(gckpti_loss_kind kind, float x, float y, float delta)
 {
     float d = x - y;
@@ -7882,19 +7872,17 @@ GCKPTI_INLINE float gckpti_element_weight(const gckpti_element_loss *e, int64_t 
 /* What the loss and the gradient of a row of logits depend on. */
 typedef struct gckpti_class_row {
     float max, log_sum;
-    const float *targets; /* of the classes; NULL: that of each is `other` */
-    float uniform, target_sum; /* mass: the sum of all */
+    const float *targets;      /* of the classes; NULL: each is `uniform` */
+    float uniform, target_sum; /* target_sum: over all classes */
     float scale;
     int accumulate;
-    float cap; /* of the logits, which have it already; 0: none */
+    float cap; /* already applied to the logits; 0: none */
 } gckpti_class_row;
 
-/* A loss goes over blocks of rows: entries of axis 0 or, over classes, rows of logits that are
- * there or (some of their classes at a time) a product; each row looks at its own (forward) or
- * turns them into their gradient (backward). Plain and fast kernels, in f32 and bf16 plans, differ
- * in this: */
+/* A loss processes blocks of rows: samples or, over classes, rows of logits that exist or are
+ * computed by a product. The function reads each row (forward) or replaces it by its gradient. */
 typedef void gckpti_loss_row_fn(void *context, int64_t i, int64_t worker);
-typedef struct { /* of an entry: its sum; its gradients */
+typedef struct { /* of a sample: its sum; its gradients */
     float (*sum)(const gckpti_element_loss *e, int64_t row);
     void (*gradients)(const gckpti_element_loss *e, int64_t row);
 } gckpti_element_kernels;
@@ -7910,17 +7898,16 @@ typedef struct {
     float (*exp)(float x), (*log)(float x);
     void (*cap)(float *x, int64_t n, float scale, float cap); /* gckpti_softcap */
 } gckpti_loss_kernels;
-typedef gckpti_loss_kernels (*gckpti_loss_select)(const gckpt_call *call);
+typedef gckpti_loss_kernels (*gckpti_loss_fn)(const gckpt_call *call);
 
 GCKPTI_FN void gckpti_run_element_loss(const gckpt_call *call, int backward, gckpti_loss_kind kind,
                                        gckpti_element_kernels kernels);
-GCKPTI_FN void gckpti_run_cross_entropy(const gckpt_call *call, int backward,
-                                        gckpti_loss_select select);
+GCKPTI_FN void gckpti_run_cross_entropy(const gckpt_call *call, int backward, gckpti_loss_fn fn);
 
 /* ---- ops/linear_loss.c ---- */
 typedef struct {
-    int block_rows; /* 0, or a form: see there */
-    float cap; /* left out where it is 0, as in a slice */
+    int block_rows; /* 0, or the lowering: rows at a time (see there) */
+    float cap;      /* omitted if 0, as in a slice */
 } gckpti_linear_loss;
 
 static inline int gckpti_linear_loss_block(const gckpt_call *call)
@@ -7933,7 +7920,7 @@ static inline float gckpti_linear_loss_cap(const gckpt_call *call)
 }
 
 GCKPTI_FN void gckpti_run_linear_cross_entropy(const gckpt_call *call, int backward,
-                                               gckpti_loss_select select);
+                                               gckpti_loss_fn fn);
 
 #ifndef GCKPT_NO_IMAGES
 /* ---- ops/pools.c ---- */
@@ -7942,15 +7929,16 @@ typedef struct {
 } gckpti_pool;
 
 struct gckpti_pool_state;
-/* One window of image x, for all channels, into y and its tap's number. Either may be NULL. */
+/* Computes a window of image x, for all channels, into y and its tap's index. Either may be
+ * NULL. */
 typedef void (*gckpti_max_window)(const struct gckpti_pool_state *s, const float *x, int64_t p,
                                   int64_t q, float *y, uint16_t *tap);
 
-typedef struct { /* of an image in x, of a row of windows in y: elements before it; the row */
+typedef struct { /* elements before an image of x and before a row of windows of y; the row */
     int64_t x, y, p;
 } gckpti_window_row;
 
-/* A pool's sizes, of x and y: rows and columns; channels; what plain and fast kernels differ in. */
+/* A pool's sizes, of x and y: rows and columns; channels; the functions of the kernels. */
 typedef struct gckpti_pool_state {
     gckpti_pool o;
     int64_t images, in[2], out[2], channels;
@@ -7962,13 +7950,12 @@ typedef struct gckpti_pool_state {
     void (*divide)(float *x, float divisor, int64_t n);
 } gckpti_pool_state;
 
-GCKPTI_FN void gckpti_run_max_pool(const gckpt_call *call, int backward,
-                                   gckpti_max_window max_window);
+GCKPTI_FN void gckpti_run_max_pool(const gckpt_call *call, int backward, gckpti_max_window window);
 GCKPTI_FN void gckpti_run_average_pool(const gckpt_call *call, int backward,
                                        void (*add)(float *to, const float *from, int64_t n),
                                        void (*divide)(float *x, float divisor, int64_t n));
 
-/* Taps begin..end-1 along an axis of window number `at` are within x; the first is at *first. */
+/* Returns how many taps begin..end-1 of window `at` are within x; the first is at *first. */
 GCKPTI_FN int64_t gckpti_valid_taps(const gckpti_pool_state *s, int axis, int64_t at,
                                     int64_t *first, int64_t *end);
 
@@ -7978,13 +7965,13 @@ typedef struct {
     int mode;
 } gckpti_upsample;
 
-typedef struct { /* of one axis: the places that a result looks at, n (1 or 2), and their weights */
+typedef struct { /* of one axis: n (1 or 2) source positions and their weights */
     int64_t index[2];
     float weight[2];
     int n;
 } gckpti_interp;
 
-/* Result i of n, in a source of `size`: see there. */
+/* Returns the sources of result i of n, in a source of `size`. */
 GCKPTI_INLINE gckpti_interp gckpti_interp_of(int mode, int64_t size, int64_t n, int64_t i)
 {
     const int aligned = mode == GCKPT_BILINEAR_ALIGNED && n > 1;
@@ -8006,7 +7993,7 @@ typedef struct {
     int gain, bias; /* which input, 0: none */
 } gckpti_channel_norm;
 
-typedef struct gckpti_channel_pass { /* over an image's places; what is NULL is not there */
+typedef struct gckpti_channel_pass { /* over an image's pixels; unused fields are NULL */
     const float *x, *g;
     const float *gain, *bias; /* by channel, as all that follow */
     float *mean, *rstd;
@@ -8016,7 +8003,7 @@ typedef struct gckpti_channel_pass { /* over an image's places; what is NULL is 
     int squares, accumulate;
 } gckpti_channel_pass;
 
-/* What plain and fast kernels differ in: passes over channels first..end-1. */
+/* Kernels over channels first..end-1 of a pass. */
 typedef void (*gckpti_channel_fn)(const gckpti_channel_pass *p, int64_t first, int64_t end);
 typedef struct {
     gckpti_channel_fn sums, out, dx;
@@ -8032,8 +8019,9 @@ typedef struct { /* [0]: rows, [1]: columns */
     int64_t c, o, group_c, group_o;
 } gckpti_conv_sizes;
 
-/* One axis. Of a source of `size`, result i and tap k read i * step + k * tap + first; result i is
- * number at + i * each of its side, tap k is tap tap_at + k * tap_each of w. */
+/* One axis. In a source of `size`, result i and tap k read i * stride + k * dilation + first;
+ * result i is element out_first + i * out_step of its side, tap k is tap tap_first + k * tap_step
+ * of w. */
 typedef struct {
     int64_t size, results, taps;
     int64_t stride, dilation, first;
@@ -8042,17 +8030,17 @@ typedef struct {
 
 enum { GCKPTI_CONV_DOWN, GCKPTI_CONV_UP, GCKPTI_CONV_DW };
 
-/* As gckpti_product_workspace, of a convolution, which gathers a's rows, some at a time. */
+/* Like gckpti_product_workspace, for a convolution, which gathers some of a's rows at a time. */
 GCKPTI_FN int64_t gckpti_conv_workspace(int64_t m, int64_t n, int64_t k);
 
-/* The tap's number in w. */
+/* Returns the tap's index in w. */
 GCKPTI_FN int64_t gckpti_conv_tap(const gckpti_conv_sizes *z, const gckpti_axis_map *r, int64_t ky,
                                   int64_t kx);
 
-/* n chains, a link each: d[i] += x[i] y[i]; x NULL: of zeros. */
+/* Adds a term to n chains: d[i] += x[i] y[i]; x NULL: of zeros. */
 typedef void (*gckpti_multiply_add)(float *d, const float *x, const float *y, int64_t n);
 
-/* One kind, and of UP one phase. Of dw, `from` is the image, w the places, out dw. */
+/* One kind; for UP one phase. For dw, `from` is the image, w has the windows, out is dw. */
 typedef struct {
     const gckpti_conv_sizes *z;
     gckpti_axis_map r[2];
@@ -8062,12 +8050,12 @@ typedef struct {
     gckpti_multiply_add run;
 } gckpti_conv;
 
-/* Results begin..end-1 of all rows, whose chains begin at `start`, at what is there, or at +0; or,
- * place after place, these places' links of dw. Of groups of one channel: channels c..c+n-1. */
+/* Computes results begin..end-1 of all rows, whose chains begin at `start`, the old value, or +0;
+ * or these windows' terms of dw. For groups of one channel: only channels c..c+n-1. */
 GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end, int64_t c,
                                    int64_t n);
 
-/* All results, phase after phase, and then all of dw, by `run`, from which it knows whose. */
+/* Computes all results, phase by phase, then dw, by `run`, which reads the kind from s. */
 typedef void (*gckpti_conv_fn)(const gckpt_call *call, gckpti_conv *s);
 GCKPTI_FN void gckpti_run_conv(const gckpt_call *call, int backward, gckpti_conv_fn run,
                                gckpti_multiply_add multiply_add);
@@ -8075,9 +8063,10 @@ GCKPTI_FN void gckpti_run_conv(const gckpt_call *call, int backward, gckpti_conv
 
 /* ---- ops/recurrent.c ---- */
 #ifndef GCKPT_NO_RECURRENT
-/* A row at a step: of the forward state (h [and c], of the step before, then of this one), p, a and
- * aux; of the backward aux, g, what the output has and h and c of before, d (D [and E], from the
- * step after, then for the one before, but for its chains), da and dp. NULL: not wanted. */
+/* A row at a step. Pointers are NULL where not required.
+ * forward   reads p, a; updates state: h [and c] of the previous step to this one's; writes saved
+ * backward  reads saved, g, out, h and c of the previous step; updates d: D [and E] of the next
+ *           step to this one's, without its chains; writes da, dp */
 typedef struct gckpti_cell {
     int64_t units;
     const float *p, *a, *g, *out, *h, *c;
@@ -8086,7 +8075,7 @@ typedef struct gckpti_cell {
 } gckpti_cell;
 typedef void (*gckpti_cell_fn)(const gckpti_cell *cell);
 
-/* What plain and fast kernels differ in. p, da: of the first of m rows, which lie T apart. */
+/* The functions of the kernels. p, da: of the first of m rows, T apart. */
 struct gckpti_sequence;
 typedef struct {
     gckpti_cell_fn gates, gate_grads;
@@ -8094,12 +8083,11 @@ typedef struct {
     void (*forward)(const struct gckpti_sequence *s, const float *p, int64_t m, const float *state,
                     float *a); /* a = chains of h wh */
     void (*backward)(const struct gckpti_sequence *s, const float *da, int64_t m,
-                     float *d);                   /* D += chains of da wh */
-    void (*add_grads)(
-        const struct gckpti_sequence *s); /* what a block's rows add to dwh and dbias */
+                     float *d);                         /* D += chains of da wh */
+    void (*add_grads)(const struct gckpti_sequence *s); /* dwh and dbias of a block's rows */
 } gckpti_cell_kernels;
 
-/* An item is some rows; a block has all (forward), as many as the threads have at once, or one. */
+/* An item is some rows. A block is all rows (forward), one per thread's item, or one. */
 typedef struct gckpti_sequence {
     const gckpt_call *call;
     const gckpti_cell_kernels *kernels;
@@ -8107,14 +8095,14 @@ typedef struct gckpti_sequence {
     const gckpt_arg *p, *wh, *bias, *h0, *c0; /* the last three: NULL: none */
     int64_t first, block, item_rows;          /* rows of a block, of an item */
     float *wh_t, *zero, *d;                   /* wh' (G,H); H zeros; of the block D [and E], */
-    float *h, *da, *pack;                     /* h of before (rows,T,H), da (rows,T,G) */
+    float *h, *da, *pack;                     /* h of the previous step (rows,T,H), da (rows,T,G) */
 } gckpti_sequence;
 
 GCKPTI_FN void gckpti_run_sequence(const gckpt_call *call, int backward,
                                    const gckpti_cell_kernels *kernels);
 #endif
 
-/* What the files of ops share; no other folder uses it. */
+/* Declarations shared by the files of ops; no other folder includes this header. */
 
 /* Flops for each element of the first input; a transcendental is worth about 20 additions. */
 #define GCKPTI_FLOPS(count)                                                                        \
@@ -8129,33 +8117,32 @@ GCKPTI_FLOPS(13)
 GCKPTI_FLOPS(20)
 #undef GCKPTI_FLOPS
 
-/* Of a row: what only planning calls. */
+/* Types of the table entries that only planning calls. */
 typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
 typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
-typedef int (*gckpti_field_rule)(const gckpt_call *call, void *attributes,
-                                 gckpt_receptive_field *field);
+typedef int (*gckpti_field_rule)(const gckpt_call *call, void *attr, gckpt_receptive_field *field);
 
 #define GCKPTI_IF_PLANNER(type, function) (GCKPTI_WITH_PLANNER ? (function) : (type)0)
 
-/* The gckpt_op of an op (one that is not listed does not compile): its kernels are
- * gckpti_<name>_forward and _backward, and GCKPTI_FAST or _PLAIN as listed; last what each input's
- * gradient reads. */
+/* Defines gckpti_op_<name> (of a listed op): its kernels are gckpti_<name>_forward and _backward;
+ * the last arguments are what each input's gradient reads. */
 /* clang-format off */
-#define GCKPTI_OP_DESC_ALL(name, backward, kernels, shape, flops, flops_backward, classes, rows,       \
+#define GCKPTI_DESC_ALL(name, backward, kernels, shape, flops, flops_backward, classes, rows,      \
                        flags, ...)                                                                 \
     GCKPTI_DATA const gckpt_op gckpti_op_##name = {                                                \
-        #name, GCKPTI_IF_PLANNER(gckpti_shape_rule, shape), gckpti_##name##_forward, backward,          \
-        GCKPTI_IF_PLANNER(gckpti_flops_rule, flops), classes, { __VA_ARGS__ },                          \
-        (unsigned)(flags) | GCKPTI_BUILTIN_##name, kernels(name),                                      \
-        GCKPTI_IF_PLANNER(gckpti_flops_rule, flops_backward), GCKPTI_IF_PLANNER(gckpti_field_rule, rows) }
-#define GCKPTI_OP_DESC_WITH(name, kernels, shape, flops, flops_backward, classes, flags, ...)          \
-    GCKPTI_OP_DESC_ALL(name, GCKPTI_IF_TRAINING(gckpti_##name##_backward), kernels, shape, flops,      \
+        #name, GCKPTI_IF_PLANNER(gckpti_shape_rule, shape), gckpti_##name##_forward, backward,     \
+        GCKPTI_IF_PLANNER(gckpti_flops_rule, flops), classes, { __VA_ARGS__ },                     \
+        (unsigned)(flags) | GCKPTI_BUILTIN_##name, kernels(name),                                  \
+        GCKPTI_IF_PLANNER(gckpti_flops_rule, flops_backward),                                     \
+        GCKPTI_IF_PLANNER(gckpti_field_rule, rows) }
+#define GCKPTI_DESC_WITH(name, kernels, shape, flops, flops_backward, classes, flags, ...)         \
+    GCKPTI_DESC_ALL(name, GCKPTI_IF_TRAINING(gckpti_##name##_backward), kernels, shape, flops,     \
                    flops_backward, classes, NULL, flags, __VA_ARGS__)
-#define GCKPTI_OP_DESC_FIELD(name, kernels, shape, flops, rows, flags, ...)                          \
-    GCKPTI_OP_DESC_ALL(name, GCKPTI_IF_TRAINING(gckpti_##name##_backward), kernels, shape, flops,      \
+#define GCKPTI_DESC_FIELD(name, kernels, shape, flops, rows, flags, ...)                           \
+    GCKPTI_DESC_ALL(name, GCKPTI_IF_TRAINING(gckpti_##name##_backward), kernels, shape, flops,     \
                    NULL, NULL, rows, flags, __VA_ARGS__)
-#define GCKPTI_OP_DESC(name, kernels, shape, flops, flags, ...)                                        \
-    GCKPTI_OP_DESC_FIELD(name, kernels, shape, flops, NULL, flags, __VA_ARGS__)
+#define GCKPTI_DESC(name, kernels, shape, flops, flags, ...)                                       \
+    GCKPTI_DESC_FIELD(name, kernels, shape, flops, NULL, flags, __VA_ARGS__)
 /* clang-format on */
 #define GCKPTI_PLAIN(name) NULL, NULL
 
@@ -8166,7 +8153,7 @@ typedef int (*gckpti_field_rule)(const gckpt_call *call, void *attributes,
 #define GCKPTI_FAST(name) NULL, NULL
 #endif
 
-/* An op of a, b and, where it is given, c: a builder's last lines. */
+/* Applies an op to a, b and, if not NULL, c. */
 static inline gckpt_tensor *gckpti_apply_to(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b,
                                             gckpt_tensor *c, const void *attributes, size_t size)
 {
@@ -8187,35 +8174,34 @@ GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
 }
 
 /* ---- ops/mixed.c ---- */
-/* Attention of bf16 plans: products of a query (element `at`) and keys first..end-1 from element
- * `key` on; what of the latter's values, times p, is added to out; what queries of a head (of all
- * rows') add to gradients (rest: see gckpti_attention_workspace; dk and dv stay there until the last
- * head that shares them). */
+/* Attention of bf16 plans. Scores of query `at` and keys first..end-1 of the head at `key`; adds p
+ * times these keys' values to out; adds a head's gradients, of all rows (dk and dv stay in scratch
+ * until the last head that reads the same keys). */
 #ifndef GCKPT_NO_BF16
-GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn_state *h, int64_t at, int64_t key,
-                                   int64_t first, int64_t end, float *out);
-GCKPTI_FN void gckpti_mixed_values(const gckpti_attn_state *h, const float *p, int64_t key,
-                                   int64_t first, int64_t end, float *out);
-GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn_state *h, int64_t head, float *scratch);
+GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn *h, int64_t at, int64_t key, int64_t first,
+                                   int64_t end, float *out);
+GCKPTI_FN void gckpti_mixed_values(const gckpti_attn *h, const float *p, int64_t key, int64_t first,
+                                   int64_t end, float *out);
+GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t head, float *scratch);
 #else
-static inline void gckpti_mixed_scores(const gckpti_attn_state *h, int64_t at, int64_t key,
-                                       int64_t first, int64_t end, float *out)
+static inline void gckpti_mixed_scores(const gckpti_attn *h, int64_t at, int64_t key, int64_t first,
+                                       int64_t end, float *out)
 {
     (void)h, (void)at, (void)key, (void)first, (void)end, (void)out;
 }
-static inline void gckpti_mixed_values(const gckpti_attn_state *h, const float *p, int64_t key,
+static inline void gckpti_mixed_values(const gckpti_attn *h, const float *p, int64_t key,
                                        int64_t first, int64_t end, float *out)
 {
     (void)h, (void)p, (void)key, (void)first, (void)end, (void)out;
 }
-static inline void gckpti_mixed_gradients(const gckpti_attn_state *h, int64_t head, float *scratch)
+static inline void gckpti_mixed_gradients(const gckpti_attn *h, int64_t head, float *scratch)
 {
     (void)h, (void)head, (void)scratch;
 }
 #endif
 
 /* ---- ops/losses.c ---- */
-/* Where chunks of bf16 logits are widened. */
+/* Floats of a chunk of bf16 logits. */
 enum { GCKPTI_LOSS_F32 = GCKPTI_WITH_BF16 ? GCKPTI_LOSS_CHUNK : 1 };
 
 /* A block of rows, a chunk of their classes. */
@@ -8228,21 +8214,21 @@ typedef struct {
     int64_t counted;                /* rows that are not left out */
     const int32_t *targets;         /* of all rows; NULL: */
     const float *soft;              /* (.., V) */
-    gckpti_element_loss e;          /* of all rows; over classes: weights, of `share` rows each, and
-                                       delta, which is the smoothing */
-    int64_t begin;                  /* rows of x and d before the block's */
-    const float *x;                 /* logits (rows,n) */
-    float *d;                       /* backward: their gradient; may be x; NULL: not wanted */
-    const uint16_t *x_bf16;         /* of cross_entropy: instead of x, of d */
+    /* of all rows; over classes: weights, one per `per_weight` rows, and delta, the smoothing */
+    gckpti_element_loss e;
+    int64_t begin;          /* rows of x and d before the block's */
+    const float *x;         /* logits (rows,n) */
+    float *d;               /* backward: their gradient; may be x; NULL if not required */
+    const uint16_t *x_bf16; /* of cross_entropy: instead of x, of d */
     uint16_t *d_bf16;
-    float *saved; /* (rows,2): max, log(sum); forward: NULL when not wanted */
+    float *saved; /* (rows,2): max, log(sum); in the forward NULL if not required */
     int accumulate;
     float cap; /* of logits; 0: none */
     /* A row's, while its classes go by; then log of the sum, and the loss. */
     float max[GCKPTI_LOSS_MAX_ROWS], sum[GCKPTI_LOSS_MAX_ROWS], value[GCKPTI_LOSS_MAX_ROWS];
 } gckpti_loss;
 
-/* What a build without these losses has none of. */
+/* Accessors that are constants in a build without these losses. */
 static inline const float *gckpti_loss_soft(const gckpti_loss *loss)
 {
     return GCKPTI_WITH_LOSSES ? loss->soft : NULL;
@@ -8268,9 +8254,9 @@ static inline int gckpti_has_weights(const gckpt_call *call)
     }                                                                                              \
     GCKPTI_OP_KERNELS(name,                                                                        \
                       gckpti_run_element_loss(call, backward, kind, gckpti_plain_element_loss()))  \
-    GCKPTI_OP_DESC(name, GCKPTI_FAST, gckpti_##name##_shape, flops,                                \
-                   GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS, __VA_ARGS__)
-#define GCKPTI_READS_MORE(more) GCKPT_IN(0) | GCKPT_IN(1) | (more)
+    GCKPTI_DESC(name, GCKPTI_FAST, gckpti_##name##_shape, flops,                                   \
+                GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS, __VA_ARGS__)
+#define GCKPTI_READS_XY(more) GCKPT_IN(0) | GCKPT_IN(1) | (more)
 
 /* ---- ops/conv.c ---- */
 #ifndef GCKPT_NO_IMAGES
@@ -8296,9 +8282,9 @@ typedef struct {
 #endif
 
 /* >>ops/unary */
-/* ---- elementwise ops of one input: y = f(x); dx by a rule from g and the slope, which is taken at
- * x or at y: g times it, g over it (the inverse function's), or g where it is above 0, else +0. o:
- * the attributes. Kernels go element by element: out may be in, and grad may be grad_out. */
+/* ---- elementwise ops of one input: y = f(x); dx = g times the derivative at x or at y, g over it
+ * (the inverse function's), or g where it is above 0, else +0. o: the attributes. Kernels go
+ * element by element: out may be in, and grad may be grad_out. */
 static gckpt_result gckpti_unary_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
@@ -8315,8 +8301,7 @@ GCKPTI_INLINE void gckpti_unary_forward(const gckpt_call *call, float (*f)(float
 
 GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
                                          float (*deriv)(float at, const float *o),
-                                         void (*rule)(float *d, float g, float slope,
-                                                      int accumulate))
+                                         void (*rule)(float *d, float g, float df, int accumulate))
 {
     const float *at = needs & GCKPT_OUT ? call->out : call->in[0].data;
     const float *o = (const float *)call->attributes;
@@ -8326,17 +8311,17 @@ GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
         rule(&d[i], call->grad_out[i], deriv(at[i], o), call->in[0].accumulate);
 }
 
-#define GCKPTI_UNARY_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
-#define GCKPTI_ELEMENT_FLAGS (GCKPTI_UNARY_FLAGS | GCKPTI_IS_ELEMENTWISE)
-/* Row and builder of an op without attributes. */
-#define GCKPTI_UNARY_BUILDER(name, shape, flops, granularity, needs)                               \
-    GCKPTI_OP_DESC(name, GCKPTI_FAST, shape, flops, GCKPTI_UNARY_FLAGS | (granularity), needs);    \
+#define GCKPTI_INPLACE_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
+#define GCKPTI_UNARY_FLAGS   (GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ELEMENTWISE)
+/* Descriptor and builder of an op without attributes. */
+#define GCKPTI_SIMPLE_OP(name, shape, flops, granularity, needs)                                   \
+    GCKPTI_DESC(name, GCKPTI_FAST, shape, flops, GCKPTI_INPLACE_FLAGS | (granularity), needs);     \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x)                                          \
     {                                                                                              \
         return gckpt_apply(&gckpti_op_##name, &x, 1, NULL, 0);                                     \
     }
-/* Kernels from gckpti_value_<name> and gckpti_deriv_<name>, taken at what needs says; rule:
- * product, quotient or passed. All of an op from gckpti_<name> and gckpti_<name>_slope. */
+/* Kernels from gckpti_value_<name> and gckpti_deriv_<name>, which is taken at `needs`; rule:
+ * product, quotient or masked. */
 #define GCKPTI_UNARY_KERNELS(name, rule, needs)                                                    \
     GCKPTI_OP_KERNELS(name, backward ? gckpti_unary_backward(call, needs, gckpti_deriv_##name,     \
                                                              gckpti_put_##rule)                    \
@@ -8347,7 +8332,7 @@ GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
     GCKPTI_WITHOUT_ATTRIBUTES(gckpti_value_##name, gckpti_##name)                                  \
     GCKPTI_WITHOUT_ATTRIBUTES(gckpti_deriv_##name, gckpti_##name##_deriv)                          \
     GCKPTI_UNARY_KERNELS(name, rule, needs)                                                        \
-    GCKPTI_UNARY_BUILDER(name, gckpti_unary_shape, flops, GCKPTI_IS_ELEMENTWISE, needs)
+    GCKPTI_SIMPLE_OP(name, gckpti_unary_shape, flops, GCKPTI_IS_ELEMENTWISE, needs)
 
 /* Formulas: num/formulas. relu: dx = g where y > 0, else +0 (stored or added) */
 GCKPTI_INLINE float gckpti_relu_deriv(float y) { return y; }
@@ -8359,7 +8344,7 @@ GCKPTI_UNARY_OP(silu, product, gckpti_flops_20, GCKPT_IN(0))
 GCKPTI_UNARY_OP(tanh, product, gckpti_flops_20, GCKPT_OUT)
 GCKPTI_UNARY_OP(sigmoid, product, gckpti_flops_20, GCKPT_OUT)
 
-/* exp: slope y */
+/* exp: derivative y */
 GCKPTI_INLINE float gckpti_exp_deriv(float y) { return y; }
 GCKPTI_UNARY_OP(exp, product, gckpti_flops_20, GCKPT_OUT)
 
@@ -8377,7 +8362,7 @@ GCKPTI_UNARY_OP(reciprocal, product, gckpti_flops_8, GCKPT_OUT)
 #undef GCKPTI_UNARY_OP
 #undef GCKPTI_WITHOUT_ATTRIBUTES
 
-/* pow: y = x^e, slope e x^(e - 1), e - 1 rounded; where e is 0, dx = +0. */
+/* pow: y = x^e, derivative e x^(e - 1), e - 1 rounded; where e is 0, dx = +0. */
 static gckpt_result gckpti_pow_shape(gckpt_call *call)
 {
     float e = *(const float *)call->attributes;
@@ -8391,15 +8376,14 @@ GCKPTI_INLINE float gckpti_deriv_pow(float x, const float *e)
 }
 static void gckpti_pow_gradient(const gckpt_call *call)
 {
-    if (*(const float *)call->attributes == 0.0f) /* no slope is above 0 then */
+    if (*(const float *)call->attributes == 0.0f) /* then no derivative is above 0 */
         gckpti_unary_backward(call, GCKPT_IN(0), gckpti_deriv_pow, gckpti_put_masked);
     else
         gckpti_unary_backward(call, GCKPT_IN(0), gckpti_deriv_pow, gckpti_put_product);
 }
 GCKPTI_OP_KERNELS(pow, backward ? gckpti_pow_gradient(call)
                                 : gckpti_unary_forward(call, gckpti_value_pow))
-GCKPTI_OP_DESC(pow, GCKPTI_FAST, gckpti_pow_shape, gckpti_flops_20, GCKPTI_ELEMENT_FLAGS,
-               GCKPT_IN(0));
+GCKPTI_DESC(pow, GCKPTI_FAST, gckpti_pow_shape, gckpti_flops_20, GCKPTI_UNARY_FLAGS, GCKPT_IN(0));
 GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent)
 {
     return gckpt_apply(&gckpti_op_pow, &x, 1, &exponent, sizeof exponent);
@@ -8426,15 +8410,14 @@ GCKPTI_INLINE float gckpti_deriv_clamp(float x, const float *o)
     return x > o[0] && x < o[1] ? 1.0f : 0.0f;
 }
 GCKPTI_UNARY_KERNELS(clamp, masked, GCKPT_IN(0))
-GCKPTI_OP_DESC(clamp, GCKPTI_FAST, gckpti_clamp_shape, NULL, GCKPTI_ELEMENT_FLAGS, GCKPT_IN(0));
+GCKPTI_DESC(clamp, GCKPTI_FAST, gckpti_clamp_shape, NULL, GCKPTI_UNARY_FLAGS, GCKPT_IN(0));
 GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high)
 {
     const float o[2] = { low, high };
     return gckpt_apply(&gckpti_op_clamp, &x, 1, o, sizeof o);
 }
 
-/* leaky_relu: y = x where x > 0, else slope x;  slope 1 where y > 0, which is where x was, else
- * `slope`. o: slope */
+/* leaky_relu: y = x where x > 0, else slope x;  derivative 1 where y > 0, else slope. o: slope */
 static gckpt_result gckpti_leaky_relu_shape(gckpt_call *call)
 {
     const float slope = *(const float *)call->attributes;
@@ -8449,27 +8432,26 @@ GCKPTI_INLINE float gckpti_value_leaky_relu(float x, const float *o) { return x 
 GCKPTI_INLINE float gckpti_deriv_leaky_relu(float y, const float *o) { return y > 0 ? 1.0f : *o; }
 GCKPTI_UNARY_KERNELS(leaky_relu, product, GCKPT_OUT)
 #undef GCKPTI_UNARY_KERNELS
-GCKPTI_OP_DESC(leaky_relu, GCKPTI_FAST, gckpti_leaky_relu_shape, NULL, GCKPTI_ELEMENT_FLAGS,
-               GCKPT_OUT);
+GCKPTI_DESC(leaky_relu, GCKPTI_FAST, gckpti_leaky_relu_shape, NULL, GCKPTI_UNARY_FLAGS, GCKPT_OUT);
 GCKPT_API gckpt_tensor *gckpt_leaky_relu(gckpt_tensor *x, float slope)
 {
     return gckpt_apply(&gckpti_op_leaky_relu, &x, 1, &slope, sizeof slope);
 }
 
-/* detach: y = x, in place where nothing else reads x later. */
+/* detach: y = x, in place if no later op reads x. */
 GCKPTI_FN void gckpti_detach_forward(const gckpt_call *call)
 {
     if (call->out != call->in[0].data)
         memcpy(call->out, call->in[0].data, (size_t)gckpti_elements(&call->shape) * sizeof(float));
 }
-GCKPTI_OP_DESC_ALL(detach, NULL, GCKPTI_PLAIN, gckpti_unary_shape, NULL, NULL, NULL, NULL,
-                   GCKPT_INPLACE(0) | GCKPTI_IS_ELEMENTWISE, 0);
+GCKPTI_DESC_ALL(detach, NULL, GCKPTI_PLAIN, gckpti_unary_shape, NULL, NULL, NULL, NULL,
+                GCKPT_INPLACE(0) | GCKPTI_IS_ELEMENTWISE, 0);
 GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x)
 {
     return gckpt_apply(&gckpti_op_detach, &x, 1, NULL, 0);
 }
 
-/* from_u8: y = fma(x, scale, shift), x a byte; nothing passes back. o: scale, shift */
+/* from_u8: y = fma(x, scale, shift), x a byte; no gradient. o: scale, shift */
 static gckpt_result gckpti_from_u8_shape(gckpt_call *call)
 {
     const float *o = (const float *)call->attributes;
@@ -8485,8 +8467,8 @@ GCKPTI_FN void gckpti_from_u8_forward(const gckpt_call *call)
     for (int64_t i = 0; i < n; i++)
         call->out[i] = gckpti_fma((float)call->in[0].bytes[i], o[0], o[1]);
 }
-GCKPTI_OP_DESC_ALL(from_u8, NULL, GCKPTI_PLAIN, gckpti_from_u8_shape, NULL, NULL, NULL, NULL,
-                   GCKPTI_IS_ELEMENTWISE, GCKPT_IS_U8);
+GCKPTI_DESC_ALL(from_u8, NULL, GCKPTI_PLAIN, gckpti_from_u8_shape, NULL, NULL, NULL, NULL,
+                GCKPTI_IS_ELEMENTWISE, GCKPT_IS_U8);
 GCKPT_API gckpt_tensor *gckpt_from_u8(gckpt_tensor *x, float scale, float shift)
 {
     const float o[2] = { scale, shift };
@@ -8494,8 +8476,8 @@ GCKPT_API gckpt_tensor *gckpt_from_u8(gckpt_tensor *x, float scale, float shift)
 }
 
 /* softmax over the last axis: y = exp(x - max) / sum(exp(x - max));  dx = y (g - sum(g y)).
- * log_softmax: y = (x - max) - log(sum), where all are -inf they stay;  dx = g - exp(y) sum(g),
- * which is fma(-exp(y), sum, g). A row's sums come first, so the bytes may coincide here too. */
+ * log_softmax: y = (x - max) - log(sum), where all are -inf they stay;  dx = g - exp(y) sum(g) =
+ * fma(-exp(y), sum, g). A row's sums come first, so the buffers may coincide here too. */
 static void gckpti_softmax_rows(const gckpt_call *call, int log)
 {
     int64_t n = gckpti_last(&call->shape), end = gckpti_elements(&call->shape);
@@ -8530,10 +8512,9 @@ static gckpt_result gckpti_softmax_shape(gckpt_call *call)
 }
 GCKPTI_OP_KERNELS(softmax, (backward ? gckpti_softmax_gradients : gckpti_softmax_rows)(call, 0))
 GCKPTI_OP_KERNELS(log_softmax, (backward ? gckpti_softmax_gradients : gckpti_softmax_rows)(call, 1))
-GCKPTI_UNARY_BUILDER(softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPTI_IS_ROWWISE, GCKPT_OUT)
-GCKPTI_UNARY_BUILDER(log_softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPTI_IS_ROWWISE,
-                     GCKPT_OUT)
-#undef GCKPTI_UNARY_BUILDER
+GCKPTI_SIMPLE_OP(softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPTI_IS_ROWWISE, GCKPT_OUT)
+GCKPTI_SIMPLE_OP(log_softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPTI_IS_ROWWISE, GCKPT_OUT)
+#undef GCKPTI_SIMPLE_OP
 
 /* scale: y = factor x;  dx = factor g */
 static void gckpti_run_scale(const gckpt_call *call, int backward)
@@ -8544,16 +8525,15 @@ static void gckpti_run_scale(const gckpt_call *call, int backward)
         gckpti_put_product(&p.to[i], factor, p.from[i], p.accumulate);
 }
 GCKPTI_OP_KERNELS(scale, gckpti_run_scale(call, backward))
-GCKPTI_OP_DESC(scale, GCKPTI_PLAIN, gckpti_unary_shape, NULL, GCKPTI_ELEMENT_FLAGS, 0);
+GCKPTI_DESC(scale, GCKPTI_PLAIN, gckpti_unary_shape, NULL, GCKPTI_UNARY_FLAGS, 0);
 GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor)
 {
     return gckpt_apply(&gckpti_op_scale, &x, 1, &factor, sizeof factor);
 }
 
-/* dropout: y = x / (1 - p) where u >= p, else 0;  dx = g / (1 - p) or 0, the mask drawn again: puts
- * of (1 / (1 - p)) x or g, and of +0.
- * u is uniform in [0,1), four to a Philox block, numbered by the element in the whole batch (5j): a
- * micro-batch may begin inside a block. */
+/* dropout: y = x / (1 - p) where u >= p, else 0;  dx = g / (1 - p) or 0, the mask computed again:
+ * puts of (1 / (1 - p)) x or g, and of +0. u is uniform in [0,1), four to a Philox block, numbered
+ * by the element in the whole batch (5j). */
 static gckpt_result gckpti_dropout_shape(gckpt_call *call)
 {
     float p = *(const float *)call->attributes;
@@ -8582,16 +8562,16 @@ static void gckpti_run_dropout(const gckpt_call *call, int backward)
     }
 }
 GCKPTI_OP_KERNELS(dropout, gckpti_run_dropout(call, backward))
-GCKPTI_OP_DESC(dropout, GCKPTI_FAST, gckpti_dropout_shape, gckpti_flops_20, GCKPTI_UNARY_FLAGS, 0);
+GCKPTI_DESC(dropout, GCKPTI_FAST, gckpti_dropout_shape, gckpti_flops_20, GCKPTI_INPLACE_FLAGS, 0);
 GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p)
 {
     return p <= 0.0f ? x : gckpt_apply(&gckpti_op_dropout, &x, 1, &p, sizeof p);
 }
 
 /* >>ops/broadcast */
-/* ---- walking a tensor in row-major order while two others are read or written at their own steps.
- * Axis 0 is the innermost. Neighbouring axes that both others cross in one stride are merged, so
- * equal shapes are one run, and (B,T,C) with (C) is B*T runs of C. */
+/* ---- strided iterator: over a tensor in row-major order, with two others at their own steps. Axis
+ * 0 is the innermost. Adjacent axes that both others cross with one step are merged: equal shapes
+ * are one run, and (B,T,C) with (C) is B*T runs of C. */
 
 GCKPTI_FN void gckpti_iter_begin(gckpti_iter *it)
 {
@@ -8614,7 +8594,7 @@ GCKPTI_FN void gckpti_iter_add_axis(gckpti_iter *it, int64_t size, int64_t step0
     it->step[1][k] = step1;
 }
 
-/* To the next run of size[0] elements; 0 at the end. */
+/* Advances to the next run of size[0] elements; returns 0 at the end. */
 static int gckpti_iter_next(gckpti_iter *it)
 {
     for (int k = 1; k < it->n; k++) {
@@ -8629,10 +8609,9 @@ static int gckpti_iter_next(gckpti_iter *it)
     return 0;
 }
 
-/* ---- pairs with broadcasting: axes match from the last; 1 or a missing axis is repeated.
- * The gradient of a repeated input sums over the repetitions, in the row-major order of the output,
- * one after the other, with a low part: where the batch is cut, the sum goes on where it stopped
- * (5e). */
+/* ---- binary ops with broadcasting: axes match from the last; a size of 1 or a missing axis is
+ * repeated. The gradient of a repeated input sums over the repetitions, in the row-major order
+ * of the output, compensated: where the batch is cut, the sum goes on where it stopped (5e). */
 static gckpt_result gckpti_broadcast_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
@@ -8667,8 +8646,8 @@ GCKPTI_FN void gckpti_broadcast_iter(gckpti_iter *it, const gckpt_call *call, in
     }
 }
 
-/* A run of an input's gradient d, and what it comes from. Without `low` nothing is repeated, so
- * that d's steps (and its own data's) are 1. */
+/* A run of an input's gradient d and its sources. Without `comp` the steps of d and `self` are
+ * 1. */
 typedef struct {
     const float *g, *self, *other;
     float *d, *comp;
@@ -8676,24 +8655,23 @@ typedef struct {
     int accumulate;
 } gckpti_grad_run;
 
-/* Adds part(), times the factor that it may leave, where it sees data at all. */
+/* Adds fn(), times the factor that it may set, to d. */
 static inline void gckpti_grad_run_add(const gckpti_grad_run *r, int reads_self, int reads_other,
-                                       float (*part)(float g, float self, float other,
-                                                     float *factor))
+                                       float (*fn)(float g, float self, float other, float *factor))
 {
     const int64_t n = r->n, step = r->step, other_step = r->other_step;
     const float *g = r->g, *self = r->self, *other = r->other;
     float *d = r->d, *comp = r->comp, factor = 1.0f;
     if (comp)
         for (int64_t j = 0; j < n; j++) {
-            float u = part(g[j], reads_self ? self[j * step] : 0.0f,
-                           reads_other ? other[j * other_step] : 0.0f, &factor);
+            float u = fn(g[j], reads_self ? self[j * step] : 0.0f,
+                         reads_other ? other[j * other_step] : 0.0f, &factor);
             gckpti_sum_add(&d[j * step], &comp[j * step], reads_other ? gckpti_mul(u, factor) : u);
         }
     else
         for (int64_t j = 0; j < n; j++) {
-            float u = part(g[j], reads_self ? self[j] : 0.0f,
-                           reads_other ? other[j * other_step] : 0.0f, &factor);
+            float u = fn(g[j], reads_self ? self[j] : 0.0f,
+                         reads_other ? other[j * other_step] : 0.0f, &factor);
             if (reads_other)
                 gckpti_put_product(&d[j], u, factor, r->accumulate);
             else
@@ -8714,14 +8692,14 @@ GCKPTI_BINARY_GRAD(maximum, 1, 1)
 GCKPTI_BINARY_GRAD(minimum, 1, 1)
 #undef GCKPTI_BINARY_GRAD
 
-/* Input i's gradient, run by run. */
+/* Computes input i's gradient, run by run. */
 static void gckpti_binary_gradient(const gckpt_call *call, int i,
                                    void (*run)(const gckpti_grad_run *r))
 {
     const gckpt_arg *in = &call->in[i], *other = &call->in[1 - i];
     gckpti_grad_run r = { call->grad_out, NULL, NULL, NULL, NULL, 0, 0, 0, in->accumulate };
     gckpti_iter it;
-    if (!in->grad || in->grad == call->grad_out) /* not wanted; passed on */
+    if (!in->grad || in->grad == call->grad_out) /* not required, or already passed on */
         return;
     gckpti_broadcast_iter(&it, call, 1);
     r.n = it.size[0], r.step = it.step[i][0], r.other_step = it.step[1 - i][0];
@@ -8737,7 +8715,7 @@ static void gckpti_binary_gradient(const gckpt_call *call, int i,
     } while (gckpti_iter_next(&it));
 }
 
-/* out = f(a, b), run by run. */
+/* Computes out = f(a, b), run by run. */
 static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(float a, float b))
 {
     gckpti_iter it;
@@ -8752,16 +8730,15 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
     } while (gckpti_iter_next(&it));
 }
 
-/* All of an op of two inputs, from gckpti_binary_<name> and the parts of its gradients, which see
- * `first` and `second`. */
+/* Defines a binary op. `first`, `second`: the inputs that its gradients read. */
 #define GCKPTI_BINARY_OP(name, grad_first, grad_second, flops, flags, first, second)               \
     GCKPTI_OP_KERNELS(name, backward                                                               \
                                 ? (gckpti_binary_gradient(call, 0, gckpti_grad_run_##grad_first),  \
                                    gckpti_binary_gradient(call, 1, gckpti_grad_run_##grad_second)) \
                                 : gckpti_binary_forward(call, gckpti_binary_##name))               \
-    GCKPTI_OP_DESC(name, GCKPTI_FAST, gckpti_broadcast_shape, flops,                               \
-                   GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_IS_ELEMENTWISE | (flags),          \
-                   (first) | GCKPT_SUMS, (second) | GCKPT_SUMS);                                   \
+    GCKPTI_DESC(name, GCKPTI_FAST, gckpti_broadcast_shape, flops,                                  \
+                GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_IS_ELEMENTWISE | (flags),             \
+                (first) | GCKPT_SUMS, (second) | GCKPT_SUMS);                                      \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *a, gckpt_tensor *b)                         \
     {                                                                                              \
         return gckpti_apply_to(&gckpti_op_##name, a, b, NULL, NULL, 0);                            \
@@ -8786,9 +8763,9 @@ GCKPTI_BINARY_OP(minimum, minimum, minimum, NULL, 0, GCKPTI_BOTH_INPUTS, GCKPTI_
 #undef GCKPTI_BOTH_INPUTS
 #undef GCKPTI_BINARY_OP
 
-/* where: y = a where the condition is not 0 (NaN is not), else b;  da = g there, else +0, db = +0
- * there, else g (stored or added). What is not taken is not looked at. a and b one after the other,
- * each at its own elements of y, so that y may be either. */
+/* where: y = a where the condition is not 0 (NaN is not), else b;  da = g there, else +0, db =
+ * +0 there, else g (stored or added). Only selected elements are read: y may share memory with a
+ * or b. */
 static void gckpti_where_take(const gckpt_call *call, int i, int backward)
 {
     const gckpt_arg *c = &call->in[0], *in = &call->in[i];
@@ -8817,9 +8794,9 @@ static void gckpti_where_take(const gckpt_call *call, int i, int backward)
     while (gckpti_iter_next(&it));
 }
 GCKPTI_OP_KERNELS(where, for (int i = !backward; i < 3; i++) gckpti_where_take(call, i, backward))
-GCKPTI_OP_DESC(where, GCKPTI_FAST, gckpti_broadcast_shape, NULL,
-               GCKPT_INPLACE(1) | GCKPT_INPLACE(2) | GCKPTI_IS_ELEMENTWISE, GCKPTI_ANY_TYPE,
-               GCKPT_IN(0) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS);
+GCKPTI_DESC(where, GCKPTI_FAST, gckpti_broadcast_shape, NULL,
+            GCKPT_INPLACE(1) | GCKPT_INPLACE(2) | GCKPTI_IS_ELEMENTWISE, GCKPTI_ANY_TYPE,
+            GCKPT_IN(0) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS);
 GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gckpt_tensor *b)
 {
     const int kind = condition && condition->type == GCKPT_F32 ? condition->base->kind : -1;
@@ -8830,7 +8807,7 @@ GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gc
 
 /* ---- permute: axis i of the result is axis axes[i] of x; the gradient goes back the same way. */
 
-/* Each axis once; a batch axis that leaves its place mixes rows. */
+/* Each axis once. Moving the batch axis mixes rows. */
 static gckpt_result gckpti_permute_shape(gckpt_call *call)
 {
     const gckpti_permute *p = (const gckpti_permute *)call->attributes;
@@ -8889,7 +8866,7 @@ static inline void gckpti_run_permute(const gckpt_call *call, int backward)
     } while (gckpti_iter_next(&it));
 }
 GCKPTI_OP_KERNELS(permute, gckpti_run_permute(call, backward))
-GCKPTI_OP_DESC(permute, GCKPTI_PLAIN, gckpti_permute_shape, NULL, 0, 0);
+GCKPTI_DESC(permute, GCKPTI_PLAIN, gckpti_permute_shape, NULL, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n)
 {
     gckpti_permute p = { axes ? n : 0, { 0 } };
@@ -8899,7 +8876,7 @@ GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n)
 }
 
 /* >>ops/axis */
-/* ---- ops along one axis see a tensor as (outer, size, inner). */
+/* ---- ops along one axis treat a tensor as (outer, size, inner) ---- */
 
 GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s, int axis)
 {
@@ -8922,8 +8899,7 @@ static int gckpti_axis(gckpt_call *call, const char *op, int axis)
     return -1;
 }
 
-/* `blocks` runs of n floats, each run a fixed step after the one before: d = s or d += s. (Seven
- * parameters: two arrays, their steps, two sizes.) */
+/* Copies `blocks` runs of n floats at fixed steps: d = s or d += s. */
 static void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t s_step,
                               int64_t blocks, int64_t n, int accumulate)
 {
@@ -8935,8 +8911,8 @@ static void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t 
             memcpy(d, s, (size_t)n * sizeof *d);
 }
 
-/* slice: elements begin..end-1 along an axis, both `moves` times call->position further on; dx = g
- * there and 0 elsewhere. A part of the batch axis mixes rows. */
+/* slice: elements begin..end-1 along an axis, both offset by relative * call->position; dx = g
+ * there and 0 elsewhere. A slice of the batch axis mixes rows. */
 static gckpt_result gckpti_slice_shape(gckpt_call *call)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
@@ -8972,15 +8948,14 @@ static void gckpti_run_slice(const gckpt_call *call, int backward)
         gckpti_put_blocks(call->out, n, x->data + at, all, v.outer, n, 0);
 }
 GCKPTI_OP_KERNELS(slice, gckpti_run_slice(call, backward))
-static int gckpti_slice_field(const gckpt_call *call, void *attributes,
-                              gckpt_receptive_field *field)
+static int gckpti_slice_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
 {
-    const gckpti_slice *p = (const gckpti_slice *)attributes;
+    const gckpti_slice *p = (const gckpti_slice *)attr;
     const gckpt_receptive_field same = { 1, 1, 0, 1, 0.0f };
     *field = same;
     return !p->relative && (p->axis < 0 ? p->axis + call->shape.n : p->axis) > 1;
 }
-GCKPTI_OP_DESC_FIELD(slice, GCKPTI_PLAIN, gckpti_slice_shape, NULL, gckpti_slice_field, 0, 0);
+GCKPTI_DESC_FIELD(slice, GCKPTI_PLAIN, gckpti_slice_shape, NULL, gckpti_slice_field, 0, 0);
 GCKPTI_FN gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, int64_t end,
                                         int relative)
 {
@@ -9004,7 +8979,7 @@ GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, in
     return gckpti_slice_of(x, axis, begin, end, 0);
 }
 
-/* Positions move on where there are caches; the tables must have them all. */
+/* Checks that tables have all positions that caches reach. */
 GCKPTI_FN int gckpti_check_positions(gckpt_graph *g)
 {
     if (g->cache_capacity && g->min_positions && g->min_positions < g->cache_capacity)
@@ -9037,7 +9012,7 @@ static gckpt_result gckpti_concat_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-/* Backward, each input takes its part of g. */
+/* Backward, each input takes its slice of g. */
 static void gckpti_run_concat(const gckpt_call *call, int backward)
 {
     int axis = *(const int *)call->attributes;
@@ -9053,16 +9028,15 @@ static void gckpti_run_concat(const gckpt_call *call, int backward)
     }
 }
 GCKPTI_OP_KERNELS(concat, gckpti_run_concat(call, backward))
-static int gckpti_concat_field(const gckpt_call *call, void *attributes,
-                               gckpt_receptive_field *field)
+static int gckpti_concat_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
 {
     const gckpt_receptive_field same = { call->inputs, 1, 0, 1, 0.0f };
-    const int axis = *(const int *)attributes;
+    const int axis = *(const int *)attr;
     *field = same;
     return (axis < 0 ? axis + call->shape.n : axis) > 1;
 }
-GCKPTI_OP_DESC_FIELD(concat, GCKPTI_PLAIN, gckpti_concat_shape, NULL, gckpti_concat_field,
-                     GCKPTI_CACHED, 0);
+GCKPTI_DESC_FIELD(concat, GCKPTI_PLAIN, gckpti_concat_shape, NULL, gckpti_concat_field,
+                  GCKPTI_CACHED, 0);
 GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
 {
     gckpt_tensor *t = gckpt_apply(&gckpti_op_concat, x, n, &axis, sizeof axis);
@@ -9079,8 +9053,8 @@ GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
     return t;
 }
 
-/* pad: x behind `before` elements of a value, and before `after` ones, along an axis; dx = g's part
- * there. */
+/* pad: along an axis, y is `before` elements of a value, x, and `after` elements of the value;
+ * dx is g at x's elements. */
 static gckpt_result gckpti_pad_shape(gckpt_call *call)
 {
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
@@ -9107,7 +9081,7 @@ static void gckpti_run_pad(const gckpt_call *call, int backward)
         gckpti_put_blocks(x->grad, n, call->grad_out + at, all, v.outer, n, x->accumulate);
 }
 GCKPTI_OP_KERNELS(pad, gckpti_run_pad(call, backward))
-GCKPTI_OP_DESC(pad, GCKPTI_PLAIN, gckpti_pad_shape, NULL, 0, 0);
+GCKPTI_DESC(pad, GCKPTI_PLAIN, gckpti_pad_shape, NULL, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_pad(gckpt_tensor *x, int axis, int64_t before, int64_t after,
                                   float value)
 {
@@ -9134,12 +9108,12 @@ static gckpt_result gckpti_reduce_shape(gckpt_call *call, const char *op)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-/* The rule of shapes of the op of that name. */
+/* The shape rule of the op of that name. */
 #define GCKPTI_REDUCE_SHAPE(op, rule)                                                              \
     static gckpt_result gckpti_##op##_shape(gckpt_call *call) { return rule(call, #op); }
 GCKPTI_REDUCE_SHAPE(sum, gckpti_reduce_shape)
 GCKPTI_REDUCE_SHAPE(mean, gckpti_reduce_shape)
-/* By lanes along the last axis, row after row along another. */
+/* Sums by lanes along the last axis, row by row along another. */
 static void gckpti_reduce_forward(const gckpt_call *call, int mean)
 {
     int axis = *(const int *)call->attributes;
@@ -9156,7 +9130,7 @@ static void gckpti_reduce_forward(const gckpt_call *call, int mean)
     for (int64_t i = 0; mean && i < v.outer * v.inner; i++)
         call->out[i] = call->out[i] / (float)v.size;
 }
-/* Each element of an axis gets what its sum, or mean, got. */
+/* Each element of an axis gets the gradient of its sum or mean. */
 static void gckpti_reduce_backward(const gckpt_call *call, int mean)
 {
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
@@ -9168,8 +9142,8 @@ static void gckpti_reduce_backward(const gckpt_call *call, int mean)
 }
 GCKPTI_OP_KERNELS(sum, (backward ? gckpti_reduce_backward : gckpti_reduce_forward)(call, 0))
 GCKPTI_OP_KERNELS(mean, (backward ? gckpti_reduce_backward : gckpti_reduce_forward)(call, 1))
-GCKPTI_OP_DESC(sum, GCKPTI_PLAIN, gckpti_sum_shape, gckpti_flops_1, 0, 0);
-GCKPTI_OP_DESC(mean, GCKPTI_PLAIN, gckpti_mean_shape, gckpti_flops_1, 0, 0);
+GCKPTI_DESC(sum, GCKPTI_PLAIN, gckpti_sum_shape, gckpti_flops_1, 0, 0);
+GCKPTI_DESC(mean, GCKPTI_PLAIN, gckpti_mean_shape, gckpti_flops_1, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis)
 {
     return gckpt_apply(&gckpti_op_sum, &x, 1, &axis, sizeof axis);
@@ -9179,10 +9153,10 @@ GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis)
     return gckpt_apply(&gckpti_op_mean, &x, 1, &axis, sizeof axis);
 }
 
-/* max and argmax over an axis, which is removed: the first element that no other is greater than,
- * or the first NaN; aux, and argmax, is its number. dx = g there, 0 elsewhere. An item is up to 16
- * of a line of results. */
-enum { GCKPTI_MAX_CHUNK = 16 };
+/* max and argmax over an axis, which is removed: the first element that no other exceeds, or the
+ * first NaN. saved, and argmax, is its index. dx = g there, 0 elsewhere. An item is up to 16
+ * results. */
+enum { GCKPTI_MAX_ITEM = 16 };
 typedef struct {
     const gckpt_call *call;
     gckpti_axis_split v;
@@ -9196,11 +9170,11 @@ static void gckpti_max_item(void *context, int64_t item, int64_t worker)
     const gckpti_max_state *s = (const gckpti_max_state *)context;
     const gckpt_arg *x = &s->call->in[0];
     const float *g = s->call->grad_out;
-    const int64_t inner = s->v.inner, from = item % s->chunks * GCKPTI_MAX_CHUNK;
-    const int64_t n = gckpti_min(inner - from, GCKPTI_MAX_CHUNK),
+    const int64_t inner = s->v.inner, from = item % s->chunks * GCKPTI_MAX_ITEM;
+    const int64_t n = gckpti_min(inner - from, GCKPTI_MAX_ITEM),
                   to = item / s->chunks * inner + from;
-    float best[GCKPTI_MAX_CHUNK];
-    int32_t index[GCKPTI_MAX_CHUNK];
+    float best[GCKPTI_MAX_ITEM];
+    int32_t index[GCKPTI_MAX_ITEM];
     (void)worker;
     for (int64_t i = 0, here = (to - from) * s->v.size + from; i < s->v.size; i++, here += inner)
         for (int64_t j = 0; j < n; j++)
@@ -9218,10 +9192,10 @@ static void gckpti_max_item(void *context, int64_t item, int64_t worker)
 static void gckpti_run_max(const gckpt_call *call, float *out, void *index)
 {
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
-    const int64_t chunks = (v.inner + GCKPTI_MAX_CHUNK - 1) / GCKPTI_MAX_CHUNK;
+    const int64_t chunks = (v.inner + GCKPTI_MAX_ITEM - 1) / GCKPTI_MAX_ITEM;
     gckpti_max_state s = { call, v, chunks, call->grad_out ? NULL : out, (int32_t *)index };
     if (!call->grad_out || call->in[0].grad)
-        gckpt_parallel(call, v.outer * chunks, v.size * gckpti_min(v.inner, GCKPTI_MAX_CHUNK),
+        gckpt_parallel(call, v.outer * chunks, v.size * gckpti_min(v.inner, GCKPTI_MAX_ITEM),
                        gckpti_max_item, &s);
 }
 GCKPTI_OP_KERNELS(max, (void)backward; gckpti_run_max(call, call->out, call->saved))
@@ -9245,9 +9219,9 @@ static gckpt_result gckpti_max_index_shape(gckpt_call *call, const char *op)
 }
 GCKPTI_REDUCE_SHAPE(max, gckpti_max_index_shape)
 GCKPTI_REDUCE_SHAPE(argmax, gckpti_max_index_shape)
-GCKPTI_OP_DESC(max, GCKPTI_PLAIN, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_SAVED);
-GCKPTI_OP_DESC_ALL(argmax, NULL, GCKPTI_PLAIN, gckpti_argmax_shape, gckpti_flops_1, NULL,
-                   gckpti_argmax_limit, NULL, GCKPTI_INDICES, 0);
+GCKPTI_DESC(max, GCKPTI_PLAIN, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_SAVED);
+GCKPTI_DESC_ALL(argmax, NULL, GCKPTI_PLAIN, gckpti_argmax_shape, gckpti_flops_1, NULL,
+                gckpti_argmax_limit, NULL, GCKPTI_INDICES, 0);
 GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis)
 {
     return gckpt_apply(&gckpti_op_max, &x, 1, &axis, sizeof axis);
@@ -9260,8 +9234,8 @@ GCKPT_API gckpt_tensor *gckpt_argmax(gckpt_tensor *x, int axis)
 /* >>ops/cache */
 #ifndef GCKPT_NO_CACHES
 
-/* cache: its T rows of x after the `position` that are there; of a window, position p is row p %
- * rows. An instruction with a result that lies in the executor's caches, not in the arena. */
+/* cache: appends its T rows of x at `position` (with a window, position p is row p % rows). Its
+ * result is in the executor's caches, not in the arena. */
 static gckpt_result gckpti_cache_shape(gckpt_call *call)
 {
     const int64_t rows = gckpti_cache_rows((const gckpti_cache *)call->attributes);
@@ -9282,8 +9256,8 @@ GCKPTI_FN void gckpti_cache_forward(const gckpt_call *call)
             gckpti_cache_put(&call->in[0], i * c + j, call->out, call->out_bf16, row * c + j);
     }
 }
-GCKPTI_OP_DESC_ALL(cache, NULL, GCKPTI_PLAIN, gckpti_cache_shape, gckpti_flops_1, NULL, NULL, NULL,
-                   GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16, 0);
+GCKPTI_DESC_ALL(cache, NULL, GCKPTI_PLAIN, gckpti_cache_shape, gckpti_flops_1, NULL, NULL, NULL,
+                GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16, 0);
 GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, int64_t window)
 {
     gckpt_graph *g = x ? x->graph : NULL;
@@ -9324,8 +9298,8 @@ GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity)
 #endif
 
 /* >>ops/embed */
-/* ---- embed: out[r] = table[index[r]]; dtable[index[r]] += g[r], row by row ----
- * gather: the same in each entry of axis 0, which has a table of its own. */
+/* ---- embed: out[r] = table[index[r]]; dtable[index[r]] += g[r], row by row. gather: the same,
+ * each sample with a table of its own. */
 static gckpt_result gckpti_embed_shape(gckpt_call *call)
 {
     const gckpt_shape *table = &call->in[0].shape, *index = &call->in[1].shape;
@@ -9390,17 +9364,17 @@ static void gckpti_take_rows(const gckpt_call *call, int backward)
 GCKPTI_OP_KERNELS(embed, gckpti_take_rows(call, backward))
 GCKPTI_OP_KERNELS(gather, gckpti_take_rows(call, backward))
 
-/* Input i holds numbers of rows of input i - 1, or of its entry there. */
+/* Input i holds row indices into input i - 1, or into its sample there. */
 GCKPTI_FN int64_t gckpti_table_rows(const gckpt_call *call, int i)
 {
     const gckpt_shape *table = &call->in[i - 1].shape;
     return table->d[table->n - 2];
 }
 
-GCKPTI_OP_DESC_WITH(embed, GCKPTI_FAST, gckpti_embed_shape, NULL, NULL, gckpti_table_rows,
-                    GCKPT_TAKES_BF16 | GCKPT_INDEX(1), GCKPT_IN(1));
-GCKPTI_OP_DESC_WITH(gather, GCKPTI_FAST, gckpti_gather_shape, NULL, NULL, gckpti_table_rows,
-                    GCKPT_INDEX(1), GCKPT_IN(1));
+GCKPTI_DESC_WITH(embed, GCKPTI_FAST, gckpti_embed_shape, NULL, NULL, gckpti_table_rows,
+                 GCKPT_TAKES_BF16 | GCKPT_INDEX(1), GCKPT_IN(1));
+GCKPTI_DESC_WITH(gather, GCKPTI_FAST, gckpti_gather_shape, NULL, NULL, gckpti_table_rows,
+                 GCKPT_INDEX(1), GCKPT_IN(1));
 
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
 {
@@ -9427,7 +9401,7 @@ GCKPT_API gckpt_tensor *gckpt_gather(gckpt_tensor *x, gckpt_tensor *index)
  * The plain kernels here are the definition of the numbers (manual, 5); a faster kernel must return
  * the same bits. "Chain": d = fma(a, b, d), one product after the other, from d's present value.
  * "Lanes": the 32 partial sums of gckpti_sum. "put(a, b)": gckpti_put_product, d = a b or d += a b.
- * "Mixed": of bf16 plans, whose products have factors rounded to bf16 and chains in f32.
+ * "Mixed": of bf16 plans, whose products have operands rounded to bf16 and chains in f32.
  * ============================================================================================== */
 
 GCKPTI_FN uint64_t gckpti_gradients_flops(const gckpt_call *call, uint64_t forward)
@@ -9467,8 +9441,7 @@ GCKPTI_FN int64_t gckpti_threads_workspace(const gckpt_call *call, int64_t m, in
                                                   : gckpti_product_workspace(m, n, k));
 }
 
-/* A product forward (m,k) (k,n) and its two gradients; that of b may be either way round, for which
- * f32 plans have room in any case. */
+/* Sets the workspace for a product (m,k) (k,n) and its gradients; b's may be transposed. */
 static void gckpti_matmul_set_workspace(gckpt_call *call, int64_t m, int64_t n, int64_t k)
 {
     int transposed = gckpti_is_mixed(call) ? *(const int *)call->attributes : k > n;
@@ -9532,11 +9505,10 @@ GCKPTI_FN void gckpti_zero_gradients(const gckpt_call *call, int first, int end)
                                call->in[i].accumulate);
 }
 
-/* ---- products: c(i,j) = chain over p of a(i,p) b(p,j) ----
- * A chain starts at start[j] (the bias), at what c holds (accumulate), or at +0. In bf16 plans
- * (manual, 5l) operands are bf16, or rounded to it where they are read, links are cut into blocks,
- * and every operation flushes subnormals to zero, as the processors' bf16 instructions do; c is f32
- * or bf16. */
+/* ---- products: c(i,j) = chain over p of a(i,p) b(p,j) ---- A chain starts at initial[j] (the
+ * bias), at c's old value (accumulate), or at +0. In bf16 plans (manual, 5l) operands are bf16,
+ * or rounded to it when they are read, terms are grouped into blocks, and every operation
+ * flushes subnormals to zero, as bf16 instructions do; c is f32 or bf16. */
 
 GCKPTI_FN gckpti_operand gckpti_arg_operand(const gckpt_arg *arg, int64_t at, int64_t row,
                                             int64_t step, int64_t next)
@@ -9563,7 +9535,7 @@ GCKPTI_FN void gckpti_operand_set_quant(const gckpt_call *call, const gckpt_dequ
         x->quant = u;
 }
 
-/* All of t but a, b, run and before (as many parameters as that are). */
+/* Sets all of t except a, b, k_period and k_offset. */
 static void gckpti_set_product(const gckpt_call *call, gckpti_product *t, int64_t batch, int64_t m,
                                int64_t n, int64_t k, float *c, uint16_t *c_bf16)
 {
@@ -9653,7 +9625,7 @@ GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_fn
         run(call, &t);
 }
 
-/* Input 2's, row by row; also of convolutions. */
+/* The bias's (input 2's) gradient, row by row; also of convolutions. */
 GCKPTI_FN void gckpti_bias_backward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
@@ -9677,17 +9649,16 @@ static uint64_t gckpti_matmul_flops(const gckpt_call *call)
 }
 
 /* x's rows, where one w serves all. */
-static int gckpti_matmul_field(const gckpt_call *call, void *attributes,
-                               gckpt_receptive_field *field)
+static int gckpti_matmul_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
 {
     const gckpt_receptive_field same = { 1, 1, 0, 1, 0.0f };
-    (void)attributes;
+    (void)attr;
     *field = same;
     return call->in[1].shape.n == 2;
 }
 
-GCKPTI_OP_DESC_FIELD(matmul, GCKPTI_FAST, gckpti_matmul_shape, gckpti_matmul_flops,
-                     gckpti_matmul_field, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0));
+GCKPTI_DESC_FIELD(matmul, GCKPTI_FAST, gckpti_matmul_shape, gckpti_matmul_flops,
+                  gckpti_matmul_field, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0));
 
 static gckpt_tensor *gckpti_linear_new(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b,
                                        gckpt_tensor *bias, int transposed)
@@ -9708,8 +9679,8 @@ GCKPT_API gckpt_tensor *gckpt_matmul_transposed(gckpt_tensor *a, gckpt_tensor *b
     return gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, 1);
 }
 
-/* ---- linear: out (..,O) = x (..,I) w (I,O) + bias, or w (O,I) transposed ----
- * As matmul, but the chains of out start at the bias; dbias sums g, row by row, with a low part. */
+/* ---- linear: out (..,O) = x (..,I) w (I,O) + bias, or w (O,I) transposed ---- Like matmul, but
+ * the chains of out start at the bias; dbias sums g, row by row, compensated. */
 static gckpt_result gckpti_linear_shape(gckpt_call *call)
 {
     const gckpt_shape *x = &call->in[0].shape, *w = &call->in[1].shape, *bias = &call->in[2].shape;
@@ -9730,8 +9701,8 @@ static gckpt_result gckpti_linear_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-GCKPTI_OP_DESC_FIELD(linear, GCKPTI_FAST, gckpti_linear_shape, gckpti_matmul_flops,
-                     gckpti_matmul_field, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
+GCKPTI_DESC_FIELD(linear, GCKPTI_FAST, gckpti_linear_shape, gckpti_matmul_flops,
+                  gckpti_matmul_field, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
 GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias)
 {
@@ -9766,7 +9737,7 @@ static gckpti_terms gckpti_terms_from(const gckpti_terms *x, int64_t p)
     return l;
 }
 
-/* Link p of these two goes to d. */
+/* Adds the product of term p to d. */
 static float gckpti_mixed_term(const gckpti_terms *a, const gckpti_terms *b, int64_t p, float d)
 {
     const uint16_t x = a->bf16 ? a->bf16[p * a->step] : gckpti_to_bf16(a->f32[p * a->step]);
@@ -9795,8 +9766,8 @@ GCKPTI_FN float gckpti_mixed_blocks(const gckpti_terms *a, const gckpti_terms *b
     return element;
 }
 
-/* ---- products, one element after the other (see ops/products) ---- */
-/* Where an element starts. */
+/* ---- products, element by element (see ops/products) ---- */
+/* Returns the initial value of column j. */
 static float gckpti_mixed_start(const gckpti_product *t, int64_t at, int64_t j)
 {
     if (t->accumulate)
@@ -9831,8 +9802,7 @@ static void gckpti_mixed_set(const gckpti_product *t, int64_t at, float d)
         t->c_bf16[at] = gckpti_to_bf16(d);
 }
 
-/* Column j of rows i.., at most GCKPTI_STRIP, where b is read as it is stored: a block of its links
- * at a time, which all these rows take. */
+/* Computes column j of at most GCKPTI_STRIP rows with a quantised b, dequantised once for all. */
 static void gckpti_mixed_column(const gckpti_product *t, int64_t i, int64_t j)
 {
     float d[GCKPTI_STRIP], w[GCKPTI_K_BLOCK];
@@ -9874,8 +9844,8 @@ GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *
         }
 }
 
-/* ---- attention (see ops/attention): places in a block count from the first key (query) on. What
- * ends as a zero becomes +0, since a backend may let links that are not seen take part as zeros. */
+/* ---- attention (see ops/attention). A result that is a zero becomes +0, since a backend may
+ * include masked terms as zeros. */
 /* Element (i, j) of a b'. */
 static float gckpti_mixed_score(const gckpti_operand *a, int64_t i, const gckpti_operand *b,
                                 int64_t j, int64_t d)
@@ -9885,8 +9855,8 @@ static float gckpti_mixed_score(const gckpti_operand *a, int64_t i, const gckpti
     return gckpti_mixed_blocks(&x, &y, 0, d, 0.0f);
 }
 
-GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn_state *h, int64_t at, int64_t key,
-                                   int64_t first, int64_t end, float *out)
+GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn *h, int64_t at, int64_t key, int64_t first,
+                                   int64_t end, float *out)
 {
     const gckpti_operand q = gckpti_arg_operand(&h->call->in[0], at, h->c, 1, 0);
     const gckpti_operand k = gckpti_arg_operand(&h->call->in[1], key, h->kv_c, 1, 0);
@@ -9894,8 +9864,8 @@ GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn_state *h, int64_t at, int64
         out[j] = gckpti_mixed_score(&q, 0, &k, j, h->d);
 }
 
-GCKPTI_FN void gckpti_mixed_values(const gckpti_attn_state *h, const float *p, int64_t key,
-                                   int64_t first, int64_t end, float *out)
+GCKPTI_FN void gckpti_mixed_values(const gckpti_attn *h, const float *p, int64_t key, int64_t first,
+                                   int64_t end, float *out)
 {
     const gckpti_operand v = gckpti_arg_operand(&h->call->in[2], key, h->kv_c, 1, 0);
     const gckpti_terms exps = { p, NULL, 1 };
@@ -9905,9 +9875,9 @@ GCKPTI_FN void gckpti_mixed_values(const gckpti_attn_state *h, const float *p, i
     }
 }
 
-/* Where elements of n rows of a gradient are, d or (in place) a row of it apart: in place, or in
- * `rest`, in which they may have been opened, and from which gckpti_mixed_store_grad rounds them to
- * bf16; NULL: not wanted. */
+/* Returns where the elements of n rows of a gradient are (NULL: not required): in place, or, d
+ * apart, in `scratch`, which is filled unless `loaded`; gckpti_mixed_put_grad rounds them to
+ * bf16. */
 static float *gckpti_mixed_load_grad(const gckpt_arg *arg, int64_t at, int64_t n, int64_t d,
                                      float *scratch, int loaded)
 {
@@ -9922,8 +9892,7 @@ static float *gckpti_mixed_load_grad(const gckpt_arg *arg, int64_t at, int64_t n
     return scratch;
 }
 
-static void gckpti_mixed_store_grad(const gckpt_arg *arg, int64_t at, int64_t n, int64_t d,
-                                    float *x)
+static void gckpti_mixed_put_grad(const gckpt_arg *arg, int64_t at, int64_t n, int64_t d, float *x)
 {
     const int64_t row = arg->shape.d[2], step = arg->grad ? row : d;
     for (int64_t i = 0; x && i < n; i++, x += step) {
@@ -9934,8 +9903,8 @@ static void gckpti_mixed_store_grad(const gckpt_arg *arg, int64_t at, int64_t n,
     }
 }
 
-/* D elements of either of the two; of bf16 as a copy in `rest`. */
-static const float *gckpti_mixed_f32_row(const gckpti_attn_state *h, const float *x,
+/* Returns D elements of either array, bf16 widened into `scratch`. */
+static const float *gckpti_mixed_f32_row(const gckpti_attn *h, const float *x,
                                          const uint16_t *x_bf16, int64_t at, float *scratch)
 {
     if (gckpti_has_f32(x))
@@ -9949,14 +9918,13 @@ static int64_t gckpti_clamp_count(int64_t x, int64_t most)
     return x < 0 ? 0 : gckpti_min(x, most);
 }
 
-/* Keys of the block that query r of it sees begin here, and end. */
+/* Ranges of the block's keys that query r sees, and of its queries that see key r. */
 static int64_t gckpti_tile_visible_keys(const gckpti_attn_tile *s, int64_t r, int64_t *from)
 {
     *from = gckpti_attn_masked(s->h, s->i + r, s->j, s->n);
     return gckpti_clamp_count(s->i + r + 1 + s->h->visible.ahead - s->j, s->n);
 }
 
-/* The same of queries that key r is seen by. */
 static int64_t gckpti_tile_visible_queries(const gckpti_attn_tile *s, int64_t r, int64_t *end)
 {
     const int64_t first = s->j + r - s->h->visible.ahead - s->i;
@@ -9964,11 +9932,10 @@ static int64_t gckpti_tile_visible_queries(const gckpti_attn_tile *s, int64_t r,
     return gckpti_clamp_count(first, s->m);
 }
 
-/* p and ds of the block, rounded, in rows of GCKPTI_K_BLOCK; rest: two rows of a head. */
-static void gckpti_tile_p_and_ds(const gckpti_attn_tile *s, uint16_t *p, uint16_t *ds,
-                                 float *scratch)
+/* Computes p and ds of the block, rounded, in rows of GCKPTI_K_BLOCK; scratch: two head rows. */
+static void gckpti_tile_p_ds(const gckpti_attn_tile *s, uint16_t *p, uint16_t *ds, float *scratch)
 {
-    const gckpti_attn_state *h = s->h;
+    const gckpti_attn *h = s->h;
     const gckpt_call *call = h->call;
     const int64_t d = h->d;
     const int needs_ds = s->dq.x || s->dk.x;
@@ -9994,7 +9961,7 @@ static void gckpti_tile_p_and_ds(const gckpti_attn_tile *s, uint16_t *p, uint16_
     }
 }
 
-/* Places first..end-1 of p times rows of x, added to a row of a gradient. */
+/* Adds positions first..end-1 of p times rows of x to a row of a gradient. */
 static void gckpti_tile_gradient(const gckpti_terms *p, int64_t first, int64_t end,
                                  const gckpti_operand *x, const gckpti_grad_rows *to, int64_t d)
 {
@@ -10027,7 +9994,7 @@ GCKPTI_FN void gckpti_attn_tile_add(const gckpti_attn_tile *s)
     }
 }
 
-GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn_state *h, int64_t head, float *scratch)
+GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t head, float *scratch)
 {
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
@@ -10065,28 +10032,28 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn_state *h, int64_t head, 
             s.q = gckpti_arg_operand(&in[0], at, c, 1, 0),
             s.g = gckpti_arg_operand(&grad, at, c, 1, 0);
             s.dq.x = dq ? dq + s.i * s.dq.row : NULL;
-            gckpti_tile_p_and_ds(&s, p, ds, row_pair);
+            gckpti_tile_p_ds(&s, p, ds, row_pair);
             gckpti_attn_tile_add(&s);
         }
         if (index + 1 < h->group)
             continue;
-        gckpti_mixed_store_grad(&in[1], key, s.n, d, s.dk.x);
-        gckpti_mixed_store_grad(&in[2], key, s.n, d, s.dv.x);
+        gckpti_mixed_put_grad(&in[1], key, s.n, d, s.dk.x);
+        gckpti_mixed_put_grad(&in[2], key, s.n, d, s.dv.x);
     }
-    gckpti_mixed_store_grad(&in[0], at_q, h->t, d, dq);
+    gckpti_mixed_put_grad(&in[0], at_q, h->t, d, dq);
 }
 #endif
 
 /* >>ops/norms */
 /* ---- layernorm, rmsnorm over the last axis of size n; rmsnorm is layernorm with mean 0 ----
  * The mean is taken in two steps: c = x_0 + mean(x - x_0), which is exact for equal elements, then
- * d = (x - c) - mean(x - c), which has all digits however far the row, or its first element, is
- * from 0. rmsnorm: d = x. rstd = rsqrt(mean(d^2) + epsilon), h = d rstd, y = h gain + bias.
+ * d = (x - c) - mean(x - c), which has all digits however large the row, or its first element, is.
+ * rmsnorm: d = x. rstd = rsqrt(mean(d^2) + epsilon), h = d rstd, y = h gain + bias.
  * All means: by lanes, then / n. y: fma(h, gain, bias), h gain, fma(d, rstd, bias), or h.
- * aux (rows): c, mean(x - c) (layernorm only) and rstd.
+ * saved (rows): c, mean(x - c) (layernorm only) and rstd.
  * With u = g gain rounded (or g), a = mean(u) (rmsnorm: 0), b = mean(u h): dx = rstd (u - a - h b)
  *   = put(rstd, fma(-h, b, u - a)); a's lanes: lane + u, b's: fma(u, h, lane).
- * dgain sums g h (rounded) and dbias g, row by row, with low parts. */
+ * dgain sums g h (rounded) and dbias g, row by row, compensated. */
 
 /* The mean of x - c. */
 static float gckpti_mean_from(const float *x, int64_t n, float c)
@@ -10097,7 +10064,7 @@ static float gckpti_mean_from(const float *x, int64_t n, float c)
     return gckpti_lanes_sum(lane) / (float)n;
 }
 
-/* gain and bias have the size of the last axis; aux is what the backward would compute again. */
+/* gain and bias have the size of the last axis. saved holds what the backward would recompute. */
 static gckpt_result gckpti_norm_shape(gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
@@ -10115,7 +10082,7 @@ static gckpt_result gckpti_norm_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* Row by row: c and mean (layernorm), rstd, then y; out NULL: aux alone. */
+/* Computes row by row: c and mean (layernorm), rstd, then y. If out is NULL, only saved. */
 GCKPTI_FN void gckpti_layernorm_forward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
@@ -10188,12 +10155,12 @@ GCKPTI_FN void gckpti_layernorm_backward(const gckpt_call *call)
 
 GCKPTI_OP_KERNELS(rmsnorm, (backward ? gckpti_layernorm_backward : gckpti_layernorm_forward)(call))
 
-/* in[1] is the gain, or a bias without gain, which needs less than this says. */
-GCKPTI_OP_DESC(layernorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
-               GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS,
-               GCKPT_SUMS);
-GCKPTI_OP_DESC(rmsnorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
-               GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS);
+/* A bias without gain reads less than declared here. */
+GCKPTI_DESC(layernorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
+            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS,
+            GCKPT_SUMS);
+GCKPTI_DESC(rmsnorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
+            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS);
 
 /* in: x, gain, bias, of which both may be NULL. */
 static gckpt_tensor *gckpti_norm_new(const gckpt_op *op, gckpt_tensor *const *in, float epsilon)
@@ -10226,27 +10193,27 @@ GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain, float
 
 /* >>ops/attention */
 /* ---- attention: q (B,T,C), k and v (B,S,C); head h is columns hD..hD+D-1, D = C / heads ----
- * With fewer heads of keys, k and v (B,S,key_heads D), head h has columns gD..gD+D-1 of these, g =
- * h / (heads / key_heads). With lengths, i32 (B), a row's keys are its first ones, so many.
+ * With fewer key heads, k and v are (B,S,key_heads D), and head h reads columns gD..gD+D-1, g = h /
+ * (heads / key_heads). With lengths, i32 (B), row b has only the keys 0..lengths[b]-1.
  * s_j = mul(chain q k_j from +0, scale), scale = 1 / sqrt(D). out = sum exp(s) v / sum exp(s).
- * The keys a query sees are taken in tiles 64i..64i+63: gckpti_online over the tile's scores; out
+ * A query takes its visible keys in tiles 64i..64i+63: gckpti_online over the tile's scores; out
  * times its factor (not in the first tile); out chains over the tile's keys, p_j v_j. At the end
- * out / sum. Keys out of sight are never touched. aux (B,heads,T): max + log(sum).
- * window: query i sees the keys that causal lets it see, but the last so many of these only; its
- * first tile is theirs (which key of a tile one is stays). Keys may be a ring: key j is row j % S.
+ * out / sum. Masked keys are never read. saved (B,heads,T): max + log(sum).
+ * window: query i sees only the last `window` of its causal keys, and begins with the tile of the
+ * first one (tiles do not move). Keys may be a ring: key j is row j % S.
  * cap: s_j = mul(cap, tanh(mul(chain, scale / cap))).
- * Backward (Dao 2022): p = exp(s - aux), dp = chain g v_j from +0, delta = dot(g, out) by lanes,
+ * Backward (Dao 2022): p = exp(s - saved), dp = chain g v_j from +0, delta = dot(g, out) by lanes,
  * ds = (p (dp - delta)) scale; with a cap (p ((dp - delta) (1 - y y))) scale, y = s (1 / cap).
- * Chains: dq += ds k_j over keys; dk_j += ds q, dv_j += p g over queries, those of the first of the
- * heads that share k_j, then of the next one.
+ * Chains: dq += ds k_j over keys; dk_j += ds q, dv_j += p g over queries: first all queries of the
+ * first head that reads k_j, then those of the next head.
  * In bf16 plans these are elements of their matrix products (manual, 5l; ops/mixed): q, k, v, g, p
- * and ds are factors. Exponentials and sums are taken before p is rounded. */
+ * and ds are operands. Exponentials and sums are taken before p is rounded. */
 
 GCKPTI_FN gckpti_visible gckpti_visible_keys(const gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     gckpti_visible visible = { call->in[1].shape.d[1], 0 };
-    if (gckpti_uses_position(o)) /* else all are of this call, or the cache has room for one */
+    if (gckpti_uses_position(o)) /* else all keys are of this call, or of one step */
         visible.keys -= o->causal - 1 - call->position;
     visible.ahead = visible.keys - (o->causal ? call->shape.d[1] : 0);
     return visible;
@@ -10262,9 +10229,9 @@ GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, 
 {
     int64_t d_vec = gckpti_attention_d_vec(call, d), along = GCKPTI_KEY_TILE * d_vec;
     int64_t across = GCKPTI_KEY_TILE * (d + 16), scores = GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
-    int64_t operand = GCKPTI_KEY_TILE / 2 * gckpti_ceil_to(d, GCKPTI_K_BLOCK); /* packed */
+    int64_t operand = GCKPTI_KEY_TILE / 2 * gckpti_ceil_to(d, GCKPTI_K_BLOCK); /* packed operands */
     int64_t multiple = gckpti_is_plain(call) ? GCKPTI_K_BLOCK : GCKPTI_KEY_TILE;
-    int64_t keys = s ? gckpti_ceil_to(s, multiple) : multiple; /* dk and dv that rest */
+    int64_t keys = s ? gckpti_ceil_to(s, multiple) : multiple; /* dk and dv in f32 */
     if (gckpti_is_plain(call))
         return backward ? (t + 2 * keys + 2) * d + GCKPTI_K_BLOCK * GCKPTI_K_BLOCK : d;
     if (gckpti_is_mixed(call))
@@ -10274,14 +10241,14 @@ GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, 
     return backward ? 2 * across + 3 * along + 2 * scores : across + along + scores;
 }
 
-/* Scratch, which plain kernels need in bf16 plans only. */
+/* Sets the scratch; plain kernels need it in bf16 plans only. */
 static void gckpti_attention_set_workspace(gckpt_call *call, int shared)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     const gckpt_shape *q = &call->in[0].shape, *k = &call->in[1].shape;
     if (gckpti_is_plain(call) && !gckpti_is_mixed(call))
         return;
-    /* beyond `most` what is needed is refused, too */
+    /* a size beyond `most` is refused */
     int64_t bytes = (gckpti_is_plain(call) ? 1 : call->threads) * (int64_t)sizeof(float);
     int64_t most = INT64_MAX / 4096 / bytes;
     int64_t d = gckpti_min(q->d[2] / o->heads, most), t = gckpti_min(q->d[1], most / d);
@@ -10335,42 +10302,42 @@ GCKPTI_FN gckpti_attention gckpti_attention_of(const gckpt_call *call)
     return o;
 }
 
-static gckpti_attn_state gckpti_attn_state_of(const gckpt_call *call)
+static gckpti_attn gckpti_attn_of(const gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     int64_t t = call->shape.d[1], c = call->shape.d[2], d = c / o->heads;
     int64_t s = call->in[1].shape.d[1], kv_c = call->in[1].shape.d[2], group = c / kv_c;
     const float cap = o->extras ? o->cap : 0.0f; /* no copy: stacks of firmware are short */
     const float scale = o->extras && o->scale > 0.0f ? o->scale : 1.0f / gckpti_sqrt((float)d);
-    gckpti_attn_state h = { call,
-                            t,
-                            s,
-                            c,
-                            d,
-                            o->heads,
-                            (t + GCKPTI_KEY_TILE - 1) / GCKPTI_KEY_TILE,
-                            gckpti_attention_d_vec(call, d),
-                            gckpti_ceil_to(d, GCKPTI_K_BLOCK),
-                            gckpti_visible_keys(call),
-                            gckpti_is_mixed(call),
-                            scale,
-                            cap > 0.0f ? scale / cap : scale,
-                            cap,
-                            kv_c,
-                            group,
-                            group > 1 ? s : 0,
-                            o->extras && o->window ? o->window : INT64_MAX / 4 };
+    gckpti_attn h = { call,
+                      t,
+                      s,
+                      c,
+                      d,
+                      o->heads,
+                      (t + GCKPTI_KEY_TILE - 1) / GCKPTI_KEY_TILE,
+                      gckpti_attention_d_vec(call, d),
+                      gckpti_ceil_to(d, GCKPTI_K_BLOCK),
+                      gckpti_visible_keys(call),
+                      gckpti_is_mixed(call),
+                      scale,
+                      cap > 0.0f ? scale / cap : scale,
+                      cap,
+                      kv_c,
+                      group,
+                      group > 1 ? s : 0,
+                      o->extras && o->window ? o->window : INT64_MAX / 4 };
     return h;
 }
 
-GCKPTI_FN int64_t gckpti_attn_set_row(gckpti_attn_state *h, int64_t row)
+GCKPTI_FN int64_t gckpti_attn_set_row(gckpti_attn *h, int64_t row)
 {
     if (h->call->inputs == 4)
         h->visible.keys = h->call->in[3].index[row];
     return h->visible.keys;
 }
 
-/* n elements from `at` on of either of the two, if any: +0 */
+/* Zeroes n elements from `at` on of f32 or bf16. */
 static void gckpti_zero_range(float *x, uint16_t *narrow, int64_t at, int64_t n)
 {
     if (x)
@@ -10379,9 +10346,9 @@ static void gckpti_zero_range(float *x, uint16_t *narrow, int64_t at, int64_t n)
         memset(narrow + at, 0, (size_t)n * sizeof *narrow);
 }
 
-/* What no query of a row adds to: dk and dv of keys out of sight, behind or in tiles before those
- * of the first window; all that is the queries' that see none (the last ones, if any). */
-static void gckpti_attention_zero_masked(const gckpti_attn_state *h, int64_t row, int backward)
+/* Zeroes what no query of a row writes: dk and dv of masked keys (after or before all windows), and
+ * the outputs and dq of queries that see no key (the last ones, if any). */
+static void gckpti_attention_zero_masked(const gckpti_attn *h, int64_t row, int backward)
 {
     const gckpt_call *call = h->call;
     const int64_t keys = h->visible.keys, none = keys + h->window - 1 - h->visible.ahead;
@@ -10403,29 +10370,27 @@ static void gckpti_attention_zero_masked(const gckpti_attn_state *h, int64_t row
     }
 }
 
-GCKPTI_FN gckpti_attn_state gckpti_attention_begin(const gckpt_call *call, int backward)
+GCKPTI_FN gckpti_attn gckpti_attention_begin(const gckpt_call *call, int backward)
 {
-    const gckpti_attn_state h = gckpti_attn_state_of(call);
-    gckpti_attn_state row_state = h;
-    const int windows = backward && h.window < h.s; /* forward every query sees a key */
+    const gckpti_attn h = gckpti_attn_of(call);
+    gckpti_attn row_state = h;
+    const int windows = backward && h.window < h.s; /* in the forward every query sees a key */
     for (int64_t row = 0; (call->inputs == 4 || windows) && row < call->shape.d[0]; row++)
         if (gckpti_attn_set_row(&row_state, row) < h.s || windows)
             gckpti_attention_zero_masked(&row_state, row, backward);
     return h;
 }
 
-/* D products of a row of the head, of f32 plans: out[j] = chain of a and row j of b from +0, for n
- * rows. */
-static void gckpti_attention_dots(const gckpti_attn_state *h, const float *a, const float *b,
-                                  int64_t n, float *out)
+/* Sets out[j] to the chain of a and row j of b from +0, for n rows, in f32 plans. */
+static void gckpti_attention_dots(const gckpti_attn *h, const float *a, const float *b, int64_t n,
+                                  float *out)
 {
     gckpti_zero_unless(out, n, 0);
     gckpti_chains(a, 1, b, h->kv_c, n, h->d, out);
 }
 
-/* Queries first..end-1, numbered through heads and rows; rest: D floats, where out is bf16. */
-static void gckpti_attention_queries(const gckpti_attn_state *h, int64_t first, int64_t end,
-                                     float *scratch)
+/* Computes queries first..end-1 of all heads and rows. scratch: D floats if out is bf16. */
+static void gckpti_attn_queries(const gckpti_attn *h, int64_t first, int64_t end, float *scratch)
 {
     const gckpt_call *call = h->call;
     const int64_t t = h->t, c = h->c, d = h->d;
@@ -10469,7 +10434,7 @@ static void gckpti_attention_queries(const gckpti_attn_state *h, int64_t first, 
     }
 }
 
-static void gckpti_attention_gradients(const gckpti_attn_state *h, int64_t head, float *scratch)
+static void gckpti_attention_gradients(const gckpti_attn *h, int64_t head, float *scratch)
 {
     enum { KEYS = GCKPTI_KEY_TILE >> GCKPTI_IS_SMALL }; /* here any number gives the same bits */
     const gckpt_call *call = h->call;
@@ -10515,7 +10480,7 @@ static void gckpti_attention_gradients(const gckpti_attn_state *h, int64_t head,
 
 static void gckpti_plain_attention(const gckpt_call *call, int backward)
 {
-    gckpti_attn_state h = gckpti_attention_begin(call, backward);
+    gckpti_attn h = gckpti_attention_begin(call, backward);
     const int64_t queries = h.heads * h.t;
     float *scratch = (float *)call->workspace;
     if (backward)
@@ -10524,21 +10489,21 @@ static void gckpti_plain_attention(const gckpt_call *call, int backward)
         if (!gckpti_attn_set_row(&h, row))
             continue;
         if (!backward)
-            gckpti_attention_queries(&h, row * queries, (row + 1) * queries, scratch);
+            gckpti_attn_queries(&h, row * queries, (row + 1) * queries, scratch);
         for (int64_t i = row * h.heads; backward && i < (row + 1) * h.heads; i++)
             gckpti_attention_gradients(&h, i, scratch);
     }
 }
 GCKPTI_OP_KERNELS(attention, gckpti_plain_attention(call, backward))
 
-/* Causal: queries see one key more each, the last one all (of a cache: when it is full). */
+/* Causal: each query sees one key more, the last one all (with a cache: when it is full). */
 static uint64_t gckpti_attention_flops(const gckpt_call *call)
 {
     const gckpti_attention o = gckpti_attention_of(call);
     uint64_t rows = (uint64_t)call->shape.d[0], t = (uint64_t)call->shape.d[1];
     uint64_t c = (uint64_t)call->shape.d[2], keys = (uint64_t)call->in[1].shape.d[1];
     uint64_t window = (uint64_t)o.window, pairs = t * keys - (o.causal ? t * (t - 1) / 2 : 0);
-    if (window) { /* from query number `fewer` on each sees as many */
+    if (window) { /* queries from number `fewer` on see `window` keys each */
         uint64_t least = keys - t + 1, fewer = window > least ? window - least : 0;
         fewer = fewer < t ? fewer : t;
         pairs = fewer * least + fewer * (fewer + 1) / 2 - fewer + (t - fewer) * window;
@@ -10560,15 +10525,15 @@ static int64_t gckpti_attention_lengths(const gckpt_call *call, int i)
     return call->in[1].shape.d[1] + 1;
 }
 
-/* Gradients read lengths, too: these lie in no arena, and old plans keep their hash. */
-GCKPTI_OP_DESC_WITH(attention, GCKPTI_FAST, gckpti_attention_shape, gckpti_attention_flops,
-                    gckpti_attention_flops_backward, gckpti_attention_lengths,
-                    (unsigned)GCKPTI_CACHED | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(3),
-                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
-                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
-                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
+/* Gradients read lengths, too: these are not in the arena, and old plans keep their hash. */
+GCKPTI_DESC_WITH(attention, GCKPTI_FAST, gckpti_attention_shape, gckpti_attention_flops,
+                 gckpti_attention_flops_backward, gckpti_attention_lengths,
+                 (unsigned)GCKPTI_CACHED | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(3),
+                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
+                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
+                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
 
-/* desc's window, cap and scale. A window as long as k's rows is none, but of a ring. */
+/* Checks desc's window, cap and scale. A window as long as k's rows is none, unless k is a ring. */
 static int gckpti_attention_set_extras(gckpti_attention *o, const gckpt_attention_desc *desc,
                                        const gckpt_tensor *k)
 {
@@ -10639,15 +10604,15 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
 }
 
 /* >>ops/rotary */
-/* ---- rotary: x (B,T,C), D = C / heads; of each head's first R columns (R <= D) pairs x_i, x_j,
- * j = i + R/2, are turned; the others pass ----
+/* ---- rotary: x (B,T,C), D = C / heads; in each head pairs x_i, x_j, j = i + R/2, of the first R
+ * columns (R <= D) are rotated; the other columns pass ----
  * At position t by t f_i, f_i = base^(-2i/R) or as given: y_i = fma(x_i, cos, -(x_j sin)),
  * y_j = fma(x_j, cos, x_i sin), both cos and sin times scale where one is given, rounded. The
- * backward does so to g, with -sin. work (T,2,R/2): cos, sin.
- * Angles are counted in 2^-64 of a turn: t times a frequency modulo 2^64 is exact, so that far
- * positions are as good as near ones (base 1 and more). Frequency 0 is 2^64 / 2 pi, the next is
- * always the last times base^(-2/R), in binary64, or f_i times 2^64 / 2 pi in binary64; then each
- * is cut to a whole number and taken modulo 2^64. */
+ * backward does so to g, with -sin. workspace (T,2,R/2): cos, sin.
+ * Angles are counted in 2^-64 of a turn: t times a frequency modulo 2^64 is exact (base 1 and
+ * more).
+ * Frequency 0 is 2^64 / 2 pi, the next is always the last times base^(-2/R), in binary64, or f_i
+ * times 2^64 / 2 pi in binary64; then each is cut to an integer and taken modulo 2^64. */
 
 GCKPTI_FN double gckpti_rotary_ratio(float base, int64_t n)
 {
@@ -10659,7 +10624,7 @@ GCKPTI_FN double gckpti_rotary_ratio(float base, int64_t n)
     return r;
 }
 
-/* Whole heads, an even number of columns turned; work is the table of cosines and sines. */
+/* Whole heads, an even number of rotated columns; workspace is the table of cosines and sines. */
 static gckpt_result gckpti_rotary_shape(gckpt_call *call)
 {
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
@@ -10687,16 +10652,14 @@ GCKPTI_FN void gckpti_rotary_table(const gckpt_call *call, int64_t begin, int64_
 {
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
     const float *given = gckpti_rotary_frequencies(o), scale = o->columns ? o->scale : 1.0f;
-    const int64_t columns = gckpti_rotary_columns(o, call->shape.d[2] / o->heads),
-                  half = columns / 2;
-    double ratio = given ? 1.0 : gckpti_rotary_ratio(o->base, half),
-           count = GCKPTI_TICKS_PER_RADIAN;
+    const int64_t cols = gckpti_rotary_columns(o, call->shape.d[2] / o->heads), half = cols / 2;
+    double step = given ? 1.0 : gckpti_rotary_ratio(o->base, half), ticks = GCKPTI_TICKS_PER_RADIAN;
     uint64_t first = (uint64_t)o->position + (uint64_t)call->position;
-    for (int64_t i = 0; i < half; i++, count *= ratio) {
+    for (int64_t i = 0; i < half; i++, ticks *= step) {
         uint64_t frequency =
-            gckpti_rotary_wrap(given ? GCKPTI_TICKS_PER_RADIAN * (double)given[i] : count);
-        float sine, cosine, *to = (float *)call->workspace + begin * columns + i;
-        for (int64_t position = begin; position < end; position++, to += columns) {
+            gckpti_rotary_wrap(given ? GCKPTI_TICKS_PER_RADIAN * (double)given[i] : ticks);
+        float sine, cosine, *to = (float *)call->workspace + begin * cols + i;
+        for (int64_t position = begin; position < end; position++, to += cols) {
             gckpti_sincos_of(gckpti_rotary_angle((first + (uint64_t)position) * frequency), &sine,
                              &cosine);
             to[0] = gckpti_mul(cosine, scale);
@@ -10705,18 +10668,18 @@ GCKPTI_FN void gckpti_rotary_table(const gckpt_call *call, int64_t begin, int64_
     }
 }
 
-/* Turns x by the angles of its positions, or g back. */
+/* Rotates x by the angles of its positions, or g back. */
 static void gckpti_run_rotary(const gckpt_call *call, int backward)
 {
     gckpti_io p = gckpti_io_of(call, backward);
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
     int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads;
-    const int64_t columns = gckpti_rotary_columns(o, d), half = columns / 2;
+    const int64_t cols = gckpti_rotary_columns(o, d), half = cols / 2;
     if (p.n)
         gckpti_rotary_table(call, 0, t);
     for (int64_t at = 0, row = 0; at < p.n; row++)
         for (int64_t head = 0; head < o->heads; head++, at += d) {
-            const float *table = (const float *)call->workspace + row % t * columns,
+            const float *table = (const float *)call->workspace + row % t * cols,
                         *from = p.from + at;
             float *to = p.to + at; /* may be `from` */
             for (int64_t i = 0; i < half; i++, table++) {
@@ -10724,14 +10687,14 @@ static void gckpti_run_rotary(const gckpt_call *call, int backward)
                 gckpti_put(&to[i], gckpti_fma(a, table[0], -(b * table[half])), p.accumulate);
                 gckpti_put(&to[i + half], gckpti_fma(b, table[0], a * table[half]), p.accumulate);
             }
-            for (int64_t i = columns; i < d; i++)
+            for (int64_t i = cols; i < d; i++)
                 gckpti_put(&to[i], from[i], p.accumulate);
         }
 }
 
 GCKPTI_OP_KERNELS(rotary, gckpti_run_rotary(call, backward))
-GCKPTI_OP_DESC(rotary, GCKPTI_FAST, gckpti_rotary_shape, gckpti_flops_3,
-               GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
+GCKPTI_DESC(rotary, GCKPTI_FAST, gckpti_rotary_shape, gckpti_flops_3,
+            GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
 
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *desc)
 {
@@ -10775,8 +10738,25 @@ GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *d
     return gckpt_apply(&gckpti_op_rotary, &x, 1, &a, bytes);
 }
 
+<<<<<<< HEAD
 /* ---- positions: x + table[first..first+T-1], by slice and gckpt_add: dtable has low parts ---- */
 GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table, int64_t first)
+=======
+GCKPT_API gckpt_tensor *gckpt_rotary_at(gckpt_tensor *x, int heads, float base, int64_t first)
+{
+    const gckpt_rotary_desc desc = { heads, base, first, 0, NULL, 0.0f };
+    return gckpt_rotary_with(x, &desc);
+}
+
+GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base)
+{
+    return gckpt_rotary_at(x, heads, base, 0);
+}
+
+/* ---- positions: x + table[first..first+T-1], by slice and gckpt_add ---- */
+static gckpt_tensor *gckpti_positions(gckpt_tensor *x, gckpt_tensor *table, int64_t first,
+                                      int relative)
+>>>>>>> h-ops
 {
     if (!x || !table)
         return NULL;
@@ -10799,19 +10779,19 @@ GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table, in
 
 /* >>ops/losses */
 /* ---- cross_entropy: sum over rows of -log softmax(x)[target] ----
- * Classes go through gckpti_online in chunks of 1024; maximum and log of the sum stay apart, so
+ * Classes go through gckpti_online in chunks of 1024; maximum and log of the sum stay separate, so
  * that logits of +-1e4 lose nothing. A row's loss is log(sum) - (x[target] - max), added in double.
- * Rows with target < 0 are left out. aux (rows,2): max, log(sum); 0, 0 for rows left out.
+ * Rows with target < 0 are left out. saved (rows,2): max, log(sum); 0, 0 for rows left out.
  * dx_j = put(p_j - (j == target), loss_scale), p_j = exp((x_j - max) - log(sum)); rows left out
  * store +0 or add nothing.
  * ---- cross_entropy_with, soft_cross_entropy: the same with s_j = log(sum) - (x_j - max) ----
  * smoothing e: fma(e / V, sum of s by lanes, mul(1 - e, s_target)); dx_j = put(p_j - e / V, ..),
  * the target's put(p_j - ((1 - e) + e / V), ..). soft: lanes fma(t_j, s_j, lane), a t_j of 0 adding
  * nothing even where s_j is infinite; dx_j = put(fma(p_j, sum of t, -t_j), ..), dt_j = put(s_j,
- * ..). A row's weight w multiplies its loss, and loss_scale; a weight of 0 makes the
- * row's loss and dx 0, whatever its logits are; the row counts. dw = put(sum of the losses behind
- * it by lanes, loss_scale). */
-/* ---- losses of elements, each a product a b of two factors; count = elements ----
+ * ..). A row's weight w multiplies its loss and loss_scale; with a weight of 0 the row's loss and
+ * dx are 0, whatever its logits are; the row counts. dw = put(sum by lanes of the losses that the
+ * weight multiplies, loss_scale). */
+/* ---- losses of elements, each a product a b; count = elements ----
  *   sum_loss              1 x                                    dx = 1
  *   mean_squared_error    d d, d = x - y                         dx = 2 d
  *   huber                 (d/2) d; from |d| = delta on           dx = d, but -delta to delta
@@ -10819,10 +10799,10 @@ GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table, in
  *   binary_cross_entropy  1 (fma(-x, y, max(x, 0)) + log(1 + exp(-|x|)))
  *                                                                dx = 1 / (1 + exp(-x)) - y
  * dy = -dx, but -x in the last. One sum by lanes for each entry of axis 0, lane = fma(w a, b,
- * lane), these added in double; gradients put(w dx, loss_scale). Without weights w is 1; where it
- * is 0 it adds +0 and passes 0 on, whatever x and y are. dw = put(sum of a b by lanes over what is
- * behind the weight, loss_scale). */
-/* Whether a loss's input 2, if there is one, has the first axes of `all`. */
+ * lane), these added in double; gradients put(w dx, loss_scale). Without weights w is 1; 0 adds
+ * +0 and passes 0 on, whatever x and y are. dw = put(sum of a b by lanes over its elements,
+ * loss_scale). */
+/* Returns whether a loss's input 2, if any, has the first axes of `all`. */
 static gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name, const gckpt_shape *all)
 {
     const gckpt_shape *w = &call->in[2].shape;
@@ -10867,16 +10847,14 @@ static void gckpti_plain_softcap(float *x, int64_t n, float scale, float cap)
 
 GCKPTI_FN gckpti_element_loss gckpti_element_loss_of(const gckpt_call *call, gckpti_loss_kind kind)
 {
-    const gckpt_shape *shape = &call->in[0].shape;
-    gckpti_element_loss e = {
-        call, kind, gckpti_elements(shape), 1, call->in[0].data, NULL, NULL, 0
-    };
+    const gckpt_shape *s = &call->in[0].shape;
+    gckpti_element_loss e = { call, kind, gckpti_elements(s), 1, call->in[0].data, NULL, NULL, 0 };
     e.y = call->inputs > 1 ? call->in[1].data : NULL;
     if (gckpti_has_weights(call)) {
         e.weights = call->in[2].data;
         e.per_weight = e.n / gckpti_elements(&call->in[2].shape);
     }
-    e.n /= shape->n ? shape->d[0] : 1;
+    e.n /= s->n ? s->d[0] : 1;
     if (call->attributes)
         e.delta = *(const float *)call->attributes;
     return e;
@@ -10934,14 +10912,14 @@ GCKPTI_FN gckpti_element_kernels gckpti_plain_element_loss(void)
 
 /* ---- rows of losses over classes ---- */
 
-/* The target of the block's row r, 0 without one; < 0: the row is left out. */
+/* Returns the target of the block's row r, or 0 without targets; < 0: the row is left out. */
 static int64_t gckpti_loss_target(const gckpti_loss *loss, int64_t r)
 {
     return loss->targets ? loss->targets[loss->row + r] : 0;
 }
 
-/* The loss of a row that is not left out, before its weight; x: all its classes, read where targets
- * are soft or smoothed. */
+/* Returns the loss of a row before its weight. x: its classes, read if targets are soft or
+ * smoothed. */
 static float gckpti_loss_of_row(const gckpti_loss *loss, int64_t r, const float *x, float logit,
                                 float max, float log_sum)
 {
@@ -10996,8 +10974,8 @@ static void gckpti_loss_soft_row(const gckpti_loss *loss, const float *x, float 
         gckpti_put_product(&d[j], c->log_sum - (x[j] - c->max), c->scale, accumulate);
 }
 
-/* d of n classes from x, of which `target` is number `at`, if it is one of them: its part is added
- * apart, to what d (which may be x) held. */
+/* Computes d of n classes from x. If `target` is element `at` of them, its term is added
+ * separately to the old value of d (which may be x). */
 static void gckpti_loss_gradients(const gckpti_loss *loss, const gckpti_class_row *c,
                                   const float *x, float *d, int64_t n, int64_t at)
 {
@@ -11014,8 +10992,7 @@ static void gckpti_loss_gradients(const gckpti_loss *loss, const gckpti_class_ro
     gckpti_put_product(&d[at], deriv, c->scale, loss->accumulate);
 }
 
-/* All of the row's n classes at once or, where logits or their gradient are bf16 (the other may be
- * f32), chunk by chunk. */
+/* Processes the row's n classes at once or, where logits or their gradient are bf16, in chunks. */
 GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker)
 {
     const gckpti_loss *loss = (const gckpti_loss *)context;
@@ -11052,7 +11029,7 @@ GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker
     }
 }
 
-/* ---- all losses: blocks of rows, and what is done with each ---- */
+/* ---- all losses: blocks of rows ---- */
 static void gckpti_element_loss_row(void *context, int64_t r, int64_t worker)
 {
     gckpti_loss *loss = (gckpti_loss *)context;
@@ -11063,7 +11040,7 @@ static void gckpti_element_loss_row(void *context, int64_t r, int64_t worker)
         loss->value[r] = loss->kernels.element.sum(&loss->e, loss->row + r);
 }
 
-/* The gradient of weight k, the sum of what it weighs: l is at row 0. */
+/* Computes the gradient of weight k, the sum of the losses that it multiplies; loss is at row 0. */
 static void gckpti_loss_weight_item(void *context, int64_t k, int64_t worker)
 {
     const gckpti_loss *loss = (const gckpti_loss *)context;
@@ -11093,8 +11070,7 @@ GCKPTI_FN void gckpti_loss_begin_block(gckpti_loss *loss, int64_t row, int64_t r
         loss->counted += gckpti_loss_target(loss, r) >= 0;
 }
 
-/* The losses of the block's rows, and aux for the backward. Of elements all count, and hit[] has a
- * row's sum, weighted. */
+/* Adds up the losses of the block's rows (of elements: value[]), and writes `saved`. */
 GCKPTI_FN void gckpti_loss_finish_block(const gckpti_loss *loss)
 {
     const gckpt_call *call = loss->call;
@@ -11108,7 +11084,7 @@ GCKPTI_FN void gckpti_loss_finish_block(const gckpti_loss *loss)
         loss->saved[2 * r] = loss->max[r], loss->saved[2 * r + 1] = loss->sum[r];
 }
 
-/* `body` with each of all rows, block after block; backward, then the gradient of weights. */
+/* Runs `body` for each row, block by block; backward, then the gradient of weights. */
 static void gckpti_run_loss_rows(gckpti_loss *loss, int64_t rows, gckpti_loss_row_fn *body)
 {
     const gckpt_call *call = loss->call;
@@ -11142,13 +11118,12 @@ GCKPTI_FN void gckpti_run_element_loss(const gckpt_call *call, int backward, gck
     gckpti_run_loss_rows(&loss, shape->n ? shape->d[0] : 1, gckpti_element_loss_row);
 }
 
-GCKPTI_FN void gckpti_run_cross_entropy(const gckpt_call *call, int backward,
-                                        gckpti_loss_select select)
+GCKPTI_FN void gckpti_run_cross_entropy(const gckpt_call *call, int backward, gckpti_loss_fn fn)
 {
     const gckpt_arg *x = &call->in[0];
     gckpti_loss loss;
     memset(&loss, 0, offsetof(gckpti_loss, max));
-    loss.call = call, loss.kernels = select(call), loss.accumulate = x->accumulate;
+    loss.call = call, loss.kernels = fn(call), loss.accumulate = x->accumulate;
     loss.e = gckpti_element_loss_of(call, GCKPTI_LOSS_CLASSES),
     loss.n = loss.v = gckpti_last(&x->shape);
     loss.e.per_weight /= loss.v;
@@ -11207,13 +11182,25 @@ GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
 }
 
 GCKPTI_OP_KERNELS(cross_entropy, gckpti_run_cross_entropy(call, backward, gckpti_plain_loss))
+<<<<<<< HEAD
 GCKPTI_OP_DESC_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
                     gckpti_cross_entropy_classes,
                     GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(1),
                     GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
+=======
+GCKPTI_DESC_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
+                 gckpti_cross_entropy_classes,
+                 GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(1),
+                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
+GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets)
+{
+    return gckpti_apply_to(&gckpti_op_cross_entropy, logits, targets, NULL, NULL, 0);
+}
+
+>>>>>>> h-ops
 GCKPTI_ELEMENT_LOSS(sum_loss, GCKPTI_LOSS_SUM, gckpti_flops_1, 0);
-GCKPTI_ELEMENT_LOSS(mean_squared_error, GCKPTI_LOSS_SQUARED, gckpti_flops_3, GCKPTI_READS_MORE(0),
-                    GCKPTI_READS_MORE(0));
+GCKPTI_ELEMENT_LOSS(mean_squared_error, GCKPTI_LOSS_SQUARED, gckpti_flops_3, GCKPTI_READS_XY(0),
+                    GCKPTI_READS_XY(0));
 
 GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
 {
@@ -11239,16 +11226,16 @@ static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
 GCKPTI_OP_KERNELS(cross_entropy_with, gckpti_run_cross_entropy(call, backward, gckpti_plain_loss))
 GCKPTI_OP_KERNELS(soft_cross_entropy, gckpti_run_cross_entropy(call, backward, gckpti_plain_loss))
 
-GCKPTI_OP_DESC_WITH(cross_entropy_with, GCKPTI_FAST, gckpti_cross_entropy_with_shape,
-                    gckpti_flops_20, NULL, gckpti_cross_entropy_classes,
-                    GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPT_INDEX(1),
-                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED, 0,
-                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
-GCKPTI_OP_DESC(soft_cross_entropy, GCKPTI_FAST, gckpti_soft_cross_entropy_shape, gckpti_flops_20,
-               GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS,
-               GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
-               GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
-               GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
+GCKPTI_DESC_WITH(cross_entropy_with, GCKPTI_FAST, gckpti_cross_entropy_with_shape, gckpti_flops_20,
+                 NULL, gckpti_cross_entropy_classes,
+                 GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPT_INDEX(1),
+                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED, 0,
+                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
+GCKPTI_DESC(soft_cross_entropy, GCKPTI_FAST, gckpti_soft_cross_entropy_shape, gckpti_flops_20,
+            GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS,
+            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
+            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
+            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
 
 GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
                                                  gckpt_tensor *weights)
@@ -11258,13 +11245,11 @@ GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_ten
 
 /* ---- mean_squared_error_with, huber, binary_cross_entropy: as mean_squared_error ---- */
 GCKPTI_ELEMENT_LOSS(mean_squared_error_with, GCKPTI_LOSS_SQUARED, gckpti_flops_3,
-                    GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(GCKPT_IN(2)),
-                    GCKPTI_READS_MORE(0));
-GCKPTI_ELEMENT_LOSS(huber, GCKPTI_LOSS_HUBER, gckpti_flops_8, GCKPTI_READS_MORE(GCKPT_IN(2)),
-                    GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(0));
+                    GCKPTI_READS_XY(GCKPT_IN(2)), GCKPTI_READS_XY(GCKPT_IN(2)), GCKPTI_READS_XY(0));
+GCKPTI_ELEMENT_LOSS(huber, GCKPTI_LOSS_HUBER, gckpti_flops_8, GCKPTI_READS_XY(GCKPT_IN(2)),
+                    GCKPTI_READS_XY(GCKPT_IN(2)), GCKPTI_READS_XY(0));
 GCKPTI_ELEMENT_LOSS(binary_cross_entropy, GCKPTI_LOSS_BINARY, gckpti_flops_20,
-                    GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(GCKPT_IN(2)),
-                    GCKPTI_READS_MORE(0));
+                    GCKPTI_READS_XY(GCKPT_IN(2)), GCKPTI_READS_XY(GCKPT_IN(2)), GCKPTI_READS_XY(0));
 
 GCKPT_API gckpt_tensor *gckpt_huber(gckpt_tensor *prediction, gckpt_tensor *target,
                                     gckpt_tensor *weights, float delta)
@@ -11284,21 +11269,18 @@ GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_t
  * (in bf16 plans its logits are not rounded: manual, 5l) ----
  * Logits: chains over C from +0. Backward, d being the logits' gradient: chains dx += d w over the
  * classes, dw += d x over the rows. Rows left out take part with d = +0, as in the two ops: else a
- * -0 could stay in the accumulator, or an infinity in w stay hidden. d is rounded where it enters
- * the products.
- * With a cap, a logit z is gckpti_softcap(z, 1 / cap, cap) as soon as its chain is done.
- * A form of it (gckpti_set_lowering) says how many rows: the backward computes loss and gradient of so
- * many rows at a time, whose logits are computed once, and kept meanwhile; the forward counts. */
+ * -0 could stay in the accumulator, or an infinity in w stay hidden. d is rounded in the products.
+ * With a cap, a logit z is gckpti_softcap(z, 1 / cap, cap) as soon as its chain is complete.
+ * Its lowering (gckpti_set_lowering) is a number of rows: the backward computes loss and gradient
+ * of that many rows at a time, and their logits only once; the forward only counts. */
 typedef struct {
-    int64_t block, chunk, logits, dx, saved,
-        size; /* rows, classes at a time; in floats: where parts
-                                                    of work begin; all */
+    int64_t block, chunk;            /* rows, classes at a time */
+    int64_t logits, dx, saved, size; /* offsets in workspace, its size: in floats */
 } gckpti_loss_layout;
 
-/* work: scratch of the products, where these look for it; the logits of a block of rows (one in a
- * plain plan) and a chunk of classes, or all chunks; in bf16 plans dx of the block, rounded when
- * all classes are added; what is aux otherwise. In bf16 plans a backward takes whole blocks of dw's
- * links, which may be 32 rows; a plain one then as many classes. */
+/* workspace: scratch of the products, where they expect it; the logits of a block of rows (one in a
+ * plain plan) and a chunk of classes, or all chunks; in bf16 plans dx of the block; `saved` if the
+ * call has none. A bf16 backward takes whole blocks of dw's terms, up to 32 rows. */
 static gckpti_loss_layout gckpti_loss_layout_of(const gckpt_call *call, int backward)
 {
     int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
@@ -11329,7 +11311,6 @@ static gckpti_loss_layout gckpti_loss_layout_of(const gckpt_call *call, int back
     return p;
 }
 
-/* aux: max and log(sum) of each row. */
 static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
 {
     const gckpt_shape *x = &call->in[0].shape, *w = &call->in[1].shape;
@@ -11351,11 +11332,10 @@ static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
 GCKPTI_FN int64_t gckpti_loss_block_rows(const gckpt_call *call, int64_t row, int64_t most)
 {
     const gckpt_shape *x = &call->in[0].shape;
-    const int64_t left = gckpti_rows(x) - row, sample_rows = gckpti_sample_rows(x);
-    if (left <= most || most < GCKPTI_K_BLOCK || !gckpti_is_mixed(call) ||
-        sample_rows < GCKPTI_K_BLOCK)
+    const int64_t left = gckpti_rows(x) - row, sample = gckpti_sample_rows(x);
+    if (left <= most || most < GCKPTI_K_BLOCK || !gckpti_is_mixed(call) || sample < GCKPTI_K_BLOCK)
         return gckpti_min(left, most);
-    return most - (row + most) % sample_rows % GCKPTI_K_BLOCK;
+    return most - (row + most) % sample % GCKPTI_K_BLOCK;
 }
 
 static void gckpti_loss_cap_row(void *context, int64_t r, int64_t worker)
@@ -11365,8 +11345,8 @@ static void gckpti_loss_cap_row(void *context, int64_t r, int64_t worker)
     loss->kernels.cap(loss->d + r * loss->n, loss->n, 1.0f / loss->cap, loss->cap);
 }
 
-/* Three products for each block and chunk: logits = x w', dx += d w, dw += d' x. In bf16 plans dx
- * has its chains in work, since it is rounded once, when all classes are added. */
+/* For each block and chunk: logits = x w', dx += d w, dw += d' x. In bf16 plans dx is in workspace,
+ * since it is rounded once, after the last class. */
 static void gckpti_loss_products(gckpti_loss *loss, int backward, const gckpti_loss_layout *layout)
 {
     const gckpt_call *call = loss->call;
@@ -11414,14 +11394,14 @@ static void gckpti_loss_products(gckpti_loss *loss, int backward, const gckpti_l
 }
 
 GCKPTI_FN void gckpti_run_linear_cross_entropy(const gckpt_call *call, int backward,
-                                               gckpti_loss_select select)
+                                               gckpti_loss_fn fn)
 {
     const gckpti_loss_layout layout = gckpti_loss_layout_of(call, backward);
     int64_t rows = gckpti_rows(&call->in[0].shape);
     const int block_rows = gckpti_linear_loss_block(call);
     gckpti_loss loss;
     memset(&loss, 0, offsetof(gckpti_loss, max));
-    loss.call = call, loss.kernels = select(call), loss.e.kind = GCKPTI_LOSS_CLASSES;
+    loss.call = call, loss.kernels = fn(call), loss.e.kind = GCKPTI_LOSS_CLASSES;
     loss.cap = gckpti_linear_loss_cap(call);
     loss.v = call->in[1].shape.d[0], loss.targets = call->in[2].index;
     if (!loss.kernels.product)
@@ -11454,27 +11434,26 @@ static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
            (2 * (uint64_t)gckpti_last(x) + (gckpti_linear_loss_cap(call) > 0.0f ? 33 : 13));
 }
 
-/* The logits are computed again, or here only; blocks smaller than usual go over w and dw more
- * often, which moves as much as if dw were written that often. */
+/* The logits are computed here again, or only here; smaller blocks read and write w and dw more
+ * often. */
 static uint64_t gckpti_linear_cross_entropy_flops_backward(const gckpt_call *call)
 {
-    const uint64_t block_rows = (uint64_t)gckpti_linear_loss_block(call);
+    const uint64_t block = (uint64_t)gckpti_linear_loss_block(call);
     uint64_t forward = gckpti_linear_cross_entropy_flops(call), more = 0;
     uint64_t rows = (uint64_t)gckpti_rows(&call->in[0].shape);
-    if (block_rows && !gckpti_is_plain(call) && block_rows < GCKPTI_LOSS_ROWS)
-        more =
-            (rows + block_rows - 1) / block_rows - (rows + GCKPTI_LOSS_ROWS - 1) / GCKPTI_LOSS_ROWS;
+    if (block && !gckpti_is_plain(call) && block < GCKPTI_LOSS_ROWS)
+        more = (rows + block - 1) / block - (rows + GCKPTI_LOSS_ROWS - 1) / GCKPTI_LOSS_ROWS;
     return gckpti_gradients_flops(call, forward) + forward +
            more * 40 * (uint64_t)gckpti_elements(&call->in[1].shape);
 }
 
-GCKPTI_OP_DESC_WITH(linear_cross_entropy, GCKPTI_FAST, gckpti_linear_cross_entropy_shape,
-                    gckpti_linear_cross_entropy_flops, gckpti_linear_cross_entropy_flops_backward,
-                    gckpti_table_rows,
-                    GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPT_TAKES_BF16 | GCKPT_INDEX(2) |
-                        GCKPTI_BACKWARD_LOSS,
-                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
-                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED);
+GCKPTI_DESC_WITH(linear_cross_entropy, GCKPTI_FAST, gckpti_linear_cross_entropy_shape,
+                 gckpti_linear_cross_entropy_flops, gckpti_linear_cross_entropy_flops_backward,
+                 gckpti_table_rows,
+                 GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPT_TAKES_BF16 | GCKPT_INDEX(2) |
+                     GCKPTI_BACKWARD_LOSS,
+                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
+                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED);
 
 GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
                                                    gckpt_tensor *targets,
@@ -11492,8 +11471,8 @@ GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor
                            "linear_cross_entropy: w, %T, depends on the batch; it must be "
                            "a function of parameters",
                            w);
-    gckpt_tensor *t = gckpt_apply(&gckpti_op_linear_cross_entropy, in, 3, &o,
-                                  o.cap > 0.0f ? sizeof o : 0);
+    gckpt_tensor *t =
+        gckpt_apply(&gckpti_op_linear_cross_entropy, in, 3, &o, o.cap > 0.0f ? sizeof o : 0);
     if (t)
         w->f32_uses--;
     return t;
@@ -11533,16 +11512,15 @@ GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt
 /* =================================================================================================
  * images: convolutions, pools, norms of images; gather; recurrent layers
  *
- * Channels are the last axis. A convolution is the product of a matrix that is never made, whose
- * rows are what the window meets at one place, with w (kernel rows, kernel columns, channels) as
- * its matrix: chains over these in that order.
+ * Channels are the last axis. A convolution is the product of a virtual matrix, whose rows are the
+ * pixels of a window, with w (kernel rows, kernel columns, channels): chains in that order.
  * ============================================================================================== */
 
 /* ---- max_pool, average_pool: x (B,H,W,C), or (B,W,C) as H = 1 -> (B,P,Q,C) ----
- * Taps of a window, by rows, as far as they are within x. max: y is the first tap x for which no
- * other is greater, or the first NaN. aux (B,P,Q,C): its number, 16 bits. average: the chain of
- * additions over taps from +0, / size (zeros of the padding count). Gradients: windows in order,
- * dx += g there, or g / size at each tap; from +0, or what is there. */
+ * Taps of a window, by rows, as far as they are within x. max: y is the first tap x that no other
+ * exceeds, or the first NaN. saved (B,P,Q,C): its index, 16 bits. average: the chain of additions
+ * over taps from +0, / size (zeros of the padding count). Gradients: windows in order, dx += g at
+ * the saved tap, or g / size at each tap; from +0, or the old value. */
 
 static gckpti_pool_state gckpti_pool_state_of(const gckpt_call *call)
 {
@@ -11567,7 +11545,7 @@ GCKPTI_FN int64_t gckpti_valid_taps(const gckpti_pool_state *s, int axis, int64_
     return *first < 0 ? -*first : 0;
 }
 
-/* Each window has a tap within x: its padding is less than its size, and x has room for one. */
+/* Each window has a tap within x: the padding is less than the window, which fits into x. */
 static gckpt_result gckpti_pool_shape(gckpt_call *call, const char *name)
 {
     const gckpti_pool *o = (const gckpti_pool *)call->attributes;
@@ -11683,16 +11661,14 @@ static void gckpti_max_pool_windows(const gckpti_pool_state *s, const gckpti_win
     }
 }
 
-GCKPTI_FN void gckpti_run_max_pool(const gckpt_call *call, int backward,
-                                   gckpti_max_window max_window)
+GCKPTI_FN void gckpti_run_max_pool(const gckpt_call *call, int backward, gckpti_max_window window)
 {
     gckpti_pool_state s = gckpti_pool_state_of(call);
-    s.windows = gckpti_max_pool_windows, s.max_window = max_window;
+    s.windows = gckpti_max_pool_windows, s.max_window = window;
     gckpti_run_pool(call, &s, backward);
 }
 
-/* x's taps are added to y, or, backward, g / size to them. Plain (no `add`) has no room for g /
- * size: it is taken at each tap. */
+/* Adds x's taps to y or, backward, g / size to them (without `add`, divided at each tap). */
 static void gckpti_average_pool_windows(const gckpti_pool_state *s, const gckpti_window_row *row,
                                         int64_t worker)
 {
@@ -11752,33 +11728,31 @@ static uint64_t gckpti_pool_flops(const gckpt_call *call)
     return (uint64_t)o->size[0] * (uint64_t)o->size[1] * (uint64_t)gckpti_elements(&call->shape);
 }
 
-/* Taps beyond x that are there, as -inf, are the greatest only where all are -inf; as +0 they add
- * nothing to a sum that starts at +0, and count (they do anyway). */
-static int gckpti_pool_field(const gckpt_call *call, void *attributes, float fill,
+/* Taps outside x: as -inf they are the maximum only if all are; as +0 they add nothing, and
+ * count. */
+static int gckpti_pool_field(const gckpt_call *call, void *attr, float fill,
                              gckpt_receptive_field *field)
 {
-    gckpti_pool *o = (gckpti_pool *)attributes;
+    gckpti_pool *o = (gckpti_pool *)attr;
     const int i = call->in[0].shape.n == 3;
     const gckpt_receptive_field window = { 1, o->stride[i], o->padding[i], o->size[i], fill };
     *field = window;
     o->padding[i] = 0;
     return 1;
 }
-static int gckpti_max_pool_field(const gckpt_call *call, void *attributes,
-                                 gckpt_receptive_field *field)
+static int gckpti_max_pool_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
 {
-    return gckpti_pool_field(call, attributes, -GCKPTI_INFINITY, field);
+    return gckpti_pool_field(call, attr, -GCKPTI_INFINITY, field);
 }
-static int gckpti_average_pool_field(const gckpt_call *call, void *attributes,
-                                     gckpt_receptive_field *field)
+static int gckpti_avg_pool_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
 {
-    return gckpti_pool_field(call, attributes, 0.0f, field);
+    return gckpti_pool_field(call, attr, 0.0f, field);
 }
 
-GCKPTI_OP_DESC_FIELD(max_pool, GCKPTI_FAST, gckpti_max_pool_shape, gckpti_pool_flops,
-                     gckpti_max_pool_field, 0, GCKPT_SAVED);
-GCKPTI_OP_DESC_FIELD(average_pool, GCKPTI_FAST, gckpti_average_pool_shape, gckpti_pool_flops,
-                     gckpti_average_pool_field, 0, 0);
+GCKPTI_DESC_FIELD(max_pool, GCKPTI_FAST, gckpti_max_pool_shape, gckpti_pool_flops,
+                  gckpti_max_pool_field, 0, GCKPT_SAVED);
+GCKPTI_DESC_FIELD(average_pool, GCKPTI_FAST, gckpti_average_pool_shape, gckpti_pool_flops,
+                  gckpti_avg_pool_field, 0, 0);
 
 static gckpt_tensor *gckpti_pool_new(const gckpt_op *op, gckpt_tensor *x,
                                      const gckpt_window *window)
@@ -11827,7 +11801,7 @@ GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
 /* >>ops/upsample */
 #ifndef GCKPT_NO_IMAGES
 /* ---- upsample: x (B,H,W,C) -> (B,P,Q,C), larger or smaller ----
- * As PyTorch does, in binary32, row i of P looks at p of H, columns likewise: nearest: at floor(i
+ * As in PyTorch, in binary32, row i of P reads row p of H, columns likewise: nearest: p = floor(i
  * (H/P)); bilinear: p = max((H/P) (i + 0.5) - 0.5, 0), aligned p = i ((H-1)/(P-1)): at floor(p),
  * weight 1 - f, and the next, or the last again, f = p - floor(p), if that is not 0. y: x there, or
  * chains of fma from +0 over these rows and, in a row, columns: x times the product of both
@@ -11893,7 +11867,7 @@ static gckpt_result gckpti_upsample_shape(gckpt_call *call)
     call->shape.d[1] = o->size[0], call->shape.d[2] = o->size[1];
     return GCKPT_OK;
 }
-GCKPTI_OP_DESC(upsample, GCKPTI_FAST, gckpti_upsample_shape, NULL, 0, 0);
+GCKPTI_DESC(upsample, GCKPTI_FAST, gckpti_upsample_shape, NULL, 0, 0);
 
 GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t width,
                                        gckpt_upsampling how)
@@ -11911,32 +11885,31 @@ GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t 
 
 /* >>ops/channels */
 #ifndef GCKPT_NO_IMAGES
-/* ---- groupnorm, batchnorm: x (B,..,C) as images of places times C channels ----
- * groupnorm has B images, and takes m = C / groups channels of one together; batchnorm has one
- * image of all places of all rows, m = 1. Sums over places are Kahan's, place by place (manual,
- * 5e), products rounded first; then over the m channels by lanes; N = places * m.
+/* ---- groupnorm, batchnorm: x (B,..,C) as images of pixels times C channels ----
+ * groupnorm has B images, and normalises m = C / groups channels together; batchnorm has one image
+ * of all pixels of all rows, m = 1. Sums over pixels are Kahan's, pixel by pixel (manual, 5e),
+ * products rounded first; then over the m channels by lanes; N = pixels * m.
  *   mean = first + sum(x - first) / N, d = x - mean, variance = sum(d d) / N,
  *   rstd = rsqrt(variance + 1e-5), h = d rstd, y = fma(h, gain, bias), h gain, fma(d, rstd, bias),
- *   or h; first: the group's first channel at the image's first place, so that equal x have d = 0
- * aux: means, then variances, of each group of each image. Backward, with s = sum(g) and t = sum(g
- * h) over places: dbias sums s and dgain t, image by image, with low parts; a = sum over m of
+ *   or h; first: the group's first channel at the image's first pixel, so that equal x have d = 0
+ * saved: means, then variances, by group and image. Backward, with s = sum(g) and t = sum(g h) over
+ * pixels: dbias sums s and dgain t, image by image, compensated; a = sum over m of
  * fma(s, gain, lane) (or of s) / N, b the same of t; u = g gain rounded (or g); dx = put(rstd,
  * fma(-h, b, u - a)). In training batchnorm's backward sums rows * mean and rows * (variance *
- * (N / (N - 1))) (of one value: rows * variance, 0) for its running statistics, rounded after each
- * operation; in inference they are mean and variance. */
+ * (N / (N - 1))) (for a single value: rows * variance, 0) for its running statistics, rounded after
+ * each operation; in inference the running statistics are its mean and variance. */
 
-/* An item is a run of whole groups of channels, of one image in the forward, of all images in turn
- * in the backward. */
+/* A work item is some whole groups, of one image in the forward, of all in the backward. */
 typedef struct {
     const gckpt_call *call;
     const gckpti_channel_kernels *kernels;
     int64_t images, pixels, channels, groups, m;
-    float n;           /* values of a group in an image */
-    int64_t width, items; /* channels of an item; items an image */
-    int has_stats;        /* mean and variance are (inference of batchnorm) */
+    float n;              /* values of a group in an image */
+    int64_t width, items; /* channels of an item; items per image */
+    int has_stats;        /* mean and variance are inputs (inference of batchnorm) */
 } gckpti_channel_state;
 
-/* All inputs behind x are (C). */
+/* All inputs after x are (C). */
 static gckpt_result gckpti_channels_shape(gckpt_call *call)
 {
     const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
@@ -11969,7 +11942,7 @@ static gckpt_result gckpti_channels_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* Each channel's sum becomes the mean of its group: of sums, or with gain of gain sums. */
+/* Replaces each channel's sum by the mean of its group: of sums, or with gain of gain sums. */
 static void gckpti_channels_average(const gckpti_channel_state *s, float *sums, const float *gain,
                                     int64_t first, int64_t end)
 {
@@ -11985,7 +11958,7 @@ static void gckpti_channels_average(const gckpti_channel_state *s, float *sums, 
     }
 }
 
-/* Statistics of groups, each at its first channel, to all channels; variances become rstds. */
+/* Copies groups' statistics, each at its first channel, to all channels; variances become rstds. */
 static void gckpti_channels_broadcast(const gckpti_channel_state *s, float *mean, float *variance,
                                       int64_t first, int64_t end)
 {
@@ -11996,7 +11969,7 @@ static void gckpti_channels_broadcast(const gckpti_channel_state *s, float *mean
     }
 }
 
-/* Image b; sums and statistics are the worker's. */
+/* Computes image b; sums and statistics are the worker's. */
 static gckpti_channel_pass gckpti_channel_pass_of(const gckpti_channel_state *s, int64_t b,
                                                   int64_t worker)
 {
@@ -12058,7 +12031,7 @@ static void gckpti_channels_add(const gckpt_call *call, int i, const float *sums
         gckpti_add_to_grad(to, c, sums[c]);
 }
 
-/* Image by image: its sums, what they add to dgain and dbias, its dx. */
+/* Image by image: computes its sums, adds them to dgain and dbias, and computes its dx. */
 static void gckpti_channels_backward(void *context, int64_t i, int64_t worker)
 {
     const gckpti_channel_state *s = (const gckpti_channel_state *)context;
@@ -12070,7 +12043,7 @@ static void gckpti_channels_backward(void *context, int64_t i, int64_t worker)
     for (int64_t b = 0; b < s->images; b++) {
         gckpti_channel_pass p = gckpti_channel_pass_of(s, b, worker);
         if (!x->grad && !(o->gain && call->in[o->gain].grad))
-            p.t = NULL; /* then x and aux need not be there */
+            p.t = NULL; /* then x and saved may be NULL */
         for (int64_t c = first; p.t && c < end; c += s->m) {
             p.mean[c] = saved[b * s->groups + c / s->m];
             p.rstd[c] = saved[(s->images + b) * s->groups + c / s->m];
@@ -12089,7 +12062,7 @@ static void gckpti_channels_backward(void *context, int64_t i, int64_t worker)
     }
 }
 
-/* What batchnorm measured, times rows, to the running statistics. */
+/* Adds the batch's statistics, times rows, to the running statistics. */
 static void gckpti_batchnorm_add_stats(const gckpti_channel_state *s)
 {
     float *sums = (float *)s->call->workspace;
@@ -12128,7 +12101,7 @@ GCKPTI_FN void gckpti_run_channels(const gckpt_call *call, int backward,
                    backward ? gckpti_channels_backward : gckpti_channels_forward, &s);
 }
 
-/* to = sums of x - mean, of its squares, of g, or of g h. */
+/* Computes to = the sums over pixels of x - mean, its squares, g, or g h. */
 static void gckpti_plain_channel_sum(const gckpti_channel_pass *p, int64_t first, int64_t end,
                                      int h, float *to)
 {
@@ -12184,16 +12157,15 @@ static const gckpti_channel_kernels gckpti_plain_channels = { gckpti_plain_chann
 GCKPTI_OP_KERNELS(groupnorm, gckpti_run_channels(call, backward, &gckpti_plain_channels))
 GCKPTI_OP_KERNELS(batchnorm, gckpti_run_channels(call, backward, &gckpti_plain_channels))
 
-/* The input behind x, or behind the statistics, is the gain, or a bias without gain, which needs
- * less than this says. */
-GCKPTI_OP_DESC(groupnorm, GCKPTI_FAST, gckpti_channels_shape, gckpti_flops_8, 0,
-               GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS,
-               GCKPT_SUMS);
-GCKPTI_OP_DESC(batchnorm, GCKPTI_FAST, gckpti_channels_shape, gckpti_flops_8, 0,
-               GCKPT_IN(0) | GCKPT_IN(3) | GCKPT_SAVED,
-               GCKPT_SAVED | GCKPT_SUMS | GCKPT_UPDATES_RUNNING,
-               GCKPT_SAVED | GCKPT_SUMS | GCKPT_UPDATES_RUNNING,
-               GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS, GCKPT_SUMS);
+/* A bias without gain reads less than declared here. */
+GCKPTI_DESC(groupnorm, GCKPTI_FAST, gckpti_channels_shape, gckpti_flops_8, 0,
+            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS,
+            GCKPT_SUMS);
+GCKPTI_DESC(batchnorm, GCKPTI_FAST, gckpti_channels_shape, gckpti_flops_8, 0,
+            GCKPT_IN(0) | GCKPT_IN(3) | GCKPT_SAVED,
+            GCKPT_SAVED | GCKPT_SUMS | GCKPT_UPDATES_RUNNING,
+            GCKPT_SAVED | GCKPT_SUMS | GCKPT_UPDATES_RUNNING,
+            GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS, GCKPT_SUMS);
 
 GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
                                         gckpt_tensor *bias)
@@ -12215,13 +12187,13 @@ GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gck
 /* >>ops/conv */
 #ifndef GCKPT_NO_IMAGES
 /* ---- conv2d: out (B,P,Q,O) of x (B,H,W,I) and w (KH,KW,I/groups,O), and its transpose ----
- * The sides of both are the image, of c channels, and what the window makes of it: places, of o.
- * down (forward; dx of the transpose): from +0, the bias or what is there, a chain over taps
- *   (rows, columns of w ascending) and the group's c channels: image[tap] w; 0 beyond the image.
- * up (dx; forward of the transpose): a chain over taps and the group's o channels: place w, over
- *   the taps by which a place meets this pixel; a place beyond the last is 0, and takes part, what
- *   falls between two places (strides) does not.
- * dw: a chain over rows and their places ascending: image[tap] place; 0 beyond the image. */
+ * One side of both is the image, with c channels; the other has o channels per window.
+ * down (forward; dx of the transpose): from +0, the bias or the old value, a chain over taps
+ *   (rows, columns of w ascending) and the group's c channels: image[tap] w; 0 outside the image.
+ * up (dx; forward of the transpose): a chain over taps and the group's o channels: window w, over
+ *   the taps by which a window covers this pixel; a window after the last is 0 and takes part,
+ *   positions between two windows (strides) do not.
+ * dw: a chain over rows and their windows ascending: image[tap] window; 0 outside the image. */
 
 GCKPTI_FN int64_t gckpti_conv_workspace(int64_t m, int64_t n, int64_t k)
 {
@@ -12247,7 +12219,7 @@ static gckpti_conv_sizes gckpti_conv_sizes_of(const gckpt_call *call)
     return z;
 }
 
-/* What a window's numbers may be. */
+/* Checks the sizes of a window. */
 static gckpt_result gckpti_conv_window(gckpt_call *call, const char *op)
 {
     const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
@@ -12303,7 +12275,7 @@ static gckpt_result gckpti_conv_axis(gckpt_call *call, const char *op, int i)
     return GCKPT_OK;
 }
 
-/* Scratch for the fast kernels: what the products by which they go want. */
+/* Sets the scratch that the products of the fast kernels need. */
 static void gckpti_conv_set_workspace(gckpt_call *call, int transposed)
 {
     const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
@@ -12354,7 +12326,7 @@ static gckpt_result gckpti_conv2d_shape(gckpt_call *call)
     return result;
 }
 
-/* Of the way down. */
+/* The map of an axis for DOWN. */
 static gckpti_axis_map gckpti_axis_map_down(const gckpti_conv_sizes *z, int axis)
 {
     const gckpt_window *w = &z->window;
@@ -12371,7 +12343,7 @@ static gckpti_axis_map gckpti_axis_map_down(const gckpti_conv_sizes *z, int axis
     return r;
 }
 
-/* Of the way up, for the pixels phase, phase + stride, ...: their taps lie apart, too. */
+/* The map of an axis for UP, for the pixels phase, phase + stride, ... */
 static gckpti_axis_map gckpti_axis_map_up(const gckpti_conv_sizes *z, int axis, int64_t phase)
 {
     const int64_t stride = z->window.stride[axis], dilation = z->window.dilation[axis];
@@ -12407,8 +12379,8 @@ static void gckpti_plain_multiply_add(float *d, const float *x, const float *y, 
         d[i] = gckpti_fma(x ? x[i] : 0.0f, y[i], d[i]);
 }
 
-/* Tap number `tap` of w, for all groups: links of d, a result's chains or (dw) those of all w, from
- * the channels x of the image or (up) of a place; step 0: x is one 0. */
+/* Adds the terms of tap `tap` of w, for all groups, to d: a result's chains or (dw) those of all
+ * of w. x: the channels of the image or (up) of a window; if step is 0, x is a single 0. */
 GCKPTI_OWN_FRAME static void gckpti_conv_add_tap(const gckpti_conv *s, const float *x, int64_t step,
                                                  int64_t tap, const float *w, float *d)
 {
@@ -12514,10 +12486,9 @@ GCKPTI_FN uint64_t gckpti_conv2d_flops(const gckpt_call *call)
 }
 
 /* Zeros of the padding take part: rows of them give the same bits. */
-static int gckpti_conv2d_field(const gckpt_call *call, void *attributes,
-                               gckpt_receptive_field *field)
+static int gckpti_conv2d_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
 {
-    gckpti_conv2d *a = (gckpti_conv2d *)attributes;
+    gckpti_conv2d *a = (gckpti_conv2d *)attr;
     const int64_t gaps = (call->in[1].shape.d[0] - 1) * a->window.dilation[0];
     const gckpt_receptive_field window = { 1, a->window.stride[0], a->window.padding[0],
                                            (int32_t)gaps + 1, 0.0f };
@@ -12526,11 +12497,10 @@ static int gckpti_conv2d_field(const gckpt_call *call, void *attributes,
     return !a->transposed && gaps < INT32_MAX;
 }
 
-GCKPTI_OP_DESC_FIELD(conv2d, GCKPTI_FAST, gckpti_conv2d_shape, gckpti_conv2d_flops,
-                     gckpti_conv2d_field, 0, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
+GCKPTI_DESC_FIELD(conv2d, GCKPTI_FAST, gckpti_conv2d_shape, gckpti_conv2d_flops,
+                  gckpti_conv2d_field, 0, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
-/* The parameter whose axes w has: reshaped, or element by element. NULL: none has, since w was
- * permuted, say. */
+/* Returns the parameter whose axes w has (reshaped, or element by element), or NULL. */
 static gckpti_param *gckpti_conv_parameter(const gckpt_tensor *w)
 {
     const int64_t elements = gckpti_elements(&w->shape);
@@ -12545,7 +12515,7 @@ static gckpti_param *gckpti_conv_parameter(const gckpt_tensor *w)
     return t && t->kind == GCKPTI_PARAM ? &t->graph->store->params[t->index] : NULL;
 }
 
-/* 1: numbers for lines, of which a signal has one, and none for its places: as PyTorch's. */
+/* Returns 1 if a signal's sizes are given for its single line, as PyTorch's conv1d has them. */
 static int gckpti_conv_is_misplaced(const gckpt_window *w)
 {
     const int first =
@@ -12625,15 +12595,15 @@ GCKPT_API gckpt_tensor *gckpt_conv1d_transposed(gckpt_tensor *x, gckpt_tensor *w
  *   gru   a from the bias, or +0;  r = sigmoid(p_r + a_r), z = sigmoid(p_z + a_z),
  *         n = tanh(fma(r, a_n, p_n)), h = fma(z, h - n, n)
  *   lstm  a from p;  i, f, o = sigmoid(a), g = tanh(a), c = fma(f, c, i g), h = o tanh(c)
- * aux (B,T,4H): r, z, n, a_n, or i, f, g, o. Backward, t descending, D [and E] being what t + 1
- * hands to h [and c], +0 at first, and u [and e] grad_out's. x by y means da = x y, rounded, and dp
- * = put(x, y); s' = fma(-s, s, s) is sigmoid's slope, n' = fma(-n, n, 1) tanh's:
+ * saved (B,T,4H): r, z, n, a_n, or i, f, g, o. Backward, t descending, D [and E] being what t + 1
+ * passes to h [and c], +0 at first, and u [and e] grad_out's. x by y: da = x y, rounded, and dp =
+ * put(x, y); s' = fma(-s, s, s) is sigmoid's derivative, n' = fma(-n, n, 1) tanh's:
  *   gru   U = u + D;  n: U (1 - z) by n';  r: da_n a_n by r';  z: U (h - n) by z';  then da_n times
  *         r, rounded;  D = chains of da wh over G, from U z
  *   lstm  U = u + D, t = tanh(c), C = fma(U o, t', E) + e;  i: C g by i';  f: C times c of t - 1 by
  *         f';  g: C i by g';  o: U t by o';  E = C f, D = chains of da wh over G, from +0
  * At the end dh0 = D, dc0 = E, put. Then, b and t ascending, dwh: chains of h da; dbias sums da,
- * with low parts. Cho 2014; Hochreiter & Schmidhuber 1997, with the forget gate of Gers 2000. */
+ * compensated. Cho 2014; Hochreiter & Schmidhuber 1997, with the forget gate of Gers 2000. */
 
 /* Plain: a row at a time. */
 static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int plain)
@@ -12658,7 +12628,7 @@ static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int plain)
     return s;
 }
 
-/* Floats of scratch. The fast backward has wh transposed, and h of before beside da. */
+/* Floats of scratch. The fast backward has wh transposed, h of the previous step, and da. */
 static int64_t gckpti_sequence_workspace(const gckpt_call *call, int backward)
 {
     gckpti_sequence s = gckpti_sequence_of(call, gckpti_is_plain(call));
@@ -12703,7 +12673,7 @@ static uint64_t gckpti_recurrent_flops(const gckpt_call *call)
     return gates * (2 * (uint64_t)call->in[1].shape.d[0] + 20);
 }
 
-/* Chains to the step before in any case. */
+/* Chains of the previous step, required in any case. */
 static uint64_t gckpti_recurrent_flops_backward(const gckpt_call *call)
 {
     return gckpti_recurrent_flops(call) * (call->in[1].grad ? 2 : 1);
@@ -12737,7 +12707,7 @@ static void gckpti_lstm_gates(const gckpti_cell *s)
     }
 }
 
-/* da = x slope, and dp. */
+/* Sets da = x deriv, and dp. */
 GCKPTI_INLINE void gckpti_gate_backward(const gckpti_cell *s, int64_t at, float x, float deriv)
 {
     s->da[at] = x * deriv;
@@ -12782,7 +12752,7 @@ static int64_t gckpti_sequence_item_rows(const gckpti_sequence *s, int64_t i)
     return GCKPTI_HAS_FAST ? gckpti_min(s->block - i * s->item_rows, s->item_rows) : 1;
 }
 
-/* Rows of the block, as many as an item has, through all steps side by side. */
+/* Computes an item's rows of the block, through all steps. */
 static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
 {
     const gckpti_sequence *s = (const gckpti_sequence *)context;
@@ -12816,7 +12786,7 @@ static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
     }
 }
 
-/* h, or c, of row b before step t. */
+/* Returns h, or c, of row b before step t. */
 static const float *gckpti_sequence_previous(const gckpti_sequence *s, int c, int64_t b, int64_t t)
 {
     const gckpt_arg *initial = c ? s->c0 : s->h0;
@@ -12825,7 +12795,7 @@ static const float *gckpti_sequence_previous(const gckpti_sequence *s, int c, in
     return initial ? initial->data + b * s->units : s->zero;
 }
 
-/* The same backwards, all but what they add to dwh and dbias. */
+/* The backward of the item, without dwh and dbias. */
 static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
 {
     const gckpti_sequence *s = (const gckpti_sequence *)context;
@@ -12936,14 +12906,14 @@ GCKPTI_CELLS(gru)
 GCKPTI_CELLS(lstm)
 #undef GCKPTI_CELLS
 
-/* in[2] may be the bias or h0: then it needs less than this says. */
+/* If in[2] is h0 and not the bias, it reads less than declared here. */
 #define GCKPTI_READS GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_SAVED
-GCKPTI_OP_DESC_WITH(gru, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops,
-                    gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
-                    GCKPTI_READS | GCKPT_SUMS, GCKPTI_READS);
-GCKPTI_OP_DESC_WITH(lstm, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops,
-                    gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
-                    GCKPTI_READS, GCKPTI_READS);
+GCKPTI_DESC_WITH(gru, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops,
+                 gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
+                 GCKPTI_READS | GCKPT_SUMS, GCKPTI_READS);
+GCKPTI_DESC_WITH(lstm, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops,
+                 gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS, GCKPTI_READS,
+                 GCKPTI_READS);
 #undef GCKPTI_READS
 
 GCKPT_API gckpt_tensor *gckpt_gru(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *bx,
@@ -13130,7 +13100,7 @@ typedef struct {
     int edge, from_zero;
     int64_t diagonal;
     const float *row_scale; /* f32: NULL, or what each row of c is multiplied by before its links */
-    const gckpti_attn_state *attn;
+    const gckpti_attn *attn;
     const float *prefetch; /* f32: NULL, or as many rows of the head as c has, fetched meanwhile */
 } gckpti_attn_gemm;
 
@@ -13208,9 +13178,9 @@ typedef struct {
     void (*pack_b)(const gckpti_pack_lanes *s, int words, uint32_t *d, int64_t width);
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
-    void (*attention_forward)(const gckpti_attn_state *h, int64_t row, int64_t head, int64_t first,
+    void (*attention_forward)(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
                               float *scratch);
-    void (*attention_backward)(const gckpti_attn_state *h, int64_t row, int64_t head,
+    void (*attention_backward)(const gckpti_attn *h, int64_t row, int64_t head,
                                float *scratch);
 } gckpti_mixed_kernels;
 
@@ -13356,9 +13326,9 @@ typedef struct {
     void (*norm_backward)(const gckpt_call *call, int64_t row);
     void (*rotary)(const gckpt_call *call, int64_t row); /* either way */
     void (*column_sums)(const gckpti_column_sums *s, int64_t first, int64_t end);
-    void (*attention_forward)(const gckpti_attn_state *h, int64_t row, int64_t head, int64_t first,
+    void (*attention_forward)(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
                               float *scratch);
-    void (*attention_backward)(const gckpti_attn_state *h, int64_t row, int64_t head,
+    void (*attention_backward)(const gckpti_attn *h, int64_t row, int64_t head,
                                float *scratch);
     void (*classes_backward)(const float *x, float *d, int64_t n, const gckpti_class_row *c);
     float (*surprisal)(const float *x, int64_t n, const gckpti_class_row *c);
@@ -14651,7 +14621,7 @@ GCKPTI_OP_KERNELS(fast_batchnorm, gckpti_fast_channels(call, backward))
 /* ---- attention: an item is a block of queries of a head (forward), heads that share keys ---- */
 static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
 {
-    gckpti_attn_state h = *(const gckpti_attn_state *)context;
+    gckpti_attn h = *(const gckpti_attn *)context;
     const gckpt_call *call = h.call;
     const gckpti_kernels *kernels = gckpti_kernels_of(call);
     const gckpti_mixed_kernels *mixed = gckpti_mixed_of(kernels);
@@ -14674,7 +14644,7 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
         gckpti_mixed_configure(mixed, 0);
 }
 
-static void gckpti_fast_attention(const gckpt_call *call, int backward, gckpti_attn_state h)
+static void gckpti_fast_attention(const gckpt_call *call, int backward, gckpti_attn h)
 {
     int64_t items = call->shape.d[0] * h.heads / h.group, cost = h.group * h.t * h.s * h.d;
     if (!backward) {
@@ -15056,53 +15026,54 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
 }
 
 /* =================================================================================================
- * >>plan: the model of a request, schedules, drafts, layout, plans
+ * >>plan: the model of a request, schedules, lowered plans, placement of buffers, encoded plans
  *
- * From a request to a plan each step is a function of the one before:
- *   model     what is known of one variant of a request (forms of ops, an order of backwards)
- *             before there is a schedule: gradients, their memory and lives, too; then only read
- *   schedule  a list of items. Makers (store-all, memory-poor, segments, the user, a file, search)
- *             write the body; gckpti_finish_schedule adds the rest and what pins ask for.
- *   lives     one walk over a schedule from its end (gckpti_find_live_ranges), for drafts and for the
- *             search: it drops every forward nobody reads, so that a recompute stops at the last
- *             value that is needed, and finds how long each result lives, bytes and work.
- *   draft     what a schedule comes to: instructions, the buffers they use as operands, how long
- *             each buffer lives, the bytes live at each instruction, the work. A value may take
- *             over the buffer of one that dies where it begins.
- *   place     an offset for each buffer.
- *   ahead     gathers that begin earlier: another draft.
- *   encode    the plan: constant data that points to no graph.
- * The calls, in their order; each needs those above it:
- *   gckpti_build_model (planner/planner.c) of a planner whose request is filled in and checked:
+ * Planning runs these steps. Each step reads only the results of the steps above it:
+ *   model        of one variant (lowering of ops, order of backwards) of a request (graph, loss
+ *                terms, desc): its nodes, their cost, the memory of gradients; then read-only
+ *   schedule     a list of entries (see below). Builders (store-all, memory-poor, segments, the
+ *                user, a file, the search) write the body; gckpti_finish_schedule adds the other
+ *                parts and applies gckpt_keep (must_save) and gckpt_recompute (must_recompute).
+ *   live ranges  gckpti_find_live_ranges scans a schedule once, from its end. It removes forwards
+ *                whose results nobody reads, and finds live ranges, live bytes and cost.
+ *   lower        the instructions, the buffers that are their operands, and the live bytes at each
+ *                instruction. A value may take over the buffer of an input that dies there.
+ *   place        an offset in the arena for each buffer
+ *   prefetch     lowers once more, with gathers that begin earlier
+ *   encode       the plan: constant data without pointers into the graph
+ * The calls, in order:
+ *   gckpti_build_model (planner/planner.c), for a planner whose request is complete and checked:
  *     gckpti_model_ops, gckpti_model_nodes
- *   gckpti_plan_mode (planner/request.c): a maker, gckpti_lower_schedule, gckpti_place_buffers,
+ *   gckpti_plan_mode (planner/request.c): a builder, gckpti_lower_schedule, gckpti_place_buffers,
  *     gckpti_keep_lowered; or gckpti_search_open, gckpti_find_best, gckpti_place_candidate (search)
- *   gckpti_prefetch_gathers
- *   gckpti_encode_plan
- * A draft owns its arrays (its numbers of units and gradients are the model's); gckpti_planner has
- * the model, what is proven about it (search), and two drafts, the latest and the best so far.
+ *   gckpti_prefetch_gathers, gckpti_encode_plan
  *
- * A schedule has three parts. The prologue computes what depends on parameters only, once a step;
- * the body runs for each micro-batch; the epilogue sends gradients through the prologue's ops and
- * updates. A plan whose batch is larger than the graph's rows is "looped": parameter gradients live
- * through the whole step, one accumulator per use (manual, 5f), with its low part behind it where
- * it is a sum over rows (5e).
+ * A schedule is an array of int. With n = p->nodes and 0 <= u < n, an entry is
+ *     u         the forward of node u; every forward of u but the first is a recompute
+ *     ~u        the backward of node u
+ *     u + n     a reload: copies the results of u back from slower memory
+ *     u + 2n    an offload_done: results of u that are being offloaded stay live until here
+ * An offload has no entry: it follows the last forward before a reload. Schedules of 3 nodes:
+ *     0 1 2 ~2 ~1 ~0      stores everything
+ *     0 1 2 ~2 1 ~1 ~0    drops the results of node 1 and recomputes them
+ *     0 1 2 ~2 4 ~1 ~0    offloads the results of node 1 and reloads them (4 = 1 + 3)
+ * The prologue of a schedule computes what depends on parameters only, once a step; the body runs
+ * once per micro-batch; the epilogue, once a step, runs the prologue's backwards and the updates.
  *
- * Words, here and in search:
- *   request  graph, terms and desc of a gckpt_plan_new
- *   unit     an op that every plan runs, or a staged parameter: one that is copied into the arena
- *   nth      of a backward: its place in the order of backwards
- *   item     of a schedule: u the forward of unit u (it may be there again), ~u its backward,
- *            u + units a reload, u + 2 units a hold: what is offloaded lives at least until there
- *   version  of a unit's results: a forward makes it, uses up to the next one read it
- *   turn     of a unit: its place in p->late; of a block: when it is placed
- *   bound    of a draft: its greatest live bytes; gckpti_bound: what is proven of all schedules
- *   far      in slower memory: offloaded
- *   pins     gckpt_keep, gckpt_recompute: what a user asks of a tensor's schedule
+ * If the batch is larger than the graph's rows, the plan `accumulates`: a parameter gradient lives
+ * through the whole step, in one accumulator per use (manual, 5f). The compensation of a sum over
+ * rows follows its accumulator (5e).
+ *
+ * Terms, here and in search:
+ *   node            an op that every plan runs, or a staged parameter (one copied into the arena)
+ *   position        index of an entry in a schedule
+ *   backward_index  position of a backward in the order of all backwards
+ *   definition      the results of one forward or reload; its uses end before the next definition
+ *   peak            of a schedule or lowered plan: its greatest live bytes
  * ============================================================================================== */
 
 /* ---- plan/types.c ---- */
-/* Numbers that plans store: flags, ids, places in arrays; small where only compiled plans run. */
+/* Numbers in plans: flags, ids, array indices. They are small where only compiled plans run. */
 #if GCKPTI_IS_SMALL
 typedef unsigned char gckpti_byte;
 typedef int16_t gckpti_id;
@@ -15111,117 +15082,120 @@ typedef uint16_t gckpti_offset;
 typedef int gckpti_byte, gckpti_id;
 typedef size_t gckpti_offset;
 #endif
-typedef int64_t gckpti_extent; /* of an axis; what is printed as C knows it by this name */
+typedef int64_t gckpti_extent; /* of an axis; the name in plans that are printed as C */
 #define GCKPTI_NAMELESS ((gckpti_offset)GCKPTI_NO_OFFSET)
 
 typedef struct {
     const gckpt_op *op;
-    const void *data; /* of constants; of bands the gckpt_op of the last op */
+    const void *data; /* of a constant; of a fused group the gckpt_op of its last op */
     size_t saved_bytes;
-    gckpti_offset attributes, attribute_bytes; /* first of the plan's words */
-    gckpti_offset shape; /* of the plan's sizes, with all rows of the micro-batch */
-    gckpti_offset name;  /* offset into the plan's names; GCKPTI_NAMELESS: none */
+    gckpti_offset attributes, attribute_bytes; /* attributes: index of the first word */
+    gckpti_offset shape;                       /* index into `sizes`; with all rows */
+    gckpti_offset name;                        /* offset into `names`, or GCKPTI_NAMELESS */
     gckpti_id base;
-    gckpti_id index; /* of the parameter or input in the plan; -1: of an op that does not run */
+    gckpti_id index; /* of the parameter or input; -1: an op that does not run */
     gckpti_id in[GCKPT_MAX_INPUTS];
     gckpti_byte kind, inputs, type, batch_invariant, rounding; /* rounding: GCKPTI_ROUNDED, .. */
-    gckpti_byte compensated; /* bit i: the gradient of input i is a sum with a low part */
+    gckpti_byte compensated; /* bit i: the gradient of input i is a compensated sum */
 } gckpti_plan_node;
 
-/* What else is known of a node. To run a plan, only where it offloads to is read. */
+/* More about a node. Running a plan needs only host_value and host_saved. */
 typedef struct {
     gckpt_cost cost;
-    size_t host_value,
-        host_saved; /* where slower memory has what is offloaded; GCKPTI_NO_OFFSET: nowhere */
-    uint64_t hash; /* of the graph up to it as it was built; the node has the form that runs */
+    size_t host_value, host_saved; /* offsets in slower memory, or GCKPTI_NO_OFFSET */
+    uint64_t hash;                 /* of the graph as it was built, up to this node */
 } gckpti_plan_info;
 
 typedef struct {
     int64_t elements;
     uint32_t init[3];  /* bits of gckpt_init */
-    uint32_t momentum; /* of a gckpt_running, bits */
+    uint32_t momentum; /* bits of the momentum of a gckpt_running */
     gckpti_offset name;
     gckpti_id node;
-    gckpti_id store_index; /* its number in the store it was planned with */
-    gckpti_id running;     /* not trained but measured by so many ops; 0: neither */
+    gckpti_id store_index; /* in the store that the plan was made with */
+    gckpti_id running;     /* number of ops that update it as a running statistic; 0: none */
     gckpti_byte trained;
-    gckpti_byte external; /* its values are the program's */
+    gckpti_byte external; /* the program owns its values */
     gckpti_byte storage;  /* gckpt_storage */
 } gckpti_plan_param;
 
-/* Whether a step changes it: it is trained, or measured. */
+/* Returns whether a step changes the parameter: it is trained or a running statistic. */
 GCKPTI_FN int gckpti_has_update(const gckpti_plan_param *q);
 
 typedef struct {
     unsigned char kind;  /* gckpt_kind */
     unsigned char first; /* the first forward of its tensor */
-    /* bit i: input i's gradient is added to; is cleared before. REDUCE: `accumulate` is 1 where
-     * each rank needs its share of the sum only. */
+    /* Bit i: adds to the gradient of input i; sets it to zero first. In a REDUCE, accumulate is 1
+     * if each rank needs only its shard of the sum. */
     unsigned char accumulate, zero;
-    gckpti_id id;        /* tensor; UPDATE: parameter of the plan */
-    gckpti_id uses;      /* accumulators to add up first */
-    gckpti_offset operands; /* where its offsets begin: gckpti_operands_of */
+    gckpti_id id;           /* tensor; UPDATE: index of the parameter */
+    gckpti_id uses;         /* number of accumulators to add up first */
+    gckpti_offset operands; /* index of its first operand (gckpti_operands_of) */
 } gckpti_ins;
 
-/* Where an instruction's operands lie, by name: offsets into the arena (in a draft: its buffers),
- * or GCKPTI_NO_OFFSET. `gradient` is that of the output, of an UPDATE the parameter's (or its shard); it
- * has uses - 1 `more` accumulators. An input's gradient that has a `total` is scratch, to be added
- * to that. REDUCE: `gradient` is the first accumulator of the tensor's uses in the body, where the
- * sum is in the end; `more` are the others, then the sums of leaves that wait (gckpti_tree_depth);
- * `work`: room for what another rank sends; `shard`: where this rank's share of the sum goes, NONE:
- * it stays where it is. Of what is reduced, UPDATE and BACKWARD add up the epilogue's uses only. */
+/* The operands of an instruction: offsets into the arena (in a lowered plan: indices of buffers),
+ * or GCKPTI_NO_OFFSET. After a REDUCE, UPDATE and BACKWARD add up only the epilogue's uses. */
 typedef struct {
-    size_t out, saved, workspace, gradient, shard;
+    size_t out, saved;
+    size_t workspace; /* REDUCE: receive buffer */
+    size_t gradient;  /* of the output; UPDATE: of the parameter, or its shard; REDUCE: the first */
+                      /* accumulator of the body's uses, which then holds the sum */
+    size_t shard;     /* REDUCE: where this rank's shard of the sum goes; none: it stays in place */
     struct {
-        size_t value, gradient, total;
+        size_t value, gradient, total; /* if there is a total, `gradient` is scratch added to it */
     } in[GCKPT_MAX_INPUTS];
-    const size_t *addends;
-} gckpti_operands;
+    const size_t *addends; /* the other uses - 1 accumulators; REDUCE: followed by the partial */
+} gckpti_operands;         /* sums of the virtual ranks (gckpti_tree_depth) */
 
-/* Names them in the order they are stored: FORWARD: out, aux, work, values; BACKWARD: out, aux,
- * work, gradient, then value, gradient, total of each input, more; UPDATE: gradient, more; OFFLOAD,
- * RELOAD, HOLD: out, aux; REDUCE: work, gradient, shard, more, waiting sums. */
+/* Reads the operands of an instruction, which are stored in this order:
+ *   FORWARD   out, saved, workspace, the value of each input
+ *   BACKWARD  out, saved, workspace, gradient, (value, gradient, total) of each input, addends
+ *   UPDATE    gradient, addends
+ *   REDUCE    workspace, gradient, shard, addends, partial sums
+ *   OFFLOAD, RELOAD, OFFLOAD_DONE  out, saved */
 GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, int inputs,
                                   gckpti_operands *o);
 
-/* Behind the operands of a FORWARD or BACKWARD of a bf16 plan (plan/mixed.c): where its kernel has
- * as floats what is bf16 in the arena; NONE: it takes that as it is. Of input i [2 * i] is the
- * value's copy, [2 * i + 1] the gradient's; behind them the output's. */
+/* Returns the fp32 copies for the kernel of a FORWARD or BACKWARD in a bf16 plan (plan/mixed.c): of
+ * input i's value [2 * i], its gradient [2 * i + 1], the output's last; none if it takes bf16. */
 static inline const size_t *gckpti_f32_copies(const gckpti_ins *ins, const gckpti_operands *o)
 {
     return o->addends + ins->uses - 1;
 }
 
-/* Of a run of ops in bands of rows (plan/fused_op.c), the op `bands` in place of its last one:
- * its attributes, behind it steps, links and, from byte `own`, the last op's own. Its node's `data`
- * is that op's row. Its inputs are those of the run, without parameters, which ops find as ever. */
+/* Attributes of gckpti_op_fused (plan/fused_op.c), which replaces the last op of a fused group: ops
+ * that run together, a tile of rows at a time. Steps, edges and the last op's own attributes follow
+ * them. The op's inputs are those of the group except parameters. */
 typedef struct {
-    int32_t steps, edges, tile_rows,
-        ranges_offset; /* rows: of a band; at: in the workspace, gckpti_row_range */
-    int32_t inputs, last_offset, last_inputs,
-        last_in[GCKPT_MAX_INPUTS]; /* in: the last op's, as it was built */
+    int32_t steps, edges, tile_rows;
+    int32_t ranges_offset;       /* of gckpti_row_range[steps] in the workspace */
+    int32_t inputs, last_offset; /* last_offset: of the last op's attributes */
+    int32_t last_inputs, last_in[GCKPT_MAX_INPUTS]; /* of the last op as it was built */
     uint32_t kiloflops;
 } gckpti_fused;
 typedef struct {
-    int32_t id, height, width; /* id -1: it copies an input; height: rows; width: floats of one */
-    int32_t offset, workspace; /* its rows, its kernel's, in the workspace; in place of step ~at */
-    int32_t edge, edges;       /* links[link..]: what it reads that has rows, or is an input */
-    uint32_t padding;          /* what rows of a padding have, bits of a float */
+    int32_t id;            /* node; -1: copies an input of the group */
+    int32_t height, width; /* rows; floats of a row */
+    int32_t offset;        /* of its rows in the workspace; ~i: in the place of step i */
+    int32_t workspace;     /* offset of its kernel's workspace */
+    int32_t edge, edges;   /* first and number: inputs that have rows or are the group's */
+    uint32_t padding;      /* value of padding rows, bits of a float */
 } gckpti_fused_step;
 typedef struct {
-    int32_t input, from, stride, before,
-        reach; /* from: a step, ~input of the run; reach 0: whole */
+    int32_t input;                 /* index among the op's inputs */
+    int32_t from;                  /* a step, or ~index of an input of the group */
+    int32_t stride, before, reach; /* rows that a row reads (gckpt_receptive_field); reach 0: all */
 } gckpti_fused_edge;
 typedef struct {
-    int32_t low, high;  /* the rows that are there */
-    int32_t drop, need; /* of the next band: rows below drop go, there are those before need */
+    int32_t low, high;  /* the rows present */
+    int32_t drop, need; /* the next tile drops rows below `drop` and needs those below `need` */
 } gckpti_row_range;
-/* Room for the call of an op of a run, in front of them: stacks of firmware are short. */
+/* Bytes for a gckpt_call at the start of the workspace, since stacks of firmware are small. */
 enum { GCKPTI_FUSED_CALL = 1536 };
 typedef char
     gckpti_fused_call_fits[sizeof(gckpt_call) + GCKPTI_ALIGN <= GCKPTI_FUSED_CALL ? 1 : -1];
 
-/* The first row that is not there yet, and the last + 1 that is made for the next band. */
+/* Returns the first row that is missing, and the end of the rows computed for the next tile. */
 static inline int32_t gckpti_tile_first(const gckpti_row_range *range)
 {
     return range->high > 0 ? range->high : 0;
@@ -15231,12 +15205,12 @@ static inline int32_t gckpti_tile_end(const gckpti_fused_step *step, const gckpt
     return range->need < step->height ? range->need : step->height;
 }
 
-/* What a request leaves open before there is any schedule; all 0: the graph as it was built. */
+/* The choices before there is a schedule. All 0: the graph as it was built. */
 typedef struct {
-    int lowering; /* of the ops that have several (gckpti_take_lowering) */
-    int order; /* of backwards; 0: reverse order of creation */
-    int fused; /* runs of ops without gradients are bands (gckpti_fuse_ops) */
-    int no_offload; /* nothing is offloaded, though the request allows it */
+    int lowering;   /* of ops that have several (gckpti_take_lowering) */
+    int order;      /* of backwards; 0: reverse order of creation */
+    int fused;      /* ops without gradients run in fused groups (gckpti_fuse_ops) */
+    int no_offload; /* offloads nothing, although the request allows it */
 } gckpti_variant;
 
 typedef struct {
@@ -15244,7 +15218,7 @@ typedef struct {
     uint32_t weight; /* bits of a float */
     int regulariser;
     int64_t sample_size;   /* elements of input 0 that count as one, or 1 */
-    gckpt_cost built_cost; /* of the op that was built, if not of the one that runs */
+    gckpt_cost built_cost; /* of the op as it was built, if another one runs */
 } gckpti_plan_term;
 
 typedef struct {
@@ -15252,61 +15226,61 @@ typedef struct {
     size_t offset;
 } gckpti_plan_fetch;
 
-/* One block of memory holds it all, or (gckpt_plan_c) the program's constants do. A change of any
- * of these types is a change of GCKPT_PLAN_FORMAT. */
-/* What its workspace is for: fast kernels, plain ones, a backend's (gckpti_backend_id). Forms of ops;
- * 0 is the graph as it was built. Leaves of a batch, at most: squares fit into 32 bits. */
+/* backend_id of plans without a backend; numbers of lowerings (0: as built); the most virtual ranks
+ * (their square fits into 32 bits). */
 enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
 enum { GCKPTI_LOWERINGS = 5, GCKPTI_MAX_VRANKS = 32768 };
 
-/* The numbers of a plan, in their order: declared below, printed as C in this order, and those with
- * a limit, the most that a file may have, are what files have of them (export/file.c). */
+/* The scalars of a plan, in the order of plans printed as C. The third argument is the greatest
+ * value in a file (export/file.c), or 0 if files do not have it. A change of any type of this
+ * section is a change of GCKPT_PLAN_FORMAT. */
 /* clang-format off */
 #define GCKPTI_PLAN_NUMBERS(X)                                                                     \
     X(uint64_t, hash, 0) X(uint64_t, check, 0) /* gckpt_plan_hash; the same of what runs */        \
     X(uint64_t, cost, 0) X(uint64_t, least_cost, UINT64_MAX) X(uint64_t, proven_cost, UINT64_MAX)  \
-    X(uint64_t, hidden, 0) /* work of copies beside what is computed */                            \
+    X(uint64_t, hidden, 0) /* cost of copies that overlap computation */                           \
     X(uint64_t, offload_cost, UINT64_MAX) X(uint64_t, comm_cost, UINT64_MAX)                       \
     X(int64_t, batch, INT64_MAX) X(int64_t, rows, 0)                                               \
     X(int, format, 0) X(int, contract, 0) /* GCKPT_PLAN_FORMAT, GCKPT_CONTRACT */                  \
-    X(gckpt_mode, mode, GCKPT_INFERENCE) X(gckpt_optimiser, optimiser, GCKPT_CUSTOM_OPTIMISER)        \
+    X(gckpt_mode, mode, GCKPT_INFERENCE) X(gckpt_optimiser, optimiser, GCKPT_CUSTOM_OPTIMISER)     \
     X(int, state_slots, 4) X(int, update_in_backward, 1) X(int, threads, 1024)                     \
-    X(int, backend_id, GCKPTI_BACKEND_PLAIN) X(gckpt_precision, precision, GCKPT_BF16_STOCHASTIC)        \
-    X(int, lowering, GCKPTI_LOWERINGS - 1) X(int, fused, 1)      /* gckpti_variant */                      \
-    X(int, virtual_ranks, GCKPTI_MAX_VRANKS) X(int, ranks, INT32_MAX) /* 1, 1: REDUCE does not occur */       \
-    X(gckpt_shard, shard, GCKPT_SHARD_VALUES) X(int, overlap_offload, 1) X(int, accumulates, 0)          \
-    X(int, bf16_weights, 1)              /* products read copies of parameters */                  \
-    X(int, quantised, 0)                    /* some parameter is */                                   \
-    X(int, mixer, 0)                     /* node that mixes rows, or -1 */                         \
-    X(int, body, 0) X(int, epilogue, 0)  /* where these parts of the list begin */                 \
+    X(int, backend_id, GCKPTI_BACKEND_PLAIN)                                                       \
+    X(gckpt_precision, precision, GCKPT_BF16_STOCHASTIC)                                           \
+    X(int, lowering, GCKPTI_LOWERINGS - 1) X(int, fused, 1) /* gckpti_variant */                   \
+    X(int, virtual_ranks, GCKPTI_MAX_VRANKS) X(int, ranks, INT32_MAX) /* 1, 1: has no REDUCE */    \
+    X(gckpt_shard, shard, GCKPT_SHARD_VALUES) X(int, overlap_offload, 1) X(int, accumulates, 0)    \
+    X(int, bf16_weights, 1)              /* matrix products read bf16 copies of parameters */      \
+    X(int, quantised, 0)                 /* some parameter is */                                   \
+    X(int, mixer, 0)                     /* a node that mixes rows, or -1 */                       \
+    X(int, body, 0) X(int, epilogue, 0)  /* first instructions of these parts */                   \
     X(size_t, alignment, 65536) X(size_t, proven_bytes, SIZE_MAX)                                  \
     X(size_t, offloaded, PTRDIFF_MAX / 2) /* bytes of slower memory */                             \
-    X(size_t, term_count, INT32_MAX) X(size_t, arena, 0) X(size_t, peak, 0) X(size_t, inputs, 0)  \
+    X(size_t, term_count, INT32_MAX) X(size_t, arena, 0) X(size_t, peak, 0) X(size_t, inputs, 0)   \
     X(size_t, node_count, 0) X(size_t, param_count, 0) X(size_t, length, 0)                        \
-    X(size_t, operand_count, 0) X(size_t, fetch_count, 0) X(size_t, word_count, 0)                  \
+    X(size_t, operand_count, 0) X(size_t, fetch_count, 0) X(size_t, word_count, 0)                 \
     X(size_t, size_count, 0) X(size_t, name_bytes, 0)
 
-/* Its arrays, by type and count; 1: what only tells of it, and is NULL where that is left out
- * (GCKPT_SMALL). */
+/* The arrays of a plan: type, name, length, and 1 if only reports read it (GCKPT_SMALL: NULL). */
 #define GCKPTI_PLAN_ARRAYS(X)                                                                      \
-    X(gckpti_plan_node, nodes, node_count, 0)                                                           \
-    X(gckpti_plan_info, info, node_count, 1) /* by node */                                              \
-    X(gckpti_extent, sizes, size_count, 0) /* shapes, which nodes share: axes, then their sizes */ \
+    X(gckpti_plan_node, nodes, node_count, 0)                                                      \
+    X(gckpti_plan_info, info, node_count, 1) /* by node */                                         \
+    X(gckpti_extent, sizes, size_count, 0) /* shapes, shared by nodes: rank, then its sizes */     \
     X(gckpti_plan_param, params, param_count, 0)                                                   \
-    X(gckpti_ins, ins, length, 0)                                                                 \
-    X(size_t, live_bytes, length, 1) /* bytes live while an instruction runs */                          \
+    X(gckpti_ins, ins, length, 0)                                                                  \
+    X(size_t, live_bytes, length, 1) /* at each instruction */                                     \
     X(size_t, operands, operand_count, 0) /* of all instructions */                                \
     X(gckpti_plan_term, terms, term_count, 0)                                                      \
-    X(gckpti_plan_fetch, fetches, fetch_count, 0)                                                      \
-    X(gckpt_buffer, buffers, buffer_count, 1) /* by end */
+    X(gckpti_plan_fetch, fetches, fetch_count, 0)                                                  \
+    X(gckpt_buffer, buffers, buffer_count, 1) /* in the order they end */
 /* clang-format on */
 
-#define GCKPTI_NUMBER(type, name, most)        type name;
+/* A plan: one block of memory, or constants of a program (gckpt_plan_c). */
+#define GCKPTI_NUMBER(type, name, most)           type name;
 #define GCKPTI_ARRAY(type, name, count, optional) const type *name;
 struct gckpt_plan {
     gckpti_object object;
     gckpti_allocator memory;
-    void *block; /* this; NULL: a constant of the program */
+    void *block; /* the plan itself; NULL: constants of a program */
     GCKPTI_PLAN_NUMBERS(GCKPTI_NUMBER)
     size_t buffer_count, kind_bytes[GCKPT_BYTES_KINDS];
     double recompute;
@@ -15317,39 +15291,39 @@ struct gckpt_plan {
 #undef GCKPTI_NUMBER
 #undef GCKPTI_ARRAY
 
-/* What plans may have that run in this build. */
+/* Which features the plans that this build runs may have. */
 enum {
     GCKPTI_RUNS_TRAINING = GCKPTI_WITH_TRAINING,
     GCKPTI_RUNS_RANKS = GCKPTI_WITH_RANKS,
     GCKPTI_RUNS_FETCHES = GCKPTI_WITH_FETCH,
     GCKPTI_RUNS_CACHES = GCKPTI_WITH_CACHES,
     GCKPTI_RUNS_FUSED = GCKPTI_WITH_TILES,
-    GCKPTI_RUNS_BUILT = GCKPTI_WITH_PLANNER /* those that were made here; else constants */
+    GCKPTI_RUNS_BUILT = GCKPTI_WITH_PLANNER /* plans built at run time; else constants only */
 };
 
-/* The node that an instruction is about; an update's is its parameter's. */
+/* Returns the node of an instruction; of an update its parameter's. */
 GCKPTI_FN int gckpti_ins_node(const gckpt_plan *plan, const gckpti_ins *ins);
 
-/* Bytes of a node's value in the arena, or as it is fed. */
+/* Returns the bytes of a node's value in the arena, or as it is fed. */
 GCKPTI_FN size_t gckpti_planned_bytes(const gckpt_plan *p, const gckpti_plan_node *q);
 
-/* A node's shape, and its elements, with all rows of the micro-batch. */
+/* Return a node's shape and its elements, with all rows of the micro-batch. */
 GCKPTI_FN gckpt_shape gckpti_planned_shape(const gckpt_plan *p, const gckpti_plan_node *q);
 GCKPTI_FN int64_t gckpti_planned_elements(const gckpt_plan *p, const gckpti_plan_node *q);
 
-/* For errors: as it was named, else its op's name, else "". */
+/* Returns a node's name for errors: its own, else its op's, else "". */
 GCKPTI_FN const char *gckpti_planned_name(const gckpt_plan *plan, int id);
 
-/* Sums that wait in the binary counter of so many leaves, a power of two. */
+/* Returns how many partial sums the reduction tree of a power of two of virtual ranks keeps. */
 GCKPTI_FN int gckpti_tree_depth(int vranks);
 
-/* The first row of a leaf: the least r with floor(r leaves / batch) >= leaf. */
+/* Returns the first row of a virtual rank: the least r with floor(r * vranks / batch) >= vrank. */
 GCKPTI_FN int64_t gckpti_vrank_first_row(int64_t batch, int vranks, int64_t vrank);
 
-/* What the rows of a step of `rows` rows are cut into leaves as. */
+/* Returns the batch that virtual ranks divide in a step of `rows` rows. */
 GCKPTI_FN int64_t gckpti_vrank_batch(const gckpt_plan *p, int64_t rows);
 
-/* How many of a step's rows a leaf has. */
+/* Returns how many rows of a step a virtual rank has. */
 GCKPTI_FN int64_t gckpti_vrank_rows(const gckpt_plan *p, int64_t rows, int64_t vrank);
 
 /* Returns whether op is batch norm of one value per channel in each of `rows` rows of a shape. */
@@ -15358,126 +15332,119 @@ GCKPTI_FN int gckpti_is_single_norm(const gckpt_op *op, const gckpt_shape *shape
 /* Returns whether plan->mixer would normalise one value per channel in a step of so many rows. */
 GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p, int64_t rows);
 
-/* A hash goes on with each tensor of a graph (of a plan: each node, as it runs: gckpt_plan.check),
- * then with leaves, which bits depend on too. */
+/* Extend a hash by a tensor of a graph, by a node of a plan as it runs (plan->check), and by the
+ * number of virtual ranks, on which the bits of results depend. */
 GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t);
 GCKPTI_FN uint64_t gckpti_hash_plan_node(uint64_t hash, const gckpt_plan *p, size_t i);
 GCKPTI_FN uint64_t gckpti_hash_vranks(uint64_t hash, int vranks);
 
-/* ---- the model, schedules, drafts, and the planner that has them ---- */
-/* A unit. Units are numbered so that inputs come before users, those of the prologue first. */
+/* ---- the model, schedules, lowered plans, and the planner that owns them ---- */
+/* A node. Nodes are in topological order, those of the prologue first. */
 typedef struct {
     int id;
-    int in, inputs;         /* links[in..]: units whose values the forward reads, each once */
-    int read, reads;        /* links[read..]: units whose values the backward reads */
-    int backward_index;     /* of its backward; -1: none */
-    int target;             /* target[target..]: where its backward puts gradients, by input */
-    int64_t out, saved,
-        workspace;          /* bytes of its results; of its forward's workspace; rounded up */
-    uint64_t cost;          /* of the forward */
-    int reduce, reduces;    /* reduction[reduce..]: behind its backward */
-    unsigned char accumulate, zero; /* of its backward, as gckpti_ins has them */
-    unsigned char reads_saved;      /* the backward does */
-    unsigned char runs_once;        /* computed once: pins, side effects, the prologue */
-    unsigned char side_effect;      /* the first forward stays, read or not */
-    unsigned char must_recompute;   /* gckpt_recompute: computed anew for the backwards */
+    int in, inputs;     /* edges[in..]: nodes whose values the forward reads, each once */
+    int read, reads;    /* edges[read..]: nodes whose values the backward reads */
+    int backward_index; /* -1: has no backward */
+    int target;         /* target[target..]: its backward's gradients, by input */
+    int64_t out, saved, workspace;  /* bytes of its results and its forward's workspace, aligned */
+    uint64_t cost;                  /* of the forward */
+    int reduce, reduces;            /* reduction[reduce..]: those that follow its backward */
+    unsigned char accumulate, zero; /* as in gckpti_ins */
+    unsigned char reads_saved;      /* the backward reads `saved` */
+    unsigned char runs_once;        /* must_save, a side effect, or in the prologue */
+    unsigned char side_effect;      /* the first forward stays, even if nobody reads it */
+    unsigned char must_recompute;   /* recomputed for the backwards */
     unsigned char fetched;          /* its last value is read at the end */
-    unsigned char in_place;         /* bit i: the result may replace the value of links[in + i] */
-    unsigned char can_offload;      /* what it leaves may be offloaded */
+    unsigned char in_place;         /* bit i: may overwrite the value of edges[in + i] */
+    unsigned char can_offload;
 } gckpti_node;
 
-/* A REDUCE: sums of leaves of a tensor's gradient, behind the last backward of the body that adds
- * to it. Numbers of gradients, or -1. */
+/* A REDUCE adds up a tensor's gradient over virtual ranks, after the last backward of the body that
+ * writes it. Fields are indices of gradients, or -1. */
 typedef struct {
     int id;
-    int partials; /* the first of p->levels sums that wait */
-    int recv;     /* room for another rank's part, of all that are behind one backward */
-    int shard; /* this rank's share of the sum, if that leaves the rest */
+    int partials; /* the first of p->tree_depth partial sums */
+    int recv;     /* receive buffer, shared by all REDUCEs after one backward */
+    int shard;    /* this rank's shard of the sum, if that is stored apart */
 } gckpti_reduction;
 
-/* Memory of a gradient. Backwards have a fixed order, their ranks, so all but its place in a
- * schedule is known before there is one. */
+/* The memory of a gradient. It depends on the order of backwards only, not on the schedule. */
 typedef struct {
-    int id, owner;   /* the tensor it is for; the activation whose whole gradient it is, or -1 */
-    int first, last; /* ranks of the backwards that write it first and use it last; last may be */
-                     /* p->backwards, the end of the body, or one more, the end of the step */
-    int resident;    /* it lives through the whole step */
-    /* Gradients that have the same bytes (one is written in place of another, or is passed on) are
-     * a list that begins at `storage`, by the backward they begin at. Of a gradient: */
-    int alias_root, next_alias; /* where its list begins, itself if it is alone; the next in it */
-    int last_alias, first_live,
-        last_use; /* of the one that begins it: last; first still used; their last use */
+    int id, owner;   /* its tensor; the activation whose complete gradient it is, or -1 */
+    int first, last; /* backward_index of the first write and of the last use; last may be */
+                     /* p->backwards (end of the body) or p->backwards + 1 (end of the step) */
+    int resident;    /* lives through the whole step */
+    /* Gradients that share their bytes form a list, in the order they begin. */
+    int alias_root, next_alias; /* first gradient of the list, itself if alone; the next one */
+    int last_alias, first_live; /* of the root: the last of its list; the first still in use */
+    int last_use;               /* of the root: the last use of the whole list */
     gckpt_buffer_kind kind;
     size_t size;
 } gckpti_gradient;
 
-/* Where the backward of a unit puts the gradient of an input; with a total it is scratch to be
- * added to that. Numbers of gradients, or -1. */
+/* Where the backward of a node writes the gradient of an input. Indices of gradients, or -1. */
 typedef struct {
-    int node, gradient, total;
-    int next; /* target for the gradient of the same tensor, as the contract adds them, or -1 */
+    int node, gradient;
+    int total; /* if >= 0, `gradient` is scratch that is added to it */
+    int next;  /* the next target of the same tensor's gradient, in the order of addition, or -1 */
 } gckpti_target;
 
-/* A schedule, and how long what it makes lives (gckpti_find_live_ranges): by position. What a reload
- * brings back is offloaded right behind the last forward before it: that is no item. */
+/* A schedule with its live ranges (gckpti_find_live_ranges). Arrays are by position. */
 typedef struct {
-    int *entry, length; /* u: forward of unit u; ~u: its backward; u + units: reload; hold */
-    int *value_end, *saved_end; /* of a forward or a reload: last uses of what it makes, or -1 */
-    int *offload_parts;         /* of a forward: GCKPTI_VALUE, ..: what is offloaded behind it; */
-                                /* of a hold: what of that it keeps */
-    int64_t *live_bytes, peak;  /* bytes; INT64_MAX: more is offloaded than may be */
-    uint64_t recompute_cost,
-        transfer_cost;  /* cost of all forwards but the first ones; of copies; */
-    uint64_t overhead;  /* of both, at the search's price of copies */
-    int64_t host_bytes; /* bytes of slower memory */
+    int *entry, length;
+    int *value_end, *saved_end; /* last uses of what a forward or reload defines, or -1 */
+    int *offload_parts;         /* of a forward: GCKPTI_VALUE, .. that are offloaded after it; */
+                                /* of an offload_done: those it keeps live */
+    int64_t *live_bytes, peak;  /* peak INT64_MAX: offloads more than the limit */
+    uint64_t recompute_cost;    /* of all forwards but the first of each node */
+    uint64_t transfer_cost;     /* of offloads and reloads */
+    uint64_t overhead;          /* of both, transfers scaled by p->copy_cost */
+    int64_t host_bytes;         /* bytes of slower memory */
 } gckpti_schedule;
 
-/* A schedule's items in little memory: runs, in which each item is one more than the one before. */
+/* A compressed schedule consists of spans: `count` entries, each 1 more than the one before. */
 typedef struct {
     int first, count;
 } gckpti_span;
 
-/* What a pass over a schedule notes of a unit; of its version where the pass is, or -1 for none. */
+/* State of a node during a pass over a schedule; about its current definition, -1 if none. */
 typedef struct {
     int64_t out, saved;       /* bytes */
-    int64_t stamp;            /* search: the stamp of the last closure that has seen it */
-    uint64_t ready;           /* gckpti_schedule_time: when its reload has come */
+    int64_t stamp;            /* search: the stamp of the last closure that visited it */
+    uint64_t ready;           /* gckpti_schedule_time: when its reload has finished */
     int value_end, saved_end; /* last uses */
-    int start, prev_use;      /* its forward; the use before, or start */
+    int start, prev_use;      /* its forward; the use before this one, or start */
     int run_count;            /* forwards before the position */
-    int touched;            /* search: moves chosen so far compute or read it */
-    int persistent;         /* of the prologue, and every micro-batch reads its value */
-    int reload_parts,
-        offload_parts; /* parts that a later reload brings back; that are ever offloaded */
-    int dropped;       /* pins: its result is let go */
+    int touched;              /* search: the moves chosen so far compute or read it */
+    int persistent;           /* in the prologue, and every micro-batch reads its value */
+    int reload_parts;         /* parts that a later reload copies back */
+    int offload_parts;        /* parts that are ever offloaded */
+    int dropped;              /* its result was dropped (must_recompute) */
 } gckpti_node_state;
 
-/* What a schedule comes to: instructions, and the buffers they use, yet to be placed. It owns all
- * it points to. */
+/* A lowered plan: the instructions of a schedule and their buffers. It owns its arrays. */
 typedef struct {
     gckpti_scratch scratch;
     gckpti_schedule sched;
-    int *entry_ins;    /* by item of the schedule: its instruction; of its end, too */
-    int *backward_ins; /* by nth: its instruction; then the last of the body, and the end */
+    int *entry_ins;    /* by position, and of the schedule's end: the instruction */
+    int *backward_ins; /* by backward_index: the instruction; then the body's last, and the end */
     gckpti_ins *ins;
-    size_t *live_bytes;            /* bytes, by instruction */
-    size_t length, body, epilogue; /* instructions; where these parts begin */
+    size_t *live_bytes;            /* by instruction */
+    size_t length, body, epilogue; /* number of instructions; first ones of these parts */
     gckpt_buffer *buffers;         /* in the order they begin */
     size_t buffer_count;
-    size_t *operands; /* numbers of buffers */
+    size_t *operands; /* indices of buffers */
     size_t operand_count;
-    int *value, *saved, *gradient; /* buffers, by position and by gradient; -1: none */
-    int *
-        latest_def; /* by unit: has it run; when buffers are listed: where what is read now was made */
+    int *value, *saved, *gradient; /* buffers by position (gradient: by gradient), or -1 */
+    int *latest_def;               /* by node: position of the current definition */
     size_t peak, arena, kind_bytes[GCKPT_BYTES_KINDS];
-    double peak_estimate;  /* the bound, even when this machine cannot address it */
-    uint64_t cost, hidden; /* hidden: of copies, beside what is computed */
-    size_t *host_offset,
-        offloaded; /* far[2u], [2u + 1]: where that has a unit's value, aux; its bytes */
+    double peak_estimate;           /* the peak even if it exceeds the address space */
+    uint64_t cost, hidden;          /* hidden: cost of copies that overlap computation */
+    size_t *host_offset, offloaded; /* [2u], [2u + 1]: of node u's value and saved; bytes of all */
 } gckpti_lowered;
 
 typedef struct {
-    int segment, begin, last; /* entries low to at of the body, yet to be written */
+    int segment, begin, last; /* the body's ops that have yet to be written */
 } gckpti_segment_frame;
 
 typedef struct gckpti_planner {
@@ -15487,83 +15454,78 @@ typedef struct gckpti_planner {
     const gckpt_plan_desc *desc;
     const gckpt_term *terms;
     gckpti_variant variant;
-    uint64_t base_cost, forward_cost; /* of a step that computes nothing twice; of its forwards */
-    uint64_t least_cost;              /* the same, whatever the variant */
-    uint64_t fast_cost; /* if nonzero, a search that finds no plan lowers `fast` to the fewest */
-    size_t fast_bytes;  /* bytes of an arena in which it finds no more work than that */
-    int term_count, n, threads;      /* n: tensors */
-    int plain, accumulates,
-        inference; /* no fast kernels; several micro-batches; nothing is trained */
-    int orders; /* bit i: order i of backwards may take fewer bytes than order 0, which it has */
+    uint64_t base_cost, forward_cost; /* of a step without recomputes; of its forwards */
+    uint64_t least_cost;              /* of a step without recomputes, over all variants */
+    uint64_t fast_cost;               /* if nonzero, a failed search lowers fast_bytes */
+    size_t fast_bytes;                /* least arena known to have a plan of at most fast_cost */
+    int term_count, n, threads;       /* n: tensors */
+    int plain, accumulates, inference;
+    int orders; /* bit i: order i of backwards may take fewer bytes than order 0 */
     size_t alignment;
     gckpti_allocator *memory;
-    int failed; /* out of memory somewhere */
+    int failed; /* an allocation failed */
     gckpti_scratch scratch;
-    /* the model */
+    /* The model. */
     unsigned char *active, *rounding; /* by id: GCKPTI_HAS_GRADIENT, ..; GCKPTI_ROUNDED, .. */
     size_t *workspace_forward, *workspace_backward;
-    gckpt_cost *cost, *model_cost; /* model: by the model, whatever desc.costs say */
-    const gckpt_cost *built_cost,
-        *built_model_cost; /* the same of the graph as it was built, if it is not */
-    int *body, body_count; /* ids of what a body's schedule is made of, read by anybody or not */
+    gckpt_cost *cost, *model_cost;                   /* model_cost: without desc.costs */
+    const gckpt_cost *built_cost, *built_model_cost; /* of the graph as built; NULL: variant 0 */
+    int *body, body_count; /* ids of the body's tensors in creation order, read or not */
     gckpti_node *node;
-    int nodes, prologue;                /* prologue: the first units, computed once a step */
-    int recompute_count;                /* how many have gckpt_recompute */
-    int can_offload;                    /* whether some may be offloaded, */
-    int64_t host_limit, max_host_limit; /* to so many bytes, in the present search; at the most; */
-    int overlap;                        /* copies run beside what is computed: work is a time */
-    int copy_cost;                      /* of copies, to the search (gckpti_scaled_cost) */
-    int *node_of;                       /* unit of a tensor id, or -1 */
+    int nodes, prologue;                /* the first `prologue` nodes are computed once a step */
+    int recompute_count;                /* nodes with must_recompute */
+    int can_offload;                    /* some node may be offloaded */
+    int64_t host_limit, max_host_limit; /* bytes of slower memory: in this search; at most */
+    int overlap;                        /* copies overlap computation: costs are times */
+    int copy_cost;                      /* weight of copies in the search (gckpti_scaled_cost) */
+    int *node_of;                       /* node by id, or -1 */
     int *edges, edge_count;
-    int *backward, backwards, body_backwards; /* units by nth; how many; of these, the body's */
+    int *backward, backwards, body_backwards; /* nodes by backward_index; how many; in the body */
     gckpti_gradient *gradient;
     int gradients;
     gckpti_target *target;
     int targets;
-    int virtual_ranks, tree_depth;           /* of a step; sums of a rank's own that may wait */
-    gckpti_reduction *reduction;             /* in the order of their backwards */
-    int reductions, *reduction_of;           /* by id, or -1 */
-    int64_t *gradient_at, *gradient_between; /* bytes of gradients, by nth */
-    struct gckpti_bound *bound; /* by price, the whole one first; NULL: not asked yet */
-    int *first_use; /* by id: the first target for its gradient, as the contract has it, or -1 */
-    int *total;     /* by id: the gradient that all of it is added up in, or -1 */
-    int has_lowering;           /* some op has the variant's form */
-    int has_fused, *fused_into; /* some run is in bands; by id: the last op of its run, or -1 */
-    int *late, *late_index,
-        *needed_by; /* gckpti_find_late: units in its order; by unit: turns, first ranks */
-    /* by unit, for one pass over a schedule, nothing from one to the next but what is marked */
+    int virtual_ranks, tree_depth; /* tree_depth: most partial sums that this rank keeps */
+    gckpti_reduction *reduction;   /* in the order of their backwards */
+    int reductions, *reduction_of; /* by id, or -1 */
+    int64_t *gradient_at, *gradient_between; /* by backward_index: bytes of gradients */
+    struct gckpti_bound *bound; /* by copy_cost, GCKPTI_FULL_COPY_COST first; NULL: not computed */
+    int *first_use;             /* by id: the first target of its gradient, or -1 */
+    int *total;                 /* by id: the gradient that sums all its uses, or -1 */
+    int has_lowering;           /* some op has the variant's lowering */
+    int has_fused, *fused_into; /* some group is fused; by id: last op of its group, or -1 */
+    int *late, *late_index;     /* nodes in the late order (gckpti_find_late); by node: position */
+    int *needed_by;             /* by node: first backward that needs it */
+    /* By node, for one pass over a schedule. */
     gckpti_node_state *state;
-    int *queue; /* of pins (gckpti_recompute_dropped): what to compute again */
-    unsigned char *computed;           /* has it run */
-    gckpti_segment_frame *segment_stack; /* gckpti_build_segments: the segments it is in */
-    int *entries;                        /* what a maker writes: the body of a schedule, */
-    size_t entry_count, entry_capacity;  /* empty between two makers */
-    gckpti_lowered lowered, best;        /* the latest; the one to keep */
-    gckpti_scratch temp;   /* for one pass over a draft, cleared by the next that needs it */
-    double store_all_peak; /* of store-all; 0: not drafted yet */
+    int *queue;                          /* nodes to recompute (gckpti_recompute_dropped) */
+    unsigned char *computed;             /* by node: it has run */
+    gckpti_segment_frame *segment_stack; /* gckpti_build_segments: the enclosing segments */
+    int *entries;                        /* output of a builder: the body of a schedule */
+    size_t entry_count, entry_capacity;  /* entry_count is 0 between two builders */
+    gckpti_lowered lowered, best;        /* the latest; the best so far */
+    gckpti_scratch temp;                 /* for one pass; the next one that needs it clears it */
+    double store_all_peak;               /* estimated peak of store-all; 0: not known yet */
 } gckpti_planner;
 
 /* ---- plan/tensors.c ---- */
-GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t); /* its op is one */
+GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t);
 
-/* A parameter that ops read in the arena: gathered ones, or by desc.stage_parameters all; packed
- * ones, unless the processor's kernels of all that reads them take what is stored. */
+/* Returns whether t is a parameter that ops read in the arena: a gathered one, any if
+ * desc.stage_parameters, or a quantised one unless the CPU kernels of all its readers take it. */
 GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t);
 
-/* A parameter that is updated: trained or measured. */
+/* Returns whether the tensor is a parameter that a step changes. */
 GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id);
 
-/* Bits of `rounding`; those of bf16 plans are 0 where there are none. Of a tensor: its value and
- * gradient are rounded; they are bf16 in the arena. Of an op: its kernel runs in portions
- * (run/mixed.c); fast kernels tie its bits to the micro-batch; from PRECISION on, what it computes
- * in. */
+/* Bits of `rounding`. Those of bf16 plans are 0 in builds without bf16. */
 enum {
-    GCKPTI_ROUNDED = 1 * GCKPTI_WITH_BF16,
-    GCKPTI_BF16_VALUE = 2 * GCKPTI_WITH_BF16,
-    GCKPTI_BF16_GRADIENT = 4 * GCKPTI_WITH_BF16,
-    GCKPTI_IN_STRIPS = 8 * GCKPTI_WITH_BF16,
-    GCKPTI_MIXES = 16,
-    GCKPTI_PRECISION = 32 * GCKPTI_WITH_BF16
+    GCKPTI_ROUNDED = 1 * GCKPTI_WITH_BF16,       /* value and gradient are rounded to bf16 */
+    GCKPTI_BF16_VALUE = 2 * GCKPTI_WITH_BF16,    /* the value is bf16 in the arena */
+    GCKPTI_BF16_GRADIENT = 4 * GCKPTI_WITH_BF16, /* the gradient is bf16 in the arena */
+    GCKPTI_IN_STRIPS = 8 * GCKPTI_WITH_BF16,     /* the kernel runs in strips (run/mixed.c) */
+    GCKPTI_MIXES = 16, /* with fast kernels, the op's bits depend on the size of the micro-batch */
+    GCKPTI_PRECISION = 32 * GCKPTI_WITH_BF16 /* times the op's gckpt_precision */
 };
 
 static inline gckpt_precision gckpti_precision_of(int rounding)
@@ -15571,23 +15533,23 @@ static inline gckpt_precision gckpti_precision_of(int rounding)
     return (gckpt_precision)(GCKPTI_WITH_BF16 ? rounding >> 5 : 0);
 }
 
-/* Bytes of t's values in the arena. */
+/* Returns the bytes of t's value in the arena. */
 GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t);
 
-/* Floats of an operand's portion, of all (at most six; three if they are rows), and of a row. */
+/* Floats of an operand's strip, of the strips of all (at most six; three of rows), of a row. */
 enum {
     GCKPTI_STRIP_FLOATS = 2048,
     GCKPTI_STRIP_BUFFER = 6 * GCKPTI_STRIP_FLOATS,
     GCKPTI_STRIP_ROW = 2 * GCKPTI_STRIP_FLOATS
 };
 
-/* Whether the gradient of an op's input is a sum with a low part, over rows of the batch or over
- * repetitions. HERE: it begins and ends with the instruction, its low part lies in the workspace;
- * ON: in a looped plan it goes on through the step, its low part lies behind the accumulator. */
+/* Scope of a gradient that is a compensated sum over rows of the batch or over repetitions. IN_OP:
+ * one instruction computes it; the compensation is in the workspace. IN_STEP (a plan that
+ * accumulates): it continues through the step; the compensation follows the accumulator. */
 enum { GCKPTI_SUM_IN_OP = 1, GCKPTI_SUM_IN_STEP = 2 };
 
 /* ---- plan/mixed.c ---- */
-/* Whether it is a bf16 plan; whether there may be such. */
+/* Return whether a plan is a bf16 plan, and whether this build has a precision. */
 static inline int gckpti_is_bf16_plan(const gckpt_plan *p)
 {
     return GCKPTI_WITH_BF16 && p->precision != GCKPT_FP32;
@@ -15596,34 +15558,32 @@ static inline int gckpti_has_precision(gckpt_precision precision)
 {
     return GCKPTI_WITH_BF16 || precision == GCKPT_FP32;
 }
-/* Without copies of parameters, which are had where bytes are left. */
+/* Returns the plan's bytes without the optional bf16 copies of parameters. */
 static inline size_t gckpti_required_bytes(const gckpt_plan *p)
 {
     return gckpt_plan_bytes(p) - p->kind_bytes[GCKPT_BYTES_COPIES];
 }
 #ifndef GCKPT_NO_BF16
-/* The parameter of which a node's op reads a bf16 copy; -1: none. What that of one takes. */
+/* Return the parameter of which a node's op reads a bf16 copy, or -1; and that copy's bytes. */
 GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_plan_node *node);
 GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param);
 #endif
 
-/* Work only adds up to what can be counted: a user's schedule may repeat a forward at will. */
+/* Returns sum + more, saturating, since a user's schedule may repeat a forward without limit. */
 GCKPTI_FN uint64_t gckpti_add_cost(uint64_t sum, uint64_t more);
 
-/* Parts of what a forward leaves, as they are read and offloaded: those that have a last use (not
- * -1), and their bytes. */
+/* Return the parts of a definition that have a last use (not -1), and the bytes of such parts. */
 enum { GCKPTI_VALUE = 1, GCKPTI_SAVED = 2 };
 GCKPTI_FN int gckpti_parts(int value_end, int saved_end);
 GCKPTI_FN int64_t gckpti_parts_bytes(const gckpti_node *u, int parts);
 
-/* Work of copying so many bytes to slower memory or back, rounded up: two copies never have less
- * than one of all their bytes. */
+/* Returns the cost of copying so many bytes, rounded up: one copy never costs more than two. */
 GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes);
 
-/* Of an offload or a reload of such parts of a unit. */
+/* Returns the cost of an offload or a reload of such parts of a node. */
 GCKPTI_FN uint64_t gckpti_parts_cost(const gckpti_planner *p, int node, int parts);
 
-/* What a search for less time takes copies for: at price a, a / (8 - a) of their work. */
+/* Returns what copies count in a search for less time: a / (8 - a) of their cost at copy_cost a. */
 enum { GCKPTI_FULL_COPY_COST = 4, GCKPTI_COPY_COSTS };
 static inline uint64_t gckpti_scaled_cost(int copy_cost, uint64_t cost)
 {
@@ -15631,67 +15591,66 @@ static inline uint64_t gckpti_scaled_cost(int copy_cost, uint64_t cost)
     return cost / divisor * factor + cost % divisor * factor / divisor;
 }
 
-/* The lowest price for which something is proven: none, or the whole one. */
+/* Returns the lowest copy_cost for which a bound is proven: 0 if copies overlap computation. */
 static inline int gckpti_lowest_copy_cost(const gckpti_planner *p)
 {
     return p->overlap ? 0 : GCKPTI_FULL_COPY_COST;
 }
 
-/* Whether some op has the variant's form, some run is in bands. */
+/* Returns whether the variant differs: some op has its lowering, some group is fused. */
 static inline int gckpti_variant_applies(const gckpti_planner *p)
 {
     return (!p->variant.lowering || p->has_lowering) && (!p->variant.fused || p->has_fused);
 }
 
-/* Whether q's model, of another form of p's request, is worth a search: some op of it has less work
- * or fewer bytes. */
+/* Returns whether an op of q, another variant of p's request, costs less or takes fewer bytes. */
 GCKPTI_FN int gckpti_is_cheaper(const gckpti_planner *q, const gckpti_planner *p);
 
 /* ---- plan/fused_op.c ---- */
 #ifndef GCKPT_NO_TILES
-/* What the next band, to row `end` of the output, needs and lets go, by step. */
-GCKPTI_FN void gckpti_next_tile(const gckpti_fused *b, const gckpti_fused_step *step,
+/* Finds the rows that each step drops and needs for the next tile, to row `end` of the output. */
+GCKPTI_FN void gckpti_next_tile(const gckpti_fused *group, const gckpti_fused_step *step,
                                 const gckpti_fused_edge *edges, gckpti_row_range *range,
                                 int32_t end);
 
-/* Runs a run; in run. */
+/* Runs a fused group (run/). */
 GCKPTI_FN void gckpti_fused_forward(const gckpt_call *call);
 #endif
 
 /* ---- plan/order.c, plan/model.c ---- */
 enum { GCKPTI_ORDER_COUNT = 3 }; /* orders of backwards; 0 is the reverse of creation */
 
-/* Bytes of a store-all plan that are searched below, at most: sums stay below 2^63. */
+/* The largest peak of store-all that is searched below, so that sums of bytes stay below 2^63. */
 #define GCKPTI_SEARCH_LIMIT 17592186044416.0
 
-/* The model of a planner, in two steps: the form of ops, what gets a gradient, bytes and work of
- * each op (of ops that are not offered nothing else); then units, gradients, the late order. */
+/* Build a planner's model: first the lowering of ops, which tensors get gradients, and each op's
+ * bytes and cost (skipped if no op has the lowering); then nodes, gradients and the late order. */
 GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p);
 GCKPTI_FN gckpt_result gckpti_model_nodes(gckpti_planner *p);
 
 /* ---- plan/builders.c ---- */
-/* Appends an item to p->made; p->failed where there is no memory. */
+/* Appends an entry to p->entries; sets p->failed if it is out of memory. */
 GCKPTI_FN void gckpti_emit(gckpti_planner *p, int entry);
 
-/* Each forward once, as they were created, then the backwards. */
+/* Builds the schedule that runs each forward once, in the order of creation, then the backwards. */
 GCKPTI_FN void gckpti_build_store_all(gckpti_planner *p);
 
-/* Emits those of p->late from number *next on that the r-th backward needs. */
+/* Emits the nodes of p->late, from index *next on, that backward r needs. */
 GCKPTI_FN void gckpti_emit_late(gckpti_planner *p, int *next, int r);
 
-/* Late forwards, each kept till its last use (group 0), or computed anew with every backward (less
- * than 0: memory-poor), or where backwards enter a group of so many: Chen's uniform segments, for
- * any order of backwards. */
+/* Builds a schedule of late forwards. If group is 0, values are kept until their last use; if < 0,
+ * every backward recomputes all (memory-poor); if > 0, the first backward in each group of so many
+ * nodes recomputes the group: Chen's uniform segments, for any order of backwards. */
 GCKPTI_FN void gckpti_build_late(gckpti_planner *p, int group);
 
-/* Chen 2016, nested: a segment's inside is computed again just before its backwards, then its child
- * segments in turn. A segment at the very end of what was just computed is still there. group 0:
- * the user's segments, -n: of n of the outermost ones each (both for order 0); n > 0: uniform, of n
- * units (gckpti_build_late). */
+/* Builds nested segments (Chen 2016): recomputes the inside of a segment right before its
+ * backwards, then its child segments one by one, except one at the end, which is still there. If
+ * group is 0, segments are the user's; if -n, n outermost ones each (both for order 0 of
+ * backwards); if n > 0, they are uniform, of n nodes (gckpti_build_late). */
 GCKPTI_FN void gckpti_build_segments(gckpti_planner *p, int group);
 
 /* ---- plan/schedule.c ---- */
-/* Whether an item of a schedule is a hold; a reload; the unit of an item. */
+/* Return whether an entry is an offload_done or a reload, and the node of an entry. */
 GCKPTI_FN int gckpti_is_offload_done(const gckpti_planner *p, int entry);
 GCKPTI_FN int gckpti_is_reload(const gckpti_planner *p, int entry);
 
@@ -15700,7 +15659,7 @@ static inline int gckpti_entry_node(const gckpti_planner *p, int entry)
     return entry < 0 ? ~entry : entry >= p->nodes ? entry % p->nodes : entry;
 }
 
-/* The units whose values an item of a schedule reads. */
+/* Returns the nodes whose values an entry reads. */
 static inline const int *gckpti_entry_reads(const gckpti_planner *p, int entry, int *count)
 {
     const gckpti_node *u = &p->node[gckpti_entry_node(p, entry)];
@@ -15708,29 +15667,29 @@ static inline const int *gckpti_entry_reads(const gckpti_planner *p, int entry, 
     return p->edges + (entry < 0 ? u->read : u->in);
 }
 
-/* Room for a schedule of `length` items; what it held stays. 0: out of memory. */
+/* Reserves space for `length` entries, keeping the contents. Returns 0 if it is out of memory. */
 GCKPTI_FN int gckpti_schedule_reserve(gckpti_scratch *scratch, gckpti_schedule *s, int length);
 
-/* Writes items as runs; NULL: only counts these. Returns how many there are. */
+/* Writes entries as spans (if `spans` is not NULL) and returns the number of spans. */
 GCKPTI_FN int gckpti_to_spans(const int *entry, int length, gckpti_span *spans);
 
-/* Writes the `length` items of runs. */
+/* Expands spans into `length` entries. */
 GCKPTI_FN void gckpti_from_spans(const gckpti_span *spans, int length, int *entry);
 
-/* Makes a schedule of a body: with pins, without what nobody reads; its lives. 0: no memory. */
+/* Completes a body to a schedule, with its live ranges. Returns 0 if it is out of memory. */
 GCKPTI_FN int gckpti_finish_schedule(gckpti_planner *p, const int *entries, int length,
                                      gckpti_scratch *scratch, gckpti_schedule *s);
 
-/* Begins a pass: forgets what the one before noted. */
+/* Resets p->state before a pass. */
 GCKPTI_FN void gckpti_reset_states(gckpti_planner *p);
 
-/* Drops what nobody reads; losses and side effects stay in their first forward. Finds the lives of
- * what is left: all of a schedule but its items. Sizes are rounded up to the alignment. */
+/* Removes forwards that nobody reads, except the first of a loss or side effect, and fills in the
+ * rest of the schedule. Sizes are rounded up to the alignment. */
 GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s);
 
-/* A step of a walk from the end: item i at position x uses values, and its aux, for the last time
- * unless they are used behind it, of units from `first` on. Adds their bytes to *live; returns
- * whether what i makes may take over the bytes of one that dies here. */
+/* One step of a scan from the end, at entry i and position x: of nodes from `first` on, what i
+ * reads has its last use here unless it has one already. Adds these bytes to *live. Returns whether
+ * the result of i may take over the bytes of a value that dies here. */
 static inline int gckpti_mark_uses(const gckpti_planner *p, int first, int i, int x, int64_t *live)
 {
     gckpti_node_state *state = p->state;
@@ -15752,7 +15711,7 @@ static inline int gckpti_mark_uses(const gckpti_planner *p, int first, int i, in
     return in_place & 1;
 }
 
-/* Likewise: where a version begins, it lives no more. Returns its bytes. */
+/* Ends a live range, where the scan has reached its definition. Returns its bytes. */
 static inline int64_t gckpti_end_live_range(gckpti_node_state *v)
 {
     int64_t bytes = (v->value_end < 0 ? 0 : v->out) + (v->saved_end < 0 ? 0 : v->saved);
@@ -15761,63 +15720,61 @@ static inline int64_t gckpti_end_live_range(gckpti_node_state *v)
 }
 
 /* ---- plan/time.c ---- */
-/* Work of unit u's backward, or of its forward. */
+/* Returns the cost of a forward or backward. */
 static inline uint64_t gckpti_entry_cost(const gckpti_planner *p, int entry)
 {
     return entry < 0 ? p->cost[p->node[~entry].id].backward : p->node[entry].cost;
 }
 
-/* The time of a schedule whose lives were found. With `to` (its length is 0, with room for twice
- * the items) what is offloaded is held, which is written there, as long as it is copied and a limit
- * of live bytes has room. */
+/* Returns the time of a schedule whose live ranges are known. If `out` is not NULL (length 0, space
+ * for twice the entries), copies the schedule there, with an offload_done entry for each offload
+ * whose buffers may stay live until it has finished, within `limit` live bytes. */
 GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, int64_t limit,
                                         gckpti_schedule *out);
 
 /* ---- plan/lowered.c, plan/place.c, plan/builders.c ---- */
-/* Drafts the body of a schedule: p->draft, all but offsets, in place of what it was. E_MEMORY and
- * not p->failed: more bytes than this machine can address (gckpti_is_too_large). */
+/* Lowers the body of a schedule to p->lowered, without offsets. Returns E_MEMORY without p->failed
+ * if the peak is more than this machine can address (gckpti_is_too_large). */
 GCKPTI_FN gckpt_result gckpti_lower_schedule(gckpti_planner *p, const int *entries, int length);
 
-/* The same of a schedule of `length` items in runs. */
+/* Does the same for a schedule of `length` entries in spans. */
 GCKPTI_FN gckpt_result gckpti_lower_spans(gckpti_planner *p, const gckpti_span *spans, int length);
 
-/* Places the draft's buffers: p->draft.arena. Results as above. */
+/* Places the buffers of p->lowered and sets its arena. Errors: as gckpti_lower_schedule. */
 GCKPTI_FN gckpt_result gckpti_place_buffers(gckpti_planner *p);
 
-/* The draft of a mode; of those that compute nothing twice (INFERENCE too) store-all's. group: of
- * SQRT, as gckpti_build_segments has it. STORE_ALL notes p->most. */
+/* Lowers the schedule of a mode; modes that recompute nothing take that of store-all, which sets
+ * p->store_all_peak. group: as in gckpti_build_segments, for SQRT. */
 GCKPTI_FN gckpt_result gckpti_lower_mode(gckpti_planner *p, gckpt_mode mode, int group);
 
-/* Whether that result says only that this machine cannot address so much: a schedule with fewer
- * bytes may be a plan. */
+/* Returns whether a result only means that this schedule exceeds the address space. */
 GCKPTI_FN int gckpti_is_too_large(const gckpti_planner *p, gckpt_result result);
 
-/* Makes p->draft the best one, p->best; what that was is p->draft, to be overwritten. */
+/* Swaps p->lowered and p->best. */
 GCKPTI_FN void gckpti_keep_lowered(gckpti_planner *p);
 
-/* The i-th uniform segmentation: groups of 1, 2, ... ops, then of 1, 2, ... of the user's outermost
- * segments. 0: it may be left out: of long graphs one group is tried for each number of segments,
- * and the one before has as many. */
+/* Returns the group of uniform segmentation i: 1, 2, .. ops, then -1, -2, .. (as many of the user's
+ * outermost segments); 0 to skip it, in long graphs, if the one before has as many segments. */
 GCKPTI_FN int gckpti_group_size(const gckpti_planner *p, size_t i);
 
-/* Drafts a mode, placed: p->best. */
+/* Lowers and places the schedule of a mode as p->best. */
 GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode);
 
 /* ---- plan/prefetch.c ---- */
 #ifndef GCKPT_NO_RANKS
-/* desc.link_beside: gathers of p->best begin as much ahead of their readers as hides them, where
- * its arena stays within `arena` bytes. */
+/* For desc.overlap_communication: lets gathers of p->best begin early enough to finish before their
+ * first readers, as far as the arena stays within `arena` bytes. */
 GCKPTI_FN gckpt_result gckpti_prefetch_gathers(gckpti_planner *p, size_t arena);
 #else
 #define gckpti_prefetch_gathers(p, arena) ((void)(arena), GCKPT_OK)
 #endif
 
 /* ---- plan/encode.c ---- */
-/* Copies a plan and its arrays, wherever these lie, into one block; NULL block: nothing. Returns
- * its bytes. What is one block already may overlap it, further back. */
+/* Copies a plan and its arrays into one block, unless that is NULL. Returns its bytes. The plan may
+ * be a block that overlaps the new one at a higher address. */
 GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from);
 
-/* gckpt_plan.made_for: whose workspace it has; above these the hash of a backend's name. */
+/* Returns a plan's backend_id: GCKPTI_BACKEND_CPU, .., or above these a hash of the name. */
 #ifdef GCKPT_NO_FAST
 enum { GCKPTI_ALWAYS_PLAIN = 1 };
 #else
@@ -15825,65 +15782,62 @@ enum { GCKPTI_ALWAYS_PLAIN = 0 };
 #endif
 GCKPTI_FN int gckpti_backend_id(const gckpt_backend *backend, int plain);
 
-/* Bytes of the store: parameters, and the state they have or will get; and those of caches: their
- * sum, SIZE_MAX if that cannot be counted. kind_bytes (or NULL) gets each, and padding is added to
- * what it has of that. */
+/* Returns the bytes of parameters, of the optimiser state they have or will have, and of caches,
+ * saturating at SIZE_MAX. If not NULL, kind_bytes gets each; padding is added to its entry. */
 GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_bytes);
 
-/* In a caller's block a plan lies behind what planning took: moves it to the beginning. */
+/* Moves a plan in a caller's block to the block's beginning, over the memory that planning used. */
 GCKPTI_FN gckpt_plan *gckpti_plan_compact(gckpt_plan *plan);
 
-/* The numbers of a draft's buffers as a plan has them: by end; then smaller, then younger. NULL
- * without memory. */
+/* Returns indices of buffers by end, then size, the youngest first; NULL if out of memory. */
 GCKPTI_FN int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_lowered *d);
 
-/* Which input's elements a loss counts; of an i32 input those that are not ignored. */
+/* Returns the input whose elements a loss counts; of an i32 input those that are not ignored. */
 GCKPTI_FN int gckpti_counted_input(const gckpt_op *op);
 
-/* The plan of a draft that is placed, written where it stays; NULL without memory. */
+/* Returns the plan of a lowered plan that is placed, or NULL if it is out of memory. */
 GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, const gckpti_lowered *d,
                                          gckpt_mode mode);
 
-/* What the files of plan share; no other folder uses it. */
+/* Declarations shared by the files of plan/; no other folder includes this file. */
 
 /* ---- plan/model.c ---- */
 /* p->active of a tensor: it gets a gradient; its backward runs, since an input gets one. */
 enum { GCKPTI_HAS_GRADIENT = 1, GCKPTI_HAS_BACKWARD = 2 };
-
-/* ---- plan/model.c ---- */
-enum { GCKPTI_INSTRUCTION_COST = 16384 }; /* what an instruction costs, however small it is */
+enum { GCKPTI_INSTRUCTION_COST = 16384 }; /* overhead of an instruction */
 
 /* ---- plan/place.c ---- */
-/* By what the first turns go; AREA: size x lifetime. */
+/* Orders of the initial priorities; AREA is size x lifetime. */
 enum { GCKPTI_BY_AREA, GCKPTI_BY_LIFETIME, GCKPTI_BY_SIZE, GCKPTI_PLACE_ORDERS };
 
-/* See place.c: a level of the skyline, by its first and last instruction; a node of the tree; a
- * block, a leaf of it; a layout. */
+/* A level of the skyline (place.c), stored at its first and its last instruction. */
 typedef struct {
-    size_t height;  /* at its first instruction */
-    int begin, end; /* its last instruction knows the first, the first knows the last */
+    size_t height;  /* at the first instruction */
+    int begin, end; /* begin at the last instruction, end at the first */
 } gckpti_skyline_level;
 
+/* A tree node: over the buffers below it that have no offset yet, the latest start, the earliest
+ * end, the first priority. */
 typedef struct {
-    int start, end; /* of the blocks below it that have no offset yet: the latest start, the */
-    uint32_t priority; /* earliest end, the first turn */
+    int start, end;
+    uint32_t priority;
 } gckpti_branch;
 
 typedef struct {
-    gckpt_buffer *buffer;
-    size_t offset; /* of this round; the block has the best */
+    gckpt_buffer *buffer; /* buffer->offset is the best so far */
+    size_t offset;        /* in this iteration */
     uint32_t priority;
 } gckpti_placement;
 
 typedef struct {
-    size_t n, length, alignment, visited; /* work: nodes and levels looked at */
-    size_t goal;         /* greatest sum of live sizes, rounded up: the bound or a little more */
-    size_t resident;     /* bytes of what lives all the time; n, goal and offsets are without it */
-    gckpti_skyline_level *level; /* by instruction */
-    gckpti_branch *tree; /* 1 is the root, n + i belongs to candidate i */
+    size_t n, length, alignment, visited; /* visited: tree nodes and levels, the effort */
+    size_t goal;                          /* greatest sum of live sizes, each rounded up */
+    size_t resident;              /* bytes that are live all the time; not in n, goal and offsets */
+    gckpti_skyline_level *level;  /* by instruction */
+    gckpti_branch *tree;          /* 1 is the root, n + i belongs to placement i */
     gckpti_placement *placements; /* in Z-order */
-    int *first, *begins; /* begins[first[x]..]: candidates that begin with instruction x or later */
-    gckpti_keyed *keys;  /* to sort, and as many to spare */
+    int *first, *begins; /* begins[first[x]..]: placements that begin at instruction x or later */
+    gckpti_keyed *keys;  /* 2 n, for sorting */
 } gckpti_skyline;
 
 /* ---- plan/mixed.c ---- */
@@ -15895,37 +15849,37 @@ GCKPTI_FN size_t gckpti_place_copies(const gckpti_planner *p, const gckpt_tensor
                                      size_t *copy);
 GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *ins,
                                     size_t *operand);
-/* Whether a plan that is otherwise complete has copies of parameters. */
+/* Decides whether a plan that is otherwise complete has bf16 copies of parameters. */
 GCKPTI_FN void gckpti_encode_weights(const gckpti_planner *p, gckpt_plan *plan);
 #else
 static inline void gckpti_mark_rounding(gckpti_planner *p) { (void)p; }
 #define gckpti_mark_precision(...)                ((void)0)
 #define gckpti_place_copies(p, t, backward, copy) ((void)(copy), (size_t)0)
-#define gckpti_encode_copies(...)                ((void)0)
-#define gckpti_encode_weights(...)               ((void)0)
+#define gckpti_encode_copies(...)                 ((void)0)
+#define gckpti_encode_weights(...)                ((void)0)
 #endif
 
 /* ---- plan/fused_op.c, plan/fuse.c ---- */
 #ifndef GCKPT_NO_TILES
 enum { GCKPTI_FUSED_OPS = 64, GCKPTI_FUSED_STEPS = GCKPTI_FUSED_OPS + GCKPT_MAX_INPUTS };
 
-/* What is known of an op: rows.inputs 0: it is in no run. */
+/* An op that may be in a fused group. */
 typedef struct {
-    gckpt_receptive_field rows;
-    void *attributes; /* for bands */
-    int last_reader;  /* the last op that reads it; p->n: the program does */
-    int step;         /* of a run that is being made; -1: none */
-    int64_t live_bytes; /* bytes that are there before it and are read by it or later ops */
+    gckpt_receptive_field rows; /* rows.inputs 0: it cannot be in a group */
+    void *attributes;           /* for row tiles */
+    int last_reader;            /* the last op that reads it; p->n: the program does */
+    int step;                   /* in the group that is being built, or -1 */
+    int64_t live_bytes;         /* bytes live before it that it or later ops read */
 } gckpti_row_op;
 
-/* Of the buffer of a step: rows; those that are made at once; from one band to the next some stay;
- * steps that write there first, and read it last; how many read it; rows of a padding are there. */
 typedef struct {
-    int32_t rows, new_rows;
-    int keeps_rows, first_writer, last_reader, readers, has_padding;
+    int32_t rows, new_rows;        /* the most rows, and the most that one tile computes */
+    int keeps_rows;                /* some rows stay from one tile to the next */
+    int first_writer, last_reader; /* steps */
+    int readers, has_padding;
 } gckpti_step_buffer;
 
-/* A run that is being made, of p's ops. */
+/* A fused group that is being built from ops of p. */
 typedef struct {
     gckpti_planner *p;
     gckpti_row_op *op; /* by id */
@@ -15934,14 +15888,14 @@ typedef struct {
     gckpti_fused_edge edge[GCKPT_MAX_INPUTS * GCKPTI_FUSED_STEPS];
     gckpti_row_range range[GCKPTI_FUSED_STEPS];
     gckpti_step_buffer step_buffer[GCKPTI_FUSED_STEPS];
-    const gckpt_tensor *out[GCKPTI_FUSED_STEPS]; /* what a step makes */
+    const gckpt_tensor *out[GCKPTI_FUSED_STEPS]; /* results of steps */
     gckpt_buffer buffers[2 * GCKPTI_FUSED_STEPS + 1];
     int buffer_count;
-    uint64_t extra_cost; /* work that the ops run whole do not have */
-    int64_t workspace;   /* bytes of the workspace */
+    uint64_t extra_cost; /* compared with the ops outside a group */
+    int64_t workspace;   /* bytes */
 } gckpti_fused_builder;
 
-/* Puts runs in bands in place of ops that were asked for bytes and work: p->banded. */
+/* Replaces ops, whose bytes and cost are known, by fused groups; sets p->has_fused. */
 GCKPTI_FN void gckpti_fuse_ops(gckpti_planner *p);
 #else
 static inline void gckpti_fuse_ops(gckpti_planner *p) { (void)p; }
@@ -16026,7 +15980,6 @@ GCKPTI_FN int gckpti_tree_depth(int vranks)
     return n;
 }
 
-/* ---- leaves: equal parts of a step's rows, as far as they go ---- */
 GCKPTI_FN int64_t gckpti_vrank_first_row(int64_t batch, int vranks, int64_t vrank)
 {
     return batch / vranks * vrank + (batch % vranks * vrank + vranks - 1) / vranks;
@@ -16061,28 +16014,24 @@ GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p, int64_t rows)
     return single;
 }
 
-GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *plan, int64_t rows, int rank,
-                                       int64_t *first)
+GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *p, int64_t rows, int rank, int64_t *first)
 {
     int64_t begin = 0, end = rows > 0 ? rows : 0;
-    if (plan && plan->ranks > 1 && plan->virtual_ranks >= plan->ranks && rank >= 0 &&
-        rank < plan->ranks) {
-        int64_t per_rank = plan->virtual_ranks / plan->ranks, batch = gckpti_vrank_batch(plan, end);
-        begin =
-            gckpti_min(gckpti_vrank_first_row(batch, plan->virtual_ranks, rank * per_rank), end);
-        end = gckpti_min(gckpti_vrank_first_row(batch, plan->virtual_ranks, (rank + 1) * per_rank),
-                         end);
+    if (p && p->ranks > 1 && p->virtual_ranks >= p->ranks && rank >= 0 && rank < p->ranks) {
+        int64_t n = p->virtual_ranks / p->ranks, batch = gckpti_vrank_batch(p, end);
+        begin = gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, rank * n), end);
+        end = gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, (rank + 1) * n), end);
     }
     if (first)
         *first = begin;
-    return plan ? end - begin : 0;
+    return p ? end - begin : 0;
 }
 
 /* >>plan/tensors */
-/* ---- what planning asks of a tensor ---- */
+/* ---- properties of a tensor in a plan ---- */
 GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags & GCKPT_LOSS; }
 
-/* A parameter of which other ranks have most values: they are gathered in the arena. */
+/* Returns whether t is a sharded parameter, whose values are gathered in the arena. */
 GCKPTI_FN int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const gckpt_store *s = p->g->store;
@@ -16099,7 +16048,7 @@ GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)
            (d->backend || t->f32_uses);
 }
 
-/* What ranks share of a parameter's updates. All plan with the largest share. */
+/* Returns this rank's shard of a parameter's update. All ranks plan with the largest one. */
 GCKPTI_FN gckpti_shard_range gckpti_update_shard(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const gckpt_store *s = p->g->store;
@@ -16117,8 +16066,8 @@ GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id)
     return t->kind == GCKPTI_PARAM && p->active[id] && !p->g->store->params[t->index].p.frozen;
 }
 
-/* What t's backward reads: GCKPT_IN, GCKPT_OUT, GCKPT_SAVED bits. Indices that an op gave it may read
- * without saying so, since those that are fed are always there. */
+/* Returns what t's backward reads, as GCKPT_IN, GCKPT_OUT, GCKPT_SAVED bits. A backward may read
+ * indices that an op computed without declaring it, since fed indices are always there. */
 GCKPTI_FN unsigned gckpti_backward_needs(const gckpti_planner *p, const gckpt_tensor *t)
 {
     unsigned mask = 0;
@@ -16131,7 +16080,7 @@ GCKPTI_FN unsigned gckpti_backward_needs(const gckpti_planner *p, const gckpt_te
     return mask;
 }
 
-/* Input i's tensor is an earlier input of the same op too: its gradient is computed apart. */
+/* Returns whether input i is also an earlier input of the op: its gradient is computed apart. */
 GCKPTI_FN int gckpti_is_repeated(const gckpt_tensor *t, int i)
 {
     for (int k = 0; k < i; k++)
@@ -16140,15 +16089,14 @@ GCKPTI_FN int gckpti_is_repeated(const gckpt_tensor *t, int i)
     return 0;
 }
 
-/* Bytes, rounded up. What takes more than can be searched counts as so many, so that sums stay
- * whole numbers. */
+/* Returns bytes, rounded up, and at most GCKPTI_SEARCH_LIMIT, so that sums do not overflow. */
 GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes)
 {
     const size_t most = sizeof(size_t) > 4 ? (size_t)((uint64_t)GCKPTI_SEARCH_LIMIT) : SIZE_MAX / 2;
     return (int64_t)gckpti_round_up(bytes < most ? bytes : most, p->alignment);
 }
 
-/* ---- bytes of values and gradients; copies and low parts of sums in front of a workspace ---- */
+/* ---- bytes of values and gradients; fp32 copies and compensations at a workspace's start ---- */
 GCKPTI_FN size_t gckpti_tensor_bytes(const gckpti_planner *p, const gckpt_tensor *t, int bf16_flag)
 {
     return (size_t)gckpti_elements(&t->shape) * (p->rounding[t->base->id] & bf16_flag ? 2
@@ -16166,7 +16114,7 @@ GCKPTI_FN size_t gckpti_gradient_bytes(const gckpti_planner *p, const gckpt_tens
     return gckpti_tensor_bytes(p, t, GCKPTI_BF16_GRADIENT);
 }
 
-/* Adds room for as many floats as t has behind *bytes. Returns where it begins. */
+/* Adds space for as many floats as t has to *bytes. Returns its offset. */
 GCKPTI_FN size_t gckpti_add_floats(size_t *bytes, const gckpt_tensor *t)
 {
     size_t offset = gckpti_round_up(*bytes, 64);
@@ -16177,8 +16125,8 @@ GCKPTI_FN size_t gckpti_add_floats(size_t *bytes, const gckpt_tensor *t)
 GCKPTI_FN int gckpti_sum_scope(const gckpti_planner *p, const gckpt_tensor *t, int i)
 {
     const gckpt_tensor *q = t->in[i];
-    const int rows = q->batch_invariant && !t->batch_invariant; /* over all of the batch */
-    const int one = /* added to each; as many elements alone are gru's bias, 3 H, of 3 steps, too */
+    const int rows = q->batch_invariant && !t->batch_invariant; /* a sum over the batch */
+    const int one = /* one addend; not gru's bias (3 H) for 3 steps, which has as many elements */
         gckpti_elements(&q->shape) == gckpti_elements(&t->shape) &&
         gckpti_last(&q->shape) == gckpti_last(&t->shape);
     if (!(t->op->needs[i] & GCKPT_SUMS) || (!rows && one))
@@ -16186,7 +16134,7 @@ GCKPTI_FN int gckpti_sum_scope(const gckpti_planner *p, const gckpt_tensor *t, i
     return rows && p->accumulates ? GCKPTI_SUM_IN_STEP : GCKPTI_SUM_IN_OP;
 }
 
-/* Bytes of an op's copies and low parts in front of its workspace, forward or backward. */
+/* Returns the bytes of an op's fp32 copies and compensations, forward or backward. */
 GCKPTI_FN size_t gckpti_f32_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, int backward)
 {
     size_t copy[2 * GCKPT_MAX_INPUTS + 2], bytes = gckpti_place_copies(p, t, backward, copy);
@@ -16196,7 +16144,7 @@ GCKPTI_FN size_t gckpti_f32_copy_bytes(const gckpti_planner *p, const gckpt_tens
     return bytes;
 }
 
-/* ---- work: of ops, by the cost model, and of copies; sums of it ---- */
+/* ---- cost ---- */
 GCKPTI_FN uint64_t gckpti_add_cost(uint64_t sum, uint64_t more)
 {
     return more < UINT64_MAX - sum ? sum + more : UINT64_MAX;
@@ -16227,20 +16175,19 @@ GCKPTI_FN uint64_t gckpti_parts_cost(const gckpti_planner *p, int node, int part
 
 /* >>plan/mixed */
 #ifndef GCKPT_NO_BF16
-/* ---- bf16 plans (manual, 5l). Values and gradients that depend on the batch are rounded, and lie
- * in the arena as bf16 unless they are fetched, as floats. All of this is decided here, once:
- *   by tensor (`rounding`)  whether its value and its gradient are rounded, and whether they are
- *       bf16; of an op, what it computes in, and whether it runs in portions;
- *   by instruction (gckpti_f32_copies)  where its kernel finds as floats what is bf16. Such copies
- *       lie in front of the op's own workspace. Without one the kernel takes the bf16 themselves.
- * A run only follows: it widens copies that are read, and rounds what the kernel has left in them.
- * That holds for any rows: what is bf16 depends on the batch, so two of them that are equally long
- * in the plan are so in a short micro-batch, too.
+/* ---- bf16 plans (manual, 5l) ----
+ * Values and gradients that depend on the batch are rounded. They are bf16 in the arena, unless
+ * they are fetched as floats. All of this is decided here:
+ *   `rounding`, by tensor: whether its value and gradient are rounded, and whether they are bf16;
+ *       the precision of an op, and whether it runs in strips
+ *   gckpti_f32_copies, by instruction: where the fp32 copies of bf16 operands are, before the op's
+ *       own workspace. Without a copy the kernel takes the bf16 operand itself.
+ * The executor widens the copies that are read and rounds those that the kernel has written.
  *
  * A kernel takes as bf16: nothing; inputs 0 and 1, their gradients, the output and its gradient
- * (GCKPT_TAKES_BF16); or all operands: a backend's fast kernels, and on the processor those with
- * GCKPTI_TAKES_ALL_BF16, or that run in portions, which are widened on the stack. What is rounded by chance
- * has copies all the same: which numbers are drawn depends on the place in the whole. ---- */
+ * (GCKPT_TAKES_BF16); or all operands (fast kernels of a backend; on the CPU, kernels with
+ * GCKPTI_TAKES_ALL_BF16 or in strips). Stochastic rounding takes copies nevertheless, as its random
+ * numbers depend on the index in the whole tensor. */
 GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p)
 {
     for (int i = 0; i < p->n && p->desc->precision != GCKPT_FP32; i++) {
@@ -16262,8 +16209,7 @@ static int gckpti_is_bf16(const gckpti_planner *p, const gckpt_tensor *t, int bf
     return p->rounding[t->base->id] & bf16_flag;
 }
 
-/* Whether an op's kernel runs in portions: no input is repeated; of rows, only the first is
- * bf16. */
+/* Returns whether an op can run in strips: no broadcast input; of a row op only input 0 is bf16. */
 static int gckpti_has_strips(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const int rows = gckpti_has_builtin_flag(t->op, GCKPTI_IS_ROWWISE);
@@ -16276,7 +16222,7 @@ static int gckpti_has_strips(const gckpti_planner *p, const gckpt_tensor *t)
     return strips;
 }
 
-/* Notes what op t computes in, and whether it runs in portions. */
+/* Sets the precision of op t, and whether it runs in strips. */
 GCKPTI_FN void gckpti_mark_precision(gckpti_planner *p, const gckpt_tensor *t,
                                      gckpt_precision precision)
 {
@@ -16285,7 +16231,7 @@ GCKPTI_FN void gckpti_mark_precision(gckpti_planner *p, const gckpt_tensor *t,
     p->rounding[t->id] |= (unsigned char)((int)precision * GCKPTI_PRECISION | strips);
 }
 
-/* Inputs that the kernel of t takes as bf16, from the first on; if any, the output, too. */
+/* Returns how many of t's first inputs its kernel takes as bf16; if any, also the output. */
 static int gckpti_bf16_inputs(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const int rounding = p->rounding[t->id];
@@ -16295,8 +16241,7 @@ static int gckpti_bf16_inputs(const gckpti_planner *p, const gckpt_tensor *t)
     return t->op->flags & GCKPT_TAKES_BF16 ? 2 : 0;
 }
 
-/* Where in the workspace of op t copies lie, in the order of gckpti_f32_copies. Returns their
- * bytes. A kernel that computes in place does so in a copy. */
+/* Places the fp32 copies of op t, in the order of gckpti_f32_copies. Returns their bytes. */
 GCKPTI_FN size_t gckpti_place_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
                                      size_t *copy)
 {
@@ -16329,8 +16274,8 @@ GCKPTI_FN size_t gckpti_place_copies(const gckpti_planner *p, const gckpt_tensor
     return bytes;
 }
 
-/* The same in a plan's operands, of an instruction: a gradient that is passed on is the one that
- * came in. What is left of the workspace, if anything, is the op's own. */
+/* Writes the copies of an instruction into a plan's operands. A gradient that the op passes on is
+ * the incoming one. The rest of the workspace, if any, is the op's own. */
 GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *ins, size_t *operand)
 {
     const gckpt_tensor *t = p->tensors[ins->id];
@@ -16353,7 +16298,7 @@ GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *i
         all > bytes ? o.workspace + gckpti_round_up(bytes, 64) : GCKPTI_NO_OFFSET;
 }
 
-/* ---- copies of parameters, as bf16 (gckpt_plan_desc.bf16_weights) ---- */
+/* ---- bf16 copies of parameters (gckpt_plan_desc.bf16_weights) ---- */
 GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_plan_node *node)
 {
     if (!plan->bf16_weights || !node->op || node->index < 0 || node->inputs < 2 ||
@@ -16391,9 +16336,9 @@ GCKPTI_FN void gckpti_encode_weights(const gckpti_planner *p, gckpt_plan *plan)
 /* >>plan/op_lowerings */
 GCKPTI_COLD_BEGIN
 
-/* ---- forms: what else returns the bits of an op, with other bytes and other work ---- */
-/* Makes of a copy of a loss what runs in its place; 0: it has no such form. All but the last form
- * of a head compute each logit once, of so many rows at a time; the last twice, in chunks. */
+/* ---- alternative lowerings of an op: the same bits, with other bytes and another cost ---- */
+/* Turns t, a copy of a loss, into a lowering of it; returns 0 if it has no such one. Those of cross
+ * entropy compute each logit of a linear layer once, `rows` rows at a time; the last one twice. */
 static int gckpti_set_lowering(gckpti_planner *p, gckpt_tensor *t, int lowering)
 {
     enum { LAST = GCKPTI_LOWERINGS - 1 };
@@ -16425,17 +16370,16 @@ static int gckpti_set_lowering(gckpti_planner *p, gckpt_tensor *t, int lowering)
     return 1;
 }
 
-/* Whether `as` may run in place of t. A tensor it does not read any more is not computed: nobody
- * else may want it, nor may its rounding be part of the numbers; and what sent gradients to the
- * inputs of that tensor sends them from t, so nobody may add to them in between. */
-static int gckpti_can_lower(const gckpti_planner *p, const gckpt_tensor *t,
-                            const gckpt_tensor *lowered)
+/* Returns whether `alt` may run instead of t. The input that it replaces is not computed: it
+ * may have no other user, and no rounding. Gradients of that input's inputs then come from t, so no
+ * op in between may add to them. */
+static int gckpti_can_lower(const gckpti_planner *p, const gckpt_tensor *t, const gckpt_tensor *alt)
 {
     const gckpt_tensor *replaced = t->in[0]->base;
     if (t->batch_invariant || !(p->active[t->id] & GCKPTI_HAS_BACKWARD) ||
         p->desc->precision == GCKPT_BF16_FAST)
-        return 0; /* a backend's fast kernels have one form */
-    if (lowered->in[0]->base == replaced)
+        return 0; /* a backend's fast kernels have one lowering */
+    if (alt->in[0]->base == replaced)
         return 1;
     if (replaced->must_save || replaced->must_recompute || p->rounding[replaced->id])
         return 0;
@@ -16446,35 +16390,32 @@ static int gckpti_can_lower(const gckpti_planner *p, const gckpt_tensor *t,
         const gckpt_tensor *user = p->g->tensors[i];
         for (int k = 0; user != t && user->kind == GCKPTI_OP && k < user->inputs; k++) {
             const gckpt_tensor *q = user->in[k]->base;
-            if (q == replaced ||
-                (i < t->id && (q == lowered->in[0]->base || q == lowered->in[1]->base)))
+            if (q == replaced || (i < t->id && (q == alt->in[0]->base || q == alt->in[1]->base)))
                 return 0;
         }
     }
     return 1;
 }
 
-/* Puts what runs in the planner's form in place of what was built: an op that has fewer forms takes
- * its last. */
+/* Replaces ops by their lowering of the planner's variant, or their last one if they have fewer. */
 GCKPTI_FN void gckpti_take_lowering(gckpti_planner *p)
 {
     for (int i = 0; i < p->n && !p->failed; i++) {
         const gckpt_tensor *t = p->g->tensors[i];
-        for (int lowering = gckpti_is_loss(t) ? p->variant.lowering : 0; lowering > 0; lowering--) {
-            gckpt_tensor lowered = *t;
-            if (!gckpti_set_lowering(p, &lowered, lowering) ||
-                (lowered.attribute_bytes && !lowered.attributes) ||
-                !gckpti_can_lower(p, t, &lowered))
+        for (int k = gckpti_is_loss(t) ? p->variant.lowering : 0; k > 0; k--) {
+            gckpt_tensor alt = *t;
+            if (!gckpti_set_lowering(p, &alt, k) || (alt.attribute_bytes && !alt.attributes) ||
+                !gckpti_can_lower(p, t, &alt))
                 continue;
             p->tensors[i] =
-                (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &lowered, 1, sizeof lowered);
-            p->has_lowering = p->has_lowering || lowering == p->variant.lowering;
+                (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &alt, 1, sizeof alt);
+            p->has_lowering = p->has_lowering || k == p->variant.lowering;
             break;
         }
     }
 }
 
-/* Bytes that an op, which runs forward and backward once, takes beside its operands. */
+/* Returns the bytes that an op takes in addition to its operands, forward and backward. */
 static size_t gckpti_op_extra_bytes(const gckpti_planner *p, int id)
 {
     size_t forward = p->workspace_forward[id], backward = p->workspace_backward[id];
@@ -16494,21 +16435,19 @@ GCKPTI_FN int gckpti_is_cheaper(const gckpti_planner *q, const gckpti_planner *p
 GCKPTI_COLD_END
 
 /* >>plan/gradients */
-/* ---- the model's gradients: their uses, sums, memory, by the order of backwards ---- */
-/* A gradient that is a sum over uses has an accumulator for each in a looped plan, or scratch for
- * all but the first (manual, 5f): that of whatever has no batch axis, whenever it is computed. */
+/* ---- the model's gradients: their uses, sums and memory, for a fixed order of backwards ---- */
+/* Returns whether t's gradient is a sum over uses (manual, 5f): t is batch-invariant. Each use has
+ * an accumulator in a plan that accumulates; else each use but the first has scratch. */
 GCKPTI_FN int gckpti_is_use_sum(const gckpt_tensor *t) { return t->batch_invariant; }
 
-/* Numbers the targets, and links those that are part of one tensor's gradient in the contract's
- * order: users that depend on the batch in reverse order, then the others in reverse order, inputs
- * of one op ascending. */
+/* Numbers the targets, and lists those of one tensor's gradient in the contract's order: users that
+ * depend on the batch, then others, both in reverse order; inputs of one op ascending. */
 GCKPTI_FN void gckpti_list_uses(gckpti_planner *p)
 {
     size_t ids = (size_t)p->n * sizeof(int), n = 0;
     for (int u = 0; u < p->nodes; u++)
         n += p->node[u].backward_index < 0 ? 0 : (size_t)p->tensors[p->node[u].id]->inputs;
-    size_t sums = p->virtual_ranks > 1 ? n * (size_t)(3 + p->tree_depth)
-                                       : n; /* REDUCE: what waits, work, shard */
+    size_t sums = p->virtual_ranks > 1 ? n * (size_t)(3 + p->tree_depth) : n; /* gckpti_reduction */
     p->gradient = (gckpti_gradient *)gckpti_scratch_alloc(&p->scratch, sums, sizeof *p->gradient);
     p->target = (gckpti_target *)gckpti_scratch_alloc(&p->scratch, n, sizeof *p->target);
     memset(p->first_use, 0xff, ids);
@@ -16540,7 +16479,7 @@ static int gckpti_gradient_new(gckpti_planner *p, const gckpt_tensor *t, size_t 
     return p->gradients++;
 }
 
-/* Whether a target is the body's. */
+/* Returns whether a target belongs to the body. */
 GCKPTI_FN int gckpti_is_in_body(const gckpti_planner *p, int target)
 {
     return p->target[target].node >= p->prologue;
@@ -16551,8 +16490,8 @@ static int gckpti_is_larger(const gckpti_planner *p, int id, int than)
     return gckpti_elements(&p->tensors[id]->shape) > gckpti_elements(&p->tensors[than]->shape);
 }
 
-/* Which backward after `nth` that is that adds to the gradient of `id`: of the body if one there
- * does, of an activation the next; INT32_MAX: none does, or id is -1. */
+/* Returns a backward after `index` that adds to the gradient of `id`: of an activation the next, of
+ * a sum over uses one in the body if there is any. INT32_MAX: none does, or id is -1. */
 static int gckpti_next_write(const gckpti_planner *p, int id, int index)
 {
     for (int k = id < 0 ? -1 : p->first_use[id]; k >= 0; k = p->target[k].next)
@@ -16561,7 +16500,7 @@ static int gckpti_next_write(const gckpti_planner *p, int id, int index)
     return INT32_MAX;
 }
 
-/* Where the body ends, sums of leaves of gradients it adds to are made: behind which backwards. */
+/* Finds the backwards of the body that are followed by REDUCEs: the last ones of a gradient. */
 static void gckpti_list_reductions(gckpti_planner *p)
 {
     size_t n = (size_t)p->n;
@@ -16580,7 +16519,7 @@ static void gckpti_list_reductions(gckpti_planner *p)
             if (!p->active[q->id] || !gckpti_is_use_sum(q) || gckpti_is_repeated(t, i) ||
                 gckpti_next_write(p, q->id, r) < p->body_backwards)
                 continue;
-            int k = p->reductions++; /* the largest last, to go on beside backwards */
+            int k = p->reductions++; /* the largest last, to overlap the next backward */
             for (; k > u->reduce && gckpti_is_larger(p, p->reduction[k - 1].id, q->id); k--)
                 p->reduction[k] = p->reduction[k - 1];
             p->reduction[k] = sum;
@@ -16591,7 +16530,7 @@ static void gckpti_list_reductions(gckpti_planner *p)
     }
 }
 
-/* A sum that waits all through the step. */
+/* Adds a sum that lives through the whole step. */
 static int gckpti_add_resident(gckpti_planner *p, const gckpt_tensor *t, size_t size)
 {
     int v = gckpti_gradient_new(p, t, size, 0);
@@ -16600,8 +16539,8 @@ static int gckpti_add_resident(gckpti_planner *p, const gckpt_tensor *t, size_t 
     return v;
 }
 
-/* The accumulators of a looped plan: one for each use, all through the step; and what waits in the
- * binary counters of leaves. */
+/* Adds the gradients of a plan that accumulates: an accumulator for each use, and the partial sums
+ * of the reduction over virtual ranks. */
 static void gckpti_add_accumulators(gckpti_planner *p)
 {
     for (int i = 0; i < p->n; i++) {
@@ -16627,10 +16566,10 @@ static void gckpti_add_accumulators(gckpti_planner *p)
             p->total[id] = p->target[p->first_use[id]].gradient;
 }
 
-/* Where unit u's backward puts the gradient of input i of its op t. A looped sum has its
- * accumulator already. Else the first use makes the gradient (cleared if it is a sum over uses) and
- * a later one adds to it in place; but one of a sum over uses, or of an input that occurs twice, is
- * scratch that is added to it (total). */
+/* Finds where node u's backward writes the gradient of input i of its op t. If the plan
+ * accumulates, a sum over uses has its accumulator already. Else the first use defines the gradient
+ * (set to zero if it is such a sum). A later use adds to it in place, or is scratch that is added
+ * to it (total) if it is part of such a sum or the input occurs twice. */
 static void gckpti_find_target(gckpti_planner *p, gckpti_node *u, const gckpt_tensor *t, int i)
 {
     const gckpt_tensor *q = t->in[i]->base;
@@ -16663,9 +16602,9 @@ static void gckpti_find_target(gckpti_planner *p, gckpti_node *u, const gckpt_te
     p->gradient[*total].last = u->backward_index;
 }
 
-/* Gives gradient v, which begins at `nth`, the bytes of w, which ends or is passed on there, when
- * they have the same size. `copy` (passed on): v and all that has these bytes may go on together
- * until one of them is written again; by then the others must be dead. Else all must end there. */
+/* Gives gradient v, which begins at backward `index`, the bytes of w if they have the same size. If
+ * copy is 1, the op passes the values of w on: all gradients with these bytes may live on until one
+ * of them is written again; by then the others must be dead. If 0, all must end at `index`. */
 static void gckpti_alias_gradient(gckpti_planner *p, int v, int w, int index, int copy)
 {
     gckpti_gradient *all = p->gradient;
@@ -16688,7 +16627,7 @@ static void gckpti_alias_gradient(gckpti_planner *p, int v, int w, int index, in
     all[v].alias_root = all[w].alias_root;
 }
 
-/* Lets the backward of unit u write into the gradient that comes in where its op allows it. */
+/* Lets the backward of node u write into its incoming gradient where its op allows it. */
 static void gckpti_alias_targets(gckpti_planner *p, const gckpti_node *u)
 {
     const gckpt_tensor *t = p->tensors[u->id];
@@ -16708,8 +16647,8 @@ static void gckpti_alias_targets(gckpti_planner *p, const gckpti_node *u)
     }
 }
 
-/* What gradients and workspaces of backwards take depends on the backwards alone: by nth, rounded
- * up. gradient_at: at a backward; gradient_between: between it and the one before. */
+/* Sums the bytes of gradients and of backwards' workspaces, rounded up, by backward_index.
+ * gradient_at: during the backward; gradient_between: between it and the one before. */
 static void gckpti_sum_gradient_bytes(gckpti_planner *p)
 {
     size_t n = (size_t)p->backwards + 3;
@@ -16734,7 +16673,7 @@ static void gckpti_sum_gradient_bytes(gckpti_planner *p)
             gckpti_model_size(p, p->workspace_backward[p->node[p->backward[r]].id]);
 }
 
-/* Whether the ranks need no more than their shares of a parameter's gradient behind its REDUCE. */
+/* Returns whether the ranks need only their shards of a parameter's gradient after its REDUCE. */
 GCKPTI_FN int gckpti_is_scattered(const gckpti_planner *p, int id)
 {
     int use = p->first_use[id];
@@ -16744,8 +16683,8 @@ GCKPTI_FN int gckpti_is_scattered(const gckpti_planner *p, int id)
            gckpti_is_sharded(gckpti_update_shard(p, p->tensors[id]));
 }
 
-/* Room for what other ranks send, and for shares where sums do not stay: until the next backward
- * with REDUCEs behind it has run, since exchanges may be under way as long. */
+/* Adds receive buffers, and shards of sums that are stored apart. Receive buffers live until the
+ * next backward that is followed by REDUCEs, since collectives may be in flight until then. */
 static void gckpti_add_recv_buffers(gckpti_planner *p)
 {
     for (int r = 0; r < p->body_backwards && p->g->store->ranks > 1; r++) {
@@ -16781,7 +16720,7 @@ static void gckpti_add_recv_buffers(gckpti_planner *p)
     }
 }
 
-/* All gradients, by nth: targets, sums, what shares bytes. */
+/* Models all gradients: targets, sums, shared bytes. */
 GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
 {
     if (p->virtual_ranks > 1)
@@ -16815,28 +16754,26 @@ GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
 
 /* >>plan/order */
 /* ---- the order of backwards ----
- * A backward comes after those of all that reads its result, and what is added to one activation's
- * gradient comes in the contract's order (manual, 5f): a later part goes on from the sum that is
- * there, as a chain of fma, so it cannot be computed before its turn; what waits instead is the
- * gradient that it is computed from. The parts of a sum over uses are computed apart: in a looped
- * plan in any order; else the first two may change places, since a + b = b + a.
- *   order 0  the reverse of creation.
- *   order 1  next is what leaves no more bytes than there are, with the least on the way; else what
- *            became possible last, so that one branch is finished before the next begins. As if
- *            values were kept until they are read for the last time.
- *   order 2  the same for gradients alone, as where values are computed anew.
+ * A backward comes after the backwards of all users of its result. Contributions to an activation's
+ * gradient come in the contract's order (manual, 5f), since each one continues the sum as a chain
+ * of fma. Contributions to a sum over uses are computed apart: in any order if the plan
+ * accumulates; else the first two may change places, since a + b = b + a.
+ *   order 0  the reverse of creation
+ *   order 1  greedy: the ready backward of the lowest peak that does not increase the live bytes;
+ *            else the latest to be ready, to finish a branch. Values count until their last use.
+ *   order 2  the same with gradients only, for schedules that recompute values
  * A user's schedule has its own. The prologue's backwards come last, in reverse. */
 typedef struct {
     int to, next;
 } gckpti_edge;
 typedef struct {
     gckpti_planner *p;
-    int *wait_count, *first_edge; /* by unit: for how many it waits; its first edge */
-    int *reads_left;              /* by unit: backwards that are still to read its value */
-    gckpti_edge *edge;        /* to units that wait for it */
-    unsigned char *has_gradient; /* by id: its gradient is there */
-    int *ready;               /* units whose turn may be next */
-    int edges, ready_count, count_values; /* count: of ready; values: they have bytes */
+    int *wait_count, *first_edge;         /* by node: predecessors left; its first edge */
+    int *reads_left;                      /* by node: backwards that have yet to read its value */
+    gckpti_edge *edge;                    /* to nodes that wait for it */
+    unsigned char *has_gradient;          /* by id: its gradient exists */
+    int *ready;                           /* nodes without predecessors left */
+    int edges, ready_count, count_values; /* count_values: bytes of values count */
 } gckpti_ordering;
 
 static void gckpti_order_edge(gckpti_ordering *o, int from, int to)
@@ -16849,7 +16786,7 @@ static void gckpti_order_edge(gckpti_ordering *o, int from, int to)
     o->wait_count[to]++;
 }
 
-/* Begins anew: who waits for whom in the body, and what may be first. */
+/* Resets the ordering: the edges among the body's backwards, and which are ready. */
 static void gckpti_order_begin(gckpti_ordering *o)
 {
     const gckpti_planner *p = o->p;
@@ -16881,17 +16818,15 @@ static void gckpti_order_begin(gckpti_ordering *o)
     }
 }
 
-/* Bytes of a gradient while it lives; 0 where no order changes that. */
+/* Returns the bytes of a gradient, or 0 if no order changes its live range. */
 static int64_t gckpti_order_bytes(const gckpti_planner *p, const gckpt_tensor *t)
 {
     int fixed = gckpti_is_use_sum(t) && (p->accumulates || p->desc->update_in_backward);
-    if (gckpti_is_loss(t) || fixed)
-        return 0;
-    return gckpti_model_size(p, gckpti_gradient_bytes(p, t));
+    return gckpti_is_loss(t) || fixed ? 0 : gckpti_model_size(p, gckpti_gradient_bytes(p, t));
 }
 
-/* By how many bytes fewer there are after the backward of unit u; *peak: how many more while it
- * runs, with what it reads where values count nothing. */
+/* Returns how many bytes the backward of node u frees. *peak: how many more are live while it runs,
+ * including the values it reads if those do not count. */
 static int64_t gckpti_order_freed(const gckpti_ordering *o, int u, int64_t *peak)
 {
     const gckpti_planner *p = o->p;
@@ -16912,7 +16847,7 @@ static int64_t gckpti_order_freed(const gckpti_ordering *o, int u, int64_t *peak
     return gckpti_order_bytes(p, t) - added + (o->count_values ? last : 0);
 }
 
-/* The backward of unit u is next. */
+/* Runs the backward of node u. */
 static void gckpti_order_run(gckpti_ordering *o, int u)
 {
     const gckpti_node *q = &o->p->node[u];
@@ -16927,7 +16862,7 @@ static void gckpti_order_run(gckpti_ordering *o, int u)
     o->wait_count[u] = -1;
 }
 
-/* The place in `ready` of what is next. Only the newest are looked at. */
+/* Returns the index in `ready` of the next backward. Considers only the newest. */
 static int gckpti_order_choose(const gckpti_ordering *o)
 {
     int64_t peak, least = INT64_MAX;
@@ -16940,7 +16875,7 @@ static int gckpti_order_choose(const gckpti_ordering *o)
     return best;
 }
 
-/* Finds an order, or (given) goes through one. *most: its bytes, beyond those at the beginning.
+/* Finds an order, or measures `order` if given is 1. *most: its peak, above the bytes at the start.
  * Returns whether there was a choice. */
 static int gckpti_order_find(gckpti_ordering *o, int count_values, int given, int *order,
                              int64_t *most)
@@ -16966,7 +16901,7 @@ static int gckpti_order_find(gckpti_ordering *o, int count_values, int given, in
     return choice;
 }
 
-/* The user's order as far as it is one, and what is left in reverse (gckpti_build_user compares). */
+/* Takes the user's order as far as it is valid, then the rest in reverse. */
 static void gckpti_order_user(gckpti_ordering *o)
 {
     gckpti_planner *p = o->p;
@@ -16985,14 +16920,14 @@ static void gckpti_order_user(gckpti_ordering *o)
             p->backward[n++] = u;
 }
 
-/* Finds the model's order; of order 0, which others promise fewer bytes. */
+/* Finds the model's order, or for order 0 which others may take fewer bytes. */
 static void gckpti_order_compare(gckpti_ordering *o)
 {
     gckpti_planner *p = o->p;
     size_t n = (size_t)p->body_backwards, bytes = n * sizeof(int);
     int64_t most, least;
-    int chosen = p->variant.order,
-        *order = (int *)gckpti_scratch_alloc(&p->scratch, 2 * n, sizeof chosen);
+    int chosen = p->variant.order;
+    int *order = (int *)gckpti_scratch_alloc(&p->scratch, 2 * n, sizeof *order);
     if (chosen && order)
         gckpti_order_find(o, chosen == 1, 0, p->backward, &least);
     for (int k = 1; k < GCKPTI_ORDER_COUNT && !chosen && order; k++, order += n) {
@@ -17005,7 +16940,7 @@ static void gckpti_order_compare(gckpti_ordering *o)
     }
 }
 
-/* Orders the backwards: sets their nth. */
+/* Orders the backwards: sets backward_index. */
 GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p)
 {
     gckpti_ordering o;
@@ -17033,8 +16968,8 @@ GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p)
 }
 
 /* >>plan/model */
-/* ---- the model: what gets a gradient, what ops ask for, units and their links ---- */
-/* Takes what lives as long as a planner of p->n tensors. 0: no memory. */
+/* ---- the model: which tensors get gradients, bytes and cost of ops, nodes and their edges ---- */
+/* Allocates the arrays of a planner of p->n tensors. Returns 0 if it is out of memory. */
 static int gckpti_model_memory(gckpti_planner *p)
 {
     gckpti_scratch *s = &p->scratch;
@@ -17062,8 +16997,8 @@ static int gckpti_model_memory(gckpti_planner *p)
     return !p->failed;
 }
 
-/* Which tensors get a gradient: they reach a loss and are picked, or depend on a trainable
- * parameter or on what is picked. Which backwards run: those of which an input gets one. */
+/* Finds which tensors get a gradient: they reach a loss, and their gradient is fetched, or they are
+ * or depend on a trainable parameter or such a tensor. A backward runs if an input gets one. */
 static void gckpti_find_active(gckpti_planner *p)
 {
     const gckpt_plan_desc *d = p->desc;
@@ -17092,7 +17027,7 @@ static void gckpti_find_active(gckpti_planner *p)
     }
 }
 
-/* x * a / b, cut down, for a / b that is not much more than 1; b > 0. */
+/* Returns about x * a / b, rounded down, for a / b that is not much more than 1; b > 0. */
 GCKPTI_FN uint64_t gckpti_mul_div(uint64_t x, uint64_t a, uint64_t b)
 {
     for (; a >> 31 || b >> 31; a /= 2)
@@ -17100,8 +17035,8 @@ GCKPTI_FN uint64_t gckpti_mul_div(uint64_t x, uint64_t a, uint64_t b)
     return x / b * a + x % b * a / b;
 }
 
-/* What op t, a form, would cost by desc.costs, which are of the graph as it was built: as much as
- * what it runs in place of, in proportion to the model's. */
+/* Returns the cost of op t, a lowering, from desc.costs, which are of the graph as it was built:
+ * that of the ops it replaces, scaled by the ratio of the model's costs. */
 static gckpt_cost gckpti_lowering_cost(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const gckpt_tensor *replaced = p->g->tensors[t->id]->in[0]->base;
@@ -17119,11 +17054,10 @@ static gckpt_cost gckpti_lowering_cost(const gckpti_planner *p, const gckpt_tens
     return c;
 }
 
-/* The work of op t by the roofline model (Williams 2009): flops, or 10 x bytes moved when that is
- * more, + what an instruction costs however small it is (about 100 ns where a flop is 7 ps);
- * integers, so that a plan is the same on every machine. A backward does the forward's flops for
- * one or two of its inputs (as a matmul does), or what the op says; it moves what it reads, the
- * gradient that comes in and those that go out. */
+/* Returns the cost of op t by the roofline model (Williams 2009): the greater of flops and 10 x
+ * bytes moved, plus the overhead of an instruction (about 100 ns where a flop is 7 ps). Costs are
+ * integers, so that a plan is the same on every machine. A backward does the forward's flops once
+ * or twice (as a matmul does), or as many as the op says, and moves what it reads and writes. */
 static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor *t,
                                     gckpt_call *call)
 {
@@ -17153,7 +17087,7 @@ static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor 
     return cost;
 }
 
-/* Asks op t for its workspace at this thread count and its work. */
+/* Queries op t for its workspace at this thread count and its cost. */
 static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
 {
     int i = t->id, mixes;
@@ -17235,14 +17169,14 @@ GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
     return p->failed ? GCKPT_E_MEMORY : result;
 }
 
-/* Whether an op finds a tensor in the arena, since a unit makes it. */
+/* Returns whether a tensor is in the arena, as the result of a node. */
 static int gckpti_is_in_arena(const gckpti_planner *p, const gckpt_tensor *t)
 {
     return t->kind == GCKPTI_OP ? !gckpti_is_cache(t->op) : gckpti_is_staged(p, t);
 }
 
-/* Marks, by id, what any schedule computes: what backwards, losses, side effects and fetches read,
- * and what that reads in turn. */
+/* Marks, by id, what every schedule computes: whatever backwards, losses, side effects and fetches
+ * read, directly or not. */
 static void gckpti_find_needed(const gckpti_planner *p, unsigned char *needed)
 {
     for (int i = 0; i < p->term_count; i++)
@@ -17263,7 +17197,7 @@ static void gckpti_find_needed(const gckpti_planner *p, unsigned char *needed)
     }
 }
 
-/* Adds a link to a unit, unless it is among those from `first` on. Returns its place there. */
+/* Adds an edge to a node, unless it is among those from `first` on. Returns its index there. */
 static int gckpti_add_edge(gckpti_planner *p, int first, int node)
 {
     int index = first;
@@ -17274,7 +17208,7 @@ static int gckpti_add_edge(gckpti_planner *p, int first, int node)
     return index - first;
 }
 
-/* What unit u, an op, reads: its forward, its backward; what it may replace. */
+/* Adds the edges of node u, an op: what its forward and its backward read, and may overwrite. */
 static void gckpti_add_edges(gckpti_planner *p, gckpti_node *u, const gckpt_tensor *t)
 {
     unsigned mask = p->active[u->id] & GCKPTI_HAS_BACKWARD ? gckpti_backward_needs(p, t) : 0;
@@ -17300,7 +17234,7 @@ static void gckpti_add_edges(gckpti_planner *p, gckpti_node *u, const gckpt_tens
     u->reads_saved = mask & GCKPT_SAVED && t->saved_bytes > 0;
 }
 
-/* Appends tensor t, an op or a staged parameter, to the units; prologue: it is computed there. */
+/* Appends a node for tensor t, an op or a staged parameter. */
 static void gckpti_add_node(gckpti_planner *p, const gckpt_tensor *t, int prologue)
 {
     gckpti_node *u = &p->node[p->nodes];
@@ -17326,9 +17260,8 @@ static void gckpti_add_node(gckpti_planner *p, const gckpt_tensor *t, int prolog
         gckpti_add_edges(p, u, t);
 }
 
-/* The units of one part: of the prologue, which depends on parameters only and is computed once a
- * step, or of the body. A staged parameter stands before its first reader, and belongs to the
- * prologue if that does. */
+/* Adds the nodes of the prologue or of the body. A staged parameter comes right before its first
+ * reader, and belongs to the prologue if that does. */
 static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char *needed)
 {
     for (int i = 0; i < p->n; i++) {
@@ -17361,14 +17294,13 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
     }
 }
 
-/* Sums of work must stay below 2^64, although the search and the makers repeat a forward for each
- * backward there is. */
+/* Checks that costs add up to less than 2^64, even if a forward is repeated for every backward. */
 static gckpt_result gckpti_check_costs(const gckpti_planner *p)
 {
     uint64_t most = UINT64_MAX / 2 / ((uint64_t)p->n + 1), sum = 0;
     most = most < UINT64_C(1) << 53 ? most : UINT64_C(1) << 53;
     for (int i = 0; i < p->n; i++) {
-        sum = gckpti_add_cost(sum, p->cost[i].forward); /* 0 for what is no op */
+        sum = gckpti_add_cost(sum, p->cost[i].forward); /* 0 unless it is an op */
         sum = gckpti_add_cost(sum, p->cost[i].backward);
         if (p->node_of[i] >= 0 && p->node[p->node_of[i]].can_offload)
             sum = gckpti_add_cost(
@@ -17378,11 +17310,11 @@ static gckpt_result gckpti_check_costs(const gckpti_planner *p)
                        : gckpti_error(p->g, GCKPT_E_ARG,
                                       "plan: the work of all ops adds up to more than %u; %s", most,
                                       p->desc->costs || p->can_offload || p->g->rows < 2
-                                          ? "give costs in a larger unit (desc.costs, link_work)"
+                                          ? "give costs in a larger unit (desc.costs, link_cost)"
                                           : "use fewer rows, or desc.costs in a larger unit");
 }
 
-/* All units; what losses and fetches ask of them; the order of their backwards. */
+/* Finds all nodes, their edges, and the order of their backwards. */
 static void gckpti_find_nodes(gckpti_planner *p)
 {
     unsigned char *needed = (unsigned char *)gckpti_scratch_alloc(&p->scratch, (size_t)p->n, 1);
@@ -17410,13 +17342,13 @@ static void gckpti_find_nodes(gckpti_planner *p)
         gckpti_order_backwards(p);
 }
 
-/* Finds p->late, the body's forwards, each as late as it may come: before the first backward (of
- * nth is p->when) that needs it for what it reads, or for its loss; and, where its first reader is
- * far away, just before that. What one loss keeps is gone, then, before the next is computed. Side
- * effects stay where they are, and losses that updates wait for. */
+/* Finds p->late, the body's forwards, each as late as possible: before the first backward that
+ * needs it (p->needed_by), and right before its first reader if that is far away. So the values of
+ * one loss are dead before the next loss is computed. Side effects keep their order, as do losses
+ * that updates wait for. */
 static void gckpti_find_late(gckpti_planner *p)
 {
-    enum { APART = 8 }; /* units between it and its first reader (reader[]) */
+    enum { APART = 8 }; /* a first reader more than so many nodes away is far */
     size_t n = (size_t)p->nodes, from = (size_t)p->prologue;
     int fixed = 0;
     gckpti_keyed *key = (gckpti_keyed *)gckpti_scratch_alloc(&p->scratch, 2 * n, sizeof *key);
@@ -17424,20 +17356,20 @@ static void gckpti_find_late(gckpti_planner *p)
     p->late_index = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
     p->needed_by = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
     int *reader = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
-    int *before = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int)); /* what it precedes */
+    int *before = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int)); /* its successor */
     for (int u = 0; u < p->nodes && !p->failed; u++) {
         fixed = fixed || (p->node[u].side_effect && !gckpti_is_loss(p->tensors[p->node[u].id]));
         reader[u] = before[u] = u;
         p->needed_by[u] = INT32_MAX;
     }
-    for (int u = p->prologue; u < p->nodes && !p->failed; u++) { /* for what backwards read */
+    for (int u = p->prologue; u < p->nodes && !p->failed; u++) { /* read by a backward */
         const gckpti_node *q = &p->node[u];
         for (int k = q->read; k < q->read + q->reads && q->backward_index >= 0; k++)
             gckpti_set_min(&p->needed_by[p->edges[k]], q->backward_index);
         if (q->backward_index >= 0 && (q->side_effect || q->reads_saved))
             gckpti_set_min(&p->needed_by[u], q->backward_index);
     }
-    for (int u = p->nodes; u-- > p->prologue && !p->failed;) { /* for what that reads, in turn */
+    for (int u = p->nodes; u-- > p->prologue && !p->failed;) { /* read by such a node */
         const gckpti_node *q = &p->node[u];
         if (fixed || p->needed_by[u] == INT32_MAX ||
             (q->side_effect && p->desc->update_in_backward))
@@ -17768,16 +17700,16 @@ GCKPTI_FN void gckpti_reset_states(gckpti_planner *p)
 }
 
 /* Moves the items that a walk kept to the front. */
-static void gckpti_compact_schedule(gckpti_schedule *t, int dropped)
+static void gckpti_compact_schedule(gckpti_schedule *s, int dropped)
 {
-    t->length -= dropped;
-    for (int x = 0; x < t->length && dropped > 0; x++) {
-        int value_end = t->value_end[x + dropped], saved_end = t->saved_end[x + dropped];
-        t->entry[x] = t->entry[x + dropped];
-        t->live_bytes[x] = t->live_bytes[x + dropped];
-        t->offload_parts[x] = t->offload_parts[x + dropped];
-        t->value_end[x] = value_end < 0 ? -1 : value_end - dropped;
-        t->saved_end[x] = saved_end < 0 ? -1 : saved_end - dropped;
+    s->length -= dropped;
+    for (int x = 0; x < s->length && dropped > 0; x++) {
+        int value_end = s->value_end[x + dropped], saved_end = s->saved_end[x + dropped];
+        s->entry[x] = s->entry[x + dropped];
+        s->live_bytes[x] = s->live_bytes[x + dropped];
+        s->offload_parts[x] = s->offload_parts[x + dropped];
+        s->value_end[x] = value_end < 0 ? -1 : value_end - dropped;
+        s->saved_end[x] = saved_end < 0 ? -1 : saved_end - dropped;
     }
 }
 
@@ -17796,12 +17728,12 @@ static int64_t gckpti_extend_prologue(gckpti_planner *p, int end)
 
 /* What is offloaded behind the forward of unit u at position x, for the reloads behind: its work;
  * it is live then. Returns the bytes that nobody else reads. */
-static int64_t gckpti_begin_offload(gckpti_planner *p, gckpti_schedule *t, int u, int x)
+static int64_t gckpti_begin_offload(gckpti_planner *p, gckpti_schedule *s, int u, int x)
 {
     gckpti_node_state *v = &p->state[u];
     int only_reload = v->reload_parts & ~gckpti_parts(v->value_end, v->saved_end);
-    t->transfer_cost = gckpti_add_cost(t->transfer_cost, gckpti_parts_cost(p, u, v->reload_parts));
-    t->host_bytes += gckpti_parts_bytes(&p->node[u], v->reload_parts & ~v->offload_parts);
+    s->transfer_cost = gckpti_add_cost(s->transfer_cost, gckpti_parts_cost(p, u, v->reload_parts));
+    s->host_bytes += gckpti_parts_bytes(&p->node[u], v->reload_parts & ~v->offload_parts);
     v->offload_parts |= v->reload_parts;
     v->value_end = only_reload & GCKPTI_VALUE ? x : v->value_end;
     v->saved_end = only_reload & GCKPTI_SAVED ? x : v->saved_end;
@@ -17811,19 +17743,19 @@ static int64_t gckpti_begin_offload(gckpti_planner *p, gckpti_schedule *t, int u
 
 /* Where the walk comes to a forward (runs) or a reload of a unit, at position x: its work, its last
  * uses. Returns the bytes that do not live before it. */
-static int64_t gckpti_begin_def(gckpti_planner *p, gckpti_schedule *t, int node, int is_forward,
+static int64_t gckpti_begin_def(gckpti_planner *p, gckpti_schedule *s, int node, int is_forward,
                                 int x)
 {
     gckpti_node_state *v = &p->state[node];
-    t->value_end[x] = v->value_end;
-    t->saved_end[x] = v->saved_end;
+    s->value_end[x] = v->value_end;
+    s->saved_end[x] = v->saved_end;
     if (is_forward) {
-        t->recompute_cost = v->start < 0 ? t->recompute_cost
-                                         : gckpti_add_cost(t->recompute_cost, p->node[node].cost);
+        s->recompute_cost = v->start < 0 ? s->recompute_cost
+                                         : gckpti_add_cost(s->recompute_cost, p->node[node].cost);
         v->start = x;
     } else {
         int parts = gckpti_parts(v->value_end, v->saved_end);
-        t->transfer_cost = gckpti_add_cost(t->transfer_cost, gckpti_parts_cost(p, node, parts));
+        s->transfer_cost = gckpti_add_cost(s->transfer_cost, gckpti_parts_cost(p, node, parts));
         v->reload_parts |= parts;
     }
     return gckpti_end_live_range(v);
@@ -17841,23 +17773,23 @@ static int gckpti_extend_offload(gckpti_planner *p, int node, int x, int64_t *li
     return v->reload_parts;
 }
 
-GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *t)
+GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
 {
-    int kept = t->length, index = p->backwards, body_end = p->accumulates ? p->body_backwards : -1;
+    int kept = s->length, index = p->backwards, body_end = p->accumulates ? p->body_backwards : -1;
     int64_t live = 0;
-    t->peak = t->host_bytes = 0;
-    t->recompute_cost = t->transfer_cost = 0;
+    s->peak = s->host_bytes = 0;
+    s->recompute_cost = s->transfer_cost = 0;
     gckpti_reset_states(p);
     for (int u = 0; u < p->nodes; u++)
         if (p->node[u].fetched) { /* read at the end */
             p->state[u].value_end = kept;
             live += p->state[u].out;
         }
-    for (int x = 0; x < t->length; x++)
-        if (t->entry[x] >= 0 && t->entry[x] < p->nodes)
-            p->state[t->entry[x]].run_count++;
-    for (int x = t->length; x-- > 0;) {
-        int i = t->entry[x], self = gckpti_entry_node(p, i), is_forward = i == self;
+    for (int x = 0; x < s->length; x++)
+        if (s->entry[x] >= 0 && s->entry[x] < p->nodes)
+            p->state[s->entry[x]].run_count++;
+    for (int x = s->length; x-- > 0;) {
+        int i = s->entry[x], self = gckpti_entry_node(p, i), is_forward = i == self;
         const gckpti_node *u = &p->node[self];
         gckpti_node_state *v = &p->state[self];
         if (index == body_end) {
@@ -17871,24 +17803,24 @@ GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *t)
                 : i >= 0 && v->value_end < 0 && v->saved_end < 0 &&
                       !(is_forward && (v->reload_parts || (u->side_effect && v->run_count == 0))))
             continue;
-        t->entry[--kept] = i;
-        t->offload_parts[kept] = is_forward ? v->reload_parts
+        s->entry[--kept] = i;
+        s->offload_parts[kept] = is_forward ? v->reload_parts
                                  : is_done  ? gckpti_extend_offload(p, self, kept, &live)
                                             : 0;
-        live += is_forward && v->reload_parts ? gckpti_begin_offload(p, t, self, kept) : 0;
+        live += is_forward && v->reload_parts ? gckpti_begin_offload(p, s, self, kept) : 0;
         int in_place = gckpti_mark_uses(p, 0, i, kept, &live);
         int64_t reused = i >= 0 && in_place && v->value_end >= 0 ? v->out : 0;
         int64_t sum =
             live + (i < 0 ? p->gradient_at[--index]
                           : p->gradient_between[index] + (is_forward ? u->workspace : 0) - reused);
-        t->live_bytes[kept] = sum;
-        t->peak = sum > t->peak ? sum : t->peak;
-        live -= i < 0 || is_done ? 0 : gckpti_begin_def(p, t, self, is_forward, kept);
+        s->live_bytes[kept] = sum;
+        s->peak = sum > s->peak ? sum : s->peak;
+        live -= i < 0 || is_done ? 0 : gckpti_begin_def(p, s, self, is_forward, kept);
     }
-    gckpti_compact_schedule(t, kept);
-    t->overhead =
-        gckpti_add_cost(t->recompute_cost, gckpti_scaled_cost(p->copy_cost, t->transfer_cost));
-    t->peak = t->host_bytes > p->host_limit ? INT64_MAX : t->peak;
+    gckpti_compact_schedule(s, kept);
+    s->overhead =
+        gckpti_add_cost(s->recompute_cost, gckpti_scaled_cost(p->copy_cost, s->transfer_cost));
+    s->peak = s->host_bytes > p->host_limit ? INT64_MAX : s->peak;
 }
 
 /* ---- schedules: what a maker wrote becomes one ---- */
@@ -18983,17 +18915,17 @@ GCKPTI_COLD_BEGIN
  * value between them there are the rows that its readers still need: the last ones move to the
  * front when new ones are made, so that nothing is computed twice. Rows of a padding are there like
  * others; they count as below 0, or as `height` and above. */
-GCKPTI_FN void gckpti_next_tile(const gckpti_fused *b, const gckpti_fused_step *step,
+GCKPTI_FN void gckpti_next_tile(const gckpti_fused *group, const gckpti_fused_step *step,
                                 const gckpti_fused_edge *edges, gckpti_row_range *ranges,
                                 int32_t end)
 {
-    for (int i = 0; i < b->steps; i++) {
+    for (int i = 0; i < group->steps; i++) {
         if (end <=
-            b->tile_rows) /* the first band: nothing is there; rows of the output begin at 0 */
-            ranges[i].low = ranges[i].high = i + 1 < b->steps ? INT32_MIN : 0;
-        ranges[i].drop = INT32_MAX, ranges[i].need = i + 1 < b->steps ? ranges[i].high : end;
+            group->tile_rows) /* the first band: nothing is there; rows of the output begin at 0 */
+            ranges[i].low = ranges[i].high = i + 1 < group->steps ? INT32_MIN : 0;
+        ranges[i].drop = INT32_MAX, ranges[i].need = i + 1 < group->steps ? ranges[i].high : end;
     }
-    for (int i = b->steps; i-- > 0;) {
+    for (int i = group->steps; i-- > 0;) {
         gckpti_row_range *q = &ranges[i];
         q->drop = q->drop == INT32_MAX ? q->high : q->drop; /* nobody reads it any more */
         q->high = q->high < q->drop ? q->drop : q->high;    /* nor what is in between */
@@ -19197,13 +19129,13 @@ static void gckpti_fused_in_place(gckpti_fused_builder *r)
 /* Goes through all bands of a row of the batch: rows of buffers, what moves, how often ops run. */
 static void gckpti_fused_simulate(gckpti_fused_builder *r)
 {
-    const gckpti_fused *b = &r->header;
-    const int32_t height = r->step[b->steps - 1].height;
+    const gckpti_fused *group = &r->header;
+    const int32_t height = r->step[group->steps - 1].height;
     r->extra_cost = 0;
     for (int32_t end = 0; end < height;) {
-        end = end < height - b->tile_rows ? end + b->tile_rows : height;
-        gckpti_next_tile(b, r->step, r->edge, r->range, end);
-        for (int i = 0; i < b->steps; i++) {
+        end = end < height - group->tile_rows ? end + group->tile_rows : height;
+        gckpti_next_tile(group, r->step, r->edge, r->range, end);
+        for (int i = 0; i < group->steps; i++) {
             gckpti_row_range *range = &r->range[i];
             gckpti_step_buffer *buf = &r->step_buffer[i];
             const int32_t new_rows = gckpti_tile_end(&r->step[i], range) - gckpti_tile_first(range);
@@ -19220,7 +19152,7 @@ static void gckpti_fused_simulate(gckpti_fused_builder *r)
             range->low = range->drop, range->high = range->need;
         }
     }
-    r->extra_cost *= (uint64_t)r->out[b->steps - 1]->shape.d[0];
+    r->extra_cost *= (uint64_t)r->out[group->steps - 1]->shape.d[0];
 }
 
 /* Workspace of a step's op, of as many rows as it makes at once. */
@@ -19943,37 +19875,36 @@ GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
 GCKPTI_COLD_END
 
 /* =================================================================================================
- * >>search: what no schedule can do without; the least work for every budget
+ * >>search: proven bounds of any schedule; the schedule of least cost for every budget
  *
- * gckpti_bound holds what is proven of a model (plan): work against bytes, by minimal cuts (bound).
- * gckpti_search holds a ladder of byte limits, and schedules below each (search/search tells how).
- * gckpti_search_open begins, gckpti_find_best answers a budget.
- *
- * Words, beside those of plan:
- *   instant  a backward at which it is counted what must lie in the arena
- *   cut      at an instant: which results lie there, which are made again behind it, or reloaded
- *   rung     a byte limit, and the best schedule that was found under it
- *   answer   a schedule that is kept: a rung's, a seed, the winner
- *   seed     a schedule that was made without regard to a limit
+ * gckpti_bound holds what is proven of a model: cost as a function of bytes, by minimal cuts
+ * (search/bound). gckpti_search holds a grid of memory levels with a schedule below each
+ * (search/search describes the method). gckpti_search_open opens a search; gckpti_find_best solves
+ * it for a budget. Terms, in addition to those of plan:
+ *   point      a program point at a backward, at which the bytes live in the arena are counted
+ *   cut        at a point: which results are kept, recomputed after it, or offloaded and reloaded
+ *   level      a byte limit, and the best schedule found under it
+ *   candidate  a stored schedule: of a level, an initial schedule, or the winner
+ *   initial    a schedule built without regard to a limit, from which levels are solved
  * ============================================================================================== */
 
 #ifndef GCKPT_NO_SEARCH
 /* ---- search/bound.c ---- */
-enum { GCKPTI_POINTS = 8 }; /* of a model, at the most */
+enum { GCKPTI_POINTS = 8 }; /* maximum number of points of a model */
 
-/* Tables of an instant's cuts: those of the hull; of hulls with copies of 1/2, 1/4 of their work,
- * and as if they were free, which prove nothing; all. */
+/* Cut tables of a point: the hull; hulls with copies at 1/2, 1/4 and none of their cost, which
+ * prove nothing; all cuts. */
 enum { GCKPTI_HULL, GCKPTI_CHEAP_HULL, GCKPTI_FULL = GCKPTI_CHEAP_HULL + 3, GCKPTI_TABLES };
 
-/* What an instant knows of a unit: bits of values that only repeated forwards read, its inputs' and
- * its own; GCKPTI_READ, .. */
+/* Per node and point: bit masks of the values that only recomputation reads (input_bits: its
+ * inputs, own_bit: its output), and flags GCKPTI_READ, .. */
 typedef struct {
     unsigned char input_bits, own_bit;
     unsigned char flags;
 } gckpti_cut_node;
 
-/* Bytes kept and work repeated; from: the cut it continues (bit 31: r of the unit between; bit 30:
- * it is offloaded, in part at least). */
+/* Bytes kept, cost of what is recomputed, and the cut that this one extends (in `parent` bit 31:
+ * the node between them is recomputed; bit 30: at least some of its results are offloaded). */
 typedef struct {
     int64_t bytes;
     uint64_t cost;
@@ -19981,12 +19912,12 @@ typedef struct {
 } gckpti_cut;
 
 typedef struct {
-    gckpti_cut *cut; /* by rising bytes and falling work */
+    gckpti_cut *cut; /* by increasing bytes and decreasing cost */
     int n;
 } gckpti_cut_list;
 
-/* Some cuts of an instant (none: there are too many); and what each continues, of those behind each
- * unit, too: of cut k behind unit i from[first[i] + k]. */
+/* The cuts of a point (none if there are too many), and the parent of each cut of each node's list:
+ * that of cut k after node i is parent[first[i] + k]. */
 typedef struct {
     gckpti_cut_list last;
     uint32_t *parent;
@@ -19994,93 +19925,92 @@ typedef struct {
 } gckpti_cut_table;
 
 typedef struct {
-    int backward_index; /* its backward */
-    int64_t base;       /* bytes of them and of the workspace, then */
+    int backward_index; /* index of the backward at the point */
+    int64_t base;       /* bytes of gradients and workspace at the point */
     gckpti_cut_node *node;
-    gckpti_cut_table table[GCKPTI_TABLES]; /* found when asked for (gckpti_cuts) */
-    unsigned computed;                     /* bits of those that were */
+    gckpti_cut_table table[GCKPTI_TABLES]; /* each computed on demand (gckpti_cuts) */
+    unsigned computed;                     /* bit set of the tables that exist */
 } gckpti_cut_point;
 
 typedef struct gckpti_bound {
     const gckpti_planner *p;
     gckpti_scratch *scratch;
     gckpti_cut_point point[GCKPTI_POINTS];
-    size_t capacity;        /* of a pool */
-    int points, hulls_only; /* hulls: lists have their hulls' cuts; */
-    int copy_cost;          /* of copies (gckpti_scaled_cost); */
-    int shift;              /* and they count for 2^-cheap of that */
-    int64_t min_bytes;      /* bytes that no schedule can do without */
-    int64_t padding;        /* by which live sizes, rounded up, may exceed an arena */
-    uint64_t base_cost;     /* of a step that computes nothing twice */
-    gckpti_cut *pool[3];    /* cuts in front of a unit, behind it, and of a merge */
-    unsigned char *
-        action; /* of the cut that was asked for last: GCKPTI_CUT_RECOMPUTE, GCKPTI_CUT_OFFLOAD or 0 */
-    int64_t examined; /* cuts looked at */
+    size_t capacity;        /* of each pool, in cuts */
+    int points, hulls_only; /* hulls_only: lists keep only the cuts of their hulls */
+    int copy_cost;          /* of offload and reload (gckpti_scaled_cost) */
+    int shift;              /* copies cost 2^-shift of copy_cost */
+    int64_t min_bytes;      /* least arena bytes of any schedule */
+    int64_t padding;        /* how far live bytes, which are rounded up, may exceed an arena */
+    uint64_t base_cost;     /* of a step that recomputes nothing */
+    gckpti_cut *pool[3];    /* lists before a node, after it, and of a merge */
+    unsigned char *action;  /* by node, of the cut marked last: GCKPTI_CUT_RECOMPUTE, .. or 0 */
+    int64_t examined;       /* cuts examined */
 } gckpti_bound;
 
-/* The work that no schedule within `limit` live bytes can do without repeating: by hulls, and by
- * all cuts of the instant that decides, *at; UINT64_MAX: there is no such schedule. */
+/* Returns the least recomputation cost of any schedule within `limit` live bytes, by the hulls and
+ * by all cuts of the deciding point, or UINT64_MAX if there is no such schedule. *decider is the
+ * index of that point. */
 GCKPTI_FN uint64_t gckpti_bound_cost(gckpti_bound *b, int64_t limit, int *decider);
 
-/* The same of the time (gckpti_planner.beside; else the same) that no schedule can do without
- * above the work that repeats nothing: by the bounds of all prices. all: by all cuts, too. */
+/* Returns the least time above base_cost of any schedule within `limit`, by the bounds of all copy
+ * costs (without gckpti_planner.overlap the same as gckpti_bound_cost). If `all` is 0, hulls
+ * only. */
 GCKPTI_FN uint64_t gckpti_bound_time(const gckpti_planner *p, int64_t limit, int all);
 
-/* Opens the bounds of a planner's model and of its other variants', if nobody has. */
+/* Opens the bounds of a planner and of the variants after it, unless they are open. */
 GCKPTI_FN void gckpti_open_bounds(gckpti_planner *p);
 
-/* The work of a micro-batch that no schedule of a model within `arena` bytes can do without, where
- * bounds are open; UINT64_MAX: there is none. Modes that do not search are planned in little
- * memory, so their hulls will do. */
+/* Returns the least cost of a micro-batch of any schedule within `arena` bytes, or UINT64_MAX if
+ * there is none. Bounds must be open. Uses hulls only for modes that do not search. */
 GCKPTI_FN uint64_t gckpti_proven_cost(const gckpti_planner *p, size_t arena);
 
-/* The bytes of an arena that no schedule of the model can do without. */
+/* Returns the least arena bytes of any schedule of the model. */
 GCKPTI_FN size_t gckpti_proven_bytes(const gckpti_planner *p);
 
 /* ---- search/search.c ---- */
-/* A schedule that is kept: the best found under a rung's limit, a seed, the winner. */
+/* A stored schedule: the best found under the limit of a level, an initial one, or the winner. */
 typedef struct gckpti_candidate {
-    gckpti_span *span; /* so many, its items */
+    gckpti_span *span; /* its entries */
     int spans, length;
     int64_t limit, peak;
-    uint64_t overhead, bound;    /* bound: proven for the limit */
-    size_t arena;                /* 0 until it is laid out; then */
-    uint64_t recompute_cost, transfer_cost; /* of what is computed again; of copies */
-    uint64_t time;               /* where it is laid out: all of it, above what repeats nothing */
-    int state, dominated;        /* of a rung; of a seed: another is as good in bytes and work; */
-    int dense;                   /* or it lies near others, and is looked at as it is */
-    struct gckpti_candidate *tight; /* of a rung whose arena exceeds its limit: one that may not */
-    struct gckpti_candidate
-        *hidden; /* the same with reloads ahead and holds (gckpti_hide_copies) */
+    uint64_t overhead, bound;               /* bound: least overhead proven for the limit */
+    size_t arena;                           /* 0 until it is placed */
+    uint64_t recompute_cost, transfer_cost; /* of recomputation; of copies */
+    uint64_t time;                          /* once placed: time of a step above base_cost */
+    int state, dominated;                   /* dominated: an earlier initial is as good in both */
+    int dense;                              /* an initial close to others, considered as it is */
+    struct gckpti_candidate *tight;  /* a level whose arena exceeds its limit: a smaller schedule */
+    struct gckpti_candidate *hidden; /* the same with overlapped copies (gckpti_hide_copies) */
 } gckpti_candidate;
 
-/* What was found of a cut's schedule; 0: nothing yet. */
+/* The result of placing a cut's schedule; all 0 before that. */
 typedef struct {
     int64_t peak;
     size_t arena;
 } gckpti_tried;
 
-/* A gap between two uses of a value, at `from` and `to`, to be closed by computing its unit again
- * before the second, with its closure; or the repeated forward at `to`, to be taken out. `start` is
- * the forward that the value is from; or the one before. */
+/* A change of the schedule. Insertion: closes the live-range hole between uses at `from` and `to`,
+ * by recomputing the node with its closure before `to`; `start` is the forward that defines the
+ * value. Removal: deletes the recomputation at `to`; `start` is the previous definition. */
 typedef struct {
     uint64_t key; /* the least is tried first */
     int node, start, from, to;
-    int first, count;   /* its closure: s->set[set..]. Or what goes with the repeated forward */
-    int truncated;      /* the closure would have been larger */
-    uint64_t cost;      /* of that */
-    int64_t penalty;    /* excess that keeping its inputs adds */
-    int64_t value, saved; /* bytes that go behind from and start, or that must fit */
+    int first, count;     /* in s->pool: the closure, or the inputs freed by a removal */
+    int truncated;        /* GCKPTI_MAX_CLOSURE was reached */
+    uint64_t cost;        /* of the closure */
+    int64_t penalty;      /* excess added by keeping its inputs */
+    int64_t value, saved; /* bytes freed after `from` and `start`, or needed */
 } gckpti_move;
 
-/* What several moves leave over of the excess: of 2^shift positions above the limit, a chunk; of
- * all. */
+/* Excess that the chosen moves have not removed: in total, and per chunk of 2^shift positions above
+ * the limit. */
 typedef struct {
     int shift;
     int64_t *chunk, total;
 } gckpti_leftover;
 
-/* Bytes left below a limit, by position: a tree of minima, so wide. */
+/* Bytes left below a limit, by position: a tree of minima with `width` leaves. */
 typedef struct {
     int64_t *min;
     int width;
@@ -20091,73 +20021,71 @@ typedef struct {
     gckpti_scratch scratch;
     gckpti_bound *bound;
     int64_t grain;   /* common divisor of all sizes */
-    int late;        /* some forwards come late: a cut may then repeat less than it says */
-    int tiny;        /* a small graph: whatever was found counts for every budget */
-    uint64_t margin; /* so little above the bound is good enough */
-    /* a pass over the present schedule (gckpti_begin_scan, gckpti_scan_entry) */
+    int late;        /* some forwards run late: a cut may cost less than it says */
+    int tiny;        /* a small graph: every schedule found counts for every budget */
+    uint64_t margin; /* this far above the bound is near-optimal */
+    /* a forward pass over the schedule `now` (gckpti_begin_scan, gckpti_scan_entry) */
     gckpti_schedule now, next;
     gckpti_node_state *state; /* the planner's */
-    int first_backward;  /* its position; */
-    int firsts_end;      /* behind the last forward before it that is no repeated one */
-    int64_t *excess_sum; /* bytes over the limit before a position */
-    int *excess_count;   /* positions with excess before it */
-    /* moves of squeeze or of polish */
+    int first_backward;       /* position of the first backward */
+    int firsts_end;           /* position after the last first run before it */
+    int64_t *excess_sum;      /* excess bytes before a position, summed */
+    int *excess_count;        /* positions with excess before a position */
+    /* moves of gckpti_reduce_peak or gckpti_remove_recomputes */
     gckpti_move *move, *sorted;
     int moves;
-    int *pool, pooled;    /* of moves: closures; or what goes too */
-    int *chosen;          /* of them */
-    gckpti_keyed *key;    /* to sort with */
-    gckpti_keyed *insert; /* key: position << 32 | unit */
-    int64_t stamp;        /* closures so far */
-    int excluded;         /* a unit whose gaps stay open; -1: none */
+    int *pool, pooled;    /* closures, or freed inputs, of moves */
+    int *chosen;          /* indices of moves */
+    gckpti_keyed *key;    /* for sorting */
+    gckpti_keyed *insert; /* key: position << 32 | node */
+    int64_t stamp;        /* number of closures so far */
+    int excluded;         /* a node whose holes stay open, or -1 */
     gckpti_leftover left;
     gckpti_slack_tree slack;
-    uint64_t *saving; /* by position of a repeated forward: work that goes with it */
-    /* the ladder */
-    gckpti_candidate *level, *initial, store_all; /* rung: by falling limit; all: kept */
+    uint64_t *saving; /* by position of a recomputation: cost saved by its removal */
+    gckpti_candidate *level, *initial, store_all; /* levels by decreasing limit */
     int levels, initials;
-    unsigned char *lower_cut, *upper_cut; /* what the two cuts around a limit compute again */
-    /* how much was done: gckpti_is_exhausted */
-    int64_t evaluated, examined; /* counted so far */
-    int64_t started;             /* when one attempt of several began, or -1 */
-    int incomplete;        /* a closure that was used was truncated, or the search ended early */
+    unsigned char *lower_cut, *upper_cut; /* what the two cuts around a limit recompute */
+    /* effort so far (gckpti_is_exhausted) */
+    int64_t evaluated, examined;
+    int64_t started; /* effort when the current attempt began, or -1 */
+    int incomplete;  /* a truncated closure was used, or the search ended early */
     /* the choice for a budget */
     gckpti_candidate winner, trial;
-    gckpti_tried *tried[GCKPTI_POINTS];   /* by cut of an instant */
-    unsigned decider_bits;                /* bits of instants that decide for some budget */
-    gckpt_result result;                  /* of what was laid: GCKPT_OK, or the first error */
-    int minimise_bytes; /* gckpti_find_min_budget: fewer bytes are better, whatever the work */
+    gckpti_tried *tried[GCKPTI_POINTS]; /* by cut of a point */
+    unsigned decider_bits;              /* bit set of the points that decide for some level */
+    gckpt_result result;                /* of placing: GCKPT_OK, or the first error */
+    int minimise_bytes; /* compare candidates by bytes only (gckpti_find_min_budget) */
 } gckpti_search;
 
 /* ---- search/choose.c ---- */
-/* Finds what has least work in an arena of `most` bytes: s->winner, whose length is 0 when there is
- * nothing (GCKPT_OK, too). p->draft need not be the winner's. What counts is the same for all
- * budgets: cuts, what a rung offers above the rung below, and seeds; looked at is only what is not
- * proven to have as much work as the best so far. */
+/* Finds the schedule of least cost in an arena of at most `most` bytes: s->winner, whose length is
+ * 0 if there is none (also GCKPT_OK). p->lowered may be another's. The candidates are the same for
+ * all budgets: cuts, levels and initial schedules. Skips those proven to cost no less than the best
+ * so far. */
 GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most);
 
-/* The least budget for which gckpti_find_best finds something, where that is below `enough`; SIZE_MAX:
- * it is not. s->winner is what it would find. */
+/* Stores in *least the least budget for which gckpti_find_best finds a schedule, s->winner, if that
+ * is below `upper`, or else SIZE_MAX. */
 GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, size_t *least);
 
 /* ---- search/open.c ---- */
-/* Readies a search of a model (gckpti_build_model), in one of its ways:
- * sizes, the bound, the ladder, whose first rung is store-all; p->most and p->draft too, where
- * store-all was not drafted yet. The caller frees s->scratch, whatever the result; E_MEMORY and not
- * p->failed: too many bytes to search below. */
+/* Opens a search of a model (gckpti_build_model) with one of its strategies: sizes, the bound, and
+ * the levels, of which the first is store-all. Lowers store-all (p->store_all_peak, p->lowered) if
+ * nobody has. The caller frees s->scratch, whatever the result. GCKPT_E_MEMORY without p->failed:
+ * too many bytes to search below. */
 GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int strategy);
 
-/* In how many ways a model is to be searched. */
+/* Returns the number of strategies with which a model is searched. */
 GCKPTI_FN int gckpti_count_strategies(const gckpti_planner *p);
 
-/* Drafts what has least work in most_bytes of the arena, by a search: p->best, placed. Otherwise
- * *least is what the smallest needs. */
+/* Searches for the plan of least cost in an arena of most_bytes: p->best, placed. If there is none,
+ * *least is the least arena found. */
 GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least);
 enum { GCKPTI_HAS_SEARCH = 1 };
 #else
-enum {
-    GCKPTI_HAS_SEARCH = 0
-}; /* AUTO is store-all; nothing is proven but what every schedule has */
+/* AUTO is store-all; the proven cost is that of store-all */
+enum { GCKPTI_HAS_SEARCH = 0 };
 static inline void gckpti_open_bounds(gckpti_planner *p) { (void)p; }
 
 static inline uint64_t gckpti_proven_cost(const gckpti_planner *p, size_t arena)
@@ -20175,16 +20103,17 @@ static inline size_t gckpti_proven_bytes(const gckpti_planner *p)
 static inline gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least)
 {
     (void)p, (void)most_bytes, (void)least;
-    return GCKPT_E_ARG; /* refused already: gckpti_check_request */
+    return GCKPT_E_ARG; /* unreachable: gckpti_check_request refuses the mode */
 }
 #endif
 
-/* What the files of search share; no other folder uses it. */
+/* Shared by the files of search/; no other folder includes it. */
 
 #ifndef GCKPT_NO_SEARCH
 /* ---- search/bound.c ---- */
-/* Flags of gckpti_cut_node: is its value read from there on, by that backward itself; its
- * aux; has it run before; only once. */
+/* Flags of gckpti_cut_node. READ: a backward from the point on, or a fetch, reads the value; LIVE:
+ * the backward at the point does; .._SAVED: the same of what the forward saved; RAN: the node has
+ * run before the point; RUNS_ONCE: and may not run again. */
 enum {
     GCKPTI_READ = 1,
     GCKPTI_LIVE = 2,
@@ -20194,135 +20123,128 @@ enum {
     GCKPTI_RUNS_ONCE = 32
 };
 
-/* What a cut does with a unit's results: computes them again; offloads some or all. 0: keeps. */
+/* A cut's action on a node: recompute, offload some or all results, or 0: keep them. */
 enum { GCKPTI_CUT_RECOMPUTE = 1, GCKPTI_CUT_OFFLOAD };
 
-enum {
-    GCKPTI_TIE_SHIFT = 14
-}; /* in lists of all cuts late units cost up to 2^-14 more, to be kept */
+/* In lists of all cuts late nodes cost up to 2^-14 more, so that ties keep them. */
+enum { GCKPTI_TIE_SHIFT = 14 };
 
 /* ---- search/reduce_peak.c ---- */
 #define GCKPTI_DOUBLE_SCORE (UINT64_C(1) << 32) /* added to a score, it doubles it */
 
-/* Work of copying so many bytes there and back, at the search's price. */
+/* Returns the cost of an offload and a reload of `bytes`, at the search's copy cost. */
 static inline uint64_t gckpti_round_trip_cost(const gckpti_search *s, int64_t bytes)
 {
     return gckpti_scaled_cost(s->p->copy_cost,
                               2 * gckpti_transfer_cost(s->p->desc->offload_cost, bytes));
 }
 
-/* What moves do: gaps are closed; repeated forwards and reloads go; or they become reloads. */
+/* Kinds of moves: insert a closure; remove recomputations or reloads; turn them into reloads. */
 enum { GCKPTI_MOVE_INSERT, GCKPTI_MOVE_REMOVE, GCKPTI_MOVE_RELOAD };
 
 /* ---- search/levels.c ---- */
-enum {
-    GCKPTI_LEVEL_NEW,
-    GCKPTI_LEVEL_BEGUN,
-    GCKPTI_LEVEL_DONE
-}; /* gckpti_candidate.state of a rung */
+/* gckpti_candidate.state of a level */
+enum { GCKPTI_LEVEL_NEW, GCKPTI_LEVEL_BEGUN, GCKPTI_LEVEL_DONE };
 
+/* Largest graphs, in nodes, for which .. */
 enum {
-    GCKPTI_TINY_N = 64,    /* most units for which all that was found counts for every budget; */
-    GCKPTI_SMALL_N = 100,  /* for which rungs are shaken, and each is a stage, too; */
-    GCKPTI_MEDIUM_N = 400, /* for memory-poor (a quadratic list); */
-    GCKPTI_LARGE_N = 1000  /* for fine ladders and many seeds of the chain */
+    GCKPTI_TINY_N = 64,    /* every candidate counts for every budget */
+    GCKPTI_SMALL_N = 100,  /* levels are perturbed; each node may be a stage */
+    GCKPTI_MEDIUM_N = 400, /* memory-poor initials (a quadratic list) */
+    GCKPTI_LARGE_N = 1000  /* fine level grids and many initials of the chain */
 };
 
 /* ---- search/stages.c ---- */
-enum {
-    GCKPTI_MAX_STAGES = 257,
-    GCKPTI_DROP_CHOICES = 4
-}; /* of a chain; of a unit in one: at the most */
-/* Bytes of an option: while the rest of the chain runs; at most, before that and behind it. */
+enum { GCKPTI_MAX_STAGES = 257, GCKPTI_DROP_CHOICES = 4 }; /* most, of a chain; per node */
+/* Most bytes of an option before the rest of the chain runs and after it; bytes kept during it. */
 enum { GCKPTI_DURING, GCKPTI_BEFORE, GCKPTI_AFTER, GCKPTI_PHASES };
-#define GCKPTI_REST          INT32_MAX /* in a stage's list: where the rest of the chain runs */
-#define GCKPTI_INFINITE_COST (UINT64_C(1) << 62) /* more than any work */
-/* One way to run a stage. Bytes are its own, and gradients' above those that wait. */
+#define GCKPTI_REST          INT32_MAX /* entry of a stage's list: the rest of the chain runs */
+#define GCKPTI_INFINITE_COST (UINT64_C(1) << 62) /* more than any cost */
+/* A way to run a stage. Bytes count its own values, and gradients above those already live. */
 typedef struct {
     int64_t bytes[GCKPTI_PHASES];
-    int64_t steps[GCKPTI_PHASES]; /* the same in steps of the present table */
+    int64_t steps[GCKPTI_PHASES]; /* the bytes in steps of the current table */
     uint64_t cost;
-    int drop, expanded; /* where its levels begin; whether others were made of it */
-    int dominated;      /* in steps another is as good */
+    int drop, expanded; /* its drop counts, in c->drop; expanded: its neighbours were tried */
+    int dominated;      /* another is as good, counted in steps */
 } gckpti_stage_option;
 
 typedef struct {
-    int first, end, backward, backward_end; /* units; nth of their backwards */
-    uint64_t inside_hash, hash; /* hashes: of what it is inside; and of what it sends on */
-    int owner, first_equal;     /* the first stage that is the same inside; in all */
+    int first, end, backward, backward_end; /* nodes, and backwards by index */
+    uint64_t inside_hash, hash; /* of what is inside; the same and of what it sends on */
+    int owner, first_equal;     /* the first stage with equal inside_hash; with equal hash */
     int option, options;        /* of the owner */
-    int64_t base;               /* bytes of gradients that wait when its backwards begin */
-    int64_t forward_peak; /* most bytes of its own while it runs forward and keeps what leaves it */
-    uint64_t forward_cost, min_cost; /* work of that; of its cheapest option */
+    int64_t base;               /* bytes of gradients live when its backwards begin */
+    int64_t forward_peak; /* most bytes of its own when it runs forward keeping only its outputs */
+    uint64_t forward_cost, min_cost; /* cost of that forward; of the cheapest option */
 } gckpti_stage;
 
 typedef struct {
     gckpti_search *s;
     gckpti_scratch scratch;
-    int *last_reader; /* by unit: the last of the body that reads its value, in either direction */
-    int64_t *livein;  /* bytes of values from before a unit that it or later ones read */
+    int *last_reader; /* by node: the last node whose forward or backward reads its value */
+    int64_t *livein;  /* bytes of values from before a node that it or later ones read */
     gckpti_stage stage[GCKPTI_MAX_STAGES + 1];
-    int n, borders;    /* stages; borders that there were */
-    int64_t *crossing; /* [a * (n + 1) + k]: bytes that stages a to k - 1 make and k, .. read */
+    int n, borders;    /* number of stages; of possible borders */
+    int64_t *crossing; /* [a * (n + 1) + k]: bytes that stages a to k - 1 produce and k, .. read */
     gckpti_stage_option *option;
     int options, drops;
-    unsigned char *drop, *trial; /* by unit of the stage: of options; of the one that is tried */
-    unsigned char *present, *needed; /* by unit: results that are there; that backwards read */
-    int *runs;                       /* by unit: so far */
+    unsigned char *drop, *trial; /* by node of the stage: of the options; of the one being tried */
+    unsigned char *present, *needed; /* by node: its results are live; backwards read them */
+    int *runs;                       /* by node: forwards so far */
     int *entry, length, capacity;    /* a stage's list */
-    int *row, rows;                  /* [a * (n + 1) + b - a]: the row of stages a to b */
-    int *need;                       /* by row: the fewest steps that do */
-    uint64_t *cost;                  /* [row * (steps + 1) + m]: least work in m steps */
+    int *row, rows;                  /* [a * (n + 1) + b - a]: the table row of stages a to b */
+    int *need;                       /* by row: the fewest steps that suffice */
+    uint64_t *cost;                  /* [row * (steps + 1) + m]: least cost in m steps */
     int steps;
     int64_t step;
 } gckpti_chain;
 
-/* Whether a border of stages may be before unit u: where the user's outermost segments have one;
- * where no more bytes cross than at such a border, and fewer than before; or everywhere. */
-enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_UNITS, GCKPTI_BORDERS };
+/* Borders of stages: between the outermost segments of the user; where no more bytes cross than
+ * there, and fewer than before; between any two nodes. */
+enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_NODES, GCKPTI_BORDERS };
 
 #endif
 
 /* >>search/bound */
 #ifndef GCKPT_NO_SEARCH
 /* =================================================================================================
- * cuts: work and bytes that no schedule can do without, from minimal cuts
+ * cuts: lower bounds of the cost and the bytes of any schedule, from minimal cuts
  *
- * Take any schedule whose live bytes never exceed M, and an instant: some backward. Let
- * r(u) be 1 where unit u runs again behind it. Whatever a later backward, a fetch or a later run
- * reads is either in the arena at the instant or made by such a run. So with n(u) = 1 where a
- * backward from this one on, or a run j with r(j) = 1, reads the value of u, all values with
- * n(u) = 1 and r(u) = 0 lie in the arena, and aux likewise, beside the gradients and the workspace
- * of that backward, which are the same in every schedule; what it reads itself lies there whatever
- * r is. Each u that has surely run before costs its work again. Hence no schedule within M repeats
- * less work than, for any instant,
- *     min sum work(u) r(u)  where  sum out(u) n(u) (1 - r(u)) + aux(u) (1 - r(u)) <= M - gradients.
- * A value or aux that a reload brings back behind the instant takes no bytes then, but the work of
- * its offload and its reload: a third choice beside those of r. What slower memory holds is not
- * limited here, which only lowers the bound.
- * This is a cut (project selection, Picard 1976) with a knapsack. A programme over the units from
- * last to first solves it for all M at once: its states are the sets of values that only repeated
- * forwards would read, few at a time (beyond GCKPTI_OPEN the others are free, which only lowers the
- * bound), and each has a list of cuts, (bytes, work) pairs of which none is better than another
- * (Nemhauser and Ullmann 1969). Such lists may be long. Their lower convex hulls are short, and as
- * pairs are only moved and united, the hull of the last list comes from the hulls of those before:
- * all prices of a byte together (Gallo, Grigoriadis and Tarjan 1989). Lines between its corners are
- * a bound too. So each instant has its hull, and where one decides, and the graph is small enough,
- * all its cuts.
+ * Take any schedule whose live bytes never exceed M, and a point: some backward. Let r(u) be 1 if
+ * node u runs again after the point, else 0. Whatever a later backward, a fetch or a later run
+ * reads is in the arena at the point or the result of such a run. Let n(u) be 1 if a backward from
+ * the point on, or a run of some j with r(j) = 1, reads the value of u. Then all values with
+ * n(u) (1 - r(u)) = 1 and what nodes with r(u) = 0 saved are in the arena, next to the gradients
+ * and the workspace of that backward, which are the same in every schedule. What that backward
+ * reads is in the arena whatever r is. Each u that has certainly run before costs its forward
+ * again. Hence no schedule within M recomputes at less cost than, for any point,
+ *     min sum cost(u) r(u) where sum (out(u) n(u) + saved(u)) (1 - r(u)) <= M - gradients.
+ * Offloading is a third choice: a result that is reloaded after the point takes no bytes there, and
+ * costs its offload and reload. Host memory is not limited, which only lowers the bound.
+ * This is a cut (project selection, Picard 1976) with a knapsack. A dynamic programme over the
+ * nodes from last to first solves it for all M at once. Its states are the sets of values that only
+ * recomputation would read (beyond GCKPTI_MAX_OPEN at a time they are free). Each state has a list
+ * of cuts: (bytes, cost) pairs of which none dominates another (Nemhauser and Ullmann 1969). Such
+ * lists may be long. Their lower convex hulls are short, and since pairs are only shifted and
+ * united, the hull of the last list follows from the earlier hulls: the solutions for all Lagrange
+ * multipliers of a byte at once (Gallo, Grigoriadis and Tarjan 1989). Lines between corners of the
+ * hull are a bound as well. So each point has its hull; the point that decides has all its cuts if
+ * the graph is small enough.
  *
- * Instants that matter are those at which more lies in the arena whatever a schedule does than at
- * any before; where gradients of parameters pile up these are many, and some are taken. All holds
- * for the model's order of backwards and forms of ops. Of two values that share bytes (in place)
- * only one is read later. It is optimistic, never wrong, about gckpt_recompute, what a loop keeps
- * from the prologue, updates in the backward, and ops that may first run behind the instant (free).
+ * Points are the backwards at which more bytes are live in every schedule than at any earlier one,
+ * a selection if there are many. Bounds hold for the model's order of backwards and lowerings. Of
+ * two values that share bytes (in place) only one is read later. The bound is optimistic, never
+ * wrong, about gckpt_recompute, values of the prologue that stay live, updates in the backward, and
+ * nodes that may first run after the point (free).
  *
- * Bytes that no schedule can do without: the most of any instant, with the closure that keeps
- * least, of any backward, and of any forward that has its inputs and its result in the arena.
+ * The least bytes of any schedule are the maximum over: all points, with the closure that keeps
+ * least; all backwards; all forwards with their inputs and their result in the arena.
  * ============================================================================================== */
-/* OPEN: as above; cuts behind a unit, at the most, on hulls and in all; units, for all of them. */
+/* Most values with bits; most cuts after a node, on hulls and in all; most nodes for all cuts. */
 enum { GCKPTI_MAX_OPEN = 6, GCKPTI_MAX_HULL = 1024, GCKPTI_MAX_FULL = 16384, GCKPTI_FULL_N = 256 };
 
-/* Marks what an instant knows. */
+/* Sets the flags of the nodes at a point. */
 static void gckpti_flag_nodes(const gckpti_planner *p, gckpti_cut_point *point)
 {
     for (int i = 0; i < p->nodes; i++) {
@@ -20351,8 +20273,7 @@ static void gckpti_flag_nodes(const gckpti_planner *p, gckpti_cut_point *point)
     }
 }
 
-/* Gives bits to values that only repeated forwards read, from their last reader back to their unit;
- * without one such a value is free. */
+/* Assigns bits to values that only recomputation reads; a value for which none is left is free. */
 static void gckpti_assign_bits(const gckpti_planner *p, gckpti_cut_point *point)
 {
     unsigned taken = 0;
@@ -20372,7 +20293,7 @@ static void gckpti_assign_bits(const gckpti_planner *p, gckpti_cut_point *point)
     }
 }
 
-/* Whether a * b <= c * d, in 128 bits. */
+/* Returns whether a * b <= c * d, in 128 bits. */
 static int gckpti_is_product_within(uint64_t a, uint64_t b, uint64_t c, uint64_t d)
 {
     uint64_t high[2], low[2];
@@ -20385,8 +20306,8 @@ static int gckpti_is_product_within(uint64_t a, uint64_t b, uint64_t c, uint64_t
     return high[0] < high[1] || (high[0] == high[1] && low[0] <= low[1]);
 }
 
-/* Appends a cut with more bytes to a list if it has less work than all there; with hull, corners
- * that are none any more go. */
+/* Appends a cut with more bytes to a list if it costs less than all there. If `hull` is nonzero,
+ * removes cuts that are no longer corners. */
 static int gckpti_append_cut(gckpti_cut *v, int n, const gckpti_cut *q, int hull)
 {
     if (n > 0 && q->cost >= v[n - 1].cost)
@@ -20400,8 +20321,7 @@ static int gckpti_append_cut(gckpti_cut *v, int n, const gckpti_cut *q, int hull
     return n + 1;
 }
 
-/* Adds `more`, continued by a unit with such bytes and work, to a list; its cuts are numbered from
- * `first`. */
+/* Merges `more`, shifted by the bytes and cost of a node, into a list; numbered from `first`. */
 static void gckpti_merge_cuts(gckpti_bound *b, gckpti_cut_list *to, const gckpti_cut_list *more,
                               int64_t bytes, uint64_t cost, uint32_t first)
 {
@@ -20421,14 +20341,14 @@ static void gckpti_merge_cuts(gckpti_bound *b, gckpti_cut_list *to, const gckpti
     memcpy(to->cut, out, (size_t)n * sizeof *out);
 }
 
-/* The lists of some unit's border, by state: sets of bits of `open`. */
+/* The lists before or after a node, by state: a subset of the bits `open`. */
 typedef struct {
     gckpti_cut_list list[1 << GCKPTI_MAX_OPEN];
     unsigned open;
 } gckpti_cut_states;
 
-/* The list behind unit i of state y, from those in front of it: of all states x that the unit may
- * turn into y, as its value is needed no more, and its inputs are where it runs again. */
+/* Merges into `to`, state y after node i, the lists of all states before it that the node can turn
+ * into y: its own value is no longer needed, and its inputs are if it runs again. */
 static void gckpti_extend_cuts(gckpti_bound *b, const gckpti_cut_point *point, int i,
                                const gckpti_cut_states *front, unsigned y, gckpti_cut_list *to)
 {
@@ -20463,12 +20383,12 @@ static void gckpti_extend_cuts(gckpti_bound *b, const gckpti_cut_point *point, i
     } while (part);
 }
 
-/* Readies lists of hulls, or of all cuts. 0: out of memory. */
+/* Allocates pools for lists of hulls or of all cuts. Returns 0 if out of memory. */
 static int gckpti_reserve_pools(gckpti_bound *b, int hulls_only)
 {
     size_t before = b->capacity, limit = hulls_only ? GCKPTI_MAX_HULL : GCKPTI_MAX_FULL;
     limit *= b->p->can_offload ? 4 : 1;
-    size_t nodes = (size_t)b->p->nodes; /* small graphs are planned in small blocks */
+    size_t nodes = (size_t)b->p->nodes;
     b->hulls_only = hulls_only;
     b->capacity = nodes < 40 ? 64 + (hulls_only ? 32 : 64) * nodes : limit;
     b->capacity = b->capacity < limit ? b->capacity : limit;
@@ -20477,7 +20397,7 @@ static int gckpti_reserve_pools(gckpti_bound *b, int hulls_only)
     return !b->p->failed;
 }
 
-/* Finds cuts of an instant; none, when there are too many. */
+/* Computes the cuts of a point; the table stays empty if they are too many. */
 static void gckpti_find_cuts(gckpti_bound *b, const gckpti_cut_point *point,
                              gckpti_cut_table *table)
 {
@@ -20497,7 +20417,7 @@ static void gckpti_find_cuts(gckpti_bound *b, const gckpti_cut_point *point,
             !gckpti_reserve(b->scratch, &table->parent, used + branches * n, sizeof(uint32_t)))
             return;
         n = 0;
-        do { /* side by side, so that they are numbered through */
+        do { /* lists are contiguous, so that cuts are numbered through */
             next->list[y].cut = cut + n;
             next->list[y].n = 0;
             gckpti_extend_cuts(b, point, i, front, y, &next->list[y]);
@@ -20516,8 +20436,8 @@ static void gckpti_find_cuts(gckpti_bound *b, const gckpti_cut_point *point,
     table->last.n = b->p->failed ? 0 : (int)n;
 }
 
-/* One of an instant's tables. Why cheap ones: where several values would have to be computed again
- * one after the other, a cut, which counts each once, offloads too few. */
+/* Returns a table of a point, computed on demand. Tables with cheaper copies offload more: a cut
+ * counts each recomputation once, too few where values must be recomputed one after another. */
 GCKPTI_FN const gckpti_cut_table *gckpti_cuts(gckpti_bound *b, gckpti_cut_point *point, int which)
 {
     int found = point->computed >> which & 1, all = which == GCKPTI_FULL;
@@ -20529,7 +20449,7 @@ GCKPTI_FN const gckpti_cut_table *gckpti_cuts(gckpti_bound *b, gckpti_cut_point 
     return &point->table[which];
 }
 
-/* The last cut that keeps no more than `room` bytes; -1: there is none. */
+/* Returns the index of the last cut that keeps at most `space` bytes, or -1 if there is none. */
 GCKPTI_FN int gckpti_cut_within(const gckpti_cut_list *v, int64_t space)
 {
     int low = -1, high = v->n - 1;
@@ -20543,14 +20463,14 @@ GCKPTI_FN int gckpti_cut_within(const gckpti_cut_list *v, int64_t space)
     return low;
 }
 
-/* The work of one of an instant's cuts, without what its lateness added. */
+/* Returns the cost of a cut of the full table without the surcharge on late nodes. */
 GCKPTI_FN uint64_t gckpti_cut_cost(const gckpti_cut_point *point, int cut)
 {
     uint64_t cost = point->table[GCKPTI_FULL].last.cut[cut].cost;
     return cost - (cost >> GCKPTI_TIE_SHIFT);
 }
 
-/* Notes in b->again what a cut computes again. */
+/* Sets b->action to what a cut does with each node. */
 GCKPTI_FN void gckpti_mark_cut(gckpti_bound *b, const gckpti_cut_table *table, int cut)
 {
     uint32_t k = (uint32_t)cut;
@@ -20560,14 +20480,13 @@ GCKPTI_FN void gckpti_mark_cut(gckpti_bound *b, const gckpti_cut_table *table, i
         k = from & 0x3fffffff;
     }
 }
-/* ---- bounds: what is proven, by the cuts of all instants ---- */
 
-/* The least work on an instant's hull for so many bytes, rounded down a little. */
+/* Returns the least cost on a point's hull within `space` bytes, rounded down a little. */
 GCKPTI_FN uint64_t gckpti_hull_cost(const gckpti_cut_list *hull, int64_t space)
 {
     int i = gckpti_cut_within(hull, space), shift = 0;
     if (hull->n == 0)
-        return 0; /* it had too many corners: nothing is known */
+        return 0; /* it had too many corners: nothing is proven */
     if (i < 0 || i == hull->n - 1)
         return i < 0 ? UINT64_MAX : hull->cut[i].cost;
     const gckpti_cut *a = &hull->cut[i], *z = a + 1;
@@ -20578,8 +20497,8 @@ GCKPTI_FN uint64_t gckpti_hull_cost(const gckpti_cut_list *hull, int64_t space)
     return off < cost ? a->cost - off : z->cost;
 }
 
-/* The work that no schedule within `limit` live bytes can do without repeating, by hulls;
- * UINT64_MAX: there is no such schedule. *at: the instant that decides. */
+/* Returns the least recomputation cost of any schedule within `limit` live bytes by the hulls, or
+ * UINT64_MAX if there is no such schedule. *decider is the index of the deciding point. */
 GCKPTI_FN uint64_t gckpti_hulls_cost(const gckpti_bound *b, int64_t limit, int *decider)
 {
     uint64_t most = 0;
@@ -20609,8 +20528,8 @@ GCKPTI_FN uint64_t gckpti_bound_cost(gckpti_bound *b, int64_t limit, int *decide
     return cost > most ? cost : most;
 }
 
-/* Bytes that are live in every schedule at a backward, or at some forward of a unit; read: units
- * whose values somebody reads. */
+/* Returns bytes that are live in every schedule at an entry. read[u] is nonzero if the value of u
+ * is read; not used for backwards. */
 static int64_t gckpti_min_live(const gckpti_planner *p, int entry, const unsigned char *read)
 {
     const gckpti_node *u = &p->node[entry < 0 ? ~entry : entry];
@@ -20618,19 +20537,19 @@ static int64_t gckpti_min_live(const gckpti_planner *p, int entry, const unsigne
     const int *edges = gckpti_entry_reads(p, entry, &count);
     int64_t bytes = u->reads_saved ? u->saved : 0;
     if (entry >= 0 && !u->in_place && read[entry] && u->out > bytes)
-        bytes = u->out; /* versions may differ: one is read, the other leaves aux */
+        bytes = u->out; /* two definitions may exist: the value of one, what the other saved */
     bytes += entry < 0 ? p->gradient_at[u->backward_index] : p->gradient_between[0] + u->workspace;
     while (count-- > 0)
         bytes += p->node[edges[count]].out;
     return bytes;
 }
 
-/* Sums over the model, and what is live at its items. */
+/* Computes base_cost, min_bytes by entry, and padding. */
 static void gckpti_sum_bounds(gckpti_bound *b)
 {
     const gckpti_planner *p = b->p;
     unsigned char *read = (unsigned char *)gckpti_scratch_alloc(b->scratch, (size_t)p->nodes, 1);
-    size_t sizes = p->alignment; /* all of them: they are multiples of its lowest bit */
+    size_t sizes = p->alignment; /* their OR has the lowest set bit of all */
     for (int i = 0; i < p->edge_count && read; i++)
         read[p->edges[i]] = 1;
     for (int i = 0; i < p->gradients; i++)
@@ -20654,7 +20573,7 @@ static void gckpti_sum_bounds(gckpti_bound *b)
     b->padding = (int64_t)(p->alignment - (sizes & (~sizes + 1)));
 }
 
-/* Readies the bound of a model. */
+/* Initialises the bound of a model for one copy cost. */
 GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int copy_cost,
                                  gckpti_scratch *scratch)
 {
@@ -20675,7 +20594,7 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int c
         most = live > most ? live : most;
     }
     b->points = count < GCKPTI_POINTS ? count : GCKPTI_POINTS;
-    for (int k = 0; k < b->points; k++) { /* the first ones, then evenly to the last */
+    for (int k = 0; k < b->points; k++) { /* the first ones, then evenly spaced to the last */
         const int first = GCKPTI_POINTS / 2 - 1;
         int offset =
             (int)((int64_t)(k - first) * (count - 1 - first) / (GCKPTI_POINTS - 1 - first));
@@ -20696,12 +20615,11 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int c
 
 /* >>search/prove */
 #ifndef GCKPT_NO_SEARCH
-/* ---- what is proven of a model, by its bounds at all prices of copies (search/bound) ----
- * Where copies run beside what is computed (gckpti_planner.beside), neither of the two engines is
- * done before its own work is: with C computed and M copied a schedule takes at least the time
- * ((8 - a) C + a M) / 8, for each a. That is (8 - a) / 8 of C + M a / (8 - a), which cuts bound:
- * copies have a price there. (Rounded down unit by unit, which only lowers it.) With a of 0 to 4: M
- * is rarely more than C. */
+/* ---- lower bounds from the bounds for all copy costs (search/bound) ----
+ * If copies overlap computation (gckpti_planner.overlap), a schedule that computes for C and copies
+ * for M takes at least max(C, M), hence at least ((8 - a) C + a M) / 8 for each a. That is
+ * (8 - a) / 8 of C + M a / (8 - a), which cuts bound with that copy cost. (It is rounded down per
+ * node, which only lowers the bound.) a is 0 to 4, since M rarely exceeds C. */
 GCKPTI_FN void gckpti_open_bounds(gckpti_planner *p)
 {
     for (; p; p = p->next) {
@@ -20734,7 +20652,7 @@ GCKPTI_FN uint64_t gckpti_bound_time(const gckpti_planner *p, int64_t limit, int
 
 GCKPTI_FN uint64_t gckpti_proven_cost(const gckpti_planner *p, size_t arena)
 {
-    const gckpti_bound *b = p->bound; /* at the whole price */
+    const gckpti_bound *b = p->bound; /* at full copy cost */
     gckpt_mode mode = p->desc->mode;
     int searched = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL;
     int64_t limit = b->padding + (int64_t)(arena < PTRDIFF_MAX / 2 ? arena : PTRDIFF_MAX / 2);
@@ -20743,7 +20661,7 @@ GCKPTI_FN uint64_t gckpti_proven_cost(const gckpti_planner *p, size_t arena)
 
 GCKPTI_FN size_t gckpti_proven_bytes(const gckpti_planner *p)
 {
-    const gckpti_bound *b = p->bound; /* at the whole price */
+    const gckpti_bound *b = p->bound; /* at full copy cost */
     int64_t least = b->min_bytes - b->padding;
     return least < 0 ? 0 : (uint64_t)least < PTRDIFF_MAX ? (size_t)least : (size_t)PTRDIFF_MAX;
 }
@@ -20752,37 +20670,37 @@ GCKPTI_FN size_t gckpti_proven_bytes(const gckpti_planner *p)
 /* >>search/search */
 #ifndef GCKPT_NO_SEARCH
 /* =================================================================================================
- * search: the least work for every budget: cuts, seeds, squeeze, polish
+ * search: the schedule of least cost for every budget
  *
- * A ladder of rungs, which depends on the model alone, has byte limits from store-all's down to the
- * proven least. A rung is solved once, when a budget needs it (gckpti_solve_level):
- *   cuts     The cut of the instant that decides says what to keep through the turn; the rest is
- *            computed again just before its first reader. If all cuts are known these are tried,
- *            else the two of the hull around the limit, with a part of what only one of them keeps.
- *            A schedule within 0.1 % of a step of the bound is certified, and the rung is done.
- *   seeds    Else schedules that know no limit, made once: store-all, segments, memory-poor, and
- *            those of a dynamic programme over a chain of stages (chain). The best that fits is
- *            polished; a few others, and what the rung above has, are squeezed first. At most
- *            GCKPTI_GROUP rungs depend on one another.
- *   squeeze  takes a schedule below a limit: a gap between two uses of a value is closed by
- *            computing it again before the second one, with what that reads and is gone (its
- *            closure). All gaps whose work per excess byte is within twice the best and which do
- *            not touch one another are closed at once, and the result is evaluated exactly.
- *   polish   takes repeated forwards out again, largest saving first, while the limit holds.
- * gckpti_find_best finds the least work that counts for a budget: of cuts, and of rungs from the one
- * above it down, until the next is proven to have no less work than the best so far. A schedule
- * counts if its arena fits, unless it fits into the limit of the rung below, too, where smaller
- * budgets would not look. So what counts for a budget counts for all larger ones: more bytes never
- * cost more work. Seeds count where a rung is not certified and for the lowest rungs, up to the
- * first with something in its own limit. Up to GCKPTI_TINY_N units everything always counts.
+ * The level grid, which depends on the model alone, has byte limits from store-all's down to the
+ * proven minimum. A level is solved once, when a budget needs it (gckpti_solve_level):
+ *   cuts     The cut of the deciding point says what to keep there; the rest is recomputed just
+ *            before its first reader. If all cuts are known these are tried, else the two of the
+ *            hull around the limit, with a part of what only one of them keeps. A schedule within
+ *            0.1 % of a step of the bound is proven near-optimal; then the level is done.
+ *   initial  Else schedules built once without a limit: store-all, segments, memory-poor, and those
+ *            of a dynamic programme over a chain of stages (search/chain). The best that fits is
+ *            improved by 2.; a few others, and the next larger level's, by 1. and 2. (At most
+ *            GCKPTI_LEVEL_GROUP levels depend on one another.)
+ *   1. gckpti_reduce_peak closes live-range holes until the schedule is within the limit: before
+ *      the use after a hole it recomputes the value with its closure (what that reads and is not
+ *      live). All holes whose cost per excess byte is within twice the best, and whose closures
+ *      share no node, are closed at once; the result is evaluated exactly.
+ *   2. gckpti_remove_recomputes removes recomputations, largest saving first, within the limit.
+ * gckpti_find_best takes the candidate of least cost: of cuts, and of levels from the one above the
+ * budget down, until the next is proven to cost no less. It ignores a level's schedule that would
+ * also fit the next lower level, because smaller budgets never search this level. This keeps
+ * results monotone: more memory never costs more time. Initial schedules count where a level is not
+ * near-optimal, and for the lowest levels up to the first that fits its own limit. Up to
+ * GCKPTI_TINY_N nodes everything always counts.
  *
- * Invariants: 1. gckpti_evaluate finds at each position the bytes that are live in the draft of the
- * same schedule (sizes rounded up to the alignment). 2. What a rung has is within its limit and
- * depends neither on the budget nor on earlier calls. 3. Limits of effort count list items, never
+ * Invariants: 1. gckpti_evaluate computes for each position the live bytes of the lowered plan of
+ * the same schedule (sizes rounded up to the alignment). 2. A level's schedule is within its limit
+ * and depends neither on the budget nor on earlier calls. 3. Effort limits count entries, never
  * time, and all numbers are integers, so that a plan is the same on every machine.
  * ============================================================================================== */
 
-/* The greatest that divides both. */
+/* Returns the greatest common divisor. */
 static int64_t gckpti_gcd(int64_t a, int64_t b)
 {
     while (b) {
@@ -20793,7 +20711,7 @@ static int64_t gckpti_gcd(int64_t a, int64_t b)
     return a;
 }
 
-/* What all sizes of a model are multiples of. */
+/* Returns the common divisor of all sizes of a model. */
 GCKPTI_FN int64_t gckpti_size_grain(const gckpti_planner *p)
 {
     int64_t grain = 0;
@@ -20806,13 +20724,10 @@ GCKPTI_FN int64_t gckpti_size_grain(const gckpti_planner *p)
     return grain;
 }
 
-/* What one rung may cost, for each unit: list items evaluated; four times as many items and links
- * looked at to find moves. */
+/* Effort limit of a level, per node: entries evaluated, and 1/4 of those examined to find moves. */
 #define GCKPTI_EFFORT_LIMIT INT64_C(700)
 
-/* Whether the search has counted as much as it may, or one attempt of several, which lags when a
- * quarter or half of its work took no such part off `first`, its excess, of which `now` is left;
- * then it ends, wherever it is. */
+/* Returns whether the effort is used up, or an attempt has too much `left` of `first`, its excess. */
 GCKPTI_FN int gckpti_should_stop(gckpti_search *s, int64_t first, int64_t left)
 {
     int64_t nodes = (s->p->nodes + 200) * (s->tiny ? 20 : 1), most = GCKPTI_EFFORT_LIMIT * nodes;
@@ -20825,7 +20740,7 @@ GCKPTI_FN int gckpti_should_stop(gckpti_search *s, int64_t first, int64_t left)
 
 GCKPTI_FN int gckpti_is_exhausted(gckpti_search *s) { return gckpti_should_stop(s, 0, 0); }
 
-/* Finds the lives of a schedule, without what nobody reads. */
+/* Computes the live ranges of a schedule, without entries whose results nobody reads. */
 GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *schedule)
 {
     s->evaluated += schedule->length;
@@ -20833,7 +20748,7 @@ GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *schedule)
         gckpti_find_live_ranges(s->p, schedule);
 }
 
-/* Bytes by which a schedule exceeds the limit, summed over its positions. */
+/* Returns the bytes by which a schedule exceeds the limit, summed over positions. */
 GCKPTI_FN int64_t gckpti_excess(const gckpti_schedule *schedule, int64_t limit)
 {
     int64_t sum = schedule->peak == INT64_MAX ? INT64_MAX / 2 : 0;
@@ -20844,8 +20759,8 @@ GCKPTI_FN int64_t gckpti_excess(const gckpti_schedule *schedule, int64_t limit)
     return sum;
 }
 
-/* ---- passes from the front of the present schedule: s->note has the versions where it is ---- */
-/* Passes position x. */
+/* ---- forward passes over the current schedule, with the definitions in s->state ---- */
+/* Advances the pass over position x. */
 GCKPTI_FN void gckpti_scan_entry(gckpti_search *s, int x)
 {
     const gckpti_schedule *now = &s->now;
@@ -20865,7 +20780,7 @@ GCKPTI_FN void gckpti_scan_entry(gckpti_search *s, int x)
     v->run_count += !gckpti_is_reload(s->p, i);
 }
 
-/* Sums the excess over a limit, and begins a pass. */
+/* Sums the excess over a limit, and begins a pass. Returns 0 if out of memory. */
 GCKPTI_FN int gckpti_begin_scan(gckpti_search *s, int64_t limit)
 {
     const gckpti_schedule *now = &s->now;
@@ -20893,16 +20808,16 @@ GCKPTI_FN int gckpti_begin_scan(gckpti_search *s, int64_t limit)
     return 1;
 }
 
-/* Whether gckpt_recompute asks for a unit's value anew for who reads it at position x: the last
- * before is from before the backwards, as gckpti_apply_policy sees it. */
+/* Returns whether gckpt_recompute demands that a reader at position x gets a recomputed value: the
+ * last definition is from before the backwards, as gckpti_apply_policy sees it. */
 GCKPTI_FN int gckpti_must_recompute(const gckpti_search *s, int node, int x)
 {
     return s->p->node[node].must_recompute && x >= s->first_backward &&
            s->state[node].start < s->firsts_end;
 }
 
-/* ---- the present schedule, s->now; answers that keep one, and make it better ---- */
-/* Writes the present schedule as a maker does. */
+/* ---- the current schedule, s->now; candidates that store one and improve it ---- */
+/* Emits the current schedule as a builder does. */
 static void gckpti_emit_now(gckpti_search *s)
 {
     s->p->entry_count = 0;
@@ -20910,8 +20825,8 @@ static void gckpti_emit_now(gckpti_search *s)
         gckpti_emit(s->p, s->now.entry[x]);
 }
 
-/* What a maker wrote becomes the present schedule: finished until that changes nothing, as it is
- * again when it is drafted, and what is dropped may tell gckpt_recompute's turn otherwise. */
+/* Makes what a builder emitted the current schedule. Finishes it until that changes nothing, since
+ * lowering finishes it again, and dropped entries may change what gckpt_recompute demands. */
 GCKPTI_FN int gckpti_take_built(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
@@ -20927,7 +20842,7 @@ GCKPTI_FN int gckpti_take_built(gckpti_search *s)
     return 1;
 }
 
-/* Gives the present schedule what gckpt_recompute asks for behind moves, too. */
+/* Applies gckpt_recompute to the current schedule again after moves. */
 GCKPTI_FN void gckpti_reapply_policy(gckpti_search *s)
 {
     if (s->p->recompute_count) {
@@ -20936,7 +20851,7 @@ GCKPTI_FN void gckpti_reapply_policy(gckpti_search *s)
     }
 }
 
-/* Keeps a schedule, which is not laid out yet, in place of what the answer has. */
+/* Replaces a candidate's schedule, which is not placed yet. */
 GCKPTI_FN void gckpti_candidate_store(gckpti_search *s, gckpti_candidate *candidate,
                                       const gckpti_schedule *schedule)
 {
@@ -20954,7 +20869,7 @@ GCKPTI_FN void gckpti_candidate_store(gckpti_search *s, gckpti_candidate *candid
     candidate->hidden = NULL;
 }
 
-/* Makes what an answer has the present schedule, evaluated. 0: it has nothing, or no memory. */
+/* Makes a candidate's schedule the current one, evaluated. Returns 0 if it has none. */
 GCKPTI_FN int gckpti_candidate_load(gckpti_search *s, const gckpti_candidate *candidate)
 {
     if (candidate->length == 0 || !gckpti_schedule_reserve(&s->scratch, &s->now, candidate->length))
@@ -20965,7 +20880,7 @@ GCKPTI_FN int gckpti_candidate_load(gckpti_search *s, const gckpti_candidate *ca
     return 1;
 }
 
-/* Appends an empty answer to *answers, where those there may move to. NULL: no memory. */
+/* Appends an empty candidate to *list, whose others may move. Returns NULL if out of memory. */
 GCKPTI_FN gckpti_candidate *gckpti_candidate_new(gckpti_search *s, gckpti_candidate **list,
                                                  int *count)
 {
@@ -20976,7 +20891,7 @@ GCKPTI_FN gckpti_candidate *gckpti_candidate_new(gckpti_search *s, gckpti_candid
     return candidate;
 }
 
-/* Gives the present schedule to an answer if it fits there and is better than what that has. */
+/* Stores the current schedule in a candidate if it is within its limit and better. */
 GCKPTI_FN void gckpti_candidate_update(gckpti_search *s, gckpti_candidate *candidate)
 {
     const gckpti_schedule *now = &s->now;
@@ -20987,13 +20902,13 @@ GCKPTI_FN void gckpti_candidate_update(gckpti_search *s, gckpti_candidate *candi
         gckpti_candidate_store(s, candidate, now);
 }
 
-/* Whether an answer's schedule is as good as proven, nearly. */
+/* Returns whether a candidate is proven near-optimal for its limit. */
 GCKPTI_FN int gckpti_is_proven(const gckpti_search *s, const gckpti_candidate *candidate)
 {
     return candidate->length > 0 && candidate->overhead - candidate->bound <= s->margin;
 }
 
-/* Whether of two lists of runs that differ from here on the first one has the lesser item first. */
+/* Returns whether the first of two span lists, which differ from here on, sorts before. */
 static int gckpti_span_before(const gckpti_span *a, const gckpti_span *b)
 {
     return a->first != b->first  ? a->first < b->first
@@ -21001,8 +20916,7 @@ static int gckpti_span_before(const gckpti_span *a, const gckpti_span *b)
                                  : a->first + b->count < b[1].first;
 }
 
-/* Orders schedules that are laid out: by bytes, then work, then anything that tells them apart
- * (number by number: as bytes the order would depend on the machine). */
+/* Orders placed candidates: by bytes, cost, then length and entries, alike on every machine. */
 GCKPTI_FN int gckpti_candidate_before(const void *first, const void *second, const void *context)
 {
     const gckpti_candidate *a = (const gckpti_candidate *)first,
@@ -21018,7 +20932,7 @@ GCKPTI_FN int gckpti_candidate_before(const void *first, const void *second, con
                                     : x < a->length && gckpti_span_before(a->span + k, b->span + k);
 }
 
-/* Whether runs have these items. */
+/* Returns whether spans have these entries. */
 static int gckpti_same_entries(const gckpti_span *span, const int *entry, int length)
 {
     for (int x = 0; x < length; span++)
@@ -21028,7 +20942,7 @@ static int gckpti_same_entries(const gckpti_span *span, const int *entry, int le
     return 1;
 }
 
-/* What a maker wrote becomes the present schedule and a seed, if it is none yet. */
+/* Makes what a builder emitted the current schedule, and a new initial one. */
 GCKPTI_FN void gckpti_add_initial(gckpti_search *s, int dense)
 {
     const gckpti_schedule *now = &s->now;
@@ -21054,8 +20968,8 @@ GCKPTI_FN void gckpti_add_initial(gckpti_search *s, int dense)
 
 /* >>search/reduce_peak */
 #ifndef GCKPT_NO_SEARCH
-/* ---- moves, of squeeze and of polish: their list, what they cost ---- */
-/* cost / gain as an integer that orders like a floating-point number: 6 bits of exponent and more
+/* ---- moves of gckpti_reduce_peak and gckpti_remove_recomputes: their list, their scores ---- */
+/* Returns (cost + 1) / gain as an integer that orders like a floating-point number: the exponent
  * above 32 bits of mantissa, so that adding GCKPTI_DOUBLE_SCORE doubles it. */
 GCKPTI_FN uint64_t gckpti_score(uint64_t cost, int64_t gain)
 {
@@ -21084,8 +20998,7 @@ GCKPTI_FN void gckpti_add_move(gckpti_search *s, const gckpti_move *m)
         s->move[s->moves++] = *m;
 }
 
-/* Sorts s->move by key; of those with the same, what is later in the schedule comes first. All of
- * them may be chosen. */
+/* Sorts s->move by key; of equal keys, the later position comes first. Reserves s->chosen. */
 GCKPTI_FN void gckpti_sort_moves(gckpti_search *s)
 {
     size_t n = (size_t)s->moves;
@@ -21105,8 +21018,8 @@ GCKPTI_FN void gckpti_sort_moves(gckpti_search *s)
     s->sorted = swap;
 }
 
-/* ---- what moves do to the present schedule: s->next; the better one is kept ---- */
-/* s->next = s->now with what n moves compute. 0: no memory. */
+/* ---- applying moves to the current schedule, s->now: builds s->next, keeps the better ---- */
+/* Sets s->next to s->now with the closures of n moves inserted. Returns 0 if out of memory. */
 static int gckpti_insert_closures(gckpti_search *s, const int *move, int n)
 {
     const gckpti_schedule *now = &s->now;
@@ -21140,7 +21053,7 @@ static int gckpti_insert_closures(gckpti_search *s, const int *move, int n)
     return 1;
 }
 
-/* s->next = s->now without the forwards of n moves, or with reloads there. 0: no memory. */
+/* Sets s->next to s->now with n forwards removed or made reloads. Returns 0 if out of memory. */
 static int gckpti_replace_entries(gckpti_search *s, int kind, const int *move, int n)
 {
     const gckpti_schedule *now = &s->now;
@@ -21159,7 +21072,7 @@ static int gckpti_replace_entries(gckpti_search *s, int kind, const int *move, i
     return 1;
 }
 
-/* s->next = s->now changed by n moves, without what nobody reads; evaluated. */
+/* Sets s->next to s->now changed by n moves, without entries nobody reads; evaluated. */
 static void gckpti_try_moves(gckpti_search *s, int kind, const int *move, int n)
 {
     if (kind == GCKPTI_MOVE_INSERT ? gckpti_insert_closures(s, move, n)
@@ -21167,7 +21080,7 @@ static void gckpti_try_moves(gckpti_search *s, int kind, const int *move, int n)
         gckpti_evaluate(s, &s->next);
 }
 
-/* s->next becomes the present schedule. */
+/* Makes s->next the current schedule. */
 GCKPTI_FN void gckpti_accept_next(gckpti_search *s)
 {
     gckpti_schedule swap = s->now;
@@ -21175,15 +21088,15 @@ GCKPTI_FN void gckpti_accept_next(gckpti_search *s)
     s->next = swap;
 }
 
-/* Makes one move, whether it is of use or not. */
+/* Applies one move, whether it helps or not. */
 GCKPTI_FN void gckpti_apply_move(gckpti_search *s, int kind, int move)
 {
     gckpti_try_moves(s, kind, &move, 1);
     gckpti_accept_next(s);
 }
 
-/* How good s->next is, the least best: where s->now exceeds the limit by `excess`, the work of each
- * byte less; else its work. UINT64_MAX: it is no better. */
+/* Rates s->next, the less the better: by cost per byte taken off the excess of s->now or, without
+ * excess, by cost. Returns UINT64_MAX if it is no better than s->now. */
 static uint64_t gckpti_rate_next(const gckpti_search *s, int64_t limit, int64_t excess)
 {
     int64_t gain = excess - gckpti_excess(&s->next, limit);
@@ -21193,7 +21106,7 @@ static uint64_t gckpti_rate_next(const gckpti_search *s, int64_t limit, int64_t 
     return excess == 0 && gain == 0 && cost < before ? cost : UINT64_MAX;
 }
 
-/* Makes n moves, s->chosen; half of them until it helps. Returns 0 when none does. */
+/* Applies n moves, s->chosen, or half of them, and so on until it helps. Returns 0 if none does. */
 GCKPTI_FN int gckpti_apply_moves(gckpti_search *s, int kind, int64_t limit, int n)
 {
     int64_t excess = gckpti_excess(&s->now, limit);
@@ -21207,8 +21120,8 @@ GCKPTI_FN int gckpti_apply_moves(gckpti_search *s, int kind, int64_t limit, int 
     return 0;
 }
 
-/* Tries moves one at a time, in order, and makes the best; if not exact, of 8 that help, among the
- * first 200. Returns 0 when none helps. */
+/* Tries moves one at a time, in order, and applies the best; if `exact` is 0, of 8 that help, among
+ * the first 200. Returns 0 if none helps. */
 GCKPTI_FN int gckpti_apply_best_move(gckpti_search *s, int kind, int64_t limit, int exact)
 {
     const int attempts = exact ? s->moves : 200, most = exact ? s->moves : 8;
@@ -21228,23 +21141,23 @@ GCKPTI_FN int gckpti_apply_best_move(gckpti_search *s, int kind, int64_t limit, 
     return !s->p->failed;
 }
 
-/* ---- squeeze: takes the present schedule below a limit, by closing gaps (search/search) ---- */
-enum { GCKPTI_MAX_CLOSURE = 400 }; /* most forwards that one gap may cost */
+/* ---- reducing the peak below a limit by closing live-range holes (search/search) ---- */
+enum { GCKPTI_MAX_CLOSURE = 400 }; /* most forwards to close one hole */
 
-/* Whether the present schedule may offload some bytes of a unit more. */
+/* Returns whether the current schedule may offload `bytes` more, of a node. */
 static int gckpti_can_offload(const gckpti_search *s, int node, int64_t bytes)
 {
     return s->p->node[node].can_offload && s->now.host_bytes <= s->p->host_limit - bytes;
 }
 
-/* How a closure is made. CHEAPEST: an input that is not live is kept where that exceeds nothing,
- * else computed (or reloaded, if that is cheaper); COMPUTED: always that; KEPT: always kept;
- * RELOADED: the unit itself is reloaded, and no input needed. */
+/* Kinds of closures. An input that is not live is kept live where that adds no excess, else
+ * recomputed, or reloaded if that is cheaper (CHEAPEST); never kept (RECOMPUTED); always kept
+ * (KEPT_INPUTS). RELOADED: the node itself is reloaded, and needs no inputs. */
 enum { GCKPTI_CHEAPEST, GCKPTI_RECOMPUTED, GCKPTI_KEPT_INPUTS, GCKPTI_RELOADED, GCKPTI_CLOSURES };
 
-/* The items that give m's unit anew at the position of the pass, into s->set behind `first`;
- * m->cost. m->penalty: excess that keeping inputs adds. Returns 1 where one is kept, 2 where one is
- * computed, 0: but for RELOADED, policies do not differ. */
+/* Finds the closure of m's node at the position of the pass: entries in s->pool from `first` on,
+ * m->cost and m->penalty. Returns bits: 1 if an input is kept, 2 if one is recomputed. If 0, all
+ * kinds except RELOADED are equal. */
 static int gckpti_find_closure(gckpti_search *s, gckpti_move *m, int first, int kind)
 {
     int choice = 0, h = first, end = first, x = m->to;
@@ -21293,7 +21206,7 @@ static int gckpti_find_closure(gckpti_search *s, gckpti_move *m, int first, int 
     return choice;
 }
 
-/* Excess over positions low to x - 1 that `size` bytes less remove. */
+/* Returns the excess over positions low to x - 1 that `size` bytes less remove. */
 static int64_t gckpti_gain(const gckpti_search *s, int low, int x, int64_t size)
 {
     if (low >= x)
@@ -21303,14 +21216,14 @@ static int64_t gckpti_gain(const gckpti_search *s, int low, int x, int64_t size)
     return sum < most ? sum : most;
 }
 
-/* What gaps are looked for: with their best policy, or (all) with each that is of use; wide: all of
- * them, not just those within twice the best, `worst`. */
+/* Which holes are found: each with its best kind of closure, or (all_kinds) every useful one; only
+ * those within twice the best, `worst`, or (any_score) all. */
 typedef struct {
     int any_score, all_kinds;
     uint64_t worst;
 } gckpti_hole_filter;
 
-/* The gap of `unit` before position x, where the pass is, if closing it lowers the excess. */
+/* Adds the move that closes the hole of `node` before position x, if it lowers the excess. */
 static void gckpti_try_hole(gckpti_search *s, int node, int x, gckpti_hole_filter *filter)
 {
     const gckpti_node_state *v = &s->state[node];
@@ -21333,7 +21246,7 @@ static void gckpti_try_hole(gckpti_search *s, int node, int x, gckpti_hole_filte
         return;
     best.key = UINT64_MAX;
     for (int kind = fixed ? GCKPTI_RELOADED : 0; kind < GCKPTI_CLOSURES && !s->p->failed; kind++) {
-        /* alone COMPUTED costs no less than CHEAPEST; and KEPT is that if nothing is computed */
+        /* RECOMPUTED costs no less than CHEAPEST; KEPT_INPUTS equals it if nothing is recomputed */
         if (kind == GCKPTI_RELOADED
                 ? !reload
                 : !(choice & (all_kinds ? 3 : 2)) || (kind == GCKPTI_RECOMPUTED && !all_kinds))
@@ -21348,14 +21261,13 @@ static void gckpti_try_hole(gckpti_search *s, int node, int x, gckpti_hole_filte
             gckpti_add_move(s, &m);
     }
     if (all_kinds || best.key == UINT64_MAX || best.key > filter->worst)
-        return; /* a pinned value may have no way: slower memory is full */
+        return; /* e.g. a fixed value when the host limit is reached */
     if (!filter->any_score && best.key < filter->worst - GCKPTI_DOUBLE_SCORE)
         filter->worst = best.key + GCKPTI_DOUBLE_SCORE;
     gckpti_add_move(s, &best);
 }
 
-/* The gaps of the present schedule that would lower the excess, best first: those within twice the
- * best; wide: all of them. */
+/* Lists the holes whose closing would lower the excess, best first (gckpti_hole_filter). */
 GCKPTI_FN void gckpti_find_holes(gckpti_search *s, int64_t limit, int any_score, int all_kinds)
 {
     gckpti_hole_filter filter = { any_score, all_kinds, UINT64_MAX };
@@ -21380,8 +21292,8 @@ GCKPTI_FN void gckpti_find_holes(gckpti_search *s, int64_t limit, int any_score,
     gckpti_sort_moves(s);
 }
 
-/* Excess that `size` bytes less take off, of what moves have left over, at those positions above
- * the limit that are number a to b - 1; in chunks of them, one each up to some hundreds. */
+/* Returns the excess that `size` bytes less remove of what moves have left, from number a to b - 1
+ * of the positions above the limit, by chunks. If `commit` is nonzero, removes it. */
 static int64_t gckpti_relief(gckpti_search *s, int a, int b, int64_t size, int commit)
 {
     gckpti_leftover *left = &s->left;
@@ -21392,7 +21304,7 @@ static int64_t gckpti_relief(gckpti_search *s, int a, int b, int64_t size, int c
         end = (c + 1) << left->shift;
         end = end < b ? end : b;
         most = size * (end - a);
-        if (end - a < 1 << left->shift) /* its share of the chunk */
+        if (end - a < 1 << left->shift) /* in proportion */
             sum = sum * (end - a) >> left->shift;
         sum = sum < most ? sum : most;
         gain += sum;
@@ -21403,7 +21315,7 @@ static int64_t gckpti_relief(gckpti_search *s, int a, int b, int64_t size, int c
     return gain;
 }
 
-/* The same for all that a move takes off. */
+/* Does the same for all bytes of a move. */
 static int64_t gckpti_move_relief(gckpti_search *s, const gckpti_move *m, int commit)
 {
     const int *count = s->excess_count;
@@ -21412,7 +21324,7 @@ static int64_t gckpti_move_relief(gckpti_search *s, const gckpti_move *m, int co
            gckpti_relief(s, count[from], count[m->to], m->value + m->saved, commit);
 }
 
-/* Whether an item's unit or one of those it reads was touched; then notes that they all are. */
+/* Returns whether the node of an entry or one it reads is touched; if `mark` is 1, touches all. */
 static int gckpti_touch_nodes(gckpti_search *s, int entry, int mark)
 {
     int node = gckpti_entry_node(s->p, entry), touched = s->state[node].touched, count;
@@ -21425,7 +21337,7 @@ static int gckpti_touch_nodes(gckpti_search *s, int entry, int mark)
     return touched;
 }
 
-/* Cuts the positions above the limit into chunks and sums the excess of each, for gckpti_relief. */
+/* Divides the positions above the limit into chunks and sums the excess of each. */
 static int gckpti_sum_chunks(gckpti_search *s)
 {
     gckpti_leftover *left = &s->left;
@@ -21442,8 +21354,8 @@ static int gckpti_sum_chunks(gckpti_search *s)
     return 1;
 }
 
-/* Chooses gaps to close from s->move, in order, that score within twice the best and touch no unit
- * of another, until nothing is left over. Returns how many. */
+/* Chooses holes to close from s->move, in order, that score within twice the best and touch no node
+ * of another, until no excess is left. Returns how many. */
 static int gckpti_choose_holes(gckpti_search *s)
 {
     int n = 0;
@@ -21468,7 +21380,7 @@ static int gckpti_choose_holes(gckpti_search *s)
     return n;
 }
 
-/* Takes the present schedule below the limit. Returns 0 when it cannot. */
+/* Reduces the peak of the current schedule to the limit. Returns 0 if it cannot. */
 GCKPTI_FN int gckpti_reduce_peak(gckpti_search *s, int64_t limit, int exact)
 {
     int64_t first = 0;
@@ -21496,8 +21408,8 @@ GCKPTI_FN int gckpti_reduce_peak(gckpti_search *s, int64_t limit, int exact)
 
 /* >>search/remove_recomputes */
 #ifndef GCKPT_NO_SEARCH
-/* ---- polish: takes repeated forwards out. Room below the limit by position: a tree of minima;
- * what a node holds is relative to its parent; leaf size + 1 + x is position x ---- */
+/* ---- removing recomputations; bytes left below the limit by position: a tree of minima, each
+ * relative to its parent; leaf width + 1 + x is position x ---- */
 static int64_t gckpti_slack_min(const gckpti_slack_tree *tree, int from, int to)
 {
     int64_t left = INT64_MAX / 2, right = left;
@@ -21513,7 +21425,7 @@ static int64_t gckpti_slack_min(const gckpti_slack_tree *tree, int from, int to)
     return left;
 }
 
-/* Makes a node hold the least of its children's. */
+/* Restores the minimum of a vertex after its children changed. */
 static void gckpti_slack_update(gckpti_slack_tree *tree, int parent)
 {
     int64_t *child = &tree->min[2 * parent], least = child[0] < child[1] ? child[0] : child[1];
@@ -21550,15 +21462,15 @@ static int gckpti_slack_build(gckpti_search *s, int64_t limit)
     return 1;
 }
 
-/* Gives or takes back the bytes of what only the repeated forward still keeps. */
+/* Adds (sign 1) or subtracts the bytes of inputs that only the recomputation keeps live. */
 static void gckpti_slack_add_inputs(gckpti_search *s, const gckpti_move *m, int sign)
 {
     for (int k = m->first; k < m->first + m->count; k += 2)
         gckpti_slack_add(&s->slack, s->pool[k + 1], m->to, sign * s->state[s->pool[k]].out);
 }
 
-/* Whether the version before can serve the repeated forward's uses too: its bytes must fit between;
- * take: takes them. The inputs' bytes are given back only where they may decide, or for good. */
+/* Returns whether the previous definition can serve the uses of the recomputation: its bytes must
+ * fit in between. If `commit` is nonzero, takes them. */
 static int gckpti_extend_range(gckpti_search *s, const gckpti_move *m, int commit)
 {
     const gckpti_schedule *now = &s->now;
@@ -21588,15 +21500,15 @@ static int gckpti_extend_range(gckpti_search *s, const gckpti_move *m, int commi
     return fits;
 }
 
-/* Work of an offload and a reload of what is read of unit u's version that begins at x. */
+/* Returns the cost of an offload and a reload of what is read of u's definition at x. */
 static uint64_t gckpti_reload_cost(const gckpti_search *s, int u, int x)
 {
     int parts = gckpti_parts(s->now.value_end[x], s->now.saved_end[x]);
     return gckpti_round_trip_cost(s, gckpti_parts_bytes(&s->p->node[u], parts));
 }
 
-/* Notes what only the repeated item at m->to still keeps: pairs of a unit and the position from
- * which its value goes, too. */
+/* Records what only the recomputation at m->to keeps live: pairs of a node and the position from
+ * which its value would be freed. */
 static void gckpti_record_freed(gckpti_search *s, gckpti_move *m, const int *edges, int count)
 {
     m->first = s->pooled;
@@ -21613,9 +21525,9 @@ static void gckpti_record_freed(gckpti_search *s, gckpti_move *m, const int *edg
     m->count = s->pooled - m->first;
 }
 
-/* Repeated forwards and reloads of the present schedule, largest saving first, in s->move: `start`
- * is the version before; with a limit only those whose bytes fit below it. What only a repeated
- * forward reads goes with it; such forwards are a tree, so each is counted once. */
+/* Lists the recomputations and reloads of the current schedule in s->move, largest saving first;
+ * `start` is the previous definition. With a limit, only those that fit. A recomputation takes
+ * along those that only it reads; they form a tree, so each is counted once. */
 static void gckpti_find_recomputes(gckpti_search *s, int64_t limit)
 {
     if (!gckpti_begin_scan(s, limit) || !gckpti_slack_build(s, limit) ||
@@ -21652,7 +21564,8 @@ static void gckpti_find_recomputes(gckpti_search *s, int64_t limit)
     gckpti_sort_moves(s);
 }
 
-/* Chooses all repeated forwards whose predecessors' bytes fit, one after another: how many. */
+/* Chooses all recomputations whose previous definitions fit, one after another. Returns how
+ * many. */
 static int gckpti_choose_recomputes(gckpti_search *s)
 {
     int n = 0;
@@ -21662,8 +21575,7 @@ static int gckpti_choose_recomputes(gckpti_search *s)
     return n;
 }
 
-/* Reloads what is computed again with more work, all of it or, where that does not fit, the half
- * that saves most, and so on. */
+/* Turns recomputations into cheaper reloads: all, or the half that saves most, and so on. */
 static void gckpti_reload_recomputes(gckpti_search *s, int64_t limit)
 {
     int n = 0;
@@ -21677,8 +21589,7 @@ static void gckpti_reload_recomputes(gckpti_search *s, int64_t limit)
     gckpti_apply_moves(s, GCKPTI_MOVE_RELOAD, limit, n);
 }
 
-/* Takes out repeated forwards while the limit holds; exact: one at a time, whichever leaves least
- * work. */
+/* Removes recomputations within the limit; if `exact` is 1, one by one, the best each time. */
 static void gckpti_remove_recomputes(gckpti_search *s, int64_t limit, int exact)
 {
     if (s->p->can_offload && s->now.overhead > 0)
@@ -21693,8 +21604,7 @@ static void gckpti_remove_recomputes(gckpti_search *s, int64_t limit, int exact)
     }
 }
 
-/* ---- squeezed and polished ---- */
-/* An answer's schedule, squeezed below a limit and polished, is the present one. 0: it is not. */
+/* Makes a candidate's schedule, improved below a limit, the current one. Returns 0 if it cannot. */
 GCKPTI_FN int gckpti_reduce_to(gckpti_search *s, const gckpti_candidate *candidate, int64_t limit)
 {
     s->evaluated = s->examined = 0;
@@ -21705,13 +21615,13 @@ GCKPTI_FN int gckpti_reduce_to(gckpti_search *s, const gckpti_candidate *candida
     return !s->p->failed;
 }
 
-/* Gives the present schedule to an answer, squeezed if it must be and is not far above the limit,
- * and polished. */
+/* Reduces the peak of the current schedule if it is not far above a candidate's limit, removes
+ * recomputations, and stores it in the candidate if it is better. */
 GCKPTI_FN void gckpti_improve(gckpti_search *s, gckpti_candidate *candidate, int exact)
 {
     if (s->now.peak / 5 * 4 > candidate->limit)
         return;
-    s->started = exact ? -1 : s->evaluated + s->examined / 4; /* one of many: an eighth of it all */
+    s->started = exact ? -1 : s->evaluated + s->examined / 4; /* an attempt: an eighth of all */
     if (gckpti_reduce_peak(s, candidate->limit, exact)) {
         gckpti_remove_recomputes(s, candidate->limit, exact);
         gckpti_candidate_update(s, candidate);
@@ -21719,9 +21629,9 @@ GCKPTI_FN void gckpti_improve(gckpti_search *s, gckpti_candidate *candidate, int
     s->started = -1;
 }
 
-/* Takes one repeated forward out of an answer's schedule, over the limit if need be, and squeezes
- * it back without touching that unit: a way out of where single moves end. Tries the `tries`
- * largest savings, anew after each success. */
+/* Removes one recomputation of a candidate's schedule, beyond the limit if need be, and reduces the
+ * peak without that node: a way out of local optima. Tries the `count` largest savings; starts
+ * again after a success. */
 GCKPTI_FN void gckpti_perturb(gckpti_search *s, gckpti_candidate *candidate, int count, int exact)
 {
     for (int i = 0; i < count && candidate->length && !gckpti_is_exhausted(s); i++) {
@@ -21746,11 +21656,11 @@ GCKPTI_FN void gckpti_perturb(gckpti_search *s, gckpti_candidate *candidate, int
 
 /* >>search/stages */
 #ifndef GCKPT_NO_SEARCH
-/* ---- stages of the chain programme (search/chain): borders, which ones are the same ---- */
-static const unsigned char gckpti_drop_choices[GCKPTI_DROP_CHOICES] = { 0, 1, 2, 255 }; /* tried */
+/* ---- stages of the chain programme (search/chain): borders, which stages are equal ---- */
+static const unsigned char gckpti_drop_choices[GCKPTI_DROP_CHOICES] = { 0, 1, 2, 255 };
 
-/* Finds who reads each value last, and the bytes that cross the border before each unit. Backwards
- * come in the reverse order of the units: those in other orders have no chain. */
+/* Finds the last reader of each value, and the bytes that cross the border before each node.
+ * Assumes backwards in reverse order of the nodes; other orders have no chain. */
 GCKPTI_FN int gckpti_find_borders(gckpti_chain *c)
 {
     const gckpti_planner *p = c->s->p;
@@ -21784,14 +21694,14 @@ static int gckpti_is_border(const gckpti_chain *c, int kind, int u, int64_t wide
         while (segment[k] >= 0 && g->segments[segment[k]].parent >= 0)
             segment[k] = g->segments[segment[k]].parent;
     }
-    return kind == GCKPTI_AT_UNITS ||
+    return kind == GCKPTI_AT_NODES ||
            (kind == GCKPTI_AT_SEGMENTS
                 ? segment[0] != segment[1]
                 : c->livein[u] <= widest && c->livein[u] < c->livein[u - 1] &&
                       c->livein[u] <= c->livein[u + 1]);
 }
 
-/* Makes stages of the body; when they are too many, at the cheapest border of each window. */
+/* Divides the body into at most `most` stages, at the cheapest border of each window of them. */
 GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, int kind, int most)
 {
     const gckpti_planner *p = c->s->p;
@@ -21826,7 +21736,7 @@ GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, int kind, int most)
     }
 }
 
-/* All that tells a stage from others inside: two with the same number have the same options. */
+/* Returns a hash of everything inside a stage; stages with equal hashes have the same options. */
 static uint64_t gckpti_hash_stage(const gckpti_chain *c, const gckpti_stage *q)
 {
     const gckpti_planner *p = c->s->p;
@@ -21849,7 +21759,7 @@ static uint64_t gckpti_hash_stage(const gckpti_chain *c, const gckpti_stage *q)
         for (size_t k = 0; k < sizeof values / sizeof *values; k++)
             hash = gckpti_fnv_number(hash, (uint64_t)values[k]);
         for (int backward = 0, count; backward < 1 + trains;
-             backward++) /* links: to places in it, or out of it */
+             backward++) /* edges by offset into the stage, or -1 */
             for (const int *v = gckpti_entry_reads(p, backward ? ~u : u, &count); count-- > 0; v++)
                 hash = gckpti_fnv_number(hash, (uint64_t)(*v < q->first ? -1 : *v - q->first));
     }
@@ -21861,7 +21771,7 @@ static uint64_t gckpti_hash_stage(const gckpti_chain *c, const gckpti_stage *q)
     return hash;
 }
 
-/* What each run of stages sends on; which stages, and which runs of them, are the same. */
+/* Computes the bytes that each range of stages sends on, and which stages and ranges are equal. */
 GCKPTI_FN void gckpti_compare_stages(gckpti_chain *c)
 {
     const int n = c->n, wide = n + 1;
@@ -21884,7 +21794,7 @@ GCKPTI_FN void gckpti_compare_stages(gckpti_chain *c)
         for (int k = a + 2; k < n; k++)
             sends[a * wide + k] += sends[(a + 1) * wide + k];
     for (int length = 1; length <= n; length++)
-        for (int a = 0; a + length <= n; a++) { /* the same but for its last stage, and there */
+        for (int a = 0; a + length <= n; a++) { /* equal without its last stage, and in that */
             int k = 0, b = length - 1, *row = c->row + b;
             while (k < a && (c->stage[k + b].first_equal != c->stage[a + b].first_equal ||
                              (b > 0 && row[k * wide - 1] != row[a * wide - 1])))
@@ -21894,10 +21804,9 @@ GCKPTI_FN void gckpti_compare_stages(gckpti_chain *c)
 }
 
 /* ---- options of a stage of the chain programme (search/chain) ---- */
-enum { GCKPTI_MAX_OPTIONS = 128 }; /* most ways to run a stage */
+enum { GCKPTI_MAX_OPTIONS = 128 }; /* most options of a stage */
 
-/* Finds what the list of a stage takes: a walk from its end, as gckpti_find_live_ranges, of its own units
- * only. Nothing is dropped that nobody reads, it just counts nothing. */
+/* Measures a stage's list, as gckpti_find_live_ranges does; entries that nobody reads are free. */
 static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, gckpti_stage_option *o)
 {
     const gckpti_planner *p = c->s->p;
@@ -21936,7 +21845,7 @@ static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, gckpti
     }
 }
 
-/* Appends unit i to the list, behind what it reads and is not there. */
+/* Appends node i to the list, after what it reads and is not live. */
 static void gckpti_list_node(gckpti_chain *c, const gckpti_stage *q, int i)
 {
     enum { PRESENT = 1, NEEDED = 2 };
@@ -21961,8 +21870,8 @@ static void gckpti_list_node(gckpti_chain *c, const gckpti_stage *q, int i)
         }
 }
 
-/* Lists a stage by levels: its forwards, the rest, then its backwards, with what runs again for
- * them. 0: that is too long. */
+/* Lists a stage by drop counts: its forwards, the rest, then its backwards with what is recomputed
+ * for them. Returns 0 if that is too long. */
 GCKPTI_FN int gckpti_list_stage(gckpti_chain *c, const gckpti_stage *q, const unsigned char *drop)
 {
     const gckpti_planner *p = c->s->p;
@@ -21997,7 +21906,7 @@ GCKPTI_FN int gckpti_no_worse(const int64_t *a, uint64_t cost_a, const int64_t *
            a[GCKPTI_BEFORE] <= b[GCKPTI_BEFORE] && a[GCKPTI_AFTER] <= b[GCKPTI_AFTER];
 }
 
-/* The levels of c->trial become an option, unless one is as good in all. */
+/* Adds the drop counts c->trial as an option, unless another is as good in everything. */
 static void gckpti_try_option(gckpti_chain *c, gckpti_stage *q)
 {
     size_t size = (size_t)(q->end - q->first);
@@ -22025,8 +21934,7 @@ static void gckpti_try_option(gckpti_chain *c, gckpti_stage *q)
     c->option[c->options++] = o;
 }
 
-/* Tries levels to begin with: none let go; all on the same level, but what is at every border of
- * segments, or at every 2nd, 4th, .. */
+/* Tries first options: no drops; one count for all, except at each border, each 2nd, 4th, .. */
 static void gckpti_try_first_options(gckpti_chain *c, gckpti_stage *q)
 {
     const gckpti_node *node = &c->s->p->node[q->first];
@@ -22047,7 +21955,7 @@ static void gckpti_try_first_options(gckpti_chain *c, gckpti_stage *q)
         }
 }
 
-/* Finds the options of a stage that owns them, within some work. */
+/* Finds the options of a stage that owns them, within an effort. */
 GCKPTI_FN void gckpti_find_options(gckpti_chain *c, gckpti_stage *q, int64_t effort)
 {
     const gckpti_search *s = c->s;
@@ -22083,7 +21991,7 @@ GCKPTI_FN void gckpti_find_options(gckpti_chain *c, gckpti_stage *q, int64_t eff
             c->trial[u] = gckpti_drop_choices[k % GCKPTI_DROP_CHOICES];
             gckpti_try_option(c, q);
         }
-        i = q->option - 1; /* options before it may have gone */
+        i = q->option - 1; /* earlier options may have been removed */
     }
     q->options = c->options - q->option;
     q->min_cost = GCKPTI_INFINITE_COST;
@@ -22095,32 +22003,32 @@ GCKPTI_FN void gckpti_find_options(gckpti_chain *c, gckpti_stage *q, int64_t eff
 /* >>search/chain */
 #ifndef GCKPT_NO_SEARCH
 /* ---- the chain programme ----
- * The body is cut into stages. A stage by itself can run in many ways (options), from keeping all
- * to keeping nothing: each of its units has a level, which says behind how many of its runs its
- * results are let go again; 0: they are kept while the rest of the chain runs forward and backward;
- * 1: they are held when they have run again; .. Options are looked for once for all stages that are
- * the same: among those that differ in one level from an option that no other beats.
+ * The body is divided into stages. A stage can run in many ways (options), from keeping everything
+ * to keeping nothing. An option has a drop count for each node: after that many more runs its
+ * results are no longer dropped. With 0 they are kept while the rest of the chain runs forward and
+ * backward; with 1 once they are recomputed; .. Options are found once for all equal stages, among
+ * those that differ in one count from an option that none dominates.
  *
  * A dynamic programme combines them (Beaumont et al. 2019; with options as in Zhao et al. 2023,
  * "Rockmate"). To run stages a to b forward and backward, either a runs by one of its options, and
- * a + 1 to b in the middle of that; or all run forward to some stage k keeping only what crosses
- * there, then k to b runs, then a to k - 1. Bytes are counted in steps, without what enters a, and
- * above the gradients that wait when the backwards of b begin: so equal runs of stages have equal
- * rows of the table, and share them. Why that is the best of all schedules that hold a checkpoint
- * until its stage's backward: whichever way a to b begin, what is left are one or two runs of
- * stages that share no bytes but those that are held meanwhile, and of these the table has the
- * least work for each amount of memory. What it says is an estimate all the same, as options may
- * peak at different moments; its schedules are seeds, evaluated like all others. */
+ * a + 1 to b in the middle of that; or a to k - 1 run forward keeping only what crosses the border
+ * before some stage k, then k to b run, then a to k - 1. Bytes are counted in steps, without what
+ * enters a, and above the gradients live when the backwards of b begin, so that equal ranges of
+ * stages share a row of the table. This is optimal among schedules that keep a checkpoint until its
+ * stage's backward: however a to b begin, the rest is one or two ranges that share no bytes but
+ * checkpoints, and the table has their least cost for each amount of memory. It is an estimate,
+ * since options may peak at different times; its schedules are initials, evaluated like all. */
 enum {
-    GCKPTI_MAX_ROWS = 40000,   /* most rows of its table times stages; else stages are fewer */
-    GCKPTI_MEMORY_STEPS = 256, /* its steps of memory; or up to FINE, when they are exact */
+    GCKPTI_MAX_ROWS = 40000,   /* most rows times stages; beyond, stages are merged */
+    GCKPTI_MEMORY_STEPS = 256, /* steps of memory; up to EXACT_STEPS if a step is the grain */
     GCKPTI_EXACT_STEPS = 1024,
-    GCKPTI_EFFORT = 300000, /* items of lists looked at to find options, for all stages */
-    GCKPTI_SPACING = 11000  /* its seeds are units / SEEDS of their bytes apart, 1/50 to 1/8, */
-};                          /* or, of up to GCKPTI_LARGE_N units, 1/1000 of a step's work */
+    GCKPTI_EFFORT = 300000, /* entries examined to find options, of all stages */
+    /* Initials are nodes / SPACING of their bytes apart (1/50 to 1/8) or 1/1000 of a step's cost */
+    GCKPTI_SPACING = 11000
+};
 
 /* ---- its table ---- */
-/* Steps for some bytes; a small part of a step does not count. */
+/* Returns the steps for some bytes; a small part of a step does not count. */
 static int gckpti_to_steps(const gckpti_chain *c, int64_t bytes)
 {
     int64_t n = bytes <= 0 ? 0 : (bytes + c->step - 1 - c->step / 16) / c->step;
@@ -22132,7 +22040,7 @@ static size_t gckpti_cells(const gckpti_chain *c, int rows)
     return (size_t)rows * ((size_t)c->steps + 1);
 }
 
-/* Steps that a run which ends with stage k has more than one that ends with b. */
+/* Returns by how many steps a range that ends with stage k may exceed one that ends with b. */
 static int gckpti_extra_steps(const gckpti_chain *c, int k, int b)
 {
     int64_t more = c->stage[b].base - c->stage[k].base;
@@ -22141,17 +22049,16 @@ static int gckpti_extra_steps(const gckpti_chain *c, int k, int b)
                                        : (int)(more / c->step);
 }
 
-/* One way to run stages a to b: the i-th option of a; or, behind these, one for each stage to keep
- * what enters it. In m steps, at least `need`, it costs `work` and, by rows of the table, what
- * `later` does in m - kept and `sooner` in m + more. */
+/* A way to run stages a to b: option i of a, or for larger i a checkpoint before a later stage. In
+ * m >= need steps it costs cost + later[m - kept] + sooner[m + more], rows of the table. */
 typedef struct {
     int a, b, i, need, kept, more;
     const uint64_t *later, *sooner;
     uint64_t cost, forward_cost;
-    int64_t forward_peak; /* most bytes on the way forward */
+    int64_t forward_peak; /* most bytes in the forward */
 } gckpti_choice;
 
-/* The next way to run w->a to w->b; 0: no more. Begins with i = -1. */
+/* Moves to the next way to run w->a to w->b, from i = -1. Returns 0 if there is none. */
 static int gckpti_next_choice(const gckpti_chain *c, gckpti_choice *w)
 {
     const gckpti_stage *stage = c->stage, *q = &stage[stage[w->a].owner];
@@ -22194,7 +22101,7 @@ static int gckpti_next_choice(const gckpti_chain *c, gckpti_choice *w)
     return 1;
 }
 
-/* Fills in the row of stages a to b: checkpoints only where options take more than least work. */
+/* Fills in the row of stages a to b: checkpoints only where options cost more than the least. */
 static void gckpti_fill_row(gckpti_chain *c, int a, int b, int row)
 {
     uint64_t *cost = c->cost + gckpti_cells(c, row), least = 0;
@@ -22218,8 +22125,7 @@ static void gckpti_fill_row(gckpti_chain *c, int a, int b, int row)
         ++*fewest;
 }
 
-/* A step for up to `most` bytes: the grain, if few sizes differ; else it divides the smallest large
- * result. The options in these steps; what another is as good as drops out. */
+/* Chooses a step for up to `most` bytes (the grain, or a divisor of the smallest large result). */
 static void gckpti_choose_step(gckpti_chain *c, int64_t most)
 {
     const gckpti_planner *p = c->s->p;
@@ -22246,12 +22152,12 @@ static void gckpti_choose_step(gckpti_chain *c, int64_t most)
         }
 }
 
-/* Makes the schedule of all stages in m steps. */
+/* Emits the schedule of all stages in m steps. */
 static void gckpti_emit_table(gckpti_chain *c, int m)
 {
     gckpti_planner *p = c->s->p;
     struct {
-        int a, b, m; /* b < 0: what stage a does behind the rest by option m */
+        int a, b, m; /* b < 0: the backwards of stage a, by option m */
     } todo[2 * GCKPTI_MAX_STAGES + 3], now = { 0, c->n - 1, m };
     todo[0] = now;
     for (int count = 1; count > 0;) {
@@ -22285,12 +22191,12 @@ static void gckpti_emit_table(gckpti_chain *c, int m)
     }
 }
 
-/* The schedules for amounts of memory from `least` up to `most` become seeds. */
+/* Adds the schedules for amounts of memory from `least` to `most` as initials. */
 static void gckpti_add_table_initials(gckpti_chain *c, int64_t least, int64_t most)
 {
     gckpti_search *s = c->s;
     gckpti_choose_step(c, most);
-    size_t cells = ((size_t)c->rows + 1) * ((size_t)c->steps + 1); /* one of zeros */
+    size_t cells = ((size_t)c->rows + 1) * ((size_t)c->steps + 1); /* one row of zeros */
     int rows = 0, small = s->p->nodes <= GCKPTI_SMALL_N, many = s->p->nodes > GCKPTI_LARGE_N;
     gckpti_reserve(&c->scratch, &c->cost, cells, sizeof *c->cost);
     gckpti_reserve(&c->scratch, &c->need, (size_t)c->rows, sizeof(int));
@@ -22305,10 +22211,10 @@ static void gckpti_add_table_initials(gckpti_chain *c, int64_t least, int64_t mo
     s->evaluated += (int64_t)cells * c->n / 24;
     int spacing = GCKPTI_SPACING / s->p->nodes; /* 8 to 50 */
     spacing = spacing < 8 ? 8 : spacing > 50 ? 50 : spacing;
-    uint64_t last = UINT64_MAX, apart = last; /* of the last seed; of the last not between */
+    uint64_t last = UINT64_MAX, apart = last; /* cost of the last initial; of the last not dense */
     for (int m = (int)(least / c->step), before = 0; m <= c->steps && !s->p->failed; m++) {
         uint64_t cost = c->cost[gckpti_cells(c, c->row[c->n - 1]) + (size_t)m];
-        int equal = small && c->step == s->grain && cost == apart; /* it may lie in fewer bytes */
+        int equal = small && c->step == s->grain && cost == apart; /* it may need fewer bytes */
         int chosen =
             (cost < apart || equal) && (small || (int64_t)(m - before) * spacing >= before);
         int dense = !chosen && !many && cost < last - (s->p->base_cost + cost) / 1000;
@@ -22322,7 +22228,7 @@ static void gckpti_add_table_initials(gckpti_chain *c, int64_t least, int64_t mo
     }
 }
 
-/* The programme on the stages of one way to cut: seeds. 0: there are no stages. */
+/* Adds initials of the chain programme for a kind of borders. Returns 0 if there are no stages. */
 GCKPTI_FN int gckpti_add_chain_initials(gckpti_search *s, int kind, int64_t most)
 {
     gckpti_planner *p = s->p;
@@ -22374,9 +22280,8 @@ GCKPTI_FN int gckpti_add_chain_initials(gckpti_search *s, int kind, int64_t most
 
 /* >>search/levels */
 #ifndef GCKPT_NO_SEARCH
-/* ---- cuts as schedules, and a rung's schedule by cuts ---- */
-/* Writes the body that computes all, as late as it is needed, keeps through the turn what `again`
- * does not mark, and computes or reloads the rest just before the first backward that needs it. */
+/* Emits a body that runs all nodes as late as they are needed, keeps what `action` does not mark,
+ * and recomputes or reloads the rest just before the first backward that needs it. */
 static void gckpti_build_cut(gckpti_planner *p, const unsigned char *action)
 {
     int *stack = p->queue, next = p->prologue;
@@ -22406,11 +22311,10 @@ static void gckpti_build_cut(gckpti_planner *p, const unsigned char *action)
         }
         gckpti_emit(p, ~p->backward[r]);
     }
-    gckpti_emit_late(p, &next, INT32_MAX); /* losses, where nothing has a backward */
+    gckpti_emit_late(p, &next, INT32_MAX); /* losses, if nothing has a backward */
 }
 
-/* Where a cut offloads more than slower memory holds, those that cost least to compute again, by
- * byte, are computed again (or kept, if they may not be). */
+/* If a cut offloads more than the host limit, recomputes (or keeps) what is cheapest per byte. */
 static void gckpti_limit_offload(gckpti_search *s, unsigned char *action)
 {
     const gckpti_planner *p = s->p;
@@ -22436,7 +22340,7 @@ static void gckpti_limit_offload(gckpti_search *s, unsigned char *action)
     }
 }
 
-/* Makes the present schedule of what a cut marks. Returns its peak; INT64_MAX: out of memory. */
+/* Makes the schedule of a cut's actions the current one. Returns its peak, or INT64_MAX. */
 GCKPTI_FN int64_t gckpti_try_actions(gckpti_search *s, unsigned char *action)
 {
     gckpti_planner *p = s->p;
@@ -22445,43 +22349,42 @@ GCKPTI_FN int64_t gckpti_try_actions(gckpti_search *s, unsigned char *action)
     return gckpti_take_built(s) ? s->now.peak : INT64_MAX;
 }
 
-/* The present schedule is that of a cut. Returns its peak. */
+/* Makes the schedule of a cut the current one. Returns its peak, or INT64_MAX without memory. */
 GCKPTI_FN int64_t gckpti_try_cut(gckpti_search *s, const gckpti_cut_table *table, int cut)
 {
     gckpti_mark_cut(s->bound, table, cut);
     return gckpti_try_actions(s, s->bound->action);
 }
 
-/* An answer's schedule from all cuts of the instant that decides: the first that fits; else, or
- * when it is not good enough, one that keeps a little more (three for a small graph), squeezed. */
-static void gckpti_solve_full(gckpti_search *s, gckpti_candidate *candidate,
+/* Solves a level from all cuts of the deciding point: takes the first that fits. If that is not
+ * near-optimal, reduces the peak of one that keeps a little more (three for a small graph). */
+static void gckpti_solve_full(gckpti_search *s, gckpti_candidate *level,
                               const gckpti_cut_point *point)
 {
     const gckpti_cut_table *all = &point->table[GCKPTI_FULL];
-    int64_t space = candidate->limit - point->base;
+    int64_t space = level->limit - point->base;
     const int small = s->p->nodes <= GCKPTI_SMALL_N;
     int cut = gckpti_cut_within(&all->last, space), fits = 0;
     for (int tried = 0; cut >= 0 && tried < 6 && !fits && !s->p->failed; cut--, tried++) {
-        fits = gckpti_try_cut(s, all, cut) <= candidate->limit;
+        fits = gckpti_try_cut(s, all, cut) <= level->limit;
         if (fits)
-            gckpti_candidate_update(s, candidate);
-        if ((fits || tried == 0) && !gckpti_is_proven(s, candidate))
-            gckpti_improve(s, candidate, 0);
+            gckpti_candidate_update(s, level);
+        if ((fits || tried == 0) && !gckpti_is_proven(s, level))
+            gckpti_improve(s, level, 0);
     }
     for (int part = small ? 80 : 40; part >= (small ? 20 : 40); part /= 2) {
-        if (gckpti_is_proven(s, candidate))
+        if (gckpti_is_proven(s, level))
             return;
-        cut = gckpti_cut_within(&all->last, space + candidate->limit / part);
+        cut = gckpti_cut_within(&all->last, space + level->limit / part);
         if (cut < 0)
             continue;
         gckpti_try_cut(s, all, cut);
-        gckpti_improve(s, candidate, 0);
+        gckpti_improve(s, level, 0);
     }
 }
 
-/* Marks in `out` what is computed again when of the ties between two cuts of a hull, from the last
- * unit to the first, `bytes` are kept: as late as possible (way 0), with gaps that grow with the
- * root of what the backwards have freed (1), or evenly (2). */
+/* Marks in `out` what is recomputed if `bytes` of what only the upper cut keeps are kept: the last
+ * (spacing 0), at distances growing as the root of the bytes freed by backwards (1), evenly (2). */
 static void gckpti_keep_part(gckpti_search *s, int spacing, int64_t total, int64_t bytes,
                              unsigned char *out)
 {
@@ -22506,14 +22409,13 @@ static void gckpti_keep_part(gckpti_search *s, int spacing, int64_t total, int64
     }
 }
 
-/* An answer's schedule from the two cuts of a hull around its limit: what one keeps and the other
- * does not may be kept in part; with gaps that grow only, where all cuts were tried. */
-static void gckpti_solve_between(gckpti_search *s, gckpti_candidate *candidate,
+/* Solves a level from the two cuts around it on a hull, keeping a part of their difference. */
+static void gckpti_solve_between(gckpti_search *s, gckpti_candidate *level,
                                  const gckpti_cut_point *point, const gckpti_cut_table *cuts)
 {
     const gckpti_cut_list *hull = &cuts->last;
-    int64_t space = candidate->limit - point->base, total = 0;
-    const int one =
+    int64_t space = level->limit - point->base, total = 0;
+    const int growing =
         s->p->nodes > GCKPTI_SMALL_N && point->table[GCKPTI_FULL].last.n && !s->p->can_offload;
     int cut = gckpti_cut_within(hull, space);
     if (cut < 0)
@@ -22527,26 +22429,26 @@ static void gckpti_solve_between(gckpti_search *s, gckpti_candidate *candidate,
     }
     for (int u = 0; u < s->p->nodes; u++)
         total += s->lower_cut[u] && !s->upper_cut[u] ? s->p->node[u].out + s->p->node[u].saved : 0;
-    for (int spacing = one; spacing < (one ? 2 : 3) && !s->p->failed; spacing++) {
+    for (int spacing = growing; spacing < (growing ? 2 : 3) && !s->p->failed; spacing++) {
         int64_t bytes = space - hull->cut[cut].bytes, excess = 0;
         for (int iteration = 0; iteration < 2 && bytes >= 0; iteration++, bytes -= excess) {
-            if (gckpti_is_proven(s, candidate) || gckpti_is_exhausted(s))
+            if (gckpti_is_proven(s, level) || gckpti_is_exhausted(s))
                 return;
             gckpti_keep_part(s, spacing, total, bytes < total ? bytes : total, s->bound->action);
-            excess = gckpti_try_actions(s, s->bound->action) - candidate->limit;
-            if (excess > candidate->limit / 4)
-                return; /* far above whatever is kept */
-            gckpti_improve(s, candidate, 0);
+            excess = gckpti_try_actions(s, s->bound->action) - level->limit;
+            if (excess > level->limit / 4)
+                return; /* too far above the limit to be reduced */
+            gckpti_improve(s, level, 0);
             if (excess <= 0)
                 break;
         }
     }
 }
 
-/* ---- seeds: schedules that know no limit, made once (search/search) ---- */
-enum { GCKPTI_REDUCED = 16 }; /* most seeds that are squeezed a little */
+/* ---- initial schedules: built once without a limit (search/search) ---- */
+enum { GCKPTI_REDUCED = 16 }; /* most initials of which a reduced copy is made */
 
-/* Orders seeds: by live bytes, then work. */
+/* Orders initials by peak, then cost. */
 static int gckpti_initial_before(const void *first, const void *second, const void *context)
 {
     const gckpti_candidate *a = (const gckpti_candidate *)first,
@@ -22556,31 +22458,30 @@ static int gckpti_initial_before(const void *first, const void *second, const vo
                                         : gckpti_candidate_before(a, b, context);
 }
 
-/* Where bytes are fewest, a little less may lead far: seeds squeezed by 1/1000 are seeds, too. */
+/* Adds initials with their peak reduced by 1/1000, from which a level may get much further. */
 static void gckpti_reduce_initials(gckpti_search *s)
 {
     const gckpti_planner *p = s->p;
     uint64_t least = UINT64_MAX;
-    for (int i = 0, tried = 0, n = s->initials; i < n && tried < GCKPTI_REDUCED && !p->failed;
-         i++) {
-        const gckpti_candidate *initial = &s->initial[i];
-        if (initial->dense || initial->overhead / 8 * 7 >= least ||
-            initial->overhead < p->least_cost / 4 || initial->overhead / 4 > p->least_cost)
+    for (int i = 0, done = 0, n = s->initials; i < n && done < GCKPTI_REDUCED && !p->failed; i++) {
+        const gckpti_candidate *from = &s->initial[i];
+        if (from->dense || from->overhead / 8 * 7 >= least || from->overhead < p->least_cost / 4 ||
+            from->overhead / 4 > p->least_cost)
             continue;
-        least = initial->overhead < least ? initial->overhead : least;
-        tried++;
-        int64_t limit = initial->peak - (initial->peak - p->gradient_between[0]) / 1000 - 1;
-        gckpti_candidate *candidate = gckpti_reduce_to(s, initial, limit)
-                                          ? gckpti_candidate_new(s, &s->initial, &s->initials)
-                                          : NULL;
-        if (candidate)
-            gckpti_candidate_store(s, candidate, &s->now);
+        least = from->overhead < least ? from->overhead : least;
+        done++;
+        int64_t limit = from->peak - (from->peak - p->gradient_between[0]) / 1000 - 1;
+        gckpti_candidate *reduced = gckpti_reduce_to(s, from, limit)
+                                        ? gckpti_candidate_new(s, &s->initial, &s->initials)
+                                        : NULL;
+        if (reduced)
+            gckpti_candidate_store(s, reduced, &s->now);
     }
     gckpti_sort(s->initial, (size_t)s->initials, sizeof *s->initial, gckpti_initial_before, NULL);
 }
 
-/* Store-all, the same with late forwards, uniform segments, the user's, the chain's, memory-poor;
- * the user's and the chain's for backwards in order 0. */
+/* Finds the initials: store-all, the same with late forwards, uniform segments, the user's, the
+ * chain's, memory-poor. The user's and the chain's only for backwards in order 0. */
 GCKPTI_FN void gckpti_find_initials(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
@@ -22598,11 +22499,10 @@ GCKPTI_FN void gckpti_find_initials(gckpti_search *s)
         gckpti_build_segments(p, group);
         gckpti_add_initial(s, 0);
     }
-    for (int kind = 0, finer = 0; kind < GCKPTI_BORDERS && !p->variant.order && !p->failed;
-         kind++) {
-        if (kind == GCKPTI_AT_UNITS && p->nodes > (finer ? GCKPTI_SMALL_N : GCKPTI_MEDIUM_N))
+    for (int kind = 0, fine = 0; kind < GCKPTI_BORDERS && !p->variant.order && !p->failed; kind++) {
+        if (kind == GCKPTI_AT_NODES && p->nodes > (fine ? GCKPTI_SMALL_N : GCKPTI_MEDIUM_N))
             break;
-        finer = gckpti_add_chain_initials(s, kind, most);
+        fine = gckpti_add_chain_initials(s, kind, most);
     }
     if (s->p->nodes <= GCKPTI_MEDIUM_N && !p->failed) {
         gckpti_build_late(p, -1);
@@ -22612,13 +22512,10 @@ GCKPTI_FN void gckpti_find_initials(gckpti_search *s)
     gckpti_reduce_initials(s);
 }
 
-/* ---- the ladder: its rungs, and what is done to solve one ---- */
-/* Most units for which every single move is tried; seeds that a rung polishes exactly; how often it
- * is shaken; rungs that depend on one another, at the most. */
+/* Most nodes to try every move; initials improved exactly; perturbations; dependent levels. */
 enum { GCKPTI_EXACT_N = 32, GCKPTI_EXACT_TRIES = 12, GCKPTI_PERTURBS = 4, GCKPTI_LEVEL_GROUP = 4 };
 
-/* The limits: from store-all's bytes down to what is proven to be needed, each a little below the
- * one above. Rungs never depend on a budget. */
+/* Builds the level grid: limits from store-all's bytes to the proven minimum, for all budgets. */
 GCKPTI_FN void gckpti_build_levels(gckpti_search *s, int64_t most)
 {
     int64_t resident = s->p->gradient_between[0], least = s->bound->min_bytes;
@@ -22629,19 +22526,19 @@ GCKPTI_FN void gckpti_build_levels(gckpti_search *s, int64_t most)
         int64_t step = every ? s->grain : (limit - resident) / part, parts = 1;
         const uint64_t cost = gckpti_hulls_cost(s->bound, limit, &decider);
         if (!every && cost > steep_cost)
-            step *= nodes <= 300 ? 2 : 3;  /* where proofs are weak, rungs are dear */
+            step *= nodes <= 300 ? 2 : 3;  /* few levels where bounds are weak */
         step = step / s->grain * s->grain; /* as live bytes are */
         step = step > 0 ? step : s->grain;
         next = limit - least > step ? limit - step : limit > least ? least : least - 1;
-        while (fine && next >= least && parts < 8 && /* steep, and no list of all cuts */
+        while (fine && next >= least && parts < 8 && /* steep, and no table of all cuts */
                gckpti_hulls_cost(s->bound, next, &decider) - cost > (uint64_t)parts * 2 * s->margin)
             parts *= 2;
         step = (limit - next) / parts / s->grain * s->grain;
         for (int k = 0; k < parts && (k == 0 || step > 0); k++) {
-            gckpti_candidate *candidate = gckpti_candidate_new(s, &s->level, &s->levels);
-            if (!candidate)
+            gckpti_candidate *level = gckpti_candidate_new(s, &s->level, &s->levels);
+            if (!level)
                 return;
-            candidate->limit = limit - k * step;
+            level->limit = limit - k * step;
         }
     }
     for (int k = 0; k < s->levels; k++)
@@ -22649,101 +22546,98 @@ GCKPTI_FN void gckpti_build_levels(gckpti_search *s, int64_t most)
             s->decider_bits |= 1u << decider;
 }
 
-/* Begins a rung: what its limit proves, and what cuts find. Returns whether more may be found. */
-static int gckpti_begin_level(gckpti_search *s, gckpti_candidate *candidate)
+/* Begins a level: its bound, and candidates from cuts. Returns 0 if the level is done. */
+static int gckpti_begin_level(gckpti_search *s, gckpti_candidate *level)
 {
     int decider;
-    if (candidate->state != GCKPTI_LEVEL_NEW)
-        return candidate->state == GCKPTI_LEVEL_BEGUN;
+    if (level->state != GCKPTI_LEVEL_NEW)
+        return level->state == GCKPTI_LEVEL_BEGUN;
     s->evaluated = s->examined = 0;
-    candidate->state = GCKPTI_LEVEL_BEGUN;
-    candidate->bound = gckpti_bound_cost(s->bound, candidate->limit, &decider);
-    if (candidate->bound < UINT64_MAX && s->bound->points > 0) {
+    level->state = GCKPTI_LEVEL_BEGUN;
+    level->bound = gckpti_bound_cost(s->bound, level->limit, &decider);
+    if (level->bound < UINT64_MAX && s->bound->points > 0) {
         gckpti_cut_point *point = &s->bound->point[decider];
-        gckpti_solve_full(s, candidate, point);
-        for (int c = 0;
-             c < (s->p->can_offload ? GCKPTI_FULL : 1) && !gckpti_is_proven(s, candidate); c++)
-            gckpti_solve_between(s, candidate, point, gckpti_cuts(s->bound, point, c));
+        gckpti_solve_full(s, level, point);
+        for (int c = 0; c < (s->p->can_offload ? GCKPTI_FULL : 1) && !gckpti_is_proven(s, level);
+             c++)
+            gckpti_solve_between(s, level, point, gckpti_cuts(s->bound, point, c));
     }
-    if (candidate->bound == UINT64_MAX || gckpti_is_proven(s, candidate))
-        candidate->state = GCKPTI_LEVEL_DONE;
-    return candidate->state == GCKPTI_LEVEL_BEGUN;
+    if (level->bound == UINT64_MAX || gckpti_is_proven(s, level))
+        level->state = GCKPTI_LEVEL_DONE;
+    return level->state == GCKPTI_LEVEL_BEGUN;
 }
 
-/* Whether a rung takes up what the one above found. */
+/* Returns whether a level starts from the schedule of the one above. */
 static int gckpti_uses_above(const gckpti_search *s, int k)
 {
     return s->tiny ? k > 0 : k % GCKPTI_LEVEL_GROUP != 0;
 }
 
-/* Ends it: the best seed within its limit, polished; seeds not far above it and the rung above,
- * squeezed. */
+/* Finishes a level: improves initials within or near its limit, and the level above's schedule. */
 static void gckpti_finish_level(gckpti_search *s, int k)
 {
-    gckpti_candidate *candidate = &s->level[k];
+    gckpti_candidate *level = &s->level[k];
     int exact = s->p->nodes <= GCKPTI_EXACT_N, best = -1, above = 0, tried = 0;
-    if (candidate->state != GCKPTI_LEVEL_BEGUN)
+    if (level->state != GCKPTI_LEVEL_BEGUN)
         return;
     if (s->initials == 0)
         gckpti_find_initials(s);
     s->evaluated = s->examined = 0;
-    candidate->state = GCKPTI_LEVEL_DONE;
-    for (; above < s->initials && s->initial[above].peak <= candidate->limit; above++) {
+    level->state = GCKPTI_LEVEL_DONE;
+    for (; above < s->initials && s->initial[above].peak <= level->limit; above++) {
         if (!s->initial[above].dense &&
             (best < 0 || s->initial[above].overhead <= s->initial[best].overhead))
             best = above;
     }
     for (int i = above, most = GCKPTI_EXACT_TRIES; exact && i-- > 0 && most > 0;)
         if (!s->initial[i].dominated && most-- && gckpti_candidate_load(s, &s->initial[i]))
-            gckpti_improve(s, candidate, 1);
+            gckpti_improve(s, level, 1);
     if (best >= 0 && gckpti_candidate_load(s, &s->initial[best])) {
-        gckpti_candidate_update(s, candidate);
-        gckpti_improve(s, candidate, 0);
+        gckpti_candidate_update(s, level);
+        gckpti_improve(s, level, 0);
     }
     if (gckpti_uses_above(s, k) && s->level[k - 1].length == 0)
-        return; /* with more bytes nothing was found */
+        return; /* nothing was found in more bytes */
     for (uint64_t least = UINT64_MAX; above < s->initials && tried < 4; above++) {
         const gckpti_candidate *initial = &s->initial[above];
         if (!initial->dense && initial->overhead / 8 * 7 <= least &&
             initial->overhead / 4 <= s->p->least_cost && gckpti_candidate_load(s, initial)) {
             least = initial->overhead < least ? initial->overhead : least;
-            gckpti_improve(s, candidate, 0);
+            gckpti_improve(s, level, 0);
             tried++;
         }
     }
     for (int exactness = 0; exactness <= exact && gckpti_uses_above(s, k); exactness++)
         if (gckpti_candidate_load(s, &s->level[k - 1]))
-            gckpti_improve(s, candidate, exactness);
+            gckpti_improve(s, level, exactness);
     if (s->p->nodes <= GCKPTI_SMALL_N)
-        gckpti_perturb(s, candidate, exact ? s->p->nodes : GCKPTI_PERTURBS, exact);
+        gckpti_perturb(s, level, exact ? s->p->nodes : GCKPTI_PERTURBS, exact);
 }
 
-/* Finds the schedule of rung k. The rung above has a part in it, unless that is certified or
- * belongs to another group and something else was found. */
+/* Solves level k and those it depends on. If nothing is found, takes that of the level above. */
 GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
 {
     int top = k;
     while (gckpti_begin_level(s, &s->level[top]) && gckpti_uses_above(s, top) && !s->p->failed)
         top--;
     for (; top <= k && !s->p->failed; top++) {
-        gckpti_candidate *candidate = &s->level[top];
+        gckpti_candidate *level = &s->level[top];
         gckpti_finish_level(s, top);
-        if (candidate->length || candidate->bound == UINT64_MAX || top == 0 ||
-            gckpti_uses_above(s, top))
+        if (level->length || level->bound == UINT64_MAX || top == 0 || gckpti_uses_above(s, top))
             continue;
         gckpti_solve_level(s, top - 1);
         if (gckpti_candidate_load(s, &s->level[top - 1]))
-            gckpti_candidate_update(s, candidate);
+            gckpti_candidate_update(s, level);
     }
 }
 #endif
 
 /* >>search/hide_copies */
 #ifndef GCKPT_NO_SEARCH
-/* ---- copies that hide: what is offloaded is held while it is copied, reloads begin ahead, both as
- * far as a limit has room (plan/time) ---- */
-/* How far ahead of position x its reload may stand: where, by the clock (s->saving), it ends before
- * `by`, or as far as there is room. Adds its bytes to what lives meanwhile. */
+/* ---- overlapping copies with computation: offloaded values stay live until copied, and
+ * reloads start early, as far as the limit allows (plan/time) ---- */
+/* Returns how early the reload at position x may start: where by the clock (s->saving) it ends
+ * before it is due, `start`, or as far as the limit allows. Adds its bytes to those positions. */
 static int gckpti_place_reload(gckpti_search *s, int x, uint64_t start, int64_t limit)
 {
     const gckpti_planner *p = s->p;
@@ -22763,8 +22657,8 @@ static int gckpti_place_reload(gckpti_search *s, int x, uint64_t start, int64_t 
     return to;
 }
 
-/* Writes the present schedule with reloads ahead, to s->next: from the last one on, each as late as
- * it is there for its reader, and the link free for the next one, in an ideal run. */
+/* Sets s->next to the current schedule with early reloads. From the last reload on, each starts as
+ * late as it is done for its reader, and before the next copy, in an ideal execution. */
 static void gckpti_advance_reloads(gckpti_search *s, int64_t limit)
 {
     const gckpti_planner *p = s->p;
@@ -22802,8 +22696,8 @@ static void gckpti_advance_reloads(gckpti_search *s, int64_t limit)
     }
 }
 
-/* An answer with as much hidden as so many live bytes allow: answer->ahead, empty where that does
- * not fit. */
+/* Sets candidate->hidden to the schedule with as much overlap as `limit` live bytes allow; it stays
+ * empty if that does not fit. */
 GCKPTI_FN void gckpti_hide_copies(gckpti_search *s, gckpti_candidate *candidate, int64_t limit)
 {
     candidate->hidden = (gckpti_candidate *)gckpti_scratch_alloc(&s->scratch, 1, sizeof *candidate);
@@ -22831,13 +22725,13 @@ GCKPTI_FN void gckpti_hide_copies(gckpti_search *s, gckpti_candidate *candidate,
 
 /* >>search/choose */
 #ifndef GCKPT_NO_SEARCH
-/* ---- exact bytes of a schedule ---- */
-/* Drafts and places an answer's schedule: p->draft, answer->arena, answer->time. What this
- * machine cannot address is no error here: GCKPT_OK, an arena of SIZE_MAX. */
+/* ---- placing a candidate ---- */
+/* Lowers and places a candidate: sets p->lowered, candidate->arena and candidate->time. An arena
+ * too large to address is SIZE_MAX, not an error. */
 GCKPTI_FN gckpt_result gckpti_place_candidate(gckpti_search *s, gckpti_candidate *candidate)
 {
     gckpti_planner *p = s->p;
-    gckpti_release(&s->scratch, &s->move); /* a draft takes as much, and needs no moves */
+    gckpti_release(&s->scratch, &s->move); /* frees memory for lowering, which needs no moves */
     gckpti_release(&s->scratch, &s->sorted);
     gckpti_release(&s->scratch, &s->key);
     gckpti_release(&s->scratch, &s->pool);
@@ -22851,25 +22745,25 @@ GCKPTI_FN gckpt_result gckpti_place_candidate(gckpti_search *s, gckpti_candidate
     return large ? GCKPT_OK : result;
 }
 
-/* ---- what counts for a budget, and what is found ---- */
-/* Whether nothing has gone wrong so far. */
+/* ---- candidates that count for a budget ---- */
+/* Returns whether no error has occurred. */
 static int gckpti_is_ok(const gckpti_search *s) { return s->result == GCKPT_OK && !s->p->failed; }
 
-/* Lays out what an answer has, if nobody has. */
+/* Places a candidate unless it is placed or empty. */
 static void gckpti_place_once(gckpti_search *s, gckpti_candidate *candidate)
 {
     if (gckpti_is_ok(s) && candidate->length && candidate->arena == 0)
         s->result = gckpti_place_candidate(s, candidate);
 }
 
-/* What a schedule takes at least, whatever it hides. */
+/* Returns the least time of a schedule above base_cost, if all its copies overlap. */
 static uint64_t gckpti_min_time(const gckpti_search *s, uint64_t overhead, uint64_t recompute_cost)
 {
     return s->p->overlap ? recompute_cost : overhead;
 }
 
-/* Whether an answer, of which the arena need not be known, is no better than the winner, or larger
- * than `most` bytes. */
+/* Returns whether a candidate, placed or not, is no better than the winner or larger than `most`
+ * bytes. */
 static int gckpti_is_useless(const gckpti_search *s, const gckpti_candidate *candidate, size_t most)
 {
     const gckpti_candidate *old = &s->winner;
@@ -22880,8 +22774,8 @@ static int gckpti_is_useless(const gckpti_search *s, const gckpti_candidate *can
             (s->minimise_bytes || cost == old->time));
 }
 
-/* Makes an answer the winner if its arena has at most `most` bytes and at least `floor`, and it has
- * less work (or time) than the one before, or as much in fewer bytes; s->hunting: fewer bytes. */
+/* Makes a candidate the winner if it has `lower` to `most` bytes, and less time or, of equal time,
+ * fewer bytes. With s->minimise_bytes only bytes count. */
 static void gckpti_consider(gckpti_search *s, gckpti_candidate *candidate, size_t lower,
                             size_t most)
 {
@@ -22898,35 +22792,34 @@ static void gckpti_consider(gckpti_search *s, gckpti_candidate *candidate, size_
         s->winner = *candidate;
 }
 
-/* The least budget for which rung k counts: the least that rounded up is the rung below's limit. */
+/* Returns the least budget for which level k counts: it rounds up to the limit of the next lower
+ * level. */
 static size_t gckpti_min_budget(const gckpti_search *s, int k)
 {
     int64_t limit = k + 1 < s->levels && !s->tiny ? s->level[k + 1].limit : 0;
     return limit > s->bound->padding ? (size_t)(limit - s->bound->padding) : 0;
 }
 
-/* Solves rung k and places what it has: its schedule and, when that has a larger arena than the
- * limit, the same squeezed a little further, if that takes no less work: a rung whose schedule is
- * of no use is not laid, so that no such one may be missed. */
+/* Solves level k and places its schedule. If the arena exceeds the limit, places also the same with
+ * its peak reduced further, if that costs no less: levels that cannot win are never placed, and a
+ * cheaper schedule must not be missed. */
 static void gckpti_place_level(gckpti_search *s, int k)
 {
     gckpti_solve_level(s, k);
-    gckpti_candidate *candidate = &s->level[k];
-    gckpti_place_once(s, candidate);
-    if (candidate->arena <= (size_t)candidate->limit || candidate->arena == SIZE_MAX ||
-        candidate->tight)
+    gckpti_candidate *level = &s->level[k];
+    gckpti_place_once(s, level);
+    if (level->arena <= (size_t)level->limit || level->arena == SIZE_MAX || level->tight)
         return;
-    candidate->tight = (gckpti_candidate *)gckpti_scratch_alloc(&s->scratch, 1, sizeof *candidate);
-    if (candidate->tight &&
-        gckpti_reduce_to(s, candidate, 2 * candidate->limit - (int64_t)candidate->arena) &&
+    level->tight = (gckpti_candidate *)gckpti_scratch_alloc(&s->scratch, 1, sizeof *level);
+    if (level->tight && gckpti_reduce_to(s, level, 2 * level->limit - (int64_t)level->arena) &&
         (s->tiny || gckpti_min_time(s, s->now.overhead, s->now.recompute_cost) >=
-                        gckpti_min_time(s, candidate->overhead, candidate->recompute_cost))) {
-        gckpti_candidate_store(s, candidate->tight, &s->now);
-        gckpti_place_once(s, candidate->tight);
+                        gckpti_min_time(s, level->overhead, level->recompute_cost))) {
+        gckpti_candidate_store(s, level->tight, &s->now);
+        gckpti_place_once(s, level->tight);
     }
 }
 
-/* Considers an answer with what it copies hidden, within so many live bytes. */
+/* Considers a candidate with its copies overlapped as far as `limit` live bytes allow. */
 static void gckpti_consider_hidden(gckpti_search *s, gckpti_candidate *candidate, int64_t limit,
                                    size_t lower, size_t most)
 {
@@ -22938,18 +22831,15 @@ static void gckpti_consider_hidden(gckpti_search *s, gckpti_candidate *candidate
         gckpti_consider(s, candidate->hidden, lower, most);
 }
 
-/* Whether what rung k has, which is laid, fits into its own limit. */
+/* Returns whether a schedule of level k, which is placed, fits its own limit. */
 static int gckpti_level_fits(const gckpti_search *s, int k)
 {
-    const gckpti_candidate *candidate = &s->level[k],
-                           *tight = candidate->tight ? candidate->tight : candidate;
-    const size_t most = (size_t)(candidate->limit - s->bound->padding);
-    return (candidate->length && candidate->arena <= most) ||
-           (tight->length && tight->arena <= most);
+    const gckpti_candidate *level = &s->level[k], *tight = level->tight ? level->tight : level;
+    const size_t most = (size_t)(level->limit - s->bound->padding);
+    return (level->length && level->arena <= most) || (tight->length && tight->arena <= most);
 }
 
-/* Considers seeds of some rungs, k and those below; of k alone: those that its limit has room for
- * and that of the next rung has not. */
+/* Considers the initials within level k's limit; if `alone` is 1, not those within the next's. */
 static void gckpti_consider_initials(gckpti_search *s, int k, int alone, size_t most)
 {
     const int64_t high = s->tiny ? INT64_MAX : s->level[k].limit;
@@ -22963,27 +22853,25 @@ static void gckpti_consider_initials(gckpti_search *s, int k, int alone, size_t 
         }
 }
 
-/* Considers what rung k offers: what it has, unless that fits into the rung below, which then has
- * better or what is all but the best possible; and, where it is not certified or is one of the
- * lowest, the seeds between the two. */
+/* Considers level k: its schedule, unless that fits the next lower level; and if it is not
+ * near-optimal or one of the lowest, the initials between the two. */
 static void gckpti_consider_level(gckpti_search *s, int k, int lowest, size_t most)
 {
-    gckpti_candidate *candidate = &s->level[k];
+    gckpti_candidate *level = &s->level[k];
     gckpti_solve_level(s, k);
-    if (s->tiny || candidate->length == 0 || !gckpti_is_useless(s, candidate, SIZE_MAX / 4)) {
+    if (s->tiny || level->length == 0 || !gckpti_is_useless(s, level, SIZE_MAX / 4)) {
         gckpti_place_level(s, k);
-        gckpti_consider(s, candidate, gckpti_min_budget(s, k), most);
-        if (candidate->tight)
-            gckpti_consider(s, candidate->tight, gckpti_min_budget(s, k), most);
-        gckpti_consider_hidden(s, candidate, candidate->limit, gckpti_min_budget(s, k), most);
+        gckpti_consider(s, level, gckpti_min_budget(s, k), most);
+        if (level->tight)
+            gckpti_consider(s, level->tight, gckpti_min_budget(s, k), most);
+        gckpti_consider_hidden(s, level, level->limit, gckpti_min_budget(s, k), most);
     }
-    if (s->tiny || lowest || !gckpti_is_proven(s, candidate))
+    if (s->tiny || lowest || !gckpti_is_proven(s, level))
         gckpti_consider_initials(s, k, 1, most);
 }
 
-/* Bytes that a cut may keep though they are not there at its instant, the nth backward: what runs
- * for the first time later, what gckpt_recompute lets go, and what is offloaded with its other
- * part. */
+/* Returns bytes that a cut may keep though they are not live at its point: of nodes that first run
+ * later, that gckpt_recompute drops, or that are offloaded in part. */
 static int64_t gckpti_absent_bytes(const gckpti_planner *p, int backward_index)
 {
     int64_t bytes = 0;
@@ -22994,8 +22882,7 @@ static int64_t gckpti_absent_bytes(const gckpti_planner *p, int backward_index)
     return bytes;
 }
 
-/* Considers cuts of an instant themselves, those with least work first that may lie within `most`
- * bytes. */
+/* Considers the cuts of a point that may fit `most` bytes, those of least cost first. */
 static void gckpti_consider_cuts(gckpti_search *s, int index, size_t most)
 {
     gckpti_cut_point *point = &s->bound->point[index];
@@ -23016,21 +22903,20 @@ static void gckpti_consider_cuts(gckpti_search *s, int index, size_t most)
             continue;
         known[e].peak = gckpti_try_cut(s, cuts, e);
         if (!s->late && s->now.overhead < gckpti_cut_cost(point, e))
-            known[e].peak = INT64_MAX; /* with less offloaded: another cut, or it would not count */
+            known[e].peak = INT64_MAX; /* less is offloaded: it is another cut, or does not count */
         if (known[e].peak > limit || s->p->failed)
             continue;
         gckpti_candidate_store(s, &s->trial, &s->now);
         int64_t lower = all->cut[e].bytes + point->base - absent - s->bound->padding;
-        /* in fewer bytes it is no cut */
+        /* with fewer bytes it would not be this cut */
         gckpti_consider(s, &s->trial, lower > 0 ? (size_t)lower : 0, most);
         known[e].arena = s->trial.arena;
         if (s->winner.span == s->trial.span)
-            memset(&s->trial, 0, sizeof s->trial); /* the winner keeps the list */
+            memset(&s->trial, 0, sizeof s->trial); /* the winner owns the spans */
     }
 }
 
-/* Considers cuts of all instants that decide for some budget; not for time, their order is that of
- * work. */
+/* Considers the cuts of all points that decide for some level; not for time, which cuts ignore. */
 static void gckpti_consider_points(gckpti_search *s, size_t most)
 {
     for (int index = 0; index < s->bound->points && gckpti_is_ok(s) && !s->p->overlap; index++)
@@ -23038,16 +22924,16 @@ static void gckpti_consider_points(gckpti_search *s, size_t most)
             gckpti_consider_cuts(s, index, most);
 }
 
-/* Whether rung k serves, and what fits into its limit has no less work than the winner. */
+/* Returns whether level k fits its limit, and no schedule within that limit is better than the
+ * winner. */
 static int gckpti_is_level_beaten(const gckpti_search *s, int k)
 {
     return s->winner.length && gckpti_level_fits(s, k) &&
            s->winner.time <= gckpti_bound_time(s->p, s->level[k].limit, 1);
 }
 
-/* Considers the seeds of the lowest rungs, which count whatever is proven: of the last one up to
- * the first that serves, which is behind rung i, or between k and that. What has no less work than
- * a rung proves needs no seeds of that or of one below. */
+/* Considers the initials of the lowest levels, which always count: from the last level up to the
+ * first that fits its own limit (from i on, else from k), unless one is proven no better. */
 static void gckpti_consider_lowest(gckpti_search *s, int k, int i, size_t most)
 {
     int low = -1;
@@ -23078,7 +22964,7 @@ GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most)
         k++;
     k = s->tiny || k == 0 ? 0 : k - 1;
     uint64_t bound = gckpti_bound_time(s->p, limit, 1);
-    gckpti_consider(s, &s->store_all, 0, most); /* has the work of some that have larger arenas */
+    gckpti_consider(s, &s->store_all, 0, most); /* as cheap as some with larger arenas */
     int i = k, proven = s->winner.length && s->winner.time <= bound;
     for (; i < s->levels && !proven && gckpti_is_ok(s); i++) {
         if (s->level[i].limit <= limit)
@@ -23115,10 +23001,10 @@ GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, si
 
 /* >>search/open */
 #ifndef GCKPT_NO_SEARCH
-/* ---- how a search begins, and the plan for a budget from all ways to search ---- */
-/* Ways to search: a price of copies; and how many eighths of what could be copied there and back
- * while each op runs once may be offloaded, or 0: no limit but the request's. With a limit, where
- * many values are alike, some are offloaded and some computed again. */
+/* ---- opening a search, and the plan for a budget from all strategies ---- */
+/* Strategies: a copy cost, and how many eighths of the bytes that could be copied to the host and
+ * back during a step without recomputation may be offloaded, or 0 for no limit but the request's.
+ * With a limit, of many similar values some are offloaded and others recomputed. */
 static const signed char gckpti_strategies[][2] = {
     { GCKPTI_FULL_COPY_COST, 0 }, { 1, 0 }, { 0, 0 }, { 0, 4 }, { 0, 3 }, { 0, 2 }
 };
@@ -23131,7 +23017,7 @@ GCKPTI_FN int gckpti_count_strategies(const gckpti_planner *p)
 GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int strategy)
 {
     const int copy_cost = gckpti_strategies[strategy][0];
-    const uint64_t copied = p->desc->offload_cost / 512 + 1; /* 2^10 bytes, there and back */
+    const uint64_t copied = p->desc->offload_cost / 512 + 1; /* 1024 bytes to the host and back */
     const uint64_t offload = p->base_cost / copied * (uint64_t)gckpti_strategies[strategy][1];
     memset(s, 0, sizeof *s);
     s->p = p;
@@ -23162,8 +23048,7 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
     gckpti_open_bounds(p);
     if (!p->failed) {
         s->bound = &p->bound[GCKPTI_FULL_COPY_COST - copy_cost];
-        gckpti_build_levels(
-            s, gckpti_try_actions(s, s->upper_cut)); /* which has nothing to do again */
+        gckpti_build_levels(s, gckpti_try_actions(s, s->upper_cut)); /* all 0: recomputes nothing */
     }
     if (!p->failed)
         gckpti_candidate_update(s, &s->level[0]);
@@ -23175,7 +23060,7 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
-/* Lowers p->fast by a bisection of the rungs; what these have serves all variants of a budget. */
+/* Lowers p->fast_bytes by a bisection of the levels. Solved levels serve all later budgets. */
 static gckpt_result gckpti_find_fast(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
@@ -23226,7 +23111,7 @@ GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
             break;
     }
     if (result == GCKPT_OK && *least == SIZE_MAX)
-        result = GCKPT_E_MEMORY; /* none that this machine can address: the error is there */
+        result = GCKPT_E_MEMORY; /* no plan is addressable; the error text is set */
     return result;
 }
 #endif
@@ -25026,71 +24911,57 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
 }
 #endif
 
-GCKPTI_COLD_END /* since ask */
+GCKPTI_COLD_END /* begun by planner */
 
-    /* =================================================================================================
- * >>run: an executor: runs a plan over one arena, steps, streams
+/* =================================================================================================
+ * >>run: the executor: runs a plan over one arena; steps, streams
  *
- * An executor interprets: for each instruction it fills a gckpt_call with addresses (operands in
- * the arena, leaves where they are) and hands it to the kernel that its backend found for the op.
- * A step, from gckpt_step to a kernel and an update:
- *   gckpt_step          (train) by gckpti_prepare_step (step): refuses what does not fit the plan;
- *                       gckpti_take_feeds (feeds) checks the rows and counts what losses will.
- *   gckpti_run          (advance) wakes a team of threads and calls gckpti_advance to the end; at
- *                       the epilogue that turns back to the body while there are rows.
- *   gckpti_run_forward  (advance), _backward: call fills in shapes and addresses, mixed has f32
- *                       copies of bf16 operands. The op's kernel runs, perhaps in pieces (portions)
- *                       or, where the backend has none, on copies (host).
- *   gckpti_run_copies   (host) OFFLOAD, RELOAD; gckpti_run_reduce (rounds) REDUCE.
- *   gckpti_run_update   (update) a pass over a parameter. Before the first of them losses settle
- *                       what was counted, and a step that clips finishes all gradients.
+ * The executor interprets a plan. For each instruction it fills a gckpt_call with the addresses of
+ * the operands (in the arena, or where parameters, inputs and constants are) and passes it to the
+ * kernel that the backend has for the op. From gckpt_step to a kernel and an update:
+ *   gckpt_step          (train) gckpti_prepare_step (step) checks the request against the plan;
+ *                       gckpti_take_feeds (feeds) checks the rows and predicts the losses' counts.
+ *   gckpti_run          (advance) starts a team of threads and calls gckpti_advance to the end. At
+ *                       the epilogue it jumps back to the body while there are rows.
+ *   gckpti_run_forward  (advance), _backward: `call` sets shapes and addresses, `mixed` makes f32
+ *                       copies of bf16 operands. The op's kernel runs, in strips if the plan says
+ *                       so, or on host copies if the backend has no kernel for it (host).
+ *   gckpti_run_copies   (host) OFFLOAD, RELOAD; gckpti_run_reduce (micro_batches) REDUCE.
+ *   gckpti_run_update   (update) a pass over a parameter. Before the first one the losses' counts
+ *                       are final; a step that clips finishes all gradients first.
  *   gckpti_finish_step  (step) waits for the backend, reads the losses, takes the norm, reports.
+ * Read train, step and advance first. Only calls of the backend (gckpti_backend) read or write the
+ * arena and the backend's copies of parameters, feeds and loss sums: the host may have no access.
  *
- * Read train, step and advance first. The others:
- *   open                an executor is made, bound to a store, and freed
- *   backend             which one it has, and kernels of it; what that may repeat by itself
- *   memory              what takes how much memory, and lies where in it; that memory itself
- *   call                addresses of operands; calls that have none yet
- *   picks, caches       gckpt_fetch and gckpt_collect; what attention keeps of earlier positions
- *   crew, rounds        this rank among others, and what they send each other; leaves
- *   debug               what desc.debug asks for
- *
- * What lies in the arena, or where the backend has a parameter, a feed or a loss's sum, is read and
- * written only by calls of the backend (gckpti_backend): the host may not be able to.
- * Where a step goes by leaves or ranks there is e->crew: it runs in rounds, leaf by leaf. In the
- * last round of each the leaf's sums join those that wait (gckpti_run_reduce), in the last of all
- * those of the other ranks. Ranks meet at the beginning of a call, behind the body and before and
- * after the updates (gckpti_agree). What one of them failed with is told there; until then it
- * drains: it takes part in all exchanges and computes nothing (gckpti_defer_error, gckpti_skips). What
- * crew and rounds have for the other files does what one rank with one leaf needs where there is no
- * crew, so nobody asks.
- *
- * Words: given: what no op makes (parameter, input, constant). Leaf: rows of a batch whose
- * sums are joined by a tree. Round: a micro-batch of a leaf, hollow where a rank has none; to round
- * is to bf16. Copies: of feeds and operands on the host (blocks.host), or in f32 (plan/mixed.c).
- * Far: in slower memory (offload); due: the instruction that must wait for a copy. Crew: leaves
- * and ranks of a step; peers: exchanges with other ranks; meeting: all tell whether they failed.
+ * The process group (e->group; NULL if there is one rank with one virtual rank). Each rank runs
+ * its virtual ranks one after the other, all ranks in lockstep; here 2 ranks with 2 each:
+ *   rank 0:  B | m m r | m m R | B updates B      m: micro-batch, p: padding (one without rows)
+ *   rank 1:  B | m p r | m m R | B updates B      r, R: REDUCE. r adds a virtual rank's sum to the
+ *                                                 rank's; R starts the sum over ranks. B: barrier
+ * 1. All ranks start the same collectives in the same order, that of the instructions. A rank
+ *    without rows, or one that failed, takes part in them and computes nothing (gckpti_skips).
+ * 2. A failure on one rank is stored (gckpti_defer_error). The next status barrier (gckpti_agree)
+ *    ends the step on all ranks with the error of the lowest rank that failed.
+ * 3. One collective is in progress, the other pending ones wait for it. Each is complete before the
+ *    instruction `due`, and all are complete at a barrier.
+ * 4. A failed exchange aborts the communication for good: every later call is GCKPT_E_PEER.
+ * The functions of group and micro_batches do the right thing without a group: callers don't check.
  * ============================================================================================== */
 
-    /* ---- run/open.c ---- */
-    /* STREAMING: rows may come; then the step is RUNNING to its end, as others are all the time. */
-    enum {
-        GCKPTI_IDLE,
-        GCKPTI_RUNNING,
-        GCKPTI_STREAMING
-    };
+/* ---- run/open.c ---- */
+/* The state of a step. STREAMING: more rows may come, until gckpt_step_end makes it RUNNING. */
+enum { GCKPTI_IDLE, GCKPTI_RUNNING, GCKPTI_STREAMING };
 
-/* What a run is for: a step; one whose rows stream in, so that nothing is known of those to come;
- * what of a step comes before its first update; all of it but updates; a call without training. */
+/* What a run is for. */
 typedef enum {
     GCKPTI_GOAL_STEP,
-    GCKPTI_GOAL_STREAM,
-    GCKPTI_GOAL_GRADIENTS,
-    GCKPTI_GOAL_NO_UPDATES,
-    GCKPTI_GOAL_FORWARD
+    GCKPTI_GOAL_STREAM,     /* a step whose rows stream in: their number is not known */
+    GCKPTI_GOAL_GRADIENTS,  /* all of a step before its first update */
+    GCKPTI_GOAL_NO_UPDATES, /* all of a step except updates */
+    GCKPTI_GOAL_FORWARD     /* inference */
 } gckpti_goal;
 
-typedef struct { /* what a loss's kernels add to, in the backend's memory */
+typedef struct { /* accumulated by a loss's kernels, in the backend's memory */
     double sum;
     int64_t count;
 } gckpti_loss_total;
@@ -25098,223 +24969,222 @@ typedef struct { /* what a loss's kernels add to, in the backend's memory */
 /* ---- run/exchange.c, run/group.c, run/micro_batches.c ---- */
 enum { GCKPTI_MUST_MATCH = 7 };
 
-/* What ranks tell each other when they meet: the first failure of all, or what must be alike: the
- * call, with the number of the meeting above its lowest byte; rows; step; seed; what is run; hyper;
- * values that all have whole. */
+/* The message of a status barrier: the first failure, or else numbers that must match: the call
+ * (and, above its lowest byte, agree_count), rows, step, seed, exchange_hash, hyper, replicas. */
 typedef struct {
-    int32_t result, rank; /* rank: the one that failed, or the lowest so far; -1: they differ */
+    int32_t result, rank; /* rank that failed, or the lowest so far; -1: ranks differ */
     uint64_t must_match[GCKPTI_MUST_MATCH];
     char text[GCKPTI_TEXT_BYTES];
 } gckpti_status;
 
-/* What is under way, level by level: partners differ in bit `bit`. SCATTER: a sum of which each
- * rank gets its share; SUM_ALL: one that all get whole; GATHER: brings shares together; ENGINE: a
- * sum by the program's own all_reduce. */
 typedef enum {
-    GCKPTI_REDUCE_SCATTER,
+    GCKPTI_REDUCE_SCATTER, /* a sum of which each rank gets its shard */
     GCKPTI_ALL_REDUCE,
-    GCKPTI_ALL_GATHER,
-    GCKPTI_FAST_REDUCE
+    GCKPTI_ALL_GATHER, /* from shards to the whole */
+    GCKPTI_FAST_REDUCE /* an all-reduce by the transport's own all_reduce */
 } gckpti_collective;
 
+/* The collective in progress, level by level: partners' ranks differ in bit `bit`. */
 typedef struct {
     gckpti_collective kind;
-    float *x, *workspace; /* n floats; room for what comes and is added to them */
-    float *shard;    /* as a flight's */
-    /* count of them, from first on, are this rank's after this level; of GATHER before it */
-    int64_t n, first, count;
-    int bit; /* 0: nothing is under way */
+    float *x, *workspace;    /* n floats; a buffer for received floats, to be added to x */
+    float *shard;            /* as in gckpti_pending */
+    int64_t n, first, count; /* this rank has [first, first + count) after this level of a sum, */
+    int bit;                 /* or before this level of a gather. bit 0: nothing is in progress */
 } gckpti_tree;
 
-/* What instructions have begun, a sum of a REDUCE or a gather, and is to be over before instruction
- * `due`: the first that reads what is gathered; of a sum the next REDUCE or the first update. The
- * share of a sum goes to `shard` in the end; NULL: it stays. */
+/* A collective that a REDUCE or a gather started. */
 enum { GCKPTI_MAX_PENDING = 8 };
 typedef struct {
     gckpti_collective kind;
-    int due;
-    float *x, *workspace, *shard;
+    int due; /* the first instruction that reads a gather; after a sum the next REDUCE or UPDATE */
+    float *x, *workspace;
+    float *shard; /* where to copy this rank's shard of the sum; NULL: nowhere */
     int64_t n;
 } gckpti_pending;
 
-/* This rank and what it has under way with the others. */
+/* Communication of this rank with the others. */
 typedef struct {
     const gckpt_transport *transport; /* NULL: there is one rank */
-    const gckpt_backend *backend;     /* where floats lie */
+    const gckpt_backend *backend;     /* has the floats in its memory */
     int rank, ranks;
-    int busy, peer, aborted; /* broken: an exchange failed, there will be none any more */
-    int uses_queue; /* floats are exchanged in a queue of the backend's: no host waits, and */
-    int in_flight, waiting; /* something was since all was known to be over; that is waited for */
-    void *queue;      /* it is just now */
-    size_t copied_in; /* bytes copied in since */
-    unsigned char *send_buf, *recv_buf; /* room on the host */
-    void *copy_to; /* what comes in is to be copied there, from the host; NULL: it is not */
+    int busy;         /* an exchange is in progress, */
+    int peer;         /* with this rank; -1: any */
+    int aborted;      /* an exchange failed; there will be no more */
+    int uses_queue;   /* floats are exchanged in a queue of the backend's, without the host */
+    int in_flight;    /* something was enqueued since the host last waited for that queue, */
+    int waiting;      /* which it does now */
+    void *queue;      /* the queue, while gckpti_start_collective fills it */
+    size_t copied_in; /* bytes copied to the backend since the host last waited */
+    unsigned char *send_buf, *recv_buf; /* host memory */
+    void *copy_to; /* backend memory to copy recv_buf to after the exchange; NULL: none */
     size_t recv_bytes;
     uint64_t bytes_sent;
     gckpti_tree tree;
-    gckpti_status status;
+    gckpti_status status; /* for the next status barrier */
 } gckpti_comm;
 
-/* Where a step of several leaves is, and this rank among others. A leaf takes as many rounds as the
- * largest of those that other ranks run at this time has micro-batches, one at least; those that
- * are `hollow` run only what takes part in exchanges. So does a rank that failed, to the next
- * meeting of all. */
+/* Progress of a step of several virtual ranks or ranks. A virtual rank takes as many lockstep
+ * micro-batches as the largest of those that the ranks run at the same time, and at least one. */
 typedef struct gckpti_process_group {
     gckpti_comm comm;
-    int micro_done;  /* rounds of the leaf that are done */
-    int in_body;     /* 1: rounds still run; 0: the step is behind them */
-    int last_micro;  /* this round is the last of its leaf */
-    int padding;     /* it has no rows */
-    int call_ended;  /* a meeting has ended the call; until the next one begins */
-    int squares_summed;   /* square sums are */
-    int losses_summed;    /* losses are, over leaves and ranks */
-    int replicas_checked; /* values that all have whole were compared */
-    int agree_count;      /* how often all met */
-    int pending_count; /* how many there are, in the order they were begun; the first is under way */
+    int micro_done;       /* lockstep micro-batches of this virtual rank that are done */
+    int in_body;          /* 0: the last micro-batch of the step is done */
+    int last_micro;       /* this micro-batch is the last of its virtual rank */
+    int padding;          /* this micro-batch has no rows here */
+    int call_ended;       /* a barrier ended the call with an error */
+    int squares_summed;   /* update.squares are summed over ranks */
+    int losses_summed;    /* losses are summed over virtual ranks and ranks */
+    int replicas_checked; /* values that every rank has whole were compared */
+    int agree_count;      /* number of status barriers */
+    int pending_count;    /* entries of `pending`, oldest first: that one is in progress */
     gckpti_pending pending[GCKPTI_MAX_PENDING];
-    uint64_t exchange_hash; /* hash of what is run */
+    uint64_t exchange_hash; /* gckpti_hash_exchanges */
     gckpti_loss_total *totals;
-    size_t buffer_bytes; /* bytes of peers.out, and of peers.in */
+    size_t buffer_bytes; /* of comm.send_buf, and of comm.recv_buf */
 } gckpti_process_group;
 
 typedef struct {
-    gckpt_kernel forward, backward; /* of an op; NULL: the backend has none, the host runs it */
-    const void *data; /* given, or of a cache: its values, where the backend has them */
+    gckpt_kernel forward, backward; /* of an op; NULL: the backend has none, so the host runs it */
+    const void *data; /* values of a parameter, input, constant or cache, in backend memory */
 } gckpti_exec_node;
 
 typedef struct {
-    int index;     /* in the store */
-    int store_order;     /* not its own: params[i].nth is the one that is i-th in the store */
-    int slots_before;    /* state arrays before this executor was made */
-    size_t first_square; /* its first block's in update.squares */
+    int index;           /* in the store */
+    int store_order;     /* params[i].store_order: the plan's parameter that is i-th in the store */
+    int slots_before;    /* state arrays before this executor was created */
+    size_t first_square; /* index of its first block in update.squares */
 } gckpti_exec_param;
 
 typedef struct {      /* run/mixed: a parameter's bf16 copy */
     uint16_t *values; /* NULL: there is none */
-    uint32_t changes; /* changes that the parameter had seen by then; 0: it is not made */
+    uint32_t changes; /* the parameter's `changes` when it was copied; 0: never */
 } gckpti_bf16_copy;
 
 typedef struct {
-    int node;                  /* of the plan; -1: no instruction reads it */
-    const unsigned char *feed; /* the program's rows, or copies of them, from feeds.first on */
-    unsigned char *copy, *backend_copy; /* desc.copy_feeds; a micro-batch in memory of its own */
+    int node;                    /* of the plan; -1: no instruction reads it */
+    const unsigned char *feed;   /* the caller's rows, or `copy`, from feeds.first_row on */
+    unsigned char *copy;         /* of a step's rows (desc.copy_feeds), or NULL */
+    unsigned char *backend_copy; /* of a micro-batch's rows in own memory, or NULL */
 } gckpti_exec_input;
 
 typedef struct {
     float *to;   /* gckpt_collect; NULL: it is not collected */
-    size_t size; /* floats that are there */
-    float *copy; /* own memory: what gckpt_fetch returns */
+    size_t size; /* floats at `to` */
+    float *copy; /* own memory: host copy that gckpt_fetch returns */
 } gckpti_exec_fetch;
 
 typedef struct {
-    gckpti_loss_total total; /* a copy */
-    int64_t expected;       /* counted from the feeds; -1: it was not */
+    gckpti_loss_total total; /* host copy */
+    int64_t expected;        /* count computed from the feeds; -1: unknown */
 } gckpti_exec_term;
 
-/* By who writes it. A table's length is that of the plan's. */
+/* The executor: a group of fields for each file that writes it. Tables have the plan's lengths. */
 struct gckpt_exec {
     gckpti_object object;
     gckpti_allocator memory;
-    const gckpt_plan *plan; /* its own copy, or a constant of the program */
+    const gckpt_plan *plan; /* a copy, or a constant of the program */
     gckpt_store *store;
     gckpt_exec_desc desc;
-    struct {                   /* backend, open */
+    struct { /* backend, open */
 #ifndef GCKPT_SMALL
-        gckpt_backend backend; /* complete */
+        gckpt_backend backend; /* all functions set */
 #endif
         gckpti_binding binding;
-        const void *kernels; /* of that instruction set, for the processor's backends */
+        const void *kernels; /* of device.isa, for the CPU backends */
         gckpti_runner runner;
-        int in_call; /* a call is under way */
+        int in_call; /* a call is in progress */
         gckpt_isa isa;
         int team; /* threads of a run */
     } device;
-    struct { /* memory */
-        unsigned char *host,
-            *backend; /* all of it; own: what lies in memory of the backend's own */
+    struct {                           /* memory */
+        unsigned char *host, *backend; /* the two blocks; backend: NULL unless it has own memory */
         size_t host_size, backend_size;
-        unsigned char *arena, *caches; /* in one of them, unless given, or another's */
-        unsigned char *host_scratch;   /* own memory: what the host looks at or works on just now */
+        unsigned char *arena, *caches; /* in a block, or the caller's, or another executor's */
+        unsigned char *host_scratch;   /* own memory: for host copies, reused by the next one */
     } blocks;
-    struct { /* memory, open; if given, or a cache, `data` by who has it */
+    struct { /* memory, open; `data`: whoever has the values */
         gckpti_exec_node *nodes;
         gckpti_exec_param *params;
-        gckpti_bf16_copy *bf16_copies; /* of a plan with copies, by parameter */
+        gckpti_bf16_copy *bf16_copies; /* by parameter; NULL: the plan has none */
     } tables;
-    struct {                    /* step, advance: where this step is */
-        uint64_t number, quantise_count; /* the store's when it began */
-        int64_t rows;           /* so far, those of all ranks */
-        int64_t first_row;      /* of this rank's */
-        int64_t row, row_end;   /* this micro-batch; end of the rows fed */
-        int64_t vrank_end;      /* end of those of this leaf that are here */
-        int vrank;              /* number of this rank's that is run */
-        int prologue_done;      /* a micro-batch is done: the prologue is not run again */
-        int state;              /* GCKPTI_IDLE, .. */
+    struct {                     /* step, advance: progress of this step */
+        uint64_t number;         /* the store's step when it began */
+        uint64_t quantise_count; /* the store's when it began */
+        int64_t rows;            /* so far, of all ranks */
+        int64_t first_row;       /* of this rank */
+        int64_t row, row_end;    /* start of this micro-batch; end of the rows fed */
+        int64_t vrank_end;       /* end of the rows of this virtual rank that were fed */
+        int vrank;               /* index of this virtual rank among this rank's */
+        int prologue_done;       /* a micro-batch is done: the prologue is not repeated */
+        int state;               /* GCKPTI_IDLE, .. */
         gckpti_goal goal;
-        int pc, finished; /* finished: it came to its end */
+        int pc, finished; /* next instruction; the step succeeded */
     } step;
     struct { /* feeds */
         gckpti_exec_input *inputs;
-        int64_t first_row; /* row of the feeds */
+        int64_t first_row; /* of the feeds */
     } feeds;
     struct { /* feeds, of losses */
         gckpti_exec_term *terms;
-        gckpti_loss_total *totals; /* by term and leaf */
-        unsigned char finalized; /* what they counted was checked, or promised: a step may update */
-        unsigned char valid;     /* `seen` is what the last call came to */
+        gckpti_loss_total *totals; /* by term and virtual rank */
+        unsigned char finalized;   /* counts are checked, or guaranteed: updates may begin */
+        unsigned char valid;       /* terms[..].total are those of the last call */
     } losses;
     struct { /* update */
         double grad_norm;
-        double bias_correction[2]; /* 1 - beta^number, */
-        uint64_t bias_step;        /* of the update with this number, or 0 */
+        double bias_correction[2]; /* 1 - beta^bias_step */
+        uint64_t bias_step;        /* number of an update, or 0 */
         gckpt_hyper hyper;
         float clip_scale;
         float *squares; /* square sums by block, of all parameters */
         size_t square_count;
-        uint32_t *nonfinite; /* the backend's: one of them is not; NULL: the host looks itself */
-        unsigned char grads_cleared; /* accumulators of this step are */
-        unsigned char begun;       /* a parameter was changed, or the sums were divided */
-        unsigned char writes_back; /* divided gradients: one is read, or the backend does anyway */
+        uint32_t *nonfinite; /* backend memory: set if a square sum is; NULL: the host checks */
+        unsigned char grads_cleared; /* this step's accumulators are cleared */
+        unsigned char begun;         /* a parameter was changed, or gradients were divided */
+        unsigned char writes_back;   /* divided gradients are stored */
     } update;
 #ifndef GCKPT_SMALL
-    struct {                      /* advance: micro-batches that the backend repeats, or parts */
+    struct { /* capture: micro-batches, or parts of them, that the backend replays */
         gckpt_loss_scale *scales; /* by term */
-        unsigned char supported;  /* it may, */
-        unsigned char enabled;    /* and is asked to: this run is not in pieces; */
-        unsigned char active;     /* it had none, and is told at this one's end */
-        int begin, end;           /* instructions of the part that was asked for last */
+        unsigned char supported;  /* the backend can replay */
+        unsigned char enabled;    /* in this run, which is not in pieces */
+        unsigned char active;     /* instructions begin to end are being captured */
+        int begin, end;           /* the part last replayed or captured */
     } capture;
 #endif
-    struct {                /* host */
-        unsigned char *host;   /* what is offloaded, unless the program has callbacks for it */
-        int by_backend, async; /* the backend moves it; copies are begun, to be waited for later */
-        int *due,
-            pending_count; /* what instruction is to wait, of each copy that was begun, in order */
+    struct {                 /* host */
+        unsigned char *host; /* offloaded values; NULL: desc.offload stores them */
+        int by_backend;      /* the backend copies */
+        int async;           /* copies are started, and waited for later */
+        int *due;            /* by pending copy, oldest first: the instruction that waits for it */
+        int pending_count;
     } offload;
 #ifndef GCKPT_NO_RANKS
-    struct gckpti_process_group *group; /* NULL: one leaf and one rank */
+    struct gckpti_process_group *group; /* NULL: one rank with one virtual rank */
 #endif
 #ifndef GCKPT_NO_FETCH
-    gckpti_exec_fetch *fetches; /* by pick of the plan */
+    gckpti_exec_fetch *fetches; /* by fetch of the plan */
 #endif
 #ifndef GCKPT_NO_CACHES
     struct {
-        gckpt_exec *owner;               /* whose they are: this executor, if they are its own */
-        int64_t capacity, new_positions; /* positions of each; those that a call adds */
-        int64_t position, rows; /* what they hold: positions, of so many rows of the batch */
-        int64_t max_written;    /* calls came as far since position 0 */
+        gckpt_exec *owner;      /* the executor that has the caches: this one, or desc.caches_of */
+        int64_t capacity;       /* positions of each cache */
+        int64_t new_positions;  /* that a call adds */
+        int64_t position, rows; /* positions in the caches, for this many rows of the batch */
+        int64_t max_written;    /* highest position since the caches were empty */
     } caches;
 #endif
 #ifndef GCKPT_NO_DEBUG
     struct {
-        uint64_t *hashes; /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
+        uint64_t *hashes;  /* GCKPT_DEBUG_RECOMPUTE: by node, of the value and of saved */
         size_t high_water; /* GCKPT_DEBUG_MEASURE */
         int poisoned_steps;
     } debug;
 #endif
 };
 
-/* What it runs on. */
+/* Returns the backend, which has all functions set. */
 static inline const gckpt_backend *gckpti_backend(const gckpt_exec *e)
 {
 #ifndef GCKPT_SMALL
@@ -25332,14 +25202,14 @@ static inline unsigned gckpti_debug(const gckpt_exec *e)
 }
 
 #ifndef GCKPT_NO_RANKS
-/* run/exchange.c: before the host waits for the backend, or (brought) has copied in so much that it
- * might: until what other ranks have a part in is over, or given up after the engine's timeout. */
+/* run/exchange.c: Waits for enqueued collectives, or aborts after the transport's timeout. To be
+ * called before the host waits for the backend, or copies copied_in bytes to it, which may wait. */
 GCKPTI_FN void gckpti_wait_in_flight(const gckpt_exec *e, size_t copied_in);
 #else
 #define gckpti_wait_in_flight(e, copied_in) ((void)(e), (void)(copied_in))
 #endif
 
-/* Bytes between the host and where the backend has them. */
+/* Copies n bytes between the host and the backend's memory. */
 static inline void gckpti_from_backend(const gckpt_exec *e, void *to, const void *from, size_t n)
 {
     gckpti_wait_in_flight(e, 0);
@@ -25351,100 +25221,98 @@ static inline void gckpti_to_backend(const gckpt_exec *e, void *to, const void *
     gckpti_backend(e)->copy_in(gckpti_backend(e)->context, to, from, n);
 }
 
-/* Rows stream in: how many, and what losses will count, is not known before the end. */
+/* Returns 1 if rows stream in: neither their number nor the losses' counts are known yet. */
 static inline int gckpti_is_streaming(const gckpt_exec *e)
 {
     return e->step.goal == GCKPTI_GOAL_STREAM;
 }
 
-/* A plan of inference, the only one that a build without training runs. */
+/* Returns 1 for a plan of inference, the only kind that a build without training runs. */
 static inline int gckpti_is_inference(const gckpt_plan *p)
 {
     return !GCKPTI_RUNS_TRAINING || p->mode == GCKPT_INFERENCE;
 }
 
-/* The plan's parameter i, in the store. */
+/* Returns the plan's parameter i, in the store. */
 static inline gckpti_param *gckpti_param_of(const gckpt_exec *e, int i)
 {
     return &e->store->params[e->tables.params[i].index];
 }
 
 /* ---- run/call.c ---- */
-/* Where a parameter's values (slot -1) or one of its state arrays are for this executor. */
+/* Returns a parameter's values (slot -1) or state array `slot`, in the backend's memory. */
 GCKPTI_FN float *gckpti_exec_array(const gckpt_exec *e, const gckpti_param *q, int slot);
 
-/* What lies at an offset into the arena; NULL: GCKPTI_NO_OFFSET. */
+/* Returns the address of an offset into the arena; NULL for GCKPTI_NO_OFFSET. */
 GCKPTI_FN float *gckpti_arena_f32(const gckpt_exec *e, size_t offset);
 
-/* Rows of the micro-batch that is run. */
+/* Returns the rows of the current micro-batch. */
 GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e);
 
-/* A call without op or inputs, all operands cleared: to become an op's, or for what is done between
- * ops (for which gckpti_init_opless_call, which leaves operands as they are, is enough). */
+/* Initialises a call without op or inputs and clears all operands. gckpti_set_op_call makes it an
+ * op's. Between ops gckpti_init_opless_call, which leaves the operands as they are, is enough. */
 GCKPTI_FN void gckpti_init_call(const gckpt_exec *e, gckpt_call *c);
 
 /* ---- run/backend.c ---- */
-/* Until all that was asked of the backend is done. */
+/* Waits for everything that the backend was given to do; returns its error. */
 GCKPTI_FN gckpt_result gckpti_wait_backend(gckpt_exec *e);
 
 /* ---- run/host.c ---- */
-/* n floats as the host can read them: where they are, or a copy in blocks.borrowed: until that is
- * used again, here, by a kernel that runs on the host, for what is offloaded or unpacked. */
+/* Returns n floats that the host can read: x, or a copy in blocks.host_scratch. The copy is valid
+ * until the next use of that: here, by kernels on the host, by copies of offloaded values. */
 GCKPTI_FN const float *gckpti_host_floats(const gckpt_exec *e, const float *x, size_t n);
 
 /* ---- run/feeds.c ---- */
 /* Points the plan's inputs to the rows of this micro-batch, or copies these to the backend. */
 GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e);
 
-/* Of the first loss in this step; from its feeds, or, once it was read, as it counted itself. */
+/* Returns the first loss's count in this step: from the feeds or, after it was read, as counted. */
 GCKPTI_FN int64_t gckpti_loss_count(const gckpt_exec *e);
 
 /* ---- run/update.c ---- */
-/* The gradients an update finds: sums in their accumulators, or divided already. */
+/* What an update finds: sums in their accumulators, or divided gradients. */
 typedef enum { GCKPTI_GRAD_SUMS, GCKPTI_GRAD_DIVIDED } gckpti_grad_state;
 
 #ifndef GCKPT_NO_TRAINING
-/* Updates a parameter; what is missing from sums to a divided gradient is done on the way. */
+/* Updates a parameter; first adds up and divides its gradient if that is not done. */
 GCKPTI_OWN_FRAME GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
                                                   gckpti_grad_state grad_state);
-/* run/train.c: of GCKPTI_GOAL_GRADIENTS: divides them, takes their norm, and finishes the step. */
+/* run/train.c: Ends a run for GCKPTI_GOAL_GRADIENTS: divides gradients, takes their norm. */
 GCKPTI_FN gckpt_result gckpti_finish_grad_step(gckpt_exec *e, gckpt_report *report);
 #endif
 
 /* ---- run/advance.c ---- */
-/* Runs one instruction and moves on. c: all of a run's instructions have the same call, bare before
- * the first one. Returns MORE, OK where the goal is reached (or at the end of the rows at hand when
- * streaming), CANCELLED or an error; with these two e is idle. */
+/* Runs one instruction. All instructions of a run share the call c (gckpti_init_call). Returns
+ * MORE; OK at the goal (STREAM: at the end of the rows so far); else an error, and e is idle. */
 GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c);
 
-/* Calls `job`, which advances, with a team; then waits for copies that are under way. *result: what
- * the job came to, and what this returns. */
+/* Calls `job`, which advances, with a team, then waits for pending copies. *result is the job's;
+ * an error of the copies replaces it. Returns *result. */
 GCKPTI_FN gckpt_result gckpti_run_in_team(gckpt_exec *e, void (*job)(void *context), void *context,
                                           gckpt_result *result);
 
-/* As gckpti_advance, but so many instructions at most, with a team. INT64_MAX: this run is
- * not in pieces, so the backend may repeat micro-batches. */
+/* Calls gckpti_advance with a team, up to `instructions` times. With INT64_MAX the run is not in
+ * pieces, so the backend may replay micro-batches. */
 GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions);
 
 /* ---- run/step.c ---- */
-/* 1, and an error: other ranks are within a step that is under way, so it cannot be left. One rank
- * may begin another step, or anything, at any time: 0. */
+/* Returns 1, with an error, if a step of several ranks is in progress: it must be ended first. A
+ * step of one rank can be abandoned at any time. */
 GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e);
 
-/* Marks a call as under way, until on.entered is 0 again; E_ARG if one is, or the store is gone. */
+/* Sets device.in_call, which the caller clears. E_ARG if it is set, or the store was freed. */
 GCKPTI_FN gckpt_result gckpti_enter_call(gckpt_exec *e);
 
-/* Everything before the first instruction of a run over `rows` rows (STREAM: none yet). */
+/* Does everything before the first instruction of a run over `rows` rows (STREAM: 0). */
 GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                            int64_t rows, gckpti_goal goal,
                                            const gckpt_hyper *hyper);
 
-/* The end of a run that reached its goal: waits for the backend, adds up the losses, counts the
- * step, and reports. */
+/* Ends a run: waits for the backend, adds up the losses, counts the step, fills the report. */
 GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report);
 
 /* ---- run/group.c ---- */
-/* Calls that all ranks make. */
+/* Calls that all ranks make together. */
 typedef enum {
     GCKPTI_CALL_NONE,
     GCKPTI_CALL_STEP,
@@ -25454,11 +25322,11 @@ typedef enum {
 } gckpti_group_call;
 
 #ifndef GCKPT_NO_RANKS
-/* How many micro-batches the last `rows` of this rank's rows are, up to step.row_end: a leaf's last
- * may be short. */
+/* Returns the number of micro-batches of the last `rows` rows of this rank, up to step.row_end. The
+ * last one of each virtual rank may be short. */
 GCKPTI_FN int64_t gckpti_count_micro_batches(const gckpt_exec *e, int64_t rows);
 
-/* All ranks meet in a call, with a number that must be alike, and with what it has come to here. */
+/* Runs the status barrier that begins a call, with this rank's result. `number` must match. */
 GCKPTI_FN gckpt_result gckpti_agree_on_call(gckpt_exec *e, gckpti_group_call call, int64_t number,
                                             gckpt_result result);
 
@@ -25467,7 +25335,7 @@ typedef void (*gckpti_merge_fn)(void *mine, const void *received, size_t bytes);
 GCKPTI_FN gckpt_result gckpti_merge_ranks(gckpt_exec *e, void *mine, size_t bytes,
                                           gckpti_merge_fn merge);
 
-/* The rank whose share has element `at`. */
+/* Returns the rank whose shard has element `index`. */
 GCKPTI_FN int gckpti_shard_owner(int64_t elements, int64_t index, int ranks);
 #else
 static inline int64_t gckpti_count_micro_batches(const gckpt_exec *e, int64_t rows)
@@ -25476,152 +25344,143 @@ static inline int64_t gckpti_count_micro_batches(const gckpt_exec *e, int64_t ro
 }
 #endif
 
-/* What the files of run share; no other folder uses it. What stands in the place of a part that is
- * left out does nothing, finds nothing, and hands on the result it is given; it is a macro where a
- * function would take more than a line. */
+/* Declarations shared by the files of run. Stubs of disabled features do nothing and return their
+ * `result` argument; a stub is a macro where a function would not fit on one line. */
 
 /* ---- run/memory.c ---- */
 enum { GCKPTI_CANARY = 64, GCKPTI_CANARY_BYTE = 0xc5 };
 
-/* Memory that is cut into pieces; base NULL: they are only counted. */
-typedef struct {
+typedef struct { /* a bump allocator; base NULL: it only counts bytes */
     unsigned char *base;
     size_t used;
 } gckpti_bump;
 
-/* The next n * size bytes of a block, aligned; more than PTRDIFF_MAX / 2 becomes that. NULL: only
- * counted. */
+/* Allocates n * size bytes, aligned. `used` saturates at PTRDIFF_MAX / 2. NULL without a base. */
 GCKPTI_FN void *gckpti_bump_alloc(gckpti_bump *bump, size_t n, size_t size);
 
 /* ---- run/open.c ---- */
-/* The plan's parameter i: is it as it was when the plan was made? begun: a step begins, else the
- * executor is being made, and the error is its store's. */
+/* Checks that the plan's parameter i is as the plan expects. If in_step is nonzero, a step begins;
+ * if 0, the executor is being created, and the error is its store's. */
 GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpti_param *q,
                                                int in_step);
 
-/* Brings a parameter's newest values and state to where this executor has them. */
+/* Copies a parameter's newest values and state to where this executor reads them. */
 GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_step);
 
-/* Whether gckpt_forward checks that values are not initial ones (desc.allow_initial). */
+/* Nonzero if gckpt_forward refuses initial values (desc.allow_initial). */
 enum { GCKPTI_CHECKS_INITIAL = GCKPTI_TEXT_BYTES > 1 };
 
-/* ---- run/update.c, run/advance.c, run/step.c: defined further down than they are used ---- */
-/* At the end of a micro-batch, of one leaf and one rank: to the next one, or behind the last. MORE:
- * the rows at hand are done, others may come. */
+/* ---- run/update.c, run/advance.c, run/step.c: used before they are defined ---- */
+/* At the end of a micro-batch, without a process group: prepares the next one, if there is one.
+ * Returns MORE if the rows so far are done and others may stream in. */
 GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e);
 
-/* Looped plans: the accumulators of parameters' gradients (and those of functions of parameters)
- * that instructions before `end` add to, with their low parts, start at +0. */
+/* If gradients accumulate over micro-batches, sets to +0 the accumulators of batch-invariant nodes
+ * (parameters and functions of them), with compensation, that instructions before `end` add to. */
 GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end);
 
 #ifndef GCKPT_NO_TRAINING
-/* A pass that takes a gradient from sums to what an update needs, with its square sums. */
+/* Fills a pass that adds up a gradient's accumulators, divides it, and takes its square sums. */
 GCKPTI_FN void gckpti_init_pass(const gckpt_exec *e, const gckpti_ins *ins,
                                 gckpt_update_pass *pass);
-#else /* plans of inference come to none of this */
-#define gckpti_init_pass(e, ins, pass)  memset(pass, 0, sizeof *(pass))
-#define gckpti_run_checked_update(...)  GCKPT_OK
-#define gckpti_count_step(...)          ((const gckpti_plan_param *)0)
+#else /* plans for inference have no updates */
+#define gckpti_init_pass(e, ins, pass) memset(pass, 0, sizeof *(pass))
+#define gckpti_run_checked_update(...) GCKPT_OK
+#define gckpti_count_step(...)         ((const gckpti_plan_param *)0)
 #endif
 
 /* ---- run/exchange.c, run/group.c, run/micro_batches.c ---- */
 #ifndef GCKPT_NO_RANKS
-/* Leaves and ranks there are, and what a step has of them: NULL: one leaf and one rank. */
+/* Returns 1 if the plan needs a process group. */
 static inline int gckpti_has_group(const gckpt_plan *p)
 {
     return p->virtual_ranks > 1 || p->ranks > 1;
 }
 static inline gckpti_process_group *gckpti_group_of(const gckpt_exec *e) { return e->group; }
 
-/* Leaves whose sums are made here: this rank's, or all where every rank runs all rows. */
+/* Returns the virtual ranks that this rank runs: its own, or all if every rank runs all rows. */
 static inline int gckpti_local_vranks(const gckpt_plan *p)
 {
     return p->virtual_ranks < p->ranks ? p->virtual_ranks : p->virtual_ranks / p->ranks;
 }
 
-/* Ranks have leaves of their own: else each runs all rows, as generating does. */
+/* Returns 1 if rows are divided among ranks; else each rank runs all rows (generation). */
 static inline int gckpti_is_data_parallel(const gckpt_plan *p)
 {
     return p->ranks > 1 && p->virtual_ranks >= p->ranks;
 }
 
-/* All of these but `tables` and `bind` find the executor complete, and the last three a parameter's
- * pass or values. Whether a step goes on all ranks decide together (see run.h): whatever could end
- * it on this one goes through gckpti_defer_error, or gckpti_agree. An error's text is in the executor or,
- * while that is being made, in its store.
- *
- * An executor is made: carves e->crew and its tables. */
+/* Anything that could end a step on this rank only goes through gckpti_defer_error or gckpti_agree
+ * (invariant 2 of run.h). The text of an error is in the executor, in its store during creation. */
+
+/* Allocates e->group with its tables. */
 GCKPTI_FN void gckpti_alloc_group(gckpt_exec *e, gckpti_bump *bump);
 
-/* Its parameters are found: joins the others by desc.ranks, or says what that lacks. */
+/* Checks desc.transport, and sets e->group->comm by it. */
 GCKPTI_FN gckpt_result gckpti_bind_group(gckpt_exec *e);
 
-/* It is freed, in a step perhaps: lets the others go on. */
+/* If a step is in progress, aborts it on the other ranks, as this executor is being freed. */
 GCKPTI_FN void gckpti_abort_step(gckpt_exec *e);
 
-/* Before the first instruction: all meet, with what it has come to here; rows, step, seed, plan and
- * hyper must be alike. Then what losses will count is that of all ranks; of a stream, where `rows`
- * is 0, only when gckpti_end_stream was called. */
+/* Runs the barrier before the first instruction, with this rank's result: rows, step, seed, plan
+ * and hyper must match. Then sums the expected counts of losses over ranks; for a stream (rows 0)
+ * gckpti_end_stream does that. */
 GCKPTI_FN gckpt_result gckpti_agree_on_step(gckpt_exec *e, int64_t rows, gckpt_result result);
 
-/* What a result comes to between meetings. OK: the step goes on; a failure of this rank's own is
- * kept for the meeting. GCKPT_E_PEER, and e is idle: an exchange failed (called with OK, it asks
- * for that). Where there is one rank, or no meeting to come, the result itself. */
+/* Handles a result between two barriers. Stores a local failure for the next barrier and returns
+ * OK: the step goes on. If an exchange failed, sets e idle and returns GCKPT_E_PEER, even for OK.
+ * With one rank, or if no barrier follows, returns the result itself. */
 GCKPTI_FN gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result result);
 
-/* The failure that this rank keeps for the meeting; OK: there is none. */
+/* Returns the failure stored for the next barrier, or OK. */
 GCKPTI_FN gckpt_result gckpti_local_failure(gckpt_exec *e);
 
-/* All ranks meet: OK if all come with it. Else the step is over on each of them, e is idle, and all
- * return the failure of the lowest rank that has one. The rest as of gckpti_defer_error. */
+/* The status barrier: waits for all collectives and for all ranks. Returns OK if all come with OK;
+ * else ends the step on all ranks (e is idle) with the failure of the lowest rank that has one. */
 GCKPTI_FN gckpt_result gckpti_agree(gckpt_exec *e, gckpt_result result);
 
-/* Readies the next round (step.pc, feeds): when a step has begun, and when rows were added to a
- * stream. 0: there is none, or not yet. next_round and end_stream do it themselves. */
+/* Prepares the next lockstep micro-batch (step.pc, feeds). Returns 0 if there is none, or its rows
+ * have not streamed in yet. To be called when a step begins and when rows were added. */
 GCKPTI_FN int gckpti_set_micro_batch(gckpt_exec *e);
 
-/* At the end of a round, step.pc at the epilogue: readies the next one; behind the last, sums
- * losses over leaves and ranks and meets. MORE: a stream has no more rows yet. */
+/* At the end of a micro-batch (step.pc at the epilogue), prepares the next one or, after the last,
+ * runs a barrier and sums losses. Returns MORE if a stream has no more rows yet. */
 GCKPTI_FN gckpt_result gckpti_next_micro_batch(gckpt_exec *e);
 
-/* run/feeds.c: all losses have promised what they count, and lie where the host does not see. */
+/* run/feeds.c: Returns 1 if all counts are known from the feeds, and the host cannot read them. */
 GCKPTI_FN int gckpti_has_known_counts(const gckpt_exec *e);
 
-/* Sums of losses, over leaves and ranks, once a step: behind the last round or, where nobody needs
- * them before, at the step's end; the backend is waited for. Meets. */
+/* Sums losses over virtual ranks and ranks, once a step. Waits for the backend; runs a barrier. */
 GCKPTI_FN gckpt_result gckpti_sum_losses(gckpt_exec *e);
 
-/* gckpt_step_end: meets, counts the rows that came in on all ranks, readies the last round. */
+/* gckpt_step_end: barrier; counts the rows of all ranks; prepares the last micro-batch. */
 GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e);
 
-/* Before each instruction, and again when the user's callback was asked, which may have failed this
- * rank: 1: it is not to be run here. Lets what is under way go on, and waits for what is due. */
+/* Returns 1 if this rank must not run the instruction (invariant 1 of run.h). Before, polls pending
+ * collectives and waits for those that are due. To be called again after the progress callback. */
 GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins);
 
-/* Where the part of a round that begins at step.pc and needs nobody but the backend ends: where an
- * exchange begins or is due; and a number that tells it apart. step.pc: there is none. */
+/* Returns the end of the part of a micro-batch, from step.pc on, that needs only the backend: there
+ * a collective starts or is due. *part is a unique number of it. Returns step.pc if it is empty. */
 GCKPTI_FN int gckpti_capture_part_end(gckpt_exec *e, int64_t *part);
 
-/* Runs a REDUCE; a sum over ranks goes on while what comes next is run. So does a gather. Ranks
- * exchange in one order, that of the instructions which began it: what begins while something is
- * under way follows when that is over, and whatever ranks exchange at once waits for all of it. */
+/* Runs a REDUCE. Sums over ranks, and gathers, overlap the instructions that follow. */
 GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins);
 
-/* Before the norm is taken: update.squares become those of all ranks; once a step. */
+/* Sums update.squares over all ranks, once a step, before the norm is taken. */
 GCKPTI_FN void gckpti_sum_squares(gckpt_exec *e);
 
-/* A parameter is staged: begins to bring the shares of all ranks to `to`. 0: it is not cut, nothing
- * was done. */
+/* Starts to gather a parameter's shards from all ranks to `to`. Returns 0 if it is not sharded. */
 GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *shard,
                                 float *to);
 
-/* Narrows a pass over a parameter to what this rank updates. */
+/* Restricts a pass over a parameter to the shard that this rank updates. */
 GCKPTI_FN void gckpti_shard_pass(const gckpt_exec *e, const gckpti_ins *ins,
                                  gckpt_update_pass *pass);
 
-/* A parameter was updated: where each rank has all its values, begins to bring them together. */
+/* Starts to gather the updated shards of a parameter, if every rank has it whole. */
 GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q);
-#else /* one leaf and one rank */
+#else /* one rank with one virtual rank */
 static inline gckpti_process_group *gckpti_group_of(const gckpt_exec *e)
 {
     return (void)e, (gckpti_process_group *)0;
@@ -25642,27 +25501,26 @@ static inline int gckpti_skips(gckpt_exec *e, const gckpti_ins *i) { return (voi
 #define gckpti_capture_part_end(e, part)      0
 static inline void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *i) { (void)e, (void)i; }
 static inline void gckpti_sum_squares(gckpt_exec *e) { (void)e; }
-#define gckpti_run_gather(...)             0
+#define gckpti_run_gather(...)                0
 #define gckpti_shard_pass(...)                ((void)0)
 static inline void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q) { (void)e, (void)q; }
 #endif
 
 /* ---- run/fetches.c ---- */
 #ifndef GCKPT_NO_FETCH
-/* Carves the table of picks, and beside memory of a backend's own what gckpt_fetch returns. */
+/* Allocates the table of fetches and, with own memory, the host copies that gckpt_fetch returns. */
 GCKPTI_FN void gckpti_alloc_fetches(gckpt_exec *e, gckpti_bump *bump);
 
-/* Whether updates must leave divided gradients where they are, since one of them is picked. */
+/* Returns 1 if a parameter's gradient is fetched, so that updates must store divided gradients. */
 GCKPTI_FN int gckpti_has_gradient_fetch(const gckpt_plan *p);
 
-/* Before rows are fed, and by gckpt_collect: has what is collected room for so many, those of this
- * rank in the step up to then? Changes nothing. */
+/* Checks that the arrays of gckpt_collect have space for `rows` rows, all of this rank's step. */
 GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows);
 
-/* Behind the body's last instruction, step.row at the micro-batch: copies these, else nothing. */
+/* After the body's last instruction, copies the micro-batch's rows for gckpt_collect. */
 GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e);
 
-/* At the end of a step: adds up gradients that no instruction does. */
+/* At the end of a step, adds up the fetched gradients that no instruction adds up. */
 GCKPTI_FN void gckpti_sum_fetched_grads(gckpt_exec *e);
 #else
 static inline void gckpti_alloc_fetches(gckpt_exec *e, gckpti_bump *bump) { (void)e, (void)bump; }
@@ -25674,19 +25532,19 @@ static inline void gckpti_sum_fetched_grads(gckpt_exec *e) { (void)e; }
 
 /* ---- run/caches.c ---- */
 #ifndef GCKPT_NO_CACHES
-/* An executor is made and has its memory: clears the caches, or finds another's. */
+/* Clears a new executor's caches, or checks and uses those of another one. */
 GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e);
 
-/* Before a forward takes its feeds: is there room for what it adds? Changes nothing. */
+/* Checks that the caches have space for the positions that a forward of `rows` rows adds. */
 GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows);
 
-/* Positions that the caches hold before this call; 0 where there are none yet. */
+/* Returns the positions in the caches before this call; 0 if there are no caches. */
 static inline int64_t gckpti_position(const gckpt_exec *e)
 {
     return e->caches.owner ? e->caches.owner->caches.position : 0;
 }
 
-/* Nothing refuses a forward any more: what it adds is written over what windows let go. */
+/* Records that a forward will overwrite the oldest positions of windowed caches. */
 static inline void gckpti_mark_written(const gckpt_exec *e)
 {
     const int64_t end = gckpti_position(e) + e->caches.new_positions;
@@ -25694,7 +25552,7 @@ static inline void gckpti_mark_written(const gckpt_exec *e)
         e->caches.owner->caches.max_written = end;
 }
 
-/* A forward of so many rows has succeeded. */
+/* Records a successful forward of `rows` rows. */
 GCKPTI_FN void gckpti_add_positions(gckpt_exec *e, int64_t rows);
 #else
 static inline gckpt_result gckpti_bind_caches(gckpt_exec *e) { return (void)e, GCKPT_OK; }
@@ -25705,14 +25563,14 @@ static inline void gckpti_add_positions(gckpt_exec *e, int64_t rows) { (void)e, 
 #endif
 
 /* ---- run/mixed.c ---- */
-/* The value of an op is stream 0, what its backward sends to input i is 1 + i; dropout has the
- * streams below 2^31. */
+/* Returns the random stream for rounding a node's value (which 0) or the gradient that its backward
+ * passes to input i (which 1 + i). Dropout has the streams below 2^31. */
 static inline uint32_t gckpti_rng_stream(int id, int which)
 {
     return 0x80000000u | ((uint32_t)id * (1 + GCKPT_MAX_INPUTS) + (uint32_t)which);
 }
 
-/* n floats at x become what bf16 at `from` are, or (GCKPT_WIDEN_ADD) that is added to them. */
+/* Converts n bf16 to floats at x, or (GCKPT_WIDEN_ADD) adds them to x. */
 static inline void gckpti_widen(const gckpt_exec *e, const gckpt_call *c,
                                 gckpt_conversion_kind kind, const uint16_t *from, float *x,
                                 int64_t n)
@@ -25721,7 +25579,7 @@ static inline void gckpti_widen(const gckpt_exec *e, const gckpt_call *c,
     gckpti_backend(e)->convert(c, &widening);
 }
 
-/* Rounds n floats to bf16, at `to`, or, if that is NULL, in place. */
+/* Rounds n floats to bf16 at `to` or, if that is NULL, in place. */
 static inline void gckpti_round_bf16(const gckpt_exec *e, const gckpt_call *c, uint32_t stream,
                                      float *x, uint16_t *to, int64_t n)
 {
@@ -25730,13 +25588,13 @@ static inline void gckpti_round_bf16(const gckpt_exec *e, const gckpt_call *c, u
 }
 
 #ifndef GCKPT_NO_BF16
-/* Of a call as one of an f32 plan is: what is bf16 as the plan has it for the kernel, as bf16 or as
- * floats in a copy. */
+/* Converts a call with f32 operands: sets those that are bf16, as bf16 or as an f32 copy, as the
+ * plan has it for the kernel. */
 GCKPTI_FN void gckpti_mixed_operands(const gckpt_exec *e, const gckpti_ins *ins,
                                      const gckpti_operands *o, gckpt_call *c);
 
-/* Copies of parameters (the plan's bf16_weights) lie from here on. That of parameter i, which is
- * written where it is updated; NULL: it has none. It is as new as the parameter. */
+/* Sets the addresses of the bf16 copies of parameters: from `base` on. gckpti_bf16_copy_of returns
+ * parameter i's, or NULL. gckpti_mark_bf16_fresh records that it is up to date. */
 GCKPTI_FN void gckpti_set_bf16_copies(gckpt_exec *e, unsigned char *base);
 static inline uint16_t *gckpti_bf16_copy_of(const gckpt_exec *e, int i)
 {
@@ -25744,42 +25602,42 @@ static inline uint16_t *gckpti_bf16_copy_of(const gckpt_exec *e, int i)
 }
 GCKPTI_FN void gckpti_mark_bf16_fresh(const gckpt_exec *e, int i);
 
-/* Runs a kernel that takes floats on operands that are bf16, portion by portion. */
+/* Runs a kernel that takes floats on bf16 operands, strip by strip. */
 GCKPTI_FN void gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *call,
                                  gckpt_kernel kernel);
-#else /* nothing is bf16, nor rounded */
-#define gckpti_mixed_operands(...) ((void)0)
+#else /* no bf16 */
+#define gckpti_mixed_operands(...)  ((void)0)
 #define gckpti_set_bf16_copies(...) ((void)0)
 #define gckpti_bf16_copy_of(...)    NULL
 #define gckpti_mark_bf16_fresh(...) ((void)0)
 #define gckpti_run_strips(...)      ((void)0)
 #endif
 
-/* ---- run/capture.c: micro-batches, or parts of them, that the backend repeats ---- */
+/* ---- run/capture.c: micro-batches, or parts, that the backend captures and replays ---- */
 #ifndef GCKPT_SMALL
 GCKPTI_FN void gckpti_alloc_capture(gckpt_exec *e, gckpti_bump *bump);
 
-/* When all is bound: whether it may be asked to. */
+/* Sets capture.supported, when kernels are bound. */
 GCKPTI_FN void gckpti_init_capture(gckpt_exec *e);
 
-/* What it recorded holds no longer. */
+/* Makes the backend discard its captures of this executor. */
 GCKPTI_FN void gckpti_discard_captures(const gckpt_exec *e);
 
-/* A run begins, to the step's end (whole) or a piece of it, in which nothing is asked. */
+/* Enables capture and replay for a run to the end of the step (whole 1), or disables it (0). */
 GCKPTI_FN void gckpti_enable_capture(gckpt_exec *e, int whole);
 
-/* Before an instruction: 1: a micro-batch or a part begins here, and the backend has done all of
- * it, as it recorded it; step.pc is behind it. 0: the instruction is to be run, and what begins
- * with it recorded, unless a regulariser's gradient waits for a count: then it is not asked. */
+/* Returns 1 if a micro-batch or a part begins here and the backend replayed it: step.pc is after
+ * it. Returns 0 if the instruction must be run; the backend may now capture what begins with it,
+ * unless the gradient of a regulariser needs a count that is not known yet. */
 GCKPTI_FN int gckpti_replay(gckpt_exec *e);
 
 GCKPTI_FN int gckpti_is_capturing(const gckpt_exec *e);
 
-/* step.pc is behind what is recorded. */
+/* Returns 1 if step.pc is the end of the part that is captured. */
 GCKPTI_FN int gckpti_is_capture_end(const gckpt_exec *e);
 
-/* The end of what is recorded, if anything is. If the backend could not, nothing was done yet: it
- * is run after all (step.pc), and the backend is asked no more. */
+/* Ends a capture, if one is active. If the backend could not capture, nothing was computed: moves
+ * step.pc back to its begin, and disables captures for good. */
 GCKPTI_FN void gckpti_end_capture(gckpt_exec *e);
 #else
 static inline void gckpti_alloc_capture(gckpt_exec *e, gckpti_bump *bump) { (void)e, (void)bump; }
@@ -25792,27 +25650,27 @@ static inline int gckpti_is_capture_end(const gckpt_exec *e) { return (void)e, 0
 static inline void gckpti_end_capture(gckpt_exec *e) { (void)e; }
 #endif
 
-/* No NaN, no infinity. */
+/* Returns 1 if x is neither a NaN nor an infinity. */
 static inline int gckpti_is_finite(double x) { return x - x == 0; }
 
-/* ---- run/debug.c: all but gckpti_check_recompute do nothing unless their bit of desc.debug is set ---- */
+/* ---- run/debug.c: no effect without a bit of desc.debug, except gckpti_check_recompute ---- */
 #ifndef GCKPT_NO_DEBUG
-/* RECOMPUTE: carves hashes of values; what an instruction has made, or a reload brought, must be
- * what it was. */
+/* RECOMPUTE: Allocates hashes of values. Checks that an instruction computed, or a reload loaded,
+ * the same value as before. */
 GCKPTI_FN void gckpti_alloc_hashes(gckpt_exec *e, gckpti_bump *bump);
 GCKPTI_FN gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *ins,
                                               const gckpt_call *c, const uint16_t *narrow);
 
-/* PAINT: what died with instruction step.pc. */
+/* POISON: Overwrites the buffers that end with instruction step.pc. */
 GCKPTI_FN void gckpti_poison_dead(gckpt_exec *e);
 
-/* MEASURE, PAINT: before a step; after it. */
+/* MEASURE, POISON: Overwrites the arena before a step; measures what the step wrote. */
 GCKPTI_FN void gckpti_measure_start(gckpt_exec *e);
 GCKPTI_FN void gckpti_measure_end(gckpt_exec *e);
 
-/* FINITE: what kinds an instruction is about to read; what it wrote, when it had read these; a
- * parameter's gradient before its update, and what that made of it; the parameters and constants
- * that a step begins with; what is fed. */
+/* FINITE: Returns the kinds (NaN, infinity) that an instruction is about to read. The others check
+ * what it wrote after it read these; a parameter's gradient before its update, or (done 1) its new
+ * values and state; parameters and constants at the beginning of a step; feeds. */
 GCKPTI_FN unsigned gckpti_nonfinite_kinds(const gckpt_exec *e, const gckpti_ins *ins);
 GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read);
 GCKPTI_FN gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_ins *ins, int done);
@@ -25838,7 +25696,7 @@ GCKPTI_FN void gckpti_run_dequantise(const gckpt_exec *e, const gckpti_param *q,
 GCKPTI_FN void gckpti_set_quant_operand(const gckpt_exec *e, const gckpti_plan_node *node, int kind,
                                         gckpt_call *c, gckpt_dequantisation *quant);
 #else
-#define gckpti_run_dequantise(e, q, here, to, c)          ((void)(c))
+#define gckpti_run_dequantise(e, q, values, to, c)        ((void)(c))
 #define gckpti_set_quant_operand(e, node, kind, c, quant) ((void)(quant))
 #endif
 
@@ -25850,7 +25708,7 @@ GCKPTI_FN float *gckpti_exec_array(const gckpt_exec *e, const gckpti_param *q, i
     return gckpti_array(q, slot);
 }
 
-/* As gckpti_arena_f32, of other types. */
+/* As gckpti_arena_f32, for other types. */
 GCKPTI_FN void *gckpti_arena_ptr(const gckpt_exec *e, size_t offset)
 {
     GCKPT_ASSERT(offset == GCKPTI_NO_OFFSET || offset < e->plan->arena);
@@ -25867,7 +25725,7 @@ GCKPTI_FN uint16_t *gckpti_arena_bf16(const gckpt_exec *e, size_t offset)
     return (uint16_t *)gckpti_arena_ptr(e, offset);
 }
 
-/* A node's shape with the rows of this micro-batch. */
+/* Returns a node's shape with the rows of this micro-batch. */
 GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_plan_node *node,
                                         int64_t rows)
 {
@@ -25882,8 +25740,8 @@ GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e)
     return gckpti_min(e->step.vrank_end - e->step.row, e->plan->rows);
 }
 
-/* A call without op or inputs, for what is done between ops. Of inputs only that there are none is
- * set: to clear them all would take longer than a small update. */
+/* Initialises a call without op or inputs, for use between ops. Does not clear the inputs'
+ * operands: that would take longer than a small update. */
 GCKPTI_FN void gckpti_init_opless_call(const gckpt_exec *e, gckpt_call *c)
 {
     const size_t rest = offsetof(gckpt_call, shape);
@@ -25905,8 +25763,8 @@ GCKPTI_FN void gckpti_init_call(const gckpt_exec *e, gckpt_call *c)
     gckpti_init_opless_call(e, c);
 }
 
-/* Of a call that an earlier instruction of this run has left, clears what gckpti_set_op_call does not
- * set, for an op of so many inputs: clearing all of it would take longer than many an op. */
+/* Clears, in the call of an earlier instruction, the fields that gckpti_set_op_call does not set.
+ * To clear all of it would take longer than many an op. */
 static void gckpti_clear_call(gckpt_call *c, int inputs)
 {
     for (int i = inputs; i < c->inputs; i++)
@@ -25921,8 +25779,8 @@ static void gckpti_clear_call(gckpt_call *c, int inputs)
     c->rounded = 0, c->quantised = NULL;
 }
 
-/* Shapes, attributes and everything else that does not come from the arena, into the call that is
- * all of a run's: bare, or as an earlier instruction left it; with GCKPT_SMALL any. */
+/* Sets shapes, attributes and all else that is not in the arena, in the call that all instructions
+ * of a run share (with GCKPT_SMALL, in any call). */
 GCKPTI_FN void gckpti_set_op_call(const gckpt_exec *e, const gckpti_plan_node *node, int id,
                                   int64_t rows, gckpt_call *c)
 {
@@ -25942,12 +25800,12 @@ GCKPTI_FN void gckpti_set_op_call(const gckpt_exec *e, const gckpti_plan_node *n
     c->id = id;
     c->precision = gckpti_precision_of(node->rounding);
     for (int i = 0; i < node->inputs && gckpti_is_bf16_plan(p); i++)
-        c->rounded |=
-            p->nodes[p->nodes[node->in[i]].base].rounding & GCKPTI_ROUNDED ? GCKPT_IN(i) : 0;
+        if (p->nodes[p->nodes[node->in[i]].base].rounding & GCKPTI_ROUNDED)
+            c->rounded |= GCKPT_IN(i);
     c->rounded |= node->rounding & GCKPTI_ROUNDED ? GCKPT_OUT : 0;
 }
 
-/* The same into any call: of what is no instruction of a run. */
+/* As gckpti_set_op_call, for any call. */
 GCKPTI_FN void gckpti_init_op_call(const gckpt_exec *e, const gckpti_plan_node *node, int id,
                                    int64_t rows, gckpt_call *c)
 {
@@ -25976,8 +25834,8 @@ GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec)
     return exec ? exec->device.isa : GCKPT_ISA_AUTO;
 }
 
-/* The one that the plan's workspace and bytes are for: the processor's, from the widest vectors on,
- * or the user's: what that leaves out is as the processor's plain one does it. */
+/* Chooses the backend for which the plan was made: the CPU with the widest vectors, or
+ * desc.backend, whose missing functions are those of the CPU's plain backend. */
 GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -26039,7 +25897,7 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* The kernels of an op. */
+/* Returns the kernels of an op. */
 GCKPTI_FN gckpti_exec_node gckpti_op_kernels(const gckpt_exec *e, const gckpti_plan_node *node)
 {
     const gckpt_backend *b = gckpti_backend(e);
@@ -26081,7 +25939,7 @@ GCKPTI_FN void *gckpti_bump_alloc(gckpti_bump *bump, size_t n, size_t size)
     return bump->base ? bump->base + offset : NULL;
 }
 
-/* More about a lack of the backend's memory. */
+/* Returns the backend's advice after an allocation failed, or "". */
 GCKPTI_FN const char *gckpti_memory_hint(const gckpt_exec *e)
 {
     return gckpti_backend(e)->memory_hint
@@ -26089,7 +25947,7 @@ GCKPTI_FN const char *gckpti_memory_hint(const gckpt_exec *e)
                : "";
 }
 
-/* Repeats a word over so many bytes, the last ones in part. */
+/* Fills `bytes` bytes of backend memory with a repeated word; the last one may be partial. */
 GCKPTI_FN void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t bytes)
 {
     gckpt_call c;
@@ -26100,7 +25958,7 @@ GCKPTI_FN void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t 
         gckpti_to_backend(e, (unsigned char *)to + bytes / 4 * 4, &word, bytes % 4);
 }
 
-/* Is it an input that an instruction reads, so that it must be fed? */
+/* Returns 1 if node `id` is an input that an instruction reads, so that it must be fed. */
 static int gckpti_is_fed(const gckpt_plan *p, size_t id)
 {
     for (size_t x = 0; x < p->length && p->nodes[id].kind == GCKPTI_INPUT; x++) {
@@ -26113,19 +25971,19 @@ static int gckpti_is_fed(const gckpt_plan *p, size_t id)
     return 0;
 }
 
-/* Bytes of one row of an input, as it is fed. */
+/* Returns the bytes of one row of an input. */
 GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_plan_node *q)
 {
     return gckpti_planned_bytes(p, q) / (size_t)p->rows;
 }
 
-/* Bytes of an executor's own copy of its plan; a constant of the program is not copied. */
+/* Returns the bytes of the executor's copy of the plan; a constant of the program is not copied. */
 static size_t gckpti_plan_copy_bytes(const gckpt_plan *p)
 {
     return GCKPTI_RUNS_BUILT && p->block ? gckpti_plan_copy(NULL, p) : 0;
 }
 
-/* Blocks of square sums; with tables, where each parameter's are. */
+/* Returns the number of square sums. With tables, sets each parameter's first_square. */
 static size_t gckpti_count_squares(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -26139,17 +25997,15 @@ static size_t gckpti_count_squares(gckpt_exec *e)
     return n;
 }
 
-/* What the host may borrow at once: a parameter's gradient, a piece of one that it unpacks, all
- * square sums, the operands of an op that the backend has no kernel for, or what a callback
- * offloads. */
+/* Returns the bytes of blocks.host_scratch: the largest of a parameter's gradient, a dequantised
+ * block, all square sums, the operands of an op that runs on the host, and an offloaded value. */
 static size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     size_t most = e->update.square_count * sizeof(float);
     for (size_t i = 0; i < p->param_count; i++) {
-        int64_t n = p->params[i].trained                        ? p->params[i].elements
-                    : p->params[i].storage != GCKPT_STORAGE_F32 ? GCKPTI_GRAIN_SIZE
-                                                                : 0;
+        const int quant = p->params[i].storage != GCKPT_STORAGE_F32;
+        int64_t n = p->params[i].trained ? p->params[i].elements : quant ? GCKPTI_GRAIN_SIZE : 0;
         most = (size_t)n * sizeof(float) > most ? (size_t)n * sizeof(float) : most;
     }
     for (size_t id = 0; id < p->node_count; id++) {
@@ -26166,7 +26022,7 @@ static size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
         size_t bytes =
             c.workspace_forward > c.workspace_backward ? c.workspace_forward : c.workspace_backward;
         bytes += node->saved_bytes + 8 * (size_t)gckpti_planned_elements(p, node);
-        for (int i = 0; i < node->inputs; i++) /* values, gradient, low part */
+        for (int i = 0; i < node->inputs; i++) /* values, gradient, compensation */
             bytes += 12 * (size_t)gckpti_elements(&c.in[i].shape);
         bytes += GCKPTI_ALIGN * (size_t)(6 + 3 * node->inputs);
         most = bytes > most ? bytes : most;
@@ -26174,15 +26030,14 @@ static size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
     return e->desc.offload && p->offloaded > most ? p->offloaded : most; /* no copy is larger */
 }
 
-/* The host's copy of the plan, and the tables. */
+/* Allocates the copy of the plan, and the tables. */
 static void gckpti_alloc_tables(gckpt_exec *e, gckpti_bump *bump)
 {
     const gckpt_plan *p = e->plan;
     (void)gckpti_bump_alloc(bump, gckpti_plan_copy_bytes(p), 1);
-    e->tables.nodes =
-        (gckpti_exec_node *)gckpti_bump_alloc(bump, p->node_count, sizeof *e->tables.nodes);
-    e->tables.params =
-        (gckpti_exec_param *)gckpti_bump_alloc(bump, p->param_count, sizeof *e->tables.params);
+    const size_t node_size = sizeof *e->tables.nodes, param_size = sizeof *e->tables.params;
+    e->tables.nodes = (gckpti_exec_node *)gckpti_bump_alloc(bump, p->node_count, node_size);
+    e->tables.params = (gckpti_exec_param *)gckpti_bump_alloc(bump, p->param_count, param_size);
     if (gckpti_is_bf16_plan(p) && p->bf16_weights)
         e->tables.bf16_copies = (gckpti_bf16_copy *)gckpti_bump_alloc(
             bump, p->param_count, sizeof *e->tables.bf16_copies);
@@ -26197,8 +26052,8 @@ static void gckpti_alloc_tables(gckpt_exec *e, gckpti_bump *bump)
     gckpti_alloc_group(e, bump);
 }
 
-/* What nodes are to a run: inputs that must be fed, with room for the batch (desc.copy_feeds), in
- * memory of the backend's own for a micro-batch; constants, which are copied there; kernels. */
+/* Allocates copies of inputs (of the batch for desc.copy_feeds; of a micro-batch in own memory) and
+ * of constants (in own memory). Sets feeds.inputs, constants' values and ops' kernels. */
 static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *host_bump, gckpti_bump *bump)
 {
     const gckpt_plan *p = e->plan;
@@ -26209,8 +26064,8 @@ static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *host_bump, gckpti_bump
         const gckpti_plan_node *q = &p->nodes[i];
         const int fed = gckpti_is_fed(p, i), constant = q->kind == GCKPTI_CONSTANT;
         const size_t bytes = gckpti_planned_bytes(p, q);
-        void *copy =
-            copies && fed ? gckpti_bump_alloc(host_bump, rows, gckpti_row_bytes(p, q)) : NULL;
+        const size_t row = gckpti_row_bytes(p, q);
+        void *copy = copies && fed ? gckpti_bump_alloc(host_bump, rows, row) : NULL;
         void *to = own_memory && (fed || constant) ? gckpti_bump_alloc(bump, bytes, 1) : NULL;
         if (!host_bump->base)
             continue;
@@ -26228,10 +26083,9 @@ static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *host_bump, gckpti_bump
     }
 }
 
-/* All it has beside itself, counted, or carved from two blocks: the host's, and where the backend
- * computes: the same one, but for memory of its own. There lie what losses and updates leave for
- * the host, the caches, the arena, unless one was given, and a canary, which a kernel changes that
- * writes too far. Returns the bytes of plan and tables, which come first. */
+/* Counts, or allocates from the blocks, all memory of the executor. Host block: plan, tables, host
+ * copies. Backend block (the same one without own memory): feeds, loss totals, square sums, bf16
+ * copies, caches, arena, canary. Returns the bytes of plan and tables. */
 static size_t gckpti_exec_layout(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -26245,7 +26099,7 @@ static size_t gckpti_exec_layout(gckpt_exec *e)
     gckpti_bump *bump = own_memory ? &backend_bump : &host_bump;
     e->offload.by_backend = own_memory && backend->copy_async && !e->desc.offload && p->offloaded;
     e->offload.async = e->offload.by_backend || (!own_memory && e->desc.wait);
-    size_t copies = 0; /* begun at once, at the most */
+    size_t copies = 0; /* pending at a time, at most */
     for (size_t x = 0; x < p->length && e->offload.async; x++)
         copies += p->ins[x].kind == GCKPT_OFFLOAD || p->ins[x].kind == GCKPT_RELOAD ? 2 : 0;
     gckpti_alloc_tables(e, &host_bump);
@@ -26257,10 +26111,10 @@ static size_t gckpti_exec_layout(gckpt_exec *e)
             (unsigned char *)gckpti_bump_alloc(&host_bump, gckpti_host_scratch_bytes(e), 1);
     if (GCKPTI_RUNS_BACKENDS && !e->offload.by_backend && !e->desc.offload)
         e->offload.host = (unsigned char *)gckpti_bump_alloc(&host_bump, p->offloaded, 1);
-    e->losses.totals = (gckpti_loss_total *)gckpti_bump_alloc(
-        bump, p->term_count * (size_t)gckpti_local_vranks(p), sizeof *e->losses.totals);
-    e->update.squares =
-        (float *)gckpti_bump_alloc(bump, e->update.square_count, sizeof *e->update.squares);
+    const size_t totals = p->term_count * (size_t)gckpti_local_vranks(p);
+    e->losses.totals =
+        (gckpti_loss_total *)gckpti_bump_alloc(bump, totals, sizeof *e->losses.totals);
+    e->update.squares = (float *)gckpti_bump_alloc(bump, e->update.square_count, sizeof(float));
     if (e->desc.skip_nonfinite && backend->nonfinite && p->optimiser != GCKPT_CUSTOM_OPTIMISER)
         e->update.nonfinite = (uint32_t *)gckpti_bump_alloc(bump, 1, sizeof *e->update.nonfinite);
     const size_t aligned = gckpti_add_bytes(gckpti_add_bytes(copied, caches), arena);
@@ -26303,35 +26157,33 @@ GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan)
         capacity = gckpti_next_capacity(capacity, 1);
     gckpti_count_alloc(&used, 1, sizeof(gckpt_store));
     gckpti_count_alloc(&used, capacity, sizeof(gckpti_param));
-    used = gckpti_round_up(used, GCKPTI_ALIGN); /* as gckpti_c_memory has it */
+    used = gckpti_round_up(used, GCKPTI_ALIGN); /* as gckpti_c_memory does */
     for (size_t i = 0; i < n; i++) {
         last = plan->params[i].store_index > plan->params[last].store_index ? i : last;
         names += gckpti_strlen(plan->names + plan->params[i].name) + 1;
     }
-    for (size_t k = 0; k < n; k++) { /* values, in the end those that are made last */
+    for (size_t k = 0; k < n; k++) { /* values; the parameter created last comes last */
         size_t i = k + 1 == n ? last : k == last ? n - 1 : k;
         q.shape = gckpti_planned_shape(plan, &plan->nodes[plan->params[i].node]);
         q.elements = plan->params[i].elements;
         q.storage = (gckpt_storage)plan->params[i].storage;
-        if (q.storage == GCKPT_STORAGE_F32)
-            q.elements =
-                gckpti_shard_from(q.elements, 0, plan->ranks, plan->shard, GCKPT_SHARD_VALUES)
-                    .capacity;
+        const gckpti_shard_range shard =
+            gckpti_shard_from(q.elements, 0, plan->ranks, plan->shard, GCKPT_SHARD_VALUES);
+        q.elements = q.storage == GCKPT_STORAGE_F32 ? shard.capacity : q.elements;
         gckpti_count_alloc(&used, !plan->params[i].external, gckpti_values_bytes(&q));
     }
     for (size_t i = 0; i < n; i++) {
-        const gckpti_shard_range share = gckpti_shard_from(plan->params[i].elements, 0, plan->ranks,
+        const gckpti_shard_range shard = gckpti_shard_from(plan->params[i].elements, 0, plan->ranks,
                                                            plan->shard, GCKPT_SHARD_STATE);
         for (int slot = 0; slot < plan->state_slots && plan->params[i].trained; slot++)
-            gckpti_count_alloc(&used, (size_t)share.capacity, sizeof(float));
+            gckpti_count_alloc(&used, (size_t)shard.capacity, sizeof(float));
     }
-    if (plan &&
-        plan->backend_id > GCKPTI_BACKEND_PLAIN) /* its backend may have memory of its own */
+    if (plan && plan->backend_id > GCKPTI_BACKEND_PLAIN) /* it may have own memory */
         gckpti_count_alloc(&used, n, sizeof(gckpti_mirror));
     return gckpti_count_block(used + names);
 }
 
-/* All memory a run will need, and what is known of nodes. */
+/* Allocates all memory of the executor, copies the plan, and binds the nodes. */
 GCKPTI_FN gckpt_result gckpti_alloc_exec(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -26372,7 +26224,7 @@ GCKPTI_FN gckpt_result gckpti_alloc_exec(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* That nothing was written behind the arena. */
+/* Checks that no kernel wrote after the end of the arena. */
 GCKPTI_FN gckpt_result gckpti_check_canary(gckpt_exec *e)
 {
     unsigned char canary[GCKPTI_CANARY];
@@ -26392,19 +26244,16 @@ GCKPTI_COLD_END
 #ifndef GCKPT_NO_RANKS
 
 /* =================================================================================================
- * exchange: sums and values of several processes, by exchanges
+ * exchange: collectives of several processes, by exchanges between pairs
  *
- * There are N = 2^k ranks. What is added up over all of them goes by a fixed binary tree: first the
- * sums of ranks that differ in bit 0 of their number, then those that differ in bit 1, and so on
- * (two numbers have the same sum either way round, so each rank adds its partner's to its own). Of
- * a gradient of P elements a rank sends its partner, at each level, the half that the partner will
- * keep (recursive halving), so that each ends with its share (gckpti_shard_range) of the whole sum;
- * shares are brought together the way back (recursive doubling). Each way a rank sends P (N - 1) /
- * N elements, the least possible. Small things (losses, counts, results, square sums, tensors of
- * one block) are exchanged whole at each level.
+ * There are N = 2^k ranks. A sum over ranks goes by a fixed binary tree: first over ranks that
+ * differ in bit 0 of their number, then in bit 1, and so on (a + b = b + a, so each rank adds its
+ * partner's floats to its own). At each level a rank sends its partner the half of a gradient that
+ * the partner will keep (recursive halving), so that each ends with its shard (gckpti_shard_range)
+ * of the sum. A gather goes the other way (recursive doubling). Each way a rank sends (N - 1) / N
+ * of the elements, the minimum. Small arrays are exchanged whole at each level.
  * ============================================================================================== */
-/* ---- exchanges ---- */
-/* There will be no exchange any more; the program is told to give up. */
+/* Calls transport.abort, and ends all communication. */
 GCKPTI_FN void gckpti_abort_comm(gckpti_comm *comm)
 {
     if (!comm->aborted && comm->transport->abort)
@@ -26413,7 +26262,7 @@ GCKPTI_FN void gckpti_abort_comm(gckpti_comm *comm)
     comm->busy = comm->tree.bit = 0;
 }
 
-/* Begins to send bytes of the host to a rank, and to receive from it. */
+/* Starts to send host memory to a rank, and to receive from it. */
 GCKPTI_FN void gckpti_exchange(gckpti_comm *comm, int peer, const void *send, size_t send_bytes,
                                void *receive, size_t recv_bytes)
 {
@@ -26427,7 +26276,7 @@ GCKPTI_FN void gckpti_exchange(gckpti_comm *comm, int peer, const void *send, si
         gckpti_abort_comm(comm);
 }
 
-/* 1: nothing is under way, or (broken) ever will be. */
+/* Returns 1 if no exchange is in progress (or aborted), else 0. */
 static int gckpti_is_done(gckpti_comm *comm)
 {
     int (*poll)(void *) = comm->waiting ? comm->transport->enqueued_done : comm->transport->done;
@@ -26442,7 +26291,7 @@ static int gckpti_is_done(gckpti_comm *comm)
     return done != 0;
 }
 
-/* Until it is done; 0: it never will be. */
+/* Waits for the exchange. Returns 0 if it failed or timed out: aborted. */
 GCKPTI_FN int gckpti_wait_exchange(gckpti_comm *comm)
 {
     const gckpt_transport *transport = comm->transport;
@@ -26459,7 +26308,7 @@ GCKPTI_FN void gckpti_wait_in_flight(const gckpt_exec *e, size_t copied_in)
     gckpti_comm *comm = e->group ? &e->group->comm : NULL;
     if (!comm || !comm->in_flight)
         return;
-    const size_t least = (size_t)1 << 19, most = 32 * least; /* as beside says of copy_in */
+    const size_t least = (size_t)1 << 19, most = 32 * least; /* see copy_in in api.h */
     comm->copied_in += copied_in < least ? least : copied_in;
     if (copied_in && comm->copied_in < most)
         return;
@@ -26470,14 +26319,14 @@ GCKPTI_FN void gckpti_wait_in_flight(const gckpt_exec *e, size_t copied_in)
     comm->waiting = comm->in_flight = 0;
 }
 
-/* Begins to send n floats from where the backend has them, and to receive m; peer -1: the engine's
- * own sum of the n floats `from` over all ranks, to the same place. */
+/* Starts to send n floats of backend memory to a rank, and to receive m. If peer is -1, starts the
+ * transport's all_reduce of the n floats at `from`, in place. */
 static void gckpti_exchange_floats(gckpti_comm *comm, int peer, const float *from, int64_t n,
                                    float *to, int64_t m)
 {
     const gckpt_backend *b = comm->backend;
     const int copies = b->own_memory && !comm->transport->device_aware;
-    const gckpti_tree *tree = &comm->tree; /* what a gather sends on has come from others */
+    const gckpti_tree *tree = &comm->tree; /* a gather passes on floats received */
     const int is_own = tree->kind != GCKPTI_ALL_GATHER || tree->bit == comm->ranks / 2;
     const size_t size = (size_t)n * sizeof *from;
     void *out = !copies ? (void *)(uintptr_t)from : peer < 0 ? comm->recv_buf : comm->send_buf;
@@ -26485,7 +26334,7 @@ static void gckpti_exchange_floats(gckpti_comm *comm, int peer, const float *fro
     comm->recv_bytes = (size_t)m * sizeof *to;
     comm->copy_to = copies ? to : NULL;
     if (comm->queue) {
-        comm->peer = -1; /* any may be missing, later */
+        comm->peer = -1; /* if it fails later, any may be the cause */
         comm->bytes_sent += peer < 0 ? 0 : size;
         if (n + m > 0 && !comm->transport->enqueue(comm->transport->user, comm->queue, peer, from,
                                                    size, to, comm->recv_bytes))
@@ -26495,7 +26344,7 @@ static void gckpti_exchange_floats(gckpti_comm *comm, int peer, const float *fro
     if (copies && n)
         b->copy_out(b->context, out, from, size);
     else if (b->own_memory && is_own)
-        (void)b->finish(b->context); /* what failed it says again in each later call */
+        (void)b->finish(b->context); /* an error shows again in each later call */
     if (peer >= 0) {
         gckpti_exchange(comm, peer, out, size, in, comm->recv_bytes);
         return;
@@ -26506,7 +26355,7 @@ static void gckpti_exchange_floats(gckpti_comm *comm, int peer, const float *fro
         gckpti_abort_comm(comm);
 }
 
-/* Leaves off where an exchange fails (s->broken). */
+/* Merges `mine` with that of all ranks; stops if an exchange fails (comm->aborted). */
 GCKPTI_FN void gckpti_merge_all(gckpti_comm *comm, void *mine, size_t bytes, gckpti_merge_fn merge)
 {
     comm->copy_to = NULL;
@@ -26517,13 +26366,12 @@ GCKPTI_FN void gckpti_merge_all(gckpti_comm *comm, void *mine, size_t bytes, gck
     }
 }
 
-/* ---- large ones, level by level, while something else is computed ---- */
+/* ---- collectives of large arrays, level by level, overlapped with computation ---- */
 static void gckpti_exchange_level(gckpti_comm *comm)
 {
     gckpti_tree *tree = &comm->tree;
     int peer = tree->kind == GCKPTI_FAST_REDUCE ? -1 : comm->rank ^ tree->bit;
-    /* one block goes whole */
-    const int parts = tree->n > GCKPT_UPDATE_BLOCK && peer >= 0 ? 2 * tree->bit : 1;
+    const int parts = tree->n > GCKPT_UPDATE_BLOCK && peer >= 0 ? 2 * tree->bit : 1; /* 1: whole */
     const gckpti_shard_range mine = gckpti_shard_of(tree->n, comm->rank, parts),
                              theirs = gckpti_shard_of(tree->n, peer, parts);
     const int64_t first = theirs.first, n = theirs.count;
@@ -26537,9 +26385,8 @@ static void gckpti_exchange_level(gckpti_comm *comm)
         gckpti_exchange_floats(comm, peer, tree->x + first, n, tree->workspace, tree->count);
 }
 
-/* Begins a sum of n floats, or brings their shares together; one at a time. Sums, but for
- * ENGINE, need `work`: floats of the larger half, or n where that is one block. Who began it polls
- * it to its end, before anything else is exchanged. */
+/* Starts a collective; the caller polls it to its end before it exchanges anything else. Sums
+ * except FAST_REDUCE need a workspace for the larger half of the floats (one block: for n). */
 static void gckpti_begin_tree(gckpti_comm *comm, const gckpti_pending *pending)
 {
     const int bit = comm->aborted ? 0 : pending->kind == GCKPTI_ALL_GATHER ? comm->ranks / 2 : 1;
@@ -26550,8 +26397,8 @@ static void gckpti_begin_tree(gckpti_comm *comm, const gckpti_pending *pending)
         gckpti_exchange_level(comm);
 }
 
-/* Goes on as far as it can without waiting, or to its end; c NULL: as far as nothing is to be
- * added. 1: it is over. */
+/* Advances the collective: if wait is nonzero, to its end; if 0, as far as it can without waiting.
+ * If c is NULL, only as far as there is nothing to add. Returns 1 if it is complete. */
 static int gckpti_poll_tree(gckpti_comm *comm, const gckpt_call *c, int wait)
 {
     gckpti_tree *tree = &comm->tree;
@@ -26581,24 +26428,24 @@ static int gckpti_poll_tree(gckpti_comm *comm, const gckpt_call *c, int wait)
     return !tree->bit;
 }
 
-/* ---- what instructions have begun: one after the other, in their order ---- */
-/* What was begun goes on as far as it can without waiting, and until no more than `left` of it are
- * not over. c: as gckpti_poll_tree has it. */
+/* ---- pending collectives ---- */
+/* Advances pending collectives without waiting, except while more than max_pending are pending. If
+ * c is NULL, only as far as there is nothing to add. */
 static void gckpti_poll_pending(gckpti_process_group *group, const gckpt_call *c, int max_pending)
 {
     gckpti_comm *comm = &group->comm;
+    gckpti_pending *list = group->pending;
     if (comm->uses_queue && group->pending_count > max_pending) {
         comm->backend->wait_comm_queue(comm->backend->context, max_pending);
-        memmove(group->pending, group->pending + group->pending_count - max_pending,
-                (size_t)max_pending * sizeof *group->pending);
+        const int done = group->pending_count - max_pending;
+        memmove(list, list + done, (size_t)max_pending * sizeof *list);
         group->pending_count = max_pending;
     }
     while (!comm->uses_queue && group->pending_count &&
            gckpti_poll_tree(comm, c, group->pending_count > max_pending)) {
-        memmove(&group->pending[0], &group->pending[1],
-                (size_t)--group->pending_count * sizeof *group->pending);
+        memmove(list, list + 1, (size_t)--group->pending_count * sizeof *list);
         if (group->pending_count)
-            gckpti_begin_tree(comm, group->pending);
+            gckpti_begin_tree(comm, list);
     }
 }
 
@@ -26611,7 +26458,7 @@ GCKPTI_FN void gckpti_wait_pending(gckpt_exec *e, int max_pending)
     gckpti_poll_pending(e->group, &c, max_pending);
 }
 
-/* Within an instruction. */
+/* runner.poll: called by kernels, between their work items. */
 GCKPTI_FN void gckpti_poll_in_kernel(void *group_context)
 {
     gckpti_process_group *group = (gckpti_process_group *)group_context;
@@ -26619,22 +26466,22 @@ GCKPTI_FN void gckpti_poll_in_kernel(void *group_context)
         gckpti_poll_pending(group, NULL, GCKPTI_MAX_PENDING);
 }
 
-/* Begins it, or lets it follow what is under way, or puts all of it into the backend's queue. */
+/* Starts a collective, or appends it to the pending ones, or (uses_queue) enqueues all of it. */
 GCKPTI_FN void gckpti_start_collective(gckpt_exec *e, const gckpti_pending *pending)
 {
     gckpti_process_group *group = e->group;
     gckpti_comm *comm = &group->comm;
+    const gckpt_backend *b = comm->backend;
     gckpt_call c;
     gckpti_init_call(e, &c);
     gckpti_poll_pending(group, &c, GCKPTI_MAX_PENDING - 1);
     group->pending[group->pending_count++] = *pending;
-    comm->queue =
-        comm->uses_queue ? comm->backend->use_comm_queue(comm->backend->context, 1) : NULL;
+    comm->queue = comm->uses_queue ? b->use_comm_queue(b->context, 1) : NULL;
     if (group->pending_count == 1 || comm->queue)
         gckpti_begin_tree(comm, pending);
     if (comm->queue) {
-        comm->in_flight = gckpti_poll_tree(comm, &c, 0); /* nothing is under way for the host */
-        comm->backend->use_comm_queue(comm->backend->context, 0);
+        comm->in_flight = gckpti_poll_tree(comm, &c, 0); /* the host waits for nothing */
+        b->use_comm_queue(b->context, 0);
         comm->queue = NULL;
     }
     gckpti_poll_pending(group, &c, GCKPTI_MAX_PENDING);
@@ -26644,9 +26491,8 @@ GCKPTI_FN void gckpti_start_collective(gckpt_exec *e, const gckpti_pending *pend
 /* >>run/group */
 #ifndef GCKPT_NO_RANKS
 
-/* ---- an executor among others ---- */
-/* Bytes of host memory for exchanges, each way: small things and, where floats do not go from and
- * to where they are, half of the largest array. */
+/* Returns the bytes of send_buf, and of recv_buf: for small arrays and, if the transport cannot
+ * access the backend's memory, for half of the largest one. */
 GCKPTI_FN size_t gckpti_comm_buffer_bytes(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -26723,15 +26569,13 @@ GCKPTI_FN gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result result)
     if (comm->aborted) {
         e->group->call_ended = 1;
         e->step.state = GCKPTI_IDLE;
+        const char *changed = ", and parameters may have changed: go back to what was saved";
         return gckpti_error(e, GCKPT_E_PEER,
                             "%s%i does not answer: it ended, hangs or cannot be reached; this "
                             "executor is of no more use%s",
                             comm->peer < 0 ? "one of ranks 0 to " : "rank ",
                             comm->peer < 0 ? comm->ranks - 1 : comm->peer,
-                            e->update.begun
-                                ? ", and parameters may have changed: go back to what was "
-                                  "saved"
-                                : "");
+                            e->update.begun ? changed : "");
     }
     if (result == GCKPT_OK || comm->ranks == 1 || e->group->call_ended)
         return result;
@@ -26750,8 +26594,7 @@ GCKPTI_FN gckpt_result gckpti_local_failure(gckpt_exec *e)
                : GCKPT_OK;
 }
 
-/* A merge: what both have heard so far: the failure of the lowest rank that failed, else the first
- * thing in which they differ. */
+/* Merges statuses: keeps the failure of the lowest rank that failed, or the first mismatch. */
 static void gckpti_merge_statuses(void *mine, const void *received, size_t bytes)
 {
     static const char *const names[GCKPTI_MUST_MATCH] = {
@@ -26761,7 +26604,7 @@ static void gckpti_merge_statuses(void *mine, const void *received, size_t bytes
         "the store's seed",
         "plans, or how they are run",
         "hyper",
-        "what they hold that should be the same"
+        "values that should be the same on all ranks"
     };
     gckpti_status *a = (gckpti_status *)mine;
     const gckpti_status *b = (const gckpti_status *)received;
@@ -26833,7 +26676,7 @@ GCKPT_API uint64_t gckpt_exec_bytes_sent(const gckpt_exec *exec)
     return exec && exec->group ? exec->group->comm.bytes_sent : 0;
 }
 
-/* ---- values of which each rank has a share ---- */
+/* ---- sharded values ---- */
 GCKPTI_FN int gckpti_shard_owner(int64_t elements, int64_t index, int ranks)
 {
     int rank = 0;
@@ -26845,7 +26688,7 @@ GCKPTI_FN int gckpti_shard_owner(int64_t elements, int64_t index, int ranks)
     return rank;
 }
 
-/* The next values of a parameter from element `at` on, *n of them, on all ranks. */
+/* Returns the next *n values of a parameter, from element `at` on, on all ranks. */
 static const float *gckpti_gather_chunk(gckpt_exec *e, const gckpti_param *q, int64_t at,
                                         float scratch[GCKPTI_CHUNK], int64_t *n)
 {
@@ -26872,7 +26715,7 @@ static const float *gckpti_gather_chunk(gckpt_exec *e, const gckpti_param *q, in
     return (const float *)out;
 }
 
-/* All values of parameters first..last, where they are wanted. */
+/* Gathers the values of parameters first to last into `to` and *hash, which may be NULL. */
 static gckpt_result gckpti_gather_all(gckpt_exec *e, int first, int last, float *to, uint64_t *hash)
 {
     float scratch[GCKPTI_CHUNK];
@@ -26926,7 +26769,7 @@ static void gckpti_merge_totals(void *mine, const void *received, size_t bytes)
     }
 }
 
-/* Totals of all ranks that have rows of their own, and behind them their rows. */
+/* Sums group->totals over ranks that divide the rows; the last one counts their rows. */
 static void gckpti_sum_totals(gckpt_exec *e, int64_t rows)
 {
     gckpti_process_group *group = e->group;
@@ -26937,7 +26780,7 @@ static void gckpti_sum_totals(gckpt_exec *e, int64_t rows)
                          (e->plan->term_count + 1) * sizeof *group->totals, gckpti_merge_totals);
 }
 
-/* What the losses will count on all ranks, and the rows they have. */
+/* Sums the expected counts of the losses, and the rows, over ranks. */
 static void gckpti_sum_counts(gckpt_exec *e, int64_t rows)
 {
     gckpti_process_group *group = e->group;
@@ -26950,16 +26793,16 @@ static void gckpti_sum_counts(gckpt_exec *e, int64_t rows)
         e->losses.terms[i].expected = e->losses.terms[i].expected < 0 ? -1 : group->totals[i].count;
 }
 
-/* A hash of what exchanges, and what they bring, depend on: of the plan and of the desc. Steps that
- * may be skipped, or look at their gradients, exchange square sums earlier than others. */
+/* Returns a hash of all that the order and the results of exchanges depend on. */
 static uint64_t gckpti_hash_exchanges(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
+    const gckpt_exec_desc *d = &e->desc; /* skip_nonfinite, FINITE: square sums come earlier */
     const uint64_t settings[] = { (uint64_t)p->batch,
                                   (uint64_t)p->precision,
                                   (uint64_t)p->optimiser,
-                                  e->desc.fast_reduce != 0,
-                                  e->desc.skip_nonfinite != 0,
+                                  d->fast_reduce != 0,
+                                  d->skip_nonfinite != 0,
                                   gckpti_debug(e) & GCKPT_DEBUG_FINITE,
                                   (uint64_t)e->group->comm.uses_queue };
     uint64_t hash = p->check;
@@ -26974,7 +26817,7 @@ static uint64_t gckpti_hash_exchanges(const gckpt_exec *e)
     return hash;
 }
 
-/* A hash of values and state that all ranks have whole. */
+/* Returns a hash of values and state that every rank has whole. */
 static uint64_t gckpti_hash_replicated(gckpt_exec *e)
 {
     void *out = e->group->comm.send_buf;
@@ -27029,7 +26872,7 @@ GCKPTI_FN int64_t gckpti_count_micro_batches(const gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     const int64_t batch = gckpti_vrank_batch(p, e->step.rows), end = e->step.row_end;
-    int64_t n = 0, at = end - rows; /* what is before it is counted */
+    int64_t n = 0, at = end - rows; /* rows before it are counted */
     for (int vrank = 0; vrank < p->virtual_ranks; vrank++) {
         int64_t to = gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, vrank + 1), end);
         n += to > at ? (to - at + p->rows - 1) / p->rows : 0;
@@ -27038,7 +26881,7 @@ GCKPTI_FN int64_t gckpti_count_micro_batches(const gckpt_exec *e, int64_t rows)
     return n;
 }
 
-/* Rounds of a leaf: as many as the rank has micro-batches whose leaf it is that has most rows. */
+/* Returns the lockstep micro-batches of the current virtual rank: the maximum over all ranks. */
 static int gckpti_lockstep_count(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -27050,7 +26893,7 @@ static int gckpti_lockstep_count(const gckpt_exec *e)
     return (int)most;
 }
 
-/* Of a stream only step_end ends the rank's last leaf, since the sums of that are exchanged. */
+/* In a stream only step_end ends the last virtual rank, since its sums are exchanged. */
 GCKPTI_FN int gckpti_set_micro_batch(gckpt_exec *e)
 {
     if (!e->group) {
@@ -27093,7 +26936,7 @@ GCKPTI_FN gckpt_result gckpti_sum_losses(gckpt_exec *e)
         const size_t n = (size_t)gckpti_local_vranks(p);
         gckpti_loss_total *t = group->totals;
         gckpti_from_backend(e, t, &e->losses.totals[i * n], n * sizeof *t);
-        for (size_t stride = 1; stride < n; stride *= 2) /* the tree's levels */
+        for (size_t stride = 1; stride < n; stride *= 2) /* levels of the tree */
             for (size_t k = 0; k < n; k += 2 * stride)
                 gckpti_merge_totals(&t[k], &t[k + stride], sizeof *t);
         e->losses.terms[i].total = *t;
@@ -27128,7 +26971,8 @@ GCKPTI_FN gckpt_result gckpti_next_micro_batch(gckpt_exec *e)
     if (e->step.state == GCKPTI_STREAMING)
         return GCKPT_MORE;
     group->in_body = 0;
-    const int deferred = e->plan->ranks == 1 || group->comm.uses_queue; /* nobody needs them */
+    /* then gckpti_finish_step sums them */
+    const int deferred = e->plan->ranks == 1 || group->comm.uses_queue;
     return deferred && gckpti_has_known_counts(e) && e->losses.terms[0].expected >= 0
                ? gckpti_agree(e, GCKPT_OK)
                : gckpti_sum_losses(e);
@@ -27150,8 +26994,8 @@ GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
     if (result == GCKPT_OK &&
         rank_rows != gckpt_plan_rank_rows(p, e->step.rows, group->comm.rank, NULL))
         result = gckpti_error(e, GCKPT_E_ARG,
-                              "step_end: %I rows streamed in here, %I on all ranks; of so many "
-                              "%I are this rank's (gckpt_plan_rank_rows)",
+                              "step_end: %I rows streamed in here, %I on all ranks, of which "
+                              "%I must be this rank's (gckpt_plan_rank_rows)",
                               rank_rows, e->step.rows,
                               gckpt_plan_rank_rows(p, e->step.rows, group->comm.rank, NULL));
     result = gckpti_agree(e, result);
@@ -27160,7 +27004,7 @@ GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
     return result;
 }
 
-/* Whether it brings a parameter's shares together. */
+/* Returns 1 if the instruction gathers a parameter's shards. */
 static int gckpti_is_gather(const gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpti_plan_node *node = &e->plan->nodes[gckpti_ins_node(e->plan, ins)];
@@ -27178,14 +27022,12 @@ GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
     int padding = e->step.pc >= p->body && e->step.pc < p->epilogue && group->padding;
     int max_pending = GCKPTI_MAX_PENDING;
     for (int i = 0; i < group->pending_count; i++)
-        max_pending =
-            group->pending[i].due <= e->step.pc ? group->pending_count - 1 - i : max_pending;
+        if (group->pending[i].due <= e->step.pc)
+            max_pending = group->pending_count - 1 - i;
     if (!gckpti_is_capturing(e)) /* nothing is due within a part */
         gckpti_wait_pending(e, max_pending);
-    const int threads = e->device.runner.team || p->threads == 1; /* whose numbers are known */
-    e->device.runner.poll = group->pending_count && threads && !gckpti_backend(e)->own_memory
-                                ? gckpti_poll_in_kernel
-                                : NULL;
+    const int polls = (e->device.runner.team || p->threads == 1) && !gckpti_backend(e)->own_memory;
+    e->device.runner.poll = group->pending_count && polls ? gckpti_poll_in_kernel : NULL;
     e->device.runner.poll_context = e->group;
     if (ins->kind == GCKPT_REDUCE)
         return !group->last_micro;
@@ -27200,26 +27042,25 @@ GCKPTI_FN int gckpti_capture_part_end(gckpt_exec *e, int64_t *part)
     const gckpti_process_group *group = e->group;
     const int pc = e->step.pc,
               last_vrank = e->step.vrank + 1 == gckpti_local_vranks(p) && p->ranks > 1;
-    int end = p->epilogue, x, copies = pc > p->body; /* where the body begins none is under way */
+    int end = p->epilogue, x, copies = pc > p->body; /* at p->body no copy is pending */
     if (gckpti_skips(e, &p->ins[pc]) || group->padding || group->comm.status.result != GCKPT_OK)
         return pc;
     for (int i = 0; i < group->pending_count; i++)
         gckpti_set_min(&end, group->pending[i].due);
     for (int i = 0; i < e->offload.pending_count; i++)
         gckpti_set_min(&end, e->offload.due[i]);
-    do { /* copies stand alone, but in a micro-batch that is one part */
+    do { /* copies are no part, unless the whole micro-batch is one part */
         for (x = pc; x < end && !gckpti_is_gather(e, &p->ins[x]); x++)
             if (p->ins[x].kind == GCKPT_REDUCE ? group->last_micro && last_vrank
                                                : copies && p->ins[x].kind > GCKPT_UPDATE)
                 break;
     } while (x < p->epilogue && !copies++);
-    *part =
-        ((2 * e->step.vrank + group->last_micro) * (int64_t)p->length + pc) * (int64_t)p->length +
-        x;
+    const int64_t n = (int64_t)p->length;
+    *part = ((2 * e->step.vrank + group->last_micro) * n + pc) * n + x;
     return x;
 }
 
-/* Whether an instruction reads what the FORWARD of a parameter brought into the arena. */
+/* Returns 1 if an instruction reads the copy of parameter `id` in the arena. */
 static int gckpti_reads_staged(const gckpt_plan *p, const gckpti_ins *ins, int id)
 {
     const gckpti_plan_node *node = &p->nodes[gckpti_ins_node(p, ins)];
@@ -27231,7 +27072,7 @@ static int gckpti_reads_staged(const gckpt_plan *p, const gckpti_ins *ins, int i
     return reads;
 }
 
-/* The first instruction that needs over what this one begins (gckpti_pending). */
+/* Returns `due` of the collective that the current instruction starts (gckpti_pending). */
 static int gckpti_due_instruction(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -27244,8 +27085,8 @@ static int gckpti_due_instruction(const gckpt_exec *e)
     return (int)(next - p->ins);
 }
 
-/* A leaf's sum of a gradient: its uses, and with them the sums of leaves before that wait for it,
- * like the digits of a binary counter. The rank's own sum is then added to the others'. */
+/* Adds up a virtual rank's uses of a gradient, and the partial sums of earlier virtual ranks, like
+ * the carries of a binary counter. The last virtual rank starts the sum over ranks. */
 GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
@@ -27258,7 +27099,7 @@ GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
     gckpti_operands_of(p->operands, ins, 0, &o);
     float *sum = gckpti_arena_f32(e, o.gradient);
     const size_t *carries = o.addends + ins->uses - 1;
-    if (group->padding && !p->accumulates) /* no backward has begun it */
+    if (group->padding && !p->accumulates) /* no backward wrote it */
         gckpti_backend(e)->fill(&c, sum, 0, n);
     for (int u = 1; u < ins->uses && (p->accumulates || !group->padding); u++)
         gckpti_backend(e)->add(&c, sum, gckpti_arena_f32(e, o.addends[u - 1]), n);
@@ -27268,26 +27109,24 @@ GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
         gckpti_backend(e)->copy(c.backend, gckpti_arena_f32(e, carries[level]), sum,
                                 (size_t)n * sizeof *sum);
     else if (p->ranks > 1) {
-        const gckpti_pending pending = { e->desc.fast_reduce ? GCKPTI_FAST_REDUCE
-                                         : ins->accumulate   ? GCKPTI_REDUCE_SCATTER
-                                                             : GCKPTI_ALL_REDUCE,
-                                         gckpti_due_instruction(e),
-                                         sum,
-                                         gckpti_arena_f32(e, o.workspace),
-                                         gckpti_arena_f32(e, o.shard),
-                                         n };
+        const gckpti_collective kind = e->desc.fast_reduce ? GCKPTI_FAST_REDUCE
+                                       : ins->accumulate   ? GCKPTI_REDUCE_SCATTER
+                                                           : GCKPTI_ALL_REDUCE;
+        float *workspace = gckpti_arena_f32(e, o.workspace), *shard = gckpti_arena_f32(e, o.shard);
+        const int due = gckpti_due_instruction(e);
+        const gckpti_pending pending = { kind, due, sum, workspace, shard, n };
         gckpti_start_collective(e, &pending);
-        if (gckpti_debug(e) & GCKPT_DEBUG_POISON) /* it paints too early */
+        if (gckpti_debug(e) & GCKPT_DEBUG_POISON) /* it does not know `due` */
             gckpti_wait_pending(e, 0);
     }
 }
 
-/* Brings the shares of n floats together, before instruction `due`. */
+/* Starts to gather n floats from their shards, before instruction `due`. */
 static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n, int due)
 {
     const gckpti_pending pending = { GCKPTI_ALL_GATHER, due, x, NULL, NULL, n };
     gckpti_start_collective(e, &pending);
-    if (gckpti_debug(e) & GCKPT_DEBUG_FINITE) /* it looks at once */
+    if (gckpti_debug(e) & GCKPT_DEBUG_FINITE) /* it reads them at once */
         gckpti_wait_pending(e, 0);
 }
 
@@ -27301,9 +27140,8 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
     return 1;
 }
 
-/* Of a parameter that is cut each rank updates its share. Its sum stands in its place in the whole
- * gradient, or, where REDUCE has put it elsewhere, UPDATE's gradient is nothing but the share;
- * further accumulators are whole, so they are read from the share on. */
+/* Each rank updates its shard of a sharded parameter. The shard's sum is at its place in the whole
+ * gradient, unless REDUCE copied it to UPDATE's gradient. Other accumulators are whole. */
 GCKPTI_FN void gckpti_shard_pass(const gckpt_exec *e, const gckpti_ins *ins,
                                  gckpt_update_pass *pass)
 {
@@ -27338,7 +27176,7 @@ static void gckpti_merge_floats(void *mine, const void *received, size_t bytes)
     gckpti_add_into((float *)mine, (const float *)received, (int64_t)(bytes / sizeof(float)));
 }
 
-/* Square sums of all: of what is not in its share a rank has 0, but rank 0 has what is not cut. */
+/* A rank contributes the blocks of its shards; rank 0, also those of unsharded parameters. */
 GCKPTI_FN void gckpti_sum_squares(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -27371,15 +27209,15 @@ GCKPTI_FN void gckpti_sum_squares(gckpt_exec *e)
 
 GCKPTI_COLD_BEGIN
 
-/* The window of the gckpt_cache_window that a node is, or 0. */
+/* Returns the window of a node that is a gckpt_cache_window, or 0. */
 static int gckpti_cache_window(const gckpt_plan *p, const gckpti_plan_node *node)
 {
     return gckpti_is_cache(node->op) ? ((const gckpti_cache *)(p->words + node->attributes))->window
                                      : 0;
 }
 
-/* The first position from which attention, which alone reads such caches, can go on: they have let
- * go of what it needs before. */
+/* Returns the first position from which attention can resume: windowed caches have overwritten what
+ * earlier positions need. */
 static int64_t gckpti_first_resumable(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -27398,8 +27236,9 @@ static int64_t gckpti_first_resumable(const gckpt_exec *e)
     return from;
 }
 
-/* The caches, one behind the other in graph order, so that other plans of a model have them in the
- * same places; or those of another executor. Without tables: do they fit? */
+/* Places the caches one after the other in graph order, so that other plans of the model have them
+ * at the same offsets; or uses those of desc.caches_of. Without tables, only checks that they
+ * fit. */
 GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan, *owner = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
@@ -27446,8 +27285,8 @@ GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
         return GCKPT_OK;
     if (e->plan->virtual_ranks > 1)
         return gckpti_error(e, GCKPT_E_ARG,
-                            "forward: caches hold rows of a whole call, %i leaves would cut it: "
-                            "plan with desc.leaves 1",
+                            "forward: caches hold rows of a whole call, %i virtual ranks would "
+                            "divide it: plan with desc.virtual_ranks 1",
                             e->plan->virtual_ranks);
     if (rows > e->plan->rows || (position > 0 && rows > held))
         return gckpti_error(
@@ -27508,8 +27347,8 @@ GCKPTI_COLD_END
 /* >>run/open */
 GCKPTI_COLD_BEGIN
 
-/* A plan may come from a table that was compiled in (gckpt_plan_c): refuses one that is not of this
- * header, of the ops that are linked now, or for this build. */
+/* Refuses a plan, which may be a table that was compiled in (gckpt_plan_c), that was not made by
+ * this version of the header and the ops linked now, or that this build cannot run. */
 static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
 {
     uint64_t hash = GCKPTI_FNV_START;
@@ -27548,7 +27387,7 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
     return GCKPT_OK;
 }
 
-/* What can be refused before there is an executor. */
+/* Checks plan and desc before the executor is created. */
 static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
                                            const gckpt_exec_desc *d)
 {
@@ -27568,9 +27407,9 @@ static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
                             p->ranks, (int)p->shard, s->ranks, (int)s->shard);
     if (p->optimiser == GCKPT_CUSTOM_OPTIMISER && p->mode != GCKPT_INFERENCE &&
         !d->custom_optimiser)
-        return gckpti_error(
-            s, GCKPT_E_ARG,
-            "exec: the plan has GCKPT_CUSTOM_OPTIMISER; desc.own_optimiser is missing");
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: the plan has GCKPT_CUSTOM_OPTIMISER; "
+                            "desc.custom_optimiser is missing");
     if (d->skip_nonfinite && p->update_in_backward)
         return gckpti_error(
             s, GCKPT_E_ARG,
@@ -27578,7 +27417,7 @@ static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
             "in the backward (desc.update_in_backward)");
     if (!GCKPTI_RUNS_BACKENDS && (d->copy_feeds || d->custom_optimiser || d->parallel_for))
         return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: GCKPT_SMALL has no copy_feeds, own_optimiser, parallel_for");
+                            "exec: GCKPT_SMALL has no copy_feeds, custom_optimiser, parallel_for");
     if (d->debug && !GCKPTI_RUNS_DEBUG)
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: desc.debug: this build leaves out debug modes (GCKPT_NO_DEBUG)");
@@ -27634,8 +27473,7 @@ GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_
     return GCKPT_OK;
 }
 
-/* Finds the plan's parameters in the store; they must be what the plan was made for. Without
- * tables: are they? */
+/* Finds the plan's parameters in the store, and checks them. Without tables, only checks. */
 static gckpt_result gckpti_bind_params(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -27667,7 +27505,7 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* What the store's memory ends with when the values and states that are still missing are there. */
+/* Returns store.memory.used as it will be after the missing values and states are allocated. */
 static size_t gckpti_store_bytes_needed(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -27687,8 +27525,8 @@ static size_t gckpti_store_bytes_needed(gckpt_exec *e)
     return used;
 }
 
-/* Draws raw values, by vectors where the processor runs the plan by them, or another backend does
- * (whatever desc.isa says). By one thread: a program may still want to fork. */
+/* Initialises uninitialised values: by vector kernels, if the CPU runs the plan by them or another
+ * backend runs it (whatever desc.isa says). In one thread, since the program may fork later. */
 static void gckpti_initialise_params(const gckpt_exec *e)
 {
     gckpti_init_fn *initialise = NULL;
@@ -27701,8 +27539,7 @@ static void gckpti_initialise_params(const gckpt_exec *e)
     gckpti_init_all_values(e->store, initialise);
 }
 
-/* Values, and optimiser state for what the plan trains: what is not there yet, all or none. Values
- * are drawn when nothing can fail any more. */
+/* Allocates the missing values and optimiser states, all or none, then initialises the values. */
 static gckpt_result gckpti_bind_state(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -27780,8 +27617,8 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
     return result;
 }
 
-/* Binds it: a backend, memory, values and state, and these to where the backend has them. What does
- * not fit is found before memory is taken. 0: it is refused. */
+/* Binds a new executor: backend, memory, values and state. Checks all before it allocates. Returns
+ * 0, with an error in the store, if it failed. */
 static int gckpti_bind_exec(gckpt_exec *e)
 {
     if (gckpti_choose_backend(e) != GCKPT_OK)
@@ -27809,7 +27646,7 @@ static int gckpti_bind_exec(gckpt_exec *e)
     return 1;
 }
 
-/* A team takes up to a hundred microseconds to wake and to end: is there work for it? */
+/* Returns 1 if a step takes longer than to start and end a team, up to a hundred microseconds. */
 static int gckpti_is_team_worthwhile(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -27856,9 +27693,8 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
         gckpt_exec_free(e);
         return NULL;
     }
-    int team = GCKPTI_RUNS_BACKENDS && !gckpti_backend(e)->own_memory && plan->threads > 1 &&
-               gckpti_is_team_worthwhile(e);
-    e->device.team = team ? plan->threads : 1;
+    int teams = GCKPTI_RUNS_BACKENDS && !gckpti_backend(e)->own_memory && plan->threads > 1;
+    e->device.team = teams && gckpti_is_team_worthwhile(e) ? plan->threads : 1;
     e->update.writes_back = gckpti_backend(e)->writes_back ||
                             plan->optimiser == GCKPT_CUSTOM_OPTIMISER ||
                             gckpti_has_gradient_fetch(plan);
@@ -27887,7 +27723,7 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
 GCKPTI_COLD_END
 
 /* >>run/host */
-/* ---- own memory: what the host does itself, it does on copies ---- */
+/* ---- own memory: the host works on copies ---- */
 GCKPTI_FN const float *gckpti_host_floats(const gckpt_exec *e, const float *x, size_t n)
 {
     if (!gckpti_backend(e)->own_memory)
@@ -27902,13 +27738,14 @@ typedef struct {
     int count;
     struct {
         const void *from;
-        void *back_to, *host; /* to: where it goes back; NULL: it was read only */
+        void *back_to,
+            *host; /* back_to: where to copy it after the kernel; NULL: it is read only */
         size_t bytes;
     } entry[4 * GCKPT_MAX_INPUTS + 8];
 } gckpti_host_copies;
 
-/* The host's copy of an operand, which goes back to `to`, if that is not NULL; the same one for the
- * same address. */
+/* Returns the host copy of an operand, one for an address. It is later copied to `to`, or, if that
+ * is NULL, discarded. */
 static void *gckpti_host_copy(gckpti_host_copies *copies, const void *from, void *to, size_t bytes)
 {
     int i = 0;
@@ -27927,8 +27764,8 @@ static void *gckpti_host_copy(gckpti_host_copies *copies, const void *from, void
     return copies->entry[i].host;
 }
 
-/* Whether what is bound for input i is less than its values: packed, or a rank's share. Then it is
- * not read (what is read was brought into the arena). */
+/* Returns 1 if the data of input i are quantised or a shard: then the kernel does not read them
+ * (those that it reads were staged in the arena). */
 static int gckpti_is_partial(const gckpt_exec *e, const gckpt_call *c, int i)
 {
     const gckpti_plan_node *nodes = e->plan->nodes;
@@ -27940,7 +27777,7 @@ static int gckpti_is_partial(const gckpt_exec *e, const gckpt_call *c, int i)
            gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES));
 }
 
-/* Runs an op's own kernel on copies of its operands. */
+/* Runs an op's plain kernel on host copies of its operands. */
 GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, const gckpt_call *call)
 {
     gckpt_call c = *call;
@@ -27969,10 +27806,9 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
     c.out = (float *)gckpti_host_copy(&copies, c.out, c.out, n * 4);
     c.out_bf16 = (uint16_t *)gckpti_host_copy(&copies, c.out_bf16, c.out_bf16, n * 2);
     c.saved = gckpti_host_copy(&copies, c.saved, c.saved, e->plan->nodes[c.id].saved_bytes);
-    c.loss_sum = (double *)gckpti_host_copy(&copies, c.loss_sum, c.loss_sum, sizeof *c.loss_sum);
-    c.loss_count =
-        (int64_t *)gckpti_host_copy(&copies, c.loss_count, c.loss_count, sizeof *c.loss_count);
-    c.workspace = c.workspace ? copies.scratch.base + copies.scratch.used : NULL; /* all the rest */
+    c.loss_sum = (double *)gckpti_host_copy(&copies, c.loss_sum, c.loss_sum, sizeof(double));
+    c.loss_count = (int64_t *)gckpti_host_copy(&copies, c.loss_count, c.loss_count, 8);
+    c.workspace = c.workspace ? copies.scratch.base + copies.scratch.used : NULL; /* the rest */
     c.plain = 1;
     c.kernels = NULL;
     c.backend = NULL;
@@ -27983,9 +27819,9 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
                               copies.entry[i].bytes);
 }
 
-/* ---- copies beside what is computed: begun, and waited for when they must be ---- */
-/* Waits for copies that were begun and must be done before instruction x, and for those before
- * them. Returns what a run has come to: result or, where that was well, what failed. */
+/* ---- pending copies of offloaded values, overlapped with computation ---- */
+/* Waits for pending copies that are due at instruction x or before, and for those started before
+ * them. Returns `result` or, if that is OK or MORE, the error of a copy. */
 GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result result)
 {
     int *due = e->offload.due, n = GCKPTI_RUNS_BACKENDS ? e->offload.pending_count : 0, failed = 0;
@@ -27995,7 +27831,7 @@ GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result res
         return result;
     int later = e->offload.pending_count - n;
     if (!e->offload.by_backend && (failed = e->desc.wait(e->desc.user, later)) != 0) {
-        e->desc.wait(e->desc.user, later = 0); /* nothing may be written any more */
+        e->desc.wait(e->desc.user, later = 0); /* no callback may write any more */
     } else if (e->offload.by_backend && gckpti_backend(e)->wait_copies_until && later) {
         gckpti_backend(e)->wait_copies_until(gckpti_backend(e)->context, later);
     } else if (e->offload.by_backend) {
@@ -28005,12 +27841,13 @@ GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result res
     memmove(due, due + e->offload.pending_count - later, (size_t)later * sizeof *due);
     e->offload.pending_count = later;
     return failed && (result == GCKPT_OK || result == GCKPT_MORE)
-               ? gckpti_error(e, GCKPT_E_FILE, "step: a copy to slower memory or back failed; "
-                                               "nothing was changed")
+               ? gckpti_error(e, GCKPT_E_FILE,
+                              "step: a copy to slower memory or back failed; "
+                              "nothing was changed")
                : result;
 }
 
-/* Whether instruction x has an operand at an offset of the arena. */
+/* Returns 1 if instruction x has an operand at this offset of the arena. */
 static int gckpti_has_operand(const gckpt_plan *p, int x, size_t offset)
 {
     size_t k = p->ins[x].operands;
@@ -28020,8 +27857,8 @@ static int gckpti_has_operand(const gckpt_plan *p, int x, size_t offset)
     return k < end && p->ins[x].kind != GCKPT_OFFLOAD_DONE;
 }
 
-/* Notes a copy that was begun, and the first instruction that must wait for it: the first one that
- * reads what comes in; or that writes where something goes out from, which painting does, too. */
+/* Records a pending copy and the first instruction that must wait for it: that reads a reloaded
+ * value, or that overwrites (as POISON does) one that is being offloaded. */
 static void gckpti_add_pending_copy(gckpt_exec *e, int out, size_t offset, size_t bytes)
 {
     const gckpt_plan *p = e->plan;
@@ -28041,7 +27878,7 @@ static void gckpti_add_pending_copy(gckpt_exec *e, int out, size_t offset, size_
     e->offload.due[e->offload.pending_count++] = due;
 }
 
-/* Copies `bytes` bytes between the arena, from an offset on, and slower memory. */
+/* Offloads or reloads `bytes` bytes at an offset of the arena. */
 static gckpt_result gckpti_copy_offloaded(gckpt_exec *e, const gckpti_ins *ins, size_t host_offset,
                                           size_t offset, size_t bytes)
 {
@@ -28076,7 +27913,7 @@ static gckpt_result gckpti_copy_offloaded(gckpt_exec *e, const gckpti_ins *ins, 
                                         gckpti_planned_name(e->plan, ins->id), done, bytes);
 }
 
-/* A value and aux go to slower memory or come back; of a short micro-batch the rows it has. */
+/* Offloads or reloads a node's value and saved data; of a short micro-batch, the rows it has. */
 GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
@@ -28086,15 +27923,15 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
     gckpt_result result = GCKPT_OK;
     gckpti_operands o;
     if (ins->kind == GCKPT_OFFLOAD_DONE)
-        return GCKPT_OK; /* lives tell how long bytes are kept */
+        return GCKPT_OK; /* it only extends the live range of the buffer */
+    const gckpti_plan_info *info = &p->info[ins->id];
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
     if (!node->batch_invariant)
         value = value / (size_t)p->rows * (size_t)rows;
     if (o.out != GCKPTI_NO_OFFSET)
-        result = gckpti_copy_offloaded(e, ins, p->info[ins->id].host_value, o.out, value);
+        result = gckpti_copy_offloaded(e, ins, info->host_value, o.out, value);
     if (o.saved != GCKPTI_NO_OFFSET && result == GCKPT_OK)
-        result =
-            gckpti_copy_offloaded(e, ins, p->info[ins->id].host_saved, o.saved, node->saved_bytes);
+        result = gckpti_copy_offloaded(e, ins, info->host_saved, o.saved, node->saved_bytes);
     if (ins->kind == GCKPT_OFFLOAD || !(gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE) ||
         (result = gckpti_wait_copies(e, INT32_MAX, result)) != GCKPT_OK)
         return result;
@@ -28107,15 +27944,15 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
 }
 
 /* >>run/feeds */
-/* ---- rows that are fed ---- */
-/* Of a constant, or as fed: all rows of the latest feeds. */
+/* ---- feeds ---- */
+/* Returns the values of an i32 constant or input: all rows of the latest feeds. */
 static const int32_t *gckpti_indices(const gckpt_exec *e, const gckpti_plan_node *q)
 {
     const void *data = q->kind == GCKPTI_CONSTANT ? q->data : e->feeds.inputs[q->index].feed;
     return (const int32_t *)data;
 }
 
-/* The values of i32 input i of a node, in all rows. */
+/* Checks the range of i32 input i of a node, in all rows. */
 static gckpt_result gckpti_check_indices(gckpt_exec *e, const gckpti_plan_node *node, int id, int i,
                                          int64_t rows)
 {
@@ -28141,7 +27978,7 @@ static gckpt_result gckpti_check_indices(gckpt_exec *e, const gckpti_plan_node *
     return GCKPT_OK;
 }
 
-/* Which input each feed is for; every input that is read must have one. */
+/* Assigns each feed to its input; every input that is read must have one. */
 static gckpt_result gckpti_match_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count)
 {
     const gckpt_plan *p = e->plan;
@@ -28171,7 +28008,7 @@ static gckpt_result gckpti_match_feeds(gckpt_exec *e, const gckpt_feed *feeds, i
     return GCKPT_OK;
 }
 
-/* Takes the feeds for the next rows of the step and checks what indices they hold. */
+/* Takes the feeds for the next rows of the step, and checks their indices. */
 GCKPTI_FN gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                          int64_t rows)
 {
@@ -28212,8 +28049,8 @@ GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e)
     }
 }
 
-/* ---- what losses count of them, and sum up ---- */
-/* The term whose loss node `id` is; -1: none. */
+/* ---- counts and sums of losses ---- */
+/* Returns the loss term whose loss is node `id`, or -1. */
 GCKPTI_FN int gckpti_term_of(const gckpt_plan *p, int id)
 {
     for (size_t i = 0; i < p->term_count; i++)
@@ -28222,7 +28059,7 @@ GCKPTI_FN int gckpti_term_of(const gckpt_plan *p, int id)
     return -1;
 }
 
-/* What a loss adds to now; regularisers have no leaves. */
+/* Returns the total that a loss adds to now: of this virtual rank, except for regularisers. */
 GCKPTI_FN gckpti_loss_total *gckpti_running_loss(const gckpt_exec *e, int term)
 {
     const gckpt_plan *p = e->plan;
@@ -28230,15 +28067,14 @@ GCKPTI_FN gckpti_loss_total *gckpti_running_loss(const gckpt_exec *e, int term)
     return &e->losses.totals[term * gckpti_local_vranks(p) + vrank];
 }
 
-/* What the losses counted and summed up so far; the backend is waited for. */
+/* Waits for the backend and copies counts and sums of the losses to the host. */
 static gckpt_result gckpti_read_losses(gckpt_exec *e)
 {
     gckpt_result result = gckpti_wait_backend(e);
     if (result != GCKPT_OK)
         return result;
     for (size_t i = 0; i < e->plan->term_count; i++)
-        if (!gckpti_group_of(e) ||
-            e->plan->terms[i].regulariser) /* else they are summed up already */
+        if (!gckpti_group_of(e) || e->plan->terms[i].regulariser) /* else gckpti_sum_losses did */
             gckpti_from_backend(e, &e->losses.terms[i].total, gckpti_running_loss(e, (int)i),
                                 sizeof *e->losses.totals);
     return GCKPT_OK;
@@ -28250,7 +28086,7 @@ GCKPTI_FN int64_t gckpti_loss_count(const gckpt_exec *e)
                                             : e->losses.terms[0].total.count;
 }
 
-/* What the gradient of a loss's sum is worth in units of the first loss's count (manual, 3). */
+/* Returns the factor of the gradient of a loss's sum, relative to the first loss (manual, 3). */
 GCKPTI_FN float gckpti_loss_scale(gckpt_exec *e, int term)
 {
     const gckpti_plan_term *t = &e->plan->terms[term];
@@ -28259,7 +28095,7 @@ GCKPTI_FN float gckpti_loss_scale(gckpt_exec *e, int term)
     if (term == 0)
         return weight;
     if (t->regulariser && e->losses.terms[0].expected < 0)
-        (void)gckpti_read_losses(e); /* an error comes again before the first update */
+        (void)gckpti_read_losses(e); /* an error shows again before the first update */
     if (t->regulariser)
         return (float)((double)weight * (double)gckpti_loss_count(e));
     if (gckpti_is_streaming(e)) /* the same count */
@@ -28267,9 +28103,9 @@ GCKPTI_FN float gckpti_loss_scale(gckpt_exec *e, int term)
     return count > 0 ? (float)((double)weight * (double)gckpti_loss_count(e) / count) : 0;
 }
 
-/* Adds what each loss will count over the rows just fed, where a rule says what that is: the loss
- * has GCKPT_COUNT_FROM_FEEDS, or there are several, which then must keep to it (check_counts). What
- * does not depend on the batch, or mixes its rows, is counted once a micro-batch. */
+/* Adds to each loss's expected count that of the rows just fed, if it follows from the feeds: the
+ * loss has GCKPT_COUNT_FROM_FEEDS, or there are several losses (gckpti_check_counts checks them). A
+ * batch-invariant input, or one that mixes rows, counts once a micro-batch. */
 GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
@@ -28291,7 +28127,8 @@ GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
     }
 }
 
-/* Before the first rows: 0 where they will be counted, -1 where they cannot be. */
+/* Before the first rows, sets expected counts to 0, or to -1 if they do not follow from the
+ * feeds. */
 GCKPTI_FN void gckpti_init_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -28306,7 +28143,8 @@ GCKPTI_FN void gckpti_init_counts(gckpt_exec *e)
     }
 }
 
-/* Streaming cannot count ahead: all losses of the batch must share the first one's count. */
+/* For streaming, checks that all losses of the batch have the same count, as it is not known
+ * yet. */
 GCKPTI_FN gckpt_result gckpti_check_same_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -28330,7 +28168,7 @@ GCKPTI_FN gckpt_result gckpti_check_same_counts(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* What losses counted and summed up; in a step that changes anything, what the feeds say. */
+/* Reads the losses. If the step trains, their counts must be the expected ones. */
 GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -28360,8 +28198,8 @@ GCKPTI_FN int gckpti_has_known_counts(const gckpt_exec *e)
     return known;
 }
 
-/* Before anything is changed: the first loss's count, and that all counted as they should. Where
- * all have promised so nothing waits for it, and a broken promise shows at the end of the step. */
+/* Before the first update, checks the counts of losses; if all are known from the feeds, does not
+ * wait for that: gckpti_finish_step checks them. */
 GCKPTI_FN gckpt_result gckpti_finalize_counts(gckpt_exec *e)
 {
     gckpt_result result = GCKPT_OK;
@@ -28373,9 +28211,9 @@ GCKPTI_FN gckpt_result gckpti_finalize_counts(gckpt_exec *e)
 
 /* >>run/mixed */
 #ifndef GCKPT_NO_BF16
-/* ---- bf16 plans: kernels get bf16, or floats in copies, as the plan has it (plan/mixed.c) ---- */
-/* The copy at `offset`, NONE: there is none, of n numbers that are bf16 in the arena; what they are
- * is in it if the kernel reads it. */
+/* ---- bf16 plans: kernels get bf16 or f32 copies, as the plan has it (plan/mixed.c) ---- */
+/* Returns the f32 copy at `offset` of n bf16 numbers, converted if the kernel reads them; NULL for
+ * GCKPTI_NO_OFFSET. */
 static float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, size_t offset,
                                 const uint16_t *narrow, int read, int64_t n)
 {
@@ -28400,8 +28238,8 @@ GCKPTI_FN void gckpti_mark_bf16_fresh(const gckpt_exec *e, int i)
         e->tables.bf16_copies[i].changes = gckpti_param_of(e, i)->changes;
 }
 
-/* The copy from which an op reads parameter i: made anew if values were changed, but by an update
- * of this executor's, which wrote both. */
+/* Returns parameter i's bf16 copy, refreshed if the values were changed (by this executor's
+ * updates, which write both, it is fresh). */
 static const uint16_t *gckpti_refresh_bf16(const gckpt_exec *e, int i)
 {
     const gckpti_bf16_copy *copy = &e->tables.bf16_copies[i];
@@ -28451,17 +28289,18 @@ GCKPTI_FN void gckpti_mixed_operands(const gckpt_exec *e, const gckpti_ins *ins,
     }
 }
 
-/* ---- kernels in portions: of so many elements, or of whole rows ---- */
+/* ---- kernels in strips: of a number of elements, or of whole rows ---- */
 typedef struct {
     const gckpt_exec *e;
     const gckpt_call *call;
     gckpt_kernel kernel;
-    int backward, sums; /* sums: portions come in turn, and add to gradients that have none */
-    int64_t n, row_size; /* elements of a portion; of a row: inputs but the first have none. Or 0 */
-    size_t saved_bytes;  /* bytes a row */
+    int backward, sums; /* sums: strips run in order and add to gradients that are sums over rows */
+    int64_t n;          /* elements of a strip */
+    int64_t row_size; /* elements of a row; only the first input has rows. 0: all have the shape */
+    size_t saved_bytes; /* of a row */
 } gckpti_strips;
 
-/* n floats at *next, which moves on: those of `narrow`, if they are read. */
+/* Allocates a strip's floats at *next and, if they are read, converts `narrow` to them. */
 static float *gckpti_open_strip(const gckpti_strips *strips, const gckpt_call *c,
                                 const uint16_t *narrow, int read, float **next)
 {
@@ -28475,8 +28314,8 @@ static float *gckpti_open_strip(const gckpti_strips *strips, const gckpt_call *c
     return x;
 }
 
-/* Portion i, as a call of its own. It knows where its bf16 are, too: fast kernels fetch those of
- * the next one, which lie behind them, meanwhile. */
+/* Runs strip i as a separate call. It also has the addresses of its bf16, so that fast kernels can
+ * prefetch those of the next strip. */
 static void gckpti_strip_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_strips *strips = (const gckpti_strips *)context;
@@ -28484,11 +28323,10 @@ static void gckpti_strip_item(void *context, int64_t i, int64_t worker)
     gckpt_call c = *strips->call;
     int64_t first = i * strips->n, n = gckpti_min(gckpti_elements(&c.shape) - first, strips->n);
     (void)worker;
-    c.shape =
-        strips->row_size ? gckpt_shape2(n / strips->row_size, strips->row_size) : gckpt_shape1(n);
-    c.saved = c.saved ? (unsigned char *)c.saved +
-                            (size_t)(first / strips->row_size) * strips->saved_bytes
-                      : NULL;
+    const int64_t row_size = strips->row_size;
+    c.shape = row_size ? gckpt_shape2(n / row_size, row_size) : gckpt_shape1(n);
+    if (c.saved)
+        c.saved = (unsigned char *)c.saved + (size_t)(first / row_size) * strips->saved_bytes;
     c.threads = 1;
     c.out_bf16 = c.out_bf16 ? c.out_bf16 + first : NULL;
     c.grad_out_bf16 = c.grad_out_bf16 ? c.grad_out_bf16 + first : NULL;
@@ -28521,20 +28359,19 @@ static void gckpti_strip_item(void *context, int64_t i, int64_t worker)
             gckpti_round_bf16(strips->e, &c, 0, c.in[k].grad, c.in[k].grad_bf16, n);
 }
 
-/* Fast kernels sum over all rows at once, when all portions are done. */
+/* Fast kernels compute sums over rows at once, after all strips. */
 GCKPTI_FN void gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *call,
                                  gckpt_kernel kernel)
 {
     const gckpti_plan_node *node = &e->plan->nodes[ins->id];
     const gckpt_op *op = node->op;
-    gckpt_call strip_call = *call, sum_call = *call; /* rest: gradients that are sums over rows */
+    gckpt_call strip_call = *call, sum_call = *call; /* sum_call: sums over rows */
     gckpti_strips strips = { e, &strip_call,         kernel, ins->kind == GCKPT_BACKWARD,
                              0, GCKPTI_STRIP_FLOATS, 0,      0 };
     if (gckpti_has_builtin_flag(op, GCKPTI_IS_ROWWISE)) {
         const gckpt_shape planned = gckpti_planned_shape(e->plan, node);
-        strips.row_size = gckpti_last(&call->shape);
-        strips.n = strips.row_size > strips.n ? strips.row_size
-                                              : strips.n / strips.row_size * strips.row_size;
+        const int64_t size = strips.row_size = gckpti_last(&call->shape);
+        strips.n = size > strips.n ? size : strips.n / size * size;
         strips.saved_bytes = node->saved_bytes / (size_t)gckpti_rows(&planned);
     }
     int parts = !strips.backward, sums = 0;
@@ -28554,8 +28391,7 @@ GCKPTI_FN void gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, con
     for (int64_t i = 0; i < items && strips.sums; i++)
         gckpti_strip_item(&strips, i, 0);
     if (parts && !strips.sums)
-        gckpt_parallel(call, items, 4 * strips.n, gckpti_strip_item,
-                       &strips); /* each fetches the next */
+        gckpt_parallel(call, items, 4 * strips.n, gckpti_strip_item, &strips);
     if (sums && !strips.sums)
         kernel(&sum_call);
 }
@@ -28564,8 +28400,8 @@ GCKPTI_FN void gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, con
 /* >>run/debug */
 #ifndef GCKPT_NO_DEBUG
 
-/* From element `at` of n floats of the backend's, or as many bf16, on: the next, widened. Returns
- * how many these are. */
+/* Copies the next elements, from `at` on, of n floats or bf16 of the backend's to `wide`, and
+ * returns their number. */
 static int64_t gckpti_read_chunk(const gckpt_exec *e, const void *from, int narrow, int64_t at,
                                  int64_t n, float wide[64])
 {
@@ -28578,7 +28414,7 @@ static int64_t gckpti_read_chunk(const gckpt_exec *e, const void *from, int narr
     return count;
 }
 
-/* ---- GCKPT_DEBUG_RECOMPUTE: a recomputed value must be what it was ---- */
+/* ---- GCKPT_DEBUG_RECOMPUTE: a recomputed value must be the same ---- */
 GCKPTI_FN void gckpti_alloc_hashes(gckpt_exec *e, gckpti_bump *bump)
 {
     size_t n = gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? 2 * e->plan->node_count : 0;
@@ -28604,13 +28440,13 @@ GCKPTI_FN gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *i
             count = gckpti_read_chunk(e, data[k], narrow && k == 0, at, n[k], chunk);
             hash = gckpti_hash_floats(hash, chunk, count);
         }
-        hash |= 1; /* 0: none was seen */
+        hash |= 1; /* 0: no value yet */
         if (*expected && *expected != hash)
             return gckpti_error(
                 e, GCKPT_E_DATA,
                 "recompute: %s of %s (%s #%i) differs from what it was the first time: %s",
-                k ? "aux" : "the value", gckpti_planned_name(e->plan, ins->id), node->op->name,
-                ins->id,
+                k ? "the saved data" : "the value", gckpti_planned_name(e->plan, ins->id),
+                node->op->name, ins->id,
                 ins->kind == GCKPT_RELOAD ? "slower memory returned other bytes"
                                           : "the op is not a function of its inputs");
         *expected = hash;
@@ -28618,10 +28454,10 @@ GCKPTI_FN gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *i
     return GCKPT_OK;
 }
 
-/* ---- GCKPT_DEBUG_POISON, GCKPT_DEBUG_MEASURE: what is written ---- */
+/* ---- GCKPT_DEBUG_POISON, GCKPT_DEBUG_MEASURE ---- */
 enum { GCKPTI_POISON = 0x7fc07fc0 }; /* NaN, two of them as bf16 */
 
-/* What began before a loop's body outlives each round. */
+/* A buffer that began before the body is needed by the next micro-batch. */
 GCKPTI_FN void gckpti_poison_dead(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -28640,7 +28476,7 @@ static int gckpti_is_measuring(const gckpt_exec *e)
     return gckpti_debug(e) & GCKPT_DEBUG_MEASURE && e->debug.poisoned_steps < 2;
 }
 
-/* The arena is all paint; each step that measures has another. */
+/* Fills the arena with a pattern; each of the two steps that measure has another. */
 GCKPTI_FN void gckpti_measure_start(gckpt_exec *e)
 {
     if (gckpti_is_measuring(e))
@@ -28650,7 +28486,7 @@ GCKPTI_FN void gckpti_measure_start(gckpt_exec *e)
         gckpti_fill(e, e->blocks.arena, GCKPTI_POISON, e->plan->arena / 4 * 4);
 }
 
-/* Where the arena's last byte that is not `paint` ends; `low`: not below this. */
+/* Returns the end of the arena's last byte that is not `poison`, at least `low`. */
 static size_t gckpti_high_water(const gckpt_exec *e, size_t low, unsigned char poison)
 {
     unsigned char chunk[256];
@@ -28672,7 +28508,7 @@ GCKPTI_FN void gckpti_measure_end(gckpt_exec *e)
         return;
     e->debug.high_water =
         gckpti_high_water(e, e->debug.high_water, e->debug.poisoned_steps ? 0x5a : 0xa5);
-    for (size_t i = 0; i < e->plan->buffer_count; i++) { /* what kernels use of it differs */
+    for (size_t i = 0; i < e->plan->buffer_count; i++) { /* kernels use different amounts of it */
         const gckpt_buffer *buffer = &e->plan->buffers[i];
         if (buffer->kind == GCKPT_BUFFER_WORKSPACE &&
             buffer->offset + buffer->size > e->debug.high_water)
@@ -28688,15 +28524,15 @@ GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
                 : 0;
 }
 
-/* ---- GCKPT_DEBUG_FINITE: who made the first NaN or infinity? ---- */
+/* ---- GCKPT_DEBUG_FINITE: finds the first NaN or infinity ---- */
 enum { GCKPTI_KIND_NAN = 1, GCKPTI_KIND_INF = 2 };
 
-/* A look at arrays: what kinds there are, and the first element that is of a kind sought. */
+/* A scan of arrays: the kinds found, and the first element of a kind sought. */
 typedef struct {
     const gckpt_exec *e;
     unsigned kinds, sought;
-    int id, gradient; /* the node whose value or gradient has it; -1: there is none */
-    int64_t element;  /* its element; -1: the sum of a loss */
+    int id, gradient; /* its node; -1: none. Whether it is in the gradient */
+    int64_t element;  /* its index; -1: the sum of a loss */
     double value;
 } gckpti_scan;
 
@@ -28712,8 +28548,8 @@ static void gckpti_scan_value(gckpti_scan *scan, double x, int id, int gradient,
     }
 }
 
-/* All n floats of an array of the backend's, or as many bf16. NULL: none, or, as a value, a packed
- * parameter's, as ops read it. */
+/* Scans n floats or bf16 of the backend's. If x is NULL, scans the values of a quantised parameter,
+ * dequantised, or nothing. */
 static void gckpti_scan_array(gckpti_scan *scan, const void *x, int narrow, int64_t n, int id,
                               int gradient)
 {
@@ -28733,7 +28569,7 @@ static void gckpti_scan_array(gckpti_scan *scan, const void *x, int narrow, int6
     }
 }
 
-/* A node's value or gradient in this micro-batch; scratch: as floats, whatever the plan keeps. */
+/* Scans a node's value or gradient in this micro-batch. If scratch is nonzero, x is always f32. */
 static void gckpti_scan_node(gckpti_scan *scan, const void *x, int id, int gradient, int scratch)
 {
     const gckpti_plan_node *q = &scan->e->plan->nodes[id];
@@ -28743,7 +28579,7 @@ static void gckpti_scan_node(gckpti_scan *scan, const void *x, int id, int gradi
         gckpti_scan_array(scan, x, narrow && !scratch, gckpti_elements(&shape), id, gradient);
 }
 
-/* What an instruction is about to read, or has written. */
+/* Scans the operands that an instruction is about to read, or has written. */
 static void gckpti_scan_operands(gckpti_scan *scan, const gckpti_ins *ins, int written)
 {
     const gckpt_exec *e = scan->e;
@@ -28761,7 +28597,7 @@ static void gckpti_scan_operands(gckpti_scan *scan, const gckpti_ins *ins, int w
         gckpti_from_backend(e, &sum, gckpti_running_loss(e, gckpti_term_of(p, ins->id)),
                             sizeof sum);
         gckpti_scan_value(scan, sum.sum, ins->id, 0, -1);
-    } else if (!loss && written != backward) { /* a forward's; a backward reads it, perhaps */
+    } else if (!loss && written != backward) { /* a forward's; a backward may read it */
         gckpti_scan_node(scan, cache ? e->tables.nodes[ins->id].data : gckpti_arena_ptr(e, o.out),
                          ins->id, 0, 0);
     }
@@ -28783,7 +28619,7 @@ static void gckpti_scan_operands(gckpti_scan *scan, const gckpti_ins *ins, int w
     }
 }
 
-/* The error about what was seen: who made it, and what is known. */
+/* Returns the error about the element found: `who` and `name` computed it. */
 static gckpt_result gckpti_nonfinite_error(gckpt_exec *e, const gckpti_scan *scan, const char *who,
                                            const char *name, const char *why)
 {
@@ -28814,7 +28650,8 @@ GCKPTI_FN unsigned gckpti_nonfinite_kinds(const gckpt_exec *e, const gckpti_ins 
     if (!(gckpti_debug(e) & GCKPT_DEBUG_FINITE) || ins->kind > GCKPT_BACKWARD)
         return 0;
     const gckpti_plan_node *node = &e->plan->nodes[ins->id];
-    for (size_t i = 0; i < node->attribute_bytes / 4; i++) { /* no integer attribute looks so */
+    for (size_t i = 0; i < node->attribute_bytes / 4;
+         i++) { /* no integer attribute has these bits */
         const uint32_t word = e->plan->words[node->attributes + i] & 0x7fffffff;
         scan.kinds |= word == 0x7f800000 ? (unsigned)GCKPTI_KIND_INF : 0u;
         scan.kinds |= word == 0x7fc00000 ? (unsigned)GCKPTI_KIND_NAN : 0u;
@@ -28829,7 +28666,7 @@ GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins,
     if (!(gckpti_debug(e) & GCKPT_DEBUG_FINITE) || ins->kind > GCKPT_BACKWARD)
         return GCKPT_OK;
     const gckpti_plan_node *node = &e->plan->nodes[ins->id];
-    if (read || node->kind == GCKPTI_PARAM) /* a NaN may come of a NaN, an infinity of either */
+    if (read || node->kind == GCKPTI_PARAM) /* a NaN read explains a NaN, either an infinity */
         scan.sought = read & GCKPTI_KIND_NAN ? 0u : (unsigned)GCKPTI_KIND_NAN;
     gckpti_scan_operands(&scan, ins, 1);
     if (scan.id < 0)
@@ -28869,7 +28706,7 @@ GCKPTI_FN gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_in
     return scan.id < 0 ? GCKPT_OK : gckpti_nonfinite_error(e, &scan, who, "", why);
 }
 
-/* Neither may have a NaN; a parameter that is trained, no infinity either. */
+/* Neither parameters nor constants may have a NaN; trained parameters, no infinity. */
 GCKPTI_FN gckpt_result gckpti_check_finite_params(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -28894,7 +28731,7 @@ GCKPTI_FN gckpt_result gckpti_check_finite_params(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* An infinity may be meant, a NaN is not. */
+/* Infinities may be intended, NaNs are not. */
 GCKPTI_FN gckpt_result gckpti_check_finite_feeds(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
@@ -28917,14 +28754,14 @@ GCKPTI_FN gckpt_result gckpti_check_finite_feeds(gckpt_exec *e, int64_t rows)
 
 /* >>run/quant */
 #ifndef GCKPT_NO_QUANT
-/* ---- packed parameters: unpacked into the arena, or read as they are stored ---- */
+/* ---- quantised parameters: dequantised into the arena, or read by kernels as they are ---- */
 GCKPTI_FN void gckpti_run_dequantise(const gckpt_exec *e, const gckpti_param *q,
                                      const float *values, float *to, gckpt_call *c)
 {
     const gckpt_backend *b = gckpti_backend(e);
     gckpt_dequantisation u = gckpti_param_quant(q);
     u.to = to;
-    if (b->own_memory && b->dequantise) { /* the mirror of a block */
+    if (b->own_memory && b->dequantise) { /* the backend's mirror */
         u.scales = u.scales ? values : NULL;
         u.quantised = (const unsigned char *)(const void *)values + gckpti_scale_bytes(&q->p);
     }
@@ -28940,8 +28777,8 @@ GCKPTI_FN void gckpti_run_dequantise(const gckpt_exec *e, const gckpti_param *q,
     }
 }
 
-/* Where it is in no arena: the packed parameter that this op reads. (What a backward does not read
- * is in no arena, either: so only what the gradients at hand need, of linear's x not x.) */
+/* Sets the quantised parameter that the op reads, if it is not dequantised in the arena. A backward
+ * reads only the inputs that its gradients need. */
 GCKPTI_FN void gckpti_set_quant_operand(const gckpt_exec *e, const gckpti_plan_node *node, int kind,
                                         gckpt_call *c, gckpt_dequantisation *quant)
 {
@@ -28960,19 +28797,19 @@ GCKPTI_FN void gckpti_set_quant_operand(const gckpt_exec *e, const gckpti_plan_n
 
 /* >>run/fused_op */
 #ifndef GCKPT_NO_TILES
-/* ---- a run of ops in bands of rows (plan/fused_op.c) ---- */
+/* ---- a fused group of ops in row tiles (plan/fused_op.c) ---- */
 typedef struct {
     const gckpt_exec *e;
-    const gckpt_call *call; /* the run's: its inputs, output, workspace */
+    const gckpt_call *call; /* of the group: inputs, output, workspace */
     const gckpti_fused *fused;
     const gckpti_fused_step *step;
     const gckpti_fused_edge *edges;
     gckpti_row_range *ranges;
     gckpt_kernel last_kernel; /* of the last op */
-    int64_t sample; /* of the batch, which is as many as the axis 0 of all its values has */
+    int64_t sample;           /* index along axis 0 of all values */
 } gckpti_tile_run;
 
-/* Row `row` of a step's value, of which there may be none. */
+/* Returns the address of a row of step i's value. */
 static float *gckpti_tile_row(const gckpti_tile_run *run, int i, int32_t row)
 {
     while (run->step[i].offset < 0)
@@ -28984,7 +28821,7 @@ static float *gckpti_tile_row(const gckpti_tile_run *run, int i, int32_t row)
     return first + (ptrdiff_t)(row - run->ranges[i].low) * q->width;
 }
 
-/* An input of the run, from a row on; `whole`: that is the same for all rows. */
+/* Returns an input of the group from a row on; if broadcast is nonzero, from its start. */
 static const void *gckpti_tile_input(const gckpti_tile_run *run, int input, int broadcast,
                                      int64_t row)
 {
@@ -28997,7 +28834,7 @@ static const void *gckpti_tile_input(const gckpti_tile_run *run, int input, int 
                       : (const void *)(x->data + offset);
 }
 
-/* Rows of a padding. */
+/* Fills rows first to end - 1 of step i with its padding. */
 static void gckpti_fill_padding_rows(const gckpti_tile_run *run, int i, int32_t first, int32_t end)
 {
     const float padding = gckpti_float(run->step[i].padding);
@@ -29006,7 +28843,7 @@ static void gckpti_fill_padding_rows(const gckpti_tile_run *run, int i, int32_t 
         x[k] = padding;
 }
 
-/* What a step reads: leaves, rows of other steps, inputs of the run. */
+/* Sets what a step reads: parameters and constants, rows of other steps, inputs of the group. */
 static void gckpti_set_tile_inputs(const gckpti_tile_run *run, const gckpti_plan_node *node,
                                    const gckpti_fused_step *q, int32_t first, int32_t count,
                                    gckpt_call *c)
@@ -29035,17 +28872,17 @@ static void gckpti_set_tile_inputs(const gckpti_tile_run *run, const gckpti_plan
     }
 }
 
-/* Makes a step's rows for the next band. */
+/* Computes step i's rows for the next tile. */
 static void gckpti_compute_tile(const gckpti_tile_run *run, int i, gckpt_call *c)
 {
     const gckpti_fused_step *q = &run->step[i];
     const gckpti_row_range *range = &run->ranges[i];
     const int32_t first = gckpti_tile_first(range), stop = gckpti_tile_end(q, range);
     const int is_last = i == run->fused->steps - 1;
+    const int32_t after = range->high > q->height ? range->high : q->height;
     gckpt_dequantisation quant;
     gckpti_fill_padding_rows(run, i, range->high, range->need < 0 ? range->need : 0);
-    gckpti_fill_padding_rows(run, i, range->high > q->height ? range->high : q->height,
-                             range->need);
+    gckpti_fill_padding_rows(run, i, after, range->need);
     if (first >= stop)
         return;
     if (q->id < 0) {
@@ -29081,14 +28918,10 @@ GCKPTI_FN void gckpti_fused_forward(const gckpt_call *call)
     unsigned char *scratch = (unsigned char *)call->workspace + fused->ranges_offset;
     const size_t misaligned = (uintptr_t)scratch % GCKPTI_ALIGN;
     gckpt_call *c = (gckpt_call *)(void *)(scratch + (misaligned ? GCKPTI_ALIGN - misaligned : 0));
-    gckpti_tile_run run = { (const gckpt_exec *)call->graph,
-                            call,
-                            fused,
-                            step,
-                            (const gckpti_fused_edge *)(const void *)(step + fused->steps),
-                            (gckpti_row_range *)(void *)(scratch + GCKPTI_FUSED_CALL),
-                            NULL,
-                            0 };
+    const gckpt_exec *e = (const gckpt_exec *)call->graph;
+    const gckpti_fused_edge *edges = (const gckpti_fused_edge *)(const void *)(step + fused->steps);
+    gckpti_row_range *ranges = (gckpti_row_range *)(void *)(scratch + GCKPTI_FUSED_CALL);
+    gckpti_tile_run run = { e, call, fused, step, edges, ranges, NULL, 0 };
     const int32_t height = step[fused->steps - 1].height;
     gckpti_plan_node last_node = run.e->plan->nodes[step[fused->steps - 1].id];
     last_node.op = (const gckpt_op *)last_node.data;
@@ -29097,7 +28930,7 @@ GCKPTI_FN void gckpti_fused_forward(const gckpt_call *call)
         for (int32_t end = 0; end < height;) {
             end = end < height - fused->tile_rows ? end + fused->tile_rows : height;
             gckpti_next_tile(fused, step, run.edges, run.ranges, end);
-            for (int i = 0; i < fused->steps; i++) { /* what is kept moves to the front */
+            for (int i = 0; i < fused->steps; i++) { /* moves rows that are kept to the front */
                 gckpti_row_range *range = &run.ranges[i];
                 const int32_t kept = range->high - range->drop;
                 const float *from = kept > 0 ? gckpti_tile_row(&run, i, range->drop) : NULL;
@@ -29136,13 +28969,13 @@ GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, 
     return gckpti_fma(0.5f * (lr - min_lr), 1 + cosine, min_lr);
 }
 
-/* Of gckpt_hyper: 0 is the default, negative is none. */
+/* Returns a setting of gckpt_hyper: 0 selects the default, a negative value none. */
 static float gckpti_hyper_value(float value, float fallback)
 {
     return value < 0 ? 0 : value > 0 ? value : fallback;
 }
 
-/* Of what is measured: from sums weighted by rows to the mean. */
+/* Running statistics are sums weighted by rows: divides them by the rows. */
 GCKPTI_FN void gckpti_init_pass(const gckpt_exec *e, const gckpti_ins *ins, gckpt_update_pass *pass)
 {
     const gckpti_plan_param *q = &e->plan->params[ins->id];
@@ -29171,8 +29004,8 @@ GCKPTI_OWN_FRAME static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_
     gckpti_backend(e)->update(&c, &pass);
 }
 
-/* The norm of all gradients from their blocks' square sums, and what clipping makes of it. Returns
- * the first parameter with one that is not finite; NULL: there is none. */
+/* Computes the norm of all gradients from their blocks' square sums, and the clipping scale.
+ * Returns the first parameter whose sum is not finite, or NULL. */
 static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -29180,14 +29013,13 @@ static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
     const gckpti_plan_param *bad = NULL;
     double sum = 0;
     for (size_t i = 0; i < p->param_count; i++) {
-        size_t param = (size_t)e->tables.params[i].store_order,
-               first = e->tables.params[param].first_square;
-        size_t n =
-            ((size_t)p->params[param].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+        size_t x = (size_t)e->tables.params[i].store_order,
+               first = e->tables.params[x].first_square;
+        size_t n = ((size_t)p->params[x].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
         double param_sum = 0;
-        for (size_t b = 0; b < n && p->params[param].trained; b++)
+        for (size_t b = 0; b < n && p->params[x].trained; b++)
             param_sum += (double)squares[first + b];
-        bad = bad || gckpti_is_finite(param_sum) ? bad : &p->params[param];
+        bad = bad || gckpti_is_finite(param_sum) ? bad : &p->params[x];
         sum += param_sum;
     }
     e->update.grad_norm = gckpti_sqrt_double(sum);
@@ -29198,7 +29030,7 @@ static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
     return bad;
 }
 
-/* Square sums that are not finite: the step is to be skipped. */
+/* Sets update.nonfinite if a square sum is not finite: then updates are skipped. */
 GCKPTI_OWN_FRAME static void gckpti_flag_nonfinite(gckpt_exec *e)
 {
     gckpt_call c;
@@ -29207,8 +29039,8 @@ GCKPTI_OWN_FRAME static void gckpti_flag_nonfinite(gckpt_exec *e)
                                  e->update.nonfinite);
 }
 
-/* Before the first update of a step that clips, may be skipped or is looked at, and where nothing
- * is updated: all gradients, then norm and clipping factor. */
+/* Finishes all gradients, then computes norm and clipping scale: before the first update of a step
+ * that clips, may be skipped or checks its gradients, and if nothing is updated. */
 GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e)
 {
     for (size_t x = 0; x < e->plan->length; x++)
@@ -29227,7 +29059,7 @@ GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e)
     return gckpti_wait_backend(e);
 }
 
-/* The user's optimiser runs on the host, with memory of its own on copies of a parameter. */
+/* Calls desc.custom_optimiser on the host, with own memory on copies of the parameter. */
 static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param *q,
                                  uint64_t step)
 {
@@ -29251,11 +29083,11 @@ static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_pa
     u.hyper = &e->update.hyper;
     e->desc.custom_optimiser(e->desc.user, &u);
     gckpti_mark_changed(e->store, q, GCKPTI_HOST);
-    (void)gckpti_sync_param(e, q, 1); /* it has a mirror: nothing can fail */
+    (void)gckpti_sync_param(e, q, 1); /* cannot fail: it has a mirror */
 }
 
-/* The optimiser's constants for parameter q, whose update is number `step`. Those of running
- * statistics are of SGD: w + momentum (g - w) = fma(momentum, g, fma(-momentum, w, w)). */
+/* Sets the optimiser's constants for update number `step` of parameter q. Running statistics use
+ * SGD: w + momentum (g - w) = fma(momentum, g, fma(-momentum, w, w)). */
 static void gckpti_set_pass_constants(gckpt_exec *e, const gckpti_plan_param *param,
                                       const gckpti_param *q, uint64_t step, gckpt_update_pass *pass)
 {
@@ -29294,7 +29126,7 @@ GCKPTI_OWN_FRAME GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_in
     uint64_t step = e->step.number + 1;
     gckpt_call c;
     gckpt_update_pass pass;
-    if (p->state_slots > 0 && param->trained) { /* state that was nobody's is new */
+    if (p->state_slots > 0 && param->trained) { /* unused state is new */
         step = q->optimiser ? q->updates + 1 : 1;
         q->optimiser = (unsigned char)(p->optimiser + 1);
         q->updates = step;
@@ -29308,7 +29140,7 @@ GCKPTI_OWN_FRAME GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_in
     }
     gckpti_init_opless_call(e, &c);
     gckpti_init_pass(e, ins, &pass);
-    if (grad_state == GCKPTI_GRAD_DIVIDED) { /* where it was not kept it is divided again */
+    if (grad_state == GCKPTI_GRAD_DIVIDED) { /* if not written back, divides again */
         pass.adds = 0;
         pass.squares = NULL;
         pass.count = e->update.writes_back ? 0 : pass.count;
@@ -29325,8 +29157,8 @@ GCKPTI_OWN_FRAME GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_in
     gckpti_gather_updated(e, q);
 }
 
-/* An update; before the first one of a step that clips, may be skipped or looks at its gradients,
- * all of these and the norm (else that is only reported: one pass is enough). */
+/* Runs an update. Before the first one of a step that clips, may be skipped or checks its
+ * gradients, finishes all gradients (otherwise one pass a parameter is enough). */
 GCKPTI_FN gckpt_result gckpti_run_checked_update(gckpt_exec *e, const gckpti_ins *ins)
 {
     int finite = (gckpti_debug(e) & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
@@ -29344,15 +29176,15 @@ GCKPTI_FN gckpt_result gckpti_run_checked_update(gckpt_exec *e, const gckpti_ins
     return gckpti_check_finite_update(e, ins, 1);
 }
 
-/* The norm of the gradients, which counts a step, or finds that it was to be skipped: NULL: it was
- * not, else a parameter whose gradient is not finite. */
+/* Computes the norm of the gradients, and counts the step unless it was skipped. Returns NULL, or,
+ * if it was skipped, a parameter whose gradient is not finite. */
 GCKPTI_FN const gckpti_plan_param *gckpti_count_step(gckpt_exec *e)
 {
     const gckpti_plan_param *bad = gckpti_total_norm(e);
     const gckpt_plan *p = e->plan;
     bad = e->desc.skip_nonfinite && e->update.begun ? bad : NULL;
     for (size_t i = 0; bad && e->update.nonfinite && i < p->param_count; i++) {
-        gckpti_param *q = gckpti_param_of(e, (int)i); /* the backend did not do what was counted */
+        gckpti_param *q = gckpti_param_of(e, (int)i); /* the backend skipped its update */
         if (p->state_slots > 0 && p->params[i].trained && --q->updates == 0)
             q->optimiser = 0;
     }
@@ -29374,7 +29206,7 @@ static size_t gckpti_fetch_bytes(const gckpt_plan *p, const gckpti_plan_fetch *f
     return (size_t)gckpti_planned_elements(p, &p->nodes[fetch->id]) * sizeof(float);
 }
 
-/* Whether node `user` is of an op that reads node `id`, or a view of it. */
+/* Returns 1 if node `user` is an op that reads node `id`, or a view of it. */
 static int gckpti_reads_node(const gckpt_plan *p, int user, int id)
 {
     for (int i = 0; i < p->nodes[user].inputs && p->nodes[user].op; i++)
@@ -29383,8 +29215,8 @@ static int gckpti_reads_node(const gckpt_plan *p, int user, int id)
     return 0;
 }
 
-/* Whether an instruction makes the value of node `id`, or a part of its gradient; of what has no
- * batch axis, whether it adds all parts up. */
+/* Returns 1 if an instruction computes the value of node `id`, or a part of its gradient; if it is
+ * batch-invariant, adds up all parts. */
 static int gckpti_computes(const gckpt_plan *p, const gckpti_ins *ins, int id, int gradient)
 {
     int tensor = gckpti_ins_node(p, ins);
@@ -29396,7 +29228,7 @@ static int gckpti_computes(const gckpt_plan *p, const gckpti_ins *ins, int id, i
            (p->nodes[id].batch_invariant ? tensor == id : gckpti_reads_node(p, tensor, id));
 }
 
-/* The instruction that a pick is complete with; the plan's length: the end of the step. */
+/* Returns the instruction that completes a fetch; the plan's length for the end of the step. */
 static int gckpti_fetch_ready_at(const gckpt_plan *p, const gckpti_plan_fetch *fetch)
 {
     int x = (int)p->length;
@@ -29425,7 +29257,7 @@ GCKPTI_FN int gckpti_has_gradient_fetch(const gckpt_plan *p)
     return fetched;
 }
 
-/* A pick's number; -1, and an error: it is none. */
+/* Returns the index of a fetch; -1, with an error, if the plan does not have it. */
 static int gckpti_fetch_index(gckpt_exec *e, const char *who, int id, int gradient)
 {
     const gckpt_plan *p = e->plan;
@@ -29433,7 +29265,7 @@ static int gckpti_fetch_index(gckpt_exec *e, const char *who, int id, int gradie
         if (p->fetches[k].id == id && !p->fetches[k].gradient == !gradient)
             return (int)k;
     gckpti_error(e, GCKPT_E_ARG,
-                 "%s: %s %i, \"%s\", is not picked: name it in gckpt_plan_desc.fetch", who,
+                 "%s: %s %i, \"%s\", is not fetched: name it in gckpt_plan_desc.fetch", who,
                  gradient ? "the gradient of tensor" : "tensor", id, gckpt_plan_name(p, id));
     return -1;
 }
@@ -29460,7 +29292,7 @@ GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient)
     return exec->fetches[k].copy;
 }
 
-/* Elements of so many rows, n being those of a micro-batch (what mixes rows has whole ones). */
+/* Returns the elements of `rows` rows, if a micro-batch has n. */
 static int64_t gckpti_row_elements(const gckpt_plan *p, int64_t n, int64_t rows)
 {
     return rows / p->rows * n + n / p->rows * (rows % p->rows);
@@ -29515,7 +29347,7 @@ GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
     }
 }
 
-/* Adds the accumulators of node `id` that a user's backward wrote, but for `sum` itself, to it. */
+/* Adds the accumulators of node `id` that a backward wrote, except `sum` itself, to `sum`. */
 static void gckpti_sum_accumulators(gckpt_exec *e, const gckpti_ins *backward, int id, float *sum)
 {
     const gckpt_plan *p = e->plan;
@@ -29531,8 +29363,8 @@ static void gckpti_sum_accumulators(gckpt_exec *e, const gckpti_ins *backward, i
     }
 }
 
-/* Looped plans: adds up the accumulators of each picked gradient for which no instruction does it,
- * of what depends on neither the batch nor a parameter that is trained; in the contract's order
+/* If gradients accumulate over micro-batches, adds up the fetched ones that no instruction adds up:
+ * of nodes that depend on neither the batch nor a trained parameter, in the contract's order
  * (manual, 5f). A REDUCE has added up the body's uses. */
 GCKPTI_FN void gckpti_sum_fetched_grads(gckpt_exec *e)
 {
@@ -29540,7 +29372,7 @@ GCKPTI_FN void gckpti_sum_fetched_grads(gckpt_exec *e)
     for (size_t k = 0; k < p->fetch_count && p->accumulates && e->step.rows > 0; k++) {
         int id = p->nodes[p->fetches[k].id].base, done = 0;
         float *sum = gckpti_arena_f32(e, p->fetches[k].offset);
-        for (size_t i = 0; i < k; i++) /* picked twice */
+        for (size_t i = 0; i < k; i++) /* fetched twice */
             done = done || (p->fetches[i].gradient && p->nodes[p->fetches[i].id].base == id);
         if (done || !p->fetches[k].gradient || !p->nodes[id].batch_invariant ||
             gckpti_fetch_ready_at(p, &p->fetches[k]) < (int)p->length)
@@ -29563,7 +29395,7 @@ GCKPTI_COLD_END
 
 GCKPTI_COLD_BEGIN
 
-/* May a backend repeat micro-batches? Nothing in them may need the host. */
+/* Returns 1 if the backend can replay micro-batches: nothing in them needs the host. */
 static int gckpti_can_replay(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -29571,10 +29403,9 @@ static int gckpti_can_replay(const gckpt_exec *e)
               !e->desc.progress;
     for (int x = p->body; x < p->epilogue && can; x++) {
         const gckpti_ins *ins = &p->ins[x];
-        const gckpti_exec_node *kernels =
-            ins->kind == GCKPT_UPDATE ? NULL : &e->tables.nodes[ins->id];
+        const gckpti_exec_node *kernels = &e->tables.nodes[ins->id];
         const gckpti_plan_node *node = &p->nodes[ins->id];
-        if (!kernels)
+        if (ins->kind == GCKPT_UPDATE)
             can = 0;
         else if (ins->kind >= GCKPT_OFFLOAD && ins->kind != GCKPT_REDUCE)
             can = e->offload.by_backend;
@@ -29657,8 +29488,7 @@ GCKPTI_FN void gckpti_end_capture(gckpt_exec *e)
     if (!e->capture.active)
         return;
     if (e->capture.begin == e->plan->body && e->step.pc == e->plan->epilogue)
-        gckpti_wait_copies(e, INT32_MAX,
-                           GCKPT_OK); /* copies in it end in it; a part of it has none */
+        gckpti_wait_copies(e, INT32_MAX, GCKPT_OK); /* copies of a micro-batch end in it */
     e->capture.active = 0;
     if (!gckpti_backend(e)->captured(gckpti_backend(e)->context)) {
         e->capture.supported = e->capture.enabled = 0;
@@ -29669,8 +29499,8 @@ GCKPTI_FN void gckpti_end_capture(gckpt_exec *e)
 
 /* >>run/advance */
 /* ---- an op, forward and backward ---- */
-/* The call of an op's instruction: shapes and attributes, its operands, and where they are; values
- * in the arena, where they have been brought there, else a leaf's. */
+/* Sets the call of an op's instruction: shapes, attributes and operands. A value is in the arena or
+ * where its parameter, input or constant is. */
 static inline void gckpti_set_ins_call(const gckpt_exec *e, const gckpti_ins *ins,
                                        gckpti_operands *o, gckpt_call *c)
 {
@@ -29709,7 +29539,7 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
         gckpti_run_on_host(e, ins->kind == GCKPT_FORWARD ? op->forward : op->backward, c);
 }
 
-/* A parameter's version in the arena: a copy, or what packed values stand for. */
+/* Writes a parameter's values into the arena: gathered, dequantised or copied. */
 static void gckpti_stage_param(gckpt_exec *e, const gckpti_plan_node *node, float *to,
                                gckpt_call *c)
 {
@@ -29724,7 +29554,7 @@ static void gckpti_stage_param(gckpt_exec *e, const gckpti_plan_node *node, floa
         b->copy(b->context, to, values, (size_t)q->p.elements * sizeof *to);
 }
 
-/* A parameter comes into the arena, or an op is computed. */
+/* Stages a parameter in the arena, or computes an op. */
 static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
 {
     const gckpt_plan *p = e->plan;
@@ -29736,10 +29566,10 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gck
         return GCKPT_OK;
     }
     gckpti_set_ins_call(e, ins, &o, c);
-    int prologue = ins < p->ins + p->body; /* which inference repeats */
-    int first = ins->first && !(prologue && e->step.prologue_done);
+    int repeated = ins < p->ins + p->body && e->step.prologue_done; /* a prologue, by inference */
+    int first = ins->first && !repeated;
     int term = node->op->flags & GCKPT_LOSS && first ? gckpti_term_of(p, ins->id) : -1;
-    if (gckpti_is_cache(node->op)) /* data are const, since leaves' are */
+    if (gckpti_is_cache(node->op)) /* const for all other nodes */
         c->out = (float *)(uintptr_t)e->tables.nodes[ins->id].data;
     void *out = c->out;
     uint16_t *narrow = node->rounding & GCKPTI_BF16_VALUE ? (uint16_t *)out : NULL;
@@ -29751,7 +29581,7 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gck
         c->loss_sum = &gckpti_running_loss(e, term)->sum;
         c->loss_count = &gckpti_running_loss(e, term)->count;
     }
-    c->graph = e; /* of bands, which run others */
+    c->graph = e; /* for gckpti_fused_forward, which runs other nodes */
     gckpti_run_kernel(e, ins, c);
     if (c->out && node->rounding & GCKPTI_ROUNDED)
         gckpti_round_bf16(e, c, gckpti_rng_stream(ins->id, 0), c->out, narrow,
@@ -29760,7 +29590,7 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gck
                                                    : GCKPT_OK;
 }
 
-/* Of the gradient of input i: GCKPTI_SUM_IN_OP, _ON or 0. */
+/* Returns how the gradient of input i is compensated: GCKPTI_SUM_IN_OP, _IN_STEP or 0. */
 static int gckpti_sum_mode(const gckpt_plan *p, const gckpti_plan_node *node, int i)
 {
     int accumulates =
@@ -29768,7 +29598,7 @@ static int gckpti_sum_mode(const gckpt_plan *p, const gckpti_plan_node *node, in
     return !(node->compensated >> i & 1) ? 0 : accumulates ? GCKPTI_SUM_IN_STEP : GCKPTI_SUM_IN_OP;
 }
 
-/* Where the gradient of input i goes, and its low part: the next of the workspace, or behind it. */
+/* Sets the gradient of input i and its compensation: from the workspace, or after the gradient. */
 static void gckpti_begin_input_grad(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
                                     gckpt_call *c, int i)
 {
@@ -29782,14 +29612,14 @@ static void gckpti_begin_input_grad(gckpt_exec *e, const gckpti_ins *ins, const 
         gckpti_backend(e)->fill(c, arg->grad, 0, n);
     if (sums == GCKPTI_SUM_IN_OP) {
         arg->compensation = (float *)c->workspace;
-        c->workspace =
-            (unsigned char *)c->workspace + gckpti_round_up((size_t)n * sizeof(float), 64);
+        const size_t bytes = gckpti_round_up((size_t)n * sizeof(float), 64);
+        c->workspace = (unsigned char *)c->workspace + bytes;
         gckpti_backend(e)->fill(c, arg->compensation, 0, n);
     } else if (arg->grad && sums == GCKPTI_SUM_IN_STEP)
         arg->compensation = arg->grad + n;
 }
 
-/* What remains to do with it: rounding, and adding what was computed apart. */
+/* Finishes the gradient of input i: rounds it, or adds it to the total if it was separate. */
 static void gckpti_end_input_grad(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
                                   gckpt_call *c, int i)
 {
@@ -29811,7 +29641,7 @@ static void gckpti_end_input_grad(gckpt_exec *e, const gckpti_ins *ins, const gc
         gckpti_round_bf16(e, c, gckpti_rng_stream(ins->id, 1 + i), x, narrow, n);
 }
 
-/* Sends the gradient of an op's output, its accumulators added up, on to its inputs. */
+/* Adds up the accumulators of the output's gradient and runs the op's backward. */
 static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
 {
     const gckpt_plan *p = e->plan;
@@ -29834,15 +29664,15 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
     if (node->op->flags & GCKPT_LOSS) {
         int term = gckpti_term_of(p, ins->id);
         c->loss_scale = gckpti_loss_scale(e, term);
-        c->loss_sum =
-            node->op->flags & GCKPTI_BACKWARD_LOSS ? &gckpti_running_loss(e, term)->sum : NULL;
+        const int sums = node->op->flags & GCKPTI_BACKWARD_LOSS;
+        c->loss_sum = sums ? &gckpti_running_loss(e, term)->sum : NULL;
     }
     gckpti_run_kernel(e, ins, c);
     for (int i = 0; i < node->inputs; i++)
         gckpti_end_input_grad(e, ins, &o, c, i);
 }
 
-/* ---- through the list ---- */
+/* ---- the list of instructions ---- */
 GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
 {
     const gckpt_plan *p = e->plan;
@@ -29854,11 +29684,10 @@ GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
         for (int i = 0; ins->kind == GCKPT_BACKWARD && i < node->inputs; i++) {
             const gckpti_plan_node *q = &p->nodes[node->in[i]];
             float *sum = gckpti_arena_f32(e, o.in[i].gradient);
-            int64_t n = gckpti_planned_elements(p, q);
+            size_t bytes = 4 * (size_t)gckpti_planned_elements(p, q);
+            bytes *= gckpti_sum_mode(p, node, i) == GCKPTI_SUM_IN_STEP ? 2 : 1;
             if (sum && q->batch_invariant)
-                gckpti_fill(
-                    e, sum, 0,
-                    4 * (size_t)(gckpti_sum_mode(p, node, i) == GCKPTI_SUM_IN_STEP ? 2 * n : n));
+                gckpti_fill(e, sum, 0, bytes);
         }
     }
 }
@@ -29876,7 +29705,7 @@ GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* The user's callback may cancel the step. */
+/* Calls desc.progress, which may cancel the step. */
 static gckpt_result gckpti_report_progress(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
@@ -29888,15 +29717,13 @@ static gckpt_result gckpti_report_progress(gckpt_exec *e, const gckpti_ins *ins)
     };
     if (!e->desc.progress(e->desc.user, &progress) || e->update.begun)
         return GCKPT_OK;
-    return gckpti_defer_error(e,
-                              gckpti_error(e, GCKPT_CANCELLED,
-                                           "cancelled by the progress callback before instruction "
-                                           "%i; nothing was changed",
-                                           e->step.pc));
+    gckpti_error(e, GCKPT_CANCELLED,
+                 "cancelled by the progress callback before instruction %i; nothing was changed",
+                 e->step.pc);
+    return gckpti_defer_error(e, GCKPT_CANCELLED);
 }
 
-/* GCKPT_SMALL: a call is on the stack only while an op runs (c is NULL), not beneath an update,
- * which has one of its own. */
+/* With GCKPT_SMALL c is NULL, and a call is on the stack only while an op runs. */
 GCKPTI_OWN_FRAME static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_ins *ins,
                                                    gckpt_call *c)
 {
@@ -29925,23 +29752,22 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins,
 
 /* What a run does next. */
 typedef enum {
-    GCKPTI_ACTION_STOP, /* at its goal, at the end of the rows at hand, cancelled, or by an error */
-    GCKPTI_ACTION_REPLAYED, /* a micro-batch, which the backend has done by now */
-    GCKPTI_ACTION_SKIP,     /* an instruction that is not to be run here, or not any more */
-    GCKPTI_ACTION_RUN       /* the instruction */
+    GCKPTI_ACTION_STOP,     /* at the goal or the end of the rows so far; cancelled; an error */
+    GCKPTI_ACTION_REPLAYED, /* the backend has replayed a micro-batch, or a part */
+    GCKPTI_ACTION_SKIP,     /* an instruction that must not run here, or no more */
+    GCKPTI_ACTION_RUN       /* an instruction */
 } gckpti_action;
 
-/* The move from where e stands; in *result what the run has come to. */
+/* Returns the next action; *result is that of the run so far. */
 static gckpti_action gckpti_next_action(gckpt_exec *e, gckpt_result *result)
 {
     const gckpt_plan *p = e->plan;
-    if (GCKPTI_RUNS_TRAINING && !e->update.grads_cleared) /* here, where a team can do it */
+    if (GCKPTI_RUNS_TRAINING && !e->update.grads_cleared) /* here a team does it */
         gckpti_clear_accumulators(e, p->length);
     e->update.grads_cleared = 1;
-    const int at_boundary =
-        e->step.pc == p->body || e->step.pc == p->epilogue; /* what comes next */
-    *result = gckpti_defer_error(
-        e, gckpti_wait_copies(e, at_boundary ? INT32_MAX : e->step.pc, GCKPT_OK));
+    const int all = e->step.pc == p->body || e->step.pc == p->epilogue; /* may go back */
+    *result = gckpti_wait_copies(e, all ? INT32_MAX : e->step.pc, GCKPT_OK);
+    *result = gckpti_defer_error(e, *result);
     if (e->step.pc == p->epilogue && *result == GCKPT_OK)
         *result = gckpti_next_micro_batch(e);
     if (e->step.pc >= (int)p->length || *result != GCKPT_OK) {
@@ -30017,7 +29843,7 @@ GCKPTI_FN gckpt_result gckpti_run_in_team(gckpt_exec *e, void (*job)(void *conte
 {
     gckpti_with_team(&e->device.runner, e->device.team, job, context);
     gckpti_enable_capture(e, 0);
-    /* what comes next may be another executor's, in the same arena */
+    /* another executor may use the arena next */
     gckpt_result waited = gckpti_wait_copies(e, INT32_MAX, *result);
     waited = waited == *result ? GCKPT_OK : gckpti_defer_error(e, waited);
     if (waited == GCKPT_OK)
@@ -30032,9 +29858,10 @@ GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
     if (gckpti_enter_call(e) != GCKPT_OK)
         return GCKPT_E_ARG;
     if (e->step.quantise_count != e->store->quantise_count) {
-        gckpt_result result = gckpti_defer_error(
-            e, gckpti_error(e, GCKPT_E_ARG,
-                            "step: parameters were packed within it; it is over, begin it anew"));
+        gckpti_error(e, GCKPT_E_ARG,
+                     "step: parameters were packed within it; it is over, "
+                     "begin it anew");
+        gckpt_result result = gckpti_defer_error(e, GCKPT_E_ARG);
         if (result != GCKPT_OK) {
             e->step.state = GCKPTI_IDLE;
             e->device.in_call = 0;
@@ -30048,14 +29875,14 @@ GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
 }
 
 /* >>run/step */
-/* This rank's of so many rows of a step, from *first on. */
+/* Returns this rank's number of a step's rows, from *first on. */
 static int64_t gckpti_rank_rows(const gckpt_exec *e, int64_t rows, int64_t *first)
 {
     *first = 0;
     return gckpti_group_of(e) ? gckpt_plan_rank_rows(e->plan, rows, e->store->rank, first) : rows;
 }
 
-/* As many rows as the plan takes in a step or call. */
+/* Checks the number of rows of a step or call. */
 GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
@@ -30073,12 +29900,12 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
     int64_t rest = rows % p->rows;
     for (int vrank = 0; vrank < p->virtual_ranks && gckpti_group_of(e) && !rest; vrank++)
         rest = gckpti_vrank_rows(p, streams ? p->batch : rows, vrank) % p->rows;
-    if (whole && rest) /* the last one may be short where rows mix by statistics */
+    if (whole && rest) /* with running statistics the last one may be short */
         return gckpti_error(
             e, GCKPT_E_ARG,
             "step: %I rows are not a multiple of the micro-batch of %I%s, which they must be "
             "because %s #%i mixes rows",
-            rows, p->rows, p->virtual_ranks > 1 ? " in each leaf" : "",
+            rows, p->rows, p->virtual_ranks > 1 ? " in each virtual rank" : "",
             gckpti_planned_name(p, p->mixer), p->mixer);
     if (!inference && !whole && gckpti_has_single_norm(p, rows))
         return gckpti_error(
@@ -30089,7 +29916,7 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
     return gckpti_check_collected(e, before + (streams ? rows : gckpti_rank_rows(e, rows, &first)));
 }
 
-/* Finite and in range, each of them. */
+/* Checks that each setting is finite and in range. */
 static gckpt_result gckpti_check_hyper(gckpt_exec *e, const gckpt_hyper *h)
 {
     const struct {
@@ -30111,7 +29938,7 @@ static gckpt_result gckpti_check_hyper(gckpt_exec *e, const gckpt_hyper *h)
     return GCKPT_OK;
 }
 
-/* Refuses inference on a parameter that nobody gave values, and lists those that have some. */
+/* Refuses inference with a parameter's initial values, and lists parameters that have others. */
 static gckpt_result gckpti_refuse_initial(gckpt_exec *e, const gckpti_param *q)
 {
     int n = 0;
@@ -30128,8 +29955,8 @@ static gckpt_result gckpti_refuse_initial(gckpt_exec *e, const gckpti_param *q)
     return GCKPT_E_ARG;
 }
 
-/* The plan's parameters: as they were when it was made, and their newest values where this executor
- * reads them. */
+/* Checks the plan's parameters, and copies their newest values to where this executor reads
+ * them. */
 static gckpt_result gckpti_sync_params(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -30151,8 +29978,7 @@ static gckpt_result gckpti_sync_params(gckpt_exec *e)
     return gckpti_check_finite_params(e);
 }
 
-/* What is asked for fits the plan, and all that belongs to a step is as before its first
- * instruction. */
+/* Checks the request against the plan, and resets the state of the step. */
 static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal goal,
                                      const gckpt_hyper *hyper)
 {
@@ -30198,8 +30024,9 @@ static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal go
 GCKPTI_FN gckpt_result gckpti_enter_call(gckpt_exec *e)
 {
     if (GCKPTI_RUNS_BACKENDS && !e->device.binding.store)
-        return gckpti_error(e, GCKPT_E_ARG, "step: the executor's store was freed: free a store "
-                                            "after its executors");
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "step: the executor's store was freed: free a store "
+                            "after its executors");
     if (GCKPTI_RUNS_BACKENDS && e->device.in_call)
         return gckpti_error(e, GCKPT_E_ARG,
                             "step: a call of this executor is under way, in another thread or "
@@ -30217,7 +30044,7 @@ GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
     return 1;
 }
 
-/* Streaming: what plans and losses it is not for. */
+/* Refuses plans and losses for which rows cannot stream in. */
 static gckpt_result gckpti_check_stream(gckpt_exec *e)
 {
     if (!e->plan->accumulates)
@@ -30233,7 +30060,7 @@ static gckpt_result gckpti_check_stream(gckpt_exec *e)
     return gckpti_check_same_counts(e);
 }
 
-/* Takes the feeds of `rows` rows more, which losses will count. */
+/* Takes the feeds of `rows` more rows, and adds to the expected counts. */
 GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                        int64_t rows)
 {
@@ -30269,7 +30096,7 @@ GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feed
     e->device.in_call = 0;
     if (result != GCKPT_OK)
         return result;
-    /* nothing can refuse the step any more */
+    /* from here on nothing refuses the step */
     gckpti_measure_start(e);
     gckpti_mark_written(e);
     e->step.pc = e->step.finished = 0;
@@ -30330,7 +30157,7 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
                                p->names + bad->name, loss);
 }
 
-/* Runs what was prepared, so many instructions of it, and ends it with the last. */
+/* Runs up to `instructions` instructions of a prepared step; after the last one, finishes it. */
 GCKPTI_FN gckpt_result gckpti_run_step(gckpt_exec *e, int64_t instructions, gckpt_report *report)
 {
     gckpt_result result = gckpti_run(e, instructions);
@@ -30410,7 +30237,7 @@ GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_
 {
     if (!exec || exec->step.state != GCKPTI_RUNNING)
         return gckpti_error(exec, GCKPT_E_ARG, "run_some: no step was started (gckpt_step_start)");
-    gckpti_ok(exec); /* of what was fetched too early */
+    gckpti_ok(exec); /* clears the error of a fetch that was too early */
     return gckpti_run_step(exec, instructions, report);
 }
 
@@ -30441,11 +30268,11 @@ GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds,
         return gckpti_error(exec, GCKPT_E_ARG, "step_add: no step was begun (gckpt_step_begin)");
     const int64_t before = exec->step.row_end;
     gckpt_result result = gckpti_local_failure(exec);
-    if (result == GCKPT_OK) /* else all ranks' gckpt_step_end will say so */
+    if (result == GCKPT_OK) /* else gckpt_step_end returns it on all ranks */
         result = gckpti_check_rows(exec, rows);
     if (result == GCKPT_OK)
         result = gckpti_add_rows(exec, feeds, count, rows);
-    if (result != GCKPT_OK) /* the rows before stay counted; the caller may go on */
+    if (result != GCKPT_OK) /* earlier rows stay; the caller may go on */
         return result;
     gckpti_ok(exec);
     if (before > 0)
@@ -30468,7 +30295,7 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
         return result;
     if (exec->step.rows > 0)
         return gckpti_run_step(exec, INT64_MAX, report);
-    exec->step.pc = 0; /* nothing was added: nothing to do, and nothing is there */
+    exec->step.pc = 0; /* no rows: nothing was computed */
     return gckpti_finish_step(exec, report);
 }
 #endif
@@ -30476,7 +30303,7 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
 /* >>run/profile */
 #ifndef GCKPT_NO_CHECK
 
-/* What one run of an op's instruction computes, reads and writes. */
+/* Adds the flops and bytes of one run of an op's instruction. */
 static void gckpti_profile_cost(const gckpt_exec *e, const gckpti_ins *ins,
                                 gckpt_profile_entry *entry)
 {
@@ -30492,14 +30319,14 @@ static void gckpti_profile_cost(const gckpt_exec *e, const gckpti_ins *ins,
     for (int i = 0; i < node->inputs; i++) {
         const gckpti_plan_node *in = &p->nodes[node->in[i]], *q = &p->nodes[in->base];
         const int here = o.in[i].value != GCKPTI_NO_OFFSET;
-        if (!here && q->kind == GCKPTI_PARAM) /* where it is, as it is stored */
+        if (!here && q->kind == GCKPTI_PARAM) /* as it is stored */
             entry->bytes += (size_t)gckpti_storage_bytes(p->params[q->index].storage,
                                                          p->params[q->index].elements);
         else if (here || !q->op)
             entry->bytes += gckpti_planned_bytes(p, in);
         if (o.in[i].gradient == GCKPTI_NO_OFFSET)
             continue;
-        c.in[i].grad = &c.loss_scale; /* is wanted */
+        c.in[i].grad = &c.loss_scale; /* nonzero: computed */
         entry->bytes += o.in[i].gradient != o.gradient ? gckpti_planned_bytes(p, in) : 0;
     }
     entry->flops = op->flops ? op->flops(&c) : (uint64_t)gckpti_elements(&c.shape);
@@ -30512,7 +30339,7 @@ static void gckpti_profile_cost(const gckpt_exec *e, const gckpti_ins *ins,
 typedef struct {
     gckpt_exec *e;
     gckpt_profile *profile;
-    double last_time; /* when it was looked at the clock last */
+    double last_time; /* the end of the last instruction */
     gckpt_result result;
 } gckpti_profile_state;
 
@@ -30546,7 +30373,7 @@ GCKPT_API gckpt_result gckpt_profile_step(gckpt_exec *exec, const gckpt_feed *fe
         if (gckpti_is_under_way(exec))
             return GCKPT_E_ARG;
         exec->step.goal = goal;
-        return gckpti_agree_on_step(exec, rows, state.result); /* the other ranks refuse it, too */
+        return gckpti_agree_on_step(exec, rows, state.result); /* so all ranks refuse it */
     }
     for (size_t x = 0; x < p->length; x++)
         if (p->ins[x].kind <= GCKPT_BACKWARD && p->nodes[p->ins[x].id].op)
@@ -34003,38 +33830,29 @@ GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
 #endif
 
 /* =================================================================================================
- * >>tables: plans as files and as C
+ * >>export: plans as files and as C
  *
  * A file is a run of 64-bit numbers, little-endian:
  *     "gckptpln", GCKPT_PLAN_FORMAT, GCKPT_CONTRACT
- *     tensors; for each: the graph's hash up to it, work forward, work backward
- *     least work of a step that computes nothing twice, proven work, work of 2^20 bytes of slower
- *     memory, of 2^20 that are gathered; batch, mode, optimiser, state slots, update_in_backward,
- *     threads, plain, precision, form, bands, leaves, ranks, what is sharded, offload_beside,
- *     bf16_weights, alignment, proven bytes, bytes of slower memory (those of GCKPTI_PLAN_NUMBERS
- *     that have a limit), terms
- *     for each term: id, bits of the weight, regulariser, work of its op as built
- *     picks; for each: id, gradient
- *     instructions; for each: 8 id of the tensor + kind
- *     parameters; for each: 2 storage + trained
- *     buffers, by end; for each: offset                          hash of all numbers before
- * So it holds decisions only: what runs when, what lies where. The rest is derived from the graph,
- * by the code that plans.
+ *     number of tensors; for each: the graph's hash up to it, forward cost, backward cost
+ *     the numbers of GCKPTI_PLAN_NUMBERS that have a limit, in their order there
+ *     for each loss term: id, bits of the weight, regulariser, forward and backward cost as built
+ *     number of fetches; for each: id, gradient
+ *     number of instructions; for each: 8 * id of the tensor + kind
+ *     number of parameters; for each: 2 * storage + trained
+ *     number of buffers; for each, by end: offset
+ *     hash of all numbers before it
+ * A file holds decisions only: the order of instructions and the place of each buffer. The planner
+ * derives everything else from the graph.
  * ============================================================================================== */
 
-#ifdef GCKPTI_SEPARATE_TU /* what the files of tables share; what each does is said where it is defined */
-/* export/c.c */
-GCKPTI_FN void gckpti_c_words(gckpti_sink *out, const void *data, size_t n);
-GCKPTI_FN void gckpti_c_shape(gckpti_sink *out, const gckpt_shape *shape);
-GCKPTI_FN int gckpti_c_identifier(const char *s);
-#endif
+/* Functions that the files of export share; each is documented where it is defined. */
 
 /* >>export/file */
 #ifndef GCKPT_NO_EXPORT
-/* ---- as a file ---- */
 #define GCKPTI_PLAN_MAGIC UINT64_C(0x6e6c707470636b67)
 
-/* Numbers, and into the hash of all that were written. */
+/* Writes numbers, and adds them to the hash of all that were written. */
 static void gckpti_write_numbers(gckpti_sink *out, uint64_t *check, const uint64_t *numbers, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -34093,21 +33911,22 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
     gckpti_write_number(&out, &check, check);
     return gckpti_sink_flush(&out);
 }
-/* ---- read again ---- */
+/* ---- reading ---- */
 typedef struct {
     gckpt_read_fn read;
     void *user;
-    uint64_t check, list_hash;
-    size_t bytes_read;      /* bytes read */
-    int truncated, invalid; /* nothing more to read; a number was out of range */
+    uint64_t check, schedule_hash;
+    size_t bytes_read;
+    int truncated; /* read() returned too few bytes */
+    int invalid;   /* a number was out of range */
     gckpti_planner planner;
-    gckpt_plan head; /* its numbers alone */
+    gckpt_plan head; /* only its numbers are used */
     gckpt_plan_desc desc;
     gckpt_cost *costs, *built;
     gckpt_term *terms;
     gckpt_fetch_spec *fetches;
     gckpt_instruction *schedule;
-    gckpti_scratch scratch; /* of the arrays above */
+    gckpti_scratch scratch; /* holds the arrays above */
 } gckpti_plan_reader;
 
 static uint64_t gckpti_read_number(gckpti_plan_reader *r)
@@ -34125,7 +33944,7 @@ static uint64_t gckpti_read_number(gckpti_plan_reader *r)
     return value;
 }
 
-/* A number from 0 to most; 0 and `bad` when it is another one. */
+/* Reads a number from 0 to `most`; sets `invalid` and returns 0 if it is greater. */
 static uint64_t gckpti_read_up_to(gckpti_plan_reader *r, uint64_t most)
 {
     uint64_t value = gckpti_read_number(r);
@@ -34133,7 +33952,7 @@ static uint64_t gckpti_read_up_to(gckpti_plan_reader *r, uint64_t most)
     return value > most ? 0 : value;
 }
 
-/* E_OK, or the error that reading met. */
+/* Reports the first error of reading, or returns GCKPT_OK. */
 static gckpt_result gckpti_reader_result(gckpti_plan_reader *r)
 {
     if (r->planner.failed)
@@ -34148,7 +33967,7 @@ static gckpt_result gckpti_reader_result(gckpti_plan_reader *r)
     return GCKPT_OK;
 }
 
-/* Is it a plan, of this version, of this graph? */
+/* Checks that it is a plan, of this version, of this graph. */
 static gckpt_result gckpti_read_graph(gckpti_plan_reader *r)
 {
     gckpt_graph *g = r->planner.g;
@@ -34185,18 +34004,18 @@ static gckpt_result gckpti_read_graph(gckpti_plan_reader *r)
                               g->count);
 }
 
-/* The schedule, without what the library adds to any. */
-static void gckpti_read_list(gckpti_plan_reader *r)
+/* Reads the schedule, without the instructions that the library adds to every schedule. */
+static void gckpti_read_schedule(gckpti_plan_reader *r)
 {
     const gckpt_graph *g = r->planner.g;
     int length = (int)gckpti_read_up_to(r, INT32_MAX);
-    r->list_hash = GCKPTI_FNV_START;
+    r->schedule_hash = GCKPTI_FNV_START;
     for (int x = 0; x < length && !r->planner.failed; x++) {
         int word = (int)gckpti_read_up_to(r, 8 * g->count - 1);
         gckpt_instruction in = { (gckpt_kind)(word % 8), word / 8 };
-        r->list_hash = gckpti_fnv_number(r->list_hash, (uint64_t)word);
+        r->schedule_hash = gckpti_fnv_number(r->schedule_hash, (uint64_t)word);
         if (r->truncated || r->invalid || !g->count)
-            break; /* the id is none */
+            break; /* `word` is not valid */
         const gckpt_tensor *t = g->tensors[in.id];
         if (in.kind == GCKPT_UPDATE || in.kind == GCKPT_OFFLOAD || in.kind == GCKPT_REDUCE ||
             (t->batch_invariant && t->kind == GCKPTI_OP))
@@ -34208,8 +34027,7 @@ static void gckpti_read_list(gckpti_plan_reader *r)
     }
 }
 
-/* What was asked for, and the list, as gckpt_plan_new takes them. (More than 60 lines: the
- * fields in the order in which a file has them, and what each may be.) */
+/* Reads the desc for gckpt_plan_new and the schedule, field by field, with the limits of each. */
 static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
 {
     gckpt_graph *g = r->planner.g;
@@ -34226,8 +34044,8 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
         return gckpt_error(g);
     if (head->fused && !GCKPTI_RUNS_FUSED)
         return gckpti_error(g, GCKPT_E_ARG,
-                            "load plan: it has runs of ops in bands of rows, which this build "
-                            "leaves out (GCKPT_NO_TILES)");
+                            "load plan: it has fused groups of ops, which this build leaves out "
+                            "(GCKPT_NO_TILES)");
     d->mode = head->mode == GCKPT_INFERENCE ? GCKPT_INFERENCE : GCKPT_SCHEDULE;
     d->optimiser = head->optimiser;
     d->custom_state = head->state_slots;
@@ -34241,7 +34059,7 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     d->offload_bytes = head->offloaded;
     d->offload_cost = head->offload_cost;
     d->overlap_offload = head->overlap_offload;
-    d->virtual_ranks = head->virtual_ranks; /* link_work: the costs have it already */
+    d->virtual_ranks = head->virtual_ranks; /* the costs include link_cost */
     r->planner.term_count = (int)head->term_count;
     for (int i = 0; i < r->planner.term_count; i++) {
         int id = (int)gckpti_read_up_to(r, n - 1);
@@ -34257,7 +34075,7 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
         r->fetches[i].gradient = (int)gckpti_read_up_to(r, 1);
     }
     r->planner.desc = d;
-    gckpti_read_list(r);
+    gckpti_read_schedule(r);
     if (gckpti_reader_result(r) != GCKPT_OK)
         return gckpt_error(g);
     if (head->ranks != g->store->ranks || head->shard != g->store->shard)
@@ -34280,7 +34098,7 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     return GCKPT_OK;
 }
 
-/* Are the parameters trained that were when it was made? Their gradients are in the list. */
+/* Checks that the same parameters are trained: the schedule has their gradients. */
 static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
 {
     const gckpt_graph *g = r->planner.g;
@@ -34306,7 +34124,7 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
         if (word / 2 != (int)storage)
             return gckpti_error(r->planner.g, GCKPT_E_ARG,
                                 "load plan: %T was stored as %s when the plan was made, now as %s: "
-                                "pack it so, or make it again",
+                                "quantise it so, or make it again",
                                 g->tensors[i], gckpti_storage_name((gckpt_storage)(word / 2)),
                                 gckpti_storage_name(storage));
     }
@@ -34314,7 +34132,7 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
     return gckpti_reader_result(r);
 }
 
-/* Whether a buffer lies apart from those that live with it: `live`, by offset, which it joins. */
+/* Returns 1 if the buffer overlaps none of `live`, the live ones by offset, and adds it. */
 static int gckpti_is_disjoint(const gckpt_buffer *all, int number, int *live, size_t *count)
 {
     const gckpt_buffer *b = &all[number];
@@ -34333,7 +34151,7 @@ static int gckpti_is_disjoint(const gckpt_buffer *all, int number, int *live, si
     return disjoint;
 }
 
-/* Takes the offsets instead of a layout's: aligned, addressable, without overlaps at any time. */
+/* Reads the offsets that replace placement: aligned, addressable, and never overlapping. */
 static gckpt_result gckpti_read_offsets(gckpti_plan_reader *r)
 {
     gckpti_planner *p = &r->planner;
@@ -34345,11 +34163,11 @@ static gckpt_result gckpti_read_offsets(gckpti_plan_reader *r)
     uint64_t saved = gckpti_read_number(r);
     if (gckpti_reader_result(r) != GCKPT_OK)
         return gckpt_error(p->g);
-    if (r->list_hash != hash || saved != n)
-        return gckpti_error(
-            p->g, GCKPT_E_DATA,
-            "load plan: this graph keeps or recomputes other tensors (gckpt_keep, "
-            "gckpt_recompute) than the plan, or the file is damaged; make it again");
+    if (r->schedule_hash != hash || saved != n)
+        return gckpti_error(p->g, GCKPT_E_DATA,
+                            "load plan: this graph keeps or recomputes other tensors "
+                            "(gckpt_keep, gckpt_recompute) than the plan, or the file is damaged; "
+                            "make it again");
     const int *order = gckpti_buffers_by_end(p, d);
     for (size_t i = 0; i < n && order; i++) {
         gckpt_buffer *b = &d->buffers[order[i]];
@@ -34371,7 +34189,7 @@ static gckpt_result gckpti_read_offsets(gckpti_plan_reader *r)
     return gckpti_reader_result(r);
 }
 
-/* The steps of planning, with the file's decisions; NULL: the graph's error, or no memory. */
+/* Plans with the file's decisions. Returns NULL after the graph's error, or without memory. */
 static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
 {
     gckpti_planner *p = &r->planner;
@@ -34391,7 +34209,7 @@ static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
     r->invalid = !gckpti_variant_applies(p) || r->head.least_cost > p->least_cost ||
                  !r->head.least_cost != !p->least_cost;
     p->least_cost = r->head.least_cost;
-    for (int i = 0; i < p->n; i++) /* of what does not run as well */
+    for (int i = 0; i < p->n; i++) /* nodes that never run have it too */
         r->built[i] = p->node_of[i] < 0 ? p->cost[i] : r->built[i];
     p->built_cost = r->built;
     if (gckpti_reader_result(r) != GCKPT_OK ||
@@ -34443,8 +34261,8 @@ GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, vo
 
 /* >>export/c */
 #ifndef GCKPT_NO_EXPORT
-/* ---- as C. Numbers that a 32-bit compiler could cut are guarded by the #if at the top. ---- */
-/* A number and what follows it. */
+/* ---- as C. An #if at the top of the output refuses machines whose size_t is too small. ---- */
+/* Prints an offset, then `after`. */
 static void gckpti_c_offset(gckpti_sink *out, size_t offset, const char *after)
 {
     gckpti_print(out, offset == GCKPTI_NO_OFFSET ? "SIZE_MAX" : "%z", offset);
@@ -34460,7 +34278,7 @@ GCKPTI_FN void gckpti_c_words(gckpti_sink *out, const void *data, size_t n)
     }
 }
 
-/* Behind its axes 0: whoever made it may have left those sizes as they were. */
+/* Sizes after the last axis are printed as 0: the caller may have left them uninitialised. */
 GCKPTI_FN void gckpti_c_shape(gckpti_sink *out, const gckpt_shape *shape)
 {
     gckpti_print(out, "{ %i, {", shape->n);
@@ -34482,15 +34300,15 @@ GCKPTI_FN int gckpti_c_identifier(const char *s)
     return good;
 }
 
-/* A row of this header, gckpti_op_<name>, not the user's variable <name>, be it a copy of one. */
+/* Returns 1 for an op of this header, gckpti_op_<name>; 0 for the user's variable <name>. */
 static int gckpti_c_is_builtin(const gckpt_op *op)
 {
 #define GCKPTI_IS(listed) || !strcmp(op->name, #listed)
-    return op->flags & GCKPTI_BUILTIN_OP && (0 GCKPTI_OPS(GCKPTI_IS, GCKPTI_IS) GCKPTI_IS(bands));
+    return op->flags & GCKPTI_BUILTIN_OP && (0 GCKPTI_OPS(GCKPTI_IS, GCKPTI_IS) GCKPTI_IS(fused));
 #undef GCKPTI_IS
 }
 
-/* Is it in the enum: an input or something to fetch? */
+/* Returns 1 if the tensor is in the printed enum: an input, or one to fetch. */
 static int gckpti_c_in_enum(const gckpt_plan *p, int id)
 {
     int listed = p->nodes[id].kind == GCKPTI_INPUT;
@@ -34499,7 +34317,7 @@ static int gckpti_c_in_enum(const gckpt_plan *p, int id)
     return listed;
 }
 
-/* Its name with '_' for what an identifier cannot have. */
+/* Writes the tensor's name, with '_' for each character that an identifier cannot have. */
 static void gckpti_c_label(const gckpt_plan *p, int id, char *label, size_t size)
 {
     const gckpti_plan_node *q = &p->nodes[id];
@@ -34514,7 +34332,7 @@ static void gckpti_c_label(const gckpt_plan *p, int id, char *label, size_t size
         gckpti_text_add(&t, "_%i", id);
 }
 
-/* enum { NAME_tokens = 0, ... }; a second of the same name gets its id behind it. */
+/* Prints enum { NAME_tokens = 0, .. }; a name that occurs twice has the tensor's id appended. */
 static void gckpti_c_enum(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
     char label[128], other[128];
@@ -34536,7 +34354,7 @@ static void gckpti_c_enum(gckpti_sink *out, const gckpt_plan *p, const char *nam
     gckpti_print(out, first ? "" : "\n};\n");
 }
 
-/* The blocks that a device needs, by defaults, with structures as its compiler makes them. */
+/* Prints the sizes of a device's memory blocks, with sizeof as its own compiler evaluates it. */
 static void gckpti_c_memory(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
 #define GCKPTI_ADD_BYTES(n, type)                                                                  \
@@ -34565,7 +34383,7 @@ static void gckpti_c_memory(gckpti_sink *out, const gckpt_plan *p, const char *n
     gckpti_print(out, "%z)\n", bytes);
 }
 
-/* The tensors, and the data of those that are constants. */
+/* Prints the nodes, and the data of constants. */
 static void gckpti_c_nodes(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
     for (size_t i = 0; i < p->node_count; i++)
@@ -34577,11 +34395,11 @@ static void gckpti_c_nodes(gckpti_sink *out, const gckpt_plan *p, const char *na
     gckpti_print(out, "static const gckpti_plan_node gckpti_%s_nodes[] = {\n", name);
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_plan_node *q = &p->nodes[i];
-        const gckpt_op *op = q->index < 0 ? NULL : q->op; /* what does not run is not linked */
+        const gckpt_op *op = q->index < 0 ? NULL : q->op; /* link no op of a node that never runs */
         const gckpt_op *last = (const gckpt_op *)q->data;
         const char *prefix = op && gckpti_c_is_builtin(op) ? "gckpti_op_" : "";
         gckpti_print(out, op ? "    { &%s%s, " : "    { NULL, ", prefix, op ? op->name : "");
-        if (op && q->data) /* the op of the last of a run */
+        if (op && q->data) /* the last op of a fused group */
             gckpti_print(out, gckpti_c_is_builtin(last) ? "&gckpti_op_%s" : "&%s", last->name);
         else
             gckpti_print(out, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
@@ -34598,7 +34416,7 @@ static void gckpti_c_nodes(gckpti_sink *out, const gckpt_plan *p, const char *na
     gckpti_print(out, "};\n");
 }
 
-/* Begins and ends an array; an empty one, which C does not allow, is not there. */
+/* Begins an array. Nothing is printed for an empty one, which C does not allow. */
 static void gckpti_c_begin(gckpti_sink *out, const char *type, const char *name, const char *array,
                            size_t count)
 {
@@ -34608,11 +34426,11 @@ static void gckpti_c_begin(gckpti_sink *out, const char *type, const char *name,
 
 static void gckpti_c_end(gckpti_sink *out, size_t count) { gckpti_print(out, count ? "};\n" : ""); }
 
-/* What does not run, for builds that have it: GCKPT_SMALL has not. */
+/* Prints the arrays that execution does not read, for builds without GCKPT_SMALL. */
 static void gckpti_c_info(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
     gckpti_print(out, "#ifndef GCKPT_SMALL\n");
-    gckpti_c_begin(out, "gckpti_plan_info", name, "told", p->node_count);
+    gckpti_c_begin(out, "gckpti_plan_info", name, "info", p->node_count);
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_plan_info *q = &p->info[i];
         gckpti_print(out, "    { { UINT64_C(%u), UINT64_C(%u) }, ", q->cost.forward,
@@ -34622,11 +34440,11 @@ static void gckpti_c_info(gckpti_sink *out, const gckpt_plan *p, const char *nam
         gckpti_print(out, "UINT64_C(%u) },\n", q->hash);
     }
     gckpti_c_end(out, p->node_count);
-    gckpti_c_begin(out, "size_t", name, "live", p->length);
+    gckpti_c_begin(out, "size_t", name, "live_bytes", p->length);
     for (size_t x = 0; x < p->length; x++)
         gckpti_print(out, x % 8 == 7 ? "%z,\n" : "%z, ", p->live_bytes[x]);
     gckpti_c_end(out, p->length);
-    gckpti_c_begin(out, "gckpt_buffer", name, "lives", p->buffer_count);
+    gckpti_c_begin(out, "gckpt_buffer", name, "buffers", p->buffer_count);
     for (size_t i = 0; i < p->buffer_count; i++) {
         const gckpt_buffer *b = &p->buffers[i];
         gckpti_print(out, "    { %i, %i, %z, %z, %i, (gckpt_buffer_kind)%i },\n", b->start, b->end,
@@ -34636,7 +34454,7 @@ static void gckpti_c_info(gckpti_sink *out, const gckpt_plan *p, const char *nam
     gckpti_print(out, "#endif\n");
 }
 
-/* What else is an array of structs or offsets, in the order of the plan's fields. */
+/* Prints the other arrays of structs and offsets, in the order of the plan's fields. */
 static void gckpti_c_arrays(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
     gckpti_c_begin(out, "gckpti_extent", name, "sizes", p->size_count);
@@ -34652,7 +34470,7 @@ static void gckpti_c_arrays(gckpti_sink *out, const gckpt_plan *p, const char *n
                      q->trained, q->external, q->storage);
     }
     gckpti_c_end(out, p->param_count);
-    gckpti_c_begin(out, "gckpti_ins", name, "list", p->length);
+    gckpti_c_begin(out, "gckpti_ins", name, "ins", p->length);
     for (size_t x = 0; x < p->length; x++) {
         const gckpti_ins *ins = &p->ins[x];
         gckpti_print(out, "    { %i, %i, %i, %i, %i, %i, %z },\n", ins->kind, ins->first,
@@ -34670,7 +34488,7 @@ static void gckpti_c_arrays(gckpti_sink *out, const gckpt_plan *p, const char *n
                      p->terms[i].sample_size, p->terms[i].built_cost.forward,
                      p->terms[i].built_cost.backward);
     gckpti_c_end(out, p->term_count);
-    gckpti_c_begin(out, "gckpti_plan_fetch", name, "picks", p->fetch_count);
+    gckpti_c_begin(out, "gckpti_plan_fetch", name, "fetches", p->fetch_count);
     for (size_t i = 0; i < p->fetch_count; i++) {
         gckpti_print(out, "    { %i, %i, ", p->fetches[i].id, p->fetches[i].gradient);
         gckpti_c_offset(out, p->fetches[i].offset, " },\n");
@@ -34678,7 +34496,7 @@ static void gckpti_c_arrays(gckpti_sink *out, const gckpt_plan *p, const char *n
     gckpti_c_end(out, p->fetch_count);
 }
 
-/* Attributes, aligned for any of them, and names: at least one of each. */
+/* Prints the attributes, aligned for each type, and the names: at least one element of each. */
 static void gckpti_c_words_and_names(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
     gckpti_print(out,
@@ -34696,7 +34514,7 @@ static void gckpti_c_words_and_names(gckpti_sink *out, const gckpt_plan *p, cons
     gckpti_print(out, "%s\n};\n", p->name_bytes ? "" : "0");
 }
 
-/* A number of the plan, and one of its arrays. */
+/* Prints a number of the plan. */
 static void gckpti_c_number(gckpti_sink *out, const char *type, const char *field, uint64_t value)
 {
     if (!strcmp(type, "uint64_t"))
@@ -34715,10 +34533,10 @@ static void gckpti_c_array(gckpti_sink *out, const char *name, const char *array
     gckpti_print(out, optional ? "#endif\n" : "");
 }
 
-/* The plan itself, field by field. */
+/* Prints the plan, field by field. */
 static void gckpti_c_plan(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
-    uint64_t cost[2] = { 0, 0 }; /* of forwards: again, the first time */
+    uint64_t cost[2] = { 0, 0 }; /* of recomputed forwards, of first ones */
     for (size_t x = 0; x < p->length; x++)
         if (p->ins[x].kind == GCKPT_FORWARD)
             cost[p->ins[x].first] += p->info[p->ins[x].id].cost.forward;
@@ -34735,14 +34553,14 @@ static void gckpti_c_plan(gckpti_sink *out, const gckpt_plan *p, const char *nam
         gckpti_print(out, i ? ", %z" : " %z", p->kind_bytes[i]);
     gckpti_print(out, " },\n    (double)UINT64_C(%u) / (double)UINT64_C(%u),\n", cost[0],
                  cost[1] ? cost[1] : 1);
-#define GCKPTI_PRINTED(type, field, count, tells)                                                  \
-    gckpti_c_array(out, name, #field, p->count, tells);
+#define GCKPTI_PRINTED(type, field, count, optional)                                               \
+    gckpti_c_array(out, name, #field, p->count, optional);
     GCKPTI_PLAN_ARRAYS(GCKPTI_PRINTED)
 #undef GCKPTI_PRINTED
     gckpti_print(out, "    gckpti_%s_words.words, gckpti_%s_names\n};\n", name, name);
 }
 
-/* Whether it can run where GCKPT_SMALL is defined, and the types of its tables have room. */
+/* Returns 1 if a GCKPT_SMALL build can run the plan, and its narrower types hold the numbers. */
 static int gckpti_c_fits_small(const gckpt_plan *p)
 {
     return p->precision == GCKPT_FP32 && !p->offloaded && p->virtual_ranks == 1 &&
@@ -34750,7 +34568,7 @@ static int gckpti_c_fits_small(const gckpt_plan *p)
            p->word_count <= UINT16_MAX && p->size_count <= UINT16_MAX && p->name_bytes < UINT16_MAX;
 }
 
-/* The op of this part of the header, a list of their names, that the plan has; NULL: none. */
+/* Returns the name of the first op of `part`, a list of op names, that the plan has, or NULL. */
 static const char *gckpti_c_find_op(const gckpt_plan *p, const char *const *part)
 {
     for (; *part; part++)
@@ -34763,8 +34581,8 @@ static const char *gckpti_c_find_op(const gckpt_plan *p, const char *const *part
     return NULL;
 }
 
-/* Parts of the header that a build may leave out: those that the plan can do without, in its
- * comment, and those that it cannot: it is not compiled without them, and says why. */
+/* Prints which parts of the header the plan needs: a comment lists the optional parts that it does
+ * not need, and an #error refuses a build that leaves out one that it does. */
 static void gckpti_c_parts(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
 #define GCKPTI_NO(op)
@@ -34780,13 +34598,13 @@ static void gckpti_c_parts(gckpti_sink *out, const gckpt_plan *p, const char *na
 #undef GCKPTI_NAME
 #undef GCKPTI_NO
     const struct {
-        const char *part, *has; /* has: what of it the plan has; NULL: nothing */
+        const char *part, *has; /* has: what the plan needs of it, or NULL */
     } parts[] = { { "TRAINING", p->mode != GCKPT_INFERENCE ? "gradients" : NULL },
-                  { "RANKS", p->virtual_ranks > 1 ? "leaves" : NULL },
-                  { "PICKS", p->fetch_count ? "tensors to fetch" : NULL },
+                  { "RANKS", p->virtual_ranks > 1 ? "virtual ranks" : NULL },
+                  { "FETCH", p->fetch_count ? "tensors to fetch" : NULL },
                   { "CACHES", p->kind_bytes[GCKPT_BYTES_CACHES] ? "caches" : NULL },
-                  { "PACK", p->quantised ? "packed parameters" : NULL },
-                  { "BANDS", p->fused ? "runs of ops in bands of rows" : NULL },
+                  { "QUANT", p->quantised ? "quantised parameters" : NULL },
+                  { "TILES", p->fused ? "fused groups of ops" : NULL },
                   { "BF16", gckpti_is_bf16_plan(p) ? "precision GCKPT_BF16" : NULL },
                   { "RECURRENT", gckpti_c_find_op(p, recurrent) },
                   { "IMAGES", gckpti_c_find_op(p, images) },
@@ -34814,7 +34632,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     if (!plan || !plan->info || !name || !write)
         return GCKPT_E_ARG;
     if (plan->backend_id > GCKPTI_BACKEND_PLAIN)
-        problem = "#error \"plan: it was made for another backend than the processor\"\n";
+        problem = "#error \"plan: it was made for a backend other than the CPU\"\n";
     else if (plan->ranks > 1)
         problem = "#error \"plan: it was made for several processes (gckpt_store_ranks); printed "
                   "plans run on one\"\n";
@@ -34824,7 +34642,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
         op = plan->nodes[i].index < 0 ? NULL : plan->nodes[i].op;
         if (op && !gckpti_c_is_builtin(op) && !gckpti_c_identifier(op->name))
             problem = "#error \"plan %s: the op of tensor %z must have the name of the C variable "
-                      "that holds its row\"\n";
+                      "that holds its gckpt_op\"\n";
     }
     if (problem) {
         gckpti_print(&out, problem, name, i);
@@ -34833,8 +34651,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     }
     gckpti_print(&out,
                  "/* Plan %s, printed by gckpt_plan_c: compile it in the file that holds the\n"
-                 " * implementation of gradckpt.h, after the #include. Not to be edited.\n",
-                 name);
+                 " * implementation of gradckpt.h, after the #include. Not to be edited.\n", name);
     gckpti_c_parts(&out, plan, name);
     const size_t bytes = gckpt_plan_bytes(plan), offloaded = plan->offloaded;
     gckpti_print(&out,
@@ -34846,10 +34663,9 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     if (!gckpti_c_fits_small(plan))
         gckpti_print(
             &out,
-            "#ifdef GCKPT_SMALL\n#error \"plan %s: GCKPT_SMALL is for plans in f32 that "
-            "offload nothing and have one leaf, fewer than 32768 tensors, and 65536 operands\"\n"
-            "#endif\n",
-            name);
+            "#ifdef GCKPT_SMALL\n#error \"plan %s: GCKPT_SMALL is for plans in f32 that offload "
+            "nothing and have one virtual rank, fewer than 32768 tensors, and 65536 operands\"\n"
+            "#endif\n", name);
     if (plan->backend_id == GCKPTI_BACKEND_CPU)
         gckpti_print(&out,
                      "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
@@ -34869,7 +34685,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 /* >>export/weights */
 #ifndef GCKPT_NO_EXPORT
 /* ---- a store's parameters as C ---- */
-/* Begins an array of n elements, bits that may be read as floats. */
+/* Begins an array of the bits of n elements; the union lets floats be read from it. */
 static void gckpti_c_bits(gckpti_sink *out, int bytes, int64_t n, const char *name,
                           const char *what, size_t i)
 {
@@ -34878,7 +34694,7 @@ static void gckpti_c_bits(gckpti_sink *out, int bytes, int64_t n, const char *na
     gckpti_print(out, "gckpti_%s_%s%z = { {", name, what, i);
 }
 
-/* Parameter i: its values as they are stored, its scales. */
+/* Prints parameter i's values in their storage type, and its scales. */
 static void gckpti_c_values(gckpti_sink *out, const gckpt_store *s, const char *name, size_t i)
 {
     const gckpti_param *q = &s->params[i];
@@ -34903,7 +34719,7 @@ static void gckpti_c_values(gckpti_sink *out, const gckpt_store *s, const char *
     gckpti_print(out, "\n} };\n");
 }
 
-/* Its gckpti_exported. */
+/* Prints parameter i's gckpti_exported. */
 static void gckpti_c_param(gckpti_sink *out, const gckpt_store *s, const char *name, size_t i)
 {
     const gckpt_parameter *p = &s->params[i].p;
@@ -34922,7 +34738,7 @@ GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
 {
     gckpti_sink out = { write, user, 0, 0, 0, { 0 } };
     size_t i = 0, bytes = 0;
-    int packed = 0;
+    int quantised = 0;
     if (!store || !name || !write)
         return GCKPT_E_ARG;
     const char *problem = NULL;
@@ -34932,7 +34748,7 @@ GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
         problem = "#error \"weights %s: the store is one of several ranks (gckpt_store_ranks)\"\n";
     else if (!store->count)
         problem = "#error \"weights %s: the store has no parameters\"\n";
-    for (; i < store->count && !problem; i += !problem) { /* only floats can be drawn in passing */
+    for (; i < store->count && !problem; i += !problem) { /* only floats can be made here */
         const gckpti_param *q = &store->params[i];
         if (!gckpti_has_values(q) && (gckpti_is_quantised((int)q->p.storage) ||
                                       (!GCKPTI_RANDOM && gckpti_is_random(&q->init))))
@@ -34952,14 +34768,14 @@ GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
         name, GCKPT_PLAN_FORMAT, name);
     for (i = 0; i < store->count; i++) {
         const gckpti_param *q = &store->params[i];
-        packed = packed || gckpti_is_quantised((int)q->p.storage);
+        quantised = quantised || gckpti_is_quantised((int)q->p.storage);
         bytes += q->p.frozen && !q->external ? gckpti_values_bytes(&q->p) : 0;
         gckpti_c_values(&out, store, name, i);
     }
-    if (packed)
+    if (quantised)
         gckpti_print(&out,
-                     "#ifdef GCKPT_NO_QUANT\n#error \"weights %s: some are packed: compile without "
-                     "GCKPT_NO_QUANT\"\n#endif\n",
+                     "#ifdef GCKPT_NO_QUANT\n#error \"weights %s: some are quantised: compile "
+                     "without GCKPT_NO_QUANT\"\n#endif\n",
                      name);
     gckpti_print(
         &out, "#define %s_flash_bytes %z\nstatic const gckpti_exported gckpti_%s_weights[] = {\n",
@@ -35045,17 +34861,17 @@ GCKPTI_COLD_END /* since check */
 #undef GCKPTI_IF_TRAINING
 #undef GCKPTI_OP_KERNELS
 #undef GCKPTI_IF_PLANNER
-#undef GCKPTI_OP_DESC_ALL
-#undef GCKPTI_OP_DESC_WITH
-#undef GCKPTI_OP_DESC_FIELD
-#undef GCKPTI_OP_DESC
+#undef GCKPTI_DESC_ALL
+#undef GCKPTI_DESC_WITH
+#undef GCKPTI_DESC_FIELD
+#undef GCKPTI_DESC
 #undef GCKPTI_PLAIN
 #undef GCKPTI_FAST
 #undef GCKPTI_ELEMENT_LOSS
-#undef GCKPTI_READS_MORE
+#undef GCKPTI_READS_XY
 #undef GCKPTI_WEIGHTED_OP
+#undef GCKPTI_INPLACE_FLAGS
 #undef GCKPTI_UNARY_FLAGS
-#undef GCKPTI_ELEMENT_FLAGS
 #undef GCKPTI_REDUCE_SHAPE
 #undef GCKPTI_IF_BF16
 #undef GCKPTI_IF_QUANTISED
@@ -37854,7 +37670,7 @@ GCKPTI_INLINED void V(attn_tile)(const gckpti_attn_gemm *s, const V(attn_part) *
 }
 
 /* Columns from..end-1 of rows of a token of the head of keys each, into L2. */
-GCKPTI_INLINED void V(prefetch_rows)(const gckpti_attn_state *h, const float *x, int64_t rows,
+GCKPTI_INLINED void V(prefetch_rows)(const gckpti_attn *h, const float *x, int64_t rows,
                                      int64_t from, int64_t end)
 {
     for (end = gckpti_min(end, h->d); rows > 0; rows--, x += h->kv_c)
@@ -37911,7 +37727,7 @@ static GCKPTI_TARGET void V(attn_gemm)(const gckpti_attn_gemm *s, int64_t m, int
 }
 
 /* Rows of a token of the head each, `c` apart, side by side: d[i * wide + j]. */
-static GCKPTI_TARGET void V(gather)(const gckpti_attn_state *h, const float *x, int64_t c,
+static GCKPTI_TARGET void V(gather)(const gckpti_attn *h, const float *x, int64_t c,
                                     int64_t rows, float *d)
 {
     for (int64_t i = 0; i < rows; i++, x += c, d += h->d_vec)
@@ -37995,7 +37811,7 @@ GCKPTI_INLINED void V(rescale)(float *out, float factor, int64_t d)
 }
 
 /* Query i of a head by itself, with its scores side by side. */
-static GCKPTI_TARGET void V(attention_query)(const gckpti_attn_state *h, int64_t row, int64_t head,
+static GCKPTI_TARGET void V(attention_query)(const gckpti_attn *h, int64_t row, int64_t head,
                                              int64_t i)
 {
     const gckpt_call *call = h->call;
@@ -38039,7 +37855,7 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_attn_state *h, int64_t
 
 /* m queries from `first` on have seen all: their sums, and aux. (Seven parameters: which, and two
  * rows of the caller's.) */
-static GCKPTI_TARGET void V(head_end)(const gckpti_attn_state *h, int64_t row, int64_t head,
+static GCKPTI_TARGET void V(head_end)(const gckpti_attn *h, int64_t row, int64_t head,
                                       int64_t first, int64_t m, float *max, float *sum)
 {
     float *saved = (float *)h->call->saved;
@@ -38053,14 +37869,14 @@ static GCKPTI_TARGET void V(head_end)(const gckpti_attn_state *h, int64_t row, i
 }
 
 /* Maximum and sum of what sees nothing in its block's first tile of keys. */
-static GCKPTI_TARGET void V(heads_init)(const gckpti_attn_state *h, float *max, float *sum)
+static GCKPTI_TARGET void V(heads_init)(const gckpti_attn *h, float *max, float *sum)
 {
     for (int64_t i = 0; h->window < h->s && i < GCKPTI_QK_TILE; i++)
         max[i] = -GCKPTI_INFINITY, sum[i] = 0.0f;
 }
 
 /* Queries `first`.. of a head. */
-static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn_state *h, int64_t row,
+static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t row,
                                                int64_t head, int64_t first, float *scratch)
 {
     const gckpt_call *call = h->call;
@@ -38116,7 +37932,7 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn_state *h, int64
 
 /* A key's scores of queries from..m-1 become probabilities p = exp(s - lse), its dp become ds = p
  * (dp - delta) scale, where delta = sum(g out) of the query. (Its only caller opens it.) */
-static GCKPTI_TARGET void V(head_grads)(const gckpti_attn_state *h, int64_t from, int64_t m,
+static GCKPTI_TARGET void V(head_grads)(const gckpti_attn *h, int64_t from, int64_t m,
                                         const float *lse, const float *delta, float *p, float *ds)
 {
     const FLOATS scale = V(set1)(h->scale), zero = V(zero)();
@@ -38138,7 +37954,7 @@ static GCKPTI_TARGET void V(head_grads)(const gckpti_attn_state *h, int64_t from
 /* A head: for each block of 64 queries, over all blocks of keys that it sees, the scores and the
  * gradients of probabilities (both transposed), and from these what they add to dv, dq and dk (of
  * shared keys after the head before). (More than 60 lines: two loops over the same blocks.) */
-static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn_state *h, int64_t row,
+static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t row,
                                                 int64_t head, float *scratch)
 {
     const gckpt_call *call = h->call;
@@ -38241,7 +38057,7 @@ GCKPTI_INLINED gckpti_packed_product V(head_product)(const gckpti_mixed_kernels 
 
 /* Its a: m rows of a head. They stay where they are, if they can: `back` rows of the head stand
  * before them. */
-static GCKPTI_TARGET void V(head_set_a)(const gckpti_attn_state *h, gckpti_packed_product *s,
+static GCKPTI_TARGET void V(head_set_a)(const gckpti_attn *h, gckpti_packed_product *s,
                                         const gckpti_operand *x, int64_t back, int64_t m,
                                         uint16_t *scratch)
 {
@@ -38302,13 +38118,13 @@ static GCKPTI_TARGET void V(head_multiply)(const gckpti_packed_product *all, int
 }
 
 /* Whether one of m queries does not see all of n keys, query 0 those to `diagonal`. */
-GCKPTI_INLINED int V(head_cut)(const gckpti_attn_state *h, int64_t diagonal, int64_t m, int64_t n)
+GCKPTI_INLINED int V(head_cut)(const gckpti_attn *h, int64_t diagonal, int64_t m, int64_t n)
 {
     return diagonal + 1 < n || diagonal + m > h->window;
 }
 
 /* A row of a result, x, in place or rounded. */
-GCKPTI_INLINED void V(store_row)(const gckpti_attn_state *h, const float *x, float *to,
+GCKPTI_INLINED void V(store_row)(const gckpti_attn *h, const float *x, float *to,
                                  uint16_t *narrow)
 {
     if (to)
@@ -38323,7 +38139,7 @@ GCKPTI_INLINED void V(store_row)(const gckpti_attn_state *h, const float *x, flo
  * exponentials are [key][query], results [query][d]. In `links` exponentials are packed, in `a` k
  * and then v. */
 typedef struct {
-    const gckpti_attn_state *h;
+    const gckpti_attn *h;
     const gckpti_mixed_kernels *kernels;
     int64_t m, j, n, diagonal, first;
     float *p, *out;
@@ -38334,7 +38150,7 @@ typedef struct {
 
 static GCKPTI_TARGET void V(queries_online)(V(query_block) * s)
 {
-    const gckpti_attn_state *h = s->h;
+    const gckpti_attn *h = s->h;
     if (h->cap > 0.0f)
         V(softcap)(s->p, s->n * GCKPTI_QK_TILE, h->dot_scale, h->cap);
     for (int64_t i = 0; i < s->m; i += W) {
@@ -38376,7 +38192,7 @@ static GCKPTI_TARGET void V(queries_values)(V(query_block) * s, const gckpti_ope
 }
 
 /* As V(attention_forward). */
-static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn_state *h, int64_t row, int64_t head,
+static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, int64_t head,
                                            int64_t first, float *scratch)
 {
     const gckpt_call *call = h->call;
@@ -38426,7 +38242,7 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn_state *h, int64_t r
 #ifndef GCKPT_NO_BF16
 /* ---- attention of bf16 plans, backward ---- */
 /* sum(g out) of a query, as gckpti_dot adds up; another one, `ahead` elements on, is fetched */
-GCKPTI_INLINED float V(head_delta)(const gckpti_attn_state *h, const gckpti_operand *g,
+GCKPTI_INLINED float V(head_delta)(const gckpti_attn *h, const gckpti_operand *g,
                                    const gckpti_operand *out, int64_t at, int64_t ahead)
 {
     FLOATS lane[32 / W];
@@ -38451,7 +38267,7 @@ GCKPTI_INLINED float V(head_delta)(const gckpti_attn_state *h, const gckpti_oper
 }
 
 /* n rows of a gradient, `wide` apart in x: what it holds, or +0; in the end they go back. */
-static GCKPTI_TARGET void V(load_gradient)(const gckpti_attn_state *h, const gckpt_arg *arg,
+static GCKPTI_TARGET void V(load_gradient)(const gckpti_attn *h, const gckpt_arg *arg,
                                            int64_t at, int64_t n, float *x)
 {
     const gckpti_mixed_kernels *kernels = gckpti_kernels_of(h->call)->mixed;
@@ -38464,7 +38280,7 @@ static GCKPTI_TARGET void V(load_gradient)(const gckpti_attn_state *h, const gck
             kernels->widen(arg->grad_bf16 + at, x, h->d);
 }
 
-static GCKPTI_TARGET void V(store_gradient)(const gckpti_attn_state *h, const gckpt_arg *arg,
+static GCKPTI_TARGET void V(store_gradient)(const gckpti_attn *h, const gckpt_arg *arg,
                                             int64_t at, int64_t n, float *x)
 {
     for (int64_t i = 0; i < n; i++, at += arg->shape.d[2], x += h->d_vec) {
@@ -38481,7 +38297,7 @@ static GCKPTI_TARGET void V(store_gradient)(const gckpti_attn_state *h, const gc
  * the block (links: d), k once more (links: keys), q or g of queries, and in `links` what a product
  * has of p or ds. */
 typedef struct {
-    const gckpti_attn_state *h;
+    const gckpti_attn *h;
     const gckpti_mixed_kernels *kernels;
     gckpti_operand q, k, v, g; /* from the block's first row on */
     const float *lse;
@@ -38492,7 +38308,7 @@ typedef struct {
     int cut, fresh[3]; /* these blocks of dq, dk and dv start at +0 */
 } V(key_block);
 
-static GCKPTI_TARGET void V(key_block_begin)(V(key_block) * s, const gckpti_attn_state *h,
+static GCKPTI_TARGET void V(key_block_begin)(V(key_block) * s, const gckpti_attn *h,
                                              int64_t head, float *scratch)
 {
     const gckpt_arg *in = h->call->in;
@@ -38596,7 +38412,7 @@ static GCKPTI_TARGET void V(keys_add)(V(key_block) * s, const gckpti_operand *x,
 /* The block of queries from i on meets that of keys. */
 static GCKPTI_TARGET void V(keys_add_queries)(V(key_block) * s)
 {
-    const gckpti_attn_state *h = s->h;
+    const gckpti_attn *h = s->h;
     gckpti_packed_product scores = V(head_product)(s->kernels, s->k_b, s->n, s->p, GCKPTI_QK_TILE);
     gckpti_packed_product dp = V(head_product)(s->kernels, s->v_b, s->n, s->ds, GCKPTI_QK_TILE);
     void *a = s->a;
@@ -38620,7 +38436,7 @@ static GCKPTI_TARGET void V(keys_add_queries)(V(key_block) * s)
 
 /* As V(attention_backward), but for each block of 64 keys over all blocks of queries that see it:
  * dq of all queries rests in the room. */
-static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn_state *h, int64_t row, int64_t head,
+static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, int64_t head,
                                             float *scratch)
 {
     const gckpt_call *call = h->call;

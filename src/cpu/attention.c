@@ -4,7 +4,7 @@
 /* ---- attention: an item is a block of queries of a head (forward), heads that share keys ---- */
 static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
 {
-    gckpti_attn_state h = *(const gckpti_attn_state *)context;
+    gckpti_attn h = *(const gckpti_attn *)context;
     const gckpt_call *call = h.call;
     const gckpti_kernels *kernels = gckpti_kernels_of(call);
     const gckpti_mixed_kernels *mixed = gckpti_mixed_of(kernels);
@@ -27,7 +27,7 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
         gckpti_mixed_configure(mixed, 0);
 }
 
-static void gckpti_fast_attention(const gckpt_call *call, int backward, gckpti_attn_state h)
+static void gckpti_fast_attention(const gckpt_call *call, int backward, gckpti_attn h)
 {
     int64_t items = call->shape.d[0] * h.heads / h.group, cost = h.group * h.t * h.s * h.d;
     if (!backward) {

@@ -170,7 +170,7 @@ typedef struct {
     int edge, from_zero;
     int64_t diagonal;
     const float *row_scale; /* f32: NULL, or what each row of c is multiplied by before its links */
-    const gckpti_attn_state *attn;
+    const gckpti_attn *attn;
     const float *prefetch; /* f32: NULL, or as many rows of the head as c has, fetched meanwhile */
 } gckpti_attn_gemm;
 
@@ -248,9 +248,9 @@ typedef struct {
     void (*pack_b)(const gckpti_pack_lanes *s, int words, uint32_t *d, int64_t width);
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
-    void (*attention_forward)(const gckpti_attn_state *h, int64_t row, int64_t head, int64_t first,
+    void (*attention_forward)(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
                               float *scratch);
-    void (*attention_backward)(const gckpti_attn_state *h, int64_t row, int64_t head,
+    void (*attention_backward)(const gckpti_attn *h, int64_t row, int64_t head,
                                float *scratch);
 } gckpti_mixed_kernels;
 
@@ -396,9 +396,9 @@ typedef struct {
     void (*norm_backward)(const gckpt_call *call, int64_t row);
     void (*rotary)(const gckpt_call *call, int64_t row); /* either way */
     void (*column_sums)(const gckpti_column_sums *s, int64_t first, int64_t end);
-    void (*attention_forward)(const gckpti_attn_state *h, int64_t row, int64_t head, int64_t first,
+    void (*attention_forward)(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
                               float *scratch);
-    void (*attention_backward)(const gckpti_attn_state *h, int64_t row, int64_t head,
+    void (*attention_backward)(const gckpti_attn *h, int64_t row, int64_t head,
                                float *scratch);
     void (*classes_backward)(const float *x, float *d, int64_t n, const gckpti_class_row *c);
     float (*surprisal)(const float *x, int64_t n, const gckpti_class_row *c);

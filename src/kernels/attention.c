@@ -76,7 +76,7 @@ GCKPTI_INLINED void V(attn_tile)(const gckpti_attn_gemm *s, const V(attn_part) *
 }
 
 /* Columns from..end-1 of rows of a token of the head of keys each, into L2. */
-GCKPTI_INLINED void V(prefetch_rows)(const gckpti_attn_state *h, const float *x, int64_t rows,
+GCKPTI_INLINED void V(prefetch_rows)(const gckpti_attn *h, const float *x, int64_t rows,
                                      int64_t from, int64_t end)
 {
     for (end = gckpti_min(end, h->d); rows > 0; rows--, x += h->kv_c)
@@ -133,7 +133,7 @@ static GCKPTI_TARGET void V(attn_gemm)(const gckpti_attn_gemm *s, int64_t m, int
 }
 
 /* Rows of a token of the head each, `c` apart, side by side: d[i * wide + j]. */
-static GCKPTI_TARGET void V(gather)(const gckpti_attn_state *h, const float *x, int64_t c,
+static GCKPTI_TARGET void V(gather)(const gckpti_attn *h, const float *x, int64_t c,
                                     int64_t rows, float *d)
 {
     for (int64_t i = 0; i < rows; i++, x += c, d += h->d_vec)

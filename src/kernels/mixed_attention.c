@@ -31,7 +31,7 @@ GCKPTI_INLINED gckpti_packed_product V(head_product)(const gckpti_mixed_kernels 
 
 /* Its a: m rows of a head. They stay where they are, if they can: `back` rows of the head stand
  * before them. */
-static GCKPTI_TARGET void V(head_set_a)(const gckpti_attn_state *h, gckpti_packed_product *s,
+static GCKPTI_TARGET void V(head_set_a)(const gckpti_attn *h, gckpti_packed_product *s,
                                         const gckpti_operand *x, int64_t back, int64_t m,
                                         uint16_t *scratch)
 {
@@ -92,13 +92,13 @@ static GCKPTI_TARGET void V(head_multiply)(const gckpti_packed_product *all, int
 }
 
 /* Whether one of m queries does not see all of n keys, query 0 those to `diagonal`. */
-GCKPTI_INLINED int V(head_cut)(const gckpti_attn_state *h, int64_t diagonal, int64_t m, int64_t n)
+GCKPTI_INLINED int V(head_cut)(const gckpti_attn *h, int64_t diagonal, int64_t m, int64_t n)
 {
     return diagonal + 1 < n || diagonal + m > h->window;
 }
 
 /* A row of a result, x, in place or rounded. */
-GCKPTI_INLINED void V(store_row)(const gckpti_attn_state *h, const float *x, float *to,
+GCKPTI_INLINED void V(store_row)(const gckpti_attn *h, const float *x, float *to,
                                  uint16_t *narrow)
 {
     if (to)
@@ -113,7 +113,7 @@ GCKPTI_INLINED void V(store_row)(const gckpti_attn_state *h, const float *x, flo
  * exponentials are [key][query], results [query][d]. In `links` exponentials are packed, in `a` k
  * and then v. */
 typedef struct {
-    const gckpti_attn_state *h;
+    const gckpti_attn *h;
     const gckpti_mixed_kernels *kernels;
     int64_t m, j, n, diagonal, first;
     float *p, *out;
@@ -124,7 +124,7 @@ typedef struct {
 
 static GCKPTI_TARGET void V(queries_online)(V(query_block) * s)
 {
-    const gckpti_attn_state *h = s->h;
+    const gckpti_attn *h = s->h;
     if (h->cap > 0.0f)
         V(softcap)(s->p, s->n * GCKPTI_QK_TILE, h->dot_scale, h->cap);
     for (int64_t i = 0; i < s->m; i += W) {
@@ -166,7 +166,7 @@ static GCKPTI_TARGET void V(queries_values)(V(query_block) * s, const gckpti_ope
 }
 
 /* As V(attention_forward). */
-static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn_state *h, int64_t row, int64_t head,
+static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, int64_t head,
                                            int64_t first, float *scratch)
 {
     const gckpt_call *call = h->call;

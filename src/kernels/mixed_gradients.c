@@ -1,7 +1,7 @@
 #ifndef GCKPT_NO_BF16
 /* ---- attention of bf16 plans, backward ---- */
 /* sum(g out) of a query, as gckpti_dot adds up; another one, `ahead` elements on, is fetched */
-GCKPTI_INLINED float V(head_delta)(const gckpti_attn_state *h, const gckpti_operand *g,
+GCKPTI_INLINED float V(head_delta)(const gckpti_attn *h, const gckpti_operand *g,
                                    const gckpti_operand *out, int64_t at, int64_t ahead)
 {
     FLOATS lane[32 / W];
@@ -26,7 +26,7 @@ GCKPTI_INLINED float V(head_delta)(const gckpti_attn_state *h, const gckpti_oper
 }
 
 /* n rows of a gradient, `wide` apart in x: what it holds, or +0; in the end they go back. */
-static GCKPTI_TARGET void V(load_gradient)(const gckpti_attn_state *h, const gckpt_arg *arg,
+static GCKPTI_TARGET void V(load_gradient)(const gckpti_attn *h, const gckpt_arg *arg,
                                            int64_t at, int64_t n, float *x)
 {
     const gckpti_mixed_kernels *kernels = gckpti_kernels_of(h->call)->mixed;
@@ -39,7 +39,7 @@ static GCKPTI_TARGET void V(load_gradient)(const gckpti_attn_state *h, const gck
             kernels->widen(arg->grad_bf16 + at, x, h->d);
 }
 
-static GCKPTI_TARGET void V(store_gradient)(const gckpti_attn_state *h, const gckpt_arg *arg,
+static GCKPTI_TARGET void V(store_gradient)(const gckpti_attn *h, const gckpt_arg *arg,
                                             int64_t at, int64_t n, float *x)
 {
     for (int64_t i = 0; i < n; i++, at += arg->shape.d[2], x += h->d_vec) {
@@ -56,7 +56,7 @@ static GCKPTI_TARGET void V(store_gradient)(const gckpti_attn_state *h, const gc
  * the block (links: d), k once more (links: keys), q or g of queries, and in `links` what a product
  * has of p or ds. */
 typedef struct {
-    const gckpti_attn_state *h;
+    const gckpti_attn *h;
     const gckpti_mixed_kernels *kernels;
     gckpti_operand q, k, v, g; /* from the block's first row on */
     const float *lse;
@@ -67,7 +67,7 @@ typedef struct {
     int cut, fresh[3]; /* these blocks of dq, dk and dv start at +0 */
 } V(key_block);
 
-static GCKPTI_TARGET void V(key_block_begin)(V(key_block) * s, const gckpti_attn_state *h,
+static GCKPTI_TARGET void V(key_block_begin)(V(key_block) * s, const gckpti_attn *h,
                                              int64_t head, float *scratch)
 {
     const gckpt_arg *in = h->call->in;
@@ -171,7 +171,7 @@ static GCKPTI_TARGET void V(keys_add)(V(key_block) * s, const gckpti_operand *x,
 /* The block of queries from i on meets that of keys. */
 static GCKPTI_TARGET void V(keys_add_queries)(V(key_block) * s)
 {
-    const gckpti_attn_state *h = s->h;
+    const gckpti_attn *h = s->h;
     gckpti_packed_product scores = V(head_product)(s->kernels, s->k_b, s->n, s->p, GCKPTI_QK_TILE);
     gckpti_packed_product dp = V(head_product)(s->kernels, s->v_b, s->n, s->ds, GCKPTI_QK_TILE);
     void *a = s->a;
@@ -195,7 +195,7 @@ static GCKPTI_TARGET void V(keys_add_queries)(V(key_block) * s)
 
 /* As V(attention_backward), but for each block of 64 keys over all blocks of queries that see it:
  * dq of all queries rests in the room. */
-static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn_state *h, int64_t row, int64_t head,
+static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, int64_t head,
                                             float *scratch)
 {
     const gckpt_call *call = h->call;

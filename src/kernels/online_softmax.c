@@ -73,7 +73,7 @@ GCKPTI_INLINED void V(rescale)(float *out, float factor, int64_t d)
 }
 
 /* Query i of a head by itself, with its scores side by side. */
-static GCKPTI_TARGET void V(attention_query)(const gckpti_attn_state *h, int64_t row, int64_t head,
+static GCKPTI_TARGET void V(attention_query)(const gckpti_attn *h, int64_t row, int64_t head,
                                              int64_t i)
 {
     const gckpt_call *call = h->call;
@@ -117,7 +117,7 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_attn_state *h, int64_t
 
 /* m queries from `first` on have seen all: their sums, and aux. (Seven parameters: which, and two
  * rows of the caller's.) */
-static GCKPTI_TARGET void V(head_end)(const gckpti_attn_state *h, int64_t row, int64_t head,
+static GCKPTI_TARGET void V(head_end)(const gckpti_attn *h, int64_t row, int64_t head,
                                       int64_t first, int64_t m, float *max, float *sum)
 {
     float *saved = (float *)h->call->saved;
@@ -131,14 +131,14 @@ static GCKPTI_TARGET void V(head_end)(const gckpti_attn_state *h, int64_t row, i
 }
 
 /* Maximum and sum of what sees nothing in its block's first tile of keys. */
-static GCKPTI_TARGET void V(heads_init)(const gckpti_attn_state *h, float *max, float *sum)
+static GCKPTI_TARGET void V(heads_init)(const gckpti_attn *h, float *max, float *sum)
 {
     for (int64_t i = 0; h->window < h->s && i < GCKPTI_QK_TILE; i++)
         max[i] = -GCKPTI_INFINITY, sum[i] = 0.0f;
 }
 
 /* Queries `first`.. of a head. */
-static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn_state *h, int64_t row,
+static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t row,
                                                int64_t head, int64_t first, float *scratch)
 {
     const gckpt_call *call = h->call;
@@ -194,7 +194,7 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn_state *h, int64
 
 /* A key's scores of queries from..m-1 become probabilities p = exp(s - lse), its dp become ds = p
  * (dp - delta) scale, where delta = sum(g out) of the query. (Its only caller opens it.) */
-static GCKPTI_TARGET void V(head_grads)(const gckpti_attn_state *h, int64_t from, int64_t m,
+static GCKPTI_TARGET void V(head_grads)(const gckpti_attn *h, int64_t from, int64_t m,
                                         const float *lse, const float *delta, float *p, float *ds)
 {
     const FLOATS scale = V(set1)(h->scale), zero = V(zero)();
@@ -216,7 +216,7 @@ static GCKPTI_TARGET void V(head_grads)(const gckpti_attn_state *h, int64_t from
 /* A head: for each block of 64 queries, over all blocks of keys that it sees, the scores and the
  * gradients of probabilities (both transposed), and from these what they add to dv, dq and dk (of
  * shared keys after the head before). (More than 60 lines: two loops over the same blocks.) */
-static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn_state *h, int64_t row,
+static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t row,
                                                 int64_t head, float *scratch)
 {
     const gckpt_call *call = h->call;

@@ -2,27 +2,27 @@
 #include "graph/graph.h"
 
 /* ---- attention: q (B,T,C), k and v (B,S,C); head h is columns hD..hD+D-1, D = C / heads ----
- * With fewer heads of keys, k and v (B,S,key_heads D), head h has columns gD..gD+D-1 of these, g =
- * h / (heads / key_heads). With lengths, i32 (B), a row's keys are its first ones, so many.
+ * With fewer key heads, k and v are (B,S,key_heads D), and head h reads columns gD..gD+D-1, g = h /
+ * (heads / key_heads). With lengths, i32 (B), row b has only the keys 0..lengths[b]-1.
  * s_j = mul(chain q k_j from +0, scale), scale = 1 / sqrt(D). out = sum exp(s) v / sum exp(s).
- * The keys a query sees are taken in tiles 64i..64i+63: gckpti_online over the tile's scores; out
+ * A query takes its visible keys in tiles 64i..64i+63: gckpti_online over the tile's scores; out
  * times its factor (not in the first tile); out chains over the tile's keys, p_j v_j. At the end
- * out / sum. Keys out of sight are never touched. aux (B,heads,T): max + log(sum).
- * window: query i sees the keys that causal lets it see, but the last so many of these only; its
- * first tile is theirs (which key of a tile one is stays). Keys may be a ring: key j is row j % S.
+ * out / sum. Masked keys are never read. saved (B,heads,T): max + log(sum).
+ * window: query i sees only the last `window` of its causal keys, and begins with the tile of the
+ * first one (tiles do not move). Keys may be a ring: key j is row j % S.
  * cap: s_j = mul(cap, tanh(mul(chain, scale / cap))).
- * Backward (Dao 2022): p = exp(s - aux), dp = chain g v_j from +0, delta = dot(g, out) by lanes,
+ * Backward (Dao 2022): p = exp(s - saved), dp = chain g v_j from +0, delta = dot(g, out) by lanes,
  * ds = (p (dp - delta)) scale; with a cap (p ((dp - delta) (1 - y y))) scale, y = s (1 / cap).
- * Chains: dq += ds k_j over keys; dk_j += ds q, dv_j += p g over queries, those of the first of the
- * heads that share k_j, then of the next one.
+ * Chains: dq += ds k_j over keys; dk_j += ds q, dv_j += p g over queries: first all queries of the
+ * first head that reads k_j, then those of the next head.
  * In bf16 plans these are elements of their matrix products (manual, 5l; ops/mixed): q, k, v, g, p
- * and ds are factors. Exponentials and sums are taken before p is rounded. */
+ * and ds are operands. Exponentials and sums are taken before p is rounded. */
 
 GCKPTI_FN gckpti_visible gckpti_visible_keys(const gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     gckpti_visible visible = { call->in[1].shape.d[1], 0 };
-    if (gckpti_uses_position(o)) /* else all are of this call, or the cache has room for one */
+    if (gckpti_uses_position(o)) /* else all keys are of this call, or of one step */
         visible.keys -= o->causal - 1 - call->position;
     visible.ahead = visible.keys - (o->causal ? call->shape.d[1] : 0);
     return visible;
@@ -38,9 +38,9 @@ GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, 
 {
     int64_t d_vec = gckpti_attention_d_vec(call, d), along = GCKPTI_KEY_TILE * d_vec;
     int64_t across = GCKPTI_KEY_TILE * (d + 16), scores = GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
-    int64_t operand = GCKPTI_KEY_TILE / 2 * gckpti_ceil_to(d, GCKPTI_K_BLOCK); /* packed */
+    int64_t operand = GCKPTI_KEY_TILE / 2 * gckpti_ceil_to(d, GCKPTI_K_BLOCK); /* packed operands */
     int64_t multiple = gckpti_is_plain(call) ? GCKPTI_K_BLOCK : GCKPTI_KEY_TILE;
-    int64_t keys = s ? gckpti_ceil_to(s, multiple) : multiple; /* dk and dv that rest */
+    int64_t keys = s ? gckpti_ceil_to(s, multiple) : multiple; /* dk and dv in f32 */
     if (gckpti_is_plain(call))
         return backward ? (t + 2 * keys + 2) * d + GCKPTI_K_BLOCK * GCKPTI_K_BLOCK : d;
     if (gckpti_is_mixed(call))
@@ -50,14 +50,14 @@ GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, 
     return backward ? 2 * across + 3 * along + 2 * scores : across + along + scores;
 }
 
-/* Scratch, which plain kernels need in bf16 plans only. */
+/* Sets the scratch; plain kernels need it in bf16 plans only. */
 static void gckpti_attention_set_workspace(gckpt_call *call, int shared)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     const gckpt_shape *q = &call->in[0].shape, *k = &call->in[1].shape;
     if (gckpti_is_plain(call) && !gckpti_is_mixed(call))
         return;
-    /* beyond `most` what is needed is refused, too */
+    /* a size beyond `most` is refused */
     int64_t bytes = (gckpti_is_plain(call) ? 1 : call->threads) * (int64_t)sizeof(float);
     int64_t most = INT64_MAX / 4096 / bytes;
     int64_t d = gckpti_min(q->d[2] / o->heads, most), t = gckpti_min(q->d[1], most / d);
@@ -111,42 +111,42 @@ GCKPTI_FN gckpti_attention gckpti_attention_of(const gckpt_call *call)
     return o;
 }
 
-static gckpti_attn_state gckpti_attn_state_of(const gckpt_call *call)
+static gckpti_attn gckpti_attn_of(const gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     int64_t t = call->shape.d[1], c = call->shape.d[2], d = c / o->heads;
     int64_t s = call->in[1].shape.d[1], kv_c = call->in[1].shape.d[2], group = c / kv_c;
     const float cap = o->extras ? o->cap : 0.0f; /* no copy: stacks of firmware are short */
     const float scale = o->extras && o->scale > 0.0f ? o->scale : 1.0f / gckpti_sqrt((float)d);
-    gckpti_attn_state h = { call,
-                            t,
-                            s,
-                            c,
-                            d,
-                            o->heads,
-                            (t + GCKPTI_KEY_TILE - 1) / GCKPTI_KEY_TILE,
-                            gckpti_attention_d_vec(call, d),
-                            gckpti_ceil_to(d, GCKPTI_K_BLOCK),
-                            gckpti_visible_keys(call),
-                            gckpti_is_mixed(call),
-                            scale,
-                            cap > 0.0f ? scale / cap : scale,
-                            cap,
-                            kv_c,
-                            group,
-                            group > 1 ? s : 0,
-                            o->extras && o->window ? o->window : INT64_MAX / 4 };
+    gckpti_attn h = { call,
+                      t,
+                      s,
+                      c,
+                      d,
+                      o->heads,
+                      (t + GCKPTI_KEY_TILE - 1) / GCKPTI_KEY_TILE,
+                      gckpti_attention_d_vec(call, d),
+                      gckpti_ceil_to(d, GCKPTI_K_BLOCK),
+                      gckpti_visible_keys(call),
+                      gckpti_is_mixed(call),
+                      scale,
+                      cap > 0.0f ? scale / cap : scale,
+                      cap,
+                      kv_c,
+                      group,
+                      group > 1 ? s : 0,
+                      o->extras && o->window ? o->window : INT64_MAX / 4 };
     return h;
 }
 
-GCKPTI_FN int64_t gckpti_attn_set_row(gckpti_attn_state *h, int64_t row)
+GCKPTI_FN int64_t gckpti_attn_set_row(gckpti_attn *h, int64_t row)
 {
     if (h->call->inputs == 4)
         h->visible.keys = h->call->in[3].index[row];
     return h->visible.keys;
 }
 
-/* n elements from `at` on of either of the two, if any: +0 */
+/* Zeroes n elements from `at` on of f32 or bf16. */
 static void gckpti_zero_range(float *x, uint16_t *narrow, int64_t at, int64_t n)
 {
     if (x)
@@ -155,9 +155,9 @@ static void gckpti_zero_range(float *x, uint16_t *narrow, int64_t at, int64_t n)
         memset(narrow + at, 0, (size_t)n * sizeof *narrow);
 }
 
-/* What no query of a row adds to: dk and dv of keys out of sight, behind or in tiles before those
- * of the first window; all that is the queries' that see none (the last ones, if any). */
-static void gckpti_attention_zero_masked(const gckpti_attn_state *h, int64_t row, int backward)
+/* Zeroes what no query of a row writes: dk and dv of masked keys (after or before all windows), and
+ * the outputs and dq of queries that see no key (the last ones, if any). */
+static void gckpti_attention_zero_masked(const gckpti_attn *h, int64_t row, int backward)
 {
     const gckpt_call *call = h->call;
     const int64_t keys = h->visible.keys, none = keys + h->window - 1 - h->visible.ahead;
@@ -179,29 +179,27 @@ static void gckpti_attention_zero_masked(const gckpti_attn_state *h, int64_t row
     }
 }
 
-GCKPTI_FN gckpti_attn_state gckpti_attention_begin(const gckpt_call *call, int backward)
+GCKPTI_FN gckpti_attn gckpti_attention_begin(const gckpt_call *call, int backward)
 {
-    const gckpti_attn_state h = gckpti_attn_state_of(call);
-    gckpti_attn_state row_state = h;
-    const int windows = backward && h.window < h.s; /* forward every query sees a key */
+    const gckpti_attn h = gckpti_attn_of(call);
+    gckpti_attn row_state = h;
+    const int windows = backward && h.window < h.s; /* in the forward every query sees a key */
     for (int64_t row = 0; (call->inputs == 4 || windows) && row < call->shape.d[0]; row++)
         if (gckpti_attn_set_row(&row_state, row) < h.s || windows)
             gckpti_attention_zero_masked(&row_state, row, backward);
     return h;
 }
 
-/* D products of a row of the head, of f32 plans: out[j] = chain of a and row j of b from +0, for n
- * rows. */
-static void gckpti_attention_dots(const gckpti_attn_state *h, const float *a, const float *b,
-                                  int64_t n, float *out)
+/* Sets out[j] to the chain of a and row j of b from +0, for n rows, in f32 plans. */
+static void gckpti_attention_dots(const gckpti_attn *h, const float *a, const float *b, int64_t n,
+                                  float *out)
 {
     gckpti_zero_unless(out, n, 0);
     gckpti_chains(a, 1, b, h->kv_c, n, h->d, out);
 }
 
-/* Queries first..end-1, numbered through heads and rows; rest: D floats, where out is bf16. */
-static void gckpti_attention_queries(const gckpti_attn_state *h, int64_t first, int64_t end,
-                                     float *scratch)
+/* Computes queries first..end-1 of all heads and rows. scratch: D floats if out is bf16. */
+static void gckpti_attn_queries(const gckpti_attn *h, int64_t first, int64_t end, float *scratch)
 {
     const gckpt_call *call = h->call;
     const int64_t t = h->t, c = h->c, d = h->d;
@@ -245,7 +243,7 @@ static void gckpti_attention_queries(const gckpti_attn_state *h, int64_t first, 
     }
 }
 
-static void gckpti_attention_gradients(const gckpti_attn_state *h, int64_t head, float *scratch)
+static void gckpti_attention_gradients(const gckpti_attn *h, int64_t head, float *scratch)
 {
     enum { KEYS = GCKPTI_KEY_TILE >> GCKPTI_IS_SMALL }; /* here any number gives the same bits */
     const gckpt_call *call = h->call;
@@ -291,7 +289,7 @@ static void gckpti_attention_gradients(const gckpti_attn_state *h, int64_t head,
 
 static void gckpti_plain_attention(const gckpt_call *call, int backward)
 {
-    gckpti_attn_state h = gckpti_attention_begin(call, backward);
+    gckpti_attn h = gckpti_attention_begin(call, backward);
     const int64_t queries = h.heads * h.t;
     float *scratch = (float *)call->workspace;
     if (backward)
@@ -300,21 +298,21 @@ static void gckpti_plain_attention(const gckpt_call *call, int backward)
         if (!gckpti_attn_set_row(&h, row))
             continue;
         if (!backward)
-            gckpti_attention_queries(&h, row * queries, (row + 1) * queries, scratch);
+            gckpti_attn_queries(&h, row * queries, (row + 1) * queries, scratch);
         for (int64_t i = row * h.heads; backward && i < (row + 1) * h.heads; i++)
             gckpti_attention_gradients(&h, i, scratch);
     }
 }
 GCKPTI_OP_KERNELS(attention, gckpti_plain_attention(call, backward))
 
-/* Causal: queries see one key more each, the last one all (of a cache: when it is full). */
+/* Causal: each query sees one key more, the last one all (with a cache: when it is full). */
 static uint64_t gckpti_attention_flops(const gckpt_call *call)
 {
     const gckpti_attention o = gckpti_attention_of(call);
     uint64_t rows = (uint64_t)call->shape.d[0], t = (uint64_t)call->shape.d[1];
     uint64_t c = (uint64_t)call->shape.d[2], keys = (uint64_t)call->in[1].shape.d[1];
     uint64_t window = (uint64_t)o.window, pairs = t * keys - (o.causal ? t * (t - 1) / 2 : 0);
-    if (window) { /* from query number `fewer` on each sees as many */
+    if (window) { /* queries from number `fewer` on see `window` keys each */
         uint64_t least = keys - t + 1, fewer = window > least ? window - least : 0;
         fewer = fewer < t ? fewer : t;
         pairs = fewer * least + fewer * (fewer + 1) / 2 - fewer + (t - fewer) * window;
@@ -336,15 +334,15 @@ static int64_t gckpti_attention_lengths(const gckpt_call *call, int i)
     return call->in[1].shape.d[1] + 1;
 }
 
-/* Gradients read lengths, too: these lie in no arena, and old plans keep their hash. */
-GCKPTI_OP_DESC_WITH(attention, GCKPTI_FAST, gckpti_attention_shape, gckpti_attention_flops,
-                    gckpti_attention_flops_backward, gckpti_attention_lengths,
-                    (unsigned)GCKPTI_CACHED | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(3),
-                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
-                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
-                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
+/* Gradients read lengths, too: these are not in the arena, and old plans keep their hash. */
+GCKPTI_DESC_WITH(attention, GCKPTI_FAST, gckpti_attention_shape, gckpti_attention_flops,
+                 gckpti_attention_flops_backward, gckpti_attention_lengths,
+                 (unsigned)GCKPTI_CACHED | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(3),
+                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
+                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
+                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
 
-/* desc's window, cap and scale. A window as long as k's rows is none, but of a ring. */
+/* Checks desc's window, cap and scale. A window as long as k's rows is none, unless k is a ring. */
 static int gckpti_attention_set_extras(gckpti_attention *o, const gckpt_attention_desc *desc,
                                        const gckpt_tensor *k)
 {

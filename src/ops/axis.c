@@ -1,7 +1,7 @@
 #include "ops/internal.h"
 #include "graph/graph.h"
 
-/* ---- ops along one axis see a tensor as (outer, size, inner). */
+/* ---- ops along one axis treat a tensor as (outer, size, inner) ---- */
 
 GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s, int axis)
 {
@@ -24,8 +24,7 @@ static int gckpti_axis(gckpt_call *call, const char *op, int axis)
     return -1;
 }
 
-/* `blocks` runs of n floats, each run a fixed step after the one before: d = s or d += s. (Seven
- * parameters: two arrays, their steps, two sizes.) */
+/* Copies `blocks` runs of n floats at fixed steps: d = s or d += s. */
 static void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t s_step,
                               int64_t blocks, int64_t n, int accumulate)
 {
@@ -37,8 +36,8 @@ static void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t 
             memcpy(d, s, (size_t)n * sizeof *d);
 }
 
-/* slice: elements begin..end-1 along an axis, both `moves` times call->position further on; dx = g
- * there and 0 elsewhere. A part of the batch axis mixes rows. */
+/* slice: elements begin..end-1 along an axis, both offset by relative * call->position; dx = g
+ * there and 0 elsewhere. A slice of the batch axis mixes rows. */
 static gckpt_result gckpti_slice_shape(gckpt_call *call)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
@@ -74,15 +73,14 @@ static void gckpti_run_slice(const gckpt_call *call, int backward)
         gckpti_put_blocks(call->out, n, x->data + at, all, v.outer, n, 0);
 }
 GCKPTI_OP_KERNELS(slice, gckpti_run_slice(call, backward))
-static int gckpti_slice_field(const gckpt_call *call, void *attributes,
-                              gckpt_receptive_field *field)
+static int gckpti_slice_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
 {
-    const gckpti_slice *p = (const gckpti_slice *)attributes;
+    const gckpti_slice *p = (const gckpti_slice *)attr;
     const gckpt_receptive_field same = { 1, 1, 0, 1, 0.0f };
     *field = same;
     return !p->relative && (p->axis < 0 ? p->axis + call->shape.n : p->axis) > 1;
 }
-GCKPTI_OP_DESC_FIELD(slice, GCKPTI_PLAIN, gckpti_slice_shape, NULL, gckpti_slice_field, 0, 0);
+GCKPTI_DESC_FIELD(slice, GCKPTI_PLAIN, gckpti_slice_shape, NULL, gckpti_slice_field, 0, 0);
 GCKPTI_FN gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, int64_t end,
                                         int relative)
 {
@@ -106,7 +104,7 @@ GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, in
     return gckpti_slice_of(x, axis, begin, end, 0);
 }
 
-/* Positions move on where there are caches; the tables must have them all. */
+/* Checks that tables have all positions that caches reach. */
 GCKPTI_FN int gckpti_check_positions(gckpt_graph *g)
 {
     if (g->cache_capacity && g->min_positions && g->min_positions < g->cache_capacity)
@@ -139,7 +137,7 @@ static gckpt_result gckpti_concat_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-/* Backward, each input takes its part of g. */
+/* Backward, each input takes its slice of g. */
 static void gckpti_run_concat(const gckpt_call *call, int backward)
 {
     int axis = *(const int *)call->attributes;
@@ -155,16 +153,15 @@ static void gckpti_run_concat(const gckpt_call *call, int backward)
     }
 }
 GCKPTI_OP_KERNELS(concat, gckpti_run_concat(call, backward))
-static int gckpti_concat_field(const gckpt_call *call, void *attributes,
-                               gckpt_receptive_field *field)
+static int gckpti_concat_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
 {
     const gckpt_receptive_field same = { call->inputs, 1, 0, 1, 0.0f };
-    const int axis = *(const int *)attributes;
+    const int axis = *(const int *)attr;
     *field = same;
     return (axis < 0 ? axis + call->shape.n : axis) > 1;
 }
-GCKPTI_OP_DESC_FIELD(concat, GCKPTI_PLAIN, gckpti_concat_shape, NULL, gckpti_concat_field,
-                     GCKPTI_CACHED, 0);
+GCKPTI_DESC_FIELD(concat, GCKPTI_PLAIN, gckpti_concat_shape, NULL, gckpti_concat_field,
+                  GCKPTI_CACHED, 0);
 GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
 {
     gckpt_tensor *t = gckpt_apply(&gckpti_op_concat, x, n, &axis, sizeof axis);
@@ -181,8 +178,8 @@ GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
     return t;
 }
 
-/* pad: x behind `before` elements of a value, and before `after` ones, along an axis; dx = g's part
- * there. */
+/* pad: along an axis, y is `before` elements of a value, x, and `after` elements of the value;
+ * dx is g at x's elements. */
 static gckpt_result gckpti_pad_shape(gckpt_call *call)
 {
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
@@ -209,7 +206,7 @@ static void gckpti_run_pad(const gckpt_call *call, int backward)
         gckpti_put_blocks(x->grad, n, call->grad_out + at, all, v.outer, n, x->accumulate);
 }
 GCKPTI_OP_KERNELS(pad, gckpti_run_pad(call, backward))
-GCKPTI_OP_DESC(pad, GCKPTI_PLAIN, gckpti_pad_shape, NULL, 0, 0);
+GCKPTI_DESC(pad, GCKPTI_PLAIN, gckpti_pad_shape, NULL, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_pad(gckpt_tensor *x, int axis, int64_t before, int64_t after,
                                   float value)
 {
@@ -236,12 +233,12 @@ static gckpt_result gckpti_reduce_shape(gckpt_call *call, const char *op)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-/* The rule of shapes of the op of that name. */
+/* The shape rule of the op of that name. */
 #define GCKPTI_REDUCE_SHAPE(op, rule)                                                              \
     static gckpt_result gckpti_##op##_shape(gckpt_call *call) { return rule(call, #op); }
 GCKPTI_REDUCE_SHAPE(sum, gckpti_reduce_shape)
 GCKPTI_REDUCE_SHAPE(mean, gckpti_reduce_shape)
-/* By lanes along the last axis, row after row along another. */
+/* Sums by lanes along the last axis, row by row along another. */
 static void gckpti_reduce_forward(const gckpt_call *call, int mean)
 {
     int axis = *(const int *)call->attributes;
@@ -258,7 +255,7 @@ static void gckpti_reduce_forward(const gckpt_call *call, int mean)
     for (int64_t i = 0; mean && i < v.outer * v.inner; i++)
         call->out[i] = call->out[i] / (float)v.size;
 }
-/* Each element of an axis gets what its sum, or mean, got. */
+/* Each element of an axis gets the gradient of its sum or mean. */
 static void gckpti_reduce_backward(const gckpt_call *call, int mean)
 {
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
@@ -270,8 +267,8 @@ static void gckpti_reduce_backward(const gckpt_call *call, int mean)
 }
 GCKPTI_OP_KERNELS(sum, (backward ? gckpti_reduce_backward : gckpti_reduce_forward)(call, 0))
 GCKPTI_OP_KERNELS(mean, (backward ? gckpti_reduce_backward : gckpti_reduce_forward)(call, 1))
-GCKPTI_OP_DESC(sum, GCKPTI_PLAIN, gckpti_sum_shape, gckpti_flops_1, 0, 0);
-GCKPTI_OP_DESC(mean, GCKPTI_PLAIN, gckpti_mean_shape, gckpti_flops_1, 0, 0);
+GCKPTI_DESC(sum, GCKPTI_PLAIN, gckpti_sum_shape, gckpti_flops_1, 0, 0);
+GCKPTI_DESC(mean, GCKPTI_PLAIN, gckpti_mean_shape, gckpti_flops_1, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis)
 {
     return gckpt_apply(&gckpti_op_sum, &x, 1, &axis, sizeof axis);
@@ -281,10 +278,10 @@ GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis)
     return gckpt_apply(&gckpti_op_mean, &x, 1, &axis, sizeof axis);
 }
 
-/* max and argmax over an axis, which is removed: the first element that no other is greater than,
- * or the first NaN; aux, and argmax, is its number. dx = g there, 0 elsewhere. An item is up to 16
- * of a line of results. */
-enum { GCKPTI_MAX_CHUNK = 16 };
+/* max and argmax over an axis, which is removed: the first element that no other exceeds, or the
+ * first NaN. saved, and argmax, is its index. dx = g there, 0 elsewhere. An item is up to 16
+ * results. */
+enum { GCKPTI_MAX_ITEM = 16 };
 typedef struct {
     const gckpt_call *call;
     gckpti_axis_split v;
@@ -298,11 +295,11 @@ static void gckpti_max_item(void *context, int64_t item, int64_t worker)
     const gckpti_max_state *s = (const gckpti_max_state *)context;
     const gckpt_arg *x = &s->call->in[0];
     const float *g = s->call->grad_out;
-    const int64_t inner = s->v.inner, from = item % s->chunks * GCKPTI_MAX_CHUNK;
-    const int64_t n = gckpti_min(inner - from, GCKPTI_MAX_CHUNK),
+    const int64_t inner = s->v.inner, from = item % s->chunks * GCKPTI_MAX_ITEM;
+    const int64_t n = gckpti_min(inner - from, GCKPTI_MAX_ITEM),
                   to = item / s->chunks * inner + from;
-    float best[GCKPTI_MAX_CHUNK];
-    int32_t index[GCKPTI_MAX_CHUNK];
+    float best[GCKPTI_MAX_ITEM];
+    int32_t index[GCKPTI_MAX_ITEM];
     (void)worker;
     for (int64_t i = 0, here = (to - from) * s->v.size + from; i < s->v.size; i++, here += inner)
         for (int64_t j = 0; j < n; j++)
@@ -320,10 +317,10 @@ static void gckpti_max_item(void *context, int64_t item, int64_t worker)
 static void gckpti_run_max(const gckpt_call *call, float *out, void *index)
 {
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
-    const int64_t chunks = (v.inner + GCKPTI_MAX_CHUNK - 1) / GCKPTI_MAX_CHUNK;
+    const int64_t chunks = (v.inner + GCKPTI_MAX_ITEM - 1) / GCKPTI_MAX_ITEM;
     gckpti_max_state s = { call, v, chunks, call->grad_out ? NULL : out, (int32_t *)index };
     if (!call->grad_out || call->in[0].grad)
-        gckpt_parallel(call, v.outer * chunks, v.size * gckpti_min(v.inner, GCKPTI_MAX_CHUNK),
+        gckpt_parallel(call, v.outer * chunks, v.size * gckpti_min(v.inner, GCKPTI_MAX_ITEM),
                        gckpti_max_item, &s);
 }
 GCKPTI_OP_KERNELS(max, (void)backward; gckpti_run_max(call, call->out, call->saved))
@@ -347,9 +344,9 @@ static gckpt_result gckpti_max_index_shape(gckpt_call *call, const char *op)
 }
 GCKPTI_REDUCE_SHAPE(max, gckpti_max_index_shape)
 GCKPTI_REDUCE_SHAPE(argmax, gckpti_max_index_shape)
-GCKPTI_OP_DESC(max, GCKPTI_PLAIN, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_SAVED);
-GCKPTI_OP_DESC_ALL(argmax, NULL, GCKPTI_PLAIN, gckpti_argmax_shape, gckpti_flops_1, NULL,
-                   gckpti_argmax_limit, NULL, GCKPTI_INDICES, 0);
+GCKPTI_DESC(max, GCKPTI_PLAIN, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_SAVED);
+GCKPTI_DESC_ALL(argmax, NULL, GCKPTI_PLAIN, gckpti_argmax_shape, gckpti_flops_1, NULL,
+                gckpti_argmax_limit, NULL, GCKPTI_INDICES, 0);
 GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis)
 {
     return gckpt_apply(&gckpti_op_max, &x, 1, &axis, sizeof axis);

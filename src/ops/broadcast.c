@@ -1,9 +1,9 @@
 #include "ops/internal.h"
 #include "graph/graph.h"
 
-/* ---- walking a tensor in row-major order while two others are read or written at their own steps.
- * Axis 0 is the innermost. Neighbouring axes that both others cross in one stride are merged, so
- * equal shapes are one run, and (B,T,C) with (C) is B*T runs of C. */
+/* ---- strided iterator: over a tensor in row-major order, with two others at their own steps. Axis
+ * 0 is the innermost. Adjacent axes that both others cross with one step are merged: equal shapes
+ * are one run, and (B,T,C) with (C) is B*T runs of C. */
 
 GCKPTI_FN void gckpti_iter_begin(gckpti_iter *it)
 {
@@ -26,7 +26,7 @@ GCKPTI_FN void gckpti_iter_add_axis(gckpti_iter *it, int64_t size, int64_t step0
     it->step[1][k] = step1;
 }
 
-/* To the next run of size[0] elements; 0 at the end. */
+/* Advances to the next run of size[0] elements; returns 0 at the end. */
 static int gckpti_iter_next(gckpti_iter *it)
 {
     for (int k = 1; k < it->n; k++) {
@@ -41,10 +41,9 @@ static int gckpti_iter_next(gckpti_iter *it)
     return 0;
 }
 
-/* ---- pairs with broadcasting: axes match from the last; 1 or a missing axis is repeated.
- * The gradient of a repeated input sums over the repetitions, in the row-major order of the output,
- * one after the other, with a low part: where the batch is cut, the sum goes on where it stopped
- * (5e). */
+/* ---- binary ops with broadcasting: axes match from the last; a size of 1 or a missing axis is
+ * repeated. The gradient of a repeated input sums over the repetitions, in the row-major order
+ * of the output, compensated: where the batch is cut, the sum goes on where it stopped (5e). */
 static gckpt_result gckpti_broadcast_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
@@ -79,8 +78,8 @@ GCKPTI_FN void gckpti_broadcast_iter(gckpti_iter *it, const gckpt_call *call, in
     }
 }
 
-/* A run of an input's gradient d, and what it comes from. Without `low` nothing is repeated, so
- * that d's steps (and its own data's) are 1. */
+/* A run of an input's gradient d and its sources. Without `comp` the steps of d and `self` are
+ * 1. */
 typedef struct {
     const float *g, *self, *other;
     float *d, *comp;
@@ -88,24 +87,23 @@ typedef struct {
     int accumulate;
 } gckpti_grad_run;
 
-/* Adds part(), times the factor that it may leave, where it sees data at all. */
+/* Adds fn(), times the factor that it may set, to d. */
 static inline void gckpti_grad_run_add(const gckpti_grad_run *r, int reads_self, int reads_other,
-                                       float (*part)(float g, float self, float other,
-                                                     float *factor))
+                                       float (*fn)(float g, float self, float other, float *factor))
 {
     const int64_t n = r->n, step = r->step, other_step = r->other_step;
     const float *g = r->g, *self = r->self, *other = r->other;
     float *d = r->d, *comp = r->comp, factor = 1.0f;
     if (comp)
         for (int64_t j = 0; j < n; j++) {
-            float u = part(g[j], reads_self ? self[j * step] : 0.0f,
-                           reads_other ? other[j * other_step] : 0.0f, &factor);
+            float u = fn(g[j], reads_self ? self[j * step] : 0.0f,
+                         reads_other ? other[j * other_step] : 0.0f, &factor);
             gckpti_sum_add(&d[j * step], &comp[j * step], reads_other ? gckpti_mul(u, factor) : u);
         }
     else
         for (int64_t j = 0; j < n; j++) {
-            float u = part(g[j], reads_self ? self[j] : 0.0f,
-                           reads_other ? other[j * other_step] : 0.0f, &factor);
+            float u = fn(g[j], reads_self ? self[j] : 0.0f,
+                         reads_other ? other[j * other_step] : 0.0f, &factor);
             if (reads_other)
                 gckpti_put_product(&d[j], u, factor, r->accumulate);
             else
@@ -126,14 +124,14 @@ GCKPTI_BINARY_GRAD(maximum, 1, 1)
 GCKPTI_BINARY_GRAD(minimum, 1, 1)
 #undef GCKPTI_BINARY_GRAD
 
-/* Input i's gradient, run by run. */
+/* Computes input i's gradient, run by run. */
 static void gckpti_binary_gradient(const gckpt_call *call, int i,
                                    void (*run)(const gckpti_grad_run *r))
 {
     const gckpt_arg *in = &call->in[i], *other = &call->in[1 - i];
     gckpti_grad_run r = { call->grad_out, NULL, NULL, NULL, NULL, 0, 0, 0, in->accumulate };
     gckpti_iter it;
-    if (!in->grad || in->grad == call->grad_out) /* not wanted; passed on */
+    if (!in->grad || in->grad == call->grad_out) /* not required, or already passed on */
         return;
     gckpti_broadcast_iter(&it, call, 1);
     r.n = it.size[0], r.step = it.step[i][0], r.other_step = it.step[1 - i][0];
@@ -149,7 +147,7 @@ static void gckpti_binary_gradient(const gckpt_call *call, int i,
     } while (gckpti_iter_next(&it));
 }
 
-/* out = f(a, b), run by run. */
+/* Computes out = f(a, b), run by run. */
 static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(float a, float b))
 {
     gckpti_iter it;
@@ -164,16 +162,15 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
     } while (gckpti_iter_next(&it));
 }
 
-/* All of an op of two inputs, from gckpti_binary_<name> and the parts of its gradients, which see
- * `first` and `second`. */
+/* Defines a binary op. `first`, `second`: the inputs that its gradients read. */
 #define GCKPTI_BINARY_OP(name, grad_first, grad_second, flops, flags, first, second)               \
     GCKPTI_OP_KERNELS(name, backward                                                               \
                                 ? (gckpti_binary_gradient(call, 0, gckpti_grad_run_##grad_first),  \
                                    gckpti_binary_gradient(call, 1, gckpti_grad_run_##grad_second)) \
                                 : gckpti_binary_forward(call, gckpti_binary_##name))               \
-    GCKPTI_OP_DESC(name, GCKPTI_FAST, gckpti_broadcast_shape, flops,                               \
-                   GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_IS_ELEMENTWISE | (flags),          \
-                   (first) | GCKPT_SUMS, (second) | GCKPT_SUMS);                                   \
+    GCKPTI_DESC(name, GCKPTI_FAST, gckpti_broadcast_shape, flops,                                  \
+                GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_IS_ELEMENTWISE | (flags),             \
+                (first) | GCKPT_SUMS, (second) | GCKPT_SUMS);                                      \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *a, gckpt_tensor *b)                         \
     {                                                                                              \
         return gckpti_apply_to(&gckpti_op_##name, a, b, NULL, NULL, 0);                            \
@@ -198,9 +195,9 @@ GCKPTI_BINARY_OP(minimum, minimum, minimum, NULL, 0, GCKPTI_BOTH_INPUTS, GCKPTI_
 #undef GCKPTI_BOTH_INPUTS
 #undef GCKPTI_BINARY_OP
 
-/* where: y = a where the condition is not 0 (NaN is not), else b;  da = g there, else +0, db = +0
- * there, else g (stored or added). What is not taken is not looked at. a and b one after the other,
- * each at its own elements of y, so that y may be either. */
+/* where: y = a where the condition is not 0 (NaN is not), else b;  da = g there, else +0, db =
+ * +0 there, else g (stored or added). Only selected elements are read: y may share memory with a
+ * or b. */
 static void gckpti_where_take(const gckpt_call *call, int i, int backward)
 {
     const gckpt_arg *c = &call->in[0], *in = &call->in[i];
@@ -229,9 +226,9 @@ static void gckpti_where_take(const gckpt_call *call, int i, int backward)
     while (gckpti_iter_next(&it));
 }
 GCKPTI_OP_KERNELS(where, for (int i = !backward; i < 3; i++) gckpti_where_take(call, i, backward))
-GCKPTI_OP_DESC(where, GCKPTI_FAST, gckpti_broadcast_shape, NULL,
-               GCKPT_INPLACE(1) | GCKPT_INPLACE(2) | GCKPTI_IS_ELEMENTWISE, GCKPTI_ANY_TYPE,
-               GCKPT_IN(0) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS);
+GCKPTI_DESC(where, GCKPTI_FAST, gckpti_broadcast_shape, NULL,
+            GCKPT_INPLACE(1) | GCKPT_INPLACE(2) | GCKPTI_IS_ELEMENTWISE, GCKPTI_ANY_TYPE,
+            GCKPT_IN(0) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS);
 GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gckpt_tensor *b)
 {
     const int kind = condition && condition->type == GCKPT_F32 ? condition->base->kind : -1;
@@ -242,7 +239,7 @@ GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gc
 
 /* ---- permute: axis i of the result is axis axes[i] of x; the gradient goes back the same way. */
 
-/* Each axis once; a batch axis that leaves its place mixes rows. */
+/* Each axis once. Moving the batch axis mixes rows. */
 static gckpt_result gckpti_permute_shape(gckpt_call *call)
 {
     const gckpti_permute *p = (const gckpti_permute *)call->attributes;
@@ -301,7 +298,7 @@ static inline void gckpti_run_permute(const gckpt_call *call, int backward)
     } while (gckpti_iter_next(&it));
 }
 GCKPTI_OP_KERNELS(permute, gckpti_run_permute(call, backward))
-GCKPTI_OP_DESC(permute, GCKPTI_PLAIN, gckpti_permute_shape, NULL, 0, 0);
+GCKPTI_DESC(permute, GCKPTI_PLAIN, gckpti_permute_shape, NULL, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n)
 {
     gckpti_permute p = { axes ? n : 0, { 0 } };

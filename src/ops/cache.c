@@ -2,8 +2,8 @@
 #include "ops/internal.h"
 #include "graph/graph.h"
 
-/* cache: its T rows of x after the `position` that are there; of a window, position p is row p %
- * rows. An instruction with a result that lies in the executor's caches, not in the arena. */
+/* cache: appends its T rows of x at `position` (with a window, position p is row p % rows). Its
+ * result is in the executor's caches, not in the arena. */
 static gckpt_result gckpti_cache_shape(gckpt_call *call)
 {
     const int64_t rows = gckpti_cache_rows((const gckpti_cache *)call->attributes);
@@ -24,8 +24,8 @@ GCKPTI_FN void gckpti_cache_forward(const gckpt_call *call)
             gckpti_cache_put(&call->in[0], i * c + j, call->out, call->out_bf16, row * c + j);
     }
 }
-GCKPTI_OP_DESC_ALL(cache, NULL, GCKPTI_PLAIN, gckpti_cache_shape, gckpti_flops_1, NULL, NULL, NULL,
-                   GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16, 0);
+GCKPTI_DESC_ALL(cache, NULL, GCKPTI_PLAIN, gckpti_cache_shape, gckpti_flops_1, NULL, NULL, NULL,
+                GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16, 0);
 GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, int64_t window)
 {
     gckpt_graph *g = x ? x->graph : NULL;

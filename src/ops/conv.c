@@ -3,13 +3,13 @@
 
 #ifndef GCKPT_NO_IMAGES
 /* ---- conv2d: out (B,P,Q,O) of x (B,H,W,I) and w (KH,KW,I/groups,O), and its transpose ----
- * The sides of both are the image, of c channels, and what the window makes of it: places, of o.
- * down (forward; dx of the transpose): from +0, the bias or what is there, a chain over taps
- *   (rows, columns of w ascending) and the group's c channels: image[tap] w; 0 beyond the image.
- * up (dx; forward of the transpose): a chain over taps and the group's o channels: place w, over
- *   the taps by which a place meets this pixel; a place beyond the last is 0, and takes part, what
- *   falls between two places (strides) does not.
- * dw: a chain over rows and their places ascending: image[tap] place; 0 beyond the image. */
+ * One side of both is the image, with c channels; the other has o channels per window.
+ * down (forward; dx of the transpose): from +0, the bias or the old value, a chain over taps
+ *   (rows, columns of w ascending) and the group's c channels: image[tap] w; 0 outside the image.
+ * up (dx; forward of the transpose): a chain over taps and the group's o channels: window w, over
+ *   the taps by which a window covers this pixel; a window after the last is 0 and takes part,
+ *   positions between two windows (strides) do not.
+ * dw: a chain over rows and their windows ascending: image[tap] window; 0 outside the image. */
 
 GCKPTI_FN int64_t gckpti_conv_workspace(int64_t m, int64_t n, int64_t k)
 {
@@ -35,7 +35,7 @@ static gckpti_conv_sizes gckpti_conv_sizes_of(const gckpt_call *call)
     return z;
 }
 
-/* What a window's numbers may be. */
+/* Checks the sizes of a window. */
 static gckpt_result gckpti_conv_window(gckpt_call *call, const char *op)
 {
     const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
@@ -91,7 +91,7 @@ static gckpt_result gckpti_conv_axis(gckpt_call *call, const char *op, int i)
     return GCKPT_OK;
 }
 
-/* Scratch for the fast kernels: what the products by which they go want. */
+/* Sets the scratch that the products of the fast kernels need. */
 static void gckpti_conv_set_workspace(gckpt_call *call, int transposed)
 {
     const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
@@ -142,7 +142,7 @@ static gckpt_result gckpti_conv2d_shape(gckpt_call *call)
     return result;
 }
 
-/* Of the way down. */
+/* The map of an axis for DOWN. */
 static gckpti_axis_map gckpti_axis_map_down(const gckpti_conv_sizes *z, int axis)
 {
     const gckpt_window *w = &z->window;
@@ -159,7 +159,7 @@ static gckpti_axis_map gckpti_axis_map_down(const gckpti_conv_sizes *z, int axis
     return r;
 }
 
-/* Of the way up, for the pixels phase, phase + stride, ...: their taps lie apart, too. */
+/* The map of an axis for UP, for the pixels phase, phase + stride, ... */
 static gckpti_axis_map gckpti_axis_map_up(const gckpti_conv_sizes *z, int axis, int64_t phase)
 {
     const int64_t stride = z->window.stride[axis], dilation = z->window.dilation[axis];
@@ -195,8 +195,8 @@ static void gckpti_plain_multiply_add(float *d, const float *x, const float *y, 
         d[i] = gckpti_fma(x ? x[i] : 0.0f, y[i], d[i]);
 }
 
-/* Tap number `tap` of w, for all groups: links of d, a result's chains or (dw) those of all w, from
- * the channels x of the image or (up) of a place; step 0: x is one 0. */
+/* Adds the terms of tap `tap` of w, for all groups, to d: a result's chains or (dw) those of all
+ * of w. x: the channels of the image or (up) of a window; if step is 0, x is a single 0. */
 GCKPTI_OWN_FRAME static void gckpti_conv_add_tap(const gckpti_conv *s, const float *x, int64_t step,
                                                  int64_t tap, const float *w, float *d)
 {
@@ -302,10 +302,9 @@ GCKPTI_FN uint64_t gckpti_conv2d_flops(const gckpt_call *call)
 }
 
 /* Zeros of the padding take part: rows of them give the same bits. */
-static int gckpti_conv2d_field(const gckpt_call *call, void *attributes,
-                               gckpt_receptive_field *field)
+static int gckpti_conv2d_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
 {
-    gckpti_conv2d *a = (gckpti_conv2d *)attributes;
+    gckpti_conv2d *a = (gckpti_conv2d *)attr;
     const int64_t gaps = (call->in[1].shape.d[0] - 1) * a->window.dilation[0];
     const gckpt_receptive_field window = { 1, a->window.stride[0], a->window.padding[0],
                                            (int32_t)gaps + 1, 0.0f };
@@ -314,11 +313,10 @@ static int gckpti_conv2d_field(const gckpt_call *call, void *attributes,
     return !a->transposed && gaps < INT32_MAX;
 }
 
-GCKPTI_OP_DESC_FIELD(conv2d, GCKPTI_FAST, gckpti_conv2d_shape, gckpti_conv2d_flops,
-                     gckpti_conv2d_field, 0, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
+GCKPTI_DESC_FIELD(conv2d, GCKPTI_FAST, gckpti_conv2d_shape, gckpti_conv2d_flops,
+                  gckpti_conv2d_field, 0, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
-/* The parameter whose axes w has: reshaped, or element by element. NULL: none has, since w was
- * permuted, say. */
+/* Returns the parameter whose axes w has (reshaped, or element by element), or NULL. */
 static gckpti_param *gckpti_conv_parameter(const gckpt_tensor *w)
 {
     const int64_t elements = gckpti_elements(&w->shape);
@@ -333,7 +331,7 @@ static gckpti_param *gckpti_conv_parameter(const gckpt_tensor *w)
     return t && t->kind == GCKPTI_PARAM ? &t->graph->store->params[t->index] : NULL;
 }
 
-/* 1: numbers for lines, of which a signal has one, and none for its places: as PyTorch's. */
+/* Returns 1 if a signal's sizes are given for its single line, as PyTorch's conv1d has them. */
 static int gckpti_conv_is_misplaced(const gckpt_window *w)
 {
     const int first =

@@ -1,8 +1,8 @@
 #include "ops/internal.h"
 #include "graph/graph.h"
 
-/* ---- embed: out[r] = table[index[r]]; dtable[index[r]] += g[r], row by row ----
- * gather: the same in each entry of axis 0, which has a table of its own. */
+/* ---- embed: out[r] = table[index[r]]; dtable[index[r]] += g[r], row by row. gather: the same,
+ * each sample with a table of its own. */
 static gckpt_result gckpti_embed_shape(gckpt_call *call)
 {
     const gckpt_shape *table = &call->in[0].shape, *index = &call->in[1].shape;
@@ -67,17 +67,17 @@ static void gckpti_take_rows(const gckpt_call *call, int backward)
 GCKPTI_OP_KERNELS(embed, gckpti_take_rows(call, backward))
 GCKPTI_OP_KERNELS(gather, gckpti_take_rows(call, backward))
 
-/* Input i holds numbers of rows of input i - 1, or of its entry there. */
+/* Input i holds row indices into input i - 1, or into its sample there. */
 GCKPTI_FN int64_t gckpti_table_rows(const gckpt_call *call, int i)
 {
     const gckpt_shape *table = &call->in[i - 1].shape;
     return table->d[table->n - 2];
 }
 
-GCKPTI_OP_DESC_WITH(embed, GCKPTI_FAST, gckpti_embed_shape, NULL, NULL, gckpti_table_rows,
-                    GCKPT_TAKES_BF16 | GCKPT_INDEX(1), GCKPT_IN(1));
-GCKPTI_OP_DESC_WITH(gather, GCKPTI_FAST, gckpti_gather_shape, NULL, NULL, gckpti_table_rows,
-                    GCKPT_INDEX(1), GCKPT_IN(1));
+GCKPTI_DESC_WITH(embed, GCKPTI_FAST, gckpti_embed_shape, NULL, NULL, gckpti_table_rows,
+                 GCKPT_TAKES_BF16 | GCKPT_INDEX(1), GCKPT_IN(1));
+GCKPTI_DESC_WITH(gather, GCKPTI_FAST, gckpti_gather_shape, NULL, NULL, gckpti_table_rows,
+                 GCKPT_INDEX(1), GCKPT_IN(1));
 
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
 {

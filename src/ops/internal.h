@@ -1,7 +1,7 @@
 #pragma once
 #include "ops/ops.h"
 
-/* What the files of ops share; no other folder uses it. */
+/* Declarations shared by the files of ops; no other folder includes this header. */
 
 /* Flops for each element of the first input; a transcendental is worth about 20 additions. */
 #define GCKPTI_FLOPS(count)                                                                        \
@@ -16,33 +16,32 @@ GCKPTI_FLOPS(13)
 GCKPTI_FLOPS(20)
 #undef GCKPTI_FLOPS
 
-/* Of a row: what only planning calls. */
+/* Types of the table entries that only planning calls. */
 typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
 typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
-typedef int (*gckpti_field_rule)(const gckpt_call *call, void *attributes,
-                                 gckpt_receptive_field *field);
+typedef int (*gckpti_field_rule)(const gckpt_call *call, void *attr, gckpt_receptive_field *field);
 
 #define GCKPTI_IF_PLANNER(type, function) (GCKPTI_WITH_PLANNER ? (function) : (type)0)
 
-/* The gckpt_op of an op (one that is not listed does not compile): its kernels are
- * gckpti_<name>_forward and _backward, and GCKPTI_FAST or _PLAIN as listed; last what each input's
- * gradient reads. */
+/* Defines gckpti_op_<name> (of a listed op): its kernels are gckpti_<name>_forward and _backward;
+ * the last arguments are what each input's gradient reads. */
 /* clang-format off */
-#define GCKPTI_OP_DESC_ALL(name, backward, kernels, shape, flops, flops_backward, classes, rows,       \
+#define GCKPTI_DESC_ALL(name, backward, kernels, shape, flops, flops_backward, classes, rows,      \
                        flags, ...)                                                                 \
     GCKPTI_DATA const gckpt_op gckpti_op_##name = {                                                \
-        #name, GCKPTI_IF_PLANNER(gckpti_shape_rule, shape), gckpti_##name##_forward, backward,          \
-        GCKPTI_IF_PLANNER(gckpti_flops_rule, flops), classes, { __VA_ARGS__ },                          \
-        (unsigned)(flags) | GCKPTI_BUILTIN_##name, kernels(name),                                      \
-        GCKPTI_IF_PLANNER(gckpti_flops_rule, flops_backward), GCKPTI_IF_PLANNER(gckpti_field_rule, rows) }
-#define GCKPTI_OP_DESC_WITH(name, kernels, shape, flops, flops_backward, classes, flags, ...)          \
-    GCKPTI_OP_DESC_ALL(name, GCKPTI_IF_TRAINING(gckpti_##name##_backward), kernels, shape, flops,      \
+        #name, GCKPTI_IF_PLANNER(gckpti_shape_rule, shape), gckpti_##name##_forward, backward,     \
+        GCKPTI_IF_PLANNER(gckpti_flops_rule, flops), classes, { __VA_ARGS__ },                     \
+        (unsigned)(flags) | GCKPTI_BUILTIN_##name, kernels(name),                                  \
+        GCKPTI_IF_PLANNER(gckpti_flops_rule, flops_backward),                                     \
+        GCKPTI_IF_PLANNER(gckpti_field_rule, rows) }
+#define GCKPTI_DESC_WITH(name, kernels, shape, flops, flops_backward, classes, flags, ...)         \
+    GCKPTI_DESC_ALL(name, GCKPTI_IF_TRAINING(gckpti_##name##_backward), kernels, shape, flops,     \
                    flops_backward, classes, NULL, flags, __VA_ARGS__)
-#define GCKPTI_OP_DESC_FIELD(name, kernels, shape, flops, rows, flags, ...)                          \
-    GCKPTI_OP_DESC_ALL(name, GCKPTI_IF_TRAINING(gckpti_##name##_backward), kernels, shape, flops,      \
+#define GCKPTI_DESC_FIELD(name, kernels, shape, flops, rows, flags, ...)                           \
+    GCKPTI_DESC_ALL(name, GCKPTI_IF_TRAINING(gckpti_##name##_backward), kernels, shape, flops,     \
                    NULL, NULL, rows, flags, __VA_ARGS__)
-#define GCKPTI_OP_DESC(name, kernels, shape, flops, flags, ...)                                        \
-    GCKPTI_OP_DESC_FIELD(name, kernels, shape, flops, NULL, flags, __VA_ARGS__)
+#define GCKPTI_DESC(name, kernels, shape, flops, flags, ...)                                       \
+    GCKPTI_DESC_FIELD(name, kernels, shape, flops, NULL, flags, __VA_ARGS__)
 /* clang-format on */
 #define GCKPTI_PLAIN(name) NULL, NULL
 
@@ -53,7 +52,7 @@ typedef int (*gckpti_field_rule)(const gckpt_call *call, void *attributes,
 #define GCKPTI_FAST(name) NULL, NULL
 #endif
 
-/* An op of a, b and, where it is given, c: a builder's last lines. */
+/* Applies an op to a, b and, if not NULL, c. */
 static inline gckpt_tensor *gckpti_apply_to(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b,
                                             gckpt_tensor *c, const void *attributes, size_t size)
 {
@@ -74,35 +73,34 @@ GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
 }
 
 /* ---- ops/mixed.c ---- */
-/* Attention of bf16 plans: products of a query (element `at`) and keys first..end-1 from element
- * `key` on; what of the latter's values, times p, is added to out; what queries of a head (of all
- * rows') add to gradients (rest: see gckpti_attention_workspace; dk and dv stay there until the last
- * head that shares them). */
+/* Attention of bf16 plans. Scores of query `at` and keys first..end-1 of the head at `key`; adds p
+ * times these keys' values to out; adds a head's gradients, of all rows (dk and dv stay in scratch
+ * until the last head that reads the same keys). */
 #ifndef GCKPT_NO_BF16
-GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn_state *h, int64_t at, int64_t key,
-                                   int64_t first, int64_t end, float *out);
-GCKPTI_FN void gckpti_mixed_values(const gckpti_attn_state *h, const float *p, int64_t key,
-                                   int64_t first, int64_t end, float *out);
-GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn_state *h, int64_t head, float *scratch);
+GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn *h, int64_t at, int64_t key, int64_t first,
+                                   int64_t end, float *out);
+GCKPTI_FN void gckpti_mixed_values(const gckpti_attn *h, const float *p, int64_t key, int64_t first,
+                                   int64_t end, float *out);
+GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t head, float *scratch);
 #else
-static inline void gckpti_mixed_scores(const gckpti_attn_state *h, int64_t at, int64_t key,
-                                       int64_t first, int64_t end, float *out)
+static inline void gckpti_mixed_scores(const gckpti_attn *h, int64_t at, int64_t key, int64_t first,
+                                       int64_t end, float *out)
 {
     (void)h, (void)at, (void)key, (void)first, (void)end, (void)out;
 }
-static inline void gckpti_mixed_values(const gckpti_attn_state *h, const float *p, int64_t key,
+static inline void gckpti_mixed_values(const gckpti_attn *h, const float *p, int64_t key,
                                        int64_t first, int64_t end, float *out)
 {
     (void)h, (void)p, (void)key, (void)first, (void)end, (void)out;
 }
-static inline void gckpti_mixed_gradients(const gckpti_attn_state *h, int64_t head, float *scratch)
+static inline void gckpti_mixed_gradients(const gckpti_attn *h, int64_t head, float *scratch)
 {
     (void)h, (void)head, (void)scratch;
 }
 #endif
 
 /* ---- ops/losses.c ---- */
-/* Where chunks of bf16 logits are widened. */
+/* Floats of a chunk of bf16 logits. */
 enum { GCKPTI_LOSS_F32 = GCKPTI_WITH_BF16 ? GCKPTI_LOSS_CHUNK : 1 };
 
 /* A block of rows, a chunk of their classes. */
@@ -115,21 +113,21 @@ typedef struct {
     int64_t counted;                /* rows that are not left out */
     const int32_t *targets;         /* of all rows; NULL: */
     const float *soft;              /* (.., V) */
-    gckpti_element_loss e;          /* of all rows; over classes: weights, of `share` rows each, and
-                                       delta, which is the smoothing */
-    int64_t begin;                  /* rows of x and d before the block's */
-    const float *x;                 /* logits (rows,n) */
-    float *d;                       /* backward: their gradient; may be x; NULL: not wanted */
-    const uint16_t *x_bf16;         /* of cross_entropy: instead of x, of d */
+    /* of all rows; over classes: weights, one per `per_weight` rows, and delta, the smoothing */
+    gckpti_element_loss e;
+    int64_t begin;          /* rows of x and d before the block's */
+    const float *x;         /* logits (rows,n) */
+    float *d;               /* backward: their gradient; may be x; NULL if not required */
+    const uint16_t *x_bf16; /* of cross_entropy: instead of x, of d */
     uint16_t *d_bf16;
-    float *saved; /* (rows,2): max, log(sum); forward: NULL when not wanted */
+    float *saved; /* (rows,2): max, log(sum); in the forward NULL if not required */
     int accumulate;
     float cap; /* of logits; 0: none */
     /* A row's, while its classes go by; then log of the sum, and the loss. */
     float max[GCKPTI_LOSS_MAX_ROWS], sum[GCKPTI_LOSS_MAX_ROWS], value[GCKPTI_LOSS_MAX_ROWS];
 } gckpti_loss;
 
-/* What a build without these losses has none of. */
+/* Accessors that are constants in a build without these losses. */
 static inline const float *gckpti_loss_soft(const gckpti_loss *loss)
 {
     return GCKPTI_WITH_LOSSES ? loss->soft : NULL;
@@ -155,9 +153,9 @@ static inline int gckpti_has_weights(const gckpt_call *call)
     }                                                                                              \
     GCKPTI_OP_KERNELS(name,                                                                        \
                       gckpti_run_element_loss(call, backward, kind, gckpti_plain_element_loss()))  \
-    GCKPTI_OP_DESC(name, GCKPTI_FAST, gckpti_##name##_shape, flops,                                \
-                   GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS, __VA_ARGS__)
-#define GCKPTI_READS_MORE(more) GCKPT_IN(0) | GCKPT_IN(1) | (more)
+    GCKPTI_DESC(name, GCKPTI_FAST, gckpti_##name##_shape, flops,                                   \
+                GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS, __VA_ARGS__)
+#define GCKPTI_READS_XY(more) GCKPT_IN(0) | GCKPT_IN(1) | (more)
 
 /* ---- ops/conv.c ---- */
 #ifndef GCKPT_NO_IMAGES
@@ -183,8 +181,7 @@ typedef struct {
 #endif
 
 #ifdef GCKPTI_SEPARATE_TU
-/* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
- * order, and need no prototypes. What each does is said where it is defined. */
+/* Prototypes for files that are compiled separately, as in tests. Definitions have the comments. */
 
 /* ops/unary.c */
 extern const gckpt_op gckpti_op_detach;
@@ -201,7 +198,7 @@ GCKPTI_FN int64_t gckpti_table_rows(const gckpt_call *call, int i);
 GCKPTI_FN int64_t gckpti_threads_workspace(const gckpt_call *call, int64_t m, int64_t n, int64_t k);
 GCKPTI_FN gckpti_product_fn gckpti_plain_products(const gckpt_call *call);
 
-/* x is what is stored so (NULL: nothing is): where factors are bf16, BF16 is one of these. */
+/* Makes u's quantised data (NULL: none) an operand; bf16 is quantised if operands are f32. */
 GCKPTI_FN void gckpti_operand_set_quant(const gckpt_call *call, const gckpt_dequantisation *u,
                                         gckpti_operand *x);
 GCKPTI_FN void gckpti_bias_backward(const gckpt_call *call);

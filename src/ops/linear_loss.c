@@ -5,21 +5,18 @@
  * (in bf16 plans its logits are not rounded: manual, 5l) ----
  * Logits: chains over C from +0. Backward, d being the logits' gradient: chains dx += d w over the
  * classes, dw += d x over the rows. Rows left out take part with d = +0, as in the two ops: else a
- * -0 could stay in the accumulator, or an infinity in w stay hidden. d is rounded where it enters
- * the products.
- * With a cap, a logit z is gckpti_softcap(z, 1 / cap, cap) as soon as its chain is done.
- * A form of it (gckpti_set_lowering) says how many rows: the backward computes loss and gradient of so
- * many rows at a time, whose logits are computed once, and kept meanwhile; the forward counts. */
+ * -0 could stay in the accumulator, or an infinity in w stay hidden. d is rounded in the products.
+ * With a cap, a logit z is gckpti_softcap(z, 1 / cap, cap) as soon as its chain is complete.
+ * Its lowering (gckpti_set_lowering) is a number of rows: the backward computes loss and gradient
+ * of that many rows at a time, and their logits only once; the forward only counts. */
 typedef struct {
-    int64_t block, chunk, logits, dx, saved,
-        size; /* rows, classes at a time; in floats: where parts
-                                                    of work begin; all */
+    int64_t block, chunk;            /* rows, classes at a time */
+    int64_t logits, dx, saved, size; /* offsets in workspace, its size: in floats */
 } gckpti_loss_layout;
 
-/* work: scratch of the products, where these look for it; the logits of a block of rows (one in a
- * plain plan) and a chunk of classes, or all chunks; in bf16 plans dx of the block, rounded when
- * all classes are added; what is aux otherwise. In bf16 plans a backward takes whole blocks of dw's
- * links, which may be 32 rows; a plain one then as many classes. */
+/* workspace: scratch of the products, where they expect it; the logits of a block of rows (one in a
+ * plain plan) and a chunk of classes, or all chunks; in bf16 plans dx of the block; `saved` if the
+ * call has none. A bf16 backward takes whole blocks of dw's terms, up to 32 rows. */
 static gckpti_loss_layout gckpti_loss_layout_of(const gckpt_call *call, int backward)
 {
     int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
@@ -50,7 +47,6 @@ static gckpti_loss_layout gckpti_loss_layout_of(const gckpt_call *call, int back
     return p;
 }
 
-/* aux: max and log(sum) of each row. */
 static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
 {
     const gckpt_shape *x = &call->in[0].shape, *w = &call->in[1].shape;
@@ -72,11 +68,10 @@ static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
 GCKPTI_FN int64_t gckpti_loss_block_rows(const gckpt_call *call, int64_t row, int64_t most)
 {
     const gckpt_shape *x = &call->in[0].shape;
-    const int64_t left = gckpti_rows(x) - row, sample_rows = gckpti_sample_rows(x);
-    if (left <= most || most < GCKPTI_K_BLOCK || !gckpti_is_mixed(call) ||
-        sample_rows < GCKPTI_K_BLOCK)
+    const int64_t left = gckpti_rows(x) - row, sample = gckpti_sample_rows(x);
+    if (left <= most || most < GCKPTI_K_BLOCK || !gckpti_is_mixed(call) || sample < GCKPTI_K_BLOCK)
         return gckpti_min(left, most);
-    return most - (row + most) % sample_rows % GCKPTI_K_BLOCK;
+    return most - (row + most) % sample % GCKPTI_K_BLOCK;
 }
 
 static void gckpti_loss_cap_row(void *context, int64_t r, int64_t worker)
@@ -86,8 +81,8 @@ static void gckpti_loss_cap_row(void *context, int64_t r, int64_t worker)
     loss->kernels.cap(loss->d + r * loss->n, loss->n, 1.0f / loss->cap, loss->cap);
 }
 
-/* Three products for each block and chunk: logits = x w', dx += d w, dw += d' x. In bf16 plans dx
- * has its chains in work, since it is rounded once, when all classes are added. */
+/* For each block and chunk: logits = x w', dx += d w, dw += d' x. In bf16 plans dx is in workspace,
+ * since it is rounded once, after the last class. */
 static void gckpti_loss_products(gckpti_loss *loss, int backward, const gckpti_loss_layout *layout)
 {
     const gckpt_call *call = loss->call;
@@ -135,14 +130,14 @@ static void gckpti_loss_products(gckpti_loss *loss, int backward, const gckpti_l
 }
 
 GCKPTI_FN void gckpti_run_linear_cross_entropy(const gckpt_call *call, int backward,
-                                               gckpti_loss_select select)
+                                               gckpti_loss_fn fn)
 {
     const gckpti_loss_layout layout = gckpti_loss_layout_of(call, backward);
     int64_t rows = gckpti_rows(&call->in[0].shape);
     const int block_rows = gckpti_linear_loss_block(call);
     gckpti_loss loss;
     memset(&loss, 0, offsetof(gckpti_loss, max));
-    loss.call = call, loss.kernels = select(call), loss.e.kind = GCKPTI_LOSS_CLASSES;
+    loss.call = call, loss.kernels = fn(call), loss.e.kind = GCKPTI_LOSS_CLASSES;
     loss.cap = gckpti_linear_loss_cap(call);
     loss.v = call->in[1].shape.d[0], loss.targets = call->in[2].index;
     if (!loss.kernels.product)
@@ -175,27 +170,26 @@ static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
            (2 * (uint64_t)gckpti_last(x) + (gckpti_linear_loss_cap(call) > 0.0f ? 33 : 13));
 }
 
-/* The logits are computed again, or here only; blocks smaller than usual go over w and dw more
- * often, which moves as much as if dw were written that often. */
+/* The logits are computed here again, or only here; smaller blocks read and write w and dw more
+ * often. */
 static uint64_t gckpti_linear_cross_entropy_flops_backward(const gckpt_call *call)
 {
-    const uint64_t block_rows = (uint64_t)gckpti_linear_loss_block(call);
+    const uint64_t block = (uint64_t)gckpti_linear_loss_block(call);
     uint64_t forward = gckpti_linear_cross_entropy_flops(call), more = 0;
     uint64_t rows = (uint64_t)gckpti_rows(&call->in[0].shape);
-    if (block_rows && !gckpti_is_plain(call) && block_rows < GCKPTI_LOSS_ROWS)
-        more =
-            (rows + block_rows - 1) / block_rows - (rows + GCKPTI_LOSS_ROWS - 1) / GCKPTI_LOSS_ROWS;
+    if (block && !gckpti_is_plain(call) && block < GCKPTI_LOSS_ROWS)
+        more = (rows + block - 1) / block - (rows + GCKPTI_LOSS_ROWS - 1) / GCKPTI_LOSS_ROWS;
     return gckpti_gradients_flops(call, forward) + forward +
            more * 40 * (uint64_t)gckpti_elements(&call->in[1].shape);
 }
 
-GCKPTI_OP_DESC_WITH(linear_cross_entropy, GCKPTI_FAST, gckpti_linear_cross_entropy_shape,
-                    gckpti_linear_cross_entropy_flops, gckpti_linear_cross_entropy_flops_backward,
-                    gckpti_table_rows,
-                    GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPT_TAKES_BF16 | GCKPT_INDEX(2) |
-                        GCKPTI_BACKWARD_LOSS,
-                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
-                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED);
+GCKPTI_DESC_WITH(linear_cross_entropy, GCKPTI_FAST, gckpti_linear_cross_entropy_shape,
+                 gckpti_linear_cross_entropy_flops, gckpti_linear_cross_entropy_flops_backward,
+                 gckpti_table_rows,
+                 GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPT_TAKES_BF16 | GCKPT_INDEX(2) |
+                     GCKPTI_BACKWARD_LOSS,
+                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
+                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED);
 
 GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
                                                    gckpt_tensor *targets,
@@ -213,8 +207,8 @@ GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor
                            "linear_cross_entropy: w, %T, depends on the batch; it must be "
                            "a function of parameters",
                            w);
-    gckpt_tensor *t = gckpt_apply(&gckpti_op_linear_cross_entropy, in, 3, &o,
-                                  o.cap > 0.0f ? sizeof o : 0);
+    gckpt_tensor *t =
+        gckpt_apply(&gckpti_op_linear_cross_entropy, in, 3, &o, o.cap > 0.0f ? sizeof o : 0);
     if (t)
         w->f32_uses--;
     return t;

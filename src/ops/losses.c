@@ -1,19 +1,19 @@
 #include "ops/internal.h"
 
 /* ---- cross_entropy: sum over rows of -log softmax(x)[target] ----
- * Classes go through gckpti_online in chunks of 1024; maximum and log of the sum stay apart, so
+ * Classes go through gckpti_online in chunks of 1024; maximum and log of the sum stay separate, so
  * that logits of +-1e4 lose nothing. A row's loss is log(sum) - (x[target] - max), added in double.
- * Rows with target < 0 are left out. aux (rows,2): max, log(sum); 0, 0 for rows left out.
+ * Rows with target < 0 are left out. saved (rows,2): max, log(sum); 0, 0 for rows left out.
  * dx_j = put(p_j - (j == target), loss_scale), p_j = exp((x_j - max) - log(sum)); rows left out
  * store +0 or add nothing.
  * ---- cross_entropy_with, soft_cross_entropy: the same with s_j = log(sum) - (x_j - max) ----
  * smoothing e: fma(e / V, sum of s by lanes, mul(1 - e, s_target)); dx_j = put(p_j - e / V, ..),
  * the target's put(p_j - ((1 - e) + e / V), ..). soft: lanes fma(t_j, s_j, lane), a t_j of 0 adding
  * nothing even where s_j is infinite; dx_j = put(fma(p_j, sum of t, -t_j), ..), dt_j = put(s_j,
- * ..). A row's weight w multiplies its loss, and loss_scale; a weight of 0 makes the
- * row's loss and dx 0, whatever its logits are; the row counts. dw = put(sum of the losses behind
- * it by lanes, loss_scale). */
-/* ---- losses of elements, each a product a b of two factors; count = elements ----
+ * ..). A row's weight w multiplies its loss and loss_scale; with a weight of 0 the row's loss and
+ * dx are 0, whatever its logits are; the row counts. dw = put(sum by lanes of the losses that the
+ * weight multiplies, loss_scale). */
+/* ---- losses of elements, each a product a b; count = elements ----
  *   sum_loss              1 x                                    dx = 1
  *   mean_squared_error    d d, d = x - y                         dx = 2 d
  *   huber                 (d/2) d; from |d| = delta on           dx = d, but -delta to delta
@@ -21,10 +21,10 @@
  *   binary_cross_entropy  1 (fma(-x, y, max(x, 0)) + log(1 + exp(-|x|)))
  *                                                                dx = 1 / (1 + exp(-x)) - y
  * dy = -dx, but -x in the last. One sum by lanes for each entry of axis 0, lane = fma(w a, b,
- * lane), these added in double; gradients put(w dx, loss_scale). Without weights w is 1; where it
- * is 0 it adds +0 and passes 0 on, whatever x and y are. dw = put(sum of a b by lanes over what is
- * behind the weight, loss_scale). */
-/* Whether a loss's input 2, if there is one, has the first axes of `all`. */
+ * lane), these added in double; gradients put(w dx, loss_scale). Without weights w is 1; 0 adds
+ * +0 and passes 0 on, whatever x and y are. dw = put(sum of a b by lanes over its elements,
+ * loss_scale). */
+/* Returns whether a loss's input 2, if any, has the first axes of `all`. */
 static gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name, const gckpt_shape *all)
 {
     const gckpt_shape *w = &call->in[2].shape;
@@ -69,16 +69,14 @@ static void gckpti_plain_softcap(float *x, int64_t n, float scale, float cap)
 
 GCKPTI_FN gckpti_element_loss gckpti_element_loss_of(const gckpt_call *call, gckpti_loss_kind kind)
 {
-    const gckpt_shape *shape = &call->in[0].shape;
-    gckpti_element_loss e = {
-        call, kind, gckpti_elements(shape), 1, call->in[0].data, NULL, NULL, 0
-    };
+    const gckpt_shape *s = &call->in[0].shape;
+    gckpti_element_loss e = { call, kind, gckpti_elements(s), 1, call->in[0].data, NULL, NULL, 0 };
     e.y = call->inputs > 1 ? call->in[1].data : NULL;
     if (gckpti_has_weights(call)) {
         e.weights = call->in[2].data;
         e.per_weight = e.n / gckpti_elements(&call->in[2].shape);
     }
-    e.n /= shape->n ? shape->d[0] : 1;
+    e.n /= s->n ? s->d[0] : 1;
     if (call->attributes)
         e.delta = *(const float *)call->attributes;
     return e;
@@ -136,14 +134,14 @@ GCKPTI_FN gckpti_element_kernels gckpti_plain_element_loss(void)
 
 /* ---- rows of losses over classes ---- */
 
-/* The target of the block's row r, 0 without one; < 0: the row is left out. */
+/* Returns the target of the block's row r, or 0 without targets; < 0: the row is left out. */
 static int64_t gckpti_loss_target(const gckpti_loss *loss, int64_t r)
 {
     return loss->targets ? loss->targets[loss->row + r] : 0;
 }
 
-/* The loss of a row that is not left out, before its weight; x: all its classes, read where targets
- * are soft or smoothed. */
+/* Returns the loss of a row before its weight. x: its classes, read if targets are soft or
+ * smoothed. */
 static float gckpti_loss_of_row(const gckpti_loss *loss, int64_t r, const float *x, float logit,
                                 float max, float log_sum)
 {
@@ -198,8 +196,8 @@ static void gckpti_loss_soft_row(const gckpti_loss *loss, const float *x, float 
         gckpti_put_product(&d[j], c->log_sum - (x[j] - c->max), c->scale, accumulate);
 }
 
-/* d of n classes from x, of which `target` is number `at`, if it is one of them: its part is added
- * apart, to what d (which may be x) held. */
+/* Computes d of n classes from x. If `target` is element `at` of them, its term is added
+ * separately to the old value of d (which may be x). */
 static void gckpti_loss_gradients(const gckpti_loss *loss, const gckpti_class_row *c,
                                   const float *x, float *d, int64_t n, int64_t at)
 {
@@ -216,8 +214,7 @@ static void gckpti_loss_gradients(const gckpti_loss *loss, const gckpti_class_ro
     gckpti_put_product(&d[at], deriv, c->scale, loss->accumulate);
 }
 
-/* All of the row's n classes at once or, where logits or their gradient are bf16 (the other may be
- * f32), chunk by chunk. */
+/* Processes the row's n classes at once or, where logits or their gradient are bf16, in chunks. */
 GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker)
 {
     const gckpti_loss *loss = (const gckpti_loss *)context;
@@ -254,7 +251,7 @@ GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker
     }
 }
 
-/* ---- all losses: blocks of rows, and what is done with each ---- */
+/* ---- all losses: blocks of rows ---- */
 static void gckpti_element_loss_row(void *context, int64_t r, int64_t worker)
 {
     gckpti_loss *loss = (gckpti_loss *)context;
@@ -265,7 +262,7 @@ static void gckpti_element_loss_row(void *context, int64_t r, int64_t worker)
         loss->value[r] = loss->kernels.element.sum(&loss->e, loss->row + r);
 }
 
-/* The gradient of weight k, the sum of what it weighs: l is at row 0. */
+/* Computes the gradient of weight k, the sum of the losses that it multiplies; loss is at row 0. */
 static void gckpti_loss_weight_item(void *context, int64_t k, int64_t worker)
 {
     const gckpti_loss *loss = (const gckpti_loss *)context;
@@ -295,8 +292,7 @@ GCKPTI_FN void gckpti_loss_begin_block(gckpti_loss *loss, int64_t row, int64_t r
         loss->counted += gckpti_loss_target(loss, r) >= 0;
 }
 
-/* The losses of the block's rows, and aux for the backward. Of elements all count, and hit[] has a
- * row's sum, weighted. */
+/* Adds up the losses of the block's rows (of elements: value[]), and writes `saved`. */
 GCKPTI_FN void gckpti_loss_finish_block(const gckpti_loss *loss)
 {
     const gckpt_call *call = loss->call;
@@ -310,7 +306,7 @@ GCKPTI_FN void gckpti_loss_finish_block(const gckpti_loss *loss)
         loss->saved[2 * r] = loss->max[r], loss->saved[2 * r + 1] = loss->sum[r];
 }
 
-/* `body` with each of all rows, block after block; backward, then the gradient of weights. */
+/* Runs `body` for each row, block by block; backward, then the gradient of weights. */
 static void gckpti_run_loss_rows(gckpti_loss *loss, int64_t rows, gckpti_loss_row_fn *body)
 {
     const gckpt_call *call = loss->call;
@@ -344,13 +340,12 @@ GCKPTI_FN void gckpti_run_element_loss(const gckpt_call *call, int backward, gck
     gckpti_run_loss_rows(&loss, shape->n ? shape->d[0] : 1, gckpti_element_loss_row);
 }
 
-GCKPTI_FN void gckpti_run_cross_entropy(const gckpt_call *call, int backward,
-                                        gckpti_loss_select select)
+GCKPTI_FN void gckpti_run_cross_entropy(const gckpt_call *call, int backward, gckpti_loss_fn fn)
 {
     const gckpt_arg *x = &call->in[0];
     gckpti_loss loss;
     memset(&loss, 0, offsetof(gckpti_loss, max));
-    loss.call = call, loss.kernels = select(call), loss.accumulate = x->accumulate;
+    loss.call = call, loss.kernels = fn(call), loss.accumulate = x->accumulate;
     loss.e = gckpti_element_loss_of(call, GCKPTI_LOSS_CLASSES),
     loss.n = loss.v = gckpti_last(&x->shape);
     loss.e.per_weight /= loss.v;
@@ -409,13 +404,14 @@ GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
 }
 
 GCKPTI_OP_KERNELS(cross_entropy, gckpti_run_cross_entropy(call, backward, gckpti_plain_loss))
-GCKPTI_OP_DESC_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
-                    gckpti_cross_entropy_classes,
-                    GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(1),
-                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
+GCKPTI_DESC_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
+                 gckpti_cross_entropy_classes,
+                 GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(1),
+                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
+
 GCKPTI_ELEMENT_LOSS(sum_loss, GCKPTI_LOSS_SUM, gckpti_flops_1, 0);
-GCKPTI_ELEMENT_LOSS(mean_squared_error, GCKPTI_LOSS_SQUARED, gckpti_flops_3, GCKPTI_READS_MORE(0),
-                    GCKPTI_READS_MORE(0));
+GCKPTI_ELEMENT_LOSS(mean_squared_error, GCKPTI_LOSS_SQUARED, gckpti_flops_3, GCKPTI_READS_XY(0),
+                    GCKPTI_READS_XY(0));
 
 GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
 {

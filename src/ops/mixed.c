@@ -21,7 +21,7 @@ static gckpti_terms gckpti_terms_from(const gckpti_terms *x, int64_t p)
     return l;
 }
 
-/* Link p of these two goes to d. */
+/* Adds the product of term p to d. */
 static float gckpti_mixed_term(const gckpti_terms *a, const gckpti_terms *b, int64_t p, float d)
 {
     const uint16_t x = a->bf16 ? a->bf16[p * a->step] : gckpti_to_bf16(a->f32[p * a->step]);
@@ -50,8 +50,8 @@ GCKPTI_FN float gckpti_mixed_blocks(const gckpti_terms *a, const gckpti_terms *b
     return element;
 }
 
-/* ---- products, one element after the other (see ops/products) ---- */
-/* Where an element starts. */
+/* ---- products, element by element (see ops/products) ---- */
+/* Returns the initial value of column j. */
 static float gckpti_mixed_start(const gckpti_product *t, int64_t at, int64_t j)
 {
     if (t->accumulate)
@@ -86,8 +86,7 @@ static void gckpti_mixed_set(const gckpti_product *t, int64_t at, float d)
         t->c_bf16[at] = gckpti_to_bf16(d);
 }
 
-/* Column j of rows i.., at most GCKPTI_STRIP, where b is read as it is stored: a block of its links
- * at a time, which all these rows take. */
+/* Computes column j of at most GCKPTI_STRIP rows with a quantised b, dequantised once for all. */
 static void gckpti_mixed_column(const gckpti_product *t, int64_t i, int64_t j)
 {
     float d[GCKPTI_STRIP], w[GCKPTI_K_BLOCK];
@@ -129,8 +128,8 @@ GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *
         }
 }
 
-/* ---- attention (see ops/attention): places in a block count from the first key (query) on. What
- * ends as a zero becomes +0, since a backend may let links that are not seen take part as zeros. */
+/* ---- attention (see ops/attention). A result that is a zero becomes +0, since a backend may
+ * include masked terms as zeros. */
 /* Element (i, j) of a b'. */
 static float gckpti_mixed_score(const gckpti_operand *a, int64_t i, const gckpti_operand *b,
                                 int64_t j, int64_t d)
@@ -140,8 +139,8 @@ static float gckpti_mixed_score(const gckpti_operand *a, int64_t i, const gckpti
     return gckpti_mixed_blocks(&x, &y, 0, d, 0.0f);
 }
 
-GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn_state *h, int64_t at, int64_t key,
-                                   int64_t first, int64_t end, float *out)
+GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn *h, int64_t at, int64_t key, int64_t first,
+                                   int64_t end, float *out)
 {
     const gckpti_operand q = gckpti_arg_operand(&h->call->in[0], at, h->c, 1, 0);
     const gckpti_operand k = gckpti_arg_operand(&h->call->in[1], key, h->kv_c, 1, 0);
@@ -149,8 +148,8 @@ GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn_state *h, int64_t at, int64
         out[j] = gckpti_mixed_score(&q, 0, &k, j, h->d);
 }
 
-GCKPTI_FN void gckpti_mixed_values(const gckpti_attn_state *h, const float *p, int64_t key,
-                                   int64_t first, int64_t end, float *out)
+GCKPTI_FN void gckpti_mixed_values(const gckpti_attn *h, const float *p, int64_t key, int64_t first,
+                                   int64_t end, float *out)
 {
     const gckpti_operand v = gckpti_arg_operand(&h->call->in[2], key, h->kv_c, 1, 0);
     const gckpti_terms exps = { p, NULL, 1 };
@@ -160,9 +159,9 @@ GCKPTI_FN void gckpti_mixed_values(const gckpti_attn_state *h, const float *p, i
     }
 }
 
-/* Where elements of n rows of a gradient are, d or (in place) a row of it apart: in place, or in
- * `rest`, in which they may have been opened, and from which gckpti_mixed_store_grad rounds them to
- * bf16; NULL: not wanted. */
+/* Returns where the elements of n rows of a gradient are (NULL: not required): in place, or, d
+ * apart, in `scratch`, which is filled unless `loaded`; gckpti_mixed_put_grad rounds them to
+ * bf16. */
 static float *gckpti_mixed_load_grad(const gckpt_arg *arg, int64_t at, int64_t n, int64_t d,
                                      float *scratch, int loaded)
 {
@@ -177,8 +176,7 @@ static float *gckpti_mixed_load_grad(const gckpt_arg *arg, int64_t at, int64_t n
     return scratch;
 }
 
-static void gckpti_mixed_store_grad(const gckpt_arg *arg, int64_t at, int64_t n, int64_t d,
-                                    float *x)
+static void gckpti_mixed_put_grad(const gckpt_arg *arg, int64_t at, int64_t n, int64_t d, float *x)
 {
     const int64_t row = arg->shape.d[2], step = arg->grad ? row : d;
     for (int64_t i = 0; x && i < n; i++, x += step) {
@@ -189,8 +187,8 @@ static void gckpti_mixed_store_grad(const gckpt_arg *arg, int64_t at, int64_t n,
     }
 }
 
-/* D elements of either of the two; of bf16 as a copy in `rest`. */
-static const float *gckpti_mixed_f32_row(const gckpti_attn_state *h, const float *x,
+/* Returns D elements of either array, bf16 widened into `scratch`. */
+static const float *gckpti_mixed_f32_row(const gckpti_attn *h, const float *x,
                                          const uint16_t *x_bf16, int64_t at, float *scratch)
 {
     if (gckpti_has_f32(x))
@@ -204,14 +202,13 @@ static int64_t gckpti_clamp_count(int64_t x, int64_t most)
     return x < 0 ? 0 : gckpti_min(x, most);
 }
 
-/* Keys of the block that query r of it sees begin here, and end. */
+/* Ranges of the block's keys that query r sees, and of its queries that see key r. */
 static int64_t gckpti_tile_visible_keys(const gckpti_attn_tile *s, int64_t r, int64_t *from)
 {
     *from = gckpti_attn_masked(s->h, s->i + r, s->j, s->n);
     return gckpti_clamp_count(s->i + r + 1 + s->h->visible.ahead - s->j, s->n);
 }
 
-/* The same of queries that key r is seen by. */
 static int64_t gckpti_tile_visible_queries(const gckpti_attn_tile *s, int64_t r, int64_t *end)
 {
     const int64_t first = s->j + r - s->h->visible.ahead - s->i;
@@ -219,11 +216,10 @@ static int64_t gckpti_tile_visible_queries(const gckpti_attn_tile *s, int64_t r,
     return gckpti_clamp_count(first, s->m);
 }
 
-/* p and ds of the block, rounded, in rows of GCKPTI_K_BLOCK; rest: two rows of a head. */
-static void gckpti_tile_p_and_ds(const gckpti_attn_tile *s, uint16_t *p, uint16_t *ds,
-                                 float *scratch)
+/* Computes p and ds of the block, rounded, in rows of GCKPTI_K_BLOCK; scratch: two head rows. */
+static void gckpti_tile_p_ds(const gckpti_attn_tile *s, uint16_t *p, uint16_t *ds, float *scratch)
 {
-    const gckpti_attn_state *h = s->h;
+    const gckpti_attn *h = s->h;
     const gckpt_call *call = h->call;
     const int64_t d = h->d;
     const int needs_ds = s->dq.x || s->dk.x;
@@ -249,7 +245,7 @@ static void gckpti_tile_p_and_ds(const gckpti_attn_tile *s, uint16_t *p, uint16_
     }
 }
 
-/* Places first..end-1 of p times rows of x, added to a row of a gradient. */
+/* Adds positions first..end-1 of p times rows of x to a row of a gradient. */
 static void gckpti_tile_gradient(const gckpti_terms *p, int64_t first, int64_t end,
                                  const gckpti_operand *x, const gckpti_grad_rows *to, int64_t d)
 {
@@ -282,7 +278,7 @@ GCKPTI_FN void gckpti_attn_tile_add(const gckpti_attn_tile *s)
     }
 }
 
-GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn_state *h, int64_t head, float *scratch)
+GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t head, float *scratch)
 {
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
@@ -320,14 +316,14 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn_state *h, int64_t head, 
             s.q = gckpti_arg_operand(&in[0], at, c, 1, 0),
             s.g = gckpti_arg_operand(&grad, at, c, 1, 0);
             s.dq.x = dq ? dq + s.i * s.dq.row : NULL;
-            gckpti_tile_p_and_ds(&s, p, ds, row_pair);
+            gckpti_tile_p_ds(&s, p, ds, row_pair);
             gckpti_attn_tile_add(&s);
         }
         if (index + 1 < h->group)
             continue;
-        gckpti_mixed_store_grad(&in[1], key, s.n, d, s.dk.x);
-        gckpti_mixed_store_grad(&in[2], key, s.n, d, s.dv.x);
+        gckpti_mixed_put_grad(&in[1], key, s.n, d, s.dk.x);
+        gckpti_mixed_put_grad(&in[2], key, s.n, d, s.dv.x);
     }
-    gckpti_mixed_store_grad(&in[0], at_q, h->t, d, dq);
+    gckpti_mixed_put_grad(&in[0], at_q, h->t, d, dq);
 }
 #endif

@@ -3,13 +3,13 @@
 
 /* ---- layernorm, rmsnorm over the last axis of size n; rmsnorm is layernorm with mean 0 ----
  * The mean is taken in two steps: c = x_0 + mean(x - x_0), which is exact for equal elements, then
- * d = (x - c) - mean(x - c), which has all digits however far the row, or its first element, is
- * from 0. rmsnorm: d = x. rstd = rsqrt(mean(d^2) + epsilon), h = d rstd, y = h gain + bias.
+ * d = (x - c) - mean(x - c), which has all digits however large the row, or its first element, is.
+ * rmsnorm: d = x. rstd = rsqrt(mean(d^2) + epsilon), h = d rstd, y = h gain + bias.
  * All means: by lanes, then / n. y: fma(h, gain, bias), h gain, fma(d, rstd, bias), or h.
- * aux (rows): c, mean(x - c) (layernorm only) and rstd.
+ * saved (rows): c, mean(x - c) (layernorm only) and rstd.
  * With u = g gain rounded (or g), a = mean(u) (rmsnorm: 0), b = mean(u h): dx = rstd (u - a - h b)
  *   = put(rstd, fma(-h, b, u - a)); a's lanes: lane + u, b's: fma(u, h, lane).
- * dgain sums g h (rounded) and dbias g, row by row, with low parts. */
+ * dgain sums g h (rounded) and dbias g, row by row, compensated. */
 
 /* The mean of x - c. */
 static float gckpti_mean_from(const float *x, int64_t n, float c)
@@ -20,7 +20,7 @@ static float gckpti_mean_from(const float *x, int64_t n, float c)
     return gckpti_lanes_sum(lane) / (float)n;
 }
 
-/* gain and bias have the size of the last axis; aux is what the backward would compute again. */
+/* gain and bias have the size of the last axis. saved holds what the backward would recompute. */
 static gckpt_result gckpti_norm_shape(gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
@@ -38,7 +38,7 @@ static gckpt_result gckpti_norm_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* Row by row: c and mean (layernorm), rstd, then y; out NULL: aux alone. */
+/* Computes row by row: c and mean (layernorm), rstd, then y. If out is NULL, only saved. */
 GCKPTI_FN void gckpti_layernorm_forward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
@@ -111,12 +111,12 @@ GCKPTI_FN void gckpti_layernorm_backward(const gckpt_call *call)
 
 GCKPTI_OP_KERNELS(rmsnorm, (backward ? gckpti_layernorm_backward : gckpti_layernorm_forward)(call))
 
-/* in[1] is the gain, or a bias without gain, which needs less than this says. */
-GCKPTI_OP_DESC(layernorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
-               GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS,
-               GCKPT_SUMS);
-GCKPTI_OP_DESC(rmsnorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
-               GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS);
+/* A bias without gain reads less than declared here. */
+GCKPTI_DESC(layernorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
+            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS,
+            GCKPT_SUMS);
+GCKPTI_DESC(rmsnorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
+            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS);
 
 /* in: x, gain, bias, of which both may be NULL. */
 static gckpt_tensor *gckpti_norm_new(const gckpt_op *op, gckpt_tensor *const *in, float epsilon)

@@ -3,28 +3,27 @@
 #include "num/num.h"
 #include "store/store.h"
 
-GCKPTI_COLD_END /* since graph */
+GCKPTI_COLD_END
 
 /* =================================================================================================
- * >>ops: what each op is: shape rule, forward, backward, row, builder
+ * >>ops: what each op is: shape rule, forward, backward, descriptor, builder
  *
  * An op is one block: formula; shape rule (from in[].shape to shape, pure); forward; backward; the
- * row that names them, with what each input's gradient reads (needs) and which bytes may coincide
- * (flags); the public builder, which only passes inputs and attributes on: gckpt_apply handles NULL
- * and whatever shape() refuses.
+ * descriptor (gckpt_op): what each input's gradient reads (needs), which buffers may share bytes
+ * (flags); the public builder, which only calls gckpt_apply: that checks NULL and calls shape().
  *
- * A gradient element that is a product, g * slope, is stored rounded when it is the first
- * contribution and is one fma when it is added: no product feeds an addition (manual, 5a and 5f).
+ * A gradient element that is a product, g * derivative, is stored rounded if it is the first
+ * contribution and is one fma if it is added: no product feeds an addition (manual, 5a and 5f).
  *
- * GCKPTI_OPS lists them all. The kernels here are plain C, and the definition of the numbers
- * (manual, 5); those of cpu return the same bits faster. What this door shows besides are the
- * pieces that these need, too: sizes of convolutions, tiles of attention, rows of losses.
+ * GCKPTI_OPS lists all ops. The kernels here are plain C, and the definition of the numbers
+ * (manual, 5); those of cpu return the same bits faster. This header also declares what they need:
+ * sizes of convolutions, tiles of attention, rows of losses.
  * ============================================================================================== */
 
-/* ---- which there are; what their rows say ---- */
+/* ---- the list of ops; flags of their descriptors ---- */
 /* clang-format off */
-/* All ops: fast(name) has kernels in cpu, too; plain(name) has not; recurrent, image and loss have,
- * and can be left out. */
+/* All ops: fast(name) also has kernels in cpu; plain(name) has none; recurrent, image and loss
+ * have, and can be left out. */
 #define GCKPTI_ALL_OPS(fast, plain, recurrent, image, loss)                                        \
     fast(relu) fast(gelu) fast(gelu_erf) fast(silu) fast(tanh) fast(sigmoid) fast(softmax)         \
     fast(log_softmax) fast(exp) fast(log) fast(sqrt) fast(abs) fast(reciprocal) fast(pow)          \
@@ -42,7 +41,7 @@ GCKPTI_COLD_END /* since graph */
     image(conv2d)
 /* clang-format on */
 
-/* Those of this build, from which their fast kernels and printed C (gckpt_plan_c) follow. */
+/* The ops of this build, from which their fast kernels and printed C (gckpt_plan_c) follow. */
 #define GCKPTI_OPS(fast, plain)                                                                    \
     GCKPTI_ALL_OPS(fast, plain, GCKPTI_RECURRENT(fast), GCKPTI_IMAGES(fast), GCKPTI_LOSSES(fast))
 #define GCKPTI_LEFT_OUT(name)
@@ -62,16 +61,16 @@ GCKPTI_COLD_END /* since graph */
 #define GCKPTI_LOSSES(fast) GCKPTI_LEFT_OUT
 #endif
 
-/* Of a row or a table: what only training needs. */
+/* A table entry that only training needs. */
 #define GCKPTI_IF_TRAINING(x) (GCKPTI_WITH_TRAINING ? (x) : NULL)
-    /* Of a plan that trains: masks are drawn, statistics are the batch's. */
-    static inline int
-    gckpti_is_training(const gckpt_call *call)
+
+/* Returns whether the plan trains: dropout masks are random, statistics are the batch's. */
+static inline int gckpti_is_training(const gckpt_call *call)
 {
     return GCKPTI_WITH_TRAINING && call->training;
 }
 
-/* The flag of this header's own rows. */
+/* The flag of the built-in ops. */
 #define GCKPTI_BUILTIN(name) GCKPTI_BUILTIN_##name = 1 << 20,
 enum { GCKPTI_OPS(GCKPTI_BUILTIN, GCKPTI_BUILTIN) GCKPTI_BUILTIN_OP = 1 << 20 };
 #undef GCKPTI_BUILTIN
@@ -96,18 +95,16 @@ GCKPTI_OPS(GCKPTI_DECLARE, GCKPTI_LEFT_OUT)
 /* A loss whose backward, when it has attributes, adds to the loss's sum; its forward counts. */
 enum { GCKPTI_BACKWARD_LOSS = 1 << 21 };
 
-/* As GCKPT_TAKES_BF16, but of all inputs, and only the processor's own kernels: those of backends
- * get f32 copies. No bit is left: this and the next two are bits of indices as inputs 4 to 6, of
- * which such ops have none, and a user's may; gckpti_has_builtin_flag tells. */
+/* Like GCKPT_TAKES_BF16, but for all inputs, and only in the CPU's kernels; backends get f32
+ * copies. This flag and the next two reuse the GCKPT_INDEX bits of inputs 4 to 6, which these ops
+ * do not have. */
 enum { GCKPTI_TAKES_ALL_BF16 = 1 << 30 };
 
-/* Of ops that work element by element where no input is repeated, or row by row: in bf16 plans the
- * processor runs their kernels in portions, of which f32 copies lie on the stack. They use no
- * workspace; fast ones take bf16 where they sum over rows. */
+/* Ops that work element by element (if no input is repeated) or row by row: in bf16 plans the CPU
+ * runs their kernels in strips, with f32 copies on the stack. They use no workspace. */
 enum { GCKPTI_IS_ELEMENTWISE = 1 << 29, GCKPTI_IS_ROWWISE = 1 << 28 };
 
-/* What the gradients of a product are worth: each as much as the forward, and no op has more than
- * two that are. */
+/* The cost of a product's gradients: each as much as the forward; no op has more than two. */
 GCKPTI_FN uint64_t gckpti_gradients_flops(const gckpt_call *call, uint64_t forward);
 
 GCKPTI_INLINE void gckpti_put_product(float *d, float a, float b, int accumulate)
@@ -125,8 +122,7 @@ GCKPTI_INLINE void gckpti_put_masked(float *d, float g, float mask, int accumula
     gckpti_put(d, mask > 0.0f ? g : 0.0f, accumulate);
 }
 
-/* A linear op does backward to g what it does forward to x: n elements, none where no gradient is
- * wanted. */
+/* A linear op does to g what it does to x. n is 0 if no gradient is required. */
 typedef struct {
     const float *from;
     float *to;
@@ -144,8 +140,8 @@ static inline gckpti_io gckpti_io_of(const gckpt_call *call, int backward)
     return p;
 }
 
-/* dropout: element i passes, times factor, where 24 bits of its random word (the (at + i)th, four
- * to a block) are `least` at least; else it is +0. */
+/* dropout: element i is x times `scale` if 24 bits of its random word (number offset + i, four
+ * to a block) are at least `threshold`; else it is +0. */
 typedef struct {
     gckpti_io io;
     float scale;
@@ -168,7 +164,7 @@ static inline gckpti_dropout gckpti_dropout_of(const gckpt_call *call, int backw
     return d;
 }
 
-/* An op's kernels, both by one function: run, a call with `backward` in it. */
+/* Defines an op's kernels by one expression, `run`, which uses `backward`. */
 #define GCKPTI_OP_KERNELS(name, run)                                                               \
     GCKPTI_FN void gckpti_##name##_forward(const gckpt_call *call)                                 \
     {                                                                                              \
@@ -181,7 +177,7 @@ static inline gckpti_dropout gckpti_dropout_of(const gckpt_call *call, int backw
         run;                                                                                       \
     }
 
-/* Element i of a gradient is a sum, with a low part where the plan has one. */
+/* Adds x to element i of a gradient, compensated if the plan says so. */
 GCKPTI_INLINE void gckpti_add_to_grad(const gckpt_arg *arg, int64_t i, float x)
 {
     gckpti_sum_add(&arg->grad[i], arg->compensation ? arg->compensation + i : NULL, x);
@@ -191,22 +187,22 @@ GCKPTI_INLINE void gckpti_add_to_grad(const gckpt_arg *arg, int64_t i, float x)
 typedef struct {
     int n;
     int64_t size[GCKPT_MAX_DIMS], step[2][GCKPT_MAX_DIMS], index[GCKPT_MAX_DIMS];
-    int64_t offset[2]; /* where the present run begins */
+    int64_t offset[2]; /* where the current run begins */
 } gckpti_iter;
 
 GCKPTI_FN void gckpti_iter_begin(gckpti_iter *it);
 
-/* The next axis, going outwards. */
+/* Adds the next axis, from the innermost outwards. */
 GCKPTI_FN void gckpti_iter_add_axis(gckpti_iter *it, int64_t size, int64_t step0, int64_t step1);
 
-/* Over the output; at[0] follows input 0, at[1] input i. Its innermost step is 1, or 0 where it is
- * repeated. */
+/* Iterates over the output; offset[0] follows input 0, offset[1] input i. The innermost step is 1,
+ * or 0 for a repeated input. */
 GCKPTI_FN void gckpti_broadcast_iter(gckpti_iter *it, const gckpt_call *call, int i);
 
 GCKPTI_INLINE float gckpti_binary_maximum(float a, float b) { return a < b || b != b ? b : a; }
 GCKPTI_INLINE float gckpti_binary_minimum(float a, float b) { return b < a || b != b ? b : a; }
 
-/* Parts of gradients (see gckpti_binary_gradient), in the formulas' order there. */
+/* The gradients of the binary ops, in the order of the formulas of gckpti_binary_gradient. */
 GCKPTI_INLINE float gckpti_grad_identity(float g, float self, float other, float *factor)
 {
     return (void)self, (void)other, (void)factor, g;
@@ -243,7 +239,7 @@ GCKPTI_INLINE float gckpti_grad_minimum(float g, float self, float other, float 
     return gckpti_grad_maximum(g, other, self, factor);
 }
 
-/* Over the output; at[0] follows x, which forward reads and backward adds to. */
+/* Iterates over the output; offset[0] follows x, which forward reads and backward adds to. */
 GCKPTI_FN void gckpti_permute_iter(gckpti_iter *it, const gckpt_call *call);
 
 /* ---- ops/axis.c ---- */
@@ -251,13 +247,13 @@ typedef struct {
     int64_t outer, size, inner;
 } gckpti_axis_split;
 
-/* axis negative: from the last. */
+/* A negative axis counts from the last. */
 GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s, int axis);
 
 typedef struct {
     uint32_t begin[2], end[2]; /* low word, high word: attributes are words (gckpt_apply) */
     int axis;
-    int relative; /* left out where it is 0: behind the attributes of a node are zeros to 16 bytes */
+    int relative; /* omitted if 0: zeros follow the attributes of a node, to 16 bytes */
 } gckpti_slice;
 
 GCKPTI_INLINE int64_t gckpti_join_words(const uint32_t *words)
@@ -272,10 +268,10 @@ typedef struct {
 
 typedef struct {
     int capacity;
-    int window; /* left out where it is 0, as in a slice: all rows are kept */
+    int window; /* omitted if 0: all rows are kept */
 } gckpti_cache;
 
-/* Rows that a cache has: a window, and what a call may add to it before the oldest may go. */
+/* Rows of a cache: a window, and the rows that a call may add before the oldest is overwritten. */
 enum { GCKPTI_CACHE_STEP = 64 };
 static inline int64_t gckpti_cache_rows(const gckpti_cache *o)
 {
@@ -294,7 +290,7 @@ GCKPTI_INLINE void gckpti_cache_put(const gckpt_arg *x, int64_t i, float *out, u
 }
 
 /* ---- ops/embed.c ---- */
-/* Which row of the tables row r of the output is; copies it. */
+/* Returns the table row that is row r of the output. */
 GCKPTI_INLINE int64_t gckpti_source_row(const gckpt_call *call, int64_t r)
 {
     const gckpt_shape *table = &call->in[0].shape;
@@ -307,48 +303,47 @@ GCKPTI_FN void gckpti_take_row(const gckpt_call *call, int64_t r);
 /* ---- ops/products.c ---- */
 enum {
     GCKPTI_KEY_TILE = 64,     /* keys an attention step takes at once: part of the contract */
-    GCKPTI_K_BLOCK = 32,      /* of a block in bf16 plans: the same */
+    GCKPTI_K_BLOCK = 32,      /* terms of a block in bf16 plans: the same */
     GCKPTI_LOSS_CHUNK = 1024, /* classes a cross-entropy step takes at once: the same */
 #ifndef GCKPT_NO_FAST
-    GCKPTI_LOSS_ROWS = 256,     /* rows that share one pass over a chunk of w: speed only */
+    GCKPTI_LOSS_ROWS = 256,     /* rows per pass over a chunk of w: speed only */
     GCKPTI_LOSS_MAX_ROWS = 1024 /* in bf16 plans, which pack w's chunk each time; without w */
 #else
-    GCKPTI_LOSS_ROWS = 1, /* plain plans take one row in any case: this spares the stack */
+    GCKPTI_LOSS_ROWS = 1, /* plain plans take one row at a time: less stack */
     GCKPTI_LOSS_MAX_ROWS = GCKPTI_WITH_BF16 ? GCKPTI_K_BLOCK : 1
 #endif
 };
 
-/* Scratch of the fast kernels, the same whatever their instruction set, in floats a thread. */
+/* Scratch of the fast kernels, for all instruction sets, in floats per thread. */
 enum {
-    GCKPTI_KC = 384,         /* links of a chain at a time; between, it rests in c */
-    GCKPTI_KC_STRIDED = 256, /* the same where every link is in another line of a */
+    GCKPTI_KC = 384,         /* terms of a chain at a time; in between it is kept in c */
+    GCKPTI_KC_STRIDED = 256, /* the same if each term is in another line of a */
     GCKPTI_NC = 192,         /* columns at a time: with KC, a third of a 1 MB L2 */
     GCKPTI_PANEL = 48,       /* columns of a panel of packed b, at most */
-    GCKPTI_STRIP = 16,       /* rows of a packed at a time: a cache line */
+    GCKPTI_STRIP = 16,       /* rows of packed a at a time: a cache line */
     GCKPTI_GATHER_ROWS = 64, /* rows of a at a time of a convolution's dw: a pixel's channels */
     GCKPTI_STACK_FLOATS = 128 * (GCKPTI_PANEL + GCKPTI_STRIP), /* 32 KiB: on the stack */
-    GCKPTI_MIXED_MC = 256, /* of bf16 plans: rows of c that share a packed panel of b, twice as */
-    GCKPTI_MIXED_KC = 256  /* many if a is not packed; links at a time */
+    GCKPTI_MIXED_MC = 256, /* of bf16 plans: rows of c per packed panel of b, twice as */
+    GCKPTI_MIXED_KC = 256  /* many if a is not packed; terms at a time */
 };
 
 GCKPTI_FN int64_t gckpti_ceil_to(int64_t n, int64_t step);
 
-/* A product of m rows, n columns and k links: 320 KiB at most. It can do with less, down to 16
- * links: 16 * (GCKPTI_PANEL + GCKPTI_STRIP); 0: what the stack has is enough. */
+/* Floats for a product of m rows, n columns and k terms: 320 KiB at most. Less is allowed, down
+ * to 16 terms: 16 * (GCKPTI_PANEL + GCKPTI_STRIP). Returns 0 if the stack suffices. */
 GCKPTI_FN int64_t gckpti_product_workspace(int64_t m, int64_t n, int64_t k);
 
-/* The same of a bf16 plan (344 KiB at most; a block of links is the least): a's rows and a panel of
- * b as bf16, for some links; if there are more, where elements of rows x GCKPTI_NC columns rest. */
+/* The same for a bf16 plan (344 KiB at most, at least a block of terms): some terms of a's rows
+ * and of a panel of b as bf16; if k is larger, also rows x GCKPTI_NC partial results. */
 GCKPTI_FN int64_t gckpti_mixed_workspace(int64_t m, int64_t n, int64_t k);
 
-/* Attention, for heads of d columns, t queries: blocks of 64 queries or keys, rows in whole
- * vectors. In bf16 plans factors are packed, in whole blocks of links, and dq rests here, as do dk
- * and dv of s keys where heads share them (0: they do not). Plain kernels need less: in a bf16 plan
- * rows of what is narrow. */
+/* Workspace of attention, for heads of d columns, t queries: blocks of 64 queries or keys, rows in
+ * whole vectors. In bf16 plans it has packed operands, dq, and, if heads share keys (s > 0), dk and
+ * dv of s keys. Plain kernels need only f32 copies of bf16 rows. */
 GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
                                              int64_t d, int backward);
 
-/* A gradient's chains start at what it holds, or at +0; those of inputs first..end-1. */
+/* Zeroes d, or the gradients of inputs first..end-1, unless they accumulate. */
 GCKPTI_FN void gckpti_zero_unless(float *d, int64_t n, int accumulate);
 GCKPTI_FN void gckpti_zero_gradients(const gckpt_call *call, int first, int end);
 
@@ -359,8 +354,7 @@ typedef struct {
 GCKPTI_FN gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call); /* linear: a is x, b is w */
 typedef void (*gckpti_product_fn)(const gckpt_call *call, const gckpti_product *t);
 
-/* Whether each element of t is one chain; links of the block that begins at link p, or, of a chain,
- * that are packed as one. */
+/* Whether t's elements are one chain each; the terms of the block (or of the chain) at term p. */
 GCKPTI_INLINE int gckpti_is_chain(const gckpti_product *t)
 {
     return t->k_period > 0 && t->k_period < GCKPTI_K_BLOCK;
@@ -372,8 +366,8 @@ GCKPTI_INLINE int64_t gckpti_block_terms(const gckpti_product *t, int64_t p)
     return gckpti_min(gckpti_min(left, t->k - p), GCKPTI_K_BLOCK);
 }
 
-/* Rows of the batch's entries are a gradient's links (manual, 5l): of how many rows an entry of x
- * is; how many rows, `most` or less, a call may take from a row on. */
+/* Returns the rows of a sample of x, which are a gradient's terms (manual, 5l); and how many rows,
+ * at most `most`, a call may take from `row` on. */
 GCKPTI_INLINE int64_t gckpti_sample_rows(const gckpt_shape *x)
 {
     return x->n > 1 && x->d[0] > 0 ? gckpti_rows(x) / x->d[0] : 1;
@@ -383,15 +377,13 @@ GCKPTI_FN int64_t gckpti_loss_block_rows(const gckpt_call *call, int64_t row, in
 /* arg's values from `at` on. */
 GCKPTI_FN gckpti_operand gckpti_arg_operand(const gckpt_arg *arg, int64_t at, int64_t row,
                                             int64_t step, int64_t next);
-GCKPTI_FN gckpti_operand gckpti_transpose(const gckpti_operand *x); /* transposed */
+GCKPTI_FN gckpti_operand gckpti_transpose(const gckpti_operand *x);
 
-/* c (m,n) = a b, or +=; of t there are a, b, run and before. (Eight parameters: a struct in place
- * of the sizes is more code, which firmware notices.) */
+/* Computes c (m,n) = a b, or +=; a, b, k_period and k_offset of t are set. */
 GCKPTI_FN void gckpti_gemm(const gckpt_call *call, gckpti_product_fn run, gckpti_product *t,
                            int64_t m, int64_t n, int64_t k, float *c, int accumulate);
 
-/* In f32 plans. Where b's columns lie side by side, a row of c takes link after link; else (b's
- * links do, and a's) chain after chain. */
+/* In f32 plans: a row of c term by term if b's columns are adjacent, else chain by chain. */
 GCKPTI_FN void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t);
 
 /* Forward of matmul and linear: out = a b + bias. */
@@ -401,12 +393,12 @@ GCKPTI_FN void gckpti_linear_output(const gckpt_call *call, gckpti_product_fn ru
 GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_fn run);
 
 /* ---- ops/mixed.c ---- */
-/* Whether a row of this header has one of the flags above; a product of bf16 plans. */
+/* Returns whether a built-in op has a flag. */
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN int gckpti_has_builtin_flag(const gckpt_op *op, int flag);
 GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t);
 
-/* Links of an element, as they come: in floats, which are rounded, or bf16. */
+/* The terms of an element in order: floats, which are rounded, or bf16. */
 typedef struct {
     const float *f32;
     const uint16_t *bf16;
@@ -415,9 +407,8 @@ typedef struct {
 
 GCKPTI_FN gckpti_terms gckpti_terms_of(const gckpti_operand *x, int64_t at, int64_t step);
 
-/* What an element is after a block of links, of which those from `first` to end - 1 take part;
- * after such links of all blocks; what an element of t, d so far, is after all of its links,
- * which begin at elements a and b. */
+/* Return the element after: a block of terms, of which first..end-1 take part; such terms of all
+ * blocks; all terms of an element d of t, whose operands begin at elements a and b. */
 GCKPTI_FN float gckpti_mixed_block(const gckpti_terms *a, const gckpti_terms *b, int64_t first,
                                    int64_t end, float element);
 GCKPTI_FN float gckpti_mixed_blocks(const gckpti_terms *a, const gckpti_terms *b, int64_t first,
@@ -433,7 +424,7 @@ static inline void gckpti_mixed_plain(const gckpt_call *call, const gckpti_produ
 /* ---- ops/norms.c ---- */
 typedef struct {
     int center, gain, bias; /* gain, bias: which input, 0: none */
-    float epsilon;          /* left out, and 0, where it is 1e-5 */
+    float epsilon;          /* omitted if it is 1e-5 */
 } gckpti_norm;
 
 static inline float gckpti_norm_epsilon(const gckpti_norm *o)
@@ -455,71 +446,71 @@ GCKPTI_INLINE float gckpti_norm_out(float d, float rstd, const float *gain, cons
 /* ---- ops/attention.c ---- */
 typedef struct {
     int heads;
-    int causal; /* 0, or 1 + how many of the S keys are not there yet at position 0 (gckpt_cache) */
-    int key_heads; /* 0: as many as heads; then left out, as in a slice, and all that follows */
-    int extras;    /* 0: what follows is 0, and left out; 2: keys of a ring that a call fills */
+    int causal;    /* 0, or 1 + how many of the S keys are missing at position 0 (gckpt_cache) */
+    int key_heads; /* 0: as many as heads; then all that follows is omitted, as in a slice */
+    int extras;    /* 0: what follows is 0, and omitted; 2: keys of a ring that a call fills */
     int window;    /* keys that a query sees at most; 0: all */
     float cap, scale;
 } gckpti_attention;
 
-/* Of the keys, 0..keys-1 are there; query t sees those below t + 1 + ahead of them. */
+/* The keys 0..keys-1 exist; query t sees those below t + 1 + ahead. */
 typedef struct {
     int64_t keys, ahead;
 } gckpti_visible;
 
-/* Whether the position changes what is there. */
+/* Returns whether the visible keys depend on the position. */
 static inline int gckpti_uses_position(const gckpti_attention *o)
 {
     return o->causal > 1 || o->extras > 1;
 }
 
-/* The attributes, whole, with the scale that is meant. */
+/* Returns the complete attributes, with the scale resolved. */
 GCKPTI_FN gckpti_attention gckpti_attention_of(const gckpt_call *call);
 
-/* All kernels ask here, and touch no other keys. Not causal: every query sees all. */
+/* Returns the visible keys; all kernels use it, and read no other keys. Not causal: all keys. */
 GCKPTI_FN gckpti_visible gckpti_visible_keys(const gckpt_call *call);
 
-typedef struct { /* an attention call's */
+typedef struct { /* the state of an attention call */
     const gckpt_call *call;
     int64_t t, s, c, d, heads, blocks; /* blocks: of 64 queries */
-    int64_t d_vec, d_block;            /* D in whole vectors; in whole blocks of links */
-    gckpti_visible visible;            /* of the row that is under way: see gckpti_attn_set_row */
+    int64_t d_vec, d_block;            /* D rounded up to whole vectors; to whole blocks of terms */
+    gckpti_visible visible;            /* of the current row: see gckpti_attn_set_row */
     int mixed;
-    float scale, dot_scale, cap; /* of slopes, of dots; cap of what these give, 0: none */
-    int64_t kv_c, group,
-        shared_keys;           /* columns of k and v; heads that share one of these; S, if any do */
-    int64_t window;            /* keys that a query sees at most */
-} gckpti_attn_state;
+    float scale, dot_scale, cap; /* of gradients, of dots; cap of scaled dots, 0: none */
+    int64_t kv_c;                /* columns of k and v */
+    int64_t group;               /* heads per key head */
+    int64_t shared_keys;         /* S if heads share keys, else 0 */
+    int64_t window;              /* keys that a query sees at most */
+} gckpti_attn;
 
-/* The first key in query i's window, and of its tile; of n keys of a tile, from j on, how many
- * stand before the window; where key j is (rows may be a ring). */
-static inline int64_t gckpti_attn_first_key(const gckpti_attn_state *h, int64_t i)
+/* Return: the first key of query i's window; the start of its tile; how many of the n keys from j
+ * on are before the window; the offset of key j (rows may be a ring). */
+static inline int64_t gckpti_attn_first_key(const gckpti_attn *h, int64_t i)
 {
     const int64_t first = i + 1 + h->visible.ahead - h->window;
     return first < 0 ? 0 : first;
 }
-static inline int64_t gckpti_attn_first_tile(const gckpti_attn_state *h, int64_t i)
+static inline int64_t gckpti_attn_first_tile(const gckpti_attn *h, int64_t i)
 {
     return gckpti_attn_first_key(h, i) / GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
 }
-static inline int64_t gckpti_attn_masked(const gckpti_attn_state *h, int64_t i, int64_t j,
-                                         int64_t n)
+static inline int64_t gckpti_attn_masked(const gckpti_attn *h, int64_t i, int64_t j, int64_t n)
 {
     const int64_t first = gckpti_attn_first_key(h, i) - j;
     return first < 0 ? 0 : gckpti_min(first, n);
 }
-static inline int64_t gckpti_attn_offset(const gckpti_attn_state *h, int64_t j)
+static inline int64_t gckpti_attn_offset(const gckpti_attn *h, int64_t j)
 {
     return (j % h->s) * h->kv_c;
 }
 
-/* Of a cap, inverse and results keep their digits. */
+/* A valid cap's inverse and results keep their digits. */
 static inline int gckpti_is_valid_cap(float cap)
 {
     return cap >= 1e-30f ? cap <= 1e30f : cap >= 0.0f && cap <= 0.0f;
 }
 
-/* cap tanh(x times), and its slope; a score from q k; ds, from p and dp - delta. */
+/* cap tanh(x scale), and its derivative; a score from q k; ds from p and dp - delta. */
 GCKPTI_INLINE float gckpti_softcap(float x, float scale, float cap)
 {
     return gckpti_mul(cap, gckpti_tanh(gckpti_mul(x, scale)));
@@ -529,37 +520,37 @@ GCKPTI_INLINE float gckpti_softcap_deriv(float score, float cap)
     const float y = score * (1.0f / cap);
     return gckpti_fma(-y, y, 1.0f);
 }
-static inline float gckpti_attn_score(const gckpti_attn_state *h, float x)
+static inline float gckpti_attn_score(const gckpti_attn *h, float x)
 {
     return h->cap > 0.0f ? gckpti_softcap(x, h->dot_scale, h->cap) : gckpti_mul(x, h->dot_scale);
 }
-/* What makes scores of what gckpti_softcap gives, or of dots. */
-static inline float gckpti_attn_post_scale(const gckpti_attn_state *h)
+/* Returns the factor from softcapped or raw dots to scores. */
+static inline float gckpti_attn_post_scale(const gckpti_attn *h)
 {
     return h->cap > 0.0f ? 1.0f : h->scale;
 }
-static inline float gckpti_attn_ds(const gckpti_attn_state *h, float p, float dp, float score)
+static inline float gckpti_attn_ds(const gckpti_attn *h, float p, float dp, float score)
 {
     return p * (h->cap > 0.0f ? dp * gckpti_softcap_deriv(score, h->cap) : dp) * h->scale;
 }
 
-/* Begins: where lengths leave keys out, what no query adds to becomes +0, unless it accumulates. */
-GCKPTI_FN gckpti_attn_state gckpti_attention_begin(const gckpt_call *call, int backward);
+/* Begins a call. Zeroes gradients that no query adds to, unless they accumulate. */
+GCKPTI_FN gckpti_attn gckpti_attention_begin(const gckpt_call *call, int backward);
 
-/* Turns to a row, of which it returns the number of keys; 0: it is done. */
-GCKPTI_FN int64_t gckpti_attn_set_row(gckpti_attn_state *h, int64_t row);
+/* Selects a row and returns its number of keys, or 0 if it is finished. */
+GCKPTI_FN int64_t gckpti_attn_set_row(gckpti_attn *h, int64_t row);
 
 #ifndef GCKPT_NO_BF16
-/* Where rows of a gradient are; NULL: it is not wanted. */
+/* Where the rows of a gradient are; x is NULL if it is not required. */
 typedef struct {
     float *x;
     int64_t row, step;
 } gckpti_grad_rows;
 
-/* Queries from i on (m) and keys from j on (n, both at most GCKPTI_K_BLOCK) of a head: their rows; p
- * and ds, [query][key]; and what gckpti_attn_tile_add adds to, element by element. */
+/* m queries from i on and n keys from j on of a head, each at most GCKPTI_K_BLOCK: their rows; p
+ * and ds, [query][key]; and the gradients of gckpti_attn_tile_add. */
 typedef struct {
-    const gckpti_attn_state *h;
+    const gckpti_attn *h;
     gckpti_operand q, k, v, g, p, ds;
     gckpti_grad_rows dq, dk, dv;
     int64_t head, i, m, j, n;
@@ -572,21 +563,20 @@ GCKPTI_FN void gckpti_attn_tile_add(const gckpti_attn_tile *s);
 typedef struct {
     int heads;
     float base;
-    int position; /* left out where it is 0, as in a slice, and all that follows is usual: */
-    int columns;  /* columns of each head; 0: all, and what follows is left out */
+    int position; /* omitted if 0, as in a slice, and all that follows is the default */
+    int columns;  /* columns of each head; 0: all, and the rest is omitted */
     float scale;
-    int has_frequencies; /* turned / 2 frequencies follow, as floats */
+    int has_frequencies; /* columns / 2 floats follow */
 } gckpti_rotary;
 
 enum { GCKPTI_ROTARY_MAX = 512 }; /* frequencies */
 
-/* Columns of a head of d that are turned. */
+/* Returns the columns of a head of d that are rotated. */
 static inline int64_t gckpti_rotary_columns(const gckpti_rotary *o, int64_t d)
 {
     return o->columns ? o->columns : d;
 }
 
-/* The frequencies that were given, or NULL. */
 static inline const float *gckpti_rotary_frequencies(const gckpti_rotary *o)
 {
     return o->columns && o->has_frequencies ? (const float *)(const void *)(o + 1) : NULL;
@@ -596,11 +586,11 @@ static inline const float *gckpti_rotary_frequencies(const gckpti_rotary *o)
  * gckpti_pow(base, -1.0f / n): r = r - r (r^n - 1/base) / (n r^n), r^n by gckpti_powi. */
 GCKPTI_FN double gckpti_rotary_ratio(float base, int64_t n);
 
-/* To work: cos and sin (with a grad_out: -sin) of rows begin..end-1 of a call's entries. */
+/* Writes cos and sin (with a grad_out: -sin) of rows begin..end-1 of each sample to workspace. */
 GCKPTI_FN void gckpti_rotary_table(const gckpt_call *call, int64_t begin, int64_t end);
 
-/* The angle of p, a turn being 2^64, to 5e-8: q = (p + 2^61) >> 62 quadrants, and with the sign of
- * p - 2^62 q and its size m: fma(m >> 38, pi/2 2^-24, mul(next 24 bits of m, pi/2 2^-48)). */
+/* Returns the angle p / 2^64 of a turn to 5e-8: q = (p + 2^61) >> 62 quadrants, and, m being
+ * |p - 2^62 q|, with its sign: fma(m >> 38, pi/2 2^-24, mul(next 24 bits of m, pi/2 2^-48)). */
 GCKPTI_INLINE gckpti_angle gckpti_rotary_angle(uint64_t p)
 {
     gckpti_angle r = { (uint32_t)((p + (UINT64_C(1) << 61)) >> 62), 0.0f, 0.0f };
@@ -614,11 +604,11 @@ GCKPTI_INLINE gckpti_angle gckpti_rotary_angle(uint64_t p)
 
 #define GCKPTI_TICKS_PER_RADIAN 2935890503282001226.0 /* 2^64 / 2 pi */
 
-/* Of x >= 0 counts of 2^-64 of a turn, whole turns left out; the fraction is cut. */
+/* Returns x >= 0, in 2^-64 of a turn, modulo whole turns; the fraction is cut. */
 GCKPTI_INLINE uint64_t gckpti_rotary_wrap(double x)
 {
     const double turn = 18446744073709551616.0;
-    if (!(x < turn * 4503599627370496.0)) /* then whole turns are all it can hold */
+    if (!(x < turn * 4503599627370496.0)) /* then x is a multiple of a turn */
         return 0;
     x -= turn * (double)(uint64_t)(x / turn); /* exact */
     uint64_t half = x < 0.5 * turn ? 0 : UINT64_C(1) << 63;
@@ -626,10 +616,10 @@ GCKPTI_INLINE uint64_t gckpti_rotary_wrap(double x)
 }
 
 /* ---- ops/losses.c ---- */
-/* w x; where w is 0 (or NaN) w, whatever x is. (w may be -0: in a sum from +0 that is nothing.) */
+/* Returns w x, or w where w is 0 (or NaN), whatever x is. (-0 adds nothing to a sum from +0.) */
 GCKPTI_INLINE float gckpti_weighted(float w, float x) { return w > 0.0f || w < 0.0f ? w * x : w; }
 
-/* What a loss adds up: errors of elements, or of rows over classes. */
+/* What a loss sums: losses of elements, or of rows over classes. */
 typedef enum {
     GCKPTI_LOSS_SUM,
     GCKPTI_LOSS_SQUARED,
@@ -638,7 +628,7 @@ typedef enum {
     GCKPTI_LOSS_CLASSES
 } gckpti_loss_kind;
 
-/* kind == is; a constant 0 of those that this build has not. */
+/* Returns kind == is; constant 0 for kinds that this build lacks. */
 GCKPTI_INLINE int gckpti_loss_is(gckpti_loss_kind kind, gckpti_loss_kind is)
 {
     return kind == is && (GCKPTI_WITH_LOSSES || is == GCKPTI_LOSS_SUM || is == GCKPTI_LOSS_SQUARED);
@@ -647,14 +637,14 @@ GCKPTI_INLINE int gckpti_loss_is(gckpti_loss_kind kind, gckpti_loss_kind is)
 typedef struct gckpti_element_loss {
     const gckpt_call *call;
     gckpti_loss_kind kind;
-    int64_t n, per_weight;        /* elements of an entry of axis 0; elements to a weight */
-    const float *x, *y, *weights; /* y, weights: NULL: none */
+    int64_t n, per_weight;        /* elements of a sample; elements per weight */
+    const float *x, *y, *weights; /* y, weights: NULL if none */
     float delta;
 } gckpti_element_loss;
 
 GCKPTI_FN gckpti_element_loss gckpti_element_loss_of(const gckpt_call *call, gckpti_loss_kind kind);
 
-/* The factor a of an element, and b. */
+/* Returns the factor a of an element's loss, and sets b. */
 GCKPTI_INLINE float gckpti_element_factors(gckpti_loss_kind kind, float x, float y, float delta,
                                            float *b)
 {
@@ -668,7 +658,7 @@ GCKPTI_INLINE float gckpti_element_factors(gckpti_loss_kind kind, float x, float
     return linear ? delta : gckpti_loss_is(kind, GCKPTI_LOSS_HUBER) ? 0.5f * d : d;
 }
 
-/* dx */
+/* Returns the derivative by x. */
 GCKPTI_INLINE float gckpti_element_deriv(gckpti_loss_kind kind, float x, float y, float delta)
 {
     float d = x - y;
@@ -687,19 +677,17 @@ GCKPTI_INLINE float gckpti_element_weight(const gckpti_element_loss *e, int64_t 
 /* What the loss and the gradient of a row of logits depend on. */
 typedef struct gckpti_class_row {
     float max, log_sum;
-    const float *targets; /* of the classes; NULL: that of each is `other` */
-    float uniform, target_sum; /* mass: the sum of all */
+    const float *targets;      /* of the classes; NULL: each is `uniform` */
+    float uniform, target_sum; /* target_sum: over all classes */
     float scale;
     int accumulate;
-    float cap; /* of the logits, which have it already; 0: none */
+    float cap; /* already applied to the logits; 0: none */
 } gckpti_class_row;
 
-/* A loss goes over blocks of rows: entries of axis 0 or, over classes, rows of logits that are
- * there or (some of their classes at a time) a product; each row looks at its own (forward) or
- * turns them into their gradient (backward). Plain and fast kernels, in f32 and bf16 plans, differ
- * in this: */
+/* A loss processes blocks of rows: samples or, over classes, rows of logits that exist or are
+ * computed by a product. The function reads each row (forward) or replaces it by its gradient. */
 typedef void gckpti_loss_row_fn(void *context, int64_t i, int64_t worker);
-typedef struct { /* of an entry: its sum; its gradients */
+typedef struct { /* of a sample: its sum; its gradients */
     float (*sum)(const gckpti_element_loss *e, int64_t row);
     void (*gradients)(const gckpti_element_loss *e, int64_t row);
 } gckpti_element_kernels;
@@ -715,17 +703,16 @@ typedef struct {
     float (*exp)(float x), (*log)(float x);
     void (*cap)(float *x, int64_t n, float scale, float cap); /* gckpti_softcap */
 } gckpti_loss_kernels;
-typedef gckpti_loss_kernels (*gckpti_loss_select)(const gckpt_call *call);
+typedef gckpti_loss_kernels (*gckpti_loss_fn)(const gckpt_call *call);
 
 GCKPTI_FN void gckpti_run_element_loss(const gckpt_call *call, int backward, gckpti_loss_kind kind,
                                        gckpti_element_kernels kernels);
-GCKPTI_FN void gckpti_run_cross_entropy(const gckpt_call *call, int backward,
-                                        gckpti_loss_select select);
+GCKPTI_FN void gckpti_run_cross_entropy(const gckpt_call *call, int backward, gckpti_loss_fn fn);
 
 /* ---- ops/linear_loss.c ---- */
 typedef struct {
-    int block_rows; /* 0, or a form: see there */
-    float cap; /* left out where it is 0, as in a slice */
+    int block_rows; /* 0, or the lowering: rows at a time (see there) */
+    float cap;      /* omitted if 0, as in a slice */
 } gckpti_linear_loss;
 
 static inline int gckpti_linear_loss_block(const gckpt_call *call)
@@ -738,7 +725,7 @@ static inline float gckpti_linear_loss_cap(const gckpt_call *call)
 }
 
 GCKPTI_FN void gckpti_run_linear_cross_entropy(const gckpt_call *call, int backward,
-                                               gckpti_loss_select select);
+                                               gckpti_loss_fn fn);
 
 #ifndef GCKPT_NO_IMAGES
 /* ---- ops/pools.c ---- */
@@ -747,15 +734,16 @@ typedef struct {
 } gckpti_pool;
 
 struct gckpti_pool_state;
-/* One window of image x, for all channels, into y and its tap's number. Either may be NULL. */
+/* Computes a window of image x, for all channels, into y and its tap's index. Either may be
+ * NULL. */
 typedef void (*gckpti_max_window)(const struct gckpti_pool_state *s, const float *x, int64_t p,
                                   int64_t q, float *y, uint16_t *tap);
 
-typedef struct { /* of an image in x, of a row of windows in y: elements before it; the row */
+typedef struct { /* elements before an image of x and before a row of windows of y; the row */
     int64_t x, y, p;
 } gckpti_window_row;
 
-/* A pool's sizes, of x and y: rows and columns; channels; what plain and fast kernels differ in. */
+/* A pool's sizes, of x and y: rows and columns; channels; the functions of the kernels. */
 typedef struct gckpti_pool_state {
     gckpti_pool o;
     int64_t images, in[2], out[2], channels;
@@ -767,13 +755,12 @@ typedef struct gckpti_pool_state {
     void (*divide)(float *x, float divisor, int64_t n);
 } gckpti_pool_state;
 
-GCKPTI_FN void gckpti_run_max_pool(const gckpt_call *call, int backward,
-                                   gckpti_max_window max_window);
+GCKPTI_FN void gckpti_run_max_pool(const gckpt_call *call, int backward, gckpti_max_window window);
 GCKPTI_FN void gckpti_run_average_pool(const gckpt_call *call, int backward,
                                        void (*add)(float *to, const float *from, int64_t n),
                                        void (*divide)(float *x, float divisor, int64_t n));
 
-/* Taps begin..end-1 along an axis of window number `at` are within x; the first is at *first. */
+/* Returns how many taps begin..end-1 of window `at` are within x; the first is at *first. */
 GCKPTI_FN int64_t gckpti_valid_taps(const gckpti_pool_state *s, int axis, int64_t at,
                                     int64_t *first, int64_t *end);
 
@@ -783,13 +770,13 @@ typedef struct {
     int mode;
 } gckpti_upsample;
 
-typedef struct { /* of one axis: the places that a result looks at, n (1 or 2), and their weights */
+typedef struct { /* of one axis: n (1 or 2) source positions and their weights */
     int64_t index[2];
     float weight[2];
     int n;
 } gckpti_interp;
 
-/* Result i of n, in a source of `size`: see there. */
+/* Returns the sources of result i of n, in a source of `size`. */
 GCKPTI_INLINE gckpti_interp gckpti_interp_of(int mode, int64_t size, int64_t n, int64_t i)
 {
     const int aligned = mode == GCKPT_BILINEAR_ALIGNED && n > 1;
@@ -811,7 +798,7 @@ typedef struct {
     int gain, bias; /* which input, 0: none */
 } gckpti_channel_norm;
 
-typedef struct gckpti_channel_pass { /* over an image's places; what is NULL is not there */
+typedef struct gckpti_channel_pass { /* over an image's pixels; unused fields are NULL */
     const float *x, *g;
     const float *gain, *bias; /* by channel, as all that follow */
     float *mean, *rstd;
@@ -821,7 +808,7 @@ typedef struct gckpti_channel_pass { /* over an image's places; what is NULL is 
     int squares, accumulate;
 } gckpti_channel_pass;
 
-/* What plain and fast kernels differ in: passes over channels first..end-1. */
+/* Kernels over channels first..end-1 of a pass. */
 typedef void (*gckpti_channel_fn)(const gckpti_channel_pass *p, int64_t first, int64_t end);
 typedef struct {
     gckpti_channel_fn sums, out, dx;
@@ -837,8 +824,9 @@ typedef struct { /* [0]: rows, [1]: columns */
     int64_t c, o, group_c, group_o;
 } gckpti_conv_sizes;
 
-/* One axis. Of a source of `size`, result i and tap k read i * step + k * tap + first; result i is
- * number at + i * each of its side, tap k is tap tap_at + k * tap_each of w. */
+/* One axis. In a source of `size`, result i and tap k read i * stride + k * dilation + first;
+ * result i is element out_first + i * out_step of its side, tap k is tap tap_first + k * tap_step
+ * of w. */
 typedef struct {
     int64_t size, results, taps;
     int64_t stride, dilation, first;
@@ -847,17 +835,17 @@ typedef struct {
 
 enum { GCKPTI_CONV_DOWN, GCKPTI_CONV_UP, GCKPTI_CONV_DW };
 
-/* As gckpti_product_workspace, of a convolution, which gathers a's rows, some at a time. */
+/* Like gckpti_product_workspace, for a convolution, which gathers some of a's rows at a time. */
 GCKPTI_FN int64_t gckpti_conv_workspace(int64_t m, int64_t n, int64_t k);
 
-/* The tap's number in w. */
+/* Returns the tap's index in w. */
 GCKPTI_FN int64_t gckpti_conv_tap(const gckpti_conv_sizes *z, const gckpti_axis_map *r, int64_t ky,
                                   int64_t kx);
 
-/* n chains, a link each: d[i] += x[i] y[i]; x NULL: of zeros. */
+/* Adds a term to n chains: d[i] += x[i] y[i]; x NULL: of zeros. */
 typedef void (*gckpti_multiply_add)(float *d, const float *x, const float *y, int64_t n);
 
-/* One kind, and of UP one phase. Of dw, `from` is the image, w the places, out dw. */
+/* One kind; for UP one phase. For dw, `from` is the image, w has the windows, out is dw. */
 typedef struct {
     const gckpti_conv_sizes *z;
     gckpti_axis_map r[2];
@@ -867,12 +855,12 @@ typedef struct {
     gckpti_multiply_add run;
 } gckpti_conv;
 
-/* Results begin..end-1 of all rows, whose chains begin at `start`, at what is there, or at +0; or,
- * place after place, these places' links of dw. Of groups of one channel: channels c..c+n-1. */
+/* Computes results begin..end-1 of all rows, whose chains begin at `start`, the old value, or +0;
+ * or these windows' terms of dw. For groups of one channel: only channels c..c+n-1. */
 GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end, int64_t c,
                                    int64_t n);
 
-/* All results, phase after phase, and then all of dw, by `run`, from which it knows whose. */
+/* Computes all results, phase by phase, then dw, by `run`, which reads the kind from s. */
 typedef void (*gckpti_conv_fn)(const gckpt_call *call, gckpti_conv *s);
 GCKPTI_FN void gckpti_run_conv(const gckpt_call *call, int backward, gckpti_conv_fn run,
                                gckpti_multiply_add multiply_add);
@@ -880,9 +868,10 @@ GCKPTI_FN void gckpti_run_conv(const gckpt_call *call, int backward, gckpti_conv
 
 /* ---- ops/recurrent.c ---- */
 #ifndef GCKPT_NO_RECURRENT
-/* A row at a step: of the forward state (h [and c], of the step before, then of this one), p, a and
- * aux; of the backward aux, g, what the output has and h and c of before, d (D [and E], from the
- * step after, then for the one before, but for its chains), da and dp. NULL: not wanted. */
+/* A row at a step. Pointers are NULL where not required.
+ * forward   reads p, a; updates state: h [and c] of the previous step to this one's; writes saved
+ * backward  reads saved, g, out, h and c of the previous step; updates d: D [and E] of the next
+ *           step to this one's, without its chains; writes da, dp */
 typedef struct gckpti_cell {
     int64_t units;
     const float *p, *a, *g, *out, *h, *c;
@@ -891,7 +880,7 @@ typedef struct gckpti_cell {
 } gckpti_cell;
 typedef void (*gckpti_cell_fn)(const gckpti_cell *cell);
 
-/* What plain and fast kernels differ in. p, da: of the first of m rows, which lie T apart. */
+/* The functions of the kernels. p, da: of the first of m rows, T apart. */
 struct gckpti_sequence;
 typedef struct {
     gckpti_cell_fn gates, gate_grads;
@@ -899,12 +888,11 @@ typedef struct {
     void (*forward)(const struct gckpti_sequence *s, const float *p, int64_t m, const float *state,
                     float *a); /* a = chains of h wh */
     void (*backward)(const struct gckpti_sequence *s, const float *da, int64_t m,
-                     float *d);                   /* D += chains of da wh */
-    void (*add_grads)(
-        const struct gckpti_sequence *s); /* what a block's rows add to dwh and dbias */
+                     float *d);                         /* D += chains of da wh */
+    void (*add_grads)(const struct gckpti_sequence *s); /* dwh and dbias of a block's rows */
 } gckpti_cell_kernels;
 
-/* An item is some rows; a block has all (forward), as many as the threads have at once, or one. */
+/* An item is some rows. A block is all rows (forward), one per thread's item, or one. */
 typedef struct gckpti_sequence {
     const gckpt_call *call;
     const gckpti_cell_kernels *kernels;
@@ -912,7 +900,7 @@ typedef struct gckpti_sequence {
     const gckpt_arg *p, *wh, *bias, *h0, *c0; /* the last three: NULL: none */
     int64_t first, block, item_rows;          /* rows of a block, of an item */
     float *wh_t, *zero, *d;                   /* wh' (G,H); H zeros; of the block D [and E], */
-    float *h, *da, *pack;                     /* h of before (rows,T,H), da (rows,T,G) */
+    float *h, *da, *pack;                     /* h of the previous step (rows,T,H), da (rows,T,G) */
 } gckpti_sequence;
 
 GCKPTI_FN void gckpti_run_sequence(const gckpt_call *call, int backward,

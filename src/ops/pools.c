@@ -5,16 +5,15 @@
 /* =================================================================================================
  * images: convolutions, pools, norms of images; gather; recurrent layers
  *
- * Channels are the last axis. A convolution is the product of a matrix that is never made, whose
- * rows are what the window meets at one place, with w (kernel rows, kernel columns, channels) as
- * its matrix: chains over these in that order.
+ * Channels are the last axis. A convolution is the product of a virtual matrix, whose rows are the
+ * pixels of a window, with w (kernel rows, kernel columns, channels): chains in that order.
  * ============================================================================================== */
 
 /* ---- max_pool, average_pool: x (B,H,W,C), or (B,W,C) as H = 1 -> (B,P,Q,C) ----
- * Taps of a window, by rows, as far as they are within x. max: y is the first tap x for which no
- * other is greater, or the first NaN. aux (B,P,Q,C): its number, 16 bits. average: the chain of
- * additions over taps from +0, / size (zeros of the padding count). Gradients: windows in order,
- * dx += g there, or g / size at each tap; from +0, or what is there. */
+ * Taps of a window, by rows, as far as they are within x. max: y is the first tap x that no other
+ * exceeds, or the first NaN. saved (B,P,Q,C): its index, 16 bits. average: the chain of additions
+ * over taps from +0, / size (zeros of the padding count). Gradients: windows in order, dx += g at
+ * the saved tap, or g / size at each tap; from +0, or the old value. */
 
 static gckpti_pool_state gckpti_pool_state_of(const gckpt_call *call)
 {
@@ -39,7 +38,7 @@ GCKPTI_FN int64_t gckpti_valid_taps(const gckpti_pool_state *s, int axis, int64_
     return *first < 0 ? -*first : 0;
 }
 
-/* Each window has a tap within x: its padding is less than its size, and x has room for one. */
+/* Each window has a tap within x: the padding is less than the window, which fits into x. */
 static gckpt_result gckpti_pool_shape(gckpt_call *call, const char *name)
 {
     const gckpti_pool *o = (const gckpti_pool *)call->attributes;
@@ -155,16 +154,14 @@ static void gckpti_max_pool_windows(const gckpti_pool_state *s, const gckpti_win
     }
 }
 
-GCKPTI_FN void gckpti_run_max_pool(const gckpt_call *call, int backward,
-                                   gckpti_max_window max_window)
+GCKPTI_FN void gckpti_run_max_pool(const gckpt_call *call, int backward, gckpti_max_window window)
 {
     gckpti_pool_state s = gckpti_pool_state_of(call);
-    s.windows = gckpti_max_pool_windows, s.max_window = max_window;
+    s.windows = gckpti_max_pool_windows, s.max_window = window;
     gckpti_run_pool(call, &s, backward);
 }
 
-/* x's taps are added to y, or, backward, g / size to them. Plain (no `add`) has no room for g /
- * size: it is taken at each tap. */
+/* Adds x's taps to y or, backward, g / size to them (without `add`, divided at each tap). */
 static void gckpti_average_pool_windows(const gckpti_pool_state *s, const gckpti_window_row *row,
                                         int64_t worker)
 {
@@ -224,33 +221,31 @@ static uint64_t gckpti_pool_flops(const gckpt_call *call)
     return (uint64_t)o->size[0] * (uint64_t)o->size[1] * (uint64_t)gckpti_elements(&call->shape);
 }
 
-/* Taps beyond x that are there, as -inf, are the greatest only where all are -inf; as +0 they add
- * nothing to a sum that starts at +0, and count (they do anyway). */
-static int gckpti_pool_field(const gckpt_call *call, void *attributes, float fill,
+/* Taps outside x: as -inf they are the maximum only if all are; as +0 they add nothing, and
+ * count. */
+static int gckpti_pool_field(const gckpt_call *call, void *attr, float fill,
                              gckpt_receptive_field *field)
 {
-    gckpti_pool *o = (gckpti_pool *)attributes;
+    gckpti_pool *o = (gckpti_pool *)attr;
     const int i = call->in[0].shape.n == 3;
     const gckpt_receptive_field window = { 1, o->stride[i], o->padding[i], o->size[i], fill };
     *field = window;
     o->padding[i] = 0;
     return 1;
 }
-static int gckpti_max_pool_field(const gckpt_call *call, void *attributes,
-                                 gckpt_receptive_field *field)
+static int gckpti_max_pool_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
 {
-    return gckpti_pool_field(call, attributes, -GCKPTI_INFINITY, field);
+    return gckpti_pool_field(call, attr, -GCKPTI_INFINITY, field);
 }
-static int gckpti_average_pool_field(const gckpt_call *call, void *attributes,
-                                     gckpt_receptive_field *field)
+static int gckpti_avg_pool_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
 {
-    return gckpti_pool_field(call, attributes, 0.0f, field);
+    return gckpti_pool_field(call, attr, 0.0f, field);
 }
 
-GCKPTI_OP_DESC_FIELD(max_pool, GCKPTI_FAST, gckpti_max_pool_shape, gckpti_pool_flops,
-                     gckpti_max_pool_field, 0, GCKPT_SAVED);
-GCKPTI_OP_DESC_FIELD(average_pool, GCKPTI_FAST, gckpti_average_pool_shape, gckpti_pool_flops,
-                     gckpti_average_pool_field, 0, 0);
+GCKPTI_DESC_FIELD(max_pool, GCKPTI_FAST, gckpti_max_pool_shape, gckpti_pool_flops,
+                  gckpti_max_pool_field, 0, GCKPT_SAVED);
+GCKPTI_DESC_FIELD(average_pool, GCKPTI_FAST, gckpti_average_pool_shape, gckpti_pool_flops,
+                  gckpti_avg_pool_field, 0, 0);
 
 static gckpt_tensor *gckpti_pool_new(const gckpt_op *op, gckpt_tensor *x,
                                      const gckpt_window *window)

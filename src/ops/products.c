@@ -7,7 +7,7 @@
  * The plain kernels here are the definition of the numbers (manual, 5); a faster kernel must return
  * the same bits. "Chain": d = fma(a, b, d), one product after the other, from d's present value.
  * "Lanes": the 32 partial sums of gckpti_sum. "put(a, b)": gckpti_put_product, d = a b or d += a b.
- * "Mixed": of bf16 plans, whose products have factors rounded to bf16 and chains in f32.
+ * "Mixed": of bf16 plans, whose products have operands rounded to bf16 and chains in f32.
  * ============================================================================================== */
 
 GCKPTI_FN uint64_t gckpti_gradients_flops(const gckpt_call *call, uint64_t forward)
@@ -47,8 +47,7 @@ GCKPTI_FN int64_t gckpti_threads_workspace(const gckpt_call *call, int64_t m, in
                                                   : gckpti_product_workspace(m, n, k));
 }
 
-/* A product forward (m,k) (k,n) and its two gradients; that of b may be either way round, for which
- * f32 plans have room in any case. */
+/* Sets the workspace for a product (m,k) (k,n) and its gradients; b's may be transposed. */
 static void gckpti_matmul_set_workspace(gckpt_call *call, int64_t m, int64_t n, int64_t k)
 {
     int transposed = gckpti_is_mixed(call) ? *(const int *)call->attributes : k > n;
@@ -112,11 +111,10 @@ GCKPTI_FN void gckpti_zero_gradients(const gckpt_call *call, int first, int end)
                                call->in[i].accumulate);
 }
 
-/* ---- products: c(i,j) = chain over p of a(i,p) b(p,j) ----
- * A chain starts at start[j] (the bias), at what c holds (accumulate), or at +0. In bf16 plans
- * (manual, 5l) operands are bf16, or rounded to it where they are read, links are cut into blocks,
- * and every operation flushes subnormals to zero, as the processors' bf16 instructions do; c is f32
- * or bf16. */
+/* ---- products: c(i,j) = chain over p of a(i,p) b(p,j) ---- A chain starts at initial[j] (the
+ * bias), at c's old value (accumulate), or at +0. In bf16 plans (manual, 5l) operands are bf16,
+ * or rounded to it when they are read, terms are grouped into blocks, and every operation
+ * flushes subnormals to zero, as bf16 instructions do; c is f32 or bf16. */
 
 GCKPTI_FN gckpti_operand gckpti_arg_operand(const gckpt_arg *arg, int64_t at, int64_t row,
                                             int64_t step, int64_t next)
@@ -143,7 +141,7 @@ GCKPTI_FN void gckpti_operand_set_quant(const gckpt_call *call, const gckpt_dequ
         x->quant = u;
 }
 
-/* All of t but a, b, run and before (as many parameters as that are). */
+/* Sets all of t except a, b, k_period and k_offset. */
 static void gckpti_set_product(const gckpt_call *call, gckpti_product *t, int64_t batch, int64_t m,
                                int64_t n, int64_t k, float *c, uint16_t *c_bf16)
 {
@@ -233,7 +231,7 @@ GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_fn
         run(call, &t);
 }
 
-/* Input 2's, row by row; also of convolutions. */
+/* The bias's (input 2's) gradient, row by row; also of convolutions. */
 GCKPTI_FN void gckpti_bias_backward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
@@ -257,17 +255,16 @@ static uint64_t gckpti_matmul_flops(const gckpt_call *call)
 }
 
 /* x's rows, where one w serves all. */
-static int gckpti_matmul_field(const gckpt_call *call, void *attributes,
-                               gckpt_receptive_field *field)
+static int gckpti_matmul_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
 {
     const gckpt_receptive_field same = { 1, 1, 0, 1, 0.0f };
-    (void)attributes;
+    (void)attr;
     *field = same;
     return call->in[1].shape.n == 2;
 }
 
-GCKPTI_OP_DESC_FIELD(matmul, GCKPTI_FAST, gckpti_matmul_shape, gckpti_matmul_flops,
-                     gckpti_matmul_field, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0));
+GCKPTI_DESC_FIELD(matmul, GCKPTI_FAST, gckpti_matmul_shape, gckpti_matmul_flops,
+                  gckpti_matmul_field, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0));
 
 static gckpt_tensor *gckpti_linear_new(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b,
                                        gckpt_tensor *bias, int transposed)
@@ -288,8 +285,8 @@ GCKPT_API gckpt_tensor *gckpt_matmul_transposed(gckpt_tensor *a, gckpt_tensor *b
     return gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, 1);
 }
 
-/* ---- linear: out (..,O) = x (..,I) w (I,O) + bias, or w (O,I) transposed ----
- * As matmul, but the chains of out start at the bias; dbias sums g, row by row, with a low part. */
+/* ---- linear: out (..,O) = x (..,I) w (I,O) + bias, or w (O,I) transposed ---- Like matmul, but
+ * the chains of out start at the bias; dbias sums g, row by row, compensated. */
 static gckpt_result gckpti_linear_shape(gckpt_call *call)
 {
     const gckpt_shape *x = &call->in[0].shape, *w = &call->in[1].shape, *bias = &call->in[2].shape;
@@ -310,8 +307,8 @@ static gckpt_result gckpti_linear_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-GCKPTI_OP_DESC_FIELD(linear, GCKPTI_FAST, gckpti_linear_shape, gckpti_matmul_flops,
-                     gckpti_matmul_field, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
+GCKPTI_DESC_FIELD(linear, GCKPTI_FAST, gckpti_linear_shape, gckpti_matmul_flops,
+                  gckpti_matmul_field, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
 GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias)
 {

@@ -8,15 +8,15 @@
  *   gru   a from the bias, or +0;  r = sigmoid(p_r + a_r), z = sigmoid(p_z + a_z),
  *         n = tanh(fma(r, a_n, p_n)), h = fma(z, h - n, n)
  *   lstm  a from p;  i, f, o = sigmoid(a), g = tanh(a), c = fma(f, c, i g), h = o tanh(c)
- * aux (B,T,4H): r, z, n, a_n, or i, f, g, o. Backward, t descending, D [and E] being what t + 1
- * hands to h [and c], +0 at first, and u [and e] grad_out's. x by y means da = x y, rounded, and dp
- * = put(x, y); s' = fma(-s, s, s) is sigmoid's slope, n' = fma(-n, n, 1) tanh's:
+ * saved (B,T,4H): r, z, n, a_n, or i, f, g, o. Backward, t descending, D [and E] being what t + 1
+ * passes to h [and c], +0 at first, and u [and e] grad_out's. x by y: da = x y, rounded, and dp =
+ * put(x, y); s' = fma(-s, s, s) is sigmoid's derivative, n' = fma(-n, n, 1) tanh's:
  *   gru   U = u + D;  n: U (1 - z) by n';  r: da_n a_n by r';  z: U (h - n) by z';  then da_n times
  *         r, rounded;  D = chains of da wh over G, from U z
  *   lstm  U = u + D, t = tanh(c), C = fma(U o, t', E) + e;  i: C g by i';  f: C times c of t - 1 by
  *         f';  g: C i by g';  o: U t by o';  E = C f, D = chains of da wh over G, from +0
  * At the end dh0 = D, dc0 = E, put. Then, b and t ascending, dwh: chains of h da; dbias sums da,
- * with low parts. Cho 2014; Hochreiter & Schmidhuber 1997, with the forget gate of Gers 2000. */
+ * compensated. Cho 2014; Hochreiter & Schmidhuber 1997, with the forget gate of Gers 2000. */
 
 /* Plain: a row at a time. */
 static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int plain)
@@ -41,7 +41,7 @@ static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int plain)
     return s;
 }
 
-/* Floats of scratch. The fast backward has wh transposed, and h of before beside da. */
+/* Floats of scratch. The fast backward has wh transposed, h of the previous step, and da. */
 static int64_t gckpti_sequence_workspace(const gckpt_call *call, int backward)
 {
     gckpti_sequence s = gckpti_sequence_of(call, gckpti_is_plain(call));
@@ -86,7 +86,7 @@ static uint64_t gckpti_recurrent_flops(const gckpt_call *call)
     return gates * (2 * (uint64_t)call->in[1].shape.d[0] + 20);
 }
 
-/* Chains to the step before in any case. */
+/* Chains of the previous step, required in any case. */
 static uint64_t gckpti_recurrent_flops_backward(const gckpt_call *call)
 {
     return gckpti_recurrent_flops(call) * (call->in[1].grad ? 2 : 1);
@@ -120,7 +120,7 @@ static void gckpti_lstm_gates(const gckpti_cell *s)
     }
 }
 
-/* da = x slope, and dp. */
+/* Sets da = x deriv, and dp. */
 GCKPTI_INLINE void gckpti_gate_backward(const gckpti_cell *s, int64_t at, float x, float deriv)
 {
     s->da[at] = x * deriv;
@@ -165,7 +165,7 @@ static int64_t gckpti_sequence_item_rows(const gckpti_sequence *s, int64_t i)
     return GCKPTI_HAS_FAST ? gckpti_min(s->block - i * s->item_rows, s->item_rows) : 1;
 }
 
-/* Rows of the block, as many as an item has, through all steps side by side. */
+/* Computes an item's rows of the block, through all steps. */
 static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
 {
     const gckpti_sequence *s = (const gckpti_sequence *)context;
@@ -199,7 +199,7 @@ static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
     }
 }
 
-/* h, or c, of row b before step t. */
+/* Returns h, or c, of row b before step t. */
 static const float *gckpti_sequence_previous(const gckpti_sequence *s, int c, int64_t b, int64_t t)
 {
     const gckpt_arg *initial = c ? s->c0 : s->h0;
@@ -208,7 +208,7 @@ static const float *gckpti_sequence_previous(const gckpti_sequence *s, int c, in
     return initial ? initial->data + b * s->units : s->zero;
 }
 
-/* The same backwards, all but what they add to dwh and dbias. */
+/* The backward of the item, without dwh and dbias. */
 static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
 {
     const gckpti_sequence *s = (const gckpti_sequence *)context;
@@ -319,14 +319,14 @@ GCKPTI_CELLS(gru)
 GCKPTI_CELLS(lstm)
 #undef GCKPTI_CELLS
 
-/* in[2] may be the bias or h0: then it needs less than this says. */
+/* If in[2] is h0 and not the bias, it reads less than declared here. */
 #define GCKPTI_READS GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_SAVED
-GCKPTI_OP_DESC_WITH(gru, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops,
-                    gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
-                    GCKPTI_READS | GCKPT_SUMS, GCKPTI_READS);
-GCKPTI_OP_DESC_WITH(lstm, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops,
-                    gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
-                    GCKPTI_READS, GCKPTI_READS);
+GCKPTI_DESC_WITH(gru, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops,
+                 gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
+                 GCKPTI_READS | GCKPT_SUMS, GCKPTI_READS);
+GCKPTI_DESC_WITH(lstm, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops,
+                 gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS, GCKPTI_READS,
+                 GCKPTI_READS);
 #undef GCKPTI_READS
 
 GCKPT_API gckpt_tensor *gckpt_gru(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *bx,

@@ -1,15 +1,15 @@
 #include "ops/internal.h"
 #include "graph/graph.h"
 
-/* ---- rotary: x (B,T,C), D = C / heads; of each head's first R columns (R <= D) pairs x_i, x_j,
- * j = i + R/2, are turned; the others pass ----
+/* ---- rotary: x (B,T,C), D = C / heads; in each head pairs x_i, x_j, j = i + R/2, of the first R
+ * columns (R <= D) are rotated; the other columns pass ----
  * At position t by t f_i, f_i = base^(-2i/R) or as given: y_i = fma(x_i, cos, -(x_j sin)),
  * y_j = fma(x_j, cos, x_i sin), both cos and sin times scale where one is given, rounded. The
- * backward does so to g, with -sin. work (T,2,R/2): cos, sin.
- * Angles are counted in 2^-64 of a turn: t times a frequency modulo 2^64 is exact, so that far
- * positions are as good as near ones (base 1 and more). Frequency 0 is 2^64 / 2 pi, the next is
- * always the last times base^(-2/R), in binary64, or f_i times 2^64 / 2 pi in binary64; then each
- * is cut to a whole number and taken modulo 2^64. */
+ * backward does so to g, with -sin. workspace (T,2,R/2): cos, sin.
+ * Angles are counted in 2^-64 of a turn: t times a frequency modulo 2^64 is exact (base 1 and
+ * more).
+ * Frequency 0 is 2^64 / 2 pi, the next is always the last times base^(-2/R), in binary64, or f_i
+ * times 2^64 / 2 pi in binary64; then each is cut to an integer and taken modulo 2^64. */
 
 GCKPTI_FN double gckpti_rotary_ratio(float base, int64_t n)
 {
@@ -21,7 +21,7 @@ GCKPTI_FN double gckpti_rotary_ratio(float base, int64_t n)
     return r;
 }
 
-/* Whole heads, an even number of columns turned; work is the table of cosines and sines. */
+/* Whole heads, an even number of rotated columns; workspace is the table of cosines and sines. */
 static gckpt_result gckpti_rotary_shape(gckpt_call *call)
 {
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
@@ -49,16 +49,14 @@ GCKPTI_FN void gckpti_rotary_table(const gckpt_call *call, int64_t begin, int64_
 {
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
     const float *given = gckpti_rotary_frequencies(o), scale = o->columns ? o->scale : 1.0f;
-    const int64_t columns = gckpti_rotary_columns(o, call->shape.d[2] / o->heads),
-                  half = columns / 2;
-    double ratio = given ? 1.0 : gckpti_rotary_ratio(o->base, half),
-           count = GCKPTI_TICKS_PER_RADIAN;
+    const int64_t cols = gckpti_rotary_columns(o, call->shape.d[2] / o->heads), half = cols / 2;
+    double step = given ? 1.0 : gckpti_rotary_ratio(o->base, half), ticks = GCKPTI_TICKS_PER_RADIAN;
     uint64_t first = (uint64_t)o->position + (uint64_t)call->position;
-    for (int64_t i = 0; i < half; i++, count *= ratio) {
+    for (int64_t i = 0; i < half; i++, ticks *= step) {
         uint64_t frequency =
-            gckpti_rotary_wrap(given ? GCKPTI_TICKS_PER_RADIAN * (double)given[i] : count);
-        float sine, cosine, *to = (float *)call->workspace + begin * columns + i;
-        for (int64_t position = begin; position < end; position++, to += columns) {
+            gckpti_rotary_wrap(given ? GCKPTI_TICKS_PER_RADIAN * (double)given[i] : ticks);
+        float sine, cosine, *to = (float *)call->workspace + begin * cols + i;
+        for (int64_t position = begin; position < end; position++, to += cols) {
             gckpti_sincos_of(gckpti_rotary_angle((first + (uint64_t)position) * frequency), &sine,
                              &cosine);
             to[0] = gckpti_mul(cosine, scale);
@@ -67,18 +65,18 @@ GCKPTI_FN void gckpti_rotary_table(const gckpt_call *call, int64_t begin, int64_
     }
 }
 
-/* Turns x by the angles of its positions, or g back. */
+/* Rotates x by the angles of its positions, or g back. */
 static void gckpti_run_rotary(const gckpt_call *call, int backward)
 {
     gckpti_io p = gckpti_io_of(call, backward);
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
     int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads;
-    const int64_t columns = gckpti_rotary_columns(o, d), half = columns / 2;
+    const int64_t cols = gckpti_rotary_columns(o, d), half = cols / 2;
     if (p.n)
         gckpti_rotary_table(call, 0, t);
     for (int64_t at = 0, row = 0; at < p.n; row++)
         for (int64_t head = 0; head < o->heads; head++, at += d) {
-            const float *table = (const float *)call->workspace + row % t * columns,
+            const float *table = (const float *)call->workspace + row % t * cols,
                         *from = p.from + at;
             float *to = p.to + at; /* may be `from` */
             for (int64_t i = 0; i < half; i++, table++) {
@@ -86,14 +84,14 @@ static void gckpti_run_rotary(const gckpt_call *call, int backward)
                 gckpti_put(&to[i], gckpti_fma(a, table[0], -(b * table[half])), p.accumulate);
                 gckpti_put(&to[i + half], gckpti_fma(b, table[0], a * table[half]), p.accumulate);
             }
-            for (int64_t i = columns; i < d; i++)
+            for (int64_t i = cols; i < d; i++)
                 gckpti_put(&to[i], from[i], p.accumulate);
         }
 }
 
 GCKPTI_OP_KERNELS(rotary, gckpti_run_rotary(call, backward))
-GCKPTI_OP_DESC(rotary, GCKPTI_FAST, gckpti_rotary_shape, gckpti_flops_3,
-               GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
+GCKPTI_DESC(rotary, GCKPTI_FAST, gckpti_rotary_shape, gckpti_flops_3,
+            GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
 
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *desc)
 {
@@ -137,7 +135,7 @@ GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *d
     return gckpt_apply(&gckpti_op_rotary, &x, 1, &a, bytes);
 }
 
-/* ---- positions: x + table[first..first+T-1], by slice and gckpt_add: dtable has low parts ---- */
+/* ---- positions: x + table[first..first+T-1], by slice and gckpt_add ---- */
 GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table, int64_t first)
 {
     if (!x || !table)

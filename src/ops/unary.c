@@ -1,8 +1,8 @@
 #include "ops/internal.h"
 
-/* ---- elementwise ops of one input: y = f(x); dx by a rule from g and the slope, which is taken at
- * x or at y: g times it, g over it (the inverse function's), or g where it is above 0, else +0. o:
- * the attributes. Kernels go element by element: out may be in, and grad may be grad_out. */
+/* ---- elementwise ops of one input: y = f(x); dx = g times the derivative at x or at y, g over it
+ * (the inverse function's), or g where it is above 0, else +0. o: the attributes. Kernels go
+ * element by element: out may be in, and grad may be grad_out. */
 static gckpt_result gckpti_unary_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
@@ -19,8 +19,7 @@ GCKPTI_INLINE void gckpti_unary_forward(const gckpt_call *call, float (*f)(float
 
 GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
                                          float (*deriv)(float at, const float *o),
-                                         void (*rule)(float *d, float g, float slope,
-                                                      int accumulate))
+                                         void (*rule)(float *d, float g, float df, int accumulate))
 {
     const float *at = needs & GCKPT_OUT ? call->out : call->in[0].data;
     const float *o = (const float *)call->attributes;
@@ -30,17 +29,17 @@ GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
         rule(&d[i], call->grad_out[i], deriv(at[i], o), call->in[0].accumulate);
 }
 
-#define GCKPTI_UNARY_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
-#define GCKPTI_ELEMENT_FLAGS (GCKPTI_UNARY_FLAGS | GCKPTI_IS_ELEMENTWISE)
-/* Row and builder of an op without attributes. */
-#define GCKPTI_UNARY_BUILDER(name, shape, flops, granularity, needs)                               \
-    GCKPTI_OP_DESC(name, GCKPTI_FAST, shape, flops, GCKPTI_UNARY_FLAGS | (granularity), needs);    \
+#define GCKPTI_INPLACE_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
+#define GCKPTI_UNARY_FLAGS   (GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ELEMENTWISE)
+/* Descriptor and builder of an op without attributes. */
+#define GCKPTI_SIMPLE_OP(name, shape, flops, granularity, needs)                                   \
+    GCKPTI_DESC(name, GCKPTI_FAST, shape, flops, GCKPTI_INPLACE_FLAGS | (granularity), needs);     \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x)                                          \
     {                                                                                              \
         return gckpt_apply(&gckpti_op_##name, &x, 1, NULL, 0);                                     \
     }
-/* Kernels from gckpti_value_<name> and gckpti_deriv_<name>, taken at what needs says; rule:
- * product, quotient or passed. All of an op from gckpti_<name> and gckpti_<name>_slope. */
+/* Kernels from gckpti_value_<name> and gckpti_deriv_<name>, which is taken at `needs`; rule:
+ * product, quotient or masked. */
 #define GCKPTI_UNARY_KERNELS(name, rule, needs)                                                    \
     GCKPTI_OP_KERNELS(name, backward ? gckpti_unary_backward(call, needs, gckpti_deriv_##name,     \
                                                              gckpti_put_##rule)                    \
@@ -51,7 +50,7 @@ GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
     GCKPTI_WITHOUT_ATTRIBUTES(gckpti_value_##name, gckpti_##name)                                  \
     GCKPTI_WITHOUT_ATTRIBUTES(gckpti_deriv_##name, gckpti_##name##_deriv)                          \
     GCKPTI_UNARY_KERNELS(name, rule, needs)                                                        \
-    GCKPTI_UNARY_BUILDER(name, gckpti_unary_shape, flops, GCKPTI_IS_ELEMENTWISE, needs)
+    GCKPTI_SIMPLE_OP(name, gckpti_unary_shape, flops, GCKPTI_IS_ELEMENTWISE, needs)
 
 /* Formulas: num/formulas. relu: dx = g where y > 0, else +0 (stored or added) */
 GCKPTI_INLINE float gckpti_relu_deriv(float y) { return y; }
@@ -63,7 +62,7 @@ GCKPTI_UNARY_OP(silu, product, gckpti_flops_20, GCKPT_IN(0))
 GCKPTI_UNARY_OP(tanh, product, gckpti_flops_20, GCKPT_OUT)
 GCKPTI_UNARY_OP(sigmoid, product, gckpti_flops_20, GCKPT_OUT)
 
-/* exp: slope y */
+/* exp: derivative y */
 GCKPTI_INLINE float gckpti_exp_deriv(float y) { return y; }
 GCKPTI_UNARY_OP(exp, product, gckpti_flops_20, GCKPT_OUT)
 
@@ -81,7 +80,7 @@ GCKPTI_UNARY_OP(reciprocal, product, gckpti_flops_8, GCKPT_OUT)
 #undef GCKPTI_UNARY_OP
 #undef GCKPTI_WITHOUT_ATTRIBUTES
 
-/* pow: y = x^e, slope e x^(e - 1), e - 1 rounded; where e is 0, dx = +0. */
+/* pow: y = x^e, derivative e x^(e - 1), e - 1 rounded; where e is 0, dx = +0. */
 static gckpt_result gckpti_pow_shape(gckpt_call *call)
 {
     float e = *(const float *)call->attributes;
@@ -95,15 +94,14 @@ GCKPTI_INLINE float gckpti_deriv_pow(float x, const float *e)
 }
 static void gckpti_pow_gradient(const gckpt_call *call)
 {
-    if (*(const float *)call->attributes == 0.0f) /* no slope is above 0 then */
+    if (*(const float *)call->attributes == 0.0f) /* then no derivative is above 0 */
         gckpti_unary_backward(call, GCKPT_IN(0), gckpti_deriv_pow, gckpti_put_masked);
     else
         gckpti_unary_backward(call, GCKPT_IN(0), gckpti_deriv_pow, gckpti_put_product);
 }
 GCKPTI_OP_KERNELS(pow, backward ? gckpti_pow_gradient(call)
                                 : gckpti_unary_forward(call, gckpti_value_pow))
-GCKPTI_OP_DESC(pow, GCKPTI_FAST, gckpti_pow_shape, gckpti_flops_20, GCKPTI_ELEMENT_FLAGS,
-               GCKPT_IN(0));
+GCKPTI_DESC(pow, GCKPTI_FAST, gckpti_pow_shape, gckpti_flops_20, GCKPTI_UNARY_FLAGS, GCKPT_IN(0));
 GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent)
 {
     return gckpt_apply(&gckpti_op_pow, &x, 1, &exponent, sizeof exponent);
@@ -130,15 +128,14 @@ GCKPTI_INLINE float gckpti_deriv_clamp(float x, const float *o)
     return x > o[0] && x < o[1] ? 1.0f : 0.0f;
 }
 GCKPTI_UNARY_KERNELS(clamp, masked, GCKPT_IN(0))
-GCKPTI_OP_DESC(clamp, GCKPTI_FAST, gckpti_clamp_shape, NULL, GCKPTI_ELEMENT_FLAGS, GCKPT_IN(0));
+GCKPTI_DESC(clamp, GCKPTI_FAST, gckpti_clamp_shape, NULL, GCKPTI_UNARY_FLAGS, GCKPT_IN(0));
 GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high)
 {
     const float o[2] = { low, high };
     return gckpt_apply(&gckpti_op_clamp, &x, 1, o, sizeof o);
 }
 
-/* leaky_relu: y = x where x > 0, else slope x;  slope 1 where y > 0, which is where x was, else
- * `slope`. o: slope */
+/* leaky_relu: y = x where x > 0, else slope x;  derivative 1 where y > 0, else slope. o: slope */
 static gckpt_result gckpti_leaky_relu_shape(gckpt_call *call)
 {
     const float slope = *(const float *)call->attributes;
@@ -153,27 +150,26 @@ GCKPTI_INLINE float gckpti_value_leaky_relu(float x, const float *o) { return x 
 GCKPTI_INLINE float gckpti_deriv_leaky_relu(float y, const float *o) { return y > 0 ? 1.0f : *o; }
 GCKPTI_UNARY_KERNELS(leaky_relu, product, GCKPT_OUT)
 #undef GCKPTI_UNARY_KERNELS
-GCKPTI_OP_DESC(leaky_relu, GCKPTI_FAST, gckpti_leaky_relu_shape, NULL, GCKPTI_ELEMENT_FLAGS,
-               GCKPT_OUT);
+GCKPTI_DESC(leaky_relu, GCKPTI_FAST, gckpti_leaky_relu_shape, NULL, GCKPTI_UNARY_FLAGS, GCKPT_OUT);
 GCKPT_API gckpt_tensor *gckpt_leaky_relu(gckpt_tensor *x, float slope)
 {
     return gckpt_apply(&gckpti_op_leaky_relu, &x, 1, &slope, sizeof slope);
 }
 
-/* detach: y = x, in place where nothing else reads x later. */
+/* detach: y = x, in place if no later op reads x. */
 GCKPTI_FN void gckpti_detach_forward(const gckpt_call *call)
 {
     if (call->out != call->in[0].data)
         memcpy(call->out, call->in[0].data, (size_t)gckpti_elements(&call->shape) * sizeof(float));
 }
-GCKPTI_OP_DESC_ALL(detach, NULL, GCKPTI_PLAIN, gckpti_unary_shape, NULL, NULL, NULL, NULL,
-                   GCKPT_INPLACE(0) | GCKPTI_IS_ELEMENTWISE, 0);
+GCKPTI_DESC_ALL(detach, NULL, GCKPTI_PLAIN, gckpti_unary_shape, NULL, NULL, NULL, NULL,
+                GCKPT_INPLACE(0) | GCKPTI_IS_ELEMENTWISE, 0);
 GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x)
 {
     return gckpt_apply(&gckpti_op_detach, &x, 1, NULL, 0);
 }
 
-/* from_u8: y = fma(x, scale, shift), x a byte; nothing passes back. o: scale, shift */
+/* from_u8: y = fma(x, scale, shift), x a byte; no gradient. o: scale, shift */
 static gckpt_result gckpti_from_u8_shape(gckpt_call *call)
 {
     const float *o = (const float *)call->attributes;
@@ -189,8 +185,8 @@ GCKPTI_FN void gckpti_from_u8_forward(const gckpt_call *call)
     for (int64_t i = 0; i < n; i++)
         call->out[i] = gckpti_fma((float)call->in[0].bytes[i], o[0], o[1]);
 }
-GCKPTI_OP_DESC_ALL(from_u8, NULL, GCKPTI_PLAIN, gckpti_from_u8_shape, NULL, NULL, NULL, NULL,
-                   GCKPTI_IS_ELEMENTWISE, GCKPT_IS_U8);
+GCKPTI_DESC_ALL(from_u8, NULL, GCKPTI_PLAIN, gckpti_from_u8_shape, NULL, NULL, NULL, NULL,
+                GCKPTI_IS_ELEMENTWISE, GCKPT_IS_U8);
 GCKPT_API gckpt_tensor *gckpt_from_u8(gckpt_tensor *x, float scale, float shift)
 {
     const float o[2] = { scale, shift };
@@ -198,8 +194,8 @@ GCKPT_API gckpt_tensor *gckpt_from_u8(gckpt_tensor *x, float scale, float shift)
 }
 
 /* softmax over the last axis: y = exp(x - max) / sum(exp(x - max));  dx = y (g - sum(g y)).
- * log_softmax: y = (x - max) - log(sum), where all are -inf they stay;  dx = g - exp(y) sum(g),
- * which is fma(-exp(y), sum, g). A row's sums come first, so the bytes may coincide here too. */
+ * log_softmax: y = (x - max) - log(sum), where all are -inf they stay;  dx = g - exp(y) sum(g) =
+ * fma(-exp(y), sum, g). A row's sums come first, so the buffers may coincide here too. */
 static void gckpti_softmax_rows(const gckpt_call *call, int log)
 {
     int64_t n = gckpti_last(&call->shape), end = gckpti_elements(&call->shape);
@@ -234,10 +230,9 @@ static gckpt_result gckpti_softmax_shape(gckpt_call *call)
 }
 GCKPTI_OP_KERNELS(softmax, (backward ? gckpti_softmax_gradients : gckpti_softmax_rows)(call, 0))
 GCKPTI_OP_KERNELS(log_softmax, (backward ? gckpti_softmax_gradients : gckpti_softmax_rows)(call, 1))
-GCKPTI_UNARY_BUILDER(softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPTI_IS_ROWWISE, GCKPT_OUT)
-GCKPTI_UNARY_BUILDER(log_softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPTI_IS_ROWWISE,
-                     GCKPT_OUT)
-#undef GCKPTI_UNARY_BUILDER
+GCKPTI_SIMPLE_OP(softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPTI_IS_ROWWISE, GCKPT_OUT)
+GCKPTI_SIMPLE_OP(log_softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPTI_IS_ROWWISE, GCKPT_OUT)
+#undef GCKPTI_SIMPLE_OP
 
 /* scale: y = factor x;  dx = factor g */
 static void gckpti_run_scale(const gckpt_call *call, int backward)
@@ -248,16 +243,15 @@ static void gckpti_run_scale(const gckpt_call *call, int backward)
         gckpti_put_product(&p.to[i], factor, p.from[i], p.accumulate);
 }
 GCKPTI_OP_KERNELS(scale, gckpti_run_scale(call, backward))
-GCKPTI_OP_DESC(scale, GCKPTI_PLAIN, gckpti_unary_shape, NULL, GCKPTI_ELEMENT_FLAGS, 0);
+GCKPTI_DESC(scale, GCKPTI_PLAIN, gckpti_unary_shape, NULL, GCKPTI_UNARY_FLAGS, 0);
 GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor)
 {
     return gckpt_apply(&gckpti_op_scale, &x, 1, &factor, sizeof factor);
 }
 
-/* dropout: y = x / (1 - p) where u >= p, else 0;  dx = g / (1 - p) or 0, the mask drawn again: puts
- * of (1 / (1 - p)) x or g, and of +0.
- * u is uniform in [0,1), four to a Philox block, numbered by the element in the whole batch (5j): a
- * micro-batch may begin inside a block. */
+/* dropout: y = x / (1 - p) where u >= p, else 0;  dx = g / (1 - p) or 0, the mask computed again:
+ * puts of (1 / (1 - p)) x or g, and of +0. u is uniform in [0,1), four to a Philox block, numbered
+ * by the element in the whole batch (5j). */
 static gckpt_result gckpti_dropout_shape(gckpt_call *call)
 {
     float p = *(const float *)call->attributes;
@@ -286,7 +280,7 @@ static void gckpti_run_dropout(const gckpt_call *call, int backward)
     }
 }
 GCKPTI_OP_KERNELS(dropout, gckpti_run_dropout(call, backward))
-GCKPTI_OP_DESC(dropout, GCKPTI_FAST, gckpti_dropout_shape, gckpti_flops_20, GCKPTI_UNARY_FLAGS, 0);
+GCKPTI_DESC(dropout, GCKPTI_FAST, gckpti_dropout_shape, gckpti_flops_20, GCKPTI_INPLACE_FLAGS, 0);
 GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p)
 {
     return p <= 0.0f ? x : gckpt_apply(&gckpti_op_dropout, &x, 1, &p, sizeof p);

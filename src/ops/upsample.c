@@ -3,7 +3,7 @@
 
 #ifndef GCKPT_NO_IMAGES
 /* ---- upsample: x (B,H,W,C) -> (B,P,Q,C), larger or smaller ----
- * As PyTorch does, in binary32, row i of P looks at p of H, columns likewise: nearest: at floor(i
+ * As in PyTorch, in binary32, row i of P reads row p of H, columns likewise: nearest: p = floor(i
  * (H/P)); bilinear: p = max((H/P) (i + 0.5) - 0.5, 0), aligned p = i ((H-1)/(P-1)): at floor(p),
  * weight 1 - f, and the next, or the last again, f = p - floor(p), if that is not 0. y: x there, or
  * chains of fma from +0 over these rows and, in a row, columns: x times the product of both
@@ -69,7 +69,7 @@ static gckpt_result gckpti_upsample_shape(gckpt_call *call)
     call->shape.d[1] = o->size[0], call->shape.d[2] = o->size[1];
     return GCKPT_OK;
 }
-GCKPTI_OP_DESC(upsample, GCKPTI_FAST, gckpti_upsample_shape, NULL, 0, 0);
+GCKPTI_DESC(upsample, GCKPTI_FAST, gckpti_upsample_shape, NULL, 0, 0);
 
 GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t width,
                                        gckpt_upsampling how)

@@ -18,16 +18,16 @@ static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
 GCKPTI_OP_KERNELS(cross_entropy_with, gckpti_run_cross_entropy(call, backward, gckpti_plain_loss))
 GCKPTI_OP_KERNELS(soft_cross_entropy, gckpti_run_cross_entropy(call, backward, gckpti_plain_loss))
 
-GCKPTI_OP_DESC_WITH(cross_entropy_with, GCKPTI_FAST, gckpti_cross_entropy_with_shape,
-                    gckpti_flops_20, NULL, gckpti_cross_entropy_classes,
-                    GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPT_INDEX(1),
-                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED, 0,
-                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
-GCKPTI_OP_DESC(soft_cross_entropy, GCKPTI_FAST, gckpti_soft_cross_entropy_shape, gckpti_flops_20,
-               GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS,
-               GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
-               GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
-               GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
+GCKPTI_DESC_WITH(cross_entropy_with, GCKPTI_FAST, gckpti_cross_entropy_with_shape, gckpti_flops_20,
+                 NULL, gckpti_cross_entropy_classes,
+                 GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPT_INDEX(1),
+                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED, 0,
+                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
+GCKPTI_DESC(soft_cross_entropy, GCKPTI_FAST, gckpti_soft_cross_entropy_shape, gckpti_flops_20,
+            GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS,
+            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
+            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
+            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
 
 GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
                                                  gckpt_tensor *weights)
@@ -37,13 +37,11 @@ GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_ten
 
 /* ---- mean_squared_error_with, huber, binary_cross_entropy: as mean_squared_error ---- */
 GCKPTI_ELEMENT_LOSS(mean_squared_error_with, GCKPTI_LOSS_SQUARED, gckpti_flops_3,
-                    GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(GCKPT_IN(2)),
-                    GCKPTI_READS_MORE(0));
-GCKPTI_ELEMENT_LOSS(huber, GCKPTI_LOSS_HUBER, gckpti_flops_8, GCKPTI_READS_MORE(GCKPT_IN(2)),
-                    GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(0));
+                    GCKPTI_READS_XY(GCKPT_IN(2)), GCKPTI_READS_XY(GCKPT_IN(2)), GCKPTI_READS_XY(0));
+GCKPTI_ELEMENT_LOSS(huber, GCKPTI_LOSS_HUBER, gckpti_flops_8, GCKPTI_READS_XY(GCKPT_IN(2)),
+                    GCKPTI_READS_XY(GCKPT_IN(2)), GCKPTI_READS_XY(0));
 GCKPTI_ELEMENT_LOSS(binary_cross_entropy, GCKPTI_LOSS_BINARY, gckpti_flops_20,
-                    GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(GCKPT_IN(2)),
-                    GCKPTI_READS_MORE(0));
+                    GCKPTI_READS_XY(GCKPT_IN(2)), GCKPTI_READS_XY(GCKPT_IN(2)), GCKPTI_READS_XY(0));
 
 GCKPT_API gckpt_tensor *gckpt_huber(gckpt_tensor *prediction, gckpt_tensor *target,
                                     gckpt_tensor *weights, float delta)
