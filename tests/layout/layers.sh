@@ -1,31 +1,31 @@
 #!/bin/sh
-# Draws the floors of src/ from its MANIFEST and DEPS, for docs/architecture.md (make architecture): sh tests/layout/layers.sh src
-# A row is a floor: the lines that its files may have, the functions that its door may declare, and by number the floors
-# whose doors its files may include; a column shows who uses that floor.
+# Draws the layers of src/ from its MANIFEST and DEPS, for docs/architecture.md (make architecture): sh tests/layout/layers.sh src
+# A row has the lines that a layer's files may have, the functions that its header may declare, and the numbers of the
+# layers whose headers its files may include; a column shows the layers that use that layer.
 dir=$1
 awk '
     /^#/ || NF == 0 { next }
-    FILENAME ~ /MANIFEST$/ && $1 ~ /\/$/ { name[++floors] = substr($1, 1, length($1) - 1); number[name[floors]] = floors; next }
-    FILENAME ~ /MANIFEST$/ { if (index($1, "/")) lines[floors] += $2; next }
+    FILENAME ~ /MANIFEST$/ && $1 ~ /\/$/ { name[++layers] = substr($1, 1, length($1) - 1); number[name[layers]] = layers; next }
+    FILENAME ~ /MANIFEST$/ { if (index($1, "/")) lines[layers] += $2; next }
     {
         if (!($1 in number))
-            beside[++others] = $1
-        door[$1] = $2
+            other[++others] = $1
+        header[$1] = $2
         for (i = 3; i <= NF; i++)
             may[$1, number[$i]] = 1
     }
     function draw(row, who, own,    k) {
-        for (k = 1; k < own || k < floors && own == 0; k++)
+        for (k = 1; k < own || k < layers && own == 0; k++)
             row = row sprintf("%3s", may[who, k] ? k : ".")
         sub(/ *$/, "", row)
         print row
     }
     END {
         print "```text"
-        print "    floor      lines  door   uses the doors of"
-        for (i = 1; i <= floors; i++)
-            draw(sprintf("%3d %-9s%7d%6d ", i, name[i], lines[i], door[name[i]]), name[i], i)
+        print "    layer      lines  header  uses the headers of"
+        for (i = 1; i <= layers; i++)
+            draw(sprintf("%3d %-9s%7d%8d ", i, name[i], lines[i], header[name[i]]), name[i], i)
         for (i = 1; i <= others; i++)
-            draw(sprintf("%3s %-22s ", "", beside[i]), beside[i], 0)
+            draw(sprintf("%3s %-24s ", "", other[i]), other[i], 0)
         print "```"
     }' "$dir/MANIFEST" "$dir/DEPS"

@@ -1,26 +1,27 @@
 #!/bin/sh
-# What must hold of src/ (src/cuda/) as text: sh tests/layout/layout.sh DIR [GENERATED]. A line for each thing that does not,
-# and status 1.
-#   - a file keeps to its budget of lines (MANIFEST), and none but a .h to more than 450; all of them to the sum in MANIFEST's last line
-#   - a function has at most 60 lines, but for as many as MANIFEST's last line says, which have at most 70; at most 6 parameters,
-#     but for as many as it says, too
-#   - a file includes only its folder's headers, doors (folder/folder.h) that its folder may use (DEPS), and base/test_hooks.h;
-#     a folder uses only folders that stand above it in MANIFEST
-#   - a door declares no more functions than DEPS says
-#   - a public function is called only from its own floor and those above it
-#   - a line has at most 100 columns, and no tab
-#   - what may be left out (GCKPT_NO_FILES, ..) is asked for at files as a whole (MANIFEST) and in headers, nowhere else
-#   - gradckpt_cuda.cu uses private names of the doors of its line only
-#   - GENERATED is what `sh src/header.sh DIR` puts together, and nothing is wrong with that (missing, twice, ...)
+# Checks src/ (or src/cuda/) as text: sh tests/layout/layout.sh DIR [GENERATED]. Prints a line for each violation; then the
+# exit status is 1. The rules:
+#   - A file has at most as many lines as its budget in MANIFEST, and only a .h may have more than 450. The sum of the
+#     budgets is at most the number in MANIFEST's last line.
+#   - A function has at most 60 lines and 6 parameters. MANIFEST's last line says how many functions may exceed each
+#     number; none has more than 70 lines.
+#   - A file includes only headers of its own folder, layer headers (folder/folder.h) that DEPS allows its folder, and
+#     base/test_hooks.h. A folder uses only folders above it in MANIFEST.
+#   - A layer header declares at most as many functions as DEPS says.
+#   - Only a public function's own layer and higher layers call it.
+#   - A line has at most 100 columns, and no tab.
+#   - Only whole files (MANIFEST) and headers test whether an optional part is present (GCKPT_NO_FILES, ..).
+#   - gradckpt_cuda.cu uses private names of the layer headers in its line of DEPS only.
+#   - GENERATED is what `sh src/header.sh DIR` prints, and that reports no error (a file missing, listed twice, ...).
 dir=$1
-made=$(mktemp)
-says=$(mktemp)
-trap 'rm -f "$made" "$says"' EXIT
+generated=$(mktemp)
+violations=$(mktemp)
+trap 'rm -f "$generated" "$violations"' EXIT
 {
-    sh src/header.sh "$dir" 2>&1 > "$made"
-    [ -z "$2" ] || cmp -s "$made" "$2" || echo "$2 is not what $dir/ gives: change $dir/, then make header"
+    sh src/header.sh "$dir" 2>&1 > "$generated"
+    [ -z "$2" ] || cmp -s "$generated" "$2" || echo "$2 is not what $dir/ gives: change $dir/, then make header"
     files=$(find "$dir"/* -type d -exec test -f '{}/MANIFEST' ';' -prune -o -type f ! -name '*.sh' ! -name MANIFEST ! -name DEPS -print | sort)
-    [ ! -f "$dir/DEPS" ] || files="$dir/DEPS gradckpt_cuda.cu $files" # src/cuda has none: each file may use those before it
+    [ ! -f "$dir/DEPS" ] || files="$dir/DEPS gradckpt_cuda.cu $files" # src/cuda has no DEPS: a file may use those before it
     for file in "$dir/MANIFEST" $files; do
         echo "=== ${file#"$dir"/}"
         cat "$file"
@@ -37,27 +38,27 @@ trap 'rm -f "$made" "$says"' EXIT
         }
         return n + 1
     }
-    function is_door(file) { return file ~ /\.h$/ && file !~ /\/(internal|test_hooks|separate_tu)\.h$/ } # and what it includes
+    function is_layer_header(file) { return file ~ /\.h$/ && file !~ /\/(internal|test_hooks|separate_tu)\.h$/ } # and the headers that it includes
     /^=== / && NF == 2 { file = $2; lines[file] = 0; part = file; sub(/\/.*/, "", part); next }
     { lines[file]++ }
     file ~ /\.[ch]$|\.txt$/ && (length($0) > 100 || /\t/) { print file ":" lines[file] ": more than 100 columns, or a tab" }
     file ~ /\.c$/ && /GCKPTI_WITH_/ { print file ":" lines[file] ": GCKPTI_WITH_.. is for headers" }
     file == "MANIFEST" && /^# All together/ { sum = $6; long = $9; broad = $15; next }
     (file == "MANIFEST" || file == "DEPS") && (/^#/ || NF == 0) { next }
-    file == "MANIFEST" && $1 ~ /\/$/ { sub(/\/$/, "", $1); floor[$1] = ++floors; next }
+    file == "MANIFEST" && $1 ~ /\/$/ { sub(/\/$/, "", $1); layer[$1] = ++layers; next }
     file == "MANIFEST" {
         budget[$1] = $2
         all += $2
         for (i = 3; i <= NF; i++)
-            stands[$1] = stands[$1] (i > 3 ? " " : "") $i
+            condition[$1] = condition[$1] (i > 3 ? " " : "") $i
         next
     }
     file == "DEPS" {
-        declared[$1] = $2
+        allowed[$1] = $2
         for (i = 3; i <= NF; i++) {
             may[$1, $i] = 1
-            if (!($i in floor) || ($1 in floor && floor[$i] >= floor[$1] && $1 != "kernels"))
-                print "DEPS: " $1 " may not use " $i ", which does not stand above it in MANIFEST"
+            if (!($i in layer) || ($1 in layer && layer[$i] >= layer[$1] && $1 != "kernels"))
+                print "DEPS: " $1 " may not use " $i ", which is not above it in MANIFEST"
         }
         next
     }
@@ -66,14 +67,14 @@ trap 'rm -f "$made" "$says"' EXIT
         split($2, at, "[\"/]")
         to = at[2]
         if (to != part && at[3] != to ".h" && $2 != "\"base/test_hooks.h\"" && $2 != "\"api.h\"")
-            print file ":" lines[file] ": " $2 " is not a door"
+            print file ":" lines[file] ": " $2 " is not a layer header"
         else if (to != part && $2 != "\"api.h\"" && !((part, to) in may))
             print file ":" lines[file] ": " part " may not use " to " (DEPS)"
     }
-    file ~ /\.c$/ && (/GCKPTI_WITH_/ || (/^# *(el)?if.*GCKPT_NO_/ && !/GCKPT_NO_TEXT/)) && $0 != stands[file] {
-        print file ":" lines[file] ": asks for a part that may be left out; only whole files (MANIFEST) and headers do"
+    file ~ /\.c$/ && (/GCKPTI_WITH_/ || (/^# *(el)?if.*GCKPT_NO_/ && !/GCKPT_NO_TEXT/)) && $0 != condition[file] {
+        print file ":" lines[file] ": tests whether an optional part is present; only whole files (MANIFEST) and headers may"
     }
-    /^(GCKPTI_[A-Z]+ )?GCKPTI_FN / && is_door(file) { doors[part]++ }
+    /^(GCKPTI_[A-Z]+ )?GCKPTI_FN / && is_layer_header(file) { declarations[part]++ }
     is_code(file) && /^[A-Za-z_].*\(/ { head = "" }
     is_code(file) { head = head $0 }
     is_code(file) && $0 == "{" {
@@ -84,10 +85,10 @@ trap 'rm -f "$made" "$says"' EXIT
         size = lines[file] - begun + 1
         longer += size > 60
         if (size > 70)
-            print file ":" begun ": a function of " size " lines; 70 are possible"
+            print file ":" begun ": a function of " size " lines; 70 are allowed"
         begun = 0
     }
-    file ~ /\// {                               # names: where doors have them, where public functions stand and are used
+    file ~ /\// {                               # names: the layer headers that have them; where public functions are defined and used
         text = $0
         gsub(/"([^"\\]|\\.)*"/, "", text)
         gsub(/\/\*.*\*\//, "", text)
@@ -100,8 +101,8 @@ trap 'rm -f "$made" "$says"' EXIT
             name = substr(text, RSTART, RLENGTH)
             called = substr(text, RSTART + RLENGTH, 1) == "("
             text = substr(text, RSTART + RLENGTH)
-            if (is_door(file))
-                door[name] = door[name] " " part
+            if (is_layer_header(file))
+                header_of[name] = header_of[name] " " part
             if (name ~ /^gckpt_/ && called && body && first)
                 home[name] = part
             else if (name ~ /^gckpt_/ && called)
@@ -114,39 +115,39 @@ trap 'rm -f "$made" "$says"' EXIT
             if (f in budget && lines[f] > budget[f])
                 print f " has " lines[f] " lines, its budget is " budget[f] " (MANIFEST)"
             if (f in budget && budget[f] > 450 && is_code(f))
-                print f " may have " budget[f] " lines (MANIFEST); 450 are possible"
+                print f " may have " budget[f] " lines (MANIFEST); 450 are allowed"
         }
         if (all > sum)
-            print "the budgets of MANIFEST are " all " lines, " sum " are possible"
+            print "the budgets of MANIFEST are " all " lines, " sum " are allowed"
         if (longer > long)
-            print longer " functions have more than 60 lines, " long " are possible"
+            print longer " functions have more than 60 lines, " long " are allowed"
         if (broader > broad)
-            print broader " functions have more than 6 parameters, " broad " are possible"
-        for (f in doors)
-            if (doors[f] > declared[f])
-                print "the door of " f " declares " doors[f] " functions, DEPS lets it " declared[f]
+            print broader " functions have more than 6 parameters, " broad " are allowed"
+        for (f in declarations)
+            if (declarations[f] > allowed[f])
+                print "the layer header of " f " declares " declarations[f] " functions, DEPS allows " allowed[f]
         for (name in home) {
-            n = split(used[name], by, " ")
+            n = split(used[name], callers, " ")
             for (i = 1; i <= n; i++)
-                if (floor[by[i]] < floor[home[name]] && !(name in said)) {
-                    print by[i] " calls " name ", which stands on floor " home[name]
-                    said[name] = 1
+                if (layer[callers[i]] < layer[home[name]] && !(name in reported)) {
+                    print callers[i] " calls " name ", which is defined in the higher layer " home[name]
+                    reported[name] = 1
                 }
         }
         while (match(cuda, /gckpti_[a-z0-9_]+/)) {
             name = substr(cuda, RSTART, RLENGTH)
             cuda = substr(cuda, RSTART + RLENGTH)
-            if (!(name in door) || name in said)
+            if (!(name in door) || name in reported)
                 continue
-            n = split(door[name], of, " ")
+            n = split(header_of[name], of, " ")
             fits = 0
             for (i = 1; i <= n; i++)
                 fits = fits || (("gradckpt_cuda.cu", of[i]) in may)
             if (!fits)
-                print "gradckpt_cuda.cu uses " name " of" door[name] ", which DEPS does not let it"
-            said[name] = 1
+                print "gradckpt_cuda.cu uses " name " of" header_of[name] ", which DEPS does not allow"
+            reported[name] = 1
         }
     }'
-} > "$says"
-sort -u "$says"
-[ ! -s "$says" ]
+} > "$violations"
+sort -u "$violations"
+[ ! -s "$violations" ]

@@ -1,30 +1,30 @@
 #!/usr/bin/env python3
-"""Do the tests see it where src/ is wrong? Makes mutants of its files, one small change each, and runs the tests.
+"""Measures whether the tests notice wrong code: makes mutants of src/, one small change each, and runs the tests.
 
-    python3 tests/mutants/mutants.py --floor plan --count 20 --seed 1
+    python3 tests/mutants/mutants.py --layer plan --count 20 --seed 1
     python3 tests/mutants/mutants.py --file src/kernels/bf16.c --count 10 --minutes 5
-    python3 tests/mutants/mutants.py --count 600 --jobs 2    all floors, by WEIGHTS, two mutants at a time
-    python3 tests/mutants/mutants.py --again --rest          what survived, by today's tests and those of other floors
-    python3 tests/mutants/mutants.py --file src/plan/types.c --line 62 --tests test_offload   of one line, by one test
-    python3 tests/mutants/mutants.py --floor kernels --widest    what AVX-512 has of its own, where the processor has it
-    python3 tests/mutants/mutants.py --table                 by floor: tried, killed, explained, open, the same object
-    python3 tests/mutants/mutants.py --survivors             what is still to be read, as entries of explained.txt
+    python3 tests/mutants/mutants.py --count 600 --jobs 2    all layers, by WEIGHTS, two mutants at a time
+    python3 tests/mutants/mutants.py --again --rest          survivors, by today's tests and those of other layers
+    python3 tests/mutants/mutants.py --file src/plan/types.c --line 62 --tests test_offload   one line, by one test
+    python3 tests/mutants/mutants.py --layer kernels --widest    code of AVX-512 only, if the processor has it
+    python3 tests/mutants/mutants.py --table                 by layer: tried, killed, explained, open, the same object
+    python3 tests/mutants/mutants.py --survivors             survivors to be read, as entries of explained.txt
     python3 tests/mutants/mutants.py --stale                 entries of explained.txt whose mutant src/ no longer has
 
-A mutant stands in a copy (build/mutants/tree; src/ is never touched), is compiled as the Makefile compiles that file,
-and linked before build/libsrc.a, whose own object of it then stays out. Of a header's function, the files that name it
-are compiled, and of num its tests, which have them in themselves; of kernels, the widest instruction set of this
-machine (--widest draws what no narrower one compiles), and AMX as test_amx has it, its instructions written out. What
-this machine does not compile (AVX-512 or NEON elsewhere, other systems) is not tried. Where objects have the same bytes
-nothing changed, and nothing is run. Else tests of the file's floor and of tests/integration run in
-build/mutants/run, those first that have killed much of the floor in little time, for --total seconds of their normal
-time; the first that fails, crashes, or takes over 5 times its time kills it.
+A mutant is made in a copy (build/mutants/tree; src/ is never touched), compiled as the Makefile compiles that file, and
+linked before build/libsrc.a, whose own object of it is then omitted. For a function of a header, the files that name it
+are compiled; for num, the tests that include it; for kernels, the widest instruction set of this machine (--widest
+selects what no narrower one compiles), and AMX as test_amx has it, its instructions written out. Code that this machine
+does not compile (AVX-512 or NEON elsewhere, other systems) is not tried. If the object has the same bytes, nothing is
+run. Otherwise the tests of the file's layer and of tests/integration run in build/mutants/run, those first that have
+killed most mutants of the layer in the least time, for --total seconds of their normal time. The first that fails,
+crashes, or takes over 5 times its time kills the mutant.
 
-build/mutants/results.tsv keeps what came out, so that a run that was stopped goes on: the same floor and seed choose the
-same mutants. One that some tests have not seen (--total, --tests) is "open", a survivor until --again. What does not
-compile is not counted. tests/mutants/explained.txt lists survivors that somebody has read: those whose change nobody
-can see, or need not; and, with "open", those that ask for a test or a longer look, which --survivors and --again know
-without build/. Python's own library, make and a C compiler suffice; one run at a time.
+build/mutants/results.tsv keeps the results, so that an interrupted run continues: the same layer and seed select the
+same mutants. A mutant that some tests have not seen (--total, --tests) is "open", a survivor until --again. A mutant
+that does not compile is not counted. tests/mutants/explained.txt lists survivors that somebody has read: those whose
+change cannot be observed or need not be tested, and, with "open", those that need a test or a longer look, which
+--survivors and --again know without build/. Needs Python's own library, make and a C compiler; one run at a time.
 """
 import argparse
 import collections
@@ -45,15 +45,15 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 AT = "build/mutants"
 RESULTS = AT + "/results.tsv"
 EXPLAINED = "tests/mutants/explained.txt"
-# How often each floor is drawn where none is named.
-WEIGHTS = {"base": 2, "num": 2, "store": 2, "graph": 1, "ops": 4, "cpu": 5, "plan": 6, "search": 5, "ask": 3,
-           "run": 6, "check": 1, "files": 5, "tables": 2, "kernels": 5}
-# Floors whose tests stand in another folder, and files that others' tests look at, too.
+# How many mutants of each layer are selected if none is named, in proportion.
+WEIGHTS = {"base": 2, "num": 2, "store": 2, "graph": 1, "ops": 4, "cpu": 5, "plan": 6, "search": 5, "planner": 3,
+           "run": 6, "check": 1, "files": 5, "export": 2, "kernels": 5}
+# Layers whose tests are in other folders, and files that other layers' tests run too.
 FOLDERS = {"kernels": ["cpu", "ops", "store"], "cpu": ["cpu", "ops"], "base": ["graph", "store"], "num": ["num", "cpu"],
            "check": ["check", "run", "store"]}
-# A test that has files of src/ in itself: where they are compiled as it has them, and it is linked without their objects.
+# A test that includes files of src/: they are compiled as part of it, and it is linked without their objects.
 TEST_AMX = "tests/cpu/test_amx.c", ["-Itests", "-Ibuild/api", "-DPLAN_CHECK_LINKED"], "build/o/test_amx.o"
-OF_RANKS = r"ranks|run/(exchange|crew|rounds)\.c|plan/ahead\.c"
+OF_RANKS = r"ranks|run/(exchange|group|micro_batches)\.c|plan/prefetch\.c"
 TIMES = 5           # of its normal time, and a test has too much
 LEAST = 2           # seconds that any test may take
 MEMORY = 12 << 30   # bytes of addresses that a test may have
@@ -371,21 +371,21 @@ class Builder:
                     grown = True
         found = []
         word = re.compile(r"\b(?:%s)\b" % "|".join(sorted(names)))
-        for floor, files in floors().items():
+        for layer, files in layers().items():
             for file in files:
-                if not file.endswith(".c") or floor == "kernels":
+                if not file.endswith(".c") or layer == "kernels":
                     continue
                 with open(file, encoding="utf-8") as f:
                     if word.search(f.read()):
                         found.append((file, [], "build/" + file[:-1] + "o"))
-        if any(word.search(open(f, encoding="utf-8").read()) for f in floors()["kernels"]):
+        if any(word.search(open(f, encoding="utf-8").read()) for f in layers()["kernels"]):
             found.insert(0, of_kernels())       # most of what does not compile fails there
         return found
 
     def readers(self):
         """Of a header: a file that includes it, and the kernels."""
         found = []
-        for files in floors().values():
+        for files in layers().values():
             for file in files:
                 depends = "build/" + file[:-1] + "o.d"
                 if os.path.exists(depends) and " %s " % self.file in open(depends, encoding="utf-8").read():
@@ -561,9 +561,9 @@ def tests_in(folder):
 
 
 def tests_for(file, rest):
-    """(the tests of its floor, the others that it is to pass)"""
-    floor = file.split("/")[1]
-    folders = FOLDERS.get(floor, [floor])
+    """(the tests of its layer, the others that it is to pass)"""
+    layer = file.split("/")[1]
+    folders = FOLDERS.get(layer, [layer])
     if re.search(OF_RANKS, file):
         folders = ["ranks"] + folders
     first = [t for folder in folders for t in tests_in(folder)]
@@ -617,15 +617,15 @@ def write_result(mutant, verdict, test, seconds):
         f.write("\t".join(str(x) for x in (*mutant[:6], verdict, test, "%.1f" % seconds)) + "\n")
 
 
-def floors():
-    """{floor: files}, by src/MANIFEST; doors and internal.h without bodies have no mutants and do no harm."""
+def layers():
+    """{layer: files}, by src/MANIFEST; headers without bodies have no mutants and do no harm."""
     out = collections.OrderedDict()
     with open("src/MANIFEST", encoding="utf-8") as f:
         for line in f:
             word = line.split()[0] if line.split() else ""
             if word.endswith("/"):
                 out[word[:-1]] = []
-            elif "/" in word and os.path.basename(word) not in ("host.c", "test_hooks.h", "separate_tu.h", "all.c"):
+            elif "/" in word and os.path.basename(word) not in ("test_hooks.c", "test_hooks.h", "separate_tu.h", "all.c"):
                 out[word.split("/")[0]].append("src/" + word)
     return out
 
@@ -688,16 +688,16 @@ class Campaign:
         return "open" if left_out or self.only else "survived" if linked else "no build", ""
 
     def in_order(self, file, at):
-        """The tests that a mutant of this file meets: what kills much in little time first, the floor's own before."""
+        """The tests that a mutant of this file meets: what kills much in little time first, the layer's own before."""
         first, others = (self.only, []) if self.only else tests_for(file, self.rest)
         with self.lock:
             missing = [t for t in first + others if t not in self.made]
             if missing:
                 make(*{object_of(t) for t in missing})
                 self.made.update(missing)
-            floor = file.split("/")[1]
+            layer = file.split("/")[1]
             kills = collections.Counter(r.test.split()[0] for r in self.results.values()
-                                        if r.verdict == "killed" and r.file.split("/")[1] == floor)
+                                        if r.verdict == "killed" and r.file.split("/")[1] == layer)
         order = sorted(first + others, key=lambda t: self.times.locks[t].locked())     # others measure those
         times = {t: self.times.of(t, at) for t in order}
         return sorted(first + others, key=lambda t: (0.3 + times[t]) / ((3 if t in first else 1) + kills[t]))
@@ -767,15 +767,15 @@ class Campaign:
 
 def table():
     explained = read_explained()
-    by_floor = collections.defaultdict(collections.Counter)
+    by_layer = collections.defaultdict(collections.Counter)
     for r in read_results().values():
         verdict = "explained" if r.verdict in ("survived", "open") and key_of(r) in explained else r.verdict
-        for floor in (r.file.split("/")[1], "all"):
-            by_floor[floor][verdict] += 1
-    print("| floor | tried | killed | explained | open | same object |\n|---|--:|--:|--:|--:|--:|")
-    for floor in list(floors()) + ["all"]:
-        c = by_floor[floor]
-        print("| %s | %d | %d | %d | %d | %d |" % (floor, c["killed"] + c["explained"] + c["survived"] + c["open"],
+        for layer in (r.file.split("/")[1], "all"):
+            by_layer[layer][verdict] += 1
+    print("| layer | tried | killed | explained | open | same object |\n|---|--:|--:|--:|--:|--:|")
+    for layer in list(layers()) + ["all"]:
+        c = by_layer[layer]
+        print("| %s | %d | %d | %d | %d | %d |" % (layer, c["killed"] + c["explained"] + c["survived"] + c["open"],
                                                    c["killed"], c["explained"], c["survived"] + c["open"],
                                                    c["same object"]))
 
@@ -812,7 +812,7 @@ def stop(*_):
 def main():
     os.chdir(ROOT)
     ask = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    ask.add_argument("--floor", help="a folder of src/")
+    ask.add_argument("--layer", help="a folder of src/")
     ask.add_argument("--file", help="a file of src/")
     ask.add_argument("--line", type=int, help="all mutants of that line of --file; with --again what survived there")
     ask.add_argument("--count", type=int, default=20, help="mutants to try")
@@ -823,7 +823,7 @@ def main():
     ask.add_argument("--tests", type=lambda names: names.split(","), help="by these alone, as test_lowered,test_bf16:kernels (its argument)")
     ask.add_argument("--widest", action="store_true", help="of kernels: what no narrower instruction set compiles")
     ask.add_argument("--again", action="store_true", help="survivors once more")
-    ask.add_argument("--rest", action="store_true", help="by the tests of other floors, too")
+    ask.add_argument("--rest", action="store_true", help="by the tests of other layers, too")
     ask.add_argument("--table", action="store_true")
     ask.add_argument("--survivors", action="store_true")
     ask.add_argument("--stale", action="store_true")
@@ -846,22 +846,22 @@ def main():
     total = options.total or (1e6 if options.rest or options.tests else 20)
     campaign = Campaign(options.rest, total, options.tests, time.monotonic() + 60 * options.minutes,
                         options.jobs, options.widest)
-    all_files = floors()
-    if options.floor and options.floor not in all_files:
-        sys.exit("no floor " + options.floor)
-    chosen = [options.file] if options.file else all_files[options.floor] if options.floor else \
+    all_files = layers()
+    if options.layer and options.layer not in all_files:
+        sys.exit("no layer " + options.layer)
+    chosen = [options.file] if options.file else all_files[options.layer] if options.layer else \
         [f for files in all_files.values() for f in files]
     if options.again:
         campaign.again(chosen, options.line)
     elif options.line:
         by_operator, text = mutants_of(options.file)
         campaign.all((m, text) for places in by_operator.values() for m in places if m.line == options.line)
-    elif options.file or options.floor:
+    elif options.file or options.layer:
         campaign.files(chosen, options.count, options.seed)
     else:
         share = options.count / sum(WEIGHTS.values())
-        for floor in sorted(all_files, key=lambda f: -WEIGHTS[f]):
-            campaign.files(all_files[floor], round(WEIGHTS[floor] * share), options.seed)
+        for layer in sorted(all_files, key=lambda f: -WEIGHTS[f]):
+            campaign.files(all_files[layer], round(WEIGHTS[layer] * share), options.seed)
     table()
 
 
