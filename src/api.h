@@ -81,7 +81,7 @@ typedef struct gckpt_store gckpt_store;       /* named parameters and optimiser 
 typedef struct gckpt_graph gckpt_graph;       /* tensors and ops for one set of shapes */
 typedef struct gckpt_tensor gckpt_tensor;     /* a value in a graph: its op, shape, name */
 typedef struct gckpt_plan gckpt_plan;         /* schedule and offsets: constant data */
-typedef struct gckpt_frontier gckpt_frontier; /* bytes against work, all of it */
+typedef struct gckpt_frontier gckpt_frontier; /* the cost of every budget */
 typedef struct gckpt_exec gckpt_exec;         /* a plan bound to memory, a store and a backend */
 typedef struct gckpt_backend gckpt_backend;   /* what computes, and where */
 
@@ -172,8 +172,8 @@ GCKPT_API void gckpt_store_free(gckpt_store *store);
 
 /* How much of a training each of several processes (ranks) holds: with N of them, fp32 and AdamW,
  * and P parameters, NONE takes 16 P bytes on each (values, gradients, state), STATE 8 P + 8 P / N
- * (ZeRO-1), GRADIENTS 4 P + 12 P / N (ZeRO-2), VALUES 16 P / N (ZeRO-3, FSDP), besides what
- * gckpt_plan_kind_bytes tells. Rajbhandari et al. 2020. */
+ * (ZeRO-1), GRADIENTS 4 P + 12 P / N (ZeRO-2), VALUES 16 P / N (ZeRO-3, FSDP), in addition to
+ * what gckpt_plan_kind_bytes returns. Rajbhandari et al. 2020. */
 typedef enum {
     GCKPT_SHARD_NONE,
     GCKPT_SHARD_STATE,
@@ -182,10 +182,10 @@ typedef enum {
 } gckpt_shard;
 #ifndef GCKPT_NO_RANKS
 /* This process is `rank` of `ranks` (a power of two), 0 of 1 at first. Parameters of more than 4096
- * elements are cut into blocks of so many; each rank holds its share of the blocks (gckpt_parameter
- * has first and count), in memory for the largest share. Frozen ones are cut by VALUES, too, but
- * not those that are external or packed. To be called before values or state are made (E_ARG).
- * Plans are made for a store's ranks and shard, and are the same for all its ranks. */
+ * elements are cut into blocks of so many; each rank holds its shard, some of the blocks (first and
+ * count of gckpt_parameter), in memory for the largest shard. VALUES cuts frozen parameters too,
+ * except external and quantised ones. To be called before values or state are made (E_ARG). Plans
+ * are made for a store's ranks and shard, and are the same for all its ranks. */
 GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks,
                                          gckpt_shard shard);
 #endif
@@ -214,14 +214,14 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
  * 65504, infinite too, is an error (E_DATA); I8 stands for value / scale, scale being the row's
  * greatest |value| / 127, and with it vectors stay F32; I4 takes the best of six scales for each
  * block (manual, 5n), values up to 524032 (else E_DATA), leaves vectors F32, too, and makes I8 what
- * has a last axis that is no multiple of 32. Packed parameters have no optimiser state
- * (what they had is given back), and stay frozen until they are packed as F32 again, which brings
- * no digits back. External ones become the store's own. Pointers to values and state of before are
+ * has a last axis that is no multiple of 32. Quantised parameters have no optimiser
+ * state (theirs is freed), and stay frozen until they are stored as F32 again, which restores no
+ * digits. External ones become the store's own. Pointers to values and state of before are
  * no longer valid; plans made before are refused, and steps that are under way are over. */
 GCKPT_API gckpt_result gckpt_store_quantise(gckpt_store *store, const char *pattern,
                                             gckpt_storage storage);
-/* gckpt_store_external of a packed parameter: values as `storage` says, aligned to their size (I4's
- * blocks need not be), scales of I8's rows (else NULL). */
+/* gckpt_store_external of a quantised parameter: values as `storage` says, aligned to their size
+ * (I4's blocks need not be), scales of I8's rows (else NULL). */
 GCKPT_API gckpt_result gckpt_store_external_quantised(gckpt_store *store, const char *name,
                                                       gckpt_shape shape, gckpt_storage storage,
                                                       const void *values, const float *scales);
@@ -240,7 +240,7 @@ typedef struct {
     const void *quantised; /* and they are here, */
     const float *scales;   /* I8: with a scale for each row; else NULL */
     /* What this rank updates, and has the state of (gckpt_store_ranks): all, or the blocks of its
-     * share; with GCKPT_SHARD_VALUES `values` are those `count` elements alone. */
+     * shard; with GCKPT_SHARD_VALUES `values` are those `count` elements alone. */
     int64_t first, count;
 } gckpt_parameter;
 GCKPT_API int gckpt_store_count(const gckpt_store *store);
@@ -277,7 +277,7 @@ typedef size_t (*gckpt_write_fn)(void *user, const void *bytes, size_t size);
  * data are compared with it (E_DATA: damaged), except by gckpt_store_map, which does not read them,
  * and with GCKPT_NO_STDIO. gckpt_ranks_save has hashes of its own.
  * GCKPT_OTHER_CONTRACT: all is loaded, but the file is of another GCKPT_CONTRACT, so training goes
- * on to other bits than it would have there. A path is saved to a temporary file beside it
+ * on to other bits than it would have there. A path is saved to a temporary file next to it
  * (PATH.gckpt-tmpN; a long PATH is cut), flushed, and renamed: after a power cut the old or the new
  * one is there. On FAT, with Linux, too, but in place of none may be an empty file, and where what
  * was begun makes it read-only fsck.vfat helps; with other systems save to two paths in turn. A
@@ -342,9 +342,9 @@ GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn rea
 /* A file that lies in memory (flash, mmap) and stays there as long as the store. Parameters that
  * the store does not have yet are added: those that can be used where they lie point there (aligned
  * to their type, on a little-endian machine): F32 as floats, frozen but for desc.writable, BF16,
- * F16, I8 and I4 packed and frozen (with GCKPT_NO_QUANT floats of the store's own, frozen); others
- * become floats of the store's own. What the store has is read as by gckpt_store_read_as. A model
- * in several files is mapped with desc.partial, one after the other. */
+ * F16, I8 and I4 quantised and frozen (with GCKPT_NO_QUANT floats of the store's own, frozen);
+ * others become floats of the store's own. What the store has is read as by gckpt_store_read_as. A
+ * model in several files is mapped with desc.partial, one after the other. */
 GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
                                        const gckpt_file_desc *desc);
 #ifndef GCKPT_NO_STDIO
@@ -356,7 +356,7 @@ GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
 #endif
 #endif /* GCKPT_NO_FILES */
 #ifndef GCKPT_NO_NOTES
-/* Texts (UTF-8) that files keep beside the parameters, by key: options, a position in the data.
+/* Texts (UTF-8) that files keep with the parameters, by key: options, a position in the data.
  * value NULL: takes it away. E_ARG: the key is one of the file's own ("format", "contract", "step",
  * "seed", "optimiser", "data_fnv1a", "convolution_axes", and what ends in "#updates"). Loading sets
  * those of the file. note: NULL when there is none; until the next change. */
@@ -387,7 +387,7 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
 /* A parameter that is measured, not trained: running statistics. Ops that measure (batchnorm) hand
  * in what they saw, weighted by rows; at its end a step moves each value by momentum (0 to 1) of
  * the way to the mean of that. Only they can read it, and gckpt_detach. It has no optimiser state
- * and no part in norm, clipping, decay and gckpt_check_gradients; its gradient, picked, is that
+ * and no part in norm, clipping, decay and gckpt_check_gradients; its gradient, fetched, is that
  * mean. An op measures in its backward: behind gckpt_detach, where it has none, the values stay.
  * For files, hashes, gckpt_store_freeze it is a parameter (frozen: it stays as it is). */
 GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
@@ -678,18 +678,18 @@ GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block_fn block, gckpt_tensor *x, 
 GCKPT_API void gckpt_segment_begin(gckpt_graph *graph); /* of what is built from here on */
 GCKPT_API void gckpt_segment_end(gckpt_graph *graph);   /* of the last one begun */
 /* Both return x. */
-GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x);      /* computed once, whatever the plan */
-GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x); /* never kept for the backward */
+GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x);      /* must save: computed once */
+GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x); /* must recompute: never kept */
 
 /* >>api-user-ops ----------------------------------------------------------------------------------
- * A user's op is a row like ours. Kernels see the shapes of the present micro-batch. */
+ * A user's op has a descriptor like ours. Kernels see the shapes of the present micro-batch. */
 typedef struct gckpt_call gckpt_call;
 typedef struct {
     const float *data;    /* values; NULL while shaping and where a backward does not need them */
     const int32_t *index; /* the same for i32 tensors */
     float *grad;          /* backward: where this input's gradient goes; NULL: not wanted */
     int accumulate;       /* 1: add to what grad holds (or start chains from it); 0: store */
-    float *compensation;  /* GCKPT_SUMS: what grad's sums are rounded by; NULL: nothing is summed */
+    float *compensation;  /* GCKPT_SUMS: rounding of grad's sums (Kahan); NULL: no sums */
     gckpt_shape shape;
     /* GCKPT_TAKES_BF16 and find_fast, in bf16 plans: where values are, gradients go, instead */
     const uint16_t *bf16;
@@ -702,14 +702,14 @@ struct gckpt_call {
     gckpt_shape shape;     /* of the output */
     float *out;            /* forward: NULL where nobody reads it; backward: when in needs */
     const float *grad_out; /* backward: the output's gradient; NULL for losses */
-    void *saved;           /* what forward leaves for backward; forward: NULL when not wanted */
+    void *saved;           /* what forward saves for backward; NULL in a forward: nobody reads it */
     void *workspace;       /* scratch for this instruction only */
     const void *attributes;
     /* set by shape(): */
     size_t saved_bytes, workspace_forward, workspace_backward;
     int mixes_rows; /* moves the batch axis or combines rows: splits are no longer exact */
-    int64_t
-        elements_per_count; /* losses without i32 inputs: elements of input 0 that count as one; 0: 1 */
+    /* losses without i32 inputs: elements of input 0 per count; 0: 1 */
+    int64_t elements_per_count;
     /* set for kernels: */
     int64_t first_row; /* first row of this micro-batch in the step's batch */
     int64_t rows;     /* rows in this micro-batch; functions of parameters: row 0, rows 1 */
@@ -736,22 +736,22 @@ struct gckpt_call {
 #define GCKPT_IN(i) (1u << (i))
 #define GCKPT_OUT   (1u << 8)
 #define GCKPT_SAVED (1u << 9)
-/* besides: its gradient sums over rows (bias, gain, broadcasting). Where `low` is given (as many
- * floats as grad, +0 at first), set grad to +0 if it does not accumulate, then add each
- * contribution x by gckpt_sum_add(&grad[k], &low[k], x): rows do not cost accuracy. */
+/* also: its gradient sums over rows (bias, gain, broadcasting). Where `compensation` is given (as
+ * many floats as grad, +0 at first), set grad to +0 if it does not accumulate, then add each
+ * contribution x by gckpt_sum_add(&grad[k], &compensation[k], x): rows do not cost accuracy. */
 #define GCKPT_SUMS (1u << 10)
-/* besides: the input is a gckpt_running, and its gradient what the backward measured in this
+/* also: the input is a gckpt_running, and its gradient what the backward measured in this
  * micro-batch (call->training 0: it is to be used instead), times rows. Mixes rows in training. */
 #define GCKPT_UPDATES_RUNNING (1u << 11)
-#define GCKPT_IS_U8    (1u << 13) /* besides: the input is u8, and gets no gradient */
+#define GCKPT_IS_U8    (1u << 13) /* also: the input is u8, and gets no gradient */
 /* flags: */
 #define GCKPT_INPLACE(i) (1u << (i)) /* out may be the same bytes as input i (elementwise) */
 /* the gradient of input i is grad_out itself when shapes agree: grad == grad_out: nothing to do */
 #define GCKPT_PASSES_GRAD(i) (1u << (8 + (i)))
 #define GCKPT_INPLACE_GRAD (1u << 16) /* in[0].grad may be the bytes of grad_out (elementwise) */
-/* A (sum, count) loss; shape() leaves shape.n = 0. Beside other losses of a plan it must count the
- * elements of input 0 (or as shape() says by `unit`: rows) or, with i32 inputs, those of the last
- * one that are not < 0. */
+/* A (sum, count) loss; shape() leaves shape.n = 0. With other losses in a plan it must count the
+ * elements of input 0 (divided by elements_per_count of shape(): rows) or, with i32 inputs, those
+ * of the last one that are not < 0. */
 #define GCKPT_LOSS         (1u << 17)
 #define GCKPT_COUNT_FROM_FEEDS (1u << 23) /* it always counts like that, so before it runs */
 #define GCKPT_SIDE_EFFECT  (1u << 18) /* forward runs exactly once a micro-batch */
@@ -759,7 +759,8 @@ struct gckpt_call {
 #define GCKPT_TAKES_BF16 (1u << 19)
 #define GCKPT_INDEX(i)   (1u << (24 + (i))) /* input i is i32 (others: f32, GCKPT_IS_U8) */
 /* Of an op whose output's rows (axis 1 of (B,H,..)) are made of a few rows of inputs 0 to `inputs`
- * - 1: row y of rows y * stride - before to .. + reach - 1; those that are not there: `beyond`. */
+ * - 1: row y reads rows y * stride - padding to .. + size - 1; rows outside the input are `fill`.
+ * */
 typedef struct {
     int inputs;
     int32_t stride, padding, size;
@@ -767,7 +768,7 @@ typedef struct {
 } gckpt_receptive_field;
 typedef struct {
     const char *name;
-    /* from in[].shape: shape, aux_bytes, work; or gckpt_fail */
+    /* from in[].shape: shape, saved_bytes, workspace; or gckpt_fail */
     gckpt_result (*shape)(gckpt_call *call);
     void (*forward)(const gckpt_call *call);   /* from in[] to out */
     void (*backward)(const gckpt_call *call);  /* NULL: no gradients */
@@ -784,9 +785,9 @@ typedef struct {
     /* Of the backward, in[i].grad being NULL or not as in the backward itself (where it points is
      * not to be read). NULL: the forward's flops, once for one gradient, twice for more. */
     uint64_t (*flops_backward)(const gckpt_call *call);
-    /* Tells *rows, and changes a copy of its attributes to those by which shape() and forward find
-     * rows that are `beyond` among those of the input: a plan may then run it in bands of rows
-     * (manual, 9), forward, with the same bits; aux is NULL. 0, or NULL: it may not. */
+    /* Sets *rows, and changes a copy of the attributes to those by which shape() and forward find
+     * the rows of `fill` among those of the input. A plan may then run the op's forward in row
+     * tiles (manual, 9), with the same bits and saved NULL. Returning 0, or NULL: it may not. */
     int (*receptive_field)(const gckpt_call *call, void *attributes, gckpt_receptive_field *rows);
 } gckpt_op;
 /* Adds a node. Inputs must be of one graph; in[i] NULL ends in NULL. Attributes are copied. Plans
@@ -794,7 +795,7 @@ typedef struct {
  * uint32_t and float (no padding, no pointers), and the row be a variable called as its name. */
 GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in, int n,
                                     const void *attributes, size_t attribute_bytes);
-/* *sum += x, with *low (NULL: plainly) to make up for rounding (Kahan 1965). */
+/* *sum += x, compensated by *compensation (NULL: a plain sum). Kahan 1965. */
 GCKPT_API void gckpt_sum_add(float *sum, float *compensation, float x);
 /* ---- What the built-in kernels are made of, for a user's: the same bits and means on every
  * executor, be it one with threads and vector kernels or a plain one. docs/user-ops.md writes a
@@ -804,7 +805,7 @@ GCKPT_API void gckpt_sum_add(float *sum, float *compensation, float x);
  * call->threads threads, and returns when all are done. Items may be under way at the same time:
  * none may write what another one reads or writes. `worker`, 0..call->threads-1, differs for those
  * under way, so that scratch may have a part for each (let shape() ask for call->threads parts).
- * work: multiply-adds an item is worth, about; where all are worth little, no thread is woken.
+ * cost: multiply-adds of an item, about; where all cost little, no thread is woken.
  * An item that uses gckpt_parallel or gckpt_product passes them a copy of call with threads 1. */
 GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t cost,
                               void (*item)(void *context, int64_t i, int64_t worker),
@@ -827,7 +828,7 @@ typedef struct {
     float *c;
     int64_t c_row, c_col;
     int accumulate;
-    void *workspace; /* scratch of gckpt_product_workspace bytes; may be part of call->work */
+    void *workspace; /* gckpt_product_workspace bytes; may be part of call->workspace */
 } gckpt_product_desc;
 GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc);
 /* For shape(): bytes of scratch for a product of these sizes, or smaller ones; 0 for small ones. */
@@ -844,7 +845,7 @@ typedef enum {
     GCKPT_MEMORY_POOR, /* everything is recomputed for each backward */
     GCKPT_SEGMENTS,    /* the user's segments */
     GCKPT_SQRT,        /* the uniform segmentation with least bytes (about sqrt(n) of n ops) */
-    GCKPT_OPTIMAL,     /* the least work that fits the budget, in the least bytes */
+    GCKPT_OPTIMAL,     /* the least cost that fits the budget, in the least bytes */
     GCKPT_SCHEDULE,    /* desc.schedule */
     GCKPT_INFERENCE    /* forward only: losses and fetched tensors */
 } gckpt_mode;
@@ -852,9 +853,9 @@ typedef enum { GCKPT_ADAMW, GCKPT_SGD, GCKPT_MOMENTUM, GCKPT_CUSTOM_OPTIMISER } 
 /* What gckpt_fetch and gckpt_collect may return. Activations and their gradients, in units of the
  * sum: gckpt_fetch has the last micro-batch's, gckpt_collect all rows. Gradients of parameters that
  * are trained: divided, before clipping. The gradient of an input (f32), a constant, a frozen
- * parameter or anything else that no trainable parameter leads to is computed because it is picked,
- * in units of the sum; what has no batch axis gets the sum over the batch. A plan may have such
- * picks and nothing to train: its steps update nothing. */
+ * parameter or anything else that no trainable parameter leads to is computed because it is
+ * fetched, in units of the sum; what has no batch axis gets the sum over the batch. A plan may have
+ * such fetches and nothing to train: its steps update nothing. */
 typedef struct {
     gckpt_tensor *tensor;
     int gradient;
@@ -865,14 +866,14 @@ typedef enum {
     GCKPT_UPDATE,
     GCKPT_OFFLOAD,     /* copies what the forward before it left to slower memory */
     GCKPT_RELOAD,      /* and back, to wherever there is room then */
-    GCKPT_REDUCE,      /* leaves' sums of a gradient are added up, of this rank and of all ranks */
-    GCKPT_OFFLOAD_DONE /* what is being offloaded keeps its bytes until here (desc.offload_beside) */
+    GCKPT_REDUCE,      /* adds up a gradient's sums of the virtual ranks, here and over ranks */
+    GCKPT_OFFLOAD_DONE /* until here an offloaded value keeps its bytes (desc.overlap_offload) */
 } gckpt_kind;
 typedef struct {
     gckpt_kind kind;
     int id; /* of the tensor; UPDATE: of the parameter */
 } gckpt_instruction;
-/* Work of one op over one micro-batch, in any unit that is the same for all ops of the graph. */
+/* Cost of one op over one micro-batch, in any unit that is the same for all ops of the graph. */
 typedef struct {
     uint64_t forward, backward;
 } gckpt_cost;
@@ -889,40 +890,44 @@ typedef struct {
      * among forms of ops and orders of backwards that give the same bits (manual, 9) */
     int as_built;
     int threads; /* 0: 1 */
-    /* The batch is summed up in so many leaves, a power of two (0: 1): row r of a step belongs to
-     * leaf r leaves / batch, rounded down. A rank has leaves / ranks of them, at least one, so
-     * results do not depend on the ranks but on this number (manual, 5e). Micro-batches end where
-     * leaves end. More than one: no update_in_backward. INFERENCE: 1: all ranks run all rows. */
+    /* Number of virtual ranks, a power of two (0: 1): row r of a step belongs to virtual rank
+     * floor(r virtual_ranks / batch), and each sums its rows by itself. A rank has virtual_ranks /
+     * ranks of them, at least one, so results depend on this number, not on the ranks (manual, 5e).
+     * Micro-batches end where virtual ranks end. If above 1, no update_in_backward. INFERENCE with
+     * 1: all ranks run all rows. */
     int virtual_ranks;
-    /* work (gckpt_cost) of 2^20 bytes gathered from other ranks: GCKPT_SHARD_VALUES. A FORWARD of a
-     * parameter then brings all of it into the arena. With costs in nanoseconds 1048576 / (GB/s) */
+    /* Cost (gckpt_cost) of gathering 2^20 bytes from other ranks: GCKPT_SHARD_VALUES, where a
+     * FORWARD of a parameter gathers it into the arena. With costs in nanoseconds 1048576 / (GB/s)
+     * */
     uint64_t link_cost;
-    /* 1: exchanges run beside what is computed (a network's card moves them): gathers begin as much
-     * ahead of their first readers as hides them, by link_work and the costs of ops, where the
-     * budget (0: what the plan takes anyway) has the bytes. No budget is too small for that, and
-     * gckpt_plan_cost counts as if nothing ran beside. 0: right before their readers. Not of
-     * GCKPT_SCHEDULE, which says itself where they begin. */
+    /* If nonzero, communication overlaps computation: each all-gather begins early enough, judging
+     * by link_cost and the costs of the ops, that it ends before its first use, as far as the
+     * budget has room for buffers that live longer (with budget 0, without making the plan larger).
+     * If 0, it begins immediately before its first use. Overlap never makes a budget infeasible,
+     * and gckpt_plan_cost does not count it. Ignored for GCKPT_SCHEDULE, whose caller places them.
+     * */
     int overlap_communication;
     size_t alignment; /* of every offset; a power of two; 0: 64 */
-    /* 1: a FORWARD of a parameter brings a copy of its value into the arena, where ops read it, as
-     * those packed ones that somebody reads as floats (manual, 12). It is planned like any value:
-     * it has bytes, work (10 x bytes read and written, + 16384; or its entry in costs), may be let
-     * go and brought again; pins hold for it; a schedule may say when, else it comes before its
-     * first reader. Updates act on the parameter itself. */
+    /* If nonzero, a FORWARD of a parameter copies its value into the arena, where ops read it, as
+     * for quantised ones that an op reads as floats (manual, 12). The copy is planned like any
+     * value: it has bytes and a cost (10 x bytes read and written, + 16384; or its entry in costs),
+     * may be dropped and copied again; gckpt_keep and gckpt_recompute hold for it; a schedule may
+     * place it, else it comes before its first use. Updates act on the parameter itself. */
     int stage_parameters;
     /* 1: workspace for the plain kernels only, and they run: what a GCKPT_NO_FAST build needs
      * (there it is always 1), so set it when this plan is made for one */
     int plain;
     /* Bytes of slower memory that AUTO, OPTIMAL, frontiers and gckpt_fit may offload values (and
-     * aux) to, instead of computing them again (manual, 9); 0: none. offload_work: work
-     * (gckpt_cost) of 2^20 bytes, one way: with costs in nanoseconds 1048576 / (GB/s); rounded up.
-     * Plans that update in the backward offload nothing: a copy that failed would come too late. */
+     * what is saved for the backward) to, instead of recomputing them (manual, 9); 0: none.
+     * offload_cost: cost (gckpt_cost) of copying 2^20 bytes, one way: with costs in nanoseconds
+     * 1048576 / (GB/s); rounded up. Plans that update in the backward offload nothing: a copy that
+     * failed would come too late. */
     size_t offload_bytes;
     uint64_t offload_cost;
-    /* 1: copies run beside what is computed, one at a time, in the order they are begun. Work is
-     * then a time: what is computed takes its work, a reader waits for its reload, and what comes
-     * behind the last use of a value for its offload; plans are made for the least such time. Holds
-     * and reloads ahead keep the bytes that this takes, and those count. 0: one after the other. */
+    /* If nonzero, offload copies overlap computation, one at a time, in the order they are begun.
+     * Cost is then a time: an op takes its cost, a use waits for its reload, and whatever follows a
+     * value's last use waits for its offload; plans minimise that time. The bytes that copies keep
+     * (until GCKPT_OFFLOAD_DONE, or by early reloads) count. If 0, copies and ops run in turn. */
     int overlap_offload;
     /* What the plan is made for; NULL: the processor. The table must live until the plan is made;
      * plain is then unused, and such a plan is neither saved nor printed as C. */
@@ -973,30 +978,28 @@ enum {
     GCKPT_BYTES_TABLES,
     GCKPT_BYTES_CACHES,
     GCKPT_BYTES_COPIES,    /* of parameters (desc.bf16_weights) */
-    GCKPT_BYTES_REDUCTION, /* arena: sums of leaves that wait, what comes from another rank */
+    GCKPT_BYTES_REDUCTION, /* arena: partial sums of virtual ranks, receive buffers */
     GCKPT_BYTES_GATHERED,  /* arena: values of sharded parameters, whole */
-    GCKPT_BYTES_PADDING,   /* contained in the others: what a rank holds above 1 / ranks of what is
-                             sharded */
+    GCKPT_BYTES_PADDING,  /* of shards; already counted in the other kinds */
     GCKPT_BYTES_KINDS
 };
 /* Bytes of one kind; the arena's (gradients of parameters, activations and their gradients,
  * workspace) where the live sum is greatest, so that they add up to the bound. */
 GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind);
 GCKPT_API size_t gckpt_plan_offloaded(const gckpt_plan *plan); /* bytes of slower memory it uses */
-GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan); /* recomputed work / forward work */
-/* Work (gckpt_cost) of a micro-batch: forwards and backwards, also again, and copies to slower
- * memory and back but what is hidden of these: with desc.offload_beside what runs beside what is
- * computed, else nothing. overhead: what it is above the least that
- * computes nothing twice, in any form that the plan could choose (manual, 9), as a fraction of
- * that. */
+GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan); /* recomputed cost / forward cost */
+/* Cost (gckpt_cost) of a micro-batch: forwards and backwards, recomputes included, and copies to
+ * slower memory and back, except their hidden cost: with desc.overlap_offload the part that
+ * overlaps computation, else 0. overhead: by how much it exceeds the least cost without recomputes,
+ * in any lowering that the plan could choose (manual, 9), as a fraction of that. */
 GCKPT_API uint64_t gckpt_plan_cost(const gckpt_plan *plan);
 GCKPT_API uint64_t gckpt_plan_hidden_cost(const gckpt_plan *plan);
 GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
 /* What is proven about all schedules (manual, 9), whoever finds them: none within the plan's budget
- * has less work than proven_work (a micro-batch's, as gckpt_plan_cost), and none has fewer bytes
+ * costs less than proven_cost (of a micro-batch, as gckpt_plan_cost), and none has fewer bytes
  * than proven_bytes (as gckpt_plan_bytes). The budget: desc.budget of AUTO and OPTIMAL, that of
  * gckpt_frontier_plan; without one, and in other modes, the plan's own bytes. gap: by how much the
- * plan's work exceeds proven_work, as a fraction of a store-all plan's; 0: no schedule is better.
+ * plan's cost exceeds proven_cost, as a fraction of a store-all plan's; 0: no schedule is better.
  * The least possible is never below, but may be above: in few bytes, where forwards must run a
  * third time; with gckpt_recompute, which no schedule is held to here; where updates in the
  * backward or a loop keep things longer; where an op may first run late (several losses). No memory
@@ -1004,8 +1007,9 @@ GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
 GCKPT_API uint64_t gckpt_plan_proven_cost(const gckpt_plan *plan);
 GCKPT_API size_t gckpt_plan_proven_bytes(const gckpt_plan *plan);
 GCKPT_API double gckpt_plan_gap(const gckpt_plan *plan);
-/* Work of desc.batch rows: of micro-batches (short ones in proportion, a leaf's only one whole),
- * and once of what depends on parameters only; UINT64_MAX: at least that. In seconds: manual, 7. */
+/* Cost of desc.batch rows: of micro-batches (short ones in proportion, a virtual rank's only one
+ * whole), and once of what depends on parameters only; UINT64_MAX: at least that. In seconds:
+ * manual, 7. */
 GCKPT_API uint64_t gckpt_plan_step_cost(const gckpt_plan *plan);
 GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan);  /* of a micro-batch */
 GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan); /* of a step, at most */
@@ -1039,7 +1043,7 @@ typedef enum {
     GCKPT_BUFFER_GRADIENT,           /* of an activation */
     GCKPT_BUFFER_PARAMETER_GRADIENT, /* of a parameter, or of what depends on parameters only */
     GCKPT_BUFFER_WORKSPACE,          /* of one instruction */
-    GCKPT_BUFFER_REDUCTION           /* a leaf's sum that waits, or room for another rank's */
+    GCKPT_BUFFER_REDUCTION           /* a virtual rank's partial sum, or a receive buffer */
 } gckpt_buffer_kind;
 typedef struct {
     int start, end;      /* first and last instruction; the plan's length: after all of them */
@@ -1058,13 +1062,13 @@ GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id); /* its op's
  * frontiers are drawn by examples/pictures.h.) E_FILE, here and below: the callback failed. */
 GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user);
 /* Writes a micro-batch as Chrome trace events (chrome://tracing, ui.perfetto.dev): a bar for each
- * instruction, a nanosecond a unit of work (gckpt_cost), and live bytes by kind. */
+ * instruction, a nanosecond per unit of cost (gckpt_cost), and live bytes by kind. */
 GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user);
 #endif
 
 /* Hash of the graph the plan is for: ops, attributes, shapes, types, what reads what, names of
- * inputs, constants and parameters; and desc.leaves, if there are several. The same on every
- * machine, for every plan of the graph with as many leaves. */
+ * inputs, constants and parameters; and desc.virtual_ranks, if above 1. The same on every
+ * machine, for every plan of the graph with as many virtual ranks. */
 GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan);
 #ifndef GCKPT_NO_EXPORT
 /* A plan as a file, the same bytes on every machine. Reading takes the graph the plan was made for
@@ -1086,14 +1090,14 @@ GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, vo
  * the store's seed. E_ARG: it cannot be printed; an #error that says why is printed instead. */
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user);
-/* Prints a store's parameters as C constants, to be compiled in beside the plan, and
+/* Prints a store's parameters as C constants, to be compiled in next to the plan, and
  * `gckpt_result NAME_bind(gckpt_store *store)`: before gckpt_plan_params it brings them into an
  * empty store, in their order, stored as they are, every bit. Frozen ones are read from flash
  * (gckpt_store_external) and stay frozen; of the others the store has copies. Not printed are
  * optimiser state, step count and notes: a device begins at step 0. A block needs NAME_flash_bytes
  * less than NAME_store_bytes of a plan that reads all of the store's parameters. E_ARG: as above;
- * no parameters, several ranks, values not made yet (gckpt_store_get) that are packed, or that
- * GCKPT_NO_TRAINING does not draw. */
+ * no parameters, several ranks, values not made yet (gckpt_store_get) that are quantised, or
+ * random where GCKPT_NO_TRAINING cannot initialise them. */
 GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
                                      gckpt_write_fn write, void *user);
 #endif /* GCKPT_NO_EXPORT */
@@ -1118,13 +1122,14 @@ typedef gckpt_result (*gckpt_measure_fn)(gckpt_graph *graph, const gckpt_term *t
  * rows is planned whole. desc: as for gckpt_plan_new, but fetch, schedule and costs belong to one
  * graph and batch is the argument; memory must not be a block. Graphs are temporary; the parameters
  * they make stay in the store when a plan is found, and only then. NULL on error, which is then the
- * store's; of a budget too small it names the least bytes, and those for 1.5 times least work. */
+ * store's; of a budget too small it names the least bytes, and those for 1.5 times the least cost.
+ * */
 GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build_fn build, void *user, int64_t batch,
                                 const gckpt_plan_desc *desc, gckpt_measure_fn measure);
 #endif
 
 /* ---- the frontier: what every budget costs ---- */
-/* A plan of `work` fits in `bytes`, and less work does not (as far as the search knows). */
+/* A plan of this cost fits in `bytes`; a cheaper one does not, as far as the search knows. */
 typedef struct {
     size_t bytes;
     uint64_t cost;              /* gckpt_plan_cost */
@@ -1138,17 +1143,15 @@ typedef struct {
 GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_term *terms, int count,
                                              const gckpt_plan_desc *desc);
 GCKPT_API void gckpt_frontier_free(gckpt_frontier *frontier); /* its plans stay */
-/* Points by ascending bytes and descending work; the last one recomputes nothing. */
+/* Points by ascending bytes and descending cost; the last one recomputes nothing. */
 GCKPT_API int gckpt_frontier_points(const gckpt_frontier *frontier);
 GCKPT_API gckpt_result gckpt_frontier_get(const gckpt_frontier *frontier, int i, gckpt_point *out);
-/* 1; 0 when the search for some byte limit stopped at a limit of its own (what it looks at, rounds)
- * or closed a gap with less than it wanted (a value that takes more than 400 forwards to compute
- * again), as on most graphs of more than some tens of ops: how far points may be from the best
- * possible is what proven_work says. */
+/* Returns 1 if every point was searched exhaustively, 0 if a limit of effort was reached, which is
+ * normal for graphs of more than some tens of ops; proven_cost says how good a point is. */
 GCKPT_API int gckpt_frontier_complete(const gckpt_frontier *frontier);
 GCKPT_API size_t gckpt_frontier_proven_bytes(const gckpt_frontier *frontier);
 /* The point that a budget gets (0: no limit), -1: it is too small; and its plan. What
- * gckpt_plan_new makes with GCKPT_OPTIMAL has up to 0.1 % of a step less work, never more. */
+ * gckpt_plan_new makes with GCKPT_OPTIMAL costs up to 0.1 % of a step less, never more. */
 GCKPT_API int gckpt_frontier_find(const gckpt_frontier *frontier, size_t budget);
 GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t budget);
 #ifndef GCKPT_NO_PRINT
@@ -1175,9 +1178,9 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *frontier, size_
  * read the host's bytes, copy_out when it has written them, finish when all is done. finish is
  * called at a step's end, before the report; before the first update, if the step clips, if it may
  * be skipped and `nonfinite` is missing, or if a loss that is no regulariser lacks
- * GCKPT_COUNT_FROM_FEEDS; before a regulariser's gradient, if the first loss's count is not known from
- * the feeds. copy_out waits for gckpt_fetch and for what runs on the host. Without memory of its
- * own each call has taken effect when it returns. A call, what it points to on the host
+ * GCKPT_COUNT_FROM_FEEDS; before a regulariser's gradient, if the first loss's count is not known
+ * from the feeds. copy_out waits for gckpt_fetch and for what runs on the host. Without memory of
+ * its own each call has taken effect when it returns. A call, what it points to on the host
  * (attributes, shapes) and the structs below live until the function returns; their other pointers
  * are the backend's. Whatever computes, the numbers are those of the contract (manual, 5). An error
  * that is found at a step's end comes after its updates: weights may have changed where the step is
@@ -1274,14 +1277,14 @@ struct gckpt_backend {
      * and of fast kernels (find_fast) also mixes_rows where their bits depend on micro-batches of
      * this size, and precision to GCKPT_BF16 where they are not for such shapes; in[i].bf16,
      * out_bf16 and grad_out_bf16 say what the plan keeps so and are not to be read. A function of
-     * op, call and the backend's name only. Kernels find `work` a multiple of 64 behind the
+     * op, call and the backend's name only. Kernels find the workspace a multiple of 64 after the
      * executor's own copies, which begin at the plan's alignment. */
     gckpt_result (*workspace)(void *context, const gckpt_op *op, gckpt_call *call);
     /* The kernel of an op's forward or backward, by op->name or, of users' ops, by op; asked for
      * each instruction when an executor is made, and more than once: the answer is always the same.
      * NULL: there is none, and the op's own runs, with memory of its own on copies (slow). Forward
-     * and backward share aux, whose layout the op's own kernels define: a backend that lays it out
-     * otherwise has both. */
+     * and backward share what is saved, whose layout the op's own kernels define: a backend that
+     * lays it out otherwise has both. */
     gckpt_kernel (*find)(void *context, const gckpt_op *op, gckpt_kind kind);
     /* Between ops; of the call, only backend, threads, seed, step, row, rows and precision count.
      * fill: word, n times, from an address that is a multiple of 4. */
@@ -1306,12 +1309,13 @@ struct gckpt_backend {
     /* GCKPT_BF16_FAST (manual, 5m); NULL: not here. As find, but a function of op->name or op alone
      * and asked when planning, too: an op's kernels, both or (NULL) none. call->precision says that
      * they are meant. Whatever the plan keeps as bf16 they read and write as such (in[i].bf16,
-     * out_bf16, ..; the other pointer is NULL); low parts may be left alone. */
+     * out_bf16, ..; the other pointer is NULL); compensations may be ignored. */
     gckpt_kernel (*find_fast)(void *context, const gckpt_op *op, gckpt_kind kind);
     /* For what is offloaded to the host: all four or none (then copy_out and copy_in do it). Moves
-     * begin behind what was asked for before, and may run beside what is asked for later; they keep
-     * their order. join: what is asked for later waits for all of them. Their host side is memory
-     * from host_get; the other side is not touched before join, but read where it goes out. */
+     * begin after what was asked for before, and may overlap what is asked for later; they keep
+     * their order. wait_copies: what is asked for later waits for all of them. Their host side is
+     * memory from host_get; the other side is not touched before join, but read where it goes out.
+     * */
     void *(*host_get)(void *context, size_t bytes);
     void (*host_release)(void *context, void *memory, size_t bytes);
     void (*copy_async)(void *context, void *to, const void *from, size_t bytes, int out);
@@ -1319,16 +1323,17 @@ struct gckpt_backend {
     /* *found = 1 if one of n floats is not finite, else 0. NULL: a step that may be skipped waits
      * for its square sums before the first update. */
     void (*nonfinite)(const gckpt_call *call, const float *x, int64_t n, uint32_t *found);
-    /* A packed parameter comes into the arena. NULL: the host keeps its values, unpacks them each
-     * time and copies them in (slow, and such micro-batches are not repeated). */
+    /* Dequantises a parameter into the arena. NULL: the host keeps its values, dequantises them
+     * each time and copies them in (slow, and such micro-batches are not repeated). */
     void (*dequantise)(const gckpt_call *call, const gckpt_dequantisation *unpacking);
     /* As join, but the last `later` moves (at least 1) may go on. NULL: join. */
     void (*wait_copies_until)(void *context, int later);
-    /* For exchanges of ranks in its memory (gckpt_transport.enqueue), both or none. beside(1): what the
-     * thread asks for from here on (add, copy) goes into a second queue, behind all that was asked
-     * for; it returns that (a cudaStream_t). beside(0): into the first one again, which goes on
-     * beside it. rejoin: what is asked for later waits for all such pieces but the last `later`.
-     * copy_in takes 16 MiB (at least half a MiB a time) before it waits for what was asked for. */
+    /* For exchanges of ranks in its memory (gckpt_transport.enqueue), both or none.
+     * use_comm_queue(1): what the thread asks for from here on (add, copy) goes into a second
+     * queue, after all that was asked for; returns that queue (a cudaStream_t). use_comm_queue(0):
+     * into the first one again; the two overlap. wait_comm_queue: what is asked for later waits for
+     * all such requests except the last `later`. copy_in takes 16 MiB (at least half a MiB a time)
+     * before it waits for what was asked for. */
     void *(*use_comm_queue)(void *context, int on);
     void (*wait_comm_queue)(void *context, int later);
 };
@@ -1396,7 +1401,7 @@ typedef enum {
     GCKPT_ISA_AMX, /* AVX512, and AMX for products of bf16 plans, which alone take it by AUTO */
     GCKPT_ISA_COUNT
 } gckpt_isa;
-/* The other ranks, reached by an engine of the program's: MPI, NCCL, sockets, threads (examples
+/* How this rank reaches the others, supplied by the program: MPI, NCCL, sockets, threads (examples
  * mpi.h, nccl.h). One thing is under way at a time: exchange begins to send bytes to a rank and to
  * receive bytes from it (either may be none) and done, which may let other programs run first,
  * tells whether that is over. Both are called by the thread that runs the step, between
@@ -1408,7 +1413,7 @@ typedef struct {
     int (*exchange)(void *user, int peer, const void *send, size_t send_bytes, void *receive,
                     size_t receive_bytes); /* 1; 0: it failed */
     int (*done)(void *user); /* 1: over; 0: not yet; -1: it failed. NULL: exchange waits itself */
-    /* Adds up n floats of all ranks in the engine's own order; for fast_reduce; begins only, too */
+    /* Begins to add up n floats of all ranks in the transport's own order; for fast_reduce */
     int (*all_reduce)(void *user, float *x, size_t n);
     /* Tells the others that nothing more will come, so that their exchanges fail, and no longer
      * touches what is under way; may be NULL, and then they wait for their timeout */
@@ -1416,9 +1421,9 @@ typedef struct {
     double (*clock)(void *user); /* seconds; NULL: what does not answer is waited for */
     double timeout;              /* after so many of them without an answer a step ends; 0: never */
     void *user;
-    /* On a backend that has `beside`, for its own memory, both or none (and then there is give_up,
-     * too): exchange, or (peer -1) all_reduce of the floats at `receive`, in that queue of the
-     * backend, after what is there before; 0: it failed. landed: as done, of all that was enqueued;
+    /* On a backend that has use_comm_queue, for its own memory, both or none (and with them abort):
+     * exchange, or (peer -1) all_reduce of the floats at `receive`, in that queue of the backend,
+     * after what is there before; 0: it failed. enqueued_done: as done, of all that was enqueued;
      * asked where the host must wait, so the timeout counts what is computed before, too. */
     int (*enqueue)(void *user, void *queue, int peer, const void *send, size_t send_bytes,
                    void *receive, size_t receive_bytes);
@@ -1461,11 +1466,11 @@ typedef struct {
      * executor no copy is under way. With a backend's own memory each is waited for at once. */
     int (*wait)(void *user, int later);
     /* The other ranks: needed when the store has some. Each rank is fed its own rows
-     * (gckpt_plan_rank_rows), `rows` are those of all. What one refuses or cancels, all do, with its
-     * text. E_PEER: a rank does not answer; this executor is of no more use then, and if parameters
-     * were being updated, go back to what was saved. */
+     * (gckpt_plan_rank_rows), `rows` are those of all. What one refuses or cancels, all do, with
+     * its text. E_PEER: a rank does not answer; this executor is of no more use then, and if
+     * parameters were being updated, go back to what was saved. */
     const gckpt_transport *transport;
-    /* 1: gradients are added up by ranks->all_reduce: as fast as the engine is, and with other bits
+    /* If nonzero, transport->all_reduce adds up gradients: as fast as it is, and with other bits
      * for another number of ranks */
     int fast_reduce;
     int (*progress)(void *user, const gckpt_progress *);     /* before each instruction */
@@ -1553,7 +1558,7 @@ GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position);
 GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                   int64_t rows, const gckpt_hyper *hyper, gckpt_report *report);
 /* Rows that arrive bit by bit (a sensor): same bits as one gckpt_step over all of them. Feeds are
- * read in the call only. desc.batch must exceed the graph's rows, losses share their targets. */
+ * read in the call only. desc.batch must exceed the graph's rows, losses count the same targets. */
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper);
 GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                       int64_t rows);
@@ -1578,13 +1583,13 @@ GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, 
 #endif /* GCKPT_NO_TRAINING */
 #ifndef GCKPT_NO_FETCH
 /* A tensor or gradient of desc.fetch, valid until the next call that runs on this executor, or on
- * one that shares its arena. NULL, and the executor's error text says why: not picked; or not
+ * one that shares its arena. NULL, and the executor's error text says why: not fetched; or not
  * computed yet, within a step (gckpt_run_some; in each micro-batch anew) or because it ended early.
  * A gradient is there with its last contribution; a trained parameter's with its update; one of
  * what else has no batch axis at the step's end. An i32 tensor's values (gckpt_argmax) are int32_t:
  * cast the pointer, so also gckpt_collect's, whose `size` counts them. */
 GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient);
-/* From now on all calls put what they compute of this pick (desc.fetch; something with a batch
+/* From now on all calls put what they compute of this tensor (desc.fetch; something with a batch
  * axis, no parameter) into `to`, rows of the whole batch one after the other; `size` floats are
  * there, and a call with more is E_ARG before anything runs. Units: values as they are, gradients
  * of the sum: divided by report.count they are those of report.loss. to NULL: no longer. Where a
@@ -1605,13 +1610,13 @@ GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash);
 /* Bytes sent to other ranks so far, by exchanges. */
 GCKPT_API uint64_t gckpt_exec_bytes_sent(const gckpt_exec *exec);
 #ifndef GCKPT_NO_STDIO
-/* A checkpoint by all ranks, each writing its shares: PATH is an index, the files it names lie
- * beside it (PATH.N-RANK.safetensors, N counting saves) in a folder that all ranks see. All ranks
+/* A checkpoint by all ranks, each writing its shards: PATH is an index, the files it names lie
+ * next to it (PATH.N-RANK.safetensors, N counting saves) in a folder that all ranks see. All ranks
  * call save, between steps; it replaces what was there as a whole, and removes what killed saves
  * have left: whatever is killed, PATH is the old one or the new one, and after an error the old
  * one, but when it says that the new one is in place (GCKPT_E_PEER: either). Ranks wait for each
  * other's disks: let ranks->timeout be longer. load is for any number of ranks, one too; it reads
- * its share, all or nothing as gckpt_store_load, and no byte that was damaged passes. */
+ * its shards, all or nothing as gckpt_store_load, and no byte that was damaged passes. */
 GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path);
 GCKPT_API gckpt_result gckpt_ranks_load(gckpt_store *store, const char *path);
 #endif
@@ -1634,26 +1639,26 @@ typedef struct {
 } gckpt_check;
 /* Compares the gradient of every trainable parameter with central differences of the loss along the
  * gradient and along a random direction. E_DATA: one differs by more than 0.01, or the first loss
- * counts nothing in these rows. GCKPT_UNRESOLVED: none does, but some cannot be told: a loss that
- * is large beside its changes (targets far from the outputs; of losses over classes 1 is large,
- * where one is all but certain) is too coarse in f32, and then half a gradient, or twice it, may
- * look the same. The executor's error text has names and figures. A gradient that is zero but for
- * rounding (what a norm or softmax cancels) is right when the loss shows no slope and is fine
- * enough to show one of 0.01 of the steepest parameter's. Weights are restored to the bit. check
- * may be NULL. */
+ * counts nothing in these rows. GCKPT_UNRESOLVED: none does, but some cannot be resolved: a loss
+ * that is large compared with its changes (targets far from the outputs; of losses over classes 1
+ * is large, where one is all but certain) is too coarse in f32, and then half a gradient, or twice
+ * it, may look the same. The executor's error text has names and figures. A gradient that is zero
+ * but for rounding (what a norm or softmax cancels) is right when the loss shows no slope and is
+ * fine enough to show one of 0.01 of the steepest parameter's. Weights are restored to the bit.
+ * check may be NULL. */
 GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                              int64_t rows, gckpt_check *check);
 /* Times the ops on this machine, for desc.costs: costs[id] is the nanoseconds of an op's forward
  * and backward over one micro-batch, at least 1; cost_count: highest id + 1. *update (NULL: not
- * wanted) is what a step takes besides: checks, division, norm, update. `seconds` is a clock that
- * starts anywhere. Any training plan will do that does not update in the backward; rows: a multiple
- * of its micro-batch. Of 6 to 32 runs (a quarter of a second, unless 6 take longer) the first is
- * discarded; each op gets its median. Nothing is updated: weights, state and step stay as they are,
- * bit for bit (each parameter in turn is updated, timed and put back; an own optimiser is not
- * called). Costs are those of the graph as it was built: where another form of an op was timed, in
- * proportion to the model's. Ops that the plan does not run get the plan's own cost in the unit of
- * the others. A recompute is taken to last as long as the first forward; with cold caches it takes
- * more, when it leaves only what the backward needs, less. */
+ * wanted) is what a step takes in addition: checks, division, norm, update. `clock` returns seconds
+ * and starts anywhere. Any training plan will do that does not update in the backward; rows: a
+ * multiple of its micro-batch. Of 6 to 32 runs (a quarter of a second, unless 6 take longer) the
+ * first is discarded; each op gets its median. Nothing is updated: weights, state and step stay as
+ * they are, bit for bit (each parameter in turn is updated, timed and put back; an own optimiser is
+ * not called). Costs are those of the graph as it was built: where another form of an op was timed,
+ * in proportion to the model's. Ops that the plan does not run get the plan's own cost in the unit
+ * of the others. A recompute is taken to last as long as the first forward; with cold caches it
+ * takes more, when it leaves only what the backward needs, less. */
 GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                        int64_t rows, double (*clock)(void *user), void *user,
                                        gckpt_cost *costs, int cost_count, uint64_t *update);
@@ -1672,7 +1677,7 @@ typedef struct {
     int count;
     int64_t steps;
     double
-        total_seconds; /* seconds of the calls; beside the instructions': checks, feeds, the norm */
+        total_seconds; /* of the calls, with checks, feeds and the norm */
     gckpt_report report; /* of the last one */
 } gckpt_profile;
 /* A gckpt_step (hyper NULL: gckpt_forward) that adds what it takes to `profile`. Results, weights
@@ -1707,7 +1712,7 @@ typedef struct {
 } gckpt_fit_timing;
 /* As gckpt_fit, but of the plans predicted best the one that runs fastest here (manual, 7):
  * gckpt_fit's for fewer and fewer bytes, and those for larger micro-batches, are tried while they
- * have at most a quarter more work; they take turns, slow ones drop out; a gain below 1/64 counts
+ * cost at most a quarter more; they take turns, slow ones drop out; a gain below 1/64 counts
  * as chance. The choice is this machine's and moment's; results are the same bits. Steps run within
  * the budget on the store's parameters, but do not update: values, state and step stay, bit for
  * bit. Half the limit may go into planning. */
