@@ -18,7 +18,7 @@
  * (sums over all micro-batches, one division); AdamW, SGD, momentum or your own optimiser;
  * safetensors files, its own and others'; token by token with a key/value cache; runs in memory
  * you hand over, without heap, stdio or an OS; on a CUDA device by gradckpt_cuda.cu, and by many
- * processes over an engine of yours (MPI, NCCL), sharded or not, to the same bits.
+ * processes over a transport of yours (MPI, NCCL), sharded or not, to the same bits.
  * DOES NOT: change shapes while a graph lives (build another; it is cheap); read Python models.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
@@ -31,7 +31,7 @@
  *                 arrays, values, params, ranks, notes, calls, quant
  *     >>graph     tensors, views, segments, gckpt_apply                                        682
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          5730
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          5702
  *                 unary, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, weighted, linear_loss, pools, upsample, channels, conv,
  *                 recurrent
@@ -46,7 +46,7 @@
  *                 hide_copies, choose, open
  *     >>planner   from a request to a plan; the frontier; the micro-batch; what a plan tells  1795
  *                 getters, checks, planner, request, frontier, fit, print, frontier_print
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5482
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5414
  *                 call, backend, memory, exchange, group, micro_batches, caches, open, host,
  *                 feeds, mixed, debug, quant, fused_op, update, fetches, capture, advance,
  *                 step, train, profile
@@ -113,9 +113,9 @@
  *    count; report.count and .loss are 0 (gckpt_forward still has the further losses). With
  *    gckpt_exec_desc.skip_nonfinite nothing changes when the norm of the gradient is not finite;
  *    the result is GCKPT_SKIPPED. Gradients of inputs and of frozen parameters are computed when
- *    picked (gckpt_fetch_spec), as sums: divided by report.count they are those of report.loss. Batch
- *    norm's running statistics move once a step; another split of the batch gives them other bits
- *    (gckpt_plan_split_exact says so).
+ *    fetched (gckpt_fetch_spec), as sums: divided by report.count they are those of report.loss.
+ *    Batch norm's running statistics move once a step; another split of the batch gives them other
+ *    bits (gckpt_plan_split_exact says so).
  *
  * 4. Compile options, before the include: [I] where the implementation is, [A] in every file
  *    GRADCKPT_IMPLEMENTATION [I]   create the bodies
@@ -129,9 +129,9 @@
  *    GCKPT_SMALL [A]               for devices: runs printed plans (8) and nothing else. Implies
  *                                  NO_HEAP, NO_STDIO, NO_FAST, NO_TEXT, NO_SEARCH, NO_RANKS,
  *                                  NO_DEBUG, NO_BF16; int64_t is int32_t in all declarations.
- *                                  Graphs, debug modes, desc.backend, copy_feeds, own_optimiser and
- *                                  parallel_for are E_ARG, plans with bf16, leaves or offloading do
- *                                  not compile; no tables or ops are hashed
+ *                                  Graphs, debug modes, desc.backend, copy_feeds, custom_optimiser
+ *                                  and parallel_for are E_ARG, plans with bf16, virtual ranks or
+ *                                  offloading do not compile; no tables or ops are hashed
  *    GCKPT_OPENBLAS [I]            matrix products by OpenBLAS (link it): for comparison. Sums then
  *                                  have its order: the same bits for any plan only, no longer for
  *                                  any split of the batch, thread count or processor
@@ -142,9 +142,10 @@
  *    compile. Define these in all files [A]; the calls of the part are not declared then, and what
  *    only shows when it runs (a plan, a file, a desc that needs it) is refused by this name. Others
  *    go with a part that they cannot do without. docs/parts.md: what each saves, and usual sets.
- *    GCKPT_NO_TRAINING  modes but GCKPT_INFERENCE: gckpt_step, _step_.., _gradients, _run_some and
- *                       _next, _hyper_lr, _lr_cosine; draws of weights (and SEARCH, RANKS, CHECK)
- *    GCKPT_NO_PRINT  gckpt_plan_print, _plan_trace, gckpt_frontier_print, _frontier_json
+ *    GCKPT_NO_TRAINING  modes but GCKPT_INFERENCE: gckpt_step, _step_.., _gradients, _run_some,
+ *                       _next_instruction, _hyper_lr, _lr_cosine; random initial weights (and
+ *                       SEARCH, RANKS, CHECK)
+ *    GCKPT_NO_PRINT     gckpt_plan_print, _plan_trace, gckpt_frontier_print, _frontier_json
  *    GCKPT_NO_CHECK     gckpt_check_gradients, gckpt_calibrate, gckpt_profile_step, _fit_timed
  *    GCKPT_NO_EXPORT    plans as files and as C: gckpt_plan_write, .. _c; gckpt_store_c
  *    GCKPT_NO_FILES     safetensors: gckpt_store_write, _read, _save, _load, .., _map (and STDIO)
@@ -152,14 +153,14 @@
  *    GCKPT_NO_FIT       gckpt_fit, gckpt_fit_timed
  *    GCKPT_NO_FRONTIER  gckpt_frontier_new and what asks it
  *    GCKPT_NO_SEARCH    GCKPT_OPTIMAL; AUTO is store-all, nothing is proven (and FRONTIER, FIT)
- *    GCKPT_NO_RANKS     desc.leaves; gckpt_store_ranks, gckpt_ranks_.., gckpt_gather_.., _exec_sent
+ *    GCKPT_NO_RANKS     desc.virtual_ranks; gckpt_store_ranks, gckpt_ranks_.., gckpt_gather_..
  *    GCKPT_NO_FETCH     desc.fetch: gckpt_fetch, gckpt_collect
  *    GCKPT_NO_CACHES    gckpt_cache, gckpt_position, gckpt_rewind; desc.caches_of
  *    GCKPT_NO_DEBUG     gckpt_exec_desc.debug; gckpt_bytes_measured
- *    GCKPT_NO_TILES     runs of ops in bands of rows (9), in plans that are made, read or printed
+ *    GCKPT_NO_TILES     fused groups of ops in row tiles (9), in plans made, read or printed
  *    GCKPT_NO_RECURRENT gckpt_gru, gckpt_lstm
  *    GCKPT_NO_IMAGES    convolutions, pools, upsample, group and batch norm
- *    GCKPT_NO_LOSSES    all but cross_entropy, linear_cross_entropy, mean_squared_error, sum_loss
+ *    GCKPT_NO_LOSSES    weights, smoothing; soft, binary and huber losses
  *    GCKPT_NO_QUANT      gckpt_store_quantise: weights stored as bf16, f16, int8, int4; else floats
  *    GCKPT_NO_BF16      desc.precision: all but GCKPT_FP32
  *    GCKPT_NO_AMX       the kernels for that instruction set, which bf16 plans have
@@ -173,22 +174,23 @@
  *    Everything is IEEE-754 binary32, round to nearest even, except sums of losses and of the
  *    gradient norm, which are binary64; exp, log, tanh, .. are polynomials of this header. Each sum
  *    has one order: an element of a product is one chain of fma over k ascending, a sum within a
- *    row has 32 lanes, a sum over rows goes on from micro-batch to micro-batch (with desc.leaves,
- *    by a binary tree over leaves). So no plan, budget, micro-batch, number of threads or ranks,
- *    compiler or processor changes a bit of weights, losses, norms or state. GCKPT_BF16_FAST
+ *    row has 32 lanes, a sum over rows goes on from micro-batch to micro-batch (over
+ *    desc.virtual_ranks by a binary tree). So no plan, budget, micro-batch, number of threads or
+ *    ranks, compiler or processor changes a bit of weights, losses, norms or state. GCKPT_BF16_FAST
  *    promises this for plans on one kind of device only. The guarantee ends at the program's own
  *    arithmetic: compile code that computes inputs with -ffp-contract=off, or a compiler fuses its
  *    products and sums on one target and not on another.
  *
  * 6. Bytes
  *    gckpt_plan_bytes = parameters, as they are stored, + optimiser state + caches + copies of
- *    parameters (desc.bf16_weights) + step arena. The arena (gradients, activations, op outputs'
- *    aux, workspace) is one block whose size is the greatest offset + unpadded size, and running
- *    touches exactly that. A gradient that is a compensated sum (5e) has a low part of its own
- *    size, for the step or the instruction. Not included: the tables (gckpt_plan_kind_bytes with
- *    GCKPT_BYTES_TABLES; an executor has a copy), the stack (compiled with optimisation below 64
- *    KiB a thread with the fast backend, 96 KiB in bf16 plans, 6 KiB without, 3 KiB in firmware
- *    (GCKPT_SMALL, pointers of 4 bytes)), runtime libraries, and the caller's feeds.
+ *    parameters (desc.bf16_weights) + step arena. The arena (gradients, activations, values
+ *    saved for the backward, workspace) is one block whose size is the greatest offset + unpadded
+ *    size, and running touches exactly that. A gradient that is a compensated sum (5e) has a
+ *    compensation of its own size, for the step or the instruction. Not included: the tables
+ *    (gckpt_plan_kind_bytes with GCKPT_BYTES_TABLES; an executor has a copy), the stack (compiled
+ *    with optimisation below 64 KiB a thread with the fast backend, 96 KiB in bf16 plans, 6 KiB
+ *    without, 3 KiB in firmware (GCKPT_SMALL, pointers of 4 bytes)), runtime libraries, and the
+ *    caller's feeds.
  *
  * 7. Time
  *    The forward and the backward of an op have a cost (gckpt_cost): from a model that is the same
@@ -226,14 +228,15 @@
  * 9. Planning
  *    For a budget, a minimum cut says what to keep, and a search improves that schedule until it is
  *    proven to be good enough or its effort is spent. Every plan and frontier point reports its
- *    bound: no schedule within its bytes has less work than gckpt_plan_proven_cost, none needs
- *    fewer bytes than gckpt_plan_proven_bytes. A plan never exceeds its budget, more bytes never
- *    cost more work, and the least budget that an error names works. gckpt_keep and gckpt_recompute
- *    are obeyed; segments are hints. AUTO, OPTIMAL, frontiers and gckpt_fit also choose, with the
- *    same bits, between forms of an op (linear_cross_entropy computes its logits once or twice, in
- *    chunks; desc.as_built: they do not), whether ops whose values need no gradient run in bands of
- *    rows, and what is copied to slower memory (desc.offload_bytes). docs/proof.md says exactly
- *    what is promised, docs/offload.md how copies overlap with computation.
+ *    bound: no schedule within its bytes costs less than gckpt_plan_proven_cost, none needs
+ *    fewer bytes than gckpt_plan_proven_bytes. A plan never exceeds its budget, a larger
+ *    budget never costs more, and the least budget that an error names works. gckpt_keep and
+ *    gckpt_recompute are obeyed; segments are hints. AUTO, OPTIMAL, frontiers and gckpt_fit also
+ *    choose, with the same bits, between lowerings of an op (linear_cross_entropy computes its
+ *    logits once or twice, in chunks; desc.as_built: they do not), whether ops whose values need no
+ *    gradient run in row tiles, and what is copied to slower memory (desc.offload_bytes).
+ *    docs/proof.md says exactly what is promised, docs/offload.md how copies overlap with
+ *    computation.
  *
  * 10. Speed
  *    With gcc or clang for a 64-bit processor, products, convolutions, attention, norms, losses,
@@ -253,11 +256,11 @@
  *    copy as of the last gckpt_store_pull; values written through it count after gckpt_store_push.
  *
  * 12. Fine-tuning, generating
- *    Build the model, gckpt_store_freeze what is not trained, gckpt_store_quantise it to store it in
- *    fewer bytes, then load (gckpt_store_load_as, with the names of the other program), or
+ *    Build the model, gckpt_store_freeze what is not trained, gckpt_store_quantise it for fewer
+ *    bytes, then load (gckpt_store_load_as, with the names of the other program), or
  *    gckpt_store_map before building to use weights in place. Frozen parameters have no gradient
  *    and no state, and the backward ends at the lowest tensor that needs a gradient. The processor
- *    reads a packed matrix in place if all its readers are linear, matmul, embed,
+ *    reads a quantised matrix in place if all its readers are linear, matmul, embed,
  *    linear_cross_entropy, positions or slices of rows; otherwise it comes into the arena as
  *    floats. To generate, build the model for a chunk of the prompt and for one token, with keys
  *    and values through gckpt_cache, and give the second executor caches_of the first: logits have
@@ -288,13 +291,13 @@
  *
  * 14. Many processes
  *    Each process (rank) builds the same graph over a store that knows its rank
- *    (gckpt_store_ranks), plans with desc.leaves, and gives its executor a gckpt_transport, whose
- *    engine exchanges bytes with one rank at a time (examples/mpi.h, nccl.h). gckpt_step takes the
- *    rows of all ranks as `rows` and is fed those of this rank (gckpt_plan_rank_rows). Weights, losses
- *    and norms have the bits of one process with as many leaves, for any number of ranks, shards
- *    and micro-batches. If a rank fails or is cancelled, the step ends on all ranks, with its text,
- *    before anything changes; if one dies or hangs, the others return E_PEER after
- *    gckpt_transport.timeout and resume from a checkpoint (gckpt_ranks_save). See docs/distributed.md.
+ *    (gckpt_store_ranks), plans with desc.virtual_ranks, and gives its executor a gckpt_transport,
+ *    which exchanges bytes with one rank at a time (examples/mpi.h, nccl.h). gckpt_step takes the
+ *    rows of all ranks as `rows` and is fed those of this rank (gckpt_plan_rank_rows). Weights,
+ *    losses and norms have the bits of one process with as many virtual ranks, for any number of
+ *    ranks, shards and micro-batches. If a rank fails or is cancelled, the step ends on all ranks,
+ *    with its text, before anything changes; if one dies or hangs, the others return E_PEER after
+ *    gckpt_transport.timeout and resume from a checkpoint (gckpt_ranks_save): docs/distributed.md.
  */
 
 #ifndef GRADCKPT_H
@@ -380,7 +383,7 @@ typedef struct gckpt_store gckpt_store;       /* named parameters and optimiser 
 typedef struct gckpt_graph gckpt_graph;       /* tensors and ops for one set of shapes */
 typedef struct gckpt_tensor gckpt_tensor;     /* a value in a graph: its op, shape, name */
 typedef struct gckpt_plan gckpt_plan;         /* schedule and offsets: constant data */
-typedef struct gckpt_frontier gckpt_frontier; /* bytes against work, all of it */
+typedef struct gckpt_frontier gckpt_frontier; /* the cost of every budget */
 typedef struct gckpt_exec gckpt_exec;         /* a plan bound to memory, a store and a backend */
 typedef struct gckpt_backend gckpt_backend;   /* what computes, and where */
 
@@ -471,8 +474,8 @@ GCKPT_API void gckpt_store_free(gckpt_store *store);
 
 /* How much of a training each of several processes (ranks) holds: with N of them, fp32 and AdamW,
  * and P parameters, NONE takes 16 P bytes on each (values, gradients, state), STATE 8 P + 8 P / N
- * (ZeRO-1), GRADIENTS 4 P + 12 P / N (ZeRO-2), VALUES 16 P / N (ZeRO-3, FSDP), besides what
- * gckpt_plan_kind_bytes tells. Rajbhandari et al. 2020. */
+ * (ZeRO-1), GRADIENTS 4 P + 12 P / N (ZeRO-2), VALUES 16 P / N (ZeRO-3, FSDP), in addition to
+ * what gckpt_plan_kind_bytes returns. Rajbhandari et al. 2020. */
 typedef enum {
     GCKPT_SHARD_NONE,
     GCKPT_SHARD_STATE,
@@ -481,10 +484,10 @@ typedef enum {
 } gckpt_shard;
 #ifndef GCKPT_NO_RANKS
 /* This process is `rank` of `ranks` (a power of two), 0 of 1 at first. Parameters of more than 4096
- * elements are cut into blocks of so many; each rank holds its share of the blocks (gckpt_parameter
- * has first and count), in memory for the largest share. Frozen ones are cut by VALUES, too, but
- * not those that are external or packed. To be called before values or state are made (E_ARG).
- * Plans are made for a store's ranks and shard, and are the same for all its ranks. */
+ * elements are cut into blocks of so many; each rank holds its shard, some of the blocks (first and
+ * count of gckpt_parameter), in memory for the largest shard. VALUES cuts frozen parameters too,
+ * except external and quantised ones. To be called before values or state are made (E_ARG). Plans
+ * are made for a store's ranks and shard, and are the same for all its ranks. */
 GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks,
                                          gckpt_shard shard);
 #endif
@@ -513,14 +516,14 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
  * 65504, infinite too, is an error (E_DATA); I8 stands for value / scale, scale being the row's
  * greatest |value| / 127, and with it vectors stay F32; I4 takes the best of six scales for each
  * block (manual, 5n), values up to 524032 (else E_DATA), leaves vectors F32, too, and makes I8 what
- * has a last axis that is no multiple of 32. Packed parameters have no optimiser state
- * (what they had is given back), and stay frozen until they are packed as F32 again, which brings
- * no digits back. External ones become the store's own. Pointers to values and state of before are
+ * has a last axis that is no multiple of 32. Quantised parameters have no optimiser
+ * state (theirs is freed), and stay frozen until they are stored as F32 again, which restores no
+ * digits. External ones become the store's own. Pointers to values and state of before are
  * no longer valid; plans made before are refused, and steps that are under way are over. */
 GCKPT_API gckpt_result gckpt_store_quantise(gckpt_store *store, const char *pattern,
                                             gckpt_storage storage);
-/* gckpt_store_external of a packed parameter: values as `storage` says, aligned to their size (I4's
- * blocks need not be), scales of I8's rows (else NULL). */
+/* gckpt_store_external of a quantised parameter: values as `storage` says, aligned to their size
+ * (I4's blocks need not be), scales of I8's rows (else NULL). */
 GCKPT_API gckpt_result gckpt_store_external_quantised(gckpt_store *store, const char *name,
                                                       gckpt_shape shape, gckpt_storage storage,
                                                       const void *values, const float *scales);
@@ -539,7 +542,7 @@ typedef struct {
     const void *quantised; /* and they are here, */
     const float *scales;   /* I8: with a scale for each row; else NULL */
     /* What this rank updates, and has the state of (gckpt_store_ranks): all, or the blocks of its
-     * share; with GCKPT_SHARD_VALUES `values` are those `count` elements alone. */
+     * shard; with GCKPT_SHARD_VALUES `values` are those `count` elements alone. */
     int64_t first, count;
 } gckpt_parameter;
 GCKPT_API int gckpt_store_count(const gckpt_store *store);
@@ -576,7 +579,7 @@ typedef size_t (*gckpt_write_fn)(void *user, const void *bytes, size_t size);
  * data are compared with it (E_DATA: damaged), except by gckpt_store_map, which does not read them,
  * and with GCKPT_NO_STDIO. gckpt_ranks_save has hashes of its own.
  * GCKPT_OTHER_CONTRACT: all is loaded, but the file is of another GCKPT_CONTRACT, so training goes
- * on to other bits than it would have there. A path is saved to a temporary file beside it
+ * on to other bits than it would have there. A path is saved to a temporary file next to it
  * (PATH.gckpt-tmpN; a long PATH is cut), flushed, and renamed: after a power cut the old or the new
  * one is there. On FAT, with Linux, too, but in place of none may be an empty file, and where what
  * was begun makes it read-only fsck.vfat helps; with other systems save to two paths in turn. A
@@ -641,9 +644,9 @@ GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn rea
 /* A file that lies in memory (flash, mmap) and stays there as long as the store. Parameters that
  * the store does not have yet are added: those that can be used where they lie point there (aligned
  * to their type, on a little-endian machine): F32 as floats, frozen but for desc.writable, BF16,
- * F16, I8 and I4 packed and frozen (with GCKPT_NO_QUANT floats of the store's own, frozen); others
- * become floats of the store's own. What the store has is read as by gckpt_store_read_as. A model
- * in several files is mapped with desc.partial, one after the other. */
+ * F16, I8 and I4 quantised and frozen (with GCKPT_NO_QUANT floats of the store's own, frozen);
+ * others become floats of the store's own. What the store has is read as by gckpt_store_read_as. A
+ * model in several files is mapped with desc.partial, one after the other. */
 GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
                                        const gckpt_file_desc *desc);
 #ifndef GCKPT_NO_STDIO
@@ -655,7 +658,7 @@ GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
 #endif
 #endif /* GCKPT_NO_FILES */
 #ifndef GCKPT_NO_NOTES
-/* Texts (UTF-8) that files keep beside the parameters, by key: options, a position in the data.
+/* Texts (UTF-8) that files keep with the parameters, by key: options, a position in the data.
  * value NULL: takes it away. E_ARG: the key is one of the file's own ("format", "contract", "step",
  * "seed", "optimiser", "data_fnv1a", "convolution_axes", and what ends in "#updates"). Loading sets
  * those of the file. note: NULL when there is none; until the next change. */
@@ -686,7 +689,7 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
 /* A parameter that is measured, not trained: running statistics. Ops that measure (batchnorm) hand
  * in what they saw, weighted by rows; at its end a step moves each value by momentum (0 to 1) of
  * the way to the mean of that. Only they can read it, and gckpt_detach. It has no optimiser state
- * and no part in norm, clipping, decay and gckpt_check_gradients; its gradient, picked, is that
+ * and no part in norm, clipping, decay and gckpt_check_gradients; its gradient, fetched, is that
  * mean. An op measures in its backward: behind gckpt_detach, where it has none, the values stay.
  * For files, hashes, gckpt_store_freeze it is a parameter (frozen: it stays as it is). */
 GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
@@ -977,18 +980,18 @@ GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block_fn block, gckpt_tensor *x, 
 GCKPT_API void gckpt_segment_begin(gckpt_graph *graph); /* of what is built from here on */
 GCKPT_API void gckpt_segment_end(gckpt_graph *graph);   /* of the last one begun */
 /* Both return x. */
-GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x);      /* computed once, whatever the plan */
-GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x); /* never kept for the backward */
+GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x);      /* must save: computed once */
+GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x); /* must recompute: never kept */
 
 /* >>api-user-ops ----------------------------------------------------------------------------------
- * A user's op is a row like ours. Kernels see the shapes of the present micro-batch. */
+ * A user's op has a descriptor like ours. Kernels see the shapes of the present micro-batch. */
 typedef struct gckpt_call gckpt_call;
 typedef struct {
     const float *data;    /* values; NULL while shaping and where a backward does not need them */
     const int32_t *index; /* the same for i32 tensors */
     float *grad;          /* backward: where this input's gradient goes; NULL: not wanted */
     int accumulate;       /* 1: add to what grad holds (or start chains from it); 0: store */
-    float *compensation;  /* GCKPT_SUMS: what grad's sums are rounded by; NULL: nothing is summed */
+    float *compensation;  /* GCKPT_SUMS: rounding of grad's sums (Kahan); NULL: no sums */
     gckpt_shape shape;
     /* GCKPT_TAKES_BF16 and find_fast, in bf16 plans: where values are, gradients go, instead */
     const uint16_t *bf16;
@@ -1001,14 +1004,14 @@ struct gckpt_call {
     gckpt_shape shape;     /* of the output */
     float *out;            /* forward: NULL where nobody reads it; backward: when in needs */
     const float *grad_out; /* backward: the output's gradient; NULL for losses */
-    void *saved;           /* what forward leaves for backward; forward: NULL when not wanted */
+    void *saved;           /* what forward saves for backward; NULL in a forward: nobody reads it */
     void *workspace;       /* scratch for this instruction only */
     const void *attributes;
     /* set by shape(): */
     size_t saved_bytes, workspace_forward, workspace_backward;
     int mixes_rows; /* moves the batch axis or combines rows: splits are no longer exact */
-    int64_t
-        elements_per_count; /* losses without i32 inputs: elements of input 0 that count as one; 0: 1 */
+    /* losses without i32 inputs: elements of input 0 per count; 0: 1 */
+    int64_t elements_per_count;
     /* set for kernels: */
     int64_t first_row; /* first row of this micro-batch in the step's batch */
     int64_t rows;     /* rows in this micro-batch; functions of parameters: row 0, rows 1 */
@@ -1035,22 +1038,22 @@ struct gckpt_call {
 #define GCKPT_IN(i) (1u << (i))
 #define GCKPT_OUT   (1u << 8)
 #define GCKPT_SAVED (1u << 9)
-/* besides: its gradient sums over rows (bias, gain, broadcasting). Where `low` is given (as many
- * floats as grad, +0 at first), set grad to +0 if it does not accumulate, then add each
- * contribution x by gckpt_sum_add(&grad[k], &low[k], x): rows do not cost accuracy. */
+/* also: its gradient sums over rows (bias, gain, broadcasting). Where `compensation` is given (as
+ * many floats as grad, +0 at first), set grad to +0 if it does not accumulate, then add each
+ * contribution x by gckpt_sum_add(&grad[k], &compensation[k], x): rows do not cost accuracy. */
 #define GCKPT_SUMS (1u << 10)
-/* besides: the input is a gckpt_running, and its gradient what the backward measured in this
+/* also: the input is a gckpt_running, and its gradient what the backward measured in this
  * micro-batch (call->training 0: it is to be used instead), times rows. Mixes rows in training. */
 #define GCKPT_UPDATES_RUNNING (1u << 11)
-#define GCKPT_IS_U8    (1u << 13) /* besides: the input is u8, and gets no gradient */
+#define GCKPT_IS_U8    (1u << 13) /* also: the input is u8, and gets no gradient */
 /* flags: */
 #define GCKPT_INPLACE(i) (1u << (i)) /* out may be the same bytes as input i (elementwise) */
 /* the gradient of input i is grad_out itself when shapes agree: grad == grad_out: nothing to do */
 #define GCKPT_PASSES_GRAD(i) (1u << (8 + (i)))
 #define GCKPT_INPLACE_GRAD (1u << 16) /* in[0].grad may be the bytes of grad_out (elementwise) */
-/* A (sum, count) loss; shape() leaves shape.n = 0. Beside other losses of a plan it must count the
- * elements of input 0 (or as shape() says by `unit`: rows) or, with i32 inputs, those of the last
- * one that are not < 0. */
+/* A (sum, count) loss; shape() leaves shape.n = 0. With other losses in a plan it must count the
+ * elements of input 0 (divided by elements_per_count of shape(): rows) or, with i32 inputs, those
+ * of the last one that are not < 0. */
 #define GCKPT_LOSS         (1u << 17)
 #define GCKPT_COUNT_FROM_FEEDS (1u << 23) /* it always counts like that, so before it runs */
 #define GCKPT_SIDE_EFFECT  (1u << 18) /* forward runs exactly once a micro-batch */
@@ -1058,7 +1061,8 @@ struct gckpt_call {
 #define GCKPT_TAKES_BF16 (1u << 19)
 #define GCKPT_INDEX(i)   (1u << (24 + (i))) /* input i is i32 (others: f32, GCKPT_IS_U8) */
 /* Of an op whose output's rows (axis 1 of (B,H,..)) are made of a few rows of inputs 0 to `inputs`
- * - 1: row y of rows y * stride - before to .. + reach - 1; those that are not there: `beyond`. */
+ * - 1: row y reads rows y * stride - padding to .. + size - 1; rows outside the input are `fill`.
+ * */
 typedef struct {
     int inputs;
     int32_t stride, padding, size;
@@ -1066,7 +1070,7 @@ typedef struct {
 } gckpt_receptive_field;
 typedef struct {
     const char *name;
-    /* from in[].shape: shape, aux_bytes, work; or gckpt_fail */
+    /* from in[].shape: shape, saved_bytes, workspace; or gckpt_fail */
     gckpt_result (*shape)(gckpt_call *call);
     void (*forward)(const gckpt_call *call);   /* from in[] to out */
     void (*backward)(const gckpt_call *call);  /* NULL: no gradients */
@@ -1083,9 +1087,9 @@ typedef struct {
     /* Of the backward, in[i].grad being NULL or not as in the backward itself (where it points is
      * not to be read). NULL: the forward's flops, once for one gradient, twice for more. */
     uint64_t (*flops_backward)(const gckpt_call *call);
-    /* Tells *rows, and changes a copy of its attributes to those by which shape() and forward find
-     * rows that are `beyond` among those of the input: a plan may then run it in bands of rows
-     * (manual, 9), forward, with the same bits; aux is NULL. 0, or NULL: it may not. */
+    /* Sets *rows, and changes a copy of the attributes to those by which shape() and forward find
+     * the rows of `fill` among those of the input. A plan may then run the op's forward in row
+     * tiles (manual, 9), with the same bits and saved NULL. Returning 0, or NULL: it may not. */
     int (*receptive_field)(const gckpt_call *call, void *attributes, gckpt_receptive_field *rows);
 } gckpt_op;
 /* Adds a node. Inputs must be of one graph; in[i] NULL ends in NULL. Attributes are copied. Plans
@@ -1093,7 +1097,7 @@ typedef struct {
  * uint32_t and float (no padding, no pointers), and the row be a variable called as its name. */
 GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in, int n,
                                     const void *attributes, size_t attribute_bytes);
-/* *sum += x, with *low (NULL: plainly) to make up for rounding (Kahan 1965). */
+/* *sum += x, compensated by *compensation (NULL: a plain sum). Kahan 1965. */
 GCKPT_API void gckpt_sum_add(float *sum, float *compensation, float x);
 /* ---- What the built-in kernels are made of, for a user's: the same bits and means on every
  * executor, be it one with threads and vector kernels or a plain one. docs/user-ops.md writes a
@@ -1103,7 +1107,7 @@ GCKPT_API void gckpt_sum_add(float *sum, float *compensation, float x);
  * call->threads threads, and returns when all are done. Items may be under way at the same time:
  * none may write what another one reads or writes. `worker`, 0..call->threads-1, differs for those
  * under way, so that scratch may have a part for each (let shape() ask for call->threads parts).
- * work: multiply-adds an item is worth, about; where all are worth little, no thread is woken.
+ * cost: multiply-adds of an item, about; where all cost little, no thread is woken.
  * An item that uses gckpt_parallel or gckpt_product passes them a copy of call with threads 1. */
 GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t cost,
                               void (*item)(void *context, int64_t i, int64_t worker),
@@ -1126,7 +1130,7 @@ typedef struct {
     float *c;
     int64_t c_row, c_col;
     int accumulate;
-    void *workspace; /* scratch of gckpt_product_workspace bytes; may be part of call->work */
+    void *workspace; /* gckpt_product_workspace bytes; may be part of call->workspace */
 } gckpt_product_desc;
 GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc);
 /* For shape(): bytes of scratch for a product of these sizes, or smaller ones; 0 for small ones. */
@@ -1143,7 +1147,7 @@ typedef enum {
     GCKPT_MEMORY_POOR, /* everything is recomputed for each backward */
     GCKPT_SEGMENTS,    /* the user's segments */
     GCKPT_SQRT,        /* the uniform segmentation with least bytes (about sqrt(n) of n ops) */
-    GCKPT_OPTIMAL,     /* the least work that fits the budget, in the least bytes */
+    GCKPT_OPTIMAL,     /* the least cost that fits the budget, in the least bytes */
     GCKPT_SCHEDULE,    /* desc.schedule */
     GCKPT_INFERENCE    /* forward only: losses and fetched tensors */
 } gckpt_mode;
@@ -1151,9 +1155,9 @@ typedef enum { GCKPT_ADAMW, GCKPT_SGD, GCKPT_MOMENTUM, GCKPT_CUSTOM_OPTIMISER } 
 /* What gckpt_fetch and gckpt_collect may return. Activations and their gradients, in units of the
  * sum: gckpt_fetch has the last micro-batch's, gckpt_collect all rows. Gradients of parameters that
  * are trained: divided, before clipping. The gradient of an input (f32), a constant, a frozen
- * parameter or anything else that no trainable parameter leads to is computed because it is picked,
- * in units of the sum; what has no batch axis gets the sum over the batch. A plan may have such
- * picks and nothing to train: its steps update nothing. */
+ * parameter or anything else that no trainable parameter leads to is computed because it is
+ * fetched, in units of the sum; what has no batch axis gets the sum over the batch. A plan may have
+ * such fetches and nothing to train: its steps update nothing. */
 typedef struct {
     gckpt_tensor *tensor;
     int gradient;
@@ -1164,14 +1168,14 @@ typedef enum {
     GCKPT_UPDATE,
     GCKPT_OFFLOAD,     /* copies what the forward before it left to slower memory */
     GCKPT_RELOAD,      /* and back, to wherever there is room then */
-    GCKPT_REDUCE,      /* leaves' sums of a gradient are added up, of this rank and of all ranks */
-    GCKPT_OFFLOAD_DONE /* what is being offloaded keeps its bytes until here (desc.offload_beside) */
+    GCKPT_REDUCE,      /* adds up a gradient's sums of the virtual ranks, here and over ranks */
+    GCKPT_OFFLOAD_DONE /* until here an offloaded value keeps its bytes (desc.overlap_offload) */
 } gckpt_kind;
 typedef struct {
     gckpt_kind kind;
     int id; /* of the tensor; UPDATE: of the parameter */
 } gckpt_instruction;
-/* Work of one op over one micro-batch, in any unit that is the same for all ops of the graph. */
+/* Cost of one op over one micro-batch, in any unit that is the same for all ops of the graph. */
 typedef struct {
     uint64_t forward, backward;
 } gckpt_cost;
@@ -1188,40 +1192,44 @@ typedef struct {
      * among forms of ops and orders of backwards that give the same bits (manual, 9) */
     int as_built;
     int threads; /* 0: 1 */
-    /* The batch is summed up in so many leaves, a power of two (0: 1): row r of a step belongs to
-     * leaf r leaves / batch, rounded down. A rank has leaves / ranks of them, at least one, so
-     * results do not depend on the ranks but on this number (manual, 5e). Micro-batches end where
-     * leaves end. More than one: no update_in_backward. INFERENCE: 1: all ranks run all rows. */
+    /* Number of virtual ranks, a power of two (0: 1): row r of a step belongs to virtual rank
+     * floor(r virtual_ranks / batch), and each sums its rows by itself. A rank has virtual_ranks /
+     * ranks of them, at least one, so results depend on this number, not on the ranks (manual, 5e).
+     * Micro-batches end where virtual ranks end. If above 1, no update_in_backward. INFERENCE with
+     * 1: all ranks run all rows. */
     int virtual_ranks;
-    /* work (gckpt_cost) of 2^20 bytes gathered from other ranks: GCKPT_SHARD_VALUES. A FORWARD of a
-     * parameter then brings all of it into the arena. With costs in nanoseconds 1048576 / (GB/s) */
+    /* Cost (gckpt_cost) of gathering 2^20 bytes from other ranks: GCKPT_SHARD_VALUES, where a
+     * FORWARD of a parameter gathers it into the arena. With costs in nanoseconds 1048576 / (GB/s)
+     * */
     uint64_t link_cost;
-    /* 1: exchanges run beside what is computed (a network's card moves them): gathers begin as much
-     * ahead of their first readers as hides them, by link_work and the costs of ops, where the
-     * budget (0: what the plan takes anyway) has the bytes. No budget is too small for that, and
-     * gckpt_plan_cost counts as if nothing ran beside. 0: right before their readers. Not of
-     * GCKPT_SCHEDULE, which says itself where they begin. */
+    /* If nonzero, communication overlaps computation: each all-gather begins early enough, judging
+     * by link_cost and the costs of the ops, that it ends before its first use, as far as the
+     * budget has room for buffers that live longer (with budget 0, without making the plan larger).
+     * If 0, it begins immediately before its first use. Overlap never makes a budget infeasible,
+     * and gckpt_plan_cost does not count it. Ignored for GCKPT_SCHEDULE, whose caller places them.
+     * */
     int overlap_communication;
     size_t alignment; /* of every offset; a power of two; 0: 64 */
-    /* 1: a FORWARD of a parameter brings a copy of its value into the arena, where ops read it, as
-     * those packed ones that somebody reads as floats (manual, 12). It is planned like any value:
-     * it has bytes, work (10 x bytes read and written, + 16384; or its entry in costs), may be let
-     * go and brought again; pins hold for it; a schedule may say when, else it comes before its
-     * first reader. Updates act on the parameter itself. */
+    /* If nonzero, a FORWARD of a parameter copies its value into the arena, where ops read it, as
+     * for quantised ones that an op reads as floats (manual, 12). The copy is planned like any
+     * value: it has bytes and a cost (10 x bytes read and written, + 16384; or its entry in costs),
+     * may be dropped and copied again; gckpt_keep and gckpt_recompute hold for it; a schedule may
+     * place it, else it comes before its first use. Updates act on the parameter itself. */
     int stage_parameters;
     /* 1: workspace for the plain kernels only, and they run: what a GCKPT_NO_FAST build needs
      * (there it is always 1), so set it when this plan is made for one */
     int plain;
     /* Bytes of slower memory that AUTO, OPTIMAL, frontiers and gckpt_fit may offload values (and
-     * aux) to, instead of computing them again (manual, 9); 0: none. offload_work: work
-     * (gckpt_cost) of 2^20 bytes, one way: with costs in nanoseconds 1048576 / (GB/s); rounded up.
-     * Plans that update in the backward offload nothing: a copy that failed would come too late. */
+     * what is saved for the backward) to, instead of recomputing them (manual, 9); 0: none.
+     * offload_cost: cost (gckpt_cost) of copying 2^20 bytes, one way: with costs in nanoseconds
+     * 1048576 / (GB/s); rounded up. Plans that update in the backward offload nothing: a copy that
+     * failed would come too late. */
     size_t offload_bytes;
     uint64_t offload_cost;
-    /* 1: copies run beside what is computed, one at a time, in the order they are begun. Work is
-     * then a time: what is computed takes its work, a reader waits for its reload, and what comes
-     * behind the last use of a value for its offload; plans are made for the least such time. Holds
-     * and reloads ahead keep the bytes that this takes, and those count. 0: one after the other. */
+    /* If nonzero, offload copies overlap computation, one at a time, in the order they are begun.
+     * Cost is then a time: an op takes its cost, a use waits for its reload, and whatever follows a
+     * value's last use waits for its offload; plans minimise that time. The bytes that copies keep
+     * (until GCKPT_OFFLOAD_DONE, or by early reloads) count. If 0, copies and ops run in turn. */
     int overlap_offload;
     /* What the plan is made for; NULL: the processor. The table must live until the plan is made;
      * plain is then unused, and such a plan is neither saved nor printed as C. */
@@ -1272,30 +1280,28 @@ enum {
     GCKPT_BYTES_TABLES,
     GCKPT_BYTES_CACHES,
     GCKPT_BYTES_COPIES,    /* of parameters (desc.bf16_weights) */
-    GCKPT_BYTES_REDUCTION, /* arena: sums of leaves that wait, what comes from another rank */
+    GCKPT_BYTES_REDUCTION, /* arena: partial sums of virtual ranks, receive buffers */
     GCKPT_BYTES_GATHERED,  /* arena: values of sharded parameters, whole */
-    GCKPT_BYTES_PADDING,   /* contained in the others: what a rank holds above 1 / ranks of what is
-                             sharded */
+    GCKPT_BYTES_PADDING,  /* of shards; already counted in the other kinds */
     GCKPT_BYTES_KINDS
 };
 /* Bytes of one kind; the arena's (gradients of parameters, activations and their gradients,
  * workspace) where the live sum is greatest, so that they add up to the bound. */
 GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind);
 GCKPT_API size_t gckpt_plan_offloaded(const gckpt_plan *plan); /* bytes of slower memory it uses */
-GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan); /* recomputed work / forward work */
-/* Work (gckpt_cost) of a micro-batch: forwards and backwards, also again, and copies to slower
- * memory and back but what is hidden of these: with desc.offload_beside what runs beside what is
- * computed, else nothing. overhead: what it is above the least that
- * computes nothing twice, in any form that the plan could choose (manual, 9), as a fraction of
- * that. */
+GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan); /* recomputed cost / forward cost */
+/* Cost (gckpt_cost) of a micro-batch: forwards and backwards, recomputes included, and copies to
+ * slower memory and back, except their hidden cost: with desc.overlap_offload the part that
+ * overlaps computation, else 0. overhead: by how much it exceeds the least cost without recomputes,
+ * in any lowering that the plan could choose (manual, 9), as a fraction of that. */
 GCKPT_API uint64_t gckpt_plan_cost(const gckpt_plan *plan);
 GCKPT_API uint64_t gckpt_plan_hidden_cost(const gckpt_plan *plan);
 GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
 /* What is proven about all schedules (manual, 9), whoever finds them: none within the plan's budget
- * has less work than proven_work (a micro-batch's, as gckpt_plan_cost), and none has fewer bytes
+ * costs less than proven_cost (of a micro-batch, as gckpt_plan_cost), and none has fewer bytes
  * than proven_bytes (as gckpt_plan_bytes). The budget: desc.budget of AUTO and OPTIMAL, that of
  * gckpt_frontier_plan; without one, and in other modes, the plan's own bytes. gap: by how much the
- * plan's work exceeds proven_work, as a fraction of a store-all plan's; 0: no schedule is better.
+ * plan's cost exceeds proven_cost, as a fraction of a store-all plan's; 0: no schedule is better.
  * The least possible is never below, but may be above: in few bytes, where forwards must run a
  * third time; with gckpt_recompute, which no schedule is held to here; where updates in the
  * backward or a loop keep things longer; where an op may first run late (several losses). No memory
@@ -1303,8 +1309,9 @@ GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
 GCKPT_API uint64_t gckpt_plan_proven_cost(const gckpt_plan *plan);
 GCKPT_API size_t gckpt_plan_proven_bytes(const gckpt_plan *plan);
 GCKPT_API double gckpt_plan_gap(const gckpt_plan *plan);
-/* Work of desc.batch rows: of micro-batches (short ones in proportion, a leaf's only one whole),
- * and once of what depends on parameters only; UINT64_MAX: at least that. In seconds: manual, 7. */
+/* Cost of desc.batch rows: of micro-batches (short ones in proportion, a virtual rank's only one
+ * whole), and once of what depends on parameters only; UINT64_MAX: at least that. In seconds:
+ * manual, 7. */
 GCKPT_API uint64_t gckpt_plan_step_cost(const gckpt_plan *plan);
 GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan);  /* of a micro-batch */
 GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan); /* of a step, at most */
@@ -1338,7 +1345,7 @@ typedef enum {
     GCKPT_BUFFER_GRADIENT,           /* of an activation */
     GCKPT_BUFFER_PARAMETER_GRADIENT, /* of a parameter, or of what depends on parameters only */
     GCKPT_BUFFER_WORKSPACE,          /* of one instruction */
-    GCKPT_BUFFER_REDUCTION           /* a leaf's sum that waits, or room for another rank's */
+    GCKPT_BUFFER_REDUCTION           /* a virtual rank's partial sum, or a receive buffer */
 } gckpt_buffer_kind;
 typedef struct {
     int start, end;      /* first and last instruction; the plan's length: after all of them */
@@ -1357,13 +1364,13 @@ GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id); /* its op's
  * frontiers are drawn by examples/pictures.h.) E_FILE, here and below: the callback failed. */
 GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user);
 /* Writes a micro-batch as Chrome trace events (chrome://tracing, ui.perfetto.dev): a bar for each
- * instruction, a nanosecond a unit of work (gckpt_cost), and live bytes by kind. */
+ * instruction, a nanosecond per unit of cost (gckpt_cost), and live bytes by kind. */
 GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user);
 #endif
 
 /* Hash of the graph the plan is for: ops, attributes, shapes, types, what reads what, names of
- * inputs, constants and parameters; and desc.leaves, if there are several. The same on every
- * machine, for every plan of the graph with as many leaves. */
+ * inputs, constants and parameters; and desc.virtual_ranks, if above 1. The same on every
+ * machine, for every plan of the graph with as many virtual ranks. */
 GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan);
 #ifndef GCKPT_NO_EXPORT
 /* A plan as a file, the same bytes on every machine. Reading takes the graph the plan was made for
@@ -1385,14 +1392,14 @@ GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, vo
  * the store's seed. E_ARG: it cannot be printed; an #error that says why is printed instead. */
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user);
-/* Prints a store's parameters as C constants, to be compiled in beside the plan, and
+/* Prints a store's parameters as C constants, to be compiled in next to the plan, and
  * `gckpt_result NAME_bind(gckpt_store *store)`: before gckpt_plan_params it brings them into an
  * empty store, in their order, stored as they are, every bit. Frozen ones are read from flash
  * (gckpt_store_external) and stay frozen; of the others the store has copies. Not printed are
  * optimiser state, step count and notes: a device begins at step 0. A block needs NAME_flash_bytes
  * less than NAME_store_bytes of a plan that reads all of the store's parameters. E_ARG: as above;
- * no parameters, several ranks, values not made yet (gckpt_store_get) that are packed, or that
- * GCKPT_NO_TRAINING does not draw. */
+ * no parameters, several ranks, values not made yet (gckpt_store_get) that are quantised, or
+ * random where GCKPT_NO_TRAINING cannot initialise them. */
 GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
                                      gckpt_write_fn write, void *user);
 #endif /* GCKPT_NO_EXPORT */
@@ -1417,13 +1424,14 @@ typedef gckpt_result (*gckpt_measure_fn)(gckpt_graph *graph, const gckpt_term *t
  * rows is planned whole. desc: as for gckpt_plan_new, but fetch, schedule and costs belong to one
  * graph and batch is the argument; memory must not be a block. Graphs are temporary; the parameters
  * they make stay in the store when a plan is found, and only then. NULL on error, which is then the
- * store's; of a budget too small it names the least bytes, and those for 1.5 times least work. */
+ * store's; of a budget too small it names the least bytes, and those for 1.5 times the least cost.
+ * */
 GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build_fn build, void *user, int64_t batch,
                                 const gckpt_plan_desc *desc, gckpt_measure_fn measure);
 #endif
 
 /* ---- the frontier: what every budget costs ---- */
-/* A plan of `work` fits in `bytes`, and less work does not (as far as the search knows). */
+/* A plan of this cost fits in `bytes`; a cheaper one does not, as far as the search knows. */
 typedef struct {
     size_t bytes;
     uint64_t cost;              /* gckpt_plan_cost */
@@ -1437,17 +1445,15 @@ typedef struct {
 GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_term *terms, int count,
                                              const gckpt_plan_desc *desc);
 GCKPT_API void gckpt_frontier_free(gckpt_frontier *frontier); /* its plans stay */
-/* Points by ascending bytes and descending work; the last one recomputes nothing. */
+/* Points by ascending bytes and descending cost; the last one recomputes nothing. */
 GCKPT_API int gckpt_frontier_points(const gckpt_frontier *frontier);
 GCKPT_API gckpt_result gckpt_frontier_get(const gckpt_frontier *frontier, int i, gckpt_point *out);
-/* 1; 0 when the search for some byte limit stopped at a limit of its own (what it looks at, rounds)
- * or closed a gap with less than it wanted (a value that takes more than 400 forwards to compute
- * again), as on most graphs of more than some tens of ops: how far points may be from the best
- * possible is what proven_work says. */
+/* Returns 1 if every point was searched exhaustively, 0 if a limit of effort was reached, which is
+ * normal for graphs of more than some tens of ops; proven_cost says how good a point is. */
 GCKPT_API int gckpt_frontier_complete(const gckpt_frontier *frontier);
 GCKPT_API size_t gckpt_frontier_proven_bytes(const gckpt_frontier *frontier);
 /* The point that a budget gets (0: no limit), -1: it is too small; and its plan. What
- * gckpt_plan_new makes with GCKPT_OPTIMAL has up to 0.1 % of a step less work, never more. */
+ * gckpt_plan_new makes with GCKPT_OPTIMAL costs up to 0.1 % of a step less, never more. */
 GCKPT_API int gckpt_frontier_find(const gckpt_frontier *frontier, size_t budget);
 GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t budget);
 #ifndef GCKPT_NO_PRINT
@@ -1474,9 +1480,9 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *frontier, size_
  * read the host's bytes, copy_out when it has written them, finish when all is done. finish is
  * called at a step's end, before the report; before the first update, if the step clips, if it may
  * be skipped and `nonfinite` is missing, or if a loss that is no regulariser lacks
- * GCKPT_COUNT_FROM_FEEDS; before a regulariser's gradient, if the first loss's count is not known from
- * the feeds. copy_out waits for gckpt_fetch and for what runs on the host. Without memory of its
- * own each call has taken effect when it returns. A call, what it points to on the host
+ * GCKPT_COUNT_FROM_FEEDS; before a regulariser's gradient, if the first loss's count is not known
+ * from the feeds. copy_out waits for gckpt_fetch and for what runs on the host. Without memory of
+ * its own each call has taken effect when it returns. A call, what it points to on the host
  * (attributes, shapes) and the structs below live until the function returns; their other pointers
  * are the backend's. Whatever computes, the numbers are those of the contract (manual, 5). An error
  * that is found at a step's end comes after its updates: weights may have changed where the step is
@@ -1573,14 +1579,14 @@ struct gckpt_backend {
      * and of fast kernels (find_fast) also mixes_rows where their bits depend on micro-batches of
      * this size, and precision to GCKPT_BF16 where they are not for such shapes; in[i].bf16,
      * out_bf16 and grad_out_bf16 say what the plan keeps so and are not to be read. A function of
-     * op, call and the backend's name only. Kernels find `work` a multiple of 64 behind the
+     * op, call and the backend's name only. Kernels find the workspace a multiple of 64 after the
      * executor's own copies, which begin at the plan's alignment. */
     gckpt_result (*workspace)(void *context, const gckpt_op *op, gckpt_call *call);
     /* The kernel of an op's forward or backward, by op->name or, of users' ops, by op; asked for
      * each instruction when an executor is made, and more than once: the answer is always the same.
      * NULL: there is none, and the op's own runs, with memory of its own on copies (slow). Forward
-     * and backward share aux, whose layout the op's own kernels define: a backend that lays it out
-     * otherwise has both. */
+     * and backward share what is saved, whose layout the op's own kernels define: a backend that
+     * lays it out otherwise has both. */
     gckpt_kernel (*find)(void *context, const gckpt_op *op, gckpt_kind kind);
     /* Between ops; of the call, only backend, threads, seed, step, row, rows and precision count.
      * fill: word, n times, from an address that is a multiple of 4. */
@@ -1605,12 +1611,13 @@ struct gckpt_backend {
     /* GCKPT_BF16_FAST (manual, 5m); NULL: not here. As find, but a function of op->name or op alone
      * and asked when planning, too: an op's kernels, both or (NULL) none. call->precision says that
      * they are meant. Whatever the plan keeps as bf16 they read and write as such (in[i].bf16,
-     * out_bf16, ..; the other pointer is NULL); low parts may be left alone. */
+     * out_bf16, ..; the other pointer is NULL); compensations may be ignored. */
     gckpt_kernel (*find_fast)(void *context, const gckpt_op *op, gckpt_kind kind);
     /* For what is offloaded to the host: all four or none (then copy_out and copy_in do it). Moves
-     * begin behind what was asked for before, and may run beside what is asked for later; they keep
-     * their order. join: what is asked for later waits for all of them. Their host side is memory
-     * from host_get; the other side is not touched before join, but read where it goes out. */
+     * begin after what was asked for before, and may overlap what is asked for later; they keep
+     * their order. wait_copies: what is asked for later waits for all of them. Their host side is
+     * memory from host_get; the other side is not touched before join, but read where it goes out.
+     * */
     void *(*host_get)(void *context, size_t bytes);
     void (*host_release)(void *context, void *memory, size_t bytes);
     void (*copy_async)(void *context, void *to, const void *from, size_t bytes, int out);
@@ -1618,16 +1625,17 @@ struct gckpt_backend {
     /* *found = 1 if one of n floats is not finite, else 0. NULL: a step that may be skipped waits
      * for its square sums before the first update. */
     void (*nonfinite)(const gckpt_call *call, const float *x, int64_t n, uint32_t *found);
-    /* A packed parameter comes into the arena. NULL: the host keeps its values, unpacks them each
-     * time and copies them in (slow, and such micro-batches are not repeated). */
+    /* Dequantises a parameter into the arena. NULL: the host keeps its values, dequantises them
+     * each time and copies them in (slow, and such micro-batches are not repeated). */
     void (*dequantise)(const gckpt_call *call, const gckpt_dequantisation *unpacking);
     /* As join, but the last `later` moves (at least 1) may go on. NULL: join. */
     void (*wait_copies_until)(void *context, int later);
-    /* For exchanges of ranks in its memory (gckpt_transport.enqueue), both or none. beside(1): what the
-     * thread asks for from here on (add, copy) goes into a second queue, behind all that was asked
-     * for; it returns that (a cudaStream_t). beside(0): into the first one again, which goes on
-     * beside it. rejoin: what is asked for later waits for all such pieces but the last `later`.
-     * copy_in takes 16 MiB (at least half a MiB a time) before it waits for what was asked for. */
+    /* For exchanges of ranks in its memory (gckpt_transport.enqueue), both or none.
+     * use_comm_queue(1): what the thread asks for from here on (add, copy) goes into a second
+     * queue, after all that was asked for; returns that queue (a cudaStream_t). use_comm_queue(0):
+     * into the first one again; the two overlap. wait_comm_queue: what is asked for later waits for
+     * all such requests except the last `later`. copy_in takes 16 MiB (at least half a MiB a time)
+     * before it waits for what was asked for. */
     void *(*use_comm_queue)(void *context, int on);
     void (*wait_comm_queue)(void *context, int later);
 };
@@ -1695,7 +1703,7 @@ typedef enum {
     GCKPT_ISA_AMX, /* AVX512, and AMX for products of bf16 plans, which alone take it by AUTO */
     GCKPT_ISA_COUNT
 } gckpt_isa;
-/* The other ranks, reached by an engine of the program's: MPI, NCCL, sockets, threads (examples
+/* How this rank reaches the others, supplied by the program: MPI, NCCL, sockets, threads (examples
  * mpi.h, nccl.h). One thing is under way at a time: exchange begins to send bytes to a rank and to
  * receive bytes from it (either may be none) and done, which may let other programs run first,
  * tells whether that is over. Both are called by the thread that runs the step, between
@@ -1707,7 +1715,7 @@ typedef struct {
     int (*exchange)(void *user, int peer, const void *send, size_t send_bytes, void *receive,
                     size_t receive_bytes); /* 1; 0: it failed */
     int (*done)(void *user); /* 1: over; 0: not yet; -1: it failed. NULL: exchange waits itself */
-    /* Adds up n floats of all ranks in the engine's own order; for fast_reduce; begins only, too */
+    /* Begins to add up n floats of all ranks in the transport's own order; for fast_reduce */
     int (*all_reduce)(void *user, float *x, size_t n);
     /* Tells the others that nothing more will come, so that their exchanges fail, and no longer
      * touches what is under way; may be NULL, and then they wait for their timeout */
@@ -1715,9 +1723,9 @@ typedef struct {
     double (*clock)(void *user); /* seconds; NULL: what does not answer is waited for */
     double timeout;              /* after so many of them without an answer a step ends; 0: never */
     void *user;
-    /* On a backend that has `beside`, for its own memory, both or none (and then there is give_up,
-     * too): exchange, or (peer -1) all_reduce of the floats at `receive`, in that queue of the
-     * backend, after what is there before; 0: it failed. landed: as done, of all that was enqueued;
+    /* On a backend that has use_comm_queue, for its own memory, both or none (and with them abort):
+     * exchange, or (peer -1) all_reduce of the floats at `receive`, in that queue of the backend,
+     * after what is there before; 0: it failed. enqueued_done: as done, of all that was enqueued;
      * asked where the host must wait, so the timeout counts what is computed before, too. */
     int (*enqueue)(void *user, void *queue, int peer, const void *send, size_t send_bytes,
                    void *receive, size_t receive_bytes);
@@ -1760,11 +1768,11 @@ typedef struct {
      * executor no copy is under way. With a backend's own memory each is waited for at once. */
     int (*wait)(void *user, int later);
     /* The other ranks: needed when the store has some. Each rank is fed its own rows
-     * (gckpt_plan_rank_rows), `rows` are those of all. What one refuses or cancels, all do, with its
-     * text. E_PEER: a rank does not answer; this executor is of no more use then, and if parameters
-     * were being updated, go back to what was saved. */
+     * (gckpt_plan_rank_rows), `rows` are those of all. What one refuses or cancels, all do, with
+     * its text. E_PEER: a rank does not answer; this executor is of no more use then, and if
+     * parameters were being updated, go back to what was saved. */
     const gckpt_transport *transport;
-    /* 1: gradients are added up by ranks->all_reduce: as fast as the engine is, and with other bits
+    /* If nonzero, transport->all_reduce adds up gradients: as fast as it is, and with other bits
      * for another number of ranks */
     int fast_reduce;
     int (*progress)(void *user, const gckpt_progress *);     /* before each instruction */
@@ -1852,7 +1860,7 @@ GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position);
 GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                   int64_t rows, const gckpt_hyper *hyper, gckpt_report *report);
 /* Rows that arrive bit by bit (a sensor): same bits as one gckpt_step over all of them. Feeds are
- * read in the call only. desc.batch must exceed the graph's rows, losses share their targets. */
+ * read in the call only. desc.batch must exceed the graph's rows, losses count the same targets. */
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper);
 GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                       int64_t rows);
@@ -1877,13 +1885,13 @@ GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, 
 #endif /* GCKPT_NO_TRAINING */
 #ifndef GCKPT_NO_FETCH
 /* A tensor or gradient of desc.fetch, valid until the next call that runs on this executor, or on
- * one that shares its arena. NULL, and the executor's error text says why: not picked; or not
+ * one that shares its arena. NULL, and the executor's error text says why: not fetched; or not
  * computed yet, within a step (gckpt_run_some; in each micro-batch anew) or because it ended early.
  * A gradient is there with its last contribution; a trained parameter's with its update; one of
  * what else has no batch axis at the step's end. An i32 tensor's values (gckpt_argmax) are int32_t:
  * cast the pointer, so also gckpt_collect's, whose `size` counts them. */
 GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient);
-/* From now on all calls put what they compute of this pick (desc.fetch; something with a batch
+/* From now on all calls put what they compute of this tensor (desc.fetch; something with a batch
  * axis, no parameter) into `to`, rows of the whole batch one after the other; `size` floats are
  * there, and a call with more is E_ARG before anything runs. Units: values as they are, gradients
  * of the sum: divided by report.count they are those of report.loss. to NULL: no longer. Where a
@@ -1904,13 +1912,13 @@ GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash);
 /* Bytes sent to other ranks so far, by exchanges. */
 GCKPT_API uint64_t gckpt_exec_bytes_sent(const gckpt_exec *exec);
 #ifndef GCKPT_NO_STDIO
-/* A checkpoint by all ranks, each writing its shares: PATH is an index, the files it names lie
- * beside it (PATH.N-RANK.safetensors, N counting saves) in a folder that all ranks see. All ranks
+/* A checkpoint by all ranks, each writing its shards: PATH is an index, the files it names lie
+ * next to it (PATH.N-RANK.safetensors, N counting saves) in a folder that all ranks see. All ranks
  * call save, between steps; it replaces what was there as a whole, and removes what killed saves
  * have left: whatever is killed, PATH is the old one or the new one, and after an error the old
  * one, but when it says that the new one is in place (GCKPT_E_PEER: either). Ranks wait for each
  * other's disks: let ranks->timeout be longer. load is for any number of ranks, one too; it reads
- * its share, all or nothing as gckpt_store_load, and no byte that was damaged passes. */
+ * its shards, all or nothing as gckpt_store_load, and no byte that was damaged passes. */
 GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path);
 GCKPT_API gckpt_result gckpt_ranks_load(gckpt_store *store, const char *path);
 #endif
@@ -1933,26 +1941,26 @@ typedef struct {
 } gckpt_check;
 /* Compares the gradient of every trainable parameter with central differences of the loss along the
  * gradient and along a random direction. E_DATA: one differs by more than 0.01, or the first loss
- * counts nothing in these rows. GCKPT_UNRESOLVED: none does, but some cannot be told: a loss that
- * is large beside its changes (targets far from the outputs; of losses over classes 1 is large,
- * where one is all but certain) is too coarse in f32, and then half a gradient, or twice it, may
- * look the same. The executor's error text has names and figures. A gradient that is zero but for
- * rounding (what a norm or softmax cancels) is right when the loss shows no slope and is fine
- * enough to show one of 0.01 of the steepest parameter's. Weights are restored to the bit. check
- * may be NULL. */
+ * counts nothing in these rows. GCKPT_UNRESOLVED: none does, but some cannot be resolved: a loss
+ * that is large compared with its changes (targets far from the outputs; of losses over classes 1
+ * is large, where one is all but certain) is too coarse in f32, and then half a gradient, or twice
+ * it, may look the same. The executor's error text has names and figures. A gradient that is zero
+ * but for rounding (what a norm or softmax cancels) is right when the loss shows no slope and is
+ * fine enough to show one of 0.01 of the steepest parameter's. Weights are restored to the bit.
+ * check may be NULL. */
 GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                              int64_t rows, gckpt_check *check);
 /* Times the ops on this machine, for desc.costs: costs[id] is the nanoseconds of an op's forward
  * and backward over one micro-batch, at least 1; cost_count: highest id + 1. *update (NULL: not
- * wanted) is what a step takes besides: checks, division, norm, update. `seconds` is a clock that
- * starts anywhere. Any training plan will do that does not update in the backward; rows: a multiple
- * of its micro-batch. Of 6 to 32 runs (a quarter of a second, unless 6 take longer) the first is
- * discarded; each op gets its median. Nothing is updated: weights, state and step stay as they are,
- * bit for bit (each parameter in turn is updated, timed and put back; an own optimiser is not
- * called). Costs are those of the graph as it was built: where another form of an op was timed, in
- * proportion to the model's. Ops that the plan does not run get the plan's own cost in the unit of
- * the others. A recompute is taken to last as long as the first forward; with cold caches it takes
- * more, when it leaves only what the backward needs, less. */
+ * wanted) is what a step takes in addition: checks, division, norm, update. `clock` returns seconds
+ * and starts anywhere. Any training plan will do that does not update in the backward; rows: a
+ * multiple of its micro-batch. Of 6 to 32 runs (a quarter of a second, unless 6 take longer) the
+ * first is discarded; each op gets its median. Nothing is updated: weights, state and step stay as
+ * they are, bit for bit (each parameter in turn is updated, timed and put back; an own optimiser is
+ * not called). Costs are those of the graph as it was built: where another form of an op was timed,
+ * in proportion to the model's. Ops that the plan does not run get the plan's own cost in the unit
+ * of the others. A recompute is taken to last as long as the first forward; with cold caches it
+ * takes more, when it leaves only what the backward needs, less. */
 GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                        int64_t rows, double (*clock)(void *user), void *user,
                                        gckpt_cost *costs, int cost_count, uint64_t *update);
@@ -1971,7 +1979,7 @@ typedef struct {
     int count;
     int64_t steps;
     double
-        total_seconds; /* seconds of the calls; beside the instructions': checks, feeds, the norm */
+        total_seconds; /* of the calls, with checks, feeds and the norm */
     gckpt_report report; /* of the last one */
 } gckpt_profile;
 /* A gckpt_step (hyper NULL: gckpt_forward) that adds what it takes to `profile`. Results, weights
@@ -2006,7 +2014,7 @@ typedef struct {
 } gckpt_fit_timing;
 /* As gckpt_fit, but of the plans predicted best the one that runs fastest here (manual, 7):
  * gckpt_fit's for fewer and fewer bytes, and those for larger micro-batches, are tried while they
- * have at most a quarter more work; they take turns, slow ones drop out; a gain below 1/64 counts
+ * cost at most a quarter more; they take turns, slow ones drop out; a gain below 1/64 counts
  * as chance. The choice is this machine's and moment's; results are the same bits. Steps run within
  * the budget on the store's parameters, but do not update: values, state and step stay, bit for
  * bit. Half the limit may go into planning. */
@@ -10738,25 +10746,8 @@ GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *d
     return gckpt_apply(&gckpti_op_rotary, &x, 1, &a, bytes);
 }
 
-<<<<<<< HEAD
-/* ---- positions: x + table[first..first+T-1], by slice and gckpt_add: dtable has low parts ---- */
-GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table, int64_t first)
-=======
-GCKPT_API gckpt_tensor *gckpt_rotary_at(gckpt_tensor *x, int heads, float base, int64_t first)
-{
-    const gckpt_rotary_desc desc = { heads, base, first, 0, NULL, 0.0f };
-    return gckpt_rotary_with(x, &desc);
-}
-
-GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base)
-{
-    return gckpt_rotary_at(x, heads, base, 0);
-}
-
 /* ---- positions: x + table[first..first+T-1], by slice and gckpt_add ---- */
-static gckpt_tensor *gckpti_positions(gckpt_tensor *x, gckpt_tensor *table, int64_t first,
-                                      int relative)
->>>>>>> h-ops
+GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table, int64_t first)
 {
     if (!x || !table)
         return NULL;
@@ -11182,22 +11173,11 @@ GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
 }
 
 GCKPTI_OP_KERNELS(cross_entropy, gckpti_run_cross_entropy(call, backward, gckpti_plain_loss))
-<<<<<<< HEAD
-GCKPTI_OP_DESC_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
-                    gckpti_cross_entropy_classes,
-                    GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(1),
-                    GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
-=======
 GCKPTI_DESC_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
                  gckpti_cross_entropy_classes,
                  GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(1),
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
-GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets)
-{
-    return gckpti_apply_to(&gckpti_op_cross_entropy, logits, targets, NULL, NULL, 0);
-}
 
->>>>>>> h-ops
 GCKPTI_ELEMENT_LOSS(sum_loss, GCKPTI_LOSS_SUM, gckpti_flops_1, 0);
 GCKPTI_ELEMENT_LOSS(mean_squared_error, GCKPTI_LOSS_SQUARED, gckpti_flops_3, GCKPTI_READS_XY(0),
                     GCKPTI_READS_XY(0));
@@ -25740,8 +25720,7 @@ GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e)
     return gckpti_min(e->step.vrank_end - e->step.row, e->plan->rows);
 }
 
-/* Initialises a call without op or inputs, for use between ops. Does not clear the inputs'
- * operands: that would take longer than a small update. */
+/* Initialises a call for use between ops. To clear the inputs would cost as much as an update. */
 GCKPTI_FN void gckpti_init_opless_call(const gckpt_exec *e, gckpt_call *c)
 {
     const size_t rest = offsetof(gckpt_call, shape);
@@ -25763,8 +25742,7 @@ GCKPTI_FN void gckpti_init_call(const gckpt_exec *e, gckpt_call *c)
     gckpti_init_opless_call(e, c);
 }
 
-/* Clears, in the call of an earlier instruction, the fields that gckpti_set_op_call does not set.
- * To clear all of it would take longer than many an op. */
+/* Clears the fields that gckpti_set_op_call does not set; clearing all would take too long. */
 static void gckpti_clear_call(gckpt_call *c, int inputs)
 {
     for (int i = inputs; i < c->inputs; i++)
@@ -25779,8 +25757,7 @@ static void gckpti_clear_call(gckpt_call *c, int inputs)
     c->rounded = 0, c->quantised = NULL;
 }
 
-/* Sets shapes, attributes and all else that is not in the arena, in the call that all instructions
- * of a run share (with GCKPT_SMALL, in any call). */
+/* Sets all that is not in the arena, in the call of a run (with GCKPT_SMALL, in any call). */
 GCKPTI_FN void gckpti_set_op_call(const gckpt_exec *e, const gckpti_plan_node *node, int id,
                                   int64_t rows, gckpt_call *c)
 {
@@ -25834,8 +25811,7 @@ GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec)
     return exec ? exec->device.isa : GCKPT_ISA_AUTO;
 }
 
-/* Chooses the backend for which the plan was made: the CPU with the widest vectors, or
- * desc.backend, whose missing functions are those of the CPU's plain backend. */
+/* Chooses the CPU's widest vectors or desc.backend, with missing functions from the plain one. */
 GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -25853,22 +25829,21 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     if (!GCKPTI_RUNS_BACKENDS && requested <= GCKPT_ISA_PLAIN)
         return GCKPT_OK;
     if (!gckpt_isa_available(requested))
-        return gckpti_error(
-            e->store, GCKPT_E_ARG,
-            "exec: this processor or build%s has no %s kernels; gckpt_exec_desc.isa = "
-            "GCKPT_ISA_AUTO takes what there is",
-            gckpti_isa_left_out(requested), gckpt_isa_name(requested));
+        return gckpti_error(e->store, GCKPT_E_ARG,
+                            "exec: this processor or build%s has no %s kernels; "
+                            "gckpt_exec_desc.isa = GCKPT_ISA_AUTO takes what there is",
+                            gckpti_isa_left_out(requested), gckpt_isa_name(requested));
 #ifndef GCKPT_SMALL
     gckpt_backend *backend = &e->device.backend;
     const gckpt_backend *plain = &gckpti_backend_plain;
     if (!b) {
         const int most = gckpti_is_bf16_plan(p) ? GCKPT_ISA_AMX : GCKPT_ISA_AVX512;
         int isa = requested == GCKPT_ISA_AUTO ? most : (int)requested;
+        const gckpt_backend *cpu;
         if (gckpti_debug(e) & GCKPT_DEBUG_PLAIN || p->backend_id == GCKPTI_BACKEND_PLAIN)
             isa = GCKPT_ISA_PLAIN;
-        const gckpt_backend *cpu = gckpti_cpu_backend((gckpt_isa)isa, &e->device.kernels);
-        while (!cpu)
-            cpu = gckpti_cpu_backend((gckpt_isa)--isa, &e->device.kernels);
+        while (!(cpu = gckpti_cpu_backend((gckpt_isa)isa, &e->device.kernels)))
+            isa--;
         *backend = *cpu;
         backend->dequantise = p->quantised ? gckpti_dequantise_all : NULL;
         e->device.isa = (gckpt_isa)isa;
@@ -25921,9 +25896,8 @@ GCKPTI_FN gckpt_result gckpti_wait_backend(gckpt_exec *e)
 {
     gckpti_wait_in_flight(e, 0);
     const char *problem = gckpti_backend(e)->finish(gckpti_backend(e)->context);
-    return !problem
-               ? GCKPT_OK
-               : gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", gckpti_backend(e)->name, problem);
+    const char *name = gckpti_backend(e)->name;
+    return problem ? gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", name, problem) : GCKPT_OK;
 }
 
 GCKPTI_COLD_END
@@ -25942,9 +25916,8 @@ GCKPTI_FN void *gckpti_bump_alloc(gckpti_bump *bump, size_t n, size_t size)
 /* Returns the backend's advice after an allocation failed, or "". */
 GCKPTI_FN const char *gckpti_memory_hint(const gckpt_exec *e)
 {
-    return gckpti_backend(e)->memory_hint
-               ? gckpti_backend(e)->memory_hint(gckpti_backend(e)->context)
-               : "";
+    const gckpt_backend *b = gckpti_backend(e);
+    return b->memory_hint ? b->memory_hint(b->context) : "";
 }
 
 /* Fills `bytes` bytes of backend memory with a repeated word; the last one may be partial. */
@@ -25997,8 +25970,7 @@ static size_t gckpti_count_squares(gckpt_exec *e)
     return n;
 }
 
-/* Returns the bytes of blocks.host_scratch: the largest of a parameter's gradient, a dequantised
- * block, all square sums, the operands of an op that runs on the host, and an offloaded value. */
+/* Returns the bytes of blocks.host_scratch, for the largest of its uses. */
 static size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -26019,8 +25991,8 @@ static size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
         gckpti_init_op_call(e, node, (int)id, p->rows, &c);
         c.plain = 1;
         (void)node->op->shape(&c);
-        size_t bytes =
-            c.workspace_forward > c.workspace_backward ? c.workspace_forward : c.workspace_backward;
+        size_t bytes = c.workspace_forward;
+        bytes = bytes > c.workspace_backward ? bytes : c.workspace_backward;
         bytes += node->saved_bytes + 8 * (size_t)gckpti_planned_elements(p, node);
         for (int i = 0; i < node->inputs; i++) /* values, gradient, compensation */
             bytes += 12 * (size_t)gckpti_elements(&c.in[i].shape);
@@ -26035,16 +26007,15 @@ static void gckpti_alloc_tables(gckpt_exec *e, gckpti_bump *bump)
 {
     const gckpt_plan *p = e->plan;
     (void)gckpti_bump_alloc(bump, gckpti_plan_copy_bytes(p), 1);
-    const size_t node_size = sizeof *e->tables.nodes, param_size = sizeof *e->tables.params;
+    const size_t n = p->param_count, node_size = sizeof *e->tables.nodes;
+    const size_t input_size = sizeof *e->feeds.inputs, term_size = sizeof *e->losses.terms;
     e->tables.nodes = (gckpti_exec_node *)gckpti_bump_alloc(bump, p->node_count, node_size);
-    e->tables.params = (gckpti_exec_param *)gckpti_bump_alloc(bump, p->param_count, param_size);
+    e->tables.params = (gckpti_exec_param *)gckpti_bump_alloc(bump, n, sizeof *e->tables.params);
     if (gckpti_is_bf16_plan(p) && p->bf16_weights)
-        e->tables.bf16_copies = (gckpti_bf16_copy *)gckpti_bump_alloc(
-            bump, p->param_count, sizeof *e->tables.bf16_copies);
-    e->feeds.inputs =
-        (gckpti_exec_input *)gckpti_bump_alloc(bump, p->inputs, sizeof *e->feeds.inputs);
-    e->losses.terms =
-        (gckpti_exec_term *)gckpti_bump_alloc(bump, p->term_count, sizeof *e->losses.terms);
+        e->tables.bf16_copies =
+            (gckpti_bf16_copy *)gckpti_bump_alloc(bump, n, sizeof *e->tables.bf16_copies);
+    e->feeds.inputs = (gckpti_exec_input *)gckpti_bump_alloc(bump, p->inputs, input_size);
+    e->losses.terms = (gckpti_exec_term *)gckpti_bump_alloc(bump, p->term_count, term_size);
     gckpti_alloc_capture(e, bump);
     e->update.square_count = gckpti_count_squares(e);
     gckpti_alloc_hashes(e, bump);
@@ -26052,8 +26023,7 @@ static void gckpti_alloc_tables(gckpt_exec *e, gckpti_bump *bump)
     gckpti_alloc_group(e, bump);
 }
 
-/* Allocates copies of inputs (of the batch for desc.copy_feeds; of a micro-batch in own memory) and
- * of constants (in own memory). Sets feeds.inputs, constants' values and ops' kernels. */
+/* Allocates copies of inputs and constants. Sets inputs, constants' values and ops' kernels. */
 static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *host_bump, gckpti_bump *bump)
 {
     const gckpt_plan *p = e->plan;
@@ -26279,13 +26249,13 @@ GCKPTI_FN void gckpti_exchange(gckpti_comm *comm, int peer, const void *send, si
 /* Returns 1 if no exchange is in progress (or aborted), else 0. */
 static int gckpti_is_done(gckpti_comm *comm)
 {
+    const gckpt_backend *b = comm->backend;
     int (*poll)(void *) = comm->waiting ? comm->transport->enqueued_done : comm->transport->done;
     int done = !comm->busy || !poll ? 1 : poll(comm->transport->user);
     if (done < 0)
         gckpti_abort_comm(comm);
     else if (done && comm->busy && comm->copy_to)
-        comm->backend->copy_in(comm->backend->context, comm->copy_to, comm->recv_buf,
-                               comm->recv_bytes);
+        b->copy_in(b->context, comm->copy_to, comm->recv_buf, comm->recv_bytes);
     if (done)
         comm->busy = 0;
     return done != 0;
@@ -26319,8 +26289,7 @@ GCKPTI_FN void gckpti_wait_in_flight(const gckpt_exec *e, size_t copied_in)
     comm->waiting = comm->in_flight = 0;
 }
 
-/* Starts to send n floats of backend memory to a rank, and to receive m. If peer is -1, starts the
- * transport's all_reduce of the n floats at `from`, in place. */
+/* Starts to send n floats and to receive m; if peer is -1, an all_reduce in place. */
 static void gckpti_exchange_floats(gckpti_comm *comm, int peer, const float *from, int64_t n,
                                    float *to, int64_t m)
 {
@@ -26372,8 +26341,8 @@ static void gckpti_exchange_level(gckpti_comm *comm)
     gckpti_tree *tree = &comm->tree;
     int peer = tree->kind == GCKPTI_FAST_REDUCE ? -1 : comm->rank ^ tree->bit;
     const int parts = tree->n > GCKPT_UPDATE_BLOCK && peer >= 0 ? 2 * tree->bit : 1; /* 1: whole */
-    const gckpti_shard_range mine = gckpti_shard_of(tree->n, comm->rank, parts),
-                             theirs = gckpti_shard_of(tree->n, peer, parts);
+    const gckpti_shard_range mine = gckpti_shard_of(tree->n, comm->rank, parts);
+    const gckpti_shard_range theirs = gckpti_shard_of(tree->n, peer, parts);
     const int64_t first = theirs.first, n = theirs.count;
     tree->first = mine.first;
     tree->count = mine.count;
@@ -26428,9 +26397,7 @@ static int gckpti_poll_tree(gckpti_comm *comm, const gckpt_call *c, int wait)
     return !tree->bit;
 }
 
-/* ---- pending collectives ---- */
-/* Advances pending collectives without waiting, except while more than max_pending are pending. If
- * c is NULL, only as far as there is nothing to add. */
+/* Advances pending collectives; waits while more than max_pending are left. c: as above. */
 static void gckpti_poll_pending(gckpti_process_group *group, const gckpt_call *c, int max_pending)
 {
     gckpti_comm *comm = &group->comm;
@@ -26458,7 +26425,7 @@ GCKPTI_FN void gckpti_wait_pending(gckpt_exec *e, int max_pending)
     gckpti_poll_pending(e->group, &c, max_pending);
 }
 
-/* runner.poll: called by kernels, between their work items. */
+/* runner.poll: kernels call it between their work items. */
 GCKPTI_FN void gckpti_poll_in_kernel(void *group_context)
 {
     gckpti_process_group *group = (gckpti_process_group *)group_context;
@@ -26491,8 +26458,7 @@ GCKPTI_FN void gckpti_start_collective(gckpt_exec *e, const gckpti_pending *pend
 /* >>run/group */
 #ifndef GCKPT_NO_RANKS
 
-/* Returns the bytes of send_buf, and of recv_buf: for small arrays and, if the transport cannot
- * access the backend's memory, for half of the largest one. */
+/* Returns the bytes of send_buf: for small arrays or, to copy floats, half of the largest one. */
 GCKPTI_FN size_t gckpti_comm_buffer_bytes(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -26518,16 +26484,14 @@ GCKPTI_FN void gckpti_alloc_group(gckpt_exec *e, gckpti_bump *bump)
         return;
     const gckpt_plan *p = e->plan;
     const size_t several = p->ranks > 1, vranks = (size_t)gckpti_local_vranks(p);
-    const size_t totals = p->term_count + 1;
-    gckpti_process_group counted,
-        *group = (gckpti_process_group *)gckpti_bump_alloc(bump, 1, sizeof *group);
-    e->group = group;
-    group = group ? group : &counted;
+    const size_t totals = p->term_count + 1 > vranks ? p->term_count + 1 : vranks;
+    gckpti_process_group counted, *group;
+    e->group = (gckpti_process_group *)gckpti_bump_alloc(bump, 1, sizeof *group);
+    group = e->group ? e->group : &counted;
     group->buffer_bytes = several ? gckpti_comm_buffer_bytes(e) : 0;
     group->comm.send_buf = (unsigned char *)gckpti_bump_alloc(bump, group->buffer_bytes, 1);
     group->comm.recv_buf = (unsigned char *)gckpti_bump_alloc(bump, group->buffer_bytes, 1);
-    group->totals = (gckpti_loss_total *)gckpti_bump_alloc(bump, totals > vranks ? totals : vranks,
-                                                           sizeof *group->totals);
+    group->totals = (gckpti_loss_total *)gckpti_bump_alloc(bump, totals, sizeof(gckpti_loss_total));
 }
 
 GCKPTI_FN gckpt_result gckpti_bind_group(gckpt_exec *e)
@@ -26538,7 +26502,7 @@ GCKPTI_FN gckpt_result gckpti_bind_group(gckpt_exec *e)
         (!transport || !transport->exchange || transport->rank != e->store->rank ||
          transport->size != e->store->ranks || (e->desc.fast_reduce && !transport->all_reduce)))
         return gckpti_error(e->store, GCKPT_E_ARG,
-                            "exec: the store is rank %i of %i: desc.ranks must be these, with "
+                            "exec: the store is rank %i of %i: desc.transport must be, with "
                             "exchange%s",
                             e->store->rank, e->store->ranks,
                             e->desc.fast_reduce ? " and, for fast_reduce, all_reduce" : "");
@@ -26676,7 +26640,6 @@ GCKPT_API uint64_t gckpt_exec_bytes_sent(const gckpt_exec *exec)
     return exec && exec->group ? exec->group->comm.bytes_sent : 0;
 }
 
-/* ---- sharded values ---- */
 GCKPTI_FN int gckpti_shard_owner(int64_t elements, int64_t index, int ranks)
 {
     int rank = 0;
@@ -26797,14 +26760,12 @@ static void gckpti_sum_counts(gckpt_exec *e, int64_t rows)
 static uint64_t gckpti_hash_exchanges(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const gckpt_exec_desc *d = &e->desc; /* skip_nonfinite, FINITE: square sums come earlier */
-    const uint64_t settings[] = { (uint64_t)p->batch,
-                                  (uint64_t)p->precision,
-                                  (uint64_t)p->optimiser,
-                                  d->fast_reduce != 0,
-                                  d->skip_nonfinite != 0,
-                                  gckpti_debug(e) & GCKPT_DEBUG_FINITE,
-                                  (uint64_t)e->group->comm.uses_queue };
+    const uint64_t fast = e->desc.fast_reduce != 0, queue = (uint64_t)e->group->comm.uses_queue;
+    const uint64_t skips = e->desc.skip_nonfinite != 0,
+                   checks = gckpti_debug(e) & GCKPT_DEBUG_FINITE;
+    const uint64_t batch = (uint64_t)p->batch, precision = (uint64_t)p->precision;
+    const uint64_t settings[] = { batch,  precision, (uint64_t)p->optimiser, fast, skips,
+                                  checks, queue };
     uint64_t hash = p->check;
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
         hash = gckpti_fnv_number(hash, settings[i]);
@@ -26971,7 +26932,6 @@ GCKPTI_FN gckpt_result gckpti_next_micro_batch(gckpt_exec *e)
     if (e->step.state == GCKPTI_STREAMING)
         return GCKPT_MORE;
     group->in_body = 0;
-    /* then gckpti_finish_step sums them */
     const int deferred = e->plan->ranks == 1 || group->comm.uses_queue;
     return deferred && gckpti_has_known_counts(e) && e->losses.terms[0].expected >= 0
                ? gckpti_agree(e, GCKPT_OK)
@@ -26991,13 +26951,12 @@ GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
     gckpti_sum_counts(e, rank_rows);
     e->step.rows = group->totals[p->term_count].count;
     result = gckpti_defer_error(e, GCKPT_OK);
-    if (result == GCKPT_OK &&
-        rank_rows != gckpt_plan_rank_rows(p, e->step.rows, group->comm.rank, NULL))
+    const int64_t planned = gckpt_plan_rank_rows(p, e->step.rows, group->comm.rank, NULL);
+    if (result == GCKPT_OK && rank_rows != planned)
         result = gckpti_error(e, GCKPT_E_ARG,
                               "step_end: %I rows streamed in here, %I on all ranks, of which "
                               "%I must be this rank's (gckpt_plan_rank_rows)",
-                              rank_rows, e->step.rows,
-                              gckpt_plan_rank_rows(p, e->step.rows, group->comm.rank, NULL));
+                              rank_rows, e->step.rows, planned);
     result = gckpti_agree(e, result);
     if (result == GCKPT_OK)
         gckpti_set_micro_batch(e);
@@ -27040,9 +26999,9 @@ GCKPTI_FN int gckpti_capture_part_end(gckpt_exec *e, int64_t *part)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_process_group *group = e->group;
-    const int pc = e->step.pc,
-              last_vrank = e->step.vrank + 1 == gckpti_local_vranks(p) && p->ranks > 1;
-    int end = p->epilogue, x, copies = pc > p->body; /* at p->body no copy is pending */
+    const int last_vrank = e->step.vrank + 1 == gckpti_local_vranks(p) && p->ranks > 1;
+    int pc = e->step.pc, end = p->epilogue, x,
+        copies = pc > p->body; /* at p->body no copy is pending */
     if (gckpti_skips(e, &p->ins[pc]) || group->padding || group->comm.status.result != GCKPT_OK)
         return pc;
     for (int i = 0; i < group->pending_count; i++)
@@ -27140,8 +27099,7 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
     return 1;
 }
 
-/* Each rank updates its shard of a sharded parameter. The shard's sum is at its place in the whole
- * gradient, unless REDUCE copied it to UPDATE's gradient. Other accumulators are whole. */
+/* A shard's sum is within the whole gradient, unless REDUCE copied it to UPDATE's gradient. */
 GCKPTI_FN void gckpti_shard_pass(const gckpt_exec *e, const gckpti_ins *ins,
                                  gckpt_update_pass *pass)
 {
@@ -27212,12 +27170,11 @@ GCKPTI_COLD_BEGIN
 /* Returns the window of a node that is a gckpt_cache_window, or 0. */
 static int gckpti_cache_window(const gckpt_plan *p, const gckpti_plan_node *node)
 {
-    return gckpti_is_cache(node->op) ? ((const gckpti_cache *)(p->words + node->attributes))->window
-                                     : 0;
+    const gckpti_cache *cache = (const gckpti_cache *)(p->words + node->attributes);
+    return gckpti_is_cache(node->op) ? cache->window : 0;
 }
 
-/* Returns the first position from which attention can resume: windowed caches have overwritten what
- * earlier positions need. */
+/* Returns the first position from which attention can resume: windows overwrote earlier ones. */
 static int64_t gckpti_first_resumable(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -27225,8 +27182,8 @@ static int64_t gckpti_first_resumable(const gckpt_exec *e)
     int64_t from = 0;
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_plan_node *node = &p->nodes[i];
-        const gckpti_plan_node *keys =
-            node->inputs > 1 ? &p->nodes[p->nodes[node->in[1]].base] : node;
+        const int key = node->inputs > 1 ? p->nodes[node->in[1]].base : (int)i;
+        const gckpti_plan_node *keys = &p->nodes[key];
         const gckpti_attention *o = (const gckpti_attention *)(p->words + node->attributes);
         const int64_t rows = gckpti_planned_shape(p, keys).d[1];
         if (keys == node || !gckpti_cache_window(p, keys) || written <= rows)
@@ -27236,22 +27193,21 @@ static int64_t gckpti_first_resumable(const gckpt_exec *e)
     return from;
 }
 
-/* Places the caches one after the other in graph order, so that other plans of the model have them
- * at the same offsets; or uses those of desc.caches_of. Without tables, only checks that they
- * fit. */
+/* Places the caches in graph order, the same for all plans of a model, or uses those of
+ * desc.caches_of. Without tables, only checks that they fit. */
 GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan, *owner = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
     size_t bytes = p->kind_bytes[GCKPT_BYTES_CACHES], k = 0;
-    e->caches.owner = e->desc.caches_of && bytes ? e->desc.caches_of->caches.owner : e;
+    gckpt_exec *other = e->desc.caches_of && bytes ? e->desc.caches_of->caches.owner : e;
     int fit =
-        e->caches.owner == e ||
-        (e->desc.backend == e->caches.owner->desc.backend && e->store == e->caches.owner->store &&
-         p->rows == owner->rows && bytes == owner->kind_bytes[GCKPT_BYTES_CACHES]);
-    if (e->caches.owner == e && bytes && e->blocks.caches)
-        gckpti_fill(e, e->blocks.caches, gckpti_debug(e) & GCKPT_DEBUG_POISON ? 0x7fc00000u : 0,
-                    bytes);
-    gckpti_bump caches = { e->caches.owner->blocks.caches, 0 };
+        other == e || (e->desc.backend == other->desc.backend && e->store == other->store &&
+                       p->rows == owner->rows && bytes == owner->kind_bytes[GCKPT_BYTES_CACHES]);
+    const uint32_t word = gckpti_debug(e) & GCKPT_DEBUG_POISON ? 0x7fc00000u : 0;
+    e->caches.owner = other;
+    if (other == e && bytes && e->blocks.caches)
+        gckpti_fill(e, e->blocks.caches, word, bytes);
+    gckpti_bump caches = { other->blocks.caches, 0 };
     for (size_t i = 0; i < p->node_count && fit; i++) {
         const gckpti_plan_node *node = &p->nodes[i];
         if (!gckpti_is_cache(node->op))
@@ -27259,10 +27215,10 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
         while (owner && k < owner->node_count && !gckpti_is_cache(owner->nodes[k].op))
             k++;
         const gckpt_shape s = gckpti_planned_shape(p, node);
-        const gckpt_shape other =
+        const gckpt_shape its =
             owner && k < owner->node_count ? gckpti_planned_shape(owner, &owner->nodes[k]) : s;
         fit = !owner ||
-              (k < owner->node_count && gckpti_same_shape(&s, &other) &&
+              (k < owner->node_count && gckpti_same_shape(&s, &its) &&
                !gckpti_cache_window(p, node) == !gckpti_cache_window(owner, &owner->nodes[k]));
         k++;
         e->caches.capacity = ((const gckpti_cache *)(p->words + node->attributes))->capacity;
@@ -27289,17 +27245,15 @@ GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
                             "divide it: plan with desc.virtual_ranks 1",
                             e->plan->virtual_ranks);
     if (rows > e->plan->rows || (position > 0 && rows > held))
-        return gckpti_error(
-            e, GCKPT_E_ARG,
-            "forward: %I rows; the caches hold %I (gckpt_rewind to 0 makes room for "
-            "other rows, the plan's %I at most)",
-            rows, position > 0 ? held : e->plan->rows, e->plan->rows);
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "forward: %I rows; the caches hold %I (gckpt_rewind to 0 makes room "
+                            "for other rows, the plan's %I at most)",
+                            rows, position > 0 ? held : e->plan->rows, e->plan->rows);
     if (e->caches.new_positions > e->caches.capacity - position)
-        return gckpti_error(
-            e, GCKPT_E_ARG,
-            "forward: it adds %I positions to the %I that the caches hold; there is "
-            "room for %I in all (gckpt_rewind makes room)",
-            e->caches.new_positions, position, e->caches.capacity);
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "forward: it adds %I positions to the %I that the caches hold; there "
+                            "is room for %I in all (gckpt_rewind makes room)",
+                            e->caches.new_positions, position, e->caches.capacity);
     if (position > 0 && position < gckpti_first_resumable(e))
         return gckpti_error(e, GCKPT_E_ARG,
                             "forward: at position %I; calls went up to %I, and windows keep so "
@@ -27347,8 +27301,7 @@ GCKPTI_COLD_END
 /* >>run/open */
 GCKPTI_COLD_BEGIN
 
-/* Refuses a plan, which may be a table that was compiled in (gckpt_plan_c), that was not made by
- * this version of the header and the ops linked now, or that this build cannot run. */
+/* Refuses a plan of another version of the header or other ops, or that this build cannot run. */
 static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
 {
     uint64_t hash = GCKPTI_FNV_START;
@@ -27411,10 +27364,9 @@ static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
                             "exec: the plan has GCKPT_CUSTOM_OPTIMISER; "
                             "desc.custom_optimiser is missing");
     if (d->skip_nonfinite && p->update_in_backward)
-        return gckpti_error(
-            s, GCKPT_E_ARG,
-            "exec: skip_nonfinite needs all gradients before the first update; this plan updates "
-            "in the backward (desc.update_in_backward)");
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: skip_nonfinite needs all gradients before the first update; "
+                            "this plan updates in the backward (desc.update_in_backward)");
     if (!GCKPTI_RUNS_BACKENDS && (d->copy_feeds || d->custom_optimiser || d->parallel_for))
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: GCKPT_SMALL has no copy_feeds, custom_optimiser, parallel_for");
@@ -27525,8 +27477,7 @@ static size_t gckpti_store_bytes_needed(gckpt_exec *e)
     return used;
 }
 
-/* Initialises uninitialised values: by vector kernels, if the CPU runs the plan by them or another
- * backend runs it (whatever desc.isa says). In one thread, since the program may fork later. */
+/* Initialises values, by vector kernels if any; in one thread, since the program may fork. */
 static void gckpti_initialise_params(const gckpt_exec *e)
 {
     gckpti_init_fn *initialise = NULL;
@@ -27617,8 +27568,7 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
     return result;
 }
 
-/* Binds a new executor: backend, memory, values and state. Checks all before it allocates. Returns
- * 0, with an error in the store, if it failed. */
+/* Binds a new executor; checks before it allocates. Returns 0, with an error, if it failed. */
 static int gckpti_bind_exec(gckpt_exec *e)
 {
     if (gckpti_choose_backend(e) != GCKPT_OK)
@@ -27723,7 +27673,6 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
 GCKPTI_COLD_END
 
 /* >>run/host */
-/* ---- own memory: the host works on copies ---- */
 GCKPTI_FN const float *gckpti_host_floats(const gckpt_exec *e, const float *x, size_t n)
 {
     if (!gckpti_backend(e)->own_memory)
@@ -27744,8 +27693,7 @@ typedef struct {
     } entry[4 * GCKPT_MAX_INPUTS + 8];
 } gckpti_host_copies;
 
-/* Returns the host copy of an operand, one for an address. It is later copied to `to`, or, if that
- * is NULL, discarded. */
+/* Returns the host copy of an operand, to be copied to `to` after the kernel (NULL: not). */
 static void *gckpti_host_copy(gckpti_host_copies *copies, const void *from, void *to, size_t bytes)
 {
     int i = 0;
@@ -27754,8 +27702,8 @@ static void *gckpti_host_copy(gckpti_host_copies *copies, const void *from, void
     while (i < copies->count && copies->entry[i].from != from)
         i++;
     if (i == copies->count) {
-        copies->entry[copies->count].host = gckpti_bump_alloc(&copies->scratch, bytes, 1);
-        copies->entry[copies->count].from = from;
+        copies->entry[i].host = gckpti_bump_alloc(&copies->scratch, bytes, 1);
+        copies->entry[i].from = from;
         copies->entry[copies->count++].bytes = bytes;
         gckpti_from_backend(copies->e, copies->entry[i].host, from, bytes);
     }
@@ -27764,8 +27712,7 @@ static void *gckpti_host_copy(gckpti_host_copies *copies, const void *from, void
     return copies->entry[i].host;
 }
 
-/* Returns 1 if the data of input i are quantised or a shard: then the kernel does not read them
- * (those that it reads were staged in the arena). */
+/* Returns 1 if the data of input i are quantised or a shard, which no kernel reads on the host. */
 static int gckpti_is_partial(const gckpt_exec *e, const gckpt_call *c, int i)
 {
     const gckpti_plan_node *nodes = e->plan->nodes;
@@ -27796,10 +27743,9 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
         arg->bf16 = (const uint16_t *)gckpti_host_copy(&copies, arg->bf16, NULL, size * 2);
         arg->bytes = (const uint8_t *)gckpti_host_copy(&copies, arg->bytes, NULL, size);
         arg->grad = (float *)gckpti_host_copy(&copies, arg->grad, arg->grad, size * 4);
-        arg->compensation =
-            (float *)gckpti_host_copy(&copies, arg->compensation, arg->compensation, size * 4);
-        arg->grad_bf16 =
-            (uint16_t *)gckpti_host_copy(&copies, arg->grad_bf16, arg->grad_bf16, size * 2);
+        void *comp = arg->compensation, *narrow = arg->grad_bf16;
+        arg->compensation = (float *)gckpti_host_copy(&copies, comp, comp, size * 4);
+        arg->grad_bf16 = (uint16_t *)gckpti_host_copy(&copies, narrow, narrow, size * 2);
     }
     c.grad_out = (const float *)gckpti_host_copy(&copies, c.grad_out, NULL, n * 4);
     c.grad_out_bf16 = (const uint16_t *)gckpti_host_copy(&copies, c.grad_out_bf16, NULL, n * 2);
@@ -27819,7 +27765,6 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
                               copies.entry[i].bytes);
 }
 
-/* ---- pending copies of offloaded values, overlapped with computation ---- */
 /* Waits for pending copies that are due at instruction x or before, and for those started before
  * them. Returns `result` or, if that is OK or MORE, the error of a copy. */
 GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result result)
@@ -27889,9 +27834,9 @@ static gckpt_result gckpti_copy_offloaded(gckpt_exec *e, const gckpti_ins *ins, 
                  : gckpti_backend(e)->own_memory ? e->blocks.host_scratch
                                                  : here;
     const int out = ins->kind == GCKPT_OFFLOAD;
+    const gckpt_backend *b = gckpti_backend(e);
     if (e->offload.by_backend) {
-        gckpti_backend(e)->copy_async(gckpti_backend(e)->context, out ? host : here,
-                                      out ? here : host, bytes, out);
+        b->copy_async(b->context, out ? host : here, out ? here : host, bytes, out);
     } else {
         if (out && host != here)
             gckpti_from_backend(e, host, here, bytes);
@@ -27944,7 +27889,6 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
 }
 
 /* >>run/feeds */
-/* ---- feeds ---- */
 /* Returns the values of an i32 constant or input: all rows of the latest feeds. */
 static const int32_t *gckpti_indices(const gckpt_exec *e, const gckpti_plan_node *q)
 {
@@ -28127,8 +28071,7 @@ GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
     }
 }
 
-/* Before the first rows, sets expected counts to 0, or to -1 if they do not follow from the
- * feeds. */
+/* Sets expected counts to 0, or to -1 if they do not follow from the feeds. */
 GCKPTI_FN void gckpti_init_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -28143,8 +28086,7 @@ GCKPTI_FN void gckpti_init_counts(gckpt_exec *e)
     }
 }
 
-/* For streaming, checks that all losses of the batch have the same count, as it is not known
- * yet. */
+/* Checks that all losses of the batch have the same count, since rows stream in. */
 GCKPTI_FN gckpt_result gckpti_check_same_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -28198,8 +28140,7 @@ GCKPTI_FN int gckpti_has_known_counts(const gckpt_exec *e)
     return known;
 }
 
-/* Before the first update, checks the counts of losses; if all are known from the feeds, does not
- * wait for that: gckpti_finish_step checks them. */
+/* Before the first update, checks the counts of losses, unless all are known from the feeds. */
 GCKPTI_FN gckpt_result gckpti_finalize_counts(gckpt_exec *e)
 {
     gckpt_result result = GCKPT_OK;
@@ -28211,9 +28152,7 @@ GCKPTI_FN gckpt_result gckpti_finalize_counts(gckpt_exec *e)
 
 /* >>run/mixed */
 #ifndef GCKPT_NO_BF16
-/* ---- bf16 plans: kernels get bf16 or f32 copies, as the plan has it (plan/mixed.c) ---- */
-/* Returns the f32 copy at `offset` of n bf16 numbers, converted if the kernel reads them; NULL for
- * GCKPTI_NO_OFFSET. */
+/* Returns the f32 copy at `offset` of n bf16, converted if they are read; NULL for no offset. */
 static float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, size_t offset,
                                 const uint16_t *narrow, int read, int64_t n)
 {
@@ -28238,8 +28177,7 @@ GCKPTI_FN void gckpti_mark_bf16_fresh(const gckpt_exec *e, int i)
         e->tables.bf16_copies[i].changes = gckpti_param_of(e, i)->changes;
 }
 
-/* Returns parameter i's bf16 copy, refreshed if the values were changed (by this executor's
- * updates, which write both, it is fresh). */
+/* Returns parameter i's bf16 copy, refreshed if others than this executor changed the values. */
 static const uint16_t *gckpti_refresh_bf16(const gckpt_exec *e, int i)
 {
     const gckpti_bf16_copy *copy = &e->tables.bf16_copies[i];
@@ -28289,7 +28227,6 @@ GCKPTI_FN void gckpti_mixed_operands(const gckpt_exec *e, const gckpti_ins *ins,
     }
 }
 
-/* ---- kernels in strips: of a number of elements, or of whole rows ---- */
 typedef struct {
     const gckpt_exec *e;
     const gckpt_call *call;
@@ -28314,8 +28251,7 @@ static float *gckpti_open_strip(const gckpti_strips *strips, const gckpt_call *c
     return x;
 }
 
-/* Runs strip i as a separate call. It also has the addresses of its bf16, so that fast kernels can
- * prefetch those of the next strip. */
+/* Runs strip i as a separate call; from its bf16 addresses fast kernels prefetch the next one. */
 static void gckpti_strip_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_strips *strips = (const gckpti_strips *)context;
@@ -28400,8 +28336,7 @@ GCKPTI_FN void gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, con
 /* >>run/debug */
 #ifndef GCKPT_NO_DEBUG
 
-/* Copies the next elements, from `at` on, of n floats or bf16 of the backend's to `wide`, and
- * returns their number. */
+/* Copies the next elements of n floats or bf16, from `at` on, to `wide`; returns their number. */
 static int64_t gckpti_read_chunk(const gckpt_exec *e, const void *from, int narrow, int64_t at,
                                  int64_t n, float wide[64])
 {
@@ -28432,8 +28367,7 @@ GCKPTI_FN gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *i
     for (int k = 0; k < 2; k++) {
         uint64_t *expected = &e->debug.hashes[2 * ins->id + k], hash = GCKPTI_FNV_START;
         float chunk[64];
-        if (ins->first)
-            *expected = 0;
+        *expected = ins->first ? 0 : *expected;
         if (!data[k])
             continue;
         for (int64_t at = 0, count; at < n[k]; at += count) {
@@ -28506,8 +28440,8 @@ GCKPTI_FN void gckpti_measure_end(gckpt_exec *e)
 {
     if (!gckpti_is_measuring(e))
         return;
-    e->debug.high_water =
-        gckpti_high_water(e, e->debug.high_water, e->debug.poisoned_steps ? 0x5a : 0xa5);
+    const unsigned char poison = e->debug.poisoned_steps ? 0x5a : 0xa5;
+    e->debug.high_water = gckpti_high_water(e, e->debug.high_water, poison);
     for (size_t i = 0; i < e->plan->buffer_count; i++) { /* kernels use different amounts of it */
         const gckpt_buffer *buffer = &e->plan->buffers[i];
         if (buffer->kind == GCKPT_BUFFER_WORKSPACE &&
@@ -28548,14 +28482,13 @@ static void gckpti_scan_value(gckpti_scan *scan, double x, int id, int gradient,
     }
 }
 
-/* Scans n floats or bf16 of the backend's. If x is NULL, scans the values of a quantised parameter,
- * dequantised, or nothing. */
+/* Scans n floats or bf16; if x is NULL, the values of a quantised parameter, or nothing. */
 static void gckpti_scan_array(gckpti_scan *scan, const void *x, int narrow, int64_t n, int id,
                               int gradient)
 {
     const gckpti_plan_node *node = &scan->e->plan->nodes[id];
-    const gckpti_param *q =
-        node->kind == GCKPTI_PARAM ? gckpti_param_of(scan->e, node->index) : NULL;
+    const int param = node->kind == GCKPTI_PARAM;
+    const gckpti_param *q = param ? gckpti_param_of(scan->e, node->index) : NULL;
     int quant = !x && !gradient && q && gckpti_is_quantised((int)q->p.storage);
     float chunk[64];
     n = quant ? q->p.elements : x ? n : 0;
@@ -28594,8 +28527,8 @@ static void gckpti_scan_operands(gckpti_scan *scan, const gckpti_ins *ins, int w
         needs |= o.in[i].gradient != GCKPTI_NO_OFFSET ? node->op->needs[i] : 0;
     if (loss && (!backward || node->op->flags & GCKPTI_BACKWARD_LOSS)) {
         gckpti_loss_total sum;
-        gckpti_from_backend(e, &sum, gckpti_running_loss(e, gckpti_term_of(p, ins->id)),
-                            sizeof sum);
+        const int term = gckpti_term_of(p, ins->id);
+        gckpti_from_backend(e, &sum, gckpti_running_loss(e, term), sizeof sum);
         gckpti_scan_value(scan, sum.sum, ins->id, 0, -1);
     } else if (!loss && written != backward) { /* a forward's; a backward may read it */
         gckpti_scan_node(scan, cache ? e->tables.nodes[ins->id].data : gckpti_arena_ptr(e, o.out),
@@ -28777,8 +28710,7 @@ GCKPTI_FN void gckpti_run_dequantise(const gckpt_exec *e, const gckpti_param *q,
     }
 }
 
-/* Sets the quantised parameter that the op reads, if it is not dequantised in the arena. A backward
- * reads only the inputs that its gradients need. */
+/* Sets the quantised parameter that an op reads, if it is not dequantised in the arena. */
 GCKPTI_FN void gckpti_set_quant_operand(const gckpt_exec *e, const gckpti_plan_node *node, int kind,
                                         gckpt_call *c, gckpt_dequantisation *quant)
 {
@@ -29004,8 +28936,7 @@ GCKPTI_OWN_FRAME static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_
     gckpti_backend(e)->update(&c, &pass);
 }
 
-/* Computes the norm of all gradients from their blocks' square sums, and the clipping scale.
- * Returns the first parameter whose sum is not finite, or NULL. */
+/* Computes norm and clipping scale. Returns the first parameter that is not finite, or NULL. */
 static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -29039,8 +28970,7 @@ GCKPTI_OWN_FRAME static void gckpti_flag_nonfinite(gckpt_exec *e)
                                  e->update.nonfinite);
 }
 
-/* Finishes all gradients, then computes norm and clipping scale: before the first update of a step
- * that clips, may be skipped or checks its gradients, and if nothing is updated. */
+/* Finishes all gradients, then computes norm and clipping scale. */
 GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e)
 {
     for (size_t x = 0; x < e->plan->length; x++)
@@ -29157,8 +29087,7 @@ GCKPTI_OWN_FRAME GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_in
     gckpti_gather_updated(e, q);
 }
 
-/* Runs an update. Before the first one of a step that clips, may be skipped or checks its
- * gradients, finishes all gradients (otherwise one pass a parameter is enough). */
+/* Runs an update; before the first one, finishes all gradients if clipping or checks need it. */
 GCKPTI_FN gckpt_result gckpti_run_checked_update(gckpt_exec *e, const gckpti_ins *ins)
 {
     int finite = (gckpti_debug(e) & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
@@ -29176,8 +29105,7 @@ GCKPTI_FN gckpt_result gckpti_run_checked_update(gckpt_exec *e, const gckpti_ins
     return gckpti_check_finite_update(e, ins, 1);
 }
 
-/* Computes the norm of the gradients, and counts the step unless it was skipped. Returns NULL, or,
- * if it was skipped, a parameter whose gradient is not finite. */
+/* Counts the step. If it was skipped, returns a parameter whose gradient is not finite. */
 GCKPTI_FN const gckpti_plan_param *gckpti_count_step(gckpt_exec *e)
 {
     const gckpti_plan_param *bad = gckpti_total_norm(e);
@@ -29215,8 +29143,7 @@ static int gckpti_reads_node(const gckpt_plan *p, int user, int id)
     return 0;
 }
 
-/* Returns 1 if an instruction computes the value of node `id`, or a part of its gradient; if it is
- * batch-invariant, adds up all parts. */
+/* Returns 1 if an instruction computes the value of node `id`, or (a part of) its gradient. */
 static int gckpti_computes(const gckpt_plan *p, const gckpti_ins *ins, int id, int gradient)
 {
     int tensor = gckpti_ins_node(p, ins);
@@ -29363,9 +29290,8 @@ static void gckpti_sum_accumulators(gckpt_exec *e, const gckpti_ins *backward, i
     }
 }
 
-/* If gradients accumulate over micro-batches, adds up the fetched ones that no instruction adds up:
- * of nodes that depend on neither the batch nor a trained parameter, in the contract's order
- * (manual, 5f). A REDUCE has added up the body's uses. */
+/* Adds up fetched gradients over micro-batches that no instruction adds up: of nodes that depend
+ * on neither the batch nor a trained parameter, in the contract's order (manual, 5f). */
 GCKPTI_FN void gckpti_sum_fetched_grads(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -29399,8 +29325,8 @@ GCKPTI_COLD_BEGIN
 static int gckpti_can_replay(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    int can = gckpti_backend(e)->replay && gckpti_backend(e)->captured && !gckpti_debug(e) &&
-              !e->desc.progress;
+    const gckpt_backend *b = gckpti_backend(e);
+    int can = b->replay && b->captured && !gckpti_debug(e) && !e->desc.progress;
     for (int x = p->body; x < p->epilogue && can; x++) {
         const gckpti_ins *ins = &p->ins[x];
         const gckpti_exec_node *kernels = &e->tables.nodes[ins->id];
@@ -29410,8 +29336,7 @@ static int gckpti_can_replay(const gckpt_exec *e)
         else if (ins->kind >= GCKPT_OFFLOAD && ins->kind != GCKPT_REDUCE)
             can = e->offload.by_backend;
         else if (!node->op)
-            can = !gckpti_is_quantised(p->params[node->index].storage) ||
-                  gckpti_backend(e)->dequantise;
+            can = !gckpti_is_quantised(p->params[node->index].storage) || b->dequantise;
         else
             can = (ins->kind == GCKPT_FORWARD ? kernels->forward : kernels->backward) != NULL;
     }
@@ -29498,9 +29423,7 @@ GCKPTI_FN void gckpti_end_capture(gckpt_exec *e)
 #endif
 
 /* >>run/advance */
-/* ---- an op, forward and backward ---- */
-/* Sets the call of an op's instruction: shapes, attributes and operands. A value is in the arena or
- * where its parameter, input or constant is. */
+/* Sets the call of an op's instruction: shapes, attributes, operands. */
 static inline void gckpti_set_ins_call(const gckpt_exec *e, const gckpti_ins *ins,
                                        gckpti_operands *o, gckpt_call *c)
 {
@@ -29593,9 +29516,8 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gck
 /* Returns how the gradient of input i is compensated: GCKPTI_SUM_IN_OP, _IN_STEP or 0. */
 static int gckpti_sum_mode(const gckpt_plan *p, const gckpti_plan_node *node, int i)
 {
-    int accumulates =
-        p->accumulates && !node->batch_invariant && p->nodes[node->in[i]].batch_invariant;
-    return !(node->compensated >> i & 1) ? 0 : accumulates ? GCKPTI_SUM_IN_STEP : GCKPTI_SUM_IN_OP;
+    int in_step = p->accumulates && !node->batch_invariant && p->nodes[node->in[i]].batch_invariant;
+    return !(node->compensated >> i & 1) ? 0 : in_step ? GCKPTI_SUM_IN_STEP : GCKPTI_SUM_IN_OP;
 }
 
 /* Sets the gradient of input i and its compensation: from the workspace, or after the gradient. */
@@ -29672,7 +29594,6 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
         gckpti_end_input_grad(e, ins, &o, c, i);
 }
 
-/* ---- the list of instructions ---- */
 GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
 {
     const gckpt_plan *p = e->plan;
@@ -29705,7 +29626,6 @@ GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* Calls desc.progress, which may cancel the step. */
 static gckpt_result gckpti_report_progress(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
@@ -29766,8 +29686,7 @@ static gckpti_action gckpti_next_action(gckpt_exec *e, gckpt_result *result)
         gckpti_clear_accumulators(e, p->length);
     e->update.grads_cleared = 1;
     const int all = e->step.pc == p->body || e->step.pc == p->epilogue; /* may go back */
-    *result = gckpti_wait_copies(e, all ? INT32_MAX : e->step.pc, GCKPT_OK);
-    *result = gckpti_defer_error(e, *result);
+    *result = gckpti_defer_error(e, gckpti_wait_copies(e, all ? INT32_MAX : e->step.pc, GCKPT_OK));
     if (e->step.pc == p->epilogue && *result == GCKPT_OK)
         *result = gckpti_next_micro_batch(e);
     if (e->step.pc >= (int)p->length || *result != GCKPT_OK) {
@@ -29798,14 +29717,13 @@ static gckpti_action gckpti_next_action(gckpt_exec *e, gckpt_result *result)
 
 GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c)
 {
-    const gckpt_plan *p = e->plan;
     gckpt_result result = GCKPT_OK;
     switch (gckpti_next_action(e, &result)) {
     case GCKPTI_ACTION_STOP:
         e->step.state = result == GCKPT_OK ? e->step.state : GCKPTI_IDLE;
         return result;
     case GCKPTI_ACTION_REPLAYED: gckpti_collect_rows(e); return GCKPT_MORE;
-    case GCKPTI_ACTION_RUN: result = gckpti_run_instruction(e, &p->ins[e->step.pc], c); break;
+    case GCKPTI_ACTION_RUN: result = gckpti_run_instruction(e, &e->plan->ins[e->step.pc], c); break;
     case GCKPTI_ACTION_SKIP: break;
     }
     if (gckpti_debug(e) & GCKPT_DEBUG_POISON)
@@ -29843,7 +29761,6 @@ GCKPTI_FN gckpt_result gckpti_run_in_team(gckpt_exec *e, void (*job)(void *conte
 {
     gckpti_with_team(&e->device.runner, e->device.team, job, context);
     gckpti_enable_capture(e, 0);
-    /* another executor may use the arena next */
     gckpt_result waited = gckpti_wait_copies(e, INT32_MAX, *result);
     waited = waited == *result ? GCKPT_OK : gckpti_defer_error(e, waited);
     if (waited == GCKPT_OK)
@@ -29955,8 +29872,7 @@ static gckpt_result gckpti_refuse_initial(gckpt_exec *e, const gckpti_param *q)
     return GCKPT_E_ARG;
 }
 
-/* Checks the plan's parameters, and copies their newest values to where this executor reads
- * them. */
+/* Checks the plan's parameters, and copies their newest values to where they are read. */
 static gckpt_result gckpti_sync_params(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -30219,14 +30135,13 @@ GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds
         return gckpti_error(exec, GCKPT_E_ARG,
                             "gradients: this plan updates in the backward "
                             "(desc.update_in_backward); make one that does not");
-    gckpt_result result =
-        gckpti_prepare_step(exec, feeds, count, rows, GCKPTI_GOAL_GRADIENTS, &none);
+    const gckpti_goal goal = GCKPTI_GOAL_GRADIENTS;
+    gckpt_result result = gckpti_prepare_step(exec, feeds, count, rows, goal, &none);
     if (result == GCKPT_OK)
         result = gckpti_run(exec, INT64_MAX);
     return result == GCKPT_OK ? gckpti_finish_grad_step(exec, report) : result;
 }
 
-/* ---- a step in pieces ---- */
 GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                         int64_t rows, const gckpt_hyper *hyper)
 {
@@ -30255,7 +30170,6 @@ GCKPT_API gckpt_instruction gckpt_next_instruction(const gckpt_exec *exec)
     return next;
 }
 
-/* ---- a step whose rows stream in ---- */
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper)
 {
     return gckpti_prepare_step(exec, NULL, 0, 0, GCKPTI_GOAL_STREAM, hyper);
@@ -30304,8 +30218,7 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
 #ifndef GCKPT_NO_CHECK
 
 /* Adds the flops and bytes of one run of an op's instruction. */
-static void gckpti_profile_cost(const gckpt_exec *e, const gckpti_ins *ins,
-                                gckpt_profile_entry *entry)
+static void gckpti_profile_cost(const gckpt_exec *e, const gckpti_ins *ins, gckpt_profile_entry *x)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_plan_node *node = &p->nodes[ins->id];
@@ -30314,28 +30227,27 @@ static void gckpti_profile_cost(const gckpt_exec *e, const gckpti_ins *ins,
     gckpt_call c;
     gckpti_init_op_call(e, node, ins->id, p->rows, &c);
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
-    entry->bytes =
-        gckpti_planned_bytes(p, node) + (o.saved != GCKPTI_NO_OFFSET ? node->saved_bytes : 0);
+    const size_t saved = o.saved != GCKPTI_NO_OFFSET ? node->saved_bytes : 0;
+    x->bytes = gckpti_planned_bytes(p, node) + saved;
     for (int i = 0; i < node->inputs; i++) {
         const gckpti_plan_node *in = &p->nodes[node->in[i]], *q = &p->nodes[in->base];
         const int here = o.in[i].value != GCKPTI_NO_OFFSET;
         if (!here && q->kind == GCKPTI_PARAM) /* as it is stored */
-            entry->bytes += (size_t)gckpti_storage_bytes(p->params[q->index].storage,
-                                                         p->params[q->index].elements);
+            x->bytes += (size_t)gckpti_storage_bytes(p->params[q->index].storage,
+                                                     p->params[q->index].elements);
         else if (here || !q->op)
-            entry->bytes += gckpti_planned_bytes(p, in);
+            x->bytes += gckpti_planned_bytes(p, in);
         if (o.in[i].gradient == GCKPTI_NO_OFFSET)
             continue;
         c.in[i].grad = &c.loss_scale; /* nonzero: computed */
-        entry->bytes += o.in[i].gradient != o.gradient ? gckpti_planned_bytes(p, in) : 0;
+        x->bytes += o.in[i].gradient != o.gradient ? gckpti_planned_bytes(p, in) : 0;
     }
-    entry->flops = op->flops ? op->flops(&c) : (uint64_t)gckpti_elements(&c.shape);
+    x->flops = op->flops ? op->flops(&c) : (uint64_t)gckpti_elements(&c.shape);
     if (ins->kind == GCKPT_BACKWARD)
-        entry->flops =
-            op->flops_backward ? op->flops_backward(&c) : gckpti_gradients_flops(&c, entry->flops);
+        x->flops =
+            op->flops_backward ? op->flops_backward(&c) : gckpti_gradients_flops(&c, x->flops);
 }
 
-/* A step that is timed. */
 typedef struct {
     gckpt_exec *e;
     gckpt_profile *profile;

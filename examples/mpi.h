@@ -1,9 +1,10 @@
-/* mpi.h - ranks of a training reach each other by MPI 3 (OpenMPI, MPICH). To copy; include gradckpt.h
- * first; C99 or C++11, by mpicc or mpicxx; its folder must not be an -I, for there is MPI's <mpi.h>.
+/* mpi.h - a gckpt_transport by MPI 3 (OpenMPI, MPICH). Copy it into your project, include it after
+ * gradckpt.h; C99 or C++11, by mpicc or mpicxx. Its folder must not be an -I path, or it would hide
+ * MPI's <mpi.h>.
  *
- *     mpi_ranks_open(&m, MPI_COMM_WORLD, 60); // 60 seconds without an answer are too many
+ *     mpi_ranks_open(&m, MPI_COMM_WORLD, 60); // timeout of an exchange: 60 seconds
  *     gckpt_store_ranks(store, m.ranks.rank, m.ranks.size, GCKPT_SHARD_VALUES);
- *     ...                  // gckpt_exec_desc.ranks = &m.ranks
+ *     ...                  // gckpt_exec_desc.transport = &m.ranks
  *     mpi_ranks_close(&m); // after GCKPT_E_PEER it ends the job: MPI_Finalize might never end */
 #ifndef MPI_RANKS_H
 #define MPI_RANKS_H
@@ -14,11 +15,11 @@ enum { MPI_RANKS_DATA = 1, MPI_RANKS_ABORT, MPI_RANKS_CHUNKS = 256, MPI_RANKS_CH
 typedef struct {
     gckpt_transport ranks;
     MPI_Comm comm;
-    MPI_Request request[MPI_RANKS_CHUNKS]; /* of what is under way, in pieces of 1 GiB, */
-    int count, receives, gone;             /* so many, receives first; gone: a rank has given up */
+    MPI_Request request[MPI_RANKS_CHUNKS]; /* of the exchange, in chunks of 1 GiB; receives first */
+    int count, receives, gone;             /* requests; of them receives; gone: a rank aborted */
 } mpi_ranks;
 
-/* Begins to send `from`, to receive `to`, or, with peer -1, to add `to` up. */
+/* Starts to send `from`, to receive `to` or, with peer -1, to sum `to` over all ranks. */
 static inline int mpi_ranks_begin(mpi_ranks *m, int peer, const char *from, char *to, size_t bytes)
 {
     for (size_t at = 0; at < bytes && !m->gone; at += MPI_RANKS_CHUNK) {
@@ -51,15 +52,16 @@ static inline int mpi_ranks_all_reduce(void *user, float *x, size_t n)
     return mpi_ranks_begin((mpi_ranks *)user, -1, NULL, (char *)x, n * sizeof *x);
 }
 
-/* Yields, for there may be more ranks than processors. What has come counts, whoever gives up. */
+/* Yields, since there may be more ranks than processors. A complete exchange counts, even if a rank
+ * aborts. */
 static inline int mpi_ranks_done(void *user)
 {
     mpi_ranks *m = (mpi_ranks *)user;
     MPI_Status status;
-    int complete = 0, notified = 0;
-    m->gone = m->gone || MPI_Testall(m->count, m->request, &over, MPI_STATUSES_IGNORE);
-    if (!m->gone && !over && sched_yield() == 0)
-        m->gone = MPI_Iprobe(MPI_ANY_SOURCE, MPI_RANKS_ABORT, m->comm, &told, &status) || told;
+    int complete = 0, gone = 0;
+    m->gone = m->gone || MPI_Testall(m->count, m->request, &complete, MPI_STATUSES_IGNORE);
+    if (!m->gone && !complete && sched_yield() == 0)
+        m->gone = MPI_Iprobe(MPI_ANY_SOURCE, MPI_RANKS_ABORT, m->comm, &gone, &status) || gone;
     if (complete)
         m->count = m->receives = 0;
     return m->gone ? -1 : complete;
@@ -74,7 +76,7 @@ static inline void mpi_ranks_abort(void *user)
             MPI_Cancel(&m->request[i]);
     for (int i = 0; i < m->ranks.size; i++)
         if (i != m->ranks.rank && !MPI_Isend(&r, 0, MPI_BYTE, i, MPI_RANKS_ABORT, m->comm, &r))
-            MPI_Request_free(&r); /* the other may be dead: nobody waits for it */
+            MPI_Request_free(&r); /* the other may be dead: does not wait */
     m->gone = 1;
 }
 

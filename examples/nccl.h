@@ -1,12 +1,12 @@
-/* nccl.h - ranks of a training, a CUDA device each, reach each other by NCCL 2.7 or newer. To copy;
- * include gradckpt.h first; C99 or C++11, POSIX; links with -lnccl -lcudart. Not confirmed until it
- * has run on two GPUs: so far it compiles and links, and runs on a stand-in for NCCL. Gradients and
- * values go from device to device, in the backend's own order; no host waits for them. The id is
- * rank 0's, of ncclGetUniqueId; the program brings it to the others (MPI_Bcast, a file) and calls
+/* nccl.h - a gckpt_transport by NCCL 2.7 or newer, for ranks with a CUDA device each. Copy it into
+ * your project, include it after gradckpt.h; C99 or C++11, POSIX; link with -lnccl -lcudart. It has
+ * not run on two GPUs yet: it compiles, links, and runs on a simulation of NCCL. Gradients, values
+ * go from device to device in a queue of the backend's; no host waits for them. The id is rank 0's,
+ * from ncclGetUniqueId; the program sends it to the others (MPI_Bcast, a file) and calls
  * cudaSetDevice before:
  *
- *     nccl_ranks_open(&m, rank, size, id, 60); // 60 seconds without an answer are too many
- *     ...                                      // gckpt_exec_desc.ranks = &m.ranks
+ *     nccl_ranks_open(&m, rank, size, id, 60); // timeout of an exchange: 60 seconds
+ *     ...                                      // gckpt_exec_desc.transport = &m.ranks
  *     nccl_ranks_close(&m); */
 #ifndef NCCL_RANKS_H
 #define NCCL_RANKS_H
@@ -17,12 +17,12 @@
 #include <time.h>
 typedef struct {
     gckpt_transport ranks;
-    ncclComm_t comm, queue_comm; /* of what is waited for, of what is enqueued; NULL: given up */
+    ncclComm_t comm, queue_comm; /* for exchanges, for enqueued ones; NULL: aborted */
     cudaStream_t stream;
-    cudaEvent_t done_event, queue_event; /* what is under way; all that was enqueued */
-    char *staging, *incoming;     /* on the device, for what is on the host: what is sent; what came, */
-    void *host_target;              /* and goes here then, */
-    size_t incoming_bytes, capacity; /* so many bytes */
+    cudaEvent_t done_event, queue_event; /* after the exchange; after all enqueued ones */
+    char *staging, *incoming;        /* device memory: for host bytes to send; for received ones, */
+    void *host_target;               /* which are then copied there */
+    size_t incoming_bytes, capacity; /* of incoming; of staging */
 } nccl_ranks;
 
 static inline int nccl_ranks_is_on_host(const void *p, size_t bytes)
@@ -55,7 +55,7 @@ static inline int nccl_ranks_exchange(void *user, int peer, const void *send, si
     return !bad && !ncclGroupEnd() && !cudaEventRecord(m->done_event, m->stream);
 }
 
-static inline int nccl_ranks_all_reduce(void *user, float *x, size_t n) /* the device's */
+static inline int nccl_ranks_all_reduce(void *user, float *x, size_t n) /* device memory */
 {
     nccl_ranks *m = (nccl_ranks *)user;
     m->incoming_bytes = 0;
@@ -63,7 +63,7 @@ static inline int nccl_ranks_all_reduce(void *user, float *x, size_t n) /* the d
            !cudaEventRecord(m->done_event, m->stream);
 }
 
-/* In the backend's own queue: nobody waits. */
+/* Enqueues an exchange in the backend's queue, without waiting. */
 static inline int nccl_ranks_enqueue(void *user, void *queue, int peer, const void *send,
                                      size_t send_bytes, void *receive, size_t receive_bytes)
 {
@@ -82,7 +82,7 @@ static inline int nccl_ranks_enqueue(void *user, void *queue, int peer, const vo
     return !bad && !ncclGroupEnd() && !cudaEventRecord(m->queue_event, stream);
 }
 
-/* 1: the event has come; 0: not yet; -1: it never will. */
+/* Returns 1 if the event is complete, 0 if not yet, -1 if it failed. */
 static inline int nccl_ranks_query(ncclComm_t comm, cudaEvent_t event)
 {
     ncclResult_t failed;
@@ -110,7 +110,7 @@ static inline int nccl_ranks_done(void *user)
     return status;
 }
 
-static inline void nccl_ranks_abort(void *user) /* the others notice by their timeout */
+static inline void nccl_ranks_abort(void *user) /* the others notice it by their timeout */
 {
     nccl_ranks *m = (nccl_ranks *)user;
     if (m->queue_comm != NULL)
@@ -122,15 +122,15 @@ static inline void nccl_ranks_abort(void *user) /* the others notice by their ti
 
 static inline double nccl_ranks_clock(void *user) { return (void)user, (double)time(NULL); }
 
-/* Two communicators, so that what is waited for does not stand behind what is enqueued: the other
- * one's id goes to all by the first. */
+/* Creates two communicators, so that exchanges do not wait for enqueued ones. The first one
+ * broadcasts the id of the second one. */
 static inline int nccl_ranks_join(nccl_ranks *m, int rank, int size, ncclUniqueId id)
 {
     ncclUniqueId other;
     memset(&other, 0, sizeof other);
     if (ncclCommInitRank(&m->comm, size, id, rank) || (rank == 0 && ncclGetUniqueId(&other)))
         return 0;
-    m->capacity = 1 << 20; /* to grow waits for the device */
+    m->capacity = 1 << 20; /* growing it would wait for the device */
     return !cudaMalloc((void **)&m->staging, m->capacity) &&
            !cudaMemcpy(m->staging, &other, sizeof other, cudaMemcpyHostToDevice) &&
            !ncclBroadcast(m->staging, m->staging, sizeof other, ncclChar, 0, m->comm, m->stream) &&
@@ -140,7 +140,7 @@ static inline int nccl_ranks_join(nccl_ranks *m, int rank, int size, ncclUniqueI
 }
 
 static inline int nccl_ranks_open(nccl_ranks *m, int rank, int size, ncclUniqueId id,
-                                  double timeout) /* 0: there is no device, or NCCL failed */
+                                  double timeout) /* returns 0 if there is no device, or NCCL failed */
 {
     memset(m, 0, sizeof *m);
     m->ranks.rank = rank;

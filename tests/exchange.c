@@ -1,9 +1,9 @@
-/* exchange.c - training goes on where a machine of another byte order left it (check_all.sh, cross-*).
+/* exchange.c - training resumes from a file of a machine with another byte order (check_all.sh, cross-*).
  *
- *     exchange STEPS FROM TO      trains so many steps more, from file FROM (- : from the start),
+ *     exchange STEPS FROM TO      trains STEPS more steps, from file FROM (- : from the start), and
  *                                 saves weights, optimiser state and notes to file TO
  *
- * Of the net, a table lies in the store as I8, two layers as I4 and F16; a layer is trained by AdamW. */
+ * The net has a table quantised as I8, layers as I4 and F16, and a layer trained by AdamW. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include <stdio.h>
@@ -13,7 +13,7 @@ enum { ROWS = 5, WORDS = 19, C = 32 };
 
 int main(int argc, char **argv)
 {
-    static const char *const packed[] = { "words", "first", "second" };
+    static const char *const quantised[] = { "words", "first", "second" };
     static const gckpt_storage as[] = { GCKPT_STORAGE_I8, GCKPT_STORAGE_I4, GCKPT_STORAGE_F16 };
     const gckpt_init normal = { 0.4f, 0, 0 };
     if (argc != 4)
@@ -21,14 +21,14 @@ int main(int argc, char **argv)
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *word = gckpt_input(g, "word", GCKPT_I32, gckpt_shape1(ROWS));
-    gckpt_tensor *x = gckpt_embed(gckpt_param(g, packed[0], gckpt_shape2(WORDS, C), normal), word);
+    gckpt_tensor *x = gckpt_embed(gckpt_param(g, quantised[0], gckpt_shape2(WORDS, C), normal), word);
     for (int i = 1; i < 3; i++)
-        x = gckpt_linear(x, gckpt_param(g, packed[i], gckpt_shape2(C, C), normal), NULL);
+        x = gckpt_linear(x, gckpt_param(g, quantised[i], gckpt_shape2(C, C), normal), NULL);
     x = gckpt_linear(gckpt_gelu(x), gckpt_param(g, "head", gckpt_shape2(C, WORDS), normal), NULL);
     gckpt_term loss = { gckpt_cross_entropy(x, word, NULL, 0), 1, 0 };
     int wrong = 0;
     for (int i = 0; i < 3; i++)
-        wrong |= gckpt_store_freeze(s, packed[i], 1) || gckpt_store_quantise(s, packed[i], as[i]);
+        wrong |= gckpt_store_freeze(s, quantised[i], 1) || gckpt_store_quantise(s, quantised[i], as[i]);
     wrong |= *argv[2] != '-' && gckpt_store_load(s, argv[2]);
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, NULL);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);

@@ -2,9 +2,7 @@
 #include "num/num.h"
 #include "graph/graph.h"
 
-/* ---- an op, forward and backward ---- */
-/* Sets the call of an op's instruction: shapes, attributes and operands. A value is in the arena or
- * where its parameter, input or constant is. */
+/* Sets the call of an op's instruction: shapes, attributes, operands. */
 static inline void gckpti_set_ins_call(const gckpt_exec *e, const gckpti_ins *ins,
                                        gckpti_operands *o, gckpt_call *c)
 {
@@ -97,9 +95,8 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gck
 /* Returns how the gradient of input i is compensated: GCKPTI_SUM_IN_OP, _IN_STEP or 0. */
 static int gckpti_sum_mode(const gckpt_plan *p, const gckpti_plan_node *node, int i)
 {
-    int accumulates =
-        p->accumulates && !node->batch_invariant && p->nodes[node->in[i]].batch_invariant;
-    return !(node->compensated >> i & 1) ? 0 : accumulates ? GCKPTI_SUM_IN_STEP : GCKPTI_SUM_IN_OP;
+    int in_step = p->accumulates && !node->batch_invariant && p->nodes[node->in[i]].batch_invariant;
+    return !(node->compensated >> i & 1) ? 0 : in_step ? GCKPTI_SUM_IN_STEP : GCKPTI_SUM_IN_OP;
 }
 
 /* Sets the gradient of input i and its compensation: from the workspace, or after the gradient. */
@@ -176,7 +173,6 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
         gckpti_end_input_grad(e, ins, &o, c, i);
 }
 
-/* ---- the list of instructions ---- */
 GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
 {
     const gckpt_plan *p = e->plan;
@@ -209,7 +205,6 @@ GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* Calls desc.progress, which may cancel the step. */
 static gckpt_result gckpti_report_progress(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
@@ -270,8 +265,7 @@ static gckpti_action gckpti_next_action(gckpt_exec *e, gckpt_result *result)
         gckpti_clear_accumulators(e, p->length);
     e->update.grads_cleared = 1;
     const int all = e->step.pc == p->body || e->step.pc == p->epilogue; /* may go back */
-    *result = gckpti_wait_copies(e, all ? INT32_MAX : e->step.pc, GCKPT_OK);
-    *result = gckpti_defer_error(e, *result);
+    *result = gckpti_defer_error(e, gckpti_wait_copies(e, all ? INT32_MAX : e->step.pc, GCKPT_OK));
     if (e->step.pc == p->epilogue && *result == GCKPT_OK)
         *result = gckpti_next_micro_batch(e);
     if (e->step.pc >= (int)p->length || *result != GCKPT_OK) {
@@ -302,14 +296,13 @@ static gckpti_action gckpti_next_action(gckpt_exec *e, gckpt_result *result)
 
 GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c)
 {
-    const gckpt_plan *p = e->plan;
     gckpt_result result = GCKPT_OK;
     switch (gckpti_next_action(e, &result)) {
     case GCKPTI_ACTION_STOP:
         e->step.state = result == GCKPT_OK ? e->step.state : GCKPTI_IDLE;
         return result;
     case GCKPTI_ACTION_REPLAYED: gckpti_collect_rows(e); return GCKPT_MORE;
-    case GCKPTI_ACTION_RUN: result = gckpti_run_instruction(e, &p->ins[e->step.pc], c); break;
+    case GCKPTI_ACTION_RUN: result = gckpti_run_instruction(e, &e->plan->ins[e->step.pc], c); break;
     case GCKPTI_ACTION_SKIP: break;
     }
     if (gckpti_debug(e) & GCKPT_DEBUG_POISON)
@@ -347,7 +340,6 @@ GCKPTI_FN gckpt_result gckpti_run_in_team(gckpt_exec *e, void (*job)(void *conte
 {
     gckpti_with_team(&e->device.runner, e->device.team, job, context);
     gckpti_enable_capture(e, 0);
-    /* another executor may use the arena next */
     gckpt_result waited = gckpti_wait_copies(e, INT32_MAX, *result);
     waited = waited == *result ? GCKPT_OK : gckpti_defer_error(e, waited);
     if (waited == GCKPT_OK)

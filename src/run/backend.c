@@ -19,8 +19,7 @@ GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec)
     return exec ? exec->device.isa : GCKPT_ISA_AUTO;
 }
 
-/* Chooses the backend for which the plan was made: the CPU with the widest vectors, or
- * desc.backend, whose missing functions are those of the CPU's plain backend. */
+/* Chooses the CPU's widest vectors or desc.backend, with missing functions from the plain one. */
 GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -38,22 +37,21 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     if (!GCKPTI_RUNS_BACKENDS && requested <= GCKPT_ISA_PLAIN)
         return GCKPT_OK;
     if (!gckpt_isa_available(requested))
-        return gckpti_error(
-            e->store, GCKPT_E_ARG,
-            "exec: this processor or build%s has no %s kernels; gckpt_exec_desc.isa = "
-            "GCKPT_ISA_AUTO takes what there is",
-            gckpti_isa_left_out(requested), gckpt_isa_name(requested));
+        return gckpti_error(e->store, GCKPT_E_ARG,
+                            "exec: this processor or build%s has no %s kernels; "
+                            "gckpt_exec_desc.isa = GCKPT_ISA_AUTO takes what there is",
+                            gckpti_isa_left_out(requested), gckpt_isa_name(requested));
 #ifndef GCKPT_SMALL
     gckpt_backend *backend = &e->device.backend;
     const gckpt_backend *plain = &gckpti_backend_plain;
     if (!b) {
         const int most = gckpti_is_bf16_plan(p) ? GCKPT_ISA_AMX : GCKPT_ISA_AVX512;
         int isa = requested == GCKPT_ISA_AUTO ? most : (int)requested;
+        const gckpt_backend *cpu;
         if (gckpti_debug(e) & GCKPT_DEBUG_PLAIN || p->backend_id == GCKPTI_BACKEND_PLAIN)
             isa = GCKPT_ISA_PLAIN;
-        const gckpt_backend *cpu = gckpti_cpu_backend((gckpt_isa)isa, &e->device.kernels);
-        while (!cpu)
-            cpu = gckpti_cpu_backend((gckpt_isa)--isa, &e->device.kernels);
+        while (!(cpu = gckpti_cpu_backend((gckpt_isa)isa, &e->device.kernels)))
+            isa--;
         *backend = *cpu;
         backend->dequantise = p->quantised ? gckpti_dequantise_all : NULL;
         e->device.isa = (gckpt_isa)isa;
@@ -106,9 +104,8 @@ GCKPTI_FN gckpt_result gckpti_wait_backend(gckpt_exec *e)
 {
     gckpti_wait_in_flight(e, 0);
     const char *problem = gckpti_backend(e)->finish(gckpti_backend(e)->context);
-    return !problem
-               ? GCKPT_OK
-               : gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", gckpti_backend(e)->name, problem);
+    const char *name = gckpti_backend(e)->name;
+    return problem ? gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", name, problem) : GCKPT_OK;
 }
 
 GCKPTI_COLD_END

@@ -7,12 +7,11 @@ GCKPTI_COLD_BEGIN
 /* Returns the window of a node that is a gckpt_cache_window, or 0. */
 static int gckpti_cache_window(const gckpt_plan *p, const gckpti_plan_node *node)
 {
-    return gckpti_is_cache(node->op) ? ((const gckpti_cache *)(p->words + node->attributes))->window
-                                     : 0;
+    const gckpti_cache *cache = (const gckpti_cache *)(p->words + node->attributes);
+    return gckpti_is_cache(node->op) ? cache->window : 0;
 }
 
-/* Returns the first position from which attention can resume: windowed caches have overwritten what
- * earlier positions need. */
+/* Returns the first position from which attention can resume: windows overwrote earlier ones. */
 static int64_t gckpti_first_resumable(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -20,8 +19,8 @@ static int64_t gckpti_first_resumable(const gckpt_exec *e)
     int64_t from = 0;
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_plan_node *node = &p->nodes[i];
-        const gckpti_plan_node *keys =
-            node->inputs > 1 ? &p->nodes[p->nodes[node->in[1]].base] : node;
+        const int key = node->inputs > 1 ? p->nodes[node->in[1]].base : (int)i;
+        const gckpti_plan_node *keys = &p->nodes[key];
         const gckpti_attention *o = (const gckpti_attention *)(p->words + node->attributes);
         const int64_t rows = gckpti_planned_shape(p, keys).d[1];
         if (keys == node || !gckpti_cache_window(p, keys) || written <= rows)
@@ -31,22 +30,21 @@ static int64_t gckpti_first_resumable(const gckpt_exec *e)
     return from;
 }
 
-/* Places the caches one after the other in graph order, so that other plans of the model have them
- * at the same offsets; or uses those of desc.caches_of. Without tables, only checks that they
- * fit. */
+/* Places the caches in graph order, the same for all plans of a model, or uses those of
+ * desc.caches_of. Without tables, only checks that they fit. */
 GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan, *owner = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
     size_t bytes = p->kind_bytes[GCKPT_BYTES_CACHES], k = 0;
-    e->caches.owner = e->desc.caches_of && bytes ? e->desc.caches_of->caches.owner : e;
+    gckpt_exec *other = e->desc.caches_of && bytes ? e->desc.caches_of->caches.owner : e;
     int fit =
-        e->caches.owner == e ||
-        (e->desc.backend == e->caches.owner->desc.backend && e->store == e->caches.owner->store &&
-         p->rows == owner->rows && bytes == owner->kind_bytes[GCKPT_BYTES_CACHES]);
-    if (e->caches.owner == e && bytes && e->blocks.caches)
-        gckpti_fill(e, e->blocks.caches, gckpti_debug(e) & GCKPT_DEBUG_POISON ? 0x7fc00000u : 0,
-                    bytes);
-    gckpti_bump caches = { e->caches.owner->blocks.caches, 0 };
+        other == e || (e->desc.backend == other->desc.backend && e->store == other->store &&
+                       p->rows == owner->rows && bytes == owner->kind_bytes[GCKPT_BYTES_CACHES]);
+    const uint32_t word = gckpti_debug(e) & GCKPT_DEBUG_POISON ? 0x7fc00000u : 0;
+    e->caches.owner = other;
+    if (other == e && bytes && e->blocks.caches)
+        gckpti_fill(e, e->blocks.caches, word, bytes);
+    gckpti_bump caches = { other->blocks.caches, 0 };
     for (size_t i = 0; i < p->node_count && fit; i++) {
         const gckpti_plan_node *node = &p->nodes[i];
         if (!gckpti_is_cache(node->op))
@@ -54,10 +52,10 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
         while (owner && k < owner->node_count && !gckpti_is_cache(owner->nodes[k].op))
             k++;
         const gckpt_shape s = gckpti_planned_shape(p, node);
-        const gckpt_shape other =
+        const gckpt_shape its =
             owner && k < owner->node_count ? gckpti_planned_shape(owner, &owner->nodes[k]) : s;
         fit = !owner ||
-              (k < owner->node_count && gckpti_same_shape(&s, &other) &&
+              (k < owner->node_count && gckpti_same_shape(&s, &its) &&
                !gckpti_cache_window(p, node) == !gckpti_cache_window(owner, &owner->nodes[k]));
         k++;
         e->caches.capacity = ((const gckpti_cache *)(p->words + node->attributes))->capacity;
@@ -84,17 +82,15 @@ GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
                             "divide it: plan with desc.virtual_ranks 1",
                             e->plan->virtual_ranks);
     if (rows > e->plan->rows || (position > 0 && rows > held))
-        return gckpti_error(
-            e, GCKPT_E_ARG,
-            "forward: %I rows; the caches hold %I (gckpt_rewind to 0 makes room for "
-            "other rows, the plan's %I at most)",
-            rows, position > 0 ? held : e->plan->rows, e->plan->rows);
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "forward: %I rows; the caches hold %I (gckpt_rewind to 0 makes room "
+                            "for other rows, the plan's %I at most)",
+                            rows, position > 0 ? held : e->plan->rows, e->plan->rows);
     if (e->caches.new_positions > e->caches.capacity - position)
-        return gckpti_error(
-            e, GCKPT_E_ARG,
-            "forward: it adds %I positions to the %I that the caches hold; there is "
-            "room for %I in all (gckpt_rewind makes room)",
-            e->caches.new_positions, position, e->caches.capacity);
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "forward: it adds %I positions to the %I that the caches hold; there "
+                            "is room for %I in all (gckpt_rewind makes room)",
+                            e->caches.new_positions, position, e->caches.capacity);
     if (position > 0 && position < gckpti_first_resumable(e))
         return gckpti_error(e, GCKPT_E_ARG,
                             "forward: at position %I; calls went up to %I, and windows keep so "

@@ -40,8 +40,7 @@ GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e)
     return gckpti_min(e->step.vrank_end - e->step.row, e->plan->rows);
 }
 
-/* Initialises a call without op or inputs, for use between ops. Does not clear the inputs'
- * operands: that would take longer than a small update. */
+/* Initialises a call for use between ops. To clear the inputs would cost as much as an update. */
 GCKPTI_FN void gckpti_init_opless_call(const gckpt_exec *e, gckpt_call *c)
 {
     const size_t rest = offsetof(gckpt_call, shape);
@@ -63,8 +62,7 @@ GCKPTI_FN void gckpti_init_call(const gckpt_exec *e, gckpt_call *c)
     gckpti_init_opless_call(e, c);
 }
 
-/* Clears, in the call of an earlier instruction, the fields that gckpti_set_op_call does not set.
- * To clear all of it would take longer than many an op. */
+/* Clears the fields that gckpti_set_op_call does not set; clearing all would take too long. */
 static void gckpti_clear_call(gckpt_call *c, int inputs)
 {
     for (int i = inputs; i < c->inputs; i++)
@@ -79,8 +77,7 @@ static void gckpti_clear_call(gckpt_call *c, int inputs)
     c->rounded = 0, c->quantised = NULL;
 }
 
-/* Sets shapes, attributes and all else that is not in the arena, in the call that all instructions
- * of a run share (with GCKPT_SMALL, in any call). */
+/* Sets all that is not in the arena, in the call of a run (with GCKPT_SMALL, in any call). */
 GCKPTI_FN void gckpti_set_op_call(const gckpt_exec *e, const gckpti_plan_node *node, int id,
                                   int64_t rows, gckpt_call *c)
 {

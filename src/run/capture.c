@@ -7,8 +7,8 @@ GCKPTI_COLD_BEGIN
 static int gckpti_can_replay(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    int can = gckpti_backend(e)->replay && gckpti_backend(e)->captured && !gckpti_debug(e) &&
-              !e->desc.progress;
+    const gckpt_backend *b = gckpti_backend(e);
+    int can = b->replay && b->captured && !gckpti_debug(e) && !e->desc.progress;
     for (int x = p->body; x < p->epilogue && can; x++) {
         const gckpti_ins *ins = &p->ins[x];
         const gckpti_exec_node *kernels = &e->tables.nodes[ins->id];
@@ -18,8 +18,7 @@ static int gckpti_can_replay(const gckpt_exec *e)
         else if (ins->kind >= GCKPT_OFFLOAD && ins->kind != GCKPT_REDUCE)
             can = e->offload.by_backend;
         else if (!node->op)
-            can = !gckpti_is_quantised(p->params[node->index].storage) ||
-                  gckpti_backend(e)->dequantise;
+            can = !gckpti_is_quantised(p->params[node->index].storage) || b->dequantise;
         else
             can = (ins->kind == GCKPT_FORWARD ? kernels->forward : kernels->backward) != NULL;
     }

@@ -3,8 +3,7 @@
 #include "graph/graph.h"
 #include "num/num.h"
 
-/* Copies the next elements, from `at` on, of n floats or bf16 of the backend's to `wide`, and
- * returns their number. */
+/* Copies the next elements of n floats or bf16, from `at` on, to `wide`; returns their number. */
 static int64_t gckpti_read_chunk(const gckpt_exec *e, const void *from, int narrow, int64_t at,
                                  int64_t n, float wide[64])
 {
@@ -35,8 +34,7 @@ GCKPTI_FN gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *i
     for (int k = 0; k < 2; k++) {
         uint64_t *expected = &e->debug.hashes[2 * ins->id + k], hash = GCKPTI_FNV_START;
         float chunk[64];
-        if (ins->first)
-            *expected = 0;
+        *expected = ins->first ? 0 : *expected;
         if (!data[k])
             continue;
         for (int64_t at = 0, count; at < n[k]; at += count) {
@@ -109,8 +107,8 @@ GCKPTI_FN void gckpti_measure_end(gckpt_exec *e)
 {
     if (!gckpti_is_measuring(e))
         return;
-    e->debug.high_water =
-        gckpti_high_water(e, e->debug.high_water, e->debug.poisoned_steps ? 0x5a : 0xa5);
+    const unsigned char poison = e->debug.poisoned_steps ? 0x5a : 0xa5;
+    e->debug.high_water = gckpti_high_water(e, e->debug.high_water, poison);
     for (size_t i = 0; i < e->plan->buffer_count; i++) { /* kernels use different amounts of it */
         const gckpt_buffer *buffer = &e->plan->buffers[i];
         if (buffer->kind == GCKPT_BUFFER_WORKSPACE &&
@@ -151,14 +149,13 @@ static void gckpti_scan_value(gckpti_scan *scan, double x, int id, int gradient,
     }
 }
 
-/* Scans n floats or bf16 of the backend's. If x is NULL, scans the values of a quantised parameter,
- * dequantised, or nothing. */
+/* Scans n floats or bf16; if x is NULL, the values of a quantised parameter, or nothing. */
 static void gckpti_scan_array(gckpti_scan *scan, const void *x, int narrow, int64_t n, int id,
                               int gradient)
 {
     const gckpti_plan_node *node = &scan->e->plan->nodes[id];
-    const gckpti_param *q =
-        node->kind == GCKPTI_PARAM ? gckpti_param_of(scan->e, node->index) : NULL;
+    const int param = node->kind == GCKPTI_PARAM;
+    const gckpti_param *q = param ? gckpti_param_of(scan->e, node->index) : NULL;
     int quant = !x && !gradient && q && gckpti_is_quantised((int)q->p.storage);
     float chunk[64];
     n = quant ? q->p.elements : x ? n : 0;
@@ -197,8 +194,8 @@ static void gckpti_scan_operands(gckpti_scan *scan, const gckpti_ins *ins, int w
         needs |= o.in[i].gradient != GCKPTI_NO_OFFSET ? node->op->needs[i] : 0;
     if (loss && (!backward || node->op->flags & GCKPTI_BACKWARD_LOSS)) {
         gckpti_loss_total sum;
-        gckpti_from_backend(e, &sum, gckpti_running_loss(e, gckpti_term_of(p, ins->id)),
-                            sizeof sum);
+        const int term = gckpti_term_of(p, ins->id);
+        gckpti_from_backend(e, &sum, gckpti_running_loss(e, term), sizeof sum);
         gckpti_scan_value(scan, sum.sum, ins->id, 0, -1);
     } else if (!loss && written != backward) { /* a forward's; a backward may read it */
         gckpti_scan_node(scan, cache ? e->tables.nodes[ins->id].data : gckpti_arena_ptr(e, o.out),

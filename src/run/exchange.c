@@ -38,13 +38,13 @@ GCKPTI_FN void gckpti_exchange(gckpti_comm *comm, int peer, const void *send, si
 /* Returns 1 if no exchange is in progress (or aborted), else 0. */
 static int gckpti_is_done(gckpti_comm *comm)
 {
+    const gckpt_backend *b = comm->backend;
     int (*poll)(void *) = comm->waiting ? comm->transport->enqueued_done : comm->transport->done;
     int done = !comm->busy || !poll ? 1 : poll(comm->transport->user);
     if (done < 0)
         gckpti_abort_comm(comm);
     else if (done && comm->busy && comm->copy_to)
-        comm->backend->copy_in(comm->backend->context, comm->copy_to, comm->recv_buf,
-                               comm->recv_bytes);
+        b->copy_in(b->context, comm->copy_to, comm->recv_buf, comm->recv_bytes);
     if (done)
         comm->busy = 0;
     return done != 0;
@@ -78,8 +78,7 @@ GCKPTI_FN void gckpti_wait_in_flight(const gckpt_exec *e, size_t copied_in)
     comm->waiting = comm->in_flight = 0;
 }
 
-/* Starts to send n floats of backend memory to a rank, and to receive m. If peer is -1, starts the
- * transport's all_reduce of the n floats at `from`, in place. */
+/* Starts to send n floats and to receive m; if peer is -1, an all_reduce in place. */
 static void gckpti_exchange_floats(gckpti_comm *comm, int peer, const float *from, int64_t n,
                                    float *to, int64_t m)
 {
@@ -131,8 +130,8 @@ static void gckpti_exchange_level(gckpti_comm *comm)
     gckpti_tree *tree = &comm->tree;
     int peer = tree->kind == GCKPTI_FAST_REDUCE ? -1 : comm->rank ^ tree->bit;
     const int parts = tree->n > GCKPT_UPDATE_BLOCK && peer >= 0 ? 2 * tree->bit : 1; /* 1: whole */
-    const gckpti_shard_range mine = gckpti_shard_of(tree->n, comm->rank, parts),
-                             theirs = gckpti_shard_of(tree->n, peer, parts);
+    const gckpti_shard_range mine = gckpti_shard_of(tree->n, comm->rank, parts);
+    const gckpti_shard_range theirs = gckpti_shard_of(tree->n, peer, parts);
     const int64_t first = theirs.first, n = theirs.count;
     tree->first = mine.first;
     tree->count = mine.count;
@@ -187,9 +186,7 @@ static int gckpti_poll_tree(gckpti_comm *comm, const gckpt_call *c, int wait)
     return !tree->bit;
 }
 
-/* ---- pending collectives ---- */
-/* Advances pending collectives without waiting, except while more than max_pending are pending. If
- * c is NULL, only as far as there is nothing to add. */
+/* Advances pending collectives; waits while more than max_pending are left. c: as above. */
 static void gckpti_poll_pending(gckpti_process_group *group, const gckpt_call *c, int max_pending)
 {
     gckpti_comm *comm = &group->comm;
@@ -217,7 +214,7 @@ GCKPTI_FN void gckpti_wait_pending(gckpt_exec *e, int max_pending)
     gckpti_poll_pending(e->group, &c, max_pending);
 }
 
-/* runner.poll: called by kernels, between their work items. */
+/* runner.poll: kernels call it between their work items. */
 GCKPTI_FN void gckpti_poll_in_kernel(void *group_context)
 {
     gckpti_process_group *group = (gckpti_process_group *)group_context;

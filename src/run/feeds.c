@@ -2,7 +2,6 @@
 #include "graph/graph.h"
 #include "num/num.h"
 
-/* ---- feeds ---- */
 /* Returns the values of an i32 constant or input: all rows of the latest feeds. */
 static const int32_t *gckpti_indices(const gckpt_exec *e, const gckpti_plan_node *q)
 {
@@ -185,8 +184,7 @@ GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
     }
 }
 
-/* Before the first rows, sets expected counts to 0, or to -1 if they do not follow from the
- * feeds. */
+/* Sets expected counts to 0, or to -1 if they do not follow from the feeds. */
 GCKPTI_FN void gckpti_init_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -201,8 +199,7 @@ GCKPTI_FN void gckpti_init_counts(gckpt_exec *e)
     }
 }
 
-/* For streaming, checks that all losses of the batch have the same count, as it is not known
- * yet. */
+/* Checks that all losses of the batch have the same count, since rows stream in. */
 GCKPTI_FN gckpt_result gckpti_check_same_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -256,8 +253,7 @@ GCKPTI_FN int gckpti_has_known_counts(const gckpt_exec *e)
     return known;
 }
 
-/* Before the first update, checks the counts of losses; if all are known from the feeds, does not
- * wait for that: gckpti_finish_step checks them. */
+/* Before the first update, checks the counts of losses, unless all are known from the feeds. */
 GCKPTI_FN gckpt_result gckpti_finalize_counts(gckpt_exec *e)
 {
     gckpt_result result = GCKPT_OK;

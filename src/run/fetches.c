@@ -18,8 +18,7 @@ static int gckpti_reads_node(const gckpt_plan *p, int user, int id)
     return 0;
 }
 
-/* Returns 1 if an instruction computes the value of node `id`, or a part of its gradient; if it is
- * batch-invariant, adds up all parts. */
+/* Returns 1 if an instruction computes the value of node `id`, or (a part of) its gradient. */
 static int gckpti_computes(const gckpt_plan *p, const gckpti_ins *ins, int id, int gradient)
 {
     int tensor = gckpti_ins_node(p, ins);
@@ -166,9 +165,8 @@ static void gckpti_sum_accumulators(gckpt_exec *e, const gckpti_ins *backward, i
     }
 }
 
-/* If gradients accumulate over micro-batches, adds up the fetched ones that no instruction adds up:
- * of nodes that depend on neither the batch nor a trained parameter, in the contract's order
- * (manual, 5f). A REDUCE has added up the body's uses. */
+/* Adds up fetched gradients over micro-batches that no instruction adds up: of nodes that depend
+ * on neither the batch nor a trained parameter, in the contract's order (manual, 5f). */
 GCKPTI_FN void gckpti_sum_fetched_grads(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;

@@ -2,8 +2,7 @@
 #include "run/internal.h"
 #include "num/num.h"
 
-/* Returns the bytes of send_buf, and of recv_buf: for small arrays and, if the transport cannot
- * access the backend's memory, for half of the largest one. */
+/* Returns the bytes of send_buf: for small arrays or, to copy floats, half of the largest one. */
 GCKPTI_FN size_t gckpti_comm_buffer_bytes(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -29,16 +28,14 @@ GCKPTI_FN void gckpti_alloc_group(gckpt_exec *e, gckpti_bump *bump)
         return;
     const gckpt_plan *p = e->plan;
     const size_t several = p->ranks > 1, vranks = (size_t)gckpti_local_vranks(p);
-    const size_t totals = p->term_count + 1;
-    gckpti_process_group counted,
-        *group = (gckpti_process_group *)gckpti_bump_alloc(bump, 1, sizeof *group);
-    e->group = group;
-    group = group ? group : &counted;
+    const size_t totals = p->term_count + 1 > vranks ? p->term_count + 1 : vranks;
+    gckpti_process_group counted, *group;
+    e->group = (gckpti_process_group *)gckpti_bump_alloc(bump, 1, sizeof *group);
+    group = e->group ? e->group : &counted;
     group->buffer_bytes = several ? gckpti_comm_buffer_bytes(e) : 0;
     group->comm.send_buf = (unsigned char *)gckpti_bump_alloc(bump, group->buffer_bytes, 1);
     group->comm.recv_buf = (unsigned char *)gckpti_bump_alloc(bump, group->buffer_bytes, 1);
-    group->totals = (gckpti_loss_total *)gckpti_bump_alloc(bump, totals > vranks ? totals : vranks,
-                                                           sizeof *group->totals);
+    group->totals = (gckpti_loss_total *)gckpti_bump_alloc(bump, totals, sizeof(gckpti_loss_total));
 }
 
 GCKPTI_FN gckpt_result gckpti_bind_group(gckpt_exec *e)
@@ -49,8 +46,8 @@ GCKPTI_FN gckpt_result gckpti_bind_group(gckpt_exec *e)
         (!transport || !transport->exchange || transport->rank != e->store->rank ||
          transport->size != e->store->ranks || (e->desc.fast_reduce && !transport->all_reduce)))
         return gckpti_error(e->store, GCKPT_E_ARG,
-                            "exec: the store is rank %i of %i: desc.ranks must be these, with "
-                            "exchange%s",
+                            "exec: the store is rank %i of %i: desc.transport must have this "
+                            "rank and size, and exchange%s",
                             e->store->rank, e->store->ranks,
                             e->desc.fast_reduce ? " and, for fast_reduce, all_reduce" : "");
     if (!e->group)
@@ -187,7 +184,6 @@ GCKPT_API uint64_t gckpt_exec_bytes_sent(const gckpt_exec *exec)
     return exec && exec->group ? exec->group->comm.bytes_sent : 0;
 }
 
-/* ---- sharded values ---- */
 GCKPTI_FN int gckpti_shard_owner(int64_t elements, int64_t index, int ranks)
 {
     int rank = 0;

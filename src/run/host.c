@@ -1,7 +1,6 @@
 #include "run/internal.h"
 #include "graph/graph.h"
 
-/* ---- own memory: the host works on copies ---- */
 GCKPTI_FN const float *gckpti_host_floats(const gckpt_exec *e, const float *x, size_t n)
 {
     if (!gckpti_backend(e)->own_memory)
@@ -22,8 +21,7 @@ typedef struct {
     } entry[4 * GCKPT_MAX_INPUTS + 8];
 } gckpti_host_copies;
 
-/* Returns the host copy of an operand, one for an address. It is later copied to `to`, or, if that
- * is NULL, discarded. */
+/* Returns the host copy of an operand, to be copied to `to` after the kernel (NULL: not). */
 static void *gckpti_host_copy(gckpti_host_copies *copies, const void *from, void *to, size_t bytes)
 {
     int i = 0;
@@ -32,8 +30,8 @@ static void *gckpti_host_copy(gckpti_host_copies *copies, const void *from, void
     while (i < copies->count && copies->entry[i].from != from)
         i++;
     if (i == copies->count) {
-        copies->entry[copies->count].host = gckpti_bump_alloc(&copies->scratch, bytes, 1);
-        copies->entry[copies->count].from = from;
+        copies->entry[i].host = gckpti_bump_alloc(&copies->scratch, bytes, 1);
+        copies->entry[i].from = from;
         copies->entry[copies->count++].bytes = bytes;
         gckpti_from_backend(copies->e, copies->entry[i].host, from, bytes);
     }
@@ -42,8 +40,7 @@ static void *gckpti_host_copy(gckpti_host_copies *copies, const void *from, void
     return copies->entry[i].host;
 }
 
-/* Returns 1 if the data of input i are quantised or a shard: then the kernel does not read them
- * (those that it reads were staged in the arena). */
+/* Returns 1 if the data of input i are quantised or a shard, which no kernel reads on the host. */
 static int gckpti_is_partial(const gckpt_exec *e, const gckpt_call *c, int i)
 {
     const gckpti_plan_node *nodes = e->plan->nodes;
@@ -74,10 +71,9 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
         arg->bf16 = (const uint16_t *)gckpti_host_copy(&copies, arg->bf16, NULL, size * 2);
         arg->bytes = (const uint8_t *)gckpti_host_copy(&copies, arg->bytes, NULL, size);
         arg->grad = (float *)gckpti_host_copy(&copies, arg->grad, arg->grad, size * 4);
-        arg->compensation =
-            (float *)gckpti_host_copy(&copies, arg->compensation, arg->compensation, size * 4);
-        arg->grad_bf16 =
-            (uint16_t *)gckpti_host_copy(&copies, arg->grad_bf16, arg->grad_bf16, size * 2);
+        void *comp = arg->compensation, *narrow = arg->grad_bf16;
+        arg->compensation = (float *)gckpti_host_copy(&copies, comp, comp, size * 4);
+        arg->grad_bf16 = (uint16_t *)gckpti_host_copy(&copies, narrow, narrow, size * 2);
     }
     c.grad_out = (const float *)gckpti_host_copy(&copies, c.grad_out, NULL, n * 4);
     c.grad_out_bf16 = (const uint16_t *)gckpti_host_copy(&copies, c.grad_out_bf16, NULL, n * 2);
@@ -97,7 +93,6 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
                               copies.entry[i].bytes);
 }
 
-/* ---- pending copies of offloaded values, overlapped with computation ---- */
 /* Waits for pending copies that are due at instruction x or before, and for those started before
  * them. Returns `result` or, if that is OK or MORE, the error of a copy. */
 GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result result)
@@ -167,9 +162,9 @@ static gckpt_result gckpti_copy_offloaded(gckpt_exec *e, const gckpti_ins *ins, 
                  : gckpti_backend(e)->own_memory ? e->blocks.host_scratch
                                                  : here;
     const int out = ins->kind == GCKPT_OFFLOAD;
+    const gckpt_backend *b = gckpti_backend(e);
     if (e->offload.by_backend) {
-        gckpti_backend(e)->copy_async(gckpti_backend(e)->context, out ? host : here,
-                                      out ? here : host, bytes, out);
+        b->copy_async(b->context, out ? host : here, out ? here : host, bytes, out);
     } else {
         if (out && host != here)
             gckpti_from_backend(e, host, here, bytes);

@@ -14,9 +14,8 @@ GCKPTI_FN void *gckpti_bump_alloc(gckpti_bump *bump, size_t n, size_t size)
 /* Returns the backend's advice after an allocation failed, or "". */
 GCKPTI_FN const char *gckpti_memory_hint(const gckpt_exec *e)
 {
-    return gckpti_backend(e)->memory_hint
-               ? gckpti_backend(e)->memory_hint(gckpti_backend(e)->context)
-               : "";
+    const gckpt_backend *b = gckpti_backend(e);
+    return b->memory_hint ? b->memory_hint(b->context) : "";
 }
 
 /* Fills `bytes` bytes of backend memory with a repeated word; the last one may be partial. */
@@ -69,8 +68,7 @@ static size_t gckpti_count_squares(gckpt_exec *e)
     return n;
 }
 
-/* Returns the bytes of blocks.host_scratch: the largest of a parameter's gradient, a dequantised
- * block, all square sums, the operands of an op that runs on the host, and an offloaded value. */
+/* Returns the bytes of blocks.host_scratch, for the largest of its uses. */
 static size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -91,8 +89,8 @@ static size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
         gckpti_init_op_call(e, node, (int)id, p->rows, &c);
         c.plain = 1;
         (void)node->op->shape(&c);
-        size_t bytes =
-            c.workspace_forward > c.workspace_backward ? c.workspace_forward : c.workspace_backward;
+        size_t bytes = c.workspace_forward;
+        bytes = bytes > c.workspace_backward ? bytes : c.workspace_backward;
         bytes += node->saved_bytes + 8 * (size_t)gckpti_planned_elements(p, node);
         for (int i = 0; i < node->inputs; i++) /* values, gradient, compensation */
             bytes += 12 * (size_t)gckpti_elements(&c.in[i].shape);
@@ -107,16 +105,15 @@ static void gckpti_alloc_tables(gckpt_exec *e, gckpti_bump *bump)
 {
     const gckpt_plan *p = e->plan;
     (void)gckpti_bump_alloc(bump, gckpti_plan_copy_bytes(p), 1);
-    const size_t node_size = sizeof *e->tables.nodes, param_size = sizeof *e->tables.params;
+    const size_t n = p->param_count, node_size = sizeof *e->tables.nodes;
+    const size_t input_size = sizeof *e->feeds.inputs, term_size = sizeof *e->losses.terms;
     e->tables.nodes = (gckpti_exec_node *)gckpti_bump_alloc(bump, p->node_count, node_size);
-    e->tables.params = (gckpti_exec_param *)gckpti_bump_alloc(bump, p->param_count, param_size);
+    e->tables.params = (gckpti_exec_param *)gckpti_bump_alloc(bump, n, sizeof *e->tables.params);
     if (gckpti_is_bf16_plan(p) && p->bf16_weights)
-        e->tables.bf16_copies = (gckpti_bf16_copy *)gckpti_bump_alloc(
-            bump, p->param_count, sizeof *e->tables.bf16_copies);
-    e->feeds.inputs =
-        (gckpti_exec_input *)gckpti_bump_alloc(bump, p->inputs, sizeof *e->feeds.inputs);
-    e->losses.terms =
-        (gckpti_exec_term *)gckpti_bump_alloc(bump, p->term_count, sizeof *e->losses.terms);
+        e->tables.bf16_copies =
+            (gckpti_bf16_copy *)gckpti_bump_alloc(bump, n, sizeof *e->tables.bf16_copies);
+    e->feeds.inputs = (gckpti_exec_input *)gckpti_bump_alloc(bump, p->inputs, input_size);
+    e->losses.terms = (gckpti_exec_term *)gckpti_bump_alloc(bump, p->term_count, term_size);
     gckpti_alloc_capture(e, bump);
     e->update.square_count = gckpti_count_squares(e);
     gckpti_alloc_hashes(e, bump);
@@ -124,8 +121,7 @@ static void gckpti_alloc_tables(gckpt_exec *e, gckpti_bump *bump)
     gckpti_alloc_group(e, bump);
 }
 
-/* Allocates copies of inputs (of the batch for desc.copy_feeds; of a micro-batch in own memory) and
- * of constants (in own memory). Sets feeds.inputs, constants' values and ops' kernels. */
+/* Allocates copies of inputs and constants. Sets inputs, constants' values and ops' kernels. */
 static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *host_bump, gckpti_bump *bump)
 {
     const gckpt_plan *p = e->plan;

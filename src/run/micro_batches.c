@@ -41,14 +41,12 @@ static void gckpti_sum_counts(gckpt_exec *e, int64_t rows)
 static uint64_t gckpti_hash_exchanges(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const gckpt_exec_desc *d = &e->desc; /* skip_nonfinite, FINITE: square sums come earlier */
-    const uint64_t settings[] = { (uint64_t)p->batch,
-                                  (uint64_t)p->precision,
-                                  (uint64_t)p->optimiser,
-                                  d->fast_reduce != 0,
-                                  d->skip_nonfinite != 0,
-                                  gckpti_debug(e) & GCKPT_DEBUG_FINITE,
-                                  (uint64_t)e->group->comm.uses_queue };
+    const uint64_t fast = e->desc.fast_reduce != 0, queue = (uint64_t)e->group->comm.uses_queue;
+    const uint64_t skips = e->desc.skip_nonfinite != 0,
+                   checks = gckpti_debug(e) & GCKPT_DEBUG_FINITE;
+    const uint64_t batch = (uint64_t)p->batch, precision = (uint64_t)p->precision;
+    const uint64_t settings[] = { batch,  precision, (uint64_t)p->optimiser, fast, skips,
+                                  checks, queue };
     uint64_t hash = p->check;
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
         hash = gckpti_fnv_number(hash, settings[i]);
@@ -215,7 +213,6 @@ GCKPTI_FN gckpt_result gckpti_next_micro_batch(gckpt_exec *e)
     if (e->step.state == GCKPTI_STREAMING)
         return GCKPT_MORE;
     group->in_body = 0;
-    /* then gckpti_finish_step sums them */
     const int deferred = e->plan->ranks == 1 || group->comm.uses_queue;
     return deferred && gckpti_has_known_counts(e) && e->losses.terms[0].expected >= 0
                ? gckpti_agree(e, GCKPT_OK)
@@ -235,13 +232,12 @@ GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
     gckpti_sum_counts(e, rank_rows);
     e->step.rows = group->totals[p->term_count].count;
     result = gckpti_defer_error(e, GCKPT_OK);
-    if (result == GCKPT_OK &&
-        rank_rows != gckpt_plan_rank_rows(p, e->step.rows, group->comm.rank, NULL))
+    const int64_t planned = gckpt_plan_rank_rows(p, e->step.rows, group->comm.rank, NULL);
+    if (result == GCKPT_OK && rank_rows != planned)
         result = gckpti_error(e, GCKPT_E_ARG,
                               "step_end: %I rows streamed in here, %I on all ranks, of which "
                               "%I must be this rank's (gckpt_plan_rank_rows)",
-                              rank_rows, e->step.rows,
-                              gckpt_plan_rank_rows(p, e->step.rows, group->comm.rank, NULL));
+                              rank_rows, e->step.rows, planned);
     result = gckpti_agree(e, result);
     if (result == GCKPT_OK)
         gckpti_set_micro_batch(e);
@@ -284,9 +280,9 @@ GCKPTI_FN int gckpti_capture_part_end(gckpt_exec *e, int64_t *part)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_process_group *group = e->group;
-    const int pc = e->step.pc,
-              last_vrank = e->step.vrank + 1 == gckpti_local_vranks(p) && p->ranks > 1;
-    int end = p->epilogue, x, copies = pc > p->body; /* at p->body no copy is pending */
+    const int last_vrank = e->step.vrank + 1 == gckpti_local_vranks(p) && p->ranks > 1;
+    int pc = e->step.pc, end = p->epilogue, x,
+        copies = pc > p->body; /* at p->body no copy is pending */
     if (gckpti_skips(e, &p->ins[pc]) || group->padding || group->comm.status.result != GCKPT_OK)
         return pc;
     for (int i = 0; i < group->pending_count; i++)
@@ -384,8 +380,7 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
     return 1;
 }
 
-/* Each rank updates its shard of a sharded parameter. The shard's sum is at its place in the whole
- * gradient, unless REDUCE copied it to UPDATE's gradient. Other accumulators are whole. */
+/* A shard's sum is within the whole gradient, unless REDUCE copied it to UPDATE's gradient. */
 GCKPTI_FN void gckpti_shard_pass(const gckpt_exec *e, const gckpti_ins *ins,
                                  gckpt_update_pass *pass)
 {

@@ -3,9 +3,7 @@
 #include "ops/ops.h"
 
 #ifndef GCKPT_NO_BF16
-/* ---- bf16 plans: kernels get bf16 or f32 copies, as the plan has it (plan/mixed.c) ---- */
-/* Returns the f32 copy at `offset` of n bf16 numbers, converted if the kernel reads them; NULL for
- * GCKPTI_NO_OFFSET. */
+/* Returns the f32 copy at `offset` of n bf16, converted if they are read; NULL for no offset. */
 static float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, size_t offset,
                                 const uint16_t *narrow, int read, int64_t n)
 {
@@ -30,8 +28,7 @@ GCKPTI_FN void gckpti_mark_bf16_fresh(const gckpt_exec *e, int i)
         e->tables.bf16_copies[i].changes = gckpti_param_of(e, i)->changes;
 }
 
-/* Returns parameter i's bf16 copy, refreshed if the values were changed (by this executor's
- * updates, which write both, it is fresh). */
+/* Returns parameter i's bf16 copy, refreshed if others than this executor changed the values. */
 static const uint16_t *gckpti_refresh_bf16(const gckpt_exec *e, int i)
 {
     const gckpti_bf16_copy *copy = &e->tables.bf16_copies[i];
@@ -81,7 +78,6 @@ GCKPTI_FN void gckpti_mixed_operands(const gckpt_exec *e, const gckpti_ins *ins,
     }
 }
 
-/* ---- kernels in strips: of a number of elements, or of whole rows ---- */
 typedef struct {
     const gckpt_exec *e;
     const gckpt_call *call;
@@ -106,8 +102,7 @@ static float *gckpti_open_strip(const gckpti_strips *strips, const gckpt_call *c
     return x;
 }
 
-/* Runs strip i as a separate call. It also has the addresses of its bf16, so that fast kernels can
- * prefetch those of the next strip. */
+/* Runs strip i as a separate call; from its bf16 addresses fast kernels prefetch the next one. */
 static void gckpti_strip_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_strips *strips = (const gckpti_strips *)context;

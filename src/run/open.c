@@ -5,8 +5,7 @@
 
 GCKPTI_COLD_BEGIN
 
-/* Refuses a plan, which may be a table that was compiled in (gckpt_plan_c), that was not made by
- * this version of the header and the ops linked now, or that this build cannot run. */
+/* Refuses a plan of another version of the header or other ops, or that this build cannot run. */
 static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
 {
     uint64_t hash = GCKPTI_FNV_START;
@@ -69,10 +68,9 @@ static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
                             "exec: the plan has GCKPT_CUSTOM_OPTIMISER; "
                             "desc.custom_optimiser is missing");
     if (d->skip_nonfinite && p->update_in_backward)
-        return gckpti_error(
-            s, GCKPT_E_ARG,
-            "exec: skip_nonfinite needs all gradients before the first update; this plan updates "
-            "in the backward (desc.update_in_backward)");
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: skip_nonfinite needs all gradients before the first update; "
+                            "this plan updates in the backward (desc.update_in_backward)");
     if (!GCKPTI_RUNS_BACKENDS && (d->copy_feeds || d->custom_optimiser || d->parallel_for))
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: GCKPT_SMALL has no copy_feeds, custom_optimiser, parallel_for");
@@ -183,8 +181,7 @@ static size_t gckpti_store_bytes_needed(gckpt_exec *e)
     return used;
 }
 
-/* Initialises uninitialised values: by vector kernels, if the CPU runs the plan by them or another
- * backend runs it (whatever desc.isa says). In one thread, since the program may fork later. */
+/* Initialises values, by vector kernels if any; in one thread, since the program may fork. */
 static void gckpti_initialise_params(const gckpt_exec *e)
 {
     gckpti_init_fn *initialise = NULL;
@@ -275,8 +272,7 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
     return result;
 }
 
-/* Binds a new executor: backend, memory, values and state. Checks all before it allocates. Returns
- * 0, with an error in the store, if it failed. */
+/* Binds a new executor; checks before it allocates. Returns 0, with an error, if it failed. */
 static int gckpti_bind_exec(gckpt_exec *e)
 {
     if (gckpti_choose_backend(e) != GCKPT_OK)

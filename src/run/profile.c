@@ -4,8 +4,7 @@
 #include "ops/ops.h"
 
 /* Adds the flops and bytes of one run of an op's instruction. */
-static void gckpti_profile_cost(const gckpt_exec *e, const gckpti_ins *ins,
-                                gckpt_profile_entry *entry)
+static void gckpti_profile_cost(const gckpt_exec *e, const gckpti_ins *ins, gckpt_profile_entry *x)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_plan_node *node = &p->nodes[ins->id];
@@ -14,28 +13,27 @@ static void gckpti_profile_cost(const gckpt_exec *e, const gckpti_ins *ins,
     gckpt_call c;
     gckpti_init_op_call(e, node, ins->id, p->rows, &c);
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
-    entry->bytes =
-        gckpti_planned_bytes(p, node) + (o.saved != GCKPTI_NO_OFFSET ? node->saved_bytes : 0);
+    const size_t saved = o.saved != GCKPTI_NO_OFFSET ? node->saved_bytes : 0;
+    x->bytes = gckpti_planned_bytes(p, node) + saved;
     for (int i = 0; i < node->inputs; i++) {
         const gckpti_plan_node *in = &p->nodes[node->in[i]], *q = &p->nodes[in->base];
         const int here = o.in[i].value != GCKPTI_NO_OFFSET;
         if (!here && q->kind == GCKPTI_PARAM) /* as it is stored */
-            entry->bytes += (size_t)gckpti_storage_bytes(p->params[q->index].storage,
-                                                         p->params[q->index].elements);
+            x->bytes += (size_t)gckpti_storage_bytes(p->params[q->index].storage,
+                                                     p->params[q->index].elements);
         else if (here || !q->op)
-            entry->bytes += gckpti_planned_bytes(p, in);
+            x->bytes += gckpti_planned_bytes(p, in);
         if (o.in[i].gradient == GCKPTI_NO_OFFSET)
             continue;
         c.in[i].grad = &c.loss_scale; /* nonzero: computed */
-        entry->bytes += o.in[i].gradient != o.gradient ? gckpti_planned_bytes(p, in) : 0;
+        x->bytes += o.in[i].gradient != o.gradient ? gckpti_planned_bytes(p, in) : 0;
     }
-    entry->flops = op->flops ? op->flops(&c) : (uint64_t)gckpti_elements(&c.shape);
+    x->flops = op->flops ? op->flops(&c) : (uint64_t)gckpti_elements(&c.shape);
     if (ins->kind == GCKPT_BACKWARD)
-        entry->flops =
-            op->flops_backward ? op->flops_backward(&c) : gckpti_gradients_flops(&c, entry->flops);
+        x->flops =
+            op->flops_backward ? op->flops_backward(&c) : gckpti_gradients_flops(&c, x->flops);
 }
 
-/* A step that is timed. */
 typedef struct {
     gckpt_exec *e;
     gckpt_profile *profile;

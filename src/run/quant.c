@@ -25,8 +25,7 @@ GCKPTI_FN void gckpti_run_dequantise(const gckpt_exec *e, const gckpti_param *q,
     }
 }
 
-/* Sets the quantised parameter that the op reads, if it is not dequantised in the arena. A backward
- * reads only the inputs that its gradients need. */
+/* Sets the quantised parameter that an op reads, if it is not dequantised in the arena. */
 GCKPTI_FN void gckpti_set_quant_operand(const gckpt_exec *e, const gckpti_plan_node *node, int kind,
                                         gckpt_call *c, gckpt_dequantisation *quant)
 {

@@ -82,8 +82,7 @@ static gckpt_result gckpti_refuse_initial(gckpt_exec *e, const gckpti_param *q)
     return GCKPT_E_ARG;
 }
 
-/* Checks the plan's parameters, and copies their newest values to where this executor reads
- * them. */
+/* Checks the plan's parameters, and copies their newest values to where they are read. */
 static gckpt_result gckpti_sync_params(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;

@@ -26,14 +26,13 @@ GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds
         return gckpti_error(exec, GCKPT_E_ARG,
                             "gradients: this plan updates in the backward "
                             "(desc.update_in_backward); make one that does not");
-    gckpt_result result =
-        gckpti_prepare_step(exec, feeds, count, rows, GCKPTI_GOAL_GRADIENTS, &none);
+    const gckpti_goal goal = GCKPTI_GOAL_GRADIENTS;
+    gckpt_result result = gckpti_prepare_step(exec, feeds, count, rows, goal, &none);
     if (result == GCKPT_OK)
         result = gckpti_run(exec, INT64_MAX);
     return result == GCKPT_OK ? gckpti_finish_grad_step(exec, report) : result;
 }
 
-/* ---- a step in pieces ---- */
 GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                         int64_t rows, const gckpt_hyper *hyper)
 {
@@ -62,7 +61,6 @@ GCKPT_API gckpt_instruction gckpt_next_instruction(const gckpt_exec *exec)
     return next;
 }
 
-/* ---- a step whose rows stream in ---- */
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper)
 {
     return gckpti_prepare_step(exec, NULL, 0, 0, GCKPTI_GOAL_STREAM, hyper);

@@ -55,8 +55,7 @@ GCKPTI_OWN_FRAME static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_
     gckpti_backend(e)->update(&c, &pass);
 }
 
-/* Computes the norm of all gradients from their blocks' square sums, and the clipping scale.
- * Returns the first parameter whose sum is not finite, or NULL. */
+/* Computes norm and clipping scale. Returns the first parameter that is not finite, or NULL. */
 static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -90,8 +89,7 @@ GCKPTI_OWN_FRAME static void gckpti_flag_nonfinite(gckpt_exec *e)
                                  e->update.nonfinite);
 }
 
-/* Finishes all gradients, then computes norm and clipping scale: before the first update of a step
- * that clips, may be skipped or checks its gradients, and if nothing is updated. */
+/* Finishes all gradients, then computes norm and clipping scale. */
 GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e)
 {
     for (size_t x = 0; x < e->plan->length; x++)
@@ -208,8 +206,7 @@ GCKPTI_OWN_FRAME GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_in
     gckpti_gather_updated(e, q);
 }
 
-/* Runs an update. Before the first one of a step that clips, may be skipped or checks its
- * gradients, finishes all gradients (otherwise one pass a parameter is enough). */
+/* Runs an update; before the first one, finishes all gradients if clipping or checks need it. */
 GCKPTI_FN gckpt_result gckpti_run_checked_update(gckpt_exec *e, const gckpti_ins *ins)
 {
     int finite = (gckpti_debug(e) & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
@@ -227,8 +224,7 @@ GCKPTI_FN gckpt_result gckpti_run_checked_update(gckpt_exec *e, const gckpti_ins
     return gckpti_check_finite_update(e, ins, 1);
 }
 
-/* Computes the norm of the gradients, and counts the step unless it was skipped. Returns NULL, or,
- * if it was skipped, a parameter whose gradient is not finite. */
+/* Counts the step. If it was skipped, returns a parameter whose gradient is not finite. */
 GCKPTI_FN const gckpti_plan_param *gckpti_count_step(gckpt_exec *e)
 {
     const gckpti_plan_param *bad = gckpti_total_norm(e);

@@ -1,7 +1,7 @@
-/* nccl.h - the part of NCCL that examples/nccl.h calls, on the shim: threads of this process are the ranks, a device
- * each. What a group asks for runs in its stream's order, and when its partner's stream has come to it, too; until
- * then it holds up what is behind it in either stream. Which of both came first does not matter, nor who runs it. An
- * abort lets go what that rank still had in its streams; what others have with it stays held. */
+/* nccl.h - the part of NCCL that examples/nccl.h calls, on the shim: threads of this process are the ranks, with a
+ * device each. A transfer runs in its stream's order, when its partner's stream has also reached it; until then it
+ * blocks later operations of either stream. The order of the two, and the thread that runs it, do not matter. An abort
+ * releases the rank's own transfers; those of others with it stay blocked. */
 #ifndef TESTS_CUDA_NCCL_H
 #define TESTS_CUDA_NCCL_H
 #include "cuda_shim.h"
@@ -17,7 +17,7 @@ typedef struct {
 namespace shim
 {
 struct world;
-/* One rank's part in a transfer. Its stream is held from `there` on until `gate` is let go. */
+/* One rank's part in a transfer. Its stream is blocked from `there` on until `gate` is released. */
 struct part {
     int rank;
     void *to;
@@ -51,7 +51,7 @@ struct transfer_request {
 inline thread_local std::vector<transfer_request> group;
 inline thread_local int grouped;
 
-/* All have come: `work` runs when each one's stream is there, and then lets all go on. */
+/* All parts are posted: stream_op runs when each stream has reached its part, and then releases all. */
 inline void match(const std::vector<part_ptr> &all, std::function<void()> stream_op)
 {
     job both = std::make_shared<struct stream_op>();
@@ -66,7 +66,7 @@ inline void match(const std::vector<part_ptr> &all, std::function<void()> stream
         release_ops(p->gate);
 }
 
-/* The parts of both that stand first in their lines. */
+/* Matches the first parts of both queues. */
 inline bool pair_up(std::deque<part_ptr> &sends, std::deque<part_ptr> &receives)
 {
     if (sends.empty() || receives.empty())
@@ -114,7 +114,7 @@ inline bool post_part(const transfer_request &a)
     return true;
 }
 
-/* What a group asks for in a stream begins together, behind what was there before, and ends together. */
+/* Transfers of a group in a stream begin together, after earlier operations, and end together. */
 inline ncclResult_t end_group(void)
 {
     std::vector<transfer_request> all;

@@ -79,7 +79,7 @@ static int counted_recorded(void *context)
     int done = gpu[0]->captured(context);
     return counted(context)->refused += !done, done;
 }
-static int counted_landed(void *user)
+static int counted_done(void *user)
 {
     int rank = 0;
     while (dying[rank].user != user)
@@ -102,7 +102,7 @@ static gckpt_transport *transport_of(ranks_world *w, int rank)
     if (!CHECK(transports[rank] != NULL))
         exit(1);
     dying[rank] = *transports[rank];
-    dying[rank].enqueued_done = counted_landed;
+    dying[rank].enqueued_done = counted_done;
     if (polled)
         dying[rank].enqueue = NULL;
     if (death.at) {
@@ -276,7 +276,7 @@ int main(int argc, char **argv)
     }
     if (argc > 1 && strcmp(argv[1], "table") == 0) {
         verbose = 1;
-        for (int i = 0; i < 24; i++) { /* the last with offloads, that run beside */
+        for (int i = 0; i < 24; i++) { /* the last with offloads, overlapped */
             const int with = i >= 16;
             const a_run r = { (with ? i / 4 % 2 : i / 8) ? 4 : 2, with ? i % 4 : i / 2 % 4, 1,
                               with ? GCKPT_OPTIMAL : GCKPT_STORE_ALL, with, !with && i % 2 == 0, 0, WHOLE,

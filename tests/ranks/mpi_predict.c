@@ -1,4 +1,4 @@
-/* mpi_predict.c - what examples/simulate.h predicts of a step, beside the time it takes: 1 and more ranks
+/* mpi_predict.c - what examples/simulate.h predicts of a step, compared with the time it takes: 1 and more ranks
  * on this machine, over MPI. Prints Markdown, a table of docs/distributed.md.
  *
  *     make predict-mpi

@@ -1,7 +1,7 @@
 /* mpi_transport.c - examples/mpi.h alone, under mpirun (test_mpi.sh): what is exchanged arrives, in
- * pieces too, sums are sums, what MPI refuses is an error, and who gives up is heard.
+ * pieces too, sums are sums, what MPI refuses is an error, and an abort reaches all.
  *
- *     mpi_engine [large]      large: more than 2^31 bytes, for which 5 GB must be free */
+ *     mpi_transport [large]      large: more than 2^31 bytes, for which 5 GB must be free */
 #include "gradckpt.h"
 
 #include "examples/mpi.h"
@@ -64,7 +64,7 @@ static void test_give_up(void)
     const int last = m.ranks.size - 1, peer = m.ranks.rank ^ 1;
     const double begin = MPI_Wtime();
     test_exchange(peer, 100, 100);
-    MPI_Barrier(MPI_COMM_WORLD); /* it ends what the others are at, too */
+    MPI_Barrier(MPI_COMM_WORLD); /* it also ends the others' exchanges */
     if (m.ranks.rank == last) {
         m.ranks.abort(m.ranks.user);
     } else {
@@ -99,7 +99,7 @@ int main(int argc, char **argv)
         CHECK(bad.ranks.done(bad.ranks.user) == -1);
         test_give_up();
     }
-    const int status = check_report("mpi_engine");
+    const int status = check_report("mpi_transport");
     MPI_Finalize(); /* all are alive */
     return status;
 }

@@ -1,4 +1,4 @@
-/* rank_threads.h - threads of this process as ranks: an engine (gckpt_transport) that is strict about its contract
+/* rank_threads.h - threads of this process as ranks: a transport (gckpt_transport) that is strict about its contract
  * and can fail. Include after gradckpt.h, where RANKS_THREADS says that there are pthreads.
  *
  *     ranks_world w;  ranks_open(&w, 4);
@@ -7,10 +7,9 @@
  *     ranks_close(&w);                   CHECKs that nobody broke the contract
  *
  * Exchanges are matched by peer and must be of the sizes that the peer expects; one is under way at a
- * time; only the rank's own thread may call; what is sent may not change and what is received may not be touched until
- * done tells that it is over, which it does some polls late. Time is the system's, but where nobody can go on (all others
- * hang, are dead or wait, too) it flies, so what waits for a timeout waits not long, and what the
- * machine delays never times out. */
+ * time; only the rank's own thread may call; send buffers may not change and receive buffers may not be touched until
+ * `done` returns 1, some polls late. The clock is the system's, but while no rank can go on (all hang, are
+ * dead or wait) it runs faster: timeouts come soon, and delays of the machine cause none. */
 #ifndef TESTS_RANKS_H
 #define TESTS_RANKS_H
 #if defined(__unix__) || defined(__APPLE__)
@@ -29,8 +28,8 @@ typedef enum { RANKS_EXCHANGE, RANKS_DONE, RANKS_ALL_REDUCE, RANKS_CALLS } ranks
 typedef enum {
     RANKS_FAILS,   /* this call does, once */
     RANKS_HANGS,   /* it does not return while any other rank runs */
-    RANKS_DIES,    /* the thread ends in it; the engine knows, exchanges with it fail */
-    RANKS_VANISHES /* and nobody is told */
+    RANKS_DIES,    /* the thread ends in it; the transport knows, exchanges with it fail */
+    RANKS_VANISHES /* and no other rank is notified */
 } ranks_how;
 typedef struct {
     int rank;
@@ -189,14 +188,14 @@ static inline void ranks_sum(ranks_world *w)
     ranks_changed(w);
 }
 
-/* How many polls after it met its partner a rank may be told so. */
+/* The number of polls after a match until `done` returns 1. */
 static inline int ranks_delay(const ranks_member *m)
 {
     return m->world->blocking ? 0
                               : (int)((m->calls[RANKS_EXCHANGE] + m->number) % (m->world->lag + 1));
 }
 
-/* Takes what is under way as far as it can go. */
+/* Advances exchanges as far as possible. */
 static inline void ranks_advance(ranks_member *m)
 {
     ranks_world *w = m->world;
@@ -252,7 +251,7 @@ static inline void ranks_wait(ranks_world *w)
 static inline void ranks_called(ranks_member *m)
 {
     if (!pthread_equal(pthread_self(), m->self))
-        ranks_breach(m, "another thread calls its engine", 0, 0);
+        ranks_breach(m, "another thread calls its transport", 0, 0);
 }
 
 /* 1: over; 0: not yet; -1: it failed. */
@@ -357,7 +356,7 @@ static inline int ranks_enqueue(void *user, void *queue, int peer, const void *s
         done = ranks_done(user), waits = done == 0;
     return done > 0 && queue != NULL;
 }
-static inline int ranks_landed(void *user) { return user != NULL; }
+static inline int ranks_enqueued_done(void *user) { return user != NULL; }
 
 static inline void ranks_give_up(void *user)
 {
@@ -440,7 +439,7 @@ static inline void ranks_run(ranks_world *w, void (*body)(ranks_world *, int, vo
 
 static inline void ranks_close(ranks_world *w)
 {
-    CHECK_MSG(w->wrong == 0, "%ld breaches of the engine's contract, first: %s", w->wrong, w->text);
+    CHECK_MSG(w->wrong == 0, "%ld breaches of the transport's contract, first: %s", w->wrong, w->text);
     pthread_cond_destroy(&w->changed);
     pthread_mutex_destroy(&w->lock);
 }

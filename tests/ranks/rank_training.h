@@ -1,5 +1,5 @@
 /* rank_training.h - one model trained by threads as ranks, in any setting, with what may go wrong on one of them; what
- * they get, and whether it is what one process with as many leaves gets. Include after gradckpt.h. */
+ * they get, and whether it is what one process with as many virtual ranks gets. Include after gradckpt.h. */
 #ifndef TESTS_RANK_TRAINING_H
 #define TESTS_RANK_TRAINING_H
 #include "rank_threads.h"
@@ -7,7 +7,7 @@
 #if RANKS_THREADS
 #include <math.h>
 
-/* ---- not a net of net.h, whose parameters are too small to be cut (ranks of those: test_ranks_random.c):
+/* ---- not a net of net.h, whose parameters are too small to be sharded (ranks of those: test_ranks_random.c):
  * a model with all that sums up: a tied table, products with and without a bias, gains, what
  * broadcasting repeats, functions of parameters, a regulariser, losses with counts of their own ---- */
 enum { BATCH = 16, T = 3, D = 5, C = 20, V = 250, WIDE = 700, VRANKS = 8, STEPS = 4 };
@@ -19,9 +19,9 @@ enum {
     RUNNING = 16,
     INFINITE = 32, /* an infinity in the last rank's rows of the second step, which is skipped */
     COPIED = 64,   /* copy_feeds */
-    FAST = 128,    /* the engine's own sums */
-    SMALL = 256,   /* fewer units: two blocks are the most */
-    LARGE = 512    /* more units: halves of their parameters are more than 16 blocks of bytes */
+    FAST = 128,    /* the transport's all_reduce */
+    SMALL = 256,   /* fewer neurons: two blocks are the most */
+    LARGE = 512    /* more neurons: halves of their parameters are more than 16 blocks of bytes */
 };
 typedef enum { WHOLE, PIECES, STREAM, FEEDINGS } feeding;
 typedef struct {
@@ -47,13 +47,13 @@ typedef struct {
 } setting;
 /* What goes wrong on one rank, in the first step that is at least `step`; all do that step once more. */
 typedef struct {
-    ranks_fault fault; /* of the engine */
+    ranks_fault fault; /* of the transport */
     int silent;        /* it has no give_up */
     int odd, clock;    /* as in ranks_world */
     int rank, step;
     long cancel_at; /* that call of its progress callback, counted from its first step, cancels */
     int bad_index;  /* it is fed one */
-    int differs;    /* it wants something else than the others: what `DIFFERENCES` says */
+    int differs;    /* it asks for something else than the others: what `DIFFERENCES` says */
     int no_memory;  /* it has no executor */
 } injection;
 enum {
@@ -92,7 +92,7 @@ typedef struct {
     int term_count;
 } model;
 typedef struct trial trial;
-typedef struct { /* what callbacks of a rank are told */
+typedef struct { /* context of a rank's callbacks */
     trial *t;
     int rank;
 } watcher;
@@ -215,7 +215,7 @@ static inline gckpt_store *store_of(const setting *s, int rank, uint64_t seed)
     return store;
 }
 
-/* Momentum, on a share or all. */
+/* Momentum, on a shard or all. */
 static inline void own_optimiser(void *user, const gckpt_update *u)
 {
     const watcher *o = (const watcher *)user;
@@ -284,7 +284,7 @@ static inline gckpt_result take_step(gckpt_exec *e, const model *m, const trial 
         if (result == GCKPT_E_DATA) /* refused; nothing was lost */
             result = gckpt_step_add(e, feeds, n, take);
     }
-    /* what ended it here all are told at the end */
+    /* all ranks get this rank's error at the end */
     return result == GCKPT_E_PEER || !begun ? result : gckpt_step_end(e, report);
 }
 
@@ -346,17 +346,17 @@ static inline void prepare(trial *t, ranks_world *w, int rank)
                              .user = &t->user[rank],
                              .parallel_for = t->s.threads > 1 ? any_order : NULL };
     const gckpt_plan *plan = t->plan;
-    gckpt_plan *device = NULL;
+    gckpt_plan *other_plan = NULL;
     if (differs >= PLAN_OF && differs <= PRECISION_OF) {
         setting s = t->s;
         if (differs == PLAN_OF)
             s.mode = s.mode == GCKPT_STORE_ALL ? GCKPT_MEMORY_POOR : GCKPT_STORE_ALL;
         s.batch = differs == BATCH_OF ? 2 * BATCH : 0;
         s.precision = differs == PRECISION_OF ? GCKPT_BF16 : s.precision;
-        plan = device = plan_of(m, &s);
+        plan = other_plan = plan_of(m, &s);
     }
     t->e[rank] = bad && t->bad.no_memory ? NULL : gckpt_exec_new(plan, m->s, &desc);
-    gckpt_plan_free(device);
+    gckpt_plan_free(other_plan);
     if (differs == VALUES_OF &&
         gckpt_store_get(m->s, gckpt_store_find(m->s, "shift"), &q) == GCKPT_OK)
         q.values[3] += 1;
@@ -388,7 +388,7 @@ static inline void name_of(const setting *s, char *to, size_t size)
     static const char *const shards[] = { "none", "state", "gradients", "values" };
     snprintf(
         to, size,
-        "%d ranks, %s, %s, %d rows, %d leaves, with %x, optimiser %d, precision %d, feeding %d%s",
+        "%d ranks, %s, %s, %d rows, %d virtual ranks, with %x, optimiser %d, precision %d, feeding %d%s",
         s->ranks, shards[s->shard], gckpt_mode_name(s->mode), s->rows, s->virtual_ranks, s->flags,
         (int)s->optimiser, (int)s->precision, (int)s->feed, s->blocking ? ", blocking" : "");
 }
@@ -410,7 +410,7 @@ static inline int run(trial *t, const setting *s, const injection *bad, ranks_wo
         w->rank[i].transport.device_aware = s->on_backend;
     for (int i = 0; i < s->ranks && s->queued; i++) {
         w->rank[i].transport.enqueue = ranks_enqueue;
-        w->rank[i].transport.enqueued_done = ranks_landed;
+        w->rank[i].transport.enqueued_done = ranks_enqueued_done;
     }
     if (bad) {
         t->bad = *bad;
@@ -441,7 +441,7 @@ static inline int same_report(const gckpt_report *a, const gckpt_report *b)
            a->count == b->count && a->step == b->step;
 }
 
-/* What these ranks got is what one process gets, which is `want`. Returns what rank 0 got. */
+/* Compares the outcomes of all ranks with `want`, that of one process. Returns that of rank 0. */
 static inline const outcome *compare(const setting *s, const outcome *want)
 {
     static trial t;

@@ -36,10 +36,10 @@ losses()
 
 # ---- examples/mpi.h alone ----------------------------------------------------------------------------------
 for n in 2 4 8; do
-    check "mpi.h by $n ranks" ranks $n build/mpi_engine
+    check "mpi.h by $n ranks" ranks $n build/mpi_transport
 done
 if awk '/MemAvailable/ { exit !($2 > 6000000) }' /proc/meminfo; then
-    check "mpi.h: more than 2^31 bytes" ranks 2 build/mpi_engine large
+    check "mpi.h: more than 2^31 bytes" ranks 2 build/mpi_transport large
 else
     echo "skip: more than 2^31 bytes: less than 6 GB are free"
 fi
@@ -128,17 +128,17 @@ all_ended()
     return 1
 }
 trap kill_all EXIT
-# struck SIGNAL RANK PATTERN OPTION...: 4 ranks train; one gets the signal when the pattern is among the events
-struck()
+# faulted SIGNAL RANK PATTERN OPTION...: 4 ranks train; one gets the signal when the pattern is among the events
+faulted()
 {
     signal=$1 rank=$2 pattern=$3
     shift 3
     kill_all
-    rm -f "$work/struck.json"
-    ranks 4 sh -c "echo \$\$ > $work/pid.\$OMPI_COMM_WORLD_RANK; exec build/gpt-mpi $* --timeout 3 --json $work/struck.json" \
-        > "$work/struck.out" 2>&1 &
+    rm -f "$work/faulted.json"
+    ranks 4 sh -c "echo \$\$ > $work/pid.\$OMPI_COMM_WORLD_RANK; exec build/gpt-mpi $* --timeout 3 --json $work/faulted.json" \
+        > "$work/faulted.out" 2>&1 &
     mpirun=$!
-    wait_for "$work/struck.json" "$pattern"
+    wait_for "$work/faulted.json" "$pattern"
     kill "-$signal" "$(cat "$work/pid.$rank")"
     but=
     [ "$signal" != STOP ] || but=$rank
@@ -147,35 +147,35 @@ struck()
     wait $mpirun
 }
 long="$small --eval-every 0 --virtual-ranks 8 --seed 5"
-saving="$long --save $work/struck.index --save-every 1"
-# resumed N OPTION...: what was struck goes on by N ranks for two more steps, to the bits of one process
+saving="$long --save $work/faulted.index --save-every 1"
+# resumed N OPTION...: what was faulted goes on by N ranks for two more steps, to the bits of one process
 resumed()
 {
     n=$1
     shift
-    check "it goes on by $n ranks" ranks $n build/gpt-mpi --resume "$work/struck.index" --steps 0 --json "$work/at.json"
+    check "it goes on by $n ranks" ranks $n build/gpt-mpi --resume "$work/faulted.index" --steps 0 --json "$work/at.json"
     at=$(field "$work/at.json" end step)
-    check "from step ${at:-none}" ranks $n build/gpt-mpi --resume "$work/struck.index" --steps $((${at:-0} + 2)) "$@" \
+    check "from step ${at:-none}" ranks $n build/gpt-mpi --resume "$work/faulted.index" --steps $((${at:-0} + 2)) "$@" \
         --json "$work/on.json"
     build/gpt $long --steps $((${at:-0} + 2)) --json "$work/whole.json" > "$work/log" 2>&1
     check "to the same bits by $n ranks" test "$(field "$work/on.json" end weights_hash)" = \
         "$(field "$work/whole.json" end weights_hash)" -a -n "$(field "$work/whole.json" end weights_hash)"
 }
-struck KILL 1 '"step":2,' $saving --steps 100000 --shard values
+faulted KILL 1 '"step":2,' $saving --steps 100000 --shard values
 resumed 2 --shard state
 how=--enable-recovery           # the others are left to themselves
-struck KILL 3 '"step":3,' $saving --steps 100000
-check "and say why" grep -q 'does not answer' "$work/struck.out"
+faulted KILL 3 '"step":3,' $saving --steps 100000
+check "and say why" grep -q 'does not answer' "$work/faulted.out"
 resumed 1
-struck KILL 0 '"step":5,' $saving --steps 100000 --shard gradients
+faulted KILL 0 '"step":5,' $saving --steps 100000 --shard gradients
 resumed 8 --shard values
-struck STOP 2 '"step":4,' $saving --steps 100000 --shard state
-check "and say why" grep -q 'does not answer' "$work/struck.out"
+faulted STOP 2 '"step":4,' $saving --steps 100000 --shard state
+check "and say why" grep -q 'does not answer' "$work/faulted.out"
 resumed 4
-struck KILL 2 '"event":"plan"' $long --steps 100000
+faulted KILL 2 '"event":"plan"' $long --steps 100000
 how=
-struck TERM 1 '"step":3,' $saving --steps 100000 --shard values
-check "an interrupt of one ends all, saved" grep -q '^interrupted; --resume .*struck.index goes on' "$work/struck.out"
+faulted TERM 1 '"step":3,' $saving --steps 100000 --shard values
+check "an interrupt of one ends all, saved" grep -q '^interrupted; --resume .*faulted.index goes on' "$work/faulted.out"
 resumed 2 --shard values
 
 # ---- hosts -------------------------------------------------------------------------------------------------
@@ -214,11 +214,11 @@ else
     done
     how="$on --enable-recovery"
     kill_all
-    rm -f "$work/struck.json"
+    rm -f "$work/faulted.json"
     ranks 4 sh -c "echo \$\$ > $work/pid.\$OMPI_COMM_WORLD_RANK; exec build/gpt-mpi $long --steps 100000 --timeout 3 \
-        --json $work/struck.json" > "$work/struck.out" 2>&1 &
+        --json $work/faulted.json" > "$work/faulted.out" 2>&1 &
     mpirun=$!
-    wait_for "$work/struck.json" '"step":3,'
+    wait_for "$work/faulted.json" '"step":3,'
     ip link set gckpt-2 down
     but=
     check "a host whose cable is cut: all end" all_ended 20

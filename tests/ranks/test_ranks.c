@@ -1,17 +1,17 @@
 /* test_ranks.c - threads as ranks: whatever the number of ranks, shards, plan, micro-batches and feeding, the
- * weights, losses, counts and norms are those of one process with as many leaves, in the bytes that were
- * planned; and the engine that this runs on (rank_threads.h).
+ * weights, losses, counts and norms are those of one process with as many virtual ranks, in the bytes that were
+ * planned; and the transport that this runs on (rank_threads.h).
  *
  *     build/test_ranks [wide]    all settings of the matrix, not some */
 #include "gradckpt.h"
 #include "rank_training.h"
 #if RANKS_THREADS
 
-/* ---- the engine: what it is told and what it tells ---- */
+/* ---- the transport: arguments and results ---- */
 enum { ROUNDS = 20 };
 typedef struct {
-    int breach;          /* what rank 1 does wrong in round 8: BREACHES */
-    int matched[RANKS_MOST]; /* results: exchanges that brought what they should */
+    int breach;          /* what rank 1 does wrong in iteration 8: BREACHES */
+    int matched[RANKS_MOST]; /* results: exchanges that received the right bytes */
     int failed[RANKS_MOST];
 } exchanges;
 enum { SIZE = 1, CHANGE, TOUCH, TWICE, AFTER, IN_PLACE, BREACHES };
@@ -120,12 +120,12 @@ static void test_matrix(int wide)
                         compare(&s, &want);
                 }
     setting other = base;
-    other.virtual_ranks = 1; /* another number of leaves sums in another order */
+    other.virtual_ranks = 1; /* another number of virtual ranks sums in another order */
     one_process(&other, &again);
     CHECK(want.hash != again.hash && fabs(want.report[0].loss - again.report[0].loss) < 1e-6);
 }
 
-/* Exchanges go on within a large product, too. */
+/* Exchanges also advance within a large product. */
 static void test_within(void)
 {
     const setting one = { .mode = GCKPT_STORE_ALL, .rows = 8, .virtual_ranks = 2, .flags = LARGE };
@@ -182,7 +182,7 @@ static void test_features(int wide)
     }
 }
 
-/* ---- what is sent: of what is cut, gradients (N - 1) / N on their way to shares, and as much back, or
+/* ---- bytes sent: of sharded parameters, gradients (N - 1) / N on their way to shards, and as much back, or
  * the values; both where the epilogue adds to a gradient; all of what is not cut at each level; a little
  * to agree ---- */
 static void test_sent(void)
@@ -221,7 +221,7 @@ static void test_sent(void)
         }
 }
 
-/* ---- the engine's own sums: not these bits, but the same on all ranks ---- */
+/* ---- the transport's all_reduce: not these bits, but the same on all ranks ---- */
 static void test_fast(void)
 {
     outcome want;
@@ -374,7 +374,7 @@ static void test_refused(void)
     gckpt_plan_desc desc = { .batch = BATCH, .virtual_ranks = 8 };
     gckpt_plan *p = gckpt_plan_new(m.g, m.terms, m.term_count, &desc);
     gckpt_exec *e = gckpt_exec_new(p, m.s, NULL); /* without the others */
-    CHECK_MSG(!e && gckpt_error(m.s) == GCKPT_E_ARG && strstr(gckpt_error_text(m.s), "ranks"), "%s",
+    CHECK_MSG(!e && gckpt_error(m.s) == GCKPT_E_ARG && strstr(gckpt_error_text(m.s), "desc.transport"), "%s",
               gckpt_error_text(m.s));
     ranks_world w;
     ranks_open(&w, 8);
@@ -415,7 +415,7 @@ static void test_plans(void)
 }
 
 /* ---- exchanges go on between an op's pieces, but by the thread alone that called the step: of those that OpenMP
- * has, and of a user's, which all are OpenMP's thread 0 (the engine looks who calls it) ---- */
+ * has, and of a user's, which all are OpenMP's thread 0 (the transport checks the calling thread) ---- */
 enum { SQUARE = 384, LAYERS = 4, THEIRS = 32 };
 typedef struct {
     int64_t from;

@@ -12,7 +12,7 @@ static gckpt_backend backends[DEVICES];
 
 /* One queue stands for two: what is asked for within, and who waits for it, is counted. */
 static long within[DEVICES], comm_depth[DEVICES];
-static void *beside(void *context, int on)
+static void *comm_queue(void *context, int on)
 {
     const long i = (device *)context - devices;
     CHECK(within[i] == !on);
@@ -26,7 +26,7 @@ static void rejoin(void *context, int later)
     CHECK(!within[i] && later >= 0 && later < 8);
 }
 
-/* The engine takes the first 20 pieces into the queue, and then, on rank 1, none. */
+/* The transport enqueues the first 20 exchanges and then, on rank 1, fails. */
 static long taken;
 static int take_some(void *user, void *queue, int peer, const void *send, size_t n, void *receive, size_t m)
 {
@@ -87,12 +87,12 @@ int main(void)
                 s.backends = backends;
                 s.queued = s.on_backend && n % 4 > 1;
                 for (int i = 0; i < DEVICES; i++) {
-                    backends[i].use_comm_queue = s.queued ? beside : NULL;
+                    backends[i].use_comm_queue = s.queued ? comm_queue : NULL;
                     backends[i].wait_comm_queue = s.queued ? rejoin : NULL;
                     comm_depth[i] = 0;
                 }
                 for (; s.on_backend && opened < DEVICES; opened++)
-                    device_open(&devices[opened]); /* the engine reads and writes there */
+                    device_open(&devices[opened]); /* the transport reads and writes there */
                 for (; !s.on_backend && opened > 0; opened--)
                     device_close(&devices[opened - 1]);
                 compare(&s, &want);
@@ -100,13 +100,13 @@ int main(void)
                     CHECK(!within[i] && (comm_depth[i] > 0) == s.queued);
             }
     }
-    if (ready) { /* in a queue that refuses, and parameters that need larger rooms */
+    if (ready) { /* with a queue that fails, and parameters that need larger buffers */
         setting s = { .mode = GCKPT_STORE_ALL, .virtual_ranks = VRANKS, .flags = LARGE, .rows = 2, .ranks = 2,
                       .backends = backends, .on_backend = 1, .queued = 1 };
         for (; opened < DEVICES; opened++)
             device_open(&devices[opened]);
         for (int i = 0; i < DEVICES; i++)
-            backends[i].use_comm_queue = beside, backends[i].wait_comm_queue = rejoin;
+            backends[i].use_comm_queue = comm_queue, backends[i].wait_comm_queue = rejoin;
         test_queue_refuses(s);
         for (int i = 0; i < DEVICES; i++)
             backends[i].use_comm_queue = NULL, backends[i].wait_comm_queue = NULL;

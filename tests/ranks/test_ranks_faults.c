@@ -1,4 +1,4 @@
-/* test_ranks_faults.c - what may go wrong on one of several ranks: any call of the engine fails, hangs or is
+/* test_ranks_faults.c - what may go wrong on one of several ranks: any call of the transport fails, hangs or is
  * where a rank dies; a rank is fed what is wrong, is cancelled at any instruction, has no memory, wants
  * something else than the others. All end, with the same error; nothing is changed that need not be; and
  * where the ranks are still there, the same step can be done again, to the same bits.
@@ -202,7 +202,7 @@ static void test_odd(void)
     }
 }
 
-/* The engine's own sums fail, too. */
+/* The transport's all_reduce fails. */
 static void test_transports(void)
 {
     outcome want;

@@ -1,5 +1,5 @@
-/* test_ranks_random.c - random graphs from the whole op set, over leaves, plans, splits of the batch and threads as
- * ranks: the bits of one process with one store-all plan and as many leaves, in the bytes that were planned.
+/* test_ranks_random.c - random graphs from the whole op set, over virtual ranks, plans, splits of the batch and threads
+ * as ranks: the bits of one process with one store-all plan and as many virtual ranks, in the bytes that were planned.
  *
  *     build/test_ranks_random [first seed] [graphs] */
 #include "gradckpt.h"
@@ -21,7 +21,7 @@ typedef struct {
     gckpt_result result;
     gckpt_report report[STEPS];
     util_losses terms[STEPS];
-    uint64_t hash, fetched; /* weights; gradients that were picked */
+    uint64_t hash, fetched; /* weights; gradients that were fetched */
     char text[200];
 } rank_run;
 typedef struct {
@@ -170,7 +170,7 @@ static void run(unsigned seed, trial *t, const setting *s, const rank_run *want)
     for (int i = 0; i < s->ranks; i++)
         ready &= prepare(seed, t, &w, i);
     snprintf(name, sizeof name,
-             "seed %u: %d ranks, %d leaves, shard %d, mode %d%s, rows %d of %d of %d", seed,
+             "seed %u: %d ranks, %d virtual ranks, shard %d, mode %d%s, rows %d of %d of %d", seed,
              s->ranks, s->virtual_ranks, s->shard, (int)s->mode, s->poor ? ", poor" : "", (int)s->rows,
              (int)s->step_rows, (int)net.batch);
     if (ready)

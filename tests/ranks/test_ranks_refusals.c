@@ -1,4 +1,4 @@
-/* test_ranks_refusals.c - what executors of several ranks, or leaves, refuse, by name: an engine that is not
+/* test_ranks_refusals.c - what executors of several ranks, or virtual ranks, refuse, by name: a transport that is not
  * theirs, plans of other ranks, and what works in one process only. The other rank is a mirror, which says
  * what this one says. */
 #include "gradckpt.h"
@@ -119,7 +119,7 @@ static void test_one_process_only(void)
           GCKPT_E_ARG, e, "2 ranks");
     CHECK(gckpt_fit_timed(m.s, NULL, NULL, 8, NULL, NULL, &timed) == NULL);
     fails(gckpt_error(m.s), GCKPT_E_ARG, m.s, "2 ranks");
-    exchanges = 0; /* by which the other rank refuses it, too */
+    exchanges = 0; /* so the other rank also refuses it */
     fails(gckpt_profile_step(e, feeds, 2, 8, &hyper, NULL), GCKPT_E_ARG, e, "profile_step: needs a clock");
     CHECK(exchanges > 0);
     fails(gckpt_step_begin(e, &hyper), GCKPT_E_ARG, e, "GCKPT_SHARD_VALUES");
@@ -134,7 +134,7 @@ static void test_one_process_only(void)
             seen[i] += at.kind == next.kind && at.id == next.id;
     } while (gckpt_run_some(e, 1, NULL) == GCKPT_MORE);
     for (int i = 0; gckpt_plan_usage(p, i, &u) == GCKPT_OK && i < 64; i++)
-        CHECK_MSG(seen[i] == (u.once ? 1 : 2), "instruction %d: told %d times", i, seen[i]);
+        CHECK_MSG(seen[i] == (u.once ? 1 : 2), "instruction %d: reported %d times", i, seen[i]);
     CHECK(gckpt_error(e) == GCKPT_OK && gckpt_next_instruction(e).id == -1);
     CHECK(gckpt_step_start(e, feeds, 2, 8, &hyper) == GCKPT_OK);
     fails(gckpt_step(e, feeds, 2, 8, &hyper, NULL), GCKPT_E_ARG, e, "under way");
@@ -173,7 +173,7 @@ static void test_gathers_alone(void)
     end(&m);
 }
 
-/* What is collected is this rank's rows, also where that is said within a step: room for them suffices, for less does not. */
+/* gckpt_collect, also within a step, needs space for this rank's rows, not more. */
 static void test_collected_within(void)
 {
     enum { OWN = 4 * 80 };
@@ -210,8 +210,7 @@ static void test_collected_within(void)
     other_rank = 1;
 }
 
-/* Values that are the program's are there from the beginning: ranks may be told until an executor has them, and not when
- * it runs with what it was made for. */
+/* A program's own values exist from the beginning: gckpt_store_ranks may be called until an executor uses them. */
 static void test_ranks_later(void)
 {
     static float w[80 * 70], x[8 * 80], y[8 * 70];
@@ -246,7 +245,7 @@ static void test_ranks_later(void)
     }
 }
 
-/* Rows that streamed in are told by step_end: of six, the first rank has four, and where each had three nothing is
+/* step_end checks the rows that streamed in: of six, the first rank has four, and where each had three nothing is
  * changed. The same executor goes on with as many as are its own. */
 static void test_streamed(void)
 {
@@ -272,7 +271,7 @@ static void test_streamed(void)
                       gckpt_error_text(e));
         const gckpt_result result = gckpt_step_end(e, &report);
         if (rows == 3)
-            fails(result, GCKPT_E_ARG, e, "rank 0: step_end: 3 rows streamed in here, 6 on all ranks; of so many 4");
+            fails(result, GCKPT_E_ARG, e, "rank 0: step_end: 3 rows streamed in here, 6 on all ranks, of which 4 must");
         else
             CHECK_MSG(result == GCKPT_OK && report.count == 8 * 70, "%s", gckpt_error_text(e));
         CHECK((gckpt_store_hash(m.s) == before) == (rows == 3) && gckpt_store_step(m.s) == (uint64_t)rows - 3);

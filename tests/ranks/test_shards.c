@@ -1,5 +1,5 @@
-/* test_shards.c - stores of several ranks (floor store) and their checkpoints (floor ranks):
- * each rank holds its share to the bit, and what any number of ranks saved is what any number loads.
+/* test_shards.c - stores of several ranks (src/store) and their checkpoints (src/files):
+ * each rank holds its shard to the bit, and what any number of ranks saved is what any number loads.
  */
 #define _XOPEN_SOURCE     700
 #define _FILE_OFFSET_BITS 64
@@ -122,7 +122,7 @@ static const struct {
                    { "half", 2, { 7, 1500 }, 0, GCKPT_STORAGE_F16 },
                    { "brain", 2, { 9001, 1 }, 0, GCKPT_STORAGE_BF16 },
                    { "bytes", 2, { 29, 565 }, 0, GCKPT_STORAGE_I8 },
-                   { "nibbles", 2, { 170, 96 }, 0, GCKPT_STORAGE_I4 } };
+                   { "int4", 2, { 170, 96 }, 0, GCKPT_STORAGE_I4 } };
 
 static gckpt_shape shape_of(int i)
 {
@@ -166,7 +166,7 @@ static float value_of(int i, int slot, int64_t at, unsigned salt)
     return slot < 0 && i >= FIRST_FROZEN ? (float)(int)(u % 255) - 127 : float_of(u);
 }
 
-/* A share's elements, and its first. */
+/* Returns a shard's elements, and its first. */
 static int64_t shard_of(int64_t elements, int rank, int ranks, int64_t *first)
 {
     const gckpti_shard_range share = gckpti_shard_of(elements, rank, ranks);
@@ -250,7 +250,7 @@ static int holds(const gckpt_store *s, unsigned salt)
     return same;
 }
 
-/* ---- shares ---- */
+/* ---- shards ---- */
 static void test_shard(void)
 {
     static const int64_t sizes[] = { 1,     4095,  4096,   4097,   8192,    8193,
@@ -436,7 +436,7 @@ static int reverse_axes(void *user, const char *name, gckpt_shape shape, int *ax
     return shape.n;
 }
 
-/* The whole file of one process: each rank keeps its share, from any type to any storage, also where
+/* The whole file of one process: each rank keeps its shard, from any type to any storage, also where
  * axes stand in another order; what is cut is not written, unless it is left out. */
 static void test_whole_file(void)
 {
@@ -777,7 +777,7 @@ static void test_damage(void)
             put_file(names[i], &f[i], k);
             CHECK(refused(s, GCKPT_E_DATA, i ? "cut off" : "not the index"));
         }
-        if (i) { /* no header is left, nor room for all sums */
+        if (i) { /* no header is left, nor space for all sums */
             put_file(names[i], &f[i], 8 + f[i].size - header - 1);
             CHECK(refused(s, GCKPT_E_DATA, "cut off"));
         }
@@ -1274,8 +1274,8 @@ typedef struct { /* one rank's, here since it may end anywhere */
     gckpt_result loaded, saved, stepped, agreed;
     char text[400], differs[400];
     uint64_t hash;
-    long first, last; /* of the calls of the engine that saving made */
-    int alone;        /* one leaf, so nobody is met */
+    long first, last; /* of the transport's calls by a save */
+    int alone;        /* one virtual rank: no barrier */
 } member;
 typedef struct {
     gckpt_shard shard;
@@ -1399,7 +1399,7 @@ static void test_within_a_step(void)
     ranks_close(&w);
 }
 
-/* One process whose sums have one leaf has nobody to agree with; it saves as all do. */
+/* One process with one virtual rank has no barrier; it saves as all do. */
 static void test_alone(void)
 {
     member m = { .alone = 1 };
@@ -1481,7 +1481,7 @@ static void test_resume(void)
         }
 }
 
-/* An engine that fails, hangs or dies at any exchange of a save; a rank that cannot write. */
+/* A transport that fails, hangs or dies at any exchange of a save; a rank that cannot write. */
 static void test_faults(void)
 {
     static const char *const notes[] = { "old", "new" };
@@ -1544,7 +1544,7 @@ static void test_faults(void)
 }
 #endif
 
-/* A rank's room for exchanges takes the square sums of all blocks at once, which of more than 67
+/* A rank's buffers for exchanges take the square sums of all blocks at once, which of more than 67
  * million parameters (16,384 blocks) are more than anything small that is exchanged. */
 static void test_space_for_squares(void)
 {
@@ -1555,7 +1555,7 @@ static void test_space_for_squares(void)
     for (int i = 0; i < 5; i++) {
         exec.update.square_count = blocks[i];
         const size_t space = gckpti_comm_buffer_bytes(&exec), need = blocks[i] * sizeof(float);
-        CHECK_MSG(space == (need > 65536 ? need : 65536), "%lu blocks: room of %lu bytes",
+        CHECK_MSG(space == (need > 65536 ? need : 65536), "%lu blocks: buffers of %lu bytes",
                   (unsigned long)blocks[i], (unsigned long)space);
     }
 }

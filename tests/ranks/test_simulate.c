@@ -11,7 +11,7 @@ enum { BLOCK = GCKPT_UPDATE_BLOCK };
 
 static int near(double a, double b) { return fabs(a - b) <= 1e-12 * (1 + fabs(a) + fabs(b)); }
 
-/* ---- shares and exchanges ---- */
+/* ---- shards and exchanges ---- */
 /* What all ranks send is E (N - 1) elements each way, whatever E; partners agree; what is left is
  * gckpti_shard_of's. */
 static void test_shard_sums(int64_t elements, int ranks)
@@ -39,7 +39,7 @@ static void test_shard_sums(int64_t elements, int ranks)
         }
     }
     CHECK_MSG(all == elements && sent[0] == elements * (ranks - 1) && sent[1] == sent[0],
-              "%lld elements, %d ranks: shares %lld, sent %lld and %lld", (long long)elements, ranks,
+              "%lld elements, %d ranks: shards %lld, sent %lld and %lld", (long long)elements, ranks,
               (long long)all, (long long)sent[0], (long long)sent[1]);
 }
 
@@ -68,7 +68,7 @@ static void seconds(void)
 }
 
 /* ---- hidden or waited for ---- */
-/* A sum over two ranks beside `computing` seconds in pieces: what is longer counts, but an exchange that
+/* A sum over two ranks overlapped with `computing` seconds in pieces: what is longer counts, but an exchange that
  * ends within a piece waits for the piece's end. */
 static void overlap(void)
 {
@@ -145,7 +145,7 @@ static void chain_close(chain *c)
 }
 
 /* Two ranks, each of which takes t seconds to send a half of a layer's weights: what a backward of b seconds
- * hides of it, what is waited for behind the updates, and at each forward. */
+ * hides of it, waiting after the updates, and at each forward. */
 static void whole_steps(void)
 {
     const double t = 1, blocks = 4 * 4 * LAYERS;
@@ -157,7 +157,7 @@ static void whole_steps(void)
             const double each = b / m.throughput,
                          agree_time = (4 * SIMULATE_AGREE_BYTES + 2 * SIMULATE_TOTAL_BYTES + (shard ? blocks : 0)) /
                                       m.inter_node.bandwidth;
-            /* what is left of a sum when the next one wants to begin */
+            /* the rest of a sum when the next one is to start */
             const double end = shard == GCKPT_SHARD_NONE ? 2 * t : t;
             const double left = m.no_overlap ? end
                                 : shard == GCKPT_SHARD_NONE ? (each < t ? 2 * t - each : t)
@@ -182,7 +182,7 @@ static void whole_steps(void)
         }
 }
 
-/* One rank: what the plan says of a step, whatever its micro-batches and leaves. */
+/* One rank: what the plan says of a step, whatever its micro-batches and virtual ranks. */
 static void alone(void)
 {
     const simulate_machine m = { 10, 1e30, 1, { 1, 1 }, { 1, 1 }, 0 };
@@ -236,7 +236,7 @@ static void sent(void)
 {
     for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
         for (int ranks = 2; ranks <= 8; ranks *= 2)
-            for (int more = 0; more < 3; more++) { /* leaves a rank, micro-batches a leaf */
+            for (int more = 0; more < 3; more++) { /* virtual ranks a rank, micro-batches a virtual rank */
                 ranks_world w;
                 sending s = { { 0, ranks, more == 1 ? 4 * ranks : ranks, (gckpt_shard)shard },
                               ROWS * ranks * (more ? 4 : 1), { 0 }, { 0 } };

@@ -1,6 +1,6 @@
-/* test_virtual_ranks.c - plans that sum up a batch by leaves, for one process or several: what is refused,
- * whose rows are whose, what stands where by hand, bytes a rank against the formulas of ZeRO, costs,
- * files, texts, printed plans, gckpt_fit. Random graphs are replayed by test_plan.c. */
+/* test_virtual_ranks.c - plans with virtual ranks, for one process or several: refusals, the rows of each rank,
+ * buffers compared with values by hand, bytes a rank compared with the formulas of ZeRO, costs, files, texts, printed
+ * plans, gckpt_fit. test_plan.c replays random graphs. */
 #include "store/store.h"
 #include "graph/graph.h"
 #include "plan/internal.h"
@@ -102,23 +102,23 @@ static void refuses(const gckpt_plan_desc *d, const char *why)
 static void test_refusals(void)
 {
     open_model(1);
-    refuses(&(gckpt_plan_desc){ .virtual_ranks = -1 }, "desc.leaves is -1; allowed is 0 to 32768");
-    refuses(&(gckpt_plan_desc){ .virtual_ranks = 65536 }, "desc.leaves is 65536");
-    refuses(&(gckpt_plan_desc){ .virtual_ranks = 6 }, "6 leaves: must be a power of two");
+    refuses(&(gckpt_plan_desc){ .virtual_ranks = -1 }, " is -1; allowed is 0 to 32768");
+    refuses(&(gckpt_plan_desc){ .virtual_ranks = 65536 }, " is 65536; allowed is 0 to 32768");
+    refuses(&(gckpt_plan_desc){ .virtual_ranks = 6 }, "must be a power of two");
     refuses(&(gckpt_plan_desc){ .virtual_ranks = 2, .update_in_backward = 1 },
-            "gradients are complete when all 2 leaves are added up");
+            "gradients are complete when all 2 ");
     set_ranks(4, GCKPT_SHARD_STATE);
-    refuses(NULL, "4 ranks, 1 leaves");
-    refuses(&(gckpt_plan_desc){ .virtual_ranks = 2 }, "set desc.leaves to 4 or more");
+    refuses(NULL, "4 ranks, 1 ");
+    refuses(&(gckpt_plan_desc){ .virtual_ranks = 2 }, " to 4 or more");
     const gckpt_fetch_spec cut = { tensor("table"), 1 };
     refuses(&(gckpt_plan_desc){ .virtual_ranks = 4, .fetch = &cut, .fetches = 1 },
-            "each rank has its share of the gradient of param \"table\" only");
-    CHECK(gckpt_store_freeze(store, "table", 1) == GCKPT_OK); /* then it is no share's */
+            "of the gradient of param \"table\" only");
+    CHECK(gckpt_store_freeze(store, "table", 1) == GCKPT_OK); /* then it is not sharded */
     gckpt_plan_free(plan(&(gckpt_plan_desc){ .virtual_ranks = 4, .fetch = &cut, .fetches = 1 }));
     CHECK(gckpt_store_freeze(store, "table", 0) == GCKPT_OK);
     set_ranks(4, GCKPT_SHARD_NONE);
     gckpt_plan_free(plan(&(gckpt_plan_desc){ .virtual_ranks = 4, .fetch = &cut, .fetches = 1 }));
-    /* ranks without leaves of their own can still generate */
+    /* if rows are not divided among ranks, they can still generate */
     gckpt_plan *p = plan(&(gckpt_plan_desc){ .mode = GCKPT_INFERENCE });
     int64_t first = -1;
     CHECK(gckpt_plan_rank_rows(p, 7, 3, &first) == 7 && first == 0);
@@ -153,7 +153,7 @@ static void test_rows(void)
     close_model();
 }
 
-/* ---- what stands where, by hand ---- */
+/* ---- buffers and instructions, compared with values by hand ---- */
 typedef struct {
     int reduces, partial_sums, exchange_buffers, shards, gathers;
     size_t partial_bytes, exchange_bytes, shard_bytes; /* bytes */
@@ -245,7 +245,7 @@ static void test_formulas(void)
     open_model(1);
     for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
         for (int ranks = 1; ranks <= 8; ranks *= 2)
-            for (int per_rank = 1; per_rank <= 4; per_rank *= 4) { /* leaves of each rank */
+            for (int per_rank = 1; per_rank <= 4; per_rank *= 4) { /* virtual ranks of each rank */
                 const gckpt_plan_desc d = { .virtual_ranks = ranks * per_rank, .batch = ROWS * ranks * per_rank };
                 size_t all = 0, part = 0, exact = 0;
                 set_ranks(ranks, (gckpt_shard)shard);
@@ -263,20 +263,20 @@ static void test_formulas(void)
                 }
                 const size_t values = shard == GCKPT_SHARD_VALUES ? part : all;
                 const size_t state = shard ? 2 * part : 2 * all;
-                const int shares = shard >= GCKPT_SHARD_GRADIENTS && per_rank == 1;
+                const int sharded = shard >= GCKPT_SHARD_GRADIENTS && per_rank == 1;
                 const size_t *kinds = p->kind_bytes, waits = count(p).partial_bytes;
                 CHECK(kinds[GCKPT_BYTES_PARAMETERS] == values && kinds[GCKPT_BYTES_STATE] == state);
                 /* 16 P; 8 P + 8 P / N; 4 P + 12 P / N; 16 P / N: in N parts of blocks */
-                size_t bytes = values + state + live_at_updates(p), sums = shares ? part : all;
-                if (per_rank > 1) /* each use has a sum of its own, with a low part; and some wait */
+                size_t bytes = values + state + live_at_updates(p), sums = sharded ? part : all;
+                if (per_rank > 1) /* each use has its own sum, with compensation; there are partial sums */
                     sums = live_at_updates(p) - waits;
                 CHECK_MSG(bytes == values + state + sums + waits,
                           "shard %d, %d ranks: %lu bytes, by formula %lu", shard, ranks,
                           (unsigned long)bytes, (unsigned long)(values + state + sums));
-                CHECK(sums >= (shares ? part : all) && waits == (per_rank > 1 ? 2 * all : 0));
+                CHECK(sums >= (sharded ? part : all) && waits == (per_rank > 1 ? 2 * all : 0));
                 /* padding is what blocks add to that */
                 size_t arrays = (size_t)(2 * (shard > 0) + (shard == GCKPT_SHARD_VALUES));
-                size_t most = arrays + (size_t)shares, padding = part - exact;
+                size_t most = arrays + (size_t)sharded, padding = part - exact;
                 CHECK(kinds[GCKPT_BYTES_PADDING] >= arrays * padding &&
                       kinds[GCKPT_BYTES_PADDING] <= most * padding);
                 CHECK(gckpt_plan_bytes(p) == values + state + gckpt_plan_arena(p));
@@ -337,7 +337,7 @@ static int check_overlap(const gckpt_plan *p, gckpt_plan_desc d)
     return moved;
 }
 
-/* Inference has no leaves; of several ranks its text says so. */
+/* Inference has one virtual rank; its text names several ranks. */
 static void test_inference(void)
 {
     text t = { 0 };
@@ -415,7 +415,7 @@ static void test_memory(void)
     }
 }
 
-/* ---- costs: a gather costs link_work by bytes, and has no fewer with few rows ---- */
+/* ---- costs: a gather costs link_cost by bytes, whatever the number of rows ---- */
 static void test_costs(void)
 {
     open_model(1);
@@ -430,7 +430,7 @@ static void test_costs(void)
         gckpt_plan_usage(q, x, &v);
         const gckpti_plan_node *node = &p->nodes[gckpti_ins_node(p, &p->ins[x])];
         if (p->ins[x].kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM) {
-            /* a unit of work a byte that the other rank has: all but the larger half */
+            /* a cost of 1 for each byte that the other rank has: all except the larger half */
             const size_t block = 4096 * sizeof(float), blocks = (bytes_of(p, node) + block - 1) / block;
             size_t half = (blocks + 1) / 2 * block;
             CHECK(v.cost - u.cost == bytes_of(p, node) - half);
@@ -441,13 +441,13 @@ static void test_costs(void)
         }
     }
     CHECK(gathered > 0 && gckpt_plan_cost(q) == gathered + body);
-    /* each rank has 2 leaves of 3 rows, in micro-batches of 2: 6 rows in 4 rounds */
+    /* each rank has 2 virtual ranks of 3 rows, in micro-batches of 2: 6 rows in 4 lockstep micro-batches */
     CHECK(gckpt_plan_step_cost(q) == body / 2 * 6 + body % 2 * 6 / 2 + 4 * gathered);
     gckpt_plan_free(q);
-    for (int bits = 36; bits <= 60; bits += 4) { /* however many rounds there are, none is gone through */
+    for (int bits = 36; bits <= 60; bits += 4) { /* the number of micro-batches takes no time to count */
         d.batch = INT64_C(1) << bits;
         q = plan(&d);
-        const double rounds = (double)d.batch / 4, want = rounds * ((double)body + (double)gathered);
+        const double micro_batches = (double)d.batch / 4, want = micro_batches * ((double)body + (double)gathered);
         const double got = (double)gckpt_plan_step_cost(q);
         CHECK_MSG(want > 9e18 ? gckpt_plan_step_cost(q) == UINT64_MAX : got > want * 0.999999 && got < want * 1.000001,
                   "2^%d rows: %g of %g", bits, got, want);
@@ -472,7 +472,7 @@ static void check_file(const gckpt_plan *p)
               gckpt_plan_bytes(q) == gckpt_plan_bytes(p) &&
               !memcmp(q->kind_bytes, p->kind_bytes, sizeof q->kind_bytes));
     gckpt_plan_free(q);
-    for (int i = 0; i < 2; i++) { /* another number of ranks, other shares */
+    for (int i = 0; i < 2; i++) { /* another number of ranks, other shards */
         f.at = 0;
         set_ranks(i ? p->ranks : 8, i ? (gckpt_shard)((p->shard + 1) % 4) : p->shard);
         q = gckpt_plan_read(graph, file_read, &f, NULL);
@@ -494,7 +494,7 @@ static void check_texts(const gckpt_plan *p)
     CHECK(pictures_plan(p, write_text, &picture) == GCKPT_OK && is_valid_xml(&picture));
     const int vranks = p->virtual_ranks > 1;
     CHECK(!find(t.bytes, "reduce   param") == !vranks &&
-          !find(t.bytes, "leaves a batch") == !vranks);
+          !find(t.bytes, " a batch, ") == !vranks);
     CHECK(!find(trace.bytes, "\"reduce ") == !vranks &&
           !find(trace.bytes, "sums of leaves") == !vranks);
     CHECK(!find(picture.bytes, ">reduce<") == !vranks &&
@@ -503,8 +503,8 @@ static void check_texts(const gckpt_plan *p)
     gckpt_result result = gckpt_plan_c(p, "several", write_text, &c);
     CHECK(result == (p->ranks > 1 ? GCKPT_E_ARG : GCKPT_OK));
     CHECK(find(c.bytes, p->ranks > 1 ? "#error \"plan: it was made for several processes"
-                        : vranks     ? "    4, /* leaves */\n    1, /* ranks */"
-                                     : "    1, /* leaves */\n    1, /* ranks */"));
+                        : vranks     ? "    4, /* virtual_ranks */\n    1, /* ranks */"
+                                     : "    1, /* virtual_ranks */\n    1, /* ranks */"));
     CHECK(p->ranks > 1 || !find(c.bytes, "#ifdef GCKPT_NO_RANKS") == !vranks);
     free(t.bytes);
     free(trace.bytes);
@@ -540,7 +540,7 @@ static void test_texts(void)
     close_model();
 }
 
-/* ---- the micro-batch: none is larger than a leaf; the choice is that of all that are not ---- */
+/* ---- gckpt_fit: a micro-batch is not larger than a virtual rank ---- */
 static void test_fit(void)
 {
     int losses = 2;
@@ -556,7 +556,7 @@ static void test_fit(void)
         gckpt_plan_free(p);
         gckpt_store_free(store);
     }
-    /* gradients are complete when all leaves are: no update before */
+    /* gradients are complete after the last virtual rank: no update before */
     store = gckpt_store_new(NULL);
     gckpt_plan_desc d = { .virtual_ranks = 2, .update_in_backward = GCKPT_IF_USEFUL };
     gckpt_plan *p = gckpt_fit(store, build, &losses, 1, &d, NULL);
@@ -564,7 +564,7 @@ static void test_fit(void)
     gckpt_plan_free(p);
     d.update_in_backward = 1;
     CHECK(!gckpt_fit(store, build, &losses, 1, &d, NULL) && gckpt_error(store) == GCKPT_E_ARG);
-    CHECK(strstr(gckpt_error_text(store), "needs desc.leaves 1") != NULL);
+    CHECK(strstr(gckpt_error_text(store), "update_in_backward needs desc.") != NULL);
     gckpt_store_free(store);
 }
 
@@ -580,5 +580,5 @@ int main(void)
     test_costs();
     test_texts();
     test_fit();
-    return check_report("leaves");
+    return check_report("virtual ranks");
 }

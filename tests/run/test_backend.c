@@ -47,10 +47,10 @@ static const gckpt_backend *backend_of_graph;
 #undef main
 #include "generation.h"
 
-/* ---- one small training, told in full: (x, tokens) -> cross-entropy + squares + a regulariser ---- */
+/* ---- one small training: (x, tokens) -> cross-entropy + squares + a regulariser ---- */
 enum { ROWS = 6, WIDTH = 24, CLASSES = 7, WIDE = 200 };
 
-/* y = x^2, aux: x; scratch that must be there; a user's op that no backend knows. */
+/* A user's op that no backend has: y = x^2, saves x, needs a workspace. */
 static gckpt_result square_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
@@ -154,7 +154,7 @@ static gckpt_tensor *packed_layers(gckpt_tensor *x)
     return gckpt_add(x, gckpt_mul(gckpt_linear(gckpt_linear(x, bytes, NULL), halves, NULL), gain));
 }
 
-/* Graph and plan; the executor as well if `wanted`. */
+/* Creates graph and plan; if `wanted` is nonzero, also the executor. */
 static small make(const setting *o, int wanted)
 {
     const gckpt_init normal = { 0.3f, 0, 0 }, one = { 0, 0, 1 };
@@ -227,7 +227,7 @@ static void small_free(small *m, int keep_store)
     util_free(m->e, m->p, m->g, keep_store ? NULL : m->s);
 }
 
-/* What is compared: losses, norms, picks, values and state. */
+/* Results to compare: losses, norms, fetches, values and state. */
 static uint64_t small_run(const setting *o, float clip)
 {
     small m = make(o, 1);
@@ -808,7 +808,7 @@ static void test_tested(unsigned first, unsigned count)
         test_graph(first + i);
     }
     backend_of_graph = tested[0];
-    test_graph(14); /* an op on the host beside a packed parameter that it does not read */
+    test_graph(14); /* an op on the host next to a quantised parameter that it does not read */
 }
 
 #ifndef TESTED_ELSEWHERE

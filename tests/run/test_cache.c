@@ -57,7 +57,7 @@ static void failures(void)
         CHECK(!memcmp(want + b * ALL * WORDS, got + b * ALL * WORDS, 8 * WORDS * sizeof *got));
     CHECK(gen_call(&r, B, 8, got) == GCKPT_E_ARG && gckpt_position(r.e) == 8);
     CHECK(says(r.e, "adds 4 positions to the 8") && says(r.e, "room for 11") && says(r.e, "gckpt_rewind"));
-    /* rows: no more than before, unless it begins anew; never more than the graph's */
+    /* rows: no more than before, unless the caches are empty; never more than the graph's */
     CHECK(gckpt_rewind(r.e, 0) == GCKPT_OK && gckpt_error(r.e) == GCKPT_OK);
     CHECK(gen_call(&r, 2, 0, got) == GCKPT_OK);
     CHECK(gen_call(&r, B, 4, got) == GCKPT_E_ARG && says(r.e, "3 rows; the caches hold 2"));
@@ -73,7 +73,7 @@ static void failures(void)
     gckpt_store_free(s);
 }
 
-/* ---- what a call's ops are told; what is not of a cache begins anew in each call ---- */
+/* ---- the call info that ops receive; anything outside caches restarts in each call ---- */
 static int64_t position;
 static gckpt_result probe_shape(gckpt_call *call)
 {
@@ -141,7 +141,7 @@ static gckpt_exec *merged(gckpt_store *s, int64_t rows, gckpt_exec *caches_of, c
     return e;
 }
 
-/* Leaves cut a call, whose rows caches hold whole. */
+/* Virtual ranks would divide a call, but caches hold its rows whole. */
 static void cut_by_vranks(gckpt_store *s)
 {
     static const float rows[6 * 4 * C];
@@ -153,7 +153,7 @@ static void cut_by_vranks(gckpt_store *s)
     const gckpt_feed feed = { gckpt_id(x), rows };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
-    CHECK_MSG(e && gckpt_forward(e, &feed, 1, 6, NULL) == GCKPT_E_ARG && says(e, "2 leaves would cut it"), "%s",
+    CHECK_MSG(e && gckpt_forward(e, &feed, 1, 6, NULL) == GCKPT_E_ARG && says(e, "2 virtual ranks would divide"), "%s",
               gckpt_error_text(e ? (void *)e : (void *)g));
     util_free(e, p, g, NULL);
 }
@@ -190,7 +190,7 @@ static void sharing(void)
     CHECK(!merged(s, 3, of_three, &elsewhere) && says(s, "desc.caches_of has other caches"));
     gckpt_exec_free(merged(s, 3, NULL, &elsewhere));
     cut_by_vranks(s);
-    CHECK(gckpt_error(s) == GCKPT_OK); /* but for whose they are it is right */
+    CHECK(gckpt_error(s) == GCKPT_OK); /* all is right except the owner */
     gckpt_exec_free(same);
     gckpt_exec_free(of_three);
     /* one that shares what another shares; the one in between may go */
@@ -207,7 +207,7 @@ static void sharing(void)
     gckpt_store_free(s), gckpt_store_free(s2);
 }
 
-/* ---- memory: any allocation may fail, nothing stays behind ---- */
+/* ---- memory: any allocation may fail, nothing leaks ---- */
 static void allocations(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);

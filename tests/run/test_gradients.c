@@ -157,7 +157,7 @@ static void test_golden_attention(void)
     }
 }
 
-/* ---- the same bits in every mode, budget, split and way to feed; and all else as without picks ---- */
+/* ---- the same bits in every mode, budget, split and way to feed; and all else as without fetches ---- */
 enum { FETCHED = 6 };
 typedef struct {
     float dx[ROWS * IN], dh[ROWS * WIDE], h[ROWS * WIDE], dk[IN], dw[IN * WIDE], dgain[WIDE];
@@ -203,7 +203,7 @@ static found train(const way *w)
     use.d.batch = use.d.update_in_backward ? 0 : ROWS;
     if (w->file) {
         net.g = m.g;
-        m.p = through_file(gckpt_plan_new(m.g, &m.term, 1, &use.d), "picks");
+        m.p = through_file(gckpt_plan_new(m.g, &m.term, 1, &use.d), "fetches");
         m.e = gckpt_exec_new(m.p, m.s, &use.x);
     } else {
         plan(&m, &use.d, &use.x);
@@ -254,7 +254,7 @@ static void test_bits(int frozen, gckpt_precision precision)
     found want = train(&plain), none;
     way bare = plain;
     bare.unfetched = 1;
-    if (frozen < 2 && precision == GCKPT_FP32) { /* bf16 keeps what is picked as floats, rounded alike */
+    if (frozen < 2 && precision == GCKPT_FP32) { /* bf16 keeps fetched values as floats, rounded as others */
         none = train(&bare);
         CHECK(none.hash == want.hash && !memcmp(none.report, want.report, sizeof want.report));
     }
@@ -324,7 +324,7 @@ static void test_bits(int frozen, gckpt_precision precision)
     SAME(&offloading, &want);
 }
 
-/* ---- random graphs: gradients of x and of what is frozen, along themselves, are the slope of the loss ---- */
+/* ---- random graphs: gradients of x and of what is frozen, along themselves, are the derivative of the loss ---- */
 static double loss_of(gckpt_exec *e, gckpt_report *r)
 {
     gckpt_feed f[NET_FEEDS];
@@ -476,7 +476,7 @@ static void test_penalty_and_coupling(void)
 }
 
 /* ---- gckpt_fetch within steps ---- */
-/* Where each pick is there, by instruction, in each micro-batch anew. */
+/* Checks after which instruction each fetch is available, in each micro-batch. */
 static void test_fetch_within(int in_backward, int64_t rows)
 {
     const gckpt_hyper sgd = { 0.1f, 0, 0, 0, 0, 0, 0 };
@@ -494,7 +494,7 @@ static void test_fetch_within(int in_backward, int64_t rows)
         CHECK(!gckpt_fetch(m.e, gckpt_id(fetches[k].tensor), fetches[k].gradient) &&
               strstr(gckpt_error_text(m.e), "is not computed yet"));
     CHECK(!gckpt_fetch(m.e, gckpt_id(m.logits), 0) && gckpt_error(m.e) == GCKPT_E_ARG &&
-          strstr(gckpt_error_text(m.e), "not picked: name it in gckpt_plan_desc.fetch"));
+          strstr(gckpt_error_text(m.e), "not fetched: name it in gckpt_plan_desc.fetch"));
     CHECK(!gckpt_fetch(m.e, -1, 0) && !gckpt_fetch(m.e, 10000, 1) && !gckpt_fetch(NULL, 0, 0));
     CHECK(gckpt_step_start(m.e, f, feed(&m, 0, f), ROWS, &sgd) == GCKPT_OK);
     int there[5] = { 0 }, seen[5] = { 0 }, first = gckpt_id(m.h) - 1; /* forward of h's layernorm */
@@ -512,7 +512,7 @@ static void test_fetch_within(int in_backward, int64_t rows)
         for (int k = 0; k < 5; k++) {
             const float *at = gckpt_fetch(m.e, gckpt_id(fetches[k].tensor), fetches[k].gradient);
             int want = k == 2 && next.kind == GCKPT_BACKWARD ? at != NULL : there[k];
-            CHECK_MSG((at != NULL) == want, "pick %d behind %d of tensor %d: %d", k, (int)next.kind,
+            CHECK_MSG((at != NULL) == want, "fetch %d after %d of tensor %d: %d", k, (int)next.kind,
                       next.id, at != NULL);
             seen[k] += at != NULL;
         }
@@ -600,7 +600,7 @@ static void test_collect(void)
             CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(m.e));
             for (int k = 0; k < d.fetches; k++) {
                 size_t n = (size_t)(ROWS * width[k]);
-                CHECK_MSG(!memcmp(got[k], want[k], n * sizeof(float)), "rows %d, how %d, pick %d", (int)rows, how, k);
+                CHECK_MSG(!memcmp(got[k], want[k], n * sizeof(float)), "rows %d, how %d, fetch %d", (int)rows, how, k);
                 uint32_t behind;
                 memcpy(&behind, &got[k][n], sizeof behind);
                 CHECK(behind == 0x7f7f7f7f);
@@ -643,7 +643,7 @@ static void test_updates_in_backward(void)
     gckpt_store_free(s);
 }
 
-/* An op moves the batch axis: whole micro-batches, one behind the other. */
+/* An op moves the batch axis: whole micro-batches, one after the other. */
 static void test_collect_mixed(void)
 {
     static const int swap[2] = { 1, 0 };
@@ -678,7 +678,7 @@ static void test_collect_refusals(void)
     memset(to, 0, sizeof to);
     CHECK(gckpt_collect(NULL, 0, 0, to, 1) == GCKPT_E_ARG);
     CHECK(gckpt_collect(m.e, gckpt_id(m.h), 0, to, 1) == GCKPT_E_ARG &&
-          strstr(gckpt_error_text(m.e), "is not picked"));
+          strstr(gckpt_error_text(m.e), "is not fetched"));
     CHECK(gckpt_collect(m.e, gckpt_id(m.k), 1, to, IN) == GCKPT_E_ARG &&
           strstr(gckpt_error_text(m.e), "has no batch axis"));
     CHECK(gckpt_collect(m.e, gckpt_id(w2), 1, to, WIDE * OUT) == GCKPT_E_ARG);
@@ -788,7 +788,7 @@ static void test_gradients_refusals(void)
     CHECK(gckpt_calibrate(m.e, f, 2, ROWS, ticks, &now, costs, gckpt_graph_size(m.g), NULL) == GCKPT_OK);
     CHECK(costs[gckpt_id(m.h)].backward > 0 && gckpt_store_step(m.s) == 0);
     util_free(m.e, m.p, NULL, NULL);
-    CHECK(!gckpt_plan_new(m.g, &m.term, 1, NULL) && strstr(gckpt_error_text(m.g), "no gradient is picked"));
+    CHECK(!gckpt_plan_new(m.g, &m.term, 1, NULL) && strstr(gckpt_error_text(m.g), "no gradient is "));
     fetch.tensor = m.y;
     CHECK(!gckpt_plan_new(m.g, &m.term, 1, &d) && strstr(gckpt_error_text(m.g), "\"y\" has no gradient: it is i32"));
     fetch.tensor = m.term.loss;

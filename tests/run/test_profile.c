@@ -187,7 +187,7 @@ static void test_none(int64_t micro)
     }
 }
 
-/* Losses that share their count, rows one by one; steps without rows, without targets, skipped. */
+/* Losses with the same count, rows one by one; steps without rows, without targets, skipped. */
 static void test_streamed(void)
 {
     net m;
@@ -245,7 +245,7 @@ static gckpt_profile *opened(profile *t, const net *m)
     return &t->p;
 }
 
-/* A tick for each instruction that ran, one before them and one behind. */
+/* The clock ticks for each instruction that ran, once before them and once after. */
 static void test_profile(gckpt_mode mode, int64_t micro)
 {
     net m, plain;
@@ -283,7 +283,7 @@ static void test_profile(gckpt_mode mode, int64_t micro)
         again += u.recompute;
         CHECK((in.kind <= GCKPT_BACKWARD) == (s->flops > 0 && s->bytes > 0));
         const uint64_t B = (uint64_t)micro, product = 2 * B * IN * WIDE;
-        if (!strcmp(op, "linear") && in.id < gckpt_id(m.h)) { /* x wants no gradient */
+        if (!strcmp(op, "linear") && in.id < gckpt_id(m.h)) { /* x needs no gradient */
             CHECK(s->flops == product * (in.kind == GCKPT_BACKWARD ? 2 : 1));
             CHECK(s->bytes == (in.kind == GCKPT_FORWARD
                                    ? 4 * (B * IN + IN * WIDE + WIDE + B * WIDE)

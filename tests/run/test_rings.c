@@ -1,5 +1,5 @@
-/* test_rings.c - random calls over caches that keep a window (gckpt_cache_window), each beside one whole call without
- * caches, of the same tokens: pieces of any length, executors that share, rows that become fewer, other tokens after
+/* test_rings.c - random calls over caches that keep a window (gckpt_cache_window), compared with one whole call without
+ * caches, on the same tokens: pieces of any length, executors that share, rows that become fewer, other tokens after
  * a rewind. A rewind is legal as far as gckpt_position says, where every key that attention needs is still there;
  * what is refused changes nothing.
  *     build/test_rings [first seed, how many] */
