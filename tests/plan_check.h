@@ -1,32 +1,30 @@
-/* plan_check.h - whether a plan does what the manual promises, found without the planner.
+/* plan_check.h - checks that a plan does what the manual promises, independently of the planner.
  *
- *   const char *problem = plan_check(plan, graph, desc); NULL: nothing is wrong; else a text that
- *                                                        names the instruction, until the next call
+ *   const char *problem = plan_check(plan, graph, desc); returns NULL if nothing is wrong, else a text that names the
+ *                                                        instruction, valid until the next call
  *
- * Every test runs it on every plan that it makes: behind gradckpt.h and this file (check.h includes
- * it) gckpt_plan_new, _read, _load, gckpt_frontier_plan, gckpt_fit and _fit_timed are macros that
- * check what they return, and a problem is a failed check. Operands, which take some 10 times as
- * long to print as all else, are those of a test's first 32 plans and of each 8th behind them, or
- * as the test says by #define PLAN_CHECK_PRINTS. One that makes wrong plans on purpose says before
- * its includes #define PLAN_CHECK_OFF "why".
+ * Every test runs it on every plan that it makes: after gradckpt.h and this file (check.h includes it) gckpt_plan_new,
+ * _read, _load, gckpt_frontier_plan, gckpt_fit and _fit_timed are macros that check what they return. A problem is a
+ * failed check. Operands take about 10 times as long to print as the rest. They are checked for a test's first 32 plans
+ * and every 8th one after these, or as the test defines PLAN_CHECK_PRINTS. A test that makes wrong plans on purpose
+ * defines PLAN_CHECK_OFF "why" before its includes.
  *
- * It shares nothing with what plans: of the graph it knows gckpt_graph_node; of the plan its public
- * getters, its file (gckpt_plan_write) and, if it can be printed, its C constant (gckpt_plan_c):
- * operands there are what runs. What ops read is in a table below; users' rows and pins it sees in
- * calls that make them. From these and the manual (3, 5f, 6) it goes through the list once:
- *   - each instruction stands in its part of the list and finds what it reads: the latest version,
- *     whole, in a buffer that lives; forwards that nobody reads are not there;
- *   - each backward that a trained parameter or a pick needs is there once, each update, too; each
- *     loss and side effect at least, or exactly, once; parameters are not read after their update;
- *   - gradients are complete when they are used, and added up in the contract's order; REDUCE comes
- *     when a leaf's sums are complete, and what it exchanges lives until the next;
- *   - what is reloaded was offloaded behind its forward, what is held will be; slower memory suffices;
- *     with desc.offload_beside the work is the time of two engines, by the manual;
- *   - buffers begin where they are written and end where they are read last; no two that live at
- *     once overlap; they add up to the live bytes, the bound, the arena; work adds up to the work.
- * plan_facts is all it knows of a plan: a test may change something there and ask again.
- * desc: what the plan was made with, or NULL; without it budget, pins' modes, costs and plans of
- * backends are not looked at. */
+ * It shares no code with the planner. It knows the graph by gckpt_graph_node, and the plan by its public getters, its
+ * file (gckpt_plan_write) and, if the plan can be printed, its C constant (gckpt_plan_c), whose operands are those that
+ * run. A table below lists what ops read. Macros record users' op descriptors and policies when tests pass them. From
+ * these and the manual (3, 5f, 6) it checks all instructions in one pass:
+ *   - Each instruction is in its part and finds what it reads: the current definition, in a buffer that is live. No
+ *     forward is without a reader.
+ *   - Each backward that a trained parameter or a fetch needs occurs once, and so does each update. Each loss and side
+ *     effect occurs at least, or exactly, once. No parameter is read after its update.
+ *   - Gradients are complete when they are used, and added up in the contract's order. A REDUCE comes when the sums of
+ *     a virtual rank are complete, and its receive buffer lives until the next one.
+ *   - What is reloaded was offloaded after its forward, an offload_done belongs to an offload, and slower memory
+ *     suffices. With desc.overlap_offload the cost is the time of two queues, by the manual.
+ *   - Buffers begin where they are written and end where they are read last. No two that live at the same time overlap.
+ *     They add up to the live bytes, the peak and the arena; costs of instructions add up to the plan's.
+ * plan_facts is all it knows of a plan: a test may change something there and check again. desc is the plan's, or NULL;
+ * without it, budget, policies, costs and plans of backends are not checked. */
 #ifndef TESTS_PLAN_CHECK_H
 #define TESTS_PLAN_CHECK_H
 #include <stdarg.h>
@@ -55,7 +53,7 @@ typedef struct {
     int base, inputs, in[GCKPT_MAX_INPUTS]; /* ids; base: whose bytes a view has, or itself */
     int batch_invariant, keep, recompute, indices, bytes; /* i32, u8 */
     int64_t n;                               /* elements */
-    size_t saved, shape; /* bytes, PC_NONE: not told; of the sizes in C */
+    size_t saved, shape; /* bytes, or PC_NONE if unknown; index into the sizes in C */
 } pc_node;
 typedef struct {
     int count, terms, *term;
@@ -67,7 +65,7 @@ typedef struct {
 } pc_ins;
 typedef struct {
     int id, gradient;
-    size_t offset; /* PC_NONE: not told */
+    size_t offset; /* PC_NONE if unknown */
 } pc_fetch;
 typedef struct {
     int count, params; /* tensors; parameters */
@@ -76,7 +74,7 @@ typedef struct {
     pc_fetch *fetch;
     unsigned char *trained; /* by id: it is updated */
     gckpt_cost *cost;       /* by id, or NULL */
-    size_t *host_offset;            /* by 2 id + (aux): where slower memory has it, PC_NONE, or NULL */
+    size_t *host_offset;            /* [2 id]: the value, [2 id + 1]: saved; in slower memory, or PC_NONE */
     int length, buffers;
     gckpt_instruction *list;
     gckpt_usage *usage;
@@ -87,7 +85,7 @@ typedef struct {
     gckpt_precision precision;
     gckpt_shard shard;
     int64_t rows, batch;
-    int in_backward, virtual_ranks, ranks, has_fused; /* runs: it has ops in bands of rows */
+    int in_backward, virtual_ranks, ranks, has_fused; /* has_fused: it has fused groups */
     size_t budget; /* 0: none, or not known */
     int by_model;  /* costs are the model's */
     size_t alignment, arena, bound, bytes, kind[GCKPT_BYTES_KINDS], offloaded, offload_bytes;
@@ -106,7 +104,7 @@ typedef struct {
 #endif
 PC_API const char *plan_check(const gckpt_plan *plan, const gckpt_graph *graph,
                               const gckpt_plan_desc *desc);
-/* The same in steps. The terms and desc's picks count where a plan has no file (of a backend). */
+/* Does the same in steps. The terms and desc's fetches are used if a plan has no file (of a backend). */
 PC_API pc_graph *pc_graph_new(const gckpt_graph *graph, const gckpt_term *terms, int count);
 PC_API void pc_graph_free(pc_graph *g);
 PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph *g,
@@ -178,7 +176,7 @@ static const pc_op pc_ops[] = {
     { "mean", PC_BACKWARD, { 0 } },
     { "max", PC_BACKWARD, { PC_A } },
     { "argmax", 0, { 0 } },
-    { "bands", 0, { 0 } },
+    { "fused", 0, { 0 } },
     { "cache", GCKPT_SIDE_EFFECT, { 0 } },
     { "embed", PC_BACKWARD, { PC_1 } },
     { "gather", PC_BACKWARD, { PC_1 } },
@@ -432,7 +430,7 @@ static inline void pc_read_file(plan_facts *f, const gckpt_plan *plan, pc_text *
     f->precision = (gckpt_precision)pc_below(t, GCKPT_BF16_STOCHASTIC + 2);
     pc_number(t); /* form */
     if (pc_below(t, 2) < f->has_fused)
-        pc_read_error(f, "its file knows nothing of runs in bands");
+        pc_read_error(f, "its file knows nothing of fused groups");
     f->virtual_ranks = pc_below(t, INT32_MAX);
     f->ranks = pc_below(t, INT32_MAX);
     f->shard = (gckpt_shard)pc_below(t, GCKPT_SHARD_VALUES + 1);
@@ -474,7 +472,7 @@ static inline void pc_read_file(plan_facts *f, const gckpt_plan *plan, pc_text *
             params--;
         }
     if (copies < f->kind[GCKPT_BYTES_COPIES] || copied != (f->kind[GCKPT_BYTES_COPIES] > 0))
-        pc_read_error(f, "%lu bytes of copies of parameters are told, at most there are %lu",
+        pc_read_error(f, "%lu bytes of copies of parameters are reported, at most there are %lu",
                  (unsigned long)f->kind[GCKPT_BYTES_COPIES], (unsigned long)copies);
     if (params || pc_below(t, INT32_MAX) != f->buffers)
         pc_read_error(f, "its file has other parameters or buffers");
@@ -518,7 +516,7 @@ static inline size_t pc_word(pc_text *t)
     return minus ? 0 - n : n;
 }
 
-/* Operands of instructions, bytes of aux, where slower memory has what, where picks lie. */
+/* Reads operands of instructions, bytes of `saved`, offsets in slower memory, offsets of fetches. */
 static inline void pc_read_printed(plan_facts *f, pc_text *t)
 {
     free(f->ins), free(f->host_offset), free(f->operand); /* of a time before */
@@ -542,7 +540,7 @@ static inline void pc_read_printed(plan_facts *f, pc_text *t)
                 pc_read_error(f, "tensor %d has another input %d in C", i, k);
     }
     f->host_offset = (size_t *)pc_alloc(2 * (size_t)f->count, sizeof *f->host_offset);
-    pc_seek(t, "gckpti_x_told[] = {\n");
+    pc_seek(t, "gckpti_x_info[] = {\n");
     for (int i = 0; i < 2 * f->count && !t->truncated; i++) {
         for (int k = i % 2 ? 0 : 4; k > 0; k--)
             pc_word(t); /* UINT64_C(cost), twice: 64 is a number, too */
@@ -564,7 +562,7 @@ static inline void pc_read_printed(plan_facts *f, pc_text *t)
     }
     f->ins = (pc_ins *)pc_alloc((size_t)f->length, sizeof *f->ins);
     if (f->length)
-        pc_seek(t, "gckpti_x_list[] = {\n");
+        pc_seek(t, "gckpti_x_ins[] = {\n");
     for (int x = 0; x < f->length && !t->truncated; x++) {
         pc_ins *n = &f->ins[x];
         n->kind = (int)pc_word(t), n->first = (int)pc_word(t);
@@ -579,7 +577,7 @@ static inline void pc_read_printed(plan_facts *f, pc_text *t)
     while (end && t->bytes + t->at + 2 < end)
         f->operand[f->operands++] = pc_word(t);
     if (f->fetches)
-        pc_seek(t, "gckpti_x_picks[] = {\n");
+        pc_seek(t, "gckpti_x_fetches[] = {\n");
     for (int i = 0; i < f->fetches && !t->truncated; i++) {
         pc_word(t), pc_word(t);
         f->fetch[i].offset = pc_word(t);
@@ -599,17 +597,17 @@ PC_API int plan_facts_print(plan_facts *f, const gckpt_plan *plan)
     return printed;
 }
 
-/* A loss that runs in another form than it was built in reads what its logits were made from. */
+/* Reads a loss that runs in another lowering than it was built in: it reads the inputs of its logits. */
 static inline void pc_read_lowering(plan_facts *f, const gckpt_plan *plan, int id)
 {
     pc_node *q = &f->node[id];
-    const char *runs = gckpt_plan_op(plan, id);
-    if (q->kind != PC_OP || !q->op.name || !(q->op.flags & GCKPT_LOSS) || !strcmp(runs, q->op.name))
+    const char *name = gckpt_plan_op(plan, id);
+    if (q->kind != PC_OP || !q->op.name || !(q->op.flags & GCKPT_LOSS) || !strcmp(name, q->op.name))
         return;
     const pc_node *logits = &f->node[q->in[0]];
-    if (strcmp(q->op.name, "cross_entropy") || strcmp(runs, "linear_cross_entropy") ||
+    if (strcmp(q->op.name, "cross_entropy") || strcmp(name, "linear_cross_entropy") ||
         logits->kind != PC_OP || logits->inputs != 2) {
-        pc_read_error(f, "tensor %d, %s, runs as %s", id, q->op.name, runs);
+        pc_read_error(f, "tensor %d, %s, runs as %s", id, q->op.name, name);
         return;
     }
     q->in[2] = q->in[1];
@@ -619,13 +617,13 @@ static inline void pc_read_lowering(plan_facts *f, const gckpt_plan *plan, int i
     q->op = *pc_find_op("linear_cross_entropy");
 }
 
-/* An op that runs as `bands` is the last of a run of ops that do not run by themselves: all that it reads, in
- * turn, up to what runs or is given. Nobody else reads them. */
+/* An op that runs as `fused` is the last one of a fused group: of ops that do not run by themselves, and that only the
+ * group reads. Finds the group and its inputs. */
 static inline void pc_read_fused(plan_facts *f, const gckpt_plan *plan, int id)
 {
     pc_node *q = &f->node[id], as = *q;
-    const char *runs = gckpt_plan_op(plan, id);
-    if (q->kind != PC_OP || !q->op.name || !runs || strcmp(runs, "bands"))
+    const char *name = gckpt_plan_op(plan, id);
+    if (q->kind != PC_OP || !q->op.name || !name || strcmp(name, "fused"))
         return;
     unsigned char *alone = (unsigned char *)pc_alloc((size_t)f->count, 1);
     unsigned char *inside = (unsigned char *)pc_alloc((size_t)f->count, 1);
@@ -645,22 +643,22 @@ static inline void pc_read_fused(plan_facts *f, const gckpt_plan *plan, int id)
             const int in = f->node[i].in[k], base = f->node[in].base;
             int m = 0;
             if (inside[base] && base != id && !inside[i])
-                pc_read_error(f, "tensor %d of the run to %d is read by %d", base, id, i);
+                pc_read_error(f, "tensor %d of the group of %d is read by %d", base, id, i);
             if (!inside[i] || inside[base] || f->node[base].kind == PC_PARAM ||
                 f->node[base].kind == PC_CONSTANT)
                 continue;
             while (m < as.inputs && as.in[m] != in)
                 m++;
             if (m == GCKPT_MAX_INPUTS)
-                pc_read_error(f, "the run to %d has too many inputs", id);
+                pc_read_error(f, "the group of %d has too many inputs", id);
             else if (m == as.inputs)
                 as.in[as.inputs++] = in;
         }
     for (int i = 0; i < f->count; i++)
         ops += inside[i];
     if (ops < 2)
-        pc_read_error(f, "the run to %d has one op", id);
-    as.op = *pc_find_op("bands");
+        pc_read_error(f, "the group of %d has one op", id);
+    as.op = *pc_find_op("fused");
     *q = as;
     f->has_fused = 1;
     free(alone), free(inside);
@@ -772,7 +770,7 @@ typedef struct {
     /* by buffer: */
     int *next_buffer, *stamp, *last_read;
     unsigned char *claimed;
-    const size_t *operand, *operand_end; /* of this instruction, where they are told */
+    const size_t *operand, *operand_end; /* of this instruction, if they are known */
     int pending, before;                  /* a REDUCE that is under way; the last backward */
     int exchange;                        /* its buffer */
     int workspace;                            /* of this instruction: the buffer of its workspace, or -1 */
@@ -847,7 +845,7 @@ static inline int pc_repeats(const plan_facts *f, const pc_node *q, int i, int a
             return 1;
     return 0;
 }
-/* Its sum has a low part (5e) behind it for the step (2), or for the instruction (1). */
+/* Returns 2 if its sum has a compensation (5e) for the whole step, 1 if for the instruction, else 0. */
 static inline int pc_comp(const pc_state *w, const pc_node *q, int i)
 {
     const pc_node *in = &w->f->node[q->in[i]];
@@ -857,16 +855,16 @@ static inline int pc_comp(const pc_state *w, const pc_node *q, int i)
         return w->accumulates ? 2 : 1;
     return in->n != q->n;
 }
-/* Sums over uses: of what does not depend on the batch (5f). In a looped plan each use has its own
- * accumulator through the step. */
+/* Returns whether the gradient is a sum over uses with an accumulator per use (5f): of a batch-invariant tensor, in a
+ * plan that accumulates. */
 static inline int pc_has_sums(const pc_state *w, int id)
 {
     return w->accumulates && w->f->node[id].batch_invariant;
 }
 
 /* ---- buffers ---- */
-/* The buffer that begins here for that; -1: none. ends: 1: with this instruction, 0: later, -1:
- * either. hint: where it is, if that is told. */
+/* Returns the buffer that begins here for that, or -1. ends: 1: it ends with this instruction; 0: later; -1: either.
+ * hint: its offset, if known. */
 static inline int pc_claim_buffer(pc_state *w, int x, int id, gckpt_buffer_kind kind, size_t size,
                             int ends, size_t hint)
 {
@@ -934,7 +932,7 @@ static inline size_t pc_offset(const pc_state *w, const pc_content *h)
     return h && h->buffer >= 0 ? w->f->buffer[h->buffer].offset : PC_NONE;
 }
 
-/* The next operand, where they are told, is to be this. */
+/* Returns an operand that follows, or PC_NONE if they are not known. */
 static inline size_t pc_hint(const pc_state *w, int ahead)
 {
     return w->operand && w->operand + ahead < w->operand_end ? w->operand[ahead] : PC_NONE;
@@ -1020,7 +1018,7 @@ static inline void pc_reads_parameter(pc_state *w, int id)
         pc_fail(w, "reads parameter %d after its update", id);
 }
 
-/* The value and the aux that a forward or a reload leaves, where somebody reads them. */
+/* Defines the value and `saved` of a forward or a reload, if somebody reads them. */
 static inline void pc_results(pc_state *w, int id, int reload)
 {
     const plan_facts *f = w->f;
@@ -1051,12 +1049,12 @@ static inline void pc_results(pc_state *w, int id, int reload)
     if (w->keeps_saved[x]) {
         b = pc_claim_buffer(w, x, id, GCKPT_BUFFER_SAVED, q->saved, -1, PC_NONE);
         if (b < 0)
-            pc_fail(w, "its aux, which is read later, has no place");
+            pc_fail(w, "its saved, which is read later, has no place");
         else
             w->saved[id] = pc_put(w, b);
         w->saved[id].first = first;
     }
-    pc_operand(w, "aux", 0, pc_offset(w, &w->saved[id]));
+    pc_operand(w, "saved", 0, pc_offset(w, &w->saved[id]));
 }
 
 static inline void pc_workspace(pc_state *w, int id, size_t least)
@@ -1119,10 +1117,10 @@ static inline void pc_forward(pc_state *w, int id)
     if (q->kind != PC_PARAM && q->batch_invariant != f->usage[x].once)
         pc_fail(w, "stands in the wrong part of the list");
     if (f->usage[x].recompute != (w->forwards[id] != 0))
-        pc_fail(w, "is told to run %s", f->usage[x].recompute ? "again" : "for the first time");
+        pc_fail(w, "is reported to run %s", f->usage[x].recompute ? "again" : "for the first time");
     if (w->forwards[id] && (q->keep || q->op.flags & GCKPT_SIDE_EFFECT || q->batch_invariant) &&
         q->kind == PC_OP)
-        pc_fail(w, "runs again, though it has a side effect, is pinned or depends on no input");
+        pc_fail(w, "runs again, though it has a side effect, has a policy or depends on no input");
     for (int i = 0; i < q->inputs; i++) {
         int in = pc_base(f, q, i);
         at[i] = PC_NONE;
@@ -1160,8 +1158,8 @@ static inline void pc_offload(pc_state *w, int id, int is_done)
         pc_read(w, &w->value[id], "value", id);
     pc_operand(w, "out", 0, parts & 1 ? pc_offset(w, &w->value[id]) : PC_NONE);
     if (parts & 2)
-        pc_read(w, &w->saved[id], "aux", id);
-    pc_operand(w, "aux", 0, parts & 2 ? pc_offset(w, &w->saved[id]) : PC_NONE);
+        pc_read(w, &w->saved[id], "saved", id);
+    pc_operand(w, "saved", 0, parts & 2 ? pc_offset(w, &w->saved[id]) : PC_NONE);
     if (!is_done)
         w->offloaded_now[id] = (unsigned char)parts;
 }
@@ -1322,9 +1320,9 @@ static inline void pc_backward(pc_state *w, int id)
     if (out && pc_read(w, &w->value[id], "value", id))
         pc_check_policy(w, id, &w->value[id]);
     pc_operand(w, "out", 0, out ? pc_offset(w, &w->value[id]) : PC_NONE);
-    if (saved && pc_read(w, &w->saved[id], "aux", id))
+    if (saved && pc_read(w, &w->saved[id], "saved", id))
         pc_check_policy(w, id, &w->saved[id]);
-    pc_operand(w, "aux", 0, saved ? pc_offset(w, &w->saved[id]) : PC_NONE);
+    pc_operand(w, "saved", 0, saved ? pc_offset(w, &w->saved[id]) : PC_NONE);
     if (!pc_is_loss(q))
         gradient = pc_complete(w, id, "uses", others, &count);
     for (int i = 0; i < q->inputs; i++)
@@ -1494,9 +1492,9 @@ static inline void pc_update(pc_state *w, int id)
 }
 
 /* ---- the whole list ---- */
-/* Which tensors get a gradient: they lead to a loss and are picked or trained, or depend on such;
- * which backwards run; the uses of each tensor in the contract's order: of users that depend on the
- * batch, then of the others, in reverse; inputs ascending. */
+/* Finds which tensors get a gradient (they lead to a loss, and they are fetched or trained or depend on such), which
+ * backwards run, and the uses of each tensor in the contract's order: users that depend on the batch, then the others,
+ * in reverse; inputs ascending. */
 static inline void pc_find_active(pc_state *w)
 {
     const plan_facts *f = w->f;
@@ -1639,7 +1637,7 @@ static inline void pc_instruction(pc_state *w, int x)
         pc_fail(w, "has %d operands too many", (int)(w->operand_end - w->operand));
 }
 
-/* What is to have happened in the end; what is picked is there. */
+/* Checks what must have happened by the end, and that all fetches exist. */
 static inline void pc_end(pc_state *w)
 {
     const plan_facts *f = w->f;
@@ -1663,11 +1661,11 @@ static inline void pc_end(pc_state *w)
     for (int i = 0; i < f->fetches && !w->failed; i++) {
         int id = f->node[f->fetch[i].id].base;
         if (f->fetch[i].gradient)
-            at = pc_complete(w, id, "picks", others, &count);
+            at = pc_complete(w, id, "fetches", others, &count);
         else
             at = pc_read(w, &w->value[id], "value", id) ? pc_offset(w, &w->value[id]) : PC_NONE;
         if (f->fetch[i].offset != PC_NONE && f->fetch[i].offset != at)
-            pc_fail(w, "%d is picked at %lu; it is at %lu", id, (unsigned long)f->fetch[i].offset,
+            pc_fail(w, "%d is fetched at %lu; it is at %lu", id, (unsigned long)f->fetch[i].offset,
                    (unsigned long)at);
     }
     for (int b = 0; b < f->buffers && !w->failed; b++) {
@@ -1686,7 +1684,7 @@ static inline void pc_end(pc_state *w)
     }
 }
 
-/* Sums of 2^53 bytes and more are told rounded: they are added up in double. */
+/* Sums of 2^53 bytes and more are reported rounded: they are added up in double. */
 static inline int pc_same(size_t a, size_t b)
 {
     const uint64_t exact = UINT64_C(1) << 53;
@@ -1694,7 +1692,7 @@ static inline int pc_same(size_t a, size_t b)
                       (double)a - (double)b < 4096 && (double)b - (double)a < 4096);
 }
 
-/* Buffers that live at once lie apart, aligned, and add up to what is told. */
+/* Checks that buffers that live at once do not overlap, are aligned, and add up to the reported bytes. */
 static inline void pc_check_sizes(pc_state *w)
 {
     const plan_facts *f = w->f;
@@ -1743,7 +1741,7 @@ static inline void pc_check_sizes(pc_state *w)
             top = q->offset + q->size > top ? q->offset + q->size : top;
         }
         if (x < f->length && !pc_same(sum, f->usage[x].live))
-            pc_fail(w, "%lu bytes are told as live; there are %lu", (unsigned long)f->usage[x].live,
+            pc_fail(w, "%lu bytes are reported as live; there are %lu", (unsigned long)f->usage[x].live,
                    (unsigned long)sum);
         if (sum > most) {
             most = sum;
@@ -1752,16 +1750,16 @@ static inline void pc_check_sizes(pc_state *w)
     }
     free(live);
     if (top != f->arena || !pc_same(most, f->bound))
-        pc_fail(w, "arena %lu, bound %lu are told; they are %lu, %lu", (unsigned long)f->arena,
+        pc_fail(w, "arena %lu, bound %lu are reported; they are %lu, %lu", (unsigned long)f->arena,
                (unsigned long)f->bound, (unsigned long)top, (unsigned long)most);
     if ((uint64_t)most >> 53 == 0 &&
         (f->kind[GCKPT_BYTES_ACTIVATIONS] + f->kind[GCKPT_BYTES_GATHERED] != best[0] ||
          f->kind[GCKPT_BYTES_GRADIENTS] != best[1] || f->kind[GCKPT_BYTES_WORKSPACE] != best[2] ||
          f->kind[GCKPT_BYTES_REDUCTION] != best[3]))
-        pc_fail(w, "bytes by kind are told wrong");
+        pc_fail(w, "bytes by kind are reported wrong");
     if (f->bytes != f->arena + f->kind[GCKPT_BYTES_PARAMETERS] + f->kind[GCKPT_BYTES_STATE] +
                         f->kind[GCKPT_BYTES_CACHES] + f->kind[GCKPT_BYTES_COPIES])
-        pc_fail(w, "%lu bytes are told in all, not the sum of its kinds", (unsigned long)f->bytes);
+        pc_fail(w, "%lu bytes are reported in all, not the sum of its kinds", (unsigned long)f->bytes);
     if (f->budget && (f->mode == GCKPT_OPTIMAL || f->mode == GCKPT_STORE_ALL) &&
         f->bytes > f->budget)
         pc_fail(w, "%lu bytes exceed the budget of %lu", (unsigned long)f->bytes,
@@ -1775,8 +1773,8 @@ static inline uint64_t pc_copy_cost(const plan_facts *f, size_t bytes)
            (((bytes & 0xfffff) * f->offload_work + 0xfffff) >> 20);
 }
 
-/* How an instruction uses the version of a tensor that is there: bits of value, aux; 4: it is a
- * forward that may write its result over the value. */
+/* Returns how an instruction uses the current definition of a tensor: bit 0: value; bit 1: saved; bit 2: it is a
+ * forward that may overwrite the value. */
 static inline int pc_uses(const pc_state *w, int x, int id)
 {
     const plan_facts *f = w->f;
@@ -1877,7 +1875,7 @@ static inline void pc_check_costs(pc_state *w)
         backward += kind == GCKPT_BACKWARD ? cost : 0;
         if (f->cost && kind <= GCKPT_BACKWARD &&
             cost != (kind == GCKPT_FORWARD ? f->cost[id].forward : f->cost[id].backward))
-            pc_fail(w, "its work is told as %lu, unlike in its file", (unsigned long)cost);
+            pc_fail(w, "its work is reported as %lu, unlike in its file", (unsigned long)cost);
         parts = kind == GCKPT_OFFLOAD  ? w->offloaded[x]
                 : kind == GCKPT_RELOAD ? (size_t)(w->keeps_value[x] | w->keeps_saved[x] << 1)
                                        : 0;
@@ -1895,7 +1893,7 @@ static inline void pc_check_costs(pc_state *w)
             }
         }
         if (f->usage[x].moved != moved || (kind >= GCKPT_UPDATE && cost != pc_copy_cost(f, copied)))
-            pc_fail(w, "moves %lu bytes by %lu work; told are %lu", (unsigned long)moved,
+            pc_fail(w, "moves %lu bytes by %lu work; reported are %lu", (unsigned long)moved,
                    (unsigned long)cost, (unsigned long)f->usage[x].moved);
         if (!f->by_model || kind > GCKPT_BACKWARD || q->kind != PC_OP ||
             !strcmp(q->op.name, "linear_cross_entropy"))
@@ -1918,22 +1916,22 @@ static inline void pc_check_costs(pc_state *w)
     w->x = f->length;
     uint64_t time = f->overlap_offload && f->offloaded ? pc_time(w) : work;
     if (f->work + f->hidden != work || f->work != time)
-        pc_fail(w, "work %lu, %lu hidden are told; it is %lu in a time of %lu",
+        pc_fail(w, "work %lu, %lu hidden are reported; it is %lu in a time of %lu",
                (unsigned long)f->work, (unsigned long)f->hidden, (unsigned long)work,
                (unsigned long)time);
     work = f->work;
     if (part < f->recompute - 1e-9 || part > f->recompute + 1e-9)
-        pc_fail(w, "work %lu, %g of it again, are told; it is %lu, %g", (unsigned long)f->work,
+        pc_fail(w, "work %lu, %g of it again, are reported; it is %lu, %g", (unsigned long)f->work,
                f->recompute, (unsigned long)work, part);
     part = f->least ? (double)(work - f->least) / (double)f->least : 0;
     if (f->cost && (f->least > once + backward || (!f->least && once + backward) ||
                     f->overhead < part - 1e-9 || f->overhead > part + 1e-9))
-        pc_fail(w, "the least work is told as %lu, the overhead as %g", (unsigned long)f->least,
+        pc_fail(w, "the least work is reported as %lu, the overhead as %g", (unsigned long)f->least,
                f->overhead);
     if (f->proven_work > work || f->proven_bytes > f->bytes)
         pc_fail(w, "it has less work or fewer bytes than are proven to be the least");
     if (host_bytes > f->offloaded || f->offloaded > f->offload_bytes)
-        pc_fail(w, "%lu bytes are offloaded; %lu are told, %lu allowed", (unsigned long)host_bytes,
+        pc_fail(w, "%lu bytes are offloaded; %lu are reported, %lu allowed", (unsigned long)host_bytes,
                (unsigned long)f->offloaded, (unsigned long)f->offload_bytes);
     for (int i = 0; i < 2 * f->count && f->host_offset; i++) {
         int in = offloaded[i / 2] >> (i % 2) & 1;
@@ -2102,7 +2100,7 @@ static inline gckpt_frontier *pc_frontier_new(gckpt_graph *graph, const gckpt_te
     return frontier;
 }
 
-/* What is written to no file (a backend's) is not looked at: its picks may be gone. */
+/* Plans without a file (of a backend) are not checked: their fetches may be gone. */
 static inline gckpt_plan *pc_frontier_plan(const char *file, int line,
                                            const gckpt_frontier *frontier, size_t budget)
 {

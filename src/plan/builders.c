@@ -3,15 +3,13 @@
 
 GCKPTI_COLD_BEGIN
 
-/* ---- makers: each writes the body of a schedule, p->made ---- */
+/* ---- builders: each writes the body of a schedule, p->entries ---- */
 GCKPTI_FN void gckpti_emit(gckpti_planner *p, int entry)
 {
-    if (p->failed)
-        return;
-    if (p->entry_count > INT32_MAX / 4 || !gckpti_grow(p->memory, &p->entries, &p->entry_capacity,
-                                                       p->entry_count, sizeof *p->entries))
-        p->failed = 1;
-    else
+    p->failed = p->failed || p->entry_count > INT32_MAX / 4 ||
+                !gckpti_grow(p->memory, &p->entries, &p->entry_capacity, p->entry_count,
+                             sizeof *p->entries);
+    if (!p->failed)
         p->entries[p->entry_count++] = entry;
 }
 
@@ -39,10 +37,10 @@ GCKPTI_FN void gckpti_build_late(gckpti_planner *p, int group)
 {
     int next = p->prologue, last_group = -1;
     for (int r = 0; r < p->body_backwards; r++) {
-        int late_index = p->late_index[p->backward[r]],
-            this_group = group > 0 ? (late_index - p->prologue) / group : r;
+        int late = p->late_index[p->backward[r]];
+        int this_group = group > 0 ? (late - p->prologue) / group : r;
         int i = group > 0 ? p->prologue + this_group * group : p->prologue;
-        int end = group > 0 ? i + group : group < 0 ? late_index + 1 : 0;
+        int end = group > 0 ? i + group : group < 0 ? late + 1 : 0;
         gckpti_set_min(&end, next);
         for (; i < end && this_group != last_group; i++)
             gckpti_emit(p, p->late[i]);
@@ -53,9 +51,8 @@ GCKPTI_FN void gckpti_build_late(gckpti_planner *p, int group)
     gckpti_emit_late(p, &next, INT32_MAX); /* losses, where nothing has a backward */
 }
 
-/* The segment directly inside `segment` (-1: the whole body) that entry `at` of the body belongs
- * to, or -1; a staged parameter to that of its first reader. group 0: the user's; -n: of n of the
- * user's outermost segments. */
+/* Returns the segment directly inside `segment` (-1: the whole body) that has p->body[index] (of a
+ * staged parameter: its first reader), or -1. group: <= 0, as in gckpti_build_segments. */
 static int gckpti_child_segment(const gckpti_planner *p, int group, int segment, int index)
 {
     int child = -1;
@@ -80,7 +77,7 @@ GCKPTI_FN void gckpti_build_segments(gckpti_planner *p, int group)
         return;
     gckpti_segment_frame *stack = p->segment_stack;
     gckpti_emit_forwards(p, 0, p->body_count);
-    int depth = 1, high = p->body_count; /* what was just computed ends at high */
+    int depth = 1, high = p->body_count; /* the latest forwards end at high */
     stack[0].segment = -1;
     stack[0].begin = 0;
     stack[0].last = p->body_count - 1;
@@ -90,8 +87,8 @@ GCKPTI_FN void gckpti_build_segments(gckpti_planner *p, int group)
             depth--;
             continue;
         }
-        int child = gckpti_child_segment(p, group, f->segment, f->last), low = f->last,
-            end = f->last + 1;
+        int child = gckpti_child_segment(p, group, f->segment, f->last);
+        int low = f->last, end = low + 1;
         if (child < 0) {
             int u = p->node_of[p->body[f->last--]];
             if (u >= 0 && p->node[u].backward_index >= 0)
@@ -110,7 +107,7 @@ GCKPTI_FN void gckpti_build_segments(gckpti_planner *p, int group)
     }
 }
 
-/* Whether instruction i of the user's schedule can be one; *nth: of the next backward. */
+/* Checks instruction i of the user's schedule. *index: backward_index of the next backward. */
 static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int *index)
 {
     gckpt_instruction in = p->desc->schedule[i];
@@ -139,13 +136,11 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
     return GCKPT_OK;
 }
 
-/* Copies the user's schedule. Staged parameters that it does not bring in come before their first
- * reader. */
+/* Copies the user's schedule, and adds missing staged parameters before their first reader. */
 static gckpt_result gckpti_build_user(gckpti_planner *p)
 {
     enum { FORWARD = 1, BACKWARD = 2 };
-    unsigned char *seen =
-        (unsigned char *)gckpti_scratch_alloc(&p->scratch, (size_t)p->n, 1); /* by id */
+    unsigned char *seen = (unsigned char *)gckpti_scratch_alloc(&p->scratch, (size_t)p->n, 1);
     int index = 0;
     for (int i = 0; i < p->desc->instructions && seen; i++) {
         gckpt_instruction in = p->desc->schedule[i];
@@ -180,7 +175,7 @@ static gckpt_result gckpti_build_user(gckpti_planner *p)
     return GCKPT_OK;
 }
 
-/* ---- modes: the drafts of all but a search, and of SQRT the best of many ---- */
+/* ---- modes: the lowered plans of all modes except a search; for SQRT the best of many ---- */
 GCKPTI_FN gckpt_result gckpti_lower_mode(gckpti_planner *p, gckpt_mode mode, int group)
 {
     gckpt_result result = GCKPT_OK;
@@ -206,7 +201,7 @@ GCKPTI_FN int gckpti_is_too_large(const gckpti_planner *p, gckpt_result result)
     return result == GCKPT_E_MEMORY && !p->failed;
 }
 
-/* The same draft, placed. */
+/* Lowers and places the schedule of a mode. */
 static gckpt_result gckpti_place_mode(gckpti_planner *p, gckpt_mode mode, int group)
 {
     gckpt_result result = gckpti_lower_mode(p, mode, group);
@@ -230,9 +225,8 @@ GCKPTI_FN int gckpti_group_size(const gckpti_planner *p, size_t i)
     return i < ops ? (int)group : -(int)group;
 }
 
-/* Drafts the uniform segmentation whose arena is least: p->best. An arena is never below its bound,
- * so they are laid out in the order of their bounds, until the next bound is no better than the
- * least arena. */
+/* Finds the uniform segmentation of the least arena: p->best. An arena is never below its peak, so
+ * they are placed by increasing peak, until the next peak is no less than the least arena. */
 static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
 {
     size_t least = SIZE_MAX, ops = (size_t)p->body_count, n = ops + (size_t)p->g->top_segments;
@@ -243,7 +237,7 @@ static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
         if (!gckpti_group_size(p, i))
             continue;
         result = gckpti_lower_mode(p, GCKPT_SQRT, gckpti_group_size(p, i));
-        result = gckpti_is_too_large(p, result) ? GCKPT_OK : result; /* its bound is SIZE_MAX */
+        result = gckpti_is_too_large(p, result) ? GCKPT_OK : result; /* its peak is SIZE_MAX */
         peak[i] = p->lowered.peak;
     }
     while (result == GCKPT_OK) {
@@ -263,7 +257,7 @@ static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
     }
     if (result != GCKPT_OK || least < SIZE_MAX)
         return result;
-    return gckpti_place_mode(p, GCKPT_SQRT, 1); /* none can be addressed: says so */
+    return gckpti_place_mode(p, GCKPT_SQRT, 1); /* reports that none can be addressed */
 }
 
 GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)

@@ -5,18 +5,15 @@
 
 GCKPTI_COLD_BEGIN
 
-/* ---- the hash of a graph: of all that a plan's bytes and bits depend on, in an order and a size
- * that all machines share ---- */
-/* name: of leaves (a parameter's is the store's); others have none that matters. */
+/* ---- the hash of a graph: all that a plan's bytes and bits depend on, the same on all machines */
+/* Extends a hash by a node. name: of an input, parameter (in the store) or constant. */
 static uint64_t gckpti_hash_fields(uint64_t hash, const gckpti_plan_node *q,
                                    const gckpt_shape *shape, const void *attributes,
                                    const char *name)
 {
-    const int numbers[6] = {
-        q->kind, (int)q->type, q->batch_invariant, q->base, q->inputs, shape->n
-    };
+    const int field[6] = { q->kind, q->type, q->batch_invariant, q->base, q->inputs, shape->n };
     for (int i = 0; i < 6; i++)
-        hash = gckpti_fnv_number(hash, (uint64_t)numbers[i]);
+        hash = gckpti_fnv_number(hash, (uint64_t)field[i]);
     for (int i = 0; i < q->inputs; i++)
         hash = gckpti_fnv_number(hash, (uint64_t)q->in[i]);
     for (int i = 0; i < shape->n; i++)
@@ -31,13 +28,13 @@ static uint64_t gckpti_hash_fields(uint64_t hash, const gckpti_plan_node *q,
     }
     for (int i = 0; q->op && i < GCKPT_MAX_INPUTS; i++)
         hash = gckpti_fnv_number(hash, q->op->needs[i]);
-    if (q->op) /* private flags, above the public ones, are for the work model */
+    if (q->op) /* private flags, above the public ones, are for the cost model */
         hash = gckpti_fnv_number(hash, q->op->flags & (2 * GCKPT_SIDE_EFFECT - 1));
     name = q->op ? q->op->name : name;
     return name ? gckpti_fnv(hash, name, strlen(name) + 1) : hash;
 }
 
-/* A node without what lies elsewhere in its plan: name, attributes, shape, index. */
+/* Returns a node without what is in other arrays of its plan: name, attributes, shape, index. */
 static gckpti_plan_node gckpti_plan_node_of(const gckpt_tensor *t)
 {
     gckpti_plan_node node;
@@ -84,9 +81,9 @@ GCKPTI_FN uint64_t gckpti_hash_plan_node(uint64_t hash, const gckpt_plan *p, siz
                               q->kind == GCKPTI_VIEW ? NULL : name);
 }
 
-/* ---- from draft to plan; a plan's block ---- */
-/* Copies an array of a plan (NULL: yet to be written) to where it lies in the plan's block, *used
- * bytes in; NULL block: only counts its bytes. */
+/* ---- from lowered plan to plan; a plan's block ---- */
+/* Copies an array of a plan (NULL: only reserves it) to a plan's block after *used bytes. If block
+ * is NULL, only adds its bytes to *used. */
 static void *gckpti_copy_array(void *block, size_t *used, const void *from, size_t n, size_t size)
 {
     size_t offset = gckpti_round_up(*used, GCKPTI_ALIGN);
@@ -111,14 +108,13 @@ GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from)
     return n;
 }
 
-/* An array of a plan that is being written, in its block. */
+/* Returns an array in the block of a plan that is being written, without const. */
 static void *gckpti_writable(gckpt_plan *plan, const void *part)
 {
     return (unsigned char *)plan + ((const unsigned char *)part - (const unsigned char *)plan);
 }
 
-/* Appends a name to the plan's, or only counts its bytes while the plan has no block. Returns where
- * it begins. */
+/* Appends a name to the plan's, or only counts it if the plan has no block. Returns its offset. */
 static size_t gckpti_name_add(gckpt_plan *plan, const char *name)
 {
     size_t offset = plan->name_bytes, size = strlen(name) + 1;
@@ -128,7 +124,7 @@ static size_t gckpti_name_add(gckpt_plan *plan, const char *name)
     return offset;
 }
 
-/* A tensor not long before it that has its shape, so that they share it; else itself. */
+/* Returns a tensor among the last 256 with which tensor i shares its shape, else i. */
 static int gckpti_shared_shape(const gckpti_planner *p, int i)
 {
     for (int k = i - 1; k >= 0 && k >= i - 256; k--)
@@ -137,8 +133,7 @@ static int gckpti_shared_shape(const gckpti_planner *p, int i)
     return i;
 }
 
-/* Nodes, parameters, names and attributes of everything; while the plan has no block: how many
- * there are. */
+/* Writes nodes, parameters, names and attributes, or only counts them if the plan has no block. */
 static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
 {
     plan->node_count = (size_t)p->n;
@@ -148,7 +143,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         const gckpt_tensor *t = p->tensors[i];
         size_t offset = gckpti_round_up(plan->word_count, 4); /* 16 bytes, as GCKPTI_ALIGN */
         size_t name = t->name ? gckpti_name_add(plan, t->name) : GCKPTI_NAMELESS;
-        int fused = p->fused_into ? p->fused_into[i] : -1; /* what it runs in */
+        int fused = p->fused_into ? p->fused_into[i] : -1;
         int index = t->kind == GCKPTI_OP && p->node_of[fused < 0 ? i : fused] < 0 ? -1 : 0;
         const int shared = gckpti_shared_shape(p, i);
         const size_t shape = plan->size_count;
@@ -157,7 +152,8 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         if (t->kind == GCKPTI_INPUT)
             index = (int)plan->inputs++;
         if (t->kind == GCKPTI_PARAM) {
-            const char *stored = p->g->store->params[t->index].p.name; /* t's may have changed */
+            const char *param_name =
+                p->g->store->params[t->index].p.name; /* t's may have changed */
             int updated = gckpti_is_updated(p, i), uses = 0;
             for (int k = updated && t->running ? p->first_use[i] : -1; k >= 0; uses++)
                 k = p->target[k].next;
@@ -165,7 +161,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
                                     { gckpti_bits(t->init.normal), gckpti_bits(t->init.uniform),
                                       gckpti_bits(t->init.constant) },
                                     gckpti_bits(t->momentum),
-                                    (gckpti_offset)gckpti_name_add(plan, stored),
+                                    (gckpti_offset)gckpti_name_add(plan, param_name),
                                     (gckpti_id)i,
                                     (gckpti_id)t->index,
                                     (gckpti_id)uses,
@@ -209,8 +205,8 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
     }
 }
 
-/* Returns the first op of the list that mixes rows, itself or through a view it reads; -1 if none
- * does. One that always does goes first, then batch norm that needs two rows. */
+/* Returns the first op that mixes rows, itself or through a view it reads, or -1: one that always
+ * does if possible, then batch norm that needs two rows. */
 static int gckpti_find_mixer(const gckpti_planner *p, const gckpti_lowered *d)
 {
     int measures = -1, single = 0;
@@ -237,7 +233,7 @@ static int gckpti_state_floats(const gckpt_plan_desc *d)
                                                     : 0;
 }
 
-/* Bytes that a rank has in its shares of values and state above its part of them, cut anywhere. */
+/* Returns the padding bytes in a rank's shards of values and state. */
 static size_t gckpti_resident_padding(const gckpti_planner *p)
 {
     size_t sum = 0;
@@ -260,8 +256,8 @@ GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_byt
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
         if (gckpti_is_cache(t->op))
-            caches = gckpti_add_bytes(caches,
-                                      gckpti_round_up(gckpti_value_bytes(p, t), GCKPTI_ALIGN));
+            caches =
+                gckpti_add_bytes(caches, gckpti_round_up(gckpti_value_bytes(p, t), GCKPTI_ALIGN));
         if (!gckpti_is_updated(p, i) || t->running)
             continue;
         const gckpti_param *q = &s->params[t->index];
@@ -283,7 +279,7 @@ GCKPTI_FN gckpt_plan *gckpti_plan_compact(gckpt_plan *plan)
         return plan;
     size_t size = gckpti_plan_copy(NULL, plan);
     plan->memory.used = 0;
-    void *first = gckpti_resize(&plan->memory, NULL, 0, size); /* lower than the plan, so it fits */
+    void *first = gckpti_resize(&plan->memory, NULL, 0, size); /* fits, as the plan is above it */
     gckpti_plan_copy(first, plan);
     return (gckpt_plan *)first;
 }
@@ -317,7 +313,7 @@ GCKPTI_FN int gckpti_backend_id(const gckpt_backend *backend, int plain)
     return 2 + (int)(hash & 0x3fffffff);
 }
 
-/* The numbers of the plan that a draft becomes. */
+/* Sets the scalars of the plan of a lowered plan. */
 static void gckpti_encode_numbers(gckpti_planner *p, const gckpti_lowered *d, gckpt_plan *plan)
 {
     const gckpt_plan_desc *desc = p->desc;
@@ -352,11 +348,10 @@ static void gckpti_encode_numbers(gckpti_planner *p, const gckpti_lowered *d, gc
     plan->ranks = p->g->store->ranks;
     plan->shard = p->g->store->shard;
     plan->comm_cost = desc->link_cost;
-    plan->body = (int)d->body;
-    plan->epilogue = (int)d->epilogue;
+    plan->body = (int)d->body, plan->epilogue = (int)d->epilogue;
     plan->mixer = gckpti_find_mixer(p, d);
     plan->length = d->length;
-    plan->ins = d->ins; /* copied into its block, as they are */
+    plan->ins = d->ins; /* copied into its block */
     plan->live_bytes = d->live_bytes;
     plan->operand_count = d->operand_count;
     plan->term_count = (size_t)p->term_count;
@@ -374,7 +369,7 @@ GCKPTI_FN int gckpti_counted_input(const gckpt_op *op)
     return i;
 }
 
-/* The plan's other arrays: instructions, operands, terms, what is fetched, buffers in an order. */
+/* Writes the other arrays: instructions, operands, loss terms, fetches, buffers by `order`. */
 static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *d, const int *order,
                                  gckpt_plan *plan)
 {
@@ -414,9 +409,8 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *
         int id = q->tensor->base->id;
         fetch[i].id = q->tensor->id;
         fetch[i].gradient = q->gradient;
-        fetch[i].offset = d->buffers[q->gradient ? d->gradient[p->total[id]]
-                                                 : d->value[d->latest_def[p->node_of[id]]]]
-                              .offset;
+        int b = q->gradient ? d->gradient[p->total[id]] : d->value[d->latest_def[p->node_of[id]]];
+        fetch[i].offset = d->buffers[b].offset;
     }
     for (size_t i = 0; i < d->buffer_count; i++)
         buffers[i] = d->buffers[order[i]];

@@ -5,14 +5,14 @@
 GCKPTI_COLD_BEGIN
 
 #ifndef GCKPT_NO_TILES
-/* Puts a run in place of its last op; those inside run as bands have it. */
+/* Replaces the last op of a group by gckpti_op_fused; the others get attributes for row tiles. */
 static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, const int *id, int n)
 {
     gckpti_planner *p = r->p;
     const gckpt_tensor *t = p->tensors[id[n - 1]];
     gckpt_tensor fused = *t;
     uint64_t given = 0, unfused = 0, flops = 0;
-    gckpti_build_fused(r, id, n); /* as when it was chosen */
+    gckpti_build_fused(r, id, n);
     const int count = r->header.steps;
     const size_t workspace =
         gckpti_assign_offsets(temp, r->buffers, (size_t)r->buffer_count, p->alignment);
@@ -39,9 +39,7 @@ static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, cons
     r->header.kiloflops = (uint32_t)(flops >> 10 < UINT32_MAX ? flops >> 10 : UINT32_MAX);
     r->header.last_offset = (int32_t)gckpti_round_up(header + steps + edges, GCKPTI_ALIGN);
     r->header.last_inputs = t->inputs;
-    fused.op = &gckpti_op_fused;
-    fused.data = t->op;
-    fused.saved_bytes = 0;
+    fused.op = &gckpti_op_fused, fused.data = t->op, fused.saved_bytes = 0;
     fused.inputs = r->header.inputs;
     fused.attribute_bytes = (size_t)r->header.last_offset + t->attribute_bytes;
     unsigned char *to =
@@ -70,38 +68,35 @@ static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, cons
     p->has_fused = 1;
 }
 
-/* ---- which are chosen: of the ways to cut a stretch into ops and runs that need no more bytes
- * than the best of them, or `least`, the one with the least work ---- */
+/* ---- which groups: the cheapest split of a stretch within the least bytes or `least` ---- */
 typedef struct {
-    int64_t live_bytes; /* bytes at the most */
+    int64_t live_bytes; /* the peak */
     uint64_t extra_cost;
-    int from; /* of the first so many ops: where the last one, or run, begins */
+    int from; /* of a split: where its last op or group begins */
 } gckpti_split;
 
-/* cut[i * GCKPTI_FUSED_OPS + k]: of the run from op i to i + k; best: of the first so many ops. */
-static void gckpti_split_stretch(const gckpti_split *split, int n, int64_t least,
-                                 gckpti_split *best)
+/* split[i * GCKPTI_FUSED_OPS + k]: a group of ops i to i + k; best[j]: of the first j ops. */
+static void gckpti_split_stretch(const gckpti_split *split, int n, int64_t cap, gckpti_split *best)
 {
     for (int pass = 0; pass < 2; pass++) {
         for (int j = 1; j <= n; j++) {
-            best[j].live_bytes = INT64_MAX, best[j].extra_cost = UINT64_MAX;
+            gckpti_split *b = &best[j];
+            b->live_bytes = INT64_MAX, b->extra_cost = UINT64_MAX;
             for (int i = j - 1; i >= 0 && i >= j - GCKPTI_FUSED_OPS; i--) {
                 const gckpti_split *c = &split[i * GCKPTI_FUSED_OPS + j - 1 - i];
                 const int64_t live =
                     c->live_bytes > best[i].live_bytes ? c->live_bytes : best[i].live_bytes;
-                if (live == INT64_MAX ||
-                    (pass ? live > least || c->extra_cost + best[i].extra_cost >= best[j].extra_cost
-                          : live >= best[j].live_bytes))
-                    continue;
-                best[j].live_bytes = live, best[j].extra_cost = c->extra_cost + best[i].extra_cost,
-                best[j].from = i;
+                const uint64_t extra = c->extra_cost + best[i].extra_cost;
+                if (live < INT64_MAX &&
+                    (pass ? live <= cap && extra < b->extra_cost : live < b->live_bytes))
+                    b->live_bytes = live, b->extra_cost = extra, b->from = i;
             }
         }
-        least = least > best[n].live_bytes ? least : best[n].live_bytes;
+        cap = cap > best[n].live_bytes ? cap : best[n].live_bytes;
     }
 }
 
-/* Bytes that are live while an op runs whole. */
+/* Returns the bytes that are live while an op runs outside a group. */
 static int64_t gckpti_op_live_bytes(const gckpti_fused_builder *r, const gckpt_tensor *t)
 {
     const gckpti_planner *p = r->p;
@@ -113,7 +108,7 @@ static int64_t gckpti_op_live_bytes(const gckpti_fused_builder *r, const gckpt_t
     return r->op[t->id].live_bytes + (int64_t)(out + p->workspace_forward[t->id]);
 }
 
-/* A stretch of n ops, one behind the other, that may all be in runs. */
+/* Fuses groups within a stretch: n consecutive ops that may all be in a group. */
 static void gckpti_fuse_stretch(gckpti_fused_builder *r, const int *id, int n, int64_t least,
                                 gckpti_scratch *temp)
 {
@@ -144,7 +139,7 @@ GCKPTI_FN void gckpti_fuse_ops(gckpti_planner *p)
     gckpti_fused_builder *r = (gckpti_fused_builder *)gckpti_scratch_alloc(&temp, 1, sizeof *r);
     int *id = (int *)gckpti_scratch_alloc(&temp, n, sizeof *id), count = 0;
     gckpti_row_op *op = (gckpti_row_op *)gckpti_scratch_alloc(&temp, n, sizeof *op);
-    int64_t least = 0; /* no op can do with fewer bytes, in whatever schedule */
+    int64_t least = 0; /* the most bytes of an op outside groups: a lower bound of any peak */
     p->fused_into = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof *p->fused_into);
     if (!p->failed) {
         memset(p->fused_into, 0xff, n * sizeof *p->fused_into);
@@ -152,10 +147,9 @@ GCKPTI_FN void gckpti_fuse_ops(gckpti_planner *p)
         gckpti_find_row_ops(r);
     }
     for (int i = 0; i < p->n && !p->failed; i++) {
-        const int64_t op_bytes =
-            (int64_t)(gckpti_value_bytes(p, p->tensors[i]) + p->workspace_forward[i]);
-        if (p->tensors[i]->kind == GCKPTI_OP && !op[i].rows.inputs && op_bytes > least)
-            least = op_bytes;
+        const size_t bytes = gckpti_value_bytes(p, p->tensors[i]) + p->workspace_forward[i];
+        if (p->tensors[i]->kind == GCKPTI_OP && !op[i].rows.inputs && (int64_t)bytes > least)
+            least = (int64_t)bytes;
     }
     for (int i = 0; i <= p->n && !p->failed; i++) {
         const gckpt_tensor *t = i < p->n ? p->tensors[i] : NULL;

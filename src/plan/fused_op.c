@@ -5,25 +5,23 @@
 GCKPTI_COLD_BEGIN
 
 #ifndef GCKPT_NO_TILES
-/* ---- bands: a run of ops that need no gradient, a few rows at a time ----
- * A run is ops one behind the other, of which all but the last are read by others of it alone. Of a
- * value between them there are the rows that its readers still need: the last ones move to the
- * front when new ones are made, so that nothing is computed twice. Rows of a padding are there like
- * others; they count as below 0, or as `height` and above. */
+/* ---- fused groups: ops without gradients that run together, a tile of rows at a time ----
+ * Only ops of the group read the results of all but the last one. Rows that their readers still
+ * need move to the front when new rows are computed, so no row is computed twice. Padding rows are
+ * stored like others, with indices below 0, or `height` and above. */
 GCKPTI_FN void gckpti_next_tile(const gckpti_fused *group, const gckpti_fused_step *step,
                                 const gckpti_fused_edge *edges, gckpti_row_range *ranges,
                                 int32_t end)
 {
     for (int i = 0; i < group->steps; i++) {
-        if (end <=
-            group->tile_rows) /* the first band: nothing is there; rows of the output begin at 0 */
+        if (end <= group->tile_rows) /* the first tile */
             ranges[i].low = ranges[i].high = i + 1 < group->steps ? INT32_MIN : 0;
         ranges[i].drop = INT32_MAX, ranges[i].need = i + 1 < group->steps ? ranges[i].high : end;
     }
     for (int i = group->steps; i-- > 0;) {
         gckpti_row_range *q = &ranges[i];
-        q->drop = q->drop == INT32_MAX ? q->high : q->drop; /* nobody reads it any more */
-        q->high = q->high < q->drop ? q->drop : q->high;    /* nor what is in between */
+        q->drop = q->drop == INT32_MAX ? q->high : q->drop; /* it has no more readers */
+        q->high = q->high < q->drop ? q->drop : q->high;    /* nobody reads the rows in between */
         q->need = q->need < q->high ? q->high : q->need;
         const int32_t first = gckpti_tile_first(q), stop = gckpti_tile_end(&step[i], q);
         for (int k = step[i].edge; k < step[i].edge + step[i].edges && first < step[i].height;
@@ -46,13 +44,13 @@ static uint64_t gckpti_fused_flops(const gckpt_call *call)
 }
 
 GCKPTI_DATA const gckpt_op gckpti_op_fused = {
-    "bands", NULL,  gckpti_fused_forward, NULL, gckpti_fused_flops,
+    "fused", NULL,  gckpti_fused_forward, NULL, gckpti_fused_flops,
     NULL,    { 0 }, GCKPTI_BUILTIN_OP,    NULL, NULL,
     NULL,    NULL
 };
 
-/* ---- which ops may be in runs ---- */
-/* Whether input k of an op has rows, or is the same for all rows. */
+/* ---- which ops may be in a group ---- */
+/* Returns whether input k of an op has rows, or is the same for all rows. */
 static int gckpti_has_rows(const gckpt_tensor *t, const gckpt_receptive_field *rows, int k)
 {
     const gckpt_shape *q = &t->in[k]->shape;
@@ -63,7 +61,7 @@ static int gckpti_has_rows(const gckpt_tensor *t, const gckpt_receptive_field *r
            (t->op->receptive_field || q->d[1] == t->shape.d[1]);
 }
 
-/* Finds how bands of an op are made, if they are. */
+/* Finds which rows an op reads; leaves o->rows 0 if it cannot run in row tiles. */
 static void gckpti_find_rows(gckpti_planner *p, const gckpt_tensor *t, gckpti_row_op *o)
 {
     gckpt_receptive_field rows = { GCKPT_MAX_INPUTS, 1, 0, 1, 0.0f };
@@ -90,7 +88,7 @@ static void gckpti_find_rows(gckpti_planner *p, const gckpt_tensor *t, gckpti_ro
         o->rows = rows;
 }
 
-/* What ops read when; what may be in runs. */
+/* Finds the ops that may be in a group, the last readers, and the live bytes at each op. */
 GCKPTI_FN void gckpti_find_row_ops(gckpti_fused_builder *r)
 {
     gckpti_planner *p = r->p;
@@ -113,7 +111,6 @@ GCKPTI_FN void gckpti_find_row_ops(gckpti_fused_builder *r)
     }
 }
 
-/* ---- a run ---- */
 static int gckpti_fused_add_step(gckpti_fused_builder *r, const gckpt_tensor *t, int id)
 {
     const int i = r->header.steps++;
@@ -136,7 +133,7 @@ static void gckpti_fused_add_edge(gckpti_fused_builder *r, int k, int from,
     r->step[r->header.steps - 1].edges++;
 }
 
-/* The number of an input of the run; -1: there are too many. */
+/* Returns the index of an input of the group, or -1 if there are too many. */
 static int gckpti_fused_input(gckpti_fused_builder *r, const gckpt_tensor *t)
 {
     int m = 0;
@@ -149,15 +146,14 @@ static int gckpti_fused_input(gckpti_fused_builder *r, const gckpt_tensor *t)
     return m;
 }
 
-/* Whether an op reads rows beyond those of input k. */
+/* Returns whether an op reads padding rows of input k. */
 static int gckpti_reads_padding(const gckpt_tensor *t, const gckpt_receptive_field *rows, int k)
 {
     const int64_t end = (t->shape.d[1] - 1) * rows->stride - rows->padding + rows->size;
     return rows->padding > 0 || end > t->in[k]->shape.d[1];
 }
 
-/* Adds an op; in front of it steps that copy inputs of the run of which it reads rows beyond. 0: it
- * cannot be in the run. */
+/* Adds an op, after steps that copy inputs it pads. Returns 0 if it cannot be in the group. */
 static int gckpti_fused_add_op(gckpti_fused_builder *r, const gckpt_tensor *t)
 {
     static const gckpt_receptive_field whole = { 0, 0, 0, 0, 0.0f }, same = { 0, 1, 0, 1, 0.0f };
@@ -203,7 +199,7 @@ static int gckpti_fused_add_op(gckpti_fused_builder *r, const gckpt_tensor *t)
     return 1;
 }
 
-/* Where a step is the only reader of another one, row by row, and may be in its place, it is. */
+/* Lets a step run in place of its input where it is the only reader and works row by row. */
 static void gckpti_fused_in_place(gckpti_fused_builder *r)
 {
     for (int i = 0; i < r->header.steps; i++) {
@@ -221,7 +217,7 @@ static void gckpti_fused_in_place(gckpti_fused_builder *r)
     }
 }
 
-/* Goes through all bands of a row of the batch: rows of buffers, what moves, how often ops run. */
+/* Simulates all tiles of one batch row: finds rows of buffers and the cost of moves and calls. */
 static void gckpti_fused_simulate(gckpti_fused_builder *r)
 {
     const gckpti_fused *group = &r->header;
@@ -234,23 +230,21 @@ static void gckpti_fused_simulate(gckpti_fused_builder *r)
             gckpti_row_range *range = &r->range[i];
             gckpti_step_buffer *buf = &r->step_buffer[i];
             const int32_t new_rows = gckpti_tile_end(&r->step[i], range) - gckpti_tile_first(range);
-            const int32_t kept = range->high - range->drop;
+            const int32_t rows = range->need - range->drop, kept = range->high - range->drop;
+            const int32_t copied = r->step[i].id < 0 && new_rows > 0 ? new_rows : 0;
             buf->keeps_rows |= kept > 0;
             buf->new_rows = new_rows > buf->new_rows ? new_rows : buf->new_rows;
-            buf->rows =
-                range->need - range->drop > buf->rows ? range->need - range->drop : buf->rows;
+            buf->rows = rows > buf->rows ? rows : buf->rows;
             r->extra_cost += new_rows > 0 ? GCKPTI_INSTRUCTION_COST : 0;
-            r->extra_cost += 80 *
-                             (uint64_t)((range->drop > range->low ? kept : 0) +
-                                        (r->step[i].id < 0 && new_rows > 0 ? new_rows : 0)) *
-                             (uint64_t)r->step[i].width;
+            const int32_t moved = (range->drop > range->low ? kept : 0) + copied;
+            r->extra_cost += 80 * (uint64_t)moved * (uint64_t)r->step[i].width;
             range->low = range->drop, range->high = range->need;
         }
     }
     r->extra_cost *= (uint64_t)r->out[group->steps - 1]->shape.d[0];
 }
 
-/* Workspace of a step's op, of as many rows as it makes at once. */
+/* Returns the workspace of a step's op for the most rows that it computes at once. */
 static size_t gckpti_step_workspace(const gckpti_fused_builder *r, int i)
 {
     const gckpt_tensor *t = r->out[i];
@@ -264,14 +258,12 @@ static size_t gckpti_step_workspace(const gckpti_fused_builder *r, int i)
             call.in[k].shape.d[1] =
                 (int64_t)(r->step_buffer[i].new_rows - 1) * o->rows.stride + o->rows.size;
         }
-    call.threads = r->p->threads;
-    call.plain = r->p->plain;
+    call.threads = r->p->threads, call.plain = r->p->plain;
     return t->op->shape(&call) == GCKPT_OK ? call.workspace_forward : SIZE_MAX;
 }
 
-/* Adds a buffer; id: the step whose rows (i) or whose op's workspace (i + steps) it has. */
-static void gckpti_fused_add_buffer(gckpti_fused_builder *r, int id, size_t size, int start,
-                                    int end)
+/* Adds a buffer: rows (id i) or workspace (id i + steps) of step i, or all ranges (2 * steps). */
+static void gckpti_put_buffer(gckpti_fused_builder *r, int id, size_t size, int start, int end)
 {
     gckpt_buffer *b = &r->buffers[r->buffer_count];
     memset(b, 0, sizeof *b);
@@ -279,12 +271,12 @@ static void gckpti_fused_add_buffer(gckpti_fused_builder *r, int id, size_t size
     r->buffer_count += size > 0;
 }
 
-/* Buffers of the run; r->work: their live bytes at the most. */
+/* Adds a group's buffers; r->workspace: their peak. Returns 0 if it is too large. */
 static int gckpti_fused_add_buffers(gckpti_fused_builder *r)
 {
     const int n = r->header.steps;
-    r->buffer_count = 0;
-    gckpti_fused_add_buffer(r, 2 * n, GCKPTI_FUSED_CALL + sizeof *r->range * (size_t)n, 0, n - 1);
+    r->buffer_count = 0, r->workspace = 0;
+    gckpti_put_buffer(r, 2 * n, GCKPTI_FUSED_CALL + sizeof *r->range * (size_t)n, 0, n - 1);
     for (int i = 0; i < n; i++)
         r->step_buffer[i].first_writer = i;
     for (int i = 0; i < n; i++) {
@@ -294,14 +286,13 @@ static int gckpti_fused_add_buffers(gckpti_fused_builder *r)
         const double bytes = sizeof(float) * (double)buf->rows * (double)q->width;
         if (workspace > INT32_MAX || bytes > INT32_MAX)
             return 0;
-        gckpti_fused_add_buffer(r, i + n, workspace, i, i);
+        gckpti_put_buffer(r, i + n, workspace, i, i);
         if (q->offset < 0 && buf->first_writer < r->step_buffer[~q->offset].first_writer)
             r->step_buffer[~q->offset].first_writer = buf->first_writer;
         if (q->offset >= 0 && i + 1 < n)
-            gckpti_fused_add_buffer(r, i, (size_t)bytes, buf->keeps_rows ? 0 : buf->first_writer,
-                                    buf->keeps_rows ? n - 1 : buf->last_reader);
+            gckpti_put_buffer(r, i, (size_t)bytes, buf->keeps_rows ? 0 : buf->first_writer,
+                              buf->keeps_rows ? n - 1 : buf->last_reader);
     }
-    r->workspace = 0;
     for (int i = 0; i < n; i++) {
         int64_t live = 0;
         for (int k = 0; k < r->buffer_count; k++)
@@ -312,8 +303,7 @@ static int gckpti_fused_add_buffers(gckpti_fused_builder *r)
     return r->workspace <= INT32_MAX;
 }
 
-/* Makes the run of so many ops. 0: it is none. Fast kernels want some places at once: 64, or a
- * quarter of the rows. */
+/* Builds a group of n ops, or returns 0. Fast kernels get 64 positions or a quarter of the rows. */
 GCKPTI_FN int gckpti_build_fused(gckpti_fused_builder *r, const int *id, int n)
 {
     const gckpt_tensor *out = r->p->tensors[id[n - 1]];

@@ -1,7 +1,7 @@
 #include "plan/internal.h"
 #include "graph/graph.h"
 
-/* ---- drafts: a schedule's instructions, the buffers they use, and how long these live ---- */
+/* ---- lowering: the instructions of a schedule, their buffers, and live ranges of these ---- */
 static int gckpti_reserve_lowered(gckpti_planner *p, gckpti_lowered *d)
 {
     size_t n = (size_t)d->sched.length + 1, operands = 0, offloads = 0;
@@ -17,8 +17,7 @@ static int gckpti_reserve_lowered(gckpti_planner *p, gckpti_lowered *d)
         offloads += i >= 0 && d->sched.offload_parts[x];
     }
     gckpti_scratch *s = &d->scratch;
-    operands +=
-        (size_t)(2 * p->targets + p->n) + 2 * offloads; /* added up, of updates and offloads */
+    operands += (size_t)(2 * p->targets + p->n) + 2 * offloads; /* addends; updates, offloads */
     size_t reductions = (size_t)p->reductions, most = n + offloads + (size_t)p->n + reductions;
     operands += reductions * (size_t)(3 + p->tree_depth);
     d->entry_ins = (int *)gckpti_scratch_alloc(s, n, sizeof(int));
@@ -45,9 +44,8 @@ static void gckpti_add_instruction(gckpti_lowered *d, gckpt_kind kind, int id)
     ins->uses = 1;
 }
 
-/* Puts updates behind item x of the schedule if it is the last to touch a parameter, but not before
- * all losses have counted what gradients are divided by, which they have with item `counted` (a
- * schedule may run them late). */
+/* Adds the updates of parameters whose last use is the entry at position x, but not before position
+ * `counted`, where all losses have counted the divisor of gradients (they may run late). */
 static void gckpti_update_after(gckpti_planner *p, gckpti_lowered *d, int x, int counted, int *last)
 {
     int i = d->sched.entry[x];
@@ -62,8 +60,7 @@ static void gckpti_update_after(gckpti_planner *p, gckpti_lowered *d, int x, int
     }
 }
 
-/* Finds the last item that touches each parameter, by id, and the one by which all losses have
- * counted. */
+/* Finds the position of each parameter's last use, by id. Returns the position of the last loss. */
 static int gckpti_last_touch(const gckpti_planner *p, const gckpti_lowered *d, int *last)
 {
     int counted = 0;
@@ -80,9 +77,10 @@ static int gckpti_last_touch(const gckpti_planner *p, const gckpti_lowered *d, i
     return counted;
 }
 
-/* The instructions of a schedule, updates included; which forwards are first. */
+/* Lists the instructions of a schedule, with updates, and marks first forwards. */
 static void gckpti_list_instructions(gckpti_planner *p, gckpti_lowered *d)
 {
+    static const gckpt_kind kinds[] = { GCKPT_FORWARD, GCKPT_RELOAD, GCKPT_OFFLOAD_DONE };
     int early = !p->inference && p->desc->update_in_backward, counted = 0;
     int *last = early ? (int *)gckpti_scratch_alloc(&d->scratch, (size_t)p->n, sizeof(int)) : NULL;
     if (early && last)
@@ -94,12 +92,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_lowered *d)
         if (i < 0 && p->node[u].backward_index == p->body_backwards)
             d->epilogue = d->length;
         d->entry_ins[x] = (int)d->length;
-        gckpti_add_instruction(d,
-                               i < 0                          ? GCKPT_BACKWARD
-                               : gckpti_is_offload_done(p, i) ? GCKPT_OFFLOAD_DONE
-                               : gckpti_is_reload(p, i)       ? GCKPT_RELOAD
-                                                              : GCKPT_FORWARD,
-                               p->node[u].id);
+        gckpti_add_instruction(d, i < 0 ? GCKPT_BACKWARD : kinds[i / p->nodes], p->node[u].id);
         if (i < 0) {
             d->backward_ins[p->node[u].backward_index] = d->entry_ins[x];
             for (int k = 0; k < p->node[u].reduces; k++) {
@@ -125,7 +118,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_lowered *d)
     d->backward_ins[p->backwards + 1] = d->entry_ins[d->sched.length] = (int)d->length;
 }
 
-/* A new buffer, from instruction `start` to `end`. Returns its number. */
+/* Adds a buffer that is live from instruction `start` to `end`. Returns its index. */
 static int gckpti_buffer_new(gckpti_lowered *d, size_t size, int start, int end, int id,
                              gckpt_buffer_kind kind)
 {
@@ -134,7 +127,7 @@ static int gckpti_buffer_new(gckpti_lowered *d, size_t size, int start, int end,
     return (int)d->buffer_count++;
 }
 
-/* Notes that an instruction uses a buffer (-1: none), as its next operand. */
+/* Adds an operand of instruction x: a buffer, whose live range it extends, or -1. */
 static void gckpti_add_operand(gckpti_lowered *d, int buffer, int x)
 {
     if (buffer >= 0 && d->buffers[buffer].end < x)
@@ -142,8 +135,8 @@ static void gckpti_add_operand(gckpti_lowered *d, int buffer, int x)
     d->operands[d->operand_count++] = buffer < 0 ? GCKPTI_NO_OFFSET : (size_t)buffer;
 }
 
-/* The buffer of a gradient (-1: of none), which begins at instruction x if it is not there yet: its
- * own, or that of the gradient which passes its bytes on. */
+/* Returns the buffer of a gradient (its own or its alias root's), or -1 for gradient -1. A new one
+ * begins at instruction x. */
 static int gckpti_gradient_buffer(const gckpti_planner *p, gckpti_lowered *d, int gradient, int x)
 {
     if (gradient < 0)
@@ -156,15 +149,15 @@ static int gckpti_gradient_buffer(const gckpti_planner *p, gckpti_lowered *d, in
     return d->gradient[gradient];
 }
 
-/* The buffer of the value of a tensor that an instruction reads; -1: it is not in the arena. */
+/* Returns the buffer of a tensor's current value, or -1 if that is not in the arena. */
 static int gckpti_value_buffer(const gckpti_planner *p, const gckpti_lowered *d, int id)
 {
     int u = p->node_of[id];
     return u < 0 ? -1 : d->value[d->latest_def[u]];
 }
 
-/* The buffer of a value that the forward of unit u, at position at of the schedule, reads for the
- * last time and may replace; -1: there is none. The next micro-batch may not read it again. */
+/* Returns the buffer of a value that the forward of node u at `position` reads for the last time
+ * and may overwrite, or -1. The next micro-batch must not read it again. */
 static int gckpti_in_place_buffer(const gckpti_planner *p, const gckpti_lowered *d,
                                   const gckpti_node *u, int position)
 {
@@ -177,13 +170,12 @@ static int gckpti_in_place_buffer(const gckpti_planner *p, const gckpti_lowered 
     return -1;
 }
 
-/* Buffers and operands of a forward or a reload, position at of the schedule. */
+/* Adds the buffers and operands of a forward or a reload. */
 static void gckpti_forward_buffers(gckpti_planner *p, gckpti_lowered *d, int position, int x)
 {
-    const int entry = d->sched.entry[position], node = gckpti_entry_node(p, entry),
-              reload = entry != node;
+    const int entry = d->sched.entry[position], node = gckpti_entry_node(p, entry);
     const gckpt_tensor *t = p->tensors[p->node[node].id];
-    int out = -1, saved = -1, workspace = -1;
+    int out = -1, saved = -1, workspace = -1, reload = entry != node;
     if (d->sched.value_end[position] >= 0) {
         int end = d->entry_ins[d->sched.value_end[position]];
         out = reload ? -1 : gckpti_in_place_buffer(p, d, &p->node[node], position);
@@ -208,16 +200,16 @@ static void gckpti_forward_buffers(gckpti_planner *p, gckpti_lowered *d, int pos
     d->latest_def[node] = position;
 }
 
-/* The REDUCE of a tensor's gradient, or NULL. */
+/* Returns the REDUCE of a tensor's gradient, or NULL. */
 static const gckpti_reduction *gckpti_reduction_of(const gckpti_planner *p, int id)
 {
     int k = p->reductions > 0 ? p->reduction_of[id] : -1;
     return k < 0 ? NULL : &p->reduction[k];
 }
 
-/* Operands that are added up to the gradient of a tensor (none of a loss): the first one, or the
- * others, which only a looped plan's sums over uses have: those of the body by a REDUCE, where
- * there is one. Returns how many there are in all. */
+/* Adds the operands whose sum is a tensor's gradient: the first one (-1 of a loss), or the others,
+ * which only sums over uses of a plan that accumulates have. A REDUCE adds up those of the body.
+ * Returns how many there are in all. */
 static int gckpti_sum_operands(const gckpti_planner *p, gckpti_lowered *d, int id, int others,
                                int x)
 {
@@ -237,7 +229,7 @@ static int gckpti_sum_operands(const gckpti_planner *p, gckpti_lowered *d, int i
     return count;
 }
 
-/* Buffers and operands of a REDUCE; what it exchanges with has room since the backward before. */
+/* Adds the operands of a REDUCE; its receive buffer is live from the backward before it. */
 static void gckpti_reduce_buffers(const gckpti_planner *p, gckpti_lowered *d, int x)
 {
     gckpti_ins *ins = &d->ins[x];
@@ -250,7 +242,7 @@ static void gckpti_reduce_buffers(const gckpti_planner *p, gckpti_lowered *d, in
         gckpti_add_operand(d, gckpti_gradient_buffer(p, d, sum->partials + k, x), x);
 }
 
-/* Buffers and operands of the backward of unit u. */
+/* Adds the buffers and operands of a backward. */
 static void gckpti_backward_buffers(gckpti_planner *p, gckpti_lowered *d, int node, int x)
 {
     const gckpti_node *u = &p->node[node];
@@ -275,13 +267,13 @@ static void gckpti_backward_buffers(gckpti_planner *p, gckpti_lowered *d, int no
         gckpti_add_operand(d, gckpti_gradient_buffer(p, d, target->total, x), x);
     }
     ins->uses = (gckpti_id)gckpti_sum_operands(p, d, u->id, 1, x);
-    for (int k = u->reduce; k < u->reduce + u->reduces; k++) { /* for the REDUCEs behind it */
+    for (int k = u->reduce; k < u->reduce + u->reduces; k++) { /* for the REDUCEs after it */
         gckpti_gradient_buffer(p, d, p->reduction[k].recv, x);
         gckpti_gradient_buffer(p, d, p->reduction[k].shard, x);
     }
 }
 
-/* What is offloaded of each unit has a place of its own in slower memory, one behind the other. */
+/* Assigns offsets in slower memory to the offloaded parts of each node, one after another. */
 static void gckpti_place_offloaded(const gckpti_planner *p, gckpti_lowered *d)
 {
     size_t offset = 0;
@@ -300,7 +292,7 @@ static void gckpti_place_offloaded(const gckpti_planner *p, gckpti_lowered *d)
     d->offloaded = offset;
 }
 
-/* Buffers and operands of all instructions, in their order. */
+/* Lists the buffers and operands of all instructions. */
 static void gckpti_list_buffers(gckpti_planner *p, gckpti_lowered *d)
 {
     int end = (int)d->length;
@@ -337,7 +329,7 @@ static void gckpti_list_buffers(gckpti_planner *p, gckpti_lowered *d)
     }
 }
 
-/* ---- live bytes of a draft ---- */
+/* ---- live bytes ---- */
 GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind)
 {
     return kind == GCKPT_BUFFER_WORKSPACE            ? GCKPT_BYTES_WORKSPACE
@@ -346,8 +338,8 @@ GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind)
                                                      : GCKPT_BYTES_ACTIVATIONS;
 }
 
-/* Live bytes at each instruction, from a difference array; the bound: the greatest of these sums,
- * and what it is made of. They are exact in size_t; in double, whether they are too many. */
+/* Sums the live bytes at each instruction with a difference array, exactly in size_t and, to detect
+ * overflow, in double; finds the peak and its bytes by kind. */
 static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_lowered *d)
 {
     double estimate = 0;

@@ -193,9 +193,8 @@ GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
         if (!p->failed)
             gckpti_find_active(p);
     }
-    for (int i = 0;
-         i < p->n && !p->failed && result == GCKPT_OK && (p->has_lowering || !p->variant.lowering);
-         i++)
+    int skip = p->variant.lowering && !p->has_lowering;
+    for (int i = skip ? p->n : 0; i < p->n && !p->failed && result == GCKPT_OK; i++)
         if (p->tensors[i]->kind == GCKPTI_OP)
             result = gckpti_query_op(p, p->tensors[i]);
     if (p->variant.fused && p->desc->precision == GCKPT_FP32 && !p->failed && result == GCKPT_OK)
@@ -307,15 +306,13 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
             if (!gckpti_is_staged(p, q) || p->node_of[q->id] >= 0)
                 continue;
             const gckpt_parameter *param = &p->g->store->params[q->index].p;
-            const uint64_t bytes_moved =
-                (uint64_t)gckpti_values_bytes(param) + gckpti_value_bytes(p, q);
-            const gckpt_cost copy = { 10 * bytes_moved + GCKPTI_INSTRUCTION_COST, 0 };
+            const uint64_t moved = (uint64_t)gckpti_values_bytes(param) + gckpti_value_bytes(p, q);
+            const gckpt_cost copy = { 10 * moved + GCKPTI_INSTRUCTION_COST, 0 };
             p->cost[q->id] = p->desc->costs ? p->desc->costs[q->id] : copy;
             if (gckpti_is_gathered(p, q)) {
                 size_t bytes = gckpti_value_bytes(p, q) - gckpti_shard_bytes(p, q);
-                p->cost[q->id].forward =
-                    gckpti_add_cost(p->cost[q->id].forward,
-                                    gckpti_transfer_cost(p->desc->link_cost, (int64_t)bytes));
+                const uint64_t gather = gckpti_transfer_cost(p->desc->link_cost, (int64_t)bytes);
+                p->cost[q->id].forward = gckpti_add_cost(p->cost[q->id].forward, gather);
             }
             gckpti_add_node(p, q, prologue);
             if (!prologue)

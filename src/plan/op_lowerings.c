@@ -20,9 +20,7 @@ static int gckpti_set_lowering(gckpti_planner *p, gckpt_tensor *t, int lowering)
             !logits->in[1]->batch_invariant)
             return 0;
         t->op = &gckpti_op_linear_cross_entropy;
-        t->in[2] = t->in[1];
-        t->in[1] = logits->in[1];
-        t->in[0] = logits->in[0];
+        t->in[2] = t->in[1], t->in[1] = logits->in[1], t->in[0] = logits->in[0];
         t->inputs = 3;
     } else if (t->op != &gckpti_op_linear_cross_entropy || lowering == LAST) {
         return 0;

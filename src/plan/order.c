@@ -130,8 +130,7 @@ static int gckpti_order_find(gckpti_ordering *o, int count_values, int given, in
 {
     int64_t live = 0, peak;
     int choice = 0;
-    *most = 0;
-    o->count_values = count_values;
+    *most = 0, o->count_values = count_values;
     gckpti_order_begin(o);
     for (int r = 0; r < o->p->body_backwards; r++) {
         int i = given ? 0 : gckpti_order_choose(o);

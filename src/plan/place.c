@@ -1,26 +1,26 @@
 #include "plan/internal.h"
 
 /* ---- place: offsets ----
- * Seen over the instructions, what is placed has a skyline. A level of it (a run of instructions of
- * one height) that is lower than both neighbours gets, of the blocks that live within it, the one
- * whose turn is first; when there is none, it rises to its lower neighbour and joins it: best fit
- * on a skyline (Burke, Kendall and Whitwell 2004; for tensors Sekiyama and others 2018,
- * "Profile-guided memory optimization for deep neural networks"). The first turns go by size x
- * lifetime. So values whose backwards go in reverse, which nest, are stacked without a gap, the
- * last to die at the bottom. While something sticks out above the greatest sum of live bytes, what
- * does moves half way to the front and all is placed again (squeaky wheel: Joslin and Clements
- * 1999); at last from two other orders. What lives all the time lies below and takes no part.
+ * The tops of the buffers placed so far, over all instructions, form a skyline. A level of it (a
+ * range of instructions of one height) that is lower than both neighbours gets, of the buffers that
+ * live within it, the one of the first priority; if there is none, it rises to its lower neighbour
+ * and joins it: best fit on a skyline (Burke, Kendall and Whitwell 2004; for tensors Sekiyama and
+ * others 2018, "Profile-guided memory optimization for deep neural networks"). The first priority
+ * is size x lifetime, so nested lifetimes (forwards and their backwards) are stacked without holes.
+ * While buffers end above the greatest sum of live bytes, their priority value is halved and all
+ * are placed again (squeaky wheel: Joslin and Clements 1999); then from two other orders. Buffers
+ * that are live all the time come first and take no part.
  *
- * What happens in one valley changes no other, so they are filled as they come, always downhill.
- * Near-linear: a block divides a level into at most three and every rise ends one, so there are at
- * most 3 n of each. Where few blocks begin, these are looked at; else the block comes from a tree
- * whose leaves are in Z-order of (start, end) (Morton 1966), so that lifetimes below a node are
- * near each other: only nodes are looked into where one may fit and come before the best found.
- * All that is looked at is counted, never timed, so that a layout is the same on every machine.
+ * Filling one valley changes no other, so each is filled when the search, always downhill, gets
+ * there. Near-linear: a buffer divides a level into at most three and every rise removes one, so
+ * there are at most 3 n of each. Where few buffers begin, they are scanned; else a tree finds the
+ * buffer. Its leaves are in Z-order of (start, end) (Morton 1966), so lifetimes below a node are
+ * similar, and nodes without a buffer that fits and precedes the best one are skipped. The effort
+ * is counted, not timed, so that the result is the same on every machine.
  *
- * Invariants: levels cover all instructions; what is placed lies below the levels of its lifetime.
- */
-enum { GCKPTI_LINEAR_SCAN = 128 }; /* blocks that are looked at one by one, at the most */
+ * Invariants: 1. Levels cover all instructions. 2. Placed buffers are below the levels of their
+ * live ranges. */
+enum { GCKPTI_LINEAR_SCAN = 128 }; /* the most buffers that are scanned one by one */
 
 static void gckpti_set_level(gckpti_skyline *s, int begin, int end, size_t height)
 {
@@ -29,7 +29,7 @@ static void gckpti_set_level(gckpti_skyline *s, int begin, int end, size_t heigh
     s->level[begin].height = height;
 }
 
-/* What is below node i; 0: the same as before. */
+/* Updates tree node i from its children. Returns 0 if it did not change. */
 static int gckpti_update_branch(gckpti_skyline *s, size_t i)
 {
     const gckpti_branch *a = &s->tree[2 * i], *b = a + 1, before = s->tree[i];
@@ -41,8 +41,8 @@ static int gckpti_update_branch(gckpti_skyline *s, size_t i)
     return to->start != before.start || to->end != before.end || to->priority != before.priority;
 }
 
-/* The block whose turn is first of those that live within begin..end, taken out of the tree; NULL:
- * there is none. Where few begin, they are looked at one by one. */
+/* Removes from the tree the buffer of the first priority among those that live within begin..end.
+ * Returns NULL if there is none. Where few begin, they are scanned. */
 static gckpti_placement *gckpti_pop_first(gckpti_skyline *s, int begin, int end)
 {
     size_t stack[8 * sizeof(size_t)], count = 0, found = 0; /* the tree's depth and one */
@@ -58,7 +58,7 @@ static gckpti_placement *gckpti_pop_first(gckpti_skyline *s, int begin, int end)
         s->visited++;
         if (b->start < begin || b->end > end || b->priority >= priority)
             continue;
-        if (i < s->n) { /* the child with the first turn is looked into first */
+        if (i < s->n) { /* the child with the first priority is visited first */
             int right = s->tree[2 * i + 1].priority < s->tree[2 * i].priority;
             stack[count++] = 2 * i + !right;
             stack[count++] = 2 * i + (size_t)right;
@@ -76,8 +76,8 @@ static gckpti_placement *gckpti_pop_first(gckpti_skyline *s, int begin, int end)
     return &s->placements[found - s->n];
 }
 
-/* From the level at `begin` to one that is lower than both neighbours: where it begins. Joins those
- * of the same height on the way. *above: the lower of its neighbours, SIZE_MAX when it has none. */
+/* Goes downhill from the level at `begin` to one lower than both neighbours, joining levels of the
+ * same height. Returns where it begins. *above: its lower neighbour, SIZE_MAX if it has none. */
 static int gckpti_find_valley(gckpti_skyline *s, int begin, size_t *above)
 {
     for (;; s->visited++) {
@@ -97,7 +97,7 @@ static int gckpti_find_valley(gckpti_skyline *s, int begin, size_t *above)
     }
 }
 
-/* Places all by their turns. Returns the arena; SIZE_MAX: more than can be addressed. */
+/* Places all buffers by priority. Returns the arena, or SIZE_MAX if it cannot be addressed. */
 GCKPTI_FN size_t gckpti_place_by_priority(gckpti_skyline *s)
 {
     size_t arena = 0, above;
@@ -135,7 +135,7 @@ GCKPTI_FN size_t gckpti_place_by_priority(gckpti_skyline *s)
     return arena;
 }
 
-/* Turns in an order, the greatest first; ties: as before, in the first order the last to die. */
+/* Sets priorities by an order, the greatest first. Ties: as before; at first the last to die. */
 GCKPTI_FN void gckpti_set_priorities(gckpti_skyline *s, int order)
 {
     for (size_t i = 0; i < s->n; i++) {
@@ -147,12 +147,12 @@ GCKPTI_FN void gckpti_set_priorities(gckpti_skyline *s, int order)
                                                                      : size);
     }
     gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
-    for (size_t i = 0; i < s->n; i++) /* far apart: moves to the front differ */
+    for (size_t i = 0; i < s->n; i++) /* widely spaced, so that halved values differ */
         s->placements[s->keys[i].value].priority =
             (uint32_t)(i + 1) * (uint32_t)(UINT32_MAX / (s->n + 1));
 }
 
-/* The bits of both in turn. */
+/* Interleaves the bits of both. */
 static uint64_t gckpti_interleave(int first, int second)
 {
     static const uint64_t mask[5] = { UINT64_C(0x0000ffff0000ffff), UINT64_C(0x00ff00ff00ff00ff),
@@ -166,8 +166,8 @@ static uint64_t gckpti_interleave(int first, int second)
     return a << 1 | b;
 }
 
-/* Readies a skyline, its memory from the scratch: candidates, the greatest live sum. What lives all
- * the time gets its offset. 0: out of memory, or more than can be addressed. */
+/* Initialises a skyline with memory from the scratch, and places buffers that are always live.
+ * Returns 0 if it is out of memory or the bytes cannot be addressed. */
 GCKPTI_FN int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gckpt_buffer *buffers,
                                  size_t n, size_t alignment)
 {
@@ -217,8 +217,8 @@ GCKPTI_FN int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gck
     return 1;
 }
 
-/* Gives each buffer an offset, so that no two that live at the same time overlap. Returns the
- * arena; SIZE_MAX: out of memory, or more bytes than can be addressed. */
+/* Assigns an offset to each buffer, so that no two that live at the same time overlap. Returns the
+ * arena, or SIZE_MAX if it is out of memory or the bytes cannot be addressed. */
 GCKPTI_FN size_t gckpti_assign_offsets(gckpti_scratch *scratch, gckpt_buffer *buffers, size_t n,
                                        size_t alignment)
 {
@@ -227,7 +227,7 @@ GCKPTI_FN size_t gckpti_assign_offsets(gckpti_scratch *scratch, gckpt_buffer *bu
         return SIZE_MAX;
     size_t best = s.n > 0 ? SIZE_MAX : 0, base = gckpti_round_up(s.resident, alignment);
     for (int order = 0; order < GCKPTI_PLACE_ORDERS && best > s.goal; order++) {
-        size_t most = order == GCKPTI_BY_AREA ? 1 << 22 : 1 << 20; /* nodes; and rounds: */
+        size_t most = order == GCKPTI_BY_AREA ? 1 << 22 : 1 << 20; /* visited nodes */
         int iterations = order == GCKPTI_BY_AREA ? 40 : 200;
         gckpti_set_priorities(&s, order);
         s.visited = 0;

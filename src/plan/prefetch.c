@@ -1,27 +1,25 @@
 #ifndef GCKPT_NO_RANKS
 #include "plan/internal.h"
 
-/* ---- ahead: gathers of cut values begin before they are read, in bytes that are left ---- */
-/* By a model in which ranks exchange one thing after the other, beside what is computed, which
- * waits at a gather's first reader. Gathers keep their order and none begins later, so none is over
- * later; a sum may have to wait for one of them. Times are work. */
+/* ---- prefetch: gathers of sharded values begin before they are read, if there is space ---- */
+/* In the model, collectives run one after another and overlap computation, which waits at the first
+ * reader of a gather. Gathers keep their order, and none begins or ends later. Times are costs. */
 typedef struct {
-    int from, to;    /* its item; before which item it is to stand */
-    uint64_t latest; /* when it begins at the latest, if nothing is to wait for it */
+    int from, to;    /* position of its entry; position before which to move it */
+    uint64_t latest; /* latest start at which no reader waits */
 } gckpti_gather;
 
-/* Work of the link: of the gather of item i; 0: it is none. */
+/* Returns the communication cost of entry i if it is a gather, else 0. */
 static uint64_t gckpti_gather_cost(const gckpti_planner *p, int i)
 {
     const gckpt_tensor *t = p->tensors[p->node[gckpti_entry_node(p, i)].id];
-    const size_t whole = gckpti_value_bytes(p, t);
-    return i >= p->prologue && i < p->nodes && gckpti_is_gathered(p, t)
-               ? gckpti_transfer_cost(p->desc->link_cost,
-                                      (int64_t)(whole - gckpti_shard_bytes(p, t)))
-               : 0;
+    if (i < p->prologue || i >= p->nodes || !gckpti_is_gathered(p, t))
+        return 0;
+    const size_t bytes = gckpti_value_bytes(p, t) - gckpti_shard_bytes(p, t);
+    return gckpti_transfer_cost(p->desc->link_cost, (int64_t)bytes);
 }
 
-/* The first item behind x that reads what the unit of item x makes. */
+/* Returns the first position after x that reads the value of the entry at x. */
 static int gckpti_first_read(const gckpti_planner *p, const gckpti_schedule *s, int x)
 {
     for (int y = x + 1, count; y < s->length; y++)
@@ -31,36 +29,33 @@ static int gckpti_first_read(const gckpti_planner *p, const gckpti_schedule *s, 
     return s->length;
 }
 
-/* Lists the gathers of the body of p->best, n of them, with the latest times at which they begin;
- * before[x]: work of what is computed before item x. */
+/* Lists the gathers in the body of p->best, with their latest starts. Returns how many there are.
+ * before[x]: cost of the computation before position x. */
 static int gckpti_list_gathers(const gckpti_planner *p, gckpti_gather *gathers, uint64_t *before)
 {
     const gckpti_schedule *s = &p->best.sched;
-    uint64_t deadline = UINT64_MAX; /* when the link is needed for the next one */
+    uint64_t deadline = UINT64_MAX; /* when the next gather starts */
     int n = 0;
     for (int x = 0; x < s->length; x++) {
         const int i = s->entry[x], u = gckpti_entry_node(p, i);
         const uint64_t transfer = gckpti_gather_cost(p, i);
-        before[x + 1] = gckpti_add_cost(before[x], i < 0    ? p->cost[p->node[u].id].backward
-                                                   : i == u ? p->node[u].cost - transfer
-                                                            : 0);
+        before[x + 1] = gckpti_add_cost(before[x], i > u ? 0 : gckpti_entry_cost(p, i) - transfer);
         if (transfer)
             gathers[n++].from = x;
     }
     for (int k = n; k-- > 0;) {
         const int x = gathers[k].from;
-        const uint64_t read = before[gckpti_first_read(p, s, x)],
-                       compute = before[x + 1] - before[x];
+        const uint64_t read = before[gckpti_first_read(p, s, x)], cost = before[x + 1] - before[x];
         const uint64_t transfer = gckpti_gather_cost(p, s->entry[x]);
         deadline = deadline < read ? deadline : read;
         deadline = deadline > transfer ? deadline - transfer : 0;
-        gathers[k].latest = deadline > compute ? deadline - compute : 0;
+        gathers[k].latest = deadline > cost ? deadline - cost : 0;
     }
     return n;
 }
 
-/* Each gather goes, in their order, as far ahead as its latest begin and `most` live bytes say, but
- * not before the last use of what was gathered before. Returns how many of them move. */
+/* Moves each gather up to its latest start, as far as live bytes stay within `most`, but not before
+ * the previous gather or the last use of the node's previous value. Returns how many move. */
 static int gckpti_move_gathers(gckpti_planner *p, gckpti_gather *gathers, int n,
                                const uint64_t *before, size_t most)
 {
@@ -89,23 +84,22 @@ static int gckpti_move_gathers(gckpti_planner *p, gckpti_gather *gathers, int n,
     return moved;
 }
 
-/* Drafts p->best with gathers moved so. 0: none moves, or there is no memory. */
+/* Lowers p->best with gathers moved. Returns 0 if none moves or it is out of memory. */
 static int gckpti_lower_prefetched(gckpti_planner *p, size_t most, gckpt_result *result)
 {
     const gckpti_schedule *s = &p->best.sched;
     const size_t length = (size_t)s->length + 1;
     gckpti_scratch_clear(&p->temp);
-    gckpti_gather *gathers =
-        (gckpti_gather *)gckpti_scratch_alloc(&p->temp, length, sizeof *gathers);
+    gckpti_gather *list = (gckpti_gather *)gckpti_scratch_alloc(&p->temp, length, sizeof *list);
     uint64_t *before = (uint64_t *)gckpti_scratch_alloc(&p->temp, length, sizeof *before);
-    int n = p->failed ? 0 : gckpti_list_gathers(p, gathers, before), next = 0, passed = 0;
-    if (!n || !gckpti_move_gathers(p, gathers, n, before, most))
+    int n = p->failed ? 0 : gckpti_list_gathers(p, list, before), next = 0, passed = 0;
+    if (!n || !gckpti_move_gathers(p, list, n, before, most))
         return 0;
     for (int x = p->prologue; x < s->length; x++) {
         const int i = s->entry[x];
-        for (; next < n && gathers[next].to == x; next++)
-            gckpti_emit(p, s->entry[gathers[next].from]);
-        if (passed < n && gathers[passed].from == x)
+        for (; next < n && list[next].to == x; next++)
+            gckpti_emit(p, s->entry[list[next].from]);
+        if (passed < n && list[passed].from == x)
             passed++;
         else if (i >= 0 || p->node[~i].backward_index < p->body_backwards)
             gckpti_emit(p, i);

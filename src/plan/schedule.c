@@ -1,7 +1,7 @@
 #include "plan/internal.h"
 #include "graph/graph.h"
 
-/* ---- lives: a walk over a schedule from its end, which comes to a value's last use first ---- */
+/* ---- live ranges: a scan of a schedule from its end, which meets a value's last use first ---- */
 GCKPTI_FN void gckpti_reset_states(gckpti_planner *p)
 {
     for (int u = 0; u < p->nodes; u++) {
@@ -11,7 +11,7 @@ GCKPTI_FN void gckpti_reset_states(gckpti_planner *p)
     }
 }
 
-/* Moves the items that a walk kept to the front. */
+/* Moves the entries that the scan kept to the front. */
 static void gckpti_compact_schedule(gckpti_schedule *s, int dropped)
 {
     s->length -= dropped;
@@ -25,8 +25,8 @@ static void gckpti_compact_schedule(gckpti_schedule *s, int dropped)
     }
 }
 
-/* What the prologue leaves is read by every micro-batch, so it lives to the end of the body, where
- * the walk is now. Returns the bytes. */
+/* Extends live ranges of the prologue's values, which every micro-batch reads, to the end of the
+ * body, where the scan is now. Returns the bytes. */
 static int64_t gckpti_extend_prologue(gckpti_planner *p, int end)
 {
     int64_t bytes = 0;
@@ -38,8 +38,8 @@ static int64_t gckpti_extend_prologue(gckpti_planner *p, int end)
     return bytes;
 }
 
-/* What is offloaded behind the forward of unit u at position x, for the reloads behind: its work;
- * it is live then. Returns the bytes that nobody else reads. */
+/* Adds the offload after the forward of node u at position x, for later reloads: its cost and its
+ * use of the parts. Returns the bytes of those without another use. */
 static int64_t gckpti_begin_offload(gckpti_planner *p, gckpti_schedule *s, int u, int x)
 {
     gckpti_node_state *v = &p->state[u];
@@ -53,28 +53,27 @@ static int64_t gckpti_begin_offload(gckpti_planner *p, gckpti_schedule *s, int u
     return gckpti_parts_bytes(&p->node[u], only_reload);
 }
 
-/* Where the walk comes to a forward (runs) or a reload of a unit, at position x: its work, its last
- * uses. Returns the bytes that do not live before it. */
-static int64_t gckpti_begin_def(gckpti_planner *p, gckpti_schedule *s, int node, int is_forward,
-                                int x)
+/* Begins a definition, where the scan meets a forward or a reload at position x: its cost, its last
+ * uses. Returns the bytes whose live range begins here. */
+static int64_t gckpti_begin_def(gckpti_planner *p, gckpti_schedule *s, int u, int is_forward, int x)
 {
-    gckpti_node_state *v = &p->state[node];
+    gckpti_node_state *v = &p->state[u];
     s->value_end[x] = v->value_end;
     s->saved_end[x] = v->saved_end;
     if (is_forward) {
-        s->recompute_cost = v->start < 0 ? s->recompute_cost
-                                         : gckpti_add_cost(s->recompute_cost, p->node[node].cost);
+        s->recompute_cost =
+            v->start < 0 ? s->recompute_cost : gckpti_add_cost(s->recompute_cost, p->node[u].cost);
         v->start = x;
     } else {
         int parts = gckpti_parts(v->value_end, v->saved_end);
-        s->transfer_cost = gckpti_add_cost(s->transfer_cost, gckpti_parts_cost(p, node, parts));
+        s->transfer_cost = gckpti_add_cost(s->transfer_cost, gckpti_parts_cost(p, u, parts));
         v->reload_parts |= parts;
     }
     return gckpti_end_live_range(v);
 }
 
-/* Where the walk comes to a hold at position x: what is offloaded of the version there, to be
- * reloaded behind it, lives at least until then. Adds its bytes to *live. Returns these parts. */
+/* Extends the live ranges of parts that are being offloaded to an offload_done at position x. Adds
+ * their bytes to *live. Returns all parts of the offload. */
 static int gckpti_extend_offload(gckpti_planner *p, int node, int x, int64_t *live)
 {
     gckpti_node_state *v = &p->state[node];
@@ -89,8 +88,7 @@ GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
 {
     int kept = s->length, index = p->backwards, body_end = p->accumulates ? p->body_backwards : -1;
     int64_t live = 0;
-    s->peak = s->host_bytes = 0;
-    s->recompute_cost = s->transfer_cost = 0;
+    s->peak = s->host_bytes = 0, s->recompute_cost = s->transfer_cost = 0;
     gckpti_reset_states(p);
     for (int u = 0; u < p->nodes; u++)
         if (p->node[u].fetched) { /* read at the end */
@@ -110,21 +108,18 @@ GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
         }
         const int is_done = gckpti_is_offload_done(p, i);
         v->run_count -= is_forward;
-        if (is_done
-                ? !v->reload_parts
-                : i >= 0 && v->value_end < 0 && v->saved_end < 0 &&
-                      !(is_forward && (v->reload_parts || (u->side_effect && v->run_count == 0))))
+        const int parts = is_forward ? v->reload_parts : 0;
+        int dead = i >= 0 && v->value_end < 0 && v->saved_end < 0;
+        dead = dead && !parts && !(is_forward && u->side_effect && v->run_count == 0);
+        if (is_done ? !v->reload_parts : dead)
             continue;
         s->entry[--kept] = i;
-        s->offload_parts[kept] = is_forward ? v->reload_parts
-                                 : is_done  ? gckpti_extend_offload(p, self, kept, &live)
-                                            : 0;
-        live += is_forward && v->reload_parts ? gckpti_begin_offload(p, s, self, kept) : 0;
+        s->offload_parts[kept] = is_done ? gckpti_extend_offload(p, self, kept, &live) : parts;
+        live += parts ? gckpti_begin_offload(p, s, self, kept) : 0;
         int in_place = gckpti_mark_uses(p, 0, i, kept, &live);
         int64_t reused = i >= 0 && in_place && v->value_end >= 0 ? v->out : 0;
-        int64_t sum =
-            live + (i < 0 ? p->gradient_at[--index]
-                          : p->gradient_between[index] + (is_forward ? u->workspace : 0) - reused);
+        int64_t extra = (is_forward ? u->workspace : 0) - reused;
+        int64_t sum = live + (i < 0 ? p->gradient_at[--index] : p->gradient_between[index] + extra);
         s->live_bytes[kept] = sum;
         s->peak = sum > s->peak ? sum : s->peak;
         live -= i < 0 || is_done ? 0 : gckpti_begin_def(p, s, self, is_forward, kept);
@@ -135,11 +130,8 @@ GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
     s->peak = s->host_bytes > p->host_limit ? INT64_MAX : s->peak;
 }
 
-/* ---- schedules: what a maker wrote becomes one ---- */
-GCKPTI_FN int gckpti_is_offload_done(const gckpti_planner *p, int entry)
-{
-    return entry >= 2 * p->nodes;
-}
+/* ---- from the output of a builder to a schedule ---- */
+GCKPTI_FN int gckpti_is_offload_done(const gckpti_planner *p, int i) { return i >= 2 * p->nodes; }
 
 GCKPTI_FN int gckpti_is_reload(const gckpti_planner *p, int entry)
 {
@@ -179,8 +171,8 @@ GCKPTI_FN void gckpti_from_spans(const gckpti_span *span, int length, int *entry
             entry[x++] = span->first + k;
 }
 
-/* Appends to s what an item reads and gckpt_recompute has let go. Such values may read one another,
- * so they are walked with a list: first the request, then its stale inputs, ... */
+/* Appends to s the forwards of dropped values (gckpt_recompute) that an entry reads, and of those
+ * that these read in turn. */
 static void gckpti_recompute_dropped(gckpti_planner *p, int entry, gckpti_schedule *s)
 {
     int count = 0, reads;
@@ -206,8 +198,8 @@ static void gckpti_recompute_dropped(gckpti_planner *p, int entry, gckpti_schedu
         s->entry[s->length++] = p->queue[i];
 }
 
-/* Prologue, body without what pins forbid and with what they demand, epilogue. What gckpt_recompute
- * lets go is there again when it has run anew behind all that runs for the first time. */
+/* Writes prologue, body and epilogue, without repeated forwards of nodes that run once, and with
+ * recomputes of values that gckpt_recompute drops, which the last first forward precedes. */
 static void gckpti_apply_policy(gckpti_planner *p, const int *entries, int length,
                                 gckpti_schedule *s)
 {
@@ -247,9 +239,10 @@ GCKPTI_FN int gckpti_finish_schedule(gckpti_planner *p, const int *entries, int 
     return 1;
 }
 
-/* Whether all that a schedule reads was made before (by the user's it may not be). */
+/* Checks that all values are computed before they are read (a user's schedule may be wrong). */
 GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedule *s)
 {
+    static const char *const kinds[] = { "forward", "reload", "offload_done" };
     memset(p->computed, 0, (size_t)p->nodes);
     for (int x = 0; x < s->length; x++) {
         int i = s->entry[x], self = gckpti_entry_node(p, i), count;
@@ -259,10 +252,7 @@ GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedu
             missing = p->computed[edges[count]] ? missing : edges[count];
         if (missing >= 0)
             return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %s of %T before any forward of %T",
-                                i < 0                          ? "backward"
-                                : gckpti_is_offload_done(p, i) ? "hold"
-                                : gckpti_is_reload(p, i)       ? "reload"
-                                                               : "forward",
+                                i < 0 ? "backward" : kinds[i / p->nodes],
                                 p->tensors[p->node[self].id], p->tensors[p->node[missing].id]);
         p->computed[self] |= i == self;
     }

@@ -1,21 +1,20 @@
 #include "plan/internal.h"
 
-/* ---- time: two engines, one that computes items in their order, and one that copies ----
- * A copy begins where it stands, an offload behind its forward, when those begun before are done.
- * What reads a reload waits for it. Bytes of what is offloaded are free behind its last use, which
- * may be a hold: what is computed next waits for the copy. Copies end with the body. Whoever runs a
- * plan takes no longer: what is free may lie where nothing comes next. */
+/* ---- time: two queues, one for computation and one for copies, each in the schedule's order ----
+ * A copy starts at its position, an offload right after its forward, once earlier copies are done.
+ * Readers of a reload wait for it. The buffers of an offload are free after their last use, which
+ * may be an offload_done; the next computation waits for the copy. Copies end with the body. */
 typedef struct {
     const gckpti_planner *p;
-    gckpti_schedule *sched, *out; /* to: s with holds is written there; or NULL */
-    int64_t limit;           /* of live bytes with what is held */
-    uint64_t compute_end, copy_end; /* when what was computed, and what was copied so far, ends */
-    uint64_t free_at;               /* when bytes are free that were let go */
-    gckpti_keyed *in_flight; /* offloads under way: item: position of the forward; key: its end */
-    int count;               /* of them */
+    gckpti_schedule *sched, *out;   /* out: gets sched with offload_done entries; or NULL */
+    int64_t limit;                  /* of live bytes, with buffers of offloads that are kept */
+    uint64_t compute_end, copy_end; /* end of the computation and of the copies so far */
+    uint64_t free_at;               /* when released bytes are free */
+    gckpti_keyed *in_flight;        /* offloads; value: position of the forward; key: end */
+    int count;                      /* of in_flight */
 } gckpti_timeline;
 
-/* Until which position bytes live of what the forward at x made and is offloaded. */
+/* Returns the last position at which the offloaded parts of the forward at x are all live. */
 static int gckpti_offload_until(const gckpti_planner *p, const gckpti_schedule *s, int x)
 {
     int until = s->offload_parts[x] & GCKPTI_SAVED ? s->saved_end[x] : INT32_MAX, count;
@@ -29,7 +28,7 @@ static int gckpti_offload_until(const gckpti_planner *p, const gckpti_schedule *
     return end < until ? end : until;
 }
 
-/* Bytes of an offload that would live at position x only if they are held. */
+/* Returns the bytes of an offload that are live at position x only if an offload_done follows. */
 static int64_t gckpti_kept_bytes(const gckpti_timeline *c, int from, int x)
 {
     const gckpti_schedule *s = c->sched;
@@ -40,8 +39,8 @@ static int64_t gckpti_kept_bytes(const gckpti_timeline *c, int from, int x)
                                                    : 0;
 }
 
-/* In front of position x goes of what is being offloaded: what is copied, what the item there makes
- * anew, and what lives no more unless it is held, for which there must be room. */
+/* Before position x, removes offloads in flight: those that are done, those whose node the entry
+ * defines anew, and those that are dead and do not fit into the limit. */
 static void gckpti_release_offloads(gckpti_timeline *c, int x)
 {
     gckpti_schedule *s = c->sched;
@@ -68,7 +67,7 @@ static void gckpti_release_offloads(gckpti_timeline *c, int x)
     c->count = pending;
 }
 
-/* Begins a copy of parts of unit u. */
+/* Starts a copy of parts of node u. */
 static void gckpti_start_copy(gckpti_timeline *c, int u, int parts)
 {
     c->copy_end = gckpti_add_cost(c->copy_end > c->compute_end ? c->copy_end : c->compute_end,
@@ -110,8 +109,7 @@ GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, i
         p->state[u].ready = i < 0 ? p->state[u].ready : 0;
         if (i >= 0 && s->offload_parts[x]) {
             gckpti_start_copy(&c, u, s->offload_parts[x]);
-            c.in_flight[c.count].key = c.copy_end;
-            c.in_flight[c.count++].value = x;
+            c.in_flight[c.count].key = c.copy_end, c.in_flight[c.count++].value = x;
         }
     }
     return c.compute_end > c.copy_end ? c.compute_end : c.copy_end;

@@ -1,7 +1,6 @@
-/* test_lowered.c - the two that say what a schedule takes agree: the search's evaluation
- * (gckpti_evaluate) and the draft that a plan is made of, on every position of schedules of every
- * mode and of the search's own; a draft is a function of its schedule; what gckpt_fit
- * knows it does not plan again.        build/test_lowered [first seed] [graphs] */
+/* test_lowered.c - the search's evaluation of a schedule (gckpti_evaluate) and the lowered plan agree
+ * on the bytes at every position, for schedules of every mode and of the search; a lowered plan is a
+ * function of its schedule; gckpt_fit does not plan again what it knows.   build/test_lowered [first seed] [graphs] */
 #include "base/base.h"
 #include "graph/graph.h"
 #include "plan/plan.h"
@@ -16,7 +15,7 @@ static gckpti_search s;
 static gckpti_allocator memory;
 static long positions;
 
-/* Live bytes of the draft, each buffer rounded up, at instruction x. */
+/* Returns the live bytes of the lowered plan, each buffer rounded up, at instruction x. */
 static int64_t live_at(const gckpti_lowered *d, int x)
 {
     int64_t sum = 0;
@@ -59,7 +58,7 @@ static void check_candidate(const char *what)
     s.initials--;
 }
 
-/* The draft just made against an evaluation of its schedule. */
+/* Compares the latest lowered plan with an evaluation of its schedule. */
 static void compare(const char *what)
 {
     const gckpti_lowered *d = &p.lowered;
@@ -76,7 +75,7 @@ static void compare(const char *what)
               (unsigned long)p.base_cost, (unsigned long)t->overhead, (unsigned long)work,
               (unsigned long)least);
     for (int x = 0; x < t->length && t->length == d->sched.length; x++, positions++)
-        CHECK_MSG(t->live_bytes[x] == live_at(d, d->entry_ins[x]), "%s: position %d: %ld bytes, drafted %ld",
+        CHECK_MSG(t->live_bytes[x] == live_at(d, d->entry_ins[x]), "%s: position %d: %ld bytes, lowered %ld",
                   what, x, (long)t->live_bytes[x], (long)live_at(d, d->entry_ins[x]));
     check_candidate(what);
 }
@@ -94,7 +93,7 @@ static void check_repeatable(const char *what)
             p.lowered.buffer_count == first.buffer_count && p.lowered.peak == first.peak &&
             !memcmp(p.lowered.ins, first.ins, first.length * sizeof *first.ins) &&
             !memcmp(p.lowered.operands, first.operands, first.operand_count * sizeof *first.operands),
-        "%s: a draft depends on more than its schedule", what);
+        "%s: a lowered plan depends on more than its schedule", what);
 }
 
 /* Blocks whose parameters are cut into shares; one is used twice, and by a regulariser. */
@@ -261,13 +260,13 @@ static void test_missing_effect(void)
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 1));
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(1, 1), one);
     gckpt_tensor *h = gckpt_mul(x, w), *in[2] = { h, gckpt_tanh(w) };
-    gckpt_tensor *told = gckpt_apply(&probe, in, 2, NULL, 0);
+    gckpt_tensor *report = gckpt_apply(&probe, in, 2, NULL, 0);
     gckpt_term loss = { gckpt_sum_loss(h), 1, 0 };
     const gckpt_instruction list[5] = { { GCKPT_FORWARD, gckpt_id(h) },
                                         { GCKPT_FORWARD, gckpt_id(loss.loss) },
                                         { GCKPT_BACKWARD, gckpt_id(loss.loss) },
                                         { GCKPT_BACKWARD, gckpt_id(h) },
-                                        { GCKPT_FORWARD, gckpt_id(told) } };
+                                        { GCKPT_FORWARD, gckpt_id(report) } };
     gckpt_plan_desc desc = { .mode = GCKPT_SCHEDULE, .schedule = list, .batch = 4 };
     for (desc.instructions = 4; desc.instructions <= 5; desc.instructions++) {
         gckpt_plan *plan = gckpt_plan_new(g, &loss, 1, &desc);

@@ -149,7 +149,7 @@ static int ran[KINDS][GCKPTI_LOWERINGS];
 static void same_bits(const size *z, gckpt_precision precision, int threads, int plain, int way)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SQRT };
-    uint64_t want = 0; /* ways: looped; a plan from a file; painted; update in the backward */
+    uint64_t want = 0; /* ways: accumulates; a plan from a file; painted; update in the backward */
     for (int lowering = 0; lowering < GCKPTI_LOWERINGS; lowering++) {
         net n = net_new(z);
         int64_t rows = way % 2 ? 2 * z->rows + 1 : z->rows;

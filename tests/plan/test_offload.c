@@ -205,7 +205,7 @@ static const char *lazy_finish(void *context)
     return device_finish(context);
 }
 /* Records nothing, so that each instruction is asked for; what was begun is waited for by then. Of each loss its
- * scale is told: no loss is tensor 0. */
+ * scale is passed: no loss is tensor 0. */
 static int refuse_repeat(void *context, const gckpt_step_params *step_key)
 {
     CHECK(context == &dev.d && step_key && dev.queued == 0 && step_key->losses > 0);
@@ -512,10 +512,10 @@ static void overlapped(void)
         if (!CHECK_MSG(p != NULL, "%s", gckpt_error_text(net.g)))
             return;
         CHECK(gckpt_plan_offloaded(p) > 0 && (d.overlap_offload || !gckpt_plan_hidden_cost(p)));
-        file told = { 0 };
-        CHECK(gckpt_plan_print(p, file_write, &told) == GCKPT_OK && file_write(&told, "", 1) == 1);
-        CHECK(!strstr((char *)told.bytes, "  hidden: ") == !d.overlap_offload);
-        free(told.bytes);
+        file printed = { 0 };
+        CHECK(gckpt_plan_print(p, file_write, &printed) == GCKPT_OK && file_write(&printed, "", 1) == 1);
+        CHECK(!strstr((char *)printed.bytes, "  hidden: ") == !d.overlap_offload);
+        free(printed.bytes);
         gckpt_exec_desc e = { .offload = slow_offload, .reload = slow_reload, .wait = slow_wait, .user = &host };
         if (d.backend)
             e = (gckpt_exec_desc){ .backend = d.backend };
@@ -587,7 +587,7 @@ static void overlapped(void)
     dev.lazy.wait_copies_until = lazy_join_but;
 }
 
-/* A value that is fetched is reloaded by the last instruction of a looped body: the next micro-batch waits for it. */
+/* The last instruction of a body that repeats reloads a fetched value: the next micro-batch waits for it. */
 static void reload_last(void)
 {
     static gckpt_instruction list[4096];
@@ -829,7 +829,7 @@ static void failures(void)
         fill(NULL, 0, feeds);
         host_open(gckpt_plan_offloaded(p));
         CHECK_MSG(gckpt_step(e, feeds, 4, 4, &h, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
-        int reports[2] = { 0, 0 }; /* about values; about aux */
+        int reports[2] = { 0, 0 }; /* about values; about saved */
         for (size_t at = 0; at < host.size; at += host.size / 60 + 1) {
             CHECK(gckpt_step_start(e, feeds, 4, 4, &h) == GCKPT_OK);
             while (gckpt_next_instruction(e).kind != GCKPT_RELOAD && gckpt_next_instruction(e).id >= 0)
@@ -840,9 +840,9 @@ static void failures(void)
             if (result == GCKPT_OK) /* nothing was there, or it was back already */
                 continue;
             CHECK(strstr(gckpt_error_text(e), "slower memory"));
-            reports[strstr(gckpt_error_text(e), "recompute: aux of") != NULL]++;
+            reports[strstr(gckpt_error_text(e), "recompute: the saved data of") != NULL]++;
         }
-        CHECK_MSG(reports[0] > 20 && (k || reports[1] > 2), "%d: %d values, %d aux", k, reports[0], reports[1]);
+        CHECK_MSG(reports[0] > 20 && (k || reports[1] > 2), "%d: %d values, %d saved", k, reports[0], reports[1]);
         util_free(e, p, net.g, net.s);
     }
     /* memory for it */
@@ -963,7 +963,7 @@ static void refusals(void)
     util_free(NULL, NULL, net.g, net.s);
 }
 
-/* ---- any schedule: what the search evaluates is what the draft comes to ---- */
+/* ---- any schedule: the search's evaluation equals the lowered plan ---- */
 static void schedules(unsigned first, unsigned n)
 {
     enum { MOST_ENTRIES = 6000 };

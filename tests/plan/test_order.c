@@ -76,7 +76,7 @@ static int random_order(unsigned seed)
 /* Any order, of one micro-batch or several, with updates in between, in fp32 and bf16. */
 static void test_random_orders(unsigned seed)
 {
-    static const char *const names[] = { "fp32", "looped", "in backward", "bf16", "bf16 by chance" };
+    static const char *const names[] = { "fp32", "accumulates", "in backward", "bf16", "bf16 stochastic" };
     random_state = seed + 5u;
     build(seed, 0);
     int64_t batch = net.batch, rows;

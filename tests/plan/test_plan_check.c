@@ -124,10 +124,10 @@ static void test_good(void)
     static const int nets[] = { 0, REGULAR, SEVERAL, REGULAR | SEVERAL, ONLY, KEEP, AGAIN };
     for (size_t k = 0; k < sizeof nets / sizeof *nets; k++)
         for (int way = 0; way < 12; way++) {
-            static const char *const ways[] = { "one micro-batch", "looped",      "leaves",
-                                                "leaves, looped",  "in backward", "bf16",
+            static const char *const ways[] = { "one micro-batch", "accumulates", "virtual ranks",
+                                                "virtual ranks, accumulates", "in backward", "bf16",
                                                 "staged",          "alignment",   "offloading",
-                                                "packed",          "picks, bf16", "frozen, picks" };
+                                                "quantised", "fetches, bf16", "frozen, fetches" };
             if (!check_sampled((unsigned)(12 * k) + (unsigned)way, 5))
                 continue;
             sample n;
@@ -177,7 +177,7 @@ static int find(const plan_facts *f, int kind, int after, int recompute)
     return -1;
 }
 
-/* Only buffers are told, no operands, as of plans that cannot be printed. */
+/* Removes the operands, as for plans that cannot be printed. */
 static void blind(plan_facts *f)
 {
     free(f->ins);
@@ -638,17 +638,17 @@ static const struct {
     { "a value is let go too early", free_early, "whose buffer" },
     { "a value is kept for nothing", free_late, "is the last to use it" },
     { "a parameter's gradient is let go too early", free_gradient_early, "gradient" },
-    { "aux is let go too early", free_saved_early, "whose buffer" },
+    { "saved is dropped too early", free_saved_early, "whose buffer" },
     { "a buffer begins too late", begin_late, "has no place" },
     { "a value's buffer is too small", shrink_value, "has no place" },
     { "a gradient's buffer is too small", shrink_gradient, "gradient" },
     { "a workspace has no room for low parts", shrink_workspace, "low parts" },
     { "a value has no buffer", lose_buffer, "has no place" },
-    { "the arena is told too small", little_arena, "leaves the arena" },
-    { "the bound is told too small", little_bound, "bound" },
-    { "live bytes are told too small", little_live, "are told as live" },
-    { "the bytes are told too small", little_bytes, "told in all" },
-    { "kinds of bytes are told wrong", wrong_kind, "by kind" },
+    { "the arena is reported too small", little_arena, "leaves the arena" },
+    { "the bound is reported too small", little_bound, "bound" },
+    { "live bytes are reported too small", little_live, "are reported as live" },
+    { "the bytes are reported too small", little_bytes, "reported in all" },
+    { "kinds of bytes are reported wrong", wrong_kind, "by kind" },
     { "the budget is exceeded", little_budget, "exceed the budget" },
     { "a recompute is missing", drop_recompute, "reads the" },
     { "a first forward is missing", drop_forward, "which nothing has made" },
@@ -659,7 +659,7 @@ static const struct {
     { "a copy in is missing", drop_reload, "nothing of it is reloaded" },
     { "a hold is missing", drop_offload_done, "" },
     { "a hold is behind all reloads", repeat_offload_done, "nothing of it is reloaded" },
-    { "a time is told too short", short_time, "in a time of" },
+    { "a time is reported too short", short_time, "in a time of" },
     { "a REDUCE is missing", drop_reduce, "was not reduced" },
     { "a forward is repeated", repeat_forward, "nobody reads what it makes" },
     { "a backward is repeated", repeat_backward, "runs a second time" },
@@ -673,21 +673,21 @@ static const struct {
     { "two backwards change places", swap_backwards, "contributions" },
     { "additions come in the wrong order", wrong_order, "as number" },
     { "an op reads another value", read_another, "" },
-    { "a part of the list is told wrong", wrong_once, "part of the list" },
-    { "a recompute is told wrong", wrong_again, "is told to run" },
-    { "what an instruction costs is told wrong", wrong_cost, "its work is told" },
+    { "a part of the list is reported wrong", wrong_once, "part of the list" },
+    { "a recompute is reported wrong", wrong_again, "is reported to run" },
+    { "what an instruction costs is reported wrong", wrong_cost, "its work is reported" },
     { "an op costs less than what it moves", cheap, "what it moves is worth" },
-    { "the work is told too small", wrong_total_work, "are told; it is" },
-    { "what is recomputed is told wrong", wrong_recompute, "are told; it is" },
+    { "the work is reported too small", wrong_total_work, "are reported; it is" },
+    { "what is recomputed is reported wrong", wrong_recompute, "are reported; it is" },
     { "a side effect happens twice", side_effect, "side effect" },
-    { "gckpt_keep is not obeyed", not_kept, "is pinned" },
+    { "gckpt_keep is not obeyed", not_kept, "has a policy" },
     { "gckpt_recompute is not obeyed", not_again, "never to be kept" },
     { "an update is of what is no parameter", no_update, "" },
-    { "slower memory is told too small", little_host, "offloaded" },
+    { "slower memory is reported too small", little_host, "offloaded" },
     { "more is offloaded than allowed", little_host_allowed, "allowed" },
     { "two overlap in slower memory", host_overlap, "overlap in slower memory" },
     { "values have another precision", narrow, "has no place" },
-    { "what is picked is let go", fetch_more, "" },
+    { "a fetched value is dropped", fetch_more, "" },
     { "what a loop reads is let go in its midst", loop_early, "in the midst of a loop" },
     { "an accumulator does not last", resident_short, "through the step" },
     { "a value is written elsewhere", move_out, "operand out" },
@@ -700,7 +700,7 @@ static const struct {
     { "an accumulator is read elsewhere", move_more, "operand accumulator" },
     { "a REDUCE is elsewhere", move_reduce, "operand gradient" },
     { "a copy out reads elsewhere", move_offload, "operand out" },
-    { "a pick is elsewhere", move_fetch, "is picked at" },
+    { "a fetch is elsewhere", move_fetch, "is fetched at" },
     { "a first forward is no first", wrong_first, "first" },
     { "a gradient is stored, not added", wrong_add, "accumulates" },
     { "a gradient is cleared, or not", wrong_zero, "clears" },

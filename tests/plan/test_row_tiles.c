@@ -296,7 +296,7 @@ static void same_bits(unsigned seed)
             want = tiles ? want : got;
             CHECK_MSG(got == want, "seed %u: other bits in bands", seed);
             for (size_t i = 0; i < p->node_count; i++)
-                if (!strcmp(gckpt_plan_op(p, (int)i), "bands")) { /* its name is told */
+                if (!strcmp(gckpt_plan_op(p, (int)i), "fused")) { /* its name is known */
                     const gckpti_fused *b = (const gckpti_fused *)(const void *)(p->words + p->nodes[i].attributes);
                     const gckpti_fused_step *step = (const gckpti_fused_step *)(b + 1);
                     int copies = 0;
@@ -336,7 +336,7 @@ static int groups_of(const gckpt_plan *p)
 {
     int runs = 0;
     for (size_t i = 0; p && i < p->node_count; i++)
-        runs += !strcmp(gckpt_plan_op(p, (int)i), "bands");
+        runs += !strcmp(gckpt_plan_op(p, (int)i), "fused");
     return runs;
 }
 
@@ -368,7 +368,7 @@ static void test_integers(void)
         const gckpt_hyper hyper = { .lr = 0.05f };
         int integers = 0;
         for (size_t i = 0; p && i < p->node_count; i++)
-            for (int k = 0; k < p->nodes[i].inputs && !strcmp(gckpt_plan_op(p, (int)i), "bands"); k++)
+            for (int k = 0; k < p->nodes[i].inputs && !strcmp(gckpt_plan_op(p, (int)i), "fused"); k++)
                 integers += p->nodes[i].in[k] == gckpt_id(n.y);
         CHECK_MSG(e && integers == tiles, "%s, %d of a run", gckpt_error_text(n.g), integers);
         CHECK_MSG(gckpt_step(e, feeds, 2, 2, &hyper, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
@@ -390,7 +390,7 @@ static void calibrated(const net *n, const gckpt_plan *p)
     CHECK(p->node_count <= 64 && gckpt_calibrate(e, feeds, 2, p->batch, tick, &now, costs, (int)p->node_count, NULL) ==
                                      GCKPT_OK);
     for (size_t i = 0; i < p->node_count; i++) {
-        if (!p->nodes[i].op || strcmp(gckpt_plan_op(p, (int)i), "bands"))
+        if (!p->nodes[i].op || strcmp(gckpt_plan_op(p, (int)i), "fused"))
             continue;
         const gckpti_fused *b = (const gckpti_fused *)(const void *)(p->words + p->nodes[i].attributes);
         const gckpti_fused_step *step = (const gckpti_fused_step *)(b + 1);
@@ -431,7 +431,7 @@ static void test_chosen(void)
     gckpt_plan *dear = gckpt_plan_new(n.g, &n.term, 1, &d);
     CHECK_MSG(dear && groups_of(dear), "%s", gckpt_error_text(n.g));
     for (size_t i = 0; dear && i < dear->node_count; i++)
-        if (!strcmp(gckpt_plan_op(dear, (int)i), "bands") && !strcmp(gckpt_plan_op(p, (int)i), "bands")) {
+        if (!strcmp(gckpt_plan_op(dear, (int)i), "fused") && !strcmp(gckpt_plan_op(p, (int)i), "fused")) {
             const int64_t off = (int64_t)(dear->info[i].cost.forward - 3 * p->info[i].cost.forward);
             CHECK_MSG(off >= -3 && off <= 3, "a run of ops that cost three times as much costs %ld more", (long)off);
             same++;
@@ -454,7 +454,7 @@ static void test_chosen(void)
     gckpt_keep(n.top->in[1]);
     d.budget = gckpt_plan_bytes(all) - gckpt_plan_arena(all) / 4;
     p = gckpt_plan_new(n.g, &n.term, 1, &d);
-    CHECK_MSG(p && !strcmp(gckpt_plan_op(p, n.top->in[1]->id), "bands"), "a pinned value ends a run");
+    CHECK_MSG(p && !strcmp(gckpt_plan_op(p, n.top->in[1]->id), "fused"), "a pinned value ends a run");
     gckpt_plan_free(p);
     gckpt_plan_free(all);
     free(text.bytes);

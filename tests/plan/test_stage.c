@@ -1,7 +1,7 @@
-/* test_stage.c - plans that bring parameters into the arena (gckpt_plan_desc.stage_parameters):
- * checked (plan_check.h) in every mode; a reader sees the copies; a budget is kept, more bytes never
- * cost more work, and where bytes are few parameters are brought again instead of kept; the bits
- * are those without staging.        build/test_stage [first seed] [graphs] */
+/* test_stage.c - plans that copy parameters into the arena (gckpt_plan_desc.stage_parameters):
+ * plan_check.h in every mode; readers get the copies; a budget is respected, more bytes never cost
+ * more, and a small budget makes parameters be copied again instead of kept; the bits are those
+ * without staging.        build/test_stage [first seed] [graphs] */
 #include "base/base.h"
 #include "graph/graph.h"
 #include "plan/internal.h"
@@ -14,7 +14,7 @@ enum { STEPS = 2 };
 
 static int is_param(const gckpt_plan *p, int id) { return p->nodes[id].kind == GCKPTI_PARAM; }
 
-/* How often parameters are brought in, and how many different ones. */
+/* Counts the copies of parameters, and the different ones. */
 static int copies(const gckpt_plan *p, int *different)
 {
     int count = 0;
@@ -174,7 +174,7 @@ static void test_again(void)
     gckpt_plan *few = gckpt_plan_new(g, &term, 1, &d);
     CHECK_MSG(few && gckpt_plan_bytes(few) <= d.budget, "%s", gckpt_error_text(g));
     CHECK(copies(few, &different) > LAYERS && different == LAYERS);
-    for (size_t i = 0; few && i + 1 < few->length; i++) /* none is brought in after its update */
+    for (size_t i = 0; few && i + 1 < few->length; i++) /* none is copied after its update */
         for (size_t k = i + 1; few->ins[i].kind == GCKPT_UPDATE && k < few->length; k++)
             CHECK(few->ins[k].kind != GCKPT_FORWARD);
     /* a schedule may say when; what it does not bring in comes before its first reader */
