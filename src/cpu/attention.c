@@ -1,7 +1,8 @@
 #include "cpu/internal.h"
 
 #if GCKPTI_HAS_FAST
-/* ---- attention: an item is a block of queries of a head (forward), heads that share keys ---- */
+/* ---- attention: an item is a block of queries of a head (forward), or heads that share keys
+ * ---- */
 static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
 {
     gckpti_attn h = *(const gckpti_attn *)context;
@@ -9,7 +10,7 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
     const gckpti_kernels *kernels = gckpti_kernels_of(call);
     const gckpti_mixed_kernels *mixed = gckpti_mixed_of(kernels);
     const int backward = call->grad_out || call->grad_out_bf16;
-    const int64_t block = h.blocks - 1 - i % h.blocks; /* causal: those with most work first */
+    const int64_t block = h.blocks - 1 - i % h.blocks; /* causal: the most expensive first */
     float *scratch = (float *)call->workspace;
     scratch += worker * gckpti_attention_workspace(call, h.t, h.shared_keys, h.d, backward);
     i = backward ? i * h.group : i / h.blocks;

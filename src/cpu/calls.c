@@ -5,7 +5,7 @@ GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **ke
     *kernels = NULL;
 #if GCKPTI_HAS_FAST
 #ifdef GCKPT_OPENBLAS
-    openblas_set_num_threads(1); /* each of our threads calls it for its piece */
+    openblas_set_num_threads(1); /* each of our threads calls it for its block */
 #endif
     if (isa >= GCKPT_ISA_C && isa < GCKPT_ISA_COUNT)
         *kernels = gckpti_kernels_for(isa);
@@ -28,7 +28,7 @@ GCKPT_API float gckpt_dot(const gckpt_call *call, const float *x, const float *y
     return gckpti_dot(x, y, n);
 }
 
-/* Both ways round, since gckpt_product may turn a product. */
+/* Also transposed, as gckpt_product may transpose a product. */
 GCKPT_API size_t gckpt_product_workspace(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
 {
     int64_t one = gckpti_product_workspace(m, n, k), other = gckpti_product_workspace(n, m, k);
@@ -51,7 +51,7 @@ static void gckpti_product_row(void *context, int64_t i, int64_t worker)
             c[j * t->c_col] = gckpti_fma(*a, b[j * t->b_col], c[j * t->c_col]);
 }
 
-/* The vector kernels want a row of c side by side: where it is a column, the product is turned. */
+/* The vector kernels need a row of c adjacent: if c is a column, the product is transposed. */
 GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc)
 {
     if (!call || !desc || desc->m <= 0 || desc->n <= 0)

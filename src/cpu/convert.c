@@ -3,7 +3,7 @@
 #ifndef GCKPT_NO_BF16
 /* ---- to bf16 and back, between the ops of bf16 plans ---- */
 
-/* Elements first..end-1, one by one; by chance: `word` has 16 of Philox's bits for each of 8. */
+/* Converts elements first..end-1; stochastic: `word` has 16 random bits for each of 8 elements. */
 static void gckpti_convert_each(const gckpti_convert_state *s, int64_t first, int64_t end)
 {
     const gckpt_conversion *c = s->c;

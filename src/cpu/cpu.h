@@ -7,14 +7,14 @@
 /* =================================================================================================
  * >>cpu: the processor as a backend: plain, and the same bits by vector kernels
  *
- * gckpti_cpu_backend gives one of two gckpt_backends: gckpti_backend_plain, which calls the ops'
- * own kernels and does what is done between ops (fill, add, convert, update) as the numeric
- * contract has it; or the fast one, which differs by its kernels alone.
+ * gckpti_cpu_backend returns one of two gckpt_backend: gckpti_backend_plain, which calls the ops'
+ * plain kernels and does fill, add, convert and update as the numeric contract defines them; or the
+ * fast one, which differs by its kernels alone.
  *
  * There gckpti_fast_<op>_forward and _backward return the bits of gckpti_<op>_forward and
- * _backward. They cut the work into items for threads (a row, a piece of a matrix, a head); what
- * is done with one is an entry of gckpti_kernels, a table for each instruction set, made by
- * kernels and chosen when an executor is made, so that a plain `cc -O2` is enough.
+ * _backward. They split a call into items for threads (a row, a block of a matrix, a head), which
+ * entries of gckpti_kernels compute: a table for each instruction set, defined by kernels, chosen
+ * when an executor is created, so that a plain `cc -O2` is enough.
  * ============================================================================================== */
 
 /* ---- cpu/plain.c, cpu/convert.c ---- */
@@ -23,7 +23,7 @@ GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n);
 extern const gckpt_backend gckpti_backend_plain;
 #endif
 
-/* Element i of a conversion is number at + i of the batch. */
+/* Element i of a conversion is element offset + i of the batch. */
 typedef struct {
     const gckpt_call *call;
     const gckpt_conversion *c;
@@ -31,7 +31,7 @@ typedef struct {
     uint64_t offset;
 } gckpti_convert_state;
 
-/* Of a table: an entry that only bf16 plans need. What is called only where b is as stored. */
+/* Table entries that only bf16 plans need; calls that only a quantised b needs. */
 #ifndef GCKPT_NO_BF16
 #define GCKPTI_IF_BF16(x) x
 #else
@@ -52,7 +52,7 @@ typedef struct {
 #else
 #define GCKPTI_AVX512_BF16 0
 #endif
-/* And of AMX, by an assembler that knows it. The system's leave is asked for as Linux has it. */
+/* Also AMX, with an assembler that knows it. Permission is requested as Linux requires it. */
 #if GCKPTI_AVX512_BF16 && defined(__linux__) && !defined(GCKPT_NO_AMX) &&                          \
     ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
 #define GCKPTI_AMX 1
@@ -81,7 +81,7 @@ static inline gckpti_product gckpti_product_of(int64_t m, int64_t n, int64_t k, 
     return t;
 }
 
-/* Where chains of row i start, from column j on; NULL: at +0. */
+/* Returns where the chains of row i start, from column j on; NULL: at +0. */
 static inline const float *gckpti_chain_starts(const gckpti_product *t, int64_t i, int64_t j)
 {
     if (t->accumulate)
@@ -89,19 +89,19 @@ static inline const float *gckpti_chain_starts(const gckpti_product *t, int64_t 
     return t->initial ? t->initial + i * t->initial_stride + j : NULL;
 }
 
-/* Rows i0..i1-1, columns j0..j1-1 of c, of a matrix; which of all pieces that is. */
+/* Rows i0..i1-1, columns j0..j1-1 of c, of a matrix; item: its index among all blocks. */
 typedef struct {
     int64_t i0, i1, j0, j1, matrix, item;
 } gckpti_c_block;
 
-/* What is worked on next, fetched to L2 line by line from `at` on: `rows` of `width` bytes, `pace`
- * lines each tile (f32), block of 4 rows (bf16) or block of a tile (AMX, which sets it). */
+/* The next data to prefetch to L2, from `at` on: `rows` of `width` bytes, `pace` lines per tile
+ * (f32), per block of 4 rows (bf16) or per block of a tile (AMX, which sets it). */
 typedef struct {
     const char *x;
     int64_t row, rows, width, at, pace;
 } gckpti_prefetch;
 
-/* Elements from number `at` of an operand on. */
+/* Elements of an operand from element `at` on. */
 static inline gckpti_prefetch gckpti_prefetch_of(const gckpti_operand *x, int64_t at, int64_t row,
                                                  int64_t rows, int64_t width)
 {
@@ -117,7 +117,7 @@ static inline gckpti_prefetch gckpti_prefetch_of(const gckpti_operand *x, int64_
     return f;
 }
 
-/* What is due. */
+/* Prefetches the next `pace` lines. */
 static inline void gckpti_prefetch_some(gckpti_prefetch *f)
 {
     for (int64_t n = f->rows > 0 ? f->pace : 0; n > 0; n--) {
@@ -131,7 +131,7 @@ static inline void gckpti_prefetch_some(gckpti_prefetch *f)
     }
 }
 
-/* A row and what is taken over it, by lanes as in numerics. */
+/* The reductions over a row, by lanes as in num. */
 enum {
     GCKPTI_ROW_SUM,
     GCKPTI_ROW_MAX,
@@ -143,11 +143,11 @@ enum {
 };
 
 typedef struct {
-    int kind; /* SUM: of x - first; TOP: the greatest x; DOT, PRODUCTS: x y, in one link or rounded
-                 first; with d = (x - first) - mean, SQUARES: d^2, NORM: d rstd y [z];
-                 EXP: exp(x - mean) */
+    int kind; /* SUM: x - first; MAX: x; DOT, PRODUCTS: x y, fused or rounded first;
+               * with d = (x - first) - mean, SQUARES: d^2, NORM: d rstd y [z];
+               * EXP: exp(x - mean) */
     const float *x, *y, *z;
-    float *out; /* EXP: where they go, or NULL */
+    float *out; /* EXP: the results, or NULL */
     float first, mean, rstd;
 } gckpti_row_args;
 
@@ -157,10 +157,10 @@ typedef struct {
     float *gain_comp, *bias_comp;
 } gckpti_column_sums;
 
-enum { /* of a square that a diagonal cuts (query i sees keys to i + d), of row i is needed: */
+enum { /* of a tile cut by a diagonal (query i sees keys to i + d), row i needs: */
        GCKPTI_QK_TILE = GCKPTI_KEY_TILE,
-       GCKPTI_TERMS_TO,    /* links 0..i + d */
-       GCKPTI_TERMS_FROM,  /* links from i - d on */
+       GCKPTI_TERMS_TO,    /* terms 0..i + d */
+       GCKPTI_TERMS_FROM,  /* terms from i - d on */
        GCKPTI_COLUMNS_TO,  /* columns 0..i + d */
        GCKPTI_COLUMNS_FROM /* columns from i - d on */
 };
@@ -169,20 +169,20 @@ typedef struct {
     int64_t a_row, a_step, b_step, c_row;
     int edge, from_zero;
     int64_t diagonal;
-    const float *row_scale; /* f32: NULL, or what each row of c is multiplied by before its links */
+    const float *row_scale; /* f32: NULL, or a factor for each row of c before its terms */
     const gckpti_attn *attn;
-    const float *prefetch; /* f32: NULL, or as many rows of the head as c has, fetched meanwhile */
+    const float *prefetch; /* f32: NULL, or rows to prefetch, as many as c has */
 } gckpti_attn_gemm;
 
-/* How a piece of c is gone over: in blocks of b, `wide` columns and `deep` links, that L2 holds. */
+/* The loops over a block of c: blocks of b, of nc columns and kc terms, that fit into L2. */
 typedef struct {
     int64_t kc, nc;
-    int in_place; /* full vectors of b are read where they are, not packed */
+    int in_place; /* full vectors of b are read in place, not packed */
     int packs_a;  /* a is packed, GCKPTI_STRIP rows at a time */
 } gckpti_blocking;
 
-/* What a tile works on: some rows and vectors of c that stay in registers while they take k links.
- * As gckpti_product, but b's columns lie side by side. */
+/* A tile keeps some rows and vectors of c in registers while it adds k terms. b's columns are
+ * adjacent. */
 typedef struct {
     int64_t k;
     const float *a;
@@ -193,23 +193,22 @@ typedef struct {
     int64_t from_row;
     float *c;
     int64_t c_row;
-    int64_t last;      /* columns in the last vector */
-    const float *next_c; /* the tile of c to come: fetched meanwhile */
+    int64_t last;        /* columns in the last vector */
+    const float *next_c; /* the next tile of c, to prefetch */
 } gckpti_tile;
 
-/* Products of bf16 plans (manual, 5l). Factors are packed: of a, rows of bf16, blocks of 32 links
- * side by side; of b, panels of words of two links, a block being 16 rows of as many as the panel
- * is wide: what the two halves of word q hold is the kernels' choice. What is missing of a block
- * goes as -0 x +0, which changes no chain, not even one at -0. */
+/* Products of bf16 plans (manual, 5l). Operands are packed: a as rows of bf16 in blocks of 32
+ * terms; b as panels of words of two terms, chosen by the kernels, a block being 16 rows of a
+ * panel. Partial blocks are padded with -0 x +0, which changes no chain, not even one at -0. */
 enum gckpti_words {
-    GCKPTI_WORDS_PAIRS,       /* links 2 q (the half that comes first in memory) and 2 q + 1 */
-    GCKPTI_WORDS_INTERLEAVED, /* q even: 2 q + 2 (lower) and 2 q; odd: 2 q + 1 (lower) and 2 q - 1 */
+    GCKPTI_WORDS_PAIRS,       /* terms 2 q (the half that comes first in memory) and 2 q + 1 */
+    GCKPTI_WORDS_INTERLEAVED, /* q even: 2 q + 2 (lower), 2 q; odd: 2 q + 1 (lower), 2 q - 1 */
     GCKPTI_WORDS_SWAPPED      /* 2 q + 1 (lower), 2 q */
 };
 
 /* m rows of c, `width` columns (16, 32 or 48), `blocks` blocks: row i of a at a + i * a_row.
- * Elements start at from[i * from_row + j], or at +0, and rest in c; c_bf16: or NULL: in the end
- * they are rounded there instead. `last`: links of the last block, behind which it may stop. */
+ * Elements start at from[i * from_row + j], or at +0, and accumulate in c; if c_bf16 is not NULL,
+ * they end there, rounded. `last`: terms of the last block, which may end there. */
 typedef struct {
     int64_t m, blocks, last, a_row, width, b_row, from_row, c_row, bf16_row;
     const uint16_t *a;
@@ -217,29 +216,28 @@ typedef struct {
     const float *from;
     float *c;
     uint16_t *c_bf16;
-    int64_t c_rows; /* rows that c has from here on: some past the tile may be fetched, as */
-    gckpti_prefetch *prefetch; /* is this */
+    int64_t c_rows; /* rows that c has from here on: some after the tile may be prefetched */
+    gckpti_prefetch *prefetch;
 } gckpti_mixed_tile;
 
-/* How it is done, for blocks or for a chain: at most how many rows (in multiples of `unit`) and
- * columns at a time (panels of b may be wider: b_row); how words of both are packed. */
+/* A tile kernel: its maximum rows (in multiples of row_step) and columns (panels of b may be wider:
+ * b_row); how words of both operands are packed. */
 typedef struct {
     int rows, columns, row_step, words;
     void (*run)(const gckpti_mixed_tile *t);
 } gckpti_tile_kernel;
 
-/* Lanes 0..n-1 (rows of c; columns of b), of which the first is element `at` at link 0, of `blocks`
- * blocks of t from link p on. Of x, lanes or links lie side by side. */
+/* Lanes 0..n-1 (rows of c; columns of b) of `blocks` blocks of t from term p on; the first lane's
+ * term 0 is element `at`. In x, lanes or terms are adjacent. */
 typedef struct {
     const gckpti_product *t;
     const gckpti_operand *x;
     int64_t at, n, p, blocks;
 } gckpti_pack_lanes;
 
-/* Of bf16 plans. tiles: for blocks, for a chain; ready: NULL, or called before (1) and after (0)
- * an item's; align: of rows of an a that lies in place, in bytes; 0: none does. pack_a: lane i's at
- * d + i * row; up to a multiple of 16 lanes may be written; pack_b: a panel of `width` lanes, +0
- * past n. */
+/* Kernels of bf16 plans. tiles: for blocks, for a chain. configure: NULL, or called before (1) and
+ * after (0) an item's tiles. align: of rows of an a in place, in bytes; 0: never in place. pack_a
+ * writes lane i to d + i * row (up to a multiple of 16 lanes), pack_b a panel, +0 after n. */
 typedef struct {
     gckpti_tile_kernel tiles[2];
     void (*configure)(int start);
@@ -250,8 +248,7 @@ typedef struct {
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
     void (*attention_forward)(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
                               float *scratch);
-    void (*attention_backward)(const gckpti_attn *h, int64_t row, int64_t head,
-                               float *scratch);
+    void (*attention_backward)(const gckpti_attn *h, int64_t row, int64_t head, float *scratch);
 } gckpti_mixed_kernels;
 
 static inline void gckpti_mixed_configure(const gckpti_mixed_kernels *kernels, int start)
@@ -260,16 +257,16 @@ static inline void gckpti_mixed_configure(const gckpti_mixed_kernels *kernels, i
         kernels->configure(start);
 }
 
-/* Whether tiles read x, rows of a, where it is, if these are whole blocks. */
+/* Returns whether tiles read x, rows of a, in place if these are whole blocks. */
 static inline int gckpti_is_in_place(const gckpti_mixed_kernels *kernels, const gckpti_operand *x)
 {
     return kernels->align && x->bf16 && x->k_stride == 1 && 2 * x->stride % kernels->align == 0 &&
            (int64_t)((uintptr_t)x->bf16 & 63) % kernels->align == 0;
 }
 
-/* c (m,n) of packed factors (fields of `tile`: those of all of it, width: not read; c NULL:
- * c_bf16 alone). a may lie in place: then `back` rows before it may be read, too. start: NULL, or
- * bf16 in rows as c_bf16's, at which elements start. least: of a's exponents, or 0 before. */
+/* c (m,n) of packed operands (fields of `tile` are those of all of c; c NULL: c_bf16 alone). If a
+ * is in place, rows_before rows before it are readable. start: NULL, or bf16 initial values, in
+ * rows as c_bf16's. min_exponent: of a, or 0 if not computed yet. */
 typedef struct {
     const gckpti_mixed_kernels *kernels;
     gckpti_mixed_tile tile;
@@ -277,7 +274,7 @@ typedef struct {
     const uint16_t *start;
     int chain;
     uint32_t min_exponent;
-    gckpti_prefetch next_prefetch; /* fetched when tile.fetch is done */
+    gckpti_prefetch next_prefetch; /* prefetched after tile.prefetch */
 } gckpti_packed_product;
 
 /* ---- cpu/mixed.c ---- */
@@ -285,8 +282,8 @@ typedef struct {
 GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s);
 #endif
 
-/* What a kernel fetches while it works on a portion of a bf16 plan (see gckpti_strip_item), 2
- * bytes an element: that portion's neighbours; or `here`, which is there already. */
+/* What a kernel prefetches for the next strip of a bf16 plan (see gckpti_strip_item), 2 bytes an
+ * element; `fallback` is cached already. */
 typedef struct {
     const char *x, *y, *z;
 } gckpti_hints;
@@ -301,7 +298,7 @@ static inline gckpti_hints gckpti_hints_of(const gckpt_call *call, const float *
     return a;
 }
 
-/* What the backward of a norm adds up over a row: u h. x, y: NULL where they are bf16. */
+/* The sum of a norm's backward over a row: u h. x, y: NULL where they are bf16. */
 static inline gckpti_row_args gckpti_norm_row_args(const gckpt_call *call, int64_t r)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
@@ -321,7 +318,7 @@ static inline gckpti_row_args gckpti_norm_row_args(const gckpt_call *call, int64
 
 /* ---- cpu/rows.c ---- */
 /* clang-format off */
-#define GCKPTI_UNARY_OPS(X)                                                                           \
+#define GCKPTI_UNARY_OPS(X)                                                                        \
     X(relu) X(leaky_relu) X(softplus) X(tanh) X(sigmoid) X(exp) X(sqrt) X(reciprocal) X(gelu)      \
     X(gelu_erf) X(silu) X(log) X(abs) X(pow) X(clamp) X(sin) X(cos)
 #define GCKPTI_BINARY_OPS(X) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum) X(where)
@@ -330,7 +327,7 @@ static inline gckpti_row_args gckpti_norm_row_args(const gckpt_call *call, int64
 enum {
     GCKPTI_UNARY_OPS(GCKPTI_KIND) GCKPTI_BINARY_OPS(GCKPTI_KIND) GCKPTI_FIRST_BINARY =
         GCKPTI_KIND_add, /* from here on there are two inputs */
-    GCKPTI_FIRST_AT_INPUT = GCKPTI_KIND_gelu, /* before, slopes are taken at the result */
+    GCKPTI_FIRST_AT_INPUT = GCKPTI_KIND_gelu, /* before, derivatives are taken at the result */
     GCKPTI_KIND_divisor = -1, /* backward, div's second input */
     GCKPTI_ELEMENTS = 4096
 };
@@ -339,13 +336,13 @@ enum {
 
 /* ---- cpu/images.c ---- */
 #ifndef GCKPT_NO_IMAGES
-/* A product of a convolution: a, or a' for dw, is the matrix of all windows, which is not made: row
- * (image, i, j), link (tap, channel) of it is what that tap meets there. Of dw, t.m are its links
- * and t.k its rows. In floats: a line has `width`, between results lie `step`, between taps of one
- * line `tap`, the first begins at `first`; `run` of a tap lie side by side (where taps do, too, a
- * line of them is one), `across` such in a line of w. */
+/* A product of a convolution: a, or a' for dw, is the virtual matrix of all windows: row (image,
+ * i, j), term (tap, channel). For dw, t.m are its terms and t.k its rows. In floats: a line has
+ * `width`, results are `step` apart, taps of a line `tap`, the first begins at `first`; tap_len
+ * of a tap are adjacent (where taps are, too, a line of them is one), line_taps such in a line
+ * of w. */
 typedef struct {
-    gckpti_product t; /* a is not used; t.b.step 1: of link 0 of tap 0, see gckpti_conv_gemm_b */
+    gckpti_product t; /* a is not used; b of term 0 of tap 0 if t.b.k_stride is 1 */
     int kind;
     const gckpti_conv_sizes *z;
     gckpti_axis_map r[2];
@@ -354,7 +351,7 @@ typedef struct {
     int64_t from_next, c_next; /* to the next group's */
 } gckpti_conv_gemm;
 
-/* Where row i of t begins in c, or in what is as large. */
+/* Returns where row i of t begins in c, or in an array of the same shape. */
 static inline int64_t gckpti_conv_gemm_c(const gckpti_conv_gemm *s, int64_t i)
 {
     const int64_t *side = s->kind == GCKPTI_CONV_UP ? s->z->image : s->z->windows;
@@ -366,7 +363,7 @@ static inline int64_t gckpti_conv_gemm_c(const gckpti_conv_gemm *s, int64_t i)
     return (line * side[1] + r[1].out_first + i % r[1].results * r[1].out_step) * s->t.c_stride;
 }
 
-/* Where tap number `tap` of these begins in b. */
+/* Returns where tap `tap` of this product begins in b. */
 static inline int64_t gckpti_conv_gemm_b(const gckpti_conv_gemm *s, int64_t tap)
 {
     const int64_t ky = tap / s->r[1].taps, kx = tap % s->r[1].taps;
@@ -375,8 +372,7 @@ static inline int64_t gckpti_conv_gemm_b(const gckpti_conv_gemm *s, int64_t tap)
 #endif
 
 /* ---- kernels: what that folder has for each instruction set ---- */
-/* Entries of parts that can be left out come last, with their places in the table
- * (kernels/table). */
+/* Optional kernels come last, with their table entries (kernels/table). */
 typedef struct {
     void (*product_block)(const gckpti_product *t, const gckpti_c_block *block, float *pack,
                           int64_t scratch);
@@ -394,12 +390,11 @@ typedef struct {
     void (*log_softmax_backward)(const gckpt_call *call, int64_t row);
     void (*norm_forward)(const gckpt_call *call, int64_t row);
     void (*norm_backward)(const gckpt_call *call, int64_t row);
-    void (*rotary)(const gckpt_call *call, int64_t row); /* either way */
+    void (*rotary)(const gckpt_call *call, int64_t row); /* forward and backward */
     void (*column_sums)(const gckpti_column_sums *s, int64_t first, int64_t end);
     void (*attention_forward)(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
                               float *scratch);
-    void (*attention_backward)(const gckpti_attn *h, int64_t row, int64_t head,
-                               float *scratch);
+    void (*attention_backward)(const gckpti_attn *h, int64_t row, int64_t head, float *scratch);
     void (*classes_backward)(const float *x, float *d, int64_t n, const gckpti_class_row *c);
     float (*surprisal)(const float *x, int64_t n, const gckpti_class_row *c);
     float (*element_loss_forward)(const gckpti_element_loss *e, int64_t row);
@@ -444,7 +439,7 @@ static inline const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
     return (const gckpti_kernels *)call->kernels;
 }
 
-/* Those of bf16 plans; without these all are NULL. */
+/* Returns the kernels of bf16 plans; all are NULL in a build without these. */
 static inline const gckpti_mixed_kernels *gckpti_mixed_of(const gckpti_kernels *kernels)
 {
     static const gckpti_mixed_kernels none = {
@@ -460,11 +455,11 @@ extern GCKPTI_DATA const gckpti_kernels gckpti_kernels_any, gckpti_kernels_neon,
 #endif
 
 /* ---- cpu/calls.c ---- */
-/* The backend of an instruction set, and what a call's `kernels` are with it (NULL: plain). NULL:
- * this processor or build lacks it, or its kernels do not give the plain ones' bits. */
+/* Returns the backend of an instruction set, and in *kernels its calls' `kernels` (NULL: plain); or
+ * NULL if the processor or build lacks it, or its kernels do not return the plain ones' bits. */
 GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels);
 
-/* For a text: the switch by which this build has no kernels of this kind, in brackets; or "". */
+/* Returns the switch that leaves this instruction set out of the build, in brackets; or "". */
 static inline const char *gckpti_isa_left_out(gckpt_isa isa)
 {
     (void)isa;

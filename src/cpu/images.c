@@ -19,7 +19,7 @@ static void gckpti_conv_c_block(const gckpti_products *base, const gckpti_c_bloc
     gckpti_kernels_of(base->call)->conv_block(&w, block, scratch, floats);
 }
 
-/* What lies where, of one kind and phase. */
+/* Returns the layout of one kind and phase. */
 static gckpti_conv_gemm gckpti_conv_gemm_of(const gckpti_conv *s)
 {
     const gckpti_conv_sizes *z = s->z;

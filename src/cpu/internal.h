@@ -1,10 +1,10 @@
 #pragma once
 #include "cpu/cpu.h"
 
-/* What the files of cpu share; no other folder uses it. */
+/* Declarations shared by the files of cpu; no other folder includes this header. */
 
 /* ---- cpu/plain.c ---- */
-enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats that no cache is thought to hold */
+enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats that no cache is assumed to hold */
 
 /* ---- cpu/convert.c ---- */
 #ifndef GCKPT_NO_BF16
@@ -30,8 +30,9 @@ static inline int gckpti_mixed_matches(const gckpti_kernels *kernels) { return !
 typedef struct gckpti_products {
     const gckpt_call *call;
     const gckpti_product *t;
-    int64_t rows, cols, row_blocks, col_blocks; /* of a piece; pieces below and beside each other */
-    int64_t floats; /* floats of t->room for a worker; 0: its stack is enough */
+    /* of a block; blocks per column and per row of c */
+    int64_t rows, cols, row_blocks, col_blocks;
+    int64_t floats; /* floats of t->scratch per worker; 0: the stack suffices */
     void (*run_block)(const struct gckpti_products *s, const gckpti_c_block *block, float *scratch,
                       int64_t floats);
 } gckpti_products;
@@ -49,8 +50,7 @@ GCKPTI_FN void gckpti_run_column_sums(const gckpt_call *call, int gain, int bias
                                                            gckpti_fast_loss(call).element))
 
 #ifdef GCKPTI_SEPARATE_TU
-/* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
- * order, and need no prototypes. What each does is said where it is defined. */
+/* Prototypes for files that are compiled separately, as in tests. Definitions have the comments. */
 
 /* cpu/plain.c */
 GCKPTI_FN void gckpti_cpu_fill(const gckpt_call *call, void *to, uint32_t word, int64_t n);

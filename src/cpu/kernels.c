@@ -31,7 +31,7 @@
 
 GCKPTI_COLD_BEGIN
 
-/* A product whose rows, columns and links go past the edge of a tile, b transposed. */
+/* A product whose rows, columns and terms exceed a tile, b transposed. */
 static int gckpti_products_match(const gckpti_kernels *kernels)
 {
     enum { M = 9, N = 49, K = 17 };
@@ -55,8 +55,8 @@ static int gckpti_products_match(const gckpti_kernels *kernels)
     return same;
 }
 
-/* Options that let a compiler change arithmetic without telling (clang's -freciprocal-math) would
- * show here: then the plain kernels run. */
+/* Compiler options that change arithmetic (clang's -freciprocal-math) show here: then plain kernels
+ * run. */
 GCKPTI_FN int gckpti_kernels_match(const gckpti_kernels *kernels)
 {
     enum { N = 45 };
@@ -101,8 +101,8 @@ GCKPTI_FN int gckpti_kernels_match(const gckpti_kernels *kernels)
 }
 
 #if GCKPTI_AMX && !defined(GCKPTI_CPU_HAS_AMX) /* as tests have it */
-/* AMX by cpuid and xgetbv, and the process's leave to use it (arch_prctl, ARCH_REQ_XCOMP_PERM),
- * which Linux gives once and for all; not where a signal's stack is too small for tiles, say. */
+/* Returns whether the processor has AMX and the process may use it (arch_prctl,
+ * ARCH_REQ_XCOMP_PERM, once); not if, for example, a signal's stack is too small for tiles. */
 static int gckpti_cpu_has_amx(void)
 {
     unsigned a = 7, b, c = 0, d, high;
@@ -131,7 +131,7 @@ static int gckpti_cpu_has_avx512(void)
 }
 #endif
 
-/* The kernels of an instruction set, if this processor has it; NULL: the plain ones. Intel's
+/* Returns the kernels of an instruction set, or NULL (plain) if this processor lacks it. Intel's
  * VDPBF16PS has half the rate of fma. */
 GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 {

@@ -1,11 +1,11 @@
 #include "cpu/internal.h"
 
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_BF16)
-/* ---- products of bf16 plans: an item is some rows and columns of c. Some blocks of links at a
- * time, a is packed, unless its rows can be read in place, and then b, panel by panel. ---- */
+/* ---- products of bf16 plans: an item is some rows and columns of c. For some blocks of terms at a
+ * time, a is packed, unless its rows can be read in place, then b, panel by panel. ---- */
 
 #if GCKPTI_X86
-/* Between the two, subnormals are zeros; nothing is computed on the wrong side. */
+/* Between the two, subnormals are zeros. */
 static unsigned gckpti_ftz_begin(void)
 {
     const unsigned mode = _mm_getcsr();
@@ -23,7 +23,7 @@ static unsigned gckpti_ftz_begin(void) { return 0; }
 static void gckpti_ftz_end(unsigned mode) { (void)mode; }
 #endif
 
-/* The least exponent (biased) of n factors that are not zeros. */
+/* Returns the least exponent (biased) of n operands that are not zeros. */
 static uint32_t gckpti_min_exponent(const uint16_t *x, int64_t n)
 {
     uint32_t least = 255;
@@ -34,8 +34,8 @@ static uint32_t gckpti_min_exponent(const uint16_t *x, int64_t n)
     return least;
 }
 
-/* Whether no link can end below 2^-126, as where processors are not told to flush the tiles need:
- * what starts at +0 goes on in multiples of the two least exponents' last bits. */
+/* Returns whether no term can end below 2^-126, as tiles need unless the processor flushes: from +0
+ * on, sums are multiples of the two least exponents' last bits. */
 static int gckpti_never_flushes(gckpti_packed_product *s)
 {
     const gckpti_mixed_tile *t = &s->tile;
@@ -52,11 +52,11 @@ static int gckpti_never_flushes(gckpti_packed_product *s)
            127 + 127 + 14 - 126;
 }
 
-/* A tile where links may flush: an element at a time. */
+/* Computes a tile whose terms may flush, element by element. */
 static void gckpti_mixed_tile_scalar(const gckpti_mixed_tile *t, int chain)
 {
     const int64_t terms = (t->blocks - 1) * GCKPTI_K_BLOCK + t->last;
-    const int upper = gckpti_little_endian(); /* of odd links */
+    const int upper = gckpti_little_endian(); /* of odd terms */
     uint16_t column[GCKPTI_K_BLOCK];
     gckpti_product all;
     memset(&all, 0, sizeof all);
@@ -77,7 +77,7 @@ static void gckpti_mixed_tile_scalar(const gckpti_mixed_tile *t, int chain)
         }
 }
 
-/* Nor can where chains do not start at +0, but at n columns of these. */
+/* The same if chains start not at +0, but at n columns of t->from. */
 static int gckpti_starts_never_flush(const gckpti_mixed_tile *t, int64_t n)
 {
     int high = 1;
@@ -89,7 +89,7 @@ static int gckpti_starts_never_flush(const gckpti_mixed_tile *t, int64_t n)
     return high;
 }
 
-/* n columns of m rows, from one array of rows to another. */
+/* Copies n columns of m rows. */
 static void gckpti_copy_rows(const float *x, int64_t x_row, float *y, int64_t y_row, int64_t m,
                              int64_t n)
 {
@@ -97,19 +97,17 @@ static void gckpti_copy_rows(const float *x, int64_t x_row, float *y, int64_t y_
         memcpy(y + i * y_row, x + i * x_row, (size_t)n * sizeof *y);
 }
 
-/* Tile t, of whose columns n exist: where it has fewer rows or columns than tiles take, or c has no
- * floats, it works in `rest`. Of an a in place that ends too early it begins with rows before t's.
- * start: as s->start, for t. */
+/* Computes tile t of n columns, in `temp` if it has fewer rows or columns than tiles take, or c is
+ * NULL. If an a in place ends too early, it begins with rows before t's. */
 static void gckpti_mixed_run_tile(const gckpti_packed_product *s, const gckpti_tile_kernel *kernel,
                                   int exact, gckpti_mixed_tile *t, int64_t n, const uint16_t *start)
 {
     float temp[32 * GCKPTI_PANEL] GCKPTI_ALIGNED;
     const gckpti_mixed_tile all = *t;
-    const int few_rows = exact && t->m < kernel->row_step;
-    const int64_t skip = few_rows ? gckpti_min(s->rows_before, kernel->row_step - t->m) : 0,
-                  m = t->m;
+    const int few = exact && t->m < kernel->row_step;
+    const int64_t skip = few ? gckpti_min(s->rows_before, kernel->row_step - t->m) : 0, m = t->m;
     float *at = temp + skip * GCKPTI_PANEL;
-    const int edge = few_rows || n < t->width;
+    const int edge = few || n < t->width;
     if (edge || !t->c) {
         t->c = temp, t->c_row = GCKPTI_PANEL, t->c_rows = 0;
         if (edge && all.from && !start)
@@ -123,7 +121,7 @@ static void gckpti_mixed_run_tile(const gckpti_packed_product *s, const gckpti_t
         t->from = t->c, t->from_row = t->c_row;
     if (!GCKPTI_X86 && s->chain)
         exact = exact && gckpti_starts_never_flush(t, n);
-    if (few_rows)
+    if (few)
         t->m = kernel->row_step, t->a -= skip * t->a_row;
     if (edge || !exact)
         t->c_bf16 = NULL;
@@ -170,18 +168,18 @@ GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s)
 typedef struct {
     gckpti_products base;
     const gckpti_mixed_kernels *kernels;
-    int in_place, keeps_partial; /* a is not packed; rest has all rows of an item */
-    int64_t blocks, panel; /* at a time; columns of a panel */
+    int in_place, keeps_partial; /* a is not packed; partial has all rows of an item */
+    int64_t blocks, panel;       /* at a time; columns of a panel */
 } gckpti_mixed_job;
 
-/* What of an item is worked on. */
+/* The position in an item. */
 typedef struct {
     gckpti_packed_product packed;
-    int64_t matrix, i, p, end, j; /* rows i.., links p..end-1, columns j.. */
+    int64_t matrix, i, p, end, j; /* rows i.., terms p..end-1, columns j.. */
     float *partial;               /* of columns j.., or NULL */
 } gckpti_mixed_panel;
 
-/* Where elements of a panel start, rest and end. */
+/* Sets where the elements of a panel start, accumulate and end. */
 static void gckpti_mixed_set_c(const gckpti_mixed_job *s, gckpti_mixed_panel *w)
 {
     const gckpti_product *t = s->base.t;
@@ -197,8 +195,8 @@ static void gckpti_mixed_set_c(const gckpti_mixed_job *s, gckpti_mixed_panel *w)
         tile->from = t->initial && !t->accumulate ? t->initial + w->j : NULL, tile->from_row = 0;
 }
 
-/* What of b comes next: the panel beside this one, links after these, or, as it is expected to
- * work on the next item but the other threads', that. */
+/* The next part of b: the next panel or terms, or the thread's next item, if it gets the expected
+ * one. */
 static gckpti_prefetch gckpti_mixed_next_b(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
                                            const gckpti_c_block *block)
 {
@@ -216,8 +214,7 @@ static gckpti_prefetch gckpti_mixed_next_b(const gckpti_mixed_job *s, const gckp
                           : gckpti_prefetch_of(b, at, b->stride, n, terms);
 }
 
-/* What of a is packed next, if it is another part: links after these or, as above, those of the
- * next item. */
+/* The part of a that is packed next, if it is another one: the next terms or the next item. */
 static gckpti_prefetch gckpti_mixed_next_a(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
                                            int64_t item)
 {
@@ -235,7 +232,7 @@ static gckpti_prefetch gckpti_mixed_next_a(const gckpti_mixed_job *s, const gckp
                             : gckpti_prefetch_of(a, at, a->k_stride, terms, rows);
 }
 
-/* As many blocks as are taken at a time, from link p on: where they end. */
+/* Returns the end of the blocks that are taken at a time, from term p on. */
 static int64_t gckpti_mixed_k_end(const gckpti_mixed_job *s, int64_t p, gckpti_mixed_tile *tile)
 {
     const gckpti_product *t = s->base.t;
@@ -253,7 +250,7 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
     const gckpti_product *t = base->t;
     gckpti_mixed_panel w;
     memset(&w, 0, sizeof w);
-    (void)floats; /* for so many it is cut */
+    (void)floats; /* the blocks were cut to fit */
     gckpti_mixed_tile *tile = &w.packed.tile;
     w.packed.kernels = s->kernels, w.packed.chain = gckpti_is_chain(t);
     w.matrix = block->matrix, w.i = block->i0, tile->m = block->i1 - block->i0;
@@ -294,8 +291,7 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
     gckpti_mixed_configure(s->kernels, 0);
 }
 
-/* Rows and columns of an item, and blocks at a time, that `room` floats are enough for; in even
- * parts. */
+/* Sets the rows and columns of an item, and the blocks at a time, that fit into `floats`. */
 static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, int64_t floats)
 {
     const gckpti_product *t = s->base.t;
@@ -319,7 +315,7 @@ static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, in
     s->blocks = fit >= all ? all : (all + (all + fit - 1) / fit - 1) / ((all + fit - 1) / fit);
 }
 
-/* c is cut into 4 items a thread, if it is large; each packs its b: more rows, if a is in place. */
+/* A large c is 4 items per thread; each packs its b, so it has more rows if a is in place. */
 GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t)
 {
     gckpti_mixed_job s;
@@ -351,7 +347,7 @@ GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t
     gckpti_run_products(&s.base);
 }
 
-/* ---- do they agree with the plain ones? ---- */
+/* ---- comparison with the plain kernels ---- */
 
 /* Ties, infinities, NaN and subnormals, rounded. */
 static int gckpti_narrow_matches(const gckpti_mixed_kernels *kernels)
@@ -369,10 +365,10 @@ static int gckpti_narrow_matches(const gckpti_mixed_kernels *kernels)
     return same;
 }
 
-/* A small product of blocks (two, the second one of 17 links) or of a chain: instructions that
- * round, order or flush in another way would show here. Rows: usual numbers; through subnormals; to
- * the least normal number and half a unit below it, which is a zero; a chain at -0, which would
- * be +0 if missing links were +0 x +0; an infinity. wide: of floats, which packing rounds. */
+/* A small product of blocks (two, the second of 17 terms) or of a chain, which shows instructions
+ * that round, order or flush differently. Rows: usual numbers; through subnormals; to the least
+ * normal number and half a unit below it, which is a zero; a chain at -0; an infinity. wide: of
+ * floats. */
 static int gckpti_product_matches(const gckpti_mixed_kernels *kernels, int64_t run, int wide)
 {
     enum { M = 8, N = 16, K = 49, SCRATCH = 2 * 16 * (GCKPTI_PANEL + 32) };

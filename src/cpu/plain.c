@@ -33,7 +33,7 @@ typedef struct { /* to += from, or if that is NULL, to = word */
     gckpti_adder add;
 } gckpti_fill_state;
 
-/* Zeros. What no cache can hold goes past them: its lines are not fetched only to be cleared. */
+/* Zeroes an array; one too large for any cache without fetching its lines. */
 static void gckpti_cpu_clear(void *to, int64_t n, int uncached)
 {
     float *x = (float *)to;
@@ -95,8 +95,8 @@ static void gckpti_update_values(const gckpt_update_pass *p, const float *g, int
     }
 }
 
-/* Elements at..at+n-1 of a pass; more: its last accumulator, from there on, which is still to be
- * added, or NULL. Returns the square sum. The plain one always divides where the gradient lies. */
+/* Updates n elements of a pass from `at` on; addend: the last accumulator, not yet added, or NULL.
+ * Returns the sum of squares. */
 GCKPTI_FN float gckpti_plain_update_block(const gckpt_update_pass *p, const float *addend,
                                           int64_t at, int64_t n, int update)
 {

@@ -1,10 +1,10 @@
 #include "cpu/internal.h"
 
 #if GCKPTI_HAS_FAST
-/* ---- linear, matmul: `batch` products, each cut into pieces of c ---- */
+/* ---- linear, matmul: `batch` products, each split into blocks of c ---- */
 
 #ifdef GCKPT_OPENBLAS
-/* The kernel product_piece by OpenBLAS, whose sums have an order of their own (manual, 5). */
+/* The kernel product_block by OpenBLAS, whose sums have another order (manual, 5). */
 static void gckpti_openblas_block(const gckpti_product *t, const gckpti_c_block *block)
 {
     const int64_t i0 = block->i0, i1 = block->i1, j0 = block->j0, j1 = block->j1;
@@ -23,7 +23,7 @@ static void gckpti_openblas_block(const gckpti_product *t, const gckpti_c_block 
                 t->initial || t->accumulate ? 1.0f : 0.0f, c, (int)t->c_stride);
 }
 
-/* What sgemm takes: rows that are as far apart as they are long, at least. */
+/* sgemm requires rows whose distance is at least their length. */
 static int gckpti_openblas_can_run(const gckpti_product *t)
 {
     const gckpti_operand *a = &t->a, *b = &t->b;
@@ -54,8 +54,7 @@ static void gckpti_fp32_c_block(const gckpti_products *s, const gckpti_c_block *
     gckpti_kernels_of(s->call)->product_block(&t, block, scratch, floats);
 }
 
-static void gckpti_products_block(const gckpti_products *s, int64_t i, float *scratch,
-                                  int64_t floats)
+static void gckpti_run_block(const gckpti_products *s, int64_t i, float *scratch, int64_t floats)
 {
     gckpti_c_block block = { 0, 0, 0, 0, i / (s->row_blocks * s->col_blocks), i };
     block.i0 = i / s->col_blocks % s->row_blocks * s->rows, block.j0 = i % s->col_blocks * s->cols;
@@ -67,17 +66,17 @@ static void gckpti_products_block(const gckpti_products *s, int64_t i, float *sc
 static void gckpti_products_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_products *s = (const gckpti_products *)context;
-    gckpti_products_block(s, i, (float *)s->t->workspace + worker * s->floats, s->floats);
+    gckpti_run_block(s, i, (float *)s->t->workspace + worker * s->floats, s->floats);
 }
 
 static void gckpti_products_small_item(void *context, int64_t i, int64_t worker)
 {
     float scratch[GCKPTI_STACK_FLOATS] GCKPTI_ALIGNED;
     (void)worker;
-    gckpti_products_block((const gckpti_products *)context, i, scratch, GCKPTI_STACK_FLOATS);
+    gckpti_run_block((const gckpti_products *)context, i, scratch, GCKPTI_STACK_FLOATS);
 }
 
-/* All pieces of all products; s: the first member of what s->piece needs to know. */
+/* Runs all blocks of all products. s is the first member of what s->run_block uses. */
 GCKPTI_FN void gckpti_run_products(gckpti_products *s)
 {
     gckpt_parallel(s->call, s->t->batch * s->row_blocks * s->col_blocks,
@@ -85,11 +84,10 @@ GCKPTI_FN void gckpti_run_products(gckpti_products *s)
                    s->floats ? gckpti_products_item : gckpti_products_small_item, s);
 }
 
-/* Cuts c into pieces, as square as may be, since each fetches its part of a and b: 4 for each
- * thread, so that one that loses its core delays the others little (1 if a row alone goes over rows
- * of b: long ones are read faster); 1 if it is small. A b that must be transposed is cut by columns
- * first, lest two pieces do it again; and the part of a must stay in a cache while a piece goes
- * over it for every GCKPTI_NC columns. */
+/* Splits c into blocks, as square as possible, since each reads its rows of a and columns of b: 4
+ * for each thread, so that a thread that loses its core delays the others little; 1 if a is a row
+ * or c is small. A b to transpose is split by columns first; a block's rows of a must stay in a
+ * cache. */
 GCKPTI_FN void gckpti_products_split(gckpti_products *s)
 {
     enum { LOW = 256, HIGH = 1024 };

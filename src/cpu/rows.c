@@ -1,7 +1,7 @@
 #include "cpu/internal.h"
 
 #if GCKPTI_HAS_FAST
-/* Items that need no scratch and nothing but the call: item(call, 0..n-1). */
+/* Runs item(call, 0..n-1), which needs no scratch and no other state. */
 typedef struct {
     const gckpt_call *call;
     void (*item)(const gckpt_call *call, int64_t i);
@@ -21,7 +21,7 @@ static void gckpti_for_each(const gckpt_call *call, int64_t n, int64_t cost,
     gckpt_parallel(call, n, cost, gckpti_call_item, &s);
 }
 
-/* ---- elementwise ops: an item is a piece of 4096 elements, which is a shorter call ---- */
+/* ---- elementwise ops: an item is a chunk of 4096 elements, as a shorter call ---- */
 
 typedef struct {
     const gckpt_call *call;
@@ -29,7 +29,7 @@ typedef struct {
     int kind;
 } gckpti_chunks;
 
-/* The kernel sees a call of one axis, with pointers to where the piece begins. */
+/* The kernel gets a call of one axis, with pointers to the chunk. */
 static void gckpti_chunk_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_chunks *s = (const gckpti_chunks *)context;
@@ -49,8 +49,8 @@ static void gckpti_chunk_item(void *context, int64_t i, int64_t worker)
     s->kernel(&c, s->kind);
 }
 
-/* Runs the kernels on pieces and returns 1; 0: an input is repeated (broadcasting), or its gradient
- * a sum over rows. */
+/* Runs the kernels on chunks and returns 1; or returns 0 if an input is repeated (broadcasting), or
+ * its gradient a sum over rows. */
 static int gckpti_elementwise(const gckpt_call *call, int backward, int kind)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
@@ -59,7 +59,7 @@ static int gckpti_elementwise(const gckpt_call *call, int backward, int kind)
     for (int i = 0; i < call->inputs; i++)
         if (gckpti_elements(&call->in[i].shape) != n || call->in[i].compensation)
             return 0;
-    if (n <= GCKPTI_ELEMENTS) { /* a piece is the call itself */
+    if (n <= GCKPTI_ELEMENTS) { /* a chunk is the call itself */
         s.kernel(call, kind);
         return 1;
     }
@@ -68,7 +68,7 @@ static int gckpti_elementwise(const gckpt_call *call, int backward, int kind)
     return 1;
 }
 
-/* Repetitions of whole rows, as of a table of positions, are columns of a bias. */
+/* Repeated whole rows, as of a table of positions, are columns of a bias. */
 static void gckpti_add_backward_broadcast(const gckpt_call *call)
 {
     gckpt_call plain = *call;
@@ -119,7 +119,7 @@ GCKPTI_OP_KERNELS(fast_dropout,
                   (backward || gckpti_is_training(call) ? gckpti_fast_dropout
                                                         : gckpti_dropout_forward)(call))
 
-/* ---- embed, gather: forward an item is a row; backward, 64 columns of all rows of an entry, so
+/* ---- embed, gather: forward an item is a row; backward, 64 columns of all rows of a sample, so
  * that each element's sum keeps its order ---- */
 enum { GCKPTI_TAKE_ITEM = 64 };
 
@@ -154,7 +154,7 @@ static void gckpti_take_columns(const gckpt_call *call, int64_t i)
     }
 }
 
-/* Tables that are not added to are cleared first. */
+/* Tables that do not accumulate are cleared first. */
 static void gckpti_fast_take(const gckpt_call *call, int backward)
 {
     const gckpt_arg *table = &call->in[0];
@@ -199,8 +199,7 @@ static void gckpti_column_sums_item(void *context, int64_t i, int64_t worker)
                                             first + gckpti_min(n - first, GCKPTI_COLUMNS));
 }
 
-/* gain, bias: numbers of the inputs, 0 for none. A single row may have no low parts: then they stay
- * what they are, 0, in nobody's memory. */
+/* gain, bias: indices of the inputs, 0 for none. For a single row compensation may be NULL. */
 GCKPTI_FN void gckpti_run_column_sums(const gckpt_call *call, int gain, int bias)
 {
     const gckpt_arg *g = &call->in[gain], *b = &call->in[bias];

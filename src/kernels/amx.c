@@ -1,10 +1,10 @@
 #if GCKPTI_AMX && GCKPTI_ISA == 3
-/* ---- AMX: a tile register is 16 rows of 16 words, and tdpbf16ps a block of 32 links of 16 x 16
- * elements: two chains from +0, the words' lower halves and the upper ones, whose sum is added to
- * the element, subnormals being zeros; all as 5l has it, whatever MXCSR says. ---- */
+/* ---- AMX: a tile register is 16 rows of 16 words, and tdpbf16ps adds a block of 32 terms to 16 x
+ * 16 elements: two chains from +0, of the words' lower halves and of the upper ones, whose sum is
+ * added to the element, subnormals being zeros; as 5l defines it, whatever MXCSR says. ---- */
 
-/* The instructions as AT&T and Intel write them; tests put an emulation in their place. (Those of
- * compilers' headers do not say that they read memory.) */
+/* The instructions in AT&T and Intel syntax; tests replace them by an emulation. (The compilers'
+ * intrinsics do not declare that they read memory.) */
 #ifndef GCKPTI_AMX_LOAD
 #define GCKPTI_AMX_SHAPES(at) __asm__ volatile("ldtilecfg {(%0)|[%0]}" ::"r"(at) : "memory")
 #define GCKPTI_AMX_RELEASE()  __asm__ volatile("tilerelease" ::: "memory")
@@ -21,7 +21,7 @@
                      ", tmm" #b "}" ::)
 #endif
 
-/* Of an item: all 8 registers whole before it, none in use after it. */
+/* Configures all 8 registers before an item, and releases them after it. */
 static void gckpti_mixed_configure_amx(int enable)
 {
     static const struct {

@@ -1,23 +1,22 @@
-/* ---- attention ----
- * Scores lie transposed, [key][query], so that a query's softmax runs down a lane of the vectors:
- * no sum crosses one, and each keeps the order of the row's 32 lanes. Blocks of 64 queries meet
- * blocks of 64 keys; what their products read is packed, rows of `wide` floats. */
+/* ---- attention ---- Scores are transposed, [key][query], so that a query's softmax runs down a
+ * lane of the vectors: no sum crosses lanes, and each keeps the order of the row's 32 lanes. Tiles
+ * are 64 queries by 64 keys; operands of their products are packed, in rows of d_vec floats. */
 #if GCKPTI_ISA == 2
 #define GCKPTI_ATTN_ROWS 6
 #else
 #define GCKPTI_ATTN_ROWS 8
 #endif
 
-/* At most GCKPTI_ATTN_ROWS rows and 2 W columns of c. They take the links first..end-1, of which those
- * before `all` and from `rest` on are corners: row i has the links i + low.., `span` of them. b is
- * read in whole vectors. */
+/* At most GCKPTI_ATTN_ROWS rows and 2 W columns of c. They add the terms first..end-1, of which
+ * those before `all` and from `rest` on are triangles: row i has the terms i + low.., `span` of
+ * them. b is read in whole vectors. */
 typedef struct {
     int64_t rows, cols, first, full, full_end, end, low, span;
     const float *a, *b, *factor;
     float *c;
 } V(attn_part);
 
-/* What stays in registers meanwhile: where b and a's rows stand, and c. */
+/* Loop state in registers: positions in b and in a's rows, and c. */
 typedef struct {
     const float *b, *a[GCKPTI_ATTN_ROWS];
     FLOATS low[GCKPTI_ATTN_ROWS], high[GCKPTI_ATTN_ROWS];
@@ -84,7 +83,7 @@ GCKPTI_INLINED void V(prefetch_rows)(const gckpti_attn *h, const float *x, int64
             __builtin_prefetch(x + j, 0, 2);
 }
 
-/* Of k links, from c's row i on, what the diagonal and the window leave. */
+/* Sets the range of k terms that the diagonal and the window leave for c's rows from i on. */
 GCKPTI_INLINED void V(attn_range)(const gckpti_attn_gemm *s, int64_t i, int64_t k, V(attn_part) * t)
 {
     const int64_t window = s->attn->window, to = s->edge == GCKPTI_TERMS_TO;
@@ -101,8 +100,7 @@ GCKPTI_INLINED void V(attn_range)(const gckpti_attn_gemm *s, int64_t i, int64_t 
     t->full_end = at[2] > at[1] ? at[2] : at[1];
 }
 
-/* c (m,n) += chains of k links, or what the diagonal leaves of these. (What is the same for all of
- * a head is in s; the rest is another at each call, so a struct of it would be filled for one.) */
+/* c (m,n) += chains of k terms, or of those that the diagonal leaves. */
 static GCKPTI_TARGET void V(attn_gemm)(const gckpti_attn_gemm *s, int64_t m, int64_t n, int64_t k,
                                        const float *a, const float *b, float *c)
 {
@@ -133,8 +131,8 @@ static GCKPTI_TARGET void V(attn_gemm)(const gckpti_attn_gemm *s, int64_t m, int
 }
 
 /* Rows of a token of the head each, `c` apart, side by side: d[i * wide + j]. */
-static GCKPTI_TARGET void V(gather)(const gckpti_attn *h, const float *x, int64_t c,
-                                    int64_t rows, float *d)
+static GCKPTI_TARGET void V(gather)(const gckpti_attn *h, const float *x, int64_t c, int64_t rows,
+                                    float *d)
 {
     for (int64_t i = 0; i < rows; i++, x += c, d += h->d_vec)
         for (int64_t j = 0; j < h->d; j += W)

@@ -15,11 +15,11 @@ GCKPTI_INLINED_BF16 void gckpti_bf16_store(uint16_t *to, __m512 x)
 }
 
 /* vdpbf16ps takes the upper halves first: c = fma(l, l', fma(h, h', c)), subnormals flushed; so
- * words are two links of a chain, the first in the upper half. Of blocks, e are the chains of even
- * words of 4 rows, o those of odd ones, c their elements; of chains, e are 4 rows, o the next 4.
+ * words are two terms of a chain, the first in the upper half. For blocks, e are the chains of even
+ * words of 4 rows, o those of odd ones, c their elements; for chains, e are 4 rows, o the next 4.
  * (Named one by one, since gcc spills arrays; without the barrier it may load b for each row.) */
-#define GCKPTI_DOTS_EACH(X, at)    X(0, at) X(1, at + row) X(2, at##2) X(3, at##2 + row)
-#define GCKPTI_DOTS_ZERO(i, at)    le##i = he##i = lo##i = ho##i = _mm512_setzero_ps();
+#define GCKPTI_DOTS_EACH(X, at) X(0, at) X(1, at + row) X(2, at##2) X(3, at##2 + row)
+#define GCKPTI_DOTS_ZERO(i, at) le##i = he##i = lo##i = ho##i = _mm512_setzero_ps();
 #define GCKPTI_DOTS_BEGIN(i, at)                                                                   \
     __m512 le##i, he##i, lo##i, ho##i, lc##i, hc##i;                                               \
     GCKPTI_DOTS_ZERO(i, at)                                                                        \
@@ -131,7 +131,7 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_narrow_bf16(const float *x, uint16_t
     V(narrow)(x, y, n);
 }
 
-/* Which links the words of a block have, as gckpti_words says. */
+/* The terms of a block's words, as gckpti_words defines them. */
 static const uint16_t gckpti_mixed_term_order[3][32] = {
     { 0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
       16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31 },
@@ -141,8 +141,8 @@ static const uint16_t gckpti_mixed_term_order[3][32] = {
       17, 16, 19, 18, 21, 20, 23, 22, 25, 24, 27, 26, 29, 28, 31, 30 }
 };
 
-/* Words of two links of a square: those of lane i, or (`across`: lanes lie side by side) word i of
- * each lane. across and narrow (x is bf16) are constants. */
+/* Words of two terms of a 16 x 16 block: those of lane i, or (`across`: lanes are adjacent) word i
+ * of each lane. across and narrow (x is bf16) are constants. */
 GCKPTI_INLINED_BF16 __m512i gckpti_mixed_words(const V(subblock) * s, int i, int across, int narrow)
 {
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -168,7 +168,7 @@ GCKPTI_INLINED_BF16 __m512i gckpti_mixed_words(const V(subblock) * s, int i, int
     return _mm512_permutexvar_epi16(order, all);
 }
 
-/* Four of words, turned: v[w], 128 bits q: their places 4 q + w. */
+/* Transposes v[w], 128 bits q: to positions 4 q + w. */
 GCKPTI_INLINED_BF16 void gckpti_mixed_transpose4(__m512i r0, __m512i r1, __m512i r2, __m512i r3,
                                                  __m512i *v)
 {
@@ -178,7 +178,7 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_transpose4(__m512i r0, __m512i r1, __m512i
     v[2] = _mm512_unpacklo_epi64(h01, h23), v[3] = _mm512_unpackhi_epi64(h01, h23);
 }
 
-/* Words i..i+3 of it, turned. */
+/* Words i..i+3 of it, transposed. */
 GCKPTI_INLINED_BF16 void gckpti_mixed_four(const V(subblock) * s, int i, int across, int narrow,
                                            __m512i *v)
 {
@@ -202,7 +202,8 @@ GCKPTI_INLINED_BF16 __m512 gckpti_mixed_concat_f32(const float *x, const float *
     return (__m512)_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
 
-/* A quarter each: 8 elements from place `at` on, and as many that lie apart, twice, thrice. */
+/* Loads a quarter each: 8 elements from `at` on, and as many at once, twice, three times the
+ * distance. */
 GCKPTI_INLINED_BF16 __m512i gckpti_mixed_quarters(const gckpti_operand *x, int64_t at,
                                                   int64_t apart, int narrow)
 {
@@ -216,8 +217,8 @@ GCKPTI_INLINED_BF16 __m512i gckpti_mixed_quarters(const gckpti_operand *x, int64
                                         gckpti_mixed_concat_f32(f, f + apart));
 }
 
-/* All 16 words of pairs, turned, to rows of `row` words: loaded by quarters, lanes take 48
- * shuffles for 80, links 64. */
+/* Stores all 16 words of pairs, transposed, to rows of `row` words. Loaded by quarters, lanes take
+ * 48 shuffles instead of 80, terms 64. */
 GCKPTI_INLINED_BF16 void gckpti_mixed_put_pairs(const V(subblock) * s, int across, int narrow,
                                                 uint32_t *d, int64_t row)
 {
@@ -244,7 +245,7 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_put_pairs(const V(subblock) * s, int acros
     }
 }
 
-/* All 16 words, to rows of `row` words: as they are, or turned. */
+/* Stores all 16 words to rows of `row` words, transposed or not. */
 GCKPTI_INLINED_BF16 void gckpti_mixed_put_as(const V(subblock) * s, int across, int narrow,
                                              uint32_t *d, int64_t row)
 {

@@ -19,10 +19,7 @@ GCKPTI_INLINED INTS V(halved)(FLOATS x, INTS increment)
 }
 
 /* gckpti_to_bf16, so. */
-GCKPTI_INLINED INTS V(rounded)(FLOATS x)
-{
-    return V(halved)(x, (V(bits)(x) >> 16 & 1) + 0x7fff);
-}
+GCKPTI_INLINED INTS V(rounded)(FLOATS x) { return V(halved)(x, (V(bits)(x) >> 16 & 1) + 0x7fff); }
 
 /* W of them, to y. */
 GCKPTI_INLINED void V(narrow_vector)(INTS words, void *y)
@@ -53,7 +50,7 @@ static GCKPTI_TARGET void V(narrow)(const float *x, uint16_t *y, int64_t n)
         y[i] = gckpti_to_bf16(x[i]);
 }
 
-/* Elements first..end-1 of a conversion that rounds by chance (cpu/convert). */
+/* Elements first..end-1 of a conversion with stochastic rounding (cpu/convert). */
 static GCKPTI_TARGET void V(round_stochastic)(const gckpti_convert_state *s, int64_t first,
                                               int64_t end)
 {
@@ -79,7 +76,7 @@ static GCKPTI_TARGET void V(round_stochastic)(const gckpti_convert_state *s, int
     }
 }
 
-/* A block of t as floats: of a, rows of its links; of b, link after link. */
+/* A block of t as floats: of a, rows of its terms; of b, term by term. */
 GCKPTI_INLINED void V(widen_block)(const gckpti_mixed_tile *t, int64_t block, float *a, float *b)
 {
     const uint16_t *rows = t->a + block * GCKPTI_K_BLOCK;
@@ -116,18 +113,9 @@ static GCKPTI_TARGET void V(mixed_tile_by)(const gckpti_mixed_tile *t, int chain
     static const float zeros[GCKPTI_PANEL] GCKPTI_ALIGNED = { 0.0f };
     float a[32 * GCKPTI_K_BLOCK] GCKPTI_ALIGNED,
         b[(int)GCKPTI_K_BLOCK * GCKPTI_PANEL] GCKPTI_ALIGNED;
-    gckpti_tile tile = { 0,
-                         a,
-                         GCKPTI_K_BLOCK,
-                         2 - chain,
-                         b,
-                         t->width,
-                         NULL,
-                         t->from ? t->from_row : 0,
-                         NULL,
-                         t->c_row,
-                         W,
-                         a };
+    const int64_t from_row = t->from ? t->from_row : 0;
+    gckpti_tile tile = { 0,    a,        GCKPTI_K_BLOCK, 2 - chain, b, t->width,
+                         NULL, from_row, NULL,           t->c_row,  W, a };
     const int64_t high = chain ? GCKPTI_TILE_ROWS : GCKPTI_TILE_ROWS / 2;
     for (int64_t p = 0; p < t->blocks; p++, tile.from_row = t->c_row) {
         const float *from = p ? t->c : t->from ? t->from : chain ? NULL : zeros;
@@ -159,9 +147,9 @@ static GCKPTI_TARGET void V(mixed_tile_by)(const gckpti_mixed_tile *t, int chain
 static GCKPTI_TARGET void V(mixed_tile)(const gckpti_mixed_tile *t) { V(mixed_tile_by)(t, 0); }
 static GCKPTI_TARGET void V(mixed_chain)(const gckpti_mixed_tile *t) { V(mixed_tile_by)(t, 1); }
 
-/* ---- factors packed (cpu/cpu.h) ---- */
-/* A block of s from link p on as the kernels of packing take it: what is stored comes to `room` as
- * floats. *at: its first element. */
+/* ---- packed operands (cpu/cpu.h) ---- */
+/* Returns a block of s from term p on as packing reads it: quantised data is dequantised to
+ * `scratch`. *at: its first element. */
 GCKPTI_INLINED gckpti_operand V(block_operand)(const gckpti_pack_lanes *s, int64_t p, int64_t terms,
                                                float *buffer, int64_t *at)
 {
@@ -178,8 +166,7 @@ GCKPTI_INLINED gckpti_operand V(block_operand)(const gckpti_pack_lanes *s, int64
     return x;
 }
 
-/* Of a block, 16 lanes and 32 links from element `at` of x on, all of which exist; words: as
- * gckpti_words says. */
+/* Packs a block of 16 lanes and 32 terms from element `at` of x on; words: as in gckpti_words. */
 typedef struct {
     const gckpti_operand *x;
     int64_t at;
@@ -193,8 +180,8 @@ GCKPTI_INLINED INTS V(load_upper)(const gckpti_operand *x, int64_t at)
     return x->bf16 ? V(bits)(V(load_bf16)(x->bf16 + at, W)) : V(rounded)(V(load)(x->f32 + at));
 }
 
-/* 16 rows of `row` words: a's lanes, or b's pairs of links. What x has in such rows goes as it is,
- * what it has in the others is turned. */
+/* Stores 16 rows of `row` words: a's lanes, or b's pairs of terms, transposed if x has the other
+ * order. */
 static GCKPTI_TARGET void V(mixed_put)(const V(subblock) * s, uint32_t *d, int64_t row)
 {
     const gckpti_operand x = *s->x;
@@ -227,7 +214,7 @@ static GCKPTI_TARGET void V(mixed_put)(const V(subblock) * s, uint32_t *d, int64
         }
 }
 
-/* The same of a block of which `lanes` and `links` exist; other places of a are -0, of b +0. */
+/* The same for a partial block of `lanes` and `terms`; a is padded with -0, b with +0. */
 static GCKPTI_TARGET void V(mixed_put_partial)(const V(subblock) * s, int64_t lanes, int64_t terms,
                                                uint32_t *d, int64_t row, V(put_subblock) * put)
 {

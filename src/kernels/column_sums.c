@@ -29,7 +29,7 @@ GCKPTI_INLINED FLOATS V(load_any)(const float *x, const uint16_t *narrow, int64_
 /* Where vector i of n columns begins: of 4 at most, what is missing is the first once more. */
 GCKPTI_INLINED int64_t V(col_at)(int64_t j, int64_t n, int i) { return W * i < n ? j + W * i : j; }
 
-/* Columns of a block from j on that go together: whole vectors, at most 4, or what is left. */
+/* Returns the columns of a block from j on that go together: up to 4 whole vectors, or the rest. */
 GCKPTI_INLINED int64_t V(sum_columns)(int64_t left)
 {
     return left < W ? left : gckpti_min(left, 4 * W) / W * W;

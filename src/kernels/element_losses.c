@@ -1,6 +1,6 @@
 /* ---- losses of elements: an entry of axis 0, by the steps of gckpti_plain_element_sum ---- */
-/* Runs one of four loops in which the kind of loss is a constant: asked for at every vector, it
- * takes half as long again. */
+/* Runs one of four loops in which the kind of loss is a constant: a check at every vector would
+ * take half as long again. */
 #define GCKPTI_OF_KIND(run)                                                                        \
     (gckpti_loss_is(e->kind, GCKPTI_LOSS_SUM)      ? V(run)(e, GCKPTI_LOSS_SUM, row)               \
      : gckpti_loss_is(e->kind, GCKPTI_LOSS_HUBER)  ? V(run)(e, GCKPTI_LOSS_HUBER, row)             \
@@ -71,8 +71,8 @@ GCKPTI_INLINED void V(element_loss_put)(const gckpti_element_loss *e, const gckp
 {
     if (to->grad)
         V(put_product)
-        (to->grad + at, V(if_less)(V(zero)(), V(abs)(w), w * d, w), V(set1)(e->call->loss_scale),
-         to->accumulate, n);
+    (to->grad + at, V(if_less)(V(zero)(), V(abs)(w), w * d, w), V(set1)(e->call->loss_scale),
+     to->accumulate, n);
 }
 
 GCKPTI_INLINED void V(element_loss_backward_of)(const gckpti_element_loss *e, gckpti_loss_kind kind,

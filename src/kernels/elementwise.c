@@ -1,7 +1,7 @@
 /* ---- elementwise ops: a loop for each, over whole vectors ---- */
-/* to (+)= what the loop says of x and y, n of them, and of the op's attributes o. Forward: of the
- * inputs, a curve's twice. Backward: of the gradient g that comes, where x is where the slope is
- * taken, at the result or the input; of pairs the other input, y being the own one. */
+/* to (+)= the loop's value of x and y, n of them, and of the op's attributes o. Forward: x and y
+ * are the inputs (of unary ops the same). Backward: of the gradient g; x is where the derivative is
+ * taken, the result or the input; for binary ops it is the other input, and y the input itself. */
 typedef struct {
     const float *x, *y, *g, *o;
     float *to;
@@ -60,7 +60,7 @@ GCKPTI_INLINED void V(put)(float *d, FLOATS g, int accumulate, int64_t n)
     V(store_n)(d, g, n);
 }
 
-/* g times a slope, or g changed. */
+/* g times a derivative, or another function of g. */
 static GCKPTI_TARGET void V(backward_loops)(const V(args) * args)
 {
     const V(args) s = *args;
@@ -102,7 +102,7 @@ static GCKPTI_TARGET void V(backward_loops)(const V(args) * args)
 }
 #undef GCKPTI_LOOP
 
-/* Elements after the last whole vector go through one of their own. */
+/* Elements after the last whole vector are processed as one padded vector. */
 static GCKPTI_TARGET void V(run_loops)(V(args) * s, void (*loops)(const V(args) * args))
 {
     const int64_t left = s->n % W, at = s->n - left;
@@ -144,16 +144,11 @@ static GCKPTI_TARGET void V(where_select)(const gckpt_call *call, int i)
 static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kind)
 {
     const gckpt_arg *x = &call->in[0], *y = &call->in[kind >= GCKPTI_FIRST_BINARY];
-    V(args)
-    s = { x->data,
-          y->data,
-          NULL,
-          (const float *)call->attributes,
-          call->out,
-          gckpti_elements(&call->shape),
-          kind,
-          0,
-          gckpti_hints_of(call, x->data, x->bf16, call->out_bf16, x == y ? NULL : y->bf16) };
+    const float *o = (const float *)call->attributes;
+    const int64_t n = gckpti_elements(&call->shape);
+    const gckpti_hints hints =
+        gckpti_hints_of(call, x->data, x->bf16, call->out_bf16, x == y ? NULL : y->bf16);
+    V(args) s = { x->data, y->data, NULL, o, call->out, n, kind, 0, hints };
     if (kind == GCKPTI_KIND_where)
         V(where_select)(call, -1);
     else
@@ -166,17 +161,13 @@ static GCKPTI_TARGET void V(elementwise_grad)(const gckpt_call *call, int kind, 
     const gckpt_arg *self = &call->in[i], *at = &call->in[kind < GCKPTI_FIRST_BINARY ? 0 : 1 - i];
     const float *x = at_out ? call->out : at->data;
     const int divisor = kind == GCKPTI_KIND_div && i, both = divisor || kind > GCKPTI_KIND_div;
-    V(args)
-    s = { x,
-          both ? self->data : x,
-          call->grad_out,
-          (const float *)call->attributes,
-          self->grad,
-          gckpti_elements(&call->shape),
-          divisor ? GCKPTI_KIND_divisor : kind,
-          self->accumulate,
-          gckpti_hints_of(call, call->grad_out, at_out ? call->out_bf16 : at->bf16,
-                          call->grad_out_bf16, self->grad_bf16) };
+    const float *y = both ? self->data : x, *o = (const float *)call->attributes;
+    const uint16_t *x_bf16 = at_out ? call->out_bf16 : at->bf16;
+    const int64_t n = gckpti_elements(&call->shape);
+    const gckpti_hints hints =
+        gckpti_hints_of(call, call->grad_out, x_bf16, call->grad_out_bf16, self->grad_bf16);
+    V(args) s = { x, y, call->grad_out, o, self->grad, n, kind, self->accumulate, hints };
+    s.kind = divisor ? GCKPTI_KIND_divisor : kind;
     V(run_loops)(&s, V(backward_loops));
 }
 

@@ -1,7 +1,7 @@
-/* ---- a row of c alone: b is read once, as it lies, and not packed ---- */
-/* Its columns 0..n-1 take k links. A row of b has those of a column (dots) or a link's columns
- * (sweeps), in floats or, `storage` being a constant, as they are stored: then dots go over words,
- * k, a multiple of 4, in each row, and sweeps over whole vectors. */
+/* ---- a single row of c: b is read once, in place, not packed ---- */
+/* Columns 0..n-1 of c add k terms. A row of b has a column's terms (dot) or a term's columns
+ * (axpy), in floats or, `storage` being a constant, quantised: then dot reads words of a multiple
+ * of 4 terms, and axpy whole vectors. */
 typedef struct {
     int64_t k, n;
     const float *a;
@@ -14,7 +14,7 @@ typedef struct {
     const void *next; /* dots: NULL, or as many rows that are read then, fetched meanwhile */
 } V(gemv);
 
-/* W columns, or `left`, from column j on, take `links` links; x: these of a, then their scales. */
+/* W columns, or `left`, from column j on, add `terms` terms; x: these of a, then their scales. */
 GCKPTI_ALWAYS void V(axpy_vector)(int storage, int terms, const V(gemv) * t, int64_t j,
                                   int64_t left, const FLOATS *x)
 {
@@ -33,7 +33,7 @@ GCKPTI_ALWAYS void V(axpy_vector)(int storage, int terms, const V(gemv) * t, int
     V(store_n)(t->c + j, sum, left);
 }
 
-/* All columns take 8 links or (constants) 1; the next 8 are fetched. */
+/* All columns add 8 terms or (constants) 1; the next 8 are prefetched. */
 GCKPTI_ALWAYS void V(gemv_axpy_of)(int storage, int terms, const V(gemv) * gemv)
 {
     const V(gemv) t = *gemv; /* which no store changes */
@@ -66,7 +66,7 @@ static GCKPTI_TARGET void V(gemv_axpy)(const V(gemv) * gemv)
         V(gemv_axpy_of)(GCKPT_STORAGE_F32, 1, &t);
 }
 
-/* The next 2 links or 4 (I8), which words of b hold, lowest first. */
+/* Adds the next 2 terms, or 4 (I8), of words of b, lowest first. */
 GCKPTI_ALWAYS FLOATS V(word_terms)(int storage, FLOATS words, FLOATS scale, const float *x,
                                    FLOATS sum)
 {
@@ -94,7 +94,7 @@ GCKPTI_ALWAYS void V(dot_words)(int storage, int vectors, const FLOATS *words, c
         sum[i] = V(word_terms)(storage, words[4 * i], scale[i], x, sum[i]);
 }
 
-/* The columns, 32 or, if `vectors` (a constant) is 1, at most W, take all links. */
+/* The columns, 32 or, if `vectors` (a constant) is 1, at most W, add all terms. */
 GCKPTI_ALWAYS void V(gemv_dot_of)(int storage, int vectors, const V(gemv) * gemv)
 {
     const V(gemv) t = *gemv;

@@ -1,7 +1,7 @@
 #ifndef GCKPT_NO_IMAGES
-/* ---- conv2d: a piece of a product whose a is the matrix of all windows, which is not made ---- */
-/* d[i * d_row + p] = links first..first + links - 1 of rows `row`.. of the windows' matrix. (Seven
- * parameters: the matrix, a rectangle of it, where that goes. So too pack_taps.) */
+/* ---- conv2d: a block of a product whose a is the virtual matrix of all windows ---- */
+/* d[i * d_row + p] = terms first.. of the windows' matrix, for rows from `row` on. (Seven
+ * parameters: the matrix, a block of it, the result; pack_taps too.) */
 static GCKPTI_TARGET void V(unfold)(const gckpti_conv_gemm *s, int64_t row, int64_t rows,
                                     int64_t first, int64_t terms, float *d, int64_t d_row)
 {
@@ -36,7 +36,7 @@ static GCKPTI_TARGET void V(unfold)(const gckpti_conv_gemm *s, int64_t row, int6
     }
 }
 
-/* Links p.., columns j.. of b, as V(pack_panels); a panel's links are those of tap after tap. */
+/* Terms p.., columns j.. of b, as V(pack_panels); a panel has tap after tap. */
 static GCKPTI_TARGET void V(pack_taps)(const gckpti_conv_gemm *s, int64_t p, int64_t k, int64_t j,
                                        int64_t n, float *d, int64_t deep)
 {
@@ -79,8 +79,8 @@ static GCKPTI_TARGET void V(conv_tiles)(const gckpti_conv_gemm *s, gckpti_tile u
     }
 }
 
-/* As V(product_piece), for a matrix of windows: rows of a are gathered, as many as `some`, before
- * their tiles; where c has those of other phases between them, no more than a line. */
+/* V(product_block) with a's rows gathered before their tiles, up to `some`; where c has those of
+ * other phases between them, at most a line. */
 static GCKPTI_TARGET void V(conv_block)(const gckpti_conv_gemm *s, const gckpti_c_block *block,
                                         float *pack, int64_t floats)
 {
@@ -143,9 +143,8 @@ static GCKPTI_TARGET void V(multiply_add)(float *d, const float *x, const float 
 static GCKPTI_TARGET void V(scaled_add)(float *to, float factor, const float *from, int64_t n)
 {
     for (int64_t i = 0; i < n; i += W)
-        V(store_n)(to + i,
-                   V(fma)(V(set1)(factor), V(load_n)(from + i, n - i), V(load_n)(to + i, n - i)),
-                   n - i);
+        V(store_n)
+    (to + i, V(fma)(V(set1)(factor), V(load_n)(from + i, n - i), V(load_n)(to + i, n - i)), n - i);
 }
 
 /* ---- max_pool: as gckpti_plain_max_window ---- */
@@ -172,8 +171,8 @@ static GCKPTI_TARGET void V(max_window)(const gckpti_pool_state *s, const float 
     }
 }
 
-/* ---- groupnorm, batchnorm: sums over places of 4 vectors of channels stay in registers ---- */
-/* Channels j..j+n-1, as V(columns_of): of d = x - mean, of d d, of g, or (`both`) of g and g h. */
+/* ---- groupnorm, batchnorm: sums over pixels of 4 vectors of channels stay in registers ---- */
+/* Channels j..j+n-1, as V(column_sums_of): of d = x - mean, d d, g, or (`both`) g and g h. */
 GCKPTI_INLINED void V(channel_sums_of)(const gckpti_channel_pass *p, int64_t j, int64_t n,
                                        int vectors, int both)
 {

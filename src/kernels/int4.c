@@ -11,7 +11,7 @@ GCKPTI_ALWAYS FLOATS V(low_int4)(INTS word)
 #endif
 }
 
-/* What V(looked_up) needs of the scale: all 16 values, where there is an instruction for that. */
+/* The operand of V(int4_lookup): all 16 values times the scale, if there is such an instruction. */
 GCKPTI_ALWAYS FLOATS V(int4_table)(const unsigned char *b)
 {
     const uint16_t half = (uint16_t)(b[0] | b[1] << 8);
@@ -63,8 +63,7 @@ GCKPTI_ALWAYS FLOATS V(int4_scales)(const unsigned char *b, int64_t row)
     return V(low_half)(word);
 }
 
-/* `vectors` vectors of columns take the 4 links that the bytes' low halves of words are, which lie
- * 4 apart. */
+/* `vectors` vectors of columns add the 4 terms, 4 apart, in the low halves of a word's bytes. */
 GCKPTI_ALWAYS void V(int4_terms)(int vectors, const INTS *word, const FLOATS *scale, const float *x,
                                  FLOATS *sum)
 {
@@ -78,9 +77,9 @@ GCKPTI_ALWAYS void V(int4_terms)(int vectors, const INTS *word, const FLOATS *sc
     }
 }
 
-/* V(dots) of lone->n columns, `vectors` (a constant) of them, on a machine that has the low byte
- * first; lone->k blocks of b in a row, which has lone->row bytes. A block's links are the low
- * halves of its bytes, then the high ones. */
+/* V(gemv_dot) of gemv->n columns, `vectors` (a constant) of them, if the low byte comes first;
+ * gemv->k blocks of b in a row of gemv->row bytes. A block's terms are the low halves of its bytes,
+ * then the high ones. */
 GCKPTI_ALWAYS void V(gemv_dot_int4)(int vectors, const V(gemv) * gemv)
 {
     const V(gemv) t = *gemv;
@@ -119,8 +118,8 @@ GCKPTI_ALWAYS void V(gemv_dot_int4)(int vectors, const V(gemv) * gemv)
         V(store)(t.c + W * i, sum[i]);
 }
 
-/* V(sweep) of 8 links: lone->n columns, whole blocks; a row of b has lone->row bytes. The next 8
- * are fetched. */
+/* V(gemv_axpy) of 8 terms: gemv->n columns, whole blocks; a row of b has gemv->row bytes. The next
+ * 8 are prefetched. */
 GCKPTI_ALWAYS void V(gemv_axpy_int4)(const V(gemv) * gemv)
 {
     const V(gemv) t = *gemv;

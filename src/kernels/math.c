@@ -6,7 +6,7 @@ GCKPTI_INLINED FLOATS V(exp_below)(FLOATS x)
     return V(exp_scale)(p, r, t);
 }
 
-/* Of one number: an emulated fma takes longer than the lanes that nobody asked for. */
+/* Of one number: an emulated fma in all lanes takes longer. */
 static GCKPTI_TARGET float V(exp_scalar)(float x) { return V(exp)(V(set1)(x))[0]; }
 GCKPTI_ISA_NOINLINE FLOATS V(log_noinline)(FLOATS x) { return V(log)(x); }
 GCKPTI_ISA_NOINLINE FLOATS V(tanh_noinline)(FLOATS x) { return V(tanh)(x); }
@@ -40,7 +40,7 @@ GCKPTI_INLINED FLOATS V(term)(const gckpti_row_args *row, int64_t at, int64_t le
     return V(fma)(y, x, sum);
 }
 
-/* The lanes of a row, folded by halves: the sum, or the greatest. */
+/* Reduces the lanes of a row by halves to the sum, or the maximum. */
 GCKPTI_INLINED float V(fold)(FLOATS *lane, int largest)
 {
     GCKPTI_UNROLL
@@ -132,8 +132,8 @@ static GCKPTI_TARGET void V(add_to)(float *to, const float *from, int64_t n)
         V(store_n)(to + i, V(load_n)(to + i, n - i) + V(load_n)(from + i, n - i), n - i);
 }
 
-/* gckpti_plain_update_block in one pass: sum and quotient stay in registers unless they are wanted.
- * By a power of two it is divided by multiplying, which rounds the same numbers. */
+/* gckpti_plain_update_block in one pass: sum and quotient stay in registers unless they are
+ * outputs. A division by a power of two is a multiplication, which rounds the same. */
 static GCKPTI_TARGET float V(update)(const gckpt_update_pass *p, const float *extra, int64_t at,
                                      int64_t n, int update)
 {
@@ -193,7 +193,7 @@ GCKPTI_INLINED FLOATS V(softcap_deriv)(FLOATS x, FLOATS score, FLOATS inverse)
     return x * V(fnma)(y, y, V(set1)(1.0f));
 }
 
-/* What is ahead of elements at..at+W-1, a line at a time. */
+/* Prefetches the hints of elements at..at+W-1, a line at a time. */
 GCKPTI_INLINED void V(prefetch)(const gckpti_hints *a, int64_t at)
 {
     if (at & 31 & -W)

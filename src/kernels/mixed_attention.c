@@ -1,9 +1,9 @@
 #ifndef GCKPT_NO_BF16
-/* ---- attention of bf16 plans: blocks of 64 queries meet blocks of 64 keys, and their products are
- * those of packed factors. What is not seen takes part with an exponential (ds) of zero; where it
- * meets an infinity or NaN, that product goes element by element (ops/mixed). ---- */
+/* ---- attention of bf16 plans: tiles of 64 queries by 64 keys, by products of packed operands.
+ * Masked keys take part with an exponential (ds) of zero; if an operand has an infinity or NaN, the
+ * product is computed element by element (ops/mixed). ---- */
 
-/* Lanes of x, of k links each, as rows of a or as a panel of b. */
+/* Packs lanes of x, of k terms each, as rows of a or as a panel of b. */
 static GCKPTI_TARGET void V(head_pack)(const gckpti_mixed_kernels *kernels, const gckpti_operand *x,
                                        int64_t lanes, int64_t k, uint16_t *a, uint32_t *b)
 {
@@ -17,7 +17,7 @@ static GCKPTI_TARGET void V(head_pack)(const gckpti_mixed_kernels *kernels, cons
         kernels->pack_b(&s, kernels->tiles[0].words, b, gckpti_ceil_to(lanes, 16));
 }
 
-/* A block's product: b's panel of n lanes, and where results rest, in rows of `row`; a is added. */
+/* A product of a tile: b's panel of n lanes, and results in rows of `row`; a is added. */
 GCKPTI_INLINED gckpti_packed_product V(head_product)(const gckpti_mixed_kernels *kernels,
                                                      const uint32_t *b, int64_t n, float *c,
                                                      int64_t row)
@@ -29,8 +29,7 @@ GCKPTI_INLINED gckpti_packed_product V(head_product)(const gckpti_mixed_kernels 
     return s;
 }
 
-/* Its a: m rows of a head. They stay where they are, if they can: `back` rows of the head stand
- * before them. */
+/* Its a: m rows of a head, in place if possible: `back` rows of the head are before them. */
 static GCKPTI_TARGET void V(head_set_a)(const gckpti_attn *h, gckpti_packed_product *s,
                                         const gckpti_operand *x, int64_t back, int64_t m,
                                         uint16_t *scratch)
@@ -43,7 +42,7 @@ static GCKPTI_TARGET void V(head_set_a)(const gckpti_attn *h, gckpti_packed_prod
         V(head_pack)(s->kernels, x, m, h->d, scratch, NULL);
 }
 
-/* Whether none of n bf16 (whole vectors of them) is an infinity or NaN. */
+/* Returns whether none of n bf16 (whole vectors) is an infinity or NaN. */
 static GCKPTI_TARGET int V(all_finite)(const void *x, int64_t n)
 {
     const unsigned char *at = (const unsigned char *)x;
@@ -59,8 +58,8 @@ static GCKPTI_TARGET int V(all_finite)(const void *x, int64_t n)
     return !(all & 0x80008000u);
 }
 
-/* Of `all`, k links deep, what is needed where query i sees the keys to i + diagonal (`edge`: see
- * cpu/cpu.h), in whole vectors and blocks; cut: the diagonal leaves some of it out. */
+/* The part of `all`, k terms, that is needed if query i sees the keys to i + diagonal (`edge`: see
+ * cpu/cpu.h), in whole vectors and blocks; cut: the diagonal masks some of it. */
 static GCKPTI_TARGET void V(head_multiply)(const gckpti_packed_product *all, int edge, int cut,
                                            int64_t diagonal, int64_t k)
 {
@@ -91,15 +90,14 @@ static GCKPTI_TARGET void V(head_multiply)(const gckpti_packed_product *all, int
     }
 }
 
-/* Whether one of m queries does not see all of n keys, query 0 those to `diagonal`. */
+/* Returns whether one of m queries does not see all of n keys, query 0 those to `diagonal`. */
 GCKPTI_INLINED int V(head_cut)(const gckpti_attn *h, int64_t diagonal, int64_t m, int64_t n)
 {
     return diagonal + 1 < n || diagonal + m > h->window;
 }
 
-/* A row of a result, x, in place or rounded. */
-GCKPTI_INLINED void V(store_row)(const gckpti_attn *h, const float *x, float *to,
-                                 uint16_t *narrow)
+/* Stores a row of a result, x, in place or rounded. */
+GCKPTI_INLINED void V(store_row)(const gckpti_attn *h, const float *x, float *to, uint16_t *narrow)
 {
     if (to)
         memcpy(to, x, (size_t)h->d * sizeof *x);
@@ -109,9 +107,8 @@ GCKPTI_INLINED void V(store_row)(const gckpti_attn *h, const float *x, float *to
 
 /* ---- forward ---- */
 /* m queries of a head, n keys from j on (`first`: where their first tile begins): query r sees
- * those to r + diagonal, or the last ones of them (manual, 5h). Scores, then
- * exponentials are [key][query], results [query][d]. In `links` exponentials are packed, in `a` k
- * and then v. */
+ * those to r + diagonal, or the last ones of them (manual, 5h). Scores, then exponentials are
+ * [key][query], results [query][d]. */
 typedef struct {
     const gckpti_attn *h;
     const gckpti_mixed_kernels *kernels;
@@ -182,7 +179,7 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, in
     const gckpti_operand x = gckpti_arg_operand(&call->in[0], at, c, 1, 0);
     const int64_t visible = gckpti_min(h->visible.keys, ahead + s.m);
     s.j = s.first = gckpti_attn_first_tile(h, first);
-    if (s.j >= visible) /* they see none; what is theirs is zeros */
+    if (s.j >= visible) /* they see no key; their outputs are zeros */
         return;
     V(heads_init)(h, s.max, s.sum);
     V(head_pack)(s.kernels, &x, s.m, h->d, NULL, s.q);

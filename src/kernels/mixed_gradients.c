@@ -1,6 +1,6 @@
 #ifndef GCKPT_NO_BF16
 /* ---- attention of bf16 plans, backward ---- */
-/* sum(g out) of a query, as gckpti_dot adds up; another one, `ahead` elements on, is fetched */
+/* Returns sum(g out) of a query, as gckpti_dot adds; prefetches the one `ahead` elements on */
 GCKPTI_INLINED float V(head_delta)(const gckpti_attn *h, const gckpti_operand *g,
                                    const gckpti_operand *out, int64_t at, int64_t ahead)
 {
@@ -25,9 +25,10 @@ GCKPTI_INLINED float V(head_delta)(const gckpti_attn *h, const gckpti_operand *g
     return V(fold)(lane, 0);
 }
 
-/* n rows of a gradient, `wide` apart in x: what it holds, or +0; in the end they go back. */
-static GCKPTI_TARGET void V(load_gradient)(const gckpti_attn *h, const gckpt_arg *arg,
-                                           int64_t at, int64_t n, float *x)
+/* Loads n rows of a gradient, `wide` apart in x: the old value, or +0; in the end they are
+ * stored. */
+static GCKPTI_TARGET void V(load_gradient)(const gckpti_attn *h, const gckpt_arg *arg, int64_t at,
+                                           int64_t n, float *x)
 {
     const gckpti_mixed_kernels *kernels = gckpti_kernels_of(h->call)->mixed;
     if (!arg->accumulate)
@@ -39,8 +40,8 @@ static GCKPTI_TARGET void V(load_gradient)(const gckpti_attn *h, const gckpt_arg
             kernels->widen(arg->grad_bf16 + at, x, h->d);
 }
 
-static GCKPTI_TARGET void V(store_gradient)(const gckpti_attn *h, const gckpt_arg *arg,
-                                            int64_t at, int64_t n, float *x)
+static GCKPTI_TARGET void V(store_gradient)(const gckpti_attn *h, const gckpt_arg *arg, int64_t at,
+                                            int64_t n, float *x)
 {
     for (int64_t i = 0; i < n; i++, at += arg->shape.d[2], x += h->d_vec) {
         for (int64_t e = 0; e < h->d; e += W)
@@ -50,11 +51,10 @@ static GCKPTI_TARGET void V(store_gradient)(const gckpti_attn *h, const gckpt_ar
     }
 }
 
-/* A head: p, then exponentials, and ds are [query][key], dk and dv [key][d] of a block of keys, dq
- * [query][d] of all queries (NULL: not wanted); where heads share keys, dk and dv of all keys rest
- * in the room, too: the first of them opens these, the last one closes them. Packed are k and v of
- * the block (links: d), k once more (links: keys), q or g of queries, and in `links` what a product
- * has of p or ds. */
+/* A head: p (then exponentials) and ds are [query][key], dk and dv [key][d] of a tile of keys, dq
+ * [query][d] of all queries (NULL: not required); if heads share keys, scratch has dk and dv of all
+ * keys, from the first of the heads to the last. Packed are k and v of the tile (terms: d), k again
+ * (terms: keys), q or g of queries, and p or ds. */
 typedef struct {
     const gckpti_attn *h;
     const gckpti_mixed_kernels *kernels;
@@ -67,8 +67,8 @@ typedef struct {
     int cut, fresh[3]; /* these blocks of dq, dk and dv start at +0 */
 } V(key_block);
 
-static GCKPTI_TARGET void V(key_block_begin)(V(key_block) * s, const gckpti_attn *h,
-                                             int64_t head, float *scratch)
+static GCKPTI_TARGET void V(key_block_begin)(V(key_block) * s, const gckpti_attn *h, int64_t head,
+                                             float *scratch)
 {
     const gckpt_arg *in = h->call->in;
     const int64_t all = gckpti_ceil_to(h->t, GCKPTI_QK_TILE),
@@ -89,8 +89,8 @@ static GCKPTI_TARGET void V(key_block_begin)(V(key_block) * s, const gckpti_attn
     s->packed = (uint16_t *)rest;
 }
 
-/* Scores of query r of the block become p = exp(s - lse), its dp ds = p (dp - delta) scale; +0
- * where it does not see the key. */
+/* Scores of query r of the tile become p = exp(s - lse), its dp ds = p (dp - delta) scale; +0 for
+ * masked keys. */
 GCKPTI_INLINED void V(keys_gradients)(const V(key_block) * s, int64_t r)
 {
     const float cap = s->h->cap;
@@ -142,7 +142,7 @@ static GCKPTI_TARGET void V(keys_add_exact)(const V(key_block) * s, float *dq, f
         }
 }
 
-/* The block's part of a gradient: dv += p' g, dk += ds' q, dq += ds k, which is packed already. */
+/* Adds the tile's terms to a gradient: dv += p' g, dk += ds' q, dq += ds k (packed already). */
 static GCKPTI_TARGET void V(keys_add)(V(key_block) * s, const gckpti_operand *x, const float *p,
                                       float *to, int fresh)
 {
@@ -168,7 +168,7 @@ static GCKPTI_TARGET void V(keys_add)(V(key_block) * s, const gckpti_operand *x,
     V(head_multiply)(&t, across ? GCKPTI_TERMS_TO : GCKPTI_TERMS_FROM, s->cut, s->diagonal, k);
 }
 
-/* The block of queries from i on meets that of keys. */
+/* Computes the tile of queries from i on and the current keys. */
 static GCKPTI_TARGET void V(keys_add_queries)(V(key_block) * s)
 {
     const gckpti_attn *h = s->h;
@@ -193,8 +193,8 @@ static GCKPTI_TARGET void V(keys_add_queries)(V(key_block) * s)
         V(keys_add)(s, &s->k, s->ds, s->dq + s->i * h->d_vec, s->fresh[0]);
 }
 
-/* As V(attention_backward), but for each block of 64 keys over all blocks of queries that see it:
- * dq of all queries rests in the room. */
+/* As V(attention_backward), but for each tile of 64 keys over all tiles of queries that see it: dq
+ * of all queries is in scratch. */
 static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, int64_t head,
                                             float *scratch)
 {
@@ -204,7 +204,8 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
     const int64_t at_q = row * h->t * c + head * h->d;
     const int64_t at_k = row * h->s * kc + head / h->group * h->d;
     const int64_t each = h->shared_keys ? h->d_vec : 0;
-    const int windowed = h->window < h->s; /* then a block may meet none: all is opened */
+    const int windowed = h->window < h->s; /* then a tile may have no query: all gradients are
+                                            * loaded */
     const gckpti_operand g = { call->grad_out, call->grad_out_bf16, c, 1, 0, NULL };
     const gckpti_operand o = { call->out, call->out_bf16, c, 1, 0, NULL };
     V(key_block) s;
@@ -220,10 +221,9 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
         s.dk = to[0], s.dv = to[1];
         s.n = gckpti_min(h->visible.keys - s.j, GCKPTI_QK_TILE);
         s.i = query0 > 0 ? query0 / GCKPTI_QK_TILE * GCKPTI_QK_TILE : 0;
-        const int64_t covered =
-            gckpti_min(s.i + GCKPTI_QK_TILE, h->t) - query0; /* by the first block */
-        const int64_t end =
-            gckpti_min(h->t, query0 + s.n - 1 + h->window); /* queries that see one */
+        /* queries of the first tile; the end of those that see a key of this tile */
+        const int64_t covered = gckpti_min(s.i + GCKPTI_QK_TILE, h->t) - query0;
+        const int64_t end = gckpti_min(h->t, query0 + s.n - 1 + h->window);
         s.fresh[0] = s.j == 0 && !in[0].accumulate && !windowed;
         for (int i = 0; i < 2; i++) {
             s.fresh[1 + i] = member == 0 && covered >= s.n && !in[1 + i].accumulate && !windowed;

@@ -2,9 +2,9 @@
 #pragma GCC pop_options
 #endif
 
-/* gckpti_online down W columns of x, [64][64] scores of which n rows exist: they become their
- * exponentials. Column i sees the rows 0..i+diagonal only, of these `window` (they count from the
- * last one on), and has a zero in the others; if none of the W sees any, x stays: 0. (max, sum,
+/* gckpti_online down W columns of x, [64][64] scores of which n rows exist, which become
+ * exponentials. Column i sees only `window` of the rows 0..i+diagonal, counted from the last one,
+ * and has a zero in the others; if none of the W sees any, returns 0 and leaves x. (max, sum,
  * factor: W of three rows of the caller's, in no struct.) */
 GCKPTI_INLINED int V(online_columns)(float *x, int64_t n, int64_t diagonal, int64_t window,
                                      float scale, int first, float *max, float *sum, float *factor)
@@ -115,8 +115,7 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_attn *h, int64_t row, 
         saved[(row * h->heads + head) * h->t + i] = max + V(log_scalar)(sum);
 }
 
-/* m queries from `first` on have seen all: their sums, and aux. (Seven parameters: which, and two
- * rows of the caller's.) */
+/* Finishes m queries from `first` on: their sums, and saved. */
 static GCKPTI_TARGET void V(head_end)(const gckpti_attn *h, int64_t row, int64_t head,
                                       int64_t first, int64_t m, float *max, float *sum)
 {
@@ -130,7 +129,7 @@ static GCKPTI_TARGET void V(head_end)(const gckpti_attn *h, int64_t row, int64_t
         V(store_n)(saved + i, V(load)(max + i) + V(log_noinline)(V(load)(sum + i)), m - i);
 }
 
-/* Maximum and sum of what sees nothing in its block's first tile of keys. */
+/* Maximum and sum of a query that sees no key in its first tile. */
 static GCKPTI_TARGET void V(heads_init)(const gckpti_attn *h, float *max, float *sum)
 {
     for (int64_t i = 0; h->window < h->s && i < GCKPTI_QK_TILE; i++)
@@ -138,43 +137,40 @@ static GCKPTI_TARGET void V(heads_init)(const gckpti_attn *h, float *max, float 
 }
 
 /* Queries `first`.. of a head. */
-static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t row,
-                                               int64_t head, int64_t first, float *scratch)
+static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t row, int64_t head,
+                                               int64_t first, float *scratch)
 {
+    enum { T = GCKPTI_QK_TILE };
     const gckpt_call *call = h->call;
-    gckpti_attn_gemm scores = {
-        h->kv_c, 1, GCKPTI_QK_TILE, GCKPTI_QK_TILE, GCKPTI_COLUMNS_FROM, 1, 0, NULL, h, NULL
-    };
-    gckpti_attn_gemm values = { 1, GCKPTI_QK_TILE, h->d_vec, h->c, GCKPTI_TERMS_TO, 0,
-                                0, NULL,           h,        NULL };
-    int64_t m = gckpti_min(h->t - first, GCKPTI_QK_TILE), ahead = first + h->visible.ahead;
+    gckpti_attn_gemm scores = { h->kv_c, 1, T, T, GCKPTI_COLUMNS_FROM, 1, 0, NULL, h, NULL };
+    gckpti_attn_gemm values = { 1, T, h->d_vec, h->c, GCKPTI_TERMS_TO, 0, 0, NULL, h, NULL };
+    int64_t m = gckpti_min(h->t - first, T), ahead = first + h->visible.ahead;
     int64_t visible = gckpti_min(h->visible.keys, ahead + m), j0 = gckpti_attn_first_tile(h, first);
     int64_t at = (row * h->t + first) * h->c + head * h->d;
     int64_t keys = row * h->s * h->kv_c + head / h->group * h->d;
-    float *q = scratch, *v = q + GCKPTI_QK_TILE * (h->d + W), *p = v + GCKPTI_QK_TILE * h->d_vec;
-    float max[GCKPTI_QK_TILE], sum[GCKPTI_QK_TILE], factor[GCKPTI_QK_TILE];
+    float *q = scratch, *v = q + T * (h->d + W), *p = v + T * h->d_vec;
+    float max[T], sum[T], factor[T];
     float *out = call->out ? call->out + at : NULL;
     if (m <= 3) { /* more fill vectors */
         for (int64_t r = 0; r < m; r++)
             V(attention_query)(h, row, head, first + r);
         return;
     }
-    if (j0 >= visible) /* they see none; what is theirs is zeros */
+    if (j0 >= visible) /* they see no key; their outputs are zeros */
         return;
     const float *k = call->in[1].data + keys + gckpti_attn_offset(h, j0);
     const float after = gckpti_attn_post_scale(h);
     V(heads_init)(h, max, sum);
-    V(prefetch_rows)(h, k, gckpti_min(visible - j0, GCKPTI_QK_TILE), 0, h->d);
-    V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, GCKPTI_QK_TILE);
-    for (int64_t j = j0; j < visible; j += GCKPTI_QK_TILE) {
-        const int64_t n = gckpti_min(visible - j, GCKPTI_QK_TILE),
-                      at_j = keys + gckpti_attn_offset(h, j);
+    V(prefetch_rows)(h, k, gckpti_min(visible - j0, T), 0, h->d);
+    V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, T);
+    for (int64_t j = j0; j < visible; j += T) {
+        const int64_t n = gckpti_min(visible - j, T), at_j = keys + gckpti_attn_offset(h, j);
         k = call->in[1].data + at_j;
         scores.diagonal = values.diagonal = ahead - j;
         scores.prefetch = out ? call->in[2].data + at_j : NULL;
         V(attn_gemm)(&scores, n, m, h->d, k, q, p);
         if (h->cap > 0.0f)
-            V(softcap)(p, n * GCKPTI_QK_TILE, h->dot_scale, h->cap);
+            V(softcap)(p, n * T, h->dot_scale, h->cap);
         for (int64_t i = 0; i < m; i += W)
             (void)V(online_columns)(p + i, n, ahead - j + i, h->window, after, j == j0, max + i,
                                     sum + i, factor + i);
@@ -182,9 +178,8 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t row
             continue;
         V(gather)(h, call->in[2].data + at_j, h->kv_c, n, v);
         values.from_zero = j == j0, values.row_scale = factor;
-        values.prefetch = visible - j - GCKPTI_QK_TILE >= m
-                              ? call->in[1].data + keys + gckpti_attn_offset(h, j + GCKPTI_QK_TILE)
-                              : NULL;
+        values.prefetch =
+            visible - j - T >= m ? call->in[1].data + keys + gckpti_attn_offset(h, j + T) : NULL;
         V(attn_gemm)(&values, m, h->d, n, p, v, out);
     }
     V(head_end)(h, row, head, first, m, max, sum);
@@ -213,45 +208,41 @@ static GCKPTI_TARGET void V(head_grads)(const gckpti_attn *h, int64_t from, int6
     }
 }
 
-/* A head: for each block of 64 queries, over all blocks of keys that it sees, the scores and the
- * gradients of probabilities (both transposed), and from these what they add to dv, dq and dk (of
- * shared keys after the head before). (More than 60 lines: two loops over the same blocks.) */
-static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t row,
-                                                int64_t head, float *scratch)
+/* A head: for each tile of 64 queries, over all tiles of keys that it sees, the scores and the
+ * gradients of probabilities (both transposed), then their terms of dv, dq and dk (of shared keys
+ * after the previous head). (More than 60 lines: two loops over the same tiles.) */
+static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t row, int64_t head,
+                                                float *scratch)
 {
+    enum { T = GCKPTI_QK_TILE };
     const gckpt_call *call = h->call;
-    gckpti_attn_gemm scores = {
-        h->kv_c, 1, GCKPTI_QK_TILE, GCKPTI_QK_TILE, GCKPTI_COLUMNS_FROM, 1, 0, NULL, h, NULL
-    };
-    gckpti_attn_gemm dkv_tile = { GCKPTI_QK_TILE, 1, h->d_vec, h->kv_c, GCKPTI_TERMS_FROM, 0, 0,
-                                  NULL,           h, NULL };
-    gckpti_attn_gemm dq_tile = { 1, GCKPTI_QK_TILE, h->d_vec, h->c, GCKPTI_TERMS_TO, 0,
-                                 0, NULL,           h,        NULL };
-    int64_t c = h->c, kc = h->kv_c, packed = GCKPTI_QK_TILE * (h->d + W),
-            rows = GCKPTI_QK_TILE * h->d_vec;
+    gckpti_attn_gemm scores = { h->kv_c, 1, T, T, GCKPTI_COLUMNS_FROM, 1, 0, NULL, h, NULL };
+    gckpti_attn_gemm dkv_tile = { T, 1, h->d_vec, h->kv_c, GCKPTI_TERMS_FROM, 0, 0, NULL, h, NULL };
+    gckpti_attn_gemm dq_tile = { 1, T, h->d_vec, h->c, GCKPTI_TERMS_TO, 0, 0, NULL, h, NULL };
+    int64_t c = h->c, kc = h->kv_c, packed = T * (h->d + W), rows = T * h->d_vec;
     int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * kc + head / h->group * h->d;
     float *qt = scratch, *gt = qt + packed, *q = gt + packed, *g = q + rows, *k = g + rows;
-    float *p = k + rows, *ds = p + GCKPTI_QK_TILE * GCKPTI_QK_TILE;
-    float lse[GCKPTI_QK_TILE] = { 0.0f }, delta[GCKPTI_QK_TILE] = { 0.0f };
+    float *p = k + rows, *ds = p + T * T;
+    float lse[T] = { 0.0f }, delta[T] = { 0.0f };
     float *dq = call->in[0].grad, *dk = call->in[1].grad, *dv = call->in[2].grad;
-    for (int64_t first = 0; first < h->t; first += GCKPTI_QK_TILE) {
-        int64_t m = gckpti_min(h->t - first, GCKPTI_QK_TILE), at = at_q + first * c;
+    for (int64_t first = 0; first < h->t; first += T) {
+        int64_t m = gckpti_min(h->t - first, T), at = at_q + first * c;
         int64_t ahead = first + h->visible.ahead, visible = gckpti_min(h->visible.keys, ahead + m);
         const int64_t j0 = gckpti_attn_first_tile(h, first);
         const float *grad = call->grad_out + at;
         memcpy(lse, (const float *)call->saved + (row * h->heads + head) * h->t + first,
                (size_t)m * sizeof *lse);
-        V(pack)(call->in[0].data + at, 1, c, m, h->d, qt, GCKPTI_QK_TILE);
+        V(pack)(call->in[0].data + at, 1, c, m, h->d, qt, T);
         V(gather)(h, grad, c, m, g);
         if (dk)
             V(gather)(h, call->in[0].data + at, c, m, q);
         if (dq || dk)
-            V(pack)(grad, 1, c, m, h->d, gt, GCKPTI_QK_TILE);
+            V(pack)(grad, 1, c, m, h->d, gt, T);
         for (int64_t r = 0; (dq || dk) && r < m; r++)
             delta[r] = V(dot)(grad + r * c, call->out + at + r * c, h->d);
-        for (int64_t j = j0; j < visible; j += GCKPTI_QK_TILE) {
-            int64_t n = gckpti_min(h->visible.keys - j, GCKPTI_QK_TILE), key = at_k + j * kc;
-            int full_next = h->visible.keys - j >= 2 * GCKPTI_QK_TILE; /* the next one, too */
+        for (int64_t j = j0; j < visible; j += T) {
+            int64_t n = gckpti_min(h->visible.keys - j, T), key = at_k + j * kc;
+            int full_next = h->visible.keys - j >= 2 * T; /* the next one, too */
             scores.diagonal = dkv_tile.diagonal = dq_tile.diagonal = ahead - j;
             scores.prefetch = dq || dk ? call->in[2].data + key : NULL;
             V(attn_gemm)(&scores, n, m, h->d, call->in[1].data + key, qt, p);
@@ -259,14 +250,14 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
             if (dq || dk)
                 V(attn_gemm)(&scores, n, m, h->d, call->in[2].data + key, gt, ds);
             if (h->cap > 0.0f)
-                V(softcap)(p, n * GCKPTI_QK_TILE, h->dot_scale, h->cap);
+                V(softcap)(p, n * T, h->dot_scale, h->cap);
             for (int64_t r = 0; r < n; r++) {
-                float *pr = p + r * GCKPTI_QK_TILE, *dr = dq || dk ? ds + r * GCKPTI_QK_TILE : NULL;
+                float *pr = p + r * T, *dr = dq || dk ? ds + r * T : NULL;
                 int64_t from = r > ahead - j ? r - (ahead - j) : 0;
                 V(head_grads)(h, from - from % W, m, lse, delta, pr, dr);
             }
-            /* chains start with the first block a query meets, and with the first one of queries
-             * that meets a block of keys (those of it that meet none yet get +0) */
+            /* chains start with a query's first tile, and with the first tile of queries that sees
+             * a key (a key that none sees yet gets +0) */
             int first_use = head % h->group == 0 && (first == 0 || j >= ahead);
             dkv_tile.from_zero = first_use && !call->in[2].accumulate;
             dkv_tile.prefetch = dk ? dk + key : NULL;
@@ -278,7 +269,7 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
                 V(attn_gemm)(&dq_tile, m, h->d, n, ds, k, dq + at);
             }
             dkv_tile.from_zero = first_use && !call->in[1].accumulate;
-            dkv_tile.prefetch = full_next ? call->in[1].data + key + GCKPTI_QK_TILE * kc : NULL;
+            dkv_tile.prefetch = full_next ? call->in[1].data + key + T * kc : NULL;
             if (dk)
                 V(attn_gemm)(&dkv_tile, n, h->d, m, ds, q, dk + key);
         }

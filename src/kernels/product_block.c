@@ -1,19 +1,12 @@
-/* Where it is a single row. */
+/* A block of a single row. */
 static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, const gckpti_c_block *block)
 {
     const int64_t i = block->i0, j0 = block->j0;
     const int use_dots = t->b.k_stride == 1;
-    V(gemv)
-    u = { t->k,
-          block->j1 - j0,
-          t->a.f32 + i * t->a.stride,
-          t->a.k_stride,
-          NULL,
-          use_dots ? t->b.stride : t->b.k_stride,
-          NULL,
-          gckpti_chain_starts(t, i, j0),
-          t->c + i * t->c_stride + j0,
-          NULL };
+    const int64_t n = block->j1 - j0, b_row = use_dots ? t->b.stride : t->b.k_stride;
+    const float *a = t->a.f32 + i * t->a.stride, *from = gckpti_chain_starts(t, i, j0);
+    float *c = t->c + i * t->c_stride + j0;
+    V(gemv) u = { t->k, n, a, t->a.k_stride, NULL, b_row, NULL, from, c, NULL };
     size_t bytes = (size_t)u.n * sizeof *u.c;
     if (!use_dots && !u.from)
         memset(u.c, 0, bytes);
@@ -27,7 +20,7 @@ static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, const gckpti_c
     (use_dots ? V(gemv_dot) : V(gemv_axpy))(&u);
 }
 
-/* Links p.., columns j.. of b, within so many tiles. */
+/* Terms p.., columns j.. of b, to prefetch over `tiles` tiles. */
 static GCKPTI_TARGET gckpti_prefetch V(prefetch_block)(const gckpti_product *t, int64_t p,
                                                        int64_t k, int64_t j, int64_t n,
                                                        int64_t tiles)
@@ -41,23 +34,21 @@ static GCKPTI_TARGET gckpti_prefetch V(prefetch_block)(const gckpti_product *t, 
     return f;
 }
 
-/* What stands in this rectangle of c; pack: `room` floats, see gckpti_product_workspace.
+/* Computes a block of c; pack: `floats` floats, see gckpti_product_workspace.
  *
- * The loops, from the outside: blocks of b, along its columns and then down its links (p, j; n
- * columns, k links); down the rows, as many at a time as a tile has (i); across the block's panels
- * (col). There a tile, some rows and vectors of c in registers, takes k links. From one block of
- * links to the next a chain rests in c; in the first it begins at `from`. So a tile reads a's
- * rows, which the next panel reads again, and a panel of b, which the next rows read again.
- * Meanwhile what comes next is fetched: lines `ahead` of b's next block, `below` of a's rows.
+ * Loops, from the outside: blocks of b, along its columns and then down its terms (p, j; n columns,
+ * k terms); down the rows, a tile's at a time (i); across the block's panels (col). There a tile,
+ * some rows and vectors of c in registers, adds k terms. Between blocks of terms a chain is kept in
+ * c; in the first it begins at `from`. The next rows of a and block of b are prefetched meanwhile.
  * (More than 60 lines: what one loop knows the next one needs.) */
 static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti_c_block *block,
                                            float *pack, int64_t floats)
 {
     enum { MANY = 2048 }; /* rows of a that each product finds in memory, not in a cache */
     const int64_t i0 = block->i0, i1 = block->i1, j0 = block->j0, j1 = block->j1;
-    const gckpti_blocking sizes = V(blocking)(t, i1 - i0, floats);
+    const gckpti_blocking s = V(blocking)(t, i1 - i0, floats);
     const int64_t high = GCKPTI_TILE_ROWS, most = GCKPTI_TILE_VECTORS * W;
-    float *const panels = pack + GCKPTI_STRIP * sizes.kc;
+    float *const panels = pack + GCKPTI_STRIP * s.kc;
     int64_t p = 0, j = j0, next_p, next_j;
     if (i1 - i0 == 1 && (t->b.k_stride == 1 || t->b.stride == 1)) {
         V(product_row)(t, block);
@@ -65,52 +56,48 @@ static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti
     }
     do {
         const float *a = t->a.f32 + p * t->a.k_stride;
-        const float *b =
-            gckpti_has_quant(&t->b) ? NULL : t->b.f32 + p * t->b.k_stride + j * t->b.stride;
-        const int64_t n = gckpti_min(j1 - j, sizes.nc), k = gckpti_min(t->k - p, sizes.kc);
-        const int64_t count = (n + most - 1) / most;
+        const int64_t n = gckpti_min(j1 - j, s.nc), k = gckpti_min(t->k - p, s.kc);
+        const int64_t count = (n + most - 1) / most, at_b = p * t->b.k_stride + j * t->b.stride;
+        const float *b = gckpti_has_quant(&t->b) ? NULL : t->b.f32 + at_b;
         gckpti_tile u = { k,    a, t->a.stride, t->a.k_stride, b, 0,
                           NULL, 0, NULL,        t->c_stride,   0, NULL };
         gckpti_prefetch next_b = { NULL, 0, 0, 0, 0, 0 }, next_a = next_b;
         next_j = j + n < j1 ? j + n : j0;
-        next_p = j + n < j1 ? p : p + sizes.kc;
+        next_p = j + n < j1 ? p : p + s.kc;
         if (next_p < t->k)
-            next_b = V(prefetch_block)(t, next_p, gckpti_min(t->k - next_p, sizes.kc), next_j,
-                                       gckpti_min(j1 - next_j, sizes.nc),
+            next_b = V(prefetch_block)(t, next_p, gckpti_min(t->k - next_p, s.kc), next_j,
+                                       gckpti_min(j1 - next_j, s.nc),
                                        (i1 - i0 + high - 1) / high * count);
         if (gckpti_has_quant(&t->b))
-            GCKPTI_IF_QUANTISED(V(pack_quant)(t, p, j, n, k, panels, sizes.kc));
-        else if (!sizes.in_place || n % W)
-            V(pack_panels)(t, b, n, k, sizes.in_place, panels, sizes.kc);
+            GCKPTI_IF_QUANTISED(V(pack_quant)(t, p, j, n, k, panels, s.kc));
+        else if (!s.in_place || n % W)
+            V(pack_panels)(t, b, n, k, s.in_place, panels, s.kc);
         for (int64_t i = i0, rows; i < i1; i += rows) {
             float *c = t->c + i * t->c_stride + j;
             const int64_t in_strip = (i - i0) % GCKPTI_STRIP;
             rows = gckpti_min(i1 - i, high);
             u.a = a + i * t->a.stride;
-            if (!sizes.packs_a && t->a.k_stride == 1 && t->m >= MANY && j == j0 &&
-                i + 2 * high <= i1) {
+            if (!s.packs_a && t->a.k_stride == 1 && t->m >= MANY && j == j0 && i + 2 * high <= i1) {
                 next_a = gckpti_prefetch_of(&t->a, p * t->a.k_stride + (i + high) * t->a.stride,
                                             t->a.stride, high, k);
                 next_a.pace = 1 + high * ((k + 15) / 16) / count;
             }
-            if (sizes.packs_a && in_strip == 0 && i + GCKPTI_STRIP < i1) {
+            if (s.packs_a && in_strip == 0 && i + GCKPTI_STRIP < i1) {
                 next_a = gckpti_prefetch_of(&t->a, p * t->a.k_stride + i + GCKPTI_STRIP,
                                             t->a.k_stride, k, 1);
                 next_a.pace = 1 + k * high / (GCKPTI_STRIP * count);
             }
-            if (sizes.packs_a && in_strip == 0)
-                V(pack_strip)
-                (u.a, t->a.k_stride, gckpti_min(i1 - i, GCKPTI_STRIP), k, pack, sizes.kc);
-            if (sizes.packs_a)
-                u.a = pack + in_strip * sizes.kc, u.a_row = 1, u.a_step = high;
+            if (s.packs_a && in_strip == 0)
+                V(pack_strip)(u.a, t->a.k_stride, gckpti_min(i1 - i, GCKPTI_STRIP), k, pack, s.kc);
+            if (s.packs_a)
+                u.a = pack + in_strip * s.kc, u.a_row = 1, u.a_step = high;
             for (int64_t col = 0, width; col < n; col += width) {
                 width = V(panel_width)(n, col);
                 u.last = gckpti_min(n - col - width + W, W);
-                u.b = panels + col * sizes.kc, u.b_step = width;
-                if (sizes.in_place && u.last == W)
+                u.b = panels + col * s.kc, u.b_step = width;
+                if (s.in_place && u.last == W)
                     u.b = b + col, u.b_step = t->b.k_stride;
-                u.c = c + col;
-                u.from = u.c, u.from_row = t->c_stride;
+                u.from = u.c = c + col, u.from_row = t->c_stride;
                 if (p == 0 && !t->accumulate)
                     u.from = gckpti_chain_starts(t, i, j + col), u.from_row = t->initial_stride;
                 u.next_c = u.c; /* the tile to come */

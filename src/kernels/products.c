@@ -4,13 +4,13 @@
     X(0, a)                                                                                        \
     X(1, a + row)                                                                                  \
     X(2, a + 2 * row) X(3, a + row3) X(4, a4) X(5, a4 + row) X(6, a4 + 2 * row) X(7, a4 + row3)
-#if GCKPTI_X86 && !defined(GCKPTI_IN_REGISTER) /* tests have no registers for all that is held */
+#if GCKPTI_X86 && !defined(GCKPTI_IN_REGISTER) /* tests have too few registers */
 #define GCKPTI_IN_REGISTER(x) __asm__("" : "+v"(x));
 #elif !defined(GCKPTI_IN_REGISTER)
 #define GCKPTI_IN_REGISTER(x)
 #endif
 
-/* What is less than 2^-126 in size becomes a zero; where the processor was told so, it is. */
+/* Flushes what is less than 2^-126 in size, unless the processor does. */
 GCKPTI_ALWAYS FLOATS V(flushed)(FLOATS x)
 {
 #if GCKPTI_X86
@@ -69,12 +69,12 @@ GCKPTI_ALWAYS void V(store_block_sum)(const float *x, FLOATS even, FLOATS odd, f
             V(store_n)(c + 2 * W, h##i, t->last);                                                  \
         c += t->c_row;                                                                             \
     }
-/* A tile of at most 8 rows and 3 vectors: loads c, or starts at +0; for each link sets an element
- * of a against b's vectors, row by row; stores c. Of the last vector t->last columns exist. l, m, h
- * are a row's vectors, named one by one, since gcc spills arrays of them. rows, vectors, block:
- * constants. block (of bf16 plans): at most 4 rows, two links at a time: their chains are those of
- * the first links, rows 4 to 7 the same ones' of the second. They start at +0, and what two of them
- * come to is added to c. */
+/* A tile of at most 8 rows and 3 vectors: loads c, or starts at +0; for each term multiplies an
+ * element of a by b's vectors, row by row; stores c. Of the last vector t->last columns exist.
+ * l, m, h are a row's vectors, named one by one, since gcc spills arrays. rows, vectors, block:
+ * constants. block (of bf16 plans): at most 4 rows, two terms at a time: their chains are those
+ * of the first terms, rows 4 to 7 those of the second. They start at +0, and their sum is added
+ * to c. */
 GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int block)
 {
     const int64_t row = t->a_row, row3 = 3 * row, step = t->a_step, b_step = t->b_step;
@@ -188,10 +188,9 @@ GCKPTI_INLINED int64_t V(panel_width)(int64_t n, int64_t at)
     return gckpti_ceil_to(left, W);
 }
 
-/* Packs n columns at b, links 0..k-1: the panel that begins at column j at d + j * deep; in_place:
- * only one whose last vector is not full. Where its rows lie side by side it takes 8 at a time: few
- * pages, and runs long enough to be foreseen; but all of what V(pack) transposes (columns side by
- * side, too), of which it may write W rows. */
+/* Packs n columns at b, terms 0..k-1: the panel that begins at column j at d + j * deep; in_place:
+ * only one whose last vector is not full. If b's rows are contiguous it takes 8 at a time: few
+ * pages, long runs; but all of a panel if V(pack) transposes it, which may write W rows. */
 static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b, int64_t n,
                                          int64_t k, int in_place, float *d, int64_t deep)
 {
@@ -203,7 +202,7 @@ static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b
             float *to = d + j * deep + p * (width = V(panel_width)(n, j));
             if (!in_place || cols < width)
                 V(pack)
-                (from, t->b.k_stride, t->b.stride, gckpti_min(cols, width), terms, to, width);
+            (from, t->b.k_stride, t->b.stride, gckpti_min(cols, width), terms, to, width);
         }
 }
 
@@ -220,11 +219,10 @@ static GCKPTI_TARGET void V(pack_strip)(const float *a, int64_t step, int64_t n,
                 d[i / GCKPTI_TILE_ROWS * (deep - 1) * GCKPTI_TILE_ROWS + i] = a[i];
 }
 
-/* Packing was measured to pay only where it must be: b whose columns do not lie side by side, and
- * a last vector that is not full. But vectors shorter than a cache line come back to each line,
- * and of rows some KB apart few stay in the cache: then b is packed, unless there are few rows to
- * use it, and a whose rows lie side by side. Blocks are as wide as one panel where k is small: it
- * then stays in L1. */
+/* Packing was measured to pay only where it must be: b whose columns are not adjacent, and a last
+ * vector that is not full. But vectors shorter than a cache line return to each line, and of rows
+ * some KB apart few stay in the cache: then b is packed, unless few rows use it, and a whose rows
+ * are adjacent. Blocks are as wide as one panel where k is small: it then stays in L1. */
 static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_t floats)
 {
     const int64_t few = t->b.k_stride % 512 ? 128 : 16;

@@ -1,6 +1,6 @@
 #ifndef GCKPT_NO_QUANT
-/* ---- products whose b is read as it is stored ---- */
-/* n stored values at b, as gckpti_dequantise. storage: a constant. */
+/* ---- products with a quantised b ---- */
+/* Dequantises n values at b. storage: a constant. */
 GCKPTI_ALWAYS void V(dequantise_row)(int storage, const unsigned char *b, float scale, int64_t n,
                                      float *x)
 {
@@ -13,9 +13,8 @@ GCKPTI_ALWAYS void V(dequantise_row)(int storage, const unsigned char *b, float 
         V(store_n)(x + i, V(load_quant)(storage, b, i, s, n - i), n - i);
 }
 
-/* `rows` of u, `row` elements apart, the first from element `at` on: n elements of each, as
- * gckpti_dequantise, to rows of `width` floats; as many rows that come then are fetched. (As many
- * parameters as a rectangle of one matrix in another has. So too pack_stored.) */
+/* Dequantises n elements of `rows` rows of u, `row` apart, the first from element `at` on, to rows
+ * of `width` floats; prefetches as many rows that follow. */
 static GCKPTI_TARGET void V(dequantise)(const gckpt_dequantisation *u, int64_t at, int64_t row,
                                         int64_t rows, int64_t n, float *x, int64_t width)
 {
@@ -39,7 +38,7 @@ static GCKPTI_TARGET void V(dequantise)(const gckpt_dequantisation *u, int64_t a
     }
 }
 
-/* V(pack_panels) of all panels, links p.., columns from j on, of b as it is stored. */
+/* V(pack_panels) of all panels, terms p.., columns from j on, of a quantised b. */
 static GCKPTI_TARGET void V(pack_quant)(const gckpti_product *t, int64_t p, int64_t j, int64_t n,
                                         int64_t k, float *d, int64_t deep)
 {
@@ -66,7 +65,7 @@ static GCKPTI_TARGET void V(pack_quant)(const gckpti_product *t, int64_t p, int6
         }
 }
 
-/* V(dots_of) or V(sweep_of), for which what is stored is a constant. */
+/* V(gemv_dot_of) or V(gemv_axpy_of) with a constant storage. */
 #define GCKPTI_BY_STORAGE(what, size)                                                              \
     if (u->storage == GCKPT_STORAGE_BF16)                                                          \
         V(what)(GCKPT_STORAGE_BF16, size, &t);                                                     \
@@ -75,8 +74,8 @@ static GCKPTI_TARGET void V(pack_quant)(const gckpti_product *t, int64_t p, int6
     else                                                                                           \
         V(what)(GCKPT_STORAGE_I8, size, &t);
 
-/* V(dots) of rows j0.. of b as they are stored: 32 at a time, if these are whole words; else they
- * come to the stack as floats. */
+/* V(gemv_dot) of quantised rows j0.. of b: 32 at a time, if these are whole words; else they are
+ * dequantised to the stack. */
 static GCKPTI_TARGET void V(quant_dot)(const gckpt_dequantisation *u, int64_t j0,
                                        const V(gemv) * gemv)
 {
@@ -121,7 +120,7 @@ static GCKPTI_TARGET void V(quant_dot)(const gckpt_dequantisation *u, int64_t j0
     }
 }
 
-/* V(sweep) of columns j0.. of b in the same way: 8 rows of whole vectors. */
+/* V(gemv_axpy) of columns j0.. of b in the same way: 8 rows of whole vectors. */
 static GCKPTI_TARGET void V(quant_axpy)(const gckpt_dequantisation *u, int64_t j0,
                                         const V(gemv) * gemv)
 {

@@ -38,7 +38,7 @@ GCKPTI_ISA_NOINLINE void V(philox)(const gckpti_random *s, uint64_t index, INTS 
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
 
-/* Elements first..end-1 of dropout (ops/curves). */
+/* Elements first..end-1 of dropout (ops/unary). */
 static GCKPTI_TARGET void V(dropout)(const gckpti_dropout *d, int64_t first, int64_t end)
 {
     const FLOATS factor = V(set1)(d->scale);

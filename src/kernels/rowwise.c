@@ -17,7 +17,7 @@ static GCKPTI_TARGET void V(softmax_backward)(const gckpt_call *call, int64_t r)
     const FLOATS dot = V(set1)(V(dot)(g, y, n));
     for (int64_t j = 0; j < n; j += W)
         V(put_product)
-        (d + j, V(load_n)(y + j, n - j), V(load_n)(g + j, n - j) - dot, accumulate, n - j);
+    (d + j, V(load_n)(y + j, n - j), V(load_n)(g + j, n - j) - dot, accumulate, n - j);
 }
 
 static GCKPTI_TARGET void V(log_softmax_forward)(const gckpt_call *call, int64_t r)
@@ -45,7 +45,7 @@ static GCKPTI_TARGET void V(log_softmax_backward)(const gckpt_call *call, int64_
     }
 }
 
-/* Formulas and aux of these two: see layernorm among the plain ops. */
+/* Formulas and saved of these two: see layernorm in ops/norms.c. */
 static GCKPTI_TARGET void V(norm_forward)(const gckpt_call *call, int64_t r)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
@@ -60,8 +60,7 @@ static GCKPTI_TARGET void V(norm_forward)(const gckpt_call *call, int64_t r)
     }
     row.rstd = gckpti_rsqrt(V(reduce)(&row, n) / (float)n + gckpti_norm_epsilon(o));
     const FLOATS center = V(set1)(row.mean), rstd = V(set1)(row.rstd);
-    const FLOATS first = V(set1)(row.first),
-                 neg_zero = V(set1)(-0.0f); /* which changes no product */
+    const FLOATS first = V(set1)(row.first), neg_zero = V(set1)(-0.0f);
     const gckpti_hints hints =
         gckpti_hints_of(call, call->in[0].data, call->in[0].bf16, call->out_bf16, NULL);
     for (int64_t j = 0; call->out && j < n; j += W) {
@@ -109,7 +108,7 @@ static GCKPTI_TARGET void V(norm_backward)(const gckpt_call *call, int64_t r)
     }
 }
 
-/* Row `row` of rotary, or of its gradient: see among the plain ops. */
+/* Row `row` of rotary, or of its gradient: see ops/rotary.c. */
 static GCKPTI_TARGET void V(rotary)(const gckpt_call *call, int64_t row)
 {
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;

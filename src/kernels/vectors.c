@@ -75,7 +75,7 @@ GCKPTI_ALWAYS FLOATS V(dequantised)(int storage, const void *b, FLOATS scale)
     return storage == GCKPT_STORAGE_F16 ? V(low_half)(word) : V(floats)(word << 16);
 }
 
-/* The same of the first ones, so many bytes; the others are 0. */
+/* The same of the first `bytes` bytes; the others are 0. */
 GCKPTI_ISA_NOINLINE FLOATS V(dequantised_part)(int storage, const unsigned char *x, FLOATS scale,
                                                int64_t bytes)
 {
@@ -88,7 +88,7 @@ GCKPTI_ISA_NOINLINE FLOATS V(dequantised_part)(int storage, const unsigned char 
     return V(dequantised)(GCKPT_STORAGE_BF16, padded, scale);
 }
 
-/* Elements at..at+W-1, of which `left` exist, of what stands at b; storage: a constant, not F32. */
+/* Dequantises elements at..at+W-1 of b, of which `left` exist; storage: a constant, not F32. */
 GCKPTI_ALWAYS FLOATS V(load_quant)(int storage, const void *b, int64_t at, FLOATS scale,
                                    int64_t left)
 {
@@ -99,9 +99,9 @@ GCKPTI_ALWAYS FLOATS V(load_quant)(int storage, const void *b, int64_t at, FLOAT
     return V(dequantised_part)(storage, x, scale, left * each);
 }
 
-/* `turn`: vector r[p] gets word p of what is at s + i * row (in bytes), i < W, for 4 words. Where
- * there are instructions for it `quads` loads 4 of rows 0, 4, ... side by side, and each quad turns
- * within itself. */
+/* transpose4: vector r[p] gets word p of row i at s + i * row (in bytes), i < W, for 4 words.
+ * With suitable instructions, load_quads loads 4 words of rows 0, 4, ..., and each quad is
+ * transposed. */
 #if GCKPTI_ISA == 3
 #define GCKPTI_TILE_ROWS    8
 #define GCKPTI_TILE_VECTORS 3

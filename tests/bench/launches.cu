@@ -119,7 +119,7 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
     auto is = [&](const char *text) { return name.find(text) == 0; };
     if (is("mma_product_kernel")) {
         auto p = std::get<0>(*std::any_cast<std::tuple<fast::MmaProduct>>(&l.arguments));
-        bool parts = name.find("PARTS") != std::string::npos;
+        bool parts = name.find("ROW_STATS") != std::string::npos;
         double m = p.m, n = p.n, k = p.k;
         c.flops = 2 * m * n * k;
         c.bytes = 2 * (m * k + n * k) + (parts ? 0 : m * n * (p.c.bf16 ? 2 : 4) * (1 + p.accumulate));
@@ -137,7 +137,7 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
         c.flops = products * 2 * rows * p.s * p.c / 2; /* causal */
         c.bytes = (products + 2) * 2 * rows * p.c;
         c.rate *= 0.5;
-    } else if (is("packs_kernel<8, Converting>")) {
+    } else if (is("vecs_kernel<8, Convert>")) {
         gckpt_conversion v = std::get<0>(tally::of(l, vecs_kernel<8, Convert>)).c;
         c.bytes = (v.kind == GCKPT_WIDEN_ADD ? 10 : v.kind == GCKPT_ROUND ? 8 : 6) * (double)v.n;
         c.on_its_way = v.kind == GCKPT_NARROW ? 32 : 16;
@@ -173,13 +173,13 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
     } else if (is("rotary_kernel")) { /* of pairs, N a thread */
         auto p = tally::of(l, rotary_kernel<8>);
         c.bytes = (l.element - 4) * 2 * (double)std::get<3>(p) * atoi(name.c_str() + strlen("rotary_kernel<"));
-    } else if (is("packs_kernel<8, Mask>")) {
+    } else if (is("vecs_kernel<8, DropoutMask>")) {
         auto p = tally::of(l, vecs_kernel<8, DropoutMask>);
         c.bytes =
             (tally::Width<Values>::of(std::get<0>(p).x) + tally::Width<Results>::of(std::get<0>(p).y)) * l.elements;
-    } else if (is("packs_kernel<8, Rows>")) {
+    } else if (is("vecs_kernel<8, EmbedRows>")) {
         c.bytes = 6 * l.elements;
-    } else if (is("packs_kernel<8, Repeated>")) {
+    } else if (is("vecs_kernel<8, BroadcastAdd>")) {
         c.bytes = 4 * l.elements;
     } else if (is("combine_kernel<4")) {
         c.bytes *= 4;
@@ -195,7 +195,7 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
         c.on_its_way = 2 * 4 * 16; /* four of its eight turns */
     } else if (is("embed")) {
         c.bytes = 6.0 * 768 * (double)l.grid.x; /* a row of the table each */
-    } else if (is("moments") || is("lists")) {
+    } else if (is("params") || is("lists")) {
         c.bytes = 0;
     }
     return c;
@@ -215,7 +215,7 @@ std::string short_name(const char *name)
     std::string s = strstr(name, "KERNEL = ") + 9;
     if (s.back() == ']')
         s.pop_back();
-    for (const char *drop : { "{anonymous}::", "<unnamed>::", "fast::", ", Pair", "(", ")" })
+    for (const char *drop : { "{anonymous}::", "<unnamed>::", "fast::", ", Binary", "(", ")" })
         for (size_t at; (at = s.find(drop)) != std::string::npos;)
             s.erase(at, strlen(drop));
     if (s.find("map_kernel") == 0) /* what it computes */

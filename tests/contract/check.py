@@ -13,10 +13,10 @@ import sys
 import time
 import numpy as np
 import contract as K
-import curves
+import unary
 import nets
 from contract import F, hexes, unhex
-from nets import Net, Told, compare
+from nets import Net, Dump, compare
 
 SMALL = 360
 CURVES = ["relu", "softplus", "gelu", "gelu_erf", "silu", "tanh", "sigmoid", "softmax", "log_softmax", "sin", "cos",
@@ -44,9 +44,9 @@ class Draw:
             n.batch = batch = rows
         n.mode = int(self.r.choice([1, 2, 4]))
         n.optimiser = int(self.r.integers(0, 3))
-        n.leaves = int(self.r.choice([1, 1, 1, 2, 4]))
-        n.picks = 7 if self.chance(50) else 1
-        n.leaves = 1 if self.one else n.leaves
+        n.virtual_ranks = int(self.r.choice([1, 1, 1, 2, 4]))
+        n.fetches = 7 if self.chance(50) else 1
+        n.virtual_ranks = 1 if self.one else n.virtual_ranks
         n.hyper.update(lr=F(0.01), decay=F(self.r.choice([0, 0.1])), clip=F(self.r.choice([0, 0.5])),
                        momentum=F(self.r.choice([0, 0.5])))
         self.pool = []
@@ -390,7 +390,7 @@ def cached(seed):
 
     def net(parts):
         n = Net(rows, rows)
-        n.precision, n.mode, n.picks = precision, 7, 2
+        n.precision, n.mode, n.fetches = precision, 7, 2
         each = calls * t // parts
         x = n.input(values["x"][:, :each])
         before = n.input(values["before"])
@@ -409,21 +409,21 @@ def cached(seed):
     def run(n, feeds):
         lines = n.script(0).split("\n")[:-2]
         lines += ["forward %d %s" % (rows, " ".join(map(hexes, f))) for f in feeds]
-        return Told(K.program.talk("\n".join(lines + ["end", ""])))
+        return Dump(K.program.talk("\n".join(lines + ["end", ""])))
     whole, y, _ = net(1)
-    told = run(whole, [])
-    if told.errors:
-        return told.errors
-    again = nets.Again(whole, told)
+    dump = run(whole, [])
+    if dump.errors:
+        return dump.errors
+    again = nets.Again(whole, dump)
     again.forward()
-    want = again.values[told.ids[y]]
+    want = again.values[dump.ids[y]]
     pieces, y, each = net(calls)
-    told = run(pieces, [(values["x"][:, i * each:(i + 1) * each], values["before"]) for i in range(calls)])
-    out = list(told.errors)
-    for i, s in enumerate(told.steps):
+    dump = run(pieces, [(values["x"][:, i * each:(i + 1) * each], values["before"]) for i in range(calls)])
+    out = list(dump.errors)
+    for i, s in enumerate(dump.steps):
         wrong = nets.same(s["value"][y], want[:, i * each:(i + 1) * each])
         out += ["caches, call %d: %s" % (i, wrong)] if wrong else []
-    return out if len(told.steps) == calls else out + ["caches: %d calls, not %d" % (len(told.steps), calls)]
+    return out if len(dump.steps) == calls else out + ["caches: %d calls, not %d" % (len(dump.steps), calls)]
 
 
 def initial(seed):
@@ -431,7 +431,7 @@ def initial(seed):
     r = np.random.default_rng([seed, 3])
     name, n, by = "w%d.bias" % seed, int(r.integers(1, 65)), [F(r.choice([0, 1, 0.02])) for _ in range(3)]
     lines = K.program.talk("net 0 1\ndraw %s 1 %d %s\nend\n" % (name, n, hexes(by)))
-    wrong = nets.same(unhex(next(x for x in lines if x[:5] == "value").split()[2]), curves.drawn(name, n, *by))
+    wrong = nets.same(unhex(next(x for x in lines if x[:5] == "value").split()[2]), unary.drawn(name, n, *by))
     out = ["initial values %s: %s" % (by, wrong)] if wrong else []
     x = r.standard_normal((4, 64)).astype(F) * F(10.0 ** r.integers(-44, 3))
     if r.integers(0, 3) == 0:
@@ -440,9 +440,9 @@ def initial(seed):
         net = Net(1, 1)
         y = net.op("scale", [net.param(x.astype(F), storage + 1)], F(1))
         net.term(net.op("sum_loss", [net.op("mul", [net.input(np.ones((1, 1), F)), net.param(np.ones(1, F))])]))
-        net.picks = 2
-        told = Told(K.program.talk(net.script(1)))
-        wrong = told.errors or nets.same(told.steps[0]["value"][y], K.packed(x.astype(F), storage))
+        net.fetches = 2
+        dump = Dump(K.program.talk(net.script(1)))
+        wrong = dump.errors or nets.same(dump.steps[0]["value"][y], K.packed(x.astype(F), storage))
         out += ["packed as %d: %s" % (storage, wrong)] if wrong else []
     return out
 
@@ -452,7 +452,7 @@ def left_out(seed):
     r = np.random.default_rng([seed, 4])
     shape = (int(r.integers(1, 4)), int(r.integers(2, 5)), int(r.integers(2, 40)))
     n = Net(shape[0], shape[0])
-    n.precision, n.picks = int(r.integers(0, 2)), 7
+    n.precision, n.fetches = int(r.integers(0, 2)), 7
     x, t = (n.op("add", [n.input(r.standard_normal(shape).astype(F)), n.param(r.standard_normal(shape[2]).astype(F))])
             for _ in range(2))
     targets = n.input(r.integers(-1, shape[2], shape[:2]).astype(np.int32))
@@ -469,19 +469,19 @@ def left_out(seed):
         n.term(n.op("soft_cross_entropy", [x, t, weights]))
     for i in (x, t):
         n.term(n.op("sum_loss", [n.op("scale", [i], F(-0.0))]))
-    told = Told(K.program.talk(n.script(1)))
-    wrong = told.errors or compare(n, told, 1)
+    dump = Dump(K.program.talk(n.script(1)))
+    wrong = dump.errors or compare(n, dump, 1)
     return ["left out, %d: %s" % (kind, wrong[0])] if wrong else []
 
 
 def large(seed):
-    """More classes than a chunk (1024), with a tied embedding; more keys than two tiles (64), which are the values, too;
-    8 leaves with desc.batch of 9 rows; scores of -inf."""
+    """More classes than a chunk (1024), with a tied embedding; more keys than two tiles (64), also as values;
+    8 virtual ranks with desc.batch of 9 rows; scores of -inf."""
     r = np.random.default_rng([seed, 5])
     kind = seed % 4
     rows, batch, classes, c, t = (2, 9, 40, 8, 3) if kind == 2 else (2, 3, 1030, 8, 3)
     n = Net(rows, batch)
-    n.precision, n.picks, n.optimiser, n.leaves = seed // 4 % 2, 7, seed % 3, 8 if kind == 2 else 1
+    n.precision, n.fetches, n.optimiser, n.virtual_ranks = seed // 4 % 2, 7, seed % 3, 8 if kind == 2 else 1
     n.mode = int(r.choice([1, 2, 4]))
 
     def normal(*shape):
@@ -505,8 +505,8 @@ def large(seed):
     y = n.op("linear_transposed", [x, table, -1])
     n.term(n.op("cross_entropy", [y, targets]), F(0.5))
     n.term(n.op("cross_entropy_with", [y, targets, -1], F(0.125)), F(0.25))
-    told = Told(K.program.talk(n.script(2)))
-    wrong = told.errors or compare(n, told, 2)
+    dump = Dump(K.program.talk(n.script(2)))
+    wrong = dump.errors or compare(n, dump, 2)
     return ["large, %d: %s" % (kind, wrong[0])] if wrong else []
 
 
@@ -532,23 +532,23 @@ def main():
         if "h" in flags and d.net.precision == 0:
             count -= 1
             continue
-        told = Told(program.talk(d.net.script(2)))
-        if told.errors and "nothing to train" in told.errors[0]:
+        dump = Dump(program.talk(d.net.script(2)))
+        if dump.errors and "nothing to train" in dump.errors[0]:
             idle += 1
             continue
-        if told.errors:
+        if dump.errors:
             refused += 1
-            print("net %d: %s" % (seed, told.errors[0]))
+            print("net %d: %s" % (seed, dump.errors[0]))
             continue
         for k, v in d.met.items():
             met[k] = met.get(k, 0) + v
         try:
-            wrong = compare(d.net, told, len(told.steps))
+            wrong = compare(d.net, dump, len(dump.steps))
         except Exception as error:
             if "x" in flags:
                 raise
             wrong = ["%s: %s" % (type(error).__name__, error)]
-        bits += sum(x.size for s in told.steps for k in ("value", "grad", "param", "state")
+        bits += sum(x.size for s in dump.steps for k in ("value", "grad", "param", "state")
                     for x in s[k].values())
         if wrong:
             differ += 1
@@ -566,7 +566,7 @@ def main():
     if "v" in flags:
         print(" ".join("%s:%d" % k for k in sorted(met.items())))
     print("contract: %d nets, %d agree bit for bit, %d of them in bf16, %d differ, %d refused, %d train nothing; "
-          "%d builders, %d values; %d times caches, initial values, packed ones, what is left out, large sizes; %.0f s" %
+          "%d builders, %d values; %d nets of caches, initial or quantised values, omitted inputs, large sizes; %.0f s" %
           (count, agree, halves, differ, refused, idle, len(met), bits, apart, time.time() - began))
     return 1 if differ or refused else 0
 

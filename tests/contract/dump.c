@@ -1,21 +1,21 @@
-/* dump.c - runs nets that it is told about, by public calls only, and says everything: the graph,
- * losses, values, gradients, parameters and optimiser state, as the bits that they are.
+/* dump.c - runs nets that it reads, by public calls only, and prints the bits of everything: the
+ * graph, losses, values, gradients, parameters and optimiser state.
  *
  * A line of standard input is a command; W are 32-bit words in hex (floats as their bits), all else
- * is decimal. A tensor is named by its number: what is made counts up from 0. check.py writes them
- * and reads what is printed.
+ * is decimal. Tensors are numbered from 0 in the order of their creation. check.py writes the
+ * commands and reads the output.
  *     net ISA THREADS                  begins; gckpt_isa, threads of the plan
  *     input NAME TYPE N D..            TYPE f, i or u
  *     const NAME TYPE N D.. W..
- *     param NAME N D.. FROZEN W..      values by words; FROZEN above 1: packed, as gckpt_storage
+ *     param NAME N D.. FROZEN W..      values by words; FROZEN above 1: quantised, as gckpt_storage
  *                                      FROZEN - 1
- *     running NAME N D.. MOMENTUM W..  the same of what is measured
+ *     running NAME N D.. MOMENTUM W..  the same for running statistics
  *     draw NAME N D.. W..              answers a parameter's initial values, of gckpt_init's words
  *     op BUILDER INPUTS NUMBER.. W..   attributes of the builder, in its order; -1: NULL
  *     term NUMBER WEIGHT REGULARISER
- *     plan MODE BATCH OPTIMISER LEAVES PRECISION PICKS
- *                                      picks: 1: gradients of what is trained, 2: all values, 4: all
- *                                      gradients
+ *     plan MODE BATCH OPTIMISER VIRTUAL_RANKS PRECISION FETCHES
+ *                                      FETCHES: 1: gradients of trained parameters, 2: all values,
+ *                                      4: all gradients
  *     step ROWS LR DECAY BETA1 BETA2 EPS MOMENTUM CLIP W..   all rows of all inputs, one by one
  *     forward ROWS W..
  *     end                              frees all, and is answered "end" */

@@ -1,4 +1,4 @@
-"""A net, told to dump.c and computed again by the contract's text."""
+"""A net, sent to dump.c and computed again by the contract's text."""
 import numpy as np
 import contract as K
 from contract import F, D, hexes, unhex, word
@@ -21,7 +21,7 @@ class Net:
     def __init__(self, rows, batch, isa=0, threads=1):
         self.rows, self.batch = rows, batch
         self.made, self.text, self.terms = [], ["net %d %d" % (isa, threads)], []
-        self.mode, self.optimiser, self.leaves, self.precision, self.picks = 1, 0, 1, 0, 7
+        self.mode, self.optimiser, self.virtual_ranks, self.precision, self.fetches = 1, 0, 1, 0, 7
         self.hyper = dict(lr=F(0.01), decay=F(0), beta1=F(0), beta2=F(0), eps=F(0), momentum=F(0), clip=F(0))
 
     def add(self, **k):
@@ -69,8 +69,8 @@ class Net:
     def script(self, steps):
         lines = list(self.text)
         lines += ["term %d %08x %d" % (i, word(w), r) for i, w, r in self.terms]
-        lines.append("plan %d %d %d %d %d %d" % (self.mode, self.batch, self.optimiser, self.leaves, self.precision,
-                                                 self.picks))
+        lines.append("plan %d %d %d %d %d %d" % (self.mode, self.batch, self.optimiser, self.virtual_ranks,
+                                                 self.precision, self.fetches))
         feeds = ""
         for m in self.made:
             if m["kind"] == "input":
@@ -82,8 +82,8 @@ class Net:
         return "\n".join(lines + ["end", ""])
 
 
-class Told:
-    """What dump.c said."""
+class Dump:
+    """The output of dump.c."""
 
     def __init__(self, lines):
         self.nodes, self.ids, self.steps, self.errors = {}, {}, [], []
@@ -95,7 +95,7 @@ class Told:
                 self.errors.append(line)
             elif w[0] == "node":
                 n = int(w[6])
-                self.nodes[int(w[1])] = dict(op=w[2], loss=int(w[3]), batchless=int(w[4]), type=int(w[5]),
+                self.nodes[int(w[1])] = dict(op=w[2], loss=int(w[3]), batch_invariant=int(w[4]), type=int(w[5]),
                                              shape=tuple(map(int, w[7:7 + n])), inputs=list(map(int, w[8 + n:])))
             elif w[0] == "report":
                 self.steps.append(dict(loss=w[1], norm=w[2], count=int(w[3]), value={}, grad={}, param={}, state={},
@@ -115,15 +115,15 @@ def double_hex(x):
 class Again:
     """The same net by the text."""
 
-    def __init__(self, net, told):
-        self.net, self.told = net, told
-        self.by_id = {told.ids[r]: r for r in range(len(net.made))}
-        self.nodes = told.nodes
+    def __init__(self, net, dump):
+        self.net, self.dump = net, dump
+        self.by_id = {dump.ids[r]: r for r in range(len(net.made))}
+        self.nodes = dump.nodes
         self.values = {}
         self.state, self.updates = {}, 0
         for r, m in enumerate(net.made):
             if m["kind"] == "param":
-                self.values[told.ids[r]] = K.packed(m["values"], max(m["frozen"] - 1, 0))
+                self.values[dump.ids[r]] = K.packed(m["values"], max(m["frozen"] - 1, 0))
 
     def base(self, i):
         while self.nodes[i]["op"] in VIEWS:
@@ -132,7 +132,7 @@ class Again:
 
     def half(self, i):
         """l. whether it is kept as bf16"""
-        return self.net.precision > 0 and not self.nodes[i]["batchless"] and self.nodes[i]["op"] != "input"
+        return self.net.precision > 0 and not self.nodes[i]["batch_invariant"] and self.nodes[i]["op"] != "input"
 
     def kept(self, i, x, op, which, row=0):
         """What is stored of tensor i, from entry `row` on: the value of op (0), or what its backward sends to input
@@ -144,8 +144,8 @@ class Again:
         each = int(np.prod(self.nodes[i]["shape"])) // self.net.rows
         return K.bf16_by_chance(x, each * row, 2 ** 31 + op * (1 + MOST_INPUTS) + which, self.updates)
 
-    def rows_of(self, shape, batchless, batch):
-        if batchless or not shape:
+    def rows_of(self, shape, batch_invariant, batch):
+        if batch_invariant or not shape:
             return shape
         return (shape[0] // self.net.rows * batch,) + tuple(shape[1:])
 
@@ -156,11 +156,11 @@ class Again:
         made = self.net.made[self.by_id[i]]
         if INNER.get(made["builder"]) not in (None, node["op"]):
             return self.inner(i, batch)
-        x = [None if r < 0 else self.values[self.told.ids[r]] for r in made["inputs"]]
-        c = Call(x, made["attributes"], self.rows_of(node["shape"], node["batchless"], batch), self.half(i))
-        c.ids = [None if r < 0 else self.told.ids[r] for r in made["inputs"]]
+        x = [None if r < 0 else self.values[self.dump.ids[r]] for r in made["inputs"]]
+        c = Call(x, made["attributes"], self.rows_of(node["shape"], node["batch_invariant"], batch), self.half(i))
+        c.ids = [None if r < 0 else self.dump.ids[r] for r in made["inputs"]]
         c.builder, c.id, c.step = made["builder"], i, self.updates
-        c.micro = [m for a, b in self.leaves() for m in self.micro(a, b)]
+        c.micro = [m for a, b in self.virtual_ranks() for m in self.micro(a, b)]
         return c
 
     def inner(self, i, batch):
@@ -178,7 +178,7 @@ class Again:
             ids = [ids.pop(0) if k else None for k in given]
         ids += [None] * (3 - len(ids))
         c = Call([None if j is None else self.values[j] for j in ids], attributes,
-                 self.rows_of(node["shape"], node["batchless"], batch), self.half(i))
+                 self.rows_of(node["shape"], node["batch_invariant"], batch), self.half(i))
         c.ids, c.builder = ids, node["op"]
         if made["builder"] == "conv1d_transposed" and node["op"][:4] == "conv":
             c.builder = "conv2d_transposed"
@@ -188,7 +188,7 @@ class Again:
         self.calls = {}
         for r, m in enumerate(self.net.made):
             if m["kind"] in ("input", "constant"):
-                self.values[self.told.ids[r]] = m["values"]
+                self.values[self.dump.ids[r]] = m["values"]
         for i in sorted(self.nodes):
             if self.nodes[i]["op"] in ("input", "param", "constant"):
                 continue
@@ -202,15 +202,15 @@ class Again:
 
     def scales(self):
         sums, counts = [], []
-        leaves = self.net.leaves
+        virtual_ranks = self.net.virtual_ranks
         for r, w, reg in self.net.terms:
-            c = self.calls[self.told.ids[r]]
+            c = self.calls[self.dump.ids[r]]
             rows, count = c.y
             if reg:
                 parts = [rows]
             else:
                 each = len(rows) // self.net.batch
-                parts = [rows[a * each:b * each] for a, b in self.leaves()]
+                parts = [rows[a * each:b * each] for a, b in self.virtual_ranks()]
             tree = []
             for part in parts:
                 s = 0.0
@@ -228,27 +228,27 @@ class Again:
             own = 1 if reg else k
             if own:
                 loss = loss + float(w) * (s / own)
-                scale[self.told.ids[r]] = F(float(w) * n / own)
+                scale[self.dump.ids[r]] = F(float(w) * n / own)
             else:
-                scale[self.told.ids[r]] = F(0)
+                scale[self.dump.ids[r]] = F(0)
         return sums, counts, loss, scale
 
-    def leaves(self):
-        g, batch = self.net.leaves, self.net.batch
-        leaf = [r * g // batch for r in range(batch)]
-        return [(sum(1 for x in leaf if x < k), sum(1 for x in leaf if x <= k)) for k in range(g)]
+    def virtual_ranks(self):
+        g, batch = self.net.virtual_ranks, self.net.batch
+        vrank = [r * g // batch for r in range(batch)]
+        return [(sum(1 for x in vrank if x < k), sum(1 for x in vrank if x <= k)) for k in range(g)]
 
     def micro(self, a, b):
-        """Micro-batches of a leaf's rows."""
+        """Micro-batches of a virtual rank's rows."""
         return [(p, min(p + self.net.rows, b)) for p in range(a, b, self.net.rows)]
 
     def part(self, c, i, a, b):
-        """The call of a leaf's rows."""
-        if self.nodes[i]["batchless"]:
+        """The call of a virtual rank's rows."""
+        if self.nodes[i]["batch_invariant"]:
             return c
 
         def cut(x, j):
-            if x is None or (j is not None and self.nodes[j]["batchless"]):
+            if x is None or (j is not None and self.nodes[j]["batch_invariant"]):
                 return x
             each = x.shape[0] // self.net.batch
             return x[a * each:b * each]
@@ -257,8 +257,8 @@ class Again:
         p.y = c.y if self.nodes[i]["loss"] else cut(c.y, None)
         p.row, p.id, p.step = a, getattr(c, "id", 0), getattr(c, "step", 0)
         p.micro = [(q - a, r - a) for q, r in self.micro(a, b)]
-        p.aux = {k: cut(v, None) if getattr(v, "ndim", 0) and v.shape[0] % self.net.batch == 0 else v
-                 for k, v in c.aux.items()}
+        p.saved = {k: cut(v, None) if getattr(v, "ndim", 0) and v.shape[0] % self.net.batch == 0 else v
+                 for k, v in c.saved.items()}
         each = c.shape[0] // self.net.batch if c.shape else 0
         p.shape = ((b - a) * each,) + tuple(c.shape[1:]) if c.shape else c.shape
         return p
@@ -278,10 +278,10 @@ class Again:
         grads, uses = [], []
         order = [i for i in sorted(self.nodes, reverse=True)
                  if self.nodes[i]["op"] not in ("input", "param", "constant") + VIEWS]
-        for a, b in self.leaves():
+        for a, b in self.virtual_ranks():
             grad, use = {}, {}
             for i in order:
-                if self.nodes[i]["batchless"]:
+                if self.nodes[i]["batch_invariant"]:
                     continue
                 g = scale.get(i) if self.nodes[i]["loss"] else grad.get(i)
                 if g is None:
@@ -289,8 +289,8 @@ class Again:
                 c = self.part(self.calls[i], i, a, b)
 
                 def into(t, k, again, which):
-                    shape = self.rows_of(self.nodes[t]["shape"], self.nodes[t]["batchless"], b - a)
-                    if self.nodes[t]["batchless"]:
+                    shape = self.rows_of(self.nodes[t]["shape"], self.nodes[t]["batch_invariant"], b - a)
+                    if self.nodes[t]["batch_invariant"]:
                         use.setdefault(t, []).append(self.add(k, np.zeros(shape, F)))
                         return
                     if t not in grad:
@@ -313,7 +313,7 @@ class Again:
             uses = [{t: uses[j][t] + uses[j + 1][t] for t in uses[j]} for j in range(0, len(uses), 2)]
         total = uses[0]
         for i in order:
-            if not self.nodes[i]["batchless"]:
+            if not self.nodes[i]["batch_invariant"]:
                 continue
             g = scale.get(i) if self.nodes[i]["loss"] else total.get(i)
             if g is None:
@@ -336,7 +336,7 @@ class Again:
         return np.asarray(k.add(s.reshape(shape)), dtype=F).reshape(s.shape)
 
     def step(self):
-        """What a step says, as Told has it."""
+        """The results of a step, in the form of Dump."""
         self.forward()
         sums, counts, loss, scale = self.scales()
         n = counts[0]
@@ -348,23 +348,23 @@ class Again:
             self.update(params, n, out)
         else:  # nothing changes
             out["state"] = {(k, s): v for k, r in enumerate(params)
-                            for s, v in enumerate(self.state.get(self.told.ids[r], []))}
+                            for s, v in enumerate(self.state.get(self.dump.ids[r], []))}
         for r in range(len(self.net.made)):
-            i = self.told.ids[r]
+            i = self.dump.ids[r]
             if self.net.made[r]["kind"] == "op" and not self.nodes[i]["loss"]:
                 out["value"][r] = self.values[i]
             b = self.base(i)
             if n and b in self.grad and r not in out["grad"]:
                 out["grad"][r] = self.grad[b]
         for k, r in enumerate(params):
-            out["param"][k] = self.values[self.told.ids[r]]
+            out["param"][k] = self.values[self.dump.ids[r]]
         return out
 
     def update(self, params, n, out):
         total = 0.0
         g, moved = {}, []
         for r in params:
-            m, i = self.net.made[r], self.told.ids[r]
+            m, i = self.net.made[r], self.dump.ids[r]
             if m["frozen"] or i not in self.grad:
                 continue
             if "momentum" in m:
@@ -386,7 +386,7 @@ class Again:
         for k, r in enumerate(params):
             if r not in g:
                 continue
-            i = self.told.ids[r]
+            i = self.dump.ids[r]
             x = g[r]
             if h["clip"] > 0 and norm > float(h["clip"]):
                 x = x * F(float(h["clip"]) / norm)
@@ -442,14 +442,14 @@ def name_of(net, r):
     return "%s %d of %s" % (m["builder"], r, m["inputs"])
 
 
-def compare(net, told, steps):
+def compare(net, dump, steps):
     """The differences, in the order in which they arise."""
     out = []
-    if told.errors:
-        return ["error: " + e for e in told.errors]
-    again = Again(net, told)
+    if dump.errors:
+        return ["error: " + e for e in dump.errors]
+    again = Again(net, dump)
     for s in range(steps):
-        mine, theirs = again.step(), told.steps[s]
+        mine, theirs = again.step(), dump.steps[s]
         for r in sorted(theirs["value"]):
             d = same(theirs["value"][r], mine["value"][r])
             if d:

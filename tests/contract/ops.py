@@ -2,16 +2,16 @@
 import math
 import numpy as np
 from contract import *
-import curves
-from curves import exp, log, log1p, sigmoid, tanh, wave
+import unary
+from unary import exp, log, log1p, sigmoid, tanh, wave
 
 
 class Call:
-    """x: values of inputs (None for what is not given); a: attributes; y: the result; aux: what forward leaves;
-    half: it is bf16's."""
+    """x: values of inputs (None if not given); a: attributes; y: the result; saved: what the forward saves for the
+    backward; half: of a bf16 plan."""
 
     def __init__(self, x, a, shape, half=False):
-        self.x, self.a, self.shape, self.y, self.aux, self.half = x, a, shape, None, {}, half
+        self.x, self.a, self.shape, self.y, self.saved, self.half = x, a, shape, None, {}, half
 
 
 OPS = {}
@@ -34,7 +34,7 @@ def curve(name, forward, slope):
     OPS[name] = C
 
 
-def picked(name, forward, taken):
+def masked(name, forward, taken):
     class C:
         pass
     C.forward = staticmethod(forward)
@@ -42,7 +42,7 @@ def picked(name, forward, taken):
     OPS[name] = C
 
 
-picked("relu", lambda c: np.where(F(0) > c.x[0], F(0), c.x[0]), lambda c: c.y > 0)
+masked("relu", lambda c: np.where(F(0) > c.x[0], F(0), c.x[0]), lambda c: c.y > 0)
 curve("leaky_relu", lambda c: np.where(c.x[0] > 0, c.x[0], c.a[0] * c.x[0]),
       lambda c: np.where(c.y > 0, F(1), c.a[0]))
 curve("exp", lambda c: exp(c.x[0]), lambda c: c.y)
@@ -57,7 +57,7 @@ def silu_slope(c):
 
 curve("silu", lambda c: c.x[0] / (F(1) + exp(-c.x[0])), silu_slope)
 curve("softplus", lambda c: np.maximum(c.x[0], F(0)) + log1p(exp(-np.abs(c.x[0]))),
-      lambda c: curves.less_than_1(-np.minimum(F(20), c.y)))
+      lambda c: unary.less_than_1(-np.minimum(F(20), c.y)))
 curve("sin", lambda c: wave(c.x[0], 0), lambda c: wave(c.x[0], 1))
 curve("cos", lambda c: wave(c.x[0], 1), lambda c: wave(c.x[0], 2))
 curve("abs", lambda c: np.abs(c.x[0]), lambda c: np.where(c.x[0] > 0, F(1), np.where(c.x[0] < 0, F(-1), F(0))))
@@ -65,25 +65,25 @@ curve("abs", lambda c: np.abs(c.x[0]), lambda c: np.where(c.x[0] > 0, F(1), np.w
 
 def gelu_erf(c):
     h = F(0.5) * c.x[0]
-    return fma(h, curves.erf(curves.ROOT_HALF * c.x[0]), h)
+    return fma(h, unary.erf(unary.ROOT_HALF * c.x[0]), h)
 
 
 def gelu_erf_slope(c):
     x = c.x[0]
-    return fma(curves.ROOT_2_PI * x, exp(F(-0.5) * x * x), fma(F(0.5), curves.erf(curves.ROOT_HALF * x), F(0.5)))
+    return fma(unary.ROOT_2_PI * x, exp(F(-0.5) * x * x), fma(F(0.5), unary.erf(unary.ROOT_HALF * x), F(0.5)))
 
 
 curve("gelu_erf", gelu_erf, gelu_erf_slope)
 curve("reciprocal", lambda c: F(1) / c.x[0], lambda c: -(c.y * c.y))
 curve("scale", lambda c: c.a[0] * c.x[0], lambda c: c.a[0])
-picked("clamp", lambda c: np.where(c.x[0] < c.a[0], c.a[0], np.where(c.x[0] > c.a[1], c.a[1], c.x[0])),
+masked("clamp", lambda c: np.where(c.x[0] < c.a[0], c.a[0], np.where(c.x[0] > c.a[1], c.a[1], c.x[0])),
        lambda c: (c.x[0] > c.a[0]) & (c.x[0] < c.a[1]))
 
 
 def power(x, e):
     if e in (1, 2, 3):
         return {1: x, 2: x * x, 3: x * x * x}[int(e)]
-    return curves.general_power(x, e)
+    return unary.general_power(x, e)
 
 
 curve("pow", lambda c: power(c.x[0], c.a[0]), lambda c: c.a[0] * power(c.x[0], c.a[0] - F(1)))
@@ -286,17 +286,17 @@ class Layernorm:
         d = d - (row_sum(d) / n)[..., None]
         r = (F(1) / np.sqrt(row_dot(d, d) / n + c.a[0]))[..., None]
         h = d * r
-        c.aux = {"h": h, "r": r}
+        c.saved = {"h": h, "r": r}
         if c.x[1] is None:
             return h if c.x[2] is None else fma(d, r, c.x[2])
         return h * c.x[1] if c.x[2] is None else fma(h, c.x[1], c.x[2])
 
     def backward(c, g):
-        h, n = c.aux["h"], F(c.x[0].shape[-1])
+        h, n = c.saved["h"], F(c.x[0].shape[-1])
         u = g if c.x[1] is None else rounded(g, c.x[1])
         a, b = (row_sum(u) / n)[..., None], (row_dot(u, h) / n)[..., None]
         flat = lambda x: x.reshape(-1, x.shape[-1])
-        return [Product(c.aux["r"], fma(-h, b, u - a)), Sums(flat(rounded(g, h))), Sums(flat(g))]
+        return [Product(c.saved["r"], fma(-h, b, u - a)), Sums(flat(rounded(g, h))), Sums(flat(g))]
 
 
 @op("rmsnorm")
@@ -304,13 +304,13 @@ class Rmsnorm:
     def forward(c):
         x, n = c.x[0], F(c.x[0].shape[-1])
         r = (F(1) / np.sqrt(row_dot(x, x) / n + c.a[0]))[..., None]
-        c.aux = {"h": x * r, "r": r}
-        return c.aux["h"] if c.x[1] is None else c.aux["h"] * c.x[1]
+        c.saved = {"h": x * r, "r": r}
+        return c.saved["h"] if c.x[1] is None else c.saved["h"] * c.x[1]
 
     def backward(c, g):
-        h, n = c.aux["h"], F(c.x[0].shape[-1])
+        h, n = c.saved["h"], F(c.x[0].shape[-1])
         u = g if c.x[1] is None else rounded(g, c.x[1])
-        return [Product(c.aux["r"], fma(-h, (row_dot(u, h) / n)[..., None], u)),
+        return [Product(c.saved["r"], fma(-h, (row_dot(u, h) / n)[..., None], u)),
                 Sums(rounded(g, h).reshape(-1, h.shape[-1]))]
 
 
@@ -417,7 +417,7 @@ class CrossEntropy:
     def forward(c):
         z, t = flat(c.x[0]), c.x[1].reshape(-1)
         m, l = CrossEntropy.parts(z)
-        c.aux = {"m": m, "l": l}
+        c.saved = {"m": m, "l": l}
         at = z[np.arange(len(t)), np.maximum(t, 0)]
         loss = l - (at - m)
         return np.where(t >= 0, loss, F(0)), int((t >= 0).sum())
@@ -527,7 +527,7 @@ class Attention:
                 m = new
             top[:, :, t], total[:, :, t] = np.where(np.isinf(m), F(0), m), np.where(l == 0, F(1), l)
             out[:, :, t] = o / total[:, :, t, None]
-        c.aux = {"l": top + log(total)}
+        c.saved = {"l": top + log(total)}
         return out.transpose(0, 2, 1, 3).reshape(c.shape)
 
     def backward(c, g):
@@ -541,7 +541,7 @@ class Attention:
         for i in range(t):
             first, s, there = Attention.scores(c, q, big_k, i)
             at = slice(first, first + s.shape[2])
-            e = np.where(there, exp(s - c.aux["l"][:, :, i, None]), F(0))
+            e = np.where(there, exp(s - c.saved["l"][:, :, i, None]), F(0))
             vs = big_v[:, :, at]
             dp = product(g[:, :, i:i + 1], np.swapaxes(vs, -1, -2), np.zeros((b, heads, 1, s.shape[2]), F),
                          c.half)[:, :, 0]
@@ -626,7 +626,7 @@ class CrossEntropyWith:
         s = l[:, None] - (z - m[:, None])
         at = s[np.arange(len(t)), np.maximum(t, 0)]
         loss = at if e == 0 else fma(e / F(z.shape[-1]), row_sum(s), rounded(F(1) - e, at))
-        c.aux = {"loss": loss}
+        c.saved = {"loss": loss}
         w = weights_of(c.x[2], len(t))
         if w is not None:
             loss = w * loss
@@ -645,7 +645,7 @@ class CrossEntropyWith:
         d = Product(np.broadcast_to(by, d.shape).reshape(c.x[0].shape), d.reshape(c.x[0].shape))
         out = [Some(there.reshape(c.x[0].shape[:-1] + (1,)), d, c.x[0].shape), None]
         if w is not None:
-            loss = np.where(t >= 0, c.aux["loss"], F(0)).reshape(c.x[2].size, len(t) // max(c.x[2].size, 1))
+            loss = np.where(t >= 0, c.saved["loss"], F(0)).reshape(c.x[2].size, len(t) // max(c.x[2].size, 1))
             out.append(Product(scale, row_sum(loss).reshape(c.x[2].shape)))
         return out
 
@@ -657,7 +657,7 @@ class SoftCrossEntropy:
         m, l = CrossEntropy.parts(z)
         s = l[:, None] - (z - m[:, None])
         loss = row_dot(t, np.where(t != 0, s, F(0)))
-        c.aux = {"loss": loss, "s": s}
+        c.saved = {"loss": loss, "s": s}
         w = weights_of(c.x[2], len(z))
         return loss if w is None else np.where(w != 0, w * loss, F(0)), len(z)
 
@@ -674,7 +674,7 @@ class SoftCrossEntropy:
                Some(there, Product(full, (l[:, None] - (z - m[:, None])).reshape(shape)), shape)]
         if w is not None:
             n = c.x[2].size
-            lost = row_sum(c.aux["loss"].reshape(n, len(z) // max(n, 1)))
+            lost = row_sum(c.saved["loss"].reshape(n, len(z) // max(n, 1)))
             out.append(Product(scale, lost.reshape(c.x[2].shape)))
         return out
 
@@ -763,7 +763,8 @@ class Pad:
 class Max:
     def forward(c):
         x, axis = c.x[0], c.a[0]  # the first greatest: 0 and -0 are equal, and numpy's max may take either
-        return np.take_along_axis(x, np.expand_dims(x.argmax(axis), axis), axis).squeeze(axis)
+        y = np.take_along_axis(x, np.expand_dims(x.argmax(axis), axis), axis)
+        return y.reshape(np.delete(x.shape, axis).tolist())
 
     def backward(c, g):
         x, axis = c.x[0], c.a[0]
@@ -1022,14 +1023,14 @@ class Groupnorm:
         d = x - m
         r = F(1) / np.sqrt(Groupnorm.over(rounded(d, d), groups) / n + F(1e-5))
         h = d * r
-        c.aux = {"h": h, "r": r}
+        c.saved = {"h": h, "r": r}
         gain, bias = c.x[1], c.x[2]
         if gain is None:
             return (h if bias is None else fma(d, r, bias)).reshape(c.shape)
         return (h * gain if bias is None else fma(h, gain, bias)).reshape(c.shape)
 
     def backward(c, g):
-        h, r, groups = c.aux["h"], c.aux["r"], c.a[0]
+        h, r, groups = c.saved["h"], c.saved["r"], c.a[0]
         g = g.reshape(h.shape)
         n = F(h.shape[1] * h.shape[2] // groups)
         bias, gain = place_sums(g), place_sums(rounded(g, h))
@@ -1050,13 +1051,13 @@ class Rotary:
     def table(c):
         heads, base, first, turned, scale, given = c.a[:6]
         t, half = c.x[0].shape[1], (turned or c.x[0].shape[2] // heads) // 2
-        c_, s_ = curves.rotary_table(t, half, base if base != 0 else F(10000), first, c.a[6:] if given else None,
+        c_, s_ = unary.rotary_table(t, half, base if base != 0 else F(10000), first, c.a[6:] if given else None,
                                      scale if scale != 0 else F(1))
         return c_, s_, half
 
     def turn(c, x, sign):
-        cos_, sin_, half = c.aux["t"] if "t" in c.aux else Rotary.table(c)
-        c.aux["t"] = (cos_, sin_, half)
+        cos_, sin_, half = c.saved["t"] if "t" in c.saved else Rotary.table(c)
+        c.saved["t"] = (cos_, sin_, half)
         sin_ = fma(sin_, F(sign), F(0))  # 0 stays +0
         b, t, width = x.shape
         v = x.reshape(b, t, c.a[0], width // c.a[0]).transpose(0, 2, 1, 3)
@@ -1100,7 +1101,7 @@ class Gru:
         b, t, g = p.shape
         n = g // 3
         h = np.zeros((b, n), F) if h0 is None else h0
-        c.aux, out = {k: np.zeros((b, t, n), F) for k in ("r", "z", "n", "a")}, np.zeros((b, t, n), F)
+        c.saved, out = {k: np.zeros((b, t, n), F) for k in ("r", "z", "n", "a")}, np.zeros((b, t, n), F)
         start = np.broadcast_to(np.zeros(g, F) if bias is None else bias, (b, g))
         for i in range(t):
             a, q = chain(h, wh, start), p[:, i]
@@ -1108,7 +1109,7 @@ class Gru:
             m = tanh(fma(r, a[:, 2 * n:], q[:, 2 * n:]))
             h = fma(z, h - m, m)
             for k, v in zip("rzna", (r, z, m, a[:, 2 * n:])):
-                c.aux[k][:, i] = v
+                c.saved[k][:, i] = v
             out[:, i] = h
         return out
 
@@ -1118,7 +1119,7 @@ class Gru:
         d = np.zeros((b, n), F)
         das, products, hs = [], [], []
         for i in range(t)[::-1]:
-            r, z, m, a = (c.aux[k][:, i] for k in "rzna")
+            r, z, m, a = (c.saved[k][:, i] for k in "rzna")
             h = c.y[:, i - 1] if i else np.zeros((b, n), F) if h0 is None else h0
             u = g[:, i] + d
             dn, pn = Recurrent.put(u * (F(1) - z), fma(-m, m, F(1)))
@@ -1138,7 +1139,7 @@ class Lstm:
         b, t, g = p.shape
         n = g // 4
         h, cell = (np.zeros((b, n), F) if v is None else v for v in (h0, c0))
-        c.aux, out = {k: np.zeros((b, t, n), F) for k in "ifgo"}, np.zeros((b, t, 2 * n), F)
+        c.saved, out = {k: np.zeros((b, t, n), F) for k in "ifgo"}, np.zeros((b, t, 2 * n), F)
         for k in range(t):
             a = chain(h, wh, p[:, k])
             i, f, o = (sigmoid(a[:, j * n:(j + 1) * n]) for j in (0, 1, 3))
@@ -1146,7 +1147,7 @@ class Lstm:
             cell = fma(f, cell, i * m)
             h = o * tanh(cell)
             for name, v in zip("ifgo", (i, f, m, o)):
-                c.aux[name][:, k] = v
+                c.saved[name][:, k] = v
             out[:, k] = np.concatenate([h, cell], -1)
         return out
 
@@ -1157,7 +1158,7 @@ class Lstm:
         das, products, hs = [], [], []
         zero = np.zeros((b, n), F)
         for k in range(t)[::-1]:
-            i, f, m, o = (c.aux[name][:, k] for name in "ifgo")
+            i, f, m, o = (c.saved[name][:, k] for name in "ifgo")
             h, cell = (c.y[:, k - 1, :n], c.y[:, k - 1, n:]) if k else (zero if h0 is None else h0,
                                                                          zero if c0 is None else c0)
             u, s = g[:, k, :n] + d, tanh(c.y[:, k, n:])
@@ -1177,7 +1178,7 @@ class Batchnorm:
     """x, gain, bias, running mean, running variance; each micro-batch for itself"""
 
     def forward(c):
-        y, aux = [], []
+        y, saved = [], []
         for p, q in c.micro:
             x = c.x[0][p:q].reshape(1, -1, c.x[0].shape[-1])
             n = F(x.shape[1])
@@ -1193,16 +1194,16 @@ class Batchnorm:
             else:
                 t = h * gain if bias is None else fma(h, gain, bias)
             y.append(t.reshape(c.x[0][p:q].shape))
-            aux.append((h.reshape(y[-1].shape), *(np.repeat(k[0], q - p, 0) for k in (r, m, v))))
-        c.aux = dict(zip(("h", "r", "mean", "variance"), map(np.concatenate, zip(*aux))))
+            saved.append((h.reshape(y[-1].shape), *(np.repeat(k[0], q - p, 0) for k in (r, m, v))))
+        c.saved = dict(zip(("h", "r", "mean", "variance"), map(np.concatenate, zip(*saved))))
         return np.concatenate(y)
 
     def backward(c, g):
-        none, gain = np.zeros((0, g.shape[-1]), F), c.x[1]  # a leaf may have no rows
+        none, gain = np.zeros((0, g.shape[-1]), F), c.x[1]  # a virtual rank may have no rows
         dx, sums = [g[:0]], ([none], [none], [none], [none])
         each = np.ones(1, F) if gain is None else gain  # by d., of one channel
         for p, q in c.micro:
-            h, r = c.aux["h"][p:q], c.aux["r"][p]
+            h, r = c.saved["h"][p:q], c.saved["r"][p]
             n, rows = F(h.size // h.shape[-1]), F(q - p)
             h, k = h.reshape(1, -1, h.shape[-1]), g[p:q].reshape(1, -1, h.shape[-1])
             s, t = place_sums(k), place_sums(rounded(k, h))
@@ -1210,10 +1211,10 @@ class Batchnorm:
             a, b = (row_dot(v[..., None], each[:, None])[:, None] / n for v in (s, t))
             unbiased = n / (n - F(1)) if n > 1 else F(0)
             dx.append(fma(-h, b, u - a).reshape(g[p:q].shape))
-            for into, x in zip(sums, (t, s, rounded(rows, c.aux["mean"][p])[None],
-                                      rounded(rows, c.aux["variance"][p] * unbiased)[None])):
+            for into, x in zip(sums, (t, s, rounded(rows, c.saved["mean"][p])[None],
+                                      rounded(rows, c.saved["variance"][p] * unbiased)[None])):
                 into.append(x)
-        r = c.aux["r"].reshape((len(g),) + (1,) * (g.ndim - 2) + g.shape[-1:])
+        r = c.saved["r"].reshape((len(g),) + (1,) * (g.ndim - 2) + g.shape[-1:])
         return [Product(np.broadcast_to(r, g.shape), np.concatenate(dx))] + [Sums(np.concatenate(x)) for x in sums]
 
 

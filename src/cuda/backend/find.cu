@@ -12,7 +12,7 @@ bool is_op(const gckpt_op *op, const char *name)
     return op->flags & GCKPTI_BUILTIN_OP && !strcmp(op->name, name);
 }
 
-/* A function of the table, held. */
+/* A function of the table, under the lock. */
 template <auto F> struct Locked;
 template <class... A, void (*F)(const gckpt_call *, A...)> struct Locked<F> {
     static void run(const gckpt_call *call, A... arguments)
@@ -22,7 +22,7 @@ template <class... A, void (*F)(const gckpt_call *, A...)> struct Locked<F> {
     }
 };
 
-/* One that sees what waits. */
+/* One that uses pending launches. */
 template <void (*F)(const gckpt_call *)> void locked_no_flush(const gckpt_call *call)
 {
     DeviceLock lock(device_of(call), true);
@@ -55,7 +55,7 @@ gckpt_kernel find(void *, const gckpt_op *op, gckpt_kind kind)
     return NULL;
 }
 
-/* Of GCKPT_BF16_FAST: those that need room, tie splits or decline shapes; all. */
+/* Lowerings of GCKPT_BF16_FAST: those that need workspace, tie splits or decline shapes; all. */
 #define FAST_WORKSPACES(X)                                                                         \
     X(linear) X(attention) X(linear_cross_entropy) X(add) X(sub) X(mul) X(layernorm) X(rmsnorm)
 #define FAST_OPS(X)                                                                                \
@@ -96,12 +96,11 @@ gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)
     bool classes = is_op(op, "cross_entropy_with") || is_op(op, "soft_cross_entropy");
     if (op->flags & GCKPTI_BUILTIN_OP && op->flags & GCKPT_LOSS) { /* a loss of each row */
         classes = classes || is_op(op, "cross_entropy");
-        int64_t rows = classes ? gckpti_rows(&call->in[0].shape) : loss_rows(call);
-        call->workspace_forward = (size_t)rows * sizeof(float);
-        if (call->inputs == 3) /* and, for each weight, of those behind it */
+        int64_t n = classes ? gckpti_rows(&call->in[0].shape) : loss_rows(call);
+        call->workspace_forward = (size_t)n * sizeof(float);
+        if (call->inputs == 3) /* and, for each weight, its losses */
             call->workspace_backward =
-                sizeof(float) *
-                (size_t)(gckpti_elements(&call->in[2].shape) + (classes ? rows : 0));
+                sizeof(float) * (size_t)(gckpti_elements(&call->in[2].shape) + (classes ? n : 0));
     }
     if (is_op(op, "embed") || is_op(op, "gather"))
         call->workspace_backward =

@@ -46,12 +46,12 @@ void close_all(void)
             device_close(&d);
 }
 
-/* Streams, slots and moments; none of them left if anything fails. */
+/* Creates streams, slots and step parameters; destroys them all if anything fails. */
 cudaError_t device_open(Device *d, int number)
 {
     d->number = number;
     cudaError_t error = cudaSetDevice(number);
-    /* not held up by what the program has in the default stream */
+    /* not blocked by the program's default stream */
     each_stream(d, [&error](cudaStream_t *s) {
         if (error == cudaSuccess)
             error = cudaStreamCreateWithFlags(s, cudaStreamNonBlocking);
@@ -110,36 +110,11 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
         return NULL;
     static int at_exit = atexit(close_all);
     (void)at_exit;
-    d->backend = { "cuda",
-                   d,
-                   1,
-                   0,
-                   allocate,
-                   release<cudaFree>,
-                   copy_in,
-                   copy_out,
-                   copy,
-                   workspace,
-                   find,
-                   fill,
-                   Locked<add>::run,
-                   Locked<convert>::run,
-                   update,
-                   finish,
-                   replay,
-                   end_capture,
-                   discard_captures,
-                   memory_hint,
-                   find_fast,
-                   host_get,
-                   release<cudaFreeHost>,
-                   copy_async,
-                   wait_copies,
-                   Locked<nonfinite>::run,
-                   Locked<dequantise>::run,
-                   wait_copies_until,
-                   use_comm_queue,
-                   wait_comm_queue };
+    d->backend = { "cuda", d, 1, 0, allocate, release<cudaFree>, copy_in, copy_out, copy, workspace,
+                   find, fill, Locked<add>::run, Locked<convert>::run, update, finish, replay,
+                   end_capture, discard_captures, memory_hint, find_fast, host_get,
+                   release<cudaFreeHost>, copy_async, wait_copies, Locked<nonfinite>::run,
+                   Locked<dequantise>::run, wait_copies_until, use_comm_queue, wait_comm_queue };
     d->ready = 1;
     return &d->backend;
 }

@@ -1,6 +1,6 @@
-/* ---- >>between -------------------------------------------------------------------------------
- * Kernels that only move memory have threads for all of it in flight: a thread takes 16 bytes at a
- * time where all addresses are multiples of 16, else one element. */
+/* ---- >>common -------------------------------------------------------------------------------
+ * Kernels that only move memory have a thread for each part of it: 16 bytes at a time if all
+ * addresses are multiples of 16, else one element. */
 template <class T, int N>
 struct alignas(N < 16 / (int)sizeof(T) ? (size_t)N * sizeof(T) : 16) Vec {
     T v[N];
@@ -22,7 +22,7 @@ bool aligned(const void *a, const void *b = NULL, const void *c = NULL)
     return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) & 15) == 0;
 }
 
-/* for (EACH_ROW(r, rows)): the warps of the grid share the rows. A grid: blocks_for(32 * rows). */
+/* for (EACH_ROW(r, rows)): rows go to the grid's warps. A grid: blocks_for(32 * rows). */
 #define EACH_ROW(r, rows)                                                                          \
     int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;                             \
     r < (rows);                                                                                    \

@@ -4,7 +4,7 @@ __device__ inline uint32_t word_at(const uint32_t word[4], uint64_t i)
     return i & 2 ? (i & 1 ? word[3] : word[2]) : (i & 1 ? word[1] : word[0]);
 }
 
-/* Random bits are drawn for 8 elements of the batch at a time; a pack's may begin among them. */
+/* Random bits are computed for 8 elements of the batch at a time; a vector may begin among them. */
 struct Convert {
     gckpt_conversion c;
     int64_t each;      /* elements of a row */

@@ -1,4 +1,4 @@
-/* T: what is stored. Four values may lie in two rows. */
+/* T: the storage type. Four values may be in two rows. */
 template <class T> struct Dequantise {
     gckpt_dequantisation u;
     template <int N> __device__ void at(int64_t i) const

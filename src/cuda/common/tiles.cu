@@ -10,14 +10,13 @@ template <class T> Matrix<T> matrix(const T *x, int64_t stride)
     return { x, stride, aligned(x) && stride % (16 / (int)sizeof(T)) == 0 };
 }
 
-/* A factor of a bf16 plan, MIXED, is rounded. */
 template <bool MIXED> __device__ float rounded(float x)
 {
     return MIXED ? gckpti_from_bf16(gckpti_to_bf16(x)) : x;
 }
 
-/* Brings 16 bytes to shared memory, elements from[0..], of which `there` are there; the others are
- * zeros. WIDE: `from` is a multiple of 16, and all are there, or none. */
+/* Copies 16 bytes to shared memory, elements from[0..], of which `there` exist; the others are
+ * zeros. WIDE: `from` is a multiple of 16, and all exist, or none. */
 template <bool ALIGNED, bool MIXED>
 __device__ inline void stage(const float *from, int valid, const float *, float *to)
 {
@@ -50,7 +49,7 @@ template <int PITCH> struct Padded {
     static __device__ inline int at(int line, int chunk) { return line * PITCH + 4 * chunk; }
 };
 
-/* in lines of LINE bf16, whose chunks change places from line to line, so that ldmatrix finds 8
+/* in lines of LINE bf16, whose chunks are permuted from line to line, so that ldmatrix finds 8
  * lines in 8 different groups of banks. */
 template <int LINE> struct Swizzled {
     static __device__ inline int at(int line, int chunk)

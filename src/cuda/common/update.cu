@@ -1,5 +1,5 @@
-/* ---- fills and updates come one by one and wait until there are MOST, or until something else is
- * asked for: then one launch does them all, each in blocks of its own ---- */
+/* ---- fills and updates are collected until there are MOST, or until another function is called:
+ * then one launch does them all, each in its own blocks ---- */
 struct Fills {
     enum { MOST = 64, WORDS = 8192 }; /* of a block */
     struct Fill {
@@ -92,9 +92,9 @@ struct Passes {
 };
 static_assert(sizeof(Passes) <= 4096 && sizeof(Fills) <= 4096, "arguments of a kernel");
 
-/* The threads of a block take GCKPT_UPDATE_BLOCK elements through everything, so that gradient,
- * values and state cross memory once. The square sum's lanes (5d) are the first warp's, which
- * finds the divided gradient in shared memory, while others of the chip's blocks use the memory. */
+/* The threads of a block take GCKPT_UPDATE_BLOCK elements through all steps, so that gradient,
+ * values and state cross memory once. The square sum's lanes (5d) are the first warp's, which reads
+ * the divided gradient from shared memory while other blocks use the memory. */
 __global__ void update_kernel(const __grid_constant__ Passes all)
 {
     typedef Vec<float, 4> Four;
@@ -137,7 +137,7 @@ void launch_pending(Device *d)
     Passes *p = &deferred[d->number].passes;
     unsigned blocks = 0;
     if (void (*product)(Device *) = deferred[d->number].product) {
-        const int pending = d->overlap.pending; /* it goes beside the twin, too */
+        const int pending = d->overlap.pending; /* it also overlaps with the pending product */
         deferred[d->number].product = NULL, d->overlap.pending = 0;
         product(d);
         d->overlap.pending = pending;
@@ -185,7 +185,7 @@ bool take_zero_fill(Device *d, const void *at, int64_t n)
 /* An entry of the table. */
 void update(const gckpt_call *call, const gckpt_update_pass *pass)
 {
-    if (pass->elements == 0) /* a rank's share may be */
+    if (pass->elements == 0) /* possible for a rank's shard */
         return;
     DeviceLock d(device_of(call), true);
     Passes *w = &deferred[d->number].passes;

@@ -1,8 +1,8 @@
 /* ---- >>device -------------------------------------------------------------------------------- */
-/* What may differ when a recorded micro-batch is repeated. So kernels that need a call's row, seed,
- * step, position or loss_scale do not get them as arguments: they get moment_of(call), an address
- * in the device's memory, and read them there. Host code must not depend on them. All else (shapes,
- * rows, addresses) is the same in each repetition. An update is never repeated: it has its
+/* The values that may differ when a captured micro-batch is replayed. Kernels that need a call's
+ * row, seed, step, position or loss_scale do not get them as arguments, but read them at
+ * params_of(call), an address in device memory; host code must not depend on them. All else
+ * (shapes, rows, addresses) is the same in each replay. Updates are never replayed: they have their
  * gckpt_update_pass. */
 struct StepParams {
     int64_t first_row, position;
@@ -19,14 +19,14 @@ struct StepParams {
 enum {
     TEXT = 256,  /* bytes of an error */
     LOSSES = 14, /* a plan with more is not recorded */
-    RING = 64, /* of a side, whose ends are told apart */
+    RING = 64, /* events per queue */
     SLOTS = 64,  /* by which copies come in: 32 MiB on either side */
     SLOT_BYTES = GCKPT_CUDA_SLOT_BYTES,
     CAPTURES = 4096 /* kept for all executors of a device; then the oldest goes */
 };
 
-/* The first: as the micro-batch has it (outside of recordings: as the present call has it); the
- * second: of what does not depend on the batch, with row 0; then one for each loss. */
+/* [0]: of the micro-batch (outside of captures: of the current call); [1]: of batch-invariant ops,
+ * with row 0; then one for each loss. */
 struct StepParamSet {
     StepParams at[2 + LOSSES];
 };
@@ -36,21 +36,21 @@ struct StepParamSet {
 struct Capture {
     const void *owner; /* NULL: none */
     int64_t part, rows;
-    int first, warmed_up;       /* seen: what loads at first use has been loaded */
+    int first, warmed_up;       /* seen: everything loaded at first use has been loaded */
     cudaGraphExec_t graph; /* NULL: not recorded yet */
 };
 
-/* A piece of pinned memory and one of the device. What comes in goes through both, on a stream of
- * its own while others compute, and from there to its place when these are done. */
+/* A block of pinned memory and one of the device. Input goes through both, on its own stream while
+ * others compute, and from there to its destination after these. */
 struct Slot {
     cudaEvent_t arrived, taken; /* at the device; from there */
     int used;                   /* since all was last waited for */
 };
 
-/* What goes on beside what is computed: pieces, each behind what was asked for before it began. */
+/* Launches that overlap with the main stream; each starts after all launches before it. */
 struct Queue {
     cudaStream_t stream;
-    cudaEvent_t done[RING]; /* of the latest, in turns */
+    cudaEvent_t done[RING]; /* of the latest pieces, cyclically */
     int next;                /* modulo PIECES */
     int pending;                 /* since all were last joined */
 };
@@ -61,22 +61,22 @@ struct Device {
     std::recursive_mutex lock;
     cudaStream_t main, feeds; /* what is computed; what comes in */
     cudaStream_t stream;      /* where calls go: main, or for a while that of `ranks` */
-    Queue offload, graph, comm; /* what is offloaded, in recordings; what goes from rank to rank */
-    Queue overlap;                /* a product beside those that follow it */
-    cudaEvent_t fork_event;       /* a piece */
-    int busy;                   /* work was asked for since all was last waited for */
+    Queue offload, graph, comm; /* offloads, offloads in captures, communication */
+    Queue overlap;                /* a product that overlaps with the next ones */
+    cudaEvent_t fork_event;       /* the start of a piece */
+    int busy;                   /* something was launched since the last synchronisation */
     char problem[TEXT];         /* the first one */
-    StepParamSet now, *params;      /* the latter hold, or soon, the former */
+    StepParamSet now, *params;      /* *params is, or will soon be, a copy of now */
     Slot slots[SLOTS];
     char *pinned, *staged;
     Capture captures[CAPTURES], *capture; /* the one that is being made */
     int capture_failed;                             /* it failed */
-    int ids[LOSSES], losses;                      /* whose moments->at[2], .. are */
-    int slot, oldest, next; /* the next slot; of recordings: where to look first */
+    int ids[LOSSES], losses;                      /* the losses of params->at[2], .. */
+    int slot, oldest, next; /* the next slot; captures: which to replace, where to look first */
     gckpt_backend backend;
 };
 Device devices[16];
-thread_local bool on_comm[16]; /* this thread's calls go to the device's queue of ranks (beside) */
+thread_local bool on_comm[16]; /* whether this thread's calls go to the device's comm queue */
 
 Device *device_of(const gckpt_call *call) { return (Device *)call->backend; }
 
@@ -115,7 +115,7 @@ void format_error(char *text, int number, cudaError_t error, const char *what)
              cudaGetErrorName(error), remedy((int)error));
 }
 
-/* The first error stays. In a recording it only ends that: run plainly, it comes again, or not. */
+/* Keeps the first error. In a capture it only ends that: the micro-batch then runs without one. */
 void check(Device *d, cudaError_t error, const char *what)
 {
     if (error != cudaSuccess && d->capture)
@@ -131,7 +131,7 @@ template <auto KERNEL> const char *name_of(void) { return __PRETTY_FUNCTION__; }
 void check_kernel(Device *d, cudaError_t error, const char *name)
 {
     const char *from = strstr(name, "KERNEL = ");
-    char text[72]; /* of which the rest of a message leaves room for as many */
+    char text[72]; /* as much as the rest of a message leaves */
     if (error == cudaSuccess)
         return;
     snprintf(text, sizeof text, "%s", from ? from + 9 : name);
@@ -140,12 +140,11 @@ void check_kernel(Device *d, cudaError_t error, const char *name)
     check(d, error, text);
 }
 
-void launch_pending(
-    Device *d); /* launches what waits for what is asked for next (common/update.cu) */
+void launch_pending(Device *d); /* common/update.cu */
 
-/* In each of the table's functions: one thread at a time, with this device as CUDA's current one,
- * which it stays: to set the one before again would make a context there, if it has none. more:
- * what waits may wait until something is launched. It stands for the device. */
+/* Held in each of the table's functions: one thread at a time, with this device as CUDA's current
+ * one. It stays current: setting the previous one again would create a context there. more: pending
+ * launches may stay pending. It converts to the device. */
 struct DeviceLock {
     Device *d;
     explicit DeviceLock(void *device, bool keep_pending = false) : d((Device *)device)
@@ -162,14 +161,14 @@ struct DeviceLock {
     Device *operator->() const { return d; }
 };
 
-/* Blocks of `threads` for n items, at most so many that each processor of a large chip has 16. */
+/* Blocks of `threads` for n items, at most 16 for each processor of a large chip. */
 dim3 blocks_for(int64_t n, int threads)
 {
     int64_t blocks = (n + threads - 1) / threads;
     return dim3((unsigned)(blocks < 1 ? 1 : blocks < 2112 ? blocks : 2112));
 }
 
-/* for (EACH(i, n)): all threads of the grid share the n items. */
+/* for (EACH(i, n)): the n items go to all threads of the grid. */
 #define EACH(i, n)                                                                                 \
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                           \
     i += (int64_t)gridDim.x * blockDim.x
@@ -194,7 +193,7 @@ dim3 blocks_for(int64_t n, int threads)
 /* A thread for each of n items, or a warp for each row. */
 #define RUN_EACH(call, kernel, n, ...) RUN(call, kernel, blocks_for(n, 256), 256, 0, __VA_ARGS__)
 #define RUN_ROWS(call, kernel, rows, ...) RUN_EACH(call, kernel, 32 * (rows), __VA_ARGS__)
-/* With more shared memory than a kernel may have unless it is asked for. */
+/* With more shared memory than the default limit of a kernel. */
 #define RUN_SHARED(call, kernel, grid, block, shared, ...)                                        \
     do {                                                                                           \
         check_kernel(device_of(call),                                                              \
@@ -210,7 +209,7 @@ __global__ void params_kernel(StepParamSet *to, StepParamSet now, int n)
         to->at[threadIdx.x] = now.at[threadIdx.x];
 }
 
-/* For a kernel of this call: its row, position, seed, step and loss_scale, until the next call. */
+/* A call's row, position, seed, step and loss_scale for a kernel, until the next call. */
 const StepParams *params_of(const gckpt_call *call)
 {
     Device *d = device_of(call);
@@ -229,7 +228,7 @@ const StepParams *params_of(const gckpt_call *call)
     return &d->params->at[0];
 }
 
-/* 1: within a recording, which cannot have what the host takes part in. */
+/* Returns whether a capture is active, in which the host cannot take part. */
 int reject_capture(Device *d)
 {
     d->capture_failed = 1;

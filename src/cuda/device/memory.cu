@@ -28,23 +28,23 @@ void *allocate(void *context, size_t bytes, size_t)
 
 const char *memory_hint(void *) { return memory_text; }
 
-/* A piece begins behind what was asked for up to now; it ends. False: of a recording that failed,
- * whose piece would not be recorded but run. */
+/* Begins a piece after everything launched so far; ends it. Returns false in a failed capture,
+ * where the piece would not be captured but run. */
 bool queue_begin(Device *d, Queue *s)
 {
-    check(d, cudaEventRecord(d->fork_event, d->main), "a queue beside");
-    check(d, cudaStreamWaitEvent(s->stream, d->fork_event, 0), "a queue beside");
+    check(d, cudaEventRecord(d->fork_event, d->main), "a side stream");
+    check(d, cudaStreamWaitEvent(s->stream, d->fork_event, 0), "a side stream");
     return !d->capture || !d->capture_failed;
 }
 
 void queue_end(Device *d, Queue *s)
 {
-    check(d, cudaEventRecord(s->done[s->next], s->stream), "a queue beside");
+    check(d, cudaEventRecord(s->done[s->next], s->stream), "a side stream");
     s->next = (s->next + 1) % RING;
     s->pending = d->busy = 1;
 }
 
-/* What is asked for from now on waits for all pieces but the last `later`. */
+/* Makes later launches wait for all pieces but the last `later`. */
 void queue_join(Device *d, Queue *s, int keep_last)
 {
     int last = keep_last < RING ? keep_last : 0;
@@ -54,7 +54,7 @@ void queue_join(Device *d, Queue *s, int keep_last)
     s->pending = s->pending && last > 0;
 }
 
-/* Until all that was asked for is done; then all slots are free. */
+/* Waits for everything launched; then all slots are free. */
 void wait_all(Device *d, const char *what)
 {
     if (!d->busy || reject_capture(d))
@@ -76,7 +76,7 @@ template <cudaError_t (*FREE)(void *)> void release(void *context, void *memory,
     check(d, FREE(memory), "release");
 }
 
-/* By slots. The host waits only where its bytes go to a pinned piece that is not read yet. */
+/* Copies by slots. The host waits only for a pinned slot that has not been read yet. */
 void copy_in(void *context, void *to, const void *host, size_t bytes)
 {
     DeviceLock d(context);
@@ -127,7 +127,7 @@ const char *finish(void *context)
     return d->problem[0] ? d->problem : NULL;
 }
 
-/* ---- what is offloaded: to pinned memory, on a stream of its own, also within a recording ---- */
+/* ---- offload: to pinned memory, on its own stream, also within a capture ---- */
 void *host_get(void *context, size_t bytes)
 {
     DeviceLock d(context);
@@ -144,7 +144,7 @@ void *host_get(void *context, size_t bytes)
     return NULL;
 }
 
-/* A recording has a queue of its own, so that copies begun before it go on beside it. */
+/* A capture has its own queue, so that copies begun before it overlap with it. */
 Queue *offload_queue(Device *d) { return d->capture ? &d->graph : &d->offload; }
 
 void copy_async(void *context, void *to, const void *from, size_t bytes, int out)

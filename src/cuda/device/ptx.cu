@@ -1,7 +1,7 @@
 /* What only PTX says. tests/cuda/cuda_shim.h has most of it for the processor, and says in full
  * what these do. */
 #ifndef GCKPT_CUDA_SHIM
-/* cp.async: 16 bytes to shared memory past the registers, and no valid bytes to count. */
+/* cp.async: 16 bytes to shared memory without registers, of which `valid` are not zeros. */
 __device__ __forceinline__ void gckpti_cp_async16_full(void *to, const void *from)
 {
     unsigned at = (unsigned)__cvta_generic_to_shared(to);
@@ -15,7 +15,7 @@ __device__ __forceinline__ void gckpti_cp_async16(void *to, const void *from, in
                  "l"(__cvta_generic_to_global(from)), "r"(valid)
                  : "memory");
 }
-/* What was asked for since the last one is a group. */
+/* Ends a group of copies. */
 __device__ __forceinline__ void gckpti_cp_async_commit(void)
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -63,8 +63,7 @@ __device__ __forceinline__ int gckpti_block_index(void)
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(i));
     return i;
 }
-/* Two elements as bf16 keeps them, the first one in the lower half: gckpti_to_bf16's bits, but for
- * NaN. */
+/* Two elements as bf16, the first one in the lower half: gckpti_to_bf16's bits, except for NaN. */
 __device__ __forceinline__ uint32_t gckpti_to_bf16_pair(float first, float second)
 {
     uint32_t y;

@@ -25,7 +25,7 @@ Capture *capture_of(Device *d, const gckpt_step_params *m)
         Capture *have = &d->captures[at];
         if (have->owner == m->owner && have->part == m->part && have->rows == m->rows &&
             have->first == !m->first_row) {
-            d->next = at; /* the part behind it is near */
+            d->next = at; /* the next micro-batch is probably the one after it */
             return have;
         }
         r = !r && !have->owner ? have : r;
@@ -39,7 +39,7 @@ Capture *capture_of(Device *d, const gckpt_step_params *m)
     return r;
 }
 
-/* Puts a micro-batch's moments where its kernels read them. */
+/* Copies a micro-batch's parameters to where its kernels read them. */
 void send_step_params(Device *d, const gckpt_step_params *m)
 {
     StepParams now = { m->first_row, m->position, m->seed, m->step, 0.0f };
@@ -52,12 +52,12 @@ void send_step_params(Device *d, const gckpt_step_params *m)
         d->now.at[2 + i].loss_scale = m->scales[i].scale;
         d->ids[i] = m->scales[i].id;
     }
-    if (memcmp(&before, &d->now, sizeof before)) /* another part has not told it */
+    if (memcmp(&before, &d->now, sizeof before)) /* unchanged parameters are not copied again */
         RUN_ON(d, params_kernel, 1, 32, 0, d->params, d->now, 2 + m->losses);
 }
 
-/* At first sight a micro-batch only runs; the second time it is recorded, with the lock kept until
- * `recorded`, so that nothing of another thread comes between. */
+/* The first time a micro-batch only runs; the second time it is captured, with the lock held until
+ * `recorded`, so that no other thread's launches come between. */
 int replay(void *context, const gckpt_step_params *m)
 {
     DeviceLock d(context);
@@ -90,11 +90,11 @@ int end_capture(void *context)
     if (!r)
         return 1;
     queue_join(d, &d->graph, 0);
-    check(d, cudaStreamEndCapture(d->stream, &graph), "recording");
+    check(d, cudaStreamEndCapture(d->stream, &graph), "capture");
     if (!d->capture_failed)
-        check(d, cudaGraphInstantiate(&r->graph, graph, 0), "recording");
+        check(d, cudaGraphInstantiate(&r->graph, graph, 0), "capture");
     if (!d->capture_failed) /* its memory: a launch that found none would end the step */
-        check(d, cudaGraphUpload(r->graph, d->stream), "recording");
+        check(d, cudaGraphUpload(r->graph, d->stream), "capture");
     if (graph)
         cudaGraphDestroy(graph);
     cudaGetLastError();

@@ -1,7 +1,6 @@
-/* A row's next four scores of a thread, of those before keys and end, become exponentials, its
- * maximum and sum so far those with them: gives what is a factor of all before. Which of two zeros
- * of either sign is the greatest matters to no result: fmaxf. Keys out of sight have the score
- * -inf, whose exponential, +0, changes no sum. */
+/* A thread's next four scores of a row (before keys and end) become exponentials, and its maximum
+ * and sum include them; returns the factor of all before. The maximum is fmaxf: of two zeros either
+ * gives the same result. Masked keys have the score -inf, whose exponential, +0, changes no sum. */
 __device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, int keys, int end,
                                             bool first, float *max, float *sum)
 {
@@ -22,8 +21,8 @@ __device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, i
     return factor;
 }
 
-/* CAPS: what are still products x become scores cap tanh(x times), one after the other in `room`,
- * where each thread has the places of its own. */
+/* CAPS: raw products x become scores cap tanh(x times), one by one, in `room`, where each thread
+ * has its own elements. */
 template <int R> __device__ void cap_scores(float (&x)[R][4], const Attention &a, float *scratch)
 {
     store_scores<R, false>(scratch, x);
@@ -37,8 +36,8 @@ template <int R> __device__ void cap_scores(float (&x)[R][4], const Attention &a
         x[r][c] = scratch[TILE / R * r * SCORES + 16 * c];
 }
 
-/* Keys out of sight are no links (v may be inf). Exponentials take the place of k. On an H200 three
- * blocks share a multiprocessor; of bf16 plans two, or one if heads are wide. */
+/* Masked keys add no terms (v may be inf). Exponentials replace k. On an H200 three blocks share a
+ * multiprocessor; of bf16 plans two, or one if heads are wide. */
 template <int R, int WIDTH, bool MIXED>
 __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDTH > 64))
     attention_forward_kernel(Attention a)
@@ -71,8 +70,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
         }
         __syncthreads();
-        const int ahead =
-            first + at_position(a.keys).ahead - j0; /* anew: a register less in dots */
+        const int ahead = first + at_position(a.keys).ahead - j0;
         if (a.cap > 0.0f)
             cap_scores<R>(x, a, p);
         UNROLLED(r, R) {
@@ -167,7 +165,7 @@ __device__ void fetch_queries(float *q, float *g, const Attention &a, int64_t at
     fetch_tile<R, WIDTH, MIXED>(g, a.g + at, a, first, a.t, e0);
 }
 
-/* dq of 64 queries: chains over keys ascending; ds takes the place of v. What sees no key stays. */
+/* dq of 64 queries: chains over keys ascending; ds replaces v. Queries without keys keep dq. */
 template <int R, int WIDTH, bool MIXED>
 __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_kernel(Attention a)
 {
@@ -213,15 +211,14 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
                          key_end > begin || !a.accumulate[0] ? a.t : 0, at.slice * WIDTH);
 }
 
-/* Keys from `there` on, which no query sees, have no links. */
+/* Keys from `there` on, which no query sees, have no terms. */
 template <int R, int N> __device__ void clear_masked(float (&o)[R][N], int first, int count)
 {
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < N; n++)
         o[r][n] = first + r < count ? o[r][n] : 0.0f;
 }
 
-/* dk and dv of 64 keys: chains over queries ascending, one of the heads that share them after the
- * other. */
+/* dk and dv of 64 keys: chains over queries ascending, one head after the other. */
 template <int R, int WIDTH, bool MIXED>
 __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_kernel(Attention a)
 {
@@ -238,7 +235,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
     float *const to_k = a.dk ? a.dk + keys : NULL, *const to_v = a.dv ? a.dv + keys : NULL;
     init_rows<R, N, 1, MIXED>(dk, to_k, kv, first_row, a.s, slice, a.accumulate[1]);
     init_rows<R, N, 1, MIXED>(dv, to_v, kv, first_row, a.s, slice, a.accumulate[2]);
-    const int begin = max(first - visible.ahead, 0) / TILE * TILE; /* the first that see one */
+    const int begin = max(first - visible.ahead, 0) / TILE * TILE; /* the first that sees a key */
     const int end = (int)gckpti_min(a.t, (int64_t)first + TILE - 1 - visible.ahead + a.window);
     const int tiles = first < visible.count ? (max(end - begin, 0) + TILE - 1) / TILE : 0;
     for (int step = 0; step < tiles * a.group; step++) {
@@ -285,8 +282,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
         store_rows<R, N, 1>(dv, to_v, kv, first_row, a.accumulate[2] ? attended : a.s, slice);
 }
 
-/* Blocks for `rows` queries or keys of each of so many heads; shared memory for `tiles` tiles of
- * `width` columns and `more` floats. */
+/* Blocks for `rows` queries or keys of each head; shared memory for `tiles` tiles of `width`
+ * columns and `more` floats. */
 #define RUN_TILES(kernel, width, rows, heads, tiles, more)                                         \
     do {                                                                                           \
         int bytes = (int)sizeof(float) * (TILE * ((width) + 4) * (tiles) + (more));                \
@@ -308,7 +305,7 @@ template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *cal
         RUN_TILES(attention_dk_kernel, OF_KEYS, a.s, a.heads / a.group, 4, TILE * SCORES);
 }
 
-/* Has a block room for tiles of 128 links? Chips for displays have 99 KiB: they take 64. */
+/* Returns whether a block's shared memory fits tiles of 128 terms. Display chips have 99 KiB. */
 bool fits_wide_tiles(const gckpt_call *call)
 {
     int most = 0, all = (int)sizeof(float) * (4 * TILE * (128 + 4) + TILE * SCORES);

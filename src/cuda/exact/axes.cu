@@ -1,7 +1,7 @@
-/* ---- two inputs with broadcasting, and all that copies between shapes ----
- * Axes: places in three tensors at once, the innermost axis first; step[0] of the result, step[1]
- * and step[2] of operands, 0 where they are repeated. I: 32-bit indexes where they suffice, since a
- * place costs a division for each axis but the last. */
+/* ---- binary ops with broadcasting, and all copies between shapes ---- Axes: positions in three
+ * tensors at once, the innermost axis first; step[0] of the result, step[1] and step[2] of
+ * operands, 0 where they are repeated. I: 32-bit indices where they suffice, since a position costs
+ * a division for each axis but the last. */
 template <class I> struct Axes {
     int n;
     I size[GCKPT_MAX_DIMS], step[3][GCKPT_MAX_DIMS];
@@ -24,7 +24,7 @@ template <class I> __device__ Offsets<I> offsets_of(const Axes<I> &x, I i)
     return p;
 }
 
-/* The walk's steps as 1 and 2, and 0 in row-major order. */
+/* The iterator's steps as 1 and 2, and 0 in row-major order. */
 Axes<int64_t> axes_of(const gckpti_iter *w)
 {
     Axes<int64_t> x = {};
@@ -103,7 +103,7 @@ struct Binary {
     }
 };
 
-/* Whether the word of a condition holds, as gckpti_holds: of f32, or of i32. */
+/* Returns whether a condition's word, f32 or i32, is not 0. */
 __device__ inline bool holds(float word, bool is_i32)
 {
     return (gckpti_bits(word) & (is_i32 ? 0xffffffffu : 0x7fffffffu)) != 0;

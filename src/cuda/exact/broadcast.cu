@@ -51,7 +51,7 @@ PAIRED(maximum, MAXIMUM, 1.0f, true, GREATER, GREATER)
 PAIRED(minimum, MINIMUM, 1.0f, true, LESS, LESS)
 #undef PAIRED
 
-/* a, or else own, where a condition holds, or where it does not. */
+/* a, or else own, where a condition is true, or where it is not. */
 struct Where {
     bool is_i32, on_true;
     float scalar;

@@ -1,7 +1,6 @@
 #ifndef GCKPT_NO_IMAGES
-/* ---- groupnorm, batchnorm ----
- * Sums of a channel go over an image's places in their order (manual, 5e), by one thread; few
- * channels of many places do not fill the chip. Means of groups are a warp's. */
+/* ---- groupnorm, batchnorm ---- A channel's sums go over an image's pixels in order (manual, 5e),
+ * by one thread; few channels of many pixels do not fill the chip. Means of groups are a warp's. */
 struct Channels {
     const float *x, *g;
     int64_t images, places, channels, groups, m;
@@ -67,7 +66,7 @@ __global__ void channel_means_kernel(Channels s, const float *sums, const float 
     }
 }
 
-/* y; BACK: dx, of a and b. A lane has a channel, warps share its places. */
+/* y; BACK: dx, of a and b. A lane has a channel, warps split its pixels. */
 template <bool BACK>
 __global__ void channel_each_kernel(const __grid_constant__ Channels s, int64_t splits)
 {
@@ -93,7 +92,7 @@ __global__ void channel_each_kernel(const __grid_constant__ Channels s, int64_t 
     }
 }
 
-/* With shares of places, so that there are some 16 blocks for each processor of a large chip. */
+/* Splits the pixels so that there are some 16 blocks for each processor of a large chip. */
 template <bool BACK> void channel_each(const gckpt_call *call, const Channels &s)
 {
     const int64_t strips = (s.channels + 31) / 32 * s.images, most = (s.places + 7) / 8;
@@ -151,7 +150,7 @@ void groupnorm_backward(const gckpt_call *call)
                                s.channels, unbiased, (float)call->rows };
     if (!o->groups)
         column_sums(call, stats, sum_of(call, 1), sum_of(call, 2), 1, s.channels);
-    if (s.to || (o->gain && call->in[o->gain].grad)) /* else x and aux need not be there */
+    if (s.to || (o->gain && call->in[o->gain].grad)) /* else x and saved may be NULL */
         s.mean = saved, s.variance = saved + s.images * s.groups;
     column_sums(call, ChannelTerms<true>{ {}, s }, sum_to(sums), sum_to(s.mean ? more : NULL),
                 s.places, s.channels, s.images);

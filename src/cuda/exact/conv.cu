@@ -1,8 +1,8 @@
 #ifndef GCKPT_NO_IMAGES
-/* ---- conv2d and its transpose: products with a matrix that is never made ----
- * m results (places of all rows; of dw taps and channels) of some columns are chains of k links:
- * taps and channels (of dw places), 0 beyond the image. The way up goes in phases (gckpti_run_conv),
- * each of which is such a product. Axes are shorter than 2^31, addresses of 64 bits throughout. */
+/* ---- conv2d and its transpose: products with a virtual matrix ---- m results (windows of all
+ * rows; of dw taps and channels) of some columns are chains of k terms: taps and channels (of dw
+ * windows), 0 outside the image. UP goes in phases (gckpti_run_conv), each of which is such a
+ * product. Axes are shorter than 2^31, addresses of 64 bits throughout. */
 struct ConvGemm {
     gckpti_conv_sizes z;
     gckpti_axis_map r[2];
@@ -10,10 +10,10 @@ struct ConvGemm {
     float *out;
     int64_t m, k;
     int source, all;            /* channels of a pixel, of a result */
-    int depth, columns;         /* of a group: those that are links, those of results */
+    int depth, columns;         /* of a group: terms, results */
     int term_step, column_step; /* in w */
     int accumulate;
-    bool up, aligned; /* whole: results may be written 16 bytes at a time */
+    bool up, aligned; /* aligned: results may be written 16 bytes at a time */
 };
 
 ConvGemm conv_gemm_of(const gckpti_conv *s)
@@ -30,12 +30,12 @@ ConvGemm conv_gemm_of(const gckpti_conv *s)
     q.term_step = up ? 1 : o, q.column_step = up ? o : 1;
     q.accumulate = s->accumulate, q.up = up;
     q.aligned = q.all % 4 == 0 && q.columns % 4 == 0 && aligned(q.out);
-    if (terms == 0) /* no tap meets this phase */
+    if (terms == 0) /* no tap reads this phase */
         q.r[0].taps = 0, q.r[1].taps = 1;
     return q;
 }
 
-/* A result: of which row, at which place; where it is. */
+/* A result: its row, its position, its offset. */
 struct ConvCoords {
     int64_t row;
     int i, j;
@@ -53,7 +53,7 @@ struct ConvCoords {
     }
 };
 
-/* What result i meets by tap k of an axis. */
+/* The source position of result i and tap k along an axis. */
 __device__ __forceinline__ int src_pos(const gckpti_axis_map &r, int i, int k)
 {
     return i * (int)r.stride + k * (int)r.dilation + (int)r.first;
@@ -82,7 +82,7 @@ __device__ __forceinline__ float chain_start(const ConvGemm &s, int64_t at, int 
     return s.accumulate ? s.out[at] : s.start ? s.start[channel] : 0.0f;
 }
 
-/* Groups of few columns: a thread a result, neighbours in one place's channels. */
+/* Groups of few columns: a thread per result, adjacent threads have channels of one position. */
 __global__ void conv_direct_kernel(const __grid_constant__ ConvGemm s)
 {
     for (EACH(e, s.m * s.all)) {
@@ -104,18 +104,18 @@ __global__ void conv_direct_kernel(const __grid_constant__ ConvGemm s)
     }
 }
 
-/* All others: a block a tile of BM x BN, a thread TM x TN of it, each one chain in a register. DEEP
- * links at a time come through registers to shared memory while those before are worked on. Lanes
- * that read what the window meets have neighbouring channels of one tap or place, and count taps or
- * places as they go. */
+/* All others: a block computes a tile of BM x BN, a thread TM x TN of it, each one chain in a
+ * register. DEEP terms at a time go through registers to shared memory while the previous ones are
+ * computed. Lanes that read the image have adjacent channels of one tap or window, and advance taps
+ * or windows as they go. */
 enum { CONV_K = 16 };
 
 template <bool DW, int BM, int THREADS> struct PatchLoader {
     enum { EACH = BM * CONV_K / THREADS, ROWS = DW ? 1 : EACH };
     float v[EACH];
-    int p, r;            /* reads link p at rows r, ..; of dw links p, .. at row r */
-    int channel, ky, kx; /* of the link */
-    int64_t at[ROWS];    /* of what tap 0 meets, its channel 0 */
+    int p, r;            /* reads term p at rows r, ..; of dw terms p, .. at row r */
+    int channel, ky, kx; /* of the term */
+    int64_t at[ROWS];    /* of channel 0 at tap 0 */
     int y[ROWS], x[ROWS];
     ConvCoords place;
 
@@ -135,7 +135,7 @@ template <bool DW, int BM, int THREADS> struct PatchLoader {
             at[i] = pixel(s, coords.row, y[i], x[i]);
         }
     }
-    /* The next links, of which there are so many. */
+    /* The next n terms. */
     __device__ __forceinline__ void read(const ConvGemm &s, int64_t left)
     {
         const int down = ky * (int)s.r[0].dilation, across = kx * (int)s.r[1].dilation;

@@ -34,7 +34,7 @@ __global__ void loss_sum_kernel(const float *losses, const int32_t *target, int6
         *count += counted[0] * each;
 }
 
-/* To the call's sum and count (NULL: not wanted) go `rows` losses in the device's memory. */
+/* Adds `rows` losses in device memory to the call's sum and count (NULL: not required). */
 void add_losses(const gckpt_call *call, const float *losses, const int32_t *target, int64_t rows,
                 int64_t each)
 {
@@ -76,13 +76,13 @@ __global__ void loss_grads_kernel(gckpti_element_loss e, float *dx, float *dy,
     }
 }
 
-/* The gradient of weights, from sums of the losses behind each. */
+/* The gradient of weights, from the sums of the losses that each multiplies. */
 void weights_gradient(const gckpt_call *call, const float *sums)
 {
     map_gradient(call, call->in[2], ByLossScale{ params_of(call) }, sums, NULL);
 }
 
-/* work: a float a row; backward: one a weight. */
+/* workspace: a float per row; backward: one per weight. */
 template <gckpti_loss_kind KIND> void element_loss_by(const gckpt_call *call, bool backward)
 {
     ElementLoss f = { gckpti_element_loss_of(call, KIND) };

@@ -1,4 +1,4 @@
-/* Rows that are taken of a table; of gather each entry of so many has `table` rows of its own. */
+/* Rows taken from a table; for gather each sample has `table` rows of its own. */
 struct RowIndex {
     const int32_t *index;
     int64_t each, table;
@@ -21,11 +21,11 @@ struct EmbedRows {
     }
 };
 
-/* The gradient of a row of the table adds up rows of g in their order. So these are first listed by
- * the row of the table that they go to, each list sorted. Where a list lies, and in which order it
- * is filled, is by chance (integer atomics); what comes out of sorting is not. */
+/* A table row's gradient adds rows of g in order. So these are first listed by their table row,
+ * each list sorted. A list's position and initial order are arbitrary (integer atomics); the sorted
+ * result is not. */
 struct Lists {
-    unsigned *count, *used; /* of each row of the table; elements of `list` given away */
+    unsigned *count, *used; /* of each row of the table; elements of `list` in use */
     unsigned *begin;        /* of each list */
     unsigned *place;        /* of each row of g in its list; later the lists, sorted */
     unsigned *list;         /* one list after the other */
@@ -51,8 +51,8 @@ __global__ void lists_fill_kernel(Lists l, RowIndex index, int64_t rows)
         l.list[l.begin[index[r]] + l.place[r]] = (unsigned)r;
 }
 
-/* A row's place is the number of those before it. Quadratic in a list's length, but all rows work
- * at once: 65536 rows of one token take about a millisecond (not confirmed on a device). */
+/* A row's position is the number of rows before it. Quadratic in a list's length, but parallel:
+ * 65536 rows of one token take about a millisecond (not confirmed on a device). */
 __global__ void lists_sort_kernel(Lists l, RowIndex index, int64_t rows)
 {
     for (EACH(r, rows)) {
@@ -63,7 +63,7 @@ __global__ void lists_sort_kernel(Lists l, RowIndex index, int64_t rows)
     }
 }
 
-/* A block goes over rows of the table, a thread has a column and reads some rows of g ahead. */
+/* A block goes over rows of the table; a thread has a column and prefetches some rows of g. */
 __global__ void embed_backward_kernel(Lists l, const float *g, const uint16_t *bf16, float *d,
                                       int64_t table, int64_t n, int accumulate)
 {

@@ -1,12 +1,10 @@
-/* ---- linear_cross_entropy: gckpti_run_linear_cross_entropy, on blocks of rows whose logits of some
- * classes are there at a time. 2048 x 4096 are 32 MiB, most of which stays in an H200's L2, and 512
- * tiles of 128 x 128 for its 132 multiprocessors. ---- */
+/* ---- linear_cross_entropy, on blocks of 2048 x 4096 logits: 32 MiB, most of which stays in an
+ * H200's L2, and 512 tiles of 128 x 128 for its 132 multiprocessors. ---- */
 enum { LOGIT_ROWS = 2048, LOGIT_CLASSES = 4 * GCKPTI_LOSS_CHUNK };
 
 struct LogitSizes {
     int64_t rows, classes; /* at a time, at most */
-    /* in floats: what is behind the logits in work, the forward's state and losses, or the
-     * backward's dx; all */
+    /* in floats: offset in workspace of the forward's losses or the backward's dx; size */
     int64_t offset, losses, size;
 };
 
@@ -30,9 +28,9 @@ __global__ void cap_kernel(float *x, int64_t n, float times, float cap)
         x[i] = gckpti_softcap(x[i], times, cap);
 }
 
-/* A block of rows, from `row` on, of which it gives the number: logits = x w', the losses' rows;
- * backward: dx += d w, dw += d' x. In bf16 plans dx has its elements in work, since it is rounded
- * once, when all classes are added. */
+/* A block of rows from `row` on; returns their number: logits = x w', the losses' rows; backward:
+ * dx += d w, dw += d' x. In bf16 plans dx is in workspace, since it is rounded once, after the last
+ * class. */
 int64_t logit_block(const gckpt_call *call, const LogitSizes *sizes, int64_t row, int backward)
 {
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];

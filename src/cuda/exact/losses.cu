@@ -1,5 +1,5 @@
 /* The next chunk of a row's classes, n <= 1024 of them, as gckpti_online without p; they stay in
- * registers. Places behind the last hold -inf, whose exponential, +0, adds nothing. */
+ * registers. Elements after the last are -inf, whose exponential, +0, adds nothing. */
 __device__ void online_chunk(const float *x, int64_t n, bool first, float *max, float *sum)
 {
     const int lane = (int)threadIdx.x % 32;
@@ -19,9 +19,9 @@ __device__ void online_chunk(const float *x, int64_t n, bool first, float *max, 
 struct Classes {
     const float *x;              /* (rows,n): logits of classes first..first+n-1 of `classes` */
     const int32_t *target;       /* (rows); of soft ones NULL */
-    const float *soft, *weights; /* NULL, or: targets (rows,n); one for each `share` rows */
-    float *saved;                  /* (rows,2): max, log(sum); forward: NULL when not wanted */
-    float *losses, *state; /* (rows); forward: (rows,3): max, sum, logit of the target, so far */
+    const float *soft, *weights; /* NULL, or: targets (rows,n); one per `per_weight` rows */
+    float *saved;                  /* (rows,2): max, log(sum); forward: NULL if not required */
+    float *losses, *state; /* (rows); forward: (rows,3): max, sum, target's logit, so far */
     int64_t rows, first, n, classes, per_weight;
     float smoothing, cap; /* cap: of logits, which have it already; 0: none */
 };
@@ -42,7 +42,7 @@ __device__ float weight_of(const Classes &l, int64_t r)
     return l.weights ? l.weights[r / l.per_weight] : 1.0f;
 }
 
-/* The loss of row r before its weight, as gckpti_loss_of_row; hit: its target's logit. A row left out
+/* The loss of row r before its weight, as gckpti_loss_of_row; logit: its target's. A row left out
  * adds -0 to the sum of losses, which changes no sum. */
 __device__ float class_loss(const Classes &l, int64_t r, float max, float log_sum, float logit)
 {

@@ -13,7 +13,7 @@
  * elements need 8 bytes from L2 in a cycle, which gives some 24. tests/bench/cuda.cu measures. */
 enum { DEPTH = 8, STAGES = 4 };
 
-/* How chunks of 4 elements of a factor are read. */
+/* How chunks of 4 elements of an operand are read. */
 enum {
     ALONG = 1,  /* they lie along k, else along rows of C (columns for B) */
     ALIGNED = 2,   /* one load reads them */
@@ -21,11 +21,11 @@ enum {
     ASYNC = 8   /* by cp.async */
 };
 
-/* A factor as a kernel reads it, from constant memory; in bytes. */
+/* An operand as a kernel reads it, from constant memory; in bytes. */
 struct Operand {
     const char *base;
     int64_t row, step, matrix; /* to the next */
-    int64_t element, panel;    /* to the next one of a chunk; DEPTH links on */
+    int64_t element, panel;    /* to the next one of a chunk; DEPTH terms on */
     int flags;
 };
 
@@ -50,7 +50,7 @@ Operand operand_of(const gckpti_operand *x, int64_t all, int64_t k, int mixed)
              stride * size, DEPTH * x->k_stride * size, flags };
 }
 
-/* One factor's part of a stage: DEPTH lines of WIDTH elements, of which a thread reads CHUNKS. */
+/* One operand's part of a stage: DEPTH lines of WIDTH elements, of which a thread reads CHUNKS. */
 template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
     enum {
         LINE = WIDTH + 4,
@@ -59,10 +59,10 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
         FLOATS = DEPTH * LINE
     };
     const char *from[CHUNKS];
-    int valid[CHUNKS]; /* elements that the factor has there: for loads one by one */
+    int valid[CHUNKS]; /* elements that the operand has there: for loads one by one */
     float4 regs[CHUNKS];
 
-    /* Where chunk i of this thread is: its first link, and row (column for B). */
+    /* The position of chunk i of this thread: its first term, and row (column for B). */
     static __device__ __forceinline__ int k_of(int i, bool along)
     {
         int c = (int)threadIdx.x + i * THREADS;
@@ -98,7 +98,7 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
             return gckpti_flush_to_zero(gckpti_from_bf16(*(const uint16_t *)at));
         return gckpti_from_bf16(gckpti_to_bf16(*(const float *)at));
     }
-    /* Reads the next panel, of so many links: to where it belongs, or into registers. */
+    /* Reads the next panel of `terms` terms: to shared memory, or into registers. */
     __device__ __forceinline__ void fetch(const Operand &f, float *to, int terms)
     {
         bool along = !BY_ASYNC && f.flags & ALONG;
@@ -120,7 +120,7 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
             from[i] += f.panel;
         }
     }
-    /* Writes what is held in registers. */
+    /* Writes the registers to shared memory. */
     __device__ __forceinline__ void put(const Operand &f, float *to)
     {
         bool along = f.flags & ALONG;
@@ -162,8 +162,8 @@ __device__ __forceinline__ void fragment(const float *line, int lane, float *x)
     }
 }
 
-/* A link of N chains, if it is wanted: o[n] += x y[n]. MIXED: as gckpti_flushed_fma, but what is
- * rare (fma gives the least normal number, which may have been less) is asked of all N at once. */
+/* Adds a term to N chains, if `on`: o[n] += x y[n]. MIXED: as gckpti_flushed_fma, but the rare case
+ * (fma gives the least normal number, which may have been less) is checked for all N at once. */
 template <int N, bool MIXED>
 __device__ __forceinline__ void terms(float *o, float x, const float *y, bool wanted = true)
 {
@@ -179,8 +179,8 @@ __device__ __forceinline__ void terms(float *o, float x, const float *y, bool wa
     UNROLL for (int n = 0; n < N; n++) o[n] = wanted ? d[n] : o[n];
 }
 
-/* A block of links of R x N elements (manual, 5l). MIXED: links go by turns to two chains, and
- * their sum to the element when the block ends; else they go to the element. */
+/* A block of terms of R x N elements (manual, 5l). MIXED: terms alternate between two chains, whose
+ * sum goes to the element at the end of the block; else they go to the element. */
 template <int R, int N, bool MIXED> struct Block {
     float chain[2][R][N];
 
@@ -189,14 +189,14 @@ template <int R, int N, bool MIXED> struct Block {
         UNROLL for (int r = 0; r < R && MIXED; r++) UNROLL for (int n = 0; n < N; n++)
             chain[0][r][n] = chain[1][r][n] = 0.0f;
     }
-    /* A link of row r of the elements, whose place in the block, `place`, is a constant, or whether
-     * it is odd is one. */
+    /* A term of row r of the elements, whose position in the block, or whether it is odd, is a
+     * constant. */
     __device__ __forceinline__ void term(float (*element)[N], int index, int r, float x,
                                          const float *y, bool wanted = true)
     {
         terms<N, MIXED>(MIXED ? chain[index % 2][r] : element[r], x, y, wanted);
     }
-    /* Before link `place`: a new block begins with each 32nd. */
+    /* Before a term: a new block begins with each 32nd. */
     __device__ __forceinline__ void start_block(float (*element)[N], int index)
     {
         if (!MIXED || index % GCKPTI_K_BLOCK || !index)

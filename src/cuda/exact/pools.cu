@@ -27,13 +27,13 @@ __global__ void pool_forward_kernel(gckpti_pool_state s, const float *x, float *
     }
 }
 
-/* The first window along an axis that meets `at`, which counts from the padding on. */
+/* The first window along an axis that covers `at`, which counts from the padding on. */
 __device__ int64_t first_window(const gckpti_pool_state &s, int axis, int64_t at)
 {
     return at < s.o.size[axis] ? 0 : (at - s.o.size[axis]) / s.o.stride[axis] + 1;
 }
 
-/* Windows that meet an element come in order. */
+/* Windows that cover an element come in order. */
 template <bool MAX>
 __global__ void pool_backward_kernel(gckpti_pool_state s, float *dx, const float *g,
                                      const uint16_t *tap, int64_t n, int accumulate)

@@ -1,6 +1,6 @@
-/* Which part of C a thread has. Blocks take 8 rows of tiles at a time, column after column, so that
- * those that run together share lines of A and B in L2. Lane bits 0, 2, 4 number columns, 1 and 3
- * rows: see above. */
+/* A thread's elements of C. Blocks take 8 rows of tiles at a time, column after column, so that
+ * concurrent blocks read the same lines of A and B from L2. Lane bits 0, 2, 4 number columns, 1 and
+ * 3 rows: see above. */
 template <int BM, int BN, int TM, int TN> struct TileCoords {
     enum { ROW_LANES = 4, COLUMN_LANES = 8, ACROSS = BN / (COLUMN_LANES * TN) };
     int matrix, tile_row, tile_column;
@@ -41,7 +41,7 @@ template <int BM, int BN, int TM, int TN> struct TileCoords {
     }
 };
 
-/* Where chains begin: at what C holds, at the bias, or at +0 (gckpti_mixed_start). */
+/* Where chains begin: at C's old value, at the bias, or at +0 (gckpti_mixed_start). */
 template <int BM, int BN, int TM, int TN, bool MIXED>
 __device__ __forceinline__ void product_start(const gckpti_product &t, float (*c)[TN])
 {
@@ -77,7 +77,7 @@ __device__ __forceinline__ void product_end(const Product &q, const float (*c)[T
                 write_vec<4>(Results{ t.c, NULL }, at, columns - here.x(j), q.aligned, &c[i][j]);
             continue;
         }
-        UNROLL for (int l = 0; l < 4 && j + l < TN; l++) /* by write_run 7 registers more */
+        UNROLL for (int l = 0; l < 4 && j + l < TN; l++) /* by write_vec 7 registers more */
         {
             if (here.y(i) < rows && here.x(j) + l < columns && (!MIXED || t.c))
                 t.c[at + l] = c[i][j + l];
@@ -93,14 +93,14 @@ constexpr int blocks_per_sm(int bm, int bn, int elements, int asyncs)
     return 512 * elements / (bm * bn) - (bm > bn && elements == 64 && asyncs < 2);
 }
 
-/* A product's links go to a thread's elements; MIXED: in blocks (manual, 5l). Where all are one
- * chain from the element on, it is the first one of a block that they fill, and -0, which changes
- * no sum, is in the other one and in the element's place. */
+/* A product's terms go to a thread's elements; MIXED: in blocks (manual, 5l). If all are one chain
+ * from the element on, that is the first chain of a block which they fill, and the other chain and
+ * the element are -0, which changes no sum. */
 template <int TM, int TN, bool MIXED> struct Accumulators {
     float c[TM][TN];
     Block<TM, TN, MIXED> block;
-    bool one, odd;  /* one chain; the next link goes to the second one */
-    int rest, left; /* links until the entry, the block ends */
+    bool one, odd;  /* one chain; the next term goes to the second one */
+    int rest, left; /* terms until the sample, the block ends */
 
     __device__ __forceinline__ void begin(const gckpti_product &t)
     {
@@ -133,7 +133,7 @@ template <int TM, int TN, bool MIXED> struct Accumulators {
         rest = rest > GCKPTI_K_BLOCK ? rest - GCKPTI_K_BLOCK : (int)t.k_period;
         left = min(rest, (int)GCKPTI_K_BLOCK);
     }
-    /* The next link goes to the first one: that sum has no order. */
+    /* The next term goes to the first one: that sum has no order. */
     __device__ __forceinline__ void swap_chains()
     {
         UNROLL for (int i = 0; i < TM && odd; i++) UNROLL for (int j = 0; j < TN; j++)
@@ -146,9 +146,9 @@ template <int TM, int TN, bool MIXED> struct Accumulators {
     }
 };
 
-/* A tile of BM x BN. ASYNCS: how many factors come by cp.async (one: B). The last links of a
- * chain, when they do not fill a stage, go one by one: a link of zeros more would make a +0 of a
- * -0; so do those of a stage within which a block ends. */
+/* A tile of BM x BN. ASYNCS: how many operands come by cp.async (one: B). A chain's last terms, if
+ * they do not fill a stage, go one by one: padding by zeros would make a +0 of a -0; so do those of
+ * a stage within which a block ends. */
 template <int BM, int BN, int TM, int TN, int ASYNCS, bool MIXED>
 __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *TN, ASYNCS))
     product_kernel(const __grid_constant__ Product q)
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *
     PanelB b;
     a.begin(q.a, here.matrix, (int64_t)here.tile_row * BM, t.m);
     b.begin(q.b, here.matrix, (int64_t)here.tile_column * BN, t.n);
-    int left = (int)t.k; /* links not done */
+    int left = (int)t.k; /* remaining terms */
     for (int s = 0; s < STAGES - 1; s++) {
         if (left > s * DEPTH) {
             a.fetch(q.a, ring + s * STAGE, left - s * DEPTH);
@@ -222,7 +222,6 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *
     product_end<BM, BN, TM, TN, MIXED>(q, l.c);
 }
 
-/* ASYNCS: of both factors, of b, or of none. */
 template <int BM, int BN, int TM, int TN, bool MIXED>
 void run_tile(const gckpt_call *call, const Product *q)
 {
@@ -251,8 +250,8 @@ const Tile EXACT_TILES[] = {
     { 32, 64, 65, run_tile<32, 64, 4, 4, false> },
     { 32, 32, 50, run_tile<32, 32, 4, 4, false> },
 };
-/* Flushing takes three slots more for each fma, beside which the rest does not count; an element
- * has three registers. */
+/* Flushing takes three more slots for each fma, so that the rest does not count; an element has
+ * three registers. */
 const Tile MIXED_TILES[] = {
     { 64, 64, 22, run_tile<64, 64, 4, 4, true> },
     { 32, 32, 19, run_tile<32, 32, 4, 4, true> },

@@ -1,6 +1,6 @@
 #ifndef GCKPT_NO_RECURRENT
 /* ---- gru, lstm: step by step a product of all rows' states and wh, then a thread for each unit of
- * each row. Both ways a step is two kernels; recorded, they need no host. ---- */
+ * each row. A step is two kernels, in both directions; captured, they need no host. ---- */
 struct Cells {
     int64_t rows, steps, units, t;
     const float *p, *g, *h0, *c0;
@@ -10,7 +10,7 @@ struct Cells {
     int accumulate;
 };
 
-/* A unit of a row at step t: where it is in p (and da), aux, out and what has a step only. */
+/* A unit of a row at step t: its offsets in p (and da), saved, out and per-step buffers. */
 template <int GATES> struct Unit {
     int64_t n, at, saved, out, before, chain;
     __device__ __forceinline__ Unit(const Cells &s, int64_t i) : n(s.units)
@@ -53,7 +53,7 @@ template <int GATES> __global__ void cells_forward_kernel(const __grid_constant_
     }
 }
 
-/* da = x slope, and dp. */
+/* Sets da = x deriv, and dp. */
 __device__ __forceinline__ float gate_backward(const Cells &s, int64_t at, float x, float deriv)
 {
     if (s.dp)

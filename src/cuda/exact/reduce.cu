@@ -41,9 +41,9 @@ __global__ void row_sums_kernel(F f, float *out, int64_t rows, int64_t n, float 
     }
 }
 
-/* The same, a block a row, for few long ones: its warps bring some thousand elements to shared
- * memory, while the first warp adds those before; 128 links a lane take about as long as memory
- * does. */
+/* The same, a block per row, for few long ones: its warps copy some thousand elements to shared
+ * memory while the first warp adds the previous ones; 128 terms a lane take about as long as
+ * memory. */
 enum { LONG = 4096, LONG_THREADS = 512, LONG_ROW = 2 * LONG };
 template <class F>
 __global__ void long_row_sums_kernel(F f, float *out, int64_t n, float divisor)

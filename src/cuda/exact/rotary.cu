@@ -1,4 +1,4 @@
-/* cache: x's rows behind those that are there, in each row of the batch; a window is a ring. */
+/* cache: appends x's rows in each row of the batch; a window is a ring. */
 __global__ void cache_kernel(gckpt_arg x, float *out, uint16_t *narrow, int64_t n, int64_t all,
                              int64_t c, int64_t each, const StepParams *params)
 {
@@ -13,7 +13,7 @@ void cache_forward(const gckpt_call *call)
              call->shape.d[1] * c, params_of(call));
 }
 
-/* What turns pairs: frequency i is ratio^i times the first, or as listed. */
+/* The angles: frequency i is ratio^i times the first, or as listed. */
 struct Rotation {
     double ratio;
     int listed;
@@ -42,8 +42,8 @@ __global__ void rotary_table_kernel(float *table, uint64_t first, const StepPara
     }
 }
 
-/* A thread N pairs x_i, x_(i + half) of a head of d, `packs` of them in half of what is turned, or
- * N columns behind these, which pass. */
+/* A thread has N pairs x_i, x_(i + half) of a head of d, `packs` such vectors in half of the
+ * rotated columns, or N of the other columns, which pass. */
 template <int N>
 __global__ void rotary_kernel(Values x, Results y, const float *table, int64_t n, int64_t t,
                               int heads, int vecs, int d, int accumulate)

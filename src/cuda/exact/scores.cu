@@ -1,14 +1,14 @@
 /* A block takes 64 queries of a head (dk and dv: 64 keys) through tiles of 64 keys (queries) in
  * ascending order, all in shared memory, rows WIDTH + 4 floats apart, so that a float4 of each of
- * eight rows lies in other banks. Thread (ty, tx) has R of the 64 rows, ty, ty + 64 / R, .., and
+ * eight rows is in other banks. Thread (ty, tx) has R of the 64 rows, ty, ty + 64 / R, .., and
  * 4 of 64 scores each, tx, tx + 16, ..: the sum of a row of exponentials (5d) has lanes tx and tx +
  * 16 in one thread, and goes on among the 16 threads of the row. Of WIDTH columns of a result it
  * has N = WIDTH / 16 (of the R rows R ty.. where rows are keys).
- * A float4 of R rows and one of 4 give 16 R links: with R = 8, 12 loads for 128.
+ * A float4 of R rows and one of 4 give 16 R terms: with R = 8, 12 loads for 128.
  * Head sizes up to 64 run with WIDTH 64, R 8 (128 threads), others with 128, 4 (256 threads).
  * Beyond 128 a block has a slice of 128 columns of the result and computes all scores for it.
- * MIXED: bf16 plans (5l); factors are rounded as they enter shared memory, links flush and go by
- * blocks, of which a tile has whole ones. An element's three registers leave room for R 4. */
+ * MIXED: bf16 plans (5l); operands are rounded as they enter shared memory, terms flush and go by
+ * blocks, of which a tile has whole ones. An element's three registers leave space for R 4. */
 enum { TILE = GCKPTI_KEY_TILE, SCORES = TILE + 4 /* floats from row to row of scores */ };
 
 /* gckpti_visible_keys; of a cache at position 0, and where to read what the position adds. */
@@ -40,15 +40,15 @@ struct Attention {
     float *dq, *dk, *dv;
     int accumulate[3];
     int64_t c, kc;                     /* columns of all heads, of all of keys */
-    int t, s, heads, d, slices, group; /* group: heads that share one of keys */
+    int t, s, heads, d, slices, group; /* group: heads per key head */
     Keys keys;
     const int32_t *lengths; /* NULL: none */
     bool aligned;              /* rows of a head begin at multiples of 16 bytes */
-    float scale, after, times, cap; /* of slopes; of what x becomes; of x before tanh: see CAPS */
+    float scale, after, times, cap; /* of gradients; after and before the cap (CAPS) */
     int window;
 };
 
-/* As what stands in rows of keys: strides, heads. */
+/* The same with the strides and heads of keys. */
 __device__ inline Attention as_keys(const Attention &a)
 {
     Attention k = a;
@@ -94,8 +94,8 @@ __device__ void fetch_tile(float *to, const float *x, const Attention &a, int fi
     stage_tile<TILE, WIDTH, 16 * TILE / R, Padded<WIDTH + 4>, MIXED>(m, first, rows, e0, a.d, to);
 }
 
-/* s: chains over n columns, from what it holds, of this thread's R rows of a and 4 of b. MIXED: up
- * to 3 more, which are zeros: they change but signs of zeros, on which nothing depends. */
+/* s: chains over n columns, from s on, of this thread's R rows of a and 4 of b. MIXED: up to 3
+ * more, which are zeros: they change only signs of zeros, on which nothing depends. */
 template <int R, int WIDTH, bool MIXED>
 __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
 {
@@ -141,16 +141,16 @@ template <int N> __device__ void load_columns(float (&y)[N], const float *x)
     }
 }
 
-/* Whether what comes `late` rows after a key sees it. */
+/* Returns whether a query `late` rows after a key sees it. */
 __device__ bool is_visible(int lag, int window) { return (unsigned)lag < (unsigned)window; }
 
-/* o: the next links of chains over keys, of this thread's rows: p_j v_j, j = 0..keys-1; row i has
- * none of keys beyond i + sight, or before the window that ends there. */
+/* o: the next terms of chains over keys, of this thread's rows: p_j v_j, j = 0..keys-1; row i has
+ * none of keys beyond i + visible, or before the window that ends there. */
 template <int R, int N, bool MIXED>
 __device__ void sum_over_keys(float (&o)[R][N], const float *p, const float *v, int keys,
                               int visible, int window)
 {
-    constexpr int ROW = 16 * N + 4, STEP = TILE / R, PAIR = 1 + MIXED; /* even and odd place */
+    constexpr int ROW = 16 * N + 4, STEP = TILE / R, PAIR = 1 + MIXED; /* even and odd terms */
     const int row = (int)threadIdx.x / 16;
     Block<R, N, MIXED> block;
     float y[N];
@@ -186,8 +186,8 @@ __device__ void sum_over_keys(float (&o)[R][N], const float *p, const float *v, 
     block.end(o, true);
 }
 
-/* o: the next links of chains over queries, of this thread's rows, which are keys: p_i g_i, i =
- * 0..queries-1; key j has none of queries before j - sight, and of `window` from there on. */
+/* o: the next terms of chains over queries, of this thread's rows, which are keys: p_i g_i, i =
+ * 0..queries-1; key j has none of queries before j - visible, or after its `window`. */
 template <int R, int N, bool MIXED>
 __device__ void sum_over_queries(float (&o)[R][N], const float *p, const float *g, int queries,
                                  int visible, int window)
@@ -246,7 +246,6 @@ __device__ void store_rows(const float (&o)[R][N], float *x, const Attention &a,
     }
 }
 
-/* To shared memory, as factors. */
 template <int R, bool MIXED> __device__ void store_scores(float *to, const float (&x)[R][4])
 {
     to += threadIdx.x / 16 * SCORES + threadIdx.x % 16;

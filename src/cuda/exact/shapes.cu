@@ -9,8 +9,8 @@ struct Part { /* of an axis: `n` floats from `begin` of each `whole` */
     int64_t blocks, whole, begin, n;
 };
 
-/* d = s, or d += s, for a part that is in its place in s, in d or in both (`which`); what has it
- * not there has nothing else. */
+/* d = s, or d += s, for a part that s, d or both have (`which`); a tensor without it has nothing
+ * else. */
 enum { FROM_PLACE = 1, TO_PLACE = 2 };
 void copy_part(const gckpt_call *call, const Part &p, int which, float *d, const float *s,
                int accumulate)
@@ -22,8 +22,8 @@ void copy_part(const gckpt_call *call, const Part &p, int which, float *d, const
     copy_axes(call, x, d + (to ? p.begin : 0), s + (from ? p.begin : 0), 1.0f, accumulate);
 }
 
-/* Axis p is the one of neighbours in s, q in d: a block of 32 x 8 threads brings 32 of each through
- * shared memory, so that warps read and write 128 bytes in one piece; rest: the other axes. */
+/* s is contiguous along axis p, d along axis q: a block of 32 x 8 threads transposes 32 x 32 in
+ * shared memory, so that warps read and write 128 contiguous bytes; rest: the other axes. */
 template <class I> struct Transpose {
     Axes<I> rest;
     I p, q, p_step, q_step; /* sizes; p's step in d, q's in s */

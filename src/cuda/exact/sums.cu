@@ -1,6 +1,6 @@
 /* A column's sum over rows in their order (5e). */
 struct Sum {
-    Results at; /* none: not wanted */
+    Results at; /* none: not required */
     float *comp; /* NULL: without */
     int accumulate;
     float divisor = 1.0f;
@@ -12,7 +12,7 @@ Sum sum_of(const gckpt_arg &x) { return { grad_of(x), x.compensation, x.accumula
 /* i 0: there is none. */
 Sum sum_of(const gckpt_call *call, int i) { return i ? sum_of(call->in[i]) : Sum{}; }
 
-/* Where it begins, and its end. fresh: its low part begins at +0 unless it accumulates. */
+/* Its start and its end. fresh: its compensation begins at +0 unless it accumulates. */
 __device__ inline float sum_begin(const Sum &s, int64_t i, bool fresh, float *comp)
 {
     *comp = s.comp && (s.accumulate || !fresh) ? s.comp[i] : 0.0f;
@@ -28,15 +28,15 @@ __device__ inline void sum_end(const Sum &s, int64_t i, float sum, float comp)
 
 __device__ inline void add_term(bool compensated, float *sum, float *comp, float x)
 {
-    if (compensated) /* by ?: the address would put low in memory */
+    if (compensated) /* by ?: the address would put comp in memory */
         gckpti_sum_add(sum, comp, x);
     else
         gckpti_sum_add(sum, NULL, x);
 }
 
-/* What a sum adds, or two, of a row: terms that are read by columns. Column: what a thread knows of
- * one; FRESH: with low parts, even if they are not kept; along: neighbours are rows, so that a
- * thread has PLACES columns. */
+/* One or two sums over rows: terms that are read by columns. Column: a thread's state of one;
+ * FRESH: with compensation, even if that is not stored; along: rows are adjacent, so that a thread
+ * has PLACES columns. */
 struct Terms {
     static constexpr bool FRESH = false, along = false;
     static constexpr int NCOLS = 1;
@@ -44,10 +44,10 @@ struct Terms {
     __device__ static int64_t column_of(int64_t, int64_t column) { return column; }
 };
 
-/* A block has COLUMNS columns. Its threads bring 8 terms of each sum at a time to shared memory,
- * while warps 0 and 1 add those before, a lane a column of one of the two. A column is one chain of
- * four additions for each term (5e), some 16 cycles, and no number of threads makes it shorter: few
- * columns of many rows do not fill the chip. Images, which rows of blocks have, are one by one. */
+/* A block has COLUMNS columns. Its threads copy 8 terms of each sum at a time to shared memory,
+ * while warps 0 and 1 add the previous ones, a lane per column of one of the two. A column is
+ * one chain of four additions per term (5e), some 16 cycles, and no number of threads makes it
+ * shorter: few columns of many rows do not fill the chip. Images go one by one. */
 template <class T, int COLUMNS>
 __global__ void column_sums_kernel(const __grid_constant__ T of, Sum first, Sum second,
                                    int64_t rows, int64_t n)
@@ -102,9 +102,9 @@ void column_sums(const gckpt_call *call, const T &of, const Sum &first, const Su
             second, rows, n);
 }
 
-/* Sums whose order is that of the terms' places in g: of each column all rows, one after the other.
- * A term is g * other, or sign * g, or (RULED) by a rule, `own` lying as the sums do. steps: 0 of
- * g, 1 of `other`. */
+/* Sums in the order of the terms in g: of each column all rows, one after the other. A term is g *
+ * other, or sign * g, or (RULED) by a rule, `own` being indexed like the sums. steps: 0 of g, 1 of
+ * `other`. */
 template <class I, bool RULED = false> struct Sums {
     static constexpr bool FRESH = false;
     static constexpr int NCOLS = 4;
@@ -164,7 +164,7 @@ template <class I, bool RULED> void sums_in(const gckpt_call *call, const Sums<i
         column_sums(call, t, s.to, {}, s.rows, s.columns);
 }
 
-/* Of g at all places of `axes` (steps: 0 of g, 1 of the sum, 2 of other). */
+/* Of g over `axes` (steps: 0 of g, 1 of the sum, 2 of other). */
 void sums(const gckpt_call *call, const Axes<int64_t> &axes, Sums<int64_t> s)
 {
     s.columns = s.rows = 1;

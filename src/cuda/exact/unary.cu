@@ -1,5 +1,5 @@
-/* y = f(x), and dx by a rule from g and the slope, all three being gradckpt.h's; `at`: x, or y
- * where the slope needs it. o: the N attributes that these take. */
+/* y = f(x), and dx by a rule from g and the derivative, all three being gradckpt.h's; `at`: x, or y
+ * if the derivative is taken there. o: the N attributes. */
 template <auto F, int N = 0> struct Unary {
     static constexpr int READS = READS_A, ATTRIBUTES = N;
     float o[N + 1];
@@ -134,7 +134,7 @@ void scale_by(const gckpt_call *call, bool backward)
 }
 BOTH_PASSES(scale, scale_by)
 
-/* Four elements of the batch share random bits; a pack's may begin among them. */
+/* Four elements of the batch use one block of random bits; a vector may begin among them. */
 struct DropoutMask {
     float p, factor;
     int64_t each; /* elements of a row */

@@ -22,7 +22,7 @@ __global__ void upsample_forward_kernel(Image s, const float *x, float *out, int
     }
 }
 
-/* The first of n results that looks at place `at` of `size`, or behind it. */
+/* The first of n results that reads element `at` of `size`, or one after it. */
 __device__ int64_t first_reader(int mode, int64_t size, int64_t n, int64_t at)
 {
     int64_t low = 0, high = n;
@@ -36,7 +36,7 @@ __device__ int64_t first_reader(int mode, int64_t size, int64_t n, int64_t at)
     return low;
 }
 
-/* Results that look at an element come in order, as do their places. */
+/* Results that read an element come in order, as do their taps. */
 __global__ void upsample_backward_kernel(Image s, float *dx, const float *g, int64_t n,
                                          int accumulate)
 {

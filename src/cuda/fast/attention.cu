@@ -1,9 +1,9 @@
-/* ---- attention (Dao 2023), for heads of up to D columns: 64 or 128, the rest zeros ----
- * A block of four warps has 64 queries of a head (forward, dq) or 64 keys (dk, dv), a warp 16 of
- * them; the other side comes in tiles that are brought while the one before is computed. Scores and
- * what they become stay in registers: as an mma leaves them they are the factors of the next one.
- * Maxima and sums are binary32, keys taken in tiles of 64 in order; the scores are computed again
- * for dq and for dk and dv, so that each sum has one owner and one order. */
+/* ---- attention (Dao 2023), for heads of up to D columns: 64 or 128, the rest zeros ---- A block
+ * of four warps has 64 queries of a head (forward, dq) or 64 keys (dk, dv), a warp 16 of them; the
+ * other side comes in tiles that are copied while the previous one is computed. Scores and
+ * exponentials stay in registers: as an mma leaves them they are operands of the next one. Maxima
+ * and sums are binary32, keys taken in tiles of 64 in order; the scores are computed again for dq
+ * and for dk and dv, so that each sum has one owner and one order. */
 struct MmaAttention {
     const uint16_t *q, *k, *v, *g;
     int t, s, c, d, heads, kc, group; /* as Attention's */
@@ -66,8 +66,8 @@ __device__ inline bool any_nonfinite(const uint32_t x[4])
     return some;
 }
 
-/* Two products of a, which is 0 where `sees` is, with b, of which not all is finite: 0 times that
- * is NaN. So it is left out, and where a row sees some of it the sum is NaN. */
+/* Two products of a, which is 0 where masked, with b, of which not all is finite: 0 times that is
+ * NaN. So masked terms are left out, and where a row sees such an element the sum is NaN. */
 __device__ inline void add_masked(float o[2][4], const uint32_t a[4], uint32_t b[4],
                                 const uint32_t mask[4])
 {
@@ -89,8 +89,8 @@ __device__ inline void add_masked(float o[2][4], const uint32_t a[4], uint32_t b
     }
 }
 
-/* o (16,D) += s (16, 8 n) times lines 0.. of b. Row i has links to i + sight, or (FROM) from i -
- * sight on; beyond, s is 0. */
+/* o (16,D) += s (16, 8 n) times lines 0.. of b. Row i has terms to i + visible, or (FROM) from i -
+ * visible on; beyond, s is 0. */
 template <int D, int n, bool FROM>
 __device__ inline void add_product(const float s[n][4], const uint16_t *b, float o[D / 8][4],
                                  int visible)
@@ -100,7 +100,7 @@ __device__ inline void add_product(const float s[n][4], const uint16_t *b, float
 #pragma unroll
     for (int term = 0; term < n / 2; term++) {
         const float *s0 = s[2 * term], *s1 = s[2 * term + 1];
-        /* of the first row: the last link it has (FROM: the first one), as counted here */
+        /* of the first row: its last term (FROM: its first one), as counted here */
         const int edge = (FROM ? -visible : visible) - 16 * term;
         if (FROM ? edge > 15 : edge < -15)
             continue;
@@ -228,8 +228,8 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
         store_lines<D>(p, p.out, 0, b, h, q0 + row, p.t, o, sum);
 }
 
-/* s becomes p = exp(s scale - aux), d, which is dp, becomes p (dp - delta) scale, of one element;
- * not `here`: 0. */
+/* For one element: s becomes p = exp(s scale - saved), and d, which is dp, p (dp - delta) scale; 0
+ * if not `here`. */
 __device__ inline void softmax_grad(const MmaAttention &p, float saved, float delta, int here,
                                     float *s, float *d)
 {
@@ -286,7 +286,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dq_kernel(
     store_lines<D>(p, p.dq, p.accumulate[0], b, h, q0 + row, p.t, o, ones);
 }
 
-/* Rows line + lane / 4 and 8 further are keys; those that no query sees are 0. */
+/* Rows line + lane / 4 and that + 8 are keys; those that no query sees are 0. */
 template <int D> __device__ inline void clear_masked(float o[D / 8][4], int line, int count)
 {
 #pragma unroll
@@ -295,8 +295,8 @@ template <int D> __device__ inline void clear_masked(float o[D / 8][4], int line
             o[x / 4][x % 4] = 0.0f;
 }
 
-/* dk and dv, of 64 keys over all queries that see them, n at a time, of one of the heads that share
- * them after the other. Scores stand on their side: rows are keys. */
+/* dk and dv, of 64 keys over all queries that see them, n at a time, one head after the other.
+ * Scores are transposed: rows are keys. */
 template <int D, int n>
 __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel(MmaAttention p)
 {
@@ -356,8 +356,8 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel
         store_lines<D>(kv, p.dv, p.accumulate[2], b, shared % all, k0 + row, p.s, dv, ones);
 }
 
-/* The factors, copied where they are not bf16 (backward: the output's gradient, too), and what is
- * there for results. */
+/* The operands, copied unless they are bf16 (backward: the output's gradient, too), and the
+ * results. */
 MmaAttention attention_of(const gckpt_call *call, Workspace &workspace, bool backward)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
@@ -396,7 +396,7 @@ template <int D> void run_attention(const gckpt_call *call, const MmaAttention &
 
 template <int D> void run_backward(const gckpt_call *call, const MmaAttention &p)
 {
-    enum { QUERIES = D == 64 ? 64 : 32 }; /* what the registers have room for */
+    enum { QUERIES = D == 64 ? 64 : 32 }; /* as many as registers allow */
     if (wanted(call->in[0]))
         HEADS(call, (mma_attention_dq_kernel<D>), p.heads, (p.t + 63) / 64, 6 * 64 * D * 2, p);
     if (wanted(call->in[1]) || wanted(call->in[2]))

@@ -55,7 +55,7 @@ void scale_by(const gckpt_call *call, bool backward)
 }
 BOTH_PASSES(scale, scale_by)
 
-/* ---- sums and products of two tensors of one shape; of others, but for a sum's, declined ---- */
+/* ---- sums and products of two tensors of one shape; products of other shapes are declined ---- */
 __device__ inline float plus(float x, float y) { return x + y; }
 __device__ inline float minus(float x, float y) { return x - y; }
 __device__ inline float times(float x, float y) { return x * y; }
@@ -76,8 +76,8 @@ template <class F> void combine_backward(const gckpt_call *call, int i, F f, Val
         map(call, f, other, g, d, gckpti_elements(&call->shape), call->in[i].accumulate);
 }
 
-/* What does not depend on the batch has one shape with what does where a micro-batch is one row;
- * its gradient is summed over rows all the same, with a low part. */
+/* A batch-invariant input has the shape of the other one if a micro-batch is one row; its gradient
+ * is still a compensated sum over rows. */
 gckpt_result same_shape_workspace(gckpt_call *call)
 {
     for (int i = 0; i < 2; i++)
@@ -147,7 +147,7 @@ constexpr auto sub_workspace = same_shape_workspace, mul_workspace = same_shape_
 
 /* ---- slice: a part of each block, to a tensor of parts or from one ---- */
 /* unit: elements that are moved at once, 8 or 1; sizes count units. backward: x is the gradient of
- * the parts, of y the rest becomes 0 if it does not accumulate. */
+ * the parts; the rest of y becomes 0 unless it accumulates. */
 __global__ void slice_kernel(Values x, Results y, Part p, int64_t chunks, int chunk, int backward,
                              int accumulate)
 {

@@ -1,9 +1,9 @@
-/* ---- products: c (m,n) = a (m,k) b (k,n), from bias, from what c holds, or from 0 ----
- * Lines of a matrix are along k (a: rows, b: columns), or across it (a: columns, b: rows; a line
- * for each link). */
+/* ---- products: c (m,n) = a (m,k) b (k,n), from bias, from c's old value, or from 0 ---- Lines
+ * of a matrix are along k (a: rows, b: columns), or across it (a: columns, b: rows; a line per
+ * term). */
 
-/* Where c becomes something else, of the rows' losses: PARTS, a maximum and a sum of exponentials
- * of each row's 64 columns (and the target's element); SLOPES, gradients, by aux, loss_scale. */
+/* What is stored instead of c, for losses of rows: ROW_STATS, a maximum and a sum of exponentials
+ * of each row's 64 columns (and the target's element); GRADIENTS, by saved and loss_scale. */
 enum Epilogue { STORE, ROW_STATS, GRADIENTS };
 struct RowLoss;
 struct Loss {
@@ -43,8 +43,8 @@ MmaProduct mma_of(int64_t m, int64_t n, int64_t k, Matrix<uint16_t> a, Matrix<ui
 
 enum { BK = 32 }; /* in shared memory at once, STAGES times */
 
-/* What a thread's elements start from: what c holds, the bias, or 0. What a tile needs once is kept
- * short: its instructions come from the L2. */
+/* The initial values of a thread's elements: c's old value, the bias, or 0. Code that a tile runs
+ * once is kept short: its instructions come from the L2. */
 template <int DOWN, int ACROSS>
 __device__ inline void mma_start(const MmaProduct &p, bool whole, int i, int j,
                                  float (&c)[DOWN][ACROSS][4])
@@ -142,8 +142,8 @@ template <FusedOp op> __device__ inline float fused_value(float v, float other)
     return op == GELU ? gelu_of(v) : op == GELU_GRAD ? v * gelu_deriv_of(other) : v + other;
 }
 
-/* A tile of bf16 leaves shared memory in runs of 8, four at once where all is there (WHOLE); behind
- * it lies that of the other operand. */
+/* A tile of bf16 is stored in runs of 8, four at once if all exist (WHOLE); the other operand's
+ * tile follows it in shared memory. */
 template <int size, bool WHOLE, FusedOp op>
 __device__ inline void mma_write(const MmaProduct &p, int i0, int j0, const uint16_t *tile)
 {
@@ -194,7 +194,7 @@ __device__ inline void mma_write_fused(const MmaProduct &p, int i0, int j0, cons
     }
 }
 
-/* Elements go where they are wanted; bf16 by way of the room of the factors, `tiles`. */
+/* Stores the elements; bf16 through the operands' shared memory, `tiles`. */
 template <int size, Epilogue epilogue, int DOWN, int ACROSS>
 __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS][4],
                                     uint16_t *tiles)
@@ -204,7 +204,7 @@ __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS
     const bool writes_bf16 = epilogue != ROW_STATS && p.c.bf16,
                whole = p.aligned && at.i0 + size <= p.m && at.j0 + size <= p.n;
     if (writes_bf16) {
-        __syncthreads(); /* nobody reads factors any more */
+        __syncthreads(); /* all operands have been read */
         if (p.fusion.op > GELU)
             stage_tile<size, size, 128, Swizzled<size>, false>(p.fusion.other, at.i0, p.m, at.j0,
                                                                p.n, tiles + size * size);

@@ -1,9 +1,8 @@
 /* ---- >>fast ----------------------------------------------------------------------------------
  * Kernels of GCKPT_BF16_FAST (gradckpt.h, manual, 5m), for sm_80 and newer; -arch names one of
- * them. Products go through the one instruction mma.m16n8k16: bf16 factors, binary32 sums. What is
- * summed over tokens is summed in groups of TOKENS, one group after the other from what the
- * accumulator holds: so the bits are the same wherever a batch is cut between groups, and for any
- * tile. */
+ * them. Products use only the instruction mma.m16n8k16: bf16 operands, binary32 sums. Sums over
+ * tokens are taken in groups of TOKENS, one group after the other, starting at the accumulator: so
+ * the bits are the same wherever a batch is cut between groups, and for any tile. */
 namespace fast
 {
 enum { TOKENS = 16 };
@@ -24,7 +23,7 @@ APPROXIMATE(exp2_of, "ex2", exp2f(x)) /* exponents are taken to base 2 */
 APPROXIMATE(inverse_of, "rcp", 1.0f / x)
 #undef APPROXIMATE
 
-/* Two factors for an mma as a word, the first one in the lower half; subnormals may stay. */
+/* Two operands for an mma as a word, the first one in the lower half; subnormals may stay. */
 __device__ inline uint32_t bf16_pair(float first, float second)
 {
 #ifdef GCKPT_CUDA_SHIM
@@ -56,8 +55,7 @@ __device__ inline float gelu_deriv_of(float x)
 #undef C1
 #undef C3
 
-/* What a kernel's factors take of the workspace, piece by piece: the same when planning and when
- * running. */
+/* A kernel's operands in the workspace, one by one: the same when planning and when running. */
 struct Workspace {
     char *at; /* planning: NULL */
     size_t used;
@@ -70,9 +68,9 @@ void *bump_alloc(Workspace &workspace, size_t bytes)
     return block;
 }
 
-/* x as bf16: as it is, or a copy. Weights are binary32 and are converted by each instruction that
- * multiplies by them: 6 bytes moved an element, once for thousands of tokens, where copies that the
- * update refreshes would be memory of their own, beside the plan's. */
+/* x as bf16: in place, or a copy. Weights are binary32 and are converted by each op that multiplies
+ * by them: 6 bytes moved per element, once for thousands of tokens; copies refreshed by updates
+ * would need memory in addition to the plan's. */
 const uint16_t *operand(const gckpt_call *call, Workspace &workspace, Values x, int64_t n)
 {
     if (x.bf16)

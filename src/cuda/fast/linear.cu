@@ -1,6 +1,5 @@
-/* ---- sums over tokens: of a bias, a gain ----
- * In two stages: sums of groups of TOKENS rows, by all processors; then the groups go to a column's
- * sum one after the other, with low parts. */
+/* ---- sums over tokens: of a bias, a gain ---- In two stages: sums of groups of TOKENS rows, by
+ * all processors; then the groups are added to a column's sum one after the other, compensated. */
 struct ColSum {
     float *parts; /* (groups,n); NULL: none */
     Sum to;
@@ -67,8 +66,8 @@ struct GroupTerms : Terms {
     }
 };
 
-/* Where a parameter's gradient and its low part are zeros that only wait to be written, chains and
- * sums start from 0 instead. */
+/* If a parameter's gradient and its compensation are pending fills of zeros, chains and sums start
+ * from 0 instead. */
 gckpt_call drop_zero_fills(const gckpt_call *call)
 {
     gckpt_call c = *call;
@@ -85,7 +84,7 @@ gckpt_call drop_zero_fills(const gckpt_call *call)
     return c;
 }
 
-/* Room for such a sum; arg: a parameter that may want one. */
+/* Workspace for such a sum; arg: a parameter that may require one. */
 ColSum column_of(Workspace &workspace, int64_t rows, int64_t n, const gckpt_arg &arg)
 {
     size_t bytes = (size_t)((rows + TOKENS - 1) / TOKENS * n) * sizeof(float);
@@ -124,8 +123,8 @@ void linear_forward(const gckpt_call *call)
              1, transposed);
 }
 
-/* dw goes beside the sums of the bias and dx, which read g, too, where processors have few of its
- * tiles, so that many would be idle at its end. */
+/* dw overlaps with the sums of the bias and dx, which also read g, if dw has so few tiles that many
+ * processors would be idle at its end. */
 void linear_backward(const gckpt_call *original)
 {
     const gckpt_call adjusted = drop_zero_fills(original), *call = &adjusted;

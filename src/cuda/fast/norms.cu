@@ -1,5 +1,5 @@
-/* ---- layernorm, rmsnorm: a warp a row, a lane eight neighbours at a time ----
- * As the contract's, but c = x_0 + mean(x - x_0) is the mean: x has 8 digits. aux is the same. */
+/* ---- layernorm, rmsnorm: a warp a row, a lane eight neighbours at a time ---- As the contract's,
+ * but c = x_0 + mean(x - x_0) is the mean: x has 8 digits. saved is the same. */
 __global__ void __launch_bounds__(256, 5)
     fast_norm_forward_kernel(int center, float epsilon, Values x, Values gain, Values bias,
                              Results out, float *saved, int64_t rows, int64_t n, bool aligned)

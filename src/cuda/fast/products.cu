@@ -1,5 +1,5 @@
-/* ---- the links of a product, and which is launched when ---- */
-/* A tile of `size` lines along k, or of as many elements across it, links first.. */
+/* ---- the terms of a product, and the choice and order of launches ---- */
+/* A tile of `size` lines along k, or of as many elements across it, terms first.. */
 template <int size, int along>
 __device__ inline void stage_terms(const Matrix<uint16_t> &x, int start, int end, int first, int k,
                                    uint16_t *tile)
@@ -10,9 +10,9 @@ __device__ inline void stage_terms(const Matrix<uint16_t> &x, int start, int end
         stage_tile<BK, size, 128, Swizzled<size>, false>(x, first, k, start, end, tile);
 }
 
-/* How a warp reads factors of an mma, from a tile in lines of LINE: of a its rows, of b (B) its
- * columns, 16 from `line` on. `at`: where this thread begins; 16 links or lines further are so many
- * elements further or, along a line of the tile, whose chunks change places, an exclusive or. */
+/* How a warp reads operands of an mma, from a tile in lines of LINE: of a its rows, of b (B) its
+ * columns, 16 from `line` on. `at`: where this thread begins; a step of 16 terms or lines is an
+ * addition or, along a line of the tile, whose chunks are permuted, an exclusive or. */
 template <int LINE, int along, bool B> struct Reader {
     int at;
     __device__ explicit Reader(int line)
@@ -23,7 +23,7 @@ template <int LINE, int along, bool B> struct Reader {
         else
             at = Swizzled<LINE>::at((B ? mid : high) * 8 + low, line / 8 + (B ? high : mid));
     }
-    /* The factors of 16 lines, `line` further, and 16 links from `link` on. */
+    /* The operands of 16 lines, `line` further, and 16 terms from `term` on. */
     __device__ void operator()(uint32_t x[4], const uint16_t *tile, int line, int term) const
     {
         if (along)
@@ -53,7 +53,7 @@ template <int size, int along> struct TileLoader {
     }
 };
 
-/* What a warp multiplies of 16 links: rows of a, columns of b. */
+/* A warp's operands of 16 terms: rows of a, columns of b. */
 template <int DOWN, int ACROSS> struct Fragments {
     uint32_t a[DOWN][4], b[ACROSS / 2][4];
     template <class A, class B>
@@ -73,9 +73,9 @@ template <int DOWN, int ACROSS> struct Fragments {
     }
 };
 
-/* c += a tile's links, in STAGES pieces of LINKS that are on their way at once; while 16 links are
- * multiplied, the next are taken from shared memory. WHOLE: all pieces are all there, and the loop
- * is short: instructions that it jumps over would come from the L2 again, too. */
+/* c += a tile's terms, in STAGES pieces of BK terms that are copied at once; while 16 terms are
+ * multiplied, the next are read from shared memory. WHOLE: all pieces are complete, and the loop is
+ * short: instructions that it skips would also come from the L2 again. */
 template <bool WHOLE, int size, int a_along, int b_along, int DOWN, int ACROSS>
 __device__ __forceinline__ void mma_terms(const MmaProduct &p, const MmaCoords<size> &at,
                                           uint16_t *tiles, float (&c)[DOWN][ACROSS][4])
@@ -85,7 +85,7 @@ __device__ __forceinline__ void mma_terms(const MmaProduct &p, const MmaCoords<s
     const Reader<B_LINE, b_along, true> read_b(at.column);
     TileLoader<size, a_along> loader_a(p.a, at.i0);
     TileLoader<size, b_along> loader_b(p.b, at.j0);
-    Fragments<DOWN, ACROSS> first, second; /* 16 links each */
+    Fragments<DOWN, ACROSS> first, second; /* 16 terms each */
     const int steps = (p.k + BK - 1) / BK, whole_steps = p.k / BK, left = p.k % BK;
     const auto issue = [&](int step) {
         uint16_t *to = tiles + step % STAGES * 2 * TILE;
@@ -98,7 +98,7 @@ __device__ __forceinline__ void mma_terms(const MmaProduct &p, const MmaCoords<s
         }
         gckpti_cp_async_commit();
     };
-    const auto wait_tile = [&](int step) { /* its first links, when all have theirs */
+    const auto wait_tile = [&](int step) { /* its first terms, when all threads' copies are done */
         const uint16_t *from = tiles + step % STAGES * 2 * TILE;
         gckpti_cp_async_wait<STAGES - 2>();
         __syncthreads();
@@ -126,9 +126,9 @@ __device__ __forceinline__ void mma_terms(const MmaProduct &p, const MmaCoords<s
 }
 
 /* A block of four warps computes size x size elements, a warp a quarter of them. A group of 16
- * links is one mma: an element's sum is a chain of them, in order, in one register, whatever the
+ * terms is one mma: an element's sum is a chain of them, in order, in one register, whatever the
  * tile. 128 x 128: 64 KiB, two blocks an SM; where that leaves SMs idle, tiles are 64 x 64.
- * Neighbouring blocks share rows of a, which stay in the L2. */
+ * Adjacent blocks read the same rows of a, which stay in the L2. */
 template <int size, int a_along, int b_along, Epilogue epilogue>
 __global__ void __launch_bounds__(128, size == 128 ? 2 : 5)
     mma_product_kernel(const __grid_constant__ MmaProduct p)
@@ -187,10 +187,9 @@ struct DeferredMma {
     MmaProduct p;
     int a_along, b_along;
     const uint16_t
-        *overlap_x; /* a factor of the twin, with as many elements as c has; NULL: none */
+        *overlap_x; /* an operand of the pending twin, with as many elements as c has; NULL: none */
 } deferred_mma[sizeof devices / sizeof *devices];
 
-/* With factors of lines without gaps. */
 void mma_defer(const gckpt_call *call, const MmaProduct &p, int a_along, int b_along,
               const uint16_t *overlap_x = NULL)
 {
@@ -205,7 +204,8 @@ void mma_defer(const gckpt_call *call, const MmaProduct &p, int a_along, int b_a
     };
 }
 
-/* A product beside what is asked for until side_end, mma_late's, too; all else waits (flush). */
+/* A product that overlaps with later calls until queue_end, as may that of mma_defer; all else
+ * waits (flush). */
 void mma_overlap(const gckpt_call *call, const MmaProduct &p)
 {
     Device *d = device_of(call);
