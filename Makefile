@@ -188,7 +188,7 @@ shim-programs: $(addprefix build/shim/,$(CUDA_TESTS)) build/gpt-shim build/predi
 mpi: mpi-programs
 	@sh tests/ranks/test_mpi.sh
 
-mpi-programs: build/gpt build/gpt-mpi build/mpi_engine build/accumulation-mpi
+mpi-programs: build/gpt build/gpt-mpi build/mpi_transport build/accumulation-mpi
 
 scaling: build/scaling
 	sh tests/bench/scaling.sh
@@ -478,8 +478,8 @@ $(addprefix build/shim/,$(CUDA_TESTS) nccl_ranks): build/shim/%: tests/cuda/%.c 
 -include $(wildcard build/shim/*.d)
 
 # examples/nccl.h on the shim's NCCL.
-build/shim/nccl_ranks: build/shim/nccl_engine.o
-build/shim/nccl_engine.o: tests/cuda/nccl_transport.cpp tests/cuda/nccl.h tests/cuda/cuda_shim.h examples/nccl.h gradckpt.h $(OBJ_DIR)/options | build/shim
+build/shim/nccl_ranks: build/shim/nccl_transport.o
+build/shim/nccl_transport.o: tests/cuda/nccl_transport.cpp tests/cuda/nccl.h tests/cuda/cuda_shim.h examples/nccl.h gradckpt.h $(OBJ_DIR)/options | build/shim
 	$(COMPILE_SHIM) -Itests/cuda -include tests/cuda/cuda_shim.h -c -o $@ $<
 
 build/shim/test_cuda_shim: tests/cuda/test_cuda_shim.cpp tests/cuda/cuda_shim.h tests/check.h $(OBJ_DIR)/options | build/shim
@@ -505,8 +505,8 @@ build/gpt-mpi: examples/gpt.c $(wildcard examples/*.h) build/libsrc.a
 	$(MPI_COMPILE) -DGPT_MPI -o $@ $< build/libsrc.a $(BLAS_LIBS)
 build/accumulation-mpi: examples/accumulation.c $(wildcard examples/*.h) build/libsrc.a
 	$(MPI_COMPILE) -DACCUMULATION_MPI -o $@ $< build/libsrc.a $(BLAS_LIBS)
-build/mpi_engine build/mpi_predict build/scaling: $(wildcard examples/*.h tests/*.h tests/ranks/*.h tests/bench/*.h) build/libsrc.a
-build/mpi_engine build/mpi_predict: build/%: tests/ranks/%.c
+build/mpi_transport build/mpi_predict build/scaling: $(wildcard examples/*.h tests/*.h tests/ranks/*.h tests/bench/*.h) build/libsrc.a
+build/mpi_transport build/mpi_predict: build/%: tests/ranks/%.c
 	$(MPI_COMPILE) -o $@ $< build/libsrc.a $(BLAS_LIBS)
 build/limited: tests/bench/slow_link.c $(wildcard examples/*.h tests/bench/*.h) build/gradckpt.o
 	$(LINKED) -Itests -I. -o $@ $< build/gradckpt.o $(BLAS_LIBS) -lm

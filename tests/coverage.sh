@@ -1,7 +1,7 @@
 #!/bin/sh
 # Which lines and branches of src/ the tests run: clang's source-based coverage on x86-64, merged over `make test`
 # with all its tries and what other builds run. Every program is linked with the files of src/, each compiled by
-# itself. Prints a table by floor, then each line and each side of a branch that nothing ran; what tests/uncovered.txt has
+# itself. Prints a table by layer, then each line and each side of a branch that nothing ran; what tests/uncovered.txt has
 # with a reason is marked by it. Fails where LINES or BRANCHES %, run or with a reason, which only ever rise, are not
 # reached, or where what has a reason is run. The aim is 100 and 98. What is taken without reasons is printed, too.
 # Kernels of AVX-512 and AMX run by tests/cpu/avx512.h, whatever the processor has beyond AVX2.
@@ -119,7 +119,7 @@ builds()
     with plain -mfma tests/cpu/test_kernels.c 10
     with plain -mfma tests/cpu/test_bf16.c quick
     with heapless -DGCKPT_NO_HEAP tests/compile/no_heap.c
-    left=$(printf -- '-DGCKPT_NO_%s ' FAST SEARCH RANKS PICKS CACHES DEBUG BANDS PACK BF16)
+    left=$(printf -- '-DGCKPT_NO_%s ' FAST SEARCH RANKS FETCH CACHES DEBUG TILES QUANT BF16)
     with fewer "$left" '-include plan/plan.h tests/compile/features.c'
 }
 
@@ -200,7 +200,7 @@ FILENAME == "tests/uncovered.txt" {     # FILE: code of the line: why
 }
 FILENAME == "src/MANIFEST" {
     if (sub("/$", "", $1))
-        order[++floors] = $1
+        order[++layers] = $1
     next
 }
 /^[^ ].*\.[ch]:$/ {
@@ -271,8 +271,8 @@ END {
                 (yes[places[i]] ? "" : note_side(places[i], part[1], part[2], "true")) \
                 (no[places[i]] ? "" : note_side(places[i], part[1], part[2], "false")) ";"
     }
-    printf "%-14s%8s%10s%10s%12s\n", "floor", "lines", "run %", "branches", "taken %"
-    for (i = 1; i <= floors; i++) {
+    printf "%-14s%8s%10s%10s%12s\n", "layer", "lines", "run %", "branches", "taken %"
+    for (i = 1; i <= layers; i++) {
         s = order[i]
         if (!lines[s])
             continue

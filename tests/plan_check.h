@@ -784,7 +784,7 @@ static inline void
 pc_fail(pc_state *w, const char *format, ...)
 {
     static const char *const kinds[] = { "forward", "backward", "update", "offload",
-                                         "reload",  "reduce",   "hold" };
+                                         "reload",  "reduce",   "offload_done" };
     const plan_facts *f = w->f;
     va_list args;
     size_t n = 0;

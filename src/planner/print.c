@@ -161,7 +161,7 @@ static void gckpti_print_label(gckpti_sink *k, const gckpt_plan *plan, int id)
 GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
     static const char *const phases[] = { "forward", "backward", "update", "offload",
-                                          "reload",  "reduce",   "hold" };
+                                          "reload",  "reduce",   "offload_done" };
     static const char *const kinds[] = {
         "values",    "kept for backward", "gradients of activations", "gradients of parameters",
         "workspace", "sums of leaves"

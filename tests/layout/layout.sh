@@ -137,7 +137,7 @@ trap 'rm -f "$generated" "$violations"' EXIT
         while (match(cuda, /gckpti_[a-z0-9_]+/)) {
             name = substr(cuda, RSTART, RLENGTH)
             cuda = substr(cuda, RSTART + RLENGTH)
-            if (!(name in door) || name in reported)
+            if (!(name in header_of) || name in reported)
                 continue
             n = split(header_of[name], of, " ")
             fits = 0
