@@ -35,10 +35,10 @@
  *                 unary, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, weighted, linear_loss, pools, upsample, channels, conv,
  *                 recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2088
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2078
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            4849
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            4789
  *                 types, tensors, mixed, op_lowerings, gradients, order, model, builders,
  *                 schedule, time, lowered, place, prefetch, fused_op, fuse, encode
  *     >>search    what no schedule can do without; the least work for every budget            3242
@@ -56,7 +56,7 @@
  *                 axes, write, header, resolve, read, path, ranks_load, ranks_save
  *     >>export    plans as files and as C constants                                            961
  *                 file, c, weights
- *     >>kernels   what is done with an item, for each instruction set                         3964
+ *     >>kernels   what is done with an item, for each instruction set                         3910
  *                 begin, vectors, products, gemv, int4, quantised, product_block, math,
  *                 elementwise, rowwise, random, bf16, avx512_bf16, column_sums, images,
  *                 attention, online_softmax, mixed_attention, mixed_gradients, amx, losses,
@@ -12920,20 +12920,20 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
 /* =================================================================================================
  * >>cpu: the processor as a backend: plain, and the same bits by vector kernels
  *
- * gckpti_cpu_backend gives one of two gckpt_backends: gckpti_backend_plain, which calls the ops'
- * own kernels and does what is done between ops (fill, add, convert, update) as the numeric
- * contract has it; or the fast one, which differs by its kernels alone.
+ * gckpti_cpu_backend returns one of two gckpt_backend: gckpti_backend_plain, which calls the ops'
+ * plain kernels and does fill, add, convert and update as the numeric contract defines them; or the
+ * fast one, which differs by its kernels alone.
  *
  * There gckpti_fast_<op>_forward and _backward return the bits of gckpti_<op>_forward and
- * _backward. They cut the work into items for threads (a row, a piece of a matrix, a head); what
- * is done with one is an entry of gckpti_kernels, a table for each instruction set, made by
- * kernels and chosen when an executor is made, so that a plain `cc -O2` is enough.
+ * _backward. They split a call into items for threads (a row, a block of a matrix, a head), which
+ * entries of gckpti_kernels compute: a table for each instruction set, defined by kernels, chosen
+ * when an executor is created, so that a plain `cc -O2` is enough.
  * ============================================================================================== */
 
 /* ---- cpu/plain.c, cpu/convert.c ---- */
 GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n);
 
-/* Element i of a conversion is number at + i of the batch. */
+/* Element i of a conversion is element offset + i of the batch. */
 typedef struct {
     const gckpt_call *call;
     const gckpt_conversion *c;
@@ -12941,7 +12941,7 @@ typedef struct {
     uint64_t offset;
 } gckpti_convert_state;
 
-/* Of a table: an entry that only bf16 plans need. What is called only where b is as stored. */
+/* Table entries that only bf16 plans need; calls that only a quantised b needs. */
 #ifndef GCKPT_NO_BF16
 #define GCKPTI_IF_BF16(x) x
 #else
@@ -12962,7 +12962,7 @@ typedef struct {
 #else
 #define GCKPTI_AVX512_BF16 0
 #endif
-/* And of AMX, by an assembler that knows it. The system's leave is asked for as Linux has it. */
+/* Also AMX, with an assembler that knows it. Permission is requested as Linux requires it. */
 #if GCKPTI_AVX512_BF16 && defined(__linux__) && !defined(GCKPT_NO_AMX) &&                          \
     ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
 #define GCKPTI_AMX 1
@@ -12991,7 +12991,7 @@ static inline gckpti_product gckpti_product_of(int64_t m, int64_t n, int64_t k, 
     return t;
 }
 
-/* Where chains of row i start, from column j on; NULL: at +0. */
+/* Returns where the chains of row i start, from column j on; NULL: at +0. */
 static inline const float *gckpti_chain_starts(const gckpti_product *t, int64_t i, int64_t j)
 {
     if (t->accumulate)
@@ -12999,19 +12999,19 @@ static inline const float *gckpti_chain_starts(const gckpti_product *t, int64_t 
     return t->initial ? t->initial + i * t->initial_stride + j : NULL;
 }
 
-/* Rows i0..i1-1, columns j0..j1-1 of c, of a matrix; which of all pieces that is. */
+/* Rows i0..i1-1, columns j0..j1-1 of c, of a matrix; item: its index among all blocks. */
 typedef struct {
     int64_t i0, i1, j0, j1, matrix, item;
 } gckpti_c_block;
 
-/* What is worked on next, fetched to L2 line by line from `at` on: `rows` of `width` bytes, `pace`
- * lines each tile (f32), block of 4 rows (bf16) or block of a tile (AMX, which sets it). */
+/* The next data to prefetch to L2, from `at` on: `rows` of `width` bytes, `pace` lines per tile
+ * (f32), per block of 4 rows (bf16) or per block of a tile (AMX, which sets it). */
 typedef struct {
     const char *x;
     int64_t row, rows, width, at, pace;
 } gckpti_prefetch;
 
-/* Elements from number `at` of an operand on. */
+/* Elements of an operand from element `at` on. */
 static inline gckpti_prefetch gckpti_prefetch_of(const gckpti_operand *x, int64_t at, int64_t row,
                                                  int64_t rows, int64_t width)
 {
@@ -13027,7 +13027,7 @@ static inline gckpti_prefetch gckpti_prefetch_of(const gckpti_operand *x, int64_
     return f;
 }
 
-/* What is due. */
+/* Prefetches the next `pace` lines. */
 static inline void gckpti_prefetch_some(gckpti_prefetch *f)
 {
     for (int64_t n = f->rows > 0 ? f->pace : 0; n > 0; n--) {
@@ -13041,7 +13041,7 @@ static inline void gckpti_prefetch_some(gckpti_prefetch *f)
     }
 }
 
-/* A row and what is taken over it, by lanes as in numerics. */
+/* The reductions over a row, by lanes as in num. */
 enum {
     GCKPTI_ROW_SUM,
     GCKPTI_ROW_MAX,
@@ -13053,11 +13053,11 @@ enum {
 };
 
 typedef struct {
-    int kind; /* SUM: of x - first; TOP: the greatest x; DOT, PRODUCTS: x y, in one link or rounded
-                 first; with d = (x - first) - mean, SQUARES: d^2, NORM: d rstd y [z];
-                 EXP: exp(x - mean) */
+    int kind; /* SUM: x - first; MAX: x; DOT, PRODUCTS: x y, fused or rounded first;
+               * with d = (x - first) - mean, SQUARES: d^2, NORM: d rstd y [z];
+               * EXP: exp(x - mean) */
     const float *x, *y, *z;
-    float *out; /* EXP: where they go, or NULL */
+    float *out; /* EXP: the results, or NULL */
     float first, mean, rstd;
 } gckpti_row_args;
 
@@ -13067,10 +13067,10 @@ typedef struct {
     float *gain_comp, *bias_comp;
 } gckpti_column_sums;
 
-enum { /* of a square that a diagonal cuts (query i sees keys to i + d), of row i is needed: */
+enum { /* of a tile cut by a diagonal (query i sees keys to i + d), row i needs: */
        GCKPTI_QK_TILE = GCKPTI_KEY_TILE,
-       GCKPTI_TERMS_TO,    /* links 0..i + d */
-       GCKPTI_TERMS_FROM,  /* links from i - d on */
+       GCKPTI_TERMS_TO,    /* terms 0..i + d */
+       GCKPTI_TERMS_FROM,  /* terms from i - d on */
        GCKPTI_COLUMNS_TO,  /* columns 0..i + d */
        GCKPTI_COLUMNS_FROM /* columns from i - d on */
 };
@@ -13079,20 +13079,20 @@ typedef struct {
     int64_t a_row, a_step, b_step, c_row;
     int edge, from_zero;
     int64_t diagonal;
-    const float *row_scale; /* f32: NULL, or what each row of c is multiplied by before its links */
+    const float *row_scale; /* f32: NULL, or a factor for each row of c before its terms */
     const gckpti_attn *attn;
-    const float *prefetch; /* f32: NULL, or as many rows of the head as c has, fetched meanwhile */
+    const float *prefetch; /* f32: NULL, or rows to prefetch, as many as c has */
 } gckpti_attn_gemm;
 
-/* How a piece of c is gone over: in blocks of b, `wide` columns and `deep` links, that L2 holds. */
+/* The loops over a block of c: blocks of b, of nc columns and kc terms, that fit into L2. */
 typedef struct {
     int64_t kc, nc;
-    int in_place; /* full vectors of b are read where they are, not packed */
+    int in_place; /* full vectors of b are read in place, not packed */
     int packs_a;  /* a is packed, GCKPTI_STRIP rows at a time */
 } gckpti_blocking;
 
-/* What a tile works on: some rows and vectors of c that stay in registers while they take k links.
- * As gckpti_product, but b's columns lie side by side. */
+/* A tile keeps some rows and vectors of c in registers while it adds k terms. b's columns are
+ * adjacent. */
 typedef struct {
     int64_t k;
     const float *a;
@@ -13103,23 +13103,22 @@ typedef struct {
     int64_t from_row;
     float *c;
     int64_t c_row;
-    int64_t last;      /* columns in the last vector */
-    const float *next_c; /* the tile of c to come: fetched meanwhile */
+    int64_t last;        /* columns in the last vector */
+    const float *next_c; /* the next tile of c, to prefetch */
 } gckpti_tile;
 
-/* Products of bf16 plans (manual, 5l). Factors are packed: of a, rows of bf16, blocks of 32 links
- * side by side; of b, panels of words of two links, a block being 16 rows of as many as the panel
- * is wide: what the two halves of word q hold is the kernels' choice. What is missing of a block
- * goes as -0 x +0, which changes no chain, not even one at -0. */
+/* Products of bf16 plans (manual, 5l). Operands are packed: a as rows of bf16 in blocks of 32
+ * terms; b as panels of words of two terms, chosen by the kernels, a block being 16 rows of a
+ * panel. Partial blocks are padded with -0 x +0, which changes no chain, not even one at -0. */
 enum gckpti_words {
-    GCKPTI_WORDS_PAIRS,       /* links 2 q (the half that comes first in memory) and 2 q + 1 */
-    GCKPTI_WORDS_INTERLEAVED, /* q even: 2 q + 2 (lower) and 2 q; odd: 2 q + 1 (lower) and 2 q - 1 */
+    GCKPTI_WORDS_PAIRS,       /* terms 2 q (the half that comes first in memory) and 2 q + 1 */
+    GCKPTI_WORDS_INTERLEAVED, /* q even: 2 q + 2 (lower), 2 q; odd: 2 q + 1 (lower), 2 q - 1 */
     GCKPTI_WORDS_SWAPPED      /* 2 q + 1 (lower), 2 q */
 };
 
 /* m rows of c, `width` columns (16, 32 or 48), `blocks` blocks: row i of a at a + i * a_row.
- * Elements start at from[i * from_row + j], or at +0, and rest in c; c_bf16: or NULL: in the end
- * they are rounded there instead. `last`: links of the last block, behind which it may stop. */
+ * Elements start at from[i * from_row + j], or at +0, and accumulate in c; if c_bf16 is not NULL,
+ * they end there, rounded. `last`: terms of the last block, which may end there. */
 typedef struct {
     int64_t m, blocks, last, a_row, width, b_row, from_row, c_row, bf16_row;
     const uint16_t *a;
@@ -13127,29 +13126,28 @@ typedef struct {
     const float *from;
     float *c;
     uint16_t *c_bf16;
-    int64_t c_rows; /* rows that c has from here on: some past the tile may be fetched, as */
-    gckpti_prefetch *prefetch; /* is this */
+    int64_t c_rows; /* rows that c has from here on: some after the tile may be prefetched */
+    gckpti_prefetch *prefetch;
 } gckpti_mixed_tile;
 
-/* How it is done, for blocks or for a chain: at most how many rows (in multiples of `unit`) and
- * columns at a time (panels of b may be wider: b_row); how words of both are packed. */
+/* A tile kernel: its maximum rows (in multiples of row_step) and columns (panels of b may be wider:
+ * b_row); how words of both operands are packed. */
 typedef struct {
     int rows, columns, row_step, words;
     void (*run)(const gckpti_mixed_tile *t);
 } gckpti_tile_kernel;
 
-/* Lanes 0..n-1 (rows of c; columns of b), of which the first is element `at` at link 0, of `blocks`
- * blocks of t from link p on. Of x, lanes or links lie side by side. */
+/* Lanes 0..n-1 (rows of c; columns of b) of `blocks` blocks of t from term p on; the first lane's
+ * term 0 is element `at`. In x, lanes or terms are adjacent. */
 typedef struct {
     const gckpti_product *t;
     const gckpti_operand *x;
     int64_t at, n, p, blocks;
 } gckpti_pack_lanes;
 
-/* Of bf16 plans. tiles: for blocks, for a chain; ready: NULL, or called before (1) and after (0)
- * an item's; align: of rows of an a that lies in place, in bytes; 0: none does. pack_a: lane i's at
- * d + i * row; up to a multiple of 16 lanes may be written; pack_b: a panel of `width` lanes, +0
- * past n. */
+/* Kernels of bf16 plans. tiles: for blocks, for a chain. configure: NULL, or called before (1) and
+ * after (0) an item's tiles. align: of rows of an a in place, in bytes; 0: never in place. pack_a
+ * writes lane i to d + i * row (up to a multiple of 16 lanes), pack_b a panel, +0 after n. */
 typedef struct {
     gckpti_tile_kernel tiles[2];
     void (*configure)(int start);
@@ -13160,8 +13158,7 @@ typedef struct {
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
     void (*attention_forward)(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
                               float *scratch);
-    void (*attention_backward)(const gckpti_attn *h, int64_t row, int64_t head,
-                               float *scratch);
+    void (*attention_backward)(const gckpti_attn *h, int64_t row, int64_t head, float *scratch);
 } gckpti_mixed_kernels;
 
 static inline void gckpti_mixed_configure(const gckpti_mixed_kernels *kernels, int start)
@@ -13170,16 +13167,16 @@ static inline void gckpti_mixed_configure(const gckpti_mixed_kernels *kernels, i
         kernels->configure(start);
 }
 
-/* Whether tiles read x, rows of a, where it is, if these are whole blocks. */
+/* Returns whether tiles read x, rows of a, in place if these are whole blocks. */
 static inline int gckpti_is_in_place(const gckpti_mixed_kernels *kernels, const gckpti_operand *x)
 {
     return kernels->align && x->bf16 && x->k_stride == 1 && 2 * x->stride % kernels->align == 0 &&
            (int64_t)((uintptr_t)x->bf16 & 63) % kernels->align == 0;
 }
 
-/* c (m,n) of packed factors (fields of `tile`: those of all of it, width: not read; c NULL:
- * c_bf16 alone). a may lie in place: then `back` rows before it may be read, too. start: NULL, or
- * bf16 in rows as c_bf16's, at which elements start. least: of a's exponents, or 0 before. */
+/* c (m,n) of packed operands (fields of `tile` are those of all of c; c NULL: c_bf16 alone). If a
+ * is in place, rows_before rows before it are readable. start: NULL, or bf16 initial values, in
+ * rows as c_bf16's. min_exponent: of a, or 0 if not computed yet. */
 typedef struct {
     const gckpti_mixed_kernels *kernels;
     gckpti_mixed_tile tile;
@@ -13187,7 +13184,7 @@ typedef struct {
     const uint16_t *start;
     int chain;
     uint32_t min_exponent;
-    gckpti_prefetch next_prefetch; /* fetched when tile.fetch is done */
+    gckpti_prefetch next_prefetch; /* prefetched after tile.prefetch */
 } gckpti_packed_product;
 
 /* ---- cpu/mixed.c ---- */
@@ -13195,8 +13192,8 @@ typedef struct {
 GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s);
 #endif
 
-/* What a kernel fetches while it works on a portion of a bf16 plan (see gckpti_strip_item), 2
- * bytes an element: that portion's neighbours; or `here`, which is there already. */
+/* What a kernel prefetches for the next strip of a bf16 plan (see gckpti_strip_item), 2 bytes an
+ * element; `fallback` is cached already. */
 typedef struct {
     const char *x, *y, *z;
 } gckpti_hints;
@@ -13211,7 +13208,7 @@ static inline gckpti_hints gckpti_hints_of(const gckpt_call *call, const float *
     return a;
 }
 
-/* What the backward of a norm adds up over a row: u h. x, y: NULL where they are bf16. */
+/* The sum of a norm's backward over a row: u h. x, y: NULL where they are bf16. */
 static inline gckpti_row_args gckpti_norm_row_args(const gckpt_call *call, int64_t r)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
@@ -13231,7 +13228,7 @@ static inline gckpti_row_args gckpti_norm_row_args(const gckpt_call *call, int64
 
 /* ---- cpu/rows.c ---- */
 /* clang-format off */
-#define GCKPTI_UNARY_OPS(X)                                                                           \
+#define GCKPTI_UNARY_OPS(X)                                                                        \
     X(relu) X(leaky_relu) X(softplus) X(tanh) X(sigmoid) X(exp) X(sqrt) X(reciprocal) X(gelu)      \
     X(gelu_erf) X(silu) X(log) X(abs) X(pow) X(clamp) X(sin) X(cos)
 #define GCKPTI_BINARY_OPS(X) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum) X(where)
@@ -13240,7 +13237,7 @@ static inline gckpti_row_args gckpti_norm_row_args(const gckpt_call *call, int64
 enum {
     GCKPTI_UNARY_OPS(GCKPTI_KIND) GCKPTI_BINARY_OPS(GCKPTI_KIND) GCKPTI_FIRST_BINARY =
         GCKPTI_KIND_add, /* from here on there are two inputs */
-    GCKPTI_FIRST_AT_INPUT = GCKPTI_KIND_gelu, /* before, slopes are taken at the result */
+    GCKPTI_FIRST_AT_INPUT = GCKPTI_KIND_gelu, /* before, derivatives are taken at the result */
     GCKPTI_KIND_divisor = -1, /* backward, div's second input */
     GCKPTI_ELEMENTS = 4096
 };
@@ -13249,13 +13246,13 @@ enum {
 
 /* ---- cpu/images.c ---- */
 #ifndef GCKPT_NO_IMAGES
-/* A product of a convolution: a, or a' for dw, is the matrix of all windows, which is not made: row
- * (image, i, j), link (tap, channel) of it is what that tap meets there. Of dw, t.m are its links
- * and t.k its rows. In floats: a line has `width`, between results lie `step`, between taps of one
- * line `tap`, the first begins at `first`; `run` of a tap lie side by side (where taps do, too, a
- * line of them is one), `across` such in a line of w. */
+/* A product of a convolution: a, or a' for dw, is the virtual matrix of all windows: row (image,
+ * i, j), term (tap, channel). For dw, t.m are its terms and t.k its rows. In floats: a line has
+ * `width`, results are `step` apart, taps of a line `tap`, the first begins at `first`; tap_len
+ * of a tap are adjacent (where taps are, too, a line of them is one), line_taps such in a line
+ * of w. */
 typedef struct {
-    gckpti_product t; /* a is not used; t.b.step 1: of link 0 of tap 0, see gckpti_conv_gemm_b */
+    gckpti_product t; /* a is not used; b of term 0 of tap 0 if t.b.k_stride is 1 */
     int kind;
     const gckpti_conv_sizes *z;
     gckpti_axis_map r[2];
@@ -13264,7 +13261,7 @@ typedef struct {
     int64_t from_next, c_next; /* to the next group's */
 } gckpti_conv_gemm;
 
-/* Where row i of t begins in c, or in what is as large. */
+/* Returns where row i of t begins in c, or in an array of the same shape. */
 static inline int64_t gckpti_conv_gemm_c(const gckpti_conv_gemm *s, int64_t i)
 {
     const int64_t *side = s->kind == GCKPTI_CONV_UP ? s->z->image : s->z->windows;
@@ -13276,7 +13273,7 @@ static inline int64_t gckpti_conv_gemm_c(const gckpti_conv_gemm *s, int64_t i)
     return (line * side[1] + r[1].out_first + i % r[1].results * r[1].out_step) * s->t.c_stride;
 }
 
-/* Where tap number `tap` of these begins in b. */
+/* Returns where tap `tap` of this product begins in b. */
 static inline int64_t gckpti_conv_gemm_b(const gckpti_conv_gemm *s, int64_t tap)
 {
     const int64_t ky = tap / s->r[1].taps, kx = tap % s->r[1].taps;
@@ -13285,8 +13282,7 @@ static inline int64_t gckpti_conv_gemm_b(const gckpti_conv_gemm *s, int64_t tap)
 #endif
 
 /* ---- kernels: what that folder has for each instruction set ---- */
-/* Entries of parts that can be left out come last, with their places in the table
- * (kernels/table). */
+/* Optional kernels come last, with their table entries (kernels/table). */
 typedef struct {
     void (*product_block)(const gckpti_product *t, const gckpti_c_block *block, float *pack,
                           int64_t scratch);
@@ -13304,12 +13300,11 @@ typedef struct {
     void (*log_softmax_backward)(const gckpt_call *call, int64_t row);
     void (*norm_forward)(const gckpt_call *call, int64_t row);
     void (*norm_backward)(const gckpt_call *call, int64_t row);
-    void (*rotary)(const gckpt_call *call, int64_t row); /* either way */
+    void (*rotary)(const gckpt_call *call, int64_t row); /* forward and backward */
     void (*column_sums)(const gckpti_column_sums *s, int64_t first, int64_t end);
     void (*attention_forward)(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
                               float *scratch);
-    void (*attention_backward)(const gckpti_attn *h, int64_t row, int64_t head,
-                               float *scratch);
+    void (*attention_backward)(const gckpti_attn *h, int64_t row, int64_t head, float *scratch);
     void (*classes_backward)(const float *x, float *d, int64_t n, const gckpti_class_row *c);
     float (*surprisal)(const float *x, int64_t n, const gckpti_class_row *c);
     float (*element_loss_forward)(const gckpti_element_loss *e, int64_t row);
@@ -13354,7 +13349,7 @@ static inline const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
     return (const gckpti_kernels *)call->kernels;
 }
 
-/* Those of bf16 plans; without these all are NULL. */
+/* Returns the kernels of bf16 plans; all are NULL in a build without these. */
 static inline const gckpti_mixed_kernels *gckpti_mixed_of(const gckpti_kernels *kernels)
 {
     static const gckpti_mixed_kernels none = {
@@ -13366,11 +13361,11 @@ static inline const gckpti_mixed_kernels *gckpti_mixed_of(const gckpti_kernels *
 #endif
 
 /* ---- cpu/calls.c ---- */
-/* The backend of an instruction set, and what a call's `kernels` are with it (NULL: plain). NULL:
- * this processor or build lacks it, or its kernels do not give the plain ones' bits. */
+/* Returns the backend of an instruction set, and in *kernels its calls' `kernels` (NULL: plain); or
+ * NULL if the processor or build lacks it, or its kernels do not return the plain ones' bits. */
 GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels);
 
-/* For a text: the switch by which this build has no kernels of this kind, in brackets; or "". */
+/* Returns the switch that leaves this instruction set out of the build, in brackets; or "". */
 static inline const char *gckpti_isa_left_out(gckpt_isa isa)
 {
     (void)isa;
@@ -13387,10 +13382,10 @@ static inline const char *gckpti_isa_left_out(gckpt_isa isa)
 #endif
 }
 
-/* What the files of cpu share; no other folder uses it. */
+/* Declarations shared by the files of cpu; no other folder includes this header. */
 
 /* ---- cpu/plain.c ---- */
-enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats that no cache is thought to hold */
+enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats that no cache is assumed to hold */
 
 /* ---- cpu/convert.c ---- */
 #ifndef GCKPT_NO_BF16
@@ -13416,8 +13411,9 @@ static inline int gckpti_mixed_matches(const gckpti_kernels *kernels) { return !
 typedef struct gckpti_products {
     const gckpt_call *call;
     const gckpti_product *t;
-    int64_t rows, cols, row_blocks, col_blocks; /* of a piece; pieces below and beside each other */
-    int64_t floats; /* floats of t->room for a worker; 0: its stack is enough */
+    /* of a block; blocks per column and per row of c */
+    int64_t rows, cols, row_blocks, col_blocks;
+    int64_t floats; /* floats of t->scratch per worker; 0: the stack suffices */
     void (*run_block)(const struct gckpti_products *s, const gckpti_c_block *block, float *scratch,
                       int64_t floats);
 } gckpti_products;
@@ -13468,7 +13464,7 @@ typedef struct { /* to += from, or if that is NULL, to = word */
     gckpti_adder add;
 } gckpti_fill_state;
 
-/* Zeros. What no cache can hold goes past them: its lines are not fetched only to be cleared. */
+/* Zeroes an array; one too large for any cache without fetching its lines. */
 static void gckpti_cpu_clear(void *to, int64_t n, int uncached)
 {
     float *x = (float *)to;
@@ -13530,8 +13526,8 @@ static void gckpti_update_values(const gckpt_update_pass *p, const float *g, int
     }
 }
 
-/* Elements at..at+n-1 of a pass; more: its last accumulator, from there on, which is still to be
- * added, or NULL. Returns the square sum. The plain one always divides where the gradient lies. */
+/* Updates n elements of a pass from `at` on; addend: the last accumulator, not yet added, or NULL.
+ * Returns the sum of squares. */
 GCKPTI_FN float gckpti_plain_update_block(const gckpt_update_pass *p, const float *addend,
                                           int64_t at, int64_t n, int update)
 {
@@ -13618,7 +13614,7 @@ GCKPTI_CPU_BACKEND(fast, 0, gckpti_fast_find);
 #ifndef GCKPT_NO_BF16
 /* ---- to bf16 and back, between the ops of bf16 plans ---- */
 
-/* Elements first..end-1, one by one; by chance: `word` has 16 of Philox's bits for each of 8. */
+/* Converts elements first..end-1; stochastic: `word` has 16 random bits for each of 8 elements. */
 static void gckpti_convert_each(const gckpti_convert_state *s, int64_t first, int64_t end)
 {
     const gckpt_conversion *c = s->c;
@@ -13673,10 +13669,10 @@ GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion
 
 /* >>cpu/products */
 #if GCKPTI_HAS_FAST
-/* ---- linear, matmul: `batch` products, each cut into pieces of c ---- */
+/* ---- linear, matmul: `batch` products, each split into blocks of c ---- */
 
 #ifdef GCKPT_OPENBLAS
-/* The kernel product_piece by OpenBLAS, whose sums have an order of their own (manual, 5). */
+/* The kernel product_block by OpenBLAS, whose sums have another order (manual, 5). */
 static void gckpti_openblas_block(const gckpti_product *t, const gckpti_c_block *block)
 {
     const int64_t i0 = block->i0, i1 = block->i1, j0 = block->j0, j1 = block->j1;
@@ -13695,7 +13691,7 @@ static void gckpti_openblas_block(const gckpti_product *t, const gckpti_c_block 
                 t->initial || t->accumulate ? 1.0f : 0.0f, c, (int)t->c_stride);
 }
 
-/* What sgemm takes: rows that are as far apart as they are long, at least. */
+/* sgemm requires rows whose distance is at least their length. */
 static int gckpti_openblas_can_run(const gckpti_product *t)
 {
     const gckpti_operand *a = &t->a, *b = &t->b;
@@ -13726,8 +13722,7 @@ static void gckpti_fp32_c_block(const gckpti_products *s, const gckpti_c_block *
     gckpti_kernels_of(s->call)->product_block(&t, block, scratch, floats);
 }
 
-static void gckpti_products_block(const gckpti_products *s, int64_t i, float *scratch,
-                                  int64_t floats)
+static void gckpti_run_block(const gckpti_products *s, int64_t i, float *scratch, int64_t floats)
 {
     gckpti_c_block block = { 0, 0, 0, 0, i / (s->row_blocks * s->col_blocks), i };
     block.i0 = i / s->col_blocks % s->row_blocks * s->rows, block.j0 = i % s->col_blocks * s->cols;
@@ -13739,17 +13734,17 @@ static void gckpti_products_block(const gckpti_products *s, int64_t i, float *sc
 static void gckpti_products_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_products *s = (const gckpti_products *)context;
-    gckpti_products_block(s, i, (float *)s->t->workspace + worker * s->floats, s->floats);
+    gckpti_run_block(s, i, (float *)s->t->workspace + worker * s->floats, s->floats);
 }
 
 static void gckpti_products_small_item(void *context, int64_t i, int64_t worker)
 {
     float scratch[GCKPTI_STACK_FLOATS] GCKPTI_ALIGNED;
     (void)worker;
-    gckpti_products_block((const gckpti_products *)context, i, scratch, GCKPTI_STACK_FLOATS);
+    gckpti_run_block((const gckpti_products *)context, i, scratch, GCKPTI_STACK_FLOATS);
 }
 
-/* All pieces of all products; s: the first member of what s->piece needs to know. */
+/* Runs all blocks of all products. s is the first member of what s->run_block uses. */
 GCKPTI_FN void gckpti_run_products(gckpti_products *s)
 {
     gckpt_parallel(s->call, s->t->batch * s->row_blocks * s->col_blocks,
@@ -13757,11 +13752,10 @@ GCKPTI_FN void gckpti_run_products(gckpti_products *s)
                    s->floats ? gckpti_products_item : gckpti_products_small_item, s);
 }
 
-/* Cuts c into pieces, as square as may be, since each fetches its part of a and b: 4 for each
- * thread, so that one that loses its core delays the others little (1 if a row alone goes over rows
- * of b: long ones are read faster); 1 if it is small. A b that must be transposed is cut by columns
- * first, lest two pieces do it again; and the part of a must stay in a cache while a piece goes
- * over it for every GCKPTI_NC columns. */
+/* Splits c into blocks, as square as possible, since each reads its rows of a and columns of b: 4
+ * for each thread, so that a thread that loses its core delays the others little; 1 if a is a row
+ * or c is small. A b to transpose is split by columns first; a block's rows of a must stay in a
+ * cache. */
 GCKPTI_FN void gckpti_products_split(gckpti_products *s)
 {
     enum { LOW = 256, HIGH = 1024 };
@@ -13801,11 +13795,11 @@ GCKPTI_OP_KERNELS(fast_matmul, (backward ? gckpti_linear_gradients
 
 /* >>cpu/mixed */
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_BF16)
-/* ---- products of bf16 plans: an item is some rows and columns of c. Some blocks of links at a
- * time, a is packed, unless its rows can be read in place, and then b, panel by panel. ---- */
+/* ---- products of bf16 plans: an item is some rows and columns of c. For some blocks of terms at a
+ * time, a is packed, unless its rows can be read in place, then b, panel by panel. ---- */
 
 #if GCKPTI_X86
-/* Between the two, subnormals are zeros; nothing is computed on the wrong side. */
+/* Between the two, subnormals are zeros. */
 static unsigned gckpti_ftz_begin(void)
 {
     const unsigned mode = _mm_getcsr();
@@ -13823,7 +13817,7 @@ static unsigned gckpti_ftz_begin(void) { return 0; }
 static void gckpti_ftz_end(unsigned mode) { (void)mode; }
 #endif
 
-/* The least exponent (biased) of n factors that are not zeros. */
+/* Returns the least exponent (biased) of n operands that are not zeros. */
 static uint32_t gckpti_min_exponent(const uint16_t *x, int64_t n)
 {
     uint32_t least = 255;
@@ -13834,8 +13828,8 @@ static uint32_t gckpti_min_exponent(const uint16_t *x, int64_t n)
     return least;
 }
 
-/* Whether no link can end below 2^-126, as where processors are not told to flush the tiles need:
- * what starts at +0 goes on in multiples of the two least exponents' last bits. */
+/* Returns whether no term can end below 2^-126, as tiles need unless the processor flushes: from +0
+ * on, sums are multiples of the two least exponents' last bits. */
 static int gckpti_never_flushes(gckpti_packed_product *s)
 {
     const gckpti_mixed_tile *t = &s->tile;
@@ -13852,11 +13846,11 @@ static int gckpti_never_flushes(gckpti_packed_product *s)
            127 + 127 + 14 - 126;
 }
 
-/* A tile where links may flush: an element at a time. */
+/* Computes a tile whose terms may flush, element by element. */
 static void gckpti_mixed_tile_scalar(const gckpti_mixed_tile *t, int chain)
 {
     const int64_t terms = (t->blocks - 1) * GCKPTI_K_BLOCK + t->last;
-    const int upper = gckpti_little_endian(); /* of odd links */
+    const int upper = gckpti_little_endian(); /* of odd terms */
     uint16_t column[GCKPTI_K_BLOCK];
     gckpti_product all;
     memset(&all, 0, sizeof all);
@@ -13877,7 +13871,7 @@ static void gckpti_mixed_tile_scalar(const gckpti_mixed_tile *t, int chain)
         }
 }
 
-/* Nor can where chains do not start at +0, but at n columns of these. */
+/* The same if chains start not at +0, but at n columns of t->from. */
 static int gckpti_starts_never_flush(const gckpti_mixed_tile *t, int64_t n)
 {
     int high = 1;
@@ -13889,7 +13883,7 @@ static int gckpti_starts_never_flush(const gckpti_mixed_tile *t, int64_t n)
     return high;
 }
 
-/* n columns of m rows, from one array of rows to another. */
+/* Copies n columns of m rows. */
 static void gckpti_copy_rows(const float *x, int64_t x_row, float *y, int64_t y_row, int64_t m,
                              int64_t n)
 {
@@ -13897,19 +13891,17 @@ static void gckpti_copy_rows(const float *x, int64_t x_row, float *y, int64_t y_
         memcpy(y + i * y_row, x + i * x_row, (size_t)n * sizeof *y);
 }
 
-/* Tile t, of whose columns n exist: where it has fewer rows or columns than tiles take, or c has no
- * floats, it works in `rest`. Of an a in place that ends too early it begins with rows before t's.
- * start: as s->start, for t. */
+/* Computes tile t of n columns, in `temp` if it has fewer rows or columns than tiles take, or c is
+ * NULL. If an a in place ends too early, it begins with rows before t's. */
 static void gckpti_mixed_run_tile(const gckpti_packed_product *s, const gckpti_tile_kernel *kernel,
                                   int exact, gckpti_mixed_tile *t, int64_t n, const uint16_t *start)
 {
     float temp[32 * GCKPTI_PANEL] GCKPTI_ALIGNED;
     const gckpti_mixed_tile all = *t;
-    const int few_rows = exact && t->m < kernel->row_step;
-    const int64_t skip = few_rows ? gckpti_min(s->rows_before, kernel->row_step - t->m) : 0,
-                  m = t->m;
+    const int few = exact && t->m < kernel->row_step;
+    const int64_t skip = few ? gckpti_min(s->rows_before, kernel->row_step - t->m) : 0, m = t->m;
     float *at = temp + skip * GCKPTI_PANEL;
-    const int edge = few_rows || n < t->width;
+    const int edge = few || n < t->width;
     if (edge || !t->c) {
         t->c = temp, t->c_row = GCKPTI_PANEL, t->c_rows = 0;
         if (edge && all.from && !start)
@@ -13923,7 +13915,7 @@ static void gckpti_mixed_run_tile(const gckpti_packed_product *s, const gckpti_t
         t->from = t->c, t->from_row = t->c_row;
     if (!GCKPTI_X86 && s->chain)
         exact = exact && gckpti_starts_never_flush(t, n);
-    if (few_rows)
+    if (few)
         t->m = kernel->row_step, t->a -= skip * t->a_row;
     if (edge || !exact)
         t->c_bf16 = NULL;
@@ -13970,18 +13962,18 @@ GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s)
 typedef struct {
     gckpti_products base;
     const gckpti_mixed_kernels *kernels;
-    int in_place, keeps_partial; /* a is not packed; rest has all rows of an item */
-    int64_t blocks, panel; /* at a time; columns of a panel */
+    int in_place, keeps_partial; /* a is not packed; partial has all rows of an item */
+    int64_t blocks, panel;       /* at a time; columns of a panel */
 } gckpti_mixed_job;
 
-/* What of an item is worked on. */
+/* The position in an item. */
 typedef struct {
     gckpti_packed_product packed;
-    int64_t matrix, i, p, end, j; /* rows i.., links p..end-1, columns j.. */
+    int64_t matrix, i, p, end, j; /* rows i.., terms p..end-1, columns j.. */
     float *partial;               /* of columns j.., or NULL */
 } gckpti_mixed_panel;
 
-/* Where elements of a panel start, rest and end. */
+/* Sets where the elements of a panel start, accumulate and end. */
 static void gckpti_mixed_set_c(const gckpti_mixed_job *s, gckpti_mixed_panel *w)
 {
     const gckpti_product *t = s->base.t;
@@ -13997,8 +13989,8 @@ static void gckpti_mixed_set_c(const gckpti_mixed_job *s, gckpti_mixed_panel *w)
         tile->from = t->initial && !t->accumulate ? t->initial + w->j : NULL, tile->from_row = 0;
 }
 
-/* What of b comes next: the panel beside this one, links after these, or, as it is expected to
- * work on the next item but the other threads', that. */
+/* The next part of b: the next panel or terms, or the thread's next item, if it gets the expected
+ * one. */
 static gckpti_prefetch gckpti_mixed_next_b(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
                                            const gckpti_c_block *block)
 {
@@ -14016,8 +14008,7 @@ static gckpti_prefetch gckpti_mixed_next_b(const gckpti_mixed_job *s, const gckp
                           : gckpti_prefetch_of(b, at, b->stride, n, terms);
 }
 
-/* What of a is packed next, if it is another part: links after these or, as above, those of the
- * next item. */
+/* The part of a that is packed next, if it is another one: the next terms or the next item. */
 static gckpti_prefetch gckpti_mixed_next_a(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
                                            int64_t item)
 {
@@ -14035,7 +14026,7 @@ static gckpti_prefetch gckpti_mixed_next_a(const gckpti_mixed_job *s, const gckp
                             : gckpti_prefetch_of(a, at, a->k_stride, terms, rows);
 }
 
-/* As many blocks as are taken at a time, from link p on: where they end. */
+/* Returns the end of the blocks that are taken at a time, from term p on. */
 static int64_t gckpti_mixed_k_end(const gckpti_mixed_job *s, int64_t p, gckpti_mixed_tile *tile)
 {
     const gckpti_product *t = s->base.t;
@@ -14053,7 +14044,7 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
     const gckpti_product *t = base->t;
     gckpti_mixed_panel w;
     memset(&w, 0, sizeof w);
-    (void)floats; /* for so many it is cut */
+    (void)floats; /* the blocks were cut to fit */
     gckpti_mixed_tile *tile = &w.packed.tile;
     w.packed.kernels = s->kernels, w.packed.chain = gckpti_is_chain(t);
     w.matrix = block->matrix, w.i = block->i0, tile->m = block->i1 - block->i0;
@@ -14094,8 +14085,7 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
     gckpti_mixed_configure(s->kernels, 0);
 }
 
-/* Rows and columns of an item, and blocks at a time, that `room` floats are enough for; in even
- * parts. */
+/* Sets the rows and columns of an item, and the blocks at a time, that fit into `floats`. */
 static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, int64_t floats)
 {
     const gckpti_product *t = s->base.t;
@@ -14119,7 +14109,7 @@ static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, in
     s->blocks = fit >= all ? all : (all + (all + fit - 1) / fit - 1) / ((all + fit - 1) / fit);
 }
 
-/* c is cut into 4 items a thread, if it is large; each packs its b: more rows, if a is in place. */
+/* A large c is 4 items per thread; each packs its b, so it has more rows if a is in place. */
 GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t)
 {
     gckpti_mixed_job s;
@@ -14151,7 +14141,7 @@ GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t
     gckpti_run_products(&s.base);
 }
 
-/* ---- do they agree with the plain ones? ---- */
+/* ---- comparison with the plain kernels ---- */
 
 /* Ties, infinities, NaN and subnormals, rounded. */
 static int gckpti_narrow_matches(const gckpti_mixed_kernels *kernels)
@@ -14169,10 +14159,10 @@ static int gckpti_narrow_matches(const gckpti_mixed_kernels *kernels)
     return same;
 }
 
-/* A small product of blocks (two, the second one of 17 links) or of a chain: instructions that
- * round, order or flush in another way would show here. Rows: usual numbers; through subnormals; to
- * the least normal number and half a unit below it, which is a zero; a chain at -0, which would
- * be +0 if missing links were +0 x +0; an infinity. wide: of floats, which packing rounds. */
+/* A small product of blocks (two, the second of 17 terms) or of a chain, which shows instructions
+ * that round, order or flush differently. Rows: usual numbers; through subnormals; to the least
+ * normal number and half a unit below it, which is a zero; a chain at -0; an infinity. wide: of
+ * floats. */
 static int gckpti_product_matches(const gckpti_mixed_kernels *kernels, int64_t run, int wide)
 {
     enum { M = 8, N = 16, K = 49, SCRATCH = 2 * 16 * (GCKPTI_PANEL + 32) };
@@ -14230,7 +14220,7 @@ GCKPTI_FN int gckpti_mixed_matches(const gckpti_kernels *kernels)
 
 /* >>cpu/rows */
 #if GCKPTI_HAS_FAST
-/* Items that need no scratch and nothing but the call: item(call, 0..n-1). */
+/* Runs item(call, 0..n-1), which needs no scratch and no other state. */
 typedef struct {
     const gckpt_call *call;
     void (*item)(const gckpt_call *call, int64_t i);
@@ -14250,7 +14240,7 @@ static void gckpti_for_each(const gckpt_call *call, int64_t n, int64_t cost,
     gckpt_parallel(call, n, cost, gckpti_call_item, &s);
 }
 
-/* ---- elementwise ops: an item is a piece of 4096 elements, which is a shorter call ---- */
+/* ---- elementwise ops: an item is a chunk of 4096 elements, as a shorter call ---- */
 
 typedef struct {
     const gckpt_call *call;
@@ -14258,7 +14248,7 @@ typedef struct {
     int kind;
 } gckpti_chunks;
 
-/* The kernel sees a call of one axis, with pointers to where the piece begins. */
+/* The kernel gets a call of one axis, with pointers to the chunk. */
 static void gckpti_chunk_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_chunks *s = (const gckpti_chunks *)context;
@@ -14278,8 +14268,8 @@ static void gckpti_chunk_item(void *context, int64_t i, int64_t worker)
     s->kernel(&c, s->kind);
 }
 
-/* Runs the kernels on pieces and returns 1; 0: an input is repeated (broadcasting), or its gradient
- * a sum over rows. */
+/* Runs the kernels on chunks and returns 1; or returns 0 if an input is repeated (broadcasting), or
+ * its gradient a sum over rows. */
 static int gckpti_elementwise(const gckpt_call *call, int backward, int kind)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
@@ -14288,7 +14278,7 @@ static int gckpti_elementwise(const gckpt_call *call, int backward, int kind)
     for (int i = 0; i < call->inputs; i++)
         if (gckpti_elements(&call->in[i].shape) != n || call->in[i].compensation)
             return 0;
-    if (n <= GCKPTI_ELEMENTS) { /* a piece is the call itself */
+    if (n <= GCKPTI_ELEMENTS) { /* a chunk is the call itself */
         s.kernel(call, kind);
         return 1;
     }
@@ -14297,7 +14287,7 @@ static int gckpti_elementwise(const gckpt_call *call, int backward, int kind)
     return 1;
 }
 
-/* Repetitions of whole rows, as of a table of positions, are columns of a bias. */
+/* Repeated whole rows, as of a table of positions, are columns of a bias. */
 static void gckpti_add_backward_broadcast(const gckpt_call *call)
 {
     gckpt_call plain = *call;
@@ -14348,7 +14338,7 @@ GCKPTI_OP_KERNELS(fast_dropout,
                   (backward || gckpti_is_training(call) ? gckpti_fast_dropout
                                                         : gckpti_dropout_forward)(call))
 
-/* ---- embed, gather: forward an item is a row; backward, 64 columns of all rows of an entry, so
+/* ---- embed, gather: forward an item is a row; backward, 64 columns of all rows of a sample, so
  * that each element's sum keeps its order ---- */
 enum { GCKPTI_TAKE_ITEM = 64 };
 
@@ -14383,7 +14373,7 @@ static void gckpti_take_columns(const gckpt_call *call, int64_t i)
     }
 }
 
-/* Tables that are not added to are cleared first. */
+/* Tables that do not accumulate are cleared first. */
 static void gckpti_fast_take(const gckpt_call *call, int backward)
 {
     const gckpt_arg *table = &call->in[0];
@@ -14428,8 +14418,7 @@ static void gckpti_column_sums_item(void *context, int64_t i, int64_t worker)
                                             first + gckpti_min(n - first, GCKPTI_COLUMNS));
 }
 
-/* gain, bias: numbers of the inputs, 0 for none. A single row may have no low parts: then they stay
- * what they are, 0, in nobody's memory. */
+/* gain, bias: indices of the inputs, 0 for none. For a single row compensation may be NULL. */
 GCKPTI_FN void gckpti_run_column_sums(const gckpt_call *call, int gain, int bias)
 {
     const gckpt_arg *g = &call->in[gain], *b = &call->in[bias];
@@ -14506,7 +14495,7 @@ static void gckpti_conv_c_block(const gckpti_products *base, const gckpti_c_bloc
     gckpti_kernels_of(base->call)->conv_block(&w, block, scratch, floats);
 }
 
-/* What lies where, of one kind and phase. */
+/* Returns the layout of one kind and phase. */
 static gckpti_conv_gemm gckpti_conv_gemm_of(const gckpti_conv *s)
 {
     const gckpti_conv_sizes *z = s->z;
@@ -14598,7 +14587,8 @@ GCKPTI_OP_KERNELS(fast_batchnorm, gckpti_fast_channels(call, backward))
 
 /* >>cpu/attention */
 #if GCKPTI_HAS_FAST
-/* ---- attention: an item is a block of queries of a head (forward), heads that share keys ---- */
+/* ---- attention: an item is a block of queries of a head (forward), or heads that share keys
+ * ---- */
 static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
 {
     gckpti_attn h = *(const gckpti_attn *)context;
@@ -14606,7 +14596,7 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
     const gckpti_kernels *kernels = gckpti_kernels_of(call);
     const gckpti_mixed_kernels *mixed = gckpti_mixed_of(kernels);
     const int backward = call->grad_out || call->grad_out_bf16;
-    const int64_t block = h.blocks - 1 - i % h.blocks; /* causal: those with most work first */
+    const int64_t block = h.blocks - 1 - i % h.blocks; /* causal: the most expensive first */
     float *scratch = (float *)call->workspace;
     scratch += worker * gckpti_attention_workspace(call, h.t, h.shared_keys, h.d, backward);
     i = backward ? i * h.group : i / h.blocks;
@@ -14793,7 +14783,7 @@ GCKPTI_OP_KERNELS(fast_lstm, gckpti_run_cells(call, backward, gckpti_kernels_of(
 
 GCKPTI_COLD_BEGIN
 
-/* A product whose rows, columns and links go past the edge of a tile, b transposed. */
+/* A product whose rows, columns and terms exceed a tile, b transposed. */
 static int gckpti_products_match(const gckpti_kernels *kernels)
 {
     enum { M = 9, N = 49, K = 17 };
@@ -14817,8 +14807,8 @@ static int gckpti_products_match(const gckpti_kernels *kernels)
     return same;
 }
 
-/* Options that let a compiler change arithmetic without telling (clang's -freciprocal-math) would
- * show here: then the plain kernels run. */
+/* Compiler options that change arithmetic (clang's -freciprocal-math) show here: then plain kernels
+ * run. */
 GCKPTI_FN int gckpti_kernels_match(const gckpti_kernels *kernels)
 {
     enum { N = 45 };
@@ -14863,8 +14853,8 @@ GCKPTI_FN int gckpti_kernels_match(const gckpti_kernels *kernels)
 }
 
 #if GCKPTI_AMX && !defined(GCKPTI_CPU_HAS_AMX) /* as tests have it */
-/* AMX by cpuid and xgetbv, and the process's leave to use it (arch_prctl, ARCH_REQ_XCOMP_PERM),
- * which Linux gives once and for all; not where a signal's stack is too small for tiles, say. */
+/* Returns whether the processor has AMX and the process may use it (arch_prctl,
+ * ARCH_REQ_XCOMP_PERM, once); not if, for example, a signal's stack is too small for tiles. */
 static int gckpti_cpu_has_amx(void)
 {
     unsigned a = 7, b, c = 0, d, high;
@@ -14893,7 +14883,7 @@ static int gckpti_cpu_has_avx512(void)
 }
 #endif
 
-/* The kernels of an instruction set, if this processor has it; NULL: the plain ones. Intel's
+/* Returns the kernels of an instruction set, or NULL (plain) if this processor lacks it. Intel's
  * VDPBF16PS has half the rate of fma. */
 GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 {
@@ -14936,7 +14926,7 @@ GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **ke
     *kernels = NULL;
 #if GCKPTI_HAS_FAST
 #ifdef GCKPT_OPENBLAS
-    openblas_set_num_threads(1); /* each of our threads calls it for its piece */
+    openblas_set_num_threads(1); /* each of our threads calls it for its block */
 #endif
     if (isa >= GCKPT_ISA_C && isa < GCKPT_ISA_COUNT)
         *kernels = gckpti_kernels_for(isa);
@@ -14959,7 +14949,7 @@ GCKPT_API float gckpt_dot(const gckpt_call *call, const float *x, const float *y
     return gckpti_dot(x, y, n);
 }
 
-/* Both ways round, since gckpt_product may turn a product. */
+/* Also transposed, as gckpt_product may transpose a product. */
 GCKPT_API size_t gckpt_product_workspace(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
 {
     int64_t one = gckpti_product_workspace(m, n, k), other = gckpti_product_workspace(n, m, k);
@@ -14982,7 +14972,7 @@ static void gckpti_product_row(void *context, int64_t i, int64_t worker)
             c[j * t->c_col] = gckpti_fma(*a, b[j * t->b_col], c[j * t->c_col]);
 }
 
-/* The vector kernels want a row of c side by side: where it is a column, the product is turned. */
+/* The vector kernels need a row of c adjacent: if c is a column, the product is transposed. */
 GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc)
 {
     if (!call || !desc || desc->m <= 0 || desc->n <= 0)
@@ -15084,7 +15074,7 @@ typedef struct {
     gckpt_cost cost;
     size_t host_value, host_saved; /* offsets in slower memory, or GCKPTI_NO_OFFSET */
     uint64_t hash;                 /* of the graph as it was built, up to this node */
-} gckpti_plan_info;
+} gckpti_node_info;
 
 typedef struct {
     int64_t elements;
@@ -15243,7 +15233,7 @@ enum { GCKPTI_LOWERINGS = 5, GCKPTI_MAX_VRANKS = 32768 };
 /* The arrays of a plan: type, name, length, and 1 if only reports read it (GCKPT_SMALL: NULL). */
 #define GCKPTI_PLAN_ARRAYS(X)                                                                      \
     X(gckpti_plan_node, nodes, node_count, 0)                                                      \
-    X(gckpti_plan_info, info, node_count, 1) /* by node */                                         \
+    X(gckpti_node_info, info, node_count, 1) /* by node */                                         \
     X(gckpti_extent, sizes, size_count, 0) /* shapes, shared by nodes: rank, then its sizes */     \
     X(gckpti_plan_param, params, param_count, 0)                                                   \
     X(gckpti_ins, ins, length, 0)                                                                  \
@@ -16332,9 +16322,7 @@ static int gckpti_set_lowering(gckpti_planner *p, gckpt_tensor *t, int lowering)
             !logits->in[1]->batch_invariant)
             return 0;
         t->op = &gckpti_op_linear_cross_entropy;
-        t->in[2] = t->in[1];
-        t->in[1] = logits->in[1];
-        t->in[0] = logits->in[0];
+        t->in[2] = t->in[1], t->in[1] = logits->in[1], t->in[0] = logits->in[0];
         t->inputs = 3;
     } else if (t->op != &gckpti_op_linear_cross_entropy || lowering == LAST) {
         return 0;
@@ -16862,8 +16850,7 @@ static int gckpti_order_find(gckpti_ordering *o, int count_values, int given, in
 {
     int64_t live = 0, peak;
     int choice = 0;
-    *most = 0;
-    o->count_values = count_values;
+    *most = 0, o->count_values = count_values;
     gckpti_order_begin(o);
     for (int r = 0; r < o->p->body_backwards; r++) {
         int i = given ? 0 : gckpti_order_choose(o);
@@ -17139,9 +17126,8 @@ GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
         if (!p->failed)
             gckpti_find_active(p);
     }
-    for (int i = 0;
-         i < p->n && !p->failed && result == GCKPT_OK && (p->has_lowering || !p->variant.lowering);
-         i++)
+    int skip = p->variant.lowering && !p->has_lowering;
+    for (int i = skip ? p->n : 0; i < p->n && !p->failed && result == GCKPT_OK; i++)
         if (p->tensors[i]->kind == GCKPTI_OP)
             result = gckpti_query_op(p, p->tensors[i]);
     if (p->variant.fused && p->desc->precision == GCKPT_FP32 && !p->failed && result == GCKPT_OK)
@@ -17253,15 +17239,13 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
             if (!gckpti_is_staged(p, q) || p->node_of[q->id] >= 0)
                 continue;
             const gckpt_parameter *param = &p->g->store->params[q->index].p;
-            const uint64_t bytes_moved =
-                (uint64_t)gckpti_values_bytes(param) + gckpti_value_bytes(p, q);
-            const gckpt_cost copy = { 10 * bytes_moved + GCKPTI_INSTRUCTION_COST, 0 };
+            const uint64_t moved = (uint64_t)gckpti_values_bytes(param) + gckpti_value_bytes(p, q);
+            const gckpt_cost copy = { 10 * moved + GCKPTI_INSTRUCTION_COST, 0 };
             p->cost[q->id] = p->desc->costs ? p->desc->costs[q->id] : copy;
             if (gckpti_is_gathered(p, q)) {
                 size_t bytes = gckpti_value_bytes(p, q) - gckpti_shard_bytes(p, q);
-                p->cost[q->id].forward =
-                    gckpti_add_cost(p->cost[q->id].forward,
-                                    gckpti_transfer_cost(p->desc->link_cost, (int64_t)bytes));
+                const uint64_t gather = gckpti_transfer_cost(p->desc->link_cost, (int64_t)bytes);
+                p->cost[q->id].forward = gckpti_add_cost(p->cost[q->id].forward, gather);
             }
             gckpti_add_node(p, q, prologue);
             if (!prologue)
@@ -17393,15 +17377,13 @@ GCKPTI_FN gckpt_result gckpti_model_nodes(gckpti_planner *p)
 /* >>plan/builders */
 GCKPTI_COLD_BEGIN
 
-/* ---- makers: each writes the body of a schedule, p->made ---- */
+/* ---- builders: each writes the body of a schedule, p->entries ---- */
 GCKPTI_FN void gckpti_emit(gckpti_planner *p, int entry)
 {
-    if (p->failed)
-        return;
-    if (p->entry_count > INT32_MAX / 4 || !gckpti_grow(p->memory, &p->entries, &p->entry_capacity,
-                                                       p->entry_count, sizeof *p->entries))
-        p->failed = 1;
-    else
+    p->failed = p->failed || p->entry_count > INT32_MAX / 4 ||
+                !gckpti_grow(p->memory, &p->entries, &p->entry_capacity, p->entry_count,
+                             sizeof *p->entries);
+    if (!p->failed)
         p->entries[p->entry_count++] = entry;
 }
 
@@ -17429,10 +17411,10 @@ GCKPTI_FN void gckpti_build_late(gckpti_planner *p, int group)
 {
     int next = p->prologue, last_group = -1;
     for (int r = 0; r < p->body_backwards; r++) {
-        int late_index = p->late_index[p->backward[r]],
-            this_group = group > 0 ? (late_index - p->prologue) / group : r;
+        int late = p->late_index[p->backward[r]];
+        int this_group = group > 0 ? (late - p->prologue) / group : r;
         int i = group > 0 ? p->prologue + this_group * group : p->prologue;
-        int end = group > 0 ? i + group : group < 0 ? late_index + 1 : 0;
+        int end = group > 0 ? i + group : group < 0 ? late + 1 : 0;
         gckpti_set_min(&end, next);
         for (; i < end && this_group != last_group; i++)
             gckpti_emit(p, p->late[i]);
@@ -17443,9 +17425,8 @@ GCKPTI_FN void gckpti_build_late(gckpti_planner *p, int group)
     gckpti_emit_late(p, &next, INT32_MAX); /* losses, where nothing has a backward */
 }
 
-/* The segment directly inside `segment` (-1: the whole body) that entry `at` of the body belongs
- * to, or -1; a staged parameter to that of its first reader. group 0: the user's; -n: of n of the
- * user's outermost segments. */
+/* Returns the segment directly inside `segment` (-1: the whole body) that has p->body[index] (of a
+ * staged parameter: its first reader), or -1. group: <= 0, as in gckpti_build_segments. */
 static int gckpti_child_segment(const gckpti_planner *p, int group, int segment, int index)
 {
     int child = -1;
@@ -17470,7 +17451,7 @@ GCKPTI_FN void gckpti_build_segments(gckpti_planner *p, int group)
         return;
     gckpti_segment_frame *stack = p->segment_stack;
     gckpti_emit_forwards(p, 0, p->body_count);
-    int depth = 1, high = p->body_count; /* what was just computed ends at high */
+    int depth = 1, high = p->body_count; /* the latest forwards end at high */
     stack[0].segment = -1;
     stack[0].begin = 0;
     stack[0].last = p->body_count - 1;
@@ -17480,8 +17461,8 @@ GCKPTI_FN void gckpti_build_segments(gckpti_planner *p, int group)
             depth--;
             continue;
         }
-        int child = gckpti_child_segment(p, group, f->segment, f->last), low = f->last,
-            end = f->last + 1;
+        int child = gckpti_child_segment(p, group, f->segment, f->last);
+        int low = f->last, end = low + 1;
         if (child < 0) {
             int u = p->node_of[p->body[f->last--]];
             if (u >= 0 && p->node[u].backward_index >= 0)
@@ -17500,7 +17481,7 @@ GCKPTI_FN void gckpti_build_segments(gckpti_planner *p, int group)
     }
 }
 
-/* Whether instruction i of the user's schedule can be one; *nth: of the next backward. */
+/* Checks instruction i of the user's schedule. *index: backward_index of the next backward. */
 static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int *index)
 {
     gckpt_instruction in = p->desc->schedule[i];
@@ -17529,13 +17510,11 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
     return GCKPT_OK;
 }
 
-/* Copies the user's schedule. Staged parameters that it does not bring in come before their first
- * reader. */
+/* Copies the user's schedule, and adds missing staged parameters before their first reader. */
 static gckpt_result gckpti_build_user(gckpti_planner *p)
 {
     enum { FORWARD = 1, BACKWARD = 2 };
-    unsigned char *seen =
-        (unsigned char *)gckpti_scratch_alloc(&p->scratch, (size_t)p->n, 1); /* by id */
+    unsigned char *seen = (unsigned char *)gckpti_scratch_alloc(&p->scratch, (size_t)p->n, 1);
     int index = 0;
     for (int i = 0; i < p->desc->instructions && seen; i++) {
         gckpt_instruction in = p->desc->schedule[i];
@@ -17570,7 +17549,7 @@ static gckpt_result gckpti_build_user(gckpti_planner *p)
     return GCKPT_OK;
 }
 
-/* ---- modes: the drafts of all but a search, and of SQRT the best of many ---- */
+/* ---- modes: the lowered plans of all modes except a search; for SQRT the best of many ---- */
 GCKPTI_FN gckpt_result gckpti_lower_mode(gckpti_planner *p, gckpt_mode mode, int group)
 {
     gckpt_result result = GCKPT_OK;
@@ -17596,7 +17575,7 @@ GCKPTI_FN int gckpti_is_too_large(const gckpti_planner *p, gckpt_result result)
     return result == GCKPT_E_MEMORY && !p->failed;
 }
 
-/* The same draft, placed. */
+/* Lowers and places the schedule of a mode. */
 static gckpt_result gckpti_place_mode(gckpti_planner *p, gckpt_mode mode, int group)
 {
     gckpt_result result = gckpti_lower_mode(p, mode, group);
@@ -17620,9 +17599,8 @@ GCKPTI_FN int gckpti_group_size(const gckpti_planner *p, size_t i)
     return i < ops ? (int)group : -(int)group;
 }
 
-/* Drafts the uniform segmentation whose arena is least: p->best. An arena is never below its bound,
- * so they are laid out in the order of their bounds, until the next bound is no better than the
- * least arena. */
+/* Finds the uniform segmentation of the least arena: p->best. An arena is never below its peak, so
+ * they are placed by increasing peak, until the next peak is no less than the least arena. */
 static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
 {
     size_t least = SIZE_MAX, ops = (size_t)p->body_count, n = ops + (size_t)p->g->top_segments;
@@ -17633,7 +17611,7 @@ static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
         if (!gckpti_group_size(p, i))
             continue;
         result = gckpti_lower_mode(p, GCKPT_SQRT, gckpti_group_size(p, i));
-        result = gckpti_is_too_large(p, result) ? GCKPT_OK : result; /* its bound is SIZE_MAX */
+        result = gckpti_is_too_large(p, result) ? GCKPT_OK : result; /* its peak is SIZE_MAX */
         peak[i] = p->lowered.peak;
     }
     while (result == GCKPT_OK) {
@@ -17653,7 +17631,7 @@ static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
     }
     if (result != GCKPT_OK || least < SIZE_MAX)
         return result;
-    return gckpti_place_mode(p, GCKPT_SQRT, 1); /* none can be addressed: says so */
+    return gckpti_place_mode(p, GCKPT_SQRT, 1); /* reports that none can be addressed */
 }
 
 GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
@@ -17669,7 +17647,7 @@ GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
 GCKPTI_COLD_END
 
 /* >>plan/schedule */
-/* ---- lives: a walk over a schedule from its end, which comes to a value's last use first ---- */
+/* ---- live ranges: a scan of a schedule from its end, which meets a value's last use first ---- */
 GCKPTI_FN void gckpti_reset_states(gckpti_planner *p)
 {
     for (int u = 0; u < p->nodes; u++) {
@@ -17679,7 +17657,7 @@ GCKPTI_FN void gckpti_reset_states(gckpti_planner *p)
     }
 }
 
-/* Moves the items that a walk kept to the front. */
+/* Moves the entries that the scan kept to the front. */
 static void gckpti_compact_schedule(gckpti_schedule *s, int dropped)
 {
     s->length -= dropped;
@@ -17693,8 +17671,8 @@ static void gckpti_compact_schedule(gckpti_schedule *s, int dropped)
     }
 }
 
-/* What the prologue leaves is read by every micro-batch, so it lives to the end of the body, where
- * the walk is now. Returns the bytes. */
+/* Extends live ranges of the prologue's values, which every micro-batch reads, to the end of the
+ * body, where the scan is now. Returns the bytes. */
 static int64_t gckpti_extend_prologue(gckpti_planner *p, int end)
 {
     int64_t bytes = 0;
@@ -17706,8 +17684,8 @@ static int64_t gckpti_extend_prologue(gckpti_planner *p, int end)
     return bytes;
 }
 
-/* What is offloaded behind the forward of unit u at position x, for the reloads behind: its work;
- * it is live then. Returns the bytes that nobody else reads. */
+/* Adds the offload after the forward of node u at position x, for later reloads: its cost and its
+ * use of the parts. Returns the bytes of those without another use. */
 static int64_t gckpti_begin_offload(gckpti_planner *p, gckpti_schedule *s, int u, int x)
 {
     gckpti_node_state *v = &p->state[u];
@@ -17721,28 +17699,27 @@ static int64_t gckpti_begin_offload(gckpti_planner *p, gckpti_schedule *s, int u
     return gckpti_parts_bytes(&p->node[u], only_reload);
 }
 
-/* Where the walk comes to a forward (runs) or a reload of a unit, at position x: its work, its last
- * uses. Returns the bytes that do not live before it. */
-static int64_t gckpti_begin_def(gckpti_planner *p, gckpti_schedule *s, int node, int is_forward,
-                                int x)
+/* Begins a definition, where the scan meets a forward or a reload at position x: its cost, its last
+ * uses. Returns the bytes whose live range begins here. */
+static int64_t gckpti_begin_def(gckpti_planner *p, gckpti_schedule *s, int u, int is_forward, int x)
 {
-    gckpti_node_state *v = &p->state[node];
+    gckpti_node_state *v = &p->state[u];
     s->value_end[x] = v->value_end;
     s->saved_end[x] = v->saved_end;
     if (is_forward) {
-        s->recompute_cost = v->start < 0 ? s->recompute_cost
-                                         : gckpti_add_cost(s->recompute_cost, p->node[node].cost);
+        s->recompute_cost =
+            v->start < 0 ? s->recompute_cost : gckpti_add_cost(s->recompute_cost, p->node[u].cost);
         v->start = x;
     } else {
         int parts = gckpti_parts(v->value_end, v->saved_end);
-        s->transfer_cost = gckpti_add_cost(s->transfer_cost, gckpti_parts_cost(p, node, parts));
+        s->transfer_cost = gckpti_add_cost(s->transfer_cost, gckpti_parts_cost(p, u, parts));
         v->reload_parts |= parts;
     }
     return gckpti_end_live_range(v);
 }
 
-/* Where the walk comes to a hold at position x: what is offloaded of the version there, to be
- * reloaded behind it, lives at least until then. Adds its bytes to *live. Returns these parts. */
+/* Extends the live ranges of parts that are being offloaded to an offload_done at position x. Adds
+ * their bytes to *live. Returns all parts of the offload. */
 static int gckpti_extend_offload(gckpti_planner *p, int node, int x, int64_t *live)
 {
     gckpti_node_state *v = &p->state[node];
@@ -17757,8 +17734,7 @@ GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
 {
     int kept = s->length, index = p->backwards, body_end = p->accumulates ? p->body_backwards : -1;
     int64_t live = 0;
-    s->peak = s->host_bytes = 0;
-    s->recompute_cost = s->transfer_cost = 0;
+    s->peak = s->host_bytes = 0, s->recompute_cost = s->transfer_cost = 0;
     gckpti_reset_states(p);
     for (int u = 0; u < p->nodes; u++)
         if (p->node[u].fetched) { /* read at the end */
@@ -17778,21 +17754,18 @@ GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
         }
         const int is_done = gckpti_is_offload_done(p, i);
         v->run_count -= is_forward;
-        if (is_done
-                ? !v->reload_parts
-                : i >= 0 && v->value_end < 0 && v->saved_end < 0 &&
-                      !(is_forward && (v->reload_parts || (u->side_effect && v->run_count == 0))))
+        const int parts = is_forward ? v->reload_parts : 0;
+        int dead = i >= 0 && v->value_end < 0 && v->saved_end < 0;
+        dead = dead && !parts && !(is_forward && u->side_effect && v->run_count == 0);
+        if (is_done ? !v->reload_parts : dead)
             continue;
         s->entry[--kept] = i;
-        s->offload_parts[kept] = is_forward ? v->reload_parts
-                                 : is_done  ? gckpti_extend_offload(p, self, kept, &live)
-                                            : 0;
-        live += is_forward && v->reload_parts ? gckpti_begin_offload(p, s, self, kept) : 0;
+        s->offload_parts[kept] = is_done ? gckpti_extend_offload(p, self, kept, &live) : parts;
+        live += parts ? gckpti_begin_offload(p, s, self, kept) : 0;
         int in_place = gckpti_mark_uses(p, 0, i, kept, &live);
         int64_t reused = i >= 0 && in_place && v->value_end >= 0 ? v->out : 0;
-        int64_t sum =
-            live + (i < 0 ? p->gradient_at[--index]
-                          : p->gradient_between[index] + (is_forward ? u->workspace : 0) - reused);
+        int64_t extra = (is_forward ? u->workspace : 0) - reused;
+        int64_t sum = live + (i < 0 ? p->gradient_at[--index] : p->gradient_between[index] + extra);
         s->live_bytes[kept] = sum;
         s->peak = sum > s->peak ? sum : s->peak;
         live -= i < 0 || is_done ? 0 : gckpti_begin_def(p, s, self, is_forward, kept);
@@ -17803,11 +17776,8 @@ GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
     s->peak = s->host_bytes > p->host_limit ? INT64_MAX : s->peak;
 }
 
-/* ---- schedules: what a maker wrote becomes one ---- */
-GCKPTI_FN int gckpti_is_offload_done(const gckpti_planner *p, int entry)
-{
-    return entry >= 2 * p->nodes;
-}
+/* ---- from the output of a builder to a schedule ---- */
+GCKPTI_FN int gckpti_is_offload_done(const gckpti_planner *p, int i) { return i >= 2 * p->nodes; }
 
 GCKPTI_FN int gckpti_is_reload(const gckpti_planner *p, int entry)
 {
@@ -17847,8 +17817,8 @@ GCKPTI_FN void gckpti_from_spans(const gckpti_span *span, int length, int *entry
             entry[x++] = span->first + k;
 }
 
-/* Appends to s what an item reads and gckpt_recompute has let go. Such values may read one another,
- * so they are walked with a list: first the request, then its stale inputs, ... */
+/* Appends to s the forwards of dropped values (gckpt_recompute) that an entry reads, and of those
+ * that these read in turn. */
 static void gckpti_recompute_dropped(gckpti_planner *p, int entry, gckpti_schedule *s)
 {
     int count = 0, reads;
@@ -17874,8 +17844,8 @@ static void gckpti_recompute_dropped(gckpti_planner *p, int entry, gckpti_schedu
         s->entry[s->length++] = p->queue[i];
 }
 
-/* Prologue, body without what pins forbid and with what they demand, epilogue. What gckpt_recompute
- * lets go is there again when it has run anew behind all that runs for the first time. */
+/* Writes prologue, body and epilogue, without repeated forwards of nodes that run once, and with
+ * recomputes of values that gckpt_recompute drops, which the last first forward precedes. */
 static void gckpti_apply_policy(gckpti_planner *p, const int *entries, int length,
                                 gckpti_schedule *s)
 {
@@ -17915,9 +17885,10 @@ GCKPTI_FN int gckpti_finish_schedule(gckpti_planner *p, const int *entries, int 
     return 1;
 }
 
-/* Whether all that a schedule reads was made before (by the user's it may not be). */
+/* Checks that all values are computed before they are read (a user's schedule may be wrong). */
 GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedule *s)
 {
+    static const char *const kinds[] = { "forward", "reload", "offload_done" };
     memset(p->computed, 0, (size_t)p->nodes);
     for (int x = 0; x < s->length; x++) {
         int i = s->entry[x], self = gckpti_entry_node(p, i), count;
@@ -17927,10 +17898,7 @@ GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedu
             missing = p->computed[edges[count]] ? missing : edges[count];
         if (missing >= 0)
             return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %s of %T before any forward of %T",
-                                i < 0                          ? "backward"
-                                : gckpti_is_offload_done(p, i) ? "hold"
-                                : gckpti_is_reload(p, i)       ? "reload"
-                                                               : "forward",
+                                i < 0 ? "backward" : kinds[i / p->nodes],
                                 p->tensors[p->node[self].id], p->tensors[p->node[missing].id]);
         p->computed[self] |= i == self;
     }
@@ -17938,22 +17906,21 @@ GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedu
 }
 
 /* >>plan/time */
-/* ---- time: two engines, one that computes items in their order, and one that copies ----
- * A copy begins where it stands, an offload behind its forward, when those begun before are done.
- * What reads a reload waits for it. Bytes of what is offloaded are free behind its last use, which
- * may be a hold: what is computed next waits for the copy. Copies end with the body. Whoever runs a
- * plan takes no longer: what is free may lie where nothing comes next. */
+/* ---- time: two queues, one for computation and one for copies, each in the schedule's order ----
+ * A copy starts at its position, an offload right after its forward, once earlier copies are done.
+ * Readers of a reload wait for it. The buffers of an offload are free after their last use, which
+ * may be an offload_done; the next computation waits for the copy. Copies end with the body. */
 typedef struct {
     const gckpti_planner *p;
-    gckpti_schedule *sched, *out; /* to: s with holds is written there; or NULL */
-    int64_t limit;           /* of live bytes with what is held */
-    uint64_t compute_end, copy_end; /* when what was computed, and what was copied so far, ends */
-    uint64_t free_at;               /* when bytes are free that were let go */
-    gckpti_keyed *in_flight; /* offloads under way: item: position of the forward; key: its end */
-    int count;               /* of them */
+    gckpti_schedule *sched, *out;   /* out: gets sched with offload_done entries; or NULL */
+    int64_t limit;                  /* of live bytes, with buffers of offloads that are kept */
+    uint64_t compute_end, copy_end; /* end of the computation and of the copies so far */
+    uint64_t free_at;               /* when released bytes are free */
+    gckpti_keyed *in_flight;        /* offloads; value: position of the forward; key: end */
+    int count;                      /* of in_flight */
 } gckpti_timeline;
 
-/* Until which position bytes live of what the forward at x made and is offloaded. */
+/* Returns the last position at which the offloaded parts of the forward at x are all live. */
 static int gckpti_offload_until(const gckpti_planner *p, const gckpti_schedule *s, int x)
 {
     int until = s->offload_parts[x] & GCKPTI_SAVED ? s->saved_end[x] : INT32_MAX, count;
@@ -17967,7 +17934,7 @@ static int gckpti_offload_until(const gckpti_planner *p, const gckpti_schedule *
     return end < until ? end : until;
 }
 
-/* Bytes of an offload that would live at position x only if they are held. */
+/* Returns the bytes of an offload that are live at position x only if an offload_done follows. */
 static int64_t gckpti_kept_bytes(const gckpti_timeline *c, int from, int x)
 {
     const gckpti_schedule *s = c->sched;
@@ -17978,8 +17945,8 @@ static int64_t gckpti_kept_bytes(const gckpti_timeline *c, int from, int x)
                                                    : 0;
 }
 
-/* In front of position x goes of what is being offloaded: what is copied, what the item there makes
- * anew, and what lives no more unless it is held, for which there must be room. */
+/* Before position x, removes offloads in flight: those that are done, those whose node the entry
+ * defines anew, and those that are dead and do not fit into the limit. */
 static void gckpti_release_offloads(gckpti_timeline *c, int x)
 {
     gckpti_schedule *s = c->sched;
@@ -18006,7 +17973,7 @@ static void gckpti_release_offloads(gckpti_timeline *c, int x)
     c->count = pending;
 }
 
-/* Begins a copy of parts of unit u. */
+/* Starts a copy of parts of node u. */
 static void gckpti_start_copy(gckpti_timeline *c, int u, int parts)
 {
     c->copy_end = gckpti_add_cost(c->copy_end > c->compute_end ? c->copy_end : c->compute_end,
@@ -18048,15 +18015,14 @@ GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, i
         p->state[u].ready = i < 0 ? p->state[u].ready : 0;
         if (i >= 0 && s->offload_parts[x]) {
             gckpti_start_copy(&c, u, s->offload_parts[x]);
-            c.in_flight[c.count].key = c.copy_end;
-            c.in_flight[c.count++].value = x;
+            c.in_flight[c.count].key = c.copy_end, c.in_flight[c.count++].value = x;
         }
     }
     return c.compute_end > c.copy_end ? c.compute_end : c.copy_end;
 }
 
 /* >>plan/lowered */
-/* ---- drafts: a schedule's instructions, the buffers they use, and how long these live ---- */
+/* ---- lowering: the instructions of a schedule, their buffers, and live ranges of these ---- */
 static int gckpti_reserve_lowered(gckpti_planner *p, gckpti_lowered *d)
 {
     size_t n = (size_t)d->sched.length + 1, operands = 0, offloads = 0;
@@ -18072,8 +18038,7 @@ static int gckpti_reserve_lowered(gckpti_planner *p, gckpti_lowered *d)
         offloads += i >= 0 && d->sched.offload_parts[x];
     }
     gckpti_scratch *s = &d->scratch;
-    operands +=
-        (size_t)(2 * p->targets + p->n) + 2 * offloads; /* added up, of updates and offloads */
+    operands += (size_t)(2 * p->targets + p->n) + 2 * offloads; /* addends; updates, offloads */
     size_t reductions = (size_t)p->reductions, most = n + offloads + (size_t)p->n + reductions;
     operands += reductions * (size_t)(3 + p->tree_depth);
     d->entry_ins = (int *)gckpti_scratch_alloc(s, n, sizeof(int));
@@ -18100,9 +18065,8 @@ static void gckpti_add_instruction(gckpti_lowered *d, gckpt_kind kind, int id)
     ins->uses = 1;
 }
 
-/* Puts updates behind item x of the schedule if it is the last to touch a parameter, but not before
- * all losses have counted what gradients are divided by, which they have with item `counted` (a
- * schedule may run them late). */
+/* Adds the updates of parameters whose last use is the entry at position x, but not before position
+ * `counted`, where all losses have counted the divisor of gradients (they may run late). */
 static void gckpti_update_after(gckpti_planner *p, gckpti_lowered *d, int x, int counted, int *last)
 {
     int i = d->sched.entry[x];
@@ -18117,8 +18081,7 @@ static void gckpti_update_after(gckpti_planner *p, gckpti_lowered *d, int x, int
     }
 }
 
-/* Finds the last item that touches each parameter, by id, and the one by which all losses have
- * counted. */
+/* Finds the position of each parameter's last use, by id. Returns the position of the last loss. */
 static int gckpti_last_touch(const gckpti_planner *p, const gckpti_lowered *d, int *last)
 {
     int counted = 0;
@@ -18135,9 +18098,10 @@ static int gckpti_last_touch(const gckpti_planner *p, const gckpti_lowered *d, i
     return counted;
 }
 
-/* The instructions of a schedule, updates included; which forwards are first. */
+/* Lists the instructions of a schedule, with updates, and marks first forwards. */
 static void gckpti_list_instructions(gckpti_planner *p, gckpti_lowered *d)
 {
+    static const gckpt_kind kinds[] = { GCKPT_FORWARD, GCKPT_RELOAD, GCKPT_OFFLOAD_DONE };
     int early = !p->inference && p->desc->update_in_backward, counted = 0;
     int *last = early ? (int *)gckpti_scratch_alloc(&d->scratch, (size_t)p->n, sizeof(int)) : NULL;
     if (early && last)
@@ -18149,12 +18113,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_lowered *d)
         if (i < 0 && p->node[u].backward_index == p->body_backwards)
             d->epilogue = d->length;
         d->entry_ins[x] = (int)d->length;
-        gckpti_add_instruction(d,
-                               i < 0                          ? GCKPT_BACKWARD
-                               : gckpti_is_offload_done(p, i) ? GCKPT_OFFLOAD_DONE
-                               : gckpti_is_reload(p, i)       ? GCKPT_RELOAD
-                                                              : GCKPT_FORWARD,
-                               p->node[u].id);
+        gckpti_add_instruction(d, i < 0 ? GCKPT_BACKWARD : kinds[i / p->nodes], p->node[u].id);
         if (i < 0) {
             d->backward_ins[p->node[u].backward_index] = d->entry_ins[x];
             for (int k = 0; k < p->node[u].reduces; k++) {
@@ -18180,7 +18139,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_lowered *d)
     d->backward_ins[p->backwards + 1] = d->entry_ins[d->sched.length] = (int)d->length;
 }
 
-/* A new buffer, from instruction `start` to `end`. Returns its number. */
+/* Adds a buffer that is live from instruction `start` to `end`. Returns its index. */
 static int gckpti_buffer_new(gckpti_lowered *d, size_t size, int start, int end, int id,
                              gckpt_buffer_kind kind)
 {
@@ -18189,7 +18148,7 @@ static int gckpti_buffer_new(gckpti_lowered *d, size_t size, int start, int end,
     return (int)d->buffer_count++;
 }
 
-/* Notes that an instruction uses a buffer (-1: none), as its next operand. */
+/* Adds an operand of instruction x: a buffer, whose live range it extends, or -1. */
 static void gckpti_add_operand(gckpti_lowered *d, int buffer, int x)
 {
     if (buffer >= 0 && d->buffers[buffer].end < x)
@@ -18197,8 +18156,8 @@ static void gckpti_add_operand(gckpti_lowered *d, int buffer, int x)
     d->operands[d->operand_count++] = buffer < 0 ? GCKPTI_NO_OFFSET : (size_t)buffer;
 }
 
-/* The buffer of a gradient (-1: of none), which begins at instruction x if it is not there yet: its
- * own, or that of the gradient which passes its bytes on. */
+/* Returns the buffer of a gradient (its own or its alias root's), or -1 for gradient -1. A new one
+ * begins at instruction x. */
 static int gckpti_gradient_buffer(const gckpti_planner *p, gckpti_lowered *d, int gradient, int x)
 {
     if (gradient < 0)
@@ -18211,15 +18170,15 @@ static int gckpti_gradient_buffer(const gckpti_planner *p, gckpti_lowered *d, in
     return d->gradient[gradient];
 }
 
-/* The buffer of the value of a tensor that an instruction reads; -1: it is not in the arena. */
+/* Returns the buffer of a tensor's current value, or -1 if that is not in the arena. */
 static int gckpti_value_buffer(const gckpti_planner *p, const gckpti_lowered *d, int id)
 {
     int u = p->node_of[id];
     return u < 0 ? -1 : d->value[d->latest_def[u]];
 }
 
-/* The buffer of a value that the forward of unit u, at position at of the schedule, reads for the
- * last time and may replace; -1: there is none. The next micro-batch may not read it again. */
+/* Returns the buffer of a value that the forward of node u at `position` reads for the last time
+ * and may overwrite, or -1. The next micro-batch must not read it again. */
 static int gckpti_in_place_buffer(const gckpti_planner *p, const gckpti_lowered *d,
                                   const gckpti_node *u, int position)
 {
@@ -18232,13 +18191,12 @@ static int gckpti_in_place_buffer(const gckpti_planner *p, const gckpti_lowered 
     return -1;
 }
 
-/* Buffers and operands of a forward or a reload, position at of the schedule. */
+/* Adds the buffers and operands of a forward or a reload. */
 static void gckpti_forward_buffers(gckpti_planner *p, gckpti_lowered *d, int position, int x)
 {
-    const int entry = d->sched.entry[position], node = gckpti_entry_node(p, entry),
-              reload = entry != node;
+    const int entry = d->sched.entry[position], node = gckpti_entry_node(p, entry);
     const gckpt_tensor *t = p->tensors[p->node[node].id];
-    int out = -1, saved = -1, workspace = -1;
+    int out = -1, saved = -1, workspace = -1, reload = entry != node;
     if (d->sched.value_end[position] >= 0) {
         int end = d->entry_ins[d->sched.value_end[position]];
         out = reload ? -1 : gckpti_in_place_buffer(p, d, &p->node[node], position);
@@ -18263,16 +18221,16 @@ static void gckpti_forward_buffers(gckpti_planner *p, gckpti_lowered *d, int pos
     d->latest_def[node] = position;
 }
 
-/* The REDUCE of a tensor's gradient, or NULL. */
+/* Returns the REDUCE of a tensor's gradient, or NULL. */
 static const gckpti_reduction *gckpti_reduction_of(const gckpti_planner *p, int id)
 {
     int k = p->reductions > 0 ? p->reduction_of[id] : -1;
     return k < 0 ? NULL : &p->reduction[k];
 }
 
-/* Operands that are added up to the gradient of a tensor (none of a loss): the first one, or the
- * others, which only a looped plan's sums over uses have: those of the body by a REDUCE, where
- * there is one. Returns how many there are in all. */
+/* Adds the operands whose sum is a tensor's gradient: the first one (-1 of a loss), or the others,
+ * which only sums over uses of a plan that accumulates have. A REDUCE adds up those of the body.
+ * Returns how many there are in all. */
 static int gckpti_sum_operands(const gckpti_planner *p, gckpti_lowered *d, int id, int others,
                                int x)
 {
@@ -18292,7 +18250,7 @@ static int gckpti_sum_operands(const gckpti_planner *p, gckpti_lowered *d, int i
     return count;
 }
 
-/* Buffers and operands of a REDUCE; what it exchanges with has room since the backward before. */
+/* Adds the operands of a REDUCE; its receive buffer is live from the backward before it. */
 static void gckpti_reduce_buffers(const gckpti_planner *p, gckpti_lowered *d, int x)
 {
     gckpti_ins *ins = &d->ins[x];
@@ -18305,7 +18263,7 @@ static void gckpti_reduce_buffers(const gckpti_planner *p, gckpti_lowered *d, in
         gckpti_add_operand(d, gckpti_gradient_buffer(p, d, sum->partials + k, x), x);
 }
 
-/* Buffers and operands of the backward of unit u. */
+/* Adds the buffers and operands of a backward. */
 static void gckpti_backward_buffers(gckpti_planner *p, gckpti_lowered *d, int node, int x)
 {
     const gckpti_node *u = &p->node[node];
@@ -18330,13 +18288,13 @@ static void gckpti_backward_buffers(gckpti_planner *p, gckpti_lowered *d, int no
         gckpti_add_operand(d, gckpti_gradient_buffer(p, d, target->total, x), x);
     }
     ins->uses = (gckpti_id)gckpti_sum_operands(p, d, u->id, 1, x);
-    for (int k = u->reduce; k < u->reduce + u->reduces; k++) { /* for the REDUCEs behind it */
+    for (int k = u->reduce; k < u->reduce + u->reduces; k++) { /* for the REDUCEs after it */
         gckpti_gradient_buffer(p, d, p->reduction[k].recv, x);
         gckpti_gradient_buffer(p, d, p->reduction[k].shard, x);
     }
 }
 
-/* What is offloaded of each unit has a place of its own in slower memory, one behind the other. */
+/* Assigns offsets in slower memory to the offloaded parts of each node, one after another. */
 static void gckpti_place_offloaded(const gckpti_planner *p, gckpti_lowered *d)
 {
     size_t offset = 0;
@@ -18355,7 +18313,7 @@ static void gckpti_place_offloaded(const gckpti_planner *p, gckpti_lowered *d)
     d->offloaded = offset;
 }
 
-/* Buffers and operands of all instructions, in their order. */
+/* Lists the buffers and operands of all instructions. */
 static void gckpti_list_buffers(gckpti_planner *p, gckpti_lowered *d)
 {
     int end = (int)d->length;
@@ -18392,7 +18350,7 @@ static void gckpti_list_buffers(gckpti_planner *p, gckpti_lowered *d)
     }
 }
 
-/* ---- live bytes of a draft ---- */
+/* ---- live bytes ---- */
 GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind)
 {
     return kind == GCKPT_BUFFER_WORKSPACE            ? GCKPT_BYTES_WORKSPACE
@@ -18401,8 +18359,8 @@ GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind)
                                                      : GCKPT_BYTES_ACTIVATIONS;
 }
 
-/* Live bytes at each instruction, from a difference array; the bound: the greatest of these sums,
- * and what it is made of. They are exact in size_t; in double, whether they are too many. */
+/* Sums the live bytes at each instruction with a difference array, exactly in size_t and, to detect
+ * overflow, in double; finds the peak and its bytes by kind. */
 static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_lowered *d)
 {
     double estimate = 0;
@@ -18491,26 +18449,26 @@ GCKPTI_FN gckpt_result gckpti_lower_spans(gckpti_planner *p, const gckpti_span *
 
 /* >>plan/place */
 /* ---- place: offsets ----
- * Seen over the instructions, what is placed has a skyline. A level of it (a run of instructions of
- * one height) that is lower than both neighbours gets, of the blocks that live within it, the one
- * whose turn is first; when there is none, it rises to its lower neighbour and joins it: best fit
- * on a skyline (Burke, Kendall and Whitwell 2004; for tensors Sekiyama and others 2018,
- * "Profile-guided memory optimization for deep neural networks"). The first turns go by size x
- * lifetime. So values whose backwards go in reverse, which nest, are stacked without a gap, the
- * last to die at the bottom. While something sticks out above the greatest sum of live bytes, what
- * does moves half way to the front and all is placed again (squeaky wheel: Joslin and Clements
- * 1999); at last from two other orders. What lives all the time lies below and takes no part.
+ * The tops of the buffers placed so far, over all instructions, form a skyline. A level of it (a
+ * range of instructions of one height) that is lower than both neighbours gets, of the buffers that
+ * live within it, the one of the first priority; if there is none, it rises to its lower neighbour
+ * and joins it: best fit on a skyline (Burke, Kendall and Whitwell 2004; for tensors Sekiyama and
+ * others 2018, "Profile-guided memory optimization for deep neural networks"). The first priority
+ * is size x lifetime, so nested lifetimes (forwards and their backwards) are stacked without holes.
+ * While buffers end above the greatest sum of live bytes, their priority value is halved and all
+ * are placed again (squeaky wheel: Joslin and Clements 1999); then from two other orders. Buffers
+ * that are live all the time come first and take no part.
  *
- * What happens in one valley changes no other, so they are filled as they come, always downhill.
- * Near-linear: a block divides a level into at most three and every rise ends one, so there are at
- * most 3 n of each. Where few blocks begin, these are looked at; else the block comes from a tree
- * whose leaves are in Z-order of (start, end) (Morton 1966), so that lifetimes below a node are
- * near each other: only nodes are looked into where one may fit and come before the best found.
- * All that is looked at is counted, never timed, so that a layout is the same on every machine.
+ * Filling one valley changes no other, so each is filled when the search, always downhill, gets
+ * there. Near-linear: a buffer divides a level into at most three and every rise removes one, so
+ * there are at most 3 n of each. Where few buffers begin, they are scanned; else a tree finds the
+ * buffer. Its leaves are in Z-order of (start, end) (Morton 1966), so lifetimes below a node are
+ * similar, and nodes without a buffer that fits and precedes the best one are skipped. The effort
+ * is counted, not timed, so that the result is the same on every machine.
  *
- * Invariants: levels cover all instructions; what is placed lies below the levels of its lifetime.
- */
-enum { GCKPTI_LINEAR_SCAN = 128 }; /* blocks that are looked at one by one, at the most */
+ * Invariants: 1. Levels cover all instructions. 2. Placed buffers are below the levels of their
+ * live ranges. */
+enum { GCKPTI_LINEAR_SCAN = 128 }; /* the most buffers that are scanned one by one */
 
 static void gckpti_set_level(gckpti_skyline *s, int begin, int end, size_t height)
 {
@@ -18519,7 +18477,7 @@ static void gckpti_set_level(gckpti_skyline *s, int begin, int end, size_t heigh
     s->level[begin].height = height;
 }
 
-/* What is below node i; 0: the same as before. */
+/* Updates tree node i from its children. Returns 0 if it did not change. */
 static int gckpti_update_branch(gckpti_skyline *s, size_t i)
 {
     const gckpti_branch *a = &s->tree[2 * i], *b = a + 1, before = s->tree[i];
@@ -18531,8 +18489,8 @@ static int gckpti_update_branch(gckpti_skyline *s, size_t i)
     return to->start != before.start || to->end != before.end || to->priority != before.priority;
 }
 
-/* The block whose turn is first of those that live within begin..end, taken out of the tree; NULL:
- * there is none. Where few begin, they are looked at one by one. */
+/* Removes from the tree the buffer of the first priority among those that live within begin..end.
+ * Returns NULL if there is none. Where few begin, they are scanned. */
 static gckpti_placement *gckpti_pop_first(gckpti_skyline *s, int begin, int end)
 {
     size_t stack[8 * sizeof(size_t)], count = 0, found = 0; /* the tree's depth and one */
@@ -18548,7 +18506,7 @@ static gckpti_placement *gckpti_pop_first(gckpti_skyline *s, int begin, int end)
         s->visited++;
         if (b->start < begin || b->end > end || b->priority >= priority)
             continue;
-        if (i < s->n) { /* the child with the first turn is looked into first */
+        if (i < s->n) { /* the child with the first priority is visited first */
             int right = s->tree[2 * i + 1].priority < s->tree[2 * i].priority;
             stack[count++] = 2 * i + !right;
             stack[count++] = 2 * i + (size_t)right;
@@ -18566,8 +18524,8 @@ static gckpti_placement *gckpti_pop_first(gckpti_skyline *s, int begin, int end)
     return &s->placements[found - s->n];
 }
 
-/* From the level at `begin` to one that is lower than both neighbours: where it begins. Joins those
- * of the same height on the way. *above: the lower of its neighbours, SIZE_MAX when it has none. */
+/* Goes downhill from the level at `begin` to one lower than both neighbours, joining levels of the
+ * same height. Returns where it begins. *above: its lower neighbour, SIZE_MAX if it has none. */
 static int gckpti_find_valley(gckpti_skyline *s, int begin, size_t *above)
 {
     for (;; s->visited++) {
@@ -18587,7 +18545,7 @@ static int gckpti_find_valley(gckpti_skyline *s, int begin, size_t *above)
     }
 }
 
-/* Places all by their turns. Returns the arena; SIZE_MAX: more than can be addressed. */
+/* Places all buffers by priority. Returns the arena, or SIZE_MAX if it cannot be addressed. */
 GCKPTI_FN size_t gckpti_place_by_priority(gckpti_skyline *s)
 {
     size_t arena = 0, above;
@@ -18625,7 +18583,7 @@ GCKPTI_FN size_t gckpti_place_by_priority(gckpti_skyline *s)
     return arena;
 }
 
-/* Turns in an order, the greatest first; ties: as before, in the first order the last to die. */
+/* Sets priorities by an order, the greatest first. Ties: as before; at first the last to die. */
 GCKPTI_FN void gckpti_set_priorities(gckpti_skyline *s, int order)
 {
     for (size_t i = 0; i < s->n; i++) {
@@ -18637,12 +18595,12 @@ GCKPTI_FN void gckpti_set_priorities(gckpti_skyline *s, int order)
                                                                      : size);
     }
     gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
-    for (size_t i = 0; i < s->n; i++) /* far apart: moves to the front differ */
+    for (size_t i = 0; i < s->n; i++) /* widely spaced, so that halved values differ */
         s->placements[s->keys[i].value].priority =
             (uint32_t)(i + 1) * (uint32_t)(UINT32_MAX / (s->n + 1));
 }
 
-/* The bits of both in turn. */
+/* Interleaves the bits of both. */
 static uint64_t gckpti_interleave(int first, int second)
 {
     static const uint64_t mask[5] = { UINT64_C(0x0000ffff0000ffff), UINT64_C(0x00ff00ff00ff00ff),
@@ -18656,8 +18614,8 @@ static uint64_t gckpti_interleave(int first, int second)
     return a << 1 | b;
 }
 
-/* Readies a skyline, its memory from the scratch: candidates, the greatest live sum. What lives all
- * the time gets its offset. 0: out of memory, or more than can be addressed. */
+/* Initialises a skyline with memory from the scratch, and places buffers that are always live.
+ * Returns 0 if it is out of memory or the bytes cannot be addressed. */
 GCKPTI_FN int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gckpt_buffer *buffers,
                                  size_t n, size_t alignment)
 {
@@ -18707,8 +18665,8 @@ GCKPTI_FN int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gck
     return 1;
 }
 
-/* Gives each buffer an offset, so that no two that live at the same time overlap. Returns the
- * arena; SIZE_MAX: out of memory, or more bytes than can be addressed. */
+/* Assigns an offset to each buffer, so that no two that live at the same time overlap. Returns the
+ * arena, or SIZE_MAX if it is out of memory or the bytes cannot be addressed. */
 GCKPTI_FN size_t gckpti_assign_offsets(gckpti_scratch *scratch, gckpt_buffer *buffers, size_t n,
                                        size_t alignment)
 {
@@ -18717,7 +18675,7 @@ GCKPTI_FN size_t gckpti_assign_offsets(gckpti_scratch *scratch, gckpt_buffer *bu
         return SIZE_MAX;
     size_t best = s.n > 0 ? SIZE_MAX : 0, base = gckpti_round_up(s.resident, alignment);
     for (int order = 0; order < GCKPTI_PLACE_ORDERS && best > s.goal; order++) {
-        size_t most = order == GCKPTI_BY_AREA ? 1 << 22 : 1 << 20; /* nodes; and rounds: */
+        size_t most = order == GCKPTI_BY_AREA ? 1 << 22 : 1 << 20; /* visited nodes */
         int iterations = order == GCKPTI_BY_AREA ? 40 : 200;
         gckpti_set_priorities(&s, order);
         s.visited = 0;
@@ -18753,27 +18711,25 @@ GCKPTI_FN gckpt_result gckpti_place_buffers(gckpti_planner *p)
 /* >>plan/prefetch */
 #ifndef GCKPT_NO_RANKS
 
-/* ---- ahead: gathers of cut values begin before they are read, in bytes that are left ---- */
-/* By a model in which ranks exchange one thing after the other, beside what is computed, which
- * waits at a gather's first reader. Gathers keep their order and none begins later, so none is over
- * later; a sum may have to wait for one of them. Times are work. */
+/* ---- prefetch: gathers of sharded values begin before they are read, if there is space ---- */
+/* In the model, collectives run one after another and overlap computation, which waits at the first
+ * reader of a gather. Gathers keep their order, and none begins or ends later. Times are costs. */
 typedef struct {
-    int from, to;    /* its item; before which item it is to stand */
-    uint64_t latest; /* when it begins at the latest, if nothing is to wait for it */
+    int from, to;    /* position of its entry; position before which to move it */
+    uint64_t latest; /* latest start at which no reader waits */
 } gckpti_gather;
 
-/* Work of the link: of the gather of item i; 0: it is none. */
+/* Returns the communication cost of entry i if it is a gather, else 0. */
 static uint64_t gckpti_gather_cost(const gckpti_planner *p, int i)
 {
     const gckpt_tensor *t = p->tensors[p->node[gckpti_entry_node(p, i)].id];
-    const size_t whole = gckpti_value_bytes(p, t);
-    return i >= p->prologue && i < p->nodes && gckpti_is_gathered(p, t)
-               ? gckpti_transfer_cost(p->desc->link_cost,
-                                      (int64_t)(whole - gckpti_shard_bytes(p, t)))
-               : 0;
+    if (i < p->prologue || i >= p->nodes || !gckpti_is_gathered(p, t))
+        return 0;
+    const size_t bytes = gckpti_value_bytes(p, t) - gckpti_shard_bytes(p, t);
+    return gckpti_transfer_cost(p->desc->link_cost, (int64_t)bytes);
 }
 
-/* The first item behind x that reads what the unit of item x makes. */
+/* Returns the first position after x that reads the value of the entry at x. */
 static int gckpti_first_read(const gckpti_planner *p, const gckpti_schedule *s, int x)
 {
     for (int y = x + 1, count; y < s->length; y++)
@@ -18783,36 +18739,33 @@ static int gckpti_first_read(const gckpti_planner *p, const gckpti_schedule *s, 
     return s->length;
 }
 
-/* Lists the gathers of the body of p->best, n of them, with the latest times at which they begin;
- * before[x]: work of what is computed before item x. */
+/* Lists the gathers in the body of p->best, with their latest starts. Returns how many there are.
+ * before[x]: cost of the computation before position x. */
 static int gckpti_list_gathers(const gckpti_planner *p, gckpti_gather *gathers, uint64_t *before)
 {
     const gckpti_schedule *s = &p->best.sched;
-    uint64_t deadline = UINT64_MAX; /* when the link is needed for the next one */
+    uint64_t deadline = UINT64_MAX; /* when the next gather starts */
     int n = 0;
     for (int x = 0; x < s->length; x++) {
         const int i = s->entry[x], u = gckpti_entry_node(p, i);
         const uint64_t transfer = gckpti_gather_cost(p, i);
-        before[x + 1] = gckpti_add_cost(before[x], i < 0    ? p->cost[p->node[u].id].backward
-                                                   : i == u ? p->node[u].cost - transfer
-                                                            : 0);
+        before[x + 1] = gckpti_add_cost(before[x], i > u ? 0 : gckpti_entry_cost(p, i) - transfer);
         if (transfer)
             gathers[n++].from = x;
     }
     for (int k = n; k-- > 0;) {
         const int x = gathers[k].from;
-        const uint64_t read = before[gckpti_first_read(p, s, x)],
-                       compute = before[x + 1] - before[x];
+        const uint64_t read = before[gckpti_first_read(p, s, x)], cost = before[x + 1] - before[x];
         const uint64_t transfer = gckpti_gather_cost(p, s->entry[x]);
         deadline = deadline < read ? deadline : read;
         deadline = deadline > transfer ? deadline - transfer : 0;
-        gathers[k].latest = deadline > compute ? deadline - compute : 0;
+        gathers[k].latest = deadline > cost ? deadline - cost : 0;
     }
     return n;
 }
 
-/* Each gather goes, in their order, as far ahead as its latest begin and `most` live bytes say, but
- * not before the last use of what was gathered before. Returns how many of them move. */
+/* Moves each gather up to its latest start, as far as live bytes stay within `most`, but not before
+ * the previous gather or the last use of the node's previous value. Returns how many move. */
 static int gckpti_move_gathers(gckpti_planner *p, gckpti_gather *gathers, int n,
                                const uint64_t *before, size_t most)
 {
@@ -18841,23 +18794,22 @@ static int gckpti_move_gathers(gckpti_planner *p, gckpti_gather *gathers, int n,
     return moved;
 }
 
-/* Drafts p->best with gathers moved so. 0: none moves, or there is no memory. */
+/* Lowers p->best with gathers moved. Returns 0 if none moves or it is out of memory. */
 static int gckpti_lower_prefetched(gckpti_planner *p, size_t most, gckpt_result *result)
 {
     const gckpti_schedule *s = &p->best.sched;
     const size_t length = (size_t)s->length + 1;
     gckpti_scratch_clear(&p->temp);
-    gckpti_gather *gathers =
-        (gckpti_gather *)gckpti_scratch_alloc(&p->temp, length, sizeof *gathers);
+    gckpti_gather *list = (gckpti_gather *)gckpti_scratch_alloc(&p->temp, length, sizeof *list);
     uint64_t *before = (uint64_t *)gckpti_scratch_alloc(&p->temp, length, sizeof *before);
-    int n = p->failed ? 0 : gckpti_list_gathers(p, gathers, before), next = 0, passed = 0;
-    if (!n || !gckpti_move_gathers(p, gathers, n, before, most))
+    int n = p->failed ? 0 : gckpti_list_gathers(p, list, before), next = 0, passed = 0;
+    if (!n || !gckpti_move_gathers(p, list, n, before, most))
         return 0;
     for (int x = p->prologue; x < s->length; x++) {
         const int i = s->entry[x];
-        for (; next < n && gathers[next].to == x; next++)
-            gckpti_emit(p, s->entry[gathers[next].from]);
-        if (passed < n && gathers[passed].from == x)
+        for (; next < n && list[next].to == x; next++)
+            gckpti_emit(p, s->entry[list[next].from]);
+        if (passed < n && list[passed].from == x)
             passed++;
         else if (i >= 0 || p->node[~i].backward_index < p->body_backwards)
             gckpti_emit(p, i);
@@ -18890,25 +18842,23 @@ GCKPTI_FN gckpt_result gckpti_prefetch_gathers(gckpti_planner *p, size_t arena)
 GCKPTI_COLD_BEGIN
 
 #ifndef GCKPT_NO_TILES
-/* ---- bands: a run of ops that need no gradient, a few rows at a time ----
- * A run is ops one behind the other, of which all but the last are read by others of it alone. Of a
- * value between them there are the rows that its readers still need: the last ones move to the
- * front when new ones are made, so that nothing is computed twice. Rows of a padding are there like
- * others; they count as below 0, or as `height` and above. */
+/* ---- fused groups: ops without gradients that run together, a tile of rows at a time ----
+ * Only ops of the group read the results of all but the last one. Rows that their readers still
+ * need move to the front when new rows are computed, so no row is computed twice. Padding rows are
+ * stored like others, with indices below 0, or `height` and above. */
 GCKPTI_FN void gckpti_next_tile(const gckpti_fused *group, const gckpti_fused_step *step,
                                 const gckpti_fused_edge *edges, gckpti_row_range *ranges,
                                 int32_t end)
 {
     for (int i = 0; i < group->steps; i++) {
-        if (end <=
-            group->tile_rows) /* the first band: nothing is there; rows of the output begin at 0 */
+        if (end <= group->tile_rows) /* the first tile */
             ranges[i].low = ranges[i].high = i + 1 < group->steps ? INT32_MIN : 0;
         ranges[i].drop = INT32_MAX, ranges[i].need = i + 1 < group->steps ? ranges[i].high : end;
     }
     for (int i = group->steps; i-- > 0;) {
         gckpti_row_range *q = &ranges[i];
-        q->drop = q->drop == INT32_MAX ? q->high : q->drop; /* nobody reads it any more */
-        q->high = q->high < q->drop ? q->drop : q->high;    /* nor what is in between */
+        q->drop = q->drop == INT32_MAX ? q->high : q->drop; /* it has no more readers */
+        q->high = q->high < q->drop ? q->drop : q->high;    /* nobody reads the rows in between */
         q->need = q->need < q->high ? q->high : q->need;
         const int32_t first = gckpti_tile_first(q), stop = gckpti_tile_end(&step[i], q);
         for (int k = step[i].edge; k < step[i].edge + step[i].edges && first < step[i].height;
@@ -18931,13 +18881,13 @@ static uint64_t gckpti_fused_flops(const gckpt_call *call)
 }
 
 GCKPTI_DATA const gckpt_op gckpti_op_fused = {
-    "bands", NULL,  gckpti_fused_forward, NULL, gckpti_fused_flops,
+    "fused", NULL,  gckpti_fused_forward, NULL, gckpti_fused_flops,
     NULL,    { 0 }, GCKPTI_BUILTIN_OP,    NULL, NULL,
     NULL,    NULL
 };
 
-/* ---- which ops may be in runs ---- */
-/* Whether input k of an op has rows, or is the same for all rows. */
+/* ---- which ops may be in a group ---- */
+/* Returns whether input k of an op has rows, or is the same for all rows. */
 static int gckpti_has_rows(const gckpt_tensor *t, const gckpt_receptive_field *rows, int k)
 {
     const gckpt_shape *q = &t->in[k]->shape;
@@ -18948,7 +18898,7 @@ static int gckpti_has_rows(const gckpt_tensor *t, const gckpt_receptive_field *r
            (t->op->receptive_field || q->d[1] == t->shape.d[1]);
 }
 
-/* Finds how bands of an op are made, if they are. */
+/* Finds which rows an op reads; leaves o->rows 0 if it cannot run in row tiles. */
 static void gckpti_find_rows(gckpti_planner *p, const gckpt_tensor *t, gckpti_row_op *o)
 {
     gckpt_receptive_field rows = { GCKPT_MAX_INPUTS, 1, 0, 1, 0.0f };
@@ -18975,7 +18925,7 @@ static void gckpti_find_rows(gckpti_planner *p, const gckpt_tensor *t, gckpti_ro
         o->rows = rows;
 }
 
-/* What ops read when; what may be in runs. */
+/* Finds the ops that may be in a group, the last readers, and the live bytes at each op. */
 GCKPTI_FN void gckpti_find_row_ops(gckpti_fused_builder *r)
 {
     gckpti_planner *p = r->p;
@@ -18998,7 +18948,6 @@ GCKPTI_FN void gckpti_find_row_ops(gckpti_fused_builder *r)
     }
 }
 
-/* ---- a run ---- */
 static int gckpti_fused_add_step(gckpti_fused_builder *r, const gckpt_tensor *t, int id)
 {
     const int i = r->header.steps++;
@@ -19021,7 +18970,7 @@ static void gckpti_fused_add_edge(gckpti_fused_builder *r, int k, int from,
     r->step[r->header.steps - 1].edges++;
 }
 
-/* The number of an input of the run; -1: there are too many. */
+/* Returns the index of an input of the group, or -1 if there are too many. */
 static int gckpti_fused_input(gckpti_fused_builder *r, const gckpt_tensor *t)
 {
     int m = 0;
@@ -19034,15 +18983,14 @@ static int gckpti_fused_input(gckpti_fused_builder *r, const gckpt_tensor *t)
     return m;
 }
 
-/* Whether an op reads rows beyond those of input k. */
+/* Returns whether an op reads padding rows of input k. */
 static int gckpti_reads_padding(const gckpt_tensor *t, const gckpt_receptive_field *rows, int k)
 {
     const int64_t end = (t->shape.d[1] - 1) * rows->stride - rows->padding + rows->size;
     return rows->padding > 0 || end > t->in[k]->shape.d[1];
 }
 
-/* Adds an op; in front of it steps that copy inputs of the run of which it reads rows beyond. 0: it
- * cannot be in the run. */
+/* Adds an op, after steps that copy inputs it pads. Returns 0 if it cannot be in the group. */
 static int gckpti_fused_add_op(gckpti_fused_builder *r, const gckpt_tensor *t)
 {
     static const gckpt_receptive_field whole = { 0, 0, 0, 0, 0.0f }, same = { 0, 1, 0, 1, 0.0f };
@@ -19088,7 +19036,7 @@ static int gckpti_fused_add_op(gckpti_fused_builder *r, const gckpt_tensor *t)
     return 1;
 }
 
-/* Where a step is the only reader of another one, row by row, and may be in its place, it is. */
+/* Lets a step run in place of its input where it is the only reader and works row by row. */
 static void gckpti_fused_in_place(gckpti_fused_builder *r)
 {
     for (int i = 0; i < r->header.steps; i++) {
@@ -19106,7 +19054,7 @@ static void gckpti_fused_in_place(gckpti_fused_builder *r)
     }
 }
 
-/* Goes through all bands of a row of the batch: rows of buffers, what moves, how often ops run. */
+/* Simulates all tiles of one batch row: finds rows of buffers and the cost of moves and calls. */
 static void gckpti_fused_simulate(gckpti_fused_builder *r)
 {
     const gckpti_fused *group = &r->header;
@@ -19119,23 +19067,21 @@ static void gckpti_fused_simulate(gckpti_fused_builder *r)
             gckpti_row_range *range = &r->range[i];
             gckpti_step_buffer *buf = &r->step_buffer[i];
             const int32_t new_rows = gckpti_tile_end(&r->step[i], range) - gckpti_tile_first(range);
-            const int32_t kept = range->high - range->drop;
+            const int32_t rows = range->need - range->drop, kept = range->high - range->drop;
+            const int32_t copied = r->step[i].id < 0 && new_rows > 0 ? new_rows : 0;
             buf->keeps_rows |= kept > 0;
             buf->new_rows = new_rows > buf->new_rows ? new_rows : buf->new_rows;
-            buf->rows =
-                range->need - range->drop > buf->rows ? range->need - range->drop : buf->rows;
+            buf->rows = rows > buf->rows ? rows : buf->rows;
             r->extra_cost += new_rows > 0 ? GCKPTI_INSTRUCTION_COST : 0;
-            r->extra_cost += 80 *
-                             (uint64_t)((range->drop > range->low ? kept : 0) +
-                                        (r->step[i].id < 0 && new_rows > 0 ? new_rows : 0)) *
-                             (uint64_t)r->step[i].width;
+            const int32_t moved = (range->drop > range->low ? kept : 0) + copied;
+            r->extra_cost += 80 * (uint64_t)moved * (uint64_t)r->step[i].width;
             range->low = range->drop, range->high = range->need;
         }
     }
     r->extra_cost *= (uint64_t)r->out[group->steps - 1]->shape.d[0];
 }
 
-/* Workspace of a step's op, of as many rows as it makes at once. */
+/* Returns the workspace of a step's op for the most rows that it computes at once. */
 static size_t gckpti_step_workspace(const gckpti_fused_builder *r, int i)
 {
     const gckpt_tensor *t = r->out[i];
@@ -19149,14 +19095,12 @@ static size_t gckpti_step_workspace(const gckpti_fused_builder *r, int i)
             call.in[k].shape.d[1] =
                 (int64_t)(r->step_buffer[i].new_rows - 1) * o->rows.stride + o->rows.size;
         }
-    call.threads = r->p->threads;
-    call.plain = r->p->plain;
+    call.threads = r->p->threads, call.plain = r->p->plain;
     return t->op->shape(&call) == GCKPT_OK ? call.workspace_forward : SIZE_MAX;
 }
 
-/* Adds a buffer; id: the step whose rows (i) or whose op's workspace (i + steps) it has. */
-static void gckpti_fused_add_buffer(gckpti_fused_builder *r, int id, size_t size, int start,
-                                    int end)
+/* Adds a buffer: rows (id i) or workspace (id i + steps) of step i, or all ranges (2 * steps). */
+static void gckpti_put_buffer(gckpti_fused_builder *r, int id, size_t size, int start, int end)
 {
     gckpt_buffer *b = &r->buffers[r->buffer_count];
     memset(b, 0, sizeof *b);
@@ -19164,12 +19108,12 @@ static void gckpti_fused_add_buffer(gckpti_fused_builder *r, int id, size_t size
     r->buffer_count += size > 0;
 }
 
-/* Buffers of the run; r->work: their live bytes at the most. */
+/* Adds a group's buffers; r->workspace: their peak. Returns 0 if it is too large. */
 static int gckpti_fused_add_buffers(gckpti_fused_builder *r)
 {
     const int n = r->header.steps;
-    r->buffer_count = 0;
-    gckpti_fused_add_buffer(r, 2 * n, GCKPTI_FUSED_CALL + sizeof *r->range * (size_t)n, 0, n - 1);
+    r->buffer_count = 0, r->workspace = 0;
+    gckpti_put_buffer(r, 2 * n, GCKPTI_FUSED_CALL + sizeof *r->range * (size_t)n, 0, n - 1);
     for (int i = 0; i < n; i++)
         r->step_buffer[i].first_writer = i;
     for (int i = 0; i < n; i++) {
@@ -19179,14 +19123,13 @@ static int gckpti_fused_add_buffers(gckpti_fused_builder *r)
         const double bytes = sizeof(float) * (double)buf->rows * (double)q->width;
         if (workspace > INT32_MAX || bytes > INT32_MAX)
             return 0;
-        gckpti_fused_add_buffer(r, i + n, workspace, i, i);
+        gckpti_put_buffer(r, i + n, workspace, i, i);
         if (q->offset < 0 && buf->first_writer < r->step_buffer[~q->offset].first_writer)
             r->step_buffer[~q->offset].first_writer = buf->first_writer;
         if (q->offset >= 0 && i + 1 < n)
-            gckpti_fused_add_buffer(r, i, (size_t)bytes, buf->keeps_rows ? 0 : buf->first_writer,
-                                    buf->keeps_rows ? n - 1 : buf->last_reader);
+            gckpti_put_buffer(r, i, (size_t)bytes, buf->keeps_rows ? 0 : buf->first_writer,
+                              buf->keeps_rows ? n - 1 : buf->last_reader);
     }
-    r->workspace = 0;
     for (int i = 0; i < n; i++) {
         int64_t live = 0;
         for (int k = 0; k < r->buffer_count; k++)
@@ -19197,8 +19140,7 @@ static int gckpti_fused_add_buffers(gckpti_fused_builder *r)
     return r->workspace <= INT32_MAX;
 }
 
-/* Makes the run of so many ops. 0: it is none. Fast kernels want some places at once: 64, or a
- * quarter of the rows. */
+/* Builds a group of n ops, or returns 0. Fast kernels get 64 positions or a quarter of the rows. */
 GCKPTI_FN int gckpti_build_fused(gckpti_fused_builder *r, const int *id, int n)
 {
     const gckpt_tensor *out = r->p->tensors[id[n - 1]];
@@ -19232,14 +19174,14 @@ GCKPTI_COLD_END
 GCKPTI_COLD_BEGIN
 
 #ifndef GCKPT_NO_TILES
-/* Puts a run in place of its last op; those inside run as bands have it. */
+/* Replaces the last op of a group by gckpti_op_fused; the others get attributes for row tiles. */
 static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, const int *id, int n)
 {
     gckpti_planner *p = r->p;
     const gckpt_tensor *t = p->tensors[id[n - 1]];
     gckpt_tensor fused = *t;
     uint64_t given = 0, unfused = 0, flops = 0;
-    gckpti_build_fused(r, id, n); /* as when it was chosen */
+    gckpti_build_fused(r, id, n);
     const int count = r->header.steps;
     const size_t workspace =
         gckpti_assign_offsets(temp, r->buffers, (size_t)r->buffer_count, p->alignment);
@@ -19266,9 +19208,7 @@ static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, cons
     r->header.kiloflops = (uint32_t)(flops >> 10 < UINT32_MAX ? flops >> 10 : UINT32_MAX);
     r->header.last_offset = (int32_t)gckpti_round_up(header + steps + edges, GCKPTI_ALIGN);
     r->header.last_inputs = t->inputs;
-    fused.op = &gckpti_op_fused;
-    fused.data = t->op;
-    fused.saved_bytes = 0;
+    fused.op = &gckpti_op_fused, fused.data = t->op, fused.saved_bytes = 0;
     fused.inputs = r->header.inputs;
     fused.attribute_bytes = (size_t)r->header.last_offset + t->attribute_bytes;
     unsigned char *to =
@@ -19297,38 +19237,35 @@ static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, cons
     p->has_fused = 1;
 }
 
-/* ---- which are chosen: of the ways to cut a stretch into ops and runs that need no more bytes
- * than the best of them, or `least`, the one with the least work ---- */
+/* ---- which groups: the cheapest split of a stretch within the least bytes or `least` ---- */
 typedef struct {
-    int64_t live_bytes; /* bytes at the most */
+    int64_t live_bytes; /* the peak */
     uint64_t extra_cost;
-    int from; /* of the first so many ops: where the last one, or run, begins */
+    int from; /* of a split: where its last op or group begins */
 } gckpti_split;
 
-/* cut[i * GCKPTI_FUSED_OPS + k]: of the run from op i to i + k; best: of the first so many ops. */
-static void gckpti_split_stretch(const gckpti_split *split, int n, int64_t least,
-                                 gckpti_split *best)
+/* split[i * GCKPTI_FUSED_OPS + k]: a group of ops i to i + k; best[j]: of the first j ops. */
+static void gckpti_split_stretch(const gckpti_split *split, int n, int64_t cap, gckpti_split *best)
 {
     for (int pass = 0; pass < 2; pass++) {
         for (int j = 1; j <= n; j++) {
-            best[j].live_bytes = INT64_MAX, best[j].extra_cost = UINT64_MAX;
+            gckpti_split *b = &best[j];
+            b->live_bytes = INT64_MAX, b->extra_cost = UINT64_MAX;
             for (int i = j - 1; i >= 0 && i >= j - GCKPTI_FUSED_OPS; i--) {
                 const gckpti_split *c = &split[i * GCKPTI_FUSED_OPS + j - 1 - i];
                 const int64_t live =
                     c->live_bytes > best[i].live_bytes ? c->live_bytes : best[i].live_bytes;
-                if (live == INT64_MAX ||
-                    (pass ? live > least || c->extra_cost + best[i].extra_cost >= best[j].extra_cost
-                          : live >= best[j].live_bytes))
-                    continue;
-                best[j].live_bytes = live, best[j].extra_cost = c->extra_cost + best[i].extra_cost,
-                best[j].from = i;
+                const uint64_t extra = c->extra_cost + best[i].extra_cost;
+                if (live < INT64_MAX &&
+                    (pass ? live <= cap && extra < b->extra_cost : live < b->live_bytes))
+                    b->live_bytes = live, b->extra_cost = extra, b->from = i;
             }
         }
-        least = least > best[n].live_bytes ? least : best[n].live_bytes;
+        cap = cap > best[n].live_bytes ? cap : best[n].live_bytes;
     }
 }
 
-/* Bytes that are live while an op runs whole. */
+/* Returns the bytes that are live while an op runs outside a group. */
 static int64_t gckpti_op_live_bytes(const gckpti_fused_builder *r, const gckpt_tensor *t)
 {
     const gckpti_planner *p = r->p;
@@ -19340,7 +19277,7 @@ static int64_t gckpti_op_live_bytes(const gckpti_fused_builder *r, const gckpt_t
     return r->op[t->id].live_bytes + (int64_t)(out + p->workspace_forward[t->id]);
 }
 
-/* A stretch of n ops, one behind the other, that may all be in runs. */
+/* Fuses groups within a stretch: n consecutive ops that may all be in a group. */
 static void gckpti_fuse_stretch(gckpti_fused_builder *r, const int *id, int n, int64_t least,
                                 gckpti_scratch *temp)
 {
@@ -19371,7 +19308,7 @@ GCKPTI_FN void gckpti_fuse_ops(gckpti_planner *p)
     gckpti_fused_builder *r = (gckpti_fused_builder *)gckpti_scratch_alloc(&temp, 1, sizeof *r);
     int *id = (int *)gckpti_scratch_alloc(&temp, n, sizeof *id), count = 0;
     gckpti_row_op *op = (gckpti_row_op *)gckpti_scratch_alloc(&temp, n, sizeof *op);
-    int64_t least = 0; /* no op can do with fewer bytes, in whatever schedule */
+    int64_t least = 0; /* the most bytes of an op outside groups: a lower bound of any peak */
     p->fused_into = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof *p->fused_into);
     if (!p->failed) {
         memset(p->fused_into, 0xff, n * sizeof *p->fused_into);
@@ -19379,10 +19316,9 @@ GCKPTI_FN void gckpti_fuse_ops(gckpti_planner *p)
         gckpti_find_row_ops(r);
     }
     for (int i = 0; i < p->n && !p->failed; i++) {
-        const int64_t op_bytes =
-            (int64_t)(gckpti_value_bytes(p, p->tensors[i]) + p->workspace_forward[i]);
-        if (p->tensors[i]->kind == GCKPTI_OP && !op[i].rows.inputs && op_bytes > least)
-            least = op_bytes;
+        const size_t bytes = gckpti_value_bytes(p, p->tensors[i]) + p->workspace_forward[i];
+        if (p->tensors[i]->kind == GCKPTI_OP && !op[i].rows.inputs && (int64_t)bytes > least)
+            least = (int64_t)bytes;
     }
     for (int i = 0; i <= p->n && !p->failed; i++) {
         const gckpt_tensor *t = i < p->n ? p->tensors[i] : NULL;
@@ -19405,18 +19341,15 @@ GCKPTI_COLD_END
 /* >>plan/encode */
 GCKPTI_COLD_BEGIN
 
-/* ---- the hash of a graph: of all that a plan's bytes and bits depend on, in an order and a size
- * that all machines share ---- */
-/* name: of leaves (a parameter's is the store's); others have none that matters. */
+/* ---- the hash of a graph: all that a plan's bytes and bits depend on, the same on all machines */
+/* Extends a hash by a node. name: of an input, parameter (in the store) or constant. */
 static uint64_t gckpti_hash_fields(uint64_t hash, const gckpti_plan_node *q,
                                    const gckpt_shape *shape, const void *attributes,
                                    const char *name)
 {
-    const int numbers[6] = {
-        q->kind, (int)q->type, q->batch_invariant, q->base, q->inputs, shape->n
-    };
+    const int field[6] = { q->kind, q->type, q->batch_invariant, q->base, q->inputs, shape->n };
     for (int i = 0; i < 6; i++)
-        hash = gckpti_fnv_number(hash, (uint64_t)numbers[i]);
+        hash = gckpti_fnv_number(hash, (uint64_t)field[i]);
     for (int i = 0; i < q->inputs; i++)
         hash = gckpti_fnv_number(hash, (uint64_t)q->in[i]);
     for (int i = 0; i < shape->n; i++)
@@ -19431,13 +19364,13 @@ static uint64_t gckpti_hash_fields(uint64_t hash, const gckpti_plan_node *q,
     }
     for (int i = 0; q->op && i < GCKPT_MAX_INPUTS; i++)
         hash = gckpti_fnv_number(hash, q->op->needs[i]);
-    if (q->op) /* private flags, above the public ones, are for the work model */
+    if (q->op) /* private flags, above the public ones, are for the cost model */
         hash = gckpti_fnv_number(hash, q->op->flags & (2 * GCKPT_SIDE_EFFECT - 1));
     name = q->op ? q->op->name : name;
     return name ? gckpti_fnv(hash, name, strlen(name) + 1) : hash;
 }
 
-/* A node without what lies elsewhere in its plan: name, attributes, shape, index. */
+/* Returns a node without what is in other arrays of its plan: name, attributes, shape, index. */
 static gckpti_plan_node gckpti_plan_node_of(const gckpt_tensor *t)
 {
     gckpti_plan_node node;
@@ -19484,9 +19417,9 @@ GCKPTI_FN uint64_t gckpti_hash_plan_node(uint64_t hash, const gckpt_plan *p, siz
                               q->kind == GCKPTI_VIEW ? NULL : name);
 }
 
-/* ---- from draft to plan; a plan's block ---- */
-/* Copies an array of a plan (NULL: yet to be written) to where it lies in the plan's block, *used
- * bytes in; NULL block: only counts its bytes. */
+/* ---- from lowered plan to plan; a plan's block ---- */
+/* Copies an array of a plan (NULL: only reserves it) to a plan's block after *used bytes. If block
+ * is NULL, only adds its bytes to *used. */
 static void *gckpti_copy_array(void *block, size_t *used, const void *from, size_t n, size_t size)
 {
     size_t offset = gckpti_round_up(*used, GCKPTI_ALIGN);
@@ -19511,14 +19444,13 @@ GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from)
     return n;
 }
 
-/* An array of a plan that is being written, in its block. */
+/* Returns an array in the block of a plan that is being written, without const. */
 static void *gckpti_writable(gckpt_plan *plan, const void *part)
 {
     return (unsigned char *)plan + ((const unsigned char *)part - (const unsigned char *)plan);
 }
 
-/* Appends a name to the plan's, or only counts its bytes while the plan has no block. Returns where
- * it begins. */
+/* Appends a name to the plan's, or only counts it if the plan has no block. Returns its offset. */
 static size_t gckpti_name_add(gckpt_plan *plan, const char *name)
 {
     size_t offset = plan->name_bytes, size = strlen(name) + 1;
@@ -19528,7 +19460,7 @@ static size_t gckpti_name_add(gckpt_plan *plan, const char *name)
     return offset;
 }
 
-/* A tensor not long before it that has its shape, so that they share it; else itself. */
+/* Returns a tensor among the last 256 with which tensor i shares its shape, else i. */
 static int gckpti_shared_shape(const gckpti_planner *p, int i)
 {
     for (int k = i - 1; k >= 0 && k >= i - 256; k--)
@@ -19537,8 +19469,7 @@ static int gckpti_shared_shape(const gckpti_planner *p, int i)
     return i;
 }
 
-/* Nodes, parameters, names and attributes of everything; while the plan has no block: how many
- * there are. */
+/* Writes nodes, parameters, names and attributes, or only counts them if the plan has no block. */
 static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
 {
     plan->node_count = (size_t)p->n;
@@ -19548,7 +19479,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         const gckpt_tensor *t = p->tensors[i];
         size_t offset = gckpti_round_up(plan->word_count, 4); /* 16 bytes, as GCKPTI_ALIGN */
         size_t name = t->name ? gckpti_name_add(plan, t->name) : GCKPTI_NAMELESS;
-        int fused = p->fused_into ? p->fused_into[i] : -1; /* what it runs in */
+        int fused = p->fused_into ? p->fused_into[i] : -1;
         int index = t->kind == GCKPTI_OP && p->node_of[fused < 0 ? i : fused] < 0 ? -1 : 0;
         const int shared = gckpti_shared_shape(p, i);
         const size_t shape = plan->size_count;
@@ -19557,7 +19488,8 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         if (t->kind == GCKPTI_INPUT)
             index = (int)plan->inputs++;
         if (t->kind == GCKPTI_PARAM) {
-            const char *stored = p->g->store->params[t->index].p.name; /* t's may have changed */
+            const char *param_name =
+                p->g->store->params[t->index].p.name; /* t's may have changed */
             int updated = gckpti_is_updated(p, i), uses = 0;
             for (int k = updated && t->running ? p->first_use[i] : -1; k >= 0; uses++)
                 k = p->target[k].next;
@@ -19565,7 +19497,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
                                     { gckpti_bits(t->init.normal), gckpti_bits(t->init.uniform),
                                       gckpti_bits(t->init.constant) },
                                     gckpti_bits(t->momentum),
-                                    (gckpti_offset)gckpti_name_add(plan, stored),
+                                    (gckpti_offset)gckpti_name_add(plan, param_name),
                                     (gckpti_id)i,
                                     (gckpti_id)t->index,
                                     (gckpti_id)uses,
@@ -19586,7 +19518,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         gckpti_extent *sizes = (gckpti_extent *)gckpti_writable(plan, plan->sizes) + shape;
         for (int k = 0; shared == i && k <= t->shape.n; k++)
             sizes[k] = k ? t->shape.d[k - 1] : t->shape.n;
-        gckpti_plan_info *info = (gckpti_plan_info *)gckpti_writable(plan, plan->info) + i;
+        gckpti_node_info *info = (gckpti_node_info *)gckpti_writable(plan, plan->info) + i;
         node->attributes = (gckpti_offset)offset;
         node->name = (gckpti_offset)name;
         node->index = (gckpti_id)index;
@@ -19609,8 +19541,8 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
     }
 }
 
-/* Returns the first op of the list that mixes rows, itself or through a view it reads; -1 if none
- * does. One that always does goes first, then batch norm that needs two rows. */
+/* Returns the first op that mixes rows, itself or through a view it reads, or -1: one that always
+ * does if possible, then batch norm that needs two rows. */
 static int gckpti_find_mixer(const gckpti_planner *p, const gckpti_lowered *d)
 {
     int measures = -1, single = 0;
@@ -19637,7 +19569,7 @@ static int gckpti_state_floats(const gckpt_plan_desc *d)
                                                     : 0;
 }
 
-/* Bytes that a rank has in its shares of values and state above its part of them, cut anywhere. */
+/* Returns the padding bytes in a rank's shards of values and state. */
 static size_t gckpti_resident_padding(const gckpti_planner *p)
 {
     size_t sum = 0;
@@ -19660,8 +19592,8 @@ GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_byt
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
         if (gckpti_is_cache(t->op))
-            caches = gckpti_add_bytes(caches,
-                                      gckpti_round_up(gckpti_value_bytes(p, t), GCKPTI_ALIGN));
+            caches =
+                gckpti_add_bytes(caches, gckpti_round_up(gckpti_value_bytes(p, t), GCKPTI_ALIGN));
         if (!gckpti_is_updated(p, i) || t->running)
             continue;
         const gckpti_param *q = &s->params[t->index];
@@ -19683,7 +19615,7 @@ GCKPTI_FN gckpt_plan *gckpti_plan_compact(gckpt_plan *plan)
         return plan;
     size_t size = gckpti_plan_copy(NULL, plan);
     plan->memory.used = 0;
-    void *first = gckpti_resize(&plan->memory, NULL, 0, size); /* lower than the plan, so it fits */
+    void *first = gckpti_resize(&plan->memory, NULL, 0, size); /* fits, as the plan is above it */
     gckpti_plan_copy(first, plan);
     return (gckpt_plan *)first;
 }
@@ -19717,7 +19649,7 @@ GCKPTI_FN int gckpti_backend_id(const gckpt_backend *backend, int plain)
     return 2 + (int)(hash & 0x3fffffff);
 }
 
-/* The numbers of the plan that a draft becomes. */
+/* Sets the scalars of the plan of a lowered plan. */
 static void gckpti_encode_numbers(gckpti_planner *p, const gckpti_lowered *d, gckpt_plan *plan)
 {
     const gckpt_plan_desc *desc = p->desc;
@@ -19752,11 +19684,10 @@ static void gckpti_encode_numbers(gckpti_planner *p, const gckpti_lowered *d, gc
     plan->ranks = p->g->store->ranks;
     plan->shard = p->g->store->shard;
     plan->comm_cost = desc->link_cost;
-    plan->body = (int)d->body;
-    plan->epilogue = (int)d->epilogue;
+    plan->body = (int)d->body, plan->epilogue = (int)d->epilogue;
     plan->mixer = gckpti_find_mixer(p, d);
     plan->length = d->length;
-    plan->ins = d->ins; /* copied into its block, as they are */
+    plan->ins = d->ins; /* copied into its block */
     plan->live_bytes = d->live_bytes;
     plan->operand_count = d->operand_count;
     plan->term_count = (size_t)p->term_count;
@@ -19774,7 +19705,7 @@ GCKPTI_FN int gckpti_counted_input(const gckpt_op *op)
     return i;
 }
 
-/* The plan's other arrays: instructions, operands, terms, what is fetched, buffers in an order. */
+/* Writes the other arrays: instructions, operands, loss terms, fetches, buffers by `order`. */
 static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *d, const int *order,
                                  gckpt_plan *plan)
 {
@@ -19783,7 +19714,7 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *
     gckpti_plan_term *term = (gckpti_plan_term *)gckpti_writable(plan, plan->terms);
     gckpti_plan_fetch *fetch = (gckpti_plan_fetch *)gckpti_writable(plan, plan->fetches);
     gckpt_buffer *buffers = (gckpt_buffer *)gckpti_writable(plan, plan->buffers);
-    gckpti_plan_info *info = (gckpti_plan_info *)gckpti_writable(plan, plan->info);
+    gckpti_node_info *info = (gckpti_node_info *)gckpti_writable(plan, plan->info);
     for (int u = 0; u < p->nodes; u++) {
         info[p->node[u].id].host_value = d->host_offset[2 * u];
         info[p->node[u].id].host_saved = d->host_offset[2 * u + 1];
@@ -19814,9 +19745,8 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *
         int id = q->tensor->base->id;
         fetch[i].id = q->tensor->id;
         fetch[i].gradient = q->gradient;
-        fetch[i].offset = d->buffers[q->gradient ? d->gradient[p->total[id]]
-                                                 : d->value[d->latest_def[p->node_of[id]]]]
-                              .offset;
+        int b = q->gradient ? d->gradient[p->total[id]] : d->value[d->latest_def[p->node_of[id]]];
+        fetch[i].offset = d->buffers[b].offset;
     }
     for (size_t i = 0; i < d->buffer_count; i++)
         buffers[i] = d->buffers[order[i]];
@@ -24738,7 +24668,7 @@ static void gckpti_print_label(gckpti_sink *k, const gckpt_plan *plan, int id)
 GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
     static const char *const phases[] = { "forward", "backward", "update", "offload",
-                                          "reload",  "reduce",   "hold" };
+                                          "reload",  "reduce",   "offload_done" };
     static const char *const kinds[] = {
         "values",    "kept for backward", "gradients of activations", "gradients of parameters",
         "workspace", "sums of leaves"
@@ -26502,8 +26432,8 @@ GCKPTI_FN gckpt_result gckpti_bind_group(gckpt_exec *e)
         (!transport || !transport->exchange || transport->rank != e->store->rank ||
          transport->size != e->store->ranks || (e->desc.fast_reduce && !transport->all_reduce)))
         return gckpti_error(e->store, GCKPT_E_ARG,
-                            "exec: the store is rank %i of %i: desc.transport must be, with "
-                            "exchange%s",
+                            "exec: the store is rank %i of %i: desc.transport must have this "
+                            "rank and size, and exchange%s",
                             e->store->rank, e->store->ranks,
                             e->desc.fast_reduce ? " and, for fast_reduce, all_reduce" : "");
     if (!e->group)
@@ -27330,7 +27260,7 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
                             "plan: it trains; this build (GCKPT_NO_TRAINING) runs GCKPT_INFERENCE");
     if (p->quantised && !gckpti_has_storage(GCKPT_STORAGE_I8))
         return gckpti_error(s, GCKPT_E_ARG,
-                            "plan: it has packed parameters, which this build leaves out "
+                            "plan: it has quantised parameters, which this build leaves out "
                             "(GCKPT_NO_QUANT)");
     if (GCKPTI_ALWAYS_PLAIN && p->backend_id == GCKPTI_BACKEND_CPU)
         return gckpti_error(
@@ -27869,7 +27799,7 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
     gckpti_operands o;
     if (ins->kind == GCKPT_OFFLOAD_DONE)
         return GCKPT_OK; /* it only extends the live range of the buffer */
-    const gckpti_plan_info *info = &p->info[ins->id];
+    const gckpti_node_info *info = &p->info[ins->id];
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
     if (!node->batch_invariant)
         value = value / (size_t)p->rows * (size_t)rows;
@@ -34342,9 +34272,9 @@ static void gckpti_c_end(gckpti_sink *out, size_t count) { gckpti_print(out, cou
 static void gckpti_c_info(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
     gckpti_print(out, "#ifndef GCKPT_SMALL\n");
-    gckpti_c_begin(out, "gckpti_plan_info", name, "info", p->node_count);
+    gckpti_c_begin(out, "gckpti_node_info", name, "info", p->node_count);
     for (size_t i = 0; i < p->node_count; i++) {
-        const gckpti_plan_info *q = &p->info[i];
+        const gckpti_node_info *q = &p->info[i];
         gckpti_print(out, "    { { UINT64_C(%u), UINT64_C(%u) }, ", q->cost.forward,
                      q->cost.backward);
         gckpti_c_offset(out, q->host_value, ", ");
@@ -34948,7 +34878,7 @@ GCKPTI_ALWAYS FLOATS V(dequantised)(int storage, const void *b, FLOATS scale)
     return storage == GCKPT_STORAGE_F16 ? V(low_half)(word) : V(floats)(word << 16);
 }
 
-/* The same of the first ones, so many bytes; the others are 0. */
+/* The same of the first `bytes` bytes; the others are 0. */
 GCKPTI_ISA_NOINLINE FLOATS V(dequantised_part)(int storage, const unsigned char *x, FLOATS scale,
                                                int64_t bytes)
 {
@@ -34961,7 +34891,7 @@ GCKPTI_ISA_NOINLINE FLOATS V(dequantised_part)(int storage, const unsigned char 
     return V(dequantised)(GCKPT_STORAGE_BF16, padded, scale);
 }
 
-/* Elements at..at+W-1, of which `left` exist, of what stands at b; storage: a constant, not F32. */
+/* Dequantises elements at..at+W-1 of b, of which `left` exist; storage: a constant, not F32. */
 GCKPTI_ALWAYS FLOATS V(load_quant)(int storage, const void *b, int64_t at, FLOATS scale,
                                    int64_t left)
 {
@@ -34972,9 +34902,9 @@ GCKPTI_ALWAYS FLOATS V(load_quant)(int storage, const void *b, int64_t at, FLOAT
     return V(dequantised_part)(storage, x, scale, left * each);
 }
 
-/* `turn`: vector r[p] gets word p of what is at s + i * row (in bytes), i < W, for 4 words. Where
- * there are instructions for it `quads` loads 4 of rows 0, 4, ... side by side, and each quad turns
- * within itself. */
+/* transpose4: vector r[p] gets word p of row i at s + i * row (in bytes), i < W, for 4 words.
+ * With suitable instructions, load_quads loads 4 words of rows 0, 4, ..., and each quad is
+ * transposed. */
 #if GCKPTI_ISA == 3
 #define GCKPTI_TILE_ROWS    8
 #define GCKPTI_TILE_VECTORS 3
@@ -35040,13 +34970,13 @@ static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, int64_t n, f
     X(0, a)                                                                                        \
     X(1, a + row)                                                                                  \
     X(2, a + 2 * row) X(3, a + row3) X(4, a4) X(5, a4 + row) X(6, a4 + 2 * row) X(7, a4 + row3)
-#if GCKPTI_X86 && !defined(GCKPTI_IN_REGISTER) /* tests have no registers for all that is held */
+#if GCKPTI_X86 && !defined(GCKPTI_IN_REGISTER) /* tests have too few registers */
 #define GCKPTI_IN_REGISTER(x) __asm__("" : "+v"(x));
 #elif !defined(GCKPTI_IN_REGISTER)
 #define GCKPTI_IN_REGISTER(x)
 #endif
 
-/* What is less than 2^-126 in size becomes a zero; where the processor was told so, it is. */
+/* Flushes what is less than 2^-126 in size, unless the processor does. */
 GCKPTI_ALWAYS FLOATS V(flushed)(FLOATS x)
 {
 #if GCKPTI_X86
@@ -35105,12 +35035,12 @@ GCKPTI_ALWAYS void V(store_block_sum)(const float *x, FLOATS even, FLOATS odd, f
             V(store_n)(c + 2 * W, h##i, t->last);                                                  \
         c += t->c_row;                                                                             \
     }
-/* A tile of at most 8 rows and 3 vectors: loads c, or starts at +0; for each link sets an element
- * of a against b's vectors, row by row; stores c. Of the last vector t->last columns exist. l, m, h
- * are a row's vectors, named one by one, since gcc spills arrays of them. rows, vectors, block:
- * constants. block (of bf16 plans): at most 4 rows, two links at a time: their chains are those of
- * the first links, rows 4 to 7 the same ones' of the second. They start at +0, and what two of them
- * come to is added to c. */
+/* A tile of at most 8 rows and 3 vectors: loads c, or starts at +0; for each term multiplies an
+ * element of a by b's vectors, row by row; stores c. Of the last vector t->last columns exist.
+ * l, m, h are a row's vectors, named one by one, since gcc spills arrays. rows, vectors, block:
+ * constants. block (of bf16 plans): at most 4 rows, two terms at a time: their chains are those
+ * of the first terms, rows 4 to 7 those of the second. They start at +0, and their sum is added
+ * to c. */
 GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int block)
 {
     const int64_t row = t->a_row, row3 = 3 * row, step = t->a_step, b_step = t->b_step;
@@ -35224,10 +35154,9 @@ GCKPTI_INLINED int64_t V(panel_width)(int64_t n, int64_t at)
     return gckpti_ceil_to(left, W);
 }
 
-/* Packs n columns at b, links 0..k-1: the panel that begins at column j at d + j * deep; in_place:
- * only one whose last vector is not full. Where its rows lie side by side it takes 8 at a time: few
- * pages, and runs long enough to be foreseen; but all of what V(pack) transposes (columns side by
- * side, too), of which it may write W rows. */
+/* Packs n columns at b, terms 0..k-1: the panel that begins at column j at d + j * deep; in_place:
+ * only one whose last vector is not full. If b's rows are contiguous it takes 8 at a time: few
+ * pages, long runs; but all of a panel if V(pack) transposes it, which may write W rows. */
 static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b, int64_t n,
                                          int64_t k, int in_place, float *d, int64_t deep)
 {
@@ -35239,7 +35168,7 @@ static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b
             float *to = d + j * deep + p * (width = V(panel_width)(n, j));
             if (!in_place || cols < width)
                 V(pack)
-                (from, t->b.k_stride, t->b.stride, gckpti_min(cols, width), terms, to, width);
+            (from, t->b.k_stride, t->b.stride, gckpti_min(cols, width), terms, to, width);
         }
 }
 
@@ -35256,11 +35185,10 @@ static GCKPTI_TARGET void V(pack_strip)(const float *a, int64_t step, int64_t n,
                 d[i / GCKPTI_TILE_ROWS * (deep - 1) * GCKPTI_TILE_ROWS + i] = a[i];
 }
 
-/* Packing was measured to pay only where it must be: b whose columns do not lie side by side, and
- * a last vector that is not full. But vectors shorter than a cache line come back to each line,
- * and of rows some KB apart few stay in the cache: then b is packed, unless there are few rows to
- * use it, and a whose rows lie side by side. Blocks are as wide as one panel where k is small: it
- * then stays in L1. */
+/* Packing was measured to pay only where it must be: b whose columns are not adjacent, and a last
+ * vector that is not full. But vectors shorter than a cache line return to each line, and of rows
+ * some KB apart few stay in the cache: then b is packed, unless few rows use it, and a whose rows
+ * are adjacent. Blocks are as wide as one panel where k is small: it then stays in L1. */
 static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_t floats)
 {
     const int64_t few = t->b.k_stride % 512 ? 128 : 16;
@@ -35280,10 +35208,10 @@ static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_
 }
 
 /* >>kernels/gemv */
-/* ---- a row of c alone: b is read once, as it lies, and not packed ---- */
-/* Its columns 0..n-1 take k links. A row of b has those of a column (dots) or a link's columns
- * (sweeps), in floats or, `storage` being a constant, as they are stored: then dots go over words,
- * k, a multiple of 4, in each row, and sweeps over whole vectors. */
+/* ---- a single row of c: b is read once, in place, not packed ---- */
+/* Columns 0..n-1 of c add k terms. A row of b has a column's terms (dot) or a term's columns
+ * (axpy), in floats or, `storage` being a constant, quantised: then dot reads words of a multiple
+ * of 4 terms, and axpy whole vectors. */
 typedef struct {
     int64_t k, n;
     const float *a;
@@ -35296,7 +35224,7 @@ typedef struct {
     const void *next; /* dots: NULL, or as many rows that are read then, fetched meanwhile */
 } V(gemv);
 
-/* W columns, or `left`, from column j on, take `links` links; x: these of a, then their scales. */
+/* W columns, or `left`, from column j on, add `terms` terms; x: these of a, then their scales. */
 GCKPTI_ALWAYS void V(axpy_vector)(int storage, int terms, const V(gemv) * t, int64_t j,
                                   int64_t left, const FLOATS *x)
 {
@@ -35315,7 +35243,7 @@ GCKPTI_ALWAYS void V(axpy_vector)(int storage, int terms, const V(gemv) * t, int
     V(store_n)(t->c + j, sum, left);
 }
 
-/* All columns take 8 links or (constants) 1; the next 8 are fetched. */
+/* All columns add 8 terms or (constants) 1; the next 8 are prefetched. */
 GCKPTI_ALWAYS void V(gemv_axpy_of)(int storage, int terms, const V(gemv) * gemv)
 {
     const V(gemv) t = *gemv; /* which no store changes */
@@ -35348,7 +35276,7 @@ static GCKPTI_TARGET void V(gemv_axpy)(const V(gemv) * gemv)
         V(gemv_axpy_of)(GCKPT_STORAGE_F32, 1, &t);
 }
 
-/* The next 2 links or 4 (I8), which words of b hold, lowest first. */
+/* Adds the next 2 terms, or 4 (I8), of words of b, lowest first. */
 GCKPTI_ALWAYS FLOATS V(word_terms)(int storage, FLOATS words, FLOATS scale, const float *x,
                                    FLOATS sum)
 {
@@ -35376,7 +35304,7 @@ GCKPTI_ALWAYS void V(dot_words)(int storage, int vectors, const FLOATS *words, c
         sum[i] = V(word_terms)(storage, words[4 * i], scale[i], x, sum[i]);
 }
 
-/* The columns, 32 or, if `vectors` (a constant) is 1, at most W, take all links. */
+/* The columns, 32 or, if `vectors` (a constant) is 1, at most W, add all terms. */
 GCKPTI_ALWAYS void V(gemv_dot_of)(int storage, int vectors, const V(gemv) * gemv)
 {
     const V(gemv) t = *gemv;
@@ -35459,7 +35387,7 @@ GCKPTI_ALWAYS FLOATS V(low_int4)(INTS word)
 #endif
 }
 
-/* What V(looked_up) needs of the scale: all 16 values, where there is an instruction for that. */
+/* The operand of V(int4_lookup): all 16 values times the scale, if there is such an instruction. */
 GCKPTI_ALWAYS FLOATS V(int4_table)(const unsigned char *b)
 {
     const uint16_t half = (uint16_t)(b[0] | b[1] << 8);
@@ -35511,8 +35439,7 @@ GCKPTI_ALWAYS FLOATS V(int4_scales)(const unsigned char *b, int64_t row)
     return V(low_half)(word);
 }
 
-/* `vectors` vectors of columns take the 4 links that the bytes' low halves of words are, which lie
- * 4 apart. */
+/* `vectors` vectors of columns add the 4 terms, 4 apart, in the low halves of a word's bytes. */
 GCKPTI_ALWAYS void V(int4_terms)(int vectors, const INTS *word, const FLOATS *scale, const float *x,
                                  FLOATS *sum)
 {
@@ -35526,9 +35453,9 @@ GCKPTI_ALWAYS void V(int4_terms)(int vectors, const INTS *word, const FLOATS *sc
     }
 }
 
-/* V(dots) of lone->n columns, `vectors` (a constant) of them, on a machine that has the low byte
- * first; lone->k blocks of b in a row, which has lone->row bytes. A block's links are the low
- * halves of its bytes, then the high ones. */
+/* V(gemv_dot) of gemv->n columns, `vectors` (a constant) of them, if the low byte comes first;
+ * gemv->k blocks of b in a row of gemv->row bytes. A block's terms are the low halves of its bytes,
+ * then the high ones. */
 GCKPTI_ALWAYS void V(gemv_dot_int4)(int vectors, const V(gemv) * gemv)
 {
     const V(gemv) t = *gemv;
@@ -35567,8 +35494,8 @@ GCKPTI_ALWAYS void V(gemv_dot_int4)(int vectors, const V(gemv) * gemv)
         V(store)(t.c + W * i, sum[i]);
 }
 
-/* V(sweep) of 8 links: lone->n columns, whole blocks; a row of b has lone->row bytes. The next 8
- * are fetched. */
+/* V(gemv_axpy) of 8 terms: gemv->n columns, whole blocks; a row of b has gemv->row bytes. The next
+ * 8 are prefetched. */
 GCKPTI_ALWAYS void V(gemv_axpy_int4)(const V(gemv) * gemv)
 {
     const V(gemv) t = *gemv;
@@ -35600,8 +35527,8 @@ GCKPTI_ALWAYS void V(gemv_axpy_int4)(const V(gemv) * gemv)
 
 /* >>kernels/quantised */
 #ifndef GCKPT_NO_QUANT
-/* ---- products whose b is read as it is stored ---- */
-/* n stored values at b, as gckpti_dequantise. storage: a constant. */
+/* ---- products with a quantised b ---- */
+/* Dequantises n values at b. storage: a constant. */
 GCKPTI_ALWAYS void V(dequantise_row)(int storage, const unsigned char *b, float scale, int64_t n,
                                      float *x)
 {
@@ -35614,9 +35541,8 @@ GCKPTI_ALWAYS void V(dequantise_row)(int storage, const unsigned char *b, float 
         V(store_n)(x + i, V(load_quant)(storage, b, i, s, n - i), n - i);
 }
 
-/* `rows` of u, `row` elements apart, the first from element `at` on: n elements of each, as
- * gckpti_dequantise, to rows of `width` floats; as many rows that come then are fetched. (As many
- * parameters as a rectangle of one matrix in another has. So too pack_stored.) */
+/* Dequantises n elements of `rows` rows of u, `row` apart, the first from element `at` on, to rows
+ * of `width` floats; prefetches as many rows that follow. */
 static GCKPTI_TARGET void V(dequantise)(const gckpt_dequantisation *u, int64_t at, int64_t row,
                                         int64_t rows, int64_t n, float *x, int64_t width)
 {
@@ -35640,7 +35566,7 @@ static GCKPTI_TARGET void V(dequantise)(const gckpt_dequantisation *u, int64_t a
     }
 }
 
-/* V(pack_panels) of all panels, links p.., columns from j on, of b as it is stored. */
+/* V(pack_panels) of all panels, terms p.., columns from j on, of a quantised b. */
 static GCKPTI_TARGET void V(pack_quant)(const gckpti_product *t, int64_t p, int64_t j, int64_t n,
                                         int64_t k, float *d, int64_t deep)
 {
@@ -35667,7 +35593,7 @@ static GCKPTI_TARGET void V(pack_quant)(const gckpti_product *t, int64_t p, int6
         }
 }
 
-/* V(dots_of) or V(sweep_of), for which what is stored is a constant. */
+/* V(gemv_dot_of) or V(gemv_axpy_of) with a constant storage. */
 #define GCKPTI_BY_STORAGE(what, size)                                                              \
     if (u->storage == GCKPT_STORAGE_BF16)                                                          \
         V(what)(GCKPT_STORAGE_BF16, size, &t);                                                     \
@@ -35676,8 +35602,8 @@ static GCKPTI_TARGET void V(pack_quant)(const gckpti_product *t, int64_t p, int6
     else                                                                                           \
         V(what)(GCKPT_STORAGE_I8, size, &t);
 
-/* V(dots) of rows j0.. of b as they are stored: 32 at a time, if these are whole words; else they
- * come to the stack as floats. */
+/* V(gemv_dot) of quantised rows j0.. of b: 32 at a time, if these are whole words; else they are
+ * dequantised to the stack. */
 static GCKPTI_TARGET void V(quant_dot)(const gckpt_dequantisation *u, int64_t j0,
                                        const V(gemv) * gemv)
 {
@@ -35722,7 +35648,7 @@ static GCKPTI_TARGET void V(quant_dot)(const gckpt_dequantisation *u, int64_t j0
     }
 }
 
-/* V(sweep) of columns j0.. of b in the same way: 8 rows of whole vectors. */
+/* V(gemv_axpy) of columns j0.. of b in the same way: 8 rows of whole vectors. */
 static GCKPTI_TARGET void V(quant_axpy)(const gckpt_dequantisation *u, int64_t j0,
                                         const V(gemv) * gemv)
 {
@@ -35758,22 +35684,15 @@ static GCKPTI_TARGET void V(quant_axpy)(const gckpt_dequantisation *u, int64_t j
 #endif
 
 /* >>kernels/product_block */
-/* Where it is a single row. */
+/* A block of a single row. */
 static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, const gckpti_c_block *block)
 {
     const int64_t i = block->i0, j0 = block->j0;
     const int use_dots = t->b.k_stride == 1;
-    V(gemv)
-    u = { t->k,
-          block->j1 - j0,
-          t->a.f32 + i * t->a.stride,
-          t->a.k_stride,
-          NULL,
-          use_dots ? t->b.stride : t->b.k_stride,
-          NULL,
-          gckpti_chain_starts(t, i, j0),
-          t->c + i * t->c_stride + j0,
-          NULL };
+    const int64_t n = block->j1 - j0, b_row = use_dots ? t->b.stride : t->b.k_stride;
+    const float *a = t->a.f32 + i * t->a.stride, *from = gckpti_chain_starts(t, i, j0);
+    float *c = t->c + i * t->c_stride + j0;
+    V(gemv) u = { t->k, n, a, t->a.k_stride, NULL, b_row, NULL, from, c, NULL };
     size_t bytes = (size_t)u.n * sizeof *u.c;
     if (!use_dots && !u.from)
         memset(u.c, 0, bytes);
@@ -35787,7 +35706,7 @@ static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, const gckpti_c
     (use_dots ? V(gemv_dot) : V(gemv_axpy))(&u);
 }
 
-/* Links p.., columns j.. of b, within so many tiles. */
+/* Terms p.., columns j.. of b, to prefetch over `tiles` tiles. */
 static GCKPTI_TARGET gckpti_prefetch V(prefetch_block)(const gckpti_product *t, int64_t p,
                                                        int64_t k, int64_t j, int64_t n,
                                                        int64_t tiles)
@@ -35801,23 +35720,21 @@ static GCKPTI_TARGET gckpti_prefetch V(prefetch_block)(const gckpti_product *t, 
     return f;
 }
 
-/* What stands in this rectangle of c; pack: `room` floats, see gckpti_product_workspace.
+/* Computes a block of c; pack: `floats` floats, see gckpti_product_workspace.
  *
- * The loops, from the outside: blocks of b, along its columns and then down its links (p, j; n
- * columns, k links); down the rows, as many at a time as a tile has (i); across the block's panels
- * (col). There a tile, some rows and vectors of c in registers, takes k links. From one block of
- * links to the next a chain rests in c; in the first it begins at `from`. So a tile reads a's
- * rows, which the next panel reads again, and a panel of b, which the next rows read again.
- * Meanwhile what comes next is fetched: lines `ahead` of b's next block, `below` of a's rows.
+ * Loops, from the outside: blocks of b, along its columns and then down its terms (p, j; n columns,
+ * k terms); down the rows, a tile's at a time (i); across the block's panels (col). There a tile,
+ * some rows and vectors of c in registers, adds k terms. Between blocks of terms a chain is kept in
+ * c; in the first it begins at `from`. The next rows of a and block of b are prefetched meanwhile.
  * (More than 60 lines: what one loop knows the next one needs.) */
 static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti_c_block *block,
                                            float *pack, int64_t floats)
 {
     enum { MANY = 2048 }; /* rows of a that each product finds in memory, not in a cache */
     const int64_t i0 = block->i0, i1 = block->i1, j0 = block->j0, j1 = block->j1;
-    const gckpti_blocking sizes = V(blocking)(t, i1 - i0, floats);
+    const gckpti_blocking s = V(blocking)(t, i1 - i0, floats);
     const int64_t high = GCKPTI_TILE_ROWS, most = GCKPTI_TILE_VECTORS * W;
-    float *const panels = pack + GCKPTI_STRIP * sizes.kc;
+    float *const panels = pack + GCKPTI_STRIP * s.kc;
     int64_t p = 0, j = j0, next_p, next_j;
     if (i1 - i0 == 1 && (t->b.k_stride == 1 || t->b.stride == 1)) {
         V(product_row)(t, block);
@@ -35825,52 +35742,48 @@ static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti
     }
     do {
         const float *a = t->a.f32 + p * t->a.k_stride;
-        const float *b =
-            gckpti_has_quant(&t->b) ? NULL : t->b.f32 + p * t->b.k_stride + j * t->b.stride;
-        const int64_t n = gckpti_min(j1 - j, sizes.nc), k = gckpti_min(t->k - p, sizes.kc);
-        const int64_t count = (n + most - 1) / most;
+        const int64_t n = gckpti_min(j1 - j, s.nc), k = gckpti_min(t->k - p, s.kc);
+        const int64_t count = (n + most - 1) / most, at_b = p * t->b.k_stride + j * t->b.stride;
+        const float *b = gckpti_has_quant(&t->b) ? NULL : t->b.f32 + at_b;
         gckpti_tile u = { k,    a, t->a.stride, t->a.k_stride, b, 0,
                           NULL, 0, NULL,        t->c_stride,   0, NULL };
         gckpti_prefetch next_b = { NULL, 0, 0, 0, 0, 0 }, next_a = next_b;
         next_j = j + n < j1 ? j + n : j0;
-        next_p = j + n < j1 ? p : p + sizes.kc;
+        next_p = j + n < j1 ? p : p + s.kc;
         if (next_p < t->k)
-            next_b = V(prefetch_block)(t, next_p, gckpti_min(t->k - next_p, sizes.kc), next_j,
-                                       gckpti_min(j1 - next_j, sizes.nc),
+            next_b = V(prefetch_block)(t, next_p, gckpti_min(t->k - next_p, s.kc), next_j,
+                                       gckpti_min(j1 - next_j, s.nc),
                                        (i1 - i0 + high - 1) / high * count);
         if (gckpti_has_quant(&t->b))
-            GCKPTI_IF_QUANTISED(V(pack_quant)(t, p, j, n, k, panels, sizes.kc));
-        else if (!sizes.in_place || n % W)
-            V(pack_panels)(t, b, n, k, sizes.in_place, panels, sizes.kc);
+            GCKPTI_IF_QUANTISED(V(pack_quant)(t, p, j, n, k, panels, s.kc));
+        else if (!s.in_place || n % W)
+            V(pack_panels)(t, b, n, k, s.in_place, panels, s.kc);
         for (int64_t i = i0, rows; i < i1; i += rows) {
             float *c = t->c + i * t->c_stride + j;
             const int64_t in_strip = (i - i0) % GCKPTI_STRIP;
             rows = gckpti_min(i1 - i, high);
             u.a = a + i * t->a.stride;
-            if (!sizes.packs_a && t->a.k_stride == 1 && t->m >= MANY && j == j0 &&
-                i + 2 * high <= i1) {
+            if (!s.packs_a && t->a.k_stride == 1 && t->m >= MANY && j == j0 && i + 2 * high <= i1) {
                 next_a = gckpti_prefetch_of(&t->a, p * t->a.k_stride + (i + high) * t->a.stride,
                                             t->a.stride, high, k);
                 next_a.pace = 1 + high * ((k + 15) / 16) / count;
             }
-            if (sizes.packs_a && in_strip == 0 && i + GCKPTI_STRIP < i1) {
+            if (s.packs_a && in_strip == 0 && i + GCKPTI_STRIP < i1) {
                 next_a = gckpti_prefetch_of(&t->a, p * t->a.k_stride + i + GCKPTI_STRIP,
                                             t->a.k_stride, k, 1);
                 next_a.pace = 1 + k * high / (GCKPTI_STRIP * count);
             }
-            if (sizes.packs_a && in_strip == 0)
-                V(pack_strip)
-                (u.a, t->a.k_stride, gckpti_min(i1 - i, GCKPTI_STRIP), k, pack, sizes.kc);
-            if (sizes.packs_a)
-                u.a = pack + in_strip * sizes.kc, u.a_row = 1, u.a_step = high;
+            if (s.packs_a && in_strip == 0)
+                V(pack_strip)(u.a, t->a.k_stride, gckpti_min(i1 - i, GCKPTI_STRIP), k, pack, s.kc);
+            if (s.packs_a)
+                u.a = pack + in_strip * s.kc, u.a_row = 1, u.a_step = high;
             for (int64_t col = 0, width; col < n; col += width) {
                 width = V(panel_width)(n, col);
                 u.last = gckpti_min(n - col - width + W, W);
-                u.b = panels + col * sizes.kc, u.b_step = width;
-                if (sizes.in_place && u.last == W)
+                u.b = panels + col * s.kc, u.b_step = width;
+                if (s.in_place && u.last == W)
                     u.b = b + col, u.b_step = t->b.k_stride;
-                u.c = c + col;
-                u.from = u.c, u.from_row = t->c_stride;
+                u.from = u.c = c + col, u.from_row = t->c_stride;
                 if (p == 0 && !t->accumulate)
                     u.from = gckpti_chain_starts(t, i, j + col), u.from_row = t->initial_stride;
                 u.next_c = u.c; /* the tile to come */
@@ -35896,7 +35809,7 @@ GCKPTI_INLINED FLOATS V(exp_below)(FLOATS x)
     return V(exp_scale)(p, r, t);
 }
 
-/* Of one number: an emulated fma takes longer than the lanes that nobody asked for. */
+/* Of one number: an emulated fma in all lanes takes longer. */
 static GCKPTI_TARGET float V(exp_scalar)(float x) { return V(exp)(V(set1)(x))[0]; }
 GCKPTI_ISA_NOINLINE FLOATS V(log_noinline)(FLOATS x) { return V(log)(x); }
 GCKPTI_ISA_NOINLINE FLOATS V(tanh_noinline)(FLOATS x) { return V(tanh)(x); }
@@ -35930,7 +35843,7 @@ GCKPTI_INLINED FLOATS V(term)(const gckpti_row_args *row, int64_t at, int64_t le
     return V(fma)(y, x, sum);
 }
 
-/* The lanes of a row, folded by halves: the sum, or the greatest. */
+/* Reduces the lanes of a row by halves to the sum, or the maximum. */
 GCKPTI_INLINED float V(fold)(FLOATS *lane, int largest)
 {
     GCKPTI_UNROLL
@@ -36022,8 +35935,8 @@ static GCKPTI_TARGET void V(add_to)(float *to, const float *from, int64_t n)
         V(store_n)(to + i, V(load_n)(to + i, n - i) + V(load_n)(from + i, n - i), n - i);
 }
 
-/* gckpti_plain_update_block in one pass: sum and quotient stay in registers unless they are wanted.
- * By a power of two it is divided by multiplying, which rounds the same numbers. */
+/* gckpti_plain_update_block in one pass: sum and quotient stay in registers unless they are
+ * outputs. A division by a power of two is a multiplication, which rounds the same. */
 static GCKPTI_TARGET float V(update)(const gckpt_update_pass *p, const float *extra, int64_t at,
                                      int64_t n, int update)
 {
@@ -36083,7 +35996,7 @@ GCKPTI_INLINED FLOATS V(softcap_deriv)(FLOATS x, FLOATS score, FLOATS inverse)
     return x * V(fnma)(y, y, V(set1)(1.0f));
 }
 
-/* What is ahead of elements at..at+W-1, a line at a time. */
+/* Prefetches the hints of elements at..at+W-1, a line at a time. */
 GCKPTI_INLINED void V(prefetch)(const gckpti_hints *a, int64_t at)
 {
     if (at & 31 & -W)
@@ -36095,9 +36008,9 @@ GCKPTI_INLINED void V(prefetch)(const gckpti_hints *a, int64_t at)
 
 /* >>kernels/elementwise */
 /* ---- elementwise ops: a loop for each, over whole vectors ---- */
-/* to (+)= what the loop says of x and y, n of them, and of the op's attributes o. Forward: of the
- * inputs, a curve's twice. Backward: of the gradient g that comes, where x is where the slope is
- * taken, at the result or the input; of pairs the other input, y being the own one. */
+/* to (+)= the loop's value of x and y, n of them, and of the op's attributes o. Forward: x and y
+ * are the inputs (of unary ops the same). Backward: of the gradient g; x is where the derivative is
+ * taken, the result or the input; for binary ops it is the other input, and y the input itself. */
 typedef struct {
     const float *x, *y, *g, *o;
     float *to;
@@ -36156,7 +36069,7 @@ GCKPTI_INLINED void V(put)(float *d, FLOATS g, int accumulate, int64_t n)
     V(store_n)(d, g, n);
 }
 
-/* g times a slope, or g changed. */
+/* g times a derivative, or another function of g. */
 static GCKPTI_TARGET void V(backward_loops)(const V(args) * args)
 {
     const V(args) s = *args;
@@ -36198,7 +36111,7 @@ static GCKPTI_TARGET void V(backward_loops)(const V(args) * args)
 }
 #undef GCKPTI_LOOP
 
-/* Elements after the last whole vector go through one of their own. */
+/* Elements after the last whole vector are processed as one padded vector. */
 static GCKPTI_TARGET void V(run_loops)(V(args) * s, void (*loops)(const V(args) * args))
 {
     const int64_t left = s->n % W, at = s->n - left;
@@ -36240,16 +36153,11 @@ static GCKPTI_TARGET void V(where_select)(const gckpt_call *call, int i)
 static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kind)
 {
     const gckpt_arg *x = &call->in[0], *y = &call->in[kind >= GCKPTI_FIRST_BINARY];
-    V(args)
-    s = { x->data,
-          y->data,
-          NULL,
-          (const float *)call->attributes,
-          call->out,
-          gckpti_elements(&call->shape),
-          kind,
-          0,
-          gckpti_hints_of(call, x->data, x->bf16, call->out_bf16, x == y ? NULL : y->bf16) };
+    const float *o = (const float *)call->attributes;
+    const int64_t n = gckpti_elements(&call->shape);
+    const gckpti_hints hints =
+        gckpti_hints_of(call, x->data, x->bf16, call->out_bf16, x == y ? NULL : y->bf16);
+    V(args) s = { x->data, y->data, NULL, o, call->out, n, kind, 0, hints };
     if (kind == GCKPTI_KIND_where)
         V(where_select)(call, -1);
     else
@@ -36262,17 +36170,13 @@ static GCKPTI_TARGET void V(elementwise_grad)(const gckpt_call *call, int kind, 
     const gckpt_arg *self = &call->in[i], *at = &call->in[kind < GCKPTI_FIRST_BINARY ? 0 : 1 - i];
     const float *x = at_out ? call->out : at->data;
     const int divisor = kind == GCKPTI_KIND_div && i, both = divisor || kind > GCKPTI_KIND_div;
-    V(args)
-    s = { x,
-          both ? self->data : x,
-          call->grad_out,
-          (const float *)call->attributes,
-          self->grad,
-          gckpti_elements(&call->shape),
-          divisor ? GCKPTI_KIND_divisor : kind,
-          self->accumulate,
-          gckpti_hints_of(call, call->grad_out, at_out ? call->out_bf16 : at->bf16,
-                          call->grad_out_bf16, self->grad_bf16) };
+    const float *y = both ? self->data : x, *o = (const float *)call->attributes;
+    const uint16_t *x_bf16 = at_out ? call->out_bf16 : at->bf16;
+    const int64_t n = gckpti_elements(&call->shape);
+    const gckpti_hints hints =
+        gckpti_hints_of(call, call->grad_out, x_bf16, call->grad_out_bf16, self->grad_bf16);
+    V(args) s = { x, y, call->grad_out, o, self->grad, n, kind, self->accumulate, hints };
+    s.kind = divisor ? GCKPTI_KIND_divisor : kind;
     V(run_loops)(&s, V(backward_loops));
 }
 
@@ -36312,7 +36216,7 @@ static GCKPTI_TARGET void V(softmax_backward)(const gckpt_call *call, int64_t r)
     const FLOATS dot = V(set1)(V(dot)(g, y, n));
     for (int64_t j = 0; j < n; j += W)
         V(put_product)
-        (d + j, V(load_n)(y + j, n - j), V(load_n)(g + j, n - j) - dot, accumulate, n - j);
+    (d + j, V(load_n)(y + j, n - j), V(load_n)(g + j, n - j) - dot, accumulate, n - j);
 }
 
 static GCKPTI_TARGET void V(log_softmax_forward)(const gckpt_call *call, int64_t r)
@@ -36340,7 +36244,7 @@ static GCKPTI_TARGET void V(log_softmax_backward)(const gckpt_call *call, int64_
     }
 }
 
-/* Formulas and aux of these two: see layernorm among the plain ops. */
+/* Formulas and saved of these two: see layernorm in ops/norms.c. */
 static GCKPTI_TARGET void V(norm_forward)(const gckpt_call *call, int64_t r)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
@@ -36355,8 +36259,7 @@ static GCKPTI_TARGET void V(norm_forward)(const gckpt_call *call, int64_t r)
     }
     row.rstd = gckpti_rsqrt(V(reduce)(&row, n) / (float)n + gckpti_norm_epsilon(o));
     const FLOATS center = V(set1)(row.mean), rstd = V(set1)(row.rstd);
-    const FLOATS first = V(set1)(row.first),
-                 neg_zero = V(set1)(-0.0f); /* which changes no product */
+    const FLOATS first = V(set1)(row.first), neg_zero = V(set1)(-0.0f);
     const gckpti_hints hints =
         gckpti_hints_of(call, call->in[0].data, call->in[0].bf16, call->out_bf16, NULL);
     for (int64_t j = 0; call->out && j < n; j += W) {
@@ -36404,7 +36307,7 @@ static GCKPTI_TARGET void V(norm_backward)(const gckpt_call *call, int64_t r)
     }
 }
 
-/* Row `row` of rotary, or of its gradient: see among the plain ops. */
+/* Row `row` of rotary, or of its gradient: see ops/rotary.c. */
 static GCKPTI_TARGET void V(rotary)(const gckpt_call *call, int64_t row)
 {
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
@@ -36471,7 +36374,7 @@ GCKPTI_ISA_NOINLINE void V(philox)(const gckpti_random *s, uint64_t index, INTS 
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
 
-/* Elements first..end-1 of dropout (ops/curves). */
+/* Elements first..end-1 of dropout (ops/unary). */
 static GCKPTI_TARGET void V(dropout)(const gckpti_dropout *d, int64_t first, int64_t end)
 {
     const FLOATS factor = V(set1)(d->scale);
@@ -36570,10 +36473,7 @@ GCKPTI_INLINED INTS V(halved)(FLOATS x, INTS increment)
 }
 
 /* gckpti_to_bf16, so. */
-GCKPTI_INLINED INTS V(rounded)(FLOATS x)
-{
-    return V(halved)(x, (V(bits)(x) >> 16 & 1) + 0x7fff);
-}
+GCKPTI_INLINED INTS V(rounded)(FLOATS x) { return V(halved)(x, (V(bits)(x) >> 16 & 1) + 0x7fff); }
 
 /* W of them, to y. */
 GCKPTI_INLINED void V(narrow_vector)(INTS words, void *y)
@@ -36604,7 +36504,7 @@ static GCKPTI_TARGET void V(narrow)(const float *x, uint16_t *y, int64_t n)
         y[i] = gckpti_to_bf16(x[i]);
 }
 
-/* Elements first..end-1 of a conversion that rounds by chance (cpu/convert). */
+/* Elements first..end-1 of a conversion with stochastic rounding (cpu/convert). */
 static GCKPTI_TARGET void V(round_stochastic)(const gckpti_convert_state *s, int64_t first,
                                               int64_t end)
 {
@@ -36630,7 +36530,7 @@ static GCKPTI_TARGET void V(round_stochastic)(const gckpti_convert_state *s, int
     }
 }
 
-/* A block of t as floats: of a, rows of its links; of b, link after link. */
+/* A block of t as floats: of a, rows of its terms; of b, term by term. */
 GCKPTI_INLINED void V(widen_block)(const gckpti_mixed_tile *t, int64_t block, float *a, float *b)
 {
     const uint16_t *rows = t->a + block * GCKPTI_K_BLOCK;
@@ -36667,18 +36567,9 @@ static GCKPTI_TARGET void V(mixed_tile_by)(const gckpti_mixed_tile *t, int chain
     static const float zeros[GCKPTI_PANEL] GCKPTI_ALIGNED = { 0.0f };
     float a[32 * GCKPTI_K_BLOCK] GCKPTI_ALIGNED,
         b[(int)GCKPTI_K_BLOCK * GCKPTI_PANEL] GCKPTI_ALIGNED;
-    gckpti_tile tile = { 0,
-                         a,
-                         GCKPTI_K_BLOCK,
-                         2 - chain,
-                         b,
-                         t->width,
-                         NULL,
-                         t->from ? t->from_row : 0,
-                         NULL,
-                         t->c_row,
-                         W,
-                         a };
+    const int64_t from_row = t->from ? t->from_row : 0;
+    gckpti_tile tile = { 0,    a,        GCKPTI_K_BLOCK, 2 - chain, b, t->width,
+                         NULL, from_row, NULL,           t->c_row,  W, a };
     const int64_t high = chain ? GCKPTI_TILE_ROWS : GCKPTI_TILE_ROWS / 2;
     for (int64_t p = 0; p < t->blocks; p++, tile.from_row = t->c_row) {
         const float *from = p ? t->c : t->from ? t->from : chain ? NULL : zeros;
@@ -36710,9 +36601,9 @@ static GCKPTI_TARGET void V(mixed_tile_by)(const gckpti_mixed_tile *t, int chain
 static GCKPTI_TARGET void V(mixed_tile)(const gckpti_mixed_tile *t) { V(mixed_tile_by)(t, 0); }
 static GCKPTI_TARGET void V(mixed_chain)(const gckpti_mixed_tile *t) { V(mixed_tile_by)(t, 1); }
 
-/* ---- factors packed (cpu/cpu.h) ---- */
-/* A block of s from link p on as the kernels of packing take it: what is stored comes to `room` as
- * floats. *at: its first element. */
+/* ---- packed operands (cpu/cpu.h) ---- */
+/* Returns a block of s from term p on as packing reads it: quantised data is dequantised to
+ * `scratch`. *at: its first element. */
 GCKPTI_INLINED gckpti_operand V(block_operand)(const gckpti_pack_lanes *s, int64_t p, int64_t terms,
                                                float *buffer, int64_t *at)
 {
@@ -36729,8 +36620,7 @@ GCKPTI_INLINED gckpti_operand V(block_operand)(const gckpti_pack_lanes *s, int64
     return x;
 }
 
-/* Of a block, 16 lanes and 32 links from element `at` of x on, all of which exist; words: as
- * gckpti_words says. */
+/* Packs a block of 16 lanes and 32 terms from element `at` of x on; words: as in gckpti_words. */
 typedef struct {
     const gckpti_operand *x;
     int64_t at;
@@ -36744,8 +36634,8 @@ GCKPTI_INLINED INTS V(load_upper)(const gckpti_operand *x, int64_t at)
     return x->bf16 ? V(bits)(V(load_bf16)(x->bf16 + at, W)) : V(rounded)(V(load)(x->f32 + at));
 }
 
-/* 16 rows of `row` words: a's lanes, or b's pairs of links. What x has in such rows goes as it is,
- * what it has in the others is turned. */
+/* Stores 16 rows of `row` words: a's lanes, or b's pairs of terms, transposed if x has the other
+ * order. */
 static GCKPTI_TARGET void V(mixed_put)(const V(subblock) * s, uint32_t *d, int64_t row)
 {
     const gckpti_operand x = *s->x;
@@ -36778,7 +36668,7 @@ static GCKPTI_TARGET void V(mixed_put)(const V(subblock) * s, uint32_t *d, int64
         }
 }
 
-/* The same of a block of which `lanes` and `links` exist; other places of a are -0, of b +0. */
+/* The same for a partial block of `lanes` and `terms`; a is padded with -0, b with +0. */
 static GCKPTI_TARGET void V(mixed_put_partial)(const V(subblock) * s, int64_t lanes, int64_t terms,
                                                uint32_t *d, int64_t row, V(put_subblock) * put)
 {
@@ -36853,11 +36743,11 @@ GCKPTI_INLINED_BF16 void gckpti_bf16_store(uint16_t *to, __m512 x)
 }
 
 /* vdpbf16ps takes the upper halves first: c = fma(l, l', fma(h, h', c)), subnormals flushed; so
- * words are two links of a chain, the first in the upper half. Of blocks, e are the chains of even
- * words of 4 rows, o those of odd ones, c their elements; of chains, e are 4 rows, o the next 4.
+ * words are two terms of a chain, the first in the upper half. For blocks, e are the chains of even
+ * words of 4 rows, o those of odd ones, c their elements; for chains, e are 4 rows, o the next 4.
  * (Named one by one, since gcc spills arrays; without the barrier it may load b for each row.) */
-#define GCKPTI_DOTS_EACH(X, at)    X(0, at) X(1, at + row) X(2, at##2) X(3, at##2 + row)
-#define GCKPTI_DOTS_ZERO(i, at)    le##i = he##i = lo##i = ho##i = _mm512_setzero_ps();
+#define GCKPTI_DOTS_EACH(X, at) X(0, at) X(1, at + row) X(2, at##2) X(3, at##2 + row)
+#define GCKPTI_DOTS_ZERO(i, at) le##i = he##i = lo##i = ho##i = _mm512_setzero_ps();
 #define GCKPTI_DOTS_BEGIN(i, at)                                                                   \
     __m512 le##i, he##i, lo##i, ho##i, lc##i, hc##i;                                               \
     GCKPTI_DOTS_ZERO(i, at)                                                                        \
@@ -36969,7 +36859,7 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_narrow_bf16(const float *x, uint16_t
     V(narrow)(x, y, n);
 }
 
-/* Which links the words of a block have, as gckpti_words says. */
+/* The terms of a block's words, as gckpti_words defines them. */
 static const uint16_t gckpti_mixed_term_order[3][32] = {
     { 0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
       16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31 },
@@ -36979,8 +36869,8 @@ static const uint16_t gckpti_mixed_term_order[3][32] = {
       17, 16, 19, 18, 21, 20, 23, 22, 25, 24, 27, 26, 29, 28, 31, 30 }
 };
 
-/* Words of two links of a square: those of lane i, or (`across`: lanes lie side by side) word i of
- * each lane. across and narrow (x is bf16) are constants. */
+/* Words of two terms of a 16 x 16 block: those of lane i, or (`across`: lanes are adjacent) word i
+ * of each lane. across and narrow (x is bf16) are constants. */
 GCKPTI_INLINED_BF16 __m512i gckpti_mixed_words(const V(subblock) * s, int i, int across, int narrow)
 {
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -37006,7 +36896,7 @@ GCKPTI_INLINED_BF16 __m512i gckpti_mixed_words(const V(subblock) * s, int i, int
     return _mm512_permutexvar_epi16(order, all);
 }
 
-/* Four of words, turned: v[w], 128 bits q: their places 4 q + w. */
+/* Transposes v[w], 128 bits q: to positions 4 q + w. */
 GCKPTI_INLINED_BF16 void gckpti_mixed_transpose4(__m512i r0, __m512i r1, __m512i r2, __m512i r3,
                                                  __m512i *v)
 {
@@ -37016,7 +36906,7 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_transpose4(__m512i r0, __m512i r1, __m512i
     v[2] = _mm512_unpacklo_epi64(h01, h23), v[3] = _mm512_unpackhi_epi64(h01, h23);
 }
 
-/* Words i..i+3 of it, turned. */
+/* Words i..i+3 of it, transposed. */
 GCKPTI_INLINED_BF16 void gckpti_mixed_four(const V(subblock) * s, int i, int across, int narrow,
                                            __m512i *v)
 {
@@ -37040,7 +36930,8 @@ GCKPTI_INLINED_BF16 __m512 gckpti_mixed_concat_f32(const float *x, const float *
     return (__m512)_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
 
-/* A quarter each: 8 elements from place `at` on, and as many that lie apart, twice, thrice. */
+/* Loads a quarter each: 8 elements from `at` on, and as many at once, twice, three times the
+ * distance. */
 GCKPTI_INLINED_BF16 __m512i gckpti_mixed_quarters(const gckpti_operand *x, int64_t at,
                                                   int64_t apart, int narrow)
 {
@@ -37054,8 +36945,8 @@ GCKPTI_INLINED_BF16 __m512i gckpti_mixed_quarters(const gckpti_operand *x, int64
                                         gckpti_mixed_concat_f32(f, f + apart));
 }
 
-/* All 16 words of pairs, turned, to rows of `row` words: loaded by quarters, lanes take 48
- * shuffles for 80, links 64. */
+/* Stores all 16 words of pairs, transposed, to rows of `row` words. Loaded by quarters, lanes take
+ * 48 shuffles instead of 80, terms 64. */
 GCKPTI_INLINED_BF16 void gckpti_mixed_put_pairs(const V(subblock) * s, int across, int narrow,
                                                 uint32_t *d, int64_t row)
 {
@@ -37082,7 +36973,7 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_put_pairs(const V(subblock) * s, int acros
     }
 }
 
-/* All 16 words, to rows of `row` words: as they are, or turned. */
+/* Stores all 16 words to rows of `row` words, transposed or not. */
 GCKPTI_INLINED_BF16 void gckpti_mixed_put_as(const V(subblock) * s, int across, int narrow,
                                              uint32_t *d, int64_t row)
 {
@@ -37180,7 +37071,7 @@ GCKPTI_INLINED FLOATS V(load_any)(const float *x, const uint16_t *narrow, int64_
 /* Where vector i of n columns begins: of 4 at most, what is missing is the first once more. */
 GCKPTI_INLINED int64_t V(col_at)(int64_t j, int64_t n, int i) { return W * i < n ? j + W * i : j; }
 
-/* Columns of a block from j on that go together: whole vectors, at most 4, or what is left. */
+/* Returns the columns of a block from j on that go together: up to 4 whole vectors, or the rest. */
 GCKPTI_INLINED int64_t V(sum_columns)(int64_t left)
 {
     return left < W ? left : gckpti_min(left, 4 * W) / W * W;
@@ -37245,9 +37136,9 @@ static GCKPTI_TARGET void V(column_sums)(const gckpti_column_sums *s, int64_t fi
 
 /* >>kernels/images */
 #ifndef GCKPT_NO_IMAGES
-/* ---- conv2d: a piece of a product whose a is the matrix of all windows, which is not made ---- */
-/* d[i * d_row + p] = links first..first + links - 1 of rows `row`.. of the windows' matrix. (Seven
- * parameters: the matrix, a rectangle of it, where that goes. So too pack_taps.) */
+/* ---- conv2d: a block of a product whose a is the virtual matrix of all windows ---- */
+/* d[i * d_row + p] = terms first.. of the windows' matrix, for rows from `row` on. (Seven
+ * parameters: the matrix, a block of it, the result; pack_taps too.) */
 static GCKPTI_TARGET void V(unfold)(const gckpti_conv_gemm *s, int64_t row, int64_t rows,
                                     int64_t first, int64_t terms, float *d, int64_t d_row)
 {
@@ -37282,7 +37173,7 @@ static GCKPTI_TARGET void V(unfold)(const gckpti_conv_gemm *s, int64_t row, int6
     }
 }
 
-/* Links p.., columns j.. of b, as V(pack_panels); a panel's links are those of tap after tap. */
+/* Terms p.., columns j.. of b, as V(pack_panels); a panel has tap after tap. */
 static GCKPTI_TARGET void V(pack_taps)(const gckpti_conv_gemm *s, int64_t p, int64_t k, int64_t j,
                                        int64_t n, float *d, int64_t deep)
 {
@@ -37325,8 +37216,8 @@ static GCKPTI_TARGET void V(conv_tiles)(const gckpti_conv_gemm *s, gckpti_tile u
     }
 }
 
-/* As V(product_piece), for a matrix of windows: rows of a are gathered, as many as `some`, before
- * their tiles; where c has those of other phases between them, no more than a line. */
+/* V(product_block) with a's rows gathered before their tiles, up to `some`; where c has those of
+ * other phases between them, at most a line. */
 static GCKPTI_TARGET void V(conv_block)(const gckpti_conv_gemm *s, const gckpti_c_block *block,
                                         float *pack, int64_t floats)
 {
@@ -37389,9 +37280,8 @@ static GCKPTI_TARGET void V(multiply_add)(float *d, const float *x, const float 
 static GCKPTI_TARGET void V(scaled_add)(float *to, float factor, const float *from, int64_t n)
 {
     for (int64_t i = 0; i < n; i += W)
-        V(store_n)(to + i,
-                   V(fma)(V(set1)(factor), V(load_n)(from + i, n - i), V(load_n)(to + i, n - i)),
-                   n - i);
+        V(store_n)
+    (to + i, V(fma)(V(set1)(factor), V(load_n)(from + i, n - i), V(load_n)(to + i, n - i)), n - i);
 }
 
 /* ---- max_pool: as gckpti_plain_max_window ---- */
@@ -37418,8 +37308,8 @@ static GCKPTI_TARGET void V(max_window)(const gckpti_pool_state *s, const float 
     }
 }
 
-/* ---- groupnorm, batchnorm: sums over places of 4 vectors of channels stay in registers ---- */
-/* Channels j..j+n-1, as V(columns_of): of d = x - mean, of d d, of g, or (`both`) of g and g h. */
+/* ---- groupnorm, batchnorm: sums over pixels of 4 vectors of channels stay in registers ---- */
+/* Channels j..j+n-1, as V(column_sums_of): of d = x - mean, d d, g, or (`both`) g and g h. */
 GCKPTI_INLINED void V(channel_sums_of)(const gckpti_channel_pass *p, int64_t j, int64_t n,
                                        int vectors, int both)
 {
@@ -37504,26 +37394,25 @@ static GCKPTI_TARGET void V(channel_dx)(const gckpti_channel_pass *p, int64_t fi
 #endif
 
 /* >>kernels/attention */
-/* ---- attention ----
- * Scores lie transposed, [key][query], so that a query's softmax runs down a lane of the vectors:
- * no sum crosses one, and each keeps the order of the row's 32 lanes. Blocks of 64 queries meet
- * blocks of 64 keys; what their products read is packed, rows of `wide` floats. */
+/* ---- attention ---- Scores are transposed, [key][query], so that a query's softmax runs down a
+ * lane of the vectors: no sum crosses lanes, and each keeps the order of the row's 32 lanes. Tiles
+ * are 64 queries by 64 keys; operands of their products are packed, in rows of d_vec floats. */
 #if GCKPTI_ISA == 2
 #define GCKPTI_ATTN_ROWS 6
 #else
 #define GCKPTI_ATTN_ROWS 8
 #endif
 
-/* At most GCKPTI_ATTN_ROWS rows and 2 W columns of c. They take the links first..end-1, of which those
- * before `all` and from `rest` on are corners: row i has the links i + low.., `span` of them. b is
- * read in whole vectors. */
+/* At most GCKPTI_ATTN_ROWS rows and 2 W columns of c. They add the terms first..end-1, of which
+ * those before `all` and from `rest` on are triangles: row i has the terms i + low.., `span` of
+ * them. b is read in whole vectors. */
 typedef struct {
     int64_t rows, cols, first, full, full_end, end, low, span;
     const float *a, *b, *factor;
     float *c;
 } V(attn_part);
 
-/* What stays in registers meanwhile: where b and a's rows stand, and c. */
+/* Loop state in registers: positions in b and in a's rows, and c. */
 typedef struct {
     const float *b, *a[GCKPTI_ATTN_ROWS];
     FLOATS low[GCKPTI_ATTN_ROWS], high[GCKPTI_ATTN_ROWS];
@@ -37590,7 +37479,7 @@ GCKPTI_INLINED void V(prefetch_rows)(const gckpti_attn *h, const float *x, int64
             __builtin_prefetch(x + j, 0, 2);
 }
 
-/* Of k links, from c's row i on, what the diagonal and the window leave. */
+/* Sets the range of k terms that the diagonal and the window leave for c's rows from i on. */
 GCKPTI_INLINED void V(attn_range)(const gckpti_attn_gemm *s, int64_t i, int64_t k, V(attn_part) * t)
 {
     const int64_t window = s->attn->window, to = s->edge == GCKPTI_TERMS_TO;
@@ -37607,8 +37496,7 @@ GCKPTI_INLINED void V(attn_range)(const gckpti_attn_gemm *s, int64_t i, int64_t 
     t->full_end = at[2] > at[1] ? at[2] : at[1];
 }
 
-/* c (m,n) += chains of k links, or what the diagonal leaves of these. (What is the same for all of
- * a head is in s; the rest is another at each call, so a struct of it would be filled for one.) */
+/* c (m,n) += chains of k terms, or of those that the diagonal leaves. */
 static GCKPTI_TARGET void V(attn_gemm)(const gckpti_attn_gemm *s, int64_t m, int64_t n, int64_t k,
                                        const float *a, const float *b, float *c)
 {
@@ -37639,8 +37527,8 @@ static GCKPTI_TARGET void V(attn_gemm)(const gckpti_attn_gemm *s, int64_t m, int
 }
 
 /* Rows of a token of the head each, `c` apart, side by side: d[i * wide + j]. */
-static GCKPTI_TARGET void V(gather)(const gckpti_attn *h, const float *x, int64_t c,
-                                    int64_t rows, float *d)
+static GCKPTI_TARGET void V(gather)(const gckpti_attn *h, const float *x, int64_t c, int64_t rows,
+                                    float *d)
 {
     for (int64_t i = 0; i < rows; i++, x += c, d += h->d_vec)
         for (int64_t j = 0; j < h->d; j += W)
@@ -37652,9 +37540,9 @@ static GCKPTI_TARGET void V(gather)(const gckpti_attn *h, const float *x, int64_
 #pragma GCC pop_options
 #endif
 
-/* gckpti_online down W columns of x, [64][64] scores of which n rows exist: they become their
- * exponentials. Column i sees the rows 0..i+diagonal only, of these `window` (they count from the
- * last one on), and has a zero in the others; if none of the W sees any, x stays: 0. (max, sum,
+/* gckpti_online down W columns of x, [64][64] scores of which n rows exist, which become
+ * exponentials. Column i sees only `window` of the rows 0..i+diagonal, counted from the last one,
+ * and has a zero in the others; if none of the W sees any, returns 0 and leaves x. (max, sum,
  * factor: W of three rows of the caller's, in no struct.) */
 GCKPTI_INLINED int V(online_columns)(float *x, int64_t n, int64_t diagonal, int64_t window,
                                      float scale, int first, float *max, float *sum, float *factor)
@@ -37765,8 +37653,7 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_attn *h, int64_t row, 
         saved[(row * h->heads + head) * h->t + i] = max + V(log_scalar)(sum);
 }
 
-/* m queries from `first` on have seen all: their sums, and aux. (Seven parameters: which, and two
- * rows of the caller's.) */
+/* Finishes m queries from `first` on: their sums, and saved. */
 static GCKPTI_TARGET void V(head_end)(const gckpti_attn *h, int64_t row, int64_t head,
                                       int64_t first, int64_t m, float *max, float *sum)
 {
@@ -37780,7 +37667,7 @@ static GCKPTI_TARGET void V(head_end)(const gckpti_attn *h, int64_t row, int64_t
         V(store_n)(saved + i, V(load)(max + i) + V(log_noinline)(V(load)(sum + i)), m - i);
 }
 
-/* Maximum and sum of what sees nothing in its block's first tile of keys. */
+/* Maximum and sum of a query that sees no key in its first tile. */
 static GCKPTI_TARGET void V(heads_init)(const gckpti_attn *h, float *max, float *sum)
 {
     for (int64_t i = 0; h->window < h->s && i < GCKPTI_QK_TILE; i++)
@@ -37788,43 +37675,40 @@ static GCKPTI_TARGET void V(heads_init)(const gckpti_attn *h, float *max, float 
 }
 
 /* Queries `first`.. of a head. */
-static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t row,
-                                               int64_t head, int64_t first, float *scratch)
+static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t row, int64_t head,
+                                               int64_t first, float *scratch)
 {
+    enum { T = GCKPTI_QK_TILE };
     const gckpt_call *call = h->call;
-    gckpti_attn_gemm scores = {
-        h->kv_c, 1, GCKPTI_QK_TILE, GCKPTI_QK_TILE, GCKPTI_COLUMNS_FROM, 1, 0, NULL, h, NULL
-    };
-    gckpti_attn_gemm values = { 1, GCKPTI_QK_TILE, h->d_vec, h->c, GCKPTI_TERMS_TO, 0,
-                                0, NULL,           h,        NULL };
-    int64_t m = gckpti_min(h->t - first, GCKPTI_QK_TILE), ahead = first + h->visible.ahead;
+    gckpti_attn_gemm scores = { h->kv_c, 1, T, T, GCKPTI_COLUMNS_FROM, 1, 0, NULL, h, NULL };
+    gckpti_attn_gemm values = { 1, T, h->d_vec, h->c, GCKPTI_TERMS_TO, 0, 0, NULL, h, NULL };
+    int64_t m = gckpti_min(h->t - first, T), ahead = first + h->visible.ahead;
     int64_t visible = gckpti_min(h->visible.keys, ahead + m), j0 = gckpti_attn_first_tile(h, first);
     int64_t at = (row * h->t + first) * h->c + head * h->d;
     int64_t keys = row * h->s * h->kv_c + head / h->group * h->d;
-    float *q = scratch, *v = q + GCKPTI_QK_TILE * (h->d + W), *p = v + GCKPTI_QK_TILE * h->d_vec;
-    float max[GCKPTI_QK_TILE], sum[GCKPTI_QK_TILE], factor[GCKPTI_QK_TILE];
+    float *q = scratch, *v = q + T * (h->d + W), *p = v + T * h->d_vec;
+    float max[T], sum[T], factor[T];
     float *out = call->out ? call->out + at : NULL;
     if (m <= 3) { /* more fill vectors */
         for (int64_t r = 0; r < m; r++)
             V(attention_query)(h, row, head, first + r);
         return;
     }
-    if (j0 >= visible) /* they see none; what is theirs is zeros */
+    if (j0 >= visible) /* they see no key; their outputs are zeros */
         return;
     const float *k = call->in[1].data + keys + gckpti_attn_offset(h, j0);
     const float after = gckpti_attn_post_scale(h);
     V(heads_init)(h, max, sum);
-    V(prefetch_rows)(h, k, gckpti_min(visible - j0, GCKPTI_QK_TILE), 0, h->d);
-    V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, GCKPTI_QK_TILE);
-    for (int64_t j = j0; j < visible; j += GCKPTI_QK_TILE) {
-        const int64_t n = gckpti_min(visible - j, GCKPTI_QK_TILE),
-                      at_j = keys + gckpti_attn_offset(h, j);
+    V(prefetch_rows)(h, k, gckpti_min(visible - j0, T), 0, h->d);
+    V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, T);
+    for (int64_t j = j0; j < visible; j += T) {
+        const int64_t n = gckpti_min(visible - j, T), at_j = keys + gckpti_attn_offset(h, j);
         k = call->in[1].data + at_j;
         scores.diagonal = values.diagonal = ahead - j;
         scores.prefetch = out ? call->in[2].data + at_j : NULL;
         V(attn_gemm)(&scores, n, m, h->d, k, q, p);
         if (h->cap > 0.0f)
-            V(softcap)(p, n * GCKPTI_QK_TILE, h->dot_scale, h->cap);
+            V(softcap)(p, n * T, h->dot_scale, h->cap);
         for (int64_t i = 0; i < m; i += W)
             (void)V(online_columns)(p + i, n, ahead - j + i, h->window, after, j == j0, max + i,
                                     sum + i, factor + i);
@@ -37832,9 +37716,8 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t row
             continue;
         V(gather)(h, call->in[2].data + at_j, h->kv_c, n, v);
         values.from_zero = j == j0, values.row_scale = factor;
-        values.prefetch = visible - j - GCKPTI_QK_TILE >= m
-                              ? call->in[1].data + keys + gckpti_attn_offset(h, j + GCKPTI_QK_TILE)
-                              : NULL;
+        values.prefetch =
+            visible - j - T >= m ? call->in[1].data + keys + gckpti_attn_offset(h, j + T) : NULL;
         V(attn_gemm)(&values, m, h->d, n, p, v, out);
     }
     V(head_end)(h, row, head, first, m, max, sum);
@@ -37863,45 +37746,41 @@ static GCKPTI_TARGET void V(head_grads)(const gckpti_attn *h, int64_t from, int6
     }
 }
 
-/* A head: for each block of 64 queries, over all blocks of keys that it sees, the scores and the
- * gradients of probabilities (both transposed), and from these what they add to dv, dq and dk (of
- * shared keys after the head before). (More than 60 lines: two loops over the same blocks.) */
-static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t row,
-                                                int64_t head, float *scratch)
+/* A head: for each tile of 64 queries, over all tiles of keys that it sees, the scores and the
+ * gradients of probabilities (both transposed), then their terms of dv, dq and dk (of shared keys
+ * after the previous head). (More than 60 lines: two loops over the same tiles.) */
+static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t row, int64_t head,
+                                                float *scratch)
 {
+    enum { T = GCKPTI_QK_TILE };
     const gckpt_call *call = h->call;
-    gckpti_attn_gemm scores = {
-        h->kv_c, 1, GCKPTI_QK_TILE, GCKPTI_QK_TILE, GCKPTI_COLUMNS_FROM, 1, 0, NULL, h, NULL
-    };
-    gckpti_attn_gemm dkv_tile = { GCKPTI_QK_TILE, 1, h->d_vec, h->kv_c, GCKPTI_TERMS_FROM, 0, 0,
-                                  NULL,           h, NULL };
-    gckpti_attn_gemm dq_tile = { 1, GCKPTI_QK_TILE, h->d_vec, h->c, GCKPTI_TERMS_TO, 0,
-                                 0, NULL,           h,        NULL };
-    int64_t c = h->c, kc = h->kv_c, packed = GCKPTI_QK_TILE * (h->d + W),
-            rows = GCKPTI_QK_TILE * h->d_vec;
+    gckpti_attn_gemm scores = { h->kv_c, 1, T, T, GCKPTI_COLUMNS_FROM, 1, 0, NULL, h, NULL };
+    gckpti_attn_gemm dkv_tile = { T, 1, h->d_vec, h->kv_c, GCKPTI_TERMS_FROM, 0, 0, NULL, h, NULL };
+    gckpti_attn_gemm dq_tile = { 1, T, h->d_vec, h->c, GCKPTI_TERMS_TO, 0, 0, NULL, h, NULL };
+    int64_t c = h->c, kc = h->kv_c, packed = T * (h->d + W), rows = T * h->d_vec;
     int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * kc + head / h->group * h->d;
     float *qt = scratch, *gt = qt + packed, *q = gt + packed, *g = q + rows, *k = g + rows;
-    float *p = k + rows, *ds = p + GCKPTI_QK_TILE * GCKPTI_QK_TILE;
-    float lse[GCKPTI_QK_TILE] = { 0.0f }, delta[GCKPTI_QK_TILE] = { 0.0f };
+    float *p = k + rows, *ds = p + T * T;
+    float lse[T] = { 0.0f }, delta[T] = { 0.0f };
     float *dq = call->in[0].grad, *dk = call->in[1].grad, *dv = call->in[2].grad;
-    for (int64_t first = 0; first < h->t; first += GCKPTI_QK_TILE) {
-        int64_t m = gckpti_min(h->t - first, GCKPTI_QK_TILE), at = at_q + first * c;
+    for (int64_t first = 0; first < h->t; first += T) {
+        int64_t m = gckpti_min(h->t - first, T), at = at_q + first * c;
         int64_t ahead = first + h->visible.ahead, visible = gckpti_min(h->visible.keys, ahead + m);
         const int64_t j0 = gckpti_attn_first_tile(h, first);
         const float *grad = call->grad_out + at;
         memcpy(lse, (const float *)call->saved + (row * h->heads + head) * h->t + first,
                (size_t)m * sizeof *lse);
-        V(pack)(call->in[0].data + at, 1, c, m, h->d, qt, GCKPTI_QK_TILE);
+        V(pack)(call->in[0].data + at, 1, c, m, h->d, qt, T);
         V(gather)(h, grad, c, m, g);
         if (dk)
             V(gather)(h, call->in[0].data + at, c, m, q);
         if (dq || dk)
-            V(pack)(grad, 1, c, m, h->d, gt, GCKPTI_QK_TILE);
+            V(pack)(grad, 1, c, m, h->d, gt, T);
         for (int64_t r = 0; (dq || dk) && r < m; r++)
             delta[r] = V(dot)(grad + r * c, call->out + at + r * c, h->d);
-        for (int64_t j = j0; j < visible; j += GCKPTI_QK_TILE) {
-            int64_t n = gckpti_min(h->visible.keys - j, GCKPTI_QK_TILE), key = at_k + j * kc;
-            int full_next = h->visible.keys - j >= 2 * GCKPTI_QK_TILE; /* the next one, too */
+        for (int64_t j = j0; j < visible; j += T) {
+            int64_t n = gckpti_min(h->visible.keys - j, T), key = at_k + j * kc;
+            int full_next = h->visible.keys - j >= 2 * T; /* the next one, too */
             scores.diagonal = dkv_tile.diagonal = dq_tile.diagonal = ahead - j;
             scores.prefetch = dq || dk ? call->in[2].data + key : NULL;
             V(attn_gemm)(&scores, n, m, h->d, call->in[1].data + key, qt, p);
@@ -37909,14 +37788,14 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
             if (dq || dk)
                 V(attn_gemm)(&scores, n, m, h->d, call->in[2].data + key, gt, ds);
             if (h->cap > 0.0f)
-                V(softcap)(p, n * GCKPTI_QK_TILE, h->dot_scale, h->cap);
+                V(softcap)(p, n * T, h->dot_scale, h->cap);
             for (int64_t r = 0; r < n; r++) {
-                float *pr = p + r * GCKPTI_QK_TILE, *dr = dq || dk ? ds + r * GCKPTI_QK_TILE : NULL;
+                float *pr = p + r * T, *dr = dq || dk ? ds + r * T : NULL;
                 int64_t from = r > ahead - j ? r - (ahead - j) : 0;
                 V(head_grads)(h, from - from % W, m, lse, delta, pr, dr);
             }
-            /* chains start with the first block a query meets, and with the first one of queries
-             * that meets a block of keys (those of it that meet none yet get +0) */
+            /* chains start with a query's first tile, and with the first tile of queries that sees
+             * a key (a key that none sees yet gets +0) */
             int first_use = head % h->group == 0 && (first == 0 || j >= ahead);
             dkv_tile.from_zero = first_use && !call->in[2].accumulate;
             dkv_tile.prefetch = dk ? dk + key : NULL;
@@ -37928,7 +37807,7 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
                 V(attn_gemm)(&dq_tile, m, h->d, n, ds, k, dq + at);
             }
             dkv_tile.from_zero = first_use && !call->in[1].accumulate;
-            dkv_tile.prefetch = full_next ? call->in[1].data + key + GCKPTI_QK_TILE * kc : NULL;
+            dkv_tile.prefetch = full_next ? call->in[1].data + key + T * kc : NULL;
             if (dk)
                 V(attn_gemm)(&dkv_tile, n, h->d, m, ds, q, dk + key);
         }
@@ -37937,11 +37816,11 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
 
 /* >>kernels/mixed_attention */
 #ifndef GCKPT_NO_BF16
-/* ---- attention of bf16 plans: blocks of 64 queries meet blocks of 64 keys, and their products are
- * those of packed factors. What is not seen takes part with an exponential (ds) of zero; where it
- * meets an infinity or NaN, that product goes element by element (ops/mixed). ---- */
+/* ---- attention of bf16 plans: tiles of 64 queries by 64 keys, by products of packed operands.
+ * Masked keys take part with an exponential (ds) of zero; if an operand has an infinity or NaN, the
+ * product is computed element by element (ops/mixed). ---- */
 
-/* Lanes of x, of k links each, as rows of a or as a panel of b. */
+/* Packs lanes of x, of k terms each, as rows of a or as a panel of b. */
 static GCKPTI_TARGET void V(head_pack)(const gckpti_mixed_kernels *kernels, const gckpti_operand *x,
                                        int64_t lanes, int64_t k, uint16_t *a, uint32_t *b)
 {
@@ -37955,7 +37834,7 @@ static GCKPTI_TARGET void V(head_pack)(const gckpti_mixed_kernels *kernels, cons
         kernels->pack_b(&s, kernels->tiles[0].words, b, gckpti_ceil_to(lanes, 16));
 }
 
-/* A block's product: b's panel of n lanes, and where results rest, in rows of `row`; a is added. */
+/* A product of a tile: b's panel of n lanes, and results in rows of `row`; a is added. */
 GCKPTI_INLINED gckpti_packed_product V(head_product)(const gckpti_mixed_kernels *kernels,
                                                      const uint32_t *b, int64_t n, float *c,
                                                      int64_t row)
@@ -37967,8 +37846,7 @@ GCKPTI_INLINED gckpti_packed_product V(head_product)(const gckpti_mixed_kernels 
     return s;
 }
 
-/* Its a: m rows of a head. They stay where they are, if they can: `back` rows of the head stand
- * before them. */
+/* Its a: m rows of a head, in place if possible: `back` rows of the head are before them. */
 static GCKPTI_TARGET void V(head_set_a)(const gckpti_attn *h, gckpti_packed_product *s,
                                         const gckpti_operand *x, int64_t back, int64_t m,
                                         uint16_t *scratch)
@@ -37981,7 +37859,7 @@ static GCKPTI_TARGET void V(head_set_a)(const gckpti_attn *h, gckpti_packed_prod
         V(head_pack)(s->kernels, x, m, h->d, scratch, NULL);
 }
 
-/* Whether none of n bf16 (whole vectors of them) is an infinity or NaN. */
+/* Returns whether none of n bf16 (whole vectors) is an infinity or NaN. */
 static GCKPTI_TARGET int V(all_finite)(const void *x, int64_t n)
 {
     const unsigned char *at = (const unsigned char *)x;
@@ -37997,8 +37875,8 @@ static GCKPTI_TARGET int V(all_finite)(const void *x, int64_t n)
     return !(all & 0x80008000u);
 }
 
-/* Of `all`, k links deep, what is needed where query i sees the keys to i + diagonal (`edge`: see
- * cpu/cpu.h), in whole vectors and blocks; cut: the diagonal leaves some of it out. */
+/* The part of `all`, k terms, that is needed if query i sees the keys to i + diagonal (`edge`: see
+ * cpu/cpu.h), in whole vectors and blocks; cut: the diagonal masks some of it. */
 static GCKPTI_TARGET void V(head_multiply)(const gckpti_packed_product *all, int edge, int cut,
                                            int64_t diagonal, int64_t k)
 {
@@ -38029,15 +37907,14 @@ static GCKPTI_TARGET void V(head_multiply)(const gckpti_packed_product *all, int
     }
 }
 
-/* Whether one of m queries does not see all of n keys, query 0 those to `diagonal`. */
+/* Returns whether one of m queries does not see all of n keys, query 0 those to `diagonal`. */
 GCKPTI_INLINED int V(head_cut)(const gckpti_attn *h, int64_t diagonal, int64_t m, int64_t n)
 {
     return diagonal + 1 < n || diagonal + m > h->window;
 }
 
-/* A row of a result, x, in place or rounded. */
-GCKPTI_INLINED void V(store_row)(const gckpti_attn *h, const float *x, float *to,
-                                 uint16_t *narrow)
+/* Stores a row of a result, x, in place or rounded. */
+GCKPTI_INLINED void V(store_row)(const gckpti_attn *h, const float *x, float *to, uint16_t *narrow)
 {
     if (to)
         memcpy(to, x, (size_t)h->d * sizeof *x);
@@ -38047,9 +37924,8 @@ GCKPTI_INLINED void V(store_row)(const gckpti_attn *h, const float *x, float *to
 
 /* ---- forward ---- */
 /* m queries of a head, n keys from j on (`first`: where their first tile begins): query r sees
- * those to r + diagonal, or the last ones of them (manual, 5h). Scores, then
- * exponentials are [key][query], results [query][d]. In `links` exponentials are packed, in `a` k
- * and then v. */
+ * those to r + diagonal, or the last ones of them (manual, 5h). Scores, then exponentials are
+ * [key][query], results [query][d]. */
 typedef struct {
     const gckpti_attn *h;
     const gckpti_mixed_kernels *kernels;
@@ -38120,7 +37996,7 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, in
     const gckpti_operand x = gckpti_arg_operand(&call->in[0], at, c, 1, 0);
     const int64_t visible = gckpti_min(h->visible.keys, ahead + s.m);
     s.j = s.first = gckpti_attn_first_tile(h, first);
-    if (s.j >= visible) /* they see none; what is theirs is zeros */
+    if (s.j >= visible) /* they see no key; their outputs are zeros */
         return;
     V(heads_init)(h, s.max, s.sum);
     V(head_pack)(s.kernels, &x, s.m, h->d, NULL, s.q);
@@ -38153,7 +38029,7 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, in
 /* >>kernels/mixed_gradients */
 #ifndef GCKPT_NO_BF16
 /* ---- attention of bf16 plans, backward ---- */
-/* sum(g out) of a query, as gckpti_dot adds up; another one, `ahead` elements on, is fetched */
+/* Returns sum(g out) of a query, as gckpti_dot adds; prefetches the one `ahead` elements on */
 GCKPTI_INLINED float V(head_delta)(const gckpti_attn *h, const gckpti_operand *g,
                                    const gckpti_operand *out, int64_t at, int64_t ahead)
 {
@@ -38178,9 +38054,10 @@ GCKPTI_INLINED float V(head_delta)(const gckpti_attn *h, const gckpti_operand *g
     return V(fold)(lane, 0);
 }
 
-/* n rows of a gradient, `wide` apart in x: what it holds, or +0; in the end they go back. */
-static GCKPTI_TARGET void V(load_gradient)(const gckpti_attn *h, const gckpt_arg *arg,
-                                           int64_t at, int64_t n, float *x)
+/* Loads n rows of a gradient, `wide` apart in x: the old value, or +0; in the end they are
+ * stored. */
+static GCKPTI_TARGET void V(load_gradient)(const gckpti_attn *h, const gckpt_arg *arg, int64_t at,
+                                           int64_t n, float *x)
 {
     const gckpti_mixed_kernels *kernels = gckpti_kernels_of(h->call)->mixed;
     if (!arg->accumulate)
@@ -38192,8 +38069,8 @@ static GCKPTI_TARGET void V(load_gradient)(const gckpti_attn *h, const gckpt_arg
             kernels->widen(arg->grad_bf16 + at, x, h->d);
 }
 
-static GCKPTI_TARGET void V(store_gradient)(const gckpti_attn *h, const gckpt_arg *arg,
-                                            int64_t at, int64_t n, float *x)
+static GCKPTI_TARGET void V(store_gradient)(const gckpti_attn *h, const gckpt_arg *arg, int64_t at,
+                                            int64_t n, float *x)
 {
     for (int64_t i = 0; i < n; i++, at += arg->shape.d[2], x += h->d_vec) {
         for (int64_t e = 0; e < h->d; e += W)
@@ -38203,11 +38080,10 @@ static GCKPTI_TARGET void V(store_gradient)(const gckpti_attn *h, const gckpt_ar
     }
 }
 
-/* A head: p, then exponentials, and ds are [query][key], dk and dv [key][d] of a block of keys, dq
- * [query][d] of all queries (NULL: not wanted); where heads share keys, dk and dv of all keys rest
- * in the room, too: the first of them opens these, the last one closes them. Packed are k and v of
- * the block (links: d), k once more (links: keys), q or g of queries, and in `links` what a product
- * has of p or ds. */
+/* A head: p (then exponentials) and ds are [query][key], dk and dv [key][d] of a tile of keys, dq
+ * [query][d] of all queries (NULL: not required); if heads share keys, scratch has dk and dv of all
+ * keys, from the first of the heads to the last. Packed are k and v of the tile (terms: d), k again
+ * (terms: keys), q or g of queries, and p or ds. */
 typedef struct {
     const gckpti_attn *h;
     const gckpti_mixed_kernels *kernels;
@@ -38220,8 +38096,8 @@ typedef struct {
     int cut, fresh[3]; /* these blocks of dq, dk and dv start at +0 */
 } V(key_block);
 
-static GCKPTI_TARGET void V(key_block_begin)(V(key_block) * s, const gckpti_attn *h,
-                                             int64_t head, float *scratch)
+static GCKPTI_TARGET void V(key_block_begin)(V(key_block) * s, const gckpti_attn *h, int64_t head,
+                                             float *scratch)
 {
     const gckpt_arg *in = h->call->in;
     const int64_t all = gckpti_ceil_to(h->t, GCKPTI_QK_TILE),
@@ -38242,8 +38118,8 @@ static GCKPTI_TARGET void V(key_block_begin)(V(key_block) * s, const gckpti_attn
     s->packed = (uint16_t *)rest;
 }
 
-/* Scores of query r of the block become p = exp(s - lse), its dp ds = p (dp - delta) scale; +0
- * where it does not see the key. */
+/* Scores of query r of the tile become p = exp(s - lse), its dp ds = p (dp - delta) scale; +0 for
+ * masked keys. */
 GCKPTI_INLINED void V(keys_gradients)(const V(key_block) * s, int64_t r)
 {
     const float cap = s->h->cap;
@@ -38295,7 +38171,7 @@ static GCKPTI_TARGET void V(keys_add_exact)(const V(key_block) * s, float *dq, f
         }
 }
 
-/* The block's part of a gradient: dv += p' g, dk += ds' q, dq += ds k, which is packed already. */
+/* Adds the tile's terms to a gradient: dv += p' g, dk += ds' q, dq += ds k (packed already). */
 static GCKPTI_TARGET void V(keys_add)(V(key_block) * s, const gckpti_operand *x, const float *p,
                                       float *to, int fresh)
 {
@@ -38321,7 +38197,7 @@ static GCKPTI_TARGET void V(keys_add)(V(key_block) * s, const gckpti_operand *x,
     V(head_multiply)(&t, across ? GCKPTI_TERMS_TO : GCKPTI_TERMS_FROM, s->cut, s->diagonal, k);
 }
 
-/* The block of queries from i on meets that of keys. */
+/* Computes the tile of queries from i on and the current keys. */
 static GCKPTI_TARGET void V(keys_add_queries)(V(key_block) * s)
 {
     const gckpti_attn *h = s->h;
@@ -38346,8 +38222,8 @@ static GCKPTI_TARGET void V(keys_add_queries)(V(key_block) * s)
         V(keys_add)(s, &s->k, s->ds, s->dq + s->i * h->d_vec, s->fresh[0]);
 }
 
-/* As V(attention_backward), but for each block of 64 keys over all blocks of queries that see it:
- * dq of all queries rests in the room. */
+/* As V(attention_backward), but for each tile of 64 keys over all tiles of queries that see it: dq
+ * of all queries is in scratch. */
 static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, int64_t head,
                                             float *scratch)
 {
@@ -38357,7 +38233,8 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
     const int64_t at_q = row * h->t * c + head * h->d;
     const int64_t at_k = row * h->s * kc + head / h->group * h->d;
     const int64_t each = h->shared_keys ? h->d_vec : 0;
-    const int windowed = h->window < h->s; /* then a block may meet none: all is opened */
+    const int windowed = h->window < h->s; /* then a tile may have no query: all gradients are
+                                            * loaded */
     const gckpti_operand g = { call->grad_out, call->grad_out_bf16, c, 1, 0, NULL };
     const gckpti_operand o = { call->out, call->out_bf16, c, 1, 0, NULL };
     V(key_block) s;
@@ -38373,10 +38250,9 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
         s.dk = to[0], s.dv = to[1];
         s.n = gckpti_min(h->visible.keys - s.j, GCKPTI_QK_TILE);
         s.i = query0 > 0 ? query0 / GCKPTI_QK_TILE * GCKPTI_QK_TILE : 0;
-        const int64_t covered =
-            gckpti_min(s.i + GCKPTI_QK_TILE, h->t) - query0; /* by the first block */
-        const int64_t end =
-            gckpti_min(h->t, query0 + s.n - 1 + h->window); /* queries that see one */
+        /* queries of the first tile; the end of those that see a key of this tile */
+        const int64_t covered = gckpti_min(s.i + GCKPTI_QK_TILE, h->t) - query0;
+        const int64_t end = gckpti_min(h->t, query0 + s.n - 1 + h->window);
         s.fresh[0] = s.j == 0 && !in[0].accumulate && !windowed;
         for (int i = 0; i < 2; i++) {
             s.fresh[1 + i] = member == 0 && covered >= s.n && !in[1 + i].accumulate && !windowed;
@@ -38438,12 +38314,12 @@ static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
 
 /* >>kernels/amx */
 #if GCKPTI_AMX && GCKPTI_ISA == 3
-/* ---- AMX: a tile register is 16 rows of 16 words, and tdpbf16ps a block of 32 links of 16 x 16
- * elements: two chains from +0, the words' lower halves and the upper ones, whose sum is added to
- * the element, subnormals being zeros; all as 5l has it, whatever MXCSR says. ---- */
+/* ---- AMX: a tile register is 16 rows of 16 words, and tdpbf16ps adds a block of 32 terms to 16 x
+ * 16 elements: two chains from +0, of the words' lower halves and of the upper ones, whose sum is
+ * added to the element, subnormals being zeros; as 5l defines it, whatever MXCSR says. ---- */
 
-/* The instructions as AT&T and Intel write them; tests put an emulation in their place. (Those of
- * compilers' headers do not say that they read memory.) */
+/* The instructions in AT&T and Intel syntax; tests replace them by an emulation. (The compilers'
+ * intrinsics do not declare that they read memory.) */
 #ifndef GCKPTI_AMX_LOAD
 #define GCKPTI_AMX_SHAPES(at) __asm__ volatile("ldtilecfg {(%0)|[%0]}" ::"r"(at) : "memory")
 #define GCKPTI_AMX_RELEASE()  __asm__ volatile("tilerelease" ::: "memory")
@@ -38460,7 +38336,7 @@ static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
                      ", tmm" #b "}" ::)
 #endif
 
-/* Of an item: all 8 registers whole before it, none in use after it. */
+/* Configures all 8 registers before an item, and releases them after it. */
 static void gckpti_mixed_configure_amx(int enable)
 {
     static const struct {
@@ -38585,8 +38461,8 @@ static GCKPTI_TARGET float V(surprisal)(const float *x, int64_t n, const gckpti_
 
 /* >>kernels/element_losses */
 /* ---- losses of elements: an entry of axis 0, by the steps of gckpti_plain_element_sum ---- */
-/* Runs one of four loops in which the kind of loss is a constant: asked for at every vector, it
- * takes half as long again. */
+/* Runs one of four loops in which the kind of loss is a constant: a check at every vector would
+ * take half as long again. */
 #define GCKPTI_OF_KIND(run)                                                                        \
     (gckpti_loss_is(e->kind, GCKPTI_LOSS_SUM)      ? V(run)(e, GCKPTI_LOSS_SUM, row)               \
      : gckpti_loss_is(e->kind, GCKPTI_LOSS_HUBER)  ? V(run)(e, GCKPTI_LOSS_HUBER, row)             \
@@ -38657,8 +38533,8 @@ GCKPTI_INLINED void V(element_loss_put)(const gckpti_element_loss *e, const gckp
 {
     if (to->grad)
         V(put_product)
-        (to->grad + at, V(if_less)(V(zero)(), V(abs)(w), w * d, w), V(set1)(e->call->loss_scale),
-         to->accumulate, n);
+    (to->grad + at, V(if_less)(V(zero)(), V(abs)(w), w * d, w), V(set1)(e->call->loss_scale),
+     to->accumulate, n);
 }
 
 GCKPTI_INLINED void V(element_loss_backward_of)(const gckpti_element_loss *e, gckpti_loss_kind kind,

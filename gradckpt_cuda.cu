@@ -14,17 +14,17 @@
  * A product never feeds an addition unless by fma, and -fmad=false keeps the compiler from it.
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
- *     >>device    streams, memory, errors, launching, recordings                               621
+ *     >>device    streams, memory, errors, launching, captures                                 619
  *                 ptx, memory, replay
- *     >>common    fill, add, convert, update, unpack                                           673
+ *     >>common    fill, add, convert, update, dequantise                                       672
  *                 map, tiles, convert, update, dequantise
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3737
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3729
  *                 unary, axes, sums, broadcast, shapes, reduce, max, upsample, rotary,
  *                 element_losses, panel, products, linear, conv, pools, embed, softmax, norms,
  *                 channels, recurrent, losses, linear_loss, scores, attention
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1733
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1730
  *                 epilogue, products, linear, attention, losses, elementwise, norms
- *     >>backend   which kernels there are, the self-test, the table                            321
+ *     >>backend   which kernels there are, the self-test, the table                            295
  *                 find, self_test, open
  */
 #ifndef GCKPT_CUDA_SHIM /* tests/cuda/cuda_shim.h, included before, runs kernels on the processor */
@@ -57,10 +57,10 @@
 namespace {
 
 /* ---- >>device -------------------------------------------------------------------------------- */
-/* What may differ when a recorded micro-batch is repeated. So kernels that need a call's row, seed,
- * step, position or loss_scale do not get them as arguments: they get moment_of(call), an address
- * in the device's memory, and read them there. Host code must not depend on them. All else (shapes,
- * rows, addresses) is the same in each repetition. An update is never repeated: it has its
+/* The values that may differ when a captured micro-batch is replayed. Kernels that need a call's
+ * row, seed, step, position or loss_scale do not get them as arguments, but read them at
+ * params_of(call), an address in device memory; host code must not depend on them. All else
+ * (shapes, rows, addresses) is the same in each replay. Updates are never replayed: they have their
  * gckpt_update_pass. */
 struct StepParams {
     int64_t first_row, position;
@@ -77,14 +77,14 @@ struct StepParams {
 enum {
     TEXT = 256,  /* bytes of an error */
     LOSSES = 14, /* a plan with more is not recorded */
-    RING = 64, /* of a side, whose ends are told apart */
+    RING = 64, /* events per queue */
     SLOTS = 64,  /* by which copies come in: 32 MiB on either side */
     SLOT_BYTES = GCKPT_CUDA_SLOT_BYTES,
     CAPTURES = 4096 /* kept for all executors of a device; then the oldest goes */
 };
 
-/* The first: as the micro-batch has it (outside of recordings: as the present call has it); the
- * second: of what does not depend on the batch, with row 0; then one for each loss. */
+/* [0]: of the micro-batch (outside of captures: of the current call); [1]: of batch-invariant ops,
+ * with row 0; then one for each loss. */
 struct StepParamSet {
     StepParams at[2 + LOSSES];
 };
@@ -94,21 +94,21 @@ struct StepParamSet {
 struct Capture {
     const void *owner; /* NULL: none */
     int64_t part, rows;
-    int first, warmed_up;       /* seen: what loads at first use has been loaded */
+    int first, warmed_up;       /* seen: everything loaded at first use has been loaded */
     cudaGraphExec_t graph; /* NULL: not recorded yet */
 };
 
-/* A piece of pinned memory and one of the device. What comes in goes through both, on a stream of
- * its own while others compute, and from there to its place when these are done. */
+/* A block of pinned memory and one of the device. Input goes through both, on its own stream while
+ * others compute, and from there to its destination after these. */
 struct Slot {
     cudaEvent_t arrived, taken; /* at the device; from there */
     int used;                   /* since all was last waited for */
 };
 
-/* What goes on beside what is computed: pieces, each behind what was asked for before it began. */
+/* Launches that overlap with the main stream; each starts after all launches before it. */
 struct Queue {
     cudaStream_t stream;
-    cudaEvent_t done[RING]; /* of the latest, in turns */
+    cudaEvent_t done[RING]; /* of the latest pieces, cyclically */
     int next;                /* modulo PIECES */
     int pending;                 /* since all were last joined */
 };
@@ -119,22 +119,22 @@ struct Device {
     std::recursive_mutex lock;
     cudaStream_t main, feeds; /* what is computed; what comes in */
     cudaStream_t stream;      /* where calls go: main, or for a while that of `ranks` */
-    Queue offload, graph, comm; /* what is offloaded, in recordings; what goes from rank to rank */
-    Queue overlap;                /* a product beside those that follow it */
-    cudaEvent_t fork_event;       /* a piece */
-    int busy;                   /* work was asked for since all was last waited for */
+    Queue offload, graph, comm; /* offloads, offloads in captures, communication */
+    Queue overlap;                /* a product that overlaps with the next ones */
+    cudaEvent_t fork_event;       /* the start of a piece */
+    int busy;                   /* something was launched since the last synchronisation */
     char problem[TEXT];         /* the first one */
-    StepParamSet now, *params;      /* the latter hold, or soon, the former */
+    StepParamSet now, *params;      /* *params is, or will soon be, a copy of now */
     Slot slots[SLOTS];
     char *pinned, *staged;
     Capture captures[CAPTURES], *capture; /* the one that is being made */
     int capture_failed;                             /* it failed */
-    int ids[LOSSES], losses;                      /* whose moments->at[2], .. are */
-    int slot, oldest, next; /* the next slot; of recordings: where to look first */
+    int ids[LOSSES], losses;                      /* the losses of params->at[2], .. */
+    int slot, oldest, next; /* the next slot; captures: which to replace, where to look first */
     gckpt_backend backend;
 };
 Device devices[16];
-thread_local bool on_comm[16]; /* this thread's calls go to the device's queue of ranks (beside) */
+thread_local bool on_comm[16]; /* whether this thread's calls go to the device's comm queue */
 
 Device *device_of(const gckpt_call *call) { return (Device *)call->backend; }
 
@@ -173,7 +173,7 @@ void format_error(char *text, int number, cudaError_t error, const char *what)
              cudaGetErrorName(error), remedy((int)error));
 }
 
-/* The first error stays. In a recording it only ends that: run plainly, it comes again, or not. */
+/* Keeps the first error. In a capture it only ends that: the micro-batch then runs without one. */
 void check(Device *d, cudaError_t error, const char *what)
 {
     if (error != cudaSuccess && d->capture)
@@ -189,7 +189,7 @@ template <auto KERNEL> const char *name_of(void) { return __PRETTY_FUNCTION__; }
 void check_kernel(Device *d, cudaError_t error, const char *name)
 {
     const char *from = strstr(name, "KERNEL = ");
-    char text[72]; /* of which the rest of a message leaves room for as many */
+    char text[72]; /* as much as the rest of a message leaves */
     if (error == cudaSuccess)
         return;
     snprintf(text, sizeof text, "%s", from ? from + 9 : name);
@@ -198,12 +198,11 @@ void check_kernel(Device *d, cudaError_t error, const char *name)
     check(d, error, text);
 }
 
-void launch_pending(
-    Device *d); /* launches what waits for what is asked for next (common/update.cu) */
+void launch_pending(Device *d); /* common/update.cu */
 
-/* In each of the table's functions: one thread at a time, with this device as CUDA's current one,
- * which it stays: to set the one before again would make a context there, if it has none. more:
- * what waits may wait until something is launched. It stands for the device. */
+/* Held in each of the table's functions: one thread at a time, with this device as CUDA's current
+ * one. It stays current: setting the previous one again would create a context there. more: pending
+ * launches may stay pending. It converts to the device. */
 struct DeviceLock {
     Device *d;
     explicit DeviceLock(void *device, bool keep_pending = false) : d((Device *)device)
@@ -220,14 +219,14 @@ struct DeviceLock {
     Device *operator->() const { return d; }
 };
 
-/* Blocks of `threads` for n items, at most so many that each processor of a large chip has 16. */
+/* Blocks of `threads` for n items, at most 16 for each processor of a large chip. */
 dim3 blocks_for(int64_t n, int threads)
 {
     int64_t blocks = (n + threads - 1) / threads;
     return dim3((unsigned)(blocks < 1 ? 1 : blocks < 2112 ? blocks : 2112));
 }
 
-/* for (EACH(i, n)): all threads of the grid share the n items. */
+/* for (EACH(i, n)): the n items go to all threads of the grid. */
 #define EACH(i, n)                                                                                 \
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                           \
     i += (int64_t)gridDim.x * blockDim.x
@@ -252,7 +251,7 @@ dim3 blocks_for(int64_t n, int threads)
 /* A thread for each of n items, or a warp for each row. */
 #define RUN_EACH(call, kernel, n, ...) RUN(call, kernel, blocks_for(n, 256), 256, 0, __VA_ARGS__)
 #define RUN_ROWS(call, kernel, rows, ...) RUN_EACH(call, kernel, 32 * (rows), __VA_ARGS__)
-/* With more shared memory than a kernel may have unless it is asked for. */
+/* With more shared memory than the default limit of a kernel. */
 #define RUN_SHARED(call, kernel, grid, block, shared, ...)                                        \
     do {                                                                                           \
         check_kernel(device_of(call),                                                              \
@@ -268,7 +267,7 @@ __global__ void params_kernel(StepParamSet *to, StepParamSet now, int n)
         to->at[threadIdx.x] = now.at[threadIdx.x];
 }
 
-/* For a kernel of this call: its row, position, seed, step and loss_scale, until the next call. */
+/* A call's row, position, seed, step and loss_scale for a kernel, until the next call. */
 const StepParams *params_of(const gckpt_call *call)
 {
     Device *d = device_of(call);
@@ -287,7 +286,7 @@ const StepParams *params_of(const gckpt_call *call)
     return &d->params->at[0];
 }
 
-/* 1: within a recording, which cannot have what the host takes part in. */
+/* Returns whether a capture is active, in which the host cannot take part. */
 int reject_capture(Device *d)
 {
     d->capture_failed = 1;
@@ -298,7 +297,7 @@ int reject_capture(Device *d)
 /* What only PTX says. tests/cuda/cuda_shim.h has most of it for the processor, and says in full
  * what these do. */
 #ifndef GCKPT_CUDA_SHIM
-/* cp.async: 16 bytes to shared memory past the registers, and no valid bytes to count. */
+/* cp.async: 16 bytes to shared memory without registers, of which `valid` are not zeros. */
 __device__ __forceinline__ void gckpti_cp_async16_full(void *to, const void *from)
 {
     unsigned at = (unsigned)__cvta_generic_to_shared(to);
@@ -312,7 +311,7 @@ __device__ __forceinline__ void gckpti_cp_async16(void *to, const void *from, in
                  "l"(__cvta_generic_to_global(from)), "r"(valid)
                  : "memory");
 }
-/* What was asked for since the last one is a group. */
+/* Ends a group of copies. */
 __device__ __forceinline__ void gckpti_cp_async_commit(void)
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -360,8 +359,7 @@ __device__ __forceinline__ int gckpti_block_index(void)
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(i));
     return i;
 }
-/* Two elements as bf16 keeps them, the first one in the lower half: gckpti_to_bf16's bits, but for
- * NaN. */
+/* Two elements as bf16, the first one in the lower half: gckpti_to_bf16's bits, except for NaN. */
 __device__ __forceinline__ uint32_t gckpti_to_bf16_pair(float first, float second)
 {
     uint32_t y;
@@ -413,23 +411,23 @@ void *allocate(void *context, size_t bytes, size_t)
 
 const char *memory_hint(void *) { return memory_text; }
 
-/* A piece begins behind what was asked for up to now; it ends. False: of a recording that failed,
- * whose piece would not be recorded but run. */
+/* Begins a piece after everything launched so far; ends it. Returns false in a failed capture,
+ * where the piece would not be captured but run. */
 bool queue_begin(Device *d, Queue *s)
 {
-    check(d, cudaEventRecord(d->fork_event, d->main), "a queue beside");
-    check(d, cudaStreamWaitEvent(s->stream, d->fork_event, 0), "a queue beside");
+    check(d, cudaEventRecord(d->fork_event, d->main), "a side stream");
+    check(d, cudaStreamWaitEvent(s->stream, d->fork_event, 0), "a side stream");
     return !d->capture || !d->capture_failed;
 }
 
 void queue_end(Device *d, Queue *s)
 {
-    check(d, cudaEventRecord(s->done[s->next], s->stream), "a queue beside");
+    check(d, cudaEventRecord(s->done[s->next], s->stream), "a side stream");
     s->next = (s->next + 1) % RING;
     s->pending = d->busy = 1;
 }
 
-/* What is asked for from now on waits for all pieces but the last `later`. */
+/* Makes later launches wait for all pieces but the last `later`. */
 void queue_join(Device *d, Queue *s, int keep_last)
 {
     int last = keep_last < RING ? keep_last : 0;
@@ -439,7 +437,7 @@ void queue_join(Device *d, Queue *s, int keep_last)
     s->pending = s->pending && last > 0;
 }
 
-/* Until all that was asked for is done; then all slots are free. */
+/* Waits for everything launched; then all slots are free. */
 void wait_all(Device *d, const char *what)
 {
     if (!d->busy || reject_capture(d))
@@ -461,7 +459,7 @@ template <cudaError_t (*FREE)(void *)> void release(void *context, void *memory,
     check(d, FREE(memory), "release");
 }
 
-/* By slots. The host waits only where its bytes go to a pinned piece that is not read yet. */
+/* Copies by slots. The host waits only for a pinned slot that has not been read yet. */
 void copy_in(void *context, void *to, const void *host, size_t bytes)
 {
     DeviceLock d(context);
@@ -512,7 +510,7 @@ const char *finish(void *context)
     return d->problem[0] ? d->problem : NULL;
 }
 
-/* ---- what is offloaded: to pinned memory, on a stream of its own, also within a recording ---- */
+/* ---- offload: to pinned memory, on its own stream, also within a capture ---- */
 void *host_get(void *context, size_t bytes)
 {
     DeviceLock d(context);
@@ -529,7 +527,7 @@ void *host_get(void *context, size_t bytes)
     return NULL;
 }
 
-/* A recording has a queue of its own, so that copies begun before it go on beside it. */
+/* A capture has its own queue, so that copies begun before it overlap with it. */
 Queue *offload_queue(Device *d) { return d->capture ? &d->graph : &d->offload; }
 
 void copy_async(void *context, void *to, const void *from, size_t bytes, int out)
@@ -593,7 +591,7 @@ Capture *capture_of(Device *d, const gckpt_step_params *m)
         Capture *have = &d->captures[at];
         if (have->owner == m->owner && have->part == m->part && have->rows == m->rows &&
             have->first == !m->first_row) {
-            d->next = at; /* the part behind it is near */
+            d->next = at; /* the next micro-batch is probably the one after it */
             return have;
         }
         r = !r && !have->owner ? have : r;
@@ -607,7 +605,7 @@ Capture *capture_of(Device *d, const gckpt_step_params *m)
     return r;
 }
 
-/* Puts a micro-batch's moments where its kernels read them. */
+/* Copies a micro-batch's parameters to where its kernels read them. */
 void send_step_params(Device *d, const gckpt_step_params *m)
 {
     StepParams now = { m->first_row, m->position, m->seed, m->step, 0.0f };
@@ -620,12 +618,12 @@ void send_step_params(Device *d, const gckpt_step_params *m)
         d->now.at[2 + i].loss_scale = m->scales[i].scale;
         d->ids[i] = m->scales[i].id;
     }
-    if (memcmp(&before, &d->now, sizeof before)) /* another part has not told it */
+    if (memcmp(&before, &d->now, sizeof before)) /* unchanged parameters are not copied again */
         RUN_ON(d, params_kernel, 1, 32, 0, d->params, d->now, 2 + m->losses);
 }
 
-/* At first sight a micro-batch only runs; the second time it is recorded, with the lock kept until
- * `recorded`, so that nothing of another thread comes between. */
+/* The first time a micro-batch only runs; the second time it is captured, with the lock held until
+ * `recorded`, so that no other thread's launches come between. */
 int replay(void *context, const gckpt_step_params *m)
 {
     DeviceLock d(context);
@@ -658,11 +656,11 @@ int end_capture(void *context)
     if (!r)
         return 1;
     queue_join(d, &d->graph, 0);
-    check(d, cudaStreamEndCapture(d->stream, &graph), "recording");
+    check(d, cudaStreamEndCapture(d->stream, &graph), "capture");
     if (!d->capture_failed)
-        check(d, cudaGraphInstantiate(&r->graph, graph, 0), "recording");
+        check(d, cudaGraphInstantiate(&r->graph, graph, 0), "capture");
     if (!d->capture_failed) /* its memory: a launch that found none would end the step */
-        check(d, cudaGraphUpload(r->graph, d->stream), "recording");
+        check(d, cudaGraphUpload(r->graph, d->stream), "capture");
     if (graph)
         cudaGraphDestroy(graph);
     cudaGetLastError();
@@ -677,9 +675,9 @@ int end_capture(void *context)
     return 1;
 }
 
-/* ---- >>between -------------------------------------------------------------------------------
- * Kernels that only move memory have threads for all of it in flight: a thread takes 16 bytes at a
- * time where all addresses are multiples of 16, else one element. */
+/* ---- >>common -------------------------------------------------------------------------------
+ * Kernels that only move memory have a thread for each part of it: 16 bytes at a time if all
+ * addresses are multiples of 16, else one element. */
 template <class T, int N>
 struct alignas(N < 16 / (int)sizeof(T) ? (size_t)N * sizeof(T) : 16) Vec {
     T v[N];
@@ -701,7 +699,7 @@ bool aligned(const void *a, const void *b = NULL, const void *c = NULL)
     return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) & 15) == 0;
 }
 
-/* for (EACH_ROW(r, rows)): the warps of the grid share the rows. A grid: blocks_for(32 * rows). */
+/* for (EACH_ROW(r, rows)): rows go to the grid's warps. A grid: blocks_for(32 * rows). */
 #define EACH_ROW(r, rows)                                                                          \
     int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;                             \
     r < (rows);                                                                                    \
@@ -866,7 +864,7 @@ __global__ void map_kernel(F f, A a, A b, D d, int64_t n, int accumulate)
     }
 }
 
-/* N: of a pack. d NULL: nobody wants it. */
+/* N: of a vector. d NULL: not required. */
 template <int N, class F, class A, class D>
 void map_vecs(const gckpt_call *call, F f, A a, A b, D d, int64_t n, int accumulate)
 {
@@ -916,14 +914,13 @@ template <class T> Matrix<T> matrix(const T *x, int64_t stride)
     return { x, stride, aligned(x) && stride % (16 / (int)sizeof(T)) == 0 };
 }
 
-/* A factor of a bf16 plan, MIXED, is rounded. */
 template <bool MIXED> __device__ float rounded(float x)
 {
     return MIXED ? gckpti_from_bf16(gckpti_to_bf16(x)) : x;
 }
 
-/* Brings 16 bytes to shared memory, elements from[0..], of which `there` are there; the others are
- * zeros. WIDE: `from` is a multiple of 16, and all are there, or none. */
+/* Copies 16 bytes to shared memory, elements from[0..], of which `there` exist; the others are
+ * zeros. WIDE: `from` is a multiple of 16, and all exist, or none. */
 template <bool ALIGNED, bool MIXED>
 __device__ inline void stage(const float *from, int valid, const float *, float *to)
 {
@@ -956,7 +953,7 @@ template <int PITCH> struct Padded {
     static __device__ inline int at(int line, int chunk) { return line * PITCH + 4 * chunk; }
 };
 
-/* in lines of LINE bf16, whose chunks change places from line to line, so that ldmatrix finds 8
+/* in lines of LINE bf16, whose chunks are permuted from line to line, so that ldmatrix finds 8
  * lines in 8 different groups of banks. */
 template <int LINE> struct Swizzled {
     static __device__ inline int at(int line, int chunk)
@@ -1014,7 +1011,7 @@ __device__ inline uint32_t word_at(const uint32_t word[4], uint64_t i)
     return i & 2 ? (i & 1 ? word[3] : word[2]) : (i & 1 ? word[1] : word[0]);
 }
 
-/* Random bits are drawn for 8 elements of the batch at a time; a pack's may begin among them. */
+/* Random bits are computed for 8 elements of the batch at a time; a vector may begin among them. */
 struct Convert {
     gckpt_conversion c;
     int64_t each;      /* elements of a row */
@@ -1075,8 +1072,8 @@ void narrow(const gckpt_call *call, const float *from, uint16_t *to, int64_t n)
 }
 
 /* >>common/update */
-/* ---- fills and updates come one by one and wait until there are MOST, or until something else is
- * asked for: then one launch does them all, each in blocks of its own ---- */
+/* ---- fills and updates are collected until there are MOST, or until another function is called:
+ * then one launch does them all, each in its own blocks ---- */
 struct Fills {
     enum { MOST = 64, WORDS = 8192 }; /* of a block */
     struct Fill {
@@ -1169,9 +1166,9 @@ struct Passes {
 };
 static_assert(sizeof(Passes) <= 4096 && sizeof(Fills) <= 4096, "arguments of a kernel");
 
-/* The threads of a block take GCKPT_UPDATE_BLOCK elements through everything, so that gradient,
- * values and state cross memory once. The square sum's lanes (5d) are the first warp's, which
- * finds the divided gradient in shared memory, while others of the chip's blocks use the memory. */
+/* The threads of a block take GCKPT_UPDATE_BLOCK elements through all steps, so that gradient,
+ * values and state cross memory once. The square sum's lanes (5d) are the first warp's, which reads
+ * the divided gradient from shared memory while other blocks use the memory. */
 __global__ void update_kernel(const __grid_constant__ Passes all)
 {
     typedef Vec<float, 4> Four;
@@ -1214,7 +1211,7 @@ void launch_pending(Device *d)
     Passes *p = &deferred[d->number].passes;
     unsigned blocks = 0;
     if (void (*product)(Device *) = deferred[d->number].product) {
-        const int pending = d->overlap.pending; /* it goes beside the twin, too */
+        const int pending = d->overlap.pending; /* it also overlaps with the pending product */
         deferred[d->number].product = NULL, d->overlap.pending = 0;
         product(d);
         d->overlap.pending = pending;
@@ -1262,7 +1259,7 @@ bool take_zero_fill(Device *d, const void *at, int64_t n)
 /* An entry of the table. */
 void update(const gckpt_call *call, const gckpt_update_pass *pass)
 {
-    if (pass->elements == 0) /* a rank's share may be */
+    if (pass->elements == 0) /* possible for a rank's shard */
         return;
     DeviceLock d(device_of(call), true);
     Passes *w = &deferred[d->number].passes;
@@ -1283,7 +1280,7 @@ void update(const gckpt_call *call, const gckpt_update_pass *pass)
 }
 
 /* >>common/dequantise */
-/* T: what is stored. Four values may lie in two rows. */
+/* T: the storage type. Four values may be in two rows. */
 template <class T> struct Dequantise {
     gckpt_dequantisation u;
     template <int N> __device__ void at(int64_t i) const
@@ -1351,8 +1348,8 @@ void nonfinite(const gckpt_call *call, const float *x, int64_t n, uint32_t *foun
 }
 
 /* >>exact/unary */
-/* y = f(x), and dx by a rule from g and the slope, all three being gradckpt.h's; `at`: x, or y
- * where the slope needs it. o: the N attributes that these take. */
+/* y = f(x), and dx by a rule from g and the derivative, all three being gradckpt.h's; `at`: x, or y
+ * if the derivative is taken there. o: the N attributes. */
 template <auto F, int N = 0> struct Unary {
     static constexpr int READS = READS_A, ATTRIBUTES = N;
     float o[N + 1];
@@ -1487,7 +1484,7 @@ void scale_by(const gckpt_call *call, bool backward)
 }
 BOTH_PASSES(scale, scale_by)
 
-/* Four elements of the batch share random bits; a pack's may begin among them. */
+/* Four elements of the batch use one block of random bits; a vector may begin among them. */
 struct DropoutMask {
     float p, factor;
     int64_t each; /* elements of a row */
@@ -1531,10 +1528,10 @@ void dropout_by(const gckpt_call *call, bool backward)
 BOTH_PASSES(dropout, dropout_by)
 
 /* >>exact/axes */
-/* ---- two inputs with broadcasting, and all that copies between shapes ----
- * Axes: places in three tensors at once, the innermost axis first; step[0] of the result, step[1]
- * and step[2] of operands, 0 where they are repeated. I: 32-bit indexes where they suffice, since a
- * place costs a division for each axis but the last. */
+/* ---- binary ops with broadcasting, and all copies between shapes ---- Axes: positions in three
+ * tensors at once, the innermost axis first; step[0] of the result, step[1] and step[2] of
+ * operands, 0 where they are repeated. I: 32-bit indices where they suffice, since a position costs
+ * a division for each axis but the last. */
 template <class I> struct Axes {
     int n;
     I size[GCKPT_MAX_DIMS], step[3][GCKPT_MAX_DIMS];
@@ -1557,7 +1554,7 @@ template <class I> __device__ Offsets<I> offsets_of(const Axes<I> &x, I i)
     return p;
 }
 
-/* The walk's steps as 1 and 2, and 0 in row-major order. */
+/* The iterator's steps as 1 and 2, and 0 in row-major order. */
 Axes<int64_t> axes_of(const gckpti_iter *w)
 {
     Axes<int64_t> x = {};
@@ -1636,7 +1633,7 @@ struct Binary {
     }
 };
 
-/* Whether the word of a condition holds, as gckpti_holds: of f32, or of i32. */
+/* Returns whether a condition's word, f32 or i32, is not 0. */
 __device__ inline bool holds(float word, bool is_i32)
 {
     return (gckpti_bits(word) & (is_i32 ? 0xffffffffu : 0x7fffffffu)) != 0;
@@ -1720,7 +1717,7 @@ void combine(const gckpt_call *call, const Axes<int64_t> &x, F f, float *d, cons
 /* >>exact/sums */
 /* A column's sum over rows in their order (5e). */
 struct Sum {
-    Results at; /* none: not wanted */
+    Results at; /* none: not required */
     float *comp; /* NULL: without */
     int accumulate;
     float divisor = 1.0f;
@@ -1732,7 +1729,7 @@ Sum sum_of(const gckpt_arg &x) { return { grad_of(x), x.compensation, x.accumula
 /* i 0: there is none. */
 Sum sum_of(const gckpt_call *call, int i) { return i ? sum_of(call->in[i]) : Sum{}; }
 
-/* Where it begins, and its end. fresh: its low part begins at +0 unless it accumulates. */
+/* Its start and its end. fresh: its compensation begins at +0 unless it accumulates. */
 __device__ inline float sum_begin(const Sum &s, int64_t i, bool fresh, float *comp)
 {
     *comp = s.comp && (s.accumulate || !fresh) ? s.comp[i] : 0.0f;
@@ -1748,15 +1745,15 @@ __device__ inline void sum_end(const Sum &s, int64_t i, float sum, float comp)
 
 __device__ inline void add_term(bool compensated, float *sum, float *comp, float x)
 {
-    if (compensated) /* by ?: the address would put low in memory */
+    if (compensated) /* by ?: the address would put comp in memory */
         gckpti_sum_add(sum, comp, x);
     else
         gckpti_sum_add(sum, NULL, x);
 }
 
-/* What a sum adds, or two, of a row: terms that are read by columns. Column: what a thread knows of
- * one; FRESH: with low parts, even if they are not kept; along: neighbours are rows, so that a
- * thread has PLACES columns. */
+/* One or two sums over rows: terms that are read by columns. Column: a thread's state of one;
+ * FRESH: with compensation, even if that is not stored; along: rows are adjacent, so that a thread
+ * has PLACES columns. */
 struct Terms {
     static constexpr bool FRESH = false, along = false;
     static constexpr int NCOLS = 1;
@@ -1764,10 +1761,10 @@ struct Terms {
     __device__ static int64_t column_of(int64_t, int64_t column) { return column; }
 };
 
-/* A block has COLUMNS columns. Its threads bring 8 terms of each sum at a time to shared memory,
- * while warps 0 and 1 add those before, a lane a column of one of the two. A column is one chain of
- * four additions for each term (5e), some 16 cycles, and no number of threads makes it shorter: few
- * columns of many rows do not fill the chip. Images, which rows of blocks have, are one by one. */
+/* A block has COLUMNS columns. Its threads copy 8 terms of each sum at a time to shared memory,
+ * while warps 0 and 1 add the previous ones, a lane per column of one of the two. A column is
+ * one chain of four additions per term (5e), some 16 cycles, and no number of threads makes it
+ * shorter: few columns of many rows do not fill the chip. Images go one by one. */
 template <class T, int COLUMNS>
 __global__ void column_sums_kernel(const __grid_constant__ T of, Sum first, Sum second,
                                    int64_t rows, int64_t n)
@@ -1822,9 +1819,9 @@ void column_sums(const gckpt_call *call, const T &of, const Sum &first, const Su
             second, rows, n);
 }
 
-/* Sums whose order is that of the terms' places in g: of each column all rows, one after the other.
- * A term is g * other, or sign * g, or (RULED) by a rule, `own` lying as the sums do. steps: 0 of
- * g, 1 of `other`. */
+/* Sums in the order of the terms in g: of each column all rows, one after the other. A term is g *
+ * other, or sign * g, or (RULED) by a rule, `own` being indexed like the sums. steps: 0 of g, 1 of
+ * `other`. */
 template <class I, bool RULED = false> struct Sums {
     static constexpr bool FRESH = false;
     static constexpr int NCOLS = 4;
@@ -1884,7 +1881,7 @@ template <class I, bool RULED> void sums_in(const gckpt_call *call, const Sums<i
         column_sums(call, t, s.to, {}, s.rows, s.columns);
 }
 
-/* Of g at all places of `axes` (steps: 0 of g, 1 of the sum, 2 of other). */
+/* Of g over `axes` (steps: 0 of g, 1 of the sum, 2 of other). */
 void sums(const gckpt_call *call, const Axes<int64_t> &axes, Sums<int64_t> s)
 {
     s.columns = s.rows = 1;
@@ -1956,7 +1953,7 @@ PAIRED(maximum, MAXIMUM, 1.0f, true, GREATER, GREATER)
 PAIRED(minimum, MINIMUM, 1.0f, true, LESS, LESS)
 #undef PAIRED
 
-/* a, or else own, where a condition holds, or where it does not. */
+/* a, or else own, where a condition is true, or where it is not. */
 struct Where {
     bool is_i32, on_true;
     float scalar;
@@ -2014,8 +2011,8 @@ struct Part { /* of an axis: `n` floats from `begin` of each `whole` */
     int64_t blocks, whole, begin, n;
 };
 
-/* d = s, or d += s, for a part that is in its place in s, in d or in both (`which`); what has it
- * not there has nothing else. */
+/* d = s, or d += s, for a part that s, d or both have (`which`); a tensor without it has nothing
+ * else. */
 enum { FROM_PLACE = 1, TO_PLACE = 2 };
 void copy_part(const gckpt_call *call, const Part &p, int which, float *d, const float *s,
                int accumulate)
@@ -2027,8 +2024,8 @@ void copy_part(const gckpt_call *call, const Part &p, int which, float *d, const
     copy_axes(call, x, d + (to ? p.begin : 0), s + (from ? p.begin : 0), 1.0f, accumulate);
 }
 
-/* Axis p is the one of neighbours in s, q in d: a block of 32 x 8 threads brings 32 of each through
- * shared memory, so that warps read and write 128 bytes in one piece; rest: the other axes. */
+/* s is contiguous along axis p, d along axis q: a block of 32 x 8 threads transposes 32 x 32 in
+ * shared memory, so that warps read and write 128 contiguous bytes; rest: the other axes. */
 template <class I> struct Transpose {
     Axes<I> rest;
     I p, q, p_step, q_step; /* sizes; p's step in d, q's in s */
@@ -2207,9 +2204,9 @@ __global__ void row_sums_kernel(F f, float *out, int64_t rows, int64_t n, float 
     }
 }
 
-/* The same, a block a row, for few long ones: its warps bring some thousand elements to shared
- * memory, while the first warp adds those before; 128 links a lane take about as long as memory
- * does. */
+/* The same, a block per row, for few long ones: its warps copy some thousand elements to shared
+ * memory while the first warp adds the previous ones; 128 terms a lane take about as long as
+ * memory. */
 enum { LONG = 4096, LONG_THREADS = 512, LONG_ROW = 2 * LONG };
 template <class F>
 __global__ void long_row_sums_kernel(F f, float *out, int64_t n, float divisor)
@@ -2371,7 +2368,7 @@ __global__ void upsample_forward_kernel(Image s, const float *x, float *out, int
     }
 }
 
-/* The first of n results that looks at place `at` of `size`, or behind it. */
+/* The first of n results that reads element `at` of `size`, or one after it. */
 __device__ int64_t first_reader(int mode, int64_t size, int64_t n, int64_t at)
 {
     int64_t low = 0, high = n;
@@ -2385,7 +2382,7 @@ __device__ int64_t first_reader(int mode, int64_t size, int64_t n, int64_t at)
     return low;
 }
 
-/* Results that look at an element come in order, as do their places. */
+/* Results that read an element come in order, as do their taps. */
 __global__ void upsample_backward_kernel(Image s, float *dx, const float *g, int64_t n,
                                          int accumulate)
 {
@@ -2428,7 +2425,7 @@ BOTH_PASSES(upsample, upsample_by)
 #endif
 
 /* >>exact/rotary */
-/* cache: x's rows behind those that are there, in each row of the batch; a window is a ring. */
+/* cache: appends x's rows in each row of the batch; a window is a ring. */
 __global__ void cache_kernel(gckpt_arg x, float *out, uint16_t *narrow, int64_t n, int64_t all,
                              int64_t c, int64_t each, const StepParams *params)
 {
@@ -2443,7 +2440,7 @@ void cache_forward(const gckpt_call *call)
              call->shape.d[1] * c, params_of(call));
 }
 
-/* What turns pairs: frequency i is ratio^i times the first, or as listed. */
+/* The angles: frequency i is ratio^i times the first, or as listed. */
 struct Rotation {
     double ratio;
     int listed;
@@ -2472,8 +2469,8 @@ __global__ void rotary_table_kernel(float *table, uint64_t first, const StepPara
     }
 }
 
-/* A thread N pairs x_i, x_(i + half) of a head of d, `packs` of them in half of what is turned, or
- * N columns behind these, which pass. */
+/* A thread has N pairs x_i, x_(i + half) of a head of d, `packs` such vectors in half of the
+ * rotated columns, or N of the other columns, which pass. */
 template <int N>
 __global__ void rotary_kernel(Values x, Results y, const float *table, int64_t n, int64_t t,
                               int heads, int vecs, int d, int accumulate)
@@ -2569,7 +2566,7 @@ __global__ void loss_sum_kernel(const float *losses, const int32_t *target, int6
         *count += counted[0] * each;
 }
 
-/* To the call's sum and count (NULL: not wanted) go `rows` losses in the device's memory. */
+/* Adds `rows` losses in device memory to the call's sum and count (NULL: not required). */
 void add_losses(const gckpt_call *call, const float *losses, const int32_t *target, int64_t rows,
                 int64_t each)
 {
@@ -2611,13 +2608,13 @@ __global__ void loss_grads_kernel(gckpti_element_loss e, float *dx, float *dy,
     }
 }
 
-/* The gradient of weights, from sums of the losses behind each. */
+/* The gradient of weights, from the sums of the losses that each multiplies. */
 void weights_gradient(const gckpt_call *call, const float *sums)
 {
     map_gradient(call, call->in[2], ByLossScale{ params_of(call) }, sums, NULL);
 }
 
-/* work: a float a row; backward: one a weight. */
+/* workspace: a float per row; backward: one per weight. */
 template <gckpti_loss_kind KIND> void element_loss_by(const gckpt_call *call, bool backward)
 {
     ElementLoss f = { gckpti_element_loss_of(call, KIND) };
@@ -2659,7 +2656,7 @@ BOTH_PASSES(binary_cross_entropy, element_loss_by<GCKPTI_LOSS_BINARY>)
  * elements need 8 bytes from L2 in a cycle, which gives some 24. tests/bench/cuda.cu measures. */
 enum { DEPTH = 8, STAGES = 4 };
 
-/* How chunks of 4 elements of a factor are read. */
+/* How chunks of 4 elements of an operand are read. */
 enum {
     ALONG = 1,  /* they lie along k, else along rows of C (columns for B) */
     ALIGNED = 2,   /* one load reads them */
@@ -2667,11 +2664,11 @@ enum {
     ASYNC = 8   /* by cp.async */
 };
 
-/* A factor as a kernel reads it, from constant memory; in bytes. */
+/* An operand as a kernel reads it, from constant memory; in bytes. */
 struct Operand {
     const char *base;
     int64_t row, step, matrix; /* to the next */
-    int64_t element, panel;    /* to the next one of a chunk; DEPTH links on */
+    int64_t element, panel;    /* to the next one of a chunk; DEPTH terms on */
     int flags;
 };
 
@@ -2696,7 +2693,7 @@ Operand operand_of(const gckpti_operand *x, int64_t all, int64_t k, int mixed)
              stride * size, DEPTH * x->k_stride * size, flags };
 }
 
-/* One factor's part of a stage: DEPTH lines of WIDTH elements, of which a thread reads CHUNKS. */
+/* One operand's part of a stage: DEPTH lines of WIDTH elements, of which a thread reads CHUNKS. */
 template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
     enum {
         LINE = WIDTH + 4,
@@ -2705,10 +2702,10 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
         FLOATS = DEPTH * LINE
     };
     const char *from[CHUNKS];
-    int valid[CHUNKS]; /* elements that the factor has there: for loads one by one */
+    int valid[CHUNKS]; /* elements that the operand has there: for loads one by one */
     float4 regs[CHUNKS];
 
-    /* Where chunk i of this thread is: its first link, and row (column for B). */
+    /* The position of chunk i of this thread: its first term, and row (column for B). */
     static __device__ __forceinline__ int k_of(int i, bool along)
     {
         int c = (int)threadIdx.x + i * THREADS;
@@ -2744,7 +2741,7 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
             return gckpti_flush_to_zero(gckpti_from_bf16(*(const uint16_t *)at));
         return gckpti_from_bf16(gckpti_to_bf16(*(const float *)at));
     }
-    /* Reads the next panel, of so many links: to where it belongs, or into registers. */
+    /* Reads the next panel of `terms` terms: to shared memory, or into registers. */
     __device__ __forceinline__ void fetch(const Operand &f, float *to, int terms)
     {
         bool along = !BY_ASYNC && f.flags & ALONG;
@@ -2766,7 +2763,7 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
             from[i] += f.panel;
         }
     }
-    /* Writes what is held in registers. */
+    /* Writes the registers to shared memory. */
     __device__ __forceinline__ void put(const Operand &f, float *to)
     {
         bool along = f.flags & ALONG;
@@ -2808,8 +2805,8 @@ __device__ __forceinline__ void fragment(const float *line, int lane, float *x)
     }
 }
 
-/* A link of N chains, if it is wanted: o[n] += x y[n]. MIXED: as gckpti_flushed_fma, but what is
- * rare (fma gives the least normal number, which may have been less) is asked of all N at once. */
+/* Adds a term to N chains, if `on`: o[n] += x y[n]. MIXED: as gckpti_flushed_fma, but the rare case
+ * (fma gives the least normal number, which may have been less) is checked for all N at once. */
 template <int N, bool MIXED>
 __device__ __forceinline__ void terms(float *o, float x, const float *y, bool wanted = true)
 {
@@ -2825,8 +2822,8 @@ __device__ __forceinline__ void terms(float *o, float x, const float *y, bool wa
     UNROLL for (int n = 0; n < N; n++) o[n] = wanted ? d[n] : o[n];
 }
 
-/* A block of links of R x N elements (manual, 5l). MIXED: links go by turns to two chains, and
- * their sum to the element when the block ends; else they go to the element. */
+/* A block of terms of R x N elements (manual, 5l). MIXED: terms alternate between two chains, whose
+ * sum goes to the element at the end of the block; else they go to the element. */
 template <int R, int N, bool MIXED> struct Block {
     float chain[2][R][N];
 
@@ -2835,14 +2832,14 @@ template <int R, int N, bool MIXED> struct Block {
         UNROLL for (int r = 0; r < R && MIXED; r++) UNROLL for (int n = 0; n < N; n++)
             chain[0][r][n] = chain[1][r][n] = 0.0f;
     }
-    /* A link of row r of the elements, whose place in the block, `place`, is a constant, or whether
-     * it is odd is one. */
+    /* A term of row r of the elements, whose position in the block, or whether it is odd, is a
+     * constant. */
     __device__ __forceinline__ void term(float (*element)[N], int index, int r, float x,
                                          const float *y, bool wanted = true)
     {
         terms<N, MIXED>(MIXED ? chain[index % 2][r] : element[r], x, y, wanted);
     }
-    /* Before link `place`: a new block begins with each 32nd. */
+    /* Before a term: a new block begins with each 32nd. */
     __device__ __forceinline__ void start_block(float (*element)[N], int index)
     {
         if (!MIXED || index % GCKPTI_K_BLOCK || !index)
@@ -2863,9 +2860,9 @@ template <int R, int N, bool MIXED> struct Block {
 };
 
 /* >>exact/products */
-/* Which part of C a thread has. Blocks take 8 rows of tiles at a time, column after column, so that
- * those that run together share lines of A and B in L2. Lane bits 0, 2, 4 number columns, 1 and 3
- * rows: see above. */
+/* A thread's elements of C. Blocks take 8 rows of tiles at a time, column after column, so that
+ * concurrent blocks read the same lines of A and B from L2. Lane bits 0, 2, 4 number columns, 1 and
+ * 3 rows: see above. */
 template <int BM, int BN, int TM, int TN> struct TileCoords {
     enum { ROW_LANES = 4, COLUMN_LANES = 8, ACROSS = BN / (COLUMN_LANES * TN) };
     int matrix, tile_row, tile_column;
@@ -2906,7 +2903,7 @@ template <int BM, int BN, int TM, int TN> struct TileCoords {
     }
 };
 
-/* Where chains begin: at what C holds, at the bias, or at +0 (gckpti_mixed_start). */
+/* Where chains begin: at C's old value, at the bias, or at +0 (gckpti_mixed_start). */
 template <int BM, int BN, int TM, int TN, bool MIXED>
 __device__ __forceinline__ void product_start(const gckpti_product &t, float (*c)[TN])
 {
@@ -2942,7 +2939,7 @@ __device__ __forceinline__ void product_end(const Product &q, const float (*c)[T
                 write_vec<4>(Results{ t.c, NULL }, at, columns - here.x(j), q.aligned, &c[i][j]);
             continue;
         }
-        UNROLL for (int l = 0; l < 4 && j + l < TN; l++) /* by write_run 7 registers more */
+        UNROLL for (int l = 0; l < 4 && j + l < TN; l++) /* by write_vec 7 registers more */
         {
             if (here.y(i) < rows && here.x(j) + l < columns && (!MIXED || t.c))
                 t.c[at + l] = c[i][j + l];
@@ -2958,14 +2955,14 @@ constexpr int blocks_per_sm(int bm, int bn, int elements, int asyncs)
     return 512 * elements / (bm * bn) - (bm > bn && elements == 64 && asyncs < 2);
 }
 
-/* A product's links go to a thread's elements; MIXED: in blocks (manual, 5l). Where all are one
- * chain from the element on, it is the first one of a block that they fill, and -0, which changes
- * no sum, is in the other one and in the element's place. */
+/* A product's terms go to a thread's elements; MIXED: in blocks (manual, 5l). If all are one chain
+ * from the element on, that is the first chain of a block which they fill, and the other chain and
+ * the element are -0, which changes no sum. */
 template <int TM, int TN, bool MIXED> struct Accumulators {
     float c[TM][TN];
     Block<TM, TN, MIXED> block;
-    bool one, odd;  /* one chain; the next link goes to the second one */
-    int rest, left; /* links until the entry, the block ends */
+    bool one, odd;  /* one chain; the next term goes to the second one */
+    int rest, left; /* terms until the sample, the block ends */
 
     __device__ __forceinline__ void begin(const gckpti_product &t)
     {
@@ -2998,7 +2995,7 @@ template <int TM, int TN, bool MIXED> struct Accumulators {
         rest = rest > GCKPTI_K_BLOCK ? rest - GCKPTI_K_BLOCK : (int)t.k_period;
         left = min(rest, (int)GCKPTI_K_BLOCK);
     }
-    /* The next link goes to the first one: that sum has no order. */
+    /* The next term goes to the first one: that sum has no order. */
     __device__ __forceinline__ void swap_chains()
     {
         UNROLL for (int i = 0; i < TM && odd; i++) UNROLL for (int j = 0; j < TN; j++)
@@ -3011,9 +3008,9 @@ template <int TM, int TN, bool MIXED> struct Accumulators {
     }
 };
 
-/* A tile of BM x BN. ASYNCS: how many factors come by cp.async (one: B). The last links of a
- * chain, when they do not fill a stage, go one by one: a link of zeros more would make a +0 of a
- * -0; so do those of a stage within which a block ends. */
+/* A tile of BM x BN. ASYNCS: how many operands come by cp.async (one: B). A chain's last terms, if
+ * they do not fill a stage, go one by one: padding by zeros would make a +0 of a -0; so do those of
+ * a stage within which a block ends. */
 template <int BM, int BN, int TM, int TN, int ASYNCS, bool MIXED>
 __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *TN, ASYNCS))
     product_kernel(const __grid_constant__ Product q)
@@ -3035,7 +3032,7 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *
     PanelB b;
     a.begin(q.a, here.matrix, (int64_t)here.tile_row * BM, t.m);
     b.begin(q.b, here.matrix, (int64_t)here.tile_column * BN, t.n);
-    int left = (int)t.k; /* links not done */
+    int left = (int)t.k; /* remaining terms */
     for (int s = 0; s < STAGES - 1; s++) {
         if (left > s * DEPTH) {
             a.fetch(q.a, ring + s * STAGE, left - s * DEPTH);
@@ -3087,7 +3084,6 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *
     product_end<BM, BN, TM, TN, MIXED>(q, l.c);
 }
 
-/* ASYNCS: of both factors, of b, or of none. */
 template <int BM, int BN, int TM, int TN, bool MIXED>
 void run_tile(const gckpt_call *call, const Product *q)
 {
@@ -3116,8 +3112,8 @@ const Tile EXACT_TILES[] = {
     { 32, 64, 65, run_tile<32, 64, 4, 4, false> },
     { 32, 32, 50, run_tile<32, 32, 4, 4, false> },
 };
-/* Flushing takes three slots more for each fma, beside which the rest does not count; an element
- * has three registers. */
+/* Flushing takes three more slots for each fma, so that the rest does not count; an element has
+ * three registers. */
 const Tile MIXED_TILES[] = {
     { 64, 64, 22, run_tile<64, 64, 4, 4, true> },
     { 32, 32, 19, run_tile<32, 32, 4, 4, true> },
@@ -3195,10 +3191,10 @@ BOTH_PASSES(linear, linear_by)
 
 /* >>exact/conv */
 #ifndef GCKPT_NO_IMAGES
-/* ---- conv2d and its transpose: products with a matrix that is never made ----
- * m results (places of all rows; of dw taps and channels) of some columns are chains of k links:
- * taps and channels (of dw places), 0 beyond the image. The way up goes in phases (gckpti_run_conv),
- * each of which is such a product. Axes are shorter than 2^31, addresses of 64 bits throughout. */
+/* ---- conv2d and its transpose: products with a virtual matrix ---- m results (windows of all
+ * rows; of dw taps and channels) of some columns are chains of k terms: taps and channels (of dw
+ * windows), 0 outside the image. UP goes in phases (gckpti_run_conv), each of which is such a
+ * product. Axes are shorter than 2^31, addresses of 64 bits throughout. */
 struct ConvGemm {
     gckpti_conv_sizes z;
     gckpti_axis_map r[2];
@@ -3206,10 +3202,10 @@ struct ConvGemm {
     float *out;
     int64_t m, k;
     int source, all;            /* channels of a pixel, of a result */
-    int depth, columns;         /* of a group: those that are links, those of results */
+    int depth, columns;         /* of a group: terms, results */
     int term_step, column_step; /* in w */
     int accumulate;
-    bool up, aligned; /* whole: results may be written 16 bytes at a time */
+    bool up, aligned; /* aligned: results may be written 16 bytes at a time */
 };
 
 ConvGemm conv_gemm_of(const gckpti_conv *s)
@@ -3226,12 +3222,12 @@ ConvGemm conv_gemm_of(const gckpti_conv *s)
     q.term_step = up ? 1 : o, q.column_step = up ? o : 1;
     q.accumulate = s->accumulate, q.up = up;
     q.aligned = q.all % 4 == 0 && q.columns % 4 == 0 && aligned(q.out);
-    if (terms == 0) /* no tap meets this phase */
+    if (terms == 0) /* no tap reads this phase */
         q.r[0].taps = 0, q.r[1].taps = 1;
     return q;
 }
 
-/* A result: of which row, at which place; where it is. */
+/* A result: its row, its position, its offset. */
 struct ConvCoords {
     int64_t row;
     int i, j;
@@ -3249,7 +3245,7 @@ struct ConvCoords {
     }
 };
 
-/* What result i meets by tap k of an axis. */
+/* The source position of result i and tap k along an axis. */
 __device__ __forceinline__ int src_pos(const gckpti_axis_map &r, int i, int k)
 {
     return i * (int)r.stride + k * (int)r.dilation + (int)r.first;
@@ -3278,7 +3274,7 @@ __device__ __forceinline__ float chain_start(const ConvGemm &s, int64_t at, int 
     return s.accumulate ? s.out[at] : s.start ? s.start[channel] : 0.0f;
 }
 
-/* Groups of few columns: a thread a result, neighbours in one place's channels. */
+/* Groups of few columns: a thread per result, adjacent threads have channels of one position. */
 __global__ void conv_direct_kernel(const __grid_constant__ ConvGemm s)
 {
     for (EACH(e, s.m * s.all)) {
@@ -3300,18 +3296,18 @@ __global__ void conv_direct_kernel(const __grid_constant__ ConvGemm s)
     }
 }
 
-/* All others: a block a tile of BM x BN, a thread TM x TN of it, each one chain in a register. DEEP
- * links at a time come through registers to shared memory while those before are worked on. Lanes
- * that read what the window meets have neighbouring channels of one tap or place, and count taps or
- * places as they go. */
+/* All others: a block computes a tile of BM x BN, a thread TM x TN of it, each one chain in a
+ * register. DEEP terms at a time go through registers to shared memory while the previous ones are
+ * computed. Lanes that read the image have adjacent channels of one tap or window, and advance taps
+ * or windows as they go. */
 enum { CONV_K = 16 };
 
 template <bool DW, int BM, int THREADS> struct PatchLoader {
     enum { EACH = BM * CONV_K / THREADS, ROWS = DW ? 1 : EACH };
     float v[EACH];
-    int p, r;            /* reads link p at rows r, ..; of dw links p, .. at row r */
-    int channel, ky, kx; /* of the link */
-    int64_t at[ROWS];    /* of what tap 0 meets, its channel 0 */
+    int p, r;            /* reads term p at rows r, ..; of dw terms p, .. at row r */
+    int channel, ky, kx; /* of the term */
+    int64_t at[ROWS];    /* of channel 0 at tap 0 */
     int y[ROWS], x[ROWS];
     ConvCoords place;
 
@@ -3331,7 +3327,7 @@ template <bool DW, int BM, int THREADS> struct PatchLoader {
             at[i] = pixel(s, coords.row, y[i], x[i]);
         }
     }
-    /* The next links, of which there are so many. */
+    /* The next n terms. */
     __device__ __forceinline__ void read(const ConvGemm &s, int64_t left)
     {
         const int down = ky * (int)s.r[0].dilation, across = kx * (int)s.r[1].dilation;
@@ -3513,13 +3509,13 @@ __global__ void pool_forward_kernel(gckpti_pool_state s, const float *x, float *
     }
 }
 
-/* The first window along an axis that meets `at`, which counts from the padding on. */
+/* The first window along an axis that covers `at`, which counts from the padding on. */
 __device__ int64_t first_window(const gckpti_pool_state &s, int axis, int64_t at)
 {
     return at < s.o.size[axis] ? 0 : (at - s.o.size[axis]) / s.o.stride[axis] + 1;
 }
 
-/* Windows that meet an element come in order. */
+/* Windows that cover an element come in order. */
 template <bool MAX>
 __global__ void pool_backward_kernel(gckpti_pool_state s, float *dx, const float *g,
                                      const uint16_t *tap, int64_t n, int accumulate)
@@ -3560,7 +3556,7 @@ BOTH_PASSES(average_pool, pool<false>)
 #endif
 
 /* >>exact/embed */
-/* Rows that are taken of a table; of gather each entry of so many has `table` rows of its own. */
+/* Rows taken from a table; for gather each sample has `table` rows of its own. */
 struct RowIndex {
     const int32_t *index;
     int64_t each, table;
@@ -3583,11 +3579,11 @@ struct EmbedRows {
     }
 };
 
-/* The gradient of a row of the table adds up rows of g in their order. So these are first listed by
- * the row of the table that they go to, each list sorted. Where a list lies, and in which order it
- * is filled, is by chance (integer atomics); what comes out of sorting is not. */
+/* A table row's gradient adds rows of g in order. So these are first listed by their table row,
+ * each list sorted. A list's position and initial order are arbitrary (integer atomics); the sorted
+ * result is not. */
 struct Lists {
-    unsigned *count, *used; /* of each row of the table; elements of `list` given away */
+    unsigned *count, *used; /* of each row of the table; elements of `list` in use */
     unsigned *begin;        /* of each list */
     unsigned *place;        /* of each row of g in its list; later the lists, sorted */
     unsigned *list;         /* one list after the other */
@@ -3613,8 +3609,8 @@ __global__ void lists_fill_kernel(Lists l, RowIndex index, int64_t rows)
         l.list[l.begin[index[r]] + l.place[r]] = (unsigned)r;
 }
 
-/* A row's place is the number of those before it. Quadratic in a list's length, but all rows work
- * at once: 65536 rows of one token take about a millisecond (not confirmed on a device). */
+/* A row's position is the number of rows before it. Quadratic in a list's length, but parallel:
+ * 65536 rows of one token take about a millisecond (not confirmed on a device). */
 __global__ void lists_sort_kernel(Lists l, RowIndex index, int64_t rows)
 {
     for (EACH(r, rows)) {
@@ -3625,7 +3621,7 @@ __global__ void lists_sort_kernel(Lists l, RowIndex index, int64_t rows)
     }
 }
 
-/* A block goes over rows of the table, a thread has a column and reads some rows of g ahead. */
+/* A block goes over rows of the table; a thread has a column and prefetches some rows of g. */
 __global__ void embed_backward_kernel(Lists l, const float *g, const uint16_t *bf16, float *d,
                                       int64_t table, int64_t n, int accumulate)
 {
@@ -3861,9 +3857,8 @@ BOTH_PASSES(layernorm, layernorm_by)
 
 /* >>exact/channels */
 #ifndef GCKPT_NO_IMAGES
-/* ---- groupnorm, batchnorm ----
- * Sums of a channel go over an image's places in their order (manual, 5e), by one thread; few
- * channels of many places do not fill the chip. Means of groups are a warp's. */
+/* ---- groupnorm, batchnorm ---- A channel's sums go over an image's pixels in order (manual, 5e),
+ * by one thread; few channels of many pixels do not fill the chip. Means of groups are a warp's. */
 struct Channels {
     const float *x, *g;
     int64_t images, places, channels, groups, m;
@@ -3929,7 +3924,7 @@ __global__ void channel_means_kernel(Channels s, const float *sums, const float 
     }
 }
 
-/* y; BACK: dx, of a and b. A lane has a channel, warps share its places. */
+/* y; BACK: dx, of a and b. A lane has a channel, warps split its pixels. */
 template <bool BACK>
 __global__ void channel_each_kernel(const __grid_constant__ Channels s, int64_t splits)
 {
@@ -3955,7 +3950,7 @@ __global__ void channel_each_kernel(const __grid_constant__ Channels s, int64_t 
     }
 }
 
-/* With shares of places, so that there are some 16 blocks for each processor of a large chip. */
+/* Splits the pixels so that there are some 16 blocks for each processor of a large chip. */
 template <bool BACK> void channel_each(const gckpt_call *call, const Channels &s)
 {
     const int64_t strips = (s.channels + 31) / 32 * s.images, most = (s.places + 7) / 8;
@@ -4013,7 +4008,7 @@ void groupnorm_backward(const gckpt_call *call)
                                s.channels, unbiased, (float)call->rows };
     if (!o->groups)
         column_sums(call, stats, sum_of(call, 1), sum_of(call, 2), 1, s.channels);
-    if (s.to || (o->gain && call->in[o->gain].grad)) /* else x and aux need not be there */
+    if (s.to || (o->gain && call->in[o->gain].grad)) /* else x and saved may be NULL */
         s.mean = saved, s.variance = saved + s.images * s.groups;
     column_sums(call, ChannelTerms<true>{ {}, s }, sum_to(sums), sum_to(s.mean ? more : NULL),
                 s.places, s.channels, s.images);
@@ -4038,7 +4033,7 @@ int64_t channel_workspace(const gckpt_call *call)
 /* >>exact/recurrent */
 #ifndef GCKPT_NO_RECURRENT
 /* ---- gru, lstm: step by step a product of all rows' states and wh, then a thread for each unit of
- * each row. Both ways a step is two kernels; recorded, they need no host. ---- */
+ * each row. A step is two kernels, in both directions; captured, they need no host. ---- */
 struct Cells {
     int64_t rows, steps, units, t;
     const float *p, *g, *h0, *c0;
@@ -4048,7 +4043,7 @@ struct Cells {
     int accumulate;
 };
 
-/* A unit of a row at step t: where it is in p (and da), aux, out and what has a step only. */
+/* A unit of a row at step t: its offsets in p (and da), saved, out and per-step buffers. */
 template <int GATES> struct Unit {
     int64_t n, at, saved, out, before, chain;
     __device__ __forceinline__ Unit(const Cells &s, int64_t i) : n(s.units)
@@ -4091,7 +4086,7 @@ template <int GATES> __global__ void cells_forward_kernel(const __grid_constant_
     }
 }
 
-/* da = x slope, and dp. */
+/* Sets da = x deriv, and dp. */
 __device__ __forceinline__ float gate_backward(const Cells &s, int64_t at, float x, float deriv)
 {
     if (s.dp)
@@ -4205,7 +4200,7 @@ BOTH_PASSES(lstm, cells<4>)
 
 /* >>exact/losses */
 /* The next chunk of a row's classes, n <= 1024 of them, as gckpti_online without p; they stay in
- * registers. Places behind the last hold -inf, whose exponential, +0, adds nothing. */
+ * registers. Elements after the last are -inf, whose exponential, +0, adds nothing. */
 __device__ void online_chunk(const float *x, int64_t n, bool first, float *max, float *sum)
 {
     const int lane = (int)threadIdx.x % 32;
@@ -4225,9 +4220,9 @@ __device__ void online_chunk(const float *x, int64_t n, bool first, float *max, 
 struct Classes {
     const float *x;              /* (rows,n): logits of classes first..first+n-1 of `classes` */
     const int32_t *target;       /* (rows); of soft ones NULL */
-    const float *soft, *weights; /* NULL, or: targets (rows,n); one for each `share` rows */
-    float *saved;                  /* (rows,2): max, log(sum); forward: NULL when not wanted */
-    float *losses, *state; /* (rows); forward: (rows,3): max, sum, logit of the target, so far */
+    const float *soft, *weights; /* NULL, or: targets (rows,n); one per `per_weight` rows */
+    float *saved;                  /* (rows,2): max, log(sum); forward: NULL if not required */
+    float *losses, *state; /* (rows); forward: (rows,3): max, sum, target's logit, so far */
     int64_t rows, first, n, classes, per_weight;
     float smoothing, cap; /* cap: of logits, which have it already; 0: none */
 };
@@ -4248,7 +4243,7 @@ __device__ float weight_of(const Classes &l, int64_t r)
     return l.weights ? l.weights[r / l.per_weight] : 1.0f;
 }
 
-/* The loss of row r before its weight, as gckpti_loss_of_row; hit: its target's logit. A row left out
+/* The loss of row r before its weight, as gckpti_loss_of_row; logit: its target's. A row left out
  * adds -0 to the sum of losses, which changes no sum. */
 __device__ float class_loss(const Classes &l, int64_t r, float max, float log_sum, float logit)
 {
@@ -4374,15 +4369,13 @@ void cross_entropy_by(const gckpt_call *call, bool backward)
 BOTH_PASSES(cross_entropy, cross_entropy_by)
 
 /* >>exact/linear_loss */
-/* ---- linear_cross_entropy: gckpti_run_linear_cross_entropy, on blocks of rows whose logits of some
- * classes are there at a time. 2048 x 4096 are 32 MiB, most of which stays in an H200's L2, and 512
- * tiles of 128 x 128 for its 132 multiprocessors. ---- */
+/* ---- linear_cross_entropy, on blocks of 2048 x 4096 logits: 32 MiB, most of which stays in an
+ * H200's L2, and 512 tiles of 128 x 128 for its 132 multiprocessors. ---- */
 enum { LOGIT_ROWS = 2048, LOGIT_CLASSES = 4 * GCKPTI_LOSS_CHUNK };
 
 struct LogitSizes {
     int64_t rows, classes; /* at a time, at most */
-    /* in floats: what is behind the logits in work, the forward's state and losses, or the
-     * backward's dx; all */
+    /* in floats: offset in workspace of the forward's losses or the backward's dx; size */
     int64_t offset, losses, size;
 };
 
@@ -4406,9 +4399,9 @@ __global__ void cap_kernel(float *x, int64_t n, float times, float cap)
         x[i] = gckpti_softcap(x[i], times, cap);
 }
 
-/* A block of rows, from `row` on, of which it gives the number: logits = x w', the losses' rows;
- * backward: dx += d w, dw += d' x. In bf16 plans dx has its elements in work, since it is rounded
- * once, when all classes are added. */
+/* A block of rows from `row` on; returns their number: logits = x w', the losses' rows; backward:
+ * dx += d w, dw += d' x. In bf16 plans dx is in workspace, since it is rounded once, after the last
+ * class. */
 int64_t logit_block(const gckpt_call *call, const LogitSizes *sizes, int64_t row, int backward)
 {
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
@@ -4468,15 +4461,15 @@ BOTH_PASSES(linear_cross_entropy, linear_cross_entropy_by)
 /* >>exact/scores */
 /* A block takes 64 queries of a head (dk and dv: 64 keys) through tiles of 64 keys (queries) in
  * ascending order, all in shared memory, rows WIDTH + 4 floats apart, so that a float4 of each of
- * eight rows lies in other banks. Thread (ty, tx) has R of the 64 rows, ty, ty + 64 / R, .., and
+ * eight rows is in other banks. Thread (ty, tx) has R of the 64 rows, ty, ty + 64 / R, .., and
  * 4 of 64 scores each, tx, tx + 16, ..: the sum of a row of exponentials (5d) has lanes tx and tx +
  * 16 in one thread, and goes on among the 16 threads of the row. Of WIDTH columns of a result it
  * has N = WIDTH / 16 (of the R rows R ty.. where rows are keys).
- * A float4 of R rows and one of 4 give 16 R links: with R = 8, 12 loads for 128.
+ * A float4 of R rows and one of 4 give 16 R terms: with R = 8, 12 loads for 128.
  * Head sizes up to 64 run with WIDTH 64, R 8 (128 threads), others with 128, 4 (256 threads).
  * Beyond 128 a block has a slice of 128 columns of the result and computes all scores for it.
- * MIXED: bf16 plans (5l); factors are rounded as they enter shared memory, links flush and go by
- * blocks, of which a tile has whole ones. An element's three registers leave room for R 4. */
+ * MIXED: bf16 plans (5l); operands are rounded as they enter shared memory, terms flush and go by
+ * blocks, of which a tile has whole ones. An element's three registers leave space for R 4. */
 enum { TILE = GCKPTI_KEY_TILE, SCORES = TILE + 4 /* floats from row to row of scores */ };
 
 /* gckpti_visible_keys; of a cache at position 0, and where to read what the position adds. */
@@ -4508,15 +4501,15 @@ struct Attention {
     float *dq, *dk, *dv;
     int accumulate[3];
     int64_t c, kc;                     /* columns of all heads, of all of keys */
-    int t, s, heads, d, slices, group; /* group: heads that share one of keys */
+    int t, s, heads, d, slices, group; /* group: heads per key head */
     Keys keys;
     const int32_t *lengths; /* NULL: none */
     bool aligned;              /* rows of a head begin at multiples of 16 bytes */
-    float scale, after, times, cap; /* of slopes; of what x becomes; of x before tanh: see CAPS */
+    float scale, after, times, cap; /* of gradients; after and before the cap (CAPS) */
     int window;
 };
 
-/* As what stands in rows of keys: strides, heads. */
+/* The same with the strides and heads of keys. */
 __device__ inline Attention as_keys(const Attention &a)
 {
     Attention k = a;
@@ -4562,8 +4555,8 @@ __device__ void fetch_tile(float *to, const float *x, const Attention &a, int fi
     stage_tile<TILE, WIDTH, 16 * TILE / R, Padded<WIDTH + 4>, MIXED>(m, first, rows, e0, a.d, to);
 }
 
-/* s: chains over n columns, from what it holds, of this thread's R rows of a and 4 of b. MIXED: up
- * to 3 more, which are zeros: they change but signs of zeros, on which nothing depends. */
+/* s: chains over n columns, from s on, of this thread's R rows of a and 4 of b. MIXED: up to 3
+ * more, which are zeros: they change only signs of zeros, on which nothing depends. */
 template <int R, int WIDTH, bool MIXED>
 __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
 {
@@ -4609,16 +4602,16 @@ template <int N> __device__ void load_columns(float (&y)[N], const float *x)
     }
 }
 
-/* Whether what comes `late` rows after a key sees it. */
+/* Returns whether a query `late` rows after a key sees it. */
 __device__ bool is_visible(int lag, int window) { return (unsigned)lag < (unsigned)window; }
 
-/* o: the next links of chains over keys, of this thread's rows: p_j v_j, j = 0..keys-1; row i has
- * none of keys beyond i + sight, or before the window that ends there. */
+/* o: the next terms of chains over keys, of this thread's rows: p_j v_j, j = 0..keys-1; row i has
+ * none of keys beyond i + visible, or before the window that ends there. */
 template <int R, int N, bool MIXED>
 __device__ void sum_over_keys(float (&o)[R][N], const float *p, const float *v, int keys,
                               int visible, int window)
 {
-    constexpr int ROW = 16 * N + 4, STEP = TILE / R, PAIR = 1 + MIXED; /* even and odd place */
+    constexpr int ROW = 16 * N + 4, STEP = TILE / R, PAIR = 1 + MIXED; /* even and odd terms */
     const int row = (int)threadIdx.x / 16;
     Block<R, N, MIXED> block;
     float y[N];
@@ -4654,8 +4647,8 @@ __device__ void sum_over_keys(float (&o)[R][N], const float *p, const float *v, 
     block.end(o, true);
 }
 
-/* o: the next links of chains over queries, of this thread's rows, which are keys: p_i g_i, i =
- * 0..queries-1; key j has none of queries before j - sight, and of `window` from there on. */
+/* o: the next terms of chains over queries, of this thread's rows, which are keys: p_i g_i, i =
+ * 0..queries-1; key j has none of queries before j - visible, or after its `window`. */
 template <int R, int N, bool MIXED>
 __device__ void sum_over_queries(float (&o)[R][N], const float *p, const float *g, int queries,
                                  int visible, int window)
@@ -4714,7 +4707,6 @@ __device__ void store_rows(const float (&o)[R][N], float *x, const Attention &a,
     }
 }
 
-/* To shared memory, as factors. */
 template <int R, bool MIXED> __device__ void store_scores(float *to, const float (&x)[R][4])
 {
     to += threadIdx.x / 16 * SCORES + threadIdx.x % 16;
@@ -4731,10 +4723,9 @@ __device__ float row_max(float x)
 }
 
 /* >>exact/attention */
-/* A row's next four scores of a thread, of those before keys and end, become exponentials, its
- * maximum and sum so far those with them: gives what is a factor of all before. Which of two zeros
- * of either sign is the greatest matters to no result: fmaxf. Keys out of sight have the score
- * -inf, whose exponential, +0, changes no sum. */
+/* A thread's next four scores of a row (before keys and end) become exponentials, and its maximum
+ * and sum include them; returns the factor of all before. The maximum is fmaxf: of two zeros either
+ * gives the same result. Masked keys have the score -inf, whose exponential, +0, changes no sum. */
 __device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, int keys, int end,
                                             bool first, float *max, float *sum)
 {
@@ -4755,8 +4746,8 @@ __device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, i
     return factor;
 }
 
-/* CAPS: what are still products x become scores cap tanh(x times), one after the other in `room`,
- * where each thread has the places of its own. */
+/* CAPS: raw products x become scores cap tanh(x times), one by one, in `room`, where each thread
+ * has its own elements. */
 template <int R> __device__ void cap_scores(float (&x)[R][4], const Attention &a, float *scratch)
 {
     store_scores<R, false>(scratch, x);
@@ -4770,8 +4761,8 @@ template <int R> __device__ void cap_scores(float (&x)[R][4], const Attention &a
         x[r][c] = scratch[TILE / R * r * SCORES + 16 * c];
 }
 
-/* Keys out of sight are no links (v may be inf). Exponentials take the place of k. On an H200 three
- * blocks share a multiprocessor; of bf16 plans two, or one if heads are wide. */
+/* Masked keys add no terms (v may be inf). Exponentials replace k. On an H200 three blocks share a
+ * multiprocessor; of bf16 plans two, or one if heads are wide. */
 template <int R, int WIDTH, bool MIXED>
 __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDTH > 64))
     attention_forward_kernel(Attention a)
@@ -4804,8 +4795,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
         }
         __syncthreads();
-        const int ahead =
-            first + at_position(a.keys).ahead - j0; /* anew: a register less in dots */
+        const int ahead = first + at_position(a.keys).ahead - j0;
         if (a.cap > 0.0f)
             cap_scores<R>(x, a, p);
         UNROLLED(r, R) {
@@ -4900,7 +4890,7 @@ __device__ void fetch_queries(float *q, float *g, const Attention &a, int64_t at
     fetch_tile<R, WIDTH, MIXED>(g, a.g + at, a, first, a.t, e0);
 }
 
-/* dq of 64 queries: chains over keys ascending; ds takes the place of v. What sees no key stays. */
+/* dq of 64 queries: chains over keys ascending; ds replaces v. Queries without keys keep dq. */
 template <int R, int WIDTH, bool MIXED>
 __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_kernel(Attention a)
 {
@@ -4946,15 +4936,14 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
                          key_end > begin || !a.accumulate[0] ? a.t : 0, at.slice * WIDTH);
 }
 
-/* Keys from `there` on, which no query sees, have no links. */
+/* Keys from `there` on, which no query sees, have no terms. */
 template <int R, int N> __device__ void clear_masked(float (&o)[R][N], int first, int count)
 {
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < N; n++)
         o[r][n] = first + r < count ? o[r][n] : 0.0f;
 }
 
-/* dk and dv of 64 keys: chains over queries ascending, one of the heads that share them after the
- * other. */
+/* dk and dv of 64 keys: chains over queries ascending, one head after the other. */
 template <int R, int WIDTH, bool MIXED>
 __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_kernel(Attention a)
 {
@@ -4971,7 +4960,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
     float *const to_k = a.dk ? a.dk + keys : NULL, *const to_v = a.dv ? a.dv + keys : NULL;
     init_rows<R, N, 1, MIXED>(dk, to_k, kv, first_row, a.s, slice, a.accumulate[1]);
     init_rows<R, N, 1, MIXED>(dv, to_v, kv, first_row, a.s, slice, a.accumulate[2]);
-    const int begin = max(first - visible.ahead, 0) / TILE * TILE; /* the first that see one */
+    const int begin = max(first - visible.ahead, 0) / TILE * TILE; /* the first that sees a key */
     const int end = (int)gckpti_min(a.t, (int64_t)first + TILE - 1 - visible.ahead + a.window);
     const int tiles = first < visible.count ? (max(end - begin, 0) + TILE - 1) / TILE : 0;
     for (int step = 0; step < tiles * a.group; step++) {
@@ -5018,8 +5007,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
         store_rows<R, N, 1>(dv, to_v, kv, first_row, a.accumulate[2] ? attended : a.s, slice);
 }
 
-/* Blocks for `rows` queries or keys of each of so many heads; shared memory for `tiles` tiles of
- * `width` columns and `more` floats. */
+/* Blocks for `rows` queries or keys of each head; shared memory for `tiles` tiles of `width`
+ * columns and `more` floats. */
 #define RUN_TILES(kernel, width, rows, heads, tiles, more)                                         \
     do {                                                                                           \
         int bytes = (int)sizeof(float) * (TILE * ((width) + 4) * (tiles) + (more));                \
@@ -5041,7 +5030,7 @@ template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *cal
         RUN_TILES(attention_dk_kernel, OF_KEYS, a.s, a.heads / a.group, 4, TILE * SCORES);
 }
 
-/* Has a block room for tiles of 128 links? Chips for displays have 99 KiB: they take 64. */
+/* Returns whether a block's shared memory fits tiles of 128 terms. Display chips have 99 KiB. */
 bool fits_wide_tiles(const gckpt_call *call)
 {
     int most = 0, all = (int)sizeof(float) * (4 * TILE * (128 + 4) + TILE * SCORES);
@@ -5089,10 +5078,9 @@ BOTH_PASSES(attention, attention_by)
 
 /* ---- >>fast ----------------------------------------------------------------------------------
  * Kernels of GCKPT_BF16_FAST (gradckpt.h, manual, 5m), for sm_80 and newer; -arch names one of
- * them. Products go through the one instruction mma.m16n8k16: bf16 factors, binary32 sums. What is
- * summed over tokens is summed in groups of TOKENS, one group after the other from what the
- * accumulator holds: so the bits are the same wherever a batch is cut between groups, and for any
- * tile. */
+ * them. Products use only the instruction mma.m16n8k16: bf16 operands, binary32 sums. Sums over
+ * tokens are taken in groups of TOKENS, one group after the other, starting at the accumulator: so
+ * the bits are the same wherever a batch is cut between groups, and for any tile. */
 namespace fast
 {
 enum { TOKENS = 16 };
@@ -5113,7 +5101,7 @@ APPROXIMATE(exp2_of, "ex2", exp2f(x)) /* exponents are taken to base 2 */
 APPROXIMATE(inverse_of, "rcp", 1.0f / x)
 #undef APPROXIMATE
 
-/* Two factors for an mma as a word, the first one in the lower half; subnormals may stay. */
+/* Two operands for an mma as a word, the first one in the lower half; subnormals may stay. */
 __device__ inline uint32_t bf16_pair(float first, float second)
 {
 #ifdef GCKPT_CUDA_SHIM
@@ -5145,8 +5133,7 @@ __device__ inline float gelu_deriv_of(float x)
 #undef C1
 #undef C3
 
-/* What a kernel's factors take of the workspace, piece by piece: the same when planning and when
- * running. */
+/* A kernel's operands in the workspace, one by one: the same when planning and when running. */
 struct Workspace {
     char *at; /* planning: NULL */
     size_t used;
@@ -5159,9 +5146,9 @@ void *bump_alloc(Workspace &workspace, size_t bytes)
     return block;
 }
 
-/* x as bf16: as it is, or a copy. Weights are binary32 and are converted by each instruction that
- * multiplies by them: 6 bytes moved an element, once for thousands of tokens, where copies that the
- * update refreshes would be memory of their own, beside the plan's. */
+/* x as bf16: in place, or a copy. Weights are binary32 and are converted by each op that multiplies
+ * by them: 6 bytes moved per element, once for thousands of tokens; copies refreshed by updates
+ * would need memory in addition to the plan's. */
 const uint16_t *operand(const gckpt_call *call, Workspace &workspace, Values x, int64_t n)
 {
     if (x.bf16)
@@ -5192,12 +5179,12 @@ __global__ void fast_delta_kernel(Values g, Values out, float *delta, int64_t n,
 }
 
 /* >>fast/epilogue */
-/* ---- products: c (m,n) = a (m,k) b (k,n), from bias, from what c holds, or from 0 ----
- * Lines of a matrix are along k (a: rows, b: columns), or across it (a: columns, b: rows; a line
- * for each link). */
+/* ---- products: c (m,n) = a (m,k) b (k,n), from bias, from c's old value, or from 0 ---- Lines
+ * of a matrix are along k (a: rows, b: columns), or across it (a: columns, b: rows; a line per
+ * term). */
 
-/* Where c becomes something else, of the rows' losses: PARTS, a maximum and a sum of exponentials
- * of each row's 64 columns (and the target's element); SLOPES, gradients, by aux, loss_scale. */
+/* What is stored instead of c, for losses of rows: ROW_STATS, a maximum and a sum of exponentials
+ * of each row's 64 columns (and the target's element); GRADIENTS, by saved and loss_scale. */
 enum Epilogue { STORE, ROW_STATS, GRADIENTS };
 struct RowLoss;
 struct Loss {
@@ -5237,8 +5224,8 @@ MmaProduct mma_of(int64_t m, int64_t n, int64_t k, Matrix<uint16_t> a, Matrix<ui
 
 enum { BK = 32 }; /* in shared memory at once, STAGES times */
 
-/* What a thread's elements start from: what c holds, the bias, or 0. What a tile needs once is kept
- * short: its instructions come from the L2. */
+/* The initial values of a thread's elements: c's old value, the bias, or 0. Code that a tile runs
+ * once is kept short: its instructions come from the L2. */
 template <int DOWN, int ACROSS>
 __device__ inline void mma_start(const MmaProduct &p, bool whole, int i, int j,
                                  float (&c)[DOWN][ACROSS][4])
@@ -5336,8 +5323,8 @@ template <FusedOp op> __device__ inline float fused_value(float v, float other)
     return op == GELU ? gelu_of(v) : op == GELU_GRAD ? v * gelu_deriv_of(other) : v + other;
 }
 
-/* A tile of bf16 leaves shared memory in runs of 8, four at once where all is there (WHOLE); behind
- * it lies that of the other operand. */
+/* A tile of bf16 is stored in runs of 8, four at once if all exist (WHOLE); the other operand's
+ * tile follows it in shared memory. */
 template <int size, bool WHOLE, FusedOp op>
 __device__ inline void mma_write(const MmaProduct &p, int i0, int j0, const uint16_t *tile)
 {
@@ -5388,7 +5375,7 @@ __device__ inline void mma_write_fused(const MmaProduct &p, int i0, int j0, cons
     }
 }
 
-/* Elements go where they are wanted; bf16 by way of the room of the factors, `tiles`. */
+/* Stores the elements; bf16 through the operands' shared memory, `tiles`. */
 template <int size, Epilogue epilogue, int DOWN, int ACROSS>
 __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS][4],
                                     uint16_t *tiles)
@@ -5398,7 +5385,7 @@ __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS
     const bool writes_bf16 = epilogue != ROW_STATS && p.c.bf16,
                whole = p.aligned && at.i0 + size <= p.m && at.j0 + size <= p.n;
     if (writes_bf16) {
-        __syncthreads(); /* nobody reads factors any more */
+        __syncthreads(); /* all operands have been read */
         if (p.fusion.op > GELU)
             stage_tile<size, size, 128, Swizzled<size>, false>(p.fusion.other, at.i0, p.m, at.j0,
                                                                p.n, tiles + size * size);
@@ -5440,8 +5427,8 @@ __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS
 }
 
 /* >>fast/products */
-/* ---- the links of a product, and which is launched when ---- */
-/* A tile of `size` lines along k, or of as many elements across it, links first.. */
+/* ---- the terms of a product, and the choice and order of launches ---- */
+/* A tile of `size` lines along k, or of as many elements across it, terms first.. */
 template <int size, int along>
 __device__ inline void stage_terms(const Matrix<uint16_t> &x, int start, int end, int first, int k,
                                    uint16_t *tile)
@@ -5452,9 +5439,9 @@ __device__ inline void stage_terms(const Matrix<uint16_t> &x, int start, int end
         stage_tile<BK, size, 128, Swizzled<size>, false>(x, first, k, start, end, tile);
 }
 
-/* How a warp reads factors of an mma, from a tile in lines of LINE: of a its rows, of b (B) its
- * columns, 16 from `line` on. `at`: where this thread begins; 16 links or lines further are so many
- * elements further or, along a line of the tile, whose chunks change places, an exclusive or. */
+/* How a warp reads operands of an mma, from a tile in lines of LINE: of a its rows, of b (B) its
+ * columns, 16 from `line` on. `at`: where this thread begins; a step of 16 terms or lines is an
+ * addition or, along a line of the tile, whose chunks are permuted, an exclusive or. */
 template <int LINE, int along, bool B> struct Reader {
     int at;
     __device__ explicit Reader(int line)
@@ -5465,7 +5452,7 @@ template <int LINE, int along, bool B> struct Reader {
         else
             at = Swizzled<LINE>::at((B ? mid : high) * 8 + low, line / 8 + (B ? high : mid));
     }
-    /* The factors of 16 lines, `line` further, and 16 links from `link` on. */
+    /* The operands of 16 lines, `line` further, and 16 terms from `term` on. */
     __device__ void operator()(uint32_t x[4], const uint16_t *tile, int line, int term) const
     {
         if (along)
@@ -5495,7 +5482,7 @@ template <int size, int along> struct TileLoader {
     }
 };
 
-/* What a warp multiplies of 16 links: rows of a, columns of b. */
+/* A warp's operands of 16 terms: rows of a, columns of b. */
 template <int DOWN, int ACROSS> struct Fragments {
     uint32_t a[DOWN][4], b[ACROSS / 2][4];
     template <class A, class B>
@@ -5515,9 +5502,9 @@ template <int DOWN, int ACROSS> struct Fragments {
     }
 };
 
-/* c += a tile's links, in STAGES pieces of LINKS that are on their way at once; while 16 links are
- * multiplied, the next are taken from shared memory. WHOLE: all pieces are all there, and the loop
- * is short: instructions that it jumps over would come from the L2 again, too. */
+/* c += a tile's terms, in STAGES pieces of BK terms that are copied at once; while 16 terms are
+ * multiplied, the next are read from shared memory. WHOLE: all pieces are complete, and the loop is
+ * short: instructions that it skips would also come from the L2 again. */
 template <bool WHOLE, int size, int a_along, int b_along, int DOWN, int ACROSS>
 __device__ __forceinline__ void mma_terms(const MmaProduct &p, const MmaCoords<size> &at,
                                           uint16_t *tiles, float (&c)[DOWN][ACROSS][4])
@@ -5527,7 +5514,7 @@ __device__ __forceinline__ void mma_terms(const MmaProduct &p, const MmaCoords<s
     const Reader<B_LINE, b_along, true> read_b(at.column);
     TileLoader<size, a_along> loader_a(p.a, at.i0);
     TileLoader<size, b_along> loader_b(p.b, at.j0);
-    Fragments<DOWN, ACROSS> first, second; /* 16 links each */
+    Fragments<DOWN, ACROSS> first, second; /* 16 terms each */
     const int steps = (p.k + BK - 1) / BK, whole_steps = p.k / BK, left = p.k % BK;
     const auto issue = [&](int step) {
         uint16_t *to = tiles + step % STAGES * 2 * TILE;
@@ -5540,7 +5527,7 @@ __device__ __forceinline__ void mma_terms(const MmaProduct &p, const MmaCoords<s
         }
         gckpti_cp_async_commit();
     };
-    const auto wait_tile = [&](int step) { /* its first links, when all have theirs */
+    const auto wait_tile = [&](int step) { /* its first terms, when all threads' copies are done */
         const uint16_t *from = tiles + step % STAGES * 2 * TILE;
         gckpti_cp_async_wait<STAGES - 2>();
         __syncthreads();
@@ -5568,9 +5555,9 @@ __device__ __forceinline__ void mma_terms(const MmaProduct &p, const MmaCoords<s
 }
 
 /* A block of four warps computes size x size elements, a warp a quarter of them. A group of 16
- * links is one mma: an element's sum is a chain of them, in order, in one register, whatever the
+ * terms is one mma: an element's sum is a chain of them, in order, in one register, whatever the
  * tile. 128 x 128: 64 KiB, two blocks an SM; where that leaves SMs idle, tiles are 64 x 64.
- * Neighbouring blocks share rows of a, which stay in the L2. */
+ * Adjacent blocks read the same rows of a, which stay in the L2. */
 template <int size, int a_along, int b_along, Epilogue epilogue>
 __global__ void __launch_bounds__(128, size == 128 ? 2 : 5)
     mma_product_kernel(const __grid_constant__ MmaProduct p)
@@ -5629,10 +5616,9 @@ struct DeferredMma {
     MmaProduct p;
     int a_along, b_along;
     const uint16_t
-        *overlap_x; /* a factor of the twin, with as many elements as c has; NULL: none */
+        *overlap_x; /* an operand of the pending twin, with as many elements as c has; NULL: none */
 } deferred_mma[sizeof devices / sizeof *devices];
 
-/* With factors of lines without gaps. */
 void mma_defer(const gckpt_call *call, const MmaProduct &p, int a_along, int b_along,
               const uint16_t *overlap_x = NULL)
 {
@@ -5647,7 +5633,8 @@ void mma_defer(const gckpt_call *call, const MmaProduct &p, int a_along, int b_a
     };
 }
 
-/* A product beside what is asked for until side_end, mma_late's, too; all else waits (flush). */
+/* A product that overlaps with later calls until queue_end, as may that of mma_defer; all else
+ * waits (flush). */
 void mma_overlap(const gckpt_call *call, const MmaProduct &p)
 {
     Device *d = device_of(call);
@@ -5690,9 +5677,8 @@ bool try_fuse(const gckpt_call *call, FusedOp op, const Values &of, const Values
 }
 
 /* >>fast/linear */
-/* ---- sums over tokens: of a bias, a gain ----
- * In two stages: sums of groups of TOKENS rows, by all processors; then the groups go to a column's
- * sum one after the other, with low parts. */
+/* ---- sums over tokens: of a bias, a gain ---- In two stages: sums of groups of TOKENS rows, by
+ * all processors; then the groups are added to a column's sum one after the other, compensated. */
 struct ColSum {
     float *parts; /* (groups,n); NULL: none */
     Sum to;
@@ -5759,8 +5745,8 @@ struct GroupTerms : Terms {
     }
 };
 
-/* Where a parameter's gradient and its low part are zeros that only wait to be written, chains and
- * sums start from 0 instead. */
+/* If a parameter's gradient and its compensation are pending fills of zeros, chains and sums start
+ * from 0 instead. */
 gckpt_call drop_zero_fills(const gckpt_call *call)
 {
     gckpt_call c = *call;
@@ -5777,7 +5763,7 @@ gckpt_call drop_zero_fills(const gckpt_call *call)
     return c;
 }
 
-/* Room for such a sum; arg: a parameter that may want one. */
+/* Workspace for such a sum; arg: a parameter that may require one. */
 ColSum column_of(Workspace &workspace, int64_t rows, int64_t n, const gckpt_arg &arg)
 {
     size_t bytes = (size_t)((rows + TOKENS - 1) / TOKENS * n) * sizeof(float);
@@ -5816,8 +5802,8 @@ void linear_forward(const gckpt_call *call)
              1, transposed);
 }
 
-/* dw goes beside the sums of the bias and dx, which read g, too, where processors have few of its
- * tiles, so that many would be idle at its end. */
+/* dw overlaps with the sums of the bias and dx, which also read g, if dw has so few tiles that many
+ * processors would be idle at its end. */
 void linear_backward(const gckpt_call *original)
 {
     const gckpt_call adjusted = drop_zero_fills(original), *call = &adjusted;
@@ -5873,12 +5859,12 @@ gckpt_result linear_workspace(gckpt_call *call)
 }
 
 /* >>fast/attention */
-/* ---- attention (Dao 2023), for heads of up to D columns: 64 or 128, the rest zeros ----
- * A block of four warps has 64 queries of a head (forward, dq) or 64 keys (dk, dv), a warp 16 of
- * them; the other side comes in tiles that are brought while the one before is computed. Scores and
- * what they become stay in registers: as an mma leaves them they are the factors of the next one.
- * Maxima and sums are binary32, keys taken in tiles of 64 in order; the scores are computed again
- * for dq and for dk and dv, so that each sum has one owner and one order. */
+/* ---- attention (Dao 2023), for heads of up to D columns: 64 or 128, the rest zeros ---- A block
+ * of four warps has 64 queries of a head (forward, dq) or 64 keys (dk, dv), a warp 16 of them; the
+ * other side comes in tiles that are copied while the previous one is computed. Scores and
+ * exponentials stay in registers: as an mma leaves them they are operands of the next one. Maxima
+ * and sums are binary32, keys taken in tiles of 64 in order; the scores are computed again for dq
+ * and for dk and dv, so that each sum has one owner and one order. */
 struct MmaAttention {
     const uint16_t *q, *k, *v, *g;
     int t, s, c, d, heads, kc, group; /* as Attention's */
@@ -5941,8 +5927,8 @@ __device__ inline bool any_nonfinite(const uint32_t x[4])
     return some;
 }
 
-/* Two products of a, which is 0 where `sees` is, with b, of which not all is finite: 0 times that
- * is NaN. So it is left out, and where a row sees some of it the sum is NaN. */
+/* Two products of a, which is 0 where masked, with b, of which not all is finite: 0 times that is
+ * NaN. So masked terms are left out, and where a row sees such an element the sum is NaN. */
 __device__ inline void add_masked(float o[2][4], const uint32_t a[4], uint32_t b[4],
                                 const uint32_t mask[4])
 {
@@ -5964,8 +5950,8 @@ __device__ inline void add_masked(float o[2][4], const uint32_t a[4], uint32_t b
     }
 }
 
-/* o (16,D) += s (16, 8 n) times lines 0.. of b. Row i has links to i + sight, or (FROM) from i -
- * sight on; beyond, s is 0. */
+/* o (16,D) += s (16, 8 n) times lines 0.. of b. Row i has terms to i + visible, or (FROM) from i -
+ * visible on; beyond, s is 0. */
 template <int D, int n, bool FROM>
 __device__ inline void add_product(const float s[n][4], const uint16_t *b, float o[D / 8][4],
                                  int visible)
@@ -5975,7 +5961,7 @@ __device__ inline void add_product(const float s[n][4], const uint16_t *b, float
 #pragma unroll
     for (int term = 0; term < n / 2; term++) {
         const float *s0 = s[2 * term], *s1 = s[2 * term + 1];
-        /* of the first row: the last link it has (FROM: the first one), as counted here */
+        /* of the first row: its last term (FROM: its first one), as counted here */
         const int edge = (FROM ? -visible : visible) - 16 * term;
         if (FROM ? edge > 15 : edge < -15)
             continue;
@@ -6103,8 +6089,8 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
         store_lines<D>(p, p.out, 0, b, h, q0 + row, p.t, o, sum);
 }
 
-/* s becomes p = exp(s scale - aux), d, which is dp, becomes p (dp - delta) scale, of one element;
- * not `here`: 0. */
+/* For one element: s becomes p = exp(s scale - saved), and d, which is dp, p (dp - delta) scale; 0
+ * if not `here`. */
 __device__ inline void softmax_grad(const MmaAttention &p, float saved, float delta, int here,
                                     float *s, float *d)
 {
@@ -6161,7 +6147,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dq_kernel(
     store_lines<D>(p, p.dq, p.accumulate[0], b, h, q0 + row, p.t, o, ones);
 }
 
-/* Rows line + lane / 4 and 8 further are keys; those that no query sees are 0. */
+/* Rows line + lane / 4 and that + 8 are keys; those that no query sees are 0. */
 template <int D> __device__ inline void clear_masked(float o[D / 8][4], int line, int count)
 {
 #pragma unroll
@@ -6170,8 +6156,8 @@ template <int D> __device__ inline void clear_masked(float o[D / 8][4], int line
             o[x / 4][x % 4] = 0.0f;
 }
 
-/* dk and dv, of 64 keys over all queries that see them, n at a time, of one of the heads that share
- * them after the other. Scores stand on their side: rows are keys. */
+/* dk and dv, of 64 keys over all queries that see them, n at a time, one head after the other.
+ * Scores are transposed: rows are keys. */
 template <int D, int n>
 __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel(MmaAttention p)
 {
@@ -6231,8 +6217,8 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel
         store_lines<D>(kv, p.dv, p.accumulate[2], b, shared % all, k0 + row, p.s, dv, ones);
 }
 
-/* The factors, copied where they are not bf16 (backward: the output's gradient, too), and what is
- * there for results. */
+/* The operands, copied unless they are bf16 (backward: the output's gradient, too), and the
+ * results. */
 MmaAttention attention_of(const gckpt_call *call, Workspace &workspace, bool backward)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
@@ -6271,7 +6257,7 @@ template <int D> void run_attention(const gckpt_call *call, const MmaAttention &
 
 template <int D> void run_backward(const gckpt_call *call, const MmaAttention &p)
 {
-    enum { QUERIES = D == 64 ? 64 : 32 }; /* what the registers have room for */
+    enum { QUERIES = D == 64 ? 64 : 32 }; /* as many as registers allow */
     if (wanted(call->in[0]))
         HEADS(call, (mma_attention_dq_kernel<D>), p.heads, (p.t + 63) / 64, 6 * 64 * D * 2, p);
     if (wanted(call->in[1]) || wanted(call->in[2]))
@@ -6549,7 +6535,7 @@ void scale_by(const gckpt_call *call, bool backward)
 }
 BOTH_PASSES(scale, scale_by)
 
-/* ---- sums and products of two tensors of one shape; of others, but for a sum's, declined ---- */
+/* ---- sums and products of two tensors of one shape; products of other shapes are declined ---- */
 __device__ inline float plus(float x, float y) { return x + y; }
 __device__ inline float minus(float x, float y) { return x - y; }
 __device__ inline float times(float x, float y) { return x * y; }
@@ -6570,8 +6556,8 @@ template <class F> void combine_backward(const gckpt_call *call, int i, F f, Val
         map(call, f, other, g, d, gckpti_elements(&call->shape), call->in[i].accumulate);
 }
 
-/* What does not depend on the batch has one shape with what does where a micro-batch is one row;
- * its gradient is summed over rows all the same, with a low part. */
+/* A batch-invariant input has the shape of the other one if a micro-batch is one row; its gradient
+ * is still a compensated sum over rows. */
 gckpt_result same_shape_workspace(gckpt_call *call)
 {
     for (int i = 0; i < 2; i++)
@@ -6641,7 +6627,7 @@ constexpr auto sub_workspace = same_shape_workspace, mul_workspace = same_shape_
 
 /* ---- slice: a part of each block, to a tensor of parts or from one ---- */
 /* unit: elements that are moved at once, 8 or 1; sizes count units. backward: x is the gradient of
- * the parts, of y the rest becomes 0 if it does not accumulate. */
+ * the parts; the rest of y becomes 0 unless it accumulates. */
 __global__ void slice_kernel(Values x, Results y, Part p, int64_t chunks, int chunk, int backward,
                              int accumulate)
 {
@@ -6680,8 +6666,8 @@ void slice_by(const gckpt_call *call, bool backward)
 BOTH_PASSES(slice, slice_by)
 
 /* >>fast/norms */
-/* ---- layernorm, rmsnorm: a warp a row, a lane eight neighbours at a time ----
- * As the contract's, but c = x_0 + mean(x - x_0) is the mean: x has 8 digits. aux is the same. */
+/* ---- layernorm, rmsnorm: a warp a row, a lane eight neighbours at a time ---- As the contract's,
+ * but c = x_0 + mean(x - x_0) is the mean: x has 8 digits. saved is the same. */
 __global__ void __launch_bounds__(256, 5)
     fast_norm_forward_kernel(int center, float epsilon, Values x, Values gain, Values bias,
                              Results out, float *saved, int64_t rows, int64_t n, bool aligned)
@@ -6835,7 +6821,7 @@ bool is_op(const gckpt_op *op, const char *name)
     return op->flags & GCKPTI_BUILTIN_OP && !strcmp(op->name, name);
 }
 
-/* A function of the table, held. */
+/* A function of the table, under the lock. */
 template <auto F> struct Locked;
 template <class... A, void (*F)(const gckpt_call *, A...)> struct Locked<F> {
     static void run(const gckpt_call *call, A... arguments)
@@ -6845,7 +6831,7 @@ template <class... A, void (*F)(const gckpt_call *, A...)> struct Locked<F> {
     }
 };
 
-/* One that sees what waits. */
+/* One that uses pending launches. */
 template <void (*F)(const gckpt_call *)> void locked_no_flush(const gckpt_call *call)
 {
     DeviceLock lock(device_of(call), true);
@@ -6878,7 +6864,7 @@ gckpt_kernel find(void *, const gckpt_op *op, gckpt_kind kind)
     return NULL;
 }
 
-/* Of GCKPT_BF16_FAST: those that need room, tie splits or decline shapes; all. */
+/* Lowerings of GCKPT_BF16_FAST: those that need workspace, tie splits or decline shapes; all. */
 #define FAST_WORKSPACES(X)                                                                         \
     X(linear) X(attention) X(linear_cross_entropy) X(add) X(sub) X(mul) X(layernorm) X(rmsnorm)
 #define FAST_OPS(X)                                                                                \
@@ -6919,12 +6905,11 @@ gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)
     bool classes = is_op(op, "cross_entropy_with") || is_op(op, "soft_cross_entropy");
     if (op->flags & GCKPTI_BUILTIN_OP && op->flags & GCKPT_LOSS) { /* a loss of each row */
         classes = classes || is_op(op, "cross_entropy");
-        int64_t rows = classes ? gckpti_rows(&call->in[0].shape) : loss_rows(call);
-        call->workspace_forward = (size_t)rows * sizeof(float);
-        if (call->inputs == 3) /* and, for each weight, of those behind it */
+        int64_t n = classes ? gckpti_rows(&call->in[0].shape) : loss_rows(call);
+        call->workspace_forward = (size_t)n * sizeof(float);
+        if (call->inputs == 3) /* and, for each weight, its losses */
             call->workspace_backward =
-                sizeof(float) *
-                (size_t)(gckpti_elements(&call->in[2].shape) + (classes ? rows : 0));
+                sizeof(float) * (size_t)(gckpti_elements(&call->in[2].shape) + (classes ? n : 0));
     }
     if (is_op(op, "embed") || is_op(op, "gather"))
         call->workspace_backward =
@@ -7043,12 +7028,12 @@ void close_all(void)
             device_close(&d);
 }
 
-/* Streams, slots and moments; none of them left if anything fails. */
+/* Creates streams, slots and step parameters; destroys them all if anything fails. */
 cudaError_t device_open(Device *d, int number)
 {
     d->number = number;
     cudaError_t error = cudaSetDevice(number);
-    /* not held up by what the program has in the default stream */
+    /* not blocked by the program's default stream */
     each_stream(d, [&error](cudaStream_t *s) {
         if (error == cudaSuccess)
             error = cudaStreamCreateWithFlags(s, cudaStreamNonBlocking);
@@ -7107,36 +7092,11 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
         return NULL;
     static int at_exit = atexit(close_all);
     (void)at_exit;
-    d->backend = { "cuda",
-                   d,
-                   1,
-                   0,
-                   allocate,
-                   release<cudaFree>,
-                   copy_in,
-                   copy_out,
-                   copy,
-                   workspace,
-                   find,
-                   fill,
-                   Locked<add>::run,
-                   Locked<convert>::run,
-                   update,
-                   finish,
-                   replay,
-                   end_capture,
-                   discard_captures,
-                   memory_hint,
-                   find_fast,
-                   host_get,
-                   release<cudaFreeHost>,
-                   copy_async,
-                   wait_copies,
-                   Locked<nonfinite>::run,
-                   Locked<dequantise>::run,
-                   wait_copies_until,
-                   use_comm_queue,
-                   wait_comm_queue };
+    d->backend = { "cuda", d, 1, 0, allocate, release<cudaFree>, copy_in, copy_out, copy, workspace,
+                   find, fill, Locked<add>::run, Locked<convert>::run, update, finish, replay,
+                   end_capture, discard_captures, memory_hint, find_fast, host_get,
+                   release<cudaFreeHost>, copy_async, wait_copies, Locked<nonfinite>::run,
+                   Locked<dequantise>::run, wait_copies_until, use_comm_queue, wait_comm_queue };
     d->ready = 1;
     return &d->backend;
 }

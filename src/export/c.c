@@ -177,9 +177,9 @@ static void gckpti_c_end(gckpti_sink *out, size_t count) { gckpti_print(out, cou
 static void gckpti_c_info(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
     gckpti_print(out, "#ifndef GCKPT_SMALL\n");
-    gckpti_c_begin(out, "gckpti_plan_info", name, "info", p->node_count);
+    gckpti_c_begin(out, "gckpti_node_info", name, "info", p->node_count);
     for (size_t i = 0; i < p->node_count; i++) {
-        const gckpti_plan_info *q = &p->info[i];
+        const gckpti_node_info *q = &p->info[i];
         gckpti_print(out, "    { { UINT64_C(%u), UINT64_C(%u) }, ", q->cost.forward,
                      q->cost.backward);
         gckpti_c_offset(out, q->host_value, ", ");

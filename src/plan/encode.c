@@ -182,7 +182,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         gckpti_extent *sizes = (gckpti_extent *)gckpti_writable(plan, plan->sizes) + shape;
         for (int k = 0; shared == i && k <= t->shape.n; k++)
             sizes[k] = k ? t->shape.d[k - 1] : t->shape.n;
-        gckpti_plan_info *info = (gckpti_plan_info *)gckpti_writable(plan, plan->info) + i;
+        gckpti_node_info *info = (gckpti_node_info *)gckpti_writable(plan, plan->info) + i;
         node->attributes = (gckpti_offset)offset;
         node->name = (gckpti_offset)name;
         node->index = (gckpti_id)index;
@@ -378,7 +378,7 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *
     gckpti_plan_term *term = (gckpti_plan_term *)gckpti_writable(plan, plan->terms);
     gckpti_plan_fetch *fetch = (gckpti_plan_fetch *)gckpti_writable(plan, plan->fetches);
     gckpt_buffer *buffers = (gckpt_buffer *)gckpti_writable(plan, plan->buffers);
-    gckpti_plan_info *info = (gckpti_plan_info *)gckpti_writable(plan, plan->info);
+    gckpti_node_info *info = (gckpti_node_info *)gckpti_writable(plan, plan->info);
     for (int u = 0; u < p->nodes; u++) {
         info[p->node[u].id].host_value = d->host_offset[2 * u];
         info[p->node[u].id].host_saved = d->host_offset[2 * u + 1];

@@ -81,7 +81,7 @@ typedef struct {
     gckpt_cost cost;
     size_t host_value, host_saved; /* offsets in slower memory, or GCKPTI_NO_OFFSET */
     uint64_t hash;                 /* of the graph as it was built, up to this node */
-} gckpti_plan_info;
+} gckpti_node_info;
 
 typedef struct {
     int64_t elements;
@@ -240,7 +240,7 @@ enum { GCKPTI_LOWERINGS = 5, GCKPTI_MAX_VRANKS = 32768 };
 /* The arrays of a plan: type, name, length, and 1 if only reports read it (GCKPT_SMALL: NULL). */
 #define GCKPTI_PLAN_ARRAYS(X)                                                                      \
     X(gckpti_plan_node, nodes, node_count, 0)                                                      \
-    X(gckpti_plan_info, info, node_count, 1) /* by node */                                         \
+    X(gckpti_node_info, info, node_count, 1) /* by node */                                         \
     X(gckpti_extent, sizes, size_count, 0) /* shapes, shared by nodes: rank, then its sizes */     \
     X(gckpti_plan_param, params, param_count, 0)                                                   \
     X(gckpti_ins, ins, length, 0)                                                                  \

@@ -197,7 +197,7 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
     gckpti_operands o;
     if (ins->kind == GCKPT_OFFLOAD_DONE)
         return GCKPT_OK; /* it only extends the live range of the buffer */
-    const gckpti_plan_info *info = &p->info[ins->id];
+    const gckpti_node_info *info = &p->info[ins->id];
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
     if (!node->batch_invariant)
         value = value / (size_t)p->rows * (size_t)rows;

@@ -34,7 +34,7 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
                             "plan: it trains; this build (GCKPT_NO_TRAINING) runs GCKPT_INFERENCE");
     if (p->quantised && !gckpti_has_storage(GCKPT_STORAGE_I8))
         return gckpti_error(s, GCKPT_E_ARG,
-                            "plan: it has packed parameters, which this build leaves out "
+                            "plan: it has quantised parameters, which this build leaves out "
                             "(GCKPT_NO_QUANT)");
     if (GCKPTI_ALWAYS_PLAIN && p->backend_id == GCKPTI_BACKEND_CPU)
         return gckpti_error(

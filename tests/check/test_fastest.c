@@ -360,7 +360,7 @@ static void test_errors(void)
         { "block of memory", GCKPT_E_ARG },      { "not fed", GCKPT_E_ARG },
         { "takes 0 to 10", GCKPT_E_DATA },       { "another optimiser", GCKPT_E_ARG },
         { "build is NULL", GCKPT_E_ARG },        { "too small", GCKPT_E_BUDGET },
-        { "own_optimiser", GCKPT_E_ARG },        { "the arena given", GCKPT_E_ARG },
+        { "custom_optimiser", GCKPT_E_ARG },        { "the arena given", GCKPT_E_ARG },
         { "no divisor", GCKPT_E_ARG },
     };
     model m = plain();

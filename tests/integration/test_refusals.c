@@ -1465,9 +1465,9 @@ static void binding(void)
     begin();
     n = build();
     n.p = gckpt_plan_new(g, n.terms, 1, &desc);
-    EXEC_REFUSED(n.p, NULL, E_A, "desc.own_optimiser is missing");
+    EXEC_REFUSED(n.p, NULL, E_A, "desc.custom_optimiser is missing");
     bind = no_desc();
-    EXEC_REFUSED(n.p, &bind, E_A, "desc.own_optimiser is missing");
+    EXEC_REFUSED(n.p, &bind, E_A, "desc.custom_optimiser is missing");
     bind.custom_optimiser = own_optimiser;
     n.e = gckpt_exec_new(n.p, s, &bind);
     hash = gckpt_store_hash(s);

@@ -862,7 +862,7 @@ static void test_plans(void)
     CHECK_MSG(again != NULL, "%s", gckpt_error_text(t.g));
     f.size = 0;
     CHECK(gckpt_plan_c(again, "tower", file_write, &f) == GCKPT_OK &&
-          strstr((const char *)f.bytes, "has packed parameters"));
+          strstr((const char *)f.bytes, "has quantised parameters"));
     /* a store made by the plan has them so, too */
     gckpt_store *s = gckpt_store_new(NULL);
     CHECK(gckpt_plan_params(again, s) == GCKPT_OK &&

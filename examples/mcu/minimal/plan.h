@@ -29,7 +29,7 @@ static const gckpti_plan_node gckpti_plan_nodes[] = {
     { &gckpti_op_mean_squared_error, NULL, 0, 8, 0, 13, (gckpti_offset)SIZE_MAX, 9, 0, { 8, 1, 0, 0, 0, 0, 0, 0 }, 0, 2, 0, 0, 0, 0 },
 };
 #ifndef GCKPT_SMALL
-static const gckpti_plan_info gckpti_plan_info[] = {
+static const gckpti_node_info gckpti_plan_info[] = {
     { { UINT64_C(0), UINT64_C(0) }, SIZE_MAX, SIZE_MAX, UINT64_C(13444200830944031606) },
     { { UINT64_C(0), UINT64_C(0) }, SIZE_MAX, SIZE_MAX, UINT64_C(8206182469841537591) },
     { { UINT64_C(0), UINT64_C(0) }, SIZE_MAX, SIZE_MAX, UINT64_C(16562720989075426483) },
