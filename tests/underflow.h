@@ -1,6 +1,6 @@
-/* underflow.h - what comes out of a layer, its gradients and attention in a bf16 plan where a link of each
- * ends less than half a unit below the least normal number: 0, whatever computes. It and the one
- * before are two apart: links of a chain. */
+/* underflow.h - a layer's output and gradients, and attention, in a bf16 plan where a term of each ends less than half
+ * a unit below the least normal number: 0, on every backend. This term and the one before are two apart: terms of one
+ * chain. */
 #ifndef TESTS_UNDERFLOW_H
 #define TESTS_UNDERFLOW_H
 #include <math.h>

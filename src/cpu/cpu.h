@@ -101,7 +101,6 @@ typedef struct {
     int64_t row, rows, width, at, pace;
 } gckpti_prefetch;
 
-/* Elements of an operand from element `at` on. */
 static inline gckpti_prefetch gckpti_prefetch_of(const gckpti_operand *x, int64_t at, int64_t row,
                                                  int64_t rows, int64_t width)
 {
@@ -117,7 +116,6 @@ static inline gckpti_prefetch gckpti_prefetch_of(const gckpti_operand *x, int64_
     return f;
 }
 
-/* Prefetches the next `pace` lines. */
 static inline void gckpti_prefetch_some(gckpti_prefetch *f)
 {
     for (int64_t n = f->rows > 0 ? f->pace : 0; n > 0; n--) {

@@ -62,7 +62,6 @@ static void gckpti_conv_item(void *context, int64_t i, int64_t worker)
         gckpti_conv_results(s, i * line, (i + 1) * line, 0, s->z->c);
 }
 
-/* gckpti_conv_plain */
 static void gckpti_conv_fast(const gckpt_call *call, gckpti_conv *s)
 {
     const gckpti_conv_sizes *z = s->z;

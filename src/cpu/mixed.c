@@ -89,7 +89,6 @@ static int gckpti_starts_never_flush(const gckpti_mixed_tile *t, int64_t n)
     return high;
 }
 
-/* Copies n columns of m rows. */
 static void gckpti_copy_rows(const float *x, int64_t x_row, float *y, int64_t y_row, int64_t m,
                              int64_t n)
 {
@@ -172,7 +171,6 @@ typedef struct {
     int64_t blocks, panel;       /* at a time; columns of a panel */
 } gckpti_mixed_job;
 
-/* The position in an item. */
 typedef struct {
     gckpti_packed_product packed;
     int64_t matrix, i, p, end, j; /* rows i.., terms p..end-1, columns j.. */

@@ -107,7 +107,6 @@ GCKPTI_FN void gckpti_products_split(gckpti_products *s)
     s->row_blocks = (t->m + s->rows - 1) / s->rows;
 }
 
-/* What gckpti_fp32_plain does. */
 GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *t)
 {
     gckpti_products s = { call, t, 0, 0, 0, 0, 0, gckpti_fp32_c_block };

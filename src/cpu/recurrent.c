@@ -3,7 +3,6 @@
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_RECURRENT)
 /* ---- gru, lstm: chains of an item's rows are products; wh is transposed for the backward ---- */
 
-/* On the calling thread. */
 static void gckpti_cells_product(const gckpti_sequence *s, const gckpti_product *t)
 {
     float pack[GCKPTI_STACK_FLOATS] GCKPTI_ALIGNED;

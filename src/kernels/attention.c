@@ -22,7 +22,7 @@ typedef struct {
     FLOATS low[GCKPTI_ATTN_ROWS], high[GCKPTI_ATTN_ROWS];
 } V(chains);
 
-/* Links p..end-1. (Seven parameters: two of them constants.) */
+/* Adds terms p..end-1. (Seven parameters: two of them constants.) */
 GCKPTI_INLINED void V(attn_terms)(const gckpti_attn_gemm *s, const V(attn_part) * t, int vectors,
                                   int corner, int64_t p, int64_t end, V(chains) * acc)
 {
@@ -74,7 +74,7 @@ GCKPTI_INLINED void V(attn_tile)(const gckpti_attn_gemm *s, const V(attn_part) *
         }
 }
 
-/* Columns from..end-1 of rows of a token of the head of keys each, into L2. */
+/* Prefetches columns from..end-1 of a head's rows of keys to L2. */
 GCKPTI_INLINED void V(prefetch_rows)(const gckpti_attn *h, const float *x, int64_t rows,
                                      int64_t from, int64_t end)
 {
@@ -130,7 +130,7 @@ static GCKPTI_TARGET void V(attn_gemm)(const gckpti_attn_gemm *s, int64_t m, int
     }
 }
 
-/* Rows of a token of the head each, `c` apart, side by side: d[i * wide + j]. */
+/* Packs rows of a head, `c` apart: d[i * wide + j]. */
 static GCKPTI_TARGET void V(gather)(const gckpti_attn *h, const float *x, int64_t c, int64_t rows,
                                     float *d)
 {

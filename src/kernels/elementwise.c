@@ -52,7 +52,6 @@ static GCKPTI_TARGET void V(forward_loops)(const V(args) * args)
 #undef GCKPTI_VALUE
 }
 
-/* gckpti_put */
 GCKPTI_INLINED void V(put)(float *d, FLOATS g, int accumulate, int64_t n)
 {
     if (accumulate)

@@ -130,7 +130,6 @@ static GCKPTI_TARGET void V(conv_block)(const gckpti_conv_gemm *s, const gckpti_
     } while (p < t->k);
 }
 
-/* gckpti_plain_multiply_add */
 static GCKPTI_TARGET void V(multiply_add)(float *d, const float *x, const float *y, int64_t n)
 {
     for (int64_t i = 0; i < n; i += W) {
@@ -139,7 +138,6 @@ static GCKPTI_TARGET void V(multiply_add)(float *d, const float *x, const float 
     }
 }
 
-/* gckpti_plain_scaled_add */
 static GCKPTI_TARGET void V(scaled_add)(float *to, float factor, const float *from, int64_t n)
 {
     for (int64_t i = 0; i < n; i += W)

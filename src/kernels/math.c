@@ -12,7 +12,7 @@ GCKPTI_ISA_NOINLINE FLOATS V(log_noinline)(FLOATS x) { return V(log)(x); }
 GCKPTI_ISA_NOINLINE FLOATS V(tanh_noinline)(FLOATS x) { return V(tanh)(x); }
 static GCKPTI_TARGET float V(log_scalar)(float x) { return V(log_noinline)(V(set1)(x))[0]; }
 
-/* What a row's elements at..at+W-1, of which `left` exist, add to their lanes. */
+/* Returns the lanes' terms for a row's elements at..at+W-1, of which `left` exist. */
 GCKPTI_INLINED FLOATS V(term)(const gckpti_row_args *row, int64_t at, int64_t left, FLOATS sum)
 {
     FLOATS x = V(load_n)(row->x + at, left), y;
@@ -51,7 +51,7 @@ GCKPTI_INLINED float V(fold)(FLOATS *lane, int largest)
     return largest ? V(fold_max)(lane[0]) : V(fold_sum)(lane[0]);
 }
 
-/* All terms of a row into its lanes, and these folded. */
+/* Reduces a row by lanes. */
 GCKPTI_INLINED float V(reduce)(const gckpti_row_args *row, int64_t n)
 {
     enum { LANES = 32 / W };
@@ -73,14 +73,12 @@ GCKPTI_INLINED float V(reduce)(const gckpti_row_args *row, int64_t n)
     return V(fold)(lane, largest);
 }
 
-/* gckpti_dot, gckpti_sum, gckpti_max */
 static GCKPTI_TARGET float V(dot)(const float *x, const float *y, int64_t n)
 {
     const gckpti_row_args row = { GCKPTI_ROW_DOT, x, y, NULL, NULL, 0.0f, 0.0f, 0.0f };
     return V(reduce)(&row, n);
 }
 
-/* of x - first */
 static GCKPTI_TARGET float V(sum)(const float *x, int64_t n, float first)
 {
     const gckpti_row_args row = { GCKPTI_ROW_SUM, x, NULL, NULL, NULL, first, 0.0f, 0.0f };

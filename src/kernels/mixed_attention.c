@@ -96,7 +96,6 @@ GCKPTI_INLINED int V(head_cut)(const gckpti_attn *h, int64_t diagonal, int64_t m
     return diagonal + 1 < n || diagonal + m > h->window;
 }
 
-/* Stores a row of a result, x, in place or rounded. */
 GCKPTI_INLINED void V(store_row)(const gckpti_attn *h, const float *x, float *to, uint16_t *narrow)
 {
     if (to)
@@ -162,7 +161,6 @@ static GCKPTI_TARGET void V(queries_values)(V(query_block) * s, const gckpti_ope
     V(head_multiply)(&t, GCKPTI_TERMS_TO, cut, s->diagonal, s->n);
 }
 
-/* As V(attention_forward). */
 static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, int64_t head,
                                            int64_t first, float *scratch)
 {

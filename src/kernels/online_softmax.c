@@ -65,7 +65,6 @@ GCKPTI_INLINED int V(online_columns)(float *x, int64_t n, int64_t diagonal, int6
     return 1;
 }
 
-/* out *= factor, of a query */
 GCKPTI_INLINED void V(rescale)(float *out, float factor, int64_t d)
 {
     for (int64_t e = 0; factor != 1.0f && e < d; e += W)

@@ -1,4 +1,3 @@
-/* A block of a single row. */
 static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, const gckpti_c_block *block)
 {
     const int64_t i = block->i0, j0 = block->j0;

@@ -21,7 +21,7 @@ GCKPTI_ALWAYS FLOATS V(flushed)(FLOATS x)
 #endif
 }
 
-/* Elements at x, to which what the two chains of a block came to is added. */
+/* Adds the sum of a block's two chains to the elements at x. */
 GCKPTI_ALWAYS void V(store_block_sum)(const float *x, FLOATS even, FLOATS odd, float *to)
 {
     V(store)(to, V(flushed)(V(flushed)(V(load)(x)) + V(flushed)(even + odd)));
@@ -206,7 +206,7 @@ static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b
         }
 }
 
-/* n <= GCKPTI_STRIP rows of a that lie side by side: tile i / GCKPTI_TILE_ROWS at d + i * deep. */
+/* n <= GCKPTI_STRIP adjacent rows of a: tile i / GCKPTI_TILE_ROWS at d + i * deep. */
 static GCKPTI_TARGET void V(pack_strip)(const float *a, int64_t step, int64_t n, int64_t k,
                                         float *d, int64_t deep)
 {

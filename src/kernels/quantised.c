@@ -1,6 +1,5 @@
 #ifndef GCKPT_NO_QUANT
 /* ---- products with a quantised b ---- */
-/* Dequantises n values at b. storage: a constant. */
 GCKPTI_ALWAYS void V(dequantise_row)(int storage, const unsigned char *b, float scale, int64_t n,
                                      float *x)
 {
@@ -65,7 +64,6 @@ static GCKPTI_TARGET void V(pack_quant)(const gckpti_product *t, int64_t p, int6
         }
 }
 
-/* V(gemv_dot_of) or V(gemv_axpy_of) with a constant storage. */
 #define GCKPTI_BY_STORAGE(what, size)                                                              \
     if (u->storage == GCKPT_STORAGE_BF16)                                                          \
         V(what)(GCKPT_STORAGE_BF16, size, &t);                                                     \

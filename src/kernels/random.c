@@ -1,5 +1,4 @@
 /* ---- random words (num/random) by vectors: what drops out, initial values ---- */
-/* The upper words of products. */
 GCKPTI_INLINED INTS V(mul_high)(INTS a, uint32_t b)
 {
 #if GCKPTI_ISA == 3
@@ -60,7 +59,7 @@ static GCKPTI_TARGET void V(dropout)(const gckpti_dropout *d, int64_t first, int
     }
 }
 
-/* Up to 2^24 units of 2^-24, exactly, by halves: what is or-ed into 2^23's bits adds to it. */
+/* Up to 2^24 multiples of 2^-24, exactly, by halves: what is or-ed into 2^23's bits adds to it. */
 GCKPTI_INLINED FLOATS V(uniform)(INTS x)
 {
     const FLOATS magic = V(set1)(8388608.0f);
@@ -94,7 +93,6 @@ GCKPTI_ISA_NOINLINE void V(normals)(const INTS *word, FLOATS *y)
     y[0] = V(fma)(r, V(floats)(u), V(zero)()), y[1] = V(fma)(r, V(floats)(v), V(zero)());
 }
 
-/* Initial values (store/values). */
 static GCKPTI_TARGET void V(initialise)(const gckpti_init_span *d)
 {
     const gckpt_init *init = &d->init;

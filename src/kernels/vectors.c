@@ -33,7 +33,6 @@ GCKPTI_ALWAYS FLOATS V(low_half)(INTS word)
 #endif
 }
 
-/* W bytes. */
 GCKPTI_ALWAYS INTS V(bytes)(const unsigned char *b)
 {
 #if GCKPTI_ISA == 3

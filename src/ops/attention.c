@@ -320,14 +320,12 @@ static uint64_t gckpti_attention_flops(const gckpt_call *call)
     return rows * pairs * (4 * c + (o.cap > 0.0f ? 34 : 14) * (uint64_t)o.heads);
 }
 
-/* The scores are computed again. */
 static uint64_t gckpti_attention_flops_backward(const gckpt_call *call)
 {
     uint64_t forward = gckpti_attention_flops(call);
     return gckpti_gradients_flops(call, forward) + forward / 2;
 }
 
-/* A length is at most S. */
 static int64_t gckpti_attention_lengths(const gckpt_call *call, int i)
 {
     (void)i;

@@ -35,7 +35,6 @@ static gckpti_conv_sizes gckpti_conv_sizes_of(const gckpt_call *call)
     return z;
 }
 
-/* Checks the sizes of a window. */
 static gckpt_result gckpti_conv_window(gckpt_call *call, const char *op)
 {
     const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;

@@ -185,7 +185,6 @@ GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
     loss->value[r] = gckpti_loss_of_row(loss, r, x, loss->value[r], loss->max[r], loss->sum[r]);
 }
 
-/* The gradient of a row's soft targets. */
 static void gckpti_loss_soft_row(const gckpti_loss *loss, const float *x, float *d, float w,
                                  const gckpti_class_row *c)
 {

@@ -21,7 +21,6 @@ static gckpti_terms gckpti_terms_from(const gckpti_terms *x, int64_t p)
     return l;
 }
 
-/* Adds the product of term p to d. */
 static float gckpti_mixed_term(const gckpti_terms *a, const gckpti_terms *b, int64_t p, float d)
 {
     const uint16_t x = a->bf16 ? a->bf16[p * a->step] : gckpti_to_bf16(a->f32[p * a->step]);
@@ -51,7 +50,6 @@ GCKPTI_FN float gckpti_mixed_blocks(const gckpti_terms *a, const gckpti_terms *b
 }
 
 /* ---- products, element by element (see ops/products) ---- */
-/* Returns the initial value of column j. */
 static float gckpti_mixed_start(const gckpti_product *t, int64_t at, int64_t j)
 {
     if (t->accumulate)
@@ -130,7 +128,6 @@ GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *
 
 /* ---- attention (see ops/attention). A result that is a zero becomes +0, since a backend may
  * include masked terms as zeros. */
-/* Element (i, j) of a b'. */
 static float gckpti_mixed_score(const gckpti_operand *a, int64_t i, const gckpti_operand *b,
                                 int64_t j, int64_t d)
 {

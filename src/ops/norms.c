@@ -11,7 +11,6 @@
  *   = put(rstd, fma(-h, b, u - a)); a's lanes: lane + u, b's: fma(u, h, lane).
  * dgain sums g h (rounded) and dbias g, row by row, compensated. */
 
-/* The mean of x - c. */
 static float gckpti_mean_from(const float *x, int64_t n, float c)
 {
     float lane[32] = { 0.0f };

@@ -18,7 +18,6 @@
  * At the end dh0 = D, dc0 = E, put. Then, b and t ascending, dwh: chains of h da; dbias sums da,
  * compensated. Cho 2014; Hochreiter & Schmidhuber 1997, with the forget gate of Gers 2000. */
 
-/* Plain: a row at a time. */
 static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int plain)
 {
     const gckpti_recurrent *o = (const gckpti_recurrent *)call->attributes;
@@ -159,7 +158,6 @@ static void gckpti_lstm_gate_grads(const gckpti_cell *s)
     }
 }
 
-/* Rows of item i. */
 static int64_t gckpti_sequence_item_rows(const gckpti_sequence *s, int64_t i)
 {
     return GCKPTI_HAS_FAST ? gckpti_min(s->block - i * s->item_rows, s->item_rows) : 1;

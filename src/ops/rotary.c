@@ -65,7 +65,6 @@ GCKPTI_FN void gckpti_rotary_table(const gckpt_call *call, int64_t begin, int64_
     }
 }
 
-/* Rotates x by the angles of its positions, or g back. */
 static void gckpti_run_rotary(const gckpt_call *call, int backward)
 {
     gckpti_io p = gckpti_io_of(call, backward);

@@ -377,9 +377,9 @@ void test_bandwidth(double peak)
 {
     const int64_t m = tiny ? 48 : 65536, n = tiny ? 24 : 768, v = tiny ? 101 : 50257;
     const double each = 4.0 * (double)m * (double)n, table = 4.0 * (double)v * (double)n;
-    Array x(4 * m * n), y(4 * m * n), g(4 * m * n), d(4 * m * n), aux(12 * m), vectors(4 * 16 * n),
+    Array x(4 * m * n), y(4 * m * n), g(4 * m * n), d(4 * m * n), saved(12 * m), vectors(4 * 16 * n),
         w(4 * v * n), dw(4 * v * n), more(8 * v * n), index(4 * m);
-    if (!x.at || !y.at || !g.at || !d.at || !aux.at || !vectors.at || !w.at || !dw.at || !more.at ||
+    if (!x.at || !y.at || !g.at || !d.at || !saved.at || !vectors.at || !w.at || !dw.at || !more.at ||
         !index.at)
         return (void)printf("left out: no memory\n");
     const Array *all[] = { &x, &y, &g, &d };
@@ -411,7 +411,7 @@ void test_bandwidth(double peak)
     c.in[0].shape = c.shape = gckpt_shape2(m, n);
     c.in[1].shape = c.in[2].shape = gckpt_shape1(n);
     c.in[0].data = x.f(), c.in[1].data = vectors.f(), c.in[2].data = vectors.f() + n;
-    c.out = y.f(), c.saved = aux.at, c.grad_out = g.f(), c.in[0].grad = d.f();
+    c.out = y.f(), c.saved = saved.at, c.grad_out = g.f(), c.in[0].grad = d.f();
     print_bandwidth("layernorm", 2 * each, time_op(&gckpti_op_layernorm, GCKPT_FORWARD, c), peak);
     print_bandwidth("layernorm, dx", 3 * each, time_op(&gckpti_op_layernorm, GCKPT_BACKWARD, c),
                     peak);

@@ -392,7 +392,8 @@ bool count_of(const char *name, gckpt_tensor *(*build)(gckpt_tensor *), gckpt_ty
 int count_others()
 {
     printf(
-        "| a step of two micro-batches | parameters | launches | copies to the host before the last update | after it |\n|---|--:|--:|--:|--:|\n");
+        "| a step of two micro-batches | parameters | launches | copies to the host before the last update | after it |\n"
+        "|---|--:|--:|--:|--:|\n");
     bool none = true;
     for (int fast = 0; fast < 2; fast++) {
         const gckpt_precision precision = fast ? GCKPT_BF16_FAST : GCKPT_FP32;

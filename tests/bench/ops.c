@@ -27,7 +27,7 @@ typedef struct {
     gckpt_feed feed[MOST];
     void *data[MOST];
     gckpt_fetch_spec wanted_gradients[MOST]; /* gradients of inputs, which nothing else would ask for */
-    int feeds, picks, params;
+    int feeds, fetches, params;
     const char *name;
 } op_fixture;
 static op_fixture r;
@@ -53,8 +53,8 @@ static T *fed(gckpt_type type, gckpt_shape shape, int64_t below)
     r.feed[r.feeds++].data = data;
     if (type == GCKPT_I32)
         return t;
-    r.wanted_gradients[r.picks].tensor = t;
-    r.wanted_gradients[r.picks++].gradient = 1;
+    r.wanted_gradients[r.fetches].tensor = t;
+    r.wanted_gradients[r.fetches++].gradient = 1;
     return gckpt_scale(t, 1.0f); /* whose backward comes behind that of the op */
 }
 static T *in1(int64_t a) { return fed(GCKPT_F32, gckpt_shape1(a), 0); }
@@ -273,7 +273,7 @@ static int run(T *made, T *loss, gckpt_isa isa, gckpt_precision precision)
     const gckpt_plan_desc desc = { .mode = GCKPT_STORE_ALL,
                                    .precision = precision,
                                    .fetch = r.wanted_gradients,
-                                   .fetches = r.picks,
+                                   .fetches = r.fetches,
                                    .as_built = 1,
                                    .plain = isa == GCKPT_ISA_PLAIN };
     const gckpt_hyper hyper = gckpt_hyper_lr(1e-6f);

@@ -18,8 +18,8 @@ static const double extras[EXTRAS] = { 0, 0.05, 0.10, 0.15, 0.17, 0.20, 0.33, 0.
 static const double few_megabytes[] = { 220, 202, 190, 180, 165, 155, 145 }; /* of the first */
 enum { FEW = sizeof few_megabytes / sizeof *few_megabytes };
 
-/* BUDGETS are timed, CERTIFIED ones looked at for proofs, SAMPLES of the first network drawn; a
- * frontier may take so much MEMORY. */
+/* BUDGETS are timed, PROVEN ones are checked for proofs, SAMPLES of the first network are random; a frontier may take
+ * MEMORY bytes. */
 enum { BUDGETS = 10, PROVEN = 40, SAMPLES = 400, MEMORY = 100000000 };
 
 /* The budgets of a network, as gckpt_plan_bytes counts them. */
@@ -28,9 +28,9 @@ typedef struct {
     int as_built;      /* or forms and orders are the plan's choice */
     size_t least, all; /* where its frontier ends */
     size_t others;     /* of parameters: what net_bytes leaves out */
-    size_t proven;     /* no schedule has fewer */
+    size_t proven;     /* cost of a step that computes nothing twice */
     uint64_t step;     /* work of a step that computes nothing twice */
-    int proven_points; /* how many of CERTIFIED budgets have a plan that is within 0.1 % of a step */
+    int proven_points; /* budgets, out of PROVEN, whose plan is proven within 0.1 % of a step */
     int points, above,
         below;   /* of the frontier; more, less work than the plan for the same bytes */
     double most; /* by how much of a step at most it is above */

@@ -1,11 +1,12 @@
-/* slow_link.c - a step of two ranks joined by a slow link, beside what examples/simulate.h predicts: gathers of
- * cut values right before their readers, and ahead of them (gckpt_plan_desc.link_beside). Sockets as engine.
+/* slow_link.c - a step of two ranks joined by a slow link, compared with the prediction of examples/simulate.h:
+ * all-gathers of sharded values immediately before their readers, and overlapped
+ * (gckpt_plan_desc.overlap_communication). The transport is sockets.
  *
  *     make slow-link      two network namespaces, their link's rate limited: tests/bench/slow_link.sh
  *     build/limited RANK OWN_ADDRESS PEER_ADDRESS RATE
  *
- * Rank 0 prints Markdown. RATE is only told. Measured first: the link, by exchanges both ways at once, and
- * every op, by gckpt_calibrate, on both ranks at once. */
+ * Rank 0 prints Markdown. RATE is only printed. First the benchmark measures the link, by exchanges in both
+ * directions at once, and every op, by gckpt_calibrate, on both ranks at once. */
 #define _GNU_SOURCE
 #include "bench/model.h"
 #include "examples/simulate.h"

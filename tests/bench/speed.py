@@ -7,8 +7,8 @@
     python3 tests/bench/speed.py --help
 
 For each model build/bench (fp32, bf16) and PyTorch (eager, compiled; fp32, bf16 weights, autocast)
-take turns, round by round, each in a process of its own. What is told is medians of the rounds, and
-of what PyTorch takes beside what build/bench took in the same round. PyTorch runs with the settings
+take turns, round by round, each in its own process. The output has medians of the rounds, and ratios
+of PyTorch's time to that of build/bench in the same round. PyTorch runs with the settings
 that peer_torch.py mostly finds best: MKL as on Intel, malloc kept, fused AdamW, sdpa. A way of bf16
 that so far took 1.25 times as long as the better of its kind is left out of a round, and what is
 compiled of every second one: compiling takes longest. Without PyTorch its columns stay empty.
@@ -32,7 +32,7 @@ PAGE, COPY = os.path.join("docs", "speed.md"), os.path.join("build", "speed.md")
 MODELS = {"gpt2-b4": "GPT-2 124M, B4 x T64", "gpt2-t1024": "GPT-2 124M, B1 x T1024",
           "gpt-384": "6 layers, dim 384, B16 x T256", "gpt-192": "6 layers, dim 192, B16 x T256"}
 OURS = {"fp32": [], "bf16": ["--bf16"]}
-# what is compared: kind: its ways, the better of which is told
+# what is compared: kind: its ways, of which the better one counts
 EAGER = {("fp32", "eager"): ("fp32",), ("bf16", "eager"): ("bf16", "autocast")}
 COMPILED = {(p, "compile"): ways for (p, _), ways in EAGER.items()}
 WORDS = {"fp32": "", "bf16": " weights", "autocast": " autocast"}

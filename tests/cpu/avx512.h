@@ -1,8 +1,8 @@
-/* AVX-512 where the processor has AVX2 only: what src/kernels uses of it, written in AVX2 and C, as
- * Intel's manual has it. Included before anything of src/ (-include), it stands in the compiler's
- * place: kernels for AVX-512 are compiled for AVX2, and __builtin_cpu_supports says they can run.
- * Those of bf16 ask nothing of MXCSR: subnormals are zeros, and so are results that are below
- * 2^-126 after rounding to 24 bits; two links one after the other, the upper halves first. */
+/* AVX-512 on a processor with AVX2 only: the intrinsics that src/kernels uses, written in AVX2 and C after Intel's
+ * manual. Included before anything of src/ (-include), it replaces the compiler's header: kernels for AVX-512 are
+ * compiled for AVX2, and __builtin_cpu_supports says they can run. The bf16 instructions ignore MXCSR: subnormals are
+ * zeros, and so are results below 2^-126 after rounding to 24 bits; two terms one after the other, the upper halves
+ * first. */
 #ifndef AVX512_H
 #define AVX512_H
 #if defined(__x86_64__) && defined(__GNUC__)

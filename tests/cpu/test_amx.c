@@ -1,7 +1,6 @@
-/* The kernels of AMX where their six instructions are functions of this file, as Intel's manual has
- * them: test_bf16 by these, wherever there is AVX512-BF16. Whatever MXCSR says, and apart from
- * anything in src/: links are computed in doubles. (The instructions themselves: test_bf16, where
- * the processor has them.) */
+/* The kernels of AMX, with their six instructions replaced by functions of this file, after Intel's manual: test_bf16
+ * runs with these wherever there is AVX512-BF16. They ignore MXCSR and use nothing of src/: terms are computed in
+ * doubles. (test_bf16 tests the instructions themselves, where the processor has them.) */
 #include "num/num.h"
 #include "store/store.h"
 #include "ops/ops.h"

@@ -64,9 +64,8 @@ static void test_conversions(void)
     CHECK(gckpt_to_bf16(float_of(0x7f7f7fffu)) == 0x7f7f);
 }
 
-/* ---- a link in integers (manual, 5l): a b + c exactly, a of bf16, in units of 2^-300, then 24
- * bits of it as if exponents had no lower limit; what is less than 2^-126 then is a zero, as are
- * such operands ---- */
+/* ---- a term in integers (manual, 5l): a b + c exactly, a of bf16, in units of 2^-300, then 24 bits of it as if
+ * exponents had no lower limit; a result below 2^-126 then is a zero, as are such operands ---- */
 static float flushed(float x) { return fabsf(x) < 1.17549435e-38f ? copysignf(0, x) : x; }
 
 enum { INTEGER_WORDS = 20 };
@@ -133,7 +132,7 @@ static float exact_term(float a, float b, float c)
     return (float)(negative ? -kept : kept);
 }
 
-/* n links to d, the first of them `before` links into an entry of `run` (0: there are none). */
+/* Adds n terms to d, the first of them `before` terms into a sample of `run` (0: there are none). */
 static float exact_element(float d, const float *a, const float *b, int n, int run, int before)
 {
     float two[2] = { 0, 0 };
@@ -180,13 +179,13 @@ static int product_by(int isa, const gckpti_product *t)
     return isa == GCKPT_ISA_PLAIN || call.kernels;
 }
 
-/* Links at random that go on from what is there, most of them around the least normal number, where
- * an fma rounds to fewer bits than are told apart here; by every instruction set. */
+/* Random terms added to the present elements, most of them around the least normal number, where an fma rounds to fewer
+ * bits than this test distinguishes; by every instruction set. */
 static void test_terms(void)
 {
     enum { N = 48 };
     const int rounds = check_iterations(60);
-    int coarse = 0; /* whose fma tells another end */
+    int coarse = 0; /* whose fma gives another result */
     for (int round = 0; round < rounds; round++) {
         static float want[N * N], start[N * N], got[N * N];
         uint16_t a[N], b[N];
@@ -226,9 +225,8 @@ static void test_terms(void)
     CHECK_MSG(coarse > 33 * rounds, "%d links at the edge", coarse);
 }
 
-/* A factor. kind 0: usual; 1: of products around 2^-126; 2: zeros, infinities, NaN, subnormal and
- * least numbers among usual ones; 3: any; 4: of sums that cancel; 5: to what is below 2^-126;
- * 7: of products that are multiples of 2^-126. */
+/* An operand. kind 0: usual; 1: of products around 2^-126; 2: zeros, infinities, NaN, subnormal and least numbers among
+ * usual ones; 3: any; 4: of sums that cancel; 5: down to below 2^-126; 7: of products that are multiples of 2^-126. */
 static uint16_t operand_of(int kind, int which)
 {
     static const uint16_t odd[16] = {
@@ -288,8 +286,8 @@ static void blocks_check(const gckpti_product *t, int kind)
     }
 }
 
-/* Kind 6: of a, the first row is usual, the others are small. Kind 7: starts that the first link
- * takes away, but for their last bits, which may be below 2^-126. */
+/* Kind 6: the first row of a is usual, the others are small. Kind 7: the first term cancels the initial values except
+ * for their last bits, which may be below 2^-126. */
 static void blocks_fill(const gckpti_product *t, int kind)
 {
     const int64_t m = t->m, n = t->n, k = t->k;
@@ -299,7 +297,7 @@ static void blocks_fill(const gckpti_product *t, int kind)
     }
     for (int64_t e = 0; e < n * k; e++)
         blocks_f32[1][e] = gckpt_from_bf16(blocks_b[e] = operand_of(kind == 6 ? 1 : kind, 1));
-    for (int64_t e = 0; e < m * n; e++) { /* of the size of a link, or anything */
+    for (int64_t e = 0; e < m * n; e++) { /* of the size of a term, or anything */
         const float first = blocks_f32[0][e / n * t->a.stride] * blocks_f32[1][e % n * t->b.stride];
         blocks_start[e] =
             kind == 7  ? -first * (1 + (float)below(4) * ldexpf(1, -23))
@@ -327,8 +325,8 @@ static void test_blocks(void)
     }
 }
 
-/* Weights as they are stored, of which no kernel is given floats: the bits of the same numbers
- * unpacked before, by plain C. */
+/* Quantised weights, of which no kernel gets floats: the bits equal those of the same numbers dequantised before, by
+ * plain C. */
 static void test_quantised(void)
 {
     static uint16_t packed[BLOCKS_N * BLOCKS_K];
@@ -369,8 +367,8 @@ static void test_quantised(void)
     }
 }
 
-/* Room that is little beside what of c rests in it: few links, in entries of two blocks, so that
- * columns are cut to a panel, and then rows. */
+/* Scratch that is small compared with the partial results of c: few terms, in samples of two blocks, so that columns
+ * are cut to a panel, and then rows. */
 static void test_little_space(void)
 {
     enum { M = 260, N = 256, K = 64, PAST = 512 };
@@ -417,9 +415,8 @@ static float add_term(float a, float b, float c)
     return fabsf(end) > ldexpf(1, -126) ? end : exact_term(a, b, c);
 }
 
-/* An element (manual, 5l) that goes on from d: links of rounded factors, s and t apart, in blocks
- * that are cut anew after each `run` (0: never); of less than 32 one chain. Those before `from`
- * take no part. */
+/* An element (manual, 5l) that goes on from d: terms of rounded operands, s and t apart, in blocks that begin again
+ * after each `run` (0: never); less than 32 terms are one chain. Terms before `from` take no part. */
 static float element(float d, const float *a, int s, const float *b, int t, int from, int n,
                      int run)
 {
@@ -705,8 +702,7 @@ static void test_products(void)
     enum { MOST = 3 * 130 * 2300, PAST = 512 };
     static float f32[3][MOST], bias[200], c32[2][550 * 200], room[90000 + PAST];
     static uint16_t half[3][MOST], c16[2][550 * 200];
-    /* rows read where they are: one link is left, the others fit at once, 8 rows less one, all of
-     * the scratch is taken */
+    /* rows read in place: one term is left, the others fit at once, 8 rows less one, all of the scratch is used */
     static const uint32_t given[9][3] = { { 120, 96, 801 }, { 120, 96, 305 }, { 30, 60, 513 },
                                           { 15, 90, 273 },  { 7, 20, 64 },    { 15, 130, 305 },
                                           { 48, 180, 513 }, { 64, 60, 417 },  { 33, 50, 259 } };
@@ -730,8 +726,7 @@ static void test_products(void)
         const uint32_t any = large ? below(32) | (uint32_t)i % 2 << 5 : below(64);
         const uint32_t which = odd ? (any & (tall ? ~33u : ~1u)) | 4 : any;
         const uint32_t count[3] = { m * k, n * k, m * n };
-        /* factors to the byte, so that sanitizers see what is read beyond them; or in cache lines
-         * */
+        /* operands to the byte, so that sanitizers see reads beyond them; or in cache lines */
         char *room_of[2];
         void *whole[2];
         for (uint32_t j = 0; j < 3; j++)
@@ -807,7 +802,7 @@ static void test_workspace(void)
     static uint16_t x[M * WIDE], dx[M * WIDE], g[M * WIDE], out[M * WIDE];
     static float w[WIDE * NARROW], dw[WIDE * NARROW];
     for (int i = 0; i < 8; i++) {
-        const int wide = i & 4 ? WIDE : WIDE - 1; /* links that fill no pair are packed */
+        const int wide = i & 4 ? WIDE : WIDE - 1; /* terms that fill no pair are packed */
         const int turned = i & 1, n = i & 2 ? wide : NARROW, k = i & 2 ? NARROW : wide;
         gckpt_call call = { .threads = 1, .inputs = 2, .precision = GCKPT_BF16 };
         call.attributes = &turned;
@@ -837,7 +832,7 @@ static void test_workspace(void)
     }
 }
 
-/* ---- attention, written out: chains of bf16 factors, exponentials and sums in floats ---- */
+/* ---- attention, written out: chains of bf16 operands, exponentials and sums in floats ---- */
 enum { AT = 70, AD = 38, AH = 2, AC = AD * AH, AN = 2 * AT * AC };
 typedef struct {
     float q[AN], k[AN], v[AN], g[AN], out[AN], saved[2 * AH * AT], dq[AN], dk[AN], dv[AN];
@@ -845,8 +840,8 @@ typedef struct {
 
 static float ended(float x) { return x == 0 ? 0 : x; }
 
-/* The first nq queries of a row; causal: the last of them sees all keys; `group` heads share one of
- * keys. lengths: keys of each row. */
+/* The first nq queries of a row; causal: the last of them sees all keys; `group` heads per key head. lengths: keys of
+ * each row. */
 static void attention_written_out(heads *h, int nq, int causal, int group, const int32_t *lengths)
 {
     static float w[AT * AT], ds[AT * AT];
@@ -893,7 +888,7 @@ static void attention_written_out(heads *h, int nq, int causal, int group, const
     }
 }
 
-/* wide: factors that are not bf16 yet, which only the plain kernels take. */
+/* wide: operands that are not bf16 yet, which only the plain kernels take. */
 static void test_attention(void)
 {
     static heads want, got;
@@ -939,7 +934,7 @@ static void test_attention(void)
         (isa == GCKPT_ISA_PLAIN ? gckpti_attention_backward
                                 : gckpti_fast_attention_backward)(&call);
         CHECK_MSG(!memcmp(want.out, got.out, sizeof got.out), "attention %d: out", i);
-        CHECK_MSG(!memcmp(want.saved, got.saved, sizeof got.saved), "attention %d: aux", i);
+        CHECK_MSG(!memcmp(want.saved, got.saved, sizeof got.saved), "attention %d: saved", i);
         CHECK_MSG(!memcmp(want.dq, got.dq, sizeof got.dq), "attention %d: dq", i);
         CHECK_MSG(!memcmp(want.dk, got.dk, sizeof got.dk), "attention %d: dk", i);
         CHECK_MSG(!memcmp(want.dv, got.dv, sizeof got.dv), "attention %d: dv", i);
@@ -964,9 +959,9 @@ static uint16_t odd_number(int kind)
     return odd[below(kind == 1 ? 5 : 12)];
 }
 
-/* Forward and backward on the memory of `a`; or, where of keys that come later half are there (odd
- * t), the forward alone: a backward has seen the forward's keys. narrow: bits of what is bf16;
- * accumulate, wanted: bits of dq, dk and dv; length: NULL: all keys. */
+/* Forward and backward on the memory of `a`; or, with half of the keys still missing (odd t), the forward alone: a
+ * backward needs the forward's keys. narrow: bits of the bf16 arrays; accumulate, wanted: bits of dq, dk and dv;
+ * length: NULL: all keys. */
 static void run_attention(attended *a, const gckpti_attention *o, int isa, int64_t t, int64_t s,
                           int64_t c, const int32_t *length, unsigned narrow, unsigned wanted,
                           unsigned accumulate)
@@ -1007,8 +1002,8 @@ static void run_attention(attended *a, const gckpti_attention *o, int isa, int64
     (call.plain ? gckpti_attention_backward : gckpti_fast_attention_backward)(&call);
 }
 
-/* The same numbers in both forms. kind 3 and 4: values of -2^-126, and 3: of -0, gradients of 2^-30
- * that come in: chains that end at -0, at which links that are not there would be seen. */
+/* The same numbers in both formats. kind 3 and 4: values of -2^-126, and 3: of -0, incoming gradients of 2^-30: chains
+ * that end at -0, where an additional term would show. */
 static void attended_draw(attended *a, int kind)
 {
     for (int i = 0; i < 8; i++)
@@ -1105,7 +1100,7 @@ static void masked_out(int isa, int t, int s, int bad)
             const int to = late ? t - bad : of_keys ? s : t;
             CHECK_MSG(i == 4 || !memcmp(want.half[i] + from * D, got.half[i] + from * D,
                                         (size_t)((to - from) * D) * sizeof *got.half[i]),
-                      "attention kernels %d, %d of %d keys: %d %s out of sight count in %d", isa, t,
+                      "attention kernels %d, %d of %d keys: %d masked %s change %d", isa, t,
                       s, bad, late ? "keys" : "queries", i);
         }
     }
@@ -1198,10 +1193,10 @@ static uint64_t train(trial *o)
         terms[i].weight = i == 0 ? 1.0f : i == 1 ? 0.5f : 0.01f;
         terms[i].regulariser = i == 2;
     }
-    const gckpt_fetch_spec picks[4] = { { x, 0 }, { start, 1 }, { table, 1 }, { guess, 0 } };
+    const gckpt_fetch_spec fetches[4] = { { x, 0 }, { start, 1 }, { table, 1 }, { guess, 0 } };
     gckpt_plan_desc desc = o->plan;
     desc.batch = BATCH;
-    desc.fetch = o->fetch ? picks : NULL;
+    desc.fetch = o->fetch ? fetches : NULL;
     desc.fetches = o->fetch ? 4 : 0;
     gckpt_plan *p = NULL;
     if (desc.mode == GCKPT_OPTIMAL) {
@@ -1235,7 +1230,7 @@ static uint64_t train(trial *o)
         CHECK_MSG(gckpt_bytes_measured(e) == o->bytes, "mode %d, micro %d: %zu planned, %zu used",
                   (int)desc.mode, (int)o->micro, o->bytes, gckpt_bytes_measured(e));
     for (int k = 0; k < 4 && o->fetch; k++) {
-        const float *f = gckpt_fetch(e, gckpt_id(picks[k].tensor), picks[k].gradient);
+        const float *f = gckpt_fetch(e, gckpt_id(fetches[k].tensor), fetches[k].gradient);
         CHECK(f != NULL && f[0] == f[0]);
         for (int i = 0; f && i < C && k != 2; i++) /* a row of the smallest */
             CHECK_MSG(half_of(f[i]) == f[i], "fetch %d: %g is not a bf16 value", k, (double)f[i]);
@@ -1363,9 +1358,9 @@ static void test_entries(void)
     }
 }
 
-/* Whose rows an entry has: all of a's for a b that serves all, else those of a matrix. Large
- * numbers cancel in one chain (rows by turns), or in each of two (pairs of rows by turns), and
- * overflow in the other way; b is one number. */
+/* The rows of a sample: all of a's for a b that serves all, else those of a matrix. Large numbers cancel in one
+ * chain (alternating rows), or in each of two (alternating pairs of rows), and overflow in the other order; b is one
+ * number. */
 static void test_rows_of_entries(void)
 {
     static const int rows[3] = { 10, 20, 32 };
@@ -1492,7 +1487,7 @@ static void test_ops_of_losses(void)
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         gckpt_tensor *in[3], *h[2], *sum = NULL;
         gckpt_feed feeds[3];
-        gckpt_fetch_spec picks[OPS + 2];
+        gckpt_fetch_spec fetches[OPS + 2];
         static const char *const names[] = { "a", "b", "g" };
         for (int i = 0; i < 3; i++) {
             in[i] = gckpt_input(g, names[i], GCKPT_F32, gckpt_shape2(ROWS, N));
@@ -1501,13 +1496,13 @@ static void test_ops_of_losses(void)
                 h[i] = gckpt_mul(in[i], gckpt_param(g, "one", gckpt_shape1(1), one));
         }
         for (int i = 0; i < OPS; i++) {
-            picks[i] = (gckpt_fetch_spec){ one_of(i, h[0], h[1]), 0 };
-            sum = sum ? gckpt_add(sum, picks[i].tensor) : picks[i].tensor;
+            fetches[i] = (gckpt_fetch_spec){ one_of(i, h[0], h[1]), 0 };
+            sum = sum ? gckpt_add(sum, fetches[i].tensor) : fetches[i].tensor;
         }
-        picks[OPS] = (gckpt_fetch_spec){ h[0], 1 }, picks[OPS + 1] = (gckpt_fetch_spec){ h[1], 1 };
+        fetches[OPS] = (gckpt_fetch_spec){ h[0], 1 }, fetches[OPS + 1] = (gckpt_fetch_spec){ h[1], 1 };
         gckpt_term term = { gckpt_sum_loss(gckpt_mul(sum, in[2])), 1, 0 };
         gckpt_plan_desc desc = { .precision = narrow ? GCKPT_BF16 : GCKPT_FP32,
-                                 .fetch = picks,
+                                 .fetch = fetches,
                                  .fetches = OPS + 2 };
         gckpt_hyper still = gckpt_hyper_lr(0);
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
@@ -1515,7 +1510,7 @@ static void test_ops_of_losses(void)
         CHECK_MSG(gckpt_step(e, feeds, 3, ROWS, &still, NULL) == GCKPT_OK, "%s %s",
                   gckpt_error_text(g), gckpt_error_text(e));
         for (int i = 0; i < OPS + 2; i++) {
-            const float *f = gckpt_fetch(e, gckpt_id(picks[i].tensor), picks[i].gradient);
+            const float *f = gckpt_fetch(e, gckpt_id(fetches[i].tensor), fetches[i].gradient);
             if (CHECK(f != NULL))
                 memcpy(i < OPS ? value[narrow][i] : slope[narrow][i - OPS], f, sizeof x[0]);
         }
@@ -1532,8 +1527,8 @@ static void test_ops_of_losses(void)
                   (double)slope[0][i / ALL][i % ALL]);
 }
 
-/* Each rounding is a coin of its own: an op's value and what it sends to its inputs, two ops in a
- * row, steps, neighbours. All lie in the middle: 1.0625 squared, of exact factors. */
+/* Each rounding has its own random bits: an op's value and the gradients of its inputs, two ops in a row, steps,
+ * neighbours. All values are halfway: 1.0625 squared, of exact operands. */
 static void test_coins(void)
 {
     enum { N = 256, STEPS = 16, COINS = N * STEPS, STREAMS = 6, LAGS = 10 };
@@ -1548,18 +1543,18 @@ static void test_coins(void)
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(N / 8, 8));
     gckpt_tensor *none = gckpt_param(g, "none", gckpt_shape1(8), zero), *factor[4];
-    gckpt_fetch_spec picks[STREAMS];
+    gckpt_fetch_spec fetches[STREAMS];
     for (int i = 0; i < 4; i++) {
         factor[i] = gckpt_add(in, none);
-        picks[2 + i] = (gckpt_fetch_spec){ factor[i], 1 };
+        fetches[2 + i] = (gckpt_fetch_spec){ factor[i], 1 };
     }
     for (int i = 0; i < 2; i++)
-        picks[i] = (gckpt_fetch_spec){ gckpt_mul(factor[2 * i], factor[2 * i + 1]), 0 };
+        fetches[i] = (gckpt_fetch_spec){ gckpt_mul(factor[2 * i], factor[2 * i + 1]), 0 };
     gckpt_term term = { NULL, exact, 0 };
-    term.loss = gckpt_sum_loss(gckpt_add(picks[0].tensor, picks[1].tensor));
+    term.loss = gckpt_sum_loss(gckpt_add(fetches[0].tensor, fetches[1].tensor));
     gckpt_hyper hyper = gckpt_hyper_lr(0);
     gckpt_plan_desc desc = { .precision = GCKPT_BF16_STOCHASTIC,
-                             .fetch = picks,
+                             .fetch = fetches,
                              .fetches = STREAMS };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
@@ -1567,7 +1562,7 @@ static void test_coins(void)
     for (int step = 0; step < STEPS; step++) {
         CHECK(gckpt_step(e, &feed, 1, N / 8, &hyper, NULL) == GCKPT_OK);
         for (int k = 0; k < STREAMS; k++) {
-            const float *f = gckpt_fetch(e, gckpt_id(picks[k].tensor), picks[k].gradient);
+            const float *f = gckpt_fetch(e, gckpt_id(fetches[k].tensor), fetches[k].gradient);
             for (int i = 0; f && i < N; i++) {
                 up[k][step * N + i] = f[i] > middle;
                 CHECK(fabsf(f[i] - middle) == ldexpf(1, -8));
@@ -1599,8 +1594,8 @@ static int build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
     return 1;
 }
 
-/* As many bytes, but fewer elements: a fetched gradient (floats) that must not take the place of
- * the gradient that is passed on beside it. 0: slim + wide, 1: wide + slim, 2: slim - wide. */
+/* As many bytes, but fewer elements: a fetched gradient (floats) that must not overlap with the gradient that is passed
+ * on at the same time. 0: slim + wide, 1: wide + slim, 2: slim - wide. */
 static uint64_t fetched(int which, int fetch)
 {
     const gckpt_init init = { 0.3f, 0, 0 };
@@ -1616,8 +1611,8 @@ static uint64_t fetched(int which, int fetch)
                                       : gckpt_sub(slim, wide);
     gckpt_term term = { NULL, 1, 0 };
     term.loss = gckpt_mean_squared_error(both, target, NULL);
-    const gckpt_fetch_spec picks[3] = { { slim, 1 }, { both, 0 }, { wide, 1 } };
-    gckpt_plan_desc desc = { .precision = GCKPT_BF16, .fetch = picks, .fetches = fetch };
+    const gckpt_fetch_spec fetches[3] = { { slim, 1 }, { both, 0 }, { wide, 1 } };
+    gckpt_plan_desc desc = { .precision = GCKPT_BF16, .fetch = fetches, .fetches = fetch };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     const gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(target), y } };
@@ -1736,9 +1731,9 @@ static void test_two_users(void)
     }
 }
 
-/* What goes over bf16 in portions, element by element or row by row (and rows that are too long for
- * that), or itself (embed, cross_entropy), after a step: `how` is 0 with f32 copies, as backends
- * get them; 1 plain; 2 AVX2; 3 and 4 the fastest, by 1 and 3 threads. */
+/* The results of a step for ops that process bf16 in strips, element by element or row by row (and rows that are too
+ * long for strips), or directly (embed, cross_entropy). `how`: 0 with f32 copies, as backends get them; 1 plain; 2
+ * AVX2; 3 and 4 the fastest, by 1 and 3 threads. */
 static uint64_t strips(int how, gckpt_precision precision, int64_t width, int64_t micro)
 {
     static const gckpt_backend copies = { .name = "copies" };
@@ -1769,7 +1764,7 @@ static uint64_t strips(int how, gckpt_precision precision, int64_t width, int64_
     gckpt_term terms[3] = { { early, 1, 0 }, { NULL, 0.1f, 0 }, { NULL, 0.5f, 0 } };
     terms[1].loss = gckpt_sum_loss(gckpt_clamp(gckpt_mul(b, b), -9, 9));
     terms[2].loss = gckpt_cross_entropy(h, y, NULL, 0);
-    /* Fetched values and gradients are f32: beside what is not. */
+    /* Fetched values and gradients are f32, also next to bf16 ones. */
     const gckpt_fetch_spec pick = { h, width == 4100 };
     const int fetches = width >= 2100;
     gckpt_plan_desc desc = {
@@ -1804,16 +1799,16 @@ static void test_strips(void)
         for (int how = 1; how < 5; how++)
             CHECK_MSG(!check_sampled((unsigned)(5 * i + how), 3) ||
                           strips(how, precision, widths[i % 5], how == 3 ? 4 : 6) == want,
-                      "portions of %d, way %d, precision %d: other bits", (int)widths[i % 5], how, (int)precision);
+                      "strips of %d, way %d, precision %d: other bits", (int)widths[i % 5], how, (int)precision);
     }
 }
 
-/* ---- what else differs in a bf16 plan: sums in portions, what depends on parameters only, values
- * that are recomputed, ops with indices, copies ---- */
+/* ---- other differences of a bf16 plan: sums in strips, values that depend on parameters only, recomputed values, ops
+ * with indices, copies ---- */
 static const gckpt_backend f32_copies = { .name = "copies" };
 
-/* 0: a gain of the batch; 1: the same, which is fetched; 2: as many elements in a bias as in what
- * it is added to; 3: one gradient for two. `how`: as portions() has it. */
+/* 0: a gain of the batch; 1: the same, fetched; 2: as many elements in a bias as in its addend; 3: one gradient for
+ * two. `how`: as in strips(). */
 static uint64_t sums(int how, int which)
 {
     const gckpt_init normal = { 0.5f, 0, 0 };
@@ -1834,8 +1829,8 @@ static uint64_t sums(int how, int which)
     else
         y = gckpt_add(h, gckpt_linear(x, gckpt_param(g, "v", gckpt_shape2(IN, width), normal), b));
     gckpt_term term = { gckpt_sum_loss(gckpt_mul(y, y)), 1, 0 };
-    const gckpt_fetch_spec picks[2] = { { gain, 0 }, { gain, 1 } };
-    gckpt_plan_desc desc = { .precision = GCKPT_BF16, .batch = ROWS, .fetch = picks };
+    const gckpt_fetch_spec fetches[2] = { { gain, 0 }, { gain, 1 } };
+    gckpt_plan_desc desc = { .precision = GCKPT_BF16, .batch = ROWS, .fetch = fetches };
     gckpt_exec_desc exec = { .isa = how == 1 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO };
     const gckpt_hyper hyper = { .lr = 0.01f };
     const gckpt_feed feed = { gckpt_id(x), data };
@@ -1973,7 +1968,8 @@ static void test_ops_of_users(void)
     }
 }
 
-/* Where integers choose, each portion has its own of them: the bits of floats that choose alike (rows repeat none). */
+/* Where integers choose, each strip has its own integers: the bits equal those of floats that choose the same (no row
+ * repeats). */
 static void test_integers(void)
 {
     enum { ROWS = 4, N = 1000 };
@@ -2035,7 +2031,7 @@ static void half_rate(void *user, const gckpt_update *u)
         u->values[i] -= 0.5f * u->hyper->lr * u->gradient[i];
 }
 
-/* Changes some of the values of "w", told as `how` says; LOADED: brings all back that `saved` has. */
+/* Changes some of the values of "w", and announces it as `how` says; LOADED: restores all values of `saved`. */
 static void change_weights(gckpt_store *s, int how, float *held, file *saved)
 {
     gckpt_parameter w;
@@ -2050,8 +2046,8 @@ static void change_weights(gckpt_store *s, int how, float *held, file *saved)
     CHECK(how != LOADED || gckpt_store_read(s, file_read, saved, saved->size) == GCKPT_OK);
 }
 
-/* Three steps, the change behind the first, and what an inference plan of the same store sees behind
- * each: a hash of all. */
+/* Three steps, the change after the first, and after each the outputs of an inference plan of the same store: a hash of
+ * all. */
 static uint64_t weights_trained(int how, int with, const gckpt_plan_desc *way)
 {
     enum { ROWS = 9, LONG = 4, IN = 33, OUT = 50 };
@@ -2151,7 +2147,7 @@ static int build_pair(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *use
     return 1;
 }
 
-/* They are had where the budget leaves room for all of them, and nowhere else. */
+/* They are used if the budget has space for all of them, and only then. */
 static void test_weights_budget(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -2281,7 +2277,7 @@ int main(int argc, char **argv)
                   { "losses", test_two_losses, 0 },
                   { "users", test_two_users, 0 },
                   { "ops of losses", test_ops_of_losses, 0 },
-                  { "portions", test_strips, 0 },
+                  { "strips", test_strips, 0 },
                   { "sums", test_sums, 0 },
                   { "parameters", test_of_parameters, 0 },
                   { "ops of users", test_ops_of_users, 0 },

@@ -1,12 +1,12 @@
-/* test_kernels.c - every fast kernel of every instruction set this machine has, against the plain op
- * that defines it: all bits are equal, and nothing is written beyond outputs and planned scratch.
+/* test_kernels.c - every fast kernel of every instruction set this machine has, compared with the plain op that
+ * defines it: all bits are equal, and nothing is written beyond outputs and planned scratch.
  *
  *     test_kernels [-v] [percent] [part of an op's name]     percent of the cases: 10, or 50 with ITERATIONS;
- *                                                              of the random ones check_tries(50)
+ *                                                              of the random ones check_iterations(50)
  *
- * Sizes go past every edge: vectors, tiles, blocks of 64 keys, 384 links, 1024 classes, 256 rows.
+ * Sizes go past every edge: vectors, tiles, blocks of 64 keys, 384 terms, 1024 classes, 256 rows.
  * Each op runs with 1, 2 and 3 threads, the last worker first, on scratch full of NaN. A backward
- * gets what its row of the op table says that it needs, and NULL for the rest. NaN equals NaN. */
+ * gets the buffers that its op descriptor lists, and NULL for the rest. NaN equals NaN. */
 #include "base/base.h"
 #include "num/num.h"
 #include "ops/internal.h"
@@ -26,7 +26,7 @@ int main(void)
 }
 #else
 
-static int verbose, percent, random_percent; /* tries: percent of what is drawn at random */
+static int verbose, percent, random_percent; /* random_percent: percent of the random cases */
 static const char *only;
 static uint64_t state = 1; /* of all random numbers */
 
@@ -47,9 +47,8 @@ static int64_t random_in(int64_t least, int64_t most)
     return least + (int64_t)(next_random(&state) % (uint64_t)(most - least + 1));
 }
 
-/* What values are like. MIXED: some zeros, subnormals, huge numbers; WILD: also a few infinities
- * and NaN; SIGNS: mostly zeros of both signs; TINY: products are subnormal; HUGE_: some overflow;
- * STEEP: exponentials far apart. */
+/* Kinds of values. MIXED: some zeros, subnormals, huge numbers; WILD: also a few infinities and NaN; SIGNS: mostly
+ * zeros of both signs; TINY: products are subnormal; HUGE_: some overflow; STEEP: exponentials far apart. */
 enum { NORMAL, MIXED, WILD, SIGNS, TINY, HUGE_, STEEP, STYLES };
 
 static void draw(float *x, int64_t n, int style)
@@ -259,7 +258,7 @@ static int possible(const problem *p, int64_t saved_floats, int way)
 static void forward(const problem *p, const expected *a, gckpt_isa isa, int threads, int together,
                     int way)
 {
-    static const char *const ways[] = { "", ", no aux", ", no out", ", in place",
+    static const char *const ways[] = { "", ", no saved", ", no out", ", in place",
                                         ", in place of 1", ", in place of 2" };
     int loss = (p->op->flags & GCKPT_LOSS) != 0;
     gckpt_call call = call_of(p, a, ALL_INPUTS, threads);
@@ -288,7 +287,7 @@ static void forward(const problem *p, const expected *a, gckpt_isa isa, int thre
     if (call.out)
         same(p, how, "out", a->out.at, &out);
     if (call.saved)
-        same(p, how, "aux", a->saved.at, &saved);
+        same(p, how, "saved", a->saved.at, &saved);
     CHECK_MSG(region_intact(&workspace), "%s, %s: more scratch than planned", p->name, how);
     if (call.loss_sum)
         CHECK_MSG(count == a->count &&
@@ -301,7 +300,7 @@ static void forward(const problem *p, const expected *a, gckpt_isa isa, int thre
 }
 
 /* == backward ================================================================================= */
-/* Bits of wanted and accumulate: inputs. d[INPUTS + i]: low parts of input i, if it has elements. */
+/* Bits of wanted and accumulate: inputs. d[INPUTS + i]: compensation of input i, if it has elements. */
 static gckpt_call backward_call(const problem *p, const expected *a, unsigned wanted,
                                 unsigned accumulate, int threads, region *d)
 {
@@ -503,7 +502,7 @@ static void product(int64_t m, int64_t n, int64_t k, int style)
 static void test_products(void)
 {
     static const int16_t sizes[][3] = {
-        /* rows, columns, links */
+        /* rows, columns, terms */
         { 1, 1, 1 },     { 1, 3, 1000 },    { 1, 1000, 3 },   { 1000, 1, 3 },   { 3, 1000, 1 },
         { 1, 48, 400 },  { 7, 800, 50 },    { 200, 401, 97 }, { 2, 17, 769 },   { 17, 16, 385 },
         { 33, 49, 800 }, { 65, 385, 40 },   { 40, 65, 385 },  { 385, 40, 65 },  { 400, 8, 30 },
@@ -539,8 +538,7 @@ static void draw_more(gckpti_attention *o)
         o->scale = 0.1f * (float)random_in(1, 9);
 }
 
-/* `group` heads share each of `heads` of keys; lengths: rows have some of these, or none; more: see
- * draw_more. */
+/* `group` heads per key head; lengths: rows have some of the keys, or none; more: see draw_more. */
 static void attention_of(int64_t rows, int64_t t, int64_t s, int64_t d, int heads, int causal,
                          int style, int group, int with_lengths, int more)
 {
@@ -694,7 +692,7 @@ static void test_convolutions(void)
     }
 }
 
-/* Forward of `t` queries from position `at` on, by an instruction set, with room for `capacity` keys. */
+/* Forward of `t` queries from position `at` on, by an instruction set, with space for `capacity` keys. */
 static void attend(gckpt_call *call, gckpt_isa isa, const gckpti_attention *o, int64_t t,
                    int64_t capacity)
 {
@@ -800,7 +798,7 @@ static void test_generation(void)
         }
 }
 
-/* == row by row: norms, softmax, curves ======================================================= */
+/* == row by row: norms, softmax, unary ops ===================================================== */
 static void row_op(const gckpt_op *op, const gckpti_norm *o, int64_t rows, int64_t n, int style)
 {
     problem p = { .op = op,
@@ -848,7 +846,7 @@ static void unary(const gckpt_op *op, int64_t rows, int64_t n, int style)
     try_problem(&p);
 }
 
-/* Entries of T rows, heads of d columns, of which some are turned; by given frequencies, if odd. */
+/* Samples of T rows, heads of d columns, of which some are rotated; by given frequencies, if odd. */
 static void rotary(int64_t entries, int64_t t, int heads, int64_t d, int style)
 {
     struct {
@@ -1443,7 +1441,7 @@ static void test_values(void)
             }
 }
 
-/* Rounded by chance, to halves and in place, beside the manual's words (5l). */
+/* Stochastic rounding, to halves and in place, compared with the manual's words (5l). */
 static void stochastic(int64_t n, int64_t first, uint64_t at, gckpt_isa isa)
 {
     float *x = (float *)malloc((size_t)(n + 1) * sizeof *x),

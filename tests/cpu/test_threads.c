@@ -1,10 +1,10 @@
-/* test_threads.c - any number of threads, any pool, two executors at once: the same bits; and the
- * way threads claim items, alone, thousands of times, with threads that dawdle.
+/* test_threads.c - any number of threads, any pool, two executors at once: the same bits; and the way threads claim
+ * items, alone, thousands of times, with threads that delay.
  *
- *     build/test_threads [rounds]    with a number: so many jobs, and no training
+ *     build/test_threads [rounds]    with a number: that many jobs, and no training
  *
- * Without OpenMP (thread sanitizers do not understand its barriers) threads of our own make the
- * teams: cc -fsanitize=thread. */
+ * Without OpenMP (thread sanitizers do not understand its barriers) the test starts its own threads:
+ * cc -fsanitize=thread. */
 #if defined(__unix__) || defined(__APPLE__)
 #define TEAMS 1
 #include <pthread.h>
@@ -210,7 +210,7 @@ void gckpti_team_worker(struct gckpti_team *t);
 void gckpti_team_end(struct gckpti_team *t, int others);
 enum { TEAM_BYTES = 1024 }; /* more than one has */
 
-/* Plain memory all of it: a thread sanitizer sees what the team does not order. */
+/* All of it is plain memory: a thread sanitizer reports accesses that the team does not order. */
 static void item(void *context, int64_t i)
 {
     job *j = (job *)context;

@@ -1,15 +1,16 @@
-/* block.h - kernels of gradckpt_cuda.cu against the plain ones of gradckpt.h, bit by bit: what
- * cuda_elementwise.c, cuda_products.c and cuda_rows.c share. Operands lie in one block of memory
- * that both have, so that what a kernel must not write is compared, too.
+/* block.h - kernels of gradckpt_cuda.cu compared with the plain ones of gradckpt.h, bit by bit: the shared part of
+ * cuda_elementwise.c, cuda_products.c and cuda_rows.c. Operands are in one block of memory, which exists on host
+ * and device, so that bytes that a kernel must not write are compared, too.
  *
  *     if (block_open(argc, argv)) {          the device and the block; argv[1]: first seed
  *         used = 0;                          the block is empty
- *         float *x = block_take(n, 1);       room for n floats, which the test fills
+ *         float *x = block_take(n, 1);       n floats, which the test fills
  *         both(op, GCKPT_FORWARD, &call);    operands in the block: both kernels, both memories
  *         block_close();
  *     }
- * What is not an op's kernel: block_in(); both of them; block_same("what", NULL). Which values are
- * drawn is each test's own: those that are hard for its kernels. */
+ *
+ * For functions that are not an op's kernel: block_upload(); both functions; block_same("what", NULL). Each test
+ * chooses its values: those that are hard for its kernels. */
 #ifndef TESTS_CUDA_BLOCK_H
 #define TESTS_CUDA_BLOCK_H
 #include "util.h"
@@ -60,7 +61,7 @@ static inline float *block_take(int64_t n, int multiple)
     return host + used - n;
 }
 
-/* The device's address of what stands in the block. */
+/* Returns the device address of a pointer into the block. */
 static inline void *to_device(const void *p)
 {
     return p ? (void *)((char *)device_block + ((const char *)p - (const char *)host)) : NULL;
@@ -93,8 +94,8 @@ static inline int both_nan(const float *x, const float *y)
 /* The operand in which float `at` of the block lies, and where in it. */
 static inline const char *block_owner(const gckpt_call *c, int64_t at, int64_t *inside)
 {
-    static const char *const names[] = { "out",  "out_bf16", "aux",  "loss_sum", "loss_count",
-                                         "grad", "low",      "grad", "data",     "data" };
+    static const char *const names[] = { "out",  "out_bf16",     "saved", "loss_sum", "loss_count",
+                                         "grad", "compensation", "grad",  "data",     "data" };
     const char *name = "nothing's";
     int64_t nearest = -1;
     for (int i = 0; i < 5 + 5 * c->inputs; i++) {

@@ -149,7 +149,7 @@ static void unary(const gckpt_op *op, const void *attributes)
 
 static void test_unary(void)
 {
-    static const float factor = -0.3f, p = 0.25f, slopes[] = { 0.0f, 0.01f, 2.5f },
+    static const float factor = -0.3f, p = 0.25f, leaks[] = { 0.0f, 0.01f, 2.5f },
                        exponents[] = { 0.0f, 1.0f, 2.0f, 3.0f, -1.7f, 4.0f };
     static const float clamps[][2] = { { -1.0f, 2.0f }, { 0.0f, 0.0f }, { -INFINITY, -0.001f } };
     unary(&gckpti_op_relu, NULL);
@@ -168,7 +168,7 @@ static void test_unary(void)
     for (int i = 0; i < 3; i++)
         unary(&gckpti_op_clamp, clamps[i]);
     for (int i = 0; i < 3; i++)
-        unary(&gckpti_op_leaky_relu, &slopes[i]);
+        unary(&gckpti_op_leaky_relu, &leaks[i]);
     unary(&gckpti_op_softplus, NULL);
     unary(&gckpti_op_sin, NULL);
     unary(&gckpti_op_cos, NULL);
@@ -436,9 +436,9 @@ static void test_between(void)
         uint32_t word = round % 2 ? 0 : 0x7fc07fc0u;
         block_upload();
         gckpti_cpu_fill(&h, a, word, n);
-        device->fill(&d, over(a), word, n);
+        device->fill(&d, to_device(a), word, n);
         gckpti_cpu_add(&h, b, b + 0, n);
-        device->add(&d, (float *)over(b), (float *)over(b), n);
+        device->add(&d, (float *)to_device(b), (float *)to_device(b), n);
         block_same("fill and add", NULL);
     }
     for (int round = 0; round < 200; round++) {
@@ -456,9 +456,9 @@ static void test_between(void)
         c.from = c.kind <= GCKPT_WIDEN_ADD ? half : NULL;
         c.to = c.kind == GCKPT_NARROW ? half : NULL;
         e = c;
-        e.x = (float *)over(c.x);
-        e.from = (const uint16_t *)over(c.from);
-        e.to = (uint16_t *)over(c.to);
+        e.x = (float *)to_device(c.x);
+        e.from = (const uint16_t *)to_device(c.from);
+        e.to = (uint16_t *)to_device(c.to);
         block_upload();
         device->convert(&d, &e);
         gckpti_cpu_convert(&h, &c);
@@ -488,13 +488,15 @@ static void test_fills(void)
             int64_t from = n[again] && chance(30) ? (int64_t)below((unsigned)n[again]) : 0;
             uint32_t word = below(2) ? 0 : 0x7fc07fc0u + (uint32_t)i;
             gckpti_cpu_fill(&h, a[again] + from, word, n[again] - from);
-            device->fill(&d, over(a[again] + from), word, n[again] - from);
+            device->fill(&d, to_device(a[again] + from), word, n[again] - from);
             if (round % 4 == 2 && i % 40 == 39 && n[i]) {
                 gckpti_cpu_add(&h, a[i - 1], a[i - 2], gckpti_min(n[i - 1], n[i - 2]));
-                device->add(&d, (float *)over(a[i - 1]), (float *)over(a[i - 2]), gckpti_min(n[i - 1], n[i - 2]));
+                device->add(&d, (float *)to_device(a[i - 1]), (float *)to_device(a[i - 2]),
+                            gckpti_min(n[i - 1], n[i - 2]));
             } else if (round % 4 == 3 && i % 40 == 39) {
                 memcpy(a[i - 1], a[i], (size_t)gckpti_min(n[i - 1], n[i]) * 4);
-                device->copy(device->context, over(a[i - 1]), over(a[i]), (size_t)gckpti_min(n[i - 1], n[i]) * 4);
+                device->copy(device->context, to_device(a[i - 1]), to_device(a[i]),
+                             (size_t)gckpti_min(n[i - 1], n[i]) * 4);
             }
         }
         block_same("fills", NULL);
@@ -544,11 +546,11 @@ static void test_update(void)
         d.backend = device->context;
         q.base = device_block;
         q.more = more_there;
-        q.gradient = (float *)over(p.gradient);
-        q.squares = (float *)over(p.squares);
-        q.values = (float *)over(p.values);
-        q.state[0] = (float *)over(p.state[0]);
-        q.state[1] = (float *)over(p.state[1]);
+        q.gradient = (float *)to_device(p.gradient);
+        q.squares = (float *)to_device(p.squares);
+        q.values = (float *)to_device(p.values);
+        q.state[0] = (float *)to_device(p.state[0]);
+        q.state[1] = (float *)to_device(p.state[1]);
         block_upload();
         device->update(&d, &q);
         static float sum[9001];

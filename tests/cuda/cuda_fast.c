@@ -390,10 +390,10 @@ static void test_shared_attention(int64_t b, int64_t queries, int64_t keys, int 
                     sum += p[j] = exp(p[j] - max);
                 max = seen ? max : 0, sum = seen ? sum : 1;
                 t.given_saved[n] = (float)(max + log(sum));
-                /* a score is off by its sum's cuts and a few roundings (to base 2, of the maximum and of aux), an
-                 * exponential by as much of itself and what exp2 adds (4 cuts); a factor p by half a bf16 digit */
+                /* a score is off by its sum's cuts and a few roundings (to base 2, of the maximum and of `saved`), an
+                 * exponential by as much of itself and the error of exp2 (4 cuts); an operand p by half a bf16 digit */
                 double off = ((double)d + 12) * 2 * CUT * most + 8 * CUT;
-                near(&t, "aux", n, t.given_saved[n], max + log(sum), off + 1e-6, 0);
+                near(&t, "saved", n, t.given_saved[n], max + log(sum), off + 1e-6, 0);
                 for (int64_t j = 0; j < seen; j++)
                     p[j] /= sum;
                 for (int64_t e = 0; e < d; e++) {
@@ -430,7 +430,7 @@ static void test_shared_attention(int64_t b, int64_t queries, int64_t keys, int 
     for (int64_t i = 0; i < nq; i++)
         near(&t, "out", i, t.out[i], out[i], out_error[i], narrow & OUT);
     for (int64_t i = 0; i < b * heads * queries; i++)
-        near(&t, "aux", i, t.saved[i], t.given_saved[i], ((double)d + 16) * 2 * CUT * 16 * (double)d, 0);
+        near(&t, "saved", i, t.saved[i], t.given_saved[i], ((double)d + 16) * 2 * CUT * 16 * (double)d, 0);
     for (int k = 0; k < 3; k++)
         for (int64_t i = 0; i < (k ? nk : nq) && !(unwanted >> k & 1); i++) {
             double start = held >> k & 1 ? t.start[k][i] : 0;
@@ -695,7 +695,7 @@ static double plain(const trial *t, const gckpt_call *call, int i, int64_t at)
                  : (double)call->in[i].grad[at] + (t->held >> i & 1 ? (double)t->start[i][at] : 0);
 }
 
-/* gelu has a formula of its own here, y = x s, s = 1 / (1 + exp(-2 u)). Its value and slope, and what these are off by: s
+/* gelu has its own formula here, y = x s, s = 1 / (1 + exp(-2 u)). Its value, its derivative, and their errors: s
  * by four roundings in 2 u, 2 ulp of exp2, a sum and 1 ulp of a quotient, 1 - s by that of s and one more. */
 static void gelu_of(double x, double *y, double *off, double *deriv, double *slip)
 {
@@ -807,9 +807,9 @@ static void test_elementwise(void)
     aside = 0;
 }
 
-/* ---- a product that waits for the next op: folded with it or not, the same bits ---- */
+/* ---- a product that waits for the next op: fused with it or not, the same bits ---- */
 enum { GELU, ADD, ADD_BEFORE, DERIVATIVE };           /* what comes next */
-enum { APART, IN_PLACE, OVER_OPERAND, OVER_WORKSPACE, OVER_X }; /* where its results go; SLOPE: x is dw's factor */
+enum { APART, IN_PLACE, OVER_OPERAND, OVER_WORKSPACE, OVER_X }; /* its results; DERIVATIVE: x is dw's operand */
 enum { NEXT, WAIT, FILL, CAPTURED };             /* what comes between, or around both */
 
 static gckpt_call bare(const gckpt_op *op, int inputs, const int *attributes, gckpt_shape a, gckpt_shape b)
@@ -869,7 +869,7 @@ static void run_chain(chain *o)
         second.in[o->next == ADD_BEFORE].bf16 = c, second.in[o->next == ADD].bf16 = op == &gckpti_op_add ? with : c,
                              second.out_bf16 = out;
     const gckpt_step_params step_key = { .owner = &plain_w, .rows = 1 };
-    for (int i = 0; i < 2 && o->between == CAPTURED; i++) { /* at first sight nothing is recorded */
+    for (int i = 0; i < 2 && o->between == CAPTURED; i++) { /* the first time nothing is captured */
         CHECK(!gpu->replay(gpu->context, &step_key));
         CHECK(i || gpu->captured(gpu->context));
     }
@@ -927,7 +927,7 @@ static void test_folded(void)
     aside = 0;
 }
 
-/* A product that waits where a recording begins is before it, one that waits where it ends is in it. */
+/* A product that is pending where a capture begins runs before it; one that is pending where it ends is part of it. */
 static void test_border(void)
 {
     static const int plain_w = 0;
@@ -962,7 +962,7 @@ static void test_border(void)
 }
 
 #ifdef GCKPT_CUDA_SHIM
-/* One that fails where it is launched at last: whoever waits is told, by its name. */
+/* A launch that fails when it is finally made: whoever waits gets the error, with its name. */
 static void test_late_failure(void)
 {
     fflush(stdout);
@@ -978,7 +978,7 @@ static void test_late_failure(void)
         gpu->find_fast(gpu->context, &gckpti_op_linear, GCKPT_FORWARD)(&call);
         CHECK(cuda_shim.fail_launch == 1); /* it waits */
         const char *why = gpu->finish(gpu->context);
-        CHECK_MSG(why && (cuda_shim.lazy || strstr(why, "mma_product_kernel")), "%s", why ? why : "it is not told");
+        CHECK_MSG(why && (cuda_shim.lazy || strstr(why, "mma_product_kernel")), "%s", why ? why : "no error");
         fflush(stdout);
         _exit(check_failed != 0);
     }
@@ -1174,7 +1174,8 @@ int main(void)
     if (!CHECK_MSG(gpu != NULL, "%s", error))
         return check_report("cuda fast");
     test_linear(0);
-#ifdef GCKPT_CUDA_SHIM /* on a device of one processor tiles of more than 64 are large where they are full by more than a half */
+/* on a device of one processor tiles of more than 64 are large if they are more than half full */
+#ifdef GCKPT_CUDA_SHIM
     int many = cuda_shim.multiprocessors;
     cuda_shim.multiprocessors = 1;
     test_linear(1);

@@ -21,7 +21,7 @@ int main(void)
                   (int)rows, (unsigned long long)hash, loss);
     }
     CHECK(train(GCKPT_SQRT, BATCH, 1, 1, &loss) == in_backward && loss == early);
-    for (int part = 0; part < 2 && backend; part++) { /* offloads run beside kernels, also in recordings */
+    for (int part = 0; part < 2 && backend; part++) { /* offloads overlap with kernels, also in captures */
         budget = 1250000 + (size_t)part * 100000;
         CHECK(train(GCKPT_OPTIMAL, 2, 1, 0, &loss) == GOLDEN && loss == first);
         CHECK(offloaded > 0);

@@ -16,7 +16,7 @@ static const char *why;
 #ifdef GCKPT_CUDA_SHIM
 static long allocations_at_start;
 static long tested_blocks(int i) { return (void)i, cuda_shim.live_device - allocations_at_start; }
-static void tested_fails(int i, long nth) { (void)i, cuda_shim.fail_malloc = nth; }
+static void tested_fails(int i, long n) { (void)i, cuda_shim.fail_malloc = n; }
 #else
 static long allocations, fails_at;
 static void *counted_get(void *context, size_t bytes, size_t alignment)

@@ -93,7 +93,7 @@ static inline int convolve(problem *z, gckpt_isa isa, int threads)
     return good;
 }
 
-/* How many of `got` times `by` are not what is wanted. */
+/* How many of `got` times `by` differ from the expected values. */
 static inline int differ(const float *got, const double *want, int64_t n, double by)
 {
     int wrong = 0;

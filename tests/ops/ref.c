@@ -432,8 +432,8 @@ ref_value *ref_log_softmax(const ref_value *x)
     return y;
 }
 
-/* q (B,T,C), k and v (B,S,K); head h owns columns h*D .. h*D + D-1, of k and v those of the head it
- * shares. causal: the last query sees all that its row has. */
+/* q (B,T,C), k and v (B,S,K); head h has columns h*D .. h*D + D-1, of k and v those of its key head. causal: the last
+ * query sees all keys of its row. */
 static double capped(double x, double cap) { return cap > 0 ? cap * tanh(x / cap) : x; }
 
 ref_value *ref_cap(const ref_value *x, double cap)

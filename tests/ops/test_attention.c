@@ -1,7 +1,7 @@
-/* test_attention.c - gckpt_attention_with by itself: against PyTorch (golden/make_attention.py), against the
- * formula in binary64 (windows, caps, scales, over tiles), against heads
- * and rows written out with gckpt_attention, and that what is out of sight changes nothing. On every instruction
- * set of this machine, in fp32 and bf16 plans, on threads, whole and row by row, stored and recomputed. */
+/* test_attention.c - gckpt_attention_with by itself: compared with PyTorch (golden/make_attention.py), with the formula
+ * in binary64 (windows, caps, scales, over tiles), and with heads and rows written out with gckpt_attention; masked
+ * keys change nothing. On every instruction set of this machine, in fp32 and bf16 plans, on threads, whole and row by
+ * row, saved and recomputed. */
 #include "gradckpt.h"
 #include "util.h"
 #include "golden/attention.h"
@@ -133,7 +133,7 @@ static void pytorch(void)
 }
 
 /* ---- against the formula in binary64 ---- */
-/* What head h of row b sees: out, and what it adds to gradients. */
+/* Head h of row b: out, and its terms of the gradients. */
 static void head_written_out(const problem *p, const arrays *a, double (*to)[CAPACITY], int64_t b, int h)
 {
     static double probability[300];
@@ -244,7 +244,7 @@ static void repeated_heads(const problem *p, const way *w)
             CHECK(fabsf(want.x[which][i] - got.x[which][i]) < 1e-5f * (1 + fabsf(want.x[which][i])));
 }
 
-/* Keys and values out of sight are anything, here NaN, infinities and what is large; their gradients are +0. */
+/* Masked keys and values are arbitrary, here NaN, infinities and large numbers; their gradients are +0. */
 static void rows_alone(const problem *p, const way *w)
 {
     static arrays all, one;
@@ -348,7 +348,7 @@ static void refusals(void)
     CHECK(same_file(&one, &two));
     free(one.bytes), free(two.bytes);
     gckpt_plan_free(q);
-    desc.cap = -1; /* of two mistakes q's graph is told that which is its own */
+    desc.cap = -1; /* of two mistakes, q's graph gets the error of q */
     CHECK(!gckpt_attention(in2, in, in, &desc) && gckpt_error(old) == GCKPT_OK);
     CHECK(gckpt_error(g) == GCKPT_E_ARG && strstr(gckpt_error_text(g), "belongs to another graph"));
     util_free(NULL, same, g, NULL);

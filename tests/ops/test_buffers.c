@@ -32,7 +32,7 @@ static const struct {
     const char *name;
     gckpt_shape x;
     const double *golden;
-    int step, leaves; /* leaves: of (C) behind x */
+    int step, leaves; /* leaves: inputs (C) after x */
 } cases[CASES] = {
     { "max", { 4, { 2, 5, 6, 3 } }, golden_max, 19, 0 },
     { "max_1d", { 3, { 2, 7, 4 } }, golden_max_1d, 13, 0 },
@@ -72,7 +72,7 @@ static gckpt_tensor *apply(int i, gckpt_tensor *x, gckpt_tensor *gain, gckpt_ten
     }
 }
 
-/* y and gradients of sum(y r): those of x and of constants are picked, so that they are sums. */
+/* y and gradients of sum(y r): those of x and of constants are fetched, so that they are sums. */
 static void test_case(int i)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -197,7 +197,7 @@ static void test_mean(gckpt_isa isa, int equal)
     for (int64_t b = 0; b < images; b++)
         for (int64_t k = 0; k < c; k += m) {
             float *group = x + b * each * c + k, size = float_of(below(2) << 31 | below(255) << 23 | below(1 << 23));
-            for (int64_t i = 0; i < each * m; i++) /* or, three times in four, far from 0 */
+            for (int64_t i = 0; i < each * m; i++) /* or, three times in four, large */
                 *item(group, c, m, i) = equal ? size : ((float)below(1000) / 999 + (float)(k % 4 * 100)) / 3;
             group_norm(group, y + b * each * c + k, each, c, m, bias ? bias + k : NULL);
             for (int64_t i = 0; equal && i < each * m; i++)
@@ -232,8 +232,8 @@ static void test_mean(gckpt_isa isa, int equal)
     free(x), free(y), free(bias);
 }
 
-/* Only the bias learns: its sums need neither x nor statistics, which are not there then (no pointer
- * on from NULL, which a sanitizer sees). */
+/* Only the bias is trained: its sums need neither x nor statistics, which are NULL then (no pointer arithmetic on NULL,
+ * which a sanitizer reports). */
 static void bias_alone(void)
 {
     float x[2 * 3 * 4] = { 1, 2, 3 };
@@ -530,7 +530,7 @@ static void test_nothing(void)
 }
 static double seconds(void *user) { return ++*(double *)user / 1000; }
 
-/* == one net of one running pair: counts of 0, freezing, momentum, picks, two readers ============ */
+/* == one net of one running pair: counts of 0, freezing, momentum, fetches, two readers ========== */
 enum { ROWS = 4 };
 typedef struct {
     gckpt_store *s;
@@ -591,7 +591,7 @@ static void test_small(void)
     CHECK(small_step(&n, -1, &report) == GCKPT_OK && report.count == 0 && report.step == 0); /* count 0 */
     three(&n, "mean", 0.5, 0.5, 0.5);
     CHECK(small_step(&n, 2, &report) == GCKPT_OK && report.step == 1);
-    three(&n, "mean", 1, 0, 5.75); /* momentum 1: what was measured, which is the gradient, picked */
+    three(&n, "mean", 1, 0, 5.75); /* momentum 1: the batch's statistic, which is the fetched gradient */
     three(&n, "variance", variance[0], variance[1], variance[2]);
     const float *g = gckpt_fetch(n.e, gckpt_id(n.mean), 1);
     CHECK(g && g[0] == 1 && g[1] == 0 && g[2] == 5.75f);

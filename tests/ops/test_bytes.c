@@ -8,7 +8,7 @@
 typedef gckpt_tensor T;
 enum { ROWS = 5, H = 3, W = 7, C = 4, PIXELS = H * W * C };
 
-/* == all 256, and factors of all sizes ========================================================== */
+/* == all 256, and operands of all sizes ========================================================= */
 static void test_all(void)
 {
     static const float scales[] = { 1.0f / 255, 0.0078125f, -3.7f, 1e-38f, 3e38f, 1.0000001f, 0 };
@@ -123,7 +123,7 @@ static void test_training(void)
         }
 }
 
-/* A quarter of the copies, of a work that is less; the id of the input's type. */
+/* A quarter of the copies, and less cost; the id of the input's type. */
 static void test_memory(void)
 {
     size_t need[2];
@@ -149,7 +149,7 @@ static gckpt_result counts_shape(gckpt_call *call)
     call->shape = gckpt_shape2(call->in[0].shape.d[0], 2);
     return GCKPT_OK;
 }
-/* (B,N) u8, (B) f32 -> (B,2): the sum of a row's bytes, and what stands beside it */
+/* (B,N) u8, (B) f32 -> (B,2): the sum of a row's bytes, and the row's float */
 static void counts_forward(const gckpt_call *call)
 {
     const int64_t n = call->in[0].shape.d[1];
@@ -165,7 +165,7 @@ static void counts_forward(const gckpt_call *call)
 static const gckpt_op counts = { .name = "counts", .shape = counts_shape, .forward = counts_forward,
                                  .needs = { GCKPT_IS_U8 } };
 
-/* behind it: nothing is left of the bytes */
+/* no later op depends on the bytes */
 static gckpt_result plain_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;

@@ -1,7 +1,6 @@
-/* test_losses.c - what the losses with weights promise beside right numbers (test_ops, test_golden,
- * tests/contract have those): weights of 1 and a smoothing of 0 change no bit, a weight of 0 leaves
- * out whatever is there, counts are those without weights, bf16 plans round as they say, and what
- * does not fit is refused with the shapes. */
+/* test_losses.c - the promises of losses with weights, apart from right numbers (see test_ops, test_golden,
+ * tests/contract): weights of 1 and a smoothing of 0 change no bit, a weight of 0 ignores the values, counts are those
+ * without weights, bf16 plans round as documented, and wrong shapes are refused with the shapes. */
 #include "num/num.h"
 #include "backend.h"
 #include "util.h"
@@ -209,7 +208,7 @@ static void left_out(int kind)
     CHECK(o.loss != o.loss && o.dx[(T + 1) * V] != o.dx[(T + 1) * V] && o.dx[0] == o.dx[0]);
 }
 
-/* The gradient of a weight of 0 is still what is lost behind it: it can be learned. */
+/* The gradient of a weight of 0 is still the loss that it multiplies: it can be trained. */
 static void weight_gradient(int kind)
 {
     trial o = trial_of(kind, 1), one = o;

@@ -1,6 +1,6 @@
-/* test_moves.c - pad, max, argmax and upsample against PyTorch (golden/make_moves.py): values, gradients, the places
- * that are looked at; NaN, infinities and equal values; what argmax gives as indices: the same bits whatever plan and
- * split, fetched, collected, in bf16 plans, in a saved plan, behind other ops; what is refused. */
+/* test_moves.c - pad, max, argmax and upsample compared with PyTorch (golden/make_moves.py): values, gradients, source
+ * positions; NaN, infinities and equal values; indices from argmax: the same bits whatever plan and split, fetched,
+ * collected, in bf16 plans, in a saved plan, after other ops; refused calls. */
 #include "gradckpt.h"
 #include "util.h"
 #include "golden/moves.h"
@@ -271,22 +271,22 @@ static void test_fetched(gckpt_precision precision)
     gckpt_term term = { gckpt_sum_loss(gckpt_embed(w, at)), 1, 0 };
     gckpt_fetch_spec fetches[2] = { { at, 0 }, { w, 1 } };
     gckpt_plan_desc d = { .fetch = fetches, .fetches = 2, .precision = precision, .batch = 5 };
-    for (int picked = 1; picked >= 0; picked--) {
-        fetches[0] = fetches[picked ? 0 : 1], d.fetches = 1 + picked; /* else it may lie anywhere */
+    for (int fetched = 1; fetched >= 0; fetched--) {
+        fetches[0] = fetches[fetched ? 0 : 1], d.fetches = 1 + fetched; /* otherwise it may be placed anywhere */
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
         gckpt_exec *e = gckpt_exec_new(p, s, NULL);
         float data[5 * 2 * N] = { 0 };
         int32_t all[10], wrong = 0;
         for (int i = 0; i < 10; i++)
             data[i * N + 257 + 3 * i] = 2;
-        if (picked)
+        if (fetched)
             CHECK(gckpt_collect(e, gckpt_id(at), 0, (float *)(void *)all, 10) == GCKPT_OK);
         gckpt_feed feed = { gckpt_id(x), data };
         CHECK_MSG(gckpt_gradients(e, &feed, 1, 5, NULL) == GCKPT_OK, "%s %s", gckpt_error_text(g), gckpt_error_text(e));
-        for (int i = 0; picked && i < 10; i++)
+        for (int i = 0; fetched && i < 10; i++)
             wrong += all[i] != 257 + 3 * i;
-        const int32_t *last = picked ? (const int32_t *)gckpt_fetch(e, gckpt_id(at), 0) : NULL;
-        CHECK(!picked || (last && last[0] == 257 + 24 && last[1] == 257 + 27));
+        const int32_t *last = fetched ? (const int32_t *)gckpt_fetch(e, gckpt_id(at), 0) : NULL;
+        CHECK(!fetched || (last && last[0] == 257 + 24 && last[1] == 257 + 27));
         const float *dw = gckpt_fetch(e, gckpt_id(w), 1);
         for (int i = 0; i < N; i++)
             wrong += dw[i] != (i >= 257 && i < 287 && (i - 257) % 3 == 0 ? 1.0f / 10 : 0);

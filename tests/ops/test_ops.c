@@ -29,10 +29,9 @@ enum { MIXES = 1,               /* rows are mixed: micro-batches are not exact *
        FLAT = 8,                /* some gradients are 0 but for rounding, at most of rsqrt(1e-5) */
        OTHER = 16 };            /* inference plans compute something else */
 
-/* Justification: an elementwise op rounds a few times; a chain of n fma loses about sqrt(n) to n/2
- * units of the sum of magnitudes. The cases keep n near 64, and set more where a factor (scores of
- * 200, a tower of ops, caps whose slopes 1 - y y cancel) asks for it. Most need a tenth (-v). Wrong
- * formulas show as thousands. */
+/* Justification: an elementwise op rounds a few times; a chain of n fma loses about sqrt(n) to n/2 units of the sum of
+ * magnitudes. The cases keep n near 64, and set more where an operand (scores of 200, a tower of ops, caps whose
+ * derivatives 1 - y y cancel) requires it. Most need a tenth (-v). Wrong formulas show as thousands. */
 #define DEFAULT_ULPS 8.0
 #define DEFAULT_GRAD_ULPS 24.0
 
@@ -186,7 +185,7 @@ static pair both(gckpt_tensor *t, ref_value *r)
 }
 enum { RELU, GELU, GELU_ERF, SILU, TANH, SIGMOID, SOFTMAX,
        LOG_SOFTMAX, EXP, LOG, SQRT, ABS, RECIPROCAL, POW, CLAMP, LEAKY_RELU, SOFTPLUS, SIN, COS };
-/* by: an exponent, a slope, or a limit on both sides, in eighths */
+/* by: an exponent, leaky_relu's slope, or a limit on both sides, in eighths */
 static pair unary_by(int kind, pair x, int by)
 {
     const double eighths = by / 8.0;
@@ -448,7 +447,7 @@ static pair batched(net *n, const char *name, int a, int b, int c)
                        use_leaf(n, 'p', weight, sizes(0, a, b, c), 1, 0, 0)));
 }
 
-/* The loss is sum(y * r) for an input r of y's shape; a batchless y is repeated over the rows. */
+/* The loss is sum(y * r) for an input r of y's shape; a batch-invariant y is repeated over the rows. */
 static void finish(net *n, pair y, int has_batch)
 {
     int64_t d[6] = { 0, 0, 0, 0, 0, 0 };
@@ -509,7 +508,7 @@ static const gckpt_op noisy_op = {
     { GCKPT_IN(0) }, 0, NULL, NULL, NULL, NULL
 };
 
-/* unit: y = s x with s = 1 / sqrt(x.x + 1) for each row; s is aux; the row passes through work. */
+/* unit: y = s x with s = 1 / sqrt(x.x + 1) for each row; s is saved; the row passes through the workspace. */
 static gckpt_result unit_norm_shape(gckpt_call *call)
 {
     const gckpt_shape *s = &call->in[0].shape;
@@ -623,7 +622,7 @@ static pair fourth(pair a, pair b)
 }
 
 /* == builders ================================================================================== */
-/* kind, T, C, factor, what unary_by wants, 1: of positive values */
+/* kind, T, C, factor, the argument of unary_by, 1: of positive values */
 static void build_unary(net *n, const int *a)
 {
     pair x = batched(n, "x", a[1], a[2], 0);
@@ -638,8 +637,8 @@ static void build_unary_free(net *n, const int *a)
 {
     finish(n, unary(a[0], param(n, "w", 2, a[1], a[2], 0)), 0);
 }
-/* op, then the sizes behind the batch of a (T,C) and of b (T,C), then the kind of b: 0 batched,
- * 1 parameter, 2 parameter on the left, 3 constant */
+/* op, then the sizes after the batch of a (T,C) and of b (T,C), then the kind of b: 0 batched, 1 parameter, 2 parameter
+ * on the left, 3 constant */
 static void build_binary(net *n, const int *a)
 {
     pair x = batched(n, "x", a[1], a[2], 0), y;
@@ -894,7 +893,7 @@ static void build_rotary(net *n, const int *a)
 {
     finish(n, rotary(batched(n, "x", a[0], a[1], 0), a[2], a[3], a[4]), 1);
 }
-/* T, C, heads, turned, first, eighths of a scale (even: frequencies are given) */
+/* T, C, heads, rotated columns, first, eighths of a scale (even: frequencies are given) */
 static void build_rotary_with(net *n, const int *a)
 {
     static const float frequencies[4] = { 1.0f, 0.0f, 0.37f, 2.5e-3f };
@@ -1037,14 +1036,14 @@ static void build_upsample(net *n, const int *a)
     pair x = batched(n, "x", a[0], a[1], a[2]);
     finish(n, probe(n, upsample(a[6] ? mul(x, x) : x, a[3], a[4], a[5])), 1);
 }
-/* T (0: none), V, factor, one in so many ignored */
+/* T (0: none), V, factor, one in this many ignored */
 static void build_cross_entropy(net *n, const int *a)
 {
     pair x = a[0] ? batched(n, "x", a[0], a[1], 0) : batched(n, "x", a[1], 0, 0);
     n->out = scale(x, a[2]);
     term(n, cross_entropy(n->out, indices(n, "targets", a[0], a[1], a[3])), 1, 0);
 }
-/* T, C, V, factor, one in so many ignored, fused, then cap in hundredths (0: none) */
+/* T, C, V, factor, one in this many ignored, fused, then cap in hundredths (0: none) */
 static void build_head(net *n, const int *a)
 {
     pair x = scale(batched(n, "x", a[0], a[1], 0), a[3]), w = param(n, "w", 0.5, a[2], a[1], 0);
@@ -1075,7 +1074,7 @@ static pair loss_weights(net *n, int axes, int t, int c)
 {
     return axes ? batched(n, "w", axes > 1 ? t : 0, axes > 2 ? c : 0, 0) : none;
 }
-/* T, V, factor, one in so many ignored (-1: soft targets), weights' axes, smoothing in percent */
+/* T, V, factor, one in this many ignored (-1: soft targets), weights' axes, smoothing in percent */
 static void build_cross_entropy_with(net *n, const int *a)
 {
     int soft = a[3] < 0;
@@ -1101,8 +1100,8 @@ static void build_weighted_regulariser(net *n, const int *a)
     term(n, a[0] ? error(HUBER, w, param(n, "v", 1, 3, 5, 0), u)
                  : cross_entropy_with(w, param(n, "v", 1, 3, 5, 0), u, 1, 0), 0.3, 1);
 }
-/* A class, rows and elements, each with a count of its own; same: soft cross-entropy and a binary
- * one over so many rows, which streaming can tell. */
+/* A class, rows and elements, each with its own count; same: soft cross-entropy and a binary one over as many rows,
+ * which streaming can distinguish. */
 static void build_counts(net *n, const int *a)
 {
     pair x = batched(n, "x", 3, 6, 0), targets = indices(n, "targets", 3, 6, 3);
@@ -1137,7 +1136,7 @@ static void build_terms(net *n, const int *a)
     if (a[1])
         term(n, sum_loss(mul(w, w)), 0.01, 1);
 }
-/* Two losses that share their targets. */
+/* Two losses with the same targets. */
 static void build_deep_supervision(net *n, const int *a)
 {
     pair head = param(n, "head", 0.5, 9, 5, 0), targets = indices(n, "targets", 3, 9, a[0]);
@@ -1689,7 +1688,7 @@ static int make_feeds(const void *user, int64_t row, gckpt_feed *feeds)
     return k;
 }
 
-/* Picks for the gradients of all parameters; returns how many. */
+/* Fetches the gradients of all parameters; returns how many. */
 static int fetch_parameters(const net *n, gckpt_fetch_spec *fetches)
 {
     int k = 0;
@@ -2111,8 +2110,8 @@ static void test_bits(const test_case *c)
     free(want.gradients);
 }
 
-/* Kernels must cope with any subset of wanted gradients: each case again with some of its tensors
- * fixed (constants and plain inputs), against the reference and, shortly, bit for bit. */
+/* Kernels must cope with any subset of required gradients: each case again with some of its tensors fixed (constants
+ * and plain inputs), compared with the reference and, in a short run, bit for bit. */
 static void test_fixed(const test_case *c)
 {
     static const run_config some[3] = {
@@ -2218,9 +2217,8 @@ static void test_dropout(void)
     util_free(exec, plan, graph, store);
 }
 
-/* sum(r h detach(f(w x))) with h = u x: u's gradient is as if the other factor was fed, w has none
- * and no op of its way is run backward, nor is a byte taken for detaching it. A gradient above a
- * detached tensor can be picked. */
+/* sum(r h detach(f(w x))) with h = u x: u's gradient is as if the other operand was fed; w has none, none of the ops
+ * between is run backward, and detaching takes no bytes. A gradient above a detached tensor can be fetched. */
 static void test_detach(void)
 {
     enum { ROWS = 3, C = 40, N = ROWS * C };
@@ -2268,7 +2266,7 @@ static void test_detach(void)
                   gckpt_error_text(graph));
         util_free(NULL, plan, graph, store);
     }
-    /* beside the arena of frozen w, w's accumulator, which is zeroed and divided like all */
+    /* in addition to the arena of frozen w: w's accumulator, which is zeroed and divided like all */
     CHECK_MSG(bytes[1] - bytes[0] <= C * sizeof(float) + 64, "detached: %zu bytes, frozen: %zu",
               bytes[1], bytes[0]);
 }

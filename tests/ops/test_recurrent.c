@@ -184,7 +184,7 @@ static void test_not_finite(int lstm)
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     float data[3 * T * I] = { 0 };
     gckpt_feed feed = { gckpt_id(x), data };
-    for (int i = 0; i < 3; i++) { /* NaN; far ends of the gates, where nothing overflows */
+    for (int i = 0; i < 3; i++) { /* NaN; the ends of the gates, where nothing overflows */
         data[(T + 2) * I] = i == 0 ? NAN : i == 1 ? 1e30f : -1e30f;
         CHECK(gckpt_forward(e, &feed, 1, 3, NULL) == GCKPT_OK);
         const float *out = gckpt_fetch(e, gckpt_id(y), 0);

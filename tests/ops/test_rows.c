@@ -147,7 +147,7 @@ static void names(void)
     gckpt_plan_free(q);
     gckpt_graph_free(caches);
     CHECK_MSG(n >= 40, "%d ops are listed", n);
-    /* what is printed is listed, and the other way round */
+    /* what is printed is listed, and vice versa */
     for (const char *at = t.bytes; at && (at = strstr(at, "    { &")) != NULL;) {
         size_t have = strlen(printed), length = strcspn(at += 7, ",");
         CHECK_MSG(!strncmp(at, "gckpti_op_", 10), "%.*s is printed as the user's", (int)length, at);

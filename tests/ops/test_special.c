@@ -1,9 +1,7 @@
-/* test_special.c - elementwise ops at their kinks, poles and ties, and at NaN, infinities, zeros and
- * subnormals, against PyTorch (golden/make_special.py), on every instruction set of this machine.
- *
- * What is no ordinary number is equal, to the sign of a zero (but for maximum and minimum of 0 and
- * -0, which PyTorch's vectors and scalars answer differently); the rest, of which both sides round
- * a few steps, within 4 units of the last place. */
+/* test_special.c - elementwise ops at their kinks, poles and ties, and at NaN, infinities, zeros and subnormals,
+ * compared with PyTorch (golden/make_special.py), on every instruction set of this machine. NaN, infinities and zeros
+ * are equal, to the sign of a zero (except maximum and minimum of 0 and -0, for which PyTorch's vectors and scalars
+ * differ); all other values, which both sides round in a few steps, within 4 units in the last place. */
 #include "gradckpt.h"
 #include "util.h"
 #include "golden/special.h"

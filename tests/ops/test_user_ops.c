@@ -203,9 +203,9 @@ static size_t product_scratch(const gckpt_call *call)
     return most + GUARD;
 }
 
-/* Strides of (rows, cols): without an element twice, rows or columns side by side, or neither; 3: each row one element
- * after the last, 4: all rows one, 5: all columns one, 6: backwards from the room's end, 7: its rows alone. Returns where
- * the first is. */
+/* Strides of (rows, cols): no element twice, rows or columns adjacent, or neither; 3: each row one element after the
+ * last, 4: all rows one, 5: all columns one, 6: backwards from the end, 7: its rows alone. Returns the first element's
+ * position. */
 static float *strides(float *buffer, int way, int64_t rows, int64_t cols, int64_t *row, int64_t *col)
 {
     const int64_t across[] = { cols + 3, 1, 2 * cols + 1, 1, 0, 1, -cols - 3, -cols - 3 };
@@ -222,7 +222,7 @@ static void try_product(const gckpt_call *call, const int16_t *size, int a, int 
                              .accumulate = accumulate,
                              .workspace = call->workspace };
     size_t workspace = gckpt_product_workspace(call, t.m, t.n, t.k);
-    unsigned char *guard = (unsigned char *)call->workspace + workspace; /* behind the scratch */
+    unsigned char *guard = (unsigned char *)call->workspace + workspace; /* after the scratch */
     int wrong = 0;
     memset(guard, 0x5a, GUARD);
     t.a = strides(buffer_a, a, t.m, t.k, &t.a_row, &t.a_col);
@@ -244,7 +244,7 @@ static void try_product(const gckpt_call *call, const int16_t *size, int a, int 
         }
     for (int i = 0; i < GUARD; i++)
         wrong += guard[i] != 0x5a;
-    for (int64_t i = begin; i < end; i++) /* nothing beside C either */
+    for (int64_t i = begin; i < end; i++) /* nothing outside C either */
         wrong += bits_of(buffer_c[i]) != bits_of(buffer_d[i]);
     CHECK_MSG(!wrong, "%d x %d x %d, strides %d %d %d, add %d, %d threads: %d wrong", size[0], size[1], size[2], a, b,
               c, accumulate, call->threads, wrong);

@@ -12,7 +12,6 @@ bool is_op(const gckpt_op *op, const char *name)
     return op->flags & GCKPTI_BUILTIN_OP && !strcmp(op->name, name);
 }
 
-/* A function of the table, under the lock. */
 template <auto F> struct Locked;
 template <class... A, void (*F)(const gckpt_call *, A...)> struct Locked<F> {
     static void run(const gckpt_call *call, A... arguments)

@@ -3,7 +3,7 @@
 Lanes that stand at the least instruction go on together, so that they meet again after branches; those at a barrier
 wait until nobody else can go on. Of memory is checked: inside one allocation, to the byte, and aligned to all that is
 read or written. Of shared memory also, piece by piece (as many bytes as the kernel's smallest access has): nobody reads
-what nobody has written, or what cp.async has not brought yet; and between two barriers no lane touches what another
+what nobody has written, or what cp.async has not copied yet; and between two barriers no lane touches what another
 wrote, nor writes what another read."""
 import bisect
 import numpy as np
