@@ -22,20 +22,20 @@
  * DOES NOT: change shapes while a graph lives (build another; it is cheap); read Python models.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1381
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1373
  *                 text, memory, sort, shape, threads
- *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1293
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1290
  *                 arithmetic, per_isa_begin, vectors, formulas, per_isa_end, angles, random,
  *                 halves, sums, chains
- *     >>store     parameters and optimiser state, however they are stored                     1807
+ *     >>store     parameters and optimiser state, however they are stored                     1792
  *                 arrays, values, params, ranks, notes, calls, quant
  *     >>graph     tensors, views, segments, gckpt_apply                                        682
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          5702
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          5691
  *                 unary, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, weighted, linear_loss, pools, upsample, channels, conv,
  *                 recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2078
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2071
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            4789
@@ -44,7 +44,7 @@
  *     >>search    what no schedule can do without; the least work for every budget            3242
  *                 bound, prove, search, reduce_peak, remove_recomputes, stages, chain, levels,
  *                 hide_copies, choose, open
- *     >>planner   from a request to a plan; the frontier; the micro-batch; what a plan tells  1795
+ *     >>planner   from a request to a plan; the frontier; the micro-batch; what a plan tells  1804
  *                 getters, checks, planner, request, frontier, fit, print, frontier_print
  *     >>run       an executor: runs a plan over one arena, steps, streams                     5414
  *                 call, backend, memory, exchange, group, micro_batches, caches, open, host,
@@ -54,9 +54,9 @@
  *                 gradients, calibrate, trials
  *     >>files     safetensors                                                                 2687
  *                 axes, write, header, resolve, read, path, ranks_load, ranks_save
- *     >>export    plans as files and as C constants                                            961
+ *     >>export    plans as files and as C constants                                            959
  *                 file, c, weights
- *     >>kernels   what is done with an item, for each instruction set                         3910
+ *     >>kernels   what is done with an item, for each instruction set                         3895
  *                 begin, vectors, products, gemv, int4, quantised, product_block, math,
  *                 elementwise, rowwise, random, bf16, avx512_bf16, column_sums, images,
  *                 attention, online_softmax, mixed_attention, mixed_gradients, amx, losses,
@@ -2120,8 +2120,8 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #define GCKPT_ASSERT(x) ((void)0)
 #endif
 
-/* Arithmetic must be exactly what is written (manual, 5). gcc can be told so here, whatever the
- * command line says; clang cannot be rescued from -ffast-math, nor anyone from x87 registers. */
+/* Arithmetic must be exactly what is written (manual, 5). For gcc, pragmas here override the
+ * command line; nothing helps clang with -ffast-math, or x87 registers. */
 #if defined(__FAST_MATH__) && (defined(__clang__) || !defined(__GNUC__))
 #error "gradckpt.h: -ffast-math breaks the numeric contract; compile this file without it"
 #endif
@@ -2214,31 +2214,30 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 extern "C" {
 #endif
 
-/* For a device that has a compiler of its own (gradckpt_cuda.cu): what stands before functions that
- * it takes, too; GCKPTI_FMA and GCKPTI_SQRT are 3 there: fmaf, sqrtf. */
+/* Marks functions that gradckpt_cuda.cu also compiles, where GCKPTI_FMA and GCKPTI_SQRT are 3. */
 #ifndef GCKPTI_DEVICE
 #define GCKPTI_DEVICE
 #endif
-/* What other files of src/ may use, by a door or among the files of a folder. */
-#if defined(__GNUC__) && !defined(GCKPTI_FULL_BUILD) /* parts that stay may not use all of it */
+/* GCKPTI_FN, GCKPTI_DATA: declared in a layer header (plan/plan.h) or a folder's internal.h. */
+#if defined(__GNUC__) && !defined(GCKPTI_FULL_BUILD) /* a build without some parts uses fewer */
 #define GCKPTI_UNUSED __attribute__((unused))
-#else /* tests/check_all.sh: nothing is there that the whole does not use */
+#else /* tests/check_all.sh: the complete build uses all of them */
 #define GCKPTI_UNUSED
 #endif
 #define GCKPTI_FN   GCKPTI_UNUSED static
 #define GCKPTI_DATA GCKPTI_UNUSED static
 #define GCKPTI_INLINE      GCKPTI_DEVICE static inline
 #define GCKPTI_ARENA_MAX   (PTRDIFF_MAX / 8) /* bytes in a step arena, at most */
-#define GCKPTI_NO_OFFSET   SIZE_MAX          /* "no offset" */
+#define GCKPTI_NO_OFFSET   SIZE_MAX
 #ifdef GCKPT_NO_TEXT
 #define GCKPTI_TEXT_BYTES 1
 #else
 #define GCKPTI_TEXT_BYTES 256 /* bytes of an error text */
 #endif
-/* GCKPT_SMALL is what it leaves out (api.h), and besides: numbers of plans and frames on the stack
- * are small (LEAN); plans are constants of the program, so none is made here (PLANNER); there is
- * one backend, the plain one, on one thread, and no optimiser or feeds' copies of one's own
- * (BACKENDS). Conditions are then constant, and the compiler leaves out what stands behind them. */
+/* GCKPT_SMALL implies, in addition to what it leaves out (api.h): small numbers and stack frames
+ * (IS_SMALL); plans that are constants of the program, and no planner (WITH_PLANNER); only the
+ * plain backend on one thread, no custom optimisers and no copies of feeds (WITH_BACKENDS). These
+ * conditions are constants, so the compiler removes the code that depends on them. */
 #ifdef GCKPT_SMALL
 #define GCKPTI_WITH_PLANNER  0
 #define GCKPTI_WITH_BACKENDS 0
@@ -2253,11 +2252,11 @@ extern "C" {
 #define GCKPTI_WITH_BACKENDS 1
 #define GCKPTI_IS_SMALL      0
 #endif
-/* Parts that may be left out, for doors, which show callers what then stands in their place. The
- * text of a name that is defined, of GCKPT_NO_RANKS say, is not the name: "1", or nothing. */
+/* Optional parts, as constants: layer headers have stubs for parts that are left out. GCKPTI_WITH:
+ * a macro that is defined (GCKPT_NO_RANKS) stringifies to "1" or "", not to its name. */
 #define GCKPTI_STRINGIFY(text)  #text
 #define GCKPTI_STRING_OF(macro) GCKPTI_STRINGIFY(macro)
-#define GCKPTI_WITH(part)       (sizeof GCKPTI_STRING_OF(GCKPT_NO_##part) == sizeof "GCKPT_NO_" #part)
+#define GCKPTI_WITH(no)         (sizeof GCKPTI_STRING_OF(GCKPT_NO_##no) == sizeof "GCKPT_NO_" #no)
 enum {
     GCKPTI_WITH_TRAINING = GCKPTI_WITH(TRAINING),
     GCKPTI_WITH_RANKS = GCKPTI_WITH(RANKS),
@@ -2274,8 +2273,8 @@ enum {
 #else
 #define GCKPTI_OWN_FRAME
 #endif
-/* GCKPTI_TEAMS: one OpenMP region lasts for a run, and its threads share out the jobs of all its
- * instructions (elsewhere: a region for each job). Tests set it to 1 to bring their own threads. */
+/* GCKPTI_TEAMS: one OpenMP region per execution, whose threads run the loops of all instructions
+ * (elsewhere: one region per loop). Tests set it to 1 and use threads of their own. */
 #if !GCKPTI_HAS_FAST
 #undef GCKPTI_TEAMS
 #define GCKPTI_TEAMS 0
@@ -2288,20 +2287,19 @@ enum {
 /* =================================================================================================
  * >>base: configuration, errors, texts, memory, shapes, threads
  *
- * What knows nothing of tensors. base/config.h has all that depends on compiler, system and
- * macros, and includes the system's headers; no other file does.
+ * Services that know nothing of tensors. base/config.h has everything that depends on the compiler,
+ * the system and macros; it alone includes the system's headers.
  *
- * Every object that a user can ask for an error begins with a gckpti_object, which gckpti_error
- * fills. gckpti_allocator is the one way to memory, the user's functions, a block of his, or the
- * heap; gckpti_grow an array that grows, gckpti_scratch what is given back all at once. gckpti_text
- * and gckpti_sink put characters where they fit, and bytes where a callback takes them.
- * gckpt_parallel runs items of work on the threads of a gckpti_runner: a pool of the program's own,
- * or OpenMP's.
+ * Every object that can report an error begins with a gckpti_object, which gckpti_error fills. All
+ * memory comes from a gckpti_allocator: the user's functions, a block of the user's, or the heap.
+ * gckpti_grow grows an array; gckpti_scratch is memory that is freed all at once. gckpti_text
+ * formats into a buffer of fixed size, gckpti_sink writes bytes to a callback. gckpt_parallel runs
+ * work items on the threads of a gckpti_runner: a pool of the program's own, or OpenMP's.
  * ============================================================================================== */
 
 /* ---- base/text.c ---- */
-/* Every object a user can ask for an error begins with this. `sticky` (graphs): the first error
- * while building stays; `last` is replaced by each later call. */
+/* The first member of every object that can report an error. `sticky` (graphs) keeps the first
+ * error of building; each later call replaces `last`. */
 #define GCKPTI_MAGIC 0x67636b70u
 
 typedef struct {
@@ -2312,8 +2310,8 @@ typedef struct {
 
 typedef struct {
     char *end;
-    size_t left;
-} gckpti_text; /* left: room, the final zero not counted */
+    size_t left; /* free bytes, without the one for the final zero */
+} gckpti_text;
 
 GCKPTI_FN void gckpti_text_put(gckpti_text *t, const char *s, size_t n);
 
@@ -2325,10 +2323,10 @@ GCKPTI_FN void gckpti_text_format(gckpti_text *t, const char *format, va_list ar
 GCKPTI_FN void gckpti_text_add(gckpti_text *t, const char *format, ...);
 GCKPTI_FN void gckpti_set_text(gckpti_object *o, const char *format, va_list args);
 
-/* To say more behind the object's text. */
+/* Returns a gckpti_text that appends to the object's text. */
 GCKPTI_FN gckpti_text gckpti_append_text(gckpti_object *o);
 
-/* Replaces the object's last error (nothing when a sticky one is there) and returns it. */
+/* Replaces the object's last error, unless it has a sticky one. Returns `result`. */
 GCKPTI_FN gckpt_result gckpti_error(void *object, gckpt_result result, const char *format, ...);
 #ifdef GCKPT_NO_TEXT
 /* Results without texts: what makes these counts as used, but is never called. */
@@ -2344,7 +2342,7 @@ typedef struct {
     int64_t value, min, max;
 } gckpti_range;
 
-/* 0: one of n is not, and the object says which. */
+/* Returns 0 if one of n is out of range, after setting the object's error. */
 GCKPTI_FN int gckpti_check_ranges(void *object, const char *who, const gckpti_range *r, size_t n);
 
 typedef struct {
@@ -2369,90 +2367,88 @@ GCKPTI_FN void gckpti_print(gckpti_sink *out, const char *format, ...);
 /* ---- base/memory.c ---- */
 typedef struct {
     gckpt_memory desc;
-    /* of a block: bytes taken from its beginning; names, at its end; what it should have had when
-     * it last refused */
-    size_t used, name_bytes, needed;
+    size_t used, name_bytes; /* of a block: bytes taken from its beginning; names at its end */
+    size_t needed; /* size that the block should have had when it last refused */
 } gckpti_allocator;
 
-#define GCKPTI_ALIGN 16u /* of everything the allocator returns, but for names in a block */
+#define GCKPTI_ALIGN 16u /* of everything that the allocator returns, except names in a block */
 GCKPTI_FN gckpti_allocator gckpti_allocator_of(const gckpt_memory *memory);
 GCKPTI_FN size_t gckpti_round_up(size_t n, size_t alignment);
 
-/* As realloc, told the old size; new_size 0 frees and returns NULL. In a block, only the last piece
- * can grow in place or be given back; it is meant for objects that live as long as it does. What
- * this takes is what gckpti_count_alloc adds up. */
+/* Reallocates; new_size 0 frees and returns NULL. In a block, which is meant for objects that live
+ * as long as it does, only the last allocation can grow in place or be freed. gckpti_count_alloc
+ * counts the bytes that this takes. */
 GCKPTI_FN void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, size_t new_size);
 
 /* n items of `size` bytes, zeroed; NULL when out of memory or when the product overflows. */
 GCKPTI_FN void *gckpti_new(gckpti_allocator *a, size_t n, size_t size);
 GCKPTI_FN void gckpti_delete(gckpti_allocator *a, void *ptr, size_t n, size_t size);
 
-/* A block's bytes for one more piece behind *used; saturates. Pieces of no bytes are not taken. */
+/* Adds an aligned allocation of n * size bytes to *used, which saturates; an empty one adds 0. */
 GCKPTI_FN void gckpti_count_alloc(size_t *used, size_t n, size_t size);
 
-/* The counted bytes for a block that may begin anywhere; SIZE_MAX: there cannot be so many. */
+/* Returns the size of a block for *used bytes at any address, or SIZE_MAX on overflow. */
 GCKPTI_FN size_t gckpti_count_block(size_t used);
 
 /* strlen, which can take more of a device's flash than this. */
 GCKPTI_FN size_t gckpti_strlen(const char *text);
 
-/* A name, copied. In a block it goes to the end, so that an array to which things with names are
- * added can grow where it is. NULL: no memory. */
+/* Copies a name; returns NULL without memory. A block has names at its end, so that the array of
+ * what is named can grow in place. */
 GCKPTI_FN char *gckpti_name_new(gckpti_allocator *a, const char *name);
 
-/* In a block, the newest first. */
+/* Frees a name; in a block, only in reverse order. */
 GCKPTI_FN void gckpti_name_delete(gckpti_allocator *a, char *name);
 
-/* To the error of what found no room in a block: how much would do; 0: for what there is so far. */
+/* Appends to a block's E_MEMORY error how large it must be; enough 0: as far as that is known. */
 GCKPTI_FN void gckpti_hint_block(void *object, const char *owner, const gckpti_allocator *a,
                                  size_t enough);
 
 #ifdef GCKPT_NO_TEXT
-#define gckpti_hint_block(object, whose, a, would)                                                 \
-    (0 ? gckpti_hint_block(object, whose, a, would) : (void)0)
+#define gckpti_hint_block(object, owner, a, enough)                                                \
+    (0 ? gckpti_hint_block(object, owner, a, enough) : (void)0)
 #endif
 
-/* 0: the heap has not got so much. Asked for in one piece, as systems that promise more memory than
- * they have (overcommit) still refuse what could never be there; many pieces they would promise,
- * and end the program when it writes to them. */
+/* Returns 0 if the heap does not have that many bytes. Allocates them at once, since a system that
+ * overcommits memory still refuses one impossible allocation; it would grant many small ones, and
+ * end the program when it writes to them. */
 GCKPTI_FN int gckpti_has_memory(gckpti_allocator *a, size_t bytes);
 
-/* The next capacity of a growing array: as the last piece of a block it grows in place. */
+/* Returns the next capacity of a growing array; in_place: it is the last allocation of a block. */
 GCKPTI_FN size_t gckpti_next_capacity(size_t capacity, int in_place);
 
-/* Room for one more item in a growing array; 0 when out of memory (the array stays as it was). */
+/* Reserves space for one more element; returns 0 without memory (the array is unchanged). */
 GCKPTI_FN int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_t count,
                           size_t size);
 
-/* Memory that is taken piece by piece and given back all at once; cleared, it is used again from
- * its beginning. */
+/* Chunks of memory that are freed all at once; gckpti_scratch_clear reuses them. */
 typedef struct gckpti_chunk {
     struct gckpti_chunk *next;
-    size_t size, used; /* with this */
+    size_t size, used; /* including this header */
 } gckpti_chunk;
 
 typedef struct {
     gckpti_allocator *memory;
     int *failed; /* set when there is no memory */
     gckpti_chunk *first, *current;
-    size_t next_size, min_size; /* bytes of the next piece, of those behind it, at least */
+    size_t next_size, min_size; /* least bytes of the next chunk, of later ones */
 } gckpti_scratch;
 
 GCKPTI_FN gckpti_scratch gckpti_scratch_new(gckpti_allocator *memory, int *failed);
 GCKPTI_FN void gckpti_scratch_free(gckpti_scratch *s);
 GCKPTI_FN void gckpti_scratch_clear(gckpti_scratch *s);
 
-/* n items of `size` bytes, all 0, or NULL. */
+/* Allocates n elements of `size` bytes, all 0; returns NULL without memory. */
 GCKPTI_FN void *gckpti_scratch_alloc(gckpti_scratch *s, size_t n, size_t size);
 
-/* The same as n items that lie elsewhere. */
+/* Allocates a copy of n elements. */
 GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t n, size_t size);
 
-/* Room for n items and one more in an array that keeps its contents: `array` is the address of a
- * pointer of some type, NULL at first. In front of the items stands how many bytes they have; where
- * they lay before stays in the scratch, unused. 0 (and `failed`): out of memory. */
+/* Reserves space for n + 1 elements in an array that keeps its contents; `array` is the address of
+ * a pointer, NULL at first. The array's size in bytes is stored before its elements; its old memory
+ * stays in the scratch, unused. Returns 0, and sets `failed`, without memory. */
 GCKPTI_FN int gckpti_reserve(gckpti_scratch *s, void *array, size_t n, size_t size);
-/* Gives such an array back, if it is large: it is NULL then. */
+/* Frees such an array if it is large, and sets it to NULL. */
 GCKPTI_FN void gckpti_release(gckpti_scratch *s, void *array);
 
 /* ---- base/sort.c ---- */
@@ -2461,17 +2457,17 @@ GCKPTI_FN void gckpti_sort(void *items, size_t n, size_t size, gckpti_less_fn be
                            const void *context);
 typedef struct {
     uint64_t key;
-    int value; /* what the key stands for */
+    int value;
 } gckpti_keyed;
 
-/* Merge sort by key, bottom up, stable; `spare` has room for n. */
+/* Sorts by key: bottom-up merge sort, stable; `spare` has n elements. */
 GCKPTI_FN void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n);
 GCKPTI_INLINE void gckpti_set_min(int *to, int value) { *to = value < *to ? value : *to; }
 
 /* ---- base/shape.c ---- */
 GCKPTI_FN gckpt_shape gckpti_shape(int n, int64_t a, int64_t b, int64_t c, int64_t d);
 
-/* Elements of the first axes; of all of them; rows of the last axis; elements of such a row. */
+/* Elements of the first axes; of all axes; rows of the last axis; elements of such a row. */
 GCKPTI_INLINE int64_t gckpti_axes_product(const gckpt_shape *s, int axes)
 {
     int64_t n = 1;
@@ -2485,16 +2481,16 @@ GCKPTI_INLINE int64_t gckpti_rows(const gckpt_shape *s) { return gckpti_axes_pro
 GCKPTI_INLINE int64_t gckpti_last(const gckpt_shape *s) { return s->n ? s->d[s->n - 1] : 1; }
 GCKPTI_FN int gckpti_same_shape(const gckpt_shape *a, const gckpt_shape *b);
 
-/* NULL when all sizes are positive and the bytes of a few such tensors cannot overflow anything;
- * else what is wrong, for a text. */
+/* Returns NULL if all sizes are positive and the bytes of several such tensors cannot overflow,
+ * else the problem as text. */
 GCKPTI_FN const char *gckpti_shape_problem(const gckpt_shape *s);
 GCKPTI_INLINE int gckpti_shape_fits(const gckpt_shape *s) { return !gckpti_shape_problem(s); }
 
-/* An input gradient's element: add to it or store it first (manual, 5f). */
+/* Stores an element of an input gradient, or adds to it (manual, 5f). */
 GCKPTI_INLINE void gckpti_put(float *d, float v, int accumulate) { *d = accumulate ? *d + v : v; }
 
-/* *d += x (manual, 5e): what the last addition rounded off, kept in low, goes into this one, so
- * that sums are right to an ulp or two of the sum of magnitudes. NULL low: there is just one x. */
+/* Adds x to *d with Kahan compensation *comp (manual, 5e): sums are right to an ulp or two of the
+ * sum of magnitudes. comp is NULL if there is only one x. */
 GCKPTI_INLINE void gckpti_sum_add(float *d, float *comp, float x)
 {
     float y = comp ? x - *comp : x, s = *d + y;
@@ -2510,14 +2506,14 @@ typedef struct {
                          void *context); /* the program's own */
     void *user;
     struct gckpti_team *team; /* NULL: none, or not needed */
-    /* What gckpt_parallel calls after some 20 us of items, on the thread of gckpti_with_team's main
-     * alone; it starts no others. NULL: nothing. */
+    /* Called by gckpt_parallel after some 20 us of items, only on the thread of gckpti_with_team's
+     * main; must not start threads. May be NULL. */
     void (*poll)(void *context);
     void *poll_context;
-    int thread; /* its number */
+    int thread; /* number of that thread */
 } gckpti_runner;
 
-/* Whether it is one of a bf16 plan; whether an operand is floats, which else is bf16; the other. */
+/* Whether the call is of a bf16 plan; whether an operand is f32; whether it is bf16. */
 static inline int gckpti_is_mixed(const gckpt_call *call)
 {
     return GCKPTI_WITH_BF16 && call->precision != GCKPT_FP32;
@@ -2538,12 +2534,11 @@ static inline int gckpti_little_endian(void)
     return first;
 }
 
-/* Floats of an item for a thread, where elements are worked on; of gckpt_parallel, items and work
- * of n. */
+/* Floats of a work item of elementwise kernels; gckpt_parallel's number of items and cost for n. */
 enum { GCKPTI_GRAIN_SIZE = 32768 };
 #define GCKPTI_GRAINS(n) ((n) + GCKPTI_GRAIN_SIZE - 1) / GCKPTI_GRAIN_SIZE, 2 * GCKPTI_GRAIN_SIZE
 
-/* Runs main(context) on this thread, with a team of up to `threads`, this one too, for its jobs. */
+/* Runs main(context) on this thread, with a team of up to `threads` threads, including this one. */
 GCKPTI_FN void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)(void *context),
                                 void *context);
 
@@ -2580,7 +2575,7 @@ static void gckpti_text_int(gckpti_text *t, int64_t value)
     gckpti_text_uint(t, value < 0 ? 0 - (uint64_t)value : (uint64_t)value);
 }
 
-/* Six significant digits, e.g. 0.0123457, 12345.7, 1.5e-09: for people, not to be read back. */
+/* Six significant digits, e.g. 0.0123457, 12345.7, 1.5e-09: for people, not for parsing. */
 static void gckpti_text_double(gckpti_text *t, double value)
 {
     int point = 6; /* digits before the decimal point */
@@ -2617,7 +2612,7 @@ static void gckpti_text_double(gckpti_text *t, double value)
     }
 }
 
-/* A shape that is being refused may have any number of axes; only six are there to be read. */
+/* An invalid shape may have any number of axes, of which only GCKPT_MAX_DIMS can be read. */
 static void gckpti_text_shape(gckpti_text *t, const gckpt_shape *s)
 {
     int known = s->n >= 0 && s->n <= GCKPT_MAX_DIMS;
@@ -2753,8 +2748,7 @@ GCKPT_API const char *gckpt_error_text(const void *object)
                                                                         : gckpt_result_text(result);
 }
 
-/* ---- what goes out through a callback: gathered, and nothing more of it after a failure ---- */
-
+/* ---- sinks: buffered writes to a callback, which stop after a failure ---- */
 GCKPTI_FN gckpt_result gckpti_sink_flush(gckpti_sink *out)
 {
     if (out->write && !out->failed && out->used &&
@@ -2818,9 +2812,8 @@ GCKPTI_FN size_t gckpti_round_up(size_t n, size_t alignment)
 }
 
 #ifdef GCKPT_REALLOC
-/* GCKPT_REALLOC, but a large new block begins at a cache line where the heap can do that, since
- * vectors that lie across two take twice as long to read, and asks for pages of 2 MiB where whole
- * ones lie within it (only a wish): parameters and arenas are read from end to end. */
+/* Calls GCKPT_REALLOC, except that on Linux a large new block is aligned to a cache line (a vector
+ * that crosses two takes twice as long to read) and requests huge pages if it holds whole ones. */
 static void *gckpti_heap_resize(void *ptr, size_t size)
 {
 #if GCKPTI_HUGE_PAGES
@@ -2840,11 +2833,11 @@ static void *gckpti_heap_resize(void *ptr, size_t size)
 }
 #endif
 
-/* 1: in a block, and nothing was taken behind it (NULL: it is yet to be taken). */
+/* Returns 1 if ptr is the last allocation of a block, or NULL, the next one. */
 static int gckpti_is_last(const gckpti_allocator *a, const void *ptr, size_t size)
 {
     const unsigned char *base = (const unsigned char *)a->desc.memory;
-    size_t skew = (size_t)((uintptr_t)base % GCKPTI_ALIGN); /* a block may begin anywhere */
+    size_t skew = (size_t)((uintptr_t)base % GCKPTI_ALIGN); /* a block has any address */
     size_t offset = base && ptr ? (size_t)((const unsigned char *)ptr - base) : 0;
     return base && (!ptr || gckpti_round_up(offset + skew + size, GCKPTI_ALIGN) - skew >= a->used);
 }
@@ -2990,7 +2983,7 @@ GCKPTI_FN int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, si
     return 1;
 }
 
-/* ---- what is given back all at once ---- */
+/* ---- scratch ---- */
 GCKPTI_FN gckpti_scratch gckpti_scratch_new(gckpti_allocator *memory, int *failed)
 {
     const size_t step = memory->desc.memory ? 2048 : 65536;
@@ -3011,7 +3004,7 @@ enum {
     GCKPTI_CHUNK_HEADER = (sizeof(gckpti_chunk) + GCKPTI_ALIGN - 1) / GCKPTI_ALIGN * GCKPTI_ALIGN
 };
 
-/* Begins again, in one piece instead of several (a block of memory takes nothing back). */
+/* Empties the scratch; several chunks become one (except in a block, which cannot free). */
 GCKPTI_FN void gckpti_scratch_clear(gckpti_scratch *s)
 {
     const int several = s->first && s->first->next && !s->memory->desc.memory;
@@ -3054,7 +3047,7 @@ GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t 
     return to && n > 0 ? memcpy(to, from, n * size) : to;
 }
 
-/* Gives back what was taken of `size` bytes at `at` if it has a piece for itself. 0: it has not. */
+/* Frees `size` bytes at `block` if they are a whole chunk, else returns 0. */
 static int gckpti_scratch_release(gckpti_scratch *s, const unsigned char *block, size_t size)
 {
     gckpti_chunk **slot = &s->first, *chunk;
@@ -3078,7 +3071,7 @@ GCKPTI_FN int(gckpti_reserve)(gckpti_scratch *s, void *array, size_t n, size_t s
     if (need <= bytes)
         return 1;
     const size_t growth = bytes > s->min_size && !s->memory->desc.memory ? bytes / 4 : bytes;
-    need = need > bytes + growth ? need : bytes + growth; /* little where all is given back */
+    need = need > bytes + growth ? need : bytes + growth; /* less where old memory is freed */
     fresh = (unsigned char *)gckpti_scratch_alloc(s, need + GCKPTI_ALIGN, 1);
     if (!fresh)
         return 0;
@@ -3104,7 +3097,7 @@ GCKPTI_FN void gckpti_release(gckpti_scratch *s, void *array)
 }
 
 /* >>base/sort */
-/* ---- sorts, without recursion: a heap, one result if no two are equal; and by key, stable ---- */
+/* ---- sorts without recursion: heap sort (not stable), and merge sort by key (stable) ---- */
 static void gckpti_swap(unsigned char *a, unsigned char *b, size_t size)
 {
     unsigned char buf[64];
@@ -3123,7 +3116,7 @@ GCKPTI_FN void gckpti_sort(void *items, size_t n, size_t size, gckpti_less_fn be
     for (size_t built = n / 2, end = n; end > 1;) {
         size_t parent = 0;
         if (built > 0)
-            parent = --built; /* still making the heap */
+            parent = --built; /* still building the heap */
         else
             gckpti_swap(v, v + --end * size, size);
         for (size_t child; end > 1 && (child = 2 * parent + 1) < end; parent = child) {
@@ -3209,29 +3202,28 @@ GCKPT_API int gckpt_threads(void)
 }
 
 #if GCKPTI_TEAMS
-/* A job is body(context, 0..n-1). Only thread 0 gives out jobs, one after the other, and it works
- * too. `left` counts the items nobody has claimed, `open` those that are not finished.
+/* A loop is body(context, 0..n-1). Only thread 0 starts loops, one after the other; it too runs
+ * items. `unclaimed` counts the items that no thread has claimed, `unfinished` those not finished.
  *
- * Why a thread that comes late, or sleeps anywhere in here, does no harm:
- * - An item is claimed by taking one from `left`, and is one's own if something was left. What
- *   this item is, the thread reads only afterwards. So what it saw before plays no part: if a job
- *   ended and another began meanwhile, it has claimed an item of the other.
- * - A claimed item is open until its thread says that it is finished, and thread 0 changes the job
- *   only when no item is open. So body, context and n stay as they are while they are read.
- * - Taking from a `left` of 0 or less claims nothing; the next job overwrites it.
- * - Job to items: `left` is set with release after the fields and taken from with acquire (taking
- *   continues the release sequence). Items to thread 0, and so to the next job: `open`, likewise.
- * Thread 0 waits for items that a thread has claimed, and for nothing else. */
+ * Why a thread may be late, or sleep anywhere in here:
+ * 1. A thread claims an item by decrementing `unclaimed`, if the old value was positive.
+ *    It reads the loop's fields only afterwards. If a loop ended and another began in between, it
+ *    has claimed an item of the new one.
+ * 2. A claimed item is unfinished until its thread reports it, and thread 0 changes the loop only
+ *    when no item is unfinished. So body, context and n are constant while they are read.
+ * 3. Decrementing an `unclaimed` of 0 or less claims nothing; the next loop overwrites it.
+ * 4. Loop to items: `unclaimed` is set with release after the fields and decremented with acquire
+ *    (which continues the release sequence). Items to thread 0: `unfinished`, likewise. */
 typedef struct gckpti_team {
     void (*body)(void *context, int64_t i);
     void *context;
     int64_t n;
-    int busy; /* a job is under way */
-    int stop; /* no more jobs */
-    int exited; /* threads that have seen it */
+    int busy; /* a loop is running */
+    int stop; /* no more loops follow */
+    int exited; /* threads that have seen `stop` */
     char pad[64];
     int64_t unclaimed;
-    char pad2[64]; /* cache lines of their own */
+    char pad2[64]; /* the two counters have cache lines of their own */
     int64_t unfinished;
     char pad3[64];
 } gckpti_team;
@@ -3250,7 +3242,7 @@ static void gckpti_team_run_items(gckpti_team *team)
         __atomic_fetch_sub(&team->unfinished, done, __ATOMIC_ACQ_REL);
 }
 
-/* Some 40 ns in which a thread beside this one on its core gets more of it. */
+/* Waits some 40 ns, which leaves more of the core to its other hardware thread. */
 static void gckpti_cpu_relax(void)
 {
 #if defined(__x86_64__)
@@ -3262,8 +3254,8 @@ static void gckpti_cpu_relax(void)
 #endif
 }
 
-/* Spins for 20 to 50 us, so that the next job finds the thread awake, then lets others have the
- * processor, then sleeps: a processor without work takes over what waits on a busy one. */
+/* Spins for 20 to 50 us, so that the next loop finds the thread awake, then yields, then sleeps, so
+ * that an idle processor can take over a thread that waits for a busy one. */
 static void gckpti_team_backoff(int *spins)
 {
     if (*spins < 1000) {
@@ -3277,7 +3269,7 @@ static void gckpti_team_backoff(int *spins)
     *spins += *spins < 2000;
 }
 
-/* What threads but 0 do until thread 0 ends the team. */
+/* Main loop of all threads except 0, until thread 0 ends the team. */
 GCKPTI_FN void gckpti_team_worker(gckpti_team *team)
 {
     for (int spins = 0; !__atomic_load_n(&team->stop, __ATOMIC_ACQUIRE);) {
@@ -3290,7 +3282,7 @@ GCKPTI_FN void gckpti_team_worker(gckpti_team *team)
     __atomic_fetch_add(&team->exited, 1, __ATOMIC_RELEASE);
 }
 
-/* Thread 0 waits here for the others and not in OpenMP's barrier, which may spin for so long that a
+/* Thread 0 waits here for the others, not in OpenMP's barrier, which may spin for so long that a
  * thread without a processor never gets this one. */
 GCKPTI_FN void gckpti_team_end(gckpti_team *team, int others)
 {
@@ -3353,16 +3345,16 @@ GCKPTI_FN void gckpti_parallel_for(const gckpt_call *call, int64_t n,
 #endif
 
 #if GCKPTI_HAS_FAST
-/* ---- items to workers: one takes a few at a time as long as there are any, so that it does no
- * harm when a thread comes late or loses its core. A worker's number says which scratch it has. */
+/* ---- workers claim a few items at a time, so that a thread may be late or lose its core. A
+ * worker's number selects its scratch. ---- */
 typedef struct {
     void (*body)(void *context, int64_t item, int64_t worker);
     void *context;
     int64_t n, next, chunk, item_cost;
-    const gckpti_runner *runner; /* NULL: nothing is to be done between items */
+    const gckpti_runner *runner; /* NULL: do not poll */
 } gckpti_parallel_loop;
 
-/* What a worker does: it claims `block` items at a time until none is left. */
+/* Claims `chunk` items at a time until none is left. */
 static void gckpti_run_chunks(void *context, int64_t worker)
 {
     gckpti_parallel_loop *loop = (gckpti_parallel_loop *)context;
@@ -3619,7 +3611,7 @@ GCKPTI_INLINE float gckpti_rsqrt(float x) { return 1.0f / gckpti_sqrt(x); }
 #define GCKPTI_EXP_MAX 89.0f     /* inf above */
 
 #define GCKPTI_TANH_SPLIT 1.0f
-#define GCKPTI_TANH_MAX   20.0f /* of 2|x|: tanh is 1 from 9.02 on; softplus's slope from 17.33 */
+#define GCKPTI_TANH_MAX   20.0f /* of 2|x|: tanh is 1 from 9.02, softplus's derivative from 17.33 */
 #define GCKPTI_SIN_SPLIT  131072.0f /* sin and cos: see there */
 
 #define GCKPTI_ERF_SPLIT 1.0f
@@ -3968,7 +3960,7 @@ GCKPTI_ALWAYS FLOATS V(abs)(FLOATS a) { return V(floats)(V(bits)(a) & 0x7fffffff
 GCKPTI_ALWAYS FLOATS V(from_exponent)(INTS n) { return V(floats)(n << 23); } /* 2^(n - 127) */
 
 /* >>num/formulas */
-/* ---- exp, tanh, erf, log, pow, and the curves made of them, operation by operation ----
+/* ---- exp, tanh, erf, log, pow, and the unary ops made of them, operation by operation ----
  * Polynomials are minimax fits (Lawson's weighted least squares in 40 digits, coefficients rounded
  * to float one after the other, the rest refitted); "fit 2^-28" is the fit's own relative error. */
 
@@ -4006,8 +3998,7 @@ GCKPTI_INLINED FLOATS V(exp_reduce)(FLOATS x, FLOATS *r, FLOATS *t)
 }
 GCKPTI_INLINED INTS V(rounded_int)(FLOATS t) { return V(bits)(t) - gckpti_bits(GCKPTI_ROUND); }
 
-/* 2^n (1 + r p) in two steps, 2^n = 2^half 2^(n - half), for results beyond either end of the
- * normal range */
+/* 2^n (1 + r p) by 2^n = 2^half 2^(n - half), for results outside the normal range */
 GCKPTI_INLINED FLOATS V(exp_scale)(FLOATS p, FLOATS r, FLOATS t)
 {
 #if GCKPTI_ISA == 3 /* an instruction for it, which rounds once, too */
@@ -4159,7 +4150,7 @@ GCKPTI_INLINED FLOATS V(pow_dispatch)(FLOATS x, float e)
 
 /* gelu: u = sqrt(2/pi) (x + 0.044715 x^3), t = tanh(u), y = x/2 (1 + t)
  *   u = x fma(x^2, C3, C1), y = fma(x/2, t, x/2)
- * slope: (1 + t)/2 + x/2 (1 - t^2) u',  u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)
+ * derivative: (1 + t)/2 + x/2 (1 - t^2) u',  u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)
  *   fma(x/2 fma(-t, t, 1), u', fma(1/2, t, 1/2)),  u' = fma(x^2, 3 C3, C1)
  * Hendrycks & Gimpel 2016. */
 GCKPTI_INLINED FLOATS V(gelu_cubic)(FLOATS x, float c3)
@@ -4179,7 +4170,7 @@ GCKPTI_INLINED FLOATS V(gelu_deriv)(FLOATS x)
     return V(fma)(u, V(gelu_cubic)(x, 3.0f * GCKPTI_GELU_C3), V(fma)(half, t, half));
 }
 
-/* gelu_erf: e = erf(0.707106781 x), y = x/2 (1 + e);  slope: (1 + e)/2 + x exp(-x^2/2) / sqrt(2 pi)
+/* gelu_erf: e = erf(0.707106781 x), y = x/2 (1 + e);  y' = (1 + e)/2 + x exp(-x^2/2) / sqrt(2 pi)
  *   fma(x/2, e, x/2);  fma(0.398942280 x, exp((-x/2) x), fma(1/2, e, 1/2)) */
 GCKPTI_INLINED FLOATS V(gelu_erf)(FLOATS x)
 {
@@ -4193,14 +4184,14 @@ GCKPTI_INLINED FLOATS V(gelu_erf_deriv)(FLOATS x)
     return V(fma)(0.398942280f * x, V(exp)(-0.5f * x * x), e);
 }
 
-/* tanh: slope 1 - y^2 = fma(-y, y, 1) */
+/* tanh: derivative 1 - y^2 = fma(-y, y, 1) */
 GCKPTI_INLINED FLOATS V(tanh_deriv)(FLOATS y) { return V(fnma)(y, y, V(set1)(1.0f)); }
 
-/* sigmoid: y = 1 / (1 + exp(-x)), slope y - y^2 = fma(-y, y, y) */
+/* sigmoid: y = 1 / (1 + exp(-x)), derivative y - y^2 = fma(-y, y, y) */
 GCKPTI_INLINED FLOATS V(sigmoid)(FLOATS x) { return 1.0f / (1.0f + V(exp)(-x)); }
 GCKPTI_INLINED FLOATS V(sigmoid_deriv)(FLOATS y) { return V(fnma)(y, y, y); }
 
-/* silu: s = 1 / (1 + exp(-x)), y = x s = x / (1 + exp(-x));  slope: s + x s (1 - s)
+/* silu: s = 1 / (1 + exp(-x)), y = x s = x / (1 + exp(-x));  y' = s + x s (1 - s)
  *   = fma(x s, 1 - s, s). Elfwing 2017. */
 GCKPTI_INLINED FLOATS V(silu)(FLOATS x) { return x / (1.0f + V(exp)(-x)); }
 GCKPTI_INLINED FLOATS V(silu_deriv)(FLOATS x)
@@ -4209,7 +4200,7 @@ GCKPTI_INLINED FLOATS V(silu_deriv)(FLOATS x)
     return V(fma)(x * s, 1.0f - s, s);
 }
 
-/* softplus: y = max(x, 0) + log(1 + exp(-|x|));  slope: sigmoid(x) = 1 - exp(-y)
+/* softplus: y = max(x, 0) + log(1 + exp(-|x|));  derivative: sigmoid(x) = 1 - exp(-y)
  *   = (1 - 2^n) - r p 2^n, -y = n ln(2) + r: to the last place for small y, too */
 GCKPTI_ISA_NOINLINE FLOATS V(softplus)(FLOATS x)
 {
@@ -4248,9 +4239,8 @@ GCKPTI_ISA_NOINLINE void gckpti_sincos_of(gckpti_angle r, float *sine, float *co
 }
 #endif
 
-/* sin(x + quarter pi/2). |x| = n pi/2 + hi + lo: up to GCKPTI_SIN_SPLIT by Cody and Waite (pi/2 in three
- * parts; without n of the first |x| is exact, what else is rounded goes on in lo), beyond by
- * gckpti_angle_of. */
+/* sin(x + shift pi/2). |x| = n pi/2 + hi + lo: up to GCKPTI_SIN_SPLIT by Cody and Waite (three-part
+ * pi/2; subtracting the first is exact, lo has later rounding errors), above by gckpti_angle_of. */
 GCKPTI_ISA_NOINLINE FLOATS V(sin_shifted)(FLOATS x, uint32_t shift)
 {
     const FLOATS a = V(abs)(x), t = V(fma)(a, V(set1)(0.636619747f), V(set1)(GCKPTI_ROUND));
@@ -4285,13 +4275,13 @@ GCKPTI_INLINED FLOATS V(cos_deriv)(FLOATS x) { return V(sin_shifted)(x, 2); }
 /* relu: y = max(x, 0), NaN and -0 stay */
 GCKPTI_INLINED FLOATS V(relu)(FLOATS x) { return V(vmax)(V(zero)(), x); }
 
-/* abs: slope 1 or -1, 0 at 0 and NaN */
+/* abs: derivative 1 or -1, 0 at 0 and NaN */
 GCKPTI_INLINED FLOATS V(abs_deriv)(FLOATS x)
 {
     return V(if_less)(V(zero)(), V(abs)(x), V(bit_or)(V(set1)(1.0f), V(sign_bit)(x)), V(zero)());
 }
 
-/* reciprocal: y = 1 / x, slope -y^2 */
+/* reciprocal: y = 1 / x, derivative -y^2 */
 GCKPTI_INLINED FLOATS V(reciprocal)(FLOATS x) { return 1.0f / x; }
 GCKPTI_INLINED FLOATS V(reciprocal_deriv)(FLOATS y) { return -y * y; }
 
@@ -4345,8 +4335,8 @@ GCKPTI_INLINED void V(step_adamw)(const gckpt_update_constants *a, FLOATS g, FLO
 #undef GCKPTI_ISA
 
 /* >>num/angles */
-/* Sine and cosine of any finite x, for what had its bits before the ops sin and cos (num/formulas):
- * drawn values, schedules. */
+/* Sine and cosine of any finite x, for initial values and schedules, whose bits are older than the
+ * ops sin and cos (num/formulas). */
 GCKPTI_INLINE void gckpti_sincos(float x, float *sine, float *cosine)
 {
     gckpti_sincos_of(gckpti_angle_of(x), sine, cosine);
@@ -4410,9 +4400,9 @@ GCKPTI_INLINE float gckpti_flush_to_zero(float x) /* subnormals to zero */
     return u & 0x7f800000u ? x : gckpti_float(u & 0x80000000u);
 }
 
-/* d = a*b + c, a link of a bf16 plan's chains (manual, 5l), of nothing subnormal, when it is not
- * above 2^-126 in size. There fma rounds to fewer than 24 bits: whether its 2^-126 was less, and
- * becomes a zero like what is below, the same sum at 2^64 times the scale tells. */
+/* Returns d = a*b + c, a term of a bf16 plan's chain (manual, 5l), flushed to zero below 2^-126; no
+ * operand is subnormal, |d| <= 2^-126. There fma rounds to fewer than 24 bits, so a smaller sum may
+ * round to 2^-126: the same sum scaled by 2^64 shows it. */
 GCKPTI_DEVICE GCKPTI_FN float gckpti_tiny_fma(float a, float b, float c, float d);
 
 GCKPTI_INLINE float gckpti_flushed_fma(float a, float b, float c)
@@ -4421,7 +4411,7 @@ GCKPTI_INLINE float gckpti_flushed_fma(float a, float b, float c)
     return gckpti_bits(d) << 1 > 0x01000000u ? d : gckpti_tiny_fma(a, b, c, d);
 }
 
-/* `more` is added to the half that is cut off: 0x7fff + the last bit kept, or 16 random bits. */
+/* Adds `bias` to the bits that are cut off: 0x7fff + the last bit kept, or 16 random bits. */
 GCKPTI_INLINE uint16_t gckpti_bits_to_bf16(uint32_t u, uint32_t bias)
 {
     if (!(u & 0x7f800000u))
@@ -4451,7 +4441,7 @@ GCKPTI_INLINE uint16_t gckpti_to_f16(float x)
     return (uint16_t)(sign | (u + 0xfffu + (u >> 13 & 1) - 0x38000000u) >> 13);
 }
 
-/* Without branches, for vectors: 2^112 is the quotient of the units, infinity and NaN follow. */
+/* Without branches, for vectors: scales by 2^112, then corrects infinity and NaN. */
 GCKPTI_INLINE float gckpti_from_f16(uint16_t x)
 {
     uint32_t sign = (uint32_t)(x & 0x8000u) << 16, rest = (uint32_t)(x & 0x7fffu) << 13;
@@ -4505,7 +4495,7 @@ GCKPTI_INLINE float gckpti_dot(const float *x, const float *y, int64_t n)
     return gckpti_lanes_sum(lane);
 }
 
-/* Greatest element, -inf when n is 0. A NaN is passed over (what reads the row next meets it). */
+/* Returns the greatest element, or -inf if n is 0. Ignores NaN, which later readers of x see. */
 GCKPTI_INLINE float gckpti_max(const float *x, int64_t n)
 {
     float lane[32];
@@ -4523,8 +4513,8 @@ GCKPTI_INLINE float gckpti_max(const float *x, int64_t n)
     return lane[0];
 }
 
-/* What a softmax subtracts from scores whose greatest is `top`; where all are -inf, nothing, and in
- * the end their sum 0 is taken as 1, so that all probabilities are 0 (manual, 5h). */
+/* Returns what a softmax subtracts from scores of maximum `top`: 0 if all are -inf, where their sum
+ * 0 is later replaced by 1, so that all probabilities are 0 (manual, 5h). */
 GCKPTI_INLINE float gckpti_shift(float top) { return top > -GCKPTI_INFINITY ? top : 0.0f; }
 
 GCKPTI_INLINE void gckpti_softmax_end(float *max, float *sum)
@@ -4588,7 +4578,7 @@ GCKPTI_INLINE uint64_t gckpti_fnv_bits(uint64_t hash, uint64_t value, int bits)
     return hash;
 }
 
-/* Most numbers are a byte; the seven zeros behind it are multiplications only. */
+/* Most numbers fit in a byte; the other seven, zeros, are multiplications only. */
 GCKPTI_INLINE uint64_t gckpti_fnv_number(uint64_t hash, uint64_t value)
 {
     return value < 256 ? (hash ^ value) * UINT64_C(0x1efac7090aef4a21)
@@ -4602,9 +4592,9 @@ GCKPTI_INLINE uint64_t gckpti_hash_floats(uint64_t hash, const float *x, int64_t
     return hash;
 }
 
-/* 0 when this build keeps the contract; 1 subnormals are flushed to zero (-ffast-math at link
- * time), 2 fma is wrong, 3 sums are re-associated, 4 another result differs. volatile: the machine
- * is asked, not the compiler. */
+/* Returns 0 if this build keeps the contract; 1 if subnormals are flushed to zero (-ffast-math at
+ * link time), 2 if fma is wrong, 3 if sums are re-associated, 4 if another result differs. volatile
+ * makes the machine compute, not the compiler. */
 GCKPTI_INLINE int gckpti_self_test(void)
 {
     static const float fma_case[3][3] = { { 0.9474001f, 4.639901e-7f, -0.24325085f },
@@ -4638,16 +4628,16 @@ GCKPTI_INLINE int gckpti_self_test(void)
 }
 
 /* >>num/chains */
-/* The next link of n chains: d[j] = fma(s, x[j], d[j]). */
+/* The next term of n chains: d[j] = fma(s, x[j], d[j]). */
 GCKPTI_INLINE void gckpti_axpy(float s, const float *x, int64_t n, float *d)
 {
     for (; n > 0; n--, x++, d++)
         *d = gckpti_fma(s, *x, *d);
 }
 
-/* k links of n chains: d[j] += a[p * a_step] b[p * b_step + j], p = 0..k-1 ascending. Four chains
- * go side by side, since one alone would wait for each fma to finish; -Os keeps only sums with
- * names of their own in registers. (Seven parameters: three arrays, two steps, two sizes.) */
+/* k terms of n chains: d[j] += a[p * a_step] b[p * b_step + j], p = 0..k-1 ascending. Runs four
+ * chains interleaved, since a single one would wait for each fma; -Os keeps only named sums in
+ * registers. (Seven parameters: three arrays, two steps, two sizes.) */
 GCKPTI_FN void gckpti_axpy_rows(const float *a, int64_t a_step, const float *b, int64_t b_step,
                                 int64_t n, int64_t k, float *d);
 /* The same along b's rows, k > 0: d[j] += a[p * a_step] b[j * stride + p]. */
@@ -4656,8 +4646,8 @@ GCKPTI_FN void gckpti_chains(const float *a, int64_t a_step, const float *b, int
 GCKPTI_FN void gckpti_from_bf16s(const uint16_t *x, float *y, int64_t n);
 GCKPTI_FN void gckpti_to_bf16s(const float *x, uint16_t *y, int64_t n);
 
-/* ---- bf16: the upper half of a float. Rounded to nearest even; subnormals become zeros of their
- * sign, NaN stays a (quiet) NaN: what the processors' instructions do. ---- */
+/* ---- bf16: the upper half of a float. Rounds to nearest even; subnormals become zeros of their
+ * sign, NaN stays a (quiet) NaN, as the processors' instructions do. ---- */
 
 GCKPTI_DEVICE GCKPTI_FN float gckpti_tiny_fma(float a, float b, float c, float d)
 {
@@ -4670,9 +4660,8 @@ GCKPTI_DEVICE GCKPTI_FN float gckpti_tiny_fma(float a, float b, float c, float d
     return gckpti_float(u & 0x80000000u);
 }
 
-/* ---- f16: IEEE binary16, in storage only. Rounded to nearest even, subnormals kept, NaN made
- * canonical; what is beyond 65504 must not come. ---- */
-
+/* ---- f16: IEEE binary16, in storage only. Rounds to nearest even, keeps subnormals, makes NaN
+ * canonical; values above 65504 are the caller's error. ---- */
 GCKPT_API uint16_t gckpt_to_bf16(float x) { return gckpti_to_bf16(x); }
 GCKPT_API float gckpt_from_bf16(uint16_t x) { return gckpti_from_bf16(x); }
 
@@ -4729,42 +4718,39 @@ GCKPTI_FN void gckpti_to_bf16s(const float *x, uint16_t *y, int64_t n)
 /* =================================================================================================
  * >>store: parameters and optimiser state, however they are stored
  *
- * A gckpt_store has an array of gckpti_param: what a user sees (gckpt_parameter), where its values
- * and state lie, and what is known about them. Values are raw, memory without meaning, until a
- * call needs them (gckpti_init_all_values); they are f32, or packed as bf16, f16, int8 with scales or
- * int4 in blocks. Where a backend has memory of its own, a gckpti_mirror knows which copy is the
- * newest. Of several ranks each holds its share, to the block (gckpti_shard_range). Notes are pairs of
- * texts that go into files.
+ * A gckpt_store has an array of gckpti_param: the public gckpt_parameter, the addresses of values
+ * and state, and their status. Values are uninitialised until a call needs them
+ * (gckpti_init_all_values); they are f32, or quantised as bf16, f16, int8 with scales or int4 in
+ * blocks. Where a backend has memory of its own, a gckpti_mirror records which copy is the newest.
+ * With several ranks each holds a shard (gckpti_shard_range). Notes are pairs of texts for files.
  * ============================================================================================== */
 
 /* ---- store/params.c ---- */
 typedef struct {
-    /* what gckpt_store_get shows; p.name is owned; p.values and p.packed NULL: not made */
-    gckpt_parameter p;
-    unsigned char
-        *new_block; /* in gckpt_store_quantise: memory for what will stand in their place, */
-    unsigned char new_storage;  /* stored as this */
-    unsigned char convolution;  /* one reads it: its axes have an order that files may not have */
-    unsigned char axes_unknown; /* a file filled it that does not say which order it has */
-    unsigned char assigned;     /* its values were loaded, set or trained: they are not initial */
-    int bucket;    /* newest of the names whose hash modulo the capacity is this place; -1: none */
-    int hash_next; /* the next older one of the list that this name is in; -1: none */
-    unsigned char external;  /* values belong to the user */
-    unsigned char locked;    /* external and not writable: stays frozen */
-    unsigned char uninitialised; /* values have memory, but what stands there are not yet they */
-    unsigned char optimiser; /* whose state: gckpt_optimiser + 1; 0: nobody's yet, or not known */
-    gckpt_init init;         /* what values that are not made will be */
+    gckpt_parameter p;        /* for gckpt_store_get; owns p.name; values and quantised: or NULL */
+    unsigned char *new_block; /* during gckpt_store_quantise: memory for the new values */
+    unsigned char new_storage;   /* during gckpt_store_quantise: their storage */
+    unsigned char convolution;   /* a convolution reads it, so a file's order of axes matters */
+    unsigned char axes_unknown;  /* loaded from a file that does not state its order of axes */
+    unsigned char assigned;      /* values were loaded, set or trained: not the initial ones */
+    int bucket;    /* head of the hash list of this index: the newest parameter, or -1 */
+    int hash_next; /* next older parameter in this parameter's hash list, or -1 */
+    unsigned char external;      /* values belong to the user */
+    unsigned char locked;        /* external and not writable: stays frozen */
+    unsigned char uninitialised; /* values have memory, but not yet their initial values */
+    unsigned char optimiser;     /* of the state: gckpt_optimiser + 1, or 0 if none or unknown */
+    gckpt_init init;
 #ifndef GCKPT_NO_BF16
-    uint32_t changes; /* of values, from 1 on, but what a program wrote without telling */
+    uint32_t changes; /* counts changes of values that the library knows of, from 1 */
 #endif
-    uint64_t updates; /* that the state has seen, for Adam's bias correction */
+    uint64_t updates; /* of the state, for Adam's bias correction */
 } gckpti_param;
 
-/* A parameter's copy in a backend's own memory, while executors have one. */
+/* A parameter's copy in a backend's own memory, while an executor has one. */
 typedef struct {
     const gckpt_backend *backend; /* NULL: there is none */
     float *array[5];              /* values, then state */
-    int newest;                   /* GCKPTI_BOTH, .. */
+    int newest;                   /* which copy: GCKPTI_BOTH, .. */
 } gckpti_mirror;
 
 enum { GCKPTI_BOTH, GCKPTI_HOST, GCKPTI_MIRROR };
@@ -4776,30 +4762,31 @@ typedef struct gckpti_binding {
     struct gckpti_binding *next;
 } gckpti_binding;
 
-/* Operands of a product (ops/products), in floats, in bf16, or as they are stored. */
+/* Operand of a product (ops/products): one of f32, bf16 and quant. */
 typedef struct gckpti_operand {
     const float *f32;
-    const uint16_t *bf16;          /* one of the two, */
-    int64_t stride, k_stride, batch_stride; /* to the next row of c (column for b), link, matrix */
-    const gckpt_dequantisation *quant;      /* or this, of one matrix */
+    const uint16_t *bf16;
+    int64_t stride;       /* to the next row of c (for b: column) */
+    int64_t k_stride;     /* to the next term */
+    int64_t batch_stride; /* to the next matrix */
+    const gckpt_dequantisation *quant; /* of a batch of one matrix */
 } gckpti_operand;
 
-/* c(i,j) = chain over p of a(i,p) b(p,j), p ascending; of a batch, for each matrix. A chain starts
- * at what c holds (accumulate), else at start[i * start_row + j] (start_row 0: the bias), or at +0
- * if that is NULL. In bf16 plans links are cut into blocks (manual, 5l), anew after each `run` of
- * them (0: never), of which the first began `before` links (whole blocks) ago; a run of less than a
- * block means one chain. */
+/* c(i,j) = chain over p of a(i,p) b(p,j), p ascending, for each matrix of a batch. A chain starts
+ * at c(i,j) if `accumulate`, else at initial[i * initial_stride + j] (stride 0: a bias), or at +0
+ * if `initial` is NULL. In bf16 plans a chain is split into blocks of terms (manual, 5l); blocks
+ * restart after each k_period terms (0: never), the first k_offset terms (whole blocks) ago. A
+ * k_period shorter than a block means one chain. */
 typedef struct gckpti_product {
     int64_t batch, m, n, k;
     gckpti_operand a, b; /* fast where one stride of each is 1 */
     const float *initial;
-    int64_t
-        initial_stride; /* but 0: of one matrix; and c_row but n: the fast kernels' in f32 only */
+    int64_t initial_stride; /* not 0: batch 1, and in the fast kernels f32 only */
     int accumulate;
     float *c;
-    uint16_t *c_bf16; /* one of the two */
-    int64_t c_stride;
-    void *workspace; /* scratch of the fast kernels: call->work */
+    uint16_t *c_bf16; /* or c */
+    int64_t c_stride; /* not n: likewise */
+    void *workspace;  /* of the fast kernels: call->workspace */
     int64_t k_period, k_offset;
 } gckpti_product;
 
@@ -4808,7 +4795,7 @@ static inline int gckpti_has_quant(const gckpti_operand *x)
     return GCKPTI_WITH_QUANT && x->quant;
 }
 
-/* The parameter that an op reads as it is stored; NULL: there is none. */
+/* Returns the quantised parameter that an op reads, or NULL. */
 static inline const gckpt_dequantisation *gckpti_call_quant(const gckpt_call *call)
 {
     return GCKPTI_WITH_QUANT ? (const gckpt_dequantisation *)call->quantised : NULL;
@@ -4818,43 +4805,41 @@ struct gckpt_store {
     gckpti_object object;
     gckpti_allocator memory;
     uint64_t seed, step;
-    uint64_t
-        quantise_count; /* calls of gckpt_store_quantise, which moves values and takes state away */
+    uint64_t quantise_count; /* calls of gckpt_store_quantise, which moves values, frees state */
     gckpti_param *params;
     size_t count, capacity;
-    size_t elements;        /* of all values but external ones, however they are stored */
+    size_t elements;        /* of all values except external ones, in any storage */
     gckpti_mirror *mirrors; /* by parameter; fewer, or none, where executors need none */
     size_t mirror_count;
     gckpti_binding *bindings; /* its executors */
     int rank, ranks;          /* of gckpt_store_ranks */
     gckpt_shard shard;
     int bound;    /* an executor was made for it */
-    char **notes; /* each "KEY\0VALUE\0" behind a size_t, in a block of its own */
+    char **notes; /* each "KEY\0VALUE\0", in an allocation of its own that begins with a size_t */
     size_t note_count, note_capacity;
 };
 
 /* ---- store/arrays.c ---- */
-/* There are ranks, so that parameters are cut; backends, which may hold the newest copy of one. */
+/* Whether parameters can be sharded, and whether backends can hold the newest copy of one. */
 enum { GCKPTI_HAS_SHARDS = GCKPTI_WITH_RANKS, GCKPTI_HAS_MIRRORS = GCKPTI_WITH_BACKENDS };
 
-/* An array that ranks share, a block of GCKPT_UPDATE_BLOCK being the least: elements from `first`
- * on, `count` of them, are this rank's; memory has room for those of the largest share. */
+/* This rank's shard of an array: `count` of its `total` elements, from `first`. Shards are whole
+ * blocks of GCKPT_UPDATE_BLOCK; each rank's memory holds `capacity` elements, the largest shard. */
 typedef struct {
-    int64_t first, count, capacity, total; /* of: elements in all */
+    int64_t first, count, capacity, total;
 } gckpti_shard_range;
 
-/* Blocks are halved between ranks that differ in bit 0, the halves between those that differ in bit
- * 1, and so on, the first half of each being the larger: so the first rank has the largest share.
- * That is the order in which sums of ranks are added (run/exchange), so each ends where it is
- * held. */
+/* Halves the blocks between ranks that differ in bit 0, the halves between those that differ in bit
+ * 1, and so on, each first half being the larger: so rank 0 has the largest shard. This is the
+ * order in which ranks' sums are added (run/exchange), so that each sum ends on its owner. */
 GCKPTI_FN gckpti_shard_range gckpti_shard_of(int64_t elements, int rank, int ranks);
 
-/* Of an array that is cut from the shard `least` on: what is no longer than a block is whole. */
+/* The same for an array that is sharded from `min_level` on; up to one block it is whole. */
 GCKPTI_FN gckpti_shard_range gckpti_shard_from(int64_t elements, int rank, int ranks,
                                                gckpt_shard shard, gckpt_shard min_level);
 
-/* Of a parameter's values (slot below 0), of each of its states. Neither values that are the
- * program's nor packed ones are cut; an update is cut as states are. */
+/* The shard of a parameter's values (slot below 0) or of each of its states. External and quantised
+ * values are whole; an update is sharded as states are. */
 GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckpti_param *q,
                                                 int slot);
 static inline int gckpti_is_sharded(gckpti_shard_range shard)
@@ -4863,29 +4848,28 @@ static inline int gckpti_is_sharded(gckpti_shard_range shard)
 }
 
 /* ---- store/params.c ---- */
-/* Bytes of the UTF-8 character at s, 0 when it is not one: overlong, a surrogate, cut off. */
+/* Returns the bytes of the UTF-8 character at s; 0 if overlong, a surrogate or cut off. */
 GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left);
-/* What else a file has of a parameter, as "NAME#...", by slot: states (no optimiser has more than
- * four), scales of I8's rows, and, in its metadata, whose state it is. */
+/* Suffixes of a parameter's other tensors in a file, by slot: states (no optimiser has more than
+ * four), scales of I8's rows, and, in its metadata, which optimiser's state it is. */
 static const char *const gckpti_suffixes[] = { "#state0", "#state1", "#state2", "#state3",
                                                "#state4", "#state5", "#state6", "#state7",
                                                "#state8", "#state9", "#scale",  "#updates" };
 
 enum { GCKPTI_VALUES = -1, GCKPTI_SCALE = 10, GCKPTI_UPDATES };
 
-/* Where the suffix begins that ends the name; NULL: it does not. */
+/* Returns the address of the suffix if it ends the name, else NULL. */
 GCKPTI_FN const char *gckpti_find_suffix(const char *name, const char *suffix);
 
-/* The slot that the name of a tensor is for, and the length of its parameter's. */
+/* Returns the slot of a tensor's name, and the length of its parameter's name. */
 GCKPTI_FN int gckpti_slot_of(const char *name, size_t *length);
 GCKPTI_FN int gckpti_is_utf8(const char *text);
 
-/* Why a file cannot have a parameter of this name; NULL: it can. */
+/* Returns why a file cannot have a parameter of this name, or NULL. */
 GCKPTI_FN const char *gckpti_name_problem(const char *name);
-/* What a file says of itself beside notes. data_fnv1a is gckpti_data_hash of all its tensors. The
- * last says, with "HWIO", that convolutions can read its weights; with another value, or where the
- * file is not this library's and has no such key, that is not known. A device does not ask for the
- * two: its weights come from this library, and its flash is short. */
+/* Keys of a file's metadata that are not notes. data_fnv1a is gckpti_data_hash of all its tensors.
+ * convolution_axes is "HWIO" if convolutions can read its weights; otherwise, and in another
+ * program's file without the key, the order is unknown. Devices leave it out to save flash. */
 static const char *const gckpti_metadata_keys[] = {
     "format", "contract", "step", "seed", "optimiser", "data_fnv1a", "convolution_axes"
 };
@@ -4903,8 +4887,7 @@ enum { GCKPTI_DATA_HASH = 5, GCKPTI_AXES, GCKPTI_METADATA_KEYS = GCKPTI_AXES + G
     "desc.convolutions = GCKPT_AXES_HWIO"
 GCKPTI_FN int gckpti_is_reserved_note(const char *key);
 
-/* Its values (slot GCKPTI_VALUES) on the host, or one of its states; NULL: not made, or packed. All
- * that reads or writes them asks here. */
+/* Returns the values (slot GCKPTI_VALUES) on the host, or a state; NULL if absent or quantised. */
 static inline float *gckpti_array(const gckpti_param *q, int slot)
 {
     return slot < 0 ? q->p.values : q->p.state[slot];
@@ -4912,24 +4895,24 @@ static inline float *gckpti_array(const gckpti_param *q, int slot)
 
 GCKPTI_FN int gckpti_find_param(const gckpt_store *s, const char *name);
 
-/* Takes the newest parameters away until `count` are left. */
+/* Removes the newest parameters until `count` are left. */
 GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count);
 
-/* Adds a parameter; not external: with values to be made later as init says. NULL: no memory for
- * its entry, or no machine of this kind has memory for it all (values, four states, the arena). */
+/* Adds a parameter; unless external, its values are later initialised by init. Returns NULL without
+ * memory for the entry, or if the bytes (values, four states, the arena) cannot be addressed. */
 GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
                                          int external, gckpt_init init);
 
 /* A parameter as gckpt_store_c prints it. A change is one of GCKPT_PLAN_FORMAT. */
 typedef struct {
     const char *name;
-    const void *values, *scales; /* as they are stored */
+    const void *values, *scales; /* in their storage */
     gckpt_shape shape;
     uint32_t scale_bits[2]; /* bits of lr_scale, decay_scale */
     unsigned char storage, frozen;
 } gckpti_exported;
 
-/* Brings n of them into an empty store; frozen ones stay where they are. */
+/* Adds n of them to an empty store, which uses frozen ones in place. */
 GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exported *all, size_t n);
 
 /* ---- store/arrays.c ---- */
@@ -4943,10 +4926,10 @@ static const struct {
                         { "I8", "I8", 1 },
                         { "I4", "U8", 1 } };
 
-/* Of I4: the values of a block, its bytes (first 2 of scale), the greatest value: -8 * 65504. */
+/* Of I4: values per block, bytes per block (the first 2: scale), maximum magnitude: 8 * 65504. */
 enum { GCKPTI_INT4_BLOCK = 32, GCKPTI_INT4_BYTES = 18, GCKPTI_INT4_MAX = 524032 };
 
-/* Elements that files have for n values, which are whole blocks. */
+/* Elements of a file for n values, which are whole blocks. */
 static inline int64_t gckpti_file_count(int storage, int64_t n)
 {
     return storage == GCKPT_STORAGE_I4 ? n / GCKPTI_INT4_BLOCK * GCKPTI_INT4_BYTES : n;
@@ -4957,58 +4940,58 @@ static inline int64_t gckpti_storage_bytes(int storage, int64_t n)
     return gckpti_file_count(storage, n) * gckpti_storages[storage].bytes;
 }
 
-/* Whether what has this shape can be stored so. */
+/* Returns 1 if a parameter of this shape can have the storage. */
 GCKPTI_FN int gckpti_can_store(gckpt_storage storage, const gckpt_shape *shape);
 
 GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage);
 
-/* Elements that share a scale; all of them where there is none. */
+/* Elements that share a scale; all of them if there is none. */
 GCKPTI_FN int64_t gckpti_row_length(const gckpt_parameter *p);
 GCKPTI_FN size_t gckpti_scale_bytes(const gckpt_parameter *p);
 
-/* Bytes of all values, stored as p says. */
+/* Bytes of all values in their storage. */
 GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p);
 
-/* Bytes in memory of array i: values, as they are stored, or state i - 1. */
+/* Bytes in memory of array i: values (0), or state i - 1. */
 GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i);
 static inline int gckpti_has_values(const gckpti_param *q) { return q->p.values || q->p.quantised; }
 
-/* Bytes add up to what can be counted: SIZE_MAX stands for more. */
+/* Adds bytes, saturating at SIZE_MAX. */
 static inline size_t gckpti_add_bytes(size_t sum, size_t more)
 {
     return sum < SIZE_MAX - more ? sum + more : SIZE_MAX;
 }
 
-/* The memory of its values, as they are stored: packed ones of its own begin with the scales. */
+/* Returns the memory of the values; owned quantised ones begin with their scales. */
 GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q);
 GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block);
 
 GCKPTI_FN int gckpti_state_slots(const gckpti_param *q);
 
-/* Gives state arrays back until `slots` are left. */
+/* Frees state arrays until `slots` are left. */
 GCKPTI_FN void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots);
 
-/* Makes sure `slots` state arrays exist, zeroed; leaves nothing half-made. 0: out of memory. */
+/* Allocates zeroed state arrays up to `slots`; without memory allocates none and returns 0. */
 GCKPTI_FN int gckpti_ensure_state(gckpt_store *s, gckpti_param *q, int slots);
 
-/* n floats as BF16 or F16. 0: F16 cannot hold one. */
+/* Converts n floats to BF16 or F16; returns 0 if F16 cannot hold one. */
 GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half);
 
-/* Elements at..at+n-1 of what u says, to x. They may stand at the end of x: each is read before a
- * float is written over it. No scales: 1. */
+/* Dequantises elements at..at+n-1 of u to x. The source may be at the end of x: each element is
+ * read before it is overwritten. Without scales they are 1. */
 GCKPTI_FN void gckpti_dequantise(const gckpt_dequantisation *u, int64_t at, int64_t n, float *x);
 
-/* The same from the row, or block, on that begins at element `at`. */
+/* Returns u from element `at`, the begin of a row or block. */
 GCKPTI_FN gckpt_dequantisation gckpti_quant_from(const gckpt_dequantisation *u, int64_t at);
 
-/* A parameter's, on the host, to nowhere yet. */
+/* Returns a parameter's on the host, without a destination. */
 GCKPTI_FN gckpt_dequantisation gckpti_param_quant(const gckpti_param *q);
 
-/* The floats that n values from element `at` on stand for. */
+/* Converts n values from element `at` to floats. */
 GCKPTI_FN void gckpti_dequantise_at(const gckpti_param *q, int64_t at, int64_t n, float *x);
 
 /* ---- store/quant.c ---- */
-/* Whether values of this gckpt_storage are packed; whether there may be such. */
+/* Whether the gckpt_storage is a quantised one; whether this build supports it. */
 static inline int gckpti_is_quantised(int storage)
 {
     return GCKPTI_WITH_QUANT && storage != GCKPT_STORAGE_F32;
@@ -5019,16 +5002,16 @@ static inline int gckpti_has_storage(int storage)
 }
 
 #ifndef GCKPT_NO_QUANT
-/* Stores n floats from element `at` on as q's memory has them; I8: a row, whose scale it sets; I4:
- * whole blocks. 0: one cannot be held. */
+/* Quantises n floats into q's memory from element `at`: for I8 a row, whose scale it sets; for I4
+ * whole blocks. Returns 0 if one is too large. */
 GCKPTI_FN int gckpti_quantise_row(gckpti_param *q, int64_t at, int64_t n, const float *x);
 
-/* All floats of what is stored so, to u->to. */
+/* Dequantises all elements to quant->to. */
 GCKPTI_FN void gckpti_dequantise_all(const gckpt_call *call, const gckpt_dequantisation *quant);
 
-/* A product whose b is read as it is stored. */
+/* Computes a product whose b is quantised. */
 GCKPTI_FN void gckpti_fp32_quant(const gckpti_product *t);
-#else /* nothing is packed */
+#else
 static inline int gckpti_quantise_row(gckpti_param *q, int64_t at, int64_t n, const float *x)
 {
     return (void)q, (void)at, (void)n, (void)x, 0;
@@ -5041,38 +5024,37 @@ static inline void gckpti_fp32_quant(const gckpti_product *t) { (void)t; }
 #endif
 
 /* ---- store/values.c ---- */
-/* Values, or state, were changed, in one of the two places. */
+/* Records that values or state were changed in the copy `newest`. */
 GCKPTI_FN void gckpti_mark_changed(const gckpt_store *s, gckpti_param *q, int newest);
 
-/* Brings the newest values and state to the host. */
+/* Copies the newest values and state to the host. */
 GCKPTI_FN void gckpti_pull(const gckpt_store *s, const gckpti_param *q);
 
-/* Brings the newest values and state to a backend's own memory. 0: it has no room. */
+/* Copies the newest values and state to a backend's own memory; returns 0 if that is full. */
 GCKPTI_FN int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gckpt_backend *b);
 
-/* Joins the executors of this store. b: its backend, if that has mirrors of the parameters, else
- * NULL. Returns 0 if it is out of memory. */
+/* Adds an executor to the list; b: its backend if that has mirrors. Returns 0 without memory. */
 GCKPTI_FN int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_backend *b);
 
-/* When the last executor with a backend goes, the parameters leave it. */
+/* Removes an executor; with a backend's last one its mirrors are freed. */
 GCKPTI_FN void gckpti_unbind(gckpti_binding *binding);
 
-enum { GCKPTI_CHUNK = 64 }; /* values drawn in passing at a time; even */
+enum { GCKPTI_CHUNK = 64 }; /* values initialised at a time; even */
 
-/* Some values from index `at`, *n of them: the parameter's, or, while it has none, what they will
- * be; in `room` where they are not there as floats. For reads of a store, which allocate nothing.
- * Raw ones are as drawn: who asks is about to pack them. Of what is cut: within its own share. */
+/* Returns *n values from index `at`, initial ones if the parameter has none yet; in `buf`, unless
+ * the store has them as floats. Allocates nothing. Uninitialised quantised values are returned
+ * before rounding, for quantising. For a sharded array `at` is in this rank's shard. */
 GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                         float buf[GCKPTI_CHUNK], int64_t *n);
 
-/* Memory for values, which are raw until they are drawn or loaded. who: for the error. */
+/* Allocates values, uninitialised. who: for the error. */
 GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who);
-enum { GCKPTI_RANDOM = GCKPTI_WITH_TRAINING }; /* else values are the constants of their init */
+enum { GCKPTI_RANDOM = GCKPTI_WITH_TRAINING }; /* if 0, init uses only its constant */
 static inline int gckpti_is_random(const gckpt_init *init)
 {
     return init->normal < 0 || init->normal > 0 || init->uniform < 0 || init->uniform > 0;
 }
-/* n initial values from number `at` on (store/values.c); a block of words for each two. */
+/* n initial values from index `at` (store/values.c); one Philox block per pair. */
 typedef struct {
     gckpti_random random;
     gckpt_init init;
@@ -5080,22 +5062,22 @@ typedef struct {
     float *out;
 } gckpti_init_span;
 typedef void gckpti_init_fn(const gckpti_init_span *d);
-/* Draws all raw values, random floats by `by`, if there is one. */
+/* Initialises all uninitialised values; random floats by init_fn, if not NULL. */
 GCKPTI_FN void gckpti_init_all_values(gckpt_store *s, gckpti_init_fn *init_fn);
 
-/* Gives all raw values back, newest first, as a block wants it. */
+/* Frees all uninitialised values, newest first, as a block needs it. */
 GCKPTI_FN void gckpti_values_undo(gckpt_store *s);
 
 /* ---- store/notes.c ---- */
 #ifndef GCKPT_NO_NOTES
 GCKPTI_FN void gckpti_notes_shrink(gckpt_store *s, size_t count);
 
-/* Appends one, even if there is one with this key. 0: out of memory. */
+/* Appends one, even if the key exists. Returns 0 without memory. */
 GCKPTI_FN int gckpti_note_add(gckpt_store *s, const char *key, const char *value);
 
-/* Those from `first` on take the place of older ones with their keys. */
+/* Notes from `first` on replace older ones with their keys. */
 GCKPTI_FN void gckpti_notes_merge(gckpt_store *s, size_t first);
-#else /* a file's are passed over */
+#else
 static inline void gckpti_notes_shrink(gckpt_store *s, size_t count) { (void)s, (void)count; }
 static inline void gckpti_notes_merge(gckpt_store *s, size_t first) { (void)s, (void)first; }
 static inline int gckpti_note_add(gckpt_store *s, const char *key, const char *value)
@@ -5109,7 +5091,7 @@ static inline int gckpti_note_add(gckpt_store *s, const char *key, const char *v
 /* Bytes of optimiser state. */
 GCKPTI_FN size_t gckpti_state_bytes(const gckpt_store *s);
 
-/* What the files of store share; no other folder uses it. */
+/* Shared by the files of store only. */
 
 /* ---- store/quant.c ---- */
 #ifndef GCKPT_NO_QUANT
@@ -5129,7 +5111,7 @@ static inline int gckpti_values_copy(const gckpt_store *s, const gckpti_param *f
 }
 #endif
 
-/* Another change of values, for copies of them; 0 is none. */
+/* Counts a change of values, for copies of them; skips 0, which means none. */
 #ifndef GCKPT_NO_BF16
 #define gckpti_count_change(q) ((q)->changes += (q)->changes == UINT32_MAX ? 2 : 1)
 #else
@@ -5137,7 +5119,7 @@ static inline int gckpti_values_copy(const gckpt_store *s, const gckpti_param *f
 #endif
 
 /* >>store/arrays */
-/* ---- shares of ranks ---- */
+/* ---- shards ---- */
 GCKPTI_FN gckpti_shard_range gckpti_shard_of(int64_t elements, int rank, int ranks)
 {
     const int64_t block = GCKPT_UPDATE_BLOCK, blocks = (elements + block - 1) / block;
@@ -5169,7 +5151,7 @@ GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckp
                              slot < 0 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE);
 }
 
-/* ---- the arrays of a parameter: values, however they are stored, and state ---- */
+/* ---- the arrays of a parameter: values, in any storage, and state ---- */
 GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage)
 {
     return (unsigned)storage <= GCKPT_STORAGE_I4 ? gckpti_storages[storage].name
@@ -5213,7 +5195,7 @@ GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q)
     const void *first = q->p.scales ? (const void *)q->p.scales : q->p.quantised;
     void *block = q->p.values;
     if (first)
-        memcpy(&block, &first, sizeof block); /* ours, shown to users as const */
+        memcpy(&block, &first, sizeof block); /* owned; const only for users */
     return (unsigned char *)block;
 }
 
@@ -5226,7 +5208,7 @@ GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block)
     q->p.scales = q->p.storage == GCKPT_STORAGE_I8 ? (float *)first : NULL;
 }
 
-/* Gives back the memory of values that the store owns. */
+/* Frees values that the store owns. */
 GCKPTI_FN void gckpti_values_free(gckpt_store *s, gckpti_param *q)
 {
     gckpti_delete(&s->memory, gckpti_values_block(q), gckpti_array_bytes(s, q, 0), 1);
@@ -5260,7 +5242,7 @@ GCKPTI_FN int gckpti_ensure_state(gckpt_store *s, gckpti_param *q, int slots)
     return 1;
 }
 
-/* ---- floats to BF16 and F16, and from these, I8 and I4: of files, and of what is packed ---- */
+/* ---- floats to BF16 and F16; BF16, F16, I8 and I4 to floats ---- */
 GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half)
 {
     int large = 0;
@@ -5280,7 +5262,7 @@ GCKPTI_INLINE uint16_t gckpti_half_at(const void *from, int k)
     return half;
 }
 
-/* 16 packed values: a count that compilers make vectors of, since it is fixed. */
+/* Converts 16 values: a constant count, which compilers vectorise. */
 static void gckpti_dequantise_16(gckpt_storage storage, const void *from, float scale, float *to)
 {
     float y[16];
@@ -5293,7 +5275,6 @@ static void gckpti_dequantise_16(gckpt_storage storage, const void *from, float 
     memcpy(to, y, sizeof y);
 }
 
-/* The same of blocks of I4. */
 static void gckpti_dequantise_int4(const unsigned char *from, int64_t at, int64_t n, float *x)
 {
     float y[GCKPTI_INT4_BLOCK];
@@ -5336,9 +5317,9 @@ GCKPTI_FN void gckpti_dequantise(const gckpt_dequantisation *u, int64_t at, int6
 
 GCKPTI_FN gckpt_dequantisation gckpti_quant_from(const gckpt_dequantisation *u, int64_t at)
 {
+    const int64_t skip = gckpti_storage_bytes((int)u->storage, at);
     gckpt_dequantisation rest = *u;
-    rest.quantised =
-        (const unsigned char *)u->quantised + gckpti_storage_bytes((int)u->storage, at);
+    rest.quantised = (const unsigned char *)u->quantised + skip;
     rest.scales = u->scales ? u->scales + at / u->row : NULL;
     rest.n -= at;
     return rest;
@@ -5390,7 +5371,7 @@ GCKPTI_FN void gckpti_pull(const gckpt_store *s, const gckpti_param *q)
     m->newest = GCKPTI_BOTH;
 }
 
-/* Pulls, and gives the mirror back. */
+/* Pulls, then frees the mirror. */
 GCKPTI_FN void gckpti_free_mirror(const gckpt_store *s, const gckpti_param *q)
 {
     gckpti_mirror *m = gckpti_mirror_of(s, q);
@@ -5422,7 +5403,7 @@ GCKPTI_FN int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gck
             b->copy_in(b->context, m->array[i], gckpti_array(q, i - 1), bytes);
             continue;
         }
-        if (scales) /* first, as a block has them */
+        if (scales) /* before the values, as in a block */
             b->copy_in(b->context, m->array[0], q->p.scales, scales);
         b->copy_in(b->context, (unsigned char *)(void *)m->array[0] + scales, q->p.quantised,
                    bytes - scales);
@@ -5435,8 +5416,8 @@ GCKPTI_FN int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gck
 GCKPTI_FN int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_backend *b)
 {
     if (b && s->mirror_count < s->count) {
-        size_t old_bytes = s->mirror_count * sizeof *s->mirrors,
-               bytes = s->count * sizeof *s->mirrors;
+        const size_t size = sizeof *s->mirrors;
+        size_t old_bytes = s->mirror_count * size, bytes = s->count * size;
         void *more = gckpti_resize(&s->memory, s->mirrors, old_bytes, bytes);
         if (!more)
             return 0;
@@ -5474,13 +5455,12 @@ GCKPTI_FN void gckpti_unbind(gckpti_binding *binding)
     }
 }
 
-/* ---- values: a parameter has none until a call that needs them makes them ---- */
+/* ---- values: a parameter has none until a call needs them ---- */
 
-/* Initial values from index `at`: fma(uniform, U, fma(normal, N, constant)), a function of seed,
- * name and element (5j). So they are the same whenever they are drawn, and as often. Philox: key =
- * FNV-1a of the seed's 8 bytes, lowest first, and the name; counter = element / 2, 0, 0. N =
- * gckpti_normal(words 0, 1)[element % 2], U = fma(2, u(word 2 + element % 2), -1). What is not
- * random is as if all words were 0. */
+/* Computes initial values from index `at`: fma(uniform, U, fma(normal, N, constant)), a function of
+ * seed, name and element only (5j). Philox: key = FNV-1a of the seed's 8 bytes, lowest first, and
+ * the name; counter = element / 2, 0, 0. N = gckpti_normal(words 0, 1)[element % 2], U = fma(2,
+ * u(word 2 + element % 2), -1). Without a random term, as if all words were 0. */
 static void gckpti_init_values(const gckpt_store *s, const gckpti_param *q, gckpti_init_span *d,
                                gckpti_init_fn *init_fn)
 {
@@ -5494,8 +5474,7 @@ static void gckpti_init_values(const gckpt_store *s, const gckpti_param *q, gckp
         d->out[i] = constant;
     if (random && init_fn)
         init_fn(d);
-    for (int64_t i = -(d->at & 1); i < d->n && random && !init_fn;
-         i += 2) { /* pairs, or half a one */
+    for (int64_t i = -(d->at & 1); i < d->n && random && !init_fn; i += 2) { /* pairs */
         float normal[2] = { 0, 0 };
         uint32_t word[4];
         gckpti_philox(d->random.key, (uint64_t)(d->at + i) / 2, 0, 0, word);
@@ -5546,7 +5525,7 @@ GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const 
                             who, q->p.name, bytes);
     const gckpti_shard_range shard = gckpti_array_shard(s, q, GCKPTI_VALUES);
     for (int64_t k = shard.count; k < shard.capacity; k++)
-        q->p.values[k] = 0; /* of a share that is not the largest */
+        q->p.values[k] = 0; /* of a shard that is not the largest */
     q->uninitialised = 1;
     return GCKPT_OK;
 }
@@ -5578,7 +5557,7 @@ GCKPTI_FN void gckpti_values_undo(gckpt_store *s)
 /* >>store/params */
 GCKPTI_COLD_BEGIN
 
-/* ---- names, as files can have them ---- */
+/* ---- names that files can have ---- */
 GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left)
 {
     static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
@@ -5669,10 +5648,10 @@ GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
 
 /* ---- the list of parameters ---- */
 
-/* Where the list of the names begins that this one is or would be in. */
+/* Returns the head of the hash list for this name. */
 static int *gckpti_name_bucket(const gckpt_store *s, const char *name)
 {
-    uint64_t hash = gckpti_fnv_number(GCKPTI_FNV_START, (uintptr_t)s); /* which files do not know */
+    uint64_t hash = gckpti_fnv_number(GCKPTI_FNV_START, (uintptr_t)s); /* files cannot know it */
     hash = gckpti_fnv(hash, name, gckpti_strlen(name));
     return &s->params[(size_t)hash % s->capacity].bucket;
 }
@@ -5697,12 +5676,12 @@ GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count)
             gckpti_values_free(s, q);
             s->elements -= (size_t)q->p.elements;
         }
-        memcpy(&name, &q->p.name, sizeof name); /* ours, shown to users as const */
+        memcpy(&name, &q->p.name, sizeof name); /* owned; const only for users */
         gckpti_name_delete(&s->memory, name);
     }
 }
 
-/* Lets the newest parameter be found, or all, in new lists, when the capacity is a new one. */
+/* Adds the newest parameter to its hash list; if `all`, rebuilds all lists for a new capacity. */
 static void gckpti_index_names(gckpt_store *s, int all)
 {
     for (size_t i = 0; all && i < s->capacity; i++)
@@ -5714,7 +5693,7 @@ static void gckpti_index_names(gckpt_store *s, int all)
     }
 }
 
-/* What this rank updates of a parameter. */
+/* Sets which elements of a parameter this rank updates. */
 GCKPTI_FN void gckpti_set_param_shard(const gckpt_store *s, gckpt_parameter *p)
 {
     const gckpti_shard_range shard =
@@ -5757,12 +5736,11 @@ GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exporte
     const gckpt_init none = { 0, 0, 0 };
     const gckpti_exported *exported = all;
     if (!s || s->count || s->ranks > 1)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "bind: printed weights are for an empty store of one rank; bind them "
-                            "before anything else");
+        return gckpti_error(s, GCKPT_E_ARG, "bind: printed weights are for an empty store of one "
+                                            "rank; bind them before anything else");
     while (exported < all + n &&
            gckpti_param_new(s, exported->name, &exported->shape, exported->frozen, none))
-        exported++; /* all, so that the list grows no more when values come to lie behind it */
+        exported++; /* all of them first, since the array cannot grow in place after values */
     gckpt_result result = gckpti_ok(s);
     if (exported < all + n)
         result = gckpti_error(s, GCKPT_E_MEMORY, "bind: no memory for \"%s\"", exported->name);
@@ -5776,7 +5754,7 @@ GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exporte
         q->p.scales = (const float *)exported->scales;
         if (exported->storage != GCKPT_STORAGE_F32)
             q->p.quantised = exported->values;
-        else if (exported->frozen) /* nobody writes to them */
+        else if (exported->frozen) /* never written to */
             memcpy(&q->p.values, &exported->values, sizeof exported->values);
         else if ((result = gckpti_values_new(s, q, "bind")) == GCKPT_OK)
             memcpy(q->p.values, exported->values, (size_t)q->p.elements * sizeof(float));
@@ -5841,7 +5819,7 @@ GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks
 GCKPTI_COLD_BEGIN
 
 #ifndef GCKPT_NO_NOTES
-/* Of a note's block, which begins with the number of its place, while they are settled. */
+/* Returns the index that gckpti_notes_merge stored at the begin of a note's allocation. */
 static size_t gckpti_note_index(const char *note)
 {
     size_t index;
@@ -5866,7 +5844,7 @@ GCKPTI_FN void gckpti_notes_shrink(gckpt_store *s, size_t count)
     }
 }
 
-/* The one with this key; s->note_count: there is none. */
+/* Returns the index of the note with this key, or s->note_count. */
 static size_t gckpti_note_find(const gckpt_store *s, const char *key)
 {
     size_t i = 0;
@@ -5898,7 +5876,7 @@ static int gckpti_is_note_before(const void *first, const void *second, const vo
     return order ? order < 0 : gckpti_note_index(a) < gckpti_note_index(b);
 }
 
-/* By sorting them: a file may have a million. */
+/* Sorts the notes, since a file may have a million. */
 GCKPTI_FN void gckpti_notes_merge(gckpt_store *s, size_t first)
 {
     size_t count = first < s->note_count ? s->note_count : 0, kept = 0;
@@ -5956,7 +5934,7 @@ GCKPTI_COLD_END
 /* >>store/calls */
 GCKPTI_COLD_BEGIN
 
-/* Whole-name match: '*' any run, '?' one character. */
+/* Matches a whole name: '*' any sequence, '?' one character. */
 static int gckpti_match(const char *pattern, const char *name)
 {
     const char *star = NULL, *resume = NULL;
@@ -5976,8 +5954,8 @@ static int gckpti_match(const char *pattern, const char *name)
     return !*pattern;
 }
 
-/* The parameter after q (NULL: the first) that the pattern matches. NULL: none; then *result says
- * whether there was one at all. */
+/* Returns the next parameter after q (NULL: the first) that the pattern matches, or NULL; then
+ * *result says whether there was any. */
 GCKPTI_FN gckpti_param *gckpti_next_match(gckpt_store *s, const char *pattern,
                                           const gckpti_param *q, gckpt_result *result)
 {
@@ -6051,7 +6029,7 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
     return result;
 }
 
-/* A parameter whose values are the program's. */
+/* Adds a parameter whose values belong to the user. */
 GCKPTI_FN gckpt_result gckpti_add_external(gckpt_store *store, const char *name,
                                            const gckpt_shape *shape, const void *values,
                                            int writable, gckpti_param **q)
@@ -6170,18 +6148,18 @@ GCKPTI_COLD_END
 
 /* >>store/quant */
 #ifndef GCKPT_NO_QUANT
-/* ---- packed values: BF16, F16, or I8 with a scale for each row, which stand in front of them in a
- * block of the store's, or I4 with one in each block ---- */
+/* ---- quantised values: BF16; F16; I8 with a scale per row, all before the values in an owned
+ * block; I4 with a scale in each block of values ---- */
 
-/* x / scale, to the nearest whole number, to even, within least..most. */
+/* Returns x / scale, rounded to nearest even and clamped to least..most. */
 GCKPTI_INLINE float gckpti_quotient(float x, float scale, float least, float most)
 {
     const float q = scale < 0 || scale > 0 ? x / scale : 0;
     return (q < least ? least : q > most ? most : q) + 12582912.0f - 12582912.0f; /* 3 * 2^22 */
 }
 
-/* The squares of what a block's values are off, which are exact, added up by halves. y: whole
- * numbers, whose products with its scale are exact. */
+/* Returns the sum by halves of a block's squared errors, which are exact. y: integers, whose
+ * products with the scale are exact. */
 static double gckpti_quant_error(const float *x, const float *y, float scale)
 {
     double e[GCKPTI_INT4_BLOCK];
@@ -6195,7 +6173,7 @@ static double gckpti_quant_error(const float *x, const float *y, float scale)
     return e[0];
 }
 
-/* Stores a block of I4 (manual, 5n). 0: no scale is large enough. */
+/* Quantises a block to I4 (manual, 5n); returns 0 if no scale is large enough. */
 static int gckpti_quantise_int4(const float *x, unsigned char *to)
 {
     static const float divisors[] = { -8, -7.625f, -8.25f, -8.5f, -8.75f, -9 };
@@ -6220,13 +6198,12 @@ static int gckpti_quantise_int4(const float *x, unsigned char *to)
         best = error;
         to[0] = (unsigned char)(bits & 255), to[1] = (unsigned char)(bits >> 8);
         for (int i = 0; i < GCKPTI_INT4_BLOCK / 2; i++)
-            to[2 + i] =
-                (unsigned char)((int)y[i] + 16 * (int)y[i + GCKPTI_INT4_BLOCK / 2] + 8 * 17);
+            to[2 + i] = (unsigned char)((int)y[i] + 16 * (int)y[i + GCKPTI_INT4_BLOCK / 2] + 136);
     }
     return 1;
 }
 
-/* Stores n floats; those of I8 divided by `scale`. 0: F16 or I4 cannot hold one. */
+/* Quantises n floats, I8 by `scale`; returns 0 if F16 or I4 cannot hold one. */
 static int gckpti_quantise(gckpt_storage storage, float scale, const float *x, int64_t n, void *to)
 {
     if (storage == GCKPT_STORAGE_F32)
@@ -6242,7 +6219,7 @@ static int gckpti_quantise(gckpt_storage storage, float scale, const float *x, i
     return fits;
 }
 
-/* The same from element `at` on of q's memory. */
+/* Quantises n floats into q's memory from element `at`. */
 static int gckpti_quantise_at(gckpti_param *q, int64_t at, int64_t n, const float *x)
 {
     unsigned char *to = gckpti_values_block(q) + gckpti_scale_bytes(&q->p);
@@ -6251,7 +6228,7 @@ static int gckpti_quantise_at(gckpti_param *q, int64_t at, int64_t n, const floa
                            to + gckpti_storage_bytes((int)q->p.storage, at));
 }
 
-/* The greatest magnitude, as bits (those of NaN are above all), of n floats and what was seen. */
+/* Returns the maximum of max_bits and the bits of the magnitudes of n floats (NaN is above all). */
 static uint32_t gckpti_max_abs(uint32_t max_bits, const float *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -6261,10 +6238,9 @@ static uint32_t gckpti_max_abs(uint32_t max_bits, const float *x, int64_t n)
     return max_bits;
 }
 
-/* The scale of a row of such a peak. */
 static float gckpti_row_scale(uint32_t peak) { return gckpti_float(peak) / 127; }
 
-/* I8: the scale of the row that begins at element `at`. 0: there is none for this peak. */
+/* I8: sets the scale of the row at element `at`; returns 0 if none is finite for this peak. */
 static int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
 {
     void *scales = gckpti_values_block(q);
@@ -6278,8 +6254,7 @@ GCKPTI_FN int gckpti_quantise_row(gckpti_param *q, int64_t at, int64_t n, const 
            gckpti_quantise_at(q, at, n, x);
 }
 
-/* The peak of the row of `row` values that begins at element `at`; with `kept`, the row is left
- * there. */
+/* Returns the greatest magnitude of the row at element `at`; copies it to row_buf unless NULL. */
 static uint32_t gckpti_row_max_abs(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                    int64_t row, float *row_buf)
 {
@@ -6295,12 +6270,12 @@ static uint32_t gckpti_row_max_abs(const gckpt_store *s, const gckpti_param *q, 
     return peak;
 }
 
-/* Packs and unpacks values that are not made yet, of I4 whole blocks. Nothing keeps the scale of a
- * row of I8: it is found anew for each piece. */
+/* Rounds initial values in x as their storage does, for I4 whole blocks. Recomputes the scale of a
+ * row of I8 for each chunk. */
 GCKPTI_FN void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                      int64_t *n, float *x)
 {
-    uint32_t packed[GCKPTI_CHUNK];
+    uint32_t quantised[GCKPTI_CHUNK];
     float scale = 1;
     gckpti_param initial = *q;
     initial.uninitialised = 1;
@@ -6309,13 +6284,13 @@ GCKPTI_FN void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q
         *n = gckpti_min(*n, row - in_row);
         scale = gckpti_row_scale(gckpti_row_max_abs(s, &initial, at - in_row, row, NULL));
     }
-    const gckpt_dequantisation u = { q->p.storage, packed, &scale, *n, *n, NULL };
-    (void)gckpti_quantise(q->p.storage, scale, x, *n, packed);
+    const gckpt_dequantisation u = { q->p.storage, quantised, &scale, *n, *n, NULL };
+    (void)gckpti_quantise(q->p.storage, scale, x, *n, quantised);
     gckpti_dequantise(&u, 0, *n, x);
 }
 
-/* Room for a row of floats where later rows of I8 will be, which are packed after it; NULL: they
- * are too few. */
+/* Returns memory for a row of floats in rows of I8 that are quantised later, or NULL if these are
+ * too few. */
 static float *gckpti_spare_row(const gckpti_param *to, int64_t end)
 {
     unsigned char *at = gckpti_values_block(to) + gckpti_scale_bytes(&to->p) + end;
@@ -6323,9 +6298,9 @@ static float *gckpti_spare_row(const gckpti_param *to, int64_t end)
     return to->p.elements - end >= 4 * gckpti_row_length(&to->p) + 3 ? (float *)aligned : NULL;
 }
 
-/* Stores what `from` holds, or will, as `to` does, in its memory. Rows of I8 are gone through
- * twice, first for their scale; their values are made once, but for the last rows' (and where there
- * should be little code). 0: a value does not fit. */
+/* Quantises the values of `from`, initial ones if it has none, into the memory of `to`. Reads rows
+ * of I8 twice, first for their scale; computes initial values once, except for the last rows and
+ * in small builds. Returns 0 if a value does not fit. */
 GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to)
 {
     float buf[GCKPTI_CHUNK];
@@ -6359,13 +6334,12 @@ GCKPTI_FN void gckpti_dequantise_all(const gckpt_call *call, const gckpt_dequant
     gckpt_parallel(call, GCKPTI_GRAINS(u.n), gckpti_dequantise_item, &u);
 }
 
-/* A product whose b is read as it is stored, some elements of a row of it at a time: any number
- * gives the same bits. */
+/* Computes a product, dequantising b in chunks of a row; any chunk size gives the same bits. */
 GCKPTI_FN void gckpti_fp32_quant(const gckpti_product *t)
 {
     enum { CHUNK = 64 >> GCKPTI_IS_SMALL };
     const gckpt_dequantisation *u = t->b.quant;
-    const int along_k = t->b.stride != 1; /* what lies side by side */
+    const int along_k = t->b.stride != 1; /* whether k is the contiguous axis of b */
     const int64_t width = along_k ? t->k : t->n;
     float w[CHUNK];
     for (int64_t i = 0; i < t->m * t->n && !t->accumulate; i++)
@@ -6384,8 +6358,8 @@ GCKPTI_FN void gckpti_fp32_quant(const gckpti_product *t)
         }
     }
 }
-/* Takes memory for q's values as they will be stored. Values that are not made will fit (the
- * magnitude of a normal value is below 6). */
+/* Allocates the block for q's new storage. Checks that initial values will fit (a normal value is
+ * below 6 in magnitude). */
 static gckpt_result gckpti_quantise_begin(gckpt_store *s, gckpti_param *q)
 {
     gckpt_parameter target = q->p;
@@ -6393,15 +6367,15 @@ static gckpt_result gckpti_quantise_begin(gckpt_store *s, gckpti_param *q)
     const char *name = gckpti_storage_name(target.storage);
     if (!q->p.frozen)
         return gckpti_error(s, GCKPT_E_ARG,
-                            "pack: \"%s\" is trainable: only frozen parameters can be stored as "
-                            "%s (gckpt_store_freeze)",
+                            "quantise: \"%s\" is trainable: only frozen parameters can be stored "
+                            "as %s (gckpt_store_freeze)",
                             q->p.name, name);
     if (gckpti_has_values(q) && s->shard == GCKPT_SHARD_VALUES &&
         gckpti_is_sharded(gckpti_array_shard(s, q, 0)))
         return gckpti_error(
             s, GCKPT_E_ARG,
-            "pack: \"%s\" is cut into shares of ranks as F32, and whole when packed: "
-            "with GCKPT_SHARD_VALUES pack it before its values are made",
+            "quantise: \"%s\" is sharded as F32, and whole when quantised: with "
+            "GCKPT_SHARD_VALUES quantise it before its values are made",
             q->p.name);
     if (!gckpti_has_values(q)) {
         const double limit = target.storage == GCKPT_STORAGE_F16  ? 65504
@@ -6413,7 +6387,7 @@ static gckpt_result gckpti_quantise_begin(gckpt_store *s, gckpti_param *q)
         if (peak <= limit || target.storage <= GCKPT_STORAGE_BF16)
             return GCKPT_OK;
         return gckpti_error(s, GCKPT_E_DATA,
-                            "pack: initial values of \"%s\" may be %g; %s holds up to %g",
+                            "quantise: initial values of \"%s\" may be %g; %s holds up to %g",
                             q->p.name, peak, name, limit);
     }
     size_t bytes = gckpti_values_bytes(&target);
@@ -6422,12 +6396,12 @@ static gckpt_result gckpti_quantise_begin(gckpt_store *s, gckpti_param *q)
     if (q->new_block)
         return GCKPT_OK;
     return gckpti_error(s, GCKPT_E_MEMORY,
-                        "pack: no memory for the %z bytes of \"%s\" as %s, beside what it has "
-                        "(what is packed before its values are made needs no more)",
+                        "quantise: no memory for the %z bytes of \"%s\" as %s, in addition to its "
+                        "present values (before these are made, it needs no more)",
                         bytes, q->p.name, name);
 }
 
-/* Its values to that memory, if they are made. */
+/* Quantises the values, if it has any, into that block. */
 static gckpt_result gckpti_quantise_values(gckpt_store *s, const gckpti_param *q)
 {
     gckpti_param to = *q;
@@ -6435,7 +6409,7 @@ static gckpt_result gckpti_quantise_values(gckpt_store *s, const gckpti_param *q
     gckpti_set_block(&to, q->new_block);
     if (!q->new_block || gckpti_values_copy(s, q, &to))
         return GCKPT_OK;
-    return gckpti_error(s, GCKPT_E_DATA, "pack: \"%s\" has values %s", q->p.name,
+    return gckpti_error(s, GCKPT_E_DATA, "quantise: \"%s\" has values %s", q->p.name,
                         to.p.storage == GCKPT_STORAGE_F16
                             ? "beyond 65504, the greatest of F16; BF16 holds them"
                         : to.p.storage == GCKPT_STORAGE_I4
@@ -6444,7 +6418,7 @@ static gckpt_result gckpti_quantise_values(gckpt_store *s, const gckpti_param *q
                             : "that are not finite; I8 has no scale for their row");
 }
 
-/* Nothing can fail any more: stored otherwise, and without optimiser state. */
+/* Switches to the new block, without optimiser state. Cannot fail. */
 static void gckpti_quantise_commit(gckpt_store *s, gckpti_param *q)
 {
     gckpti_free_mirror(s, q);
@@ -6461,7 +6435,7 @@ static void gckpti_quantise_commit(gckpt_store *s, gckpti_param *q)
     q->new_block = NULL;
 }
 
-/* What was taken for it is given back. */
+/* Frees the new block. */
 static void gckpti_quantise_undo(gckpt_store *s, gckpti_param *q)
 {
     gckpt_parameter target = q->p;
@@ -6475,7 +6449,7 @@ GCKPT_API gckpt_result gckpt_store_quantise(gckpt_store *store, const char *patt
 {
     gckpt_result result;
     if ((unsigned)storage > GCKPT_STORAGE_I4)
-        return gckpti_error(store, GCKPT_E_ARG, "pack: %i is not a gckpt_storage", (int)storage);
+        return gckpti_error(store, GCKPT_E_ARG, "quantise: %i is no gckpt_storage", (int)storage);
     for (size_t i = 0; store && i < store->count; i++)
         store->params[i].new_storage = (unsigned char)store->params[i].p.storage;
     for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;) {
@@ -6490,7 +6464,7 @@ GCKPT_API gckpt_result gckpt_store_quantise(gckpt_store *store, const char *patt
             result = gckpti_quantise_begin(store, &store->params[i]);
     for (size_t i = 0; i < store->count && result == GCKPT_OK; i++)
         result = gckpti_quantise_values(store, &store->params[i]);
-    for (size_t i = store->count; i-- > 0;) { /* newest first, as a block wants it */
+    for (size_t i = store->count; i-- > 0;) { /* newest first, as a block needs it */
         gckpti_param *q = &store->params[i];
         if (result != GCKPT_OK)
             gckpti_quantise_undo(store, q);
@@ -6515,8 +6489,8 @@ GCKPT_API gckpt_result gckpt_store_external_quantised(gckpt_store *store, const 
         problem = "I8 needs two axes or more, and a scale for each row";
     else if (storage == GCKPT_STORAGE_I4 &&
              (scales || (gckpti_shape_fits(&shape) && !gckpti_can_store(storage, &shape))))
-        problem = "I4 needs two axes or more, the last a multiple of 32, and no scales but those "
-                  "of its blocks";
+        problem = "I4 needs two axes or more, the last a multiple of 32, and no scales except "
+                  "those of its blocks";
     else if ((uintptr_t)values % (unsigned)gckpti_storages[storage].bytes ||
              (uintptr_t)scales % sizeof(float))
         problem = "values or scales are not aligned to their size; copy them to memory that is";
@@ -9745,7 +9719,6 @@ static gckpti_terms gckpti_terms_from(const gckpti_terms *x, int64_t p)
     return l;
 }
 
-/* Adds the product of term p to d. */
 static float gckpti_mixed_term(const gckpti_terms *a, const gckpti_terms *b, int64_t p, float d)
 {
     const uint16_t x = a->bf16 ? a->bf16[p * a->step] : gckpti_to_bf16(a->f32[p * a->step]);
@@ -9775,7 +9748,6 @@ GCKPTI_FN float gckpti_mixed_blocks(const gckpti_terms *a, const gckpti_terms *b
 }
 
 /* ---- products, element by element (see ops/products) ---- */
-/* Returns the initial value of column j. */
 static float gckpti_mixed_start(const gckpti_product *t, int64_t at, int64_t j)
 {
     if (t->accumulate)
@@ -9854,7 +9826,6 @@ GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *
 
 /* ---- attention (see ops/attention). A result that is a zero becomes +0, since a backend may
  * include masked terms as zeros. */
-/* Element (i, j) of a b'. */
 static float gckpti_mixed_score(const gckpti_operand *a, int64_t i, const gckpti_operand *b,
                                 int64_t j, int64_t d)
 {
@@ -10063,7 +10034,6 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t head, float 
  *   = put(rstd, fma(-h, b, u - a)); a's lanes: lane + u, b's: fma(u, h, lane).
  * dgain sums g h (rounded) and dbias g, row by row, compensated. */
 
-/* The mean of x - c. */
 static float gckpti_mean_from(const float *x, int64_t n, float c)
 {
     float lane[32] = { 0.0f };
@@ -10519,14 +10489,12 @@ static uint64_t gckpti_attention_flops(const gckpt_call *call)
     return rows * pairs * (4 * c + (o.cap > 0.0f ? 34 : 14) * (uint64_t)o.heads);
 }
 
-/* The scores are computed again. */
 static uint64_t gckpti_attention_flops_backward(const gckpt_call *call)
 {
     uint64_t forward = gckpti_attention_flops(call);
     return gckpti_gradients_flops(call, forward) + forward / 2;
 }
 
-/* A length is at most S. */
 static int64_t gckpti_attention_lengths(const gckpt_call *call, int i)
 {
     (void)i;
@@ -10676,7 +10644,6 @@ GCKPTI_FN void gckpti_rotary_table(const gckpt_call *call, int64_t begin, int64_
     }
 }
 
-/* Rotates x by the angles of its positions, or g back. */
 static void gckpti_run_rotary(const gckpt_call *call, int backward)
 {
     gckpti_io p = gckpti_io_of(call, backward);
@@ -10954,7 +10921,6 @@ GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
     loss->value[r] = gckpti_loss_of_row(loss, r, x, loss->value[r], loss->max[r], loss->sum[r]);
 }
 
-/* The gradient of a row's soft targets. */
 static void gckpti_loss_soft_row(const gckpti_loss *loss, const float *x, float *d, float w,
                                  const gckpti_class_row *c)
 {
@@ -12199,7 +12165,6 @@ static gckpti_conv_sizes gckpti_conv_sizes_of(const gckpt_call *call)
     return z;
 }
 
-/* Checks the sizes of a window. */
 static gckpt_result gckpti_conv_window(gckpt_call *call, const char *op)
 {
     const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
@@ -12585,7 +12550,6 @@ GCKPT_API gckpt_tensor *gckpt_conv1d_transposed(gckpt_tensor *x, gckpt_tensor *w
  * At the end dh0 = D, dc0 = E, put. Then, b and t ascending, dwh: chains of h da; dbias sums da,
  * compensated. Cho 2014; Hochreiter & Schmidhuber 1997, with the forget gate of Gers 2000. */
 
-/* Plain: a row at a time. */
 static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int plain)
 {
     const gckpti_recurrent *o = (const gckpti_recurrent *)call->attributes;
@@ -12726,7 +12690,6 @@ static void gckpti_lstm_gate_grads(const gckpti_cell *s)
     }
 }
 
-/* Rows of item i. */
 static int64_t gckpti_sequence_item_rows(const gckpti_sequence *s, int64_t i)
 {
     return GCKPTI_HAS_FAST ? gckpti_min(s->block - i * s->item_rows, s->item_rows) : 1;
@@ -13011,7 +12974,6 @@ typedef struct {
     int64_t row, rows, width, at, pace;
 } gckpti_prefetch;
 
-/* Elements of an operand from element `at` on. */
 static inline gckpti_prefetch gckpti_prefetch_of(const gckpti_operand *x, int64_t at, int64_t row,
                                                  int64_t rows, int64_t width)
 {
@@ -13027,7 +12989,6 @@ static inline gckpti_prefetch gckpti_prefetch_of(const gckpti_operand *x, int64_
     return f;
 }
 
-/* Prefetches the next `pace` lines. */
 static inline void gckpti_prefetch_some(gckpti_prefetch *f)
 {
     for (int64_t n = f->rows > 0 ? f->pace : 0; n > 0; n--) {
@@ -13775,7 +13736,6 @@ GCKPTI_FN void gckpti_products_split(gckpti_products *s)
     s->row_blocks = (t->m + s->rows - 1) / s->rows;
 }
 
-/* What gckpti_fp32_plain does. */
 GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *t)
 {
     gckpti_products s = { call, t, 0, 0, 0, 0, 0, gckpti_fp32_c_block };
@@ -13883,7 +13843,6 @@ static int gckpti_starts_never_flush(const gckpti_mixed_tile *t, int64_t n)
     return high;
 }
 
-/* Copies n columns of m rows. */
 static void gckpti_copy_rows(const float *x, int64_t x_row, float *y, int64_t y_row, int64_t m,
                              int64_t n)
 {
@@ -13966,7 +13925,6 @@ typedef struct {
     int64_t blocks, panel;       /* at a time; columns of a panel */
 } gckpti_mixed_job;
 
-/* The position in an item. */
 typedef struct {
     gckpti_packed_product packed;
     int64_t matrix, i, p, end, j; /* rows i.., terms p..end-1, columns j.. */
@@ -14538,7 +14496,6 @@ static void gckpti_conv_item(void *context, int64_t i, int64_t worker)
         gckpti_conv_results(s, i * line, (i + 1) * line, 0, s->z->c);
 }
 
-/* gckpti_conv_plain */
 static void gckpti_conv_fast(const gckpt_call *call, gckpti_conv *s)
 {
     const gckpti_conv_sizes *z = s->z;
@@ -14668,7 +14625,6 @@ GCKPTI_FAST_ELEMENT_LOSS(binary_cross_entropy, GCKPTI_LOSS_BINARY)
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_RECURRENT)
 /* ---- gru, lstm: chains of an item's rows are products; wh is transposed for the backward ---- */
 
-/* On the calling thread. */
 static void gckpti_cells_product(const gckpti_sequence *s, const gckpti_product *t)
 {
     float pack[GCKPTI_STACK_FLOATS] GCKPTI_ALIGNED;
@@ -20637,7 +20593,7 @@ GCKPTI_FN int64_t gckpti_size_grain(const gckpti_planner *p)
 /* Effort limit of a level, per node: entries evaluated, and 1/4 of those examined to find moves. */
 #define GCKPTI_EFFORT_LIMIT INT64_C(700)
 
-/* Returns whether the effort is used up, or an attempt has too much `left` of `first`, its excess. */
+/* Returns whether the effort is used up, or an attempt has too much `left` of its excess `first`. */
 GCKPTI_FN int gckpti_should_stop(gckpti_search *s, int64_t first, int64_t left)
 {
     int64_t nodes = (s->p->nodes + 200) * (s->tiny ? 20 : 1), most = GCKPTI_EFFORT_LIMIT * nodes;
@@ -23027,13 +22983,13 @@ GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
 #endif
 
 /* =================================================================================================
- * >>ask: from a request to a plan; the frontier; the micro-batch; what a plan tells
+ * >>planner: from a request to a plan; the frontier; the micro-batch; information about plans
  *
- * What users call. A request (graph, terms, gckpt_plan_desc) is checked (checks), becomes a
- * gckpti_planner for each variant of the model (open), and is decided (request): by the mode asked
- * for, by store-all if it fits, or by search. gckpt_frontier keeps planners and asks for budget
- * after budget; gckpt_fit does all of it for each size of the micro-batch. tells and pictures only
- * read plans.
+ * Public calls. A request (graph, terms, gckpt_plan_desc) is checked (checks) and becomes a
+ * gckpti_planner for each variant of the model (planner). Its plan (request) follows from the mode,
+ * or is store-all if that fits, or comes from a search. gckpt_frontier keeps planners and searches
+ * for one budget after another; gckpt_fit does all of it for each micro-batch size. getters, print
+ * and frontier_print only read plans.
  * ============================================================================================== */
 
 static inline const char *gckpti_shard_name(gckpt_shard shard)
@@ -23044,21 +23000,21 @@ static inline const char *gckpti_shard_name(gckpt_shard shard)
 }
 
 /* ---- planner/planner.c ---- */
-/* Frees what a planner has, and those of other variants behind it. */
+/* Frees a planner and those of the variants after it. */
 GCKPTI_FN void gckpti_planner_free(gckpti_planner *p);
 
-/* Makes the model of a request that was checked, for p->variant; none when that is not offered. */
+/* Builds the model of a checked request for p->variant, or none if the variant does not apply. */
 GCKPTI_FN gckpt_result gckpti_build_model(gckpti_planner *p);
 
-/* Checks a request; readies a planner of it, yet without the model: it may get a variant. */
+/* Checks a request and initialises a planner, without the model, so that a variant can be set. */
 GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *memory,
                                             gckpt_graph *graph, const gckpt_term *terms, int count,
                                             const gckpt_plan_desc *d);
 
 /* ---- planner/fit.c ---- */
 #ifndef GCKPT_NO_FIT
-/* gckpt_fit, of micro-batches that have so many rows or more. (Of its seven parameters the program
- * gives six.) */
+/* gckpt_fit for micro-batches of at least least_rows. (Of its seven parameters the program gives
+ * six.) */
 GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void *user,
                                  int64_t batch, const gckpt_plan_desc *desc,
                                  gckpt_measure_fn measure, int64_t least_rows);
@@ -23066,40 +23022,42 @@ GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void 
 
 GCKPTI_COLD_BEGIN /* to run */
 
-/* What the files of ask share; no other folder uses it. */
+/* Shared by the files of planner/; no other folder includes it. */
 
 /* ---- planner/frontier.c ---- */
-/* Where a point comes from: a variant's schedule. */
+/* The origin of a point: a schedule of a variant. */
 typedef struct {
     gckpt_point point;
     gckpti_planner *p;
-    gckpti_span *span; /* its items, */
-    int length;      /* so many */
+    gckpti_span *span; /* its entries */
+    int length;        /* of the schedule */
 } gckpti_solution;
 
 struct gckpt_frontier {
     gckpti_object object;
     gckpti_allocator memory;
-    gckpti_planner p;     /* and those behind it: their models serve for the plans of all points */
+    gckpti_planner
+        p; /* and the variants after it, whose models serve for the plans of all points */
     gckpt_plan_desc desc; /* with copies of what it points to */
     gckpt_point *points;
-    gckpti_solution *solutions; /* the same, with their schedules */
-    size_t count, resident; /* resident: bytes of parameters and optimiser state */
+    gckpti_solution *solutions; /* of the points */
+    size_t count, resident;     /* resident: bytes of parameters and optimiser state */
     size_t proven_bytes;
     int complete;
 };
 
-/* Returns the most work of a step whose bytes a refusal names beside the least bytes. */
+/* Returns the most cost of a fast step; a refused budget names the bytes for that and the least
+ * bytes. */
 static inline uint64_t gckpti_fast_cost(uint64_t least) { return least + least / 2; }
 
 /* >>planner/getters */
-/* Work more than the least there is, as a part of that. */
+/* Returns the cost above `least`, relative to the least cost. */
 static double gckpti_relative_cost(const gckpt_plan *plan, uint64_t least)
 {
     return plan->least_cost ? (double)(plan->cost - least) / (double)plan->least_cost : 0;
 }
 
-/* What is one number of a plan; 0 without one. */
+/* Getters of one number of a plan; 0 for NULL. */
 #define GCKPTI_GETTER(type, name, value)                                                           \
     GCKPT_API type gckpt_plan_##name(const gckpt_plan *plan) { return plan ? (value) : (type)0; }
 GCKPTI_GETTER(gckpt_mode, mode, plan->mode)
@@ -23134,7 +23092,7 @@ GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usa
     const gckpti_plan_node *node = &plan->nodes[id];
     const gckpt_cost *cost = &plan->info[id].cost;
     gckpti_operands o;
-    size_t planned = 0; /* as the work is reckoned, rounded up */
+    size_t planned = 0; /* rounded up, as gckpti_transfer_cost counts */
     out->moved = 0;
     gckpti_operands_of(plan->operands, ins, node->inputs, &o);
     for (int part = 0; part < 2 && ins->kind >= GCKPT_OFFLOAD && ins->kind < GCKPT_REDUCE; part++) {
@@ -23161,12 +23119,13 @@ GCKPT_API uint64_t gckpt_plan_step_cost(const gckpt_plan *plan)
     if (!plan)
         return 0;
     uint64_t rows = (uint64_t)plan->rows, batch = (uint64_t)plan->batch;
-    if (plan->virtual_ranks > 1) { /* of a rank's leaves */
+    if (plan->virtual_ranks > 1) { /* of the virtual ranks of a rank */
         uint64_t vranks = (uint64_t)plan->virtual_ranks, vrank_rows = (batch + vranks - 1) / vranks;
         vranks = vranks > (uint64_t)plan->ranks ? vranks / (uint64_t)plan->ranks : 1;
         micro_batches = (vrank_rows + rows - 1) / rows * vranks;
         batch = (vrank_rows > rows ? vrank_rows : rows) *
-                vranks; /* a leaf's only micro-batch counts whole */
+                /* the only micro-batch of a virtual rank counts whole */
+                vranks;
     }
     for (int i = 0; gckpt_plan_usage(plan, i, &u) == GCKPT_OK; i++) {
         int gathers =
@@ -23178,7 +23137,8 @@ GCKPT_API uint64_t gckpt_plan_step_cost(const gckpt_plan *plan)
     if (body / rows >= UINT64_MAX / 2 / batch)
         return UINT64_MAX;
     body -= plan->hidden;
-    body = body / rows * batch + body % rows * batch / rows; /* a short one: in proportion */
+    body = body / rows * batch +
+           body % rows * batch / rows; /* a short micro-batch counts in proportion */
     return gckpti_add_cost(once, body);
 }
 
@@ -23239,14 +23199,14 @@ GCKPT_API const char *gckpt_mode_name(gckpt_mode mode)
 /* =================================================================================================
  * plans: from a request to a plan; the frontier; the micro-batch
  *
- * gckpti_planner_open checks a request and makes the model of the graph as it was built;
- * gckpti_add_variants makes a planner for each other variant. gckpti_plan_request decides: the mode
- * asked for; or store-all if it fits, else the search, variant by variant. The best is encoded, and
- * gckpti_prove_plan notes what is proven. A frontier asks the searches for budget after budget from
- * the largest down. gckpt_fit does all of it for each micro-batch size.
+ * gckpti_planner_open checks a request and builds the model of the graph as it was built;
+ * gckpti_add_variants adds a planner for each other variant. gckpti_plan_request uses the mode of
+ * the request, or for GCKPT_AUTO store-all if it fits, else the search, variant by variant. It
+ * encodes the best; gckpti_prove_plan sets its proven bounds. A frontier searches for one budget
+ * after another, from the largest down. gckpt_fit does all of it for each micro-batch size.
  * ============================================================================================== */
 
-/* What can be wrong with term i of a request. */
+/* Checks term i of a request. */
 static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, int i, int inference)
 {
     const gckpt_tensor *t = terms[i].loss;
@@ -23283,7 +23243,7 @@ static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, i
     return GCKPT_OK;
 }
 
-/* What can be wrong with leaves, and ranks. */
+/* Checks virtual ranks, and ranks. */
 static gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d)
 {
     int vranks = d->virtual_ranks ? d->virtual_ranks : 1, ranks = g->store->ranks;
@@ -23309,7 +23269,7 @@ static gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d
     return GCKPT_OK;
 }
 
-/* What can be wrong with a desc by itself. */
+/* Checks a desc by itself. */
 static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
 {
     const gckpti_range ranges[] = { { "mode", (int)d->mode, 0, GCKPT_INFERENCE },
@@ -23355,7 +23315,7 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
     return GCKPT_OK;
 }
 
-/* What can be wrong with a request before any planning. */
+/* Checks a request before any planning. */
 GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms, int count,
                                             const gckpt_plan_desc *d)
 {
@@ -23411,7 +23371,7 @@ GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *te
     return GCKPT_OK;
 }
 
-/* Why a picked tensor gets no gradient. `seen`: room for a mark by id. */
+/* Reports why a fetched tensor has no gradient. seen[id], initially 0, marks what depends on it. */
 static gckpt_result gckpti_report_no_gradient(const gckpti_planner *p, int i, unsigned char *seen)
 {
     const gckpt_tensor *t = p->desc->fetch[i].tensor, *end = NULL;
@@ -23427,7 +23387,7 @@ static gckpt_result gckpti_report_no_gradient(const gckpti_planner *p, int i, un
                             : t->type == GCKPT_U8 ? "u8"
                                                   : "a loss");
     seen[t->base->id] = 1;
-    for (int id = 0; id < p->n; id++) { /* where does it lead? */
+    for (int id = 0; id < p->n; id++) {
         const gckpt_tensor *user = p->tensors[id];
         for (int k = 0; user->kind == GCKPTI_OP && k < user->inputs; k++) {
             seen[id] |= seen[user->in[k]->base->id];
@@ -23445,7 +23405,7 @@ static gckpt_result gckpti_report_no_gradient(const gckpti_planner *p, int i, un
                         i, t, end);
 }
 
-/* Whether all that is to be fetched has a value or a gradient in the arena. */
+/* Checks that every fetch has a value or a gradient in the arena. */
 GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
 {
     for (int i = 0; i < p->desc->fetches; i++) {
@@ -23478,7 +23438,7 @@ GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
 }
 
 /* >>planner/planner */
-/* A planner without drafts, yet. */
+/* Initialises the lowered plans of a planner. */
 GCKPTI_FN void gckpti_planner_reset(gckpti_planner *p)
 {
     memset(&p->lowered, 0, sizeof p->lowered);
@@ -23486,7 +23446,7 @@ GCKPTI_FN void gckpti_planner_reset(gckpti_planner *p)
     p->best = p->lowered;
 }
 
-/* Gives back all but the model. */
+/* Frees everything except the model. */
 GCKPTI_FN void gckpti_planner_release(gckpti_planner *p)
 {
     gckpti_delete(p->memory, p->entries, p->entry_capacity, sizeof *p->entries);
@@ -23536,7 +23496,7 @@ GCKPTI_FN gckpt_result gckpti_build_model(gckpti_planner *p)
                               "machine can address; use a smaller network, or shorter caches");
 }
 
-/* Rows of a request's largest leaf. */
+/* Returns the rows of the largest virtual rank of a request. */
 GCKPTI_FN int64_t gckpti_largest_vrank(const gckpt_plan_desc *d, const gckpt_graph *g)
 {
     int64_t batch = g && d->batch <= 0 ? g->rows : d->batch,
@@ -23569,8 +23529,8 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
     return gckpti_check_request(graph, terms, count, d);
 }
 
-/* Checks a request and readies a planner of the graph as it was built; the caller frees it either
- * way. */
+/* Checks a request and opens a planner of the graph as it was built. The caller frees it whatever
+ * the result. */
 GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
                                            gckpt_graph *graph, const gckpt_term *terms, int count,
                                            const gckpt_plan_desc *d)
@@ -23579,8 +23539,7 @@ GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *
     return result == GCKPT_OK ? gckpti_build_model(p) : result;
 }
 
-/* Adds the planner of one more variant of p's request behind the last one, where it is offered and
- * of use. */
+/* Appends the planner of one more variant of p's request if it applies and may be better. */
 static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_planner **last, gckpti_variant v)
 {
     gckpti_planner *q = (gckpti_planner *)gckpti_new(p->memory, 1, sizeof *q);
@@ -23608,7 +23567,7 @@ static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_planner **last,
     return result;
 }
 
-/* Whether ops might be in a run in bands of rows: to look takes memory. */
+/* Returns whether ops might be fused over row tiles, since to find out takes memory. */
 static int gckpti_may_fuse(const gckpti_planner *p)
 {
     int ops = 0;
@@ -23619,10 +23578,10 @@ static int gckpti_may_fuse(const gckpti_planner *p)
     return ops > 1;
 }
 
-/* Adds planners behind an open one, for the other variants that its request may choose from: forms,
- * of each the orders that promise fewer bytes, and all of these without slower memory, which a
- * search without it may find more for. Backends may have kernels of their own; what
- * OpenBLAS adds up depends on sizes. */
+/* Appends planners for the other variants that a request may choose from: lowerings; for each of
+ * these the orders of backwards that promise fewer bytes; all of these without offloading, for
+ * which a search may find more. Not for backends, which may have kernels of their own, nor with
+ * OpenBLAS, whose sums depend on sizes. */
 GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
 {
     const gckpt_plan_desc *d = p->desc;
@@ -23642,7 +23601,8 @@ GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
     for (const gckpti_planner *lowering = p, *end = last; fuses && result == GCKPT_OK;
          lowering = lowering->next) {
         v.lowering =
-            lowering->variant.lowering; /* of the head's as built and those of fewest bytes */
+            /* of the head as built, and those of fewest bytes */
+            lowering->variant.lowering;
         if (v.lowering == 0 || v.lowering >= GCKPTI_LOWERINGS - 2)
             result = gckpti_add_variant(p, &last, v);
         if (lowering == end)
@@ -23667,7 +23627,7 @@ GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
     return result;
 }
 
-/* Reports what a planner ended with on its graph; other errors are there already. */
+/* Reports the result of a planner on its graph, unless an error is there already. */
 GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result result)
 {
     int failed = 0;
@@ -23681,8 +23641,8 @@ GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result resul
     }
 }
 
-/* Reports that a budget is too small, the least that is not, and, if more, the bytes in which a
- * step has little more than the least work. */
+/* Reports that a budget is too small, the least that suffices, and if that is more, the bytes of a
+ * fast step. */
 GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_t least,
                                    size_t fast)
 {
@@ -23702,8 +23662,8 @@ GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_
 }
 
 /* >>planner/request */
-/* Bytes that a budget leaves for the arena, as many as can be addressed; *fits: what is resident
- * fits into it, and be there no arena. */
+/* Returns the bytes that a budget leaves for the arena, at most PTRDIFF_MAX. *fits is 0 if what is
+ * resident exceeds the budget. */
 static size_t gckpti_arena_budget(const gckpti_planner *p, int *fits)
 {
     size_t resident = gckpti_resident_bytes(p, NULL);
@@ -23713,13 +23673,14 @@ static size_t gckpti_arena_budget(const gckpti_planner *p, int *fits)
     return left < PTRDIFF_MAX ? left : (size_t)PTRDIFF_MAX;
 }
 
-/* Whether a draft is better than another: it has less work or, with as much, fewer bytes. */
+/* Returns whether a lowered plan is better than another: less cost or, at equal cost, fewer
+ * bytes. */
 static int gckpti_is_better(const gckpti_lowered *d, const gckpti_lowered *than)
 {
     return d->cost != than->cost ? d->cost < than->cost : d->arena < than->arena;
 }
 
-/* The variant whose proven work is least; their bounds are open afterwards. */
+/* Returns the variant of least proven cost. Opens all bounds. */
 static gckpti_planner *gckpti_most_promising(gckpti_planner *first, const gckpti_planner *end,
                                              size_t arena)
 {
@@ -23731,7 +23692,7 @@ static gckpti_planner *gckpti_most_promising(gckpti_planner *first, const gckpti
     return least;
 }
 
-/* The variant to look at behind p: `promising`, then the others in their order. */
+/* Returns the variant to plan after p: `promising` is first, then the others in order. */
 static gckpti_planner *gckpti_next_variant(gckpti_planner *p, const gckpti_planner *promising,
                                            gckpti_planner *first, const gckpti_planner *end)
 {
@@ -23740,9 +23701,9 @@ static gckpti_planner *gckpti_next_variant(gckpti_planner *p, const gckpti_plann
     return p == end ? NULL : p;
 }
 
-/* Plans what open planners were asked for, from `first` up to `end`; `drafted`: the store-all draft
- * of the first is its best already. NULL: *result says why, or the budget is too small and *least
- * bytes would do. */
+/* Plans the request of the open planners from `first` up to `end`. If has_store_all is nonzero,
+ * first->best is the store-all plan already. For NULL *result is the error, or the budget is too
+ * small and *least bytes would suffice. */
 GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_planner *end,
                                           int has_store_all, gckpt_result *result, size_t *least)
 {
@@ -23751,7 +23712,7 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
     size_t arena = gckpti_arena_budget(first, &fits), needed, bytes = SIZE_MAX;
     gckpti_planner *best;
     for (mode = automatic ? GCKPT_STORE_ALL : mode;; mode = GCKPT_OPTIMAL) {
-        uint64_t base_cost = UINT64_MAX; /* the least work that repeats nothing */
+        uint64_t base_cost = UINT64_MAX; /* least cost of any variant without recomputation */
         best = NULL;
         needed = SIZE_MAX;
         gckpti_planner *promising =
@@ -23770,9 +23731,9 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
                 *result = has_store_all ? GCKPT_OK : gckpti_plan_mode(p, mode);
                 bytes = p->best.arena;
                 if (p->inference && p->best.cost <= first->fast_cost && bytes < first->fast_bytes)
-                    first->fast_bytes = bytes; /* among variants: nothing is searched */
+                    first->fast_bytes = bytes; /* among variants, as nothing is searched */
             }
-            if (gckpti_is_too_large(p, *result)) { /* this machine cannot address its bytes */
+            if (gckpti_is_too_large(p, *result)) { /* more bytes than are addressable */
                 bytes = SIZE_MAX;
                 too_large = 1;
             } else if (*result != GCKPT_OK) {
@@ -23800,8 +23761,8 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
     return plan;
 }
 
-/* What is proven about all plans of a request within the bytes of each of n points, and *least, the
- * bytes that none can do without: the least of all its variants. */
+/* Sets the proven cost of n points, of any schedule within their bytes, and *least, the proven
+ * least bytes: the least of all variants. */
 GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *point, size_t n,
                                     size_t *least)
 {
@@ -23821,8 +23782,8 @@ GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *po
     return GCKPT_OK;
 }
 
-/* Notes it for a plan and its budget (0: its own bytes). Without memory for a proof it is what
- * holds of any: the plan is there, and may be all that is wanted of it. */
+/* Sets the proven bounds of a plan for its budget (0: its own bytes). If out of memory, uses bounds
+ * that hold for every plan, since the plan itself is complete. */
 GCKPTI_FN void gckpti_prove_plan(const gckpti_planner *first, size_t budget, gckpt_plan *plan)
 {
     gckpt_point point = { budget ? budget : gckpti_required_bytes(plan), 0, 0, 0, 0 };
@@ -23893,8 +23854,8 @@ static gckpt_result gckpti_frontier_copy(gckpt_frontier *f)
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
-/* The most bytes of an arena, up to `budget`, in which a variant may have less work than the points
- * there are. */
+/* Returns the most arena bytes, up to `budget`, in which a variant may cost less than the
+ * points. */
 static size_t gckpti_frontier_next(const gckpt_frontier *f, const gckpti_planner *p, size_t budget)
 {
     for (size_t i = 0; i < f->count;) {
@@ -23906,8 +23867,9 @@ static size_t gckpti_frontier_next(const gckpt_frontier *f, const gckpti_planner
     return budget;
 }
 
-/* What has least work in `budget` bytes, behind a winner in more; or in fewer, down to `least`, if
- * nothing in `budget` bytes can have less work by 0.1 % of a step: points need be no nearer. */
+/* Finds the least cost in `budget` bytes, after a winner in more. If nothing in `budget` bytes can
+ * cost less by 0.1 % of a step, tries the fewest bytes of which that holds, from `least` up, since
+ * points need not be closer. */
 static gckpt_result gckpti_find_next(gckpti_search *s, size_t budget, size_t least)
 {
     const size_t align = s->p->alignment;
@@ -23929,8 +23891,7 @@ static gckpt_result gckpti_find_next(gckpti_search *s, size_t budget, size_t lea
     return gckpti_find_best(s, budget);
 }
 
-/* Adds the points of a variant's search, which is laid out, where they may be better than those
- * there are. */
+/* Adds the points of a variant's search where they may improve on the present ones. */
 static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
 {
     gckpti_planner *p = s->p;
@@ -23941,7 +23902,7 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
             fewest = f->solutions[i].point.bytes - f->resident;
     gckpt_result result = gckpti_find_min_budget(s, fewest, &budget);
     if (result == GCKPT_OK && budget == SIZE_MAX && f->count == 0)
-        result = GCKPT_E_MEMORY; /* none that this machine can address: the error is there */
+        result = GCKPT_E_MEMORY; /* no plan is addressable; the error text is set */
     size_t least_bytes = budget < fewest ? budget : fewest;
     for (budget = SIZE_MAX; result == GCKPT_OK;) {
         budget = gckpti_frontier_next(f, p, budget);
@@ -23972,7 +23933,7 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
     return result;
 }
 
-/* By bytes, then work, then variant. */
+/* Orders solutions by bytes, then cost, then variant. */
 static int gckpti_solution_before(const void *first, const void *second, const void *context)
 {
     const gckpti_solution *a = (const gckpti_solution *)first, *b = (const gckpti_solution *)second;
@@ -23986,7 +23947,7 @@ static int gckpti_solution_before(const void *first, const void *second, const v
                                           : v->no_offload < w->no_offload;
 }
 
-/* Leaves of all points those that no other one is better than. */
+/* Keeps the points that no other dominates. */
 static gckpt_result gckpti_frontier_merge(gckpt_frontier *f)
 {
     size_t n = f->count;
@@ -24003,7 +23964,7 @@ static gckpt_result gckpti_frontier_merge(gckpt_frontier *f)
     return GCKPT_OK;
 }
 
-/* Searches all variants, lays everything out, and keeps the points. */
+/* Searches all variants, places the schedules, and keeps the points. */
 static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
 {
     gckpt_result result = GCKPT_OK;
@@ -24025,7 +23986,7 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
         result = gckpti_frontier_merge(f);
     if (result == GCKPT_OK)
         result = gckpti_prove(&f->p, f->points, f->count, &f->proven_bytes);
-    for (size_t i = f->count; result == GCKPT_OK && i-- > 1;) /* holds in fewer bytes, too */
+    for (size_t i = f->count; result == GCKPT_OK && i-- > 1;) /* it also fits in fewer bytes */
         if (f->points[i - 1].proven_cost < f->points[i].proven_cost)
             f->points[i - 1].proven_cost = f->points[i].proven_cost;
     return result;
@@ -24112,10 +24073,10 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
         return NULL;
     }
     gckpti_allocator memory = f->memory;
-    gckpti_planner p = *f->solutions[i].p; /* shares the model, and the marks of passes over it */
+    gckpti_planner p = *f->solutions[i].p; /* shares the model and the state of passes */
     p.memory = &memory;
     p.next = NULL;
-    p.failed = 0; /* a proof had no memory, if anything */
+    p.failed = 0; /* at most a proof ran out of memory */
     gckpti_planner_reset(&p);
     gckpt_result result = gckpti_lower_spans(&p, f->solutions[i].span, f->solutions[i].length);
     if (result == GCKPT_OK)
@@ -24147,21 +24108,21 @@ typedef struct {
     gckpt_plan_desc desc;
     int64_t least_rows; /* of a micro-batch */
     gckpt_plan *best;
-    uint64_t key;         /* of the first graph; 0: none yet */
-    size_t param_count,
-        min_bytes;        /* parameters it left in the store; bytes that some size can do with */
-    uint64_t least_cost;  /* of a step, of all sizes; */
-    size_t fast_bytes;    /* bytes in which some size has at most gckpti_fast_cost of that */
-    int unproven;         /* gckpti_prove has not seen the best yet */
-    int phase;            /* nothing fits: 1: what is the least? 2: what is fast? */
-    int counted;          /* the size that was tried last has its part in `least` */
-    int too_large;        /* some size has more bytes than this machine addresses */
-    char mixer[64];       /* an op for which some size was no candidate; "": none */
-    int other_rows;       /* gckpt_graph.other_rows of some size, with this error: */
+    uint64_t key;        /* of the first graph; 0 before that */
+    size_t param_count;  /* parameters in the store after it was built */
+    size_t min_bytes;    /* least bytes in which some size has a plan */
+    uint64_t least_cost; /* of a step, over all sizes */
+    size_t fast_bytes;   /* in which some size costs at most gckpti_fast_cost(least_cost) */
+    int unproven;        /* proven bounds of the best are not set yet */
+    int phase;           /* if nothing fits: 1 finds min_bytes, 2 finds fast_bytes */
+    int counted;         /* everything about the last size is in min_bytes */
+    int too_large;       /* some size has more bytes than are addressable */
+    char mixer[64];      /* an op that rules out some size, or "" */
+    int other_rows;      /* gckpt_graph.other_rows of some size, with error_text */
     char error_text[GCKPTI_TEXT_BYTES];
 } gckpti_fit_state;
 
-/* The greatest divisor of n below d; 0: there is none. */
+/* Returns the greatest divisor of n below d, or 0 if there is none. */
 static int64_t gckpti_next_divisor(int64_t n, int64_t d)
 {
     int64_t k = n / d + 1;
@@ -24174,8 +24135,8 @@ static int64_t gckpti_next_divisor(int64_t n, int64_t d)
     return 0;
 }
 
-/* What must not depend on the micro-batch: tensors, by kind, op and inputs; attributes may (a slice
- * of rows). Never 0. */
+/* Returns a hash of what must not depend on the micro-batch: tensors, by kind, op and inputs.
+ * Attributes may depend on it (a slice of rows). Never 0. */
 static uint64_t gckpti_graph_key(const gckpt_graph *g)
 {
     uint64_t key = gckpti_fnv(GCKPTI_FNV_START, &g->count, sizeof g->count);
@@ -24193,9 +24154,9 @@ static uint64_t gckpti_graph_key(const gckpt_graph *g)
     return key ? key : 1;
 }
 
-/* Bytes that no plan of a graph can do without, from its store-all draft: what the greediest
- * backward reads and writes (a buffer is used where it begins and ends), and what lives all through
- * a loop. */
+/* Returns bytes that any plan of a graph needs, from its lowered store-all plan: the largest sum
+ * that a backward reads and writes (a buffer is used where it begins and ends), and what stays live
+ * during the whole step. */
 GCKPTI_FN size_t gckpti_min_plan_bytes(gckpti_planner *p, gckpti_lowered *lowered)
 {
     size_t most = 0, resident = gckpti_resident_bytes(p, NULL);
@@ -24217,15 +24178,16 @@ GCKPTI_FN size_t gckpti_min_plan_bytes(gckpti_planner *p, gckpti_lowered *lowere
     return resident + most;
 }
 
-/* Returns whether a plan is no candidate: what mixes rows has just the rows of a leaf (without
- * leaves, of the batch) in a micro-batch, and no leaf is one row that cannot be normalised. */
+/* Returns whether a plan does not qualify: an op mixes rows, and a micro-batch has not all rows of
+ * a virtual rank or, without virtual ranks, of the batch; or a virtual rank is a single row that
+ * cannot be normalised. */
 static int gckpti_cannot_split(const gckpt_plan *p)
 {
     return p->mixer >= 0 && (p->rows != (p->batch + p->virtual_ranks - 1) / p->virtual_ranks ||
                              gckpti_has_single_norm(p, p->batch));
 }
 
-/* Keeps a plan if it is the best so far: has least work, then the fewest bytes but copies. */
+/* Keeps a plan if it is the best so far: least cost, then fewest bytes without copies. */
 static void gckpti_fit_keep(gckpti_fit_state *f, gckpt_plan *plan)
 {
     const gckpt_plan *best = f->best;
@@ -24238,20 +24200,20 @@ static void gckpti_fit_keep(gckpti_fit_state *f, gckpt_plan *plan)
     f->unproven = better || f->unproven;
 }
 
-/* Whether nothing that an open planner plans can be of use, by its store-all plan: it has the least
- * work of all, and `floor` bytes are the fewest. */
+/* Returns whether no plan of an open planner can be of use, judging by its store-all plan, which
+ * has the least cost, and by gckpti_min_plan_bytes. */
 static int gckpti_is_hopeless(const gckpti_fit_state *f, gckpti_planner *p, const gckpt_plan *plan)
 {
     size_t budget = p->desc->budget, most = f->phase ? f->min_bytes - 1 : budget;
     most = f->phase == 2 ? f->fast_bytes - 1 : most;
-    int no_repeats = p->best.cost == p->base_cost; /* gckpt_recompute may ask for more */
+    int no_repeats = p->best.cost == p->base_cost; /* unless gckpt_recompute demands more */
     return (no_repeats && f->best && gckpt_plan_step_cost(plan) > gckpt_plan_step_cost(f->best)) ||
            gckpti_cannot_split(plan) ||
            (budget && gckpt_plan_bytes(plan) > budget && gckpti_min_plan_bytes(p, &p->best) > most);
 }
 
-/* Notes the least work of a step. If hunting is 2, asks the planner for the bytes in which a step
- * is fast, and returns whether none can be: with the store-all plan it has too much work. */
+/* Updates least_cost. In phase 2, makes the planner search for the bytes of a fast step, and
+ * returns whether there are none, because the store-all plan is too slow. */
 static int gckpti_is_slow(gckpti_fit_state *f, gckpti_planner *p, const gckpt_plan *plan)
 {
     const uint64_t cost = plan ? gckpt_plan_step_cost(plan) : UINT64_MAX;
@@ -24268,7 +24230,7 @@ static int gckpti_is_slow(gckpti_fit_state *f, gckpti_planner *p, const gckpt_pl
     return cost > most;
 }
 
-/* Plans what an open planner was asked for, in its variant. */
+/* Plans the request of an open planner, in its variant. */
 static gckpt_result gckpti_fit_plan(gckpti_fit_state *f, gckpti_planner *p)
 {
     gckpt_mode mode = p->desc->mode;
@@ -24301,7 +24263,8 @@ static gckpt_result gckpti_fit_plan(gckpti_fit_state *f, gckpti_planner *p)
     return gckpti_is_too_large(p, result) ? GCKPT_OK : result;
 }
 
-/* Builds the graph of one micro-batch size. *count: its terms, or less than 0: not wanted. */
+/* Builds the graph of one micro-batch size. *count is its number of terms, or negative if build
+ * does not accept the size. */
 static gckpt_result gckpti_fit_build(gckpti_fit_state *f, gckpt_graph *g, int64_t rows,
                                      gckpt_term *terms, int *count)
 {
@@ -24325,7 +24288,7 @@ static gckpt_result gckpti_fit_build(gckpti_fit_state *f, gckpt_graph *g, int64_
     return g->object.sticky != GCKPT_OK ? g->object.sticky : GCKPT_E_ARG;
 }
 
-/* Plans a graph under each update rule that is possible. */
+/* Plans a graph with each possible update rule. */
 static gckpt_result gckpti_fit_rules(gckpti_fit_state *f, gckpt_graph *g, const gckpt_term *terms,
                                      int count)
 {
@@ -24357,8 +24320,8 @@ static gckpt_result gckpti_fit_rules(gckpti_fit_state *f, gckpt_graph *g, const 
     return result;
 }
 
-/* One micro-batch size: builds its graph, measures it, plans it. f->named: all that was not planned
- * of it has its part in f->least. */
+/* Builds, measures and plans one micro-batch size. Sets f->counted if everything that was not
+ * planned of it is in f->min_bytes. */
 static gckpt_result gckpti_fit_rows(gckpti_fit_state *f, int64_t rows)
 {
     gckpt_term terms[GCKPT_MAX_TERMS];
@@ -24401,7 +24364,7 @@ static gckpt_result gckpti_fit_rows(gckpti_fit_state *f, int64_t rows)
     return result;
 }
 
-/* What can be wrong with a request before anything is built. */
+/* Checks a request before anything is built. */
 static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build_fn build, int64_t batch,
                                      const gckpt_plan_desc *d)
 {
@@ -24421,7 +24384,7 @@ static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build_fn build, i
     return GCKPT_OK;
 }
 
-/* Why no size has a plan. */
+/* Reports why no size has a plan. */
 static void gckpti_report_no_fit(const gckpti_fit_state *f)
 {
     const int64_t batch = f->desc.batch;
@@ -24478,7 +24441,7 @@ GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void 
     f.least_rows = least_rows;
     f.min_bytes = f.fast_bytes = SIZE_MAX, f.least_cost = UINT64_MAX;
     for (; f.phase < (f.min_bytes < SIZE_MAX ? 3 : 2) && !f.best && result == GCKPT_OK; f.phase++) {
-        int index = f.phase ? sizes : 0; /* hunting 1: from 1 row up */
+        int index = f.phase ? sizes : 0; /* phase 1: from 1 row up */
         for (int64_t d = batch; d > 0 && result == GCKPT_OK; d = gckpti_next_divisor(batch, d)) {
             index -= f.phase == 1;
             if (f.phase != 1 || !(counted[index / 8] >> index % 8 & 1))
@@ -24510,7 +24473,7 @@ GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build_fn build, void *
 /* >>planner/print */
 #ifndef GCKPT_NO_PRINT
 /* ---- a plan as text, and as Chrome's trace events; drawings are examples/pictures.h's ---- */
-/* What runs, on which tensor, what it writes where: one line of gckpt_plan_print. */
+/* Prints an instruction: kind, tensor, and what it writes where. One line of gckpt_plan_print. */
 static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int x)
 {
     static const char *const verbs[] = { "forward ", "backward", "update  ", "offload ",
@@ -24603,8 +24566,8 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
     return gckpti_sink_flush(&k);
 }
 
-/* Live bytes at instruction x by kind of buffer. A window of instructions is kept, so that walking
- * costs one look at all buffers a window. */
+/* Live bytes at instruction x by kind of buffer. Computed for a window of instructions, so that all
+ * buffers are visited once a window. */
 enum { GCKPTI_WINDOW = 128, GCKPTI_BUFFER_KINDS = GCKPT_BUFFER_REDUCTION + 1 };
 typedef struct {
     size_t from, live[GCKPTI_WINDOW][GCKPTI_BUFFER_KINDS];
@@ -24622,7 +24585,7 @@ static const size_t *gckpti_live_by_kind(const gckpt_plan *plan, gckpti_window *
         size_t start = (size_t)b->start, end = (size_t)b->end + 1;
         if (start >= from + GCKPTI_WINDOW || end <= from)
             continue;
-        window->live[start > from ? start - from : 0][b->kind] += b->size; /* a change */
+        window->live[start > from ? start - from : 0][b->kind] += b->size; /* a difference */
         if (end < from + GCKPTI_WINDOW)
             window->live[end - from][b->kind] -= b->size;
     }
@@ -24632,7 +24595,7 @@ static const size_t *gckpti_live_by_kind(const gckpt_plan *plan, gckpti_window *
     return window->live[x - from];
 }
 
-/* What JSON's readers take: quotes escaped; what is no character, or cannot be seen, as "?". */
+/* Prints a name as JSON: escapes quotes; prints invalid and invisible characters as "?". */
 static void gckpti_print_name(gckpti_sink *k, const char *s)
 {
     for (int n; *s; s += n ? n : 1) {
@@ -24647,7 +24610,7 @@ static void gckpti_print_name(gckpti_sink *k, const char *s)
     }
 }
 
-/* Nanoseconds as microseconds, the unit of the format. */
+/* Prints nanoseconds as microseconds, the unit of the format. */
 static void gckpti_print_time(gckpti_sink *k, const char *prefix, uint64_t t)
 {
     gckpti_print(k, "%s%u.%u%u%u", prefix, t / 1000, t / 100 % 10, t / 10 % 10, t % 10);
@@ -24694,7 +24657,7 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
         const size_t *live = gckpti_live_by_kind(plan, &window, (size_t)x);
         const char *phase = u.recompute ? "recompute" : phases[plan->ins[x].kind];
         int id = gckpti_ins_node(plan, &plan->ins[x]);
-        u.cost += !u.cost; /* a bar that can be seen */
+        u.cost += !u.cost; /* so that the bar is visible */
         gckpti_print(&k, ",\n{\"ph\":\"X\",\"pid\":1,\"tid\":1,\"cat\":\"%s\",\"name\":\"%s ",
                      phase, phase);
         gckpti_print_label(&k, plan, id);
@@ -24766,7 +24729,9 @@ GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark
     int marked = mark ? gckpt_frontier_find(f, mark) : -1;
     double top = f->points[0].overhead,
            unit = gckpti_byte_unit((double)f->points[0].bytes / 10, &name);
-    top = top < 0.01 ? 0.01 : top < 0.6 ? top : 0.6; /* more is paid only where nothing else fits */
+    top = top < 0.01  ? 0.01
+          : top < 0.6 ? top
+                      : 0.6; /* higher overhead only where nothing else fits */
     gckpti_print(&k,
                  "What bytes cost in time: %i plan%s. Bytes are parameters, optimiser state (both\n"
                  "%s) and step arena. Extra time is that of a step; a full bar is %g %%,\n"
@@ -24788,7 +24753,7 @@ GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark
         double proven = p->overhead - (double)(p->cost - p->proven_cost) / least,
                part = p->overhead / top, proven_part = proven / top;
         if (i && i + 1 < n && (int)i != marked && i * rows / n == (i - 1) * rows / n)
-            continue; /* many points: the least of each run of them */
+            continue; /* many points: the least of each group */
         bar[part < 1 ? (int)(part * 27 + 0.5) : 27] = 0;
         memset(bar, '#', (size_t)(proven_part < 1 ? (int)(proven_part * 27 + 0.5) : 27));
         bar[26] = part > 1.0001 ? '>' : bar[26];
@@ -33688,8 +33653,6 @@ GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
  * derives everything else from the graph.
  * ============================================================================================== */
 
-/* Functions that the files of export share; each is documented where it is defined. */
-
 /* >>export/file */
 #ifndef GCKPT_NO_EXPORT
 #define GCKPTI_PLAN_MAGIC UINT64_C(0x6e6c707470636b67)
@@ -34146,7 +34109,7 @@ GCKPTI_FN int gckpti_c_identifier(const char *s)
 static int gckpti_c_is_builtin(const gckpt_op *op)
 {
 #define GCKPTI_IS(listed) || !strcmp(op->name, #listed)
-    return op->flags & GCKPTI_BUILTIN_OP && (0 GCKPTI_OPS(GCKPTI_IS, GCKPTI_IS) GCKPTI_IS(fused));
+    return op->flags & GCKPTI_BUILTIN_OP && (0 GCKPTI_OPS(GCKPTI_IS, GCKPTI_IS));
 #undef GCKPTI_IS
 }
 
@@ -34238,10 +34201,11 @@ static void gckpti_c_nodes(gckpti_sink *out, const gckpt_plan *p, const char *na
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_plan_node *q = &p->nodes[i];
         const gckpt_op *op = q->index < 0 ? NULL : q->op; /* link no op of a node that never runs */
-        const gckpt_op *last = (const gckpt_op *)q->data;
-        const char *prefix = op && gckpti_c_is_builtin(op) ? "gckpti_op_" : "";
-        gckpti_print(out, op ? "    { &%s%s, " : "    { NULL, ", prefix, op ? op->name : "");
-        if (op && q->data) /* the last op of a fused group */
+        const gckpt_op *last = op ? (const gckpt_op *)q->data : NULL; /* of a fused group */
+        const char *prefix = op && (last || gckpti_c_is_builtin(op)) ? "gckpti_op_" : "";
+        gckpti_print(out, op ? "    { &%s%s, " : "    { NULL, ", prefix,
+                     last ? "fused" : op ? op->name : "");
+        if (last)
             gckpti_print(out, gckpti_c_is_builtin(last) ? "&gckpti_op_%s" : "&%s", last->name);
         else
             gckpti_print(out, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
@@ -34356,7 +34320,6 @@ static void gckpti_c_words_and_names(gckpti_sink *out, const gckpt_plan *p, cons
     gckpti_print(out, "%s\n};\n", p->name_bytes ? "" : "0");
 }
 
-/* Prints a number of the plan. */
 static void gckpti_c_number(gckpti_sink *out, const char *type, const char *field, uint64_t value)
 {
     if (!strcmp(type, "uint64_t"))
@@ -34836,7 +34799,6 @@ GCKPTI_ALWAYS FLOATS V(low_half)(INTS word)
 #endif
 }
 
-/* W bytes. */
 GCKPTI_ALWAYS INTS V(bytes)(const unsigned char *b)
 {
 #if GCKPTI_ISA == 3
@@ -34987,7 +34949,7 @@ GCKPTI_ALWAYS FLOATS V(flushed)(FLOATS x)
 #endif
 }
 
-/* Elements at x, to which what the two chains of a block came to is added. */
+/* Adds the sum of a block's two chains to the elements at x. */
 GCKPTI_ALWAYS void V(store_block_sum)(const float *x, FLOATS even, FLOATS odd, float *to)
 {
     V(store)(to, V(flushed)(V(flushed)(V(load)(x)) + V(flushed)(even + odd)));
@@ -35172,7 +35134,7 @@ static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b
         }
 }
 
-/* n <= GCKPTI_STRIP rows of a that lie side by side: tile i / GCKPTI_TILE_ROWS at d + i * deep. */
+/* n <= GCKPTI_STRIP adjacent rows of a: tile i / GCKPTI_TILE_ROWS at d + i * deep. */
 static GCKPTI_TARGET void V(pack_strip)(const float *a, int64_t step, int64_t n, int64_t k,
                                         float *d, int64_t deep)
 {
@@ -35528,7 +35490,6 @@ GCKPTI_ALWAYS void V(gemv_axpy_int4)(const V(gemv) * gemv)
 /* >>kernels/quantised */
 #ifndef GCKPT_NO_QUANT
 /* ---- products with a quantised b ---- */
-/* Dequantises n values at b. storage: a constant. */
 GCKPTI_ALWAYS void V(dequantise_row)(int storage, const unsigned char *b, float scale, int64_t n,
                                      float *x)
 {
@@ -35593,7 +35554,6 @@ static GCKPTI_TARGET void V(pack_quant)(const gckpti_product *t, int64_t p, int6
         }
 }
 
-/* V(gemv_dot_of) or V(gemv_axpy_of) with a constant storage. */
 #define GCKPTI_BY_STORAGE(what, size)                                                              \
     if (u->storage == GCKPT_STORAGE_BF16)                                                          \
         V(what)(GCKPT_STORAGE_BF16, size, &t);                                                     \
@@ -35684,7 +35644,6 @@ static GCKPTI_TARGET void V(quant_axpy)(const gckpt_dequantisation *u, int64_t j
 #endif
 
 /* >>kernels/product_block */
-/* A block of a single row. */
 static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, const gckpti_c_block *block)
 {
     const int64_t i = block->i0, j0 = block->j0;
@@ -35815,7 +35774,7 @@ GCKPTI_ISA_NOINLINE FLOATS V(log_noinline)(FLOATS x) { return V(log)(x); }
 GCKPTI_ISA_NOINLINE FLOATS V(tanh_noinline)(FLOATS x) { return V(tanh)(x); }
 static GCKPTI_TARGET float V(log_scalar)(float x) { return V(log_noinline)(V(set1)(x))[0]; }
 
-/* What a row's elements at..at+W-1, of which `left` exist, add to their lanes. */
+/* Returns the lanes' terms for a row's elements at..at+W-1, of which `left` exist. */
 GCKPTI_INLINED FLOATS V(term)(const gckpti_row_args *row, int64_t at, int64_t left, FLOATS sum)
 {
     FLOATS x = V(load_n)(row->x + at, left), y;
@@ -35854,7 +35813,7 @@ GCKPTI_INLINED float V(fold)(FLOATS *lane, int largest)
     return largest ? V(fold_max)(lane[0]) : V(fold_sum)(lane[0]);
 }
 
-/* All terms of a row into its lanes, and these folded. */
+/* Reduces a row by lanes. */
 GCKPTI_INLINED float V(reduce)(const gckpti_row_args *row, int64_t n)
 {
     enum { LANES = 32 / W };
@@ -35876,14 +35835,12 @@ GCKPTI_INLINED float V(reduce)(const gckpti_row_args *row, int64_t n)
     return V(fold)(lane, largest);
 }
 
-/* gckpti_dot, gckpti_sum, gckpti_max */
 static GCKPTI_TARGET float V(dot)(const float *x, const float *y, int64_t n)
 {
     const gckpti_row_args row = { GCKPTI_ROW_DOT, x, y, NULL, NULL, 0.0f, 0.0f, 0.0f };
     return V(reduce)(&row, n);
 }
 
-/* of x - first */
 static GCKPTI_TARGET float V(sum)(const float *x, int64_t n, float first)
 {
     const gckpti_row_args row = { GCKPTI_ROW_SUM, x, NULL, NULL, NULL, first, 0.0f, 0.0f };
@@ -36061,7 +36018,6 @@ static GCKPTI_TARGET void V(forward_loops)(const V(args) * args)
 #undef GCKPTI_VALUE
 }
 
-/* gckpti_put */
 GCKPTI_INLINED void V(put)(float *d, FLOATS g, int accumulate, int64_t n)
 {
     if (accumulate)
@@ -36335,7 +36291,6 @@ static GCKPTI_TARGET void V(rotary)(const gckpt_call *call, int64_t row)
 
 /* >>kernels/random */
 /* ---- random words (num/random) by vectors: what drops out, initial values ---- */
-/* The upper words of products. */
 GCKPTI_INLINED INTS V(mul_high)(INTS a, uint32_t b)
 {
 #if GCKPTI_ISA == 3
@@ -36396,7 +36351,7 @@ static GCKPTI_TARGET void V(dropout)(const gckpti_dropout *d, int64_t first, int
     }
 }
 
-/* Up to 2^24 units of 2^-24, exactly, by halves: what is or-ed into 2^23's bits adds to it. */
+/* Up to 2^24 multiples of 2^-24, exactly, by halves: what is or-ed into 2^23's bits adds to it. */
 GCKPTI_INLINED FLOATS V(uniform)(INTS x)
 {
     const FLOATS magic = V(set1)(8388608.0f);
@@ -36430,7 +36385,6 @@ GCKPTI_ISA_NOINLINE void V(normals)(const INTS *word, FLOATS *y)
     y[0] = V(fma)(r, V(floats)(u), V(zero)()), y[1] = V(fma)(r, V(floats)(v), V(zero)());
 }
 
-/* Initial values (store/values). */
 static GCKPTI_TARGET void V(initialise)(const gckpti_init_span *d)
 {
     const gckpt_init *init = &d->init;
@@ -37267,7 +37221,6 @@ static GCKPTI_TARGET void V(conv_block)(const gckpti_conv_gemm *s, const gckpti_
     } while (p < t->k);
 }
 
-/* gckpti_plain_multiply_add */
 static GCKPTI_TARGET void V(multiply_add)(float *d, const float *x, const float *y, int64_t n)
 {
     for (int64_t i = 0; i < n; i += W) {
@@ -37276,7 +37229,6 @@ static GCKPTI_TARGET void V(multiply_add)(float *d, const float *x, const float 
     }
 }
 
-/* gckpti_plain_scaled_add */
 static GCKPTI_TARGET void V(scaled_add)(float *to, float factor, const float *from, int64_t n)
 {
     for (int64_t i = 0; i < n; i += W)
@@ -37418,7 +37370,7 @@ typedef struct {
     FLOATS low[GCKPTI_ATTN_ROWS], high[GCKPTI_ATTN_ROWS];
 } V(chains);
 
-/* Links p..end-1. (Seven parameters: two of them constants.) */
+/* Adds terms p..end-1. (Seven parameters: two of them constants.) */
 GCKPTI_INLINED void V(attn_terms)(const gckpti_attn_gemm *s, const V(attn_part) * t, int vectors,
                                   int corner, int64_t p, int64_t end, V(chains) * acc)
 {
@@ -37470,7 +37422,7 @@ GCKPTI_INLINED void V(attn_tile)(const gckpti_attn_gemm *s, const V(attn_part) *
         }
 }
 
-/* Columns from..end-1 of rows of a token of the head of keys each, into L2. */
+/* Prefetches columns from..end-1 of a head's rows of keys to L2. */
 GCKPTI_INLINED void V(prefetch_rows)(const gckpti_attn *h, const float *x, int64_t rows,
                                      int64_t from, int64_t end)
 {
@@ -37526,7 +37478,7 @@ static GCKPTI_TARGET void V(attn_gemm)(const gckpti_attn_gemm *s, int64_t m, int
     }
 }
 
-/* Rows of a token of the head each, `c` apart, side by side: d[i * wide + j]. */
+/* Packs rows of a head, `c` apart: d[i * wide + j]. */
 static GCKPTI_TARGET void V(gather)(const gckpti_attn *h, const float *x, int64_t c, int64_t rows,
                                     float *d)
 {
@@ -37603,7 +37555,6 @@ GCKPTI_INLINED int V(online_columns)(float *x, int64_t n, int64_t diagonal, int6
     return 1;
 }
 
-/* out *= factor, of a query */
 GCKPTI_INLINED void V(rescale)(float *out, float factor, int64_t d)
 {
     for (int64_t e = 0; factor != 1.0f && e < d; e += W)
@@ -37913,7 +37864,6 @@ GCKPTI_INLINED int V(head_cut)(const gckpti_attn *h, int64_t diagonal, int64_t m
     return diagonal + 1 < n || diagonal + m > h->window;
 }
 
-/* Stores a row of a result, x, in place or rounded. */
 GCKPTI_INLINED void V(store_row)(const gckpti_attn *h, const float *x, float *to, uint16_t *narrow)
 {
     if (to)
@@ -37979,7 +37929,6 @@ static GCKPTI_TARGET void V(queries_values)(V(query_block) * s, const gckpti_ope
     V(head_multiply)(&t, GCKPTI_TERMS_TO, cut, s->diagonal, s->n);
 }
 
-/* As V(attention_forward). */
 static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, int64_t head,
                                            int64_t first, float *scratch)
 {
@@ -38147,7 +38096,7 @@ GCKPTI_INLINED void V(keys_gradients)(const V(key_block) * s, int64_t r)
     }
 }
 
-/* The block goes to one gradient, element by element. */
+/* Adds the tile to one gradient, element by element. */
 static GCKPTI_TARGET void V(keys_add_exact)(const V(key_block) * s, float *dq, float *dk, float *dv)
 {
     const int64_t c = s->h->c;
@@ -38283,7 +38232,6 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
         V(store_gradient)(h, &in[0], at_q, h->t, s.dq);
 }
 
-/* What gckpti_kernels has for bf16 plans. */
 static const gckpti_mixed_kernels V(mixed_kernels) = {
     { { 32, GCKPTI_PANEL, GCKPTI_TILE_ROWS, GCKPTI_WORDS_PAIRS, V(mixed_tile) },
       { 32, GCKPTI_PANEL, 1, GCKPTI_WORDS_PAIRS, V(mixed_chain) } },

@@ -24,7 +24,7 @@
  *                 channels, recurrent, losses, linear_loss, scores, attention
  *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1730
  *                 epilogue, products, linear, attention, losses, elementwise, norms
- *     >>backend   which kernels there are, the self-test, the table                            295
+ *     >>backend   which kernels there are, the self-test, the table                            294
  *                 find, self_test, open
  */
 #ifndef GCKPT_CUDA_SHIM /* tests/cuda/cuda_shim.h, included before, runs kernels on the processor */
@@ -6821,7 +6821,6 @@ bool is_op(const gckpt_op *op, const char *name)
     return op->flags & GCKPTI_BUILTIN_OP && !strcmp(op->name, name);
 }
 
-/* A function of the table, under the lock. */
 template <auto F> struct Locked;
 template <class... A, void (*F)(const gckpt_call *, A...)> struct Locked<F> {
     static void run(const gckpt_call *call, A... arguments)

@@ -1,18 +1,16 @@
 #!/bin/sh
-# Puts a file together from those of a folder, in the order of its MANIFEST:
+# Concatenates the files of a folder in the order of its MANIFEST:
 #     sh src/header.sh src > gradckpt.h
 #     sh src/header.sh src/cuda > gradckpt_cuda.cu
-# What has an MANIFEST of its own within the folder is none of it.
+# A subfolder with a MANIFEST of its own is not included.
 #
-# A line of MANIFEST is a file with its budget of lines and, in the third column, the condition that the whole file
-# stands under (- : none; separate: it is for compiling the files by themselves, and left out here), or a folder
-# ("plan/") with words for the table of contents. Left out are, too, what the files include of each other
-# (#include "..." but "gradckpt.h", #pragma once) and what stands under #ifdef GCKPTI_SEPARATE_TU; each file is marked by its
-# name (>>).
-# @undef@ becomes an #undef of each private macro of the folders before it that is still defined (but what
-# gradckpt_cuda.cu uses).
-# Says what is wrong and fails: a file that is missing, listed twice or not listed, or not under its condition; a
-# function or table of file scope (static, GCKPTI_FN, GCKPTI_DATA) that has a body in two files.
+# A line of MANIFEST is a folder ("plan/") with its description for the table of contents, or a file with its budget of
+# lines and, in the third column, the #if that encloses the whole file (-: none; separate: the file is only for compiling
+# the files by themselves, and is left out here). Also left out: includes of other files of the folder (#include "..."
+# except "gradckpt.h"), #pragma once, and code under #ifdef GCKPTI_SEPARATE_TU. Each file is marked by its name (>>).
+# @undef@ becomes an #undef of each private macro that is still defined there, except those that gradckpt_cuda.cu uses.
+# Fails, with a message, for a file that is missing, listed twice or not listed, or not enclosed by its #if; and for a
+# function or table of file scope (static, GCKPTI_FN, GCKPTI_DATA) that two files define.
 dir=$1
 [ -f "$dir/MANIFEST" ] || { echo "src/header.sh: $dir has no MANIFEST: sh src/header.sh src > gradckpt.h" >&2; exit 1; }
 {
@@ -20,43 +18,43 @@ dir=$1
         '(' -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' ')' -print | sed "s,^$dir/,/ ," | sort
     sed 's/^/+ /' "$dir/MANIFEST"
 } | awk -v dir="$dir" '
-    function wrong(text) { print "src/header.sh: " text > "/dev/stderr"; bad = 1 }
-    # The name of a file that is no door (num/num.h) and holds what others do not (internal.h).
-    function stem(file,    at, door) {
+    function fail(text) { print "src/header.sh: " text > "/dev/stderr"; bad = 1 }
+    # The name that marks a file; none for a layer header (num/num.h), internal.h and config.h.
+    function stem(file,    at, is_layer_header) {
         split(file, at, /[\/.]/)
-        door = at[2] == at[1] && at[3] ~ /^(h|cuh)$/
-        return index(file, "/") && !door && at[2] !~ /^(internal|config)$/ ? at[2] : ""
+        is_layer_header = at[2] == at[1] && at[3] ~ /^(h|cuh)$/
+        return index(file, "/") && !is_layer_header && at[2] !~ /^(internal|config)$/ ? at[2] : ""
     }
     function put(line) { text[++lines] = line; count[part]++ }
-    # Private macros that are defined, in order.
+    # Records the private macros, in order, and whether each is still defined.
     function note_macro(line,    word) {
         gsub(/^ *# */, "", line)
         if (part == "" || line !~ /^(define|undef) +(GCKPTI|gckpti)_/)
             return
         split(line, word, /[ (]+/)
-        stays[word[2]] = word[1] == "define"
-        if (stays[word[2]] && !listed_macro[word[2]]++)
+        is_defined[word[2]] = word[1] == "define"
+        if (is_defined[word[2]] && !listed_macro[word[2]]++)
             macro[++macros] = word[2]
     }
     function put_undefs(    i) {
         for (i = 1; i <= macros; i++)
-            if (stays[macro[i]] && macro[i] != "GCKPTI_TICKS_PER_RADIAN")
+            if (is_defined[macro[i]] && macro[i] != "GCKPTI_TICKS_PER_RADIAN")
                 put("#undef " macro[i])
     }
-    # Names that macros paste are not seen.
-    function look(line, file) {
+    # Checks that no other file defines the same name (names that macros paste are not checked).
+    function check_duplicate(line, file) {
         if (line ~ /^(static|GCKPTI_FN|GCKPTI_DATA) [^=]*gckpti_[a-z0-9_]+\)?(\[[^]]*\])* *[(=]/) {
             name = substr(line, match(line, /gckpti_[a-z0-9_]+\)?(\[[^]]*\])* *[(=]/))
             sub(/[^a-z0-9_].*/, "", name)
         }
         if (name == "" || line !~ /;$|^\{|[{}]$/)
             return
-        if (line !~ /;$/ && instead)
-            ; # what a door has where a part is left out
-        else if (line !~ /;$/ && name in home && home[name] != file)
-            wrong("static " name " is in " dir "/" home[name] " and in " dir "/" file)
-        if (line !~ /;$/ && !instead)
-            home[name] = file
+        if (line !~ /;$/ && in_else)
+            ; # a stub for a part that is left out
+        else if (line !~ /;$/ && name in defined_in && defined_in[name] != file)
+            fail("static " name " is in " dir "/" defined_in[name] " and in " dir "/" file)
+        if (line !~ /;$/ && !in_else)
+            defined_in[name] = file
         name = ""
     }
     function place(file, condition,    line, separate, depth, blank) {
@@ -67,7 +65,7 @@ dir=$1
         while ((getline line < (dir "/" file)) > 0) {
             if (condition != "" && line ~ /^#if/) {
                 if (line != condition)
-                    wrong(dir "/" file " does not begin with " condition ", as MANIFEST says")
+                    fail(dir "/" file " does not begin with " condition ", as MANIFEST says")
                 condition = ""
             }
             if (line == "#ifdef GCKPTI_SEPARATE_TU" || line == "#ifndef GCKPTI_SEPARATE_TU") {
@@ -79,13 +77,13 @@ dir=$1
             if (line ~ /^#if.*GCKPT_(NO_|SMALL)/)
                 part_at = depth
             else if (line ~ /^#else/ && depth == part_at)
-                instead = 1
+                in_else = 1
             else if (line ~ /^#endif/ && depth < part_at)
-                instead = part_at = 0
+                in_else = part_at = 0
             if (separate != "" && depth < 0)
                 separate = ""
             else if (separate != "#ifdef GCKPTI_SEPARATE_TU" && (line !~ /^#include "|^#pragma once$/ || line == "#include \"gradckpt.h\"") && !(blank && line == "")) {
-                look(line, file)
+                check_duplicate(line, file)
                 note_macro(line)
                 if (line == "@undef@")
                     put_undefs()
@@ -95,12 +93,12 @@ dir=$1
             }
         }
         if (condition != "")
-            wrong(dir "/" file " does not begin with " condition ", as MANIFEST says")
+            fail(dir "/" file " does not begin with " condition ", as MANIFEST says")
         if (!blank)
             put("")
         close(dir "/" file)
     }
-    $1 == "/" { there[$2] = 1; next }
+    $1 == "/" { present[$2] = 1; next }
     $2 ~ /^#/ || NF < 2 { next }
     $2 ~ /\/$/ {
         folders[++n] = part = substr($2, 1, length($2) - 1)
@@ -108,8 +106,8 @@ dir=$1
         sub(/^\+ *[^ ]+ */, "", words[part])
         next
     }
-    listed[$2]++ { wrong(dir "/MANIFEST lists " $2 " twice"); next }
-    !($2 in there) && system("test -f " dir "/" $2) { wrong(dir "/MANIFEST lists " $2 ", which is not there"); next }
+    listed[$2]++ { fail(dir "/MANIFEST lists " $2 " twice"); next }
+    !($2 in present) && system("test -f " dir "/" $2) { fail(dir "/MANIFEST lists " $2 ", which is not there"); next }
     $4 == "separate" { next }
     {
         if (!index($2, "/"))
@@ -139,9 +137,9 @@ dir=$1
         }
     }
     END {
-        for (file in there)
+        for (file in present)
             if (!listed[file])
-                wrong(dir "/" file " is not in " dir "/MANIFEST")
+                fail(dir "/" file " is not in " dir "/MANIFEST")
         while (text[lines] == "")
             lines--
         for (i = 1; i <= lines && !bad; i++)

@@ -69,8 +69,8 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #define GCKPT_ASSERT(x) ((void)0)
 #endif
 
-/* Arithmetic must be exactly what is written (manual, 5). gcc can be told so here, whatever the
- * command line says; clang cannot be rescued from -ffast-math, nor anyone from x87 registers. */
+/* Arithmetic must be exactly what is written (manual, 5). For gcc, pragmas here override the
+ * command line; nothing helps clang with -ffast-math, or x87 registers. */
 #if defined(__FAST_MATH__) && (defined(__clang__) || !defined(__GNUC__))
 #error "gradckpt.h: -ffast-math breaks the numeric contract; compile this file without it"
 #endif
@@ -163,15 +163,14 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 extern "C" {
 #endif
 
-/* For a device that has a compiler of its own (gradckpt_cuda.cu): what stands before functions that
- * it takes, too; GCKPTI_FMA and GCKPTI_SQRT are 3 there: fmaf, sqrtf. */
+/* Marks functions that gradckpt_cuda.cu also compiles, where GCKPTI_FMA and GCKPTI_SQRT are 3. */
 #ifndef GCKPTI_DEVICE
 #define GCKPTI_DEVICE
 #endif
-/* What other files of src/ may use, by a door or among the files of a folder. */
-#if defined(__GNUC__) && !defined(GCKPTI_FULL_BUILD) /* parts that stay may not use all of it */
+/* GCKPTI_FN, GCKPTI_DATA: declared in a layer header (plan/plan.h) or a folder's internal.h. */
+#if defined(__GNUC__) && !defined(GCKPTI_FULL_BUILD) /* a build without some parts uses fewer */
 #define GCKPTI_UNUSED __attribute__((unused))
-#else /* tests/check_all.sh: nothing is there that the whole does not use */
+#else /* tests/check_all.sh: the complete build uses all of them */
 #define GCKPTI_UNUSED
 #endif
 #ifndef GCKPTI_SEPARATE_TU
@@ -180,16 +179,16 @@ extern "C" {
 #endif
 #define GCKPTI_INLINE      GCKPTI_DEVICE static inline
 #define GCKPTI_ARENA_MAX   (PTRDIFF_MAX / 8) /* bytes in a step arena, at most */
-#define GCKPTI_NO_OFFSET   SIZE_MAX          /* "no offset" */
+#define GCKPTI_NO_OFFSET   SIZE_MAX
 #ifdef GCKPT_NO_TEXT
 #define GCKPTI_TEXT_BYTES 1
 #else
 #define GCKPTI_TEXT_BYTES 256 /* bytes of an error text */
 #endif
-/* GCKPT_SMALL is what it leaves out (api.h), and besides: numbers of plans and frames on the stack
- * are small (LEAN); plans are constants of the program, so none is made here (PLANNER); there is
- * one backend, the plain one, on one thread, and no optimiser or feeds' copies of one's own
- * (BACKENDS). Conditions are then constant, and the compiler leaves out what stands behind them. */
+/* GCKPT_SMALL implies, in addition to what it leaves out (api.h): small numbers and stack frames
+ * (IS_SMALL); plans that are constants of the program, and no planner (WITH_PLANNER); only the
+ * plain backend on one thread, no custom optimisers and no copies of feeds (WITH_BACKENDS). These
+ * conditions are constants, so the compiler removes the code that depends on them. */
 #ifdef GCKPT_SMALL
 #define GCKPTI_WITH_PLANNER  0
 #define GCKPTI_WITH_BACKENDS 0
@@ -204,11 +203,11 @@ extern "C" {
 #define GCKPTI_WITH_BACKENDS 1
 #define GCKPTI_IS_SMALL      0
 #endif
-/* Parts that may be left out, for doors, which show callers what then stands in their place. The
- * text of a name that is defined, of GCKPT_NO_RANKS say, is not the name: "1", or nothing. */
+/* Optional parts, as constants: layer headers have stubs for parts that are left out. GCKPTI_WITH:
+ * a macro that is defined (GCKPT_NO_RANKS) stringifies to "1" or "", not to its name. */
 #define GCKPTI_STRINGIFY(text)  #text
 #define GCKPTI_STRING_OF(macro) GCKPTI_STRINGIFY(macro)
-#define GCKPTI_WITH(part)       (sizeof GCKPTI_STRING_OF(GCKPT_NO_##part) == sizeof "GCKPT_NO_" #part)
+#define GCKPTI_WITH(no)         (sizeof GCKPTI_STRING_OF(GCKPT_NO_##no) == sizeof "GCKPT_NO_" #no)
 enum {
     GCKPTI_WITH_TRAINING = GCKPTI_WITH(TRAINING),
     GCKPTI_WITH_RANKS = GCKPTI_WITH(RANKS),
@@ -225,8 +224,8 @@ enum {
 #else
 #define GCKPTI_OWN_FRAME
 #endif
-/* GCKPTI_TEAMS: one OpenMP region lasts for a run, and its threads share out the jobs of all its
- * instructions (elsewhere: a region for each job). Tests set it to 1 to bring their own threads. */
+/* GCKPTI_TEAMS: one OpenMP region per execution, whose threads run the loops of all instructions
+ * (elsewhere: one region per loop). Tests set it to 1 and use threads of their own. */
 #if !GCKPTI_HAS_FAST
 #undef GCKPTI_TEAMS
 #define GCKPTI_TEAMS 0

@@ -17,9 +17,8 @@ GCKPTI_FN size_t gckpti_round_up(size_t n, size_t alignment)
 }
 
 #ifdef GCKPT_REALLOC
-/* GCKPT_REALLOC, but a large new block begins at a cache line where the heap can do that, since
- * vectors that lie across two take twice as long to read, and asks for pages of 2 MiB where whole
- * ones lie within it (only a wish): parameters and arenas are read from end to end. */
+/* Calls GCKPT_REALLOC, except that on Linux a large new block is aligned to a cache line (a vector
+ * that crosses two takes twice as long to read) and requests huge pages if it holds whole ones. */
 static void *gckpti_heap_resize(void *ptr, size_t size)
 {
 #if GCKPTI_HUGE_PAGES
@@ -39,11 +38,11 @@ static void *gckpti_heap_resize(void *ptr, size_t size)
 }
 #endif
 
-/* 1: in a block, and nothing was taken behind it (NULL: it is yet to be taken). */
+/* Returns 1 if ptr is the last allocation of a block, or NULL, the next one. */
 static int gckpti_is_last(const gckpti_allocator *a, const void *ptr, size_t size)
 {
     const unsigned char *base = (const unsigned char *)a->desc.memory;
-    size_t skew = (size_t)((uintptr_t)base % GCKPTI_ALIGN); /* a block may begin anywhere */
+    size_t skew = (size_t)((uintptr_t)base % GCKPTI_ALIGN); /* a block has any address */
     size_t offset = base && ptr ? (size_t)((const unsigned char *)ptr - base) : 0;
     return base && (!ptr || gckpti_round_up(offset + skew + size, GCKPTI_ALIGN) - skew >= a->used);
 }
@@ -189,7 +188,7 @@ GCKPTI_FN int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, si
     return 1;
 }
 
-/* ---- what is given back all at once ---- */
+/* ---- scratch ---- */
 GCKPTI_FN gckpti_scratch gckpti_scratch_new(gckpti_allocator *memory, int *failed)
 {
     const size_t step = memory->desc.memory ? 2048 : 65536;
@@ -210,7 +209,7 @@ enum {
     GCKPTI_CHUNK_HEADER = (sizeof(gckpti_chunk) + GCKPTI_ALIGN - 1) / GCKPTI_ALIGN * GCKPTI_ALIGN
 };
 
-/* Begins again, in one piece instead of several (a block of memory takes nothing back). */
+/* Empties the scratch; several chunks become one (except in a block, which cannot free). */
 GCKPTI_FN void gckpti_scratch_clear(gckpti_scratch *s)
 {
     const int several = s->first && s->first->next && !s->memory->desc.memory;
@@ -253,7 +252,7 @@ GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t 
     return to && n > 0 ? memcpy(to, from, n * size) : to;
 }
 
-/* Gives back what was taken of `size` bytes at `at` if it has a piece for itself. 0: it has not. */
+/* Frees `size` bytes at `block` if they are a whole chunk, else returns 0. */
 static int gckpti_scratch_release(gckpti_scratch *s, const unsigned char *block, size_t size)
 {
     gckpti_chunk **slot = &s->first, *chunk;
@@ -277,7 +276,7 @@ GCKPTI_FN int(gckpti_reserve)(gckpti_scratch *s, void *array, size_t n, size_t s
     if (need <= bytes)
         return 1;
     const size_t growth = bytes > s->min_size && !s->memory->desc.memory ? bytes / 4 : bytes;
-    need = need > bytes + growth ? need : bytes + growth; /* little where all is given back */
+    need = need > bytes + growth ? need : bytes + growth; /* less where old memory is freed */
     fresh = (unsigned char *)gckpti_scratch_alloc(s, need + GCKPTI_ALIGN, 1);
     if (!fresh)
         return 0;

@@ -1,7 +1,7 @@
-/* What the files of src/ need where each is compiled by itself, as the tests have them, and what
- * make header leaves out. What stands in a folder's door (plan/plan.h), or is shared by its files
- * (plan/internal.h), is hidden here and static in gradckpt.h. Assertions hold here: test_hooks.h.
- * Prototypes of the latter are for here alone: in gradckpt.h functions stand in order. */
+/* For builds that compile each file of src/ by itself, as the tests do; make header leaves it out.
+ * Functions of a layer header (plan/plan.h) or of a folder's internal.h have hidden visibility here
+ * and are static in gradckpt.h. The prototypes in internal.h are needed only here, since gradckpt.h
+ * defines functions before their use. Assertions are active here: test_hooks.h. */
 #pragma once
 #include "api.h"
 

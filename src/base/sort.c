@@ -1,6 +1,6 @@
 #include "base/base.h"
 
-/* ---- sorts, without recursion: a heap, one result if no two are equal; and by key, stable ---- */
+/* ---- sorts without recursion: heap sort (not stable), and merge sort by key (stable) ---- */
 static void gckpti_swap(unsigned char *a, unsigned char *b, size_t size)
 {
     unsigned char buf[64];
@@ -19,7 +19,7 @@ GCKPTI_FN void gckpti_sort(void *items, size_t n, size_t size, gckpti_less_fn be
     for (size_t built = n / 2, end = n; end > 1;) {
         size_t parent = 0;
         if (built > 0)
-            parent = --built; /* still making the heap */
+            parent = --built; /* still building the heap */
         else
             gckpti_swap(v, v + --end * size, size);
         for (size_t child; end > 1 && (child = 2 * parent + 1) < end; parent = child) {

@@ -3,13 +3,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static void say(const char *text, const char *file, int line)
+static void print_assertion(const char *text, const char *file, int line)
 {
     fprintf(stderr, "%s:%d: not so: %s\n", file, line, text);
     abort();
 }
 
-static int never(const char *file, int line)
+static int never_fail(const char *file, int line)
 {
     (void)file;
     return line < 0;
@@ -24,15 +24,15 @@ static int open_file(const char *path, int flags, unsigned mode) { return open(p
 static int stat_of(const char *path, struct stat *s) { return stat(path, s); }
 static int fstat_of(int fd, struct stat *s) { return fstat(fd, s); }
 
-gckpti_test_hooks gckpti_hooks = { say,      never,  fopen, fdopen,  fread,   fwrite,    fflush,
-                                   fseek,    fclose, fsync, rename,  remove,  open_file, stat_of,
-                                   fstat_of, flock,  close, opendir, readdir,
+gckpti_test_hooks gckpti_hooks = {
+    print_assertion, never_fail, fopen, fdopen, fread, fwrite, fflush, fseek, fclose, fsync,
+    rename, remove, open_file, stat_of, fstat_of, flock, close, opendir, readdir,
 #ifdef __linux__
-                                   statfs
+    statfs
 #endif
 };
 #else
-gckpti_test_hooks gckpti_hooks = { say, never };
+gckpti_test_hooks gckpti_hooks = { print_assertion, never_fail };
 #endif
 
 GCKPTI_FN void gckpti_assert_failed(const char *text, const char *file, int line)

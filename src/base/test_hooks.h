@@ -1,12 +1,11 @@
-/* What tests put something else in the place of: the system's calls that files take, what is done
- * when an assertion does not hold, whether a place gets scratch memory. Behind all other includes;
- * in gradckpt.h there is none of this. */
+/* Functions that tests can replace: the system calls of files, the handler of failed assertions,
+ * whether a call site gets scratch memory. Included after all other headers; not in gradckpt.h. */
 #pragma once
 #include "base/base.h"
 
 typedef struct {
     void (*assert_failed)(const char *text, const char *file, int line);
-    int (*fail_scratch)(const char *file, int line); /* 1: the place there gets none */
+    int (*fail_scratch)(const char *file, int line); /* returns 1 to refuse the call site */
 #if GCKPTI_POSIX
     FILE *(*fopen)(const char *path, const char *mode);
     FILE *(*fdopen)(int fd, const char *mode);

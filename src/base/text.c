@@ -32,7 +32,7 @@ static void gckpti_text_int(gckpti_text *t, int64_t value)
     gckpti_text_uint(t, value < 0 ? 0 - (uint64_t)value : (uint64_t)value);
 }
 
-/* Six significant digits, e.g. 0.0123457, 12345.7, 1.5e-09: for people, not to be read back. */
+/* Six significant digits, e.g. 0.0123457, 12345.7, 1.5e-09: for people, not for parsing. */
 static void gckpti_text_double(gckpti_text *t, double value)
 {
     int point = 6; /* digits before the decimal point */
@@ -69,7 +69,7 @@ static void gckpti_text_double(gckpti_text *t, double value)
     }
 }
 
-/* A shape that is being refused may have any number of axes; only six are there to be read. */
+/* An invalid shape may have any number of axes, of which only GCKPT_MAX_DIMS can be read. */
 static void gckpti_text_shape(gckpti_text *t, const gckpt_shape *s)
 {
     int known = s->n >= 0 && s->n <= GCKPT_MAX_DIMS;
@@ -205,8 +205,7 @@ GCKPT_API const char *gckpt_error_text(const void *object)
                                                                         : gckpt_result_text(result);
 }
 
-/* ---- what goes out through a callback: gathered, and nothing more of it after a failure ---- */
-
+/* ---- sinks: buffered writes to a callback, which stop after a failure ---- */
 GCKPTI_FN gckpt_result gckpti_sink_flush(gckpti_sink *out)
 {
     if (out->write && !out->failed && out->used &&

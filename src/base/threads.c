@@ -12,29 +12,28 @@ GCKPT_API int gckpt_threads(void)
 }
 
 #if GCKPTI_TEAMS
-/* A job is body(context, 0..n-1). Only thread 0 gives out jobs, one after the other, and it works
- * too. `left` counts the items nobody has claimed, `open` those that are not finished.
+/* A loop is body(context, 0..n-1). Only thread 0 starts loops, one after the other; it too runs
+ * items. `unclaimed` counts the items that no thread has claimed, `unfinished` those not finished.
  *
- * Why a thread that comes late, or sleeps anywhere in here, does no harm:
- * - An item is claimed by taking one from `left`, and is one's own if something was left. What
- *   this item is, the thread reads only afterwards. So what it saw before plays no part: if a job
- *   ended and another began meanwhile, it has claimed an item of the other.
- * - A claimed item is open until its thread says that it is finished, and thread 0 changes the job
- *   only when no item is open. So body, context and n stay as they are while they are read.
- * - Taking from a `left` of 0 or less claims nothing; the next job overwrites it.
- * - Job to items: `left` is set with release after the fields and taken from with acquire (taking
- *   continues the release sequence). Items to thread 0, and so to the next job: `open`, likewise.
- * Thread 0 waits for items that a thread has claimed, and for nothing else. */
+ * Why a thread may be late, or sleep anywhere in here:
+ * 1. A thread claims an item by decrementing `unclaimed`, if the old value was positive.
+ *    It reads the loop's fields only afterwards. If a loop ended and another began in between, it
+ *    has claimed an item of the new one.
+ * 2. A claimed item is unfinished until its thread reports it, and thread 0 changes the loop only
+ *    when no item is unfinished. So body, context and n are constant while they are read.
+ * 3. Decrementing an `unclaimed` of 0 or less claims nothing; the next loop overwrites it.
+ * 4. Loop to items: `unclaimed` is set with release after the fields and decremented with acquire
+ *    (which continues the release sequence). Items to thread 0: `unfinished`, likewise. */
 typedef struct gckpti_team {
     void (*body)(void *context, int64_t i);
     void *context;
     int64_t n;
-    int busy; /* a job is under way */
-    int stop; /* no more jobs */
-    int exited; /* threads that have seen it */
+    int busy; /* a loop is running */
+    int stop; /* no more loops follow */
+    int exited; /* threads that have seen `stop` */
     char pad[64];
     int64_t unclaimed;
-    char pad2[64]; /* cache lines of their own */
+    char pad2[64]; /* the two counters have cache lines of their own */
     int64_t unfinished;
     char pad3[64];
 } gckpti_team;
@@ -53,7 +52,7 @@ static void gckpti_team_run_items(gckpti_team *team)
         __atomic_fetch_sub(&team->unfinished, done, __ATOMIC_ACQ_REL);
 }
 
-/* Some 40 ns in which a thread beside this one on its core gets more of it. */
+/* Waits some 40 ns, which leaves more of the core to its other hardware thread. */
 static void gckpti_cpu_relax(void)
 {
 #if defined(__x86_64__)
@@ -65,8 +64,8 @@ static void gckpti_cpu_relax(void)
 #endif
 }
 
-/* Spins for 20 to 50 us, so that the next job finds the thread awake, then lets others have the
- * processor, then sleeps: a processor without work takes over what waits on a busy one. */
+/* Spins for 20 to 50 us, so that the next loop finds the thread awake, then yields, then sleeps, so
+ * that an idle processor can take over a thread that waits for a busy one. */
 static void gckpti_team_backoff(int *spins)
 {
     if (*spins < 1000) {
@@ -80,7 +79,7 @@ static void gckpti_team_backoff(int *spins)
     *spins += *spins < 2000;
 }
 
-/* What threads but 0 do until thread 0 ends the team. */
+/* Main loop of all threads except 0, until thread 0 ends the team. */
 GCKPTI_FN void gckpti_team_worker(gckpti_team *team)
 {
     for (int spins = 0; !__atomic_load_n(&team->stop, __ATOMIC_ACQUIRE);) {
@@ -93,7 +92,7 @@ GCKPTI_FN void gckpti_team_worker(gckpti_team *team)
     __atomic_fetch_add(&team->exited, 1, __ATOMIC_RELEASE);
 }
 
-/* Thread 0 waits here for the others and not in OpenMP's barrier, which may spin for so long that a
+/* Thread 0 waits here for the others, not in OpenMP's barrier, which may spin for so long that a
  * thread without a processor never gets this one. */
 GCKPTI_FN void gckpti_team_end(gckpti_team *team, int others)
 {
@@ -156,16 +155,16 @@ GCKPTI_FN void gckpti_parallel_for(const gckpt_call *call, int64_t n,
 #endif
 
 #if GCKPTI_HAS_FAST
-/* ---- items to workers: one takes a few at a time as long as there are any, so that it does no
- * harm when a thread comes late or loses its core. A worker's number says which scratch it has. */
+/* ---- workers claim a few items at a time, so that a thread may be late or lose its core. A
+ * worker's number selects its scratch. ---- */
 typedef struct {
     void (*body)(void *context, int64_t item, int64_t worker);
     void *context;
     int64_t n, next, chunk, item_cost;
-    const gckpti_runner *runner; /* NULL: nothing is to be done between items */
+    const gckpti_runner *runner; /* NULL: do not poll */
 } gckpti_parallel_loop;
 
-/* What a worker does: it claims `block` items at a time until none is left. */
+/* Claims `chunk` items at a time until none is left. */
 static void gckpti_run_chunks(void *context, int64_t worker)
 {
     gckpti_parallel_loop *loop = (gckpti_parallel_loop *)context;

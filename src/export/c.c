@@ -51,7 +51,7 @@ GCKPTI_FN int gckpti_c_identifier(const char *s)
 static int gckpti_c_is_builtin(const gckpt_op *op)
 {
 #define GCKPTI_IS(listed) || !strcmp(op->name, #listed)
-    return op->flags & GCKPTI_BUILTIN_OP && (0 GCKPTI_OPS(GCKPTI_IS, GCKPTI_IS) GCKPTI_IS(fused));
+    return op->flags & GCKPTI_BUILTIN_OP && (0 GCKPTI_OPS(GCKPTI_IS, GCKPTI_IS));
 #undef GCKPTI_IS
 }
 
@@ -143,10 +143,11 @@ static void gckpti_c_nodes(gckpti_sink *out, const gckpt_plan *p, const char *na
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_plan_node *q = &p->nodes[i];
         const gckpt_op *op = q->index < 0 ? NULL : q->op; /* link no op of a node that never runs */
-        const gckpt_op *last = (const gckpt_op *)q->data;
-        const char *prefix = op && gckpti_c_is_builtin(op) ? "gckpti_op_" : "";
-        gckpti_print(out, op ? "    { &%s%s, " : "    { NULL, ", prefix, op ? op->name : "");
-        if (op && q->data) /* the last op of a fused group */
+        const gckpt_op *last = op ? (const gckpt_op *)q->data : NULL; /* of a fused group */
+        const char *prefix = op && (last || gckpti_c_is_builtin(op)) ? "gckpti_op_" : "";
+        gckpti_print(out, op ? "    { &%s%s, " : "    { NULL, ", prefix,
+                     last ? "fused" : op ? op->name : "");
+        if (last)
             gckpti_print(out, gckpti_c_is_builtin(last) ? "&gckpti_op_%s" : "&%s", last->name);
         else
             gckpti_print(out, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
@@ -261,7 +262,6 @@ static void gckpti_c_words_and_names(gckpti_sink *out, const gckpt_plan *p, cons
     gckpti_print(out, "%s\n};\n", p->name_bytes ? "" : "0");
 }
 
-/* Prints a number of the plan. */
 static void gckpti_c_number(gckpti_sink *out, const char *type, const char *field, uint64_t value)
 {
     if (!strcmp(type, "uint64_t"))

@@ -10,8 +10,8 @@
 #pragma pop_macro("GCKPTI_ISA")
 #endif
 
-/* Sine and cosine of any finite x, for what had its bits before the ops sin and cos (num/formulas):
- * drawn values, schedules. */
+/* Sine and cosine of any finite x, for initial values and schedules, whose bits are older than the
+ * ops sin and cos (num/formulas). */
 GCKPTI_INLINE void gckpti_sincos(float x, float *sine, float *cosine)
 {
     gckpti_sincos_of(gckpti_angle_of(x), sine, cosine);

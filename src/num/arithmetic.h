@@ -171,7 +171,7 @@ GCKPTI_INLINE float gckpti_rsqrt(float x) { return 1.0f / gckpti_sqrt(x); }
 #define GCKPTI_EXP_MAX 89.0f     /* inf above */
 
 #define GCKPTI_TANH_SPLIT 1.0f
-#define GCKPTI_TANH_MAX   20.0f /* of 2|x|: tanh is 1 from 9.02 on; softplus's slope from 17.33 */
+#define GCKPTI_TANH_MAX   20.0f /* of 2|x|: tanh is 1 from 9.02, softplus's derivative from 17.33 */
 #define GCKPTI_SIN_SPLIT  131072.0f /* sin and cos: see there */
 
 #define GCKPTI_ERF_SPLIT 1.0f

@@ -1,16 +1,16 @@
 #pragma once
 #include "num/sums.h"
 
-/* The next link of n chains: d[j] = fma(s, x[j], d[j]). */
+/* The next term of n chains: d[j] = fma(s, x[j], d[j]). */
 GCKPTI_INLINE void gckpti_axpy(float s, const float *x, int64_t n, float *d)
 {
     for (; n > 0; n--, x++, d++)
         *d = gckpti_fma(s, *x, *d);
 }
 
-/* k links of n chains: d[j] += a[p * a_step] b[p * b_step + j], p = 0..k-1 ascending. Four chains
- * go side by side, since one alone would wait for each fma to finish; -Os keeps only sums with
- * names of their own in registers. (Seven parameters: three arrays, two steps, two sizes.) */
+/* k terms of n chains: d[j] += a[p * a_step] b[p * b_step + j], p = 0..k-1 ascending. Runs four
+ * chains interleaved, since a single one would wait for each fma; -Os keeps only named sums in
+ * registers. (Seven parameters: three arrays, two steps, two sizes.) */
 GCKPTI_FN void gckpti_axpy_rows(const float *a, int64_t a_step, const float *b, int64_t b_step,
                                 int64_t n, int64_t k, float *d);
 /* The same along b's rows, k > 0: d[j] += a[p * a_step] b[j * stride + p]. */

@@ -1,4 +1,4 @@
-/* ---- exp, tanh, erf, log, pow, and the curves made of them, operation by operation ----
+/* ---- exp, tanh, erf, log, pow, and the unary ops made of them, operation by operation ----
  * Polynomials are minimax fits (Lawson's weighted least squares in 40 digits, coefficients rounded
  * to float one after the other, the rest refitted); "fit 2^-28" is the fit's own relative error. */
 
@@ -36,8 +36,7 @@ GCKPTI_INLINED FLOATS V(exp_reduce)(FLOATS x, FLOATS *r, FLOATS *t)
 }
 GCKPTI_INLINED INTS V(rounded_int)(FLOATS t) { return V(bits)(t) - gckpti_bits(GCKPTI_ROUND); }
 
-/* 2^n (1 + r p) in two steps, 2^n = 2^half 2^(n - half), for results beyond either end of the
- * normal range */
+/* 2^n (1 + r p) by 2^n = 2^half 2^(n - half), for results outside the normal range */
 GCKPTI_INLINED FLOATS V(exp_scale)(FLOATS p, FLOATS r, FLOATS t)
 {
 #if GCKPTI_ISA == 3 /* an instruction for it, which rounds once, too */
@@ -189,7 +188,7 @@ GCKPTI_INLINED FLOATS V(pow_dispatch)(FLOATS x, float e)
 
 /* gelu: u = sqrt(2/pi) (x + 0.044715 x^3), t = tanh(u), y = x/2 (1 + t)
  *   u = x fma(x^2, C3, C1), y = fma(x/2, t, x/2)
- * slope: (1 + t)/2 + x/2 (1 - t^2) u',  u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)
+ * derivative: (1 + t)/2 + x/2 (1 - t^2) u',  u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)
  *   fma(x/2 fma(-t, t, 1), u', fma(1/2, t, 1/2)),  u' = fma(x^2, 3 C3, C1)
  * Hendrycks & Gimpel 2016. */
 GCKPTI_INLINED FLOATS V(gelu_cubic)(FLOATS x, float c3)
@@ -209,7 +208,7 @@ GCKPTI_INLINED FLOATS V(gelu_deriv)(FLOATS x)
     return V(fma)(u, V(gelu_cubic)(x, 3.0f * GCKPTI_GELU_C3), V(fma)(half, t, half));
 }
 
-/* gelu_erf: e = erf(0.707106781 x), y = x/2 (1 + e);  slope: (1 + e)/2 + x exp(-x^2/2) / sqrt(2 pi)
+/* gelu_erf: e = erf(0.707106781 x), y = x/2 (1 + e);  y' = (1 + e)/2 + x exp(-x^2/2) / sqrt(2 pi)
  *   fma(x/2, e, x/2);  fma(0.398942280 x, exp((-x/2) x), fma(1/2, e, 1/2)) */
 GCKPTI_INLINED FLOATS V(gelu_erf)(FLOATS x)
 {
@@ -223,14 +222,14 @@ GCKPTI_INLINED FLOATS V(gelu_erf_deriv)(FLOATS x)
     return V(fma)(0.398942280f * x, V(exp)(-0.5f * x * x), e);
 }
 
-/* tanh: slope 1 - y^2 = fma(-y, y, 1) */
+/* tanh: derivative 1 - y^2 = fma(-y, y, 1) */
 GCKPTI_INLINED FLOATS V(tanh_deriv)(FLOATS y) { return V(fnma)(y, y, V(set1)(1.0f)); }
 
-/* sigmoid: y = 1 / (1 + exp(-x)), slope y - y^2 = fma(-y, y, y) */
+/* sigmoid: y = 1 / (1 + exp(-x)), derivative y - y^2 = fma(-y, y, y) */
 GCKPTI_INLINED FLOATS V(sigmoid)(FLOATS x) { return 1.0f / (1.0f + V(exp)(-x)); }
 GCKPTI_INLINED FLOATS V(sigmoid_deriv)(FLOATS y) { return V(fnma)(y, y, y); }
 
-/* silu: s = 1 / (1 + exp(-x)), y = x s = x / (1 + exp(-x));  slope: s + x s (1 - s)
+/* silu: s = 1 / (1 + exp(-x)), y = x s = x / (1 + exp(-x));  y' = s + x s (1 - s)
  *   = fma(x s, 1 - s, s). Elfwing 2017. */
 GCKPTI_INLINED FLOATS V(silu)(FLOATS x) { return x / (1.0f + V(exp)(-x)); }
 GCKPTI_INLINED FLOATS V(silu_deriv)(FLOATS x)
@@ -239,7 +238,7 @@ GCKPTI_INLINED FLOATS V(silu_deriv)(FLOATS x)
     return V(fma)(x * s, 1.0f - s, s);
 }
 
-/* softplus: y = max(x, 0) + log(1 + exp(-|x|));  slope: sigmoid(x) = 1 - exp(-y)
+/* softplus: y = max(x, 0) + log(1 + exp(-|x|));  derivative: sigmoid(x) = 1 - exp(-y)
  *   = (1 - 2^n) - r p 2^n, -y = n ln(2) + r: to the last place for small y, too */
 GCKPTI_ISA_NOINLINE FLOATS V(softplus)(FLOATS x)
 {
@@ -278,9 +277,8 @@ GCKPTI_ISA_NOINLINE void gckpti_sincos_of(gckpti_angle r, float *sine, float *co
 }
 #endif
 
-/* sin(x + quarter pi/2). |x| = n pi/2 + hi + lo: up to GCKPTI_SIN_SPLIT by Cody and Waite (pi/2 in three
- * parts; without n of the first |x| is exact, what else is rounded goes on in lo), beyond by
- * gckpti_angle_of. */
+/* sin(x + shift pi/2). |x| = n pi/2 + hi + lo: up to GCKPTI_SIN_SPLIT by Cody and Waite (three-part
+ * pi/2; subtracting the first is exact, lo has later rounding errors), above by gckpti_angle_of. */
 GCKPTI_ISA_NOINLINE FLOATS V(sin_shifted)(FLOATS x, uint32_t shift)
 {
     const FLOATS a = V(abs)(x), t = V(fma)(a, V(set1)(0.636619747f), V(set1)(GCKPTI_ROUND));
@@ -315,13 +313,13 @@ GCKPTI_INLINED FLOATS V(cos_deriv)(FLOATS x) { return V(sin_shifted)(x, 2); }
 /* relu: y = max(x, 0), NaN and -0 stay */
 GCKPTI_INLINED FLOATS V(relu)(FLOATS x) { return V(vmax)(V(zero)(), x); }
 
-/* abs: slope 1 or -1, 0 at 0 and NaN */
+/* abs: derivative 1 or -1, 0 at 0 and NaN */
 GCKPTI_INLINED FLOATS V(abs_deriv)(FLOATS x)
 {
     return V(if_less)(V(zero)(), V(abs)(x), V(bit_or)(V(set1)(1.0f), V(sign_bit)(x)), V(zero)());
 }
 
-/* reciprocal: y = 1 / x, slope -y^2 */
+/* reciprocal: y = 1 / x, derivative -y^2 */
 GCKPTI_INLINED FLOATS V(reciprocal)(FLOATS x) { return 1.0f / x; }
 GCKPTI_INLINED FLOATS V(reciprocal_deriv)(FLOATS y) { return -y * y; }
 

@@ -1,7 +1,7 @@
 #include "num/num.h"
 
-/* ---- bf16: the upper half of a float. Rounded to nearest even; subnormals become zeros of their
- * sign, NaN stays a (quiet) NaN: what the processors' instructions do. ---- */
+/* ---- bf16: the upper half of a float. Rounds to nearest even; subnormals become zeros of their
+ * sign, NaN stays a (quiet) NaN, as the processors' instructions do. ---- */
 
 GCKPTI_DEVICE GCKPTI_FN float gckpti_tiny_fma(float a, float b, float c, float d)
 {
@@ -14,8 +14,7 @@ GCKPTI_DEVICE GCKPTI_FN float gckpti_tiny_fma(float a, float b, float c, float d
     return gckpti_float(u & 0x80000000u);
 }
 
-/* ---- f16: IEEE binary16, in storage only. Rounded to nearest even, subnormals kept, NaN made
- * canonical; what is beyond 65504 must not come. ---- */
-
+/* ---- f16: IEEE binary16, in storage only. Rounds to nearest even, keeps subnormals, makes NaN
+ * canonical; values above 65504 are the caller's error. ---- */
 GCKPT_API uint16_t gckpt_to_bf16(float x) { return gckpti_to_bf16(x); }
 GCKPT_API float gckpt_from_bf16(uint16_t x) { return gckpti_from_bf16(x); }

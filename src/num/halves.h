@@ -7,9 +7,9 @@ GCKPTI_INLINE float gckpti_flush_to_zero(float x) /* subnormals to zero */
     return u & 0x7f800000u ? x : gckpti_float(u & 0x80000000u);
 }
 
-/* d = a*b + c, a link of a bf16 plan's chains (manual, 5l), of nothing subnormal, when it is not
- * above 2^-126 in size. There fma rounds to fewer than 24 bits: whether its 2^-126 was less, and
- * becomes a zero like what is below, the same sum at 2^64 times the scale tells. */
+/* Returns d = a*b + c, a term of a bf16 plan's chain (manual, 5l), flushed to zero below 2^-126; no
+ * operand is subnormal, |d| <= 2^-126. There fma rounds to fewer than 24 bits, so a smaller sum may
+ * round to 2^-126: the same sum scaled by 2^64 shows it. */
 GCKPTI_DEVICE GCKPTI_FN float gckpti_tiny_fma(float a, float b, float c, float d);
 
 GCKPTI_INLINE float gckpti_flushed_fma(float a, float b, float c)
@@ -18,7 +18,7 @@ GCKPTI_INLINE float gckpti_flushed_fma(float a, float b, float c)
     return gckpti_bits(d) << 1 > 0x01000000u ? d : gckpti_tiny_fma(a, b, c, d);
 }
 
-/* `more` is added to the half that is cut off: 0x7fff + the last bit kept, or 16 random bits. */
+/* Adds `bias` to the bits that are cut off: 0x7fff + the last bit kept, or 16 random bits. */
 GCKPTI_INLINE uint16_t gckpti_bits_to_bf16(uint32_t u, uint32_t bias)
 {
     if (!(u & 0x7f800000u))
@@ -48,7 +48,7 @@ GCKPTI_INLINE uint16_t gckpti_to_f16(float x)
     return (uint16_t)(sign | (u + 0xfffu + (u >> 13 & 1) - 0x38000000u) >> 13);
 }
 
-/* Without branches, for vectors: 2^112 is the quotient of the units, infinity and NaN follow. */
+/* Without branches, for vectors: scales by 2^112, then corrects infinity and NaN. */
 GCKPTI_INLINE float gckpti_from_f16(uint16_t x)
 {
     uint32_t sign = (uint32_t)(x & 0x8000u) << 16, rest = (uint32_t)(x & 0x7fffu) << 13;

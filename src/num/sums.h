@@ -34,7 +34,7 @@ GCKPTI_INLINE float gckpti_dot(const float *x, const float *y, int64_t n)
     return gckpti_lanes_sum(lane);
 }
 
-/* Greatest element, -inf when n is 0. A NaN is passed over (what reads the row next meets it). */
+/* Returns the greatest element, or -inf if n is 0. Ignores NaN, which later readers of x see. */
 GCKPTI_INLINE float gckpti_max(const float *x, int64_t n)
 {
     float lane[32];
@@ -52,8 +52,8 @@ GCKPTI_INLINE float gckpti_max(const float *x, int64_t n)
     return lane[0];
 }
 
-/* What a softmax subtracts from scores whose greatest is `top`; where all are -inf, nothing, and in
- * the end their sum 0 is taken as 1, so that all probabilities are 0 (manual, 5h). */
+/* Returns what a softmax subtracts from scores of maximum `top`: 0 if all are -inf, where their sum
+ * 0 is later replaced by 1, so that all probabilities are 0 (manual, 5h). */
 GCKPTI_INLINE float gckpti_shift(float top) { return top > -GCKPTI_INFINITY ? top : 0.0f; }
 
 GCKPTI_INLINE void gckpti_softmax_end(float *max, float *sum)
@@ -117,7 +117,7 @@ GCKPTI_INLINE uint64_t gckpti_fnv_bits(uint64_t hash, uint64_t value, int bits)
     return hash;
 }
 
-/* Most numbers are a byte; the seven zeros behind it are multiplications only. */
+/* Most numbers fit in a byte; the other seven, zeros, are multiplications only. */
 GCKPTI_INLINE uint64_t gckpti_fnv_number(uint64_t hash, uint64_t value)
 {
     return value < 256 ? (hash ^ value) * UINT64_C(0x1efac7090aef4a21)
@@ -131,9 +131,9 @@ GCKPTI_INLINE uint64_t gckpti_hash_floats(uint64_t hash, const float *x, int64_t
     return hash;
 }
 
-/* 0 when this build keeps the contract; 1 subnormals are flushed to zero (-ffast-math at link
- * time), 2 fma is wrong, 3 sums are re-associated, 4 another result differs. volatile: the machine
- * is asked, not the compiler. */
+/* Returns 0 if this build keeps the contract; 1 if subnormals are flushed to zero (-ffast-math at
+ * link time), 2 if fma is wrong, 3 if sums are re-associated, 4 if another result differs. volatile
+ * makes the machine compute, not the compiler. */
 GCKPTI_INLINE int gckpti_self_test(void)
 {
     static const float fma_case[3][3] = { { 0.9474001f, 4.639901e-7f, -0.24325085f },

@@ -5,14 +5,14 @@
 /* =================================================================================================
  * plans: from a request to a plan; the frontier; the micro-batch
  *
- * gckpti_planner_open checks a request and makes the model of the graph as it was built;
- * gckpti_add_variants makes a planner for each other variant. gckpti_plan_request decides: the mode
- * asked for; or store-all if it fits, else the search, variant by variant. The best is encoded, and
- * gckpti_prove_plan notes what is proven. A frontier asks the searches for budget after budget from
- * the largest down. gckpt_fit does all of it for each micro-batch size.
+ * gckpti_planner_open checks a request and builds the model of the graph as it was built;
+ * gckpti_add_variants adds a planner for each other variant. gckpti_plan_request uses the mode of
+ * the request, or for GCKPT_AUTO store-all if it fits, else the search, variant by variant. It
+ * encodes the best; gckpti_prove_plan sets its proven bounds. A frontier searches for one budget
+ * after another, from the largest down. gckpt_fit does all of it for each micro-batch size.
  * ============================================================================================== */
 
-/* What can be wrong with term i of a request. */
+/* Checks term i of a request. */
 static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, int i, int inference)
 {
     const gckpt_tensor *t = terms[i].loss;
@@ -49,7 +49,7 @@ static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, i
     return GCKPT_OK;
 }
 
-/* What can be wrong with leaves, and ranks. */
+/* Checks virtual ranks, and ranks. */
 static gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d)
 {
     int vranks = d->virtual_ranks ? d->virtual_ranks : 1, ranks = g->store->ranks;
@@ -75,7 +75,7 @@ static gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d
     return GCKPT_OK;
 }
 
-/* What can be wrong with a desc by itself. */
+/* Checks a desc by itself. */
 static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
 {
     const gckpti_range ranges[] = { { "mode", (int)d->mode, 0, GCKPT_INFERENCE },
@@ -121,7 +121,7 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
     return GCKPT_OK;
 }
 
-/* What can be wrong with a request before any planning. */
+/* Checks a request before any planning. */
 GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms, int count,
                                             const gckpt_plan_desc *d)
 {
@@ -177,7 +177,7 @@ GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *te
     return GCKPT_OK;
 }
 
-/* Why a picked tensor gets no gradient. `seen`: room for a mark by id. */
+/* Reports why a fetched tensor has no gradient. seen[id], initially 0, marks what depends on it. */
 static gckpt_result gckpti_report_no_gradient(const gckpti_planner *p, int i, unsigned char *seen)
 {
     const gckpt_tensor *t = p->desc->fetch[i].tensor, *end = NULL;
@@ -193,7 +193,7 @@ static gckpt_result gckpti_report_no_gradient(const gckpti_planner *p, int i, un
                             : t->type == GCKPT_U8 ? "u8"
                                                   : "a loss");
     seen[t->base->id] = 1;
-    for (int id = 0; id < p->n; id++) { /* where does it lead? */
+    for (int id = 0; id < p->n; id++) {
         const gckpt_tensor *user = p->tensors[id];
         for (int k = 0; user->kind == GCKPTI_OP && k < user->inputs; k++) {
             seen[id] |= seen[user->in[k]->base->id];
@@ -211,7 +211,7 @@ static gckpt_result gckpti_report_no_gradient(const gckpti_planner *p, int i, un
                         i, t, end);
 }
 
-/* Whether all that is to be fetched has a value or a gradient in the arena. */
+/* Checks that every fetch has a value or a gradient in the arena. */
 GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
 {
     for (int i = 0; i < p->desc->fetches; i++) {

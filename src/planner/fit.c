@@ -13,21 +13,21 @@ typedef struct {
     gckpt_plan_desc desc;
     int64_t least_rows; /* of a micro-batch */
     gckpt_plan *best;
-    uint64_t key;         /* of the first graph; 0: none yet */
-    size_t param_count,
-        min_bytes;        /* parameters it left in the store; bytes that some size can do with */
-    uint64_t least_cost;  /* of a step, of all sizes; */
-    size_t fast_bytes;    /* bytes in which some size has at most gckpti_fast_cost of that */
-    int unproven;         /* gckpti_prove has not seen the best yet */
-    int phase;            /* nothing fits: 1: what is the least? 2: what is fast? */
-    int counted;          /* the size that was tried last has its part in `least` */
-    int too_large;        /* some size has more bytes than this machine addresses */
-    char mixer[64];       /* an op for which some size was no candidate; "": none */
-    int other_rows;       /* gckpt_graph.other_rows of some size, with this error: */
+    uint64_t key;        /* of the first graph; 0 before that */
+    size_t param_count;  /* parameters in the store after it was built */
+    size_t min_bytes;    /* least bytes in which some size has a plan */
+    uint64_t least_cost; /* of a step, over all sizes */
+    size_t fast_bytes;   /* in which some size costs at most gckpti_fast_cost(least_cost) */
+    int unproven;        /* proven bounds of the best are not set yet */
+    int phase;           /* if nothing fits: 1 finds min_bytes, 2 finds fast_bytes */
+    int counted;         /* everything about the last size is in min_bytes */
+    int too_large;       /* some size has more bytes than are addressable */
+    char mixer[64];      /* an op that rules out some size, or "" */
+    int other_rows;      /* gckpt_graph.other_rows of some size, with error_text */
     char error_text[GCKPTI_TEXT_BYTES];
 } gckpti_fit_state;
 
-/* The greatest divisor of n below d; 0: there is none. */
+/* Returns the greatest divisor of n below d, or 0 if there is none. */
 static int64_t gckpti_next_divisor(int64_t n, int64_t d)
 {
     int64_t k = n / d + 1;
@@ -40,8 +40,8 @@ static int64_t gckpti_next_divisor(int64_t n, int64_t d)
     return 0;
 }
 
-/* What must not depend on the micro-batch: tensors, by kind, op and inputs; attributes may (a slice
- * of rows). Never 0. */
+/* Returns a hash of what must not depend on the micro-batch: tensors, by kind, op and inputs.
+ * Attributes may depend on it (a slice of rows). Never 0. */
 static uint64_t gckpti_graph_key(const gckpt_graph *g)
 {
     uint64_t key = gckpti_fnv(GCKPTI_FNV_START, &g->count, sizeof g->count);
@@ -59,9 +59,9 @@ static uint64_t gckpti_graph_key(const gckpt_graph *g)
     return key ? key : 1;
 }
 
-/* Bytes that no plan of a graph can do without, from its store-all draft: what the greediest
- * backward reads and writes (a buffer is used where it begins and ends), and what lives all through
- * a loop. */
+/* Returns bytes that any plan of a graph needs, from its lowered store-all plan: the largest sum
+ * that a backward reads and writes (a buffer is used where it begins and ends), and what stays live
+ * during the whole step. */
 GCKPTI_FN size_t gckpti_min_plan_bytes(gckpti_planner *p, gckpti_lowered *lowered)
 {
     size_t most = 0, resident = gckpti_resident_bytes(p, NULL);
@@ -83,15 +83,16 @@ GCKPTI_FN size_t gckpti_min_plan_bytes(gckpti_planner *p, gckpti_lowered *lowere
     return resident + most;
 }
 
-/* Returns whether a plan is no candidate: what mixes rows has just the rows of a leaf (without
- * leaves, of the batch) in a micro-batch, and no leaf is one row that cannot be normalised. */
+/* Returns whether a plan does not qualify: an op mixes rows, and a micro-batch has not all rows of
+ * a virtual rank or, without virtual ranks, of the batch; or a virtual rank is a single row that
+ * cannot be normalised. */
 static int gckpti_cannot_split(const gckpt_plan *p)
 {
     return p->mixer >= 0 && (p->rows != (p->batch + p->virtual_ranks - 1) / p->virtual_ranks ||
                              gckpti_has_single_norm(p, p->batch));
 }
 
-/* Keeps a plan if it is the best so far: has least work, then the fewest bytes but copies. */
+/* Keeps a plan if it is the best so far: least cost, then fewest bytes without copies. */
 static void gckpti_fit_keep(gckpti_fit_state *f, gckpt_plan *plan)
 {
     const gckpt_plan *best = f->best;
@@ -104,20 +105,20 @@ static void gckpti_fit_keep(gckpti_fit_state *f, gckpt_plan *plan)
     f->unproven = better || f->unproven;
 }
 
-/* Whether nothing that an open planner plans can be of use, by its store-all plan: it has the least
- * work of all, and `floor` bytes are the fewest. */
+/* Returns whether no plan of an open planner can be of use, judging by its store-all plan, which
+ * has the least cost, and by gckpti_min_plan_bytes. */
 static int gckpti_is_hopeless(const gckpti_fit_state *f, gckpti_planner *p, const gckpt_plan *plan)
 {
     size_t budget = p->desc->budget, most = f->phase ? f->min_bytes - 1 : budget;
     most = f->phase == 2 ? f->fast_bytes - 1 : most;
-    int no_repeats = p->best.cost == p->base_cost; /* gckpt_recompute may ask for more */
+    int no_repeats = p->best.cost == p->base_cost; /* unless gckpt_recompute demands more */
     return (no_repeats && f->best && gckpt_plan_step_cost(plan) > gckpt_plan_step_cost(f->best)) ||
            gckpti_cannot_split(plan) ||
            (budget && gckpt_plan_bytes(plan) > budget && gckpti_min_plan_bytes(p, &p->best) > most);
 }
 
-/* Notes the least work of a step. If hunting is 2, asks the planner for the bytes in which a step
- * is fast, and returns whether none can be: with the store-all plan it has too much work. */
+/* Updates least_cost. In phase 2, makes the planner search for the bytes of a fast step, and
+ * returns whether there are none, because the store-all plan is too slow. */
 static int gckpti_is_slow(gckpti_fit_state *f, gckpti_planner *p, const gckpt_plan *plan)
 {
     const uint64_t cost = plan ? gckpt_plan_step_cost(plan) : UINT64_MAX;
@@ -134,7 +135,7 @@ static int gckpti_is_slow(gckpti_fit_state *f, gckpti_planner *p, const gckpt_pl
     return cost > most;
 }
 
-/* Plans what an open planner was asked for, in its variant. */
+/* Plans the request of an open planner, in its variant. */
 static gckpt_result gckpti_fit_plan(gckpti_fit_state *f, gckpti_planner *p)
 {
     gckpt_mode mode = p->desc->mode;
@@ -167,7 +168,8 @@ static gckpt_result gckpti_fit_plan(gckpti_fit_state *f, gckpti_planner *p)
     return gckpti_is_too_large(p, result) ? GCKPT_OK : result;
 }
 
-/* Builds the graph of one micro-batch size. *count: its terms, or less than 0: not wanted. */
+/* Builds the graph of one micro-batch size. *count is its number of terms, or negative if build
+ * does not accept the size. */
 static gckpt_result gckpti_fit_build(gckpti_fit_state *f, gckpt_graph *g, int64_t rows,
                                      gckpt_term *terms, int *count)
 {
@@ -191,7 +193,7 @@ static gckpt_result gckpti_fit_build(gckpti_fit_state *f, gckpt_graph *g, int64_
     return g->object.sticky != GCKPT_OK ? g->object.sticky : GCKPT_E_ARG;
 }
 
-/* Plans a graph under each update rule that is possible. */
+/* Plans a graph with each possible update rule. */
 static gckpt_result gckpti_fit_rules(gckpti_fit_state *f, gckpt_graph *g, const gckpt_term *terms,
                                      int count)
 {
@@ -223,8 +225,8 @@ static gckpt_result gckpti_fit_rules(gckpti_fit_state *f, gckpt_graph *g, const 
     return result;
 }
 
-/* One micro-batch size: builds its graph, measures it, plans it. f->named: all that was not planned
- * of it has its part in f->least. */
+/* Builds, measures and plans one micro-batch size. Sets f->counted if everything that was not
+ * planned of it is in f->min_bytes. */
 static gckpt_result gckpti_fit_rows(gckpti_fit_state *f, int64_t rows)
 {
     gckpt_term terms[GCKPT_MAX_TERMS];
@@ -267,7 +269,7 @@ static gckpt_result gckpti_fit_rows(gckpti_fit_state *f, int64_t rows)
     return result;
 }
 
-/* What can be wrong with a request before anything is built. */
+/* Checks a request before anything is built. */
 static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build_fn build, int64_t batch,
                                      const gckpt_plan_desc *d)
 {
@@ -287,7 +289,7 @@ static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build_fn build, i
     return GCKPT_OK;
 }
 
-/* Why no size has a plan. */
+/* Reports why no size has a plan. */
 static void gckpti_report_no_fit(const gckpti_fit_state *f)
 {
     const int64_t batch = f->desc.batch;
@@ -344,7 +346,7 @@ GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void 
     f.least_rows = least_rows;
     f.min_bytes = f.fast_bytes = SIZE_MAX, f.least_cost = UINT64_MAX;
     for (; f.phase < (f.min_bytes < SIZE_MAX ? 3 : 2) && !f.best && result == GCKPT_OK; f.phase++) {
-        int index = f.phase ? sizes : 0; /* hunting 1: from 1 row up */
+        int index = f.phase ? sizes : 0; /* phase 1: from 1 row up */
         for (int64_t d = batch; d > 0 && result == GCKPT_OK; d = gckpti_next_divisor(batch, d)) {
             index -= f.phase == 1;
             if (f.phase != 1 || !(counted[index / 8] >> index % 8 & 1))

@@ -28,8 +28,8 @@ static gckpt_result gckpti_frontier_copy(gckpt_frontier *f)
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
-/* The most bytes of an arena, up to `budget`, in which a variant may have less work than the points
- * there are. */
+/* Returns the most arena bytes, up to `budget`, in which a variant may cost less than the
+ * points. */
 static size_t gckpti_frontier_next(const gckpt_frontier *f, const gckpti_planner *p, size_t budget)
 {
     for (size_t i = 0; i < f->count;) {
@@ -41,8 +41,9 @@ static size_t gckpti_frontier_next(const gckpt_frontier *f, const gckpti_planner
     return budget;
 }
 
-/* What has least work in `budget` bytes, behind a winner in more; or in fewer, down to `least`, if
- * nothing in `budget` bytes can have less work by 0.1 % of a step: points need be no nearer. */
+/* Finds the least cost in `budget` bytes, after a winner in more. If nothing in `budget` bytes can
+ * cost less by 0.1 % of a step, tries the fewest bytes of which that holds, from `least` up, since
+ * points need not be closer. */
 static gckpt_result gckpti_find_next(gckpti_search *s, size_t budget, size_t least)
 {
     const size_t align = s->p->alignment;
@@ -64,8 +65,7 @@ static gckpt_result gckpti_find_next(gckpti_search *s, size_t budget, size_t lea
     return gckpti_find_best(s, budget);
 }
 
-/* Adds the points of a variant's search, which is laid out, where they may be better than those
- * there are. */
+/* Adds the points of a variant's search where they may improve on the present ones. */
 static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
 {
     gckpti_planner *p = s->p;
@@ -76,7 +76,7 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
             fewest = f->solutions[i].point.bytes - f->resident;
     gckpt_result result = gckpti_find_min_budget(s, fewest, &budget);
     if (result == GCKPT_OK && budget == SIZE_MAX && f->count == 0)
-        result = GCKPT_E_MEMORY; /* none that this machine can address: the error is there */
+        result = GCKPT_E_MEMORY; /* no plan is addressable; the error text is set */
     size_t least_bytes = budget < fewest ? budget : fewest;
     for (budget = SIZE_MAX; result == GCKPT_OK;) {
         budget = gckpti_frontier_next(f, p, budget);
@@ -107,7 +107,7 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
     return result;
 }
 
-/* By bytes, then work, then variant. */
+/* Orders solutions by bytes, then cost, then variant. */
 static int gckpti_solution_before(const void *first, const void *second, const void *context)
 {
     const gckpti_solution *a = (const gckpti_solution *)first, *b = (const gckpti_solution *)second;
@@ -121,7 +121,7 @@ static int gckpti_solution_before(const void *first, const void *second, const v
                                           : v->no_offload < w->no_offload;
 }
 
-/* Leaves of all points those that no other one is better than. */
+/* Keeps the points that no other dominates. */
 static gckpt_result gckpti_frontier_merge(gckpt_frontier *f)
 {
     size_t n = f->count;
@@ -138,7 +138,7 @@ static gckpt_result gckpti_frontier_merge(gckpt_frontier *f)
     return GCKPT_OK;
 }
 
-/* Searches all variants, lays everything out, and keeps the points. */
+/* Searches all variants, places the schedules, and keeps the points. */
 static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
 {
     gckpt_result result = GCKPT_OK;
@@ -160,7 +160,7 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
         result = gckpti_frontier_merge(f);
     if (result == GCKPT_OK)
         result = gckpti_prove(&f->p, f->points, f->count, &f->proven_bytes);
-    for (size_t i = f->count; result == GCKPT_OK && i-- > 1;) /* holds in fewer bytes, too */
+    for (size_t i = f->count; result == GCKPT_OK && i-- > 1;) /* it also fits in fewer bytes */
         if (f->points[i - 1].proven_cost < f->points[i].proven_cost)
             f->points[i - 1].proven_cost = f->points[i].proven_cost;
     return result;
@@ -247,10 +247,10 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
         return NULL;
     }
     gckpti_allocator memory = f->memory;
-    gckpti_planner p = *f->solutions[i].p; /* shares the model, and the marks of passes over it */
+    gckpti_planner p = *f->solutions[i].p; /* shares the model and the state of passes */
     p.memory = &memory;
     p.next = NULL;
-    p.failed = 0; /* a proof had no memory, if anything */
+    p.failed = 0; /* at most a proof ran out of memory */
     gckpti_planner_reset(&p);
     gckpt_result result = gckpti_lower_spans(&p, f->solutions[i].span, f->solutions[i].length);
     if (result == GCKPT_OK)

@@ -1,13 +1,13 @@
 #include "planner/internal.h"
 #include "graph/graph.h"
 
-/* Work more than the least there is, as a part of that. */
+/* Returns the cost above `least`, relative to the least cost. */
 static double gckpti_relative_cost(const gckpt_plan *plan, uint64_t least)
 {
     return plan->least_cost ? (double)(plan->cost - least) / (double)plan->least_cost : 0;
 }
 
-/* What is one number of a plan; 0 without one. */
+/* Getters of one number of a plan; 0 for NULL. */
 #define GCKPTI_GETTER(type, name, value)                                                           \
     GCKPT_API type gckpt_plan_##name(const gckpt_plan *plan) { return plan ? (value) : (type)0; }
 GCKPTI_GETTER(gckpt_mode, mode, plan->mode)
@@ -42,7 +42,7 @@ GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usa
     const gckpti_plan_node *node = &plan->nodes[id];
     const gckpt_cost *cost = &plan->info[id].cost;
     gckpti_operands o;
-    size_t planned = 0; /* as the work is reckoned, rounded up */
+    size_t planned = 0; /* rounded up, as gckpti_transfer_cost counts */
     out->moved = 0;
     gckpti_operands_of(plan->operands, ins, node->inputs, &o);
     for (int part = 0; part < 2 && ins->kind >= GCKPT_OFFLOAD && ins->kind < GCKPT_REDUCE; part++) {
@@ -69,12 +69,13 @@ GCKPT_API uint64_t gckpt_plan_step_cost(const gckpt_plan *plan)
     if (!plan)
         return 0;
     uint64_t rows = (uint64_t)plan->rows, batch = (uint64_t)plan->batch;
-    if (plan->virtual_ranks > 1) { /* of a rank's leaves */
+    if (plan->virtual_ranks > 1) { /* of the virtual ranks of a rank */
         uint64_t vranks = (uint64_t)plan->virtual_ranks, vrank_rows = (batch + vranks - 1) / vranks;
         vranks = vranks > (uint64_t)plan->ranks ? vranks / (uint64_t)plan->ranks : 1;
         micro_batches = (vrank_rows + rows - 1) / rows * vranks;
         batch = (vrank_rows > rows ? vrank_rows : rows) *
-                vranks; /* a leaf's only micro-batch counts whole */
+                /* the only micro-batch of a virtual rank counts whole */
+                vranks;
     }
     for (int i = 0; gckpt_plan_usage(plan, i, &u) == GCKPT_OK; i++) {
         int gathers =
@@ -86,7 +87,8 @@ GCKPT_API uint64_t gckpt_plan_step_cost(const gckpt_plan *plan)
     if (body / rows >= UINT64_MAX / 2 / batch)
         return UINT64_MAX;
     body -= plan->hidden;
-    body = body / rows * batch + body % rows * batch / rows; /* a short one: in proportion */
+    body = body / rows * batch +
+           body % rows * batch / rows; /* a short micro-batch counts in proportion */
     return gckpti_add_cost(once, body);
 }
 

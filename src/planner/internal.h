@@ -2,35 +2,37 @@
 #include "planner/planner.h"
 #include "search/search.h"
 
-/* What the files of ask share; no other folder uses it. */
+/* Shared by the files of planner/; no other folder includes it. */
 
 /* ---- planner/frontier.c ---- */
-/* Where a point comes from: a variant's schedule. */
+/* The origin of a point: a schedule of a variant. */
 typedef struct {
     gckpt_point point;
     gckpti_planner *p;
-    gckpti_span *span; /* its items, */
-    int length;      /* so many */
+    gckpti_span *span; /* its entries */
+    int length;        /* of the schedule */
 } gckpti_solution;
 
 struct gckpt_frontier {
     gckpti_object object;
     gckpti_allocator memory;
-    gckpti_planner p;     /* and those behind it: their models serve for the plans of all points */
+    gckpti_planner
+        p; /* and the variants after it, whose models serve for the plans of all points */
     gckpt_plan_desc desc; /* with copies of what it points to */
     gckpt_point *points;
-    gckpti_solution *solutions; /* the same, with their schedules */
-    size_t count, resident; /* resident: bytes of parameters and optimiser state */
+    gckpti_solution *solutions; /* of the points */
+    size_t count, resident;     /* resident: bytes of parameters and optimiser state */
     size_t proven_bytes;
     int complete;
 };
 
-/* Returns the most work of a step whose bytes a refusal names beside the least bytes. */
+/* Returns the most cost of a fast step; a refused budget names the bytes for that and the least
+ * bytes. */
 static inline uint64_t gckpti_fast_cost(uint64_t least) { return least + least / 2; }
 
 #ifdef GCKPTI_SEPARATE_TU
-/* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
- * order, and need no prototypes. What each does is said where it is defined. */
+/* Prototypes for files compiled separately; gradckpt.h defines functions in order of use. Comments
+ * are at the definitions. */
 
 /* planner/checks.c */
 GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms, int count,

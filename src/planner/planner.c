@@ -1,7 +1,7 @@
 #include "planner/internal.h"
 #include "graph/graph.h"
 
-/* A planner without drafts, yet. */
+/* Initialises the lowered plans of a planner. */
 GCKPTI_FN void gckpti_planner_reset(gckpti_planner *p)
 {
     memset(&p->lowered, 0, sizeof p->lowered);
@@ -9,7 +9,7 @@ GCKPTI_FN void gckpti_planner_reset(gckpti_planner *p)
     p->best = p->lowered;
 }
 
-/* Gives back all but the model. */
+/* Frees everything except the model. */
 GCKPTI_FN void gckpti_planner_release(gckpti_planner *p)
 {
     gckpti_delete(p->memory, p->entries, p->entry_capacity, sizeof *p->entries);
@@ -59,7 +59,7 @@ GCKPTI_FN gckpt_result gckpti_build_model(gckpti_planner *p)
                               "machine can address; use a smaller network, or shorter caches");
 }
 
-/* Rows of a request's largest leaf. */
+/* Returns the rows of the largest virtual rank of a request. */
 GCKPTI_FN int64_t gckpti_largest_vrank(const gckpt_plan_desc *d, const gckpt_graph *g)
 {
     int64_t batch = g && d->batch <= 0 ? g->rows : d->batch,
@@ -92,8 +92,8 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
     return gckpti_check_request(graph, terms, count, d);
 }
 
-/* Checks a request and readies a planner of the graph as it was built; the caller frees it either
- * way. */
+/* Checks a request and opens a planner of the graph as it was built. The caller frees it whatever
+ * the result. */
 GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
                                            gckpt_graph *graph, const gckpt_term *terms, int count,
                                            const gckpt_plan_desc *d)
@@ -102,8 +102,7 @@ GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *
     return result == GCKPT_OK ? gckpti_build_model(p) : result;
 }
 
-/* Adds the planner of one more variant of p's request behind the last one, where it is offered and
- * of use. */
+/* Appends the planner of one more variant of p's request if it applies and may be better. */
 static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_planner **last, gckpti_variant v)
 {
     gckpti_planner *q = (gckpti_planner *)gckpti_new(p->memory, 1, sizeof *q);
@@ -131,7 +130,7 @@ static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_planner **last,
     return result;
 }
 
-/* Whether ops might be in a run in bands of rows: to look takes memory. */
+/* Returns whether ops might be fused over row tiles, since to find out takes memory. */
 static int gckpti_may_fuse(const gckpti_planner *p)
 {
     int ops = 0;
@@ -142,10 +141,10 @@ static int gckpti_may_fuse(const gckpti_planner *p)
     return ops > 1;
 }
 
-/* Adds planners behind an open one, for the other variants that its request may choose from: forms,
- * of each the orders that promise fewer bytes, and all of these without slower memory, which a
- * search without it may find more for. Backends may have kernels of their own; what
- * OpenBLAS adds up depends on sizes. */
+/* Appends planners for the other variants that a request may choose from: lowerings; for each of
+ * these the orders of backwards that promise fewer bytes; all of these without offloading, for
+ * which a search may find more. Not for backends, which may have kernels of their own, nor with
+ * OpenBLAS, whose sums depend on sizes. */
 GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
 {
     const gckpt_plan_desc *d = p->desc;
@@ -165,7 +164,8 @@ GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
     for (const gckpti_planner *lowering = p, *end = last; fuses && result == GCKPT_OK;
          lowering = lowering->next) {
         v.lowering =
-            lowering->variant.lowering; /* of the head's as built and those of fewest bytes */
+            /* of the head as built, and those of fewest bytes */
+            lowering->variant.lowering;
         if (v.lowering == 0 || v.lowering >= GCKPTI_LOWERINGS - 2)
             result = gckpti_add_variant(p, &last, v);
         if (lowering == end)
@@ -190,7 +190,7 @@ GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
     return result;
 }
 
-/* Reports what a planner ended with on its graph; other errors are there already. */
+/* Reports the result of a planner on its graph, unless an error is there already. */
 GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result result)
 {
     int failed = 0;
@@ -204,8 +204,8 @@ GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result resul
     }
 }
 
-/* Reports that a budget is too small, the least that is not, and, if more, the bytes in which a
- * step has little more than the least work. */
+/* Reports that a budget is too small, the least that suffices, and if that is more, the bytes of a
+ * fast step. */
 GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_t least,
                                    size_t fast)
 {

@@ -3,13 +3,13 @@
 #include "plan/plan.h"
 
 /* =================================================================================================
- * >>ask: from a request to a plan; the frontier; the micro-batch; what a plan tells
+ * >>planner: from a request to a plan; the frontier; the micro-batch; information about plans
  *
- * What users call. A request (graph, terms, gckpt_plan_desc) is checked (checks), becomes a
- * gckpti_planner for each variant of the model (open), and is decided (request): by the mode asked
- * for, by store-all if it fits, or by search. gckpt_frontier keeps planners and asks for budget
- * after budget; gckpt_fit does all of it for each size of the micro-batch. tells and pictures only
- * read plans.
+ * Public calls. A request (graph, terms, gckpt_plan_desc) is checked (checks) and becomes a
+ * gckpti_planner for each variant of the model (planner). Its plan (request) follows from the mode,
+ * or is store-all if that fits, or comes from a search. gckpt_frontier keeps planners and searches
+ * for one budget after another; gckpt_fit does all of it for each micro-batch size. getters, print
+ * and frontier_print only read plans.
  * ============================================================================================== */
 
 static inline const char *gckpti_shard_name(gckpt_shard shard)
@@ -20,21 +20,21 @@ static inline const char *gckpti_shard_name(gckpt_shard shard)
 }
 
 /* ---- planner/planner.c ---- */
-/* Frees what a planner has, and those of other variants behind it. */
+/* Frees a planner and those of the variants after it. */
 GCKPTI_FN void gckpti_planner_free(gckpti_planner *p);
 
-/* Makes the model of a request that was checked, for p->variant; none when that is not offered. */
+/* Builds the model of a checked request for p->variant, or none if the variant does not apply. */
 GCKPTI_FN gckpt_result gckpti_build_model(gckpti_planner *p);
 
-/* Checks a request; readies a planner of it, yet without the model: it may get a variant. */
+/* Checks a request and initialises a planner, without the model, so that a variant can be set. */
 GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *memory,
                                             gckpt_graph *graph, const gckpt_term *terms, int count,
                                             const gckpt_plan_desc *d);
 
 /* ---- planner/fit.c ---- */
 #ifndef GCKPT_NO_FIT
-/* gckpt_fit, of micro-batches that have so many rows or more. (Of its seven parameters the program
- * gives six.) */
+/* gckpt_fit for micro-batches of at least least_rows. (Of its seven parameters the program gives
+ * six.) */
 GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void *user,
                                  int64_t batch, const gckpt_plan_desc *desc,
                                  gckpt_measure_fn measure, int64_t least_rows);

@@ -3,7 +3,7 @@
 
 #ifndef GCKPT_NO_PRINT
 /* ---- a plan as text, and as Chrome's trace events; drawings are examples/pictures.h's ---- */
-/* What runs, on which tensor, what it writes where: one line of gckpt_plan_print. */
+/* Prints an instruction: kind, tensor, and what it writes where. One line of gckpt_plan_print. */
 static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int x)
 {
     static const char *const verbs[] = { "forward ", "backward", "update  ", "offload ",
@@ -96,8 +96,8 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
     return gckpti_sink_flush(&k);
 }
 
-/* Live bytes at instruction x by kind of buffer. A window of instructions is kept, so that walking
- * costs one look at all buffers a window. */
+/* Live bytes at instruction x by kind of buffer. Computed for a window of instructions, so that all
+ * buffers are visited once a window. */
 enum { GCKPTI_WINDOW = 128, GCKPTI_BUFFER_KINDS = GCKPT_BUFFER_REDUCTION + 1 };
 typedef struct {
     size_t from, live[GCKPTI_WINDOW][GCKPTI_BUFFER_KINDS];
@@ -115,7 +115,7 @@ static const size_t *gckpti_live_by_kind(const gckpt_plan *plan, gckpti_window *
         size_t start = (size_t)b->start, end = (size_t)b->end + 1;
         if (start >= from + GCKPTI_WINDOW || end <= from)
             continue;
-        window->live[start > from ? start - from : 0][b->kind] += b->size; /* a change */
+        window->live[start > from ? start - from : 0][b->kind] += b->size; /* a difference */
         if (end < from + GCKPTI_WINDOW)
             window->live[end - from][b->kind] -= b->size;
     }
@@ -125,7 +125,7 @@ static const size_t *gckpti_live_by_kind(const gckpt_plan *plan, gckpti_window *
     return window->live[x - from];
 }
 
-/* What JSON's readers take: quotes escaped; what is no character, or cannot be seen, as "?". */
+/* Prints a name as JSON: escapes quotes; prints invalid and invisible characters as "?". */
 static void gckpti_print_name(gckpti_sink *k, const char *s)
 {
     for (int n; *s; s += n ? n : 1) {
@@ -140,7 +140,7 @@ static void gckpti_print_name(gckpti_sink *k, const char *s)
     }
 }
 
-/* Nanoseconds as microseconds, the unit of the format. */
+/* Prints nanoseconds as microseconds, the unit of the format. */
 static void gckpti_print_time(gckpti_sink *k, const char *prefix, uint64_t t)
 {
     gckpti_print(k, "%s%u.%u%u%u", prefix, t / 1000, t / 100 % 10, t / 10 % 10, t % 10);
@@ -187,7 +187,7 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
         const size_t *live = gckpti_live_by_kind(plan, &window, (size_t)x);
         const char *phase = u.recompute ? "recompute" : phases[plan->ins[x].kind];
         int id = gckpti_ins_node(plan, &plan->ins[x]);
-        u.cost += !u.cost; /* a bar that can be seen */
+        u.cost += !u.cost; /* so that the bar is visible */
         gckpti_print(&k, ",\n{\"ph\":\"X\",\"pid\":1,\"tid\":1,\"cat\":\"%s\",\"name\":\"%s ",
                      phase, phase);
         gckpti_print_label(&k, plan, id);

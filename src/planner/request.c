@@ -1,8 +1,8 @@
 #include "planner/internal.h"
 #include "graph/graph.h"
 
-/* Bytes that a budget leaves for the arena, as many as can be addressed; *fits: what is resident
- * fits into it, and be there no arena. */
+/* Returns the bytes that a budget leaves for the arena, at most PTRDIFF_MAX. *fits is 0 if what is
+ * resident exceeds the budget. */
 static size_t gckpti_arena_budget(const gckpti_planner *p, int *fits)
 {
     size_t resident = gckpti_resident_bytes(p, NULL);
@@ -12,13 +12,14 @@ static size_t gckpti_arena_budget(const gckpti_planner *p, int *fits)
     return left < PTRDIFF_MAX ? left : (size_t)PTRDIFF_MAX;
 }
 
-/* Whether a draft is better than another: it has less work or, with as much, fewer bytes. */
+/* Returns whether a lowered plan is better than another: less cost or, at equal cost, fewer
+ * bytes. */
 static int gckpti_is_better(const gckpti_lowered *d, const gckpti_lowered *than)
 {
     return d->cost != than->cost ? d->cost < than->cost : d->arena < than->arena;
 }
 
-/* The variant whose proven work is least; their bounds are open afterwards. */
+/* Returns the variant of least proven cost. Opens all bounds. */
 static gckpti_planner *gckpti_most_promising(gckpti_planner *first, const gckpti_planner *end,
                                              size_t arena)
 {
@@ -30,7 +31,7 @@ static gckpti_planner *gckpti_most_promising(gckpti_planner *first, const gckpti
     return least;
 }
 
-/* The variant to look at behind p: `promising`, then the others in their order. */
+/* Returns the variant to plan after p: `promising` is first, then the others in order. */
 static gckpti_planner *gckpti_next_variant(gckpti_planner *p, const gckpti_planner *promising,
                                            gckpti_planner *first, const gckpti_planner *end)
 {
@@ -39,9 +40,9 @@ static gckpti_planner *gckpti_next_variant(gckpti_planner *p, const gckpti_plann
     return p == end ? NULL : p;
 }
 
-/* Plans what open planners were asked for, from `first` up to `end`; `drafted`: the store-all draft
- * of the first is its best already. NULL: *result says why, or the budget is too small and *least
- * bytes would do. */
+/* Plans the request of the open planners from `first` up to `end`. If has_store_all is nonzero,
+ * first->best is the store-all plan already. For NULL *result is the error, or the budget is too
+ * small and *least bytes would suffice. */
 GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_planner *end,
                                           int has_store_all, gckpt_result *result, size_t *least)
 {
@@ -50,7 +51,7 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
     size_t arena = gckpti_arena_budget(first, &fits), needed, bytes = SIZE_MAX;
     gckpti_planner *best;
     for (mode = automatic ? GCKPT_STORE_ALL : mode;; mode = GCKPT_OPTIMAL) {
-        uint64_t base_cost = UINT64_MAX; /* the least work that repeats nothing */
+        uint64_t base_cost = UINT64_MAX; /* least cost of any variant without recomputation */
         best = NULL;
         needed = SIZE_MAX;
         gckpti_planner *promising =
@@ -69,9 +70,9 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
                 *result = has_store_all ? GCKPT_OK : gckpti_plan_mode(p, mode);
                 bytes = p->best.arena;
                 if (p->inference && p->best.cost <= first->fast_cost && bytes < first->fast_bytes)
-                    first->fast_bytes = bytes; /* among variants: nothing is searched */
+                    first->fast_bytes = bytes; /* among variants, as nothing is searched */
             }
-            if (gckpti_is_too_large(p, *result)) { /* this machine cannot address its bytes */
+            if (gckpti_is_too_large(p, *result)) { /* more bytes than are addressable */
                 bytes = SIZE_MAX;
                 too_large = 1;
             } else if (*result != GCKPT_OK) {
@@ -99,8 +100,8 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
     return plan;
 }
 
-/* What is proven about all plans of a request within the bytes of each of n points, and *least, the
- * bytes that none can do without: the least of all its variants. */
+/* Sets the proven cost of n points, of any schedule within their bytes, and *least, the proven
+ * least bytes: the least of all variants. */
 GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *point, size_t n,
                                     size_t *least)
 {
@@ -120,8 +121,8 @@ GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *po
     return GCKPT_OK;
 }
 
-/* Notes it for a plan and its budget (0: its own bytes). Without memory for a proof it is what
- * holds of any: the plan is there, and may be all that is wanted of it. */
+/* Sets the proven bounds of a plan for its budget (0: its own bytes). If out of memory, uses bounds
+ * that hold for every plan, since the plan itself is complete. */
 GCKPTI_FN void gckpti_prove_plan(const gckpti_planner *first, size_t budget, gckpt_plan *plan)
 {
     gckpt_point point = { budget ? budget : gckpti_required_bytes(plan), 0, 0, 0, 0 };

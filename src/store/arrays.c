@@ -1,7 +1,7 @@
 #include "store/internal.h"
 #include "num/num.h"
 
-/* ---- shares of ranks ---- */
+/* ---- shards ---- */
 GCKPTI_FN gckpti_shard_range gckpti_shard_of(int64_t elements, int rank, int ranks)
 {
     const int64_t block = GCKPT_UPDATE_BLOCK, blocks = (elements + block - 1) / block;
@@ -33,7 +33,7 @@ GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckp
                              slot < 0 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE);
 }
 
-/* ---- the arrays of a parameter: values, however they are stored, and state ---- */
+/* ---- the arrays of a parameter: values, in any storage, and state ---- */
 GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage)
 {
     return (unsigned)storage <= GCKPT_STORAGE_I4 ? gckpti_storages[storage].name
@@ -77,7 +77,7 @@ GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q)
     const void *first = q->p.scales ? (const void *)q->p.scales : q->p.quantised;
     void *block = q->p.values;
     if (first)
-        memcpy(&block, &first, sizeof block); /* ours, shown to users as const */
+        memcpy(&block, &first, sizeof block); /* owned; const only for users */
     return (unsigned char *)block;
 }
 
@@ -90,7 +90,7 @@ GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block)
     q->p.scales = q->p.storage == GCKPT_STORAGE_I8 ? (float *)first : NULL;
 }
 
-/* Gives back the memory of values that the store owns. */
+/* Frees values that the store owns. */
 GCKPTI_FN void gckpti_values_free(gckpt_store *s, gckpti_param *q)
 {
     gckpti_delete(&s->memory, gckpti_values_block(q), gckpti_array_bytes(s, q, 0), 1);
@@ -124,7 +124,7 @@ GCKPTI_FN int gckpti_ensure_state(gckpt_store *s, gckpti_param *q, int slots)
     return 1;
 }
 
-/* ---- floats to BF16 and F16, and from these, I8 and I4: of files, and of what is packed ---- */
+/* ---- floats to BF16 and F16; BF16, F16, I8 and I4 to floats ---- */
 GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half)
 {
     int large = 0;
@@ -144,7 +144,7 @@ GCKPTI_INLINE uint16_t gckpti_half_at(const void *from, int k)
     return half;
 }
 
-/* 16 packed values: a count that compilers make vectors of, since it is fixed. */
+/* Converts 16 values: a constant count, which compilers vectorise. */
 static void gckpti_dequantise_16(gckpt_storage storage, const void *from, float scale, float *to)
 {
     float y[16];
@@ -157,7 +157,6 @@ static void gckpti_dequantise_16(gckpt_storage storage, const void *from, float 
     memcpy(to, y, sizeof y);
 }
 
-/* The same of blocks of I4. */
 static void gckpti_dequantise_int4(const unsigned char *from, int64_t at, int64_t n, float *x)
 {
     float y[GCKPTI_INT4_BLOCK];
@@ -200,9 +199,9 @@ GCKPTI_FN void gckpti_dequantise(const gckpt_dequantisation *u, int64_t at, int6
 
 GCKPTI_FN gckpt_dequantisation gckpti_quant_from(const gckpt_dequantisation *u, int64_t at)
 {
+    const int64_t skip = gckpti_storage_bytes((int)u->storage, at);
     gckpt_dequantisation rest = *u;
-    rest.quantised =
-        (const unsigned char *)u->quantised + gckpti_storage_bytes((int)u->storage, at);
+    rest.quantised = (const unsigned char *)u->quantised + skip;
     rest.scales = u->scales ? u->scales + at / u->row : NULL;
     rest.n -= at;
     return rest;

@@ -3,7 +3,7 @@
 
 GCKPTI_COLD_BEGIN
 
-/* Whole-name match: '*' any run, '?' one character. */
+/* Matches a whole name: '*' any sequence, '?' one character. */
 static int gckpti_match(const char *pattern, const char *name)
 {
     const char *star = NULL, *resume = NULL;
@@ -23,8 +23,8 @@ static int gckpti_match(const char *pattern, const char *name)
     return !*pattern;
 }
 
-/* The parameter after q (NULL: the first) that the pattern matches. NULL: none; then *result says
- * whether there was one at all. */
+/* Returns the next parameter after q (NULL: the first) that the pattern matches, or NULL; then
+ * *result says whether there was any. */
 GCKPTI_FN gckpti_param *gckpti_next_match(gckpt_store *s, const char *pattern,
                                           const gckpti_param *q, gckpt_result *result)
 {
@@ -98,7 +98,7 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
     return result;
 }
 
-/* A parameter whose values are the program's. */
+/* Adds a parameter whose values belong to the user. */
 GCKPTI_FN gckpt_result gckpti_add_external(gckpt_store *store, const char *name,
                                            const gckpt_shape *shape, const void *values,
                                            int writable, gckpti_param **q)

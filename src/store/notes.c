@@ -3,7 +3,7 @@
 GCKPTI_COLD_BEGIN
 
 #ifndef GCKPT_NO_NOTES
-/* Of a note's block, which begins with the number of its place, while they are settled. */
+/* Returns the index that gckpti_notes_merge stored at the begin of a note's allocation. */
 static size_t gckpti_note_index(const char *note)
 {
     size_t index;
@@ -28,7 +28,7 @@ GCKPTI_FN void gckpti_notes_shrink(gckpt_store *s, size_t count)
     }
 }
 
-/* The one with this key; s->note_count: there is none. */
+/* Returns the index of the note with this key, or s->note_count. */
 static size_t gckpti_note_find(const gckpt_store *s, const char *key)
 {
     size_t i = 0;
@@ -60,7 +60,7 @@ static int gckpti_is_note_before(const void *first, const void *second, const vo
     return order ? order < 0 : gckpti_note_index(a) < gckpti_note_index(b);
 }
 
-/* By sorting them: a file may have a million. */
+/* Sorts the notes, since a file may have a million. */
 GCKPTI_FN void gckpti_notes_merge(gckpt_store *s, size_t first)
 {
     size_t count = first < s->note_count ? s->note_count : 0, kept = 0;

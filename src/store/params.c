@@ -3,7 +3,7 @@
 
 GCKPTI_COLD_BEGIN
 
-/* ---- names, as files can have them ---- */
+/* ---- names that files can have ---- */
 GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left)
 {
     static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
@@ -94,10 +94,10 @@ GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
 
 /* ---- the list of parameters ---- */
 
-/* Where the list of the names begins that this one is or would be in. */
+/* Returns the head of the hash list for this name. */
 static int *gckpti_name_bucket(const gckpt_store *s, const char *name)
 {
-    uint64_t hash = gckpti_fnv_number(GCKPTI_FNV_START, (uintptr_t)s); /* which files do not know */
+    uint64_t hash = gckpti_fnv_number(GCKPTI_FNV_START, (uintptr_t)s); /* files cannot know it */
     hash = gckpti_fnv(hash, name, gckpti_strlen(name));
     return &s->params[(size_t)hash % s->capacity].bucket;
 }
@@ -122,12 +122,12 @@ GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count)
             gckpti_values_free(s, q);
             s->elements -= (size_t)q->p.elements;
         }
-        memcpy(&name, &q->p.name, sizeof name); /* ours, shown to users as const */
+        memcpy(&name, &q->p.name, sizeof name); /* owned; const only for users */
         gckpti_name_delete(&s->memory, name);
     }
 }
 
-/* Lets the newest parameter be found, or all, in new lists, when the capacity is a new one. */
+/* Adds the newest parameter to its hash list; if `all`, rebuilds all lists for a new capacity. */
 static void gckpti_index_names(gckpt_store *s, int all)
 {
     for (size_t i = 0; all && i < s->capacity; i++)
@@ -139,7 +139,7 @@ static void gckpti_index_names(gckpt_store *s, int all)
     }
 }
 
-/* What this rank updates of a parameter. */
+/* Sets which elements of a parameter this rank updates. */
 GCKPTI_FN void gckpti_set_param_shard(const gckpt_store *s, gckpt_parameter *p)
 {
     const gckpti_shard_range shard =
@@ -182,12 +182,11 @@ GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exporte
     const gckpt_init none = { 0, 0, 0 };
     const gckpti_exported *exported = all;
     if (!s || s->count || s->ranks > 1)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "bind: printed weights are for an empty store of one rank; bind them "
-                            "before anything else");
+        return gckpti_error(s, GCKPT_E_ARG, "bind: printed weights are for an empty store of one "
+                                            "rank; bind them before anything else");
     while (exported < all + n &&
            gckpti_param_new(s, exported->name, &exported->shape, exported->frozen, none))
-        exported++; /* all, so that the list grows no more when values come to lie behind it */
+        exported++; /* all of them first, since the array cannot grow in place after values */
     gckpt_result result = gckpti_ok(s);
     if (exported < all + n)
         result = gckpti_error(s, GCKPT_E_MEMORY, "bind: no memory for \"%s\"", exported->name);
@@ -201,7 +200,7 @@ GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exporte
         q->p.scales = (const float *)exported->scales;
         if (exported->storage != GCKPT_STORAGE_F32)
             q->p.quantised = exported->values;
-        else if (exported->frozen) /* nobody writes to them */
+        else if (exported->frozen) /* never written to */
             memcpy(&q->p.values, &exported->values, sizeof exported->values);
         else if ((result = gckpti_values_new(s, q, "bind")) == GCKPT_OK)
             memcpy(q->p.values, exported->values, (size_t)q->p.elements * sizeof(float));

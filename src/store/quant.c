@@ -2,18 +2,18 @@
 #include "num/num.h"
 
 #ifndef GCKPT_NO_QUANT
-/* ---- packed values: BF16, F16, or I8 with a scale for each row, which stand in front of them in a
- * block of the store's, or I4 with one in each block ---- */
+/* ---- quantised values: BF16; F16; I8 with a scale per row, all before the values in an owned
+ * block; I4 with a scale in each block of values ---- */
 
-/* x / scale, to the nearest whole number, to even, within least..most. */
+/* Returns x / scale, rounded to nearest even and clamped to least..most. */
 GCKPTI_INLINE float gckpti_quotient(float x, float scale, float least, float most)
 {
     const float q = scale < 0 || scale > 0 ? x / scale : 0;
     return (q < least ? least : q > most ? most : q) + 12582912.0f - 12582912.0f; /* 3 * 2^22 */
 }
 
-/* The squares of what a block's values are off, which are exact, added up by halves. y: whole
- * numbers, whose products with its scale are exact. */
+/* Returns the sum by halves of a block's squared errors, which are exact. y: integers, whose
+ * products with the scale are exact. */
 static double gckpti_quant_error(const float *x, const float *y, float scale)
 {
     double e[GCKPTI_INT4_BLOCK];
@@ -27,7 +27,7 @@ static double gckpti_quant_error(const float *x, const float *y, float scale)
     return e[0];
 }
 
-/* Stores a block of I4 (manual, 5n). 0: no scale is large enough. */
+/* Quantises a block to I4 (manual, 5n); returns 0 if no scale is large enough. */
 static int gckpti_quantise_int4(const float *x, unsigned char *to)
 {
     static const float divisors[] = { -8, -7.625f, -8.25f, -8.5f, -8.75f, -9 };
@@ -52,13 +52,12 @@ static int gckpti_quantise_int4(const float *x, unsigned char *to)
         best = error;
         to[0] = (unsigned char)(bits & 255), to[1] = (unsigned char)(bits >> 8);
         for (int i = 0; i < GCKPTI_INT4_BLOCK / 2; i++)
-            to[2 + i] =
-                (unsigned char)((int)y[i] + 16 * (int)y[i + GCKPTI_INT4_BLOCK / 2] + 8 * 17);
+            to[2 + i] = (unsigned char)((int)y[i] + 16 * (int)y[i + GCKPTI_INT4_BLOCK / 2] + 136);
     }
     return 1;
 }
 
-/* Stores n floats; those of I8 divided by `scale`. 0: F16 or I4 cannot hold one. */
+/* Quantises n floats, I8 by `scale`; returns 0 if F16 or I4 cannot hold one. */
 static int gckpti_quantise(gckpt_storage storage, float scale, const float *x, int64_t n, void *to)
 {
     if (storage == GCKPT_STORAGE_F32)
@@ -74,7 +73,7 @@ static int gckpti_quantise(gckpt_storage storage, float scale, const float *x, i
     return fits;
 }
 
-/* The same from element `at` on of q's memory. */
+/* Quantises n floats into q's memory from element `at`. */
 static int gckpti_quantise_at(gckpti_param *q, int64_t at, int64_t n, const float *x)
 {
     unsigned char *to = gckpti_values_block(q) + gckpti_scale_bytes(&q->p);
@@ -83,7 +82,7 @@ static int gckpti_quantise_at(gckpti_param *q, int64_t at, int64_t n, const floa
                            to + gckpti_storage_bytes((int)q->p.storage, at));
 }
 
-/* The greatest magnitude, as bits (those of NaN are above all), of n floats and what was seen. */
+/* Returns the maximum of max_bits and the bits of the magnitudes of n floats (NaN is above all). */
 static uint32_t gckpti_max_abs(uint32_t max_bits, const float *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -93,10 +92,9 @@ static uint32_t gckpti_max_abs(uint32_t max_bits, const float *x, int64_t n)
     return max_bits;
 }
 
-/* The scale of a row of such a peak. */
 static float gckpti_row_scale(uint32_t peak) { return gckpti_float(peak) / 127; }
 
-/* I8: the scale of the row that begins at element `at`. 0: there is none for this peak. */
+/* I8: sets the scale of the row at element `at`; returns 0 if none is finite for this peak. */
 static int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
 {
     void *scales = gckpti_values_block(q);
@@ -110,8 +108,7 @@ GCKPTI_FN int gckpti_quantise_row(gckpti_param *q, int64_t at, int64_t n, const 
            gckpti_quantise_at(q, at, n, x);
 }
 
-/* The peak of the row of `row` values that begins at element `at`; with `kept`, the row is left
- * there. */
+/* Returns the greatest magnitude of the row at element `at`; copies it to row_buf unless NULL. */
 static uint32_t gckpti_row_max_abs(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                    int64_t row, float *row_buf)
 {
@@ -127,12 +124,12 @@ static uint32_t gckpti_row_max_abs(const gckpt_store *s, const gckpti_param *q, 
     return peak;
 }
 
-/* Packs and unpacks values that are not made yet, of I4 whole blocks. Nothing keeps the scale of a
- * row of I8: it is found anew for each piece. */
+/* Rounds initial values in x as their storage does, for I4 whole blocks. Recomputes the scale of a
+ * row of I8 for each chunk. */
 GCKPTI_FN void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                      int64_t *n, float *x)
 {
-    uint32_t packed[GCKPTI_CHUNK];
+    uint32_t quantised[GCKPTI_CHUNK];
     float scale = 1;
     gckpti_param initial = *q;
     initial.uninitialised = 1;
@@ -141,13 +138,13 @@ GCKPTI_FN void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q
         *n = gckpti_min(*n, row - in_row);
         scale = gckpti_row_scale(gckpti_row_max_abs(s, &initial, at - in_row, row, NULL));
     }
-    const gckpt_dequantisation u = { q->p.storage, packed, &scale, *n, *n, NULL };
-    (void)gckpti_quantise(q->p.storage, scale, x, *n, packed);
+    const gckpt_dequantisation u = { q->p.storage, quantised, &scale, *n, *n, NULL };
+    (void)gckpti_quantise(q->p.storage, scale, x, *n, quantised);
     gckpti_dequantise(&u, 0, *n, x);
 }
 
-/* Room for a row of floats where later rows of I8 will be, which are packed after it; NULL: they
- * are too few. */
+/* Returns memory for a row of floats in rows of I8 that are quantised later, or NULL if these are
+ * too few. */
 static float *gckpti_spare_row(const gckpti_param *to, int64_t end)
 {
     unsigned char *at = gckpti_values_block(to) + gckpti_scale_bytes(&to->p) + end;
@@ -155,9 +152,9 @@ static float *gckpti_spare_row(const gckpti_param *to, int64_t end)
     return to->p.elements - end >= 4 * gckpti_row_length(&to->p) + 3 ? (float *)aligned : NULL;
 }
 
-/* Stores what `from` holds, or will, as `to` does, in its memory. Rows of I8 are gone through
- * twice, first for their scale; their values are made once, but for the last rows' (and where there
- * should be little code). 0: a value does not fit. */
+/* Quantises the values of `from`, initial ones if it has none, into the memory of `to`. Reads rows
+ * of I8 twice, first for their scale; computes initial values once, except for the last rows and
+ * in small builds. Returns 0 if a value does not fit. */
 GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to)
 {
     float buf[GCKPTI_CHUNK];
@@ -191,13 +188,12 @@ GCKPTI_FN void gckpti_dequantise_all(const gckpt_call *call, const gckpt_dequant
     gckpt_parallel(call, GCKPTI_GRAINS(u.n), gckpti_dequantise_item, &u);
 }
 
-/* A product whose b is read as it is stored, some elements of a row of it at a time: any number
- * gives the same bits. */
+/* Computes a product, dequantising b in chunks of a row; any chunk size gives the same bits. */
 GCKPTI_FN void gckpti_fp32_quant(const gckpti_product *t)
 {
     enum { CHUNK = 64 >> GCKPTI_IS_SMALL };
     const gckpt_dequantisation *u = t->b.quant;
-    const int along_k = t->b.stride != 1; /* what lies side by side */
+    const int along_k = t->b.stride != 1; /* whether k is the contiguous axis of b */
     const int64_t width = along_k ? t->k : t->n;
     float w[CHUNK];
     for (int64_t i = 0; i < t->m * t->n && !t->accumulate; i++)
@@ -216,8 +212,8 @@ GCKPTI_FN void gckpti_fp32_quant(const gckpti_product *t)
         }
     }
 }
-/* Takes memory for q's values as they will be stored. Values that are not made will fit (the
- * magnitude of a normal value is below 6). */
+/* Allocates the block for q's new storage. Checks that initial values will fit (a normal value is
+ * below 6 in magnitude). */
 static gckpt_result gckpti_quantise_begin(gckpt_store *s, gckpti_param *q)
 {
     gckpt_parameter target = q->p;
@@ -225,15 +221,15 @@ static gckpt_result gckpti_quantise_begin(gckpt_store *s, gckpti_param *q)
     const char *name = gckpti_storage_name(target.storage);
     if (!q->p.frozen)
         return gckpti_error(s, GCKPT_E_ARG,
-                            "pack: \"%s\" is trainable: only frozen parameters can be stored as "
-                            "%s (gckpt_store_freeze)",
+                            "quantise: \"%s\" is trainable: only frozen parameters can be stored "
+                            "as %s (gckpt_store_freeze)",
                             q->p.name, name);
     if (gckpti_has_values(q) && s->shard == GCKPT_SHARD_VALUES &&
         gckpti_is_sharded(gckpti_array_shard(s, q, 0)))
         return gckpti_error(
             s, GCKPT_E_ARG,
-            "pack: \"%s\" is cut into shares of ranks as F32, and whole when packed: "
-            "with GCKPT_SHARD_VALUES pack it before its values are made",
+            "quantise: \"%s\" is sharded as F32, and whole when quantised: with "
+            "GCKPT_SHARD_VALUES quantise it before its values are made",
             q->p.name);
     if (!gckpti_has_values(q)) {
         const double limit = target.storage == GCKPT_STORAGE_F16  ? 65504
@@ -245,7 +241,7 @@ static gckpt_result gckpti_quantise_begin(gckpt_store *s, gckpti_param *q)
         if (peak <= limit || target.storage <= GCKPT_STORAGE_BF16)
             return GCKPT_OK;
         return gckpti_error(s, GCKPT_E_DATA,
-                            "pack: initial values of \"%s\" may be %g; %s holds up to %g",
+                            "quantise: initial values of \"%s\" may be %g; %s holds up to %g",
                             q->p.name, peak, name, limit);
     }
     size_t bytes = gckpti_values_bytes(&target);
@@ -254,12 +250,12 @@ static gckpt_result gckpti_quantise_begin(gckpt_store *s, gckpti_param *q)
     if (q->new_block)
         return GCKPT_OK;
     return gckpti_error(s, GCKPT_E_MEMORY,
-                        "pack: no memory for the %z bytes of \"%s\" as %s, beside what it has "
-                        "(what is packed before its values are made needs no more)",
+                        "quantise: no memory for the %z bytes of \"%s\" as %s, in addition to its "
+                        "present values (before these are made, it needs no more)",
                         bytes, q->p.name, name);
 }
 
-/* Its values to that memory, if they are made. */
+/* Quantises the values, if it has any, into that block. */
 static gckpt_result gckpti_quantise_values(gckpt_store *s, const gckpti_param *q)
 {
     gckpti_param to = *q;
@@ -267,7 +263,7 @@ static gckpt_result gckpti_quantise_values(gckpt_store *s, const gckpti_param *q
     gckpti_set_block(&to, q->new_block);
     if (!q->new_block || gckpti_values_copy(s, q, &to))
         return GCKPT_OK;
-    return gckpti_error(s, GCKPT_E_DATA, "pack: \"%s\" has values %s", q->p.name,
+    return gckpti_error(s, GCKPT_E_DATA, "quantise: \"%s\" has values %s", q->p.name,
                         to.p.storage == GCKPT_STORAGE_F16
                             ? "beyond 65504, the greatest of F16; BF16 holds them"
                         : to.p.storage == GCKPT_STORAGE_I4
@@ -276,7 +272,7 @@ static gckpt_result gckpti_quantise_values(gckpt_store *s, const gckpti_param *q
                             : "that are not finite; I8 has no scale for their row");
 }
 
-/* Nothing can fail any more: stored otherwise, and without optimiser state. */
+/* Switches to the new block, without optimiser state. Cannot fail. */
 static void gckpti_quantise_commit(gckpt_store *s, gckpti_param *q)
 {
     gckpti_free_mirror(s, q);
@@ -293,7 +289,7 @@ static void gckpti_quantise_commit(gckpt_store *s, gckpti_param *q)
     q->new_block = NULL;
 }
 
-/* What was taken for it is given back. */
+/* Frees the new block. */
 static void gckpti_quantise_undo(gckpt_store *s, gckpti_param *q)
 {
     gckpt_parameter target = q->p;
@@ -307,7 +303,7 @@ GCKPT_API gckpt_result gckpt_store_quantise(gckpt_store *store, const char *patt
 {
     gckpt_result result;
     if ((unsigned)storage > GCKPT_STORAGE_I4)
-        return gckpti_error(store, GCKPT_E_ARG, "pack: %i is not a gckpt_storage", (int)storage);
+        return gckpti_error(store, GCKPT_E_ARG, "quantise: %i is no gckpt_storage", (int)storage);
     for (size_t i = 0; store && i < store->count; i++)
         store->params[i].new_storage = (unsigned char)store->params[i].p.storage;
     for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;) {
@@ -322,7 +318,7 @@ GCKPT_API gckpt_result gckpt_store_quantise(gckpt_store *store, const char *patt
             result = gckpti_quantise_begin(store, &store->params[i]);
     for (size_t i = 0; i < store->count && result == GCKPT_OK; i++)
         result = gckpti_quantise_values(store, &store->params[i]);
-    for (size_t i = store->count; i-- > 0;) { /* newest first, as a block wants it */
+    for (size_t i = store->count; i-- > 0;) { /* newest first, as a block needs it */
         gckpti_param *q = &store->params[i];
         if (result != GCKPT_OK)
             gckpti_quantise_undo(store, q);
@@ -347,8 +343,8 @@ GCKPT_API gckpt_result gckpt_store_external_quantised(gckpt_store *store, const 
         problem = "I8 needs two axes or more, and a scale for each row";
     else if (storage == GCKPT_STORAGE_I4 &&
              (scales || (gckpti_shape_fits(&shape) && !gckpti_can_store(storage, &shape))))
-        problem = "I4 needs two axes or more, the last a multiple of 32, and no scales but those "
-                  "of its blocks";
+        problem = "I4 needs two axes or more, the last a multiple of 32, and no scales except "
+                  "those of its blocks";
     else if ((uintptr_t)values % (unsigned)gckpti_storages[storage].bytes ||
              (uintptr_t)scales % sizeof(float))
         problem = "values or scales are not aligned to their size; copy them to memory that is";

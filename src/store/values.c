@@ -29,7 +29,7 @@ GCKPTI_FN void gckpti_pull(const gckpt_store *s, const gckpti_param *q)
     m->newest = GCKPTI_BOTH;
 }
 
-/* Pulls, and gives the mirror back. */
+/* Pulls, then frees the mirror. */
 GCKPTI_FN void gckpti_free_mirror(const gckpt_store *s, const gckpti_param *q)
 {
     gckpti_mirror *m = gckpti_mirror_of(s, q);
@@ -61,7 +61,7 @@ GCKPTI_FN int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gck
             b->copy_in(b->context, m->array[i], gckpti_array(q, i - 1), bytes);
             continue;
         }
-        if (scales) /* first, as a block has them */
+        if (scales) /* before the values, as in a block */
             b->copy_in(b->context, m->array[0], q->p.scales, scales);
         b->copy_in(b->context, (unsigned char *)(void *)m->array[0] + scales, q->p.quantised,
                    bytes - scales);
@@ -74,8 +74,8 @@ GCKPTI_FN int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gck
 GCKPTI_FN int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_backend *b)
 {
     if (b && s->mirror_count < s->count) {
-        size_t old_bytes = s->mirror_count * sizeof *s->mirrors,
-               bytes = s->count * sizeof *s->mirrors;
+        const size_t size = sizeof *s->mirrors;
+        size_t old_bytes = s->mirror_count * size, bytes = s->count * size;
         void *more = gckpti_resize(&s->memory, s->mirrors, old_bytes, bytes);
         if (!more)
             return 0;
@@ -113,13 +113,12 @@ GCKPTI_FN void gckpti_unbind(gckpti_binding *binding)
     }
 }
 
-/* ---- values: a parameter has none until a call that needs them makes them ---- */
+/* ---- values: a parameter has none until a call needs them ---- */
 
-/* Initial values from index `at`: fma(uniform, U, fma(normal, N, constant)), a function of seed,
- * name and element (5j). So they are the same whenever they are drawn, and as often. Philox: key =
- * FNV-1a of the seed's 8 bytes, lowest first, and the name; counter = element / 2, 0, 0. N =
- * gckpti_normal(words 0, 1)[element % 2], U = fma(2, u(word 2 + element % 2), -1). What is not
- * random is as if all words were 0. */
+/* Computes initial values from index `at`: fma(uniform, U, fma(normal, N, constant)), a function of
+ * seed, name and element only (5j). Philox: key = FNV-1a of the seed's 8 bytes, lowest first, and
+ * the name; counter = element / 2, 0, 0. N = gckpti_normal(words 0, 1)[element % 2], U = fma(2,
+ * u(word 2 + element % 2), -1). Without a random term, as if all words were 0. */
 static void gckpti_init_values(const gckpt_store *s, const gckpti_param *q, gckpti_init_span *d,
                                gckpti_init_fn *init_fn)
 {
@@ -133,8 +132,7 @@ static void gckpti_init_values(const gckpt_store *s, const gckpti_param *q, gckp
         d->out[i] = constant;
     if (random && init_fn)
         init_fn(d);
-    for (int64_t i = -(d->at & 1); i < d->n && random && !init_fn;
-         i += 2) { /* pairs, or half a one */
+    for (int64_t i = -(d->at & 1); i < d->n && random && !init_fn; i += 2) { /* pairs */
         float normal[2] = { 0, 0 };
         uint32_t word[4];
         gckpti_philox(d->random.key, (uint64_t)(d->at + i) / 2, 0, 0, word);
@@ -185,7 +183,7 @@ GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const 
                             who, q->p.name, bytes);
     const gckpti_shard_range shard = gckpti_array_shard(s, q, GCKPTI_VALUES);
     for (int64_t k = shard.count; k < shard.capacity; k++)
-        q->p.values[k] = 0; /* of a share that is not the largest */
+        q->p.values[k] = 0; /* of a shard that is not the largest */
     q->uninitialised = 1;
     return GCKPT_OK;
 }

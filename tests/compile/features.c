@@ -310,7 +310,7 @@ static void files(uint64_t hash)
     model_free(&m);
 }
 
-/* A run of ops in bands of rows, where a budget asks for it. */
+/* A budget that needs a fused group of ops. */
 static void row_tiles(void)
 {
     gckpt_plan_desc desc;
@@ -327,10 +327,10 @@ static void row_tiles(void)
     desc.budget = 2 * 4 * 64 * 4 + 4096;
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
 #ifndef GCKPT_NO_TILES
-    expect(p && !strcmp(gckpt_plan_op(p, gckpt_id(x)), "fused"), "bands", g);
+    expect(p && !strcmp(gckpt_plan_op(p, gckpt_id(x)), "fused"), "fused group", g);
     printf("TILES\n");
 #else
-    expect(!p && gckpt_error(g) == GCKPT_E_BUDGET, "fused", g);
+    expect(!p && gckpt_error(g) == GCKPT_E_BUDGET, "fused group", g);
 #endif
     gckpt_plan_free(p);
     gckpt_graph_free(g);

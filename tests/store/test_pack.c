@@ -461,7 +461,7 @@ static void test_memory(void)
                                                                 : GCKPT_STORAGE_F32);
             worked = result == GCKPT_OK && h.calls < n;
             if (result != GCKPT_OK)
-                CHECK_MSG(result == GCKPT_E_MEMORY && strstr(gckpt_error_text(s), "pack:") && h.live == live &&
+                CHECK_MSG(result == GCKPT_E_MEMORY && strstr(gckpt_error_text(s), "quantise:") && h.live == live &&
                               gckpt_store_bytes(s) == bytes && gckpt_store_hash(s) == hash,
                           "%s", gckpt_error_text(s));
         }
