@@ -1,6 +1,6 @@
 /* backend.h - a backend with memory of its own that the host cannot read: pages without access, which only
  * its own functions open, for as long as they run. Its kernels are the processor's, plain or fast. It
- * counts what it is asked for. It includes the doors of src/ that it needs. */
+ * counts what it is asked for. It includes the layer headers of src/ that it needs. */
 #ifndef TESTS_BACKEND_H
 #define TESTS_BACKEND_H
 #include <signal.h>

@@ -49,10 +49,10 @@ can()
     return $result
 }
 
-floors=$(awk 'sub("/$", "", $1) { printf "%s%s", bar, $1; bar = "|" }' src/MANIFEST)
-looks_inside()          # does one of these tests include doors of src/?
+layers=$(awk 'sub("/$", "", $1) { printf "%s%s", bar, $1; bar = "|" }' src/MANIFEST)
+looks_inside()          # does one of these tests include layer headers of src/?
 {
-    grep -qE "^#include \"(($floors)/|backend.h)" "$@"
+    grep -qE "^#include \"(($layers)/|backend.h)" "$@"
 }
 
 # The number that random tests and one_of derive their choice from. To repeat a run of another commit, set SEED.
@@ -855,7 +855,7 @@ END
         done
         python3 tests/cuda/ptx/check.py $B/$1.ptx $runs || return 1
         rm -rf $B/$1-*.dump ;;
-    layout)                  # gradckpt.h, gradckpt_cuda.cu are what src/ gives; budgets, doors; <= 100 columns, no tabs
+    layout)                  # gradckpt.h, gradckpt_cuda.cu are what src/ gives; budgets, layer headers; <= 100 columns, no tabs
         sh tests/layout/layout.sh src gradckpt.h && sh tests/layout/layout.sh src/cuda gradckpt_cuda.cu &&
             ! grep -n -E '^.{101,}' gradckpt.h gradckpt_cuda.cu &&
             ! grep -n "$(printf '\t')" gradckpt.h gradckpt_cuda.cu || return 1

@@ -120,7 +120,7 @@ for page in README.md docs/*.md; do
         { echo "figures: $page: another status on a GPU than docs/gpu.md's line"; bad=1; }
 done
 
-# ---- measured, and told twice ----
+# ---- measured, and quoted twice ----
 agree "seconds to compile" "measure, at -O2" "$(tells README.md 'gcc 12 some \([0-9]*\) seconds')" "$(tells src/manual.txt 'takes gcc 12 some \([0-9]*\) s')"
 agree "seconds to compile without kernels" "measure, with GCKPT_NO_FAST" "$(tells README.md 'server, \([0-9]*\) with .GCKPT_NO_FAST')" \
     "$(tells src/manual.txt 'with NO_FAST \([0-9]*\) s at')"
@@ -162,11 +162,11 @@ agree "the least of Llama-3.2-1B's shape as int4, GB" "make lora-memory" "$(tell
 
 # ---- what a program says ----
 if [ "$1" = gpt ]; then
-    grep '^| .*MB.*`\$G' README.md | while IFS='|' read -r _ what told _ command _; do
+    grep '^| .*MB.*`\$G' README.md | while IFS='|' read -r _ what quoted _ command _; do
         G=${2:-build}/$(tells README.md 'G="build/\([^"]*\)"' | sed 's/--steps [0-9]*/--steps 1/')
         mb=$(eval "$(echo "$command" | tr -d '`')" --json - 2> /dev/null | sed -n 's/.*"bytes_measured":\([0-9]*\).*/\1/p' | awk '{ printf "%.1f\n", $1 / 1e6 }')
         bad=0
-        agree "README, $what" "the line above the table" "$(echo "$told" | tr -dc '0-9.')" "$mb"
+        agree "README, $what" "the line above the table" "$(echo "$quoted" | tr -dc '0-9.')" "$mb"
         [ "$bad" -eq 0 ] || exit 1
     done || bad=1
 fi

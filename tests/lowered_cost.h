@@ -1,8 +1,8 @@
-/* lowered_cost.h - what a draft's own list of instructions comes to: the planner's sums are compared with it. */
+/* lowered_cost.h - what a lowered plan's own list of instructions comes to: the planner's sums are compared with it. */
 #pragma once
 #include "plan/plan.h"
 
-/* The work of all instructions of a draft; *least: without what runs again and what is copied. */
+/* The work of all instructions of a lowered plan; *least: without what runs again and what is copied. */
 static uint64_t lowered_cost(const gckpti_planner *p, const gckpti_lowered *d, uint64_t *least)
 {
     uint64_t recomputed = 0;

@@ -10,7 +10,7 @@
  *     net_open(seed, way, rows)   the same, and net.d: a request with options. NET_ROWS: rows are
  *                                 drawn, too. What bits depend on (optimiser, precision, leaves,
  *                                 packed parameters) comes of the seed, all else of seed and way:
- *                                 micro-batches, pins, ranks, what is picked, slower memory, ...
+ *                                 micro-batches, pins, ranks, what is fetched, slower memory, ...
  *                                 Way 0 has none of that. Whatever is asked is legal, but for a net
  *                                 in which nothing that is trained leads to a loss.
  *     destroy()                   frees both
@@ -161,7 +161,7 @@ static inline gckpt_result net_once_shape(gckpt_call *call)
     call->shape = call->in[0].shape;
     return GCKPT_OK;
 }
-/* x |x| / 2 + x; aux: the slope. */
+/* x |x| / 2 + x; saved: the slope. */
 static inline void net_saving_forward(const gckpt_call *call)
 {
     const float *x = call->in[0].data;
@@ -883,7 +883,7 @@ static inline void net_pack(void)
     }
 }
 
-/* Values and gradients that can be picked. */
+/* Values and gradients that can be fetched. */
 static inline int net_choose_fetches(int most)
 {
     int n = 0;

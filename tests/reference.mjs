@@ -53,7 +53,7 @@ async function looks() {
         check(wide <= width, `${name}: ${wide} pixels wide in a window of ${width}`);
         if (hash.startsWith('#'))
           check(await run(`(y => y > 40 && y < innerHeight)(document.querySelector('${hash}').getBoundingClientRect().top)`),
-            `${hash} is not in sight on a ${device}`);
+            `${hash} is not visible on a ${device}`);
         await shot(folder && join(folder, `${device}-${dark ? 'dark' : 'light'}-${name}.png`));
       }
 }

@@ -11,16 +11,16 @@ tested('slides', async ({ send, run, look, shot, check }) => {
     for (let i = 0; i < 600 && !await run('document.readyState === "complete" && typeof slides !== "undefined"'); i++)
       await new Promise(done => setTimeout(done, 50));
   };
-  const inSight = () => run('[...document.querySelectorAll("section")].filter(s => Math.abs(s.getBoundingClientRect().left) < 2).map(s => s.id).join()');
+  const onScreen = () => run('[...document.querySelectorAll("section")].filter(s => Math.abs(s.getBoundingClientRect().left) < 2).map(s => s.id).join()');
   const press = async (key, more = {}) => {
     await send('Input.dispatchKeyEvent', { type: 'keyDown', key, ...more });
     await send('Input.dispatchKeyEvent', { type: 'keyUp', key, ...more });
-    return `${await inSight()} ${await run('location.hash')}`;
+    return `${await onScreen()} ${await run('location.hash')}`;
   };
 
   await look(1280, 720, false);
   await open('');
-  check(await inSight() === '0-1', 'it does not begin with the list of lessons');
+  check(await onScreen() === '0-1', 'it does not begin with the list of lessons');
   for (const [key, to] of [['ArrowRight', '1-1'], [' ', '1-2'], ['PageDown', '1-3'], ['ArrowLeft', '1-2'], ['3', '3-1'], ['Home', '0-1'],
     ['ArrowLeft', '0-1'], ['7', '7-1'], ['0', '0-1'], ['9', '0-1']]) {
     const now = await press(key);
@@ -35,16 +35,16 @@ tested('slides', async ({ send, run, look, shot, check }) => {
   await new Promise(done => setTimeout(done, 300));
   check(await run('location.hash === `#${slides[4].id}`'), 'a swipe changes the address');
   await open('#5-3');
-  check(await inSight() === '5-3', 'an address leads to its slide');
+  check(await onScreen() === '5-3', 'an address leads to its slide');
   await run('document.querySelector("section[id=\\"5-3\\"] footer a").click()');
   await new Promise(done => setTimeout(done, 100));
-  check(await inSight() === '0-1', 'the foot leads to the list of lessons');
+  check(await onScreen() === '0-1', 'the foot leads to the list of lessons');
 
   for (const [width, height] of [[1280, 720], [1024, 768], [390, 844]])
     for (const dark of [false, true]) {
       await look(width, height, dark);
       await open('#3-5');
-      check(await inSight() === '3-5', `${width}: the slide fills the window`);
+      check(await onScreen() === '3-5', `${width}: the slide fills the window`);
       const wide = await run('slides.filter(s => s.scrollWidth > s.clientWidth).map(s => s.id).join()');
       check(wide === '', `${width}: wider than the window: ${wide}`);
       if (width > 1000) {

@@ -1,5 +1,5 @@
 /* text.h - what tests of written text share: a writer that may fail at any call, and whether its
- * text is well-formed XML or JSON. Include after gradckpt.h, or doors of src/. */
+ * text is well-formed XML or JSON. Include after gradckpt.h, or layer headers of src/. */
 #ifndef TESTS_TEXT_H
 #define TESTS_TEXT_H
 #include <stdlib.h>

@@ -45,7 +45,7 @@ static inline int64_t count_of(const gckpt_shape *s)
 }
 
 /* ---- memory: it counts, fails at call fail_at, from call fail_from on, and beyond `limit` bytes (0:
- * never), keeps each block's size in front of it to check the old size that it is told, and destroys
+ * never), keeps each block's size in front of it to check the old size that it is given, and destroys
  * what is given back, so that whoever still reads that is found out ---- */
 typedef struct {
     long calls, fail_at, fail_from, blocks, wrong_sizes;
@@ -159,7 +159,7 @@ static inline gckpt_result util_step(gckpt_exec *e, int (*fill)(const void *, in
     return result;
 }
 
-/* ---- what each term of a step that ended came to, and all of them; wrong: it is not told, or they
+/* ---- what each term of a step that ended came to, and all of them; wrong: it is missing, or they
  * do not make the step's loss to the bit, which is 0 where nothing counts and so nothing is trained
  * (no CHECK: threads call this) ---- */
 enum { UTIL_TERMS = 8 };

@@ -1,5 +1,5 @@
 /* anomaly.c - a machine is watched: an autoencoder, 16-8-3-8-16, that the host has trained on how
- * the machine shakes when all is well gives back what it knows and little else, so rows that it
+ * the machine vibrates when all is well gives back what it knows and little else, so rows that it
  * gives back badly are anomalies. Nothing is learned here: weights stay in flash, and what trains
  * is left out (GCKPT_NO_TRAINING). PLAN trains, finds what error is still normal, and prints weights
  * and plan. */

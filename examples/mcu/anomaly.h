@@ -1,5 +1,5 @@
 /* anomaly.h - a machine and its sensor, made by a formula, for anomaly.c: READINGS values a row of
- * how it shakes when all is well, and when something is not. */
+ * how it vibrates when all is well, and when something is not. */
 #ifndef ANOMALY_H
 #define ANOMALY_H
 #include <stdint.h>

@@ -81,7 +81,7 @@ static void job_print_hash(uint64_t hash)
     board_print(text);
 }
 
-/* A training under way, and what is told of it in the end. */
+/* A training under way, and what is printed at its end. */
 typedef struct {
     gckpt_store *store;
     gckpt_exec *exec;

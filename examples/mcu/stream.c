@@ -1,5 +1,5 @@
 /* stream.c - a small convolutional net learns to read digits while they come in, a row at a time,
- * and is told afterwards what each was. A step over new rows is fed by gckpt_step_add; one over
+ * and gets the label of each afterwards. A step over new rows is fed by gckpt_step_add; one over
  * rows that the device still has is run in pieces by gckpt_run_some. In between the watchdog is
  * fed, which resets the board when that takes too long: started with the number 1, the program
  * hangs once, and gets past that by the reset. */

@@ -33,10 +33,10 @@ int main()
     gckpt_term terms[] = { { gckpt_cross_entropy(train_net.policy, action_in, advantage_in, 0), 1, 0 },
                            { gckpt_mean_squared_error(train_net.value, return_in, NULL), 0.5f, 0 },
                            { gckpt_sum_loss(gckpt_mul(p, log_p)), 0.04f, 0 } }; /* - entropy */
-    gckpt_fetch_spec picks[] = { { gckpt_softmax(act_net.policy), 0 }, { act_net.value, 0 } };
+    gckpt_fetch_spec fetches[] = { { gckpt_softmax(act_net.policy), 0 }, { act_net.value, 0 } };
     gckpt_plan_desc desc{};
     gckpt_plan *learning = gckpt_plan_new(g, terms, 3, &desc);
-    desc.mode = GCKPT_INFERENCE, desc.fetch = picks, desc.fetches = 2;
+    desc.mode = GCKPT_INFERENCE, desc.fetch = fetches, desc.fetches = 2;
     gckpt_plan *acting = gckpt_plan_new(a, nullptr, 0, &desc);
     std::shared_ptr<gckpt_exec> critic(gckpt_exec_new(learning, s.get(), nullptr), gckpt_exec_free);
     gckpt_exec_desc first{};
@@ -49,7 +49,7 @@ int main()
     const gckpt_hyper hyper = gckpt_hyper_lr(1e-2f);
     uint32_t state = 1;
     int arrivals = 0;
-    bool ok = gckpt_collect(actor.get(), gckpt_id(picks[0].tensor), 0, pi[0], walkers * 2) == 0;
+    bool ok = gckpt_collect(actor.get(), gckpt_id(fetches[0].tensor), 0, pi[0], walkers * 2) == 0;
     for (int update = 0; update < 100 && ok; update++) {
         for (int t = arrivals = 0; t <= steps && ok; t++) {
             const gckpt_feed feed = { gckpt_id(act_net.place), place[t] };

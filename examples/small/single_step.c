@@ -33,10 +33,10 @@ int main(void)
                   { { n, 1 }, "dn", 1 }, { { x, 1 }, "dx", 2 },    { { w, 1 }, "dw", 2 },
                   { { b, 1 }, "db", 1 } };
     enum { SHOWN = sizeof shown / sizeof shown[0] };
-    gckpt_fetch_spec picks[SHOWN];
+    gckpt_fetch_spec fetches[SHOWN];
     for (int i = 0; i < SHOWN; i++)
-        picks[i] = shown[i].pick;
-    const gckpt_plan_desc desc = { .fetch = picks, .fetches = SHOWN, .optimiser = GCKPT_SGD };
+        fetches[i] = shown[i].pick;
+    const gckpt_plan_desc desc = { .fetch = fetches, .fetches = SHOWN, .optimiser = GCKPT_SGD };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_parameter parameter;
@@ -57,7 +57,7 @@ int main(void)
             break;
         printf("%-11s %-9s", kinds[next.kind], gckpt_plan_name(p, next.id));
         for (int i = 0; i < SHOWN; i++) {
-            const float *at = gckpt_fetch(e, gckpt_id(picks[i].tensor), picks[i].gradient);
+            const float *at = gckpt_fetch(e, gckpt_id(fetches[i].tensor), fetches[i].gradient);
             if (at != NULL && !known[i])
                 printf(shown[i].size == 2 ? "  %s = (%g, %g)" : "  %s = %g", shown[i].name,
                        (double)at[0], (double)at[shown[i].size - 1]);

@@ -78,7 +78,7 @@ typedef struct {
 
 static double gckpti_fmax(double tally, double batch) { return tally > batch ? tally : batch; }
 
-/* How large what the loss was made of is: its sums and, of losses over classes (aux: a row's
+/* How large what the loss was made of is: its sums and, of losses over classes (saved: a row's
  * logarithm), the sums of 1 and more whose logarithms they are. Rounding of 1 goes into the latter
  * however near 0 they are: a class that is all but certain then leaves out the others. */
 static double gckpti_loss_magnitude(const gckpt_exec *e)
@@ -141,7 +141,7 @@ static gckpt_result gckpti_eval_sides(const gckpti_batch *batch, const gckpti_pr
 
 /* The loss's difference between w + h d and w - h d is compared with the gradient times the
  * difference of the weights as they really were, at h and h/2, and extrapolated to h = 0
- * (Richardson). What they say about their own error: the two slopes, and the sums of both sides
+ * (Richardson). What they say about their own error: the two derivatives, and the sums of both sides
  * less the middle, which must be as h^2. A gradient that is rounding is another one at each place;
  * one that is not is, in the mean of both sides, the same. */
 static gckpt_result gckpti_eval_direction(const gckpti_batch *batch, double width, gckpti_probe *t)

@@ -6,7 +6,7 @@
  *
  * Tensors are numbered in creation order, which is a topological order. A tensor is given (input,
  * parameter, constant), the output of an op, or a view: another shape of its base's bytes, of which
- * plan and executor never see more than the shape. `batchless`: it has no batch axis, since it
+ * plan and executor never see more than the shape. `batch-invariant`: it has no batch axis, since it
  * depends on no input (parameters, constants, and functions of those).
  *
  * gckpt_graph has the tensors by number, and the segments.

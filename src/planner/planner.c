@@ -48,7 +48,7 @@ GCKPTI_FN gckpt_result gckpti_build_model(gckpti_planner *p)
     if (result == GCKPT_OK && !trains)
         result = gckpti_error(p->g, GCKPT_E_ARG,
                               "plan: no trainable parameter leads to a loss (all frozen?) and "
-                              "no gradient is picked; there is nothing to train");
+                              "no gradient is fetched; there is nothing to train");
     if (result != GCKPT_OK)
         return result;
     result = gckpti_model_nodes(p);

@@ -119,7 +119,7 @@ static query_result count_and_run(query *q, int i, long time)
     return run_query(q);
 }
 
-/* Strikes each place that this asks. */
+/* Injects a fault at each place that this returns. */
 static void fail_each(query *q, const char *what)
 {
     const size_t live = h.live;
@@ -146,7 +146,7 @@ static void fail_each(query *q, const char *what)
                                  q->kind != READ && q->kind != GRAPH;
             plans_unproven += unproven;
             CHECK_MSG(hits == old_hits + 1 && h.live == live && (got.result == GCKPT_E_MEMORY || unproven),
-                      "%s: no scratch at %s:%d, time %ld of %ld: struck %ld, result %d, %ld leaked",
+                      "%s: no scratch at %s:%d, time %ld of %ld: hit %ld, result %d, %ld leaked",
                       what, site[i].in, site[i].line, time, site[i].all, hits - old_hits,
                       (int)got.result, (long)(h.live - live));
         }
@@ -238,7 +238,7 @@ int main(int argc, char **argv)
             printf("%s:%d %d of %ld\n", site[i].in, site[i].line, site[i].failed, site[i].all);
     }
     CHECK(hits == failed && plans_unproven > 0 && plans_unproven < hits / 4);
-    printf("%d places, struck %ld times, %ld plans without their proof\n", sites, hits,
+    printf("%d places, hit %ld times, %ld plans without their proof\n", sites, hits,
            plans_unproven);
     return check_report("test_scratch");
 }

@@ -1,5 +1,5 @@
 /* test_fastest.c - gckpt_fit_timed: what it tries and returns, what it leaves in the store, same bits
- * for whatever it picks, its errors, every allocation failing. Nothing about time: the clock is a
+ * for whatever it chooses, its errors, every allocation failing. Nothing about time: the clock is a
  * counter, or says what the test wants it to. */
 #include "gradckpt.h"
 

@@ -462,15 +462,15 @@ static void runs(void)
     gckpt_exec *e = gckpt_exec_new(p, m.store, NULL);
     gckpt_feed feeds[2] = { { gckpt_id(m.in), tokens }, { gckpt_id(m.target), targets } };
 #ifdef GCKPT_NO_TRAINING
-    expect(e && gckpt_forward(e, feeds, 2, BATCH, NULL) == GCKPT_OK, "picks", e);
+    expect(e && gckpt_forward(e, feeds, 2, BATCH, NULL) == GCKPT_OK, "fetches", e);
 #else
-    expect(e && gckpt_gradients(e, feeds, 2, BATCH, NULL) == GCKPT_OK, "picks", e);
+    expect(e && gckpt_gradients(e, feeds, 2, BATCH, NULL) == GCKPT_OK, "fetches", e);
 #endif
-    expect(e && gckpt_fetch(e, gckpt_id(m.h), fetch.gradient), "picks", e);
+    expect(e && gckpt_fetch(e, gckpt_id(m.h), fetch.gradient), "fetches", e);
     gckpt_exec_free(e);
     printf("FETCH\n");
 #else
-    expect(!p && strstr(gckpt_error_text(m.graph), "GCKPT_NO_FETCH"), "picks", m.graph);
+    expect(!p && strstr(gckpt_error_text(m.graph), "GCKPT_NO_FETCH"), "fetches", m.graph);
 #endif
     gckpt_plan_free(p);
     desc.fetches = 0;

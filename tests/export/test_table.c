@@ -7,7 +7,7 @@
 
 #include "util.h"
 
-/* The graph's hash, on every machine. It changes with the needs, flags and aux of the ops in it. */
+/* The graph's hash, on every machine. It changes with the needs, flags and saved of the ops in it. */
 #define GOLDEN UINT64_C(0x6440916ab4e91e48)
 
 static uint64_t file_number(const file *f, size_t i)
@@ -341,7 +341,7 @@ static void damage(int which, int rounds)
             q = gckpt_plan_read(n.g, file_read, &f, NULL);
             CHECK(q || gckpt_error(n.g) != GCKPT_OK);
             if (!file_number(&f, 4 + 3 * (size_t)gckpt_graph_size(n.g)))
-                CHECK(!q); /* no step has a least work of 0, against which its overhead would be told */
+                CHECK(!q); /* no step has a least work of 0, with which its overhead would be compared */
             if (q && q->arena < 1 << 20 && q->alignment >= 4 && gckpt_plan_mode(q) != GCKPT_INFERENCE &&
                 gckpt_plan_mode(p) != GCKPT_INFERENCE && q->batch >= p->batch && q->optimiser == p->optimiser &&
                 q->state_slots == p->state_slots && q->update_in_backward == p->update_in_backward &&

@@ -605,7 +605,7 @@ static void test_memory_of_paths(void)
     const long calls = h.calls, blocks = h.blocks;
     CHECK(!symlink("m.st", "to m") && gckpt_store_save(s, "to m") == GCKPT_OK && h.calls > calls);
     CHECK(gckpt_store_load(s, "m.st") == GCKPT_OK && gckpt_store_save(s, "no/such") == GCKPT_E_FILE);
-    CHECK_MSG(h.wrong_sizes == 0 && h.blocks <= blocks + 1, "%ld of %ld calls told another size", h.wrong_sizes,
+    CHECK_MSG(h.wrong_sizes == 0 && h.blocks <= blocks + 1, "%ld of %ld calls with another size", h.wrong_sizes,
               h.calls);
     gckpt_store_free(s);
     CHECK(h.blocks == 0 && h.wrong_sizes == 0);
@@ -801,7 +801,7 @@ static void test_killed_read_only(void)
 
 static int go[2], ready[2]; /* pipes */
 
-/* Writes all, then waits to be told. */
+/* Writes all, then waits for a line. */
 static gckpt_result paused(const void *what, gckpt_write_fn write_some, void *user)
 {
     char c = 0;

@@ -19,7 +19,7 @@ level_jobs=${level_jobs:-microgpt}
 work=build/mcu
 inference_budget=16384 # bytes of flash on a Cortex-M4F: the whole firmware of a job that trains nothing
 stack_budget=2700 # bytes: what is between this and the linker's stack is for interrupts and for what a job adds
-told='^(loss|right|weights|normal|anomalous|outputs) ' # lines that are the same on every board
+portable='^(loss|right|weights|normal|anomalous|outputs) ' # lines that are the same on every board
 warnings="-std=gnu99 -Wall -Wextra -Werror -Wno-unused-function -DGCKPT_STATIC"
 in=examples/mcu
 
@@ -117,7 +117,7 @@ erased()                # flash.bin, all of it
     head -c 32768 /dev/zero | tr '\000' '\377' > flash.bin
 }
 
-# The power fails at some of the instants that tests/examples/test_power_cut.c tries all of, twice in a row; and QEMU is
+# The power fails at some of the points that tests/examples/test_power_cut.c tries all of, twice in a row; and QEMU is
 # killed whenever it happens to be. Each time training goes on, to the end in the last run.
 cut_off()
 {
@@ -195,7 +195,7 @@ tables()
     printf '|---|--:|--:|--:|--:|---|\n'
     for job in $jobs; do
         echo "| $job | $(ram "$job" | tr -d K) KB | $(value ram $work/*."$job.out") | $(value stack $work/*."$job.out") |" \
-            "$(value loss "$work/$job.want")$(sed -n 's/^right \([0-9]*\)$/none: \1 of 64 rows told right/p' "$work/$job.want") |" \
+            "$(value loss "$work/$job.want")$(sed -n 's/^right \([0-9]*\)$/none: \1 of 64 rows right/p' "$work/$job.want") |" \
             "$(value '\(weights\|outputs\)' "$work/$job.want") |"
     done
     per_board stack "bytes of stack"
@@ -235,7 +235,7 @@ check "the manual (6) says what mcu.ld gives to the stack" sh -c "grep -q '^stac
 for job in $jobs; do
     check "$job plans" sh -c "$LINKED -std=gnu99 -DPLAN $in/$job.c -lm -o $work/$job.plan && $work/$job.plan > $work/${job}_plan.h"
     check "$job compiles here" $CC -O1 $warnings -I. -I$work $in/$job.c $in/host.c -o "$work/$job"
-    check "$job runs here" sh -c "cd $work && head -c 32768 /dev/zero | tr '\\000' '\\377' > flash.bin && ./$job | grep -E '$told' > $job.want"
+    check "$job runs here" sh -c "cd $work && head -c 32768 /dev/zero | tr '\\000' '\\377' > flash.bin && ./$job | grep -E '$portable' > $job.want"
     check "$job learns" awk '/^loss/ { learned = $3 < $2 } /^right 64$/ { learned = 1 } END { exit !learned }' "$work/$job.want"
 done
 
@@ -326,7 +326,7 @@ same()                  # same BOARD JOB LEVEL: it ran, and what it computed is 
 {
     out=$work/$(named "$1" "$2" "$3").out
     cat "$out"
-    ! grep -q '^exit status' "$out" && grep -E "$told" "$out" | diff "$work/$2.want" -
+    ! grep -q '^exit status' "$out" && grep -E "$portable" "$out" | diff "$work/$2.want" -
 }
 
 for job in $jobs; do

@@ -81,7 +81,7 @@ static inline uint64_t fuzz_draw(fuzz_draws *d, uint64_t n) /* from 0 to n - 1 *
     return (z ^ (z >> 31)) % n;
 }
 
-/* ---- memory: sizes must be told as they were asked for; the call number `fail` gets none ---- */
+/* ---- memory: sizes must be passed as they were requested; the call number `fail` gets none ---- */
 typedef struct {
     long calls, fail; /* 0: none fails */
     size_t live;

@@ -16,12 +16,12 @@
 # tests/fuzz/regressions/NAME has the inputs that once found something: they run first, each time. What grows from run to run
 # is in build/fuzz/NAME; tests/fuzz/corpus/NAME.tar.xz is what was kept of it once, which each run begins with. A
 # finding's input is left in build/fuzz/NAME.found; its minimal form goes to tests/fuzz/found, beside a test of what was
-# mended. A timeout is by the clock: where others take the processor, FUZZ_OPTIONS=-timeout=300. FUZZ_DIR in the
+# fixed. A timeout is by the clock: where others take the processor, FUZZ_OPTIONS=-timeout=300. FUZZ_DIR in the
 # environment is a folder in memory, of this run.
 #
 # The table at the end: executions of this run and of all (build/fuzz/NAME.SANITIZER.runs), executions a second, edges
-# covered at the begin and at the end, the execution of all that brought the last new one, how many of the last 10^6
-# executions of all brought one (of build/fuzz/NAME.SANITIZER.grew), features (ft), inputs of the corpus, findings.
+# covered at the begin and at the end, the execution of all that found the last new one, how many of the last 10^6
+# executions of all found one (of build/fuzz/NAME.SANITIZER.grew), features (ft), inputs of the corpus, findings.
 # The exit status is 1 where there is one, 77 where libFuzzer is missing.
 B=build/fuzz
 CLANG=${CLANG:-clang}
@@ -141,7 +141,7 @@ for name; do
         before=$(cat "$at.$san.runs" 2> /dev/null || echo 0)
         all=$((before + ${runs:-0}))
         echo "$all" > "$at.$san.runs"
-        # which execution of all brought new edges: behind what the corpus and the seeds cover
+        # which execution of all found new edges: beyond what the corpus and the seeds cover
         awk -v before="$before" '
             /^#[0-9]/ {
                 for (i = 2; i < NF; i++)

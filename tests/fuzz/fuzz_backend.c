@@ -1,6 +1,6 @@
 /* fuzz_backend.c - a backend of public calls only, any of whose entries may be missing or fail: with
  * memory of its own, poisoned for all but its functions, or on the host's. Steps are taken whole, by
- * pieces, row by row or timed, with what is picked fetched or collected.
+ * pieces, row by row or timed, with what is fetched fetched or collected.
  *
  * What must hold: nothing that a sanitizer reports, nobody but the backend touches its memory; plan,
  * executor and step are refused with a text, or they give the bits of the processor's store-all plan

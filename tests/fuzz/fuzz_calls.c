@@ -640,8 +640,8 @@ static void fit(int command)
     gckpt_plan_desc d = options(&nets[net], fetch);
     gckpt_store *s = stores[nets[net].store].s;
     const int64_t batch = 1 + number(&in, 8);
-    const int told_of = timed ? INITIALISED : VALUES; /* what is timed makes values */
-    const uint64_t before = store_digest(s, told_of);
+    const int digested = timed ? INITIALISED : VALUES; /* what is timed makes values */
+    const uint64_t before = store_digest(s, digested);
     const size_t live = memory.live;
     double clock = 0;
     gckpt_fit_timing t;
@@ -660,7 +660,7 @@ static void fit(int command)
     gckpt_plan *p = timed ? gckpt_fit_timed(s, net_build, &nets[net], batch, &d, NULL, &t)
                           : gckpt_fit(s, net_build, &nets[net], batch, &d, NULL);
     if (!check_object(command, p, s)) {
-        MUST(store_digest(s, told_of) == before, "a fit that failed changed the store: %s",
+        MUST(store_digest(s, digested) == before, "a fit that failed changed the store: %s",
              gckpt_error_text(s));
         MUST(timed || memory.live <= live, "a fit that was refused left %ld bytes",
              (long)(memory.live - live));
@@ -1026,7 +1026,7 @@ static void step(int command)
         x->steps == 2 && x->of.d.virtual_ranks <= 1 && gckpt_store_bytes(s) == x->of.d.offload_bytes &&
         x->of.in_batch >= x->of.d.batch)
         MUST(gckpt_bytes_measured(x->e) == x->of.d.budget,
-             "%lu bytes planned, %lu measured: mode %s, %d picks, how %d, rows %ld",
+             "%lu bytes planned, %lu measured: mode %s, %d fetches, how %d, rows %ld",
              (unsigned long)x->of.d.budget, (unsigned long)gckpt_bytes_measured(x->e),
              gckpt_mode_name(x->of.d.mode), x->of.fetches, how, (long)rows);
 }

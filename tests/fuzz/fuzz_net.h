@@ -97,7 +97,7 @@ typedef struct {
     int caches, policies;
 } fuzz_net;
 
-/* ---- a user's ops: 2x with aux, and ones that refuse ---- */
+/* ---- a user's ops: 2x with saved, and ones that refuse ---- */
 static gckpt_result user_op_shape(gckpt_call *call)
 {
     const int mode = *(const int *)call->attributes;

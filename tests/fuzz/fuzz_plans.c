@@ -23,7 +23,7 @@ typedef struct {
     gckpt_term terms[TERMS];
     int term_count, feed_count;
     gckpt_feed feeds[FEEDS];
-    gckpt_tensor *middle, *first; /* to be picked, pinned */
+    gckpt_tensor *middle, *first; /* to be fetched, pinned */
 } net;
 
 static float floats[2 * ROWS][256], targets[2 * ROWS][64];
@@ -155,7 +155,7 @@ enum {
     TERM_COUNT,
     NUMBERS
 };
-/* five for each term, picks, instructions. */
+/* five for each term, fetches, instructions. */
 static size_t numbers_at(const uint64_t *words) { return 4 + 3 * (size_t)words[3]; }
 
 /* Where the number of instructions stands; 0: not within `count` words. */
@@ -425,7 +425,7 @@ static size_t change(uint64_t *w, size_t count, fuzz_draws *d)
                                : w[behind + (size_t)fuzz_draw(d, count - behind)];
         return count;
     }
-    case 6: { /* one of the numbers, terms and picks */
+    case 6: { /* one of the numbers, terms and fetches */
         const size_t from = count > 4 && w[3] < 200 && numbers_at(w) < count ? numbers_at(w) : 0;
         const size_t j = from + (size_t)fuzz_draw(d, NUMBERS + 8);
         if (j < count)

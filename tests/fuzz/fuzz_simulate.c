@@ -3,7 +3,7 @@
  *
  * The input is words, a line each. What must hold, beside what command_line.h asks: a list that is taken
  * has powers of two only, and is the same when it is written anew; a step of a small model by the
- * options is told in lines of JSON, or there is a line on stderr; it takes what it computes and what
+ * options is printed as lines of JSON, or there is a line on stderr; it takes what it computes and what
  * it waits, and one rank sends nothing. One input in four that asks for few ranks and rounds is
  * simulated. */
 #define PROGRAM "examples/simulate.c"
@@ -59,7 +59,7 @@ static void try_step(int ranks, uint64_t chosen)
     must_have_message(!good);
     must(fclose(events) == 0);
     FILE *f = size > 0 ? fmemopen(reported, size, "r") : NULL;
-    json_init(&line, "told");
+    json_init(&line, "result");
     int lines = 0;
     for (; f != NULL && json_read_line(&line, f) == 1; lines++) {
         const uint32_t all = json_require(&line, JSON_ROOT, "ranks", JSON_NUMBER);

@@ -162,7 +162,7 @@ static void reader_end_seed(reader_seed *s, const char *name)
 }
 
 /* ---- changing inputs -------------------------------------------------------------------------- */
-/* libFuzzer's own changes. What it writes is not seen by MemorySanitizer, which is told of it. */
+/* libFuzzer's own changes. What it writes is not seen by MemorySanitizer, which must be informed. */
 static size_t reader_mutate_bytes(uint8_t *bytes, size_t size, size_t most)
 {
     size = LLVMFuzzerMutate(bytes, size, most);

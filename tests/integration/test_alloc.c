@@ -147,7 +147,7 @@ static void planning(const gckpt_memory *memory, heap *h, gckpt_graph *g, const 
     gckpt_frontier_free(f);
 }
 
-/* layers: few: every single move is tried; more: shaken; many: neither */
+/* layers: few: every single move is tried; more: perturbed; many: neither */
 static void every_planning(int layers)
 {
     gckpt_init init = { 0.3f, 0, 0 };

@@ -215,7 +215,7 @@ static void test_same_bits(void)
     static const run ways[] = { { .policies = 1 }, { .pieces = 3 }, { .pieces = 3,
             .copies = 1 }, { .threads = 3 },
                                 { .debug = GCKPT_DEBUG_PLAIN }, { .stream = 1 }, { .stream = 5 },
-                                { .batch_of = 2 * ROWS } }; /* looped, but one micro-batch suffices */
+                                { .batch_of = 2 * ROWS } }; /* accumulating, but one micro-batch suffices */
     static const char *const names[] = { "pins", "in pieces", "in pieces, copied feeds", "threads", "plain kernels",
                                          "rows one by one", "rows in fives", "room for more" };
     for (int setting = 0; setting < SETTINGS; setting++) {
@@ -339,7 +339,7 @@ static gckpt_tensor *gpt_block(gckpt_tensor *x, void *user)
 }
 
 /* memory-poor < sqrt < store-all; sqrt is the least of all uniform groups; layouts are close to the
- * bound; a budget picks, refuses, and the least it names works. */
+ * bound; a budget fetches, refuses, and the least it names works. */
 static void test_bytes(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);

@@ -73,7 +73,7 @@ static int is_faulty(kind k)
     return now;
 }
 
-/* ---- what it strikes ---- */
+/* ---- what it hits ---- */
 static const int errors[] = { EIO, ENOSPC, EINTR, EMFILE, EAGAIN, EINTR };
 /* What is done of n. */
 static size_t part_of(size_t n) { return fault.how < 4 ? n / 2 : fault.how == 4 || !n ? 0 : n - 1; }
@@ -598,7 +598,7 @@ static device faulty_device;
 static long all;
 enum { HARMLESS, HARMS, TRUSTED }; /* of what is trusted, other bits may come, and nothing worse */
 
-/* This fault at each call, in each of its ways: how many struck. */
+/* This fault at each call, in each of its ways: how many hit. */
 static void inject_all(kind k, const char *layer, const char *what, int ways, int harms)
 {
     const long part = check_iterations(9) < 9 ? 61 : 7, of = check_iterations(9) > 1 ? 1 : 3;

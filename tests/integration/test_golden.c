@@ -132,7 +132,7 @@ static void test_op(const golden_case *c)
     gckpt_term term = { NULL, 1, 0 };
     gckpt_hyper still = gckpt_hyper_lr(0);
     gckpt_report report;
-    int n_feeds = 0, n_picks = 0, b = 0;
+    int n_feeds = 0, n_fetches = 0, b = 0;
 
     for (int i = 0; i < c->inputs; i++) {
         const golden_tensor *t = &c->in[i];
@@ -148,7 +148,7 @@ static void test_op(const golden_case *c)
         if (t->kind == 'x') /* inputs get no gradient, but what is computed from them does */
             in[i] = gckpt_mul(in[i], gckpt_param(graph, "one", gckpt_shape1(1), one));
         if (t->kind != 'i') {
-            fetches[n_picks++] = (gckpt_fetch_spec){ in[i], 1 };
+            fetches[n_fetches++] = (gckpt_fetch_spec){ in[i], 1 };
         }
     }
     while (b < BUILDERS && strcmp(names[b], c->name) != 0)
@@ -158,12 +158,12 @@ static void test_op(const golden_case *c)
     if (c->out.n) {
         gckpt_tensor *r = gckpt_input(graph, "r", GCKPT_F32, shape(&c->out));
         feeds[n_feeds++] = (gckpt_feed){ gckpt_id(r), c->r };
-        fetches[n_picks++] = (gckpt_fetch_spec){ out, 0 };
+        fetches[n_fetches++] = (gckpt_fetch_spec){ out, 0 };
         term.loss = gckpt_sum_loss(gckpt_mul(out, r));
     } else {
         term.loss = out;
     }
-    gckpt_plan_desc desc = { .mode = GCKPT_STORE_ALL, .fetch = fetches, .fetches = n_picks };
+    gckpt_plan_desc desc = { .mode = GCKPT_STORE_ALL, .fetch = fetches, .fetches = n_fetches };
 
     gckpt_plan *plan = gckpt_plan_new(graph, &term, 1, &desc);
     CHECK_MSG(plan != NULL, "%s: %s", c->name, gckpt_error_text(graph));

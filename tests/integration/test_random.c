@@ -75,7 +75,7 @@ static int mixes_rows(const gckpt_plan *p)
     return 0;
 }
 
-/* Trains and compares with `want`; without it, fills the picks' values. */
+/* Trains and compares with `want`; without it, fills the fetches' values. */
 static outcome train(unsigned seed, const run *r, const outcome *want)
 {
     gckpt_report report = { 0 };
@@ -186,7 +186,7 @@ static int custom_schedule(unsigned seed, const gckpt_instruction *list, int n, 
     return count;
 }
 
-/* Data; picks of what has a value or a gradient; store-all's schedule of what depends on the batch. */
+/* Data; fetches of what has a value or a gradient; store-all's schedule of what depends on the batch. */
 static int prepare(unsigned seed, gckpt_instruction *list)
 {
     gckpt_fetch_spec all[FETCHES];

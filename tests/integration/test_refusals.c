@@ -1,5 +1,5 @@
 /* test_refusals.c - what the library must refuse: shapes, arguments, feeds, arenas, streaming,
- * plan files. A refusal is told by its result and a piece of its text, and changes nothing. */
+ * plan files. A refusal is checked by its result and a piece of its text, and changes nothing. */
 #include "base/base.h"
 #include "graph/graph.h"
 #include "ops/internal.h"
@@ -653,7 +653,7 @@ static void spreads(void)
     }
 }
 
-/* Axes may be told from behind. */
+/* Axes may be counted from the last. */
 static void negative_axes(void)
 {
     float x[24], out[2][24];
@@ -1215,14 +1215,14 @@ static void feeds(void)
     gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, C));
     gckpt_tensor *rows =
         gckpt_embed(gckpt_param(g, "t", gckpt_shape2(V, C), ones()),
-                    gckpt_constant(g, "picked", GCKPT_I32, gckpt_shape1(3), outside));
+                    gckpt_constant(g, "fetched", GCKPT_I32, gckpt_shape1(3), outside));
     gckpt_term term = { gckpt_sum_loss(gckpt_matmul_transposed(in, rows)), 1, 0 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, NULL);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_feed feed = { gckpt_id(in), numbers };
     gckpt_hyper h = rate(0.1f);
     CHECK(gckpt_step(e, &feed, 1, ROWS, &h, NULL) == GCKPT_E_DATA);
-    ERROR_IS(e, GCKPT_E_DATA, "\"picked\": index 5 at row 0, position 2");
+    ERROR_IS(e, GCKPT_E_DATA, "\"fetched\": index 5 at row 0, position 2");
     gckpt_exec_free(e);
     gckpt_plan_free(p);
 }
@@ -1935,7 +1935,7 @@ static void texts(void)
     number(5e-324, "4.94066e-324");
 }
 
-/* ---- user ops: what a kernel is told; side effects ---- */
+/* ---- user ops: what a kernel sees; side effects ---- */
 static struct {
     int runs, backwards, wrong;
     float scale; /* of the last backward of a loss */

@@ -6,7 +6,7 @@
 The device is a loop device on a file of FUSE, which is this program: what the kernel writes and flushes (FUA is a write
 and a flush there) is a list. Of vfat the kernel is user-mode Linux, a process that has that file as its disk and
 this machine's files by hostfs (guest.c, beside PROGRAM, is its first process); fsck, of its options, has fsck.vfat
-mend each image before it is mounted, and fat16 makes a small one. PROGRAM (saves.c) saves states 1, 2, .. of a KIND on
+fix each image before it is mounted, and fat16 makes a small one. PROGRAM (saves.c) saves states 1, 2, .. of a KIND on
 it, one process each; marks in the list say when each began and had returned. Then the power is cut: behind every entry
 of the list, all that stands before written; and ITERATIONS times behind a random entry, where of each 4096 bytes written
 since the last flush any of the versions is there, the oldest too, or (one in four) sectors of 512 of two of them; where
@@ -115,7 +115,7 @@ class Host:
 
 
 class Guest:
-    """The same by user-mode Linux: told by its console, which answers. Its disk drops flushes (arch/um, ubd: a request
+    """The same by user-mode Linux: commands go to its console, which answers. Its disk drops flushes (arch/um, ubd: a request
     with no bytes is done at once), so saves.c flushes the file itself, POWER_DEVICE, behind each fsync; the kernel
     counts those that it asked for, and these must be as many."""
 
@@ -272,7 +272,7 @@ class Cutter:
         own = [o for o in options.split(",") if o in ("fsck", "fat16")]
         options = ",".join(o for o in options.split(",") if o not in own)
         self.program, self.kind, self.fs = program, kind, fs
-        self.mend = "fsck" in own
+        self.fix = "fsck" in own
         self.log, self.before, self.marks = record(work, program, kind, fs, options, saves,
                                                    "fat16" if "fat16" in own else fs)
         self.image = work + "/image"
@@ -288,8 +288,8 @@ class Cutter:
         begun = max([n for at, n, over in self.marks if not over and at <= cut], default=0)
         return done, begun
 
-    def look(self, what, blocks, cut, torn=None, mended=False):
-        """Cuts, with `blocks`; of these, `torn` as they are there instead. mended: by fsck first."""
+    def look(self, what, blocks, cut, torn=None, fixed=False):
+        """Cuts, with `blocks`; of these, `torn` as they are there instead. fixed: by fsck first."""
         old, new = self.allowed(cut)
         self.seen += 1
         with open(self.image, "r+b") as image:
@@ -298,7 +298,7 @@ class Cutter:
             for i, data in {**blocks, **(torn or {})}.items():
                 image.seek(i * BLOCK)
                 image.write(data)
-        if self.mend or mended:
+        if self.fix or fixed:
             subprocess.run(["fsck.vfat", "-a", self.image], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         again = self.seen % 16 == 0
         try:
@@ -308,10 +308,10 @@ class Cutter:
                 self.torn += 1
                 self.seen -= 1
                 self.look(what, blocks, cut)
-            elif self.fs in MODULES and not mended:
+            elif self.fs in MODULES and not fixed:
                 self.unmounted += 1
                 self.seen -= 1
-                self.look(what, blocks, cut, mended=True)
+                self.look(what, blocks, cut, fixed=True)
             else:
                 self.wrong.append("%s: %s" % (what, error))
             return
@@ -322,7 +322,7 @@ class Cutter:
                 status = self.system.run(self.program, "save", self.kind, self.system.folder, str(next_one))[1]
                 after = self.load()
                 self.again += 1
-                if status and after == found and self.fs in MODULES and not (self.mend or mended):
+                if status and after == found and self.fs in MODULES and not (self.fix or fixed):
                     self.refused += 1
                 elif status or after != str(next_one):
                     self.wrong.append("%s: the next save: %s" % (what, after))

@@ -8,7 +8,7 @@
  *   oracle_fits         whether blocks with given lives have places in so many bytes at all
  *
  * Sizes are in one unit (floats, say). Only sums of live sizes count, no places. What is modelled:
- * a forward makes the value, the aux or both, of its op; both may be dropped at any time. Backwards
+ * a forward makes the value, the saved or both, of its op; both may be dropped at any time. Backwards
  * come in reverse order. The gradient of a value is made by the backward of its last user and goes
  * with its own backward; `hold` is what a backward adds for good (gradients of parameters). Every
  * loss runs before its backward. */

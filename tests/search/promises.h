@@ -7,7 +7,7 @@
  *   promise_fit(seed, way)    gckpt_fit against all micro-batches, one by one
  *   promise_tell()            prints how often each was asked and broken
  *
- * The checker of plans (plan_check.h) sees each of them, too. Include it behind doors
+ * The checker of plans (plan_check.h) sees each of them, too. Include it after layer headers
  * of src/ (planner/internal.h) and net.h. */
 #ifndef TESTS_PROMISES_H
 #define TESTS_PROMISES_H

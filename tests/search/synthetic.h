@@ -107,7 +107,7 @@ static inline int synth_op(const int *in, int inputs, int param, const synth_att
     return i;
 }
 
-/* Of an op; aux: of so many percent. One by one: the order in which a list is evaluated is not
+/* Of an op; saved: of so many percent. One by one: the order in which a list is evaluated is not
  * fixed. */
 static inline synth_attributes synth_sizes(int out, unsigned percent, int saved, int workspace)
 {
@@ -159,7 +159,7 @@ static inline void synth_finish(void)
 }
 
 /* ---- drawn ---- */
-/* As random_chain of the reference in Python: each backward reads its input, output and aux.
+/* As random_chain of the reference in Python: each backward reads its input, output and saved.
  * any: what backwards read is random too. */
 static inline void random_chain(int stages, int any)
 {

@@ -57,7 +57,7 @@ static const char *const names[CASES] = { "plain",
                                           "values fetched",
                                           "gradients fetched",
                                           "functions of parameters",
-                                          "looped",
+                                          "accumulating",
                                           "gckpt_keep",
                                           "gckpt_recompute",
                                           "updates in the backward",
@@ -388,7 +388,7 @@ static void test_synthetic(unsigned first, long count)
 }
 
 /* ---- the programme against all closures ---- */
-/* By the head comment of src/search/bound.c: what closure `r` of an instant keeps and repeats; 0: it is none. */
+/* By the head comment of src/search/bound.c: what closure `r` of an point keeps and repeats; 0: it is none. */
 static int closure(int rank, unsigned r, int64_t *bytes, uint64_t *work)
 {
     const gckpti_planner *p = &request.p;
@@ -423,7 +423,7 @@ static int closure(int rank, unsigned r, int64_t *bytes, uint64_t *work)
     return 1;
 }
 
-/* All closures of an instant: the least work for so many units of bytes, UINT64_MAX: none has. */
+/* All closures of an point: the least work for so many units of bytes, UINT64_MAX: none has. */
 enum { MOST_BYTES = 512 };
 static uint64_t least_cost[MOST_BYTES];
 static void all_closures(int rank, int64_t grain)
@@ -491,7 +491,7 @@ static void check_cut(const gckpti_cut_point *t, const gckpti_cut_table *table, 
         table == &t->table[GCKPTI_FULL] ? q->cost >> GCKPTI_TIE_SHIFT : 0; /* late units cost more */
     CHECK_MSG(closure(t->backward_index, r, &bytes, &work) && bytes == q->bytes && work <= q->cost &&
                   work >= q->cost - slant,
-              "seed %u, instant %d, cut %d: %ld bytes, work %lu", seed, t->backward_index, cut,
+              "seed %u, point %d, cut %d: %ld bytes, work %lu", seed, t->backward_index, cut,
               (long)q->bytes, (unsigned long)q->cost);
 }
 
@@ -515,13 +515,13 @@ static void check_point(gckpti_cut_point *t, int64_t grain, uint64_t cost, unsig
         cut = gckpti_cut_within(&all->last, capacity * grain);
         uint64_t found = cut < 0 ? UINT64_MAX : gckpti_cut_cost(t, cut);
         CHECK_MSG(found <= least && (!exact || least - found <= found >> (GCKPTI_TIE_SHIFT - 1)),
-                  "seed %u, instant %d, %d units: a cut of %lu, the least closure has %lu", seed,
+                  "seed %u, point %d, %d units: a cut of %lu, the least closure has %lu", seed,
                   t->backward_index, capacity, (unsigned long)found, (unsigned long)least);
         if (capacity % 4 && capacity > 40)
             continue;
         uint64_t want = hull(capacity, cost), got = gckpti_hull_cost(&corners->last, capacity * grain);
         CHECK_MSG(got <= want && (!exact || want - got <= 2 + (want >> 20)),
-                  "seed %u, instant %d, %d units: proven %lu, the hull of all closures %lu", seed,
+                  "seed %u, point %d, %d units: proven %lu, the hull of all closures %lu", seed,
                   t->backward_index, capacity, (unsigned long)got, (unsigned long)want);
     }
 }
@@ -546,7 +546,7 @@ static void test_chain(void)
     request.terms = 1;
     CHECK_MSG(open_bound(), "%s", gckpt_error_text(g));
     for (int k = 0; k < request.b.points; k++)
-        CHECK_MSG(all_have_bits(&request.b.point[k]), "instant %d: a value is free", k);
+        CHECK_MSG(all_have_bits(&request.b.point[k]), "point %d: a value is free", k);
     close_bound();
     util_free(NULL, NULL, g, s);
 }
@@ -576,7 +576,7 @@ static void test_long(void)
     request.terms = 1;
     request.d.costs = cost;
     request.d.cost_count = (int)g->count;
-    request.d.batch = 4; /* or gradients pile up, and instants are late */
+    request.d.batch = 4; /* or gradients pile up, and points are late */
     cases = 0;
     for (int group = 1; group < 400; group *= 3) {
         request.d.segment_size = group;
@@ -610,7 +610,7 @@ static void test_closures(unsigned first, long count)
         close_bound();
         synth_free();
     }
-    printf("%ld instants against all closures, %ld of them without free values\n", cuts_tried,
+    printf("%ld points against all closures, %ld of them without free values\n", cuts_tried,
            cuts_exact);
     CHECK(cuts_exact * 10 >= cuts_tried * 9);
 }

@@ -2,7 +2,7 @@
  * graphs, Revolve's closed form, rotor on chains; never over budget, never worse with more bytes,
  * never worse than another mode; thousands of plans checked (plan_check.h).
  * build/test_plan [first seed] [scale in percent] [tell every miss]
- * build/test_plan nets [first seed] [how many] [requests for each]: promises, told one by one
+ * build/test_plan nets [first seed] [how many] [requests for each]: promises, printed one by one
  * build/test_plan shapes [first] [each of so many] [samples of 5 and 6 ops]: every little graph */
 #define PLAN_CHECK_PRINTS 1
 #include "graph/graph.h"
@@ -156,7 +156,7 @@ static uint64_t check_budget(size_t budget, int whole, unsigned seed)
     return bound;
 }
 
-/* More bytes are less work at every point; the first one is what too small a budget is told. */
+/* More bytes are less work at every point; an error of too small a budget names the first one. */
 static void find_frontier(unsigned seed)
 {
     gckpt_point last = { 0, 0, 0, 0, 0 }, now;

@@ -802,7 +802,7 @@ static void test_frozen(gckpt_storage storage)
         CHECK_MSG(!gradient || strncmp(name, "frozen.", 7), "a gradient of %s", name);
         CHECK_MSG(!gradient || !below || p->nodes[b.id].kind == GCKPTI_PARAM, "a gradient of %s, below what is trained",
                   name);
-        CHECK_MSG(!below || b.kind != GCKPT_BUFFER_SAVED, "%s keeps aux for no backward", name);
+        CHECK_MSG(!below || b.kind != GCKPT_BUFFER_SAVED, "%s keeps saved for no backward", name);
     }
     for (int i = 0; i < LOW + HIGH; i++) { /* the input of a frozen linear layer */
         int end = last_use(p, gckpt_id(t.inner[i])); /* gelu's, or written in place of its own input */

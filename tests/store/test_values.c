@@ -654,7 +654,7 @@ static gckpt_result check_certain(int kind, float by, float margin, gckpt_check 
 }
 
 /* A right gradient is never called wrong, a wrong one never right. Where no class is all but
- * certain, and however narrow the bend, what can be told is told. */
+ * certain, and however narrow the bend, what can be resolved is resolved. */
 static void test_check_certain(int verbose)
 {
     static const float factors[] = { 1, 1.05f, 2, 0.5f, 0 };
