@@ -35,10 +35,10 @@
  *                 unary, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, weighted, linear_loss, pools, upsample, channels, conv,
  *                 recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2071
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2072
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            4789
+ *     >>plan      model, schedules, lowered plans, offsets; plans encoded                     4789
  *                 types, tensors, mixed, op_lowerings, gradients, order, model, builders,
  *                 schedule, time, lowered, place, prefetch, fused_op, fuse, encode
  *     >>search    what no schedule can do without; the least work for every budget            3242
@@ -142,9 +142,8 @@
  *    compile. Define these in all files [A]; the calls of the part are not declared then, and what
  *    only shows when it runs (a plan, a file, a desc that needs it) is refused by this name. Others
  *    go with a part that they cannot do without. docs/parts.md: what each saves, and usual sets.
- *    GCKPT_NO_TRAINING  modes but GCKPT_INFERENCE: gckpt_step, _step_.., _gradients, _run_some,
- *                       _next_instruction, _hyper_lr, _lr_cosine; random initial weights (and
- *                       SEARCH, RANKS, CHECK)
+ *    GCKPT_NO_TRAINING  modes but GCKPT_INFERENCE: gckpt_step, gckpt_gradients, gckpt_run_some, ..;
+ *                       random initial weights (and SEARCH, RANKS, CHECK)
  *    GCKPT_NO_PRINT     gckpt_plan_print, _plan_trace, gckpt_frontier_print, _frontier_json
  *    GCKPT_NO_CHECK     gckpt_check_gradients, gckpt_calibrate, gckpt_profile_step, _fit_timed
  *    GCKPT_NO_EXPORT    plans as files and as C: gckpt_plan_write, .. _c; gckpt_store_c
@@ -186,11 +185,10 @@
  *    parameters (desc.bf16_weights) + step arena. The arena (gradients, activations, values
  *    saved for the backward, workspace) is one block whose size is the greatest offset + unpadded
  *    size, and running touches exactly that. A gradient that is a compensated sum (5e) has a
- *    compensation of its own size, for the step or the instruction. Not included: the tables
+ *    compensation of its size, for the step or the instruction. Not included: the tables
  *    (gckpt_plan_kind_bytes with GCKPT_BYTES_TABLES; an executor has a copy), the stack (compiled
  *    with optimisation below 64 KiB a thread with the fast backend, 96 KiB in bf16 plans, 6 KiB
- *    without, 3 KiB in firmware (GCKPT_SMALL, pointers of 4 bytes)), runtime libraries, and the
- *    caller's feeds.
+ *    without, 3 KiB in firmware (GCKPT_SMALL, 4-byte pointers)), libraries, and the caller's feeds.
  *
  * 7. Time
  *    The forward and the backward of an op have a cost (gckpt_cost): from a model that is the same
@@ -234,9 +232,8 @@
  *    gckpt_recompute are obeyed; segments are hints. AUTO, OPTIMAL, frontiers and gckpt_fit also
  *    choose, with the same bits, between lowerings of an op (linear_cross_entropy computes its
  *    logits once or twice, in chunks; desc.as_built: they do not), whether ops whose values need no
- *    gradient run in row tiles, and what is copied to slower memory (desc.offload_bytes).
- *    docs/proof.md says exactly what is promised, docs/offload.md how copies overlap with
- *    computation.
+ *    gradient run in row tiles, and what is copied to slower memory (desc.offload_bytes). Details:
+ *    docs/proof.md, docs/offload.md.
  *
  * 10. Speed
  *    With gcc or clang for a 64-bit processor, products, convolutions, attention, norms, losses,
@@ -1597,27 +1594,29 @@ struct gckpt_backend {
     /* Waits for all. The first thing that went wrong since the backend was made, and from then on
      * in each call; NULL: nothing. */
     const char *(*finish)(void *context);
-    /* The rest may be NULL. Micro-batches all of whose kernels the backend has can be repeated
-     * without asking for each instruction again. repeat is called before the first one. 1: all of
-     * them are done as they were before, but for what `moment` says. 0: the executor asks for them,
-     * by kernels, fill, add, convert, copy, move and join only, then calls recorded. That returns
-     * 1; or 0, if nothing of it was done since it was only recorded, and could not be: the executor
-     * asks again (and repeat no more). forget: what `owner` asked for holds no longer. */
-    int (*replay)(void *context, const gckpt_step_params *moment);
+    /* The rest may be NULL. A backend that has all kernels of a micro-batch can capture and replay
+     * it. replay is called before the first instruction. If it returns 1, all instructions have
+     * been replayed with `params`. If 0, the executor requests them, by kernels, fill, add,
+     * convert, copy, copy_async and wait_copies only, then calls captured. That returns 1; or 0, if
+     * they were only captured and cannot be replayed: the executor requests them again (and calls
+     * replay no more). discard_captures: captures of `owner` are no longer valid. */
+    int (*replay)(void *context, const gckpt_step_params *params);
     int (*captured)(void *context);
     void (*discard_captures)(void *context, const void *owner);
-    /* Why get found no memory, the last time, and what helps: what error texts end with. */
+    /* Why the last allocate failed and what helps: error texts end with it. */
     const char *(*memory_hint)(void *context);
     /* GCKPT_BF16_FAST (manual, 5m); NULL: not here. As find, but a function of op->name or op alone
      * and asked when planning, too: an op's kernels, both or (NULL) none. call->precision says that
      * they are meant. Whatever the plan keeps as bf16 they read and write as such (in[i].bf16,
      * out_bf16, ..; the other pointer is NULL); compensations may be ignored. */
     gckpt_kernel (*find_fast)(void *context, const gckpt_op *op, gckpt_kind kind);
-    /* For what is offloaded to the host: all four or none (then copy_out and copy_in do it). Moves
+    /* For what is offloaded to the host: all four or none (then copy_out and copy_in do it). Copies
      * begin after what was asked for before, and may overlap what is asked for later; they keep
      * their order. wait_copies: what is asked for later waits for all of them. Their host side is
-     * memory from host_get; the other side is not touched before join, but read where it goes out.
-     * */
+     * memory from host_get; the other side is not touched before wait_copies, but read where it
+     * goes out.
+     *
+     *  */
     void *(*host_get)(void *context, size_t bytes);
     void (*host_release)(void *context, void *memory, size_t bytes);
     void (*copy_async)(void *context, void *to, const void *from, size_t bytes, int out);
@@ -1628,7 +1627,7 @@ struct gckpt_backend {
     /* Dequantises a parameter into the arena. NULL: the host keeps its values, dequantises them
      * each time and copies them in (slow, and such micro-batches are not repeated). */
     void (*dequantise)(const gckpt_call *call, const gckpt_dequantisation *unpacking);
-    /* As join, but the last `later` moves (at least 1) may go on. NULL: join. */
+    /* As wait_copies, but the last `later` copies (at least 1) may go on. NULL: wait_copies. */
     void (*wait_copies_until)(void *context, int later);
     /* For exchanges of ranks in its memory (gckpt_transport.enqueue), both or none.
      * use_comm_queue(1): what the thread asks for from here on (add, copy) goes into a second
@@ -6512,7 +6511,7 @@ GCKPT_API gckpt_result gckpt_store_external_quantised(gckpt_store *store, const 
  *
  * Tensors are numbered in creation order, which is a topological order. A tensor is given (input,
  * parameter, constant), the output of an op, or a view: another shape of its base's bytes, of which
- * plan and executor never see more than the shape. `batchless`: it has no batch axis, since it
+ * plan and executor never see more than the shape. `batch-invariant`: it has no batch axis, since it
  * depends on no input (parameters, constants, and functions of those).
  *
  * gckpt_graph has the tensors by number, and the segments.
@@ -8635,10 +8634,10 @@ typedef struct {
     float *d, *comp;
     int64_t n, step, other_step;
     int accumulate;
-} gckpti_grad_run;
+} gckpti_grad_span;
 
 /* Adds fn(), times the factor that it may set, to d. */
-static inline void gckpti_grad_run_add(const gckpti_grad_run *r, int reads_self, int reads_other,
+static inline void gckpti_grad_span_add(const gckpti_grad_span *r, int reads_self, int reads_other,
                                        float (*fn)(float g, float self, float other, float *factor))
 {
     const int64_t n = r->n, step = r->step, other_step = r->other_step;
@@ -8661,9 +8660,9 @@ static inline void gckpti_grad_run_add(const gckpti_grad_run *r, int reads_self,
         }
 }
 #define GCKPTI_BINARY_GRAD(name, reads_self, reads_other)                                          \
-    static void gckpti_grad_run_##name(const gckpti_grad_run *r)                                   \
+    static void gckpti_grad_span_##name(const gckpti_grad_span *r)                                 \
     {                                                                                              \
-        gckpti_grad_run_add(r, reads_self, reads_other, gckpti_grad_##name);                       \
+        gckpti_grad_span_add(r, reads_self, reads_other, gckpti_grad_##name);                      \
     }
 GCKPTI_BINARY_GRAD(identity, 0, 0)
 GCKPTI_BINARY_GRAD(negate, 0, 0)
@@ -8676,10 +8675,10 @@ GCKPTI_BINARY_GRAD(minimum, 1, 1)
 
 /* Computes input i's gradient, run by run. */
 static void gckpti_binary_gradient(const gckpt_call *call, int i,
-                                   void (*run)(const gckpti_grad_run *r))
+                                   void (*add)(const gckpti_grad_span *r))
 {
     const gckpt_arg *in = &call->in[i], *other = &call->in[1 - i];
-    gckpti_grad_run r = { call->grad_out, NULL, NULL, NULL, NULL, 0, 0, 0, in->accumulate };
+    gckpti_grad_span r = { call->grad_out, NULL, NULL, NULL, NULL, 0, 0, 0, in->accumulate };
     gckpti_iter it;
     if (!in->grad || in->grad == call->grad_out) /* not required, or already passed on */
         return;
@@ -8692,7 +8691,7 @@ static void gckpti_binary_gradient(const gckpt_call *call, int i,
         r.comp = in->compensation ? in->compensation + it.offset[i] : NULL;
         r.self = in->data ? in->data + it.offset[i] : NULL;
         r.other = other->data ? other->data + it.offset[1 - i] : NULL;
-        run(&r);
+        add(&r);
         r.g += r.n;
     } while (gckpti_iter_next(&it));
 }
@@ -8714,10 +8713,10 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
 
 /* Defines a binary op. `first`, `second`: the inputs that its gradients read. */
 #define GCKPTI_BINARY_OP(name, grad_first, grad_second, flops, flags, first, second)               \
-    GCKPTI_OP_KERNELS(name, backward                                                               \
-                                ? (gckpti_binary_gradient(call, 0, gckpti_grad_run_##grad_first),  \
-                                   gckpti_binary_gradient(call, 1, gckpti_grad_run_##grad_second)) \
-                                : gckpti_binary_forward(call, gckpti_binary_##name))               \
+    GCKPTI_OP_KERNELS(name,                                                                        \
+                      backward ? (gckpti_binary_gradient(call, 0, gckpti_grad_span_##grad_first),  \
+                                  gckpti_binary_gradient(call, 1, gckpti_grad_span_##grad_second)) \
+                               : gckpti_binary_forward(call, gckpti_binary_##name))                \
     GCKPTI_DESC(name, GCKPTI_FAST, gckpti_broadcast_shape, flops,                                  \
                 GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_IS_ELEMENTWISE | (flags),             \
                 (first) | GCKPT_SUMS, (second) | GCKPT_SUMS);                                      \
@@ -9759,7 +9758,7 @@ GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t
 {
     const gckpti_terms x = gckpti_terms_of(&t->a, a, t->a.k_stride);
     const gckpti_terms y = gckpti_terms_of(&t->b, b, t->b.k_stride);
-    const int64_t run = t->k_period ? t->k_period : t->k;
+    const int64_t period = t->k_period ? t->k_period : t->k;
     if (gckpti_is_chain(t)) {
         d = gckpti_flush_to_zero(d);
         for (int64_t p = 0; p < t->k; p++)
@@ -9768,7 +9767,7 @@ GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t
     }
     for (int64_t p = 0, n; p < t->k; p += n) {
         const gckpti_terms u = gckpti_terms_from(&x, p), v = gckpti_terms_from(&y, p);
-        n = gckpti_min(run - (t->k_offset + p) % run, t->k - p);
+        n = gckpti_min(period - (t->k_offset + p) % period, t->k - p);
         d = gckpti_mixed_blocks(&u, &v, 0, n, d);
     }
     return d;
@@ -14047,10 +14046,11 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
 static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, int64_t floats)
 {
     const gckpti_product *t = s->base.t;
-    const int64_t run = t->k_period && !gckpti_is_chain(t) ? gckpti_min(t->k_period, t->k) : t->k;
-    const int64_t each = (run + GCKPTI_K_BLOCK - 1) / GCKPTI_K_BLOCK;
+    const int64_t period =
+        t->k_period && !gckpti_is_chain(t) ? gckpti_min(t->k_period, t->k) : t->k;
+    const int64_t each = (period + GCKPTI_K_BLOCK - 1) / GCKPTI_K_BLOCK;
     int64_t fit;
-    const int64_t all = run ? (t->k + run - 1) / run * each + (t->k_offset > 0) : 0;
+    const int64_t all = period ? (t->k + period - 1) / period * each + (t->k_offset > 0) : 0;
     s->base.rows = gckpti_min(gckpti_ceil_to(t->m, GCKPTI_STRIP), rows);
     s->base.cols = gckpti_min(gckpti_ceil_to(t->n, s->panel), cols);
     for (s->keeps_partial = 0, fit = -1; fit < 1;) {
@@ -14121,7 +14121,7 @@ static int gckpti_narrow_matches(const gckpti_mixed_kernels *kernels)
  * that round, order or flush differently. Rows: usual numbers; through subnormals; to the least
  * normal number and half a unit below it, which is a zero; a chain at -0; an infinity. wide: of
  * floats. */
-static int gckpti_product_matches(const gckpti_mixed_kernels *kernels, int64_t run, int wide)
+static int gckpti_product_matches(const gckpti_mixed_kernels *kernels, int64_t period, int wide)
 {
     enum { M = 8, N = 16, K = 49, SCRATCH = 2 * 16 * (GCKPTI_PANEL + 32) };
     static const uint16_t numbers[8] = { 0x3f81, 0xbf83, 0x0081, 0x3f00,
@@ -14142,7 +14142,7 @@ static int gckpti_product_matches(const gckpti_mixed_kernels *kernels, int64_t r
     a[4 * K] = 0x3f80, a[4 * K + 2] = 0x1a40, a[5 * K + 48] = 0x3f00, a[6 * K + 1] = 0x7f80;
     gckpti_product t;
     memset(&t, 0, sizeof t);
-    t.batch = 1, t.m = M, t.n = N, t.k = K, t.k_period = run, t.c = c, t.c_stride = N,
+    t.batch = 1, t.m = M, t.n = N, t.k = K, t.k_period = period, t.c = c, t.c_stride = N,
     t.accumulate = 1;
     for (int i = 0; i < (M + N) * K; i++)
         f32[i] = gckpti_from_bf16(a[i]) * 1.00390625f;
@@ -21951,8 +21951,8 @@ static int gckpti_next_choice(const gckpti_chain *c, gckpti_choice *w)
         if (k > w->b)
             return 0;
         const gckpti_stage *last = &stage[stage[k - 1].owner];
-        int64_t run = c->crossing[w->a * wide + k - 1] + last->forward_peak;
-        w->forward_peak = run > w->forward_peak ? run : w->forward_peak;
+        int64_t peak = c->crossing[w->a * wide + k - 1] + last->forward_peak;
+        w->forward_peak = peak > w->forward_peak ? peak : w->forward_peak;
         w->cost = w->forward_cost += last->forward_cost;
         w->need = gckpti_to_steps(c, w->forward_peak);
         w->kept = gckpti_to_steps(c, c->crossing[w->a * wide + k]);
@@ -23485,7 +23485,7 @@ GCKPTI_FN gckpt_result gckpti_build_model(gckpti_planner *p)
     if (result == GCKPT_OK && !trains)
         result = gckpti_error(p->g, GCKPT_E_ARG,
                               "plan: no trainable parameter leads to a loss (all frozen?) and "
-                              "no gradient is picked; there is nothing to train");
+                              "no gradient is fetched; there is nothing to train");
     if (result != GCKPT_OK)
         return result;
     result = gckpti_model_nodes(p);
@@ -30296,7 +30296,7 @@ typedef struct {
 
 static double gckpti_fmax(double tally, double batch) { return tally > batch ? tally : batch; }
 
-/* How large what the loss was made of is: its sums and, of losses over classes (aux: a row's
+/* How large what the loss was made of is: its sums and, of losses over classes (saved: a row's
  * logarithm), the sums of 1 and more whose logarithms they are. Rounding of 1 goes into the latter
  * however near 0 they are: a class that is all but certain then leaves out the others. */
 static double gckpti_loss_magnitude(const gckpt_exec *e)
@@ -30359,7 +30359,7 @@ static gckpt_result gckpti_eval_sides(const gckpti_batch *batch, const gckpti_pr
 
 /* The loss's difference between w + h d and w - h d is compared with the gradient times the
  * difference of the weights as they really were, at h and h/2, and extrapolated to h = 0
- * (Richardson). What they say about their own error: the two slopes, and the sums of both sides
+ * (Richardson). What they say about their own error: the two derivatives, and the sums of both sides
  * less the middle, which must be as h^2. A gradient that is rounding is another one at each place;
  * one that is not is, in the mean of both sides, the same. */
 static gckpt_result gckpti_eval_direction(const gckpti_batch *batch, double width, gckpti_probe *t)

@@ -1295,27 +1295,29 @@ struct gckpt_backend {
     /* Waits for all. The first thing that went wrong since the backend was made, and from then on
      * in each call; NULL: nothing. */
     const char *(*finish)(void *context);
-    /* The rest may be NULL. Micro-batches all of whose kernels the backend has can be repeated
-     * without asking for each instruction again. repeat is called before the first one. 1: all of
-     * them are done as they were before, but for what `moment` says. 0: the executor asks for them,
-     * by kernels, fill, add, convert, copy, move and join only, then calls recorded. That returns
-     * 1; or 0, if nothing of it was done since it was only recorded, and could not be: the executor
-     * asks again (and repeat no more). forget: what `owner` asked for holds no longer. */
-    int (*replay)(void *context, const gckpt_step_params *moment);
+    /* The rest may be NULL. A backend that has all kernels of a micro-batch can capture and replay
+     * it. replay is called before the first instruction. If it returns 1, all instructions have
+     * been replayed with `params`. If 0, the executor requests them, by kernels, fill, add,
+     * convert, copy, copy_async and wait_copies only, then calls captured. That returns 1; or 0, if
+     * they were only captured and cannot be replayed: the executor requests them again (and calls
+     * replay no more). discard_captures: captures of `owner` are no longer valid. */
+    int (*replay)(void *context, const gckpt_step_params *params);
     int (*captured)(void *context);
     void (*discard_captures)(void *context, const void *owner);
-    /* Why get found no memory, the last time, and what helps: what error texts end with. */
+    /* Why the last allocate failed and what helps: error texts end with it. */
     const char *(*memory_hint)(void *context);
     /* GCKPT_BF16_FAST (manual, 5m); NULL: not here. As find, but a function of op->name or op alone
      * and asked when planning, too: an op's kernels, both or (NULL) none. call->precision says that
      * they are meant. Whatever the plan keeps as bf16 they read and write as such (in[i].bf16,
      * out_bf16, ..; the other pointer is NULL); compensations may be ignored. */
     gckpt_kernel (*find_fast)(void *context, const gckpt_op *op, gckpt_kind kind);
-    /* For what is offloaded to the host: all four or none (then copy_out and copy_in do it). Moves
+    /* For what is offloaded to the host: all four or none (then copy_out and copy_in do it). Copies
      * begin after what was asked for before, and may overlap what is asked for later; they keep
      * their order. wait_copies: what is asked for later waits for all of them. Their host side is
-     * memory from host_get; the other side is not touched before join, but read where it goes out.
-     * */
+     * memory from host_get; the other side is not touched before wait_copies, but read where it
+     * goes out.
+     *
+     *  */
     void *(*host_get)(void *context, size_t bytes);
     void (*host_release)(void *context, void *memory, size_t bytes);
     void (*copy_async)(void *context, void *to, const void *from, size_t bytes, int out);
@@ -1326,7 +1328,7 @@ struct gckpt_backend {
     /* Dequantises a parameter into the arena. NULL: the host keeps its values, dequantises them
      * each time and copies them in (slow, and such micro-batches are not repeated). */
     void (*dequantise)(const gckpt_call *call, const gckpt_dequantisation *unpacking);
-    /* As join, but the last `later` moves (at least 1) may go on. NULL: join. */
+    /* As wait_copies, but the last `later` copies (at least 1) may go on. NULL: wait_copies. */
     void (*wait_copies_until)(void *context, int later);
     /* For exchanges of ranks in its memory (gckpt_transport.enqueue), both or none.
      * use_comm_queue(1): what the thread asks for from here on (add, copy) goes into a second

@@ -293,10 +293,11 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
 static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, int64_t floats)
 {
     const gckpti_product *t = s->base.t;
-    const int64_t run = t->k_period && !gckpti_is_chain(t) ? gckpti_min(t->k_period, t->k) : t->k;
-    const int64_t each = (run + GCKPTI_K_BLOCK - 1) / GCKPTI_K_BLOCK;
+    const int64_t period =
+        t->k_period && !gckpti_is_chain(t) ? gckpti_min(t->k_period, t->k) : t->k;
+    const int64_t each = (period + GCKPTI_K_BLOCK - 1) / GCKPTI_K_BLOCK;
     int64_t fit;
-    const int64_t all = run ? (t->k + run - 1) / run * each + (t->k_offset > 0) : 0;
+    const int64_t all = period ? (t->k + period - 1) / period * each + (t->k_offset > 0) : 0;
     s->base.rows = gckpti_min(gckpti_ceil_to(t->m, GCKPTI_STRIP), rows);
     s->base.cols = gckpti_min(gckpti_ceil_to(t->n, s->panel), cols);
     for (s->keeps_partial = 0, fit = -1; fit < 1;) {
@@ -367,7 +368,7 @@ static int gckpti_narrow_matches(const gckpti_mixed_kernels *kernels)
  * that round, order or flush differently. Rows: usual numbers; through subnormals; to the least
  * normal number and half a unit below it, which is a zero; a chain at -0; an infinity. wide: of
  * floats. */
-static int gckpti_product_matches(const gckpti_mixed_kernels *kernels, int64_t run, int wide)
+static int gckpti_product_matches(const gckpti_mixed_kernels *kernels, int64_t period, int wide)
 {
     enum { M = 8, N = 16, K = 49, SCRATCH = 2 * 16 * (GCKPTI_PANEL + 32) };
     static const uint16_t numbers[8] = { 0x3f81, 0xbf83, 0x0081, 0x3f00,
@@ -388,7 +389,7 @@ static int gckpti_product_matches(const gckpti_mixed_kernels *kernels, int64_t r
     a[4 * K] = 0x3f80, a[4 * K + 2] = 0x1a40, a[5 * K + 48] = 0x3f00, a[6 * K + 1] = 0x7f80;
     gckpti_product t;
     memset(&t, 0, sizeof t);
-    t.batch = 1, t.m = M, t.n = N, t.k = K, t.k_period = run, t.c = c, t.c_stride = N,
+    t.batch = 1, t.m = M, t.n = N, t.k = K, t.k_period = period, t.c = c, t.c_stride = N,
     t.accumulate = 1;
     for (int i = 0; i < (M + N) * K; i++)
         f32[i] = gckpti_from_bf16(a[i]) * 1.00390625f;

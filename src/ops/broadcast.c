@@ -85,10 +85,10 @@ typedef struct {
     float *d, *comp;
     int64_t n, step, other_step;
     int accumulate;
-} gckpti_grad_run;
+} gckpti_grad_span;
 
 /* Adds fn(), times the factor that it may set, to d. */
-static inline void gckpti_grad_run_add(const gckpti_grad_run *r, int reads_self, int reads_other,
+static inline void gckpti_grad_span_add(const gckpti_grad_span *r, int reads_self, int reads_other,
                                        float (*fn)(float g, float self, float other, float *factor))
 {
     const int64_t n = r->n, step = r->step, other_step = r->other_step;
@@ -111,9 +111,9 @@ static inline void gckpti_grad_run_add(const gckpti_grad_run *r, int reads_self,
         }
 }
 #define GCKPTI_BINARY_GRAD(name, reads_self, reads_other)                                          \
-    static void gckpti_grad_run_##name(const gckpti_grad_run *r)                                   \
+    static void gckpti_grad_span_##name(const gckpti_grad_span *r)                                 \
     {                                                                                              \
-        gckpti_grad_run_add(r, reads_self, reads_other, gckpti_grad_##name);                       \
+        gckpti_grad_span_add(r, reads_self, reads_other, gckpti_grad_##name);                      \
     }
 GCKPTI_BINARY_GRAD(identity, 0, 0)
 GCKPTI_BINARY_GRAD(negate, 0, 0)
@@ -126,10 +126,10 @@ GCKPTI_BINARY_GRAD(minimum, 1, 1)
 
 /* Computes input i's gradient, run by run. */
 static void gckpti_binary_gradient(const gckpt_call *call, int i,
-                                   void (*run)(const gckpti_grad_run *r))
+                                   void (*add)(const gckpti_grad_span *r))
 {
     const gckpt_arg *in = &call->in[i], *other = &call->in[1 - i];
-    gckpti_grad_run r = { call->grad_out, NULL, NULL, NULL, NULL, 0, 0, 0, in->accumulate };
+    gckpti_grad_span r = { call->grad_out, NULL, NULL, NULL, NULL, 0, 0, 0, in->accumulate };
     gckpti_iter it;
     if (!in->grad || in->grad == call->grad_out) /* not required, or already passed on */
         return;
@@ -142,7 +142,7 @@ static void gckpti_binary_gradient(const gckpt_call *call, int i,
         r.comp = in->compensation ? in->compensation + it.offset[i] : NULL;
         r.self = in->data ? in->data + it.offset[i] : NULL;
         r.other = other->data ? other->data + it.offset[1 - i] : NULL;
-        run(&r);
+        add(&r);
         r.g += r.n;
     } while (gckpti_iter_next(&it));
 }
@@ -164,10 +164,10 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
 
 /* Defines a binary op. `first`, `second`: the inputs that its gradients read. */
 #define GCKPTI_BINARY_OP(name, grad_first, grad_second, flops, flags, first, second)               \
-    GCKPTI_OP_KERNELS(name, backward                                                               \
-                                ? (gckpti_binary_gradient(call, 0, gckpti_grad_run_##grad_first),  \
-                                   gckpti_binary_gradient(call, 1, gckpti_grad_run_##grad_second)) \
-                                : gckpti_binary_forward(call, gckpti_binary_##name))               \
+    GCKPTI_OP_KERNELS(name,                                                                        \
+                      backward ? (gckpti_binary_gradient(call, 0, gckpti_grad_span_##grad_first),  \
+                                  gckpti_binary_gradient(call, 1, gckpti_grad_span_##grad_second)) \
+                               : gckpti_binary_forward(call, gckpti_binary_##name))                \
     GCKPTI_DESC(name, GCKPTI_FAST, gckpti_broadcast_shape, flops,                                  \
                 GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_IS_ELEMENTWISE | (flags),             \
                 (first) | GCKPT_SUMS, (second) | GCKPT_SUMS);                                      \

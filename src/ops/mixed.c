@@ -61,7 +61,7 @@ GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t
 {
     const gckpti_terms x = gckpti_terms_of(&t->a, a, t->a.k_stride);
     const gckpti_terms y = gckpti_terms_of(&t->b, b, t->b.k_stride);
-    const int64_t run = t->k_period ? t->k_period : t->k;
+    const int64_t period = t->k_period ? t->k_period : t->k;
     if (gckpti_is_chain(t)) {
         d = gckpti_flush_to_zero(d);
         for (int64_t p = 0; p < t->k; p++)
@@ -70,7 +70,7 @@ GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t
     }
     for (int64_t p = 0, n; p < t->k; p += n) {
         const gckpti_terms u = gckpti_terms_from(&x, p), v = gckpti_terms_from(&y, p);
-        n = gckpti_min(run - (t->k_offset + p) % run, t->k - p);
+        n = gckpti_min(period - (t->k_offset + p) % period, t->k - p);
         d = gckpti_mixed_blocks(&u, &v, 0, n, d);
     }
     return d;

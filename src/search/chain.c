@@ -85,8 +85,8 @@ static int gckpti_next_choice(const gckpti_chain *c, gckpti_choice *w)
         if (k > w->b)
             return 0;
         const gckpti_stage *last = &stage[stage[k - 1].owner];
-        int64_t run = c->crossing[w->a * wide + k - 1] + last->forward_peak;
-        w->forward_peak = run > w->forward_peak ? run : w->forward_peak;
+        int64_t peak = c->crossing[w->a * wide + k - 1] + last->forward_peak;
+        w->forward_peak = peak > w->forward_peak ? peak : w->forward_peak;
         w->cost = w->forward_cost += last->forward_cost;
         w->need = gckpti_to_steps(c, w->forward_peak);
         w->kept = gckpti_to_steps(c, c->crossing[w->a * wide + k]);
