@@ -141,9 +141,9 @@ static gckpt_result gckpti_eval_sides(const gckpti_batch *batch, const gckpti_pr
 
 /* The loss's difference between w + h d and w - h d is compared with the gradient times the
  * difference of the weights as they really were, at h and h/2, and extrapolated to h = 0
- * (Richardson). What they say about their own error: the two derivatives, and the sums of both sides
- * less the middle, which must be as h^2. A gradient that is rounding is another one at each place;
- * one that is not is, in the mean of both sides, the same. */
+ * (Richardson). What they say about their own error: the two derivatives, and the sums of both
+ * sides less the middle, which must be as h^2. A gradient that is rounding is another one at each
+ * place; one that is not is, in the mean of both sides, the same. */
 static gckpt_result gckpti_eval_direction(const gckpti_batch *batch, double width, gckpti_probe *t)
 {
     int64_t n = batch->exec->plan->params[t->param].elements;

@@ -3,7 +3,7 @@
 
 #if !defined(GCKPT_NO_CHECK) && !defined(GCKPT_NO_FIT)
 /* ---- the fastest plan here: those predicted best take turns on the clock ---- */
-enum { GCKPTI_TRIAL_ROUNDS = 32 };
+enum { GCKPTI_TRIAL_REPEATS = 32 };
 
 typedef struct {
     gckpt_store *store;
@@ -75,17 +75,18 @@ static gckpt_result gckpti_time_trial(const gckpti_trials *r, gckpt_exec *e, dou
 
 /* In rounds; after two, who is slower than the fastest by a half, then a quarter, then an eighth
  * drops out. */
-static gckpt_result gckpti_time_rounds(gckpti_trials *r, double until)
+static gckpt_result gckpti_time_repeats(gckpti_trials *r, double until)
 {
     gckpt_trial *t = r->timed->trials;
     int *fastest = &r->timed->fastest;
-    for (int round = 0, timed = 2; round < GCKPTI_TRIAL_ROUNDS && timed > (round > 3); round++) {
-        double seconds, slack = 1 + 2.0 / (1 << (round < 4 ? round : 4));
+    for (int repeat = 0, timed = 2; repeat < GCKPTI_TRIAL_REPEATS && timed > (repeat > 3);
+         repeat++) {
+        double seconds, slack = 1 + 2.0 / (1 << (repeat < 4 ? repeat : 4));
         timed = 0;
         for (int i = 0; i < r->count; i++) {
             if (t[*fastest].runs && gckpti_clock(r) + t[*fastest].seconds > until)
                 return GCKPT_OK;
-            if (t[i].runs < round || (round > 1 && t[i].seconds > slack * t[*fastest].seconds))
+            if (t[i].runs < repeat || (repeat > 1 && t[i].seconds > slack * t[*fastest].seconds))
                 continue;
             gckpt_result result = gckpti_time_trial(r, r->exec[i], &seconds);
             if (result != GCKPT_OK)
@@ -112,7 +113,7 @@ static gckpt_result gckpti_time_trials(gckpti_trials *r, double until)
     if (result == GCKPT_OK) /* the first use of an arena takes longer than all others */
         result = gckpti_time_trial(r, r->exec[largest], &seconds);
     if (result == GCKPT_OK)
-        result = gckpti_time_rounds(r, until);
+        result = gckpti_time_repeats(r, until);
     const gckpt_trial *t = r->timed->trials, least = t[r->timed->fastest];
     for (r->timed->fastest = 0; t[r->timed->fastest].seconds > least.seconds * 65 / 64;)
         r->timed->fastest++;

@@ -31,9 +31,9 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
     gckpt_instruction in;
     if (!plan || !plan->info || !write || plan->backend_id > GCKPTI_BACKEND_PLAIN)
         return GCKPT_E_ARG;
-    const uint64_t head[] = { GCKPTI_PLAN_MAGIC, (uint64_t)plan->format, (uint64_t)plan->contract,
+    const uint64_t header[] = { GCKPTI_PLAN_MAGIC, (uint64_t)plan->format, (uint64_t)plan->contract,
                               plan->node_count };
-    gckpti_write_numbers(&out, &check, head, 4);
+    gckpti_write_numbers(&out, &check, header, 4);
     for (size_t i = 0; i < plan->node_count; i++) {
         const gckpt_cost *cost = &plan->info[i].cost;
         const uint64_t tensor[] = { plan->info[i].hash, cost->forward, cost->backward };
@@ -78,7 +78,7 @@ typedef struct {
     int truncated; /* read() returned too few bytes */
     int invalid;   /* a number was out of range */
     gckpti_planner planner;
-    gckpt_plan head; /* only its numbers are used */
+    gckpt_plan meta; /* only its numbers are used */
     gckpt_plan_desc desc;
     gckpt_cost *costs, *built;
     gckpt_term *terms;
@@ -191,34 +191,34 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     gckpt_graph *g = r->planner.g;
     gckpt_plan_desc *d = &r->desc;
     size_t n = g->count;
-    gckpt_plan *head = &r->head;
+    gckpt_plan *meta = &r->meta;
 #define GCKPTI_LOAD(type, name, most)                                                              \
     if ((uint64_t)(most) > 0)                                                                      \
-        head->name = (type)gckpti_read_up_to(r, (uint64_t)(most));
+        meta->name = (type)gckpti_read_up_to(r, (uint64_t)(most));
     GCKPTI_PLAN_NUMBERS(GCKPTI_LOAD)
 #undef GCKPTI_LOAD
-    r->invalid = r->invalid || (!r->truncated && (!head->alignment || head->term_count > n));
+    r->invalid = r->invalid || (!r->truncated && (!meta->alignment || meta->term_count > n));
     if (gckpti_reader_result(r) != GCKPT_OK)
         return gckpt_error(g);
-    if (head->fused && !GCKPTI_RUNS_FUSED)
+    if (meta->fused && !GCKPTI_RUNS_FUSED)
         return gckpti_error(g, GCKPT_E_ARG,
                             "load plan: it has fused groups of ops, which this build leaves out "
                             "(GCKPT_NO_TILES)");
-    d->mode = head->mode == GCKPT_INFERENCE ? GCKPT_INFERENCE : GCKPT_SCHEDULE;
-    d->optimiser = head->optimiser;
-    d->custom_state = head->state_slots;
-    d->update_in_backward = head->update_in_backward;
-    d->threads = head->threads;
-    d->alignment = head->alignment;
-    d->batch = head->batch;
-    d->plain = head->backend_id;
-    d->precision = head->precision;
-    d->bf16_weights = head->bf16_weights;
-    d->offload_bytes = head->offloaded;
-    d->offload_cost = head->offload_cost;
-    d->overlap_offload = head->overlap_offload;
-    d->virtual_ranks = head->virtual_ranks; /* the costs include link_cost */
-    r->planner.term_count = (int)head->term_count;
+    d->mode = meta->mode == GCKPT_INFERENCE ? GCKPT_INFERENCE : GCKPT_SCHEDULE;
+    d->optimiser = meta->optimiser;
+    d->custom_state = meta->state_slots;
+    d->update_in_backward = meta->update_in_backward;
+    d->threads = meta->threads;
+    d->alignment = meta->alignment;
+    d->batch = meta->batch;
+    d->plain = meta->backend_id;
+    d->precision = meta->precision;
+    d->bf16_weights = meta->bf16_weights;
+    d->offload_bytes = meta->offloaded;
+    d->offload_cost = meta->offload_cost;
+    d->overlap_offload = meta->overlap_offload;
+    d->virtual_ranks = meta->virtual_ranks; /* the costs include link_cost */
+    r->planner.term_count = (int)meta->term_count;
     for (int i = 0; i < r->planner.term_count; i++) {
         int id = (int)gckpti_read_up_to(r, n - 1);
         r->terms[i].loss = g->tensors[id];
@@ -236,11 +236,11 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     gckpti_read_schedule(r);
     if (gckpti_reader_result(r) != GCKPT_OK)
         return gckpt_error(g);
-    if (head->ranks != g->store->ranks || head->shard != g->store->shard)
+    if (meta->ranks != g->store->ranks || meta->shard != g->store->shard)
         return gckpti_error(g, GCKPT_E_ARG,
                             "load plan: made for %i ranks that shard %s; the store is for %i that "
                             "shard %s (%s)",
-                            head->ranks, gckpti_shard_name(head->shard), g->store->ranks,
+                            meta->ranks, gckpti_shard_name(meta->shard), g->store->ranks,
                             gckpti_shard_name(g->store->shard),
                             GCKPTI_RUNS_RANKS ? "gckpt_store_ranks"
                                               : "this build leaves out ranks: GCKPT_NO_RANKS");
@@ -360,26 +360,26 @@ static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
         return NULL;
     if (gckpti_planner_start(p, p->memory, p->g, r->terms, p->term_count, &r->desc) != GCKPT_OK)
         return NULL;
-    p->variant.lowering = r->head.lowering;
-    p->variant.fused = r->head.fused;
+    p->variant.lowering = r->meta.lowering;
+    p->variant.fused = r->meta.fused;
     if (gckpti_build_model(p) != GCKPT_OK || gckpti_read_trained(r) != GCKPT_OK)
         return NULL;
-    r->invalid = !gckpti_variant_applies(p) || r->head.least_cost > p->least_cost ||
-                 !r->head.least_cost != !p->least_cost;
-    p->least_cost = r->head.least_cost;
+    r->invalid = !gckpti_variant_applies(p) || r->meta.least_cost > p->least_cost ||
+                 !r->meta.least_cost != !p->least_cost;
+    p->least_cost = r->meta.least_cost;
     for (int i = 0; i < p->n; i++) /* nodes that never run have it too */
         r->built[i] = p->node_of[i] < 0 ? p->cost[i] : r->built[i];
     p->built_cost = r->built;
     if (gckpti_reader_result(r) != GCKPT_OK ||
         gckpti_lower_mode(p, GCKPT_SCHEDULE, 0) != GCKPT_OK || gckpti_read_offsets(r) != GCKPT_OK)
         return NULL;
-    gckpt_plan *plan = gckpti_encode_plan(p, &p->lowered, r->head.mode);
+    gckpt_plan *plan = gckpti_encode_plan(p, &p->lowered, r->meta.mode);
     r->invalid =
-        plan && (r->head.proven_cost > plan->cost || r->head.proven_bytes > gckpt_plan_bytes(plan));
+        plan && (r->meta.proven_cost > plan->cost || r->meta.proven_bytes > gckpt_plan_bytes(plan));
     if (plan) {
-        plan->proven_cost = r->head.proven_cost;
-        plan->proven_bytes = r->head.proven_bytes;
-        plan->comm_cost = r->head.comm_cost;
+        plan->proven_cost = r->meta.proven_cost;
+        plan->proven_bytes = r->meta.proven_bytes;
+        plan->comm_cost = r->meta.comm_cost;
     }
     if (gckpti_reader_result(r) == GCKPT_OK)
         return plan;

@@ -6,11 +6,11 @@
  *
  * Tensors are numbered in creation order, which is a topological order. A tensor is given (input,
  * parameter, constant), the output of an op, or a view: another shape of its base's bytes, of which
- * plan and executor never see more than the shape. `batch-invariant`: it has no batch axis, since it
- * depends on no input (parameters, constants, and functions of those).
+ * plan and executor never see more than the shape. `batch-invariant`: it has no batch axis, since
+ * it depends on no input (parameters, constants, and functions of those).
  *
- * gckpt_graph has the tensors by number, and the segments.
- * gckpt_apply is how all ops come in; the first error of a graph stays (gckpti_fail).
+ * gckpt_graph has the tensors by number, and the segments. gckpt_apply is how all ops come in; the
+ * first error of a graph stays (gckpti_fail).
  * ============================================================================================== */
 
 /* ---- graph/tensor.c ---- */

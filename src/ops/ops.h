@@ -361,8 +361,8 @@ GCKPTI_INLINE int gckpti_is_chain(const gckpti_product *t)
 }
 GCKPTI_INLINE int64_t gckpti_block_terms(const gckpti_product *t, int64_t p)
 {
-    const int one_run = !t->k_period || gckpti_is_chain(t);
-    const int64_t left = one_run ? t->k : t->k_period - (t->k_offset + p) % t->k_period;
+    const int one_period = !t->k_period || gckpti_is_chain(t);
+    const int64_t left = one_period ? t->k : t->k_period - (t->k_offset + p) % t->k_period;
     return gckpti_min(gckpti_min(left, t->k - p), GCKPTI_K_BLOCK);
 }
 

@@ -6,6 +6,8 @@ work=build/layout
 . tests/checks.sh
 
 check "src/ is in order" sh tests/layout/layout.sh src
+check "the words of names and prose" sh tests/layout/words.sh
+check "cycles among files do not grow" sh tests/layout/cycles.sh src
 check "src/cuda/ is in order" sh tests/layout/layout.sh src/cuda
 
 # broken NAME TEXT COMMAND...: in a copy that the command changes, layout.sh prints TEXT; of: src or src/cuda
@@ -81,6 +83,27 @@ broken "CUDA: a file that is not listed" 'fast/new.cu is not in' cuda_extra
 check "the generated CUDA file is up to date" same
 check "CUDA's file, edited" edited
 of=src
+
+# spoken FILE LINE TEXT: words.sh prints TEXT when LINE is added to FILE
+spoken()
+{
+    in_turn 3 || return 0
+    rm -rf "$work/tree" && mkdir -p "$work/tree/docs" "$work/tree/examples" "$work/tree/.ci" && cp -r src "$work/tree" &&
+        mkdir -p "$work/tree/tests/layout" && cp tests/layout/* "$work/tree/tests/layout" && cp README.md Makefile "$work/tree"
+    echo "$2" >> "$work/tree/$1"
+    check "a word in $1" silent "$3"
+}
+silent() { ! sh tests/layout/words.sh "$work/tree" > "$work/words_found" && grep -q "$1" "$work/words_found"; }
+while IFS='|' read -r file line text; do
+    case $file in \#*) ;; *) spoken ${file% } "$(echo "${line# }" | tr '!' '|')" "${text# }" ;; esac
+done < tests/layout/words_faults.txt
+knotted() # a new cycle of two files is reported
+{
+    rm -rf "$work/src" && cp -r src "$work/src" && echo 'static void gckpti_knot(void) { gckpti_assign_offsets(0, 0); }' >> "$work/src/plan/types.c" &&
+        echo 'static void gckpti_knot_back(void) { gckpti_knot(); }' >> "$work/src/plan/place.c" &&
+        ! sh tests/layout/cycles.sh "$work/src" > "$work/cycles" && grep -q '^plan: 3 cycles of 6 files; 2 of 4 are allowed' "$work/cycles"
+}
+check "a new cycle" knotted
 
 drawn() # drawn DIR: make architecture would not change the page
 {
