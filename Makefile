@@ -53,7 +53,7 @@ COMPILE_SHIM = $(CXX) -std=c++17 $(SHIM_FLAGS) -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SL
 SPACE := $(subst ,, )
 LAYERS := $(shell awk 'sub("/$$", "", $$1) { print $$1 }' src/MANIFEST)
 EXAMPLES = build/gpt build/finetune build/accumulation build/bytes build/quickstart build/digits build/strategies build/steps build/graph build/cnn build/simulate
-# Tests stand by floor: tests/plan/test_lowered.c.
+# Tests are sorted by layer: tests/plan/test_lowered.c.
 vpath %.c $(wildcard tests/*/)
 vpath test_%.sh $(wildcard tests/*/)
 CUDA_TESTS = $(basename $(notdir tests/cuda/test_cuda.c $(sort $(wildcard tests/cuda/cuda_*.c))))
@@ -77,13 +77,13 @@ help:
 	@echo 'make cuda      build/gradckpt_cuda.o, to link with -lcudart -lstdc++: nvcc'
 	@echo 'make gpu       every test and benchmark that needs a CUDA device: build/gpu.md; STAGES="build right"'
 	@echo 'make mpi       build/gpt-mpi, which several processes run, and its tests: OpenMPI; some 4 minutes'
-	@echo 'make predict-mpi  predicted beside measured time of a step by 1 and 2 processes: a table of docs/distributed.md'
+	@echo 'make predict-mpi  predicted and measured time of a step by 1 and 2 processes: a table of docs/distributed.md'
 	@echo 'make slow-link   two processes over a link of limited rate: a table of docs/distributed.md'
 	@echo 'make scaling   time and bytes of a step by 1 to 8 processes: a table of docs/distributed.md'
 	@echo 'make coverage  lines and branches that make test and make check run: clang, some 35 minutes on 2 cores'
 	@echo 'make fuzz      SECONDS=60: bytes that nobody meant, to each reader for so long: clang with libFuzzer'
 	@echo 'make header    gradckpt.h and gradckpt_cuda.cu from src/, where they are changed'
-	@echo 'make architecture  who uses what in src/: the drawing of docs/architecture.md'
+	@echo 'make architecture  which layer uses which in src/: the drawing of docs/architecture.md'
 	@echo 'make examples  build/gpt, finetune, accumulation, bytes, cnn, digits, graph, quickstart, simulate, steps, strategies'
 	@echo 'make playground  build/playground.html, plans and training in a browser: clang and lld; build/tiny, the same natively'
 	@echo 'make reference  build/reference/index.html, all calls, types and switches, to search and to read in a browser'
@@ -94,16 +94,16 @@ help:
 	@echo 'make slides    build/slides.html, the course to show in a class: one file'
 	@echo 'make small     twelve small programs, each for one kind of training, and what they print'
 	@echo 'make mcu       firmware of examples/mcu on the boards of QEMU that are installed: the table of docs/device.md'
-	@echo 'make bench     every kernel and whole steps beside the peak of this machine: build/bench.md, .json'
-	@echo 'make speed     whole steps beside PyTorch, where python3 has it: this processor in docs/speed.md, 15 minutes'
-	@echo 'make offload   plans that may keep values in slower memory beside those that may not: the tables of docs/offload.md'
+	@echo 'make bench     every kernel and whole steps compared with the peak of this machine: build/bench.md, .json'
+	@echo 'make speed     whole steps compared with PyTorch, where python3 has it: this processor in docs/speed.md, 15 minutes'
+	@echo 'make offload   plans with and without offloading: the tables of docs/offload.md'
 	@echo 'make ops       microseconds of every op, forward and backward, by all kernels: to compare two versions by'
-	@echo 'make generate  milliseconds a token of GPT-2 124M, weights as f32, bf16, f16, int8, int4, beside the memory'
+	@echo 'make generate  milliseconds a token of GPT-2 124M, weights as f32, bf16, f16, int8, int4, compared with the memory'
 	@echo 'make accuracy  how far sums over many rows are from binary64: docs/accuracy.md'
 	@echo 'make threads   milliseconds a step while other programs want the processor too: docs/threads.md'
-	@echo 'make predict   predicted beside measured time of a step, at five budgets'
-	@echo 'make small_models  tiny models beside C loops written for them; the cost of a step and an instruction'
-	@echo 'make fastest   the plan predicted best beside the fastest of its trials, at ten settings'
+	@echo 'make predict   predicted and measured time of a step, at five budgets'
+	@echo 'make small_models  tiny models compared with C loops written for them; the cost of a step and an instruction'
+	@echo 'make fastest   the plan predicted best and the fastest of its trials, at ten settings'
 	@echo 'make depth     memory and time over depth and plan: docs/depth.md, docs/depth.svg'
 	@echo 'make simulate  a step of 8 to 1,024 processes, from its plan: the tables of docs/distributed.md'
 	@echo 'make ablate    bytes and work of plans of networks and random graphs: to compare searches by (docs/search.md)'
@@ -111,7 +111,7 @@ help:
 	@echo 'make size      what firmware takes of flash, memory and stack: the table of docs/device.md'
 	@echo 'make fits      the largest networks that train in 32 to 512 KB: a table of docs/device.md'
 	@echo 'make lora-memory     LoRA on a stack of Llama 13B, planned: the table of docs/finetuning.md'
-	@echo 'make methods   ten ways to fine-tune, beside each other: the table of docs/finetuning.md'
+	@echo 'make methods   ten ways to fine-tune, compared: the table of docs/finetuning.md'
 	@echo 'make pictures  graphs, what strategies keep, timelines, a frontier: docs/graph.svg, docs/steps.svg, ...'
 	@echo 'make profile      what a model has, where the milliseconds of a step go: tables of docs/memory.md, docs/time.md'
 	@echo 'make accumulation-curves    gradient accumulation, right and wrong: docs/accumulation.svg'
@@ -204,7 +204,7 @@ coverage:
 	@JOBS='$(JOBS)' sh tests/coverage.sh
 
 SECONDS = 60
-# A million steps in lives of 50; 20,000 without a number behind it: build/long 1000000
+# A million steps in runs of 50; 20,000 without an argument: build/long 1000000
 build/long: tests/long/long.c build/gradckpt.o
 	$(LINKED) -DPLAN_CHECK_OFF='"a long run"' -Itests -o $@ $< build/gradckpt.o $(BLAS_LIBS) -lm -pthread
 
@@ -444,7 +444,7 @@ build/test_ops: build/ref.o
 build/ref.o: tests/ops/ref.c $(OBJ_DIR)/options
 	$(COMPILE) $(DEPENDS) -c -o $@ $<
 build/test_offload build/test_threads build/test_ranks build/test_ranks_backend build/test_ranks_faults build/test_ranks_random: LIBS = -lm -pthread
-build/test_simulate build/beside: LIBS = -lm -pthread
+build/test_simulate build/overlap: LIBS = -lm -pthread
 -include $(wildcard build/*.d build/o/*.d $(OBJ_DIR)/src/*/*.d)
 
 $(TESTS:=.log): build/%.log: build/%
@@ -529,7 +529,7 @@ build/bench-shim: tests/bench/cuda.cu tests/cuda/cublas_v2.h tests/cuda/cuda_shi
 build/launches: tests/bench/launches.cu tests/bench/model.h tests/cuda/cuda_shim.h gradckpt_cuda.cu gradckpt.h | build
 	$(CXX) -std=c++17 -O1 -DGCKPT_CUDA_SHIM -I. -Itests/cuda -x c++ -o $@ $<
 
-BENCHES = build/ablate build/accuracy build/bench build/beside build/depth build/fastest build/fits build/generate build/offload build/ops build/plans \
+BENCHES = build/ablate build/accuracy build/bench build/overlap build/depth build/fastest build/fits build/generate build/offload build/ops build/plans \
           build/predict build/small_models build/stack build/threads
 $(BENCHES:build/%=build/o/%.o): build/o/%.o: tests/bench/%.c build/api/gradckpt.h $(OBJ_DIR)/options | build/o
 	$(LINKED) -Ibuild/api -Iexamples $(BENCH_INCLUDES) $(DEPENDS) -c -o $@ $<

@@ -1,15 +1,15 @@
-/* lowered_cost.h - what a lowered plan's own list of instructions comes to: the planner's sums are compared with it. */
+/* lowered_cost.h - the cost of a lowered plan, summed over its instructions; compared with the planner's sums. */
 #pragma once
 #include "plan/plan.h"
 
-/* The work of all instructions of a lowered plan; *least: without what runs again and what is copied. */
+/* Returns the cost of all instructions of a lowered plan; *least excludes recomputation and copies. */
 static uint64_t lowered_cost(const gckpti_planner *p, const gckpti_lowered *d, uint64_t *least)
 {
     uint64_t recomputed = 0;
     *least = 0;
     for (size_t x = 0; x < d->length; x++) {
         const gckpti_ins *ins = &d->ins[x];
-        const size_t *operand = d->operands + ins->operands; /* of copies: the value, what else is kept */
+        const size_t *operand = d->operands + ins->operands; /* of a copy: the value, what was saved */
         if (ins->kind == GCKPT_FORWARD && ins->first)
             *least = gckpti_add_cost(*least, p->cost[ins->id].forward);
         else if (ins->kind == GCKPT_FORWARD)

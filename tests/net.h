@@ -461,7 +461,7 @@ static T *convolution(T *x, T *bias, int64_t o, int transposed)
     return note3(t, x, w, bias);
 }
 
-/* Frozen layers on an image made of x: what may run in bands of rows. Then its mean over rows. */
+/* Frozen layers on an image made of x: what may run in row tiles. Then its mean over rows. */
 static T *net_frozen(gckpt_shape shape)
 {
     char name[16];
@@ -475,7 +475,7 @@ static T *net_frozen(gckpt_shape shape)
 }
 static T *net_trunk(T *x)
 {
-    /* wide enough that its values are the most there is in bytes: bands then pay */
+    /* wide enough that its values are the most there is in bytes: row tiles then pay */
     T *t = view(x, gckpt_shape4(net.rows, -1, 2, 1)), *y, *z;
     for (int i = 4 + (int)below(5); i > 0; i--) {
         const gckpt_shape s = gckpt_shape_of(t);
@@ -1131,7 +1131,7 @@ static inline void net_require(const char *prefix, const char *name, int unless)
         free(full);
 }
 
-/* Whatever gradckpt.h has has been met: builders, op rows, fields, enumerators; runs in bands. */
+/* Whatever gradckpt.h has has been met: builders, op rows, fields, enumerators; fused groups. */
 static inline void net_check_coverage(void)
 {
     static const char *const enums[] = { "gckpt_mode", "gckpt_optimiser", "gckpt_precision",

@@ -40,8 +40,7 @@ static int64_t gckpti_next_divisor(int64_t n, int64_t d)
     return 0;
 }
 
-/* Returns a hash of what must not depend on the micro-batch: tensors, by kind, op and inputs.
- * Attributes may depend on it (a slice of rows). Never 0. */
+/* Returns a hash of what must not depend on the micro-batch: kind, op and inputs of tensors. */
 static uint64_t gckpti_graph_key(const gckpt_graph *g)
 {
     uint64_t key = gckpti_fnv(GCKPTI_FNV_START, &g->count, sizeof g->count);
@@ -59,9 +58,8 @@ static uint64_t gckpti_graph_key(const gckpt_graph *g)
     return key ? key : 1;
 }
 
-/* Returns bytes that any plan of a graph needs, from its lowered store-all plan: the largest sum
- * that a backward reads and writes (a buffer is used where it begins and ends), and what stays live
- * during the whole step. */
+/* Returns bytes that any plan of a graph needs, from its store-all plan: the most that a backward
+ * reads and writes, where buffers begin and end, and what stays live during the whole step. */
 GCKPTI_FN size_t gckpti_min_plan_bytes(gckpti_planner *p, gckpti_lowered *lowered)
 {
     size_t most = 0, resident = gckpti_resident_bytes(p, NULL);
@@ -83,9 +81,8 @@ GCKPTI_FN size_t gckpti_min_plan_bytes(gckpti_planner *p, gckpti_lowered *lowere
     return resident + most;
 }
 
-/* Returns whether a plan does not qualify: an op mixes rows, and a micro-batch has not all rows of
- * a virtual rank or, without virtual ranks, of the batch; or a virtual rank is a single row that
- * cannot be normalised. */
+/* Returns whether a plan is illegal: an op mixes rows, and a micro-batch is not a whole virtual
+ * rank, or a virtual rank is a single row that cannot be normalised. */
 static int gckpti_cannot_split(const gckpt_plan *p)
 {
     return p->mixer >= 0 && (p->rows != (p->batch + p->virtual_ranks - 1) / p->virtual_ranks ||
@@ -117,8 +114,8 @@ static int gckpti_is_hopeless(const gckpti_fit_state *f, gckpti_planner *p, cons
            (budget && gckpt_plan_bytes(plan) > budget && gckpti_min_plan_bytes(p, &p->best) > most);
 }
 
-/* Updates least_cost. In phase 2, makes the planner search for the bytes of a fast step, and
- * returns whether there are none, because the store-all plan is too slow. */
+/* Updates least_cost; in phase 2 instead sets up a search for the bytes of a fast step, and returns
+ * whether there are none, because the store-all plan is too slow. */
 static int gckpti_is_slow(gckpti_fit_state *f, gckpti_planner *p, const gckpt_plan *plan)
 {
     const uint64_t cost = plan ? gckpt_plan_step_cost(plan) : UINT64_MAX;

@@ -41,9 +41,8 @@ static size_t gckpti_frontier_next(const gckpt_frontier *f, const gckpti_planner
     return budget;
 }
 
-/* Finds the least cost in `budget` bytes, after a winner in more. If nothing in `budget` bytes can
- * cost less by 0.1 % of a step, tries the fewest bytes of which that holds, from `least` up, since
- * points need not be closer. */
+/* Finds the next point in `budget` bytes or fewer, down to `least`: the fewest bytes in which the
+ * bound is not higher by more than s->margin / 2, since points need not be closer. */
 static gckpt_result gckpti_find_next(gckpti_search *s, size_t budget, size_t least)
 {
     const size_t align = s->p->alignment;

@@ -52,9 +52,7 @@ GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark
     int marked = mark ? gckpt_frontier_find(f, mark) : -1;
     double top = f->points[0].overhead,
            unit = gckpti_byte_unit((double)f->points[0].bytes / 10, &name);
-    top = top < 0.01  ? 0.01
-          : top < 0.6 ? top
-                      : 0.6; /* higher overhead only where nothing else fits */
+    top = top < 0.01 ? 0.01 : top < 0.6 ? top : 0.6; /* more only if nothing else fits */
     gckpti_print(&k,
                  "What bytes cost in time: %i plan%s. Bytes are parameters, optimiser state (both\n"
                  "%s) and step arena. Extra time is that of a step; a full bar is %g %%,\n"

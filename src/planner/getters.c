@@ -42,7 +42,7 @@ GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usa
     const gckpti_plan_node *node = &plan->nodes[id];
     const gckpt_cost *cost = &plan->info[id].cost;
     gckpti_operands o;
-    size_t planned = 0; /* rounded up, as gckpti_transfer_cost counts */
+    size_t planned = 0; /* rounded up, for gckpti_transfer_cost */
     out->moved = 0;
     gckpti_operands_of(plan->operands, ins, node->inputs, &o);
     for (int part = 0; part < 2 && ins->kind >= GCKPT_OFFLOAD && ins->kind < GCKPT_REDUCE; part++) {
@@ -74,7 +74,7 @@ GCKPT_API uint64_t gckpt_plan_step_cost(const gckpt_plan *plan)
         vranks = vranks > (uint64_t)plan->ranks ? vranks / (uint64_t)plan->ranks : 1;
         micro_batches = (vrank_rows + rows - 1) / rows * vranks;
         batch = (vrank_rows > rows ? vrank_rows : rows) *
-                /* the only micro-batch of a virtual rank counts whole */
+
                 vranks;
     }
     for (int i = 0; gckpt_plan_usage(plan, i, &u) == GCKPT_OK; i++) {
@@ -87,8 +87,7 @@ GCKPT_API uint64_t gckpt_plan_step_cost(const gckpt_plan *plan)
     if (body / rows >= UINT64_MAX / 2 / batch)
         return UINT64_MAX;
     body -= plan->hidden;
-    body = body / rows * batch +
-           body % rows * batch / rows; /* a short micro-batch counts in proportion */
+    body = body / rows * batch + body % rows * batch / rows; /* by rows, if it is short */
     return gckpti_add_cost(once, body);
 }
 

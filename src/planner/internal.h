@@ -16,8 +16,7 @@ typedef struct {
 struct gckpt_frontier {
     gckpti_object object;
     gckpti_allocator memory;
-    gckpti_planner
-        p; /* and the variants after it, whose models serve for the plans of all points */
+    gckpti_planner p;     /* and the variants after it: the models of all points */
     gckpt_plan_desc desc; /* with copies of what it points to */
     gckpt_point *points;
     gckpti_solution *solutions; /* of the points */
@@ -26,13 +25,11 @@ struct gckpt_frontier {
     int complete;
 };
 
-/* Returns the most cost of a fast step; a refused budget names the bytes for that and the least
- * bytes. */
+/* Returns the most cost of a fast step, whose bytes the error for a budget too small names. */
 static inline uint64_t gckpti_fast_cost(uint64_t least) { return least + least / 2; }
 
 #ifdef GCKPTI_SEPARATE_TU
-/* Prototypes for files compiled separately; gradckpt.h defines functions in order of use. Comments
- * are at the definitions. */
+/* Prototypes for files compiled separately; comments are at the definitions. */
 
 /* planner/checks.c */
 GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms, int count,

@@ -92,8 +92,7 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
     return gckpti_check_request(graph, terms, count, d);
 }
 
-/* Checks a request and opens a planner of the graph as it was built. The caller frees it whatever
- * the result. */
+/* Checks a request and opens a planner of the graph as built. The caller frees it in any case. */
 GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
                                            gckpt_graph *graph, const gckpt_term *terms, int count,
                                            const gckpt_plan_desc *d)
@@ -141,10 +140,9 @@ static int gckpti_may_fuse(const gckpti_planner *p)
     return ops > 1;
 }
 
-/* Appends planners for the other variants that a request may choose from: lowerings; for each of
- * these the orders of backwards that promise fewer bytes; all of these without offloading, for
- * which a search may find more. Not for backends, which may have kernels of their own, nor with
- * OpenBLAS, whose sums depend on sizes. */
+/* Appends planners for other variants: lowerings (not with backends, which may have other kernels,
+ * nor OpenBLAS, whose sums depend on sizes), orders of backwards that promise fewer bytes, and all
+ * of these without offloading, where a search may find more. */
 GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
 {
     const gckpt_plan_desc *d = p->desc;
@@ -204,8 +202,7 @@ GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result resul
     }
 }
 
-/* Reports that a budget is too small, the least that suffices, and if that is more, the bytes of a
- * fast step. */
+/* Reports that a budget is too small: the least that suffices, and the bytes of a fast step. */
 GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_t least,
                                    size_t fast)
 {

@@ -1,8 +1,7 @@
 #include "planner/internal.h"
 #include "graph/graph.h"
 
-/* Returns the bytes that a budget leaves for the arena, at most PTRDIFF_MAX. *fits is 0 if what is
- * resident exceeds the budget. */
+/* Returns the arena bytes of a budget. *fits is 0 if what is resident exceeds it by itself. */
 static size_t gckpti_arena_budget(const gckpti_planner *p, int *fits)
 {
     size_t resident = gckpti_resident_bytes(p, NULL);

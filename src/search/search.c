@@ -61,7 +61,7 @@ GCKPTI_FN int64_t gckpti_size_grain(const gckpti_planner *p)
 /* Effort limit of a level, per node: entries evaluated, and 1/4 of those examined to find moves. */
 #define GCKPTI_EFFORT_LIMIT INT64_C(700)
 
-/* Returns whether the effort is used up, or an attempt has too much `left` of its excess `first`. */
+/* Returns whether the effort is used up, or an attempt leaves too much of `first`, its excess. */
 GCKPTI_FN int gckpti_should_stop(gckpti_search *s, int64_t first, int64_t left)
 {
     int64_t nodes = (s->p->nodes + 200) * (s->tiny ? 20 : 1), most = GCKPTI_EFFORT_LIMIT * nodes;

@@ -586,7 +586,7 @@ static void plan_of(int command, int i, int net, const gckpt_plan_desc *like)
     const unsigned less = choose(&in, 4) == 0 && !plain ? 1 + byte(&in) % 15 : 0;
     if (less && d.budget == 0 && (d.mode == GCKPT_AUTO || d.mode == GCKPT_OPTIMAL)) {
         d.budget = gckpt_plan_bytes(p) - gckpt_plan_arena(p) * less / 16;
-        if (less % 4 == 0) /* at hardly a price */
+        if (less % 4 == 0) /* at hardly any cost */
             d.offload_bytes = 1 << 14, d.offload_cost = 1;
         gckpt_plan *smaller = gckpt_plan_new(n->g, n->net.term, terms, &d);
         if (check_object(command, smaller, n->g)) {

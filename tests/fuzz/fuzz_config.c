@@ -4,7 +4,7 @@
  * Inputs: these texts with the byte 0x1e between them. Without an index the first head is
  * model.safetensors', else they are those of a.safetensors and b.safetensors. Values are made here, as
  * many as a head says, if that is not too many. Tried: model_load, of one input in sixteen mapped, of
- * another, if it has few layers, packed; of one input in four that is loaded, it makes a text, is saved
+ * another, if it has few layers, quantised; of one input in four that is loaded, it makes a text, is saved
  * and loaded again. What must hold: a refusal has an error text; tokens are of the
  * vocabulary; what was saved is the same model. */
 #define _GNU_SOURCE

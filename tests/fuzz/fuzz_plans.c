@@ -50,9 +50,9 @@ static void minimise(net *n, gckpt_tensor *loss, float weight, int regulariser)
     n->terms[n->term_count++] = term;
 }
 
-/* 0: layers; 1: two losses, a regulariser, pins, a segment; 2: attention; 3: images; 4: bigger
+/* 0: layers; 1: two losses, a regulariser, policies, a segment; 2: attention; 3: images; 4: bigger
  * layers, over which micro-batches pay; 5: gates; 6: ops over (B, T, C) that need no gradient, which
- * run in bands where bytes are few */
+ * run in row tiles where bytes are few */
 static void net_begin(net *n, int kind)
 {
     memset(n, 0, sizeof *n);

@@ -1,10 +1,10 @@
 /* fuzz_ranks.c - two or four ranks as threads, that train a net read from the input, save what they have
- * over anything and load it: any shards, leaves, modes and ways of a step; an engine that fails, hangs
+ * over anything and load it: any shards, virtual ranks, modes and ways of a step; a transport that fails, hangs
  * or loses a rank at any call, an allocation that fails; before the save an index that is damaged,
  * of other ranks or none, and beside it shares and temporary files that were left behind.
  *
- * What must hold: nothing that a sanitizer reports, nobody breaks the engine's contract. Without a
- * fault the steps give the bits of one process with as many leaves, and what is saved is loaded by
+ * What must hold: nothing that a sanitizer reports, nothing breaks the transport's contract. Without a
+ * fault the steps give the bits of one process with as many virtual ranks, and what is saved is loaded by
  * any number of ranks to the same bits; what a save finds that is not its own stays. With one, calls
  * end, errors have a text, and what was saved before is there, or the new one. */
 #define _XOPEN_SOURCE 700
@@ -295,7 +295,7 @@ static void try_one(bytes in)
         sound_before = 0;
     } else if (before & 4 && t.saves && !is_there(index))
         write_file(index, "{\"gckpt\":[1,7,8],\"files\":{", before & 8 ? 10 : 26);
-    /* what goes wrong: a fault of the engine, or of memory */
+    /* what goes wrong: a fault of the transport, or of memory */
     const int faulty = f % 2;
     if (faulty && f & 2) {
         const ranks_fault fault = { (int)(f >> 2) % t.ranks, f & 8 ? RANKS_DONE : RANKS_EXCHANGE,

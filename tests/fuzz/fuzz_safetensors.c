@@ -1,7 +1,7 @@
 /* fuzz_safetensors.c - any bytes as a file of parameters: gckpt_store_read, _read_as and _map, with
  * every option, into stores of every kind.
  *
- * The first 8 bytes choose the store (empty; parameters made or not, trained, packed, external,
+ * The first 8 bytes choose the store (empty; parameters made or not, trained, quantised, external,
  * read by a convolution), the call, its options, which allocation fails and where the file ends;
  * the rest is the file. What must hold:
  *   - no crash, no byte read beyond the file, none asked for beyond its size;

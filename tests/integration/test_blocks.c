@@ -305,7 +305,7 @@ static void test_own_memory(unsigned seed)
     device_end(&d);
 }
 
-/* Some parameters frozen and packed, some the program's. */
+/* Some parameters frozen and quantised, some the program's. */
 static float flash[1 << 16];
 static void change_store(void)
 {

@@ -584,7 +584,8 @@ static void test_mixed_rows(void)
         gckpt_step(e, &feed, 1, 6, &hyper, NULL) == GCKPT_E_ARG &&
         strstr(
             gckpt_error_text(e),
-            "step: 6 rows are not a multiple of the micro-batch of 4, which they must be because batch mean #3 mixes rows"));
+            "step: 6 rows are not a multiple of the micro-batch of 4, "
+            "which they must be because batch mean #3 mixes rows"));
     CHECK(gckpt_check_gradients(e, &feed, 1, 4, NULL) == GCKPT_OK);
     util_free(e, p, g, NULL);
     g = gckpt_graph_new(s, NULL);                   /* (B,T,C) + (B,C) with B = 1: shapes fit by accident */
@@ -803,7 +804,7 @@ static void test_corners(void)
         gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(k ? 1 : 4, 2));
         gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(1, 2), one);
         gckpt_tensor *data = gckpt_sum_loss(in), *regulariser = gckpt_sum_loss(gckpt_mul(w, w));
-        gckpt_tensor *u = gckpt_scale(gckpt_gelu(w), 2), *y = gckpt_add(in, u);     /* ends each round   */
+        gckpt_tensor *u = gckpt_scale(gckpt_gelu(w), 2), *y = gckpt_add(in, u);     /* ends each repeat  */
         gckpt_term terms[2] = { { data, 1, 0 }, { regulariser, 1, 1 } };
         gckpt_fetch_spec fetch = { y, 0 };
         gckpt_plan_desc d = { .batch = 4, .fetch = &fetch, .fetches = 1 };

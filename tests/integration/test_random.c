@@ -130,7 +130,7 @@ static outcome train(unsigned seed, const run *r, const outcome *want)
             tail = (net.batch - 1) % at_once % net.rows + 1; /* last micro-batch */
     for (int i = 0; i < fetches && result == GCKPT_OK; i++) {
         if (fetched[i].data && vranks > 1)
-            continue; /* even the plain run has but the last leaf's rows */
+            continue; /* even the plain run has only the last virtual rank's rows */
         const float *got = gckpt_fetch(e, fetched[i].id, fetched[i].gradient);
         int64_t n = fetched[i].data ? fetched[i].n / net.batch * tail : fetched[i].n;
         if (!want)
@@ -145,7 +145,7 @@ static outcome train(unsigned seed, const run *r, const outcome *want)
                       (inference || (o.hash == want->hash && memcmp(o.norm, want->norm, sizeof o.norm) == 0)),
                   "seed %u %s rows %d: other bits (loss %.9g, %.9g; norm %.9g, %.9g)", seed, r->what, (int)r->rows,
                   o.loss[1], want->loss[1], o.norm[1], want->norm[1]);
-    /* where a leaf has fewer rows than a micro-batch may have, none is full */
+    /* where a virtual rank has fewer rows than a micro-batch may have, none is full */
     const int full = (net.batch + vranks - 1) / vranks >= net.rows && (!r->stream || r->stream >= net.rows);
     if (r->debug & GCKPT_DEBUG_MEASURE && !(r->debug & GCKPT_DEBUG_POISON) && full && !refused)
         CHECK_MSG(gckpt_bytes_measured(e) == o.bytes, "seed %u %s rows %d: %lu bytes planned, %lu measured", seed,

@@ -1763,7 +1763,8 @@ static void requests(void)
     t[1].loss = NULL;
     plan_refused(
         __LINE__, &n, t, 2, NULL,
-        "the loss of term 1 is NULL, as calls are that get nothing but NULL; the last tensor that was made in this graph is sum_loss #");
+        "the loss of term 1 is NULL, as calls are that get nothing but NULL; "
+        "the last tensor that was made in this graph is sum_loss #");
     gckpt_graph *empty = gckpt_graph_new(s, NULL);
     CHECK(gckpt_plan_new(empty, &t[1], 1, NULL) == NULL);
     ERROR_IS(empty, E_A, "the loss of term 0 is NULL, and the graph has no tensor");

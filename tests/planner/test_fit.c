@@ -1,5 +1,5 @@
-/* test_fit.c - gckpt_fit against brute force over micro-batches, update rules and plans; what it does
- * to the store when it fails; gckpt_calibrate: positive costs, and nothing changed by a bit. */
+/* test_fit.c - gckpt_fit against brute force over micro-batches, update rules and plans; the state of the store
+ * after it fails; gckpt_calibrate: positive costs, and no bit changed. */
 #include "gradckpt.h"
 
 #include "util.h"
@@ -8,11 +8,11 @@ enum { B = 12, T = 5, C = 8, V = 11 };
 
 static int32_t tokens[B * T], targets[B * T];
 
-/* What build does; NULL: the plain model. */
+/* Options of build; NULL: the plain model. */
 typedef struct {
     int layers, terms, calls, measured;
-    int64_t refuse, spoil, odd, junk;   /* at this many rows: < 0, an error, another graph, another parameter   */
-    int64_t other_end;                  /* its last tensor reads another                                         */
+    int64_t refuse, spoil, odd, junk;   /* rows at which: < 0, an error, another graph, another parameter */
+    int64_t other_end;                  /* its last tensor reads another */
     int64_t wrong_rows, too_many, mixes, no_memory;
     gckpt_result measure_result;
     int as_built;
@@ -59,7 +59,7 @@ static model plain(void)
     return m;
 }
 
-/* The store's weights after three steps of the plan. */
+/* Returns a hash of the store's weights after three steps of the plan. */
 static uint64_t train(gckpt_store *s, const gckpt_plan *p, const model *m)
 {
     gckpt_exec_desc ed = { .debug = GCKPT_DEBUG_MEASURE };
@@ -73,7 +73,7 @@ static uint64_t train(gckpt_store *s, const gckpt_plan *p, const model *m)
     return gckpt_store_hash(s);
 }
 
-/* The least step work and, among those, bytes that gckpt_plan_new finds at any size and rule. */
+/* Finds the least step cost, and the fewest bytes of that, which gckpt_plan_new finds at any size and update rule. */
 static int brute_force(model *m, const gckpt_plan_desc *desc, uint64_t *work, size_t *bytes, int64_t *rows,
                        int *in_backward)
 {
@@ -110,7 +110,7 @@ static int wide;
 static void test_against_brute_force(void)
 {
     static const gckpt_mode modes[] = { GCKPT_AUTO, GCKPT_STORE_ALL, GCKPT_SEGMENTS, GCKPT_MEMORY_POOR };
-    model m = plain();                  /* a plain plan's weights: all others must have them too                 */
+    model m = plain();                  /* a plain plan's weights; all others must be equal */
     gckpt_term term = { 0 };
     gckpt_store *store = gckpt_store_new(NULL);
     gckpt_graph *graph = gckpt_graph_new(store, NULL);
@@ -177,7 +177,7 @@ static void test_against_brute_force(void)
     }
 }
 
-/* Failing builds: an error that says which size and why, and a store as it was. */
+/* Failing builds: the error names the size and the cause, and the store is as before. */
 static void test_builds(void)
 {
     static const struct { const char *says; int64_t rows; size_t where; gckpt_result result; } cases[] = {
@@ -203,12 +203,12 @@ static void test_builds(void)
         CHECK(gckpt_fit(s, build, &m, B, &d, NULL) == NULL && gckpt_error(s) == cases[i].result);
         CHECK_MSG(strstr(gckpt_error_text(s), cases[i].says) != NULL, "%s", gckpt_error_text(s));
         CHECK(gckpt_store_count(s) == 1 && gckpt_store_hash(s) == hash && gckpt_store_bytes(s) == bytes);
-        m = plain();                    /* and it can be done again                                              */
+        m = plain();                    /* and it can be repeated */
         gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, NULL);
         CHECK(p && gckpt_plan_rows(p) == B && gckpt_error(s) == GCKPT_OK && gckpt_store_count(s) == 8);
         util_free(NULL, p, NULL, s);
     }
-    model m = plain();                  /* a size that is not wanted is passed over, with what it made           */
+    model m = plain();                  /* a refused size is skipped, with everything it added */
     gckpt_store *s = gckpt_store_new(NULL);
     m.refuse = m.junk = B;
     gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, NULL);
@@ -220,7 +220,7 @@ static void test_builds(void)
     m = plain();
     m.terms = 0;
     CHECK(gckpt_fit(s, build, &m, B, &d, NULL) == NULL && strstr(gckpt_error_text(s), "at least one loss"));
-    m = plain();                        /* what mixes rows is never cut                                          */
+    m = plain();                        /* what mixes rows is never divided */
     m.mixes = 1;
     p = gckpt_fit(s, build, &m, B, &d, NULL);
     CHECK(p && gckpt_plan_rows(p) == B);
@@ -239,7 +239,7 @@ static void test_builds(void)
     gckpt_plan_free(p);
     d.budget = 0;
     for (d.virtual_ranks = 2; d.virtual_ranks <= 4;
-         d.virtual_ranks *= 2) { /* leaves are what is cut: one is a micro-batch */
+         d.virtual_ranks *= 2) { /* except by virtual ranks: each is a micro-batch */
         p = gckpt_fit(s, build, &m, B, &d, NULL);
         CHECK_MSG(p && gckpt_plan_rows(p) == B / d.virtual_ranks && !gckpt_plan_split_exact(p, NULL), "%s",
                   gckpt_error_text(s));
@@ -295,7 +295,7 @@ static void test_arguments(void)
         CHECK_MSG(gckpt_fit(s, build, &m, B, &d, NULL) == NULL && gckpt_error(s) == GCKPT_E_ARG, "case %d", i);
     }
     CHECK(m.calls <= 4 && gckpt_store_count(s) == 0);
-    for (int early = 1; early >= 0; early--) { /* updates in the backward are not for leaves, nor are leaves refused */
+    for (int early = 1; early >= 0; early--) { /* virtual ranks rule out early updates */
         d = (gckpt_plan_desc){ .update_in_backward = early, .virtual_ranks = 2 };
         gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, NULL);
         CHECK_MSG(early ? !p && strstr(gckpt_error_text(s), "needs desc.leaves 1") : p != NULL, "%s",
@@ -303,7 +303,7 @@ static void test_arguments(void)
         gckpt_plan_free(p);
     }
     memset(&d, 0, sizeof d);
-    d.update_in_backward = GCKPT_IF_USEFUL;         /* is gckpt_fit's                                            */
+    d.update_in_backward = GCKPT_IF_USEFUL;         /* of gckpt_fit only */
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_term terms[GCKPT_MAX_TERMS];
     memset(terms, 0, sizeof terms);
@@ -325,7 +325,7 @@ static void test_arguments(void)
     gckpt_store_free(s);
 }
 
-/* Step work: micro-batches, a short last one in proportion, what runs once once. */
+/* Step cost: micro-batches, a short last one in proportion, once what runs once. */
 static void test_step_cost(void)
 {
     for (int terms = 1; terms <= 2; terms++) {
@@ -344,7 +344,7 @@ static void test_step_cost(void)
             for (int i = 0; i < 256; i++)
                 costs[i] = (gckpt_cost){ 4000, 8000 };
             gckpt_plan *p = gckpt_plan_new(g, t, terms, &d);
-            uint64_t once = terms > 1 ? 2 * 12000 : 0;  /* table * table and its sum                             */
+            uint64_t once = terms > 1 ? 2 * 12000 : 0;  /* table * table and its sum */
             if (batch == 4) {
                 whole = gckpt_plan_cost(p) - once;
                 CHECK(gckpt_plan_step_cost(p) == gckpt_plan_cost(p));
@@ -355,7 +355,8 @@ static void test_step_cost(void)
     }
 }
 
-/* Micro-batches larger than a leaf: each is short, and counts whole. gckpt_fit takes them where no size between does. */
+/* Micro-batches larger than a virtual rank: each is short, and counts whole. gckpt_fit takes them if no smaller size
+ * works. */
 static void test_larger_than_vrank(void)
 {
     static const struct { int64_t batch, rows; } cases[] = { { 4, 2 }, { 6, 3 }, { 7, 7 }, { 11, 11 } };
@@ -438,7 +439,7 @@ static void test_calibrate(void)
         ticks = 0;
         gckpt_result result = gckpt_calibrate(e, feeds, 2, d.batch, tick, &dt, costs, n, &update);
         CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(e));
-        CHECK(ticks > 0);                           /* the own optimiser was not called                          */
+        CHECK(ticks > 0);                           /* the caller's optimiser was not called */
         CHECK(floats_hash(s, &after) && after == before && gckpt_store_step(s) == step);
         CHECK(gckpt_bytes_measured(e) == measured);
         CHECK(update >= 1000 && update < 1000000);
@@ -452,7 +453,7 @@ static void test_calibrate(void)
             else if (ins.kind == GCKPT_BACKWARD)
                 CHECK(costs[ins.id].backward == 1000);
         }
-        CHECK(costs[n - 1].forward > 1);            /* never run: in proportion                                  */
+        CHECK(costs[n - 1].forward > 1);            /* never run: in proportion */
         d.costs = costs;
         d.cost_count = n;
         d.mode = GCKPT_STORE_ALL;
@@ -493,7 +494,7 @@ static void test_calibrate(void)
         CHECK(floats_hash(s, &after) && after == before && gckpt_store_step(s) == step);
         util_free(e, p, g, s);
     }
-    model m = plain();                              /* plans that it does not time                               */
+    model m = plain();                              /* plans that it does not time */
     gckpt_store *s = gckpt_store_new(NULL);
     for (int i = 0; i < 2; i++) {
         gckpt_graph *g = gckpt_graph_new(s, NULL);
@@ -540,8 +541,8 @@ static void test_measure(void)
     m.as_built = 1;
     gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, measure), *q;
     CHECK_MSG(p && gckpt_plan_rows(p) == B && m.measured == 6, "%s", gckpt_error_text(s));
-    CHECK(gckpt_plan_step_cost(p) % 1000 == 0);     /* ticks: the fewest instructions win                        */
-    m.as_built = d.as_built = 0;                    /* another form is timed: it costs what it took  */
+    CHECK(gckpt_plan_step_cost(p) % 1000 == 0);     /* ticks: the fewest instructions win */
+    m.as_built = d.as_built = 0;                    /* another lowering is timed: it costs what it took */
     q = gckpt_fit(s, build, &m, B, &d, measure);
     CHECK_MSG(q && gckpt_plan_step_cost(q) <= gckpt_plan_step_cost(p) + 100 &&
                   gckpt_plan_step_cost(q) + 100 >= gckpt_plan_step_cost(p),
@@ -580,7 +581,7 @@ static void test_allocations(void)
         CHECK(!worked || p);
         gckpt_plan_free(p);
         d.update_in_backward = 0;
-        d.as_built = 1;                                     /* what is timed                                 */
+        d.as_built = 1;                                     /* what is timed */
         p = gckpt_fit(s, build, &m, B, &d, NULL);
         CHECK_MSG(p != NULL, "%s", gckpt_error_text(s));
         gckpt_exec *e = gckpt_exec_new(p, s, &ed);

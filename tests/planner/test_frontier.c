@@ -1,6 +1,6 @@
-/* test_frontier.c - the frontier as text and JSON, and as examples/pictures.h shows it beside other
- * modes: lines that fit a terminal, pictures and objects that parse, texts that do not touch, exact
- * numbers, writers and allocations that may fail anywhere, and that showing plans nothing. */
+/* test_frontier.c - the frontier as text and JSON, and as examples/pictures.h draws it with other modes: lines
+ * that fit a terminal, pictures and objects that parse, labels that do not touch, exact numbers, writers
+ * and allocations that may fail anywhere; printing does no planning. */
 #include "store/store.h"
 #include "graph/graph.h"
 #include "planner/internal.h"
@@ -86,7 +86,7 @@ static void check_text(const gckpt_frontier *f, size_t mark, const text *t)
     CHECK((find(t->bytes, "stopped at its limit") != NULL) == !gckpt_frontier_complete(f));
 }
 
-/* Texts stay on the page and do not touch: by the widths of common fonts, a little generously. */
+/* Checks that labels stay on the page and do not touch, with generous widths of common fonts. */
 static void check_svg(const text *t)
 {
     double box[64][4];
@@ -123,7 +123,7 @@ static void check_svg(const text *t)
     CHECK(!find(t->bytes, "nan") && !find(t->bytes, "inf\"") && !find(t->bytes, "infH"));
 }
 
-/* Every mode stands at its own height, also far above the line: twice the work is clearly higher. */
+/* Checks that every mode has its own height, also far above the curve: twice the cost is clearly higher. */
 static void check_heights(const model *m, const text *t)
 {
     double y[PICTURES_MODES] = { 0 };
@@ -148,7 +148,7 @@ static int alike(double a, double b)
     return a - b <= 1e-5 * b + 1e-9 && b - a <= 1e-5 * b + 1e-9;
 }
 
-/* The point that begins at the next {"bytes": */
+/* Compares the point that begins at the next {"bytes": */
 static int same_point(const char **s, const gckpt_point *p)
 {
     char *end;
@@ -202,7 +202,7 @@ static void check_modes(const model *m, int ops)
     }
 }
 
-/* A line for each mode that was planned, right-aligned numbers, then its name. */
+/* Checks the table: a line for each planned mode, with right-aligned numbers, then its name. */
 static void check_table(const model *m, const text *t)
 {
     int lines = 0, planned = m->modes.ops > PICTURES_POOR_OPS;
@@ -266,7 +266,7 @@ static void sizes(void)
     }
 }
 
-/* Costs of a user: none at all, enormous ones, and a recompute that costs nothing. */
+/* A user's costs: all 0, very large, and a recomputation that costs nothing. */
 static void odd_costs(void)
 {
     for (int k = 0; k < 3; k++) {
@@ -321,7 +321,7 @@ static void failures(void)
     pictures_modes all;
     CHECK(pictures_compare(m.graph, &m.term, 1, &m.desc, &all) == GCKPT_OK);
     long refused = 0;
-    for (long k = 1;; k++) { /* no memory to plan a mode with, or to prove what it can do */
+    for (long k = 1;; k++) { /* no memory to plan a mode, or to prove its bound */
         long blocks = m.h.blocks;
         memset(&m.h, 0, sizeof m.h);
         m.h.blocks = blocks;
@@ -349,7 +349,7 @@ static void failures(void)
     free_model(&m);
 }
 
-/* A step that has no bytes but of parameters and their gradients has a frontier, too: of one point. */
+/* A step that takes no bytes except parameters and their gradients has a frontier of one point. */
 static void nothing_kept(void)
 {
     const gckpt_init init = { 0.2f, 0, 0 };
@@ -375,7 +375,7 @@ static void nothing_kept(void)
     util_free(NULL, NULL, g, s);
 }
 
-/* Each allocation of a search fails once: there is no frontier, a reason, and nothing left. */
+/* Each allocation of a search fails once: no frontier, an error, and no leak. */
 static void no_memory(void)
 {
     const gckpt_init init = { 0.2f, 0, 0 };
@@ -399,7 +399,7 @@ static void no_memory(void)
     }
 }
 
-/* Costs so many that their copy has memory of its own. */
+/* Enough costs that their copy is an allocation of its own. */
 static void no_memory_for_costs(void)
 {
     static gckpt_cost costs[400];

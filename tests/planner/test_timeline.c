@@ -1,6 +1,5 @@
-/* test_timeline.c - what a plan tells of its memory: buffers that add up and never overlap, getters,
- * an SVG (examples/pictures.h) and a trace that parse whatever the names are, and a writer that may
- * fail anywhere. */
+/* test_timeline.c - what a plan reports of its memory: buffers that add up and never overlap, getters, an SVG
+ * (examples/pictures.h) and a trace that parse with any names, and a writer that may fail anywhere. */
 #include "store/store.h"
 #include "plan/internal.h"
 #include "check.h"
@@ -8,7 +7,7 @@
 #include "util.h"
 #include "text.h"
 
-/* Each counter event adds up to the live bytes that the instruction before it names. */
+/* Checks that each counter event adds up to the live bytes that the instruction before it reports. */
 static void check_counters(const gckpt_plan *plan, const text *t)
 {
     size_t x = 0;
@@ -30,7 +29,7 @@ static void check_counters(const gckpt_plan *plan, const text *t)
     CHECK(x == plan->length);
 }
 
-/* Numbers of an attribute stay within the page. */
+/* Checks that the numbers of an attribute stay within the page. */
 static void check_range(const text *t, const char *attribute, double least, double most)
 {
     for (const char *s = t->bytes; (s = find(s, attribute)) != NULL;) {
@@ -59,7 +58,7 @@ static void check_pictures(const gckpt_plan *plan, size_t most)
     free(json.bytes);
 }
 
-/* Getters of instructions and tensors, against what the plan holds and what it says elsewhere. */
+/* Checks getters of instructions and tensors against the plan's contents and its other reports. */
 static void check_getters(const gckpt_plan *plan, int64_t batch)
 {
     int length = gckpt_plan_length(plan);
@@ -135,7 +134,7 @@ static void check_buffers(const gckpt_plan *plan)
     }
     for (int k = GCKPT_BYTES_GRADIENTS; k <= GCKPT_BYTES_WORKSPACE; k++)
         CHECK(at_peak[k] == gckpt_plan_kind_bytes(plan, k));
-    /* what an instruction reads and writes lies in buffers that live then */
+    /* what an instruction reads and writes is in buffers that are live */
     for (int x = 0; x < length; x++) {
         size_t out = plan->operands[plan->ins[x].operands];
         int found = out == SIZE_MAX;
@@ -148,7 +147,7 @@ static void check_buffers(const gckpt_plan *plan)
     free(live);
 }
 
-/* An MLP with norms, a table and a residual; `names` are given to activations in turn. */
+/* Builds an MLP with norms, a table and a residual; `names` are given to activations in order. */
 typedef struct {
     gckpt_store *store;
     gckpt_graph *graph;
@@ -214,7 +213,7 @@ static void all_plan_kinds(void)
     }
 }
 
-/* A regulariser of parameters alone, fetched tensors: a prologue, an epilogue, ends past the list. */
+/* A regulariser of parameters alone, and fetched tensors: a prologue, an epilogue, live ranges past the end. */
 static void once_and_fetched(void)
 {
     model m = make(2, 4, NULL, 0);
@@ -296,11 +295,11 @@ static void any_name(void)
         check_pictures(plan, 200000);
         text trace = { 0 };
         CHECK(gckpt_plan_trace(plan, write_text, &trace) == GCKPT_OK);
-        CHECK(find(trace.bytes, names[3]) && !find(trace.bytes, names[7])); /* no characters */
+        CHECK(find(trace.bytes, names[3]) && !find(trace.bytes, names[7])); /* not valid characters */
         free(trace.bytes);
         for (size_t i = 0; i < plan->node_count; i++) {
             text t = { 0 };
-            for (int most = 4; most < 40; most++) { /* as wide as promised */
+            for (int most = 4; most < 40; most++) { /* as wide as specified */
                 pictures_out out;
                 memset(&out, 0, sizeof out);
                 out.write = write_text;
@@ -317,8 +316,8 @@ static void any_name(void)
     free_model(&m);
 }
 
-/* Sums of leaves that wait are counted as what they are; every gradient that a backward writes is printed with its place,
- * that of its first input, too. */
+/* Partial sums of virtual ranks have a kind of their own. Every gradient that a backward writes is printed with its
+ * offset, including that of its first input. */
 static void vranks_and_offsets(void)
 {
     const gckpt_init normal = { 0.3f, 0, 0 };
@@ -342,11 +341,11 @@ static void vranks_and_offsets(void)
         char place[3][40];
         snprintf(place[0], sizeof place[0], " writes #%d at ", gckpt_id(h));
         snprintf(place[1], sizeof place[1], " #%d at ", gckpt_id(w));
-        snprintf(place[2], sizeof place[2],  " #%d at ", gckpt_id(x)); /* nobody wants it */
+        snprintf(place[2], sizeof place[2],  " #%d at ", gckpt_id(x)); /* no one reads it */
         CHECK(gckpt_plan_print(plan, write_text, &t) == GCKPT_OK);
         CHECK(find(t.bytes, place[0]) && find(t.bytes, place[1]) && !find(t.bytes, place[2]));
-        CHECK(find(t.bytes, "[2,6] at ") && !find(t.bytes, "[] at ")); /* a value, but no loss */
-        int updates = 0; /* which alone read from somewhere */
+        CHECK(find(t.bytes, "[2,6] at ") && !find(t.bytes, "[] at ")); /* a value, except the loss */
+        int updates = 0; /* only these read from somewhere */
         for (char *at = t.bytes, *end; (end = strchr(at, '\n')) != NULL; at = end + 1) {
             *end = 0;
             CHECK_MSG(!strstr(at, "\tupdate  ") == !strstr(at, " from "), "%s", at);
@@ -402,7 +401,7 @@ static void failing_writers(void)
     free_model(&m);
 }
 
-/* Bars end where their bytes add up to, the greatest at the right. */
+/* Checks that bars end where their bytes add up to, with the largest at the right. */
 static void bars(void)
 {
     static const char *const names[] = { "one", "two" }, *const kinds[] = { "red", "green", "blue" };

@@ -1,17 +1,17 @@
-/* oracle.h - least work of a schedule in a number of bytes, found without the library.
+/* oracle.h - least cost of a schedule within a number of bytes, computed without the library.
  *
  *   oracle_exhaustive   any schedule that may drop and recompute anything at any time; Dijkstra's
- *                       search over (what is live, next backward), for about 8 ops
- *   oracle_rotor_*      chains: the best persistent schedule, by rotor's programme (Beaumont et al.
- *                       2019, Herrmann et al. 2019), in exact integers
+ *                       algorithm over (what is live, next backward), for about 8 ops
+ *   oracle_rotor_*      chains: the best persistent schedule, by rotor's dynamic programme (Beaumont
+ *                       et al. 2019, Herrmann et al. 2019), in exact integers
  *   oracle_revolve      uniform chains: Griewank & Walther 2000, closed form
- *   oracle_fits         whether blocks with given lives have places in so many bytes at all
+ *   oracle_fits         whether blocks with given live ranges can be placed in a number of bytes
  *
- * Sizes are in one unit (floats, say). Only sums of live sizes count, no places. What is modelled:
- * a forward makes the value, the saved or both, of its op; both may be dropped at any time. Backwards
- * come in reverse order. The gradient of a value is made by the backward of its last user and goes
- * with its own backward; `hold` is what a backward adds for good (gradients of parameters). Every
- * loss runs before its backward. */
+ * All sizes are in the same unit (for example floats). Only sums of live sizes count, not offsets.
+ * The model: a forward computes the value of its op, what it saves, or both; both may be dropped at
+ * any time. Backwards run in reverse order. The gradient of a value begins with the backward of its
+ * last user and ends with its own backward; `param_grad` is what a backward adds for the rest of the
+ * step (gradients of parameters). Every loss runs before its backward. */
 #ifndef TESTS_ORACLE_H
 #define TESTS_ORACLE_H
 #include <stdint.h>
@@ -21,17 +21,17 @@
 enum { ORACLE_OPS = 160, ORACLE_INPUTS = 8 };
 #define ORACLE_NEVER UINT64_MAX
 typedef struct {
-    int inputs, in[ORACLE_INPUTS]; /* ops; -1: what takes no room (fed data, parameters) */
+    int inputs, in[ORACLE_INPUTS]; /* ops, or -1 for what takes no memory (fed data, parameters) */
     unsigned needs_in;             /* bit i: its backward reads input i */
     int needs_out, needs_saved;
     int active; /* has a backward */
     int loss;   /* no value; runs at least once */
     uint64_t out, saved, work_forward, work_backward, param_grad;
-    uint64_t forward, backward; /* work */
+    uint64_t forward, backward; /* cost */
 } oracle_op;
 typedef struct {
     int n;
-    oracle_op op[ORACLE_OPS]; /* all lead to a loss */
+    oracle_op op[ORACLE_OPS]; /* every op leads to a loss */
 } oracle_graph;
 typedef struct {
     int backward, op;
@@ -47,7 +47,7 @@ typedef struct {
     uint32_t useful[ORACLE_OPS + 1];    /* bits that may still be read when k is next */
 } oracle_search;
 
-/* The highest active user of op i; -1: none. */
+/* Returns the highest active user of op i, or -1 if there is none. */
 static inline int oracle_last_user(const oracle_graph *g, int i)
 {
     for (int u = g->n; u-- > 0;)
@@ -75,7 +75,7 @@ static inline void oracle_prepare(oracle_search *s, const oracle_graph *g)
             s->saved_bit[i] = s->bits++;
         }
     }
-    /* k: the next backward is that of op k-1, those of ops k.. are done */
+    /* backwards of ops k.. are done; the next one is that of op k - 1 */
     for (int k = 0; k <= g->n; k++) {
         for (int i = 0; i < g->n; i++) {
             const oracle_op *o = &g->op[i];
@@ -106,7 +106,7 @@ static inline uint64_t oracle_live(const oracle_search *s, uint32_t live)
     return sum;
 }
 
-/* Bits that must be set for a forward of op i; for its backward. */
+/* Returns the bits that must be set for a forward of op i, or for its backward. */
 static inline uint32_t oracle_reads(const oracle_search *s, int i, int backward)
 {
     const oracle_op *o = &s->g->op[i];
@@ -177,8 +177,8 @@ static inline void oracle_relax(oracle_queue *q, uint64_t cost, uint32_t state, 
     oracle_push(q, cost, state);
 }
 
-/* All moves from a state. The work of backwards is the same for all schedules and is not counted
- * here; what can no longer be read is dropped at once. */
+/* Pushes all moves from a state. Does not count backwards, whose cost is the same in all schedules. Drops at once what
+ * can no longer be read. */
 static inline void oracle_expand(const oracle_search *s, oracle_queue *q, uint64_t memory,
                                 uint64_t cost, uint32_t state)
 {
@@ -215,7 +215,7 @@ static inline void oracle_expand(const oracle_search *s, oracle_queue *q, uint64
         oracle_relax(q, cost, (live & s->useful[k - 1]) | (uint32_t)(k - 1) << s->bits, state, -1);
 }
 
-/* The most that is live while the steps are taken that lead to `state`; writes them to list. */
+/* Returns the peak of the steps that lead to `state`, and writes them to list. */
 static inline uint64_t oracle_trace(const oracle_search *s, const oracle_queue *q, uint32_t state,
                                     oracle_step *list, int *length)
 {
@@ -244,8 +244,8 @@ static inline uint64_t oracle_trace(const oracle_search *s, const oracle_queue *
     return peak;
 }
 
-/* Least total work within `memory`; ORACLE_NEVER: impossible. *peak: what the schedule found needs.
- * list, if given: the schedule, at most 4096 steps. */
+/* Returns the least total cost within `memory`, or ORACLE_NEVER if impossible. *peak is that of the schedule found,
+ * which is written to list (at most 4096 steps) unless that is NULL. */
 static inline uint64_t oracle_exhaustive(const oracle_graph *g, uint64_t memory, uint64_t *peak,
                                          oracle_step *list, int *length)
 {
@@ -287,7 +287,7 @@ static inline uint64_t oracle_exhaustive(const oracle_graph *g, uint64_t memory,
 }
 
 /* ---- rotor ---- */
-/* A chain: op i reads op i-1, op 0 reads what takes no room, the last op is the loss. */
+/* A chain: op i reads op i-1, op 0 reads what takes no memory, the last op is the loss. */
 static inline int oracle_is_chain(const oracle_graph *g)
 {
     for (int i = 0; i < g->n; i++) {
@@ -302,7 +302,7 @@ static inline int oracle_is_chain(const oracle_graph *g)
 typedef struct {
     const oracle_graph *g;
     uint64_t memory;
-    uint32_t *cost; /* [s][t][m]: reverses stages s..t in m, the input of s not counted */
+    uint32_t *cost; /* [s][t][m]: least cost to reverse stages s to t in m, without the input of s */
 } oracle_rotor;
 
 static inline uint32_t *oracle_rotor_at(const oracle_rotor *r, int s, int t, uint64_t m)
@@ -323,7 +323,7 @@ static inline uint64_t oracle_kept(const oracle_rotor *r, int s)
 {
     return oracle_out(r, s) + (r->g->op[s].needs_saved ? r->g->op[s].saved : 0);
 }
-/* What stage s needs when its forward is kept for its backward; the gradient behind t is live. */
+/* Returns what stage s needs when its forward is kept for its backward, with the gradient after t live. */
 static inline uint64_t oracle_taped(const oracle_rotor *r, int s, int t)
 {
     const oracle_op *o = &r->g->op[s];
@@ -343,7 +343,8 @@ static inline uint64_t oracle_sweep(const oracle_rotor *r, int s, int t)
     return need;
 }
 
-/* The best way: 0: stage s taped; k > s: forwards to k, k..t first, then s..k-1. -1: impossible. */
+/* Returns the best choice: 0 to tape stage s; k > s to run forward to k, reverse k to t, then s to k - 1; -1 if
+ * impossible. */
 static inline int oracle_rotor_choice(const oracle_rotor *r, int s, int t, uint64_t m,
                                       uint64_t *best)
 {
@@ -398,7 +399,7 @@ static inline uint64_t oracle_rotor_cost(const oracle_rotor *r, uint64_t memory)
     return cost == UINT32_MAX ? ORACLE_NEVER : cost;
 }
 
-/* The schedule for `memory`; returns its length, at most `most`. */
+/* Writes the schedule for `memory`; returns its length, at most `most`. */
 static inline int oracle_rotor_list(const oracle_rotor *r, uint64_t memory, oracle_step *list,
                                     int most)
 {
@@ -450,8 +451,8 @@ static inline uint64_t oracle_choose(uint64_t n, uint64_t k, uint64_t most)
     return c;
 }
 
-/* Forwards that reversing n steps takes with s checkpoints, the one of the start included:
- * t n - C(s + t, t - 1), t least with C(s + t, s) >= n. */
+/* Returns the number of forwards to reverse n steps with s checkpoints including the first state: t n - C(s + t, t -
+ * 1), with the least t such that C(s + t, s) >= n. */
 static inline uint64_t oracle_revolve(uint64_t n, uint64_t s)
 {
     uint64_t t = 0;
@@ -460,12 +461,12 @@ static inline uint64_t oracle_revolve(uint64_t n, uint64_t s)
     return t == 0 ? 0 : t * n - oracle_choose(s + t, t - 1, UINT32_MAX);
 }
 
-/* ---- places ---- */
+/* ---- placement ---- */
 enum { ORACLE_LIVE = 16, ORACLE_LAYOUTS = 1 << 18 };
 typedef struct {
     int start, end, size;
 } oracle_block;
-/* All placements of the blocks live at one time, as offsets by slot (0xff: a free slot). */
+/* All placements of the blocks live at one point, as offsets by slot (0xff: a free slot). */
 typedef struct {
     unsigned char (*all)[ORACLE_LIVE], (*next)[ORACLE_LIVE];
     int *table, count, next_count;
@@ -484,11 +485,12 @@ static inline void oracle_place_add(oracle_places *q, const unsigned char *at)
     q->table[i] = q->next_count;
 }
 
-/* Do blocks (in the order they start) fit in `memory` units (at most 254)? -1: too many to try. */
+/* Returns whether blocks (by increasing start) fit in `memory` units (at most 254), or -1 if there are too many
+ * placements. */
 static inline int oracle_fits(const oracle_block *b, int n, int memory)
 {
     oracle_places q;
-    int slot[ORACLE_LIVE], result = 1; /* which block is in a slot */
+    int slot[ORACLE_LIVE], result = 1; /* the block of each slot */
     q.all = (unsigned char(*)[ORACLE_LIVE])malloc((size_t)ORACLE_LAYOUTS * ORACLE_LIVE);
     q.next = (unsigned char(*)[ORACLE_LIVE])malloc((size_t)ORACLE_LAYOUTS * ORACLE_LIVE);
     q.table = (int *)malloc(2 * ORACLE_LAYOUTS * sizeof(int));

@@ -1,18 +1,18 @@
-/* promises.h - what the manual (9) promises of plans, asked of a request for one net (net.h).
+/* promises.h - checks what the manual (9) promises of plans, for one request.
  *
- *   promise_all(seed, way)    asks for plans of every mode and many budgets, of the net of this
- *                             seed, and compares them with each other and with the frontier
- *   promise_made(..)          the same of the made graph that is there (synthetic.h)
- *   promise_runs(seed, way)   trains by one of them: the bits of a plain plan, the bytes promised
+ *   promise_all(seed, way)    plans every mode and many budgets for the net of this seed (net.h), and
+ *                             compares the plans with each other and with the frontier
+ *   promise_synthetic(..)     does the same for the current synthetic graph (synthetic.h)
+ *   promise_runs(seed, way)   trains by some of them: same bits as a plain plan, bytes as planned
  *   promise_fit(seed, way)    gckpt_fit against all micro-batches, one by one
- *   promise_tell()            prints how often each was asked and broken
+ *   promise_report()          prints how often each promise was checked and broken
  *
- * The checker of plans (plan_check.h) sees each of them, too. Include it after layer headers
+ * The checker of plans (plan_check.h) also checks each plan. Include this file after layer headers
  * of src/ (planner/internal.h) and net.h. */
 #ifndef TESTS_PROMISES_H
 #define TESTS_PROMISES_H
 
-/* One line each: what it says, and a name. */
+/* The promises: name and text. */
 #define PROMISES(X)                                                                                \
     X(PLANNED, "what is legal is planned, for any budget from the least named on")                 \
     X(WITHIN, "the peak never exceeds the budget")                                                 \
@@ -34,28 +34,28 @@
 enum { PROMISES(PROMISE_ENUM) PROMISE_KINDS };
 #undef PROMISE_ENUM
 static long promise_checked[PROMISE_KINDS], promise_broken[PROMISE_KINDS];
-static int promise_verbose; /* 1: every broken one is printed, and its net */
+static int promise_verbose; /* if nonzero, prints every broken promise and its net */
 static int promise_printed;
 static long promise_untrainable; /* nets with nothing to train */
 
-/* ---- what is asked now, and the plans that came of it ---- */
+/* ---- the current request, and its plans ---- */
 enum { PROMISE_PLANS = 128, PROMISE_BUDGETS = 10, PROMISE_LIST = 3000 };
 typedef struct {
     const char *what;
     size_t bytes, budget, proven_bytes; /* budget 0: none */
     uint64_t work, proven;
-    int searched, near_optimal; /* close: proven to be within 0.1 % of a step */
-    size_t copies; /* bytes of those of parameters, which are among them */
+    int searched, near_optimal; /* near_optimal: proven to be within 0.1 % of a step */
+    size_t copies; /* of parameters; included in bytes */
 } promise_plan;
 static struct {
     char who[48];
     gckpt_graph *g;
     const gckpt_term *term;
-    int terms, of_net; /* of_net: net.h has more to say */
+    int terms, of_net; /* of_net: the graph is net.h's */
     gckpt_plan_desc d;
     promise_plan plan[PROMISE_PLANS];
     int plans;
-    uint64_t step; /* work of store-all */
+    uint64_t step; /* cost of store-all */
     size_t least;
     heap memory;
 } promise_request;
@@ -96,7 +96,8 @@ static inline void promise_report(void)
         printf("%9ld asked %5ld broken: %s\n", promise_checked[i], promise_broken[i], texts[i]);
 }
 
-/* What an op's shape() asks for, behind low parts of sums that end with the instruction (5e). */
+/* Returns the workspace that an op's shape() requests, after the compensation terms of sums within the instruction
+ * (5e). */
 static inline size_t workspace_of(const gckpt_plan *p, const gckpti_ins *ins)
 {
     const gckpti_plan_node *node = &p->nodes[ins->id];
@@ -127,7 +128,7 @@ static inline size_t workspace_of(const gckpt_plan *p, const gckpti_ins *ins)
     return own ? (comp + 63) / 64 * 64 + own : comp;
 }
 
-/* A run in bands of rows has no shape rule, and always a workspace; plan_check.h looks into that. */
+/* A fused group has no shape rule and always a workspace, which plan_check.h checks. */
 static inline int is_fused(const gckpt_plan *p, const gckpti_ins *ins)
 {
     return p->nodes[ins->id].kind == GCKPTI_OP && !p->nodes[ins->id].op->shape;
@@ -158,7 +159,7 @@ static inline gckpt_plan *promise_new_plan(gckpt_mode mode, size_t budget)
     return p;
 }
 
-/* Notes a plan, sends some through a file, frees it; 0: there is none. */
+/* Records a plan, sends some through a file, and frees it. Returns 0 if the plan is NULL. */
 static inline int promise_record(gckpt_plan *p, const char *what, size_t budget, int searched)
 {
     const gckpt_plan_desc *d = &promise_request.d;
@@ -206,8 +207,7 @@ static inline int promise_record(gckpt_plan *p, const char *what, size_t budget,
 
 static inline promise_plan *promise_last(void) { return &promise_request.plan[promise_request.plans - 1]; }
 
-/* A mode without a budget; and with one, of its own bytes, without copies of parameters, and a byte
- * less. */
+/* Plans a mode without a budget, then with its own bytes without copies of parameters, and with a byte less. */
 static inline void promise_mode(gckpt_mode mode, const char *what)
 {
     if (!promise_record(promise_new_plan(mode, 0), what, 0, 0))
@@ -242,7 +242,7 @@ static inline void promise_modes(void)
         promise_request.d.segment_size = group;
     }
     if (promise_request.d.fetches || promise_request.d.stage_parameters || (promise_request.of_net && net.packed))
-        return; /* such forwards are not in the plain plan that the list is made of */
+        return; /* the plain plan, of which the list is made, has no such forwards */
     promise_request.d.schedule = list;
     promise_request.d.instructions =
         random_schedule(promise_request.g, promise_request.term, promise_request.terms, list, PROMISE_LIST);
@@ -252,7 +252,7 @@ static inline void promise_modes(void)
     promise_request.d.instructions = 0;
 }
 
-/* The least budget: named when there is too little, enough, and not one byte too large. */
+/* Checks that the least budget is named if the budget is too small, suffices, and is not a byte too large. */
 static inline int promise_least(gckpt_mode mode)
 {
     const char *what = gckpt_mode_name(mode);
@@ -277,8 +277,8 @@ static inline int promise_least(gckpt_mode mode)
             p ? "a plan" : gckpt_error_text(promise_request.g));
     gckpt_plan_free(p);
     const size_t named[2] = { fast, util_fast_budget(
-                                        promise_request.g) }; /* both hold; schedules of one work may differ in bytes */
-    gckpt_plan *free_of = promise_new_plan(mode, 0); /* gckpt_recompute may ask for more, always */
+                                        promise_request.g) }; /* both: bytes may differ at equal cost */
+    gckpt_plan *free_of = promise_new_plan(mode, 0); /* gckpt_recompute may always demand more */
     for (int i = 0; i < 2; i++) {
         p = promise_new_plan(mode, named[i] ? named[i] : least);
         promise(PROMISE_FAST,
@@ -356,7 +356,7 @@ static inline gckpt_frontier *promise_frontier(void)
     return f;
 }
 
-/* Budgets worth asking for, ascending: the least, those of other plans, some between. */
+/* Lists budgets to plan, ascending: the least, those of other plans, some in between. */
 static inline int promise_budgets(size_t *budget, size_t most)
 {
     int n = 0;
@@ -377,7 +377,7 @@ static inline int promise_budgets(size_t *budget, size_t most)
     return n;
 }
 
-/* One budget, against the frontier and AUTO. */
+/* Compares a budget's plan with the frontier and with AUTO. */
 static inline void promise_budget(const gckpt_frontier *f, size_t budget)
 {
     gckpt_point at = { 0, 0, 0, 0, 0 };
@@ -404,7 +404,7 @@ static inline void promise_budget(const gckpt_frontier *f, size_t budget)
                 (unsigned long)budget, (unsigned long)promise_last()->work, (unsigned long)p.work);
 }
 
-/* The same without slower memory. */
+/* Compares with a plan without offloading. */
 static inline void promise_slower(size_t budget, const promise_plan *with)
 {
     const size_t bytes = promise_request.d.offload_bytes;
@@ -422,12 +422,12 @@ static inline void promise_slower(size_t budget, const promise_plan *with)
     promise_request.d.offload_bytes = bytes;
 }
 
-/* Every plan against every other. */
+/* Compares every plan with every other. */
 static inline void promise_compare(void)
 {
     for (int i = 0; i < promise_request.plans; i++) {
         const promise_plan *p = &promise_request.plan[i];
-        /* a schedule that is given may be one that no mode finds */
+        /* no mode may find what a caller's schedule does */
         promise(PROMISE_LEAST, p->bytes >= promise_request.least || !strcmp(p->what, "schedule"),
                 "%s: %s takes %lu bytes, fewer than the least, %lu", promise_request.who, p->what,
                 (unsigned long)p->bytes, (unsigned long)promise_request.least);
@@ -443,7 +443,7 @@ static inline void promise_compare(void)
                     (unsigned long)p->budget, (unsigned long)p->proven, q->what,
                     (unsigned long)q->work);
             if (!strcmp(q->what, "schedule") || !strcmp(p->what, "a point"))
-                continue; /* points are compared with what is asked for alone */
+                continue; /* points are compared with plans for their bytes */
             promise(q->searched ? PROMISE_MORE : PROMISE_RIVALS,
                     p->work <= q->work ||
                         (!q->searched && p->near_optimal && p->work - q->work < promise_request.step / 1000),
@@ -467,7 +467,7 @@ static inline void promise_open(unsigned seed, int way)
     snprintf(promise_request.who, sizeof promise_request.who, "seed %u way %d", seed, way);
 }
 
-/* Nothing but forwards: budgets, from the least that is named to what is asked for without one. */
+/* Inference: budgets from the least that is named to what is planned without one. */
 static inline void promise_inference(void)
 {
     gckpt_plan_desc *d = &promise_request.d;
@@ -488,7 +488,7 @@ static inline void promise_inference(void)
     promise_compare();
 }
 
-/* All of training's, of what is asked now. */
+/* Checks all promises of training for the current request. */
 static inline void promise_training(void)
 {
     size_t budget[PROMISE_BUDGETS], most = 0;
@@ -496,7 +496,7 @@ static inline void promise_training(void)
     gckpt_plan_free(p);
     promise_untrainable += !p;
     if (!p && strstr(gckpt_error_text(promise_request.g), "nothing to train"))
-        return; /* all that is not frozen is behind gckpt_detach */
+        return; /* everything that is not frozen is behind gckpt_detach */
     promise_modes();
     for (int i = 0; i < promise_request.plans; i++)
         most = promise_request.plan[i].bytes > most ? promise_request.plan[i].bytes : most;
@@ -531,7 +531,7 @@ static inline void promise_all(unsigned seed, int way)
     random_state = saved;
 }
 
-/* Of the made graph that is there (synthetic.h). */
+/* Checks the current synthetic graph. */
 #ifdef TESTS_SYNTHETIC_H
 static inline void promise_synthetic(const char *kind, int ops, int64_t which)
 {
@@ -554,7 +554,7 @@ typedef struct {
     size_t measured;
 } promise_run;
 
-/* Two steps by a plan of the net that is open, which goes. */
+/* Trains two steps by a plan of the current net, and frees the plan. */
 static inline promise_run promise_train(gckpt_plan *p, const char *what)
 {
     const gckpt_hyper hyper = { .lr = 0.02f, .weight_decay = 0.1f };
@@ -575,7 +575,7 @@ static inline promise_run promise_train(gckpt_plan *p, const char *what)
     }
     run.hash = gckpt_store_hash(net.s);
     run.measured = gckpt_bytes_measured(e);
-    /* where a leaf has fewer rows than a micro-batch may have, none is full */
+    /* if a virtual rank has fewer rows than a micro-batch may have, none is full */
     const int64_t vranks = promise_request.d.virtual_ranks ? promise_request.d.virtual_ranks : 1;
     if ((net.batch + vranks - 1) / vranks >= net.rows)
         promise(PROMISE_TOUCHED, run.measured == gckpt_plan_bytes(p),
@@ -585,8 +585,8 @@ static inline promise_run promise_train(gckpt_plan *p, const char *what)
     return run;
 }
 
-/* Store-all of the plain way over the whole batch; then, of this way, that, the least bytes, and
- * some more. */
+/* Trains by store-all of the plain variant over the whole batch, then by this variant's: store-all, least bytes, and
+ * some in between. */
 static inline void promise_runs(unsigned seed, int way)
 {
     uint64_t saved = random_state;
@@ -608,7 +608,7 @@ static inline void promise_runs(unsigned seed, int way)
             most = gckpt_plan_bytes(p);
         if (p && (k == 0 || net.rows == net.batch || gckpt_plan_split_exact(p, NULL))) {
             got = promise_train(p, k == 0 ? "plain" : k == 1 ? "store-all" : "budget");
-            want = want.hash == 0 ? got : want; /* the plain way may have nothing to train */
+            want = want.hash == 0 ? got : want; /* the plain variant may have nothing to train */
             promise(PROMISE_BITS,
                     got.hash == want.hash && !memcmp(got.loss, want.loss, sizeof want.loss),
                     "%s, run %d: other bits: loss %.9g, %.9g; %.9g, %.9g", promise_request.who, k,
@@ -630,8 +630,8 @@ static inline int promise_build(gckpt_graph *g, int64_t rows, gckpt_term *terms,
     return net.terms;
 }
 
-/* Asks for all micro-batches and rules of updates; the least work of a step in `budget`, in the
- * least bytes; *least: the least budget. */
+/* Plans all micro-batches and update rules. Returns the least cost of a step in `budget`, in the fewest bytes; *least
+ * is the least budget. */
 static inline uint64_t promise_sizes(unsigned seed, gckpt_plan_desc d, size_t budget, size_t *bytes,
                                      size_t *least)
 {
@@ -680,7 +680,7 @@ static inline void promise_fit(unsigned seed, int way)
     d.fetch = NULL;
     d.costs = NULL;
     d.update_in_backward = d.virtual_ranks > 1 ? 0 : (int)below(3);
-    /* the net's own graph is in the way of its parameters no more than any other */
+    /* the net's own graph uses its parameters as any other graph does */
     gckpt_graph *own = net.g;
     net_store = net.s;
     const int64_t batch = net.batch;

@@ -1,21 +1,21 @@
-/* synthetic.h - graphs of made-up ops, whose kernels never run: any sizes, any needs, any costs. What
- * oracle.h makes of them stands beside them (m.o), and the request they are planned by (m.d). The
- * one generator of such graphs:
- *     made_start, made_param, made_op.., made_finish     by hand
- *     random_chain, random_graph, skipping_chain, large_graph, flagged_graph     drawn
- *     made_shape_count, made_shape_of     every graph of so many ops of five kinds, by number
- * made_free ends each. Nothing drawn depends on the order in which compilers evaluate arguments. */
+/* synthetic.h - graphs of synthetic ops, whose kernels never run: any sizes, inputs of backwards and
+ * costs. m.o is the same graph for oracle.h; m.d is the request. The only generator of such graphs:
+ *     synth_start, synth_param, synth_op.., synth_finish     by hand
+ *     random_chain, random_graph, skip_chain, large_graph, flagged_graph     random
+ *     synth_shape_count, synth_shape_of     every graph of so many ops of five kinds, by number
+ * synth_free frees each. Random graphs do not depend on the order in which compilers evaluate
+ * arguments. */
 #ifndef TESTS_SYNTHETIC_H
 #define TESTS_SYNTHETIC_H
 #include "oracle.h"
 #include "util.h"
 
 enum { FLOAT_BYTES = (int)sizeof(float) };
-static int param_times = 1; /* made parameters have so many times their size */
+static int param_times = 1; /* factor of the sizes of synthetic parameters */
 
 typedef struct {
-    int out, saved, work_forward, work_backward; /* floats */
-    unsigned flags;                            /* of the row */
+    int out, saved, work_forward, work_backward; /* sizes in floats */
+    unsigned flags;                            /* of the op descriptor */
 } synth_attributes;
 
 static gckpt_result synth_shape(gckpt_call *call)
@@ -35,12 +35,12 @@ static struct {
     gckpt_tensor *x, *t[ORACLE_OPS], *param[ORACLE_OPS];
     gckpt_op row[ORACLE_OPS];
     oracle_graph o;
-    unsigned needs[ORACLE_OPS][ORACLE_INPUTS]; /* what the gradient of each input reads */
+    unsigned needs[ORACLE_OPS][ORACLE_INPUTS]; /* inputs of the backward, by gradient */
     int param_of[ORACLE_OPS], param_size[ORACLE_OPS], params, used[ORACLE_OPS];
     gckpt_cost cost[4 * ORACLE_OPS];
     gckpt_term term[4];
     int terms, prologue; /* prologue: a parameter is read through a function of it */
-    size_t base;         /* plan bytes beside the arena */
+    size_t base;         /* plan bytes outside the arena */
     gckpt_plan_desc d;
 } m;
 
@@ -64,8 +64,7 @@ static inline int synth_param(int size)
     return m.params++;
 }
 
-/* An op that reads ops in[] (-1: the data) and maybe a parameter; needs: by input, the parameter
- * last. */
+/* Adds an op that reads ops in[] (-1: the data) and maybe a parameter; needs: by input, the parameter last. */
 static inline int synth_op(const int *in, int inputs, int param, const synth_attributes *a,
                           const unsigned *needs, int loss, gckpt_cost cost)
 {
@@ -107,8 +106,7 @@ static inline int synth_op(const int *in, int inputs, int param, const synth_att
     return i;
 }
 
-/* Of an op; saved: of so many percent. One by one: the order in which a list is evaluated is not
- * fixed. */
+/* Returns an op's attributes; saved: in percent. A function, since the order in which a list is evaluated varies. */
 static inline synth_attributes synth_sizes(int out, unsigned percent, int saved, int workspace)
 {
     synth_attributes a = { 0 };
@@ -126,7 +124,7 @@ static inline gckpt_cost synth_costs(int forward, int backward)
     return cost;
 }
 
-/* What follows from all ops: which need a gradient, what their backwards read and leave. */
+/* Derives from all ops which need a gradient, and what their backwards read and leave. */
 static inline void synth_finish(void)
 {
     int seen[ORACLE_OPS] = { 0 };
@@ -153,14 +151,14 @@ static inline void synth_finish(void)
         m.base += (size_t)m.param_size[q] * FLOAT_BYTES;
     m.d.optimiser = GCKPT_SGD;
     m.d.alignment = FLOAT_BYTES;
-    m.d.as_built = 1; /* the oracles know one order of backwards and no forms */
+    m.d.as_built = 1; /* the oracles know one order of backwards and no lowerings */
     m.d.costs = m.cost;
     m.d.cost_count = gckpt_graph_size(m.g);
 }
 
-/* ---- drawn ---- */
-/* As random_chain of the reference in Python: each backward reads its input, output and saved.
- * any: what backwards read is random too. */
+/* ---- random graphs ---- */
+/* Builds a chain as random_chain of the reference in Python: each backward reads its input, output and what was saved.
+ * If `any` is nonzero, what backwards read is random as well. */
 static inline void random_chain(int stages, int any)
 {
     int last = -1;
@@ -186,7 +184,7 @@ static inline void random_chain(int stages, int any)
     synth_finish();
 }
 
-/* Skips, diamonds, branches that need no gradient, tied parameters, up to two losses. */
+/* Builds skips, diamonds, branches without a gradient, tied parameters, up to two losses. */
 static inline void random_graph(int ops)
 {
     synth_start();
@@ -198,7 +196,7 @@ static inline void random_graph(int ops)
         unsigned needs[ORACLE_INPUTS + 1];
         if (m.terms == losses)
             break;
-        if (i == ops + losses - 1) /* what nothing reads yet */
+        if (i == ops + losses - 1) /* results without a reader */
             for (int k = 0; k < i && inputs < 6; k++)
                 if (!m.used[k] && !m.o.op[k].loss)
                     in[inputs++] = k;
@@ -229,8 +227,8 @@ static inline void random_graph(int ops)
     synth_finish();
 }
 
-/* n ops behind each other, the first of which has a parameter, then a loss; `skips` percent of the
- * ops read one more; sizes up to `most`; segments: some ops are in segments. */
+/* Builds a chain of n ops, the first with a parameter, then a loss. `skips` percent of the ops read one more; sizes up
+ * to `most`. If `segments` is nonzero, some ops are in segments. */
 static inline void skip_chain(int n, unsigned skips, int most, int segments)
 {
     int depth = 0;
@@ -266,8 +264,7 @@ static inline void skip_chain(int n, unsigned skips, int most, int segments)
     synth_finish();
 }
 
-/* A backbone of ops, each reading the one before; skips; losses on the way; tied parameters; nested
- * segments; pins. */
+/* Builds a chain of ops with skips, losses in between, tied parameters, nested segments and policies. */
 static inline void large_graph(int ops, int chain, int most)
 {
     int last = -1, depth = 0, shared;
@@ -317,8 +314,8 @@ static inline void large_graph(int ops, int chain, int most)
     synth_finish();
 }
 
-/* n ops behind one another, of which some read more, some work in place or once, then a loss or
- * two. Sizes up to `most` floats times `scale`; costs are multiples of `costs`. */
+/* Builds a chain of n ops, of which some read more, some work in place or run once, then a loss or two. Sizes up to
+ * `most` floats times `scale`; costs are multiples of `costs`. */
 static inline void flagged_graph(int n, int most, int scale, uint64_t costs)
 {
     synth_start();
@@ -364,11 +361,11 @@ static inline void flagged_graph(int n, int most, int scale, uint64_t costs)
     synth_finish();
 }
 
-/* ---- every graph there is of so many ops of five kinds, and a loss of what nothing reads ---- */
+/* ---- every graph of so many ops of five kinds, with a loss of the unread values ---- */
 enum { SYNTH_READS_INPUT, SYNTH_READS_OUTPUT, SYNTH_READS_NOTHING, SYNTH_LAYER, SYNTH_PRODUCT };
 
-/* How many ways op i has: four kinds that read one of what is there (the data or an op), one that
- * reads two. The first op has a parameter, whatever its kind; a layer has one always. */
+/* Returns the number of choices for op i: four kinds that read one value (the data or an op), one that reads two. The
+ * first op has a parameter, whatever its kind; a layer always has one. */
 static inline int64_t synth_ways(int i) { return 4 * (i + 1) + (i + 1) * i / 2; }
 static inline int64_t synth_shape_count(int ops)
 {
@@ -378,7 +375,7 @@ static inline int64_t synth_shape_count(int ops)
     return n;
 }
 
-/* Number `which` of those with so many ops; sizes and costs: 0: by kind and place, else drawn. */
+/* Builds graph number `which`. If `drawn` is nonzero, sizes and costs are random; if 0, by kind and position. */
 static inline void synth_shape_of(int ops, int64_t which, int drawn)
 {
     static const int outs[] = { 2, 3, 1, 2, 3 };
@@ -402,7 +399,7 @@ static inline void synth_shape_of(int ops, int64_t which, int drawn)
                 way -= 4 * (i + 1);
                 for (in[1] = 0; way > in[1]; in[1]++)
                     way -= in[1] + 1;
-                in[0] = way - 1; /* below in[1] */
+                in[0] = way - 1; /* less than in[1] */
                 inputs = 2;
             } else {
                 in[0] = way / 4 - 1;

@@ -1,6 +1,6 @@
-/* test_baseline.c - how good plans are, kept: of fixed graphs, the least bytes and the work at budgets between these and
- * store-all's are no more than they were. Where a search finds better, it prints what to write here.
- *                                             build/test_baseline 1    prints all */
+/* test_baseline.c - baseline of plan quality: for fixed graphs, neither the least bytes nor the cost at
+ * budgets between these and store-all's may increase. Prints new entries where a search improves.
+ * build/test_baseline 1    prints all */
 #include "gradckpt.h"
 
 #include "synthetic.h"
@@ -9,7 +9,7 @@ enum { GRAPHS = 25, BUDGETS = 6, LARGE = 1 << 26 };
 
 typedef struct {
     unsigned long long bytes,
-        recomputed; /* the least; millionths of a step's work, beside store-all's, of all budgets */
+        recomputed; /* least bytes; cost above store-all's, in millionths of a step, summed over all budgets */
 } found;
 
 static const found baseline[GRAPHS] = {
@@ -29,7 +29,7 @@ static void build(unsigned i)
     case 1: skip_chain(n, 60, 20, 1); break;
     case 2: large_graph(n, 1, 40); break;
     case 3: large_graph(n, 0, 40); break;
-    default: flagged_graph(n, 30, i % 10 == 9 ? LARGE : 1, 5); /* gigabytes, too */
+    default: flagged_graph(n, 30, i % 10 == 9 ? LARGE : 1, 5); /* some of gigabytes */
     }
     m.d.as_built = 0;
     if (i % 3 == 2)

@@ -1,6 +1,7 @@
-/* test_bound.c - what is proven about plans: no schedule, however it is made, has less work than is
- * proven for its bytes, or fewer bytes than are proven; the programme behind the proof finds what
- * trying every closure finds.     build/test_bound [first seed] [scale in percent] */
+/* test_bound.c - proven bounds of plans: no schedule, however it is built, costs less than is proven for
+ * its bytes, or takes fewer bytes than are proven; the dynamic programme of the bound agrees with a
+ * search over all closures.
+ *     build/test_bound [first seed] [scale in percent] */
 #include "base/base.h"
 #include "graph/graph.h"
 #include "plan/plan.h"
@@ -26,7 +27,7 @@ static struct {
     gckpti_bound b;
 } request;
 
-/* What makes requests differ; how often schedules were tried, and met what is proven. */
+/* Properties of requests; how many schedules were tried, and how many were tight. */
 enum {
     PLAIN,
     BF16,
@@ -73,7 +74,7 @@ static const char *const names[CASES] = { "plain",
 static struct {
     long tried, extra, tight;
 } score[CASES];
-static unsigned cases; /* of what is asked now */
+static unsigned cases; /* of the current request */
 
 static int open_bound(void)
 {
@@ -95,7 +96,7 @@ static void close_bound(void)
     gckpti_planner_free(&request.p);
 }
 
-/* The greatest sum of live sizes, rounded up. */
+/* Returns the greatest sum of live sizes, rounded up. */
 static int64_t live_peak(const gckpt_buffer *buffers, size_t count, size_t length)
 {
     static int64_t change[4 * LIST];
@@ -113,7 +114,7 @@ static int64_t live_peak(const gckpt_buffer *buffers, size_t count, size_t lengt
     return peak;
 }
 
-/* A schedule, if it is one, keeps to what is proven. */
+/* Checks that a schedule, if it is legal, respects the bounds. */
 static void try_list(const gckpt_instruction *list, int n, unsigned seed)
 {
     gckpti_lowered *d = &request.p.lowered;
@@ -138,7 +139,7 @@ static void try_list(const gckpt_instruction *list, int n, unsigned seed)
         }
 }
 
-/* A list with some forwards taken out, put in or moved. */
+/* Removes, inserts or moves some forwards of a list. */
 static int mutate(gckpt_instruction *list, int n)
 {
     for (int k = between(1, 3); k > 0 && n > 1 && n < LIST - 4; k--) {
@@ -146,11 +147,11 @@ static int mutate(gckpt_instruction *list, int n)
         gckpt_instruction in = list[from];
         if (in.kind != GCKPT_FORWARD)
             continue;
-        if (kind != 0) { /* take out */
+        if (kind != 0) { /* remove */
             memmove(list + from, list + from + 1, (size_t)(n - from - 1) * sizeof *list);
             n--;
         }
-        if (kind != 1) { /* put in */
+        if (kind != 1) { /* insert */
             to = to < n ? to : n;
             memmove(list + to + 1, list + to, (size_t)(n - to) * sizeof *list);
             list[to] = in;
@@ -160,7 +161,7 @@ static int mutate(gckpt_instruction *list, int n)
     return n;
 }
 
-/* The body of a plan, without updates; `wild`: with stretches of forwards anywhere among its
+/* Lists the body of a plan, without updates; if `wild` is nonzero, with runs of forwards anywhere among its
  * backwards. */
 static int list_of(const gckpt_plan *p, int wild, gckpt_instruction *list)
 {
@@ -198,7 +199,7 @@ static void check_plan(const gckpt_plan *p, const char *what, unsigned seed)
               p ? "" : gckpt_error_text(request.g));
 }
 
-/* Points, and plans for budgets between them: less is proven for more bytes. */
+/* Checks points, and plans for budgets between them: the proven cost falls with the bytes. */
 static gckpt_frontier *check_frontier(unsigned seed)
 {
     gckpt_frontier *f = gckpt_frontier_new(request.g, request.term, request.terms, &request.d);
@@ -223,7 +224,7 @@ static gckpt_frontier *check_frontier(unsigned seed)
     return f;
 }
 
-/* All that is asked now: plans of every mode, points, and schedules from anywhere. */
+/* Checks the current request: plans of every mode, points, and schedules of any origin. */
 static void check_request(unsigned seed)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_SEGMENTS, GCKPT_SQRT,
@@ -291,7 +292,7 @@ static void set_policies(int percent)
         }
 }
 
-/* What the net's request has of all that makes requests differ. */
+/* Records which properties the net's request has. */
 static void take_request(void)
 {
     const gckpt_plan_desc *d = &net.d;
@@ -324,7 +325,7 @@ static void take_request(void)
     }
 }
 
-/* The made graph that is there. */
+/* Makes the current synthetic graph the request. */
 static void take_synthetic(void)
 {
     memset(&request.d, 0, sizeof request.d);
@@ -362,7 +363,7 @@ static void test_real(unsigned first, long count)
     }
 }
 
-/* ---- made-up ops ---- */
+/* ---- synthetic ops ---- */
 static void test_synthetic(unsigned first, long count)
 {
     for (long i = 0; i < count; i++) {
@@ -387,8 +388,9 @@ static void test_synthetic(unsigned first, long count)
     }
 }
 
-/* ---- the programme against all closures ---- */
-/* By the head comment of src/search/bound.c: what closure `r` of an point keeps and repeats; 0: it is none. */
+/* ---- the dynamic programme against all closures ---- */
+/* Computes bytes and cost of closure `r` at a point as defined at the head of src/search/bound.c. Returns 0 if it is
+ * none. */
 static int closure(int rank, unsigned r, int64_t *bytes, uint64_t *work)
 {
     const gckpti_planner *p = &request.p;
@@ -423,7 +425,7 @@ static int closure(int rank, unsigned r, int64_t *bytes, uint64_t *work)
     return 1;
 }
 
-/* All closures of an point: the least work for so many units of bytes, UINT64_MAX: none has. */
+/* Least cost of all closures at a point by bytes / grain; UINT64_MAX if there is none. */
 enum { MOST_BYTES = 512 };
 static uint64_t least_cost[MOST_BYTES];
 static void all_closures(int rank, int64_t grain)
@@ -441,7 +443,7 @@ static void all_closures(int rank, int64_t grain)
     }
 }
 
-/* The lower convex hull of these at `room`, rounded up; costs are multiples of `cost`. */
+/* Returns the lower convex hull of these at `capacity`, rounded up; costs are multiples of `cost`. */
 static uint64_t hull(int capacity, uint64_t cost)
 {
     uint64_t best = UINT64_MAX;
@@ -450,7 +452,7 @@ static uint64_t hull(int capacity, uint64_t cost)
             uint64_t n = (uint64_t)(b - a), wa = least_cost[a], wb = least_cost[b], sum;
             if (wa == UINT64_MAX || wb == UINT64_MAX)
                 continue;
-            /* in units of cost / n, so that nothing overflows */
+            /* in multiples of cost / n, so that nothing overflows */
             sum = a == b ? wa / cost
                          : (wa / cost) * (uint64_t)(b - capacity) + (wb / cost) * (uint64_t)(capacity - a);
             n = a == b ? 1 : n;
@@ -462,7 +464,7 @@ static uint64_t hull(int capacity, uint64_t cost)
     return best;
 }
 
-/* Whether every value that only repeated forwards read has a bit: none is free. */
+/* Returns whether every value that only recomputation reads has a bit: none is free. */
 static int all_have_bits(const gckpti_cut_point *t)
 {
     int good = 1;
@@ -476,7 +478,7 @@ static int all_have_bits(const gckpti_cut_point *t)
     return good;
 }
 
-/* What a cut of a list computes again is a closure of such bytes and work. */
+/* Checks that what a cut recomputes is a closure of the cut's bytes and cost. */
 static void check_cut(const gckpti_cut_point *t, const gckpti_cut_table *table, int cut,
                       unsigned seed)
 {
@@ -488,7 +490,7 @@ static void check_cut(const gckpti_cut_point *t, const gckpti_cut_table *table, 
     for (int u = 0; u < request.p.nodes; u++)
         r |= request.b.action[u] ? 1u << u : 0;
     const uint64_t slant =
-        table == &t->table[GCKPTI_FULL] ? q->cost >> GCKPTI_TIE_SHIFT : 0; /* late units cost more */
+        table == &t->table[GCKPTI_FULL] ? q->cost >> GCKPTI_TIE_SHIFT : 0; /* late nodes cost more */
     CHECK_MSG(closure(t->backward_index, r, &bytes, &work) && bytes == q->bytes && work <= q->cost &&
                   work >= q->cost - slant,
               "seed %u, point %d, cut %d: %ld bytes, work %lu", seed, t->backward_index, cut,
@@ -526,7 +528,7 @@ static void check_point(gckpti_cut_point *t, int64_t grain, uint64_t cost, unsig
     }
 }
 
-/* A chain of which few values are read by backwards: states stay few, however long it is. */
+/* A chain in which backwards read few values: there are few states, however long it is. */
 static void test_chain(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -551,7 +553,7 @@ static void test_chain(void)
     util_free(NULL, NULL, g, s);
 }
 
-/* More different layers than a hull has room for corners: nothing may be claimed. */
+/* More different layers than a hull has corners: nothing may be claimed. */
 static void test_long(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -576,7 +578,7 @@ static void test_long(void)
     request.terms = 1;
     request.d.costs = cost;
     request.d.cost_count = (int)g->count;
-    request.d.batch = 4; /* or gradients pile up, and points are late */
+    request.d.batch = 4; /* else gradients accumulate, and points are late */
     cases = 0;
     for (int group = 1; group < 400; group *= 3) {
         request.d.segment_size = group;

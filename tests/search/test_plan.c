@@ -1,9 +1,9 @@
-/* test_plan.c - plans against answers found without the planner (oracle.h): least work on small
- * graphs, Revolve's closed form, rotor on chains; never over budget, never worse with more bytes,
- * never worse than another mode; thousands of plans checked (plan_check.h).
- * build/test_plan [first seed] [scale in percent] [tell every miss]
+/* test_plan.c - plans against results found without the planner (oracle.h): least cost on small graphs,
+ * Revolve's closed form, rotor on chains; never over budget, never worse with more bytes, never worse
+ * than another mode; thousands of plans checked (plan_check.h).
+ * build/test_plan [first seed] [scale in percent] [print every miss]
  * build/test_plan nets [first seed] [how many] [requests for each]: promises, printed one by one
- * build/test_plan shapes [first] [each of so many] [samples of 5 and 6 ops]: every little graph */
+ * build/test_plan shapes [first] [each of so many] [samples of 5 and 6 ops]: every small graph */
 #define PLAN_CHECK_PRINTS 1
 #include "graph/graph.h"
 #include "cpu/cpu.h"
@@ -18,9 +18,9 @@
 
 enum { STEPS = 4096, POINTS = 1024 };
 
-static int verbose; /* every miss is printed */
+static int verbose; /* if nonzero, prints every plan that is not optimal */
 
-/* What plans are asked for now: by made graphs or real ones. */
+/* The current request: a synthetic graph or a net. */
 static struct {
     gckpt_graph *g;
     const gckpt_term *term;
@@ -33,7 +33,7 @@ typedef struct {
     uint64_t bytes, work;
 } point;
 
-/* The frontier of what is asked now. */
+/* The frontier of the current request. */
 static struct {
     gckpt_frontier *f;
     point at[POINTS];
@@ -78,7 +78,7 @@ static gckpt_plan *plan_list(const gckpt_instruction *list, int n)
     return gckpt_plan_new(request.g, request.term, request.terms, &d);
 }
 
-/* A schedule of the oracle's, laid out by the library. */
+/* Returns the plan of an oracle's schedule, placed by the library. */
 static gckpt_plan *plan_steps(const oracle_step *steps, int n)
 {
     static gckpt_instruction list[STEPS];
@@ -97,7 +97,7 @@ static int check_plan(const gckpt_plan *p, const char *what, unsigned seed)
                      p ? "another workspace" : gckpt_error_text(request.g));
 }
 
-/* Least work of points in `bytes`; ORACLE_NEVER. */
+/* Returns the least cost of the points within `bytes`, or ORACLE_NEVER. */
 static uint64_t work_at(const point *p, int n, uint64_t bytes)
 {
     uint64_t best = ORACLE_NEVER;
@@ -113,8 +113,8 @@ static size_t reported_least(void)
     return at ? (size_t)strtoul(at + 15, NULL, 10) : 0;
 }
 
-/* The plan for this budget is the frontier's best point in it; `whole`: also without a frontier.
- * Returns its bound; 0: no plan. */
+/* Checks that the plan for a budget is the frontier's best point within it; if `whole` is nonzero, compares with a plan
+ * made without the frontier as well. Returns its bound, or 0 if there is no plan. */
 static uint64_t check_budget(size_t budget, int whole, unsigned seed)
 {
     gckpt_plan *p = gckpt_frontier_plan(front.f, budget), *q = NULL;
@@ -138,7 +138,7 @@ static uint64_t check_budget(size_t budget, int whole, unsigned seed)
                   (unsigned long)budget, (unsigned long)gckpt_plan_cost(p), (unsigned long)at.cost);
     }
     if (p && whole) {
-        /* between points of larger graphs it may be better alone */
+        /* a plan for a budget between the points of a larger graph may be better */
         const int same = request.g->count <= GCKPTI_TINY_N || budget == at.bytes;
         q = plan_mode(GCKPT_OPTIMAL, budget);
         CHECK_MSG(
@@ -156,7 +156,8 @@ static uint64_t check_budget(size_t budget, int whole, unsigned seed)
     return bound;
 }
 
-/* More bytes are less work at every point; an error of too small a budget names the first one. */
+/* Finds the frontier. Checks that more bytes cost less at every point, and that the error for a budget too small names
+ * the first point. */
 static void find_frontier(unsigned seed)
 {
     gckpt_point last = { 0, 0, 0, 0, 0 }, now;
@@ -179,8 +180,8 @@ static void find_frontier(unsigned seed)
     }
     front.most = gckpt_plan_bytes(p);
     front.least = n > 0 ? (size_t)front.at[front.n - 1].bytes : 1;
-    /* where gckpt_recompute pins what need not run before the first backward, store-all computes it
-     * twice: a point may do so once, in more bytes */
+    /* where gckpt_recompute applies to a node that need not run before the first backward, store-all computes it twice:
+     * a point may do so once, in more bytes */
     CHECK_MSG(last.cost < gckpt_plan_cost(p) ||
                   (last.cost == gckpt_plan_cost(p) && last.bytes <= front.most),
               "seed %u: the last point has work %lu in %lu bytes; store-all %lu in %lu", seed,
@@ -199,7 +200,7 @@ static void find_frontier(unsigned seed)
     check_budget(front.least, 1, seed);
 }
 
-/* The same from the exhaustive search. */
+/* Does the same by the exhaustive search. */
 static int oracle_points(point *out)
 {
     uint64_t memory = 0, peak = 0;
@@ -217,7 +218,7 @@ static int oracle_points(point *out)
     return n;
 }
 
-/* Can the plan's buffers be placed in so many bytes; where that is too hard to tell: yes. */
+/* Returns whether the plan's buffers can be placed in so many bytes; 1 if that is too hard to decide. */
 static int fits_at_all(const gckpt_plan *p, uint64_t bytes)
 {
     static oracle_block block[4 * STEPS];
@@ -234,20 +235,20 @@ static int fits_at_all(const gckpt_plan *p, uint64_t bytes)
     return oracle_fits(block, n, (int)(bytes / FLOAT_BYTES));
 }
 
-/* ---- least work, compared ---- */
+/* ---- comparison of least costs ---- */
 typedef struct {
     const char *name;
     long graphs, budgets, optimal, refused;
-    long search, layout, impossible; /* what is not optimal, by cause */
-    long within;                     /* gaps of at most a tenth, or of an impossible optimum */
+    long search, layout, impossible; /* plans that are not optimal, by cause */
+    long within;                     /* at most a tenth above the optimum, or the optimum impossible to place */
     long proven, least_proven;       /* optima that the bound proves; least bytes, by graph */
     double sum, worst, least_sum, least_worst;
     unsigned worst_seed;
 } score;
 
-/* At every budget, in steps of a float, from the least that can work to store-all. What is not
- * optimal is due to the search when the library's layout of the optimal schedule fits; else to the
- * layout when it can fit; else that schedule has no places in so many bytes. */
+/* Compares at every budget, in steps of a float, from the least that can work to store-all. A plan that is not optimal
+ * is due to the search if the library can place the optimal schedule; else to placement if the oracle can; else that
+ * schedule has no placement in so many bytes. */
 static void compare(score *s, unsigned seed)
 {
     static point best[POINTS];
@@ -375,15 +376,14 @@ static void test_small(unsigned first, long chains, long graphs)
 }
 
 /* ---- Revolve ----
- * n steps, of which n-1 are ops of one unit of output whose backward reads their input only, work
- * 1, and the last is the loss, work 0. State 0 is fed, so that it takes no room; Revolve counts
- * it as one of its s checkpoints. A forward that goes on from a state that is not kept holds s-1
- * states, its input, its output and a gradient: s + 2 units. A backward holds s-1 states, its
- * input and two gradients: as many. The loss has a unit of workspace in its backward, so that
- * this also holds for it (one gradient only), and no state more than Revolve allows survives it.
- * Keeping more within one sweep saves nothing, as a sweep computes nothing twice. So s + 2 units
- * are exactly s checkpoints, and forwards are exactly Revolve's. All buffers are one unit: no
- * layout wastes. */
+ * n steps, of which n - 1 are ops with an output of size 1 whose backward reads only their input, cost 1,
+ * and the last is the loss, cost 0. State 0 is fed and takes no memory; Revolve counts it as one of its
+ * s checkpoints. A forward from a state that is not kept needs s - 1 states, its input, its output and a
+ * gradient: size s + 2. A backward needs s - 1 states, its input and two gradients: the same. The loss
+ * has a workspace of size 1 in its backward, so that this also holds for it (one gradient only), and no
+ * more states than Revolve allows are live after it. Keeping more within a sweep saves nothing, since a
+ * sweep computes nothing twice. So a budget of s + 2 is exactly s checkpoints, and the number of
+ * forwards is exactly Revolve's. All buffers have size 1: placement wastes nothing. */
 static void uniform_chain(int n)
 {
     unsigned needs[2] = { GCKPT_IN(0), GCKPT_IN(0) };
@@ -441,13 +441,13 @@ static void test_revolve(int most)
     CHECK_MSG(equal == all, "Revolve: %ld of %ld budgets are equal to the closed form", equal, all);
 }
 
-/* ---- leaves and ranks ---- */
+/* ---- virtual ranks and ranks ---- */
 enum { SETUPS = 6 };
-/* What is asked for now, summed up by leaves, on one of several processes; setups 0 and 1: neither. */
+/* Makes the current request one with virtual ranks, and of one of several processes; setups 0 and 1: neither. */
 static void take_setup(int setup)
 {
     static const struct {
-        int virtual_ranks, ranks, times; /* times: rows of a leaf, of a micro-batch's */
+        int virtual_ranks, ranks, times; /* times: rows of a virtual rank in micro-batches */
     } setups[SETUPS] = { { 1, 1, 1 }, { 1, 1, 9 }, { 4, 1, 2 },
                          { 2, 2, 1 }, { 8, 4, 1 }, { 4, 4, 3 } };
     int64_t rows = request.g->rows;
@@ -460,10 +460,10 @@ static void take_setup(int setup)
     request.d.link_cost = (uint64_t)below(1000000);
 }
 
-/* ---- what holds for every graph ---- */
+/* ---- properties of every graph ---- */
 static long worse, rivals; /* plans of other modes that AUTO was compared with */
 
-/* In the bytes of a plan the frontier never has more work than that plan. */
+/* Checks that the frontier costs no more than a plan in its bytes. */
 static void check_rival(const gckpt_plan *rival, const char *what, unsigned seed)
 {
     uint64_t bytes = gckpt_plan_bytes(rival), work = work_at(front.at, front.n, bytes);
@@ -477,7 +477,7 @@ static void check_rival(const gckpt_plan *rival, const char *what, unsigned seed
         check_budget((size_t)bytes, chance(5), seed);
 }
 
-/* Store-all's body with stretches of forwards repeated anywhere. */
+/* Repeats runs of forwards anywhere in store-all's body. */
 static int custom_schedule(const gckpt_plan *all, gckpt_instruction *list)
 {
     int n = 0, forwards = 0;
@@ -530,7 +530,7 @@ static void check_rotor(unsigned seed)
     gckpt_plan *p = plan_mode(GCKPT_STORE_ALL, 0);
     uint64_t memory = gckpt_plan_peak(p) / FLOAT_BYTES;
     gckpt_plan_free(p);
-    for (int i = 0; i < m.o.n; i++) /* what rotor keeps though no backward reads it */
+    for (int i = 0; i < m.o.n; i++) /* rotor keeps it though no backward reads it */
         memory += m.o.op[i].out;
     oracle_rotor_new(&rotor, &m.o, memory);
     for (int i = 0; i < 8; i++) {
@@ -573,7 +573,7 @@ static void test_large(unsigned first, long count)
            "large graphs", count, checked - before, worse - w, rivals - c);
 }
 
-/* Graphs whose parameters are cut into shares, or not. */
+/* Tests graphs with sharded parameters, and without. */
 static void test_sharding(unsigned first, long count)
 {
     long before = checked, w = worse, c = rivals;
@@ -596,8 +596,8 @@ static void test_sharding(unsigned first, long count)
            "leaves and ranks", count, checked - before, worse - w, rivals - c);
 }
 
-/* ---- every little graph ---- */
-/* One of them, with its sizes by kind or drawn: against the exhaustive search, and all promises. */
+/* ---- every small graph ---- */
+/* Compares a graph, with sizes by kind or random, with the exhaustive search, and checks all promises. */
 static void shape_of(score *s, int ops, int64_t which, unsigned seed, int drawn)
 {
     net_seed(seed, 3);
@@ -609,7 +609,7 @@ static void shape_of(score *s, int ops, int64_t which, unsigned seed, int drawn)
     synth_free();
 }
 
-/* All that have up to four ops (or each of so many), and samples of those with five and six. */
+/* Tests all graphs of up to four ops (or each of so many), and samples of those with five and six. */
 static void test_shapes(int64_t first, int64_t each, int64_t samples)
 {
     score all = { .name = "all of 1 to 4 ops" }, five = { .name = "samples of 5 ops" },
@@ -656,8 +656,8 @@ static void test_nets(unsigned first, long count, int ways)
               promise_untrainable);
 }
 
-/* The first loss depends on nothing that is trained, a regulariser does: the batch has forwards and no backwards. All
- * ways to plan have that loss, which says what to divide by, and the same bits. */
+/* Trains a net whose first loss depends on nothing trainable, and which has a regulariser that does: the batch has
+ * forwards and no backwards. All plans have that loss, which sets the divisor, and the same bits. */
 static uint64_t train_regulariser(int n, gckpt_mode mode, size_t budget, double *loss,
                                   size_t *bytes)
 {
@@ -691,7 +691,7 @@ static uint64_t train_regulariser(int n, gckpt_mode mode, size_t budget, double 
     return hash;
 }
 
-/* A loss of an input alone needs no arena: the parameters' bytes are asked for all the same. */
+/* A loss of an input alone needs no arena; the budget still needs the parameters' bytes. */
 static void test_no_arena(void)
 {
     const gckpt_init init = { 0.4f, 0, 0.1f };
@@ -715,7 +715,7 @@ static void test_no_arena(void)
 static void test_regulariser_alone(void)
 {
     static const int sizes[] = { 10, 100, 160,
-                                 400 }; /* the batch has fewer bytes than the prologue; more */
+                                 400 }; /* the batch has fewer bytes than the prologue; then more */
     for (int i = 0; i < 4; i++) {
         double want, loss;
         size_t most, bytes;
@@ -752,7 +752,7 @@ int main(int argc, char **argv)
     test_sharding(first, (8 * scale + 99) / 100);
     test_shapes(first, 15000 / scale, 40 * scale / 15);
     test_nets(first, 160 * scale / 15, 1);
-    if (first == 1 && scale >= 15) /* a third of the nets draws most of it */
+    if (first == 1 && scale >= 15) /* a third of the nets covers most of it */
         net_check_coverage();
     test_regulariser_alone();
     test_no_arena();

@@ -1,6 +1,6 @@
-/* test_search.c - bounds on what a search for plans may miss, on random graphs: how often it may be
- * worse than the optimum, never worse than any uniform segmentation, and the same answer by every
- * way to ask; what the manual (9) promises of larger graphs.
+/* test_search.c - quality of the search on random graphs: how often it may be worse than the optimum; never
+ * worse than any uniform segmentation; the same result from every call; what the manual (9) promises of
+ * larger graphs.
  *                                             build/test_search [first seed] [percent] */
 #include "gradckpt.h"
 
@@ -10,7 +10,7 @@
 
 enum { POINTS = 600, PLANS = 100 };
 
-/* The request; forms and orders of backwards may be chosen. */
+/* Builds the graph of the request; lowerings and orders of backwards may be chosen. */
 static void build(int n, unsigned skips, int most, int segments)
 {
     skip_chain(n, skips, most, segments);
@@ -27,7 +27,7 @@ static gckpt_plan *plan(gckpt_mode mode, size_t budget, int group)
     return gckpt_plan_new(m.g, m.term, 1, &d);
 }
 
-/* ---- the frontier of the graph, and its floor ---- */
+/* ---- the frontier of the graph ---- */
 static gckpt_point point[POINTS];
 static int points;
 static gckpt_frontier *frontier;
@@ -50,7 +50,7 @@ static uint64_t work_in(uint64_t bytes)
     return work;
 }
 
-/* Small graphs: how many of all budgets get the optimum, and what the others lose. */
+/* Small graphs: how many of all budgets get the optimum, and how much the others exceed it. */
 typedef struct {
     long graphs, budgets, optimal, refused, proven; /* proven: the bound is the optimum */
     double lost;
@@ -59,14 +59,14 @@ typedef struct {
 static void against_optimum(score *t, unsigned seed)
 {
     uint64_t memory = 0, peak = 0;
-    size_t base = (size_t)m.o.op[0].param_grad * FLOAT_BYTES; /* the parameter */
+    size_t base = (size_t)m.o.op[0].param_grad * FLOAT_BYTES; /* of the parameter */
     find(seed);
     for (int i = 0; i < m.o.n; i++)
         memory += 4 * m.o.op[i].out + m.o.op[i].saved + m.o.op[i].work_forward +
                   m.o.op[i].work_backward + m.o.op[i].param_grad;
     t->graphs++;
     for (uint64_t above = point[points - 1].bytes - base;
-         memory > 0;) { /* steps of the optimum, downwards */
+         memory > 0;) { /* steps of the optimum, from the largest budget down */
         uint64_t want = oracle_exhaustive(&m.o, memory, &peak, NULL, NULL);
         if (want == ORACLE_NEVER)
             break;
@@ -90,7 +90,7 @@ static void against_optimum(score *t, unsigned seed)
     gckpt_frontier_free(frontier);
 }
 
-/* A budget asked for alone gets the work that the frontier says; one byte less that of the point before. */
+/* Checks that a plan for a point's bytes has the cost of the point; with a byte less, that of the point before. */
 static void planned_alone(unsigned seed, int at)
 {
     for (int less = 0; less < 2; less++) {
@@ -108,7 +108,7 @@ static void planned_alone(unsigned seed, int at)
     }
 }
 
-/* The sqrt plan has the fewest bytes of all uniform segmentations, by ops or by user segments. */
+/* Checks that the sqrt plan has the fewest bytes of all uniform segmentations, by ops or by user segments. */
 static void against_groups(unsigned seed, int n, int segments)
 {
     gckpt_plan *best = plan(GCKPT_SQRT, 0, 0);
@@ -123,14 +123,14 @@ static void against_groups(unsigned seed, int n, int segments)
     gckpt_plan_free(best);
 }
 
-/* ---- what the manual promises, of graphs that are too large to search through ---- */
+/* ---- what the manual promises of graphs too large for an exhaustive search ---- */
 static struct {
     size_t bytes;
     uint64_t work;
     const char *what;
 } known[PLANS];
 static int plans;
-static long searched, rivals, filled; /* filled: a budget between points has less work alone */
+static long searched, rivals, filled; /* filled: a budget between points costs less by itself */
 
 static void know(const gckpt_plan *p, const char *what)
 {
@@ -141,8 +141,8 @@ static void know(const gckpt_plan *p, const char *what)
     known[plans++].what = what;
 }
 
-/* A plan of the search, alone: within its budget; no more work than anything known in as many
- * bytes but for less than 0.1 % of a step where that is proven to be nearly all. */
+/* Returns the cost of a searched plan: within its budget, and no more than anything known in as many bytes, except for
+ * less than 0.1 % of a step if that is proven near-optimal. */
 static uint64_t promised(gckpt_mode mode, size_t budget, uint64_t step, unsigned seed)
 {
     gckpt_plan *p = plan(mode, budget, 0);
@@ -180,7 +180,7 @@ static void check_promises(unsigned seed, int n)
         gckpt_plan_free(p);
     }
     rivals += plans;
-    for (int i = 0; i < plans; i++) { /* by the frontier, and alone */
+    for (int i = 0; i < plans; i++) { /* from the frontier, and by itself */
         uint64_t work = work_in(known[i].bytes);
         CHECK_MSG(known[i].bytes >= least, "seed %u: %s takes %lu bytes, the least is %lu", seed,
                   known[i].what, (unsigned long)known[i].bytes, (unsigned long)least);
@@ -189,7 +189,7 @@ static void check_promises(unsigned seed, int n)
                   (unsigned long)known[i].work, (unsigned long)known[i].bytes, (unsigned long)work);
         promised(GCKPT_AUTO, known[i].bytes, step, seed);
     }
-    for (int i = 0; i < points; i++) { /* points are what their plans are */
+    for (int i = 0; i < points; i++) { /* points equal their plans */
         p = gckpt_frontier_plan(frontier, point[i].bytes);
         CHECK_MSG(p && gckpt_plan_bytes(p) == point[i].bytes && gckpt_plan_cost(p) == point[i].cost,
                   "seed %u, point %d: work %lu in %lu bytes; its plan: %lu in %lu", seed, i,
@@ -198,7 +198,7 @@ static void check_promises(unsigned seed, int n)
         CHECK(gckpt_frontier_find(frontier, gckpt_plan_bytes(p)) == i);
         gckpt_plan_free(p);
     }
-    for (int less = 0; less < 2; less++) { /* the least that is named is the least there is */
+    for (int less = 0; less < 2; less++) { /* the least that is named is the least that works */
         p = plan(GCKPT_OPTIMAL, less ? least - 1 : 1, 0);
         char named[40];
         snprintf(named, sizeof named, "at least %lu", (unsigned long)least);
@@ -206,7 +206,7 @@ static void check_promises(unsigned seed, int n)
                   gckpt_error_text(m.g), named);
         gckpt_plan_free(p);
     }
-    for (int i = 0; i <= 12; i++) { /* more bytes never cost more work; nor does no frontier */
+    for (int i = 0; i <= 12; i++) { /* neither more bytes nor a missing frontier costs more */
         size_t budget = i % 3 == 2 ? point[(points - 1) * i / 12].bytes
                                    : least + (known[0].bytes - least) / 12 * (size_t)i;
         budget = budget < last ? last : budget;
