@@ -54,23 +54,24 @@ static gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d
 {
     int vranks = d->virtual_ranks ? d->virtual_ranks : 1, ranks = g->store->ranks;
     if (vranks & (vranks - 1))
-        return gckpti_error(g, GCKPT_E_ARG, "plan: %i leaves: must be a power of two", vranks);
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: desc.virtual_ranks is %i: must be a power of two", vranks);
     if (vranks > 1 && !GCKPTI_RUNS_RANKS)
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: desc.leaves is %i; this build leaves out leaves and ranks "
+                            "plan: desc.virtual_ranks is %i; this build has no virtual ranks "
                             "(GCKPT_NO_RANKS)",
                             vranks);
     if (d->mode == GCKPT_INFERENCE)
         return GCKPT_OK;
     if (ranks > vranks)
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: %i ranks, %i leaves: each rank needs leaves of its own: set "
-                            "desc.leaves to %i or more, the same however many ranks there are",
+                            "plan: %i ranks, %i virtual ranks: each rank needs at least one: set "
+                            "desc.virtual_ranks to %i or more, the same for any number of ranks",
                             ranks, vranks, ranks);
     if (vranks > 1 && d->update_in_backward)
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: update_in_backward: gradients are complete when all %i leaves "
-                            "are added up; it needs desc.leaves 1",
+                            "plan: update_in_backward needs desc.virtual_ranks 1: gradients are "
+                            "complete only when those of all %i virtual ranks are added",
                             vranks);
     return GCKPT_OK;
 }
@@ -80,10 +81,10 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
 {
     const gckpti_range ranges[] = { { "mode", (int)d->mode, 0, GCKPT_INFERENCE },
                                     { "optimiser", (int)d->optimiser, 0, GCKPT_CUSTOM_OPTIMISER },
-                                    { "own_state", d->custom_state, 0, 4 },
+                                    { "custom_state", d->custom_state, 0, 4 },
                                     { "threads", d->threads, 0, 1024 },
-                                    { "leaves", d->virtual_ranks, 0, GCKPTI_MAX_VRANKS },
-                                    { "group", d->segment_size, -INT32_MAX, INT32_MAX },
+                                    { "virtual_ranks", d->virtual_ranks, 0, GCKPTI_MAX_VRANKS },
+                                    { "segment_size", d->segment_size, -INT32_MAX, INT32_MAX },
                                     { "batch", d->batch, 0, INT64_MAX },
                                     { "precision", (int)d->precision, 0, GCKPT_BF16_FAST },
                                     { "update_in_backward", d->update_in_backward, 0, 2 },
@@ -98,8 +99,7 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
                             gckpt_mode_name(d->mode));
     if (d->fetches > 0 && !GCKPTI_RUNS_FETCHES)
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: desc.fetch: this build leaves out what fetches tensors "
-                            "(GCKPT_NO_FETCH)");
+                            "plan: desc.fetch: this build cannot fetch tensors (GCKPT_NO_FETCH)");
     if (!gckpti_has_precision(d->precision))
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: desc.precision is one of GCKPT_BF16, which this build leaves "
@@ -231,8 +231,8 @@ GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
             gckpti_is_sharded(
                 gckpti_array_shard(p->g->store, &p->g->store->params[t->base->index], 0)))
             return gckpti_error(p->g, GCKPT_E_ARG,
-                                "plan: fetch %i: each rank has its share of the gradient of %T "
-                                "only; GCKPT_SHARD_NONE leaves it whole",
+                                "plan: fetch %i: each rank has only its shard of the gradient of "
+                                "%T; with GCKPT_SHARD_NONE it is whole",
                                 i, t);
         if (p->desc->fetch[i].gradient && (!p->active[t->base->id] || gckpti_is_loss(t))) {
             unsigned char *seen =

@@ -282,7 +282,8 @@ static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build_fn build, i
         return gckpti_error(store, GCKPT_E_ARG,
                             "fit: update_in_backward must be 0, 1 or GCKPT_IF_USEFUL");
     if (d->update_in_backward == 1 && d->virtual_ranks > 1)
-        return gckpti_error(store, GCKPT_E_ARG, "fit: update_in_backward needs desc.leaves 1");
+        return gckpti_error(store, GCKPT_E_ARG,
+                            "fit: update_in_backward needs desc.virtual_ranks 1");
     return GCKPT_OK;
 }
 
@@ -310,15 +311,15 @@ static void gckpti_report_no_fit(const gckpti_fit_state *f)
     else if (*f->mixer)
         gckpti_error(f->store, GCKPT_E_ARG,
                      f->desc.virtual_ranks > 1
-                         ? "fit: %s mixes rows, so micro-batches must have the %I rows of a leaf, "
-                           "which build does not want or do not divide the batch of %I rows: make "
-                           "it a multiple of desc.leaves"
+                         ? "fit: %s mixes rows, so micro-batches must have the %I rows of a "
+                           "virtual rank; build refuses these, or they do not divide the batch of "
+                           "%I rows: make it a multiple of desc.virtual_ranks"
                          : "fit: %s mixes rows, so micro-batches must have the %I rows of the "
-                           "batch, which build does not want",
+                           "batch, which build refuses",
                      f->mixer, gckpti_largest_vrank(&f->desc, NULL), batch);
     else
-        gckpti_error(f->store, GCKPT_E_ARG, "fit: build wanted no divisor of the batch of %I rows",
-                     batch);
+        gckpti_error(f->store, GCKPT_E_ARG,
+                     "fit: build refused every divisor of the batch of %I rows", batch);
 }
 
 GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void *user,

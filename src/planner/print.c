@@ -41,7 +41,7 @@ static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int
     if (ins->kind == GCKPT_UPDATE)
         gckpti_print(k, " from %z", o.gradient);
     if (ins->kind == GCKPT_REDUCE)
-        gckpti_print(k, o.shard == GCKPTI_NO_OFFSET ? " at %z" : " at %z, share to %z", o.gradient,
+        gckpti_print(k, o.shard == GCKPTI_NO_OFFSET ? " at %z" : " at %z, shard to %z", o.gradient,
                      o.shard);
     gckpti_print(k, ", %z live\n", u.live);
 }
@@ -50,7 +50,7 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
 {
     static const char *const kinds[] = { "parameters",  "optimiser state",   "gradients",
                                          "activations", "workspace",         "tables",
-                                         "caches",      "bf16 copies",       "tree of the leaves",
+                                         "caches",      "bf16 copies",       "reduction tree",
                                          "gathered",    "padding, contained" };
 
     static const char *const precisions[] = { "", ", bf16", ", bf16 rounded by chance",
@@ -64,14 +64,14 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
                  gckpt_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena, plan->peak,
                  100 * plan->recompute, (int)plan->length);
     gckpti_print(&k,
-                 "work %u a micro-batch; proven: no schedule in its budget has less than %u, none "
+                 "cost %u a micro-batch; proven: no schedule in its budget has less than %u, none "
                  "fits in less than %z bytes\n",
                  plan->cost, plan->proven_cost, gckpt_plan_proven_bytes(plan));
     gckpti_print(&k, "micro-batch %I of a batch of %I, %i thread%s, offsets aligned to %z%s\n",
                  plan->rows, plan->batch, plan->threads, plan->threads == 1 ? "" : "s",
                  plan->alignment, precisions[plan->precision]);
     if (plan->virtual_ranks > 1 || plan->ranks > 1)
-        gckpti_print(&k, "%i leaves a batch, %i rank%s, sharded: %s\n", plan->virtual_ranks,
+        gckpti_print(&k, "%i virtual ranks a batch, %i rank%s, sharded: %s\n", plan->virtual_ranks,
                      plan->ranks, plan->ranks == 1 ? "" : "s", gckpti_shard_name(plan->shard));
     if (plan->mixer >= 0)
         gckpti_print(&k, "another split of the batch gives other results: %s #%i mixes rows\n",
@@ -83,9 +83,9 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
             gckpti_print(&k, "  %s: %z bytes\n", kinds[i], plan->kind_bytes[i]);
     if (plan->offloaded)
         gckpti_print(&k, "  offloaded: %z bytes of slower memory%s\n", plan->offloaded,
-                     plan->overlap_offload ? ", beside what is computed" : "");
+                     plan->overlap_offload ? ", overlapped with computation" : "");
     if (plan->overlap_offload)
-        gckpti_print(&k, "  hidden: %u of the work of copies, besides\n", plan->hidden);
+        gckpti_print(&k, "  hidden: %u of the cost of copies\n", plan->hidden);
     for (int x = 0; x < (int)plan->length && !k.failed; x++) {
         if (x == plan->epilogue)
             gckpti_print(&k, "-- once a step, at the end\n");
@@ -164,7 +164,7 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
                                           "reload",  "reduce",   "offload_done" };
     static const char *const kinds[] = {
         "values",    "kept for backward", "gradients of activations", "gradients of parameters",
-        "workspace", "sums of leaves"
+        "workspace", "sums of virtual ranks"
     };
     gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
     gckpti_window window;
@@ -180,7 +180,7 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
                  gckpt_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena, plan->peak,
                  plan->cost, plan->proven_cost, gckpt_plan_proven_bytes(plan));
     gckpti_print(&k, "{\"ph\":\"M\",\"pid\":1,\"name\":\"process_name\",\"args\":{\"name\":"
-                     "\"plan: 1 ns is one unit of work\"}},\n"
+                     "\"plan: 1 ns is one unit of cost\"}},\n"
                      "{\"ph\":\"M\",\"pid\":1,\"tid\":1,\"name\":\"thread_name\",\"args\":{"
                      "\"name\":\"instructions\"}}");
     for (int x = 0; gckpt_plan_usage(plan, x, &u) == GCKPT_OK && !k.failed; x++) {

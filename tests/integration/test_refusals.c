@@ -1689,11 +1689,11 @@ static void requests(void)
     PLAN_REFUSED(mode, (gckpt_mode)42, "plan: desc.mode is 42; allowed is 0 to 7");
     PLAN_REFUSED(mode, (gckpt_mode)-1, "desc.mode is -1; allowed is 0 to 7");
     PLAN_REFUSED(optimiser, (gckpt_optimiser)4, "desc.optimiser is 4; allowed is 0 to 3");
-    PLAN_REFUSED(custom_state, -1, "desc.own_state is -1; allowed is 0 to 4");
-    PLAN_REFUSED(custom_state, 5, "desc.own_state is 5; allowed");
+    PLAN_REFUSED(custom_state, -1, "desc.custom_state is -1; allowed is 0 to 4");
+    PLAN_REFUSED(custom_state, 5, "desc.custom_state is 5; allowed");
     PLAN_REFUSED(threads, -1, "desc.threads is -1; allowed is 0 to 1024");
     PLAN_REFUSED(threads, 1025, "desc.threads is 1025");
-    PLAN_REFUSED(segment_size, INT32_MIN, "desc.group is -2147483648; allowed is -2147483647 or more");
+    PLAN_REFUSED(segment_size, INT32_MIN, "desc.segment_size is -2147483648; allowed is -2147483647 or more");
     PLAN_REFUSED(batch, -1, "desc.batch is -1; allowed is 0 or more");
     PLAN_REFUSED(precision, GCKPT_BF16_FAST, "the processor has no kernels of GCKPT_BF16_FAST; GCKPT_BF16");
     PLAN_REFUSED(precision, (gckpt_precision)4, "desc.precision is 4; allowed is 0 to 3");
@@ -2262,7 +2262,7 @@ static void fitting(void)
           !gckpt_fit(s, odd_build, NULL, INT64_C(1) << 31, NULL, NULL));
     ERROR_IS(s, E_A, "the batch must be 1 to 2147483647");
     CHECK(!gckpt_fit(s, no_build, NULL, 8, NULL, NULL));
-    ERROR_IS(s, E_A, "build wanted no divisor of the batch of 8 rows");
+    ERROR_IS(s, E_A, "build refused every divisor of the batch of 8 rows");
     desc.mode = GCKPT_INFERENCE;
     CHECK(!gckpt_fit(s, odd_build, NULL, 8, &desc, NULL));
     ERROR_IS(s, E_A, "inference has no batch: use gckpt_plan_new");

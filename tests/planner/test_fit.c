@@ -238,20 +238,19 @@ static void test_builds(void)
     CHECK(p && gckpt_plan_bytes(p) <= d.budget);
     gckpt_plan_free(p);
     d.budget = 0;
-    for (d.virtual_ranks = 2; d.virtual_ranks <= 4;
-         d.virtual_ranks *= 2) { /* except by virtual ranks: each is a micro-batch */
+    for (d.virtual_ranks = 2; d.virtual_ranks <= 4; d.virtual_ranks *= 2) { /* each is one micro-batch */
         p = gckpt_fit(s, build, &m, B, &d, NULL);
         CHECK_MSG(p && gckpt_plan_rows(p) == B / d.virtual_ranks && !gckpt_plan_split_exact(p, NULL), "%s",
                   gckpt_error_text(s));
         gckpt_plan_free(p);
     }
-    static const struct { int leaves; int64_t batch, refuse; const char *says; } none[] = {
+    static const struct { int virtual_ranks; int64_t batch, refuse; const char *says; } none[] = {
         { 0, B, B, "batch mean mixes rows, so micro-batches must have the 12 rows of the batch" },
-        { 2, B, 6, "batch mean mixes rows, so micro-batches must have the 6 rows of a leaf" },
-        { 8, B, -1, "the 2 rows of a leaf" }, /* of 1 and 2 rows */
-        { 2, 9, -1, "the 5 rows of a leaf, which build does not want or do not divide the batch of 9 rows" } };
+        { 2, B, 6, "batch mean mixes rows, so micro-batches must have the 6 rows of a virtual rank" },
+        { 8, B, -1, "the 2 rows of a virtual rank" }, /* of 1 and 2 rows */
+        { 2, 9, -1, "the 5 rows of a virtual rank; build refuses these, or they do not divide the batch of 9 rows" } };
     for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
-        d.virtual_ranks = none[i].leaves;
+        d.virtual_ranks = none[i].virtual_ranks;
         m.refuse = none[i].refuse;
         p = gckpt_fit(s, build, &m, none[i].batch, &d, NULL);
         if (i == 2)
@@ -295,10 +294,10 @@ static void test_arguments(void)
         CHECK_MSG(gckpt_fit(s, build, &m, B, &d, NULL) == NULL && gckpt_error(s) == GCKPT_E_ARG, "case %d", i);
     }
     CHECK(m.calls <= 4 && gckpt_store_count(s) == 0);
-    for (int early = 1; early >= 0; early--) { /* virtual ranks rule out early updates */
+    for (int early = 1; early >= 0; early--) { /* update_in_backward excludes virtual ranks */
         d = (gckpt_plan_desc){ .update_in_backward = early, .virtual_ranks = 2 };
         gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, NULL);
-        CHECK_MSG(early ? !p && strstr(gckpt_error_text(s), "needs desc.leaves 1") : p != NULL, "%s",
+        CHECK_MSG(early ? !p && strstr(gckpt_error_text(s), "needs desc.virtual_ranks 1") : p != NULL, "%s",
                   gckpt_error_text(s));
         gckpt_plan_free(p);
     }
@@ -355,8 +354,7 @@ static void test_step_cost(void)
     }
 }
 
-/* Micro-batches larger than a virtual rank: each is short, and counts whole. gckpt_fit takes them if no smaller size
- * works. */
+/* Micro-batches larger than a virtual rank: each is short and counts whole. gckpt_fit uses them if no other size fits. */
 static void test_larger_than_vrank(void)
 {
     static const struct { int64_t batch, rows; } cases[] = { { 4, 2 }, { 6, 3 }, { 7, 7 }, { 11, 11 } };
@@ -365,8 +363,8 @@ static void test_larger_than_vrank(void)
         gckpt_store *s = gckpt_store_new(NULL);
         gckpt_plan_desc d = { .virtual_ranks = 2 };
         gckpt_plan *fit = gckpt_fit(s, build, &m, cases[i].batch, &d, NULL);
-        CHECK_MSG(gckpt_plan_rows(fit) == cases[i].rows, "a batch of %d in 2 leaves: %d rows: %s", (int)cases[i].batch,
-                  (int)gckpt_plan_rows(fit), gckpt_error_text(s));
+        CHECK_MSG(gckpt_plan_rows(fit) == cases[i].rows, "a batch of %d in 2 virtual ranks: %d rows: %s",
+                  (int)cases[i].batch, (int)gckpt_plan_rows(fit), gckpt_error_text(s));
         d.batch = cases[i].batch;
         for (int64_t rows = 1; rows <= d.batch; rows++) {
             gckpt_graph *g = gckpt_graph_new(s, NULL);

@@ -102,17 +102,17 @@ static void refuses(const gckpt_plan_desc *d, const char *why)
 static void test_refusals(void)
 {
     open_model(1);
-    refuses(&(gckpt_plan_desc){ .virtual_ranks = -1 }, " is -1; allowed is 0 to 32768");
-    refuses(&(gckpt_plan_desc){ .virtual_ranks = 65536 }, " is 65536; allowed is 0 to 32768");
-    refuses(&(gckpt_plan_desc){ .virtual_ranks = 6 }, "must be a power of two");
+    refuses(&(gckpt_plan_desc){ .virtual_ranks = -1 }, "desc.virtual_ranks is -1; allowed is 0 to 32768");
+    refuses(&(gckpt_plan_desc){ .virtual_ranks = 65536 }, "desc.virtual_ranks is 65536; allowed is 0 to 32768");
+    refuses(&(gckpt_plan_desc){ .virtual_ranks = 6 }, "desc.virtual_ranks is 6: must be a power of two");
     refuses(&(gckpt_plan_desc){ .virtual_ranks = 2, .update_in_backward = 1 },
-            "gradients are complete when all 2 ");
+            "complete only when those of all 2 virtual ranks are added");
     set_ranks(4, GCKPT_SHARD_STATE);
-    refuses(NULL, "4 ranks, 1 ");
-    refuses(&(gckpt_plan_desc){ .virtual_ranks = 2 }, " to 4 or more");
+    refuses(NULL, "4 ranks, 1 virtual ranks");
+    refuses(&(gckpt_plan_desc){ .virtual_ranks = 2 }, "set desc.virtual_ranks to 4 or more");
     const gckpt_fetch_spec cut = { tensor("table"), 1 };
     refuses(&(gckpt_plan_desc){ .virtual_ranks = 4, .fetch = &cut, .fetches = 1 },
-            "of the gradient of param \"table\" only");
+            "has only its shard of the gradient of param \"table\"");
     CHECK(gckpt_store_freeze(store, "table", 1) == GCKPT_OK); /* then it is not sharded */
     gckpt_plan_free(plan(&(gckpt_plan_desc){ .virtual_ranks = 4, .fetch = &cut, .fetches = 1 }));
     CHECK(gckpt_store_freeze(store, "table", 0) == GCKPT_OK);
@@ -494,9 +494,9 @@ static void check_texts(const gckpt_plan *p)
     CHECK(pictures_plan(p, write_text, &picture) == GCKPT_OK && is_valid_xml(&picture));
     const int vranks = p->virtual_ranks > 1;
     CHECK(!find(t.bytes, "reduce   param") == !vranks &&
-          !find(t.bytes, " a batch, ") == !vranks);
+          !find(t.bytes, " virtual ranks a batch, ") == !vranks);
     CHECK(!find(trace.bytes, "\"reduce ") == !vranks &&
-          !find(trace.bytes, "sums of leaves") == !vranks);
+          !find(trace.bytes, "sums of virtual ranks") == !vranks);
     CHECK(!find(picture.bytes, ">reduce<") == !vranks &&
           !find(picture.bytes, "sums of leaves") == !vranks);
     CHECK(!find(t.bytes, "gathered: ") == (p->kind_bytes[GCKPT_BYTES_GATHERED] == 0));
@@ -564,7 +564,7 @@ static void test_fit(void)
     gckpt_plan_free(p);
     d.update_in_backward = 1;
     CHECK(!gckpt_fit(store, build, &losses, 1, &d, NULL) && gckpt_error(store) == GCKPT_E_ARG);
-    CHECK(strstr(gckpt_error_text(store), "update_in_backward needs desc.") != NULL);
+    CHECK(strstr(gckpt_error_text(store), "update_in_backward needs desc.virtual_ranks 1") != NULL);
     gckpt_store_free(store);
 }
 
