@@ -31,32 +31,32 @@
  *                 arrays, values, params, ranks, notes, calls, quant
  *     >>graph     tensors, views, segments, gckpt_apply                                        682
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          5691
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   5691
  *                 unary, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, weighted, linear_loss, pools, upsample, channels, conv,
  *                 recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2072
+ *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  2072
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, lowered plans, offsets; plans encoded                     4789
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4789
  *                 types, tensors, mixed, op_lowerings, gradients, order, model, builders,
  *                 schedule, time, lowered, place, prefetch, fused_op, fuse, encode
- *     >>search    what no schedule can do without; the least work for every budget            3242
+ *     >>search    bounds that no schedule can beat; the least cost for every budget           3242
  *                 bound, prove, search, reduce_peak, remove_recomputes, stages, chain, levels,
  *                 hide_copies, choose, open
- *     >>planner   from a request to a plan; the frontier; the micro-batch; what a plan tells  1804
+ *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans             1792
  *                 getters, checks, planner, request, frontier, fit, print, frontier_print
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5414
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             5414
  *                 call, backend, memory, exchange, group, micro_batches, caches, open, host,
  *                 feeds, mixed, debug, quant, fused_op, update, fetches, capture, advance,
  *                 step, train, profile
- *     >>check     gradients against finite differences; what ops cost here; races              750
+ *     >>check     gradients against finite differences; measured costs; timed trials           750
  *                 gradients, calibrate, trials
  *     >>files     safetensors                                                                 2687
  *                 axes, write, header, resolve, read, path, ranks_load, ranks_save
- *     >>export    plans as files and as C constants                                            959
+ *     >>export    plans and weights as files and as C constants                                959
  *                 file, c, weights
- *     >>kernels   what is done with an item, for each instruction set                         3895
+ *     >>kernels   the loops of the fast kernels, for each instruction set                     3895
  *                 begin, vectors, products, gemv, int4, quantised, product_block, math,
  *                 elementwise, rowwise, random, bf16, avx512_bf16, column_sums, images,
  *                 attention, online_softmax, mixed_attention, mixed_gradients, amx, losses,
@@ -6511,11 +6511,11 @@ GCKPT_API gckpt_result gckpt_store_external_quantised(gckpt_store *store, const 
  *
  * Tensors are numbered in creation order, which is a topological order. A tensor is given (input,
  * parameter, constant), the output of an op, or a view: another shape of its base's bytes, of which
- * plan and executor never see more than the shape. `batch-invariant`: it has no batch axis, since it
- * depends on no input (parameters, constants, and functions of those).
+ * plan and executor never see more than the shape. `batch-invariant`: it has no batch axis, since
+ * it depends on no input (parameters, constants, and functions of those).
  *
- * gckpt_graph has the tensors by number, and the segments.
- * gckpt_apply is how all ops come in; the first error of a graph stays (gckpti_fail).
+ * gckpt_graph has the tensors by number, and the segments. gckpt_apply is how all ops come in; the
+ * first error of a graph stays (gckpti_fail).
  * ============================================================================================== */
 
 /* ---- graph/tensor.c ---- */
@@ -20593,7 +20593,7 @@ GCKPTI_FN int64_t gckpti_size_grain(const gckpti_planner *p)
 /* Effort limit of a level, per node: entries evaluated, and 1/4 of those examined to find moves. */
 #define GCKPTI_EFFORT_LIMIT INT64_C(700)
 
-/* Returns whether the effort is used up, or an attempt has too much `left` of its excess `first`. */
+/* Returns whether the effort is used up, or an attempt leaves too much of `first`, its excess. */
 GCKPTI_FN int gckpti_should_stop(gckpti_search *s, int64_t first, int64_t left)
 {
     int64_t nodes = (s->p->nodes + 200) * (s->tiny ? 20 : 1), most = GCKPTI_EFFORT_LIMIT * nodes;
@@ -23036,8 +23036,7 @@ typedef struct {
 struct gckpt_frontier {
     gckpti_object object;
     gckpti_allocator memory;
-    gckpti_planner
-        p; /* and the variants after it, whose models serve for the plans of all points */
+    gckpti_planner p;     /* and the variants after it: the models of all points */
     gckpt_plan_desc desc; /* with copies of what it points to */
     gckpt_point *points;
     gckpti_solution *solutions; /* of the points */
@@ -23046,8 +23045,7 @@ struct gckpt_frontier {
     int complete;
 };
 
-/* Returns the most cost of a fast step; a refused budget names the bytes for that and the least
- * bytes. */
+/* Returns the most cost of a fast step, whose bytes the error for a budget too small names. */
 static inline uint64_t gckpti_fast_cost(uint64_t least) { return least + least / 2; }
 
 /* >>planner/getters */
@@ -23092,7 +23090,7 @@ GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usa
     const gckpti_plan_node *node = &plan->nodes[id];
     const gckpt_cost *cost = &plan->info[id].cost;
     gckpti_operands o;
-    size_t planned = 0; /* rounded up, as gckpti_transfer_cost counts */
+    size_t planned = 0; /* rounded up, for gckpti_transfer_cost */
     out->moved = 0;
     gckpti_operands_of(plan->operands, ins, node->inputs, &o);
     for (int part = 0; part < 2 && ins->kind >= GCKPT_OFFLOAD && ins->kind < GCKPT_REDUCE; part++) {
@@ -23124,7 +23122,7 @@ GCKPT_API uint64_t gckpt_plan_step_cost(const gckpt_plan *plan)
         vranks = vranks > (uint64_t)plan->ranks ? vranks / (uint64_t)plan->ranks : 1;
         micro_batches = (vrank_rows + rows - 1) / rows * vranks;
         batch = (vrank_rows > rows ? vrank_rows : rows) *
-                /* the only micro-batch of a virtual rank counts whole */
+
                 vranks;
     }
     for (int i = 0; gckpt_plan_usage(plan, i, &u) == GCKPT_OK; i++) {
@@ -23137,8 +23135,7 @@ GCKPT_API uint64_t gckpt_plan_step_cost(const gckpt_plan *plan)
     if (body / rows >= UINT64_MAX / 2 / batch)
         return UINT64_MAX;
     body -= plan->hidden;
-    body = body / rows * batch +
-           body % rows * batch / rows; /* a short micro-batch counts in proportion */
+    body = body / rows * batch + body % rows * batch / rows; /* by rows, if it is short */
     return gckpti_add_cost(once, body);
 }
 
@@ -23248,23 +23245,24 @@ static gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d
 {
     int vranks = d->virtual_ranks ? d->virtual_ranks : 1, ranks = g->store->ranks;
     if (vranks & (vranks - 1))
-        return gckpti_error(g, GCKPT_E_ARG, "plan: %i leaves: must be a power of two", vranks);
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: desc.virtual_ranks is %i: must be a power of two", vranks);
     if (vranks > 1 && !GCKPTI_RUNS_RANKS)
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: desc.leaves is %i; this build leaves out leaves and ranks "
+                            "plan: desc.virtual_ranks is %i; this build has no virtual ranks "
                             "(GCKPT_NO_RANKS)",
                             vranks);
     if (d->mode == GCKPT_INFERENCE)
         return GCKPT_OK;
     if (ranks > vranks)
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: %i ranks, %i leaves: each rank needs leaves of its own: set "
-                            "desc.leaves to %i or more, the same however many ranks there are",
+                            "plan: %i ranks, %i virtual ranks: each rank needs at least one: set "
+                            "desc.virtual_ranks to %i or more, the same for any number of ranks",
                             ranks, vranks, ranks);
     if (vranks > 1 && d->update_in_backward)
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: update_in_backward: gradients are complete when all %i leaves "
-                            "are added up; it needs desc.leaves 1",
+                            "plan: update_in_backward needs desc.virtual_ranks 1: gradients are "
+                            "complete only when those of all %i virtual ranks are added",
                             vranks);
     return GCKPT_OK;
 }
@@ -23274,10 +23272,10 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
 {
     const gckpti_range ranges[] = { { "mode", (int)d->mode, 0, GCKPT_INFERENCE },
                                     { "optimiser", (int)d->optimiser, 0, GCKPT_CUSTOM_OPTIMISER },
-                                    { "own_state", d->custom_state, 0, 4 },
+                                    { "custom_state", d->custom_state, 0, 4 },
                                     { "threads", d->threads, 0, 1024 },
-                                    { "leaves", d->virtual_ranks, 0, GCKPTI_MAX_VRANKS },
-                                    { "group", d->segment_size, -INT32_MAX, INT32_MAX },
+                                    { "virtual_ranks", d->virtual_ranks, 0, GCKPTI_MAX_VRANKS },
+                                    { "segment_size", d->segment_size, -INT32_MAX, INT32_MAX },
                                     { "batch", d->batch, 0, INT64_MAX },
                                     { "precision", (int)d->precision, 0, GCKPT_BF16_FAST },
                                     { "update_in_backward", d->update_in_backward, 0, 2 },
@@ -23292,8 +23290,7 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
                             gckpt_mode_name(d->mode));
     if (d->fetches > 0 && !GCKPTI_RUNS_FETCHES)
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: desc.fetch: this build leaves out what fetches tensors "
-                            "(GCKPT_NO_FETCH)");
+                            "plan: desc.fetch: this build cannot fetch tensors (GCKPT_NO_FETCH)");
     if (!gckpti_has_precision(d->precision))
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: desc.precision is one of GCKPT_BF16, which this build leaves "
@@ -23425,8 +23422,8 @@ GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
             gckpti_is_sharded(
                 gckpti_array_shard(p->g->store, &p->g->store->params[t->base->index], 0)))
             return gckpti_error(p->g, GCKPT_E_ARG,
-                                "plan: fetch %i: each rank has its share of the gradient of %T "
-                                "only; GCKPT_SHARD_NONE leaves it whole",
+                                "plan: fetch %i: each rank has only its shard of the gradient of "
+                                "%T; with GCKPT_SHARD_NONE it is whole",
                                 i, t);
         if (p->desc->fetch[i].gradient && (!p->active[t->base->id] || gckpti_is_loss(t))) {
             unsigned char *seen =
@@ -23529,8 +23526,7 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
     return gckpti_check_request(graph, terms, count, d);
 }
 
-/* Checks a request and opens a planner of the graph as it was built. The caller frees it whatever
- * the result. */
+/* Checks a request and opens a planner of the graph as built. The caller frees it in any case. */
 GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
                                            gckpt_graph *graph, const gckpt_term *terms, int count,
                                            const gckpt_plan_desc *d)
@@ -23578,10 +23574,9 @@ static int gckpti_may_fuse(const gckpti_planner *p)
     return ops > 1;
 }
 
-/* Appends planners for the other variants that a request may choose from: lowerings; for each of
- * these the orders of backwards that promise fewer bytes; all of these without offloading, for
- * which a search may find more. Not for backends, which may have kernels of their own, nor with
- * OpenBLAS, whose sums depend on sizes. */
+/* Appends planners for other variants: lowerings (not with backends, which may have other kernels,
+ * nor OpenBLAS, whose sums depend on sizes), orders of backwards that promise fewer bytes, and all
+ * of these without offloading, where a search may find more. */
 GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
 {
     const gckpt_plan_desc *d = p->desc;
@@ -23641,8 +23636,7 @@ GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result resul
     }
 }
 
-/* Reports that a budget is too small, the least that suffices, and if that is more, the bytes of a
- * fast step. */
+/* Reports that a budget is too small: the least that suffices, and the bytes of a fast step. */
 GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_t least,
                                    size_t fast)
 {
@@ -23662,8 +23656,7 @@ GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_
 }
 
 /* >>planner/request */
-/* Returns the bytes that a budget leaves for the arena, at most PTRDIFF_MAX. *fits is 0 if what is
- * resident exceeds the budget. */
+/* Returns the arena bytes of a budget. *fits is 0 if what is resident exceeds it by itself. */
 static size_t gckpti_arena_budget(const gckpti_planner *p, int *fits)
 {
     size_t resident = gckpti_resident_bytes(p, NULL);
@@ -23867,9 +23860,8 @@ static size_t gckpti_frontier_next(const gckpt_frontier *f, const gckpti_planner
     return budget;
 }
 
-/* Finds the least cost in `budget` bytes, after a winner in more. If nothing in `budget` bytes can
- * cost less by 0.1 % of a step, tries the fewest bytes of which that holds, from `least` up, since
- * points need not be closer. */
+/* Finds the next point in `budget` bytes or fewer, down to `least`: the fewest bytes in which the
+ * bound is not higher by more than s->margin / 2, since points need not be closer. */
 static gckpt_result gckpti_find_next(gckpti_search *s, size_t budget, size_t least)
 {
     const size_t align = s->p->alignment;
@@ -24135,8 +24127,7 @@ static int64_t gckpti_next_divisor(int64_t n, int64_t d)
     return 0;
 }
 
-/* Returns a hash of what must not depend on the micro-batch: tensors, by kind, op and inputs.
- * Attributes may depend on it (a slice of rows). Never 0. */
+/* Returns a hash of what must not depend on the micro-batch: kind, op and inputs of tensors. */
 static uint64_t gckpti_graph_key(const gckpt_graph *g)
 {
     uint64_t key = gckpti_fnv(GCKPTI_FNV_START, &g->count, sizeof g->count);
@@ -24154,9 +24145,8 @@ static uint64_t gckpti_graph_key(const gckpt_graph *g)
     return key ? key : 1;
 }
 
-/* Returns bytes that any plan of a graph needs, from its lowered store-all plan: the largest sum
- * that a backward reads and writes (a buffer is used where it begins and ends), and what stays live
- * during the whole step. */
+/* Returns bytes that any plan of a graph needs, from its store-all plan: the most that a backward
+ * reads and writes, where buffers begin and end, and what stays live during the whole step. */
 GCKPTI_FN size_t gckpti_min_plan_bytes(gckpti_planner *p, gckpti_lowered *lowered)
 {
     size_t most = 0, resident = gckpti_resident_bytes(p, NULL);
@@ -24178,9 +24168,8 @@ GCKPTI_FN size_t gckpti_min_plan_bytes(gckpti_planner *p, gckpti_lowered *lowere
     return resident + most;
 }
 
-/* Returns whether a plan does not qualify: an op mixes rows, and a micro-batch has not all rows of
- * a virtual rank or, without virtual ranks, of the batch; or a virtual rank is a single row that
- * cannot be normalised. */
+/* Returns whether a plan is illegal: an op mixes rows, and a micro-batch is not a whole virtual
+ * rank, or a virtual rank is a single row that cannot be normalised. */
 static int gckpti_cannot_split(const gckpt_plan *p)
 {
     return p->mixer >= 0 && (p->rows != (p->batch + p->virtual_ranks - 1) / p->virtual_ranks ||
@@ -24212,8 +24201,8 @@ static int gckpti_is_hopeless(const gckpti_fit_state *f, gckpti_planner *p, cons
            (budget && gckpt_plan_bytes(plan) > budget && gckpti_min_plan_bytes(p, &p->best) > most);
 }
 
-/* Updates least_cost. In phase 2, makes the planner search for the bytes of a fast step, and
- * returns whether there are none, because the store-all plan is too slow. */
+/* Updates least_cost; in phase 2 instead sets up a search for the bytes of a fast step, and returns
+ * whether there are none, because the store-all plan is too slow. */
 static int gckpti_is_slow(gckpti_fit_state *f, gckpti_planner *p, const gckpt_plan *plan)
 {
     const uint64_t cost = plan ? gckpt_plan_step_cost(plan) : UINT64_MAX;
@@ -24380,7 +24369,8 @@ static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build_fn build, i
         return gckpti_error(store, GCKPT_E_ARG,
                             "fit: update_in_backward must be 0, 1 or GCKPT_IF_USEFUL");
     if (d->update_in_backward == 1 && d->virtual_ranks > 1)
-        return gckpti_error(store, GCKPT_E_ARG, "fit: update_in_backward needs desc.leaves 1");
+        return gckpti_error(store, GCKPT_E_ARG,
+                            "fit: update_in_backward needs desc.virtual_ranks 1");
     return GCKPT_OK;
 }
 
@@ -24408,15 +24398,15 @@ static void gckpti_report_no_fit(const gckpti_fit_state *f)
     else if (*f->mixer)
         gckpti_error(f->store, GCKPT_E_ARG,
                      f->desc.virtual_ranks > 1
-                         ? "fit: %s mixes rows, so micro-batches must have the %I rows of a leaf, "
-                           "which build does not want or do not divide the batch of %I rows: make "
-                           "it a multiple of desc.leaves"
+                         ? "fit: %s mixes rows, so micro-batches must have the %I rows of a "
+                           "virtual rank; build refuses these, or they do not divide the batch of "
+                           "%I rows: make it a multiple of desc.virtual_ranks"
                          : "fit: %s mixes rows, so micro-batches must have the %I rows of the "
-                           "batch, which build does not want",
+                           "batch, which build refuses",
                      f->mixer, gckpti_largest_vrank(&f->desc, NULL), batch);
     else
-        gckpti_error(f->store, GCKPT_E_ARG, "fit: build wanted no divisor of the batch of %I rows",
-                     batch);
+        gckpti_error(f->store, GCKPT_E_ARG,
+                     "fit: build refused every divisor of the batch of %I rows", batch);
 }
 
 GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void *user,
@@ -24511,7 +24501,7 @@ static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int
     if (ins->kind == GCKPT_UPDATE)
         gckpti_print(k, " from %z", o.gradient);
     if (ins->kind == GCKPT_REDUCE)
-        gckpti_print(k, o.shard == GCKPTI_NO_OFFSET ? " at %z" : " at %z, share to %z", o.gradient,
+        gckpti_print(k, o.shard == GCKPTI_NO_OFFSET ? " at %z" : " at %z, shard to %z", o.gradient,
                      o.shard);
     gckpti_print(k, ", %z live\n", u.live);
 }
@@ -24520,7 +24510,7 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
 {
     static const char *const kinds[] = { "parameters",  "optimiser state",   "gradients",
                                          "activations", "workspace",         "tables",
-                                         "caches",      "bf16 copies",       "tree of the leaves",
+                                         "caches",      "bf16 copies",       "reduction tree",
                                          "gathered",    "padding, contained" };
 
     static const char *const precisions[] = { "", ", bf16", ", bf16 rounded by chance",
@@ -24534,14 +24524,14 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
                  gckpt_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena, plan->peak,
                  100 * plan->recompute, (int)plan->length);
     gckpti_print(&k,
-                 "work %u a micro-batch; proven: no schedule in its budget has less than %u, none "
+                 "cost %u a micro-batch; proven: no schedule in its budget has less than %u, none "
                  "fits in less than %z bytes\n",
                  plan->cost, plan->proven_cost, gckpt_plan_proven_bytes(plan));
     gckpti_print(&k, "micro-batch %I of a batch of %I, %i thread%s, offsets aligned to %z%s\n",
                  plan->rows, plan->batch, plan->threads, plan->threads == 1 ? "" : "s",
                  plan->alignment, precisions[plan->precision]);
     if (plan->virtual_ranks > 1 || plan->ranks > 1)
-        gckpti_print(&k, "%i leaves a batch, %i rank%s, sharded: %s\n", plan->virtual_ranks,
+        gckpti_print(&k, "%i virtual ranks a batch, %i rank%s, sharded: %s\n", plan->virtual_ranks,
                      plan->ranks, plan->ranks == 1 ? "" : "s", gckpti_shard_name(plan->shard));
     if (plan->mixer >= 0)
         gckpti_print(&k, "another split of the batch gives other results: %s #%i mixes rows\n",
@@ -24553,9 +24543,9 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
             gckpti_print(&k, "  %s: %z bytes\n", kinds[i], plan->kind_bytes[i]);
     if (plan->offloaded)
         gckpti_print(&k, "  offloaded: %z bytes of slower memory%s\n", plan->offloaded,
-                     plan->overlap_offload ? ", beside what is computed" : "");
+                     plan->overlap_offload ? ", overlapped with computation" : "");
     if (plan->overlap_offload)
-        gckpti_print(&k, "  hidden: %u of the work of copies, besides\n", plan->hidden);
+        gckpti_print(&k, "  hidden: %u of the cost of copies\n", plan->hidden);
     for (int x = 0; x < (int)plan->length && !k.failed; x++) {
         if (x == plan->epilogue)
             gckpti_print(&k, "-- once a step, at the end\n");
@@ -24634,7 +24624,7 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
                                           "reload",  "reduce",   "offload_done" };
     static const char *const kinds[] = {
         "values",    "kept for backward", "gradients of activations", "gradients of parameters",
-        "workspace", "sums of leaves"
+        "workspace", "sums of virtual ranks"
     };
     gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
     gckpti_window window;
@@ -24650,7 +24640,7 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
                  gckpt_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena, plan->peak,
                  plan->cost, plan->proven_cost, gckpt_plan_proven_bytes(plan));
     gckpti_print(&k, "{\"ph\":\"M\",\"pid\":1,\"name\":\"process_name\",\"args\":{\"name\":"
-                     "\"plan: 1 ns is one unit of work\"}},\n"
+                     "\"plan: 1 ns is one unit of cost\"}},\n"
                      "{\"ph\":\"M\",\"pid\":1,\"tid\":1,\"name\":\"thread_name\",\"args\":{"
                      "\"name\":\"instructions\"}}");
     for (int x = 0; gckpt_plan_usage(plan, x, &u) == GCKPT_OK && !k.failed; x++) {
@@ -24729,9 +24719,7 @@ GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark
     int marked = mark ? gckpt_frontier_find(f, mark) : -1;
     double top = f->points[0].overhead,
            unit = gckpti_byte_unit((double)f->points[0].bytes / 10, &name);
-    top = top < 0.01  ? 0.01
-          : top < 0.6 ? top
-                      : 0.6; /* higher overhead only where nothing else fits */
+    top = top < 0.01 ? 0.01 : top < 0.6 ? top : 0.6; /* more only if nothing else fits */
     gckpti_print(&k,
                  "What bytes cost in time: %i plan%s. Bytes are parameters, optimiser state (both\n"
                  "%s) and step arena. Extra time is that of a step; a full bar is %g %%,\n"
@@ -30359,9 +30347,9 @@ static gckpt_result gckpti_eval_sides(const gckpti_batch *batch, const gckpti_pr
 
 /* The loss's difference between w + h d and w - h d is compared with the gradient times the
  * difference of the weights as they really were, at h and h/2, and extrapolated to h = 0
- * (Richardson). What they say about their own error: the two derivatives, and the sums of both sides
- * less the middle, which must be as h^2. A gradient that is rounding is another one at each place;
- * one that is not is, in the mean of both sides, the same. */
+ * (Richardson). What they say about their own error: the two derivatives, and the sums of both
+ * sides less the middle, which must be as h^2. A gradient that is rounding is another one at each
+ * place; one that is not is, in the mean of both sides, the same. */
 static gckpt_result gckpti_eval_direction(const gckpti_batch *batch, double width, gckpti_probe *t)
 {
     int64_t n = batch->exec->plan->params[t->param].elements;

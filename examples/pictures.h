@@ -292,7 +292,7 @@ static inline void pictures_header(pictures_timeline *s)
     static const int legend_x[] = { 96, 176, 328, 520, 714, 820 };
     static const char *const kinds[] = {
         "values",    "kept for backward", "gradients of activations", "gradients of parameters",
-        "workspace", "sums of leaves"
+        "workspace", "sums of virtual ranks"
     };
     const gckpt_plan *plan = s->plan;
     pictures_out *o = &s->out;
@@ -456,7 +456,7 @@ static inline void pictures_live(pictures_timeline *s)
 static inline void pictures_arena(pictures_timeline *s)
 {
     static const char *const what[] = { "value of",    "kept by",      "gradient of",
-                                        "gradient of", "workspace of", "sums of leaves of" };
+                                        "gradient of", "workspace of", "sums of virtual ranks of" };
     pictures_out *o = &s->out;
     size_t arena = gckpt_plan_arena(s->plan);
     double scale = PICTURES_ARENA_HEIGHT / (double)(arena + !arena);

@@ -1417,7 +1417,7 @@ static inline void pc_reduce(pc_state *w, int id)
     if (w->failed)
         return;
     if (f->virtual_ranks <= 1 || !q->batch_invariant || !w->active[id] || !uses || w->reduced[id]++)
-        pc_fail(w, "it has no sums of leaves, or none any more");
+        pc_fail(w, "it has no sums of virtual ranks, or none any more");
     if (f->usage[w->x].once || (w->before != w->x - 1 && f->list[w->x - 1].kind != GCKPT_REDUCE))
         pc_fail(w, "does not stand behind a backward of the body");
     cut = f->ranks > 1 && f->shard != GCKPT_SHARD_NONE && q->kind == PC_PARAM && q->n > 4096 &&
@@ -1434,7 +1434,7 @@ static inline void pc_reduce(pc_state *w, int id)
         int b =
             pc_claim_buffer(w, 0, id, GCKPT_BUFFER_REDUCTION, 4 * (size_t)q->n, 0, pc_hint(w, 3 + count + k));
         if (b < 0 || f->buffer[b].end != f->length) {
-            pc_fail(w, "sums of leaves that wait have no place through the step");
+            pc_fail(w, "sums of virtual ranks that wait have no place through the step");
             return;
         }
         pc_put(w, b);

@@ -445,10 +445,10 @@ static void runs(void)
     desc.precision = GCKPT_FP32;
     desc.virtual_ranks = 2;
 #ifndef GCKPT_NO_RANKS
-    expect(trained(desc, "leaves", NULL) != 0, "leaves", NULL);
+    expect(trained(desc, "virtual ranks", NULL) != 0, "leaves", NULL);
     printf("RANKS\n");
 #else
-    trained(desc, "leaves", "GCKPT_NO_RANKS");
+    trained(desc, "virtual ranks", "GCKPT_NO_RANKS");
 #endif
     desc.virtual_ranks = 0;
     model m = model_new(BATCH);

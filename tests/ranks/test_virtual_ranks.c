@@ -498,7 +498,7 @@ static void check_texts(const gckpt_plan *p)
     CHECK(!find(trace.bytes, "\"reduce ") == !vranks &&
           !find(trace.bytes, "sums of virtual ranks") == !vranks);
     CHECK(!find(picture.bytes, ">reduce<") == !vranks &&
-          !find(picture.bytes, "sums of leaves") == !vranks);
+          !find(picture.bytes, "sums of virtual ranks") == !vranks);
     CHECK(!find(t.bytes, "gathered: ") == (p->kind_bytes[GCKPT_BYTES_GATHERED] == 0));
     gckpt_result result = gckpt_plan_c(p, "several", write_text, &c);
     CHECK(result == (p->ranks > 1 ? GCKPT_E_ARG : GCKPT_OK));

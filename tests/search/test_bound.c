@@ -68,7 +68,7 @@ static const char *const names[CASES] = { "plain",
                                           "alignment 256 up",
                                           "side effects",
                                           "in place",
-                                          "leaves",
+                                          "virtual ranks",
                                           "slower memory",
                                           "packed parameters" };
 static struct {
