@@ -32,10 +32,10 @@ typedef struct {
 
 GCKPTI_FN void gckpti_text_put(gckpti_text *t, const char *s, size_t n);
 
-/* What %T puts, `gelu "h3"` or `gelu #12`: graph/tensor.c, which knows tensors, has it. */
+/* Appends a tensor as %T prints it, `gelu "h3"` or `gelu #12`; defined in graph/tensor.c. */
 GCKPTI_FN void gckpti_text_tensor(gckpti_text *t, const gckpt_tensor *tensor);
 
-/* Directives: see gckpt_fail. */
+/* Appends formatted text; directives as in gckpt_fail. */
 GCKPTI_FN void gckpti_text_format(gckpti_text *t, const char *format, va_list args);
 GCKPTI_FN void gckpti_text_add(gckpti_text *t, const char *format, ...);
 GCKPTI_FN void gckpti_set_text(gckpti_object *o, const char *format, va_list args);
@@ -46,14 +46,14 @@ GCKPTI_FN gckpti_text gckpti_append_text(gckpti_object *o);
 /* Replaces the object's last error, unless it has a sticky one. Returns `result`. */
 GCKPTI_FN gckpt_result gckpti_error(void *object, gckpt_result result, const char *format, ...);
 #ifdef GCKPT_NO_TEXT
-/* Results without texts: what makes these counts as used, but is never called. */
+/* Results without texts; the arguments count as used but are not evaluated. */
 GCKPTI_FN gckpt_result gckpti_result(void *object, gckpt_result result);
 #define gckpti_error(object, result, ...)                                                          \
     (0 ? gckpti_error(object, result, __VA_ARGS__) : gckpti_result(object, result))
 #endif
 GCKPTI_FN gckpt_result gckpti_ok(void *object);
 
-/* Fields of a desc and what is allowed. */
+/* A field of a desc, its value and the allowed range. */
 typedef struct {
     const char *name;
     int64_t value, min, max;
@@ -75,10 +75,10 @@ GCKPTI_FN gckpt_result gckpti_sink_flush(gckpti_sink *out);
 /* Takes n bytes; a full block goes to the callback. */
 GCKPTI_FN void gckpti_sink_put(gckpti_sink *out, const void *bytes, size_t n);
 
-/* The low `bytes` bytes of a number, little-endian. */
+/* Writes the low `bytes` bytes of a number, little-endian. */
 GCKPTI_FN void gckpti_sink_number(gckpti_sink *out, uint64_t value, int bytes);
 
-/* At most 511 bytes a call; directives: see gckpt_fail. */
+/* Writes at most 511 bytes; directives as in gckpt_fail. */
 GCKPTI_FN void gckpti_print(gckpti_sink *out, const char *format, ...);
 
 /* ---- base/memory.c ---- */
@@ -97,7 +97,7 @@ GCKPTI_FN size_t gckpti_round_up(size_t n, size_t alignment);
  * counts the bytes that this takes. */
 GCKPTI_FN void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, size_t new_size);
 
-/* n items of `size` bytes, zeroed; NULL when out of memory or when the product overflows. */
+/* Allocates n zeroed elements of `size` bytes; NULL without memory, or if the product overflows. */
 GCKPTI_FN void *gckpti_new(gckpti_allocator *a, size_t n, size_t size);
 GCKPTI_FN void gckpti_delete(gckpti_allocator *a, void *ptr, size_t n, size_t size);
 
@@ -107,7 +107,7 @@ GCKPTI_FN void gckpti_count_alloc(size_t *used, size_t n, size_t size);
 /* Returns the size of a block for *used bytes at any address, or SIZE_MAX on overflow. */
 GCKPTI_FN size_t gckpti_count_block(size_t used);
 
-/* strlen, which can take more of a device's flash than this. */
+/* Returns strlen(text), in less flash than some libraries take. */
 GCKPTI_FN size_t gckpti_strlen(const char *text);
 
 /* Copies a name; returns NULL without memory. A block has names at its end, so that the array of
@@ -138,7 +138,7 @@ GCKPTI_FN size_t gckpti_next_capacity(size_t capacity, int in_place);
 GCKPTI_FN int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_t count,
                           size_t size);
 
-/* Chunks of memory that are freed all at once; gckpti_scratch_clear reuses them. */
+/* Chunks of memory that are freed together; gckpti_scratch_clear reuses them. */
 typedef struct gckpti_chunk {
     struct gckpti_chunk *next;
     size_t size, used; /* including this header */

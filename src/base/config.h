@@ -104,8 +104,8 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #pragma fp_contract(off)
 #endif
 
-/* What runs now and then, not in each step, is compiled for size where gcc optimises: from
- * GCKPTI_COLD_BEGIN to GCKPTI_COLD_END. Of .text that is 7 %. */
+/* Code from GCKPTI_COLD_BEGIN to GCKPTI_COLD_END runs rarely, not in steps. Where gcc optimises, it
+ * is compiled for size, which saves 7 % of .text. */
 #if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) &&                           \
     !defined(GCKPTI_SEPARATE_TU)
 #define GCKPTI_COLD_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"Os\")")

@@ -12,14 +12,14 @@ GCKPTI_FN gckpt_call gckpti_shape_call(gckpt_tensor *const *in, int n, const voi
     return call;
 }
 
-/* The type that an op needs of input i; one of GCKPTI_ANY_TYPE also takes i32 for f32. */
+/* Returns the type that an op needs of input i; GCKPTI_ANY_TYPE also accepts i32 for f32. */
 static gckpt_type gckpti_needed_type(const gckpt_op *op, int i)
 {
     const gckpt_type type = op->flags & GCKPT_INDEX(i) ? GCKPT_I32 : GCKPT_F32;
     return op->needs[i] & GCKPT_IS_U8 ? GCKPT_U8 : type;
 }
 
-/* Whether these inputs, none of them NULL, are for this op; if not, the graph says why. */
+/* Returns 1 if the inputs, none of them NULL, suit the op; else 0, with the error in the graph. */
 static int gckpti_check_inputs(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *const *in, int n)
 {
     static const char *const types[] = { "f32", "i32", "u8" };
@@ -52,7 +52,7 @@ static int gckpti_check_inputs(gckpt_graph *g, const gckpt_op *op, gckpt_tensor 
     return g->object.sticky == GCKPT_OK;
 }
 
-/* Indices that an op gives are below what another op takes: no step has to check them. */
+/* Checks that the indices computed by one op are valid for another, so that no step has to. */
 static int gckpti_check_classes(const gckpt_op *op, gckpt_tensor *const *in, const gckpt_call *call)
 {
     for (int i = 0; op->classes && i < call->inputs; i++) {
@@ -68,7 +68,7 @@ static int gckpti_check_classes(const gckpt_op *op, gckpt_tensor *const *in, con
     return 1;
 }
 
-/* The error of an op whose shape() refused these inputs. */
+/* Reports that an op's shape() refused its inputs; returns NULL. */
 static gckpt_tensor *gckpti_fail_shapes(gckpt_graph *g, gckpt_result result, const gckpt_op *op,
                                         gckpt_tensor *const *in, int n)
 {
@@ -88,8 +88,7 @@ GCKPTI_FN int gckpti_has_running(const gckpt_op *op)
     return (needs & GCKPT_UPDATES_RUNNING) != 0;
 }
 
-/* Whether an op whose inputs have rows mixes them. If not, two or three times the rows of its
- * inputs make two or three times those of its output (call->shape), and nothing else changes. */
+/* Returns whether an op mixes rows: if 2 or 3 times the rows do not just scale call->shape. */
 static int gckpti_mixes_rows(const gckpt_op *op, gckpt_tensor *const *in, int n,
                              const gckpt_call *call, int64_t rows)
 {

@@ -4,13 +4,10 @@
 /* =================================================================================================
  * >>graph: tensors, views, segments; gckpt_apply
  *
- * Tensors are numbered in creation order, which is a topological order. A tensor is given (input,
- * parameter, constant), the output of an op, or a view: another shape of its base's bytes, of which
- * plan and executor never see more than the shape. `batch-invariant`: it has no batch axis, since
- * it depends on no input (parameters, constants, and functions of those).
- *
- * gckpt_graph has the tensors by number, and the segments. gckpt_apply is how all ops come in; the
- * first error of a graph stays (gckpti_fail).
+ * Tensors are numbered in creation order, which is a topological order. A tensor is a graph leaf
+ * (input, parameter, constant), the output of an op, or a view: another shape of its base's bytes,
+ * of which plan and executor use only the shape. A batch-invariant tensor has no batch axis, since
+ * it depends on no input. gckpt_apply adds all ops; a graph keeps its first error (gckpti_fail).
  * ============================================================================================== */
 
 /* ---- graph/tensor.c ---- */
@@ -18,10 +15,10 @@ enum { GCKPTI_OP, GCKPTI_INPUT, GCKPTI_PARAM, GCKPTI_CONSTANT, GCKPTI_VIEW };
 
 struct gckpt_tensor {
     gckpt_graph *graph;
-    gckpt_tensor *base; /* whose bytes these are: itself unless a view */
+    gckpt_tensor *base; /* owner of the bytes: itself unless a view */
     const gckpt_op *op;
     gckpt_tensor *in[GCKPT_MAX_INPUTS];
-    const void *attributes, *data; /* data: of constants */
+    const void *attributes, *data; /* data: of a constant */
     const char *name;              /* or NULL */
     size_t attribute_bytes, saved_bytes;
     gckpt_shape shape;
@@ -29,47 +26,45 @@ struct gckpt_tensor {
     int id, kind, inputs;
     gckpt_init init; /* of a parameter */
     float momentum;  /* of a gckpt_running */
-    int running;     /* it is one */
+    int running;     /* whether it is a gckpt_running */
     int index;       /* of the parameter in the store */
-    int segment;     /* innermost, -1 none */
+    int segment;     /* innermost segment, or -1 */
     int batch_invariant, must_save, must_recompute;
-    int f32_uses;   /* of a parameter: uses that cannot read it as it is stored */
-    int mixes_rows; /* rows, so that splits of the batch are not exact: GCKPTI_ALWAYS, .. */
-    int64_t
-        cache_capacity;   /* of the gckpt_cache whose rows are its last ones (axis 1); 0: of none */
-    int64_t cache_window; /* of the gckpt_cache_window that it is; 0: it keeps all rows */
+    int f32_uses;           /* of a parameter: uses that cannot read its storage directly */
+    int mixes_rows;         /* GCKPTI_MIXES_ALWAYS, .. if splits of the batch are not exact, or 0 */
+    int64_t cache_capacity; /* of the gckpt_cache whose rows are last on axis 1, or 0 */
+    int64_t cache_window;   /* of a gckpt_cache_window; 0 if all rows are kept */
 };
 
-/* Ops that measure mix rows by statistics, which inference has from before. */
+/* Ops that measure statistics mix rows in training only; inference uses the running ones. */
 enum { GCKPTI_MIXES_ALWAYS = 1, GCKPTI_MIXES_IN_TRAINING = 2 };
 
 typedef struct {
-    int parent, depth, ordinal; /* ordinal: among the outermost ones */
+    int parent, depth, ordinal; /* ordinal: index among the outermost segments, or -1 */
 } gckpti_segment;
 
 struct gckpt_graph {
     gckpti_object object;
     gckpti_allocator memory;
     gckpt_store *store;
-    gckpti_scratch scratch; /* all it has is there, tensors never move */
-    int no_memory;          /* there was no memory for more */
+    gckpti_scratch scratch; /* owns all memory of the graph; tensors never move */
+    int no_memory;          /* whether the scratch ran out of memory */
     gckpt_tensor **tensors;
     gckpti_segment *segments;
     size_t count, segment_count;
-    int segment;            /* open now */
-    int top_segments, max_depth; /* segments without a parent; levels */
-    int param_limit;             /* 1 + the greatest number in the store of those it has */
-    int64_t rows;           /* of every input; 0: no input yet */
-    int64_t cache_capacity,
-        new_positions;     /* positions its caches have room for, 0: it has none; a call adds */
-    int64_t min_positions; /* the least that gckpt_positions has for them; 0: not used */
-    int depends_on_rows;   /* its error depends on the rows: a graph with others may do */
-    size_t min_bytes;      /* bytes that would have sufficed, after E_BUDGET */
+    int segment;                           /* the open segment, or -1 */
+    int top_segments, max_depth;           /* number of outermost segments; of nested levels */
+    int param_limit;                       /* 1 + the greatest store index of its parameters */
+    int64_t rows;                          /* of every input; 0 before the first input */
+    int64_t cache_capacity, new_positions; /* of its caches, or 0; positions that a call adds */
+    int64_t min_positions;                 /* least positions of gckpt_positions, or 0 if unused */
+    int depends_on_rows;                   /* whether other rows may avoid its error */
+    size_t min_bytes;                      /* bytes that suffice, after GCKPT_E_BUDGET */
 };
 
-enum { GCKPTI_HAS_GRAPHS = GCKPTI_WITH_PLANNER }; /* there can be graphs */
+enum { GCKPTI_HAS_GRAPHS = GCKPTI_WITH_PLANNER }; /* whether this build has graphs */
 
-/* The first error of a graph stays. */
+/* Sets the error of a graph unless it has one; returns NULL. */
 GCKPTI_FN gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char *format, ...);
 
 #ifdef GCKPT_NO_TEXT
@@ -80,11 +75,11 @@ GCKPTI_FN gckpt_result gckpti_call_failed(const gckpt_call *call, gckpt_result r
     (0 ? gckpt_fail(call, result, __VA_ARGS__) : gckpti_call_failed(call, result))
 #endif
 
-/* needs: the input may be i32, too. */
+/* Flag in gckpt_op.needs: the input may also be i32. */
 enum { GCKPTI_ANY_TYPE = 1 << 12 };
 
-/* Rows of a cache that are not there yet hold anything. Flag of the ops that know which these are;
- * with GCKPT_SIDE_EFFECT: of gckpt_cache, whose result has its place in the executor's caches. */
+/* Flag of ops that skip rows of a cache that have no values yet. With GCKPT_SIDE_EFFECT it marks
+ * gckpt_cache, whose result is in the executor's caches. */
 enum { GCKPTI_CACHED = 1 << 22 };
 static inline int gckpti_is_cache(const gckpt_op *op)
 {
@@ -92,15 +87,15 @@ static inline int gckpti_is_cache(const gckpt_op *op)
     return GCKPTI_WITH_CACHES && op && (op->flags & cache) == cache;
 }
 
-/* Of an op without a backward, not of losses, for which the bit means something else: its result is
- * i32, and what its row's classes() says is above all of it. */
+/* Flag of an op without a backward: its result is i32, each element below classes(). For losses the
+ * bit has another meaning. */
 enum { GCKPTI_INDICES = 1 << 21 };
 
 GCKPTI_FN gckpt_tensor *gckpti_fail_cached(gckpt_graph *g, const char *what, const gckpt_tensor *x);
 
 /* ---- graph/apply.c ---- */
-/* What an op's shape() is asked with, by one thread and in FP32. */
+/* Returns the call with which an op's shape() is called: one thread, FP32. */
 GCKPTI_FN gckpt_call gckpti_shape_call(gckpt_tensor *const *in, int n, const void *attributes);
 
-/* Whether an op hands in running statistics. */
+/* Returns whether an op updates running statistics. */
 GCKPTI_FN int gckpti_has_running(const gckpt_op *op);

@@ -18,7 +18,7 @@ GCKPTI_FN void gckpti_text_tensor(gckpti_text *t, const gckpt_tensor *tensor)
     gckpti_text_add(t, "%s", tensor ? label : "NULL");
 }
 
-/* The first error of a graph stays. */
+/* Sets the error of a graph, of which the first stays. */
 static void gckpti_set_graph_error(gckpt_graph *g, gckpt_result result, const char *format,
                                    va_list args)
 {
@@ -65,7 +65,7 @@ GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *m
     gckpti_allocator a = gckpti_allocator_of(memory);
     if (!store)
         return NULL;
-    if (!GCKPTI_HAS_GRAPHS) { /* rows of ops are not whole, values are not rounded */
+    if (!GCKPTI_HAS_GRAPHS) { /* op descriptors are incomplete, values are not rounded */
         gckpti_error(store, GCKPT_E_ARG, "graph: GCKPT_SMALL runs plans that are compiled in");
         return NULL;
     }
@@ -104,7 +104,7 @@ static void *gckpti_fail_memory(gckpt_graph *g, const char *what, size_t n)
     return NULL;
 }
 
-/* Zeroed bytes that live as long as the graph; NULL (and E_MEMORY recorded) when there are none. */
+/* Allocates zeroed bytes for the life of the graph; without memory reports it and returns NULL. */
 static void *gckpti_graph_alloc(gckpt_graph *g, size_t size)
 {
     void *p = gckpti_scratch_alloc(&g->scratch, size, 1);
@@ -117,7 +117,7 @@ GCKPTI_FN const void *gckpti_graph_copy(gckpt_graph *g, const void *bytes, size_
     return copy ? memcpy(copy, bytes, n) : NULL;
 }
 
-/* The next tensor, of the open segment; its caller adds what its kind has. NULL: no memory. */
+/* Adds a tensor in the open segment; callers set the fields of its kind. NULL without memory. */
 GCKPTI_FN gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_shape *shape,
                                           gckpt_type type)
 {
@@ -139,7 +139,7 @@ GCKPTI_FN gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_
     return t;
 }
 
-/* A tensor that is given, by its name; checks what all of them need. */
+/* Adds an input, parameter or constant (a graph leaf) after checking its name, type and shape. */
 static gckpt_tensor *gckpti_leaf_new(gckpt_graph *g, int kind, const char *name, gckpt_type type,
                                      const gckpt_shape *shape)
 {
@@ -306,7 +306,6 @@ GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_
     return GCKPT_OK;
 }
 
-/* ---- pins, segments, views ---- */
 static gckpt_tensor *gckpti_set_policy(gckpt_tensor *x, int must_save)
 {
     if (x) {

@@ -48,7 +48,7 @@ GCKPTI_INLINE double gckpti_double(uint64_t u)
 #define GCKPTI_INFINITY gckpti_float(0x7f800000u)
 #define GCKPTI_NAN      gckpti_float(0x7fc00000u)
 
-/* What is called: not opened where it is used, since it is long, or rare. */
+/* Marks functions that are not inlined, since they are long or rarely called. */
 #if defined(__GNUC__) && !defined(__CUDACC__) && !GCKPTI_IS_SMALL
 #define GCKPTI_NOINLINE GCKPTI_UNUSED static __attribute__((noinline))
 #define GCKPTI_RARE   __attribute__((cold))
@@ -180,7 +180,7 @@ GCKPTI_INLINE float gckpti_rsqrt(float x) { return 1.0f / gckpti_sqrt(x); }
 #define GCKPTI_GELU_C1 0.797884561f  /* sqrt(2/pi) */
 #define GCKPTI_GELU_C3 0.0356774081f /* sqrt(2/pi) * 0.044715 */
 
-/* 0: y is no integer; 1: an odd one; 2: an even one, as all are from 2^24 on */
+/* Returns 0 if y is no integer, 1 if it is odd, 2 if it is even (as all are from 2^24). */
 GCKPTI_INLINE int gckpti_parity(float y)
 {
     int large = y >= 16777216.0f || y <= -16777216.0f;
@@ -194,7 +194,7 @@ typedef struct {
     float hi, lo;
 } gckpti_angle;
 
-/* The angle of p, a turn being 2^64: hi + lo in units of p. */
+/* Returns the angle of p, where 2^64 is a full circle: hi + lo in units of p. */
 GCKPTI_INLINE gckpti_angle gckpti_angle_units(uint64_t p)
 {
     gckpti_angle r;
@@ -208,7 +208,7 @@ GCKPTI_INLINE gckpti_angle gckpti_angle_units(uint64_t p)
     return r;
 }
 
-/* From units to radians. */
+/* Converts an angle from units to radians. */
 GCKPTI_INLINE gckpti_angle gckpti_radians(gckpti_angle r)
 {
     const float a = r.hi, b = r.lo;
@@ -235,7 +235,7 @@ GCKPTI_NOINLINE gckpti_angle gckpti_angle_large(uint32_t u)
     return gckpti_angle_units((m * v[0] << 32) + m * v[1] + (m * v[2] >> 32));
 }
 
-/* The angle of |x|; NaN where x is not finite. */
+/* Returns the angle of |x|, or NaN if x is not finite. */
 GCKPTI_NOINLINE gckpti_angle gckpti_angle_of(float x)
 {
     uint32_t u = gckpti_bits(x) & 0x7fffffffu;

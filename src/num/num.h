@@ -4,7 +4,7 @@
 #include "num/sums.h"
 #include "num/chains.h"
 #ifdef GCKPTI_SEPARATE_TU
-#ifdef GCKPTI_VECTORS /* kernels/all.c, which has read the above */
+#ifdef GCKPTI_VECTORS /* kernels/all.c has read the above */
 #include "num/vectors.h"
 #include "num/formulas.h"
 #endif

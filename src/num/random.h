@@ -14,7 +14,7 @@ GCKPTI_INLINE double gckpti_powi(double base, uint64_t n)
 }
 
 /* Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): 128 random
- * bits, a function of key and counter only, so any element can be drawn again, in any order. */
+ * bits, a function of key and counter only, so any element can be computed again, in any order. */
 GCKPTI_INLINE void gckpti_philox(uint64_t key, uint64_t index, uint32_t stream, uint32_t step,
                                  uint32_t out[4])
 {
@@ -35,13 +35,13 @@ GCKPTI_INLINE void gckpti_philox(uint64_t key, uint64_t index, uint32_t stream, 
     out[3] = c3;
 }
 
-/* Whose words these are: block `index` of stream `stream` at step `step`. */
+/* Names random words: block `index` of stream `stream` at step `step`. */
 typedef struct {
     uint64_t key;
     uint32_t stream, step;
 } gckpti_random;
 
-/* A random word as a float in [0,1): its 24 high bits. */
+/* Converts the 24 high bits of a random word to a float in [0,1). */
 GCKPTI_INLINE float gckpti_uniform(uint32_t word)
 {
     return (float)(int32_t)(word >> 8) * 5.9604644775390625e-8f;

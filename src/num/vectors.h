@@ -1,8 +1,8 @@
-/* ---- what formulas and kernels are written in ----
- * Read once with GCKPTI_ISA -1, and for each instruction set again, by the header including itself
- * (cpu/kernels). V(name) is gckpti_<name>, with the instruction set's ending; FLOATS is a vector of
- * W floats (plain ones: one float), INTS one of as many uint32_t; + - * / & | ^ << >> are the
- * compiler's, and a number with them stands for all lanes. */
+/* ---- vector types and operations of formulas and kernels ----
+ * Read once with GCKPTI_ISA -1 and again for each instruction set, when the header includes itself
+ * (cpu/kernels). V(name) is gckpti_<name> with the instruction set's suffix. FLOATS is a vector of
+ * W floats (GCKPTI_ISA -1: one float), INTS of W uint32_t; the compiler's operators
+ * + - * / & | ^ << >> apply, with scalars for all lanes. */
 #pragma push_macro("V")
 #pragma push_macro("W")
 #pragma push_macro("FLOATS")
@@ -55,10 +55,9 @@ typedef uint32_t V(ints) __attribute__((vector_size(4 * W)));
 typedef double V(doubles) __attribute__((vector_size(8 * W)));
 #define INTS           V(ints)
 #define GCKPTI_DOUBLES V(doubles)
-/* Opened where they are called: ALWAYS, and INLINED where all is optimised. Where not (-O0), gcc
- * still opens the first and compiles what is hot, up to kernels/online, at -O1; clang, which
- * cannot, opens none. All of them opened, not optimised, would be 8 (gcc) or 16 MB. FORMULAs are
- * called. */
+/* ALWAYS functions are inlined; INLINED ones only in optimised builds. At -O0, gcc still inlines
+ * ALWAYS and compiles the hot code, up to kernels/online, at -O1; clang cannot and inlines none.
+ * Inlining all without optimising would take 8 (gcc) or 16 MB. FORMULAs are called. */
 #if GCKPTI_OPTIMISED || !defined(__clang__)
 #define GCKPTI_ALWAYS static inline __attribute__((always_inline)) GCKPTI_TARGET
 #else
@@ -69,7 +68,7 @@ typedef double V(doubles) __attribute__((vector_size(8 * W)));
 #else
 #define GCKPTI_INLINED static inline GCKPTI_TARGET
 #endif
-/* Before a loop over an array of vectors, which then stay in registers. */
+/* Precedes a loop over an array of vectors, so that they stay in registers. */
 #define GCKPTI_UNROLL  _Pragma("GCC unroll 8")
 #define GCKPTI_ISA_NOINLINE GCKPTI_UNUSED static __attribute__((noinline)) GCKPTI_TARGET
 #if !GCKPTI_OPTIMISED && !defined(__clang__)
@@ -87,7 +86,7 @@ GCKPTI_INLINE float gckpti_vmin(float a, float b) { return a < b ? a : b; }
 GCKPTI_INLINE float gckpti_fnma(float a, float b, float c) { return gckpti_fma(-a, b, c); }
 GCKPTI_INLINE float gckpti_floats(uint32_t a) { return gckpti_float(a); }
 GCKPTI_INLINE float gckpti_if_less(float a, float b, float c, float d) { return a < b ? c : d; }
-/* By a mask, so that a loop over it vectorises. */
+/* Selects by a mask, so that loops over it vectorise. */
 GCKPTI_INLINE float gckpti_if_equal(float a, float b, float c, float d)
 {
     const uint32_t mask = 0u - (uint32_t)(a == b);
@@ -215,7 +214,7 @@ GCKPTI_ALWAYS FLOATS V(if_less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
     return vbslq_f32(vcltq_f32(a, b), c, d);
 }
 #else
-/* Lane by lane what C has no operator for. */
+/* Defines operations that C has no operator for, lane by lane. */
 #define GCKPTI_LANEWISE(name, parameters, result)                                                  \
     GCKPTI_ALWAYS FLOATS V(name) parameters                                                        \
     {                                                                                              \
@@ -245,7 +244,7 @@ GCKPTI_ALWAYS FLOATS V(if_equal)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
     INTS mask = (INTS)(a == b);
     return V(floats)((mask & V(bits)(c)) | (~mask & V(bits)(d)));
 }
-/* By address: they may be wider than any vector that the processor has. */
+/* Returns doubles by address, since they may be wider than any vector of the processor. */
 GCKPTI_INLINED void V(to_doubles)(FLOATS x, GCKPTI_DOUBLES *y)
 {
     for (int i = 0; i < W; i++)

@@ -2,16 +2,6 @@
 #include "store/store.h"
 #include "graph/graph.h"
 
-/* =================================================================================================
- * plans: from a request to a plan; the frontier; the micro-batch
- *
- * gckpti_planner_open checks a request and builds the model of the graph as it was built;
- * gckpti_add_variants adds a planner for each other variant. gckpti_plan_request uses the mode of
- * the request, or for GCKPT_AUTO store-all if it fits, else the search, variant by variant. It
- * encodes the best; gckpti_prove_plan sets its proven bounds. A frontier searches for one budget
- * after another, from the largest down. gckpt_fit does all of it for each micro-batch size.
- * ============================================================================================== */
-
 /* Checks term i of a request. */
 static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, int i, int inference)
 {
@@ -49,7 +39,7 @@ static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, i
     return GCKPT_OK;
 }
 
-/* Checks virtual ranks, and ranks. */
+/* Checks the numbers of virtual ranks and ranks. */
 static gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d)
 {
     int vranks = d->virtual_ranks ? d->virtual_ranks : 1, ranks = g->store->ranks;
@@ -76,7 +66,7 @@ static gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d
     return GCKPT_OK;
 }
 
-/* Checks a desc by itself. */
+/* Checks a desc without its graph. */
 static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
 {
     const gckpti_range ranges[] = { { "mode", (int)d->mode, 0, GCKPT_INFERENCE },

@@ -11,19 +11,19 @@ typedef struct {
     gckpt_measure_fn measure;
     void *user;
     gckpt_plan_desc desc;
-    int64_t least_rows; /* of a micro-batch */
+    int64_t least_rows; /* minimum rows of a micro-batch */
     gckpt_plan *best;
     uint64_t key;        /* of the first graph; 0 before that */
-    size_t param_count;  /* parameters in the store after it was built */
+    size_t param_count;  /* parameters in the store after the first graph was built */
     size_t min_bytes;    /* least bytes in which some size has a plan */
     uint64_t least_cost; /* of a step, over all sizes */
     size_t fast_bytes;   /* in which some size costs at most gckpti_fast_cost(least_cost) */
     int unproven;        /* proven bounds of the best are not set yet */
     int phase;           /* if nothing fits: 1 finds min_bytes, 2 finds fast_bytes */
-    int counted;         /* everything about the last size is in min_bytes */
+    int counted;         /* min_bytes accounts for all plans of the last size */
     int too_large;       /* some size has more bytes than are addressable */
     char mixer[64];      /* an op that rules out some size, or "" */
-    int other_rows;      /* gckpt_graph.other_rows of some size, with error_text */
+    int other_rows;      /* gckpt_graph.depends_on_rows of some size, with error_text */
     char error_text[GCKPTI_TEXT_BYTES];
 } gckpti_fit_state;
 
@@ -40,7 +40,7 @@ static int64_t gckpti_next_divisor(int64_t n, int64_t d)
     return 0;
 }
 
-/* Returns a hash of what must not depend on the micro-batch: kind, op and inputs of tensors. */
+/* Returns a nonzero hash of the tensors by kind, op and inputs; attributes may depend on rows. */
 static uint64_t gckpti_graph_key(const gckpt_graph *g)
 {
     uint64_t key = gckpti_fnv(GCKPTI_FNV_START, &g->count, sizeof g->count);
@@ -58,8 +58,8 @@ static uint64_t gckpti_graph_key(const gckpt_graph *g)
     return key ? key : 1;
 }
 
-/* Returns bytes that any plan of a graph needs, from its store-all plan: the most that a backward
- * reads and writes, where buffers begin and end, and what stays live during the whole step. */
+/* Returns bytes that any plan of a graph needs, from its lowered store-all plan: the largest sum
+ * that a backward reads and writes (at the start or end of a buffer), and the resident bytes. */
 GCKPTI_FN size_t gckpti_min_plan_bytes(gckpti_planner *p, gckpti_lowered *lowered)
 {
     size_t most = 0, resident = gckpti_resident_bytes(p, NULL);
@@ -81,8 +81,8 @@ GCKPTI_FN size_t gckpti_min_plan_bytes(gckpti_planner *p, gckpti_lowered *lowere
     return resident + most;
 }
 
-/* Returns whether a plan is illegal: an op mixes rows, and a micro-batch is not a whole virtual
- * rank, or a virtual rank is a single row that cannot be normalised. */
+/* Returns whether a plan is invalid: an op mixes rows, and a micro-batch is not a whole virtual
+ * rank (if there is one, the batch), or the op would normalise a single value per channel. */
 static int gckpti_cannot_split(const gckpt_plan *p)
 {
     return p->mixer >= 0 && (p->rows != (p->batch + p->virtual_ranks - 1) / p->virtual_ranks ||
@@ -102,8 +102,7 @@ static void gckpti_fit_keep(gckpti_fit_state *f, gckpt_plan *plan)
     f->unproven = better || f->unproven;
 }
 
-/* Returns whether no plan of an open planner can be of use, judging by its store-all plan, which
- * has the least cost, and by gckpti_min_plan_bytes. */
+/* Returns whether bounds, of cost by the store-all plan and of bytes, exclude every plan of p. */
 static int gckpti_is_hopeless(const gckpti_fit_state *f, gckpti_planner *p, const gckpt_plan *plan)
 {
     size_t budget = p->desc->budget, most = f->phase ? f->min_bytes - 1 : budget;
@@ -114,8 +113,8 @@ static int gckpti_is_hopeless(const gckpti_fit_state *f, gckpti_planner *p, cons
            (budget && gckpt_plan_bytes(plan) > budget && gckpti_min_plan_bytes(p, &p->best) > most);
 }
 
-/* Updates least_cost; in phase 2 instead sets up a search for the bytes of a fast step, and returns
- * whether there are none, because the store-all plan is too slow. */
+/* Updates least_cost. In phase 2, makes the planner search for the bytes of a fast step, and
+ * returns whether even the store-all plan is too slow. */
 static int gckpti_is_slow(gckpti_fit_state *f, gckpti_planner *p, const gckpt_plan *plan)
 {
     const uint64_t cost = plan ? gckpt_plan_step_cost(plan) : UINT64_MAX;
@@ -165,8 +164,7 @@ static gckpt_result gckpti_fit_plan(gckpti_fit_state *f, gckpti_planner *p)
     return gckpti_is_too_large(p, result) ? GCKPT_OK : result;
 }
 
-/* Builds the graph of one micro-batch size. *count is its number of terms, or negative if build
- * does not accept the size. */
+/* Builds the graph of a micro-batch size. *count is the number of terms, negative if refused. */
 static gckpt_result gckpti_fit_build(gckpti_fit_state *f, gckpt_graph *g, int64_t rows,
                                      gckpt_term *terms, int *count)
 {
@@ -222,8 +220,7 @@ static gckpt_result gckpti_fit_rules(gckpti_fit_state *f, gckpt_graph *g, const 
     return result;
 }
 
-/* Builds, measures and plans one micro-batch size. Sets f->counted if everything that was not
- * planned of it is in f->min_bytes. */
+/* Builds, measures and plans one micro-batch size. Sets f->counted unless it skipped plans. */
 static gckpt_result gckpti_fit_rows(gckpti_fit_state *f, int64_t rows)
 {
     gckpt_term terms[GCKPT_MAX_TERMS];
@@ -332,7 +329,7 @@ GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void 
         return NULL;
     if (desc)
         f.desc = *desc;
-    unsigned char counted[1536 / 8] = { 0 }; /* by divisor, descending; no batch has more */
+    unsigned char counted[1536 / 8] = { 0 }; /* bits by divisor, descending; no batch has more */
     int sizes = 0;
     size_t before = store->count;
     gckpt_result result = gckpti_check_fit(store, build, batch, &f.desc);

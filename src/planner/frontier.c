@@ -13,7 +13,7 @@ GCKPT_API void gckpt_frontier_free(gckpt_frontier *f)
     gckpti_delete(&a, f, 1, sizeof *f);
 }
 
-/* Copies what desc points to into the frontier, as its planner has it. */
+/* Copies the arrays that desc points to into the frontier. */
 static gckpt_result gckpti_frontier_copy(gckpt_frontier *f)
 {
     gckpti_planner *p = &f->p;
@@ -28,8 +28,7 @@ static gckpt_result gckpti_frontier_copy(gckpt_frontier *f)
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
-/* Returns the most arena bytes, up to `budget`, in which a variant may cost less than the
- * points. */
+/* Returns the most arena bytes, up to `budget`, in which a variant may improve on the points. */
 static size_t gckpti_frontier_next(const gckpt_frontier *f, const gckpti_planner *p, size_t budget)
 {
     for (size_t i = 0; i < f->count;) {
@@ -64,7 +63,7 @@ static gckpt_result gckpti_find_next(gckpti_search *s, size_t budget, size_t lea
     return gckpti_find_best(s, budget);
 }
 
-/* Adds the points of a variant's search where they may improve on the present ones. */
+/* Adds the points of a variant's search that may improve on the existing ones. */
 static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
 {
     gckpti_planner *p = s->p;
@@ -137,14 +136,14 @@ static gckpt_result gckpti_frontier_merge(gckpt_frontier *f)
     return GCKPT_OK;
 }
 
-/* Searches all variants, places the schedules, and keeps the points. */
+/* Searches all variants, places the schedules, and keeps the points of the frontier. */
 static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
 {
     gckpt_result result = GCKPT_OK;
     f->resident = gckpti_resident_bytes(&f->p, NULL);
     f->complete = 1;
     gckpti_planner *p = f->p.next ? f->p.next : &f->p, *next;
-    for (; p && result == GCKPT_OK; p = next) { /* what is chosen most often first */
+    for (; p && result == GCKPT_OK; p = next) { /* the usual winners first */
         next = p == &f->p ? NULL : p->next ? p->next : &f->p;
         for (int k = 0; k < gckpti_count_strategies(p) && result == GCKPT_OK; k++) {
             gckpti_search s;

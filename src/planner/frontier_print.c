@@ -2,7 +2,7 @@
 
 #if !defined(GCKPT_NO_PRINT) && !defined(GCKPT_NO_FRONTIER)
 /* ---- the frontier as text and as JSON ---- */
-/* 1, 1024 and so on, at most `bytes` */
+/* Returns the largest of 1, 1024, .. that is at most `bytes`, and its name. */
 static double gckpti_byte_unit(double bytes, const char **name)
 {
     static const char *const names[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
@@ -14,7 +14,7 @@ static double gckpti_byte_unit(double bytes, const char **name)
     return unit;
 }
 
-/* 12.8 MiB: three digits, in text */
+/* Formats bytes in three digits, as "12.8 MiB", in `text`. */
 static const char *gckpti_format_bytes(size_t bytes, char text[32])
 {
     gckpti_text t = { text, 31 };
@@ -27,7 +27,7 @@ static const char *gckpti_format_bytes(size_t bytes, char text[32])
     return text;
 }
 
-/* v >= 0 with one decimal between two texts, right-aligned in 12 columns */
+/* Prints v >= 0 with one decimal between two texts, right-aligned in 12 columns. */
 static void gckpti_print_tenths(gckpti_sink *k, const char *prefix, double v, const char *suffix)
 {
     char number[32];
@@ -52,7 +52,7 @@ GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark
     int marked = mark ? gckpt_frontier_find(f, mark) : -1;
     double top = f->points[0].overhead,
            unit = gckpti_byte_unit((double)f->points[0].bytes / 10, &name);
-    top = top < 0.01 ? 0.01 : top < 0.6 ? top : 0.6; /* more only if nothing else fits */
+    top = top < 0.01 ? 0.01 : top < 0.6 ? top : 0.6; /* higher only where nothing else fits */
     gckpti_print(&k,
                  "What bytes cost in time: %i plan%s. Bytes are parameters, optimiser state (both\n"
                  "%s) and step arena. Extra time is that of a step; a full bar is %g %%,\n"

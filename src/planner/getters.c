@@ -1,13 +1,13 @@
 #include "planner/internal.h"
 #include "graph/graph.h"
 
-/* Returns the cost above `least`, relative to the least cost. */
+/* Returns the plan's cost above `least`, relative to the least cost. */
 static double gckpti_relative_cost(const gckpt_plan *plan, uint64_t least)
 {
     return plan->least_cost ? (double)(plan->cost - least) / (double)plan->least_cost : 0;
 }
 
-/* Getters of one number of a plan; 0 for NULL. */
+/* Getters of one number of a plan; they return 0 for NULL. */
 #define GCKPTI_GETTER(type, name, value)                                                           \
     GCKPT_API type gckpt_plan_##name(const gckpt_plan *plan) { return plan ? (value) : (type)0; }
 GCKPTI_GETTER(gckpt_mode, mode, plan->mode)
@@ -69,25 +69,23 @@ GCKPT_API uint64_t gckpt_plan_step_cost(const gckpt_plan *plan)
     if (!plan)
         return 0;
     uint64_t rows = (uint64_t)plan->rows, batch = (uint64_t)plan->batch;
-    if (plan->virtual_ranks > 1) { /* of the virtual ranks of a rank */
+    if (plan->virtual_ranks > 1) { /* those of one rank; the only micro-batch of one counts whole */
         uint64_t vranks = (uint64_t)plan->virtual_ranks, vrank_rows = (batch + vranks - 1) / vranks;
         vranks = vranks > (uint64_t)plan->ranks ? vranks / (uint64_t)plan->ranks : 1;
         micro_batches = (vrank_rows + rows - 1) / rows * vranks;
-        batch = (vrank_rows > rows ? vrank_rows : rows) *
-
-                vranks;
+        batch = (vrank_rows > rows ? vrank_rows : rows) * vranks;
     }
     for (int i = 0; gckpt_plan_usage(plan, i, &u) == GCKPT_OK; i++) {
         int gathers =
             plan->ranks > 1 && !u.once && plan->nodes[plan->ins[i].id].kind == GCKPTI_PARAM;
         uint64_t *sum = u.once || gathers ? &once : &body;
-        const uint64_t repeats = gathers ? micro_batches : 1; /* whatever the rows */
+        const uint64_t repeats = gathers ? micro_batches : 1; /* for any number of rows */
         *sum = gckpti_add_cost(*sum, u.cost > UINT64_MAX / repeats ? UINT64_MAX : u.cost * repeats);
     }
     if (body / rows >= UINT64_MAX / 2 / batch)
         return UINT64_MAX;
-    body -= plan->hidden;
-    body = body / rows * batch + body % rows * batch / rows; /* by rows, if it is short */
+    body -= plan->hidden; /* then a short micro-batch counts in proportion */
+    body = body / rows * batch + body % rows * batch / rows;
     return gckpti_add_cost(once, body);
 }
 

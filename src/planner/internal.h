@@ -10,14 +10,14 @@ typedef struct {
     gckpt_point point;
     gckpti_planner *p;
     gckpti_span *span; /* its entries */
-    int length;        /* of the schedule */
+    int length;        /* number of steps of the schedule */
 } gckpti_solution;
 
 struct gckpt_frontier {
     gckpti_object object;
     gckpti_allocator memory;
-    gckpti_planner p;     /* and the variants after it: the models of all points */
-    gckpt_plan_desc desc; /* with copies of what it points to */
+    gckpti_planner p;     /* first of the variants, whose models are kept for the plans */
+    gckpt_plan_desc desc; /* with copies of the arrays it points to */
     gckpt_point *points;
     gckpti_solution *solutions; /* of the points */
     size_t count, resident;     /* resident: bytes of parameters and optimiser state */
@@ -25,7 +25,7 @@ struct gckpt_frontier {
     int complete;
 };
 
-/* Returns the most cost of a fast step, whose bytes the error for a budget too small names. */
+/* Returns the maximum cost of a fast step, whose bytes the error of a small budget names. */
 static inline uint64_t gckpti_fast_cost(uint64_t least) { return least + least / 2; }
 
 #ifdef GCKPTI_SEPARATE_TU

@@ -92,7 +92,7 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
     return gckpti_check_request(graph, terms, count, d);
 }
 
-/* Checks a request and opens a planner of the graph as built. The caller frees it in any case. */
+/* Checks a request and opens a planner of the graph as built. The caller always frees it. */
 GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
                                            gckpt_graph *graph, const gckpt_term *terms, int count,
                                            const gckpt_plan_desc *d)
@@ -129,7 +129,7 @@ static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_planner **last,
     return result;
 }
 
-/* Returns whether ops might be fused over row tiles, since to find out takes memory. */
+/* Returns 0 if no ops can be fused over row tiles; an exact check would need memory. */
 static int gckpti_may_fuse(const gckpti_planner *p)
 {
     int ops = 0;
@@ -140,9 +140,10 @@ static int gckpti_may_fuse(const gckpti_planner *p)
     return ops > 1;
 }
 
-/* Appends planners for other variants: lowerings (not with backends, which may have other kernels,
- * nor OpenBLAS, whose sums depend on sizes), orders of backwards that promise fewer bytes, and all
- * of these without offloading, where a search may find more. */
+/* Appends planners for the other variants that a request may choose from: lowerings; for each of
+ * these the orders of backwards that promise fewer bytes; all of these without offloading, where a
+ * search may find better plans. Appends none for backends, which may have their own kernels, or
+ * with OpenBLAS, whose sums depend on sizes. */
 GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
 {
     const gckpt_plan_desc *d = p->desc;
@@ -161,9 +162,7 @@ GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
     v.fused = GCKPTI_RUNS_FUSED;
     for (const gckpti_planner *lowering = p, *end = last; fuses && result == GCKPT_OK;
          lowering = lowering->next) {
-        v.lowering =
-            /* of the head as built, and those of fewest bytes */
-            lowering->variant.lowering;
+        v.lowering = lowering->variant.lowering; /* as built, or those of fewest bytes */
         if (v.lowering == 0 || v.lowering >= GCKPTI_LOWERINGS - 2)
             result = gckpti_add_variant(p, &last, v);
         if (lowering == end)
@@ -202,7 +201,7 @@ GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result resul
     }
 }
 
-/* Reports that a budget is too small: the least that suffices, and the bytes of a fast step. */
+/* Reports that a budget is too small, the least that suffices, and the bytes of a fast step. */
 GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_t least,
                                    size_t fast)
 {

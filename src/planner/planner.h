@@ -7,9 +7,9 @@
  *
  * Public calls. A request (graph, terms, gckpt_plan_desc) is checked (checks) and becomes a
  * gckpti_planner for each variant of the model (planner). Its plan (request) follows from the mode,
- * or is store-all if that fits, or comes from a search. gckpt_frontier keeps planners and searches
- * for one budget after another; gckpt_fit does all of it for each micro-batch size. getters, print
- * and frontier_print only read plans.
+ * or is store-all if that fits, or comes from a search. gckpti_prove_plan sets its proven bounds.
+ * gckpt_frontier keeps planners and searches for one budget after another, from the largest down;
+ * gckpt_fit does all of it for each micro-batch size. getters, print, frontier_print read plans.
  * ============================================================================================== */
 
 static inline const char *gckpti_shard_name(gckpt_shard shard)
@@ -33,8 +33,7 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
 
 /* ---- planner/fit.c ---- */
 #ifndef GCKPT_NO_FIT
-/* gckpt_fit for micro-batches of at least least_rows. (Of its seven parameters the program gives
- * six.) */
+/* Does gckpt_fit for micro-batches of at least least_rows. (The program passes the other six.) */
 GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void *user,
                                  int64_t batch, const gckpt_plan_desc *desc,
                                  gckpt_measure_fn measure, int64_t least_rows);

@@ -2,8 +2,8 @@
 #include "store/store.h"
 
 #ifndef GCKPT_NO_PRINT
-/* ---- a plan as text, and as Chrome's trace events; drawings are examples/pictures.h's ---- */
-/* Prints an instruction: kind, tensor, and what it writes where. One line of gckpt_plan_print. */
+/* ---- a plan as text, and as Chrome's trace events (examples/pictures.h draws plans) ---- */
+/* Prints an instruction as one line: kind, tensor, offsets of its results, live bytes. */
 static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int x)
 {
     static const char *const verbs[] = { "forward ", "backward", "update  ", "offload ",
@@ -52,7 +52,6 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
                                          "activations", "workspace",         "tables",
                                          "caches",      "bf16 copies",       "reduction tree",
                                          "gathered",    "padding, contained" };
-
     static const char *const precisions[] = { "", ", bf16", ", bf16 rounded by chance",
                                               ", fast bf16" };
     gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
@@ -96,8 +95,7 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
     return gckpti_sink_flush(&k);
 }
 
-/* Live bytes at instruction x by kind of buffer. Computed for a window of instructions, so that all
- * buffers are visited once a window. */
+/* Live bytes by kind of buffer, for a window of instructions: one pass over buffers for each. */
 enum { GCKPTI_WINDOW = 128, GCKPTI_BUFFER_KINDS = GCKPT_BUFFER_REDUCTION + 1 };
 typedef struct {
     size_t from, live[GCKPTI_WINDOW][GCKPTI_BUFFER_KINDS];
@@ -146,7 +144,7 @@ static void gckpti_print_time(gckpti_sink *k, const char *prefix, uint64_t t)
     gckpti_print(k, "%s%u.%u%u%u", prefix, t / 1000, t / 100 % 10, t / 10 % 10, t % 10);
 }
 
-/* "linear h.0.fc", "gelu #7", "h.0.fc.weight" */
+/* Prints a label such as "linear h.0.fc", "gelu #7" or "h.0.fc.weight". */
 static void gckpti_print_label(gckpti_sink *k, const gckpt_plan *plan, int id)
 {
     const gckpti_plan_node *node = &plan->nodes[id];
@@ -160,10 +158,10 @@ static void gckpti_print_label(gckpti_sink *k, const gckpt_plan *plan, int id)
 
 GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
-    static const char *const phases[] = { "forward", "backward", "update", "offload",
+    static const char *const phases[] = { "forward", "backward", "update",      "offload",
                                           "reload",  "reduce",   "offload_done" };
     static const char *const kinds[] = {
-        "values",    "kept for backward", "gradients of activations", "gradients of parameters",
+        "values",    "kept for backward",    "gradients of activations", "gradients of parameters",
         "workspace", "sums of virtual ranks"
     };
     gckpti_sink k = { write, user, 0, 0, 0, { 0 } };

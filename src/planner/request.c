@@ -1,7 +1,8 @@
 #include "planner/internal.h"
 #include "graph/graph.h"
 
-/* Returns the arena bytes of a budget. *fits is 0 if what is resident exceeds it by itself. */
+/* Returns the bytes of the budget that remain for the arena, at most PTRDIFF_MAX. Sets *fits to 0
+ * if the resident bytes alone exceed the budget. */
 static size_t gckpti_arena_budget(const gckpti_planner *p, int *fits)
 {
     size_t resident = gckpti_resident_bytes(p, NULL);
@@ -11,8 +12,7 @@ static size_t gckpti_arena_budget(const gckpti_planner *p, int *fits)
     return left < PTRDIFF_MAX ? left : (size_t)PTRDIFF_MAX;
 }
 
-/* Returns whether a lowered plan is better than another: less cost or, at equal cost, fewer
- * bytes. */
+/* Returns whether a lowered plan is better: less cost or, at equal cost, fewer bytes. */
 static int gckpti_is_better(const gckpti_lowered *d, const gckpti_lowered *than)
 {
     return d->cost != than->cost ? d->cost < than->cost : d->arena < than->arena;
@@ -40,8 +40,8 @@ static gckpti_planner *gckpti_next_variant(gckpti_planner *p, const gckpti_plann
 }
 
 /* Plans the request of the open planners from `first` up to `end`. If has_store_all is nonzero,
- * first->best is the store-all plan already. For NULL *result is the error, or the budget is too
- * small and *least bytes would suffice. */
+ * first->best is the store-all plan already. If it returns NULL, *result is the error, or GCKPT_OK
+ * if the budget is too small; then *least bytes would suffice. */
 GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_planner *end,
                                           int has_store_all, gckpt_result *result, size_t *least)
 {
@@ -99,8 +99,8 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
     return plan;
 }
 
-/* Sets the proven cost of n points, of any schedule within their bytes, and *least, the proven
- * least bytes: the least of all variants. */
+/* Sets the cost that is proven for all schedules within the bytes of each of n points, and *least,
+ * the bytes proven necessary: the minimum over all variants. */
 GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *point, size_t n,
                                     size_t *least)
 {

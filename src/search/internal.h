@@ -66,7 +66,7 @@ typedef struct {
 
 typedef struct {
     int first, end, backward, backward_end; /* nodes, and backwards by index */
-    uint64_t inside_hash, hash; /* of what is inside; the same and of what it sends on */
+    uint64_t inside_hash, hash; /* of its nodes; of its nodes and outputs */
     int owner, first_equal;     /* the first stage with equal inside_hash; with equal hash */
     int option, options;        /* of the owner */
     int64_t base;               /* bytes of gradients live when its backwards begin */
@@ -95,13 +95,12 @@ typedef struct {
     int64_t step;
 } gckpti_chain;
 
-/* Borders of stages: between the outermost segments of the user; where no more bytes cross than
- * there, and fewer than before; between any two nodes. */
+/* Borders of stages: between the user's outermost segments; where at most as many bytes cross, and
+ * fewer than before; between any two nodes. */
 enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_NODES, GCKPTI_BORDERS };
 
 #ifdef GCKPTI_SEPARATE_TU
-/* Prototypes for files compiled separately; gradckpt.h defines functions in order of use. Comments
- * are at the definitions. */
+/* Prototypes for files compiled separately; comments are at the definitions. */
 
 /* search/bound.c */
 GCKPTI_FN const gckpti_cut_table *gckpti_cuts(gckpti_bound *b, gckpti_cut_point *point, int which);

@@ -194,14 +194,14 @@ typedef struct {
 GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most);
 
 /* Stores in *least the least budget for which gckpti_find_best finds a schedule, s->winner, if that
- * is below `upper`, or else SIZE_MAX. */
+ * is below `upper`, else SIZE_MAX. */
 GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, size_t *least);
 
 /* ---- search/open.c ---- */
 /* Opens a search of a model (gckpti_build_model) with one of its strategies: sizes, the bound, and
  * the levels, of which the first is store-all. Lowers store-all (p->store_all_peak, p->lowered) if
- * nobody has. The caller frees s->scratch, whatever the result. GCKPT_E_MEMORY without p->failed:
- * too many bytes to search below. */
+ * needed. The caller always frees s->scratch. Returns GCKPT_E_MEMORY without p->failed if the bytes
+ * are too many to search below. */
 GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int strategy);
 
 /* Returns the number of strategies with which a model is searched. */
@@ -212,7 +212,7 @@ GCKPTI_FN int gckpti_count_strategies(const gckpti_planner *p);
 GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least);
 enum { GCKPTI_HAS_SEARCH = 1 };
 #else
-/* AUTO is store-all; the proven cost is that of store-all */
+/* Stubs without the search: AUTO is store-all, which also gives the proven cost. */
 enum { GCKPTI_HAS_SEARCH = 0 };
 static inline void gckpti_open_bounds(gckpti_planner *p) { (void)p; }
 

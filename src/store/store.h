@@ -110,7 +110,7 @@ struct gckpt_store {
 /* Whether parameters can be sharded, and whether backends can hold the newest copy of one. */
 enum { GCKPTI_HAS_SHARDS = GCKPTI_WITH_RANKS, GCKPTI_HAS_MIRRORS = GCKPTI_WITH_BACKENDS };
 
-/* This rank's shard of an array: `count` of its `total` elements, from `first`. Shards are whole
+/* A rank's shard of an array: `count` of its `total` elements, from `first`. Shards are whole
  * blocks of GCKPT_UPDATE_BLOCK; each rank's memory holds `capacity` elements, the largest shard. */
 typedef struct {
     int64_t first, count, capacity, total;
@@ -121,11 +121,11 @@ typedef struct {
  * order in which ranks' sums are added (run/exchange), so that each sum ends on its owner. */
 GCKPTI_FN gckpti_shard_range gckpti_shard_of(int64_t elements, int rank, int ranks);
 
-/* The same for an array that is sharded from `min_level` on; up to one block it is whole. */
+/* Returns the shard of an array sharded from `min_level` on, if it has more than one block. */
 GCKPTI_FN gckpti_shard_range gckpti_shard_from(int64_t elements, int rank, int ranks,
                                                gckpt_shard shard, gckpt_shard min_level);
 
-/* The shard of a parameter's values (slot below 0) or of each of its states. External and quantised
+/* Returns the shard of a parameter's values (slot below 0) or of each state. External and quantised
  * values are whole; an update is sharded as states are. */
 GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckpti_param *q,
                                                 int slot);
@@ -199,7 +199,7 @@ typedef struct {
     unsigned char storage, frozen;
 } gckpti_exported;
 
-/* Adds n of them to an empty store, which uses frozen ones in place. */
+/* Adds n exported parameters to an empty store, which uses frozen ones in place. */
 GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exported *all, size_t n);
 
 /* ---- store/arrays.c ---- */
@@ -216,7 +216,7 @@ static const struct {
 /* Of I4: values per block, bytes per block (the first 2: scale), maximum magnitude: 8 * 65504. */
 enum { GCKPTI_INT4_BLOCK = 32, GCKPTI_INT4_BYTES = 18, GCKPTI_INT4_MAX = 524032 };
 
-/* Elements of a file for n values, which are whole blocks. */
+/* Returns the elements in a file of n values, which are whole blocks. */
 static inline int64_t gckpti_file_count(int storage, int64_t n)
 {
     return storage == GCKPT_STORAGE_I4 ? n / GCKPTI_INT4_BLOCK * GCKPTI_INT4_BYTES : n;
@@ -232,14 +232,14 @@ GCKPTI_FN int gckpti_can_store(gckpt_storage storage, const gckpt_shape *shape);
 
 GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage);
 
-/* Elements that share a scale; all of them if there is none. */
+/* Returns how many elements share a scale; all of them if there is none. */
 GCKPTI_FN int64_t gckpti_row_length(const gckpt_parameter *p);
 GCKPTI_FN size_t gckpti_scale_bytes(const gckpt_parameter *p);
 
-/* Bytes of all values in their storage. */
+/* Returns the bytes of all values in their storage. */
 GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p);
 
-/* Bytes in memory of array i: values (0), or state i - 1. */
+/* Returns the bytes in memory of array i: values (0), or state i - 1. */
 GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i);
 static inline int gckpti_has_values(const gckpti_param *q) { return q->p.values || q->p.quantised; }
 
@@ -268,10 +268,10 @@ GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n,
  * read before it is overwritten. Without scales they are 1. */
 GCKPTI_FN void gckpti_dequantise(const gckpt_dequantisation *u, int64_t at, int64_t n, float *x);
 
-/* Returns u from element `at`, the begin of a row or block. */
+/* Returns u from element `at`, the start of a row or block. */
 GCKPTI_FN gckpt_dequantisation gckpti_quant_from(const gckpt_dequantisation *u, int64_t at);
 
-/* Returns a parameter's on the host, without a destination. */
+/* Returns a parameter's quantised values on the host, without a destination. */
 GCKPTI_FN gckpt_dequantisation gckpti_param_quant(const gckpti_param *q);
 
 /* Converts n values from element `at` to floats. */
@@ -359,10 +359,10 @@ GCKPTI_FN void gckpti_values_undo(gckpt_store *s);
 #ifndef GCKPT_NO_NOTES
 GCKPTI_FN void gckpti_notes_shrink(gckpt_store *s, size_t count);
 
-/* Appends one, even if the key exists. Returns 0 without memory. */
+/* Appends a note, even if the key exists. Returns 0 without memory. */
 GCKPTI_FN int gckpti_note_add(gckpt_store *s, const char *key, const char *value);
 
-/* Notes from `first` on replace older ones with their keys. */
+/* Replaces older notes by those from `first` on that have the same keys. */
 GCKPTI_FN void gckpti_notes_merge(gckpt_store *s, size_t first);
 #else
 static inline void gckpti_notes_shrink(gckpt_store *s, size_t count) { (void)s, (void)count; }
@@ -375,5 +375,5 @@ static inline int gckpti_note_add(gckpt_store *s, const char *key, const char *v
 #endif
 
 /* ---- store/calls.c ---- */
-/* Bytes of optimiser state. */
+/* Returns the bytes of optimiser state. */
 GCKPTI_FN size_t gckpti_state_bytes(const gckpt_store *s);
