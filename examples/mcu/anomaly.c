@@ -112,7 +112,7 @@ int main(void)
         memcpy(&bits, &error, sizeof bits);
         hash = (hash ^ bits) * 1099511628211u;
         anomalous += error > MOST_ERROR;
-        right += (error > MOST_ERROR) == ill;
+        right += (error > MOST_ERROR) == faulty;
     }
     job_print_line("normal ", (uint32_t)(ROWS - anomalous));
     job_print_line("anomalous ", (uint32_t)anomalous);

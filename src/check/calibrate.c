@@ -1,18 +1,17 @@
 #include "check/internal.h"
 
 #ifndef GCKPT_NO_CHECK
-/* ---- what ops cost on this machine ---- */
+/* ---- measured costs of ops ---- */
 enum { GCKPTI_MIN_RUNS = 6, GCKPTI_MAX_RUNS = 32 };
 
-/* One step, timed. */
+/* A timed step. */
 typedef struct {
     gckpti_batch batch;
     double (*seconds)(void *user);
     void *user;
-    double last_time; /* when it was looked at the clock last */
-    float *copy; /* room for a parameter and its state */
-    /* Seconds by instruction, in each run: GCKPTI_MAX_RUNS of a micro-batch; last, of all else. */
-    double *spent;
+    double last_time; /* of the clock's last reading */
+    float *copy;      /* space for a parameter and its state */
+    double *spent;    /* GCKPTI_MAX_RUNS seconds per instruction, then of the rest of a step */
     int run;
     gckpt_result result;
 } gckpti_timing;
@@ -24,13 +23,13 @@ static double gckpti_lap(gckpti_timing *t)
     return lap > 0 && lap < 1e9 ? lap : 0;
 }
 
-/* What this run took for instruction x. */
+/* Returns the seconds of instruction x in this run. */
 static double *gckpti_time_spent(const gckpti_timing *t, size_t x)
 {
     return &t->spent[x * GCKPTI_MAX_RUNS + (size_t)t->run];
 }
 
-/* Saves what an update changes of a parameter, or puts it back. */
+/* Copies the values and state of a parameter that an update changes, or restores them. */
 static void gckpti_backup_param(gckpt_store *s, gckpti_param *q, float *copy, int slots,
                                 int restore)
 {
@@ -44,7 +43,7 @@ static void gckpti_backup_param(gckpt_store *s, gckpti_param *q, float *copy, in
         gckpti_mark_changed(s, q, GCKPTI_HOST);
 }
 
-/* Takes a step and puts back what it changed (on the step's team). */
+/* Takes a step and restores what it changed (on the step's team). */
 static void gckpti_time_step(void *context)
 {
     gckpti_timing *t = (gckpti_timing *)context;
@@ -99,7 +98,7 @@ static uint64_t gckpti_nanoseconds(double seconds)
     return ns < 1 ? 1 : ns < 1e18 ? (uint64_t)ns : (uint64_t)1e18;
 }
 
-/* From the medians of all instructions to costs. */
+/* Computes costs from the medians of all instructions. */
 static void gckpti_fill_costs(const gckpt_plan *p, const double *median, gckpt_cost *costs)
 {
     double measured = 0, planned = 0, scale;
@@ -121,7 +120,7 @@ static void gckpti_fill_costs(const gckpt_plan *p, const double *median, gckpt_c
         else if (ins->kind == GCKPT_BACKWARD)
             costs[ins->id].backward = gckpti_nanoseconds(median[x]);
     }
-    for (size_t i = 0; i < p->node_count && p->fused; i++) { /* of a run each op has its part */
+    for (size_t i = 0; i < p->node_count && p->fused; i++) { /* split among its ops */
         const gckpti_plan_node *node = &p->nodes[i];
         if (!node->op || !node->data)
             continue;
@@ -136,7 +135,7 @@ static void gckpti_fill_costs(const gckpt_plan *p, const double *median, gckpt_c
             costs[i].forward -= c->forward < costs[i].forward ? c->forward : costs[i].forward;
         }
     }
-    for (size_t i = 0; i < p->term_count && p->lowering; i++) { /* a form's, as built */
+    for (size_t i = 0; i < p->term_count && p->lowering; i++) { /* as built */
         const gckpt_cost *built = &p->terms[i].built_cost, *ran = &p->info[p->terms[i].id].cost;
         gckpt_cost *c = &costs[p->terms[i].id];
         if (built->forward == ran->forward && built->backward == ran->backward)
@@ -147,7 +146,6 @@ static void gckpti_fill_costs(const gckpt_plan *p, const double *median, gckpt_c
     }
 }
 
-/* (As many parameters as what may be asked for.) */
 GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                        int64_t rows, double (*seconds)(void *user), void *user,
                                        gckpt_cost *costs, int cost_count, uint64_t *update)
@@ -175,8 +173,8 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
     t.copy = (float *)gckpti_new(&exec->memory, copy_floats, sizeof(float));
     t.spent = (double *)gckpti_new(&exec->memory, steps, most * sizeof *t.spent);
     if (!t.copy || !t.spent)
-        t.result =
-            gckpti_error(exec, GCKPT_E_MEMORY, "calibrate: no memory for %z floats", copy_floats);
+        t.result = gckpti_error(exec, GCKPT_E_MEMORY, "calibrate: no memory for %z floats",
+                                copy_floats);
     unsigned debug = exec->desc.debug;
     exec->desc.debug &= ~GCKPT_DEBUG_MEASURE;
     double start = seconds(user);

@@ -2,9 +2,9 @@
 #include "base/base.h"
 
 /* =================================================================================================
- * >>check: gradients against finite differences; what ops cost here; races
+ * >>check: gradients against finite differences; measured costs of ops; timed trials of plans
  *
- * Public calls that run a user's graph to learn something of it: gckpt_check_gradients,
- * gckpt_calibrate, gckpt_fit_timed. They leave the store as it was.
+ * Public calls that run a user's graph to measure it: gckpt_check_gradients, gckpt_calibrate,
+ * gckpt_fit_timed. They leave the store unchanged.
  * ============================================================================================== */
 GCKPTI_COLD_BEGIN /* to the end */

@@ -9,7 +9,7 @@ GCKPTI_FN gckpt_result gckpti_batch_begin(const gckpti_batch *batch, gckpti_goal
     return gckpti_prepare_step(batch->exec, batch->feeds, batch->count, batch->rows, goal, &none);
 }
 
-/* When all micro-batches have run: gradients and loss. */
+/* Finishes gradients and loss after all micro-batches. */
 GCKPTI_FN gckpt_result gckpti_batch_end(const gckpti_batch *batch, const char *who,
                                         gckpt_report *report)
 {
@@ -19,7 +19,7 @@ GCKPTI_FN gckpt_result gckpti_batch_end(const gckpti_batch *batch, const char *w
                : gckpti_error(batch->exec, GCKPT_E_DATA, "%s: no valid target in these rows", who);
 }
 
-/* Loss, and gradients as a program may see them. */
+/* Computes loss and gradients, with those of the host up to date. */
 static gckpt_result gckpti_gradients(const gckpti_batch *batch, double *loss)
 {
     gckpt_report report = { 0, 0, 0, 0 };
@@ -35,7 +35,7 @@ static gckpt_result gckpti_gradients(const gckpti_batch *batch, double *loss)
     return result;
 }
 
-/* Elements of the largest parameter that is trained (or, too, measured). */
+/* Returns the elements of the largest trained parameter (`measured`: or running statistic). */
 GCKPTI_FN int64_t gckpti_max_elements(const gckpt_plan *p, int measured)
 {
     int64_t most = 0;
@@ -46,7 +46,7 @@ GCKPTI_FN int64_t gckpti_max_elements(const gckpt_plan *p, int measured)
     return most;
 }
 
-/* Where a parameter's update finds its gradient, divided by now; on the host, until the next. */
+/* Returns a parameter's divided gradient on the host, valid until the next call. */
 static const float *gckpti_gradient_of(const gckpt_exec *e, int param)
 {
     gckpti_operands o;
@@ -58,29 +58,29 @@ static const float *gckpti_gradient_of(const gckpt_exec *e, int param)
                               (size_t)e->plan->params[param].elements);
 }
 
-/* FLAT: there is no slope to see, and the gradient is nothing but its own rounding. */
+/* FLAT: no derivative can be resolved, and the gradient is only rounding error. */
 enum { GCKPTI_RIGHT, GCKPTI_WRONG, GCKPTI_COARSE, GCKPTI_FLAT };
 
-/* One parameter along one direction, and what came of it. */
+/* A parameter, a direction, and the result of checking it. */
 typedef struct {
     int param, random;
-    float *g, *w;      /* the gradient and the values, copied */
-    double loss;       /* there */
-    double width;      /* how far it was looked from */
-    double deriv, bound; /* the slope, and what it may be off by */
-    double error;        /* relative: between slope and gradient */
-    double resolution; /* relative: what cannot be seen */
-    double change;     /* of the loss, as the gradient has it, at width 1 */
-    double noise;      /* of the loss: its rounding */
-    double rounding;   /* relative: what that may make of the slope */
-    int status;        /* GCKPTI_RIGHT, ... */
+    float *g, *w;        /* copies of the gradient and the values */
+    double loss;         /* at w */
+    double width;        /* distance of the evaluations, relative to the first one */
+    double deriv, bound; /* the derivative by finite differences, and its error bound */
+    double error;        /* relative difference of derivative and gradient */
+    double resolution;   /* relative difference that could not be detected */
+    double change;       /* of the loss at width 1, predicted by the gradient */
+    double noise;        /* rounding error of the loss */
+    double rounding;     /* relative error of the derivative by that noise */
+    int status;          /* GCKPTI_RIGHT, .. */
 } gckpti_probe;
 
-static double gckpti_fmax(double tally, double batch) { return tally > batch ? tally : batch; }
+static double gckpti_fmax(double a, double b) { return a > b ? a : b; }
 
-/* How large what the loss was made of is: its sums and, of losses over classes (saved: a row's
- * logarithm), the sums of 1 and more whose logarithms they are. Rounding of 1 goes into the latter
- * however near 0 they are: a class that is all but certain then leaves out the others. */
+/* Returns the magnitude of the sums in the loss, which its rounding error is relative to. Losses
+ * over classes (which save a row's logarithm) are logarithms of sums of at least 1: their error is
+ * relative to 1 even if the loss is near 0. */
 static double gckpti_loss_magnitude(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -96,14 +96,14 @@ static double gckpti_loss_magnitude(const gckpt_exec *e)
     return size;
 }
 
-/* What was seen from both sides of the weights, h (0) and h/2 (1) away. */
+/* Evaluations on both sides of the weights, at distance h (index 0) and h/2 (1). */
 typedef struct {
-    double h, deriv[2], even[2]; /* even: the losses of both sides less twice the middle's */
-    double expected, scale;      /* the slope as the gradient has it; how steep it can be */
-    int reproduced;              /* the gradient, but for rounding, in the mean of both sides */
+    double h, deriv[2], even[2]; /* even: the losses of both sides minus twice the middle's */
+    double expected, scale;      /* the derivative by the gradient; its largest possible value */
+    int reproduced;              /* the mean gradient of both sides is that of the middle */
 } gckpti_sides;
 
-/* Runs both sides of w, a distance of h or h/2 along the direction, and puts w back. */
+/* Evaluates both sides of w at distance h or h/2 along the direction, then restores w. */
 static gckpt_result gckpti_eval_sides(const gckpti_batch *batch, const gckpti_probe *t, int half,
                                       double gg, gckpti_sides *sides)
 {
@@ -139,11 +139,10 @@ static gckpt_result gckpti_eval_sides(const gckpti_batch *batch, const gckpti_pr
     return result;
 }
 
-/* The loss's difference between w + h d and w - h d is compared with the gradient times the
- * difference of the weights as they really were, at h and h/2, and extrapolated to h = 0
- * (Richardson). What they say about their own error: the two derivatives, and the sums of both
- * sides less the middle, which must be as h^2. A gradient that is rounding is another one at each
- * place; one that is not is, in the mean of both sides, the same. */
+/* Compares the loss's difference between w + h d and w - h d with the gradient times the actual
+ * difference of the weights, at h and h/2, extrapolated to h = 0 (Richardson). The error estimate
+ * is the difference of the two derivatives, and of the even parts, which must scale as h^2. A
+ * gradient of rounding errors differs at each point; a real one is the mean of both sides'. */
 static gckpt_result gckpti_eval_direction(const gckpti_batch *batch, double width, gckpti_probe *t)
 {
     int64_t n = batch->exec->plan->params[t->param].elements;
@@ -164,7 +163,7 @@ static gckpt_result gckpti_eval_direction(const gckpti_batch *batch, double widt
     t->width = width;
     t->deriv = deriv;
     int flat = !sides.reproduced && t->error * h <= t->noise && t->change * width <= t->noise;
-    /* what the losses themselves disagree by about the slope, what rounding them may make of it */
+    /* the error estimate */
     double spread = gckpti_fmax(gckpti_fabs(sides.deriv[1] - sides.deriv[0]),
                                 gckpti_fabs(sides.even[0] - 4 * sides.even[1]) / (4 * h));
     double scale = gckpti_fmax(gckpti_fabs(deriv), gckpti_fabs(sides.expected));
@@ -182,19 +181,18 @@ static gckpt_result gckpti_eval_direction(const gckpti_batch *batch, double widt
     return result;
 }
 
-/* Which of two views counts: where they contradict each other, the nearer one, since the loss then
- * bends more than can be seen from afar; else the clearer one. */
-static int gckpti_is_clearer(const gckpti_probe *tally, const gckpti_probe *batch)
+/* Returns 1 if probe a decides rather than b: if they contradict each other, the nearer one, since
+ * the loss then bends within the larger width; else the more precise one. */
+static int gckpti_is_clearer(const gckpti_probe *a, const gckpti_probe *b)
 {
-    return gckpti_fabs(tally->deriv - batch->deriv) > tally->bound + batch->bound
-               ? tally->width < batch->width
-               : tally->error + tally->resolution < batch->error + batch->resolution;
+    return gckpti_fabs(a->deriv - b->deriv) > a->bound + b->bound
+               ? a->width < b->width
+               : a->error + a->resolution < b->error + b->resolution;
 }
 
-/* Looks from several distances, nearer where the loss bends, farther where it is coarse, until one
- * shows that the gradient is right; else *t is the clearest view. What bends within the fifth (caps
- * and curves of large values do) looks smooth from there, and is looked at from nearer still where
- * rounding, 8 times as much, leaves that to be seen. */
+/* Evaluates several widths, smaller for a loss that bends, larger for a coarse one, until one shows
+ * that the gradient is right; else *t is the clearest. A loss that bends within the fifth width
+ * looks smooth there: smaller widths follow while their rounding, 8 times as large, allows it. */
 static gckpt_result gckpti_eval_widths(const gckpti_batch *batch, gckpti_probe *t)
 {
     static const double widths[] = { 1, 4, 1.0 / 8, 16, 1.0 / 64, 1.0 / 512, 1.0 / 4096 };
@@ -211,15 +209,15 @@ static gckpt_result gckpti_eval_widths(const gckpti_batch *batch, gckpti_probe *
     return result;
 }
 
-/* What came of all directions so far. */
+/* Results of all directions so far. */
 typedef struct {
     gckpt_check check;
-    const char *coarse, *flat; /* names: of the coarsest gradient, of the last flat one */
+    const char *coarse, *flat; /* parameters of the coarsest gradient, the last flat one */
     double change, noise, coarsest;
     int wrong, flat_count;
 } gckpti_tally;
 
-/* One more direction: only those that could be resolved count for the worst. */
+/* Adds a direction; only resolved ones count for the worst. */
 static void gckpti_tally_add(gckpti_tally *tally, const gckpti_probe *t, const char *name)
 {
     gckpt_check *c = &tally->check;
@@ -243,7 +241,7 @@ static void gckpti_tally_add(gckpti_tally *tally, const gckpti_probe *t, const c
     }
 }
 
-/* The end of a check: were the flat ones seen as closely as all others? */
+/* Ends a check, with the resolution of the flat directions. */
 static gckpt_result gckpti_tally_end(gckpti_tally *tally, gckpt_exec *e)
 {
     gckpt_check *c = &tally->check;
@@ -265,14 +263,14 @@ static gckpt_result gckpti_tally_end(gckpti_tally *tally, gckpt_exec *e)
         result = gckpti_error(
             e, GCKPT_UNRESOLVED,
             "check_gradients: %i of %i directions are too coarse to tell, \"%s\" to %g of its "
-            "gradient: the loss, or a class all but certain in it, is large beside its changes. "
+            "gradient: the loss, or a nearly certain class, is large compared with its changes. "
             "Bring targets and outputs near each other, or check fewer rows",
             c->unresolved, c->directions, tally->coarse, c->resolution);
     c->name = result == GCKPT_UNRESOLVED ? tally->coarse : c->name;
     return result;
 }
 
-/* Checks parameter i along its gradient and along a random direction. copy: room for it twice. */
+/* Checks parameter i along its gradient and a random direction. copy: space for two copies. */
 static gckpt_result gckpti_check_param(const gckpti_batch *batch, int i, float *copy,
                                        gckpti_tally *tally)
 {
@@ -316,7 +314,7 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
     if (p->ranks > 1)
         return gckpti_error(exec, GCKPT_E_ARG,
                             "check_gradients: not for %i ranks: check a plan of one process with "
-                            "as many leaves, which has the same gradients",
+                            "as many virtual ranks, which has the same gradients",
                             p->ranks);
     if (p->precision != GCKPT_FP32)
         return gckpti_error(exec, GCKPT_E_ARG,

@@ -2,10 +2,10 @@
 #include "check/check.h"
 #include "run/run.h"
 
-/* What the files of check share; no other folder uses it. */
+/* Shared by the files of check only. */
 
 /* ---- check/gradients.c ---- */
-/* What a step is tried on, again and again, without being taken. */
+/* The input of steps that are run repeatedly without updating the model. */
 typedef struct {
     gckpt_exec *exec;
     const gckpt_feed *feeds;
@@ -14,8 +14,7 @@ typedef struct {
 } gckpti_batch;
 
 #ifdef GCKPTI_SEPARATE_TU
-/* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
- * order, and need no prototypes. What each does is said where it is defined. */
+/* Each is documented where it is defined. */
 
 /* check/gradients.c */
 GCKPTI_FN gckpt_result gckpti_batch_begin(const gckpti_batch *batch, gckpti_goal goal);

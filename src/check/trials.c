@@ -2,7 +2,7 @@
 #include "planner/planner.h"
 
 #if !defined(GCKPT_NO_CHECK) && !defined(GCKPT_NO_FIT)
-/* ---- the fastest plan here: those predicted best take turns on the clock ---- */
+/* ---- timed trials of the plans that are predicted fastest ---- */
 enum { GCKPTI_TRIAL_REPEATS = 32 };
 
 typedef struct {
@@ -15,7 +15,7 @@ typedef struct {
 
 static double gckpti_clock(const gckpti_trials *r) { return r->timed->clock(r->timed->user); }
 
-/* Keeps a plan for trial; 0: there is none, or it has a quarter more work than the first. */
+/* Adds a plan to the trials; returns 0 if it is NULL or costs 5/4 of the first or more. */
 static int gckpti_add_trial(gckpti_trials *r, gckpt_plan *plan)
 {
     uint64_t least = gckpt_plan_step_cost(r->plan[0]), cost = gckpt_plan_step_cost(plan);
@@ -33,7 +33,7 @@ static int gckpti_add_trial(gckpti_trials *r, gckpt_plan *plan)
     return 1;
 }
 
-/* Executors in one arena, that of `most`, the plan with the largest, which is made first. */
+/* Creates the executors, which share the arena of `largest`, the plan with the largest. */
 static gckpt_result gckpti_bind_trials(gckpti_trials *r, int largest)
 {
     gckpt_exec_desc exec_desc;
@@ -55,7 +55,7 @@ static gckpt_result gckpti_bind_trials(gckpti_trials *r, int largest)
     return GCKPT_OK;
 }
 
-/* Seconds of a step without its updates. */
+/* Measures the seconds of a step without its updates. */
 static gckpt_result gckpti_time_trial(const gckpti_trials *r, gckpt_exec *e, double *seconds)
 {
     const gckpti_batch b = { e, r->timed->feeds, r->timed->feed_count, e->plan->batch };
@@ -73,8 +73,7 @@ static gckpt_result gckpti_time_trial(const gckpti_trials *r, gckpt_exec *e, dou
     return result;
 }
 
-/* In rounds; after two, who is slower than the fastest by a half, then a quarter, then an eighth
- * drops out. */
+/* Times all plans repeatedly; after two times drops those slower than the best by 1/2, 1/4, 1/8. */
 static gckpt_result gckpti_time_repeats(gckpti_trials *r, double until)
 {
     gckpt_trial *t = r->timed->trials;
@@ -100,8 +99,8 @@ static gckpt_result gckpti_time_repeats(gckpti_trials *r, double until)
     return GCKPT_OK;
 }
 
-/* Times what was entered, and leaves the store as it was. Of those that are as fast as the fastest
- * but for 1/64 the first one is taken: that is likely chance. */
+/* Times the trials, and leaves the store unchanged. Chooses the first plan within 1/64 of the
+ * fastest, since smaller differences are likely noise. */
 static gckpt_result gckpti_time_trials(gckpti_trials *r, double until)
 {
     double seconds;
@@ -117,7 +116,7 @@ static gckpt_result gckpti_time_trials(gckpti_trials *r, double until)
     const gckpt_trial *t = r->timed->trials, least = t[r->timed->fastest];
     for (r->timed->fastest = 0; t[r->timed->fastest].seconds > least.seconds * 65 / 64;)
         r->timed->fastest++;
-    for (size_t i = e ? e->plan->param_count : 0; i-- > 0;) /* state that was made for them */
+    for (size_t i = e ? e->plan->param_count : 0; i-- > 0;) /* state that the trials added */
         gckpti_state_shrink(r->store, gckpti_param_of(e, (int)i), e->tables.params[i].slots_before);
     for (int i = 0; i < r->count; i++)
         gckpt_exec_free(r->exec[i]);

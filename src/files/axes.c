@@ -4,7 +4,7 @@
 #ifndef GCKPT_NO_FILES
 /* ---- the order of axes in a file ---- */
 
-/* What desc.axes says of a parameter of this shape. 0: no order of all its axes. */
+/* Gets the order of axes from desc.axes; returns 0 if that is no permutation of all axes. */
 GCKPTI_FN int gckpti_get_axis_order(gckpti_axis_order *order, const gckpt_file_desc *d,
                                     const char *name, const gckpt_shape *shape)
 {
@@ -24,7 +24,7 @@ GCKPTI_FN int gckpti_get_axis_order(gckpti_axis_order *order, const gckpt_file_d
     return !order->count || order->count == shape->n;
 }
 
-/* Where element k of the file's tensor stands in the parameter, which has this shape. */
+/* Returns the index in the parameter, which has this shape, of element k of the file's tensor. */
 GCKPTI_FN int64_t gckpti_permuted_index(const gckpti_axis_order *order, const gckpt_shape *shape,
                                         int64_t k)
 {
@@ -36,7 +36,7 @@ GCKPTI_FN int64_t gckpti_permuted_index(const gckpti_axis_order *order, const gc
     return index;
 }
 
-/* The shape in the file of what has this one here; or (not to_file) the other way. */
+/* Converts a shape here to that in the file (to_file) or the reverse. */
 GCKPTI_FN gckpt_shape gckpti_permuted_shape(const gckpti_axis_order *order, gckpt_shape shape,
                                             int to_file)
 {

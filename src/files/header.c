@@ -2,9 +2,9 @@
 #include "store/store.h"
 
 #ifndef GCKPT_NO_FILES
-/* ---- read: the header's JSON, decoded where it stands ---- */
+/* ---- read: the header's JSON, decoded in place ---- */
 
-/* A name in quotes, cut if long, control characters replaced. */
+/* Adds a name in quotes, truncated if long, with control characters replaced. */
 GCKPTI_FN void gckpti_text_name(gckpti_text *t, const char *name, const char *suffix)
 {
     const char *c = name;
@@ -14,8 +14,7 @@ GCKPTI_FN void gckpti_text_name(gckpti_text *t, const char *name, const char *su
     gckpti_text_add(t, "%s%s\"", *c ? "..." : "", suffix);
 }
 
-/* Records `load: tensor "name": ...` and which parameter it is for if that is called otherwise.
- * Returns 0. */
+/* Sets the error `load: tensor "name": ..`, with the parameter if its name differs. Returns 0. */
 GCKPTI_FN int gckpti_refuse(gckpti_loader *load, gckpt_result result, const gckpti_file_entry *e,
                             const char *format, ...)
 {
@@ -66,7 +65,7 @@ static int gckpti_json_expect(gckpti_loader *load, char c)
     return gckpti_json_accept(load, c) || gckpti_json_fail(load, what);
 }
 
-/* Four digits; 0, which is refused, when wrong. */
+/* Reads four hexadecimal digits; returns 0, which callers refuse, on errors. */
 static uint32_t gckpti_json_hex(gckpti_loader *load)
 {
     uint32_t u = 0;
@@ -79,7 +78,7 @@ static uint32_t gckpti_json_hex(gckpti_loader *load)
     return u;
 }
 
-/* The character written as \n, \u00e9, \ud83d\ude00 (surrogates); 0: none a string can hold. */
+/* Decodes \n, \u00e9, \ud83d\ude00 (surrogates); returns 0 if that is no character of a string. */
 static uint32_t gckpti_json_escape(gckpti_loader *load)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
@@ -100,7 +99,7 @@ static uint32_t gckpti_json_escape(gckpti_loader *load)
     return low >> 10 == 0x37 ? 0x10000 + ((u & 0x3ff) << 10 | (low & 0x3ff)) : 0;
 }
 
-/* Writes a character as UTF-8; its bytes, 0 for the character 0. */
+/* Writes a character as UTF-8; returns its bytes, or 0 for the character 0. */
 static int gckpti_utf8_put(uint32_t c, char *out)
 {
     int more = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
@@ -110,21 +109,20 @@ static int gckpti_utf8_put(uint32_t c, char *out)
     return c ? 1 + more : 0;
 }
 
-/* A string, decoded in place (it never grows) and ended by 0; NULL when wrong. */
+/* Decodes a string in place (it never grows), with a final zero; returns NULL on errors. */
 static char *gckpti_json_string(gckpti_loader *load)
 {
     if (!gckpti_json_expect(load, '"'))
         return NULL;
     char *s = load->pos, *out = s;
-    int n = 1; /* bytes of the last character; 0: it was none */
+    int n = 1; /* bytes of the last character; 0: invalid */
     for (; n && load->pos < load->end && *load->pos != '"'; out += n) {
         if (*load->pos == '\\') {
             n = gckpti_utf8_put(gckpti_json_escape(load), out);
             continue;
         }
-        n = (unsigned char)*load->pos < 0x20
-                ? 0
-                : gckpti_utf8_length(load->pos, (size_t)(load->end - load->pos));
+        const size_t left = (size_t)(load->end - load->pos);
+        n = (unsigned char)*load->pos < 0x20 ? 0 : gckpti_utf8_length(load->pos, left);
         memmove(out, load->pos, (size_t)n);
         load->pos += n;
     }
@@ -137,7 +135,7 @@ static char *gckpti_json_string(gckpti_loader *load)
     return s;
 }
 
-/* The next key of an object and its ':' (*count: 0 before the first); NULL: it ends or is wrong. */
+/* Reads the next key of an object and its ':'; *count is 0 before the first. NULL: end or error. */
 GCKPTI_FN char *gckpti_json_key(gckpti_loader *load, int *count)
 {
     if (*count == 0 && !gckpti_json_expect(load, '{'))
@@ -149,7 +147,7 @@ GCKPTI_FN char *gckpti_json_key(gckpti_loader *load, int *count)
     return key && gckpti_json_expect(load, ':') ? key : NULL;
 }
 
-/* A whole number < 2^64 without sign or leading zeros: returns where it ends, NULL when wrong. */
+/* Parses an integer < 2^64 without sign or leading zeros; returns its end, or NULL on errors. */
 GCKPTI_FN char *gckpti_digits(char *s, const char *end, uint64_t *value)
 {
     const char *start = s;
@@ -162,8 +160,8 @@ GCKPTI_FN char *gckpti_digits(char *s, const char *end, uint64_t *value)
     return s > start ? s : NULL;
 }
 
-/* Returns how many numbers [a,b,...] has, or -1 if it is wrong. v gets the first `room` of them; if
- * any is 0, there must be exactly as many. */
+/* Reads [a,b,..]; returns the number of elements, or -1 on errors. v gets the first `max` of them;
+ * if `any` is 0, there must be exactly as many. */
 GCKPTI_FN int gckpti_json_numbers(gckpti_loader *load, int64_t *v, int max, int any)
 {
     int n = 0, more = gckpti_json_expect(load, '[') && !gckpti_json_accept(load, ']');
@@ -182,7 +180,7 @@ GCKPTI_FN int gckpti_json_numbers(gckpti_loader *load, int64_t *v, int max, int 
     return load->result == GCKPT_OK ? n : -1;
 }
 
-/* Passes over an unknown key's value, to ',' or '}'. Where none begins, c is '"', which fails. */
+/* Skips an unknown key's value, to ',' or '}'. If none begins, c is '"', which fails. */
 static void gckpti_json_skip(gckpti_loader *load)
 {
     int depth = 0;
@@ -198,7 +196,7 @@ static void gckpti_json_skip(gckpti_loader *load)
     } while (depth > 0 || (load->pos < load->end && *load->pos != ',' && *load->pos != '}'));
 }
 
-/* A new entry; its name ends where the suffix of its slot begins. NULL: no memory. */
+/* Adds an entry, with `length` bytes of the name; returns NULL without memory. */
 static gckpti_file_entry *gckpti_add_entry(gckpti_loader *load, char *name, size_t length, int slot)
 {
     const int state = slot >= 0 && slot != GCKPTI_SCALE;
@@ -217,7 +215,7 @@ static gckpti_file_entry *gckpti_add_entry(gckpti_loader *load, char *name, size
     return e;
 }
 
-/* "NAME#updates":"OPTIMISER:COUNT" becomes an entry, to be checked when all parameters are known */
+/* Adds an entry for "NAME#updates":"OPTIMISER:COUNT", which is checked after all parameters. */
 static int gckpti_parse_updates(gckpti_loader *load, char *key, char *value)
 {
     const char *suffix = gckpti_find_suffix(key, gckpti_suffixes[GCKPTI_UPDATES]);
@@ -236,7 +234,7 @@ static int gckpti_parse_updates(gckpti_loader *load, char *key, char *value)
     return 1;
 }
 
-/* What the file says of itself; keys that mean nothing here are notes. */
+/* Reads __metadata__; unknown keys are notes. */
 static int gckpti_parse_metadata(gckpti_loader *load)
 {
     const char *const *keys = gckpti_metadata_keys;
@@ -272,8 +270,8 @@ static int gckpti_parse_metadata(gckpti_loader *load)
             load, GCKPT_E_DATA, NULL,
             "one rank's part of a checkpoint: its index is read by " GCKPTI_RANKS_LOAD);
     load->verify_sum = GCKPTI_USES_AXES && found[GCKPTI_DATA_HASH] && !load->file && !load->source;
-    for (int i = load->own_format ? 1 : GCKPTI_DATA_HASH; i < GCKPTI_DATA_HASH + load->verify_sum;
-         i++) {
+    const int first = load->own_format ? 1 : GCKPTI_DATA_HASH;
+    for (int i = first; i < GCKPTI_DATA_HASH + load->verify_sum; i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
         if (!end || gckpti_digits(found[i], end, numbers[i]) != end ||
             load->optimiser > GCKPT_CUSTOM_OPTIMISER + 1)
@@ -284,7 +282,7 @@ static int gckpti_parse_metadata(gckpti_loader *load)
     return 1;
 }
 
-/* U8: the shape of the values whose blocks of I4 it may be. 0: it cannot. */
+/* Sets the shape of values of I4 whose blocks are a tensor of U8; returns 0 if it cannot be one. */
 static int gckpti_set_int4_shape(gckpti_file_entry *e)
 {
     int64_t *last = &e->shape.d[e->shape.n - (e->shape.n > 0)];
@@ -297,8 +295,8 @@ static int gckpti_set_int4_shape(gckpti_file_entry *e)
 
 #define GCKPTI_LEAVE_OUT "or leave it out (desc.rename returns NULL for it)"
 
-/* What an entry says of its tensor: can it be read, are its bytes there? One without elements has
- * nothing for a parameter, so it is left out. */
+/* Checks that an entry's type and shape can be read, and its offsets are in the file. Ignores one
+ * without elements. */
 static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const char *type, int axes)
 {
     const int64_t begin = e->offsets[0], end = e->offsets[1];
@@ -313,7 +311,7 @@ static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const c
         e->type = -1;
     if (GCKPTI_USES_AXES && !e->ignored && !strcmp(type, "I64") &&
         gckpti_find_suffix(e->name, "num_batches_tracked")) {
-        e->ignored = 1; /* PyTorch's batch norms count what nothing here reads */
+        e->ignored = 1; /* a counter of PyTorch's batch norms */
         if (!gckpti_note_add(load->store, e->name, "I64, left out"))
             return gckpti_refuse(load, GCKPT_E_MEMORY, NULL, "no memory for notes");
     }
@@ -340,7 +338,7 @@ static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const c
     return 1;
 }
 
-/* {"dtype":"F32","shape":[..],"data_offsets":[begin,end]}, keys in any order, and any others. */
+/* Parses {"dtype":"F32","shape":[..],"data_offsets":[begin,end]} in any order, and other keys. */
 static int gckpti_parse_entry(gckpti_loader *load, gckpti_file_entry *e)
 {
     const char *key = NULL;
@@ -362,12 +360,12 @@ static int gckpti_parse_entry(gckpti_loader *load, gckpti_file_entry *e)
         gckpti_json_fail(load, "a tensor has dtype, shape and data_offsets, once each");
     if (load->result != GCKPT_OK)
         return 0;
-    for (char *c = type; *c; c++) /* it may be printed */
+    for (char *c = type; *c; c++) /* errors print it */
         *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
     return gckpti_check_entry(load, e, type, axes);
 }
 
-/* The whole header: an entry for each tensor, whose name is cut where a state's number begins. */
+/* Parses the header into an entry for each tensor. */
 GCKPTI_FN int gckpti_parse_header(gckpti_loader *load)
 {
     char *name;

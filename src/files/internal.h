@@ -2,32 +2,32 @@
 #include "files/files.h"
 #include "store/store.h"
 
-/* What the files of files share; no other folder uses it. */
+/* Shared by the files of files only. */
 
 #ifndef GCKPT_NO_FILES
 /* ---- files/write.c ---- */
 #define GCKPTI_HEADER_MAX 100000000u /* bytes; the format's limit */
-/* What reads a checkpoint by several ranks, for texts. */
+/* The call that reads a checkpoint of several ranks, for error texts. */
 #ifndef GCKPT_NO_RANKS
 #define GCKPTI_RANKS_LOAD "gckpt_ranks_load"
 #else
 #define GCKPTI_RANKS_LOAD "gckpt_ranks_load, which this build leaves out (GCKPT_NO_RANKS)"
 #endif
-/* What is saved: a store, or one rank's part of it. */
+/* What to save: a store, or one rank's part of it. */
 typedef struct {
     gckpt_store *store;
     const gckpt_file_desc *desc;
     int rank, ranks;
-    uint64_t *hashes;           /* of a part: room for those of its tensors; NULL: it is none */
-    const uint64_t *total_hash; /* of all data, for the metadata; NULL: it is not there */
+    uint64_t *hashes;           /* of a part: space for its tensors' hashes; else NULL */
+    const uint64_t *total_hash; /* of all data, for the metadata, or NULL */
 } gckpti_save_spec;
 
 /* ---- files/axes.c ---- */
-/* What desc.axes answers of a parameter. */
+/* Result of desc.axes for a parameter. */
 typedef struct {
-    int count;                          /* how many axes; 0: as it is */
-    unsigned char permuted;             /* in another order than here: */
-    unsigned char axes[GCKPT_MAX_DIMS]; /* the parameter's, in the file's order */
+    int count;                          /* number of axes; 0: unchanged */
+    unsigned char permuted;             /* whether the file's order differs */
+    unsigned char axes[GCKPT_MAX_DIMS]; /* the parameter's axes, in the file's order */
 } gckpti_axis_order;
 static inline int gckpti_is_permuted(const gckpti_axis_order *order)
 {
@@ -38,65 +38,63 @@ static inline int gckpti_is_permuted(const gckpti_axis_order *order)
 #define GCKPTI_PERMUTE_NONE "load, save: desc.axes is not asked with GCKPT_NO_STDIO"
 #define GCKPTI_PERMUTE_ROWS                                                                        \
     "desc.axes permutes it, but rows of I8 and I4 have their scales: have it as F32, BF16 or F16 " \
-    "in file and store, and pack it behind that"
+    "in file and store, and quantise it after loading"
 
 /* ---- files/header.c ---- */
 typedef struct {
-    const char *name;      /* of the tensor; of state and what else has a suffix, without that */
-    signed char slot;      /* see gckpti_suffixes */
-    signed char type;      /* as a gckpt_storage; -1: another one */
-    signed char states;    /* of values: how many states they have in the file */
-    signed char old_states; /* of values: how many the store had */
-    signed char optimiser; /* as in gckpti_param; -1: wrong */
-    unsigned char ignored; /* nothing of it counts but where its data are */
-    unsigned char axes_unknown; /* neither file nor program says the order of its axes */
-    gckpti_axis_order order;    /* of values, and what else there is of them */
-    uint64_t updates;      /* as in gckpti_param */
-    size_t param;          /* index in the store; SIZE_MAX: not known yet */
-    unsigned char *dest;   /* where the data are read to; NULL: they are compared */
+    const char *name;       /* of the tensor, without the slot's suffix */
+    signed char slot;       /* index of gckpti_suffixes, or GCKPTI_VALUES */
+    signed char type;       /* a gckpt_storage, or -1 for any other */
+    signed char states;     /* of values: number of states in the file */
+    signed char old_states; /* of values: number of states that the store had */
+    signed char optimiser;  /* as in gckpti_param, or -1 if wrong */
+    unsigned char ignored;  /* only its offsets matter */
+    unsigned char axes_unknown; /* neither file nor program defines the order of its axes */
+    gckpti_axis_order order;
+    uint64_t updates;    /* as in gckpti_param */
+    size_t param;        /* index in the store; SIZE_MAX: not known yet */
+    unsigned char *dest; /* destination of the data; NULL: compare them */
     gckpt_shape shape;
     int64_t offsets[2];
 } gckpti_file_entry;
 
 typedef struct gckpti_loader gckpti_loader;
 
-/* A checkpoint of several files (files/ranks_load.c); what is wrong is refused, and is 0 then. */
+/* A checkpoint of several files (files/ranks_load.c). Both return 0 after setting an error. */
 typedef struct {
-    int (*read_index)(gckpti_loader *load); /* makes the header of the text that was read */
-    int (*open_parts)(
-        gckpti_loader *load); /* the tensors are known: now `read` gives the data of all, one
-                                       after the other, and with NULL passes over some */
+    int (*read_index)(gckpti_loader *load); /* finds the header in the text of the index */
+    int (*open_parts)(gckpti_loader *load); /* then `read` returns all data, or skips (to NULL) */
 } gckpti_source;
 
 struct gckpti_loader {
     gckpt_store *store;
     const gckpt_file_desc *desc;
-    const gckpti_source *source;     /* NULL: it is one file */
+    const gckpti_source *source;     /* NULL: a single file */
     struct gckpti_rank_files *parts; /* of the source */
     gckpt_result result;
-    gckpt_read_fn read; /* NULL: file lies in memory */
+    gckpt_read_fn read; /* NULL: `file` is in memory */
     void *user;
     const unsigned char *file;
-    size_t bytes_read;        /* bytes of the file that were read */
+    size_t bytes_read;        /* of the file */
     char *header, *pos, *end; /* end: of the header */
     int64_t data_bytes;
     gckpti_file_entry *entries;
     size_t count, capacity;
-    size_t total;         /* entries, with those after `count`, which are left out */
-    size_t old_params;    /* parameters that the store had; 0: it gets all */
-    size_t old_notes;     /* that it had; those behind them are the file's */
-    unsigned char *spare; /* for what the store has already, until all is read */
+    size_t total;         /* entries, including ignored ones after `count` */
+    size_t old_params;    /* parameters that the store had; 0: all are created */
+    size_t old_notes;     /* notes that it had; later ones are the file's */
+    unsigned char *spare; /* new data of arrays that the store had, until all is read */
     size_t spare_bytes;
-    float *row_buf;             /* at its end: room for a row that is packed */
+    float *row_buf;             /* at its end: a row to be quantised */
     int own_format;             /* written by this library */
-    unsigned char axes_unknown; /* the file does not say the order of convolutions' axes */
-    unsigned char verify_sum;   /* the data are hashed, since the file says what comes of it: */
-    uint64_t file_hash;
-    uint64_t hash; /* of this tensor's bytes so far */
+    unsigned char axes_unknown; /* the file does not define the order of axes */
+    unsigned char verify_sum;   /* whether to compare the data's hash with `file_hash` */
+    uint64_t file_hash;         /* from the file's metadata */
+    uint64_t hash;              /* of this tensor's bytes so far */
     uint64_t contract, step, seed, optimiser;
 };
 #ifdef GCKPTI_SEPARATE_TU
-/* What each does is said where it is defined. */
+/* Each is documented where it is defined. */
 /* files/axes.c */
 GCKPTI_FN int gckpti_get_axis_order(gckpti_axis_order *order, const gckpt_file_desc *d,
                                     const char *name, const gckpt_shape *shape);
@@ -141,26 +139,24 @@ GCKPTI_FN gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *load, size
 #if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 /* ---- files/ranks_load.c ---- */
 typedef struct {
-    FILE *file; /* NULL: it is not open */
+    FILE *file; /* NULL: not open */
     const char *name;
-    int64_t bytes, hash;   /* as the index has them */
-    int64_t data, tensors; /* bytes and number of its shares, */
-    int64_t read_bytes, read_tensors; /* and of those that are read */
-    int verified;                     /* it is what the index says */
+    int64_t bytes, hash;              /* from the index */
+    int64_t data, tensors;            /* bytes and number of its shards */
+    int64_t read_bytes, read_tensors; /* those before the current one */
+    int verified;                     /* it agrees with the index */
 } gckpti_rank_file;
 
 typedef struct gckpti_rank_files {
     int64_t number; /* of the save; 0: none */
     gckpti_rank_file *files;
     size_t count, capacity; /* by rank */
-    char *path;             /* of the index; then, from `folder` on, names of files beside it */
+    char *path;             /* of the index; at name_offset also of other files in its folder */
     size_t name_offset, path_size;
-    /* reading: the loader's entry that it is at; the file whose share of that is read, how far, of
-     * all data, and where it ends; the sum up to there */
-    size_t entry;
-    gckpti_rank_file *current;
-    int64_t pos, end;
-    uint64_t hash;
+    size_t entry;              /* reading: index of the loader's entry */
+    gckpti_rank_file *current; /* the file whose shard of it is being read */
+    int64_t pos, end;          /* position in all data, and end of that shard */
+    uint64_t hash;             /* of the shard up to pos */
 } gckpti_rank_files;
 
 /* ---- files/ranks_save.c ---- */
@@ -169,11 +165,11 @@ enum { GCKPTI_PART_NAME = 64 }; /* bytes: ".7-0.safetensors" */
 typedef struct {
     gckpt_store *store;
     const char *path;
-    gckpti_save_spec spec;  /* this rank's */
-    gckpti_rank_files old;  /* rank 0: of the index that is there; its names only of others */
-    gckpti_rank_file *files; /* rank 0: the files of all ranks now */
-    int64_t number;         /* of this save */
-    int damaged;            /* what is there is no index, or cannot be read */
+    gckpti_save_spec spec;   /* this rank's */
+    gckpti_rank_files old;   /* of the existing index; other ranks use only the names */
+    gckpti_rank_file *files; /* rank 0: the files of all ranks */
+    int64_t number;          /* of this save */
+    int damaged;             /* the existing file is no index, or cannot be read */
 } gckpti_rank_save;
 #ifdef GCKPTI_SEPARATE_TU
 /* files/path.c */

@@ -20,7 +20,7 @@ GCKPTI_FN void gckpti_record_errno(gckpti_file *file, int is_error)
         file->error = errno ? errno : EIO;
 }
 
-/* Opens a file to read it; a pipe is not waited for. NULL: errno says why, of a folder, too. */
+/* Opens a file to read it, without waiting for a pipe. NULL: errno says why, also for a folder. */
 GCKPTI_FN FILE *gckpti_file_open(const char *path)
 {
 #if GCKPTI_POSIX
@@ -58,14 +58,14 @@ static size_t gckpti_file_write(void *user, const void *bytes, size_t size)
 int flock(int fd, int operation);
 #endif
 
-/* Follows links from `path`, in `room` bytes, to what they end at, be it there or not. 0: errno. */
+/* Follows links from `path`, in `size` bytes, to their target, which need not exist. 0: errno. */
 GCKPTI_FN int gckpti_follow_links(char *path, size_t size)
 {
     for (int links = 0; links < 40; links++) {
         char *link = path + strlen(path) + 1, *slash = strrchr(path, '/');
         const size_t left = size - (size_t)(link - path);
         const ssize_t n = readlink(path, link, left);
-        if (n < 0) /* nothing there, or no link */
+        if (n < 0) /* no file, or no link */
             return errno == ENOENT || errno == EINVAL;
         if ((size_t)n == left)
             break;
@@ -77,8 +77,8 @@ GCKPTI_FN int gckpti_follow_links(char *path, size_t size)
     return 0;
 }
 
-/* 1: fd is locked, and still what `name` stands for; 0: another save's by now; -1: there are no
- * locks; -2: it cannot be looked at (errno). */
+/* Locks fd. Returns 1 if it is locked and still the file `name`; 0 if it is another save's; -1 if
+ * there are no locks; -2 on errors of stat (errno). */
 static int gckpti_lock(int fd, const char *name)
 {
     struct stat a, b;
@@ -89,7 +89,7 @@ static int gckpti_lock(int fd, const char *name)
     return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-/* As fsync; that a file system (a folder) cannot do it is no error. */
+/* As fsync, without an error if the file system cannot do it (for a folder). */
 static int gckpti_sync(int fd)
 {
 #ifdef F_FULLFSYNC /* macOS, whose fsync leaves bytes in the drive's cache */
@@ -99,7 +99,7 @@ static int gckpti_sync(int fd)
     return fsync(fd) && errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP && errno != EBADF;
 }
 
-/* Whether a file lies on FAT, where this system tells. */
+/* Returns 1 if a file is on FAT, as far as this system knows. */
 static int gckpti_is_on_fat(const char *path)
 {
 #ifdef __linux__
@@ -110,7 +110,7 @@ static int gckpti_is_on_fat(const char *path)
 #endif
 }
 
-/* The folder of `path`, which is cut off, must not forget a new name in it. */
+/* Syncs the folder of `path`, for a new name in it; truncates `path`. */
 static void gckpti_sync_folder(gckpti_file *file, char *path)
 {
     char *slash = strrchr(path, '/');
@@ -122,8 +122,8 @@ static void gckpti_sync_folder(gckpti_file *file, char *path)
 }
 #endif
 
-/* Makes `target`, in a block of `room` bytes, what it leads to. Returns the permissions of the file
- * there, or else of `like`; -1: neither is there, or this system has no such things. */
+/* Replaces `target`, in `size` bytes, by its links' target. Returns the permissions of that file,
+ * else of `mode_of`; -1 if neither exists, or this system has no permissions. */
 GCKPTI_FN int gckpti_resolve_target(gckpti_file *file, char *target, size_t size,
                                     const char *mode_of)
 {
@@ -138,27 +138,27 @@ GCKPTI_FN int gckpti_resolve_target(gckpti_file *file, char *target, size_t size
     }
     return exists || (mode_of && !stat(mode_of, &old)) ? (int)(old.st_mode & 0777) : -1;
 #else
-    return (void)file, (void)target, (void)room, (void)like, -1;
+    return (void)file, (void)target, (void)size, (void)mode_of, -1;
 #endif
 }
 
-/* Removes a temporary file, if no save has it any more. */
+/* Removes a temporary file unless a save still uses it. */
 GCKPTI_FN int gckpti_remove_stale(const char *name)
 {
 #if GCKPTI_POSIX
     int fd = open(name, O_WRONLY | O_NONBLOCK);
-    if (fd < 0 && errno == EACCES) /* read-only, as what it was to replace */
+    if (fd < 0 && errno == EACCES) /* read-only, like the file that it was to replace */
         fd = open(name, O_RDONLY | O_NONBLOCK);
     int removed = fd >= 0 && gckpti_lock(fd, name) == 1 && !remove(name);
     if (fd >= 0)
         close(fd);
     return removed;
 #else
-    return !remove(name); /* Windows keeps what is open */
+    return !remove(name); /* Windows keeps open files */
 #endif
 }
 
-/* Creates `name`, with the umask's mode for -1. Returns NULL and errno; EEXIST: another save's. */
+/* Creates `name`; mode -1: the umask's. Returns NULL and errno, EEXIST if it is another save's. */
 static FILE *gckpti_create_locked(const char *name, int mode)
 {
 #if GCKPTI_POSIX
@@ -166,11 +166,11 @@ static FILE *gckpti_create_locked(const char *name, int mode)
     int fd = open(name, O_WRONLY | O_CREAT | O_EXCL, mode < 0 ? 0666u : (unsigned)mode);
     int locked = fd < 0 ? 0 : gckpti_lock(fd, name);
     FILE *f = locked && locked != -2 ? fdopen(fd, "wb") : NULL;
-    if (f && mode >= 0) /* it has no more than this, maybe less: the umask's */
+    if (f && mode >= 0) /* undo the umask */
         (void)fchmod(fd, (mode_t)mode);
     if (f || fd < 0)
         return f;
-    /* of no use; or in between another took it for left over and removed it */
+    /* an error, or another process removed it as stale in between */
     const int error = locked ? errno : EEXIST;
     if (locked)
         remove(name);
@@ -185,12 +185,12 @@ static FILE *gckpti_create_locked(const char *name, int mode)
 #endif
 }
 
-/* Creates file->f, whose name is `name`, cut where that is too long, and .gckpt-tmpN. Whoever
- * saves holds a lock on its file until that is renamed or removed, and the system lets go of it
- * when the process is killed: so a file that can be locked is left over and is removed, and saves
- * to one path at the same time never touch each other's. Without locks (other systems, some
- * network folders) a file that is there is left alone and the next N taken. (Where locks belong to
- * processes, as on NFS, threads of one must not save to one path at once.) */
+/* Creates file->f under the name `name`, truncated if too long, and .gckpt-tmpN. A save locks its
+ * file until that is renamed or removed, and the system releases the lock of a killed process: so
+ * a file that can be locked is stale and is removed, and concurrent saves to one path never touch
+ * each other's. Without locks (other systems, some network folders) an existing file is kept and
+ * the next N taken. (If locks belong to processes, as on NFS, threads of one process must not save
+ * to one path at once.) */
 static void gckpti_open_temporary(gckpti_file *file, char *name, int mode)
 {
     const char *slash = strrchr(name, '/'), *first = slash ? slash + 1 : name;
@@ -210,9 +210,9 @@ static void gckpti_open_temporary(gckpti_file *file, char *name, int mode)
     gckpti_record_errno(file, !file->f);
 }
 
-/* Renames the flushed file so that it outlasts a power cut; cuts `target` off. Returns 0 if the
- * rename failed. FAT needs the replaced file open, as it else frees its clusters before its entry,
- * and the new one synchronised after the folder, so that it never has two names. */
+/* Renames the flushed file so that it survives a power cut; truncates `target`. Returns 0 if the
+ * rename failed. FAT needs the replaced file open, or it frees its clusters before its entry, and
+ * the new one synchronised after the folder, so that it never has two names. */
 static int gckpti_put_in_place(gckpti_file *file, const char *temporary, char *target)
 {
     file->action = "put it in place; is that in use";
@@ -260,7 +260,7 @@ static gckpt_result gckpti_save_file(gckpti_file *file, gckpti_content *content,
         content->placed = 1;
     if (content->placed <= 0)
         remove(temporary);
-    if (file->f) /* gives the lock back */
+    if (file->f) /* releases the lock */
         gckpti_record_errno(file, fclose(file->f));
     return result;
 }
@@ -277,11 +277,11 @@ GCKPTI_FN gckpt_result gckpti_save_error(void *object, const gckpti_file *file, 
 
 GCKPTI_FN gckpt_result gckpti_save(gckpti_content *content, const char *path)
 {
-    const size_t size = strlen(path) + 1024; /* links may be so much longer */
+    const size_t size = strlen(path) + 1024; /* links may be longer */
     char *target = (char *)gckpti_new(content->memory, 2 * size, 1);
     gckpt_result result = GCKPT_E_FILE;
     gckpti_file file = { NULL, 0,
-                         "create a file beside it (.gckpt-tmp0 to 99); is the folder writable" };
+                         "create a file next to it (.gckpt-tmp0 to 99); is the folder writable" };
     if (!target)
         return gckpti_error(content->object, GCKPT_E_MEMORY,
                             "save: no memory for names of %z bytes", 2 * size);
@@ -331,8 +331,8 @@ GCKPTI_FN int64_t gckpti_file_size(FILE *f)
 #endif
 }
 
-/* Opens it, and says how many bytes it has. Of an index, those of what may be one, by its size and
- * how it begins; else 0: it is not read. */
+/* Opens a file and returns its size. With `index`, returns 0 unless size and first bytes are those
+ * of an index. */
 GCKPTI_FN size_t gckpti_open_sized(gckpti_file *file, const char *path, int index)
 {
     char begin[8];

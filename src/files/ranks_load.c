@@ -5,30 +5,30 @@
 #include "base/test_hooks.h"
 
 #if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
-/* ---- by all ranks: an index, and beside it a file of each rank ----
+/* ---- by all ranks: an index, and a file of each rank in the same folder ----
  *
  *     {"gckpt":[1,7,24576],"files":{"ckpt.7-0.safetensors":[20840,5811],"ckpt.7-1.safetensors":..},
  *      "tensors":{"__metadata__":{..},"w":{"dtype":"F32",..},..},"check":"9377"}
  *
- * in one line: version, number of the save, bytes of all tensors; of each file bytes and sum; the
- * header that one file with all of it would have; the FNV-1a of the text before ,"check". A rank's
- * file has its share of each tensor (gckpti_shard_range), also where ranks hold all, as a tensor of one
- * axis if it is not all, in the order of that header, and where it begins as "NAME#first"; then
- * __sums__, the FNV-1a of each one's data. The file's sum is that of its header and of __sums__. So
- * no byte changes unseen, and files of two saves do not pass for one.
+ * in one line: version, number of the save, bytes of all tensors; bytes and hash of each file; the
+ * header that a single file would have; the FNV-1a of the text before ,"check". A rank's file has
+ * its shard of each tensor (gckpti_shard_range), even if all ranks hold all of it, in the order of
+ * that header: with one axis if it is not the complete tensor, and its begin as "NAME#first"; then
+ * __sums__, the FNV-1a of each one's data. The file's hash is that of its header and of __sums__.
+ * So every changed byte is detected, and files of two saves cannot be mixed.
  *
- * A save takes the next number after that of the index that is there, so nothing that this names is
- * written over; then each rank writes its file; when all have, rank 0 replaces the index. Who is
- * killed leaves an index that is whole, and maybe files that none names. Only when the new index
- * will outlast a power cut is all removed that is of this checkpoint and not named by it, found by
- * listing the folder: what has a rank's name and begins as that rank's file does, and temporary
- * files of these names that no save has. Anything else is another's: no number is taken that it
- * has; nor, where an index is damaged, one that any file has, since that may be named there.
+ * A save takes the number after the existing index's, so it overwrites nothing that this names;
+ * each rank writes its file; after all have, rank 0 replaces the index. A killed save leaves a
+ * complete index, and maybe files that no index names. Once the new index survives a power cut,
+ * rank 0 lists the folder and removes this checkpoint's files that it does not name: those with a
+ * rank's name that begin as that rank's file does, and stale temporary files of these names. All
+ * other files are kept, and no save takes their number; after a damaged index no save takes the
+ * number of any file, since the index may have named it.
  * ============================================================================================== */
 
 static const char *const gckpti_separators = GCKPTI_POSIX ? "/" : "/\\:";
 
-/* Where files beside the index go. 0: no memory, or (errno) links that lead nowhere. */
+/* Sets the path of the index and its folder; returns 0 without memory, or (errno) for bad links. */
 GCKPTI_FN int gckpti_parts_path(gckpti_rank_files *parts, gckpti_allocator *memory,
                                 const char *path)
 {
@@ -63,7 +63,7 @@ static int gckpti_index_key(gckpti_loader *load, int *n, const char *key)
     return found && (!strcmp(found, key) || gckpti_json_fail(load, "another key expected"));
 }
 
-/* Whether the text ends with the sum of what stands before that, which is cut off. */
+/* Checks that the text ends with the hash of what precedes, which is removed. */
 static int gckpti_index_check(gckpti_loader *load)
 {
     char check[48] = "";
@@ -83,7 +83,7 @@ static int gckpti_index_check(gckpti_loader *load)
     return 1;
 }
 
-/* Reads all of it but the tensors. */
+/* Reads the index up to the tensors. */
 GCKPTI_FN int gckpti_load_index(gckpti_loader *load)
 {
     gckpti_rank_files *parts = load->parts;
@@ -120,7 +120,7 @@ GCKPTI_FN int gckpti_load_index(gckpti_loader *load)
     return 1;
 }
 
-/* The next n bytes of a file, to `out` (NULL: nowhere), and to the sum. */
+/* Reads the next n bytes of a file to `out`, or skips them if NULL, and hashes them. */
 static int gckpti_hash_read(FILE *f, unsigned char *out, int64_t n, uint64_t *hash)
 {
     unsigned char discard[1024];
@@ -134,8 +134,8 @@ static int gckpti_hash_read(FILE *f, unsigned char *out, int64_t n, uint64_t *ha
     return 1;
 }
 
-/* Bytes and sum of a file that should have so many tensors with `data` bytes, and sums. 0: it is
- * not so, or cannot be read. */
+/* Gets bytes and hash of a file with this number of tensors and bytes of data; returns 0 if it has
+ * others, or cannot be read. */
 GCKPTI_FN int gckpti_part_hash(FILE *f, int64_t data, int64_t tensors, int64_t *bytes,
                                int64_t *hash)
 {
@@ -155,7 +155,7 @@ GCKPTI_FN int gckpti_part_hash(FILE *f, int64_t data, int64_t tensors, int64_t *
     return 1;
 }
 
-/* Opens a rank's file, if it is not; the first time it must be what the index says. */
+/* Opens a rank's file unless it is open; checks it against the index the first time. */
 static int gckpti_part_open(gckpti_loader *load, gckpti_rank_file *p)
 {
     gckpti_rank_files *parts = load->parts;
@@ -165,7 +165,7 @@ static int gckpti_part_open(gckpti_loader *load, gckpti_rank_file *p)
     memcpy(parts->path + parts->name_offset, p->name, strlen(p->name) + 1);
     errno = 0;
     p->file = gckpti_file_open(parts->path);
-    if (!p->file && errno == EMFILE) { /* too many: one at a time */
+    if (!p->file && errno == EMFILE) { /* too many open: one at a time */
         gckpti_parts_close(parts);
         p->file = gckpti_file_open(parts->path);
     }
@@ -181,7 +181,7 @@ static int gckpti_part_open(gckpti_loader *load, gckpti_rank_file *p)
                          p->name, bytes, p->bytes);
 }
 
-/* The bytes of a tensor that a rank's piece has. */
+/* Returns the bytes of a tensor that are in a rank's file. */
 static gckpti_shard_range gckpti_byte_shard(const gckpti_file_entry *e, size_t ranks, size_t rank)
 {
     gckpti_shard_range shard = gckpti_shard_of(gckpti_elements(&e->shape), (int)rank, (int)ranks);
@@ -190,7 +190,7 @@ static gckpti_shard_range gckpti_byte_shard(const gckpti_file_entry *e, size_t r
     return shard;
 }
 
-/* The next n bytes of the share, to `out` (NULL: nowhere). At its end: is it what was saved? */
+/* Reads the next n bytes of the shard to `out`, or skips them; at its end checks the hash. */
 static int gckpti_shard_read(gckpti_loader *load, unsigned char *out, int64_t n)
 {
     gckpti_rank_files *parts = load->parts;
@@ -212,7 +212,7 @@ static int gckpti_shard_read(gckpti_loader *load, unsigned char *out, int64_t n)
                          "its data in \"%s\" are damaged", p->name);
 }
 
-/* Goes to byte `at` of all data, in the share that has it. */
+/* Seeks to byte `at` of all data, in the shard that has it. */
 static int gckpti_shard_seek(gckpti_loader *load, int64_t at)
 {
     gckpti_rank_files *parts = load->parts;
@@ -240,8 +240,8 @@ static int gckpti_shard_seek(gckpti_loader *load, int64_t at)
     return gckpti_shard_read(load, NULL, at - parts->pos);
 }
 
-/* The loader's read: it has counted the bytes already. What is passed over (to NULL) is read only
- * to the end of a piece of which something is needed. */
+/* The loader's read callback; bytes_read includes these bytes already. Skipping (NULL) reads only
+ * the rest of a shard that was read in part. */
 static size_t gckpti_parts_read(void *user, void *bytes, size_t size)
 {
     gckpti_loader *load = (gckpti_loader *)user;
@@ -262,14 +262,14 @@ static size_t gckpti_parts_read(void *user, void *bytes, size_t size)
     return size;
 }
 
-/* What each file should have. All sizes are looked at before memory is taken by what the index
- * says; where the store knows them, files are when they are needed. */
+/* Computes each file's bytes. Checks all files before memory is allocated by the index; if the
+ * store has its parameters, only when they are read. */
 static int gckpti_parts_begin(gckpti_loader *load)
 {
     gckpti_rank_files *parts = load->parts;
     if (load->count > ((size_t)1 << 28) / parts->count)
         return gckpti_refuse(load, GCKPT_E_DATA, NULL,
-                             "%z tensors in %z files are more than 2^28 pieces; save by fewer "
+                             "%z tensors in %z files are more than 2^28 shards; save by fewer "
                              "ranks",
                              load->count, parts->count);
     for (size_t k = 0; k < load->count; k++)

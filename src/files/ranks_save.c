@@ -7,7 +7,7 @@
 #if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 /* ---- a save by all ranks, step by step ---- */
 
-/* The path of a rank's file, in the second half of that of the index. */
+/* Returns the path of a rank's file, in the second half of the index's path. */
 GCKPTI_FN char *gckpti_part_path(gckpti_rank_save *save, int64_t number, int64_t rank)
 {
     char *path = save->old.path + save->old.path_size;
@@ -18,7 +18,7 @@ GCKPTI_FN char *gckpti_part_path(gckpti_rank_save *save, int64_t number, int64_t
     return path;
 }
 
-/* Whether the file at this path begins as that of this rank. */
+/* Returns 1 if the file begins as this rank's part does. */
 static int gckpti_is_part(const char *path, uint64_t rank)
 {
     char begin[8 + 100], expected[100] = "";
@@ -34,8 +34,8 @@ static int gckpti_is_part(const char *path, uint64_t rank)
     return matches;
 }
 
-/* Looks at a file beside the index. Before that is placed: a number that the file has, by its name
- * a rank's, is passed over. Then: what is of another save is removed. 1: so it was. */
+/* Handles a file of the index's folder. Before the index is written, skips save numbers already in
+ * use; afterwards, removes files of other saves. Returns 1 if it did. */
 static int gckpti_scan_file(gckpti_rank_save *save, char *name, int placed)
 {
     static const char type[] = ".safetensors", temporary[] = ".gckpt-tmp";
@@ -53,9 +53,9 @@ static int gckpti_scan_file(gckpti_rank_save *save, char *name, int placed)
         c = next + sizeof type - 1;
     if (!strncmp(c, temporary, sizeof temporary - 1) &&
         gckpti_digits(c + sizeof temporary - 1, end, &n) == end)
-        return placed && gckpti_remove_stale(path); /* of the index, too */
+        return placed && gckpti_remove_stale(path); /* also of the index */
     const int is_current = number == (uint64_t)save->number;
-    if (c < end || name_length == length) /* another's */
+    if (c < end || name_length == length) /* not of this checkpoint */
         return 0;
     if (placed)
         return (!is_current || rank >= (uint64_t)save->spec.ranks) && gckpti_is_part(path, rank) &&
@@ -66,8 +66,8 @@ static int gckpti_scan_file(gckpti_rank_save *save, char *name, int placed)
     return 1;
 }
 
-/* Looks at all that is in the folder, until there is nothing left to do (who removes files while a
- * folder is read may miss some). 0: errno. Other systems have no such list. */
+/* Handles all files of the folder, repeatedly until nothing changes (a folder that changes while it
+ * is listed may skip some). Returns 0 and errno on errors. Other systems list nothing. */
 static int gckpti_scan_folder(gckpti_rank_save *save, int placed)
 {
     char *folder = save->old.path + save->old.path_size;
@@ -90,7 +90,7 @@ static int gckpti_scan_folder(gckpti_rank_save *save, int placed)
         struct _finddata_t e;
         const intptr_t d = _findfirst(folder, &e);
         for (int more = d != -1; more; more = !_findnext(d, &e))
-            done |= gckpti_scan_file(x, e.name, placed);
+            done |= gckpti_scan_file(save, e.name, placed);
         if (d != -1)
             _findclose(d);
 #else
@@ -101,7 +101,7 @@ static int gckpti_scan_folder(gckpti_rank_save *save, int placed)
     return 1;
 }
 
-/* Reads the index that is there (what is none will be replaced), and takes a number. */
+/* Reads the existing index (a file that is none will be replaced), and chooses the number. */
 static gckpt_result gckpti_rank_save_read_old(gckpti_rank_save *save)
 {
     gckpt_store *s = save->store;
@@ -122,7 +122,7 @@ static gckpt_result gckpti_rank_save_read_old(gckpti_rank_save *save)
         load.result = text ? GCKPT_OK : GCKPT_E_MEMORY;
         save->damaged = !load.result && !file.error && !gckpti_load_index(&load);
         gckpti_delete(&s->memory, save->old.files, save->old.capacity, sizeof *save->old.files);
-        save->old.files = NULL; /* it is how many they are that counts */
+        save->old.files = NULL; /* only their number matters */
         gckpti_delete(&s->memory, text, bytes, 1);
     }
     if (file.f)
@@ -140,7 +140,7 @@ static gckpt_result gckpti_rank_save_read_old(gckpti_rank_save *save)
     return file.error ? gckpti_save_error(s, &file, save->path, 0) : gckpti_ok(s);
 }
 
-/* Before the ranks agree on `number`, which is rank 0's. */
+/* Prepares a save, before the ranks agree on rank 0's `number`. */
 GCKPTI_FN gckpt_result gckpti_rank_save_start(gckpti_rank_save *save, gckpt_store *s,
                                               const char *path)
 {
@@ -156,8 +156,8 @@ GCKPTI_FN gckpt_result gckpti_rank_save_start(gckpti_rank_save *save, gckpt_stor
     int found = gckpti_parts_path(&save->old, &s->memory, path);
     save->spec.hashes = (uint64_t *)gckpti_new(&s->memory, 6 * s->count, sizeof(uint64_t));
     if (!s->rank)
-        save->files =
-            (gckpti_rank_file *)gckpti_new(&s->memory, (size_t)s->ranks, sizeof *save->files);
+        save->files = (gckpti_rank_file *)gckpti_new(&s->memory, (size_t)s->ranks,
+                                                     sizeof *save->files);
     if (!save->old.path || !save->spec.hashes || (!s->rank && !save->files))
         return gckpti_error(s, GCKPT_E_MEMORY, "save: no memory for names and sums");
     if (!found)
@@ -169,7 +169,7 @@ GCKPTI_FN gckpt_result gckpti_rank_save_start(gckpti_rank_save *save, gckpt_stor
     return s->rank ? GCKPT_OK : gckpti_rank_save_read_old(save);
 }
 
-/* Each rank writes its file. */
+/* Writes this rank's file. */
 GCKPTI_FN gckpt_result gckpti_rank_save_part(gckpti_rank_save *save)
 {
     gckpti_content content = { save->store, &save->store->memory, gckpti_write,
@@ -177,7 +177,7 @@ GCKPTI_FN gckpt_result gckpti_rank_save_part(gckpti_rank_save *save)
     return gckpti_save(&content, gckpti_part_path(save, save->number, save->spec.rank));
 }
 
-/* Rank 0 looks at the files of all. */
+/* Rank 0 verifies the files of all ranks. */
 static gckpt_result gckpti_rank_save_verify(gckpti_rank_save *save)
 {
     gckpti_save_spec spec = save->spec;
@@ -203,7 +203,7 @@ static gckpt_result gckpti_rank_save_verify(gckpti_rank_save *save)
     return GCKPT_OK;
 }
 
-/* What is written, and the FNV-1a of it. */
+/* A write callback that also computes FNV-1a. */
 typedef struct {
     gckpt_write_fn write;
     void *user;
@@ -250,8 +250,7 @@ static gckpt_result gckpti_write_index(const void *what, gckpt_write_fn write, v
     return gckpti_ok(save->store);
 }
 
-/* Rank 0 replaces the index. Then nothing names the files of the last one any more, nor what broken
- * saves have left. */
+/* Rank 0 replaces the index, then removes the files of the last save and of broken ones. */
 GCKPTI_FN gckpt_result gckpti_rank_save_commit(gckpti_rank_save *save)
 {
     gckpti_content index = { save->store, &save->store->memory, gckpti_write_index, save, NULL, 0 };
@@ -262,7 +261,7 @@ GCKPTI_FN gckpt_result gckpti_rank_save_commit(gckpti_rank_save *save)
         remove(gckpti_part_path(save, save->number, i));
     for (size_t i = 0; i < save->old.count && !save->damaged && result == GCKPT_OK; i++)
         if (gckpti_is_part(gckpti_part_path(save, save->old.number, (int64_t)i), i))
-            remove(save->old.path + save->old.path_size); /* where no folder can be listed, too */
+            remove(save->old.path + save->old.path_size); /* also without folder lists */
     if (result == GCKPT_OK)
         gckpti_scan_folder(save, 1);
     return result;
@@ -284,7 +283,7 @@ static void gckpti_merge_max(void *mine, const void *received, size_t bytes)
     (void)bytes;
 }
 
-/* What all ranks end a part of a save with. */
+/* Status barrier after a part of a save. */
 static gckpt_result gckpti_rank_save_agree(gckpt_exec *e, int part, gckpt_result result)
 {
     if (result != GCKPT_OK)
@@ -299,12 +298,12 @@ GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
         return GCKPT_E_ARG;
     gckpt_result result =
         gckpti_rank_save_agree(exec, 1, gckpti_rank_save_start(&save, exec->store, path));
-    save.number = save.spec.rank ? 0 : save.number; /* that of rank 0 counts */
+    save.number = save.spec.rank ? 0 : save.number; /* the maximum is rank 0's */
     if (result == GCKPT_OK)
         result = gckpti_merge_ranks(exec, &save.number, sizeof save.number, gckpti_merge_max);
     if (result == GCKPT_OK) {
         result = gckpti_rank_save_agree(exec, 2, gckpti_rank_save_part(&save));
-        if (result != GCKPT_OK && result != GCKPT_E_PEER) /* which leaves open what others do */
+        if (result != GCKPT_OK && result != GCKPT_E_PEER) /* the others' state is unknown */
             remove(gckpti_part_path(&save, save.number, save.spec.rank));
         else if (result == GCKPT_OK)
             result = gckpti_rank_save_agree(exec, 3,

@@ -3,7 +3,7 @@
 #include "store/store.h"
 
 #ifndef GCKPT_NO_FILES
-/* ---- read: the bytes, in the order of the file ---- */
+/* ---- read: data, in the order of the file ---- */
 GCKPTI_FN uint64_t gckpti_read_le64(const unsigned char bytes[8])
 {
     uint64_t number = 0;
@@ -12,7 +12,7 @@ GCKPTI_FN uint64_t gckpti_read_le64(const unsigned char bytes[8])
     return number;
 }
 
-/* The next n bytes of the file, to `out` (NULL: nowhere). */
+/* Reads the next n bytes of the file to `out`, or skips them if NULL. */
 static int gckpti_load_bytes(gckpti_loader *load, void *out, size_t n)
 {
     unsigned char discard[256];
@@ -21,19 +21,19 @@ static int gckpti_load_bytes(gckpti_loader *load, void *out, size_t n)
         memcpy(out, load->file + load->bytes_read, n);
     load->bytes_read += n;
     for (size_t chunk; n > 0 && !load->file && done; n -= chunk) {
-        const int direct = out || load->source; /* which passes over by itself */
+        const int direct = out || load->source; /* a source skips by itself */
         chunk = direct || n < sizeof discard ? n : sizeof discard;
         done = load->read(load->user, direct ? out : discard, chunk) == chunk;
         if (load->verify_sum)
             load->hash = gckpti_fnv(load->hash, direct ? out : discard, chunk);
     }
-    if (load->result != GCKPT_OK) /* the source has said why */
+    if (load->result != GCKPT_OK) /* an error of the source */
         return 0;
     return done || gckpti_refuse(load, GCKPT_E_FILE, NULL, "it could not be read to byte %z",
                                  load->bytes_read);
 }
 
-/* The next n elements of `size` bytes, in the order of bytes that this machine has. */
+/* Reads the next n elements of `size` bytes, in this machine's byte order. */
 static int gckpti_load_elements(gckpti_loader *load, void *out, int64_t n, int size)
 {
     if (!gckpti_load_bytes(load, out, (size_t)n * (size_t)size))
@@ -50,8 +50,7 @@ static int gckpti_load_elements(gckpti_loader *load, void *out, int64_t n, int s
     return 1;
 }
 
-/* The next n elements as floats (those of I8 without their scales), unpacked where they are read:
- * at the end of x. */
+/* Reads the next n elements as floats (I8 without scales), converted in place from the end of x. */
 static int gckpti_load_floats(gckpti_loader *load, int type, float *x, int64_t n)
 {
     const int size = gckpti_storages[type].bytes;
@@ -74,9 +73,8 @@ static int gckpti_refuse_values(gckpti_loader *load, const gckpti_file_entry *e,
                                                        : "beyond 65504");
 }
 
-/* An element at a time: of what has its axes in another order, to where it belongs, where a share
- * is held of that; of values that are not the store's to change, are they the file's? to: a copy of
- * the parameter. */
+/* Reads a tensor by elements: permuted data into this rank's shard; or, for values that the store
+ * may not change, to compare them. to: a copy of the parameter. */
 static int gckpti_load_elementwise(gckpti_loader *load, const gckpti_file_entry *e,
                                    gckpti_param *to, float buf[GCKPTI_CHUNK])
 {
@@ -99,10 +97,10 @@ static int gckpti_load_elementwise(gckpti_loader *load, const gckpti_file_entry 
             return 0;
         for (int64_t i = 0; i < n; i++) {
             const void *from = (const unsigned char *)buf + (size_t)i * size;
-            const int64_t k = (gckpti_is_permuted(&e->order)
-                                   ? gckpti_permuted_index(&e->order, &to->p.shape, at + i)
-                                   : at + i) -
-                              shard.first;
+            const int64_t index = gckpti_is_permuted(&e->order)
+                                      ? gckpti_permuted_index(&e->order, &to->p.shape, at + i)
+                                      : at + i,
+                          k = index - shard.first;
             if (k < 0 || k >= shard.count)
                 continue;
             if (!e->dest)
@@ -177,7 +175,7 @@ static int gckpti_load_data(gckpti_loader *load)
                          "kept the metadata, remove that key");
 }
 
-/* Nothing can fail any more: the store becomes what the file says. */
+/* Applies the file to the store. Cannot fail. */
 static void gckpti_load_commit(gckpti_loader *load)
 {
     const int values_only = load->desc->values_only;
@@ -197,7 +195,7 @@ static void gckpti_load_commit(gckpti_loader *load)
         }
         void *block = e->slot < 0 ? (void *)gckpti_values_block(q)
                       : to        ? gckpti_array(q, e->slot)
-                                  : NULL; /* passed over */
+                                  : NULL; /* ignored */
         if (to && to != block)
             memcpy(block, to, gckpti_array_bytes(load->store, q, e->slot + 1));
         if (e->slot >= 0)
@@ -226,21 +224,20 @@ static void gckpti_load_undo(gckpti_loader *load)
     for (size_t i = load->count; i-- > 0;)
         if (load->entries[i].slot < 0 && load->entries[i].param < s->count)
             gckpti_state_shrink(s, &s->params[load->entries[i].param], load->entries[i].old_states);
-    if (load->desc->partial) /* else they came before the header, and go after it */
+    if (load->desc->partial) /* else allocated before the header, and freed after it */
         gckpti_values_undo(s);
     gckpti_store_shrink(s, load->old_params);
     gckpti_notes_shrink(s, load->old_notes);
 }
 
-/* Loads what a header, or an index, of so many bytes says, which comes next. Then the store holds
- * the file's values, or is as it was. */
+/* Loads a file from its header or index, which comes next. On errors the store is unchanged. */
 static gckpt_result gckpti_load_text(gckpti_loader *load, size_t bytes)
 {
     const gckpti_source *source = load->source;
     gckpt_store *s = load->store;
     for (size_t i = 0; i < s->count && !load->desc->partial; i++)
         if (gckpti_values_new(s, &s->params[i], "load") != GCKPT_OK) {
-            gckpti_values_undo(s); /* they come first, so that a block gets all the rest back */
+            gckpti_values_undo(s); /* allocated first, so that a block gets all the rest back */
             return GCKPT_E_MEMORY;
         }
     const size_t capacity = gckpti_round_up(bytes, GCKPTI_ALIGN); /* so that a block gets it back */

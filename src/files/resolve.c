@@ -2,11 +2,11 @@
 #include "store/store.h"
 
 #ifndef GCKPT_NO_FILES
-/* ---- read: what concerns several tensors, or the store ---- */
+/* ---- read: checks of several tensors, or against the store ---- */
 static int gckpti_is_entry_before(const void *first, const void *second, const void *by_param)
 {
-    const gckpti_file_entry *a = (const gckpti_file_entry *)first,
-                            *b = (const gckpti_file_entry *)second;
+    const gckpti_file_entry *a = (const gckpti_file_entry *)first;
+    const gckpti_file_entry *b = (const gckpti_file_entry *)second;
     if (by_param && a->param != b->param)
         return a->param < b->param;
     if (by_param && a->slot != b->slot)
@@ -15,22 +15,20 @@ static int gckpti_is_entry_before(const void *first, const void *second, const v
            (a->offsets[0] == b->offsets[0] && a->offsets[1] < b->offsets[1]);
 }
 
-/* Orders the entries as their data lie; first by parameter and slot, if `by_param`: so values come
- * before what else there is of them. */
+/* Sorts the entries by offset; if by_param, first by parameter and slot, values first. */
 GCKPTI_FN void gckpti_load_sort(gckpti_loader *load, int by_param)
 {
     gckpti_sort(load->entries, load->count, sizeof *load->entries, gckpti_is_entry_before,
                 by_param ? load : NULL);
 }
 
-/* Something that belongs to values which are not there, or cannot have it. */
+/* Refuses an entry whose values are missing or cannot have it. */
 static int gckpti_refuse_orphan(gckpti_loader *load, const gckpti_file_entry *e)
 {
     return gckpti_refuse(load, GCKPT_E_DATA, e, "without its parameter, state, or values of I8");
 }
 
-/* Asks in which order values have their axes, whose shape becomes that of the store; shape: what it
- * has there. */
+/* Gets the order of a tensor's axes, and permutes its shape to the store's. shape: the store's. */
 static int gckpti_load_axis_order(gckpti_loader *load, gckpti_file_entry *e, const char *name,
                                   gckpt_shape shape)
 {
@@ -45,7 +43,7 @@ static int gckpti_load_axis_order(gckpti_loader *load, gckpti_file_entry *e, con
     return 1;
 }
 
-/* Which parameter a tensor is for; values for an empty store create it. */
+/* Finds the parameter of a tensor; in an empty store, values create it. */
 static int gckpti_load_resolve(gckpti_loader *load, gckpti_file_entry *e)
 {
     gckpt_store *s = load->store;
@@ -71,7 +69,7 @@ static int gckpti_load_resolve(gckpti_loader *load, gckpti_file_entry *e)
     return 1;
 }
 
-/* Whether the tensors' data are all there is, without overlaps or holes. */
+/* Checks that the tensors' data are all of the file's, without overlaps or holes. */
 static int gckpti_check_offsets(gckpti_loader *load)
 {
     int64_t at = 0;
@@ -92,7 +90,7 @@ static int gckpti_check_offsets(gckpti_loader *load)
     return 1;
 }
 
-/* The scales of values of I8, among the entries of the same parameter; NULL: there are none. */
+/* Returns the scales of values of I8, an entry of the same parameter, or NULL. */
 static gckpti_file_entry *gckpti_find_scale(const gckpti_loader *load, gckpti_file_entry *e)
 {
     gckpti_file_entry *scale = e, *end = load->entries + load->count;
@@ -101,7 +99,7 @@ static gckpti_file_entry *gckpti_find_scale(const gckpti_loader *load, gckpti_fi
     return scale < end && scale->param == e->param ? scale : NULL;
 }
 
-/* Values of a parameter: do they have its shape, and all that makes them values? */
+/* Checks the shape and type of values, and that they have their scales. */
 static int gckpti_check_file_values(gckpti_loader *load, gckpti_file_entry *e)
 {
     const gckpti_param *q = &load->store->params[e->param];
@@ -123,12 +121,12 @@ static int gckpti_check_file_values(gckpti_loader *load, gckpti_file_entry *e)
                              "I8 needs two axes or more, and a tensor of this name and #scale");
     if (q->p.storage != GCKPT_STORAGE_I8 && q->p.storage != GCKPT_STORAGE_F32)
         return gckpti_refuse(load, GCKPT_E_DATA, e,
-                             "the file has it as I8, the store as %s; pack it as I8 or F32",
+                             "the file has it as I8, the store as %s; make it I8 or F32",
                              gckpti_storage_name(q->p.storage));
     return 1;
 }
 
-/* A state, or whose the states are, or scales: does it follow what is known of its parameter? */
+/* Checks a state, #updates or scales against the entry of the values. */
 static int gckpti_check_file_state(gckpti_loader *load, gckpti_file_entry *e,
                                    gckpti_file_entry *owner)
 {
@@ -140,7 +138,7 @@ static int gckpti_check_file_state(gckpti_loader *load, gckpti_file_entry *e,
     if (updates) {
         owner->optimiser = e->optimiser;
         owner->updates = e->updates;
-        e->ignored = 1; /* from now on */
+        e->ignored = 1;
         return 1;
     }
     if (!scale && (e->slot != owner->states || e->slot > 3))
@@ -156,11 +154,11 @@ static int gckpti_check_file_state(gckpti_loader *load, gckpti_file_entry *e,
     return 1;
 }
 
-/* Leaves the entries that are not ignored, ordered by parameter, with `states` set. */
+/* Resolves and checks all entries; sorts them by parameter, without the ignored ones at the end. */
 GCKPTI_FN int gckpti_load_check(gckpti_loader *load)
 {
-    gckpti_file_entry *owner = NULL, missing;   /* values of the parameter we are at */
-    size_t next = 0;                            /* the parameter that they should be of */
+    gckpti_file_entry *owner = NULL, missing; /* owner: values of the current parameter */
+    size_t next = 0;                          /* the parameter that is expected next */
     for (size_t i = 0; i < 2 * load->count; i++) { /* values first */
         gckpti_file_entry *e = &load->entries[i % load->count];
         if (!e->ignored && (e->slot < 0) == (i < load->count) && !gckpti_load_resolve(load, e))
@@ -197,8 +195,7 @@ GCKPTI_FN int gckpti_load_check(gckpti_loader *load)
                          load->old_params);
 }
 
-/* Lets a parameter that is new use its values (and scales) where they are in the file, if they can
- * be used as they are there. */
+/* Makes a new parameter use values (and scales) in the mapped file, if their format allows it. */
 static int gckpti_map_values(gckpti_loader *load, gckpti_file_entry *e)
 {
     gckpti_param *q = &load->store->params[e->param];
@@ -206,20 +203,20 @@ static int gckpti_map_values(gckpti_loader *load, gckpti_file_entry *e)
     if (!load->file || e->param < load->old_params || !gckpti_little_endian() ||
         gckpti_is_permuted(&e->order))
         return 0;
-    const void *at = load->file + load->bytes_read + (size_t)e->offsets[0];
-    const void *scales =
-        scale != e ? load->file + load->bytes_read + (size_t)scale->offsets[0] : NULL;
+    const unsigned char *data = load->file + load->bytes_read;
+    const void *scales = scale != e ? data + (size_t)scale->offsets[0] : NULL;
+    const void *at = data + (size_t)e->offsets[0];
     if ((uintptr_t)at % (unsigned)gckpti_storages[e->type].bytes ||
         (uintptr_t)scales % sizeof(float))
         return 0;
     q->p.frozen = e->type || !load->desc->writable;
-    if (!gckpti_has_storage(e->type)) /* floats of the store's own, as frozen */
+    if (!gckpti_has_storage(e->type)) /* frozen floats of the store's own */
         return 0;
     q->p.storage = (gckpt_storage)e->type;
     q->p.quantised = e->type ? at : NULL;
     q->p.scales = (const float *)scales;
     if (!e->type)
-        memcpy(&q->p.values, &at, sizeof at); /* which desc.writable says may be written */
+        memcpy(&q->p.values, &at, sizeof at); /* written only with desc.writable */
     q->external = 1;
     q->locked = q->p.frozen != 0;
     load->store->elements -= (size_t)q->p.elements;
@@ -227,12 +224,12 @@ static int gckpti_map_values(gckpti_loader *load, gckpti_file_entry *e)
     return 1;
 }
 
-/* Says where all data are read to: to where they belong if nothing is there yet, else to `spare`
- * (NULL: nobody reads yet). Returns the bytes of that. */
+/* Sets the destination of all data: the array itself if that is new, else `spare` (NULL: only
+ * count). Returns the bytes of `spare`. */
 static size_t gckpti_set_dests(gckpti_loader *load, unsigned char *spare)
 {
     gckpti_file_entry *owner = load->entries;
-    size_t used = 0, row = 0; /* row: floats of the longest that is packed */
+    size_t used = 0, row = 0; /* row: the longest to be quantised */
     for (size_t i = 0; i < load->count; i++) {
         gckpti_file_entry *e = &load->entries[i];
         const gckpti_param *q = &load->store->params[e->param];
@@ -243,7 +240,7 @@ static size_t gckpti_set_dests(gckpti_loader *load, unsigned char *spare)
         if (values && q->uninitialised) {
             e->dest = gckpti_values_block(q);
         } else if (scale && q->p.storage == GCKPT_STORAGE_I8) {
-            e->dest = owner->dest; /* with which they begin */
+            e->dest = owner->dest; /* the block begins with the scales */
         } else if (!values && !scale && e->slot >= owner->old_states) {
             e->dest = (unsigned char *)gckpti_array(q, e->slot);
         } else {
@@ -261,7 +258,7 @@ static size_t gckpti_set_dests(gckpti_loader *load, unsigned char *spare)
     return used + row * sizeof(float);
 }
 
-/* Creates the values and states that the store lacks, and room for what it has. 0: no memory. */
+/* Allocates missing values and states, and the spare block; returns 0 without memory. */
 GCKPTI_FN int gckpti_load_create(gckpti_loader *load)
 {
     gckpt_store *s = load->store;
@@ -272,7 +269,7 @@ GCKPTI_FN int gckpti_load_create(gckpti_loader *load)
             load->result = gckpti_values_new(s, q, "load");
         if (load->result != GCKPT_OK)
             return 0;
-        if (gckpti_is_quantised((int)q->p.storage)) { /* which has no state */
+        if (gckpti_is_quantised((int)q->p.storage)) { /* no state */
             e->states = 0;
             e->ignored |= e->slot >= 0 && e->slot != GCKPTI_SCALE;
         }
@@ -286,7 +283,7 @@ GCKPTI_FN int gckpti_load_create(gckpti_loader *load)
     load->spare = (unsigned char *)gckpti_new(&s->memory, load->spare_bytes, 1);
     if (!load->spare)
         return gckpti_refuse(load, GCKPT_E_MEMORY, NULL,
-                             "no memory for %z bytes of data beside those that the store has",
+                             "no memory for %z bytes of data in addition to the store's",
                              load->spare_bytes);
     gckpti_set_dests(load, load->spare);
     return 1;

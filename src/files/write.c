@@ -3,23 +3,21 @@
 #include "store/store.h"
 
 #ifndef GCKPT_NO_FILES
-/* ---- what both need ---- */
 GCKPTI_DATA const char gckpti_part_format[] = "gradckpt part";
 
-/* What is asked for where no desc is given. */
+/* The desc that stands for NULL. */
 GCKPTI_DATA const gckpt_file_desc gckpti_file_plain = {
     NULL, NULL, 0, 0, 0, GCKPT_STORAGE_F32, GCKPT_AXES_UNKNOWN, NULL
 };
 
-/* The other one of a parameter's two names: in the store and in the file. NULL: it is left out. */
+/* Converts a parameter's name between store and file; returns NULL if it is left out. */
 GCKPTI_FN const char *gckpti_renamed(const gckpt_file_desc *d, const char *name)
 {
     return d->rename ? d->rename(d->user, name) : name;
 }
 
-/* Of a tensor, whose name in the file is `name` and its slot's suffix: FNV-1a of that, then of the
- * FNV-1a of its bytes. A file has the sum of all its tensors': programs that write it anew may
- * order it anew. */
+/* Returns FNV-1a of a tensor's name in the file (`name` and its slot's suffix), then of the FNV-1a
+ * of its bytes. A file has the sum over all tensors, since other programs may reorder it. */
 GCKPTI_FN uint64_t gckpti_data_hash(const char *name, int slot, uint64_t data)
 {
     const char *suffix = slot < 0 ? "" : gckpti_suffixes[slot];
@@ -27,7 +25,7 @@ GCKPTI_FN uint64_t gckpti_data_hash(const char *name, int slot, uint64_t data)
     return gckpti_fnv_number(gckpti_fnv(hash, suffix, strlen(suffix)), data);
 }
 
-/* Shape of the scales of rows: all axes but the last. */
+/* Shape of the scales of rows: all axes except the last. */
 GCKPTI_FN gckpt_shape gckpti_scale_shape(const gckpt_shape *values)
 {
     gckpt_shape shape = *values;
@@ -36,7 +34,7 @@ GCKPTI_FN gckpt_shape gckpti_scale_shape(const gckpt_shape *values)
 }
 
 /* ---- write ---- */
-/* A text with what JSON wants escaped. */
+/* Writes a text with JSON's escapes. */
 GCKPTI_FN void gckpti_sink_name(gckpti_sink *out, const char *name)
 {
     for (const char *c = name; *c; c++) {
@@ -49,7 +47,7 @@ GCKPTI_FN void gckpti_sink_name(gckpti_sink *out, const char *name)
     }
 }
 
-/* ,"NAME and the suffix of a slot */
+/* Writes ,"NAME and the suffix of a slot. */
 static void gckpti_sink_key(gckpti_sink *out, const char *name, int slot)
 {
     gckpti_sink_put(out, ",\"", 2);
@@ -57,21 +55,21 @@ static void gckpti_sink_key(gckpti_sink *out, const char *name, int slot)
     gckpti_print(out, "%s", slot < 0 ? "" : gckpti_suffixes[slot]);
 }
 
-/* A tensor to be written: values of a parameter, their scales or a state. */
+/* A tensor to write: values of a parameter, their scales or a state. */
 typedef struct {
-    size_t next; /* to be looked at after it; 0: none was yet */
+    size_t next; /* index of the next candidate; 0 at the begin */
     const gckpti_param *q;
     const char *name; /* of q in the file */
     int slot, size;   /* size: bytes of an element */
     gckpt_storage type;
     gckpt_shape shape;
     gckpti_axis_order order; /* of q */
-    int64_t first, count; /* its elements, as the file has them */
-    uint64_t *hash;       /* where the FNV-1a of its data goes; NULL: nowhere */
+    int64_t first, count;    /* elements in the file */
+    uint64_t *hash;          /* receives the FNV-1a of its data, or NULL */
 } gckpti_out_tensor;
 
-/* Makes w the next one in the order of the header. 0: there is none. Of a part, those that it has
- * something of; what is not the whole tensor has one axis. */
+/* Advances w in the order of the header; returns 0 at the end. A part has only tensors with a
+ * non-empty shard, which has one axis unless it is the complete tensor. */
 static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tensor *w)
 {
     static const signed char slots[] = { GCKPTI_VALUES, GCKPTI_SCALE, 0, 1, 2, 3 };
@@ -82,8 +80,7 @@ static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tenso
         w->slot = slots[w->next++ % sizeof slots];
         if (w->slot == GCKPTI_VALUES) {
             w->name = gckpti_renamed(d, q->p.name);
-            gckpti_get_axis_order(&w->order, d, q->p.name,
-                                  &q->p.shape); /* what is wrong was refused */
+            gckpti_get_axis_order(&w->order, d, q->p.name, &q->p.shape); /* checked before */
         }
         const int scale = w->slot == GCKPTI_SCALE, state = w->slot >= 0 && !scale;
         if (!w->name || (scale && q->p.storage != GCKPT_STORAGE_I8) ||
@@ -101,16 +98,16 @@ static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tenso
         w->count = gckpti_file_count((int)w->type, shard.count);
         if (shard.count < all)
             w->shape = gckpt_shape1(w->count);
-        else if (w->type == GCKPT_STORAGE_I4)
-            w->shape.d[w->shape.n - 1] =
-                gckpti_file_count(GCKPT_STORAGE_I4, w->shape.d[w->shape.n - 1]);
+        int64_t *last = &w->shape.d[w->shape.n - (w->shape.n > 0)];
+        if (shard.count == all && w->type == GCKPT_STORAGE_I4)
+            *last = gckpti_file_count(GCKPT_STORAGE_I4, *last);
         if (w->count)
             return 1;
     }
     return 0;
 }
 
-/* What other tools need to put parts together: where each share begins. */
+/* Writes where each shard begins, which other tools need to merge parts. */
 static void gckpti_sink_shards(gckpti_sink *out, const gckpti_save_spec *spec)
 {
     gckpti_out_tensor w;
@@ -123,8 +120,8 @@ static void gckpti_sink_shards(gckpti_sink *out, const gckpti_save_spec *spec)
     gckpti_print(out, "}");
 }
 
-/* What the file says of the axes of weights that may be a convolution's, where it is not what the
- * format says: this library's has them as here, any other does not tell. */
+/* Writes "convolution_axes" if it is not implied by the format: this library's format implies HWIO,
+ * any other an unknown order. */
 static void gckpti_sink_axes(gckpti_sink *out, const gckpti_save_spec *spec)
 {
     const gckpt_store *s = spec->store;
@@ -181,12 +178,12 @@ static void gckpti_sink_metadata(gckpti_sink *out, const gckpti_save_spec *spec)
     gckpti_print(out, "}");
 }
 
-/* The JSON of all tensors. Their data lie in this order, too, but those of 4 bytes an element come
- * first, those of 1 last: so all are aligned. Returns the bytes of data; *tensors: how many. */
+/* Writes the JSON of all tensors. Their data are in the same order, except that elements of 4 bytes
+ * come first and of 1 byte last, so that all are aligned. Returns the bytes of data. */
 GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *out, const gckpti_save_spec *spec,
                                      size_t *tensors)
 {
-    int64_t bytes[5] = { 0, 0, 0, 0, 0 }; /* by bytes an element */
+    int64_t bytes[5] = { 0, 0, 0, 0, 0 }; /* by element size */
     gckpti_out_tensor w;
     *tensors = 0;
     if (spec->hashes)
@@ -212,7 +209,7 @@ GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *out, const gckpti_save_spec *s
     return at[1] + hash_bytes;
 }
 
-/* n of its elements, little-endian: all at once, or each byte from where it stands. */
+/* Writes n elements, little-endian: all at once, or byte by byte. */
 static void gckpti_sink_elements(gckpti_sink *out, const gckpti_out_tensor *w, const void *x,
                                  int64_t n)
 {
@@ -226,8 +223,8 @@ static void gckpti_sink_elements(gckpti_sink *out, const gckpti_out_tensor *w, c
     }
 }
 
-/* The data of a tensor, in another order only where that can be read, whatever desc.axes says by
- * now. 0: F16 cannot hold a value. */
+/* Writes the data of a tensor, permuted only if it can be (desc.axes may answer differently now).
+ * Returns 0 if F16 cannot hold a value. */
 static int gckpti_sink_tensor(gckpti_sink *out, const gckpt_store *s, const gckpti_out_tensor *w)
 {
     float buf[GCKPTI_CHUNK];
@@ -263,11 +260,11 @@ static int gckpti_sink_tensor(gckpti_sink *out, const gckpt_store *s, const gckp
     return fits;
 }
 
-/* Whether parameters keep names that a file can have, and that differ, when they are renamed. */
+/* Checks that renamed parameters have distinct names that a file can have. */
 static gckpt_result gckpti_save_names(gckpt_store *s, const gckpt_file_desc *d)
 {
     size_t n = 0;
-    gckpti_keyed *names; /* by hash; and room to sort them */
+    gckpti_keyed *names; /* by hash, and spare elements for sorting */
     gckpt_result result = GCKPT_OK;
     if (!d->rename)
         return GCKPT_OK;
@@ -295,8 +292,8 @@ static gckpt_result gckpti_save_names(gckpt_store *s, const gckpt_file_desc *d)
     return result;
 }
 
-/* Packed values that are not made yet have scales only when they are made; permuted ones are taken
- * from all over them. */
+/* Checks that the store can be saved, and initialises values whose scales are needed (I8), or which
+ * are permuted. */
 static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
 {
     gckpt_store *s = spec->store;
@@ -307,13 +304,13 @@ static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
         return gckpti_error(s, GCKPT_E_ARG, GCKPTI_PERMUTE_NONE);
     if ((unsigned)d->storage >= GCKPT_STORAGE_I8)
         return gckpti_error(s, GCKPT_E_ARG,
-                            "save: storage must be F32, BF16 or F16; I8 and I4 are written of "
-                            "what gckpt_store_quantise made so");
+                            "save: storage must be F32, BF16 or F16; parameters that "
+                            "gckpt_store_quantise made I8 or I4 are written as such");
     gckpt_result result = gckpti_save_names(s, d);
     for (w.next = 0; result == GCKPT_OK && !spec->hashes && gckpti_next_out_tensor(spec, &w);)
         if (w.slot != GCKPTI_SCALE && gckpti_is_sharded(gckpti_array_shard(s, w.q, w.slot)))
             result = gckpti_error(s, GCKPT_E_ARG,
-                                  "save: of \"%s\"%s this rank has a share only; gckpt_ranks_save "
+                                  "save: of \"%s\"%s this rank has a shard only; gckpt_ranks_save "
                                   "writes those of all ranks",
                                   w.q->p.name, w.slot < 0 ? "" : gckpti_suffixes[w.slot]);
     for (size_t i = 0; i < s->count && result == GCKPT_OK; i++) {
@@ -335,7 +332,7 @@ static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
     return result;
 }
 
-/* The data of all tensors; of a part, their sums after them. If not NULL, *sum grows by theirs. */
+/* Writes the data of all tensors, then a part's hashes. Adds to *total, unless NULL, their hash. */
 static gckpt_result gckpti_sink_data(gckpti_sink *out, const gckpti_save_spec *spec,
                                      uint64_t *total)
 {
@@ -370,7 +367,7 @@ GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void
     size_t tensors;
     uint64_t total = 0;
     gckpt_result result = gckpti_save_start(spec);
-    memset(&out, 0, sizeof out); /* it only counts */
+    memset(&out, 0, sizeof out); /* only counts */
     if (result == GCKPT_OK && GCKPTI_USES_AXES && !spec->hashes) {
         result = gckpti_sink_data(&out, spec, &total);
         spec->total_hash = &total;
@@ -393,10 +390,8 @@ GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void
     gckpti_sink_put(&out, "       ", padding);
     result = gckpti_sink_data(&out, spec, NULL);
     if (gckpti_sink_flush(&out) != GCKPT_OK)
-        return gckpti_error(
-            store, GCKPT_E_FILE,
-            "save: the write callback failed before byte %z; what it wrote is no complete file",
-            out.total);
+        return gckpti_error(store, GCKPT_E_FILE, "save: the write callback failed before byte %z; "
+                                                 "what it wrote is no complete file", out.total);
     if (result == GCKPT_OK && out.total != 8 + length + data)
         result = gckpti_error(store, GCKPT_E_ARG,
                               "save: rename must give a parameter the same name each time; what "

@@ -115,7 +115,7 @@ static void gckpti_add_accumulators(gckpti_planner *p)
             const gckpt_tensor *q = t->in[k]->base;
             if (!p->active[q->id] || !gckpti_is_use_sum(q))
                 continue;
-            size_t arrays = gckpti_sum_scope(p, t, k) == GCKPTI_SUM_IN_STEP ? 2 : 1;
+            size_t arrays = gckpti_sum_scope(p, t, k) == GCKPTI_SUM_IN_STEP ? 2u : 1u;
             p->target[p->node[p->node_of[i]].target + k].gradient =
                 gckpti_add_resident(p, q, arrays * gckpti_tensor_bytes(p, q, 0));
         }

@@ -185,7 +185,7 @@ GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
             const gckpti_plan_node *q = &p->nodes[node->in[i]];
             float *sum = gckpti_arena_f32(e, o.in[i].gradient);
             size_t bytes = 4 * (size_t)gckpti_planned_elements(p, q);
-            bytes *= gckpti_sum_mode(p, node, i) == GCKPTI_SUM_IN_STEP ? 2 : 1;
+            bytes *= gckpti_sum_mode(p, node, i) == GCKPTI_SUM_IN_STEP ? 2u : 1u;
             if (sum && q->batch_invariant)
                 gckpti_fill(e, sum, 0, bytes);
         }

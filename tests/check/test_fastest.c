@@ -361,7 +361,7 @@ static void test_errors(void)
         { "takes 0 to 10", GCKPT_E_DATA },       { "another optimiser", GCKPT_E_ARG },
         { "build is NULL", GCKPT_E_ARG },        { "too small", GCKPT_E_BUDGET },
         { "custom_optimiser", GCKPT_E_ARG },        { "the arena given", GCKPT_E_ARG },
-        { "no divisor", GCKPT_E_ARG },
+        { "every divisor", GCKPT_E_ARG },
     };
     model m = plain();
     gckpt_store *s = gckpt_store_new(NULL);

@@ -445,7 +445,7 @@ static void runs(void)
     desc.precision = GCKPT_FP32;
     desc.virtual_ranks = 2;
 #ifndef GCKPT_NO_RANKS
-    expect(trained(desc, "virtual ranks", NULL) != 0, "leaves", NULL);
+    expect(trained(desc, "virtual ranks", NULL) != 0, "virtual ranks", NULL);
     printf("RANKS\n");
 #else
     trained(desc, "virtual ranks", "GCKPT_NO_RANKS");
@@ -502,14 +502,14 @@ static void runs(void)
     printf("CHECK\n");
 #endif
 #ifdef GCKPT_NO_QUANT
-    p->packed = 1; /* as that of a constant may be */
-    expect(!gckpt_exec_new(p, m.store, NULL), "packed", m.store);
-    expect(strstr(gckpt_error_text(m.store), "GCKPT_NO_QUANT") != NULL, "packed, by name", m.store);
+    p->quantised = 1; /* as a plan that is a constant may have */
+    expect(!gckpt_exec_new(p, m.store, NULL), "quantised", m.store);
+    expect(strstr(gckpt_error_text(m.store), "GCKPT_NO_QUANT") != NULL, "quantised, by name", m.store);
 #endif
     gckpt_plan_free(p);
 #ifndef GCKPT_NO_QUANT
     gckpt_store_freeze(m.store, "q0", 1);
-    expect(gckpt_store_quantise(m.store, "q0", GCKPT_STORAGE_BF16) == GCKPT_OK, "pack", m.store);
+    expect(gckpt_store_quantise(m.store, "q0", GCKPT_STORAGE_BF16) == GCKPT_OK, "quantise", m.store);
     printf("QUANT\n");
 #endif
     model_free(&m);
